@@ -1,0 +1,90 @@
+/* autograd.h: gradients, and gradients of gradients.
+ *
+ * Operations record themselves when gradient mode is on and an operand requires a gradient. The
+ * backward of every operation is made of differentiable operations, so that with `create_graph` the
+ * backward pass can be differentiated again, to any order. Gradients are the same to the bit from run
+ * to run for a given number of devices and threads per device. */
+#ifndef EVENKEEL_AUTOGRAD_H
+#define EVENKEEL_AUTOGRAD_H
+
+#include "evenkeel/tensor.h"
+
+EK_BEGIN_DECLARATIONS
+
+EK_API bool ek_tensor_requires_grad(const ek_tensor *tensor);
+/* Leaves only (EK_E_AUTOGRAD otherwise); floating dtypes only. */
+EK_API int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad);
+EK_API bool ek_tensor_is_leaf(const ek_tensor *tensor);
+
+/* The accumulated gradient, owned by `tensor`; NULL, without an error, where there is none. */
+EK_API ek_tensor *ek_tensor_grad(const ek_tensor *tensor);
+/* Replaces the gradient (NULL removes it): same shape, dtype and device as `tensor`. */
+EK_API int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad);
+
+/* A handle on the same memory (and version) without history. */
+EK_API ek_tensor *ek_detach(ek_tensor *tensor);
+
+/* Gradient mode of the calling thread; returns what it was. Jobs on workers inherit it. */
+EK_API bool ek_grad_enabled(void);
+EK_API bool ek_set_grad_enabled(bool enabled);
+
+typedef struct ek_backward_options {
+    int keywords;
+    ek_tensor *loss;
+    ek_tensor *gradient; /* NULL: 1, for a loss of one element */
+    bool retain_graph;   /* create_graph implies it */
+    bool create_graph;
+} ek_backward_options;
+
+/* ek_backward(loss, .retain_graph = true): adds d loss / d leaf to the gradient of every leaf that
+ * requires one. Saved tensors are freed as soon as their node has run unless retained. Replicas' parts
+ * run on their devices' workers side by side; returns when all is done. A NULL loss gives the pending
+ * error. */
+EK_API int ek_backward_with(ek_backward_options options);
+#define ek_backward(...) ek_backward_with((ek_backward_options){.keywords = 0, __VA_ARGS__})
+
+typedef struct ek_grad_options {
+    int keywords;
+    ek_tensor *const *outputs;
+    int output_count;
+    ek_tensor *const *inputs;
+    int input_count;
+    ek_tensor **gradients;            /* result: input_count tensors, in the caller's scope */
+    ek_tensor *const *grad_outputs;   /* NULL, or one per output (NULL entries: ones, for one element) */
+    ek_switch retain_graph;           /* default: as create_graph */
+    bool create_graph;
+    bool allow_unused;                /* a NULL gradient where an input has no part in the outputs;
+                                         otherwise that is EK_E_AUTOGRAD */
+} ek_grad_options;
+
+/* The gradients of the sum of outputs (weighted by grad_outputs) with respect to the inputs; leaves'
+ * own gradients stay as they are. Only nodes on a path to an input run. */
+EK_API int ek_grad_with(ek_grad_options options);
+#define ek_grad(...) ek_grad_with((ek_grad_options){.keywords = 0, __VA_ARGS__})
+
+/* ---- checking ---- */
+
+/* A function of tensors under test: writes one output (in the scope) or returns an error. */
+typedef ek_tensor *ek_check_function(ek_tensor *const *inputs, int count, void *user);
+
+typedef struct ek_gradcheck_options {
+    int keywords;
+    ek_check_function *function;
+    ek_tensor *const *inputs; /* f64; those that require a gradient are varied */
+    int input_count;
+    void *user;
+    double epsilon;            /* default 1e-6 */
+    double absolute_tolerance; /* default 1e-5 */
+    double relative_tolerance; /* default 1e-3 */
+} ek_gradcheck_options;
+
+/* Compares the backward of `function` with central differences; the second also differentiates the
+ * gradient. Returns 0, or EK_E_AUTOGRAD with the worst element. */
+EK_API int ek_gradcheck_with(ek_gradcheck_options options);
+EK_API int ek_gradgradcheck_with(ek_gradcheck_options options);
+#define ek_gradcheck(...) ek_gradcheck_with((ek_gradcheck_options){.keywords = 0, __VA_ARGS__})
+#define ek_gradgradcheck(...)                                                                      \
+    ek_gradgradcheck_with((ek_gradcheck_options){.keywords = 0, __VA_ARGS__})
+
+EK_END_DECLARATIONS
+#endif

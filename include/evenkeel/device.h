@@ -1,0 +1,143 @@
+/* device.h: devices, their memory ledger and their capacity.
+ *
+ * `cpu` is plain memory, where files are read and batches are assembled; it computes with the host's
+ * kernels and has no capacity. `host:0..N-1` are logical accelerators on the CPU: each has its own
+ * ledger, capacity, worker thread and share of the cores. `cuda:0..N-1` are GPUs.
+ *
+ * EVENKEEL_HOST_DEVICES says which host devices there are: a count ("4"), or a comma-separated list of
+ * `[count x] capacity [@speed]`: "4x512M", "2x512M,2x256M@0.5". Capacity in bytes with K, M, G (powers
+ * of 1024), 0 for none; a device of speed s in (0, 1] sleeps so that it takes 1/s of its time. Unset
+ * means one host device per two cores, at least 1. The variable is read on first use;
+ * ek_host_devices_configure overrides it. */
+#ifndef EVENKEEL_DEVICE_H
+#define EVENKEEL_DEVICE_H
+
+#include "evenkeel/base.h"
+
+EK_BEGIN_DECLARATIONS
+
+typedef enum ek_device_kind { EK_CPU = 0, EK_HOST = 1, EK_CUDA = 2 } ek_device_kind;
+
+/* A device by value. All zero is the plain memory device `cpu`. */
+typedef struct ek_device {
+    ek_device_kind kind;
+    int index;
+} ek_device;
+
+enum { EK_MAX_DEVICES = 64 };
+
+/* A list of devices by value. Empty means "all accelerators of the default kind" where an option asks
+ * for devices. */
+typedef struct ek_device_list {
+    int count;
+    ek_device devices[EK_MAX_DEVICES];
+} ek_device_list;
+
+static inline ek_device ek_cpu(void)
+{
+    ek_device device = {EK_CPU, 0};
+    return device;
+}
+
+static inline ek_device ek_host(int index)
+{
+    ek_device device = {EK_HOST, index};
+    return device;
+}
+
+static inline ek_device ek_cuda(int index)
+{
+    ek_device device = {EK_CUDA, index};
+    return device;
+}
+
+static inline bool ek_device_equal(ek_device a, ek_device b)
+{
+    return a.kind == b.kind && a.index == b.index;
+}
+
+/* How many devices of the kind there are (1 for EK_CPU). */
+EK_API int ek_device_count(ek_device_kind kind);
+
+/* The kind used where none is named: EK_CUDA where there is one, else EK_HOST. */
+EK_API ek_device_kind ek_default_device_kind(void);
+
+/* The first `count` devices of a kind; count 0 takes all. More than there are: an error, and an empty
+ * list. */
+EK_API ek_device_list ek_devices(ek_device_kind kind, int count);
+
+/* A list from devices: EK_DEVICES(ek_host(2), ek_host(0)). */
+EK_API ek_device_list ek_device_list_of(const ek_device *devices, int count);
+#define EK_DEVICES(...)                                                                            \
+    ek_device_list_of((const ek_device[]){__VA_ARGS__},                                            \
+                      (int)(sizeof((const ek_device[]){__VA_ARGS__}) / sizeof(ek_device)))
+
+/* Writes "cpu", "host:2" or "cuda:1" to `text` (at least 16 bytes); returns it. */
+EK_API char *ek_device_name(ek_device device, char text[16]);
+
+/* Parses what ek_device_name writes. Returns 0 or EK_E_DEVICE. */
+EK_API int ek_device_parse(const char *text, ek_device *device);
+
+/* Replaces the host devices by those of `specification` (the grammar above). Returns EK_E_INVALID with
+ * the position of the fault, or EK_E_STATE when a host device is in use (tensors live on it). */
+EK_API int ek_host_devices_configure(const char *specification);
+
+/* Threads a host device computes with, by default its share of the cores (at least 1). Returns
+ * EK_E_INVALID for count < 1, EK_E_DEVICE for CUDA. Not while work runs on the device. */
+EK_API int ek_device_set_threads(ek_device device, int count);
+EK_API int ek_device_threads(ek_device device);
+
+/* ---- memory ---- */
+
+#define EK_MEMORY_MAP(X)                                                                           \
+    X(PARAMETER, "parameter")                                                                      \
+    X(GRADIENT, "gradient")                                                                        \
+    X(OPTIMIZER, "optimizer")                                                                      \
+    X(ACTIVATION, "activation")                                                                    \
+    X(COMMUNICATION, "communication")                                                              \
+    X(WORKSPACE, "workspace")
+
+typedef enum ek_memory_category {
+#define EK_MEMORY_ENUM(name, text) EK_MEMORY_##name,
+    EK_MEMORY_MAP(EK_MEMORY_ENUM)
+#undef EK_MEMORY_ENUM
+    EK_MEMORY_CATEGORIES
+} ek_memory_category;
+
+EK_API const char *ek_memory_category_name(ek_memory_category category);
+
+/* Bytes on one device. `in_use` is what tensors and workspaces hold, `reserved` also counts cached
+ * blocks. `at_peak` is the breakdown at the moment in_use was largest. */
+typedef struct ek_memory_stats {
+    uint64_t in_use;
+    uint64_t peak;
+    uint64_t reserved;
+    uint64_t reserved_peak;
+    uint64_t capacity; /* 0: none */
+    uint64_t now[EK_MEMORY_CATEGORIES];
+    uint64_t at_peak[EK_MEMORY_CATEGORIES];
+    uint64_t allocations; /* requests served since the start */
+    uint64_t failures;    /* requests refused for lack of memory */
+} ek_memory_stats;
+
+/* Any thread. Returns 0 or EK_E_DEVICE. */
+EK_API int ek_memory_get(ek_device device, ek_memory_stats *stats);
+
+/* Starts a new peak at what is in use now. */
+EK_API int ek_memory_reset_peak(ek_device device);
+
+/* Limits the reserved bytes of a device (0: no limit). Returns EK_E_STATE if more is in use already. */
+EK_API int ek_memory_set_capacity(ek_device device, uint64_t nbytes);
+
+/* Gives cached blocks back to the system. */
+EK_API int ek_memory_trim(ek_device device);
+
+/* What the calling thread allocates from now on is counted as `category`; returns the category before.
+ * The default is EK_MEMORY_ACTIVATION; the library sets the others where they apply. */
+EK_API ek_memory_category ek_memory_set_category(ek_memory_category category);
+
+/* Parses "512M", "1.5G", "4096" into bytes. Returns 0 or EK_E_INVALID. */
+EK_API int ek_parse_bytes(const char *text, uint64_t *nbytes);
+
+EK_END_DECLARATIONS
+#endif

@@ -1,0 +1,22 @@
+/* evenkeel.h: everything. */
+#ifndef EVENKEEL_EVENKEEL_H
+#define EVENKEEL_EVENKEEL_H
+
+#include "evenkeel/autograd.h"
+#include "evenkeel/balance.h"
+#include "evenkeel/base.h"
+#include "evenkeel/comm.h"
+#include "evenkeel/data.h"
+#include "evenkeel/device.h"
+#include "evenkeel/module.h"
+#include "evenkeel/nn.h"
+#include "evenkeel/ops.h"
+#include "evenkeel/optim.h"
+#include "evenkeel/parallel.h"
+#include "evenkeel/random.h"
+#include "evenkeel/scope.h"
+#include "evenkeel/status.h"
+#include "evenkeel/tensor.h"
+#include "evenkeel/value.h"
+
+#endif

@@ -1,0 +1,114 @@
+/* nn.h: the library's modules. Each constructor returns a module owned by the caller (or by the module
+ * it is given to), or NULL with an error. Initial values are PyTorch's to the bit: drawn from the
+ * default generator, in PyTorch's order, in f32 on the CPU. */
+#ifndef EVENKEEL_NN_H
+#define EVENKEEL_NN_H
+
+#include "evenkeel/module.h"
+#include "evenkeel/ops.h"
+
+EK_BEGIN_DECLARATIONS
+
+/* Calls its children one after the other; each takes the output of the one before. Takes ownership of
+ * all, also when one is NULL (a constructor that failed): then everything is freed. */
+EK_API ek_module *ek_sequential_of(ek_module *const *modules, int count);
+#define ek_sequential(...)                                                                         \
+    ek_sequential_of((ek_module *const[]){__VA_ARGS__},                                            \
+                     (int)(sizeof((ek_module *const[]){__VA_ARGS__}) / sizeof(ek_module *)))
+
+typedef struct ek_linear_options {
+    int keywords;
+    int64_t in_features, out_features;
+    ek_switch bias; /* default on */
+} ek_linear_options;
+EK_API ek_module *ek_linear_with(ek_linear_options options);
+#define ek_linear(...) ek_linear_with((ek_linear_options){.keywords = 0, __VA_ARGS__})
+
+/* ek_conv2d(in, out, kernel, .stride = 2, .padding = 1) */
+typedef struct ek_conv2d_options {
+    int keywords;
+    int64_t in_channels, out_channels;
+    int kernel;
+    int stride;   /* default 1 */
+    int padding;
+    int dilation; /* default 1 */
+    int groups;   /* default 1 */
+    ek_switch bias; /* default on */
+    int kernel_hw[2], stride_hw[2], padding_hw[2], dilation_hw[2]; /* where height and width differ */
+} ek_conv2d_options;
+EK_API ek_module *ek_conv2d_with(ek_conv2d_options options);
+#define ek_conv2d(...) ek_conv2d_with((ek_conv2d_options){.keywords = 0, __VA_ARGS__})
+
+typedef struct ek_norm_options {
+    int keywords;
+    int64_t features;
+    double eps;      /* default 1e-5 */
+    double momentum; /* default 0.1; EK_ZERO for 0 */
+    ek_switch affine;              /* default on */
+    ek_switch track_running_stats; /* default on */
+} ek_norm_options;
+/* Parameters weight, bias; buffers running_mean, running_var, num_batches_tracked (i64). */
+EK_API ek_module *ek_batch_norm1d_with(ek_norm_options options); /* (N, C) or (N, C, L) */
+EK_API ek_module *ek_batch_norm2d_with(ek_norm_options options); /* (N, C, H, W) */
+#define ek_batch_norm1d(...) ek_batch_norm1d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+#define ek_batch_norm2d(...) ek_batch_norm2d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+
+EK_API ek_module *ek_relu(void);
+EK_API ek_module *ek_leaky_relu(double negative_slope);
+EK_API ek_module *ek_sigmoid(void);
+EK_API ek_module *ek_tanh(void);
+EK_API ek_module *ek_dropout(double p);
+EK_API ek_module *ek_identity(void);
+EK_API ek_module *ek_flatten_module(int start_dim, int end_dim); /* usually 1, -1 */
+
+typedef struct ek_pool2d_options {
+    int keywords;
+    int kernel;
+    int stride; /* default: kernel */
+    int padding;
+    int dilation; /* max pooling only */
+    bool ceil_mode;
+    ek_switch count_include_pad; /* average pooling only; default on */
+} ek_pool2d_options;
+EK_API ek_module *ek_max_pool2d_with(ek_pool2d_options options);
+EK_API ek_module *ek_avg_pool2d_with(ek_pool2d_options options);
+#define ek_max_pool2d(...) ek_max_pool2d_with((ek_pool2d_options){.keywords = 0, __VA_ARGS__})
+#define ek_avg_pool2d(...) ek_avg_pool2d_with((ek_pool2d_options){.keywords = 0, __VA_ARGS__})
+EK_API ek_module *ek_adaptive_avg_pool2d(int64_t height, int64_t width);
+EK_API ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mode,
+                              bool align_corners);
+
+/* ---- criteria: ek_loss(criterion, input, target) ---- */
+
+typedef struct ek_criterion_options {
+    int keywords;
+    ek_reduction reduction;
+    int64_t ignore_index;   /* default -100; EK_ZERO for class 0 */
+    ek_tensor *weight;      /* kept; becomes a buffer */
+    double label_smoothing; /* cross entropy */
+} ek_criterion_options;
+EK_API ek_module *ek_cross_entropy_loss_with(ek_criterion_options options);
+EK_API ek_module *ek_nll_loss_with(ek_criterion_options options);
+EK_API ek_module *ek_mse_loss_with(ek_criterion_options options);
+EK_API ek_module *ek_l1_loss_with(ek_criterion_options options);
+EK_API ek_module *ek_bce_with_logits_loss_with(ek_criterion_options options);
+#define ek_cross_entropy_loss(...)                                                                 \
+    ek_cross_entropy_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
+#define ek_nll_loss(...) ek_nll_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
+#define ek_mse_loss(...) ek_mse_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
+#define ek_l1_loss(...) ek_l1_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
+#define ek_bce_with_logits_loss(...)                                                               \
+    ek_bce_with_logits_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
+
+/* ---- initialisation, in place, from the default generator ---- */
+
+EK_API int ek_init_uniform(ek_tensor *tensor, double low, double high);
+EK_API int ek_init_normal(ek_tensor *tensor, double mean, double std);
+EK_API int ek_init_constant(ek_tensor *tensor, double value);
+/* Fan-in of dimension 1 and the receptive field; `a` is the negative slope of the rectifier. */
+EK_API int ek_init_kaiming_uniform(ek_tensor *tensor, double a);
+EK_API int ek_init_kaiming_normal(ek_tensor *tensor, double a);
+EK_API int ek_init_xavier_uniform(ek_tensor *tensor, double gain);
+
+EK_END_DECLARATIONS
+#endif

@@ -1,0 +1,123 @@
+/* tensor.h: strided tensors.
+ *
+ * A tensor is a reference-counted handle: dtype, shape, strides (in elements), an offset into a storage
+ * on one device, and its place in the autograd graph. Handles are not to be used by two threads at the
+ * same time unless both only read. Functions that make a tensor give it to the caller's scope. */
+#ifndef EVENKEEL_TENSOR_H
+#define EVENKEEL_TENSOR_H
+
+#include <stdio.h>
+
+#include "evenkeel/base.h"
+#include "evenkeel/device.h"
+
+EK_BEGIN_DECLARATIONS
+
+typedef struct ek_tensor ek_tensor;
+
+typedef enum ek_dtype { EK_F32 = 0, EK_F64 = 1, EK_BF16 = 2, EK_I64 = 3, EK_U8 = 4 } ek_dtype;
+enum { EK_DTYPES = 5 };
+
+EK_API const char *ek_dtype_name(ek_dtype dtype);
+EK_API size_t ek_dtype_size(ek_dtype dtype);
+static inline bool ek_dtype_is_floating(ek_dtype dtype)
+{
+    return dtype == EK_F32 || dtype == EK_F64 || dtype == EK_BF16;
+}
+
+/* Order of the elements in memory. Four-dimensional activations and weights are channels-last: shape
+ * stays N, C, H, W while memory runs N, H, W, C. */
+typedef enum ek_memory_format { EK_CONTIGUOUS = 0, EK_CHANNELS_LAST = 1 } ek_memory_format;
+
+typedef struct ek_shape {
+    int ndim;
+    int64_t dims[EK_MAX_DIMS];
+} ek_shape;
+
+/* EK_SHAPE(2, 3) is a shape of two dimensions; a scalar's is ek_scalar_shape(). */
+#define EK_SHAPE(...)                                                                              \
+    ((ek_shape){.ndim = (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),           \
+                .dims = {__VA_ARGS__}})
+
+static inline ek_shape ek_scalar_shape(void)
+{
+    ek_shape shape = {0, {0}};
+    return shape;
+}
+
+EK_API int64_t ek_shape_count(const ek_shape *shape);
+EK_API bool ek_shape_equal(const ek_shape *a, const ek_shape *b);
+/* Writes "[2, 3]" to `text` (at least 160 bytes); returns it. */
+EK_API char *ek_shape_text(const ek_shape *shape, char text[160]);
+
+/* ---- making tensors ---- */
+
+typedef struct ek_tensor_options {
+    int keywords;
+    ek_shape shape;
+    ek_dtype dtype;
+    ek_device device; /* default: cpu */
+    ek_memory_format format;
+    bool requires_grad;
+} ek_tensor_options;
+
+/* ek_empty(EK_SHAPE(2, 3), .dtype = EK_F64, .device = ek_host(1)), likewise zeros and ones. A size may
+ * be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions, EK_E_DEVICE,
+ * EK_E_OUT_OF_MEMORY, EK_E_DTYPE for requires_grad of a dtype that is not floating. */
+EK_API ek_tensor *ek_empty_with(ek_tensor_options options);
+EK_API ek_tensor *ek_zeros_with(ek_tensor_options options);
+EK_API ek_tensor *ek_ones_with(ek_tensor_options options);
+EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
+#define ek_empty(...) ek_empty_with((ek_tensor_options){.keywords = 0, __VA_ARGS__})
+#define ek_zeros(...) ek_zeros_with((ek_tensor_options){.keywords = 0, __VA_ARGS__})
+#define ek_ones(...) ek_ones_with((ek_tensor_options){.keywords = 0, __VA_ARGS__})
+/* ek_full(0.5, EK_SHAPE(2, 3), ...) */
+#define ek_full(value, ...) ek_full_with((value), (ek_tensor_options){.keywords = 0, __VA_ARGS__})
+
+/* Copies ek_shape_count(shape) elements, in row-major order, from `data` (elements of options.dtype). */
+EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options);
+#define ek_from_data(data, ...)                                                                    \
+    ek_from_data_with((data), (ek_tensor_options){.keywords = 0, __VA_ARGS__})
+
+/* 0, 1, ..., count - 1. */
+EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);
+
+/* A tensor of zero dimensions. */
+EK_API ek_tensor *ek_scalar(double value, ek_dtype dtype, ek_device device);
+
+/* ---- looking at tensors ---- */
+
+EK_API ek_dtype ek_tensor_dtype(const ek_tensor *tensor);
+EK_API ek_device ek_tensor_device(const ek_tensor *tensor);
+EK_API ek_shape ek_tensor_shape(const ek_tensor *tensor);
+EK_API ek_shape ek_tensor_strides(const ek_tensor *tensor); /* in elements */
+EK_API int ek_tensor_ndim(const ek_tensor *tensor);
+/* Size of dimension `dim`; negative counts from the end. EK_E_SHAPE where there is none. */
+EK_API int64_t ek_tensor_size(const ek_tensor *tensor, int dim);
+EK_API int64_t ek_tensor_count(const ek_tensor *tensor);
+EK_API bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format format);
+
+/* How often the tensor's memory was written; views share it. */
+EK_API uint64_t ek_tensor_version(const ek_tensor *tensor);
+
+/* The only element of a tensor, as double. Waits for the device. Returns 0 or EK_E_SHAPE. */
+EK_API int ek_item(const ek_tensor *tensor, double *value);
+
+/* Copies all elements in row-major order to `data`, room for `nbytes`. Waits for the device. */
+EK_API int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes);
+
+/* Copies `nbytes` in row-major order from `data` into the tensor and bumps its version. */
+EK_API int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes);
+
+/* The address of the first element where the CPU can read it (cpu and host devices), else NULL without
+ * an error. Valid as long as the tensor is; a caller who writes there calls ek_tensor_touch. */
+EK_API void *ek_tensor_data(const ek_tensor *tensor);
+
+/* Says that the caller wrote to the tensor's memory. */
+EK_API void ek_tensor_touch(ek_tensor *tensor);
+
+/* Writes dtype, shape, device and the first elements to `stream`. */
+EK_API int ek_tensor_print(const ek_tensor *tensor, FILE *stream);
+
+EK_END_DECLARATIONS
+#endif

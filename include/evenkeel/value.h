@@ -1,0 +1,116 @@
+/* value.h: what modules take and give: a tensor, or a nest of lists and dictionaries.
+ *
+ * A value is small and passed by value. Its tensor, list or dictionary belongs to the scope of the
+ * thread that made it, like any tensor. Lists and dictionaries hold references to what is in them. */
+#ifndef EVENKEEL_VALUE_H
+#define EVENKEEL_VALUE_H
+
+#include "evenkeel/scope.h"
+#include "evenkeel/tensor.h"
+
+EK_BEGIN_DECLARATIONS
+
+typedef enum ek_value_kind {
+    EK_VALUE_NONE = 0,
+    EK_VALUE_TENSOR,
+    EK_VALUE_LIST,
+    EK_VALUE_DICT,
+    EK_VALUE_INT,
+    EK_VALUE_FLOAT,
+    EK_VALUE_POINTER, /* the user's; passed through, never followed */
+    EK_VALUE_ERROR    /* an operation failed; the thread's error says why */
+} ek_value_kind;
+
+typedef struct ek_list ek_list;
+typedef struct ek_dict ek_dict;
+
+typedef struct ek_value {
+    ek_value_kind kind;
+    /* Set on lists that hold one element per device already: a data-parallel model's outputs, inputs
+     * and targets that were scattered before. */
+    bool per_device;
+    union {
+        ek_tensor *tensor;
+        ek_list *list;
+        ek_dict *dict;
+        int64_t integer;
+        double floating;
+        void *pointer;
+    } as;
+} ek_value;
+
+EK_API ek_value ek_value_none(void);
+/* NULL gives EK_VALUE_ERROR when an error is pending, else EK_VALUE_NONE. */
+EK_API ek_value ek_value_of_tensor(ek_tensor *tensor);
+EK_API ek_value ek_value_of_int(int64_t integer);
+EK_API ek_value ek_value_of_float(double floating);
+EK_API ek_value ek_value_of_pointer(void *pointer);
+EK_API ek_value ek_value_error(void);
+
+/* A list of `count` values; an error among them makes it an error. */
+EK_API ek_value ek_value_list(const ek_value *items, int count);
+/* The same, marked as one element per device. */
+EK_API ek_value ek_value_per_device(const ek_value *items, int count);
+
+/* A dictionary that keeps the order of its keys; keys are copied, duplicates are EK_E_INVALID. */
+typedef struct ek_value_entry {
+    const char *key;
+    ek_value value;
+} ek_value_entry;
+EK_API ek_value ek_value_dict(const ek_value_entry *entries, int count);
+
+/* The tensor of a value; NULL with EK_E_INVALID where it is something else, NULL with the pending error
+ * for an error. */
+EK_API ek_tensor *ek_value_tensor(ek_value value);
+
+/* Length of a list or dictionary; 0 for others. */
+EK_API int ek_value_length(ek_value value);
+/* Element of a list, or of a dictionary by position; EK_VALUE_ERROR out of range. */
+EK_API ek_value ek_value_at(ek_value value, int index);
+EK_API const char *ek_value_key(ek_value value, int index);
+/* Element of a dictionary by key; EK_VALUE_NONE where there is none. */
+EK_API ek_value ek_value_get(ek_value value, const char *key);
+
+/* References, as for tensors. */
+EK_API ek_value ek_value_keep(ek_value value);
+EK_API void ek_value_release(ek_value value);
+/* Ends a scope but hands the value to the enclosing one; returns it. */
+EK_API ek_value ek_scope_end_with_value(ek_scope *scope, ek_value value);
+
+/* EK_VALUE(x): a tensor or a value as a value. */
+#ifdef __cplusplus
+} /* extern "C" */
+static inline ek_value ek_to_value(ek_tensor *tensor) { return ek_value_of_tensor(tensor); }
+static inline ek_value ek_to_value(ek_value value) { return value; }
+#define EK_VALUE(x) ek_to_value(x)
+extern "C" {
+#else
+static inline ek_value ek_value_identity(ek_value value)
+{
+    return value;
+}
+#define EK_VALUE(x)                                                                                \
+    _Generic((x), ek_tensor * : ek_value_of_tensor, ek_value : ek_value_identity)(x)
+#endif
+
+/* EK_LIST(a, b, c): a list of up to 8 tensors or values. */
+#define EK_MAP_1(f, a) f(a)
+#define EK_MAP_2(f, a, ...) f(a), EK_MAP_1(f, __VA_ARGS__)
+#define EK_MAP_3(f, a, ...) f(a), EK_MAP_2(f, __VA_ARGS__)
+#define EK_MAP_4(f, a, ...) f(a), EK_MAP_3(f, __VA_ARGS__)
+#define EK_MAP_5(f, a, ...) f(a), EK_MAP_4(f, __VA_ARGS__)
+#define EK_MAP_6(f, a, ...) f(a), EK_MAP_5(f, __VA_ARGS__)
+#define EK_MAP_7(f, a, ...) f(a), EK_MAP_6(f, __VA_ARGS__)
+#define EK_MAP_8(f, a, ...) f(a), EK_MAP_7(f, __VA_ARGS__)
+#define EK_MAP_PICK(a, b, c, d, e, f, g, h, name, ...) name
+#define EK_MAP(f, ...)                                                                             \
+    EK_MAP_PICK(__VA_ARGS__, EK_MAP_8, EK_MAP_7, EK_MAP_6, EK_MAP_5, EK_MAP_4, EK_MAP_3, EK_MAP_2, \
+                EK_MAP_1, unused)                                                                  \
+    (f, __VA_ARGS__)
+#define EK_VALUES(...) ((const ek_value[]){EK_MAP(EK_VALUE, __VA_ARGS__)})
+#define EK_VALUES_COUNT(...) ((int)(sizeof(EK_VALUES(__VA_ARGS__)) / sizeof(ek_value)))
+#define EK_LIST(...) ek_value_list(EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__))
+#define EK_SCATTERED(...) ek_value_per_device(EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__))
+
+EK_END_DECLARATIONS
+#endif

@@ -1,0 +1,17 @@
+# cmake --install: headers, both libraries, a pkg-config file and a CMake package.
+
+include(CMakePackageConfigHelpers)
+
+install(DIRECTORY include/evenkeel DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS evenkeel_shared evenkeel_static EXPORT evenkeel
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT evenkeel NAMESPACE evenkeel:: FILE evenkeel-targets.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
+configure_package_config_file(src/cmake/evenkeel-config.cmake.in evenkeel-config.cmake
+        INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
+write_basic_package_version_file(evenkeel-config-version.cmake COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/evenkeel-config.cmake
+              ${PROJECT_BINARY_DIR}/evenkeel-config-version.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
+configure_file(src/cmake/evenkeel.pc.in evenkeel.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/evenkeel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,30 @@
+# The library, shared and static, from all folders' objects and the table of backends.
+
+get_property(folders GLOBAL PROPERTY EK_FOLDERS)
+set(all_libraries)
+foreach(folder IN LISTS folders)
+    get_property(libraries GLOBAL PROPERTY EK_LIBRARIES_${folder})
+    list(APPEND all_libraries ${libraries})
+endforeach()
+list(REMOVE_DUPLICATES all_libraries)
+ek_folder_objects(all_objects ${folders})
+
+add_library(ek_backends OBJECT src/backends.c)
+target_include_directories(ek_backends PRIVATE src PUBLIC include)
+
+foreach(kind shared static)
+    string(TOUPPER ${kind} KIND)
+    add_library(evenkeel_${kind} ${KIND} ${all_objects} $<TARGET_OBJECTS:ek_backends>)
+    add_library(evenkeel::${kind} ALIAS evenkeel_${kind})
+    set_target_properties(evenkeel_${kind} PROPERTIES
+        OUTPUT_NAME evenkeel EXPORT_NAME ${kind}
+        VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+    target_include_directories(evenkeel_${kind} INTERFACE
+        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    target_link_libraries(evenkeel_${kind} PRIVATE ${all_libraries})
+endforeach()
+set(version_script ${PROJECT_SOURCE_DIR}/src/cmake/evenkeel.map)
+target_link_options(evenkeel_shared PRIVATE -Wl,--version-script=${version_script}
+                    -Wl,--no-undefined)
+set_target_properties(evenkeel_shared PROPERTIES LINK_DEPENDS ${version_script})

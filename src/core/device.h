@@ -1,0 +1,53 @@
+/* device.h: the registry's entry for one logical device. */
+#ifndef EK_CORE_DEVICE_H
+#define EK_CORE_DEVICE_H
+
+#include <pthread.h>
+
+#include "core/backend.h"
+#include "evenkeel/device.h"
+
+struct ek_worker;
+struct ek_block;
+
+/* Blocks of one device: cached ones by size, and the ledger. All guarded by `lock`. */
+typedef struct ek_allocator {
+    pthread_mutex_t lock;
+    struct ek_block *cached; /* free blocks, newest first */
+    ek_memory_stats stats;
+} ek_allocator;
+
+struct ek_dev {
+    ek_device id;
+    char name[16];
+    const ek_backend *backend;
+    void *context; /* the backend's */
+    int threads;   /* that this device computes with (host) */
+    double speed;  /* (0, 1]: below 1 its worker sleeps in proportion */
+    ek_allocator allocator;
+    struct ek_worker *worker; /* started with first use */
+};
+
+/* The entry of a device; NULL with EK_E_DEVICE when there is none. Any thread. */
+ek_dev *ek_dev_get(ek_device device);
+
+/* Memory of a device, aligned to 64 bytes, counted under `category`. nbytes 0 gives a valid pointer.
+ * On EK_E_OUT_OF_MEMORY the sentence names device, request, what is in use by category, and capacity;
+ * nothing has changed and smaller requests may succeed. Any thread. */
+int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer);
+void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category);
+
+/* Work issued to `waiter` from now on sees all that was issued to `awaited` before. */
+int ek_dev_order(ek_dev *waiter, ek_dev *awaited);
+
+/* Returns when all work issued to the device is done. */
+int ek_dev_synchronize(ek_dev *dev);
+
+/* Copies contiguous bytes between any two devices, after work issued to either; nothing that is issued to
+ * either later overtakes it. */
+int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
+
+/* True where the CPU can read and write the device's memory directly. */
+bool ek_dev_is_host(const ek_dev *dev);
+
+#endif

@@ -1,0 +1,29 @@
+/* slab.h: one contiguous storage for many tensors of one dtype on one device.
+ *
+ * Members keep their own shape, strides and version counter, and start at multiples of 64 bytes. A slab
+ * makes broadcast few large copies, reduction one pass and an optimizer step one kernel. */
+#ifndef EK_CORE_SLAB_H
+#define EK_CORE_SLAB_H
+
+#include "core/tensor.h"
+
+typedef struct ek_slab {
+    ek_object object;
+    ek_storage *storage;
+    ek_dtype dtype;
+    int count;
+    int64_t elements; /* of the whole slab, padding included */
+    ek_tensor **members; /* one reference each */
+} ek_slab;
+
+/* A slab with a member for each of `tensors` (same shapes and strides, made dense), on dev, under the
+ * calling thread's category, zeroed (padding must stay finite). All of one dtype. One reference. */
+ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count);
+
+/* Elements [begin, end) as a flat handle without version of its own, in the scope. */
+ek_tensor *ek_slab_range(const ek_slab *slab, int64_t begin, int64_t end);
+
+/* Bumps every member's version. */
+void ek_slab_written(ek_slab *slab, const char *writer);
+
+#endif

@@ -1,0 +1,58 @@
+/* thread.h: what every thread carries. Jobs on workers start from a copy of the submitter's modes. */
+#ifndef EK_CORE_THREAD_H
+#define EK_CORE_THREAD_H
+
+#include "core/device.h"
+#include "evenkeel/status.h"
+
+/* Inherited by jobs. Core only carries `flags`; autograd gives them meaning. */
+typedef struct ek_thread_modes {
+    unsigned flags;
+    ek_memory_category category;
+} ek_thread_modes;
+
+enum { EK_MODE_NO_GRAD = 1u << 0 };
+
+typedef struct ek_thread {
+    ek_thread_modes modes;
+    ek_error_record error;
+    void **owned; /* the scope list */
+    size_t owned_count, owned_capacity;
+    unsigned scope_depth;
+    ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
+} ek_thread;
+
+ek_thread *ek_thread_self(void);
+
+/* A library-internal error that names no call site of the user: status, sentence. */
+#define EK_FAIL(status, ...) ek_error_set((status), __FILE__, __LINE__, __VA_ARGS__)
+
+/* Returns from an int function when a call fails; jumps to a label; keeps the first of two errors. */
+#define EK_TRY(call)                                                                               \
+    do {                                                                                           \
+        int try_status = (call);                                                                   \
+        if (try_status < 0)                                                                        \
+            return try_status;                                                                     \
+    } while (0)
+#define EK_TRY_GOTO(call, rc, label)                                                               \
+    do {                                                                                           \
+        (rc) = (call);                                                                             \
+        if ((rc) < 0)                                                                              \
+            goto label;                                                                            \
+    } while (0)
+
+/* The pending error's status, or EK_E_STATE where a callee failed without setting one. */
+int ek_error_pending(void);
+
+/* Puts "prefix: " before the pending sentence: where it happened, for errors handed between threads. */
+void ek_error_prefix(const char *format, ...) EK_PRINTF(1, 2);
+
+/* One log line. */
+void ek_log(ek_log_level level, const char *format, ...) EK_PRINTF(2, 3);
+
+/* Memory for the library's own bookkeeping; NULL sets EK_E_NO_MEMORY. Freed with free(). */
+void *ek_calloc(size_t count, size_t size);
+void *ek_realloc(void *pointer, size_t nbytes);
+char *ek_strdup(const char *text);
+
+#endif

@@ -1,0 +1,230 @@
+/* kernels.h: the table of kernels a backend fills, one slot per kernel.
+ *
+ * Contract for every slot. Tensors live on `dev` and the caller has checked shapes, dtypes and devices;
+ * outputs are allocated by the caller, never alias inputs unless said so, and need not be dense. Kernels
+ * don't touch versions or history. All take f32 and f64; "any dtype" is said where it holds; bf16 is
+ * computed in f32 and rounded once. Results don't depend on the number of threads. Scratch memory comes
+ * from ek_dev_alloc as EK_MEMORY_WORKSPACE. Returns 0 or a negative status with the sentence set. */
+#ifndef EK_KERNELS_KERNELS_H
+#define EK_KERNELS_KERNELS_H
+
+#include "core/tensor.h"
+
+/* ---- elementwise: names in the order of kernels/formulas.h ---- */
+
+/* y = f(x; a, b) */
+typedef enum ek_unary {
+    EK_UNARY_AFFINE, /* a x + b */
+    EK_UNARY_NEG,
+    EK_UNARY_ABS,
+    EK_UNARY_SIGN,
+    EK_UNARY_SQUARE,
+    EK_UNARY_SQRT,
+    EK_UNARY_RECIPROCAL,
+    EK_UNARY_POW, /* x^a */
+    EK_UNARY_EXP,
+    EK_UNARY_LOG,
+    EK_UNARY_SIGMOID,
+    EK_UNARY_TANH,
+    EK_UNARY_SOFTPLUS,
+    EK_UNARY_RELU,       /* NaN stays NaN */
+    EK_UNARY_LEAKY_RELU, /* x > 0 ? x : a x */
+    EK_UNARY_CLAMP,      /* into [a, b] */
+    EK_UNARY_STEP,       /* x > a ? 1 : b */
+    EK_UNARY_INSIDE,     /* a <= x <= b ? 1 : 0 */
+    EK_UNARY_COUNT
+} ek_unary;
+
+/* z = f(x, y; a) */
+typedef enum ek_binary {
+    EK_BINARY_ADD, /* x + a y */
+    EK_BINARY_SUB,
+    EK_BINARY_MUL,
+    EK_BINARY_DIV,
+    EK_BINARY_MAXIMUM,
+    EK_BINARY_MINIMUM,
+    EK_BINARY_RELU_GRADIENT,       /* x (gradient) where y > 0, else a x */
+    EK_BINARY_SIGMOID_GRADIENT,    /* x y (1 - y), y the output */
+    EK_BINARY_TANH_GRADIENT,       /* x (1 - y^2), y the output */
+    EK_BINARY_SIGN_MUL,            /* x sign(y) */
+    EK_BINARY_SQUARED_DIFFERENCE,  /* (x - y)^2 */
+    EK_BINARY_ABSOLUTE_DIFFERENCE, /* |x - y| */
+    EK_BINARY_COUNT
+} ek_binary;
+
+typedef enum ek_compare {
+    EK_COMPARE_EQ,
+    EK_COMPARE_NE,
+    EK_COMPARE_LT,
+    EK_COMPARE_LE,
+    EK_COMPARE_GT,
+    EK_COMPARE_GE
+} ek_compare;
+
+typedef enum ek_reduce_kind {
+    EK_REDUCE_SUM,
+    EK_REDUCE_SUM_SQUARES,
+    EK_REDUCE_MAX,
+    EK_REDUCE_MIN
+} ek_reduce_kind;
+
+/* ---- windows ---- */
+
+/* Convolution over 1 to 3 dimensions; arrays are in the order of the tensor's last dimensions. */
+typedef struct ek_conv_params {
+    int dims;
+    int64_t stride[3], padding[3], dilation[3];
+    int64_t groups;
+} ek_conv_params;
+
+typedef struct ek_pool_params {
+    int dims;
+    int64_t kernel[3], stride[3], padding[3], dilation[3];
+    bool count_include_pad;
+} ek_pool_params;
+
+/* ---- optimizer steps over flat ranges ---- */
+
+typedef struct ek_sgd_params {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, maximize;
+    bool first; /* the momentum buffer is set to the gradient, without dampening */
+} ek_sgd_params;
+
+typedef struct ek_adam_params {
+    double lr, beta1, beta2, eps, weight_decay;
+    bool decoupled; /* AdamW */
+    bool maximize;
+    int64_t step; /* 1 for the first */
+} ek_adam_params;
+
+/* Cross entropy: which targets count, and how. */
+typedef struct ek_cross_entropy_params {
+    int64_t ignore_index;
+    double label_smoothing;
+} ek_cross_entropy_params;
+
+typedef struct ek_kernels {
+    /* ---- memory: any dtype ---- */
+    int (*fill)(ek_dev *dev, ek_tensor *out, double value);
+    /* Same shape, any strides, converts dtypes (floating to integer truncates). */
+    int (*copy)(ek_dev *dev, ek_tensor *out, const ek_tensor *x);
+
+    /* ---- elementwise: all of one shape; zero strides broadcast inputs. `out` may be an input. Integer
+     * dtypes for AFFINE, NEG, ABS, SIGN, SQUARE, CLAMP and ADD to MINIMUM. ---- */
+    int (*unary)(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a, double b);
+    int (*binary)(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x,
+                  const ek_tensor *y, double a);
+    /* x, y of any one dtype, out u8. */
+    int (*compare)(ek_dev *dev, ek_compare op, ek_tensor *out, const ek_tensor *x,
+                   const ek_tensor *y);
+    int (*where)(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const ek_tensor *x,
+                 const ek_tensor *y);
+    /* out = inputs[0] + inputs[1] + ... in this order; all dense with one layout; out may be inputs[0]. */
+    int (*add_n)(ek_dev *dev, ek_tensor *out, const ek_tensor *const *inputs, int count);
+
+    /* ---- reductions: out has x's ndim with size 1 where reduced. Sums of i64 and u8 inputs go to i64 ---- */
+    int (*reduce)(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_tensor *x);
+    /* First position of the largest (or smallest) along dim; index i64 with size 1 there; NaN wins. */
+    int (*arg_reduce)(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const ek_tensor *x, int dim);
+
+    /* ---- indexing: any dtype (adding: f32, f64). Bounds are checked by the kernel: EK_E_INVALID ---- */
+    int (*index_select)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                        const ek_tensor *index);
+    /* out (zeroed by the kernel) += x at index; additions in ascending order of position in x. */
+    int (*index_add)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                     const ek_tensor *index);
+    int (*gather)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index);
+    int (*scatter_add)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                       const ek_tensor *index);
+
+    /* ---- matrices: out (B, n, m) = x (B, n, k) y (B, k, m) [+ bias (m)]; any strides, a batch stride
+     * of 0 broadcasts. With `accumulate`, adds to out. ---- */
+    int (*matmul)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                  const ek_tensor *bias, bool accumulate);
+
+    /* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL ---- */
+    int (*conv_forward)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
+                        const ek_tensor *bias, const ek_conv_params *params);
+    int (*conv_input_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *w,
+                               const ek_conv_params *params);
+    /* dbias or NULL. */
+    int (*conv_weight_gradient)(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias, const ek_tensor *x,
+                                const ek_tensor *dy, const ek_conv_params *params);
+
+    /* ---- pooling: `index` i64, position within the input plane (row-major) of the maximum ---- */
+    int (*max_pool_forward)(ek_dev *dev, ek_tensor *y, ek_tensor *index, const ek_tensor *x,
+                            const ek_pool_params *params);
+    /* dx = sum of dy at index; and its adjoint: y = x at index. */
+    int (*max_pool_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                             const ek_tensor *index);
+    int (*max_pool_gather)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *index);
+    int (*avg_pool_forward)(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                            const ek_pool_params *params);
+    int (*avg_pool_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                             const ek_pool_params *params);
+    /* Window i of n over size s: floor(i s / n) to ceil((i + 1) s / n). */
+    int (*adaptive_avg_pool_forward)(ek_dev *dev, ek_tensor *y, const ek_tensor *x);
+    int (*adaptive_avg_pool_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy);
+
+    /* ---- upsampling (N, C, H, W), linear in x; the gradient is the adjoint ---- */
+    int (*upsample_forward)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, bool bilinear,
+                            bool align_corners);
+    int (*upsample_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, bool bilinear,
+                             bool align_corners);
+
+    /* ---- normalisation over all but dimension 1; statistics (C) are f32 for bf16 inputs ---- */
+    /* mean and biased variance, by a stable two-pass or merged (Chan) sum. */
+    int (*batch_norm_statistics)(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x);
+    /* y = (x - mean) invstd weight + bias; weight and bias may be NULL. With `relu`, y = max(y, 0). */
+    int (*batch_norm_apply)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
+                            const ek_tensor *invstd, const ek_tensor *weight,
+                            const ek_tensor *bias, bool relu);
+    /* sum_dy (C) = sum of dy, sum_dy_xhat (C) = sum of dy (x - mean) invstd. With y_relu not NULL, dy
+     * counts only where y_relu > 0. */
+    int (*batch_norm_reduce)(ek_dev *dev, ek_tensor *sum_dy, ek_tensor *sum_dy_xhat,
+                             const ek_tensor *dy, const ek_tensor *x, const ek_tensor *mean,
+                             const ek_tensor *invstd, const ek_tensor *y_relu);
+    /* dx = weight invstd (dy - sum_dy / count - xhat sum_dy_xhat / count); with the sums NULL (statistics
+     * were constants): weight invstd dy. */
+    int (*batch_norm_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
+                               const ek_tensor *mean, const ek_tensor *invstd,
+                               const ek_tensor *weight, const ek_tensor *sum_dy,
+                               const ek_tensor *sum_dy_xhat, double count,
+                               const ek_tensor *y_relu);
+
+    /* ---- softmax along dim ---- */
+    int (*softmax)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool logarithm);
+    /* From the output y: softmax dx = y (dy - sum(dy y)); log-softmax dx = dy - exp(y) sum(dy). */
+    int (*softmax_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *y,
+                            int dim, bool logarithm);
+
+    /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
+    /* loss (N, ...) per element (0 where ignored), lse (N, ...) = log sum exp. weight (C) or NULL. A
+     * target out of range is EK_E_INVALID with the value. Label smoothing as torch, weighted. */
+    int (*cross_entropy_forward)(ek_dev *dev, ek_tensor *loss, ek_tensor *lse, const ek_tensor *x,
+                                 const ek_tensor *target, const ek_tensor *weight,
+                                 const ek_cross_entropy_params *params);
+    /* dx from the gradient per element (N, ...), which may have zero strides. */
+    int (*cross_entropy_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *gradient,
+                                  const ek_tensor *lse, const ek_tensor *x, const ek_tensor *target,
+                                  const ek_tensor *weight, const ek_cross_entropy_params *params);
+    /* out: 0-d sum of weight[target] over targets that count. */
+    int (*target_weight)(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
+                         const ek_tensor *weight, int64_t ignore_index);
+
+    /* ---- optimizers: all dense with one layout; NULL for state that the options don't need ---- */
+    int (*sgd_step)(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
+                    ek_tensor *momentum_buffer, const ek_sgd_params *params);
+    int (*adam_step)(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
+                     ek_tensor *exp_avg, ek_tensor *exp_avg_sq, ek_tensor *max_exp_avg_sq,
+                     const ek_adam_params *params);
+} ek_kernels;
+
+/* The table of a tensor's device. */
+static inline const ek_kernels *ek_kernels_of(const ek_tensor *tensor)
+{
+    return tensor->storage->dev->backend->kernels;
+}
+
+#endif
