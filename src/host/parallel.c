@@ -1,0 +1,46 @@
+/* parallel.c: teams of OpenMP threads. ThreadSanitizer doesn't know GNU OpenMP's barriers, so its
+ * build computes on one thread. */
+#include "host/parallel.h"
+
+#include <omp.h>
+
+int ek_parallel_threads(const ek_dev *dev)
+{
+#ifdef EK_SANITIZED_THREAD
+    (void)dev;
+    return 1;
+#else
+    return dev->threads > 1 ? dev->threads : 1;
+#endif
+}
+
+void ek_parallel_enter(const ek_dev *dev)
+{
+    int threads = ek_parallel_threads(dev);
+    if (omp_get_max_threads() != threads)
+        omp_set_num_threads(threads);
+}
+
+void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
+                     void *context)
+{
+    if (count <= 0)
+        return;
+    int threads = ek_parallel_threads(dev);
+    if (grain < 1)
+        grain = 1;
+    if (threads == 1 || count <= grain || omp_in_parallel()) {
+        body(context, 0, count);
+        return;
+    }
+    int64_t part = (count + threads - 1) / threads;
+    if (part < grain)
+        part = grain;
+        /* The team always has the same size: GNU OpenMP starts threads anew when it changes. */
+#pragma omp parallel num_threads(threads)
+    {
+        int64_t team = omp_get_num_threads();
+        for (int64_t begin = omp_get_thread_num() * part; begin < count; begin += team * part)
+            body(context, begin, begin + part < count ? begin + part : count);
+    }
+}

@@ -1,0 +1,35 @@
+/* parallel.h: the one place that owns OpenMP and function multiversioning.
+ *
+ * Each thread that computes for a device uses a team of dev->threads. A kernel's result may not
+ * depend on the team's size: reductions split their work by its shape and never by the number of
+ * threads. */
+#ifndef EK_HOST_PARALLEL_H
+#define EK_HOST_PARALLEL_H
+
+#include "core/device.h"
+
+/* Before a function: compiled for AVX-512, AVX2 and plain x86-64, chosen when the program is
+ * loaded. The attribute is not inherited by callees: what shall be vectorised with it must be
+ * inlined into the function (static inline). */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(EK_SANITIZED)
+#define EK_MULTIVERSION \
+    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define EK_MULTIVERSION
+#endif
+
+/* Part [begin, end) of the work. */
+typedef void ek_parallel_body(void *context, int64_t begin, int64_t end);
+
+/* Runs body over [0, count), each index once, in contiguous parts of at least `grain` (except the
+ * last), on the device's threads; inline where one part remains or a team is active already. */
+void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
+                     void *context);
+
+/* How many threads a team of the device has. */
+int ek_parallel_threads(const ek_dev *dev);
+
+/* Sets the calling thread's team size for libraries that ask OpenMP (oneDNN). */
+void ek_parallel_enter(const ek_dev *dev);
+
+#endif
