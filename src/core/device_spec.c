@@ -1,0 +1,190 @@
+/* device_spec.c: parsing byte sizes and lists of host devices. */
+#include "core/device_spec.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/thread.h"
+
+static const char *skip_space(const char *at)
+{
+    while (isspace((unsigned char)*at))
+        at++;
+    return at;
+}
+
+/* A number with an optional K, M, G or T (and an optional B behind it); moves *at past it. */
+static bool parse_size(const char **at, uint64_t *nbytes)
+{
+    if (!isdigit((unsigned char)**at) && **at != '.')
+        return false;
+    char *end;
+    double number = strtod(*at, &end);
+    if (end == *at || !(number >= 0) || !isfinite(number))
+        return false;
+    int shift = 0;
+    switch (toupper((unsigned char)*end)) {
+    case 'T':
+        shift = 40;
+        break;
+    case 'G':
+        shift = 30;
+        break;
+    case 'M':
+        shift = 20;
+        break;
+    case 'K':
+        shift = 10;
+        break;
+    }
+    if (shift) {
+        end++;
+        if (toupper((unsigned char)*end) == 'I')
+            end++;
+    }
+    if (toupper((unsigned char)*end) == 'B')
+        end++;
+    number = ldexp(number, shift);
+    if (number >= 9.2e18)
+        return false;
+    *nbytes = (uint64_t)number;
+    *at = end;
+    return true;
+}
+
+int ek_parse_bytes(const char *text, uint64_t *nbytes)
+{
+    const char *at = text ? skip_space(text) : "";
+    uint64_t value;
+    if (!parse_size(&at, &value) || *skip_space(at))
+        return EK_FAIL(EK_E_INVALID,
+                       "\"%s\" is not a number of bytes; write for example 4096, 512M or 1.5G",
+                       text ? text : "");
+    *nbytes = value;
+    return 0;
+}
+
+static int fault(const char *text, const char *at, const char *wanted)
+{
+    return EK_FAIL(EK_E_INVALID,
+                   "device list \"%s\": %s wanted at position %d (\"%.20s\"); write a count such as "
+                   "4, or a list of [count x] capacity [@speed] such as 2x512M,2x256M@0.5",
+                   text, wanted, (int)(at - text) + 1, at);
+}
+
+static int append(const char *text, const char *at, ek_device_spec *spec, long count,
+                  uint64_t capacity, double speed)
+{
+    if (count < 1 || spec->count + count > EK_MAX_DEVICES)
+        return EK_FAIL(EK_E_INVALID,
+                       "device list \"%s\": %ld devices at position %d; between 1 and %d in all are "
+                       "possible",
+                       text, spec->count + count, (int)(at - text) + 1, EK_MAX_DEVICES);
+    for (long i = 0; i < count; i++) {
+        spec->devices[spec->count].capacity = capacity;
+        spec->devices[spec->count].speed = speed;
+        spec->count++;
+    }
+    return 0;
+}
+
+int ek_device_spec_parse(const char *text, ek_device_spec *spec)
+{
+    ek_device_spec result = {0};
+    const char *at = skip_space(text);
+    char *end;
+
+    if (!isdigit((unsigned char)*at))
+        return fault(text, at, "a count or a capacity");
+    long count = strtol(at, &end, 10);
+    if (!*skip_space(end)) { /* a bare count */
+        EK_TRY(append(text, at, &result, count, 0, 1.0));
+        *spec = result;
+        return 0;
+    }
+    for (;;) {
+        const char *item = at = skip_space(at);
+        count = 1;
+        if (isdigit((unsigned char)*at)) {
+            long number = strtol(at, &end, 10);
+            const char *behind = skip_space(end);
+            if (*behind == 'x' || *behind == 'X') {
+                count = number;
+                at = skip_space(behind + 1);
+            }
+        }
+        uint64_t capacity;
+        if (!parse_size(&at, &capacity))
+            return fault(text, at, "a capacity");
+        double speed = 1.0;
+        at = skip_space(at);
+        if (*at == '@') {
+            at = skip_space(at + 1);
+            if (!isdigit((unsigned char)*at) && *at != '.')
+                return fault(text, at, "a speed above 0 and at most 1");
+            speed = strtod(at, &end);
+            if (end == at || !(speed > 0 && speed <= 1))
+                return fault(text, at, "a speed above 0 and at most 1");
+            at = skip_space(end);
+        }
+        EK_TRY(append(text, item, &result, count, capacity, speed));
+        if (!*at)
+            break;
+        if (*at != ',')
+            return fault(text, at, "a comma");
+        at++;
+    }
+    *spec = result;
+    return 0;
+}
+
+/* ---- the host's specification ---- */
+
+static pthread_mutex_t spec_lock = PTHREAD_MUTEX_INITIALIZER;
+static ek_device_spec spec_now;
+static bool spec_known;
+
+static int spec_from_environment(ek_device_spec *spec)
+{
+    const char *text = getenv("EVENKEEL_HOST_DEVICES");
+    if (text && *text) {
+        if (ek_device_spec_parse(text, spec) < 0) {
+            ek_error_prefix("EVENKEEL_HOST_DEVICES");
+            return ek_error_pending();
+        }
+        return 0;
+    }
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long count = cores / 2 < 1 ? 1 : cores / 2 > EK_MAX_DEVICES ? EK_MAX_DEVICES : cores / 2;
+    memset(spec, 0, sizeof *spec);
+    spec->count = (int)count;
+    for (int i = 0; i < spec->count; i++)
+        spec->devices[i].speed = 1.0;
+    return 0;
+}
+
+int ek_host_spec(ek_device_spec *spec)
+{
+    int rc = 0;
+    pthread_mutex_lock(&spec_lock);
+    if (!spec_known) {
+        rc = spec_from_environment(&spec_now);
+        spec_known = rc == 0;
+    }
+    if (rc == 0)
+        *spec = spec_now;
+    pthread_mutex_unlock(&spec_lock);
+    return rc;
+}
+
+void ek_host_spec_set(const ek_device_spec *spec)
+{
+    pthread_mutex_lock(&spec_lock);
+    spec_now = *spec;
+    spec_known = true;
+    pthread_mutex_unlock(&spec_lock);
+}

@@ -1,0 +1,82 @@
+/* scope.c: reference counts, and the list of what each thread owns. */
+#include "evenkeel/scope.h"
+
+#include <stdlib.h>
+
+#include "core/object.h"
+#include "core/tensor.h"
+#include "core/thread.h"
+
+void *ek_object_retain(void *object)
+{
+    if (object)
+        atomic_fetch_add_explicit(&((ek_object *)object)->references, 1, memory_order_relaxed);
+    return object;
+}
+
+void ek_object_release(void *object)
+{
+    ek_object *counted = object;
+    /* acq_rel: whoever destroys sees what the other owners wrote before they let go. */
+    if (counted &&
+        atomic_fetch_sub_explicit(&counted->references, 1, memory_order_acq_rel) == 1)
+        counted->destroy(counted);
+}
+
+void *ek_scope_adopt(void *object)
+{
+    if (!object)
+        return NULL;
+    ek_thread *thread = ek_thread_self();
+    if (thread->owned_count == thread->owned_capacity) {
+        size_t capacity = thread->owned_capacity ? 2 * thread->owned_capacity : 64;
+        void **grown = ek_realloc(thread->owned, capacity * sizeof *grown);
+        if (!grown) {
+            ek_object_release(object);
+            return NULL;
+        }
+        thread->owned = grown;
+        thread->owned_capacity = capacity;
+    }
+    thread->owned[thread->owned_count++] = object;
+    return object;
+}
+
+ek_scope ek_scope_begin(void)
+{
+    ek_thread *thread = ek_thread_self();
+    ek_scope scope = {thread->owned_count, ++thread->scope_depth};
+    return scope;
+}
+
+void ek_scope_end(ek_scope *scope)
+{
+    ek_thread *thread = ek_thread_self();
+    if (scope->depth > thread->scope_depth)
+        return; /* ended with an outer one already */
+    while (thread->owned_count > scope->mark)
+        ek_object_release(thread->owned[--thread->owned_count]);
+    thread->scope_depth = scope->depth - 1;
+}
+
+void *ek_scope_end_with_object(ek_scope *scope, void *object)
+{
+    ek_object_retain(object);
+    ek_scope_end(scope);
+    return ek_scope_adopt(object);
+}
+
+ek_tensor *ek_scope_end_with(ek_scope *scope, ek_tensor *tensor)
+{
+    return ek_scope_end_with_object(scope, tensor);
+}
+
+ek_tensor *ek_keep(ek_tensor *tensor)
+{
+    return ek_object_retain(tensor);
+}
+
+void ek_release(ek_tensor *tensor)
+{
+    ek_object_release(tensor);
+}

@@ -1,0 +1,149 @@
+/* status.c: the pending error of each thread, and log lines. */
+#include "evenkeel/status.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/thread.h"
+
+const char *ek_status_name(int status)
+{
+    switch (status) {
+    case EK_OK:
+        return "OK";
+#define EK_STATUS_CASE(name, value, text)                                                          \
+    case value:                                                                                    \
+        return #name;
+        EK_STATUS_MAP(EK_STATUS_CASE)
+#undef EK_STATUS_CASE
+    }
+    return "E_UNKNOWN";
+}
+
+const char *ek_status_message(int status)
+{
+    switch (status) {
+    case EK_OK:
+        return "success";
+#define EK_STATUS_CASE(name, value, text)                                                          \
+    case value:                                                                                    \
+        return text;
+        EK_STATUS_MAP(EK_STATUS_CASE)
+#undef EK_STATUS_CASE
+    }
+    return "unknown status";
+}
+
+int ek_error_status(void)
+{
+    return ek_thread_self()->error.status;
+}
+
+const char *ek_error_message(void)
+{
+    const ek_error_record *error = &ek_thread_self()->error;
+    return error->status ? error->message : "";
+}
+
+int ek_error_pending(void)
+{
+    int status = ek_error_status();
+    return status < 0 ? status
+                      : EK_FAIL(EK_E_STATE, "an operation failed without saying why");
+}
+
+void ek_error_clear(void)
+{
+    ek_thread_self()->error.status = 0;
+}
+
+int ek_error_take(ek_error_record *record)
+{
+    ek_error_record *error = &ek_thread_self()->error;
+    *record = *error;
+    if (!error->status)
+        record->message[0] = '\0';
+    error->status = 0;
+    return record->status;
+}
+
+int ek_error_raise(const ek_error_record *record)
+{
+    ek_error_record *error = &ek_thread_self()->error;
+    if (record->status && !error->status)
+        *error = *record;
+    return record->status;
+}
+
+void ek_print_error(FILE *stream)
+{
+    ek_error_record record;
+    if (ek_error_take(&record))
+        fprintf(stream, "evenkeel: %s\n", record.message);
+}
+
+int ek_error_set(int status, const char *file, int line, const char *format, ...)
+{
+    ek_error_record *error = &ek_thread_self()->error;
+    if (error->status)
+        return status;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(error->message, sizeof error->message, format, arguments);
+    va_end(arguments);
+    size_t used = length < 0 ? 0 : (size_t)length;
+    if (used < sizeof error->message) {
+        const char *base = strrchr(file, '/');
+        snprintf(error->message + used, sizeof error->message - used, " [%s:%d]",
+                 base ? base + 1 : file, line);
+    }
+    error->status = status ? status : EK_E_STATE;
+    return error->status;
+}
+
+void ek_error_prefix(const char *format, ...)
+{
+    ek_error_record *error = &ek_thread_self()->error;
+    if (!error->status)
+        return;
+    ek_error_record old = *error;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(error->message, sizeof error->message, format, arguments);
+    va_end(arguments);
+    size_t used = length < 0 ? 0 : (size_t)length;
+    if (used < sizeof error->message) {
+        size_t room = sizeof error->message - used;
+        snprintf(error->message + used, room, ": %.*s", (int)room, old.message);
+    }
+}
+
+/* ---- log ---- */
+
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static ek_log_function *log_function;
+static void *log_user;
+
+void ek_set_log(ek_log_function *function, void *user)
+{
+    pthread_mutex_lock(&log_lock);
+    log_function = function;
+    log_user = user;
+    pthread_mutex_unlock(&log_lock);
+}
+
+void ek_log(ek_log_level level, const char *format, ...)
+{
+    pthread_mutex_lock(&log_lock);
+    if (log_function) {
+        char line[1024];
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(line, sizeof line, format, arguments);
+        va_end(arguments);
+        log_function(level, line, log_user);
+    }
+    pthread_mutex_unlock(&log_lock);
+}
