@@ -55,6 +55,10 @@ typedef struct ek_module_type {
      * it a mean is taken to be over samples. */
     ek_tensor *(*denominator)(ek_module *self, const ek_args *args);
 
+    /* Optional, for criteria: true where this loss is a sum, so that devices' losses add up and nothing
+     * divides them; `denominator` is not asked then. Without it a scalar loss is a mean. */
+    bool (*is_sum)(ek_module *self);
+
     /* Optional: called on each replica after replication, first replica first, once the callback is
      * switched on. `context` is shared by the replicas of one forward. */
     void (*replicated)(ek_module *self, void *context, int index);
@@ -78,16 +82,17 @@ EK_API ek_module *ek_module_new(const ek_module_type *type);
 EK_API void ek_module_free(ek_module *module);
 
 /* Registers *member under `name` (copied; no dots) and stores `tensor` there, keeping a reference: a
- * parameter (made to require a gradient), a parameter that is frozen, or a buffer. `member` must lie
- * within the struct, or stay where it is for the module's life (an array that the struct owns: then the
- * replica's array is the type's `destroy`-owner's business; prefer members). tensor NULL registers an
- * absent one (a bias that is off). Returns 0, the pending error when tensor is the result of a failed
- * operation, or EK_E_INVALID (name taken, member outside of the struct). */
+ * parameter, which is made to require a gradient, or a buffer. `member` must lie within the struct; with
+ * member NULL the module's table alone holds the tensor (where their number is known at run time only).
+ * tensor NULL registers an absent one (a bias that is off). Returns 0, the pending error when tensor is
+ * the result of a failed operation, or EK_E_INVALID (name taken or malformed, member outside of the
+ * struct). */
 EK_API int ek_register_parameter(ek_module *module, const char *name, ek_tensor **member,
                                  ek_tensor *tensor);
 EK_API int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member,
                               ek_tensor *tensor);
-/* The module takes ownership of `child`, also when it fails. */
+/* The module takes ownership of `child`, also when it fails. A child that has a parent already is shared
+ * by both. */
 EK_API int ek_register_module(ek_module *module, const char *name, ek_module **member,
                               ek_module *child);
 
