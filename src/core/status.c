@@ -134,7 +134,7 @@ void ek_set_log(ek_log_function *function, void *user)
     pthread_mutex_unlock(&log_lock);
 }
 
-void ek_log(ek_log_level level, const char *format, ...)
+void ek_log_line(ek_log_level level, const char *format, ...)
 {
     pthread_mutex_lock(&log_lock);
     if (log_function) {

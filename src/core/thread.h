@@ -48,7 +48,7 @@ int ek_error_pending(void);
 void ek_error_prefix(const char *format, ...) EK_PRINTF(1, 2);
 
 /* One log line. */
-void ek_log(ek_log_level level, const char *format, ...) EK_PRINTF(2, 3);
+void ek_log_line(ek_log_level level, const char *format, ...) EK_PRINTF(2, 3);
 
 /* Memory for the library's own bookkeeping; NULL sets EK_E_NO_MEMORY. Freed with free(). */
 void *ek_calloc(size_t count, size_t size);
