@@ -1,0 +1,115 @@
+/* ops.h: what operations share: operand checks, broadcasting, results, fused gradients.
+ *
+ * An operation checks its operands, allocates its result, runs a kernel and records itself:
+ *
+ *     ek_tensor *ek_exp(ek_tensor *x)
+ *     {
+ *         if (!ek_floating("exp", "x", x))
+ *             return NULL;
+ *         ek_tensor *y = ek_run_unary(EK_UNARY_EXP, x, 0, 0);
+ *         return EK_RECORD(y, &exp_operation, EK_INPUTS(x), EK_SAVED(y));
+ *     }
+ *
+ * Checks return false (or a negative number) with the sentence set; `operation` and `name` are
+ * static strings that start the sentence: "exp: x is NULL". */
+#ifndef EK_OPS_OPS_H
+#define EK_OPS_OPS_H
+
+#include "autograd/graph.h"
+#include "core/thread.h"
+#include "evenkeel/ops.h"
+#include "kernels/kernels.h"
+
+/* ---- checks ---- */
+
+/* Not NULL. With an error pending, that error stays. */
+bool ek_given(const char *operation, const char *name, const ek_tensor *x);
+/* Given, and of a floating dtype. */
+bool ek_floating(const char *operation, const char *name, const ek_tensor *x);
+/* NULL is fine unless an error is pending: then it is that error. */
+static inline bool ek_optional(const ek_tensor *x)
+{
+    return x || ek_error_status() == 0;
+}
+/* x and y on one device, and of one dtype. The second only asks for the device. */
+bool ek_alike(const char *operation, const ek_tensor *x, const ek_tensor *y);
+bool ek_same_device(const char *operation, const ek_tensor *x, const ek_tensor *y);
+/* Of this dtype. */
+bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek_dtype dtype);
+/* Exactly this shape. */
+bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x,
+                 const ek_shape *shape);
+/* A dimension of x in [0, ndim) from one that may count from the end, or EK_E_SHAPE. */
+int ek_dimension(const char *operation, const ek_tensor *x, int dim);
+/* x carries a gradient: worth saving what its gradient needs. */
+static inline bool ek_wants(const ek_tensor *x)
+{
+    return x && (x->requires_grad || x->history);
+}
+
+/* ---- broadcasting ---- */
+
+/* The shape that a and b broadcast to, or EK_E_SHAPE with the dimension that does not. */
+int ek_broadcast_shapes(const char *operation, const ek_shape *a, const ek_shape *b,
+                        ek_shape *result);
+/* Makes *x and *y two tensors of one shape, device and dtype: a scalar of zero dimensions on cpu
+ * moves to the other's device, and what is smaller is expanded (a view with zero strides, whose
+ * gradient is summed). Differentiable. */
+bool ek_broadcast(const char *operation, ek_tensor **x, ek_tensor **y);
+
+/* `view`, on the caller's stack, shows x's memory; for kernels only, which read geometry, dtype and
+ * storage. x must outlive it. */
+void ek_borrow(ek_tensor *view, const ek_tensor *x);
+/* The same, expanded to `shape`, to which x must broadcast. */
+void ek_borrow_expanded(ek_tensor *view, const ek_tensor *x, const ek_shape *shape);
+/* The same, narrowed along `dim`. */
+void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start, int64_t length,
+                     int64_t step);
+
+/* ---- results ---- */
+
+/* An uninitialised tensor for an elementwise result: the operands' shape (all have it) and device;
+ * the memory order is that of the first operand without gaps or zero strides, or else of the first
+ * without zero strides, or else row-major. Operands may be NULL, but for the first. */
+ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z, ek_dtype dtype);
+
+/* New tensors filled with f(x; a, b) and f(x, y; a), not recorded. x and y have one shape. */
+ek_tensor *ek_run_unary(ek_unary op, const ek_tensor *x, double a, double b);
+ek_tensor *ek_run_binary(ek_binary op, const ek_tensor *x, const ek_tensor *y, double a);
+
+/* A tensor filled with a number, without history. */
+ek_tensor *ek_filled(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, double value);
+ek_tensor *ek_zeros_like(const ek_tensor *x);
+/* A number on x's device and of x's dtype, zero dimensions. */
+ek_tensor *ek_number_like(const ek_tensor *x, double value);
+
+/* x itself, as a result: one more reference, in the caller's scope. */
+static inline ek_tensor *ek_itself(ek_tensor *x)
+{
+    return ek_scope_adopt(ek_object_retain(x));
+}
+
+/* ---- differentiable operations without a public name ---- */
+
+/* x / c. */
+ek_tensor *ek_div_scalar(ek_tensor *x, double c);
+/* x where y > 0, else slope x. Constant in y. */
+ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope);
+/* x y (1 - y), and x (1 - y^2). */
+ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y);
+ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y);
+/* x sign(y). Constant in y. */
+ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y);
+/* Zeros of `shape` with x at elements start, start + step, ... along `dim`: the adjoint of
+ * ek_slice. */
+ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64_t start,
+                             int64_t step);
+/* Zeros of `shape` to which slice i of x along `dim` is added at index[i]: the adjoint of
+ * ek_index_select. */
+ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, const ek_shape *shape);
+
+/* Copies y's elements into x (same shape), whatever their devices and dtypes; no version, no
+ * history. */
+int ek_transfer(ek_tensor *x, const ek_tensor *y);
+
+#endif
