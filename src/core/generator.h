@@ -4,17 +4,46 @@
 
 #include "evenkeel/random.h"
 
+enum { EK_TWISTER_WORDS = 624 };
+
+/* left counts down to the next twist, next is the word drawn next: left + next is 625, except that
+ * a fresh seed has left 1 and next 0. PyTorch's names, whose state blob holds both. */
 struct ek_generator {
-    uint32_t state[624];
-    int next; /* position in state; 624: twist first */
+    uint32_t state[EK_TWISTER_WORDS];
+    uint32_t left;
+    uint32_t next;
     uint64_t seed;
     bool has_cached_normal;
     double cached_normal;
 };
 
-/* The default generator, locked until ek_generator_unlock. `generator` not NULL is returned as it is,
- * without a lock. */
+/* The default generator, locked until ek_generator_unlock. `generator` not NULL is returned as it
+ * is, without a lock. */
 ek_generator *ek_generator_lock(ek_generator *generator);
 void ek_generator_unlock(ek_generator *generator);
+
+/* Draws from a locked generator: 32 bits; 64 bits, high word first. */
+uint32_t ek_generator_u32(ek_generator *generator);
+uint64_t ek_generator_u64(ek_generator *generator);
+
+/* Uniforms in [0, 1) with all bits of the type. */
+static inline float ek_generator_f32(ek_generator *generator)
+{
+    return (float)(ek_generator_u32(generator) & 0xffffffu) * 0x1p-24f;
+}
+
+static inline double ek_generator_f64(ek_generator *generator)
+{
+    return (double)(ek_generator_u64(generator) & 0x1fffffffffffffu) * 0x1p-53;
+}
+
+/* `count` normal numbers in PyTorch's order (random_normal.c). The draws of 16 numbers and more
+ * differ from those of fewer; bf16 numbers come as f32. */
+void ek_generator_normal_f32(ek_generator *generator, float *out, int64_t count, double mean,
+                             double std);
+void ek_generator_normal_f64(ek_generator *generator, double *out, int64_t count, double mean,
+                             double std);
+void ek_generator_normal_bf16(ek_generator *generator, float *out, int64_t count, double mean,
+                              double std);
 
 #endif

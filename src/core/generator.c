@@ -1,0 +1,195 @@
+/* generator.c: the Mersenne Twister MT19937 (Matsumoto and Nishimura, 1998) as PyTorch seeds, draws
+ * and stores it, and the default generator with its lock. */
+#include "core/generator.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/thread.h"
+
+enum { SHIFTED_WORDS = 397 };
+
+/* What a generator of PyTorch starts from before anybody seeds it. */
+static const uint64_t default_seed = 67280421310721u;
+
+static ek_generator default_generator; /* guarded by default_lock; left is 0 until it is seeded */
+static pthread_mutex_t default_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- engine ---- */
+
+/* Only the low half of the seed is used, as in PyTorch. */
+static void seed_words(ek_generator *generator, uint64_t seed)
+{
+    uint32_t *state = generator->state;
+
+    state[0] = (uint32_t)seed;
+    for (uint32_t i = 1; i < EK_TWISTER_WORDS; i++)
+        state[i] = 1812433253u * (state[i - 1] ^ (state[i - 1] >> 30)) + i;
+    generator->left = 1;
+    generator->next = 0;
+    generator->seed = seed;
+    generator->has_cached_normal = false;
+    generator->cached_normal = 0;
+}
+
+static uint32_t twist(uint32_t high, uint32_t low)
+{
+    uint32_t mixed = (high & 0x80000000u) | (low & 0x7fffffffu);
+
+    return (mixed >> 1) ^ (low & 1 ? 0x9908b0dfu : 0);
+}
+
+static void twist_all(ek_generator *generator)
+{
+    uint32_t *state = generator->state;
+    int i = 0;
+
+    for (; i < EK_TWISTER_WORDS - SHIFTED_WORDS; i++)
+        state[i] = state[i + SHIFTED_WORDS] ^ twist(state[i], state[i + 1]);
+    for (; i < EK_TWISTER_WORDS - 1; i++)
+        state[i] = state[i + SHIFTED_WORDS - EK_TWISTER_WORDS] ^ twist(state[i], state[i + 1]);
+    state[i] = state[SHIFTED_WORDS - 1] ^ twist(state[i], state[0]);
+    generator->left = EK_TWISTER_WORDS;
+    generator->next = 0;
+}
+
+uint32_t ek_generator_u32(ek_generator *generator)
+{
+    if (--generator->left == 0)
+        twist_all(generator);
+    uint32_t y = generator->state[generator->next++];
+    y ^= y >> 11;
+    y ^= (y << 7) & 0x9d2c5680u;
+    y ^= (y << 15) & 0xefc60000u;
+    return y ^ (y >> 18);
+}
+
+uint64_t ek_generator_u64(ek_generator *generator)
+{
+    uint64_t high = ek_generator_u32(generator);
+
+    return high << 32 | ek_generator_u32(generator);
+}
+
+/* ---- generators ---- */
+
+ek_generator *ek_generator_lock(ek_generator *generator)
+{
+    if (generator)
+        return generator;
+    pthread_mutex_lock(&default_lock);
+    if (default_generator.left == 0)
+        seed_words(&default_generator, default_seed);
+    return &default_generator;
+}
+
+void ek_generator_unlock(ek_generator *generator)
+{
+    if (generator == &default_generator)
+        pthread_mutex_unlock(&default_lock);
+}
+
+ek_generator *ek_generator_new(uint64_t seed)
+{
+    ek_generator *generator = ek_calloc(1, sizeof(*generator));
+
+    if (generator)
+        seed_words(generator, seed);
+    return generator;
+}
+
+void ek_generator_free(ek_generator *generator)
+{
+    free(generator);
+}
+
+void ek_generator_seed(ek_generator *generator, uint64_t seed)
+{
+    generator = ek_generator_lock(generator);
+    seed_words(generator, seed);
+    ek_generator_unlock(generator);
+}
+
+void ek_manual_seed(uint64_t seed)
+{
+    ek_generator_seed(NULL, seed);
+}
+
+uint32_t ek_random_u32(ek_generator *generator)
+{
+    generator = ek_generator_lock(generator);
+    uint32_t value = ek_generator_u32(generator);
+    ek_generator_unlock(generator);
+    return value;
+}
+
+uint64_t ek_random_u64(ek_generator *generator)
+{
+    generator = ek_generator_lock(generator);
+    uint64_t value = ek_generator_u64(generator);
+    ek_generator_unlock(generator);
+    return value;
+}
+
+/* ---- state ---- */
+
+/* The blob of torch.get_rng_state: what PyTorch's generator looked like in memory long ago. */
+typedef struct state_blob {
+    uint64_t seed;
+    int32_t left, seeded;
+    uint64_t next;
+    uint64_t state[EK_TWISTER_WORDS];
+    double normal_x, normal_y, normal_rho; /* only y is in use: the cached normal number */
+    int32_t normal_is_valid, padding;
+    float next_float_normal;
+    uint8_t is_next_float_normal_valid, end_padding[3];
+} state_blob;
+
+_Static_assert(sizeof(state_blob) == EK_GENERATOR_STATE_BYTES, "the blob has PyTorch's layout");
+
+int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes)
+{
+    state_blob blob = {.seeded = 1};
+
+    if (!state || nbytes != EK_GENERATOR_STATE_BYTES)
+        return EK_FAIL(EK_E_INVALID, "generator_get_state: room for %zu bytes%s; a state has %d",
+                       nbytes, state ? "" : " at NULL", EK_GENERATOR_STATE_BYTES);
+    generator = ek_generator_lock(generator);
+    blob.seed = generator->seed;
+    blob.left = (int32_t)generator->left;
+    blob.next = generator->next;
+    for (int i = 0; i < EK_TWISTER_WORDS; i++)
+        blob.state[i] = generator->state[i];
+    blob.normal_is_valid = generator->has_cached_normal;
+    blob.normal_y = generator->has_cached_normal ? generator->cached_normal : 0;
+    ek_generator_unlock(generator);
+    memcpy(state, &blob, sizeof(blob));
+    return 0;
+}
+
+int ek_generator_set_state(ek_generator *generator, const void *state, size_t nbytes)
+{
+    state_blob blob;
+
+    if (!state || nbytes != EK_GENERATOR_STATE_BYTES)
+        return EK_FAIL(EK_E_INVALID, "generator_set_state: %zu bytes%s; a state has %d", nbytes,
+                       state ? "" : " at NULL", EK_GENERATOR_STATE_BYTES);
+    memcpy(&blob, state, sizeof(blob));
+    if (!blob.seeded || blob.left < 1 || blob.left > EK_TWISTER_WORDS ||
+        blob.next > EK_TWISTER_WORDS ||
+        (blob.left > 1 && (uint64_t)blob.left + blob.next != EK_TWISTER_WORDS + 1))
+        return EK_FAIL(EK_E_FORMAT,
+                       "generator_set_state: not a generator's state (left %d, next %llu)",
+                       blob.left, (unsigned long long)blob.next);
+    generator = ek_generator_lock(generator);
+    generator->seed = blob.seed;
+    generator->left = (uint32_t)blob.left;
+    generator->next = (uint32_t)blob.next;
+    for (int i = 0; i < EK_TWISTER_WORDS; i++)
+        generator->state[i] = (uint32_t)blob.state[i];
+    generator->has_cached_normal = blob.normal_is_valid != 0;
+    generator->cached_normal = blob.normal_y;
+    ek_generator_unlock(generator);
+    return 0;
+}

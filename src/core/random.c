@@ -1,0 +1,274 @@
+/* random.c: tensors of random numbers. All are drawn on the CPU, in row-major order, and copied. */
+#include "evenkeel/random.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/generator.h"
+#include "core/tensor.h"
+
+/* ---- one range of numbers into plain memory ---- */
+
+typedef struct fill fill;
+typedef void draw_function(ek_generator *generator, const fill *how, void *out, int64_t count);
+
+struct fill {
+    draw_function *draw;
+    ek_dtype dtype;
+    double a, b; /* low and high, or mean and std, or p */
+    int64_t low;
+    uint64_t range;
+};
+
+static uint16_t bf16_of(float value)
+{
+    union {
+        float f;
+        uint32_t bits;
+    } u = {value};
+
+    if (value != value)
+        return 0x7fc0;
+    return (uint16_t)((u.bits + 0x7fffu + ((u.bits >> 16) & 1u)) >> 16);
+}
+
+static float float_of_bf16(uint16_t value)
+{
+    union {
+        uint32_t bits;
+        float f;
+    } u = {(uint32_t)value << 16};
+
+    return u.f;
+}
+
+/* PyTorch rounds x (high - low) + low once. */
+static void draw_uniform(ek_generator *generator, const fill *how, void *out, int64_t count)
+{
+    if (how->dtype == EK_F64) {
+        double *values = out, scale = how->b - how->a;
+        for (int64_t i = 0; i < count; i++)
+            values[i] = fma(ek_generator_f64(generator), scale, how->a);
+    } else if (how->dtype == EK_F32) {
+        float *values = out, low = (float)how->a, scale = (float)how->b - low;
+        for (int64_t i = 0; i < count; i++)
+            values[i] = fmaf(ek_generator_f32(generator), scale, low);
+    } else {
+        uint16_t *values = out;
+        float low = float_of_bf16(bf16_of((float)how->a));
+        float high = float_of_bf16(bf16_of((float)how->b));
+        float scale = float_of_bf16(bf16_of(high - low));
+        for (int64_t i = 0; i < count; i++) {
+            float x = (float)(ek_generator_u32(generator) & 0xffu) * 0x1p-8f;
+            values[i] = bf16_of(fmaf(x, scale, low));
+        }
+    }
+}
+
+static void draw_normal(ek_generator *generator, const fill *how, void *out, int64_t count)
+{
+    if (how->dtype == EK_F64) {
+        ek_generator_normal_f64(generator, out, count, how->a, how->b);
+    } else if (how->dtype == EK_F32) {
+        ek_generator_normal_f32(generator, out, count, how->a, how->b);
+    } else {
+        float mean = float_of_bf16(bf16_of((float)how->a));
+        float std = float_of_bf16(bf16_of((float)how->b));
+        ek_generator_normal_bf16(generator, out, count, mean, std);
+        for (int64_t i = 0; i < count; i++) { /* narrowed where they lie */
+            float wide;
+            memcpy(&wide, (char *)out + i * 4, sizeof(wide));
+            uint16_t narrow = bf16_of(wide);
+            memcpy((char *)out + i * 2, &narrow, sizeof(narrow));
+        }
+    }
+}
+
+static void store(ek_dtype dtype, void *out, int64_t i, int64_t value)
+{
+    switch (dtype) {
+    case EK_F32:
+        ((float *)out)[i] = (float)value;
+        break;
+    case EK_F64:
+        ((double *)out)[i] = (double)value;
+        break;
+    case EK_BF16:
+        ((uint16_t *)out)[i] = bf16_of((float)value);
+        break;
+    case EK_I64:
+        ((int64_t *)out)[i] = value;
+        break;
+    case EK_U8:
+        ((uint8_t *)out)[i] = (uint8_t)value;
+        break;
+    }
+}
+
+/* The remainder of one draw is slightly uneven; PyTorch's is too. */
+static void draw_integers(ek_generator *generator, const fill *how, void *out, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t draw =
+            how->range >> 32 ? ek_generator_u64(generator) : ek_generator_u32(generator);
+        store(how->dtype, out, i, (int64_t)((uint64_t)how->low + draw % how->range));
+    }
+}
+
+/* bf16 has too few bits for a uniform of its own, and integers none: they use f32 and f64. */
+static void draw_bernoulli(ek_generator *generator, const fill *how, void *out, int64_t count)
+{
+    bool single = how->dtype == EK_F32 || how->dtype == EK_BF16;
+
+    for (int64_t i = 0; i < count; i++) {
+        bool one = single ? ek_generator_f32(generator) < (float)how->a
+                          : ek_generator_f64(generator) < how->a;
+        store(how->dtype, out, i, one);
+    }
+}
+
+/* ---- tensors ---- */
+
+static int run_fill(ek_tensor *tensor, ek_generator *generator, fill *how)
+{
+    int64_t count = ek_count(tensor);
+    size_t nbytes = (size_t)count * ek_dtype_size(tensor->dtype);
+
+    if (count == 0)
+        return 0;
+    void *values = ek_calloc((size_t)count, 8); /* room to draw bf16 as f32 */
+    if (!values)
+        return EK_E_NO_MEMORY;
+    how->dtype = tensor->dtype;
+    generator = ek_generator_lock(generator);
+    how->draw(generator, how, values, count);
+    ek_generator_unlock(generator);
+    int rc = ek_set_data(tensor, values, nbytes);
+    free(values);
+    return rc;
+}
+
+static int check_tensor(const ek_tensor *tensor, bool must_float, const char *name)
+{
+    char text[200];
+
+    if (!tensor)
+        return ek_error_status() ? ek_error_status()
+                                 : EK_FAIL(EK_E_INVALID, "%s: the tensor is NULL", name);
+    if (must_float && !ek_dtype_is_floating(tensor->dtype))
+        return EK_FAIL(EK_E_DTYPE, "%s: %s is not floating; f32, f64 and bf16 are", name,
+                       ek_tensor_text(tensor, text));
+    return 0;
+}
+
+int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator *generator)
+{
+    fill how = {draw_uniform, EK_F32, low, high, 0, 0};
+
+    EK_TRY(check_tensor(tensor, true, "uniform_"));
+    if (!(low <= high) || !isfinite(low) || !isfinite(high))
+        return EK_FAIL(EK_E_INVALID, "uniform_: low %g, high %g; finite and low <= high is needed",
+                       low, high);
+    return run_fill(tensor, generator, &how);
+}
+
+int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generator)
+{
+    fill how = {draw_normal, EK_F32, mean, std, 0, 0};
+
+    EK_TRY(check_tensor(tensor, true, "normal_"));
+    if (!(std >= 0))
+        return EK_FAIL(EK_E_INVALID, "normal_: std %g; it must be 0 or more", std);
+    return run_fill(tensor, generator, &how);
+}
+
+/* The integers that a dtype holds without gaps: [low, high). */
+static int check_range(const ek_tensor *tensor, int64_t low, int64_t high)
+{
+    static const int64_t limits[EK_DTYPES][2] = {
+        [EK_F32] = {-(1LL << 24), (1LL << 24) + 1},
+        [EK_F64] = {-(1LL << 53), (1LL << 53) + 1},
+        [EK_BF16] = {-(1LL << 8), (1LL << 8) + 1},
+        [EK_I64] = {INT64_MIN, INT64_MAX},
+        [EK_U8] = {0, 256},
+    };
+    const int64_t *limit = limits[tensor->dtype];
+
+    if (low >= high)
+        return EK_FAIL(EK_E_INVALID, "random_: low %lld, high %lld; low < high is needed",
+                       (long long)low, (long long)high);
+    if (low < limit[0] || high > limit[1])
+        return EK_FAIL(EK_E_INVALID, "random_: [%lld, %lld) is beyond %s, which holds [%lld, %lld)",
+                       (long long)low, (long long)high, ek_dtype_name(tensor->dtype),
+                       (long long)limit[0], (long long)limit[1]);
+    return 0;
+}
+
+int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator *generator)
+{
+    fill how = {draw_integers, EK_I64, 0, 0, low, (uint64_t)high - (uint64_t)low};
+
+    EK_TRY(check_tensor(tensor, false, "random_"));
+    EK_TRY(check_range(tensor, low, high));
+    return run_fill(tensor, generator, &how);
+}
+
+int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator)
+{
+    fill how = {draw_bernoulli, EK_F32, p, 0, 0, 0};
+
+    EK_TRY(check_tensor(tensor, false, "bernoulli_"));
+    if (!(p >= 0 && p <= 1))
+        return EK_FAIL(EK_E_INVALID, "bernoulli_: p %g; it must lie in [0, 1]", p);
+    return run_fill(tensor, generator, &how);
+}
+
+ek_tensor *ek_rand_with(ek_tensor_options options)
+{
+    ek_tensor *tensor = ek_empty_with(options);
+
+    return tensor && ek_uniform_(tensor, 0, 1, NULL) == 0 ? tensor : NULL;
+}
+
+ek_tensor *ek_randn_with(ek_tensor_options options)
+{
+    ek_tensor *tensor = ek_empty_with(options);
+
+    return tensor && ek_normal_(tensor, 0, 1, NULL) == 0 ? tensor : NULL;
+}
+
+ek_tensor *ek_randint_with(int64_t low, int64_t high, ek_tensor_options options)
+{
+    options.dtype = EK_I64;
+    ek_tensor *tensor = ek_empty_with(options);
+    return tensor && ek_random_(tensor, low, high, NULL) == 0 ? tensor : NULL;
+}
+
+/* ---- permutations ---- */
+
+int ek_randperm(int64_t count, int64_t *out, ek_generator *generator)
+{
+    if (count < 0 || (count > 0 && !out))
+        return EK_FAIL(EK_E_INVALID, "randperm: %s",
+                       count < 0 ? "the count is negative" : "the output is NULL");
+    generator = ek_generator_lock(generator);
+    for (int64_t i = 0; i < count; i++)
+        out[i] = i;
+    if (count < (int64_t)(UINT32_MAX / 20)) {
+        for (int64_t i = 0; i < count - 1; i++) {
+            int64_t other = i + ek_generator_u32(generator) % (count - i);
+            int64_t value = out[i];
+            out[i] = out[other];
+            out[other] = value;
+        }
+    } else { /* 32 bits would be visibly uneven */
+        for (int64_t i = 0; i < count; i++) {
+            int64_t other = (int64_t)(ek_generator_u64(generator) % (uint64_t)(i + 1));
+            out[i] = out[other];
+            out[other] = i;
+        }
+    }
+    ek_generator_unlock(generator);
+    return 0;
+}

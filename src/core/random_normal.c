@@ -1,0 +1,227 @@
+/* random_normal.c: normal numbers by Box and Muller's method, in the three ways of PyTorch.
+ *
+ * Fewer than 16 numbers are made one pair at a time in f64, and an odd one is kept for the next
+ * call. From 16 on all are drawn as uniforms first and then transformed in blocks of 16, eight
+ * radii and eight angles each; a last part of a block is drawn anew together with the numbers
+ * before it. In f32 the blocks' logarithm, sine and cosine are the polynomials of Cephes in the
+ * very order of roundings of PyTorch's build for Linux on x86-64: fmaf stands where its compiler
+ * contracts, and nowhere else. */
+#include <math.h>
+#include <string.h>
+
+#include "core/generator.h"
+
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
+
+/* The same bits from a fused instruction and from the library's fmaf. ThreadSanitizer crashes in
+ * the resolver that picks one. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(EK_SANITIZED_THREAD)
+#define FUSED_WHERE_POSSIBLE __attribute__((target_clones("arch=x86-64-v3", "default")))
+#else
+#define FUSED_WHERE_POSSIBLE
+#endif
+
+enum { BLOCK = 16, HALF = 8 };
+
+static const double pi = 3.14159265358979323846;
+
+/* ---- f32 blocks ---- */
+
+static inline float float_of_bits(uint32_t bits)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+static inline uint32_t bits_of_float(float value)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+/* Natural logarithm for x in (0, 1]: x = m 2^e with m in [sqrt(1/2), sqrt(2)), a polynomial in m
+ * - 1. */
+static inline __attribute__((always_inline)) float log_polynomial(float x)
+{
+    uint32_t bits = bits_of_float(x);
+    float e = (float)((int32_t)(bits >> 23) - 127) + 1.0f;
+    float m = float_of_bits((bits & 0x807fffffu) | 0x3f000000u);
+    bool small = m < 0.707106781186547524f;
+
+    x = m - 1.0f;
+    e = e - (small ? 1.0f : 0.0f);
+    x = x + (small ? m : 0.0f);
+
+    float z = x * x;
+    float y = 7.0376836292e-2f;
+    y = fmaf(y, x, -1.1514610310e-1f);
+    y = fmaf(y, x, 1.1676998740e-1f);
+    y = fmaf(y, x, -1.2420140846e-1f);
+    y = fmaf(y, x, 1.4249322787e-1f);
+    y = fmaf(y, x, -1.6668057665e-1f);
+    y = fmaf(y, x, 2.0000714765e-1f);
+    y = fmaf(y, x, -2.4999993993e-1f);
+    y = fmaf(y, x, 3.3333331174e-1f);
+    y = y * x;
+    float low = e * -2.12194440e-4f;
+    y = fmaf(y, z, low);
+    y = fmaf(-z, 0.5f, y);
+    x = x + y;
+    return fmaf(e, 0.693359375f, x);
+}
+
+/* Sine and cosine for x >= 0: octant by octant, after Cody and Waite's reduction. */
+static inline __attribute__((always_inline)) void sincos_polynomial(float x, float *sine,
+                                                                    float *cosine)
+{
+    float scaled = x * 1.27323954473516f;
+    uint32_t octant = ((uint32_t)(int32_t)scaled + 1u) & ~1u;
+    float y = (float)(int32_t)octant;
+    uint32_t sign_of_sine = (octant & 4u) << 29;
+    uint32_t sign_of_cosine = (~(octant - 2u) & 4u) << 29;
+    bool swapped = (octant & 2u) != 0;
+
+    x = fmaf(y, -0.78515625f, x);
+    x = fmaf(y, -2.4187564849853515625e-4f, x);
+    x = fmaf(y, -3.77489497744594108e-8f, x);
+
+    float z = x * x;
+    float c = 2.443315711809948e-5f;
+    c = fmaf(c, z, -1.388731625493765e-3f);
+    c = fmaf(c, z, 4.166664568298827e-2f);
+    c = c * z;
+    float half = z * 0.5f;
+    c = fmaf(c, z, -half);
+    c = c + 1.0f;
+
+    float s = -1.9515295891e-4f;
+    s = fmaf(s, z, 8.3321608736e-3f);
+    s = fmaf(s, z, -1.6666654611e-1f);
+    s = s * z;
+    s = fmaf(s, x, x);
+
+    float for_sine = swapped ? c : s;
+    float for_cosine = swapped ? s : c;
+    *sine = float_of_bits(bits_of_float(for_sine) ^ sign_of_sine);
+    *cosine = float_of_bits(bits_of_float(for_cosine) ^ sign_of_cosine);
+}
+
+/* `data` holds whole blocks of uniforms, and normal numbers afterwards. */
+FUSED_WHERE_POSSIBLE
+static void transform_f32(float *data, int64_t blocks, float mean, float std)
+{
+    const float two_pi = (float)(2 * pi);
+
+    for (int64_t block = 0; block < blocks; block++, data += BLOCK) {
+        float first[HALF], second[HALF];
+        for (int j = 0; j < HALF; j++) {
+            float u = 1.0f - data[j];
+            float radius = sqrtf(-2.0f * log_polynomial(u));
+            float sine, cosine;
+            sincos_polynomial(two_pi * data[j + HALF], &sine, &cosine);
+            first[j] = fmaf(radius * cosine, std, mean);
+            second[j] = fmaf(radius * sine, std, mean);
+        }
+        memcpy(data, first, sizeof(first));
+        memcpy(data + HALF, second, sizeof(second));
+    }
+}
+
+/* ---- f64 blocks ---- */
+
+static void transform_f64(double *data, int64_t blocks, double mean, double std)
+{
+    for (int64_t block = 0; block < blocks; block++, data += BLOCK) {
+        for (int j = 0; j < HALF; j++) {
+            double radius = sqrt(-2 * log(1 - data[j]));
+            double theta = 2 * pi * data[j + HALF];
+            data[j] = fma(radius * cos(theta), std, mean);
+            data[j + HALF] = fma(radius * sin(theta), std, mean);
+        }
+    }
+}
+
+/* ---- bf16 blocks: every step rounds ---- */
+
+static float round_bf16(float value)
+{
+    uint32_t bits = bits_of_float(value);
+
+    return float_of_bits((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
+}
+
+static float uniform_bf16(ek_generator *generator)
+{
+    return (float)(ek_generator_u32(generator) & 0xffu) * 0x1p-8f;
+}
+
+static void transform_bf16(float *data, int64_t blocks, float mean, float std)
+{
+    for (int64_t block = 0; block < blocks; block++, data += BLOCK) {
+        for (int j = 0; j < HALF; j++) {
+            float u = round_bf16(1.0f - data[j]);
+            float log_u = round_bf16(logf(u));
+            float squared = round_bf16(-2.0f * log_u);
+            float radius = round_bf16(sqrtf(squared));
+            float theta = round_bf16((float)(2 * pi * (double)data[j + HALF]));
+            float cosine = round_bf16(cosf(theta));
+            float sine = round_bf16(sinf(theta));
+            float first = round_bf16(round_bf16(radius * cosine) * std);
+            float second = round_bf16(round_bf16(radius * sine) * std);
+            data[j] = round_bf16(first + mean);
+            data[j + HALF] = round_bf16(second + mean);
+        }
+    }
+}
+
+/* ---- the order of draws ---- */
+
+static double one_normal(ek_generator *generator, double mean, double std)
+{
+    double value;
+
+    if (generator->has_cached_normal) {
+        value = generator->cached_normal;
+        generator->has_cached_normal = false;
+    } else {
+        double u1 = ek_generator_f64(generator);
+        double u2 = ek_generator_f64(generator);
+        double radius = sqrt(-2 * log1p(-u2));
+        double theta = 2 * pi * u1;
+        generator->cached_normal = radius * sin(theta);
+        generator->has_cached_normal = true;
+        value = radius * cos(theta);
+    }
+    return fma(value, std, mean);
+}
+
+/* One body for all types: draw, transform whole blocks, draw a last partial block anew. */
+#define DEFINE_NORMAL(suffix, type, uniform)                                             \
+    void ek_generator_normal_##suffix(ek_generator *generator, type *out, int64_t count, \
+                                      double mean, double std)                           \
+    {                                                                                    \
+        if (count < BLOCK) {                                                             \
+            for (int64_t i = 0; i < count; i++)                                          \
+                out[i] = (type)one_normal(generator, mean, std);                         \
+            return;                                                                      \
+        }                                                                                \
+        for (int64_t i = 0; i < count; i++)                                              \
+            out[i] = uniform(generator);                                                 \
+        transform_##suffix(out, count / BLOCK, (type)mean, (type)std);                   \
+        if (count % BLOCK != 0) {                                                        \
+            type *last = out + count - BLOCK;                                            \
+            for (int i = 0; i < BLOCK; i++)                                              \
+                last[i] = uniform(generator);                                            \
+            transform_##suffix(last, 1, (type)mean, (type)std);                          \
+        }                                                                                \
+    }
+
+DEFINE_NORMAL(f32, float, ek_generator_f32)
+DEFINE_NORMAL(f64, double, ek_generator_f64)
+DEFINE_NORMAL(bf16, float, uniform_bf16)
