@@ -22,6 +22,7 @@ typedef struct ek_version {
     ek_object object;
     atomic_uint_fast64_t count;
     _Atomic(const char *) writer; /* name of the operation that wrote last; static string */
+    atomic_uint_fast64_t recorded; /* how many of the writes are in a graph: older views are stale */
 } ek_version;
 
 struct ek_tensor {
@@ -38,6 +39,8 @@ struct ek_tensor {
     bool requires_grad;
     bool is_view;          /* shares its base's version: in-place writes are seen by both */
     bool grad_absent;      /* `grad` is memory that holds nothing yet (a slab's slot) */
+    struct ek_tensor *grad_slot; /* that memory again, once autograd knows it; a reference. `grad` may lie
+                                    outside of it (create_graph) */
     int history_output;    /* which output of `history` */
     ek_object *history;
     struct ek_tensor *grad;
@@ -46,6 +49,8 @@ struct ek_tensor {
 /* A storage of nbytes on dev, counted under the calling thread's category. One reference. */
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes);
 ek_version *ek_version_new(void);
+/* Counts the storage's bytes under another category from now on. Any thread. */
+void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);
 
 /* A new tensor in the scope, uninitialised: contiguous row-major, in the given format (channels-last
  * only means something for 4 dimensions), or with given strides (which must be dense: a permutation of
