@@ -55,7 +55,7 @@ int ek_broadcast_shapes(const char *operation, const ek_shape *a, const ek_shape
 /* Makes *x and *y two tensors of one shape, device and dtype: a scalar of zero dimensions on cpu
  * moves to the other's device, and what is smaller is expanded (a view with zero strides, whose
  * gradient is summed). Differentiable. */
-bool ek_broadcast(const char *operation, ek_tensor **x, ek_tensor **y);
+bool ek_broadcast_operands(const char *operation, ek_tensor **x, ek_tensor **y);
 
 /* `view`, on the caller's stack, shows x's memory; for kernels only, which read geometry, dtype and
  * storage. x must outlive it. */
