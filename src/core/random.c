@@ -73,9 +73,7 @@ static void draw_normal(ek_generator *generator, const fill *how, void *out, int
     } else if (how->dtype == EK_F32) {
         ek_generator_normal_f32(generator, out, count, how->a, how->b);
     } else {
-        float mean = float_of_bf16(bf16_of((float)how->a));
-        float std = float_of_bf16(bf16_of((float)how->b));
-        ek_generator_normal_bf16(generator, out, count, mean, std);
+        ek_generator_normal_bf16(generator, out, count, how->a, how->b);
         for (int64_t i = 0; i < count; i++) { /* narrowed where they lie */
             float wide;
             memcpy(&wide, (char *)out + i * 4, sizeof(wide));

@@ -163,6 +163,8 @@ static float uniform_bf16(ek_generator *generator)
 
 static void transform_bf16(float *data, int64_t blocks, float mean, float std)
 {
+    mean = round_bf16(mean);
+    std = round_bf16(std);
     for (int64_t block = 0; block < blocks; block++, data += BLOCK) {
         for (int j = 0; j < HALF; j++) {
             float u = round_bf16(1.0f - data[j]);
@@ -190,9 +192,10 @@ static double one_normal(ek_generator *generator, double mean, double std)
         value = generator->cached_normal;
         generator->has_cached_normal = false;
     } else {
+        /* PyTorch 2 takes log1p(-u2) here: the same f32, now and then another last bit of f64. */
         double u1 = ek_generator_f64(generator);
         double u2 = ek_generator_f64(generator);
-        double radius = sqrt(-2 * log1p(-u2));
+        double radius = sqrt(-2 * log(1 - u2));
         double theta = 2 * pi * u1;
         generator->cached_normal = radius * sin(theta);
         generator->has_cached_normal = true;
