@@ -20,7 +20,7 @@ typedef enum ek_member_kind {
  * there gives one reference with it (ek_object_retain, ek_module_retain). */
 typedef struct ek_member {
     ek_member_kind kind;
-    const char *name; /* valid as long as the module */
+    const char *name; /* valid as long as the module; "" for a wrapper's module, which paths skip */
     union {
         ek_tensor **tensor; /* parameters and buffers */
         ek_module **module;
