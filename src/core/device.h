@@ -10,10 +10,14 @@
 struct ek_worker;
 struct ek_block;
 
+enum { EK_ALLOCATOR_BUCKETS = 256 };
+
 /* Blocks of one device: cached ones by size, and the ledger. All guarded by `lock`. */
 typedef struct ek_allocator {
     pthread_mutex_t lock;
-    struct ek_block *cached; /* free blocks, newest first */
+    struct ek_block *buckets[EK_ALLOCATOR_BUCKETS]; /* cached blocks by hash of their size */
+    struct ek_block *oldest, *newest;               /* the same blocks by time of their release */
+    struct ek_block *spare;                         /* records that describe no block now */
     ek_memory_stats stats;
 } ek_allocator;
 
@@ -36,6 +40,15 @@ ek_dev *ek_dev_get(ek_device device);
  * nothing has changed and smaller requests may succeed. Any thread. */
 int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer);
 void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category);
+
+/* Counts nbytes that are in use under another category. */
+void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
+                         ek_memory_category to);
+
+/* For the registry. */
+int ek_allocator_open(ek_allocator *allocator);
+void ek_allocator_close(ek_dev *dev);
+void ek_dev_trim(ek_dev *dev);
 
 /* Work issued to `waiter` from now on sees all that was issued to `awaited` before. */
 int ek_dev_order(ek_dev *waiter, ek_dev *awaited);

@@ -1,0 +1,311 @@
+/* allocator.c: a caching allocator per device, and the ledger.
+ *
+ * A released block is kept and given out again for a request of exactly its (rounded) size: training
+ * steps ask for the same sizes again and again, and exact fit keeps the ledger exact. Blocks are dropped,
+ * oldest first, when a request would exceed the capacity, and when more is cached than was ever in use. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device.h"
+#include "core/thread.h"
+
+typedef struct ek_block {
+    struct ek_block *next_in_bucket;
+    struct ek_block *older, *newer;
+    void *pointer;
+    size_t nbytes;
+} ek_block;
+
+enum { ALIGNMENT = 64 };
+/* Cached bytes that are never worth dropping. */
+static const uint64_t cache_floor = (uint64_t)64 << 20;
+
+static size_t round_up(size_t nbytes)
+{
+    return nbytes == 0 ? ALIGNMENT : (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static unsigned bucket_of(size_t nbytes)
+{
+    return (unsigned)((nbytes / ALIGNMENT * UINT64_C(0x9E3779B97F4A7C15)) >> 56);
+}
+
+/* ---- cached blocks: `lock` is held ---- */
+
+static void unlink_block(ek_allocator *a, ek_block *block)
+{
+    ek_block **at = &a->buckets[bucket_of(block->nbytes)];
+    while (*at != block)
+        at = &(*at)->next_in_bucket;
+    *at = block->next_in_bucket;
+    *(block->older ? &block->older->newer : &a->oldest) = block->newer;
+    *(block->newer ? &block->newer->older : &a->newest) = block->older;
+    block->next_in_bucket = a->spare;
+    a->spare = block;
+}
+
+static void *take_cached(ek_allocator *a, size_t nbytes)
+{
+    for (ek_block *block = a->buckets[bucket_of(nbytes)]; block; block = block->next_in_bucket) {
+        if (block->nbytes == nbytes) {
+            unlink_block(a, block);
+            return block->pointer;
+        }
+    }
+    return NULL;
+}
+
+static void drop_oldest(ek_dev *dev)
+{
+    ek_allocator *a = &dev->allocator;
+    ek_block *block = a->oldest;
+    a->stats.reserved -= block->nbytes;
+    dev->backend->memory_free(dev, block->pointer, block->nbytes);
+    unlink_block(a, block);
+}
+
+static void drop_until(ek_dev *dev, uint64_t cached_nbytes)
+{
+    ek_allocator *a = &dev->allocator;
+    while (a->oldest && a->stats.reserved - a->stats.in_use > cached_nbytes)
+        drop_oldest(dev);
+}
+
+/* ---- errors ---- */
+
+/* "512 B", "1.5 MiB" */
+static const char *amount(uint64_t nbytes, char text[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double number = (double)nbytes;
+    int unit = 0;
+    while (number >= 1024 && unit < 4) {
+        number /= 1024;
+        unit++;
+    }
+    snprintf(text, 32, unit ? "%.2f %s" : "%.0f %s", number, units[unit]);
+    return text;
+}
+
+static int out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
+                         const ek_memory_stats *stats)
+{
+    char breakdown[320] = "";
+    char text[4][32];
+    size_t used = 0;
+    for (int i = 0; i < EK_MEMORY_CATEGORIES && used < sizeof breakdown; i++) {
+        if (stats->now[i])
+            used += (size_t)snprintf(breakdown + used, sizeof breakdown - used, "%s%s %s",
+                                     used ? ", " : "", ek_memory_category_name(i),
+                                     amount(stats->now[i], text[0]));
+    }
+    return EK_FAIL(EK_E_OUT_OF_MEMORY,
+                   "%s is out of memory: %s requested for %s, %s in use%s%s%s, capacity %s",
+                   dev->name, amount(nbytes, text[0]), ek_memory_category_name(category),
+                   amount(stats->in_use, text[1]), used ? " (" : "", breakdown, used ? ")" : "",
+                   stats->capacity ? amount(stats->capacity, text[2]) : "that of the machine");
+}
+
+/* ---- allocation ---- */
+
+static void *from_system(ek_dev *dev, size_t nbytes, int *status)
+{
+    ek_allocator *a = &dev->allocator;
+    ek_memory_stats *stats = &a->stats;
+    if (stats->capacity) {
+        if (nbytes > stats->capacity || stats->in_use > stats->capacity - nbytes)
+            return NULL;
+        drop_until(dev, stats->capacity - nbytes - stats->in_use);
+    }
+    void *pointer = NULL;
+    *status = dev->backend->memory_alloc(dev, nbytes, &pointer);
+    if (!pointer && *status >= 0 && a->oldest) {
+        drop_until(dev, 0);
+        *status = dev->backend->memory_alloc(dev, nbytes, &pointer);
+    }
+    if (pointer) {
+        stats->reserved += nbytes;
+        if (stats->reserved > stats->reserved_peak)
+            stats->reserved_peak = stats->reserved;
+    }
+    return pointer;
+}
+
+int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer)
+{
+    ek_allocator *a = &dev->allocator;
+    ek_memory_stats *stats = &a->stats;
+    size_t rounded = round_up(nbytes);
+    int status = 0;
+
+    *pointer = NULL;
+    if (nbytes > SIZE_MAX / 2) {
+        ek_memory_stats now;
+        ek_memory_get(dev->id, &now);
+        return out_of_memory(dev, nbytes, category, &now);
+    }
+    pthread_mutex_lock(&a->lock);
+    *pointer = take_cached(a, rounded);
+    if (!*pointer)
+        *pointer = from_system(dev, rounded, &status);
+    if (!*pointer) {
+        stats->failures++;
+        ek_memory_stats now = *stats;
+        pthread_mutex_unlock(&a->lock);
+        return status < 0 ? status : out_of_memory(dev, rounded, category, &now);
+    }
+    stats->allocations++;
+    stats->in_use += rounded;
+    stats->now[category] += rounded;
+    if (stats->in_use > stats->peak) {
+        stats->peak = stats->in_use;
+        memcpy(stats->at_peak, stats->now, sizeof stats->now);
+    }
+    pthread_mutex_unlock(&a->lock);
+    return 0;
+}
+
+void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category)
+{
+    ek_allocator *a = &dev->allocator;
+    ek_memory_stats *stats = &a->stats;
+    size_t rounded = round_up(nbytes);
+
+    if (!pointer)
+        return;
+    pthread_mutex_lock(&a->lock);
+    stats->in_use -= rounded;
+    stats->now[category] -= rounded;
+    ek_block *block = a->spare;
+    if (block)
+        a->spare = block->next_in_bucket;
+    else
+        block = malloc(sizeof *block);
+    if (block) {
+        unsigned bucket = bucket_of(rounded);
+        *block = (ek_block){.next_in_bucket = a->buckets[bucket],
+                            .older = a->newest,
+                            .pointer = pointer,
+                            .nbytes = rounded};
+        a->buckets[bucket] = block;
+        *(a->newest ? &a->newest->newer : &a->oldest) = block;
+        a->newest = block;
+        drop_until(dev, stats->peak > cache_floor ? stats->peak : cache_floor);
+    } else { /* no memory even for the record: don't cache */
+        stats->reserved -= rounded;
+        dev->backend->memory_free(dev, pointer, rounded);
+    }
+    pthread_mutex_unlock(&a->lock);
+}
+
+void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
+                         ek_memory_category to)
+{
+    size_t rounded = round_up(nbytes);
+    pthread_mutex_lock(&dev->allocator.lock);
+    dev->allocator.stats.now[from] -= rounded;
+    dev->allocator.stats.now[to] += rounded;
+    pthread_mutex_unlock(&dev->allocator.lock);
+}
+
+/* ---- the registry's ---- */
+
+int ek_allocator_open(ek_allocator *allocator)
+{
+    memset(allocator, 0, sizeof *allocator);
+    if (pthread_mutex_init(&allocator->lock, NULL) != 0)
+        return EK_FAIL(EK_E_NO_MEMORY, "no mutex for an allocator can be had");
+    return 0;
+}
+
+void ek_dev_trim(ek_dev *dev)
+{
+    pthread_mutex_lock(&dev->allocator.lock);
+    drop_until(dev, 0);
+    pthread_mutex_unlock(&dev->allocator.lock);
+}
+
+void ek_allocator_close(ek_dev *dev)
+{
+    ek_allocator *a = &dev->allocator;
+    ek_dev_trim(dev);
+    while (a->spare) {
+        ek_block *block = a->spare;
+        a->spare = block->next_in_bucket;
+        free(block);
+    }
+    pthread_mutex_destroy(&a->lock);
+}
+
+/* ---- public ---- */
+
+const char *ek_memory_category_name(ek_memory_category category)
+{
+    switch (category) {
+#define EK_MEMORY_CASE(name, text)                                                                 \
+    case EK_MEMORY_##name:                                                                         \
+        return text;
+        EK_MEMORY_MAP(EK_MEMORY_CASE)
+#undef EK_MEMORY_CASE
+    case EK_MEMORY_CATEGORIES:
+        break;
+    }
+    return "unknown";
+}
+
+int ek_memory_get(ek_device device, ek_memory_stats *stats)
+{
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_error_pending();
+    pthread_mutex_lock(&dev->allocator.lock);
+    *stats = dev->allocator.stats;
+    pthread_mutex_unlock(&dev->allocator.lock);
+    return 0;
+}
+
+int ek_memory_reset_peak(ek_device device)
+{
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_error_pending();
+    pthread_mutex_lock(&dev->allocator.lock);
+    ek_memory_stats *stats = &dev->allocator.stats;
+    stats->peak = stats->in_use;
+    stats->reserved_peak = stats->reserved;
+    memcpy(stats->at_peak, stats->now, sizeof stats->now);
+    pthread_mutex_unlock(&dev->allocator.lock);
+    return 0;
+}
+
+int ek_memory_set_capacity(ek_device device, uint64_t nbytes)
+{
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_error_pending();
+    if (device.kind == EK_CPU && nbytes)
+        return EK_FAIL(EK_E_DEVICE, "cpu is plain memory and has no capacity; set it on host:0 "
+                                    "or another accelerator");
+    pthread_mutex_lock(&dev->allocator.lock);
+    ek_memory_stats *stats = &dev->allocator.stats;
+    uint64_t in_use = stats->in_use;
+    if (!nbytes || in_use <= nbytes) {
+        stats->capacity = nbytes;
+        if (nbytes)
+            drop_until(dev, nbytes - in_use);
+    }
+    pthread_mutex_unlock(&dev->allocator.lock);
+    if (nbytes && in_use > nbytes)
+        return EK_FAIL(EK_E_STATE, "%s has %llu bytes in use; its capacity cannot become %llu",
+                       dev->name, (unsigned long long)in_use, (unsigned long long)nbytes);
+    return 0;
+}
+
+int ek_memory_trim(ek_device device)
+{
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_error_pending();
+    ek_dev_trim(dev);
+    return 0;
+}

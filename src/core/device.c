@@ -1,0 +1,266 @@
+/* device.c: the registry: which devices there are, opened with their first use. */
+#include "core/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device_spec.h"
+#include "core/object.h"
+#include "core/thread.h"
+#include "core/worker.h"
+
+enum { KINDS = 3 };
+static const char *const kind_names[KINDS] = {"cpu", "host", "cuda"};
+
+/* Guards opening and closing; reading an opened entry takes no lock. */
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(ek_dev *) registry[KINDS][EK_MAX_DEVICES];
+
+static const ek_backend *backend_of(ek_device_kind kind)
+{
+    for (const ek_backend *const *backend = ek_backend_table; *backend; backend++)
+        if ((*backend)->kind == kind)
+            return *backend;
+    return NULL;
+}
+
+int ek_device_count(ek_device_kind kind)
+{
+    const ek_backend *backend = backend_of(kind);
+    return backend ? backend->device_count() : 0;
+}
+
+ek_device_kind ek_default_device_kind(void)
+{
+    return ek_device_count(EK_CUDA) > 0 ? EK_CUDA : EK_HOST;
+}
+
+char *ek_device_name(ek_device device, char text[16])
+{
+    unsigned kind = (unsigned)device.kind;
+    if (device.kind == EK_CPU)
+        snprintf(text, 16, "cpu");
+    else
+        snprintf(text, 16, "%s:%d", kind < KINDS ? kind_names[kind] : "?", device.index);
+    return text;
+}
+
+int ek_device_parse(const char *text, ek_device *device)
+{
+    if (text && strcmp(text, "cpu") == 0) {
+        *device = ek_cpu();
+        return 0;
+    }
+    for (int kind = EK_HOST; text && kind < KINDS; kind++) {
+        size_t length = strlen(kind_names[kind]);
+        if (strncmp(text, kind_names[kind], length) == 0 && text[length] == ':') {
+            char *end;
+            long index = strtol(text + length + 1, &end, 10);
+            if (end != text + length + 1 && !*end && index >= 0 && index < EK_MAX_DEVICES) {
+                *device = (ek_device){(ek_device_kind)kind, (int)index};
+                return 0;
+            }
+        }
+    }
+    return EK_FAIL(EK_E_DEVICE, "\"%s\" is no device; write cpu, host:0 or cuda:0",
+                   text ? text : "");
+}
+
+static ek_dev *open_device(const ek_backend *backend, ek_device device)
+{
+    ek_dev *dev = ek_calloc(1, sizeof *dev);
+    if (!dev)
+        return NULL;
+    dev->id = device;
+    dev->backend = backend;
+    dev->threads = 1;
+    dev->speed = 1.0;
+    ek_device_name(device, dev->name);
+    if (ek_allocator_open(&dev->allocator) < 0) {
+        free(dev);
+        return NULL;
+    }
+    if (backend->device_open && backend->device_open(dev) < 0) {
+        ek_allocator_close(dev);
+        free(dev);
+        return NULL;
+    }
+    return dev;
+}
+
+ek_dev *ek_dev_get(ek_device device)
+{
+    unsigned kind = (unsigned)device.kind;
+    if (kind < KINDS && device.index >= 0 && device.index < EK_MAX_DEVICES) {
+        ek_dev *dev = atomic_load_explicit(&registry[kind][device.index], memory_order_acquire);
+        if (dev)
+            return dev;
+    }
+    char name[16];
+    ek_device_name(device, name);
+    const ek_backend *backend = kind < KINDS ? backend_of(device.kind) : NULL;
+    int count = backend ? backend->device_count() : 0;
+    if (count < 0)
+        return NULL;
+    if (!backend || device.index < 0 || device.index >= count) {
+        EK_FAIL(EK_E_DEVICE, "there is no device %s; this process has %d of this kind%s", name,
+                count,
+                device.kind == EK_HOST ? " (EVENKEEL_HOST_DEVICES or ek_host_devices_configure "
+                                         "gives more)"
+                                       : "");
+        return NULL;
+    }
+    pthread_mutex_lock(&registry_lock);
+    ek_dev *dev = atomic_load(&registry[kind][device.index]);
+    if (!dev) {
+        dev = open_device(backend, device);
+        atomic_store_explicit(&registry[kind][device.index], dev, memory_order_release);
+    }
+    pthread_mutex_unlock(&registry_lock);
+    return dev;
+}
+
+/* Closes what is open of a kind. A device that still holds memory stays, and is named in an error. */
+static int close_kind(int kind)
+{
+    int rc = 0;
+    for (int i = 0; i < EK_MAX_DEVICES; i++) {
+        ek_dev *dev = atomic_load(&registry[kind][i]);
+        if (!dev)
+            continue;
+        ek_dev_synchronize(dev);
+        uint64_t in_use = dev->allocator.stats.in_use;
+        if (in_use) {
+            rc = EK_FAIL(EK_E_STATE, "%s still has %llu bytes in use", dev->name,
+                         (unsigned long long)in_use);
+            ek_dev_trim(dev);
+            continue;
+        }
+        atomic_store(&registry[kind][i], NULL);
+        ek_allocator_close(dev);
+        if (dev->backend->device_close)
+            dev->backend->device_close(dev);
+        free(dev);
+    }
+    return rc;
+}
+
+int ek_host_devices_configure(const char *specification)
+{
+    ek_device_spec spec;
+    if (!specification)
+        return EK_FAIL(EK_E_INVALID, "the list of host devices is NULL; write for example \"4\"");
+    EK_TRY(ek_device_spec_parse(specification, &spec));
+    ek_workers_join();
+    pthread_mutex_lock(&registry_lock);
+    int rc = close_kind(EK_HOST);
+    if (rc == 0)
+        ek_host_spec_set(&spec);
+    pthread_mutex_unlock(&registry_lock);
+    return rc;
+}
+
+int ek_shutdown(void)
+{
+    ek_scope root = {0, 1};
+    ek_thread_self()->scope_depth = 1;
+    ek_scope_end(&root);
+    ek_workers_join();
+    int rc = 0;
+    pthread_mutex_lock(&registry_lock);
+    for (int kind = 0; kind < KINDS; kind++) {
+        int closed = close_kind(kind);
+        rc = rc < 0 ? rc : closed;
+    }
+    pthread_mutex_unlock(&registry_lock);
+    return rc;
+}
+
+/* ---- lists ---- */
+
+ek_device_list ek_device_list_of(const ek_device *devices, int count)
+{
+    ek_device_list list = {0};
+    if (count < 0 || count > EK_MAX_DEVICES) {
+        EK_FAIL(EK_E_INVALID, "a list of %d devices; at most %d are possible", count,
+                EK_MAX_DEVICES);
+        return list;
+    }
+    list.count = count;
+    for (int i = 0; i < count; i++)
+        list.devices[i] = devices[i];
+    return list;
+}
+
+ek_device_list ek_devices(ek_device_kind kind, int count)
+{
+    ek_device_list list = {0};
+    int available = ek_device_count(kind);
+    if (available < 0)
+        return list;
+    if (count < 0 || count > available) {
+        EK_FAIL(EK_E_DEVICE, "%d %s devices wanted, but there are %d", count,
+                (unsigned)kind < KINDS ? kind_names[kind] : "unknown", available);
+        return list;
+    }
+    list.count = count ? count : available;
+    for (int i = 0; i < list.count; i++)
+        list.devices[i] = (ek_device){kind, i};
+    return list;
+}
+
+/* ---- threads ---- */
+
+int ek_device_set_threads(ek_device device, int count)
+{
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_error_pending();
+    if (!dev->backend->host_memory)
+        return EK_FAIL(EK_E_DEVICE, "%s does not compute with threads of the CPU", dev->name);
+    if (count < 1 || count > 1024)
+        return EK_FAIL(EK_E_INVALID, "%d threads for %s; between 1 and 1024 are possible", count,
+                       dev->name);
+    dev->threads = count;
+    return 0;
+}
+
+int ek_device_threads(ek_device device)
+{
+    ek_dev *dev = ek_dev_get(device);
+    return dev ? dev->threads : ek_error_pending();
+}
+
+/* ---- defaults of optional slots ---- */
+
+int ek_dev_order(ek_dev *waiter, ek_dev *awaited)
+{
+    if (waiter == awaited)
+        return 0;
+    EK_TRY(awaited->backend->order ? awaited->backend->order(waiter, awaited) : 0);
+    if (waiter->backend != awaited->backend && waiter->backend->order)
+        return waiter->backend->order(waiter, awaited);
+    return 0;
+}
+
+int ek_dev_synchronize(ek_dev *dev)
+{
+    return dev->backend->synchronize ? dev->backend->synchronize(dev) : 0;
+}
+
+int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
+{
+    if (nbytes == 0)
+        return 0;
+    /* A backend with memory of its own knows how to reach plain memory, not the other way round. */
+    const ek_backend *backend = to->backend->host_memory ? from->backend : to->backend;
+    EK_TRY(ek_dev_order(to, from));
+    EK_TRY(backend->copy(to, to_data, from, from_data, nbytes));
+    return ek_dev_order(from, to);
+}
+
+bool ek_dev_is_host(const ek_dev *dev)
+{
+    return dev->backend->host_memory;
+}

@@ -1,0 +1,105 @@
+/* slab.c: many tensors in one storage. */
+#include "core/slab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MEMBER_ALIGNMENT = 64 };
+
+static void slab_destroy(ek_object *object)
+{
+    ek_slab *slab = (ek_slab *)object;
+    for (int i = 0; i < slab->count; i++)
+        ek_object_release(slab->members[i]);
+    free(slab->members);
+    ek_object_release(slab->storage);
+    free(slab);
+}
+
+/* Fills with zero bytes through plain memory: core knows no kernels. */
+static int zero_storage(ek_storage *storage)
+{
+    if (ek_dev_is_host(storage->dev)) {
+        memset(storage->data, 0, storage->nbytes);
+        return 0;
+    }
+    ek_dev *plain = ek_dev_get(ek_cpu());
+    void *zeros = ek_calloc(1, storage->nbytes);
+    int rc = plain && zeros ? ek_dev_copy(storage->dev, storage->data, plain, zeros,
+                                          storage->nbytes)
+                            : ek_error_pending();
+    if (rc >= 0)
+        rc = ek_dev_synchronize(storage->dev);
+    free(zeros);
+    return rc;
+}
+
+ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count)
+{
+    ek_slab *slab = ek_calloc(1, sizeof *slab);
+    if (!slab)
+        return NULL;
+    ek_object_init(&slab->object, slab_destroy);
+    slab->dtype = count ? tensors[0]->dtype : EK_F32;
+    size_t size = ek_dtype_size(slab->dtype);
+    int64_t unit = (int64_t)(MEMBER_ALIGNMENT / size);
+
+    ek_scope scope = ek_scope_begin();
+    int64_t *offsets = ek_calloc((size_t)count, sizeof *offsets);
+    slab->members = ek_calloc((size_t)count, sizeof(ek_tensor *));
+    if (!slab->members || !offsets)
+        goto fail;
+    for (int i = 0; i < count; i++) {
+        if (tensors[i]->dtype != slab->dtype) {
+            EK_FAIL(EK_E_DTYPE, "a slab of %s cannot hold a tensor of %s",
+                    ek_dtype_name(slab->dtype), ek_dtype_name(tensors[i]->dtype));
+            goto fail;
+        }
+        offsets[i] = slab->elements;
+        slab->elements += (ek_count(tensors[i]) + unit - 1) / unit * unit;
+    }
+    slab->storage = ek_storage_new(dev, (size_t)slab->elements * size);
+    if (!slab->storage || zero_storage(slab->storage) < 0)
+        goto fail;
+    for (int i = 0; i < count; i++) {
+        ek_shape shape = ek_tensor_shape(tensors[i]);
+        int64_t dense[EK_MAX_DIMS];
+        const int64_t *strides = tensors[i]->stride;
+        if (!ek_is_dense(tensors[i])) {
+            ek_strides_of(&shape, EK_CONTIGUOUS, dense);
+            strides = dense;
+        }
+        ek_tensor *member =
+            ek_tensor_member(slab->storage, slab->dtype, &shape, strides, offsets[i]);
+        if (!member)
+            goto fail;
+        slab->members[slab->count++] = ek_object_retain(member);
+    }
+    free(offsets);
+    ek_scope_end(&scope);
+    return slab;
+
+fail:
+    free(offsets);
+    ek_scope_end(&scope);
+    ek_object_release(slab);
+    return NULL;
+}
+
+ek_tensor *ek_slab_range(const ek_slab *slab, int64_t begin, int64_t end)
+{
+    ek_shape shape = {1, {end - begin}};
+    int64_t stride = 1;
+    if (begin < 0 || end < begin || end > slab->elements) {
+        EK_FAIL(EK_E_INVALID, "range %lld to %lld of a slab of %lld elements", (long long)begin,
+                (long long)end, (long long)slab->elements);
+        return NULL;
+    }
+    return ek_tensor_member(slab->storage, slab->dtype, &shape, &stride, begin);
+}
+
+void ek_slab_written(ek_slab *slab, const char *writer)
+{
+    for (int i = 0; i < slab->count; i++)
+        ek_tensor_written(slab->members[i], writer);
+}

@@ -1,0 +1,429 @@
+/* tensor.c: storages, versions, handles and their geometry. */
+#include "core/tensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- dtypes and shapes ---- */
+
+const char *ek_dtype_name(ek_dtype dtype)
+{
+    static const char *const names[EK_DTYPES] = {"f32", "f64", "bf16", "i64", "u8"};
+    return (unsigned)dtype < EK_DTYPES ? names[dtype] : "unknown";
+}
+
+size_t ek_dtype_size(ek_dtype dtype)
+{
+    static const size_t sizes[EK_DTYPES] = {4, 8, 2, 8, 1};
+    return (unsigned)dtype < EK_DTYPES ? sizes[dtype] : 0;
+}
+
+int64_t ek_shape_count(const ek_shape *shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape->ndim; i++)
+        count *= shape->dims[i];
+    return count;
+}
+
+bool ek_shape_equal(const ek_shape *a, const ek_shape *b)
+{
+    if (a->ndim != b->ndim)
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->dims[i] != b->dims[i])
+            return false;
+    return true;
+}
+
+char *ek_shape_text(const ek_shape *shape, char text[160])
+{
+    size_t used = 0;
+    text[used++] = '[';
+    for (int i = 0; i < shape->ndim && i < EK_MAX_DIMS && used < 150; i++)
+        used += (size_t)snprintf(text + used, 150 - used + 1, i ? ", %lld" : "%lld",
+                                 (long long)shape->dims[i]);
+    if (used > 150)
+        used = 150;
+    text[used++] = ']';
+    text[used] = '\0';
+    return text;
+}
+
+/* ---- storages and versions ---- */
+
+static void storage_destroy(ek_object *object)
+{
+    ek_storage *storage = (ek_storage *)object;
+    ek_dev_free(storage->dev, storage->data, storage->nbytes, storage->category);
+    free(storage);
+}
+
+ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes)
+{
+    ek_storage *storage = ek_calloc(1, sizeof *storage);
+    if (!storage)
+        return NULL;
+    ek_object_init(&storage->object, storage_destroy);
+    storage->dev = dev;
+    storage->nbytes = nbytes;
+    storage->category = ek_thread_self()->modes.category;
+    if (ek_dev_alloc(dev, nbytes, storage->category, &storage->data) < 0) {
+        free(storage);
+        return NULL;
+    }
+    return storage;
+}
+
+void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)
+{
+    if (storage->category == category)
+        return;
+    ek_dev_recategorise(storage->dev, storage->nbytes, storage->category, category);
+    storage->category = category;
+}
+
+static void version_destroy(ek_object *object)
+{
+    free(object);
+}
+
+ek_version *ek_version_new(void)
+{
+    ek_version *version = ek_calloc(1, sizeof *version);
+    if (version) {
+        ek_object_init(&version->object, version_destroy);
+        atomic_init(&version->count, 0);
+        atomic_init(&version->writer, NULL);
+    }
+    return version;
+}
+
+void ek_tensor_written(ek_tensor *tensor, const char *writer)
+{
+    atomic_store_explicit(&tensor->version->writer, writer, memory_order_relaxed);
+    atomic_fetch_add_explicit(&tensor->version->count, 1, memory_order_release);
+}
+
+void ek_tensor_touch(ek_tensor *tensor)
+{
+    if (tensor)
+        ek_tensor_written(tensor, "a direct write");
+}
+
+uint64_t ek_tensor_version(const ek_tensor *tensor)
+{
+    return tensor ? atomic_load_explicit(&tensor->version->count, memory_order_acquire) : 0;
+}
+
+/* ---- geometry ---- */
+
+void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *strides)
+{
+    int64_t step = 1;
+    if (format == EK_CHANNELS_LAST && shape->ndim == 4) {
+        static const int order[4] = {1, 3, 2, 0};
+        for (int i = 0; i < 4; i++) {
+            strides[order[i]] = step;
+            step *= shape->dims[order[i]] > 0 ? shape->dims[order[i]] : 1;
+        }
+        return;
+    }
+    for (int i = shape->ndim - 1; i >= 0; i--) {
+        strides[i] = step;
+        step *= shape->dims[i] > 0 ? shape->dims[i] : 1;
+    }
+}
+
+/* Dimensions by descending stride, equal strides in order; those of size 1 are left out. */
+static int memory_order(const ek_tensor *tensor, int *order)
+{
+    int count = 0;
+    for (int i = 0; i < tensor->ndim; i++) {
+        if (tensor->shape[i] == 1)
+            continue;
+        int at = count++;
+        while (at > 0 && tensor->stride[order[at - 1]] < tensor->stride[i]) {
+            order[at] = order[at - 1];
+            at--;
+        }
+        order[at] = i;
+    }
+    return count;
+}
+
+bool ek_is_dense(const ek_tensor *tensor)
+{
+    int order[EK_MAX_DIMS];
+    int64_t step = 1;
+    for (int i = memory_order(tensor, order) - 1; i >= 0; i--) {
+        if (tensor->stride[order[i]] != step)
+            return ek_count(tensor) == 0;
+        step *= tensor->shape[order[i]];
+    }
+    return true;
+}
+
+bool ek_same_shape(const ek_tensor *a, const ek_tensor *b)
+{
+    if (a->ndim != b->ndim)
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i])
+            return false;
+    return true;
+}
+
+bool ek_same_layout(const ek_tensor *a, const ek_tensor *b)
+{
+    if (!ek_same_shape(a, b))
+        return false;
+    for (int i = 0; i < a->ndim; i++)
+        if (a->shape[i] != 1 && a->stride[i] != b->stride[i])
+            return false;
+    return true;
+}
+
+bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format format)
+{
+    if (!tensor)
+        return false;
+    ek_shape shape = ek_tensor_shape(tensor);
+    int64_t strides[EK_MAX_DIMS];
+    ek_strides_of(&shape, format, strides);
+    for (int i = 0; i < tensor->ndim; i++)
+        if (tensor->shape[i] != 1 && tensor->stride[i] != strides[i])
+            return ek_count(tensor) == 0;
+    return true;
+}
+
+/* ---- handles ---- */
+
+static void tensor_destroy(ek_object *object)
+{
+    ek_tensor *tensor = (ek_tensor *)object;
+    ek_object_release(tensor->history);
+    ek_object_release(tensor->grad);
+    ek_object_release(tensor->version);
+    ek_object_release(tensor->storage);
+    free(tensor);
+}
+
+/* A handle without storage and version, one reference, outside of any scope. */
+static ek_tensor *handle_new(ek_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
+                             int64_t offset)
+{
+    ek_tensor *tensor = ek_calloc(1, sizeof *tensor);
+    if (!tensor)
+        return NULL;
+    ek_object_init(&tensor->object, tensor_destroy);
+    tensor->dtype = dtype;
+    tensor->ndim = ndim;
+    tensor->offset = offset;
+    for (int i = 0; i < ndim; i++) {
+        tensor->shape[i] = shape[i];
+        tensor->stride[i] = stride[i];
+    }
+    return tensor;
+}
+
+ek_tensor *ek_tensor_new_strided(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
+                                 const int64_t *strides)
+{
+    ek_tensor *tensor = handle_new(dtype, shape->ndim, shape->dims, strides, 0);
+    if (!tensor)
+        return NULL;
+    tensor->storage = ek_storage_new(dev, (size_t)ek_shape_count(shape) * ek_dtype_size(dtype));
+    tensor->version = tensor->storage ? ek_version_new() : NULL;
+    if (!tensor->version) {
+        ek_object_release(tensor);
+        return NULL;
+    }
+    return ek_scope_adopt(tensor);
+}
+
+ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
+                         ek_memory_format format)
+{
+    int64_t strides[EK_MAX_DIMS];
+    ek_strides_of(shape, format, strides);
+    return ek_tensor_new_strided(dev, dtype, shape, strides);
+}
+
+ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype)
+{
+    ek_shape shape = ek_tensor_shape(like);
+    if (ek_is_dense(like))
+        return ek_tensor_new_strided(like->storage->dev, dtype, &shape, like->stride);
+    int64_t strides[EK_MAX_DIMS] = {0};
+    int order[EK_MAX_DIMS];
+    int64_t step = 1;
+    for (int i = memory_order(like, order) - 1; i >= 0; i--) {
+        strides[order[i]] = step;
+        step *= like->shape[order[i]] > 0 ? like->shape[order[i]] : 1;
+    }
+    return ek_tensor_new_strided(like->storage->dev, dtype, &shape, strides);
+}
+
+ek_tensor *ek_tensor_like(const ek_tensor *like)
+{
+    return ek_tensor_like_dtype(like, like->dtype);
+}
+
+ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shape,
+                          const int64_t *stride, int64_t offset)
+{
+    ek_tensor *view = handle_new(tensor->dtype, ndim, shape, stride, offset);
+    if (!view)
+        return NULL;
+    view->is_view = true;
+    view->storage = ek_object_retain(tensor->storage);
+    view->version = ek_object_retain(tensor->version);
+    return ek_scope_adopt(view);
+}
+
+ek_tensor *ek_tensor_alias(const ek_tensor *tensor)
+{
+    ek_tensor *alias =
+        ek_tensor_view(tensor, tensor->ndim, tensor->shape, tensor->stride, tensor->offset);
+    if (alias)
+        alias->is_view = tensor->is_view;
+    return alias;
+}
+
+ek_tensor *ek_tensor_member(ek_storage *storage, ek_dtype dtype, const ek_shape *shape,
+                            const int64_t *strides, int64_t offset)
+{
+    ek_tensor *member = handle_new(dtype, shape->ndim, shape->dims, strides, offset);
+    if (!member)
+        return NULL;
+    member->storage = ek_object_retain(storage);
+    member->version = ek_version_new();
+    if (!member->version) {
+        ek_object_release(member);
+        return NULL;
+    }
+    return ek_scope_adopt(member);
+}
+
+void ek_tensor_rehome(ek_tensor *tensor, const ek_tensor *source)
+{
+    ek_storage *storage = ek_object_retain(source->storage);
+    ek_version *version = ek_object_retain(source->version);
+    ek_object_release(tensor->storage);
+    ek_object_release(tensor->version);
+    tensor->storage = storage;
+    tensor->version = version;
+    tensor->dtype = source->dtype;
+    tensor->offset = source->offset;
+    memcpy(tensor->stride, source->stride, sizeof tensor->stride);
+}
+
+/* ---- public ---- */
+
+ek_tensor *ek_empty_with(ek_tensor_options options)
+{
+    char text[160];
+    if (options.shape.ndim < 0 || options.shape.ndim > EK_MAX_DIMS) {
+        EK_FAIL(EK_E_SHAPE, "a tensor of %d dimensions; between 0 and %d are possible",
+                options.shape.ndim, EK_MAX_DIMS);
+        return NULL;
+    }
+    if ((unsigned)options.dtype >= EK_DTYPES) {
+        EK_FAIL(EK_E_DTYPE, "%d is no dtype", (int)options.dtype);
+        return NULL;
+    }
+    int64_t room = INT64_MAX / 16;
+    for (int i = 0; i < options.shape.ndim; i++) {
+        int64_t size = options.shape.dims[i];
+        if (size < 0 || (size > 0 && room / size == 0)) {
+            EK_FAIL(EK_E_SHAPE, "shape %s is negative or too large in dimension %d",
+                    ek_shape_text(&options.shape, text), i);
+            return NULL;
+        }
+        room = size ? room / size : room;
+    }
+    if (options.requires_grad && !ek_dtype_is_floating(options.dtype)) {
+        EK_FAIL(EK_E_DTYPE, "a tensor of %s cannot require a gradient; f32, f64 and bf16 can",
+                ek_dtype_name(options.dtype));
+        return NULL;
+    }
+    ek_dev *dev = ek_dev_get(options.device);
+    if (!dev)
+        return NULL;
+    ek_tensor *tensor = ek_tensor_new(dev, options.dtype, &options.shape, options.format);
+    if (tensor)
+        tensor->requires_grad = options.requires_grad;
+    return tensor;
+}
+
+ek_dtype ek_tensor_dtype(const ek_tensor *tensor)
+{
+    return tensor ? tensor->dtype : EK_F32;
+}
+
+ek_device ek_tensor_device(const ek_tensor *tensor)
+{
+    return tensor ? tensor->storage->dev->id : ek_cpu();
+}
+
+ek_shape ek_tensor_shape(const ek_tensor *tensor)
+{
+    ek_shape shape = {0};
+    if (tensor) {
+        shape.ndim = tensor->ndim;
+        memcpy(shape.dims, tensor->shape, sizeof shape.dims);
+    }
+    return shape;
+}
+
+ek_shape ek_tensor_strides(const ek_tensor *tensor)
+{
+    ek_shape strides = {0};
+    if (tensor) {
+        strides.ndim = tensor->ndim;
+        memcpy(strides.dims, tensor->stride, sizeof strides.dims);
+    }
+    return strides;
+}
+
+int ek_tensor_ndim(const ek_tensor *tensor)
+{
+    return tensor ? tensor->ndim : 0;
+}
+
+int64_t ek_tensor_size(const ek_tensor *tensor, int dim)
+{
+    if (!tensor)
+        return ek_error_pending();
+    int index = dim < 0 ? dim + tensor->ndim : dim;
+    if (index < 0 || index >= tensor->ndim) {
+        char text[200];
+        return EK_FAIL(EK_E_SHAPE, "%s has no dimension %d", ek_tensor_text(tensor, text), dim);
+    }
+    return tensor->shape[index];
+}
+
+int64_t ek_tensor_count(const ek_tensor *tensor)
+{
+    return tensor ? ek_count(tensor) : 0;
+}
+
+void *ek_tensor_data(const ek_tensor *tensor)
+{
+    return tensor && ek_dev_is_host(tensor->storage->dev) ? ek_tensor_address(tensor) : NULL;
+}
+
+char *ek_tensor_text(const ek_tensor *tensor, char text[200])
+{
+    char shape_text[160];
+    if (!tensor) {
+        snprintf(text, 200, "NULL");
+        return text;
+    }
+    ek_shape shape = ek_tensor_shape(tensor);
+    snprintf(text, 200, "%s%s on %s", ek_dtype_name(tensor->dtype),
+             ek_shape_text(&shape, shape_text), tensor->storage->dev->name);
+    return text;
+}

@@ -1,0 +1,240 @@
+/* tensor_io.c: elements between tensors and the caller's memory, in row-major order.
+ *
+ * The span of a tensor (its first to its last byte in the storage) is what travels between devices;
+ * elements are put in order on the CPU. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/tensor.h"
+
+/* Elements from the first to the last one in memory, gaps included. */
+static int64_t span_of(const ek_tensor *tensor)
+{
+    int64_t last = 0;
+    for (int i = 0; i < tensor->ndim; i++) {
+        if (tensor->shape[i] == 0)
+            return 0;
+        last += (tensor->shape[i] - 1) * tensor->stride[i];
+    }
+    return last + 1;
+}
+
+typedef enum direction { TO_ROWS, FROM_ROWS } direction;
+
+static void copy_row(char *rows, char *span, int64_t count, int64_t stride, size_t size,
+                     direction way)
+{
+    for (int64_t i = 0; i < count; i++) {
+        char *element = span + (size_t)(i * stride) * size;
+        if (way == TO_ROWS)
+            memcpy(rows + (size_t)i * size, element, size);
+        else
+            memcpy(element, rows + (size_t)i * size, size);
+    }
+}
+
+/* Between row-major memory and a tensor's span on the CPU. */
+static void reorder(const ek_tensor *tensor, char *rows, char *span, direction way)
+{
+    size_t size = ek_dtype_size(tensor->dtype);
+    int64_t index[EK_MAX_DIMS] = {0};
+    int inner = tensor->ndim - 1;
+    int64_t count = ek_count(tensor);
+    if (count == 0)
+        return;
+    int64_t row = inner < 0 ? 1 : tensor->shape[inner];
+    int64_t step = inner < 0 ? 1 : tensor->stride[inner];
+    for (int64_t done = 0; done < count; done += row) {
+        int64_t offset = 0;
+        for (int i = 0; i < inner; i++)
+            offset += index[i] * tensor->stride[i];
+        copy_row(rows + (size_t)done * size, span + (size_t)offset * size, row, step, size, way);
+        for (int i = inner - 1; i >= 0 && ++index[i] == tensor->shape[i]; i--)
+            index[i] = 0;
+    }
+}
+
+/* The plain memory device, the other end of copies to and from the caller's memory. */
+static ek_dev *plain_memory(void)
+{
+    return ek_dev_get(ek_cpu());
+}
+
+static int check_room(const char *what, const ek_tensor *tensor, const void *data, size_t nbytes,
+                      size_t *needed)
+{
+    char text[200];
+    if (!tensor)
+        return ek_error_status() ? ek_error_pending()
+                                 : EK_FAIL(EK_E_INVALID, "%s: the tensor is NULL", what);
+    *needed = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
+    if (!data && *needed)
+        return EK_FAIL(EK_E_INVALID, "%s: the memory is NULL", what);
+    if (nbytes != *needed)
+        return EK_FAIL(EK_E_INVALID, "%s: %zu bytes given, %s has %zu", what, nbytes,
+                       ek_tensor_text(tensor, text), *needed);
+    return 0;
+}
+
+int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes)
+{
+    size_t needed;
+    EK_TRY(check_room("to_data", tensor, data, nbytes, &needed));
+    if (needed == 0)
+        return 0;
+    ek_dev *dev = ek_tensor_dev(tensor);
+    size_t span_nbytes = (size_t)span_of(tensor) * ek_dtype_size(tensor->dtype);
+    bool in_order = ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
+
+    EK_TRY(ek_dev_synchronize(dev));
+    if (ek_dev_is_host(dev)) {
+        if (in_order)
+            memcpy(data, ek_tensor_address(tensor), needed);
+        else
+            reorder(tensor, data, ek_tensor_address(tensor), TO_ROWS);
+        return 0;
+    }
+    ek_dev *plain = plain_memory();
+    char *span = in_order ? data : ek_calloc(1, span_nbytes);
+    if (!span || !plain)
+        return ek_error_pending();
+    int rc = ek_dev_copy(plain, span, dev, ek_tensor_address(tensor), span_nbytes);
+    if (rc >= 0)
+        rc = ek_dev_synchronize(dev);
+    if (!in_order) {
+        if (rc >= 0)
+            reorder(tensor, data, span, TO_ROWS);
+        free(span);
+    }
+    return rc;
+}
+
+int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
+{
+    size_t needed;
+    EK_TRY(check_room("set_data", tensor, data, nbytes, &needed));
+    if (needed == 0)
+        return 0;
+    ek_dev *dev = ek_tensor_dev(tensor);
+    char *rows = (char *)(uintptr_t)data; /* only read */
+    bool in_order = ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
+    int rc;
+
+    EK_TRY(ek_dev_synchronize(dev));
+    if (ek_dev_is_host(dev)) {
+        if (in_order)
+            memcpy(ek_tensor_address(tensor), data, needed);
+        else
+            reorder(tensor, rows, ek_tensor_address(tensor), FROM_ROWS);
+        ek_tensor_written(tensor, "set_data");
+        return 0;
+    }
+    ek_dev *plain = plain_memory();
+    if (!plain)
+        return ek_error_pending();
+    if (in_order) {
+        rc = ek_dev_copy(dev, ek_tensor_address(tensor), plain, data, needed);
+    } else { /* gaps keep what is in them: read the span, change the elements, write it back */
+        size_t span_nbytes = (size_t)span_of(tensor) * ek_dtype_size(tensor->dtype);
+        char *span = ek_calloc(1, span_nbytes);
+        if (!span)
+            return ek_error_pending();
+        rc = ek_dev_copy(plain, span, dev, ek_tensor_address(tensor), span_nbytes);
+        if (rc >= 0)
+            rc = ek_dev_synchronize(dev);
+        if (rc >= 0) {
+            reorder(tensor, rows, span, FROM_ROWS);
+            rc = ek_dev_copy(dev, ek_tensor_address(tensor), plain, span, span_nbytes);
+        }
+        if (rc >= 0)
+            rc = ek_dev_synchronize(dev);
+        free(span);
+    }
+    if (rc >= 0)
+        rc = ek_dev_synchronize(dev); /* the caller may reuse `data` at once */
+    if (rc >= 0)
+        ek_tensor_written(tensor, "set_data");
+    return rc;
+}
+
+ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options)
+{
+    ek_tensor *tensor = ek_empty_with(options);
+    size_t nbytes =
+        tensor ? (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype) : 0;
+    if (!tensor || ek_set_data(tensor, data, nbytes) < 0)
+        return NULL;
+    return tensor;
+}
+
+static double to_double(const void *element, ek_dtype dtype)
+{
+    switch (dtype) {
+    case EK_F32: {
+        float value;
+        memcpy(&value, element, sizeof value);
+        return value;
+    }
+    case EK_F64: {
+        double value;
+        memcpy(&value, element, sizeof value);
+        return value;
+    }
+    case EK_BF16: {
+        uint16_t high;
+        memcpy(&high, element, sizeof high);
+        uint32_t bits = (uint32_t)high << 16;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+    case EK_I64: {
+        int64_t value;
+        memcpy(&value, element, sizeof value);
+        return (double)value;
+    }
+    case EK_U8:
+        break;
+    }
+    return *(const unsigned char *)element;
+}
+
+int ek_item(const ek_tensor *tensor, double *value)
+{
+    char text[200];
+    unsigned char element[8];
+    if (!tensor)
+        return ek_error_status() ? ek_error_pending()
+                                 : EK_FAIL(EK_E_INVALID, "item: the tensor is NULL");
+    if (ek_count(tensor) != 1)
+        return EK_FAIL(EK_E_SHAPE, "item: %s has %lld elements, one is wanted",
+                       ek_tensor_text(tensor, text), (long long)ek_count(tensor));
+    EK_TRY(ek_to_data(tensor, element, ek_dtype_size(tensor->dtype)));
+    *value = to_double(element, tensor->dtype);
+    return 0;
+}
+
+int ek_tensor_print(const ek_tensor *tensor, FILE *stream)
+{
+    enum { SHOWN = 20 };
+    char text[200];
+    if (!tensor) {
+        fprintf(stream, "NULL\n");
+        return 0;
+    }
+    size_t size = ek_dtype_size(tensor->dtype);
+    int64_t count = ek_count(tensor);
+    unsigned char *rows = ek_calloc((size_t)count, size);
+    if (!rows)
+        return ek_error_pending();
+    int rc = ek_to_data(tensor, rows, (size_t)count * size);
+    if (rc >= 0) {
+        fprintf(stream, "%s:", ek_tensor_text(tensor, text));
+        for (int64_t i = 0; i < count && i < SHOWN; i++)
+            fprintf(stream, " %.7g", to_double(rows + (size_t)i * size, tensor->dtype));
+        fprintf(stream, count > SHOWN ? " ...\n" : "\n");
+    }
+    free(rows);
+    return rc;
+}

@@ -1,0 +1,232 @@
+/* value.c: nests of tensors: lists and dictionaries. */
+#include "evenkeel/value.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/object.h"
+#include "core/thread.h"
+
+struct ek_list {
+    ek_object object;
+    int count;
+    ek_value items[];
+};
+
+struct ek_dict {
+    ek_object object;
+    int count;
+    struct {
+        char *key;
+        ek_value value;
+    } entries[];
+};
+
+ek_value ek_value_none(void)
+{
+    return (ek_value){0};
+}
+
+ek_value ek_value_error(void)
+{
+    return (ek_value){.kind = EK_VALUE_ERROR};
+}
+
+ek_value ek_value_of_tensor(ek_tensor *tensor)
+{
+    if (!tensor)
+        return ek_error_status() ? ek_value_error() : ek_value_none();
+    return (ek_value){.kind = EK_VALUE_TENSOR, .as.tensor = tensor};
+}
+
+ek_value ek_value_of_int(int64_t integer)
+{
+    return (ek_value){.kind = EK_VALUE_INT, .as.integer = integer};
+}
+
+ek_value ek_value_of_float(double floating)
+{
+    return (ek_value){.kind = EK_VALUE_FLOAT, .as.floating = floating};
+}
+
+ek_value ek_value_of_pointer(void *pointer)
+{
+    return (ek_value){.kind = EK_VALUE_POINTER, .as.pointer = pointer};
+}
+
+/* The counted object behind a value; NULL for plain numbers. */
+static void *object_of(ek_value value)
+{
+    switch (value.kind) {
+    case EK_VALUE_TENSOR:
+        return value.as.tensor;
+    case EK_VALUE_LIST:
+        return value.as.list;
+    case EK_VALUE_DICT:
+        return value.as.dict;
+    default:
+        return NULL;
+    }
+}
+
+ek_value ek_value_keep(ek_value value)
+{
+    ek_object_retain(object_of(value));
+    return value;
+}
+
+void ek_value_release(ek_value value)
+{
+    ek_object_release(object_of(value));
+}
+
+ek_value ek_scope_end_with_value(ek_scope *scope, ek_value value)
+{
+    void *object = object_of(value);
+    if (ek_scope_end_with_object(scope, object) != object)
+        return ek_value_error();
+    return value;
+}
+
+/* ---- lists ---- */
+
+static void list_destroy(ek_object *object)
+{
+    ek_list *list = (ek_list *)object;
+    for (int i = 0; i < list->count; i++)
+        ek_value_release(list->items[i]);
+    free(list);
+}
+
+ek_value ek_value_list(const ek_value *items, int count)
+{
+    if (count < 0) {
+        EK_FAIL(EK_E_INVALID, "a list of %d values", count);
+        return ek_value_error();
+    }
+    for (int i = 0; i < count; i++)
+        if (items[i].kind == EK_VALUE_ERROR)
+            return ek_value_error();
+    ek_list *list = ek_calloc(1, sizeof *list + (size_t)count * sizeof *items);
+    if (!list)
+        return ek_value_error();
+    ek_object_init(&list->object, list_destroy);
+    list->count = count;
+    for (int i = 0; i < count; i++)
+        list->items[i] = ek_value_keep(items[i]);
+    if (!ek_scope_adopt(list))
+        return ek_value_error();
+    return (ek_value){.kind = EK_VALUE_LIST, .as.list = list};
+}
+
+ek_value ek_value_per_device(const ek_value *items, int count)
+{
+    ek_value list = ek_value_list(items, count);
+    list.per_device = list.kind == EK_VALUE_LIST;
+    return list;
+}
+
+/* ---- dictionaries ---- */
+
+static void dict_destroy(ek_object *object)
+{
+    ek_dict *dict = (ek_dict *)object;
+    for (int i = 0; i < dict->count; i++) {
+        free(dict->entries[i].key);
+        ek_value_release(dict->entries[i].value);
+    }
+    free(dict);
+}
+
+static int dict_check(const ek_value_entry *entries, int count)
+{
+    if (count < 0)
+        return EK_FAIL(EK_E_INVALID, "a dictionary of %d entries", count);
+    for (int i = 0; i < count; i++) {
+        if (!entries[i].key)
+            return EK_FAIL(EK_E_INVALID, "entry %d of a dictionary has no key", i);
+        if (entries[i].value.kind == EK_VALUE_ERROR)
+            return ek_error_pending();
+        for (int j = 0; j < i; j++)
+            if (strcmp(entries[i].key, entries[j].key) == 0)
+                return EK_FAIL(EK_E_INVALID, "key \"%s\" stands twice in a dictionary",
+                               entries[i].key);
+    }
+    return 0;
+}
+
+ek_value ek_value_dict(const ek_value_entry *entries, int count)
+{
+    if (dict_check(entries, count) < 0)
+        return ek_value_error();
+    ek_dict *dict = ek_calloc(1, sizeof *dict + (size_t)count * sizeof dict->entries[0]);
+    if (!dict)
+        return ek_value_error();
+    ek_object_init(&dict->object, dict_destroy);
+    for (int i = 0; i < count; i++) {
+        dict->entries[i].key = ek_strdup(entries[i].key);
+        if (!dict->entries[i].key) {
+            ek_object_release(dict);
+            return ek_value_error();
+        }
+        dict->entries[i].value = ek_value_keep(entries[i].value);
+        dict->count++;
+    }
+    if (!ek_scope_adopt(dict))
+        return ek_value_error();
+    return (ek_value){.kind = EK_VALUE_DICT, .as.dict = dict};
+}
+
+/* ---- looking inside ---- */
+
+static const char *kind_name(ek_value_kind kind)
+{
+    static const char *const names[] = {"none",       "a tensor", "a list",    "a dictionary",
+                                        "an integer", "a float",  "a pointer", "an error"};
+    return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
+}
+
+ek_tensor *ek_value_tensor(ek_value value)
+{
+    if (value.kind == EK_VALUE_TENSOR)
+        return value.as.tensor;
+    if (value.kind != EK_VALUE_ERROR || !ek_error_status())
+        EK_FAIL(EK_E_INVALID, "a tensor is wanted, but the value is %s", kind_name(value.kind));
+    return NULL;
+}
+
+int ek_value_length(ek_value value)
+{
+    if (value.kind == EK_VALUE_LIST)
+        return value.as.list->count;
+    return value.kind == EK_VALUE_DICT ? value.as.dict->count : 0;
+}
+
+ek_value ek_value_at(ek_value value, int index)
+{
+    int length = ek_value_length(value);
+    if (index < 0 || index >= length) {
+        EK_FAIL(EK_E_INVALID, "element %d of %s of %d", index, kind_name(value.kind), length);
+        return ek_value_error();
+    }
+    return value.kind == EK_VALUE_LIST ? value.as.list->items[index]
+                                       : value.as.dict->entries[index].value;
+}
+
+const char *ek_value_key(ek_value value, int index)
+{
+    if (value.kind != EK_VALUE_DICT || index < 0 || index >= value.as.dict->count) {
+        EK_FAIL(EK_E_INVALID, "key %d of %s of %d", index, kind_name(value.kind),
+                ek_value_length(value));
+        return NULL;
+    }
+    return value.as.dict->entries[index].key;
+}
+
+ek_value ek_value_get(ek_value value, const char *key)
+{
+    for (int i = 0; value.kind == EK_VALUE_DICT && i < value.as.dict->count; i++)
+        if (strcmp(value.as.dict->entries[i].key, key) == 0)
+            return value.as.dict->entries[i].value;
+    return ek_value_none();
+}
