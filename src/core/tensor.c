@@ -137,7 +137,7 @@ void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *stri
 }
 
 /* Dimensions by descending stride, equal strides in order; those of size 1 are left out. */
-static int memory_order(const ek_tensor *tensor, int *order)
+static int dims_by_stride(const ek_tensor *tensor, int *order)
 {
     int count = 0;
     for (int i = 0; i < tensor->ndim; i++) {
@@ -157,7 +157,7 @@ bool ek_is_dense(const ek_tensor *tensor)
 {
     int order[EK_MAX_DIMS];
     int64_t step = 1;
-    for (int i = memory_order(tensor, order) - 1; i >= 0; i--) {
+    for (int i = dims_by_stride(tensor, order) - 1; i >= 0; i--) {
         if (tensor->stride[order[i]] != step)
             return ek_count(tensor) == 0;
         step *= tensor->shape[order[i]];
@@ -259,7 +259,7 @@ ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype)
     int64_t strides[EK_MAX_DIMS] = {0};
     int order[EK_MAX_DIMS];
     int64_t step = 1;
-    for (int i = memory_order(like, order) - 1; i >= 0; i--) {
+    for (int i = dims_by_stride(like, order) - 1; i >= 0; i--) {
         strides[order[i]] = step;
         step *= like->shape[order[i]] > 0 ? like->shape[order[i]] : 1;
     }

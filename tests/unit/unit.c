@@ -1,0 +1,260 @@
+/* unit.c: main of every Check program, comparisons, golden files. */
+#include "unit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(void)
+{
+    SRunner *runner = srunner_create(suite());
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/* ---- errors ---- */
+
+void assert_ok_at(int status, const char *file, int line)
+{
+    if (status < 0)
+        ck_abort_msg("%s:%d: status %d: %s", file, line, status, ek_error_message());
+}
+
+void assert_tensor_at(const void *pointer, const char *file, int line)
+{
+    if (!pointer)
+        ck_abort_msg("%s:%d: NULL: %s", file, line, ek_error_message());
+}
+
+void assert_error_at(int status, const char *part, const char *file, int line)
+{
+    if (ek_error_status() != status || !strstr(ek_error_message(), part))
+        ck_abort_msg("%s:%d: wanted %s with \"%s\", got %s with \"%s\"", file, line,
+                     ek_status_name(status), part, ek_status_name(ek_error_status()),
+                     ek_error_message());
+    ek_error_clear();
+}
+
+/* ---- elements ---- */
+
+static double read_element(const unsigned char *rows, int64_t i, ek_dtype dtype)
+{
+    switch (dtype) {
+    case EK_F32: {
+        float value;
+        memcpy(&value, rows + 4 * i, sizeof value);
+        return value;
+    }
+    case EK_F64: {
+        double value;
+        memcpy(&value, rows + 8 * i, sizeof value);
+        return value;
+    }
+    case EK_BF16: {
+        uint16_t high;
+        memcpy(&high, rows + 2 * i, sizeof high);
+        uint32_t bits = (uint32_t)high << 16;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+    case EK_I64: {
+        int64_t value;
+        memcpy(&value, rows + 8 * i, sizeof value);
+        return (double)value;
+    }
+    case EK_U8:
+        break;
+    }
+    return rows[i];
+}
+
+static void write_element(unsigned char *rows, int64_t i, ek_dtype dtype, double value)
+{
+    switch (dtype) {
+    case EK_F32: {
+        float narrow = (float)value;
+        memcpy(rows + 4 * i, &narrow, sizeof narrow);
+        return;
+    }
+    case EK_F64:
+        memcpy(rows + 8 * i, &value, sizeof value);
+        return;
+    case EK_BF16: {
+        float narrow = (float)value;
+        uint32_t bits;
+        memcpy(&bits, &narrow, sizeof bits);
+        bits += 0x7FFF + ((bits >> 16) & 1);
+        uint16_t high = (uint16_t)(bits >> 16);
+        memcpy(rows + 2 * i, &high, sizeof high);
+        return;
+    }
+    case EK_I64: {
+        int64_t whole = (int64_t)value;
+        memcpy(rows + 8 * i, &whole, sizeof whole);
+        return;
+    }
+    case EK_U8:
+        rows[i] = (unsigned char)value;
+    }
+}
+
+/* All elements in row-major order; the caller frees. */
+static unsigned char *rows_of(const ek_tensor *tensor)
+{
+    size_t nbytes = (size_t)ek_tensor_count(tensor) * ek_dtype_size(ek_tensor_dtype(tensor));
+    unsigned char *rows = malloc(nbytes ? nbytes : 1);
+    ck_assert_ptr_nonnull(rows);
+    assert_ok(ek_to_data(tensor, rows, nbytes));
+    return rows;
+}
+
+double element(const ek_tensor *tensor, int64_t i)
+{
+    assert_made(tensor);
+    ck_assert_int_lt(i, ek_tensor_count(tensor));
+    unsigned char *rows = rows_of(tensor);
+    double value = read_element(rows, i, ek_tensor_dtype(tensor));
+    free(rows);
+    return value;
+}
+
+ek_tensor *tensor_of(const double *values, ek_shape shape, ek_dtype dtype, ek_device device)
+{
+    int64_t count = ek_shape_count(&shape);
+    unsigned char *rows = malloc((size_t)count * ek_dtype_size(dtype) + 1);
+    ck_assert_ptr_nonnull(rows);
+    for (int64_t i = 0; i < count; i++)
+        write_element(rows, i, dtype, values[i]);
+    ek_tensor *tensor = ek_from_data(rows, shape, .dtype = dtype, .device = device);
+    free(rows);
+    assert_made(tensor);
+    return tensor;
+}
+
+/* ---- comparisons ---- */
+
+static void assert_comparable(const ek_tensor *a, const ek_tensor *b, const char *file, int line)
+{
+    assert_tensor_at(a, file, line);
+    assert_tensor_at(b, file, line);
+    ek_shape shape_a = ek_tensor_shape(a), shape_b = ek_tensor_shape(b);
+    char text_a[160], text_b[160];
+    if (!ek_shape_equal(&shape_a, &shape_b))
+        ck_abort_msg("%s:%d: shape %s, wanted %s", file, line, ek_shape_text(&shape_a, text_a),
+                     ek_shape_text(&shape_b, text_b));
+    if (ek_tensor_dtype(a) != ek_tensor_dtype(b))
+        ck_abort_msg("%s:%d: %s, wanted %s", file, line, ek_dtype_name(ek_tensor_dtype(a)),
+                     ek_dtype_name(ek_tensor_dtype(b)));
+}
+
+void assert_close_at(const ek_tensor *a, const ek_tensor *b, double relative, double absolute,
+                     const char *file, int line)
+{
+    assert_comparable(a, b, file, line);
+    unsigned char *rows_a = rows_of(a), *rows_b = rows_of(b);
+    ek_dtype dtype = ek_tensor_dtype(a);
+    for (int64_t i = 0; i < ek_tensor_count(a); i++) {
+        double x = read_element(rows_a, i, dtype), y = read_element(rows_b, i, dtype);
+        if (!(fabs(x - y) <= absolute + relative * fabs(y)))
+            ck_abort_msg("%s:%d: element %lld is %.17g, wanted %.17g (off by %.3g)", file, line,
+                         (long long)i, x, y, x - y);
+    }
+    free(rows_a);
+    free(rows_b);
+}
+
+void assert_close_norm_at(const ek_tensor *a, const ek_tensor *b, double relative, const char *file,
+                          int line)
+{
+    assert_comparable(a, b, file, line);
+    unsigned char *rows_a = rows_of(a), *rows_b = rows_of(b);
+    ek_dtype dtype = ek_tensor_dtype(a);
+    double difference = 0, norm = 0;
+    for (int64_t i = 0; i < ek_tensor_count(a); i++) {
+        double x = read_element(rows_a, i, dtype), y = read_element(rows_b, i, dtype);
+        difference += (x - y) * (x - y);
+        norm += y * y;
+    }
+    free(rows_a);
+    free(rows_b);
+    if (!(sqrt(difference) <= relative * sqrt(norm)))
+        ck_abort_msg("%s:%d: |a - b| is %.3g, |b| is %.3g: ratio %.3g, wanted at most %.3g", file,
+                     line, sqrt(difference), sqrt(norm), sqrt(difference / norm), relative);
+}
+
+/* ---- goldens ---- */
+
+typedef struct header {
+    uint32_t dtype, ndim;
+    int64_t dims[EK_MAX_DIMS];
+} header;
+
+static void read_exactly(void *data, size_t nbytes, FILE *stream, const char *file)
+{
+    if (fread(data, 1, nbytes, stream) != nbytes)
+        ck_abort_msg("golden file %s ends too early", file);
+}
+
+/* The stream stands at the data of the tensor `name`, whose header is filled; NULL where there is none. */
+static FILE *find(const char *file, const char *name, header *found)
+{
+    char path[512], magic[8];
+    snprintf(path, sizeof path, "%s/%s", EK_GOLDEN_DIR, file);
+    FILE *stream = fopen(path, "rb");
+    if (!stream)
+        ck_abort_msg("golden file %s cannot be opened", path);
+    read_exactly(magic, sizeof magic, stream, file);
+    ck_assert_mem_eq(magic, "EKGOLD01", sizeof magic);
+    uint32_t length;
+    while (fread(&length, 1, sizeof length, stream) == sizeof length) {
+        char entry[256];
+        ck_assert_uint_lt(length, sizeof entry);
+        read_exactly(entry, length, stream, file);
+        entry[length] = '\0';
+        *found = (header){0};
+        read_exactly(&found->dtype, sizeof found->dtype, stream, file);
+        read_exactly(&found->ndim, sizeof found->ndim, stream, file);
+        ck_assert_uint_le(found->ndim, EK_MAX_DIMS);
+        read_exactly(found->dims, found->ndim * sizeof found->dims[0], stream, file);
+        if (strcmp(entry, name) == 0)
+            return stream;
+        int64_t nbytes = (int64_t)ek_dtype_size((ek_dtype)found->dtype);
+        for (uint32_t i = 0; i < found->ndim; i++)
+            nbytes *= found->dims[i];
+        ck_assert_int_eq(fseek(stream, (long)nbytes, SEEK_CUR), 0);
+    }
+    fclose(stream);
+    return NULL;
+}
+
+bool golden_has(const char *file, const char *name)
+{
+    header found;
+    FILE *stream = find(file, name, &found);
+    if (stream)
+        fclose(stream);
+    return stream != NULL;
+}
+
+ek_tensor *golden(const char *file, const char *name)
+{
+    header found;
+    FILE *stream = find(file, name, &found);
+    if (!stream)
+        ck_abort_msg("golden file %s has no tensor %s", file, name);
+    ek_shape shape = {.ndim = (int)found.ndim};
+    memcpy(shape.dims, found.dims, sizeof shape.dims);
+    ek_dtype dtype = (ek_dtype)found.dtype;
+    size_t nbytes = (size_t)ek_shape_count(&shape) * ek_dtype_size(dtype);
+    void *data = malloc(nbytes ? nbytes : 1);
+    ck_assert_ptr_nonnull(data);
+    read_exactly(data, nbytes, stream, file);
+    fclose(stream);
+    ek_tensor *tensor = ek_from_data(data, shape, .dtype = dtype);
+    free(data);
+    assert_made(tensor);
+    return tensor;
+}
