@@ -12,6 +12,7 @@ configure_package_config_file(src/cmake/evenkeel-config.cmake.in evenkeel-config
 write_basic_package_version_file(evenkeel-config-version.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/evenkeel-config.cmake
               ${PROJECT_BINARY_DIR}/evenkeel-config-version.cmake
+              src/cmake/FindOneDNN.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
 configure_file(src/cmake/evenkeel.pc.in evenkeel.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/evenkeel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -96,6 +96,7 @@ ek_version *ek_version_new(void)
         ek_object_init(&version->object, version_destroy);
         atomic_init(&version->count, 0);
         atomic_init(&version->writer, NULL);
+        atomic_init(&version->recorded, 0);
     }
     return version;
 }
@@ -205,6 +206,7 @@ static void tensor_destroy(ek_object *object)
     ek_tensor *tensor = (ek_tensor *)object;
     ek_object_release(tensor->history);
     ek_object_release(tensor->grad);
+    ek_object_release(tensor->grad_slot);
     ek_object_release(tensor->version);
     ek_object_release(tensor->storage);
     free(tensor);
