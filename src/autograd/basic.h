@@ -7,4 +7,11 @@
 /* x + y of one shape, dtype and device, for folding gradients; recorded in gradient mode. */
 ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y);
 
+/* x copied into new memory with the layout of `like` (same shape, dtype and device); recorded in gradient
+ * mode. */
+ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like);
+
+/* x itself under another handle: what a saved leaf becomes whose memory has been moved since. */
+ek_tensor *ek_fold_alias(const ek_tensor *storage, ek_tensor *leaf);
+
 #endif

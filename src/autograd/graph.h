@@ -35,6 +35,9 @@ typedef struct ek_operation {
     int (*backward)(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
     /* Optional: frees what the attributes own. */
     void (*destroy)(void *attributes);
+    /* Its backward runs as soon as it is ready, before nodes that were recorded later: for what others
+     * wait for or what frees memory, as the reduction of a bucket of replicas' gradients. */
+    bool urgent;
 } ek_operation;
 
 typedef struct ek_edge {
@@ -73,8 +76,9 @@ ek_tensor *ek_record(ek_tensor *y, const ek_operation *operation, const ek_recor
 int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_operation *operation,
                       const ek_record_options *options);
 
-/* For in-place operations on x (already written): x's history becomes the new node, whose edge for input
- * 0 leads to x's history before. Saved tensors that are x itself count as the output. */
+/* For in-place operations on x, already written and its version bumped: x's history becomes the new node,
+ * whose edge for input 0, x itself, leads to x's history before. Saved tensors that are x itself count as
+ * the output. EK_E_AUTOGRAD where x is a view, whose base would not know. */
 ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
                               const ek_record_options *options);
 /* Before writing in place: EK_E_AUTOGRAD for a leaf that requires a gradient, or a view of history, in
@@ -87,12 +91,14 @@ bool ek_records(ek_tensor *const *inputs, int count);
 
 /* ---- in backward ---- */
 
-/* Saved tensor `index` in the scope, with its history; NULL without an error if NULL was saved. If it was
+/* Saved tensor `index` in the scope, in gradient mode with its history; NULL without an error if NULL was saved. If it was
  * modified since: NULL with EK_E_MODIFIED naming both operations. If it was freed by an earlier backward:
  * NULL with EK_E_STATE ("call backward with retain_graph"). */
 ek_tensor *ek_node_saved(ek_node *node, int index);
 const void *ek_node_attributes(const ek_node *node);
-bool ek_node_needs(const ek_node *node, int input); /* does anybody want this input's gradient? */
+/* Does anybody want this input's gradient? On threads other than the one that called the backward the
+ * answer may be a yes too many. */
+bool ek_node_needs(const ek_node *node, int input);
 int ek_node_input_count(const ek_node *node);
 int ek_node_output_count(const ek_node *node);
 /* Shape, dtype and device of an output, to make zeros of. */
@@ -100,8 +106,16 @@ ek_tensor *ek_node_zeros(ek_node *node, int output);
 
 /* Where the gradient of input `input` will end: the empty gradient slot of a leaf that gets no other
  * contribution in this run, or NULL. A backward that writes its result there (and returns it) saves the
- * engine a copy. */
+ * engine a copy. The leaf owns it. For the thread that called the backward. */
 ek_tensor *ek_node_destination(ek_node *node, int input);
+
+/* ---- leaves ---- */
+
+/* Gives a leaf the memory where its gradients are to lie (a slab's slot; same shape, dtype and device,
+ * else EK_E_INVALID), which holds nothing yet; NULL takes it away. A gradient that the leaf has already
+ * is copied there. ek_tensor_set_grad(leaf, NULL) marks the slot as absent without touching it; with
+ * create_graph the gradient lies elsewhere, and leaf->grad != leaf->grad_slot. */
+int ek_leaf_set_grad_slot(ek_tensor *leaf, ek_tensor *slot);
 
 /* ---- for the engine ---- */
 
@@ -114,9 +128,8 @@ struct ek_node {
     struct ek_saved *saved;
     struct ek_output_info *outputs;
     void *attributes;
-    bool freed;             /* saved tensors are gone */
-    struct ek_run *run;     /* the backward pass that executes this node now, for needs and destination */
-    struct ek_task *task;
+    bool freed;         /* saved tensors are gone */
+    ek_node *next_dead; /* while graphs are being released */
 };
 
 /* What ek_node_zeros needs, and the device the node runs on. */
@@ -124,6 +137,7 @@ typedef struct ek_output_info {
     ek_dev *dev;
     ek_dtype dtype;
     ek_shape shape;
+    uint64_t recorded; /* in-place operations recorded on its memory before */
 } ek_output_info;
 
 /* The device a node's backward runs on: its first output's, or, where outputs lie on several devices,

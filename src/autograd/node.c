@@ -1,0 +1,286 @@
+/* node.c: graph nodes: what operations record, and how graphs are released. */
+#include <stdalign.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/node.h"
+
+static atomic_uint_fast64_t next_sequence;
+
+/* ---- release ---- */
+
+/* Nodes without an owner, and whether the thread is at work on them. A release that is caused by another
+ * one only appends, so that a chain of a million nodes needs no deep stack. */
+static _Thread_local ek_node *dead_nodes;
+static _Thread_local bool releasing;
+
+ek_edge ek_edge_to(ek_tensor *tensor)
+{
+    ek_edge edge = {NULL, 0, NULL};
+    if (!tensor || !tensor->requires_grad)
+        return edge;
+    if (tensor->history) {
+        edge.node = ek_object_retain(tensor->history);
+        edge.output = tensor->history_output;
+    } else {
+        edge.leaf = ek_keep(tensor);
+    }
+    return edge;
+}
+
+void ek_edge_release(ek_edge *edge)
+{
+    ek_object_release(edge->node);
+    ek_release(edge->leaf);
+    *edge = (ek_edge){NULL, 0, NULL};
+}
+
+static void drop_saved(ek_node *node)
+{
+    for (int i = 0; i < node->saved_count; i++) {
+        ek_release(node->saved[i].tensor);
+        node->saved[i].tensor = NULL;
+        ek_edge_release(&node->saved[i].edge);
+    }
+}
+
+static void release_node(ek_node *node)
+{
+    drop_saved(node);
+    for (int i = 0; i < node->input_count; i++)
+        ek_edge_release(&node->edges[i]);
+    if (node->attributes && node->operation->destroy)
+        node->operation->destroy(node->attributes);
+    free(node);
+}
+
+static void destroy_node(ek_object *object)
+{
+    ek_node *node = (ek_node *)object;
+    node->next_dead = dead_nodes;
+    dead_nodes = node;
+    if (releasing)
+        return;
+    releasing = true;
+    while (dead_nodes) {
+        node = dead_nodes;
+        dead_nodes = node->next_dead;
+        release_node(node);
+    }
+    releasing = false;
+}
+
+/* ---- recording ---- */
+
+bool ek_records(ek_tensor *const *inputs, int count)
+{
+    if (ek_thread_self()->modes.flags & EK_MODE_NO_GRAD)
+        return false;
+    for (int i = 0; i < count; i++)
+        if (inputs[i] && inputs[i]->requires_grad)
+            return true;
+    return false;
+}
+
+/* A view whose base was modified by a recorded operation since shows the new numbers with the old
+ * history: its gradient would be wrong. */
+static int check_views(const ek_operation *operation, const ek_record_options *options)
+{
+    for (int i = 0; i < options->input_count; i++) {
+        const ek_tensor *input = options->inputs[i];
+        if (!input || !input->is_view || !input->history)
+            continue;
+        const ek_node *maker = (const ek_node *)input->history;
+        if (maker->outputs[input->history_output].recorded ==
+            atomic_load_explicit(&input->version->recorded, memory_order_relaxed))
+            continue;
+        return EK_FAIL(EK_E_MODIFIED,
+                       "%s: input %d is a view made by %s before %s modified its memory in place; "
+                       "make the view again after that",
+                       operation->name, i, maker->operation->name,
+                       atomic_load_explicit(&input->version->writer, memory_order_relaxed));
+    }
+    return 0;
+}
+
+static size_t aligned(size_t nbytes)
+{
+    return (nbytes + alignof(max_align_t) - 1) / alignof(max_align_t) * alignof(max_align_t);
+}
+
+/* One block: node, edges, saved tensors, outputs, attributes. */
+static ek_node *new_node(const ek_operation *operation, int output_count,
+                         const ek_record_options *options)
+{
+    size_t edges = aligned(sizeof(ek_node));
+    size_t saved = edges + aligned((size_t)options->input_count * sizeof(ek_edge));
+    size_t outputs = saved + aligned((size_t)options->saved_count * sizeof(ek_saved));
+    size_t attributes = outputs + aligned((size_t)output_count * sizeof(ek_output_info));
+    char *block = ek_calloc(1, attributes + options->attributes_size);
+    if (!block)
+        return NULL;
+    ek_node *node = (ek_node *)block;
+    ek_object_init(&node->object, destroy_node);
+    node->operation = operation;
+    node->sequence = atomic_fetch_add_explicit(&next_sequence, 1, memory_order_relaxed);
+    node->input_count = options->input_count;
+    node->output_count = output_count;
+    node->saved_count = options->saved_count;
+    node->edges = (ek_edge *)(block + edges);
+    node->saved = (ek_saved *)(block + saved);
+    node->outputs = (ek_output_info *)(block + outputs);
+    if (options->attributes_size) {
+        node->attributes = block + attributes;
+        memcpy(node->attributes, options->attributes, options->attributes_size);
+    }
+    return node;
+}
+
+static int save(ek_node *node, ek_saved *saved, ek_tensor *tensor, ek_tensor *const *outputs)
+{
+    saved->output = -1;
+    if (!tensor)
+        return 0;
+    ek_scope scope = ek_scope_begin();
+    saved->tensor = ek_keep(ek_tensor_alias(tensor));
+    ek_scope_end(&scope);
+    if (!saved->tensor)
+        return ek_error_pending();
+    saved->version = atomic_load_explicit(&tensor->version->count, memory_order_relaxed);
+    for (int i = 0; i < node->output_count && saved->output < 0; i++)
+        if (tensor == outputs[i])
+            saved->output = i;
+    if (saved->output < 0)
+        saved->edge = ek_edge_to(tensor);
+    return 0;
+}
+
+static void describe_output(ek_output_info *info, const ek_tensor *output)
+{
+    info->dev = ek_tensor_dev(output);
+    info->dtype = output->dtype;
+    info->shape.ndim = output->ndim;
+    memcpy(info->shape.dims, output->shape, sizeof info->shape.dims);
+    info->recorded = atomic_load_explicit(&output->version->recorded, memory_order_relaxed);
+}
+
+static void set_history(ek_tensor *output, ek_node *node, int index)
+{
+    ek_object *before = output->history;
+    output->history = ek_object_retain(node);
+    output->history_output = index;
+    output->requires_grad = true;
+    ek_object_release(before);
+}
+
+int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_operation *operation,
+                      const ek_record_options *options)
+{
+    if (!ek_records(options->inputs, options->input_count))
+        return 0;
+    EK_TRY(check_views(operation, options));
+    ek_node *node = new_node(operation, output_count, options);
+    if (!node)
+        return ek_error_pending();
+    for (int i = 0; i < options->input_count; i++)
+        node->edges[i] = ek_edge_to(options->inputs[i]);
+    int rc = 0;
+    for (int i = 0; i < options->saved_count && rc >= 0; i++)
+        rc = save(node, &node->saved[i], options->saved[i], outputs);
+    for (int i = 0; i < output_count && rc >= 0; i++) {
+        if (!outputs[i])
+            continue;
+        describe_output(&node->outputs[i], outputs[i]);
+        if (ek_dtype_is_floating(outputs[i]->dtype))
+            set_history(outputs[i], node, i);
+    }
+    ek_object_release(node);
+    return rc;
+}
+
+ek_tensor *ek_record(ek_tensor *y, const ek_operation *operation, const ek_record_options *options)
+{
+    return y && ek_record_outputs(&y, 1, operation, options) >= 0 ? y : NULL;
+}
+
+ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
+                              const ek_record_options *options)
+{
+    if (!x)
+        return NULL;
+    if (!ek_records(options->inputs, options->input_count))
+        return x;
+    if (x->is_view) {
+        EK_FAIL(EK_E_AUTOGRAD,
+                "%s writes a value with a gradient into a view, whose base would not know; build the "
+                "result out of place (ek_cat, ek_where)",
+                operation->name);
+        return NULL;
+    }
+    atomic_fetch_add_explicit(&x->version->recorded, 1, memory_order_relaxed);
+    return ek_record(x, operation, options);
+}
+
+int ek_check_in_place(const char *operation, const ek_tensor *x)
+{
+    if (!x->requires_grad || (ek_thread_self()->modes.flags & EK_MODE_NO_GRAD))
+        return 0;
+    char text[200];
+    if (!x->history)
+        return EK_FAIL(EK_E_AUTOGRAD,
+                       "%s would modify a leaf that requires a gradient (%s) in place; turn gradient "
+                       "mode off for it, or work on a copy",
+                       operation, ek_tensor_text(x, text));
+    if (x->is_view)
+        return EK_FAIL(EK_E_AUTOGRAD,
+                       "%s would modify a view that has a history (%s) in place; use the operation "
+                       "that makes a new tensor",
+                       operation, ek_tensor_text(x, text));
+    return 0;
+}
+
+/* ---- looking at nodes ---- */
+
+const void *ek_node_attributes(const ek_node *node)
+{
+    return node->attributes;
+}
+
+int ek_node_input_count(const ek_node *node)
+{
+    return node->input_count;
+}
+
+int ek_node_output_count(const ek_node *node)
+{
+    return node->output_count;
+}
+
+ek_dev *ek_node_dev(const ek_node *node)
+{
+    ek_dev *dev = NULL;
+    bool several = false;
+    for (int i = 0; i < node->output_count; i++) {
+        ek_dev *output_dev = node->outputs[i].dev;
+        if (!dev)
+            dev = output_dev;
+        else if (output_dev && output_dev != dev)
+            several = true;
+    }
+    for (int i = 0; several && i < node->input_count; i++) {
+        const ek_edge *edge = &node->edges[i];
+        if (edge->leaf)
+            return ek_tensor_dev(edge->leaf);
+        if (edge->node)
+            return edge->node->outputs[edge->output].dev;
+    }
+    return dev;
+}
+
+void ek_node_free_saved(ek_node *node)
+{
+    if (!node->saved_count)
+        return;
+    drop_saved(node);
+    node->freed = true;
+}
