@@ -1,0 +1,175 @@
+/* test_idx.c: IDX files as they should be, and in every way damaged. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "evenkeel/data.h"
+#include "unit.h"
+
+static char path[] = "/tmp/evenkeel-idx-XXXXXX";
+
+static void make_path(void)
+{
+    int file = mkstemp(path);
+
+    ck_assert_int_ge(file, 0);
+    close(file);
+}
+
+static void remove_path(void)
+{
+    unlink(path);
+    memcpy(path + strlen(path) - 6, "XXXXXX", 6);
+}
+
+static void write_plain(const void *bytes, size_t nbytes)
+{
+    FILE *file = fopen(path, "wb");
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(bytes, 1, nbytes, file), nbytes);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static void write_gzip(const void *bytes, size_t nbytes)
+{
+    gzFile file = gzopen(path, "wb");
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(gzwrite(file, bytes, (unsigned)nbytes), (int)nbytes);
+    ck_assert_int_eq(gzclose(file), Z_OK);
+}
+
+static const uint8_t small[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 10, 20, 30, 40, 50, 255};
+
+static void assert_small(void)
+{
+    ek_tensor *tensor = ek_read_idx(path);
+    uint8_t data[6];
+
+    assert_made(tensor);
+    ck_assert_int_eq(ek_tensor_dtype(tensor), EK_U8);
+    ek_shape shape = ek_tensor_shape(tensor), expected = EK_SHAPE(2, 3);
+    ck_assert(ek_shape_equal(&shape, &expected));
+    assert_ok(ek_to_data(tensor, data, sizeof(data)));
+    ck_assert_mem_eq(data, small + 12, sizeof(data));
+}
+
+START_TEST(plain_and_gzip)
+{
+    write_plain(small, sizeof(small));
+    assert_small();
+    write_gzip(small, sizeof(small));
+    assert_small();
+}
+END_TEST
+
+/* Larger than the pieces that are read at a time. */
+START_TEST(several_pieces)
+{
+    size_t count = 3000 * 1111;
+    uint8_t *bytes = malloc(12 + count), *back = malloc(count);
+
+    ck_assert(bytes && back);
+    memcpy(bytes, (uint8_t[]){0, 0, 8, 2, 0, 0, 3000 >> 8, 3000 & 255, 0, 0, 1111 >> 8, 1111 & 255},
+           12);
+    for (size_t i = 0; i < count; i++)
+        bytes[12 + i] = (uint8_t)(i * 2654435761u >> 13);
+    write_gzip(bytes, 12 + count);
+    ek_tensor *tensor = ek_read_idx(path);
+    assert_made(tensor);
+    assert_ok(ek_to_data(tensor, back, count));
+    ck_assert(memcmp(back, bytes + 12, count) == 0);
+    free(bytes);
+    free(back);
+}
+END_TEST
+
+START_TEST(no_elements)
+{
+    write_plain((uint8_t[]){0, 0, 8, 1, 0, 0, 0, 0}, 8);
+    ek_tensor *tensor = ek_read_idx(path);
+    assert_made(tensor);
+    ck_assert_int_eq(ek_tensor_count(tensor), 0);
+}
+END_TEST
+
+static void assert_refused(int status, const char *part)
+{
+    ck_assert_ptr_null(ek_read_idx(path));
+    assert_error(status, part);
+}
+
+START_TEST(damaged)
+{
+    uint8_t bytes[sizeof(small) + 1], zipped[200];
+
+    for (size_t nbytes = 0; nbytes < sizeof(small); nbytes++) {
+        write_plain(small, nbytes);
+        assert_refused(EK_E_FORMAT, "truncated");
+    }
+    memcpy(bytes, small, sizeof(small));
+    bytes[sizeof(small)] = 0;
+    write_plain(bytes, sizeof(bytes));
+    assert_refused(EK_E_FORMAT, "bytes follow its 6 elements");
+    bytes[0] = 1;
+    write_plain(bytes, sizeof(small));
+    assert_refused(EK_E_FORMAT, "not an IDX file");
+    bytes[0] = 0;
+    bytes[2] = 0x0d;
+    write_plain(bytes, sizeof(small));
+    assert_refused(EK_E_FORMAT, "type 0x0d");
+    bytes[2] = 8;
+    bytes[3] = 0;
+    write_plain(bytes, sizeof(small));
+    assert_refused(EK_E_FORMAT, "0 dimensions");
+    bytes[3] = 9;
+    write_plain(bytes, sizeof(small));
+    assert_refused(EK_E_FORMAT, "9 dimensions");
+    write_plain((uint8_t[]){0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255},
+                16);
+    assert_refused(EK_E_FORMAT, "multiply");
+    /* A size of 4 GiB that the file does not have must not be allocated. */
+    write_plain((uint8_t[]){0, 0, 8, 1, 255, 255, 255, 255, 1, 2, 3}, 11);
+    assert_refused(EK_E_FORMAT, "3 of 4294967295");
+
+    write_gzip(small, sizeof(small));
+    FILE *file = fopen(path, "rb");
+    ck_assert_ptr_nonnull(file);
+    size_t nbytes = fread(zipped, 1, sizeof(zipped), file);
+    fclose(file);
+    write_plain(zipped, nbytes - 12);
+    assert_refused(EK_E_FORMAT, "truncated");
+    zipped[nbytes - 6] ^= 1; /* in the checksum */
+    write_plain(zipped, nbytes);
+    assert_refused(EK_E_FORMAT, "damaged");
+}
+END_TEST
+
+START_TEST(unreadable)
+{
+    ck_assert_ptr_null(ek_read_idx("/nowhere/train-images"));
+    assert_error(EK_E_IO, "/nowhere/train-images: No such file");
+    ck_assert_ptr_null(ek_read_idx("/tmp"));
+    assert_error(EK_E_IO, "/tmp: Is a directory");
+    ck_assert_ptr_null(ek_read_idx(NULL));
+    assert_error(EK_E_INVALID, "NULL");
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("idx");
+    TCase *c = tcase_create("idx");
+
+    tcase_add_checked_fixture(c, make_path, remove_path);
+    tcase_add_test(c, plain_and_gzip);
+    tcase_add_test(c, several_pieces);
+    tcase_add_test(c, no_elements);
+    tcase_add_test(c, damaged);
+    tcase_add_test(c, unreadable);
+    suite_add_tcase(s, c);
+    return s;
+}
