@@ -2,8 +2,8 @@
  *
  * Operations record themselves when gradient mode is on and an operand requires a gradient. The
  * backward of every operation is made of differentiable operations, so that with `create_graph` the
- * backward pass can be differentiated again, to any order. Gradients are the same to the bit from run
- * to run for a given number of devices and threads per device. */
+ * backward pass can be differentiated again, to any order. Gradients are the same to the bit from
+ * run to run for a given number of devices and threads per device. */
 #ifndef EVENKEEL_AUTOGRAD_H
 #define EVENKEEL_AUTOGRAD_H
 
@@ -37,9 +37,9 @@ typedef struct ek_backward_options {
 } ek_backward_options;
 
 /* ek_backward(loss, .retain_graph = true): adds d loss / d leaf to the gradient of every leaf that
- * requires one. Saved tensors are freed as soon as their node has run unless retained. Replicas' parts
- * run on their devices' workers side by side; returns when all is done. A NULL loss gives the pending
- * error. */
+ * requires one. Saved tensors are freed as soon as their node has run unless retained. Replicas'
+ * parts run on their devices' workers side by side; returns when all is done. A NULL loss gives the
+ * pending error. */
 EK_API int ek_backward_with(ek_backward_options options);
 #define ek_backward(...) ek_backward_with((ek_backward_options){.keywords = 0, __VA_ARGS__})
 
@@ -49,16 +49,17 @@ typedef struct ek_grad_options {
     int output_count;
     ek_tensor *const *inputs;
     int input_count;
-    ek_tensor **gradients;            /* result: input_count tensors, in the caller's scope */
-    ek_tensor *const *grad_outputs;   /* NULL, or one per output (NULL entries: ones, for one element) */
-    ek_switch retain_graph;           /* default: as create_graph */
+    ek_tensor **gradients; /* result: input_count tensors, in the caller's scope */
+    ek_tensor *const
+        *grad_outputs;      /* NULL, or one per output (NULL entries: ones, for one element) */
+    ek_switch retain_graph; /* default: as create_graph */
     bool create_graph;
-    bool allow_unused;                /* a NULL gradient where an input has no part in the outputs;
-                                         otherwise that is EK_E_AUTOGRAD */
+    bool allow_unused; /* a NULL gradient where an input has no part in the outputs;
+                          otherwise that is EK_E_AUTOGRAD */
 } ek_grad_options;
 
-/* The gradients of the sum of outputs (weighted by grad_outputs) with respect to the inputs; leaves'
- * own gradients stay as they are. Only nodes on a path to an input run. */
+/* The gradients of the sum of outputs (weighted by grad_outputs) with respect to the inputs;
+ * leaves' own gradients stay as they are. Only nodes on a path to an input run. */
 EK_API int ek_grad_with(ek_grad_options options);
 #define ek_grad(...) ek_grad_with((ek_grad_options){.keywords = 0, __VA_ARGS__})
 
@@ -83,7 +84,7 @@ typedef struct ek_gradcheck_options {
 EK_API int ek_gradcheck_with(ek_gradcheck_options options);
 EK_API int ek_gradgradcheck_with(ek_gradcheck_options options);
 #define ek_gradcheck(...) ek_gradcheck_with((ek_gradcheck_options){.keywords = 0, __VA_ARGS__})
-#define ek_gradgradcheck(...)                                                                      \
+#define ek_gradgradcheck(...) \
     ek_gradgradcheck_with((ek_gradcheck_options){.keywords = 0, __VA_ARGS__})
 
 EK_END_DECLARATIONS

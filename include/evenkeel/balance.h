@@ -1,5 +1,5 @@
-/* balance.h: the balanced way: outputs stay where they are, the loss is computed on every device, and
- * only scalars meet. */
+/* balance.h: the balanced way: outputs stay where they are, the loss is computed on every device,
+ * and only scalars meet. */
 #ifndef EVENKEEL_BALANCE_H
 #define EVENKEEL_BALANCE_H
 
@@ -8,16 +8,16 @@
 EK_BEGIN_DECLARATIONS
 
 /* Like ek_data_parallel without the gather: the output is a list marked per_device, one element per
- * replica. With one device or none, in evaluation mode, and with .plain, it is the bare output of the
- * plain module. Inputs that are scattered already (a list marked per_device, see EK_SCATTERED) are taken
- * as they are. */
+ * replica. With one device or none, in evaluation mode, and with .plain, it is the bare output of
+ * the plain module. Inputs that are scattered already (a list marked per_device, see EK_SCATTERED)
+ * are taken as they are. */
 EK_API ek_module *ek_data_parallel_model_with(ek_data_parallel_options options);
-#define ek_data_parallel_model(...)                                                                \
+#define ek_data_parallel_model(...) \
     ek_data_parallel_model_with((ek_data_parallel_options){.keywords = 0, __VA_ARGS__})
 
 typedef enum ek_loss_reduction {
-    /* The sum over all devices over the denominator of all: equal to one device's value and gradient for
-     * any chunks and any ignored targets. */
+    /* The sum over all devices over the denominator of all: equal to one device's value and
+     * gradient for any chunks and any ignored targets. */
     EK_EXACT = 0,
     /* The mean of the devices' means, as in the literature. */
     EK_MEAN_OF_MEANS = 1
@@ -33,16 +33,15 @@ typedef struct ek_data_parallel_criterion_options {
     ek_split_policy split;
 } ek_data_parallel_criterion_options;
 
-/* Called as ek_loss(criterion, outputs, target, ...): outputs as ek_data_parallel_model gives them, then
- * any number of targets, scattered here with the outputs' chunk sizes or scattered already. The criterion
- * is replicated and applied on each device. Scalars are reduced onto device 0; losses that are not scalars
- * (reduction none) stay on their devices as a list marked per_device, which ek_gather_value joins in batch
- * order. A device whose denominator is zero contributes zero, with zero gradient; where all are zero the
- * loss is NaN, as on one device. */
-EK_API ek_module *
-ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
-#define ek_data_parallel_criterion(...)                                                            \
-    ek_data_parallel_criterion_with(                                                               \
+/* Called as ek_loss(criterion, outputs, target, ...): outputs as ek_data_parallel_model gives them,
+ * then any number of targets, scattered here with the outputs' chunk sizes or scattered already.
+ * The criterion is replicated and applied on each device. Scalars are reduced onto device 0; losses
+ * that are not scalars (reduction none) stay on their devices as a list marked per_device, which
+ * ek_gather_value joins in batch order. A device whose denominator is zero contributes zero, with
+ * zero gradient; where all are zero the loss is NaN, as on one device. */
+EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
+#define ek_data_parallel_criterion(...) \
+    ek_data_parallel_criterion_with(    \
         (ek_data_parallel_criterion_options){.keywords = 0, __VA_ARGS__})
 
 EK_END_DECLARATIONS

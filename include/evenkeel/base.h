@@ -1,10 +1,10 @@
 /* base.h: what every public header needs: export marks, keyword arguments, three-way switches.
  *
- * Keyword arguments. A constructor or operation with options is a macro over a function that takes a
- * struct: `ek_conv2d(3, 16, 3, .padding = 1)`. The struct's first member is `keywords`, which the
+ * Keyword arguments. A constructor or operation with options is a macro over a function that takes
+ * a struct: `ek_conv2d(3, 16, 3, .padding = 1)`. The struct's first member is `keywords`, which the
  * macro sets, so that both positional and designated members may follow. A member left out is zero,
- * and zero means PyTorch's default. Where zero itself is wanted and is not the default, write EK_ZERO;
- * where a switch is on by default, write EK_OFF. */
+ * and zero means PyTorch's default. Where zero itself is wanted and is not the default, write
+ * EK_ZERO; where a switch is on by default, write EK_OFF. */
 #ifndef EVENKEEL_BASE_H
 #define EVENKEEL_BASE_H
 

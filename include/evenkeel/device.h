@@ -1,13 +1,14 @@
 /* device.h: devices, their memory ledger and their capacity.
  *
- * `cpu` is plain memory, where files are read and batches are assembled; it computes with the host's
- * kernels and has no capacity. `host:0..N-1` are logical accelerators on the CPU: each has its own
- * ledger, capacity, worker thread and share of the cores. `cuda:0..N-1` are GPUs.
+ * `cpu` is plain memory, where files are read and batches are assembled; it computes with the
+ * host's kernels and has no capacity. `host:0..N-1` are logical accelerators on the CPU: each has
+ * its own ledger, capacity, worker thread and share of the cores. `cuda:0..N-1` are GPUs.
  *
- * EVENKEEL_HOST_DEVICES says which host devices there are: a count ("4"), or a comma-separated list of
- * `[count x] capacity [@speed]`: "4x512M", "2x512M,2x256M@0.5". Capacity in bytes with K, M, G (powers
- * of 1024), 0 for none; a device of speed s in (0, 1] sleeps so that it takes 1/s of its time. Unset
- * means one host device per two cores, at least 1. The variable is read on first use;
+ * EVENKEEL_HOST_DEVICES says which host devices there are: a count ("4"), or a comma-separated list
+ * of
+ * `[count x] capacity [@speed]`: "4x512M", "2x512M,2x256M@0.5". Capacity in bytes with K, M, G
+ * (powers of 1024), 0 for none; a device of speed s in (0, 1] sleeps so that it takes 1/s of its
+ * time. Unset means one host device per two cores, at least 1. The variable is read on first use;
  * ek_host_devices_configure overrides it. */
 #ifndef EVENKEEL_DEVICE_H
 #define EVENKEEL_DEVICE_H
@@ -26,8 +27,8 @@ typedef struct ek_device {
 
 enum { EK_MAX_DEVICES = 64 };
 
-/* A list of devices by value. Empty means "all accelerators of the default kind" where an option asks
- * for devices. */
+/* A list of devices by value. Empty means "all accelerators of the default kind" where an option
+ * asks for devices. */
 typedef struct ek_device_list {
     int count;
     ek_device devices[EK_MAX_DEVICES];
@@ -62,14 +63,14 @@ EK_API int ek_device_count(ek_device_kind kind);
 /* The kind used where none is named: EK_CUDA where there is one, else EK_HOST. */
 EK_API ek_device_kind ek_default_device_kind(void);
 
-/* The first `count` devices of a kind; count 0 takes all. More than there are: an error, and an empty
- * list. */
+/* The first `count` devices of a kind; count 0 takes all. More than there are: an error, and an
+ * empty list. */
 EK_API ek_device_list ek_devices(ek_device_kind kind, int count);
 
 /* A list from devices: EK_DEVICES(ek_host(2), ek_host(0)). */
 EK_API ek_device_list ek_device_list_of(const ek_device *devices, int count);
-#define EK_DEVICES(...)                                                                            \
-    ek_device_list_of((const ek_device[]){__VA_ARGS__},                                            \
+#define EK_DEVICES(...)                                 \
+    ek_device_list_of((const ek_device[]){__VA_ARGS__}, \
                       (int)(sizeof((const ek_device[]){__VA_ARGS__}) / sizeof(ek_device)))
 
 /* Writes "cpu", "host:2" or "cuda:1" to `text` (at least 16 bytes); returns it. */
@@ -78,8 +79,9 @@ EK_API char *ek_device_name(ek_device device, char text[16]);
 /* Parses what ek_device_name writes. Returns 0 or EK_E_DEVICE. */
 EK_API int ek_device_parse(const char *text, ek_device *device);
 
-/* Replaces the host devices by those of `specification` (the grammar above). Returns EK_E_INVALID with
- * the position of the fault, or EK_E_STATE when a host device is in use (tensors live on it). */
+/* Replaces the host devices by those of `specification` (the grammar above). Returns EK_E_INVALID
+ * with the position of the fault, or EK_E_STATE when a host device is in use (tensors live on it).
+ */
 EK_API int ek_host_devices_configure(const char *specification);
 
 /* Threads a host device computes with, by default its share of the cores (at least 1). Returns
@@ -89,19 +91,19 @@ EK_API int ek_device_threads(ek_device device);
 
 /* ---- memory ---- */
 
-#define EK_MEMORY_MAP(X)                                                                           \
-    X(PARAMETER, "parameter")                                                                      \
-    X(GRADIENT, "gradient")                                                                        \
-    X(OPTIMIZER, "optimizer")                                                                      \
-    X(ACTIVATION, "activation")                                                                    \
-    X(COMMUNICATION, "communication")                                                              \
+#define EK_MEMORY_MAP(X)              \
+    X(PARAMETER, "parameter")         \
+    X(GRADIENT, "gradient")           \
+    X(OPTIMIZER, "optimizer")         \
+    X(ACTIVATION, "activation")       \
+    X(COMMUNICATION, "communication") \
     X(WORKSPACE, "workspace")
 
 typedef enum ek_memory_category {
 #define EK_MEMORY_ENUM(name, text) EK_MEMORY_##name,
     EK_MEMORY_MAP(EK_MEMORY_ENUM)
 #undef EK_MEMORY_ENUM
-    EK_MEMORY_CATEGORIES
+        EK_MEMORY_CATEGORIES
 } ek_memory_category;
 
 EK_API const char *ek_memory_category_name(ek_memory_category category);
@@ -126,14 +128,15 @@ EK_API int ek_memory_get(ek_device device, ek_memory_stats *stats);
 /* Starts a new peak at what is in use now. */
 EK_API int ek_memory_reset_peak(ek_device device);
 
-/* Limits the reserved bytes of a device (0: no limit). Returns EK_E_STATE if more is in use already. */
+/* Limits the reserved bytes of a device (0: no limit). Returns EK_E_STATE if more is in use
+ * already. */
 EK_API int ek_memory_set_capacity(ek_device device, uint64_t nbytes);
 
 /* Gives cached blocks back to the system. */
 EK_API int ek_memory_trim(ek_device device);
 
-/* What the calling thread allocates from now on is counted as `category`; returns the category before.
- * The default is EK_MEMORY_ACTIVATION; the library sets the others where they apply. */
+/* What the calling thread allocates from now on is counted as `category`; returns the category
+ * before. The default is EK_MEMORY_ACTIVATION; the library sets the others where they apply. */
 EK_API ek_memory_category ek_memory_set_category(ek_memory_category category);
 
 /* Parses "512M", "1.5G", "4096" into bytes. Returns 0 or EK_E_INVALID. */

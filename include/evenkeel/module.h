@@ -1,8 +1,8 @@
 /* module.h: modules, the library's and the user's own.
  *
  * A module is a struct whose first member is an ek_module. A type record gives its name, size and
- * functions. Parameters, buffers and children are registered by the address of the member that holds
- * them; from this, replication, checkpoints and optimizers work for any module:
+ * functions. Parameters, buffers and children are registered by the address of the member that
+ * holds them; from this, replication, checkpoints and optimizers work for any module:
  *
  *     typedef struct { ek_module module; ek_tensor *scale; ek_module *body; } scaled;
  *
@@ -20,8 +20,8 @@
  *     ek_register_parameter(&self->module, "scale", &self->scale, ek_ones(EK_SHAPE(1)));
  *     ek_register_module(&self->module, "body", &self->body, ek_linear(4, 4));
  *
- * A replica is a copy of the struct in which the registered members point to the replica's tensors and
- * children, so plain fields are shared by value and pointers in them are shared as they are. */
+ * A replica is a copy of the struct in which the registered members point to the replica's tensors
+ * and children, so plain fields are shared by value and pointers in them are shared as they are. */
 #ifndef EVENKEEL_MODULE_H
 #define EVENKEEL_MODULE_H
 
@@ -44,19 +44,21 @@ typedef struct ek_module_type {
     const char *name;
     size_t size; /* of the struct that embeds ek_module */
 
-    /* Gives the output, in the caller's scope; EK_VALUE_ERROR (or a NULL tensor's value) on error. */
+    /* Gives the output, in the caller's scope; EK_VALUE_ERROR (or a NULL tensor's value) on error.
+     */
     ek_value (*forward)(ek_module *self, const ek_args *args);
 
-    /* Optional: frees what the struct owns beside its registered members. Not called for replicas. */
+    /* Optional: frees what the struct owns beside its registered members. Not called for replicas.
+     */
     void (*destroy)(ek_module *self);
 
-    /* Optional, for criteria: the number that the mean of this loss divides by, a scalar tensor on the
-     * inputs' device, without a gradient. With it the forward's scalar result must be that mean. Without
-     * it a mean is taken to be over samples. */
+    /* Optional, for criteria: the number that the mean of this loss divides by, a scalar tensor on
+     * the inputs' device, without a gradient. With it the forward's scalar result must be that
+     * mean. Without it a mean is taken to be over samples. */
     ek_tensor *(*denominator)(ek_module *self, const ek_args *args);
 
-    /* Optional, for criteria: true where this loss is a sum, so that devices' losses add up and nothing
-     * divides them; `denominator` is not asked then. Without it a scalar loss is a mean. */
+    /* Optional, for criteria: true where this loss is a sum, so that devices' losses add up and
+     * nothing divides them; `denominator` is not asked then. Without it a scalar loss is a mean. */
     bool (*is_sum)(ek_module *self);
 
     /* Optional: called on each replica after replication, first replica first, once the callback is
@@ -81,18 +83,18 @@ EK_API ek_module *ek_module_new(const ek_module_type *type);
 /* Frees a module with its children, parameters and buffers; NULL is ignored. */
 EK_API void ek_module_free(ek_module *module);
 
-/* Registers *member under `name` (copied; no dots) and stores `tensor` there, keeping a reference: a
- * parameter, which is made to require a gradient, or a buffer. `member` must lie within the struct; with
- * member NULL the module's table alone holds the tensor (where their number is known at run time only).
- * tensor NULL registers an absent one (a bias that is off). Returns 0, the pending error when tensor is
- * the result of a failed operation, or EK_E_INVALID (name taken or malformed, member outside of the
- * struct). */
+/* Registers *member under `name` (copied; no dots) and stores `tensor` there, keeping a reference:
+ * a parameter, which is made to require a gradient, or a buffer. `member` must lie within the
+ * struct; with member NULL the module's table alone holds the tensor (where their number is known
+ * at run time only). tensor NULL registers an absent one (a bias that is off). Returns 0, the
+ * pending error when tensor is the result of a failed operation, or EK_E_INVALID (name taken or
+ * malformed, member outside of the struct). */
 EK_API int ek_register_parameter(ek_module *module, const char *name, ek_tensor **member,
                                  ek_tensor *tensor);
 EK_API int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member,
                               ek_tensor *tensor);
-/* The module takes ownership of `child`, also when it fails. A child that has a parent already is shared
- * by both. */
+/* The module takes ownership of `child`, also when it fails. A child that has a parent already is
+ * shared by both. */
 EK_API int ek_register_module(ek_module *module, const char *name, ek_module **member,
                               ek_module *child);
 
@@ -105,8 +107,8 @@ EK_API ek_module *ek_module_finish(ek_module *module);
 /* ek_forward(module, x, y): up to 8 tensors or values. */
 EK_API ek_value ek_module_forward(ek_module *module, const ek_args *args);
 #define ek_forward(module, ...) ek_forward_kw((module), ek_value_none(), __VA_ARGS__)
-#define ek_forward_kw(module, keyword_arguments, ...)                                              \
-    ek_module_forward((module), &(const ek_args){EK_VALUES(__VA_ARGS__),                           \
+#define ek_forward_kw(module, keyword_arguments, ...)                    \
+    ek_module_forward((module), &(const ek_args){EK_VALUES(__VA_ARGS__), \
                                                  EK_VALUES_COUNT(__VA_ARGS__), keyword_arguments})
 
 /* One tensor in, one tensor out. */
@@ -134,7 +136,8 @@ EK_API int64_t ek_module_parameter_count(ek_module *module); /* elements */
 /* ---- changing ---- */
 
 EK_API void ek_module_train(ek_module *module, bool training);
-/* Moves parameters and buffers; handles stay valid. Gradients are dropped. */
+/* Moves parameters and buffers; handles stay valid. Gradients of what moves are dropped. On an
+ * error nothing has moved. */
 EK_API int ek_module_to_device(ek_module *module, ek_device device);
 EK_API int ek_module_to_dtype(ek_module *module, ek_dtype dtype);
 /* Removes all gradients. */

@@ -1,6 +1,6 @@
-/* nn.h: the library's modules. Each constructor returns a module owned by the caller (or by the module
- * it is given to), or NULL with an error. Initial values are PyTorch's to the bit: drawn from the
- * default generator, in PyTorch's order, in f32 on the CPU. */
+/* nn.h: the library's modules. Each constructor returns a module owned by the caller (or by the
+ * module it is given to), or NULL with an error. Initial values are PyTorch's to the bit: drawn
+ * from the default generator, in PyTorch's order, in f32 on the CPU. */
 #ifndef EVENKEEL_NN_H
 #define EVENKEEL_NN_H
 
@@ -9,11 +9,11 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* Calls its children one after the other; each takes the output of the one before. Takes ownership of
- * all, also when one is NULL (a constructor that failed): then everything is freed. */
+/* Calls its children one after the other; each takes the output of the one before. Takes ownership
+ * of all, also when one is NULL (a constructor that failed): then everything is freed. */
 EK_API ek_module *ek_sequential_of(ek_module *const *modules, int count);
-#define ek_sequential(...)                                                                         \
-    ek_sequential_of((ek_module *const[]){__VA_ARGS__},                                            \
+#define ek_sequential(...)                              \
+    ek_sequential_of((ek_module *const[]){__VA_ARGS__}, \
                      (int)(sizeof((ek_module *const[]){__VA_ARGS__}) / sizeof(ek_module *)))
 
 typedef struct ek_linear_options {
@@ -29,12 +29,13 @@ typedef struct ek_conv2d_options {
     int keywords;
     int64_t in_channels, out_channels;
     int kernel;
-    int stride;   /* default 1 */
+    int stride; /* default 1 */
     int padding;
-    int dilation; /* default 1 */
-    int groups;   /* default 1 */
+    int dilation;   /* default 1 */
+    int groups;     /* default 1 */
     ek_switch bias; /* default on */
-    int kernel_hw[2], stride_hw[2], padding_hw[2], dilation_hw[2]; /* where height and width differ */
+    int kernel_hw[2], stride_hw[2], padding_hw[2],
+        dilation_hw[2]; /* where height and width differ */
 } ek_conv2d_options;
 EK_API ek_module *ek_conv2d_with(ek_conv2d_options options);
 #define ek_conv2d(...) ek_conv2d_with((ek_conv2d_options){.keywords = 0, __VA_ARGS__})
@@ -42,8 +43,8 @@ EK_API ek_module *ek_conv2d_with(ek_conv2d_options options);
 typedef struct ek_norm_options {
     int keywords;
     int64_t features;
-    double eps;      /* default 1e-5 */
-    double momentum; /* default 0.1; EK_ZERO for 0 */
+    double eps;                    /* default 1e-5 */
+    double momentum;               /* default 0.1; EK_ZERO for 0 */
     ek_switch affine;              /* default on */
     ek_switch track_running_stats; /* default on */
 } ek_norm_options;
@@ -92,12 +93,12 @@ EK_API ek_module *ek_nll_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_mse_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_l1_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_bce_with_logits_loss_with(ek_criterion_options options);
-#define ek_cross_entropy_loss(...)                                                                 \
+#define ek_cross_entropy_loss(...) \
     ek_cross_entropy_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
 #define ek_nll_loss(...) ek_nll_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
 #define ek_mse_loss(...) ek_mse_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
 #define ek_l1_loss(...) ek_l1_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
-#define ek_bce_with_logits_loss(...)                                                               \
+#define ek_bce_with_logits_loss(...) \
     ek_bce_with_logits_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
 
 /* ---- initialisation, in place, from the default generator ---- */

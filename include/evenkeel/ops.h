@@ -1,10 +1,10 @@
-/* ops.h: differentiable operations on tensors. What has a module too (relu, conv2d, ...) is here under
- * `ek_f_`, as in torch.nn.functional.
+/* ops.h: differentiable operations on tensors. What has a module too (relu, conv2d, ...) is here
+ * under `ek_f_`, as in torch.nn.functional.
  *
- * Operands of one operation live on one device (EK_E_DEVICE otherwise; scalars of zero dimensions on
- * cpu are welcome anywhere) and have one dtype (EK_E_DTYPE). A NULL operand gives NULL. Results belong
- * to the caller's scope. Every result that can carry a gradient does. Names ending in `_` write in
- * place and bump the version. `dim` may be negative. */
+ * Operands of one operation live on one device (EK_E_DEVICE otherwise; scalars of zero dimensions
+ * on cpu are welcome anywhere) and have one dtype (EK_E_DTYPE). A NULL operand gives NULL. Results
+ * belong to the caller's scope. Every result that can carry a gradient does. Names ending in `_`
+ * write in place and bump the version. `dim` may be negative. */
 #ifndef EVENKEEL_OPS_H
 #define EVENKEEL_OPS_H
 
@@ -32,8 +32,9 @@ EK_API ek_tensor *ek_square(ek_tensor *x);
 EK_API ek_tensor *ek_reciprocal(ek_tensor *x);
 EK_API ek_tensor *ek_exp(ek_tensor *x);
 EK_API ek_tensor *ek_log(ek_tensor *x);
-EK_API ek_tensor *ek_sign(ek_tensor *x);                       /* gradient 0 */
-EK_API ek_tensor *ek_clamp(ek_tensor *x, double low, double high); /* gradient 1 inside and at the ends */
+EK_API ek_tensor *ek_sign(ek_tensor *x); /* gradient 0 */
+EK_API ek_tensor *ek_clamp(ek_tensor *x, double low,
+                           double high); /* gradient 1 inside and at the ends */
 
 /* Comparisons give u8 tensors of 0 and 1, without a gradient. */
 EK_API ek_tensor *ek_eq(ek_tensor *x, ek_tensor *y);
@@ -45,8 +46,8 @@ EK_API ek_tensor *ek_ge(ek_tensor *x, ek_tensor *y);
 /* condition (u8) ? x : y, broadcast together. */
 EK_API ek_tensor *ek_where(ek_tensor *condition, ek_tensor *x, ek_tensor *y);
 
-/* In place on x. Refused (EK_E_AUTOGRAD) for a leaf that requires a gradient while gradient mode is on,
- * and for views of such. y is broadcast to x. */
+/* In place on x. Refused (EK_E_AUTOGRAD) for a leaf that requires a gradient while gradient mode is
+ * on, and for views of such. y is broadcast to x. */
 EK_API ek_tensor *ek_add_(ek_tensor *x, ek_tensor *y);
 EK_API ek_tensor *ek_add_scaled_(ek_tensor *x, ek_tensor *y, double alpha);
 EK_API ek_tensor *ek_mul_(ek_tensor *x, ek_tensor *y);
@@ -64,8 +65,8 @@ EK_API ek_tensor *ek_f_tanh(ek_tensor *x);
 EK_API ek_tensor *ek_f_softplus(ek_tensor *x); /* log(1 + exp(x)), stable */
 EK_API ek_tensor *ek_f_softmax(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_f_log_softmax(ek_tensor *x, int dim);
-/* Zeroes elements with probability p and scales the others by 1 / (1 - p) when training; else x itself.
- * The mask is drawn from the default generator on the CPU: keep where u >= p. */
+/* Zeroes elements with probability p and scales the others by 1 / (1 - p) when training; else x
+ * itself. The mask is drawn from the default generator on the CPU: keep where u >= p. */
 EK_API ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training);
 
 /* ---- reductions ---- */
@@ -78,8 +79,8 @@ typedef struct ek_reduce_options {
     bool keepdim;
 } ek_reduce_options;
 
-/* ek_sum(x) sums all; ek_sum(x, .dims = {0, 2}, .dim_count = 2, .keepdim = true). f32 sums are made in
- * pairwise or blocked order, the same for every number of threads. */
+/* ek_sum(x) sums all; ek_sum(x, .dims = {0, 2}, .dim_count = 2, .keepdim = true). f32 sums are made
+ * in pairwise or blocked order, the same for every number of threads. */
 EK_API ek_tensor *ek_sum_with(ek_reduce_options options);
 EK_API ek_tensor *ek_mean_with(ek_reduce_options options);
 #define ek_sum(...) ek_sum_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
@@ -102,8 +103,8 @@ EK_API ek_tensor *ek_squeeze(ek_tensor *x, int dim);
 /* Dimension i of the result is dimension order.dims[i] of x. A view. */
 EK_API ek_tensor *ek_permute(ek_tensor *x, ek_shape order);
 EK_API ek_tensor *ek_transpose(ek_tensor *x, int dim0, int dim1);
-/* Elements start, start + step, ... below end along `dim`; negative start and end count from the end.
- * A view; step > 0. */
+/* Elements start, start + step, ... below end along `dim`; negative start and end count from the
+ * end. A view; step > 0. */
 EK_API ek_tensor *ek_slice(ek_tensor *x, int dim, int64_t start, int64_t end, int64_t step);
 EK_API ek_tensor *ek_narrow(ek_tensor *x, int dim, int64_t start, int64_t length);
 /* Element `index` along `dim`, which disappears. A view. */
@@ -118,8 +119,8 @@ EK_API ek_tensor *ek_to_device(ek_tensor *x, ek_device device);
 EK_API ek_tensor *ek_cat(ek_tensor *const *tensors, int count, int dim);
 EK_API ek_tensor *ek_stack(ek_tensor *const *tensors, int count, int dim);
 /* Writes views to `out`. split: pieces of `size`, the last may be smaller; chunk: torch.chunk. Both
- * return how many pieces there are (at most `capacity`, else EK_E_INVALID). split_sizes: sizes that add
- * up to the dimension; returns 0. */
+ * return how many pieces there are (at most `capacity`, else EK_E_INVALID). split_sizes: sizes that
+ * add up to the dimension; returns 0. */
 EK_API int ek_split(ek_tensor *x, int64_t size, int dim, ek_tensor **out, int capacity);
 EK_API int ek_chunk(ek_tensor *x, int chunks, int dim, ek_tensor **out, int capacity);
 EK_API int ek_split_sizes(ek_tensor *x, const int64_t *sizes, int count, int dim, ek_tensor **out);
@@ -129,14 +130,15 @@ EK_API int ek_chunk_sizes(int64_t n, int k, int64_t *sizes);
 /* ---- indexing: index is i64, bounds are checked (EK_E_INVALID) ---- */
 
 EK_API ek_tensor *ek_index_select(ek_tensor *x, int dim, ek_tensor *index);
-/* out[i][j] = x[index[i][j]][j] for dim 0, as torch.gather; and its adjoint, torch.scatter_add on zeros
- * of `shape`. */
+/* out[i][j] = x[index[i][j]][j] for dim 0, as torch.gather; and its adjoint, torch.scatter_add on
+ * zeros of `shape`. */
 EK_API ek_tensor *ek_gather_dim(ek_tensor *x, int dim, ek_tensor *index);
 EK_API ek_tensor *ek_scatter_add_dim(ek_tensor *x, int dim, ek_tensor *index, ek_shape shape);
 
 /* ---- matrices ---- */
 
-/* 2-d by 2-d, or batched (..., n, k) by (..., k, m) with broadcast batches; 1-d operands as in torch. */
+/* 2-d by 2-d, or batched (..., n, k) by (..., k, m) with broadcast batches; 1-d operands as in
+ * torch. */
 EK_API ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y);
 /* x (..., in) times weight (out, in) transposed, plus bias (out) or NULL. */
 EK_API ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias);
@@ -163,9 +165,9 @@ typedef struct ek_pool_options {
     int kernel;
     int stride; /* default: kernel */
     int padding;
-    int dilation;                 /* max pooling only; default 1 */
+    int dilation; /* max pooling only; default 1 */
     bool ceil_mode;
-    ek_switch count_include_pad;  /* average pooling only; default on */
+    ek_switch count_include_pad; /* average pooling only; default on */
     int kernel_hw[2], stride_hw[2], padding_hw[2];
 } ek_pool_options;
 EK_API ek_tensor *ek_f_max_pool2d_with(ek_pool_options options);
@@ -183,17 +185,17 @@ EK_API ek_tensor *ek_f_upsample(ek_tensor *x, int64_t height, int64_t width, ek_
 
 typedef struct ek_batch_norm_options {
     int keywords;
-    ek_tensor *x;                           /* (N, C) or (N, C, ...) */
-    ek_tensor *weight, *bias;               /* (C) or NULL */
-    ek_tensor *running_mean, *running_var;  /* (C) or NULL; updated when training */
-    bool training;                          /* or where there are no running statistics */
-    double momentum;                        /* default 0.1; EK_ZERO for 0 */
-    double eps;                             /* default 1e-5 */
+    ek_tensor *x;                          /* (N, C) or (N, C, ...) */
+    ek_tensor *weight, *bias;              /* (C) or NULL */
+    ek_tensor *running_mean, *running_var; /* (C) or NULL; updated when training */
+    bool training;                         /* or where there are no running statistics */
+    double momentum;                       /* default 0.1; EK_ZERO for 0 */
+    double eps;                            /* default 1e-5 */
 } ek_batch_norm_options;
-/* Training: biased variance normalises, the unbiased one goes into running_var. One value per channel
- * when training is EK_E_SHAPE ("Expected more than 1 value per channel"). */
+/* Training: biased variance normalises, the unbiased one goes into running_var. One value per
+ * channel when training is EK_E_SHAPE ("Expected more than 1 value per channel"). */
 EK_API ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options);
-#define ek_f_batch_norm(...)                                                                       \
+#define ek_f_batch_norm(...) \
     ek_f_batch_norm_with((ek_batch_norm_options){.keywords = 0, __VA_ARGS__})
 
 /* ---- losses ---- */
@@ -206,28 +208,29 @@ typedef struct ek_loss_options {
     ek_tensor *target;
     ek_tensor *weight; /* per class (nll, cross entropy) or per element (bce), or NULL */
     ek_reduction reduction;
-    int64_t ignore_index;    /* nll, cross entropy; default -100; EK_ZERO for class 0 */
-    double label_smoothing;  /* cross entropy */
-    ek_tensor *pos_weight;   /* bce with logits */
+    int64_t ignore_index;   /* nll, cross entropy; default -100; EK_ZERO for class 0 */
+    double label_smoothing; /* cross entropy */
+    ek_tensor *pos_weight;  /* bce with logits */
 } ek_loss_options;
 
-/* input (N, C) or (N, C, d1, ...), target i64 (N) or (N, d1, ...). A target outside [0, C) that is not
- * ignore_index is EK_E_INVALID. Mean divides by the sum of the weights of targets that count. */
+/* input (N, C) or (N, C, d1, ...), target i64 (N) or (N, d1, ...). A target outside [0, C) that is
+ * not ignore_index is EK_E_INVALID. Mean divides by the sum of the weights of targets that count.
+ */
 EK_API ek_tensor *ek_f_nll_loss_with(ek_loss_options options);
 EK_API ek_tensor *ek_f_cross_entropy_with(ek_loss_options options);
 EK_API ek_tensor *ek_f_mse_loss_with(ek_loss_options options);
 EK_API ek_tensor *ek_f_l1_loss_with(ek_loss_options options);
 EK_API ek_tensor *ek_f_bce_with_logits_with(ek_loss_options options);
 #define ek_f_nll_loss(...) ek_f_nll_loss_with((ek_loss_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_cross_entropy(...)                                                                    \
+#define ek_f_cross_entropy(...) \
     ek_f_cross_entropy_with((ek_loss_options){.keywords = 0, __VA_ARGS__})
 #define ek_f_mse_loss(...) ek_f_mse_loss_with((ek_loss_options){.keywords = 0, __VA_ARGS__})
 #define ek_f_l1_loss(...) ek_f_l1_loss_with((ek_loss_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_bce_with_logits(...)                                                                  \
+#define ek_f_bce_with_logits(...) \
     ek_f_bce_with_logits_with((ek_loss_options){.keywords = 0, __VA_ARGS__})
 
-/* The sum of the weights of the targets that count, as a scalar of `dtype` on the target's device: what
- * the mean of nll_loss and cross_entropy divides by. weight may be NULL. */
+/* The sum of the weights of the targets that count, as a scalar of `dtype` on the target's device:
+ * what the mean of nll_loss and cross_entropy divides by. weight may be NULL. */
 EK_API ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,
                                    ek_dtype dtype);
 

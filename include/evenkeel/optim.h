@@ -1,8 +1,8 @@
 /* optim.h: optimizers to PyTorch's formulas, schedules, gradient clipping.
  *
  * An optimizer keeps references to its parameters and one state per parameter. Parameters without a
- * gradient are skipped, their state too. Neighbouring parameters that live in one slab are stepped by
- * one fused kernel. */
+ * gradient are skipped, their state too. Neighbouring parameters that live in one slab are stepped
+ * by one fused kernel. */
 #ifndef EVENKEEL_OPTIM_H
 #define EVENKEEL_OPTIM_H
 
@@ -14,15 +14,15 @@ typedef struct ek_optimizer ek_optimizer;
 
 typedef struct ek_optimizer_options {
     int keywords;
-    ek_module *module; /* whose parameters form group 0; NULL: no group yet */
-    double lr;         /* default 1e-3; EK_ZERO for 0 */
-    double momentum;   /* SGD */
-    double dampening;  /* SGD */
+    ek_module *module;   /* whose parameters form group 0; NULL: no group yet */
+    double lr;           /* default 1e-3; EK_ZERO for 0 */
+    double momentum;     /* SGD */
+    double dampening;    /* SGD */
     double weight_decay; /* AdamW's default is 1e-2; EK_ZERO for 0 */
-    bool nesterov;     /* SGD: needs momentum and no dampening */
+    bool nesterov;       /* SGD: needs momentum and no dampening */
     double beta1, beta2; /* Adam: default 0.9, 0.999; EK_ZERO for 0 */
-    double eps;        /* Adam: default 1e-8 */
-    bool amsgrad;      /* Adam */
+    double eps;          /* Adam: default 1e-8 */
+    bool amsgrad;        /* Adam */
     bool maximize;
 } ek_optimizer_options;
 
@@ -36,8 +36,8 @@ EK_API ek_optimizer *ek_adamw_with(ek_optimizer_options options);
 #define ek_adamw(...) ek_adamw_with((ek_optimizer_options){.keywords = 0, __VA_ARGS__})
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
 
-/* Adds a group with options of its own (options.module is ignored); returns its index. A parameter that
- * is in a group already is EK_E_INVALID. */
+/* Adds a group with options of its own (options.module is ignored); returns its index. A parameter
+ * that is in a group already is EK_E_INVALID. */
 EK_API int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
                                   ek_optimizer_options options);
 EK_API int ek_optimizer_group_count(const ek_optimizer *optimizer);
@@ -50,8 +50,8 @@ EK_API int ek_step(ek_optimizer *optimizer);
 /* Removes the gradients of all parameters. */
 EK_API void ek_zero_grad(ek_optimizer *optimizer);
 
-/* State of one parameter, for checkpoints: "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq";
- * NULL without an error where there is none yet. Owned by the optimizer. */
+/* State of one parameter, for checkpoints: "momentum_buffer", "exp_avg", "exp_avg_sq",
+ * "max_exp_avg_sq"; NULL without an error where there is none yet. Owned by the optimizer. */
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);
 
@@ -63,9 +63,9 @@ EK_API ek_schedule *ek_cosine_schedule(ek_optimizer *optimizer, int64_t steps, d
 EK_API int ek_schedule_step(ek_schedule *schedule);
 EK_API void ek_schedule_free(ek_schedule *schedule);
 
-/* Scales the gradients of all parameters so that their joint 2-norm is at most max_norm; writes the norm
- * before to *norm (may be NULL). As torch.nn.utils.clip_grad_norm_. A norm that is not finite is
- * EK_E_INVALID, and the gradients stay. */
+/* Scales the gradients of all parameters so that their joint 2-norm is at most max_norm; writes the
+ * norm before to *norm (may be NULL). As torch.nn.utils.clip_grad_norm_. A norm that is not finite
+ * is EK_E_INVALID, and the gradients stay. */
 EK_API int ek_clip_grad_norm(ek_optimizer *optimizer, double max_norm, double *norm);
 EK_API int ek_clip_grad_value(ek_optimizer *optimizer, double max_value);
 

@@ -1,7 +1,7 @@
 /* random.h: PyTorch's CPU random numbers, bit for bit (Linux x86-64, fused multiply-add).
  *
- * A generator is a Mersenne Twister with PyTorch's seeding and draw order. Numbers are always drawn on
- * the CPU and copied to the tensor's device, so that they don't depend on it. */
+ * A generator is a Mersenne Twister with PyTorch's seeding and draw order. Numbers are always drawn
+ * on the CPU and copied to the tensor's device, so that they don't depend on it. */
 #ifndef EVENKEEL_RANDOM_H
 #define EVENKEEL_RANDOM_H
 
@@ -11,8 +11,8 @@ EK_BEGIN_DECLARATIONS
 
 typedef struct ek_generator ek_generator;
 
-/* A generator of the caller's own; NULL when memory is short. Free with ek_generator_free. Not to be
- * used by two threads at the same time. */
+/* A generator of the caller's own; NULL when memory is short. Free with ek_generator_free. Not to
+ * be used by two threads at the same time. */
 EK_API ek_generator *ek_generator_new(uint64_t seed);
 EK_API void ek_generator_free(ek_generator *generator);
 EK_API void ek_generator_seed(ek_generator *generator, uint64_t seed);
@@ -45,7 +45,7 @@ EK_API ek_tensor *ek_randn_with(ek_tensor_options options);
 #define ek_randn(...) ek_randn_with((ek_tensor_options){.keywords = 0, __VA_ARGS__})
 /* i64 in [low, high): ek_randint(0, 10, EK_SHAPE(4)). options.dtype is ignored. */
 EK_API ek_tensor *ek_randint_with(int64_t low, int64_t high, ek_tensor_options options);
-#define ek_randint(low, high, ...)                                                                 \
+#define ek_randint(low, high, ...) \
     ek_randint_with((low), (high), (ek_tensor_options){.keywords = 0, __VA_ARGS__})
 
 /* A random permutation of 0..count-1, written to `out`. */

@@ -34,10 +34,10 @@ EK_API struct ek_tensor *ek_keep(struct ek_tensor *tensor);
 /* Gives one reference back; NULL is ignored. Any thread. */
 EK_API void ek_release(struct ek_tensor *tensor);
 
-/* Ends the root scope of the calling thread, joins all workers and gives every device's cached memory
- * back. Afterwards the library can be used again from the start. Call with no other thread inside
- * the library. Returns 0, or EK_E_STATE with a sentence that names the device whose ledger is not
- * at zero (something is still kept). */
+/* Ends the root scope of the calling thread, joins all workers and gives every device's cached
+ * memory back. Afterwards the library can be used again from the start. Call with no other thread
+ * inside the library. Returns 0, or EK_E_STATE with a sentence that names the device whose ledger
+ * is not at zero (something is still kept). */
 EK_API int ek_shutdown(void);
 
 EK_END_DECLARATIONS

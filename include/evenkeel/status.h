@@ -2,9 +2,9 @@
  *
  * A function that returns int returns 0 (or a non-negative result) when all is well and a negative
  * code of the table below otherwise. A function that returns a pointer returns NULL on error. The
- * full sentence (operation, shapes, device, file and line) is kept per thread: the first error stays
- * pending until it is printed, taken or cleared, and later ones are dropped, so that a chain of
- * operations needs one check at its end. Every operation given a NULL tensor returns NULL.
+ * full sentence (operation, shapes, device, file and line) is kept per thread: the first error
+ * stays pending until it is printed, taken or cleared, and later ones are dropped, so that a chain
+ * of operations needs one check at its end. Every operation given a NULL tensor returns NULL.
  *
  * The library never exits, aborts or prints. Worker threads hand their errors to the caller. */
 #ifndef EVENKEEL_STATUS_H
@@ -16,20 +16,20 @@
 
 EK_BEGIN_DECLARATIONS
 
-#define EK_STATUS_MAP(X)                                                                           \
-    X(E_INVALID, -1, "invalid argument")                                                           \
-    X(E_SHAPE, -2, "shapes do not fit")                                                            \
-    X(E_DTYPE, -3, "wrong dtype")                                                                  \
-    X(E_DEVICE, -4, "wrong or unknown device")                                                     \
-    X(E_OUT_OF_MEMORY, -5, "device out of memory")                                                 \
-    X(E_NO_MEMORY, -6, "process out of memory")                                                    \
-    X(E_IO, -7, "input or output failed")                                                          \
-    X(E_FORMAT, -8, "malformed data")                                                              \
-    X(E_STATE, -9, "call not allowed in this state")                                               \
-    X(E_AUTOGRAD, -10, "gradient cannot be computed")                                              \
-    X(E_MODIFIED, -11, "saved tensor was modified in place")                                       \
-    X(E_ABORTED, -12, "given up because another replica failed")                                   \
-    X(E_BACKEND, -13, "a backend library failed")                                                  \
+#define EK_STATUS_MAP(X)                                         \
+    X(E_INVALID, -1, "invalid argument")                         \
+    X(E_SHAPE, -2, "shapes do not fit")                          \
+    X(E_DTYPE, -3, "wrong dtype")                                \
+    X(E_DEVICE, -4, "wrong or unknown device")                   \
+    X(E_OUT_OF_MEMORY, -5, "device out of memory")               \
+    X(E_NO_MEMORY, -6, "process out of memory")                  \
+    X(E_IO, -7, "input or output failed")                        \
+    X(E_FORMAT, -8, "malformed data")                            \
+    X(E_STATE, -9, "call not allowed in this state")             \
+    X(E_AUTOGRAD, -10, "gradient cannot be computed")            \
+    X(E_MODIFIED, -11, "saved tensor was modified in place")     \
+    X(E_ABORTED, -12, "given up because another replica failed") \
+    X(E_BACKEND, -13, "a backend library failed")                \
     X(E_USER, -14, "error in user code")
 
 typedef enum ek_status {
@@ -50,8 +50,8 @@ typedef struct ek_error_record {
     char message[1024];
 } ek_error_record;
 
-/* The calling thread's pending error: its status (0: none) and its sentence ("" if none). The string
- * stays valid until the error is cleared or taken. */
+/* The calling thread's pending error: its status (0: none) and its sentence ("" if none). The
+ * string stays valid until the error is cleared or taken. */
 EK_API int ek_error_status(void);
 EK_API const char *ek_error_message(void);
 
@@ -61,7 +61,8 @@ EK_API void ek_error_clear(void);
 /* Moves the pending error into *record and clears it; returns its status (0: none was pending). */
 EK_API int ek_error_take(ek_error_record *record);
 
-/* Makes *record the pending error of the calling thread unless one is pending; returns its status. */
+/* Makes *record the pending error of the calling thread unless one is pending; returns its status.
+ */
 EK_API int ek_error_raise(const ek_error_record *record);
 
 /* Writes "evenkeel: <sentence>\n" to `stream` and clears the error; writes nothing if none is
@@ -74,8 +75,8 @@ EK_API int ek_error_set(int status, const char *file, int line, const char *form
     EK_PRINTF(4, 5);
 #define ek_error(status, ...) ek_error_set(status, __FILE__, __LINE__, __VA_ARGS__)
 
-/* Log lines (plans, fall-backs, warnings) go to this function, or nowhere when it is NULL (default).
- * Called from any thread, one call at a time. */
+/* Log lines (plans, fall-backs, warnings) go to this function, or nowhere when it is NULL
+ * (default). Called from any thread, one call at a time. */
 typedef enum ek_log_level { EK_LOG_DEBUG, EK_LOG_INFO, EK_LOG_WARNING } ek_log_level;
 typedef void ek_log_function(ek_log_level level, const char *line, void *user);
 EK_API void ek_set_log(ek_log_function *function, void *user);

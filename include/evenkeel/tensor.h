@@ -1,8 +1,9 @@
 /* tensor.h: strided tensors.
  *
- * A tensor is a reference-counted handle: dtype, shape, strides (in elements), an offset into a storage
- * on one device, and its place in the autograd graph. Handles are not to be used by two threads at the
- * same time unless both only read. Functions that make a tensor give it to the caller's scope. */
+ * A tensor is a reference-counted handle: dtype, shape, strides (in elements), an offset into a
+ * storage on one device, and its place in the autograd graph. Handles are not to be used by two
+ * threads at the same time unless both only read. Functions that make a tensor give it to the
+ * caller's scope. */
 #ifndef EVENKEEL_TENSOR_H
 #define EVENKEEL_TENSOR_H
 
@@ -25,8 +26,8 @@ static inline bool ek_dtype_is_floating(ek_dtype dtype)
     return dtype == EK_F32 || dtype == EK_F64 || dtype == EK_BF16;
 }
 
-/* Order of the elements in memory. Four-dimensional activations and weights are channels-last: shape
- * stays N, C, H, W while memory runs N, H, W, C. */
+/* Order of the elements in memory. Four-dimensional activations and weights are channels-last:
+ * shape stays N, C, H, W while memory runs N, H, W, C. */
 typedef enum ek_memory_format { EK_CONTIGUOUS = 0, EK_CHANNELS_LAST = 1 } ek_memory_format;
 
 typedef struct ek_shape {
@@ -35,8 +36,8 @@ typedef struct ek_shape {
 } ek_shape;
 
 /* EK_SHAPE(2, 3) is a shape of two dimensions; a scalar's is ek_scalar_shape(). */
-#define EK_SHAPE(...)                                                                              \
-    ((ek_shape){.ndim = (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)),           \
+#define EK_SHAPE(...)                                                                    \
+    ((ek_shape){.ndim = (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
                 .dims = {__VA_ARGS__}})
 
 static inline ek_shape ek_scalar_shape(void)
@@ -61,9 +62,9 @@ typedef struct ek_tensor_options {
     bool requires_grad;
 } ek_tensor_options;
 
-/* ek_empty(EK_SHAPE(2, 3), .dtype = EK_F64, .device = ek_host(1)), likewise zeros and ones. A size may
- * be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions, EK_E_DEVICE,
- * EK_E_OUT_OF_MEMORY, EK_E_DTYPE for requires_grad of a dtype that is not floating. */
+/* ek_empty(EK_SHAPE(2, 3), .dtype = EK_F64, .device = ek_host(1)), likewise zeros and ones. A size
+ * may be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions,
+ * EK_E_DEVICE, EK_E_OUT_OF_MEMORY, EK_E_DTYPE for requires_grad of a dtype that is not floating. */
 EK_API ek_tensor *ek_empty_with(ek_tensor_options options);
 EK_API ek_tensor *ek_zeros_with(ek_tensor_options options);
 EK_API ek_tensor *ek_ones_with(ek_tensor_options options);
@@ -74,9 +75,10 @@ EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
 /* ek_full(0.5, EK_SHAPE(2, 3), ...) */
 #define ek_full(value, ...) ek_full_with((value), (ek_tensor_options){.keywords = 0, __VA_ARGS__})
 
-/* Copies ek_shape_count(shape) elements, in row-major order, from `data` (elements of options.dtype). */
+/* Copies ek_shape_count(shape) elements, in row-major order, from `data` (elements of
+ * options.dtype). */
 EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options);
-#define ek_from_data(data, ...)                                                                    \
+#define ek_from_data(data, ...) \
     ek_from_data_with((data), (ek_tensor_options){.keywords = 0, __VA_ARGS__})
 
 /* 0, 1, ..., count - 1. */
@@ -109,8 +111,9 @@ EK_API int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes);
 /* Copies `nbytes` in row-major order from `data` into the tensor and bumps its version. */
 EK_API int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes);
 
-/* The address of the first element where the CPU can read it (cpu and host devices), else NULL without
- * an error. Valid as long as the tensor is; a caller who writes there calls ek_tensor_touch. */
+/* The address of the first element where the CPU can read it (cpu and host devices), else NULL
+ * without an error. Valid as long as the tensor is; a caller who writes there calls
+ * ek_tensor_touch. */
 EK_API void *ek_tensor_data(const ek_tensor *tensor);
 
 /* Says that the caller wrote to the tensor's memory. */

@@ -1,7 +1,8 @@
 /* value.h: what modules take and give: a tensor, or a nest of lists and dictionaries.
  *
  * A value is small and passed by value. Its tensor, list or dictionary belongs to the scope of the
- * thread that made it, like any tensor. Lists and dictionaries hold references to what is in them. */
+ * thread that made it, like any tensor. Lists and dictionaries hold references to what is in them.
+ */
 #ifndef EVENKEEL_VALUE_H
 #define EVENKEEL_VALUE_H
 
@@ -26,8 +27,8 @@ typedef struct ek_dict ek_dict;
 
 typedef struct ek_value {
     ek_value_kind kind;
-    /* Set on lists that hold one element per device already: a data-parallel model's outputs, inputs
-     * and targets that were scattered before. */
+    /* Set on lists that hold one element per device already: a data-parallel model's outputs,
+     * inputs and targets that were scattered before. */
     bool per_device;
     union {
         ek_tensor *tensor;
@@ -59,8 +60,8 @@ typedef struct ek_value_entry {
 } ek_value_entry;
 EK_API ek_value ek_value_dict(const ek_value_entry *entries, int count);
 
-/* The tensor of a value; NULL with EK_E_INVALID where it is something else, NULL with the pending error
- * for an error. */
+/* The tensor of a value; NULL with EK_E_INVALID where it is something else, NULL with the pending
+ * error for an error. */
 EK_API ek_tensor *ek_value_tensor(ek_value value);
 
 /* Length of a list or dictionary; 0 for others. */
@@ -80,8 +81,14 @@ EK_API ek_value ek_scope_end_with_value(ek_scope *scope, ek_value value);
 /* EK_VALUE(x): a tensor or a value as a value. */
 #ifdef __cplusplus
 } /* extern "C" */
-static inline ek_value ek_to_value(ek_tensor *tensor) { return ek_value_of_tensor(tensor); }
-static inline ek_value ek_to_value(ek_value value) { return value; }
+static inline ek_value ek_to_value(ek_tensor *tensor)
+{
+    return ek_value_of_tensor(tensor);
+}
+static inline ek_value ek_to_value(ek_value value)
+{
+    return value;
+}
 #define EK_VALUE(x) ek_to_value(x)
 extern "C" {
 #else
@@ -89,8 +96,7 @@ static inline ek_value ek_value_identity(ek_value value)
 {
     return value;
 }
-#define EK_VALUE(x)                                                                                \
-    _Generic((x), ek_tensor * : ek_value_of_tensor, ek_value : ek_value_identity)(x)
+#define EK_VALUE(x) _Generic((x), ek_tensor * : ek_value_of_tensor, ek_value : ek_value_identity)(x)
 #endif
 
 /* EK_LIST(a, b, c): a list of up to 8 tensors or values. */

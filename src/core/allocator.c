@@ -1,8 +1,9 @@
 /* allocator.c: a caching allocator per device, and the ledger.
  *
- * A released block is kept and given out again for a request of exactly its (rounded) size: training
- * steps ask for the same sizes again and again, and exact fit keeps the ledger exact. Blocks are dropped,
- * oldest first, when a request would exceed the capacity, and when more is cached than was ever in use. */
+ * A released block is kept and given out again for a request of exactly its (rounded) size:
+ * training steps ask for the same sizes again and again, and exact fit keeps the ledger exact.
+ * Blocks are dropped, oldest first, when a request would exceed the capacity, and when more is
+ * cached than was ever in use. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -198,8 +199,7 @@ void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category c
     pthread_mutex_unlock(&a->lock);
 }
 
-void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
-                         ek_memory_category to)
+void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from, ek_memory_category to)
 {
     size_t rounded = round_up(nbytes);
     pthread_mutex_lock(&dev->allocator.lock);
@@ -242,8 +242,8 @@ void ek_allocator_close(ek_dev *dev)
 const char *ek_memory_category_name(ek_memory_category category)
 {
     switch (category) {
-#define EK_MEMORY_CASE(name, text)                                                                 \
-    case EK_MEMORY_##name:                                                                         \
+#define EK_MEMORY_CASE(name, text) \
+    case EK_MEMORY_##name:         \
         return text;
         EK_MEMORY_MAP(EK_MEMORY_CASE)
 #undef EK_MEMORY_CASE

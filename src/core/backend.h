@@ -1,6 +1,6 @@
-/* backend.h: what a backend is: a constant table of functions. Slots marked optional may be NULL; what
- * happens then stands beside them, and core/device.c applies it. Functions return 0 or a negative status
- * with the sentence set. */
+/* backend.h: what a backend is: a constant table of functions. Slots marked optional may be NULL;
+ * what happens then stands beside them, and core/device.c applies it. Functions return 0 or a
+ * negative status with the sentence set. */
 #ifndef EK_CORE_BACKEND_H
 #define EK_CORE_BACKEND_H
 
@@ -13,25 +13,28 @@ typedef struct ek_backend {
     const char *name;
     ek_device_kind kind;
 
-    /* How many logical devices this backend offers; 0 where the hardware or the driver is missing. */
+    /* How many logical devices this backend offers; 0 where the hardware or the driver is missing.
+     */
     int (*device_count)(void);
     /* Fills dev->context, dev->threads, dev->speed and the capacity. Optional: nothing to fill. */
     int (*device_open)(ek_dev *dev);
     /* Optional: nothing to close. */
     void (*device_close)(ek_dev *dev);
-    /* Runs first on a thread that will issue work to the device (a worker at its start, and any thread
-     * whenever it turns to another device). Optional: nothing. */
+    /* Runs first on a thread that will issue work to the device (a worker at its start, and any
+     * thread whenever it turns to another device). Optional: nothing. */
     int (*thread_enter)(ek_dev *dev);
 
-    /* Memory from the system, aligned to 64 bytes; NULL pointer result with 0 where there is none left. */
+    /* Memory from the system, aligned to 64 bytes; NULL pointer result with 0 where there is none
+     * left. */
     int (*memory_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*memory_free)(ek_dev *dev, void *pointer, size_t nbytes);
 
-    /* Copy of bytes where either side, or both, is this backend's. Asynchronous on the destination's
-     * stream where there are streams. */
+    /* Copy of bytes where either side, or both, is this backend's. Asynchronous on the
+     * destination's stream where there are streams. */
     int (*copy)(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
-    /* Later work on `waiter` waits for earlier work on `awaited`. Optional: work is done on return. */
+    /* Later work on `waiter` waits for earlier work on `awaited`. Optional: work is done on return.
+     */
     int (*order)(ek_dev *waiter, ek_dev *awaited);
     /* Optional: work is done on return. */
     int (*synchronize)(ek_dev *dev);
@@ -40,7 +43,8 @@ typedef struct ek_backend {
     const struct ek_kernels *kernels;
 } ek_backend;
 
-/* All backends of this build, NULL at the end: src/backends.c. Unit tests of core bring their own. */
+/* All backends of this build, NULL at the end: src/backends.c. Unit tests of core bring their own.
+ */
 extern const ek_backend *const ek_backend_table[];
 
 #endif

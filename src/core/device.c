@@ -121,7 +121,8 @@ ek_dev *ek_dev_get(ek_device device)
     return dev;
 }
 
-/* Closes what is open of a kind. A device that still holds memory stays, and is named in an error. */
+/* Closes what is open of a kind. A device that still holds memory stays, and is named in an error.
+ */
 static int close_kind(int kind)
 {
     int rc = 0;

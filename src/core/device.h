@@ -35,9 +35,9 @@ struct ek_dev {
 /* The entry of a device; NULL with EK_E_DEVICE when there is none. Any thread. */
 ek_dev *ek_dev_get(ek_device device);
 
-/* Memory of a device, aligned to 64 bytes, counted under `category`. nbytes 0 gives a valid pointer.
- * On EK_E_OUT_OF_MEMORY the sentence names device, request, what is in use by category, and capacity;
- * nothing has changed and smaller requests may succeed. Any thread. */
+/* Memory of a device, aligned to 64 bytes, counted under `category`. nbytes 0 gives a valid
+ * pointer. On EK_E_OUT_OF_MEMORY the sentence names device, request, what is in use by category,
+ * and capacity; nothing has changed and smaller requests may succeed. Any thread. */
 int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer);
 void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category);
 
@@ -56,8 +56,8 @@ int ek_dev_order(ek_dev *waiter, ek_dev *awaited);
 /* Returns when all work issued to the device is done. */
 int ek_dev_synchronize(ek_dev *dev);
 
-/* Copies contiguous bytes between any two devices, after work issued to either; nothing that is issued to
- * either later overtakes it. */
+/* Copies contiguous bytes between any two devices, after work issued to either; nothing that is
+ * issued to either later overtakes it. */
 int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
 /* True where the CPU can read and write the device's memory directly. */

@@ -70,20 +70,22 @@ int ek_parse_bytes(const char *text, uint64_t *nbytes)
 
 static int fault(const char *text, const char *at, const char *wanted)
 {
-    return EK_FAIL(EK_E_INVALID,
-                   "device list \"%s\": %s wanted at position %d (\"%.20s\"); write a count such as "
-                   "4, or a list of [count x] capacity [@speed] such as 2x512M,2x256M@0.5",
-                   text, wanted, (int)(at - text) + 1, at);
+    return EK_FAIL(
+        EK_E_INVALID,
+        "device list \"%s\": %s wanted at position %d (\"%.20s\"); write a count such as "
+        "4, or a list of [count x] capacity [@speed] such as 2x512M,2x256M@0.5",
+        text, wanted, (int)(at - text) + 1, at);
 }
 
 static int append(const char *text, const char *at, ek_device_spec *spec, long count,
                   uint64_t capacity, double speed)
 {
     if (count < 1 || spec->count + count > EK_MAX_DEVICES)
-        return EK_FAIL(EK_E_INVALID,
-                       "device list \"%s\": %ld devices at position %d; between 1 and %d in all are "
-                       "possible",
-                       text, spec->count + count, (int)(at - text) + 1, EK_MAX_DEVICES);
+        return EK_FAIL(
+            EK_E_INVALID,
+            "device list \"%s\": %ld devices at position %d; between 1 and %d in all are "
+            "possible",
+            text, spec->count + count, (int)(at - text) + 1, EK_MAX_DEVICES);
     for (long i = 0; i < count; i++) {
         spec->devices[spec->count].capacity = capacity;
         spec->devices[spec->count].speed = speed;

@@ -22,8 +22,9 @@ static inline void ek_object_init(ek_object *object, void (*destroy)(ek_object *
 void *ek_object_retain(void *object);
 void ek_object_release(void *object);
 
-/* Gives one reference to the calling thread's innermost scope. If the list cannot grow the reference
- * is released, an error is set and NULL is returned; otherwise returns `object`. NULL stays NULL. */
+/* Gives one reference to the calling thread's innermost scope. If the list cannot grow the
+ * reference is released, an error is set and NULL is returned; otherwise returns `object`. NULL
+ * stays NULL. */
 void *ek_scope_adopt(void *object);
 
 /* Ends the scope but hands `object`, one reference, to the enclosing scope. */

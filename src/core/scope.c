@@ -18,8 +18,7 @@ void ek_object_release(void *object)
 {
     ek_object *counted = object;
     /* acq_rel: whoever destroys sees what the other owners wrote before they let go. */
-    if (counted &&
-        atomic_fetch_sub_explicit(&counted->references, 1, memory_order_acq_rel) == 1)
+    if (counted && atomic_fetch_sub_explicit(&counted->references, 1, memory_order_acq_rel) == 1)
         counted->destroy(counted);
 }
 

@@ -25,9 +25,9 @@ static int zero_storage(ek_storage *storage)
     }
     ek_dev *plain = ek_dev_get(ek_cpu());
     void *zeros = ek_calloc(1, storage->nbytes);
-    int rc = plain && zeros ? ek_dev_copy(storage->dev, storage->data, plain, zeros,
-                                          storage->nbytes)
-                            : ek_error_pending();
+    int rc = plain && zeros
+                 ? ek_dev_copy(storage->dev, storage->data, plain, zeros, storage->nbytes)
+                 : ek_error_pending();
     if (rc >= 0)
         rc = ek_dev_synchronize(storage->dev);
     free(zeros);

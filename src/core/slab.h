@@ -1,7 +1,7 @@
 /* slab.h: one contiguous storage for many tensors of one dtype on one device.
  *
- * Members keep their own shape, strides and version counter, and start at multiples of 64 bytes. A slab
- * makes broadcast few large copies, reduction one pass and an optimizer step one kernel. */
+ * Members keep their own shape, strides and version counter, and start at multiples of 64 bytes. A
+ * slab makes broadcast few large copies, reduction one pass and an optimizer step one kernel. */
 #ifndef EK_CORE_SLAB_H
 #define EK_CORE_SLAB_H
 
@@ -12,12 +12,13 @@ typedef struct ek_slab {
     ek_storage *storage;
     ek_dtype dtype;
     int count;
-    int64_t elements; /* of the whole slab, padding included */
+    int64_t elements;    /* of the whole slab, padding included */
     ek_tensor **members; /* one reference each */
 } ek_slab;
 
-/* A slab with a member for each of `tensors` (same shapes and strides, made dense), on dev, under the
- * calling thread's category, zeroed (padding must stay finite). All of one dtype. One reference. */
+/* A slab with a member for each of `tensors` (same shapes and strides, made dense), on dev, under
+ * the calling thread's category, zeroed (padding must stay finite). All of one dtype. One
+ * reference. */
 ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count);
 
 /* Elements [begin, end) as a flat handle without version of its own, in the scope. */

@@ -13,8 +13,8 @@ const char *ek_status_name(int status)
     switch (status) {
     case EK_OK:
         return "OK";
-#define EK_STATUS_CASE(name, value, text)                                                          \
-    case value:                                                                                    \
+#define EK_STATUS_CASE(name, value, text) \
+    case value:                           \
         return #name;
         EK_STATUS_MAP(EK_STATUS_CASE)
 #undef EK_STATUS_CASE
@@ -27,8 +27,8 @@ const char *ek_status_message(int status)
     switch (status) {
     case EK_OK:
         return "success";
-#define EK_STATUS_CASE(name, value, text)                                                          \
-    case value:                                                                                    \
+#define EK_STATUS_CASE(name, value, text) \
+    case value:                           \
         return text;
         EK_STATUS_MAP(EK_STATUS_CASE)
 #undef EK_STATUS_CASE
@@ -50,8 +50,7 @@ const char *ek_error_message(void)
 int ek_error_pending(void)
 {
     int status = ek_error_status();
-    return status < 0 ? status
-                      : EK_FAIL(EK_E_STATE, "an operation failed without saying why");
+    return status < 0 ? status : EK_FAIL(EK_E_STATE, "an operation failed without saying why");
 }
 
 void ek_error_clear(void)

@@ -1,7 +1,7 @@
 /* tensor.h: the tensor struct, storages and versions, for the library's own use.
  *
- * A storage is a block of device memory. A version counts writes to a range of it: views share their
- * base's, members of a slab have one each. Strides count elements. */
+ * A storage is a block of device memory. A version counts writes to a range of it: views share
+ * their base's, members of a slab have one each. Strides count elements. */
 #ifndef EK_CORE_TENSOR_H
 #define EK_CORE_TENSOR_H
 
@@ -22,7 +22,8 @@ typedef struct ek_version {
     ek_object object;
     atomic_uint_fast64_t count;
     _Atomic(const char *) writer; /* name of the operation that wrote last; static string */
-    atomic_uint_fast64_t recorded; /* how many of the writes are in a graph: older views are stale */
+    atomic_uint_fast64_t
+        recorded; /* how many of the writes are in a graph: older views are stale */
 } ek_version;
 
 struct ek_tensor {
@@ -37,11 +38,11 @@ struct ek_tensor {
 
     /* Autograd's. A leaf has no history; `history` is the graph node that made this tensor. */
     bool requires_grad;
-    bool is_view;          /* shares its base's version: in-place writes are seen by both */
-    bool grad_absent;      /* `grad` is memory that holds nothing yet (a slab's slot) */
-    struct ek_tensor *grad_slot; /* that memory again, once autograd knows it; a reference. `grad` may lie
-                                    outside of it (create_graph) */
-    int history_output;    /* which output of `history` */
+    bool is_view;                /* shares its base's version: in-place writes are seen by both */
+    bool grad_absent;            /* `grad` is memory that holds nothing yet (a slab's slot) */
+    struct ek_tensor *grad_slot; /* that memory again, once autograd knows it; a reference. `grad`
+                                    may lie outside of it (create_graph) */
+    int history_output;          /* which output of `history` */
     ek_object *history;
     struct ek_tensor *grad;
 };
@@ -52,13 +53,15 @@ ek_version *ek_version_new(void);
 /* Counts the storage's bytes under another category from now on. Any thread. */
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);
 
-/* A new tensor in the scope, uninitialised: contiguous row-major, in the given format (channels-last
- * only means something for 4 dimensions), or with given strides (which must be dense: a permutation of
- * contiguous). */
-ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, ek_memory_format format);
+/* A new tensor in the scope, uninitialised: contiguous row-major, in the given format
+ * (channels-last only means something for 4 dimensions), or with given strides (which must be
+ * dense: a permutation of contiguous). */
+ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
+                         ek_memory_format format);
 ek_tensor *ek_tensor_new_strided(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                                  const int64_t *strides);
-/* The same dtype, device, shape and order of memory as `like` (dense even where `like` has gaps). */
+/* The same dtype, device, shape and order of memory as `like` (dense even where `like` has gaps).
+ */
 ek_tensor *ek_tensor_like(const ek_tensor *like);
 /* As ek_tensor_like, of another dtype. */
 ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype);
@@ -95,12 +98,12 @@ static inline int64_t ek_count(const ek_tensor *tensor)
     return count;
 }
 
-/* Geometry: dense means that the elements fill count * size bytes without gaps or overlap in some order
- * of dimensions. Dimensions of size 1 never matter. */
+/* Geometry: dense means that the elements fill count * size bytes without gaps or overlap in some
+ * order of dimensions. Dimensions of size 1 never matter. */
 void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *strides);
 bool ek_is_dense(const ek_tensor *tensor);
-bool ek_same_layout(const ek_tensor *a, const ek_tensor *b); /* equal shapes, and equal strides where
-                                                                 the size is not 1 */
+bool ek_same_layout(const ek_tensor *a, const ek_tensor *b); /* equal shapes, and equal strides
+                                                                where the size is not 1 */
 bool ek_same_shape(const ek_tensor *a, const ek_tensor *b);
 
 /* Bumps the version and notes who wrote (a static string). */

@@ -161,8 +161,7 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
 ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options)
 {
     ek_tensor *tensor = ek_empty_with(options);
-    size_t nbytes =
-        tensor ? (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype) : 0;
+    size_t nbytes = tensor ? (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype) : 0;
     if (!tensor || ek_set_data(tensor, data, nbytes) < 0)
         return NULL;
     return tensor;

@@ -1,4 +1,5 @@
-/* thread.h: what every thread carries. Jobs on workers start from a copy of the submitter's modes. */
+/* thread.h: what every thread carries. Jobs on workers start from a copy of the submitter's modes.
+ */
 #ifndef EK_CORE_THREAD_H
 #define EK_CORE_THREAD_H
 
@@ -27,24 +28,26 @@ ek_thread *ek_thread_self(void);
 /* A library-internal error that names no call site of the user: status, sentence. */
 #define EK_FAIL(status, ...) ek_error_set((status), __FILE__, __LINE__, __VA_ARGS__)
 
-/* Returns from an int function when a call fails; jumps to a label; keeps the first of two errors. */
-#define EK_TRY(call)                                                                               \
-    do {                                                                                           \
-        int try_status = (call);                                                                   \
-        if (try_status < 0)                                                                        \
-            return try_status;                                                                     \
+/* Returns from an int function when a call fails; jumps to a label; keeps the first of two errors.
+ */
+#define EK_TRY(call)             \
+    do {                         \
+        int try_status = (call); \
+        if (try_status < 0)      \
+            return try_status;   \
     } while (0)
-#define EK_TRY_GOTO(call, rc, label)                                                               \
-    do {                                                                                           \
-        (rc) = (call);                                                                             \
-        if ((rc) < 0)                                                                              \
-            goto label;                                                                            \
+#define EK_TRY_GOTO(call, rc, label) \
+    do {                             \
+        (rc) = (call);               \
+        if ((rc) < 0)                \
+            goto label;              \
     } while (0)
 
 /* The pending error's status, or EK_E_STATE where a callee failed without setting one. */
 int ek_error_pending(void);
 
-/* Puts "prefix: " before the pending sentence: where it happened, for errors handed between threads. */
+/* Puts "prefix: " before the pending sentence: where it happened, for errors handed between
+ * threads. */
 void ek_error_prefix(const char *format, ...) EK_PRINTF(1, 2);
 
 /* One log line. */

@@ -1,10 +1,11 @@
 /* kernels.h: the table of kernels a backend fills, one slot per kernel.
  *
- * Contract for every slot. Tensors live on `dev` and the caller has checked shapes, dtypes and devices;
- * outputs are allocated by the caller, never alias inputs unless said so, and need not be dense. Kernels
- * don't touch versions or history. All take f32 and f64; "any dtype" is said where it holds; bf16 is
- * computed in f32 and rounded once. Results don't depend on the number of threads. Scratch memory comes
- * from ek_dev_alloc as EK_MEMORY_WORKSPACE. Returns 0 or a negative status with the sentence set. */
+ * Contract for every slot. Tensors live on `dev` and the caller has checked shapes, dtypes and
+ * devices; outputs are allocated by the caller, never alias inputs unless said so, and need not be
+ * dense. Kernels don't touch versions or history. All take f32 and f64; "any dtype" is said where
+ * it holds; bf16 is computed in f32 and rounded once. Results don't depend on the number of
+ * threads. Scratch memory comes from ek_dev_alloc as EK_MEMORY_WORKSPACE. Returns 0 or a negative
+ * status with the sentence set. */
 #ifndef EK_KERNELS_KERNELS_H
 #define EK_KERNELS_KERNELS_H
 
@@ -110,25 +111,30 @@ typedef struct ek_kernels {
     /* Same shape, any strides, converts dtypes (floating to integer truncates). */
     int (*copy)(ek_dev *dev, ek_tensor *out, const ek_tensor *x);
 
-    /* ---- elementwise: all of one shape; zero strides broadcast inputs. `out` may be an input. Integer
-     * dtypes for AFFINE, NEG, ABS, SIGN, SQUARE, CLAMP and ADD to MINIMUM. ---- */
+    /* ---- elementwise: all of one shape; zero strides broadcast inputs. `out` may be an input.
+     * Integer dtypes for AFFINE, NEG, ABS, SIGN, SQUARE, CLAMP and ADD to MINIMUM. ---- */
     int (*unary)(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a, double b);
-    int (*binary)(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x,
-                  const ek_tensor *y, double a);
+    int (*binary)(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                  double a);
     /* x, y of any one dtype, out u8. */
     int (*compare)(ek_dev *dev, ek_compare op, ek_tensor *out, const ek_tensor *x,
                    const ek_tensor *y);
     int (*where)(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const ek_tensor *x,
                  const ek_tensor *y);
-    /* out = inputs[0] + inputs[1] + ... in this order; all dense with one layout; out may be inputs[0]. */
+    /* out = inputs[0] + inputs[1] + ... in this order; all dense with one layout; out may be
+     * inputs[0]. */
     int (*add_n)(ek_dev *dev, ek_tensor *out, const ek_tensor *const *inputs, int count);
 
-    /* ---- reductions: out has x's ndim with size 1 where reduced. Sums of i64 and u8 inputs go to i64 ---- */
+    /* ---- reductions: out has x's ndim with size 1 where reduced. Sums of i64 and u8 inputs go to
+     * i64 ---- */
     int (*reduce)(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_tensor *x);
-    /* First position of the largest (or smallest) along dim; index i64 with size 1 there; NaN wins. */
-    int (*arg_reduce)(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const ek_tensor *x, int dim);
+    /* First position of the largest (or smallest) along dim; index i64 with size 1 there; NaN wins.
+     */
+    int (*arg_reduce)(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const ek_tensor *x,
+                      int dim);
 
-    /* ---- indexing: any dtype (adding: f32, f64). Bounds are checked by the kernel: EK_E_INVALID ---- */
+    /* ---- indexing: any dtype (adding: f32, f64). Bounds are checked by the kernel: EK_E_INVALID
+     * ---- */
     int (*index_select)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                         const ek_tensor *index);
     /* out (zeroed by the kernel) += x at index; additions in ascending order of position in x. */
@@ -138,12 +144,13 @@ typedef struct ek_kernels {
     int (*scatter_add)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                        const ek_tensor *index);
 
-    /* ---- matrices: out (B, n, m) = x (B, n, k) y (B, k, m) [+ bias (m)]; any strides, a batch stride
-     * of 0 broadcasts. With `accumulate`, adds to out. ---- */
+    /* ---- matrices: out (B, n, m) = x (B, n, k) y (B, k, m) [+ bias (m)]; any strides, a batch
+     * stride of 0 broadcasts. With `accumulate`, adds to out. ---- */
     int (*matmul)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                   const ek_tensor *bias, bool accumulate);
 
-    /* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL ---- */
+    /* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL ----
+     */
     int (*conv_forward)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *bias, const ek_conv_params *params);
     int (*conv_input_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *w,
@@ -176,22 +183,22 @@ typedef struct ek_kernels {
     /* ---- normalisation over all but dimension 1; statistics (C) are f32 for bf16 inputs ---- */
     /* mean and biased variance, by a stable two-pass or merged (Chan) sum. */
     int (*batch_norm_statistics)(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x);
-    /* y = (x - mean) invstd weight + bias; weight and bias may be NULL. With `relu`, y = max(y, 0). */
+    /* y = (x - mean) invstd weight + bias; weight and bias may be NULL. With `relu`, y = max(y, 0).
+     */
     int (*batch_norm_apply)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
-                            const ek_tensor *invstd, const ek_tensor *weight,
-                            const ek_tensor *bias, bool relu);
-    /* sum_dy (C) = sum of dy, sum_dy_xhat (C) = sum of dy (x - mean) invstd. With y_relu not NULL, dy
-     * counts only where y_relu > 0. */
+                            const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias,
+                            bool relu);
+    /* sum_dy (C) = sum of dy, sum_dy_xhat (C) = sum of dy (x - mean) invstd. With y_relu not NULL,
+     * dy counts only where y_relu > 0. */
     int (*batch_norm_reduce)(ek_dev *dev, ek_tensor *sum_dy, ek_tensor *sum_dy_xhat,
                              const ek_tensor *dy, const ek_tensor *x, const ek_tensor *mean,
                              const ek_tensor *invstd, const ek_tensor *y_relu);
-    /* dx = weight invstd (dy - sum_dy / count - xhat sum_dy_xhat / count); with the sums NULL (statistics
-     * were constants): weight invstd dy. */
+    /* dx = weight invstd (dy - sum_dy / count - xhat sum_dy_xhat / count); with the sums NULL
+     * (statistics were constants): weight invstd dy. */
     int (*batch_norm_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
                                const ek_tensor *mean, const ek_tensor *invstd,
                                const ek_tensor *weight, const ek_tensor *sum_dy,
-                               const ek_tensor *sum_dy_xhat, double count,
-                               const ek_tensor *y_relu);
+                               const ek_tensor *sum_dy_xhat, double count, const ek_tensor *y_relu);
 
     /* ---- softmax along dim ---- */
     int (*softmax)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool logarithm);
@@ -200,8 +207,8 @@ typedef struct ek_kernels {
                             int dim, bool logarithm);
 
     /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
-    /* loss (N, ...) per element (0 where ignored), lse (N, ...) = log sum exp. weight (C) or NULL. A
-     * target out of range is EK_E_INVALID with the value. Label smoothing as torch, weighted. */
+    /* loss (N, ...) per element (0 where ignored), lse (N, ...) = log sum exp. weight (C) or NULL.
+     * A target out of range is EK_E_INVALID with the value. Label smoothing as torch, weighted. */
     int (*cross_entropy_forward)(ek_dev *dev, ek_tensor *loss, ek_tensor *lse, const ek_tensor *x,
                                  const ek_tensor *target, const ek_tensor *weight,
                                  const ek_cross_entropy_params *params);
@@ -213,7 +220,8 @@ typedef struct ek_kernels {
     int (*target_weight)(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
                          const ek_tensor *weight, int64_t ignore_index);
 
-    /* ---- optimizers: all dense with one layout; NULL for state that the options don't need ---- */
+    /* ---- optimizers: all dense with one layout; NULL for state that the options don't need ----
+     */
     int (*sgd_step)(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
                     ek_tensor *momentum_buffer, const ek_sgd_params *params);
     int (*adam_step)(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,

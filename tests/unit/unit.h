@@ -1,7 +1,7 @@
 /* unit.h: what the Check programs share: tensor comparison, goldens, and their main.
  *
- * A test file defines `Suite *suite(void)`; unit.c has main. Don't call the library before Check forks:
- * threads started in the parent don't exist in the child. */
+ * A test file defines `Suite *suite(void)`; unit.c has main. Don't call the library before Check
+ * forks: threads started in the parent don't exist in the child. */
 #ifndef EK_TESTS_UNIT_H
 #define EK_TESTS_UNIT_H
 
@@ -27,21 +27,23 @@ void assert_error_at(int status, const char *part, const char *file, int line);
 /* Same shape and dtype, and |a - b| <= absolute + relative * |b| for every element; NaN fails. */
 void assert_close_at(const ek_tensor *a, const ek_tensor *b, double relative, double absolute,
                      const char *file, int line);
-#define assert_close(a, b, relative, absolute)                                                     \
+#define assert_close(a, b, relative, absolute) \
     assert_close_at((a), (b), (relative), (absolute), __FILE__, __LINE__)
 
-/* |a - b|_2 <= relative * |b|_2 over the whole tensor: for gradients, whose single entries may cancel. */
+/* |a - b|_2 <= relative * |b|_2 over the whole tensor: for gradients, whose single entries may
+ * cancel. */
 void assert_close_norm_at(const ek_tensor *a, const ek_tensor *b, double relative, const char *file,
                           int line);
-#define assert_close_norm(a, b, relative) assert_close_norm_at((a), (b), (relative), __FILE__, __LINE__)
+#define assert_close_norm(a, b, relative) \
+    assert_close_norm_at((a), (b), (relative), __FILE__, __LINE__)
 
 /* Element i in row-major order, as double. */
 double element(const ek_tensor *tensor, int64_t i);
 /* A f64 (or other) tensor on a device from doubles in row-major order. */
 ek_tensor *tensor_of(const double *values, ek_shape shape, ek_dtype dtype, ek_device device);
 
-/* Golden files: named tensors written by tests/golden/make.py. `file` is a name in tests/golden. The
- * tensor is in the scope, on cpu; a missing file or name fails the test. */
+/* Golden files: named tensors written by tests/golden/make.py. `file` is a name in tests/golden.
+ * The tensor is in the scope, on cpu; a missing file or name fails the test. */
 ek_tensor *golden(const char *file, const char *name);
 bool golden_has(const char *file, const char *name);
 
