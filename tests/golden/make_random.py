@@ -17,7 +17,7 @@ def fills(g, kind, name, dtype):
         for n in SIZES:
             part = torch.empty(n, dtype=dtype)
             if kind == "uniform":
-                part.uniform_(-0.3, 1.7)
+                part.uniform_(-0.3, 1.1)
             elif kind == "rand":
                 part.uniform_()
             elif kind == "normal":

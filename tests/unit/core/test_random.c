@@ -60,7 +60,7 @@ static void check_fills(const char *kind)
                 } else {
                     x = ek_empty(EK_SHAPE(sizes[i]), types[t].dtype);
                     assert_made(x);
-                    assert_ok(!strcmp(kind, "uniform") ? ek_uniform_(x, -0.3, 1.7, NULL)
+                    assert_ok(!strcmp(kind, "uniform") ? ek_uniform_(x, -0.3, 1.1, NULL)
                                                        : ek_normal_(x, 0.25, 1.5, NULL));
                 }
                 assert_made(x);
