@@ -1,0 +1,175 @@
+/* The allocator and its ledger; slabs. */
+#include <string.h>
+
+#include "core/slab.h"
+#include "core/tensor.h"
+#include "unit.h"
+
+static ek_dev *open_host(const char *specification)
+{
+    assert_ok(ek_host_devices_configure(specification));
+    ek_dev *dev = ek_dev_get(ek_host(0));
+    assert_made(dev);
+    return dev;
+}
+
+static ek_memory_stats stats_of(int index)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(ek_host(index), &stats));
+    return stats;
+}
+
+START_TEST(the_ledger_counts_by_category)
+{
+    ek_dev *dev = open_host("1");
+    void *a, *b;
+    assert_ok(ek_dev_alloc(dev, 1000, EK_MEMORY_PARAMETER, &a));
+    assert_ok(ek_dev_alloc(dev, 1, EK_MEMORY_WORKSPACE, &b));
+    ck_assert_uint_eq((uintptr_t)a % 64, 0);
+    ek_memory_stats stats = stats_of(0);
+    ck_assert_uint_eq(stats.now[EK_MEMORY_PARAMETER], 1024);
+    ck_assert_uint_eq(stats.now[EK_MEMORY_WORKSPACE], 64);
+    ck_assert_uint_eq(stats.in_use, 1088);
+    ck_assert_uint_eq(stats.peak, 1088);
+    ek_dev_free(dev, b, 1, EK_MEMORY_WORKSPACE);
+    ek_dev_free(dev, a, 1000, EK_MEMORY_PARAMETER);
+    stats = stats_of(0);
+    ck_assert_uint_eq(stats.in_use, 0);
+    ck_assert_uint_eq(stats.reserved, 1088);
+    ck_assert_uint_eq(stats.at_peak[EK_MEMORY_PARAMETER], 1024);
+    assert_ok(ek_memory_reset_peak(ek_host(0)));
+    ck_assert_uint_eq(stats_of(0).peak, 0);
+    assert_ok(ek_memory_trim(ek_host(0)));
+    ck_assert_uint_eq(stats_of(0).reserved, 0);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(blocks_are_given_out_again)
+{
+    ek_dev *dev = open_host("1");
+    void *a, *b, *c;
+    assert_ok(ek_dev_alloc(dev, 4096, EK_MEMORY_ACTIVATION, &a));
+    ek_dev_free(dev, a, 4096, EK_MEMORY_ACTIVATION);
+    assert_ok(ek_dev_alloc(dev, 4090, EK_MEMORY_ACTIVATION, &b));
+    ck_assert_ptr_eq(a, b);
+    assert_ok(ek_dev_alloc(dev, 4096, EK_MEMORY_ACTIVATION, &c));
+    ck_assert_ptr_ne(b, c);
+    ek_dev_free(dev, b, 4090, EK_MEMORY_ACTIVATION);
+    ek_dev_free(dev, c, 4096, EK_MEMORY_ACTIVATION);
+    ck_assert_uint_eq(stats_of(0).reserved, 8192);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(capacity_is_honoured_and_survived)
+{
+    ek_dev *dev = open_host("2x64K");
+    void *a, *b, *c;
+    assert_ok(ek_dev_alloc(dev, 40 << 10, EK_MEMORY_PARAMETER, &a));
+    ck_assert_int_eq(ek_dev_alloc(dev, (24 << 10) + 1, EK_MEMORY_ACTIVATION, &b),
+                     EK_E_OUT_OF_MEMORY);
+    ck_assert_ptr_null(b);
+    ck_assert_ptr_nonnull(strstr(ek_error_message(), "24.06 KiB requested for activation"));
+    ck_assert_ptr_nonnull(strstr(ek_error_message(), "parameter 40.00 KiB"));
+    assert_error(EK_E_OUT_OF_MEMORY, "host:0 is out of memory");
+    /* To the byte, and a cached block of another size gives way. */
+    assert_ok(ek_dev_alloc(dev, 24 << 10, EK_MEMORY_ACTIVATION, &b));
+    ek_dev_free(dev, b, 24 << 10, EK_MEMORY_ACTIVATION);
+    assert_ok(ek_dev_alloc(dev, 20 << 10, EK_MEMORY_ACTIVATION, &c));
+    ck_assert_uint_le(stats_of(0).reserved, 64 << 10);
+    ck_assert_uint_eq(stats_of(0).failures, 1);
+    ck_assert_uint_eq(stats_of(1).in_use, 0);
+    ck_assert_int_eq(ek_memory_set_capacity(ek_host(0), 1 << 10), EK_E_STATE);
+    assert_error(EK_E_STATE, "its capacity cannot become 1024");
+    ek_dev_free(dev, a, 40 << 10, EK_MEMORY_PARAMETER);
+    ek_dev_free(dev, c, 20 << 10, EK_MEMORY_ACTIVATION);
+    assert_ok(ek_memory_set_capacity(ek_host(0), 1 << 10));
+    ck_assert_int_eq(ek_dev_alloc(dev, SIZE_MAX - 10, EK_MEMORY_ACTIVATION, &b),
+                     EK_E_OUT_OF_MEMORY);
+    ek_error_clear();
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(what_is_kept_is_named_at_shutdown)
+{
+    open_host("1");
+    ek_tensor *kept = ek_keep(ek_empty(EK_SHAPE(16), .device = ek_host(0)));
+    assert_made(kept);
+    ck_assert_int_eq(ek_shutdown(), EK_E_STATE);
+    assert_error(EK_E_STATE, "host:0 still has 64 bytes in use");
+    ck_assert_int_eq(ek_host_devices_configure("2"), EK_E_STATE);
+    ek_error_clear();
+    ek_release(kept);
+    assert_ok(ek_host_devices_configure("2"));
+    ck_assert_int_eq(ek_device_count(EK_HOST), 2);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(scopes_release_and_hand_over)
+{
+    open_host("1");
+    ek_scope outer = ek_scope_begin();
+    ek_tensor *a = ek_empty(EK_SHAPE(16), .device = ek_host(0));
+    ek_scope inner = ek_scope_begin();
+    ek_tensor *b = ek_empty(EK_SHAPE(16), .device = ek_host(0));
+    ek_empty(EK_SHAPE(16), .device = ek_host(0));
+    ck_assert_uint_eq(stats_of(0).in_use, 3 * 64);
+    ck_assert_ptr_eq(ek_scope_end_with(&inner, b), b);
+    ck_assert_uint_eq(stats_of(0).in_use, 2 * 64);
+    ek_keep(a);
+    ek_scope_begin(); /* left open: ends with the outer one */
+    ek_empty(EK_SHAPE(16), .device = ek_host(0));
+    ek_scope_end(&outer);
+    ck_assert_uint_eq(stats_of(0).in_use, 64);
+    ek_release(a);
+    ck_assert_uint_eq(stats_of(0).in_use, 0);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(slab_members_have_versions_of_their_own)
+{
+    ek_dev *dev = open_host("1");
+    ek_tensor *like[3] = {ek_empty(EK_SHAPE(3)),
+                          ek_empty(EK_SHAPE(2, 3, 4, 5), .format = EK_CHANNELS_LAST),
+                          ek_empty(EK_SHAPE(0, 4))};
+    ek_slab *slab = ek_slab_new(dev, like, 3);
+    assert_made(slab);
+    ck_assert_int_eq(slab->elements, 16 + 128);
+    ck_assert_int_eq(slab->members[1]->offset, 16);
+    ck_assert(ek_tensor_is_contiguous(slab->members[1], EK_CHANNELS_LAST));
+    uint64_t before = ek_tensor_version(slab->members[1]);
+    ek_tensor_written(slab->members[0], "test");
+    ck_assert_uint_eq(ek_tensor_version(slab->members[1]), before);
+    ek_slab_written(slab, "test");
+    ck_assert_uint_eq(ek_tensor_version(slab->members[1]), before + 1);
+    ek_tensor *range = ek_slab_range(slab, 16, 144);
+    for (int i = 0; i < 128; i++)
+        ck_assert(element(range, i) == 0);
+    ck_assert_ptr_null(ek_slab_range(slab, 16, 145));
+    assert_error(EK_E_INVALID, "range 16 to 145");
+    /* A parameter moves in and keeps its handle. */
+    ek_tensor_rehome(like[0], slab->members[0]);
+    ck_assert_ptr_eq(ek_tensor_address(like[0]), ek_tensor_address(slab->members[0]));
+    ek_object_release(slab);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *suite = suite_create("memory");
+    TCase *tcase = tcase_create("memory");
+    tcase_add_test(tcase, the_ledger_counts_by_category);
+    tcase_add_test(tcase, blocks_are_given_out_again);
+    tcase_add_test(tcase, capacity_is_honoured_and_survived);
+    tcase_add_test(tcase, what_is_kept_is_named_at_shutdown);
+    tcase_add_test(tcase, scopes_release_and_hand_over);
+    tcase_add_test(tcase, slab_members_have_versions_of_their_own);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}

@@ -1,0 +1,174 @@
+/* Errors per thread, their sentences, and the grammar of device lists. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device_spec.h"
+#include "core/thread.h"
+#include "evenkeel/device.h"
+#include "unit.h"
+
+START_TEST(names_and_messages)
+{
+    ck_assert_str_eq(ek_status_name(EK_E_SHAPE), "E_SHAPE");
+    ck_assert_str_eq(ek_status_message(EK_E_SHAPE), "shapes do not fit");
+    ck_assert_str_eq(ek_status_name(-999), "E_UNKNOWN");
+    ck_assert_str_eq(ek_status_message(EK_OK), "success");
+}
+END_TEST
+
+START_TEST(the_first_error_stays)
+{
+    ck_assert_int_eq(ek_error(EK_E_SHAPE, "first %d", 1), EK_E_SHAPE);
+    ck_assert_int_eq(ek_error(EK_E_DTYPE, "second"), EK_E_DTYPE);
+    ck_assert_int_eq(ek_error_status(), EK_E_SHAPE);
+    ck_assert_ptr_nonnull(strstr(ek_error_message(), "first 1 [test_status.c:"));
+    ek_error_record record;
+    ck_assert_int_eq(ek_error_take(&record), EK_E_SHAPE);
+    ck_assert_int_eq(ek_error_status(), 0);
+    ck_assert_str_eq(ek_error_message(), "");
+    ek_error_raise(&record);
+    ek_error_prefix("in replica %d", 3);
+    assert_error(EK_E_SHAPE, "in replica 3: first 1");
+}
+END_TEST
+
+START_TEST(a_long_sentence_is_cut_not_spilled)
+{
+    char text[3000];
+    memset(text, 'x', sizeof text);
+    text[sizeof text - 1] = '\0';
+    ek_error(EK_E_INVALID, "%s", text);
+    ck_assert_uint_eq(strlen(ek_error_message()), sizeof((ek_error_record *)0)->message - 1);
+    ek_error_prefix("%s", text);
+    ck_assert_uint_eq(strlen(ek_error_message()), sizeof((ek_error_record *)0)->message - 1);
+}
+END_TEST
+
+static void *other_thread(void *user)
+{
+    *(int *)user = ek_error_status();
+    ek_error(EK_E_IO, "of the other thread");
+    return NULL;
+}
+
+START_TEST(threads_have_errors_of_their_own)
+{
+    ek_error(EK_E_SHAPE, "mine");
+    pthread_t thread;
+    int seen = -1;
+    ck_assert_int_eq(pthread_create(&thread, NULL, other_thread, &seen), 0);
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(seen, 0);
+    assert_error(EK_E_SHAPE, "mine");
+}
+END_TEST
+
+START_TEST(sizes_in_bytes)
+{
+    uint64_t nbytes;
+    assert_ok(ek_parse_bytes("4096", &nbytes));
+    ck_assert_uint_eq(nbytes, 4096);
+    assert_ok(ek_parse_bytes(" 512M ", &nbytes));
+    ck_assert_uint_eq(nbytes, 512u << 20);
+    assert_ok(ek_parse_bytes("1.5g", &nbytes));
+    ck_assert_uint_eq(nbytes, 3u << 29);
+    assert_ok(ek_parse_bytes("2KiB", &nbytes));
+    ck_assert_uint_eq(nbytes, 2048);
+    static const char *const bad[] = {"", "M", "-1", "12Q", "1e400", "nan", "1 2", "0x"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ck_assert_int_eq(ek_parse_bytes(bad[i], &nbytes), EK_E_INVALID);
+        assert_error(EK_E_INVALID, "is not a number of bytes");
+    }
+}
+END_TEST
+
+START_TEST(device_lists)
+{
+    ek_device_spec spec;
+    assert_ok(ek_device_spec_parse("4", &spec));
+    ck_assert_int_eq(spec.count, 4);
+    ck_assert_uint_eq(spec.devices[3].capacity, 0);
+    ck_assert(spec.devices[3].speed == 1.0);
+
+    assert_ok(ek_device_spec_parse("2x512M,2 x 256M@0.5", &spec));
+    ck_assert_int_eq(spec.count, 4);
+    ck_assert_uint_eq(spec.devices[1].capacity, 512u << 20);
+    ck_assert_uint_eq(spec.devices[2].capacity, 256u << 20);
+    ck_assert(spec.devices[1].speed == 1.0 && spec.devices[3].speed == 0.5);
+
+    assert_ok(ek_device_spec_parse("512M@1,256M@0.5", &spec));
+    ck_assert_int_eq(spec.count, 2);
+    ck_assert_uint_eq(spec.devices[0].capacity, 512u << 20);
+
+    static const char *const bad[] = {"",       "0",      "-1",
+                                      "x",      "4x",     "4x,",
+                                      "512M@",  "512M@0", "512M@1.5",
+                                      "512M@x", "65",     "2x512M;1",
+                                      "65x1M",  "0x1M",   "1M,,1M",
+                                      "1M,",    "512Z",   "999999999999999999999"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        spec.count = 7;
+        ck_assert_msg(ek_device_spec_parse(bad[i], &spec) == EK_E_INVALID, "\"%s\"", bad[i]);
+        assert_error(EK_E_INVALID, "device list");
+        ck_assert_int_eq(spec.count, 7);
+    }
+}
+END_TEST
+
+START_TEST(the_environment_names_host_devices)
+{
+    setenv("EVENKEEL_HOST_DEVICES", "2x64M,32M@0.25", 1);
+    ck_assert_int_eq(ek_device_count(EK_HOST), 3);
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(ek_host(2), &stats));
+    ck_assert_uint_eq(stats.capacity, 32u << 20);
+    ck_assert_int_eq(ek_memory_get(ek_host(3), &stats), EK_E_DEVICE);
+    assert_error(EK_E_DEVICE, "there is no device host:3; this process has 3");
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(a_bad_environment_is_an_error)
+{
+    setenv("EVENKEEL_HOST_DEVICES", "4y", 1);
+    ek_memory_stats stats;
+    ck_assert_int_lt(ek_device_count(EK_HOST), 0);
+    ck_assert_int_lt(ek_memory_get(ek_host(0), &stats), 0);
+    assert_error(EK_E_INVALID, "EVENKEEL_HOST_DEVICES: device list \"4y\"");
+}
+END_TEST
+
+START_TEST(device_names)
+{
+    ek_device device;
+    char text[16];
+    assert_ok(ek_device_parse("host:2", &device));
+    ck_assert(ek_device_equal(device, ek_host(2)));
+    ck_assert_str_eq(ek_device_name(ek_cuda(1), text), "cuda:1");
+    assert_ok(ek_device_parse("cpu", &device));
+    ck_assert(ek_device_equal(device, ek_cpu()));
+    static const char *const bad[] = {"", "host", "host:", "host:x", "host:-1", "gpu:0", "host:99"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ck_assert_int_eq(ek_device_parse(bad[i], &device), EK_E_DEVICE);
+        assert_error(EK_E_DEVICE, "is no device");
+    }
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *suite = suite_create("status");
+    TCase *tcase = tcase_create("status");
+    tcase_add_test(tcase, names_and_messages);
+    tcase_add_test(tcase, the_first_error_stays);
+    tcase_add_test(tcase, a_long_sentence_is_cut_not_spilled);
+    tcase_add_test(tcase, threads_have_errors_of_their_own);
+    tcase_add_test(tcase, sizes_in_bytes);
+    tcase_add_test(tcase, device_lists);
+    tcase_add_test(tcase, the_environment_names_host_devices);
+    tcase_add_test(tcase, a_bad_environment_is_an_error);
+    tcase_add_test(tcase, device_names);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}

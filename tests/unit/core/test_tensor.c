@@ -1,0 +1,155 @@
+/* Handles, geometry, elements in and out, and values. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/object.h"
+#include "core/tensor.h"
+#include "evenkeel/value.h"
+#include "unit.h"
+
+START_TEST(bad_shapes_and_dtypes)
+{
+    ck_assert_ptr_null(ek_empty(EK_SHAPE(2, -1)));
+    assert_error(EK_E_SHAPE, "[2, -1]");
+    ck_assert_ptr_null(ek_empty(EK_SHAPE(INT64_MAX / 2, 8)));
+    assert_error(EK_E_SHAPE, "too large");
+    ck_assert_ptr_null(ek_empty(((ek_shape){.ndim = 9})));
+    assert_error(EK_E_SHAPE, "9 dimensions");
+    ck_assert_ptr_null(ek_empty(EK_SHAPE(2), .dtype = EK_I64, .requires_grad = true));
+    assert_error(EK_E_DTYPE, "i64 cannot require a gradient");
+    ck_assert_ptr_null(ek_empty(EK_SHAPE(2), .dtype = (ek_dtype)99));
+    assert_error(EK_E_DTYPE, "99 is no dtype");
+    ck_assert_ptr_null(ek_empty(EK_SHAPE(2), .device = ek_cuda(0)));
+    assert_error(EK_E_DEVICE, "there is no device cuda:0");
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(elements_travel_in_row_major_order)
+{
+    double values[120];
+    for (int i = 0; i < 120; i++)
+        values[i] = i;
+    for (int dtype = 0; dtype < EK_DTYPES; dtype++) {
+        ek_tensor *rows = tensor_of(values, EK_SHAPE(2, 3, 4, 5), (ek_dtype)dtype, ek_host(0));
+        ck_assert(element(rows, 77) == 77);
+        ek_tensor *last =
+            ek_empty(EK_SHAPE(2, 3, 4, 5), .dtype = (ek_dtype)dtype, .format = EK_CHANNELS_LAST);
+        unsigned char data[120 * 8];
+        size_t nbytes = 120 * ek_dtype_size((ek_dtype)dtype);
+        assert_ok(ek_to_data(rows, data, nbytes));
+        uint64_t version = ek_tensor_version(last);
+        assert_ok(ek_set_data(last, data, nbytes));
+        ck_assert_uint_eq(ek_tensor_version(last), version + 1);
+        assert_close(last, rows, 0, 0);
+        ck_assert(!ek_tensor_is_contiguous(last, EK_CONTIGUOUS));
+        ck_assert(ek_is_dense(last));
+        ck_assert_int_eq(ek_to_data(last, data, nbytes - 1), EK_E_INVALID);
+        assert_error(EK_E_INVALID, "bytes given");
+    }
+    /* A view with gaps: every second column. */
+    ek_tensor *base = tensor_of(values, EK_SHAPE(4, 6), EK_F64, ek_cpu());
+    int64_t shape[2] = {4, 3}, stride[2] = {6, 2};
+    ek_tensor *view = ek_tensor_view(base, 2, shape, stride, 1);
+    ck_assert(!ek_is_dense(view));
+    ck_assert(element(view, 4) == 9);
+    double twelve[12] = {0};
+    assert_ok(ek_set_data(view, twelve, sizeof twelve));
+    ck_assert(element(base, 9) == 0 && element(base, 8) == 8);
+    ck_assert_uint_eq(ek_tensor_version(base), ek_tensor_version(view));
+    ck_assert(ek_is_dense(ek_tensor_like(view)));
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(layouts_ignore_dimensions_of_one)
+{
+    ek_tensor *a = ek_empty(EK_SHAPE(8, 1, 5, 5));
+    ck_assert(ek_tensor_is_contiguous(a, EK_CHANNELS_LAST));
+    ek_tensor *b = ek_empty(EK_SHAPE(8, 1, 5, 5), .format = EK_CHANNELS_LAST);
+    ck_assert(ek_same_layout(a, b));
+    ek_tensor *c = ek_empty(EK_SHAPE(8, 2, 5, 5), .format = EK_CHANNELS_LAST);
+    ck_assert(!ek_tensor_is_contiguous(c, EK_CONTIGUOUS));
+    ck_assert(ek_same_layout(ek_tensor_like(c), c));
+    ck_assert_int_eq(ek_tensor_size(c, -3), 2);
+    ck_assert_int_eq(ek_tensor_size(c, 4), EK_E_SHAPE);
+    assert_error(EK_E_SHAPE, "f32[8, 2, 5, 5] on cpu has no dimension 4");
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(items_and_printing)
+{
+    double value, pi = 3.25;
+    assert_ok(ek_item(tensor_of(&pi, ek_scalar_shape(), EK_BF16, ek_host(0)), &value));
+    ck_assert(value == 3.25);
+    ck_assert_int_eq(ek_item(ek_empty(EK_SHAPE(2)), &value), EK_E_SHAPE);
+    assert_error(EK_E_SHAPE, "2 elements, one is wanted");
+    ck_assert_int_eq(ek_item(NULL, &value), EK_E_INVALID);
+    ek_error_clear();
+    char *text;
+    size_t length;
+    FILE *stream = open_memstream(&text, &length);
+    double two[2] = {1.5, -2};
+    assert_ok(ek_tensor_print(tensor_of(two, EK_SHAPE(2), EK_F32, ek_cpu()), stream));
+    fclose(stream);
+    ck_assert_str_eq(text, "f32[2] on cpu: 1.5 -2\n");
+    free(text);
+    ek_tensor *empty = ek_empty(EK_SHAPE(3, 0));
+    assert_ok(ek_to_data(empty, NULL, 0));
+    ck_assert_int_eq(ek_tensor_count(empty), 0);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(values_nest_and_are_released)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *a = ek_empty(EK_SHAPE(2)), *b = ek_empty(EK_SHAPE(3));
+    ek_value list = EK_LIST(a, EK_LIST(b, ek_value_of_int(5)));
+    ck_assert_int_eq(list.kind, EK_VALUE_LIST);
+    ck_assert(!list.per_device);
+    ck_assert_int_eq(ek_value_length(list), 2);
+    ck_assert_ptr_eq(ek_value_tensor(ek_value_at(list, 0)), a);
+    ck_assert_int_eq(ek_value_at(ek_value_at(list, 1), 1).as.integer, 5);
+    ck_assert(EK_SCATTERED(a, b).per_device);
+    ek_value_entry entries[2] = {{"logits", EK_VALUE(a)}, {"scale", ek_value_of_float(0.5)}};
+    ek_value dict = ek_value_dict(entries, 2);
+    ck_assert_str_eq(ek_value_key(dict, 1), "scale");
+    ck_assert(ek_value_get(dict, "scale").as.floating == 0.5);
+    ck_assert_int_eq(ek_value_get(dict, "other").kind, EK_VALUE_NONE);
+    dict = ek_scope_end_with_value(&scope, dict);
+    ck_assert_ptr_eq(ek_value_tensor(ek_value_get(dict, "logits")), a);
+
+    entries[1].key = "logits";
+    ck_assert_int_eq(ek_value_dict(entries, 2).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_INVALID, "stands twice");
+    ck_assert_ptr_null(ek_value_tensor(ek_value_of_int(1)));
+    assert_error(EK_E_INVALID, "but the value is an integer");
+    ck_assert_int_eq(ek_value_at(dict, 7).kind, EK_VALUE_ERROR);
+    ek_error_clear();
+    ck_assert_int_eq(ek_value_of_tensor(NULL).kind, EK_VALUE_NONE);
+    ek_error(EK_E_USER, "pending");
+    ck_assert_int_eq(ek_value_of_tensor(NULL).kind, EK_VALUE_ERROR);
+    ek_error_clear();
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(ek_cpu(), &stats));
+    ck_assert_uint_eq(stats.in_use, 64); /* b is gone, a lives in the dictionary */
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *suite = suite_create("tensor");
+    TCase *tcase = tcase_create("tensor");
+    tcase_add_test(tcase, bad_shapes_and_dtypes);
+    tcase_add_test(tcase, elements_travel_in_row_major_order);
+    tcase_add_test(tcase, layouts_ignore_dimensions_of_one);
+    tcase_add_test(tcase, items_and_printing);
+    tcase_add_test(tcase, values_nest_and_are_released);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}

@@ -1,0 +1,205 @@
+/* Workers and gangs: one thread per device, errors handed over, no deadlock between callers. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/object.h"
+#include "core/tensor.h"
+#include "core/worker.h"
+#include "unit.h"
+
+enum { DEVICES = 4 };
+static ek_dev *devs[DEVICES];
+
+static void setup(void)
+{
+    assert_ok(ek_host_devices_configure("4"));
+    for (int i = 0; i < DEVICES; i++) {
+        devs[i] = ek_dev_get(ek_host(i));
+        assert_made(devs[i]);
+    }
+}
+
+static void teardown(void)
+{
+    assert_ok(ek_shutdown());
+}
+
+typedef struct record {
+    pthread_t thread[DEVICES];
+    ek_dev *worker[DEVICES];
+    ek_thread_modes modes[DEVICES];
+    ek_tensor *made[DEVICES];
+    int fail[DEVICES];
+} record;
+
+static int part(void *user, int index)
+{
+    record *seen = user;
+    seen->thread[index] = pthread_self();
+    seen->worker[index] = ek_thread_self()->worker_of;
+    seen->modes[index] = ek_thread_self()->modes;
+    ek_empty(EK_SHAPE(100), .device = ek_host(index)); /* gone with the job's scope */
+    seen->made[index] = ek_keep(ek_empty(EK_SHAPE(16), .device = ek_host(index)));
+    return seen->fail[index] ? ek_error(EK_E_USER, "part %d fails", index) : 0;
+}
+
+START_TEST(parts_run_on_their_devices_with_the_submitters_modes)
+{
+    record first = {0}, second = {0};
+    ek_thread_self()->modes.flags = EK_MODE_NO_GRAD;
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
+    assert_ok(ek_gang_run(devs, DEVICES, part, &first, NULL));
+    ek_thread_self()->modes.flags = 0;
+    ek_memory_set_category(before);
+    assert_ok(ek_gang_run(devs, DEVICES, part, &second, NULL));
+    for (int i = 0; i < DEVICES; i++) {
+        ck_assert_ptr_eq(first.worker[i], devs[i]);
+        ck_assert(pthread_equal(first.thread[i], second.thread[i]));
+        ck_assert(!pthread_equal(first.thread[i], pthread_self()));
+        ck_assert_uint_eq(first.modes[i].flags, EK_MODE_NO_GRAD);
+        ck_assert_uint_eq(second.modes[i].flags, 0);
+        ek_memory_stats stats;
+        assert_ok(ek_memory_get(ek_host(i), &stats));
+        ck_assert_uint_eq(stats.now[EK_MEMORY_PARAMETER], 64);
+        ck_assert_uint_eq(stats.now[EK_MEMORY_ACTIVATION], 64);
+        ek_release(first.made[i]);
+        ek_scope_adopt(second.made[i]);
+    }
+}
+END_TEST
+
+START_TEST(one_part_runs_on_the_caller)
+{
+    record seen = {0};
+    assert_ok(ek_gang_run(&devs[2], 1, part, &seen, NULL));
+    ck_assert(pthread_equal(seen.thread[0], pthread_self()));
+    ek_release(seen.made[0]);
+}
+END_TEST
+
+START_TEST(the_first_error_by_index_is_raised)
+{
+    record seen = {.fail = {0, 0, 1, 1}};
+    ck_assert_int_eq(ek_gang_run(devs, DEVICES, part, &seen, "replica"), EK_E_USER);
+    assert_error(EK_E_USER, "replica 2 on host:2: part 2 fails");
+    for (int i = 0; i < DEVICES; i++) {
+        ck_assert_ptr_nonnull(seen.made[i]); /* all have run */
+        ek_release(seen.made[i]);
+    }
+    memset(&seen, 0, sizeof seen);
+    assert_ok(ek_gang_run(devs, DEVICES, part, &seen, "replica"));
+    for (int i = 0; i < DEVICES; i++)
+        ek_release(seen.made[i]);
+    /* An error that was pending before stays the first. */
+    ek_error(EK_E_IO, "older");
+    seen.fail[0] = 1;
+    ck_assert_int_eq(ek_gang_run(devs, DEVICES, part, &seen, NULL), EK_E_USER);
+    for (int i = 0; i < DEVICES; i++)
+        ek_release(seen.made[i]);
+    assert_error(EK_E_IO, "older");
+}
+END_TEST
+
+static int nested(void *user, int index)
+{
+    record inner = {0};
+    int rc = ek_gang_run(devs, DEVICES, part, &inner, NULL);
+    for (int i = 0; i < DEVICES; i++) {
+        if (!pthread_equal(inner.thread[i], pthread_self()))
+            rc = ek_error(EK_E_USER, "a nested gang left its thread");
+        ek_release(inner.made[i]);
+    }
+    ((int *)user)[index] = 1;
+    return rc;
+}
+
+START_TEST(a_nested_gang_runs_inline)
+{
+    int ran[DEVICES] = {0};
+    assert_ok(ek_gang_run(devs, DEVICES, nested, ran, NULL));
+    for (int i = 0; i < DEVICES; i++)
+        ck_assert_int_eq(ran[i], 1);
+}
+END_TEST
+
+static int meet(void *user, int index)
+{
+    pthread_barrier_wait(user);
+    return index * 0;
+}
+
+static void *caller(void *user)
+{
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, NULL, DEVICES);
+    for (int i = 0; i < 200; i++)
+        if (ek_gang_run(devs, DEVICES, meet, &barrier, NULL) < 0)
+            *(int *)user = 1;
+    pthread_barrier_destroy(&barrier);
+    return NULL;
+}
+
+START_TEST(two_callers_with_a_rendezvous_do_not_deadlock)
+{
+    pthread_t threads[3];
+    int failed[3] = {0};
+    for (int i = 0; i < 3; i++)
+        pthread_create(&threads[i], NULL, caller, &failed[i]);
+    for (int i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        ck_assert_int_eq(failed[i], 0);
+    }
+}
+END_TEST
+
+static double spin(double seconds)
+{
+    struct timespec now;
+    double began = 0, used = 0;
+    while (used < seconds) {
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        double at = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+        began = began == 0 ? at : began;
+        used = at - began;
+    }
+    return used;
+}
+
+static int work(void *user, int index)
+{
+    (void)user;
+    (void)index;
+    spin(0.02);
+    return 0;
+}
+
+START_TEST(a_slow_device_takes_its_time)
+{
+    assert_ok(ek_host_devices_configure("0,0@0.25"));
+    ek_dev *both[2] = {ek_dev_get(ek_host(0)), ek_dev_get(ek_host(1))};
+    struct timespec began, ended;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    assert_ok(ek_gang_run(both, 2, work, NULL, NULL));
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    double seconds =
+        (double)(ended.tv_sec - began.tv_sec) + 1e-9 * (double)(ended.tv_nsec - began.tv_nsec);
+    ck_assert(seconds >= 0.079); /* a lower bound only: machines are noisy */
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *suite = suite_create("worker");
+    TCase *tcase = tcase_create("worker");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, parts_run_on_their_devices_with_the_submitters_modes);
+    tcase_add_test(tcase, one_part_runs_on_the_caller);
+    tcase_add_test(tcase, the_first_error_by_index_is_raised);
+    tcase_add_test(tcase, a_nested_gang_runs_inline);
+    tcase_add_test(tcase, two_callers_with_a_rendezvous_do_not_deadlock);
+    tcase_add_test(tcase, a_slow_device_takes_its_time);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
