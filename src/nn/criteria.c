@@ -1,0 +1,140 @@
+/* criteria.c: losses as modules: ek_loss(criterion, input, target). */
+#include "core/tensor.h"
+#include "nn/nn.h"
+
+typedef struct criterion {
+    ek_module module;
+    ek_tensor *weight; /* per class, per element for bce, or absent */
+    ek_reduction reduction;
+    int64_t ignore_index; /* as in the options */
+    double label_smoothing;
+} criterion;
+
+static ek_loss_options loss_options(ek_module *module, const ek_args *args)
+{
+    const criterion *self = (criterion *)module;
+    if (ek_check_inputs(module, args, 2) < 0)
+        return (ek_loss_options){0};
+    return (ek_loss_options){.input = ek_arg_tensor(args, 0),
+                             .target = ek_arg_tensor(args, 1),
+                             .weight = self->weight,
+                             .reduction = self->reduction,
+                             .ignore_index = self->ignore_index,
+                             .label_smoothing = self->label_smoothing};
+}
+
+static bool is_sum(ek_module *module)
+{
+    return ((criterion *)module)->reduction == EK_SUM;
+}
+
+/* ---- denominators: bf16 cannot count, so they are f32 there ---- */
+
+static ek_dtype counting_dtype(const ek_tensor *input)
+{
+    return input->dtype == EK_F64 ? EK_F64 : EK_F32;
+}
+
+/* The weights of the targets that count. */
+static ek_tensor *class_denominator(ek_module *module, const ek_args *args)
+{
+    const criterion *self = (criterion *)module;
+    ek_loss_options options = loss_options(module, args);
+    if (!options.input || !options.target)
+        return NULL;
+    int64_t ignore_index = self->ignore_index == 0         ? -100
+                           : self->ignore_index == EK_ZERO ? 0
+                                                           : self->ignore_index;
+    return ek_target_weight(options.target, self->weight, ignore_index,
+                            counting_dtype(options.input));
+}
+
+/* The elements of input and target, broadcast together. */
+static ek_tensor *element_denominator(ek_module *module, const ek_args *args)
+{
+    ek_loss_options options = loss_options(module, args);
+    const ek_tensor *x = options.input, *y = options.target;
+    if (!x || !y)
+        return NULL;
+    int64_t count = 1;
+    for (int i = 1; i <= x->ndim || i <= y->ndim; i++) {
+        int64_t a = i <= x->ndim ? x->shape[x->ndim - i] : 1;
+        int64_t b = i <= y->ndim ? y->shape[y->ndim - i] : 1;
+        count *= a == 1 ? b : a;
+    }
+    return ek_scalar((double)count, counting_dtype(x), x->storage->dev->id);
+}
+
+/* ---- the criteria ---- */
+
+#define EK_CRITERION(criterion_name, function, denominator_function)                          \
+    static ek_value criterion_name##_forward(ek_module *module, const ek_args *args)          \
+    {                                                                                         \
+        return ek_value_of_tensor(function(loss_options(module, args)));                      \
+    }                                                                                         \
+    static const ek_module_type criterion_name##_type = {.name = #criterion_name,             \
+                                                         .size = sizeof(criterion),           \
+                                                         .forward = criterion_name##_forward, \
+                                                         .denominator = denominator_function, \
+                                                         .is_sum = is_sum};
+
+EK_CRITERION(cross_entropy_loss, ek_f_cross_entropy_with, class_denominator)
+EK_CRITERION(nll_loss, ek_f_nll_loss_with, class_denominator)
+EK_CRITERION(mse_loss, ek_f_mse_loss_with, element_denominator)
+EK_CRITERION(l1_loss, ek_f_l1_loss_with, element_denominator)
+EK_CRITERION(bce_with_logits_loss, ek_f_bce_with_logits_with, element_denominator)
+
+static ek_module *criterion_new(const ek_module_type *type, const ek_criterion_options *options,
+                                bool takes_weight)
+{
+    bool classes = type->denominator == class_denominator;
+    bool smooths = type == &cross_entropy_loss_type;
+    if ((unsigned)options->reduction > EK_NONE)
+        EK_FAIL(EK_E_INVALID, "%s: reduction %d is none of EK_MEAN, EK_SUM, EK_NONE", type->name,
+                (int)options->reduction);
+    else if (options->ignore_index != 0 && !classes)
+        EK_FAIL(EK_E_INVALID, "%s has no ignore_index: its targets are no classes", type->name);
+    else if (options->label_smoothing != 0 && !smooths)
+        EK_FAIL(EK_E_INVALID, "%s has no label_smoothing; cross_entropy_loss has", type->name);
+    else if (!(options->label_smoothing >= 0 && options->label_smoothing <= 1))
+        EK_FAIL(EK_E_INVALID, "%s: label_smoothing has to be between 0 and 1, not %g", type->name,
+                options->label_smoothing);
+    else if (options->weight && !takes_weight)
+        EK_FAIL(EK_E_INVALID, "%s takes no weight", type->name);
+    if (ek_error_status() < 0)
+        return NULL;
+    criterion *self = (criterion *)ek_module_new(type);
+    if (!self)
+        return NULL;
+    self->reduction = options->reduction;
+    self->ignore_index = options->ignore_index;
+    self->label_smoothing = options->label_smoothing;
+    if (takes_weight)
+        ek_register_buffer(&self->module, "weight", &self->weight, options->weight);
+    return ek_module_finish(&self->module);
+}
+
+ek_module *ek_cross_entropy_loss_with(ek_criterion_options options)
+{
+    return criterion_new(&cross_entropy_loss_type, &options, true);
+}
+
+ek_module *ek_nll_loss_with(ek_criterion_options options)
+{
+    return criterion_new(&nll_loss_type, &options, true);
+}
+
+ek_module *ek_mse_loss_with(ek_criterion_options options)
+{
+    return criterion_new(&mse_loss_type, &options, false);
+}
+
+ek_module *ek_l1_loss_with(ek_criterion_options options)
+{
+    return criterion_new(&l1_loss_type, &options, false);
+}
+
+ek_module *ek_bce_with_logits_loss_with(ek_criterion_options options)
+{
+    return criterion_new(&bce_with_logits_loss_type, &options, true);
+}

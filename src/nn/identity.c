@@ -1,0 +1,65 @@
+/* identity.c: a small hash table of addresses. */
+#include "nn/identity.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "core/thread.h"
+
+typedef struct ek_identity_entry {
+    const void *key;
+    void *value;
+} ek_identity_entry;
+
+/* Slot of `key`, or the free one where it would go. capacity is a power of two with room left. */
+static ek_identity_entry *find(ek_identity_entry *entries, size_t capacity, const void *key)
+{
+    /* Fibonacci hashing: allocations share their low bits. */
+    size_t i = (size_t)(((uint64_t)(uintptr_t)key * UINT64_C(0x9E3779B97F4A7C15)) >> 32);
+    for (i &= capacity - 1; entries[i].key && entries[i].key != key;)
+        i = (i + 1) & (capacity - 1);
+    return &entries[i];
+}
+
+static int grow(ek_identity *map)
+{
+    size_t capacity = map->capacity ? 2 * map->capacity : 32;
+    ek_identity_entry *entries = ek_calloc(capacity, sizeof *entries);
+    if (!entries)
+        return EK_E_NO_MEMORY;
+    for (size_t i = 0; i < map->capacity; i++)
+        if (map->entries[i].key)
+            *find(entries, capacity, map->entries[i].key) = map->entries[i];
+    free(map->entries);
+    map->entries = entries;
+    map->capacity = capacity;
+    return 0;
+}
+
+void **ek_identity_at(ek_identity *map, const void *key)
+{
+    if (2 * (map->count + 1) > map->capacity && grow(map) < 0)
+        return NULL;
+    ek_identity_entry *entry = find(map->entries, map->capacity, key);
+    if (!entry->key) {
+        entry->key = key;
+        map->count++;
+    }
+    return &entry->value;
+}
+
+bool ek_identity_add(ek_identity *map, const void *key, int *status)
+{
+    size_t before = map->count;
+    if (!ek_identity_at(map, key)) {
+        *status = EK_E_NO_MEMORY;
+        return false;
+    }
+    return map->count != before;
+}
+
+void ek_identity_clear(ek_identity *map)
+{
+    free(map->entries);
+    *map = (ek_identity){0};
+}

@@ -1,0 +1,104 @@
+/* init.c: initial values, as torch.nn.init computes them: bounds in double, in Python's order of
+ * operations, so that they round to the same numbers. */
+#include <math.h>
+
+#include "core/tensor.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/random.h"
+#include "nn/nn.h"
+
+typedef struct fans {
+    double in, out;
+} fans;
+
+static int fans_of(const ek_tensor *tensor, fans *result)
+{
+    if (!tensor)
+        return ek_error_status() < 0 ? ek_error_pending()
+                                     : EK_FAIL(EK_E_INVALID, "the tensor is NULL");
+    if (tensor->ndim < 2) {
+        char text[200];
+        return EK_FAIL(EK_E_SHAPE, "fan in and fan out need 2 dimensions or more, not %s",
+                       ek_tensor_text(tensor, text));
+    }
+    int64_t field = 1;
+    for (int i = 2; i < tensor->ndim; i++)
+        field *= tensor->shape[i];
+    result->in = (double)(tensor->shape[1] * field);
+    result->out = (double)(tensor->shape[0] * field);
+    return 0;
+}
+
+/* of a leaky rectifier */
+static double gain_of(double a)
+{
+    return sqrt(2.0 / (1 + a * a));
+}
+
+int ek_init_uniform(ek_tensor *tensor, double low, double high)
+{
+    return ek_uniform_(tensor, low, high, NULL);
+}
+
+int ek_init_normal(ek_tensor *tensor, double mean, double std)
+{
+    return ek_normal_(tensor, mean, std, NULL);
+}
+
+int ek_init_constant(ek_tensor *tensor, double value)
+{
+    bool before = ek_set_grad_enabled(false);
+    bool done = ek_fill_(tensor, value) != NULL;
+    ek_set_grad_enabled(before);
+    return done ? 0 : ek_error_pending();
+}
+
+int ek_init_kaiming_uniform(ek_tensor *tensor, double a)
+{
+    fans fan;
+    EK_TRY(fans_of(tensor, &fan));
+    if (ek_count(tensor) == 0)
+        return 0;
+    double std = gain_of(a) / sqrt(fan.in);
+    double bound = sqrt(3.0) * std;
+    return ek_uniform_(tensor, -bound, bound, NULL);
+}
+
+int ek_init_kaiming_normal(ek_tensor *tensor, double a)
+{
+    fans fan;
+    EK_TRY(fans_of(tensor, &fan));
+    if (ek_count(tensor) == 0)
+        return 0;
+    return ek_normal_(tensor, 0, gain_of(a) / sqrt(fan.in), NULL);
+}
+
+int ek_init_xavier_uniform(ek_tensor *tensor, double gain)
+{
+    fans fan;
+    EK_TRY(fans_of(tensor, &fan));
+    if (ek_count(tensor) == 0)
+        return 0;
+    double std = gain * sqrt(2.0 / (fan.in + fan.out));
+    double bound = sqrt(3.0) * std;
+    return ek_uniform_(tensor, -bound, bound, NULL);
+}
+
+int ek_init_default(ek_tensor *weight, ek_tensor *bias)
+{
+    fans fan;
+    EK_TRY(fans_of(weight, &fan));
+    EK_TRY(ek_init_kaiming_uniform(weight, sqrt(5.0)));
+    if (!bias)
+        return 0;
+    double bound = 1 / sqrt(fan.in);
+    return ek_uniform_(bias, -bound, bound, NULL);
+}
+
+ek_tensor *ek_new_parameter(ek_shape shape, ek_dtype dtype)
+{
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
+    ek_tensor *tensor = ek_empty(shape, .dtype = dtype, .format = EK_CHANNELS_LAST);
+    ek_memory_set_category(before);
+    return tensor;
+}

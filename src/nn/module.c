@@ -1,0 +1,315 @@
+/* module.c: making modules, registering what they hold, freeing them. */
+#include "evenkeel/module.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "evenkeel/autograd.h"
+#include "nn/module_table.h"
+
+/* ---- the layout: shared by replicas, copied before it is changed ---- */
+
+static void layout_destroy(ek_object *object)
+{
+    ek_layout *layout = (ek_layout *)object;
+    for (int i = 0; i < layout->count; i++)
+        free(layout->entries[i].name);
+    free(layout->entries);
+    free(layout);
+}
+
+static ek_layout *layout_copy(const ek_layout *source)
+{
+    ek_layout *layout = ek_calloc(1, sizeof *layout);
+    if (!layout)
+        return NULL;
+    ek_object_init(&layout->object, layout_destroy);
+    if (!source || source->count == 0)
+        return layout;
+    layout->entries = ek_calloc((size_t)source->count, sizeof *layout->entries);
+    if (!layout->entries)
+        goto failed;
+    layout->capacity = source->count;
+    for (; layout->count < source->count; layout->count++) {
+        ek_layout_entry *entry = &layout->entries[layout->count];
+        *entry = source->entries[layout->count];
+        entry->name = ek_strdup(entry->name);
+        if (!entry->name)
+            goto failed;
+    }
+    return layout;
+
+failed:
+    ek_object_release(layout);
+    return NULL;
+}
+
+/* Makes room for one more entry in the module's own layout, and in its slots. */
+static int table_grow(struct ek_module_members *members)
+{
+    if (atomic_load(&members->layout->object.references) > 1) {
+        ek_layout *own = layout_copy(members->layout);
+        if (!own)
+            return EK_E_NO_MEMORY;
+        ek_object_release(members->layout);
+        members->layout = own;
+    }
+    ek_layout *layout = members->layout;
+    int count = layout->count;
+    if (count == layout->capacity) {
+        int capacity = count ? 2 * count : 4;
+        ek_layout_entry *entries = ek_realloc(layout->entries, (size_t)capacity * sizeof *entries);
+        if (!entries)
+            return EK_E_NO_MEMORY;
+        layout->entries = entries;
+        layout->capacity = capacity;
+    }
+    if (count >= members->slot_capacity) {
+        int capacity = count ? 2 * count : 4;
+        void **slots = ek_realloc(members->slots, (size_t)capacity * sizeof *slots);
+        if (!slots)
+            return EK_E_NO_MEMORY;
+        members->slots = slots;
+        members->slot_capacity = capacity;
+    }
+    members->slots[count] = NULL;
+    return 0;
+}
+
+/* ---- making ---- */
+
+static ek_module *module_with_layout(const ek_module_type *type, ek_layout *layout)
+{
+    struct ek_module_members *members = ek_calloc(1, sizeof *members);
+    ek_module *module = members ? ek_calloc(1, type->size) : NULL;
+    if (layout && layout->count > 0 && module) {
+        members->slots = ek_calloc((size_t)layout->count, sizeof *members->slots);
+        members->slot_capacity = members->slots ? layout->count : 0;
+    }
+    if (!module || !layout || (layout->count > 0 && !members->slots)) {
+        free(members);
+        free(module);
+        ek_object_release(layout);
+        return NULL;
+    }
+    atomic_init(&members->references, 1);
+    members->layout = layout;
+    module->type = type;
+    module->members = members;
+    module->training = true;
+    return module;
+}
+
+ek_module *ek_module_new(const ek_module_type *type)
+{
+    if (!type || !type->name || type->size < sizeof(ek_module) || !type->forward) {
+        EK_FAIL(EK_E_INVALID, "a module's type needs a name, a forward, and the size of a struct "
+                              "that begins with ek_module");
+        return NULL;
+    }
+    return module_with_layout(type, layout_copy(NULL));
+}
+
+ek_module *ek_module_replicate_struct(const ek_module *module)
+{
+    ek_layout *layout = ek_object_retain(module->members->layout);
+    ek_module *replica = module_with_layout(module->type, layout);
+    if (!replica)
+        return NULL;
+    struct ek_module_members *members = replica->members;
+    memcpy(replica, module, module->type->size);
+    replica->members = members;
+    replica->is_replica = true;
+    for (int i = 0; i < layout->count; i++)
+        *ek_module_slot(replica, i) = NULL;
+    return replica;
+}
+
+ek_module *ek_module_retain(ek_module *module)
+{
+    if (module)
+        atomic_fetch_add_explicit(&module->members->references, 1, memory_order_relaxed);
+    return module;
+}
+
+void ek_module_free(ek_module *module)
+{
+    if (!module)
+        return;
+    struct ek_module_members *members = module->members;
+    if (atomic_fetch_sub_explicit(&members->references, 1, memory_order_acq_rel) != 1)
+        return;
+    /* First what the type owns: it may still look at the registered members. */
+    if (module->type->destroy && !module->is_replica)
+        module->type->destroy(module);
+    for (int i = 0; i < members->layout->count; i++) {
+        void **slot = ek_module_slot(module, i);
+        if (members->layout->entries[i].kind == EK_MEMBER_MODULE)
+            ek_module_free(*slot);
+        else
+            ek_object_release(*slot);
+    }
+    ek_object_release(members->layout);
+    free(members->slots);
+    free(members->name);
+    free(members);
+    free(module);
+}
+
+ek_module *ek_module_finish(ek_module *module)
+{
+    if (module && ek_error_status() == 0)
+        return module;
+    ek_module_free(module);
+    return NULL;
+}
+
+/* ---- registering ---- */
+
+void **ek_module_slot(const ek_module *module, int index)
+{
+    const struct ek_module_members *members = module->members;
+    size_t offset = members->layout->entries[index].offset;
+    if (offset == EK_NO_MEMBER)
+        return &members->slots[index];
+    return (void **)(void *)((char *)module + offset);
+}
+
+int ek_module_member_count(const ek_module *module)
+{
+    return module->members->layout->count;
+}
+
+ek_member ek_module_member(const ek_module *module, int index)
+{
+    const ek_layout_entry *entry = &module->members->layout->entries[index];
+    ek_member member = {.kind = entry->kind, .name = entry->name};
+    void *slot = ek_module_slot(module, index);
+    if (entry->kind == EK_MEMBER_MODULE)
+        member.slot.module = slot;
+    else
+        member.slot.tensor = slot;
+    return member;
+}
+
+/* Adds an entry and stores `content` in its slot. Takes over the reference only where it returns 0.
+ */
+static int enter(ek_module *module, ek_member_kind kind, const char *name, void *member,
+                 void *content)
+{
+    /* A child without a name is transparent: paths pass through it. */
+    if (!name || (!name[0] && kind != EK_MEMBER_MODULE) || strchr(name, '.'))
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: \"%s\" is no name for a member: it must not be empty or have a dot",
+                       module->type->name, name ? name : "");
+    if (module->is_replica)
+        return EK_FAIL(EK_E_STATE,
+                       "%s: \"%s\" cannot be registered with a replica; register it "
+                       "with the module before it is replicated",
+                       module->type->name, name);
+    struct ek_module_members *members = module->members;
+    size_t offset = EK_NO_MEMBER;
+    if (member) {
+        uintptr_t base = (uintptr_t)module, at = (uintptr_t)member;
+        if (at < base + sizeof(ek_module) || at + sizeof(void *) > base + module->type->size)
+            return EK_FAIL(EK_E_INVALID,
+                           "%s: the member of \"%s\" lies outside of the module's struct; register "
+                           "it with member NULL to have the module hold it",
+                           module->type->name, name);
+        offset = (size_t)(at - base);
+    }
+    for (int i = 0; i < members->layout->count; i++) {
+        const ek_layout_entry *entry = &members->layout->entries[i];
+        if (strcmp(entry->name, name) == 0)
+            return EK_FAIL(EK_E_INVALID, "%s: \"%s\" is registered already", module->type->name,
+                           name);
+        if (member && entry->offset == offset)
+            return EK_FAIL(EK_E_INVALID, "%s: \"%s\" and \"%s\" share one member",
+                           module->type->name, entry->name, name);
+    }
+    char *copy = ek_strdup(name);
+    if (!copy || table_grow(members) < 0) {
+        free(copy);
+        return EK_E_NO_MEMORY;
+    }
+    ek_layout *layout = members->layout;
+    layout->entries[layout->count++] = (ek_layout_entry){kind, copy, offset};
+    *ek_module_slot(module, layout->count - 1) = content;
+    return 0;
+}
+
+static int register_tensor(ek_module *module, ek_member_kind kind, const char *name,
+                           ek_tensor **member, ek_tensor *tensor)
+{
+    if (!module)
+        return EK_FAIL(EK_E_INVALID, "module is NULL where \"%s\" is registered", name ? name : "");
+    if (!tensor && ek_error_status() < 0)
+        return ek_error_pending();
+    if (tensor && kind == EK_MEMBER_PARAMETER && tensor->history)
+        return EK_FAIL(EK_E_AUTOGRAD,
+                       "%s: parameter \"%s\" is the result of an operation; pass ek_detach of it",
+                       module->type->name, name ? name : "");
+    if (tensor && kind == EK_MEMBER_PARAMETER && !tensor->requires_grad)
+        EK_TRY(ek_tensor_set_requires_grad(tensor, true));
+    EK_TRY(enter(module, kind, name, member, tensor));
+    ek_object_retain(tensor);
+    /* The ledger counts it as what it has become. */
+    if (tensor)
+        ek_storage_recategorise(tensor->storage, EK_MEMORY_PARAMETER);
+    return 0;
+}
+
+int ek_register_parameter(ek_module *module, const char *name, ek_tensor **member,
+                          ek_tensor *tensor)
+{
+    return register_tensor(module, EK_MEMBER_PARAMETER, name, member, tensor);
+}
+
+int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member, ek_tensor *tensor)
+{
+    return register_tensor(module, EK_MEMBER_BUFFER, name, member, tensor);
+}
+
+/* True where `part` is `module` or below it. */
+static bool contains(const ek_module *module, const ek_module *part)
+{
+    if (module == part)
+        return true;
+    for (int i = 0; i < ek_module_member_count(module); i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind == EK_MEMBER_MODULE && *member.slot.module &&
+            contains(*member.slot.module, part))
+            return true;
+    }
+    return false;
+}
+
+int ek_register_module(ek_module *module, const char *name, ek_module **member, ek_module *child)
+{
+    /* A child that has a parent belongs to that one; this one needs a reference of its own. */
+    bool shared = child && child->members->has_parent;
+    bool cycle = child && module && contains(child, module);
+    int rc = 0;
+    if (!module)
+        rc = EK_FAIL(EK_E_INVALID, "module is NULL where \"%s\" is registered", name ? name : "");
+    else if (!child && ek_error_status() < 0)
+        rc = ek_error_pending();
+    else if (cycle)
+        rc = EK_FAIL(EK_E_INVALID, "%s: \"%s\" cannot be a part of itself", module->type->name,
+                     name ? name : "");
+    else
+        rc = enter(module, EK_MEMBER_MODULE, name, member, child);
+    if (rc < 0) {
+        if (!shared && !cycle)
+            ek_module_free(child);
+        return rc;
+    }
+    if (shared) {
+        ek_module_retain(child);
+    } else if (child) {
+        child->members->has_parent = true;
+        child->members->name = strdup(name); /* for sentences only: may be missing */
+    }
+    return 0;
+}

@@ -1,0 +1,102 @@
+/* module_call.c: calling modules, and reading the arguments of a call. */
+#include "nn/module_table.h"
+#include "nn/nn.h"
+
+/* True where an operation that made one of the arguments failed. */
+static bool has_error(const ek_args *args)
+{
+    for (int i = 0; i < args->count; i++)
+        if (args->inputs[i].kind == EK_VALUE_ERROR ||
+            (args->inputs[i].kind == EK_VALUE_TENSOR && !args->inputs[i].as.tensor))
+            return true;
+    return args->keywords.kind == EK_VALUE_ERROR;
+}
+
+ek_value ek_module_call(ek_module *module, const ek_args *args,
+                        ek_value (*forward)(ek_module *self, const ek_args *args))
+{
+    int before = ek_error_status();
+    if (has_error(args)) {
+        if (before == 0)
+            EK_FAIL(EK_E_INVALID, "%s: an argument is NULL", module->type->name);
+        return ek_value_error();
+    }
+    /* The caller's scope gets the output alone: where no graph holds them, activations are freed
+     * here. */
+    ek_scope scope = ek_scope_begin();
+    ek_value output = forward(module, args);
+    if (output.kind == EK_VALUE_TENSOR && !output.as.tensor)
+        output = ek_value_error();
+    output = ek_scope_end_with_value(&scope, output);
+    if (output.kind != EK_VALUE_ERROR)
+        return output;
+    if (ek_error_status() == 0)
+        EK_FAIL(EK_E_STATE, "forward failed without saying why");
+    if (before == 0) {
+        /* From the innermost module outwards: "features (sequential): 0 (conv2d): ..." */
+        const char *name = module->members->name;
+        if (name && name[0])
+            ek_error_prefix("%s (%s)", name, module->type->name);
+        else
+            ek_error_prefix("%s", module->type->name);
+    }
+    return output;
+}
+
+ek_value ek_module_forward(ek_module *module, const ek_args *args)
+{
+    if (!module) {
+        if (ek_error_status() == 0)
+            EK_FAIL(EK_E_INVALID, "the module is NULL");
+        return ek_value_error();
+    }
+    return ek_module_call(module, args, module->type->forward);
+}
+
+ek_tensor *ek_apply(ek_module *module, ek_tensor *x)
+{
+    if (!x) {
+        if (ek_error_status() == 0)
+            EK_FAIL(EK_E_INVALID, "x is NULL");
+        return NULL;
+    }
+    return ek_value_tensor(ek_forward(module, x));
+}
+
+ek_value ek_arg(const ek_args *args, int index)
+{
+    if (index < 0 || index >= args->count) {
+        EK_FAIL(EK_E_INVALID, "argument %d is missing: the module was given %d", index,
+                args->count);
+        return ek_value_error();
+    }
+    return args->inputs[index];
+}
+
+ek_tensor *ek_arg_tensor(const ek_args *args, int index)
+{
+    ek_value value = ek_arg(args, index);
+    if (value.kind == EK_VALUE_ERROR)
+        return NULL;
+    if (value.kind != EK_VALUE_TENSOR) {
+        EK_FAIL(EK_E_INVALID, "argument %d has to be a tensor", index);
+        return NULL;
+    }
+    return value.as.tensor;
+}
+
+int ek_check_inputs(const ek_module *module, const ek_args *args, int count)
+{
+    if (ek_value_length(args->keywords) > 0)
+        return EK_FAIL(EK_E_INVALID, "%s takes no keyword argument \"%s\"", module->type->name,
+                       ek_value_key(args->keywords, 0));
+    if (args->count != count)
+        return EK_FAIL(EK_E_INVALID, "%s takes %d input%s, not %d", module->type->name, count,
+                       count == 1 ? "" : "s", args->count);
+    return 0;
+}
+
+ek_tensor *ek_only_input(const ek_module *module, const ek_args *args)
+{
+    return ek_check_inputs(module, args, 1) < 0 ? NULL : ek_arg_tensor(args, 0);
+}

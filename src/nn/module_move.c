@@ -1,0 +1,78 @@
+/* module_move.c: parameters and buffers on another device or of another dtype, under the same
+ * handles. */
+#include <stdlib.h>
+
+#include "core/tensor.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/module.h"
+#include "evenkeel/ops.h"
+#include "nn/module_walk.h"
+
+/* A gradient lies where its parameter was: it goes, and a slab's slot with it. */
+static void forget_gradient(ek_tensor *tensor)
+{
+    ek_object_release(tensor->grad);
+    ek_object_release(tensor->grad_slot);
+    tensor->grad = tensor->grad_slot = NULL;
+    tensor->grad_absent = false;
+}
+
+typedef ek_tensor *convert_function(ek_tensor *tensor, const void *user);
+
+/* Converts all tensors first, so that none has moved when one fails. */
+static int convert_all(ek_module *module, convert_function *convert, const void *user)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(module, true, true, &list));
+    int status = 0;
+    ek_scope scope = ek_scope_begin();
+    bool grad_enabled = ek_set_grad_enabled(false);
+    ek_memory_category category = ek_memory_set_category(EK_MEMORY_PARAMETER);
+    ek_tensor **converted = ek_calloc((size_t)list.count, sizeof *converted);
+    if (!converted)
+        status = EK_E_NO_MEMORY;
+    for (int i = 0; i < list.count && status == 0; i++) {
+        converted[i] = convert(list.tensors[i], user);
+        if (!converted[i])
+            status = ek_error_pending();
+    }
+    for (int i = 0; i < list.count && status == 0; i++) {
+        ek_tensor *tensor = list.tensors[i];
+        if (converted[i] == tensor)
+            continue;
+        forget_gradient(tensor);
+        tensor->dtype = converted[i]->dtype;
+        ek_tensor_rehome(tensor, converted[i]);
+    }
+    free(converted);
+    ek_memory_set_category(category);
+    ek_set_grad_enabled(grad_enabled);
+    ek_scope_end(&scope);
+    ek_tensor_list_clear(&list);
+    return status;
+}
+
+static ek_tensor *convert_device(ek_tensor *tensor, const void *user)
+{
+    return ek_to_device(tensor, *(const ek_device *)user);
+}
+
+int ek_module_to_device(ek_module *module, ek_device device)
+{
+    return convert_all(module, convert_device, &device);
+}
+
+/* Counters stay the integers that they are. */
+static ek_tensor *convert_dtype(ek_tensor *tensor, const void *user)
+{
+    return ek_dtype_is_floating(tensor->dtype) ? ek_to_dtype(tensor, *(const ek_dtype *)user)
+                                               : tensor;
+}
+
+int ek_module_to_dtype(ek_module *module, ek_dtype dtype)
+{
+    if ((unsigned)dtype >= EK_DTYPES || !ek_dtype_is_floating(dtype))
+        return EK_FAIL(EK_E_DTYPE, "a module's parameters have to be f32, f64 or bf16, not %s",
+                       (unsigned)dtype < EK_DTYPES ? ek_dtype_name(dtype) : "an unknown dtype");
+    return convert_all(module, convert_dtype, &dtype);
+}

@@ -1,0 +1,233 @@
+/* module_walk.c: walking over parameters and buffers, and what follows from a walk. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/module.h"
+#include "nn/identity.h"
+#include "nn/module_table.h"
+#include "nn/module_walk.h"
+
+typedef struct walk {
+    ek_member_kind kind;
+    ek_tensor_visitor *visit;
+    void *user;
+    ek_identity seen; /* tensors and modules */
+    char *path;
+    size_t path_capacity;
+} walk;
+
+/* Writes ".name" (or "name" at the start) at `length` of the path; returns the new length, SIZE_MAX
+ * when memory is short. An empty name (a wrapper's module) leaves the path as it is. */
+static size_t path_append(walk *w, size_t length, const char *name)
+{
+    size_t name_length = strlen(name);
+    if (name_length == 0)
+        return length;
+    size_t need = length + name_length + 2;
+    if (need > w->path_capacity) {
+        char *grown = ek_realloc(w->path, 2 * need);
+        if (!grown)
+            return SIZE_MAX;
+        w->path = grown;
+        w->path_capacity = 2 * need;
+    }
+    if (length > 0)
+        w->path[length++] = '.';
+    memcpy(w->path + length, name, name_length + 1);
+    return length + name_length;
+}
+
+/* A module's own tensors come before its children's, as in PyTorch. */
+static int walk_module(walk *w, ek_module *module, size_t length)
+{
+    int status = 0;
+    if (!ek_identity_add(&w->seen, module, &status))
+        return status;
+    int count = ek_module_member_count(module);
+    for (int i = 0; i < count; i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind != w->kind || !*member.slot.tensor)
+            continue;
+        if (!ek_identity_add(&w->seen, *member.slot.tensor, &status)) {
+            EK_TRY(status);
+            continue;
+        }
+        if (path_append(w, length, member.name) == SIZE_MAX)
+            return EK_E_NO_MEMORY;
+        status = w->visit(w->path, *member.slot.tensor, w->user);
+        if (status != 0)
+            return status;
+    }
+    for (int i = 0; i < count; i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind != EK_MEMBER_MODULE || !*member.slot.module)
+            continue;
+        size_t longer = path_append(w, length, member.name);
+        if (longer == SIZE_MAX)
+            return EK_E_NO_MEMORY;
+        status = walk_module(w, *member.slot.module, longer);
+        if (status != 0)
+            return status;
+    }
+    return 0;
+}
+
+static int walk_tensors(ek_module *module, ek_member_kind kind, ek_tensor_visitor *visit,
+                        void *user)
+{
+    if (!module)
+        return ek_error_status() < 0 ? ek_error_pending()
+                                     : EK_FAIL(EK_E_INVALID, "the module is NULL");
+    walk w = {.kind = kind, .visit = visit, .user = user};
+    int status = walk_module(&w, module, 0);
+    ek_identity_clear(&w.seen);
+    free(w.path);
+    return status;
+}
+
+int ek_module_parameters(ek_module *module, ek_tensor_visitor *visit, void *user)
+{
+    return walk_tensors(module, EK_MEMBER_PARAMETER, visit, user);
+}
+
+int ek_module_buffers(ek_module *module, ek_tensor_visitor *visit, void *user)
+{
+    return walk_tensors(module, EK_MEMBER_BUFFER, visit, user);
+}
+
+/* ---- one of them ---- */
+
+ek_module *ek_module_child(ek_module *module, int index)
+{
+    if (!module || index < 0)
+        return NULL;
+    for (int i = 0; i < ek_module_member_count(module); i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind == EK_MEMBER_MODULE && index-- == 0)
+            return *member.slot.module;
+    }
+    return NULL;
+}
+
+ek_tensor *ek_module_tensor(ek_module *module, const char *path)
+{
+    if (!module) {
+        if (ek_error_status() == 0)
+            EK_FAIL(EK_E_INVALID, "the module is NULL");
+        return NULL;
+    }
+    const char *rest = path;
+    for (const ek_module *at = module; at;) {
+        size_t length = strcspn(rest, ".");
+        bool last = rest[length] == '\0';
+        const ek_module *below = NULL, *transparent = NULL;
+        for (int i = 0; i < ek_module_member_count(at); i++) {
+            ek_member member = ek_module_member(at, i);
+            if (member.kind == EK_MEMBER_MODULE && !member.name[0])
+                transparent = *member.slot.module;
+            if (strlen(member.name) != length || memcmp(member.name, rest, length) != 0)
+                continue;
+            if (last && member.kind != EK_MEMBER_MODULE && *member.slot.tensor)
+                return *member.slot.tensor;
+            if (!last && member.kind == EK_MEMBER_MODULE)
+                below = *member.slot.module;
+        }
+        at = below ? below : transparent;
+        if (below)
+            rest += length + 1;
+    }
+    EK_FAIL(EK_E_INVALID, "%s has no parameter or buffer \"%s\"", module->type->name, path);
+    return NULL;
+}
+
+/* ---- lists ---- */
+
+static int collect(const char *path, ek_tensor *tensor, void *user)
+{
+    ek_tensor_list *list = user;
+    (void)path;
+    if (list->count == list->capacity) {
+        int capacity = list->capacity ? 2 * list->capacity : 32;
+        ek_tensor **grown = ek_realloc(list->tensors, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return EK_E_NO_MEMORY;
+        list->tensors = grown;
+        list->capacity = capacity;
+    }
+    list->tensors[list->count++] = tensor;
+    return 0;
+}
+
+int ek_module_collect(ek_module *module, bool parameters, bool buffers, ek_tensor_list *list)
+{
+    int status = 0;
+    if (parameters)
+        status = ek_module_parameters(module, collect, list);
+    if (status == 0 && buffers)
+        status = ek_module_buffers(module, collect, list);
+    if (status < 0)
+        ek_tensor_list_clear(list);
+    return status;
+}
+
+void ek_tensor_list_clear(ek_tensor_list *list)
+{
+    free(list->tensors);
+    *list = (ek_tensor_list){0};
+}
+
+/* ---- what visits all parameters ---- */
+
+static int add_count(const char *path, ek_tensor *tensor, void *user)
+{
+    (void)path;
+    *(int64_t *)user += ek_count(tensor);
+    return 0;
+}
+
+int64_t ek_module_parameter_count(ek_module *module)
+{
+    int64_t count = 0;
+    int status = ek_module_parameters(module, add_count, &count);
+    return status < 0 ? status : count;
+}
+
+static int drop_gradient(const char *path, ek_tensor *tensor, void *user)
+{
+    (void)path;
+    (void)user;
+    return ek_tensor_set_grad(tensor, NULL);
+}
+
+void ek_module_zero_grad(ek_module *module)
+{
+    if (module)
+        ek_module_parameters(module, drop_gradient, NULL);
+}
+
+static int set_requires_grad(const char *path, ek_tensor *tensor, void *user)
+{
+    (void)path;
+    return ek_tensor_set_requires_grad(tensor, *(bool *)user);
+}
+
+void ek_module_set_requires_grad(ek_module *module, bool requires_grad)
+{
+    if (module)
+        ek_module_parameters(module, set_requires_grad, &requires_grad);
+}
+
+void ek_module_train(ek_module *module, bool training)
+{
+    if (!module)
+        return;
+    module->training = training;
+    for (int i = 0; i < ek_module_member_count(module); i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind == EK_MEMBER_MODULE)
+            ek_module_train(*member.slot.module, training);
+    }
+}

@@ -1,0 +1,133 @@
+/* norm.c: batch normalisation. */
+#include "core/tensor.h"
+#include "evenkeel/autograd.h"
+#include "nn/nn.h"
+
+typedef struct batch_norm {
+    ek_module module;
+    ek_tensor *weight, *bias;              /* (features), or absent: affine off */
+    ek_tensor *running_mean, *running_var; /* (features), or absent: track_running_stats off */
+    ek_tensor *num_batches_tracked;        /* i64 scalar, or absent */
+    double eps, momentum;
+    int ndim_least, ndim_most; /* of the input */
+} batch_norm;
+
+static int check_input(const batch_norm *self, const ek_tensor *x)
+{
+    if (x->ndim >= self->ndim_least && x->ndim <= self->ndim_most)
+        return 0;
+    char text[200], least[16] = "";
+    if (self->ndim_least != self->ndim_most)
+        snprintf(least, sizeof least, "%d or ", self->ndim_least);
+    return EK_FAIL(EK_E_SHAPE, "expected an input of %s%d dimensions, got %s", least,
+                   self->ndim_most, ek_tensor_text(x, text));
+}
+
+/* One batch more; the counter is nobody's operand, so this is never part of a graph. */
+static int count_batch(batch_norm *self)
+{
+    ek_tensor *counter = self->num_batches_tracked;
+    bool before = ek_set_grad_enabled(false);
+    bool done = ek_add_(counter, ek_scalar(1, EK_I64, ek_cpu())) != NULL;
+    ek_set_grad_enabled(before);
+    return done ? 0 : ek_error_pending();
+}
+
+static ek_tensor *normalise(ek_module *module, ek_tensor *x, bool relu)
+{
+    batch_norm *self = (batch_norm *)module;
+    if (!x || check_input(self, x) < 0)
+        return NULL;
+    if (module->training && self->num_batches_tracked && count_batch(self) < 0)
+        return NULL;
+    ek_batch_norm_options options = {.x = x,
+                                     .weight = self->weight,
+                                     .bias = self->bias,
+                                     .running_mean = self->running_mean,
+                                     .running_var = self->running_var,
+                                     .training = module->training,
+                                     .momentum = self->momentum == 0 ? EK_ZERO : self->momentum,
+                                     .eps = self->eps == 0 ? EK_ZERO : self->eps};
+    ek_tensor *y = ek_f_batch_norm_with(options);
+    return relu ? ek_f_relu(y) : y;
+}
+
+static ek_value batch_norm_forward(ek_module *module, const ek_args *args)
+{
+    return ek_value_of_tensor(normalise(module, ek_only_input(module, args), false));
+}
+
+static ek_value batch_norm_relu_forward(ek_module *module, const ek_args *args)
+{
+    return ek_value_of_tensor(normalise(module, ek_only_input(module, args), true));
+}
+
+ek_value ek_batch_norm_relu_call(ek_module *module, const ek_args *args)
+{
+    return ek_module_call(module, args, batch_norm_relu_forward);
+}
+
+static const ek_module_type batch_norm1d_type = {.name = "batch_norm1d",
+                                                 .size = sizeof(batch_norm),
+                                                 .forward = batch_norm_forward};
+static const ek_module_type batch_norm2d_type = {.name = "batch_norm2d",
+                                                 .size = sizeof(batch_norm),
+                                                 .forward = batch_norm_forward};
+
+bool ek_module_is_batch_norm(const ek_module *module)
+{
+    return module->type->forward == batch_norm_forward;
+}
+
+static ek_tensor *filled(int64_t features, double value)
+{
+    ek_tensor *tensor = ek_new_parameter(EK_SHAPE(features), EK_F32);
+    return ek_fill_(tensor, value);
+}
+
+static ek_module *batch_norm_new(const ek_module_type *type, const ek_norm_options *options,
+                                 int ndim_least, int ndim_most)
+{
+    double eps = ek_option(options->eps, 1e-5), momentum = ek_option(options->momentum, 0.1);
+    if (options->features < 1) {
+        EK_FAIL(EK_E_INVALID, "%s: features has to be at least 1, not %lld", type->name,
+                (long long)options->features);
+        return NULL;
+    }
+    if (!(eps >= 0) || !(momentum >= 0 && momentum <= 1)) {
+        EK_FAIL(EK_E_INVALID, "%s: eps %g has to be at least 0, momentum %g between 0 and 1",
+                type->name, eps, momentum);
+        return NULL;
+    }
+    ek_scope scope = ek_scope_begin();
+    batch_norm *self = (batch_norm *)ek_module_new(type);
+    if (self) {
+        ek_module *module = &self->module;
+        int64_t features = options->features;
+        bool affine = options->affine != EK_OFF, track = options->track_running_stats != EK_OFF;
+        self->eps = eps;
+        self->momentum = momentum;
+        self->ndim_least = ndim_least;
+        self->ndim_most = ndim_most;
+        ek_register_parameter(module, "weight", &self->weight, affine ? filled(features, 1) : NULL);
+        ek_register_parameter(module, "bias", &self->bias, affine ? filled(features, 0) : NULL);
+        ek_register_buffer(module, "running_mean", &self->running_mean,
+                           track ? filled(features, 0) : NULL);
+        ek_register_buffer(module, "running_var", &self->running_var,
+                           track ? filled(features, 1) : NULL);
+        ek_register_buffer(module, "num_batches_tracked", &self->num_batches_tracked,
+                           track ? ek_fill_(ek_new_parameter(ek_scalar_shape(), EK_I64), 0) : NULL);
+    }
+    ek_scope_end(&scope);
+    return ek_module_finish((ek_module *)self);
+}
+
+ek_module *ek_batch_norm1d_with(ek_norm_options options)
+{
+    return batch_norm_new(&batch_norm1d_type, &options, 2, 3);
+}
+
+ek_module *ek_batch_norm2d_with(ek_norm_options options)
+{
+    return batch_norm_new(&batch_norm2d_type, &options, 4, 4);
+}

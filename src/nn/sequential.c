@@ -1,0 +1,88 @@
+/* sequential.c: modules one after the other. */
+#include <stdio.h>
+
+#include "core/object.h"
+#include "nn/module_members.h"
+#include "nn/nn.h"
+
+/* The children are in the table only, in order. */
+typedef ek_module sequential;
+
+/* Gives the reference to what a value holds to the innermost scope. */
+static ek_value adopt(ek_value value)
+{
+    void *object = NULL;
+    switch (value.kind) {
+    case EK_VALUE_TENSOR:
+        object = value.as.tensor;
+        break;
+    case EK_VALUE_LIST:
+        object = value.as.list;
+        break;
+    case EK_VALUE_DICT:
+        object = value.as.dict;
+        break;
+    default:
+        return value;
+    }
+    return ek_scope_adopt(object) ? value : ek_value_error();
+}
+
+static ek_value sequential_forward(ek_module *module, const ek_args *args)
+{
+    if (ek_check_inputs(module, args, 1) < 0)
+        return ek_value_error();
+    int count = ek_module_member_count(module);
+    /* x holds one reference of ours. It goes as soon as the next layer has read it: where no graph
+     * holds it, its memory is free for the layer after. */
+    ek_value x = ek_value_keep(ek_arg(args, 0));
+    for (int i = 0; i < count; i++) {
+        ek_module *child = *ek_module_member(module, i).slot.module;
+        ek_module *next = i + 1 < count ? *ek_module_member(module, i + 1).slot.module : NULL;
+        const ek_args input = {&x, 1, ek_value_none()};
+        bool fused = next && ek_module_is_batch_norm(child) && ek_module_is_relu(next);
+        ek_scope scope = ek_scope_begin();
+        ek_value y = ek_value_keep(fused ? ek_batch_norm_relu_call(child, &input)
+                                         : ek_module_forward(child, &input));
+        ek_scope_end(&scope);
+        ek_value_release(x);
+        x = y;
+        i += fused;
+        if (x.kind == EK_VALUE_ERROR)
+            return x;
+    }
+    return adopt(x);
+}
+
+static const ek_module_type sequential_type = {.name = "sequential",
+                                               .size = sizeof(sequential),
+                                               .forward = sequential_forward};
+
+/* True where modules[index] stands earlier in the list too. */
+static bool is_repeated(ek_module *const *modules, int index)
+{
+    for (int i = 0; i < index; i++)
+        if (modules[i] == modules[index])
+            return true;
+    return false;
+}
+
+ek_module *ek_sequential_of(ek_module *const *modules, int count)
+{
+    ek_module *self = ek_module_new(&sequential_type);
+    bool failed = !self;
+    for (int i = 0; i < count; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", i);
+        if (!modules[i]) {
+            if (ek_error_status() == 0)
+                EK_FAIL(EK_E_INVALID, "sequential: module %d is NULL", i);
+        } else if (!failed) {
+            /* All are registered, even after one that is NULL, so that all are freed. */
+            failed = ek_register_module(self, name, NULL, modules[i]) < 0;
+        } else if (!is_repeated(modules, i)) {
+            ek_module_free(modules[i]);
+        }
+    }
+    return ek_module_finish(self);
+}
