@@ -2,7 +2,7 @@
 #include "nn/nn.h"
 
 #define EK_PLAIN_ACTIVATION(activation, function)                                      \
-    static ek_value name##_forward(ek_module *module, const ek_args *args)             \
+    static ek_value activation##_forward(ek_module *module, const ek_args *args)       \
     {                                                                                  \
         return ek_value_of_tensor(function(ek_only_input(module, args)));              \
     }                                                                                  \
