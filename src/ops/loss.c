@@ -1,0 +1,178 @@
+/* loss.c: losses of two tensors of one shape: squared and absolute error, binary cross entropy.
+ * Each has an elementwise operation that saves its operands only; the reduction follows. */
+#include "ops/ops.h"
+
+/* mean, sum or nothing. */
+static ek_tensor *reduce(ek_tensor *loss, ek_reduction reduction)
+{
+    if (reduction == EK_MEAN)
+        return ek_mean(loss);
+    return reduction == EK_SUM ? ek_sum(loss) : loss;
+}
+
+/* The operands of a loss are floating, alike and of one shape: broadcasting here is nearly always a
+ * forgotten squeeze. */
+static bool check_pair(const char *name, const ek_loss_options *options)
+{
+    const ek_tensor *x = options->input, *y = options->target;
+    if (!ek_floating(name, "input", x) || !ek_given(name, "target", y) || !ek_alike(name, x, y))
+        return false;
+    ek_shape shape = ek_tensor_shape(x);
+    if (!ek_of_shape(name, "target", y, &shape))
+        return false;
+    if (options->reduction != EK_MEAN && options->reduction != EK_SUM &&
+        options->reduction != EK_NONE) {
+        EK_FAIL(EK_E_INVALID, "%s: reduction must be EK_MEAN, EK_SUM or EK_NONE, got %d", name,
+                (int)options->reduction);
+        return false;
+    }
+    return true;
+}
+
+/* ---- (x - y)^2 and |x - y| ---- */
+
+/* The gradient of the first operand; the second's is its negative. */
+static int give_opposite(ek_node *node, ek_tensor *dx, ek_tensor **results)
+{
+    if (ek_node_needs(node, 0))
+        results[0] = dx;
+    if (ek_node_needs(node, 1))
+        results[1] = ek_neg(dx);
+    return 0;
+}
+
+static int squared_difference_backward(ek_node *node, ek_tensor *const *gradients,
+                                       ek_tensor **results)
+{
+    ek_tensor *difference = ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1));
+    return give_opposite(node, ek_mul_scalar(ek_mul(difference, gradients[0]), 2), results);
+}
+
+static int absolute_difference_backward(ek_node *node, ek_tensor *const *gradients,
+                                        ek_tensor **results)
+{
+    ek_tensor *difference = ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1));
+    return give_opposite(node, ek_sign_mul(gradients[0], difference), results);
+}
+
+static const ek_operation squared_difference_operation = {.name = "mse_loss",
+                                                          .backward = squared_difference_backward};
+static const ek_operation absolute_difference_operation = {.name = "l1_loss",
+                                                           .backward =
+                                                               absolute_difference_backward};
+
+static ek_tensor *difference_loss(const ek_loss_options *options, ek_binary op,
+                                  const ek_operation *operation)
+{
+    if (!check_pair(operation->name, options))
+        return NULL;
+    ek_tensor *x = options->input, *y = options->target;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *loss =
+        EK_RECORD(ek_run_binary(op, x, y, 0), operation, EK_INPUTS(x, y), EK_SAVED(x, y));
+    return ek_scope_end_with(&scope, reduce(loss, options->reduction));
+}
+
+ek_tensor *ek_f_mse_loss_with(ek_loss_options options)
+{
+    return difference_loss(&options, EK_BINARY_SQUARED_DIFFERENCE, &squared_difference_operation);
+}
+
+ek_tensor *ek_f_l1_loss_with(ek_loss_options options)
+{
+    return difference_loss(&options, EK_BINARY_ABSOLUTE_DIFFERENCE, &absolute_difference_operation);
+}
+
+/* ---- binary cross entropy of sigmoid(x) ----
+ *
+ *     loss  = (1 - t) x + v softplus(-x),  v = 1 + (pos_weight - 1) t
+ *     d/dx  = (1 - t) - v sigmoid(-x)
+ *     d/dt  = -x + (pos_weight - 1) softplus(-x),   d/d pos_weight = t softplus(-x)
+ *
+ * The first term cancels nothing where t is 0 or 1, so that small losses keep their digits. */
+
+static ek_tensor *one_minus(ek_tensor *x)
+{
+    return ek_add_scalar(ek_neg(x), 1);
+}
+
+static ek_tensor *softplus_of_negative(ek_tensor *x)
+{
+    return ek_f_softplus(ek_neg(x));
+}
+
+/* v s, for s of the operands' shape. */
+static ek_tensor *weigh_positive(ek_tensor *s, ek_tensor *target, ek_tensor *pos_weight)
+{
+    if (!pos_weight)
+        return s;
+    return ek_mul(s, ek_add_scalar(ek_mul(target, ek_add_scalar(pos_weight, -1)), 1));
+}
+
+/* Inputs and saved x, target, pos_weight. */
+static int bce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    ek_tensor *g = gradients[0];
+    ek_tensor *x = ek_node_saved(node, 0);
+    ek_tensor *target = ek_node_saved(node, 1);
+    ek_tensor *pos_weight = ek_node_saved(node, 2);
+    if (!x || !target || ek_error_status() < 0)
+        return ek_error_pending();
+    if (ek_node_needs(node, 0)) {
+        ek_tensor *tail = weigh_positive(ek_f_sigmoid(ek_neg(x)), target, pos_weight);
+        results[0] = ek_mul(g, ek_sub(one_minus(target), tail));
+    }
+    if (ek_node_needs(node, 1)) {
+        ek_tensor *slope = ek_neg(x);
+        if (pos_weight)
+            slope = ek_add(slope, ek_mul(ek_add_scalar(pos_weight, -1), softplus_of_negative(x)));
+        results[1] = ek_mul(g, slope);
+    }
+    if (ek_node_needs(node, 2))
+        results[2] = ek_sum_to(ek_mul(g, ek_mul(target, softplus_of_negative(x))),
+                               ek_tensor_shape(pos_weight));
+    return 0;
+}
+
+static const ek_operation bce_operation = {.name = "bce_with_logits", .backward = bce_backward};
+
+static ek_tensor *bce(ek_tensor *x, ek_tensor *target, ek_tensor *pos_weight)
+{
+    bool enabled = ek_set_grad_enabled(false);
+    ek_tensor *loss = ek_add(ek_mul(one_minus(target), x),
+                             weigh_positive(softplus_of_negative(x), target, pos_weight));
+    ek_set_grad_enabled(enabled);
+    return EK_RECORD(loss, &bce_operation, EK_INPUTS(x, target, pos_weight),
+                     EK_SAVED(x, target, pos_weight));
+}
+
+/* `factor` broadcasts to the input's shape. */
+static bool check_factor(const char *name, const ek_tensor *x, const ek_tensor *factor)
+{
+    if (!factor)
+        return ek_optional(factor);
+    if (!ek_alike("bce_with_logits", x, factor))
+        return false;
+    ek_shape own = ek_tensor_shape(x), other = ek_tensor_shape(factor), both;
+    if (ek_broadcast_shapes("bce_with_logits", &own, &other, &both) < 0)
+        return false;
+    if (ek_shape_equal(&own, &both))
+        return true;
+    char text[160], other_text[160];
+    EK_FAIL(EK_E_SHAPE, "bce_with_logits: %s of shape %s does not broadcast to the input's %s",
+            name, ek_shape_text(&other, other_text), ek_shape_text(&own, text));
+    return false;
+}
+
+ek_tensor *ek_f_bce_with_logits_with(ek_loss_options options)
+{
+    ek_tensor *x = options.input;
+    if (!check_pair("bce_with_logits", &options) || !check_factor("weight", x, options.weight) ||
+        !check_factor("pos_weight", x, options.pos_weight))
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *loss = bce(x, options.target, options.pos_weight);
+    if (options.weight)
+        loss = ek_mul(loss, options.weight);
+    return ek_scope_end_with(&scope, reduce(loss, options.reduction));
+}

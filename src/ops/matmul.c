@@ -1,0 +1,253 @@
+/* matmul.c: matrix products and the linear layer. Transposed operands are strided views; nothing is
+ * copied to multiply. */
+#include "ops/ops.h"
+
+/* ---- out = x y [+ bias], two or three dimensions ---- */
+
+/* `view` shows x as (B, rows, columns); a matrix gets B = 1. For kernels only. */
+static void borrow_batch(ek_tensor *view, const ek_tensor *x)
+{
+    ek_borrow(view, x);
+    if (x->ndim == 3)
+        return;
+    view->ndim = 3;
+    view->shape[0] = 1;
+    view->stride[0] = 0;
+    for (int i = 0; i < 2; i++) {
+        view->shape[i + 1] = x->shape[i];
+        view->stride[i + 1] = x->stride[i];
+    }
+}
+
+/* Into `out`, which is there already. */
+static int run_matmul(ek_tensor *out, const ek_tensor *x, const ek_tensor *y, const ek_tensor *bias)
+{
+    ek_dev *dev = ek_tensor_dev(out);
+    const ek_kernels *kernels = ek_kernels_of(out);
+    if (ek_count(out) == 0)
+        return 0;
+    ek_tensor out_batch, x_batch, y_batch;
+    borrow_batch(&out_batch, out);
+    borrow_batch(&x_batch, x);
+    borrow_batch(&y_batch, y);
+    if (x_batch.shape[2] > 0)
+        return kernels->matmul(dev, &out_batch, &x_batch, &y_batch, bias, false);
+    /* A sum of no products. */
+    if (!bias)
+        return kernels->fill(dev, out, 0);
+    ek_shape shape = ek_tensor_shape(out);
+    ek_tensor rows;
+    ek_borrow_expanded(&rows, bias, &shape);
+    return kernels->copy(dev, out, &rows);
+}
+
+static ek_tensor *matrix_of(const ek_tensor *x, int64_t rows, int64_t columns)
+{
+    return ek_tensor_new(ek_tensor_dev(x), x->dtype, &EK_SHAPE(rows, columns), EK_CONTIGUOUS);
+}
+
+/* x y for matrices, or batches of equal size of them, with the gradients as such products again. */
+static ek_tensor *product(ek_tensor *x, ek_tensor *y);
+
+static ek_tensor *transposed(ek_tensor *x)
+{
+    return ek_transpose(x, -2, -1);
+}
+
+static int product_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    if (ek_node_needs(node, 0))
+        results[0] = product(gradients[0], transposed(ek_node_saved(node, 1)));
+    if (ek_node_needs(node, 1))
+        results[1] = product(transposed(ek_node_saved(node, 0)), gradients[0]);
+    return 0;
+}
+
+static const ek_operation product_operation = {.name = "matmul", .backward = product_backward};
+
+static ek_tensor *product(ek_tensor *x, ek_tensor *y)
+{
+    if (!x || !y)
+        return NULL;
+    int64_t rows = x->shape[x->ndim - 2], columns = y->shape[y->ndim - 1];
+    ek_tensor *out = x->ndim == 2
+                         ? matrix_of(x, rows, columns)
+                         : ek_tensor_new(ek_tensor_dev(x), x->dtype,
+                                         &EK_SHAPE(x->shape[0], rows, columns), EK_CONTIGUOUS);
+    if (!out || run_matmul(out, x, y, NULL) < 0)
+        return NULL;
+    return EK_RECORD(out, &product_operation, EK_INPUTS(x, y),
+                     EK_SAVED(ek_wants(y) ? x : NULL, ek_wants(x) ? y : NULL));
+}
+
+/* ---- matmul: what isn't two or three dimensions becomes so ---- */
+
+/* x with its leading dimensions expanded to those of `batch` and then made one. */
+static ek_tensor *with_batch(ek_tensor *x, ek_shape batch)
+{
+    ek_shape expanded = batch;
+    for (int i = -2; i < 0; i++)
+        expanded.dims[expanded.ndim++] = x->shape[x->ndim + i];
+    ek_shape shape = EK_SHAPE(ek_shape_count(&batch), x->shape[x->ndim - 2], x->shape[x->ndim - 1]);
+    return ek_reshape(ek_expand(x, expanded), shape);
+}
+
+static ek_shape batch_of(const ek_tensor *x)
+{
+    ek_shape shape = ek_tensor_shape(x);
+    shape.ndim -= 2;
+    return shape;
+}
+
+static ek_tensor *batched(ek_tensor *x, ek_tensor *y)
+{
+    ek_shape x_batch = batch_of(x), y_batch = batch_of(y), batch;
+    if (ek_broadcast_shapes("matmul", &x_batch, &y_batch, &batch) < 0)
+        return NULL;
+    ek_shape result = batch;
+    result.dims[result.ndim++] = x->shape[x->ndim - 2];
+    result.dims[result.ndim++] = y->shape[y->ndim - 1];
+    return ek_reshape(product(with_batch(x, batch), with_batch(y, batch)), result);
+}
+
+/* Operands of two or more dimensions. */
+static ek_tensor *matmul(ek_tensor *x, ek_tensor *y)
+{
+    if (x->ndim == 2 && y->ndim == 2)
+        return product(x, y);
+    if (y->ndim > 2)
+        return batched(x, y);
+    /* One matrix on the right: x's batches are more rows. */
+    ek_shape shape = ek_tensor_shape(x);
+    int64_t columns = shape.dims[x->ndim - 1], rows = 1;
+    for (int i = 0; i < x->ndim - 1; i++)
+        rows *= shape.dims[i];
+    ek_tensor *out = product(ek_reshape(x, EK_SHAPE(rows, columns)), y);
+    shape.dims[x->ndim - 1] = y->shape[1];
+    return ek_reshape(out, shape);
+}
+
+ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y)
+{
+    if (!ek_floating("matmul", "x", x) || !ek_given("matmul", "y", y) || !ek_alike("matmul", x, y))
+        return NULL;
+    char x_text[200], y_text[200];
+    if (x->ndim == 0 || y->ndim == 0) {
+        EK_FAIL(EK_E_SHAPE, "matmul: operands must have one dimension or more, got %s and %s",
+                ek_tensor_text(x, x_text), ek_tensor_text(y, y_text));
+        return NULL;
+    }
+    if (x->shape[x->ndim - 1] != y->shape[y->ndim > 1 ? y->ndim - 2 : 0]) {
+        EK_FAIL(EK_E_SHAPE, "matmul: the inner sizes differ: %s times %s",
+                ek_tensor_text(x, x_text), ek_tensor_text(y, y_text));
+        return NULL;
+    }
+    const bool row = x->ndim == 1, column = y->ndim == 1;
+    ek_scope scope = ek_scope_begin();
+    if (row)
+        x = ek_unsqueeze(x, 0);
+    if (column)
+        y = ek_unsqueeze(y, 1);
+    ek_tensor *out = x && y ? matmul(x, y) : NULL;
+    if (column)
+        out = ek_squeeze(out, -1);
+    if (row)
+        out = ek_squeeze(out, column ? -1 : -2);
+    return ek_scope_end_with(&scope, out);
+}
+
+/* ---- linear: y = x w' + b for x (n, in), w (out, in), b (out) ---- */
+
+/* `view` shows the transpose of a matrix; for kernels only. */
+static void borrow_transposed(ek_tensor *view, const ek_tensor *x)
+{
+    ek_borrow(view, x);
+    for (int i = 0; i < 2; i++) {
+        view->shape[i] = x->shape[1 - i];
+        view->stride[i] = x->stride[1 - i];
+    }
+}
+
+/* Sums the rows of dy (n, out) into db (out). */
+static int sum_rows_into(ek_tensor *db, const ek_tensor *dy)
+{
+    ek_tensor row;
+    ek_borrow_expanded(&row, db, &EK_SHAPE(1, db->shape[0]));
+    return ek_kernels_of(dy)->reduce(ek_tensor_dev(dy), EK_REDUCE_SUM, &row, dy);
+}
+
+/* Saved x, w. */
+static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    ek_tensor *dy = gradients[0];
+    ek_tensor *dw = NULL, *db = NULL;
+    if (!ek_grad_enabled()) {
+        dw = ek_node_needs(node, 1) ? ek_node_destination(node, 1) : NULL;
+        db = ek_node_needs(node, 2) ? ek_node_destination(node, 2) : NULL;
+    }
+    if (ek_node_needs(node, 1)) {
+        ek_tensor *x = ek_node_saved(node, 0);
+        if (!x)
+            return ek_error_pending();
+        if (dw) {
+            ek_tensor dy_transposed;
+            borrow_transposed(&dy_transposed, dy);
+            EK_TRY(run_matmul(dw, &dy_transposed, x, NULL));
+        }
+        results[1] = dw ? dw : product(transposed(dy), x);
+    }
+    if (ek_node_needs(node, 2)) {
+        if (db)
+            EK_TRY(sum_rows_into(db, dy));
+        results[2] = db ? db : ek_sum(dy, .dims = {0}, .dim_count = 1);
+    }
+    if (ek_node_needs(node, 0))
+        results[0] = product(dy, ek_node_saved(node, 1));
+    return 0;
+}
+
+static const ek_operation linear_operation = {.name = "linear", .backward = linear_backward};
+
+static ek_tensor *linear(ek_tensor *x, ek_tensor *w, ek_tensor *bias)
+{
+    ek_tensor *out = matrix_of(x, x->shape[0], w->shape[0]);
+    ek_tensor w_transposed;
+    borrow_transposed(&w_transposed, w);
+    if (!out || run_matmul(out, x, &w_transposed, bias) < 0)
+        return NULL;
+    return EK_RECORD(out, &linear_operation, EK_INPUTS(x, w, bias),
+                     EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL));
+}
+
+ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
+{
+    if (!ek_floating("linear", "x", x) || !ek_given("linear", "weight", weight) ||
+        !ek_optional(bias) || !ek_alike("linear", x, weight) ||
+        (bias && !ek_alike("linear", x, bias)))
+        return NULL;
+    char x_text[200], w_text[200];
+    if (weight->ndim != 2) {
+        EK_FAIL(EK_E_SHAPE, "linear: expected a weight of 2 dimensions (out, in), got %s",
+                ek_tensor_text(weight, w_text));
+        return NULL;
+    }
+    if (x->ndim == 0 || x->shape[x->ndim - 1] != weight->shape[1]) {
+        EK_FAIL(EK_E_SHAPE, "linear: weight %s expects x's last dimension to be %lld, got %s",
+                ek_tensor_text(weight, w_text), (long long)weight->shape[1],
+                ek_tensor_text(x, x_text));
+        return NULL;
+    }
+    if (bias && !ek_of_shape("linear", "bias", bias, &EK_SHAPE(weight->shape[0])))
+        return NULL;
+    if (x->ndim == 2)
+        return linear(x, weight, bias);
+    ek_shape shape = ek_tensor_shape(x);
+    ek_scope scope = ek_scope_begin();
+    int64_t rows = 1;
+    for (int i = 0; i < x->ndim - 1; i++)
+        rows *= shape.dims[i];
+    shape.dims[x->ndim - 1] = weight->shape[0];
+    ek_tensor *flat = ek_reshape(x, EK_SHAPE(rows, weight->shape[1]));
+    ek_tensor *out = flat ? ek_reshape(linear(flat, weight, bias), shape) : NULL;
+    return ek_scope_end_with(&scope, out);
+}

@@ -1,0 +1,106 @@
+/* softmax.c: softmax and log-softmax along a dimension.
+ *
+ * With s = sum(dy y) along the dimension, the gradients from the output y are
+ *     softmax      dx = y (dy - s)
+ *     log-softmax  dx = dy - exp(y) sum(dy),
+ * operations of (dy, y) of their own. y keeps its history, so that differentiating them by y leads
+ * on to the input. */
+#include "ops/softmax.h"
+#include "ops/ops.h"
+
+typedef struct softmax_attributes {
+    int dim;
+    bool logarithm;
+} softmax_attributes;
+
+static ek_tensor *softmax_gradient(ek_tensor *dy, ek_tensor *y, softmax_attributes attributes);
+
+static ek_tensor *sum_along(ek_tensor *x, int dim)
+{
+    return ek_sum(x, .dims = {dim}, .dim_count = 1, .keepdim = true);
+}
+
+static int softmax_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const softmax_attributes *attributes = ek_node_attributes(node);
+    results[0] = softmax_gradient(gradients[0], ek_node_saved(node, 0), *attributes);
+    return 0;
+}
+
+/* Inputs dy, y. The map from dy is symmetric for softmax; a is the gradient that arrives. */
+static int softmax_gradient_backward(ek_node *node, ek_tensor *const *gradients,
+                                     ek_tensor **results)
+{
+    const softmax_attributes *attributes = ek_node_attributes(node);
+    const int dim = attributes->dim;
+    ek_tensor *a = gradients[0];
+    ek_tensor *dy = ek_node_saved(node, 0);
+    ek_tensor *y = ek_node_saved(node, 1);
+    if (attributes->logarithm) {
+        ek_tensor *p = ek_exp(y);
+        ek_tensor *ap = ek_mul(a, p);
+        if (ek_node_needs(node, 0))
+            results[0] = ek_sub(a, sum_along(ap, dim));
+        if (ek_node_needs(node, 1))
+            results[1] = ek_neg(ek_mul(ap, sum_along(dy, dim)));
+        return 0;
+    }
+    if (ek_node_needs(node, 0))
+        results[0] = softmax_gradient(a, y, *attributes);
+    if (ek_node_needs(node, 1)) {
+        /* d/dy of sum(a y dy) - sum(a y) sum(dy y) */
+        ek_tensor *away = ek_sub(dy, sum_along(ek_mul(dy, y), dim));
+        results[1] = ek_sub(ek_mul(a, away), ek_mul(dy, sum_along(ek_mul(a, y), dim)));
+    }
+    return 0;
+}
+
+static const ek_operation softmax_operation = {.name = "softmax", .backward = softmax_backward};
+static const ek_operation log_softmax_operation = {.name = "log_softmax",
+                                                   .backward = softmax_backward};
+static const ek_operation softmax_gradient_operation = {.name = "softmax_gradient",
+                                                        .backward = softmax_gradient_backward};
+
+static ek_tensor *softmax_gradient(ek_tensor *dy, ek_tensor *y, softmax_attributes attributes)
+{
+    if (!dy || !y)
+        return NULL;
+    ek_tensor *dx = ek_result(y, dy, NULL, y->dtype);
+    if (!dx || (ek_count(dx) > 0 &&
+                ek_kernels_of(y)->softmax_gradient(ek_tensor_dev(y), dx, dy, y, attributes.dim,
+                                                   attributes.logarithm) < 0))
+        return NULL;
+    return EK_RECORD(dx, &softmax_gradient_operation, EK_INPUTS(dy, y), EK_SAVED(dy, y),
+                     EK_ATTRIBUTES(attributes));
+}
+
+ek_tensor *ek_softmax_gradient(ek_tensor *dy, ek_tensor *y, int dim)
+{
+    return softmax_gradient(dy, y, (softmax_attributes){.dim = dim});
+}
+
+static ek_tensor *softmax(ek_tensor *x, int dim, bool logarithm)
+{
+    const char *name = logarithm ? "log_softmax" : "softmax";
+    if (!ek_floating(name, "x", x))
+        return NULL;
+    softmax_attributes attributes = {.dim = ek_dimension(name, x, dim), .logarithm = logarithm};
+    if (attributes.dim < 0)
+        return NULL;
+    ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
+    if (!y || (ek_count(y) > 0 &&
+               ek_kernels_of(x)->softmax(ek_tensor_dev(x), y, x, attributes.dim, logarithm) < 0))
+        return NULL;
+    return EK_RECORD(y, logarithm ? &log_softmax_operation : &softmax_operation, EK_INPUTS(x),
+                     EK_SAVED(y), EK_ATTRIBUTES(attributes));
+}
+
+ek_tensor *ek_f_softmax(ek_tensor *x, int dim)
+{
+    return softmax(x, dim, false);
+}
+
+ek_tensor *ek_f_log_softmax(ek_tensor *x, int dim)
+{
+    return softmax(x, dim, true);
+}
