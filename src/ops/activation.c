@@ -1,0 +1,195 @@
+/* activation.c: relu and its kin, and dropout. Each gradient is one fused kernel, and an operation
+ * of its own, so that it can be differentiated again. */
+#include "evenkeel/random.h"
+#include "ops/ops.h"
+
+/* ---- relu, leaky relu: dx = g where y > 0, else slope g ---- */
+
+static int relu_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    double slope = *(const double *)ek_node_attributes(node);
+    results[0] = ek_relu_gradient(gradients[0], ek_node_saved(node, 0), slope);
+    return 0;
+}
+
+static const ek_operation relu_gradient_operation = {.name = "relu_gradient",
+                                                     .backward = relu_gradient_backward};
+static const ek_operation relu_operation = {.name = "relu", .backward = relu_gradient_backward};
+static const ek_operation leaky_relu_operation = {.name = "leaky_relu",
+                                                  .backward = relu_gradient_backward};
+
+ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope)
+{
+    if (!ek_floating("relu_gradient", "x", x) || !ek_given("relu_gradient", "y", y))
+        return NULL;
+    ek_tensor *z = ek_run_binary(EK_BINARY_RELU_GRADIENT, x, y, slope);
+    return EK_RECORD(z, &relu_gradient_operation, EK_INPUTS(x), EK_SAVED(y), EK_ATTRIBUTES(slope));
+}
+
+ek_tensor *ek_f_relu(ek_tensor *x)
+{
+    if (!ek_floating("relu", "x", x))
+        return NULL;
+    double slope = 0;
+    ek_tensor *y = ek_run_unary(EK_UNARY_RELU, x, 0, 0);
+    return EK_RECORD(y, &relu_operation, EK_INPUTS(x), EK_SAVED(y), EK_ATTRIBUTES(slope));
+}
+
+ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope)
+{
+    if (!ek_floating("leaky_relu", "x", x))
+        return NULL;
+    ek_tensor *y = ek_run_unary(EK_UNARY_LEAKY_RELU, x, negative_slope, 0);
+    /* The output has the input's sign unless the slope is negative, and the next layer saves it
+     * too. */
+    ek_tensor *saved = negative_slope >= 0 ? y : x;
+    return EK_RECORD(y, &leaky_relu_operation, EK_INPUTS(x), EK_SAVED(saved),
+                     EK_ATTRIBUTES(negative_slope));
+}
+
+/* ---- sigmoid: dx = g y (1 - y) ---- */
+
+static int sigmoid_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_sigmoid_gradient(gradients[0], ek_node_saved(node, 0));
+    return 0;
+}
+
+/* Of z = x y (1 - y): dx = h y (1 - y), dy = h x (1 - 2 y). */
+static int sigmoid_gradient_backward(ek_node *node, ek_tensor *const *gradients,
+                                     ek_tensor **results)
+{
+    ek_tensor *h = gradients[0], *y = ek_node_saved(node, 1);
+    if (ek_node_needs(node, 0))
+        results[0] = ek_sigmoid_gradient(h, y);
+    if (ek_node_needs(node, 1))
+        results[1] =
+            ek_mul(ek_mul(h, ek_node_saved(node, 0)), ek_add_scalar(ek_mul_scalar(y, -2), 1));
+    return 0;
+}
+
+static const ek_operation sigmoid_operation = {.name = "sigmoid", .backward = sigmoid_backward};
+static const ek_operation sigmoid_gradient_operation = {.name = "sigmoid_gradient",
+                                                        .backward = sigmoid_gradient_backward};
+
+ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y)
+{
+    if (!ek_floating("sigmoid_gradient", "x", x) || !ek_given("sigmoid_gradient", "y", y))
+        return NULL;
+    return EK_RECORD(ek_run_binary(EK_BINARY_SIGMOID_GRADIENT, x, y, 0),
+                     &sigmoid_gradient_operation, EK_INPUTS(x, y),
+                     EK_SAVED(ek_wants(y) ? x : NULL, y));
+}
+
+ek_tensor *ek_f_sigmoid(ek_tensor *x)
+{
+    if (!ek_floating("sigmoid", "x", x))
+        return NULL;
+    ek_tensor *y = ek_run_unary(EK_UNARY_SIGMOID, x, 0, 0);
+    return EK_RECORD(y, &sigmoid_operation, EK_INPUTS(x), EK_SAVED(y));
+}
+
+/* ---- tanh: dx = g (1 - y^2) ---- */
+
+static int tanh_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_tanh_gradient(gradients[0], ek_node_saved(node, 0));
+    return 0;
+}
+
+/* Of z = x (1 - y^2): dx = h (1 - y^2), dy = -2 h x y. */
+static int tanh_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    ek_tensor *h = gradients[0], *y = ek_node_saved(node, 1);
+    if (ek_node_needs(node, 0))
+        results[0] = ek_tanh_gradient(h, y);
+    if (ek_node_needs(node, 1))
+        results[1] = ek_mul(ek_mul(h, ek_node_saved(node, 0)), ek_mul_scalar(y, -2));
+    return 0;
+}
+
+static const ek_operation tanh_operation = {.name = "tanh", .backward = tanh_backward};
+static const ek_operation tanh_gradient_operation = {.name = "tanh_gradient",
+                                                     .backward = tanh_gradient_backward};
+
+ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y)
+{
+    if (!ek_floating("tanh_gradient", "x", x) || !ek_given("tanh_gradient", "y", y))
+        return NULL;
+    return EK_RECORD(ek_run_binary(EK_BINARY_TANH_GRADIENT, x, y, 0), &tanh_gradient_operation,
+                     EK_INPUTS(x, y), EK_SAVED(ek_wants(y) ? x : NULL, y));
+}
+
+ek_tensor *ek_f_tanh(ek_tensor *x)
+{
+    if (!ek_floating("tanh", "x", x))
+        return NULL;
+    ek_tensor *y = ek_run_unary(EK_UNARY_TANH, x, 0, 0);
+    return EK_RECORD(y, &tanh_operation, EK_INPUTS(x), EK_SAVED(y));
+}
+
+/* ---- softplus: dx = g sigmoid(x) ---- */
+
+static int softplus_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_mul(gradients[0], ek_f_sigmoid(ek_node_saved(node, 0)));
+    return 0;
+}
+
+static const ek_operation softplus_operation = {.name = "softplus", .backward = softplus_backward};
+
+ek_tensor *ek_f_softplus(ek_tensor *x)
+{
+    if (!ek_floating("softplus", "x", x))
+        return NULL;
+    return EK_RECORD(ek_run_unary(EK_UNARY_SOFTPLUS, x, 0, 0), &softplus_operation, EK_INPUTS(x),
+                     EK_SAVED(x));
+}
+
+/* ---- dropout ---- */
+
+/* 0 with probability p, else 1 / (1 - p): drawn as f32 in row-major order on the CPU, laid out like
+ * x. */
+static ek_tensor *dropout_mask(const ek_tensor *x, double p)
+{
+    ek_shape shape = ek_tensor_shape(x);
+    ek_dtype dtype = x->dtype == EK_F64 ? EK_F64 : EK_F32;
+    if (p == 1)
+        return ek_zeros(shape, x->dtype, x->storage->dev->id);
+    ek_tensor *draws = ek_empty(shape, EK_F32), *mask = ek_empty(shape, dtype);
+    if (!draws || !mask || ek_uniform_(draws, 0, 1, NULL) < 0)
+        return NULL;
+    const float *u = ek_tensor_data(draws);
+    double scale = 1 / (1 - p);
+    int64_t count = ek_count(draws);
+    if (dtype == EK_F64) {
+        double *values = ek_tensor_data(mask);
+        for (int64_t i = 0; i < count; i++)
+            values[i] = (double)u[i] >= p ? scale : 0;
+    } else {
+        float *values = ek_tensor_data(mask), scale_f32 = (float)scale;
+        for (int64_t i = 0; i < count; i++)
+            values[i] = (double)u[i] >= p ? scale_f32 : 0;
+    }
+    mask = ek_to_dtype(mask, x->dtype);
+    if (mask && ek_is_dense(x) && !ek_same_layout(mask, x)) {
+        ek_tensor *ordered = ek_tensor_new_strided(mask->storage->dev, x->dtype, &shape, x->stride);
+        if (!ordered || ek_transfer(ordered, mask) < 0)
+            return NULL;
+        mask = ordered;
+    }
+    return mask ? ek_to_device(mask, x->storage->dev->id) : NULL;
+}
+
+ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training)
+{
+    if (!ek_floating("dropout", "x", x))
+        return NULL;
+    if (!(p >= 0 && p <= 1)) {
+        EK_FAIL(EK_E_INVALID, "dropout: p is %g; it must lie between 0 and 1", p);
+        return NULL;
+    }
+    if (!training || p == 0 || ek_count(x) == 0)
+        return ek_itself(x);
+    return ek_mul(x, dropout_mask(x, p));
+}

@@ -1,0 +1,147 @@
+/* broadcast.c: operands of one shape, results in their memory order, and stack views for kernels.
+ */
+#include <string.h>
+
+#include "ops/ops.h"
+
+int ek_broadcast_shapes(const char *operation, const ek_shape *a, const ek_shape *b,
+                        ek_shape *result)
+{
+    int ndim = a->ndim > b->ndim ? a->ndim : b->ndim;
+    ek_shape shape = {.ndim = ndim};
+    for (int i = 0; i < ndim; i++) {
+        int in_a = i - (ndim - a->ndim), in_b = i - (ndim - b->ndim);
+        int64_t size_a = in_a < 0 ? 1 : a->dims[in_a], size_b = in_b < 0 ? 1 : b->dims[in_b];
+        if (size_a != size_b && size_a != 1 && size_b != 1) {
+            char text_a[160], text_b[160];
+            return EK_FAIL(EK_E_SHAPE,
+                           "%s: shapes %s and %s do not broadcast (dimension %d: %lld and %lld)",
+                           operation, ek_shape_text(a, text_a), ek_shape_text(b, text_b), i,
+                           (long long)size_a, (long long)size_b);
+        }
+        shape.dims[i] = size_a == 1 ? size_b : size_a;
+    }
+    *result = shape;
+    return 0;
+}
+
+bool ek_broadcast_operands(const char *operation, ek_tensor **x, ek_tensor **y)
+{
+    if (!ek_given(operation, "x", *x) || !ek_given(operation, "y", *y))
+        return false;
+    if ((*x)->storage->dev != (*y)->storage->dev) {
+        if ((*y)->ndim == 0 && (*y)->storage->dev->id.kind == EK_CPU)
+            *y = ek_to_device(*y, (*x)->storage->dev->id);
+        else if ((*x)->ndim == 0 && (*x)->storage->dev->id.kind == EK_CPU)
+            *x = ek_to_device(*x, (*y)->storage->dev->id);
+        if (!*x || !*y)
+            return false;
+    }
+    if (!ek_alike(operation, *x, *y))
+        return false;
+    if (ek_same_shape(*x, *y))
+        return true;
+    ek_shape shape, shape_x = ek_tensor_shape(*x), shape_y = ek_tensor_shape(*y);
+    if (ek_broadcast_shapes(operation, &shape_x, &shape_y, &shape) < 0)
+        return false;
+    if (!ek_shape_equal(&shape_x, &shape))
+        *x = ek_expand(*x, shape);
+    if (!ek_shape_equal(&shape_y, &shape))
+        *y = ek_expand(*y, shape);
+    return *x && *y;
+}
+
+/* ---- stack views ---- */
+
+void ek_borrow(ek_tensor *view, const ek_tensor *x)
+{
+    memset(view, 0, sizeof *view);
+    view->dtype = x->dtype;
+    view->ndim = x->ndim;
+    memcpy(view->shape, x->shape, sizeof view->shape);
+    memcpy(view->stride, x->stride, sizeof view->stride);
+    view->offset = x->offset;
+    view->storage = x->storage;
+    view->version = x->version;
+}
+
+void ek_borrow_expanded(ek_tensor *view, const ek_tensor *x, const ek_shape *shape)
+{
+    ek_borrow(view, x);
+    view->ndim = shape->ndim;
+    for (int i = 0; i < shape->ndim; i++) {
+        int in_x = i - (shape->ndim - x->ndim);
+        view->shape[i] = shape->dims[i];
+        view->stride[i] = in_x < 0 || x->shape[in_x] != shape->dims[i] ? 0 : x->stride[in_x];
+    }
+}
+
+void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start, int64_t length,
+                     int64_t step)
+{
+    ek_borrow(view, x);
+    view->offset += start * x->stride[dim];
+    view->shape[dim] = length;
+    view->stride[dim] *= step;
+}
+
+bool ek_repeats(const ek_tensor *x)
+{
+    for (int i = 0; i < x->ndim; i++)
+        if (x->stride[i] == 0 && x->shape[i] > 1)
+            return true;
+    return false;
+}
+
+/* ---- results ---- */
+
+ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z, ek_dtype dtype)
+{
+    const ek_tensor *operands[] = {x, y, z};
+    for (int i = 0; i < 3; i++)
+        if (operands[i] && ek_is_dense(operands[i]))
+            return ek_tensor_like_dtype(operands[i], dtype);
+    for (int i = 0; i < 3; i++)
+        if (operands[i] && !ek_repeats(operands[i]))
+            return ek_tensor_like_dtype(operands[i], dtype);
+    ek_shape shape = ek_tensor_shape(x);
+    return ek_tensor_new(x->storage->dev, dtype, &shape, EK_CONTIGUOUS);
+}
+
+ek_tensor *ek_run_unary(ek_unary op, const ek_tensor *x, double a, double b)
+{
+    ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
+    if (!y || ek_kernels_of(x)->unary(x->storage->dev, op, y, x, a, b) < 0)
+        return NULL;
+    return y;
+}
+
+ek_tensor *ek_run_binary(ek_binary op, const ek_tensor *x, const ek_tensor *y, double a)
+{
+    ek_tensor *z = ek_result(x, y, NULL, x->dtype);
+    if (!z || ek_kernels_of(x)->binary(x->storage->dev, op, z, x, y, a) < 0)
+        return NULL;
+    return z;
+}
+
+ek_tensor *ek_filled(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, double value)
+{
+    ek_tensor *x = ek_tensor_new(dev, dtype, shape, EK_CONTIGUOUS);
+    if (!x || dev->backend->kernels->fill(dev, x, value) < 0)
+        return NULL;
+    return x;
+}
+
+ek_tensor *ek_zeros_like(const ek_tensor *x)
+{
+    ek_tensor *zeros = ek_result(x, NULL, NULL, x->dtype);
+    if (!zeros || ek_kernels_of(x)->fill(x->storage->dev, zeros, 0) < 0)
+        return NULL;
+    return zeros;
+}
+
+ek_tensor *ek_number_like(const ek_tensor *x, double value)
+{
+    ek_shape scalar = ek_scalar_shape();
+    return ek_filled(x->storage->dev, x->dtype, &scalar, value);
+}

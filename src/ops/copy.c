@@ -1,0 +1,136 @@
+/* copy.c: the same elements in another place: order of memory, dtype, device. */
+#include "ops/ops.h"
+
+/* ---- without history ---- */
+
+static int copy_bytes(const ek_tensor *x, const ek_tensor *y)
+{
+    size_t nbytes = (size_t)ek_count(x) * ek_dtype_size(x->dtype);
+    if (nbytes == 0)
+        return 0;
+    return ek_dev_copy(x->storage->dev, ek_tensor_address(x), y->storage->dev, ek_tensor_address(y),
+                       nbytes);
+}
+
+/* Between devices only blocks travel: conversions happen before and after. */
+int ek_transfer(ek_tensor *x, const ek_tensor *y)
+{
+    ek_dev *to = x->storage->dev, *from = y->storage->dev;
+    if (to == from)
+        return to->backend->kernels->copy(to, x, y);
+    if (x->dtype == y->dtype && ek_is_dense(y) && ek_same_layout(x, y))
+        return copy_bytes(x, y);
+
+    if (!ek_is_dense(y)) {
+        ek_tensor *block = ek_result(y, NULL, NULL, y->dtype);
+        if (!block || from->backend->kernels->copy(from, block, y) < 0)
+            return ek_error_pending();
+        y = block;
+    }
+    ek_shape shape = ek_tensor_shape(y);
+    ek_tensor *arrived = ek_tensor_new_strided(to, y->dtype, &shape, y->stride);
+    if (!arrived)
+        return ek_error_pending();
+    EK_TRY(copy_bytes(arrived, y));
+    return to->backend->kernels->copy(to, x, arrived);
+}
+
+/* ---- clone, contiguous: the gradient passes ---- */
+
+static int pass_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    (void)node;
+    results[0] = gradients[0];
+    return 0;
+}
+
+static const ek_operation clone_operation = {.name = "clone", .backward = pass_backward};
+static const ek_operation contiguous_operation = {.name = "contiguous", .backward = pass_backward};
+
+ek_tensor *ek_clone(ek_tensor *x)
+{
+    if (!ek_given("clone", "x", x))
+        return NULL;
+    ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
+    if (!y || ek_transfer(y, x) < 0)
+        return NULL;
+    return EK_RECORD(y, &clone_operation, EK_INPUTS(x));
+}
+
+ek_tensor *ek_contiguous(ek_tensor *x, ek_memory_format format)
+{
+    if (!ek_given("contiguous", "x", x))
+        return NULL;
+    if (x->ndim != 4)
+        format = EK_CONTIGUOUS;
+    if (ek_tensor_is_contiguous(x, format))
+        return ek_itself(x);
+    ek_shape shape = ek_tensor_shape(x);
+    ek_tensor *y = ek_tensor_new(x->storage->dev, x->dtype, &shape, format);
+    if (!y || ek_transfer(y, x) < 0)
+        return NULL;
+    return EK_RECORD(y, &contiguous_operation, EK_INPUTS(x));
+}
+
+/* ---- to_dtype ---- */
+
+static int to_dtype_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_to_dtype(gradients[0], *(const ek_dtype *)ek_node_attributes(node));
+    return 0;
+}
+
+static const ek_operation to_dtype_operation = {.name = "to_dtype", .backward = to_dtype_backward};
+
+ek_tensor *ek_to_dtype(ek_tensor *x, ek_dtype dtype)
+{
+    if (!ek_given("to_dtype", "x", x))
+        return NULL;
+    if ((unsigned)dtype >= EK_DTYPES) {
+        EK_FAIL(EK_E_DTYPE, "to_dtype: %d is no dtype", (int)dtype);
+        return NULL;
+    }
+    if (x->dtype == dtype)
+        return ek_itself(x);
+    ek_tensor *y = ek_result(x, NULL, NULL, dtype);
+    if (!y || ek_transfer(y, x) < 0)
+        return NULL;
+    if (!ek_dtype_is_floating(dtype))
+        return y;
+    ek_dtype before = x->dtype;
+    return EK_RECORD(y, &to_dtype_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
+}
+
+/* ---- to_device ---- */
+
+static int to_device_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_to_device(gradients[0], *(const ek_device *)ek_node_attributes(node));
+    return 0;
+}
+
+static const ek_operation to_device_operation = {.name = "to_device",
+                                                 .backward = to_device_backward};
+
+ek_tensor *ek_to_device(ek_tensor *x, ek_device device)
+{
+    if (!ek_given("to_device", "x", x))
+        return NULL;
+    ek_device before = x->storage->dev->id;
+    if (ek_device_equal(before, device))
+        return ek_itself(x);
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return NULL;
+    ek_tensor *from = x;
+    if (!ek_is_dense(x)) {
+        from = ek_result(x, NULL, NULL, x->dtype);
+        if (!from || ek_transfer(from, x) < 0)
+            return NULL;
+    }
+    ek_shape shape = ek_tensor_shape(x);
+    ek_tensor *y = ek_tensor_new_strided(dev, x->dtype, &shape, from->stride);
+    if (!y || copy_bytes(y, from) < 0)
+        return NULL;
+    return EK_RECORD(y, &to_device_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
+}

@@ -1,0 +1,41 @@
+/* create.c: tensors filled with numbers. */
+#include "ops/ops.h"
+
+ek_tensor *ek_full_with(double value, ek_tensor_options options)
+{
+    ek_tensor *x = ek_empty_with(options);
+    if (!x || ek_kernels_of(x)->fill(x->storage->dev, x, value) < 0)
+        return NULL;
+    return x;
+}
+
+ek_tensor *ek_zeros_with(ek_tensor_options options)
+{
+    return ek_full_with(0, options);
+}
+
+ek_tensor *ek_ones_with(ek_tensor_options options)
+{
+    return ek_full_with(1, options);
+}
+
+ek_tensor *ek_scalar(double value, ek_dtype dtype, ek_device device)
+{
+    return ek_full(value, ek_scalar_shape(), dtype, device);
+}
+
+ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device)
+{
+    if (count < 0) {
+        EK_FAIL(EK_E_INVALID, "arange: count is %lld; it must not be negative", (long long)count);
+        return NULL;
+    }
+    /* Counted in i64 in plain memory; the conversion rounds as the dtype does. */
+    ek_tensor *x = ek_empty(EK_SHAPE(count), EK_I64);
+    if (!x)
+        return NULL;
+    int64_t *values = ek_tensor_data(x);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = i;
+    return ek_to_device(ek_to_dtype(x, dtype), device);
+}

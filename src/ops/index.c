@@ -1,0 +1,135 @@
+/* index.c: elements by position, and their adjoints, each other's gradient. Kernels check bounds.
+ */
+#include "ops/ops.h"
+
+typedef struct index_attributes {
+    ek_shape shape; /* of the input */
+    int dim;
+} index_attributes;
+
+/* ---- index_select and index_add ---- */
+
+static int index_select_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const index_attributes *a = ek_node_attributes(node);
+    results[0] = ek_index_add(gradients[0], a->dim, ek_node_saved(node, 0), &a->shape);
+    return 0;
+}
+
+static int index_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const index_attributes *a = ek_node_attributes(node);
+    results[0] = ek_index_select(gradients[0], a->dim, ek_node_saved(node, 0));
+    return 0;
+}
+
+static const ek_operation index_select_operation = {.name = "index_select",
+                                                    .backward = index_select_backward};
+static const ek_operation index_add_operation = {.name = "index_add",
+                                                 .backward = index_add_backward};
+
+ek_tensor *ek_index_select(ek_tensor *x, int dim, ek_tensor *index)
+{
+    if (!ek_given("index_select", "x", x) || !ek_of_dtype("index_select", "index", index, EK_I64) ||
+        !ek_same_device("index_select", x, index) ||
+        (dim = ek_dimension("index_select", x, dim)) < 0)
+        return NULL;
+    if (index->ndim != 1) {
+        EK_FAIL(EK_E_SHAPE, "index_select: index has %d dimensions and must have 1", index->ndim);
+        return NULL;
+    }
+    index_attributes attributes = {ek_tensor_shape(x), dim};
+    ek_shape shape = attributes.shape;
+    shape.dims[dim] = index->shape[0];
+    bool channels_last = x->ndim == 4 && !ek_tensor_is_contiguous(x, EK_CONTIGUOUS) &&
+                         ek_tensor_is_contiguous(x, EK_CHANNELS_LAST);
+    ek_tensor *y = ek_tensor_new(x->storage->dev, x->dtype, &shape,
+                                 channels_last ? EK_CHANNELS_LAST : EK_CONTIGUOUS);
+    if (!y || ek_kernels_of(x)->index_select(x->storage->dev, y, x, dim, index) < 0)
+        return NULL;
+    return EK_RECORD(y, &index_select_operation, EK_INPUTS(x), EK_SAVED(index),
+                     EK_ATTRIBUTES(attributes));
+}
+
+ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, const ek_shape *shape)
+{
+    if (!ek_floating("index_add", "x", x) || !ek_given("index_add", "index", index))
+        return NULL;
+    index_attributes attributes = {ek_tensor_shape(x), dim};
+    ek_tensor *y = ek_tensor_new(x->storage->dev, x->dtype, shape, EK_CONTIGUOUS);
+    if (!y || ek_kernels_of(x)->index_add(x->storage->dev, y, x, dim, index) < 0)
+        return NULL;
+    return EK_RECORD(y, &index_add_operation, EK_INPUTS(x), EK_SAVED(index),
+                     EK_ATTRIBUTES(attributes));
+}
+
+/* ---- gather_dim and scatter_add_dim ---- */
+
+static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const index_attributes *a = ek_node_attributes(node);
+    results[0] = ek_scatter_add_dim(gradients[0], a->dim, ek_node_saved(node, 0), a->shape);
+    return 0;
+}
+
+static int scatter_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const index_attributes *a = ek_node_attributes(node);
+    results[0] = ek_gather_dim(gradients[0], a->dim, ek_node_saved(node, 0));
+    return 0;
+}
+
+static const ek_operation gather_operation = {.name = "gather_dim", .backward = gather_backward};
+static const ek_operation scatter_add_operation = {.name = "scatter_add_dim",
+                                                   .backward = scatter_add_backward};
+
+/* `index` addresses `whole` along dim: no larger than it in the other dimensions. */
+static bool addresses(const char *operation, const ek_tensor *index, const ek_shape *whole, int dim)
+{
+    bool fits = index->ndim == whole->ndim;
+    for (int i = 0; fits && i < whole->ndim; i++)
+        fits = i == dim || index->shape[i] <= whole->dims[i];
+    if (fits)
+        return true;
+    char text[160], wanted[160];
+    ek_shape shape = ek_tensor_shape(index);
+    EK_FAIL(
+        EK_E_SHAPE,
+        "%s: index of shape %s is larger than %s outside of dimension %d, or has other dimensions",
+        operation, ek_shape_text(&shape, text), ek_shape_text(whole, wanted), dim);
+    return false;
+}
+
+ek_tensor *ek_gather_dim(ek_tensor *x, int dim, ek_tensor *index)
+{
+    if (!ek_given("gather_dim", "x", x) || !ek_of_dtype("gather_dim", "index", index, EK_I64) ||
+        !ek_same_device("gather_dim", x, index) || (dim = ek_dimension("gather_dim", x, dim)) < 0)
+        return NULL;
+    index_attributes attributes = {ek_tensor_shape(x), dim};
+    if (!addresses("gather_dim", index, &attributes.shape, dim))
+        return NULL;
+    ek_shape shape = ek_tensor_shape(index);
+    ek_tensor *y = ek_tensor_new(x->storage->dev, x->dtype, &shape, EK_CONTIGUOUS);
+    if (!y || ek_kernels_of(x)->gather(x->storage->dev, y, x, dim, index) < 0)
+        return NULL;
+    return EK_RECORD(y, &gather_operation, EK_INPUTS(x), EK_SAVED(index),
+                     EK_ATTRIBUTES(attributes));
+}
+
+ek_tensor *ek_scatter_add_dim(ek_tensor *x, int dim, ek_tensor *index, ek_shape shape)
+{
+    if (!ek_floating("scatter_add_dim", "x", x) ||
+        !ek_of_dtype("scatter_add_dim", "index", index, EK_I64) ||
+        !ek_same_device("scatter_add_dim", x, index) ||
+        (dim = ek_dimension("scatter_add_dim", x, dim)) < 0)
+        return NULL;
+    index_attributes attributes = {ek_tensor_shape(x), dim};
+    if (!ek_of_shape("scatter_add_dim", "index", index, &attributes.shape) ||
+        !addresses("scatter_add_dim", index, &shape, dim))
+        return NULL;
+    ek_tensor *y = ek_tensor_new(x->storage->dev, x->dtype, &shape, EK_CONTIGUOUS);
+    if (!y || ek_kernels_of(x)->scatter_add(x->storage->dev, y, x, dim, index) < 0)
+        return NULL;
+    return EK_RECORD(y, &scatter_add_operation, EK_INPUTS(x), EK_SAVED(index),
+                     EK_ATTRIBUTES(attributes));
+}

@@ -1,0 +1,183 @@
+/* inplace.c: operations that write into their first operand. */
+#include "ops/ops.h"
+
+/* True where x may be written; the sentence says why not. */
+static bool writable(const char *operation, ek_tensor *x)
+{
+    if (!ek_given(operation, "x", x) || ek_check_in_place(operation, x) < 0)
+        return false;
+    if (!ek_repeats(x))
+        return true;
+    EK_FAIL(EK_E_INVALID, "%s: elements of x share memory (an expanded view); clone it first",
+            operation);
+    return false;
+}
+
+/* y expanded to x's shape. Where it shows x's memory in another geometry, or is saved from it, a
+ * copy. */
+static ek_tensor *operand(const char *operation, ek_tensor *x, ek_tensor *y, bool saved)
+{
+    if (!ek_given(operation, "y", y))
+        return NULL;
+    if (y->storage == x->storage && (saved || y->offset != x->offset || !ek_same_layout(x, y)) &&
+        !(y = ek_clone(y)))
+        return NULL;
+    if (ek_same_shape(x, y))
+        return y;
+    ek_shape shape = ek_tensor_shape(x), own = ek_tensor_shape(y), both;
+    if (ek_broadcast_shapes(operation, &shape, &own, &both) < 0)
+        return NULL;
+    if (!ek_shape_equal(&both, &shape)) {
+        char text[160], wanted[160];
+        EK_FAIL(EK_E_SHAPE, "%s: y of shape %s does not broadcast to x's %s", operation,
+                ek_shape_text(&own, text), ek_shape_text(&shape, wanted));
+        return NULL;
+    }
+    return ek_expand(y, shape);
+}
+
+/* The same, of x's device and dtype. */
+static ek_tensor *like_operand(const char *operation, ek_tensor *x, ek_tensor *y, bool saved)
+{
+    if (y && y->ndim == 0 && y->storage->dev->id.kind == EK_CPU)
+        y = ek_to_device(y, x->storage->dev->id);
+    if (!ek_given(operation, "y", y) || !ek_alike(operation, x, y))
+        return NULL;
+    return operand(operation, x, y, saved);
+}
+
+/* ---- add_, add_scaled_ ---- */
+
+static int add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    double alpha = *(const double *)ek_node_attributes(node);
+    if (ek_node_needs(node, 0))
+        results[0] = gradients[0];
+    if (ek_node_needs(node, 1))
+        results[1] = alpha == 1 ? gradients[0] : ek_mul_scalar(gradients[0], alpha);
+    return 0;
+}
+
+static const ek_operation add_operation = {.name = "add_", .backward = add_backward};
+
+ek_tensor *ek_add_scaled_(ek_tensor *x, ek_tensor *y, double alpha)
+{
+    if (!writable("add_", x) || !(y = like_operand("add_", x, y, false)) ||
+        ek_kernels_of(x)->binary(x->storage->dev, EK_BINARY_ADD, x, x, y, alpha) < 0)
+        return NULL;
+    ek_tensor_written(x, "add_");
+    return ek_record_in_place(x, &add_operation,
+                              &(ek_record_options){EK_INPUTS(x, y), EK_ATTRIBUTES(alpha)});
+}
+
+ek_tensor *ek_add_(ek_tensor *x, ek_tensor *y)
+{
+    return ek_add_scaled_(x, y, 1);
+}
+
+/* ---- mul_: x is overwritten, so that a copy of it is saved where y's gradient will ask for it
+ * ---- */
+
+static int mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    if (ek_node_needs(node, 0))
+        results[0] = ek_mul(gradients[0], ek_node_saved(node, 1));
+    if (ek_node_needs(node, 1))
+        results[1] = ek_mul(gradients[0], ek_node_saved(node, 0));
+    return 0;
+}
+
+static const ek_operation mul_operation = {.name = "mul_", .backward = mul_backward};
+
+ek_tensor *ek_mul_(ek_tensor *x, ek_tensor *y)
+{
+    if (!writable("mul_", x))
+        return NULL;
+    bool recorded = ek_records((ek_tensor *const[]){x, y}, 2);
+    y = like_operand("mul_", x, y, recorded);
+    if (!y)
+        return NULL;
+    ek_tensor *before = NULL;
+    if (recorded && ek_wants(y) && !(before = ek_clone(x)))
+        return NULL;
+    if (ek_kernels_of(x)->binary(x->storage->dev, EK_BINARY_MUL, x, x, y, 0) < 0)
+        return NULL;
+    ek_tensor_written(x, "mul_");
+    return ek_record_in_place(x, &mul_operation,
+                              &(ek_record_options){EK_INPUTS(x, y),
+                                                   EK_SAVED(before, ek_wants(x) ? y : NULL)});
+}
+
+static int scale_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_mul_scalar(gradients[0], *(const double *)ek_node_attributes(node));
+    return 0;
+}
+
+static const ek_operation mul_scalar_operation = {.name = "mul_scalar_",
+                                                  .backward = scale_backward};
+
+ek_tensor *ek_mul_scalar_(ek_tensor *x, double c)
+{
+    if (!writable("mul_scalar_", x) ||
+        ek_kernels_of(x)->unary(x->storage->dev, EK_UNARY_AFFINE, x, x, c, 0) < 0)
+        return NULL;
+    ek_tensor_written(x, "mul_scalar_");
+    return ek_record_in_place(x, &mul_scalar_operation,
+                              &(ek_record_options){EK_INPUTS(x), EK_ATTRIBUTES(c)});
+}
+
+/* ---- fill_, copy_: what x was before counts no more ---- */
+
+static int fill_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    (void)node;
+    results[0] = ek_zeros_like(gradients[0]);
+    return 0;
+}
+
+static const ek_operation fill_operation = {.name = "fill_", .backward = fill_backward};
+
+ek_tensor *ek_fill_(ek_tensor *x, double value)
+{
+    if (!writable("fill_", x) || ek_kernels_of(x)->fill(x->storage->dev, x, value) < 0)
+        return NULL;
+    ek_tensor_written(x, "fill_");
+    return ek_record_in_place(x, &fill_operation, &(ek_record_options){EK_INPUTS(x)});
+}
+
+typedef struct copy_attributes {
+    ek_device device; /* y's */
+    ek_dtype dtype;
+} copy_attributes;
+
+static int copy_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const copy_attributes *a = ek_node_attributes(node);
+    if (ek_node_needs(node, 0))
+        results[0] = ek_zeros_like(gradients[0]);
+    if (ek_node_needs(node, 1))
+        results[1] = ek_to_dtype(ek_to_device(gradients[0], a->device), a->dtype);
+    return 0;
+}
+
+static const ek_operation copy_operation = {.name = "copy_", .backward = copy_backward};
+
+ek_tensor *ek_copy_(ek_tensor *x, ek_tensor *y)
+{
+    if (!writable("copy_", x) || !ek_given("copy_", "y", y))
+        return NULL;
+    if (x == y)
+        return x;
+    /* What is small travels, and is repeated where it arrives. */
+    if (y->storage->dev != x->storage->dev && !ek_same_shape(x, y))
+        y = ek_to_device(y, x->storage->dev->id);
+    if (!y || !(y = operand("copy_", x, y, false)) || ek_transfer(x, y) < 0)
+        return NULL;
+    ek_tensor_written(x, "copy_");
+    if (!ek_dtype_is_floating(x->dtype))
+        return x;
+    copy_attributes attributes = {y->storage->dev->id, y->dtype};
+    return ek_record_in_place(x, &copy_operation,
+                              &(ek_record_options){EK_INPUTS(x, y), EK_ATTRIBUTES(attributes)});
+}

@@ -1,0 +1,257 @@
+/* unary.c: functions of one tensor, element by element. */
+#include "ops/ops.h"
+
+/* ---- a x + b ---- */
+
+static int affine_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    double a = *(const double *)ek_node_attributes(node);
+    results[0] = a == 1 ? gradients[0] : ek_mul_scalar(gradients[0], a);
+    return 0;
+}
+
+static const ek_operation add_scalar_operation = {.name = "add_scalar",
+                                                  .backward = affine_backward};
+static const ek_operation mul_scalar_operation = {.name = "mul_scalar",
+                                                  .backward = affine_backward};
+
+ek_tensor *ek_add_scalar(ek_tensor *x, double c)
+{
+    if (!ek_given("add_scalar", "x", x))
+        return NULL;
+    double a = 1;
+    ek_tensor *y = ek_run_unary(EK_UNARY_AFFINE, x, a, c);
+    return EK_RECORD(y, &add_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(a));
+}
+
+ek_tensor *ek_mul_scalar(ek_tensor *x, double c)
+{
+    if (!ek_given("mul_scalar", "x", x))
+        return NULL;
+    ek_tensor *y = ek_run_unary(EK_UNARY_AFFINE, x, c, 0);
+    return EK_RECORD(y, &mul_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(c));
+}
+
+/* x / c is not x (1 / c) in floating point: a mean of 49 ones must be 1. */
+static int div_scalar_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_div_scalar(gradients[0], *(const double *)ek_node_attributes(node));
+    return 0;
+}
+
+static const ek_operation div_scalar_operation = {.name = "div_scalar",
+                                                  .backward = div_scalar_backward};
+
+ek_tensor *ek_div_scalar(ek_tensor *x, double c)
+{
+    if (!ek_floating("div_scalar", "x", x))
+        return NULL;
+    ek_tensor *divisor = ek_number_like(x, c);
+    if (!divisor)
+        return NULL;
+    ek_tensor repeated;
+    ek_shape shape = ek_tensor_shape(x);
+    ek_borrow_expanded(&repeated, divisor, &shape);
+    ek_tensor *y = ek_run_binary(EK_BINARY_DIV, x, &repeated, 0);
+    return EK_RECORD(y, &div_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(c));
+}
+
+/* ---- x^p ---- */
+
+static int pow_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    double p = *(const double *)ek_node_attributes(node);
+    if (p == 0)
+        results[0] = ek_zeros_like(gradients[0]);
+    else
+        results[0] =
+            ek_mul(gradients[0], ek_mul_scalar(ek_pow_scalar(ek_node_saved(node, 0), p - 1), p));
+    return 0;
+}
+
+static const ek_operation pow_operation = {.name = "pow_scalar", .backward = pow_backward};
+
+ek_tensor *ek_pow_scalar(ek_tensor *x, double exponent)
+{
+    if (!ek_floating("pow_scalar", "x", x))
+        return NULL;
+    ek_tensor *y = exponent == 2 ? ek_run_unary(EK_UNARY_SQUARE, x, 0, 0)
+                                 : ek_run_unary(EK_UNARY_POW, x, exponent, 0);
+    return EK_RECORD(y, &pow_operation, EK_INPUTS(x), EK_SAVED(exponent == 0 ? NULL : x),
+                     EK_ATTRIBUTES(exponent));
+}
+
+/* ---- sign and size ---- */
+
+static int neg_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    (void)node;
+    results[0] = ek_neg(gradients[0]);
+    return 0;
+}
+
+static const ek_operation neg_operation = {.name = "neg", .backward = neg_backward};
+
+ek_tensor *ek_neg(ek_tensor *x)
+{
+    if (!ek_given("neg", "x", x))
+        return NULL;
+    return EK_RECORD(ek_run_unary(EK_UNARY_NEG, x, 0, 0), &neg_operation, EK_INPUTS(x));
+}
+
+static int sign_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_sign_mul(gradients[0], ek_node_saved(node, 0));
+    return 0;
+}
+
+static const ek_operation abs_operation = {.name = "abs", .backward = sign_mul_backward};
+static const ek_operation sign_mul_operation = {.name = "sign_mul", .backward = sign_mul_backward};
+
+ek_tensor *ek_abs(ek_tensor *x)
+{
+    if (!ek_given("abs", "x", x))
+        return NULL;
+    return EK_RECORD(ek_run_unary(EK_UNARY_ABS, x, 0, 0), &abs_operation, EK_INPUTS(x),
+                     EK_SAVED(x));
+}
+
+ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y)
+{
+    if (!ek_given("sign_mul", "x", x) || !ek_given("sign_mul", "y", y))
+        return NULL;
+    return EK_RECORD(ek_run_binary(EK_BINARY_SIGN_MUL, x, y, 0), &sign_mul_operation, EK_INPUTS(x),
+                     EK_SAVED(y));
+}
+
+static int sign_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    (void)node;
+    results[0] = ek_zeros_like(gradients[0]);
+    return 0;
+}
+
+static const ek_operation sign_operation = {.name = "sign", .backward = sign_backward};
+
+ek_tensor *ek_sign(ek_tensor *x)
+{
+    if (!ek_given("sign", "x", x))
+        return NULL;
+    return EK_RECORD(ek_run_unary(EK_UNARY_SIGN, x, 0, 0), &sign_operation, EK_INPUTS(x));
+}
+
+/* ---- powers with names ---- */
+
+/* g / (2 y) */
+static int sqrt_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_div(gradients[0], ek_mul_scalar(ek_node_saved(node, 0), 2));
+    return 0;
+}
+
+static const ek_operation sqrt_operation = {.name = "sqrt", .backward = sqrt_backward};
+
+ek_tensor *ek_sqrt(ek_tensor *x)
+{
+    if (!ek_floating("sqrt", "x", x))
+        return NULL;
+    ek_tensor *y = ek_run_unary(EK_UNARY_SQRT, x, 0, 0);
+    return EK_RECORD(y, &sqrt_operation, EK_INPUTS(x), EK_SAVED(y));
+}
+
+/* 2 g x */
+static int square_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_mul(gradients[0], ek_mul_scalar(ek_node_saved(node, 0), 2));
+    return 0;
+}
+
+static const ek_operation square_operation = {.name = "square", .backward = square_backward};
+
+ek_tensor *ek_square(ek_tensor *x)
+{
+    if (!ek_given("square", "x", x))
+        return NULL;
+    return EK_RECORD(ek_run_unary(EK_UNARY_SQUARE, x, 0, 0), &square_operation, EK_INPUTS(x),
+                     EK_SAVED(x));
+}
+
+/* -g y^2 */
+static int reciprocal_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_neg(ek_mul(gradients[0], ek_square(ek_node_saved(node, 0))));
+    return 0;
+}
+
+static const ek_operation reciprocal_operation = {.name = "reciprocal",
+                                                  .backward = reciprocal_backward};
+
+ek_tensor *ek_reciprocal(ek_tensor *x)
+{
+    if (!ek_floating("reciprocal", "x", x))
+        return NULL;
+    ek_tensor *y = ek_run_unary(EK_UNARY_RECIPROCAL, x, 0, 0);
+    return EK_RECORD(y, &reciprocal_operation, EK_INPUTS(x), EK_SAVED(y));
+}
+
+/* ---- exp, log ---- */
+
+static int exp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_mul(gradients[0], ek_node_saved(node, 0));
+    return 0;
+}
+
+static const ek_operation exp_operation = {.name = "exp", .backward = exp_backward};
+
+ek_tensor *ek_exp(ek_tensor *x)
+{
+    if (!ek_floating("exp", "x", x))
+        return NULL;
+    ek_tensor *y = ek_run_unary(EK_UNARY_EXP, x, 0, 0);
+    return EK_RECORD(y, &exp_operation, EK_INPUTS(x), EK_SAVED(y));
+}
+
+static int log_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_div(gradients[0], ek_node_saved(node, 0));
+    return 0;
+}
+
+static const ek_operation log_operation = {.name = "log", .backward = log_backward};
+
+ek_tensor *ek_log(ek_tensor *x)
+{
+    if (!ek_floating("log", "x", x))
+        return NULL;
+    return EK_RECORD(ek_run_unary(EK_UNARY_LOG, x, 0, 0), &log_operation, EK_INPUTS(x),
+                     EK_SAVED(x));
+}
+
+/* ---- clamp ---- */
+
+typedef struct clamp_attributes {
+    double low, high;
+} clamp_attributes;
+
+static int clamp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const clamp_attributes *attributes = ek_node_attributes(node);
+    ek_tensor *x = ek_node_saved(node, 0);
+    if (!x)
+        return ek_error_pending();
+    ek_tensor *inside = ek_run_unary(EK_UNARY_INSIDE, x, attributes->low, attributes->high);
+    results[0] = ek_relu_gradient(gradients[0], inside, 0);
+    return 0;
+}
+
+static const ek_operation clamp_operation = {.name = "clamp", .backward = clamp_backward};
+
+ek_tensor *ek_clamp(ek_tensor *x, double low, double high)
+{
+    if (!ek_given("clamp", "x", x))
+        return NULL;
+    clamp_attributes attributes = {low, high};
+    return EK_RECORD(ek_run_unary(EK_UNARY_CLAMP, x, low, high), &clamp_operation, EK_INPUTS(x),
+                     EK_SAVED(x), EK_ATTRIBUTES(attributes));
+}
