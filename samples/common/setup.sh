@@ -1,0 +1,107 @@
+# setup.sh: what samples/demo and tests/check share: find what is missing, install it, build.
+# Source it with bash; the working directory becomes the project's root.
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+
+fashion_mnist=/usr/share/datasets/fashion-mnist
+
+say() { printf '== %s\n' "$*"; }
+
+fail() {
+    printf '%s: %s\n' "$0" "$*" >&2
+    exit 1
+}
+
+has_header() { echo "#include <$1>" | ${CC:-cc} -E - >/dev/null 2>&1; }
+
+has_compiler() { # $1: compiler, $2: language
+    echo 'int main(void) { return 0; }' | "$1" -x "$2" -o /dev/null - 2>/dev/null
+}
+
+# Is what a Debian package is needed for here, wherever it came from?
+has() {
+    case $1 in
+    gcc) has_compiler "${CC:-cc}" c ;;
+    g++) has_compiler "${CXX:-c++}" c++ ;;
+    cmake) command -v cmake ;;
+    make) command -v make || command -v ninja ;;
+    pkg-config) command -v pkg-config ;;
+    libdnnl-dev) has_header dnnl.h ;;
+    zlib1g-dev) has_header zlib.h ;;
+    check) has_header check.h ;;
+    dataset-fashion-mnist) test -r $fashion_mnist/train-images-idx3-ubyte.gz ;;
+    *) return 1 ;;
+    esac >/dev/null
+}
+
+purpose() {
+    case $1 in
+    gcc) echo "the C compiler" ;;
+    g++) echo "a C++ compiler, for the test that compiles the headers as C++" ;;
+    cmake) echo "the build system" ;;
+    make) echo "what CMake drives" ;;
+    pkg-config) echo "how Check is found" ;;
+    libdnnl-dev) echo "oneDNN: convolutions and matrix products" ;;
+    zlib1g-dev) echo "zlib: reads compressed data sets" ;;
+    check) echo "Check: the unit tests" ;;
+    dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;
+    esac
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif [ -t 0 ]; then
+        sudo "$@"
+    else
+        sudo -n "$@" # nobody is there to type a password
+    fi
+}
+
+# Installs those of the named packages that are missing, or says what is missing and ends.
+need() {
+    local package missing=() packages=()
+    for package in "$@"; do
+        has "$package" || missing+=("$package")
+    done
+    [ ${#missing[@]} = 0 ] && return
+
+    say "Missing:"
+    for package in "${missing[@]}"; do
+        printf '     %-22s %s\n' "$package" "$(purpose "$package")"
+        packages+=("$package")
+        case $package in # headers of the C and C++ library are recommended, not required, by gcc
+        gcc) packages+=(libc6-dev) ;;
+        esac
+    done
+    local how="On Debian, as root: apt-get install ${packages[*]}"
+    command -v apt-get >/dev/null ||
+        fail "cannot install them: there is no apt-get here. $how. Elsewhere, install what these provide."
+    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+        fail "cannot install them: you are not root and there is no sudo. $how"
+
+    say "Installing: apt-get install ${packages[*]}"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y update </dev/null ||
+        say "apt-get update failed; trying with the package lists that are here"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install \
+        "${packages[@]}" </dev/null || fail "apt-get could not install them (see above). $how"
+    for package in "${missing[@]}"; do
+        has "$package" || fail "$package is installed but what it is for was not found: $(purpose "$package")"
+    done
+}
+
+jobs_at_once() { nproc 2>/dev/null || echo 2; }
+
+# configure DIR OPTION...: unless DIR is configured with these options already.
+configure() {
+    local dir=$1
+    shift
+    if [ -f "$dir/CMakeCache.txt" ] && { [ -f "$dir/Makefile" ] || [ -f "$dir/build.ninja" ]; } &&
+        [ "$(cat "$dir/configured-with" 2>/dev/null)" = "$*" ]; then
+        return
+    fi
+    command -v make >/dev/null || export CMAKE_GENERATOR=Ninja
+    say "Configuring: cmake -S . -B $dir $*"
+    cmake -S . -B "$dir" "$@" || fail "the configuration failed; what is missing stands above"
+    echo "$*" >"$dir/configured-with"
+}
