@@ -1,0 +1,233 @@
+/* chunks.c: scatter and gather. One is the other's backward. */
+#include "comm/chunks.h"
+
+#include <string.h>
+
+#include "autograd/graph.h"
+#include "comm/lists.h"
+#include "comm/transport.h"
+#include "kernels/kernels.h"
+#include "ops/ops.h"
+
+/* Attributes of both operations. */
+typedef struct chunks {
+    ek_dev *whole; /* where the joined tensor lies */
+    int dim, count;
+    ek_dev *devs[EK_MAX_DEVICES];
+    int64_t sizes[EK_MAX_DEVICES];
+} chunks;
+
+int ek_comm_dim(const char *what, const ek_tensor *tensor, int dim)
+{
+    if (dim >= -tensor->ndim && dim < tensor->ndim)
+        return dim < 0 ? dim + tensor->ndim : dim;
+    char text[200];
+    return EK_FAIL(EK_E_SHAPE, "%s: %s has no dimension %d", what, ek_tensor_text(tensor, text),
+                   dim);
+}
+
+int ek_comm_chunk_sizes(const char *what, int64_t n, int devices, const int64_t *given,
+                        int64_t *sizes)
+{
+    if (n == 0) {
+        memset(sizes, 0, (size_t)devices * sizeof *sizes);
+        return devices;
+    }
+    if (!given)
+        return ek_chunk_sizes(n, devices, sizes);
+    int64_t total = 0;
+    for (int i = 0; i < devices; i++) {
+        if (given[i] <= 0)
+            return EK_FAIL(EK_E_SHAPE, "%s: chunk size %d must be positive, not %lld", what, i,
+                           (long long)given[i]);
+        total += sizes[i] = given[i];
+    }
+    if (total == n)
+        return devices;
+    return EK_FAIL(EK_E_SHAPE,
+                   "%s: the chunk sizes don't add up to the tensor's size: their sum is %lld, "
+                   "expected is %lld",
+                   what, (long long)total, (long long)n);
+}
+
+static int scatter_to(ek_tensor *tensor, const chunks *c, const bool *wanted, ek_tensor **out);
+static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c);
+
+/* ---- scatter ---- */
+
+static int scatter_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const chunks *c = ek_node_attributes(node);
+    bool any = false;
+    for (int i = 0; i < c->count; i++)
+        any = any || gradients[i];
+    if (any)
+        results[0] = gather_from(gradients, c);
+    return any && !results[0] ? ek_error_pending() : 0;
+}
+
+static const ek_operation scatter_operation = {.name = "scatter", .backward = scatter_backward};
+
+/* Chunk i on c->devs[i] where wanted (NULL: all); a view where the tensor lies there. */
+static int scatter_to(ek_tensor *tensor, const chunks *c, const bool *wanted, ek_tensor **out)
+{
+    int64_t start = 0;
+    for (int i = 0; i < c->count; i++) {
+        out[i] = NULL;
+        if (!wanted || wanted[i]) {
+            ek_tensor *part = ek_comm_part(tensor, c->dim, start, c->sizes[i]);
+            out[i] = part;
+            if (part && c->devs[i] != ek_tensor_dev(tensor))
+                out[i] = ek_comm_like(part, NULL, c->devs[i]);
+            if (!out[i] || (out[i] != part && ek_comm_copy(out[i], part) < 0))
+                return ek_error_pending();
+        }
+        start += c->sizes[i];
+    }
+    return ek_record_outputs(out, c->count, &scatter_operation,
+                             &(const ek_record_options){EK_INPUTS(tensor), EK_ATTRIBUTES(*c)});
+}
+
+int ek_scatter(ek_tensor *tensor, const ek_device_list *devices, const int64_t *chunk_sizes,
+               int dim, ek_tensor **out)
+{
+    if (!tensor)
+        return EK_FAIL(EK_E_INVALID, "scatter: tensor is NULL");
+    chunks c = {.whole = ek_tensor_dev(tensor)};
+    EK_TRY(ek_comm_devices("scatter", devices, c.devs));
+    c.dim = ek_comm_dim("scatter", tensor, dim);
+    EK_TRY(c.dim);
+    c.count =
+        ek_comm_chunk_sizes("scatter", tensor->shape[c.dim], devices->count, chunk_sizes, c.sizes);
+    EK_TRY(c.count);
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_ACTIVATION);
+    int rc = scatter_to(tensor, &c, NULL, out);
+    ek_memory_set_category(before);
+    return rc < 0 ? rc : c.count;
+}
+
+/* ---- gather ---- */
+
+static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const chunks *c = ek_node_attributes(node);
+    if (!gradients[0])
+        return 0;
+    bool wanted[EK_MAX_DEVICES];
+    for (int i = 0; i < c->count; i++)
+        wanted[i] = ek_node_needs(node, i);
+    return scatter_to(gradients[0], c, wanted, results);
+}
+
+static const ek_operation gather_operation = {.name = "gather", .backward = gather_backward};
+
+/* An uninitialised tensor for the joined chunks: channels-last where all chunks are. */
+static ek_tensor *joined(ek_tensor *const *tensors, const chunks *c)
+{
+    ek_shape shape = {0};
+    ek_dtype dtype = EK_F32;
+    bool channels_last = true;
+    for (int i = 0; i < c->count; i++) {
+        if (!tensors[i])
+            continue;
+        shape = ek_tensor_shape(tensors[i]);
+        dtype = tensors[i]->dtype;
+        channels_last = channels_last && shape.ndim == 4 &&
+                        ek_tensor_is_contiguous(tensors[i], EK_CHANNELS_LAST);
+    }
+    shape.dims[c->dim] = 0;
+    for (int i = 0; i < c->count; i++)
+        shape.dims[c->dim] += c->sizes[i];
+    return ek_tensor_new(c->whole, dtype, &shape, channels_last ? EK_CHANNELS_LAST : EK_CONTIGUOUS);
+}
+
+static int copy_chunks(ek_tensor *whole, ek_tensor *const *tensors, const chunks *c)
+{
+    int64_t start = 0;
+    for (int i = 0; i < c->count; i++) {
+        ek_tensor *part = ek_comm_part(whole, c->dim, start, c->sizes[i]);
+        if (!part)
+            return ek_error_pending();
+        if (tensors[i])
+            EK_TRY(ek_comm_copy(part, tensors[i]));
+        else
+            EK_TRY(c->whole->backend->kernels->fill(c->whole, part, 0));
+        start += c->sizes[i];
+    }
+    return 0;
+}
+
+/* Joins the chunks on c->whole; NULLs (not all) are zeros. */
+static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
+{
+    ek_tensor *whole = joined(tensors, c);
+    if (!whole)
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    int rc = copy_chunks(whole, tensors, c);
+    ek_scope_end(&scope);
+    if (rc < 0)
+        return NULL;
+    return EK_RECORD(whole, &gather_operation, .inputs = tensors, .input_count = c->count,
+                     EK_ATTRIBUTES(*c));
+}
+
+/* Scalars as vectors of one element: parts[i]. */
+static int unsqueezed(ek_tensor *const *tensors, int count, ek_tensor **parts)
+{
+    for (int i = 0; i < count; i++) {
+        if (!tensors[i])
+            return EK_FAIL(EK_E_INVALID, "gather: input tensor at index %d is NULL", i);
+        parts[i] = tensors[i]->ndim == 0 && tensors[0]->ndim == 0
+                       ? ek_reshape(tensors[i], EK_SHAPE(1))
+                       : tensors[i];
+        if (!parts[i])
+            return ek_error_pending();
+    }
+    return 0;
+}
+
+static int check_part(const ek_tensor *part, const ek_tensor *first, int dim, int index)
+{
+    char text[200], expected[200];
+    bool fits = part->ndim == first->ndim;
+    for (int i = 0; fits && i < part->ndim; i++)
+        fits = i == dim || part->shape[i] == first->shape[i];
+    if (!fits)
+        return EK_FAIL(
+            EK_E_SHAPE,
+            "gather: input tensor at index %d has an invalid shape: it is %s, but has to "
+            "fit %s in all dimensions but %d",
+            index, ek_tensor_text(part, text), ek_tensor_text(first, expected), dim);
+    if (part->dtype != first->dtype)
+        return EK_FAIL(EK_E_DTYPE, "gather: input tensor at index %d is %s, but the first is %s",
+                       index, ek_tensor_text(part, text), ek_tensor_text(first, expected));
+    return 0;
+}
+
+ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device destination, int dim)
+{
+    if (count < 1 || count > EK_MAX_DEVICES) {
+        EK_FAIL(EK_E_INVALID, "gather: 1 to %d tensors are needed, not %d", EK_MAX_DEVICES, count);
+        return NULL;
+    }
+    ek_tensor *parts[EK_MAX_DEVICES];
+    chunks c = {.whole = ek_dev_get(destination), .count = count};
+    if (!c.whole || unsqueezed(tensors, count, parts) < 0)
+        return NULL;
+    c.dim = ek_comm_dim("gather", parts[0], dim);
+    if (c.dim < 0)
+        return NULL;
+    for (int i = 0; i < count; i++) {
+        if (check_part(parts[i], parts[0], c.dim, i) < 0)
+            return NULL;
+        c.devs[i] = ek_tensor_dev(parts[i]);
+        c.sizes[i] = parts[i]->shape[c.dim];
+    }
+    if (count == 1 && c.devs[0] == c.whole)
+        return ek_scope_adopt(ek_object_retain(parts[0]));
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
+    ek_tensor *whole = gather_from(parts, &c);
+    ek_memory_set_category(before);
+    return whole;
+}

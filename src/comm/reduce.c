@@ -1,0 +1,131 @@
+/* reduce.c: sums of tensors of several devices. */
+#include <stdlib.h>
+
+#include "comm/buckets.h"
+#include "comm/lists.h"
+#include "comm/transport.h"
+#include "evenkeel/comm.h"
+
+/* Tensor i of every device: given, of one shape and dtype. */
+static int check_alike(const char *what, ek_tensor *const *inputs, int devices, int count, int i)
+{
+    const ek_tensor *first = inputs[i];
+    for (int d = 0; d < devices; d++) {
+        const ek_tensor *input = inputs[d * count + i];
+        char text[200], expected[200];
+        if (!input)
+            return EK_FAIL(EK_E_INVALID, "%s: input %d is NULL", what, d);
+        if (input->dtype != first->dtype)
+            return EK_FAIL(EK_E_DTYPE, "%s: input %d is %s, but input 0 is %s", what, d,
+                           ek_tensor_text(input, text), ek_tensor_text(first, expected));
+        if (!ek_same_shape(input, first))
+            return EK_FAIL(EK_E_SHAPE, "%s: input %d has an invalid size: it is %s, expected is %s",
+                           what, d, ek_tensor_text(input, text), ek_tensor_text(first, expected));
+    }
+    return 0;
+}
+
+/* The devices of the lists' first tensors, one of which must be the destination. */
+static ek_dev *check_devices(const char *what, ek_tensor *const *inputs, int devices, int count,
+                             ek_device destination, ek_dev **devs)
+{
+    ek_dev *root = ek_dev_get(destination);
+    if (!root)
+        return NULL;
+    bool found = false;
+    for (int d = 0; d < devices; d++) {
+        devs[d] = ek_tensor_dev(inputs[d * count]);
+        found = found || devs[d] == root;
+        for (int i = 1; i < count; i++) {
+            if (ek_tensor_dev(inputs[d * count + i]) == devs[d])
+                continue;
+            EK_FAIL(EK_E_DEVICE, "%s: tensor %d of list %d is on %s, but tensor 0 is on %s", what,
+                    i, d, ek_tensor_dev(inputs[d * count + i])->name, devs[d]->name);
+            return NULL;
+        }
+    }
+    if (found)
+        return root;
+    EK_FAIL(EK_E_DEVICE, "%s: the destination %s must hold one of the inputs", what, root->name);
+    return NULL;
+}
+
+static int check_count(const char *what, int devices)
+{
+    if (devices >= 1 && devices <= EK_MAX_DEVICES)
+        return 0;
+    return EK_FAIL(EK_E_INVALID, "%s: 1 to %d inputs are needed, not %d", what, EK_MAX_DEVICES,
+                   devices);
+}
+
+ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destination)
+{
+    ek_dev *devs[EK_MAX_DEVICES];
+    if (check_count("reduce_add", count) < 0 || check_alike("reduce_add", tensors, count, 1, 0) < 0)
+        return NULL;
+    ek_dev *root = check_devices("reduce_add", tensors, count, 1, destination, devs);
+    if (!root)
+        return NULL;
+    if (count == 1)
+        return ek_scope_adopt(ek_object_retain(tensors[0]));
+    ek_tensor *sum = NULL;
+    return ek_comm_reduce(tensors, count, 1, devs, root, NULL, &sum) < 0 ? NULL : sum;
+}
+
+ek_tensor *ek_reduce(ek_tensor *const *tensors, int count)
+{
+    if (check_count("reduce", count) < 0 || check_alike("reduce", tensors, count, 1, 0) < 0)
+        return NULL;
+    return ek_reduce_add(tensors, count, ek_tensor_device(tensors[0]));
+}
+
+/* One call of reduce_add_coalesced. */
+typedef struct call {
+    ek_tensor *const *inputs;
+    int devices, count;
+    ek_dev *devs[EK_MAX_DEVICES];
+    ek_dev *root;
+    ek_tensor **out;
+} call;
+
+static int reduce_bucket(void *user, const int *indices, int count)
+{
+    call *c = user;
+    ek_tensor **part = ek_calloc((size_t)count * (size_t)(c->devices + 1), sizeof(ek_tensor *));
+    if (!part)
+        return ek_error_pending();
+    ek_tensor **sums = part + (ptrdiff_t)count * c->devices;
+    for (int d = 0; d < c->devices; d++)
+        for (int i = 0; i < count; i++)
+            part[d * count + i] = c->inputs[d * c->count + indices[i]];
+    int rc = ek_comm_reduce(part, c->devices, count, c->devs, c->root, NULL, sums);
+    for (int i = 0; i < count && rc >= 0; i++)
+        c->out[indices[i]] = sums[i];
+    free(part);
+    return rc;
+}
+
+int ek_reduce_add_coalesced(ek_tensor *const *inputs, int devices, int count, ek_device destination,
+                            size_t buffer_nbytes, ek_tensor **out)
+{
+    call c = {.inputs = inputs, .devices = devices, .count = count, .out = out};
+    EK_TRY(check_count("reduce_add_coalesced", devices));
+    if (count == 0)
+        return 0;
+    for (int i = 0; i < count; i++)
+        EK_TRY(check_alike("reduce_add_coalesced", inputs, devices, count, i));
+    c.root = check_devices("reduce_add_coalesced", inputs, devices, count, destination, c.devs);
+    if (!c.root)
+        return ek_error_pending();
+    if (devices == 1) {
+        for (int i = 0; i < count; i++) {
+            out[i] = ek_scope_adopt(ek_object_retain(inputs[i]));
+            if (!out[i])
+                return ek_error_pending();
+        }
+        return 0;
+    }
+    return ek_buckets_for_reduce(inputs, count,
+                                 buffer_nbytes ? buffer_nbytes : EK_COMM_BUFFER_BYTES,
+                                 reduce_bucket, &c);
+}

@@ -1,0 +1,39 @@
+/* transport.h: moving elements between devices, below the graph.
+ *
+ * Where the CPU reads both devices' memory, elements go straight to where they belong. Elsewhere
+ * lists of tensors are packed into one staging slab (EK_MEMORY_COMMUNICATION), so that a list is
+ * one copy between two devices. */
+#ifndef EK_COMM_TRANSPORT_H
+#define EK_COMM_TRANSPORT_H
+
+#include "core/slab.h"
+#include "core/tensor.h"
+
+/* A new dense tensor on dev with the shape, dtype and order of memory of `like`; row-major where
+ * strides are zero. `shape` NULL: like's own. In the scope. */
+ek_tensor *ek_comm_like(const ek_tensor *like, const ek_shape *shape, ek_dev *dev);
+
+/* The part [start, start + length) of `tensor` along dim, in the scope: the same memory and
+ * version. */
+ek_tensor *ek_comm_part(const ek_tensor *tensor, int dim, int64_t start, int64_t length);
+
+/* Copies elements between tensors of one shape and dtype on any devices. No version, no history. */
+int ek_comm_copy(ek_tensor *to, const ek_tensor *from);
+
+/* Copies from[i] to to[i], both lists on one device each, in few large copies where neighbours in
+ * one list are neighbours in the other. What lies between neighbours of `to` is padding and may be
+ * overwritten. */
+int ek_comm_copy_list(ek_tensor *const *to, ek_tensor *const *from, int count);
+
+/* Copies from[i], all on one device, to to[d * count + i] for every destination d. */
+int ek_comm_send(ek_tensor *const *from, int count, ek_tensor *const *to, int destinations);
+
+/* True where the CPU computes on either memory without a copy. */
+bool ek_comm_shared(const ek_dev *a, const ek_dev *b);
+
+static inline size_t ek_comm_nbytes(const ek_tensor *tensor)
+{
+    return (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
+}
+
+#endif
