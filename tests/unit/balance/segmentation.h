@@ -1,0 +1,144 @@
+/* segmentation.h: the article's job in small, for tests: an encoder with a 1 x 1 classifier, and a
+ * criterion of the user's own that upsamples the logits to the target's size and takes cross
+ * entropy. */
+#ifndef EK_TESTS_SEGMENTATION_H
+#define EK_TESTS_SEGMENTATION_H
+
+#include "evenkeel/evenkeel.h"
+#include "unit.h"
+
+enum { CLASSES = 11, IGNORED = 255, PIXELS = 16 };
+
+typedef enum mode { SINGLE, CLASSIC, BALANCED, MODES } mode;
+
+typedef struct criterion {
+    ek_module module;
+    ek_reduction reduction;
+} criterion;
+
+static ek_value criterion_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *logits = ek_arg_tensor(args, 0), *target = ek_arg_tensor(args, 1);
+    if (!logits || !target)
+        return ek_value_error();
+    logits = ek_f_upsample(logits, ek_tensor_size(target, 1), ek_tensor_size(target, 2),
+                           EK_BILINEAR, true);
+    return ek_value_of_tensor(ek_f_cross_entropy(.input = logits, .target = target,
+                                                 .ignore_index = IGNORED,
+                                                 .reduction = ((criterion *)module)->reduction));
+}
+
+static ek_tensor *criterion_denominator(ek_module *module, const ek_args *args)
+{
+    (void)module;
+    ek_tensor *logits = ek_arg_tensor(args, 0), *target = ek_arg_tensor(args, 1);
+    return logits && target ? ek_target_weight(target, NULL, IGNORED, ek_tensor_dtype(logits))
+                            : NULL;
+}
+
+static const ek_module_type criterion_type = {.name = "criterion",
+                                              .size = sizeof(criterion),
+                                              .forward = criterion_forward,
+                                              .denominator = criterion_denominator};
+
+static ek_module *make_criterion(ek_reduction reduction)
+{
+    ek_module *module = ek_module_new(&criterion_type);
+    if (module)
+        ((criterion *)module)->reduction = reduction;
+    return module;
+}
+
+static ek_module *make_net(bool batch_norm, ek_dtype dtype)
+{
+    ek_manual_seed(7);
+    ek_module *net;
+    if (batch_norm)
+        net = ek_sequential(ek_conv2d(1, 8, 3, .stride = 2, .padding = 1), ek_batch_norm2d(8),
+                            ek_relu(), ek_conv2d(8, 16, 3, .stride = 2, .padding = 1),
+                            ek_batch_norm2d(16), ek_relu(), ek_conv2d(16, CLASSES, 1));
+    else
+        net = ek_sequential(ek_conv2d(1, 8, 3, .stride = 2, .padding = 1), ek_relu(),
+                            ek_conv2d(8, 16, 3, .stride = 2, .padding = 1), ek_relu(),
+                            ek_conv2d(16, CLASSES, 1));
+    assert_made(net);
+    assert_ok(ek_module_to_dtype(net, dtype));
+    return net;
+}
+
+/* Model and loss of a mode over host devices 0 .. count - 1. */
+typedef struct trainer {
+    ek_module *model, *loss;
+    ek_optimizer *optimizer;
+} trainer;
+
+static trainer make_trainer(mode mode, ek_module *net, int count, ek_loss_reduction reduction)
+{
+    trainer t;
+    ek_device_list devices = ek_devices(EK_HOST, mode == SINGLE ? 1 : count);
+    ek_module *loss = make_criterion(EK_MEAN);
+    if (mode == BALANCED) {
+        t.model = ek_data_parallel_model(net, .device_ids = devices);
+        t.loss = ek_data_parallel_criterion(loss, .device_ids = devices, .reduction = reduction);
+    } else {
+        t.model = ek_data_parallel(net, .device_ids = devices);
+        t.loss = loss;
+    }
+    assert_made(t.model);
+    assert_made(t.loss);
+    t.optimizer = ek_sgd(t.model, .lr = 0.05, .momentum = 0.9);
+    assert_made(t.optimizer);
+    return t;
+}
+
+static void free_trainer(trainer *t)
+{
+    ek_optimizer_free(t->optimizer);
+    ek_module_free(t->model);
+    ek_module_free(t->loss);
+}
+
+/* One training step; the target lies on cpu and, but for the balanced way, is moved to device 0.
+ * Returns a negative status on failure. */
+static int train_step(const trainer *t, ek_tensor *images, ek_tensor *target, double *loss_value)
+{
+    ek_scope scope = ek_scope_begin();
+    bool balanced = ek_module_child(t->loss, 0) != NULL;
+    ek_value out = ek_forward(t->model, images);
+    if (!balanced)
+        target = ek_to_device(target, ek_host(0));
+    ek_tensor *loss = ek_loss(t->loss, out, target);
+    ek_zero_grad(t->optimizer);
+    int rc = ek_backward(loss);
+    if (rc >= 0)
+        rc = ek_step(t->optimizer);
+    if (rc >= 0)
+        rc = ek_item(loss, loss_value);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* Which pixels are ignored. */
+typedef enum ignoring { NONE_IGNORED, UNEVENLY_IGNORED, FIRST_DEVICE_IGNORED } ignoring;
+
+/* Images (n, 1, PIXELS, PIXELS) and targets (n, PIXELS, PIXELS), kept: release both. `first`
+ * samples are those of the first device. */
+static void make_batch(int64_t n, int64_t first, ignoring ignoring, ek_dtype dtype, uint64_t seed,
+                       ek_tensor **images, ek_tensor **target)
+{
+    ek_manual_seed(seed);
+    *images = ek_keep(ek_randn(EK_SHAPE(n, 1, PIXELS, PIXELS), .dtype = dtype));
+    *target = ek_keep(ek_randint(0, CLASSES, EK_SHAPE(n, PIXELS, PIXELS)));
+    assert_made(*images);
+    assert_made(*target);
+    int64_t *pixel = ek_tensor_data(*target);
+    for (int64_t i = 0; i < n * PIXELS * PIXELS; i++) {
+        int64_t sample = i / (PIXELS * PIXELS);
+        if ((ignoring == UNEVENLY_IGNORED && i % (2 + 3 * sample) == 0) ||
+            (ignoring == FIRST_DEVICE_IGNORED && sample < first))
+            pixel[i] = IGNORED;
+    }
+    ek_tensor_touch(*target);
+}
+
+#endif

@@ -1,0 +1,185 @@
+/* Training, end to end: the three modes agree, memory does not grow, too little of it is survived.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "segmentation.h"
+
+enum { DEVICES = 4, STEPS = 50 };
+
+static void setup(void)
+{
+    assert_ok(ek_host_devices_configure("4"));
+}
+
+static void teardown(void)
+{
+    assert_ok(ek_shutdown()); /* the ledger of every device is at zero */
+}
+
+static void train(mode mode, bool batch_norm, ek_dtype dtype, int64_t batch, ignoring ignoring,
+                  int steps, double *losses)
+{
+    trainer t = make_trainer(mode, make_net(batch_norm, dtype), DEVICES, EK_EXACT);
+    for (int step = 0; step < steps; step++) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *images, *target;
+        make_batch(batch, (batch + DEVICES - 1) / DEVICES, ignoring, dtype,
+                   100 + (uint64_t)(step % 5), &images, &target);
+        assert_ok(train_step(&t, images, target, &losses[step]));
+        ek_release(images);
+        ek_release(target);
+        ek_scope_end(&scope);
+    }
+    free_trainer(&t);
+}
+
+static void assert_curves(const double *a, const double *b, int steps, double relative)
+{
+    for (int i = 0; i < steps; i++)
+        if (!(fabs(a[i] - b[i]) <= relative * fabs(b[i])))
+            ck_abort_msg("step %d: loss %.17g, wanted %.17g (relative %.3g)", i, a[i], b[i],
+                         fabs(a[i] - b[i]) / fabs(b[i]));
+    ck_assert_msg(b[steps - 1] < b[0], "the loss does not fall: %g to %g", b[0], b[steps - 1]);
+}
+
+static const struct {
+    int64_t batch;
+    ignoring ignoring;
+} cases[] = {{8, NONE_IGNORED},     {10, NONE_IGNORED},        {10, UNEVENLY_IGNORED},
+             {3, UNEVENLY_IGNORED}, {8, FIRST_DEVICE_IGNORED}, {9, FIRST_DEVICE_IGNORED}};
+
+START_TEST(modes_agree_in_f64)
+{
+    double losses[MODES][STEPS];
+    for (mode mode = SINGLE; mode < MODES; mode++)
+        train(mode, false, EK_F64, cases[_i].batch, cases[_i].ignoring, STEPS, losses[mode]);
+    assert_curves(losses[CLASSIC], losses[SINGLE], STEPS, 1e-12);
+    assert_curves(losses[BALANCED], losses[SINGLE], STEPS, 1e-12);
+}
+END_TEST
+
+START_TEST(modes_agree_in_f32)
+{
+    double losses[MODES][STEPS];
+    for (mode mode = SINGLE; mode < MODES; mode++)
+        train(mode, false, EK_F32, cases[_i].batch, cases[_i].ignoring, STEPS, losses[mode]);
+    assert_curves(losses[CLASSIC], losses[SINGLE], STEPS, 1e-5);
+    assert_curves(losses[BALANCED], losses[SINGLE], STEPS, 1e-5);
+}
+END_TEST
+
+START_TEST(classic_and_balanced_agree_with_batch_norm)
+{
+    double losses[MODES][STEPS];
+    for (int dtype = EK_F32; dtype <= EK_F64; dtype++) {
+        for (mode mode = CLASSIC; mode < MODES; mode++)
+            train(mode, true, (ek_dtype)dtype, cases[_i].batch, cases[_i].ignoring, STEPS,
+                  losses[mode]);
+        assert_curves(losses[BALANCED], losses[CLASSIC], STEPS, dtype == EK_F64 ? 1e-12 : 1e-5);
+    }
+}
+END_TEST
+
+START_TEST(runs_are_equal_to_the_bit)
+{
+    char digests[2][65];
+    for (int run = 0; run < 2; run++) {
+        trainer t = make_trainer((mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
+        for (int step = 0; step < 10; step++) {
+            ek_scope scope = ek_scope_begin();
+            ek_tensor *images, *target;
+            double loss;
+            make_batch(10, 3, UNEVENLY_IGNORED, EK_F32, (uint64_t)step, &images, &target);
+            assert_ok(train_step(&t, images, target, &loss));
+            ek_release(images);
+            ek_release(target);
+            ek_scope_end(&scope);
+        }
+        assert_ok(ek_module_sha256(t.model, digests[run]));
+        free_trainer(&t);
+    }
+    ck_assert_str_eq(digests[0], digests[1]);
+}
+END_TEST
+
+START_TEST(memory_does_not_grow)
+{
+    trainer t = make_trainer((mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
+    ek_tensor *images, *target;
+    make_batch(10, 3, UNEVENLY_IGNORED, EK_F32, 1, &images, &target);
+    uint64_t after_warm_up[DEVICES + 1] = {0};
+    for (int step = 0; step < 200; step++) {
+        double loss;
+        assert_ok(train_step(&t, images, target, &loss));
+        for (int d = 0; d <= DEVICES; d++) {
+            ek_memory_stats stats;
+            assert_ok(ek_memory_get(d < DEVICES ? ek_host(d) : ek_cpu(), &stats));
+            if (step < 2)
+                after_warm_up[d] = stats.in_use;
+            ck_assert_msg(stats.in_use == after_warm_up[d],
+                          "step %d, device %d: %llu bytes, %llu before", step, d,
+                          (unsigned long long)stats.in_use, (unsigned long long)after_warm_up[d]);
+        }
+    }
+    ek_release(images);
+    ek_release(target);
+    free_trainer(&t);
+}
+END_TEST
+
+START_TEST(out_of_memory_is_survived)
+{
+    trainer t = make_trainer((mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
+    ek_tensor *small[2], *large[2];
+    make_batch(4, 1, NONE_IGNORED, EK_F32, 1, &small[0], &small[1]);
+    make_batch(64, 16, NONE_IGNORED, EK_F32, 1, &large[0], &large[1]);
+    double loss, again;
+    assert_ok(train_step(&t, small[0], small[1], &loss));
+    uint64_t before[DEVICES];
+    for (int d = 0; d < DEVICES; d++) {
+        ek_memory_stats stats;
+        assert_ok(ek_memory_get(ek_host(d), &stats));
+        before[d] = stats.in_use;
+        assert_ok(ek_memory_set_capacity(ek_host(d), stats.peak + stats.peak / 4 + 100000));
+    }
+    char digest[2][65];
+    assert_ok(ek_module_sha256(t.model, digest[0]));
+    ck_assert_int_eq(train_step(&t, large[0], large[1], &again), EK_E_OUT_OF_MEMORY);
+    ck_assert_ptr_nonnull(strstr(ek_error_message(), "requested for"));
+    assert_error(EK_E_OUT_OF_MEMORY, "is out of memory");
+    assert_ok(ek_module_sha256(t.model, digest[1]));
+    ck_assert_str_eq(digest[0], digest[1]);
+    for (int i = 0; i < 3; i++)
+        assert_ok(train_step(&t, small[0], small[1], &again));
+    ck_assert(again < loss);
+    for (int d = 0; d < DEVICES; d++) {
+        ek_memory_stats stats;
+        assert_ok(ek_memory_get(ek_host(d), &stats));
+        ck_assert_uint_eq(stats.in_use, before[d]);
+    }
+    for (int i = 0; i < 2; i++) {
+        ek_release(small[i]);
+        ek_release(large[i]);
+    }
+    free_trainer(&t);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *suite = suite_create("training");
+    TCase *tcase = tcase_create("training");
+    int count = (int)(sizeof cases / sizeof *cases);
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, modes_agree_in_f64, 0, count);
+    tcase_add_loop_test(tcase, modes_agree_in_f32, 0, count);
+    tcase_add_loop_test(tcase, classic_and_balanced_agree_with_batch_norm, 0, count);
+    tcase_add_loop_test(tcase, runs_are_equal_to_the_bit, 0, MODES);
+    tcase_add_loop_test(tcase, memory_does_not_grow, 0, MODES);
+    tcase_add_loop_test(tcase, out_of_memory_is_survived, 0, MODES);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
