@@ -2,8 +2,7 @@
  * handles. */
 #include <stdlib.h>
 
-#include "core/tensor.h"
-#include "evenkeel/autograd.h"
+#include "autograd/graph.h"
 #include "evenkeel/module.h"
 #include "evenkeel/ops.h"
 #include "nn/module_walk.h"
@@ -11,10 +10,8 @@
 /* A gradient lies where its parameter was: it goes, and a slab's slot with it. */
 static void forget_gradient(ek_tensor *tensor)
 {
-    ek_object_release(tensor->grad);
-    ek_object_release(tensor->grad_slot);
-    tensor->grad = tensor->grad_slot = NULL;
-    tensor->grad_absent = false;
+    ek_tensor_set_grad(tensor, NULL);
+    ek_leaf_set_grad_slot(tensor, NULL);
 }
 
 typedef ek_tensor *convert_function(ek_tensor *tensor, const void *user);
@@ -41,7 +38,6 @@ static int convert_all(ek_module *module, convert_function *convert, const void 
         if (converted[i] == tensor)
             continue;
         forget_gradient(tensor);
-        tensor->dtype = converted[i]->dtype;
         ek_tensor_rehome(tensor, converted[i]);
     }
     free(converted);

@@ -2,6 +2,7 @@
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "nn/nn.h"
+#include "ops/batch_norm.h"
 
 typedef struct batch_norm {
     ek_module module;
@@ -48,8 +49,7 @@ static ek_tensor *normalise(ek_module *module, ek_tensor *x, bool relu)
                                      .training = module->training,
                                      .momentum = self->momentum == 0 ? EK_ZERO : self->momentum,
                                      .eps = self->eps == 0 ? EK_ZERO : self->eps};
-    ek_tensor *y = ek_f_batch_norm_with(options);
-    return relu ? ek_f_relu(y) : y;
+    return relu ? ek_batch_norm_relu(options) : ek_f_batch_norm_with(options);
 }
 
 static ek_value batch_norm_forward(ek_module *module, const ek_args *args)
