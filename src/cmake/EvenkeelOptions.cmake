@@ -19,7 +19,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_C_FLAGS_RELEASE "-O3 -g1 -DNDEBUG")
 
 add_compile_options(-Wall -Wextra -Wpedantic -Wstrict-prototypes -Wmissing-prototypes -Wshadow
-                    -Wvla -fno-math-errno)
+                    -Wvla -fno-math-errno -fno-trapping-math)
 add_compile_definitions(_GNU_SOURCE)
 if(EVENKEEL_WERROR)
     add_compile_options(-Werror)
