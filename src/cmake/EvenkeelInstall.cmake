@@ -14,5 +14,7 @@ install(FILES ${PROJECT_BINARY_DIR}/evenkeel-config.cmake
               ${PROJECT_BINARY_DIR}/evenkeel-config-version.cmake
               src/cmake/FindOneDNN.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
+# Relative, so that cmake --install --prefix and moved trees work.
+file(RELATIVE_PATH EK_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(src/cmake/evenkeel.pc.in evenkeel.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/evenkeel.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
