@@ -31,8 +31,7 @@ static int identity_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     return 0;
 }
 
-static const ek_operation copy_operation = {.name = "gradient copy",
-                                            .backward = identity_backward};
+static const ek_operation copy_operation = {.name = "gradient copy", .backward = identity_backward};
 
 ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like)
 {

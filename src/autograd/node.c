@@ -9,8 +9,8 @@ static atomic_uint_fast64_t next_sequence;
 
 /* ---- release ---- */
 
-/* Nodes without an owner, and whether the thread is at work on them. A release that is caused by another
- * one only appends, so that a chain of a million nodes needs no deep stack. */
+/* Nodes without an owner, and whether the thread is at work on them. A release that is caused by
+ * another one only appends, so that a chain of a million nodes needs no deep stack. */
 static _Thread_local ek_node *dead_nodes;
 static _Thread_local bool releasing;
 
@@ -211,10 +211,11 @@ ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
     if (!ek_records(options->inputs, options->input_count))
         return x;
     if (x->is_view) {
-        EK_FAIL(EK_E_AUTOGRAD,
-                "%s writes a value with a gradient into a view, whose base would not know; build the "
-                "result out of place (ek_cat, ek_where)",
-                operation->name);
+        EK_FAIL(
+            EK_E_AUTOGRAD,
+            "%s writes a value with a gradient into a view, whose base would not know; build the "
+            "result out of place (ek_cat, ek_where)",
+            operation->name);
         return NULL;
     }
     atomic_fetch_add_explicit(&x->version->recorded, 1, memory_order_relaxed);
@@ -227,10 +228,11 @@ int ek_check_in_place(const char *operation, const ek_tensor *x)
         return 0;
     char text[200];
     if (!x->history)
-        return EK_FAIL(EK_E_AUTOGRAD,
-                       "%s would modify a leaf that requires a gradient (%s) in place; turn gradient "
-                       "mode off for it, or work on a copy",
-                       operation, ek_tensor_text(x, text));
+        return EK_FAIL(
+            EK_E_AUTOGRAD,
+            "%s would modify a leaf that requires a gradient (%s) in place; turn gradient "
+            "mode off for it, or work on a copy",
+            operation, ek_tensor_text(x, text));
     if (x->is_view)
         return EK_FAIL(EK_E_AUTOGRAD,
                        "%s would modify a view that has a history (%s) in place; use the operation "

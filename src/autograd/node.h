@@ -4,8 +4,9 @@
 
 #include "autograd/graph.h"
 
-/* A saved tensor: a handle of the node's own, so that neither in-place operations on the caller's nor
- * re-homing of a parameter change it, and so that it never leads back to the node that saved it. */
+/* A saved tensor: a handle of the node's own, so that neither in-place operations on the caller's
+ * nor re-homing of a parameter change it, and so that it never leads back to the node that saved
+ * it. */
 typedef struct ek_saved {
     ek_tensor *tensor; /* without history; NULL was saved */
     ek_edge edge;      /* its history; references */

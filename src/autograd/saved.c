@@ -11,12 +11,12 @@ static int check_version(const ek_node *node, const ek_saved *saved)
         return 0;
     const char *writer = atomic_load_explicit(&version->writer, memory_order_relaxed);
     char text[200];
-    return EK_FAIL(EK_E_MODIFIED,
-                   "%s saved %s for its backward at version %llu, but %s modified it in place since "
-                   "(version %llu); modify a copy, or after the backward",
-                   node->operation->name, ek_tensor_text(saved->tensor, text),
-                   (unsigned long long)saved->version, writer ? writer : "something",
-                   (unsigned long long)now);
+    return EK_FAIL(
+        EK_E_MODIFIED,
+        "%s saved %s for its backward at version %llu, but %s modified it in place since "
+        "(version %llu); modify a copy, or after the backward",
+        node->operation->name, ek_tensor_text(saved->tensor, text),
+        (unsigned long long)saved->version, writer ? writer : "something", (unsigned long long)now);
 }
 
 /* A new handle on what was saved, made by `node`. */
@@ -39,10 +39,11 @@ ek_tensor *ek_node_saved(ek_node *node, int index)
         return NULL;
     }
     if (node->freed) {
-        EK_FAIL(EK_E_STATE,
-                "the saved tensors of %s were freed by an earlier backward through this graph; call "
-                "backward with retain_graph the first time",
-                node->operation->name);
+        EK_FAIL(
+            EK_E_STATE,
+            "the saved tensors of %s were freed by an earlier backward through this graph; call "
+            "backward with retain_graph the first time",
+            node->operation->name);
         return NULL;
     }
     const ek_saved *saved = &node->saved[index];
@@ -54,8 +55,8 @@ ek_tensor *ek_node_saved(ek_node *node, int index)
         if (saved->edge.node)
             return with_history(saved, saved->edge.node, saved->edge.output);
         ek_tensor *leaf = saved->edge.leaf;
-        if (leaf && (leaf->storage != saved->tensor->storage ||
-                     leaf->offset != saved->tensor->offset))
+        if (leaf &&
+            (leaf->storage != saved->tensor->storage || leaf->offset != saved->tensor->offset))
             return ek_fold_alias(saved->tensor, leaf);
         if (leaf)
             return ek_scope_adopt(ek_keep(leaf));

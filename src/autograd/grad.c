@@ -1,0 +1,161 @@
+/* grad.c: ek_backward and ek_grad. */
+#include "autograd/run.h"
+#include "kernels/kernels.h"
+
+/* Checks one root and makes its gradient, in the scope. */
+static ek_tensor *root_gradient(const char *function, int index, ek_tensor *output,
+                                ek_tensor *gradient)
+{
+    char texts[2][200];
+    if (!output) {
+        EK_FAIL(EK_E_INVALID, "%s: output %d is NULL", function, index);
+        return NULL;
+    }
+    ek_tensor_text(output, texts[0]);
+    if (!output->requires_grad) {
+        EK_FAIL(
+            EK_E_AUTOGRAD,
+            "%s: output %d, %s, has no gradient: nothing that it was computed from requires one, "
+            "or gradient mode was off",
+            function, index, texts[0]);
+        return NULL;
+    }
+    if (gradient) {
+        if (ek_same_shape(gradient, output) && gradient->dtype == output->dtype &&
+            ek_tensor_dev(gradient) == ek_tensor_dev(output))
+            return gradient;
+        EK_FAIL(EK_E_SHAPE, "%s: the gradient given for output %d is %s, but the output is %s",
+                function, index, ek_tensor_text(gradient, texts[1]), texts[0]);
+        return NULL;
+    }
+    if (ek_count(output) != 1) {
+        EK_FAIL(
+            EK_E_SHAPE,
+            "%s: output %d, %s, has more than one element (or none): give its gradient, or sum it",
+            function, index, texts[0]);
+        return NULL;
+    }
+    ek_tensor *ones = ek_tensor_like(output);
+    if (!ones || ek_kernels_of(ones)->fill(ek_tensor_dev(ones), ones, 1) < 0)
+        return NULL;
+    return ones;
+}
+
+/* Walks from the roots and runs; run->create_graph and so on are set. */
+static int run_from(ek_run *run, const char *function, ek_tensor *const *roots,
+                    ek_tensor *const *grad_outputs, int count)
+{
+    ek_route *routes = ek_run_alloc(run, (size_t)count * sizeof *routes);
+    ek_tensor **gradients = ek_run_alloc(run, (size_t)count * sizeof *gradients);
+    if (!routes || !gradients)
+        return ek_error_pending();
+    ek_scope scope = ek_scope_begin();
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_ACTIVATION);
+    int rc = 0;
+    for (int i = 0; i < count && rc >= 0; i++) {
+        gradients[i] = root_gradient(function, i, roots[i], grad_outputs ? grad_outputs[i] : NULL);
+        rc = gradients[i] ? 0 : ek_error_pending();
+    }
+    ek_memory_set_category(before);
+    if (rc >= 0)
+        rc = ek_run_walk(run, roots, count, routes);
+    for (int i = 0; rc >= 0 && i < count; i++)
+        ek_keep(gradients[i]);
+    ek_scope_end(&scope);
+    return rc < 0 ? rc : ek_run_execute(run, routes, gradients, count);
+}
+
+int ek_backward_with(ek_backward_options options)
+{
+    int pending = ek_error_status();
+    if (pending < 0)
+        return pending;
+    if (!options.loss)
+        return EK_FAIL(EK_E_INVALID, "ek_backward: the loss is NULL");
+    ek_run run = {.create_graph = options.create_graph,
+                  .retain_graph = options.retain_graph || options.create_graph,
+                  .accumulate = true};
+    int rc = run_from(&run, "ek_backward", &options.loss, &options.gradient, 1);
+    ek_run_free(&run);
+    return rc;
+}
+
+/* ---- ek_grad ---- */
+
+static int check_grad_options(const ek_grad_options *options)
+{
+    if (options->output_count < 0 || options->input_count < 0 ||
+        (options->output_count && !options->outputs) ||
+        (options->input_count && (!options->inputs || !options->gradients)))
+        return EK_FAIL(EK_E_INVALID,
+                       "ek_grad: outputs, inputs and gradients must be arrays of output_count (%d) "
+                       "and input_count (%d) entries",
+                       options->output_count, options->input_count);
+    for (int i = 0; i < options->input_count; i++) {
+        char text[200];
+        if (!options->inputs[i])
+            return EK_FAIL(EK_E_INVALID, "ek_grad: input %d is NULL", i);
+        if (!options->inputs[i]->requires_grad)
+            return EK_FAIL(EK_E_AUTOGRAD, "ek_grad: input %d, %s, does not require a gradient", i,
+                           ek_tensor_text(options->inputs[i], text));
+    }
+    return 0;
+}
+
+static int capture_inputs(ek_run *run, const ek_grad_options *options, ek_slot **slots)
+{
+    for (int i = 0; i < options->input_count; i++) {
+        ek_task *task;
+        slots[i] = ek_run_slot(run, options->inputs[i], &task);
+        if (!slots[i])
+            return ek_error_pending();
+        slots[i]->capture = true;
+    }
+    return 0;
+}
+
+static int check_captured(const ek_grad_options *options, ek_slot *const *slots)
+{
+    for (int i = 0; i < options->input_count && !options->allow_unused; i++) {
+        char text[200];
+        if (!slots[i]->captured)
+            return EK_FAIL(
+                EK_E_AUTOGRAD,
+                "ek_grad: input %d, %s, has no part in the outputs; pass allow_unused if "
+                "that is meant",
+                i, ek_tensor_text(options->inputs[i], text));
+    }
+    return 0;
+}
+
+int ek_grad_with(ek_grad_options options)
+{
+    for (int i = 0; options.gradients && i < options.input_count; i++)
+        options.gradients[i] = NULL;
+    int pending = ek_error_status();
+    if (pending < 0)
+        return pending;
+    EK_TRY(check_grad_options(&options));
+    ek_run run = {.create_graph = options.create_graph,
+                  .retain_graph = options.retain_graph == EK_DEFAULT
+                                      ? options.create_graph
+                                      : options.retain_graph == EK_ON};
+    ek_slot **slots = ek_run_alloc(&run, (size_t)options.input_count * sizeof *slots);
+    int rc = slots ? capture_inputs(&run, &options, slots) : ek_error_pending();
+    if (rc >= 0)
+        rc = run_from(&run, "ek_grad", options.outputs, options.grad_outputs, options.output_count);
+    if (rc >= 0)
+        rc = check_captured(&options, slots);
+    for (int i = 0; i < options.input_count && rc >= 0; i++) {
+        if (!slots[i]->captured)
+            continue;
+        options.gradients[i] = ek_scope_adopt(slots[i]->captured);
+        slots[i]->captured = NULL;
+        for (int k = i + 1; k < options.input_count && !slots[i]->captured; k++)
+            if (slots[k] == slots[i]) /* the same input given twice */
+                slots[i]->captured = ek_keep(options.gradients[i]);
+        rc = options.gradients[i] ? 0 : ek_error_pending();
+    }
+    ek_run_free(&run);
+    return rc;
+}

@@ -1,0 +1,282 @@
+/* walk.c: which nodes take part in a backward pass, and in which order gradients are summed.
+ *
+ * A depth-first walk over the edges, with a list in place of the stack. Its order follows from the
+ * structure of the graph alone, so ordinals don't depend on when replicas' threads recorded what.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/run.h"
+
+/* ---- memory ---- */
+
+typedef struct ek_block {
+    struct ek_block *next;
+    size_t used, room;
+    max_align_t data[];
+} ek_block;
+
+enum { BLOCK_NBYTES = 1 << 16 };
+
+void *ek_run_alloc(ek_run *run, size_t nbytes)
+{
+    nbytes = (nbytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
+    ek_block *block = run->blocks;
+    if (!block || block->room - block->used < nbytes) {
+        size_t room = nbytes > BLOCK_NBYTES ? nbytes : BLOCK_NBYTES;
+        block = ek_calloc(1, sizeof *block + room);
+        if (!block)
+            return NULL;
+        block->room = room;
+        block->next = run->blocks;
+        run->blocks = block;
+    }
+    void *memory = (char *)block->data + block->used;
+    block->used += nbytes;
+    return memory;
+}
+
+/* ---- tasks by node or leaf ---- */
+
+static const void *key_of(const ek_task *task)
+{
+    return task->node ? (const void *)task->node : (const void *)task->leaf;
+}
+
+static size_t place_of(const ek_run *run, const void *key)
+{
+    size_t at = (size_t)((uint64_t)(uintptr_t)key * UINT64_C(0x9E3779B97F4A7C15) >> 20);
+    for (at &= run->map_size - 1; run->map[at] && key_of(run->map[at]) != key;)
+        at = (at + 1) & (run->map_size - 1);
+    return at;
+}
+
+static int grow_map(ek_run *run)
+{
+    size_t before_size = run->map_size;
+    ek_task **before = run->map;
+    size_t size = before_size ? 4 * before_size : 256;
+    ek_task **map = ek_calloc(size, sizeof(ek_task *));
+    if (!map)
+        return ek_error_pending();
+    run->map = map;
+    run->map_size = size;
+    for (size_t i = 0; i < before_size; i++)
+        if (before[i])
+            run->map[place_of(run, key_of(before[i]))] = before[i];
+    free(before);
+    return 0;
+}
+
+static ek_task *new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
+{
+    int slots = node ? node->output_count : 1;
+    int routes = node ? node->input_count : 0;
+    ek_task *task = ek_run_alloc(run, sizeof *task + (size_t)slots * sizeof(ek_slot) +
+                                          (size_t)routes * sizeof(ek_route));
+    if (!task)
+        return NULL;
+    task->node = node;
+    task->leaf = node ? NULL : leaf;
+    task->slot_count = slots;
+    task->slots = (ek_slot *)(task + 1);
+    task->routes = (ek_route *)(task->slots + slots);
+    if (slots > run->widest)
+        run->widest = slots;
+    if (routes > run->widest)
+        run->widest = routes;
+    return task;
+}
+
+/* The task of a node, or of a leaf where node is NULL; made where `make` says so; NULL if there is
+ * none. */
+static ek_task *task_of(ek_run *run, ek_node *node, ek_tensor *leaf, bool make)
+{
+    if (2 * run->map_used >= run->map_size && grow_map(run) < 0)
+        return NULL;
+    size_t at = place_of(run, node ? (const void *)node : (const void *)leaf);
+    if (!run->map[at] && make) {
+        run->map[at] = new_task(run, node, leaf);
+        run->map_used += run->map[at] != NULL;
+    }
+    return run->map[at];
+}
+
+ek_slot *ek_run_slot(ek_run *run, const ek_tensor *tensor, ek_task **task)
+{
+    *task = task_of(run, (ek_node *)tensor->history, (ek_tensor *)tensor, true);
+    if (!*task)
+        return NULL;
+    return &(*task)->slots[tensor->history ? tensor->history_output : 0];
+}
+
+/* ---- the walk ---- */
+
+typedef struct ek_stack {
+    ek_task **tasks;
+    size_t count, room;
+} ek_stack;
+
+static int push(ek_stack *stack, ek_task *task)
+{
+    if (stack->count == stack->room) {
+        size_t room = stack->room ? 2 * stack->room : 256;
+        ek_task **grown = ek_realloc(stack->tasks, room * sizeof *grown);
+        if (!grown)
+            return ek_error_pending();
+        stack->tasks = grown;
+        stack->room = room;
+    }
+    task->visited = true;
+    stack->tasks[stack->count++] = task;
+    return 0;
+}
+
+static int append(ek_run *run, ek_task *task)
+{
+    if (run->count == run->order_room) {
+        int room = run->order_room ? 2 * run->order_room : 256;
+        ek_task **grown = ek_realloc(run->order, (size_t)room * sizeof *grown);
+        if (!grown)
+            return ek_error_pending();
+        run->order = grown;
+        run->order_room = room;
+    }
+    run->order[run->count++] = task;
+    return 0;
+}
+
+/* Whether the task takes part, once all behind it is known. */
+static void decide(ek_run *run, ek_task *task)
+{
+    task->runs = task->leaf && run->accumulate;
+    if (task->node) {
+        for (int i = 0; i < task->node->input_count; i++)
+            task->runs = task->runs || (task->routes[i].task && task->routes[i].task->needed);
+    }
+    task->needed = task->runs;
+    for (int i = 0; i < task->slot_count; i++)
+        task->needed = task->needed || task->slots[i].capture;
+    run->needed_count += task->needed;
+}
+
+/* The task behind input `index` of the top task, if it has not been seen yet. */
+static int visit_edge(ek_run *run, ek_task *task, int index, ek_task **next)
+{
+    const ek_edge *edge = &task->node->edges[index];
+    *next = NULL;
+    if (!edge->node && !edge->leaf)
+        return 0;
+    /* ek_grad has made tasks for the leaves that it wants; others don't matter to it. */
+    bool make = edge->node || run->accumulate;
+    ek_task *behind = task_of(run, edge->node, edge->leaf, make);
+    if (!behind)
+        return make ? ek_error_pending() : 0;
+    task->routes[index] = (ek_route){behind, edge->node ? edge->output : 0, 0};
+    if (!behind->visited)
+        *next = behind;
+    return 0;
+}
+
+static int walk_from(ek_run *run, ek_task *root, ek_stack *stack)
+{
+    if (root->visited)
+        return 0;
+    EK_TRY(push(stack, root));
+    while (stack->count) {
+        ek_task *task = stack->tasks[stack->count - 1];
+        ek_task *next = NULL;
+        while (!next && task->node && task->next_edge < task->node->input_count)
+            EK_TRY(visit_edge(run, task, task->next_edge++, &next));
+        if (next) {
+            EK_TRY(push(stack, next));
+            continue;
+        }
+        stack->count--;
+        decide(run, task);
+        EK_TRY(append(run, task));
+    }
+    return 0;
+}
+
+/* One more contribution to the route's slot. */
+static void expect(ek_route *route)
+{
+    ek_slot *slot = &route->task->slots[route->slot];
+    route->ordinal = slot->expected++;
+    route->task->pending++;
+}
+
+static int count_contributions(ek_run *run, int root_count, ek_route *routes)
+{
+    for (int i = 0; i < root_count; i++) {
+        if (routes[i].task->needed)
+            expect(&routes[i]);
+        else
+            routes[i].task = NULL;
+    }
+    for (int t = run->count - 1; t >= 0; t--) {
+        ek_task *task = run->order[t];
+        for (int i = 0; task->node && i < task->node->input_count; i++) {
+            ek_route *route = &task->routes[i];
+            if (!route->task)
+                continue;
+            if (task->runs && route->task->needed)
+                expect(route);
+            else
+                route->task = NULL;
+        }
+    }
+    for (int t = 0; t < run->count; t++) {
+        ek_task *task = run->order[t];
+        for (int i = 0; i < task->slot_count; i++) {
+            ek_slot *slot = &task->slots[i];
+            if (!slot->expected)
+                continue;
+            slot->contributions =
+                ek_run_alloc(run, (size_t)slot->expected * sizeof *slot->contributions);
+            if (!slot->contributions)
+                return ek_error_pending();
+        }
+    }
+    return 0;
+}
+
+int ek_run_walk(ek_run *run, ek_tensor *const *roots, int root_count, ek_route *routes)
+{
+    ek_stack stack = {0};
+    int rc = 0;
+    for (int i = 0; i < root_count && rc >= 0; i++) {
+        ek_task *task;
+        ek_slot *slot = ek_run_slot(run, roots[i], &task);
+        if (!slot) {
+            rc = ek_error_pending();
+            break;
+        }
+        routes[i] = (ek_route){task, (int)(slot - task->slots), 0};
+        rc = walk_from(run, task, &stack);
+    }
+    free(stack.tasks);
+    return rc < 0 ? rc : count_contributions(run, root_count, routes);
+}
+
+void ek_run_free(ek_run *run)
+{
+    for (int t = 0; t < run->count; t++) {
+        const ek_task *task = run->order[t];
+        for (int i = 0; i < task->slot_count; i++) {
+            ek_slot *slot = &task->slots[i];
+            ek_release(slot->sum);
+            ek_release(slot->captured);
+            for (int k = slot->folded; k < slot->expected && slot->contributions; k++)
+                ek_release(slot->contributions[k].gradient);
+        }
+    }
+    free(run->order);
+    free(run->map);
+    while (run->blocks) {
+        ek_block *next = run->blocks->next;
+        free(run->blocks);
+        run->blocks = next;
+    }
+}
