@@ -1,0 +1,136 @@
+/* clip.c: limits on gradients. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "evenkeel/autograd.h"
+#include "evenkeel/ops.h"
+#include "kernels/kernels.h"
+#include "optim/optimizer.h"
+
+/* The gradients there are, in the order of the slots. */
+static int collect(const ek_optimizer *optimizer, ek_tensor **gradients)
+{
+    int count = 0;
+    for (int i = 0; i < optimizer->slot_count; i++) {
+        ek_tensor *gradient = ek_tensor_grad(optimizer->slots[i].parameter);
+        if (gradient && ek_count(gradient) > 0)
+            gradients[count++] = gradient;
+    }
+    return count;
+}
+
+/* Element `index` of a vector, shaped as the whole reduction of `like`. */
+static ek_tensor *cell(const ek_tensor *vector, int64_t index, const ek_tensor *like)
+{
+    int64_t ones[EK_MAX_DIMS];
+    for (int i = 0; i < EK_MAX_DIMS; i++)
+        ones[i] = 1;
+    return ek_tensor_view(vector, like->ndim, ones, ones, vector->offset + index);
+}
+
+/* Adds up the squares of all gradients of first's device and dtype: one sum per gradient is made
+ * there, in the order of the parameters, and one copy brings them here. */
+static int sum_squares(ek_tensor *const *gradients, bool *done, int count, int first, double *sum)
+{
+    ek_dev *dev = ek_tensor_dev(gradients[first]);
+    ek_dtype dtype = gradients[first]->dtype;
+    /* bf16 is too coarse to add up in. */
+    ek_dtype sum_dtype = dtype == EK_BF16 ? EK_F32 : dtype;
+    ek_shape shape = EK_SHAPE(count);
+    ek_tensor *squares = ek_tensor_new(dev, sum_dtype, &shape, EK_CONTIGUOUS);
+    double *values = ek_calloc((size_t)count, sizeof *values);
+    int status =
+        squares && values ? dev->backend->kernels->fill(dev, squares, 0) : ek_error_pending();
+    for (int i = first; i < count && status == 0; i++) {
+        if (ek_tensor_dev(gradients[i]) != dev || gradients[i]->dtype != dtype)
+            continue;
+        done[i] = true;
+        ek_tensor *x = ek_to_dtype(gradients[i], sum_dtype);
+        ek_tensor *out = x ? cell(squares, i, x) : NULL;
+        status = out ? dev->backend->kernels->reduce(dev, EK_REDUCE_SUM_SQUARES, out, x)
+                     : ek_error_pending();
+    }
+    ek_tensor *wide = status == 0 ? ek_to_dtype(squares, EK_F64) : NULL;
+    if (status == 0)
+        status =
+            wide ? ek_to_data(wide, values, (size_t)count * sizeof *values) : ek_error_pending();
+    for (int i = 0; i < count && status == 0; i++)
+        *sum += values[i];
+    free(values);
+    return status;
+}
+
+static int total_norm(ek_tensor *const *gradients, int count, double *norm)
+{
+    bool *done = ek_calloc((size_t)count, sizeof *done);
+    if (!done)
+        return EK_E_NO_MEMORY;
+    double sum = 0;
+    int status = 0;
+    for (int i = 0; i < count && status == 0; i++)
+        if (!done[i])
+            status = sum_squares(gradients, done, count, i, &sum);
+    free(done);
+    *norm = sqrt(sum);
+    return status;
+}
+
+static int apply(ek_tensor *const *gradients, int count, ek_unary op, double a, double b,
+                 const char *writer)
+{
+    for (int i = 0; i < count; i++) {
+        ek_tensor *x = gradients[i];
+        EK_TRY(ek_kernels_of(x)->unary(ek_tensor_dev(x), op, x, x, a, b));
+        ek_tensor_written(x, writer);
+    }
+    return 0;
+}
+
+static int check(const char *name, const ek_optimizer *optimizer, const char *what, double limit)
+{
+    if (!optimizer)
+        return ek_error_status() < 0 ? ek_error_pending()
+                                     : EK_FAIL(EK_E_INVALID, "%s: the optimizer is NULL", name);
+    if (!(limit >= 0))
+        return EK_FAIL(EK_E_INVALID, "%s: %s has to be 0 or more, not %g", name, what, limit);
+    return 0;
+}
+
+int ek_clip_grad_norm(ek_optimizer *optimizer, double max_norm, double *norm)
+{
+    EK_TRY(check("clip_grad_norm", optimizer, "max_norm", max_norm));
+    ek_tensor **gradients = ek_calloc((size_t)optimizer->slot_count, sizeof *gradients);
+    if (!gradients)
+        return EK_E_NO_MEMORY;
+    ek_scope scope = ek_scope_begin();
+    bool grad_enabled = ek_set_grad_enabled(false);
+    int count = collect(optimizer, gradients);
+    double total = 0;
+    int status = total_norm(gradients, count, &total);
+    if (status == 0 && norm)
+        *norm = total;
+    if (status == 0 && !isfinite(total))
+        status = EK_FAIL(EK_E_INVALID,
+                         "clip_grad_norm: the norm of the gradients is %g, so they cannot be "
+                         "scaled; skip this step",
+                         total);
+    double scale = max_norm / (total + 1e-6);
+    if (status == 0 && scale < 1)
+        status = apply(gradients, count, EK_UNARY_AFFINE, scale, 0, "clip_grad_norm");
+    ek_set_grad_enabled(grad_enabled);
+    ek_scope_end(&scope);
+    free(gradients);
+    return status;
+}
+
+int ek_clip_grad_value(ek_optimizer *optimizer, double max_value)
+{
+    EK_TRY(check("clip_grad_value", optimizer, "max_value", max_value));
+    ek_tensor **gradients = ek_calloc((size_t)optimizer->slot_count, sizeof *gradients);
+    if (!gradients)
+        return EK_E_NO_MEMORY;
+    int count = collect(optimizer, gradients);
+    int status = apply(gradients, count, EK_UNARY_CLAMP, -max_value, max_value, "clip_grad_value");
+    free(gradients);
+    return status;
+}

@@ -1,0 +1,219 @@
+/* optimizer.c: groups of parameters, their options and their state. */
+#include "optim/optimizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "evenkeel/autograd.h"
+
+/* ---- groups ---- */
+
+static int check_parameter(ek_optimizer *optimizer, ek_tensor *parameter, int position)
+{
+    const char *name = optimizer->algorithm->name;
+    char text[200];
+    if (!parameter)
+        return ek_error_status() < 0
+                   ? ek_error_pending()
+                   : EK_FAIL(EK_E_INVALID, "%s: parameter %d of the group is NULL", name, position);
+    if (parameter->history)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: parameter %d of the group, %s, is the result of an operation; only "
+                       "leaves can be optimized",
+                       name, position, ek_tensor_text(parameter, text));
+    if (!ek_dtype_is_floating(parameter->dtype))
+        return EK_FAIL(EK_E_DTYPE, "%s: parameter %d of the group, %s, is not floating", name,
+                       position, ek_tensor_text(parameter, text));
+    if (!ek_is_dense(parameter))
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: parameter %d of the group, %s, is a view with gaps; optimize the "
+                       "tensor that it looks at",
+                       name, position, ek_tensor_text(parameter, text));
+    return 0;
+}
+
+/* Grows slots, order and index by `count` parameters; on an error all is as before. */
+static int append_slots(ek_optimizer *optimizer, ek_tensor *const *parameters, int count)
+{
+    int before = optimizer->slot_count;
+    size_t total = (size_t)before + (size_t)count;
+    ek_slot *slots = ek_realloc(optimizer->slots, total * sizeof *slots);
+    if (!slots)
+        return EK_E_NO_MEMORY;
+    optimizer->slots = slots;
+    int *order = ek_realloc(optimizer->order, total * sizeof *order);
+    if (!order)
+        return EK_E_NO_MEMORY;
+    optimizer->order = order;
+
+    int status = 0;
+    int added = 0;
+    for (; added < count && status == 0; added++) {
+        int number = before + added;
+        void **entry = ek_identity_at(&optimizer->index, parameters[added]);
+        if (!entry) {
+            status = EK_E_NO_MEMORY;
+            break;
+        }
+        if (*entry) {
+            char text[200];
+            status =
+                EK_FAIL(EK_E_INVALID, "%s: parameter %d of the group, %s, is in a group already",
+                        optimizer->algorithm->name, added, ek_tensor_text(parameters[added], text));
+            break;
+        }
+        *entry = (void *)(intptr_t)(number + 1);
+        slots[number] = (ek_slot){.parameter = parameters[added], .group = optimizer->group_count};
+        order[number] = number;
+    }
+    if (status < 0) {
+        while (added-- > 0)
+            *ek_identity_at(&optimizer->index, parameters[added]) = NULL;
+        return status;
+    }
+    for (int i = 0; i < count; i++)
+        ek_object_retain(parameters[i]);
+    optimizer->slot_count = before + count;
+    return 0;
+}
+
+int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
+                           ek_optimizer_options options)
+{
+    if (!optimizer)
+        return ek_error_status() < 0 ? ek_error_pending()
+                                     : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
+    const ek_algorithm *algorithm = optimizer->algorithm;
+    if (count < 1 || !parameters)
+        return EK_FAIL(EK_E_INVALID, "%s: a group needs at least one parameter", algorithm->name);
+    ek_optimizer_options resolved;
+    EK_TRY(algorithm->resolve(&options, &optimizer->defaults, &resolved));
+    for (int i = 0; i < count; i++)
+        EK_TRY(check_parameter(optimizer, parameters[i], i));
+    ek_optimizer_options *groups =
+        ek_realloc(optimizer->groups, ((size_t)optimizer->group_count + 1) * sizeof *groups);
+    if (!groups)
+        return EK_E_NO_MEMORY;
+    optimizer->groups = groups;
+    EK_TRY(append_slots(optimizer, parameters, count));
+    groups[optimizer->group_count] = resolved;
+    return optimizer->group_count++;
+}
+
+int ek_optimizer_group_count(const ek_optimizer *optimizer)
+{
+    return optimizer ? optimizer->group_count : 0;
+}
+
+static int check_group(const ek_optimizer *optimizer, int group)
+{
+    if (!optimizer)
+        return ek_error_status() < 0 ? ek_error_pending()
+                                     : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
+    if (group < 0 || group >= optimizer->group_count)
+        return EK_FAIL(EK_E_INVALID, "%s has %d group%s, there is none with index %d",
+                       optimizer->algorithm->name, optimizer->group_count,
+                       optimizer->group_count == 1 ? "" : "s", group);
+    return 0;
+}
+
+double ek_optimizer_lr(const ek_optimizer *optimizer, int group)
+{
+    int status = check_group(optimizer, group);
+    return status < 0 ? status : optimizer->groups[group].lr;
+}
+
+int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr)
+{
+    EK_TRY(check_group(optimizer, group));
+    if (!(lr >= 0))
+        return EK_FAIL(EK_E_INVALID, "%s: invalid learning rate %g, it has to be 0 or more",
+                       optimizer->algorithm->name, lr);
+    optimizer->groups[group].lr = lr;
+    return 0;
+}
+
+/* ---- making and freeing ---- */
+
+typedef struct parameter_list {
+    ek_tensor **tensors;
+    int count, capacity;
+} parameter_list;
+
+static int append_parameter(const char *path, ek_tensor *tensor, void *user)
+{
+    parameter_list *list = user;
+    (void)path;
+    if (list->count == list->capacity) {
+        int capacity = list->capacity ? 2 * list->capacity : 32;
+        ek_tensor **grown = ek_realloc(list->tensors, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return EK_E_NO_MEMORY;
+        list->tensors = grown;
+        list->capacity = capacity;
+    }
+    list->tensors[list->count++] = tensor;
+    return 0;
+}
+
+ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer_options *options)
+{
+    if (!options->module && ek_error_status() < 0)
+        return NULL; /* the module could not be made */
+    ek_optimizer *optimizer = ek_calloc(1, sizeof *optimizer);
+    if (!optimizer)
+        return NULL;
+    optimizer->algorithm = algorithm;
+    int status = algorithm->resolve(options, NULL, &optimizer->defaults);
+    if (status == 0 && options->module) {
+        parameter_list list = {0};
+        status = ek_module_parameters(options->module, append_parameter, &list);
+        if (status == 0)
+            status = ek_optimizer_add_group(optimizer, list.tensors, list.count,
+                                            (ek_optimizer_options){0});
+        free(list.tensors);
+    }
+    if (status < 0) {
+        ek_optimizer_free(optimizer);
+        return NULL;
+    }
+    return optimizer;
+}
+
+void ek_optimizer_free(ek_optimizer *optimizer)
+{
+    if (!optimizer)
+        return;
+    for (int i = 0; i < optimizer->slot_count; i++) {
+        ek_object_release(optimizer->slots[i].parameter);
+        for (int s = 0; s < EK_STATES; s++)
+            ek_object_release(optimizer->slots[i].state[s]);
+    }
+    ek_identity_clear(&optimizer->index);
+    free(optimizer->slots);
+    free(optimizer->groups);
+    free(optimizer->order);
+    free(optimizer);
+}
+
+/* ---- gradients and state ---- */
+
+void ek_zero_grad(ek_optimizer *optimizer)
+{
+    for (int i = 0; optimizer && i < optimizer->slot_count; i++)
+        ek_tensor_set_grad(optimizer->slots[i].parameter, NULL);
+}
+
+ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
+{
+    if (!optimizer || !parameter || !name)
+        return NULL;
+    void **entry = ek_identity_at(&optimizer->index, parameter);
+    if (!entry || !*entry)
+        return NULL;
+    const ek_slot *slot = &optimizer->slots[(intptr_t)*entry - 1];
+    for (int s = 0; s < EK_STATES && optimizer->algorithm->state_names[s]; s++)
+        if (strcmp(optimizer->algorithm->state_names[s], name) == 0)
+            return slot->state[s];
+    return NULL;
+}
