@@ -1,0 +1,202 @@
+/* Fill and copy: any dtypes, any strides. */
+#include <string.h>
+
+#include "host/host.h"
+#include "host/parallel.h"
+#include "host/tile.h"
+#include "kernels/formulas.h"
+
+enum { GRAIN = 32768, BLOCK = 32 };
+
+/* ---- fill ---- */
+
+typedef struct fill_job {
+    ek_walk walk;
+    ek_operand out;
+    ek_class type;
+    ek_tile row; /* the value, EK_TILE times */
+    bool is_zero;
+} fill_job;
+
+static void fill_part(void *context, int64_t begin, int64_t end)
+{
+    const fill_job *job = context;
+    size_t size = ek_dtype_size(job->out.dtype);
+    ek_cursor cursor;
+    ek_cursor_init(&job->walk, &cursor, begin);
+    while (begin < end) {
+        int64_t n = ek_cursor_row_rest(&job->walk, &cursor);
+        n = n < end - begin ? n : end - begin;
+        char *target = (char *)job->out.data + cursor.offset[0] * (int64_t)size;
+        int64_t stride = job->walk.stride[0][job->walk.ndim - 1];
+        if (job->is_zero && stride == 1) {
+            memset(target, 0, (size_t)n * size);
+        } else {
+            for (int64_t i = 0; i < n; i += EK_TILE)
+                ek_row_store(job->type, &job->row, job->out.dtype,
+                             target + i * stride * (int64_t)size, stride,
+                             n - i < EK_TILE ? n - i : EK_TILE);
+        }
+        ek_cursor_advance(&job->walk, &cursor, n);
+        begin += n;
+    }
+}
+
+int ek_host_fill(ek_dev *dev, ek_tensor *out, double value)
+{
+    fill_job job = {.type = ek_class_of(out->dtype)};
+    ek_walk_init(&job.walk, 1, (const ek_tensor *[]){out});
+    job.out = ek_operand_of(&job.walk, 0, out);
+    job.is_zero = value == 0 && !signbit(value);
+    ek_row_load(job.type, &job.row, EK_F64, &value, 0, EK_TILE);
+    ek_parallel_for(dev, job.walk.count, GRAIN, fill_part, &job);
+    return 0;
+}
+
+/* ---- copy ---- */
+
+typedef struct copy_job {
+    ek_walk walk;
+    ek_operand out, x;
+    ek_class type;
+    int across; /* the dimension in which x is contiguous, where it is not the innermost */
+    int64_t blocks_outer, blocks_inner;
+} copy_job;
+
+/* Rows: bytes where nothing changes, else by way of a tile. */
+static void copy_part(void *context, int64_t begin, int64_t end)
+{
+    const copy_job *job = context;
+    const ek_walk *walk = &job->walk;
+    size_t size = ek_dtype_size(job->out.dtype);
+    bool bytes = job->out.dtype == job->x.dtype && walk->stride[0][walk->ndim - 1] == 1 &&
+                 walk->stride[1][walk->ndim - 1] == 1;
+    bool narrow = !bytes && walk->shape[walk->ndim - 1] < EK_TILE;
+    ek_cursor cursor;
+    ek_cursor_init(walk, &cursor, begin);
+    ek_tile tile;
+    while (begin < end) {
+        int64_t n = ek_cursor_row_rest(walk, &cursor);
+        if (narrow || (!bytes && n > EK_TILE))
+            n = ek_tile_count(walk, &cursor, end - begin);
+        n = n < end - begin ? n : end - begin;
+        if (bytes) {
+            memcpy((char *)job->out.data + cursor.offset[0] * (int64_t)size,
+                   (const char *)job->x.data + cursor.offset[1] * (int64_t)size, (size_t)n * size);
+        } else {
+            const void *row = ek_tile_load(walk, &cursor, &job->x, job->type, n, &tile);
+            if (row != &tile) { /* in place, but not where it shall be */
+                ek_row_load(job->type, &tile, job->x.dtype, row, 1, n);
+                row = &tile;
+            }
+            ek_tile_store(walk, &cursor, &job->out, job->type, n, &tile, &tile);
+        }
+        ek_tile_advance(walk, &cursor, n);
+        begin += n;
+    }
+}
+
+/* One block of a transposition: out[i][j] with j contiguous, x[j][i] with i contiguous. */
+#define DEFINE_TRANSPOSE(type)                                                                   \
+    static void transpose_##type(type *restrict out, int64_t out_stride, const type *restrict x, \
+                                 int64_t x_stride, int64_t rows, int64_t columns)                \
+    {                                                                                            \
+        if (rows == 8 && columns == 8) {                                                         \
+            for (int i = 0; i < 8; i++)                                                          \
+                for (int j = 0; j < 8; j++)                                                      \
+                    out[i * out_stride + j] = x[j * x_stride + i];                               \
+            return;                                                                              \
+        }                                                                                        \
+        for (int64_t i = 0; i < rows; i++)                                                       \
+            for (int64_t j = 0; j < columns; j++)                                                \
+                out[i * out_stride + j] = x[j * x_stride + i];                                   \
+    }
+DEFINE_TRANSPOSE(uint8_t)
+DEFINE_TRANSPOSE(uint16_t)
+DEFINE_TRANSPOSE(uint32_t)
+DEFINE_TRANSPOSE(uint64_t)
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Part of the blocks: index = (outer position, block of `across`, block of the innermost). */
+static void transpose_part(void *context, int64_t begin, int64_t end)
+{
+    const copy_job *job = context;
+    const ek_walk *walk = &job->walk;
+    int inner = walk->ndim - 1, across = job->across;
+    size_t size = ek_dtype_size(job->out.dtype);
+    int64_t out_stride = walk->stride[0][across], x_stride = walk->stride[1][inner];
+    for (int64_t index = begin; index < end; index++) {
+        int64_t j = index % job->blocks_inner * BLOCK;
+        int64_t i = index / job->blocks_inner % job->blocks_outer * BLOCK;
+        int64_t rest = index / (job->blocks_inner * job->blocks_outer);
+        int64_t out_offset = i * out_stride + j, x_offset = i + j * x_stride;
+        for (int d = inner - 1; d >= 0; d--) {
+            if (d == across)
+                continue;
+            out_offset += rest % walk->shape[d] * walk->stride[0][d];
+            x_offset += rest % walk->shape[d] * walk->stride[1][d];
+            rest /= walk->shape[d];
+        }
+        int64_t rows = smaller(BLOCK, walk->shape[across] - i);
+        int64_t columns = smaller(BLOCK, walk->shape[inner] - j);
+        for (int64_t r = 0; r < rows; r += 8) {
+            for (int64_t c = 0; c < columns; c += 8) {
+                char *to =
+                    (char *)job->out.data + (out_offset + r * out_stride + c) * (int64_t)size;
+                const char *from =
+                    (const char *)job->x.data + (x_offset + r + c * x_stride) * (int64_t)size;
+                int64_t m = smaller(8, rows - r), n = smaller(8, columns - c);
+                if (size == 4)
+                    transpose_uint32_t((uint32_t *)to, out_stride, (const uint32_t *)from, x_stride,
+                                       m, n);
+                else if (size == 8)
+                    transpose_uint64_t((uint64_t *)to, out_stride, (const uint64_t *)from, x_stride,
+                                       m, n);
+                else if (size == 2)
+                    transpose_uint16_t((uint16_t *)to, out_stride, (const uint16_t *)from, x_stride,
+                                       m, n);
+                else
+                    transpose_uint8_t((uint8_t *)to, out_stride, (const uint8_t *)from, x_stride, m,
+                                      n);
+            }
+        }
+    }
+}
+
+/* The dimension along which x is contiguous, where out and x are both contiguous along different
+ * ones and both are long enough for blocks; else -1. */
+static int find_across(const ek_walk *walk)
+{
+    int inner = walk->ndim - 1;
+    if (walk->stride[0][inner] != 1 || walk->stride[1][inner] <= 1 || walk->shape[inner] < 3)
+        return -1;
+    for (int d = 0; d < inner; d++)
+        if (walk->stride[1][d] == 1 && walk->shape[d] >= 8)
+            return d;
+    return -1;
+}
+
+int ek_host_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
+{
+    copy_job job = {.type = ek_class_of(x->dtype)};
+    ek_walk_init(&job.walk, 2, (const ek_tensor *[]){out, x});
+    job.out = ek_operand_of(&job.walk, 0, out);
+    job.x = ek_operand_of(&job.walk, 1, x);
+    job.across = out->dtype == x->dtype ? find_across(&job.walk) : -1;
+    if (job.walk.count == 0)
+        return 0;
+    if (job.across < 0) {
+        ek_parallel_for(dev, job.walk.count, GRAIN, copy_part, &job);
+        return 0;
+    }
+    int64_t inner = job.walk.shape[job.walk.ndim - 1], across = job.walk.shape[job.across];
+    job.blocks_inner = (inner + BLOCK - 1) / BLOCK;
+    job.blocks_outer = (across + BLOCK - 1) / BLOCK;
+    int64_t blocks = job.blocks_inner * job.blocks_outer * (job.walk.count / (inner * across));
+    ek_parallel_for(dev, blocks, GRAIN / (BLOCK * smaller(BLOCK, inner)), transpose_part, &job);
+    return 0;
+}

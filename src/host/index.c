@@ -1,0 +1,299 @@
+/* Selecting and scattering along one dimension. Bounds are checked before anything is written. */
+#include <string.h>
+
+#include "host/host.h"
+#include "host/parallel.h"
+#include "kernels/walk.h"
+
+enum { GRAIN = 16384 };
+
+typedef struct index_job {
+    ek_walk walk; /* all dimensions but `dim`, or all: see each kernel */
+    char *out;
+    const char *x;
+    const int64_t *index;
+    int64_t index_count, index_stride; /* along dim */
+    int64_t out_stride, x_stride;      /* along dim, in elements */
+    size_t size;
+    ek_dtype dtype;
+} index_job;
+
+/* A stride along dim, also for tensors of no dimensions. */
+static int64_t stride_along(const ek_tensor *tensor, int dim)
+{
+    return tensor->ndim == 0 ? 1 : tensor->stride[dim];
+}
+
+static int64_t size_along(const ek_tensor *tensor, int dim)
+{
+    return tensor->ndim == 0 ? 1 : tensor->shape[dim];
+}
+
+/* All of index within [0, size); the sentence names the first that is not, by position in row-major
+ * order. */
+static int check_bounds(const ek_tensor *index, int dim, int64_t size)
+{
+    const int64_t *data = ek_tensor_address(index);
+    int64_t count = ek_count(index);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t offset = 0, rest = i;
+        for (int d = index->ndim - 1; d >= 0; d--) {
+            offset += rest % index->shape[d] * index->stride[d];
+            rest /= index->shape[d];
+        }
+        if (data[offset] < 0 || data[offset] >= size)
+            return EK_FAIL(EK_E_INVALID,
+                           "index %lld at position %lld is out of range for dimension %d of size "
+                           "%lld; it must be from 0 to %lld",
+                           (long long)data[offset], (long long)i, dim, (long long)size,
+                           (long long)size - 1);
+    }
+    return 0;
+}
+
+/* `shape` of a tensor with dimension dim made 1, for walks over the others. */
+static void shape_without(const ek_tensor *tensor, int dim, int64_t shape[EK_MAX_DIMS])
+{
+    for (int d = 0; d < tensor->ndim; d++)
+        shape[d] = d == dim ? 1 : tensor->shape[d];
+}
+
+static void copy_run(size_t size, char *out, int64_t out_stride, const char *x, int64_t x_stride,
+                     int64_t count)
+{
+    if (out_stride == 1 && x_stride == 1) {
+        memcpy(out, x, (size_t)count * size);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        memcpy(out + i * out_stride * (int64_t)size, x + i * x_stride * (int64_t)size, size);
+}
+
+#define ADD_RUN(type)                                     \
+    do {                                                  \
+        type *restrict to = (type *)out;                  \
+        const type *restrict from = (const type *)x;      \
+        if (out_stride == 1 && x_stride == 1)             \
+            for (int64_t i = 0; i < count; i++)           \
+                to[i] += from[i];                         \
+        else                                              \
+            for (int64_t i = 0; i < count; i++)           \
+                to[i * out_stride] += from[i * x_stride]; \
+    } while (0)
+
+EK_MULTIVERSION
+static void add_run(ek_dtype dtype, char *out, int64_t out_stride, const char *x, int64_t x_stride,
+                    int64_t count)
+{
+    if (dtype == EK_F32)
+        ADD_RUN(float);
+    else
+        ADD_RUN(double);
+}
+
+static int check_addable(const ek_tensor *out)
+{
+    if (out->dtype == EK_F32 || out->dtype == EK_F64)
+        return 0;
+    return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
+                   ek_dtype_name(out->dtype));
+}
+
+/* ---- index_select ---- */
+
+/* Position = index, then place within the slice. */
+static void select_part(void *context, int64_t begin, int64_t end)
+{
+    const index_job *job = context;
+    const ek_walk *walk = &job->walk;
+    int last = walk->ndim - 1;
+    while (begin < end) {
+        int64_t i = begin / walk->count;
+        int64_t slice_end = (i + 1) * walk->count < end ? (i + 1) * walk->count : end;
+        int64_t to = i * job->out_stride, from = job->index[i * job->index_stride] * job->x_stride;
+        ek_cursor cursor;
+        ek_cursor_init(walk, &cursor, begin - i * walk->count);
+        while (begin < slice_end) {
+            int64_t run = ek_cursor_row_rest(walk, &cursor);
+            run = run < slice_end - begin ? run : slice_end - begin;
+            copy_run(job->size, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
+                     walk->stride[0][last], job->x + (from + cursor.offset[1]) * (int64_t)job->size,
+                     walk->stride[1][last], run);
+            ek_cursor_advance(walk, &cursor, run);
+            begin += run;
+        }
+    }
+}
+
+int ek_host_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                         const ek_tensor *index)
+{
+    EK_TRY(check_bounds(index, dim, size_along(x, dim)));
+    if (ek_count(out) == 0)
+        return 0;
+    index_job job = {.out = ek_tensor_address(out),
+                     .x = ek_tensor_address(x),
+                     .index = ek_tensor_address(index),
+                     .index_stride = stride_along(index, 0),
+                     .out_stride = stride_along(out, dim),
+                     .x_stride = stride_along(x, dim),
+                     .size = ek_dtype_size(x->dtype)};
+    int64_t shape[EK_MAX_DIMS];
+    shape_without(out, dim, shape);
+    ek_walk_init_raw(&job.walk, 2, out->ndim, shape, (const int64_t *[]){out->stride, x->stride});
+    ek_parallel_for(dev, ek_count(out), GRAIN, select_part, &job);
+    return 0;
+}
+
+/* ---- index_add ---- */
+
+/* Each thread has part of the slice and adds all indices to it, in order. */
+static void index_add_part(void *context, int64_t begin, int64_t end)
+{
+    const index_job *job = context;
+    const ek_walk *walk = &job->walk;
+    int last = walk->ndim - 1;
+    for (int64_t i = 0; i < job->index_count; i++) {
+        int64_t to = job->index[i * job->index_stride] * job->out_stride, from = i * job->x_stride;
+        ek_cursor cursor;
+        ek_cursor_init(walk, &cursor, begin);
+        for (int64_t at = begin; at < end;) {
+            int64_t run = ek_cursor_row_rest(walk, &cursor);
+            run = run < end - at ? run : end - at;
+            add_run(job->dtype, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
+                    walk->stride[0][last], job->x + (from + cursor.offset[1]) * (int64_t)job->size,
+                    walk->stride[1][last], run);
+            ek_cursor_advance(walk, &cursor, run);
+            at += run;
+        }
+    }
+}
+
+int ek_host_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                      const ek_tensor *index)
+{
+    EK_TRY(check_addable(out));
+    EK_TRY(check_bounds(index, dim, size_along(out, dim)));
+    EK_TRY(ek_host_fill(dev, out, 0));
+    if (ek_count(x) == 0)
+        return 0;
+    index_job job = {.out = ek_tensor_address(out),
+                     .x = ek_tensor_address(x),
+                     .index = ek_tensor_address(index),
+                     .index_count = ek_count(index),
+                     .index_stride = stride_along(index, 0),
+                     .out_stride = stride_along(out, dim),
+                     .x_stride = stride_along(x, dim),
+                     .size = ek_dtype_size(x->dtype),
+                     .dtype = x->dtype};
+    int64_t shape[EK_MAX_DIMS];
+    shape_without(x, dim, shape);
+    ek_walk_init_raw(&job.walk, 2, x->ndim, shape, (const int64_t *[]){out->stride, x->stride});
+    ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, index_add_part, &job);
+    return 0;
+}
+
+/* ---- gather ---- */
+
+static void gather_part(void *context, int64_t begin, int64_t end)
+{
+    const index_job *job = context;
+    const ek_walk *walk = &job->walk;
+    int last = walk->ndim - 1;
+    int64_t size = (int64_t)job->size;
+    ek_cursor cursor;
+    ek_cursor_init(walk, &cursor, begin);
+    while (begin < end) {
+        int64_t run = ek_cursor_row_rest(walk, &cursor);
+        run = run < end - begin ? run : end - begin;
+        const int64_t *index = job->index + cursor.offset[1];
+        char *out = job->out + cursor.offset[0] * size;
+        const char *x = job->x + cursor.offset[2] * size;
+        for (int64_t i = 0; i < run; i++)
+            memcpy(out + i * walk->stride[0][last] * size,
+                   x + (i * walk->stride[2][last] +
+                        index[i * walk->stride[1][last]] * job->x_stride) *
+                           size,
+                   job->size);
+        ek_cursor_advance(walk, &cursor, run);
+        begin += run;
+    }
+}
+
+int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index)
+{
+    EK_TRY(check_bounds(index, dim, size_along(x, dim)));
+    if (ek_count(out) == 0)
+        return 0;
+    index_job job = {.out = ek_tensor_address(out),
+                     .x = ek_tensor_address(x),
+                     .index = ek_tensor_address(index),
+                     .x_stride = stride_along(x, dim),
+                     .size = ek_dtype_size(x->dtype)};
+    int64_t x_stride[EK_MAX_DIMS];
+    for (int d = 0; d < x->ndim; d++)
+        x_stride[d] = d == dim ? 0 : x->stride[d];
+    ek_walk_init_raw(&job.walk, 3, out->ndim, out->shape,
+                     (const int64_t *[]){out->stride, index->stride, x_stride});
+    ek_parallel_for(dev, job.walk.count, GRAIN, gather_part, &job);
+    return 0;
+}
+
+/* ---- scatter_add ---- */
+
+#define SCATTER_RUN(type)                                                                          \
+    do {                                                                                           \
+        type *out = (type *)job->out + cursor.offset[0];                                           \
+        const type *x = (const type *)job->x + cursor.offset[2] + j * job->x_stride;               \
+        for (int64_t i = 0; i < run; i++)                                                          \
+            out[i * walk->stride[0][last] + index[i * walk->stride[1][last]] * job->out_stride] += \
+                x[i * walk->stride[2][last]];                                                      \
+    } while (0)
+
+/* Each thread has part of the lines along dim; additions to one line are made in order. */
+static void scatter_part(void *context, int64_t begin, int64_t end)
+{
+    const index_job *job = context;
+    const ek_walk *walk = &job->walk;
+    int last = walk->ndim - 1;
+    ek_cursor cursor;
+    ek_cursor_init(walk, &cursor, begin);
+    while (begin < end) {
+        int64_t run = ek_cursor_row_rest(walk, &cursor);
+        run = run < end - begin ? run : end - begin;
+        for (int64_t j = 0; j < job->index_count; j++) {
+            const int64_t *index = job->index + cursor.offset[1] + j * job->index_stride;
+            if (job->dtype == EK_F32)
+                SCATTER_RUN(float);
+            else
+                SCATTER_RUN(double);
+        }
+        ek_cursor_advance(walk, &cursor, run);
+        begin += run;
+    }
+}
+
+int ek_host_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                        const ek_tensor *index)
+{
+    EK_TRY(check_addable(out));
+    EK_TRY(check_bounds(index, dim, size_along(out, dim)));
+    EK_TRY(ek_host_fill(dev, out, 0));
+    if (ek_count(index) == 0)
+        return 0;
+    index_job job = {.out = ek_tensor_address(out),
+                     .x = ek_tensor_address(x),
+                     .index = ek_tensor_address(index),
+                     .index_count = size_along(index, dim),
+                     .index_stride = stride_along(index, dim),
+                     .out_stride = stride_along(out, dim),
+                     .x_stride = stride_along(x, dim),
+                     .size = ek_dtype_size(x->dtype),
+                     .dtype = x->dtype};
+    int64_t shape[EK_MAX_DIMS];
+    shape_without(index, dim, shape);
+    ek_walk_init_raw(&job.walk, 3, index->ndim, shape,
+                     (const int64_t *[]){out->stride, index->stride, x->stride});
+    ek_parallel_for(dev, job.walk.count, 1 + GRAIN / job.index_count, scatter_part, &job);
+    return 0;
+}

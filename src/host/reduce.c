@@ -1,0 +1,455 @@
+/* Reductions. The reduced elements of one output are cut into blocks by their number alone, blocks
+ * are summed in f64 (integers in i64) and joined in order, so that results don't depend on threads.
+ */
+#include <math.h>
+
+#include "host/host.h"
+#include "host/parallel.h"
+#include "host/tile.h"
+
+enum {
+    BLOCK = 8192, /* elements that one task adds up */
+    LANES = 16,
+    COLUMNS = 256, /* outputs of one task where the innermost dimension is kept */
+    NARROW = 32    /* fewer columns than this: several rows are added side by side */
+};
+
+typedef union value {
+    double real;
+    int64_t integer;
+} value;
+
+/* ---- kernels over contiguous runs ---- */
+
+#define TAKE_SUM(a, v) ((a) + (v))
+#define TAKE_SQUARE(a, v) ((a) + (v) * (v))
+#define TAKE_MAX(a, v) ((((v) > (a)) | ((v) != (v))) ? (v) : (a))
+#define TAKE_MIN(a, v) ((((v) < (a)) | ((v) != (v))) ? (v) : (a))
+/* Integers wrap. */
+#define TAKE_SUM_I64(a, v) ((int64_t)((uint64_t)(a) + (uint64_t)(v)))
+#define TAKE_SQUARE_I64(a, v) ((int64_t)((uint64_t)(a) + (uint64_t)(v) * (uint64_t)(v)))
+
+/* acc[j] = take(acc[j], row[j]) */
+#define COLUMNS_LOOP(acc_type, type, take)     \
+    do {                                       \
+        acc_type *restrict acc = accumulators; \
+        const type *restrict from = row;       \
+        for (int64_t j = 0; j < n; j++) {      \
+            acc_type v = (acc_type)from[j];    \
+            acc[j] = take(acc[j], v);          \
+        }                                      \
+    } while (0)
+
+#define BY_KIND(LOOP, acc_type, type, sum, square) \
+    switch (kind) {                                \
+    case EK_REDUCE_SUM:                            \
+        LOOP(acc_type, type, sum);                 \
+        break;                                     \
+    case EK_REDUCE_SUM_SQUARES:                    \
+        LOOP(acc_type, type, square);              \
+        break;                                     \
+    case EK_REDUCE_MAX:                            \
+        LOOP(acc_type, type, TAKE_MAX);            \
+        break;                                     \
+    case EK_REDUCE_MIN:                            \
+        LOOP(acc_type, type, TAKE_MIN);            \
+        break;                                     \
+    }
+
+EK_MULTIVERSION
+static void add_row(ek_reduce_kind kind, ek_class type, void *accumulators, const void *row,
+                    int64_t n)
+{
+    switch (type) {
+    case EK_CLASS_F32:
+        BY_KIND(COLUMNS_LOOP, double, float, TAKE_SUM, TAKE_SQUARE)
+        break;
+    case EK_CLASS_F64:
+        BY_KIND(COLUMNS_LOOP, double, double, TAKE_SUM, TAKE_SQUARE)
+        break;
+    case EK_CLASS_I64:
+        BY_KIND(COLUMNS_LOOP, int64_t, int64_t, TAKE_SUM_I64, TAKE_SQUARE_I64)
+        break;
+    }
+}
+
+/* A run of n elements, LANES side by side; the lanes are joined by the caller. */
+#define LANES_LOOP(acc_type, type, take)            \
+    do {                                            \
+        acc_type *restrict lanes = accumulators;    \
+        acc_type acc[LANES];                        \
+        const type *restrict from = row;            \
+        for (int j = 0; j < LANES; j++)             \
+            acc[j] = lanes[j];                      \
+        int64_t i = 0;                              \
+        for (; i + LANES <= n; i += LANES)          \
+            for (int j = 0; j < LANES; j++) {       \
+                acc_type v = (acc_type)from[i + j]; \
+                acc[j] = take(acc[j], v);           \
+            }                                       \
+        for (int j = 0; i + j < n; j++) {           \
+            acc_type v = (acc_type)from[i + j];     \
+            acc[j] = take(acc[j], v);               \
+        }                                           \
+        for (int j = 0; j < LANES; j++)             \
+            lanes[j] = acc[j];                      \
+    } while (0)
+
+EK_MULTIVERSION
+static void add_run(ek_reduce_kind kind, ek_class type, void *accumulators, const void *row,
+                    int64_t n)
+{
+    switch (type) {
+    case EK_CLASS_F32:
+        BY_KIND(LANES_LOOP, double, float, TAKE_SUM, TAKE_SQUARE)
+        break;
+    case EK_CLASS_F64:
+        BY_KIND(LANES_LOOP, double, double, TAKE_SUM, TAKE_SQUARE)
+        break;
+    case EK_CLASS_I64:
+        BY_KIND(LANES_LOOP, int64_t, int64_t, TAKE_SUM_I64, TAKE_SQUARE_I64)
+        break;
+    }
+}
+
+/* ---- accumulators ---- */
+
+static value start_of(ek_reduce_kind kind, ek_class type)
+{
+    bool integer = type == EK_CLASS_I64;
+    switch (kind) {
+    case EK_REDUCE_MAX:
+        return integer ? (value){.integer = INT64_MIN} : (value){.real = -INFINITY};
+    case EK_REDUCE_MIN:
+        return integer ? (value){.integer = INT64_MAX} : (value){.real = INFINITY};
+    default:
+        return integer ? (value){.integer = 0} : (value){.real = 0};
+    }
+}
+
+/* Joins two accumulators: sums of squares are added. */
+static value join(ek_reduce_kind kind, ek_class type, value a, value b)
+{
+    bool integer = type == EK_CLASS_I64;
+    switch (kind) {
+    case EK_REDUCE_MAX:
+        return integer ? (value){.integer = TAKE_MAX(a.integer, b.integer)}
+                       : (value){.real = TAKE_MAX(a.real, b.real)};
+    case EK_REDUCE_MIN:
+        return integer ? (value){.integer = TAKE_MIN(a.integer, b.integer)}
+                       : (value){.real = TAKE_MIN(a.real, b.real)};
+    default:
+        return integer ? (value){.integer = TAKE_SUM_I64(a.integer, b.integer)}
+                       : (value){.real = a.real + b.real};
+    }
+}
+
+/* ---- the plan ---- */
+
+typedef struct reduce_job {
+    ek_reduce_kind kind;
+    ek_class type;
+    ek_operand x, out;
+    bool in_place;                           /* rows of x can be read where they are */
+    ek_walk kept, reduced;                   /* outer dimensions; strides: 0 of x, 1 of out */
+    int64_t inner, inner_stride, out_stride; /* the innermost dimension */
+    bool inner_kept;
+    int64_t rows_per_block, runs_per_row; /* one of them is 1 */
+    int64_t blocks, column_parts;
+    int side_by_side; /* rows added at once */
+    value *partial;   /* [kept][block][inner or 1] */
+} reduce_job;
+
+static void split(reduce_job *job, const ek_walk *walk)
+{
+    int64_t shape[2][EK_MAX_DIMS], stride[2][2][EK_MAX_DIMS];
+    int ndim[2] = {0, 0};
+    int last = walk->ndim - 1;
+    job->inner = walk->shape[last];
+    job->inner_stride = walk->stride[0][last];
+    job->out_stride = walk->stride[1][last];
+    job->inner_kept = job->out_stride != 0;
+    for (int d = 0; d < last; d++) {
+        int side = walk->stride[1][d] == 0;
+        int at = ndim[side]++;
+        shape[side][at] = walk->shape[d];
+        stride[side][0][at] = walk->stride[0][d];
+        stride[side][1][at] = walk->stride[1][d];
+    }
+    ek_walk_init_raw(&job->kept, 2, ndim[0], shape[0],
+                     (const int64_t *[]){stride[0][0], stride[0][1]});
+    ek_walk_init_raw(&job->reduced, 2, ndim[1], shape[1],
+                     (const int64_t *[]){stride[1][0], stride[1][1]});
+}
+
+static void cut(reduce_job *job)
+{
+    int64_t rows = job->reduced.count;
+    int64_t width = job->inner_kept && job->inner > COLUMNS ? COLUMNS : job->inner;
+    job->rows_per_block = width > 0 && width < BLOCK ? BLOCK / width : 1;
+    job->runs_per_row = job->inner_kept ? 1 : (job->inner + BLOCK - 1) / BLOCK;
+    if (job->runs_per_row > 1)
+        job->rows_per_block = 1;
+    job->blocks = (rows + job->rows_per_block - 1) / job->rows_per_block * job->runs_per_row;
+    if (job->blocks < 1)
+        job->blocks = 1;
+    job->column_parts = job->inner_kept ? (job->inner + COLUMNS - 1) / COLUMNS : 1;
+    int last = job->reduced.ndim - 1;
+    job->side_by_side = 1;
+    if (job->inner_kept && job->inner <= NARROW && job->in_place &&
+        job->reduced.stride[0][last] == job->inner)
+        job->side_by_side = (int)(2 * NARROW / job->inner);
+}
+
+static const char *address(const reduce_job *job, int64_t offset)
+{
+    return (const char *)job->x.data + offset * (int64_t)ek_dtype_size(job->x.dtype);
+}
+
+/* ---- the innermost dimension is reduced ---- */
+
+static value reduce_block(const reduce_job *job, int64_t base, int64_t block)
+{
+    value lanes[LANES];
+    for (int j = 0; j < LANES; j++)
+        lanes[j] = start_of(job->kind, job->type);
+    int64_t row = block / job->runs_per_row * job->rows_per_block;
+    int64_t end = row + job->rows_per_block;
+    end = end < job->reduced.count ? end : job->reduced.count;
+    int64_t from = block % job->runs_per_row * BLOCK;
+    int64_t to = job->runs_per_row > 1 && from + BLOCK < job->inner ? from + BLOCK : job->inner;
+    ek_cursor cursor;
+    ek_cursor_init(&job->reduced, &cursor, row);
+    for (; row < end; row++) {
+        int64_t offset = base + cursor.offset[0];
+        if (job->in_place) {
+            add_run(job->kind, job->type, lanes, address(job, offset + from), to - from);
+        } else {
+            ek_tile tile;
+            for (int64_t i = from; i < to; i += EK_TILE) {
+                int64_t n = to - i < EK_TILE ? to - i : EK_TILE;
+                ek_row_load(job->type, &tile, job->x.dtype,
+                            address(job, offset + i * job->inner_stride), job->inner_stride, n);
+                add_run(job->kind, job->type, lanes, &tile, n);
+            }
+        }
+        ek_cursor_advance(&job->reduced, &cursor, 1);
+    }
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int j = 0; j < width; j++)
+            lanes[j] = join(job->kind, job->type, lanes[j], lanes[j + width]);
+    return lanes[0];
+}
+
+static void reduce_inner(void *context, int64_t begin, int64_t end)
+{
+    const reduce_job *job = context;
+    for (int64_t task = begin; task < end; task++) {
+        ek_cursor cursor;
+        ek_cursor_init(&job->kept, &cursor, task / job->blocks);
+        job->partial[task] = reduce_block(job, cursor.offset[0], task % job->blocks);
+    }
+}
+
+/* ---- the innermost dimension is kept ---- */
+
+static void reduce_columns(const reduce_job *job, int64_t base, int64_t block, int64_t column,
+                           int64_t n, value *result)
+{
+    value acc[COLUMNS];
+    int group = job->side_by_side;
+    for (int64_t j = 0; j < n * group; j++)
+        acc[j] = start_of(job->kind, job->type);
+    int64_t row = block * job->rows_per_block;
+    int64_t end = row + job->rows_per_block;
+    end = end < job->reduced.count ? end : job->reduced.count;
+    ek_cursor cursor;
+    ek_cursor_init(&job->reduced, &cursor, row);
+    while (row < end) {
+        int64_t offset = base + cursor.offset[0] + column * job->inner_stride;
+        int64_t rows = ek_cursor_row_rest(&job->reduced, &cursor);
+        rows = rows < end - row ? rows : end - row;
+        rows = rows < group ? 1 : group;
+        ek_tile tile;
+        const void *from = &tile;
+        if (job->in_place)
+            from = address(job, offset);
+        else
+            ek_row_load(job->type, &tile, job->x.dtype, address(job, offset), job->inner_stride, n);
+        add_row(job->kind, job->type, acc, from, n * rows);
+        ek_cursor_advance(&job->reduced, &cursor, rows);
+        row += rows;
+    }
+    for (int64_t j = 0; j < n; j++) {
+        result[j] = acc[j];
+        for (int g = 1; g < group; g++)
+            result[j] = join(job->kind, job->type, result[j], acc[g * n + j]);
+    }
+}
+
+static void reduce_outer(void *context, int64_t begin, int64_t end)
+{
+    const reduce_job *job = context;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t part = task % job->column_parts;
+        int64_t block = task / job->column_parts % job->blocks;
+        int64_t kept = task / job->column_parts / job->blocks;
+        int64_t column = part * COLUMNS;
+        int64_t n = job->inner - column < COLUMNS ? job->inner - column : COLUMNS;
+        ek_cursor cursor;
+        ek_cursor_init(&job->kept, &cursor, kept);
+        reduce_columns(job, cursor.offset[0], block, column, n,
+                       job->partial + (kept * job->blocks + block) * job->inner + column);
+    }
+}
+
+/* ---- joining blocks ---- */
+
+static void finish(void *context, int64_t begin, int64_t end)
+{
+    const reduce_job *job = context;
+    int64_t width = job->inner_kept ? job->inner : 1;
+    ek_class result = job->type == EK_CLASS_I64 ? EK_CLASS_I64 : EK_CLASS_F64;
+    ek_cursor cursor;
+    ek_cursor_init(&job->kept, &cursor, begin);
+    for (int64_t kept = begin; kept < end; kept++) {
+        const value *partial = job->partial + kept * job->blocks * width;
+        for (int64_t j = 0; j < width; j++) {
+            value sum = partial[j];
+            for (int64_t block = 1; block < job->blocks; block++)
+                sum = join(job->kind, job->type, sum, partial[block * width + j]);
+            int64_t offset = cursor.offset[1] + (job->inner_kept ? j * job->out_stride : 0);
+            ek_row_store(result, &sum, job->out.dtype,
+                         (char *)job->out.data + offset * (int64_t)ek_dtype_size(job->out.dtype), 1,
+                         1);
+        }
+        ek_cursor_advance(&job->kept, &cursor, 1);
+    }
+}
+
+int ek_host_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_tensor *x)
+{
+    int64_t out_stride[EK_MAX_DIMS];
+    for (int d = 0; d < x->ndim; d++)
+        out_stride[d] = out->shape[d] == 1 ? 0 : out->stride[d];
+    if (ek_count(out) == 0)
+        return 0;
+    if (ek_count(x) == 0) {
+        if (kind == EK_REDUCE_MAX || kind == EK_REDUCE_MIN)
+            return EK_FAIL(EK_E_INVALID, "there is no %s of no elements",
+                           kind == EK_REDUCE_MAX ? "maximum" : "minimum");
+        return ek_host_fill(dev, out, 0);
+    }
+    ek_walk walk;
+    ek_walk_init_raw(&walk, 2, x->ndim, x->shape, (const int64_t *[]){x->stride, out_stride});
+    if (walk.count == 1)
+        walk.stride[1][0] = 0;
+    reduce_job job = {.kind = kind, .type = ek_class_of(x->dtype)};
+    job.x = (ek_operand){.dtype = x->dtype, .data = ek_tensor_address(x)};
+    job.out = (ek_operand){.dtype = out->dtype, .data = ek_tensor_address(out)};
+    split(&job, &walk);
+    job.in_place = ek_class_is_dtype(job.type, x->dtype) && job.inner_stride == 1;
+    cut(&job);
+    int64_t tasks = job.kept.count * job.blocks;
+    size_t nbytes = (size_t)(tasks * (job.inner_kept ? job.inner : 1)) * sizeof(value);
+    void *partial;
+    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &partial));
+    job.partial = partial;
+    int64_t work = walk.count / tasks + 1; /* elements per task */
+    if (job.inner_kept)
+        ek_parallel_for(dev, tasks * job.column_parts,
+                        1 + 2 * BLOCK * job.column_parts / (work + job.column_parts), reduce_outer,
+                        &job);
+    else
+        ek_parallel_for(dev, tasks, 1 + 2 * BLOCK / work, reduce_inner, &job);
+    ek_parallel_for(dev, job.kept.count, 1 + 2 * BLOCK * job.kept.count / (ek_count(out) * 4),
+                    finish, &job);
+    ek_dev_free(dev, partial, nbytes, EK_MEMORY_WORKSPACE);
+    return 0;
+}
+
+/* ---- position of the largest ---- */
+
+typedef struct arg_job {
+    ek_walk walk; /* all but the dimension: 0 of index, 1 of x */
+    const ek_tensor *x;
+    int64_t *index;
+    bool smallest;
+    int64_t size, stride;
+} arg_job;
+
+#define FIND(type)                                                                       \
+    do {                                                                                 \
+        for (int64_t i = 0; i < n; i++) {                                                \
+            type v = tile.type##_run[i];                                                 \
+            bool better = job->smallest ? v < best.type##_value : v > best.type##_value; \
+            if (at < 0 || (better && best.type##_value == best.type##_value) ||          \
+                (v != v && best.type##_value == best.type##_value)) {                    \
+                best.type##_value = v;                                                   \
+                at = start + i;                                                          \
+            }                                                                            \
+        }                                                                                \
+    } while (0)
+
+static int64_t find(const arg_job *job, const char *x)
+{
+    ek_class type = ek_class_of(job->x->dtype);
+    union {
+        ek_tile all;
+        float float_run[EK_TILE];
+        double double_run[EK_TILE];
+        int64_t int64_t_run[EK_TILE];
+    } tile;
+    union {
+        float float_value;
+        double double_value;
+        int64_t int64_t_value;
+    } best = {.int64_t_value = 0};
+    int64_t at = -1;
+    for (int64_t start = 0; start < job->size; start += EK_TILE) {
+        int64_t n = job->size - start < EK_TILE ? job->size - start : EK_TILE;
+        ek_row_load(type, &tile, job->x->dtype,
+                    x + start * job->stride * (int64_t)ek_dtype_size(job->x->dtype), job->stride,
+                    n);
+        if (type == EK_CLASS_F32)
+            FIND(float);
+        else if (type == EK_CLASS_F64)
+            FIND(double);
+        else
+            FIND(int64_t);
+    }
+    return at;
+}
+
+static void arg_part(void *context, int64_t begin, int64_t end)
+{
+    const arg_job *job = context;
+    const char *x = ek_tensor_address(job->x);
+    ek_cursor cursor;
+    ek_cursor_init(&job->walk, &cursor, begin);
+    for (int64_t i = begin; i < end; i++) {
+        job->index[cursor.offset[0]] =
+            find(job, x + cursor.offset[1] * (int64_t)ek_dtype_size(job->x->dtype));
+        ek_cursor_advance(&job->walk, &cursor, 1);
+    }
+}
+
+int ek_host_arg_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const ek_tensor *x,
+                       int dim)
+{
+    if (ek_count(index) == 0)
+        return 0;
+    int64_t size = x->ndim == 0 ? 1 : x->shape[dim];
+    if (size == 0)
+        return EK_FAIL(EK_E_INVALID, "there is no position of the %s of no elements (dimension %d)",
+                       kind == EK_REDUCE_MIN ? "minimum" : "maximum", dim);
+    arg_job job = {.x = x,
+                   .index = ek_tensor_address(index),
+                   .smallest = kind == EK_REDUCE_MIN,
+                   .size = size,
+                   .stride = x->ndim == 0 ? 1 : x->stride[dim]};
+    ek_walk_init_raw(&job.walk, 2, index->ndim, index->shape,
+                     (const int64_t *[]){index->stride, x->stride});
+    ek_parallel_for(dev, job.walk.count, 1 + 16384 / size, arg_part, &job);
+    return 0;
+}

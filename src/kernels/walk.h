@@ -1,0 +1,63 @@
+/* walk.h: index arithmetic of kernels over several tensors of one shape.
+ *
+ * A walk is the order in which elements are visited: dimensions sorted by the first tensor's
+ * strides (largest first), those of size 1 dropped, neighbours joined where all tensors allow it.
+ * So dense tensors of one layout become a single dimension of stride 1, whatever the layout, and a
+ * bias broadcast over channels-last memory becomes rows over the channels. */
+#ifndef EK_KERNELS_WALK_H
+#define EK_KERNELS_WALK_H
+
+#include "core/tensor.h"
+
+enum { EK_WALK_OPERANDS = 4 };
+
+typedef struct ek_walk {
+    int ndim; /* at least 1 */
+    int operands;
+    int64_t count; /* elements */
+    int64_t shape[EK_MAX_DIMS];
+    int64_t stride[EK_WALK_OPERANDS][EK_MAX_DIMS]; /* in elements */
+} ek_walk;
+
+/* A place on a walk: position in each dimension, and offset of each operand in elements. */
+typedef struct ek_cursor {
+    int64_t index[EK_MAX_DIMS];
+    int64_t offset[EK_WALK_OPERANDS];
+} ek_cursor;
+
+/* All of the first tensor's shape. */
+void ek_walk_init(ek_walk *walk, int operands, const ek_tensor *const *tensors);
+
+/* The same over explicit geometry: stride[k] has ndim entries. */
+void ek_walk_init_raw(ek_walk *walk, int operands, int ndim, const int64_t *shape,
+                      const int64_t *const *strides);
+
+/* Operand k is one run of stride 1, in the order of the walk. */
+bool ek_walk_is_flat(const ek_walk *walk, int operand);
+/* Operand k is one element. */
+bool ek_walk_is_constant(const ek_walk *walk, int operand);
+
+void ek_cursor_init(const ek_walk *walk, ek_cursor *cursor, int64_t position);
+
+/* Forward by `count` elements that don't go beyond the end of the innermost row. */
+static inline void ek_cursor_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)
+{
+    int d = walk->ndim - 1;
+    cursor->index[d] += count;
+    for (int k = 0; k < walk->operands; k++)
+        cursor->offset[k] += count * walk->stride[k][d];
+    for (; d > 0 && cursor->index[d] == walk->shape[d]; d--) {
+        cursor->index[d] = 0;
+        cursor->index[d - 1]++;
+        for (int k = 0; k < walk->operands; k++)
+            cursor->offset[k] += walk->stride[k][d - 1] - walk->shape[d] * walk->stride[k][d];
+    }
+}
+
+/* Elements from the cursor to the end of its innermost row. */
+static inline int64_t ek_cursor_row_rest(const ek_walk *walk, const ek_cursor *cursor)
+{
+    return walk->shape[walk->ndim - 1] - cursor->index[walk->ndim - 1];
+}
+
+#endif
