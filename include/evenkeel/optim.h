@@ -36,8 +36,10 @@ EK_API ek_optimizer *ek_adamw_with(ek_optimizer_options options);
 #define ek_adamw(...) ek_adamw_with((ek_optimizer_options){.keywords = 0, __VA_ARGS__})
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
 
-/* Adds a group with options of its own (options.module is ignored); returns its index. A parameter
- * that is in a group already is EK_E_INVALID. */
+/* Adds a group with options of its own (options.module is ignored) and returns its index. Numbers
+ * left out are those the optimizer was made with, and switches that were on there stay on.
+ * EK_E_INVALID for a parameter that is in a group already, no leaf, or a view with gaps; EK_E_DTYPE
+ * unless it is f32 or f64 (bf16 is for computing: masters are f32). */
 EK_API int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
                                   ek_optimizer_options options);
 EK_API int ek_optimizer_group_count(const ek_optimizer *optimizer);

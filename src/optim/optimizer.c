@@ -21,9 +21,9 @@ static int check_parameter(ek_optimizer *optimizer, ek_tensor *parameter, int po
                        "%s: parameter %d of the group, %s, is the result of an operation; only "
                        "leaves can be optimized",
                        name, position, ek_tensor_text(parameter, text));
-    if (!ek_dtype_is_floating(parameter->dtype))
-        return EK_FAIL(EK_E_DTYPE, "%s: parameter %d of the group, %s, is not floating", name,
-                       position, ek_tensor_text(parameter, text));
+    if (parameter->dtype != EK_F32 && parameter->dtype != EK_F64)
+        return EK_FAIL(EK_E_DTYPE, "%s: parameter %d of the group is %s; it has to be f32 or f64",
+                       name, position, ek_tensor_text(parameter, text));
     if (!ek_is_dense(parameter))
         return EK_FAIL(EK_E_INVALID,
                        "%s: parameter %d of the group, %s, is a view with gaps; optimize the "

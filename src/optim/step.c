@@ -99,6 +99,9 @@ static int check_gradient(const ek_optimizer *optimizer, const ek_tensor *parame
                           const ek_tensor *gradient)
 {
     char texts[2][200];
+    if (parameter->dtype != EK_F32 && parameter->dtype != EK_F64)
+        return EK_FAIL(EK_E_DTYPE, "%s: a parameter has become %s; it has to be f32 or f64",
+                       optimizer->algorithm->name, ek_tensor_text(parameter, texts[0]));
     if (ek_same_shape(parameter, gradient) && parameter->dtype == gradient->dtype &&
         ek_tensor_dev(parameter) == ek_tensor_dev(gradient))
         return 0;
