@@ -1,0 +1,169 @@
+"""The twin of train.c in PyTorch.
+
+    train.py NET DEVICES THREADS [SECONDS]
+
+With DEVICES 1 one process, with 2 DistributedDataParallel over gloo. Convolution nets are timed in both
+memory formats and the faster is printed: "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS FORMAT".
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn import functional as F
+
+WARMUP_STEPS = 3
+
+
+class Residual(nn.Module):
+    def __init__(self, cin, cout, stride):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(cin, cout, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(cout),
+            nn.ReLU(),
+            nn.Conv2d(cout, cout, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(cout),
+        )
+        if stride == 1 and cin == cout:
+            self.shortcut = nn.Identity()
+        else:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout)
+            )
+
+    def forward(self, x):
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def mlp():
+    return nn.Sequential(
+        nn.Linear(784, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10)
+    )
+
+
+def mnist():
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+def resnet18():
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(),
+        Residual(64, 64, 1), Residual(64, 64, 1), Residual(64, 128, 2), Residual(128, 128, 1),
+        Residual(128, 256, 2), Residual(256, 256, 1), Residual(256, 512, 2), Residual(512, 512, 1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10),
+    )  # fmt: skip
+
+
+def segmentation(width=32):
+    def stage(cin, cout, stride):
+        return nn.Sequential(
+            nn.Conv2d(cin, cout, 3, stride, 1), nn.BatchNorm2d(cout), nn.ReLU()
+        )
+
+    return nn.Sequential(
+        stage(1, width, 2), stage(width, 2 * width, 2), stage(2 * width, 2 * width, 1),
+        stage(2 * width, 4 * width, 2), stage(4 * width, 4 * width, 1),
+        stage(4 * width, 6 * width, 1), nn.Conv2d(6 * width, 11, 1),
+    )  # fmt: skip
+
+
+def upsampled_cross_entropy(logits, target):
+    logits = F.interpolate(logits, target.shape[1:], mode="bilinear", align_corners=True)
+    return F.cross_entropy(logits, target, ignore_index=255)
+
+
+# name: batch, input shape, target shape, classes, network, criterion
+WORKLOADS = {
+    "mlp": (256, (784,), (), 10, mlp, F.cross_entropy),
+    "mnist": (64, (1, 28, 28), (), 10, mnist, F.cross_entropy),
+    "resnet18": (32, (3, 32, 32), (), 10, resnet18, F.cross_entropy),
+    "segmentation": (8, (1, 128, 128), (128, 128), 11, segmentation, upsampled_cross_entropy),
+}
+
+
+def measure(name, devices, rank, budget, memory_format):
+    """(median seconds, steps, loss of the fourth step)"""
+    batch, input_shape, target_shape, classes, network, criterion = WORKLOADS[name]
+    torch.manual_seed(0)
+    net = network()
+    x = torch.randn(batch, *input_shape)
+    target = torch.randint(0, classes, (batch, *target_shape))
+    if devices > 1:
+        x = x.chunk(devices)[rank].contiguous()
+        target = target.chunk(devices)[rank].contiguous()
+    if x.dim() == 4:
+        net = net.to(memory_format=memory_format)
+        x = x.to(memory_format=memory_format)
+    model = nn.parallel.DistributedDataParallel(net) if devices > 1 else net
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step():
+        loss = criterion(model(x), target)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    for _ in range(WARMUP_STEPS):
+        step()
+    seconds = []
+    losses = []
+    start = time.perf_counter()
+    while True:
+        going_on = torch.tensor(int(len(seconds) < 5 or time.perf_counter() - start < budget))
+        if devices > 1:
+            dist.broadcast(going_on, 0)  # outside of the time: all ranks take the same steps
+        if not going_on:
+            break
+        begin = time.perf_counter()
+        losses.append(step())
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds), len(seconds), losses[0]
+
+
+def run(rank, name, devices, threads, budget, store):
+    torch.set_num_threads(threads)
+    if devices > 1:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=devices
+        )
+    formats = {"channels-first": torch.contiguous_format}
+    if len(WORKLOADS[name][1]) == 3:
+        formats["channels-last"] = torch.channels_last
+    results = []
+    for label, memory_format in formats.items():
+        results.append((*measure(name, devices, rank, budget, memory_format), label))
+    if rank == 0:
+        median, steps, loss, label = min(results)
+        print(f"{name} {devices}x{threads} {median:.6f} {steps} {loss:.6f} {label}")
+    if devices > 1:
+        dist.destroy_process_group()
+
+
+def main():
+    if len(sys.argv) == 2 and sys.argv[1] == "--version":
+        blas = [line.split()[-1] for line in open("/proc/self/maps") if "blas" in line]
+        names = sorted({os.path.realpath(path) for path in blas})
+        print(f"PyTorch {torch.__version__}, BLAS {', '.join(names) or 'of its own'}")
+        return
+    name, devices, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    budget = float(sys.argv[4]) if len(sys.argv) > 4 else 3.0
+    if devices == 1:
+        run(0, name, 1, threads, budget, None)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(run, (name, devices, threads, budget, os.path.join(folder, "store")), devices)
+
+
+if __name__ == "__main__":
+    main()
