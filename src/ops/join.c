@@ -207,25 +207,29 @@ int ek_split_sizes(ek_tensor *x, const int64_t *sizes, int count, int dim, ek_te
 }
 
 /* torch.chunk: pieces of ceil(n / k), as many as that makes; n = 0 makes k empty ones. */
-static int chunk_layout(int64_t n, int k, int64_t *size, int *count)
+static int64_t chunk_size(int64_t n, int k)
 {
     if (n < 0 || k < 1)
         return EK_FAIL(EK_E_INVALID,
                        "chunk: %lld elements into %d chunks; there must be at least 1",
                        (long long)n, k);
-    *size = n / k + (n % k != 0);
-    *count = n == 0 ? k : (int)((n - 1) / *size + 1);
-    return 0;
+    return n / k + (n % k != 0);
+}
+
+static int chunk_count(int64_t n, int k, int64_t size)
+{
+    return n == 0 ? k : (int)((n - 1) / size + 1);
 }
 
 int ek_chunk(ek_tensor *x, int chunks, int dim, ek_tensor **out, int capacity)
 {
-    int64_t size;
-    int count;
     if (!ek_given("chunk", "x", x))
         return ek_error_pending();
     EK_TRY(dim = ek_dimension("chunk", x, dim));
-    EK_TRY(chunk_layout(x->shape[dim], chunks, &size, &count));
+    int64_t size = chunk_size(x->shape[dim], chunks);
+    if (size < 0)
+        return (int)size;
+    int count = chunk_count(x->shape[dim], chunks, size);
     EK_TRY(fits("chunk", count, capacity));
     EK_TRY(split(x, dim, size, NULL, count, out));
     return count;
@@ -233,9 +237,10 @@ int ek_chunk(ek_tensor *x, int chunks, int dim, ek_tensor **out, int capacity)
 
 int ek_chunk_sizes(int64_t n, int k, int64_t *sizes)
 {
-    int64_t size;
-    int count;
-    EK_TRY(chunk_layout(n, k, &size, &count));
+    int64_t size = chunk_size(n, k);
+    if (size < 0)
+        return (int)size;
+    int count = chunk_count(n, k, size);
     for (int i = 0; i < count; i++) {
         sizes[i] = n < size ? n : size;
         n -= sizes[i];

@@ -44,7 +44,7 @@ int ek_dimension(const char *operation, const ek_tensor *x, int dim);
 /* x carries a gradient: worth saving what its gradient needs. */
 static inline bool ek_wants(const ek_tensor *x)
 {
-    return x && (x->requires_grad || x->history);
+    return x && x->requires_grad;
 }
 
 /* ---- broadcasting ---- */

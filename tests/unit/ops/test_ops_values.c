@@ -1,0 +1,180 @@
+/* What neither goldens nor differences reach: kinks, NaN, in-place rules, saved tensors, dropout.
+ */
+#include <math.h>
+
+#include "check_op.h"
+#include "evenkeel/random.h"
+
+static ek_tensor *vector(const double *values, int64_t count, bool requires_grad)
+{
+    ek_tensor *x = tensor_of(values, EK_SHAPE(count), EK_F64, ek_cpu());
+    if (requires_grad)
+        assert_ok(ek_tensor_set_requires_grad(x, true));
+    return x;
+}
+
+static ek_tensor *gradient_of(ek_tensor *y, ek_tensor *x, bool create_graph)
+{
+    ek_tensor *gradient = NULL;
+    assert_made(y);
+    assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &gradient, .create_graph = create_graph));
+    return gradient;
+}
+
+START_TEST(infinite_slopes_are_infinite)
+{
+    ek_tensor *x = vector((const double[]){0, 4}, 2, true);
+    ek_tensor *gradient = gradient_of(ek_sum(ek_sqrt(x)), x, false);
+    ck_assert(isinf(element(gradient, 0)) && element(gradient, 1) == 0.25);
+}
+END_TEST
+
+START_TEST(nan_passes_relu_and_stays_out_of_dead_gradients)
+{
+    ek_tensor *x = vector((const double[]){NAN, -1, 1}, 3, true);
+    ek_tensor *y = ek_f_relu(x);
+    ck_assert(isnan(element(y, 0)) && element(y, 1) == 0);
+    ek_tensor *g = vector((const double[]){1, NAN, 1}, 3, false), *gradient = NULL;
+    assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &gradient, .grad_outputs = &g));
+    ck_assert(element(gradient, 1) == 0);
+    ck_assert(element(gradient, 2) == 1);
+}
+END_TEST
+
+START_TEST(mean_of_ones_is_one)
+{
+    for (int64_t n = 1; n < 200; n++)
+        ck_assert(element(ek_mean(ek_ones(EK_SHAPE(n))), 0) == 1);
+    ck_assert(isnan(element(ek_mean(ek_ones(EK_SHAPE(0))), 0)));
+    ck_assert(element(ek_sum(ek_ones(EK_SHAPE(0))), 0) == 0);
+    ck_assert_ptr_null(ek_max_dim(ek_ones(EK_SHAPE(2, 0)), 1, false));
+    assert_error(EK_E_SHAPE, "max_dim: dimension 1 has no elements");
+}
+END_TEST
+
+/* d^n tanh at 0.5, to the fourth order. */
+START_TEST(any_order)
+{
+    ek_tensor *x = vector((const double[]){0.5}, 1, true);
+    ek_tensor *y = ek_sum(ek_f_tanh(x));
+    double t = tanh(0.5), s = 1 - t * t;
+    const double wanted[] = {s, -2 * t * s, s * (6 * t * t - 2), s * t * (16 - 24 * t * t)};
+    for (int order = 0; order < 4; order++) {
+        y = ek_sum(gradient_of(y, x, true));
+        ck_assert_double_eq_tol(element(y, 0), wanted[order], 1e-12);
+    }
+}
+END_TEST
+
+/* ---- in place ---- */
+
+START_TEST(leaves_are_not_written)
+{
+    ek_tensor *x = vector((const double[]){1, 2}, 2, true);
+    ck_assert_ptr_null(ek_mul_scalar_(x, 2));
+    assert_error(EK_E_AUTOGRAD, "mul_scalar_");
+    bool before = ek_set_grad_enabled(false);
+    assert_made(ek_mul_scalar_(x, 2));
+    ek_set_grad_enabled(before);
+    ck_assert(element(x, 1) == 4);
+    ck_assert_ptr_null(ek_add_(ek_expand(ek_ones(EK_SHAPE(1)), EK_SHAPE(3)), ek_ones(EK_SHAPE(3))));
+    assert_error(EK_E_INVALID, "elements of x share memory");
+    ck_assert_ptr_null(ek_add_(ek_ones(EK_SHAPE(1)), ek_ones(EK_SHAPE(3))));
+    assert_error(EK_E_SHAPE, "add_: y of shape [3] does not broadcast to x's [1]");
+}
+END_TEST
+
+START_TEST(saved_tensors_are_guarded)
+{
+    ek_tensor *x = vector((const double[]){1, 2}, 2, true);
+    ek_tensor *y = ek_exp(x), *loss = ek_sum(y);
+    assert_made(ek_add_(y, ek_ones(EK_SHAPE(2), EK_F64)));
+    ek_tensor *gradient = NULL;
+    ck_assert_int_eq(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &x, .input_count = 1,
+                             .gradients = &gradient),
+                     EK_E_MODIFIED);
+    assert_error(EK_E_MODIFIED, "add_");
+}
+END_TEST
+
+START_TEST(operands_may_overlap)
+{
+    const double ramp[] = {1, 2, 3, 4};
+    ek_tensor *x = vector(ramp, 4, false);
+    assert_made(ek_add_(x, ek_slice(x, 0, 3, 4, 1)));
+    assert_close(x, vector((const double[]){5, 6, 7, 8}, 4, false), 0, 0);
+    x = tensor_of(ramp, EK_SHAPE(2, 2), EK_F64, ek_cpu());
+    assert_made(ek_add_(x, ek_transpose(x, 0, 1)));
+    assert_close(x, tensor_of((const double[]){2, 5, 5, 8}, EK_SHAPE(2, 2), EK_F64, ek_cpu()), 0,
+                 0);
+    ek_tensor *leaf = vector(ramp, 4, true), *y = ek_mul_scalar(leaf, 2);
+    assert_made(ek_mul_(y, y));
+    ek_tensor *gradient = gradient_of(ek_sum(y), leaf, false);
+    assert_close(gradient, vector((const double[]){8, 16, 24, 32}, 4, false), 0, 0);
+}
+END_TEST
+
+/* ---- dropout ---- */
+
+START_TEST(dropout_draws_in_row_major_order)
+{
+    ek_tensor *u = golden("ops.golden", "uniform_7");
+    for (int transposed = 0; transposed < 2; transposed++) {
+        ek_tensor *x = ek_full(3, EK_SHAPE(3, 5), .device = ek_host(0), .requires_grad = true);
+        if (transposed) {
+            x = ek_full(3, EK_SHAPE(5, 3), .device = ek_host(0), .requires_grad = true);
+            ek_manual_seed(7);
+            ek_tensor *y = ek_f_dropout(ek_transpose(x, 0, 1), 0.4, true);
+            for (int i = 0; i < 15; i++)
+                ck_assert_double_eq_tol(element(y, i), element(u, i) >= 0.4 ? 5 : 0, 1e-6);
+            continue;
+        }
+        ek_manual_seed(7);
+        ek_tensor *y = ek_f_dropout(x, 0.4, true);
+        assert_made(y);
+        assert_ok(ek_backward(ek_sum(y)));
+        for (int i = 0; i < 15; i++) {
+            bool kept = element(u, i) >= 0.4;
+            ck_assert_double_eq_tol(element(y, i), kept ? 5 : 0, 1e-6);
+            ck_assert_double_eq_tol(element(ek_tensor_grad(x), i), kept ? 1 / 0.6 : 0, 1e-6);
+        }
+        ck_assert(ek_f_dropout(x, 0.4, false) == x);
+        ck_assert(ek_f_dropout(x, 0, true) == x);
+        assert_close(ek_f_dropout(x, 1, true), ek_zeros(EK_SHAPE(3, 5)), 0, 0);
+        ck_assert_ptr_null(ek_f_dropout(x, 1.5, true));
+        assert_error(EK_E_INVALID, "dropout: p is 1.5; it must lie between 0 and 1");
+    }
+}
+END_TEST
+
+START_TEST(bf16_rounds_once)
+{
+    const double a[] = {1, 2, 3}, b[] = {0.00390625, 0.5, 1.0078125};
+    ek_tensor *x = tensor_of(a, EK_SHAPE(3), EK_BF16, ek_cpu());
+    ek_tensor *y = tensor_of(b, EK_SHAPE(3), EK_BF16, ek_cpu());
+    assert_close(ek_add(x, y),
+                 tensor_of((const double[]){1, 2.5, 4}, EK_SHAPE(3), EK_BF16, ek_cpu()), 0, 0);
+    ek_tensor *leaf = ek_ones(EK_SHAPE(3), .requires_grad = true);
+    assert_ok(ek_backward(ek_sum(ek_to_dtype(ek_mul(ek_to_dtype(leaf, EK_BF16), x), EK_F32))));
+    assert_close(ek_tensor_grad(leaf), tensor_of(a, EK_SHAPE(3), EK_F32, ek_cpu()), 0, 0);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("ops_values");
+    TCase *tc = tcase_create("values");
+    tcase_add_test(tc, infinite_slopes_are_infinite);
+    tcase_add_test(tc, nan_passes_relu_and_stays_out_of_dead_gradients);
+    tcase_add_test(tc, mean_of_ones_is_one);
+    tcase_add_test(tc, any_order);
+    tcase_add_test(tc, leaves_are_not_written);
+    tcase_add_test(tc, saved_tensors_are_guarded);
+    tcase_add_test(tc, operands_may_overlap);
+    tcase_add_test(tc, dropout_draws_in_row_major_order);
+    tcase_add_test(tc, bf16_rounds_once);
+    suite_add_tcase(s, tc);
+    return s;
+}
