@@ -161,7 +161,10 @@ static ek_tensor *nll(ek_tensor *x, const target_options *options)
 {
     ek_tensor *counts = counted(options->target, options->params.ignore_index);
     ek_tensor *index = class_index(options->target, counts);
+    const bool was_well = ek_error_status() == 0;
     ek_tensor *picked = ek_squeeze(ek_gather_dim(x, 1, ek_unsqueeze(index, 1)), 1);
+    if (!picked && was_well)
+        ek_error_prefix("nll_loss: target");
     /* Chosen, not multiplied by 0: class 0 of an ignored element may be infinite. */
     ek_tensor *own = ek_where(counts, picked, ek_number_like(x, 0));
     return ek_mul(ek_neg(own), weight_per_element(options->weight, index, counts, x->dtype));
@@ -191,16 +194,17 @@ static int check_class_loss(const char *name, const ek_loss_options *options,
         (!ek_alike(name, x, options->weight) ||
          !ek_of_shape(name, "weight", options->weight, &EK_SHAPE(class_count(x)))))
         return ek_error_pending();
-    if (!(options->label_smoothing >= 0 && options->label_smoothing <= 1))
+    double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
+    if (!(smoothing >= 0 && smoothing <= 1))
         return EK_FAIL(EK_E_INVALID, "%s: label_smoothing must be in [0, 1], got %g", name,
-                       options->label_smoothing);
+                       smoothing);
     *targets = (target_options){options->target,
                                 options->weight,
                                 {.ignore_index = options->ignore_index == 0 ? -100
                                                  : options->ignore_index == EK_ZERO
                                                      ? 0
                                                      : options->ignore_index,
-                                 .label_smoothing = options->label_smoothing}};
+                                 .label_smoothing = smoothing}};
     return 0;
 }
 

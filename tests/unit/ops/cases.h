@@ -1,0 +1,185 @@
+/* cases.h: runs the groups of a golden file ("conv/0", "conv/1", ...) against an operation: its
+ * output and gradients in f64 and f32 and in both memory orders, then its first and second
+ * derivative against finite differences. */
+#ifndef EK_TESTS_OPS_CASES_H
+#define EK_TESTS_OPS_CASES_H
+
+#include <stdio.h>
+
+#include "evenkeel/autograd.h"
+#include "evenkeel/ops.h"
+#include "unit.h"
+
+enum { CASE_INPUTS = 4 };
+
+typedef struct golden_case {
+    const char *file;
+    char prefix[64];
+    /* Of this run: what the operation reads beside its inputs. */
+    ek_dtype dtype;
+    double options[16];
+} golden_case;
+
+/* How a family is checked: inputs[] names those with a gradient, in the order the function reads
+ * them; those that a case lacks are left out. */
+typedef struct case_family {
+    const char *file;
+    const char *name;
+    const char *inputs[CASE_INPUTS];
+    ek_check_function *function; /* user: the golden_case */
+    bool kinked;                 /* no finite differences */
+} case_family;
+
+static inline const char *case_path(const golden_case *which, const char *key, char text[96])
+{
+    snprintf(text, 96, "%s/%s", which->prefix, key);
+    return text;
+}
+
+static inline bool case_has(const golden_case *which, const char *key)
+{
+    char text[96];
+    return golden_has(which->file, case_path(which, key, text));
+}
+
+/* As it lies in the file. */
+static inline ek_tensor *case_tensor(const golden_case *which, const char *key)
+{
+    char text[96];
+    ek_tensor *tensor = golden(which->file, case_path(which, key, text));
+    assert_made(tensor);
+    return tensor;
+}
+
+/* In the dtype of this run, where it is floating; NULL where the case has none. */
+static inline ek_tensor *case_constant(const golden_case *which, const char *key)
+{
+    if (!case_has(which, key))
+        return NULL;
+    ek_tensor *tensor = case_tensor(which, key);
+    return ek_dtype_is_floating(ek_tensor_dtype(tensor)) ? ek_to_dtype(tensor, which->dtype)
+                                                         : tensor;
+}
+
+/* A leaf of its own memory. */
+static inline ek_tensor *case_leaf(const golden_case *which, const char *key,
+                                   ek_memory_format format)
+{
+    ek_tensor *tensor = ek_to_dtype(case_tensor(which, key), which->dtype);
+    if (ek_tensor_ndim(tensor) == 4)
+        tensor = ek_contiguous(tensor, format);
+    tensor = ek_detach(ek_clone(tensor));
+    assert_made(tensor);
+    assert_ok(ek_tensor_set_requires_grad(tensor, true));
+    return tensor;
+}
+
+static inline void case_compare(const golden_case *which, ek_tensor *tensor, const char *key)
+{
+    assert_made(tensor);
+    ek_tensor *wanted = ek_to_dtype(case_tensor(which, key), which->dtype);
+    /* Values of about 1, sums of at most a few hundred. */
+    double tolerance = which->dtype == EK_F64 ? 1e-12 : 2e-5;
+    assert_close(tensor, wanted, tolerance, tolerance);
+}
+
+static inline void case_run(const case_family *family, golden_case *which, ek_memory_format format)
+{
+    ek_tensor *inputs[CASE_INPUTS], *gradients[CASE_INPUTS];
+    const char *names[CASE_INPUTS];
+    int count = 0;
+    for (int i = 0; i < CASE_INPUTS && family->inputs[i]; i++)
+        if (case_has(which, family->inputs[i])) {
+            names[count] = family->inputs[i];
+            inputs[count++] = case_leaf(which, family->inputs[i], format);
+        }
+    ek_tensor *y = family->function(inputs, count, which);
+    assert_made(y);
+    case_compare(which, y, "y");
+    ek_tensor *dy = ek_to_dtype(case_tensor(which, "dy"), which->dtype);
+    assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = count,
+                      .gradients = gradients, .grad_outputs = &dy));
+    for (int i = 0; i < count; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "d%s", names[i]);
+        case_compare(which, gradients[i], key);
+    }
+    if (which->dtype == EK_F64 && !family->kinked) {
+        assert_ok(ek_gradcheck(.function = family->function, .inputs = inputs, .input_count = count,
+                               .user = which));
+        assert_ok(ek_gradgradcheck(.function = family->function, .inputs = inputs,
+                                   .input_count = count, .user = which));
+    }
+}
+
+/* Runs every case of the family; a family without cases fails. */
+static inline void case_run_all(const case_family *family)
+{
+    for (int number = 0;; number++) {
+        golden_case which = {.file = family->file};
+        snprintf(which.prefix, sizeof which.prefix, "%s/%d", family->name, number);
+        if (!case_has(&which, "y")) {
+            ck_assert_int_gt(number, 0);
+            return;
+        }
+        const ek_dtype dtypes[] = {EK_F64, EK_F32};
+        for (int i = 0; i < 2; i++)
+            for (int format = EK_CONTIGUOUS; format <= EK_CHANNELS_LAST; format++) {
+                ek_scope scope = ek_scope_begin();
+                which.dtype = dtypes[i];
+                if (case_has(&which, "options")) {
+                    ek_tensor *options = case_tensor(&which, "options");
+                    for (int64_t k = 0; k < ek_tensor_count(options) && k < 16; k++)
+                        which.options[k] = element(options, k);
+                }
+                case_run(family, &which, (ek_memory_format)format);
+                ek_scope_end(&scope);
+            }
+    }
+}
+
+/* ---- any order ---- */
+
+/* The gradient of sum(f(inputs) c) by the first input, c constant: its own first and second
+ * derivatives are f's second and third. */
+typedef struct gradient_of {
+    ek_check_function *function;
+    void *user;
+} gradient_of;
+
+static inline ek_tensor *case_first_gradient(ek_tensor *const *inputs, int count, void *user)
+{
+    const gradient_of *of = user;
+    ek_tensor *y = of->function(inputs, count, of->user);
+    if (!y)
+        return NULL;
+    ek_tensor *weights = ek_arange(ek_tensor_count(y), EK_F64, ek_cpu());
+    weights = ek_reshape(ek_add_scalar(ek_mul_scalar(weights, 0.37), -1), ek_tensor_shape(y));
+    ek_tensor *gradient = NULL;
+    if (ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = 1,
+                .gradients = &gradient, .grad_outputs = &weights, .create_graph = true) < 0)
+        return NULL;
+    return gradient;
+}
+
+/* Third derivatives of one case, in f64. */
+static inline void case_check_third(const case_family *family, int number)
+{
+    golden_case which = {.file = family->file, .dtype = EK_F64};
+    snprintf(which.prefix, sizeof which.prefix, "%s/%d", family->name, number);
+    if (case_has(&which, "options")) {
+        ek_tensor *options = case_tensor(&which, "options");
+        for (int64_t k = 0; k < ek_tensor_count(options) && k < 16; k++)
+            which.options[k] = element(options, k);
+    }
+    ek_tensor *inputs[CASE_INPUTS];
+    int count = 0;
+    for (int i = 0; i < CASE_INPUTS && family->inputs[i]; i++)
+        if (case_has(&which, family->inputs[i]))
+            inputs[count++] = case_leaf(&which, family->inputs[i], EK_CHANNELS_LAST);
+    gradient_of of = {family->function, &which};
+    assert_ok(ek_gradgradcheck(.function = case_first_gradient, .inputs = inputs,
+                               .input_count = count, .user = &of));
+}
+
+#endif

@@ -1,0 +1,257 @@
+/* test_ops_loss.c: losses against PyTorch and finite differences; their corners and refusals. */
+#include <math.h>
+
+#include "cases.h"
+
+/* options: reduction, ignored index or -1, smoothing in percent */
+static ek_loss_options class_options(ek_tensor *const *inputs, const golden_case *which)
+{
+    const double *o = which->options;
+    return (ek_loss_options){.input = inputs[0],
+                             .target = case_constant(which, "target"),
+                             .weight = case_constant(which, "weight"),
+                             .reduction = (ek_reduction)o[0],
+                             .ignore_index = o[1] == -1  ? 0
+                                             : o[1] == 0 ? EK_ZERO
+                                                         : (int64_t)o[1],
+                             .label_smoothing = o[2] / 100};
+}
+
+static ek_tensor *cross_entropy(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    return ek_f_cross_entropy_with(class_options(inputs, user));
+}
+
+static ek_tensor *nll(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    return ek_f_nll_loss_with(class_options(inputs, user));
+}
+
+static ek_loss_options pair_options(ek_tensor *const *inputs, const golden_case *which)
+{
+    return (ek_loss_options){.input = inputs[0],
+                             .target = inputs[1],
+                             .weight = case_constant(which, "weight"),
+                             .reduction = (ek_reduction)which->options[0],
+                             .pos_weight = case_constant(which, "pos_weight")};
+}
+
+static ek_tensor *mse(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    return ek_f_mse_loss_with(pair_options(inputs, user));
+}
+
+static ek_tensor *l1(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    return ek_f_l1_loss_with(pair_options(inputs, user));
+}
+
+static ek_tensor *bce(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    return ek_f_bce_with_logits_with(pair_options(inputs, user));
+}
+
+static const case_family families[] = {
+    {.file = "nn_ops.golden", .name = "cross_entropy", .inputs = {"x"}, .function = cross_entropy},
+    {.file = "nn_ops.golden", .name = "nll", .inputs = {"x"}, .function = nll},
+    {.file = "nn_ops.golden", .name = "mse", .inputs = {"x", "t"}, .function = mse},
+    {.file = "nn_ops.golden", .name = "l1", .inputs = {"x", "t"}, .function = l1},
+    {.file = "nn_ops.golden", .name = "bce", .inputs = {"x", "t"}, .function = bce},
+};
+enum { FAMILIES = sizeof families / sizeof families[0] };
+
+START_TEST(match_pytorch_and_finite_differences)
+{
+    case_run_all(&families[_i]);
+}
+END_TEST
+
+START_TEST(third_derivatives)
+{
+    for (int number = 0; number < 24; number += 4)
+        case_check_third(&families[0], number);
+    case_check_third(&families[4], 2);
+}
+END_TEST
+
+static ek_tensor *targets(const int64_t *values, ek_shape shape)
+{
+    return ek_from_data(values, shape, EK_I64);
+}
+
+START_TEST(cross_entropy_is_nll_of_log_softmax)
+{
+    const double values[] = {2, -1, 0.5, 3, 0, 1, -2, 4};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 4), EK_F64, ek_cpu());
+    ek_tensor *t = targets((const int64_t[]){3, 0}, EK_SHAPE(2));
+    assert_close(ek_f_cross_entropy(x, t), ek_f_nll_loss(ek_f_log_softmax(x, 1), t), 1e-14, 0);
+}
+END_TEST
+
+START_TEST(nothing_that_counts)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3), .requires_grad = true);
+    ek_tensor *t = targets((const int64_t[]){255, 255}, EK_SHAPE(2));
+    double value;
+    assert_ok(ek_item(ek_f_cross_entropy(x, t, .ignore_index = 255), &value));
+    ck_assert_double_nan(value);
+    assert_ok(ek_item(ek_f_nll_loss(x, t, .ignore_index = 255), &value));
+    ck_assert_double_nan(value);
+    ek_tensor *sum = ek_f_cross_entropy(x, t, .reduction = EK_SUM, .ignore_index = 255);
+    assert_ok(ek_item(sum, &value));
+    ck_assert_double_eq(value, 0);
+    assert_ok(ek_backward(sum));
+    ck_assert_double_eq(element(ek_tensor_grad(x), 5), 0);
+}
+END_TEST
+
+START_TEST(ignored_elements_hide_infinities)
+{
+    const double values[] = {-INFINITY, 0, 0, 0};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 2), EK_F64, ek_cpu());
+    ek_tensor *t = targets((const int64_t[]){-100, 1}, EK_SHAPE(2));
+    double value;
+    assert_ok(ek_item(ek_f_nll_loss(x, t, .reduction = EK_SUM), &value));
+    ck_assert_double_eq(value, 0);
+}
+END_TEST
+
+START_TEST(target_weight_is_the_denominator)
+{
+    const double values[] = {0.5, 1, 2};
+    ek_tensor *weight = tensor_of(values, EK_SHAPE(3), EK_F64, ek_cpu());
+    ek_tensor *t = targets((const int64_t[]){0, 2, 255, 2}, EK_SHAPE(2, 2));
+    double value;
+    assert_ok(ek_item(ek_target_weight(t, weight, 255, EK_F64), &value));
+    ck_assert_double_eq(value, 4.5);
+    ek_tensor *count = ek_target_weight(t, NULL, 255, EK_F32);
+    assert_ok(ek_item(count, &value));
+    ck_assert_double_eq(value, 3);
+    ck_assert_int_eq(ek_tensor_dtype(count), EK_F32);
+    ck_assert_int_eq(ek_tensor_ndim(count), 0);
+    assert_ok(ek_item(ek_target_weight(t, NULL, 0, EK_F32), &value));
+    ck_assert_double_eq(value, 3);
+}
+END_TEST
+
+START_TEST(mean_saves_no_log_probabilities)
+{
+    /* What stays for backward beside the logits: lse, and the mean's scalars. */
+    const ek_device host = ek_host(0);
+    ek_tensor *x = ek_zeros(EK_SHAPE(4, 16, 32, 32), .device = host, .requires_grad = true);
+    ek_tensor *t = ek_zeros(EK_SHAPE(4, 32, 32), EK_I64, host);
+    ek_memory_stats before, after;
+    assert_ok(ek_memory_get(host, &before));
+    assert_ok(ek_memory_reset_peak(host));
+    ek_tensor *loss = ek_f_cross_entropy(x, t);
+    assert_made(loss);
+    assert_ok(ek_memory_get(host, &after));
+    const size_t elements = 4 * 32 * 32 * sizeof(float), slack = 16384;
+    ck_assert_uint_le(after.in_use - before.in_use, elements + slack);
+    ck_assert_uint_le(after.peak - before.in_use, 2 * elements + slack);
+    /* Backward adds the logits' gradient. */
+    assert_ok(ek_memory_reset_peak(host));
+    assert_ok(ek_backward(loss));
+    assert_ok(ek_memory_get(host, &after));
+    ck_assert_uint_le(after.peak - before.in_use, 17 * elements + slack);
+}
+END_TEST
+
+START_TEST(bce_keeps_small_losses)
+{
+    const double values[] = {80, -80}, ones[] = {1, 0};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2), EK_F64, ek_cpu());
+    ek_tensor *t = tensor_of(ones, EK_SHAPE(2), EK_F64, ek_cpu());
+    ek_tensor *loss = ek_f_bce_with_logits(x, t, .reduction = EK_NONE);
+    assert_made(loss);
+    ck_assert_double_eq_tol(element(loss, 0) / exp(-80), 1, 1e-12);
+    ck_assert_double_eq_tol(element(loss, 1) / exp(-80), 1, 1e-12);
+}
+END_TEST
+
+START_TEST(bce_weights_carry_gradients)
+{
+    const double values[] = {1, -2, 0.5, 3}, positive[] = {1, 0, 0.5, 1};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 2), EK_F64, ek_cpu());
+    ek_tensor *t = tensor_of(positive, EK_SHAPE(2, 2), EK_F64, ek_cpu());
+    ek_tensor *weight = ek_ones(EK_SHAPE(2), EK_F64, .requires_grad = true);
+    ek_tensor *pos_weight = ek_ones(EK_SHAPE(2), EK_F64, .requires_grad = true);
+    ek_tensor *loss = ek_f_bce_with_logits(x, t, weight, EK_SUM, .pos_weight = pos_weight);
+    assert_ok(ek_backward(loss));
+    ck_assert_double_eq_tol(element(ek_tensor_grad(pos_weight), 1), log1p(exp(-3)), 1e-12);
+    ck_assert_double_eq_tol(element(ek_tensor_grad(weight), 0) + element(ek_tensor_grad(weight), 1),
+                            element(loss, 0), 1e-12);
+}
+END_TEST
+
+START_TEST(class_refusals)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3));
+    ek_tensor *t = targets((const int64_t[]){0, 2}, EK_SHAPE(2));
+    ck_assert_ptr_null(ek_f_cross_entropy(x, NULL));
+    assert_error(EK_E_INVALID, "cross_entropy: target is NULL");
+    ck_assert_ptr_null(ek_f_cross_entropy(x, ek_zeros(EK_SHAPE(2))));
+    assert_error(EK_E_DTYPE, "cross_entropy: target has dtype f32 and must have i64");
+    ck_assert_ptr_null(ek_f_nll_loss(x, targets((const int64_t[]){0, 1, 2}, EK_SHAPE(3))));
+    assert_error(EK_E_SHAPE, "nll_loss: target has shape [3] and must have [2]");
+    ck_assert_ptr_null(ek_f_cross_entropy(x, t, ek_ones(EK_SHAPE(2))));
+    assert_error(EK_E_SHAPE, "cross_entropy: weight has shape [2] and must have [3]");
+    ck_assert_ptr_null(ek_f_cross_entropy(ek_ones(EK_SHAPE(3)), t));
+    assert_error(EK_E_SHAPE, "expected an input of 2 or more dimensions (N, C, ...)");
+    ck_assert_ptr_null(ek_f_cross_entropy(x, t, .label_smoothing = 1.5));
+    assert_error(EK_E_INVALID, "label_smoothing must be in [0, 1], got 1.5");
+    ck_assert_ptr_null(ek_f_cross_entropy(x, t, .reduction = (ek_reduction)7));
+    assert_error(EK_E_INVALID, "reduction must be EK_MEAN, EK_SUM or EK_NONE, got 7");
+    ek_tensor *outside = targets((const int64_t[]){0, 3}, EK_SHAPE(2));
+    ck_assert_ptr_null(ek_f_cross_entropy(x, outside));
+    assert_error(EK_E_INVALID, "3");
+    ck_assert_ptr_null(ek_f_nll_loss(x, outside));
+    assert_error(EK_E_INVALID, "nll_loss: ");
+    ck_assert_ptr_null(ek_f_nll_loss(x, targets((const int64_t[]){0, -1}, EK_SHAPE(2))));
+    assert_error(EK_E_INVALID, "-1");
+    ck_assert_ptr_null(ek_target_weight(t, NULL, 0, EK_I64));
+    assert_error(EK_E_DTYPE, "target_weight: dtype must be floating, got i64");
+    assert_made(ek_f_cross_entropy(x, outside, .ignore_index = 3));
+}
+END_TEST
+
+START_TEST(pair_refusals)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 1));
+    ck_assert_ptr_null(ek_f_mse_loss(NULL, x));
+    assert_error(EK_E_INVALID, "mse_loss: input is NULL");
+    ck_assert_ptr_null(ek_f_mse_loss(x, ek_ones(EK_SHAPE(2))));
+    assert_error(EK_E_SHAPE, "mse_loss: target has shape [2] and must have [2, 1]");
+    ck_assert_ptr_null(ek_f_l1_loss(x, ek_ones(EK_SHAPE(2, 1), EK_F64)));
+    assert_error(EK_E_DTYPE, "l1_loss: operands of dtype f32 and f64");
+    ck_assert_ptr_null(ek_f_bce_with_logits(x, x, ek_ones(EK_SHAPE(2, 3))));
+    assert_error(EK_E_SHAPE, "weight of shape [2, 3] does not broadcast to the input's [2, 1]");
+    ck_assert_ptr_null(ek_f_bce_with_logits(x, x, .pos_weight = ek_ones(EK_SHAPE(5, 1))));
+    assert_error(EK_E_SHAPE, "bce_with_logits: shapes [2, 1] and [5, 1] do not broadcast");
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("ops/loss");
+    TCase *t = tcase_create("loss");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, FAMILIES);
+    tcase_add_test(t, third_derivatives);
+    tcase_add_test(t, cross_entropy_is_nll_of_log_softmax);
+    tcase_add_test(t, nothing_that_counts);
+    tcase_add_test(t, ignored_elements_hide_infinities);
+    tcase_add_test(t, target_weight_is_the_denominator);
+    tcase_add_test(t, mean_saves_no_log_probabilities);
+    tcase_add_test(t, bce_keeps_small_losses);
+    tcase_add_test(t, bce_weights_carry_gradients);
+    tcase_add_test(t, class_refusals);
+    tcase_add_test(t, pair_refusals);
+    suite_add_tcase(s, t);
+    return s;
+}

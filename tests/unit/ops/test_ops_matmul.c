@@ -1,0 +1,117 @@
+/* test_ops_matmul.c: matrix products and linear against PyTorch and finite differences. */
+#include "cases.h"
+
+static ek_tensor *matmul(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    (void)user;
+    return ek_matmul(inputs[0], inputs[1]);
+}
+
+static ek_tensor *linear(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)user;
+    return ek_f_linear(inputs[0], inputs[1], count > 2 ? inputs[2] : NULL);
+}
+
+static const case_family families[] = {
+    {.file = "nn_ops.golden", .name = "matmul", .inputs = {"x", "w"}, .function = matmul},
+    {.file = "nn_ops.golden", .name = "linear", .inputs = {"x", "w", "b"}, .function = linear},
+};
+
+START_TEST(match_pytorch_and_finite_differences)
+{
+    case_run_all(&families[_i]);
+}
+END_TEST
+
+START_TEST(third_derivatives)
+{
+    case_check_third(&families[0], 6);
+    case_check_third(&families[1], 0);
+}
+END_TEST
+
+START_TEST(gradients_accumulate_in_leaves)
+{
+    const double values[] = {1, 2, 3, 4, 5, 6};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F64, ek_cpu());
+    ek_tensor *w = ek_ones(EK_SHAPE(2, 3), EK_F64, .requires_grad = true);
+    ek_tensor *b = ek_ones(EK_SHAPE(2), EK_F64, .requires_grad = true);
+    for (int pass = 1; pass <= 2; pass++) {
+        assert_ok(ek_backward(ek_sum(ek_f_linear(x, w, b))));
+        ck_assert_double_eq(element(ek_tensor_grad(w), 0), 5.0 * pass);
+        ck_assert_double_eq(element(ek_tensor_grad(w), 5), 9.0 * pass);
+        ck_assert_double_eq(element(ek_tensor_grad(b), 1), 2.0 * pass);
+    }
+}
+END_TEST
+
+START_TEST(strided_operands)
+{
+    ek_tensor *x = ek_reshape(ek_arange(24, EK_F64, ek_cpu()), EK_SHAPE(4, 6));
+    ek_tensor *left = ek_slice(x, 1, 0, 6, 2), *right = ek_transpose(ek_slice(x, 0, 0, 4, 3), 0, 1);
+    ek_tensor *copy_left = ek_contiguous(ek_clone(left), EK_CONTIGUOUS);
+    ek_tensor *copy_right = ek_contiguous(ek_clone(ek_narrow(right, 0, 1, 3)), EK_CONTIGUOUS);
+    assert_close(ek_matmul(left, ek_narrow(right, 0, 1, 3)), ek_matmul(copy_left, copy_right), 0,
+                 0);
+}
+END_TEST
+
+START_TEST(empty_sizes)
+{
+    /* A sum of no products is zero, or the bias. */
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 0)), *w = ek_ones(EK_SHAPE(3, 0));
+    const double values[] = {1, 2, 3};
+    ek_tensor *b = tensor_of(values, EK_SHAPE(3), EK_F32, ek_cpu());
+    ek_tensor *y = ek_f_linear(x, w, b), *zero = ek_matmul(x, ek_transpose(w, 0, 1));
+    assert_made(y);
+    assert_made(zero);
+    ck_assert_double_eq(element(y, 5), 3);
+    ck_assert_double_eq(element(zero, 5), 0);
+
+    /* No rows: no output, and zero gradients. */
+    ek_tensor *weight = ek_ones(EK_SHAPE(3, 4), .requires_grad = true);
+    ek_tensor *none = ek_f_linear(ek_ones(EK_SHAPE(0, 4)), weight, NULL);
+    assert_made(none);
+    assert_ok(ek_backward(ek_sum(none)));
+    ck_assert_double_eq(element(ek_tensor_grad(weight), 11), 0);
+}
+END_TEST
+
+START_TEST(refusals)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *w = ek_ones(EK_SHAPE(4, 3));
+    ck_assert_ptr_null(ek_matmul(x, NULL));
+    assert_error(EK_E_INVALID, "matmul: y is NULL");
+    ck_assert_ptr_null(ek_matmul(x, w));
+    assert_error(EK_E_SHAPE, "matmul: the inner sizes differ: f32[2, 3]");
+    ck_assert_ptr_null(ek_matmul(x, ek_scalar(1, EK_F32, ek_cpu())));
+    assert_error(EK_E_SHAPE, "must have one dimension or more");
+    ck_assert_ptr_null(ek_matmul(ek_ones(EK_SHAPE(2, 2, 3)), ek_ones(EK_SHAPE(3, 3, 2))));
+    assert_error(EK_E_SHAPE, "matmul: shapes [2] and [3] do not broadcast");
+    ck_assert_ptr_null(ek_matmul(x, ek_ones(EK_SHAPE(3, 2), EK_F64)));
+    assert_error(EK_E_DTYPE, "matmul: operands of dtype f32 and f64");
+    ck_assert_ptr_null(ek_f_linear(x, ek_ones(EK_SHAPE(4, 2)), NULL));
+    assert_error(EK_E_SHAPE, "expects x's last dimension to be 2, got f32[2, 3]");
+    ck_assert_ptr_null(ek_f_linear(x, ek_ones(EK_SHAPE(3)), NULL));
+    assert_error(EK_E_SHAPE, "expected a weight of 2 dimensions (out, in)");
+    ck_assert_ptr_null(ek_f_linear(x, w, ek_ones(EK_SHAPE(3))));
+    assert_error(EK_E_SHAPE, "linear: bias has shape [3] and must have [4]");
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("ops/matmul");
+    TCase *t = tcase_create("matmul");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, 2);
+    tcase_add_test(t, third_derivatives);
+    tcase_add_test(t, gradients_accumulate_in_leaves);
+    tcase_add_test(t, strided_operands);
+    tcase_add_test(t, empty_sizes);
+    tcase_add_test(t, refusals);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,196 @@
+/* test_ops_norm.c: batch normalisation, alone and with a ReLU, against PyTorch and finite
+ * differences; running statistics; what it refuses. */
+#include <math.h>
+
+#include "cases.h"
+#include "ops/batch_norm.h"
+
+static ek_batch_norm_options options_for(ek_tensor *const *inputs, int count,
+                                         const golden_case *which)
+{
+    ek_batch_norm_options options = {.x = inputs[0], .training = which->options[0] != 0};
+    if (count > 1) {
+        options.weight = inputs[1];
+        options.bias = inputs[2];
+    }
+    ek_tensor *numbers = case_tensor(which, "numbers");
+    options.momentum = element(numbers, 0) == 0 ? EK_ZERO : element(numbers, 0);
+    options.eps = element(numbers, 1);
+    return options;
+}
+
+/* options: training. New running statistics at each call, so that repeated calls see the same. */
+static ek_tensor *run(ek_tensor *const *inputs, int count, void *user, bool relu)
+{
+    const golden_case *which = user;
+    ek_batch_norm_options options = options_for(inputs, count, which);
+    options.running_mean = case_constant(which, "running_mean");
+    options.running_var = case_constant(which, "running_var");
+    ek_tensor *y = relu ? ek_batch_norm_relu(options) : ek_f_batch_norm_with(options);
+    if (y) {
+        case_compare(which, options.running_mean, "after_mean");
+        case_compare(which, options.running_var, "after_var");
+    }
+    return y;
+}
+
+/* The running statistics' new values are only right for the case's own x. */
+static ek_tensor *varied(ek_tensor *const *inputs, int count, void *user, bool relu)
+{
+    const golden_case *which = user;
+    ek_batch_norm_options options = options_for(inputs, count, which);
+    if (!options.training) {
+        options.running_mean = case_constant(which, "running_mean");
+        options.running_var = case_constant(which, "running_var");
+    }
+    return relu ? ek_batch_norm_relu(options) : ek_f_batch_norm_with(options);
+}
+
+static ek_tensor *norm(ek_tensor *const *inputs, int count, void *user)
+{
+    return varied(inputs, count, user, false);
+}
+
+static ek_tensor *norm_relu(ek_tensor *const *inputs, int count, void *user)
+{
+    return varied(inputs, count, user, true);
+}
+
+static const case_family families[] = {
+    {.file = "nn_ops.golden", .name = "batch_norm", .inputs = {"x", "w", "b"}, .function = norm},
+    {.file = "nn_ops.golden",
+     .name = "batch_norm_relu",
+     .inputs = {"x", "w", "b"},
+     .function = norm_relu},
+};
+
+START_TEST(match_pytorch_and_finite_differences)
+{
+    case_run_all(&families[_i]);
+}
+END_TEST
+
+START_TEST(third_derivatives)
+{
+    for (int number = 0; number < 6; number++)
+        case_check_third(&families[_i], number);
+}
+END_TEST
+
+START_TEST(running_statistics_match_pytorch)
+{
+    for (int number = 0; number < 6; number++) {
+        golden_case which = {.file = "nn_ops.golden", .dtype = EK_F64};
+        snprintf(which.prefix, sizeof which.prefix, "batch_norm/%d", number);
+        which.options[0] = element(case_tensor(&which, "options"), 0);
+        ek_tensor *inputs[] = {case_tensor(&which, "x"), case_constant(&which, "w"),
+                               case_constant(&which, "b")};
+        int count = inputs[1] ? 3 : 1;
+        assert_made(run(inputs, count, &which, false));
+        assert_made(run(inputs, count, &which, true));
+    }
+}
+END_TEST
+
+START_TEST(weight_and_bias_alone)
+{
+    /* One parameter of the two, or one gradient of the three. */
+    const double values[] = {1, 2, 3, 5, 8, 13};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(3, 2), EK_F64, ek_cpu());
+    ek_tensor *w = ek_ones(EK_SHAPE(2), EK_F64, .requires_grad = true);
+    ek_tensor *b = ek_zeros(EK_SHAPE(2), EK_F64, .requires_grad = true);
+    for (int pass = 1; pass <= 2; pass++) {
+        ek_tensor *y = ek_f_batch_norm(x, w, b, .training = true);
+        assert_ok(ek_backward(ek_sum(ek_mul(y, y))));
+        /* sum of 2 y xhat, y = xhat: twice the count, but for eps. */
+        ck_assert_double_eq_tol(element(ek_tensor_grad(w), 0), 6 * pass, 1e-3);
+        ck_assert_double_eq_tol(element(ek_tensor_grad(b), 1), 0, 1e-12);
+    }
+    ek_tensor *only_weight = ek_f_batch_norm(x, w, .training = true);
+    ek_tensor *only_bias = ek_f_batch_norm(x, .bias = b, .training = true);
+    assert_close(only_weight, only_bias, 1e-15, 1e-15);
+}
+END_TEST
+
+START_TEST(backward_of_evaluation_survives_training)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 2), EK_F64, .requires_grad = true);
+    ek_tensor *mean = ek_zeros(EK_SHAPE(2), EK_F64), *var = ek_full(4, EK_SHAPE(2), EK_F64);
+    ek_tensor *y = ek_f_batch_norm(x, .running_mean = mean, .running_var = var);
+    uint64_t version = ek_tensor_version(mean);
+    assert_made(ek_f_batch_norm(x, .running_mean = mean, .running_var = var, .training = true));
+    ck_assert(ek_tensor_version(mean) > version);
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert_double_eq_tol(element(ek_tensor_grad(x), 0), 0.5, 1e-5);
+}
+END_TEST
+
+START_TEST(large_mean_keeps_its_variance)
+{
+    const int64_t count = 4096;
+    ek_tensor *x =
+        ek_add_scalar(ek_mul_scalar(ek_arange(count, EK_F32, ek_cpu()), 1.0 / 4096), 1e3);
+    ek_tensor *y = ek_f_batch_norm(ek_reshape(x, EK_SHAPE(count, 1)), .training = true);
+    assert_made(y);
+    double square;
+    assert_ok(ek_item(ek_mean(ek_square(y)), &square));
+    ck_assert_double_eq_tol(square, 1, 2e-2);
+}
+END_TEST
+
+START_TEST(empty_batch)
+{
+    ek_tensor *x = ek_zeros(EK_SHAPE(0, 3, 2, 2), .requires_grad = true);
+    ek_tensor *w = ek_ones(EK_SHAPE(3), .requires_grad = true), *b = ek_zeros(EK_SHAPE(3));
+    ek_tensor *mean = ek_zeros(EK_SHAPE(3)), *var = ek_ones(EK_SHAPE(3));
+    ek_tensor *y = ek_f_batch_norm(x, w, b, mean, var, .training = true);
+    assert_made(y);
+    ck_assert_int_eq(ek_tensor_count(y), 0);
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert_double_eq(element(ek_tensor_grad(w), 0), 0);
+    ck_assert_double_eq(element(var, 0), 1);
+}
+END_TEST
+
+START_TEST(refusals)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *c = ek_ones(EK_SHAPE(3));
+    ck_assert_ptr_null(ek_f_batch_norm(NULL, c));
+    assert_error(EK_E_INVALID, "batch_norm: x is NULL");
+    ck_assert_ptr_null(ek_f_batch_norm(c, c));
+    assert_error(EK_E_SHAPE, "expected x of 2 or more dimensions");
+    ck_assert_ptr_null(ek_f_batch_norm(x, ek_ones(EK_SHAPE(2)), .training = true));
+    assert_error(EK_E_SHAPE, "batch_norm: weight has shape [2] and must have [3]");
+    ck_assert_ptr_null(
+        ek_f_batch_norm(x, .running_mean = ek_ones(EK_SHAPE(3), EK_F64), .running_var = c));
+    assert_error(EK_E_DTYPE, "running_mean has dtype f64 and must have f32");
+    ck_assert_ptr_null(ek_f_batch_norm(x, .running_mean = c));
+    assert_error(EK_E_INVALID, "running_mean and running_var go together");
+    ck_assert_ptr_null(ek_f_batch_norm(x, .training = true, .eps = -1));
+    assert_error(EK_E_INVALID, "eps must not be negative, got -1");
+    ck_assert_ptr_null(ek_f_batch_norm(ek_ones(EK_SHAPE(1, 3)), .training = true));
+    assert_error(EK_E_SHAPE,
+                 "batch_norm: expected more than 1 value per channel when training, got "
+                 "input size [1, 3]");
+    ck_assert_ptr_null(ek_f_batch_norm(ek_ones(EK_SHAPE(1, 3, 1, 1))));
+    assert_error(EK_E_SHAPE, "got input size [1, 3, 1, 1]");
+    assert_made(ek_f_batch_norm(ek_ones(EK_SHAPE(1, 3)), .running_mean = c, .running_var = c));
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("ops/norm");
+    TCase *t = tcase_create("norm");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, 2);
+    tcase_add_loop_test(t, third_derivatives, 0, 2);
+    tcase_add_test(t, running_statistics_match_pytorch);
+    tcase_add_test(t, weight_and_bias_alone);
+    tcase_add_test(t, backward_of_evaluation_survives_training);
+    tcase_add_test(t, large_mean_keeps_its_variance);
+    tcase_add_test(t, empty_batch);
+    tcase_add_test(t, refusals);
+    suite_add_tcase(s, t);
+    return s;
+}
