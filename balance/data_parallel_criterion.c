@@ -1,0 +1,264 @@
+/* data_parallel_criterion.c: the loss is computed where the outputs are; only scalars meet.
+ *
+ * Exact reduction. With loss_i the mean on device i and d_i what it divides by, the loss of all is
+ *
+ *     sum_i loss_i d_i / sum_i d_i
+ *
+ * which has one device's value and gradients for any chunks. Each device reads its own d_i, at the
+ * end of its forward: only numbers can tell that d_i is 0, where loss_i is 0 / 0 and its gradient
+ * must not be multiplied by anything but must not flow at all. */
+#include <stdlib.h>
+
+#include "autograd/graph.h"
+#include "balance/loss_job.h"
+#include "comm/nest.h"
+#include "core/worker.h"
+#include "evenkeel/balance.h"
+#include "evenkeel/ops.h"
+#include "parallel/wrapper.h"
+
+typedef struct data_parallel_criterion {
+    ek_wrapper wrapper;
+    ek_loss_reduction reduction;
+    bool is_target_scattered;
+} data_parallel_criterion;
+
+/* ---- arguments ---- */
+
+/* An output that is a list is several positional inputs. Writes them (inputs NULL: only counts). */
+static int spread(ek_value output, ek_value *inputs)
+{
+    if (output.kind != EK_VALUE_LIST || output.per_device) {
+        if (inputs)
+            inputs[0] = output;
+        return 1;
+    }
+    for (int i = 0; inputs && i < ek_value_length(output); i++)
+        inputs[i] = ek_value_at(output, i);
+    return ek_value_length(output);
+}
+
+/* The plain call: (output..., targets...) on the first device. */
+static ek_value call_plain(data_parallel_criterion *self, const ek_args *args)
+{
+    ek_value output = args->inputs[0];
+    if (output.per_device && ek_value_length(output) == 1)
+        output = ek_value_at(output, 0);
+    int width = spread(output, NULL);
+    ek_value *inputs = ek_calloc((size_t)(width + args->count), sizeof *inputs);
+    if (!inputs)
+        return ek_value_error();
+    spread(output, inputs);
+    for (int i = 1; i < args->count; i++) {
+        inputs[width + i - 1] = args->inputs[i];
+        if (self->is_target_scattered && args->inputs[i].kind == EK_VALUE_LIST)
+            inputs[width + i - 1].per_device = true;
+    }
+    ek_args spread_args = {inputs, width + args->count - 1, args->keywords};
+    ek_value loss = ek_wrapper_call_plain(&self->wrapper, &spread_args);
+    free(inputs);
+    return loss;
+}
+
+/* Outputs lie one per device, on the first devices. */
+static int check_outputs(const data_parallel_criterion *self, ek_value outputs)
+{
+    const ek_wrapper *wrapper = &self->wrapper;
+    int parts = ek_value_length(outputs);
+    if (parts < 1 || parts > wrapper->devices.count)
+        return EK_FAIL(EK_E_INVALID, "data_parallel_criterion: %d outputs for %d devices", parts,
+                       wrapper->devices.count);
+    for (int i = 0; i < parts; i++) {
+        ek_tensor *first = ek_nest_first(ek_value_at(outputs, i));
+        if (!first)
+            return EK_FAIL(EK_E_INVALID, "data_parallel_criterion: output %d holds no tensor", i);
+        if (ek_tensor_dev(first) != wrapper->devs[i])
+            return EK_FAIL(EK_E_DEVICE,
+                           "data_parallel_criterion: output %d is on %s, but device_ids[%d] is %s; "
+                           "the model and the criterion need the same devices",
+                           i, ek_tensor_dev(first)->name, i, wrapper->devs[i]->name);
+    }
+    return parts;
+}
+
+/* The call's values as scatter takes them: targets that are scattered already are marked as such.
+ */
+static int mark_scattered(const data_parallel_criterion *self, int parts, const ek_args *args,
+                          ek_value *inputs)
+{
+    for (int i = 0; i < args->count; i++) {
+        inputs[i] = args->inputs[i];
+        if (i > 0 && self->is_target_scattered) {
+            if (inputs[i].kind != EK_VALUE_LIST)
+                return EK_FAIL(
+                    EK_E_INVALID,
+                    "data_parallel_criterion: with is_target_scattered, target %d has to "
+                    "be a list with one element per device, not %s",
+                    i - 1, ek_nest_kind(inputs[i]));
+            inputs[i].per_device = true;
+        }
+        if (i > 0 && inputs[i].per_device && ek_value_length(inputs[i]) != parts)
+            return EK_FAIL(
+                EK_E_SHAPE,
+                "data_parallel_criterion: target %d is scattered to %d devices, but there "
+                "are %d outputs",
+                i - 1, ek_value_length(inputs[i]), parts);
+    }
+    return 0;
+}
+
+/* One list of inputs per device, (output..., targets...), for the jobs. */
+static int lay_out(const ek_wrapper_call *call, loss_job *job)
+{
+    int room = 0;
+    for (int p = 0; p < call->parts; p++)
+        room += spread(call->args[p].inputs[0], NULL) + call->args[p].count - 1;
+    job->inputs = ek_calloc((size_t)room + 1, sizeof *job->inputs);
+    if (!job->inputs)
+        return ek_error_pending();
+    ek_value *next = job->inputs;
+    for (int p = 0; p < call->parts; p++) {
+        const ek_args *args = &call->args[p];
+        int width = spread(args->inputs[0], next);
+        for (int i = 1; i < args->count; i++)
+            next[width + i - 1] = args->inputs[i];
+        job->args[p] = (ek_args){next, width + args->count - 1, args->keywords};
+        next += job->args[p].count;
+    }
+    return 0;
+}
+
+/* Cuts targets and keywords as the outputs are cut. */
+static int scatter(const data_parallel_criterion *self, const ek_args *args, int parts,
+                   loss_job *job)
+{
+    ek_wrapper_call call;
+    ek_value *inputs = ek_calloc((size_t)args->count, sizeof *inputs);
+    if (!inputs)
+        return ek_error_pending();
+    int rc = mark_scattered(self, parts, args, inputs);
+    if (rc >= 0)
+        rc = ek_wrapper_scatter(&self->wrapper,
+                                &(const ek_args){inputs, args->count, args->keywords}, &call);
+    free(inputs);
+    EK_TRY(rc);
+    rc = lay_out(&call, job);
+    ek_wrapper_call_end(&call);
+    return rc;
+}
+
+/* ---- reduction ---- */
+
+/* The sum over devices of loss_i factor_i; a factor of 0 cuts the loss off. */
+static ek_tensor *weighted_sum(ek_tensor *const *losses, const double *factors, int parts)
+{
+    ek_tensor *terms[EK_MAX_DEVICES];
+    for (int i = 0; i < parts; i++) {
+        if (factors[i] == 0)
+            terms[i] = ek_scalar(0, ek_tensor_dtype(losses[i]), ek_tensor_device(losses[i]));
+        else
+            terms[i] = factors[i] == 1 ? losses[i] : ek_mul_scalar(losses[i], factors[i]);
+        if (!terms[i])
+            return NULL;
+    }
+    return ek_reduce(terms, parts);
+}
+
+static ek_tensor *reduce(const data_parallel_criterion *self, const loss_job *job)
+{
+    ek_tensor *losses[EK_MAX_DEVICES];
+    double factors[EK_MAX_DEVICES], total = 0;
+    bool any = false;
+    for (int i = 0; i < job->parts; i++) {
+        losses[i] = job->losses[i].as.tensor;
+        total += job->denominators[i];
+        any = any || job->denominators[i] != 0;
+    }
+    bool exact = self->reduction == EK_EXACT && any;
+    for (int i = 0; i < job->parts; i++) {
+        factors[i] = exact ? job->denominators[i] / total : 1.0 / job->parts;
+        if (job->is_sum)
+            factors[i] = self->reduction == EK_EXACT ? 1 : 1.0 / job->parts;
+    }
+    return weighted_sum(losses, factors, job->parts);
+}
+
+/* Scalars are reduced; anything else stays where it is. */
+static ek_value combine(const data_parallel_criterion *self, loss_job *job)
+{
+    int scalars = 0;
+    for (int i = 0; i < job->parts; i++)
+        scalars += loss_is_scalar(job->losses[i]);
+    if (scalars == job->parts)
+        return ek_value_of_tensor(reduce(self, job));
+    if (scalars == 0)
+        return ek_value_per_device(job->losses, job->parts);
+    EK_FAIL(EK_E_SHAPE, "data_parallel_criterion: %d of %d devices gave a scalar loss", scalars,
+            job->parts);
+    return ek_value_error();
+}
+
+/* ---- the module ---- */
+
+static int apply(data_parallel_criterion *self, const ek_args *args, loss_job *job)
+{
+    ek_wrapper *wrapper = &self->wrapper;
+    ek_module *modules[EK_MAX_DEVICES];
+    EK_TRY(ek_check_home(wrapper->child, wrapper->devs[0]));
+    job->parts = check_outputs(self, args->inputs[0]);
+    EK_TRY(job->parts);
+    for (int i = 0; i < job->parts; i++) {
+        ek_value output = ek_value_at(args->inputs[0], i);
+        bool has_batch = ek_tensor_ndim(ek_nest_first(output)) > 0;
+        int64_t size = has_batch ? ek_nest_batch_size(output, wrapper->dim) : 1;
+        if (size < 0)
+            return (int)size;
+        job->denominators[i] = (double)size;
+    }
+    job->weigh = self->reduction == EK_EXACT && job->parts > 1;
+    EK_TRY(scatter(self, args, job->parts, job));
+    EK_TRY(ek_wrapper_replicate(wrapper, job->parts, modules));
+    int rc = loss_job_run(job, modules, wrapper->devs);
+    for (int i = 0; i < job->parts; i++)
+        ek_module_free(modules[i]);
+    return rc;
+}
+
+static ek_value criterion_forward(ek_module *module, const ek_args *args)
+{
+    data_parallel_criterion *self = (data_parallel_criterion *)module;
+    if (args->count < 1) {
+        EK_FAIL(EK_E_INVALID, "data_parallel_criterion: the model's outputs are missing");
+        return ek_value_error();
+    }
+    if (ek_wrapper_is_plain(&self->wrapper) || !args->inputs[0].per_device)
+        return call_plain(self, args);
+    loss_job job = {0};
+    int rc = apply(self, args, &job);
+    ek_value loss = rc < 0 ? ek_value_error() : combine(self, &job);
+    free(job.inputs);
+    return loss;
+}
+
+static const ek_module_type data_parallel_criterion_type = {.name = "data_parallel_criterion",
+                                                            .size = sizeof(data_parallel_criterion),
+                                                            .forward = criterion_forward,
+                                                            .destroy = ek_wrapper_destroy};
+
+ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options)
+{
+    if (options.reduction != EK_EXACT && options.reduction != EK_MEAN_OF_MEANS) {
+        EK_FAIL(EK_E_INVALID, "data_parallel_criterion: %d is no reduction",
+                (int)options.reduction);
+        ek_module_free(options.module);
+        return NULL;
+    }
+    ek_wrapper *wrapper = ek_wrapper_new(&data_parallel_criterion_type, options.module,
+                                         &options.device_ids, options.dim, options.split, true);
+    if (!wrapper)
+        return NULL;
+    data_parallel_criterion *self = (data_parallel_criterion *)wrapper;
+    self->reduction = options.reduction;
+    self->is_target_scattered = options.is_target_scattered;
+    return &wrapper->module;
+}

@@ -1,0 +1,42 @@
+/* data_parallel_model.c: outputs stay on the devices that made them. */
+#include "core/thread.h"
+#include "evenkeel/balance.h"
+#include "parallel/wrapper.h"
+
+typedef struct data_parallel_model {
+    ek_wrapper wrapper;
+    bool plain;
+} data_parallel_model;
+
+static ek_value model_forward(ek_module *module, const ek_args *args)
+{
+    data_parallel_model *self = (data_parallel_model *)module;
+    if (self->plain || !module->training || ek_wrapper_is_plain(&self->wrapper))
+        return ek_wrapper_call_plain(&self->wrapper, args);
+    ek_value outputs[EK_MAX_DEVICES];
+    int parts = ek_wrapper_apply(&self->wrapper, args, outputs);
+    return parts < 0 ? ek_value_error() : ek_value_per_device(outputs, parts);
+}
+
+static const ek_module_type data_parallel_model_type = {.name = "data_parallel_model",
+                                                        .size = sizeof(data_parallel_model),
+                                                        .forward = model_forward,
+                                                        .destroy = ek_wrapper_destroy};
+
+ek_module *ek_data_parallel_model_with(ek_data_parallel_options options)
+{
+    if (options.output_on_cpu || options.output_device.kind != EK_CPU) {
+        EK_FAIL(EK_E_INVALID,
+                "data_parallel_model: outputs stay on their devices; an output device "
+                "is an option of ek_data_parallel");
+        ek_module_free(options.module);
+        return NULL;
+    }
+    ek_wrapper *wrapper =
+        ek_wrapper_new(&data_parallel_model_type, options.module, &options.device_ids, options.dim,
+                       options.split, options.broadcast_buffers != EK_OFF);
+    if (!wrapper)
+        return NULL;
+    ((data_parallel_model *)wrapper)->plain = options.plain;
+    return &wrapper->module;
+}

@@ -1,0 +1,51 @@
+/* data_parallel.c: the classic way: outputs meet on one device. */
+#include "comm/nest.h"
+#include "evenkeel/parallel.h"
+#include "parallel/wrapper.h"
+
+typedef struct data_parallel {
+    ek_wrapper wrapper;
+    ek_device output_device;
+} data_parallel;
+
+static ek_value data_parallel_forward(ek_module *module, const ek_args *args)
+{
+    data_parallel *self = (data_parallel *)module;
+    ek_wrapper *wrapper = &self->wrapper;
+    if (ek_wrapper_is_plain(wrapper))
+        return ek_wrapper_call_plain(wrapper, args);
+    ek_value outputs[EK_MAX_DEVICES];
+    int parts = ek_wrapper_apply(wrapper, args, outputs);
+    if (parts < 0)
+        return ek_value_error();
+    return ek_gather_value(outputs, parts, self->output_device, wrapper->dim);
+}
+
+static const ek_module_type data_parallel_type = {.name = "data_parallel",
+                                                  .size = sizeof(data_parallel),
+                                                  .forward = data_parallel_forward,
+                                                  .destroy = ek_wrapper_destroy};
+
+ek_module *ek_data_parallel_with(ek_data_parallel_options options)
+{
+    if (options.plain) {
+        EK_FAIL(EK_E_INVALID, "data_parallel: .plain is an option of ek_data_parallel_model");
+        ek_module_free(options.module);
+        return NULL;
+    }
+    ek_wrapper *wrapper =
+        ek_wrapper_new(&data_parallel_type, options.module, &options.device_ids, options.dim,
+                       options.split, options.broadcast_buffers != EK_OFF);
+    if (!wrapper)
+        return NULL;
+    data_parallel *self = (data_parallel *)wrapper;
+    self->output_device = options.output_device;
+    if (options.output_on_cpu)
+        self->output_device = ek_cpu();
+    else if (options.output_device.kind == EK_CPU && wrapper->devices.count)
+        self->output_device = wrapper->devices.devices[0];
+    if (ek_dev_get(self->output_device))
+        return &wrapper->module;
+    ek_module_free(&wrapper->module);
+    return NULL;
+}

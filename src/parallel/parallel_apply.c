@@ -1,0 +1,46 @@
+/* parallel_apply.c: modules on their devices, side by side. */
+#include <stdlib.h>
+
+#include "comm/lists.h"
+#include "comm/nest.h"
+#include "core/worker.h"
+#include "evenkeel/parallel.h"
+
+typedef struct call {
+    ek_module *const *modules;
+    const ek_args *args;
+    ek_value *outputs;
+} call;
+
+static int apply_one(void *user, int index)
+{
+    const call *c = user;
+    ek_value output = ek_module_forward(c->modules[index], &c->args[index]);
+    if (output.kind == EK_VALUE_ERROR)
+        return ek_error_pending();
+    c->outputs[index] = ek_value_keep(output); /* the job's scope ends with it */
+    return 0;
+}
+
+int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
+                      const ek_device_list *devices, ek_value *outputs)
+{
+    ek_dev *devs[EK_MAX_DEVICES];
+    EK_TRY(ek_comm_devices("parallel_apply", devices, devs));
+    if (count < 1 || count > devices->count)
+        return EK_FAIL(EK_E_INVALID, "parallel_apply: %d modules for %d devices", count,
+                       devices->count);
+    for (int i = 0; i < count; i++)
+        outputs[i] = ek_value_none();
+    call c = {modules, args, outputs};
+    int rc = ek_gang_run(devs, count, apply_one, &c, "replica");
+    for (int i = 0; i < count; i++) {
+        ek_value output = outputs[i];
+        if (rc >= 0 && ek_nest_adopt(output).kind == EK_VALUE_ERROR)
+            rc = ek_error_pending();
+        ek_value_release(output);
+    }
+    for (int i = 0; rc < 0 && i < count; i++)
+        outputs[i] = ek_value_error();
+    return rc;
+}

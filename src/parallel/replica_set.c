@@ -1,0 +1,361 @@
+/* replica_set.c: replicas whose memory persists between forwards. */
+#include "parallel/replica_set.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/graph.h"
+#include "comm/lists.h"
+#include "comm/transport.h"
+#include "core/slab.h"
+#include "core/worker.h"
+#include "nn/module_walk.h"
+#include "parallel/replicate.h"
+
+/* Buckets of gradients: the first is small, so that reduction starts early. */
+enum { FIRST_BUCKET_BYTES = 1 << 20, BUCKET_BYTES = 4 << 20 };
+/* Less is sent by the calling thread: waking the workers would take longer. */
+enum { WORKER_BYTES = 1 << 18 };
+
+/* What was sent of one tensor to one device. */
+typedef struct sent {
+    ek_version *version;      /* of the source, a reference; NULL: nothing */
+    uint64_t source, replica; /* versions of both after it */
+} sent;
+
+/* A device's copies, by entry; all references. NULL until the device is used. */
+typedef struct copies {
+    ek_tensor **tensors;
+    sent *sent;
+} copies;
+
+struct ek_replica_set {
+    ek_module *module;
+    ek_dev *devs[EK_MAX_DEVICES];
+    int devices;
+    bool broadcast_buffers;
+    /* The module's tensors, each once: parameters, then buffers, in order of registration. */
+    ek_tensor **sources; /* references */
+    int count, parameters;
+    copies copies[EK_MAX_DEVICES]; /* [0] stays empty */
+};
+
+/* ---- the module's tensors ---- */
+
+static void forget_copies(ek_replica_set *set)
+{
+    for (int d = 0; d < set->devices; d++) {
+        copies *c = &set->copies[d];
+        for (int i = 0; i < set->count; i++) {
+            if (c->tensors)
+                ek_object_release(c->tensors[i]);
+            if (c->sent)
+                ek_object_release(c->sent[i].version);
+        }
+        free(c->tensors);
+        free(c->sent);
+        *c = (copies){0};
+    }
+}
+
+static void forget(ek_replica_set *set)
+{
+    forget_copies(set);
+    for (int i = 0; i < set->count; i++)
+        ek_object_release(set->sources[i]);
+    free(set->sources);
+    set->sources = NULL;
+    set->count = set->parameters = 0;
+}
+
+/* True where a copy still has its source's dtype and geometry. */
+static bool fits(const ek_tensor *copy, const ek_tensor *source)
+{
+    return copy->dtype == source->dtype && ek_same_shape(copy, source) &&
+           (ek_same_layout(copy, source) || !ek_is_dense(source));
+}
+
+/* True where the set still describes the module; parameters may have been registered, replaced or
+ * converted since the last forward. */
+static bool is_current(const ek_replica_set *set, const ek_tensor_list *list, int parameters)
+{
+    if (!set->sources || list->count != set->count || parameters != set->parameters)
+        return false;
+    for (int i = 0; i < list->count; i++) {
+        if (list->tensors[i] != set->sources[i])
+            return false;
+        for (int d = 1; d < set->devices; d++)
+            if (set->copies[d].tensors && !fits(set->copies[d].tensors[i], list->tensors[i]))
+                return false;
+    }
+    return true;
+}
+
+static int look_at_module(ek_replica_set *set)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(set->module, true, false, &list));
+    int parameters = list.count;
+    EK_TRY(ek_module_collect(set->module, false, true, &list));
+    if (!is_current(set, &list, parameters)) {
+        forget(set);
+        set->sources = ek_calloc((size_t)list.count + 1, sizeof(ek_tensor *));
+        set->count = set->sources ? list.count : 0;
+        set->parameters = parameters;
+        for (int i = 0; i < set->count; i++)
+            set->sources[i] = ek_object_retain(list.tensors[i]);
+    }
+    ek_tensor_list_clear(&list);
+    return set->sources ? 0 : ek_error_pending();
+}
+
+/* ---- copies ---- */
+
+/* A slab on `dev` for the sources [begin, end) of one dtype; its members go to tensors[]. */
+static int allocate_group(ek_replica_set *set, ek_dev *dev, int begin, int end, ek_dtype dtype,
+                          ek_tensor **tensors)
+{
+    ek_tensor **group = ek_calloc((size_t)(end - begin) + 1, sizeof(ek_tensor *));
+    if (!group)
+        return ek_error_pending();
+    int count = 0;
+    for (int i = begin; i < end; i++)
+        if (set->sources[i]->dtype == dtype)
+            group[count++] = set->sources[i];
+    ek_slab *slab = count ? ek_slab_new(dev, group, count) : NULL;
+    int rc = count && !slab ? ek_error_pending() : 0;
+    for (int i = begin, member = 0; i < end && slab; i++)
+        if (set->sources[i]->dtype == dtype)
+            tensors[i] = ek_object_retain(slab->members[member++]);
+    ek_object_release(slab);
+    free(group);
+    return rc;
+}
+
+static int allocate(ek_replica_set *set, int d)
+{
+    if (set->copies[d].tensors)
+        return 0;
+    copies c = {ek_calloc((size_t)set->count + 1, sizeof *c.tensors),
+                ek_calloc((size_t)set->count + 1, sizeof *c.sent)};
+    int rc = c.tensors && c.sent ? 0 : ek_error_pending();
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
+    for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++) {
+        rc = allocate_group(set, set->devs[d], 0, set->parameters, (ek_dtype)dtype, c.tensors);
+        if (rc >= 0)
+            rc = allocate_group(set, set->devs[d], set->parameters, set->count, (ek_dtype)dtype,
+                                c.tensors);
+    }
+    ek_memory_set_category(before);
+    if (rc >= 0) {
+        set->copies[d] = c;
+        return 0;
+    }
+    for (int i = 0; c.tensors && i < set->count; i++)
+        ek_object_release(c.tensors[i]);
+    free(c.tensors);
+    free(c.sent);
+    return rc;
+}
+
+static bool is_stale(const ek_replica_set *set, int d, int i)
+{
+    const ek_tensor *source = set->sources[i];
+    const sent *s = &set->copies[d].sent[i];
+    bool own_buffer = i >= set->parameters && !set->broadcast_buffers && !source->requires_grad;
+    if (!s->version || own_buffer)
+        return !s->version;
+    return s->version != source->version || s->source != ek_tensor_version(source) ||
+           s->replica != ek_tensor_version(set->copies[d].tensors[i]);
+}
+
+/* Sends what is stale to device d. Older graphs that saved the replica's tensors err from now on.
+ */
+static int refresh(ek_replica_set *set, int d)
+{
+    copies *c = &set->copies[d];
+    ek_tensor **to = ek_calloc(2 * (size_t)set->count + 1, sizeof(ek_tensor *));
+    if (!to)
+        return ek_error_pending();
+    ek_tensor **from = to + set->count;
+    int count = 0;
+    for (int i = 0; i < set->count; i++) {
+        if (!is_stale(set, d, i))
+            continue;
+        to[count] = c->tensors[i];
+        from[count++] = set->sources[i];
+    }
+    int rc = ek_comm_copy_list(to, from, count);
+    for (int i = 0, next = 0; i < set->count && next < count; i++) {
+        if (c->tensors[i] != to[next])
+            continue;
+        sent *s = &c->sent[i];
+        ek_tensor_written(to[next++], "broadcast");
+        ek_object_release(s->version);
+        s->version = rc < 0 ? NULL : ek_object_retain(set->sources[i]->version);
+        s->source = ek_tensor_version(set->sources[i]);
+        s->replica = ek_tensor_version(c->tensors[i]);
+    }
+    free(to);
+    if (rc < 0)
+        ek_error_prefix("sending parameters to %s", set->devs[d]->name);
+    return rc;
+}
+
+static int refresh_part(void *user, int index)
+{
+    return refresh(user, index + 1);
+}
+
+static int refresh_all(ek_replica_set *set, int count)
+{
+    size_t nbytes = 0;
+    for (int d = 1; d < count; d++) {
+        EK_TRY(allocate(set, d));
+        for (int i = 0; i < set->count; i++)
+            if (is_stale(set, d, i))
+                nbytes += ek_comm_nbytes(set->sources[i]);
+    }
+    if (nbytes >= WORKER_BYTES)
+        return ek_gang_run(set->devs + 1, count - 1, refresh_part, set, NULL);
+    for (int d = 1; d < count && nbytes > 0; d++)
+        EK_TRY(refresh(set, d));
+    return 0;
+}
+
+/* ---- handles and nodes of one forward ---- */
+
+/* handles[d * set->count + i], in the scope. The first replica's buffers are the module's own. */
+static int make_handles(const ek_replica_set *set, int count, ek_tensor **handles)
+{
+    for (int d = 0; d < count; d++) {
+        for (int i = 0; i < set->count; i++) {
+            ek_tensor *source = set->sources[i];
+            ek_tensor **handle = &handles[d * set->count + i];
+            if (d == 0 && i >= set->parameters && !source->requires_grad)
+                *handle = source;
+            else
+                *handle = ek_tensor_alias(d == 0 ? source : set->copies[d].tensors[i]);
+            if (!*handle)
+                return ek_error_pending();
+        }
+    }
+    return 0;
+}
+
+/* Records one bucket: the entries indices[0 .. n). `work` has room for n * (count + 1) handles. */
+static int record_bucket(const ek_replica_set *set, int count, ek_tensor *const *handles,
+                         const int *indices, int n, ek_tensor **work)
+{
+    ek_tensor **out = work + n;
+    for (int k = 0; k < n; k++) {
+        work[k] = set->sources[indices[k]];
+        for (int d = 0; d < count; d++)
+            out[d * n + k] = handles[d * set->count + indices[k]];
+    }
+    return ek_comm_record_broadcast(set->devs[0], work, n, set->devs, count, out);
+}
+
+static int record_dtype(const ek_replica_set *set, int count, ek_tensor *const *handles,
+                        ek_dtype dtype, int *indices, ek_tensor **work)
+{
+    size_t nbytes = 0, limit = FIRST_BUCKET_BYTES;
+    int n = 0;
+    for (int i = set->count - 1; i >= 0; i--) {
+        if (!set->sources[i]->requires_grad || set->sources[i]->dtype != dtype)
+            continue;
+        indices[n++] = i;
+        nbytes += ek_comm_nbytes(set->sources[i]);
+        if (nbytes < limit)
+            continue;
+        EK_TRY(record_bucket(set, count, handles, indices, n, work));
+        nbytes = 0;
+        n = 0;
+        limit = BUCKET_BYTES;
+    }
+    return n ? record_bucket(set, count, handles, indices, n, work) : 0;
+}
+
+static int record(const ek_replica_set *set, int count, ek_tensor *const *handles)
+{
+    if (!ek_grad_enabled())
+        return 0;
+    int *indices = ek_calloc((size_t)set->count + 1, sizeof *indices);
+    ek_tensor **work = ek_calloc((size_t)set->count * (size_t)(count + 1) + 1, sizeof(ek_tensor *));
+    int rc = indices && work ? 0 : ek_error_pending();
+    for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
+        rc = record_dtype(set, count, handles, (ek_dtype)dtype, indices, work);
+    free(indices);
+    free(work);
+    return rc;
+}
+
+/* ---- the set ---- */
+
+ek_replica_set *ek_replica_set_new(ek_module *module, ek_dev *const *devs, int devices,
+                                   bool broadcast_buffers)
+{
+    ek_replica_set *set = ek_calloc(1, sizeof *set);
+    if (!set)
+        return NULL;
+    set->module = module;
+    set->devices = devices;
+    set->broadcast_buffers = broadcast_buffers;
+    memcpy(set->devs, devs, (size_t)devices * sizeof *devs);
+    return set;
+}
+
+void ek_replica_set_free(ek_replica_set *set)
+{
+    if (!set)
+        return;
+    forget(set);
+    free(set);
+}
+
+int ek_replica_set_make(ek_replica_set *set, int count, ek_module **replicas)
+{
+    EK_TRY(look_at_module(set));
+    EK_TRY(refresh_all(set, count));
+    ek_tensor **handles = ek_calloc((size_t)set->count * (size_t)count + 1, sizeof(ek_tensor *));
+    if (!handles)
+        return ek_error_pending();
+    int rc = make_handles(set, count, handles);
+    if (rc >= 0)
+        rc = record(set, count, handles);
+    int made = 0;
+    while (made < count && rc >= 0) {
+        replicas[made] = ek_module_copy_with(set->module, set->sources,
+                                             handles + (ptrdiff_t)made * set->count, set->count);
+        rc = replicas[made] ? 0 : ek_error_pending();
+        made += rc >= 0;
+    }
+    while (rc < 0 && made > 0)
+        ek_module_free(replicas[--made]);
+    free(handles);
+    return rc < 0 ? rc : 0;
+}
+
+typedef struct home {
+    const ek_dev *dev;
+    const char *kind;
+} home;
+
+static int check_tensor(const char *path, ek_tensor *tensor, void *user)
+{
+    const home *h = user;
+    if (ek_tensor_dev(tensor) == h->dev)
+        return 0;
+    return EK_FAIL(EK_E_DEVICE,
+                   "the module must have its parameters and buffers on device %s (device_ids[0]), "
+                   "but %s \"%s\" is on device %s",
+                   h->dev->name, h->kind, path, ek_tensor_dev(tensor)->name);
+}
+
+int ek_check_home(ek_module *module, const ek_dev *dev)
+{
+    home h = {dev, "parameter"};
+    EK_TRY(ek_module_parameters(module, check_tensor, &h));
+    h.kind = "buffer";
+    return ek_module_buffers(module, check_tensor, &h);
+}

@@ -1,0 +1,30 @@
+/* replica_set.h: replicas whose memory persists between forwards.
+ *
+ * For each device but the first the set keeps a copy of the module's parameters and buffers, one
+ * slab per dtype, and sends only what was written since it was sent last. Every forward gets new
+ * module structs and new tensor handles, and in gradient mode the nodes that bring gradients back:
+ * one per bucket, in reverse order of registration, so that the first gradients that are ready are
+ * reduced while the others are computed. Not to be used by two threads at the same time. */
+#ifndef EK_PARALLEL_REPLICA_SET_H
+#define EK_PARALLEL_REPLICA_SET_H
+
+#include "core/device.h"
+#include "evenkeel/module.h"
+
+typedef struct ek_replica_set ek_replica_set;
+
+/* `module` is borrowed; devs[0] is where it lies. With broadcast_buffers the first replica's
+ * buffers are everyone's at each forward, else each replica goes on with its own. NULL with an
+ * error. */
+ek_replica_set *ek_replica_set_new(ek_module *module, ek_dev *const *devs, int devices,
+                                   bool broadcast_buffers);
+void ek_replica_set_free(ek_replica_set *set);
+
+/* Makes replicas for the first `count` devices, each to be freed with ek_module_free. Where it
+ * fails there are none. */
+int ek_replica_set_make(ek_replica_set *set, int count, ek_module **replicas);
+
+/* 0, or EK_E_DEVICE with the first parameter or buffer that isn't on `dev`. */
+int ek_check_home(ek_module *module, const ek_dev *dev);
+
+#endif

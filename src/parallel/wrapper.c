@@ -1,0 +1,224 @@
+/* wrapper.c: what the data-parallel wrappers share. */
+#include "parallel/wrapper.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/chunks.h"
+#include "comm/lists.h"
+#include "comm/nest.h"
+#include "nn/module_members.h"
+#include "parallel/home.h"
+
+/* ---- making ---- */
+
+/* The devices to use: those given, checked, or all accelerators. */
+static int choose_devices(const char *what, const ek_device_list *given, ek_wrapper *wrapper)
+{
+    wrapper->devices = *given;
+    if (given->count == 0) {
+        ek_device_kind kind = ek_default_device_kind();
+        if (ek_device_count(kind) > 0)
+            wrapper->devices = ek_devices(kind, 0);
+        if (wrapper->devices.count == 0)
+            return ek_error_status();
+    }
+    EK_TRY(ek_comm_devices(what, &wrapper->devices, wrapper->devs));
+    for (int i = 0; i < wrapper->devices.count; i++)
+        for (int j = 0; j < i; j++)
+            if (wrapper->devs[i] == wrapper->devs[j])
+                return EK_FAIL(EK_E_INVALID, "%s: %s stands twice in device_ids", what,
+                               wrapper->devs[i]->name);
+    return 0;
+}
+
+static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
+{
+    int count = wrapper->devices.count;
+    ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
+    EK_TRY(ek_module_to_device(wrapper->child, home));
+    EK_TRY(ek_home_parameters(wrapper->child));
+    if (count < 2)
+        return 0;
+    wrapper->replicas = ek_replica_set_new(wrapper->child, wrapper->devs, count, broadcast_buffers);
+    return wrapper->replicas ? 0 : ek_error_pending();
+}
+
+ek_wrapper *ek_wrapper_new(const ek_module_type *type, ek_module *child,
+                           const ek_device_list *devices, int dim, ek_split_policy split,
+                           bool broadcast_buffers)
+{
+    if (!child) {
+        EK_FAIL(EK_E_INVALID, "%s: module is NULL", type->name);
+        return NULL;
+    }
+    ek_wrapper *wrapper = (ek_wrapper *)ek_module_new(type);
+    if (!wrapper || ek_register_module(&wrapper->module, "", &wrapper->child, child) < 0) {
+        if (!wrapper)
+            ek_module_free(child);
+        ek_module_free(wrapper ? &wrapper->module : NULL);
+        return NULL;
+    }
+    wrapper->dim = dim;
+    wrapper->split = split;
+    wrapper->module.training = child->training;
+    int rc = 0;
+    if (split != EK_SPLIT_CHUNK && split != EK_SPLIT_EVEN)
+        rc = EK_FAIL(EK_E_INVALID, "%s: %d is no split policy", type->name, (int)split);
+    if (rc >= 0)
+        rc = choose_devices(type->name, devices, wrapper);
+    if (rc >= 0)
+        rc = settle(wrapper, broadcast_buffers);
+    if (rc < 0) {
+        ek_module_free(&wrapper->module);
+        return NULL;
+    }
+    return wrapper;
+}
+
+void ek_wrapper_destroy(ek_module *module)
+{
+    ek_replica_set_free(((ek_wrapper *)module)->replicas);
+}
+
+ek_module *ek_data_parallel_module(ek_module *data_parallel)
+{
+    if (data_parallel && data_parallel->type->destroy == ek_wrapper_destroy)
+        return ((ek_wrapper *)data_parallel)->child;
+    EK_FAIL(EK_E_INVALID, "%s is no data-parallel wrapper",
+            data_parallel ? data_parallel->type->name : "NULL");
+    return NULL;
+}
+
+/* ---- plain calls ---- */
+
+bool ek_wrapper_is_plain(const ek_wrapper *wrapper)
+{
+    return !wrapper->replicas || wrapper->module.is_replica;
+}
+
+/* On one device; what is scattered comes together. */
+static ek_value together(ek_value value, ek_device device, int dim)
+{
+    if (!value.per_device)
+        return ek_nest_to_device(value, device);
+    ek_value items[EK_MAX_DEVICES];
+    int count = ek_value_length(value);
+    if (count < 1 || count > EK_MAX_DEVICES) {
+        EK_FAIL(EK_E_SHAPE, "a scattered list of %d elements", count);
+        return ek_value_error();
+    }
+    for (int i = 0; i < count; i++)
+        items[i] = ek_value_at(value, i);
+    return count == 1 ? ek_nest_to_device(items[0], device)
+                      : ek_gather_value(items, count, device, dim);
+}
+
+ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args)
+{
+    /* A replica's inputs were moved by whoever called it. */
+    if (wrapper->module.is_replica)
+        return ek_module_forward(wrapper->child, args);
+    ek_device device = wrapper->devices.count ? wrapper->devices.devices[0] : ek_cpu();
+    ek_value *inputs = ek_calloc((size_t)args->count + 1, sizeof *inputs);
+    ek_value output = ek_value_error();
+    bool failed = !inputs;
+    for (int i = 0; i < args->count && !failed; i++) {
+        inputs[i] = together(args->inputs[i], device, wrapper->dim);
+        failed = inputs[i].kind == EK_VALUE_ERROR;
+    }
+    if (!failed)
+        output = ek_module_forward(wrapper->child,
+                                   &(const ek_args){inputs, args->count,
+                                                    ek_nest_to_device(args->keywords, device)});
+    free(inputs);
+    return output;
+}
+
+/* ---- calls of several devices ---- */
+
+/* Chunk sizes where they aren't torch.chunk's: returns how many, 0 for the default. */
+static int even_sizes(const ek_wrapper *wrapper, ek_value nest, int64_t *sizes)
+{
+    ek_nest_survey survey = {.size = -1};
+    EK_TRY(ek_nest_look(nest, wrapper->dim, &survey));
+    if (wrapper->split != EK_SPLIT_EVEN || survey.size <= 0 || survey.parts > 0)
+        return 0;
+    int count = wrapper->devices.count;
+    if (survey.size < count)
+        count = (int)survey.size;
+    for (int i = 0; i < count; i++)
+        sizes[i] = survey.size / count + (i < survey.size % count);
+    return count;
+}
+
+/* Lays the parts' lists of inputs out as arguments. */
+static int lay_out(const ek_value *parts, int count, int inputs, ek_wrapper_call *call)
+{
+    call->inputs = ek_calloc((size_t)(count * inputs) + 1, sizeof *call->inputs);
+    if (!call->inputs)
+        return ek_error_pending();
+    for (int p = 0; p < count; p++) {
+        ek_value *own = call->inputs + (ptrdiff_t)p * inputs;
+        ek_value list = ek_value_at(parts[p], 0);
+        for (int i = 0; i < inputs; i++)
+            own[i] = ek_value_at(list, i);
+        call->args[p] = (ek_args){own, inputs, ek_value_at(parts[p], 1)};
+    }
+    call->parts = count;
+    return 0;
+}
+
+int ek_wrapper_scatter(const ek_wrapper *wrapper, const ek_args *args, ek_wrapper_call *call)
+{
+    *call = (ek_wrapper_call){0};
+    if (args->count == 0 && ek_value_length(args->keywords) == 0) {
+        call->parts = 1;
+        return 0;
+    }
+    /* Inputs and keywords are one nest, so that they have one number of chunks. */
+    ek_value nest = EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
+    if (nest.kind == EK_VALUE_ERROR)
+        return ek_error_pending();
+    int64_t sizes[EK_MAX_DEVICES];
+    int even = even_sizes(wrapper, nest, sizes);
+    EK_TRY(even);
+    ek_device_list devices = wrapper->devices;
+    if (even)
+        devices.count = even;
+    ek_value parts[EK_MAX_DEVICES];
+    int count = ek_scatter_value(nest, &devices, even ? sizes : NULL, wrapper->dim, parts);
+    EK_TRY(count);
+    return lay_out(parts, count, args->count, call);
+}
+
+void ek_wrapper_call_end(ek_wrapper_call *call)
+{
+    free(call->inputs);
+    *call = (ek_wrapper_call){0};
+}
+
+int ek_wrapper_replicate(ek_wrapper *wrapper, int count, ek_module **modules)
+{
+    if (count > 1)
+        return ek_replica_set_make(wrapper->replicas, count, modules);
+    modules[0] = ek_module_retain(wrapper->child);
+    return 0;
+}
+
+int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs)
+{
+    ek_wrapper_call call;
+    ek_module *modules[EK_MAX_DEVICES];
+    EK_TRY(ek_check_home(wrapper->child, wrapper->devs[0]));
+    EK_TRY(ek_wrapper_scatter(wrapper, args, &call));
+    int parts = call.parts;
+    int rc = ek_wrapper_replicate(wrapper, parts, modules);
+    if (rc >= 0) {
+        rc = ek_parallel_apply(modules, call.args, parts, &wrapper->devices, outputs);
+        for (int i = 0; i < parts; i++)
+            ek_module_free(modules[i]);
+    }
+    ek_wrapper_call_end(&call);
+    return rc < 0 ? rc : parts;
+}

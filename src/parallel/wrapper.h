@@ -1,0 +1,57 @@
+/* wrapper.h: what the data-parallel wrappers share, those of balance included.
+ *
+ * A wrapper is a module with one child, registered under the empty name, so that parameter paths
+ * are the child's own. A replica of a wrapper (a wrapper within a wrapper), and one without several
+ * devices, calls its child plainly. */
+#ifndef EK_PARALLEL_WRAPPER_H
+#define EK_PARALLEL_WRAPPER_H
+
+#include "core/device.h"
+#include "evenkeel/parallel.h"
+#include "parallel/replica_set.h"
+
+/* The first member of every wrapper's struct. */
+typedef struct ek_wrapper {
+    ek_module module;
+    ek_module *child;
+    ek_device_list devices; /* empty: a plain call on cpu */
+    ek_dev *devs[EK_MAX_DEVICES];
+    int dim;
+    ek_split_policy split;
+    ek_replica_set *replicas; /* NULL without several devices */
+} ek_wrapper;
+
+/* One call, cut for the devices. All zero is an empty one. */
+typedef struct ek_wrapper_call {
+    int parts; /* devices that take part: the first ones */
+    ek_args args[EK_MAX_DEVICES];
+    ek_value *inputs; /* memory of args[].inputs */
+} ek_wrapper_call;
+
+/* A wrapper of this type (whose `destroy` must be ek_wrapper_destroy) around `child`, which it owns
+ * from now on, also where this fails. Moves the child to the first device and its parameters into
+ * slabs. */
+ek_wrapper *ek_wrapper_new(const ek_module_type *type, ek_module *child,
+                           const ek_device_list *devices, int dim, ek_split_policy split,
+                           bool broadcast_buffers);
+void ek_wrapper_destroy(ek_module *module);
+
+/* True where a call is a plain call of the child. */
+bool ek_wrapper_is_plain(const ek_wrapper *wrapper);
+
+/* Calls the child itself on the first device: inputs are moved there, scattered ones joined. */
+ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args);
+
+/* Cuts the arguments of a call for the devices; without arguments there is one part. End every
+ * successful one with ek_wrapper_call_end. */
+int ek_wrapper_scatter(const ek_wrapper *wrapper, const ek_args *args, ek_wrapper_call *call);
+void ek_wrapper_call_end(ek_wrapper_call *call);
+
+/* Scatters, replicates, applies: writes one output per part and returns how many. */
+int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs);
+
+/* Writes the modules that the first `count` devices run: replicas, or the child itself where it is
+ * alone. Each is to be freed with ek_module_free. */
+int ek_wrapper_replicate(ek_wrapper *wrapper, int count, ek_module **modules);
+
+#endif
