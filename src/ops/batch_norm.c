@@ -128,11 +128,9 @@ static int normalize_backward(ek_node *node, ek_tensor *const *gradients, ek_ten
     statistics stats = {ek_node_saved(node, 2), ek_node_saved(node, 3)};
     ek_tensor *y_relu = attributes->relu ? ek_detach(ek_node_saved(node, 4)) : NULL;
     gradient_request request = {.want_dx = ek_node_needs(node, 0),
-                                .want_sums = ek_node_needs(node, 1) || ek_node_needs(node, 2)};
-    if (!ek_grad_enabled()) {
-        request.dw = ek_node_needs(node, 1) ? ek_node_destination(node, 1) : NULL;
-        request.db = ek_node_needs(node, 2) ? ek_node_destination(node, 2) : NULL;
-    }
+                                .want_sums = ek_node_needs(node, 1) || ek_node_needs(node, 2),
+                                .dw = ek_node_destination(node, 1),
+                                .db = ek_node_destination(node, 2)};
     norm_gradients result;
     EK_TRY(gradient(gradients[0], x, w, y_relu, stats, *attributes, request, &result));
     results[0] = result.dx;

@@ -31,20 +31,14 @@ static ek_tensor *sum_to_channels(ek_tensor *dy)
     return ek_sum(dy, .dims = {0, 2, 3}, .dim_count = 3);
 }
 
-/* A slot of the node's leaf to write into, where the result isn't differentiated again. */
-static ek_tensor *destination(ek_node *node, int input)
-{
-    return ek_grad_enabled() ? NULL : ek_node_destination(node, input);
-}
-
 static int conv_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const conv_attributes *attributes = ek_node_attributes(node);
     ek_tensor *dy = gradients[0];
     if (ek_node_needs(node, 1)) {
-        ek_tensor *dbias = ek_node_needs(node, 2) ? destination(node, 2) : NULL;
-        results[2] = dbias;
-        EK_TRY(run_weight_gradient(ek_node_saved(node, 0), dy, attributes, destination(node, 1),
+        results[2] = ek_node_destination(node, 2);
+        EK_TRY(run_weight_gradient(ek_node_saved(node, 0), dy, attributes,
+                                   ek_node_destination(node, 1),
                                    ek_node_needs(node, 2) ? &results[2] : NULL, &results[1]));
     } else if (ek_node_needs(node, 2)) {
         results[2] = sum_to_channels(dy);
@@ -62,7 +56,7 @@ static int input_gradient_backward(ek_node *node, ek_tensor *const *gradients, e
         results[0] = run_forward(gradients[0], ek_node_saved(node, 1), NULL, attributes);
     if (ek_node_needs(node, 1))
         EK_TRY(run_weight_gradient(gradients[0], ek_node_saved(node, 0), attributes,
-                                   destination(node, 1), NULL, &results[1]));
+                                   ek_node_destination(node, 1), NULL, &results[1]));
     return 0;
 }
 

@@ -180,11 +180,7 @@ static int sum_rows_into(ek_tensor *db, const ek_tensor *dy)
 static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     ek_tensor *dy = gradients[0];
-    ek_tensor *dw = NULL, *db = NULL;
-    if (!ek_grad_enabled()) {
-        dw = ek_node_needs(node, 1) ? ek_node_destination(node, 1) : NULL;
-        db = ek_node_needs(node, 2) ? ek_node_destination(node, 2) : NULL;
-    }
+    ek_tensor *dw = ek_node_destination(node, 1), *db = ek_node_destination(node, 2);
     if (ek_node_needs(node, 1)) {
         ek_tensor *x = ek_node_saved(node, 0);
         if (!x)
