@@ -1,0 +1,143 @@
+#include "common/args.h"
+
+#include <errno.h>
+#include <evenkeel/device.h>
+#include <evenkeel/status.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int parse_int(const arg_spec *arg, const char *text, char *error, size_t nbytes)
+{
+    char *end;
+
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end || errno || (double)value < arg->low || (double)value > arg->high) {
+        snprintf(error, nbytes, "--%s %s: a whole number from %.0f to %.0f is needed", arg->name,
+                 text, arg->low, arg->high);
+        return -1;
+    }
+    *(int64_t *)arg->value = value;
+    return 0;
+}
+
+static int parse_real(const arg_spec *arg, const char *text, char *error, size_t nbytes)
+{
+    char *end;
+    double value = strtod(text, &end);
+
+    if (end == text || *end || !(value >= arg->low && value <= arg->high)) {
+        snprintf(error, nbytes, "--%s %s: a number from %g to %g is needed", arg->name, text,
+                 arg->low, arg->high);
+        return -1;
+    }
+    *(double *)arg->value = value;
+    return 0;
+}
+
+static int parse_value(const arg_spec *arg, const char *text, char *error, size_t nbytes)
+{
+    switch (arg->kind) {
+    case ARG_INT:
+        return parse_int(arg, text, error, nbytes);
+    case ARG_REAL:
+        return parse_real(arg, text, error, nbytes);
+    case ARG_BYTES:
+        if (ek_parse_bytes(text, arg->value) == 0)
+            return 0;
+        ek_error_clear();
+        snprintf(error, nbytes, "--%s %s: bytes are needed, as in 67108864, 64M or 1.5G", arg->name,
+                 text);
+        return -1;
+    case ARG_TEXT:
+        *(const char **)arg->value = text;
+        return 0;
+    case ARG_SWITCH:
+        break;
+    }
+    *(bool *)arg->value = true;
+    return 0;
+}
+
+/* The option that `text` (after the dashes, `length` long) names. */
+static const arg_spec *find(const arg_spec *args, size_t count, const char *text, size_t length)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strlen(args[i].name) == length && strncmp(args[i].name, text, length) == 0)
+            return &args[i];
+    return NULL;
+}
+
+int args_parse(int argc, char **argv, const arg_spec *args, size_t count, char *error,
+               size_t nbytes)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *text = argv[i];
+        if (strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0)
+            return ARGS_HELP;
+        if (strncmp(text, "--", 2) != 0) {
+            snprintf(error, nbytes, "%s: only options (--name value) are taken; --help lists them",
+                     text);
+            return -1;
+        }
+        const char *equals = strchr(text, '=');
+        size_t length = equals ? (size_t)(equals - text) - 2 : strlen(text) - 2;
+        const arg_spec *arg = find(args, count, text + 2, length);
+        if (!arg) {
+            snprintf(error, nbytes, "%s: there is no such option; --help lists them", text);
+            return -1;
+        }
+        const char *value = equals ? equals + 1 : NULL;
+        if (arg->kind == ARG_SWITCH) {
+            if (value) {
+                snprintf(error, nbytes, "%s: --%s takes no value", text, arg->name);
+                return -1;
+            }
+        } else if (!value) {
+            if (i + 1 == argc) {
+                snprintf(error, nbytes, "--%s: its value (%s) is missing", arg->name,
+                         arg->placeholder);
+                return -1;
+            }
+            value = argv[++i];
+        }
+        if (parse_value(arg, value, error, nbytes) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void print_default(FILE *stream, const arg_spec *arg)
+{
+    switch (arg->kind) {
+    case ARG_INT:
+        if (*(int64_t *)arg->value)
+            fprintf(stream, " (%" PRId64 ")", *(int64_t *)arg->value);
+        break;
+    case ARG_REAL:
+        fprintf(stream, " (%g)", *(double *)arg->value);
+        break;
+    case ARG_TEXT:
+        if (*(const char **)arg->value)
+            fprintf(stream, " (%s)", *(const char **)arg->value);
+        break;
+    case ARG_BYTES:
+    case ARG_SWITCH:
+        break;
+    }
+}
+
+void args_help(FILE *stream, const arg_spec *args, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        char left[64];
+        snprintf(left, sizeof(left), "--%s %s", args[i].name,
+                 args[i].kind == ARG_SWITCH ? "" : args[i].placeholder);
+        fprintf(stream, "  %-20s %s", left, args[i].help);
+        print_default(stream, &args[i]);
+        fputc('\n', stream);
+    }
+    fprintf(stream, "  %-20s %s\n", "--help", "this text");
+}
