@@ -59,6 +59,10 @@ START_TEST(channels_last_stays)
         ek_tensor_is_contiguous(ek_cat((ek_tensor *const[]){x, row_major}, 2, 1), EK_CONTIGUOUS));
     assert_close(ek_add(x, row_major), ek_mul_scalar(row_major, 2), 0, 0);
     ck_assert(ek_contiguous(x, EK_CHANNELS_LAST) == x);
+    /* What has gaps decides last. */
+    ek_tensor *gaps = ek_slice(ramp(EK_SHAPE(2, 3, 4, 10), EK_F32), 3, 0, 10, 2);
+    ck_assert(ek_tensor_is_contiguous(ek_add(gaps, x), EK_CHANNELS_LAST));
+    ck_assert(ek_tensor_is_contiguous(ek_add(gaps, bias), EK_CONTIGUOUS));
 }
 END_TEST
 
