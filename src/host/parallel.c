@@ -4,6 +4,12 @@
 
 #include <omp.h>
 
+int ek_parallel_cores(void)
+{
+    int cores = omp_get_num_procs();
+    return cores > 1 ? cores : 1;
+}
+
 int ek_parallel_threads(const ek_dev *dev)
 {
 #ifdef EK_SANITIZED_THREAD

@@ -22,9 +22,13 @@
 typedef void ek_parallel_body(void *context, int64_t begin, int64_t end);
 
 /* Runs body over [0, count), each index once, in contiguous parts of at least `grain` (except the
- * last), on the device's threads; inline where one part remains or a team is active already. */
+ * last), on the device's threads, in no more parts than threads; inline where one part remains or a
+ * team is active already. */
 void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
                      void *context);
+
+/* How many cores this process may use; at least 1. */
+int ek_parallel_cores(void);
 
 /* How many threads a team of the device has. */
 int ek_parallel_threads(const ek_dev *dev);

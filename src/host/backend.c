@@ -1,0 +1,112 @@
+/* backend.c: the CPU as `cpu`, plain memory, and as `host`, logical accelerators that share the
+ * cores. */
+#include "core/backend.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/device_spec.h"
+#include "core/thread.h"
+#include "host/dnn.h"
+#include "host/host.h"
+#include "host/parallel.h"
+
+/* The last device to close frees what they share. */
+static atomic_int open_devices;
+
+static int cpu_count(void)
+{
+    return 1;
+}
+
+static int cpu_open(ek_dev *dev)
+{
+    dev->threads = ek_parallel_cores();
+    atomic_fetch_add(&open_devices, 1);
+    return 0;
+}
+
+static int host_count(void)
+{
+    ek_device_spec spec;
+    EK_TRY(ek_host_spec(&spec));
+    return spec.count;
+}
+
+static int host_open(ek_dev *dev)
+{
+    ek_device_spec spec;
+    EK_TRY(ek_host_spec(&spec));
+    int share = ek_parallel_cores() / spec.count;
+    dev->threads = share > 1 ? share : 1;
+    dev->speed = spec.devices[dev->id.index].speed;
+    dev->allocator.stats.capacity = spec.devices[dev->id.index].capacity;
+    atomic_fetch_add(&open_devices, 1);
+    return 0;
+}
+
+static void device_close(ek_dev *dev)
+{
+    (void)dev;
+    if (atomic_fetch_sub(&open_devices, 1) == 1)
+        ek_dnn_shutdown();
+}
+
+static int thread_enter(ek_dev *dev)
+{
+    ek_parallel_enter(dev);
+    return 0;
+}
+
+static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
+{
+    (void)dev;
+    enum { ALIGNMENT = 64 };
+    *pointer = NULL;
+    if (nbytes <= SIZE_MAX - ALIGNMENT)
+        *pointer = aligned_alloc(ALIGNMENT, (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    return 0;
+}
+
+static void memory_free(ek_dev *dev, void *pointer, size_t nbytes)
+{
+    (void)dev, (void)nbytes;
+    free(pointer);
+}
+
+static int copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
+{
+    (void)to, (void)from;
+    if (nbytes)
+        memcpy(to_data, from_data, nbytes);
+    return 0;
+}
+
+const ek_backend ek_cpu_backend = {
+    .name = "cpu",
+    .kind = EK_CPU,
+    .device_count = cpu_count,
+    .device_open = cpu_open,
+    .device_close = device_close,
+    .thread_enter = thread_enter,
+    .memory_alloc = memory_alloc,
+    .memory_free = memory_free,
+    .copy = copy,
+    .host_memory = true,
+    .kernels = &ek_host_kernels,
+};
+
+const ek_backend ek_host_backend = {
+    .name = "host",
+    .kind = EK_HOST,
+    .device_count = host_count,
+    .device_open = host_open,
+    .device_close = device_close,
+    .thread_enter = thread_enter,
+    .memory_alloc = memory_alloc,
+    .memory_free = memory_free,
+    .copy = copy,
+    .host_memory = true,
+    .kernels = &ek_host_kernels,
+};

@@ -1,0 +1,330 @@
+/* dnn_conv.c: convolution by oneDNN. Activations are channels-last; for weights the primitive
+ * chooses its own blocked layout, which costs a reorder per call and gains much more. */
+#include "host/dnn_plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "host/dnn.h"
+#include "host/parallel.h"
+#include "host/temporary.h"
+
+typedef struct arguments {
+    ek_conv_kind kind;
+    const ek_tensor *x, *w, *bias, *y;
+    const ek_conv_params *params;
+} arguments;
+
+static const char *const kind_names[] = {"convolution", "convolution's input gradient",
+                                         "convolution's weight gradient"};
+
+static int check(dnnl_status_t status, const arguments *a)
+{
+    if (status == dnnl_success)
+        return 0;
+    char x[200], w[200], y[200], what[700];
+    snprintf(what, sizeof what, "%s of %s with weights %s to %s", kind_names[a->kind],
+             ek_tensor_text(a->x, x), ek_tensor_text(a->w, w), ek_tensor_text(a->y, y));
+    return ek_dnn_check(status, what);
+}
+
+static dnnl_data_type_t type_of(ek_dtype dtype)
+{
+    return dtype == EK_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static dnnl_status_t describe_activation(dnnl_memory_desc_t *desc, const ek_tensor *tensor)
+{
+    dnnl_dims_t shape, stride;
+    memcpy(shape, tensor->shape, sizeof tensor->shape[0] * (size_t)tensor->ndim);
+    ek_channels_last_strides(tensor->ndim, tensor->shape, stride);
+    return dnnl_memory_desc_init_by_strides(desc, tensor->ndim, shape, type_of(tensor->dtype),
+                                            stride);
+}
+
+/* (groups,) outputs, inputs, window. Where the primitive may choose, the layout is left open. */
+static dnnl_status_t describe_weights(dnnl_memory_desc_t *desc, const ek_tensor *w, int64_t groups,
+                                      bool open)
+{
+    dnnl_dims_t shape, stride;
+    int64_t w_stride[EK_MAX_DIMS];
+    int ndim = 0;
+    if (ek_is_channels_last(w))
+        ek_channels_last_strides(w->ndim, w->shape, w_stride);
+    else
+        ek_row_major_strides(w->ndim, w->shape, w_stride);
+    if (groups > 1) {
+        shape[0] = groups;
+        stride[0] = w->shape[0] / groups * w_stride[0];
+        ndim = 1;
+    }
+    for (int i = 0; i < w->ndim; i++) {
+        shape[ndim + i] = i == 0 ? w->shape[0] / groups : w->shape[i];
+        stride[ndim + i] = w_stride[i];
+    }
+    ndim += w->ndim;
+    if (open)
+        return dnnl_memory_desc_init_by_tag(desc, ndim, shape, type_of(w->dtype),
+                                            dnnl_format_tag_any);
+    return dnnl_memory_desc_init_by_strides(desc, ndim, shape, type_of(w->dtype), stride);
+}
+
+/* The description that all of a convolution's primitives share. */
+typedef struct description {
+    dnnl_memory_desc_t x, w, bias, y;
+    dnnl_dims_t stride, dilation, padding_begin, padding_end;
+} description;
+
+static dnnl_status_t describe(description *d, const arguments *a)
+{
+    memset(d, 0, sizeof *d);
+    dnnl_status_t status = describe_activation(&d->x, a->x);
+    if (status == dnnl_success)
+        status = describe_activation(&d->y, a->y);
+    if (status == dnnl_success)
+        status = describe_weights(&d->w, a->w, a->params->groups, true);
+    if (status == dnnl_success && a->bias) {
+        dnnl_dims_t shape = {a->bias->shape[0]};
+        status = dnnl_memory_desc_init_by_tag(&d->bias, 1, shape, type_of(a->bias->dtype), dnnl_a);
+    }
+    for (int i = 0; i < a->params->dims; i++) {
+        int64_t window = (a->w->shape[2 + i] - 1) * a->params->dilation[i] + 1;
+        d->stride[i] = a->params->stride[i];
+        d->dilation[i] = a->params->dilation[i] - 1;
+        d->padding_begin[i] = a->params->padding[i];
+        /* The last window may end before the padding does: negative padding cuts. */
+        d->padding_end[i] = (a->y->shape[2 + i] - 1) * a->params->stride[i] + window -
+                            a->x->shape[2 + i] - a->params->padding[i];
+    }
+    return status;
+}
+
+static dnnl_status_t describe_operation(dnnl_convolution_desc_t *operation, const description *d,
+                                        ek_conv_kind kind)
+{
+    switch (kind) {
+    case EK_CONV_FORWARD:
+        return dnnl_dilated_convolution_forward_desc_init(operation, dnnl_forward_training,
+                                                          dnnl_convolution_direct, &d->x, &d->w,
+                                                          d->bias.ndims ? &d->bias : NULL, &d->y,
+                                                          d->stride, d->dilation, d->padding_begin,
+                                                          d->padding_end);
+    case EK_CONV_INPUT_GRADIENT:
+        return dnnl_dilated_convolution_backward_data_desc_init(operation, dnnl_convolution_direct,
+                                                                &d->x, &d->w, &d->y, d->stride,
+                                                                d->dilation, d->padding_begin,
+                                                                d->padding_end);
+    default:
+        return dnnl_dilated_convolution_backward_weights_desc_init(
+            operation, dnnl_convolution_direct, &d->x, &d->w, d->bias.ndims ? &d->bias : NULL,
+            &d->y, d->stride, d->dilation, d->padding_begin, d->padding_end);
+    }
+}
+
+/* Makes plan->primitive, or leaves it NULL where only the slow reference code is there. */
+static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
+                                     const_dnnl_primitive_attr_t attributes, const arguments *a)
+{
+    description d;
+    dnnl_convolution_desc_t forward_operation, operation;
+    dnnl_primitive_desc_t forward = NULL, chosen = NULL;
+    dnnl_status_t status = describe(&d, a);
+    if (status == dnnl_success)
+        status = describe_operation(&forward_operation, &d, EK_CONV_FORWARD);
+    if (status == dnnl_success)
+        status = dnnl_primitive_desc_create(&forward, &forward_operation, attributes, engine, NULL);
+    if (status == dnnl_success && a->kind == EK_CONV_FORWARD) {
+        chosen = forward;
+        forward = NULL;
+    } else if (status == dnnl_success) {
+        status = describe_operation(&operation, &d, a->kind);
+        if (status == dnnl_success)
+            status = dnnl_primitive_desc_create(&chosen, &operation, attributes, engine, forward);
+    }
+    const char *implementation = "ref";
+    if (status == dnnl_success)
+        status =
+            dnnl_primitive_desc_query(chosen, dnnl_query_impl_info_str, 0, (void *)&implementation);
+    if (status == dnnl_success && strncmp(implementation, "ref", 3) != 0) {
+        plan->x = d.x;
+        plan->y = d.y;
+        plan->bias = d.bias;
+        plan->w = *dnnl_primitive_desc_query_md(chosen,
+                                                a->kind == EK_CONV_WEIGHT_GRADIENT
+                                                    ? dnnl_query_diff_weights_md
+                                                    : dnnl_query_weights_md,
+                                                0);
+        plan->scratch = *dnnl_primitive_desc_query_md(chosen, dnnl_query_scratchpad_md, 0);
+        status = dnnl_primitive_create(&plan->primitive, chosen);
+    }
+    if (forward)
+        dnnl_primitive_desc_destroy(forward);
+    if (chosen)
+        dnnl_primitive_desc_destroy(chosen);
+    return status == dnnl_unimplemented ? dnnl_success : status;
+}
+
+static dnnl_status_t build_reorder(ek_dnn_plan *plan, dnnl_engine_t engine,
+                                   const_dnnl_primitive_attr_t attributes, const arguments *a)
+{
+    dnnl_status_t status = describe_weights(&plan->w_user, a->w, a->params->groups, false);
+    if (status != dnnl_success || dnnl_memory_desc_equal(&plan->w, &plan->w_user))
+        return status;
+    dnnl_primitive_desc_t chosen;
+    bool out = a->kind == EK_CONV_WEIGHT_GRADIENT;
+    status = dnnl_reorder_primitive_desc_create(&chosen, out ? &plan->w : &plan->w_user, engine,
+                                                out ? &plan->w_user : &plan->w, engine, attributes);
+    if (status != dnnl_success)
+        return status;
+    plan->reorder_scratch = *dnnl_primitive_desc_query_md(chosen, dnnl_query_scratchpad_md, 0);
+    status = dnnl_primitive_create(&plan->reorder, chosen);
+    dnnl_primitive_desc_destroy(chosen);
+    return status;
+}
+
+static int build(ek_dnn_plan *plan, dnnl_engine_t engine, const void *user)
+{
+    const arguments *a = user;
+    dnnl_primitive_attr_t attributes;
+    EK_TRY(check(dnnl_primitive_attr_create(&attributes), a));
+    dnnl_status_t status =
+        dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
+    if (status == dnnl_success)
+        status = build_primitive(plan, engine, attributes, a);
+    if (status == dnnl_success && plan->primitive)
+        status = build_reorder(plan, engine, attributes, a);
+    dnnl_primitive_attr_destroy(attributes);
+    return check(status, a);
+}
+
+/* ---- running ---- */
+
+enum { MAX_ARGS = 5 };
+
+static dnnl_status_t add_argument(dnnl_exec_arg_t *args, int *count, int name,
+                                  const dnnl_memory_desc_t *desc, void *data, dnnl_engine_t engine)
+{
+    dnnl_status_t status = dnnl_memory_create(&args[*count].memory, desc, engine, data);
+    if (status == dnnl_success)
+        args[(*count)++].arg = name;
+    return status;
+}
+
+static void free_arguments(dnnl_exec_arg_t *args, int count)
+{
+    for (int i = 0; i < count; i++)
+        dnnl_memory_destroy(args[i].memory);
+}
+
+static dnnl_status_t run_reorder(const ek_dnn_plan *plan, bool out, void *w_user, void *w,
+                                 void *scratch, dnnl_engine_t engine, dnnl_stream_t stream)
+{
+    dnnl_exec_arg_t args[MAX_ARGS];
+    int count = 0;
+    dnnl_status_t status = add_argument(args, &count, out ? DNNL_ARG_TO : DNNL_ARG_FROM,
+                                        &plan->w_user, w_user, engine);
+    if (status == dnnl_success)
+        status = add_argument(args, &count, out ? DNNL_ARG_FROM : DNNL_ARG_TO, &plan->w, w, engine);
+    if (status == dnnl_success && plan->reorder_scratch.ndims)
+        status = add_argument(args, &count, DNNL_ARG_SCRATCHPAD, &plan->reorder_scratch, scratch,
+                              engine);
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(plan->reorder, stream, count, args);
+    free_arguments(args, count);
+    return status;
+}
+
+static dnnl_status_t run_primitive(const ek_dnn_plan *plan, const arguments *a, void *w,
+                                   void *scratch, dnnl_engine_t engine, dnnl_stream_t stream)
+{
+    static const struct {
+        int x, w, bias, y;
+    } names[] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST},
+                 {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, 0, DNNL_ARG_DIFF_DST},
+                 {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_BIAS, DNNL_ARG_DIFF_DST}};
+    dnnl_exec_arg_t args[MAX_ARGS];
+    int count = 0;
+    dnnl_status_t status =
+        add_argument(args, &count, names[a->kind].x, &plan->x, ek_tensor_address(a->x), engine);
+    if (status == dnnl_success)
+        status = add_argument(args, &count, names[a->kind].w, &plan->w, w, engine);
+    if (status == dnnl_success && a->bias)
+        status = add_argument(args, &count, names[a->kind].bias, &plan->bias,
+                              ek_tensor_address(a->bias), engine);
+    if (status == dnnl_success)
+        status =
+            add_argument(args, &count, names[a->kind].y, &plan->y, ek_tensor_address(a->y), engine);
+    if (status == dnnl_success && plan->scratch.ndims)
+        status = add_argument(args, &count, DNNL_ARG_SCRATCHPAD, &plan->scratch, scratch, engine);
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(plan->primitive, stream, count, args);
+    free_arguments(args, count);
+    return status;
+}
+
+static size_t round_up(size_t nbytes)
+{
+    return (nbytes + 63) / 64 * 64;
+}
+
+static int run(ek_dev *dev, const ek_dnn_plan *plan, const arguments *a)
+{
+    /* Both primitives share the scratch, after each other. */
+    size_t w_nbytes = plan->reorder ? round_up(dnnl_memory_desc_get_size(&plan->w)) : 0;
+    size_t scratch_nbytes = dnnl_memory_desc_get_size(&plan->scratch);
+    size_t reorder_nbytes = dnnl_memory_desc_get_size(&plan->reorder_scratch);
+    size_t nbytes = w_nbytes + (scratch_nbytes > reorder_nbytes ? scratch_nbytes : reorder_nbytes);
+    dnnl_engine_t engine = ek_dnn_engine();
+    void *workspace = NULL;
+    if (!engine)
+        return ek_error_pending();
+    if (nbytes)
+        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    void *w_user = ek_tensor_address(a->w), *w = plan->reorder ? workspace : w_user;
+    void *scratch = (char *)workspace + w_nbytes;
+    bool gradient = a->kind == EK_CONV_WEIGHT_GRADIENT;
+
+    dnnl_stream_t stream;
+    dnnl_status_t status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
+    if (status == dnnl_success) {
+        if (plan->reorder && !gradient)
+            status = run_reorder(plan, false, w_user, w, scratch, engine, stream);
+        if (status == dnnl_success)
+            status = run_primitive(plan, a, w, scratch, engine, stream);
+        if (status == dnnl_success && plan->reorder && gradient)
+            status = run_reorder(plan, true, w_user, w, scratch, engine, stream);
+        dnnl_stream_destroy(stream);
+    }
+    if (nbytes)
+        ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
+    return check(status, a);
+}
+
+int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+{
+    arguments a = {.kind = kind, .x = x, .w = w, .bias = bias, .y = y, .params = params};
+    ek_dnn_key key = {.count = 0};
+    ek_dnn_key_add(&key, kind);
+    ek_dnn_key_add(&key, x->dtype);
+    ek_dnn_key_add(&key, ek_parallel_threads(dev));
+    ek_dnn_key_add(&key, bias != NULL);
+    ek_dnn_key_add(&key, params->groups);
+    ek_dnn_key_add(&key, x->ndim);
+    ek_dnn_key_add_array(&key, x->shape, x->ndim);
+    ek_dnn_key_add_array(&key, w->shape, w->ndim);
+    ek_dnn_key_add(&key, ek_is_channels_last(w));
+    ek_dnn_key_add_array(&key, y->shape, y->ndim);
+    ek_dnn_key_add_array(&key, params->stride, params->dims);
+    ek_dnn_key_add_array(&key, params->padding, params->dims);
+    ek_dnn_key_add_array(&key, params->dilation, params->dims);
+
+    ek_parallel_enter(dev);
+    ek_dnn_plan *plan = ek_dnn_plan_acquire(&key, build, &a);
+    if (!plan)
+        return ek_error_pending();
+    int rc = plan->primitive ? run(dev, plan, &a) : 0;
+    bool done = plan->primitive != NULL;
+    ek_dnn_plan_release(plan);
+    return rc < 0 ? rc : done;
+}

@@ -1,0 +1,37 @@
+/* gemm.h: batched matrix products on plain memory, for f32 (oneDNN's) and f64 (ours). */
+#ifndef EK_HOST_GEMM_H
+#define EK_HOST_GEMM_H
+
+#include "core/tensor.h"
+
+/* A batch of matrices; strides count elements and may be 0 for inputs. */
+typedef struct ek_matrices {
+    void *data;
+    int64_t batch_stride, row_stride, column_stride;
+} ek_matrices;
+
+typedef struct ek_gemm {
+    ek_dtype dtype; /* f32 or f64, of all three */
+    int64_t batch, n, m, k;
+    ek_matrices a, b, c; /* (n, k), (k, m), (n, m) */
+    bool accumulate;     /* c += a b instead of c = a b */
+} ek_gemm;
+
+int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm);
+
+/* The blocked product that serves what oneDNN doesn't. */
+int ek_gemm_blocked(ek_dev *dev, const ek_gemm *gemm);
+
+/* The innermost product of the blocked one: acc (rows, columns) row-major = a (k, rows) b (k,
+ * columns), both packed. */
+typedef struct ek_gemm_kernel {
+    int rows, columns;
+    void (*run)(int64_t k, const double *a, const double *b, double *acc);
+} ek_gemm_kernel;
+
+enum { EK_GEMM_MAX_ROWS = 12, EK_GEMM_MAX_COLUMNS = 16 };
+
+/* The best one for this processor. */
+const ek_gemm_kernel *ek_gemm_kernel_best(void);
+
+#endif

@@ -1,0 +1,94 @@
+/* matmul.c: batched matrix products with bias, over tensors of any strides. */
+#include "host/gemm.h"
+#include "host/host.h"
+#include "host/parallel.h"
+#include "host/temporary.h"
+
+/* out (B, n, m) = or += bias (m). */
+typedef struct bias_rows {
+    const ek_tensor *out;
+    const ek_tensor *bias;
+    bool add;
+} bias_rows;
+
+#define BIAS_ROWS(NAME, TYPE)                                                              \
+    static void NAME(const bias_rows *b, int64_t begin, int64_t end)                       \
+    {                                                                                      \
+        int64_t rows = b->out->shape[1], columns = b->out->shape[2];                       \
+        int64_t step = b->out->stride[2], bias_step = b->bias->stride[0];                  \
+        const TYPE *bias = ek_tensor_address(b->bias);                                     \
+        for (int64_t i = begin; i < end; i++) {                                            \
+            TYPE *row = (TYPE *)ek_tensor_address(b->out) + i / rows * b->out->stride[0] + \
+                        i % rows * b->out->stride[1];                                      \
+            if (b->add)                                                                    \
+                for (int64_t j = 0; j < columns; j++)                                      \
+                    row[j * step] += bias[j * bias_step];                                  \
+            else                                                                           \
+                for (int64_t j = 0; j < columns; j++)                                      \
+                    row[j * step] = bias[j * bias_step];                                   \
+        }                                                                                  \
+    }
+BIAS_ROWS(bias_rows_f32, float)
+BIAS_ROWS(bias_rows_f64, double)
+
+static void bias_part(void *context, int64_t begin, int64_t end)
+{
+    const bias_rows *b = context;
+    if (b->out->dtype == EK_F32)
+        bias_rows_f32(b, begin, end);
+    else
+        bias_rows_f64(b, begin, end);
+}
+
+static ek_matrices matrices_of(const ek_tensor *tensor)
+{
+    return (ek_matrices){ek_tensor_address(tensor), tensor->stride[0], tensor->stride[1],
+                         tensor->stride[2]};
+}
+
+/* In f32 and back. */
+static int matmul_bf16(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                       const ek_tensor *bias, bool accumulate)
+{
+    ek_temporary sum, a, b, c;
+    ek_temporary_none(&sum), ek_temporary_none(&a), ek_temporary_none(&b), ek_temporary_none(&c);
+    int rc;
+    EK_TRY_GOTO(ek_temporary_new(&sum, dev, out, EK_F32, false), rc, done);
+    if (accumulate)
+        EK_TRY_GOTO(ek_host_copy(dev, &sum.tensor, out), rc, done);
+    EK_TRY_GOTO(ek_temporary_copy(&a, dev, x, EK_F32, false), rc, done);
+    EK_TRY_GOTO(ek_temporary_copy(&b, dev, y, EK_F32, false), rc, done);
+    if (bias)
+        EK_TRY_GOTO(ek_temporary_copy(&c, dev, bias, EK_F32, false), rc, done);
+    EK_TRY_GOTO(ek_host_matmul(dev, &sum.tensor, &a.tensor, &b.tensor, bias ? &c.tensor : NULL,
+                               accumulate),
+                rc, done);
+    rc = ek_host_copy(dev, out, &sum.tensor);
+done:
+    ek_temporary_free(&c), ek_temporary_free(&b), ek_temporary_free(&a), ek_temporary_free(&sum);
+    return rc;
+}
+
+int ek_host_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                   const ek_tensor *bias, bool accumulate)
+{
+    ek_gemm gemm = {.dtype = out->dtype,
+                    .batch = out->shape[0],
+                    .n = out->shape[1],
+                    .m = out->shape[2],
+                    .k = x->shape[2],
+                    .accumulate = accumulate};
+    if (gemm.batch == 0 || gemm.n == 0 || gemm.m == 0)
+        return 0;
+    if (out->dtype == EK_BF16)
+        return matmul_bf16(dev, out, x, y, bias, accumulate);
+    gemm.a = matrices_of(x);
+    gemm.b = matrices_of(y);
+    gemm.c = matrices_of(out);
+    if (bias) {
+        bias_rows rows = {out, bias, accumulate};
+        ek_parallel_for(dev, gemm.batch * gemm.n, 1 + 16384 / gemm.m, bias_part, &rows);
+        gemm.accumulate = true;
+    }
+    return ek_gemm_run(dev, &gemm);
+}
