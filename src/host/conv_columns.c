@@ -1,0 +1,261 @@
+/* conv_columns.c: convolution as matrix products over columns (im2col), channels-last.
+ *
+ * A row stands for one output position: the K = taps * C / groups inputs under its window, channels
+ * innermost, as in the weights (O, K). Rows are made, multiplied and dropped in chunks of a fixed
+ * size. */
+#include "host/conv.h"
+
+#include <string.h>
+
+#include "host/parallel.h"
+
+enum { CHUNK_NBYTES = 2 << 20 };
+
+typedef struct geometry {
+    int64_t in[3], out[3], window[3], stride[3], padding[3], dilation[3];
+    int64_t samples, channels, outputs, groups;
+    int64_t group_channels, group_outputs;
+    int64_t taps, k, positions; /* of one output plane */
+    ek_dtype dtype;
+    size_t size;    /* bytes of an element */
+    bool pointwise; /* rows are x's own */
+} geometry;
+
+static geometry geometry_of(const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                            const ek_conv_params *params)
+{
+    geometry g = {.samples = x->shape[0],
+                  .channels = x->shape[1],
+                  .outputs = w->shape[0],
+                  .groups = params->groups,
+                  .group_channels = w->shape[1],
+                  .group_outputs = w->shape[0] / params->groups,
+                  .taps = 1,
+                  .positions = 1,
+                  .dtype = x->dtype,
+                  .size = ek_dtype_size(x->dtype),
+                  .pointwise = true};
+    for (int i = 0; i < 3; i++) {
+        int d = i - (3 - params->dims); /* missing dimensions come first, with size 1 */
+        g.in[i] = d < 0 ? 1 : x->shape[2 + d];
+        g.out[i] = d < 0 ? 1 : y->shape[2 + d];
+        g.window[i] = d < 0 ? 1 : w->shape[2 + d];
+        g.stride[i] = d < 0 ? 1 : params->stride[d];
+        g.padding[i] = d < 0 ? 0 : params->padding[d];
+        g.dilation[i] = d < 0 ? 1 : params->dilation[d];
+        g.taps *= g.window[i];
+        g.positions *= g.out[i];
+        g.pointwise = g.pointwise && g.window[i] == 1 && g.stride[i] == 1 && g.padding[i] == 0;
+    }
+    g.k = g.taps * g.group_channels;
+    return g;
+}
+
+/* A chunk of rows of one group. */
+typedef struct chunk {
+    const geometry *g;
+    char *x; /* (samples, in, channels), at the group's first channel */
+    char *columns;
+    int64_t first; /* row */
+    int64_t count;
+} chunk;
+
+/* Where tap (i, j, l) of a row reads, in positions of the input plane; -1 in the padding. */
+static int64_t tap_position(const geometry *g, const int64_t at[3], int64_t tap)
+{
+    int64_t index[3] = {tap / (g->window[1] * g->window[2]), tap / g->window[2] % g->window[1],
+                        tap % g->window[2]};
+    int64_t position = 0;
+    for (int i = 0; i < 3; i++) {
+        int64_t p = at[i] * g->stride[i] - g->padding[i] + index[i] * g->dilation[i];
+        if (p < 0 || p >= g->in[i])
+            return -1;
+        position = position * g->in[i] + p;
+    }
+    return position;
+}
+
+static int64_t row_at(const geometry *g, int64_t row, int64_t at[3])
+{
+    int64_t position = row % g->positions;
+    at[2] = position % g->out[2];
+    at[1] = position / g->out[2] % g->out[1];
+    at[0] = position / g->out[2] / g->out[1];
+    return row / g->positions;
+}
+
+static void gather_rows(void *context, int64_t begin, int64_t end)
+{
+    const chunk *c = context;
+    const geometry *g = c->g;
+    size_t nbytes = (size_t)g->group_channels * g->size;
+    int64_t plane = g->in[0] * g->in[1] * g->in[2];
+    char *to = c->columns + (size_t)(begin * g->k) * g->size;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t at[3], sample = row_at(g, c->first + i, at);
+        for (int64_t tap = 0; tap < g->taps; tap++, to += nbytes) {
+            int64_t position = tap_position(g, at, tap);
+            if (position < 0)
+                memset(to, 0, nbytes);
+            else
+                memcpy(to, c->x + (size_t)((sample * plane + position) * g->channels) * g->size,
+                       nbytes);
+        }
+    }
+}
+
+/* The adjoint: adds columns to x. Parts are blocks of channels, so that no two meet. */
+enum { SCATTER_CHANNELS = 16 };
+
+#define SCATTER(NAME, TYPE)                                                                    \
+    static void NAME(const chunk *c, int64_t channel, int64_t count)                           \
+    {                                                                                          \
+        const geometry *g = c->g;                                                              \
+        int64_t plane = g->in[0] * g->in[1] * g->in[2];                                        \
+        const TYPE *from = (const TYPE *)c->columns + channel;                                 \
+        for (int64_t i = 0; i < c->count; i++) {                                               \
+            int64_t at[3], sample = row_at(g, c->first + i, at);                               \
+            for (int64_t tap = 0; tap < g->taps; tap++, from += g->group_channels) {           \
+                int64_t position = tap_position(g, at, tap);                                   \
+                if (position < 0)                                                              \
+                    continue;                                                                  \
+                TYPE *to = (TYPE *)c->x + (sample * plane + position) * g->channels + channel; \
+                for (int64_t j = 0; j < count; j++)                                            \
+                    to[j] += from[j];                                                          \
+            }                                                                                  \
+        }                                                                                      \
+    }
+SCATTER(scatter_f32, float)
+SCATTER(scatter_f64, double)
+
+static void scatter_rows(void *context, int64_t begin, int64_t end)
+{
+    const chunk *c = context;
+    int64_t first = begin * SCATTER_CHANNELS, last = end * SCATTER_CHANNELS;
+    if (last > c->g->group_channels)
+        last = c->g->group_channels;
+    if (c->g->dtype == EK_F32)
+        scatter_f32(c, first, last - first);
+    else
+        scatter_f64(c, first, last - first);
+}
+
+/* ---- bias ---- */
+
+typedef struct bias_job {
+    const geometry *g;
+    void *bias, *y;
+} bias_job;
+
+#define BIAS(NAME, TYPE)                                                                       \
+    static void NAME##_spread(const bias_job *job, int64_t begin, int64_t end)                 \
+    {                                                                                          \
+        int64_t outputs = job->g->outputs;                                                     \
+        for (int64_t row = begin; row < end; row++)                                            \
+            memcpy((TYPE *)job->y + row * outputs, job->bias, (size_t)outputs * sizeof(TYPE)); \
+    }                                                                                          \
+    static void NAME##_sum(const bias_job *job, int64_t begin, int64_t end)                    \
+    {                                                                                          \
+        const geometry *g = job->g;                                                            \
+        for (int64_t o = begin; o < end; o++) {                                                \
+            double sum = 0;                                                                    \
+            for (int64_t row = 0; row < g->samples * g->positions; row++)                      \
+                sum += ((const TYPE *)job->y)[row * g->outputs + o];                           \
+            ((TYPE *)job->bias)[o] = (TYPE)sum;                                                \
+        }                                                                                      \
+    }
+BIAS(bias_f32, float)
+BIAS(bias_f64, double)
+
+static void bias_spread(void *context, int64_t begin, int64_t end)
+{
+    const bias_job *job = context;
+    (job->g->dtype == EK_F32 ? bias_f32_spread : bias_f64_spread)(job, begin, end);
+}
+
+static void bias_sum(void *context, int64_t begin, int64_t end)
+{
+    const bias_job *job = context;
+    (job->g->dtype == EK_F32 ? bias_f32_sum : bias_f64_sum)(job, begin, end);
+}
+
+/* ---- the three products ---- */
+
+static int multiply(ek_dev *dev, const geometry *g, ek_conv_kind kind, int64_t rows, ek_matrices x,
+                    ek_matrices w, ek_matrices y, bool accumulate)
+{
+    ek_gemm gemm = {.dtype = g->dtype, .batch = 1, .accumulate = accumulate};
+    ek_matrices w_transposed = {w.data, 0, w.column_stride, w.row_stride};
+    ek_matrices y_transposed = {y.data, 0, y.column_stride, y.row_stride};
+    if (kind == EK_CONV_FORWARD) { /* y (rows, O) = x (rows, K) w' (K, O) */
+        gemm.n = rows, gemm.m = g->group_outputs, gemm.k = g->k;
+        gemm.a = x, gemm.b = w_transposed, gemm.c = y;
+    } else if (kind == EK_CONV_INPUT_GRADIENT) { /* x (rows, K) = y (rows, O) w (O, K) */
+        gemm.n = rows, gemm.m = g->k, gemm.k = g->group_outputs;
+        gemm.a = y, gemm.b = w, gemm.c = x;
+    } else { /* w (O, K) += y' (O, rows) x (rows, K) */
+        gemm.n = g->group_outputs, gemm.m = g->k, gemm.k = rows;
+        gemm.a = y_transposed, gemm.b = x, gemm.c = w;
+    }
+    if (gemm.n == 0 || gemm.m == 0)
+        return 0;
+    return ek_gemm_run(dev, &gemm);
+}
+
+static int run_chunk(ek_dev *dev, chunk *c, ek_conv_kind kind, char *w, char *y, bool accumulate)
+{
+    const geometry *g = c->g;
+    int64_t k = g->k > 1 ? g->k : 1;
+    ek_matrices x = {c->columns, 0, k, 1};
+    if (g->pointwise)
+        x = (ek_matrices){c->x + (size_t)(c->first * g->channels) * g->size, 0, g->channels, 1};
+    else if (kind != EK_CONV_INPUT_GRADIENT)
+        ek_parallel_for(dev, c->count, 1 + 8192 / k, gather_rows, c);
+    ek_matrices mw = {w, 0, k, 1};
+    ek_matrices my = {y + (size_t)(c->first * g->outputs) * g->size, 0, g->outputs, 1};
+    EK_TRY(multiply(dev, g, kind, c->count, x, mw, my, accumulate));
+    if (kind == EK_CONV_INPUT_GRADIENT && !g->pointwise)
+        ek_parallel_for(dev, (g->group_channels + SCATTER_CHANNELS - 1) / SCATTER_CHANNELS, 1,
+                        scatter_rows, c);
+    return 0;
+}
+
+int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                    const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+{
+    geometry g = geometry_of(x, w, y, params);
+    char *px = ek_tensor_address(x), *pw = ek_tensor_address(w), *py = ek_tensor_address(y);
+    int64_t rows = g.samples * g.positions;
+    bias_job bias_rows = {&g, bias ? ek_tensor_address(bias) : NULL, py};
+    if (bias && kind == EK_CONV_FORWARD)
+        ek_parallel_for(dev, rows, 1 + 16384 / (g.outputs + 1), bias_spread, &bias_rows);
+    else if (bias)
+        ek_parallel_for(dev, g.outputs, 8, bias_sum, &bias_rows);
+    if (kind == EK_CONV_INPUT_GRADIENT)
+        memset(px, 0, (size_t)ek_count(x) * g.size);
+    if (kind == EK_CONV_WEIGHT_GRADIENT)
+        memset(pw, 0, (size_t)ek_count(w) * g.size);
+
+    int64_t step = rows;
+    size_t row_nbytes = (size_t)g.k * g.size, nbytes = 0;
+    void *columns = NULL;
+    if (!g.pointwise && g.k > 0) {
+        step = 1 + CHUNK_NBYTES / (int64_t)row_nbytes;
+        step = step < rows ? step : rows;
+        nbytes = (size_t)step * row_nbytes;
+        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &columns));
+    }
+    bool accumulate = kind == EK_CONV_WEIGHT_GRADIENT || (bias && kind == EK_CONV_FORWARD);
+    int rc = 0;
+    for (int64_t first = 0; first < rows && rc >= 0; first += step) {
+        for (int64_t i = 0; i < g.groups && rc >= 0; i++) {
+            chunk c = {&g, px + (size_t)(i * g.group_channels) * g.size, columns, first,
+                       step < rows - first ? step : rows - first};
+            rc = run_chunk(dev, &c, kind, pw + (size_t)(i * g.group_outputs * g.k) * g.size,
+                           py + (size_t)(i * g.group_outputs) * g.size, accumulate);
+        }
+    }
+    if (columns)
+        ek_dev_free(dev, columns, nbytes, EK_MEMORY_WORKSPACE);
+    return rc;
+}
