@@ -3,49 +3,28 @@
 #include "host/conv.h"
 
 #include "host/host.h"
-#include "host/temporary.h"
+#include "host/layout.h"
+#include "host/stage.h"
 
-/* One operand during a call: the tensor itself, or a copy that fits. */
-typedef struct operand {
-    const ek_tensor *tensor; /* what computes */
-    ek_tensor *copy_to;      /* an output that wants the result; NULL elsewhere */
-    ek_temporary temporary;
-} operand;
-
-typedef enum direction { INPUT, OUTPUT } direction;
-typedef enum layout { CHANNELS_LAST, ANY_ORDER, FLAT } layout;
-
-static bool fits(const ek_tensor *tensor, ek_dtype dtype, layout order)
+/* Which of x, w (with bias) and y a kind computes. */
+static bool computes_x(ek_conv_kind kind)
 {
-    if (tensor->dtype != dtype)
-        return false;
-    if (order == CHANNELS_LAST)
-        return ek_is_channels_last(tensor);
-    return ek_is_row_major(tensor) || (order == ANY_ORDER && ek_is_channels_last(tensor));
+    return kind == EK_CONV_INPUT_GRADIENT;
 }
 
-static int operand_begin(operand *o, ek_dev *dev, const ek_tensor *tensor, direction way,
-                         ek_dtype dtype, layout order)
+static bool computes_w(ek_conv_kind kind)
 {
-    ek_temporary_none(&o->temporary);
-    o->copy_to = NULL;
-    o->tensor = tensor;
-    if (!tensor || fits(tensor, dtype, order))
-        return 0;
-    bool channels_last = order != FLAT;
-    o->tensor = &o->temporary.tensor;
-    if (way == INPUT)
-        return ek_temporary_copy(&o->temporary, dev, tensor, dtype, channels_last);
-    o->copy_to = (ek_tensor *)(uintptr_t)tensor; /* an output came in as const */
-    return ek_temporary_new(&o->temporary, dev, tensor, dtype, channels_last);
+    return kind == EK_CONV_WEIGHT_GRADIENT;
 }
 
-static int operand_end(operand *o, ek_dev *dev, int rc)
+static bool computes_y(ek_conv_kind kind)
 {
-    if (rc >= 0 && o->copy_to)
-        rc = ek_host_copy(dev, o->copy_to, &o->temporary.tensor);
-    ek_temporary_free(&o->temporary);
-    return rc;
+    return kind == EK_CONV_FORWARD;
+}
+
+static bool fits(const ek_tensor *tensor, ek_dtype dtype)
+{
+    return tensor->dtype == dtype && ek_is_channels_last(tensor);
 }
 
 /* Computes in `dtype`. Returns 1 when done, 0 where another way must be taken, negative on error.
@@ -54,32 +33,27 @@ static int compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_
                    const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params,
                    ek_dtype dtype, bool by_columns)
 {
-    direction x_direction = kind == EK_CONV_INPUT_GRADIENT ? OUTPUT : INPUT;
-    direction w_direction = kind == EK_CONV_WEIGHT_GRADIENT ? OUTPUT : INPUT;
-    direction y_direction = kind == EK_CONV_FORWARD ? OUTPUT : INPUT;
-    operand ox = {.tensor = NULL}, ow = ox, ob = ox, oy = ox;
-    int done = 0;
-    int rc = operand_begin(&ox, dev, x, x_direction, dtype, CHANNELS_LAST);
-    if (rc >= 0)
-        rc = operand_begin(&ow, dev, w, w_direction, dtype, by_columns ? CHANNELS_LAST : ANY_ORDER);
-    if (rc >= 0)
-        rc = operand_begin(&ob, dev, bias, w_direction, dtype, FLAT);
-    if (rc >= 0)
-        rc = operand_begin(&oy, dev, y, y_direction, dtype, CHANNELS_LAST);
-    if (rc >= 0 && by_columns) {
-        rc = ek_conv_columns(dev, kind, ox.tensor, ow.tensor, ob.tensor, oy.tensor, params);
+    /* oneDNN reorders weights anyway. */
+    bool keep_w = fits(w, dtype) || (!by_columns && w->dtype == dtype && ek_is_row_major(w));
+    bool keep_bias = !bias || (bias->dtype == dtype && ek_is_row_major(bias));
+    ek_stage stages[4] = {{.nbytes = 0}};
+    ek_stage *sx = &stages[0], *sw = &stages[1], *sb = &stages[2], *sy = &stages[3];
+    int done = 0, rc;
+    EK_TRY_GOTO(ek_stage_begin(sx, dev, x, dtype, 1, fits(x, dtype), !computes_x(kind)), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sw, dev, w, dtype, 1, keep_w, !computes_w(kind)), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, dtype, 0, keep_bias, !computes_w(kind)), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sy, dev, y, dtype, 1, fits(y, dtype), !computes_y(kind)), rc, end);
+    if (by_columns) {
+        rc = ek_conv_columns(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
         done = 1;
-    } else if (rc >= 0) {
-        rc = done = ek_dnn_conv(dev, kind, ox.tensor, ow.tensor, ob.tensor, oy.tensor, params);
+    } else {
+        rc = done = ek_dnn_conv(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
     }
-    /* Where nothing was computed, nothing is copied out. */
-    int out = done > 0 ? 0 : -1;
-    operand *operands[] = {&oy, &ob, &ow, &ox};
-    for (int i = 0; i < 4; i++) {
-        int ended = operand_end(operands[i], dev, rc < 0 ? rc : out);
-        if (rc >= 0 && out == 0 && ended < 0)
-            rc = ended;
-    }
+end:
+    rc = ek_stage_end(sx, dev, done && computes_x(kind), rc);
+    rc = ek_stage_end(sw, dev, done && computes_w(kind), rc);
+    rc = ek_stage_end(sb, dev, done && computes_w(kind), rc);
+    rc = ek_stage_end(sy, dev, done && computes_y(kind), rc);
     return rc < 0 ? rc : done;
 }
 

@@ -7,7 +7,7 @@
 
 #include "host/dnn.h"
 #include "host/parallel.h"
-#include "host/temporary.h"
+#include "host/layout.h"
 
 typedef struct arguments {
     ek_conv_kind kind;

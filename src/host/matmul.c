@@ -2,7 +2,7 @@
 #include "host/gemm.h"
 #include "host/host.h"
 #include "host/parallel.h"
-#include "host/temporary.h"
+#include "host/stage.h"
 
 /* out (B, n, m) = or += bias (m). */
 typedef struct bias_rows {
@@ -50,23 +50,19 @@ static ek_matrices matrices_of(const ek_tensor *tensor)
 static int matmul_bf16(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                        const ek_tensor *bias, bool accumulate)
 {
-    ek_temporary sum, a, b, c;
-    ek_temporary_none(&sum), ek_temporary_none(&a), ek_temporary_none(&b), ek_temporary_none(&c);
+    ek_stage stages[4] = {{.nbytes = 0}};
+    ek_stage *so = &stages[0], *sx = &stages[1], *sy = &stages[2], *sb = &stages[3];
     int rc;
-    EK_TRY_GOTO(ek_temporary_new(&sum, dev, out, EK_F32, false), rc, done);
-    if (accumulate)
-        EK_TRY_GOTO(ek_host_copy(dev, &sum.tensor, out), rc, done);
-    EK_TRY_GOTO(ek_temporary_copy(&a, dev, x, EK_F32, false), rc, done);
-    EK_TRY_GOTO(ek_temporary_copy(&b, dev, y, EK_F32, false), rc, done);
-    if (bias)
-        EK_TRY_GOTO(ek_temporary_copy(&c, dev, bias, EK_F32, false), rc, done);
-    EK_TRY_GOTO(ek_host_matmul(dev, &sum.tensor, &a.tensor, &b.tensor, bias ? &c.tensor : NULL,
-                               accumulate),
-                rc, done);
-    rc = ek_host_copy(dev, out, &sum.tensor);
-done:
-    ek_temporary_free(&c), ek_temporary_free(&b), ek_temporary_free(&a), ek_temporary_free(&sum);
-    return rc;
+    EK_TRY_GOTO(ek_stage_begin(so, dev, out, EK_F32, 2, false, accumulate), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sx, dev, x, EK_F32, 2, false, true), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sy, dev, y, EK_F32, 2, false, true), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, EK_F32, 0, !bias, true), rc, end);
+    rc = ek_host_matmul(dev, so->tensor, sx->tensor, sy->tensor, sb->tensor, accumulate);
+end:
+    rc = ek_stage_end(sb, dev, false, rc);
+    rc = ek_stage_end(sy, dev, false, rc);
+    rc = ek_stage_end(sx, dev, false, rc);
+    return ek_stage_end(so, dev, true, rc);
 }
 
 int ek_host_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
