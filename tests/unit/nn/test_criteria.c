@@ -1,0 +1,129 @@
+/* Criteria: the operations' values, and what data-parallel reduction asks: denominator and is_sum.
+ */
+#include "evenkeel/nn.h"
+#include "unit.h"
+
+static double scalar_of(ek_tensor *tensor)
+{
+    double value = -1;
+    assert_made(tensor);
+    assert_ok(ek_item(tensor, &value));
+    return value;
+}
+
+static double denominator(ek_module *criterion, ek_tensor *input, ek_tensor *target)
+{
+    const ek_value values[2] = {EK_VALUE(input), EK_VALUE(target)};
+    const ek_args args = {values, 2, ek_value_none()};
+    return scalar_of(criterion->type->denominator(criterion, &args));
+}
+
+START_TEST(class_criteria)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_manual_seed(2);
+    ek_tensor *x = ek_randn(EK_SHAPE(6, 4));
+    const int64_t labels[] = {0, 3, 1, -100, 2, 3};
+    ek_tensor *target = ek_from_data(labels, EK_SHAPE(6), .dtype = EK_I64);
+    const double class_weights[] = {0.5, 1, 2, 4};
+    ek_tensor *weight = tensor_of(class_weights, EK_SHAPE(4), EK_F32, ek_cpu());
+
+    ek_module *mean = ek_cross_entropy_loss();
+    ck_assert_double_eq(denominator(mean, x, target), 5);
+    assert_close(ek_loss(mean, x, target), ek_f_cross_entropy(x, target), 0, 0);
+    ck_assert(!mean->type->is_sum(mean));
+
+    ek_module *zero = ek_cross_entropy_loss(.ignore_index = EK_ZERO);
+    const int64_t zeros[] = {0, 3, 1, 0, 2, 3};
+    ek_tensor *with_zeros = ek_from_data(zeros, EK_SHAPE(6), .dtype = EK_I64);
+    ck_assert_double_eq(denominator(zero, x, with_zeros), 4);
+    ck_assert_double_eq(denominator(mean, x, with_zeros), 6);
+    assert_close(ek_loss(zero, x, with_zeros),
+                 ek_f_cross_entropy(x, with_zeros, .ignore_index = EK_ZERO), 0, 0);
+
+    ek_module *weighted = ek_nll_loss(.weight = weight, .ignore_index = 3);
+    const int64_t threes[] = {0, 3, 1, 3, 2, 3};
+    ek_tensor *with_threes = ek_from_data(threes, EK_SHAPE(6), .dtype = EK_I64);
+    ck_assert_double_eq(denominator(weighted, x, with_threes), 3.5);
+    assert_close(ek_loss(weighted, x, with_threes),
+                 ek_f_nll_loss(x, with_threes, .weight = weight, .ignore_index = 3), 0, 0);
+    ck_assert_ptr_eq(ek_module_tensor(weighted, "weight"), weight);
+
+    /* mean = sum / denominator */
+    ek_module *sum = ek_cross_entropy_loss(.reduction = EK_SUM, .label_smoothing = 0.1);
+    ek_module *smooth = ek_cross_entropy_loss(.label_smoothing = 0.1);
+    ck_assert(sum->type->is_sum(sum));
+    ck_assert_double_eq_tol(scalar_of(ek_loss(sum, x, target)),
+                            scalar_of(ek_loss(smooth, x, target)) * denominator(smooth, x, target),
+                            1e-5);
+    ek_module *none = ek_cross_entropy_loss(.reduction = EK_NONE);
+    ck_assert_int_eq(ek_tensor_count(ek_loss(none, x, target)), 6);
+    ck_assert(!none->type->is_sum(none));
+
+    /* A denominator is of f64 where the loss is. */
+    const ek_value values[2] = {EK_VALUE(ek_to_dtype(x, EK_F64)), EK_VALUE(target)};
+    const ek_args args = {values, 2, ek_value_none()};
+    ck_assert_int_eq(ek_tensor_dtype(mean->type->denominator(mean, &args)), EK_F64);
+    ek_module *all[] = {mean, zero, weighted, sum, smooth, none};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        ek_module_free(all[i]);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(element_criteria)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_manual_seed(2);
+    ek_tensor *x = ek_randn(EK_SHAPE(3, 4)), *y = ek_rand(EK_SHAPE(3, 4));
+    ek_tensor *weight = ek_rand(EK_SHAPE(3, 4));
+    ek_module *mse = ek_mse_loss(), *l1 = ek_l1_loss(.reduction = EK_SUM);
+    ek_module *bce = ek_bce_with_logits_loss(.weight = weight);
+    assert_close(ek_loss(mse, x, y), ek_f_mse_loss(x, y), 0, 0);
+    assert_close(ek_loss(l1, x, y), ek_f_l1_loss(x, y, .reduction = EK_SUM), 0, 0);
+    assert_close(ek_loss(bce, x, y), ek_f_bce_with_logits(x, y, .weight = weight), 0, 0);
+    ck_assert_double_eq(denominator(mse, x, y), 12);
+    ck_assert_double_eq(denominator(bce, x, y), 12);
+    ck_assert(l1->type->is_sum(l1) && !mse->type->is_sum(mse));
+    ek_module_free(mse);
+    ek_module_free(l1);
+    ek_module_free(bce);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+#define assert_refused(call, part)        \
+    do {                                  \
+        ck_assert_ptr_null(call);         \
+        assert_error(EK_E_INVALID, part); \
+    } while (0)
+
+START_TEST(options_that_do_not_apply)
+{
+    ek_scope scope = ek_scope_begin();
+    assert_refused(ek_mse_loss(.ignore_index = 3), "ignore_index");
+    assert_refused(ek_nll_loss(.label_smoothing = 0.1), "label_smoothing");
+    assert_refused(ek_cross_entropy_loss(.label_smoothing = 2), "between 0 and 1, not 2");
+    assert_refused(ek_l1_loss(.weight = ek_ones(EK_SHAPE(2))), "weight");
+    assert_refused(ek_mse_loss(.reduction = (ek_reduction)5), "reduction 5");
+    ek_module *mse = ek_mse_loss();
+    ek_tensor *x = ek_ones(EK_SHAPE(2));
+    ck_assert_ptr_null(ek_loss(mse, x));
+    assert_error(EK_E_INVALID, "takes 2 inputs, not 1");
+    ek_module_free(mse);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("criteria");
+    TCase *t = tcase_create("criteria");
+    tcase_add_test(t, class_criteria);
+    tcase_add_test(t, element_criteria);
+    tcase_add_test(t, options_that_do_not_apply);
+    suite_add_tcase(s, t);
+    return s;
+}

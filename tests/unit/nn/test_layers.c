@@ -1,0 +1,220 @@
+/* Layers: initial values as PyTorch's to the bit, forward against the operations, refused options.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "evenkeel/autograd.h"
+#include "evenkeel/nn.h"
+#include "unit.h"
+
+static void assert_initial(ek_module *module, const char *name)
+{
+    char path[64];
+    assert_made(module);
+    snprintf(path, sizeof path, "initial/%s/weight", name);
+    assert_close(ek_module_tensor(module, "weight"), golden("nn.golden", path), 0, 0);
+    snprintf(path, sizeof path, "initial/%s/bias", name);
+    if (golden_has("nn.golden", path)) {
+        assert_close(ek_module_tensor(module, "bias"), golden("nn.golden", path), 0, 0);
+    } else {
+        ck_assert_ptr_null(ek_module_tensor(module, "bias"));
+        ek_error_clear();
+    }
+    ek_module_free(module);
+}
+
+START_TEST(initial_values)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_manual_seed(42);
+    assert_initial(ek_linear(20, 7), "linear");
+    assert_initial(ek_linear(3, 5, .bias = EK_OFF), "linear_no_bias");
+    assert_initial(ek_conv2d(3, 8, 3), "conv");
+    assert_initial(ek_conv2d(4, 6, .kernel_hw = {3, 2}, .groups = 2), "conv_groups");
+    assert_initial(ek_conv2d(5, 4, 1), "conv_1x1");
+    ek_tensor *t = ek_empty(EK_SHAPE(6, 3, 2, 2), .format = EK_CHANNELS_LAST);
+    assert_ok(ek_init_kaiming_uniform(t, 0.2));
+    assert_close(t, golden("nn.golden", "initial/kaiming_uniform"), 0, 0);
+    t = ek_empty(EK_SHAPE(6, 3, 2, 2));
+    assert_ok(ek_init_kaiming_normal(t, 0));
+    assert_close(t, golden("nn.golden", "initial/kaiming_normal"), 0, 0);
+    assert_ok(ek_init_xavier_uniform(t, 1.5));
+    assert_close(t, golden("nn.golden", "initial/xavier_uniform"), 0, 0);
+    ck_assert_int_lt(ek_init_xavier_uniform(ek_ones(EK_SHAPE(3)), 1), 0);
+    assert_error(EK_E_SHAPE, "2 dimensions");
+    ek_scope_end(&scope);
+}
+END_TEST
+
+START_TEST(initialisation_in_place)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *leaf = ek_ones(EK_SHAPE(4, 5), .requires_grad = true);
+    uint64_t version = ek_tensor_version(leaf);
+    assert_ok(ek_init_uniform(leaf, 2, 3));
+    for (int i = 0; i < 20; i++)
+        ck_assert(element(leaf, i) >= 2 && element(leaf, i) < 3);
+    assert_ok(ek_init_normal(leaf, 100, 1));
+    ck_assert(element(leaf, 7) > 90 && element(leaf, 7) < 110);
+    assert_ok(ek_init_constant(leaf, -1));
+    ck_assert_double_eq(element(leaf, 19), -1);
+    ck_assert(ek_tensor_is_leaf(leaf) && ek_grad_enabled());
+    ck_assert_uint_eq(ek_tensor_version(leaf), version + 3);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+START_TEST(linear_and_conv_forward)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_manual_seed(1);
+    ek_module *linear = ek_linear(4, 3);
+    ek_tensor *x = ek_randn(EK_SHAPE(2, 5, 4));
+    ek_tensor *by_hand =
+        ek_add(ek_matmul(x, ek_transpose(ek_module_tensor(linear, "weight"), 0, 1)),
+               ek_module_tensor(linear, "bias"));
+    assert_close(ek_apply(linear, x), by_hand, 1e-5, 1e-6);
+
+    ek_module *conv = ek_conv2d(4, 6, 3, .stride = 2, .padding_hw = {1, 0}, .dilation = 2,
+                                .groups = 2, .bias = EK_OFF);
+    assert_made(conv);
+    ek_tensor *image = ek_randn(EK_SHAPE(2, 4, 9, 8));
+    ek_tensor *y = ek_apply(conv, image);
+    assert_close(y,
+                 ek_f_conv2d(image, ek_module_tensor(conv, "weight"), .stride = 2,
+                             .padding_hw = {1, 0}, .dilation = 2, .groups = 2),
+                 0, 0);
+    ck_assert_int_eq(ek_tensor_size(y, 2), (9 + 2 - 4 - 1) / 2 + 1);
+    ck_assert_int_eq(ek_tensor_size(y, 3), (8 - 4 - 1) / 2 + 1);
+    ck_assert(ek_tensor_is_contiguous(ek_module_tensor(conv, "weight"), EK_CHANNELS_LAST));
+    ek_module_free(linear);
+    ek_module_free(conv);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+START_TEST(batch_norm_tracks)
+{
+    ek_scope scope = ek_scope_begin();
+    const double values[] = {1, 3, 5, 7};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(4, 1), EK_F32, ek_cpu());
+    ek_module *norm = ek_batch_norm1d(1, .momentum = 0.5);
+    ek_tensor *y = ek_apply(norm, x);
+    double mean = 4, biased = 5, unbiased = 20.0 / 3;
+    ck_assert_double_eq_tol(element(y, 0), (1 - mean) / __builtin_sqrt(biased + 1e-5), 1e-6);
+    ck_assert_double_eq_tol(element(ek_module_tensor(norm, "running_mean"), 0), 2, 1e-6);
+    ck_assert_double_eq_tol(element(ek_module_tensor(norm, "running_var"), 0), (1 + unbiased) / 2,
+                            1e-6);
+    assert_made(ek_apply(norm, x));
+    ck_assert_double_eq(element(ek_module_tensor(norm, "num_batches_tracked"), 0), 2);
+    ek_module_train(norm, false);
+    y = ek_apply(norm, x);
+    ck_assert_double_eq(element(ek_module_tensor(norm, "num_batches_tracked"), 0), 2);
+    double running_mean = element(ek_module_tensor(norm, "running_mean"), 0);
+    double running_var = element(ek_module_tensor(norm, "running_var"), 0);
+    ck_assert_double_eq_tol(element(y, 3), (7 - running_mean) / __builtin_sqrt(running_var + 1e-5),
+                            1e-6);
+    ek_module_free(norm);
+
+    /* momentum 0 is not the default */
+    norm = ek_batch_norm1d(1, .momentum = EK_ZERO, .affine = EK_OFF);
+    assert_made(ek_apply(norm, x));
+    ck_assert_double_eq(element(ek_module_tensor(norm, "running_mean"), 0), 0);
+    ck_assert_int_eq(ek_module_parameter_count(norm), 0);
+    ek_module_free(norm);
+
+    /* Without running statistics, evaluation uses the batch's too. */
+    norm = ek_batch_norm1d(1, .track_running_stats = EK_OFF);
+    ek_tensor *training = ek_apply(norm, x);
+    ek_module_train(norm, false);
+    assert_close(ek_apply(norm, x), training, 0, 0);
+    ek_module_free(norm);
+
+    norm = ek_batch_norm2d(1);
+    ck_assert_ptr_null(ek_apply(norm, x));
+    assert_error(EK_E_SHAPE, "4 dimensions");
+    ek_module_free(norm);
+    norm = ek_batch_norm1d(1);
+    ck_assert_ptr_null(ek_apply(norm, ek_ones(EK_SHAPE(1, 1, 2, 2))));
+    assert_error(EK_E_SHAPE, "2 or 3 dimensions");
+    ek_module_free(norm);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+static void assert_same(ek_module *module, ek_tensor *x, ek_tensor *expected)
+{
+    assert_made(module);
+    assert_close(ek_apply(module, x), expected, 0, 0);
+    ek_module_free(module);
+}
+
+START_TEST(layers_without_weights)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_manual_seed(5);
+    ek_tensor *x = ek_randn(EK_SHAPE(2, 3, 6, 7));
+    assert_same(ek_relu(), x, ek_f_relu(x));
+    assert_same(ek_leaky_relu(0.2), x, ek_f_leaky_relu(x, 0.2));
+    assert_same(ek_sigmoid(), x, ek_f_sigmoid(x));
+    assert_same(ek_tanh(), x, ek_f_tanh(x));
+    assert_same(ek_identity(), x, x);
+    assert_same(ek_flatten_module(1, -1), x, ek_flatten(x, 1, -1));
+    assert_same(ek_max_pool2d(3, .stride = 2, .padding = 1, .ceil_mode = true), x,
+                ek_f_max_pool2d(x, 3, .stride = 2, .padding = 1, .ceil_mode = true));
+    assert_same(ek_max_pool2d(2, .dilation = 2), x, ek_f_max_pool2d(x, 2, .dilation = 2));
+    assert_same(ek_avg_pool2d(2, .padding = 1, .count_include_pad = EK_OFF), x,
+                ek_f_avg_pool2d(x, 2, .padding = 1, .count_include_pad = EK_OFF));
+    assert_same(ek_adaptive_avg_pool2d(2, 3), x, ek_f_adaptive_avg_pool2d(x, 2, 3));
+    assert_same(ek_upsample(9, 8, EK_BILINEAR, true), x, ek_f_upsample(x, 9, 8, EK_BILINEAR, true));
+    assert_same(ek_upsample(12, 14, EK_NEAREST, false), x,
+                ek_f_upsample(x, 12, 14, EK_NEAREST, false));
+    ek_scope_end(&scope);
+}
+END_TEST
+
+#define assert_refused(call, part)        \
+    do {                                  \
+        ck_assert_ptr_null(call);         \
+        assert_error(EK_E_INVALID, part); \
+    } while (0)
+
+START_TEST(options_out_of_range)
+{
+    assert_refused(ek_linear(3, -1), "out_features -1");
+    assert_refused(ek_conv2d(0, 1, 3), "in_channels 0");
+    assert_refused(ek_conv2d(1, 1), "kernel has to be at least 1, not 0");
+    assert_refused(ek_conv2d(1, 1, 3, .kernel_hw = {3, 3}), "kernel or kernel_hw");
+    assert_refused(ek_conv2d(1, 1, .kernel_hw = {3, 0}), "kernel");
+    assert_refused(ek_conv2d(1, 1, 3, .stride = EK_ZERO), "stride has to be at least 1, not 0");
+    assert_refused(ek_conv2d(1, 1, 3, .padding = -1), "padding");
+    assert_refused(ek_conv2d(1, 1, 3, .dilation = -2), "dilation");
+    assert_refused(ek_conv2d(4, 6, 3, .groups = 4), "groups 4");
+    assert_refused(ek_batch_norm2d(0), "features");
+    assert_refused(ek_batch_norm2d(3, .eps = -1), "eps -1");
+    assert_refused(ek_batch_norm1d(3, .momentum = 1.5), "momentum 1.5");
+    assert_refused(ek_dropout(1.5), "1.5");
+    assert_refused(ek_dropout(__builtin_nan("")), "probability");
+    assert_refused(ek_max_pool2d(0), "kernel 0");
+    assert_refused(ek_max_pool2d(2, .padding = 2), "padding 2");
+    assert_refused(ek_max_pool2d(2, .count_include_pad = EK_OFF), "count_include_pad");
+    assert_refused(ek_avg_pool2d(2, .dilation = 2), "dilation");
+    assert_refused(ek_adaptive_avg_pool2d(0, 1), "height 0");
+    assert_refused(ek_upsample(2, 2, EK_NEAREST, true), "align_corners");
+    assert_refused(ek_upsample(2, 2, (ek_upsample_mode)9, false), "mode 9");
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("layers");
+    TCase *t = tcase_create("layers");
+    tcase_add_test(t, initial_values);
+    tcase_add_test(t, initialisation_in_place);
+    tcase_add_test(t, linear_and_conv_forward);
+    tcase_add_test(t, batch_norm_tracks);
+    tcase_add_test(t, layers_without_weights);
+    tcase_add_test(t, options_out_of_range);
+    suite_add_tcase(s, t);
+    return s;
+}

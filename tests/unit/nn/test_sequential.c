@@ -1,0 +1,157 @@
+/* Sequences: order, ownership, what they free on the way, batch norm and ReLU in one pass. */
+#include "evenkeel/autograd.h"
+#include "evenkeel/nn.h"
+#include "unit.h"
+
+START_TEST(runs_in_order)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *first = ek_linear(3, 3), *second = ek_linear(3, 3);
+    ek_module *net = ek_sequential(first, ek_tanh(), second);
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3));
+    assert_close(ek_apply(net, x), ek_apply(second, ek_f_tanh(ek_apply(first, x))), 0, 0);
+    ek_module_free(net);
+
+    /* The input itself where there is nothing to do; a list passes through. */
+    net = ek_sequential(ek_identity());
+    ck_assert_ptr_eq(ek_apply(net, x), x);
+    ek_module_free(net);
+    net = ek_sequential_of(NULL, 0);
+    ck_assert_ptr_eq(ek_apply(net, x), x);
+    ck_assert_int_eq(ek_value_length(ek_forward(net, EK_LIST(x, x))), 2);
+    ek_module_free(net);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(owns_all_also_when_one_failed)
+{
+    ek_scope scope = ek_scope_begin();
+    ck_assert_ptr_null(ek_sequential(ek_linear(3, 3), ek_linear(3, 0), ek_linear(3, 3)));
+    assert_error(EK_E_INVALID, "out_features 0");
+    ck_assert_ptr_null(ek_sequential(ek_relu(), NULL));
+    assert_error(EK_E_INVALID, "module 1 is NULL");
+    /* The same module in two places has one set of weights. */
+    ek_module *layer = ek_linear(3, 3);
+    ek_module *net = ek_sequential(layer, ek_relu(), layer);
+    ck_assert_int_eq(ek_module_parameter_count(net), 12);
+    ek_module_free(net);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+enum { LAYERS = 6, WIDTH = 64, BATCH = 128 };
+
+static uint64_t peak_of_forward(bool grad)
+{
+    ek_module *layers[LAYERS];
+    for (int i = 0; i < LAYERS; i++)
+        layers[i] = ek_linear(WIDTH, WIDTH);
+    ek_module *net = ek_sequential_of(layers, LAYERS);
+    assert_ok(ek_module_to_device(net, ek_host(0)));
+    ek_tensor *x = ek_ones(EK_SHAPE(BATCH, WIDTH), .device = ek_host(0));
+    bool before = ek_set_grad_enabled(grad);
+    ek_memory_stats start, end;
+    assert_ok(ek_memory_reset_peak(ek_host(0)));
+    assert_ok(ek_memory_get(ek_host(0), &start));
+    assert_made(ek_apply(net, x));
+    assert_ok(ek_memory_get(ek_host(0), &end));
+    ek_set_grad_enabled(before);
+    ek_module_free(net);
+    return end.at_peak[EK_MEMORY_ACTIVATION] - start.now[EK_MEMORY_ACTIVATION];
+}
+
+/* Without a graph two activations are alive at a time; with one, all that the layers read. */
+START_TEST(frees_what_no_graph_holds)
+{
+    ek_scope scope = ek_scope_begin();
+    uint64_t activation = sizeof(float) * WIDTH * BATCH;
+    ck_assert_uint_eq(peak_of_forward(false), 2 * activation);
+    ck_assert_uint_eq(peak_of_forward(true), LAYERS * activation);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* The output stays the caller's alone. */
+START_TEST(leaves_nothing_behind)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *net = ek_sequential(ek_linear(4, 4), ek_sequential(ek_relu(), ek_tanh()));
+    ek_tensor *x = ek_ones(EK_SHAPE(1, 4));
+    ek_set_grad_enabled(false);
+    ek_memory_stats before, after;
+    assert_ok(ek_memory_get(ek_cpu(), &before));
+    ek_scope call = ek_scope_begin();
+    ek_tensor *y = ek_scope_end_with(&call, ek_apply(net, x));
+    assert_made(y);
+    assert_ok(ek_memory_get(ek_cpu(), &after));
+    ck_assert_uint_eq(after.in_use - before.in_use, 64);
+    ek_module_free(net);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* In a sequence they are one operation; apart, two. Both give the same, gradients and buffers too.
+ */
+START_TEST(batch_norm_and_relu_fused)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_manual_seed(11);
+    ek_tensor *x = ek_randn(EK_SHAPE(4, 5, 6, 6), .dtype = EK_F64, .requires_grad = true);
+    ek_module *fused = ek_batch_norm2d(5), *apart = ek_batch_norm2d(5);
+    assert_ok(ek_init_normal(ek_module_tensor(fused, "weight"), 0, 1));
+    assert_ok(ek_init_normal(ek_module_tensor(fused, "bias"), 0, 1));
+    ek_set_grad_enabled(false);
+    ek_copy_(ek_module_tensor(apart, "weight"), ek_module_tensor(fused, "weight"));
+    ek_copy_(ek_module_tensor(apart, "bias"), ek_module_tensor(fused, "bias"));
+    ek_set_grad_enabled(true);
+    ek_module *net = ek_sequential(fused, ek_relu(), ek_identity());
+    assert_ok(ek_module_to_dtype(net, EK_F64));
+    assert_ok(ek_module_to_dtype(apart, EK_F64));
+    for (int training = 1; training >= 0; training--) {
+        ek_module_train(net, training);
+        ek_module_train(apart, training);
+        ek_tensor *w = ek_randn(EK_SHAPE(4, 5, 6, 6), .dtype = EK_F64);
+        ek_tensor *gradients[2][3];
+        ek_tensor *outputs[2];
+        for (int i = 0; i < 2; i++) {
+            ek_module *norm = i ? apart : fused;
+            outputs[i] = i ? ek_f_relu(ek_apply(apart, x)) : ek_apply(net, x);
+            ek_tensor *loss = ek_sum(ek_mul(w, outputs[i]));
+            ek_tensor *inputs[3] = {x, ek_module_tensor(norm, "weight"),
+                                    ek_module_tensor(norm, "bias")};
+            assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = inputs,
+                              .input_count = 3, .gradients = gradients[i]));
+        }
+        assert_close(outputs[0], outputs[1], 1e-12, 1e-12);
+        for (int k = 0; k < 3; k++)
+            assert_close_norm(gradients[0][k], gradients[1][k], 1e-12);
+    }
+    assert_close(ek_module_tensor(net, "0.running_var"), ek_module_tensor(apart, "running_var"),
+                 1e-12, 0);
+    ck_assert_double_eq(element(ek_module_tensor(net, "0.num_batches_tracked"), 0), 1);
+    /* An error carries the place also there. */
+    ck_assert_ptr_null(ek_apply(net, ek_ones(EK_SHAPE(2, 5))));
+    assert_error(EK_E_SHAPE, "sequential: 0 (batch_norm2d): ");
+    ek_module_free(net);
+    ek_module_free(apart);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("sequential");
+    TCase *t = tcase_create("sequential");
+    tcase_add_test(t, runs_in_order);
+    tcase_add_test(t, owns_all_also_when_one_failed);
+    tcase_add_test(t, frees_what_no_graph_holds);
+    tcase_add_test(t, leaves_nothing_behind);
+    tcase_add_test(t, batch_norm_and_relu_fused);
+    suite_add_tcase(s, t);
+    return s;
+}
