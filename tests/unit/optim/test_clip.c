@@ -1,0 +1,114 @@
+/* Gradient clipping against PyTorch's, over devices and dtypes. */
+#include <math.h>
+#include <stdio.h>
+
+#include "evenkeel/autograd.h"
+#include "evenkeel/ops.h"
+#include "evenkeel/optim.h"
+#include "unit.h"
+
+enum { COUNT = 3 };
+
+static ek_tensor *part(int i, const char *what)
+{
+    char name[32];
+    snprintf(name, sizeof name, "clip/%d/%s", i, what);
+    return golden("optim.golden", name);
+}
+
+/* Leaves with the golden gradients. */
+static ek_optimizer *make(ek_tensor **leaves, ek_device *devices)
+{
+    ek_optimizer *optimizer = ek_sgd();
+    for (int i = 0; i < COUNT; i++) {
+        ek_tensor *gradient = ek_to_device(ek_clone(part(i, "gradient")), devices[i]);
+        leaves[i] = ek_zeros(ek_tensor_shape(gradient), .dtype = EK_F64, .device = devices[i],
+                             .requires_grad = true);
+        assert_ok(ek_tensor_set_grad(leaves[i], gradient));
+    }
+    assert_ok(ek_optimizer_add_group(optimizer, leaves, COUNT, (ek_optimizer_options){0}));
+    return optimizer;
+}
+
+static void assert_gradients(ek_tensor **leaves, const char *what)
+{
+    for (int i = 0; i < COUNT; i++)
+        assert_close(ek_to_device(ek_tensor_grad(leaves[i]), ek_cpu()), part(i, what), 1e-14,
+                     1e-14);
+}
+
+START_TEST(norm_follows_pytorch)
+{
+    ek_scope scope = ek_scope_begin();
+    assert_ok(ek_host_devices_configure("2"));
+    ek_device devices[COUNT] = {ek_host(0), ek_cpu(), ek_host(0)};
+    ek_tensor *leaves[COUNT];
+    ek_optimizer *optimizer = make(leaves, devices);
+    uint64_t version = ek_tensor_version(ek_tensor_grad(leaves[1]));
+    double norm = 0;
+    assert_ok(ek_clip_grad_norm(optimizer, 150, &norm));
+    assert_gradients(leaves, "gradient");
+    ck_assert_uint_eq(ek_tensor_version(ek_tensor_grad(leaves[1])), version);
+    assert_ok(ek_clip_grad_norm(optimizer, 1.5, NULL));
+    assert_gradients(leaves, "norm");
+    ck_assert_double_eq_tol(norm, element(golden("optim.golden", "clip/norm"), 0), 1e-12);
+    ck_assert_uint_gt(ek_tensor_version(ek_tensor_grad(leaves[1])), version);
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(value_follows_pytorch)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
+    ek_tensor *leaves[COUNT];
+    ek_optimizer *optimizer = make(leaves, devices);
+    assert_ok(ek_clip_grad_value(optimizer, 0.4));
+    assert_gradients(leaves, "value");
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(norm_must_be_finite)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
+    ek_tensor *leaves[COUNT];
+    ek_optimizer *optimizer = make(leaves, devices);
+    ek_tensor_set_grad(leaves[1], ek_full(NAN, ek_tensor_shape(leaves[1]), .dtype = EK_F64));
+    double norm = 0;
+    ck_assert_int_eq(ek_clip_grad_norm(optimizer, 1, &norm), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "nan");
+    ck_assert(isnan(norm));
+    assert_close(ek_tensor_grad(leaves[0]), part(0, "gradient"), 0, 0);
+
+    /* Without any gradient the norm is 0. */
+    ek_zero_grad(optimizer);
+    assert_ok(ek_clip_grad_norm(optimizer, 1, &norm));
+    ck_assert_double_eq(norm, 0);
+    ck_assert_int_lt(ek_clip_grad_norm(optimizer, -1, NULL), 0);
+    assert_error(EK_E_INVALID, "max_norm");
+    ck_assert_int_lt(ek_clip_grad_value(optimizer, NAN), 0);
+    assert_error(EK_E_INVALID, "max_value");
+    ck_assert_int_lt(ek_clip_grad_value(NULL, 1), 0);
+    assert_error(EK_E_INVALID, "NULL");
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("clip");
+    TCase *t = tcase_create("clip");
+    tcase_add_test(t, norm_follows_pytorch);
+    tcase_add_test(t, value_follows_pytorch);
+    tcase_add_test(t, norm_must_be_finite);
+    suite_add_tcase(s, t);
+    return s;
+}

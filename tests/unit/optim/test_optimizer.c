@@ -1,0 +1,525 @@
+/* Optimizers against PyTorch's trajectories; groups, skipped parameters, slabs, errors. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/graph.h"
+#include "core/slab.h"
+#include "evenkeel/nn.h"
+#include "evenkeel/optim.h"
+#include "unit.h"
+
+/* ---- trajectories ---- */
+
+typedef ek_optimizer *constructor(ek_optimizer_options options);
+
+static const struct {
+    const char *name;
+    constructor *make;
+    ek_optimizer_options options;
+} trajectories[] = {
+    {"sgd/plain", ek_sgd_with, {.lr = 0.1}},
+    {"sgd/decay", ek_sgd_with, {.lr = 0.1, .weight_decay = 0.05}},
+    {"sgd/momentum", ek_sgd_with, {.lr = 0.1, .momentum = 0.9}},
+    {"sgd/dampening",
+     ek_sgd_with,
+     {.lr = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.01}},
+    {"sgd/nesterov",
+     ek_sgd_with,
+     {.lr = 0.1, .momentum = 0.8, .nesterov = true, .weight_decay = 0.01}},
+    {"sgd/maximize",
+     ek_sgd_with,
+     {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1, .maximize = true}},
+    {"adam/plain", ek_adam_with, {.lr = 0.01}},
+    {"adam/decay",
+     ek_adam_with,
+     {.lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1}},
+    {"adam/amsgrad", ek_adam_with, {.lr = 0.01, .amsgrad = true}},
+    {"adam/maximize", ek_adam_with, {.lr = 0.01, .weight_decay = 0.1, .maximize = true}},
+    {"adam/beta_zero", ek_adam_with, {.lr = 0.01, .beta1 = EK_ZERO, .beta2 = 0.9}},
+    {"adamw/plain", ek_adamw_with, {.lr = 0.01}},
+    {"adamw/no_decay", ek_adamw_with, {.lr = 0.01, .weight_decay = EK_ZERO}},
+    {"adamw/amsgrad",
+     ek_adamw_with,
+     {.lr = 0.02, .weight_decay = 0.3, .amsgrad = true, .maximize = true}},
+};
+enum { TRAJECTORIES = sizeof trajectories / sizeof *trajectories };
+
+static ek_tensor *part(const char *name, const char *what)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/%s", name, what);
+    return golden("optim.golden", path);
+}
+
+static void follow_trajectory(int i, ek_dtype dtype, double tolerance)
+{
+    const char *name = trajectories[i].name;
+    ek_tensor *p = ek_clone(ek_to_dtype(part(name, "p0"), dtype));
+    assert_ok(ek_tensor_set_requires_grad(p, true));
+    ek_tensor *gradients = ek_to_dtype(part(name, "gradients"), dtype);
+    ek_tensor *expected = ek_to_dtype(part(name, "p"), dtype);
+    ek_optimizer *optimizer = trajectories[i].make(trajectories[i].options);
+    assert_made(optimizer);
+    ck_assert_int_eq(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}), 0);
+    for (int step = 0; step < ek_tensor_size(gradients, 0); step++) {
+        assert_ok(ek_tensor_set_grad(p, ek_clone(ek_select(gradients, 0, step))));
+        assert_ok(ek_step(optimizer));
+        assert_close(ek_detach(p), ek_select(expected, 0, step), tolerance, tolerance);
+    }
+    static const char *const states[] = {"momentum_buffer", "exp_avg", "exp_avg_sq",
+                                         "max_exp_avg_sq"};
+    for (int s = 0; s < 4; s++) {
+        char path[64];
+        snprintf(path, sizeof path, "%s/%s", name, states[s]);
+        ek_tensor *state = ek_optimizer_state(optimizer, p, states[s]);
+        if (golden_has("optim.golden", path))
+            assert_close(state, ek_to_dtype(golden("optim.golden", path), dtype), tolerance,
+                         tolerance);
+        else
+            ck_assert_ptr_null(state);
+    }
+    ek_optimizer_free(optimizer);
+}
+
+START_TEST(follows_pytorch_f64)
+{
+    ek_scope scope = ek_scope_begin();
+    follow_trajectory(_i, EK_F64, 1e-13);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(follows_pytorch_f32)
+{
+    ek_scope scope = ek_scope_begin();
+    follow_trajectory(_i, EK_F32, 2e-6);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* ---- parameters without a gradient ---- */
+
+static ek_tensor *leaf_of(double value, ek_shape shape)
+{
+    ek_tensor *leaf = ek_full(value, shape);
+    assert_ok(ek_tensor_set_requires_grad(leaf, true));
+    return leaf;
+}
+
+static void give_gradient(ek_tensor *leaf, double value)
+{
+    assert_ok(ek_tensor_set_grad(leaf, ek_full(value, ek_tensor_shape(leaf),
+                                               .device = ek_tensor_device(leaf))));
+}
+
+START_TEST(skips_parameters_without_gradient)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *p[2] = {leaf_of(1, EK_SHAPE(3)), leaf_of(1, EK_SHAPE(2, 2))};
+    ek_optimizer *optimizer = ek_sgd(.lr = 0.5, .momentum = 0.5);
+    assert_ok(ek_optimizer_add_group(optimizer, p, 2, (ek_optimizer_options){0}));
+    give_gradient(p[0], 1);
+    give_gradient(p[1], 1);
+    assert_ok(ek_step(optimizer)); /* both 0.5, buffers 1 */
+    ek_zero_grad(optimizer);
+    ck_assert_ptr_null(ek_tensor_grad(p[0]));
+    give_gradient(p[0], 0);
+    uint64_t versions[2] = {ek_tensor_version(p[0]), ek_tensor_version(p[1])};
+    assert_ok(ek_step(optimizer));
+    ck_assert_double_eq(element(p[0], 0), 0.25); /* momentum alone moves it */
+    ck_assert_double_eq(element(p[1], 0), 0.5);
+    ck_assert_double_eq(element(ek_optimizer_state(optimizer, p[1], "momentum_buffer"), 3), 1);
+    ck_assert_uint_eq(ek_tensor_version(p[0]), versions[0] + 1);
+    ck_assert_uint_eq(ek_tensor_version(p[1]), versions[1]);
+    ek_zero_grad(optimizer);
+    assert_ok(ek_step(optimizer)); /* nothing to do */
+    ck_assert_double_eq(element(p[0], 0), 0.25);
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(groups_have_their_own_options)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *p = leaf_of(1, EK_SHAPE(3)), *q = leaf_of(1, EK_SHAPE(3)),
+              *r = leaf_of(1, EK_SHAPE(1));
+    ek_optimizer *optimizer = ek_sgd(.lr = 0.5, .weight_decay = 1);
+    ck_assert_int_eq(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}), 0);
+    ck_assert_int_eq(ek_optimizer_add_group(optimizer, &q, 1,
+                                            (ek_optimizer_options){.weight_decay = EK_ZERO}),
+                     1);
+    ck_assert_int_eq(ek_optimizer_add_group(optimizer, &r, 1,
+                                            (ek_optimizer_options){.lr = EK_ZERO}),
+                     2);
+    give_gradient(p, 0);
+    give_gradient(q, 0);
+    give_gradient(r, 1);
+    assert_ok(ek_step(optimizer));
+    ck_assert_double_eq(element(p, 0), 0.5);
+    ck_assert_double_eq(element(q, 0), 1);
+    ck_assert_double_eq(element(r, 0), 1);
+    ck_assert_int_eq(ek_optimizer_group_count(optimizer), 3);
+    ck_assert_double_eq(ek_optimizer_lr(optimizer, 1), 0.5);
+    ck_assert_double_eq(ek_optimizer_lr(optimizer, 2), 0);
+    assert_ok(ek_optimizer_set_lr(optimizer, 2, 0.25));
+    assert_ok(ek_step(optimizer));
+    ck_assert_double_eq(element(r, 0), 1 - 0.25 * 2);
+
+    ck_assert_int_lt(ek_optimizer_add_group(optimizer, &q, 1, (ek_optimizer_options){0}), 0);
+    assert_error(EK_E_INVALID, "in a group already");
+    ek_tensor *fresh[2] = {leaf_of(1, EK_SHAPE(1)), p};
+    ck_assert_int_lt(ek_optimizer_add_group(optimizer, fresh, 2, (ek_optimizer_options){0}), 0);
+    assert_error(EK_E_INVALID, "parameter 1");
+    fresh[1] = fresh[0];
+    ck_assert_int_lt(ek_optimizer_add_group(optimizer, fresh, 2, (ek_optimizer_options){0}), 0);
+    assert_error(EK_E_INVALID, "in a group already");
+    ck_assert_int_eq(ek_optimizer_add_group(optimizer, fresh, 1, (ek_optimizer_options){0}), 3);
+    ck_assert_int_lt(ek_optimizer_set_lr(optimizer, 4, 1), 0);
+    assert_error(EK_E_INVALID, "none with index 4");
+    ck_assert_int_lt(ek_optimizer_set_lr(optimizer, 0, NAN), 0);
+    assert_error(EK_E_INVALID, "learning rate");
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(refuses_what_cannot_be_stepped)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_optimizer *optimizer = ek_adam();
+    ek_tensor *leaf = leaf_of(1, EK_SHAPE(4, 4));
+    ek_tensor *wrong[] = {ek_mul_scalar(leaf, 2), ek_ones(EK_SHAPE(2), .dtype = EK_I64),
+                          ek_ones(EK_SHAPE(2), .dtype = EK_BF16),
+                          ek_slice(ek_ones(EK_SHAPE(4, 4)), 1, 0, 2, 1), NULL};
+    static const char *const reasons[] = {"result of an operation", "f32 or f64", "f32 or f64",
+                                          "view with gaps", "NULL"};
+    static const int statuses[] = {EK_E_INVALID, EK_E_DTYPE, EK_E_DTYPE, EK_E_INVALID,
+                                   EK_E_INVALID};
+    for (int i = 0; i < 5; i++) {
+        ck_assert_int_lt(ek_optimizer_add_group(optimizer, &wrong[i], 1, (ek_optimizer_options){0}),
+                         0);
+        assert_error(statuses[i], reasons[i]);
+    }
+    ck_assert_int_lt(ek_optimizer_add_group(optimizer, NULL, 0, (ek_optimizer_options){0}), 0);
+    assert_error(EK_E_INVALID, "at least one parameter");
+    ek_module *empty = ek_relu();
+    ck_assert_ptr_null(ek_sgd(empty));
+    assert_error(EK_E_INVALID, "at least one parameter");
+    ck_assert_ptr_null(ek_sgd(ek_linear(0, 0)));
+    assert_error(EK_E_INVALID, "in_features");
+    ck_assert_int_lt(ek_step(NULL), 0);
+    assert_error(EK_E_INVALID, "optimizer is NULL");
+    ck_assert_ptr_null(ek_optimizer_state(optimizer, leaf, "exp_avg"));
+    ek_module_free(empty);
+    ek_optimizer_free(optimizer);
+    ek_optimizer_free(NULL);
+    ek_zero_grad(NULL);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+#define assert_refused(call, part)        \
+    do {                                  \
+        ck_assert_ptr_null(call);         \
+        assert_error(EK_E_INVALID, part); \
+    } while (0)
+
+START_TEST(options_out_of_range)
+{
+    assert_refused(ek_sgd(.lr = -1), "sgd: invalid learning rate -1");
+    assert_refused(ek_sgd(.lr = NAN), "learning rate");
+    assert_refused(ek_sgd(.momentum = -0.5), "invalid momentum -0.5");
+    assert_refused(ek_sgd(.weight_decay = -1), "invalid weight_decay");
+    assert_refused(ek_sgd(.nesterov = true), "requires a momentum and zero dampening");
+    assert_refused(ek_sgd(.nesterov = true, .momentum = 0.9, .dampening = 0.1),
+                   "requires a momentum and zero dampening");
+    assert_refused(ek_sgd(.beta1 = 0.5), "no beta1");
+    assert_refused(ek_adam(.lr = -1), "adam: invalid learning rate");
+    assert_refused(ek_adam(.beta1 = 1), "invalid beta1 1");
+    assert_refused(ek_adam(.beta2 = -0.1), "invalid beta2");
+    assert_refused(ek_adam(.eps = -1), "invalid eps");
+    assert_refused(ek_adamw(.weight_decay = -1), "adamw: invalid weight_decay");
+    assert_refused(ek_adamw(.momentum = 0.9), "no momentum");
+}
+END_TEST
+
+/* ---- slabs ---- */
+
+enum { MEMBERS = 5 };
+
+static ek_shape member_shape(int i)
+{
+    /* Counts 7, 48, 16, 1, 30: with and without padding to 16 elements. */
+    static const ek_shape shapes[MEMBERS] = {
+        {1, {7}}, {4, {2, 3, 4, 2}}, {2, {4, 4}}, {0, {0}}, {3, {5, 2, 3}}};
+    return shapes[i];
+}
+
+static void random_leaves(ek_tensor **leaves)
+{
+    for (int i = 0; i < MEMBERS; i++) {
+        ek_tensor *leaf = ek_empty(member_shape(i), .format = EK_CHANNELS_LAST);
+        assert_ok(ek_normal_(leaf, 0, 1, NULL));
+        assert_ok(ek_tensor_set_requires_grad(leaf, true));
+        leaves[i] = leaf;
+    }
+}
+
+/* Puts the leaves, and slots for their gradients, into slabs, as data-parallel wrappers do. */
+static void move_into_slabs(ek_tensor **leaves)
+{
+    ek_slab *values = ek_slab_new(ek_tensor_dev(leaves[0]), leaves, MEMBERS);
+    ek_slab *gradients = ek_slab_new(ek_tensor_dev(leaves[0]), leaves, MEMBERS);
+    assert_made(values);
+    assert_made(gradients);
+    for (int i = 0; i < MEMBERS; i++) {
+        assert_made(ek_copy_(values->members[i], ek_detach(leaves[i])));
+        ek_tensor_rehome(leaves[i], values->members[i]);
+        assert_ok(ek_leaf_set_grad_slot(leaves[i], gradients->members[i]));
+    }
+    ek_object_release(values);
+    ek_object_release(gradients);
+}
+
+/* Gives both sets the same gradients, except where bit i of `absent` is set. Those in slabs go to
+ * their slots. */
+static void give_gradients(ek_tensor **apart, ek_tensor **in_slabs, unsigned absent)
+{
+    for (int i = 0; i < MEMBERS; i++) {
+        ek_tensor *gradient = ek_randn(member_shape(i));
+        ek_tensor_set_grad(apart[i], NULL);
+        ek_tensor_set_grad(in_slabs[i], NULL);
+        if (absent >> i & 1)
+            continue;
+        assert_ok(ek_tensor_set_grad(apart[i], gradient));
+        if (in_slabs[i]->grad_slot) {
+            assert_made(ek_copy_(in_slabs[i]->grad_slot, gradient));
+            assert_ok(ek_tensor_set_grad(in_slabs[i], in_slabs[i]->grad_slot));
+        } else {
+            assert_ok(ek_tensor_set_grad(in_slabs[i], gradient));
+        }
+    }
+}
+
+static void assert_equal_sets(ek_tensor **a, ek_tensor **b)
+{
+    for (int i = 0; i < MEMBERS; i++)
+        assert_close(ek_detach(b[i]), ek_detach(a[i]), 0, 0);
+}
+
+/* Parameters in slabs, put there before the first step (variant 0) or after the second (1), with
+ * gradients that come and go and a group border in the middle: equal to the bit to parameters on
+ * their own. */
+static void run_in_slabs(constructor *make, ek_optimizer_options options, int variant)
+{
+    static const unsigned absent[] = {0x0, 0x4, 0x1f, 0x0, 0x11, 0x0, 0x2};
+    ek_tensor *apart[MEMBERS], *in_slabs[MEMBERS];
+    ek_manual_seed(99);
+    random_leaves(apart);
+    ek_manual_seed(99);
+    random_leaves(in_slabs);
+    if (variant == 0)
+        move_into_slabs(in_slabs);
+    ek_optimizer *a = make(options), *b = make(options);
+    for (int begin = 0; begin < MEMBERS; begin += 3) {
+        int count = begin + 3 < MEMBERS ? 3 : MEMBERS - begin;
+        ek_optimizer_options own = {.lr = begin ? 0.01 : 0};
+        assert_ok(ek_optimizer_add_group(a, apart + begin, count, own));
+        assert_ok(ek_optimizer_add_group(b, in_slabs + begin, count, own));
+    }
+    for (int step = 0; step < 7; step++) {
+        give_gradients(apart, in_slabs, absent[step]);
+        assert_ok(ek_step(a));
+        assert_ok(ek_step(b));
+        assert_equal_sets(apart, in_slabs);
+        if (variant == 1 && step == 1)
+            move_into_slabs(in_slabs);
+    }
+    ek_optimizer_free(a);
+    ek_optimizer_free(b);
+}
+
+START_TEST(slabs_step_as_single_tensors)
+{
+    ek_scope scope = ek_scope_begin();
+    const ek_optimizer_options sgd = {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01};
+    const ek_optimizer_options adam = {.lr = 0.1, .weight_decay = 0.1, .amsgrad = true};
+    const ek_optimizer_options no_eps = {.lr = 0.1, .eps = EK_ZERO};
+    run_in_slabs(ek_sgd_with, sgd, _i);
+    run_in_slabs(ek_adam_with, adam, _i);
+    run_in_slabs(ek_adamw_with, adam, _i);
+    run_in_slabs(ek_adam_with, no_eps, _i);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* The state of neighbours is one storage in the parameters' order; handles survive a re-homing. */
+START_TEST(state_is_laid_out_as_parameters)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *apart[MEMBERS], *p[MEMBERS], *before[MEMBERS];
+    ek_manual_seed(4);
+    random_leaves(apart);
+    random_leaves(p);
+    ek_optimizer *optimizer = ek_adam();
+    assert_ok(ek_optimizer_add_group(optimizer, p, MEMBERS, (ek_optimizer_options){0}));
+    give_gradients(apart, p, 0);
+    assert_ok(ek_step(optimizer));
+    for (int i = 0; i < MEMBERS; i++) {
+        before[i] = ek_optimizer_state(optimizer, p[i], "exp_avg");
+        ck_assert(ek_same_layout(before[i], p[i]));
+        ck_assert_int_eq(before[i]->storage->category, EK_MEMORY_OPTIMIZER);
+    }
+    ck_assert_ptr_ne(before[0]->storage, before[1]->storage);
+    move_into_slabs(p);
+    give_gradients(apart, p, 0x1d); /* all but 1 absent */
+    assert_ok(ek_step(optimizer));
+    ck_assert_ptr_ne(before[0]->storage, before[1]->storage); /* neighbours take no part yet */
+    give_gradients(apart, p, 0);
+    assert_ok(ek_step(optimizer));
+    for (int i = 0; i < MEMBERS; i++) {
+        ck_assert_ptr_eq(ek_optimizer_state(optimizer, p[i], "exp_avg"), before[i]);
+        ck_assert_ptr_eq(before[i]->storage, before[0]->storage);
+        ck_assert_int_eq(before[i]->offset - before[0]->offset, p[i]->offset - p[0]->offset);
+    }
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(ek_cpu(), &stats));
+    /* 16 + 48 + 16 + 16 + 32 elements, twice */
+    ck_assert_uint_eq(stats.now[EK_MEMORY_OPTIMIZER], 2 * 4 * 128);
+    ek_optimizer_free(optimizer);
+    assert_ok(ek_memory_get(ek_cpu(), &stats));
+    ck_assert_uint_eq(stats.now[EK_MEMORY_OPTIMIZER], 0);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* Gradients of a slab are marked absent, and their memory stays what it is. */
+START_TEST(zero_grad_keeps_slots)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *apart[MEMBERS], *p[MEMBERS];
+    random_leaves(apart);
+    random_leaves(p);
+    move_into_slabs(p);
+    ek_optimizer *optimizer = ek_sgd();
+    assert_ok(ek_optimizer_add_group(optimizer, p, MEMBERS, (ek_optimizer_options){0}));
+    give_gradients(apart, p, 0);
+    double value = element(p[1]->grad_slot, 5);
+    ek_zero_grad(optimizer);
+    ck_assert_ptr_null(ek_tensor_grad(p[1]));
+    ck_assert_ptr_nonnull(p[1]->grad_slot);
+    ck_assert_double_eq(element(p[1]->grad_slot, 5), value);
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* ---- all or nothing ---- */
+
+START_TEST(no_update_on_an_error)
+{
+    ek_scope scope = ek_scope_begin();
+    assert_ok(ek_host_devices_configure("4K"));
+    ek_tensor *p[2] = {leaf_of(1, EK_SHAPE(8)), leaf_of(1, EK_SHAPE(256))};
+    for (int i = 0; i < 2; i++) {
+        p[i] = ek_to_device(ek_detach(p[i]), ek_host(0));
+        assert_ok(ek_tensor_set_requires_grad(p[i], true));
+    }
+    ek_optimizer *optimizer = ek_sgd(.lr = 0.5, .momentum = 0.5);
+    assert_ok(ek_optimizer_add_group(optimizer, p, 2, (ek_optimizer_options){0}));
+    give_gradient(p[0], 1);
+    give_gradient(p[1], 1);
+    {
+        ek_scope full = ek_scope_begin();
+        assert_made(ek_empty(EK_SHAPE(400), .device = ek_host(0)));
+        ck_assert_int_eq(ek_step(optimizer), EK_E_OUT_OF_MEMORY);
+        assert_error(EK_E_OUT_OF_MEMORY, "host:0");
+        ek_scope_end(&full);
+    }
+    ck_assert_double_eq(element(p[0], 0), 1);
+    ck_assert_double_eq(element(p[1], 0), 1);
+    assert_ok(ek_step(optimizer));
+    ck_assert_double_eq(element(p[0], 0), 0.5);
+    ck_assert_double_eq(element(p[1], 255), 0.5);
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* A gradient in another order of memory, and state that follows its parameter to another device. */
+START_TEST(layouts_and_devices)
+{
+    ek_scope scope = ek_scope_begin();
+    assert_ok(ek_host_devices_configure("2"));
+    ek_manual_seed(8);
+    ek_module *net = ek_conv2d(2, 3, 2, .bias = EK_OFF);
+    ek_tensor *w = ek_module_tensor(net, "weight");
+    ek_tensor *start = ek_clone(ek_detach(w));
+    ek_tensor *gradient = ek_randn(EK_SHAPE(3, 2, 2, 2));
+    ek_optimizer *optimizer = ek_sgd(net, .lr = 1, .momentum = 0.5);
+    assert_ok(ek_tensor_set_grad(w, gradient));
+    assert_ok(ek_step(optimizer));
+    assert_close(ek_detach(w), ek_sub(start, gradient), 1e-6, 1e-6);
+    assert_ok(ek_module_to_device(net, ek_host(1)));
+    ek_tensor *moved = ek_to_device(gradient, ek_host(1));
+    assert_ok(ek_tensor_set_grad(w, moved));
+    assert_ok(ek_step(optimizer));
+    ek_tensor *buffer = ek_optimizer_state(optimizer, w, "momentum_buffer");
+    ck_assert(ek_device_equal(ek_tensor_device(buffer), ek_host(1)));
+    assert_close(ek_detach(w),
+                 ek_to_device(ek_sub(start, ek_mul_scalar(gradient, 2.5)), ek_host(1)), 1e-5, 1e-5);
+    ek_optimizer_free(optimizer);
+    ek_module_free(net);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* A graph that read the parameter before the step must not be differentiated after it. */
+START_TEST(step_is_seen_by_graphs)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *p = leaf_of(2, EK_SHAPE(3));
+    ek_optimizer *optimizer = ek_sgd();
+    assert_ok(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}));
+    ek_tensor *loss = ek_sum(ek_mul(p, p));
+    assert_ok(ek_backward(loss, .retain_graph = true));
+    assert_ok(ek_step(optimizer));
+    ck_assert_int_eq(ek_backward(loss), EK_E_MODIFIED);
+    assert_error(EK_E_MODIFIED, "step");
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("optimizer");
+    TCase *t = tcase_create("optimizer");
+    tcase_add_loop_test(t, follows_pytorch_f64, 0, TRAJECTORIES);
+    tcase_add_loop_test(t, follows_pytorch_f32, 0, TRAJECTORIES);
+    tcase_add_test(t, skips_parameters_without_gradient);
+    tcase_add_test(t, groups_have_their_own_options);
+    tcase_add_test(t, refuses_what_cannot_be_stepped);
+    tcase_add_test(t, options_out_of_range);
+    tcase_add_loop_test(t, slabs_step_as_single_tensors, 0, 2);
+    tcase_add_test(t, state_is_laid_out_as_parameters);
+    tcase_add_test(t, zero_grad_keeps_slots);
+    tcase_add_test(t, no_update_on_an_error);
+    tcase_add_test(t, layouts_and_devices);
+    tcase_add_test(t, step_is_seen_by_graphs);
+    suite_add_tcase(s, t);
+    return s;
+}
