@@ -119,8 +119,8 @@ END_TEST
 
 Suite *suite(void)
 {
-    Suite *s = suite_create("training");
-    TCase *t = tcase_create("training");
+    Suite *s = suite_create("curves");
+    TCase *t = tcase_create("curves");
     tcase_add_loop_test(t, mlp_follows_pytorch, 0, 2);
     tcase_add_loop_test(t, convnet_follows_pytorch, 0, 2);
     tcase_add_test(t, training_repeats);
