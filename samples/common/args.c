@@ -117,7 +117,8 @@ static void print_default(FILE *stream, const arg_spec *arg)
             fprintf(stream, " (%" PRId64 ")", *(int64_t *)arg->value);
         break;
     case ARG_REAL:
-        fprintf(stream, " (%g)", *(double *)arg->value);
+        if (*(double *)arg->value >= arg->low)
+            fprintf(stream, " (%g)", *(double *)arg->value);
         break;
     case ARG_TEXT:
         if (*(const char **)arg->value)

@@ -8,7 +8,7 @@
 
 typedef enum arg_kind {
     ARG_INT,    /* int64_t *value, within [low, high] */
-    ARG_REAL,   /* double *value, within [low, high] */
+    ARG_REAL,   /* double *value, within [low, high]; below that at first: no default to show */
     ARG_BYTES,  /* uint64_t *value: 4096, 512M, 1.5G */
     ARG_TEXT,   /* const char **value: points into argv */
     ARG_SWITCH, /* bool *value: takes nothing */

@@ -1,0 +1,128 @@
+/* imbalance.c: trains the same network on a single device, the classic data-parallel way and the
+ * balanced way, and compares memory, time and result. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "imbalance/train.h"
+
+/* Exit statuses: 0 well, 1 the job failed, 2 it was not begun. */
+enum { FAILED = 1, REFUSED = 2 };
+
+/* Both sets of scenes; they differ in pictures, and in seed. */
+static int make_scenes(const run_settings *settings, scene_set *train, scene_set *test)
+{
+    uint64_t seed = (uint64_t)settings->seed;
+    int rc =
+        scenes_make(train, settings->data, "train", settings->scenes, (int)settings->size, seed);
+
+    if (rc == 0)
+        rc = scenes_make(test, settings->data, "t10k", settings->test_scenes, (int)settings->size,
+                         seed + 1);
+    return rc;
+}
+
+/* After an error of a mode: its sentence and, where memory was short, what would have fitted. */
+static int explain(const run_settings *settings, const scene_set *train, train_mode mode)
+{
+    ek_error_record error;
+
+    ek_error_take(&error);
+    fprintf(stderr, "%s: %s\n", mode_names[mode], error.message);
+    if (error.status != EK_E_OUT_OF_MEMORY)
+        return FAILED;
+    fprintf(stderr, "%s: looking for the largest batch that fits ...\n", mode_names[mode]);
+    int64_t fits = train_largest_batch(settings, train, mode, settings->batch);
+    if (fits < 0) {
+        ek_print_error(stderr);
+    } else if (fits == 0) {
+        fprintf(stderr,
+                "%s: not even a batch of 1 fits; give more with --cap, or a smaller --width\n",
+                mode_names[mode]);
+    } else {
+        fprintf(stderr, "%s: the largest batch that would fit is %lld (--batch %lld)\n",
+                mode_names[mode], (long long)fits, (long long)fits);
+    }
+    return FAILED;
+}
+
+static int train_all(const run_settings *settings, const scene_set *train, const scene_set *test,
+                     mode_result *results, int *count)
+{
+    for (int mode = 0; mode < MODES; mode++) {
+        if (!settings->runs[mode])
+            continue;
+        if (train_run(settings, train, test, (train_mode)mode, &results[*count]) < 0)
+            return explain(settings, train, (train_mode)mode);
+        ++*count;
+    }
+    return 0;
+}
+
+static int fit_all(const run_settings *settings, const scene_set *train)
+{
+    for (int mode = 0; mode < MODES; mode++) {
+        if (!settings->runs[mode])
+            continue;
+        int64_t fits = train_largest_batch(settings, train, (train_mode)mode, 0);
+        if (fits < 0) {
+            ek_print_error(stderr);
+            return FAILED;
+        }
+        printf("%-9s largest batch %lld\n", mode_names[mode], (long long)fits);
+        fflush(stdout);
+    }
+    return 0;
+}
+
+static int report(const run_settings *settings, const mode_result *results, int count)
+{
+    report_table(stdout, settings, results, count);
+    if (settings->json && report_json(settings->json, settings, results, count) < 0) {
+        fprintf(stderr, "%s: %s\n", settings->json, strerror(errno));
+        return FAILED;
+    }
+    if (settings->html && report_html(settings->html, settings, results, count) < 0) {
+        fprintf(stderr, "%s: %s\n", settings->html, strerror(errno));
+        return FAILED;
+    }
+    if (settings->html)
+        printf("Charts: %s\n", settings->html);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    run_settings settings;
+    scene_set train = {0}, test = {0};
+    mode_result results[MODES] = {{0}};
+    int count = 0, rc = settings_parse(&settings, argc, argv);
+
+    if (rc != 0)
+        return rc == SETTINGS_HELP ? 0 : REFUSED;
+    if (make_scenes(&settings, &train, &test) < 0) {
+        fprintf(stderr, "%s: %s\n", argv[0], ek_error_message());
+        fprintf(stderr,
+                "%s: --data %s must hold Fashion-MNIST's four files; Debian's package "
+                "dataset-fashion-mnist puts them in /usr/share/datasets/fashion-mnist\n",
+                argv[0], settings.data);
+        ek_error_clear();
+        scenes_free(&train);
+        return REFUSED;
+    }
+    printf("Scenes: %lld for training, %lld for testing, %lld x %lld pixels\n",
+           (long long)train.count, (long long)test.count, (long long)settings.size,
+           (long long)settings.size);
+    if (settings.fit) {
+        rc = fit_all(&settings, &train);
+    } else {
+        rc = train_all(&settings, &train, &test, results, &count);
+        if (rc == 0)
+            rc = report(&settings, results, count);
+    }
+    for (int m = 0; m < count; m++)
+        free(results[m].losses);
+    scenes_free(&train);
+    scenes_free(&test);
+    return rc;
+}
