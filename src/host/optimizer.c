@@ -31,11 +31,11 @@ typedef struct sgd_job {
                 w[i] = w[i] - lr * g;                                             \
             }                                                                     \
         } else if (p->first) {                                                    \
-            const real own = p->nesterov ? 1 + momentum : 1;                      \
+            const real own = p->nesterov ? momentum : 0;                          \
             for (int64_t i = begin; i < end; i++) {                               \
                 real g = sign * gradient[i] + decay * w[i];                       \
                 buffer[i] = g;                                                    \
-                w[i] = w[i] - lr * (own * g);                                     \
+                w[i] = w[i] - lr * (g + own * g);                                 \
             }                                                                     \
         } else if (p->nesterov) {                                                 \
             for (int64_t i = begin; i < end; i++) {                               \
@@ -130,17 +130,17 @@ typedef struct adam_job {
                 real u = shrink * w[i];                                                  \
                 real g = sign * gradient[i] + decay * u;                                 \
                 m[i] = m[i] * beta1 + rest1 * g;                                         \
-                v[i] = v[i] * beta2 + rest2 * (g * g);                                   \
-                w[i] = u - step * (m[i] / (root(v[i]) / correction + eps));              \
+                v[i] = v[i] * beta2 + rest2 * g * g;                                     \
+                w[i] = u - step * m[i] / (root(v[i]) / correction + eps);                \
             }                                                                            \
         } else {                                                                         \
             for (int64_t i = begin; i < end; i++) {                                      \
                 real u = shrink * w[i];                                                  \
                 real g = sign * gradient[i] + decay * u;                                 \
                 m[i] = m[i] * beta1 + rest1 * g;                                         \
-                v[i] = v[i] * beta2 + rest2 * (g * g);                                   \
+                v[i] = v[i] * beta2 + rest2 * g * g;                                     \
                 largest[i] = ((v[i] > largest[i]) | (v[i] != v[i])) ? v[i] : largest[i]; \
-                w[i] = u - step * (m[i] / (root(largest[i]) / correction + eps));        \
+                w[i] = u - step * m[i] / (root(largest[i]) / correction + eps);          \
             }                                                                            \
         }                                                                                \
     } while (0)

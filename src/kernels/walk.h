@@ -9,7 +9,7 @@
 
 #include "core/tensor.h"
 
-enum { EK_WALK_OPERANDS = 4 };
+enum { EK_WALK_OPERANDS = 6 };
 
 typedef struct ek_walk {
     int ndim; /* at least 1 */

@@ -1,0 +1,169 @@
+#include "host/axis.h"
+
+#include "host/parallel.h"
+
+enum { BLOCK = 512 /* elements, where rows are short */ };
+
+static size_t class_size(ek_class type)
+{
+    return type == EK_CLASS_F32 ? sizeof(float) : sizeof(double);
+}
+
+int ek_axis_begin(ek_axis *axis, ek_dev *dev, const ek_tensor *const *tensors, const bool *has_axis,
+                  int count, int dim, int slots)
+{
+    int64_t shape[EK_MAX_DIMS], stride[EK_WALK_OPERANDS][EK_MAX_DIMS];
+    const int64_t *strides[EK_WALK_OPERANDS];
+    int ndim = 0;
+    const ek_tensor *first = tensors[0];
+    for (int d = 0; d < first->ndim; d++) {
+        if (d == dim)
+            continue;
+        shape[ndim] = first->shape[d];
+        for (int k = 0; k < count; k++)
+            stride[k][ndim] = tensors[k]->stride[has_axis[k] ? d : ndim];
+        ndim++;
+    }
+    for (int k = 0; k < count; k++)
+        strides[k] = stride[k];
+    ek_walk_init_raw(&axis->walk, count, ndim, shape, strides);
+    axis->size = first->ndim == 0 ? 1 : first->shape[dim];
+    axis->type = ek_class_of(first->dtype);
+    axis->rows = axis->size > 0 && axis->size < BLOCK ? BLOCK / axis->size : 1;
+    axis->parts = ek_parallel_threads(dev);
+    int64_t most = axis->walk.count * axis->size / 8192 + 1;
+    axis->parts = axis->parts < most ? axis->parts : most;
+    axis->slots = slots;
+    axis->scratch_nbytes = (size_t)(axis->parts * slots * axis->rows * axis->size) * sizeof(double);
+    void *scratch;
+    EK_TRY(ek_dev_alloc(dev, axis->scratch_nbytes, EK_MEMORY_WORKSPACE, &scratch));
+    axis->scratch = scratch;
+    return 0;
+}
+
+void ek_axis_end(ek_axis *axis, ek_dev *dev)
+{
+    ek_dev_free(dev, axis->scratch, axis->scratch_nbytes, EK_MEMORY_WORKSPACE);
+}
+
+typedef struct part_job {
+    const ek_axis *axis;
+    ek_axis_body *body;
+    void *context;
+} part_job;
+
+static void run_parts(void *context, int64_t begin, int64_t end)
+{
+    const part_job *job = context;
+    const ek_axis *axis = job->axis;
+    size_t slot_nbytes = (size_t)(axis->rows * axis->size) * sizeof(double);
+    for (int64_t part = begin; part < end; part++) {
+        void *slots[4];
+        for (int s = 0; s < axis->slots; s++)
+            slots[s] = axis->scratch + (size_t)(part * axis->slots + s) * slot_nbytes;
+        job->body(job->context, slots, axis->walk.count * part / axis->parts,
+                  axis->walk.count * (part + 1) / axis->parts);
+    }
+}
+
+void ek_axis_for(const ek_axis *axis, ek_dev *dev, ek_axis_body *body, void *context)
+{
+    part_job job = {axis, body, context};
+    ek_parallel_for(dev, axis->parts, 1, run_parts, &job);
+}
+
+ek_axis_operand ek_axis_operand_of(const ek_axis *axis, int index, const ek_tensor *tensor, int dim)
+{
+    return (ek_axis_operand){.operand = ek_operand_of(&axis->walk, index, tensor),
+                             .stride = tensor->ndim == 0 ? 1 : tensor->stride[dim]};
+}
+
+static char *row_address(const ek_axis *axis, const ek_cursor *cursor,
+                         const ek_axis_operand *operand, int64_t row)
+{
+    const ek_operand *o = &operand->operand;
+    int64_t stride = axis->walk.stride[o->index][axis->walk.ndim - 1];
+    return (char *)o->data +
+           (cursor->offset[o->index] + row * stride) * (int64_t)ek_dtype_size(o->dtype);
+}
+
+static bool is_in_place(const ek_axis *axis, const ek_axis_operand *operand, int64_t rows)
+{
+    const ek_operand *o = &operand->operand;
+    return ek_class_is_dtype(axis->type, o->dtype) && (operand->stride == 1 || axis->size == 1) &&
+           (rows == 1 || axis->walk.stride[o->index][axis->walk.ndim - 1] == axis->size);
+}
+
+/* Where positions follow each other in memory, elements of one class are taken together: memory is
+ * read in its own order and turned round in the scratch. */
+static bool is_across(const ek_axis *axis, const ek_axis_operand *operand, int64_t rows)
+{
+    return rows > 1 && axis->walk.stride[operand->operand.index][axis->walk.ndim - 1] == 1 &&
+           operand->stride != 1;
+}
+
+#define MOVE_ACROSS(type)           \
+    for (int64_t r = 0; r < n; r++) \
+        ((type *)to)[r * to_stride] = ((const type *)from)[r * from_stride];
+
+static void move_across(ek_class class, void *to, int64_t to_stride, const void *from,
+                        int64_t from_stride, int64_t n)
+{
+    if (class == EK_CLASS_F32)
+        MOVE_ACROSS(float)
+    else
+        MOVE_ACROSS(double)
+}
+
+const void *ek_axis_load(const ek_axis *axis, const ek_cursor *cursor,
+                         const ek_axis_operand *operand, int64_t rows, void *slot)
+{
+    if (is_in_place(axis, operand, rows))
+        return row_address(axis, cursor, operand, 0);
+    size_t size = class_size(axis->type);
+    ek_dtype dtype = operand->operand.dtype;
+    if (is_across(axis, operand, rows)) {
+        ek_tile tile;
+        for (int64_t c = 0; c < axis->size; c++) {
+            const char *from = row_address(axis, cursor, operand, 0) +
+                               c * operand->stride * (int64_t)ek_dtype_size(dtype);
+            ek_row_load(axis->type, &tile, dtype, from, 1, rows);
+            move_across(axis->type, (char *)slot + (size_t)c * size, axis->size, &tile, 1, rows);
+        }
+    } else {
+        for (int64_t r = 0; r < rows; r++)
+            ek_row_load(axis->type, (char *)slot + (size_t)(r * axis->size) * size, dtype,
+                        row_address(axis, cursor, operand, r), operand->stride, axis->size);
+    }
+    return slot;
+}
+
+void *ek_axis_target(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
+                     int64_t rows, void *slot)
+{
+    return is_in_place(axis, operand, rows) ? row_address(axis, cursor, operand, 0) : slot;
+}
+
+void ek_axis_store(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
+                   int64_t rows, const void *target, const void *slot)
+{
+    if (target != slot)
+        return;
+    size_t size = class_size(axis->type);
+    ek_dtype dtype = operand->operand.dtype;
+    if (is_across(axis, operand, rows)) {
+        ek_tile tile;
+        for (int64_t c = 0; c < axis->size; c++) {
+            move_across(axis->type, &tile, 1, (const char *)slot + (size_t)c * size, axis->size,
+                        rows);
+            ek_row_store(axis->type, &tile, dtype,
+                         row_address(axis, cursor, operand, 0) +
+                             c * operand->stride * (int64_t)ek_dtype_size(dtype),
+                         1, rows);
+        }
+    } else {
+        for (int64_t r = 0; r < rows; r++)
+            ek_row_store(axis->type, (const char *)slot + (size_t)(r * axis->size) * size, dtype,
+                         row_address(axis, cursor, operand, r), operand->stride, axis->size);
+    }
+}

@@ -1,0 +1,338 @@
+/* batch_norm_real.h: batch normalisation over rows and planes of EK_REAL, included by batch_norm.c
+ * for f32 and f64. Each function takes part [begin, end) of the work; see ek_norm_job. */
+
+static inline int64_t EK_NAME(columns_of)(const ek_norm_plan *plan, int64_t part)
+{
+    int64_t rest = plan->width - part * EK_NORM_COLUMNS;
+    return rest < EK_NORM_COLUMNS ? rest : EK_NORM_COLUMNS;
+}
+
+/* ---- statistics ---- */
+
+/* Joins n values of mean m / n and squared deviations s to those of `count` values (Chan et al.).
+ * The short sums are two-pass: exact mean first, then deviations, while the rows are in the cache.
+ */
+EK_MULTIVERSION
+static void EK_NAME(statistics_block)(const EK_REAL *x, int64_t stride, int64_t rows,
+                                      int64_t columns, double *mean, double *deviation)
+{
+    EK_REAL sum[EK_NORM_COLUMNS], rest[EK_NORM_COLUMNS], square[EK_NORM_COLUMNS];
+    int64_t step = ek_norm_short_rows(columns);
+    for (int64_t c = 0; c < columns; c++)
+        mean[c] = deviation[c] = 0;
+    for (int64_t done = 0; done < rows; done += step) {
+        int64_t n = rows - done < step ? rows - done : step;
+        const EK_REAL *block = x + done * stride;
+        for (int64_t c = 0; c < columns; c++)
+            sum[c] = rest[c] = square[c] = 0;
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t c = 0; c < columns; c++)
+                sum[c] += block[r * stride + c];
+        EK_REAL share = (EK_REAL)1 / (EK_REAL)n;
+        for (int64_t c = 0; c < columns; c++)
+            sum[c] *= share;
+        for (int64_t r = 0; r < n; r++) {
+            for (int64_t c = 0; c < columns; c++) {
+                EK_REAL d = block[r * stride + c] - sum[c];
+                rest[c] += d;
+                square[c] += d * d;
+            }
+        }
+        double own = (double)n, before = (double)done;
+        double part = own / (own + before), both = before * part;
+        for (int64_t c = 0; c < columns; c++) {
+            double residue = (double)rest[c] / own; /* of the rounded mean */
+            double delta = (double)sum[c] + residue - mean[c];
+            mean[c] += delta * part;
+            deviation[c] += (double)square[c] - residue * residue * own + delta * delta * both;
+        }
+    }
+}
+
+static void EK_NAME(statistics_rows)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t block = task / parts, column = task % parts * EK_NORM_COLUMNS;
+        int64_t row = block * plan->block_rows;
+        int64_t rows = plan->rows - row < plan->block_rows ? plan->rows - row : plan->block_rows;
+        EK_NAME(statistics_block)
+        ((const EK_REAL *)job->x + row * plan->row_stride + column, plan->row_stride, rows,
+         EK_NAME(columns_of)(plan, task % parts), job->first + block * plan->width + column,
+         job->second + block * plan->width + column);
+    }
+}
+
+/* One run of a plane, of at most EK_TILE elements: sum, or sum of squared deviations from `center`.
+ */
+EK_MULTIVERSION
+static double EK_NAME(run_sum)(const EK_REAL *x, int64_t n)
+{
+    double lane[8] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++)
+            lane[j] += (double)x[i + j];
+    for (; i < n; i++)
+        sum += (double)x[i];
+    for (int j = 0; j < 8; j++)
+        sum += lane[j];
+    return sum;
+}
+
+EK_MULTIVERSION
+static double EK_NAME(run_deviation)(const EK_REAL *x, int64_t n, double center)
+{
+    double lane[8] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) {
+            double d = (double)x[i + j] - center;
+            lane[j] += d * d;
+        }
+    for (; i < n; i++)
+        sum += ((double)x[i] - center) * ((double)x[i] - center);
+    for (int j = 0; j < 8; j++)
+        sum += lane[j];
+    return sum;
+}
+
+static void EK_NAME(statistics_planes)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    for (int64_t c = begin; c < end; c++) {
+        double count = 0, mean = 0, deviation = 0;
+        for (int64_t o = 0; o < plan->outer; o++) {
+            const EK_REAL *x =
+                (const EK_REAL *)job->x + o * plan->outer_stride + c * plan->channel_stride;
+            for (int64_t i = 0; i < plan->inner; i += EK_TILE) {
+                int64_t n = plan->inner - i < EK_TILE ? plan->inner - i : EK_TILE;
+                double own = (double)n, own_mean = EK_NAME(run_sum)(x + i, n) / own;
+                double delta = own_mean - mean;
+                deviation += EK_NAME(run_deviation)(x + i, n, own_mean) +
+                             delta * delta * count * own / (count + own);
+                count += own;
+                mean += delta * own / count;
+            }
+        }
+        job->first[c] = mean;
+        job->second[c] = deviation;
+    }
+}
+
+/* ---- y = (x - center) scale + shift ---- */
+
+EK_MULTIVERSION
+static void EK_NAME(apply_row)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
+                               const EK_REAL *restrict center, const EK_REAL *restrict scale,
+                               const EK_REAL *restrict shift, bool relu)
+{
+    if (relu) {
+        for (int64_t c = 0; c < n; c++) {
+            EK_REAL v = (x[c] - center[c]) * scale[c] + shift[c];
+            y[c] = v <= 0 ? 0 : v;
+        }
+    } else {
+        for (int64_t c = 0; c < n; c++)
+            y[c] = (x[c] - center[c]) * scale[c] + shift[c];
+    }
+}
+
+EK_MULTIVERSION
+static void EK_NAME(apply_run)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
+                               EK_REAL center, EK_REAL scale, EK_REAL shift, bool relu)
+{
+    for (int64_t i = 0; i < n; i++) {
+        EK_REAL v = (x[i] - center) * scale + shift;
+        y[i] = (relu & (v <= 0)) ? 0 : v;
+    }
+}
+
+/* Parts are joined rows, the last of them shorter. */
+static void EK_NAME(apply_rows)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    for (int64_t r = begin; r < end; r++)
+        EK_NAME(apply_row)
+    ((EK_REAL *)job->y + r * plan->row_stride, (const EK_REAL *)job->x + r * plan->row_stride,
+     r < plan->rows ? plan->width : plan->rest, job->center, job->scale, job->shift, job->relu);
+}
+
+static void EK_NAME(apply_planes)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    for (int64_t p = begin; p < end; p++) {
+        int64_t c = p % plan->channels;
+        int64_t at = p / plan->channels * plan->outer_stride + c * plan->channel_stride;
+        EK_NAME(apply_run)
+        ((EK_REAL *)job->y + at, (const EK_REAL *)job->x + at, plan->inner,
+         ((const EK_REAL *)job->center)[c], ((const EK_REAL *)job->scale)[c],
+         ((const EK_REAL *)job->shift)[c], job->relu);
+    }
+}
+
+/* ---- sums of dy and dy (x - center) ---- */
+
+EK_MULTIVERSION
+static void EK_NAME(reduce_block)(const EK_REAL *dy, const EK_REAL *x, const EK_REAL *mask,
+                                  int64_t stride, int64_t rows, int64_t columns,
+                                  const EK_REAL *restrict center, double *first, double *second)
+{
+    EK_REAL sum[EK_NORM_COLUMNS], product[EK_NORM_COLUMNS];
+    int64_t step = ek_norm_short_rows(columns);
+    for (int64_t c = 0; c < columns; c++)
+        first[c] = second[c] = 0;
+    for (int64_t done = 0; done < rows; done += step) {
+        int64_t last = rows - done < step ? rows : done + step;
+        for (int64_t c = 0; c < columns; c++)
+            sum[c] = product[c] = 0;
+        for (int64_t r = done; r < last; r++) {
+            const EK_REAL *g = dy + r * stride, *u = x + r * stride;
+            if (mask != NULL) {
+                const EK_REAL *m = mask + r * stride;
+                for (int64_t c = 0; c < columns; c++) {
+                    EK_REAL v = m[c] > 0 ? g[c] : 0;
+                    sum[c] += v;
+                    product[c] += v * (u[c] - center[c]);
+                }
+            } else {
+                for (int64_t c = 0; c < columns; c++) {
+                    sum[c] += g[c];
+                    product[c] += g[c] * (u[c] - center[c]);
+                }
+            }
+        }
+        for (int64_t c = 0; c < columns; c++) {
+            first[c] += (double)sum[c];
+            second[c] += (double)product[c];
+        }
+    }
+}
+
+static void EK_NAME(reduce_rows)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t block = task / parts, column = task % parts * EK_NORM_COLUMNS;
+        int64_t row = block * plan->block_rows;
+        int64_t rows = plan->rows - row < plan->block_rows ? plan->rows - row : plan->block_rows;
+        int64_t at = row * plan->row_stride + column;
+        EK_NAME(reduce_block)
+        ((const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
+         job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->row_stride, rows,
+         EK_NAME(columns_of)(plan, task % parts), (const EK_REAL *)job->center + column,
+         job->first + block * plan->width + column, job->second + block * plan->width + column);
+    }
+}
+
+EK_MULTIVERSION
+static void EK_NAME(reduce_run)(const EK_REAL *g, const EK_REAL *x, const EK_REAL *mask, int64_t n,
+                                double center, double *first, double *second)
+{
+    double sum[8] = {0}, product[8] = {0};
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) {
+            double v = mask == NULL || mask[i + j] > 0 ? (double)g[i + j] : 0;
+            sum[j] += v;
+            product[j] += v * ((double)x[i + j] - center);
+        }
+    for (int j = 0; i + j < n; j++) {
+        double v = mask == NULL || mask[i + j] > 0 ? (double)g[i + j] : 0;
+        sum[j] += v;
+        product[j] += v * ((double)x[i + j] - center);
+    }
+    for (int j = 0; j < 8; j++) {
+        *first += sum[j];
+        *second += product[j];
+    }
+}
+
+static void EK_NAME(reduce_planes)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    for (int64_t c = begin; c < end; c++) {
+        job->first[c] = job->second[c] = 0;
+        for (int64_t o = 0; o < plan->outer; o++) {
+            int64_t at = o * plan->outer_stride + c * plan->channel_stride;
+            EK_NAME(reduce_run)
+            ((const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
+             job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->inner,
+             (double)((const EK_REAL *)job->center)[c], &job->first[c], &job->second[c]);
+        }
+    }
+}
+
+/* ---- dx = scale (dy - shift - (x - center) slope) ---- */
+
+EK_MULTIVERSION
+static void EK_NAME(gradient_row)(EK_REAL *restrict dx, const EK_REAL *restrict dy,
+                                  const EK_REAL *restrict x, const EK_REAL *restrict mask,
+                                  int64_t n, const EK_REAL *restrict center,
+                                  const EK_REAL *restrict scale, const EK_REAL *restrict shift,
+                                  const EK_REAL *restrict slope)
+{
+    if (shift == NULL) {
+        for (int64_t c = 0; c < n; c++)
+            dx[c] = scale[c] * (mask == NULL || mask[c] > 0 ? dy[c] : 0);
+    } else if (mask != NULL) {
+        for (int64_t c = 0; c < n; c++) {
+            EK_REAL g = mask[c] > 0 ? dy[c] : 0;
+            dx[c] = scale[c] * (g - shift[c] - (x[c] - center[c]) * slope[c]);
+        }
+    } else {
+        for (int64_t c = 0; c < n; c++)
+            dx[c] = scale[c] * (dy[c] - shift[c] - (x[c] - center[c]) * slope[c]);
+    }
+}
+
+EK_MULTIVERSION
+static void EK_NAME(gradient_run)(EK_REAL *restrict dx, const EK_REAL *restrict dy,
+                                  const EK_REAL *restrict x, const EK_REAL *restrict mask,
+                                  int64_t n, EK_REAL center, EK_REAL scale, EK_REAL shift,
+                                  EK_REAL slope)
+{
+    for (int64_t i = 0; i < n; i++) {
+        EK_REAL g = mask == NULL || mask[i] > 0 ? dy[i] : 0;
+        dx[i] = scale * (g - shift - (x[i] - center) * slope);
+    }
+}
+
+static void EK_NAME(gradient_rows)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    for (int64_t r = begin; r < end; r++) {
+        int64_t at = r * plan->row_stride;
+        EK_NAME(gradient_row)
+        ((EK_REAL *)job->y + at, (const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
+         job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL,
+         r < plan->rows ? plan->width : plan->rest, job->center, job->scale, job->shift,
+         job->slope);
+    }
+}
+
+static void EK_NAME(gradient_planes)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    for (int64_t p = begin; p < end; p++) {
+        int64_t c = p % plan->channels;
+        int64_t at = p / plan->channels * plan->outer_stride + c * plan->channel_stride;
+        bool constant = job->shift == NULL;
+        EK_NAME(gradient_run)
+        ((EK_REAL *)job->y + at, (const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
+         job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->inner,
+         ((const EK_REAL *)job->center)[c], ((const EK_REAL *)job->scale)[c],
+         constant ? 0 : ((const EK_REAL *)job->shift)[c],
+         constant ? 0 : ((const EK_REAL *)job->slope)[c]);
+    }
+}
