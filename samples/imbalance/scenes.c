@@ -116,7 +116,7 @@ int scenes_make(scene_set *scenes, const char *directory, const char *set, int64
     ek_generator *generator = ek_generator_new(seed);
     size_t pixels = (size_t)size * (size_t)size;
     uint8_t *sharp = malloc(pixels);
-    picture_set pictures;
+    picture_set pictures = {0};
 
     *scenes =
         (scene_set){count, size, malloc((size_t)count * pixels), malloc((size_t)count * pixels)};

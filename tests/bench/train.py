@@ -128,7 +128,10 @@ def measure(name, devices, rank, budget, memory_format):
         begin = time.perf_counter()
         losses.append(step())
         seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds), len(seconds), losses[0]
+    loss = torch.tensor(losses[0])
+    if devices > 1:
+        dist.all_reduce(loss)
+    return statistics.median(seconds), len(seconds), loss.item() / devices
 
 
 def run(rank, name, devices, threads, budget, store):

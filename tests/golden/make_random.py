@@ -40,7 +40,10 @@ with Golden("random.golden") as g:
         g.add(f"random_f32/{seed}", torch.empty(20).random_(-7, 9))
         g.add(f"random_u8/{seed}", torch.empty(20, dtype=torch.uint8).random_(3, 256))
         g.add(f"random64/{seed}", torch.empty(3, dtype=torch.int64).random_())
-    # A matrix drawn in row-major order whatever its strides, as for a weight kept channels-last.
+    # Long enough that every rounding of the block transformation shows.
+    torch.manual_seed(123)
+    g.add("long", torch.randn(4096))
+    # A weight drawn in row-major order whatever its strides, as for a weight kept channels-last.
     torch.manual_seed(7)
     g.add("weight", torch.empty(3, 4, 2, 2).normal_())
     # States: fresh, in the middle of a block of words, and with a normal number kept.

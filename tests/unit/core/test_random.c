@@ -143,6 +143,13 @@ START_TEST(integers)
 }
 END_TEST
 
+START_TEST(every_rounding)
+{
+    ek_manual_seed(123);
+    assert_bits(ek_randn(EK_SHAPE(4096)), golden("random.golden", "long"));
+}
+END_TEST
+
 START_TEST(memory_order_does_not_matter)
 {
     ek_tensor *weight = ek_empty(EK_SHAPE(3, 4, 2, 2), .format = EK_CHANNELS_LAST);
@@ -285,6 +292,7 @@ Suite *suite(void)
     tcase_add_test(c, uniform_fills);
     tcase_add_test(c, normal_fills);
     tcase_add_test(c, published_vectors);
+    tcase_add_test(c, every_rounding);
     tcase_add_test(c, integers);
     tcase_add_test(c, memory_order_does_not_matter);
     tcase_add_test(c, states_are_pytorchs);
