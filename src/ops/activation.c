@@ -1,6 +1,6 @@
 /* activation.c: relu and its kin, and dropout. Each gradient is one fused kernel, and an operation
  * of its own, so that it can be differentiated again. */
-#include "evenkeel/random.h"
+#include "core/generator.h"
 #include "ops/ops.h"
 
 /* ---- relu, leaky relu: dx = g where y > 0, else slope g ---- */
@@ -156,21 +156,22 @@ static ek_tensor *dropout_mask(const ek_tensor *x, double p)
     ek_dtype dtype = x->dtype == EK_F64 ? EK_F64 : EK_F32;
     if (p == 1)
         return ek_zeros(shape, x->dtype, x->storage->dev->id);
-    ek_tensor *draws = ek_empty(shape, EK_F32), *mask = ek_empty(shape, dtype);
-    if (!draws || !mask || ek_uniform_(draws, 0, 1, NULL) < 0)
+    ek_tensor *mask = ek_empty(shape, dtype);
+    if (!mask)
         return NULL;
-    const float *u = ek_tensor_data(draws);
-    double scale = 1 / (1 - p);
-    int64_t count = ek_count(draws);
-    if (dtype == EK_F64) {
-        double *values = ek_tensor_data(mask);
-        for (int64_t i = 0; i < count; i++)
-            values[i] = (double)u[i] >= p ? scale : 0;
-    } else {
-        float *values = ek_tensor_data(mask), scale_f32 = (float)scale;
-        for (int64_t i = 0; i < count; i++)
-            values[i] = (double)u[i] >= p ? scale_f32 : 0;
+    float *narrow = ek_tensor_data(mask);
+    double *wide = ek_tensor_data(mask), scale = 1 / (1 - p);
+    int64_t count = ek_count(mask);
+    ek_generator *generator = ek_generator_lock(NULL);
+    for (int64_t i = 0; i < count; i++) {
+        /* A product, since the processor cannot guess which way a coin falls. */
+        double kept = scale * ((double)ek_generator_f32(generator) >= p);
+        if (dtype == EK_F64)
+            wide[i] = kept;
+        else
+            narrow[i] = (float)kept;
     }
+    ek_generator_unlock(generator);
     mask = ek_to_dtype(mask, x->dtype);
     if (mask && ek_is_dense(x) && !ek_same_layout(mask, x)) {
         ek_tensor *ordered = ek_tensor_new_strided(mask->storage->dev, x->dtype, &shape, x->stride);

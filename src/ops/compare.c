@@ -68,7 +68,11 @@ ek_tensor *ek_where(ek_tensor *condition, ek_tensor *x, ek_tensor *y)
         return NULL;
     if (condition->ndim == 0 && condition->storage->dev->id.kind == EK_CPU)
         condition = ek_to_device(condition, x->storage->dev->id);
-    if (!condition || !ek_same_device("where", condition, x))
+    if (condition && x->ndim == 0 && x->storage->dev->id.kind == EK_CPU) {
+        x = ek_to_device(x, condition->storage->dev->id);
+        y = ek_to_device(y, condition->storage->dev->id);
+    }
+    if (!condition || !x || !y || !ek_same_device("where", condition, x))
         return NULL;
     ek_shape shape, of_condition = ek_tensor_shape(condition), of_x = ek_tensor_shape(x);
     if (ek_broadcast_shapes("where", &of_condition, &of_x, &shape) < 0)

@@ -112,15 +112,20 @@ ek_tensor *ek_stack(ek_tensor *const *tensors, int count, int dim)
         EK_FAIL(EK_E_INVALID, "stack: no tensors");
         return NULL;
     }
+    if (!ek_given("stack", "a tensor", tensors[0]))
+        return NULL;
+    ek_shape shape = ek_tensor_shape(tensors[0]);
+    if (dim < -shape.ndim - 1 || dim > shape.ndim) {
+        EK_FAIL(EK_E_SHAPE, "stack: dimension %d is not in [%d, %d]", dim, -shape.ndim - 1,
+                shape.ndim);
+        return NULL;
+    }
+    if (dim < 0)
+        dim += shape.ndim + 1;
     ek_tensor **rows = ek_calloc((size_t)count, sizeof *rows), *y = NULL;
     for (int i = 0; rows && i < count; i++) {
-        if (!ek_given("stack", "a tensor", tensors[i]))
+        if (!ek_of_shape("stack", "a tensor", tensors[i], &shape))
             goto exit;
-        ek_shape first = ek_tensor_shape(tensors[0]);
-        if (!ek_of_shape("stack", "a tensor", tensors[i], &first))
-            goto exit;
-        if (dim < 0)
-            dim += first.ndim + 1;
         rows[i] = ek_unsqueeze(tensors[i], dim);
     }
     if (rows)

@@ -1,4 +1,6 @@
 /* unary.c: functions of one tensor, element by element. */
+#include <math.h>
+
 #include "ops/ops.h"
 
 /* ---- a x + b ---- */
@@ -46,13 +48,19 @@ ek_tensor *ek_div_scalar(ek_tensor *x, double c)
 {
     if (!ek_floating("div_scalar", "x", x))
         return NULL;
-    ek_tensor *divisor = ek_number_like(x, c);
-    if (!divisor)
-        return NULL;
-    ek_tensor repeated;
-    ek_shape shape = ek_tensor_shape(x);
-    ek_borrow_expanded(&repeated, divisor, &shape);
-    ek_tensor *y = ek_run_binary(EK_BINARY_DIV, x, &repeated, 0);
+    ek_tensor *y;
+    int exponent;
+    if (x->dtype == EK_BF16 || fabs(frexp(c, &exponent)) == 0.5) {
+        /* 1 / c is exact, or its error vanishes in bf16, which could not hold c itself. */
+        y = ek_run_unary(EK_UNARY_AFFINE, x, 1 / c, 0);
+    } else {
+        ek_tensor *divisor = ek_number_like(x, c), repeated;
+        if (!divisor)
+            return NULL;
+        ek_shape shape = ek_tensor_shape(x);
+        ek_borrow_expanded(&repeated, divisor, &shape);
+        y = ek_run_binary(EK_BINARY_DIV, x, &repeated, 0);
+    }
     return EK_RECORD(y, &div_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(c));
 }
 

@@ -134,6 +134,8 @@ START_TEST(shape_errors_say_what)
     assert_error(EK_E_INVALID, "slice: step is 0");
     ck_assert_ptr_null(ek_cat((ek_tensor *const[]){x, ek_ones(EK_SHAPE(2, 2), EK_F64)}, 2, 0));
     assert_error(EK_E_SHAPE, "cat: shapes [2, 3] and [2, 2] (tensor 1) differ");
+    ck_assert_ptr_null(ek_stack((ek_tensor *const[]){x, x}, 2, -4));
+    assert_error(EK_E_SHAPE, "stack: dimension -4 is not in [-3, 2]");
     ck_assert_ptr_null(ek_sum_to(x, EK_SHAPE(2, 2)));
     assert_error(EK_E_SHAPE, "sum_to: [2, 2] does not broadcast to [2, 3]");
     ck_assert_ptr_null(ek_sum(x, .dims = {1, -1}, .dim_count = 2));
@@ -274,6 +276,10 @@ START_TEST(devices_are_crossed_and_come_back)
     const double wanted[] = {6, 6, 0, 6, 6, 0};
     assert_close(ek_tensor_grad(x), tensor_of(wanted, EK_SHAPE(2, 3), EK_F32, ek_cpu()), 0, 0);
     ck_assert(ek_to_device(x, ek_cpu()) == x);
+    ek_tensor *one = ek_scalar(1, EK_F32, ek_cpu());
+    ek_tensor *chosen = ek_where(ek_gt(moved, one), one, ek_mul_scalar(one, 0));
+    ck_assert_int_eq(ek_tensor_device(chosen).kind, EK_HOST);
+    ck_assert(element(chosen, 0) == 1);
     ck_assert_ptr_null(ek_add(moved, ek_ones(EK_SHAPE(3, 2))));
     assert_error(EK_E_DEVICE, "add: operands on host:0 and cpu");
     /* A slice with gaps, into a tensor of another dtype on another device. */

@@ -47,6 +47,7 @@ START_TEST(mean_of_ones_is_one)
 {
     for (int64_t n = 1; n < 200; n++)
         ck_assert(element(ek_mean(ek_ones(EK_SHAPE(n))), 0) == 1);
+    ck_assert(element(ek_mean(ek_ones(EK_SHAPE(1001), EK_BF16)), 0) == 1);
     ck_assert(isnan(element(ek_mean(ek_ones(EK_SHAPE(0))), 0)));
     ck_assert(element(ek_sum(ek_ones(EK_SHAPE(0))), 0) == 0);
     ck_assert_ptr_null(ek_max_dim(ek_ones(EK_SHAPE(2, 0)), 1, false));
