@@ -111,7 +111,7 @@ static int broadcast_to(ek_dev *dev, ek_tensor *const *tensors, int count, const
     if (n == 0)
         return 0;
     EK_TRY(make_room(dev, work, n, work + count));
-    EK_TRY(ek_comm_send(work, n, work + count, 1));
+    EK_TRY(ek_comm_send(work + count, work, n));
     n = 0;
     for (int i = 0; i < count; i++)
         if (tensors[i] && (!wanted || wanted[i]))
@@ -250,6 +250,8 @@ static ek_tensor *sum(ek_tensor **parts, int count, ek_dev *destination, ek_tens
     return rc < 0 ? NULL : out;
 }
 
+/* All sums; out[i] gets a reference. What was fetched and made dense ends with the caller's scope.
+ */
 static int reduce_all(ek_tensor **parts, int devices, int count, ek_dev *const *devs,
                       ek_dev *destination, ek_tensor *const *into, ek_tensor **out)
 {
@@ -262,15 +264,11 @@ static int reduce_all(ek_tensor **parts, int devices, int count, ek_dev *const *
         for (int d = 0; d < devices; d++)
             if (parts[order[d] * count + i])
                 present[n++] = parts[order[d] * count + i];
-        out[i] = NULL;
         if (n == 0)
             continue;
         ek_scope scope = ek_scope_begin();
-        out[i] = sum(present, n, destination, into ? into[i] : NULL);
-        if (into && out[i] == into[i])
-            ek_scope_end(&scope);
-        else
-            ek_scope_end_with(&scope, out[i]);
+        out[i] = ek_keep(sum(present, n, destination, into ? into[i] : NULL));
+        ek_scope_end(&scope);
         if (!out[i])
             return ek_error_pending();
     }
@@ -285,8 +283,14 @@ int ek_comm_reduce(ek_tensor *const *inputs, int devices, int count, ek_dev *con
     if (!parts)
         return ek_error_pending();
     memcpy(parts, inputs, total * sizeof *parts);
+    memset(out, 0, (size_t)count * sizeof(ek_tensor *));
+    ek_scope scope = ek_scope_begin();
     int rc = reduce_all(parts, devices, count, devs, destination, into, out);
+    ek_scope_end(&scope);
     free(parts);
+    for (int i = 0; i < count; i++)
+        if (out[i] && !ek_scope_adopt(out[i]))
+            rc = ek_error_pending();
     EK_TRY(rc);
     routes r = routes_of(destination, devs, devices, count);
     return ek_record_outputs(out, count, &reduce_operation,

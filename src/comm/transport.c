@@ -138,25 +138,13 @@ static ek_slab *pack(ek_tensor *const *from, ek_tensor *const *to, int count)
     return staging;
 }
 
-int ek_comm_send(ek_tensor *const *from, int count, ek_tensor *const *to, int destinations)
+int ek_comm_send(ek_tensor *const *to, ek_tensor *const *from, int count)
 {
-    if (count == 0)
-        return 0;
-    ek_slab *staging = NULL;
-    int rc = 0;
-    for (int d = 0; d < destinations && rc >= 0; d++) {
-        ek_tensor *const *there = to + (ptrdiff_t)d * count;
-        ek_tensor *const *here = from;
-        if (count > 1 && !ek_comm_shared(ek_tensor_dev(from[0]), ek_tensor_dev(there[0])) &&
-            run_length(there, from, count) < count) {
-            if (!staging)
-                staging = pack(from, there, count);
-            if (!staging)
-                return ek_error_pending();
-            here = staging->members;
-        }
-        rc = ek_comm_copy_list(there, here, count);
-    }
+    if (count < 2 || ek_comm_shared(ek_tensor_dev(from[0]), ek_tensor_dev(to[0])) ||
+        run_length(to, from, count) == count)
+        return ek_comm_copy_list(to, from, count);
+    ek_slab *staging = pack(from, to, count);
+    int rc = staging ? ek_comm_copy_list(to, staging->members, count) : ek_error_pending();
     ek_object_release(staging);
     return rc;
 }

@@ -25,8 +25,8 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from);
  * overwritten. */
 int ek_comm_copy_list(ek_tensor *const *to, ek_tensor *const *from, int count);
 
-/* Copies from[i], all on one device, to to[d * count + i] for every destination d. */
-int ek_comm_send(ek_tensor *const *from, int count, ek_tensor *const *to, int destinations);
+/* The same, but packed first where that saves copies between the devices. */
+int ek_comm_send(ek_tensor *const *to, ek_tensor *const *from, int count);
 
 /* True where the CPU computes on either memory without a copy. */
 bool ek_comm_shared(const ek_dev *a, const ek_dev *b);

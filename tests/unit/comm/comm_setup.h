@@ -1,0 +1,66 @@
+/* comm_setup.h: what the tests of comm share: four host devices, and closed-form tensors. */
+#ifndef EK_TESTS_COMM_SETUP_H
+#define EK_TESTS_COMM_SETUP_H
+
+#include "evenkeel/autograd.h"
+#include "evenkeel/comm.h"
+#include "evenkeel/device.h"
+#include "evenkeel/ops.h"
+#include "unit.h"
+
+enum { DEVICES = 4 };
+
+static inline void setup(void)
+{
+    assert_ok(ek_host_devices_configure("4"));
+}
+
+/* Every ledger must be at zero. */
+static inline void teardown(void)
+{
+    assert_ok(ek_shutdown());
+}
+
+static inline TCase *comm_case(Suite *s, const char *name)
+{
+    TCase *tests = tcase_create(name);
+    tcase_add_checked_fixture(tests, setup, teardown);
+    suite_add_tcase(s, tests);
+    return tests;
+}
+
+/* Element i is first + i step. */
+static inline ek_tensor *ramp(double first, double step, ek_shape shape, ek_dtype dtype,
+                              ek_device device)
+{
+    double values[4096];
+    int64_t count = ek_shape_count(&shape);
+    ck_assert_int_le(count, 4096);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = first + (double)i * step;
+    return tensor_of(values, shape, dtype, device);
+}
+
+static inline void assert_on(const ek_tensor *tensor, ek_device device)
+{
+    char text[16];
+    assert_made(tensor);
+    ck_assert_str_eq(ek_device_name(ek_tensor_device(tensor), text),
+                     ek_device_name(device, (char[16]){0}));
+}
+
+static inline void assert_ramp(const ek_tensor *tensor, double first, double step)
+{
+    assert_made(tensor);
+    for (int64_t i = 0; i < ek_tensor_count(tensor); i++)
+        ck_assert_double_eq(element(tensor, i), first + (double)i * step);
+}
+
+static inline uint64_t bytes_now(ek_device device, ek_memory_category category)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(device, &stats));
+    return stats.now[category];
+}
+
+#endif
