@@ -117,9 +117,9 @@ int main(int argc, char **argv)
 {
     const workload *load = argc >= 4 ? workload_named(argv[1]) : NULL;
     int devices = argc >= 4 ? atoi(argv[2]) : 0, threads = argc >= 4 ? atoi(argv[3]) : 0;
-    double budget = argc >= 5 ? atof(argv[4]) : 3, median, loss;
+    double budget = argc >= 5 ? atof(argv[4]) : 3, median = 0, loss = 0;
     training job = {0};
-    int steps;
+    int steps = 0;
 
     if (!load || devices < 1 || threads < 1 || budget <= 0) {
         fprintf(stderr, "usage: %s mlp|mnist|resnet18|segmentation DEVICES THREADS [SECONDS]\n",
