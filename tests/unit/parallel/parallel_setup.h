@@ -1,0 +1,96 @@
+/* parallel_setup.h: devices, and modules whose arithmetic is known. */
+#ifndef EK_TESTS_PARALLEL_SETUP_H
+#define EK_TESTS_PARALLEL_SETUP_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/device.h"
+#include "evenkeel/nn.h"
+#include "evenkeel/parallel.h"
+#include "unit.h"
+
+static inline void setup(void)
+{
+    assert_ok(ek_host_devices_configure("4"));
+    ek_manual_seed(1);
+}
+
+/* Every ledger must be at zero. */
+static inline void teardown(void)
+{
+    assert_ok(ek_shutdown());
+}
+
+static inline TCase *parallel_case(Suite *s, const char *name)
+{
+    TCase *tests = tcase_create(name);
+    tcase_add_checked_fixture(tests, setup, teardown);
+    suite_add_tcase(s, tests);
+    return tests;
+}
+
+static inline void assert_on(const ek_tensor *tensor, ek_device device)
+{
+    char text[16];
+    assert_made(tensor);
+    ck_assert_str_eq(ek_device_name(ek_tensor_device(tensor), text),
+                     ek_device_name(device, (char[16]){0}));
+}
+
+/* Normal numbers, f64. */
+static inline ek_tensor *normal(uint64_t seed, ek_shape shape, ek_device device)
+{
+    ek_generator *generator = ek_generator_new(seed);
+    ek_tensor *x = ek_empty(shape, .dtype = EK_F64);
+    assert_made(x);
+    assert_ok(ek_normal_(x, 0, 1, generator));
+    ek_generator_free(generator);
+    return ek_to_device(x, device);
+}
+
+/* linear(3, 5), tanh, linear(5, 2), in f64; the same numbers each time. */
+static inline ek_module *make_net(void)
+{
+    ek_manual_seed(7);
+    ek_module *net = ek_sequential(ek_linear(3, 5), ek_tanh(), ek_linear(5, 2));
+    assert_made(net);
+    assert_ok(ek_module_to_dtype(net, EK_F64));
+    return net;
+}
+
+/* mean(out^2), backward. */
+static inline double square_loss(ek_tensor *out)
+{
+    ek_tensor *loss = ek_mean(ek_square(out));
+    double value;
+    assert_made(loss);
+    assert_ok(ek_item(loss, &value));
+    assert_ok(ek_backward(loss));
+    return value;
+}
+
+/* Gradients of b's parameters equal those of a's. */
+static inline void assert_same_gradients(ek_module *a, ek_module *b, double relative)
+{
+    static const char *const paths[] = {"0.weight", "0.bias", "2.weight", "2.bias"};
+    for (int i = 0; i < 4; i++) {
+        ek_tensor *of_a = ek_tensor_grad(ek_module_tensor(a, paths[i]));
+        ek_tensor *of_b = ek_tensor_grad(ek_module_tensor(b, paths[i]));
+        assert_made(of_a);
+        assert_made(of_b);
+        assert_close_norm(ek_to_device(of_b, ek_cpu()), ek_to_device(of_a, ek_cpu()), relative);
+    }
+}
+
+static inline uint64_t bytes_now(ek_device device)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(device, &stats));
+    return stats.in_use;
+}
+
+#endif

@@ -1,0 +1,262 @@
+/* The classic wrapper: one device's values and gradients from several. */
+#include "parallel_setup.h"
+
+static const struct {
+    int batch, devices;
+    ek_split_policy split;
+} cases[] = {{8, 4, EK_SPLIT_CHUNK}, {10, 4, EK_SPLIT_CHUNK}, {10, 4, EK_SPLIT_EVEN},
+             {5, 4, EK_SPLIT_CHUNK}, {5, 4, EK_SPLIT_EVEN},   {3, 4, EK_SPLIT_EVEN},
+             {1, 4, EK_SPLIT_CHUNK}, {6, 1, EK_SPLIT_CHUNK},  {7, 2, EK_SPLIT_CHUNK}};
+enum { CASES = sizeof cases / sizeof *cases };
+
+START_TEST(equals_one_device)
+{
+    ek_tensor *x = normal(3, EK_SHAPE(cases[_i].batch, 3), ek_cpu());
+    ek_module *net = make_net();
+    ek_tensor *expected = ek_apply(net, x);
+    double loss = square_loss(expected);
+
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, cases[_i].devices),
+                                        .split = cases[_i].split);
+    assert_made(model);
+    for (int repeat = 0; repeat < 2; repeat++) {
+        ek_module_zero_grad(model);
+        ek_tensor *out = ek_apply(model, x);
+        assert_on(out, ek_host(0));
+        assert_close(ek_to_device(out, ek_cpu()), expected, 1e-14, 1e-15);
+        double value = square_loss(out);
+        ck_assert(fabs(value - loss) <= 1e-14 * loss);
+        assert_same_gradients(net, model, 1e-13);
+    }
+    ek_module_free(model);
+    ek_module_free(net);
+}
+END_TEST
+
+START_TEST(inputs_need_gradients_too)
+{
+    ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 3));
+    ek_tensor *x = normal(3, EK_SHAPE(7, 3), ek_cpu());
+    ek_tensor *y = ek_detach(ek_to_device(x, ek_host(2)));
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    assert_ok(ek_tensor_set_requires_grad(y, true));
+    square_loss(ek_apply(net, x));
+    square_loss(ek_apply(model, y));
+    assert_on(ek_tensor_grad(y), ek_host(2));
+    assert_close_norm(ek_to_device(ek_tensor_grad(y), ek_cpu()), ek_tensor_grad(x), 1e-13);
+    ek_module_free(net);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(outputs_meet_where_they_should)
+{
+    ek_tensor *x = normal(3, EK_SHAPE(4, 3), ek_host(1));
+    ek_module *model =
+        ek_data_parallel(make_net(), ek_devices(EK_HOST, 3), .output_device = ek_host(2));
+    ek_tensor *out = ek_apply(model, x);
+    assert_on(out, ek_host(2));
+    square_loss(out);
+    assert_on(ek_tensor_grad(ek_module_tensor(model, "0.weight")), ek_host(0));
+    ek_module_free(model);
+    model = ek_data_parallel(make_net(), EK_DEVICES(ek_host(2), ek_host(1)), .output_on_cpu = true);
+    assert_on(ek_apply(model, x), ek_cpu());
+    assert_on(ek_module_tensor(model, "0.weight"), ek_host(2));
+    ek_module_free(model);
+    model = ek_data_parallel(make_net()); /* all accelerators */
+    assert_on(ek_apply(model, x), ek_host(0));
+    ck_assert_uint_gt(bytes_now(ek_host(3)), 0);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(paths_are_the_modules_own)
+{
+    ek_module *net = make_net();
+    ek_tensor *weight = ek_module_tensor(net, "2.weight");
+    ek_module *model = ek_data_parallel(net, ek_devices(EK_HOST, 2));
+    ck_assert_ptr_eq(ek_module_tensor(model, "2.weight"), weight);
+    ck_assert_ptr_eq(ek_data_parallel_module(model), net);
+    ck_assert_int_eq(ek_module_parameter_count(model), 3 * 5 + 5 + 5 * 2 + 2);
+    ck_assert_ptr_null(ek_data_parallel_module(net));
+    assert_error(EK_E_INVALID, "sequential is no data-parallel wrapper");
+    ek_module_free(model);
+}
+END_TEST
+
+/* ---- a module with nests and keywords ---- */
+
+typedef struct nested {
+    ek_module module;
+    ek_tensor *scale;
+    int calls; /* lost in replicas */
+} nested;
+
+static atomic_int nested_calls;
+
+static ek_value nested_forward(ek_module *module, const ek_args *args)
+{
+    nested *self = (nested *)module;
+    self->calls++;
+    atomic_fetch_add(&nested_calls, 1);
+    if (args->count == 0)
+        return ek_value_of_tensor(ek_mul_scalar(self->scale, 2));
+    ek_tensor *a = ek_value_tensor(ek_value_get(ek_arg(args, 0), "a"));
+    ek_tensor *b = ek_value_tensor(ek_value_at(ek_arg(args, 1), 0));
+    ek_tensor *mask = ek_value_tensor(ek_value_get(args->keywords, "mask"));
+    double power = (double)ek_value_get(args->keywords, "power").as.integer;
+    ek_tensor *sum = ek_mul(ek_add(a, ek_mul(b, mask)), self->scale);
+    const ek_value_entry entries[] = {{"sum", EK_VALUE(sum)},
+                                      {"power", EK_VALUE(ek_pow_scalar(a, power))},
+                                      {"nothing", ek_value_none()},
+                                      {"size", ek_value_of_int(ek_tensor_size(a, 0))}};
+    return EK_LIST(ek_value_dict(entries, 4), a);
+}
+
+static const ek_module_type nested_type = {.name = "nested",
+                                           .size = sizeof(nested),
+                                           .forward = nested_forward};
+
+static ek_module *make_nested(void)
+{
+    nested *self = (nested *)ek_module_new(&nested_type);
+    assert_made(self);
+    assert_ok(ek_register_parameter(&self->module, "scale", &self->scale,
+                                    ek_full(3, EK_SHAPE(1), .dtype = EK_F64)));
+    return &self->module;
+}
+
+static const int short_batches[] = {2, 4, 7};
+
+START_TEST(nests_and_keywords_of_short_batches)
+{
+    int n = short_batches[_i];
+    ek_module *model = ek_data_parallel(make_nested(), ek_devices(EK_HOST, 4));
+    ek_tensor *a = normal(1, EK_SHAPE(n, 2), ek_cpu()), *b = normal(2, EK_SHAPE(n, 2), ek_host(3));
+    ek_tensor *mask = normal(3, EK_SHAPE(n, 1), ek_cpu());
+    const ek_value_entry input[] = {{"a", EK_VALUE(a)}},
+                         keywords[] = {{"mask", EK_VALUE(mask)}, {"power", ek_value_of_int(2)}};
+    ek_value out =
+        ek_forward_kw(model, ek_value_dict(keywords, 2), ek_value_dict(input, 1), EK_LIST(b));
+    ek_value dict = ek_value_at(out, 0);
+    ek_tensor *expected = ek_mul_scalar(ek_add(a, ek_mul(ek_to_device(b, ek_cpu()), mask)), 3);
+    assert_close(ek_to_device(ek_value_tensor(ek_value_get(dict, "sum")), ek_cpu()), expected, 0,
+                 0);
+    assert_close(ek_to_device(ek_value_tensor(ek_value_get(dict, "power")), ek_cpu()),
+                 ek_pow_scalar(a, 2), 0, 0);
+    ck_assert_int_eq(ek_value_get(dict, "nothing").kind, EK_VALUE_NONE);
+    ek_tensor *sizes = ek_value_tensor(ek_value_get(dict, "size"));
+    ck_assert_int_eq(ek_tensor_count(sizes), n == 2 ? 2 : 4);
+    ck_assert_int_eq(((nested *)ek_data_parallel_module(model))->calls, 0);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(without_inputs_it_runs_once)
+{
+    ek_module *model = ek_data_parallel(make_nested(), ek_devices(EK_HOST, 4));
+    atomic_store(&nested_calls, 0);
+    ek_value out = ek_module_forward(model, &(const ek_args){NULL, 0, ek_value_none()});
+    ck_assert_double_eq(element(ek_value_tensor(out), 0), 6);
+    ck_assert_int_eq(atomic_load(&nested_calls), 1);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(unequal_batches_are_errors)
+{
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 2));
+    ek_value out = ek_forward(model, ek_zeros(EK_SHAPE(4, 3)), ek_zeros(EK_SHAPE(3, 3)));
+    ck_assert_int_eq(out.kind, EK_VALUE_ERROR);
+    assert_error(EK_E_SHAPE, "data_parallel: scatter:");
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(along_another_dimension)
+{
+    /* Linear layers act on the last dimension: a batch in the middle. */
+    ek_tensor *x = normal(3, EK_SHAPE(2, 5, 3), ek_cpu());
+    ek_module *net = make_net();
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 3), .dim = 1);
+    ek_tensor *out = ek_apply(model, x);
+    assert_close(ek_to_device(out, ek_cpu()), ek_apply(net, x), 1e-14, 1e-15);
+    ek_module_free(net);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(no_gradients_no_graph)
+{
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 2));
+    bool before = ek_set_grad_enabled(false);
+    ek_tensor *out = ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu()));
+    ek_set_grad_enabled(before);
+    assert_made(out);
+    ck_assert(!ek_tensor_requires_grad(out));
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(a_wrapper_within_a_wrapper)
+{
+    ek_tensor *x = normal(3, EK_SHAPE(6, 3), ek_cpu());
+    ek_module *net = make_net();
+    ek_module *inner = ek_data_parallel(make_net(), ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(ek_sequential(inner), ek_devices(EK_HOST, 3));
+    assert_made(model);
+    ek_tensor *out = ek_apply(model, x);
+    assert_close(ek_to_device(out, ek_cpu()), ek_apply(net, x), 1e-14, 1e-15);
+    ek_module_free(net);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(wrong_constructions_are_errors)
+{
+    ck_assert_ptr_null(ek_data_parallel(NULL));
+    assert_error(EK_E_INVALID, "data_parallel: module is NULL");
+    ck_assert_ptr_null(ek_data_parallel(make_net(), EK_DEVICES(ek_host(0), ek_host(0))));
+    assert_error(EK_E_INVALID, "host:0 stands twice in device_ids");
+    ck_assert_ptr_null(ek_data_parallel(make_net(), EK_DEVICES(ek_host(0), ek_host(7))));
+    assert_error(EK_E_DEVICE, "host:7");
+    ck_assert_ptr_null(ek_data_parallel(make_net(), .output_device = ek_host(9)));
+    assert_error(EK_E_DEVICE, "host:9");
+    ck_assert_ptr_null(ek_data_parallel(make_net(), .plain = true));
+    assert_error(EK_E_INVALID, "ek_data_parallel_model");
+    ck_assert_ptr_null(ek_data_parallel(make_net(), .split = (ek_split_policy)5));
+    assert_error(EK_E_INVALID, "5 is no split policy");
+}
+END_TEST
+
+START_TEST(parameters_must_be_at_home)
+{
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 2));
+    assert_ok(ek_module_to_device(ek_data_parallel_module(model), ek_host(1)));
+    ck_assert_ptr_null(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
+    assert_error(EK_E_DEVICE, "the module must have its parameters and buffers on device host:0 "
+                              "(device_ids[0]), but parameter \"0.weight\" is on device host:1");
+    assert_ok(ek_module_to_device(ek_data_parallel_module(model), ek_host(0)));
+    assert_made(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
+    ek_module_free(model);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("data_parallel");
+    TCase *tests = parallel_case(s, "data_parallel");
+    tcase_add_loop_test(tests, equals_one_device, 0, CASES);
+    tcase_add_test(tests, inputs_need_gradients_too);
+    tcase_add_test(tests, outputs_meet_where_they_should);
+    tcase_add_test(tests, paths_are_the_modules_own);
+    tcase_add_loop_test(tests, nests_and_keywords_of_short_batches, 0, 3);
+    tcase_add_test(tests, without_inputs_it_runs_once);
+    tcase_add_test(tests, unequal_batches_are_errors);
+    tcase_add_test(tests, along_another_dimension);
+    tcase_add_test(tests, no_gradients_no_graph);
+    tcase_add_test(tests, a_wrapper_within_a_wrapper);
+    tcase_add_test(tests, wrong_constructions_are_errors);
+    tcase_add_test(tests, parameters_must_be_at_home);
+    return s;
+}
