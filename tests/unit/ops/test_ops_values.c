@@ -156,6 +156,43 @@ START_TEST(dropout_draws_in_row_major_order)
 }
 END_TEST
 
+/* ---- what is left after an operation ---- */
+
+START_TEST(gradients_are_tensors_of_their_own)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3), .requires_grad = true);
+    ek_tensor *halves[2];
+    for (int i = 1; i <= 3; i++) {
+        ck_assert_int_eq(ek_chunk(x, 2, 0, halves, 2), 2);
+        ek_tensor *loss = ek_sum(ek_add(halves[0], ek_mean(halves[1])));
+        assert_ok(ek_backward(loss));
+        assert_close(ek_tensor_grad(x), ek_full(i, EK_SHAPE(2, 3)), 1e-6, 0);
+    }
+    ck_assert(ek_tensor_is_contiguous(ek_tensor_grad(x), EK_CONTIGUOUS));
+    assert_made(ek_mul_(ek_tensor_grad(x), ek_tensor_grad(x)));
+    assert_close(ek_tensor_grad(x), ek_full(9, EK_SHAPE(2, 3)), 1e-6, 0);
+}
+END_TEST
+
+START_TEST(without_memory_the_operation_is_all_that_fails)
+{
+    assert_ok(ek_memory_set_capacity(ek_host(0), 1 << 20));
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_ones(EK_SHAPE(300, 300), .device = ek_host(0), .requires_grad = true);
+    ek_tensor *y = ek_mul(x, x);
+    assert_made(y);
+    ek_memory_stats before, after;
+    assert_ok(ek_memory_get(ek_host(0), &before));
+    ck_assert_ptr_null(ek_f_relu(ek_exp(y)));
+    assert_error(EK_E_OUT_OF_MEMORY, "host:0");
+    assert_ok(ek_memory_get(ek_host(0), &after));
+    ck_assert_uint_eq(before.in_use, after.in_use);
+    assert_close(ek_sum(y), ek_full(90000, ek_scalar_shape(), .device = ek_host(0)), 0, 0);
+    ek_scope_end(&scope);
+    assert_made(ek_exp(ek_ones(EK_SHAPE(300, 300), .device = ek_host(0))));
+}
+END_TEST
+
 START_TEST(bf16_rounds_once)
 {
     const double a[] = {1, 2, 3}, b[] = {0.00390625, 0.5, 1.0078125};
@@ -181,6 +218,8 @@ Suite *suite(void)
     tcase_add_test(tc, saved_tensors_are_guarded);
     tcase_add_test(tc, operands_may_overlap);
     tcase_add_test(tc, dropout_draws_in_row_major_order);
+    tcase_add_test(tc, gradients_are_tensors_of_their_own);
+    tcase_add_test(tc, without_memory_the_operation_is_all_that_fails);
     tcase_add_test(tc, bf16_rounds_once);
     suite_add_tcase(s, tc);
     return s;
