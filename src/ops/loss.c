@@ -83,13 +83,13 @@ ek_tensor *ek_f_l1_loss_with(ek_loss_options options)
     return difference_loss(&options, EK_BINARY_ABSOLUTE_DIFFERENCE, &absolute_difference_operation);
 }
 
-/* ---- binary cross entropy of sigmoid(x) ----
+/* ---- binary cross entropy of sigmoid(x), positives weighted by v (1 without pos_weight) ----
  *
- *     loss  = (1 - t) x + v softplus(-x),  v = 1 + (pos_weight - 1) t
- *     d/dx  = (1 - t) - v sigmoid(-x)
- *     d/dt  = -x + (pos_weight - 1) softplus(-x),   d/d pos_weight = t softplus(-x)
+ *     loss  = (1 - t) softplus(x) + v t softplus(-x)
+ *     d/dx  = (1 - t) sigmoid(x) - v t sigmoid(-x)
+ *     d/dt  = v softplus(-x) - softplus(x),   d/dv = t softplus(-x)
  *
- * The first term cancels nothing where t is 0 or 1, so that small losses keep their digits. */
+ * No term of the loss is negative: small losses keep their digits. */
 
 static ek_tensor *one_minus(ek_tensor *x)
 {
@@ -102,11 +102,9 @@ static ek_tensor *softplus_of_negative(ek_tensor *x)
 }
 
 /* v s, for s of the operands' shape. */
-static ek_tensor *weigh_positive(ek_tensor *s, ek_tensor *target, ek_tensor *pos_weight)
+static ek_tensor *weigh_positive(ek_tensor *s, ek_tensor *pos_weight)
 {
-    if (!pos_weight)
-        return s;
-    return ek_mul(s, ek_add_scalar(ek_mul(target, ek_add_scalar(pos_weight, -1)), 1));
+    return pos_weight ? ek_mul(s, pos_weight) : s;
 }
 
 /* Inputs and saved x, target, pos_weight. */
@@ -118,15 +116,16 @@ static int bce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
     ek_tensor *pos_weight = ek_node_saved(node, 2);
     if (!x || !target || ek_error_status() < 0)
         return ek_error_pending();
-    if (ek_node_needs(node, 0)) {
-        ek_tensor *tail = weigh_positive(ek_f_sigmoid(ek_neg(x)), target, pos_weight);
-        results[0] = ek_mul(g, ek_sub(one_minus(target), tail));
+    if (ek_node_needs(node, 0) && pos_weight) {
+        ek_tensor *positive = ek_mul(weigh_positive(target, pos_weight), ek_f_sigmoid(ek_neg(x)));
+        ek_tensor *negative = ek_mul(one_minus(target), ek_f_sigmoid(x));
+        results[0] = ek_mul(g, ek_sub(negative, positive));
+    } else if (ek_node_needs(node, 0)) {
+        results[0] = ek_mul(g, ek_sub(ek_f_sigmoid(x), target));
     }
     if (ek_node_needs(node, 1)) {
-        ek_tensor *slope = ek_neg(x);
-        if (pos_weight)
-            slope = ek_add(slope, ek_mul(ek_add_scalar(pos_weight, -1), softplus_of_negative(x)));
-        results[1] = ek_mul(g, slope);
+        ek_tensor *positive = weigh_positive(softplus_of_negative(x), pos_weight);
+        results[1] = ek_mul(g, ek_sub(positive, ek_f_softplus(x)));
     }
     if (ek_node_needs(node, 2))
         results[2] = ek_sum_to(ek_mul(g, ek_mul(target, softplus_of_negative(x))),
@@ -139,8 +138,8 @@ static const ek_operation bce_operation = {.name = "bce_with_logits", .backward 
 static ek_tensor *bce(ek_tensor *x, ek_tensor *target, ek_tensor *pos_weight)
 {
     bool enabled = ek_set_grad_enabled(false);
-    ek_tensor *loss = ek_add(ek_mul(one_minus(target), x),
-                             weigh_positive(softplus_of_negative(x), target, pos_weight));
+    ek_tensor *positive = ek_mul(target, weigh_positive(softplus_of_negative(x), pos_weight));
+    ek_tensor *loss = ek_add(ek_mul(one_minus(target), ek_f_softplus(x)), positive);
     ek_set_grad_enabled(enabled);
     return EK_RECORD(loss, &bce_operation, EK_INPUTS(x, target, pos_weight),
                      EK_SAVED(x, target, pos_weight));

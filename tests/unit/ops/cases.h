@@ -15,9 +15,11 @@ enum { CASE_INPUTS = 4 };
 typedef struct golden_case {
     const char *file;
     char prefix[64];
-    /* Of this run: what the operation reads beside its inputs. */
+    /* Of this run: what the operation reads beside its inputs. Floating constants are of `dtype`;
+     * NULL where the case has none. */
     ek_dtype dtype;
     double options[16];
+    ek_tensor *constants[CASE_INPUTS];
 } golden_case;
 
 /* How a family is checked: inputs[] names those with a gradient, in the order the function reads
@@ -26,6 +28,7 @@ typedef struct case_family {
     const char *file;
     const char *name;
     const char *inputs[CASE_INPUTS];
+    const char *constants[CASE_INPUTS];
     ek_check_function *function; /* user: the golden_case */
     bool kinked;                 /* no finite differences */
 } case_family;
@@ -61,6 +64,24 @@ static inline ek_tensor *case_constant(const golden_case *which, const char *key
                                                          : tensor;
 }
 
+/* The case of this number, with its options and constants; false where there is none. */
+static inline bool case_load(golden_case *which, const case_family *family, int number,
+                             ek_dtype dtype)
+{
+    *which = (golden_case){.file = family->file, .dtype = dtype};
+    snprintf(which->prefix, sizeof which->prefix, "%s/%d", family->name, number);
+    if (!case_has(which, "y"))
+        return false;
+    if (case_has(which, "options")) {
+        ek_tensor *options = case_tensor(which, "options");
+        for (int64_t k = 0; k < ek_tensor_count(options) && k < 16; k++)
+            which->options[k] = element(options, k);
+    }
+    for (int i = 0; i < CASE_INPUTS && family->constants[i]; i++)
+        which->constants[i] = case_constant(which, family->constants[i]);
+    return true;
+}
+
 /* A leaf of its own memory. */
 static inline ek_tensor *case_leaf(const golden_case *which, const char *key,
                                    ek_memory_format format)
@@ -83,7 +104,9 @@ static inline void case_compare(const golden_case *which, ek_tensor *tensor, con
     assert_close(tensor, wanted, tolerance, tolerance);
 }
 
-static inline void case_run(const case_family *family, golden_case *which, ek_memory_format format)
+/* `differences`: against finite differences too. */
+static inline void case_run(const case_family *family, golden_case *which, ek_memory_format format,
+                            bool differences)
 {
     ek_tensor *inputs[CASE_INPUTS], *gradients[CASE_INPUTS];
     const char *names[CASE_INPUTS];
@@ -104,7 +127,7 @@ static inline void case_run(const case_family *family, golden_case *which, ek_me
         snprintf(key, sizeof key, "d%s", names[i]);
         case_compare(which, gradients[i], key);
     }
-    if (which->dtype == EK_F64 && !family->kinked) {
+    if (differences && !family->kinked) {
         assert_ok(ek_gradcheck(.function = family->function, .inputs = inputs, .input_count = count,
                                .user = which));
         assert_ok(ek_gradgradcheck(.function = family->function, .inputs = inputs,
@@ -115,27 +138,20 @@ static inline void case_run(const case_family *family, golden_case *which, ek_me
 /* Runs every case of the family; a family without cases fails. */
 static inline void case_run_all(const case_family *family)
 {
-    for (int number = 0;; number++) {
-        golden_case which = {.file = family->file};
-        snprintf(which.prefix, sizeof which.prefix, "%s/%d", family->name, number);
-        if (!case_has(&which, "y")) {
-            ck_assert_int_gt(number, 0);
-            return;
-        }
-        const ek_dtype dtypes[] = {EK_F64, EK_F32};
-        for (int i = 0; i < 2; i++)
-            for (int format = EK_CONTIGUOUS; format <= EK_CHANNELS_LAST; format++) {
-                ek_scope scope = ek_scope_begin();
-                which.dtype = dtypes[i];
-                if (case_has(&which, "options")) {
-                    ek_tensor *options = case_tensor(&which, "options");
-                    for (int64_t k = 0; k < ek_tensor_count(options) && k < 16; k++)
-                        which.options[k] = element(options, k);
-                }
-                case_run(family, &which, (ek_memory_format)format);
-                ek_scope_end(&scope);
+    const ek_dtype dtypes[] = {EK_F64, EK_F32};
+    for (int number = 0;; number++)
+        for (int i = 0; i < 4; i++) {
+            golden_case which;
+            ek_scope scope = ek_scope_begin();
+            if (!case_load(&which, family, number, dtypes[i / 2])) {
+                ck_assert_int_gt(number, 0);
+                return;
             }
-    }
+            /* The orders of memory take turns: kernels differ, derivatives don't. */
+            bool differences = dtypes[i / 2] == EK_F64 && i % 2 == number % 2;
+            case_run(family, &which, i % 2 ? EK_CHANNELS_LAST : EK_CONTIGUOUS, differences);
+            ek_scope_end(&scope);
+        }
 }
 
 /* ---- any order ---- */
@@ -165,13 +181,8 @@ static inline ek_tensor *case_first_gradient(ek_tensor *const *inputs, int count
 /* Third derivatives of one case, in f64. */
 static inline void case_check_third(const case_family *family, int number)
 {
-    golden_case which = {.file = family->file, .dtype = EK_F64};
-    snprintf(which.prefix, sizeof which.prefix, "%s/%d", family->name, number);
-    if (case_has(&which, "options")) {
-        ek_tensor *options = case_tensor(&which, "options");
-        for (int64_t k = 0; k < ek_tensor_count(options) && k < 16; k++)
-            which.options[k] = element(options, k);
-    }
+    golden_case which;
+    ck_assert(case_load(&which, family, number, EK_F64));
     ek_tensor *inputs[CASE_INPUTS];
     int count = 0;
     for (int i = 0; i < CASE_INPUTS && family->inputs[i]; i++)

@@ -10,7 +10,7 @@ static ek_tensor *conv(ek_tensor *const *inputs, int count, void *user)
                        .dilation_hw = {(int)o[4], (int)o[5]}, .groups = (int)o[6]);
 }
 
-static const case_family conv_family = {.file = "nn_ops.golden",
+static const case_family conv_family = {.file = "nn_conv.golden",
                                         .name = "conv",
                                         .inputs = {"x", "w", "b"},
                                         .function = conv};

@@ -15,8 +15,8 @@ static ek_tensor *linear(ek_tensor *const *inputs, int count, void *user)
 }
 
 static const case_family families[] = {
-    {.file = "nn_ops.golden", .name = "matmul", .inputs = {"x", "w"}, .function = matmul},
-    {.file = "nn_ops.golden", .name = "linear", .inputs = {"x", "w", "b"}, .function = linear},
+    {.file = "nn_matmul.golden", .name = "matmul", .inputs = {"x", "w"}, .function = matmul},
+    {.file = "nn_matmul.golden", .name = "linear", .inputs = {"x", "w", "b"}, .function = linear},
 };
 
 START_TEST(match_pytorch_and_finite_differences)

@@ -48,9 +48,9 @@ static ek_tensor *upsample(ek_tensor *const *inputs, int count, void *user)
                          o[2] != 0 ? EK_BILINEAR : EK_NEAREST, o[3] != 0);
 }
 
-#define FAMILY(name_, ...)                                                   \
-    {                                                                        \
-        .file = "nn_ops.golden", .name = name_, .inputs = {"x"}, __VA_ARGS__ \
+#define FAMILY(name_, ...)                                                    \
+    {                                                                         \
+        .file = "nn_pool.golden", .name = name_, .inputs = {"x"}, __VA_ARGS__ \
     }
 
 static const case_family families[] = {

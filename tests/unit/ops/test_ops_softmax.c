@@ -11,7 +11,7 @@ static ek_tensor *softmax(ek_tensor *const *inputs, int count, void *user)
     return o[1] != 0 ? ek_f_log_softmax(inputs[0], (int)o[0]) : ek_f_softmax(inputs[0], (int)o[0]);
 }
 
-static const case_family family = {.file = "nn_ops.golden",
+static const case_family family = {.file = "nn_norm.golden",
                                    .name = "softmax",
                                    .inputs = {"x"},
                                    .function = softmax};
