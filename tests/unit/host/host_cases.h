@@ -15,6 +15,13 @@
  * and an offset. */
 typedef enum case_layout { CASE_LAST, CASE_ROWS, CASE_GAPS, CASE_LAYOUTS } case_layout;
 
+/* ck_assert writes to a pipe each time it holds: too slow for every element. */
+#define case_must(condition)                                                                       \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            ck_abort_msg("%s:%d: not %s", __FILE__, __LINE__, #condition);                         \
+    } while (0)
+
 static inline ek_dev *case_device(int threads)
 {
     ek_dev *dev = ek_dev_get(ek_host(0));
@@ -116,9 +123,10 @@ static inline void case_fill(ek_tensor *tensor, unsigned seed)
 static inline void case_poison(ek_tensor *tensor)
 {
     for (int64_t i = 0; i < ek_count(tensor); i++)
-        case_set(tensor, i, tensor->dtype == EK_I64  ? -7
-                            : tensor->dtype == EK_U8 ? 77
-                                                     : (double)NAN);
+        case_set(tensor, i,
+                 tensor->dtype == EK_I64  ? -7
+                 : tensor->dtype == EK_U8 ? 77
+                                          : (double)NAN);
 }
 
 /* |a - b|_2 <= relative |b|_2 over the whole tensor. */

@@ -1,0 +1,181 @@
+/* Matrix products on the host against a naive reference in double precision. */
+#include "host_cases.h"
+
+/* How a matrix lies in memory. */
+typedef enum form { ROWS, TRANSPOSED, GAPS, STEPS, BROADCAST, FORMS } form;
+
+static ek_tensor *matrix(ek_dev *dev, ek_dtype dtype, int64_t batch, int64_t rows, int64_t columns,
+                         form how)
+{
+    int64_t dims[3] = {batch, rows, columns};
+    if (how == ROWS || how == GAPS)
+        return case_tensor(dev, dtype, 3, dims, how == ROWS ? CASE_ROWS : CASE_GAPS);
+    if (how == TRANSPOSED) {
+        int64_t stored[3] = {batch, columns, rows};
+        ek_tensor *base = case_tensor(dev, dtype, 3, stored, CASE_ROWS);
+        int64_t stride[3] = {rows * columns, 1, rows};
+        return ek_tensor_view(base, 3, dims, stride, base->offset);
+    }
+    if (how == STEPS) { /* no unit stride */
+        int64_t stored[3] = {batch, 2 * rows, 3 * columns};
+        ek_tensor *base = case_tensor(dev, dtype, 3, stored, CASE_ROWS);
+        int64_t stride[3] = {6 * rows * columns, 6 * columns, 3};
+        return ek_tensor_view(base, 3, dims, stride, base->offset);
+    }
+    int64_t stored[3] = {1, rows, columns};
+    ek_tensor *base = case_tensor(dev, dtype, 3, stored, CASE_ROWS);
+    int64_t stride[3] = {0, columns, 1};
+    return ek_tensor_view(base, 3, dims, stride, base->offset);
+}
+
+static void reference(double *out, const ek_tensor *x, const ek_tensor *y, const ek_tensor *bias)
+{
+    int64_t n = x->shape[1], k = x->shape[2], m = y->shape[2];
+    double *a = case_values(x), *b = case_values(y);
+    for (int64_t batch = 0; batch < x->shape[0]; batch++)
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t j = 0; j < m; j++) {
+                double sum = bias ? case_get(bias, j) : 0;
+                for (int64_t l = 0; l < k; l++)
+                    sum += a[(batch * n + i) * k + l] * b[(batch * k + l) * m + j];
+                out[(batch * n + i) * m + j] += sum;
+            }
+    free(a);
+    free(b);
+}
+
+typedef struct product {
+    int64_t batch, n, k, m;
+} product;
+
+static void check(ek_dev *dev, ek_dtype dtype, const product *p, const form forms[3],
+                  bool with_bias, bool accumulate)
+{
+    const ek_kernels *kernels = dev->backend->kernels;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = matrix(dev, dtype, p->batch, p->n, p->k, forms[0]);
+    ek_tensor *y = matrix(dev, dtype, p->batch, p->k, p->m, forms[1]);
+    ek_tensor *out = matrix(dev, dtype, p->batch, p->n, p->m, forms[2]);
+    ek_tensor *bias = with_bias ? case_tensor(dev, dtype, 1, &p->m, CASE_ROWS) : NULL;
+    ek_tensor *again = matrix(dev, dtype, p->batch, p->n, p->m, forms[2]);
+    double *truth = case_zeros(ek_count(out));
+    case_fill(x, 5);
+    case_fill(y, 6);
+    if (bias)
+        case_fill(bias, 7);
+    if (accumulate) {
+        case_fill(out, 8);
+        case_fill(again, 8);
+        for (int64_t i = 0; i < ek_count(out); i++)
+            truth[i] = case_get(out, i);
+    } else {
+        case_poison(out);
+        case_poison(again);
+    }
+    reference(truth, x, y, bias);
+    assert_ok(kernels->matmul(dev, out, x, y, bias, accumulate));
+    assert_ok(kernels->matmul(dev, again, x, y, bias, accumulate));
+    char what[160];
+    snprintf(what, sizeof what, "%s %lld x (%lld, %lld, %lld), forms %d %d %d, bias %d, add %d",
+             ek_dtype_name(dtype), (long long)p->batch, (long long)p->n, (long long)p->k,
+             (long long)p->m, forms[0], forms[1], forms[2], with_bias, accumulate);
+    case_compare(out, truth, case_tolerance(dtype), what);
+    case_same(out, again, what);
+    free(truth);
+    ek_scope_end(&scope);
+}
+
+static const product products[] = {{1, 1, 1, 1},   {1, 5, 7, 3},     {1, 64, 33, 10},
+                                   {1, 1, 65, 40}, {1, 40, 65, 1},   {1, 13, 1, 17},
+                                   {3, 6, 8, 5},   {5, 12, 16, 16},  {2, 1, 9, 4},
+                                   {1, 3, 0, 4},   {2, 97, 40, 130}, {1, 100, 300, 260}};
+enum { PRODUCTS = sizeof products / sizeof *products };
+static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
+
+START_TEST(matmul_agrees_with_reference)
+{
+    ek_dev *dev = case_device(1 + _i % 2);
+    const product *p = &products[_i / 6];
+    ek_dtype dtype = dtypes[_i / 2 % 3];
+    bool large = p->n * p->k * p->m > 10000;
+    for (int x = 0; x < FORMS; x++)
+        for (int y = 0; y < FORMS; y++)
+            for (int out = 0; out < BROADCAST; out++) {
+                form forms[3] = {(form)x, (form)y, (form)out};
+                if (large && (x + y + out) % 4 != 0)
+                    continue;
+                check(dev, dtype, p, forms, (x + y) % 2, (x + out) % 2);
+            }
+}
+END_TEST
+
+START_TEST(matmul_results_do_not_depend_on_threads_in_f64)
+{
+    product p = {1, 200, 300, 520};
+    ek_dev *dev = case_device(1);
+    const ek_kernels *kernels = dev->backend->kernels;
+    ek_tensor *x = matrix(dev, EK_F64, p.batch, p.n, p.k, ROWS);
+    ek_tensor *y = matrix(dev, EK_F64, p.batch, p.k, p.m, TRANSPOSED);
+    ek_tensor *one = matrix(dev, EK_F64, p.batch, p.n, p.m, ROWS);
+    ek_tensor *two = matrix(dev, EK_F64, p.batch, p.n, p.m, ROWS);
+    case_fill(x, 1);
+    case_fill(y, 2);
+    for (int64_t i = 0; i < ek_count(x); i++)
+        case_set(x, i, sin(case_get(x, i) + (double)i));
+    assert_ok(kernels->matmul(dev, one, x, y, NULL, false));
+    assert_ok(ek_device_set_threads(ek_host(0), 2));
+    assert_ok(kernels->matmul(dev, two, x, y, NULL, false));
+    case_same(one, two, "threads");
+}
+END_TEST
+
+START_TEST(matmul_of_nothing)
+{
+    ek_dev *dev = case_device(2);
+    static const product empty[] = {{0, 2, 3, 4}, {2, 0, 3, 4}, {2, 3, 4, 0}, {0, 0, 0, 0}};
+    const form rows[3] = {ROWS, ROWS, ROWS};
+    for (int i = 0; i < 4; i++)
+        for (int d = 0; d < 3; d++)
+            check(dev, dtypes[d], &empty[i], rows, true, i % 2);
+}
+END_TEST
+
+/* What lies between and beside the elements of a strided output stays. */
+START_TEST(matmul_writes_nothing_else)
+{
+    ek_dev *dev = case_device(2);
+    const ek_kernels *kernels = dev->backend->kernels;
+    for (int d = 0; d < 3; d++) {
+        int64_t wide[3] = {2, 10, 24}, stride[3] = {240, 48, 3};
+        ek_tensor *base = case_tensor(dev, dtypes[d], 3, wide, CASE_ROWS);
+        for (int64_t i = 0; i < ek_count(base); i++)
+            case_set(base, i, -3);
+        int64_t dims[3] = {2, 5, 7};
+        ek_tensor *out = ek_tensor_view(base, 3, dims, stride, base->offset + 1);
+        ek_tensor *x = matrix(dev, dtypes[d], 2, 5, 6, ROWS);
+        ek_tensor *y = matrix(dev, dtypes[d], 2, 6, 7, ROWS);
+        for (int64_t i = 0; i < ek_count(x); i++)
+            case_set(x, i, 1);
+        for (int64_t i = 0; i < ek_count(y); i++)
+            case_set(y, i, 1);
+        assert_ok(kernels->matmul(dev, out, x, y, NULL, false));
+        double sum = 0;
+        for (int64_t i = 0; i < ek_count(base); i++)
+            sum += case_get(base, i);
+        ck_assert(sum == -3.0 * (480 - 70) + 6.0 * 70);
+    }
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("host_matmul");
+    TCase *t = tcase_create("matmul");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, matmul_agrees_with_reference, 0, 6 * PRODUCTS);
+    tcase_add_test(t, matmul_results_do_not_depend_on_threads_in_f64);
+    tcase_add_test(t, matmul_of_nothing);
+    tcase_add_test(t, matmul_writes_nothing_else);
+    suite_add_tcase(s, t);
+    return s;
+}
