@@ -2,7 +2,7 @@
 #include "host/host.h"
 #include "host_cases.h"
 
-static const int64_t shapes[][4] = {{2, 5, 3, 4},   {3, 70, 1, 33},  {1, 1, 1, 1}, {64, 10, 1, 1},
+static const int64_t shapes[][4] = {{2, 5, 3, 4},   {3, 70, 1, 33}, {1, 1, 1, 1}, {64, 10, 1, 1},
                                     {3, 300, 1, 7}, {2, 3, 31, 61}, {2, 0, 3, 4}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
