@@ -70,6 +70,45 @@ static const arg_spec *find(const arg_spec *args, size_t count, const char *text
     return NULL;
 }
 
+/* How many letters must change to make `a`, `length` long, into `b`; as in Levenshtein's distance,
+ * one row at a time. */
+static size_t distance(const char *a, size_t length, const char *b)
+{
+    size_t row[64], columns = strlen(b);
+
+    if (columns >= sizeof(row) / sizeof(row[0]))
+        return SIZE_MAX;
+    for (size_t j = 0; j <= columns; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= columns; j++) {
+            size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+            size_t inserted = (row[j - 1] < row[j] ? row[j - 1] : row[j]) + 1;
+            diagonal = row[j];
+            row[j] = replaced < inserted ? replaced : inserted;
+        }
+    }
+    return row[columns];
+}
+
+/* The sentence for an option that there is not, with the one that may have been meant. */
+static void say_unknown(const arg_spec *args, size_t count, const char *text, size_t length,
+                        char *error, size_t nbytes)
+{
+    size_t best = 0;
+
+    for (size_t i = 1; i < count; i++)
+        if (distance(text + 2, length, args[i].name) < distance(text + 2, length, args[best].name))
+            best = i;
+    if (distance(text + 2, length, args[best].name) <= 2)
+        snprintf(error, nbytes, "%s: there is no such option; is --%s meant? --help lists them",
+                 text, args[best].name);
+    else
+        snprintf(error, nbytes, "%s: there is no such option; --help lists them", text);
+}
+
 int args_parse(int argc, char **argv, const arg_spec *args, size_t count, char *error,
                size_t nbytes)
 {
@@ -86,7 +125,7 @@ int args_parse(int argc, char **argv, const arg_spec *args, size_t count, char *
         size_t length = equals ? (size_t)(equals - text) - 2 : strlen(text) - 2;
         const arg_spec *arg = find(args, count, text + 2, length);
         if (!arg) {
-            snprintf(error, nbytes, "%s: there is no such option; --help lists them", text);
+            say_unknown(args, count, text, length, error, nbytes);
             return -1;
         }
         const char *value = equals ? equals + 1 : NULL;

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/args.h"
@@ -55,21 +56,22 @@ static int parse_modes(run_settings *settings, const char *program)
 /* A file that will be written at the end can be: said now, not after minutes of training. */
 static int check_output(const char *program, const char *option, const char *path)
 {
+    struct stat status;
+    bool writable = false;
+
     if (!path)
         return 0;
-    if (access(path, F_OK) == 0) {
-        if (access(path, W_OK) != 0)
-            return complain(program, "--%s %s: the file cannot be written", option, path);
-        return 0;
+    if (stat(path, &status) == 0) {
+        writable = !S_ISDIR(status.st_mode) && access(path, W_OK) == 0;
+    } else {
+        const char *slash = strrchr(path, '/');
+        char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+        writable = directory && *path && !(slash && !slash[1]) && access(directory, W_OK) == 0;
+        free(directory);
     }
-    const char *slash = strrchr(path, '/');
-    char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-    bool writable = directory && access(directory, W_OK) == 0 && *path && !(slash && !slash[1]);
-    free(directory);
     if (!writable)
         return complain(program,
-                        "--%s %s: a file in a directory that exists and can be written is "
-                        "needed",
+                        "--%s %s: a file in a directory that exists and can be written is needed",
                         option, path);
     return 0;
 }
