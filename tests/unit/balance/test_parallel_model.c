@@ -36,6 +36,22 @@ START_TEST(a_short_batch_uses_fewer_devices)
 }
 END_TEST
 
+START_TEST(an_even_split_fills_all_devices)
+{
+    static const int sizes[][4] = {{3, 3, 2, 2}, {2, 1, 1, 1}, {1, 1, 1, 0}};
+    static const int batches[] = {10, 5, 3};
+    ek_module *model =
+        ek_data_parallel_model(make_scorer(), ek_devices(EK_HOST, 4), .split = EK_SPLIT_EVEN);
+    for (int i = 0; i < 3; i++) {
+        ek_value out = ek_forward(model, make_inputs(batches[i]));
+        ck_assert_int_eq(ek_value_length(out), i == 2 ? 3 : 4);
+        for (int d = 0; d < ek_value_length(out); d++)
+            ck_assert_int_eq(ek_tensor_size(ek_value_tensor(ek_value_at(out, d)), 0), sizes[i][d]);
+    }
+    ek_module_free(model);
+}
+END_TEST
+
 START_TEST(plain_calls_give_bare_outputs)
 {
     ek_tensor *x = make_inputs(6);
@@ -83,6 +99,7 @@ Suite *suite(void)
     TCase *tests = balance_case(s, "model");
     tcase_add_test(tests, outputs_stay_where_they_are);
     tcase_add_test(tests, a_short_batch_uses_fewer_devices);
+    tcase_add_test(tests, an_even_split_fills_all_devices);
     tcase_add_test(tests, plain_calls_give_bare_outputs);
     tcase_add_test(tests, scattered_inputs_are_taken_as_they_are);
     tcase_add_test(tests, wrong_options_are_errors);
