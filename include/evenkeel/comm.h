@@ -55,7 +55,8 @@ EK_API ek_tensor *ek_reduce(ek_tensor *const *tensors, int count);
 
 /* Writes one value per chunk to `out` (room for devices->count) and returns how many. Tensors in
  * the nest whose batch sizes differ are EK_E_SHAPE; a nest without tensors gives one value per
- * device. chunk_sizes as above or NULL. A list marked per_device is taken apart as it is. */
+ * device. chunk_sizes as above or NULL. A list marked per_device is taken apart as it is, its elements moved to
+ * their devices; tensors beside it are cut to the batch sizes of its elements. */
 EK_API int ek_scatter_value(ek_value value, const ek_device_list *devices,
                             const int64_t *chunk_sizes, int dim, ek_value *out);
 
