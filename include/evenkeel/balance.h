@@ -34,11 +34,16 @@ typedef struct ek_data_parallel_criterion_options {
 } ek_data_parallel_criterion_options;
 
 /* Called as ek_loss(criterion, outputs, target, ...): outputs as ek_data_parallel_model gives them,
- * then any number of targets, scattered here with the outputs' chunk sizes or scattered already.
+ * then any number of targets and keyword arguments, scattered here with the outputs' chunk sizes or
+ * scattered already. The criterion gets (output, target, ...); an output that is a list is spread:
+ * (output[0], output[1], ..., target, ...). A bare output (evaluation, one device) is a plain call
+ * on device 0.
+ *
  * The criterion is replicated and applied on each device. Scalars are reduced onto device 0; losses
  * that are not scalars (reduction none) stay on their devices as a list marked per_device, which
- * ek_gather_value joins in batch order. A device whose denominator is zero contributes zero, with
- * zero gradient; where all are zero the loss is NaN, as on one device. */
+ * ek_gather_value joins in batch order. A device whose denominator is zero contributes zero, and
+ * no gradient flows there; where all are zero the loss is NaN, as on one device. Every worker reads
+ * its denominator at the end of its forward, so that a call waits for the devices. */
 EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
 #define ek_data_parallel_criterion(...) \
     ek_data_parallel_criterion_with(    \

@@ -1,9 +1,10 @@
 /* comm.h: differentiable communication between the devices of this process.
  *
- * Semantics are torch.nn.parallel.comm's, on any list of devices, cpu included. Each call is one
- * node in the graph with an input and an output per device; gradients of gradients work. Sums add
- * the root first, then the others in ascending order of device, so that results are the same to the
- * bit from run to run. Device 0's part is a view of the source where the source lies there already.
+ * Semantics are torch.nn.parallel.comm's, on any list of devices, cpu included. Each call, and of
+ * the coalesced ones each buffer, is one node in the graph with an input and an output per device;
+ * gradients of gradients work. Sums add the root first, then the others in ascending order of
+ * device, so that results are the same to the bit from run to run. Device 0's part is a view of the
+ * source where the source lies there already.
  */
 #ifndef EVENKEEL_COMM_H
 #define EVENKEEL_COMM_H
@@ -55,13 +56,14 @@ EK_API ek_tensor *ek_reduce(ek_tensor *const *tensors, int count);
 
 /* Writes one value per chunk to `out` (room for devices->count) and returns how many. Tensors in
  * the nest whose batch sizes differ are EK_E_SHAPE; a nest without tensors gives one value per
- * device. chunk_sizes as above or NULL. A list marked per_device is taken apart as it is, its elements moved to
- * their devices; tensors beside it are cut to the batch sizes of its elements. */
+ * device. chunk_sizes as above or NULL. A list marked per_device is taken apart as it is, its
+ * elements moved to their devices; tensors beside it are cut to the batch sizes of its elements. */
 EK_API int ek_scatter_value(ek_value value, const ek_device_list *devices,
                             const int64_t *chunk_sizes, int dim, ek_value *out);
 
-/* Joins the outputs of replicas: tensors along `dim`, lists and dictionaries element by element,
- * none stays none, integers and floats become a vector on `destination`. */
+/* Joins the outputs of replicas: tensors along `dim`, lists and dictionaries (by key) element by
+ * element, none stays none, integers become an i64 and floats an f64 vector on `destination`,
+ * pointers must be one. EK_VALUE_ERROR with the index of the first that does not fit. */
 EK_API ek_value ek_gather_value(const ek_value *values, int count, ek_device destination, int dim);
 
 EK_END_DECLARATIONS
