@@ -144,7 +144,9 @@ static ek_tensor *cross_entropy(ek_tensor *x, const target_options *options)
     ek_shape shape = shape_without_classes(x);
     ek_dev *dev = ek_tensor_dev(x);
     ek_tensor *loss = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
-    ek_tensor *lse = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
+    /* Rounded to bf16, lse would spoil every probability of its element. */
+    ek_dtype lse_dtype = x->dtype == EK_BF16 ? EK_F32 : x->dtype;
+    ek_tensor *lse = ek_tensor_new(dev, lse_dtype, &shape, EK_CONTIGUOUS);
     if (!loss || !lse ||
         (ek_count(loss) > 0 &&
          ek_kernels_of(x)->cross_entropy_forward(dev, loss, lse, x, options->target,

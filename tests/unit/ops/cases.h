@@ -4,8 +4,10 @@
 #ifndef EK_TESTS_OPS_CASES_H
 #define EK_TESTS_OPS_CASES_H
 
+#include <math.h>
 #include <stdio.h>
 
+#include "autograd/graph.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "unit.h"
@@ -148,8 +150,11 @@ static inline void case_run_all(const case_family *family)
                 return;
             }
             /* The orders of memory take turns: kernels differ, derivatives don't. */
-            bool differences = dtypes[i / 2] == EK_F64 && i % 2 == number % 2;
-            case_run(family, &which, i % 2 ? EK_CHANNELS_LAST : EK_CONTIGUOUS, differences);
+            const int format = i % 2;
+            const bool spatial = ek_tensor_ndim(case_tensor(&which, "x")) == 4;
+            bool differences = which.dtype == EK_F64 && format == (spatial ? number % 2 : 0);
+            if (spatial || format == EK_CONTIGUOUS)
+                case_run(family, &which, (ek_memory_format)format, differences);
             ek_scope_end(&scope);
         }
 }
@@ -191,6 +196,35 @@ static inline void case_check_third(const case_family *family, int number)
     gradient_of of = {family->function, &which};
     assert_ok(ek_gradgradcheck(.function = case_first_gradient, .inputs = inputs,
                                .input_count = count, .user = &of));
+}
+
+/* ---- gradients written where they shall lie ---- */
+
+/* The gradients of parameters that have a slot are in it, none of its old content left, and are
+ * those of parameters without. inputs[0] is no parameter. */
+static inline void case_check_slots(const case_family *family, int number)
+{
+    golden_case which;
+    ck_assert(case_load(&which, family, number, EK_F64));
+    ek_tensor *inputs[CASE_INPUTS], *slots[CASE_INPUTS];
+    int count = 0;
+    for (; count < CASE_INPUTS && family->inputs[count]; count++) {
+        inputs[count] = case_leaf(&which, family->inputs[count], EK_CHANNELS_LAST);
+        slots[count] = ek_fill_(ek_detach(ek_clone(inputs[count])), NAN);
+        assert_made(slots[count]);
+        if (count > 0)
+            assert_ok(ek_leaf_set_grad_slot(inputs[count], slots[count]));
+    }
+    ek_tensor *y = family->function(inputs, count, &which);
+    assert_ok(ek_backward(y, case_tensor(&which, "dy")));
+    for (int i = 0; i < count; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "d%s", family->inputs[i]);
+        ek_tensor *gradient = ek_tensor_grad(inputs[i]);
+        case_compare(&which, gradient, key);
+        if (i > 0)
+            ck_assert_ptr_eq(ek_tensor_data(gradient), ek_tensor_data(slots[i]));
+    }
 }
 
 #endif

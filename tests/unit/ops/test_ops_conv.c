@@ -80,6 +80,12 @@ START_TEST(empty_batch)
 }
 END_TEST
 
+START_TEST(gradients_go_to_slots)
+{
+    case_check_slots(&conv_family, 0);
+}
+END_TEST
+
 START_TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 4)), *w = ek_ones(EK_SHAPE(4, 3, 3, 3));
@@ -127,6 +133,7 @@ Suite *suite(void)
     tcase_add_test(t, gradient_goes_to_leaves);
     tcase_add_test(t, only_the_bias_wants_a_gradient);
     tcase_add_test(t, empty_batch);
+    tcase_add_test(t, gradients_go_to_slots);
     tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
     return s;

@@ -187,6 +187,23 @@ START_TEST(mean_saves_no_log_probabilities)
 }
 END_TEST
 
+START_TEST(bf16_probabilities_sum_to_one)
+{
+    /* lse is about 100, where bf16 steps by 0.5. */
+    const double values[] = {100, 99, 98, 97};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(1, 4), EK_BF16, ek_cpu());
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    assert_ok(ek_backward(
+        ek_f_cross_entropy(x, targets((const int64_t[]){0}, EK_SHAPE(1)), .reduction = EK_SUM)));
+    ek_tensor *gradient = ek_tensor_grad(x);
+    double total = 0;
+    for (int64_t i = 0; i < 4; i++)
+        total += element(gradient, i);
+    ck_assert_double_eq_tol(total, 0, 5e-3);
+    ck_assert_double_eq_tol(element(gradient, 1), 0.2369, 2e-3);
+}
+END_TEST
+
 START_TEST(bce_keeps_small_losses)
 {
     const double values[] = {80, -80}, ones[] = {1, 0};
@@ -273,6 +290,7 @@ Suite *suite(void)
     tcase_add_test(t, ignored_elements_hide_infinities);
     tcase_add_test(t, target_weight_is_the_denominator);
     tcase_add_test(t, mean_saves_no_log_probabilities);
+    tcase_add_test(t, bf16_probabilities_sum_to_one);
     tcase_add_test(t, bce_keeps_small_losses);
     tcase_add_test(t, bce_weights_carry_gradients);
     tcase_add_test(t, class_refusals);

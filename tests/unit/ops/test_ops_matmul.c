@@ -79,6 +79,12 @@ START_TEST(empty_sizes)
 }
 END_TEST
 
+START_TEST(gradients_go_to_slots)
+{
+    case_check_slots(&families[1], 0);
+}
+END_TEST
+
 START_TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *w = ek_ones(EK_SHAPE(4, 3));
@@ -111,6 +117,7 @@ Suite *suite(void)
     tcase_add_test(t, gradients_accumulate_in_leaves);
     tcase_add_test(t, strided_operands);
     tcase_add_test(t, empty_sizes);
+    tcase_add_test(t, gradients_go_to_slots);
     tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
     return s;

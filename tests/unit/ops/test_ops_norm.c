@@ -145,6 +145,12 @@ START_TEST(empty_batch)
 }
 END_TEST
 
+START_TEST(gradients_go_to_slots)
+{
+    case_check_slots(&families[_i], 2);
+}
+END_TEST
+
 START_TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *c = ek_ones(EK_SHAPE(3));
@@ -183,6 +189,7 @@ Suite *suite(void)
     tcase_add_test(t, backward_of_evaluation_survives_training);
     tcase_add_test(t, large_mean_keeps_its_variance);
     tcase_add_test(t, empty_batch);
+    tcase_add_loop_test(t, gradients_go_to_slots, 0, 2);
     tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
     return s;
