@@ -10,7 +10,8 @@
 #include "host/parallel.h"
 #include "kernels/formulas.h"
 
-enum { ROWS = 512, BLOCK = 16384 };
+/* Most rows of a block; rows shorter than NARROW are worked on together. */
+enum { ROWS = 512, NARROW = 32, BLOCK = 16384 };
 
 typedef struct entropy_job {
     ek_axis axis;

@@ -2,12 +2,15 @@
 
 #include "host/soften_real.h"
 
+/* sum = log(sum), lse = largest + sum: the loss takes both apart, for large logits. */
 EK_MULTIVERSION
 static void EK_NAME(log_sums)(int64_t rows, EK_REAL *restrict lse, const EK_REAL *restrict largest,
-                              const EK_REAL *restrict sum)
+                              EK_REAL *restrict sum)
 {
-    for (int64_t r = 0; r < rows; r++)
-        lse[r] = largest[r] + EK_NAME(ek_log)(sum[r]);
+    for (int64_t r = 0; r < rows; r++) {
+        sum[r] = EK_NAME(ek_log)(sum[r]);
+        lse[r] = largest[r] + sum[r];
+    }
 }
 
 static void EK_NAME(loss_block)(const entropy_job *job, int64_t rows, const EK_REAL *x, EK_REAL *e,
@@ -25,11 +28,11 @@ static void EK_NAME(loss_block)(const entropy_job *job, int64_t rows, const EK_R
             loss[r] = 0;
             continue;
         }
-        double own = job->weight[t] * (double)(lse[r] - row[t]);
+        double own = job->weight[t] * (double)(largest[r] - row[t] + sum[r]);
         if (smoothing != 0) {
             double all = 0;
             for (int64_t c = 0; c < size; c++)
-                all += job->weight[c] * (double)(lse[r] - row[c]);
+                all += job->weight[c] * (double)(largest[r] - row[c] + sum[r]);
             own = (1 - smoothing) * own + smoothing / (double)size * all;
         }
         loss[r] = (EK_REAL)own;

@@ -33,6 +33,7 @@ static void run_tiles(void *context, int64_t begin, int64_t end)
         direct = ek_class_is_dtype(job->type, job->operand[k].dtype) && ek_walk_is_flat(walk, k);
     ek_tile tiles[EK_WALK_OPERANDS];
     const void *in[EK_WALK_OPERANDS];
+    int64_t ready[EK_WALK_OPERANDS] = {0}; /* elements that a periodic operand's tile holds */
     ek_cursor cursor;
     ek_cursor_init(walk, &cursor, begin);
     for (int k = 1; k < walk->operands; k++) /* once for all tiles */
@@ -49,8 +50,13 @@ static void run_tiles(void *context, int64_t begin, int64_t end)
                 for (int64_t i = 0; i < count; i++)
                     bytes_in.u8[i] = loaded[i] != 0;
                 in[k] = bytes_in.u8;
+            } else if (operand->periodic && ready[k] >= count &&
+                       cursor.index[walk->ndim - 1] == 0) {
+                in[k] = &tiles[k];
             } else if (!operand->constant) {
                 in[k] = ek_tile_load(walk, &cursor, operand, job->type, count, &tiles[k]);
+                bool fresh = in[k] == &tiles[k] && cursor.index[walk->ndim - 1] == 0;
+                ready[k] = fresh ? count : 0;
             }
         }
         if (job->output_is_bytes) {

@@ -5,6 +5,26 @@ EK_MULTIVERSION
 static void EK_NAME(soften)(int64_t rows, int64_t size, const EK_REAL *restrict x,
                             EK_REAL *restrict e, EK_REAL *restrict largest, EK_REAL *restrict sum)
 {
+    if (size < NARROW) { /* all rows at once: a row alone is too short for vectors */
+        for (int64_t r = 0; r < rows; r++)
+            largest[r] = x[r * size];
+        for (int64_t c = 1; c < size; c++)
+            for (int64_t r = 0; r < rows; r++) {
+                EK_REAL v = x[r * size + c];
+                largest[r] = ((v > largest[r]) | (v != v)) ? v : largest[r];
+            }
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < size; c++)
+                e[r * size + c] = x[r * size + c] - largest[r];
+        for (int64_t i = 0; i < rows * size; i++)
+            e[i] = EK_NAME(ek_exp)(e[i]);
+        for (int64_t r = 0; r < rows; r++)
+            sum[r] = e[r * size];
+        for (int64_t c = 1; c < size; c++)
+            for (int64_t r = 0; r < rows; r++)
+                sum[r] += e[r * size + c];
+        return;
+    }
     for (int64_t r = 0; r < rows; r++) {
         const EK_REAL *row = x + r * size;
         EK_REAL m[8];

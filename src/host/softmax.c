@@ -4,7 +4,8 @@
 #include "host/parallel.h"
 #include "kernels/formulas.h"
 
-enum { ROWS = 512 }; /* most rows of a block */
+/* Most rows of a block; rows shorter than NARROW are worked on together. */
+enum { ROWS = 512, NARROW = 32 };
 
 #define EK_REAL float
 #define EK_NAME(name) name##_f32

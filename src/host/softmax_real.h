@@ -32,32 +32,24 @@ static double EK_NAME(dot_of)(int64_t size, const EK_REAL *x, const EK_REAL *y)
     return total;
 }
 
-/* y = e / sum, or x - largest - log(sum); y may be e. */
+/* y = e / sum, or x - largest - log(sum) */
 EK_MULTIVERSION
-static void EK_NAME(softmax_row)(int64_t size, EK_REAL *y, const EK_REAL *x, const EK_REAL *e,
-                                 EK_REAL largest, EK_REAL sum, bool logarithm)
-{
-    if (logarithm) {
-        EK_REAL offset = EK_NAME(ek_log)(sum);
-        EK_IVDEP
-        for (int64_t c = 0; c < size; c++)
-            y[c] = x[c] - largest - offset;
-    } else {
-        EK_REAL share = 1 / sum;
-        EK_IVDEP
-        for (int64_t c = 0; c < size; c++)
-            y[c] = e[c] * share;
-    }
-}
-
-static void EK_NAME(softmax_block)(int64_t rows, int64_t size, EK_REAL *y, const EK_REAL *x,
-                                   EK_REAL *e, bool logarithm)
+static void EK_NAME(softmax_block)(int64_t rows, int64_t size, EK_REAL *restrict y,
+                                   const EK_REAL *restrict x, EK_REAL *restrict e, bool logarithm)
 {
     EK_REAL largest[ROWS], sum[ROWS];
     EK_NAME(soften)(rows, size, x, e, largest, sum);
     for (int64_t r = 0; r < rows; r++)
-        EK_NAME(softmax_row)
-    (size, y + r * size, x + r * size, e + r * size, largest[r], sum[r], logarithm);
+        sum[r] = logarithm ? EK_NAME(ek_log)(sum[r]) : 1 / sum[r];
+    if (logarithm) {
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < size; c++)
+                y[r * size + c] = x[r * size + c] - largest[r] - sum[r];
+    } else {
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < size; c++)
+                y[r * size + c] = e[r * size + c] * sum[r];
+    }
 }
 
 EK_MULTIVERSION

@@ -117,7 +117,11 @@ void ek_row_store(ek_class type, const void *row, ek_dtype dtype, void *target, 
 
 ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor)
 {
-    return (ek_operand){.index = index,
+    bool periodic = true;
+    for (int d = 0; d < walk->ndim - 1; d++)
+        periodic = periodic && walk->stride[index][d] == 0;
+    return (ek_operand){.periodic = periodic,
+                        .index = index,
                         .dtype = tensor->dtype,
                         .data = ek_tensor_address(tensor),
                         .constant = ek_walk_is_constant(walk, index)};
@@ -126,7 +130,8 @@ ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor
 int64_t ek_tile_count(const ek_walk *walk, const ek_cursor *cursor, int64_t rest)
 {
     int64_t row = walk->shape[walk->ndim - 1];
-    int64_t count = row >= SHORT_ROW ? ek_cursor_row_rest(walk, cursor) : EK_TILE;
+    bool whole = row > 0 && row < SHORT_ROW && cursor->index[walk->ndim - 1] == 0;
+    int64_t count = whole ? EK_TILE / row * row : ek_cursor_row_rest(walk, cursor);
     if (count > EK_TILE)
         count = EK_TILE;
     return count < rest ? count : rest;

@@ -41,6 +41,7 @@ typedef struct ek_operand {
     ek_dtype dtype;
     void *data; /* address of the first element */
     bool constant;
+    bool periodic; /* the same in every row */
 } ek_operand;
 
 ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor);
