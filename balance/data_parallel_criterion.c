@@ -188,7 +188,7 @@ static ek_value combine(const data_parallel_criterion *self, loss_job *job)
 {
     int scalars = 0;
     for (int i = 0; i < job->parts; i++)
-        scalars += loss_is_scalar(job->losses[i]);
+        scalars += ek_loss_is_scalar(job->losses[i]);
     if (scalars == job->parts)
         return ek_value_of_tensor(reduce(self, job));
     if (scalars == 0)
@@ -218,7 +218,7 @@ static int apply(data_parallel_criterion *self, const ek_args *args, loss_job *j
     job->weigh = self->reduction == EK_EXACT && job->parts > 1;
     EK_TRY(scatter(self, args, job->parts, job));
     EK_TRY(ek_wrapper_replicate(wrapper, job->parts, modules));
-    int rc = loss_job_run(job, modules, wrapper->devs);
+    int rc = ek_loss_job_run(job, modules, wrapper->devs);
     for (int i = 0; i < job->parts; i++)
         ek_module_free(modules[i]);
     return rc;

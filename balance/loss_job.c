@@ -10,7 +10,7 @@ typedef struct call {
     ek_module *const *modules;
 } call;
 
-bool loss_is_scalar(ek_value loss)
+bool ek_loss_is_scalar(ek_value loss)
 {
     return loss.kind == EK_VALUE_TENSOR && ek_tensor_ndim(loss.as.tensor) == 0;
 }
@@ -40,13 +40,13 @@ static int run_part(void *user, int index)
     ek_value loss = ek_module_forward(module, &job->args[index]);
     if (loss.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    if (job->weigh && loss_is_scalar(loss) && !is_sum(module))
+    if (job->weigh && ek_loss_is_scalar(loss) && !is_sum(module))
         EK_TRY(ask_denominator(module, &job->args[index], &job->denominators[index]));
     job->losses[index] = ek_value_keep(loss); /* last: after an error nothing is kept */
     return 0;
 }
 
-int loss_job_run(loss_job *job, ek_module *const *modules, ek_dev *const *devs)
+int ek_loss_job_run(loss_job *job, ek_module *const *modules, ek_dev *const *devs)
 {
     call c = {job, modules};
     job->is_sum = is_sum(modules[0]);

@@ -17,9 +17,9 @@ typedef struct loss_job {
 } loss_job;
 
 /* A tensor of zero dimensions. */
-bool loss_is_scalar(ek_value loss);
+bool ek_loss_is_scalar(ek_value loss);
 
 /* Runs modules[i] on devs[i] for every part. */
-int loss_job_run(loss_job *job, ek_module *const *modules, ek_dev *const *devs);
+int ek_loss_job_run(loss_job *job, ek_module *const *modules, ek_dev *const *devs);
 
 #endif
