@@ -64,7 +64,7 @@ static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     (void)dev;
     enum { ALIGNMENT = 64 };
     *pointer = NULL;
-    if (nbytes <= SIZE_MAX - ALIGNMENT)
+    if (nbytes <= (size_t)PTRDIFF_MAX - ALIGNMENT)
         *pointer = aligned_alloc(ALIGNMENT, (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
     return 0;
 }

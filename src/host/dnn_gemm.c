@@ -118,15 +118,6 @@ int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm)
             zero(gemm);
         return 0;
     }
-    /* A batch of rows against one matrix is one product. */
-    ek_gemm folded = *gemm;
-    if (gemm->batch > 1 && gemm->b.batch_stride == 0 &&
-        gemm->a.batch_stride == gemm->n * gemm->a.row_stride &&
-        gemm->c.batch_stride == gemm->n * gemm->c.row_stride) {
-        folded.n *= gemm->batch;
-        folded.batch = 1;
-        gemm = &folded;
-    }
     products p = {.gemm = gemm};
     operand probe;
     p.copy_a = !describe(&probe, &gemm->a, gemm->n, gemm->k, 0);

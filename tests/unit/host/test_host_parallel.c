@@ -128,7 +128,7 @@ START_TEST(impossible_requests_are_refused)
 {
     ek_dev *dev = case_device(1);
     void *pointer;
-    ck_assert_int_eq(ek_dev_alloc(dev, SIZE_MAX / 4, EK_MEMORY_ACTIVATION, &pointer),
+    ck_assert_int_eq(ek_dev_alloc(dev, (size_t)PTRDIFF_MAX, EK_MEMORY_ACTIVATION, &pointer),
                      EK_E_OUT_OF_MEMORY);
     assert_error(EK_E_OUT_OF_MEMORY, "host:0");
     assert_ok(ek_dev_alloc(dev, 64, EK_MEMORY_ACTIVATION, &pointer));

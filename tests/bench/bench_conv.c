@@ -1,0 +1,178 @@
+/* bench_conv.c: GFLOP/s of convolutions and matrix products on one host device.
+ *
+ *     bench_conv [threads [conv|matmul]] */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/tensor.h"
+#include "evenkeel/scope.h"
+#include "kernels/kernels.h"
+
+typedef struct conv_shape {
+    int64_t samples, channels, outputs, size, window, stride, padding;
+} conv_shape;
+
+static const conv_shape convs[] = {{32, 3, 64, 32, 3, 1, 1},    {32, 64, 64, 32, 3, 1, 1},
+                                   {32, 64, 128, 32, 3, 2, 1},  {32, 64, 128, 32, 1, 2, 0},
+                                   {32, 128, 128, 16, 3, 1, 1}, {32, 128, 256, 16, 3, 2, 1},
+                                   {32, 256, 256, 8, 3, 1, 1},  {32, 256, 512, 8, 3, 2, 1},
+                                   {32, 512, 512, 4, 3, 1, 1},  {64, 1, 32, 28, 3, 1, 0},
+                                   {64, 32, 64, 26, 3, 1, 0},   {8, 3, 64, 128, 3, 2, 1},
+                                   {1, 8, 8, 4, 3, 1, 1}};
+
+typedef struct product {
+    int64_t n, k, m;
+} product;
+
+static const product products[] = {{256, 784, 2048}, {256, 2048, 2048}, {256, 2048, 10},
+                                   {2048, 256, 784}, {2048, 256, 2048}, {64, 9216, 128},
+                                   {4, 16, 16},      {1024, 1024, 1024}};
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static ek_tensor *tensor(ek_dev *dev, ek_dtype dtype, ek_shape shape)
+{
+    ek_tensor *t =
+        ek_tensor_new(dev, dtype, &shape, shape.ndim == 4 ? EK_CHANNELS_LAST : EK_CONTIGUOUS);
+    if (t)
+        dev->backend->kernels->fill(dev, t, 0.25);
+    return t;
+}
+
+typedef struct job {
+    ek_dev *dev;
+    int kind; /* forward, input gradient, weight gradient, product */
+    ek_tensor *x, *w, *bias, *y;
+    ek_conv_params params;
+} job;
+
+static int run(const job *j)
+{
+    const ek_kernels *kernels = j->dev->backend->kernels;
+    switch (j->kind) {
+    case 0:
+        return kernels->conv_forward(j->dev, j->y, j->x, j->w, j->bias, &j->params);
+    case 1:
+        return kernels->conv_input_gradient(j->dev, j->x, j->y, j->w, &j->params);
+    case 2:
+        return kernels->conv_weight_gradient(j->dev, j->w, j->bias, j->x, j->y, &j->params);
+    default:
+        return kernels->matmul(j->dev, j->y, j->x, j->w, j->bias, false);
+    }
+}
+
+/* The best of some rounds; negative on error. */
+static double time_of(const job *j)
+{
+    double best = 1e9;
+    if (run(j) < 0)
+        return -1;
+    for (int round = 0; round < 7; round++) {
+        int count = 0;
+        double start = seconds(), elapsed;
+        do {
+            if (run(j) < 0)
+                return -1;
+            count++;
+            elapsed = seconds() - start;
+        } while (elapsed < 0.02);
+        if (elapsed / count < best)
+            best = elapsed / count;
+    }
+    return best;
+}
+
+static int bench_convs(ek_dev *dev, ek_dtype dtype)
+{
+    printf("%s convolutions, GFLOP/s: forward, input gradient, weight gradient\n",
+           ek_dtype_name(dtype));
+    for (size_t i = 0; i < sizeof convs / sizeof *convs; i++) {
+        const conv_shape *s = &convs[i];
+        ek_scope scope = ek_scope_begin();
+        int64_t out = (s->size + 2 * s->padding - s->window) / s->stride + 1;
+        job j = {dev, 0, NULL, NULL, NULL, NULL, {.dims = 2, .groups = 1}};
+        for (int d = 0; d < 2; d++) {
+            j.params.stride[d] = s->stride;
+            j.params.padding[d] = s->padding;
+            j.params.dilation[d] = 1;
+        }
+        j.x = tensor(dev, dtype, EK_SHAPE(s->samples, s->channels, s->size, s->size));
+        j.w = tensor(dev, dtype, EK_SHAPE(s->outputs, s->channels, s->window, s->window));
+        j.bias = tensor(dev, dtype, EK_SHAPE(s->outputs));
+        j.y = tensor(dev, dtype, EK_SHAPE(s->samples, s->outputs, out, out));
+        if (!j.x || !j.w || !j.bias || !j.y)
+            return -1;
+        double flops = 2.0 * (double)(s->samples * s->outputs * s->channels * s->window *
+                                      s->window * out * out);
+        printf("%3d x %3d -> %3d at %3d, window %d, stride %d:", (int)s->samples, (int)s->channels,
+               (int)s->outputs, (int)s->size, (int)s->window, (int)s->stride);
+        for (j.kind = 0; j.kind < 3; j.kind++) {
+            double t = time_of(&j);
+            if (t < 0)
+                return -1;
+            printf(" %6.1f (%7.3f ms)", flops / t * 1e-9, t * 1e3);
+        }
+        printf("\n");
+        fflush(stdout);
+        ek_scope_end(&scope);
+    }
+    return 0;
+}
+
+static int bench_products(ek_dev *dev, ek_dtype dtype)
+{
+    printf("%s products, GFLOP/s: plain, x transposed, y transposed\n", ek_dtype_name(dtype));
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        const product *p = &products[i];
+        printf("%4d x %4d x %4d:", (int)p->n, (int)p->k, (int)p->m);
+        for (int form = 0; form < 3; form++) {
+            ek_scope scope = ek_scope_begin();
+            job j = {.dev = dev, .kind = 3};
+            j.x = tensor(dev, dtype, EK_SHAPE(1, p->n, p->k));
+            j.w = tensor(dev, dtype, EK_SHAPE(1, p->k, p->m));
+            j.y = tensor(dev, dtype, EK_SHAPE(1, p->n, p->m));
+            j.bias = tensor(dev, dtype, EK_SHAPE(p->m));
+            if (!j.x || !j.w || !j.bias || !j.y)
+                return -1;
+            if (form == 1) {
+                j.x->stride[1] = 1;
+                j.x->stride[2] = p->n;
+            } else if (form == 2) {
+                j.w->stride[1] = 1;
+                j.w->stride[2] = p->k;
+            }
+            double t = time_of(&j);
+            if (t < 0)
+                return -1;
+            printf(" %6.1f (%7.3f ms)", 2.0 * (double)(p->n * p->k * p->m) / t * 1e-9, t * 1e3);
+            fflush(stdout);
+            ek_scope_end(&scope);
+        }
+        printf("\n");
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int threads = argc > 1 ? atoi(argv[1]) : 1;
+    const char *only = argc > 2 ? argv[2] : "";
+    ek_dev *dev = ek_dev_get(ek_host(0));
+    int rc = dev ? ek_device_set_threads(ek_host(0), threads) : -1;
+    for (int dtype = EK_F32; dtype <= EK_F64 && rc >= 0; dtype++) {
+        if (strcmp(only, "matmul") != 0)
+            rc = bench_convs(dev, (ek_dtype)dtype);
+        if (rc >= 0 && strcmp(only, "conv") != 0)
+            rc = bench_products(dev, (ek_dtype)dtype);
+    }
+    if (rc < 0)
+        ek_print_error(stderr);
+    return rc < 0;
+}
