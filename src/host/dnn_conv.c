@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "host/dnn.h"
-#include "host/parallel.h"
 #include "host/layout.h"
+#include "host/parallel.h"
 
 typedef struct arguments {
     ek_conv_kind kind;
