@@ -2,6 +2,7 @@
 
 int main(void)
 {
+    ek_host_devices_configure("2"); /* as EVENKEEL_HOST_DEVICES=2 does */
     ek_module *net = ek_sequential(ek_linear(4, 8), ek_relu(), ek_linear(8, 2));
     ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(EK_HOST, 2));
     ek_optimizer *optimizer = ek_sgd(model, .lr = 0.1, .momentum = 0.9);
