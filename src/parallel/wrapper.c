@@ -32,6 +32,38 @@ static int choose_devices(const char *what, const ek_device_list *given, ek_wrap
     return 0;
 }
 
+static double memory_of(const ek_dev *dev)
+{
+    ek_memory_stats stats = {0};
+    ek_memory_get(dev->id, &stats);
+    return (double)stats.capacity; /* 0: no limit */
+}
+
+static double speed_of(const ek_dev *dev)
+{
+    return dev->speed;
+}
+
+/* One log line where the smallest device has less than three quarters of the largest. */
+static bool warn_of(const ek_wrapper *wrapper, double (*measure)(const ek_dev *dev),
+                    const char *what)
+{
+    int low = 0, high = 0;
+    for (int i = 1; i < wrapper->devices.count; i++) {
+        low = measure(wrapper->devs[i]) < measure(wrapper->devs[low]) ? i : low;
+        high = measure(wrapper->devs[i]) > measure(wrapper->devs[high]) ? i : high;
+    }
+    double least = measure(wrapper->devs[low]), most = measure(wrapper->devs[high]);
+    if (!(least > 0 && least < 0.75 * most))
+        return false;
+    ek_log_line(EK_LOG_WARNING,
+                "%s: there is an imbalance between the devices: %s has less than 75%% of the %s of "
+                "%s; it can be left out of device_ids",
+                wrapper->module.type->name, wrapper->devs[low]->name, what,
+                wrapper->devs[high]->name);
+    return true;
+}
+
 static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
 {
     int count = wrapper->devices.count;
@@ -40,6 +72,8 @@ static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
     EK_TRY(ek_home_parameters(wrapper->child));
     if (count < 2)
         return 0;
+    if (!warn_of(wrapper, memory_of, "memory"))
+        warn_of(wrapper, speed_of, "speed");
     wrapper->replicas = ek_replica_set_new(wrapper->child, wrapper->devs, count, broadcast_buffers);
     return wrapper->replicas ? 0 : ek_error_pending();
 }

@@ -242,6 +242,36 @@ START_TEST(parameters_must_be_at_home)
 }
 END_TEST
 
+static char logged[2][300];
+static int log_count;
+
+static void keep_line(ek_log_level level, const char *line, void *user)
+{
+    (void)user;
+    if (level == EK_LOG_WARNING && log_count < 2)
+        snprintf(logged[log_count++], sizeof logged[0], "%s", line);
+}
+
+START_TEST(unequal_devices_are_logged)
+{
+    static const char *const specifications[] = {"3x512M", "512M,256M", "512M@0.5,256M",
+                                                 "512M,512M@0.5"};
+    static const char *const parts[] = {NULL, "host:1 has less than 75% of the memory of host:0",
+                                        "memory",
+                                        "host:1 has less than 75% of the speed of host:0"};
+    ek_set_log(keep_line, NULL);
+    for (int i = 0; i < 4; i++) {
+        assert_ok(ek_host_devices_configure(specifications[i]));
+        log_count = 0;
+        ek_module_free(ek_data_parallel(make_net()));
+        ck_assert_int_eq(log_count, parts[i] ? 1 : 0); /* at most one */
+        if (parts[i])
+            ck_assert_ptr_nonnull(strstr(logged[0], parts[i]));
+    }
+    ek_set_log(NULL, NULL);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("data_parallel");
@@ -258,5 +288,6 @@ Suite *suite(void)
     tcase_add_test(tests, a_wrapper_within_a_wrapper);
     tcase_add_test(tests, wrong_constructions_are_errors);
     tcase_add_test(tests, parameters_must_be_at_home);
+    tcase_add_test(tests, unequal_devices_are_logged);
     return s;
 }
