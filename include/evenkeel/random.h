@@ -18,7 +18,9 @@ EK_API void ek_generator_free(ek_generator *generator);
 EK_API void ek_generator_seed(ek_generator *generator, uint64_t seed);
 
 /* Functions below take NULL for the default generator, which is shared by the process, guarded by a
- * lock, and starts from seed 67280421310721. */
+ * lock, and starts from seed 67280421310721. On a device's worker (in replicas of several devices)
+ * NULL is that device's own generator, seeded from the default one's seed and the device whenever
+ * that is seeded or restored, so that what replicas draw is the same from run to run. */
 EK_API void ek_manual_seed(uint64_t seed);
 
 /* The generator's whole state, to be restored later into any generator. */

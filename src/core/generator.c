@@ -15,6 +15,14 @@ static const uint64_t default_seed = 67280421310721u;
 
 static ek_generator default_generator; /* guarded by default_lock; left is 0 until it is seeded */
 static pthread_mutex_t default_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t seedings = 1; /* of the default generator; guarded by default_lock */
+
+/* A worker's default generator: replicas that draw side by side would get their numbers from a
+ * shared one in an order that differs from run to run. */
+static _Thread_local struct {
+    ek_generator generator;
+    uint64_t seeding; /* the one of the default generator that this follows; 0: none yet */
+} of_worker;
 
 /* ---- engine ---- */
 
@@ -81,7 +89,18 @@ ek_generator *ek_generator_lock(ek_generator *generator)
     pthread_mutex_lock(&default_lock);
     if (default_generator.left == 0)
         seed_words(&default_generator, default_seed);
-    return &default_generator;
+    const ek_dev *dev = ek_thread_self()->worker_of;
+    if (!dev)
+        return &default_generator;
+    uint64_t seed = default_generator.seed, seeding = seedings;
+    pthread_mutex_unlock(&default_lock);
+    if (of_worker.seeding != seeding) {
+        uint64_t number = (uint64_t)dev->id.index + 1;
+        memset(&of_worker.generator, 0, sizeof of_worker.generator);
+        seed_words(&of_worker.generator, seed + number * UINT64_C(0x9E3779B97F4A7C15));
+        of_worker.seeding = seeding;
+    }
+    return &of_worker.generator;
 }
 
 void ek_generator_unlock(ek_generator *generator)
@@ -108,6 +127,7 @@ void ek_generator_seed(ek_generator *generator, uint64_t seed)
 {
     generator = ek_generator_lock(generator);
     seed_words(generator, seed);
+    seedings += generator == &default_generator;
     ek_generator_unlock(generator);
 }
 
@@ -183,6 +203,7 @@ int ek_generator_set_state(ek_generator *generator, const void *state, size_t nb
                        "generator_set_state: not a generator's state (left %d, next %llu)",
                        blob.left, (unsigned long long)blob.next);
     generator = ek_generator_lock(generator);
+    seedings += generator == &default_generator;
     generator->seed = blob.seed;
     generator->left = (uint32_t)blob.left;
     generator->next = (uint32_t)blob.next;

@@ -242,6 +242,27 @@ START_TEST(parameters_must_be_at_home)
 }
 END_TEST
 
+START_TEST(replicas_draw_the_same_numbers_in_every_run)
+{
+    ek_module *model = ek_data_parallel(ek_dropout(0.5), ek_devices(EK_HOST, 4));
+    ek_tensor *x = ek_ones(EK_SHAPE(8, 4000)), *first = NULL;
+    for (int run = 0; run < 5; run++) {
+        ek_manual_seed(11);
+        assert_made(ek_apply(model, x));
+        ek_tensor *second = ek_apply(model, x); /* the streams go on */
+        if (first)
+            assert_close(second, first, 0, 0);
+        first = second;
+    }
+    /* Each device has numbers of its own. */
+    ek_tensor *a = ek_narrow(first, 0, 0, 2), *b = ek_narrow(first, 0, 2, 2);
+    double same;
+    assert_ok(ek_item(ek_mean(ek_to_dtype(ek_eq(a, b), EK_F64)), &same));
+    ck_assert_double_eq_tol(same, 0.5, 0.05);
+    ek_module_free(model);
+}
+END_TEST
+
 static char logged[2][300];
 static int log_count;
 
@@ -288,6 +309,7 @@ Suite *suite(void)
     tcase_add_test(tests, a_wrapper_within_a_wrapper);
     tcase_add_test(tests, wrong_constructions_are_errors);
     tcase_add_test(tests, parameters_must_be_at_home);
+    tcase_add_test(tests, replicas_draw_the_same_numbers_in_every_run);
     tcase_add_test(tests, unequal_devices_are_logged);
     return s;
 }
