@@ -11,7 +11,7 @@
 #include "core/thread.h"
 
 typedef struct ek_block {
-    struct ek_block *next_in_bucket;
+    struct ek_block *next_in_bucket, *previous_in_bucket;
     struct ek_block *older, *newer;
     void *pointer;
     size_t nbytes;
@@ -35,10 +35,10 @@ static unsigned bucket_of(size_t nbytes)
 
 static void unlink_block(ek_allocator *a, ek_block *block)
 {
-    ek_block **at = &a->buckets[bucket_of(block->nbytes)];
-    while (*at != block)
-        at = &(*at)->next_in_bucket;
-    *at = block->next_in_bucket;
+    ek_block *next = block->next_in_bucket, *previous = block->previous_in_bucket;
+    *(previous ? &previous->next_in_bucket : &a->buckets[bucket_of(block->nbytes)]) = next;
+    if (next)
+        next->previous_in_bucket = previous;
     *(block->older ? &block->older->newer : &a->oldest) = block->newer;
     *(block->newer ? &block->newer->older : &a->newest) = block->older;
     block->next_in_bucket = a->spare;
@@ -183,12 +183,14 @@ void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category c
     else
         block = malloc(sizeof *block);
     if (block) {
-        unsigned bucket = bucket_of(rounded);
-        *block = (ek_block){.next_in_bucket = a->buckets[bucket],
+        ek_block **bucket = &a->buckets[bucket_of(rounded)];
+        *block = (ek_block){.next_in_bucket = *bucket,
                             .older = a->newest,
                             .pointer = pointer,
                             .nbytes = rounded};
-        a->buckets[bucket] = block;
+        if (*bucket)
+            (*bucket)->previous_in_bucket = block;
+        *bucket = block;
         *(a->newest ? &a->newest->newer : &a->oldest) = block;
         a->newest = block;
         drop_until(dev, stats->peak > cache_floor ? stats->peak : cache_floor);

@@ -9,7 +9,7 @@
 
 enum { CLASSES = 11, IGNORED = 255, PIXELS = 16 };
 
-typedef enum mode { SINGLE, CLASSIC, BALANCED, MODES } mode;
+typedef enum train_mode { SINGLE, CLASSIC, BALANCED, MODES } train_mode;
 
 typedef struct criterion {
     ek_module module;
@@ -72,7 +72,7 @@ typedef struct trainer {
     ek_optimizer *optimizer;
 } trainer;
 
-static trainer make_trainer(mode mode, ek_module *net, int count, ek_loss_reduction reduction)
+static trainer make_trainer(train_mode mode, ek_module *net, int count, ek_loss_reduction reduction)
 {
     trainer t;
     ek_device_list devices = ek_devices(EK_HOST, mode == SINGLE ? 1 : count);
@@ -119,12 +119,12 @@ static int train_step(const trainer *t, ek_tensor *images, ek_tensor *target, do
 }
 
 /* Which pixels are ignored. */
-typedef enum ignoring { NONE_IGNORED, UNEVENLY_IGNORED, FIRST_DEVICE_IGNORED } ignoring;
+typedef enum ignored_pixels { NONE_IGNORED, UNEVENLY_IGNORED, FIRST_DEVICE_IGNORED } ignored_pixels;
 
 /* Images (n, 1, PIXELS, PIXELS) and targets (n, PIXELS, PIXELS), kept: release both. `first`
  * samples are those of the first device. */
-static void make_batch(int64_t n, int64_t first, ignoring ignoring, ek_dtype dtype, uint64_t seed,
-                       ek_tensor **images, ek_tensor **target)
+static void make_batch(int64_t n, int64_t first, ignored_pixels ignoring, ek_dtype dtype,
+                       uint64_t seed, ek_tensor **images, ek_tensor **target)
 {
     ek_manual_seed(seed);
     *images = ek_keep(ek_randn(EK_SHAPE(n, 1, PIXELS, PIXELS), .dtype = dtype));

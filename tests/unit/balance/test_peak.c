@@ -15,7 +15,7 @@ static void teardown(void)
 }
 
 /* Peaks of the second step: state exists, and so do the replicas. */
-static void peaks_of(mode mode, uint64_t peaks[DEVICES])
+static void peaks_of(train_mode mode, uint64_t peaks[DEVICES])
 {
     trainer t = make_trainer(mode, make_net(true, EK_F32), DEVICES, EK_EXACT);
     ek_tensor *images, *target;

@@ -18,8 +18,8 @@ static void teardown(void)
     assert_ok(ek_shutdown()); /* the ledger of every device is at zero */
 }
 
-static void train(mode mode, bool batch_norm, ek_dtype dtype, int64_t batch, ignoring ignoring,
-                  int steps, double *losses)
+static void train(train_mode mode, bool batch_norm, ek_dtype dtype, int64_t batch,
+                  ignored_pixels ignoring, int steps, double *losses)
 {
     trainer t = make_trainer(mode, make_net(batch_norm, dtype), DEVICES, EK_EXACT);
     for (int step = 0; step < steps; step++) {
@@ -46,14 +46,14 @@ static void assert_curves(const double *a, const double *b, int steps, double re
 
 static const struct {
     int64_t batch;
-    ignoring ignoring;
+    ignored_pixels ignoring;
 } cases[] = {{8, NONE_IGNORED},     {10, NONE_IGNORED},        {10, UNEVENLY_IGNORED},
              {3, UNEVENLY_IGNORED}, {8, FIRST_DEVICE_IGNORED}, {9, FIRST_DEVICE_IGNORED}};
 
 START_TEST(modes_agree_in_f64)
 {
     double losses[MODES][STEPS];
-    for (mode mode = SINGLE; mode < MODES; mode++)
+    for (train_mode mode = SINGLE; mode < MODES; mode++)
         train(mode, false, EK_F64, cases[_i].batch, cases[_i].ignoring, STEPS, losses[mode]);
     assert_curves(losses[CLASSIC], losses[SINGLE], STEPS, 1e-12);
     assert_curves(losses[BALANCED], losses[SINGLE], STEPS, 1e-12);
@@ -63,7 +63,7 @@ END_TEST
 START_TEST(modes_agree_in_f32)
 {
     double losses[MODES][STEPS];
-    for (mode mode = SINGLE; mode < MODES; mode++)
+    for (train_mode mode = SINGLE; mode < MODES; mode++)
         train(mode, false, EK_F32, cases[_i].batch, cases[_i].ignoring, STEPS, losses[mode]);
     assert_curves(losses[CLASSIC], losses[SINGLE], STEPS, 1e-5);
     assert_curves(losses[BALANCED], losses[SINGLE], STEPS, 1e-5);
@@ -74,7 +74,7 @@ START_TEST(classic_and_balanced_agree_with_batch_norm)
 {
     double losses[MODES][STEPS];
     for (int dtype = EK_F32; dtype <= EK_F64; dtype++) {
-        for (mode mode = CLASSIC; mode < MODES; mode++)
+        for (train_mode mode = CLASSIC; mode < MODES; mode++)
             train(mode, true, (ek_dtype)dtype, cases[_i].batch, cases[_i].ignoring, STEPS,
                   losses[mode]);
         assert_curves(losses[BALANCED], losses[CLASSIC], STEPS, dtype == EK_F64 ? 1e-12 : 1e-5);
@@ -86,7 +86,7 @@ START_TEST(runs_are_equal_to_the_bit)
 {
     char digests[2][65];
     for (int run = 0; run < 2; run++) {
-        trainer t = make_trainer((mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
+        trainer t = make_trainer((train_mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
         for (int step = 0; step < 10; step++) {
             ek_scope scope = ek_scope_begin();
             ek_tensor *images, *target;
@@ -106,7 +106,7 @@ END_TEST
 
 START_TEST(memory_does_not_grow)
 {
-    trainer t = make_trainer((mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
+    trainer t = make_trainer((train_mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
     ek_tensor *images, *target;
     make_batch(10, 3, UNEVENLY_IGNORED, EK_F32, 1, &images, &target);
     uint64_t after_warm_up[DEVICES + 1] = {0};
@@ -131,7 +131,7 @@ END_TEST
 
 START_TEST(out_of_memory_is_survived)
 {
-    trainer t = make_trainer((mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
+    trainer t = make_trainer((train_mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
     ek_tensor *small[2], *large[2];
     make_batch(4, 1, NONE_IGNORED, EK_F32, 1, &small[0], &small[1]);
     make_batch(64, 16, NONE_IGNORED, EK_F32, 1, &large[0], &large[1]);
