@@ -77,7 +77,7 @@ static int fit_all(const run_settings *settings, const scene_set *train)
 
 static int report(const run_settings *settings, const mode_result *results, int count)
 {
-    report_table(stdout, settings, results, count);
+    report_table(stdout, results, count);
     if (settings->json && report_json(settings->json, settings, results, count) < 0) {
         fprintf(stderr, "%s: %s\n", settings->json, strerror(errno));
         return FAILED;

@@ -24,8 +24,7 @@ typedef struct mode_result {
     char sha256[65];
 } mode_result;
 
-void report_table(FILE *stream, const run_settings *settings, const mode_result *results,
-                  int count);
+void report_table(FILE *stream, const mode_result *results, int count);
 /* Both return 0, or -1 with errno set. */
 int report_json(const char *path, const run_settings *settings, const mode_result *results,
                 int count);
