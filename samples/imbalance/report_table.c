@@ -11,10 +11,11 @@ static const char *const columns[EK_MEMORY_CATEGORIES] = {
 
 void report_table(FILE *stream, const mode_result *results, int count)
 {
-    fprintf(stream, "\nPeak memory in MiB; what it was for at that moment: parameters, gradients, "
-                    "optimizer state, "
-                    "activations,\ncommunication, workspace; imbalance: peak of the fullest device "
-                    "over the mean of all\n\n");
+    fputs(
+        "\nPeak memory in MiB; what it was for at that moment: parameters, gradients, optimizer\n"
+        "state, activations, communication, workspace; imbalance: the fullest device's peak over\n"
+        "the mean of all\n\n",
+        stream);
     fprintf(stream, "%-9s %-8s %8s", "mode", "device", "peak");
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
         fprintf(stream, " %7s", columns[c]);
