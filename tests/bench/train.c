@@ -99,7 +99,8 @@ static int measure(training *job, double budget, double *median, int *steps, dou
             return -1;
     double start = now();
     int count = 0;
-    while (count < MOST_STEPS && (count < 5 || now() - start < budget)) {
+    int least = budget < 1 ? 1 : 5;
+    while (count < MOST_STEPS && (count < least || now() - start < budget)) {
         double begin = now();
         if (step(job, &loss) < 0)
             return -1;
