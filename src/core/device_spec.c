@@ -80,12 +80,12 @@ static int fault(const char *text, const char *at, const char *wanted)
 static int append(const char *text, const char *at, ek_device_spec *spec, long count,
                   uint64_t capacity, double speed)
 {
-    if (count < 1 || spec->count + count > EK_MAX_DEVICES)
+    if (count < 1 || count > EK_MAX_DEVICES - spec->count)
         return EK_FAIL(
             EK_E_INVALID,
-            "device list \"%s\": %ld devices at position %d; between 1 and %d in all are "
+            "device list \"%s\": %ld devices after %d at position %d; between 1 and %d in all are "
             "possible",
-            text, spec->count + count, (int)(at - text) + 1, EK_MAX_DEVICES);
+            text, count, spec->count, (int)(at - text) + 1, EK_MAX_DEVICES);
     for (long i = 0; i < count; i++) {
         spec->devices[spec->count].capacity = capacity;
         spec->devices[spec->count].speed = speed;

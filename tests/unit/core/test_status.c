@@ -113,6 +113,8 @@ START_TEST(device_lists)
         assert_error(EK_E_INVALID, "device list");
         ck_assert_int_eq(spec.count, 7);
     }
+    ck_assert_int_eq(ek_device_spec_parse("1M,9223372036854775807x1M", &spec), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "9223372036854775807 devices after 1");
 }
 END_TEST
 
