@@ -212,11 +212,29 @@ static void tensor_destroy(ek_object *object)
     free(tensor);
 }
 
+/* Sizes are not negative and their product, times the size of any dtype, fits in an int64_t: views
+ * that repeat elements can ask for more than any memory holds. */
+static int check_sizes(int ndim, const int64_t *shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < ndim; i++) {
+        int64_t size = shape[i] ? shape[i] : 1;
+        if (size > 0 && !__builtin_mul_overflow(count, size, &count) && count <= INT64_MAX / 16)
+            continue;
+        char text[160];
+        ek_shape sizes = {.ndim = ndim};
+        memcpy(sizes.dims, shape, (size_t)ndim * sizeof *shape);
+        return EK_FAIL(EK_E_SHAPE, "shape %s is negative or too large in dimension %d",
+                       ek_shape_text(&sizes, text), i);
+    }
+    return 0;
+}
+
 /* A handle without storage and version, one reference, outside of any scope. */
 static ek_tensor *handle_new(ek_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
                              int64_t offset)
 {
-    ek_tensor *tensor = ek_calloc(1, sizeof *tensor);
+    ek_tensor *tensor = check_sizes(ndim, shape) < 0 ? NULL : ek_calloc(1, sizeof *tensor);
     if (!tensor)
         return NULL;
     ek_object_init(&tensor->object, tensor_destroy);
@@ -249,6 +267,8 @@ ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                          ek_memory_format format)
 {
     int64_t strides[EK_MAX_DIMS];
+    if (check_sizes(shape->ndim, shape->dims) < 0)
+        return NULL;
     ek_strides_of(shape, format, strides);
     return ek_tensor_new_strided(dev, dtype, shape, strides);
 }
@@ -326,7 +346,6 @@ void ek_tensor_rehome(ek_tensor *tensor, const ek_tensor *source)
 
 ek_tensor *ek_empty_with(ek_tensor_options options)
 {
-    char text[160];
     if (options.shape.ndim < 0 || options.shape.ndim > EK_MAX_DIMS) {
         EK_FAIL(EK_E_SHAPE, "a tensor of %d dimensions; between 0 and %d are possible",
                 options.shape.ndim, EK_MAX_DIMS);
@@ -335,16 +354,6 @@ ek_tensor *ek_empty_with(ek_tensor_options options)
     if ((unsigned)options.dtype >= EK_DTYPES) {
         EK_FAIL(EK_E_DTYPE, "%d is no dtype", (int)options.dtype);
         return NULL;
-    }
-    int64_t room = INT64_MAX / 16;
-    for (int i = 0; i < options.shape.ndim; i++) {
-        int64_t size = options.shape.dims[i];
-        if (size < 0 || (size > 0 && room / size == 0)) {
-            EK_FAIL(EK_E_SHAPE, "shape %s is negative or too large in dimension %d",
-                    ek_shape_text(&options.shape, text), i);
-            return NULL;
-        }
-        room = size ? room / size : room;
     }
     if (options.requires_grad && !ek_dtype_is_floating(options.dtype)) {
         EK_FAIL(EK_E_DTYPE, "a tensor of %s cannot require a gradient; f32, f64 and bf16 can",

@@ -124,6 +124,11 @@ START_TEST(shape_errors_say_what)
     assert_error(EK_E_SHAPE, "order [0, 0] must name each of 2 dimensions once");
     ck_assert_ptr_null(ek_expand(x, EK_SHAPE(2, 4)));
     assert_error(EK_E_SHAPE, "expand: shape [2, 3] does not broadcast to [2, 4]");
+    ek_tensor *one = ek_ones(EK_SHAPE(1, 1)), *many = ek_expand(one, EK_SHAPE(1, INT64_C(1) << 40));
+    ck_assert_ptr_null(ek_expand(one, EK_SHAPE(3, 6148914691236517206))); /* 2 modulo 2^64 */
+    assert_error(EK_E_SHAPE, "too large in dimension 1");
+    ck_assert_ptr_null(ek_add(many, ek_transpose(many, 0, 1)));
+    assert_error(EK_E_SHAPE, "too large in dimension 1");
     ck_assert_ptr_null(ek_squeeze(x, 2));
     assert_error(EK_E_SHAPE, "squeeze: dimension 2 is not in [-2, 1]");
     ck_assert_ptr_null(ek_narrow(x, 1, 2, 2));
