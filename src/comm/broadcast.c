@@ -5,11 +5,12 @@
 #include "comm/lists.h"
 #include "comm/transport.h"
 #include "evenkeel/comm.h"
+#include "ops/ops.h"
 
 int ek_broadcast(ek_tensor *tensor, const ek_device_list *devices, ek_tensor **out)
 {
-    if (!tensor)
-        return EK_FAIL(EK_E_INVALID, "broadcast: tensor is NULL");
+    if (!ek_given("broadcast", "tensor", tensor))
+        return ek_error_pending();
     ek_dev *devs[EK_MAX_DEVICES];
     EK_TRY(ek_comm_devices("broadcast", devices, devs));
     return ek_comm_broadcast(ek_tensor_dev(tensor), &tensor, 1, devs, devices->count, NULL, out);
@@ -49,8 +50,10 @@ int ek_broadcast_coalesced(ek_tensor *const *tensors, int count, const ek_device
     c.devices = devices->count;
     for (int i = 0; i < count; i++) {
         char text[200];
-        if (!tensors[i])
-            return EK_FAIL(EK_E_INVALID, "broadcast_coalesced: tensor %d is NULL", i);
+        if (!tensors[i]) {
+            EK_FAIL(EK_E_INVALID, "broadcast_coalesced: tensor %d is NULL", i);
+            return ek_error_pending();
+        }
         if (ek_tensor_dev(tensors[i]) != c.devs[0])
             return EK_FAIL(EK_E_DEVICE,
                            "broadcast_coalesced: all tensors must be on devices[0], which is %s; "

@@ -29,18 +29,15 @@ int ek_comm_dim(const char *what, const ek_tensor *tensor, int dim)
 int ek_comm_chunk_sizes(const char *what, int64_t n, int devices, const int64_t *given,
                         int64_t *sizes)
 {
-    if (n == 0) {
-        memset(sizes, 0, (size_t)devices * sizeof *sizes);
-        return devices;
-    }
-    if (!given)
+    if (!given && n > 0)
         return ek_chunk_sizes(n, devices, sizes);
     int64_t total = 0;
     for (int i = 0; i < devices; i++) {
-        if (given[i] <= 0)
+        sizes[i] = given ? given[i] : 0;
+        if (sizes[i] < 0 || (sizes[i] == 0 && n > 0))
             return EK_FAIL(EK_E_SHAPE, "%s: chunk size %d must be positive, not %lld", what, i,
-                           (long long)given[i]);
-        total += sizes[i] = given[i];
+                           (long long)sizes[i]);
+        total = sizes[i] <= INT64_MAX - total ? total + sizes[i] : INT64_MAX;
     }
     if (total == n)
         return devices;
@@ -91,8 +88,8 @@ static int scatter_to(ek_tensor *tensor, const chunks *c, const bool *wanted, ek
 int ek_scatter(ek_tensor *tensor, const ek_device_list *devices, const int64_t *chunk_sizes,
                int dim, ek_tensor **out)
 {
-    if (!tensor)
-        return EK_FAIL(EK_E_INVALID, "scatter: tensor is NULL");
+    if (!ek_given("scatter", "tensor", tensor))
+        return ek_error_pending();
     chunks c = {.whole = ek_tensor_dev(tensor)};
     EK_TRY(ek_comm_devices("scatter", devices, c.devs));
     c.dim = ek_comm_dim("scatter", tensor, dim);

@@ -89,8 +89,10 @@ static int look_at_parts(ek_value list, int dim, ek_nest_survey *survey)
 
 int ek_nest_look(ek_value value, int dim, ek_nest_survey *survey)
 {
-    if (value.kind == EK_VALUE_ERROR || (value.kind == EK_VALUE_TENSOR && !value.as.tensor))
-        return EK_FAIL(EK_E_INVALID, "scatter: an input is an error");
+    if (value.kind == EK_VALUE_ERROR || (value.kind == EK_VALUE_TENSOR && !value.as.tensor)) {
+        EK_FAIL(EK_E_INVALID, "scatter: an input is an error");
+        return ek_error_pending();
+    }
     if (value.kind == EK_VALUE_TENSOR)
         return look_at_tensor(value.as.tensor, dim, survey);
     if (value.per_device)

@@ -13,8 +13,10 @@ static int check_alike(const char *what, ek_tensor *const *inputs, int devices, 
     for (int d = 0; d < devices; d++) {
         const ek_tensor *input = inputs[d * count + i];
         char text[200], expected[200];
-        if (!input)
-            return EK_FAIL(EK_E_INVALID, "%s: input %d is NULL", what, d);
+        if (!input) {
+            EK_FAIL(EK_E_INVALID, "%s: input %d is NULL", what, d);
+            return ek_error_pending();
+        }
         if (input->dtype != first->dtype)
             return EK_FAIL(EK_E_DTYPE, "%s: input %d is %s, but input 0 is %s", what, d,
                            ek_tensor_text(input, text), ek_tensor_text(first, expected));

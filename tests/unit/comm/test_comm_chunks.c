@@ -179,6 +179,16 @@ START_TEST(wrong_calls_are_errors)
     assert_error(EK_E_SHAPE, "chunk size 1 must be positive, not 0");
     ck_assert_int_lt(ek_scatter(x, &devices, (int64_t[]){2, 1}, 0, out), 0);
     assert_error(EK_E_SHAPE, "their sum is 3, expected is 4");
+    ek_device_list three = ek_devices(EK_HOST, 3); /* a sum of 4 modulo 2^64 */
+    ek_tensor *parts[3];
+    ck_assert_int_lt(ek_scatter(x, &three, (int64_t[]){INT64_MAX, INT64_MAX, 6}, 0, parts), 0);
+    assert_error(EK_E_SHAPE, "expected is 4");
+    ck_assert_int_lt(ek_scatter(ek_zeros(EK_SHAPE(0, 2)), &devices, (int64_t[]){3, 2}, 0, out), 0);
+    assert_error(EK_E_SHAPE, "their sum is 5, expected is 0");
+    ek_error(EK_E_OUT_OF_MEMORY, "of what made the tensor"); /* that error is what is returned */
+    ck_assert_int_eq(ek_scatter(NULL, &devices, NULL, 0, out), EK_E_OUT_OF_MEMORY);
+    ck_assert_int_eq(ek_broadcast(NULL, &devices, out), EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "of what made the tensor");
     ck_assert_ptr_null(ek_gather(NULL, 0, ek_host(0), 0));
     assert_error(EK_E_INVALID, "not 0");
     out[0] = x;
