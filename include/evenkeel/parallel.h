@@ -39,12 +39,14 @@ typedef struct ek_data_parallel_options {
 } ek_data_parallel_options;
 
 /* torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. Moves the module to
- * device_ids[0]. With one device it is a plain call there, with no accelerator a plain call on cpu.
- * Batches smaller than the device count use fewer replicas. Parameter paths are the module's own.
+ * device_ids[0]. With one device it is a plain call there (its output still goes to
+ * output_device), with no accelerator a plain call on cpu. Batches smaller than the device count
+ * use fewer replicas. Parameter paths are the module's own.
  *
- * Parameters move into one slab per dtype; handles stay valid, so that optimizers may be made before
- * or after. Only what was written is sent to the replicas again: whoever writes to parameters or
- * buffers by other means than the library's says so with ek_tensor_touch. One call at a time. */
+ * Parameters move into one slab per dtype; handles stay valid, so that optimizers may be made
+ * before or after. Only what was written is sent to the replicas again: whoever writes to
+ * parameters or buffers by other means than the library's says so with ek_tensor_touch. One call at
+ * a time. */
 EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 #define ek_data_parallel(...) \
     ek_data_parallel_with((ek_data_parallel_options){.keywords = 0, __VA_ARGS__})

@@ -102,10 +102,26 @@ int ek_nest_look(ek_value value, int dim, ek_nest_survey *survey)
     return 0;
 }
 
-ek_value ek_nest_to_device(ek_value value, ek_device device)
+static ek_value join(ek_value list, ek_device device, int dim)
+{
+    ek_value items[EK_MAX_DEVICES];
+    int count = ek_value_length(list);
+    if (count < 1 || count > EK_MAX_DEVICES) {
+        EK_FAIL(EK_E_SHAPE, "a scattered list of %d elements", count);
+        return ek_value_error();
+    }
+    for (int i = 0; i < count; i++)
+        items[i] = ek_value_at(list, i);
+    return count == 1 ? ek_nest_to_device(items[0], device, dim)
+                      : ek_gather_value(items, count, device, dim);
+}
+
+ek_value ek_nest_to_device(ek_value value, ek_device device, int dim)
 {
     if (value.kind == EK_VALUE_TENSOR)
         return ek_value_of_tensor(ek_to_device(value.as.tensor, device));
+    if (value.per_device)
+        return join(value, device, dim);
     if (value.kind != EK_VALUE_LIST && value.kind != EK_VALUE_DICT)
         return value;
     int count = ek_value_length(value);
@@ -114,7 +130,7 @@ ek_value ek_nest_to_device(ek_value value, ek_device device)
     ek_value moved = ek_value_error();
     if (items && entries) {
         for (int i = 0; i < count; i++) {
-            items[i] = ek_nest_to_device(ek_value_at(value, i), device);
+            items[i] = ek_nest_to_device(ek_value_at(value, i), device, dim);
             if (value.kind == EK_VALUE_DICT)
                 entries[i] = (ek_value_entry){ek_value_key(value, i), items[i]};
         }

@@ -17,6 +17,8 @@ static int choose_devices(const char *what, const ek_device_list *given, ek_wrap
 {
     wrapper->devices = *given;
     if (given->count == 0) {
+        /* An empty list that an error left stands for that error, not for all devices. */
+        EK_TRY(ek_error_status());
         ek_device_kind kind = ek_default_device_kind();
         if (ek_device_count(kind) > 0)
             wrapper->devices = ek_devices(kind, 0);
@@ -131,23 +133,6 @@ bool ek_wrapper_is_plain(const ek_wrapper *wrapper)
     return !wrapper->replicas || wrapper->module.is_replica;
 }
 
-/* On one device; what is scattered comes together. */
-static ek_value together(ek_value value, ek_device device, int dim)
-{
-    if (!value.per_device)
-        return ek_nest_to_device(value, device);
-    ek_value items[EK_MAX_DEVICES];
-    int count = ek_value_length(value);
-    if (count < 1 || count > EK_MAX_DEVICES) {
-        EK_FAIL(EK_E_SHAPE, "a scattered list of %d elements", count);
-        return ek_value_error();
-    }
-    for (int i = 0; i < count; i++)
-        items[i] = ek_value_at(value, i);
-    return count == 1 ? ek_nest_to_device(items[0], device)
-                      : ek_gather_value(items, count, device, dim);
-}
-
 ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args)
 {
     /* A replica's inputs were moved by whoever called it. */
@@ -158,13 +143,14 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args)
     ek_value output = ek_value_error();
     bool failed = !inputs;
     for (int i = 0; i < args->count && !failed; i++) {
-        inputs[i] = together(args->inputs[i], device, wrapper->dim);
+        inputs[i] = ek_nest_to_device(args->inputs[i], device, wrapper->dim);
         failed = inputs[i].kind == EK_VALUE_ERROR;
     }
     if (!failed)
         output = ek_module_forward(wrapper->child,
                                    &(const ek_args){inputs, args->count,
-                                                    ek_nest_to_device(args->keywords, device)});
+                                                    ek_nest_to_device(args->keywords, device,
+                                                                      wrapper->dim)});
     free(inputs);
     return output;
 }
@@ -174,11 +160,13 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args)
 /* Chunk sizes where they aren't torch.chunk's: returns how many, 0 for the default. */
 static int even_sizes(const ek_wrapper *wrapper, ek_value nest, int64_t *sizes)
 {
+    if (wrapper->split != EK_SPLIT_EVEN)
+        return 0;
     ek_nest_survey survey = {.size = -1};
     EK_TRY(ek_nest_look(nest, wrapper->dim, &survey));
-    if (wrapper->split != EK_SPLIT_EVEN || survey.size <= 0 || survey.parts > 0)
+    if (survey.size <= 0 || survey.sizes_known)
         return 0;
-    int count = wrapper->devices.count;
+    int count = survey.parts ? survey.parts : wrapper->devices.count;
     if (survey.size < count)
         count = (int)survey.size;
     for (int i = 0; i < count; i++)

@@ -229,6 +229,36 @@ START_TEST(several_targets_and_keywords)
 }
 END_TEST
 
+START_TEST(scattered_keywords_come_together_in_a_plain_call)
+{
+    ek_tensor *x = make_inputs(7), *a = ek_mul_scalar(x, 0.5), *mask = ek_narrow(x, 2, 0, 1);
+    ek_value parts = EK_SCATTERED(ek_narrow(mask, 0, 0, 2), ek_narrow(mask, 0, 2, 5));
+    ek_module *criterion =
+        ek_data_parallel_criterion(ek_module_new(&distance_type), ek_devices(EK_HOST, 2));
+    ek_value keywords = ek_value_dict(&(const ek_value_entry){"mask", parts}, 1);
+    ek_tensor *expected = ek_mean(ek_mul(ek_square(ek_sub(x, a)), mask));
+    ek_value loss = ek_forward_kw(criterion, keywords, x, a);
+    assert_near(value_of(ek_value_tensor(loss)), value_of(expected), 1e-13);
+    ek_module_free(criterion);
+}
+END_TEST
+
+START_TEST(targets_of_outputs_without_a_batch_are_split_as_asked)
+{
+    ek_value outputs[4];
+    for (int d = 0; d < 4; d++)
+        outputs[d] = EK_VALUE(ek_scalar(1, EK_F64, ek_host(d)));
+    ek_module *criterion =
+        ek_data_parallel_criterion(ek_module_new(&distance_type), ek_devices(EK_HOST, 4),
+                                   .split = EK_SPLIT_EVEN);
+    ek_value per_device = ek_value_per_device(outputs, 4);
+    /* 2, 1, 1, 1: (1 + 0) / 2, 1, 4 and 9 */
+    ek_tensor *loss = ek_loss(criterion, per_device, ek_arange(5, EK_F64, ek_cpu()));
+    assert_near(value_of(loss), 14.5 / 4, 1e-13);
+    ek_module_free(criterion);
+}
+END_TEST
+
 START_TEST(an_output_list_is_spread)
 {
     ek_tensor *x = make_inputs(7);
@@ -368,6 +398,8 @@ Suite *suite(void)
     tcase_add_test(tests, targets_may_be_scattered_already);
     tcase_add_test(tests, inputs_and_targets_scattered_unevenly);
     tcase_add_test(tests, several_targets_and_keywords);
+    tcase_add_test(tests, scattered_keywords_come_together_in_a_plain_call);
+    tcase_add_test(tests, targets_of_outputs_without_a_batch_are_split_as_asked);
     tcase_add_test(tests, an_output_list_is_spread);
     tcase_add_test(tests, bare_outputs_are_a_plain_call);
     tcase_add_test(tests, wrong_calls_are_errors);

@@ -63,6 +63,9 @@ START_TEST(outputs_meet_where_they_should)
     assert_on(ek_apply(model, x), ek_cpu());
     assert_on(ek_module_tensor(model, "0.weight"), ek_host(2));
     ek_module_free(model);
+    model = ek_data_parallel(make_net(), EK_DEVICES(ek_host(2)), .output_on_cpu = true);
+    assert_on(ek_apply(model, x), ek_cpu());
+    ek_module_free(model);
     model = ek_data_parallel(make_net()); /* all accelerators */
     assert_on(ek_apply(model, x), ek_host(0));
     ck_assert_uint_gt(bytes_now(ek_host(3)), 0);
@@ -220,6 +223,8 @@ START_TEST(wrong_constructions_are_errors)
     assert_error(EK_E_INVALID, "host:0 stands twice in device_ids");
     ck_assert_ptr_null(ek_data_parallel(make_net(), EK_DEVICES(ek_host(0), ek_host(7))));
     assert_error(EK_E_DEVICE, "host:7");
+    ck_assert_ptr_null(ek_data_parallel(make_net(), ek_devices(EK_HOST, 9)));
+    assert_error(EK_E_DEVICE, "9 host devices wanted, but there are 4");
     ck_assert_ptr_null(ek_data_parallel(make_net(), .output_device = ek_host(9)));
     assert_error(EK_E_DEVICE, "host:9");
     ck_assert_ptr_null(ek_data_parallel(make_net(), .plain = true));
