@@ -48,6 +48,7 @@ static double thread_seconds(void)
 static void run_part(ek_gang *gang, int index, ek_dev *dev)
 {
     double began = dev->speed < 1 ? thread_seconds() : 0;
+    ek_thread_self()->modes = gang->modes; /* whatever the part before left */
     ek_scope scope = ek_scope_begin();
     int status = dev->backend->thread_enter ? dev->backend->thread_enter(dev) : 0;
     if (status >= 0)
@@ -83,7 +84,6 @@ static void *worker_main(void *user)
         ek_gang *gang = next->gang;
         if (!gang)
             return NULL;
-        self->modes = gang->modes;
         run_part(gang, next->index, worker->dev);
         /* The gang lives on its submitter's stack: the last touch is under its lock. */
         pthread_mutex_lock(&gang->lock);
@@ -194,13 +194,12 @@ int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void
     ek_error_take(&before);
     int rc = 0;
     if (count == 1 || self->worker_of) {
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < count; i++)
             run_part(&gang, i, devs[i]);
-            self->modes = gang.modes;
-        }
     } else {
         rc = run_everywhere(&gang, devs, count);
     }
+    self->modes = gang.modes;
     for (int i = 0; i < count && rc >= 0; i++) {
         rc = gang.errors[i].status;
         if (rc < 0) {

@@ -124,6 +124,27 @@ START_TEST(a_nested_gang_runs_inline)
 }
 END_TEST
 
+static int leave_modes_changed(void *user, int index)
+{
+    ek_thread_modes *modes = &ek_thread_self()->modes;
+    ((unsigned *)user)[index] = modes->flags;
+    modes->flags = EK_MODE_NO_GRAD;
+    return 0;
+}
+
+START_TEST(parts_on_the_caller_leave_its_modes)
+{
+    ek_dev *cpu = ek_dev_get(ek_cpu());
+    assert_made(cpu);
+    ek_dev *const mixed[] = {cpu, devs[0], cpu};
+    unsigned seen[3] = {7, 7, 7};
+    assert_ok(ek_gang_run(mixed, 3, leave_modes_changed, seen, NULL));
+    ck_assert_uint_eq(ek_thread_self()->modes.flags, 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_eq(seen[i], 0);
+}
+END_TEST
+
 static int meet(void *user, int index)
 {
     pthread_barrier_wait(user);
@@ -198,6 +219,7 @@ Suite *suite(void)
     tcase_add_test(tcase, one_part_runs_on_the_caller);
     tcase_add_test(tcase, the_first_error_by_index_is_raised);
     tcase_add_test(tcase, a_nested_gang_runs_inline);
+    tcase_add_test(tcase, parts_on_the_caller_leave_its_modes);
     tcase_add_test(tcase, two_callers_with_a_rendezvous_do_not_deadlock);
     tcase_add_test(tcase, a_slow_device_takes_its_time);
     suite_add_tcase(suite, tcase);
