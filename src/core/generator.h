@@ -17,8 +17,8 @@ struct ek_generator {
     double cached_normal;
 };
 
-/* The default generator (on a worker: its device's own), locked until ek_generator_unlock. `generator` not NULL is returned as it
- * is, without a lock. */
+/* The default generator (on a worker: its device's own), locked until ek_generator_unlock.
+ * `generator` not NULL is returned as it is, without a lock. */
 ek_generator *ek_generator_lock(ek_generator *generator);
 void ek_generator_unlock(ek_generator *generator);
 
