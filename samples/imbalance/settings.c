@@ -81,7 +81,8 @@ static int check_devices(run_settings *settings, const char *program)
 {
     char count[16];
 
-    settings->host_devices_given = getenv("EVENKEEL_HOST_DEVICES") != NULL;
+    const char *host_devices = getenv("EVENKEEL_HOST_DEVICES");
+    settings->host_devices_given = host_devices && *host_devices;
     snprintf(count, sizeof(count), "%d", (int)settings->devices);
     if ((!settings->host_devices_given && ek_host_devices_configure(count) < 0) ||
         ek_devices(EK_HOST, (int)settings->devices).count == 0) {

@@ -265,6 +265,18 @@ START_TEST(memory_does_not_grow)
 }
 END_TEST
 
+/* Set to nothing it is as if it were not set. */
+START_TEST(an_empty_environment_names_no_devices)
+{
+    setenv("EVENKEEL_HOST_DEVICES", "", 1);
+    run_settings settings = small();
+    train_job job;
+    assert_ok(job_open(&job, &settings, MODE_BALANCED));
+    ck_assert_int_eq(job.devices.count, 4);
+    assert_ok(job_close(&job));
+}
+END_TEST
+
 /* A step without room fails with a sentence, leaves the job usable, and a smaller one succeeds. */
 START_TEST(a_smaller_step_succeeds)
 {
@@ -297,8 +309,10 @@ END_TEST
 Suite *suite(void)
 {
     Suite *s = suite_create("imbalance");
-    TCase *c = tcase_create("scenes"), *r = tcase_create("results"), *m = tcase_create("memory");
+    TCase *c = tcase_create("scenes"), *r = tcase_create("results"), *m = tcase_create("memory"),
+          *d = tcase_create("devices");
 
+    tcase_add_test(d, an_empty_environment_names_no_devices);
     tcase_add_test(c, scenes_are_labelled);
     tcase_add_test(c, scenes_follow_the_seed);
     tcase_add_test(c, batches_hold_scenes);
@@ -311,10 +325,10 @@ Suite *suite(void)
 #ifndef EK_SANITIZED /* a search over many batches: too long there, and it shows nothing new */
     tcase_add_test(m, balanced_fits_twice_the_batch);
 #endif
-    for (int i = 0; i < 3; i++) {
-        TCase *tcase = i == 0 ? c : i == 1 ? r : m;
-        tcase_set_timeout(tcase, 300);
-        suite_add_tcase(s, tcase);
+    TCase *const cases[] = {d, c, r, m};
+    for (int i = 0; i < 4; i++) {
+        tcase_set_timeout(cases[i], 300);
+        suite_add_tcase(s, cases[i]);
     }
     return s;
 }
