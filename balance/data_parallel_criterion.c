@@ -12,6 +12,7 @@
 #include "autograd/graph.h"
 #include "balance/loss_job.h"
 #include "comm/nest.h"
+#include "core/value.h"
 #include "core/worker.h"
 #include "evenkeel/balance.h"
 #include "evenkeel/ops.h"
@@ -94,7 +95,7 @@ static int mark_scattered(const data_parallel_criterion *self, int parts, const 
                     EK_E_INVALID,
                     "data_parallel_criterion: with is_target_scattered, target %d has to "
                     "be a list with one element per device, not %s",
-                    i - 1, ek_nest_kind(inputs[i]));
+                    i - 1, ek_value_kind_name(inputs[i]));
             inputs[i].per_device = true;
         }
         if (i > 0 && inputs[i].per_device && ek_value_length(inputs[i]) != parts)

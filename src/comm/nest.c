@@ -6,14 +6,8 @@
 #include "comm/chunks.h"
 #include "core/object.h"
 #include "core/thread.h"
+#include "core/value.h"
 #include "evenkeel/ops.h"
-
-const char *ek_nest_kind(ek_value value)
-{
-    static const char *const names[] = {"none",       "a tensor", "a list",    "a dictionary",
-                                        "an integer", "a float",  "a pointer", "an error"};
-    return (unsigned)value.kind < sizeof names / sizeof *names ? names[value.kind] : "unknown";
-}
 
 ek_tensor *ek_nest_first(ek_value value)
 {
@@ -144,10 +138,6 @@ ek_value ek_nest_to_device(ek_value value, ek_device device, int dim)
 
 ek_value ek_nest_adopt(ek_value value)
 {
-    ek_value_keep(value);
-    void *object = value.kind == EK_VALUE_TENSOR ? (void *)value.as.tensor
-                   : value.kind == EK_VALUE_LIST ? (void *)value.as.list
-                   : value.kind == EK_VALUE_DICT ? (void *)value.as.dict
-                                                 : NULL;
+    void *object = ek_value_object(ek_value_keep(value));
     return object && !ek_scope_adopt(object) ? ek_value_error() : value;
 }

@@ -30,7 +30,4 @@ ek_value ek_nest_to_device(ek_value value, ek_device device, int dim);
 /* One more reference on what the value holds, in the scope. */
 ek_value ek_nest_adopt(ek_value value);
 
-/* "a tensor", "a list", ... for sentences. */
-const char *ek_nest_kind(ek_value value);
-
 #endif

@@ -4,6 +4,7 @@
 
 #include "comm/nest.h"
 #include "core/thread.h"
+#include "core/value.h"
 
 static ek_value gather_tensors(const ek_value *values, int count, ek_device destination, int dim)
 {
@@ -34,7 +35,7 @@ static int check_lengths(const ek_value *values, int count)
     for (int i = 1; i < count; i++)
         if (ek_value_length(values[i]) != length)
             return EK_FAIL(EK_E_SHAPE, "gather: output %d is %s of %d, but output 0 is one of %d",
-                           i, ek_nest_kind(values[i]), ek_value_length(values[i]), length);
+                           i, ek_value_kind_name(values[i]), ek_value_length(values[i]), length);
     return 0;
 }
 
@@ -99,7 +100,7 @@ ek_value ek_gather_value(const ek_value *values, int count, ek_device destinatio
         if (values[i].kind == values[0].kind)
             continue;
         EK_FAIL(EK_E_INVALID, "gather: output %d is %s, but output 0 is %s", i,
-                ek_nest_kind(values[i]), ek_nest_kind(values[0]));
+                ek_value_kind_name(values[i]), ek_value_kind_name(values[0]));
         return ek_value_error();
     }
     switch (values[0].kind) {

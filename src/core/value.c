@@ -1,5 +1,5 @@
 /* value.c: nests of tensors: lists and dictionaries. */
-#include "evenkeel/value.h"
+#include "core/value.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -54,8 +54,7 @@ ek_value ek_value_of_pointer(void *pointer)
     return (ek_value){.kind = EK_VALUE_POINTER, .as.pointer = pointer};
 }
 
-/* The counted object behind a value; NULL for plain numbers. */
-static void *object_of(ek_value value)
+void *ek_value_object(ek_value value)
 {
     switch (value.kind) {
     case EK_VALUE_TENSOR:
@@ -71,18 +70,18 @@ static void *object_of(ek_value value)
 
 ek_value ek_value_keep(ek_value value)
 {
-    ek_object_retain(object_of(value));
+    ek_object_retain(ek_value_object(value));
     return value;
 }
 
 void ek_value_release(ek_value value)
 {
-    ek_object_release(object_of(value));
+    ek_object_release(ek_value_object(value));
 }
 
 ek_value ek_scope_end_with_value(ek_scope *scope, ek_value value)
 {
-    void *object = object_of(value);
+    void *object = ek_value_object(value);
     if (ek_scope_end_with_object(scope, object) != object)
         return ek_value_error();
     return value;
@@ -179,11 +178,11 @@ ek_value ek_value_dict(const ek_value_entry *entries, int count)
 
 /* ---- looking inside ---- */
 
-static const char *kind_name(ek_value_kind kind)
+const char *ek_value_kind_name(ek_value value)
 {
     static const char *const names[] = {"none",       "a tensor", "a list",    "a dictionary",
                                         "an integer", "a float",  "a pointer", "an error"};
-    return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
+    return (unsigned)value.kind < sizeof names / sizeof *names ? names[value.kind] : "unknown";
 }
 
 ek_tensor *ek_value_tensor(ek_value value)
@@ -191,7 +190,7 @@ ek_tensor *ek_value_tensor(ek_value value)
     if (value.kind == EK_VALUE_TENSOR)
         return value.as.tensor;
     if (value.kind != EK_VALUE_ERROR || !ek_error_status())
-        EK_FAIL(EK_E_INVALID, "a tensor is wanted, but the value is %s", kind_name(value.kind));
+        EK_FAIL(EK_E_INVALID, "a tensor is wanted, but the value is %s", ek_value_kind_name(value));
     return NULL;
 }
 
@@ -206,7 +205,7 @@ ek_value ek_value_at(ek_value value, int index)
 {
     int length = ek_value_length(value);
     if (index < 0 || index >= length) {
-        EK_FAIL(EK_E_INVALID, "element %d of %s of %d", index, kind_name(value.kind), length);
+        EK_FAIL(EK_E_INVALID, "element %d of %s of %d", index, ek_value_kind_name(value), length);
         return ek_value_error();
     }
     return value.kind == EK_VALUE_LIST ? value.as.list->items[index]
@@ -216,7 +215,7 @@ ek_value ek_value_at(ek_value value, int index)
 const char *ek_value_key(ek_value value, int index)
 {
     if (value.kind != EK_VALUE_DICT || index < 0 || index >= value.as.dict->count) {
-        EK_FAIL(EK_E_INVALID, "key %d of %s of %d", index, kind_name(value.kind),
+        EK_FAIL(EK_E_INVALID, "key %d of %s of %d", index, ek_value_kind_name(value),
                 ek_value_length(value));
         return NULL;
     }
