@@ -80,8 +80,8 @@ EK_API char *ek_device_name(ek_device device, char text[16]);
 EK_API int ek_device_parse(const char *text, ek_device *device);
 
 /* Replaces the host devices by those of `specification` (the grammar above). Returns EK_E_INVALID
- * with the position of the fault, or EK_E_STATE when a host device is in use (tensors live on it).
- */
+ * with the position of the fault, or EK_E_STATE when a host device is in use (tensors live on it);
+ * nothing has changed then. */
 EK_API int ek_host_devices_configure(const char *specification);
 
 /* Threads a host device computes with, by default its share of the cores (at least 1). Returns

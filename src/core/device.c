@@ -121,6 +121,15 @@ ek_dev *ek_dev_get(ek_device device)
     return dev;
 }
 
+static int check_idle(ek_dev *dev)
+{
+    ek_dev_synchronize(dev);
+    uint64_t in_use = dev->allocator.stats.in_use;
+    return in_use ? EK_FAIL(EK_E_STATE, "%s still has %llu bytes in use", dev->name,
+                            (unsigned long long)in_use)
+                  : 0;
+}
+
 /* Closes what is open of a kind. A device that still holds memory stays, and is named in an error.
  */
 static int close_kind(int kind)
@@ -130,11 +139,9 @@ static int close_kind(int kind)
         ek_dev *dev = atomic_load(&registry[kind][i]);
         if (!dev)
             continue;
-        ek_dev_synchronize(dev);
-        uint64_t in_use = dev->allocator.stats.in_use;
-        if (in_use) {
-            rc = EK_FAIL(EK_E_STATE, "%s still has %llu bytes in use", dev->name,
-                         (unsigned long long)in_use);
+        int idle = check_idle(dev);
+        if (idle < 0) {
+            rc = idle;
             ek_dev_trim(dev);
             continue;
         }
@@ -155,9 +162,15 @@ int ek_host_devices_configure(const char *specification)
     EK_TRY(ek_device_spec_parse(specification, &spec));
     ek_workers_join();
     pthread_mutex_lock(&registry_lock);
-    int rc = close_kind(EK_HOST);
-    if (rc == 0)
+    int rc = 0;
+    for (int i = 0; i < EK_MAX_DEVICES && rc == 0; i++) {
+        ek_dev *dev = atomic_load(&registry[EK_HOST][i]);
+        rc = dev ? check_idle(dev) : 0;
+    }
+    if (rc == 0) {
+        close_kind(EK_HOST);
         ek_host_spec_set(&spec);
+    }
     pthread_mutex_unlock(&registry_lock);
     return rc;
 }

@@ -109,6 +109,22 @@ START_TEST(what_is_kept_is_named_at_shutdown)
 }
 END_TEST
 
+START_TEST(a_refused_configuration_changes_nothing)
+{
+    open_host("3");
+    ek_tensor *kept = ek_keep(ek_empty(EK_SHAPE(16), .device = ek_host(1)));
+    assert_made(kept);
+    for (int i = 0; i < 3; i++)
+        assert_ok(ek_memory_set_capacity(ek_host(i), 1000));
+    ck_assert_int_eq(ek_host_devices_configure("2"), EK_E_STATE);
+    assert_error(EK_E_STATE, "host:1 still has 64 bytes in use");
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_eq(stats_of(i).capacity, 1000);
+    ek_release(kept);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
 START_TEST(scopes_release_and_hand_over)
 {
     open_host("1");
@@ -168,6 +184,7 @@ Suite *suite(void)
     tcase_add_test(tcase, blocks_are_given_out_again);
     tcase_add_test(tcase, capacity_is_honoured_and_survived);
     tcase_add_test(tcase, what_is_kept_is_named_at_shutdown);
+    tcase_add_test(tcase, a_refused_configuration_changes_nothing);
     tcase_add_test(tcase, scopes_release_and_hand_over);
     tcase_add_test(tcase, slab_members_have_versions_of_their_own);
     suite_add_tcase(suite, tcase);
