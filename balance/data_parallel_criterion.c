@@ -205,7 +205,7 @@ static int apply(data_parallel_criterion *self, const ek_args *args, loss_job *j
 {
     ek_wrapper *wrapper = &self->wrapper;
     ek_module *modules[EK_MAX_DEVICES];
-    EK_TRY(ek_check_home(wrapper->child, wrapper->devs[0]));
+    EK_TRY(ek_wrapper_begin(wrapper));
     job->parts = check_outputs(self, args->inputs[0]);
     EK_TRY(job->parts);
     for (int i = 0; i < job->parts; i++) {

@@ -31,7 +31,7 @@ typedef struct copies {
 
 struct ek_replica_set {
     ek_module *module;
-    ek_dev *devs[EK_MAX_DEVICES];
+    ek_dev *devs[EK_MAX_DEVICES]; /* the first ones, of the forward that is being made */
     int devices;
     bool broadcast_buffers;
     /* The module's tensors, each once: parameters, then buffers, in order of registration. */
@@ -292,8 +292,7 @@ static int record(const ek_replica_set *set, int count, ek_tensor *const *handle
 
 /* ---- the set ---- */
 
-ek_replica_set *ek_replica_set_new(ek_module *module, ek_dev *const *devs, int devices,
-                                   bool broadcast_buffers)
+ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcast_buffers)
 {
     ek_replica_set *set = ek_calloc(1, sizeof *set);
     if (!set)
@@ -301,7 +300,6 @@ ek_replica_set *ek_replica_set_new(ek_module *module, ek_dev *const *devs, int d
     set->module = module;
     set->devices = devices;
     set->broadcast_buffers = broadcast_buffers;
-    memcpy(set->devs, devs, (size_t)devices * sizeof *devs);
     return set;
 }
 
@@ -313,8 +311,9 @@ void ek_replica_set_free(ek_replica_set *set)
     free(set);
 }
 
-int ek_replica_set_make(ek_replica_set *set, int count, ek_module **replicas)
+int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, int count, ek_module **replicas)
 {
+    memcpy(set->devs, devs, (size_t)count * sizeof *devs);
     EK_TRY(look_at_module(set));
     EK_TRY(refresh_all(set, count));
     ek_tensor **handles = ek_calloc((size_t)set->count * (size_t)count + 1, sizeof(ek_tensor *));

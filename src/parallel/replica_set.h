@@ -13,16 +13,15 @@
 
 typedef struct ek_replica_set ek_replica_set;
 
-/* `module` is borrowed; devs[0] is where it lies. With broadcast_buffers the first replica's
- * buffers are everyone's at each forward, else each replica goes on with its own. NULL with an
- * error. */
-ek_replica_set *ek_replica_set_new(ek_module *module, ek_dev *const *devs, int devices,
-                                   bool broadcast_buffers);
+/* `module` is borrowed. With broadcast_buffers the first replica's buffers are everyone's at each
+ * forward, else each replica goes on with its own. NULL with an error. */
+ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcast_buffers);
 void ek_replica_set_free(ek_replica_set *set);
 
-/* Makes replicas for the first `count` devices, each to be freed with ek_module_free. Where it
+/* Makes replicas for the first `count` of the set's devices, which are devs and the same in every
+ * call; devs[0] is where the module lies. Each is to be freed with ek_module_free. Where it
  * fails there are none. */
-int ek_replica_set_make(ek_replica_set *set, int count, ek_module **replicas);
+int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, int count, ek_module **replicas);
 
 /* 0, or EK_E_DEVICE with the first parameter or buffer that isn't on `dev`. */
 int ek_check_home(ek_module *module, const ek_dev *dev);

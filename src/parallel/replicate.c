@@ -66,10 +66,10 @@ int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **r
     ek_dev *devs[EK_MAX_DEVICES];
     EK_TRY(ek_comm_devices("replicate", devices, devs));
     EK_TRY(ek_check_home(module, devs[0]));
-    ek_replica_set *set = ek_replica_set_new(module, devs, devices->count, true);
+    ek_replica_set *set = ek_replica_set_new(module, devices->count, true);
     if (!set)
         return ek_error_pending();
-    int rc = ek_replica_set_make(set, devices->count, replicas);
+    int rc = ek_replica_set_make(set, devs, devices->count, replicas);
     ek_replica_set_free(set);
     return rc;
 }

@@ -76,7 +76,7 @@ static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
         return 0;
     if (!warn_of(wrapper, memory_of, "memory"))
         warn_of(wrapper, speed_of, "speed");
-    wrapper->replicas = ek_replica_set_new(wrapper->child, wrapper->devs, count, broadcast_buffers);
+    wrapper->replicas = ek_replica_set_new(wrapper->child, count, broadcast_buffers);
     return wrapper->replicas ? 0 : ek_error_pending();
 }
 
@@ -157,6 +157,12 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args)
 
 /* ---- calls of several devices ---- */
 
+int ek_wrapper_begin(ek_wrapper *wrapper)
+{
+    EK_TRY(ek_comm_devices(wrapper->module.type->name, &wrapper->devices, wrapper->devs));
+    return ek_check_home(wrapper->child, wrapper->devs[0]);
+}
+
 /* Chunk sizes where they aren't torch.chunk's: returns how many, 0 for the default. */
 static int even_sizes(const ek_wrapper *wrapper, ek_value nest, int64_t *sizes)
 {
@@ -223,7 +229,7 @@ void ek_wrapper_call_end(ek_wrapper_call *call)
 int ek_wrapper_replicate(ek_wrapper *wrapper, int count, ek_module **modules)
 {
     if (count > 1)
-        return ek_replica_set_make(wrapper->replicas, count, modules);
+        return ek_replica_set_make(wrapper->replicas, wrapper->devs, count, modules);
     modules[0] = ek_module_retain(wrapper->child);
     return 0;
 }
@@ -232,7 +238,7 @@ int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs
 {
     ek_wrapper_call call;
     ek_module *modules[EK_MAX_DEVICES];
-    EK_TRY(ek_check_home(wrapper->child, wrapper->devs[0]));
+    EK_TRY(ek_wrapper_begin(wrapper));
     EK_TRY(ek_wrapper_scatter(wrapper, args, &call));
     int parts = call.parts;
     int rc = ek_wrapper_replicate(wrapper, parts, modules);

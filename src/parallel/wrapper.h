@@ -14,8 +14,8 @@
 typedef struct ek_wrapper {
     ek_module module;
     ek_module *child;
-    ek_device_list devices; /* empty: a plain call on cpu */
-    ek_dev *devs[EK_MAX_DEVICES];
+    ek_device_list devices;       /* empty: a plain call on cpu */
+    ek_dev *devs[EK_MAX_DEVICES]; /* theirs, since ek_wrapper_begin */
     int dim;
     ek_split_policy split;
     ek_replica_set *replicas; /* NULL without several devices */
@@ -41,6 +41,10 @@ bool ek_wrapper_is_plain(const ek_wrapper *wrapper);
 
 /* Calls the child itself on the first device: inputs are moved there, scattered ones joined. */
 ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args);
+
+/* Begins a call of several devices: looks them up, since idle ones may have been closed and opened
+ * again after the last call, and checks that the child is on the first. */
+int ek_wrapper_begin(ek_wrapper *wrapper);
 
 /* Cuts the arguments of a call for the devices; without arguments there is one part. End every
  * successful one with ek_wrapper_call_end. */

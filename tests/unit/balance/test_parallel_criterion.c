@@ -259,6 +259,26 @@ START_TEST(targets_of_outputs_without_a_batch_are_split_as_asked)
 }
 END_TEST
 
+START_TEST(idle_devices_may_be_opened_anew)
+{
+    ek_device_list devices = ek_devices(EK_HOST, 4);
+    ek_module *criterion = ek_data_parallel_criterion(ek_module_new(&distance_type), devices);
+    for (int i = 0; i < 2; i++) {
+        ek_scope scope = ek_scope_begin();
+        ek_value parts[4];
+        ek_tensor *x = make_inputs(8);
+        ck_assert_int_eq(ek_scatter_value(EK_VALUE(x), &devices, NULL, 0, parts), 4);
+        ek_tensor *loss = ek_loss(criterion, ek_value_per_device(parts, 4), ek_mul_scalar(x, 2));
+        assert_near(value_of(loss), value_of(ek_mean(ek_square(x))), 1e-13);
+        ek_scope_end(&scope);
+        assert_ok(ek_shutdown());
+        for (int d = 3; d >= 0; d--) /* in another order: other memory */
+            assert_made(ek_zeros(EK_SHAPE(1), .device = ek_host(d)));
+    }
+    ek_module_free(criterion);
+}
+END_TEST
+
 START_TEST(an_output_list_is_spread)
 {
     ek_tensor *x = make_inputs(7);
@@ -400,6 +420,7 @@ Suite *suite(void)
     tcase_add_test(tests, several_targets_and_keywords);
     tcase_add_test(tests, scattered_keywords_come_together_in_a_plain_call);
     tcase_add_test(tests, targets_of_outputs_without_a_batch_are_split_as_asked);
+    tcase_add_test(tests, idle_devices_may_be_opened_anew);
     tcase_add_test(tests, an_output_list_is_spread);
     tcase_add_test(tests, bare_outputs_are_a_plain_call);
     tcase_add_test(tests, wrong_calls_are_errors);

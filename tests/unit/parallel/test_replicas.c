@@ -120,7 +120,7 @@ START_TEST(only_what_was_written_is_sent)
     ek_module *net = make_bn_net(), *replicas[2];
     assert_ok(ek_module_to_device(net, ek_host(0)));
     ek_dev *devs[] = {ek_dev_get(ek_host(0)), ek_dev_get(ek_host(1))};
-    ek_replica_set *set = ek_replica_set_new(net, devs, 2, true);
+    ek_replica_set *set = ek_replica_set_new(net, 2, true);
     uint64_t versions[3][2];
     const void *data[3];
     for (int round = 0; round < 3; round++) {
@@ -129,7 +129,7 @@ START_TEST(only_what_was_written_is_sent)
             assert_made(ek_fill_(ek_module_tensor(net, "0.bias"), 5));
             ek_set_grad_enabled(before);
         }
-        assert_ok(ek_replica_set_make(set, 2, replicas));
+        assert_ok(ek_replica_set_make(set, devs, 2, replicas));
         versions[round][0] = ek_tensor_version(part(replicas[1], 0, 0));
         versions[round][1] = ek_tensor_version(part(replicas[1], 0, 1));
         data[round] = ek_tensor_data(part(replicas[1], 0, 0));
