@@ -58,8 +58,8 @@ EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *paramet
                                      const char *name);
 
 /* Learning-rate schedules: call ek_schedule_step after each epoch (or step). Closed forms of
- * torch.optim.lr_scheduler.StepLR and CosineAnnealingLR, applied to the rate that every group has when the
- * schedule is made. A schedule is not to be stepped after its optimizer is freed. */
+ * torch.optim.lr_scheduler.StepLR and CosineAnnealingLR, applied to the rate that every group has
+ * when the schedule is made. A schedule is not to be stepped after its optimizer is freed. */
 typedef struct ek_schedule ek_schedule;
 EK_API ek_schedule *ek_step_schedule(ek_optimizer *optimizer, int64_t step_size, double gamma);
 EK_API ek_schedule *ek_cosine_schedule(ek_optimizer *optimizer, int64_t steps, double lr_min);

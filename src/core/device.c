@@ -154,9 +154,20 @@ static int close_kind(int kind)
     return rc;
 }
 
+/* A worker can't wait for itself to end. */
+static int check_not_worker(const char *what)
+{
+    const ek_dev *dev = ek_thread_self()->worker_of;
+    return dev ? EK_FAIL(EK_E_STATE,
+                         "%s was called on the worker of %s; call it outside of modules", what,
+                         dev->name)
+               : 0;
+}
+
 int ek_host_devices_configure(const char *specification)
 {
     ek_device_spec spec;
+    EK_TRY(check_not_worker("ek_host_devices_configure"));
     if (!specification)
         return EK_FAIL(EK_E_INVALID, "the list of host devices is NULL; write for example \"4\"");
     EK_TRY(ek_device_spec_parse(specification, &spec));
@@ -177,6 +188,7 @@ int ek_host_devices_configure(const char *specification)
 
 int ek_shutdown(void)
 {
+    EK_TRY(check_not_worker("ek_shutdown"));
     ek_scope root = {0, 1};
     ek_thread_self()->scope_depth = 1;
     ek_scope_end(&root);

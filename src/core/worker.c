@@ -12,6 +12,7 @@ typedef struct ek_gang {
     ek_gang_function *function;
     void *user;
     ek_thread_modes modes; /* the submitter's */
+    bool nested;           /* runs inside of another gang's part */
     ek_error_record *errors;
     pthread_mutex_t lock;
     pthread_cond_t done;
@@ -47,7 +48,10 @@ static double thread_seconds(void)
 /* One part on the calling thread; its error, if any, is moved to the gang. */
 static void run_part(ek_gang *gang, int index, ek_dev *dev)
 {
-    double began = dev->speed < 1 ? thread_seconds() : 0;
+    /* A slower device, as EVENKEEL_HOST_DEVICES wants it. The outer part rests for nested ones too.
+     */
+    bool rests = dev->speed < 1 && !gang->nested;
+    double began = rests ? thread_seconds() : 0;
     ek_thread_self()->modes = gang->modes; /* whatever the part before left */
     ek_scope scope = ek_scope_begin();
     int status = dev->backend->thread_enter ? dev->backend->thread_enter(dev) : 0;
@@ -59,7 +63,7 @@ static void run_part(ek_gang *gang, int index, ek_dev *dev)
     ek_error_take(&gang->errors[index]);
     if (status >= 0)
         gang->errors[index].status = 0;
-    if (dev->speed < 1) { /* a slower device, as EVENKEEL_HOST_DEVICES wants it */
+    if (rests) {
         double pause = (thread_seconds() - began) * (1 / dev->speed - 1);
         struct timespec rest = {(time_t)pause, (long)((pause - (double)(time_t)pause) * 1e9)};
         nanosleep(&rest, NULL);
@@ -185,7 +189,10 @@ int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void
     ek_thread *self = ek_thread_self();
     if (count <= 0)
         return 0;
-    ek_gang gang = {.function = function, .user = user, .modes = self->modes};
+    ek_gang gang = {.function = function,
+                    .user = user,
+                    .modes = self->modes,
+                    .nested = self->worker_of};
     gang.errors = ek_calloc((size_t)count, sizeof *gang.errors);
     if (!gang.errors)
         return ek_error_pending();

@@ -175,6 +175,19 @@ START_TEST(two_callers_with_a_rendezvous_do_not_deadlock)
 }
 END_TEST
 
+static int shut_down(void *user, int index)
+{
+    (void)user;
+    return index ? ek_host_devices_configure("2") : ek_shutdown();
+}
+
+START_TEST(a_worker_cannot_end_the_workers)
+{
+    ck_assert_int_eq(ek_gang_run(devs, 2, shut_down, NULL, "part"), EK_E_STATE);
+    assert_error(EK_E_STATE, "part 0 on host:0: ek_shutdown was called on the worker of host:0");
+}
+END_TEST
+
 static double spin(double seconds)
 {
     struct timespec now;
@@ -221,6 +234,7 @@ Suite *suite(void)
     tcase_add_test(tcase, a_nested_gang_runs_inline);
     tcase_add_test(tcase, parts_on_the_caller_leave_its_modes);
     tcase_add_test(tcase, two_callers_with_a_rendezvous_do_not_deadlock);
+    tcase_add_test(tcase, a_worker_cannot_end_the_workers);
     tcase_add_test(tcase, a_slow_device_takes_its_time);
     suite_add_tcase(suite, tcase);
     return suite;
