@@ -76,7 +76,7 @@ EK_API int ek_error_set(int status, const char *file, int line, const char *form
 #define ek_error(status, ...) ek_error_set(status, __FILE__, __LINE__, __VA_ARGS__)
 
 /* Log lines (plans, fall-backs, warnings) go to this function, or nowhere when it is NULL
- * (default). Called from any thread, one call at a time. */
+ * (default). Called from any thread, one call at a time; it may not call the library. */
 typedef enum ek_log_level { EK_LOG_DEBUG, EK_LOG_INFO, EK_LOG_WARNING } ek_log_level;
 typedef void ek_log_function(ek_log_level level, const char *line, void *user);
 EK_API void ek_set_log(ek_log_function *function, void *user);
