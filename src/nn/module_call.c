@@ -45,9 +45,15 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
 
 ek_value ek_module_forward(ek_module *module, const ek_args *args)
 {
-    if (!module) {
+    if (!module || !args || (args->count > 0 && !args->inputs)) {
         if (ek_error_status() == 0)
-            EK_FAIL(EK_E_INVALID, "the module is NULL");
+            EK_FAIL(EK_E_INVALID, "the %s NULL", !module ? "module is" : "arguments are");
+        return ek_value_error();
+    }
+    const ek_value_kind keywords = args->keywords.kind;
+    if (keywords != EK_VALUE_NONE && keywords != EK_VALUE_DICT && keywords != EK_VALUE_ERROR) {
+        EK_FAIL(EK_E_INVALID, "%s: keyword arguments have to be a dictionary or none",
+                module->type->name);
         return ek_value_error();
     }
     return ek_module_call(module, args, module->type->forward);

@@ -78,9 +78,10 @@ static int walk_module(walk *w, ek_module *module, size_t length)
 static int walk_tensors(ek_module *module, ek_member_kind kind, ek_tensor_visitor *visit,
                         void *user)
 {
-    if (!module)
-        return ek_error_status() < 0 ? ek_error_pending()
-                                     : EK_FAIL(EK_E_INVALID, "the module is NULL");
+    if (!module || !visit)
+        return ek_error_status() < 0
+                   ? ek_error_pending()
+                   : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
     walk w = {.kind = kind, .visit = visit, .user = user};
     int status = walk_module(&w, module, 0);
     ek_identity_clear(&w.seen);
@@ -114,9 +115,9 @@ ek_module *ek_module_child(ek_module *module, int index)
 
 ek_tensor *ek_module_tensor(ek_module *module, const char *path)
 {
-    if (!module) {
+    if (!module || !path) {
         if (ek_error_status() == 0)
-            EK_FAIL(EK_E_INVALID, "the module is NULL");
+            EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "path");
         return NULL;
     }
     const char *rest = path;

@@ -69,6 +69,10 @@ static bool is_repeated(ek_module *const *modules, int index)
 
 ek_module *ek_sequential_of(ek_module *const *modules, int count)
 {
+    if (count < 0 || (count > 0 && !modules)) {
+        EK_FAIL(EK_E_INVALID, "sequential: %d modules%s", count, modules ? "" : " at NULL");
+        return NULL;
+    }
     ek_module *self = ek_module_new(&sequential_type);
     bool failed = !self;
     for (int i = 0; i < count; i++) {

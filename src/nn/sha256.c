@@ -129,6 +129,8 @@ static int add_tensor(const char *path, ek_tensor *tensor, void *user)
 
 int ek_module_sha256(ek_module *module, char text[65])
 {
+    if (!text)
+        return EK_FAIL(EK_E_INVALID, "sha256: text is NULL");
     ek_sha256 hash;
     ek_sha256_begin(&hash);
     text[0] = '\0';

@@ -119,6 +119,12 @@ START_TEST(walk_stops_where_told)
     ck_assert_int_eq(count, 2);
     ck_assert_int_lt(ek_module_parameters(NULL, stop, &count), 0);
     assert_error(EK_E_INVALID, "NULL");
+    ck_assert_int_eq(ek_module_parameters(net, NULL, NULL), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "visitor is NULL");
+    ck_assert_ptr_null(ek_module_tensor(net, NULL));
+    assert_error(EK_E_INVALID, "path is NULL");
+    ck_assert_int_eq(ek_module_sha256(net, NULL), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "text is NULL");
     ek_module_free(net);
     ek_scope_end(&scope);
 }
@@ -250,6 +256,10 @@ START_TEST(calls_check_their_arguments)
     assert_error(EK_E_INVALID, "has to be a tensor");
     ck_assert_int_eq(ek_forward(NULL, x).kind, EK_VALUE_ERROR);
     assert_error(EK_E_INVALID, "module is NULL");
+    ck_assert_int_eq(ek_module_forward(net, NULL).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_INVALID, "arguments are NULL");
+    ck_assert_int_eq(ek_forward_kw(net, EK_VALUE(x), x).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_INVALID, "keyword arguments have to be a dictionary");
     ck_assert_ptr_null(ek_apply(net, NULL));
     assert_error(EK_E_INVALID, "x is NULL");
 

@@ -32,6 +32,8 @@ START_TEST(owns_all_also_when_one_failed)
     assert_error(EK_E_INVALID, "out_features 0");
     ck_assert_ptr_null(ek_sequential(ek_relu(), NULL));
     assert_error(EK_E_INVALID, "module 1 is NULL");
+    ck_assert_ptr_null(ek_sequential_of(NULL, 2));
+    assert_error(EK_E_INVALID, "sequential: 2 modules at NULL");
     /* The same module in two places has one set of weights. */
     ek_module *layer = ek_linear(3, 3);
     ek_module *net = ek_sequential(layer, ek_relu(), layer);
