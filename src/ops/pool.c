@@ -166,6 +166,20 @@ static int64_t window_count(int64_t size, const ek_pool_params *params, int i, b
     return count;
 }
 
+/* A window that meets only padding has no maximum and no average. One that starts inside meets an
+ * element; one that starts in the padding does with its first tap inside, if that is in reach. */
+static bool has_empty_window(int64_t size, int64_t count, const ek_pool_params *params, int i)
+{
+    const int64_t dilation = params->dilation[i];
+    if (dilation <= size)
+        return false;
+    int64_t start = -params->padding[i];
+    for (int64_t window = 0; window < count && start < 0; window++, start += params->stride[i])
+        if ((start % dilation + dilation) % dilation >= size)
+            return true;
+    return size == 0;
+}
+
 static int read_pool(const char *name, pool_attributes *attributes, const ek_pool_options *options)
 {
     if (!ek_given(name, "x", options->x))
@@ -183,6 +197,13 @@ static int read_pool(const char *name, pool_attributes *attributes, const ek_poo
             return EK_FAIL(EK_E_SHAPE,
                            "%s: a window of %lld with padding %lld and dilation %lld does not fit "
                            "%s %lld",
+                           name, (long long)params->kernel[i], (long long)params->padding[i],
+                           (long long)params->dilation[i], i == 0 ? "height" : "width",
+                           (long long)size);
+        if (has_empty_window(size, attributes->y.dims[2 + i], params, i))
+            return EK_FAIL(EK_E_SHAPE,
+                           "%s: a window of %lld with padding %lld and dilation %lld has only "
+                           "padding in %s %lld",
                            name, (long long)params->kernel[i], (long long)params->padding[i],
                            (long long)params->dilation[i], i == 0 ? "height" : "width",
                            (long long)size);
@@ -212,7 +233,11 @@ ek_tensor *ek_f_max_pool2d_with(ek_pool_options options)
 ek_tensor *ek_f_avg_pool2d_with(ek_pool_options options)
 {
     pool_attributes attributes = {.x.ndim = 0};
-    options.dilation = 1;
+    if (options.dilation != 0 && options.dilation != 1) {
+        EK_FAIL(EK_E_INVALID, "avg_pool2d: dilation is for max_pool2d only, got %d",
+                options.dilation);
+        return NULL;
+    }
     if (read_pool("avg_pool2d", &attributes, &options) < 0)
         return NULL;
     return average(options.x, &attributes);

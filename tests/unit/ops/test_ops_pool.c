@@ -150,6 +150,15 @@ START_TEST(refusals)
     assert_error(EK_E_INVALID, "stride must be at least 1");
     ck_assert_ptr_null(ek_f_max_pool2d(x, 5));
     assert_error(EK_E_SHAPE, "a window of 5 with padding 0 and dilation 1 does not fit height 4");
+    ck_assert_ptr_null(ek_f_avg_pool2d(x, 2, .dilation = 2));
+    assert_error(EK_E_INVALID, "avg_pool2d: dilation is for max_pool2d only, got 2");
+    /* Taps at -1, 4 and 9 of four rows: there is no position that a gradient could go to. */
+    ck_assert_ptr_null(ek_f_max_pool2d(x, 3, 8, .padding = 1, .dilation = 5, .ceil_mode = true));
+    assert_error(EK_E_SHAPE, "max_pool2d: a window of 3 with padding 1 and dilation 5 has only "
+                             "padding in height 4");
+    ck_assert_ptr_null(ek_f_max_pool2d(ek_ones(EK_SHAPE(1, 1, 0, 4)), 2, .padding = 1));
+    assert_error(EK_E_SHAPE, "has only padding in height 0");
+    assert_made(ek_f_max_pool2d(x, 3, 2, .padding = 1, .dilation = 3, .ceil_mode = true));
     ck_assert_ptr_null(ek_f_adaptive_avg_pool2d(x, 0, 1));
     assert_error(EK_E_INVALID, "the output must be at least 1, got 0 x 1");
     ck_assert_ptr_null(ek_f_upsample(x, 8, 0, EK_NEAREST, false));
