@@ -196,6 +196,8 @@ static int check_class_loss(const char *name, const ek_loss_options *options,
         (!ek_alike(name, x, options->weight) ||
          !ek_of_shape(name, "weight", options->weight, &EK_SHAPE(class_count(x)))))
         return ek_error_pending();
+    if (options->pos_weight)
+        return EK_FAIL(EK_E_INVALID, "%s takes no pos_weight; bce_with_logits does", name);
     double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
     if (!(smoothing >= 0 && smoothing <= 1))
         return EK_FAIL(EK_E_INVALID, "%s: label_smoothing must be in [0, 1], got %g", name,
@@ -247,6 +249,10 @@ ek_tensor *ek_f_nll_loss_with(ek_loss_options options)
     if (!check_reduction("nll_loss", options.reduction) ||
         check_class_loss("nll_loss", &options, &targets) < 0)
         return NULL;
+    if (targets.params.label_smoothing != 0) {
+        EK_FAIL(EK_E_INVALID, "nll_loss has no label_smoothing; cross_entropy has");
+        return NULL;
+    }
     ek_scope scope = ek_scope_begin();
     ek_tensor *loss = nll(options.input, &targets);
     return ek_scope_end_with(&scope, reduce(loss, &targets, options.reduction));

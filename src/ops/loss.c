@@ -26,6 +26,13 @@ static bool check_pair(const char *name, const ek_loss_options *options)
                 (int)options->reduction);
         return false;
     }
+    if (options->ignore_index != 0 || options->label_smoothing != 0) {
+        EK_FAIL(EK_E_INVALID,
+                "%s has no ignore_index and no label_smoothing: its targets are no "
+                "classes",
+                name);
+        return false;
+    }
     return true;
 }
 
@@ -66,6 +73,10 @@ static ek_tensor *difference_loss(const ek_loss_options *options, ek_binary op,
 {
     if (!check_pair(operation->name, options))
         return NULL;
+    if (options->weight || options->pos_weight) {
+        EK_FAIL(EK_E_INVALID, "%s takes no weight and no pos_weight", operation->name);
+        return NULL;
+    }
     ek_tensor *x = options->input, *y = options->target;
     ek_scope scope = ek_scope_begin();
     ek_tensor *loss =

@@ -249,6 +249,10 @@ START_TEST(class_refusals)
     assert_error(EK_E_INVALID, "label_smoothing must be in [0, 1], got 1.5");
     ck_assert_ptr_null(ek_f_cross_entropy(x, t, .reduction = (ek_reduction)7));
     assert_error(EK_E_INVALID, "reduction must be EK_MEAN, EK_SUM or EK_NONE, got 7");
+    ck_assert_ptr_null(ek_f_nll_loss(x, t, .label_smoothing = 0.1));
+    assert_error(EK_E_INVALID, "nll_loss has no label_smoothing");
+    ck_assert_ptr_null(ek_f_cross_entropy(x, t, .pos_weight = x));
+    assert_error(EK_E_INVALID, "cross_entropy takes no pos_weight");
     ek_tensor *outside = targets((const int64_t[]){0, 3}, EK_SHAPE(2));
     ck_assert_ptr_null(ek_f_cross_entropy(x, outside));
     assert_error(EK_E_INVALID, "3");
@@ -275,6 +279,12 @@ START_TEST(pair_refusals)
     assert_error(EK_E_SHAPE, "weight of shape [2, 3] does not broadcast to the input's [2, 1]");
     ck_assert_ptr_null(ek_f_bce_with_logits(x, x, .pos_weight = ek_ones(EK_SHAPE(5, 1))));
     assert_error(EK_E_SHAPE, "bce_with_logits: shapes [2, 1] and [5, 1] do not broadcast");
+    ck_assert_ptr_null(ek_f_mse_loss(x, x, .weight = x));
+    assert_error(EK_E_INVALID, "mse_loss takes no weight");
+    ck_assert_ptr_null(ek_f_l1_loss(x, x, .ignore_index = 255));
+    assert_error(EK_E_INVALID, "l1_loss has no ignore_index");
+    ck_assert_ptr_null(ek_f_bce_with_logits(x, x, .label_smoothing = 0.1));
+    assert_error(EK_E_INVALID, "bce_with_logits has no ignore_index and no label_smoothing");
 }
 END_TEST
 
