@@ -304,7 +304,7 @@ static int check(const ek_batch_norm_options *options, bool training)
     if (!options->running_mean != !options->running_var)
         return EK_FAIL(EK_E_INVALID, "batch_norm: running_mean and running_var go together, but "
                                      "only one is given");
-    if (options->eps < 0 && options->eps != EK_ZERO)
+    if (!(options->eps >= 0) && options->eps != EK_ZERO)
         return EK_FAIL(EK_E_INVALID, "batch_norm: eps must not be negative, got %g", options->eps);
     if (training && x->shape[1] > 0 && ek_count(x) == x->shape[1]) {
         ek_shape shape = ek_tensor_shape(x);

@@ -170,8 +170,10 @@ static int split(ek_tensor *x, int dim, int64_t size, const int64_t *sizes, int 
     return ek_record_outputs(out, count, &split_operation, &options);
 }
 
-static int fits(const char *operation, int64_t pieces, int capacity)
+static int fits(const char *operation, int64_t pieces, ek_tensor **out, int capacity)
 {
+    if (!out)
+        return EK_FAIL(EK_E_INVALID, "%s: out is NULL", operation);
     if (pieces <= capacity)
         return 0;
     return EK_FAIL(EK_E_INVALID, "%s: there are %lld pieces and room for %d", operation,
@@ -188,7 +190,7 @@ int ek_split(ek_tensor *x, int64_t size, int dim, ek_tensor **out, int capacity)
         return EK_FAIL(EK_E_INVALID, "split: pieces of %lld elements; there must be at least 1",
                        (long long)size);
     int64_t pieces = length == 0 ? 1 : (length - 1) / size + 1;
-    EK_TRY(fits("split", pieces, capacity));
+    EK_TRY(fits("split", pieces, out, capacity));
     EK_TRY(split(x, dim, size, NULL, (int)pieces, out));
     return (int)pieces;
 }
@@ -198,12 +200,15 @@ int ek_split_sizes(ek_tensor *x, const int64_t *sizes, int count, int dim, ek_te
     if (!ek_given("split_sizes", "x", x))
         return ek_error_pending();
     EK_TRY(dim = ek_dimension("split_sizes", x, dim));
+    if (!sizes || !out)
+        return EK_FAIL(EK_E_INVALID, "split_sizes: %s is NULL", sizes ? "out" : "sizes");
     int64_t total = 0;
     for (int i = 0; i < count; i++) {
         if (sizes[i] < 0)
             return EK_FAIL(EK_E_INVALID, "split_sizes: size %d is %lld; it must not be negative", i,
                            (long long)sizes[i]);
-        total += sizes[i];
+        if (__builtin_add_overflow(total, sizes[i], &total))
+            total = INT64_MAX;
     }
     if (count < 1 || total != x->shape[dim])
         return EK_FAIL(EK_E_SHAPE, "split_sizes: %d sizes add up to %lld, and dimension %d is %lld",
@@ -235,7 +240,7 @@ int ek_chunk(ek_tensor *x, int chunks, int dim, ek_tensor **out, int capacity)
     if (size < 0)
         return (int)size;
     int count = chunk_count(x->shape[dim], chunks, size);
-    EK_TRY(fits("chunk", count, capacity));
+    EK_TRY(fits("chunk", count, out, capacity));
     EK_TRY(split(x, dim, size, NULL, count, out));
     return count;
 }
@@ -245,6 +250,8 @@ int ek_chunk_sizes(int64_t n, int k, int64_t *sizes)
     int64_t size = chunk_size(n, k);
     if (size < 0)
         return (int)size;
+    if (!sizes)
+        return EK_FAIL(EK_E_INVALID, "chunk: sizes is NULL");
     int count = chunk_count(n, k, size);
     for (int i = 0; i < count; i++) {
         sizes[i] = n < size ? n : size;

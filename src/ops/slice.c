@@ -46,6 +46,7 @@ ek_tensor *ek_slice(ek_tensor *x, int dim, int64_t start, int64_t end, int64_t s
     }
     start = clamped(start, x->shape[dim]);
     end = clamped(end, x->shape[dim]);
+    step = step > x->shape[dim] ? x->shape[dim] + 1 : step; /* strides stay small */
     return slice(x, dim, start, end > start ? (end - start - 1) / step + 1 : 0, step);
 }
 

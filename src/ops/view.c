@@ -54,6 +54,7 @@ static int complete_shape(const ek_tensor *x, ek_shape *shape)
 {
     int64_t count = ek_count(x), known = 1;
     int open = -1;
+    bool has_zero = false;
     char text[160], wanted[160];
     ek_shape own = ek_tensor_shape(x);
     if (shape->ndim < 0 || shape->ndim > EK_MAX_DIMS)
@@ -65,9 +66,13 @@ static int complete_shape(const ek_tensor *x, ek_shape *shape)
                            ek_shape_text(shape, wanted));
         if (shape->dims[i] == -1)
             open = i;
-        else
-            known *= shape->dims[i];
+        else if (shape->dims[i] == 0)
+            has_zero = true;
+        else if (__builtin_mul_overflow(known, shape->dims[i], &known))
+            known = INT64_MAX; /* more than any tensor has */
     }
+    if (has_zero && known < INT64_MAX)
+        known = 0;
     if (open >= 0 && known > 0 && count % known == 0)
         shape->dims[open] = count / known;
     else if (open >= 0 || known != count)

@@ -295,6 +295,38 @@ START_TEST(devices_are_crossed_and_come_back)
 }
 END_TEST
 
+START_TEST(sizes_beyond_64_bits_are_refused)
+{
+    const int64_t huge = (int64_t)1 << 32;
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *empty = ek_ones(EK_SHAPE(0, 3)), *parts[2];
+    /* Products of sizes that wrap to 0, and a sum that wraps to 2. */
+    ck_assert_ptr_null(ek_reshape(empty, EK_SHAPE(huge, huge)));
+    assert_error(EK_E_SHAPE, "reshape: [0, 3] (0 elements) does not fit");
+    ck_assert_ptr_null(ek_reshape(empty, EK_SHAPE(0, huge, huge)));
+    assert_error(EK_E_SHAPE, "reshape: [0, 3] (0 elements) does not fit");
+    ck_assert_int_eq(ek_split_sizes(x, (const int64_t[]){INT64_MAX, INT64_MAX, 4}, 3, 0, parts),
+                     EK_E_SHAPE);
+    assert_error(EK_E_SHAPE, "split_sizes: 3 sizes add up to");
+    assert_shape(ek_slice(x, 0, 0, 2, INT64_MAX), EK_SHAPE(1, 3));
+    ck_assert_ptr_null(ek_sum_to(x, (ek_shape){.ndim = -1}));
+    assert_error(EK_E_SHAPE, "sum_to");
+}
+END_TEST
+
+START_TEST(pieces_need_a_place)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *parts[2];
+    ck_assert_int_eq(ek_split(x, 1, 0, NULL, 2), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "split: out is NULL");
+    ck_assert_int_eq(ek_chunk(x, 2, 0, NULL, 2), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "chunk: out is NULL");
+    ck_assert_int_eq(ek_split_sizes(x, NULL, 2, 0, parts), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "split_sizes: sizes is NULL");
+    ck_assert_int_eq(ek_chunk_sizes(2, 2, NULL), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "chunk: sizes is NULL");
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("ops_shapes");
@@ -310,6 +342,8 @@ Suite *suite(void)
     tcase_add_test(tc, integers_compute);
     tcase_add_test(tc, created_tensors_have_their_values);
     tcase_add_test(tc, devices_are_crossed_and_come_back);
+    tcase_add_test(tc, sizes_beyond_64_bits_are_refused);
+    tcase_add_test(tc, pieces_need_a_place);
     suite_add_tcase(s, tc);
     return s;
 }
