@@ -55,6 +55,8 @@ ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, const ek_shape 
 {
     if (!ek_floating("index_add", "x", x) || !ek_given("index_add", "index", index))
         return NULL;
+    if (x->dtype == EK_BF16) /* too coarse to add up in */
+        return ek_to_dtype(ek_index_add(ek_to_dtype(x, EK_F32), dim, index, shape), EK_BF16);
     index_attributes attributes = {ek_tensor_shape(x), dim};
     ek_tensor *y = ek_tensor_new(x->storage->dev, x->dtype, shape, EK_CONTIGUOUS);
     if (!y || ek_kernels_of(x)->index_add(x->storage->dev, y, x, dim, index) < 0)
@@ -127,6 +129,8 @@ ek_tensor *ek_scatter_add_dim(ek_tensor *x, int dim, ek_tensor *index, ek_shape 
     if (!ek_of_shape("scatter_add_dim", "index", index, &attributes.shape) ||
         !addresses("scatter_add_dim", index, &shape, dim))
         return NULL;
+    if (x->dtype == EK_BF16)
+        return ek_to_dtype(ek_scatter_add_dim(ek_to_dtype(x, EK_F32), dim, index, shape), EK_BF16);
     ek_tensor *y = ek_tensor_new(x->storage->dev, x->dtype, &shape, EK_CONTIGUOUS);
     if (!y || ek_kernels_of(x)->scatter_add(x->storage->dev, y, x, dim, index) < 0)
         return NULL;

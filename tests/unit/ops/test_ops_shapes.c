@@ -295,6 +295,29 @@ START_TEST(devices_are_crossed_and_come_back)
 }
 END_TEST
 
+/* Many gradients meet in one element: more than bf16 could count one by one. */
+START_TEST(bf16_gradients_meet_at_an_index)
+{
+    enum { COUNT = 1000 };
+    ek_tensor *index = ek_zeros(EK_SHAPE(COUNT, 1), EK_I64);
+    for (int i = 0; i < 3; i++) {
+        ek_tensor *x = ek_ones(EK_SHAPE(2, 1), EK_BF16, .requires_grad = true);
+        ek_tensor *y = i == 0   ? ek_index_select(x, 0, ek_reshape(index, EK_SHAPE(COUNT)))
+                       : i == 1 ? ek_gather_dim(x, 0, index)
+                                : ek_max_dim(ek_expand(x, EK_SHAPE(2, COUNT)), 0, false);
+        assert_ok(ek_backward(ek_sum(y)));
+        const double wanted[] = {COUNT, 0};
+        assert_close(ek_tensor_grad(x), tensor_of(wanted, EK_SHAPE(2, 1), EK_BF16, ek_cpu()), 0, 0);
+    }
+    ek_tensor *x = ek_ones(EK_SHAPE(COUNT, 1), EK_BF16, .requires_grad = true);
+    ek_tensor *y = ek_scatter_add_dim(x, 0, index, EK_SHAPE(2, 1));
+    assert_made(y);
+    ck_assert(element(y, 0) == COUNT);
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert(element(ek_tensor_grad(x), 7) == 1);
+}
+END_TEST
+
 START_TEST(sizes_beyond_64_bits_are_refused)
 {
     const int64_t huge = (int64_t)1 << 32;
@@ -342,6 +365,7 @@ Suite *suite(void)
     tcase_add_test(tc, integers_compute);
     tcase_add_test(tc, created_tensors_have_their_values);
     tcase_add_test(tc, devices_are_crossed_and_come_back);
+    tcase_add_test(tc, bf16_gradients_meet_at_an_index);
     tcase_add_test(tc, sizes_beyond_64_bits_are_refused);
     tcase_add_test(tc, pieces_need_a_place);
     suite_add_tcase(s, tc);
