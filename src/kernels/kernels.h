@@ -4,8 +4,9 @@
  * devices; outputs are allocated by the caller, never alias inputs unless said so, and need not be
  * dense. Kernels don't touch versions or history. All take f32 and f64; "any dtype" is said where
  * it holds; bf16 is computed in f32 and rounded once. Results don't depend on the number of
- * threads. Scratch memory comes from ek_dev_alloc as EK_MEMORY_WORKSPACE. Returns 0 or a negative
- * status with the sentence set. */
+ * threads, but for matrix products and convolutions, which a library may cut by its team: these are
+ * the same from run to run for a given number of threads. Scratch memory comes from ek_dev_alloc as
+ * EK_MEMORY_WORKSPACE. Returns 0 or a negative status with the sentence set. */
 #ifndef EK_KERNELS_KERNELS_H
 #define EK_KERNELS_KERNELS_H
 
