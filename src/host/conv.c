@@ -2,6 +2,7 @@
  * fastest, and chooses who computes. */
 #include "host/conv.h"
 
+#include "host/conv_implicit.h"
 #include "host/host.h"
 #include "host/layout.h"
 #include "host/stage.h"
@@ -27,14 +28,17 @@ static bool fits(const ek_tensor *tensor, ek_dtype dtype)
     return tensor->dtype == dtype && ek_is_channels_last(tensor);
 }
 
+/* Who computes. */
+typedef enum way { BY_DNN, BY_COLUMNS, IMPLICIT } way;
+
 /* Computes in `dtype`. Returns 1 when done, 0 where another way must be taken, negative on error.
  */
 static int compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                    const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params,
-                   ek_dtype dtype, bool by_columns)
+                   ek_dtype dtype, way by)
 {
     /* oneDNN reorders weights anyway. */
-    bool keep_w = fits(w, dtype) || (!by_columns && w->dtype == dtype && ek_is_row_major(w));
+    bool keep_w = fits(w, dtype) || (by == BY_DNN && w->dtype == dtype && ek_is_row_major(w));
     bool keep_bias = !bias || (bias->dtype == dtype && ek_is_row_major(bias));
     ek_stage stages[4] = {{.nbytes = 0}};
     ek_stage *sx = &stages[0], *sw = &stages[1], *sb = &stages[2], *sy = &stages[3];
@@ -43,7 +47,10 @@ static int compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_
     EK_TRY_GOTO(ek_stage_begin(sw, dev, w, dtype, 1, keep_w, !computes_w(kind)), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, dtype, 0, keep_bias, !computes_w(kind)), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sy, dev, y, dtype, 1, fits(y, dtype), !computes_y(kind)), rc, end);
-    if (by_columns) {
+    if (by == IMPLICIT) {
+        rc = ek_conv_implicit(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
+        done = 1;
+    } else if (by == BY_COLUMNS) {
         rc = ek_conv_columns(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
         done = 1;
     } else {
@@ -62,18 +69,22 @@ static int conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_ten
 {
     bool empty = ek_count(x) == 0 || ek_count(w) == 0 || ek_count(y) == 0;
     ek_dtype dtype = x->dtype;
+    if (!empty && ek_conv_implicit_wins(kind, x, w, y, params)) {
+        int done = compute(dev, kind, x, w, bias, y, params, dtype, IMPLICIT);
+        return done < 0 ? done : 0;
+    }
     if (!empty && (dtype == EK_F32 || (dtype == EK_BF16 && ek_dnn_has_bf16()))) {
-        int done = compute(dev, kind, x, w, bias, y, params, dtype, false);
+        int done = compute(dev, kind, x, w, bias, y, params, dtype, BY_DNN);
         if (done != 0)
             return done < 0 ? done : 0;
     }
     if (dtype == EK_BF16) {
         dtype = EK_F32;
-        int done = empty ? 0 : compute(dev, kind, x, w, bias, y, params, dtype, false);
+        int done = empty ? 0 : compute(dev, kind, x, w, bias, y, params, dtype, BY_DNN);
         if (done != 0)
             return done < 0 ? done : 0;
     }
-    int done = compute(dev, kind, x, w, bias, y, params, dtype, true);
+    int done = compute(dev, kind, x, w, bias, y, params, dtype, BY_COLUMNS);
     return done < 0 ? done : 0;
 }
 

@@ -14,7 +14,13 @@
 
 /* A packed block of a takes 96 or 192 KiB, in level 2. BLOCK_ROWS is a multiple of all kernels'
  * rows. */
-enum { BLOCK_ROWS = 96, BLOCK_DEPTH = 256, TILE_ROWS = 4 * BLOCK_ROWS, TILE_COLUMNS = 512 };
+enum {
+    BLOCK_ROWS = 96,
+    BLOCK_DEPTH = 256,
+    TILE_ROWS = 4 * BLOCK_ROWS,
+    TILE_COLUMNS = 512,
+    PACKED_COLUMNS = 192
+};
 
 typedef struct tiles {
     const ek_gemm *gemm;
@@ -64,11 +70,30 @@ static void choose_tiles(tiles *t, int threads)
     }
 }
 
+/* Where packing is the caller's and slower than a copy: tiles of equal size, as many for each
+ * thread. */
+static void choose_equal_tiles(tiles *t, int threads)
+{
+    const ek_gemm *g = t->gemm;
+    int64_t mr = t->kernel->rows, nr = t->kernel->columns;
+    t->row_tiles = divide_up(g->n, TILE_ROWS);
+    t->tile_rows = divide_up(divide_up(g->n, t->row_tiles), mr) * mr;
+    t->column_tiles = divide_up(g->m, PACKED_COLUMNS);
+    while (g->batch * t->row_tiles * t->column_tiles % threads != 0 && t->column_tiles * nr < g->m)
+        t->column_tiles++;
+    t->tile_columns = divide_up(divide_up(g->m, t->column_tiles), nr) * nr;
+    t->row_tiles = divide_up(g->n, t->tile_rows);
+    t->column_tiles = divide_up(g->m, t->tile_columns);
+}
+
 static int run_blocked(ek_dev *dev, const ek_gemm *gemm)
 {
     tiles t = {.gemm = gemm, .kernel = ek_gemm_kernel_best(gemm->dtype)};
     int threads = ek_parallel_threads(dev);
-    choose_tiles(&t, threads);
+    if (gemm->pack_a || gemm->pack_b)
+        choose_equal_tiles(&t, threads);
+    else
+        choose_tiles(&t, threads);
     int64_t count = gemm->batch * t.row_tiles * t.column_tiles;
     int64_t depth = min_of(BLOCK_DEPTH, gemm->k);
     int64_t rows = min_of(BLOCK_ROWS, gemm->n), columns = min_of(t.tile_columns, gemm->m);
@@ -101,13 +126,14 @@ int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm)
         return 0;
     /* A batch of rows against one matrix is one product. */
     ek_gemm folded = *gemm;
-    if (gemm->batch > 1 && gemm->b.batch_stride == 0 &&
+    bool packs = gemm->pack_a || gemm->pack_b;
+    if (gemm->batch > 1 && !packs && gemm->b.batch_stride == 0 &&
         gemm->a.batch_stride == gemm->n * gemm->a.row_stride &&
         gemm->c.batch_stride == gemm->n * gemm->c.row_stride) {
         folded.n *= gemm->batch;
         folded.batch = 1;
     }
-    if (folded.dtype == EK_F32 && !blocked_is_faster(&folded))
+    if (folded.dtype == EK_F32 && !packs && !blocked_is_faster(&folded))
         return ek_dnn_gemm(dev, &folded);
     return run_blocked(dev, &folded);
 }

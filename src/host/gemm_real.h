@@ -79,19 +79,26 @@ static void NAME(compute_tile)(const tiles *t, int64_t tile, REAL *packed_a, REA
     const REAL *b =
         (const REAL *)g->b.data + batch * g->b.batch_stride + column0 * g->b.column_stride;
     REAL *c = (REAL *)g->c.data + batch * g->c.batch_stride + column0 * g->c.column_stride;
+    int64_t k = g->batch_k ? g->batch_k[batch] : g->k;
     int mr = t->kernel->rows, nr = t->kernel->columns;
     REAL acc[EK_GEMM_MAX_ROWS * EK_GEMM_MAX_COLUMNS];
 
     /* With k = 0 one empty round writes the zeros. */
-    for (int64_t k0 = 0; k0 < g->k || k0 == 0; k0 += BLOCK_DEPTH) {
-        int64_t depth = min_of(BLOCK_DEPTH, g->k - k0);
+    for (int64_t k0 = 0; k0 < k || k0 == 0; k0 += BLOCK_DEPTH) {
+        int64_t depth = min_of(BLOCK_DEPTH, k - k0);
         bool add = g->accumulate || k0 > 0;
-        NAME(pack)
+        if (g->pack_b)
+            g->pack_b(g->pack_context, batch, (float *)packed_b, column0, columns, k0, depth, nr);
+        else
+            NAME(pack)
         (packed_b, b + k0 * g->b.row_stride, columns, depth, nr, g->b.column_stride,
          g->b.row_stride);
         for (int64_t row = row0; row < row_end; row += BLOCK_ROWS) {
             int64_t rows = min_of(BLOCK_ROWS, row_end - row);
-            NAME(pack)
+            if (g->pack_a)
+                g->pack_a(g->pack_context, batch, (float *)packed_a, row, rows, k0, depth, mr);
+            else
+                NAME(pack)
             (packed_a, a + row * g->a.row_stride + k0 * g->a.column_stride, rows, depth, mr,
              g->a.row_stride, g->a.column_stride);
             for (int64_t j = 0; j < columns; j += nr) {

@@ -1,4 +1,5 @@
 /* Convolution on the host against a naive reference in double precision. */
+#include "host/conv_implicit.h"
 #include "host_cases.h"
 
 typedef struct conv_case {
@@ -240,6 +241,58 @@ START_TEST(conv_repeats_to_the_bit)
 }
 END_TEST
 
+/* What ek_conv_implicit is to get right, whether or not it would be chosen. */
+static const conv_case implicit_cases[] = {
+    {"many samples", 2, 13, 32, 64, 1, {5, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"many samples, no padding", 2, 7, 64, 32, 1, {5, 6}, {3, 3}, {1, 1}, {0, 0}, {1, 1}},
+    {"odd sizes", 2, 2, 13, 19, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"one sample, wide padding", 2, 1, 12, 33, 1, {7, 9}, {3, 3}, {1, 1}, {2, 2}, {1, 1}},
+    {"stride 2", 2, 9, 10, 20, 1, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {"stride 2, one sample", 2, 1, 10, 20, 1, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {"1x1 stride 2", 2, 6, 8, 16, 1, {7, 8}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"stride 3, dilation 2", 2, 3, 5, 7, 1, {12, 13}, {2, 3}, {3, 2}, {1, 2}, {2, 3}},
+    {"some rows unread", 2, 8, 4, 17, 1, {8, 8}, {1, 2}, {3, 3}, {0, 1}, {1, 1}},
+    {"padding only", 2, 2, 3, 5, 1, {1, 1}, {3, 3}, {1, 1}, {2, 2}, {1, 1}},
+    {"tap by tap", 2, 5, 64, 24, 1, {4, 4}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"tap by tap, far taps unread", 2, 2, 64, 8, 1, {2, 1}, {5, 5}, {1, 1}, {2, 2}, {1, 1}},
+    {"several blocks", 2, 3, 70, 100, 1, {16, 15}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+};
+enum { IMPLICIT_CASES = sizeof implicit_cases / sizeof *implicit_cases };
+
+static void run_implicit(ek_dev *dev, problem *p)
+{
+    case_poison(p->y);
+    case_poison(p->dx);
+    case_poison(p->dw);
+    case_poison(p->dbias);
+    const ek_conv_params *params = &p->params;
+    assert_ok(ek_conv_implicit(dev, EK_CONV_FORWARD, p->x, p->w, p->bias, p->y, params));
+    assert_ok(ek_conv_implicit(dev, EK_CONV_INPUT_GRADIENT, p->dx, p->w, NULL, p->dy, params));
+    assert_ok(ek_conv_implicit(dev, EK_CONV_WEIGHT_GRADIENT, p->x, p->dw, p->dbias, p->dy, params));
+}
+
+START_TEST(conv_in_place_agrees_with_reference)
+{
+    const conv_case *c = &implicit_cases[_i];
+    problem p = problem_of(case_device(1), c, EK_F32, CASE_LAST, true);
+    problem q = problem_of(case_device(1), c, EK_F32, CASE_LAST, true);
+    if (ek_conv_implicit_can(p.x, &p.params)) {
+        run_implicit(case_device(1), &p);
+        case_compare(p.y, p.y_true, case_tolerance(EK_F32), c->what);
+        case_compare(p.dx, p.dx_true, case_tolerance(EK_F32), c->what);
+        case_compare(p.dw, p.dw_true, case_tolerance(EK_F32), c->what);
+        case_compare(p.dbias, p.dbias_true, case_tolerance(EK_F32), c->what);
+        run_implicit(case_device(2), &q);
+        case_same(p.y, q.y, c->what);
+        case_same(p.dx, q.dx, c->what);
+        case_same(p.dw, q.dw, c->what);
+        case_same(p.dbias, q.dbias, c->what);
+    }
+    problem_free(&p);
+    problem_free(&q);
+}
+END_TEST
+
 START_TEST(conv_of_no_samples)
 {
     ek_dev *dev = case_device(2);
@@ -297,6 +350,7 @@ Suite *suite(void)
     TCase *t = tcase_create("conv");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, conv_agrees_with_reference, 0, 3 * CASES);
+    tcase_add_loop_test(t, conv_in_place_agrees_with_reference, 0, IMPLICIT_CASES);
     tcase_add_test(t, conv_takes_zero_strides);
     tcase_add_test(t, conv_repeats_to_the_bit);
     tcase_add_test(t, conv_of_no_samples);

@@ -1,0 +1,292 @@
+/* conv_implicit.c: convolution and its input gradient as a matrix product whose left factor, the
+ * inputs under each window, is never made.
+ *
+ * After Dukhan, "The indirect convolution algorithm" (2019): the innermost kernel computes a tile
+ * of output positions and is given, for each tap of the window, where each position's channels lie.
+ * Only the weights are packed. The input gradient is the same with x and y exchanged: there a
+ * position has the taps that reach a position of y. An element's sum runs over taps and channels in
+ * one fixed order, so that it doesn't depend on the number of threads. */
+#include "host/conv_implicit.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "host/parallel.h"
+
+/* Tiles that are computed with one panel of weights before the next. */
+enum { BLOCK_TILES = 32 };
+
+typedef struct job {
+    bool gradient;
+    const float *from; /* (samples, in, channels): x, or y's gradient */
+    float *to;         /* (samples, out, outputs): y, or x's gradient */
+    const float *w, *bias;
+    int64_t samples, in[2], out[2], channels, outputs;
+    int64_t window[2], stride[2], padding[2], dilation[2], taps;
+    int64_t tiles, image_tiles; /* tiles of image_tiles images cover the same positions of each */
+    int64_t panels;
+    float *packed, *starts;
+    const float *zeros; /* channels of them */
+    ek_conv_tap *tables;
+    atomic_int next_part;
+} job;
+
+static int64_t divide_up(int64_t a, int64_t unit)
+{
+    return (a + unit - 1) / unit;
+}
+
+/* ---- packing of weights: panels of EK_CONV_COLUMNS outputs, (taps, channels) of them ---- */
+
+static void pack_panel(const job *j, int64_t panel)
+{
+    int64_t first = panel * EK_CONV_COLUMNS, left = j->outputs - first;
+    int64_t count = left < EK_CONV_COLUMNS ? left : EK_CONV_COLUMNS;
+    float *to = j->packed + panel * j->taps * j->channels * EK_CONV_COLUMNS;
+    float *start = j->starts + first;
+    memset(start, 0, EK_CONV_COLUMNS * sizeof *start);
+    if (j->bias)
+        memcpy(start, j->bias + first, (size_t)count * sizeof *start);
+    if (count < EK_CONV_COLUMNS)
+        memset(to, 0, (size_t)(j->taps * j->channels) * EK_CONV_COLUMNS * sizeof *to);
+    if (j->gradient) { /* w is (channels, taps, outputs) */
+        for (int64_t tap = 0; tap < j->taps; tap++)
+            for (int64_t c = 0; c < j->channels; c++, to += EK_CONV_COLUMNS)
+                memcpy(to, j->w + (c * j->taps + tap) * j->outputs + first,
+                       (size_t)count * sizeof *to);
+        return;
+    }
+    int64_t depth = j->taps * j->channels; /* w is (outputs, taps, channels) */
+    const float *from = j->w + first * depth;
+    for (int64_t d = 0; d < depth; d++, to += EK_CONV_COLUMNS)
+        for (int64_t o = 0; o < count; o++)
+            to[o] = from[o * depth + d];
+}
+
+static void pack_panels(void *context, int64_t begin, int64_t end)
+{
+    for (int64_t panel = begin; panel < end; panel++)
+        pack_panel(context, panel);
+}
+
+/* ---- tiles ---- */
+
+/* Up to EK_CONV_ROWS output positions. */
+typedef struct tile {
+    int rows;
+    int64_t taps;
+    int64_t position[EK_CONV_ROWS]; /* of all samples' */
+} tile;
+
+/* Part i of n of count: as equal as can be. */
+static int64_t part_of(int64_t count, int64_t i, int64_t n)
+{
+    return count * i / n;
+}
+
+static void place_tile(const job *j, int64_t index, tile *t)
+{
+    int64_t plane = j->out[0] * j->out[1];
+    if (j->image_tiles) {
+        int64_t group = index / plane, at = index % plane;
+        int64_t first = part_of(j->samples, group, j->image_tiles);
+        t->rows = (int)(part_of(j->samples, group + 1, j->image_tiles) - first);
+        for (int r = 0; r < t->rows; r++)
+            t->position[r] = (first + r) * plane + at;
+    } else {
+        int64_t first = part_of(j->samples * plane, index, j->tiles);
+        t->rows = (int)(part_of(j->samples * plane, index + 1, j->tiles) - first);
+        for (int r = 0; r < t->rows; r++)
+            t->position[r] = first + r;
+    }
+}
+
+/* Where tap k of a position reads in one dimension; -1 outside. */
+static inline int64_t reach(const job *j, int d, int64_t position, int64_t k)
+{
+    int64_t at;
+    if (j->gradient) {
+        at = position + j->padding[d] - k * j->dilation[d];
+        if (j->stride[d] != 1) {
+            if (at % j->stride[d] != 0)
+                return -1;
+            at /= j->stride[d];
+        }
+    } else {
+        at = position * j->stride[d] - j->padding[d] + k * j->dilation[d];
+    }
+    return at >= 0 && at < j->in[d] ? at : -1;
+}
+
+/* Taps that no row of the tile has are left out. */
+static void fill_table(const job *j, tile *t, ek_conv_tap *table)
+{
+    const float *image[EK_CONV_ROWS];
+    int64_t at[EK_CONV_ROWS][2], plane = j->out[0] * j->out[1];
+    for (int r = 0; r < t->rows; r++) {
+        int64_t position = t->position[r] % plane;
+        image[r] = j->from + t->position[r] / plane * j->in[0] * j->in[1] * j->channels;
+        at[r][0] = position / j->out[1];
+        at[r][1] = position % j->out[1];
+    }
+    t->taps = 0;
+    for (int64_t k = 0; k < j->taps; k++) {
+        ek_conv_tap *tap = &table[t->taps];
+        int64_t k0 = k / j->window[1], k1 = k % j->window[1];
+        bool any = false;
+        for (int r = 0; r < t->rows; r++) {
+            int64_t i0 = reach(j, 0, at[r][0], k0), i1 = reach(j, 1, at[r][1], k1);
+            bool inside = i0 >= 0 && i1 >= 0;
+            tap->row[r] = inside ? image[r] + (i0 * j->in[1] + i1) * j->channels : j->zeros;
+            any = any || inside;
+        }
+        tap->tap = k;
+        t->taps += any;
+    }
+}
+
+static void compute_tiles(void *context, int64_t begin, int64_t end)
+{
+    job *j = context;
+    ek_conv_kernel *const *kernels = ek_conv_kernels();
+    int part = atomic_fetch_add(&j->next_part, 1);
+    ek_conv_tap *tables = j->tables + part * BLOCK_TILES * j->taps;
+    tile tiles[BLOCK_TILES];
+    float sums[EK_CONV_ROWS * EK_CONV_COLUMNS];
+    for (int64_t first = begin; first < end; first += BLOCK_TILES) {
+        int count = end - first < BLOCK_TILES ? (int)(end - first) : BLOCK_TILES;
+        for (int i = 0; i < count; i++) {
+            place_tile(j, first + i, &tiles[i]);
+            fill_table(j, &tiles[i], tables + i * j->taps);
+        }
+        for (int64_t panel = 0; panel < j->panels; panel++) {
+            int64_t column = panel * EK_CONV_COLUMNS, left = j->outputs - column;
+            const float *b = j->packed + column * j->taps * j->channels;
+            for (int i = 0; i < count; i++) {
+                const tile *t = &tiles[i];
+                kernels[t->rows - 1](tables + i * j->taps, t->taps, j->channels, b,
+                                     j->starts + column, sums);
+                for (int r = 0; r < t->rows; r++) {
+                    float *to = j->to + t->position[r] * j->outputs + column;
+                    if (left >= EK_CONV_COLUMNS)
+                        memcpy(to, sums + r * EK_CONV_COLUMNS, EK_CONV_COLUMNS * sizeof *to);
+                    else
+                        memcpy(to, sums + r * EK_CONV_COLUMNS, (size_t)left * sizeof *to);
+                }
+            }
+        }
+    }
+}
+
+/* The part of all taps of all positions that is not padding. */
+static double useful(const job *j)
+{
+    double part = 1;
+    for (int d = 0; d < 2; d++) {
+        int64_t count = 0;
+        for (int64_t i = 0; i < j->out[d]; i++)
+            for (int64_t k = 0; k < j->window[d]; k++)
+                count += reach(j, d, i, k) >= 0;
+        part *= (double)count / (double)(j->out[d] * j->window[d]);
+    }
+    return part;
+}
+
+/* A tile of one position of several images has one set of taps, so that padding costs nothing; a
+ * tile of neighbours is always full. */
+static void choose_tiles(job *j)
+{
+    /* Speed of the kernel of so many rows. */
+    static const double speed[EK_CONV_ROWS + 1] = {0, 0.2, 0.4, 0.6, 0.8, 0.95, 1};
+    int64_t plane = j->out[0] * j->out[1];
+    int64_t groups = divide_up(j->samples, EK_CONV_ROWS), rows = divide_up(j->samples, groups);
+    if (useful(j) < speed[rows]) {
+        j->image_tiles = groups;
+        j->tiles = groups * plane;
+    } else {
+        j->tiles = divide_up(j->samples * plane, EK_CONV_ROWS);
+    }
+}
+
+static size_t round_up(size_t nbytes)
+{
+    return (nbytes + 63) / 64 * 64;
+}
+
+static int run(ek_dev *dev, job *j)
+{
+    choose_tiles(j);
+    j->panels = divide_up(j->outputs, EK_CONV_COLUMNS);
+    int64_t padded = j->panels * EK_CONV_COLUMNS;
+    int64_t parts = ek_parallel_threads(dev) < j->tiles ? ek_parallel_threads(dev) : j->tiles;
+    size_t packed = round_up((size_t)(padded * j->taps * j->channels) * sizeof(float));
+    size_t starts = round_up((size_t)padded * sizeof(float));
+    size_t zeros = round_up((size_t)j->channels * sizeof(float));
+    size_t tables = (size_t)(parts * BLOCK_TILES * j->taps) * sizeof(ek_conv_tap);
+    size_t nbytes = packed + starts + zeros + tables;
+    void *workspace;
+    EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    char *at = workspace;
+    j->packed = (float *)at;
+    j->starts = (float *)(at + packed);
+    j->zeros = memset(at + packed + starts, 0, zeros);
+    j->tables = (ek_conv_tap *)(at + packed + starts + zeros);
+    int64_t depth = j->taps * j->channels;
+    ek_parallel_for(dev, j->panels, 1 + 2048 / depth, pack_panels, j);
+    ek_parallel_for(dev, j->tiles, 1 + 10000 / (depth * j->panels), compute_tiles, j);
+    ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
+    return 0;
+}
+
+int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                     const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params)
+{
+    if (kind == EK_CONV_WEIGHT_GRADIENT)
+        return ek_conv_implicit_weight(dev, x, w, bias, y, params);
+    bool gradient = kind == EK_CONV_INPUT_GRADIENT;
+    const ek_tensor *from = gradient ? y : x, *to = gradient ? x : y;
+    job j = {.gradient = gradient,
+             .from = ek_tensor_address(from),
+             .to = ek_tensor_address(to),
+             .w = ek_tensor_address(w),
+             .bias = bias && !gradient ? ek_tensor_address(bias) : NULL,
+             .samples = x->shape[0],
+             .channels = from->shape[1],
+             .outputs = to->shape[1],
+             .taps = w->shape[2] * w->shape[3]};
+    for (int d = 0; d < 2; d++) {
+        j.in[d] = from->shape[2 + d];
+        j.out[d] = to->shape[2 + d];
+        j.window[d] = w->shape[2 + d];
+        j.stride[d] = params->stride[d];
+        j.padding[d] = params->padding[d];
+        j.dilation[d] = params->dilation[d];
+    }
+    return run(dev, &j);
+}
+
+bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params)
+{
+    return x->dtype == EK_F32 && params->dims == 2 && params->groups == 1 && ek_conv_kernels();
+}
+
+/* Measured on a Zen 3 core against oneDNN 2.6, which has its AVX2 code to offer there. Smaller
+ * channel counts leave panels half empty or taps too short; one tap alone needs no table. */
+bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
+                           const ek_tensor *y, const ek_conv_params *params)
+{
+    if (!ek_conv_implicit_can(x, params) || !ek_conv_kernels_are_widest())
+        return false;
+    int64_t c = x->shape[1], o = y->shape[1], least = c < o ? c : o, most = c < o ? o : c;
+    bool strided = false;
+    for (int d = 0; d < 2; d++) {
+        if (w->shape[2 + d] != 3 || params->stride[d] > 2 || params->dilation[d] != 1)
+            return false;
+        strided = strided || params->stride[d] != 1;
+    }
+    if (kind == EK_CONV_WEIGHT_GRADIENT)
+        return ek_conv_implicit_weight_wins(x, w, y, params);
+    if (kind == EK_CONV_INPUT_GRADIENT && strided)
+        return least >= 64 && x->shape[0] >= 8; /* neighbours have different taps */
+    return least >= 32 && most >= 64;
+}
