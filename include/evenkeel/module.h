@@ -60,10 +60,6 @@ typedef struct ek_module_type {
     /* Optional, for criteria: true where this loss is a sum, so that devices' losses add up and
      * nothing divides them; `denominator` is not asked then. Without it a scalar loss is a mean. */
     bool (*is_sum)(ek_module *self);
-
-    /* Optional: called on each replica after replication, first replica first, once the callback is
-     * switched on. `context` is shared by the replicas of one forward. */
-    void (*replicated)(ek_module *self, void *context, int index);
 } ek_module_type;
 
 struct ek_module_members; /* registered parameters, buffers and children */
