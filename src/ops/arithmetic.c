@@ -43,7 +43,7 @@ ek_tensor *ek_sub(ek_tensor *x, ek_tensor *y)
 
 /* ---- mul: saves a factor where the other's gradient will be asked for ---- */
 
-static int mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+int ek_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     if (ek_node_needs(node, 0))
         results[0] = ek_mul(gradients[0], ek_node_saved(node, 1));
@@ -52,7 +52,7 @@ static int mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
     return 0;
 }
 
-static const ek_operation mul_operation = {.name = "mul", .backward = mul_backward};
+static const ek_operation mul_operation = {.name = "mul", .backward = ek_mul_backward};
 
 ek_tensor *ek_mul(ek_tensor *x, ek_tensor *y)
 {

@@ -78,16 +78,7 @@ ek_tensor *ek_add_(ek_tensor *x, ek_tensor *y)
 /* ---- mul_: x is overwritten, so that a copy of it is saved where y's gradient will ask for it
  * ---- */
 
-static int mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    if (ek_node_needs(node, 0))
-        results[0] = ek_mul(gradients[0], ek_node_saved(node, 1));
-    if (ek_node_needs(node, 1))
-        results[1] = ek_mul(gradients[0], ek_node_saved(node, 0));
-    return 0;
-}
-
-static const ek_operation mul_operation = {.name = "mul_", .backward = mul_backward};
+static const ek_operation mul_operation = {.name = "mul_", .backward = ek_mul_backward};
 
 ek_tensor *ek_mul_(ek_tensor *x, ek_tensor *y)
 {

@@ -111,6 +111,9 @@ ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64
  * ek_index_select. */
 ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, const ek_shape *shape);
 
+/* Backward of a product whose factors were saved in order, each where the other's gradient asks. */
+int ek_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
+
 /* Copies y's elements into x (same shape), whatever their devices and dtypes; no version, no
  * history. */
 int ek_transfer(ek_tensor *x, const ek_tensor *y);

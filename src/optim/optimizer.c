@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "evenkeel/autograd.h"
+#include "nn/module_walk.h"
 
 /* ---- groups ---- */
 
@@ -135,27 +136,6 @@ int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr)
 
 /* ---- making and freeing ---- */
 
-typedef struct parameter_list {
-    ek_tensor **tensors;
-    int count, capacity;
-} parameter_list;
-
-static int append_parameter(const char *path, ek_tensor *tensor, void *user)
-{
-    parameter_list *list = user;
-    (void)path;
-    if (list->count == list->capacity) {
-        int capacity = list->capacity ? 2 * list->capacity : 32;
-        ek_tensor **grown = ek_realloc(list->tensors, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return EK_E_NO_MEMORY;
-        list->tensors = grown;
-        list->capacity = capacity;
-    }
-    list->tensors[list->count++] = tensor;
-    return 0;
-}
-
 ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer_options *options)
 {
     if (!options->module && ek_error_status() < 0)
@@ -166,12 +146,12 @@ ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer
     optimizer->algorithm = algorithm;
     int status = algorithm->resolve(options, NULL, &optimizer->defaults);
     if (status == 0 && options->module) {
-        parameter_list list = {0};
-        status = ek_module_parameters(options->module, append_parameter, &list);
+        ek_tensor_list list = {0};
+        status = ek_module_collect(options->module, true, false, &list);
         if (status == 0)
             status = ek_optimizer_add_group(optimizer, list.tensors, list.count,
                                             (ek_optimizer_options){0});
-        free(list.tensors);
+        ek_tensor_list_clear(&list);
     }
     if (status < 0) {
         ek_optimizer_free(optimizer);
