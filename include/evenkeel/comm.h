@@ -52,6 +52,16 @@ EK_API ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device dest
  * ek_reduce_add with the first input's device as destination. */
 EK_API ek_tensor *ek_reduce(ek_tensor *const *tensors, int count);
 
+/* Sums over devices, to each of them: tensors[d * num_inputs + i] is tensor i of device d,
+ * count / num_inputs devices in all, and out[d * num_inputs + i] gets the sum over d on device d
+ * (count handles). reduce_add onto the first device, then broadcast; differentiable to any order.
+ *
+ * Inside the replicas of one forward, `tensors` are this replica's alone (count == num_inputs) and
+ * the call waits for the same call of the others: a rendezvous. A replica whose chunk gave it
+ * nothing to add brings zeros. Where a replica fails or ends without the call, the others get its
+ * error; where they call something else, EK_E_STATE. */
+EK_API int ek_allreduce(int num_inputs, ek_tensor *const *tensors, int count, ek_tensor **out);
+
 /* ---- over nests: tensors are cut or joined, everything else is repeated or must agree ---- */
 
 /* Writes one value per chunk to `out` (room for devices->count) and returns how many. Tensors in

@@ -8,6 +8,8 @@
 #include "evenkeel/comm.h"
 #include "evenkeel/data.h"
 #include "evenkeel/device.h"
+#include "evenkeel/function.h"
+#include "evenkeel/gan.h"
 #include "evenkeel/module.h"
 #include "evenkeel/nn.h"
 #include "evenkeel/ops.h"

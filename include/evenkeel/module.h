@@ -40,6 +40,16 @@ typedef struct ek_args {
     ek_value keywords;
 } ek_args;
 
+/* What the replicas of one module in one forward share. */
+typedef struct ek_replication {
+    int index, count; /* of the replica; the first is 0 and is called first */
+    ek_module *original;
+    /* For the modules: NULL for the first replica, then what it was left as. `release`, if set, is
+     * called with it when the forward has ended. */
+    void *context;
+    void (*release)(void *context);
+} ek_replication;
+
 typedef struct ek_module_type {
     const char *name;
     size_t size; /* of the struct that embeds ek_module */
@@ -60,6 +70,10 @@ typedef struct ek_module_type {
     /* Optional, for criteria: true where this loss is a sum, so that devices' losses add up and
      * nothing divides them; `denominator` is not asked then. Without it a scalar loss is a mean. */
     bool (*is_sum)(ek_module *self);
+
+    /* Optional: called on each replica that a patched data-parallel wrapper makes
+     * (ek_patch_replication_callback), before any forward runs. Returns 0 or a negative status. */
+    int (*replicated)(ek_module *replica, ek_replication *replication);
 } ek_module_type;
 
 struct ek_module_members; /* registered parameters, buffers and children */

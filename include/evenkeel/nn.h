@@ -24,35 +24,80 @@ typedef struct ek_linear_options {
 EK_API ek_module *ek_linear_with(ek_linear_options options);
 #define ek_linear(...) ek_linear_with((ek_linear_options){.keywords = 0, __VA_ARGS__})
 
-/* ek_conv2d(in, out, kernel, .stride = 2, .padding = 1) */
-typedef struct ek_conv2d_options {
+/* ek_conv2d(in, out, kernel, .stride = 2, .padding = 1). Options count for all directions, or for
+ * each, in the order of the input's dimensions: .kernels = {3, 1}; give one of the two. */
+typedef struct ek_conv_module_options {
     int keywords;
     int64_t in_channels, out_channels;
     int kernel;
     int stride; /* default 1 */
     int padding;
-    int dilation;   /* default 1 */
-    int groups;     /* default 1 */
-    ek_switch bias; /* default on */
-    int kernel_hw[2], stride_hw[2], padding_hw[2],
-        dilation_hw[2]; /* where height and width differ */
-} ek_conv2d_options;
-EK_API ek_module *ek_conv2d_with(ek_conv2d_options options);
-#define ek_conv2d(...) ek_conv2d_with((ek_conv2d_options){.keywords = 0, __VA_ARGS__})
+    int dilation;       /* default 1 */
+    int groups;         /* default 1 */
+    int output_padding; /* transposed only */
+    ek_switch bias;     /* default on */
+    int kernels[3], strides[3], paddings[3], dilations[3], output_paddings[3];
+} ek_conv_module_options;
+EK_API ek_module *ek_conv1d_with(ek_conv_module_options options); /* (N, C, L) */
+EK_API ek_module *ek_conv2d_with(ek_conv_module_options options); /* (N, C, H, W) */
+EK_API ek_module *ek_conv3d_with(ek_conv_module_options options); /* (N, C, D, H, W) */
+EK_API ek_module *ek_conv_transpose1d_with(ek_conv_module_options options);
+EK_API ek_module *ek_conv_transpose2d_with(ek_conv_module_options options);
+EK_API ek_module *ek_conv_transpose3d_with(ek_conv_module_options options);
+#define ek_conv1d(...) ek_conv1d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
+#define ek_conv2d(...) ek_conv2d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
+#define ek_conv3d(...) ek_conv3d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
+#define ek_conv_transpose1d(...) \
+    ek_conv_transpose1d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
+#define ek_conv_transpose2d(...) \
+    ek_conv_transpose2d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
+#define ek_conv_transpose3d(...) \
+    ek_conv_transpose3d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
 
 typedef struct ek_norm_options {
     int keywords;
-    int64_t features;
+    int64_t features;              /* channels */
     double eps;                    /* default 1e-5 */
     double momentum;               /* default 0.1; EK_ZERO for 0 */
-    ek_switch affine;              /* default on */
-    ek_switch track_running_stats; /* default on */
+    ek_switch affine;              /* default on; instance norm: off */
+    ek_switch track_running_stats; /* default on; instance norm: off, and no other */
 } ek_norm_options;
 /* Parameters weight, bias; buffers running_mean, running_var, num_batches_tracked (i64). */
 EK_API ek_module *ek_batch_norm1d_with(ek_norm_options options); /* (N, C) or (N, C, L) */
 EK_API ek_module *ek_batch_norm2d_with(ek_norm_options options); /* (N, C, H, W) */
+EK_API ek_module *ek_batch_norm3d_with(ek_norm_options options); /* (N, C, D, H, W) */
 #define ek_batch_norm1d(...) ek_batch_norm1d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
 #define ek_batch_norm2d(...) ek_batch_norm2d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+#define ek_batch_norm3d(...) ek_batch_norm3d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+EK_API ek_module *ek_instance_norm1d_with(ek_norm_options options); /* (N, C, L) */
+EK_API ek_module *ek_instance_norm2d_with(ek_norm_options options); /* (N, C, H, W) */
+EK_API ek_module *ek_instance_norm3d_with(ek_norm_options options); /* (N, C, D, H, W) */
+#define ek_instance_norm1d(...) \
+    ek_instance_norm1d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+#define ek_instance_norm2d(...) \
+    ek_instance_norm2d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+#define ek_instance_norm3d(...) \
+    ek_instance_norm3d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+
+/* ek_layer_norm(EK_SHAPE(8, 4, 4)): over the last dimensions, which must have this shape. */
+typedef struct ek_layer_norm_options {
+    int keywords;
+    ek_shape normalized_shape;
+    double eps;       /* default 1e-5 */
+    ek_switch affine; /* default on: weight and bias of normalized_shape */
+} ek_layer_norm_options;
+EK_API ek_module *ek_layer_norm_with(ek_layer_norm_options options);
+#define ek_layer_norm(...) ek_layer_norm_with((ek_layer_norm_options){.keywords = 0, __VA_ARGS__})
+
+/* ek_group_norm(groups, channels): (N, C, ...). */
+typedef struct ek_group_norm_options {
+    int keywords;
+    int64_t groups, channels;
+    double eps;       /* default 1e-5 */
+    ek_switch affine; /* default on: weight and bias (C) */
+} ek_group_norm_options;
+EK_API ek_module *ek_group_norm_with(ek_group_norm_options options);
+#define ek_group_norm(...) ek_group_norm_with((ek_group_norm_options){.keywords = 0, __VA_ARGS__})
 
 EK_API ek_module *ek_relu(void);
 EK_API ek_module *ek_leaky_relu(double negative_slope);
@@ -62,7 +107,7 @@ EK_API ek_module *ek_dropout(double p);
 EK_API ek_module *ek_identity(void);
 EK_API ek_module *ek_flatten_module(int start_dim, int end_dim); /* usually 1, -1 */
 
-typedef struct ek_pool2d_options {
+typedef struct ek_pool_module_options {
     int keywords;
     int kernel;
     int stride; /* default: kernel */
@@ -70,14 +115,33 @@ typedef struct ek_pool2d_options {
     int dilation; /* max pooling only */
     bool ceil_mode;
     ek_switch count_include_pad; /* average pooling only; default on */
-} ek_pool2d_options;
-EK_API ek_module *ek_max_pool2d_with(ek_pool2d_options options);
-EK_API ek_module *ek_avg_pool2d_with(ek_pool2d_options options);
-#define ek_max_pool2d(...) ek_max_pool2d_with((ek_pool2d_options){.keywords = 0, __VA_ARGS__})
-#define ek_avg_pool2d(...) ek_avg_pool2d_with((ek_pool2d_options){.keywords = 0, __VA_ARGS__})
+    int kernels[3], strides[3], paddings[3], dilations[3];
+} ek_pool_module_options;
+EK_API ek_module *ek_max_pool1d_with(ek_pool_module_options options);
+EK_API ek_module *ek_max_pool2d_with(ek_pool_module_options options);
+EK_API ek_module *ek_max_pool3d_with(ek_pool_module_options options);
+EK_API ek_module *ek_avg_pool1d_with(ek_pool_module_options options);
+EK_API ek_module *ek_avg_pool2d_with(ek_pool_module_options options);
+EK_API ek_module *ek_avg_pool3d_with(ek_pool_module_options options);
+#define ek_max_pool1d(...) ek_max_pool1d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
+#define ek_max_pool2d(...) ek_max_pool2d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
+#define ek_max_pool3d(...) ek_max_pool3d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
+#define ek_avg_pool1d(...) ek_avg_pool1d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
+#define ek_avg_pool2d(...) ek_avg_pool2d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
+#define ek_avg_pool3d(...) ek_avg_pool3d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
+EK_API ek_module *ek_adaptive_avg_pool1d(int64_t length);
 EK_API ek_module *ek_adaptive_avg_pool2d(int64_t height, int64_t width);
+EK_API ek_module *ek_adaptive_avg_pool3d(int64_t depth, int64_t height, int64_t width);
 EK_API ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mode,
                               bool align_corners);
+
+/* Calls `body`, but keeps none of its inner activations for backward: they are computed again
+ * there, from the inputs, the parameters, and what the forward found: buffers, generator, modes,
+ * plain members. Memory for one forward more. Gradients of any order are those of `body`; so is the
+ * output. Buffers are updated once, by the forward. Owns `body`, registered under the empty name,
+ * so that paths are its own. Operations that wait for other replicas (ek_sync_batch_norm,
+ * ek_allreduce) are refused inside: the replicas' backwards don't meet. */
+EK_API ek_module *ek_checkpoint(ek_module *body);
 
 /* ---- criteria: ek_loss(criterion, input, target) ---- */
 

@@ -85,6 +85,14 @@ EK_API ek_tensor *ek_sum_with(ek_reduce_options options);
 EK_API ek_tensor *ek_mean_with(ek_reduce_options options);
 #define ek_sum(...) ek_sum_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
 #define ek_mean(...) ek_mean_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
+/* The 2-norm. Where it is 0 its gradients of every order are 0, never NaN. */
+EK_API ek_tensor *ek_norm_with(ek_reduce_options options);
+#define ek_norm(...) ek_norm_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
+/* Unbiased (n - 1) variance and deviation; NaN for one element, as in torch. */
+EK_API ek_tensor *ek_var_with(ek_reduce_options options);
+EK_API ek_tensor *ek_std_with(ek_reduce_options options);
+#define ek_var(...) ek_var_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
+#define ek_std(...) ek_std_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
 /* Largest and smallest element along `dim`; the gradient goes to the first of equal ones. */
 EK_API ek_tensor *ek_max_dim(ek_tensor *x, int dim, bool keepdim);
 EK_API ek_tensor *ek_min_dim(ek_tensor *x, int dim, bool keepdim);
@@ -143,38 +151,70 @@ EK_API ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y);
 /* x (..., in) times weight (out, in) transposed, plus bias (out) or NULL. */
 EK_API ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias);
 
-/* ---- convolution and pooling ---- */
+/* ---- convolution and pooling: x is (N, C, L), (N, C, H, W) or (N, C, D, H, W) ----
+ *
+ * An option counts for all directions (`stride`), or for each in the order of x's dimensions
+ * (`strides = {2, 1}`); where both are given, an entry that is not 0 wins. EK_ZERO for a literal 0
+ * where that is not the default. */
 
 typedef struct ek_conv_options {
     int keywords;
-    ek_tensor *x;      /* (N, C, H, W) */
-    ek_tensor *weight; /* (O, C / groups, kh, kw) */
-    ek_tensor *bias;   /* (O) or NULL */
-    int stride;        /* default 1; for unequal ones set stride_hw */
-    int padding;
-    int dilation; /* default 1 */
-    int groups;   /* default 1 */
-    int stride_hw[2], padding_hw[2], dilation_hw[2];
+    ek_tensor *x;
+    ek_tensor *weight;  /* (O, C / groups, k...); transposed: (C, O / groups, k...) */
+    ek_tensor *bias;    /* (O) or NULL */
+    int stride;         /* default 1 */
+    int padding;        /* default 0 */
+    int dilation;       /* default 1 */
+    int groups;         /* default 1 */
+    int output_padding; /* transposed only: added to one side of the output's size; less than the
+                           stride or the dilation */
+    int strides[3], paddings[3], dilations[3], output_paddings[3];
 } ek_conv_options;
+EK_API ek_tensor *ek_f_conv1d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv2d_with(ek_conv_options options);
+EK_API ek_tensor *ek_f_conv3d_with(ek_conv_options options);
+#define ek_f_conv1d(...) ek_f_conv1d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
 #define ek_f_conv2d(...) ek_f_conv2d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
+#define ek_f_conv3d(...) ek_f_conv3d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
+/* The gradient of a convolution with respect to its input, as an operation: an output of
+ * (size - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1. */
+EK_API ek_tensor *ek_f_conv_transpose1d_with(ek_conv_options options);
+EK_API ek_tensor *ek_f_conv_transpose2d_with(ek_conv_options options);
+EK_API ek_tensor *ek_f_conv_transpose3d_with(ek_conv_options options);
+#define ek_f_conv_transpose1d(...) \
+    ek_f_conv_transpose1d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
+#define ek_f_conv_transpose2d(...) \
+    ek_f_conv_transpose2d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
+#define ek_f_conv_transpose3d(...) \
+    ek_f_conv_transpose3d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
 
 typedef struct ek_pool_options {
     int keywords;
-    ek_tensor *x; /* (N, C, H, W) */
+    ek_tensor *x;
     int kernel;
     int stride; /* default: kernel */
     int padding;
     int dilation; /* max pooling only; default 1 */
     bool ceil_mode;
     ek_switch count_include_pad; /* average pooling only; default on */
-    int kernel_hw[2], stride_hw[2], padding_hw[2];
+    int kernels[3], strides[3], paddings[3], dilations[3];
 } ek_pool_options;
+EK_API ek_tensor *ek_f_max_pool1d_with(ek_pool_options options);
 EK_API ek_tensor *ek_f_max_pool2d_with(ek_pool_options options);
+EK_API ek_tensor *ek_f_max_pool3d_with(ek_pool_options options);
+EK_API ek_tensor *ek_f_avg_pool1d_with(ek_pool_options options);
 EK_API ek_tensor *ek_f_avg_pool2d_with(ek_pool_options options);
+EK_API ek_tensor *ek_f_avg_pool3d_with(ek_pool_options options);
+#define ek_f_max_pool1d(...) ek_f_max_pool1d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
 #define ek_f_max_pool2d(...) ek_f_max_pool2d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
+#define ek_f_max_pool3d(...) ek_f_max_pool3d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
+#define ek_f_avg_pool1d(...) ek_f_avg_pool1d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
 #define ek_f_avg_pool2d(...) ek_f_avg_pool2d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
+#define ek_f_avg_pool3d(...) ek_f_avg_pool3d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
+EK_API ek_tensor *ek_f_adaptive_avg_pool1d(ek_tensor *x, int64_t length);
 EK_API ek_tensor *ek_f_adaptive_avg_pool2d(ek_tensor *x, int64_t height, int64_t width);
+EK_API ek_tensor *ek_f_adaptive_avg_pool3d(ek_tensor *x, int64_t depth, int64_t height,
+                                           int64_t width);
 
 typedef enum ek_upsample_mode { EK_NEAREST = 0, EK_BILINEAR = 1 } ek_upsample_mode;
 /* (N, C, H, W) to (N, C, height, width); align_corners is for bilinear. */
@@ -197,6 +237,20 @@ typedef struct ek_batch_norm_options {
 EK_API ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options);
 #define ek_f_batch_norm(...) \
     ek_f_batch_norm_with((ek_batch_norm_options){.keywords = 0, __VA_ARGS__})
+
+/* ---- the other normalisations: statistics per sample, biased variance, no running ones ---- */
+
+/* Over the last `normalized_ndim` dimensions; weight and bias have their shape, or are NULL. eps 0
+ * is the default 1e-5, here and below. */
+EK_API ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
+                                  ek_tensor *bias, double eps);
+/* x (N, C, ...): over each of `groups` groups of channels and space; weight and bias (C) or NULL.
+ * One value per group is EK_E_SHAPE. */
+EK_API ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_tensor *bias,
+                                  double eps);
+/* Over each channel of each sample: group normalisation with a group per channel. One value per
+ * channel is EK_E_SHAPE. */
+EK_API ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, double eps);
 
 /* ---- losses ---- */
 

@@ -57,6 +57,17 @@ EK_API void ek_zero_grad(ek_optimizer *optimizer);
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);
 
+/* How many updates the parameter had (0: none); EK_E_INVALID for a parameter of another. */
+EK_API int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter);
+/* Puts a parameter where a checkpoint left it: `steps` updates, and copies of the named states, all
+ * that the algorithm has at that point (none for steps 0). Shapes are the parameter's; dtypes and
+ * devices are converted. On an error the parameter's state is as before. */
+EK_API int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
+                                  const char *const *names, ek_tensor *const *states, int count);
+/* The name of state `index` of this algorithm with its options; NULL without an error past the end.
+ */
+EK_API const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index);
+
 /* Learning-rate schedules: call ek_schedule_step after each epoch (or step). Closed forms of
  * torch.optim.lr_scheduler.StepLR and CosineAnnealingLR, applied to the rate that every group has
  * when the schedule is made. A schedule is not to be stepped after its optimizer is freed. */

@@ -8,6 +8,7 @@
 
 #include "evenkeel/comm.h"
 #include "evenkeel/module.h"
+#include "evenkeel/nn.h"
 
 EK_BEGIN_DECLARATIONS
 
@@ -24,6 +25,14 @@ EK_API int ek_replicate(ek_module *module, const ek_device_list *devices, ek_mod
 EK_API int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
                              const ek_device_list *devices, ek_value *outputs);
 
+/* What the buffers that replicas write in training (running statistics) become. */
+typedef enum ek_running_stats {
+    EK_RUNNING_STATS_FIRST = 0,  /* those of the first replica, as in PyTorch */
+    EK_RUNNING_STATS_AVERAGE = 1 /* the average of all replicas', weighted by their samples: for
+                                    batch norm what the whole batch's means give. Floating buffers
+                                    that the forward wrote; needs broadcast_buffers. */
+} ek_running_stats;
+
 typedef enum ek_split_policy { EK_SPLIT_CHUNK = 0, EK_SPLIT_EVEN = 1 } ek_split_policy;
 
 typedef struct ek_data_parallel_options {
@@ -35,7 +44,8 @@ typedef struct ek_data_parallel_options {
     int dim;                   /* along which inputs are cut and outputs joined */
     ek_split_policy split;
     ek_switch broadcast_buffers; /* default on: device 0's buffers are sent at every forward */
-    bool plain;                  /* ek_data_parallel_model: run the plain module on device_ids[0] */
+    ek_running_stats running_stats;
+    bool plain; /* ek_data_parallel_model: run the plain module on device_ids[0] */
 } ek_data_parallel_options;
 
 /* torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. Moves the module to
@@ -53,6 +63,38 @@ EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 
 /* The wrapped module of a data-parallel wrapper of any kind; EK_E_INVALID for other modules. */
 EK_API ek_module *ek_data_parallel_module(ek_module *data_parallel);
+
+/* What a wrapper has sent and received so far. */
+typedef struct ek_data_parallel_stats {
+    uint64_t forwards;             /* calls of several devices */
+    uint64_t parameter_broadcasts; /* times that parameters were sent: at most one per forward */
+    uint64_t parameter_nbytes;     /* over all devices */
+    uint64_t buffer_nbytes;
+} ek_data_parallel_stats;
+EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats *stats);
+
+/* ---- what crosses replicas ---- */
+
+/* From now on each replication of this wrapper (of any kind) calls the `replicated` slot of the
+ * modules that have one, on every replica: first replica first, for all of its modules in order of
+ * registration, then the second's, and so on. */
+EK_API int ek_patch_replication_callback(ek_module *data_parallel);
+
+/* Batch normalisation (EK_ZERO etc. as in ek_batch_norm2d) with the statistics of the whole batch:
+ * replicas of one forward merge theirs, weighted by their number of values (Chan et al. 1983), so
+ * that any chunks, fewer chunks than devices, and single samples give one device's numbers, in
+ * gradients of any order too. x is (N, C), (N, C, L), (N, C, H, W) or (N, C, D, H, W). Running
+ * statistics move by the whole batch's mean and unbiased variance. In evaluation, and in one
+ * replica, it is plain batch normalisation. */
+EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
+#define ek_sync_batch_norm(...) \
+    ek_sync_batch_norm_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+
+/* Replaces every batch normalisation in `module` by a synchronised one with the same parameters,
+ * buffers (the same tensors, not copies), options and mode. Returns the module, or its replacement
+ * where it is one itself (`module` is freed then). On an error `module` is as before and still the
+ * caller's. */
+EK_API ek_module *ek_convert_sync_batch_norm(ek_module *module);
 
 EK_END_DECLARATIONS
 #endif

@@ -28,6 +28,8 @@ has() {
     pkg-config) command -v pkg-config ;;
     libdnnl-dev) has_header dnnl.h ;;
     zlib1g-dev) has_header zlib.h ;;
+    libjansson-dev) has_header jansson.h ;;
+    libpng-dev) has_header png.h ;;
     check) has_header check.h ;;
     dataset-fashion-mnist) test -r $fashion_mnist/train-images-idx3-ubyte.gz ;;
     *) return 1 ;;
@@ -43,6 +45,8 @@ purpose() {
     pkg-config) echo "how Check is found" ;;
     libdnnl-dev) echo "oneDNN: convolutions and matrix products" ;;
     zlib1g-dev) echo "zlib: reads compressed data sets" ;;
+    libjansson-dev) echo "Jansson: reads and writes the headers of checkpoints" ;;
+    libpng-dev) echo "libpng: writes the pictures of the samples" ;;
     check) echo "Check: the unit tests" ;;
     dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;
     esac

@@ -12,7 +12,10 @@ typedef struct ek_thread_modes {
     ek_memory_category category;
 } ek_thread_modes;
 
-enum { EK_MODE_NO_GRAD = 1u << 0 };
+enum {
+    EK_MODE_NO_GRAD = 1u << 0,
+    EK_MODE_ALONE = 1u << 1 /* within what is computed again in backward: no rendezvous */
+};
 
 typedef struct ek_thread {
     ek_thread_modes modes;

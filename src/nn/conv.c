@@ -14,9 +14,9 @@ static ek_value conv2d_forward(ek_module *module, const ek_args *args)
     const conv2d *self = (conv2d *)module;
     return ek_value_of_tensor(
         ek_f_conv2d(.x = ek_only_input(module, args), .weight = self->weight, .bias = self->bias,
-                    .stride_hw = {self->stride[0], self->stride[1]},
-                    .padding_hw = {self->padding[0], self->padding[1]},
-                    .dilation_hw = {self->dilation[0], self->dilation[1]}, .groups = self->groups));
+                    .strides = {self->stride[0], self->stride[1]},
+                    .paddings = {self->padding[0], self->padding[1]},
+                    .dilations = {self->dilation[0], self->dilation[1]}, .groups = self->groups));
 }
 
 static const ek_module_type conv2d_type = {.name = "conv2d",
@@ -28,7 +28,7 @@ static int both(const char *name, int value, const int hw[2], int fallback, int 
 {
     bool each = hw[0] != 0 || hw[1] != 0;
     if (each && value != 0)
-        return EK_FAIL(EK_E_INVALID, "conv2d: give %s or %s_hw, not both", name, name);
+        return EK_FAIL(EK_E_INVALID, "conv2d: give %s or %ss, not both", name, name);
     for (int i = 0; i < 2; i++) {
         out[i] = each ? ek_option_int(hw[i], 0) : ek_option_int(value, fallback);
         if (out[i] < least)
@@ -38,17 +38,17 @@ static int both(const char *name, int value, const int hw[2], int fallback, int 
     return 0;
 }
 
-static int conv2d_check(const ek_conv2d_options *options, conv2d *settings, int kernel[2])
+static int conv2d_check(const ek_conv_module_options *options, conv2d *settings, int kernel[2])
 {
     int64_t in = options->in_channels, out = options->out_channels;
     if (in < 1 || out < 1)
         return EK_FAIL(EK_E_INVALID,
                        "conv2d: in_channels %lld and out_channels %lld have to be at least 1",
                        (long long)in, (long long)out);
-    EK_TRY(both("kernel", options->kernel, options->kernel_hw, 0, 1, kernel));
-    EK_TRY(both("stride", options->stride, options->stride_hw, 1, 1, settings->stride));
-    EK_TRY(both("padding", options->padding, options->padding_hw, 0, 0, settings->padding));
-    EK_TRY(both("dilation", options->dilation, options->dilation_hw, 1, 1, settings->dilation));
+    EK_TRY(both("kernel", options->kernel, options->kernels, 0, 1, kernel));
+    EK_TRY(both("stride", options->stride, options->strides, 1, 1, settings->stride));
+    EK_TRY(both("padding", options->padding, options->paddings, 0, 0, settings->padding));
+    EK_TRY(both("dilation", options->dilation, options->dilations, 1, 1, settings->dilation));
     settings->groups = ek_option_int(options->groups, 1);
     if (settings->groups < 1 || in % settings->groups || out % settings->groups)
         return EK_FAIL(EK_E_INVALID,
@@ -57,7 +57,7 @@ static int conv2d_check(const ek_conv2d_options *options, conv2d *settings, int 
     return 0;
 }
 
-ek_module *ek_conv2d_with(ek_conv2d_options options)
+ek_module *ek_conv2d_with(ek_conv_module_options options)
 {
     conv2d settings = {0};
     int kernel[2];

@@ -5,12 +5,12 @@
 
 typedef struct pool2d {
     ek_module module;
-    ek_pool2d_options options;
+    ek_pool_module_options options;
 } pool2d;
 
 static ek_pool_options functional(const pool2d *self, ek_tensor *x)
 {
-    const ek_pool2d_options *o = &self->options;
+    const ek_pool_module_options *o = &self->options;
     return (ek_pool_options){.x = x,
                              .kernel = o->kernel,
                              .stride = o->stride,
@@ -39,7 +39,7 @@ static const ek_module_type avg_pool2d_type = {.name = "avg_pool2d",
                                                .size = sizeof(pool2d),
                                                .forward = avg_pool2d_forward};
 
-static ek_module *pool2d_new(const ek_module_type *type, ek_pool2d_options options)
+static ek_module *pool2d_new(const ek_module_type *type, ek_pool_module_options options)
 {
     options.padding = ek_option_int(options.padding, 0);
     if (options.kernel < 1 || options.stride < 0 || options.dilation < 0) {
@@ -58,7 +58,7 @@ static ek_module *pool2d_new(const ek_module_type *type, ek_pool2d_options optio
     return (ek_module *)self;
 }
 
-ek_module *ek_max_pool2d_with(ek_pool2d_options options)
+ek_module *ek_max_pool2d_with(ek_pool_module_options options)
 {
     if (options.count_include_pad != EK_DEFAULT) {
         EK_FAIL(EK_E_INVALID, "max_pool2d: count_include_pad is for avg_pool2d only");
@@ -67,7 +67,7 @@ ek_module *ek_max_pool2d_with(ek_pool2d_options options)
     return pool2d_new(&max_pool2d_type, options);
 }
 
-ek_module *ek_avg_pool2d_with(ek_pool2d_options options)
+ek_module *ek_avg_pool2d_with(ek_pool_module_options options)
 {
     if (options.dilation > 1) {
         EK_FAIL(EK_E_INVALID, "avg_pool2d: dilation is for max_pool2d only");

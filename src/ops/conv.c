@@ -165,9 +165,9 @@ static int run_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attribute
 static int read_params(ek_conv_params *params, const ek_conv_options *options)
 {
     params->dims = 2;
-    ek_spatial_pair(params->stride, options->stride_hw, options->stride, 1);
-    ek_spatial_pair(params->padding, options->padding_hw, options->padding, 0);
-    ek_spatial_pair(params->dilation, options->dilation_hw, options->dilation, 1);
+    ek_spatial_pair(params->stride, options->strides, options->stride, 1);
+    ek_spatial_pair(params->padding, options->paddings, options->padding, 0);
+    ek_spatial_pair(params->dilation, options->dilations, options->dilation, 1);
     params->groups = options->groups ? options->groups : 1;
     EK_TRY(ek_spatial_least("conv2d", "stride", params->stride, 1));
     EK_TRY(ek_spatial_least("conv2d", "padding", params->padding, 0));

@@ -130,13 +130,13 @@ static ek_tensor *average_gradient(ek_tensor *dy, const pool_attributes *attribu
 static int read_params(const char *name, ek_pool_params *params, const ek_pool_options *options)
 {
     params->dims = 2;
-    ek_spatial_pair(params->kernel, options->kernel_hw, options->kernel, 0);
+    ek_spatial_pair(params->kernel, options->kernels, options->kernel, 0);
     EK_TRY(ek_spatial_least(name, "kernel", params->kernel, 1));
     for (int i = 0; i < 2; i++)
         params->dilation[i] = options->dilation ? options->dilation : 1;
-    ek_spatial_pair(params->padding, options->padding_hw, options->padding, 0);
+    ek_spatial_pair(params->padding, options->paddings, options->padding, 0);
     for (int i = 0; i < 2; i++) {
-        int stride = options->stride_hw[i] ? options->stride_hw[i] : options->stride;
+        int stride = options->strides[i] ? options->strides[i] : options->stride;
         params->stride[i] = stride ? stride : params->kernel[i];
     }
     EK_TRY(ek_spatial_least(name, "stride", params->stride, 1));

@@ -9,8 +9,8 @@
 #include "comm/transport.h"
 #include "core/slab.h"
 #include "core/worker.h"
+#include "nn/module_copy.h"
 #include "nn/module_walk.h"
-#include "parallel/replicate.h"
 
 /* Buckets of gradients: the first is small, so that reduction starts early. */
 enum { FIRST_BUCKET_BYTES = 1 << 20, BUCKET_BYTES = 4 << 20 };

@@ -30,7 +30,7 @@ START_TEST(initial_values)
     assert_initial(ek_linear(20, 7), "linear");
     assert_initial(ek_linear(3, 5, .bias = EK_OFF), "linear_no_bias");
     assert_initial(ek_conv2d(3, 8, 3), "conv");
-    assert_initial(ek_conv2d(4, 6, .kernel_hw = {3, 2}, .groups = 2), "conv_groups");
+    assert_initial(ek_conv2d(4, 6, .kernels = {3, 2}, .groups = 2), "conv_groups");
     assert_initial(ek_conv2d(5, 4, 1), "conv_1x1");
     ek_tensor *t = ek_empty(EK_SHAPE(6, 3, 2, 2), .format = EK_CHANNELS_LAST);
     assert_ok(ek_init_kaiming_uniform(t, 0.2));
@@ -75,14 +75,14 @@ START_TEST(linear_and_conv_forward)
                ek_module_tensor(linear, "bias"));
     assert_close(ek_apply(linear, x), by_hand, 1e-5, 1e-6);
 
-    ek_module *conv = ek_conv2d(4, 6, 3, .stride = 2, .padding_hw = {1, 0}, .dilation = 2,
+    ek_module *conv = ek_conv2d(4, 6, 3, .stride = 2, .paddings = {1, 0}, .dilation = 2,
                                 .groups = 2, .bias = EK_OFF);
     assert_made(conv);
     ek_tensor *image = ek_randn(EK_SHAPE(2, 4, 9, 8));
     ek_tensor *y = ek_apply(conv, image);
     assert_close(y,
                  ek_f_conv2d(image, ek_module_tensor(conv, "weight"), .stride = 2,
-                             .padding_hw = {1, 0}, .dilation = 2, .groups = 2),
+                             .paddings = {1, 0}, .dilation = 2, .groups = 2),
                  0, 0);
     ck_assert_int_eq(ek_tensor_size(y, 2), (9 + 2 - 4 - 1) / 2 + 1);
     ck_assert_int_eq(ek_tensor_size(y, 3), (8 - 4 - 1) / 2 + 1);
@@ -184,8 +184,8 @@ START_TEST(options_out_of_range)
     assert_refused(ek_linear(3, -1), "out_features -1");
     assert_refused(ek_conv2d(0, 1, 3), "in_channels 0");
     assert_refused(ek_conv2d(1, 1), "kernel has to be at least 1, not 0");
-    assert_refused(ek_conv2d(1, 1, 3, .kernel_hw = {3, 3}), "kernel or kernel_hw");
-    assert_refused(ek_conv2d(1, 1, .kernel_hw = {3, 0}), "kernel");
+    assert_refused(ek_conv2d(1, 1, 3, .kernels = {3, 3}), "kernel or kernels");
+    assert_refused(ek_conv2d(1, 1, .kernels = {3, 0}), "kernel");
     assert_refused(ek_conv2d(1, 1, 3, .stride = EK_ZERO), "stride has to be at least 1, not 0");
     assert_refused(ek_conv2d(1, 1, 3, .padding = -1), "padding");
     assert_refused(ek_conv2d(1, 1, 3, .dilation = -2), "dilation");

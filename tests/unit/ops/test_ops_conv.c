@@ -6,8 +6,8 @@ static ek_tensor *conv(ek_tensor *const *inputs, int count, void *user)
 {
     const double *o = ((const golden_case *)user)->options;
     return ek_f_conv2d(inputs[0], inputs[1], count > 2 ? inputs[2] : NULL,
-                       .stride_hw = {(int)o[0], (int)o[1]}, .padding_hw = {(int)o[2], (int)o[3]},
-                       .dilation_hw = {(int)o[4], (int)o[5]}, .groups = (int)o[6]);
+                       .strides = {(int)o[0], (int)o[1]}, .paddings = {(int)o[2], (int)o[3]},
+                       .dilations = {(int)o[4], (int)o[5]}, .groups = (int)o[6]);
 }
 
 static const case_family conv_family = {.file = "nn_conv.golden",

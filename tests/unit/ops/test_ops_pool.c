@@ -14,9 +14,9 @@ static ek_tensor *max_pool(ek_tensor *const *inputs, int count, void *user)
 {
     (void)count;
     const double *o = options_of(user);
-    return ek_f_max_pool2d(inputs[0], .kernel_hw = {(int)o[0], (int)o[1]},
-                           .stride_hw = {(int)o[2], (int)o[3]},
-                           .padding_hw = {(int)o[4], (int)o[5]}, .dilation = (int)o[6],
+    return ek_f_max_pool2d(inputs[0], .kernels = {(int)o[0], (int)o[1]},
+                           .strides = {(int)o[2], (int)o[3]},
+                           .paddings = {(int)o[4], (int)o[5]}, .dilation = (int)o[6],
                            .ceil_mode = o[7] != 0);
 }
 
@@ -25,9 +25,9 @@ static ek_tensor *avg_pool(ek_tensor *const *inputs, int count, void *user)
 {
     (void)count;
     const double *o = options_of(user);
-    return ek_f_avg_pool2d(inputs[0], .kernel_hw = {(int)o[0], (int)o[1]},
-                           .stride_hw = {(int)o[2], (int)o[3]},
-                           .padding_hw = {(int)o[4], (int)o[5]}, .ceil_mode = o[6] != 0,
+    return ek_f_avg_pool2d(inputs[0], .kernels = {(int)o[0], (int)o[1]},
+                           .strides = {(int)o[2], (int)o[3]},
+                           .paddings = {(int)o[4], (int)o[5]}, .ceil_mode = o[6] != 0,
                            .count_include_pad = o[7] != 0 ? EK_DEFAULT : EK_OFF);
 }
 

@@ -1,6 +1,6 @@
-/* replicate.h: copies of module structs. */
-#ifndef EK_PARALLEL_REPLICATE_H
-#define EK_PARALLEL_REPLICATE_H
+/* module_copy.h: copies of module structs: replicas, and modules that are computed again. */
+#ifndef EK_NN_MODULE_COPY_H
+#define EK_NN_MODULE_COPY_H
 
 #include "nn/module_members.h"
 
