@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/pictures.h"
 #include "imbalance/train.h"
 
 /* Exit statuses: 0 well, 1 the job failed, 2 it was not begun. */
@@ -102,10 +103,7 @@ int main(int argc, char **argv)
         return rc == SETTINGS_HELP ? 0 : REFUSED;
     if (make_scenes(&settings, &train, &test) < 0) {
         fprintf(stderr, "%s: %s\n", argv[0], ek_error_message());
-        fprintf(stderr,
-                "%s: --data %s must hold Fashion-MNIST's four files; Debian's package "
-                "dataset-fashion-mnist puts them in /usr/share/datasets/fashion-mnist\n",
-                argv[0], settings.data);
+        pictures_explain(argv[0], settings.data);
         ek_error_clear();
         scenes_free(&train);
         return REFUSED;

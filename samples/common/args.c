@@ -5,8 +5,11 @@
 #include <evenkeel/status.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static int parse_int(const arg_spec *arg, const char *text, char *error, size_t nbytes)
 {
@@ -37,6 +40,34 @@ static int parse_real(const arg_spec *arg, const char *text, char *error, size_t
     return 0;
 }
 
+/* "a, b or c" */
+static void list_words(const char *const *words, char *text, size_t nbytes)
+{
+    size_t length = 0;
+
+    text[0] = '\0';
+    for (int i = 0; words[i] && length < nbytes; i++) {
+        const char *before = i == 0 ? "" : words[i + 1] ? ", " : " or ";
+        length += (size_t)snprintf(text + length, nbytes - length, "%s%s", before, words[i]);
+    }
+}
+
+static int parse_choice(const arg_spec *arg, const char *text, char *error, size_t nbytes)
+{
+    arg_choice *choice = arg->value;
+    char words[256];
+
+    for (int i = 0; choice->words[i]; i++) {
+        if (strcmp(choice->words[i], text) == 0) {
+            choice->chosen = i;
+            return 0;
+        }
+    }
+    list_words(choice->words, words, sizeof(words));
+    snprintf(error, nbytes, "--%s %s: %s is needed", arg->name, text, words);
+    return -1;
+}
+
 static int parse_value(const arg_spec *arg, const char *text, char *error, size_t nbytes)
 {
     switch (arg->kind) {
@@ -54,6 +85,8 @@ static int parse_value(const arg_spec *arg, const char *text, char *error, size_
     case ARG_TEXT:
         *(const char **)arg->value = text;
         return 0;
+    case ARG_CHOICE:
+        return parse_choice(arg, text, error, nbytes);
     case ARG_SWITCH:
         break;
     }
@@ -150,6 +183,8 @@ int args_parse(int argc, char **argv, const arg_spec *args, size_t count, char *
 
 static void print_default(FILE *stream, const arg_spec *arg)
 {
+    const arg_choice *choice = arg->value;
+
     switch (arg->kind) {
     case ARG_INT:
         if (*(int64_t *)arg->value)
@@ -162,6 +197,9 @@ static void print_default(FILE *stream, const arg_spec *arg)
     case ARG_TEXT:
         if (*(const char **)arg->value)
             fprintf(stream, " (%s)", *(const char **)arg->value);
+        break;
+    case ARG_CHOICE:
+        fprintf(stream, " (%s)", choice->words[choice->chosen]);
         break;
     case ARG_BYTES:
     case ARG_SWITCH:
@@ -176,8 +214,58 @@ void args_help(FILE *stream, const arg_spec *args, size_t count)
         snprintf(left, sizeof(left), "--%s %s", args[i].name,
                  args[i].kind == ARG_SWITCH ? "" : args[i].placeholder);
         fprintf(stream, "  %-20s %s", left, args[i].help);
+        if (args[i].kind == ARG_CHOICE) {
+            char words[256];
+            list_words(((const arg_choice *)args[i].value)->words, words, sizeof(words));
+            fprintf(stream, ": %s", words);
+        }
         print_default(stream, &args[i]);
         fputc('\n', stream);
     }
     fprintf(stream, "  %-20s %s\n", "--help", "this text");
+}
+
+bool args_want_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+/* ---- complaints ---- */
+
+int args_complain(const char *program, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    fprintf(stderr, "%s: ", program);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    return -1;
+}
+
+int args_check_output(const char *program, const char *option, const char *path)
+{
+    struct stat status;
+    bool writable = false;
+
+    if (!path)
+        return 0;
+    if (stat(path, &status) == 0) {
+        writable = !S_ISDIR(status.st_mode) && access(path, W_OK) == 0;
+    } else {
+        const char *slash = strrchr(path, '/');
+        char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+        writable = directory && *path && !(slash && !slash[1]) && access(directory, W_OK) == 0;
+        free(directory);
+    }
+    if (!writable)
+        return args_complain(program,
+                             "--%s %s: a file in a directory that exists and can be written is "
+                             "needed",
+                             option, path);
+    return 0;
 }

@@ -2,11 +2,11 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "common/pictures.h"
 #include "imbalance/network.h"
 
-enum { PIXELS = PICTURE * PICTURE, PICTURE_CLASSES = 10, FEWEST = 4, MOST = 6 };
+enum { PIXELS = PICTURE * PICTURE, FEWEST = 4, MOST = 6 };
 
 /* ---- pictures ---- */
 
@@ -15,42 +15,16 @@ typedef struct picture_set {
     const uint8_t *pixels, *classes;
 } picture_set;
 
-/* <directory>/<set>-<what>.gz, or without the ending where only that is there. */
-static ek_tensor *read_part(const char *directory, const char *set, const char *what)
-{
-    char path[4096];
-
-    snprintf(path, sizeof(path), "%s/%s-%s", directory, set, what);
-    if (access(path, R_OK) != 0)
-        snprintf(path, sizeof(path), "%s/%s-%s.gz", directory, set, what);
-    return ek_read_idx(path);
-}
-
 /* The tensors belong to the caller's scope. */
 static int read_pictures(picture_set *pictures, const char *directory, const char *set)
 {
-    ek_tensor *images = read_part(directory, set, "images-idx3-ubyte");
-    ek_tensor *labels = images ? read_part(directory, set, "labels-idx1-ubyte") : NULL;
+    ek_tensor *images = pictures_read(directory, set);
+    int64_t count = images ? ek_tensor_size(images, 0) : 0;
+    ek_tensor *labels = images ? picture_labels_read(directory, set, count) : NULL;
 
     if (!labels)
         return ek_error_status();
-    ek_shape shape = ek_tensor_shape(images), wanted = shape, of_labels = ek_tensor_shape(labels);
-    wanted.ndim = 3;
-    wanted.dims[1] = wanted.dims[2] = PICTURE;
-    char text[160];
-    if (!ek_shape_equal(&shape, &wanted) || shape.dims[0] < 1)
-        return ek_error(EK_E_FORMAT, "%s/%s-images: sizes %s; pictures of 28 x 28 are needed",
-                        directory, set, ek_shape_text(&shape, text));
-    if (of_labels.ndim != 1 || of_labels.dims[0] != shape.dims[0])
-        return ek_error(EK_E_FORMAT, "%s/%s-labels: sizes %s; one label for each of %lld is needed",
-                        directory, set, ek_shape_text(&of_labels, text), (long long)shape.dims[0]);
-    pictures->count = shape.dims[0];
-    pictures->pixels = ek_tensor_data(images);
-    pictures->classes = ek_tensor_data(labels);
-    for (int64_t i = 0; i < pictures->count; i++)
-        if (pictures->classes[i] >= PICTURE_CLASSES)
-            return ek_error(EK_E_FORMAT, "%s/%s-labels: label %lld is %d; 0 to 9 are known",
-                            directory, set, (long long)i, pictures->classes[i]);
+    *pictures = (picture_set){count, ek_tensor_data(images), ek_tensor_data(labels)};
     return 0;
 }
 

@@ -4,7 +4,7 @@
 
 #include <evenkeel/evenkeel.h>
 
-enum { PICTURE = 28, THRESHOLD = 64 };
+enum { THRESHOLD = 64 };
 
 typedef struct scene_set {
     int64_t count;

@@ -1,13 +1,10 @@
 #include "imbalance/settings.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/args.h"
-#include "imbalance/scenes.h"
+#include "common/pictures.h"
 
 const char *const mode_names[MODES] = {"single", "classic", "balanced"};
 
@@ -19,19 +16,6 @@ static const char about[] =
     "several with outputs and loss on device 0 (classic), and with the loss on every device\n"
     "(balanced), from the same seed, and compares memory, time and result.\n\n"
     "Options (and defaults):\n";
-
-static int complain(const char *program, const char *format, ...) EK_PRINTF(2, 3);
-static int complain(const char *program, const char *format, ...)
-{
-    va_list arguments;
-
-    va_start(arguments, format);
-    fprintf(stderr, "%s: ", program);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
-    va_end(arguments);
-    return -1;
-}
 
 /* "classic,balanced" into runs[]. */
 static int parse_modes(run_settings *settings, const char *program)
@@ -45,34 +29,11 @@ static int parse_modes(run_settings *settings, const char *program)
                (strlen(mode_names[mode]) != length || strncmp(mode_names[mode], text, length) != 0))
             mode++;
         if (mode == MODES)
-            return complain(program, "--modes %s: some of single,classic,balanced are needed",
-                            settings->modes);
+            return args_complain(program, "--modes %s: some of single,classic,balanced are needed",
+                                 settings->modes);
         settings->runs[mode] = true;
         text += length;
     } while (*text++ == ',');
-    return 0;
-}
-
-/* A file that will be written at the end can be: said now, not after minutes of training. */
-static int check_output(const char *program, const char *option, const char *path)
-{
-    struct stat status;
-    bool writable = false;
-
-    if (!path)
-        return 0;
-    if (stat(path, &status) == 0) {
-        writable = !S_ISDIR(status.st_mode) && access(path, W_OK) == 0;
-    } else {
-        const char *slash = strrchr(path, '/');
-        char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-        writable = directory && *path && !(slash && !slash[1]) && access(directory, W_OK) == 0;
-        free(directory);
-    }
-    if (!writable)
-        return complain(program,
-                        "--%s %s: a file in a directory that exists and can be written is needed",
-                        option, path);
     return 0;
 }
 
@@ -86,7 +47,7 @@ static int check_devices(run_settings *settings, const char *program)
     snprintf(count, sizeof(count), "%d", (int)settings->devices);
     if ((!settings->host_devices_given && ek_host_devices_configure(count) < 0) ||
         ek_devices(EK_HOST, (int)settings->devices).count == 0) {
-        complain(program, "--devices %d: %s", (int)settings->devices, ek_error_message());
+        args_complain(program, "--devices %d: %s", (int)settings->devices, ek_error_message());
         ek_error_clear();
         return -1;
     }
@@ -131,25 +92,25 @@ int settings_parse(run_settings *settings, int argc, char **argv)
     };
     const size_t count = sizeof(args) / sizeof(args[0]);
     /* The help shows defaults: before parsing. */
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            printf("usage: %s [option...]\n\n%s", argv[0], about);
-            args_help(stdout, args, count);
-            return SETTINGS_HELP;
-        }
+    if (args_want_help(argc, argv)) {
+        printf("usage: %s [option...]\n\n%s", argv[0], about);
+        args_help(stdout, args, count);
+        return SETTINGS_HELP;
     }
     char error[512];
     if (args_parse(argc, argv, args, count, error, sizeof(error)) < 0)
-        return complain(argv[0], "%s", error);
+        return args_complain(argv[0], "%s", error);
     settings->adam = strcmp(settings->optimizer, "adam") == 0;
     if (!settings->adam && strcmp(settings->optimizer, "sgd") != 0)
-        return complain(argv[0], "--optimizer %s: sgd or adam is needed", settings->optimizer);
+        return args_complain(argv[0], "--optimizer %s: sgd or adam is needed", settings->optimizer);
     if (settings->lr < 0)
         settings->lr = settings->adam ? 0.001 : 0.05;
     if (settings->fit && settings->capacity == 0)
-        return complain(argv[0], "--fit: the capacity to fit is missing; give --cap BYTES");
-    if (parse_modes(settings, argv[0]) < 0 || check_output(argv[0], "json", settings->json) < 0 ||
-        check_output(argv[0], "html", settings->html) < 0 || check_devices(settings, argv[0]) < 0)
+        return args_complain(argv[0], "--fit: the capacity to fit is missing; give --cap BYTES");
+    if (parse_modes(settings, argv[0]) < 0 ||
+        args_check_output(argv[0], "json", settings->json) < 0 ||
+        args_check_output(argv[0], "html", settings->html) < 0 ||
+        check_devices(settings, argv[0]) < 0)
         return -1;
     return 0;
 }

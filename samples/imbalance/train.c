@@ -5,47 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/order.h"
 #include "common/progress.h"
 #include "imbalance/evaluate.h"
 #include "imbalance/job.h"
-
-/* ---- the order of scenes ---- */
-
-/* Endless passes over the scenes, each in an order of its own. */
-typedef struct scene_order {
-    ek_generator *generator;
-    int64_t *order;
-    int64_t count, next;
-} scene_order;
-
-static int order_open(scene_order *order, int64_t count, int64_t seed)
-{
-    *order = (scene_order){ek_generator_new((uint64_t)seed),
-                           malloc((size_t)count * sizeof(*order->order)), count, count};
-    if (!order->generator || !order->order)
-        return ek_error(EK_E_NO_MEMORY, "no memory for the order of %lld scenes", (long long)count);
-    return 0;
-}
-
-static void order_close(scene_order *order)
-{
-    ek_generator_free(order->generator);
-    free(order->order);
-}
-
-/* The next at most `batch` scenes of this pass; *taken says how many. */
-static const int64_t *order_take(scene_order *order, int64_t batch, int64_t *taken)
-{
-    if (order->next == order->count) {
-        if (ek_randperm(order->count, order->order, order->generator) < 0)
-            return NULL;
-        order->next = 0;
-    }
-    const int64_t *first = order->order + order->next;
-    *taken = batch < order->count - order->next ? batch : order->count - order->next;
-    order->next += *taken;
-    return first;
-}
 
 /* ---- one mode ---- */
 
@@ -67,7 +30,7 @@ static int train_steps(train_job *job, const run_settings *settings, const scene
 {
     int steps = settings_steps(settings), rc;
     double *seconds = malloc((size_t)steps * sizeof(*seconds));
-    scene_order order;
+    sample_order order;
     progress_bar bar = progress_begin(result->name, steps, (int)settings->batch);
 
     rc = order_open(&order, scenes->count, settings->seed);
