@@ -95,6 +95,9 @@ static dnnl_status_t describe(description *d, const arguments *a)
         /* The last window may end before the padding does: negative padding cuts. */
         d->padding_end[i] = (a->y->shape[2 + i] - 1) * a->params->stride[i] + window -
                             a->x->shape[2 + i] - a->params->padding[i];
+        /* oneDNN cuts less than a stride (output_padding below the dilation may ask for more). */
+        if (d->padding_end[i] <= -d->stride[i])
+            return dnnl_unimplemented;
     }
     return status;
 }

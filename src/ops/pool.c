@@ -130,18 +130,14 @@ static ek_tensor *average_gradient(ek_tensor *dy, const pool_attributes *attribu
 static int read_params(const char *name, ek_pool_params *params, const ek_pool_options *options)
 {
     params->dims = 2;
-    ek_spatial_pair(params->kernel, options->kernels, options->kernel, 0);
-    EK_TRY(ek_spatial_least(name, "kernel", params->kernel, 1));
-    for (int i = 0; i < 2; i++)
-        params->dilation[i] = options->dilation ? options->dilation : 1;
-    ek_spatial_pair(params->padding, options->paddings, options->padding, 0);
-    for (int i = 0; i < 2; i++) {
-        int stride = options->strides[i] ? options->strides[i] : options->stride;
-        params->stride[i] = stride ? stride : params->kernel[i];
-    }
-    EK_TRY(ek_spatial_least(name, "stride", params->stride, 1));
-    EK_TRY(ek_spatial_least(name, "padding", params->padding, 0));
-    EK_TRY(ek_spatial_least(name, "dilation", params->dilation, 1));
+    EK_TRY(ek_spatial_option(name, "kernel", 2, options->kernels, options->kernel, ek_spatial_zeros,
+                             1, params->kernel));
+    EK_TRY(ek_spatial_option(name, "stride", 2, options->strides, options->stride, params->kernel,
+                             1, params->stride));
+    EK_TRY(ek_spatial_option(name, "padding", 2, options->paddings, options->padding,
+                             ek_spatial_zeros, 0, params->padding));
+    EK_TRY(ek_spatial_option(name, "dilation", 2, options->dilations, options->dilation,
+                             ek_spatial_ones, 1, params->dilation));
     for (int i = 0; i < 2; i++)
         if (params->padding[i] > params->kernel[i] / 2)
             return EK_FAIL(EK_E_INVALID,
@@ -184,7 +180,7 @@ static int read_pool(const char *name, pool_attributes *attributes, const ek_poo
 {
     if (!ek_given(name, "x", options->x))
         return ek_error_pending();
-    EK_TRY(ek_spatial_check(name, options->x));
+    EK_TRY(ek_spatial_check(name, options->x, 2));
     ek_pool_params *params = &attributes->params;
     EK_TRY(read_params(name, params, options));
     attributes->x = ek_tensor_shape(options->x);
@@ -246,8 +242,8 @@ ek_tensor *ek_f_avg_pool2d_with(ek_pool_options options)
 ek_tensor *ek_f_adaptive_avg_pool2d(ek_tensor *x, int64_t height, int64_t width)
 {
     const char *name = "adaptive_avg_pool2d";
-    if (!ek_given(name, "x", x) || ek_spatial_check(name, x) < 0 ||
-        ek_spatial_least(name, "the output", (const int64_t[]){height, width}, 1) < 0)
+    if (!ek_given(name, "x", x) || ek_spatial_check(name, x, 2) < 0 ||
+        ek_spatial_least(name, "the output", 2, (const int64_t[]){height, width}, 1) < 0)
         return NULL;
     if (x->shape[2] < 1 || x->shape[3] < 1) {
         char text[200];

@@ -60,8 +60,8 @@ ek_tensor *ek_f_upsample(ek_tensor *x, int64_t height, int64_t width, ek_upsampl
                          bool align_corners)
 {
     const char *name = "upsample";
-    if (!ek_given(name, "x", x) || ek_spatial_check(name, x) < 0 ||
-        ek_spatial_least(name, "the output", (const int64_t[]){height, width}, 1) < 0)
+    if (!ek_given(name, "x", x) || ek_spatial_check(name, x, 2) < 0 ||
+        ek_spatial_least(name, "the output", 2, (const int64_t[]){height, width}, 1) < 0)
         return NULL;
     if (mode != EK_NEAREST && mode != EK_BILINEAR) {
         EK_FAIL(EK_E_INVALID, "upsample: mode must be EK_NEAREST or EK_BILINEAR, got %d",
