@@ -1,17 +1,24 @@
 /* data_parallel_model.c: outputs stay on the devices that made them. */
+#include "balance/data_parallel_model.h"
+
 #include "core/thread.h"
 #include "evenkeel/balance.h"
-#include "parallel/wrapper.h"
 
 typedef struct data_parallel_model {
     ek_wrapper wrapper;
     bool plain;
 } data_parallel_model;
 
+/* True where a call is one of the plain module. */
+static bool is_plain(const data_parallel_model *self)
+{
+    return self->plain || !self->wrapper.module.training || ek_wrapper_is_plain(&self->wrapper);
+}
+
 static ek_value model_forward(ek_module *module, const ek_args *args)
 {
     data_parallel_model *self = (data_parallel_model *)module;
-    if (self->plain || !module->training || ek_wrapper_is_plain(&self->wrapper))
+    if (is_plain(self))
         return ek_wrapper_call_plain(&self->wrapper, args);
     ek_value outputs[EK_MAX_DEVICES];
     int parts = ek_wrapper_apply(&self->wrapper, args, outputs);
@@ -22,6 +29,13 @@ static const ek_module_type data_parallel_model_type = {.name = "data_parallel_m
                                                         .size = sizeof(data_parallel_model),
                                                         .forward = model_forward,
                                                         .destroy = ek_wrapper_destroy};
+
+ek_wrapper *ek_data_parallel_model_apart(ek_module *module)
+{
+    if (module->type != &data_parallel_model_type || is_plain((data_parallel_model *)module))
+        return NULL;
+    return (ek_wrapper *)module;
+}
 
 ek_module *ek_data_parallel_model_with(ek_data_parallel_options options)
 {

@@ -32,6 +32,12 @@ static const ek_module_type data_parallel_type = {.name = "data_parallel",
                                                   .forward = data_parallel_forward,
                                                   .destroy = ek_wrapper_destroy};
 
+void ek_data_parallel_output(const ek_module *module, ek_device *device)
+{
+    if (module->type == &data_parallel_type)
+        *device = ((const data_parallel *)module)->output_device;
+}
+
 ek_module *ek_data_parallel_with(ek_data_parallel_options options)
 {
     if (options.plain) {

@@ -54,8 +54,13 @@ void ek_wrapper_call_end(ek_wrapper_call *call);
 /* Scatters, replicates, applies: writes one output per part and returns how many. */
 int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs);
 
-/* Writes the modules that the first `count` devices run: replicas, or the child itself where it is
- * alone. Each is to be freed with ek_module_free. */
-int ek_wrapper_replicate(ek_wrapper *wrapper, int count, ek_module **modules);
+/* The modules that the first `count` devices run: replicas, told of their replication where the
+ * wrapper is patched, or the child itself where it is alone. End every successful call with
+ * ek_wrapper_replicas_end once they have run. */
+int ek_wrapper_replicate(ek_wrapper *wrapper, int count, ek_wrapper_replicas *replicas);
+void ek_wrapper_replicas_end(ek_wrapper_replicas *replicas);
+
+/* Writes where the outputs of an ek_data_parallel meet; nothing for other modules. */
+void ek_data_parallel_output(const ek_module *module, ek_device *device);
 
 #endif
