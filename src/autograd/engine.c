@@ -251,6 +251,7 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
     run->modes.category = EK_MEMORY_ACTIVATION;
     run->modes.flags &= ~(unsigned)EK_MODE_NO_GRAD;
     run->modes.flags |= run->create_graph ? 0 : EK_MODE_NO_GRAD;
+    run->modes.flags |= EK_MODE_BACKWARD;
     run->remaining = run->needed_count;
     /* Lane -1: no lane's thread; the lanes add. */
     for (int i = 0; i < root_count; i++)

@@ -99,7 +99,7 @@ int ek_run_assign_lanes(ek_run *run)
         for (int i = 0; task->node && i < task->slot_count; i++)
             list_dev(devs, &count, task->slots[i].expected ? task->node->outputs[i].dev : NULL);
     }
-    run->threaded = count > 1 && !ek_thread_self()->worker_of;
+    run->threaded = count > 1 && !ek_thread_in_gang();
     run->lane_count = run->threaded ? count : 1;
     run->lanes = ek_run_alloc(run, (size_t)run->lane_count * sizeof *run->lanes);
     if (!run->lanes)

@@ -112,7 +112,7 @@ bool ek_is_exclusive(const ek_tensor *tensor);
 /* ---- lanes.c ---- */
 
 /* Gives every task and slot its lane: one per device in the graph, cpu's on the first; all on one
- * where the calling thread is a worker. */
+ * where the calling thread is in a gang. */
 int ek_run_assign_lanes(ek_run *run);
 void ek_run_close_lanes(ek_run *run);
 

@@ -14,8 +14,15 @@ typedef struct ek_thread_modes {
 
 enum {
     EK_MODE_NO_GRAD = 1u << 0,
-    EK_MODE_ALONE = 1u << 1 /* within what is computed again in backward: no rendezvous */
+    EK_MODE_ALONE = 1u << 1,   /* within what is computed again in backward: no rendezvous */
+    EK_MODE_BACKWARD = 1u << 2 /* within backward: no rendezvous */
 };
+
+/* Which part of which gang a thread runs; see rendezvous.h. */
+typedef struct ek_seat {
+    struct ek_meeting *meeting; /* NULL: of none with several parts */
+    int part;
+} ek_seat;
 
 typedef struct ek_thread {
     ek_thread_modes modes;
@@ -24,9 +31,18 @@ typedef struct ek_thread {
     size_t owned_count, owned_capacity;
     unsigned scope_depth;
     ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
+    ek_seat seat;
 } ek_thread;
 
 ek_thread *ek_thread_self(void);
+
+/* True on workers and in parts of gangs: a gang that is started there runs inline, since the
+ * workers may be waiting for the calling thread. */
+static inline bool ek_thread_in_gang(void)
+{
+    const ek_thread *self = ek_thread_self();
+    return self->worker_of || self->seat.meeting;
+}
 
 /* A library-internal error that names no call site of the user: status, sentence. */
 #define EK_FAIL(status, ...) ek_error_set((status), __FILE__, __LINE__, __VA_ARGS__)

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "core/object.h"
+#include "core/rendezvous.h"
 
 typedef struct ek_gang {
     ek_gang_function *function;
@@ -14,6 +15,7 @@ typedef struct ek_gang {
     ek_thread_modes modes; /* the submitter's */
     bool nested;           /* runs inside of another gang's part */
     ek_error_record *errors;
+    ek_meeting *meeting; /* NULL with one part, which belongs to the gang around it */
     pthread_mutex_t lock;
     pthread_cond_t done;
     int remaining; /* parts on workers that have not ended; guarded by lock */
@@ -45,13 +47,9 @@ static double thread_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* One part on the calling thread; its error, if any, is moved to the gang. */
-static void run_part(ek_gang *gang, int index, ek_dev *dev)
+/* One part's function; its error, if any, is moved to the gang. */
+static void call_part(ek_gang *gang, int index, ek_dev *dev)
 {
-    /* A slower device, as EVENKEEL_HOST_DEVICES wants it. The outer part rests for nested ones too.
-     */
-    bool rests = dev->speed < 1 && !gang->nested;
-    double began = rests ? thread_seconds() : 0;
     ek_thread_self()->modes = gang->modes; /* whatever the part before left */
     ek_scope scope = ek_scope_begin();
     int status = dev->backend->thread_enter ? dev->backend->thread_enter(dev) : 0;
@@ -63,6 +61,22 @@ static void run_part(ek_gang *gang, int index, ek_dev *dev)
     ek_error_take(&gang->errors[index]);
     if (status >= 0)
         gang->errors[index].status = 0;
+}
+
+/* One part on the calling thread. */
+static void run_part(ek_gang *gang, int index, ek_dev *dev)
+{
+    /* A slower device, as EVENKEEL_HOST_DEVICES wants it. The outer part rests for nested ones too.
+     */
+    bool rests = dev->speed < 1 && !gang->nested;
+    double began = rests ? thread_seconds() : 0;
+    if (gang->meeting) {
+        ek_seat before = ek_meeting_enter(gang->meeting, index);
+        call_part(gang, index, dev);
+        ek_meeting_leave(gang->meeting, index, before);
+    } else {
+        call_part(gang, index, dev);
+    }
     if (rests) {
         double pause = (thread_seconds() - began) * (1 / dev->speed - 1);
         struct timespec rest = {(time_t)pause, (long)((pause - (double)(time_t)pause) * 1e9)};
@@ -183,6 +197,44 @@ static int run_everywhere(ek_gang *gang, ek_dev *const *devs, int count)
     return rc;
 }
 
+/* The part whose error the caller gets: the first that didn't give up because of another; -1 where
+ * all went well. */
+static int first_failed(const ek_error_record *errors, int count)
+{
+    int first = -1;
+    for (int i = 0; i < count; i++) {
+        if (errors[i].status < 0 && errors[i].status != EK_E_ABORTED)
+            return i;
+        if (errors[i].status < 0 && first < 0)
+            first = i;
+    }
+    return first;
+}
+
+static int run_gang(ek_gang *gang, ek_dev *const *devs, int count, const char *what)
+{
+    gang->errors = ek_calloc((size_t)count, sizeof *gang->errors);
+    if (!gang->errors)
+        return ek_error_pending();
+    if (count > 1) {
+        gang->meeting = ek_meeting_new(devs, count, what, gang->errors, gang->nested);
+        if (!gang->meeting)
+            return ek_error_pending();
+    }
+    if (count > 1 && !gang->nested)
+        EK_TRY(run_everywhere(gang, devs, count));
+    else
+        for (int i = 0; i < count; i++)
+            run_part(gang, i, devs[i]);
+    int failed = first_failed(gang->errors, count);
+    if (failed < 0)
+        return 0;
+    ek_error_raise(&gang->errors[failed]);
+    if (what)
+        ek_error_prefix("%s %d on %s", what, failed, devs[failed]->name);
+    return gang->errors[failed].status;
+}
+
 int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void *user,
                 const char *what)
 {
@@ -192,33 +244,16 @@ int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void
     ek_gang gang = {.function = function,
                     .user = user,
                     .modes = self->modes,
-                    .nested = self->worker_of};
-    gang.errors = ek_calloc((size_t)count, sizeof *gang.errors);
-    if (!gang.errors)
-        return ek_error_pending();
-
+                    .nested = ek_thread_in_gang()};
     ek_error_record before; /* an error of the caller's stays the first */
     ek_error_take(&before);
-    int rc = 0;
-    if (count == 1 || self->worker_of) {
-        for (int i = 0; i < count; i++)
-            run_part(&gang, i, devs[i]);
-    } else {
-        rc = run_everywhere(&gang, devs, count);
-    }
+    int rc = run_gang(&gang, devs, count, what);
     self->modes = gang.modes;
-    for (int i = 0; i < count && rc >= 0; i++) {
-        rc = gang.errors[i].status;
-        if (rc < 0) {
-            ek_error_raise(&gang.errors[i]);
-            if (what)
-                ek_error_prefix("%s %d on %s", what, i, devs[i]->name);
-        }
-    }
     if (before.status) {
         ek_error_clear();
         ek_error_raise(&before);
     }
+    ek_meeting_free(gang.meeting);
     free(gang.errors);
     return rc;
 }
