@@ -204,7 +204,7 @@ static ek_value combine(const data_parallel_criterion *self, loss_job *job)
 static int apply(data_parallel_criterion *self, const ek_args *args, loss_job *job)
 {
     ek_wrapper *wrapper = &self->wrapper;
-    ek_module *modules[EK_MAX_DEVICES];
+    ek_wrapper_replicas replicas;
     EK_TRY(ek_wrapper_begin(wrapper));
     job->parts = check_outputs(self, args->inputs[0]);
     EK_TRY(job->parts);
@@ -218,10 +218,9 @@ static int apply(data_parallel_criterion *self, const ek_args *args, loss_job *j
     }
     job->weigh = self->reduction == EK_EXACT && job->parts > 1;
     EK_TRY(scatter(self, args, job->parts, job));
-    EK_TRY(ek_wrapper_replicate(wrapper, job->parts, modules));
-    int rc = ek_loss_job_run(job, modules, wrapper->devs);
-    for (int i = 0; i < job->parts; i++)
-        ek_module_free(modules[i]);
+    EK_TRY(ek_wrapper_replicate(wrapper, job->parts, &replicas));
+    int rc = ek_loss_job_run(job, replicas.modules, wrapper->devs);
+    ek_wrapper_replicas_end(&replicas);
     return rc;
 }
 
@@ -254,8 +253,12 @@ ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options op
         ek_module_free(options.module);
         return NULL;
     }
-    ek_wrapper *wrapper = ek_wrapper_new(&data_parallel_criterion_type, options.module,
-                                         &options.device_ids, options.dim, options.split, true);
+    ek_wrapper *wrapper =
+        ek_wrapper_new(&data_parallel_criterion_type,
+                       &(const ek_data_parallel_options){.module = options.module,
+                                                         .device_ids = options.device_ids,
+                                                         .dim = options.dim,
+                                                         .split = options.split});
     if (!wrapper)
         return NULL;
     data_parallel_criterion *self = (data_parallel_criterion *)wrapper;

@@ -46,9 +46,7 @@ ek_module *ek_data_parallel_model_with(ek_data_parallel_options options)
         ek_module_free(options.module);
         return NULL;
     }
-    ek_wrapper *wrapper =
-        ek_wrapper_new(&data_parallel_model_type, options.module, &options.device_ids, options.dim,
-                       options.split, options.broadcast_buffers != EK_OFF);
+    ek_wrapper *wrapper = ek_wrapper_new(&data_parallel_model_type, &options);
     if (!wrapper)
         return NULL;
     ((data_parallel_model *)wrapper)->plain = options.plain;

@@ -28,9 +28,11 @@ EK_API int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int
 /* What the buffers that replicas write in training (running statistics) become. */
 typedef enum ek_running_stats {
     EK_RUNNING_STATS_FIRST = 0,  /* those of the first replica, as in PyTorch */
-    EK_RUNNING_STATS_AVERAGE = 1 /* the average of all replicas', weighted by their samples: for
-                                    batch norm what the whole batch's means give. Floating buffers
-                                    that the forward wrote; needs broadcast_buffers. */
+    EK_RUNNING_STATS_AVERAGE = 1 /* the average over the replicas that took part, weighted by their
+                                    samples: of batch norm, (1 - m) r + m times the weighted mean of
+                                    the replicas' batch statistics. Floating buffers without a
+                                    gradient that a replica wrote; integer ones stay the first
+                                    replica's. Needs broadcast_buffers. */
 } ek_running_stats;
 
 typedef enum ek_split_policy { EK_SPLIT_CHUNK = 0, EK_SPLIT_EVEN = 1 } ek_split_policy;
@@ -64,20 +66,29 @@ EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 /* The wrapped module of a data-parallel wrapper of any kind; EK_E_INVALID for other modules. */
 EK_API ek_module *ek_data_parallel_module(ek_module *data_parallel);
 
-/* What a wrapper has sent and received so far. */
+/* What a wrapper has sent to its replicas so far. */
 typedef struct ek_data_parallel_stats {
-    uint64_t forwards;             /* calls of several devices */
+    uint64_t forwards;             /* that replicated: more than one device took part */
     uint64_t parameter_broadcasts; /* times that parameters were sent: at most one per forward */
     uint64_t parameter_nbytes;     /* over all devices */
-    uint64_t buffer_nbytes;
+    uint64_t buffer_nbytes;        /* over all devices */
 } ek_data_parallel_stats;
+/* EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats *stats);
 
 /* ---- what crosses replicas ---- */
 
-/* From now on each replication of this wrapper (of any kind) calls the `replicated` slot of the
- * modules that have one, on every replica: first replica first, for all of its modules in order of
- * registration, then the second's, and so on. */
+/* From now on each replication of this wrapper (ek_data_parallel, _model or _criterion) calls the
+ * `replicated` slot of the modules that have one, on every replica, in the calling thread, before
+ * any forward: first replica first, for all of its modules depth first in order of registration
+ * (shared ones once), then the second's, and so on. An error there fails the forward with its
+ * sentence, replica and device.
+ *
+ * A module's ek_replication is shared by its replicas of one forward. Contexts are released when
+ * all replicas have run, also after errors; what runs again in backward (ek_checkpoint) no longer
+ * has them. Where the module itself runs, nothing is replicated and nothing is called: with one
+ * device or a batch of one chunk, as the plain module of ek_data_parallel_model, and as a wrapper
+ * within a replica. EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int ek_patch_replication_callback(ek_module *data_parallel);
 
 /* Batch normalisation (EK_ZERO etc. as in ek_batch_norm2d) with the statistics of the whole batch:

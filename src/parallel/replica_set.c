@@ -38,6 +38,7 @@ struct ek_replica_set {
     ek_tensor **sources; /* references */
     int count, parameters;
     copies copies[EK_MAX_DEVICES]; /* [0] stays empty */
+    ek_data_parallel_stats stats;
 };
 
 /* ---- the module's tensors ---- */
@@ -190,7 +191,7 @@ static int refresh(ek_replica_set *set, int d)
         if (c->tensors[i] != to[next])
             continue;
         sent *s = &c->sent[i];
-        ek_tensor_written(to[next++], "broadcast");
+        ek_tensor_written(to[next++], "the broadcast to replicas");
         ek_object_release(s->version);
         s->version = rc < 0 ? NULL : ek_object_retain(set->sources[i]->version);
         s->source = ek_tensor_version(set->sources[i]);
@@ -207,19 +208,28 @@ static int refresh_part(void *user, int index)
     return refresh(user, index + 1);
 }
 
-static int refresh_all(ek_replica_set *set, int count)
+static int send(ek_replica_set *set, int count, size_t nbytes)
 {
-    size_t nbytes = 0;
-    for (int d = 1; d < count; d++) {
-        EK_TRY(allocate(set, d));
-        for (int i = 0; i < set->count; i++)
-            if (is_stale(set, d, i))
-                nbytes += ek_comm_nbytes(set->sources[i]);
-    }
     if (nbytes >= WORKER_BYTES)
         return ek_gang_run(set->devs + 1, count - 1, refresh_part, set, NULL);
     for (int d = 1; d < count && nbytes > 0; d++)
         EK_TRY(refresh(set, d));
+    return 0;
+}
+
+static int refresh_all(ek_replica_set *set, int count)
+{
+    size_t parameters = 0, buffers = 0;
+    for (int d = 1; d < count; d++) {
+        EK_TRY(allocate(set, d));
+        for (int i = 0; i < set->count; i++)
+            if (is_stale(set, d, i))
+                *(i < set->parameters ? &parameters : &buffers) += ek_comm_nbytes(set->sources[i]);
+    }
+    EK_TRY(send(set, count, parameters + buffers));
+    set->stats.parameter_broadcasts += parameters > 0;
+    set->stats.parameter_nbytes += parameters;
+    set->stats.buffer_nbytes += buffers;
     return 0;
 }
 
@@ -332,8 +342,44 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, int count, ek_
     while (rc < 0 && made > 0)
         ek_module_free(replicas[--made]);
     free(handles);
-    return rc < 0 ? rc : 0;
+    if (rc < 0)
+        return rc;
+    set->stats.forwards++;
+    return 0;
 }
+
+ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set)
+{
+    return set->stats;
+}
+
+/* ---- after the forward ---- */
+
+/* True where a replica of the last forward, on one of the first `count` devices, wrote entry i. */
+static bool was_written(const ek_replica_set *set, int count, int i)
+{
+    bool written = ek_tensor_version(set->sources[i]) != set->copies[1].sent[i].source;
+    for (int d = 1; d < count && !written; d++)
+        written = ek_tensor_version(set->copies[d].tensors[i]) != set->copies[d].sent[i].replica;
+    return written;
+}
+
+int ek_replica_set_written_buffers(const ek_replica_set *set, int count, ek_dtype dtype,
+                                   ek_tensor **buffers)
+{
+    int n = 0;
+    for (int i = set->parameters; i < set->count; i++) {
+        const ek_tensor *source = set->sources[i];
+        if (source->dtype != dtype || source->requires_grad || !was_written(set, count, i))
+            continue;
+        for (int d = 0; d < count && buffers; d++)
+            buffers[n * count + d] = d == 0 ? set->sources[i] : set->copies[d].tensors[i];
+        n++;
+    }
+    return n;
+}
+
+/* ---- where a module lies ---- */
 
 typedef struct home {
     const ek_dev *dev;

@@ -9,7 +9,7 @@
 #define EK_PARALLEL_REPLICA_SET_H
 
 #include "core/device.h"
-#include "evenkeel/module.h"
+#include "evenkeel/parallel.h"
 
 typedef struct ek_replica_set ek_replica_set;
 
@@ -22,6 +22,15 @@ void ek_replica_set_free(ek_replica_set *set);
  * call; devs[0] is where the module lies. Each is to be freed with ek_module_free. Where it
  * fails there are none. */
 int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, int count, ek_module **replicas);
+
+/* What was sent so far. */
+ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set);
+
+/* After the forward of `count` replicas, where buffers are broadcast: the buffers of a dtype,
+ * without those that require a gradient, that a replica wrote. Returns how many; writes the copy of
+ * buffer i on device d to buffers[i * count + d] (NULL: only counts), not references. */
+int ek_replica_set_written_buffers(const ek_replica_set *set, int count, ek_dtype dtype,
+                                   ek_tensor **buffers);
 
 /* 0, or EK_E_DEVICE with the first parameter or buffer that isn't on `dev`. */
 int ek_check_home(ek_module *module, const ek_dev *dev);

@@ -9,6 +9,7 @@
 #include "comm/nest.h"
 #include "nn/module_members.h"
 #include "parallel/home.h"
+#include "parallel/running_stats.h"
 
 /* ---- making ---- */
 
@@ -80,10 +81,25 @@ static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
     return wrapper->replicas ? 0 : ek_error_pending();
 }
 
-ek_wrapper *ek_wrapper_new(const ek_module_type *type, ek_module *child,
-                           const ek_device_list *devices, int dim, ek_split_policy split,
-                           bool broadcast_buffers)
+static int check_options(const char *what, const ek_data_parallel_options *options)
 {
+    if (options->split != EK_SPLIT_CHUNK && options->split != EK_SPLIT_EVEN)
+        return EK_FAIL(EK_E_INVALID, "%s: %d is no split policy", what, (int)options->split);
+    if (options->running_stats != EK_RUNNING_STATS_FIRST &&
+        options->running_stats != EK_RUNNING_STATS_AVERAGE)
+        return EK_FAIL(EK_E_INVALID, "%s: %d is no policy for running statistics", what,
+                       (int)options->running_stats);
+    if (options->running_stats == EK_RUNNING_STATS_AVERAGE && options->broadcast_buffers == EK_OFF)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: EK_RUNNING_STATS_AVERAGE needs .broadcast_buffers: without it each "
+                       "replica goes on with running statistics of its own",
+                       what);
+    return 0;
+}
+
+ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options)
+{
+    ek_module *child = options->module;
     if (!child) {
         EK_FAIL(EK_E_INVALID, "%s: module is NULL", type->name);
         return NULL;
@@ -95,16 +111,15 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, ek_module *child,
         ek_module_free(wrapper ? &wrapper->module : NULL);
         return NULL;
     }
-    wrapper->dim = dim;
-    wrapper->split = split;
+    wrapper->dim = options->dim;
+    wrapper->split = options->split;
+    wrapper->running_stats = options->running_stats;
     wrapper->module.training = child->training;
-    int rc = 0;
-    if (split != EK_SPLIT_CHUNK && split != EK_SPLIT_EVEN)
-        rc = EK_FAIL(EK_E_INVALID, "%s: %d is no split policy", type->name, (int)split);
+    int rc = check_options(type->name, options);
     if (rc >= 0)
-        rc = choose_devices(type->name, devices, wrapper);
+        rc = choose_devices(type->name, &options->device_ids, wrapper);
     if (rc >= 0)
-        rc = settle(wrapper, broadcast_buffers);
+        rc = settle(wrapper, options->broadcast_buffers != EK_OFF);
     if (rc < 0) {
         ek_module_free(&wrapper->module);
         return NULL;
@@ -124,6 +139,27 @@ ek_module *ek_data_parallel_module(ek_module *data_parallel)
     EK_FAIL(EK_E_INVALID, "%s is no data-parallel wrapper",
             data_parallel ? data_parallel->type->name : "NULL");
     return NULL;
+}
+
+int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats *stats)
+{
+    if (!stats)
+        return EK_FAIL(EK_E_INVALID, "stats is NULL");
+    *stats = (ek_data_parallel_stats){0};
+    if (!ek_data_parallel_module(data_parallel))
+        return ek_error_pending();
+    const ek_wrapper *wrapper = (ek_wrapper *)data_parallel;
+    if (wrapper->replicas)
+        *stats = ek_replica_set_stats(wrapper->replicas);
+    return 0;
+}
+
+int ek_patch_replication_callback(ek_module *data_parallel)
+{
+    if (!ek_data_parallel_module(data_parallel))
+        return ek_error_pending();
+    ((ek_wrapper *)data_parallel)->calls_back = true;
+    return 0;
 }
 
 /* ---- plain calls ---- */
@@ -226,27 +262,74 @@ void ek_wrapper_call_end(ek_wrapper_call *call)
     *call = (ek_wrapper_call){0};
 }
 
-int ek_wrapper_replicate(ek_wrapper *wrapper, int count, ek_module **modules)
+int ek_wrapper_replicate(ek_wrapper *wrapper, int count, ek_wrapper_replicas *replicas)
 {
-    if (count > 1)
-        return ek_replica_set_make(wrapper->replicas, wrapper->devs, count, modules);
-    modules[0] = ek_module_retain(wrapper->child);
+    *replicas = (ek_wrapper_replicas){0};
+    if (count == 1) {
+        replicas->modules[replicas->count++] = ek_module_retain(wrapper->child);
+        return 0;
+    }
+    EK_TRY(ek_replica_set_make(wrapper->replicas, wrapper->devs, count, replicas->modules));
+    replicas->count = count;
+    int rc = 0;
+    if (wrapper->calls_back)
+        rc = ek_replications_call(&replicas->replications, wrapper->child, replicas->modules,
+                                  wrapper->devs, count);
+    if (rc < 0)
+        ek_wrapper_replicas_end(replicas);
+    return rc;
+}
+
+void ek_wrapper_replicas_end(ek_wrapper_replicas *replicas)
+{
+    ek_replications_end(&replicas->replications);
+    for (int i = 0; i < replicas->count; i++)
+        ek_module_free(replicas->modules[i]);
+    replicas->count = 0;
+}
+
+/* How many samples each part of a call has; 1 where it has no tensor that was cut. */
+static int count_samples(const ek_wrapper *wrapper, const ek_wrapper_call *call, int64_t *samples)
+{
+    for (int p = 0; p < call->parts; p++) {
+        const ek_args *args = &call->args[p];
+        int64_t size = -1;
+        for (int i = 0; i <= args->count && size == -1; i++) {
+            ek_value value = i < args->count ? args->inputs[i] : args->keywords;
+            ek_tensor *first = ek_nest_first(value);
+            if (first && ek_tensor_ndim(first) > 0)
+                size = ek_nest_batch_size(value, wrapper->dim);
+        }
+        if (size < -1)
+            return (int)size;
+        samples[p] = size == -1 ? 1 : size;
+    }
     return 0;
+}
+
+static int run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_value *outputs)
+{
+    ek_wrapper_replicas replicas;
+    int64_t samples[EK_MAX_DEVICES];
+    bool averages = wrapper->running_stats == EK_RUNNING_STATS_AVERAGE && call->parts > 1;
+    if (averages)
+        EK_TRY(count_samples(wrapper, call, samples));
+    EK_TRY(ek_wrapper_replicate(wrapper, call->parts, &replicas));
+    int rc =
+        ek_parallel_apply(replicas.modules, call->args, call->parts, &wrapper->devices, outputs);
+    if (rc >= 0 && averages)
+        rc = ek_running_stats_average(wrapper->replicas, samples, call->parts);
+    ek_wrapper_replicas_end(&replicas);
+    return rc;
 }
 
 int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs)
 {
     ek_wrapper_call call;
-    ek_module *modules[EK_MAX_DEVICES];
     EK_TRY(ek_wrapper_begin(wrapper));
     EK_TRY(ek_wrapper_scatter(wrapper, args, &call));
     int parts = call.parts;
-    int rc = ek_wrapper_replicate(wrapper, parts, modules);
-    if (rc >= 0) {
-        rc = ek_parallel_apply(modules, call.args, parts, &wrapper->devices, outputs);
-        for (int i = 0; i < parts; i++)
-            ek_module_free(modules[i]);
-    }
+    int rc = run(wrapper, &call, outputs);
     ek_wrapper_call_end(&call);
     return rc < 0 ? rc : parts;
 }

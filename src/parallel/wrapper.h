@@ -9,6 +9,7 @@
 #include "core/device.h"
 #include "evenkeel/parallel.h"
 #include "parallel/replica_set.h"
+#include "parallel/replication_callback.h"
 
 /* The first member of every wrapper's struct. */
 typedef struct ek_wrapper {
@@ -18,6 +19,8 @@ typedef struct ek_wrapper {
     ek_dev *devs[EK_MAX_DEVICES]; /* theirs, since ek_wrapper_begin */
     int dim;
     ek_split_policy split;
+    ek_running_stats running_stats;
+    bool calls_back;          /* replications are told to the modules */
     ek_replica_set *replicas; /* NULL without several devices */
 } ek_wrapper;
 
@@ -28,12 +31,17 @@ typedef struct ek_wrapper_call {
     ek_value *inputs; /* memory of args[].inputs */
 } ek_wrapper_call;
 
-/* A wrapper of this type (whose `destroy` must be ek_wrapper_destroy) around `child`, which it owns
- * from now on, also where this fails. Moves the child to the first device and its parameters into
- * slabs. */
-ek_wrapper *ek_wrapper_new(const ek_module_type *type, ek_module *child,
-                           const ek_device_list *devices, int dim, ek_split_policy split,
-                           bool broadcast_buffers);
+/* The modules that the first `count` devices run in one call. All zero is none. */
+typedef struct ek_wrapper_replicas {
+    int count;
+    ek_module *modules[EK_MAX_DEVICES];
+    ek_replications replications;
+} ek_wrapper_replicas;
+
+/* A wrapper of this type (whose `destroy` must be ek_wrapper_destroy) around options->module, which
+ * it owns from now on, also where this fails. Moves the module to the first device and its
+ * parameters into slabs. Does not look at output_device, output_on_cpu and plain. */
+ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
 
 /* True where a call is a plain call of the child. */
