@@ -73,6 +73,9 @@ static const ek_module_type batch_norm1d_type = {.name = "batch_norm1d",
 static const ek_module_type batch_norm2d_type = {.name = "batch_norm2d",
                                                  .size = sizeof(batch_norm),
                                                  .forward = batch_norm_forward};
+static const ek_module_type batch_norm3d_type = {.name = "batch_norm3d",
+                                                 .size = sizeof(batch_norm),
+                                                 .forward = batch_norm_forward};
 
 bool ek_module_is_batch_norm(const ek_module *module)
 {
@@ -130,4 +133,9 @@ ek_module *ek_batch_norm1d_with(ek_norm_options options)
 ek_module *ek_batch_norm2d_with(ek_norm_options options)
 {
     return batch_norm_new(&batch_norm2d_type, &options, 4, 4);
+}
+
+ek_module *ek_batch_norm3d_with(ek_norm_options options)
+{
+    return batch_norm_new(&batch_norm3d_type, &options, 5, 5);
 }

@@ -41,6 +41,8 @@ bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x,
                  const ek_shape *shape);
 /* A dimension of x in [0, ndim) from one that may count from the end, or EK_E_SHAPE. */
 int ek_dimension(const char *operation, const ek_tensor *x, int dim);
+/* The dimensions that a reduction means, as a mask, or a negative status. */
+int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options);
 /* x carries a gradient: worth saving what its gradient needs. */
 static inline bool ek_wants(const ek_tensor *x)
 {

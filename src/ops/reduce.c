@@ -48,8 +48,7 @@ static ek_tensor *sum(ek_tensor *x, unsigned reduced, unsigned dropped)
     return EK_RECORD(y, &sum_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }
 
-/* The dimensions that are meant, as a mask; negative on error. */
-static int dimensions(const char *operation, const ek_reduce_options *options)
+int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options)
 {
     const ek_tensor *x = options->x;
     int mask = 0;
@@ -73,7 +72,7 @@ static int dimensions(const char *operation, const ek_reduce_options *options)
 
 ek_tensor *ek_sum_with(ek_reduce_options options)
 {
-    int mask = dimensions("sum", &options);
+    int mask = ek_reduced_dimensions("sum", &options);
     if (mask < 0)
         return NULL;
     return sum(options.x, (unsigned)mask, options.keepdim ? 0 : (unsigned)mask);
@@ -81,7 +80,7 @@ ek_tensor *ek_sum_with(ek_reduce_options options)
 
 ek_tensor *ek_mean_with(ek_reduce_options options)
 {
-    int mask = dimensions("mean", &options);
+    int mask = ek_reduced_dimensions("mean", &options);
     if (mask < 0 || !ek_floating("mean", "x", options.x))
         return NULL;
     int64_t count = 1;

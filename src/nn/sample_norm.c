@@ -1,0 +1,187 @@
+/* sample_norm.c: normalisation with statistics per sample: layer, group and instance. Training and
+ * evaluation are the same, and there are no buffers. */
+#include "core/tensor.h"
+#include "nn/nn.h"
+
+typedef struct sample_norm {
+    ek_module module;
+    ek_tensor *weight, *bias; /* of `shape`, or absent: affine off */
+    ek_shape shape;           /* of weight and bias: (channels), or what a layer norm is over */
+    int64_t groups;           /* group norm */
+    int ndim;                 /* instance norm: of the input */
+    double eps;               /* EK_ZERO for 0 */
+} sample_norm;
+
+/* ---- construction ---- */
+
+static ek_tensor *filled(ek_shape shape, double value)
+{
+    return ek_fill_(ek_new_parameter(shape, EK_F32), value);
+}
+
+/* NULL with the sentence set unless eps is allowed. */
+static sample_norm *sample_norm_new(const ek_module_type *type, ek_shape shape, double eps,
+                                    bool affine)
+{
+    if (!(ek_option(eps, 1e-5) >= 0)) {
+        EK_FAIL(EK_E_INVALID, "%s: eps %g has to be at least 0", type->name, eps);
+        return NULL;
+    }
+    ek_scope scope = ek_scope_begin();
+    sample_norm *self = (sample_norm *)ek_module_new(type);
+    if (self) {
+        self->shape = shape;
+        self->eps = eps;
+        ek_register_parameter(&self->module, "weight", &self->weight,
+                              affine ? filled(shape, 1) : NULL);
+        ek_register_parameter(&self->module, "bias", &self->bias, affine ? filled(shape, 0) : NULL);
+    }
+    ek_scope_end(&scope);
+    return self;
+}
+
+/* ---- layer norm ---- */
+
+static ek_value layer_norm_forward(ek_module *module, const ek_args *args)
+{
+    sample_norm *self = (sample_norm *)module;
+    ek_tensor *x = ek_only_input(module, args);
+    if (!x)
+        return ek_value_of_tensor(NULL);
+    const ek_shape own = ek_tensor_shape(x);
+    const int lead = own.ndim - self->shape.ndim;
+    bool fits = lead >= 0;
+    for (int i = 0; fits && i < self->shape.ndim; i++)
+        fits = own.dims[lead + i] == self->shape.dims[i];
+    if (!fits) {
+        char text[160], wanted[160];
+        EK_FAIL(EK_E_SHAPE,
+                "given normalized_shape %s, expected an input that ends in it, got input size %s",
+                ek_shape_text(&self->shape, wanted), ek_shape_text(&own, text));
+        return ek_value_of_tensor(NULL);
+    }
+    return ek_value_of_tensor(
+        ek_f_layer_norm(x, self->shape.ndim, self->weight, self->bias, self->eps));
+}
+
+static const ek_module_type layer_norm_type = {.name = "layer_norm",
+                                               .size = sizeof(sample_norm),
+                                               .forward = layer_norm_forward};
+
+ek_module *ek_layer_norm_with(ek_layer_norm_options options)
+{
+    const ek_shape shape = options.normalized_shape;
+    bool positive = shape.ndim >= 1 && shape.ndim <= EK_MAX_DIMS;
+    for (int i = 0; positive && i < shape.ndim; i++)
+        positive = shape.dims[i] >= 1;
+    if (!positive) {
+        EK_FAIL(EK_E_INVALID,
+                "layer_norm: normalized_shape needs 1 to %d dimensions, each at "
+                "least 1",
+                EK_MAX_DIMS);
+        return NULL;
+    }
+    return ek_module_finish((ek_module *)sample_norm_new(&layer_norm_type, shape, options.eps,
+                                                         options.affine != EK_OFF));
+}
+
+/* ---- group norm ---- */
+
+static ek_value group_norm_forward(ek_module *module, const ek_args *args)
+{
+    sample_norm *self = (sample_norm *)module;
+    ek_tensor *x = ek_only_input(module, args);
+    if (x && (x->ndim < 2 || x->shape[1] != self->shape.dims[0])) {
+        char text[200];
+        EK_FAIL(EK_E_SHAPE, "expected an input (N, %lld, ...), got %s",
+                (long long)self->shape.dims[0], ek_tensor_text(x, text));
+        x = NULL;
+    }
+    if (!x)
+        return ek_value_of_tensor(NULL);
+    return ek_value_of_tensor(
+        ek_f_group_norm(x, self->groups, self->weight, self->bias, self->eps));
+}
+
+static const ek_module_type group_norm_type = {.name = "group_norm",
+                                               .size = sizeof(sample_norm),
+                                               .forward = group_norm_forward};
+
+ek_module *ek_group_norm_with(ek_group_norm_options options)
+{
+    const long long groups = options.groups, channels = options.channels;
+    if (groups < 1 || channels < 1 || channels % groups != 0) {
+        EK_FAIL(EK_E_INVALID,
+                "group_norm: channels has to be a positive multiple of groups, got %lld channels "
+                "and %lld groups",
+                channels, groups);
+        return NULL;
+    }
+    sample_norm *self = sample_norm_new(&group_norm_type, EK_SHAPE(options.channels), options.eps,
+                                        options.affine != EK_OFF);
+    if (self)
+        self->groups = options.groups;
+    return ek_module_finish((ek_module *)self);
+}
+
+/* ---- instance norm ---- */
+
+static ek_value instance_norm_forward(ek_module *module, const ek_args *args)
+{
+    sample_norm *self = (sample_norm *)module;
+    ek_tensor *x = ek_only_input(module, args);
+    if (x && (x->ndim != self->ndim || x->shape[1] != self->shape.dims[0])) {
+        char text[200];
+        EK_FAIL(EK_E_SHAPE, "expected an input of %d dimensions with %lld channels, got %s",
+                self->ndim, (long long)self->shape.dims[0], ek_tensor_text(x, text));
+        x = NULL;
+    }
+    if (!x)
+        return ek_value_of_tensor(NULL);
+    return ek_value_of_tensor(ek_f_instance_norm(x, self->weight, self->bias, self->eps));
+}
+
+#define INSTANCE_NORM(dims)                                                                  \
+    static const ek_module_type instance_norm##dims##_type = {.name = "instance_norm" #dims, \
+                                                              .size = sizeof(sample_norm),   \
+                                                              .forward = instance_norm_forward}
+INSTANCE_NORM(1d);
+INSTANCE_NORM(2d);
+INSTANCE_NORM(3d);
+
+static ek_module *instance_norm_new(const ek_module_type *type, const ek_norm_options *options,
+                                    int ndim)
+{
+    if (options->features < 1) {
+        EK_FAIL(EK_E_INVALID, "%s: features has to be at least 1, not %lld", type->name,
+                (long long)options->features);
+        return NULL;
+    }
+    if (options->track_running_stats == EK_ON) {
+        EK_FAIL(EK_E_INVALID,
+                "%s: running statistics are not kept, each sample is normalised by its own; leave "
+                "track_running_stats off",
+                type->name);
+        return NULL;
+    }
+    sample_norm *self =
+        sample_norm_new(type, EK_SHAPE(options->features), options->eps, options->affine == EK_ON);
+    if (self)
+        self->ndim = ndim;
+    return ek_module_finish((ek_module *)self);
+}
+
+ek_module *ek_instance_norm1d_with(ek_norm_options options)
+{
+    return instance_norm_new(&instance_norm1d_type, &options, 3);
+}
+
+ek_module *ek_instance_norm2d_with(ek_norm_options options)
+{
+    return instance_norm_new(&instance_norm2d_type, &options, 4);
+}
+
+ek_module *ek_instance_norm3d_with(ek_norm_options options)
+{
+    return instance_norm_new(&instance_norm3d_type, &options, 5);
+}

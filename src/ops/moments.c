@@ -1,0 +1,162 @@
+/* moments.c: the 2-norm, variance and standard deviation.
+ *
+ * The root is safe: where it is 0, so is its gradient, and the gradient of that, to any order. A
+ * quotient by 0 is never formed, not even one that is thrown away afterwards: its own gradient
+ * would be NaN. */
+#include "ops/ops.h"
+
+/* ---- sqrt(x), with gradient 0 at 0 ---- */
+
+/* 1 / x, and 0 where x is 0; NaN stays NaN. */
+static ek_tensor *safe_reciprocal(ek_tensor *x)
+{
+    if (!x)
+        return NULL;
+    ek_tensor *zero = ek_number_like(x, 0);
+    ek_tensor *is_zero = ek_eq(x, zero);
+    ek_tensor *divisor = ek_where(is_zero, ek_number_like(x, 1), x);
+    return ek_where(is_zero, zero, ek_reciprocal(divisor));
+}
+
+static int root_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    ek_tensor *y = ek_node_saved(node, 0);
+    results[0] = ek_mul(gradients[0], ek_mul_scalar(safe_reciprocal(y), 0.5));
+    return 0;
+}
+
+static const ek_operation root_operation = {.name = "safe_root", .backward = root_backward};
+
+static ek_tensor *safe_root(ek_tensor *x)
+{
+    if (!x)
+        return NULL;
+    ek_tensor *y = ek_run_unary(EK_UNARY_SQRT, x, 0, 0);
+    return EK_RECORD(y, &root_operation, EK_INPUTS(x), EK_SAVED(y));
+}
+
+/* ---- sums over dimensions ---- */
+
+/* The input's shape with size 1 where it is summed. */
+static ek_shape kept_shape(const ek_tensor *x, unsigned mask)
+{
+    ek_shape shape = ek_tensor_shape(x);
+    for (int i = 0; i < x->ndim; i++)
+        if (mask >> i & 1)
+            shape.dims[i] = 1;
+    return shape;
+}
+
+/* Drops the summed dimensions, unless they are kept. */
+static ek_tensor *finished(ek_tensor *y, unsigned mask, bool keepdim)
+{
+    if (!y || keepdim)
+        return y;
+    ek_shape shape = {.ndim = 0};
+    for (int i = 0; i < y->ndim; i++)
+        if (!(mask >> i & 1))
+            shape.dims[shape.ndim++] = y->shape[i];
+    return ek_reshape(y, shape);
+}
+
+static int sum_squares_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_mul(ek_node_saved(node, 0), ek_mul_scalar(gradients[0], 2));
+    return 0;
+}
+
+static const ek_operation sum_squares_operation = {.name = "sum_squares",
+                                                   .backward = sum_squares_backward};
+
+static ek_tensor *sum_squares(ek_tensor *x, unsigned mask)
+{
+    ek_shape shape = kept_shape(x, mask);
+    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &shape, EK_CONTIGUOUS);
+    if (!y || ek_kernels_of(x)->reduce(ek_tensor_dev(x), EK_REDUCE_SUM_SQUARES, y, x) < 0)
+        return NULL;
+    return EK_RECORD(y, &sum_squares_operation, EK_INPUTS(x), EK_SAVED(x));
+}
+
+ek_tensor *ek_norm_with(ek_reduce_options options)
+{
+    int mask = ek_reduced_dimensions("norm", &options);
+    if (mask < 0 || !ek_floating("norm", "x", options.x))
+        return NULL;
+    ek_tensor *y = safe_root(sum_squares(options.x, (unsigned)mask));
+    return finished(y, (unsigned)mask, options.keepdim);
+}
+
+/* ---- variance ---- */
+
+typedef struct variance_attributes {
+    unsigned mask;
+    int64_t count; /* values per variance */
+} variance_attributes;
+
+static ek_tensor *mean_kept(ek_tensor *x, unsigned mask)
+{
+    ek_reduce_options options = {.x = x, .keepdim = true};
+    for (int i = 0; i < x->ndim; i++)
+        if (mask >> i & 1)
+            options.dims[options.dim_count++] = i;
+    return options.dim_count ? ek_mean_with(options) : x;
+}
+
+static int variance_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const variance_attributes *attributes = ek_node_attributes(node);
+    ek_tensor *x = ek_node_saved(node, 0);
+    if (!x)
+        return ek_error_pending();
+    ek_tensor *scaled = ek_mul_scalar(gradients[0], 2.0 / (double)(attributes->count - 1));
+    results[0] = ek_mul(ek_sub(x, mean_kept(x, attributes->mask)), scaled);
+    return 0;
+}
+
+static const ek_operation variance_operation = {.name = "var", .backward = variance_backward};
+
+/* Two passes: the mean, then the squared differences from it. */
+static ek_tensor *run_variance(ek_tensor *x, variance_attributes attributes)
+{
+    ek_shape whole = ek_tensor_shape(x), kept = kept_shape(x, attributes.mask);
+    ek_dev *dev = ek_tensor_dev(x);
+    ek_tensor center;
+    bool before = ek_set_grad_enabled(false);
+    ek_tensor *mean = mean_kept(x, attributes.mask);
+    ek_set_grad_enabled(before);
+    if (!mean)
+        return NULL;
+    ek_borrow_expanded(&center, mean, &whole);
+    ek_tensor *squares = ek_run_binary(EK_BINARY_SQUARED_DIFFERENCE, x, &center, 0);
+    ek_tensor *y = ek_tensor_new(dev, x->dtype, &kept, EK_CONTIGUOUS);
+    if (!squares || !y || ek_kernels_of(x)->reduce(dev, EK_REDUCE_SUM, y, squares) < 0)
+        return NULL;
+    return ek_run_unary(EK_UNARY_AFFINE, y, 1.0 / (double)(attributes.count - 1), 0);
+}
+
+static ek_tensor *variance(const char *operation, const ek_reduce_options *options)
+{
+    int mask = ek_reduced_dimensions(operation, options);
+    if (mask < 0 || !ek_floating(operation, "x", options->x))
+        return NULL;
+    ek_tensor *x = options->x;
+    variance_attributes attributes = {.mask = (unsigned)mask, .count = 1};
+    for (int i = 0; i < x->ndim; i++)
+        if (mask >> i & 1)
+            attributes.count *= x->shape[i];
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *y = run_variance(x, attributes);
+    y = EK_RECORD(y, &variance_operation, EK_INPUTS(x), EK_SAVED(x), EK_ATTRIBUTES(attributes));
+    return finished(ek_scope_end_with(&scope, y), (unsigned)mask, options->keepdim);
+}
+
+ek_tensor *ek_var_with(ek_reduce_options options)
+{
+    return variance("var", &options);
+}
+
+/* PyTorch's gradient where the deviation is 0 is 0, too. */
+ek_tensor *ek_std_with(ek_reduce_options options)
+{
+    return safe_root(variance("std", &options));
+}

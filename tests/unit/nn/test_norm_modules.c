@@ -1,0 +1,150 @@
+/* test_norm_modules.c: the modules of normalisation beside batch_norm1d and 2d. */
+#include "evenkeel/autograd.h"
+#include "evenkeel/nn.h"
+#include "evenkeel/ops.h"
+#include "nn/nn.h"
+#include "unit.h"
+
+/* x of this shape: values without a pattern that a norm could hide. */
+static ek_tensor *picture(ek_shape shape)
+{
+    ek_tensor *x = ek_zeros(shape);
+    ek_manual_seed(3);
+    assert_ok(ek_init_normal(x, 1, 2));
+    return x;
+}
+
+/* Two parameters of this shape, of values 1 and 0. */
+static void assert_affine(ek_module *module, ek_shape shape)
+{
+    int64_t count = 2;
+    for (int i = 0; i < shape.ndim; i++)
+        count *= shape.dims[i];
+    ck_assert_int_eq(ek_module_parameter_count(module), count);
+    assert_close(ek_module_tensor(module, "weight"), ek_ones(shape), 0, 0);
+    assert_close(ek_module_tensor(module, "bias"), ek_zeros(shape), 0, 0);
+}
+
+START_TEST(layer_norm)
+{
+    ek_tensor *x = picture(EK_SHAPE(2, 3, 4, 5));
+    ek_module *norm = ek_layer_norm(EK_SHAPE(4, 5));
+    assert_affine(norm, EK_SHAPE(4, 5));
+    assert_close(ek_apply(norm, x), ek_f_layer_norm(x, 2, NULL, NULL, 0), 1e-6, 1e-6);
+    ek_fill_(ek_detach(ek_module_tensor(norm, "weight")), 2);
+    ek_fill_(ek_detach(ek_module_tensor(norm, "bias")), 1);
+    ek_tensor *y = ek_apply(norm, x);
+    assert_close(y, ek_add_scalar(ek_mul_scalar(ek_f_layer_norm(x, 2, NULL, NULL, 0), 2), 1), 1e-6,
+                 1e-6);
+    assert_ok(ek_backward(ek_sum(ek_square(y))));
+    assert_made(ek_tensor_grad(ek_module_tensor(norm, "weight")));
+    ck_assert_ptr_null(ek_apply(norm, picture(EK_SHAPE(4, 4))));
+    assert_error(EK_E_SHAPE,
+                 "given normalized_shape [4, 5], expected an input that ends in it, got input size "
+                 "[4, 4]");
+    ck_assert_ptr_null(ek_apply(norm, picture(EK_SHAPE(5))));
+    assert_error(EK_E_SHAPE, "got input size [5]");
+    ek_module_free(norm);
+
+    norm = ek_layer_norm(EK_SHAPE(5), .affine = EK_OFF, .eps = 0.5);
+    ck_assert_int_eq(ek_module_parameter_count(norm), 0);
+    assert_close(ek_apply(norm, x), ek_f_layer_norm(x, 1, NULL, NULL, 0.5), 0, 0);
+    ek_module_free(norm);
+}
+END_TEST
+
+START_TEST(group_norm)
+{
+    ek_tensor *x = picture(EK_SHAPE(2, 6, 3, 3));
+    ek_module *norm = ek_group_norm(3, 6);
+    assert_affine(norm, EK_SHAPE(6));
+    assert_close(ek_apply(norm, x), ek_f_group_norm(x, 3, NULL, NULL, 0), 1e-6, 1e-6);
+    ck_assert_ptr_null(ek_apply(norm, picture(EK_SHAPE(2, 3, 3, 3))));
+    assert_error(EK_E_SHAPE, "expected an input (N, 6, ...), got f32[2, 3, 3, 3]");
+    ck_assert_ptr_null(ek_apply(norm, picture(EK_SHAPE(6))));
+    assert_error(EK_E_SHAPE, "expected an input (N, 6, ...)");
+    ek_module_free(norm);
+
+    norm = ek_group_norm(1, 6, .affine = EK_OFF);
+    ck_assert_int_eq(ek_module_parameter_count(norm), 0);
+    /* One group of everything is a layer norm over everything. */
+    assert_close(ek_apply(norm, x), ek_f_layer_norm(x, 3, NULL, NULL, 0), 1e-5, 1e-6);
+    ek_module_free(norm);
+}
+END_TEST
+
+START_TEST(instance_norm)
+{
+    const ek_shape shapes[] = {EK_SHAPE(2, 3, 5), EK_SHAPE(2, 3, 4, 5), EK_SHAPE(2, 3, 2, 4, 3)};
+    for (int i = 0; i < 3; i++) {
+        ek_module *norm = i == 0   ? ek_instance_norm1d(3)
+                          : i == 1 ? ek_instance_norm2d(3)
+                                   : ek_instance_norm3d(3);
+        ck_assert_int_eq(ek_module_parameter_count(norm), 0);
+        ek_tensor *x = picture(shapes[i]), *y = ek_apply(norm, x);
+        assert_close(y, ek_f_group_norm(x, 3, NULL, NULL, 0), 1e-6, 1e-6);
+        /* The same in evaluation: statistics are the sample's. */
+        ek_module_train(norm, false);
+        assert_close(ek_apply(norm, x), y, 0, 0);
+        ck_assert_ptr_null(ek_apply(norm, picture(shapes[(i + 1) % 3])));
+        assert_error(EK_E_SHAPE, "dimensions with 3 channels, got f32[2, 3, ");
+        ek_module_free(norm);
+    }
+    ek_module *norm = ek_instance_norm2d(3, .affine = EK_ON, .track_running_stats = EK_OFF);
+    assert_affine(norm, EK_SHAPE(3));
+    ck_assert_ptr_null(ek_apply(norm, picture(EK_SHAPE(2, 4, 3, 3))));
+    assert_error(EK_E_SHAPE, "4 dimensions with 3 channels, got f32[2, 4, 3, 3]");
+    ck_assert_ptr_null(ek_apply(norm, picture(EK_SHAPE(2, 3, 1, 1))));
+    assert_error(EK_E_SHAPE, "expected more than 1 spatial element");
+    ek_module_free(norm);
+}
+END_TEST
+
+START_TEST(batch_norm_of_volumes)
+{
+    ek_tensor *x = picture(EK_SHAPE(2, 3, 2, 4, 3));
+    ek_module *norm = ek_batch_norm3d(3);
+    ck_assert(ek_module_is_batch_norm(norm));
+    assert_affine(norm, EK_SHAPE(3));
+    ek_tensor *y = ek_apply(norm, x);
+    assert_close(y, ek_f_batch_norm(x, .training = true), 1e-6, 1e-6);
+    ck_assert_double_eq(element(ek_module_tensor(norm, "num_batches_tracked"), 0), 1);
+    ck_assert_ptr_null(ek_apply(norm, picture(EK_SHAPE(2, 3, 4, 3))));
+    assert_error(EK_E_SHAPE, "expected an input of 5 dimensions, got f32[2, 3, 4, 3]");
+    ek_module_free(norm);
+}
+END_TEST
+
+static void assert_refused(ek_module *module, const char *part)
+{
+    ck_assert_ptr_null(module);
+    assert_error(EK_E_INVALID, part);
+}
+
+START_TEST(refusals)
+{
+    assert_refused(ek_layer_norm(EK_SHAPE(3, 0)), "normalized_shape needs 1 to");
+    assert_refused(ek_layer_norm(.affine = EK_OFF), "normalized_shape needs 1 to");
+    assert_refused(ek_layer_norm(EK_SHAPE(3), .eps = -1), "layer_norm: eps -1");
+    assert_refused(ek_group_norm(2, 3), "got 3 channels and 2 groups");
+    assert_refused(ek_group_norm(0, 3), "got 3 channels and 0 groups");
+    assert_refused(ek_group_norm(1, 3, .eps = -2), "group_norm: eps -2");
+    assert_refused(ek_instance_norm1d(0), "instance_norm1d: features");
+    assert_refused(ek_instance_norm2d(3, .track_running_stats = EK_ON),
+                   "instance_norm2d: running statistics are not kept");
+    assert_refused(ek_instance_norm3d(3, .eps = -1), "instance_norm3d: eps -1");
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("nn/norm_modules");
+    TCase *t = tcase_create("norm_modules");
+    tcase_add_test(t, layer_norm);
+    tcase_add_test(t, group_norm);
+    tcase_add_test(t, instance_norm);
+    tcase_add_test(t, batch_norm_of_volumes);
+    tcase_add_test(t, refusals);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,183 @@
+/* test_ops_moments.c: the 2-norm, variance and standard deviation against PyTorch and finite
+ * differences; the norm of zeros. */
+#include <math.h>
+
+#include "second.h"
+
+/* options: keepdim, then the dimensions. */
+static ek_reduce_options reduction(ek_tensor *x, const golden_case *which)
+{
+    ek_reduce_options options = {.x = x, .keepdim = which->options[0] != 0};
+    options.dim_count = (int)ek_tensor_count(case_tensor(which, "options")) - 1;
+    for (int i = 0; i < options.dim_count; i++)
+        options.dims[i] = (int)which->options[i + 1];
+    return options;
+}
+
+static ek_tensor *norm(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    return ek_norm_with(reduction(inputs[0], user));
+}
+
+static ek_tensor *var(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    return ek_var_with(reduction(inputs[0], user));
+}
+
+static ek_tensor *deviation(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    return ek_std_with(reduction(inputs[0], user));
+}
+
+static const case_family families[] = {
+    {.file = "norms.golden", .name = "norm", .inputs = {"x"}, .function = norm},
+    {.file = "norms.golden", .name = "std", .inputs = {"x"}, .function = deviation},
+    {.file = "norms.golden", .name = "var", .inputs = {"x"}, .function = var},
+};
+
+START_TEST(match_pytorch_and_finite_differences)
+{
+    case_run_all(&families[_i]);
+}
+END_TEST
+
+START_TEST(second_derivatives_match_pytorch)
+{
+    case_run_second(&families[_i]);
+}
+END_TEST
+
+START_TEST(third_derivatives)
+{
+    for (int number = 0; number < 4; number++)
+        case_check_third(&families[_i], number);
+}
+END_TEST
+
+/* Gradients of orders 1 to 3 of f(x), x given, each summed with weights; the last in `gradients`.
+ */
+static void differentiate(ek_tensor *y, ek_tensor *x, ek_tensor *gradients[3])
+{
+    for (int order = 0; order < 3; order++) {
+        ek_tensor *sum = ek_sum(ek_square(ek_add_scalar(y, 0.5)));
+        assert_made(sum);
+        assert_ok(ek_grad(.outputs = &sum, .output_count = 1, .inputs = &x, .input_count = 1,
+                          .gradients = &gradients[order], .create_graph = true,
+                          .allow_unused = true));
+        assert_made(gradients[order]);
+        y = gradients[order];
+    }
+}
+
+START_TEST(norm_of_zeros_has_zero_gradients)
+{
+    const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
+    /* Sample 0 is zeros, sample 1 is not. */
+    const double values[] = {0, 0, 0, 3, 4, 0};
+    for (int i = 0; i < 3; i++) {
+        ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), dtypes[i], ek_cpu());
+        assert_ok(ek_tensor_set_requires_grad(x, true));
+        ek_tensor *y = ek_norm(x, .dims = {1}, .dim_count = 1);
+        ck_assert_double_eq(element(y, 0), 0);
+        ck_assert_double_eq(element(y, 1), 5);
+        ek_tensor *gradients[3];
+        differentiate(y, x, gradients);
+        ck_assert_double_eq_tol(element(gradients[0], 3), 2 * 5.5 * 3 / 5, 0.05);
+        for (int order = 0; order < 3; order++) {
+            for (int k = 0; k < 3; k++)
+                ck_assert_double_eq(element(gradients[order], k), 0);
+            for (int k = 3; k < 6; k++)
+                ck_assert(isfinite(element(gradients[order], k)));
+        }
+    }
+}
+END_TEST
+
+START_TEST(penalty_on_a_vanishing_gradient)
+{
+    /* A critic that ignores its input: the penalty (norm - 1)^2 is 1 and moves nothing, as long as
+     * no NaN appears. */
+    ek_tensor *x = ek_ones(EK_SHAPE(4, 3), EK_F32, .requires_grad = true);
+    ek_tensor *w = ek_zeros(EK_SHAPE(1, 3), EK_F32, .requires_grad = true);
+    ek_tensor *score = ek_f_linear(x, w, NULL), *gradient, *ones = ek_ones(EK_SHAPE(4, 1));
+    assert_ok(ek_grad(.outputs = &score, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &gradient, .grad_outputs = &ones, .create_graph = true));
+    ek_tensor *norms = ek_norm(gradient, .dims = {1}, .dim_count = 1);
+    ek_tensor *penalty = ek_mean(ek_square(ek_add_scalar(norms, -1)));
+    ck_assert_double_eq(element(penalty, 0), 1);
+    assert_ok(ek_backward(penalty));
+    assert_close(ek_tensor_grad(w), ek_zeros(EK_SHAPE(1, 3)), 0, 0);
+}
+END_TEST
+
+START_TEST(norm_lets_nan_through)
+{
+    const double values[] = {NAN, 1};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2), EK_F64, ek_cpu());
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *y = ek_norm(x);
+    ck_assert(isnan(element(y, 0)));
+    assert_ok(ek_backward(y));
+    ck_assert(isnan(element(ek_tensor_grad(x), 1)));
+}
+END_TEST
+
+START_TEST(variance_of_a_large_mean)
+{
+    const int64_t count = 4096;
+    ek_tensor *x = ek_mul_scalar(ek_arange(count, EK_F32, ek_cpu()), 1.0 / 4096);
+    double far, near;
+    assert_ok(ek_item(ek_var(ek_add_scalar(x, 1e3)), &far));
+    assert_ok(ek_item(ek_var(x), &near));
+    ck_assert_double_eq_tol(near, 4097.0 / 12 / 4096, 1e-6);
+    ck_assert_double_eq_tol(far, near, 1e-4);
+}
+END_TEST
+
+START_TEST(constants_have_no_deviation)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3), EK_F64, .requires_grad = true);
+    ek_tensor *y = ek_std(x, .dims = {1}, .dim_count = 1);
+    ck_assert_double_eq(element(y, 1), 0);
+    assert_ok(ek_backward(ek_sum(y)));
+    assert_close(ek_tensor_grad(x), ek_zeros(EK_SHAPE(2, 3), EK_F64), 0, 0);
+    /* One value has none. */
+    ck_assert(isnan(element(ek_var(ek_ones(EK_SHAPE(1), EK_F64)), 0)));
+    ck_assert(isnan(element(ek_std(ek_ones(EK_SHAPE(2, 1)), .dims = {1}, .dim_count = 1), 0)));
+}
+END_TEST
+
+START_TEST(refusals)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *whole = ek_ones(EK_SHAPE(2), EK_I64);
+    ck_assert_ptr_null(ek_norm(NULL));
+    assert_error(EK_E_INVALID, "norm: x is NULL");
+    ck_assert_ptr_null(ek_var(whole));
+    assert_error(EK_E_DTYPE, "var: x has dtype i64");
+    ck_assert_ptr_null(ek_std(x, .dims = {2}, .dim_count = 1));
+    assert_error(EK_E_SHAPE, "std: dimension 2 is not in [-2, 1]");
+    ck_assert_ptr_null(ek_norm(x, .dims = {1, -1}, .dim_count = 2));
+    assert_error(EK_E_INVALID, "norm: dimension 1 is named twice");
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("ops/moments");
+    TCase *t = tcase_create("moments");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, 3);
+    tcase_add_loop_test(t, second_derivatives_match_pytorch, 0, 2);
+    tcase_add_loop_test(t, third_derivatives, 0, 3);
+    tcase_add_test(t, norm_of_zeros_has_zero_gradients);
+    tcase_add_test(t, penalty_on_a_vanishing_gradient);
+    tcase_add_test(t, norm_lets_nan_through);
+    tcase_add_test(t, variance_of_a_large_mean);
+    tcase_add_test(t, constants_have_no_deviation);
+    tcase_add_test(t, refusals);
+    suite_add_tcase(s, t);
+    return s;
+}
