@@ -26,14 +26,17 @@ typedef struct ek_metadata {
 } ek_metadata;
 
 /* Writes `path` so that a reader sees the old file or the new one, never a part: to a temporary
- * file beside it, synchronised, renamed. Names are UTF-8, not empty, each once, and not
- * "__metadata__" (EK_E_INVALID). EK_E_IO with the system's reason; the old file stays then. */
+ * file beside it, synchronised, renamed. A symbolic link is replaced, not followed. Names are
+ * UTF-8, not empty, each once, and not "__metadata__" (EK_E_INVALID). EK_E_IO with the system's
+ * reason; the old file stays then. */
 EK_API int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,
                                const ek_metadata *metadata, int metadata_count);
 
 /* An open file, mapped, its header checked: EK_E_IO (missing, unreadable), EK_E_FORMAT with what is
  * wrong and where (broken or deep JSON, lengths that overflow, offsets that overlap, leave gaps or
- * leave the file, names that repeat, dtypes that are unknown or too wide). Any thread may read. */
+ * leave the file, names that repeat or hold a NUL, dtypes that are unknown). Any thread may read.
+ * Replacing the file does no harm; who cuts it short while it is open kills its readers (SIGBUS).
+ */
 typedef struct ek_safetensors ek_safetensors;
 EK_API ek_safetensors *ek_safetensors_open(const char *path);
 EK_API void ek_safetensors_close(ek_safetensors *file);
@@ -41,8 +44,9 @@ EK_API void ek_safetensors_close(ek_safetensors *file);
 /* Tensors in the order of their elements in the file. */
 EK_API int ek_safetensors_count(const ek_safetensors *file);
 EK_API const char *ek_safetensors_name(const ek_safetensors *file, int index);
-/* A copy of tensor `name` on cpu; NULL with EK_E_INVALID where there is none, with EK_E_DTYPE for a
- * dtype of the format that Evenkeel lacks (I32, F16, ...). */
+/* A copy of tensor `name` on cpu (BOOL as u8); NULL with EK_E_INVALID where there is none, with
+ * EK_E_DTYPE for a dtype of the format that Evenkeel lacks (I32, F16, ...), with EK_E_SHAPE for
+ * more than EK_MAX_DIMS dimensions. */
 EK_API ek_tensor *ek_safetensors_read(const ek_safetensors *file, const char *name);
 /* The value of a key, as long as the file is open; NULL without an error where there is none. */
 EK_API const char *ek_safetensors_metadata(const ek_safetensors *file, const char *key);

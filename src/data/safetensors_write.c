@@ -1,0 +1,337 @@
+/* safetensors_write.c: writes tensors to a file that takes the old one's place when it is whole. */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/tensor.h"
+#include "data/safetensors.h"
+
+/* ---- the header ---- */
+
+/* A tensor and its place. */
+typedef struct entry {
+    const char *name;
+    const ek_tensor *tensor;
+    int position; /* of its dtype */
+    size_t nbytes;
+} entry;
+
+/* As the reference: by dtype from the last to the first, so that all elements are aligned, then by
+ * name. */
+static int compare_entries(const void *a, const void *b)
+{
+    const entry *x = a, *y = b;
+    if (x->position != y->position)
+        return x->position > y->position ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+/* Puts `value` (a reference that is taken over) under a key that is UTF-8 and new. */
+static int put(const char *path, json_t *object, const char *what, const char *key, json_t *value)
+{
+    int status = 0;
+    json_t *text = json_string(key); /* NULL where it is not UTF-8 */
+    if (!text)
+        status = EK_FAIL(EK_E_INVALID, "safetensors_save: %s: %s \"%.200s\" is not UTF-8", path,
+                         what, key);
+    else if (json_object_get(object, key))
+        status = EK_FAIL(EK_E_INVALID, "safetensors_save: %s: %s \"%.200s\" is given twice", path,
+                         what, key);
+    else if (!value || json_object_set(object, key, value) < 0)
+        status = EK_FAIL(EK_E_NO_MEMORY, "safetensors_save: %s: no memory for its header", path);
+    json_decref(text);
+    json_decref(value);
+    return status;
+}
+
+static int put_metadata(const char *path, json_t *header, const ek_metadata *metadata, int count)
+{
+    json_t *object = json_object();
+    int status = 0;
+    for (int i = 0; i < count && status == 0; i++) {
+        const char *key = metadata[i].key, *value = metadata[i].value;
+        json_t *text = value ? json_string(value) : NULL;
+        if (key && text) {
+            status = put(path, object, "metadata key", key, text);
+            continue;
+        }
+        json_decref(text);
+        status = EK_FAIL(EK_E_INVALID, "safetensors_save: %s: the %s of metadata %d (%.200s) is %s",
+                         path, key ? "value" : "key", i, key ? key : "",
+                         key && value ? "not UTF-8" : "NULL");
+    }
+    if (status == 0 && count > 0)
+        return put(path, header, "name", EK_SAFETENSORS_METADATA, object);
+    json_decref(object);
+    return status;
+}
+
+/* NULL without memory. */
+static json_t *describe(const entry *e, size_t begin)
+{
+    json_t *shape = json_array();
+    for (int i = 0; i < e->tensor->ndim; i++)
+        if (json_array_append_new(shape, json_integer(e->tensor->shape[i])) < 0) {
+            json_decref(shape);
+            return NULL;
+        }
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", ek_safetensors_dtype_at(e->position)->name,
+                     "shape", shape, "data_offsets", (json_int_t)begin,
+                     (json_int_t)(begin + e->nbytes));
+}
+
+static int check_tensor(const char *path, const ek_named_tensor *given, int i)
+{
+    if (!given->name || !*given->name)
+        return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: tensor %d has no name", path, i);
+    if (strcmp(given->name, EK_SAFETENSORS_METADATA) == 0)
+        return EK_FAIL(EK_E_INVALID,
+                       "safetensors_save: %s: tensor %d is named \"%s\", where the format keeps "
+                       "its metadata",
+                       path, i, given->name);
+    if (!given->tensor)
+        return ek_error_status()
+                   ? ek_error_pending()
+                   : EK_FAIL(EK_E_INVALID, "safetensors_save: %s: tensor %d, \"%.200s\", is NULL",
+                             path, i, given->name);
+    return 0;
+}
+
+/* Fills `entries` in the file's order and `header`. */
+static int describe_all(const char *path, const ek_named_tensor *tensors, entry *entries, int count,
+                        json_t *header)
+{
+    size_t end = 0;
+    for (int i = 0; i < count; i++) {
+        EK_TRY(check_tensor(path, &tensors[i], i));
+        const ek_tensor *tensor = tensors[i].tensor;
+        entries[i] = (entry){.name = tensors[i].name,
+                             .tensor = tensor,
+                             .position = ek_safetensors_dtype_of(tensor->dtype),
+                             .nbytes = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype)};
+    }
+    qsort(entries, (size_t)count, sizeof *entries, compare_entries);
+    for (int i = 0; i < count; i++) {
+        EK_TRY(put(path, header, "tensor name", entries[i].name, describe(&entries[i], end)));
+        if (__builtin_add_overflow(end, entries[i].nbytes, &end) || end > INT64_MAX / 2)
+            return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: more than 2^62 bytes of elements",
+                           path);
+    }
+    return 0;
+}
+
+/* The file's first bytes, with length and padding; free() them. NULL on errors. */
+static char *header_bytes(const char *path, const json_t *header, size_t *nbytes)
+{
+    size_t length = json_dumpb(header, NULL, 0, JSON_COMPACT);
+    size_t padded = (length + EK_SAFETENSORS_ALIGNMENT - 1) / EK_SAFETENSORS_ALIGNMENT *
+                    EK_SAFETENSORS_ALIGNMENT;
+    if (padded > EK_SAFETENSORS_MAX_HEADER) {
+        EK_FAIL(EK_E_INVALID,
+                "safetensors_save: %s: names and metadata take %zu bytes; readers accept %d", path,
+                padded, EK_SAFETENSORS_MAX_HEADER);
+        return NULL;
+    }
+    *nbytes = EK_SAFETENSORS_PREFIX + padded;
+    char *bytes = ek_calloc(1, *nbytes);
+    if (!bytes)
+        return NULL;
+    for (int i = 0; i < EK_SAFETENSORS_PREFIX; i++)
+        bytes[i] = (char)(padded >> 8 * i);
+    memset(bytes + EK_SAFETENSORS_PREFIX, ' ', padded);
+    if (length == 0 ||
+        json_dumpb(header, bytes + EK_SAFETENSORS_PREFIX, length, JSON_COMPACT) != length) {
+        EK_FAIL(EK_E_NO_MEMORY, "safetensors_save: %s: no memory for its header", path);
+        free(bytes);
+        return NULL;
+    }
+    return bytes;
+}
+
+/* ---- the file ---- */
+
+static int fail_write(const char *path)
+{
+    return EK_FAIL(EK_E_IO, "safetensors_save: cannot write %s: %s", path, strerror(errno));
+}
+
+static int write_all(int file, const char *path, const void *data, size_t nbytes)
+{
+    const char *at = data;
+    while (nbytes > 0) {
+        size_t most = (size_t)1 << 30; /* the system takes less than 2 GiB at once */
+        ssize_t written = write(file, at, nbytes < most ? nbytes : most);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written == 0)
+            errno = EIO;
+        if (written <= 0)
+            return fail_write(path);
+        at += written;
+        nbytes -= (size_t)written;
+    }
+    return 0;
+}
+
+/* What lies in row-major order where the CPU can read it is written from its place. */
+static int write_tensor(int file, const char *path, const entry *e)
+{
+    ek_dev *dev = ek_tensor_dev(e->tensor);
+    if (e->nbytes == 0)
+        return 0;
+    if (ek_dev_is_host(dev) && ek_tensor_is_contiguous(e->tensor, EK_CONTIGUOUS)) {
+        EK_TRY(ek_dev_synchronize(dev));
+        return write_all(file, path, ek_tensor_address(e->tensor), e->nbytes);
+    }
+    void *rows = ek_calloc(1, e->nbytes);
+    if (!rows)
+        return EK_E_NO_MEMORY;
+    int status = ek_to_data(e->tensor, rows, e->nbytes);
+    if (status >= 0)
+        status = write_all(file, path, rows, e->nbytes);
+    free(rows);
+    return status;
+}
+
+/* Opens a new file in `directory` (which ends in a slash, or is empty) and names it; the caller
+ * frees the name. */
+static int open_temporary(const char *path, const char *directory, char **name)
+{
+    enum { TRIES = 1000 };
+    size_t room = strlen(directory) + 80;
+    *name = ek_calloc(1, room);
+    if (!*name)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < TRIES; i++) {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        snprintf(*name, room, "%s.evenkeel-%ld-%lx-%d.tmp", directory, (long)getpid(),
+                 (unsigned long)now.tv_nsec, i);
+        int file = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (file >= 0)
+            return file;
+        if (errno != EEXIST && errno != EINTR)
+            break;
+    }
+    fail_write(path);
+    free(*name);
+    *name = NULL;
+    return EK_E_IO;
+}
+
+/* A file that is there already has to be a plain one, whose permissions stay. */
+static int check_old(const char *path, bool *there, mode_t *mode)
+{
+    struct stat old;
+    *there = stat(path, &old) == 0;
+    if (!*there)
+        return errno == ENOENT ? 0 : fail_write(path);
+    if (S_ISDIR(old.st_mode)) {
+        errno = EISDIR;
+        return fail_write(path);
+    }
+    if (!S_ISREG(old.st_mode))
+        return EK_FAIL(EK_E_IO, "safetensors_save: cannot write %s: it is no regular file", path);
+    *mode = old.st_mode & 07777;
+    return 0;
+}
+
+static int write_temporary(int file, const char *path, const char *header, size_t header_nbytes,
+                           const entry *entries, int count)
+{
+    EK_TRY(write_all(file, path, header, header_nbytes));
+    for (int i = 0; i < count; i++)
+        EK_TRY(write_tensor(file, path, &entries[i]));
+    if (fsync(file) < 0)
+        return fail_write(path);
+    return 0;
+}
+
+/* Some file systems cannot synchronise directories. */
+static int synchronise_directory(int directory, const char *path)
+{
+    if (fsync(directory) == 0 || errno == EINVAL || errno == ENOTSUP)
+        return 0;
+    return EK_FAIL(EK_E_IO,
+                   "safetensors_save: %s is written, but its directory cannot be synchronised: %s",
+                   path, strerror(errno));
+}
+
+/* The bytes before the last slash and the slash itself; the caller frees. */
+static char *directory_of(const char *path)
+{
+    char *directory = ek_strdup(path);
+    char *slash = directory ? strrchr(directory, '/') : NULL;
+    if (directory)
+        *(slash ? slash + 1 : directory) = '\0';
+    return directory;
+}
+
+static int replace_file(const char *path, const char *header, size_t header_nbytes,
+                        const entry *entries, int count)
+{
+    bool there;
+    mode_t mode = 0;
+    char *temporary = NULL;
+    EK_TRY(check_old(path, &there, &mode));
+    char *directory = directory_of(path);
+    if (!directory)
+        return EK_E_NO_MEMORY;
+    int place = open(*directory ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int file = place < 0 ? fail_write(path) : open_temporary(path, directory, &temporary);
+    int status = file < 0 ? file : 0;
+    if (file >= 0) {
+        status = write_temporary(file, path, header, header_nbytes, entries, count);
+        if (status == 0 && there && fchmod(file, mode) < 0)
+            status = fail_write(path);
+        if (close(file) < 0 && status == 0)
+            status = fail_write(path);
+        if (status == 0 && rename(temporary, path) < 0)
+            status = fail_write(path);
+        if (status < 0)
+            unlink(temporary);
+        else
+            status = synchronise_directory(place, path);
+    }
+    if (place >= 0)
+        close(place);
+    free(temporary);
+    free(directory);
+    return status;
+}
+
+int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,
+                        const ek_metadata *metadata, int metadata_count)
+{
+    if (!path || !*path)
+        return EK_FAIL(EK_E_INVALID, "safetensors_save: there is no path");
+    if (count < 0 || metadata_count < 0 || (count > 0 && !tensors) ||
+        (metadata_count > 0 && !metadata))
+        return EK_FAIL(EK_E_INVALID,
+                       "safetensors_save: %s: %d tensors and %d pairs of metadata, but the list is "
+                       "missing or the count negative",
+                       path, count, metadata_count);
+    entry *entries = ek_calloc((size_t)count, sizeof *entries);
+    if (!entries)
+        return EK_E_NO_MEMORY;
+    json_t *header = json_object();
+    char *bytes = NULL;
+    size_t nbytes = 0;
+    int status = put_metadata(path, header, metadata, metadata_count);
+    if (status == 0)
+        status = describe_all(path, tensors, entries, count, header);
+    if (status == 0 && !(bytes = header_bytes(path, header, &nbytes)))
+        status = ek_error_pending();
+    json_decref(header);
+    if (status == 0)
+        status = replace_file(path, bytes, nbytes, entries, count);
+    free(bytes);
+    free(entries);
+    return status;
+}
