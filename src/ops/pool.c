@@ -1,13 +1,22 @@
-/* pool.c: maximum, average and adaptive average pooling.
+/* pool.c: maximum, average and adaptive average pooling over one, two and three dimensions.
  *
  * Pooling is linear: the average always, the maximum once its positions are chosen. So each is a
  * pair of operations, a map and its adjoint, and each of a pair is the other's derivative. Results
- * keep the input's memory order. */
+ * keep the input's memory order. One dimension is computed as two with a height of 1. */
 #include "ops/ops.h"
 #include "ops/spatial.h"
 
+/* The operations under one public name, as errors show them. */
+typedef struct pool_family {
+    const char *name;
+    int dims; /* of x, behind (N, C) */
+    ek_operation forward, gradient;
+    ek_operation gather; /* the gradient's adjoint, of maxima only */
+} pool_family;
+
 /* A pool maps images of `x` to images of `y`. */
 typedef struct pool_attributes {
+    const pool_family *family;
     ek_pool_params params;
     ek_shape x, y;
     ek_memory_format format;
@@ -39,12 +48,16 @@ static int max_pool_scatter_backward(ek_node *node, ek_tensor *const *gradients,
     return 0;
 }
 
-static const ek_operation max_pool_operation = {.name = "max_pool2d",
-                                                .backward = max_pool_backward};
-static const ek_operation max_pool_gather_operation = {.name = "max_pool2d_gather",
-                                                       .backward = max_pool_backward};
-static const ek_operation max_pool_scatter_operation = {.name = "max_pool2d_gradient",
-                                                        .backward = max_pool_scatter_backward};
+#define MAX_POOL(DIMS)                                                            \
+    {                                                                             \
+        .name = "max_pool" #DIMS "d", .dims = DIMS,                               \
+        .forward = {.name = "max_pool" #DIMS "d", .backward = max_pool_backward}, \
+        .gradient = {.name = "max_pool" #DIMS "d_gradient",                       \
+                     .backward = max_pool_scatter_backward},                      \
+        .gather =                                                                 \
+        {.name = "max_pool" #DIMS "d_gather",                                     \
+         .backward = max_pool_backward }                                          \
+    }
 
 static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index,
                                    const pool_attributes *attributes)
@@ -55,7 +68,7 @@ static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index,
     if (!dx || (ek_count(dx) > 0 &&
                 ek_kernels_of(dy)->max_pool_gradient(ek_tensor_dev(dy), dx, dy, index) < 0))
         return NULL;
-    return EK_RECORD(dx, &max_pool_scatter_operation, EK_INPUTS(dy), EK_SAVED(index),
+    return EK_RECORD(dx, &attributes->family->gradient, EK_INPUTS(dy), EK_SAVED(index),
                      EK_ATTRIBUTES(*attributes));
 }
 
@@ -67,7 +80,7 @@ static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index, const pool_att
     if (!y ||
         (ek_count(y) > 0 && ek_kernels_of(x)->max_pool_gather(ek_tensor_dev(x), y, x, index) < 0))
         return NULL;
-    return EK_RECORD(y, &max_pool_gather_operation, EK_INPUTS(x), EK_SAVED(index),
+    return EK_RECORD(y, &attributes->family->gather, EK_INPUTS(x), EK_SAVED(index),
                      EK_ATTRIBUTES(*attributes));
 }
 
@@ -89,9 +102,13 @@ static int average_gradient_backward(ek_node *node, ek_tensor *const *gradients,
     return 0;
 }
 
-static const ek_operation average_operation = {.name = "avg_pool2d", .backward = average_backward};
-static const ek_operation average_gradient_operation = {.name = "avg_pool2d_gradient",
-                                                        .backward = average_gradient_backward};
+#define AVERAGE_POOL(NAME, DIMS)                                                             \
+    {                                                                                        \
+        .name = NAME, .dims = DIMS, .forward = {.name = NAME, .backward = average_backward}, \
+        .gradient =                                                                          \
+        {.name = NAME "_gradient",                                                           \
+         .backward = average_gradient_backward }                                             \
+    }
 
 static ek_tensor *average(ek_tensor *x, const pool_attributes *attributes)
 {
@@ -106,7 +123,7 @@ static ek_tensor *average(ek_tensor *x, const pool_attributes *attributes)
         (attributes->params.dims > 0 ? kernels->avg_pool_forward(dev, y, x, &attributes->params)
                                      : kernels->adaptive_avg_pool_forward(dev, y, x)) < 0)
         return NULL;
-    return EK_RECORD(y, &average_operation, EK_INPUTS(x), EK_ATTRIBUTES(*attributes));
+    return EK_RECORD(y, &attributes->family->forward, EK_INPUTS(x), EK_ATTRIBUTES(*attributes));
 }
 
 static ek_tensor *average_gradient(ek_tensor *dy, const pool_attributes *attributes)
@@ -122,29 +139,30 @@ static ek_tensor *average_gradient(ek_tensor *dy, const pool_attributes *attribu
         (attributes->params.dims > 0 ? kernels->avg_pool_gradient(dev, dx, dy, &attributes->params)
                                      : kernels->adaptive_avg_pool_gradient(dev, dx, dy)) < 0)
         return NULL;
-    return EK_RECORD(dx, &average_gradient_operation, EK_INPUTS(dy), EK_ATTRIBUTES(*attributes));
+    return EK_RECORD(dx, &attributes->family->gradient, EK_INPUTS(dy), EK_ATTRIBUTES(*attributes));
 }
 
-/* ---- the public operations ---- */
+/* ---- options and shapes ---- */
 
-static int read_params(const char *name, ek_pool_params *params, const ek_pool_options *options)
+static int read_params(const pool_family *family, ek_pool_params *params, const ek_pool_options *o)
 {
-    params->dims = 2;
-    EK_TRY(ek_spatial_option(name, "kernel", 2, options->kernels, options->kernel, ek_spatial_zeros,
-                             1, params->kernel));
-    EK_TRY(ek_spatial_option(name, "stride", 2, options->strides, options->stride, params->kernel,
-                             1, params->stride));
-    EK_TRY(ek_spatial_option(name, "padding", 2, options->paddings, options->padding,
-                             ek_spatial_zeros, 0, params->padding));
-    EK_TRY(ek_spatial_option(name, "dilation", 2, options->dilations, options->dilation,
-                             ek_spatial_ones, 1, params->dilation));
-    for (int i = 0; i < 2; i++)
+    const char *name = family->name;
+    int dims = params->dims = family->dims;
+    EK_TRY(ek_spatial_option(name, "kernel", dims, o->kernels, o->kernel, ek_spatial_zeros, 1,
+                             params->kernel));
+    EK_TRY(ek_spatial_option(name, "stride", dims, o->strides, o->stride, params->kernel, 1,
+                             params->stride));
+    EK_TRY(ek_spatial_option(name, "padding", dims, o->paddings, o->padding, ek_spatial_zeros, 0,
+                             params->padding));
+    EK_TRY(ek_spatial_option(name, "dilation", dims, o->dilations, o->dilation, ek_spatial_ones, 1,
+                             params->dilation));
+    for (int i = 0; i < dims; i++)
         if (params->padding[i] > params->kernel[i] / 2)
             return EK_FAIL(EK_E_INVALID,
                            "%s: padding must be at most half of the kernel's size, got padding "
                            "%lld for kernel %lld",
                            name, (long long)params->padding[i], (long long)params->kernel[i]);
-    params->count_include_pad = options->count_include_pad != EK_OFF;
+    params->count_include_pad = o->count_include_pad != EK_OFF;
     return 0;
 }
 
@@ -176,83 +194,175 @@ static bool has_empty_window(int64_t size, int64_t count, const ek_pool_params *
     return size == 0;
 }
 
-static int read_pool(const char *name, pool_attributes *attributes, const ek_pool_options *options)
+static int output_size(pool_attributes *a, int i, bool ceil_mode)
 {
-    if (!ek_given(name, "x", options->x))
-        return ek_error_pending();
-    EK_TRY(ek_spatial_check(name, options->x, 2));
-    ek_pool_params *params = &attributes->params;
-    EK_TRY(read_params(name, params, options));
-    attributes->x = ek_tensor_shape(options->x);
-    attributes->format = ek_spatial_format(options->x);
-    attributes->y = attributes->x;
-    for (int i = 0; i < 2; i++) {
-        int64_t size = attributes->x.dims[2 + i];
-        attributes->y.dims[2 + i] = window_count(size, params, i, options->ceil_mode);
-        if (attributes->y.dims[2 + i] < 1)
-            return EK_FAIL(EK_E_SHAPE,
-                           "%s: a window of %lld with padding %lld and dilation %lld does not fit "
-                           "%s %lld",
-                           name, (long long)params->kernel[i], (long long)params->padding[i],
-                           (long long)params->dilation[i], i == 0 ? "height" : "width",
-                           (long long)size);
-        if (has_empty_window(size, attributes->y.dims[2 + i], params, i))
-            return EK_FAIL(EK_E_SHAPE,
-                           "%s: a window of %lld with padding %lld and dilation %lld has only "
-                           "padding in %s %lld",
-                           name, (long long)params->kernel[i], (long long)params->padding[i],
-                           (long long)params->dilation[i], i == 0 ? "height" : "width",
-                           (long long)size);
-    }
+    const pool_family *family = a->family;
+    const ek_pool_params *params = &a->params;
+    int64_t size = a->x.dims[2 + i], count = window_count(size, params, i, ceil_mode);
+    bool fits = count > 0;
+    if (!fits || has_empty_window(size, count, params, i))
+        return EK_FAIL(EK_E_SHAPE,
+                       "%s: a window of %lld with padding %lld and dilation %lld %s %s %lld",
+                       family->name, (long long)params->kernel[i], (long long)params->padding[i],
+                       (long long)params->dilation[i],
+                       fits ? "has only padding in" : "does not fit",
+                       ek_spatial_direction(family->dims, i), (long long)size);
+    a->y.dims[2 + i] = count;
     return 0;
+}
+
+static int read_pool(pool_attributes *a, const ek_pool_options *options)
+{
+    if (!ek_given(a->family->name, "x", options->x))
+        return ek_error_pending();
+    EK_TRY(ek_spatial_check(a->family->name, options->x, a->family->dims));
+    EK_TRY(read_params(a->family, &a->params, options));
+    a->x = a->y = ek_tensor_shape(options->x);
+    for (int i = 0; i < a->family->dims; i++)
+        EK_TRY(output_size(a, i, options->ceil_mode));
+    return 0;
+}
+
+/* ---- calls ---- */
+
+typedef ek_tensor *pool_function(ek_tensor *x, const pool_attributes *attributes);
+
+static void lift_shape(ek_shape *shape)
+{
+    ek_spatial_lift(shape->dims + 2, 1);
+    shape->ndim = 4;
+}
+
+static ek_tensor *run(pool_function *function, pool_attributes *a, ek_tensor *x)
+{
+    ek_scope scope = ek_scope_begin();
+    bool lifted = a->family->dims == 1;
+    if (lifted) {
+        ek_spatial_lift(a->params.kernel, 1);
+        ek_spatial_lift(a->params.stride, 1);
+        ek_spatial_lift(a->params.padding, 0);
+        ek_spatial_lift(a->params.dilation, 1);
+        if (a->params.dims > 0)
+            a->params.dims = 2;
+        lift_shape(&a->x);
+        lift_shape(&a->y);
+        x = ek_unsqueeze(x, 2);
+    }
+    if (x)
+        a->format = ek_spatial_format(x);
+    ek_tensor *y = x ? function(x, a) : NULL;
+    return ek_scope_end_with(&scope, lifted ? ek_squeeze(y, 2) : y);
+}
+
+static ek_tensor *maximum(ek_tensor *x, const pool_attributes *attributes)
+{
+    ek_dev *dev = ek_tensor_dev(x);
+    ek_tensor *y = new_image(x, &attributes->y, attributes->format);
+    ek_tensor *index = ek_tensor_new(dev, EK_I64, &attributes->y, attributes->format);
+    if (!y || !index)
+        return NULL;
+    if (ek_count(y) > 0 &&
+        ek_kernels_of(x)->max_pool_forward(dev, y, index, x, &attributes->params) < 0)
+        return NULL;
+    return EK_RECORD(y, &attributes->family->forward, EK_INPUTS(x), EK_SAVED(index),
+                     EK_ATTRIBUTES(*attributes));
+}
+
+static ek_tensor *max_pool(const pool_family *family, const ek_pool_options *options)
+{
+    pool_attributes attributes = {.family = family};
+    if (options->count_include_pad != EK_DEFAULT) {
+        EK_FAIL(EK_E_INVALID, "%s: count_include_pad is for average pooling only", family->name);
+        return NULL;
+    }
+    return read_pool(&attributes, options) < 0 ? NULL : run(maximum, &attributes, options->x);
+}
+
+static ek_tensor *avg_pool(const pool_family *family, const ek_pool_options *options)
+{
+    pool_attributes attributes = {.family = family};
+    if (read_pool(&attributes, options) < 0)
+        return NULL;
+    for (int i = 0; i < family->dims; i++)
+        if (attributes.params.dilation[i] != 1) {
+            EK_FAIL(EK_E_INVALID, "%s: dilation is for max pooling only, got %lld", family->name,
+                    (long long)attributes.params.dilation[i]);
+            return NULL;
+        }
+    return run(average, &attributes, options->x);
+}
+
+static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, const int64_t *size)
+{
+    const char *name = family->name;
+    if (!ek_given(name, "x", x) || ek_spatial_check(name, x, family->dims) < 0 ||
+        ek_spatial_least(name, "the output", family->dims, size, 1) < 0)
+        return NULL;
+    pool_attributes attributes = {.family = family, .x = ek_tensor_shape(x)};
+    attributes.y = attributes.x;
+    for (int i = 0; i < family->dims; i++) {
+        char text[200];
+        if (x->shape[2 + i] < 1) {
+            EK_FAIL(EK_E_SHAPE, "%s: x must not have a %s of 0, got %s", name,
+                    ek_spatial_direction(family->dims, i), ek_tensor_text(x, text));
+            return NULL;
+        }
+        attributes.y.dims[2 + i] = size[i];
+    }
+    return run(average, &attributes, x);
+}
+
+/* ---- the public operations ---- */
+
+static const pool_family max_pools[] = {MAX_POOL(1), MAX_POOL(2), MAX_POOL(3)};
+static const pool_family avg_pools[] = {AVERAGE_POOL("avg_pool1d", 1),
+                                        AVERAGE_POOL("avg_pool2d", 2),
+                                        AVERAGE_POOL("avg_pool3d", 3)};
+static const pool_family adaptive_avg_pools[] = {AVERAGE_POOL("adaptive_avg_pool1d", 1),
+                                                 AVERAGE_POOL("adaptive_avg_pool2d", 2),
+                                                 AVERAGE_POOL("adaptive_avg_pool3d", 3)};
+
+ek_tensor *ek_f_max_pool1d_with(ek_pool_options options)
+{
+    return max_pool(&max_pools[0], &options);
 }
 
 ek_tensor *ek_f_max_pool2d_with(ek_pool_options options)
 {
-    pool_attributes attributes = {.x.ndim = 0};
-    if (read_pool("max_pool2d", &attributes, &options) < 0)
-        return NULL;
-    ek_tensor *x = options.x;
-    ek_dev *dev = ek_tensor_dev(x);
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *y = new_image(x, &attributes.y, attributes.format);
-    ek_tensor *index = ek_tensor_new(dev, EK_I64, &attributes.y, attributes.format);
-    if (y && index && ek_count(y) > 0 &&
-        ek_kernels_of(x)->max_pool_forward(dev, y, index, x, &attributes.params) < 0)
-        y = NULL;
-    if (!index)
-        y = NULL;
-    y = EK_RECORD(y, &max_pool_operation, EK_INPUTS(x), EK_SAVED(index), EK_ATTRIBUTES(attributes));
-    return ek_scope_end_with(&scope, y);
+    return max_pool(&max_pools[1], &options);
+}
+
+ek_tensor *ek_f_max_pool3d_with(ek_pool_options options)
+{
+    return max_pool(&max_pools[2], &options);
+}
+
+ek_tensor *ek_f_avg_pool1d_with(ek_pool_options options)
+{
+    return avg_pool(&avg_pools[0], &options);
 }
 
 ek_tensor *ek_f_avg_pool2d_with(ek_pool_options options)
 {
-    pool_attributes attributes = {.x.ndim = 0};
-    if (options.dilation != 0 && options.dilation != 1) {
-        EK_FAIL(EK_E_INVALID, "avg_pool2d: dilation is for max_pool2d only, got %d",
-                options.dilation);
-        return NULL;
-    }
-    if (read_pool("avg_pool2d", &attributes, &options) < 0)
-        return NULL;
-    return average(options.x, &attributes);
+    return avg_pool(&avg_pools[1], &options);
+}
+
+ek_tensor *ek_f_avg_pool3d_with(ek_pool_options options)
+{
+    return avg_pool(&avg_pools[2], &options);
+}
+
+ek_tensor *ek_f_adaptive_avg_pool1d(ek_tensor *x, int64_t length)
+{
+    return adaptive_avg_pool(&adaptive_avg_pools[0], x, &length);
 }
 
 ek_tensor *ek_f_adaptive_avg_pool2d(ek_tensor *x, int64_t height, int64_t width)
 {
-    const char *name = "adaptive_avg_pool2d";
-    if (!ek_given(name, "x", x) || ek_spatial_check(name, x, 2) < 0 ||
-        ek_spatial_least(name, "the output", 2, (const int64_t[]){height, width}, 1) < 0)
-        return NULL;
-    if (x->shape[2] < 1 || x->shape[3] < 1) {
-        char text[200];
-        EK_FAIL(EK_E_SHAPE, "%s: x must have at least one pixel, got %s", name,
-                ek_tensor_text(x, text));
-        return NULL;
-    }
-    pool_attributes attributes = {.x = ek_tensor_shape(x),
-                                  .y = EK_SHAPE(x->shape[0], x->shape[1], height, width),
-                                  .format = ek_spatial_format(x)};
-    return average(x, &attributes);
+    return adaptive_avg_pool(&adaptive_avg_pools[1], x, (const int64_t[]){height, width});
+}
+
+ek_tensor *ek_f_adaptive_avg_pool3d(ek_tensor *x, int64_t depth, int64_t height, int64_t width)
+{
+    return adaptive_avg_pool(&adaptive_avg_pools[2], x, (const int64_t[]){depth, height, width});
 }

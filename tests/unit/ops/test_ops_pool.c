@@ -15,9 +15,8 @@ static ek_tensor *max_pool(ek_tensor *const *inputs, int count, void *user)
     (void)count;
     const double *o = options_of(user);
     return ek_f_max_pool2d(inputs[0], .kernels = {(int)o[0], (int)o[1]},
-                           .strides = {(int)o[2], (int)o[3]},
-                           .paddings = {(int)o[4], (int)o[5]}, .dilation = (int)o[6],
-                           .ceil_mode = o[7] != 0);
+                           .strides = {(int)o[2], (int)o[3]}, .paddings = {(int)o[4], (int)o[5]},
+                           .dilation = (int)o[6], .ceil_mode = o[7] != 0);
 }
 
 /* options: kernel, stride, padding of height and width, ceil_mode, count_include_pad */
@@ -26,8 +25,8 @@ static ek_tensor *avg_pool(ek_tensor *const *inputs, int count, void *user)
     (void)count;
     const double *o = options_of(user);
     return ek_f_avg_pool2d(inputs[0], .kernels = {(int)o[0], (int)o[1]},
-                           .strides = {(int)o[2], (int)o[3]},
-                           .paddings = {(int)o[4], (int)o[5]}, .ceil_mode = o[6] != 0,
+                           .strides = {(int)o[2], (int)o[3]}, .paddings = {(int)o[4], (int)o[5]},
+                           .ceil_mode = o[6] != 0,
                            .count_include_pad = o[7] != 0 ? EK_DEFAULT : EK_OFF);
 }
 
@@ -151,7 +150,7 @@ START_TEST(refusals)
     ck_assert_ptr_null(ek_f_max_pool2d(x, 5));
     assert_error(EK_E_SHAPE, "a window of 5 with padding 0 and dilation 1 does not fit height 4");
     ck_assert_ptr_null(ek_f_avg_pool2d(x, 2, .dilation = 2));
-    assert_error(EK_E_INVALID, "avg_pool2d: dilation is for max_pool2d only, got 2");
+    assert_error(EK_E_INVALID, "avg_pool2d: dilation is for max pooling only, got 2");
     /* Taps at -1, 4 and 9 of four rows: there is no position that a gradient could go to. */
     ck_assert_ptr_null(ek_f_max_pool2d(x, 3, 8, .padding = 1, .dilation = 5, .ceil_mode = true));
     assert_error(EK_E_SHAPE, "max_pool2d: a window of 3 with padding 1 and dilation 5 has only "
@@ -159,6 +158,10 @@ START_TEST(refusals)
     ck_assert_ptr_null(ek_f_max_pool2d(ek_ones(EK_SHAPE(1, 1, 0, 4)), 2, .padding = 1));
     assert_error(EK_E_SHAPE, "has only padding in height 0");
     assert_made(ek_f_max_pool2d(x, 3, 2, .padding = 1, .dilation = 3, .ceil_mode = true));
+    ck_assert_ptr_null(ek_f_max_pool2d(x, 2, .count_include_pad = EK_OFF));
+    assert_error(EK_E_INVALID, "max_pool2d: count_include_pad is for average pooling only");
+    ck_assert_ptr_null(ek_f_avg_pool2d(x, 2, .strides = {1, 1, 2}));
+    assert_error(EK_E_INVALID, "avg_pool2d: strides has an entry 3, 2, but there are only two");
     ck_assert_ptr_null(ek_f_adaptive_avg_pool2d(x, 0, 1));
     assert_error(EK_E_INVALID, "the output must be at least 1, got 0 x 1");
     ck_assert_ptr_null(ek_f_upsample(x, 8, 0, EK_NEAREST, false));
