@@ -167,8 +167,9 @@ static int visit_edge(ek_run *run, ek_task *task, int index, ek_task **next)
     *next = NULL;
     if (!edge->node && !edge->leaf)
         return 0;
-    /* ek_grad has made tasks for the leaves that it wants; others don't matter to it. */
-    bool make = edge->node || run->accumulate;
+    /* ek_grad has made tasks for the leaves that it wants; others don't matter to it. A leaf may
+     * have been told since that it requires no gradient. */
+    bool make = edge->node || (run->accumulate && edge->leaf->requires_grad);
     ek_task *behind = task_of(run, edge->node, edge->leaf, make);
     if (!behind)
         return make ? ek_error_pending() : 0;

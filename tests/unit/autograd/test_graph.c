@@ -74,6 +74,23 @@ START_TEST(backward_accumulates_and_retains)
 }
 END_TEST
 
+/* The way to it isn't computed either. */
+START_TEST(leaves_that_no_longer_require_a_gradient)
+{
+    ek_tensor *x = toy_leaf(values, 3, ek_host(0)), *y = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *loss = toy_sum(toy_mul(toy_exp(x), y));
+    assert_ok(ek_tensor_set_requires_grad(x, false));
+    int before = atomic_load(&toy_exp_runs);
+    assert_ok(ek_backward(loss, .retain_graph = true));
+    ck_assert_int_eq(atomic_load(&toy_exp_runs), before);
+    ck_assert_ptr_null(ek_tensor_grad(x));
+    ck_assert_double_eq_tol(element(ek_tensor_grad(y), 1), exp(values[1]), 1e-15);
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    assert_ok(ek_backward(loss));
+    ck_assert_double_eq_tol(element(ek_tensor_grad(x), 1), values[1] * exp(values[1]), 1e-15);
+}
+END_TEST
+
 START_TEST(create_graph_leaves_gradients_that_can_be_differentiated)
 {
     ek_tensor *x = toy_leaf(values, 3, ek_host(0));
@@ -422,6 +439,7 @@ Suite *suite(void)
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, gradients_to_third_order);
     tcase_add_test(tests, backward_accumulates_and_retains);
+    tcase_add_test(tests, leaves_that_no_longer_require_a_gradient);
     tcase_add_test(tests, create_graph_leaves_gradients_that_can_be_differentiated);
     tcase_add_test(tests, grad_of_intermediates_and_unused_inputs);
     tcase_add_test(tests, several_outputs_with_weights);
