@@ -1,0 +1,86 @@
+/* gan_loss.c: what critics and generators minimise: ek_loss(criterion, d). */
+#include "core/tensor.h"
+#include "evenkeel/gan.h"
+#include "nn/nn.h"
+
+typedef struct gan_loss {
+    ek_module module;
+    ek_gan_loss_kind kind;
+    ek_gan_role role;
+} gan_loss;
+
+/* +1 where the loss falls with d, -1 where it rises: only the critic wants small d, of fakes. */
+static double direction(ek_gan_role role)
+{
+    return role == EK_GAN_CRITIC_FAKE ? -1 : 1;
+}
+
+/* max(0, 1 - d), with d's sign turned for fakes; the generator has no margin. */
+static ek_tensor *hinge(ek_tensor *d, ek_gan_role role)
+{
+    if (role == EK_GAN_GENERATOR)
+        return ek_neg(d);
+    return ek_f_relu(ek_add_scalar(ek_mul_scalar(d, -direction(role)), 1));
+}
+
+/* The loss of each element of d. */
+static ek_tensor *per_element(const gan_loss *self, ek_tensor *d)
+{
+    double sign = direction(self->role);
+    switch (self->kind) {
+    case EK_GAN_WASSERSTEIN:
+        return sign > 0 ? ek_neg(d) : d;
+    case EK_GAN_HINGE:
+        return hinge(d, self->role);
+    case EK_GAN_LEAST_SQUARES:
+        return ek_square(sign > 0 ? ek_add_scalar(d, -1) : d);
+    case EK_GAN_LOGISTIC:
+        return ek_f_softplus(sign > 0 ? ek_neg(d) : d);
+    }
+    return NULL;
+}
+
+static ek_value gan_loss_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *d = ek_only_input(module, args);
+    if (d && !ek_dtype_is_floating(d->dtype)) {
+        char text[200];
+        EK_FAIL(EK_E_DTYPE, "the critic's output has to be floating, not %s",
+                ek_tensor_text(d, text));
+        d = NULL;
+    }
+    return ek_value_of_tensor(d ? ek_mean(per_element((gan_loss *)module, d)) : NULL);
+}
+
+/* The elements of d; bf16 cannot count, so they are f32 there. */
+static ek_tensor *gan_loss_denominator(ek_module *module, const ek_args *args)
+{
+    const ek_tensor *d = ek_only_input(module, args);
+    if (!d)
+        return NULL;
+    return ek_scalar((double)ek_count(d), d->dtype == EK_F64 ? EK_F64 : EK_F32,
+                     ek_tensor_device(d));
+}
+
+static const ek_module_type gan_loss_type = {.name = "gan_loss",
+                                             .size = sizeof(gan_loss),
+                                             .forward = gan_loss_forward,
+                                             .denominator = gan_loss_denominator};
+
+ek_module *ek_gan_loss(ek_gan_loss_kind kind, ek_gan_role role)
+{
+    if ((unsigned)kind > EK_GAN_LOGISTIC) {
+        EK_FAIL(EK_E_INVALID, "gan_loss: %d is no kind of loss (ek_gan_loss_kind)", (int)kind);
+        return NULL;
+    }
+    if ((unsigned)role > EK_GAN_GENERATOR) {
+        EK_FAIL(EK_E_INVALID, "gan_loss: %d is no role (ek_gan_role)", (int)role);
+        return NULL;
+    }
+    gan_loss *self = (gan_loss *)ek_module_new(&gan_loss_type);
+    if (!self)
+        return NULL;
+    self->kind = kind;
+    self->role = role;
+    return &self->module;
+}
