@@ -17,7 +17,7 @@ double seconds_now(void)
 
 progress_bar progress_begin(const char *name, int total, int per_step)
 {
-    return (progress_bar){name, total, per_step, isatty(STDOUT_FILENO), seconds_now(), 0};
+    return (progress_bar){name, total, per_step, isatty(STDOUT_FILENO), seconds_now(), 0, 0};
 }
 
 static int columns(void)
@@ -30,7 +30,7 @@ static int columns(void)
 void progress_show(progress_bar *progress, int done, const char *note)
 {
     double now = seconds_now(), elapsed = now - progress->start;
-    double rate = elapsed > 0 ? done / elapsed : 0;
+    double rate = elapsed > 0 ? (done - progress->first) / elapsed : 0;
     int left = rate > 0 ? (int)((progress->total - done) / rate + 0.5) : 0;
     int full = progress->total > 0 ? done * BAR / progress->total : BAR;
     int every = progress->total / PLAIN_LINES > 0 ? progress->total / PLAIN_LINES : 1;

@@ -11,6 +11,7 @@ typedef struct progress_bar {
     bool terminal;
     double start;   /* seconds, monotonic */
     double redrawn; /* when */
+    int first;      /* steps that were finished before the start */
 } progress_bar;
 
 double seconds_now(void);

@@ -1,55 +1,11 @@
-/* report_html.c: one page without scripts or other files: bars are boxes, the curve is SVG. */
+/* report_html.c: one page without scripts or other files: bars are boxes, the curves are SVG. */
 #include <inttypes.h>
 #include <math.h>
 
+#include "common/page.h"
 #include "imbalance/result.h"
 
 static const double mebibyte = 1 << 20;
-
-static const char head[] =
-    "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-    "<title>Memory imbalance of data-parallel training</title>\n<style>\n"
-    ":root { color-scheme: light dark; --ground: #fff; --card: #f5f6f8; --ink: #1b1f24;\n"
-    "  --faint: #5c6670; --track: #e3e6ea; --c0: #3566b0; --c1: #d97a1e; --c2: #7a4fa3;\n"
-    "  --c3: #2f8f5b; --c4: #c2384e; --c5: #8a8f96; }\n"
-    "@media (prefers-color-scheme: dark) { :root { --ground: #14171a; --card: #1e2226;\n"
-    "  --ink: #e8eaed; --faint: #9aa4ae; --track: #2c3238; --c0: #6f9be0; --c1: #f0a04f;\n"
-    "  --c2: #b18bd8; --c3: #5fc08c; --c4: #ef7385; --c5: #a9afb6; } }\n"
-    "* { box-sizing: border-box; }\n"
-    "body { margin: 0 auto; max-width: 72rem; padding: 1.5rem 1rem 3rem; background: "
-    "var(--ground);\n"
-    "  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }\n"
-    "h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.05rem; margin: 0 0 .75rem; }\n"
-    "p { margin: 0 0 1rem; } .faint { color: var(--faint); }\n"
-    ".grid { display: grid; gap: 1rem;\n"
-    "  grid-template-columns: repeat(auto-fit, minmax(min(100%, 20rem), 1fr)); }\n"
-    "section { background: var(--card); border-radius: .6rem; padding: 1rem; margin: 0 0 1rem;\n"
-    "  min-width: 0; }\n"
-    ".row { display: grid; grid-template-columns: 5rem 1fr 5.5rem; gap: .6rem;\n"
-    "  align-items: center; margin: .3rem 0; font-size: .9rem; }\n"
-    ".row > :last-child { text-align: right; font-variant-numeric: tabular-nums; }\n"
-    ".track { background: var(--track); border-radius: .25rem; height: 1.1rem; }\n"
-    ".bar { display: flex; height: 100%; border-radius: .25rem; overflow: hidden; }\n"
-    ".bar span { display: block; height: 100%; }\n"
-    ".legend { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; font-size: .9rem; }\n"
-    ".legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem;\n"
-    "  margin-right: .4rem; vertical-align: -.08rem; }\n"
-    "h3 { font-size: .95rem; margin: 1rem 0 .3rem; }\n"
-    "svg { display: block; width: 100%; height: auto; } svg text { fill: var(--faint);\n"
-    "  font-size: 11px; } .wide { overflow-x: auto; }\n"
-    "table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }\n"
-    "th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap;\n"
-    "  border-bottom: 1px solid var(--track); } th:first-child, td:first-child,\n"
-    "th:nth-child(2), td:nth-child(2) { text-align: left; }\n"
-    "</style>\n</head>\n<body>\n";
-
-static const char *colour(int index)
-{
-    static const char *const names[] = {"c0", "c1", "c2", "c3", "c4", "c5"};
-
-    return names[index % 6];
-}
 
 /* ---- charts ---- */
 
@@ -63,7 +19,7 @@ static void memory_chart(FILE *f, const mode_result *results, int count)
                 largest = results[m].devices[d].peak;
     fputs("<section>\n<h2>Peak memory per device</h2>\n<div class=\"legend\">\n", f);
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-        fprintf(f, "<span><i style=\"background:var(--%s)\"></i>%s</span>\n", colour(c),
+        fprintf(f, "<span><i style=\"background:var(--%s)\"></i>%s</span>\n", page_colour(c),
                 ek_memory_category_name((ek_memory_category)c));
     fputs("</div>\n", f);
     for (int m = 0; m < count; m++) {
@@ -80,7 +36,7 @@ static void memory_chart(FILE *f, const mode_result *results, int count)
                     fprintf(f,
                             "<span style=\"width:%.2f%%;background:var(--%s)\" title=\"%s %.2f "
                             "MiB\"></span>",
-                            100 * (double)device->categories[c] / peak, colour(c),
+                            100 * (double)device->categories[c] / peak, page_colour(c),
                             ek_memory_category_name((ek_memory_category)c),
                             (double)device->categories[c] / mebibyte);
             fprintf(f, "</div></div><span>%.2f MiB</span></div>\n", peak / mebibyte);
@@ -128,7 +84,7 @@ static void mode_chart(FILE *f, const char *title, measure *value, const char *f
         fprintf(f,
                 "<div class=\"row\"><span>%s</span><div class=\"track\"><div class=\"bar\" "
                 "style=\"width:%.2f%%;background:var(--%s)\"></div></div><span>%s</span></div>\n",
-                results[m].name, largest > 0 ? 100 * v / largest : 0, colour(m), text);
+                results[m].name, largest > 0 ? 100 * v / largest : 0, page_colour(m), text);
     }
     fputs("</section>\n", f);
 }
@@ -136,42 +92,11 @@ static void mode_chart(FILE *f, const char *title, measure *value, const char *f
 /* Losses of all modes over steps. */
 static void loss_chart(FILE *f, const mode_result *results, int count)
 {
-    enum { LEFT = 40, TOP = 8, WIDTH = 640, HEIGHT = 220, BOTTOM = 22 };
-    double top = 0;
+    page_series series[MODES];
 
     for (int m = 0; m < count; m++)
-        for (int i = 0; i < results[m].loss_count; i++)
-            if (isfinite(results[m].losses[i]))
-                top = fmax(top, results[m].losses[i]);
-    top = top > 0 ? top : 1;
-    fputs("<section>\n<h2>Loss</h2>\n<div class=\"legend\">\n", f);
-    for (int m = 0; m < count; m++)
-        fprintf(f, "<span><i style=\"background:var(--%s)\"></i>%s</span>\n", colour(m),
-                results[m].name);
-    fprintf(f,
-            "</div>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"Loss of each step\">\n",
-            LEFT + WIDTH + 8, TOP + HEIGHT + BOTTOM);
-    for (int i = 0; i <= 4; i++) {
-        double y = TOP + HEIGHT * (1 - i / 4.0);
-        fprintf(f,
-                "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"var(--track)\"/>"
-                "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.2f</text>\n",
-                LEFT, LEFT + WIDTH, y, y, LEFT - 6, y + 4, top * i / 4);
-    }
-    for (int m = 0; m < count; m++) {
-        int steps = results[m].loss_count;
-        fprintf(f, "<polyline fill=\"none\" stroke=\"var(--%s)\" stroke-width=\"1.5\" points=\"",
-                colour(m));
-        for (int i = 0; i < steps; i++)
-            if (isfinite(results[m].losses[i]))
-                fprintf(f, "%.1f,%.1f ", LEFT + WIDTH * (steps > 1 ? i / (steps - 1.0) : 0.5),
-                        TOP + HEIGHT * (1 - results[m].losses[i] / top));
-        fputs("\"/>\n", f);
-    }
-    fprintf(f,
-            "<text x=\"%d\" y=\"%d\">step 1</text><text x=\"%d\" y=\"%d\" text-anchor=\"end\">"
-            "%d</text>\n</svg>\n</section>\n",
-            LEFT, TOP + HEIGHT + 16, LEFT + WIDTH, TOP + HEIGHT + 16, results[0].loss_count);
+        series[m] = (page_series){results[m].name, results[m].losses, results[m].loss_count};
+    page_lines(f, "Loss", "step", series, count);
 }
 
 /* ---- the numbers ---- */
@@ -214,9 +139,9 @@ int report_html(const char *path, const run_settings *settings, const mode_resul
 
     if (!f)
         return -1;
-    fputs(head, f);
+    page_begin(f, "Memory imbalance of data-parallel training");
     fprintf(f,
-            "<h1>Memory imbalance of data-parallel training</h1>\n<p class=\"faint\">Segmentation "
+            "<p class=\"faint\">Segmentation "
             "of Fashion-MNIST scenes of %" PRId64 " x %" PRId64 ", %" PRId64
             " parameters, batch %" PRId64 ", %d steps, %" PRId64 " devices, %s, learning rate %g, "
             "seed %" PRId64 ".</p>\n",
@@ -233,7 +158,7 @@ int report_html(const char *path, const run_settings *settings, const mode_resul
     fputs("</div>\n", f);
     loss_chart(f, results, count);
     number_table(f, results, count);
-    fputs("</body>\n</html>\n", f);
+    page_end(f);
     int failed = ferror(f);
     return fclose(f) != 0 || failed ? -1 : 0;
 }

@@ -1,0 +1,100 @@
+#include "gan/report.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/json.h"
+
+static void write_settings(json_writer *json, const run_settings *settings, int devices)
+{
+    json_open(json, "settings", '{');
+    json_text(json, "penalty", penalty_names[settings->penalty]);
+    json_real(json, "weight", settings->weight);
+    json_text(json, "critic_norm", norm_names[settings->norm]);
+    json_text(json, "loss", loss_names[settings->loss]);
+    json_text(json, "mode", mode_names[settings->mode]);
+    json_integer(json, "devices", devices);
+    json_integer(json, "batch", settings->batch);
+    json_integer(json, "critic_steps", settings->critic_steps);
+    json_integer(json, "steps", settings->steps);
+    json_integer(json, "width", settings->width);
+    json_real(json, "lr", settings->lr);
+    json_text(json, "dtype", ek_dtype_name(settings->dtype));
+    json_integer(json, "seed", settings->seed);
+    json_close(json, '}');
+}
+
+static int write_network(json_writer *json, const char *key, ek_module *network)
+{
+    char sha256[65];
+    int rc = ek_module_sha256(network, sha256);
+
+    if (rc < 0)
+        return rc;
+    json_open(json, key, '{');
+    json_integer(json, "parameters", ek_module_parameter_count(network));
+    json_text(json, "parameters_sha256", sha256);
+    json_close(json, '}');
+    return 0;
+}
+
+static int write_device(json_writer *json, ek_device device)
+{
+    ek_memory_stats stats;
+    char name[16];
+    int rc = ek_memory_get(device, &stats);
+
+    if (rc < 0)
+        return rc;
+    json_open(json, NULL, '{');
+    json_text(json, "name", ek_device_name(device, name));
+    json_integer(json, "peak_bytes", (int64_t)stats.peak);
+    json_open(json, "categories", '{');
+    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+        json_integer(json, ek_memory_category_name((ek_memory_category)c),
+                     (int64_t)stats.at_peak[c]);
+    json_close(json, '}');
+    json_close(json, '}');
+    return 0;
+}
+
+static void write_series(json_writer *json, const run_records *records, record_series series)
+{
+    json_open_flat(json, series_names[series]);
+    for (int64_t i = 0; i < records->counts[series]; i++)
+        json_real(json, NULL, records->values[series][i]);
+    json_close(json, ']');
+}
+
+static int write_all(json_writer *json, train_run *run)
+{
+    const gan_job *job = &run->job;
+    int rc;
+
+    json_open(json, NULL, '{');
+    write_settings(json, &run->settings, job->devices.count);
+    json_integer(json, "finished_steps", run->step);
+    rc = write_network(json, "generator", job->generator);
+    if (rc == 0)
+        rc = write_network(json, "critic", job->critic);
+    json_open(json, "devices", '[');
+    for (int i = 0; i < job->devices.count && rc == 0; i++)
+        rc = write_device(json, job->devices.devices[i]);
+    json_close(json, ']');
+    json_real(json, "median_step_seconds", records_median(&run->records, SECONDS));
+    for (int s = 0; s < SERIES; s++)
+        write_series(json, &run->records, (record_series)s);
+    json_close(json, '}');
+    return rc;
+}
+
+int report_json(const char *path, train_run *run)
+{
+    json_writer json = {.stream = fopen(path, "w")};
+
+    if (!json.stream)
+        return ek_error(EK_E_IO, "%s: %s", path, strerror(errno));
+    int rc = write_all(&json, run), failed = ferror(json.stream);
+    failed = fclose(json.stream) != 0 || failed;
+    return rc == 0 && failed ? ek_error(EK_E_IO, "%s: %s", path, strerror(errno)) : rc;
+}
