@@ -9,6 +9,12 @@
  * `what` begins the sentence. */
 int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **devs);
 
+/* inputs[d * count + i] are given, and tensor i is of one shape and dtype on all devices, each list
+ * on one device: devs[d] (with count > 0). EK_E_INVALID, EK_E_DTYPE, EK_E_SHAPE or EK_E_DEVICE with
+ * the first that isn't so. */
+int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices, int count,
+                        ek_dev **devs);
+
 /* Writes tensors[i], on `source`, to out[d * count + i] on each device: an alias where the device
  * is the source. tensors may hold NULLs (zeros, which give NULLs), and `wanted` not NULL says which
  * outputs to make. */

@@ -27,45 +27,44 @@ static int check_alike(const char *what, ek_tensor *const *inputs, int devices, 
     return 0;
 }
 
-/* The devices of the lists' first tensors, one of which must be the destination. */
-static ek_dev *check_devices(const char *what, ek_tensor *const *inputs, int devices, int count,
-                             ek_device destination, ek_dev **devs)
+int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices, int count,
+                        ek_dev **devs)
 {
-    ek_dev *root = ek_dev_get(destination);
-    if (!root)
-        return NULL;
-    bool found = false;
-    for (int d = 0; d < devices; d++) {
+    if (devices < 1 || devices > EK_MAX_DEVICES)
+        return EK_FAIL(EK_E_INVALID, "%s: 1 to %d inputs are needed, not %d", what, EK_MAX_DEVICES,
+                       devices);
+    for (int i = 0; i < count; i++)
+        EK_TRY(check_alike(what, inputs, devices, count, i));
+    for (int d = 0; d < devices && count > 0; d++) {
         devs[d] = ek_tensor_dev(inputs[d * count]);
-        found = found || devs[d] == root;
-        for (int i = 1; i < count; i++) {
-            if (ek_tensor_dev(inputs[d * count + i]) == devs[d])
-                continue;
-            EK_FAIL(EK_E_DEVICE, "%s: tensor %d of list %d is on %s, but tensor 0 is on %s", what,
-                    i, d, ek_tensor_dev(inputs[d * count + i])->name, devs[d]->name);
-            return NULL;
-        }
+        for (int i = 1; i < count; i++)
+            if (ek_tensor_dev(inputs[d * count + i]) != devs[d])
+                return EK_FAIL(EK_E_DEVICE,
+                               "%s: tensor %d of list %d is on %s, but tensor 0 is on %s", what, i,
+                               d, ek_tensor_dev(inputs[d * count + i])->name, devs[d]->name);
     }
-    if (found)
-        return root;
-    EK_FAIL(EK_E_DEVICE, "%s: the destination %s must hold one of the inputs", what, root->name);
-    return NULL;
+    return 0;
 }
 
-static int check_count(const char *what, int devices)
+/* The destination, which must be one of the devices. */
+static ek_dev *root_of(const char *what, ek_device destination, ek_dev *const *devs, int devices)
 {
-    if (devices >= 1 && devices <= EK_MAX_DEVICES)
-        return 0;
-    return EK_FAIL(EK_E_INVALID, "%s: 1 to %d inputs are needed, not %d", what, EK_MAX_DEVICES,
-                   devices);
+    ek_dev *root = ek_dev_get(destination);
+    for (int d = 0; d < devices && root; d++)
+        if (devs[d] == root)
+            return root;
+    if (root)
+        EK_FAIL(EK_E_DEVICE, "%s: the destination %s must hold one of the inputs", what,
+                root->name);
+    return NULL;
 }
 
 ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destination)
 {
     ek_dev *devs[EK_MAX_DEVICES];
-    if (check_count("reduce_add", count) < 0 || check_alike("reduce_add", tensors, count, 1, 0) < 0)
+    if (ek_comm_check_lists("reduce_add", tensors, count, 1, devs) < 0)
         return NULL;
-    ek_dev *root = check_devices("reduce_add", tensors, count, 1, destination, devs);
+    ek_dev *root = root_of("reduce_add", destination, devs, count);
     if (!root)
         return NULL;
     if (count == 1)
@@ -76,7 +75,8 @@ ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destina
 
 ek_tensor *ek_reduce(ek_tensor *const *tensors, int count)
 {
-    if (check_count("reduce", count) < 0 || check_alike("reduce", tensors, count, 1, 0) < 0)
+    ek_dev *devs[EK_MAX_DEVICES];
+    if (ek_comm_check_lists("reduce", tensors, count, 1, devs) < 0)
         return NULL;
     return ek_reduce_add(tensors, count, ek_tensor_device(tensors[0]));
 }
@@ -111,12 +111,10 @@ int ek_reduce_add_coalesced(ek_tensor *const *inputs, int devices, int count, ek
                             size_t buffer_nbytes, ek_tensor **out)
 {
     call c = {.inputs = inputs, .devices = devices, .count = count, .out = out};
-    EK_TRY(check_count("reduce_add_coalesced", devices));
+    EK_TRY(ek_comm_check_lists("reduce_add_coalesced", inputs, devices, count, c.devs));
     if (count == 0)
         return 0;
-    for (int i = 0; i < count; i++)
-        EK_TRY(check_alike("reduce_add_coalesced", inputs, devices, count, i));
-    c.root = check_devices("reduce_add_coalesced", inputs, devices, count, destination, c.devs);
+    c.root = root_of("reduce_add_coalesced", destination, c.devs, devices);
     if (!c.root)
         return ek_error_pending();
     if (devices == 1) {

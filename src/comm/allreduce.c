@@ -1,0 +1,138 @@
+/* allreduce.c: sums of tensors of several devices, on each of them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/lists.h"
+#include "core/object.h"
+#include "core/rendezvous.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/comm.h"
+
+static const char what[] = "allreduce";
+
+static int check_devices(ek_dev *const *devs, int devices)
+{
+    for (int d = 0; d < devices; d++)
+        for (int other = 0; other < d; other++)
+            if (devs[d] == devs[other])
+                return EK_FAIL(EK_E_DEVICE,
+                               "allreduce: lists %d and %d are both on %s; each needs a device of "
+                               "its own",
+                               other, d, devs[d]->name);
+    return 0;
+}
+
+/* The sums on the first list's device, then everywhere. tensors and out by device, then tensor. */
+static int sum_lists(ek_tensor *const *tensors, int devices, int count, ek_tensor **out)
+{
+    ek_dev *devs[EK_MAX_DEVICES];
+    EK_TRY(ek_comm_check_lists(what, tensors, devices, count, devs));
+    if (count == 0)
+        return 0;
+    EK_TRY(check_devices(devs, devices));
+    ek_device_list list = {.count = devices};
+    for (int d = 0; d < devices; d++)
+        list.devices[d] = devs[d]->id;
+    ek_tensor **sums = ek_calloc((size_t)count, sizeof(ek_tensor *));
+    int rc = sums ? ek_reduce_add_coalesced(tensors, devices, count, list.devices[0], 0, sums)
+                  : ek_error_pending();
+    if (rc >= 0)
+        rc = ek_broadcast_coalesced(sums, count, &list, 0, out);
+    free(sums);
+    return rc;
+}
+
+/* What a replica brings to the others. */
+typedef struct share {
+    ek_tensor *const *tensors;
+    int count;
+    ek_tensor **out; /* gets references */
+} share;
+
+static int lay_out(share *const *shares, int parts, ek_tensor **tensors)
+{
+    for (int p = 0; p < parts; p++) {
+        int count = shares[0]->count;
+        if (shares[p]->count != count)
+            return EK_FAIL(EK_E_INVALID,
+                           "allreduce: replica 0 brings %d tensors, but replica %d brings %d",
+                           count, p, shares[p]->count);
+        for (int i = 0; i < count; i++)
+            tensors[p * count + i] = shares[p]->tensors[i];
+    }
+    return 0;
+}
+
+/* In gradient mode whoever does it: replicas without bring tensors without history. */
+static int sum_shares(void *const *brought, int parts)
+{
+    share *const *shares = (share *const *)brought;
+    size_t total = (size_t)parts * (size_t)shares[0]->count;
+    ek_tensor **tensors = ek_calloc(2 * total, sizeof(ek_tensor *));
+    if (!tensors)
+        return ek_error_pending();
+    ek_tensor **out = tensors + total;
+    bool before = ek_set_grad_enabled(true);
+    int rc = lay_out(shares, parts, tensors);
+    if (rc >= 0)
+        rc = sum_lists(tensors, parts, shares[0]->count, out);
+    ek_set_grad_enabled(before);
+    for (size_t i = 0; i < total && rc >= 0; i++)
+        shares[i / (size_t)shares[0]->count]->out[i % (size_t)shares[0]->count] = ek_keep(out[i]);
+    free(tensors);
+    return rc;
+}
+
+/* The tensors without history where gradient mode is off. */
+static int detach_all(ek_tensor **tensors, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!ek_grad_enabled() && tensors[i])
+            tensors[i] = ek_detach(tensors[i]);
+        if (!tensors[i]) {
+            EK_FAIL(EK_E_INVALID, "allreduce: tensor %d is NULL", i);
+            return ek_error_pending();
+        }
+    }
+    return 0;
+}
+
+static int meet(ek_tensor *const *tensors, int count, ek_tensor **out)
+{
+    ek_tensor **own = ek_calloc((size_t)count, sizeof(ek_tensor *));
+    if (!own)
+        return ek_error_pending();
+    if (count > 0)
+        memcpy(own, tensors, (size_t)count * sizeof(ek_tensor *));
+    share mine = {own, count, out};
+    int rc = detach_all(own, count);
+    if (rc >= 0)
+        rc = ek_rendezvous(what, 0, &mine, sum_shares);
+    for (int i = 0; i < count && rc >= 0; i++)
+        out[i] = ek_scope_adopt(out[i]);
+    if (rc >= 0)
+        rc = detach_all(out, count);
+    free(own);
+    return rc;
+}
+
+int ek_allreduce(int num_inputs, ek_tensor *const *tensors, int count, ek_tensor **out)
+{
+    EK_TRY(ek_error_status());
+    if (num_inputs < 0 || count < 0 || (num_inputs == 0 ? count != 0 : count % num_inputs != 0) ||
+        (count > 0 && (!tensors || !out)))
+        return EK_FAIL(EK_E_INVALID,
+                       "allreduce: %d tensors, when there are to be %d of each device%s", count,
+                       num_inputs, count > 0 && (!tensors || !out) ? ", at NULL" : "");
+    if (count > 0)
+        memset(out, 0, (size_t)count * sizeof(ek_tensor *));
+    int replicas = ek_rendezvous_count();
+    if (replicas == 1)
+        return num_inputs > 0 ? sum_lists(tensors, count / num_inputs, num_inputs, out) : 0;
+    if (count != num_inputs)
+        return EK_FAIL(EK_E_INVALID,
+                       "allreduce: inside of a replica there are to be this replica's %d tensors "
+                       "alone, not %d",
+                       num_inputs, count);
+    return meet(tensors, count, out);
+}
