@@ -238,6 +238,8 @@ static int prepare_calls(const ek_optimizer *optimizer, const row *rows, int cou
 
 /* ---- updates ---- */
 
+static const char writer[] = "the optimizer's step"; /* for sentences about saved tensors */
+
 static int run_call(const ek_optimizer *optimizer, const row *rows, const span *call)
 {
     const ek_slot *first = rows[call->begin].slot;
@@ -249,9 +251,9 @@ static int run_call(const ek_optimizer *optimizer, const row *rows, const span *
     for (int i = call->begin; i < call->end && status == 0; i++) {
         ek_slot *slot = rows[i].slot;
         slot->step++;
-        ek_tensor_written(slot->parameter, "step");
+        ek_tensor_written(slot->parameter, writer);
         for (int s = 0; s < EK_STATES && slot->state[s]; s++)
-            ek_tensor_written(slot->state[s], "step");
+            ek_tensor_written(slot->state[s], writer);
     }
     return status;
 }
