@@ -1,0 +1,243 @@
+/* gradient_penalty.c: penalties on the norm of a critic's gradient, on any number of devices.
+ *
+ * The points are made for the whole batch. A critic whose outputs stay apart (balanced) gets them
+ * cut as it cuts its inputs, each chunk a leaf on its device; any other gets one leaf. One ek_grad
+ * over all outputs gives the gradients: a replica's alone would lack what reaches its chunk through
+ * other replicas. Norms are taken where the gradients are, by each device's worker, and only their
+ * sums meet. */
+#include <math.h>
+
+#include "balance/data_parallel_model.h"
+#include "balance/penalty.h"
+#include "core/tensor.h"
+#include "core/value.h"
+#include "core/worker.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/comm.h"
+#include "evenkeel/ops.h"
+#include "nn/nn.h"
+
+/* One penalty, by parts: tensors are in the scope. */
+typedef struct penalty {
+    ek_penalty_kind kind;
+    int64_t samples; /* in all */
+    int parts;
+    bool apart; /* the critic takes and gives one tensor per part, else it has one part */
+    ek_tensor *points[EK_MAX_DEVICES]; /* leaves */
+    ek_tensor *outputs[EK_MAX_DEVICES];
+    ek_tensor *gradients[EK_MAX_DEVICES];
+    ek_tensor *sums[EK_MAX_DEVICES]; /* of the samples' penalties */
+} penalty;
+
+static int check_options(const ek_gradient_penalty_options *options, double weight)
+{
+    EK_TRY(ek_error_status());
+    if (!options->critic)
+        return EK_FAIL(EK_E_INVALID, "gradient penalty: the critic is NULL");
+    if (!(weight >= 0 && weight < INFINITY))
+        return EK_FAIL(EK_E_INVALID,
+                       "gradient penalty: the weight has to be a number of at least 0, not %g",
+                       weight);
+    if (!ek_grad_enabled())
+        return EK_FAIL(EK_E_AUTOGRAD,
+                       "gradient penalty: it is made of a gradient, but gradient mode is off");
+    return 0;
+}
+
+/* ---- points: leaves on the critic's devices ---- */
+
+/* Where a critic that takes its input whole wants it: a data-parallel one gives its gradients on
+ * the device that its input comes from. */
+static ek_device place_of(ek_module *critic, const ek_tensor *x)
+{
+    ek_device device = ek_tensor_device(x);
+    if (critic->type->destroy != ek_wrapper_destroy || critic->is_replica)
+        return device;
+    const ek_wrapper *wrapper = (const ek_wrapper *)critic;
+    device = wrapper->devices.count ? wrapper->devices.devices[0] : ek_cpu();
+    ek_data_parallel_output(critic, &device);
+    return device;
+}
+
+/* The chunks must not keep the whole batch alive on one of the devices; the caller's own samples
+ * are there anyway. */
+static ek_tensor *chunk_of(ek_tensor *part, const ek_tensor *x, bool ours)
+{
+    bool shares = part && part->storage == x->storage;
+    if (shares && ours && ek_count(part) < ek_count(x))
+        return ek_clone(part);
+    return shares ? ek_detach(part) : part;
+}
+
+static int cut(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
+{
+    ek_wrapper_call call;
+    const ek_value whole = ek_value_of_tensor(x);
+    bool ours = p->kind != EK_PENALTY_R1 && p->kind != EK_PENALTY_R2;
+    EK_TRY(ek_wrapper_begin(wrapper));
+    EK_TRY(ek_wrapper_scatter(wrapper, &(const ek_args){&whole, 1, ek_value_none()}, &call));
+    p->parts = call.parts;
+    for (int i = 0; i < p->parts; i++)
+        p->points[i] = chunk_of(ek_arg_tensor(&call.args[i], 0), x, ours);
+    ek_wrapper_call_end(&call);
+    return ek_error_status();
+}
+
+/* Cuts or moves x; all in the scope. */
+static int place(ek_module *critic, ek_tensor *x, penalty *p)
+{
+    ek_wrapper *wrapper = ek_data_parallel_model_apart(critic);
+    p->apart = wrapper != NULL;
+    if (wrapper)
+        return cut(wrapper, x, p);
+    p->parts = 1;
+    p->points[0] = ek_to_device(x, place_of(critic, x));
+    return p->points[0] ? 0 : ek_error_pending();
+}
+
+static int check_dim(ek_module *critic)
+{
+    if (critic->type->destroy != ek_wrapper_destroy || ((const ek_wrapper *)critic)->dim == 0)
+        return 0;
+    return EK_FAIL(EK_E_INVALID,
+                   "gradient penalty: samples lie along dimension 0, but the critic is cut along "
+                   "dimension %d",
+                   ((const ek_wrapper *)critic)->dim);
+}
+
+static int make_points(const ek_gradient_penalty_options *options, penalty *p)
+{
+    EK_TRY(check_dim(options->critic));
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_penalty_points(options->real, options->fake, p->kind, options->generator);
+    bool enabled = ek_set_grad_enabled(false);
+    int rc = x ? place(options->critic, x, p) : ek_error_pending();
+    ek_set_grad_enabled(enabled);
+    if (x)
+        p->samples = x->shape[0];
+    for (int i = 0; i < p->parts && rc >= 0; i++)
+        ek_keep(p->points[i]);
+    ek_scope_end(&scope);
+    for (int i = 0; i < p->parts && rc >= 0; i++) {
+        /* Each handle is ours alone: real and fake stay as they are. */
+        if (!ek_scope_adopt(p->points[i]) || ek_tensor_set_requires_grad(p->points[i], true) < 0)
+            rc = ek_error_pending();
+    }
+    return rc;
+}
+
+/* ---- the critic and its gradient ---- */
+
+/* One number for each sample. */
+static int check_output(const penalty *p, int part, ek_value output)
+{
+    char texts[2][200];
+    if (output.kind != EK_VALUE_TENSOR)
+        return EK_FAIL(EK_E_INVALID, "gradient penalty: the critic has to give one tensor, not %s",
+                       ek_value_kind_name(output));
+    const ek_tensor *d = output.as.tensor;
+    if (d->ndim == 0 || d->shape[0] != p->points[part]->shape[0] || ek_count(d) != d->shape[0])
+        return EK_FAIL(EK_E_SHAPE,
+                       "gradient penalty: the critic has to give one number for each sample, (N) "
+                       "or (N, 1, ...), but for %s it gave %s",
+                       ek_tensor_text(p->points[part], texts[0]), ek_tensor_text(d, texts[1]));
+    return 0;
+}
+
+static int call_critic(ek_module *critic, penalty *p)
+{
+    ek_value inputs[EK_MAX_DEVICES];
+    for (int i = 0; i < p->parts; i++)
+        inputs[i] = ek_value_of_tensor(p->points[i]);
+    ek_value output =
+        ek_forward(critic, p->apart ? ek_value_per_device(inputs, p->parts) : inputs[0]);
+    if (output.kind == EK_VALUE_ERROR)
+        return ek_error_pending();
+    if (p->apart && ek_value_length(output) != p->parts)
+        return EK_FAIL(EK_E_STATE, "gradient penalty: the critic gave %d outputs for %d chunks",
+                       ek_value_length(output), p->parts);
+    for (int i = 0; i < p->parts; i++) {
+        ek_value own = p->apart ? ek_value_at(output, i) : output;
+        EK_TRY(check_output(p, i, own));
+        p->outputs[i] = own.as.tensor;
+    }
+    return 0;
+}
+
+static int differentiate(penalty *p)
+{
+    ek_tensor *ones[EK_MAX_DEVICES];
+    for (int i = 0; i < p->parts; i++) {
+        const ek_tensor *d = p->outputs[i];
+        ones[i] = ek_ones(ek_tensor_shape(d), .dtype = d->dtype, .device = ek_tensor_device(d));
+        if (!ones[i])
+            return ek_error_pending();
+    }
+    int rc = ek_grad(.outputs = p->outputs, .output_count = p->parts, .inputs = p->points,
+                     .input_count = p->parts, .gradients = p->gradients, .grad_outputs = ones,
+                     .create_graph = true);
+    /* Backward is to reach the parameters; what would go on to the points nobody wants. */
+    for (int i = 0; i < p->parts; i++)
+        ek_tensor_set_requires_grad(p->points[i], false);
+    return rc;
+}
+
+/* ---- norms ---- */
+
+/* The 2-norm of each sample, (N). */
+static ek_tensor *norms_of(ek_tensor *g)
+{
+    ek_reduce_options over_sample = {.x = g, .dim_count = g->ndim - 1};
+    for (int i = 1; i < g->ndim; i++)
+        over_sample.dims[i - 1] = i;
+    return g->ndim == 1 ? ek_abs(g) : ek_norm_with(over_sample);
+}
+
+static ek_tensor *sum_of(ek_tensor *g, ek_penalty_kind kind)
+{
+    if (kind == EK_PENALTY_R1 || kind == EK_PENALTY_R2)
+        return ek_sum(ek_square(g));
+    ek_tensor *excess = ek_add_scalar(norms_of(g), -1);
+    if (kind == EK_PENALTY_WGAN_LP)
+        excess = ek_f_relu(excess);
+    return ek_sum(ek_square(excess));
+}
+
+static int sum_part(void *user, int index)
+{
+    penalty *p = user;
+    p->sums[index] = ek_keep(sum_of(p->gradients[index], p->kind));
+    return p->sums[index] ? 0 : ek_error_pending();
+}
+
+static int sum_penalties(penalty *p)
+{
+    ek_dev *devs[EK_MAX_DEVICES];
+    for (int i = 0; i < p->parts; i++)
+        devs[i] = ek_tensor_dev(p->gradients[i]);
+    int rc = ek_gang_run(devs, p->parts, sum_part, p, "gradient penalty, part");
+    for (int i = 0; i < p->parts; i++)
+        if (!ek_scope_adopt(p->sums[i]) && rc >= 0)
+            rc = ek_error_pending();
+    return rc;
+}
+
+/* ---- the penalty ---- */
+
+static ek_tensor *compute(const ek_gradient_penalty_options *options, double weight)
+{
+    penalty p = {.kind = options->kind};
+    if (make_points(options, &p) < 0 || call_critic(options->critic, &p) < 0 ||
+        differentiate(&p) < 0 || sum_penalties(&p) < 0)
+        return NULL;
+    return ek_mul_scalar(ek_reduce(p.sums, p.parts), weight / (double)p.samples);
+}
+
+ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)
+{
+    double weight = ek_option(options.weight, 10);
+    if (check_options(&options, weight) < 0)
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    return ek_scope_end_with(&scope, compute(&options, weight));
+}
