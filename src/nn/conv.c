@@ -1,80 +1,125 @@
-/* conv.c: two-dimensional convolution. The weight's shape is (out, in / groups, kh, kw); its memory
- * is channels-last, as that of the activations. */
+/* conv.c: convolution and transposed convolution over one to three dimensions. The weight's shape
+ * is (out, in / groups, window), transposed (in, out / groups, window); over two dimensions its
+ * memory is channels-last, as that of the activations. */
 #include "nn/nn.h"
+#include "nn/window.h"
 
-typedef struct conv2d {
+/* What tells one constructor from another. */
+typedef struct conv_family {
+    ek_module_type type;
+    ek_tensor *(*function)(ek_conv_options options);
+    int dims;
+    bool transposed;
+} conv_family;
+
+typedef struct conv {
     ek_module module;
     ek_tensor *weight;
     ek_tensor *bias; /* (out) or absent */
-    int stride[2], padding[2], dilation[2], groups;
-} conv2d;
+    const conv_family *family;
+    ek_conv_options options; /* all but the tensors */
+} conv;
 
-static ek_value conv2d_forward(ek_module *module, const ek_args *args)
+static ek_value conv_forward(ek_module *module, const ek_args *args)
 {
-    const conv2d *self = (conv2d *)module;
-    return ek_value_of_tensor(
-        ek_f_conv2d(.x = ek_only_input(module, args), .weight = self->weight, .bias = self->bias,
-                    .strides = {self->stride[0], self->stride[1]},
-                    .paddings = {self->padding[0], self->padding[1]},
-                    .dilations = {self->dilation[0], self->dilation[1]}, .groups = self->groups));
+    const conv *self = (conv *)module;
+    ek_conv_options options = self->options;
+    options.x = ek_only_input(module, args);
+    options.weight = self->weight;
+    options.bias = self->bias;
+    return ek_value_of_tensor(self->family->function(options));
 }
 
-static const ek_module_type conv2d_type = {.name = "conv2d",
-                                           .size = sizeof(conv2d),
-                                           .forward = conv2d_forward};
+#define CONV(NAME, DIMS, TRANSPOSED)                                    \
+    static const conv_family NAME = {.type = {.name = #NAME,            \
+                                              .size = sizeof(conv),     \
+                                              .forward = conv_forward}, \
+                                     .function = ek_f_##NAME##_with,    \
+                                     .dims = DIMS,                      \
+                                     .transposed = TRANSPOSED}
 
-/* An option for both directions, or one for each: writes both to `out`. */
-static int both(const char *name, int value, const int hw[2], int fallback, int least, int out[2])
+CONV(conv1d, 1, false);
+CONV(conv2d, 2, false);
+CONV(conv3d, 3, false);
+CONV(conv_transpose1d, 1, true);
+CONV(conv_transpose2d, 2, true);
+CONV(conv_transpose3d, 3, true);
+
+static int read_output_padding(const conv_family *family, const ek_conv_module_options *from,
+                               ek_conv_options *to)
 {
-    bool each = hw[0] != 0 || hw[1] != 0;
-    if (each && value != 0)
-        return EK_FAIL(EK_E_INVALID, "conv2d: give %s or %ss, not both", name, name);
-    for (int i = 0; i < 2; i++) {
-        out[i] = each ? ek_option_int(hw[i], 0) : ek_option_int(value, fallback);
-        if (out[i] < least)
-            return EK_FAIL(EK_E_INVALID, "conv2d: %s has to be at least %d, not %d", name, least,
-                           out[i]);
+    const char *name = family->type.name;
+    EK_TRY(ek_window_option(name, "output_padding", family->dims, from->output_padding,
+                            from->output_paddings, ek_window_zeros, 0, to->output_paddings));
+    for (int i = 0; i < family->dims; i++) {
+        int extra = to->output_paddings[i];
+        if (extra > 0 && !family->transposed)
+            return EK_FAIL(EK_E_INVALID, "%s: output_padding is for transposed convolution only",
+                           name);
+        if (extra > 0 && extra >= to->strides[i] && extra >= to->dilations[i])
+            return EK_FAIL(EK_E_INVALID,
+                           "%s: output_padding %d has to be smaller than the stride, %d, or the "
+                           "dilation, %d",
+                           name, extra, to->strides[i], to->dilations[i]);
     }
     return 0;
 }
 
-static int conv2d_check(const ek_conv_module_options *options, conv2d *settings, int kernel[2])
+static int read_options(const conv_family *family, const ek_conv_module_options *from,
+                        ek_conv_options *to, int kernel[3])
 {
-    int64_t in = options->in_channels, out = options->out_channels;
+    const char *name = family->type.name;
+    const int dims = family->dims;
+    int64_t in = from->in_channels, out = from->out_channels;
     if (in < 1 || out < 1)
         return EK_FAIL(EK_E_INVALID,
-                       "conv2d: in_channels %lld and out_channels %lld have to be at least 1",
+                       "%s: in_channels %lld and out_channels %lld have to be at least 1", name,
                        (long long)in, (long long)out);
-    EK_TRY(both("kernel", options->kernel, options->kernels, 0, 1, kernel));
-    EK_TRY(both("stride", options->stride, options->strides, 1, 1, settings->stride));
-    EK_TRY(both("padding", options->padding, options->paddings, 0, 0, settings->padding));
-    EK_TRY(both("dilation", options->dilation, options->dilations, 1, 1, settings->dilation));
-    settings->groups = ek_option_int(options->groups, 1);
-    if (settings->groups < 1 || in % settings->groups || out % settings->groups)
+    EK_TRY(ek_window_option(name, "kernel", dims, from->kernel, from->kernels, ek_window_zeros, 1,
+                            kernel));
+    EK_TRY(ek_window_option(name, "stride", dims, from->stride, from->strides, ek_window_ones, 1,
+                            to->strides));
+    EK_TRY(ek_window_option(name, "padding", dims, from->padding, from->paddings, ek_window_zeros,
+                            0, to->paddings));
+    EK_TRY(ek_window_option(name, "dilation", dims, from->dilation, from->dilations, ek_window_ones,
+                            1, to->dilations));
+    EK_TRY(read_output_padding(family, from, to));
+    to->groups = ek_option_int(from->groups, 1);
+    if (to->groups < 1 || in % to->groups || out % to->groups)
         return EK_FAIL(EK_E_INVALID,
-                       "conv2d: groups %d has to divide in_channels %lld and out_channels %lld",
-                       settings->groups, (long long)in, (long long)out);
+                       "%s: groups %d has to divide in_channels %lld and out_channels %lld", name,
+                       to->groups, (long long)in, (long long)out);
     return 0;
 }
 
-ek_module *ek_conv2d_with(ek_conv_module_options options)
+static ek_shape weight_shape(const conv_family *family, const ek_conv_module_options *options,
+                             int groups, const int kernel[3])
 {
-    conv2d settings = {0};
-    int kernel[2];
-    if (conv2d_check(&options, &settings, kernel) < 0)
+    int64_t in = options->in_channels, out = options->out_channels;
+    ek_shape shape = {.ndim = family->dims + 2,
+                      .dims = {family->transposed ? in : out,
+                               (family->transposed ? out : in) / groups}};
+    for (int i = 0; i < family->dims; i++)
+        shape.dims[2 + i] = kernel[i];
+    return shape;
+}
+
+static ek_module *conv_new(const conv_family *family, const ek_conv_module_options *options)
+{
+    ek_conv_options settings = {.keywords = 0};
+    int kernel[3];
+    if (read_options(family, options, &settings, kernel) < 0)
         return NULL;
     ek_scope scope = ek_scope_begin();
-    conv2d *self = (conv2d *)ek_module_new(&conv2d_type);
+    conv *self = (conv *)ek_module_new(&family->type);
     if (self) {
-        settings.module = self->module;
-        *self = settings;
+        self->family = family;
+        self->options = settings;
         ek_tensor *weight =
-            ek_new_parameter(EK_SHAPE(options.out_channels, options.in_channels / self->groups,
-                                      kernel[0], kernel[1]),
-                             EK_F32);
-        ek_tensor *bias = options.bias == EK_OFF
+            ek_new_parameter(weight_shape(family, options, settings.groups, kernel), EK_F32);
+        ek_tensor *bias = options->bias == EK_OFF
                               ? NULL
-                              : ek_new_parameter(EK_SHAPE(options.out_channels), EK_F32);
+                              : ek_new_parameter(EK_SHAPE(options->out_channels), EK_F32);
         ek_register_parameter(&self->module, "weight", &self->weight, weight);
         ek_register_parameter(&self->module, "bias", &self->bias, bias);
         if (ek_error_status() == 0)
@@ -82,4 +127,34 @@ ek_module *ek_conv2d_with(ek_conv_module_options options)
     }
     ek_scope_end(&scope);
     return ek_module_finish((ek_module *)self);
+}
+
+ek_module *ek_conv1d_with(ek_conv_module_options options)
+{
+    return conv_new(&conv1d, &options);
+}
+
+ek_module *ek_conv2d_with(ek_conv_module_options options)
+{
+    return conv_new(&conv2d, &options);
+}
+
+ek_module *ek_conv3d_with(ek_conv_module_options options)
+{
+    return conv_new(&conv3d, &options);
+}
+
+ek_module *ek_conv_transpose1d_with(ek_conv_module_options options)
+{
+    return conv_new(&conv_transpose1d, &options);
+}
+
+ek_module *ek_conv_transpose2d_with(ek_conv_module_options options)
+{
+    return conv_new(&conv_transpose2d, &options);
+}
+
+ek_module *ek_conv_transpose3d_with(ek_conv_module_options options)
+{
+    return conv_new(&conv_transpose3d, &options);
 }

@@ -1,95 +1,144 @@
 /* pool.c: pooling, upsampling and flattening: modules of geometry, without parameters. */
 #include "nn/nn.h"
+#include "nn/window.h"
 
 /* ---- windows ---- */
 
-typedef struct pool2d {
+/* What tells one constructor from another. */
+typedef struct pool_family {
+    ek_module_type type;
+    ek_tensor *(*function)(ek_pool_options options);
+    int dims;
+    bool maximum;
+} pool_family;
+
+typedef struct pool {
     ek_module module;
-    ek_pool_module_options options;
-} pool2d;
+    const pool_family *family;
+    ek_pool_options options; /* all but x */
+} pool;
 
-static ek_pool_options functional(const pool2d *self, ek_tensor *x)
+static ek_value pool_forward(ek_module *module, const ek_args *args)
 {
-    const ek_pool_module_options *o = &self->options;
-    return (ek_pool_options){.x = x,
-                             .kernel = o->kernel,
-                             .stride = o->stride,
-                             .padding = o->padding,
-                             .dilation = o->dilation,
-                             .ceil_mode = o->ceil_mode,
-                             .count_include_pad = o->count_include_pad};
+    const pool *self = (pool *)module;
+    ek_pool_options options = self->options;
+    options.x = ek_only_input(module, args);
+    return ek_value_of_tensor(self->family->function(options));
 }
 
-static ek_value max_pool2d_forward(ek_module *module, const ek_args *args)
-{
-    ek_pool_options options = functional((pool2d *)module, ek_only_input(module, args));
-    return ek_value_of_tensor(ek_f_max_pool2d_with(options));
-}
+#define POOL(NAME, DIMS, MAXIMUM)                                       \
+    static const pool_family NAME = {.type = {.name = #NAME,            \
+                                              .size = sizeof(pool),     \
+                                              .forward = pool_forward}, \
+                                     .function = ek_f_##NAME##_with,    \
+                                     .dims = DIMS,                      \
+                                     .maximum = MAXIMUM}
 
-static ek_value avg_pool2d_forward(ek_module *module, const ek_args *args)
-{
-    ek_pool_options options = functional((pool2d *)module, ek_only_input(module, args));
-    return ek_value_of_tensor(ek_f_avg_pool2d_with(options));
-}
+POOL(max_pool1d, 1, true);
+POOL(max_pool2d, 2, true);
+POOL(max_pool3d, 3, true);
+POOL(avg_pool1d, 1, false);
+POOL(avg_pool2d, 2, false);
+POOL(avg_pool3d, 3, false);
 
-static const ek_module_type max_pool2d_type = {.name = "max_pool2d",
-                                               .size = sizeof(pool2d),
-                                               .forward = max_pool2d_forward};
-static const ek_module_type avg_pool2d_type = {.name = "avg_pool2d",
-                                               .size = sizeof(pool2d),
-                                               .forward = avg_pool2d_forward};
-
-static ek_module *pool2d_new(const ek_module_type *type, ek_pool_module_options options)
+static int read_options(const pool_family *family, const ek_pool_module_options *from,
+                        ek_pool_options *to)
 {
-    options.padding = ek_option_int(options.padding, 0);
-    if (options.kernel < 1 || options.stride < 0 || options.dilation < 0) {
-        EK_FAIL(EK_E_INVALID, "%s: kernel %d, stride %d and dilation %d have to be at least 1",
-                type->name, options.kernel, options.stride, options.dilation);
-        return NULL;
+    const char *name = family->type.name;
+    const int dims = family->dims;
+    EK_TRY(ek_window_option(name, "kernel", dims, from->kernel, from->kernels, ek_window_zeros, 1,
+                            to->kernels));
+    EK_TRY(ek_window_option(name, "stride", dims, from->stride, from->strides, to->kernels, 1,
+                            to->strides));
+    EK_TRY(ek_window_option(name, "padding", dims, from->padding, from->paddings, ek_window_zeros,
+                            0, to->paddings));
+    EK_TRY(ek_window_option(name, "dilation", dims, from->dilation, from->dilations, ek_window_ones,
+                            1, to->dilations));
+    for (int i = 0; i < dims; i++) {
+        if (to->paddings[i] > to->kernels[i] / 2)
+            return EK_FAIL(EK_E_INVALID, "%s: padding %d has to be at most half of the kernel, %d",
+                           name, to->paddings[i], to->kernels[i]);
+        if (!family->maximum && to->dilations[i] != 1)
+            return EK_FAIL(EK_E_INVALID, "%s: dilation is for max pooling only", name);
     }
-    if (options.padding < 0 || options.padding > options.kernel / 2) {
-        EK_FAIL(EK_E_INVALID, "%s: padding %d has to be between 0 and half of the kernel, %d",
-                type->name, options.padding, options.kernel / 2);
+    if (family->maximum && from->count_include_pad != EK_DEFAULT)
+        return EK_FAIL(EK_E_INVALID, "%s: count_include_pad is for average pooling only", name);
+    to->ceil_mode = from->ceil_mode;
+    to->count_include_pad = from->count_include_pad;
+    return 0;
+}
+
+static ek_module *pool_new(const pool_family *family, const ek_pool_module_options *options)
+{
+    ek_pool_options settings = {.keywords = 0};
+    if (read_options(family, options, &settings) < 0)
         return NULL;
+    pool *self = (pool *)ek_module_new(&family->type);
+    if (self) {
+        self->family = family;
+        self->options = settings;
     }
-    pool2d *self = (pool2d *)ek_module_new(type);
-    if (self)
-        self->options = options;
     return (ek_module *)self;
+}
+
+ek_module *ek_max_pool1d_with(ek_pool_module_options options)
+{
+    return pool_new(&max_pool1d, &options);
 }
 
 ek_module *ek_max_pool2d_with(ek_pool_module_options options)
 {
-    if (options.count_include_pad != EK_DEFAULT) {
-        EK_FAIL(EK_E_INVALID, "max_pool2d: count_include_pad is for avg_pool2d only");
-        return NULL;
-    }
-    return pool2d_new(&max_pool2d_type, options);
+    return pool_new(&max_pool2d, &options);
+}
+
+ek_module *ek_max_pool3d_with(ek_pool_module_options options)
+{
+    return pool_new(&max_pool3d, &options);
+}
+
+ek_module *ek_avg_pool1d_with(ek_pool_module_options options)
+{
+    return pool_new(&avg_pool1d, &options);
 }
 
 ek_module *ek_avg_pool2d_with(ek_pool_module_options options)
 {
-    if (options.dilation > 1) {
-        EK_FAIL(EK_E_INVALID, "avg_pool2d: dilation is for max_pool2d only");
-        return NULL;
-    }
-    return pool2d_new(&avg_pool2d_type, options);
+    return pool_new(&avg_pool2d, &options);
+}
+
+ek_module *ek_avg_pool3d_with(ek_pool_module_options options)
+{
+    return pool_new(&avg_pool3d, &options);
 }
 
 /* ---- to a given size ---- */
 
 typedef struct resize {
     ek_module module;
-    int64_t height, width;
+    int64_t size[3];
     ek_upsample_mode mode;
     bool align_corners;
 } resize;
 
+static ek_value adaptive_avg_pool1d_forward(ek_module *module, const ek_args *args)
+{
+    const int64_t *size = ((const resize *)module)->size;
+    ek_tensor *x = ek_only_input(module, args);
+    return ek_value_of_tensor(ek_f_adaptive_avg_pool1d(x, size[0]));
+}
+
 static ek_value adaptive_avg_pool2d_forward(ek_module *module, const ek_args *args)
 {
-    const resize *self = (resize *)module;
+    const int64_t *size = ((const resize *)module)->size;
     ek_tensor *x = ek_only_input(module, args);
-    return ek_value_of_tensor(ek_f_adaptive_avg_pool2d(x, self->height, self->width));
+    return ek_value_of_tensor(ek_f_adaptive_avg_pool2d(x, size[0], size[1]));
+}
+
+static ek_value adaptive_avg_pool3d_forward(ek_module *module, const ek_args *args)
+{
+    const int64_t *size = ((const resize *)module)->size;
+    ek_tensor *x = ek_only_input(module, args);
+    return ek_value_of_tensor(ek_f_adaptive_avg_pool3d(x, size[0], size[1], size[2]));
 }
 
 static ek_value upsample_forward(ek_module *module, const ek_args *args)
@@ -97,34 +146,47 @@ static ek_value upsample_forward(ek_module *module, const ek_args *args)
     const resize *self = (resize *)module;
     ek_tensor *x = ek_only_input(module, args);
     return ek_value_of_tensor(
-        ek_f_upsample(x, self->height, self->width, self->mode, self->align_corners));
+        ek_f_upsample(x, self->size[0], self->size[1], self->mode, self->align_corners));
 }
 
-static const ek_module_type adaptive_avg_pool2d_type = {.name = "adaptive_avg_pool2d",
-                                                        .size = sizeof(resize),
-                                                        .forward = adaptive_avg_pool2d_forward};
-static const ek_module_type upsample_type = {.name = "upsample",
-                                             .size = sizeof(resize),
-                                             .forward = upsample_forward};
+#define RESIZE(NAME)                                                   \
+    static const ek_module_type NAME##_type = {.name = #NAME,          \
+                                               .size = sizeof(resize), \
+                                               .forward = NAME##_forward}
 
-static ek_module *resize_new(const ek_module_type *type, int64_t height, int64_t width)
+RESIZE(adaptive_avg_pool1d);
+RESIZE(adaptive_avg_pool2d);
+RESIZE(adaptive_avg_pool3d);
+RESIZE(upsample);
+
+static ek_module *resize_new(const ek_module_type *type, int dims, const int64_t *size)
 {
-    if (height < 1 || width < 1) {
-        EK_FAIL(EK_E_INVALID, "%s: height %lld and width %lld have to be at least 1", type->name,
-                (long long)height, (long long)width);
-        return NULL;
-    }
+    static const char *const directions[] = {"depth", "height", "width"};
+    for (int i = 0; i < dims; i++)
+        if (size[i] < 1) {
+            EK_FAIL(EK_E_INVALID, "%s: %s %lld has to be at least 1", type->name,
+                    dims == 1 ? "length" : directions[3 - dims + i], (long long)size[i]);
+            return NULL;
+        }
     resize *self = (resize *)ek_module_new(type);
-    if (self) {
-        self->height = height;
-        self->width = width;
-    }
+    for (int i = 0; self && i < dims; i++)
+        self->size[i] = size[i];
     return (ek_module *)self;
+}
+
+ek_module *ek_adaptive_avg_pool1d(int64_t length)
+{
+    return resize_new(&adaptive_avg_pool1d_type, 1, &length);
 }
 
 ek_module *ek_adaptive_avg_pool2d(int64_t height, int64_t width)
 {
-    return resize_new(&adaptive_avg_pool2d_type, height, width);
+    return resize_new(&adaptive_avg_pool2d_type, 2, (const int64_t[]){height, width});
+}
+
+ek_module *ek_adaptive_avg_pool3d(int64_t depth, int64_t height, int64_t width)
+{
+    return resize_new(&adaptive_avg_pool3d_type, 3, (const int64_t[]){depth, height, width});
 }
 
 ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mode, bool align_corners)
@@ -137,7 +199,7 @@ ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mode, boo
         EK_FAIL(EK_E_INVALID, "upsample: align_corners is for EK_BILINEAR only");
         return NULL;
     }
-    resize *self = (resize *)resize_new(&upsample_type, height, width);
+    resize *self = (resize *)resize_new(&upsample_type, 2, (const int64_t[]){height, width});
     if (self) {
         self->mode = mode;
         self->align_corners = align_corners;

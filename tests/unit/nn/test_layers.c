@@ -195,7 +195,7 @@ START_TEST(options_out_of_range)
     assert_refused(ek_batch_norm1d(3, .momentum = 1.5), "momentum 1.5");
     assert_refused(ek_dropout(1.5), "1.5");
     assert_refused(ek_dropout(__builtin_nan("")), "probability");
-    assert_refused(ek_max_pool2d(0), "kernel 0");
+    assert_refused(ek_max_pool2d(0), "kernel has to be at least 1, not 0");
     assert_refused(ek_max_pool2d(2, .padding = 2), "padding 2");
     assert_refused(ek_max_pool2d(2, .count_include_pad = EK_OFF), "count_include_pad");
     assert_refused(ek_avg_pool2d(2, .dilation = 2), "dilation");
