@@ -1,31 +1,23 @@
 /* norm.c: batch normalisation. */
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
-#include "nn/nn.h"
+#include "nn/batch_norm_module.h"
 #include "ops/batch_norm.h"
 
-typedef struct batch_norm {
-    ek_module module;
-    ek_tensor *weight, *bias;              /* (features), or absent: affine off */
-    ek_tensor *running_mean, *running_var; /* (features), or absent: track_running_stats off */
-    ek_tensor *num_batches_tracked;        /* i64 scalar, or absent */
-    double eps, momentum;
-    int ndim_least, ndim_most; /* of the input */
-} batch_norm;
-
-static int check_input(const batch_norm *self, const ek_tensor *x)
+static int check_input(const ek_batch_norm_module *self, const ek_tensor *x)
 {
     if (x->ndim >= self->ndim_least && x->ndim <= self->ndim_most)
         return 0;
     char text[200], least[16] = "";
     if (self->ndim_least != self->ndim_most)
-        snprintf(least, sizeof least, "%d or ", self->ndim_least);
+        snprintf(least, sizeof least, "%d %s ", self->ndim_least,
+                 self->ndim_most - self->ndim_least > 1 ? "to" : "or");
     return EK_FAIL(EK_E_SHAPE, "expected an input of %s%d dimensions, got %s", least,
                    self->ndim_most, ek_tensor_text(x, text));
 }
 
 /* One batch more; the counter is nobody's operand, so this is never part of a graph. */
-static int count_batch(batch_norm *self)
+static int count_batch(ek_batch_norm_module *self)
 {
     ek_tensor *counter = self->num_batches_tracked;
     bool before = ek_set_grad_enabled(false);
@@ -34,21 +26,32 @@ static int count_batch(batch_norm *self)
     return done ? 0 : ek_error_pending();
 }
 
+int ek_batch_norm_module_begin(ek_batch_norm_module *self, const ek_tensor *x)
+{
+    if (!x)
+        return ek_error_pending();
+    EK_TRY(check_input(self, x));
+    return self->module.training && self->num_batches_tracked ? count_batch(self) : 0;
+}
+
+ek_batch_norm_options ek_batch_norm_module_options(const ek_batch_norm_module *self, ek_tensor *x)
+{
+    return (ek_batch_norm_options){.x = x,
+                                   .weight = self->weight,
+                                   .bias = self->bias,
+                                   .running_mean = self->running_mean,
+                                   .running_var = self->running_var,
+                                   .training = self->module.training,
+                                   .momentum = self->momentum == 0 ? EK_ZERO : self->momentum,
+                                   .eps = self->eps == 0 ? EK_ZERO : self->eps};
+}
+
 static ek_tensor *normalise(ek_module *module, ek_tensor *x, bool relu)
 {
-    batch_norm *self = (batch_norm *)module;
-    if (!x || check_input(self, x) < 0)
+    ek_batch_norm_module *self = (ek_batch_norm_module *)module;
+    if (ek_batch_norm_module_begin(self, x) < 0)
         return NULL;
-    if (module->training && self->num_batches_tracked && count_batch(self) < 0)
-        return NULL;
-    ek_batch_norm_options options = {.x = x,
-                                     .weight = self->weight,
-                                     .bias = self->bias,
-                                     .running_mean = self->running_mean,
-                                     .running_var = self->running_var,
-                                     .training = module->training,
-                                     .momentum = self->momentum == 0 ? EK_ZERO : self->momentum,
-                                     .eps = self->eps == 0 ? EK_ZERO : self->eps};
+    ek_batch_norm_options options = ek_batch_norm_module_options(self, x);
     return relu ? ek_batch_norm_relu(options) : ek_f_batch_norm_with(options);
 }
 
@@ -68,13 +71,13 @@ ek_value ek_batch_norm_relu_call(ek_module *module, const ek_args *args)
 }
 
 static const ek_module_type batch_norm1d_type = {.name = "batch_norm1d",
-                                                 .size = sizeof(batch_norm),
+                                                 .size = sizeof(ek_batch_norm_module),
                                                  .forward = batch_norm_forward};
 static const ek_module_type batch_norm2d_type = {.name = "batch_norm2d",
-                                                 .size = sizeof(batch_norm),
+                                                 .size = sizeof(ek_batch_norm_module),
                                                  .forward = batch_norm_forward};
 static const ek_module_type batch_norm3d_type = {.name = "batch_norm3d",
-                                                 .size = sizeof(batch_norm),
+                                                 .size = sizeof(ek_batch_norm_module),
                                                  .forward = batch_norm_forward};
 
 bool ek_module_is_batch_norm(const ek_module *module)
@@ -88,8 +91,8 @@ static ek_tensor *filled(int64_t features, double value)
     return ek_fill_(tensor, value);
 }
 
-static ek_module *batch_norm_new(const ek_module_type *type, const ek_norm_options *options,
-                                 int ndim_least, int ndim_most)
+ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_options *options,
+                                    int ndim_least, int ndim_most)
 {
     double eps = ek_option(options->eps, 1e-5), momentum = ek_option(options->momentum, 0.1);
     if (options->features < 1) {
@@ -103,7 +106,7 @@ static ek_module *batch_norm_new(const ek_module_type *type, const ek_norm_optio
         return NULL;
     }
     ek_scope scope = ek_scope_begin();
-    batch_norm *self = (batch_norm *)ek_module_new(type);
+    ek_batch_norm_module *self = (ek_batch_norm_module *)ek_module_new(type);
     if (self) {
         ek_module *module = &self->module;
         int64_t features = options->features;
@@ -127,15 +130,15 @@ static ek_module *batch_norm_new(const ek_module_type *type, const ek_norm_optio
 
 ek_module *ek_batch_norm1d_with(ek_norm_options options)
 {
-    return batch_norm_new(&batch_norm1d_type, &options, 2, 3);
+    return ek_batch_norm_module_new(&batch_norm1d_type, &options, 2, 3);
 }
 
 ek_module *ek_batch_norm2d_with(ek_norm_options options)
 {
-    return batch_norm_new(&batch_norm2d_type, &options, 4, 4);
+    return ek_batch_norm_module_new(&batch_norm2d_type, &options, 4, 4);
 }
 
 ek_module *ek_batch_norm3d_with(ek_norm_options options)
 {
-    return batch_norm_new(&batch_norm3d_type, &options, 5, 5);
+    return ek_batch_norm_module_new(&batch_norm3d_type, &options, 5, 5);
 }

@@ -245,6 +245,7 @@ START_TEST(no_graph_without_gradient_mode)
     ek_tensor *y = together(inputs, 2 * PARTS, &j);
     assert_made(y);
     ck_assert(!ek_tensor_requires_grad(y));
+    ek_set_grad_enabled(true);
 }
 END_TEST
 
