@@ -1,7 +1,9 @@
 #include "nets.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "gan/network.h"
 #include "imbalance/network.h"
 
 /* ---- a residual block, as a user writes it ---- */
@@ -83,25 +85,83 @@ static ek_module *segmentation_criterion(void)
     return criterion_ce(.ignore_index = IGNORED);
 }
 
+static ek_module *critic(void)
+{
+    return critic_network(64, NORM_NONE);
+}
+
+static ek_module *critic_with_layer_norm(void)
+{
+    return critic_network(64, NORM_LAYER);
+}
+
+static ek_module *score_of_fakes(void)
+{
+    return ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_FAKE);
+}
+
+/* ---- losses and optimizers ---- */
+
+static ek_tensor *supervised(const training *job)
+{
+    return ek_loss(job->criterion, ek_forward(job->model, job->input), job->target);
+}
+
+/* A WGAN-GP critic's: the inputs are real samples, the targets are fakes. */
+static ek_tensor *wgan_gp(const training *job)
+{
+    ek_tensor *fake = ek_loss(job->criterion, ek_forward(job->model, job->target));
+    ek_tensor *real = ek_loss(job->criterion, ek_forward(job->model, job->input));
+    ek_tensor *penalty = ek_gradient_penalty(job->model, job->input, job->target);
+
+    return ek_add(ek_sub(fake, real), penalty);
+}
+
+static ek_optimizer *momentum(ek_module *model)
+{
+    return ek_sgd(model, .lr = 0.01, .momentum = 0.9);
+}
+
+static ek_optimizer *adam(ek_module *model)
+{
+    return ek_adam(model, .lr = 2e-4, .beta1 = 0.5, .beta2 = 0.9);
+}
+
+#define IMAGES(side) {1, side, side}, 3
 static const workload workloads[] = {
-    {"mlp", 256, {784}, 1, {0}, 0, 10, mlp, cross_entropy},
-    {"mnist", 64, {1, 28, 28}, 3, {0}, 0, 10, mnist, cross_entropy},
-    {"resnet18", 32, {3, 32, 32}, 3, {0}, 0, 10, resnet18, cross_entropy},
+    {"mlp", 256, {784}, 1, {0}, 0, 10, mlp, cross_entropy, supervised, momentum},
+    {"mnist", 64, IMAGES(28), {0}, 0, 10, mnist, cross_entropy, supervised, momentum},
+    {"resnet18", 32, {3, 32, 32}, 3, {0}, 0, 10, resnet18, cross_entropy, supervised, momentum},
     {"segmentation",
      8,
-     {1, 128, 128},
-     3,
+     IMAGES(128),
      {128, 128},
      2,
      CLASSES,
      segmentation,
-     segmentation_criterion},
+     segmentation_criterion,
+     supervised,
+     momentum},
+    {"critic", 32, IMAGES(32), IMAGES(32), 0, critic, score_of_fakes, wgan_gp, adam},
+    {"critic-layer", 32, IMAGES(32), IMAGES(32), 0, critic_with_layer_norm, score_of_fakes, wgan_gp,
+     adam},
 };
+enum { WORKLOADS = sizeof(workloads) / sizeof(workloads[0]) };
 
 const workload *workload_named(const char *name)
 {
-    for (size_t i = 0; i < sizeof(workloads) / sizeof(workloads[0]); i++)
+    for (int i = 0; i < WORKLOADS; i++)
         if (strcmp(workloads[i].name, name) == 0)
             return &workloads[i];
     return NULL;
+}
+
+void workload_names(char *text, size_t nbytes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (int i = 0; i < WORKLOADS && used < nbytes; i++)
+        used +=
+            (size_t)snprintf(text + used, nbytes - used, "%s%s", i ? "|" : "", workloads[i].name);
 }

@@ -4,19 +4,30 @@
 
 #include <evenkeel/evenkeel.h>
 
+/* One job: what a workload computes its loss of. */
+typedef struct training {
+    ek_module *model, *criterion;
+    ek_optimizer *optimizer;
+    ek_tensor *input, *target;
+} training;
+
 typedef struct workload {
     const char *name;
     int64_t batch;
     int64_t input[3]; /* (C, H, W), or (features) */
     int input_dims;
-    int64_t target[2]; /* (H, W), or nothing */
+    int64_t target[3]; /* (H, W), or nothing */
     int target_dims;
-    int64_t classes;
+    int64_t classes; /* 0: targets are real numbers */
     ek_module *(*network)(void);
     ek_module *(*criterion)(void);
+    ek_tensor *(*loss)(const training *job);
+    ek_optimizer *(*optimizer)(ek_module *model);
 } workload;
 
 /* By name; NULL where there is none. */
 const workload *workload_named(const char *name);
+/* Writes "mlp|mnist|..." to `text`. */
+void workload_names(char *text, size_t nbytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* train.c: seconds of one training step (forward, loss, zero_grad, backward, SGD with momentum).
+/* train.c: seconds of one training step (forward, loss, zero_grad, backward, optimizer).
  *
  *     train NET DEVICES THREADS [SECONDS]
  *
@@ -11,12 +11,6 @@
 #include "nets.h"
 
 enum { WARMUP_STEPS = 3, MOST_STEPS = 10000 };
-
-typedef struct training {
-    ek_module *model, *criterion;
-    ek_optimizer *optimizer;
-    ek_tensor *input, *target;
-} training;
 
 static double now(void)
 {
@@ -49,10 +43,10 @@ static int make_job(training *job, const workload *load, int devices, int thread
     ek_manual_seed(0);
     job->model = ek_data_parallel_model(load->network(), .device_ids = list);
     job->criterion = ek_data_parallel_criterion(load->criterion(), .device_ids = list);
-    job->optimizer = ek_sgd(job->model, .lr = 0.01, .momentum = 0.9);
+    job->optimizer = load->optimizer(job->model);
     job->input = ek_keep(ek_randn(shape_of(load->batch, load->input, load->input_dims)));
-    job->target = ek_keep(
-        ek_randint(0, load->classes, shape_of(load->batch, load->target, load->target_dims)));
+    ek_shape target = shape_of(load->batch, load->target, load->target_dims);
+    job->target = ek_keep(load->classes ? ek_randint(0, load->classes, target) : ek_randn(target));
     return ek_error_status();
 }
 
@@ -65,11 +59,10 @@ static void free_job(training *job)
     ek_release(job->target);
 }
 
-static int step(training *job, double *loss)
+static int step(training *job, const workload *load, double *loss)
 {
     ek_scope scope = ek_scope_begin();
-    ek_value output = ek_forward(job->model, job->input);
-    ek_tensor *l = ek_loss(job->criterion, output, job->target);
+    ek_tensor *l = load->loss(job);
     int rc;
 
     ek_zero_grad(job->optimizer);
@@ -89,20 +82,21 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int measure(training *job, double budget, double *median, int *steps, double *fourth_loss)
+static int measure(training *job, const workload *load, double budget, double *median, int *steps,
+                   double *fourth_loss)
 {
     static double seconds[MOST_STEPS];
     double loss;
 
     for (int i = 0; i < WARMUP_STEPS; i++)
-        if (step(job, &loss) < 0)
+        if (step(job, load, &loss) < 0)
             return -1;
     double start = now();
     int count = 0;
     int least = budget < 1 ? 1 : 5;
     while (count < MOST_STEPS && (count < least || now() - start < budget)) {
         double begin = now();
-        if (step(job, &loss) < 0)
+        if (step(job, load, &loss) < 0)
             return -1;
         seconds[count] = now() - begin;
         if (count++ == 0)
@@ -123,13 +117,14 @@ int main(int argc, char **argv)
     int steps = 0;
 
     if (!load || devices < 1 || threads < 1 || budget <= 0) {
-        fprintf(stderr, "usage: %s mlp|mnist|resnet18|segmentation DEVICES THREADS [SECONDS]\n",
-                argv[0]);
+        char names[200];
+        workload_names(names, sizeof(names));
+        fprintf(stderr, "usage: %s %s DEVICES THREADS [SECONDS]\n", argv[0], names);
         return 2;
     }
     int rc = make_job(&job, load, devices, threads);
     if (rc == 0)
-        rc = measure(&job, budget, &median, &steps, &loss);
+        rc = measure(&job, load, budget, &median, &steps, &loss);
     free_job(&job);
     if (rc < 0 || ek_shutdown() < 0) {
         ek_print_error(stderr);

@@ -82,33 +82,81 @@ def upsampled_cross_entropy(logits, target):
     return F.cross_entropy(logits, target, ignore_index=255)
 
 
-# name: batch, input shape, target shape, classes, network, criterion
+def critic(norm=None, width=64):
+    def down(cin, cout, norm):
+        middle = [norm(cout)] if norm else []
+        return [nn.Conv2d(cin, cout, 4, 2, 1), *middle, nn.LeakyReLU(0.2)]
+
+    return nn.Sequential(
+        *down(1, width, None), *down(width, 2 * width, norm), *down(2 * width, 4 * width, norm),
+        nn.Conv2d(4 * width, 1, 4),
+    )  # fmt: skip
+
+
+def critic_with_layer_norm():
+    return critic(lambda channels: nn.GroupNorm(1, channels))
+
+
+def supervised(criterion):
+    def loss(model, x, target, rank, devices):
+        return criterion(model(x), target)
+
+    return loss
+
+
+def wgan_gp(model, real, fake, rank, devices):
+    d_fake, d_real = model(fake), model(real)
+    a = torch.rand(len(real) * devices, 1, 1, 1).chunk(devices)[rank]
+    x = (real + a * (fake - real)).requires_grad_()
+    d = model(x)
+    (g,) = torch.autograd.grad(d, x, torch.ones_like(d), create_graph=True)
+    penalty = ((g.flatten(1).norm(2, dim=1) - 1) ** 2).mean()
+    return d_fake.mean() - d_real.mean() + 10 * penalty
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def adam(parameters):
+    return torch.optim.Adam(parameters, lr=2e-4, betas=(0.5, 0.9))
+
+
+ENTROPY = supervised(F.cross_entropy)
+IMAGE = (1, 32, 32)
+# name: batch, input shape, target shape, classes (0: real numbers), network, loss, optimizer
 WORKLOADS = {
-    "mlp": (256, (784,), (), 10, mlp, F.cross_entropy),
-    "mnist": (64, (1, 28, 28), (), 10, mnist, F.cross_entropy),
-    "resnet18": (32, (3, 32, 32), (), 10, resnet18, F.cross_entropy),
-    "segmentation": (8, (1, 128, 128), (128, 128), 11, segmentation, upsampled_cross_entropy),
-}
+    "mlp": (256, (784,), (), 10, mlp, ENTROPY, momentum),
+    "mnist": (64, (1, 28, 28), (), 10, mnist, ENTROPY, momentum),
+    "resnet18": (32, (3, 32, 32), (), 10, resnet18, ENTROPY, momentum),
+    "segmentation": (8, (1, 128, 128), (128, 128), 11, segmentation,
+                     supervised(upsampled_cross_entropy), momentum),
+    "critic": (32, IMAGE, IMAGE, 0, critic, wgan_gp, adam),
+    "critic-layer": (32, IMAGE, IMAGE, 0, critic_with_layer_norm, wgan_gp, adam),
+}  # fmt: skip
 
 
 def measure(name, devices, rank, budget, memory_format):
     """(median seconds, steps, loss of the fourth step)"""
-    batch, input_shape, target_shape, classes, network, criterion = WORKLOADS[name]
+    batch, input_shape, target_shape, classes, network, loss_of, optimizer_of = WORKLOADS[name]
     torch.manual_seed(0)
     net = network()
     x = torch.randn(batch, *input_shape)
-    target = torch.randint(0, classes, (batch, *target_shape))
+    shape = (batch, *target_shape)
+    target = torch.randint(0, classes, shape) if classes else torch.randn(shape)
     if devices > 1:
         x = x.chunk(devices)[rank].contiguous()
         target = target.chunk(devices)[rank].contiguous()
     if x.dim() == 4:
         net = net.to(memory_format=memory_format)
         x = x.to(memory_format=memory_format)
+        if not classes:
+            target = target.to(memory_format=memory_format)
     model = nn.parallel.DistributedDataParallel(net) if devices > 1 else net
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = optimizer_of(model.parameters())
 
     def step():
-        loss = criterion(model(x), target)
+        loss = loss_of(model, x, target, rank, devices)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
