@@ -30,7 +30,7 @@ static void begin_value(json_writer *json, const char *key)
     }
 }
 
-void json_open(json_writer *json, const char *key, char bracket)
+void json_begin(json_writer *json, const char *key, char bracket)
 {
     begin_value(json, key);
     fputc(bracket, json->stream);
@@ -38,13 +38,13 @@ void json_open(json_writer *json, const char *key, char bracket)
     json->follows = false;
 }
 
-void json_open_flat(json_writer *json, const char *key)
+void json_begin_flat(json_writer *json, const char *key)
 {
-    json_open(json, key, '[');
+    json_begin(json, key, '[');
     json->flat = true;
 }
 
-void json_close(json_writer *json, char bracket)
+void json_end(json_writer *json, char bracket)
 {
     json->depth--;
     if (!json->flat)
@@ -56,19 +56,19 @@ void json_close(json_writer *json, char bracket)
         fputc('\n', json->stream);
 }
 
-void json_text(json_writer *json, const char *key, const char *text)
+void json_put_text(json_writer *json, const char *key, const char *text)
 {
     begin_value(json, key);
     quote(json->stream, text);
 }
 
-void json_integer(json_writer *json, const char *key, int64_t value)
+void json_put_integer(json_writer *json, const char *key, int64_t value)
 {
     begin_value(json, key);
     fprintf(json->stream, "%" PRId64, value);
 }
 
-void json_real(json_writer *json, const char *key, double value)
+void json_put_real(json_writer *json, const char *key, double value)
 {
     begin_value(json, key);
     if (isfinite(value))

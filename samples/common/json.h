@@ -1,7 +1,8 @@
-/* json.h: writes JSON: objects and arrays are opened and closed, commas and indents come by
+/* json.h: writes JSON: objects and arrays are begun and ended, commas and indents come by
  * themselves.
  *
- * Inside an object every value has a key; inside an array the key is NULL. */
+ * Names are not those of Jansson, which the library is linked with. Inside an object every value
+ * has a key; inside an array the key is NULL. */
 #ifndef COMMON_JSON_H
 #define COMMON_JSON_H
 
@@ -16,11 +17,12 @@ typedef struct json_writer {
     bool flat;    /* within an array of numbers: on one line */
 } json_writer;
 
-void json_open(json_writer *json, const char *key, char bracket); /* '{' or '[' */
-void json_open_flat(json_writer *json, const char *key);          /* '[' on one line */
-void json_close(json_writer *json, char bracket);                 /* '}' or ']' */
-void json_text(json_writer *json, const char *key, const char *text);
-void json_integer(json_writer *json, const char *key, int64_t value);
-void json_real(json_writer *json, const char *key, double value); /* null where it is not finite */
+void json_begin(json_writer *json, const char *key, char bracket); /* '{' or '[' */
+void json_begin_flat(json_writer *json, const char *key);          /* '[' on one line */
+void json_end(json_writer *json, char bracket);                    /* '}' or ']' */
+void json_put_text(json_writer *json, const char *key, const char *text);
+void json_put_integer(json_writer *json, const char *key, int64_t value);
+void json_put_real(json_writer *json, const char *key,
+                   double value); /* null where it is not finite */
 
 #endif

@@ -7,21 +7,21 @@
 
 static void write_settings(json_writer *json, const run_settings *settings, int devices)
 {
-    json_open(json, "settings", '{');
-    json_text(json, "penalty", penalty_names[settings->penalty]);
-    json_real(json, "weight", settings->weight);
-    json_text(json, "critic_norm", norm_names[settings->norm]);
-    json_text(json, "loss", loss_names[settings->loss]);
-    json_text(json, "mode", mode_names[settings->mode]);
-    json_integer(json, "devices", devices);
-    json_integer(json, "batch", settings->batch);
-    json_integer(json, "critic_steps", settings->critic_steps);
-    json_integer(json, "steps", settings->steps);
-    json_integer(json, "width", settings->width);
-    json_real(json, "lr", settings->lr);
-    json_text(json, "dtype", ek_dtype_name(settings->dtype));
-    json_integer(json, "seed", settings->seed);
-    json_close(json, '}');
+    json_begin(json, "settings", '{');
+    json_put_text(json, "penalty", penalty_names[settings->penalty]);
+    json_put_real(json, "weight", settings->weight);
+    json_put_text(json, "critic_norm", norm_names[settings->norm]);
+    json_put_text(json, "loss", loss_names[settings->loss]);
+    json_put_text(json, "mode", mode_names[settings->mode]);
+    json_put_integer(json, "devices", devices);
+    json_put_integer(json, "batch", settings->batch);
+    json_put_integer(json, "critic_steps", settings->critic_steps);
+    json_put_integer(json, "steps", settings->steps);
+    json_put_integer(json, "width", settings->width);
+    json_put_real(json, "lr", settings->lr);
+    json_put_text(json, "dtype", ek_dtype_name(settings->dtype));
+    json_put_integer(json, "seed", settings->seed);
+    json_end(json, '}');
 }
 
 static int write_network(json_writer *json, const char *key, ek_module *network)
@@ -31,10 +31,10 @@ static int write_network(json_writer *json, const char *key, ek_module *network)
 
     if (rc < 0)
         return rc;
-    json_open(json, key, '{');
-    json_integer(json, "parameters", ek_module_parameter_count(network));
-    json_text(json, "parameters_sha256", sha256);
-    json_close(json, '}');
+    json_begin(json, key, '{');
+    json_put_integer(json, "parameters", ek_module_parameter_count(network));
+    json_put_text(json, "parameters_sha256", sha256);
+    json_end(json, '}');
     return 0;
 }
 
@@ -46,24 +46,24 @@ static int write_device(json_writer *json, ek_device device)
 
     if (rc < 0)
         return rc;
-    json_open(json, NULL, '{');
-    json_text(json, "name", ek_device_name(device, name));
-    json_integer(json, "peak_bytes", (int64_t)stats.peak);
-    json_open(json, "categories", '{');
+    json_begin(json, NULL, '{');
+    json_put_text(json, "name", ek_device_name(device, name));
+    json_put_integer(json, "peak_bytes", (int64_t)stats.peak);
+    json_begin(json, "categories", '{');
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-        json_integer(json, ek_memory_category_name((ek_memory_category)c),
-                     (int64_t)stats.at_peak[c]);
-    json_close(json, '}');
-    json_close(json, '}');
+        json_put_integer(json, ek_memory_category_name((ek_memory_category)c),
+                         (int64_t)stats.at_peak[c]);
+    json_end(json, '}');
+    json_end(json, '}');
     return 0;
 }
 
 static void write_series(json_writer *json, const run_records *records, record_series series)
 {
-    json_open_flat(json, series_names[series]);
+    json_begin_flat(json, series_names[series]);
     for (int64_t i = 0; i < records->counts[series]; i++)
-        json_real(json, NULL, records->values[series][i]);
-    json_close(json, ']');
+        json_put_real(json, NULL, records->values[series][i]);
+    json_end(json, ']');
 }
 
 static int write_all(json_writer *json, train_run *run)
@@ -71,20 +71,20 @@ static int write_all(json_writer *json, train_run *run)
     const gan_job *job = &run->job;
     int rc;
 
-    json_open(json, NULL, '{');
+    json_begin(json, NULL, '{');
     write_settings(json, &run->settings, job->devices.count);
-    json_integer(json, "finished_steps", run->step);
+    json_put_integer(json, "finished_steps", run->step);
     rc = write_network(json, "generator", job->generator);
     if (rc == 0)
         rc = write_network(json, "critic", job->critic);
-    json_open(json, "devices", '[');
+    json_begin(json, "devices", '[');
     for (int i = 0; i < job->devices.count && rc == 0; i++)
         rc = write_device(json, job->devices.devices[i]);
-    json_close(json, ']');
-    json_real(json, "median_step_seconds", records_median(&run->records, SECONDS));
+    json_end(json, ']');
+    json_put_real(json, "median_step_seconds", records_median(&run->records, SECONDS));
     for (int s = 0; s < SERIES; s++)
         write_series(json, &run->records, (record_series)s);
-    json_close(json, '}');
+    json_end(json, '}');
     return rc;
 }
 
