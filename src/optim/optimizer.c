@@ -2,7 +2,6 @@
 #include "optim/optimizer.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "evenkeel/autograd.h"
 #include "nn/module_walk.h"
@@ -176,24 +175,10 @@ void ek_optimizer_free(ek_optimizer *optimizer)
     free(optimizer);
 }
 
-/* ---- gradients and state ---- */
+/* ---- gradients ---- */
 
 void ek_zero_grad(ek_optimizer *optimizer)
 {
     for (int i = 0; optimizer && i < optimizer->slot_count; i++)
         ek_tensor_set_grad(optimizer->slots[i].parameter, NULL);
-}
-
-ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
-{
-    if (!optimizer || !parameter || !name)
-        return NULL;
-    void **entry = ek_identity_at(&optimizer->index, parameter);
-    if (!entry || !*entry)
-        return NULL;
-    const ek_slot *slot = &optimizer->slots[(intptr_t)*entry - 1];
-    for (int s = 0; s < EK_STATES && optimizer->algorithm->state_names[s]; s++)
-        if (strcmp(optimizer->algorithm->state_names[s], name) == 0)
-            return slot->state[s];
-    return NULL;
 }

@@ -36,7 +36,7 @@ typedef struct ek_slot {
     ek_tensor *parameter; /* a reference */
     int group;
     int64_t step;                /* how many updates it had */
-    ek_tensor *state[EK_STATES]; /* references; NULL before the first update */
+    ek_tensor *state[EK_STATES]; /* references; NULL or zeros before the first update */
 } ek_slot;
 
 struct ek_optimizer {
@@ -58,6 +58,10 @@ static inline double ek_optimizer_option(double value, double fallback)
 {
     return value == 0 ? fallback : value == EK_ZERO ? 0 : value;
 }
+
+/* Memory for all states of the slot (zeros where there was none) in the place where the next step
+ * will look for it: with its neighbours', laid out as the parameters. */
+int ek_optimizer_reserve_state(ek_optimizer *optimizer, const ek_slot *slot);
 
 /* The tensor as a flat handle in the scope; it must be dense. `count` may reach beyond its end,
  * over a slab's following members. */

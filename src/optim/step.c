@@ -18,7 +18,7 @@ enum { MEMBER_ALIGNMENT = 64 }; /* of a slab's members, in bytes */
 
 typedef struct row {
     ek_slot *slot;
-    ek_tensor *gradient; /* in the parameter's order of memory */
+    ek_tensor *gradient; /* in the parameter's order of memory; NULL: none, and no slot for one */
 } row;
 
 typedef struct span {
@@ -48,7 +48,7 @@ static bool joins(const ek_optimizer *optimizer, const row *a, const row *b)
     int64_t pitch = pitch_of(p);
     const ek_optimizer_options *options = &optimizer->groups[a->slot->group];
     return a->slot->group == b->slot->group && p->dtype == q->dtype && follows(p, q, pitch) &&
-           a->gradient == p->grad_slot && b->gradient == q->grad_slot &&
+           a->gradient && a->gradient == p->grad_slot && b->gradient == q->grad_slot &&
            follows(a->gradient, b->gradient, pitch) &&
            (pitch == ek_count(p) || optimizer->algorithm->keeps_zeros(options));
 }
@@ -198,6 +198,28 @@ static int prepare_state(const ek_optimizer *optimizer, row *rows, int count)
                 EK_TRY(lay_out_state(rows, begin, end, s));
     }
     return 0;
+}
+
+int ek_optimizer_reserve_state(ek_optimizer *optimizer, const ek_slot *slot)
+{
+    int count = optimizer->slot_count, at = 0;
+    row *rows = ek_calloc((size_t)count, sizeof *rows);
+    if (!rows)
+        return EK_E_NO_MEMORY;
+    sort_slots(optimizer);
+    for (int i = 0; i < count; i++) { /* as if all had gradients */
+        ek_slot *s = &optimizer->slots[optimizer->order[i]];
+        rows[i] = (row){s, s->parameter->grad_slot};
+        at = s == slot ? i : at;
+    }
+    int begin = at, end = at + 1;
+    while (begin > 0 && joins(optimizer, &rows[begin - 1], &rows[begin]))
+        begin--;
+    while (end < count && joins(optimizer, &rows[end - 1], &rows[end]))
+        end++;
+    int status = prepare_state(optimizer, rows + begin, end - begin);
+    free(rows);
+    return status;
 }
 
 /* Flat handles for rows [begin, end). */

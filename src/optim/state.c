@@ -1,0 +1,197 @@
+/* state.c: what an optimizer knows of a parameter, out and in again: for checkpoints. */
+#include <string.h>
+
+#include "evenkeel/autograd.h"
+#include "evenkeel/ops.h"
+#include "kernels/kernels.h"
+#include "optim/optimizer.h"
+
+/* ---- out ---- */
+
+/* NULL without an error where the parameter belongs to another. */
+static ek_slot *slot_of(ek_optimizer *optimizer, const ek_tensor *parameter)
+{
+    void **entry = parameter ? ek_identity_at(&optimizer->index, parameter) : NULL;
+    return entry && *entry ? &optimizer->slots[(intptr_t)*entry - 1] : NULL;
+}
+
+ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
+{
+    if (!optimizer || !name)
+        return NULL;
+    const ek_slot *slot = slot_of(optimizer, parameter);
+    if (!slot || slot->step == 0)
+        return NULL;
+    for (int s = 0; s < EK_STATES && optimizer->algorithm->state_names[s]; s++)
+        if (strcmp(optimizer->algorithm->state_names[s], name) == 0)
+            return slot->state[s];
+    return NULL;
+}
+
+static int find_slot(ek_optimizer *optimizer, const ek_tensor *parameter, ek_slot **slot)
+{
+    char text[200];
+    if (!optimizer)
+        return ek_error_status() < 0 ? ek_error_pending()
+                                     : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
+    *slot = slot_of(optimizer, parameter);
+    if (*slot)
+        return 0;
+    return ek_error_status() < 0
+               ? ek_error_pending()
+               : EK_FAIL(EK_E_INVALID, "%s: %s is none of the optimizer's %d parameters",
+                         optimizer->algorithm->name, ek_tensor_text(parameter, text),
+                         optimizer->slot_count);
+}
+
+int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter)
+{
+    ek_slot *slot;
+    EK_TRY(find_slot(optimizer, parameter, &slot));
+    return slot->step;
+}
+
+/* The group with the most states speaks for all. */
+const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index)
+{
+    if (!optimizer || index < 0)
+        return NULL;
+    const ek_algorithm *algorithm = optimizer->algorithm;
+    int count = algorithm->state_count(&optimizer->defaults);
+    for (int i = 0; i < optimizer->group_count; i++) {
+        int of_group = algorithm->state_count(&optimizer->groups[i]);
+        count = of_group > count ? of_group : count;
+    }
+    return index < count ? algorithm->state_names[index] : NULL;
+}
+
+/* ---- in: checks ---- */
+
+static int check_state(const char *algorithm, const char *name, const ek_tensor *parameter,
+                       const ek_tensor *state)
+{
+    char texts[2][200];
+    if (!state)
+        return ek_error_status() < 0
+                   ? ek_error_pending()
+                   : EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is NULL", algorithm, name);
+    if (!ek_dtype_is_floating(state->dtype))
+        return EK_FAIL(EK_E_DTYPE, "%s: state \"%s\" is %s; it has to be floating", algorithm, name,
+                       ek_tensor_text(state, texts[0]));
+    if (!ek_same_shape(state, parameter))
+        return EK_FAIL(EK_E_SHAPE, "%s: state \"%s\" is %s, its parameter %s", algorithm, name,
+                       ek_tensor_text(state, texts[0]), ek_tensor_text(parameter, texts[1]));
+    return 0;
+}
+
+/* Puts the given states in the algorithm's order. They have to be exactly those that a parameter
+ * has after `steps` updates; returns how many. */
+static int sort_states(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
+                       const char *const *names, ek_tensor *const *states, int count,
+                       ek_tensor *sorted[EK_STATES])
+{
+    const ek_algorithm *algorithm = optimizer->algorithm;
+    int wanted = steps > 0 ? algorithm->state_count(&optimizer->groups[slot->group]) : 0;
+    for (int i = 0; i < count; i++) {
+        int s = 0;
+        if (!names[i])
+            return EK_FAIL(EK_E_INVALID, "%s: state %d has no name", algorithm->name, i);
+        while (s < wanted && strcmp(algorithm->state_names[s], names[i]) != 0)
+            s++;
+        if (s == wanted)
+            return EK_FAIL(EK_E_INVALID,
+                           "%s: with these options and after %lld updates a parameter has no state "
+                           "\"%.200s\"",
+                           algorithm->name, (long long)steps, names[i]);
+        if (sorted[s])
+            return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is given twice", algorithm->name,
+                           names[i]);
+        EK_TRY(check_state(algorithm->name, names[i], slot->parameter, states[i]));
+        sorted[s] = states[i];
+    }
+    for (int s = 0; s < wanted; s++)
+        if (!sorted[s])
+            return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is missing", algorithm->name,
+                           algorithm->state_names[s]);
+    return wanted;
+}
+
+static int check_call(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
+                      const char *const *names, ek_tensor *const *states, int count)
+{
+    const char *name = optimizer->algorithm->name;
+    char text[200];
+    if (steps < 0 || steps == INT64_MAX)
+        return EK_FAIL(EK_E_INVALID, "%s: a parameter after %lld updates", name, (long long)steps);
+    if (count < 0 || (count > 0 && (!names || !states)))
+        return EK_FAIL(EK_E_INVALID, "%s: %d states, but a list is missing or the count negative",
+                       name, count);
+    if (slot->parameter->dtype != EK_F32 && slot->parameter->dtype != EK_F64)
+        return EK_FAIL(EK_E_DTYPE, "%s: a parameter has become %s; it has to be f32 or f64", name,
+                       ek_tensor_text(slot->parameter, text));
+    return 0;
+}
+
+/* ---- in ---- */
+
+/* Copies in the parameter's dtype, order of memory and device, in the scope. */
+static int convert_states(const ek_slot *slot, ek_tensor *states[EK_STATES], int count)
+{
+    bool grad_enabled = ek_set_grad_enabled(false);
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
+    int status = 0;
+    for (int s = 0; s < count && status == 0; s++) {
+        ek_tensor *copy = ek_tensor_like(slot->parameter);
+        if (!copy || !ek_copy_(copy, states[s]))
+            status = ek_error_pending();
+        states[s] = copy;
+    }
+    ek_memory_set_category(before);
+    ek_set_grad_enabled(grad_enabled);
+    return status;
+}
+
+/* A parameter that was never updated. */
+static void forget_states(ek_slot *slot)
+{
+    for (int s = 0; s < EK_STATES; s++) {
+        ek_object_release(slot->state[s]);
+        slot->state[s] = NULL;
+    }
+    slot->step = 0;
+}
+
+/* All that can fail for lack of memory comes before the first write. */
+static int put_states(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
+                      ek_tensor *states[EK_STATES], int count)
+{
+    EK_TRY(convert_states(slot, states, count));
+    EK_TRY(ek_optimizer_reserve_state(optimizer, slot));
+    for (int s = 0; s < count; s++) {
+        ek_tensor *state = slot->state[s];
+        EK_TRY(ek_kernels_of(state)->copy(ek_tensor_dev(state), state, states[s]));
+        ek_tensor_written(state, "ek_optimizer_set_state");
+    }
+    slot->step = steps;
+    return 0;
+}
+
+int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
+                           const char *const *names, ek_tensor *const *states, int count)
+{
+    ek_tensor *sorted[EK_STATES] = {NULL};
+    ek_slot *slot;
+    EK_TRY(find_slot(optimizer, parameter, &slot));
+    EK_TRY(check_call(optimizer, slot, steps, names, states, count));
+    int wanted = sort_states(optimizer, slot, steps, names, states, count, sorted);
+    if (wanted < 0)
+        return wanted;
+    if (steps == 0) {
+        forget_states(slot);
+        return 0;
+    }
+    ek_scope scope = ek_scope_begin();
+    int status = put_states(optimizer, slot, steps, sorted, wanted);
+    ek_scope_end(&scope);
+    return status;
+}
