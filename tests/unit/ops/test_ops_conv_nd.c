@@ -61,6 +61,176 @@ START_TEST(third_derivatives)
 }
 END_TEST
 
+START_TEST(gradients_go_to_slots)
+{
+    case_check_slots(&families[_i], 0);
+}
+END_TEST
+
+/* f32 that bf16 holds exactly, in memory of another order than its shape's, with gaps. */
+static ek_tensor *scattered(int dims)
+{
+    ek_shape shape = {.ndim = dims + 2, .dims = {2}}, order = {.ndim = dims + 2, .dims = {0}};
+    for (int i = 0; i < dims; i++) {
+        shape.dims[1 + i] = 3 + i;
+        order.dims[2 + i] = 1 + i;
+    }
+    order.dims[1] = dims + 1;
+    shape.dims[dims + 1] = 8;
+    ek_tensor *x = ek_permute(ek_to_dtype(ek_randint(-4, 5, shape), EK_F32), order);
+    return ek_slice(x, 1, 0, 8, 2);
+}
+
+START_TEST(any_memory_and_bf16)
+{
+    ek_manual_seed(5);
+    ek_tensor *x = scattered(convolutions[_i].dims);
+    ek_shape window = {.ndim = convolutions[_i].dims + 2, .dims = {4, 2, 2, 2, 2}};
+    ek_tensor *w = ek_to_dtype(ek_randint(-2, 3, window), EK_F32);
+    ek_tensor *b = ek_to_dtype(ek_randint(-2, 3, EK_SHAPE(4)), EK_F32);
+    ek_conv_options o = {.x = x, .weight = w, .bias = b, .groups = 2, .padding = 1};
+    ek_tensor *strided = convolutions[_i].function(o);
+    o.x = ek_contiguous(ek_clone(x), EK_CONTIGUOUS);
+    ek_tensor *wanted = convolutions[_i].function(o);
+    assert_made(strided);
+    assert_close(strided, wanted, 0, 1e-5);
+    o.x = ek_to_dtype(x, EK_BF16);
+    o.weight = ek_to_dtype(w, EK_BF16);
+    o.bias = ek_to_dtype(b, EK_BF16);
+    ek_tensor *leaves[] = {ek_detach(o.x), ek_detach(o.weight), ek_detach(o.bias)};
+    for (int i = 0; i < 3; i++)
+        assert_ok(ek_tensor_set_requires_grad(leaves[i], true));
+    o.x = leaves[0], o.weight = leaves[1], o.bias = leaves[2];
+    ek_tensor *y = convolutions[_i].function(o);
+    assert_made(y);
+    ck_assert_int_eq(ek_tensor_dtype(y), EK_BF16);
+    assert_close(ek_to_dtype(y, EK_F32), wanted, 1.0 / 64, 1.0 / 64);
+    assert_ok(ek_backward(ek_sum(y)));
+    double positions = (double)ek_tensor_count(y) / 4;
+    ck_assert_double_eq_tol(element(ek_tensor_grad(leaves[2]), 1), positions, positions / 128);
+    for (int i = 0; i < 3; i++)
+        ck_assert(ek_tensor_dtype(ek_tensor_grad(leaves[i])) == EK_BF16);
+}
+END_TEST
+
+START_TEST(images_stay_channels_last)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 4)), *w = ek_ones(EK_SHAPE(3, 5, 4, 4));
+    ek_tensor *y = ek_f_conv_transpose2d(x, w, .stride = 2, .padding = 1);
+    assert_made(y);
+    ck_assert(ek_tensor_is_contiguous(y, EK_CHANNELS_LAST));
+    ck_assert_int_eq(ek_tensor_size(y, 1), 5);
+    ck_assert_int_eq(ek_tensor_size(y, 2), 8);
+    /* Four taps of three channels reach inner positions, one corner's. */
+    ck_assert_double_eq(element(y, 0), 3);
+    ck_assert_double_eq(element(y, 9), 12);
+}
+END_TEST
+
+/* ek_conv* with sizes 4 in each direction and a window of 3, four channels to four. */
+static ek_conv_options ones(int i, int64_t samples)
+{
+    ek_shape shape = {.ndim = convolutions[i].dims + 2, .dims = {samples, 4, 4, 4, 4}};
+    ek_shape window = {.ndim = shape.ndim, .dims = {4, 4, 3, 3, 3}};
+    return (ek_conv_options){.x = ek_ones(shape, .requires_grad = true),
+                             .weight = ek_ones(window, .requires_grad = true),
+                             .bias = ek_ones(EK_SHAPE(4), .requires_grad = true)};
+}
+
+START_TEST(empty_batch)
+{
+    ek_conv_options o = ones(_i, 0);
+    ek_tensor *y = convolutions[_i].function(o);
+    assert_made(y);
+    ck_assert_int_eq(ek_tensor_ndim(y), convolutions[_i].dims + 2);
+    ck_assert_int_eq(ek_tensor_count(y), 0);
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert_double_eq(element(ek_tensor_grad(o.weight), 5), 0);
+    ck_assert_double_eq(element(ek_tensor_grad(o.bias), 2), 0);
+    ck_assert_int_eq(ek_tensor_count(ek_tensor_grad(o.x)), 0);
+}
+END_TEST
+
+START_TEST(only_the_bias_wants_a_gradient)
+{
+    ek_conv_options o = ones(_i, 2);
+    o.x = ek_detach(o.x);
+    o.weight = ek_detach(o.weight);
+    ek_tensor *y = convolutions[_i].function(o);
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert_double_eq(element(ek_tensor_grad(o.bias), 1), (double)ek_tensor_count(y) / 4);
+    ck_assert_ptr_null(ek_tensor_grad(o.x));
+}
+END_TEST
+
+START_TEST(errors_name_the_operation)
+{
+    char text[96];
+    ek_conv_options o = ones(_i, 2);
+    /* A window of 1 is saved as it is; others may be saved as copies in faster memory order. */
+    ek_shape window = {.ndim = ek_tensor_ndim(o.x), .dims = {4, 4, 1, 1, 1}};
+    o.weight = ek_mul_scalar(ek_ones(window, .requires_grad = true), 2);
+    ek_tensor *y = convolutions[_i].function(o);
+    assert_made(ek_mul_scalar_(o.weight, 2));
+    ck_assert_int_lt(ek_backward(ek_sum(y)), 0);
+    snprintf(text, sizeof text, "%s", convolutions[_i].name);
+    assert_error(EK_E_MODIFIED, text);
+    ck_assert_ptr_null(convolutions[_i].function((ek_conv_options){.x = o.x}));
+    snprintf(text, sizeof text, "%s: weight is NULL", convolutions[_i].name);
+    assert_error(EK_E_INVALID, text);
+}
+END_TEST
+
+START_TEST(refusals)
+{
+    ek_tensor *x1 = ek_ones(EK_SHAPE(2, 4, 5)), *x2 = ek_ones(EK_SHAPE(2, 4, 5, 6)),
+              *x3 = ek_ones(EK_SHAPE(2, 4, 5, 6, 7)), *w1 = ek_ones(EK_SHAPE(4, 4, 3)),
+              *w2 = ek_ones(EK_SHAPE(4, 4, 3, 3)), *w3 = ek_ones(EK_SHAPE(4, 4, 3, 3, 3));
+    ck_assert_ptr_null(ek_f_conv1d(x2, w1));
+    assert_error(EK_E_SHAPE, "conv1d: expected x of 3 dimensions (N, C, L), got f32[2, 4, 5, 6]");
+    ck_assert_ptr_null(ek_f_conv3d(x3, w2));
+    assert_error(EK_E_SHAPE,
+                 "conv3d: expected a weight of 5 dimensions (O, C / groups, kd, kh, kw)");
+    ck_assert_ptr_null(ek_f_conv_transpose2d(x2, w3));
+    assert_error(EK_E_SHAPE,
+                 "conv_transpose2d: expected a weight of 4 dimensions (C, O / groups, kh, kw)");
+    ck_assert_ptr_null(ek_f_conv1d(x1, w1, .dilation = 3));
+    assert_error(EK_E_SHAPE, "conv1d: a kernel of size 3 with dilation 3 does not fit a padded "
+                             "length of 5");
+    ck_assert_ptr_null(ek_f_conv3d(x3, w3, .dilations = {3, 1, 1}));
+    assert_error(EK_E_SHAPE, "does not fit a padded depth of 5");
+    ck_assert_ptr_null(ek_f_conv3d(x3, w3, .strides = {1, 1, -1}));
+    assert_error(EK_E_INVALID, "conv3d: stride must be at least 1, got 1 x 1 x -1");
+    ck_assert_ptr_null(ek_f_conv1d(x1, w1, .paddings = {1, 1}));
+    assert_error(EK_E_INVALID, "conv1d: paddings has an entry 2, 1, but there is only one");
+    ck_assert_ptr_null(ek_f_conv3d(x3, w3, .output_padding = 1));
+    assert_error(EK_E_INVALID, "conv3d: output_padding is for transposed convolution only, got 1");
+    ck_assert_ptr_null(ek_f_conv_transpose2d(x2, w2, .stride = 2, .output_padding = 2));
+    assert_error(EK_E_INVALID,
+                 "conv_transpose2d: output_padding must be smaller than the stride or "
+                 "the dilation, got output_padding 2, stride 2 and dilation 1");
+    ck_assert_ptr_null(ek_f_conv_transpose1d(x1, w1, .output_padding = -1));
+    assert_error(EK_E_INVALID, "output_padding must be at least 0, got -1");
+    ck_assert_ptr_null(ek_f_conv_transpose2d(x2, w2, .groups = 3));
+    assert_error(EK_E_SHAPE, "conv_transpose2d: the weight's input channels must be a positive "
+                             "multiple of groups 3");
+    ck_assert_ptr_null(ek_f_conv_transpose2d(ek_ones(EK_SHAPE(2, 3, 5, 5)), w2));
+    assert_error(EK_E_SHAPE, "conv_transpose2d: with groups 1, weight f32[4, 4, 3, 3] on cpu "
+                             "expects x to have 4 channels");
+    ck_assert_ptr_null(ek_f_conv_transpose2d(x2, w2, ek_ones(EK_SHAPE(3))));
+    assert_error(EK_E_SHAPE, "conv_transpose2d: bias has shape [3] and must have [4]");
+    ck_assert_ptr_null(ek_f_conv_transpose1d(x1, w1, .padding = 4));
+    assert_error(EK_E_SHAPE,
+                 "conv_transpose1d: padding 4 on both sides leaves nothing of a length of 7");
+    ck_assert_ptr_null(ek_f_conv_transpose3d(ek_ones(EK_SHAPE(2, 4, 5, 0, 5)), w3));
+    assert_error(EK_E_SHAPE, "conv_transpose3d: x has a height of 0");
+    ck_assert_ptr_null(ek_f_conv_transpose2d(x2, ek_ones(EK_SHAPE(4, 4, 3, 0))));
+    assert_error(EK_E_SHAPE, "conv_transpose2d: the weight must have no dimension of size 0");
+    ck_assert_ptr_null(ek_f_conv_transpose1d(x1, ek_ones(EK_SHAPE(4, 4, 3), EK_F64)));
+    assert_error(EK_E_DTYPE, "conv_transpose1d");
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("ops/conv_nd");
@@ -68,6 +238,13 @@ Suite *suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, matches_pytorch_and_finite_differences, 0, CONVOLUTIONS);
     tcase_add_loop_test(t, third_derivatives, 0, CONVOLUTIONS);
+    tcase_add_loop_test(t, gradients_go_to_slots, 0, CONVOLUTIONS);
+    tcase_add_loop_test(t, any_memory_and_bf16, 0, CONVOLUTIONS);
+    tcase_add_test(t, images_stay_channels_last);
+    tcase_add_loop_test(t, empty_batch, 0, CONVOLUTIONS);
+    tcase_add_loop_test(t, only_the_bias_wants_a_gradient, 0, CONVOLUTIONS);
+    tcase_add_loop_test(t, errors_name_the_operation, 0, CONVOLUTIONS);
+    tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
     return s;
 }
