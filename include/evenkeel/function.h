@@ -32,7 +32,7 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_function_call ek_function_call;
 
 typedef struct ek_function {
-    const char *name; /* in error sentences */
+    const char *name; /* in error sentences; must outlive the graph (a string literal) */
     int outputs;      /* how many; 0 stands for 1, at most EK_FUNCTION_TENSORS */
 
     /* Writes the outputs, in the scope. They must not be inputs or views of them, and inputs must
@@ -60,14 +60,13 @@ EK_API int ek_function_apply_with(const ek_function *function, ek_tensor *const 
 #define ek_function_apply(function, inputs, count, outputs) \
     ek_function_apply_with((function), (inputs), (count), (outputs), NULL)
 
-/* In forward, at most once: what backward wants to read, inputs, outputs or others; NULLs stay
- * NULL.
- */
+/* In forward, at most once: what backward wants to read, inputs, outputs or others (constants to
+ * the gradient's gradient); NULLs stay NULL. */
 EK_API int ek_function_save(ek_function_call *call, ek_tensor *const *tensors, int count);
 /* In backward: saved tensor `index`, in the scope. NULL with EK_E_MODIFIED where it was modified
  * since, with EK_E_STATE where an earlier backward freed it. */
 EK_API ek_tensor *ek_function_saved(ek_function_call *call, int index);
-/* In backward: does anybody want the gradient of this input? */
+/* Does anybody want the gradient of this input? In forward: might anybody? */
 EK_API bool ek_function_needs(const ek_function_call *call, int input);
 EK_API void *ek_function_user(const ek_function_call *call);
 

@@ -34,7 +34,8 @@ typedef struct ek_operation {
      * with create_graph they record. Returns 0 or a negative status; a NULL result with an error
      * pending is taken as that error. */
     int (*backward)(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
-    /* Optional: frees what the attributes own. */
+    /* Optional: frees what the attributes own, once, also where recording fails. Where ek_records
+     * says no it is not called. */
     void (*destroy)(void *attributes);
     /* Its backward runs as soon as it is ready, before nodes that were recorded later: for what
      * others wait for or what frees memory, as the reduction of a bucket of replicas' gradients. */

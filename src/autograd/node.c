@@ -178,10 +178,14 @@ int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_oper
 {
     if (!ek_records(options->inputs, options->input_count))
         return 0;
-    EK_TRY(check_views(operation, options));
-    ek_node *node = new_node(operation, output_count, options);
-    if (!node)
+    ek_node *node = NULL;
+    if (check_views(operation, options) >= 0)
+        node = new_node(operation, output_count, options);
+    if (!node) {
+        if (operation->destroy)
+            operation->destroy((void *)(uintptr_t)options->attributes);
         return ek_error_pending();
+    }
     for (int i = 0; i < options->input_count; i++)
         node->edges[i] = ek_edge_to(options->inputs[i]);
     int rc = 0;

@@ -1,0 +1,251 @@
+/* function.c: operations of the user's own, as operations of the graph. */
+#include "evenkeel/function.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/graph.h"
+
+/* What the calls of one application share: its forward, and its backward each time that runs. The
+ * operation leads the graph here; the function is copied, `user` belongs to this. */
+typedef struct application {
+    ek_object object;
+    ek_operation operation;
+    ek_function function;
+    void *user;
+} application;
+
+struct ek_function_call {
+    application *application;
+    ek_tensor *const *inputs; /* in forward; else NULL */
+    int input_count;
+    ek_node *node; /* in backward; else NULL */
+    bool has_saved;
+    int saved_count;
+    ek_tensor *saved[EK_FUNCTION_TENSORS]; /* in forward; references */
+};
+
+static void destroy_application(ek_object *object)
+{
+    application *self = (application *)object;
+    if (self->function.destroy)
+        self->function.destroy(self->user);
+    free(self);
+}
+
+/* ---- what forward and backward ask ---- */
+
+void *ek_function_user(const ek_function_call *call)
+{
+    return call->application->user;
+}
+
+int ek_function_save(ek_function_call *call, ek_tensor *const *tensors, int count)
+{
+    const char *name = call->application->function.name;
+    EK_TRY(ek_error_status());
+    if (call->node)
+        return EK_FAIL(EK_E_STATE, "%s: ek_function_save is for the forward", name);
+    if (call->has_saved)
+        return EK_FAIL(EK_E_STATE, "%s: ek_function_save was called before; give all in one call",
+                       name);
+    if (count < 0 || count > EK_FUNCTION_TENSORS || (count && !tensors))
+        return EK_FAIL(EK_E_INVALID, "%s: %d tensors%s cannot be saved; 0 to %d can", name, count,
+                       count && !tensors ? " at NULL" : "", EK_FUNCTION_TENSORS);
+    call->has_saved = true;
+    call->saved_count = count;
+    for (int i = 0; i < count; i++)
+        call->saved[i] = ek_keep(tensors[i]);
+    return 0;
+}
+
+ek_tensor *ek_function_saved(ek_function_call *call, int index)
+{
+    if (call->node)
+        return ek_node_saved(call->node, index);
+    EK_FAIL(EK_E_STATE, "%s: ek_function_saved is for the backward",
+            call->application->function.name);
+    return NULL;
+}
+
+bool ek_function_needs(const ek_function_call *call, int input)
+{
+    if (input < 0 || input >= call->input_count)
+        return false;
+    if (call->node)
+        return ek_node_needs(call->node, input);
+    return call->inputs[input] && call->inputs[input]->requires_grad;
+}
+
+/* ---- backward ---- */
+
+static int run_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    application *self = *(application *const *)ek_node_attributes(node);
+    ek_function_call call = {.application = self,
+                             .node = node,
+                             .input_count = ek_node_input_count(node)};
+    return self->function.backward(&call, gradients, results);
+}
+
+static void release_application(void *attributes)
+{
+    ek_object_release(*(application **)attributes);
+}
+
+/* ---- forward ---- */
+
+static int output_count_of(const ek_function *function)
+{
+    return function->outputs ? function->outputs : 1;
+}
+
+static int check_call(const ek_function *function, ek_tensor *const *inputs, int count,
+                      ek_tensor **outputs)
+{
+    if (!function || !function->name || !function->forward)
+        return EK_FAIL(EK_E_INVALID, "ek_function_apply: a function needs a name and a forward");
+    if (count < 0 || count > EK_FUNCTION_TENSORS || (count && !inputs))
+        return EK_FAIL(EK_E_INVALID, "%s: %d inputs%s; there can be 0 to %d", function->name, count,
+                       count && !inputs ? " at NULL" : "", EK_FUNCTION_TENSORS);
+    if (function->outputs < 0 || function->outputs > EK_FUNCTION_TENSORS || !outputs)
+        return EK_FAIL(EK_E_INVALID, "%s: %d outputs%s; there can be 1 to %d", function->name,
+                       output_count_of(function), outputs ? "" : " at NULL", EK_FUNCTION_TENSORS);
+    return 0;
+}
+
+/* The call's own handle on an output, in the scope: what the forward gave may be somebody else's.
+ */
+static ek_tensor *check_output(const ek_function_call *call, int index, ek_tensor *output)
+{
+    const char *name = call->application->function.name;
+    char text[200];
+    if (!output) {
+        if (ek_error_status() == 0)
+            EK_FAIL(EK_E_AUTOGRAD, "%s: forward left output %d NULL", name, index);
+        return NULL;
+    }
+    for (int i = 0; i < call->input_count; i++) {
+        if (!call->inputs[i] || call->inputs[i]->version != output->version)
+            continue;
+        EK_FAIL(EK_E_AUTOGRAD,
+                "%s: output %d, %s, is input %d or a view of its memory; give a copy (ek_clone)",
+                name, index, ek_tensor_text(output, text), i);
+        return NULL;
+    }
+    if (output->requires_grad) {
+        EK_FAIL(EK_E_AUTOGRAD,
+                "%s: output %d, %s, was there before the forward and has a gradient of its own; "
+                "give a copy (ek_clone)",
+                name, index, ek_tensor_text(output, text));
+        return NULL;
+    }
+    return ek_tensor_alias(output);
+}
+
+/* Outputs become handles of this call, also where they were saved. */
+static int check_outputs(ek_function_call *call, ek_tensor **outputs, int output_count)
+{
+    for (int o = 0; o < output_count; o++) {
+        ek_tensor *own = check_output(call, o, outputs[o]);
+        if (!own)
+            return ek_error_pending();
+        for (int i = 0; i < call->saved_count; i++) {
+            if (call->saved[i] != outputs[o])
+                continue;
+            ek_release(call->saved[i]);
+            call->saved[i] = ek_keep(own);
+        }
+        outputs[o] = own;
+    }
+    return 0;
+}
+
+static int run_forward(ek_function_call *call, ek_tensor **outputs)
+{
+    const ek_function *function = &call->application->function;
+    uint64_t versions[EK_FUNCTION_TENSORS];
+    for (int i = 0; i < call->input_count; i++)
+        versions[i] = ek_tensor_version(call->inputs[i]);
+    ek_thread_modes before = ek_thread_self()->modes;
+    ek_set_grad_enabled(false);
+    int rc = function->forward(call, call->inputs, outputs);
+    ek_thread_self()->modes = before;
+    if (rc < 0) {
+        EK_FAIL(rc, "it failed with %s without saying why", ek_status_name(rc));
+        return rc;
+    }
+    EK_TRY(ek_error_status());
+    for (int i = 0; i < call->input_count; i++) {
+        char text[200];
+        if (ek_tensor_version(call->inputs[i]) != versions[i])
+            return EK_FAIL(EK_E_AUTOGRAD,
+                           "%s: forward modified input %d, %s, in place; work on a copy (ek_clone)",
+                           function->name, i, ek_tensor_text(call->inputs[i], text));
+    }
+    return 0;
+}
+
+static int record(ek_function_call *call, ek_tensor *const *outputs, int output_count)
+{
+    application *self = call->application;
+    if (!self->function.backward || !ek_records(call->inputs, call->input_count))
+        return 0;
+    ek_object_retain(self); /* the graph's */
+    return ek_record_outputs(outputs, output_count, &self->operation,
+                             &(ek_record_options){.inputs = call->inputs,
+                                                  .input_count = call->input_count,
+                                                  .saved = call->saved,
+                                                  .saved_count = call->saved_count,
+                                                  EK_ATTRIBUTES(self)});
+}
+
+/* Forward and record; what the forward made beside its outputs ends here. */
+static int apply(ek_function_call *call, ek_tensor **outputs, int output_count)
+{
+    ek_scope scope = ek_scope_begin();
+    int rc = run_forward(call, outputs);
+    if (rc >= 0)
+        rc = check_outputs(call, outputs, output_count);
+    if (rc >= 0)
+        rc = record(call, outputs, output_count);
+    if (rc < 0)
+        ek_error_prefix("in forward of %s", call->application->function.name);
+    for (int i = 0; i < call->saved_count; i++)
+        ek_release(call->saved[i]);
+    for (int o = 0; o < output_count; o++)
+        outputs[o] = rc < 0 ? NULL : ek_keep(outputs[o]);
+    ek_scope_end(&scope);
+    for (int o = 0; o < output_count; o++) {
+        outputs[o] = ek_scope_adopt(outputs[o]);
+        if (rc >= 0 && !outputs[o])
+            rc = ek_error_pending();
+    }
+    return rc < 0 ? rc : 0;
+}
+
+int ek_function_apply_with(const ek_function *function, ek_tensor *const *inputs, int count,
+                           ek_tensor **outputs, void *user)
+{
+    int rc = ek_error_status();
+    if (rc >= 0)
+        rc = check_call(function, inputs, count, outputs);
+    application *self = rc < 0 ? NULL : ek_calloc(1, sizeof *self);
+    if (!self) {
+        if (function && function->destroy)
+            function->destroy(user);
+        return ek_error_pending();
+    }
+    ek_object_init(&self->object, destroy_application);
+    self->operation = (ek_operation){.name = function->name,
+                                     .backward = run_backward,
+                                     .destroy = release_application};
+    self->function = *function;
+    self->user = user;
+    int output_count = output_count_of(function);
+    memset(outputs, 0, (size_t)output_count * sizeof *outputs);
+    ek_function_call call = {.application = self, .inputs = inputs, .input_count = count};
+    rc = apply(&call, outputs, output_count);
+    ek_object_release(self);
+    return rc;
+}

@@ -1,0 +1,543 @@
+/* Functions of the user's own: their gradients to any order, who owns what, and every way to get
+ * them wrong. */
+#include "evenkeel/function.h"
+#include "toy.h"
+
+static void setup(void)
+{
+    assert_ok(ek_host_devices_configure("4"));
+}
+
+/* Every ledger must be at zero. */
+static void teardown(void)
+{
+    assert_ok(ek_shutdown());
+}
+
+/* ---- x^3 ---- */
+
+static int cube_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    ck_assert(!ek_grad_enabled());
+    y[0] = toy_mul(x[0], toy_mul(x[0], x[0]));
+    return ek_function_save(call, x, 1);
+}
+
+static int cube_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    ek_tensor *x = ek_function_saved(call, 0);
+    dx[0] = toy_mul(dy[0], toy_scale(toy_mul(x, x), 3));
+    return 0;
+}
+
+static atomic_int destroyed;
+
+static void count_destroyed(void *user)
+{
+    atomic_fetch_add(&destroyed, 1);
+    if (user)
+        ++*(int *)user;
+}
+
+static const ek_function cube = {.name = "cube",
+                                 .forward = cube_forward,
+                                 .backward = cube_backward};
+
+static ek_tensor *apply(const ek_function *function, ek_tensor *x)
+{
+    ek_tensor *y;
+    return ek_function_apply(function, &x, 1, &y) < 0 ? NULL : y;
+}
+
+static ek_tensor *cube_of(ek_tensor *const *x, int count, void *user)
+{
+    (void)count, (void)user;
+    return apply(&cube, x[0]);
+}
+
+static ek_tensor *cube_of_exp(ek_tensor *const *x, int count, void *user)
+{
+    (void)count, (void)user;
+    return toy_sum(toy_exp(apply(&cube, toy_scale(x[0], 0.5))));
+}
+
+START_TEST(differences_agree)
+{
+    static const double values[3] = {-1.5, 0.25, 2};
+    ek_tensor *x = toy_leaf(values, 3, ek_cpu());
+    assert_ok(ek_gradcheck(cube_of, &x, 1));
+    assert_ok(ek_gradgradcheck(cube_of, &x, 1));
+    x = toy_leaf((double[]){0.3, -0.8}, 2, ek_cpu());
+    assert_ok(ek_gradcheck(cube_of_exp, &x, 1));
+    assert_ok(ek_gradgradcheck(cube_of_exp, &x, 1));
+}
+END_TEST
+
+START_TEST(every_derivative_of_a_cube)
+{
+    ek_tensor *x = toy_leaf((double[]){2}, 1, ek_host(1));
+    ek_tensor *y = apply(&cube, x);
+    assert_made(y);
+    ck_assert_double_eq(element(y, 0), 8);
+    static const double derivatives[] = {12, 12, 6};
+    for (int order = 0; order < 3; order++) {
+        y = toy_grad(y, x, true);
+        ck_assert_double_eq(element(y, 0), derivatives[order]);
+    }
+}
+END_TEST
+
+START_TEST(what_the_forward_makes_ends_with_it)
+{
+    ek_tensor *x = toy_full(2, EK_SHAPE(1000), ek_host(0));
+    uint64_t before = toy_memory(ek_host(0)).in_use;
+    ek_scope scope = ek_scope_begin();
+    assert_made(apply(&cube, x));
+    ck_assert_uint_le(toy_memory(ek_host(0)).in_use - before, 8 * 1000 + 512);
+    ek_scope_end(&scope);
+    ck_assert_uint_eq(toy_memory(ek_host(0)).in_use, before);
+}
+END_TEST
+
+/* ---- x y and exp(x), saved as an output; NULL inputs ---- */
+
+static int pair_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    y[0] = toy_mul(x[0], x[2]);
+    y[1] = toy_exp(x[0]);
+    ck_assert_ptr_null(x[1]);
+    ck_assert(ek_function_needs(call, 0) && !ek_function_needs(call, 1));
+    ck_assert(!ek_function_needs(call, 3) && !ek_function_needs(call, -1));
+    return ek_function_save(call, (ek_tensor *const[]){x[0], NULL, x[2], y[1]}, 4);
+}
+
+static int pair_missing;
+
+static int pair_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    pair_missing = !dy[0] + 2 * !dy[1];
+    ck_assert_ptr_null(ek_function_saved(call, 1));
+    ck_assert_int_eq(ek_error_status(), 0);
+    if (ek_function_needs(call, 0)) {
+        ek_tensor *a = dy[0] ? toy_mul(dy[0], ek_function_saved(call, 2)) : NULL;
+        ek_tensor *b = dy[1] ? toy_mul(dy[1], ek_function_saved(call, 3)) : NULL;
+        dx[0] = a && b ? ek_fold_add(a, b) : a ? a : b;
+    }
+    if (ek_function_needs(call, 2) && dy[0])
+        dx[2] = toy_mul(dy[0], ek_function_saved(call, 0));
+    return 0;
+}
+
+static const ek_function pair = {.name = "pair",
+                                 .outputs = 2,
+                                 .forward = pair_forward,
+                                 .backward = pair_backward};
+
+static ek_tensor *pair_product(ek_tensor *const *x, int count, void *user)
+{
+    ek_tensor *y[2], *const inputs[] = {x[0], NULL, x[1]};
+    const int *which = user;
+    (void)count;
+    if (ek_function_apply(&pair, inputs, 3, y) < 0)
+        return NULL;
+    return *which == 2 ? toy_mul(y[0], y[1]) : toy_mul(y[*which], y[*which]);
+}
+
+START_TEST(several_outputs)
+{
+    ek_tensor *inputs[] = {toy_leaf((double[]){0.5, -1}, 2, ek_host(0)),
+                           toy_leaf((double[]){2, 3}, 2, ek_host(0))};
+    int which = _i;
+    assert_ok(
+        ek_gradcheck(.function = pair_product, .inputs = inputs, .input_count = 2, .user = &which));
+    /* What arrives is NULL where the other output alone was used. */
+    ck_assert_int_eq(pair_missing, which == 0 ? 2 : which == 1 ? 1 : 0);
+    assert_ok(ek_gradgradcheck(.function = pair_product, .inputs = inputs, .input_count = 2,
+                               .user = &which));
+    ek_tensor_set_requires_grad(inputs[1], false);
+    assert_ok(ek_gradgradcheck(.function = pair_product, .inputs = inputs, .input_count = 2,
+                               .user = &which));
+}
+END_TEST
+
+/* ---- ownership of `user` ---- */
+
+static int user_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    ck_assert_int_eq(*(int *)ek_function_user(call), 0);
+    y[0] = toy_scale(x[0], 2);
+    return 0;
+}
+
+static int user_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    ck_assert_int_eq(*(int *)ek_function_user(call), 0);
+    dx[0] = toy_scale(dy[0], 2);
+    return 0;
+}
+
+static int failing_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    (void)call, (void)x, (void)y;
+    return EK_E_USER;
+}
+
+static const ek_function owner = {.name = "owner",
+                                  .forward = user_forward,
+                                  .backward = user_backward,
+                                  .destroy = count_destroyed};
+
+START_TEST(user_is_freed_once)
+{
+    int freed = 0;
+    ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_cpu());
+    ek_scope scope = ek_scope_begin();
+    assert_ok(ek_function_apply_with(&owner, &x, 1, &y, &freed));
+    assert_ok(ek_backward(y, .retain_graph = true));
+    assert_ok(ek_backward(y));
+    ck_assert_int_eq(freed, 0); /* with the graph */
+    ek_scope_end(&scope);
+    ck_assert_int_eq(freed, 1);
+
+    freed = 0; /* nothing recorded */
+    bool before = ek_set_grad_enabled(false);
+    assert_ok(ek_function_apply_with(&owner, &x, 1, &y, &freed));
+    ek_set_grad_enabled(before);
+    ck_assert_int_eq(freed, 1);
+    ck_assert(!ek_tensor_requires_grad(y));
+
+    freed = 0; /* failures: of the forward, of the call, an error from before */
+    ek_function failing = owner;
+    failing.forward = failing_forward;
+    ck_assert_int_eq(ek_function_apply_with(&failing, &x, 1, &y, &freed), EK_E_USER);
+    assert_error(EK_E_USER, "in forward of owner: it failed with");
+    ck_assert_int_eq(freed, 1);
+    ck_assert_ptr_null(y);
+    ck_assert_int_lt(ek_function_apply_with(&owner, &x, 65, &y, &freed), 0);
+    assert_error(EK_E_INVALID, "owner: 65 inputs; there can be 0 to 64");
+    ck_assert_int_eq(freed, 2);
+    ek_error(EK_E_USER, "from before");
+    ck_assert_int_lt(ek_function_apply_with(&owner, &x, 1, &y, &freed), 0);
+    assert_error(EK_E_USER, "from before");
+    ck_assert_int_eq(freed, 3);
+
+    /* Recording refused: the view shows what a recorded write has changed. */
+    freed = 0;
+    ek_tensor *base = toy_scale(x, 1), *view = toy_spread(base, EK_SHAPE(1));
+    assert_made(toy_scale_(base, 3));
+    ck_assert_int_lt(ek_function_apply_with(&owner, &view, 1, &y, &freed), 0);
+    assert_error(EK_E_MODIFIED, "owner: input 0 is a view");
+    ck_assert_int_eq(freed, 1);
+}
+END_TEST
+
+/* ---- no gradient ---- */
+
+START_TEST(without_a_backward_there_is_no_gradient)
+{
+    int freed = 0;
+    ek_function constant = owner;
+    constant.backward = NULL;
+    ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_cpu());
+    assert_ok(ek_function_apply_with(&constant, &x, 1, &y, &freed));
+    ck_assert(!ek_tensor_requires_grad(y));
+    ck_assert_int_eq(freed, 1);
+    ck_assert_int_lt(ek_backward(y), 0);
+    assert_error(EK_E_AUTOGRAD, "has no gradient");
+}
+END_TEST
+
+/* ---- wrong forwards ---- */
+
+typedef enum mistake {
+    GIVES_INPUT,
+    GIVES_VIEW,
+    GIVES_LEAF,
+    GIVES_NOTHING,
+    GIVES_ERROR,
+    WRITES_INPUT,
+    SAVES_TWICE,
+    SAVES_MANY,
+    READS_SAVED,
+    RETURNS_ERROR,
+    MISTAKES
+} mistake;
+
+static ek_tensor *elsewhere;
+
+static int wrong_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    const mistake *what = ek_function_user(call);
+    y[0] = toy_scale(x[0], 1);
+    switch (*what) {
+    case GIVES_INPUT:
+        y[0] = x[0];
+        break;
+    case GIVES_VIEW:
+        y[0] = toy_spread(ek_detach(x[0]), EK_SHAPE(1));
+        break;
+    case GIVES_LEAF:
+        y[0] = elsewhere;
+        break;
+    case GIVES_NOTHING:
+        y[0] = NULL;
+        break;
+    case GIVES_ERROR:
+        y[0] = NULL;
+        ek_error(EK_E_USER, "no output");
+        break;
+    case WRITES_INPUT:
+        toy_scale_(x[0], 2);
+        break;
+    case SAVES_TWICE:
+        assert_ok(ek_function_save(call, x, 1));
+        return ek_function_save(call, x, 1);
+    case SAVES_MANY:
+        return ek_function_save(call, x, EK_FUNCTION_TENSORS + 1);
+    case READS_SAVED:
+        ck_assert_ptr_null(ek_function_saved(call, 0));
+        break;
+    case RETURNS_ERROR:
+    case MISTAKES:
+        return ek_error(EK_E_USER, "would not");
+    }
+    return 0;
+}
+
+START_TEST(wrong_forwards_are_told)
+{
+    static const struct {
+        int status;
+        const char *part;
+    } wanted[MISTAKES] = {
+        {EK_E_AUTOGRAD, "wrong: output 0, f64[1] on cpu, is input 0 or a view"},
+        {EK_E_AUTOGRAD, "wrong: output 0, f64[1] on cpu, is input 0 or a view"},
+        {EK_E_AUTOGRAD, "wrong: output 0, f64[1] on cpu, was there before"},
+        {EK_E_AUTOGRAD, "wrong: forward left output 0 NULL"},
+        {EK_E_USER, "in forward of wrong: no output"},
+        {EK_E_AUTOGRAD, "wrong: forward modified input 0, f64[1] on cpu, in place"},
+        {EK_E_STATE, "wrong: ek_function_save was called before"},
+        {EK_E_INVALID, "wrong: 65 tensors cannot be saved"},
+        {EK_E_STATE, "wrong: ek_function_saved is for the backward"},
+        {EK_E_USER, "in forward of wrong: would not"},
+    };
+    static const ek_function wrong = {.name = "wrong",
+                                      .forward = wrong_forward,
+                                      .backward = user_backward};
+    mistake what = (mistake)_i;
+    ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_cpu());
+    elsewhere = toy_leaf((double[]){2}, 1, ek_cpu());
+    ck_assert_int_eq(ek_function_apply_with(&wrong, &x, 1, &y, &what), wanted[_i].status);
+    assert_error(wanted[_i].status, wanted[_i].part);
+    ck_assert_ptr_null(y);
+    ck_assert(ek_tensor_is_leaf(x) && ek_grad_enabled());
+}
+END_TEST
+
+START_TEST(wrong_calls_are_told)
+{
+    ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_cpu());
+    ek_function wrong = cube;
+    ck_assert_int_lt(ek_function_apply(NULL, &x, 1, &y), 0);
+    assert_error(EK_E_INVALID, "needs a name and a forward");
+    wrong.forward = NULL;
+    ck_assert_int_lt(ek_function_apply(&wrong, &x, 1, &y), 0);
+    assert_error(EK_E_INVALID, "needs a name and a forward");
+    wrong = cube;
+    wrong.outputs = 65;
+    ck_assert_int_lt(ek_function_apply(&wrong, &x, 1, &y), 0);
+    assert_error(EK_E_INVALID, "cube: 65 outputs; there can be 1 to 64");
+    ck_assert_int_lt(ek_function_apply(&cube, NULL, 1, &y), 0);
+    assert_error(EK_E_INVALID, "cube: 1 inputs at NULL");
+    ck_assert_int_lt(ek_function_apply(&cube, &x, 1, NULL), 0);
+    assert_error(EK_E_INVALID, "cube: 1 outputs at NULL");
+}
+END_TEST
+
+/* The forward's tensor was there before, and is not touched. */
+static int constant_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    (void)x;
+    y[0] = y[1] = ek_function_user(call);
+    return 0;
+}
+
+static int constant_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    (void)call;
+    dx[0] = ek_fold_add(dy[0], dy[1]);
+    return 0;
+}
+
+START_TEST(somebody_elses_tensor_stays_as_it_is)
+{
+    static const ek_function constant = {.name = "constant",
+                                         .outputs = 2,
+                                         .forward = constant_forward,
+                                         .backward = constant_backward};
+    ek_tensor *y[2], *x = toy_leaf((double[]){2}, 1, ek_cpu());
+    ek_tensor *plain = toy_full(3, EK_SHAPE(1), ek_cpu());
+    assert_ok(ek_function_apply_with(&constant, &x, 1, y, plain));
+    ck_assert(ek_tensor_is_leaf(plain) && !ek_tensor_requires_grad(plain));
+    ck_assert(ek_tensor_requires_grad(y[0]) && ek_tensor_requires_grad(y[1]));
+    ck_assert_double_eq(element(toy_grad(ek_fold_add(y[0], toy_scale(y[1], 4)), x, false), 0), 5);
+}
+END_TEST
+
+/* ---- wrong backwards ---- */
+
+static int wrong_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    switch (*(const toy_failure *)ek_function_user(call)) {
+    case TOY_FAIL_STATUS:
+        return ek_error(EK_E_USER, "the user is broken");
+    case TOY_FAIL_SILENT:
+        return EK_E_BACKEND;
+    case TOY_FAIL_NULL:
+        ek_function_saved(call, 7);
+        return 0;
+    case TOY_FAIL_SHAPE:
+        break;
+    }
+    dx[0] = toy_spread(toy_sum(dy[0]), EK_SHAPE(7, 7));
+    return ek_function_save(call, dx, 0) == EK_E_STATE ? 0 : EK_E_STATE;
+}
+
+START_TEST(wrong_backwards_are_told)
+{
+    static const struct {
+        int status;
+        const char *part;
+    } wanted[] = {
+        {EK_E_USER, "in backward of wrong on host:1: the user is broken"},
+        {EK_E_BACKEND, "in backward of wrong on host:1: it failed with"},
+        {EK_E_INVALID, "in backward of wrong on host:1: wrong has saved 1 tensors"},
+        {EK_E_STATE, "in backward of wrong on host:1: wrong: ek_function_save is for the forward"},
+    };
+    static const ek_function wrong = {.name = "wrong",
+                                      .forward = cube_forward,
+                                      .backward = wrong_backward};
+    toy_failure how = (toy_failure)_i;
+    ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_host(1));
+    assert_ok(ek_function_apply_with(&wrong, &x, 1, &y, &how));
+    ck_assert_int_lt(ek_backward(y), 0);
+    assert_error(wanted[_i].status, wanted[_i].part);
+}
+END_TEST
+
+static int wide_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    (void)call;
+    dx[0] = toy_spread(toy_sum(dy[0]), EK_SHAPE(7, 7));
+    return 0;
+}
+
+START_TEST(gradients_have_to_fit)
+{
+    static const ek_function wide = {.name = "wide",
+                                     .forward = cube_forward,
+                                     .backward = wide_backward};
+    ek_tensor *x = toy_leaf((double[]){2}, 1, ek_host(1));
+    ck_assert_int_lt(ek_backward(apply(&wide, x)), 0);
+    assert_error(EK_E_AUTOGRAD, "in backward of wide on host:1: the gradient of input 0 is "
+                                "f64[7, 7] on host:1, but the input is f64[1] on host:1");
+}
+END_TEST
+
+START_TEST(saved_tensors_are_watched)
+{
+    ek_tensor *x = toy_leaf((double[]){2}, 1, ek_cpu());
+    ek_tensor *y = apply(&cube, x);
+    assert_ok(ek_backward(y));
+    ck_assert_int_lt(ek_backward(y), 0);
+    assert_error(EK_E_STATE, "the saved tensors of cube were freed");
+    ek_tensor *between = toy_scale(x, 1);
+    y = apply(&cube, between);
+    assert_made(toy_scale_(between, 3));
+    ck_assert_int_lt(ek_backward(y), 0);
+    assert_error(EK_E_MODIFIED, "cube saved f64[1] on cpu for its backward");
+}
+END_TEST
+
+/* ---- workers ---- */
+
+enum { DEVICES = 3 };
+static ek_dev *ran_on[DEVICES];
+
+static int witness_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    (void)call;
+    y[0] = toy_scale(x[0], 2);
+    return 0;
+}
+
+static int witness_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    *(ek_dev **)ek_function_user(call) = ek_thread_self()->worker_of;
+    dx[0] = toy_scale(dy[0], 2);
+    return 0;
+}
+
+START_TEST(backwards_run_on_the_worker_of_their_device)
+{
+    static const ek_function witness = {.name = "witness",
+                                        .forward = witness_forward,
+                                        .backward = witness_backward};
+    ek_tensor *x = toy_leaf((double[]){2}, 1, ek_cpu()), *sum = NULL;
+    ek_dev *devs[DEVICES];
+    for (int d = 0; d < DEVICES; d++) {
+        devs[d] = ek_dev_get(ek_host(d));
+        ek_tensor *y, *there = toy_to(x, devs[d], 0);
+        assert_ok(ek_function_apply_with(&witness, &there, 1, &y, &ran_on[d]));
+        y = toy_to(apply(&cube, y), ek_tensor_dev(x), 0);
+        sum = sum ? ek_fold_add(sum, y) : y;
+    }
+    assert_ok(ek_backward(sum));
+    ck_assert_double_eq(element(ek_tensor_grad(x), 0), DEVICES * 8 * 12);
+    for (int d = 0; d < DEVICES; d++)
+        ck_assert_ptr_eq(ran_on[d], devs[d]);
+}
+END_TEST
+
+static int apply_in_job(void *user, int index)
+{
+    ek_tensor *x = toy_leaf((double[]){index + 1}, 1, ek_host(index));
+    ek_tensor *y = toy_grad(toy_grad(apply(&cube, x), x, true), x, false);
+    ((double *)user)[index] = element(y, 0);
+    return 0;
+}
+
+START_TEST(functions_work_inside_of_jobs)
+{
+    ek_dev *devs[DEVICES];
+    double results[DEVICES];
+    for (int d = 0; d < DEVICES; d++)
+        devs[d] = ek_dev_get(ek_host(d));
+    assert_ok(ek_gang_run(devs, DEVICES, apply_in_job, results, NULL));
+    for (int d = 0; d < DEVICES; d++)
+        ck_assert_double_eq(results[d], 6 * (d + 1));
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("function");
+    TCase *tc = tcase_create("function");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, differences_agree);
+    tcase_add_test(tc, every_derivative_of_a_cube);
+    tcase_add_test(tc, what_the_forward_makes_ends_with_it);
+    tcase_add_loop_test(tc, several_outputs, 0, 3);
+    tcase_add_test(tc, user_is_freed_once);
+    tcase_add_test(tc, without_a_backward_there_is_no_gradient);
+    tcase_add_loop_test(tc, wrong_forwards_are_told, 0, MISTAKES);
+    tcase_add_test(tc, wrong_calls_are_told);
+    tcase_add_test(tc, somebody_elses_tensor_stays_as_it_is);
+    tcase_add_loop_test(tc, wrong_backwards_are_told, 0, 4);
+    tcase_add_test(tc, gradients_have_to_fit);
+    tcase_add_test(tc, saved_tensors_are_watched);
+    tcase_add_test(tc, backwards_run_on_the_worker_of_their_device);
+    tcase_add_test(tc, functions_work_inside_of_jobs);
+    suite_add_tcase(s, tc);
+    return s;
+}
