@@ -24,6 +24,8 @@ static _Thread_local struct {
     uint64_t seeding; /* the one of the default generator that this follows; 0: none yet */
 } of_worker;
 
+static _Thread_local ek_generator *stand_in; /* for the thread's default generator */
+
 /* ---- engine ---- */
 
 /* Only the low half of the seed is used, as in PyTorch. */
@@ -84,8 +86,8 @@ uint64_t ek_generator_u64(ek_generator *generator)
 
 ek_generator *ek_generator_lock(ek_generator *generator)
 {
-    if (generator)
-        return generator;
+    if (generator || stand_in)
+        return generator ? generator : stand_in;
     pthread_mutex_lock(&default_lock);
     if (default_generator.left == 0)
         seed_words(&default_generator, default_seed);
@@ -107,6 +109,13 @@ void ek_generator_unlock(ek_generator *generator)
 {
     if (generator == &default_generator)
         pthread_mutex_unlock(&default_lock);
+}
+
+ek_generator *ek_generator_stand_in(ek_generator *generator)
+{
+    ek_generator *before = stand_in;
+    stand_in = generator;
+    return before;
 }
 
 ek_generator *ek_generator_new(uint64_t seed)

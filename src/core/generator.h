@@ -22,6 +22,10 @@ struct ek_generator {
 ek_generator *ek_generator_lock(ek_generator *generator);
 void ek_generator_unlock(ek_generator *generator);
 
+/* Makes `generator` the calling thread's default one until it is called again; NULL ends that.
+ * Returns the one before. For draws that are repeated: the default generator doesn't notice. */
+ek_generator *ek_generator_stand_in(ek_generator *generator);
+
 /* Draws from a locked generator: 32 bits; 64 bits, high word first. */
 uint32_t ek_generator_u32(ek_generator *generator);
 uint64_t ek_generator_u64(ek_generator *generator);

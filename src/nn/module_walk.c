@@ -146,10 +146,8 @@ ek_tensor *ek_module_tensor(ek_module *module, const char *path)
 
 /* ---- lists ---- */
 
-static int collect(const char *path, ek_tensor *tensor, void *user)
+int ek_tensor_list_append(ek_tensor_list *list, ek_tensor *tensor)
 {
-    ek_tensor_list *list = user;
-    (void)path;
     if (list->count == list->capacity) {
         int capacity = list->capacity ? 2 * list->capacity : 32;
         ek_tensor **grown = ek_realloc(list->tensors, (size_t)capacity * sizeof *grown);
@@ -160,6 +158,12 @@ static int collect(const char *path, ek_tensor *tensor, void *user)
     }
     list->tensors[list->count++] = tensor;
     return 0;
+}
+
+static int collect(const char *path, ek_tensor *tensor, void *user)
+{
+    (void)path;
+    return ek_tensor_list_append(user, tensor);
 }
 
 int ek_module_collect(ek_module *module, bool parameters, bool buffers, ek_tensor_list *list)

@@ -1,0 +1,239 @@
+/* checkpoint.c: a module whose inside is computed again in backward.
+ *
+ * The body's forward, as a function of tensors: those in the arguments, the parameters and the
+ * buffers. It is evaluated without a graph; the node keeps these tensors (of buffers a snapshot)
+ * and a record of all else that the forward found, and evaluates it again on a copy of the body.
+ */
+#include <stdlib.h>
+
+#include "autograd/recompute.h"
+#include "core/generator.h"
+#include "nn/module_copy.h"
+#include "nn/nn.h"
+#include "nn/outline.h"
+
+typedef struct checkpoint {
+    ek_module module;
+    ek_module *body;
+} checkpoint;
+
+/* One forward. Its tensors are the arguments', then the body's: parameters, then buffers. */
+typedef struct record {
+    ek_object object;
+    ek_module *body;  /* kept, since pointers in its copies lead to what it owns */
+    ek_module *found; /* the structs as they were, with the handles in `tensors` */
+    ek_tensor_list tensors;
+    ek_value arguments;               /* outline of a list: inputs, keywords; a reference */
+    int argument_tensors, parameters; /* how many of them */
+    ek_generator generator;           /* as it was */
+} record;
+
+static void destroy_record(ek_object *object)
+{
+    record *self = (record *)object;
+    ek_value_release(self->arguments);
+    ek_tensor_list_clear(&self->tensors);
+    ek_module_free(self->found);
+    ek_module_free(self->body);
+    free(self);
+}
+
+/* True where `tensor`, number `index`, is a buffer that the body may write to. */
+static bool is_state(const record *self, int index, const ek_tensor *tensor)
+{
+    return index >= self->argument_tensors + self->parameters && !tensor->requires_grad;
+}
+
+/* ---- again ---- */
+
+/* The body as the forward found it, showing `handles`. */
+static ek_value call_again(const record *self, ek_tensor *const *handles)
+{
+    int first = self->argument_tensors, count = self->tensors.count - first;
+    ek_value arguments = ek_outline_fill(self->arguments, handles);
+    if (arguments.kind == EK_VALUE_ERROR)
+        return arguments;
+    ek_value inputs = ek_value_at(arguments, 0);
+    ek_args args = {.count = ek_value_length(inputs), .keywords = ek_value_at(arguments, 1)};
+    ek_value *items = ek_calloc((size_t)args.count, sizeof *items);
+    ek_module *copy =
+        ek_module_copy_with(self->found, self->tensors.tensors + first, handles + first, count);
+    ek_value output = ek_value_error();
+    if (items && copy) {
+        for (int i = 0; i < args.count; i++)
+            items[i] = ek_value_at(inputs, i);
+        args.inputs = items;
+        ek_generator again = self->generator;
+        ek_generator *before = ek_generator_stand_in(&again);
+        output = ek_module_forward(copy, &args);
+        ek_generator_stand_in(before);
+    }
+    ek_module_free(copy);
+    free(items);
+    return output;
+}
+
+static int evaluate(ek_object *state, ek_tensor *const *inputs, int input_count,
+                    ek_tensor **outputs, int output_count)
+{
+    const record *self = (const record *)state;
+    ek_tensor **handles = ek_calloc((size_t)input_count, sizeof *handles);
+    if (!handles)
+        return ek_error_pending();
+    int rc = 0;
+    for (int i = 0; i < input_count && rc >= 0; i++) {
+        /* What the body writes to its buffers is thrown away: the forward has done it. */
+        handles[i] = is_state(self, i, inputs[i]) ? ek_clone(inputs[i]) : inputs[i];
+        rc = handles[i] ? 0 : ek_error_pending();
+    }
+    ek_tensor_list list = {0};
+    if (rc >= 0 && ek_outline_of(call_again(self, handles), &list).kind == EK_VALUE_ERROR)
+        rc = ek_error_pending();
+    if (rc >= 0 && list.count != output_count)
+        rc = EK_FAIL(EK_E_STATE,
+                     "checkpoint: the module gave %d tensors when it was computed again, but %d "
+                     "in the forward; it must not depend on anything that changes outside of it",
+                     list.count, output_count);
+    for (int o = 0; o < output_count && rc >= 0; o++)
+        outputs[o] = list.tensors[o];
+    ek_tensor_list_clear(&list);
+    free(handles);
+    return rc;
+}
+
+/* ---- the forward ---- */
+
+static record *new_record(ek_module *body, const ek_args *args)
+{
+    record *self = ek_calloc(1, sizeof *self);
+    if (!self)
+        return NULL;
+    ek_object_init(&self->object, destroy_record);
+    self->body = ek_module_retain(body);
+    ek_value arguments = EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
+    self->arguments = ek_value_keep(ek_outline_of(arguments, &self->tensors));
+    self->argument_tensors = self->tensors.count;
+    int rc = self->arguments.kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
+    if (rc >= 0)
+        rc = ek_module_collect(body, true, false, &self->tensors);
+    self->parameters = self->tensors.count - self->argument_tensors;
+    if (rc >= 0)
+        rc = ek_module_collect(body, false, true, &self->tensors);
+    if (rc >= 0)
+        return self;
+    ek_object_release(self);
+    return NULL;
+}
+
+/* Notes what the forward is about to find: the structs, the generator, the buffers. */
+static int look(record *self, ek_tensor **inputs)
+{
+    int first = self->argument_tensors;
+    self->found = ek_module_copy_with(self->body, self->tensors.tensors + first,
+                                      self->tensors.tensors + first, self->tensors.count - first);
+    if (!self->found)
+        return ek_error_pending();
+    ek_generator *generator = ek_generator_lock(NULL);
+    self->generator = *generator;
+    ek_generator_unlock(generator);
+    for (int i = 0; i < self->tensors.count; i++) {
+        inputs[i] = self->tensors.tensors[i];
+        if (is_state(self, i, inputs[i]))
+            inputs[i] = ek_clone(inputs[i]);
+        if (!inputs[i])
+            return ek_error_pending();
+    }
+    return 0;
+}
+
+/* The body's output, without a graph. */
+static ek_value call_body(const record *self, const ek_args *args, ek_tensor *const *inputs,
+                          uint64_t *versions)
+{
+    for (int i = 0; i < self->tensors.count; i++)
+        versions[i] = ek_tensor_version(inputs[i]);
+    ek_thread *thread = ek_thread_self();
+    ek_thread_modes before = thread->modes;
+    thread->modes.flags |= EK_MODE_NO_GRAD | EK_MODE_ALONE;
+    ek_value output = ek_module_forward(self->body, args);
+    thread->modes = before;
+    for (int i = 0; i < self->tensors.count && output.kind != EK_VALUE_ERROR; i++) {
+        char text[200];
+        if (ek_tensor_version(inputs[i]) == versions[i])
+            continue;
+        EK_FAIL(EK_E_AUTOGRAD,
+                "checkpoint: the forward modified %s, %s, in place; when it is computed again it "
+                "would find it modified; work on a copy (ek_clone)",
+                i < self->argument_tensors ? "an input" : "a parameter",
+                ek_tensor_text(inputs[i], text));
+        return ek_value_error();
+    }
+    return output;
+}
+
+static const ek_operation operation = {.name = "checkpoint",
+                                       .backward = ek_recomputed_backward,
+                                       .destroy = ek_recomputed_destroy};
+
+/* The output with its graph: a node that computes it again. */
+static ek_value attach(record *self, ek_value output, ek_tensor *const *inputs)
+{
+    ek_tensor_list list = {0};
+    ek_value outline = ek_outline_of(output, &list);
+    ek_recomputed recomputed = {&operation, evaluate, &self->object, ek_thread_self()->modes.flags};
+    if (outline.kind != EK_VALUE_ERROR &&
+        ek_record_recomputed(list.tensors, list.count, &recomputed, inputs, self->tensors.count) >=
+            0)
+        outline = ek_outline_fill(outline, list.tensors);
+    else
+        outline = ek_value_error();
+    ek_tensor_list_clear(&list);
+    return outline;
+}
+
+static ek_value checkpoint_forward(ek_module *module, const ek_args *args)
+{
+    ek_module *body = ((checkpoint *)module)->body;
+    if (!ek_grad_enabled())
+        return ek_module_forward(body, args);
+    record *self = new_record(body, args);
+    if (!self)
+        return ek_value_error();
+    int count = self->tensors.count;
+    ek_value output = ek_value_error();
+    if (!ek_records(self->tensors.tensors, count)) {
+        ek_object_release(self);
+        return ek_module_forward(body, args);
+    }
+    ek_tensor **inputs = ek_calloc((size_t)count, sizeof *inputs);
+    uint64_t *versions = ek_calloc((size_t)count, sizeof *versions);
+    if (inputs && versions && look(self, inputs) >= 0)
+        output = call_body(self, args, inputs, versions);
+    if (output.kind != EK_VALUE_ERROR)
+        output = attach(self, output, inputs);
+    free(inputs);
+    free(versions);
+    ek_object_release(self);
+    return output;
+}
+
+static const ek_module_type checkpoint_type = {.name = "checkpoint",
+                                               .size = sizeof(checkpoint),
+                                               .forward = checkpoint_forward};
+
+ek_module *ek_checkpoint(ek_module *body)
+{
+    if (!body) {
+        if (ek_error_status() == 0)
+            EK_FAIL(EK_E_INVALID, "checkpoint: the module is NULL");
+        return NULL;
+    }
+    checkpoint *self = (checkpoint *)ek_module_new(&checkpoint_type);
+    if (!self) {
+        ek_module_free(body);
+        return NULL;
+    }
+    self->module.training = body->training;
+    ek_register_module(&self->module, "", &self->body, body);
+    return ek_module_finish(&self->module);
+}
