@@ -184,6 +184,8 @@ START_TEST(neighbours_stay_new)
     const char *names[] = {"exp_avg", "exp_avg_sq"};
     ek_tensor *ones = ek_ones(member_shape(1));
     assert_ok(ek_optimizer_set_state(optimizer, q[1], 9, names, (ek_tensor *[]){ones, ones}, 2));
+    /* Memory for its whole group: 16 + 48 + 16 elements, twice. */
+    ck_assert_uint_eq(optimizer_bytes(ek_cpu()), 2 * 4 * 80);
     for (int i = 0; i < MEMBERS; i++) {
         ck_assert_int_eq(ek_optimizer_steps(optimizer, q[i]), i == 1 ? 9 : 0);
         ek_tensor *state = ek_optimizer_state(optimizer, q[i], "exp_avg");
