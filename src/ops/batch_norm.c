@@ -57,20 +57,18 @@ typedef struct gradient_request {
 static int gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu, statistics stats,
                     norm_attributes attributes, gradient_request request, norm_gradients *result);
 
-/* The dtype of statistics and parameters. */
-static ek_dtype statistics_dtype(const ek_tensor *x)
+ek_dtype ek_channel_dtype(const ek_tensor *x)
 {
     return x->dtype == EK_BF16 ? EK_F32 : x->dtype;
 }
 
-static ek_tensor *new_channels(const ek_tensor *x)
+ek_tensor *ek_new_channels(const ek_tensor *x)
 {
-    return ek_tensor_new(ek_tensor_dev(x), statistics_dtype(x), &EK_SHAPE(x->shape[1]),
+    return ek_tensor_new(ek_tensor_dev(x), ek_channel_dtype(x), &EK_SHAPE(x->shape[1]),
                          EK_CONTIGUOUS);
 }
 
-/* (C) as (1, C, 1, ...), to broadcast with x. */
-static ek_tensor *per_channel(ek_tensor *values, const ek_tensor *x)
+ek_tensor *ek_per_channel(ek_tensor *values, const ek_tensor *x)
 {
     ek_shape shape = {.ndim = x->ndim};
     for (int i = 0; i < x->ndim; i++)
@@ -79,12 +77,11 @@ static ek_tensor *per_channel(ek_tensor *values, const ek_tensor *x)
     return broadcast && broadcast->dtype != x->dtype ? ek_to_dtype(broadcast, x->dtype) : broadcast;
 }
 
-/* Sum over all but the channels, in the statistics' dtype. */
-static ek_tensor *channel_sum(ek_tensor *x)
+ek_tensor *ek_channel_sum(ek_tensor *x)
 {
     if (!x)
         return NULL;
-    ek_reduce_options options = {.x = ek_to_dtype(x, statistics_dtype(x))};
+    ek_reduce_options options = {.x = ek_to_dtype(x, ek_channel_dtype(x))};
     for (int i = 0; i < x->ndim; i++)
         if (i != 1)
             options.dims[options.dim_count++] = i;
@@ -179,13 +176,13 @@ static ek_tensor *through_statistics(ek_tensor *a, ek_tensor *dy, ek_tensor *x, 
                                      statistics stats, norm_attributes attributes)
 {
     const double scale = 1.0 / (double)attributes.count;
-    ek_tensor *mixed = ek_add(ek_mul(a, per_channel(ek_mul_scalar(d_dw, scale), x)),
-                              ek_mul(dy, per_channel(ek_mul_scalar(a_dw, scale), x)));
+    ek_tensor *mixed = ek_add(ek_mul(a, ek_per_channel(ek_mul_scalar(d_dw, scale), x)),
+                              ek_mul(dy, ek_per_channel(ek_mul_scalar(a_dw, scale), x)));
     ek_tensor *inner = ek_add(gradient_of_input(mixed, x, NULL, stats, attributes),
                               normalize(x, ek_mul_scalar(q, scale), NULL, stats, attributes));
     ek_tensor *r = invstd_of(x, stats, attributes);
     ek_tensor *factor = w ? ek_mul(w, r) : r;
-    return ek_neg(ek_mul(inner, per_channel(factor, x)));
+    return ek_neg(ek_mul(inner, ek_per_channel(factor, x)));
 }
 
 /* Inputs dy, x, w; outputs dx, dw, db; saved dy, x, w, mean, invstd, y_relu. The formulas at the
@@ -214,7 +211,7 @@ static int gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     if (a && (ek_node_needs(node, 2) || through)) {
         gradient_request request = {.want_dx = true, .want_sums = through};
         EK_TRY(gradient(dy, x, NULL, NULL, stats, attributes, request, &d_parts));
-        q = channel_sum(ek_mul(a, d_parts.dx));
+        q = ek_channel_sum(ek_mul(a, d_parts.dx));
     }
 
     if (ek_node_needs(node, 0)) {
@@ -249,8 +246,8 @@ static int gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu
     const ek_kernels *kernels = ek_kernels_of(x);
     const bool sums = request.want_sums || attributes.training;
     if (sums) {
-        result->dw = request.dw ? request.dw : new_channels(x);
-        result->db = request.db ? request.db : new_channels(x);
+        result->dw = request.dw ? request.dw : ek_new_channels(x);
+        result->db = request.db ? request.db : ek_new_channels(x);
         if (!result->dw || !result->db)
             return ek_error_pending();
         EK_TRY(kernels->batch_norm_reduce(dev, result->db, result->dw, dy, x, stats.mean,
@@ -276,7 +273,7 @@ static int gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu
 
 /* ---- the public operation ---- */
 
-static int check(const ek_batch_norm_options *options, bool training)
+int ek_check_batch_norm(const ek_batch_norm_options *options)
 {
     const ek_tensor *x = options->x;
     if (!ek_floating(norm_name, "x", x) || !ek_optional(options->weight) ||
@@ -296,7 +293,7 @@ static int check(const ek_batch_norm_options *options, bool training)
                     {"running_var", options->running_var}};
     for (int i = 0; i < 4; i++) {
         const ek_tensor *tensor = channels[i].tensor;
-        if (tensor && (!ek_of_dtype(norm_name, channels[i].name, tensor, statistics_dtype(x)) ||
+        if (tensor && (!ek_of_dtype(norm_name, channels[i].name, tensor, ek_channel_dtype(x)) ||
                        !ek_same_device(norm_name, x, tensor) ||
                        !ek_of_shape(norm_name, channels[i].name, tensor, &EK_SHAPE(x->shape[1]))))
             return ek_error_pending();
@@ -306,15 +303,19 @@ static int check(const ek_batch_norm_options *options, bool training)
                                      "only one is given");
     if (!(options->eps >= 0) && options->eps != EK_ZERO)
         return EK_FAIL(EK_E_INVALID, "batch_norm: eps must not be negative, got %g", options->eps);
-    if (training && x->shape[1] > 0 && ek_count(x) == x->shape[1]) {
-        ek_shape shape = ek_tensor_shape(x);
-        return EK_FAIL(
-            EK_E_SHAPE,
-            "batch_norm: expected more than 1 value per channel when training, got input "
-            "size %s",
-            ek_shape_text(&shape, text));
-    }
     return 0;
+}
+
+int ek_check_values_per_channel(const ek_tensor *x, int64_t count)
+{
+    if (count != 1)
+        return 0;
+    char text[200];
+    ek_shape shape = ek_tensor_shape(x);
+    return EK_FAIL(EK_E_SHAPE,
+                   "batch_norm: expected more than 1 value per channel when training, got input "
+                   "size %s",
+                   ek_shape_text(&shape, text));
 }
 
 /* 1 / sqrt(var + eps), in place of var where `into` is var. */
@@ -327,8 +328,7 @@ static int run_invstd(ek_tensor *into, const ek_tensor *var, double eps)
     return kernels->unary(dev, EK_UNARY_RECIPROCAL, into, into, 0, 0);
 }
 
-/* running = (1 - momentum) running + momentum scale value */
-static int update_running(ek_tensor *running, const ek_tensor *value, double momentum, double scale)
+int ek_move_running(ek_tensor *running, const ek_tensor *value, double momentum, double scale)
 {
     ek_dev *dev = ek_tensor_dev(running);
     const ek_kernels *kernels = ek_kernels_of(running);
@@ -348,8 +348,8 @@ static int batch_statistics(const ek_batch_norm_options *options, int64_t count,
                             statistics *stats)
 {
     const ek_tensor *x = options->x;
-    stats->mean = new_channels(x);
-    stats->invstd = new_channels(x);
+    stats->mean = ek_new_channels(x);
+    stats->invstd = ek_new_channels(x);
     if (!stats->mean || !stats->invstd)
         return ek_error_pending();
     ek_tensor *var = stats->invstd;
@@ -357,8 +357,8 @@ static int batch_statistics(const ek_batch_norm_options *options, int64_t count,
     if (options->running_mean && options->training) {
         const double momentum = or_default(options->momentum, 0.1);
         const double unbiased = (double)count / (double)(count - 1);
-        EK_TRY(update_running(options->running_mean, stats->mean, momentum, 1));
-        EK_TRY(update_running(options->running_var, var, momentum, unbiased));
+        EK_TRY(ek_move_running(options->running_mean, stats->mean, momentum, 1));
+        EK_TRY(ek_move_running(options->running_var, var, momentum, unbiased));
     }
     return run_invstd(stats->invstd, var, eps);
 }
@@ -367,7 +367,7 @@ static int batch_statistics(const ek_batch_norm_options *options, int64_t count,
 static int running_statistics(const ek_batch_norm_options *options, double eps, statistics *stats)
 {
     stats->mean = ek_run_unary(EK_UNARY_AFFINE, options->running_mean, 1, 0);
-    stats->invstd = new_channels(options->x);
+    stats->invstd = ek_new_channels(options->x);
     if (!stats->mean || !stats->invstd)
         return ek_error_pending();
     return run_invstd(stats->invstd, options->running_var, eps);
@@ -378,18 +378,21 @@ static ek_tensor *empty_batch(const ek_batch_norm_options *options)
 {
     ek_tensor *y = ek_clone(options->x);
     if (options->weight)
-        y = ek_mul(y, per_channel(options->weight, options->x));
+        y = ek_mul(y, ek_per_channel(options->weight, options->x));
     if (options->bias)
-        y = ek_add(y, per_channel(options->bias, options->x));
+        y = ek_add(y, ek_per_channel(options->bias, options->x));
     return y;
 }
 
 static ek_tensor *batch_norm(const ek_batch_norm_options *options, bool relu)
 {
     const bool training = options->training || !options->running_mean;
-    if (check(options, training) < 0)
+    if (ek_check_batch_norm(options) < 0)
         return NULL;
     ek_tensor *x = options->x;
+    if (training && ek_count(x) > 0 &&
+        ek_check_values_per_channel(x, ek_count(x) / x->shape[1]) < 0)
+        return NULL;
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = NULL;
     if (ek_count(x) == 0) {
