@@ -1,0 +1,92 @@
+/* test_broadcast_buffers.c: the sample's running means against PyTorch's, policy by policy. */
+#include <math.h>
+#include <string.h>
+
+#include "broadcast_buffers/train.h"
+#include "unit.h"
+
+static const char file[] = "broadcast_buffers.golden";
+static const char *const names[POLICIES] = {"broadcast", "kept", "sync", "extra"};
+/* Which of the golden's rows each look shows; -1: the next forward's result. */
+static const int rows[POLICIES][MOST_LOOKS] = {{0, 1, 1, 2, -1},
+                                               {0, 1, 1, 2, -1},
+                                               {0, 1, 1, 2, -1},
+                                               {0, 1, 2, 3, 3, 4, -1}};
+static const int looks[POLICIES] = {5, 5, 5, 7};
+
+static void setup(void)
+{
+    assert_ok(ek_host_devices_configure("2"));
+}
+
+static void teardown(void)
+{
+    assert_ok(ek_shutdown());
+}
+
+static void assert_near(double value, double wanted, double absolute)
+{
+    if (!(fabs(value - wanted) <= absolute))
+        ck_abort_msg("%.9g, wanted %.9g", value, wanted);
+}
+
+/* The batch's mean as device d's normalisation sees it. */
+static double batch_mean(const train_result *result, buffer_policy policy, int d, int c)
+{
+    if (policy != POLICY_SYNCHRONISED)
+        return (double)result->batch_mean[d][c];
+    return ((double)result->batch_mean[0][c] + (double)result->batch_mean[1][c]) / 2;
+}
+
+START_TEST(running_means_are_pytorchs)
+{
+    train_result result;
+    assert_ok(train_twice((buffer_policy)_i, 0, &result));
+    ck_assert_int_eq(result.looks, looks[_i]);
+    ek_tensor *wanted = golden(file, names[_i]);
+    for (int look = 0; look < result.looks; look++)
+        for (int d = 0; d < DEVICES; d++)
+            for (int c = 0; c < CHANNELS; c++) {
+                int row = rows[_i][look];
+                double means = (double)result.means[look][d][c];
+                if (row >= 0)
+                    assert_near(means, element(wanted, (row * DEVICES + d) * CHANNELS + c), 1e-7);
+                else
+                    assert_near(means,
+                                0.9 * (double)result.means[look - 1][d][c] +
+                                    0.1 * batch_mean(&result, (buffer_policy)_i, d, c),
+                                1e-7);
+            }
+    ck_assert(isfinite(result.loss));
+    if (_i == POLICY_SYNCHRONISED)
+        ck_assert_double_gt(result.loss, 1); /* elsewhere each sum is rounding noise */
+    else
+        ck_assert_double_lt(result.loss, 1e-6);
+}
+END_TEST
+
+START_TEST(devices_differ_as_they_should)
+{
+    train_result result;
+    assert_ok(train_twice((buffer_policy)_i, 3, &result));
+    for (int look = 0; look < result.looks; look++) {
+        bool same = memcmp(result.means[look][0], result.means[look][1],
+                           sizeof(result.means[look][0])) == 0;
+        bool inside = strncmp(result.moments[look], "inside", 6) == 0;
+        bool wanted = _i == POLICY_SYNCHRONISED || look == 0 || (inside && _i != POLICY_KEPT);
+        ck_assert_msg(same == wanted, "%s: %s on both devices", result.moments[look],
+                      same ? "equal" : "different");
+    }
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("broadcast_buffers");
+    TCase *tests = tcase_create("running means");
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_loop_test(tests, running_means_are_pytorchs, 0, POLICIES);
+    tcase_add_loop_test(tests, devices_differ_as_they_should, 0, POLICIES);
+    suite_add_tcase(s, tests);
+    return s;
+}
