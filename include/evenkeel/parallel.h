@@ -101,10 +101,10 @@ EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
 #define ek_sync_batch_norm(...) \
     ek_sync_batch_norm_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
 
-/* Replaces every batch normalisation in `module` by a synchronised one with the same parameters,
- * buffers (the same tensors, not copies), options and mode. Returns the module, or its replacement
- * where it is one itself (`module` is freed then). On an error `module` is as before and still the
- * caller's. */
+/* Turns every batch normalisation in `module`, itself included, into a synchronised one with the
+ * same parameters, buffers, options and mode, and returns `module`. They turn where they are, so
+ * that pointers to modules and tensors (an optimizer's, a wrapper's) stay valid; inputs have as
+ * many dimensions as before. NULL gives the pending error. */
 EK_API ek_module *ek_convert_sync_batch_norm(ek_module *module);
 
 EK_END_DECLARATIONS
