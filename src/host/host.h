@@ -73,6 +73,19 @@ int ek_host_batch_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                 const ek_tensor *sum_dy_xhat, double count,
                                 const ek_tensor *y_relu);
 
+int ek_host_group_norm_statistics(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x);
+int ek_host_group_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
+                             const ek_tensor *invstd, const ek_tensor *weight,
+                             const ek_tensor *bias);
+int ek_host_group_norm_reduce(ek_dev *dev, ek_tensor *sum, ek_tensor *sum_xhat, ek_tensor *dweight,
+                              ek_tensor *dbias, const ek_tensor *dy, const ek_tensor *x,
+                              const ek_tensor *mean, const ek_tensor *invstd,
+                              const ek_tensor *weight);
+int ek_host_group_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
+                                const ek_tensor *mean, const ek_tensor *invstd,
+                                const ek_tensor *weight, const ek_tensor *sum,
+                                const ek_tensor *sum_xhat);
+
 int ek_host_softmax(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool logarithm);
 int ek_host_softmax_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *y,
                              int dim, bool logarithm);

@@ -72,7 +72,8 @@ typedef enum ek_reduce_kind {
 
 /* ---- windows ---- */
 
-/* Convolution over 1 to 3 dimensions; arrays are in the order of the tensor's last dimensions. */
+/* Convolution over 2 or 3 dimensions (the host takes 1 too); arrays are in the order of the
+ * tensor's last dimensions. */
 typedef struct ek_conv_params {
     int dims;
     int64_t stride[3], padding[3], dilation[3];
@@ -150,8 +151,8 @@ typedef struct ek_kernels {
     int (*matmul)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                   const ek_tensor *bias, bool accumulate);
 
-    /* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL ----
-     */
+    /* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL. y
+     * may have fewer positions than there are windows: the last are left out ---- */
     int (*conv_forward)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
                         const ek_tensor *bias, const ek_conv_params *params);
     int (*conv_input_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *w,
@@ -160,7 +161,8 @@ typedef struct ek_kernels {
     int (*conv_weight_gradient)(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias, const ek_tensor *x,
                                 const ek_tensor *dy, const ek_conv_params *params);
 
-    /* ---- pooling: `index` i64, position within the input plane (row-major) of the maximum ---- */
+    /* ---- pooling over 2 or 3 dimensions: `index` i64, position within the input plane (row-major)
+     * of the maximum ---- */
     int (*max_pool_forward)(ek_dev *dev, ek_tensor *y, ek_tensor *index, const ek_tensor *x,
                             const ek_pool_params *params);
     /* dx = sum of dy at index; and its adjoint: y = x at index. */
@@ -200,6 +202,27 @@ typedef struct ek_kernels {
                                const ek_tensor *mean, const ek_tensor *invstd,
                                const ek_tensor *weight, const ek_tensor *sum_dy,
                                const ek_tensor *sum_dy_xhat, double count, const ek_tensor *y_relu);
+
+    /* ---- normalisation of each sample over groups of channels: x (N, C, ...), statistics and sums
+     * (N, G), contiguous, f32 for bf16 inputs. Weight and bias are per channel (C) or, with one
+     * group, per element, of x's shape without N; both may be NULL ---- */
+    /* mean and biased variance, stable as above. */
+    int (*group_norm_statistics)(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x);
+    /* y = xhat weight + bias, xhat = (x - mean) invstd */
+    int (*group_norm_apply)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
+                            const ek_tensor *invstd, const ek_tensor *weight,
+                            const ek_tensor *bias);
+    /* By group: sum = sum of weight dy, sum_xhat = sum of weight dy xhat. Of weight's shape:
+     * dweight = sum of dy xhat, dbias = sum of dy. Either pair may be NULL. */
+    int (*group_norm_reduce)(ek_dev *dev, ek_tensor *sum, ek_tensor *sum_xhat, ek_tensor *dweight,
+                             ek_tensor *dbias, const ek_tensor *dy, const ek_tensor *x,
+                             const ek_tensor *mean, const ek_tensor *invstd,
+                             const ek_tensor *weight);
+    /* dx = invstd (weight dy - sum / n - xhat sum_xhat / n), n the values of a group. */
+    int (*group_norm_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
+                               const ek_tensor *mean, const ek_tensor *invstd,
+                               const ek_tensor *weight, const ek_tensor *sum,
+                               const ek_tensor *sum_xhat);
 
     /* ---- softmax along dim ---- */
     int (*softmax)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool logarithm);

@@ -318,8 +318,7 @@ int ek_check_values_per_channel(const ek_tensor *x, int64_t count)
                    ek_shape_text(&shape, text));
 }
 
-/* 1 / sqrt(var + eps), in place of var where `into` is var. */
-static int run_invstd(ek_tensor *into, const ek_tensor *var, double eps)
+int ek_run_invstd(ek_tensor *into, const ek_tensor *var, double eps)
 {
     ek_dev *dev = ek_tensor_dev(into);
     const ek_kernels *kernels = ek_kernels_of(into);
@@ -338,11 +337,6 @@ int ek_move_running(ek_tensor *running, const ek_tensor *value, double momentum,
     return 0;
 }
 
-static double or_default(double value, double otherwise)
-{
-    return value == 0 ? otherwise : value == EK_ZERO ? 0 : value;
-}
-
 /* x's own statistics; moves the running ones. */
 static int batch_statistics(const ek_batch_norm_options *options, int64_t count, double eps,
                             statistics *stats)
@@ -355,12 +349,12 @@ static int batch_statistics(const ek_batch_norm_options *options, int64_t count,
     ek_tensor *var = stats->invstd;
     EK_TRY(ek_kernels_of(x)->batch_norm_statistics(ek_tensor_dev(x), stats->mean, var, x));
     if (options->running_mean && options->training) {
-        const double momentum = or_default(options->momentum, 0.1);
+        const double momentum = ek_norm_option(options->momentum, 0.1);
         const double unbiased = (double)count / (double)(count - 1);
         EK_TRY(ek_move_running(options->running_mean, stats->mean, momentum, 1));
         EK_TRY(ek_move_running(options->running_var, var, momentum, unbiased));
     }
-    return run_invstd(stats->invstd, var, eps);
+    return ek_run_invstd(stats->invstd, var, eps);
 }
 
 /* Copies of the running statistics, so that a later training pass may move them before backward. */
@@ -370,7 +364,7 @@ static int running_statistics(const ek_batch_norm_options *options, double eps, 
     stats->invstd = ek_new_channels(options->x);
     if (!stats->mean || !stats->invstd)
         return ek_error_pending();
-    return run_invstd(stats->invstd, options->running_var, eps);
+    return ek_run_invstd(stats->invstd, options->running_var, eps);
 }
 
 /* An empty batch: nothing to normalise or to count, but still a function of the operands. */
@@ -401,7 +395,7 @@ static ek_tensor *batch_norm(const ek_batch_norm_options *options, bool relu)
         norm_attributes attributes = {.count = ek_count(x) / x->shape[1],
                                       .training = training,
                                       .relu = relu};
-        const double eps = or_default(options->eps, 1e-5);
+        const double eps = ek_norm_option(options->eps, 1e-5);
         statistics stats = {NULL, NULL};
         int rc = training ? batch_statistics(options, attributes.count, eps, &stats)
                           : running_statistics(options, eps, &stats);

@@ -41,6 +41,14 @@ int ek_check_values_per_channel(const ek_tensor *x, int64_t count);
 /* running = (1 - momentum) running + momentum scale value */
 int ek_move_running(ek_tensor *running, const ek_tensor *value, double momentum, double scale);
 
+/* 1 / sqrt(var + eps), in place of var where `into` is var; not recorded. */
+int ek_run_invstd(ek_tensor *into, const ek_tensor *var, double eps);
+/* An option whose default isn't 0: EK_ZERO means 0. */
+static inline double ek_norm_option(double value, double otherwise)
+{
+    return value == 0 ? otherwise : value == EK_ZERO ? 0 : value;
+}
+
 /* The dtype of statistics and parameters; an uninitialised (C) of it. */
 ek_dtype ek_channel_dtype(const ek_tensor *x);
 ek_tensor *ek_new_channels(const ek_tensor *x);

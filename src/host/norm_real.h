@@ -1,10 +1,17 @@
-/* batch_norm_real.h: batch normalisation over rows and planes of EK_REAL, included by batch_norm.c
- * for f32 and f64. Each function takes part [begin, end) of the work; see ek_norm_job. */
+/* norm_real.h: passes over rows and planes of EK_REAL, included by norm.c for f32 and f64. Each
+ * function takes part [begin, end) of the work; see ek_norm_job. */
 
 static inline int64_t EK_NAME(columns_of)(const ek_norm_plan *plan, int64_t part)
 {
     int64_t rest = plan->width - part * EK_NORM_COLUMNS;
     return rest < EK_NORM_COLUMNS ? rest : EK_NORM_COLUMNS;
+}
+
+/* Where the first plane of a column begins; columns are channels, sample by sample. */
+static inline int64_t EK_NAME(plane_of)(const ek_norm_plan *plan, int64_t column)
+{
+    return column / plan->channels * plan->sample_stride +
+           column % plan->channels * plan->channel_stride;
 }
 
 /* ---- statistics ---- */
@@ -55,13 +62,13 @@ static void EK_NAME(statistics_rows)(void *context, int64_t begin, int64_t end)
     const ek_norm_plan *plan = &job->plan;
     int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
     for (int64_t task = begin; task < end; task++) {
-        int64_t block = task / parts, column = task % parts * EK_NORM_COLUMNS;
-        int64_t row = block * plan->block_rows;
+        int64_t place = task / parts, column = task % parts * EK_NORM_COLUMNS;
+        int64_t sample = place / plan->blocks, row = place % plan->blocks * plan->block_rows;
         int64_t rows = plan->rows - row < plan->block_rows ? plan->rows - row : plan->block_rows;
         EK_NAME(statistics_block)
-        ((const EK_REAL *)job->x + row * plan->row_stride + column, plan->row_stride, rows,
-         EK_NAME(columns_of)(plan, task % parts), job->first + block * plan->width + column,
-         job->second + block * plan->width + column);
+        ((const EK_REAL *)job->x + sample * plan->sample_stride + row * plan->row_stride + column,
+         plan->row_stride, rows, EK_NAME(columns_of)(plan, task % parts),
+         job->first + place * plan->width + column, job->second + place * plan->width + column);
     }
 }
 
@@ -104,10 +111,10 @@ static void EK_NAME(statistics_planes)(void *context, int64_t begin, int64_t end
     const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
     for (int64_t c = begin; c < end; c++) {
+        int64_t base = EK_NAME(plane_of)(plan, c);
         double count = 0, mean = 0, deviation = 0;
         for (int64_t o = 0; o < plan->outer; o++) {
-            const EK_REAL *x =
-                (const EK_REAL *)job->x + o * plan->outer_stride + c * plan->channel_stride;
+            const EK_REAL *x = (const EK_REAL *)job->x + base + o * plan->outer_stride;
             for (int64_t i = 0; i < plan->inner; i += EK_TILE) {
                 int64_t n = plan->inner - i < EK_TILE ? plan->inner - i : EK_TILE;
                 double own = (double)n, own_mean = EK_NAME(run_sum)(x + i, n) / own;
@@ -151,15 +158,20 @@ static void EK_NAME(apply_run)(EK_REAL *restrict y, const EK_REAL *restrict x, i
     }
 }
 
-/* Parts are joined rows, the last of them shorter. */
+/* Parts are joined rows, the last of a sample shorter. */
 static void EK_NAME(apply_rows)(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
-    for (int64_t r = begin; r < end; r++)
+    const int64_t rows = plan->rows + (plan->rest > 0);
+    for (int64_t part = begin; part < end; part++) {
+        int64_t sample = part / rows, r = part % rows, own = sample * plan->width;
+        int64_t at = sample * plan->sample_stride + r * plan->row_stride;
         EK_NAME(apply_row)
-    ((EK_REAL *)job->y + r * plan->row_stride, (const EK_REAL *)job->x + r * plan->row_stride,
-     r < plan->rows ? plan->width : plan->rest, job->center, job->scale, job->shift, job->relu);
+        ((EK_REAL *)job->y + at, (const EK_REAL *)job->x + at,
+         r < plan->rows ? plan->width : plan->rest, (const EK_REAL *)job->center + own,
+         (const EK_REAL *)job->scale + own, (const EK_REAL *)job->shift + own, job->relu);
+    }
 }
 
 static void EK_NAME(apply_planes)(void *context, int64_t begin, int64_t end)
@@ -167,8 +179,9 @@ static void EK_NAME(apply_planes)(void *context, int64_t begin, int64_t end)
     const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
     for (int64_t p = begin; p < end; p++) {
-        int64_t c = p % plan->channels;
-        int64_t at = p / plan->channels * plan->outer_stride + c * plan->channel_stride;
+        int64_t o = p / plan->channels % plan->outer;
+        int64_t c = p / plan->channels / plan->outer * plan->channels + p % plan->channels;
+        int64_t at = EK_NAME(plane_of)(plan, c) + o * plan->outer_stride;
         EK_NAME(apply_run)
         ((EK_REAL *)job->y + at, (const EK_REAL *)job->x + at, plan->inner,
          ((const EK_REAL *)job->center)[c], ((const EK_REAL *)job->scale)[c],
@@ -220,15 +233,16 @@ static void EK_NAME(reduce_rows)(void *context, int64_t begin, int64_t end)
     const ek_norm_plan *plan = &job->plan;
     int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
     for (int64_t task = begin; task < end; task++) {
-        int64_t block = task / parts, column = task % parts * EK_NORM_COLUMNS;
-        int64_t row = block * plan->block_rows;
+        int64_t place = task / parts, column = task % parts * EK_NORM_COLUMNS;
+        int64_t sample = place / plan->blocks, row = place % plan->blocks * plan->block_rows;
         int64_t rows = plan->rows - row < plan->block_rows ? plan->rows - row : plan->block_rows;
-        int64_t at = row * plan->row_stride + column;
+        int64_t at = sample * plan->sample_stride + row * plan->row_stride + column;
         EK_NAME(reduce_block)
         ((const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
          job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->row_stride, rows,
-         EK_NAME(columns_of)(plan, task % parts), (const EK_REAL *)job->center + column,
-         job->first + block * plan->width + column, job->second + block * plan->width + column);
+         EK_NAME(columns_of)(plan, task % parts),
+         (const EK_REAL *)job->center + sample * plan->width + column,
+         job->first + place * plan->width + column, job->second + place * plan->width + column);
     }
 }
 
@@ -260,9 +274,10 @@ static void EK_NAME(reduce_planes)(void *context, int64_t begin, int64_t end)
     const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
     for (int64_t c = begin; c < end; c++) {
+        int64_t base = EK_NAME(plane_of)(plan, c);
         job->first[c] = job->second[c] = 0;
         for (int64_t o = 0; o < plan->outer; o++) {
-            int64_t at = o * plan->outer_stride + c * plan->channel_stride;
+            int64_t at = base + o * plan->outer_stride;
             EK_NAME(reduce_run)
             ((const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
              job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->inner,
@@ -271,7 +286,7 @@ static void EK_NAME(reduce_planes)(void *context, int64_t begin, int64_t end)
     }
 }
 
-/* ---- dx = scale (dy - shift - (x - center) slope) ---- */
+/* ---- dx = scale dy - shift - (x - center) slope ---- */
 
 EK_MULTIVERSION
 static void EK_NAME(gradient_row)(EK_REAL *restrict dx, const EK_REAL *restrict dy,
@@ -286,11 +301,11 @@ static void EK_NAME(gradient_row)(EK_REAL *restrict dx, const EK_REAL *restrict 
     } else if (mask != NULL) {
         for (int64_t c = 0; c < n; c++) {
             EK_REAL g = mask[c] > 0 ? dy[c] : 0;
-            dx[c] = scale[c] * (g - shift[c] - (x[c] - center[c]) * slope[c]);
+            dx[c] = scale[c] * g - shift[c] - (x[c] - center[c]) * slope[c];
         }
     } else {
         for (int64_t c = 0; c < n; c++)
-            dx[c] = scale[c] * (dy[c] - shift[c] - (x[c] - center[c]) * slope[c]);
+            dx[c] = scale[c] * dy[c] - shift[c] - (x[c] - center[c]) * slope[c];
     }
 }
 
@@ -302,7 +317,7 @@ static void EK_NAME(gradient_run)(EK_REAL *restrict dx, const EK_REAL *restrict 
 {
     for (int64_t i = 0; i < n; i++) {
         EK_REAL g = mask == NULL || mask[i] > 0 ? dy[i] : 0;
-        dx[i] = scale * (g - shift - (x[i] - center) * slope);
+        dx[i] = scale * g - shift - (x[i] - center) * slope;
     }
 }
 
@@ -310,13 +325,17 @@ static void EK_NAME(gradient_rows)(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t at = r * plan->row_stride;
+    const int64_t rows = plan->rows + (plan->rest > 0);
+    for (int64_t part = begin; part < end; part++) {
+        int64_t sample = part / rows, r = part % rows, own = sample * plan->width;
+        int64_t at = sample * plan->sample_stride + r * plan->row_stride;
+        bool constant = job->shift == NULL;
         EK_NAME(gradient_row)
         ((EK_REAL *)job->y + at, (const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
          job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL,
-         r < plan->rows ? plan->width : plan->rest, job->center, job->scale, job->shift,
-         job->slope);
+         r < plan->rows ? plan->width : plan->rest, (const EK_REAL *)job->center + own,
+         (const EK_REAL *)job->scale + own, constant ? NULL : (const EK_REAL *)job->shift + own,
+         constant ? NULL : (const EK_REAL *)job->slope + own);
     }
 }
 
@@ -325,8 +344,9 @@ static void EK_NAME(gradient_planes)(void *context, int64_t begin, int64_t end)
     const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
     for (int64_t p = begin; p < end; p++) {
-        int64_t c = p % plan->channels;
-        int64_t at = p / plan->channels * plan->outer_stride + c * plan->channel_stride;
+        int64_t o = p / plan->channels % plan->outer;
+        int64_t c = p / plan->channels / plan->outer * plan->channels + p % plan->channels;
+        int64_t at = EK_NAME(plane_of)(plan, c) + o * plan->outer_stride;
         bool constant = job->shift == NULL;
         EK_NAME(gradient_run)
         ((EK_REAL *)job->y + at, (const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,

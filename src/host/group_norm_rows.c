@@ -1,0 +1,257 @@
+/* group_norm_rows.c: group normalisation with one group and parameters per element (layer norm), or
+ * without any. A sample is a row of contiguous memory, in whatever order of its dimensions; weight
+ * and bias are brought into that order, which is cheap: they are as long as one row. */
+#include "host/group_norm.h"
+#include "host/host.h"
+
+enum {
+    GRAIN = 16384,
+    PART = 1024,     /* elements of one task */
+    LANES = 16,      /* of a sum over a row */
+    SHORT_ROWS = 32, /* that are summed in the tensor's own type */
+    BLOCKS = 64      /* of rows, at most: each has sums of its own for every element */
+};
+
+typedef struct rows_job {
+    int64_t rows, stride, length;
+    int64_t parts; /* of a row */
+    int64_t block_rows, blocks;
+    const void *x, *dy, *weight, *bias;     /* weight and bias in the row's order, or NULL */
+    void *y;                                /* also dx */
+    double *center, *scale, *shift, *slope; /* by row */
+    double *first, *second;                 /* sums by row and part, or NULL */
+    double *dweight, *dbias;                /* by block and element, or NULL */
+} rows_job;
+
+static inline int64_t part_length(const rows_job *job, int64_t begin)
+{
+    return job->length - begin < PART ? job->length - begin : PART;
+}
+
+#define EK_REAL float
+#define EK_NAME(name) name##_f32
+#include "host/group_norm_real.h"
+#undef EK_REAL
+#undef EK_NAME
+
+#define EK_REAL double
+#define EK_NAME(name) name##_f64
+#include "host/group_norm_real.h"
+#undef EK_REAL
+#undef EK_NAME
+
+/* ---- a call ---- */
+
+typedef struct rows_call {
+    ek_norm_batch batch;
+    rows_job job;
+    void *room; /* workspace */
+    size_t nbytes;
+} rows_call;
+
+/* Parameters by row, and what the call asks for: `sums` by row, `elements` by block and element. */
+static int take_room(rows_call *call, bool affine, bool sums, bool elements)
+{
+    rows_job *job = &call->job;
+    int64_t by_part = sums ? job->rows * job->parts : 0;
+    int64_t by_element = elements ? job->blocks * job->length : 0;
+    int64_t count = 4 * job->rows + 2 * by_part + 2 * by_element + (affine ? 2 * job->length : 0);
+    call->nbytes = (size_t)count * sizeof(double);
+    EK_TRY(ek_dev_alloc(call->batch.dev, call->nbytes, EK_MEMORY_WORKSPACE, &call->room));
+    double *room = call->room;
+    job->center = room;
+    job->scale = job->center + job->rows;
+    job->shift = job->scale + job->rows;
+    job->slope = job->shift + job->rows;
+    room += 4 * job->rows;
+    if (sums) {
+        job->first = room;
+        job->second = room + by_part;
+        room += 2 * by_part;
+    }
+    if (elements) {
+        job->dweight = room;
+        job->dbias = room + by_element;
+        room += 2 * by_element;
+    }
+    if (affine) {
+        job->weight = room;
+        job->bias = room + job->length;
+    }
+    return 0;
+}
+
+/* A tensor of one row of x, on the caller's stack, over `data`. */
+static void row_view(ek_tensor *view, ek_storage *storage, const rows_call *call,
+                     const ek_tensor *x, const void *data, ek_dtype dtype)
+{
+    *storage = (ek_storage){.dev = call->batch.dev, .data = (void *)data};
+    view->dtype = dtype;
+    view->ndim = x->ndim - 1;
+    view->offset = 0;
+    view->storage = storage;
+    view->version = NULL;
+    for (int d = 1; d < x->ndim; d++) {
+        view->shape[d - 1] = x->shape[d];
+        view->stride[d - 1] = x->stride[d];
+    }
+}
+
+/* Brings a parameter into the row's order; `otherwise` where there is none. */
+static int load_parameter(const rows_call *call, const ek_tensor *x, const void *room,
+                          const ek_tensor *parameter, double otherwise)
+{
+    ek_tensor view;
+    ek_storage storage;
+    row_view(&view, &storage, call, x, room, call->batch.is_f64 ? EK_F64 : EK_F32);
+    return parameter != NULL ? ek_host_copy(call->batch.dev, &view, parameter)
+                             : ek_host_fill(call->batch.dev, &view, otherwise);
+}
+
+static int call_end(rows_call *call, int rc)
+{
+    if (call->room != NULL)
+        ek_dev_free(call->batch.dev, call->room, call->nbytes, EK_MEMORY_WORKSPACE);
+    return ek_norm_end(&call->batch, rc);
+}
+
+/* The row that the batch's memory has, without its room. */
+static void set_geometry(rows_call *call, const ek_tensor *x, bool elements)
+{
+    rows_job *job = &call->job;
+    *job = (rows_job){.rows = x->shape[0],
+                      .stride = x->stride[0],
+                      .length = ek_count(x) / x->shape[0]};
+    job->parts = (job->length + PART - 1) / PART;
+    job->block_rows = elements ? (job->rows + BLOCKS - 1) / BLOCKS : 1;
+    if (elements && job->block_rows < SHORT_ROWS)
+        job->block_rows = SHORT_ROWS;
+    job->blocks = (job->rows + job->block_rows - 1) / job->block_rows;
+}
+
+static void set_rows(rows_job *job, const ek_tensor *mean, const ek_tensor *invstd)
+{
+    for (int64_t row = 0; row < job->rows; row++) {
+        job->center[row] = ek_group_value(mean, row);
+        job->scale[row] = ek_group_value(invstd, row);
+    }
+}
+
+/* tensors: 0 is an output where there is one, then x. */
+static int call_begin(rows_call *call, ek_dev *dev, const ek_tensor *const *tensors, int count,
+                      bool has_output, const ek_tensor *weight, const ek_tensor *bias, bool sums,
+                      bool elements)
+{
+    call->room = NULL;
+    EK_TRY(ek_norm_begin(&call->batch, dev, tensors, count, has_output, EK_NORM_ROWS));
+    const ek_tensor *x = call->batch.stage[has_output ? 1 : 0].tensor;
+    set_geometry(call, x, elements);
+    bool affine = weight != NULL || bias != NULL;
+    int rc = take_room(call, affine, sums, elements);
+    if (rc >= 0 && affine)
+        rc = load_parameter(call, x, call->job.weight, weight, 1);
+    if (rc >= 0 && affine)
+        rc = load_parameter(call, x, call->job.bias, bias, 0);
+    return rc < 0 ? call_end(call, rc) : 0;
+}
+
+static void over_parts(rows_call *call, int64_t tasks, int64_t rows, ek_parallel_body *f32,
+                       ek_parallel_body *f64)
+{
+    int64_t n = rows * part_length(&call->job, 0);
+    ek_parallel_for(call->batch.dev, tasks * call->job.parts, 1 + GRAIN / n,
+                    call->batch.is_f64 ? f64 : f32, &call->job);
+}
+
+/* ---- the kernels ---- */
+
+int ek_norm_rows_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
+                       const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias)
+{
+    rows_call call;
+    EK_TRY(
+        call_begin(&call, dev, (const ek_tensor *[]){y, x}, 2, true, weight, bias, false, false));
+    call.job.y = ek_norm_data(&call.batch, 0);
+    call.job.x = ek_norm_data(&call.batch, 1);
+    set_rows(&call.job, mean, invstd);
+    over_parts(&call, call.job.rows, 1, apply_parts_f32, apply_parts_f64);
+    return call_end(&call, 0);
+}
+
+/* Sums of all blocks into the first. */
+static void join_blocks(void *context, int64_t begin, int64_t end)
+{
+    rows_job *job = context;
+    for (int64_t block = 1; block < job->blocks; block++)
+        for (int64_t i = begin; i < end; i++) {
+            job->dweight[i] += job->dweight[block * job->length + i];
+            job->dbias[i] += job->dbias[block * job->length + i];
+        }
+}
+
+static int store_elements(rows_call *call, const ek_tensor *x, ek_tensor *into, const double *sums)
+{
+    ek_tensor view;
+    ek_storage storage;
+    row_view(&view, &storage, call, x, sums, EK_F64);
+    return ek_host_copy(call->batch.dev, into, &view);
+}
+
+static void store_rows(const rows_job *job, ek_tensor *sum, ek_tensor *sum_xhat)
+{
+    for (int64_t row = 0; row < job->rows; row++) {
+        double first = 0, second = 0;
+        for (int64_t part = row * job->parts; part < (row + 1) * job->parts; part++) {
+            first += job->first[part];
+            second += job->second[part];
+        }
+        ek_group_store(sum, row, first);
+        ek_group_store(sum_xhat, row, second * job->scale[row]);
+    }
+}
+
+int ek_norm_rows_reduce(ek_dev *dev, ek_tensor *sum, ek_tensor *sum_xhat, ek_tensor *dweight,
+                        ek_tensor *dbias, const ek_tensor *dy, const ek_tensor *x,
+                        const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight)
+{
+    rows_call call;
+    EK_TRY(call_begin(&call, dev, (const ek_tensor *[]){x, dy}, 2, false, weight, NULL, sum != NULL,
+                      dweight != NULL));
+    rows_job *job = &call.job;
+    job->x = ek_norm_data(&call.batch, 0);
+    job->dy = ek_norm_data(&call.batch, 1);
+    set_rows(job, mean, invstd);
+    over_parts(&call, job->blocks, job->block_rows, reduce_parts_f32, reduce_parts_f64);
+    if (sum != NULL)
+        store_rows(job, sum, sum_xhat);
+    int rc = 0;
+    if (dweight != NULL) {
+        const ek_tensor *row = call.batch.stage[0].tensor;
+        ek_parallel_for(dev, job->length, 1 + GRAIN / job->blocks, join_blocks, job);
+        rc = store_elements(&call, row, dweight, job->dweight);
+        if (rc >= 0)
+            rc = store_elements(&call, row, dbias, job->dbias);
+    }
+    return call_end(&call, rc);
+}
+
+int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
+                          const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
+                          const ek_tensor *sum, const ek_tensor *sum_xhat)
+{
+    rows_call call;
+    EK_TRY(call_begin(&call, dev, (const ek_tensor *[]){dx, x, dy}, 3, true, weight, NULL, false,
+                      false));
+    rows_job *job = &call.job;
+    job->y = ek_norm_data(&call.batch, 0);
+    job->x = ek_norm_data(&call.batch, 1);
+    job->dy = ek_norm_data(&call.batch, 2);
+    set_rows(job, mean, invstd);
+    for (int64_t row = 0; row < job->rows; row++) {
+        double share = job->scale[row] / (double)job->length;
+        job->shift[row] = share * ek_group_value(sum, row);
+        job->slope[row] = share * job->scale[row] * ek_group_value(sum_xhat, row);
+    }
+    over_parts(&call, job->rows, 1, gradient_parts_f32, gradient_parts_f64);
+    return call_end(&call, 0);
+}

@@ -1,0 +1,114 @@
+/* norm.h: passes over memory that the normalisation kernels share.
+ *
+ * Sums are per column: a channel, of the whole batch (batch norm) or of one sample (group norm),
+ * and what is applied has parameters per column. Rows: memory is `rows` of C contiguous channels
+ * (channels-last, and (N, C)). Where C is small and rows follow each other without gaps, `lanes` of
+ * them are taken as one row of lanes * C, so that loops over a row are long enough for vectors;
+ * parameters are repeated accordingly. Planes: for each of `outer` samples and C channels a
+ * contiguous run of `inner` elements. The batch is all of this once, or each sample by itself is
+ * (`samples` > 1, `outer` 1). */
+#ifndef EK_HOST_NORM_H
+#define EK_HOST_NORM_H
+
+#include "host/parallel.h"
+#include "host/stage.h"
+#include "host/tile.h"
+
+typedef struct ek_norm_plan {
+    int64_t samples, sample_stride; /* parts with sums and parameters of their own */
+    int64_t channels;
+    bool planes;
+    /* rows */
+    int64_t rows, row_stride;   /* of the joined rows */
+    int64_t lanes, width;       /* width = lanes * channels */
+    int64_t rest;               /* elements after the last joined row (lanes > 1) */
+    int64_t block_rows, blocks; /* of one sample */
+    /* planes */
+    int64_t outer, outer_stride, channel_stride, inner;
+} ek_norm_plan;
+
+enum {
+    EK_NORM_COLUMNS = 256, /* channels of one task */
+    EK_NORM_LANES = 64     /* elements of a joined row */
+};
+
+/* Rows that are summed in the tensor's own type before they join the sums in f64. */
+static inline int64_t ek_norm_short_rows(int64_t columns)
+{
+    int64_t rows = 3072 / (columns > 0 ? columns : 1);
+    return rows > 32 ? 32 : rows < 8 ? 8 : rows;
+}
+
+/* What the passes read and write. */
+typedef struct ek_norm_job {
+    ek_norm_plan plan;
+    const void *x, *dy, *mask;                  /* mask: y_relu or NULL */
+    void *y;                                    /* also dx */
+    const void *center, *scale, *shift, *slope; /* parameters, [sample][width], or NULL */
+    double *first, *second;                     /* partial sums, [sample][block][width] */
+    bool relu;
+} ek_norm_job;
+
+enum { EK_NORM_TENSORS = 4 };
+enum { EK_NORM_CENTER, EK_NORM_SCALE, EK_NORM_SHIFT, EK_NORM_SLOPE, EK_NORM_PARAMETERS };
+
+/* What has sums of its own. */
+typedef enum ek_norm_parts {
+    EK_NORM_BATCH,   /* a channel of the batch */
+    EK_NORM_SAMPLES, /* a channel of a sample */
+    EK_NORM_ROWS     /* a sample, which is one run; cut into equal pieces where it is long, which
+                        count as channels */
+} ek_norm_parts;
+
+/* The tensors of one call (NULL allowed after the first), in one layout that has a plan and in the
+ * type that is computed in. */
+typedef struct ek_norm_batch {
+    ek_dev *dev;
+    bool is_f64, has_output;
+    int count;
+    ek_stage stage[EK_NORM_TENSORS];
+    ek_norm_job job;
+    void *parameters; /* workspace: repeated parameters */
+    size_t parameter_bytes;
+    void *sums; /* workspace: partial sums */
+    size_t sum_bytes;
+} ek_norm_batch;
+
+/* `tensors`: 0 is an output where `has_output` (only it is stored back), others are inputs. */
+int ek_norm_begin(ek_norm_batch *batch, ek_dev *dev, const ek_tensor *const *tensors, int count,
+                  bool has_output, ek_norm_parts parts);
+/* Stores and frees; keeps `rc` where it is an error. */
+int ek_norm_end(ek_norm_batch *batch, int rc);
+/* The address of tensor i, NULL where it is. */
+void *ek_norm_data(const ek_norm_batch *batch, int i);
+
+/* Room for partial sums, and for parameters. */
+int ek_norm_begin_sums(ek_norm_batch *batch);
+int ek_norm_begin_parameters(ek_norm_batch *batch);
+/* Sets a parameter, in the type that is computed in. */
+void ek_norm_set(ek_norm_batch *batch, int parameter, int64_t sample, int64_t c, double value);
+
+/* Over job.x: mean and squared deviations. */
+typedef struct ek_moments {
+    double count, mean, deviation;
+} ek_moments;
+void ek_norm_run_statistics(ek_norm_batch *batch);
+ek_moments ek_norm_moments(const ek_norm_batch *batch, int64_t sample, int64_t c);
+
+/* Sums of dy and of dy (x - center); a mask leaves out what is not positive in it. */
+void ek_norm_run_reduce(ek_norm_batch *batch);
+void ek_norm_sums(const ek_norm_batch *batch, int64_t sample, int64_t c, double *first,
+                  double *second);
+
+/* y = (x - center) scale + shift, with `relu` not below 0. */
+void ek_norm_run_apply(ek_norm_batch *batch);
+/* y = scale dy - shift - (x - center) slope; scale dy where shift and slope are NULL. */
+void ek_norm_run_gradient(ek_norm_batch *batch);
+
+/* ---- values of a channel, sample or group ---- */
+
+/* Element i of a tensor of one dimension; `otherwise` where the tensor is NULL. */
+double ek_norm_value(const ek_tensor *tensor, int64_t i, double otherwise);
+void ek_norm_store(ek_tensor *out, int64_t i, double value);
+
+#endif
