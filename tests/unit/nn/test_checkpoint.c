@@ -1,0 +1,562 @@
+/* ek_checkpoint: gradients of every order are the module's own, the forward's state is found again,
+ * and the inside is not kept. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/tensor.h"
+#include "core/thread.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/nn.h"
+#include "unit.h"
+
+static void setup(void)
+{
+    assert_ok(ek_host_devices_configure("2"));
+    ek_manual_seed(5);
+}
+
+/* Every ledger must be at zero. */
+static void teardown(void)
+{
+    assert_ok(ek_shutdown());
+}
+
+static ek_tensor *normal(uint64_t seed, ek_shape shape, ek_device device)
+{
+    ek_generator *generator = ek_generator_new(seed);
+    ek_tensor *x = ek_empty(shape, .dtype = EK_F64, .device = device);
+    assert_made(x);
+    assert_ok(ek_normal_(x, 0, 1, generator));
+    ek_generator_free(generator);
+    return x;
+}
+
+static ek_tensor *leaf(uint64_t seed, ek_shape shape)
+{
+    ek_tensor *x = normal(seed, shape, ek_cpu());
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    return x;
+}
+
+static ek_module *f64(ek_module *module)
+{
+    assert_made(module);
+    assert_ok(ek_module_to_dtype(module, EK_F64));
+    return module;
+}
+
+/* Batch norm, dropout, two layers: all kinds of state. Paths 0 to 5. */
+static ek_module *make_body(void)
+{
+    ek_manual_seed(3);
+    return ek_sequential(ek_linear(4, 6), ek_batch_norm1d(6), ek_tanh(), ek_dropout(0.4),
+                         ek_linear(6, 3), ek_sigmoid());
+}
+
+static void assert_equal(ek_tensor *a, ek_tensor *b)
+{
+    assert_made(a);
+    assert_made(b);
+    assert_close(a, b, 0, 0);
+}
+
+static const char *const parameters[] = {"0.weight", "0.bias",   "1.weight",
+                                         "1.bias",   "4.weight", "4.bias"};
+static const char *const buffers[] = {"1.running_mean", "1.running_var", "1.num_batches_tracked"};
+
+static void assert_same_state(ek_module *a, ek_module *b)
+{
+    for (int i = 0; i < 6; i++)
+        assert_equal(ek_tensor_grad(ek_module_tensor(a, parameters[i])),
+                     ek_tensor_grad(ek_module_tensor(b, parameters[i])));
+    for (int i = 0; i < 3; i++)
+        assert_equal(ek_module_tensor(a, buffers[i]), ek_module_tensor(b, buffers[i]));
+}
+
+/* Two forwards, one backward after both; returns the next number of the generator. */
+static uint32_t two_steps(ek_module *module, ek_tensor *x, ek_tensor **outputs)
+{
+    ek_manual_seed(9);
+    outputs[0] = ek_apply(module, x);
+    outputs[1] = ek_apply(module, ek_mul_scalar(x, 0.5));
+    ek_tensor *loss = ek_sum(ek_mul(outputs[0], ek_square(outputs[1])));
+    assert_ok(ek_backward(loss));
+    return ek_random_u32(NULL);
+}
+
+START_TEST(a_step_is_the_same_to_the_bit)
+{
+    ek_module *plain = f64(make_body()), *checkpoint = f64(ek_checkpoint(make_body()));
+    ek_tensor *x = leaf(1, EK_SHAPE(5, 4)), *y = ek_detach(x);
+    assert_ok(ek_tensor_set_requires_grad(y, true));
+    ek_tensor *of_plain[2], *of_checkpoint[2];
+    uint32_t next = two_steps(plain, x, of_plain);
+    ck_assert_uint_eq(two_steps(checkpoint, y, of_checkpoint), next);
+    for (int i = 0; i < 2; i++)
+        assert_equal(of_checkpoint[i], of_plain[i]);
+    assert_same_state(plain, checkpoint);
+    assert_equal(ek_tensor_grad(y), ek_tensor_grad(x));
+    ck_assert_double_eq(element(ek_module_tensor(checkpoint, buffers[2]), 0), 2);
+    /* Evaluation: running statistics, no mask. */
+    ek_module_train(plain, false);
+    ek_module_train(checkpoint, false);
+    two_steps(plain, x, of_plain);
+    two_steps(checkpoint, y, of_checkpoint);
+    assert_equal(of_checkpoint[1], of_plain[1]);
+    assert_same_state(plain, checkpoint);
+    ek_module_free(plain);
+    ek_module_free(checkpoint);
+}
+END_TEST
+
+/* The mode of the forward counts, not that of the backward. */
+START_TEST(plain_members_are_found_again)
+{
+    ek_module *plain = f64(make_body()), *checkpoint = f64(ek_checkpoint(make_body()));
+    ek_tensor *x = normal(1, EK_SHAPE(5, 4), ek_cpu());
+    for (int i = 0; i < 2; i++) {
+        ek_module *module = i ? checkpoint : plain;
+        ek_manual_seed(9);
+        ek_tensor *y = ek_apply(module, x);
+        ek_module_train(module, false);
+        assert_ok(ek_backward(ek_sum(ek_square(y))));
+    }
+    assert_same_state(plain, checkpoint);
+    ek_module_free(plain);
+    ek_module_free(checkpoint);
+}
+END_TEST
+
+/* ---- higher orders ---- */
+
+typedef struct net_case {
+    ek_module *module;
+    bool reseed;
+} net_case;
+
+static ek_tensor *net_of(ek_tensor *const *x, int count, void *user)
+{
+    const net_case *net = user;
+    (void)count;
+    if (net->reseed)
+        ek_manual_seed(11);
+    return ek_apply(net->module, x[0]);
+}
+
+static ek_tensor *gradient_of_net(ek_tensor *const *x, int count, void *user)
+{
+    ek_tensor *y = net_of(x, count, user), *gradient = NULL;
+    y = ek_sum(ek_mul(y, ek_square(y)));
+    if (ek_grad(.outputs = &y, .output_count = 1, .inputs = x, .input_count = 1,
+                .gradients = &gradient, .create_graph = true) < 0)
+        return NULL;
+    return gradient;
+}
+
+START_TEST(differences_agree)
+{
+    net_case net = {f64(ek_checkpoint(make_body())), true};
+    ek_tensor *inputs[] = {leaf(2, EK_SHAPE(3, 4)), ek_module_tensor(net.module, "4.weight"),
+                           ek_module_tensor(net.module, "1.weight")};
+    assert_ok(ek_gradcheck(.function = net_of, .inputs = inputs, .input_count = 3, .user = &net));
+    assert_ok(
+        ek_gradgradcheck(.function = net_of, .inputs = inputs, .input_count = 3, .user = &net));
+    /* One order more. */
+    ek_tensor *few[] = {leaf(2, EK_SHAPE(2, 4)), inputs[2]};
+    assert_ok(ek_gradgradcheck(.function = gradient_of_net, .inputs = few, .input_count = 2,
+                               .user = &net));
+    ek_module_free(net.module);
+}
+END_TEST
+
+/* A critic's penalty. */
+static double penalty(ek_module *critic, uint64_t seed)
+{
+    ek_tensor *x = leaf(seed, EK_SHAPE(5, 4)), *gradient;
+    ek_tensor *score = ek_sum(ek_apply(critic, x));
+    assert_ok(ek_grad(.outputs = &score, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &gradient, .create_graph = true));
+    ek_tensor *norm = ek_norm(gradient, .dims = {1}, .dim_count = 1);
+    ek_tensor *loss = ek_mean(ek_square(ek_add_scalar(norm, -1)));
+    double value;
+    assert_ok(ek_item(loss, &value));
+    assert_ok(ek_backward(loss));
+    return value;
+}
+
+static ek_module *make_critic(bool checkpoints)
+{
+    ek_manual_seed(3);
+    ek_module *first = ek_sequential(ek_linear(4, 6), ek_leaky_relu(0.2));
+    ek_module *second = ek_sequential(ek_linear(6, 6), ek_tanh());
+    if (checkpoints) {
+        first = ek_checkpoint(first);
+        second = ek_checkpoint(second);
+    }
+    return f64(ek_sequential(first, second, ek_linear(6, 1)));
+}
+
+START_TEST(a_gradient_penalty)
+{
+    ek_module *plain = make_critic(false), *checkpoint = make_critic(true);
+    ck_assert_double_eq(penalty(checkpoint, 4), penalty(plain, 4));
+    static const char *const paths[] = {"0.0.weight", "1.0.weight", "1.0.bias", "2.weight"};
+    for (int i = 0; i < 4; i++)
+        assert_close(ek_tensor_grad(ek_module_tensor(checkpoint, paths[i])),
+                     ek_tensor_grad(ek_module_tensor(plain, paths[i])), 1e-13, 1e-15);
+    ek_module_free(plain);
+    ek_module_free(checkpoint);
+}
+END_TEST
+
+START_TEST(nested_checkpoints)
+{
+    ek_manual_seed(3);
+    ek_module *plain = f64(make_body());
+    ek_manual_seed(3);
+    ek_module *inner = ek_sequential(ek_linear(4, 6), ek_batch_norm1d(6), ek_checkpoint(ek_tanh()));
+    ek_module *nested =
+        f64(ek_checkpoint(ek_sequential(ek_checkpoint(inner), ek_checkpoint(ek_dropout(0.4)),
+                                        ek_linear(6, 3), ek_sigmoid())));
+    ek_tensor *x = leaf(1, EK_SHAPE(5, 4)), *y = ek_detach(x);
+    assert_ok(ek_tensor_set_requires_grad(y, true));
+    ek_tensor *of_plain[2], *of_nested[2];
+    uint32_t next = two_steps(plain, x, of_plain);
+    ck_assert_uint_eq(two_steps(nested, y, of_nested), next);
+    assert_equal(of_nested[1], of_plain[1]);
+    assert_equal(ek_tensor_grad(y), ek_tensor_grad(x));
+    assert_equal(ek_tensor_grad(ek_module_tensor(nested, "0.0.weight")),
+                 ek_tensor_grad(ek_module_tensor(plain, "0.weight")));
+    assert_equal(ek_module_tensor(nested, "0.1.running_var"),
+                 ek_module_tensor(plain, "1.running_var"));
+    net_case net = {nested, true};
+    ek_tensor *few = leaf(2, EK_SHAPE(2, 4));
+    assert_ok(ek_gradgradcheck(.function = net_of, .inputs = &few, .input_count = 1, .user = &net));
+    ek_module_free(plain);
+    ek_module_free(nested);
+}
+END_TEST
+
+/* ---- nests ---- */
+
+typedef struct mixer {
+    ek_module module;
+    ek_tensor *scale, *offset;
+    int calls;
+    bool tells; /* what the thread's modes said */
+    int fails_at;
+} mixer;
+
+/* ({a, [b, number]}, index; factor) gives {product, [index, b itself]}. */
+static ek_value mixer_forward(ek_module *module, const ek_args *args)
+{
+    mixer *self = (mixer *)module;
+    self->calls++;
+    self->tells = ek_thread_self()->modes.flags & EK_MODE_ALONE;
+    ek_value nest = ek_arg(args, 0), pair = ek_value_get(nest, "b");
+    ek_tensor *a = ek_value_tensor(ek_value_get(nest, "a"));
+    ek_tensor *b = ek_value_tensor(ek_value_at(pair, 0));
+    ek_tensor *factor = ek_value_tensor(ek_value_get(args->keywords, "factor"));
+    ek_tensor *product = ek_mul(ek_mul(a, ek_exp(b)), ek_mul(factor, self->scale));
+    product = ek_add_scalar(product, (double)ek_value_at(pair, 1).as.integer);
+    ek_add_(self->offset, ek_ones(EK_SHAPE(1), .dtype = EK_F64)); /* a plain buffer */
+    product = ek_add(product, ek_mul(self->offset, a));
+    ek_value rest = EK_LIST(ek_arg(args, 1), b, product);
+    return ek_value_dict((const ek_value_entry[]){{"product", ek_value_of_tensor(product)},
+                                                  {"rest", rest}},
+                         2);
+}
+
+static const ek_module_type mixer_type = {.name = "mixer",
+                                          .size = sizeof(mixer),
+                                          .forward = mixer_forward};
+
+static ek_module *make_mixer(void)
+{
+    mixer *self = (mixer *)ek_module_new(&mixer_type);
+    assert_ok(ek_register_parameter(&self->module, "scale", &self->scale,
+                                    normal(20, EK_SHAPE(3), ek_cpu())));
+    assert_ok(ek_register_buffer(&self->module, "offset", &self->offset,
+                                 ek_zeros(EK_SHAPE(1), .dtype = EK_F64)));
+    return &self->module;
+}
+
+static ek_value mix(ek_module *module, ek_tensor *const *x)
+{
+    ek_tensor *index = ek_arange(3, EK_I64, ek_cpu());
+    ek_value pair = EK_LIST(x[1], ek_value_of_int(2));
+    ek_value nest =
+        ek_value_dict((const ek_value_entry[]){{"a", ek_value_of_tensor(x[0])}, {"b", pair}}, 2);
+    ek_value keywords =
+        ek_value_dict((const ek_value_entry[]){{"factor", ek_value_of_tensor(x[2])}}, 1);
+    return ek_forward_kw(module, keywords, nest, index);
+}
+
+static ek_tensor *mixed(ek_tensor *const *x, int count, void *user)
+{
+    ek_module *module = user;
+    (void)count;
+    assert_made(ek_fill_(ek_module_tensor(module, "offset"), 0));
+    ek_value value = mix(module, x), rest = ek_value_get(value, "rest");
+    ek_tensor *product = ek_value_tensor(ek_value_get(value, "product"));
+    ek_tensor *again = ek_value_tensor(ek_value_at(rest, 2));
+    ck_assert_ptr_eq(again, product);
+    ck_assert_ptr_eq(ek_value_tensor(ek_value_at(rest, 1)), x[1]); /* itself */
+    return ek_add(ek_square(product), ek_value_tensor(ek_value_at(rest, 1)));
+}
+
+START_TEST(nests_and_keywords)
+{
+    ek_module *plain = make_mixer(), *checkpoint = ek_checkpoint(make_mixer());
+    ek_tensor *inputs[] = {leaf(21, EK_SHAPE(3)), leaf(22, EK_SHAPE(3)), leaf(23, EK_SHAPE(1)),
+                           ek_module_tensor(checkpoint, "scale")};
+    ek_tensor *y = mixed(inputs, 3, checkpoint), *wanted = mixed(inputs, 3, plain);
+    assert_equal(y, wanted);
+    assert_ok(
+        ek_gradcheck(.function = mixed, .inputs = inputs, .input_count = 4, .user = checkpoint));
+    assert_ok(ek_gradgradcheck(.function = mixed, .inputs = inputs, .input_count = 4,
+                               .user = checkpoint));
+    /* The snapshot of the buffer is what counts, and it is not updated twice. */
+    ek_value value = mix(checkpoint, inputs);
+    ek_tensor *offset = ek_module_tensor(checkpoint, "offset"), *gradient;
+    double before = element(offset, 0);
+    assert_made(ek_fill_(offset, 100));
+    y = ek_sum(ek_value_tensor(ek_value_get(value, "product")));
+    assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = &inputs[0], .input_count = 1,
+                      .gradients = &gradient));
+    double slope = exp(element(inputs[1], 0)) * element(inputs[2], 0) * element(inputs[3], 0);
+    ck_assert_double_eq_tol(element(gradient, 0), slope + before, 1e-12);
+    ck_assert_double_eq(element(offset, 0), 100);
+    ek_module_free(plain);
+    ek_module_free(checkpoint);
+}
+END_TEST
+
+START_TEST(plain_calls)
+{
+    ek_module *checkpoint = ek_checkpoint(make_mixer());
+    mixer *body = (mixer *)ek_module_child(checkpoint, 0);
+    ek_tensor *x[] = {leaf(21, EK_SHAPE(3)), leaf(22, EK_SHAPE(3)), leaf(23, EK_SHAPE(1))};
+    ek_value value = mix(checkpoint, x);
+    ck_assert(body->tells);
+    ck_assert(!(ek_thread_self()->modes.flags & EK_MODE_ALONE) && ek_grad_enabled());
+    ck_assert(ek_tensor_requires_grad(ek_value_tensor(ek_value_get(value, "product"))));
+
+    bool before = ek_set_grad_enabled(false);
+    value = mix(checkpoint, x);
+    ek_set_grad_enabled(before);
+    ck_assert(!body->tells);
+    ck_assert(!ek_tensor_requires_grad(ek_value_tensor(ek_value_get(value, "product"))));
+
+    /* Nothing requires a gradient. */
+    ek_module_set_requires_grad(checkpoint, false);
+    for (int i = 0; i < 3; i++)
+        x[i] = ek_detach(x[i]);
+    value = mix(checkpoint, x);
+    ck_assert(!body->tells);
+    ck_assert(!ek_tensor_requires_grad(ek_value_tensor(ek_value_get(value, "product"))));
+    ck_assert_int_eq(body->calls, 3);
+    ek_module_free(checkpoint);
+}
+END_TEST
+
+START_TEST(parameters_without_a_gradient)
+{
+    ek_module *plain = f64(make_body()), *checkpoint = f64(ek_checkpoint(make_body()));
+    ek_tensor *x = leaf(1, EK_SHAPE(5, 4)), *of[2];
+    for (int i = 0; i < 2; i++) {
+        ek_module *module = i ? checkpoint : plain;
+        assert_ok(ek_tensor_set_requires_grad(ek_module_tensor(module, "0.weight"), false));
+        two_steps(module, x, of);
+        ck_assert_ptr_null(ek_tensor_grad(ek_module_tensor(module, "0.weight")));
+    }
+    assert_equal(ek_tensor_grad(ek_module_tensor(checkpoint, "4.weight")),
+                 ek_tensor_grad(ek_module_tensor(plain, "4.weight")));
+    /* Only an input requires one; then only a parameter. */
+    ek_module_set_requires_grad(checkpoint, false);
+    assert_ok(ek_backward(ek_sum(ek_apply(checkpoint, x))));
+    ek_module_set_requires_grad(checkpoint, true);
+    ek_module_zero_grad(checkpoint);
+    assert_ok(ek_backward(ek_sum(ek_apply(checkpoint, ek_detach(x)))));
+    assert_made(ek_tensor_grad(ek_module_tensor(checkpoint, "0.bias")));
+    ek_module_free(plain);
+    ek_module_free(checkpoint);
+}
+END_TEST
+
+START_TEST(the_graph_outlives_the_module)
+{
+    ek_module *checkpoint = f64(ek_checkpoint(make_body()));
+    ek_tensor *x = leaf(1, EK_SHAPE(5, 4));
+    ek_tensor *weight = ek_keep(ek_module_tensor(checkpoint, "0.weight"));
+    ek_tensor *y = ek_apply(checkpoint, x);
+    ek_module_free(checkpoint);
+    assert_ok(ek_backward(ek_sum(y)));
+    assert_made(ek_tensor_grad(weight));
+    assert_made(ek_tensor_grad(x));
+    ek_release(weight);
+}
+END_TEST
+
+/* ---- errors ---- */
+
+/* Writes its input; or fails, or gives more, from the second call on. */
+static int shared_calls;
+
+typedef enum trouble { WRITES, FAILS, GIVES_MORE } trouble;
+
+typedef struct troubled {
+    ek_module module;
+    trouble trouble;
+} troubled;
+
+static ek_value troubled_forward(ek_module *module, const ek_args *args)
+{
+    const troubled *self = (troubled *)module;
+    ek_tensor *x = ek_arg_tensor(args, 0);
+    bool again = shared_calls++ > 0;
+    if (self->trouble == WRITES)
+        ek_mul_scalar_(x, 2);
+    if (self->trouble == FAILS && again) {
+        ek_error(EK_E_USER, "not twice");
+        return ek_value_error();
+    }
+    ek_tensor *y = ek_mul_scalar(x, 3);
+    return self->trouble == GIVES_MORE && again ? EK_LIST(y, ek_exp(y)) : EK_VALUE(y);
+}
+
+static const ek_module_type troubled_type = {.name = "troubled",
+                                             .size = sizeof(troubled),
+                                             .forward = troubled_forward};
+
+static ek_module *make_troubled(trouble what)
+{
+    troubled *self = (troubled *)ek_module_new(&troubled_type);
+    self->trouble = what;
+    shared_calls = 0;
+    return ek_checkpoint(&self->module);
+}
+
+START_TEST(errors_reach_the_caller)
+{
+    ek_tensor *x = leaf(1, EK_SHAPE(3));
+    ek_module *module = make_troubled(WRITES);
+    ck_assert_ptr_null(ek_apply(module, ek_mul_scalar(x, 1)));
+    assert_error(EK_E_AUTOGRAD, "checkpoint: the forward modified an input, f64[3] on cpu");
+    ek_module_free(module);
+
+    module = make_troubled(FAILS);
+    ck_assert_int_lt(ek_backward(ek_sum(ek_apply(module, x))), 0);
+    assert_error(EK_E_USER, "in backward of checkpoint on cpu: troubled: not twice");
+    ck_assert(ek_grad_enabled() && !(ek_thread_self()->modes.flags & EK_MODE_ALONE));
+    ek_module_free(module);
+
+    module = make_troubled(GIVES_MORE);
+    ck_assert_int_lt(ek_backward(ek_sum(ek_apply(module, x))), 0);
+    assert_error(EK_E_STATE, "the module gave 2 tensors when it was computed again, but 1");
+    ek_module_free(module);
+
+    ck_assert_ptr_null(ek_checkpoint(NULL));
+    assert_error(EK_E_INVALID, "checkpoint: the module is NULL");
+    ck_assert_ptr_null(ek_checkpoint(ek_linear(0, 3)));
+    assert_error(EK_E_INVALID, "in_features 0");
+}
+END_TEST
+
+START_TEST(modified_inputs_are_told)
+{
+    ek_module *module = f64(ek_checkpoint(ek_linear(3, 2)));
+    ek_tensor *x = ek_mul_scalar(leaf(1, EK_SHAPE(4, 3)), 1);
+    ek_tensor *y = ek_apply(module, x);
+    assert_made(ek_mul_scalar_(x, 2));
+    ck_assert_int_lt(ek_backward(ek_sum(y)), 0);
+    assert_error(EK_E_MODIFIED, "checkpoint saved f64[4, 3] on cpu");
+    y = ek_apply(module, x);
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert_int_lt(ek_backward(ek_sum(y)), 0);
+    assert_error(EK_E_STATE, "the saved tensors of checkpoint were freed");
+    ek_module_free(module);
+}
+END_TEST
+
+/* ---- memory ---- */
+
+enum { BATCH = 64, WIDTH = 64, DEPTH = 6, BLOCKS = 4 };
+
+static ek_module *deep(bool checkpoints)
+{
+    ek_module *blocks[BLOCKS];
+    for (int b = 0; b < BLOCKS; b++) {
+        ek_module *layers[2 * DEPTH];
+        for (int i = 0; i < DEPTH; i++) {
+            layers[2 * i] = ek_linear(WIDTH, WIDTH);
+            layers[2 * i + 1] = ek_tanh();
+        }
+        blocks[b] = ek_sequential_of(layers, 2 * DEPTH);
+        if (checkpoints)
+            blocks[b] = ek_checkpoint(blocks[b]);
+    }
+    ek_module *net = ek_sequential_of(blocks, BLOCKS);
+    assert_made(net);
+    assert_ok(ek_module_to_device(net, ek_host(0)));
+    return net;
+}
+
+/* Bytes after the forward, and the peak of the backward, beyond what was there. */
+static void measure(bool checkpoints, uint64_t *forward, uint64_t *peak)
+{
+    ek_module *net = deep(checkpoints);
+    ek_tensor *x = ek_ones(EK_SHAPE(BATCH, WIDTH), .device = ek_host(0));
+    assert_ok(ek_backward(ek_sum(ek_apply(net, x)))); /* gradients are there from now on */
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(ek_host(0), &stats));
+    uint64_t before = stats.in_use;
+    ek_tensor *y = ek_sum(ek_apply(net, x));
+    assert_ok(ek_memory_get(ek_host(0), &stats));
+    *forward = stats.in_use - before;
+    assert_ok(ek_memory_reset_peak(ek_host(0)));
+    assert_ok(ek_backward(y));
+    assert_ok(ek_memory_get(ek_host(0), &stats));
+    *peak = stats.peak - before;
+    ek_module_free(net);
+}
+
+START_TEST(the_inside_is_not_kept)
+{
+    const uint64_t activation = BATCH * WIDTH * 4;
+    uint64_t plain, plain_peak, checkpoint, checkpoint_peak;
+    ek_scope scope = ek_scope_begin();
+    measure(false, &plain, &plain_peak);
+    ek_scope_end(&scope);
+    scope = ek_scope_begin();
+    measure(true, &checkpoint, &checkpoint_peak);
+    ek_scope_end(&scope);
+    /* The output of each tanh, against each block's output. */
+    ck_assert_uint_ge(plain, BLOCKS * DEPTH * activation);
+    ck_assert_uint_le(checkpoint, (BLOCKS + 1) * activation);
+    ck_assert_uint_ge(plain_peak, BLOCKS * DEPTH * activation);
+    ck_assert_uint_le(checkpoint_peak, (BLOCKS + DEPTH + 8) * activation);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("checkpoint");
+    TCase *tc = tcase_create("checkpoint");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, a_step_is_the_same_to_the_bit);
+    tcase_add_test(tc, plain_members_are_found_again);
+    tcase_add_test(tc, differences_agree);
+    tcase_add_test(tc, a_gradient_penalty);
+    tcase_add_test(tc, nested_checkpoints);
+    tcase_add_test(tc, nests_and_keywords);
+    tcase_add_test(tc, plain_calls);
+    tcase_add_test(tc, parameters_without_a_gradient);
+    tcase_add_test(tc, the_graph_outlives_the_module);
+    tcase_add_test(tc, errors_reach_the_caller);
+    tcase_add_test(tc, modified_inputs_are_told);
+    tcase_add_test(tc, the_inside_is_not_kept);
+    suite_add_tcase(s, tc);
+    return s;
+}
