@@ -41,6 +41,7 @@ static const conv_case cases[] = {
      {1, 2, 1},
      {1, 1, 0},
      {2, 1, 1}},
+    {"three dimensions, pointwise", 3, 2, 8, 6, 1, {3, 4, 2}, {1, 1, 1}, {1, 1, 1}, {0}, {1, 1, 1}},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -51,7 +52,9 @@ typedef struct problem {
     ek_conv_params params;
 } problem;
 
-static int64_t shape_of(const conv_case *c, int64_t *x, int64_t *w, int64_t *y, ek_conv_params *p)
+/* `unread`: windows at the end of each dimension that y lacks. */
+static int64_t shape_of(const conv_case *c, int64_t unread, int64_t *x, int64_t *w, int64_t *y,
+                        ek_conv_params *p)
 {
     x[0] = y[0] = c->samples;
     x[1] = c->channels;
@@ -67,7 +70,7 @@ static int64_t shape_of(const conv_case *c, int64_t *x, int64_t *w, int64_t *y, 
         w[2 + i] = c->window[i];
         y[2 + i] = (c->in[i] + 2 * c->padding[i] - c->dilation[i] * (c->window[i] - 1) - 1) /
                        c->stride[i] +
-                   1;
+                   1 - unread;
         plane *= y[2 + i];
     }
     return plane;
@@ -121,11 +124,11 @@ static void reference(const conv_case *c, problem *p, const int64_t *xs, const i
     free(dys);
 }
 
-static problem problem_of(ek_dev *dev, const conv_case *c, ek_dtype dtype, case_layout layout,
-                          bool with_bias)
+static problem problem_without(int64_t unread, ek_dev *dev, const conv_case *c, ek_dtype dtype,
+                               case_layout layout, bool with_bias)
 {
     problem p = {0};
-    int64_t xs[5], ws[5], ys[5], plane = shape_of(c, xs, ws, ys, &p.params);
+    int64_t xs[5], ws[5], ys[5], plane = shape_of(c, unread, xs, ws, ys, &p.params);
     int ndim = 2 + c->dims;
     p.x = case_tensor(dev, dtype, ndim, xs, layout);
     p.dx = case_tensor(dev, dtype, ndim, xs, layout);
@@ -146,6 +149,12 @@ static problem problem_of(ek_dev *dev, const conv_case *c, ek_dtype dtype, case_
     p.dbias_true = case_zeros(c->outputs);
     reference(c, &p, xs, ws, ys, plane);
     return p;
+}
+
+static problem problem_of(ek_dev *dev, const conv_case *c, ek_dtype dtype, case_layout layout,
+                          bool with_bias)
+{
+    return problem_without(0, dev, c, dtype, layout, with_bias);
 }
 
 static void problem_free(problem *p)
@@ -169,11 +178,12 @@ static void run(ek_dev *dev, problem *p)
     assert_ok(kernels->conv_weight_gradient(dev, p->dw, p->dbias, p->x, p->dy, &p->params));
 }
 
-static void check_case(const conv_case *c, ek_dtype dtype, case_layout layout, int threads)
+static void check_case(const conv_case *c, int64_t unread, ek_dtype dtype, case_layout layout,
+                       int threads)
 {
     ek_scope scope = ek_scope_begin();
     ek_dev *dev = case_device(threads);
-    problem p = problem_of(dev, c, dtype, layout, layout != CASE_ROWS);
+    problem p = problem_without(unread, dev, c, dtype, layout, layout != CASE_ROWS);
     run(dev, &p);
     char what[128];
     snprintf(what, sizeof what, "%s, %s, layout %d, %d threads", c->what, ek_dtype_name(dtype),
@@ -191,9 +201,9 @@ START_TEST(conv_agrees_with_reference)
 {
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
     for (int layout = 0; layout < CASE_LAYOUTS; layout++)
-        check_case(&cases[_i / 3], dtypes[_i % 3], (case_layout)layout,
+        check_case(&cases[_i / 3], 0, dtypes[_i % 3], (case_layout)layout,
                    layout == CASE_ROWS ? 2 : 1);
-    check_case(&cases[_i / 3], dtypes[_i % 3], CASE_LAST, 2);
+    check_case(&cases[_i / 3], 0, dtypes[_i % 3], CASE_LAST, 2);
 }
 END_TEST
 
@@ -293,6 +303,32 @@ START_TEST(conv_in_place_agrees_with_reference)
 }
 END_TEST
 
+/* As a transposed convolution asks for with an output padding: more of x than the windows of y
+ * reach, which may be more than a stride. */
+START_TEST(conv_leaves_the_last_windows_out)
+{
+    static const conv_case few[] = {
+        {"dilated", 2, 2, 8, 16, 1, {9, 11}, {3, 3}, {1, 2}, {1, 1}, {3, 4}},
+        {"dilated, grouped", 2, 2, 4, 6, 2, {12, 11}, {3, 2}, {1, 2}, {1, 1}, {3, 3}},
+        {"strided", 2, 2, 16, 24, 1, {9, 10}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+        {"three dimensions", 3, 2, 3, 16, 1, {6, 5, 7}, {2, 3, 3}, {1, 2, 1}, {0, 1, 2}, {3, 1, 2}},
+    };
+    const conv_case *c = &few[_i];
+    for (int64_t unread = 1; unread <= 2; unread++) {
+        for (int dtype = EK_F32; dtype <= EK_BF16; dtype++)
+            check_case(c, unread, (ek_dtype)dtype, CASE_LAST, 2);
+        problem p = problem_without(unread, case_device(1), c, EK_F32, CASE_LAST, true);
+        if (c->dims == 2 && ek_conv_implicit_can(p.x, &p.params)) {
+            run_implicit(case_device(1), &p);
+            case_compare(p.y, p.y_true, case_tolerance(EK_F32), c->what);
+            case_compare(p.dx, p.dx_true, case_tolerance(EK_F32), c->what);
+            case_compare(p.dw, p.dw_true, case_tolerance(EK_F32), c->what);
+        }
+        problem_free(&p);
+    }
+}
+END_TEST
+
 START_TEST(conv_of_no_samples)
 {
     ek_dev *dev = case_device(2);
@@ -353,6 +389,7 @@ Suite *suite(void)
     tcase_add_loop_test(t, conv_in_place_agrees_with_reference, 0, IMPLICIT_CASES);
     tcase_add_test(t, conv_takes_zero_strides);
     tcase_add_test(t, conv_repeats_to_the_bit);
+    tcase_add_loop_test(t, conv_leaves_the_last_windows_out, 0, 4);
     tcase_add_test(t, conv_of_no_samples);
     tcase_add_test(t, conv_workspace_is_on_the_ledger);
     tcase_add_test(t, conv_out_of_memory_leaves_all_usable);
