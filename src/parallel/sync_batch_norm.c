@@ -35,7 +35,7 @@ static int check_alike(share *const *shares, int parts)
         char text[200], expected[200];
         if (x->dtype != first->dtype || x->shape[1] != first->shape[1])
             return EK_FAIL(EK_E_SHAPE,
-                           "sync_batch_norm: channels and dtype must agree, but replica %d has %s "
+                           "channels and dtype must agree, but replica %d has %s "
                            "and replica 0 %s",
                            p, ek_tensor_text(x, text), ek_tensor_text(first, expected));
     }
