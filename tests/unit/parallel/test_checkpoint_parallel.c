@@ -1,0 +1,112 @@
+/* Checkpoint modules inside data parallelism: the same as on one device, whatever the number. */
+#include "parallel_setup.h"
+
+/* As make_net, its inside checkpointed where asked; paths are the same. */
+static ek_module *net(bool checkpoints)
+{
+    ek_manual_seed(7);
+    ek_module *first = ek_linear(3, 5), *middle = ek_tanh(), *last = ek_linear(5, 2);
+    if (checkpoints) {
+        first = ek_checkpoint(first);
+        last = ek_checkpoint(last);
+    }
+    ek_module *all = ek_sequential(first, middle, last);
+    if (checkpoints)
+        all = ek_checkpoint(all);
+    assert_made(all);
+    assert_ok(ek_module_to_dtype(all, EK_F64));
+    return all;
+}
+
+START_TEST(gradients_are_those_of_one_device)
+{
+    ek_module *one = net(false);
+    ek_module *several = ek_data_parallel(net(true), .device_ids = ek_devices(EK_HOST, 1 + _i));
+    assert_made(several);
+    for (int step = 0; step < 2; step++) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *x = normal(3 + (uint64_t)step, EK_SHAPE(7, 3), ek_cpu());
+        ek_module_zero_grad(one);
+        ek_module_zero_grad(several);
+        double wanted = square_loss(ek_apply(one, x));
+        ck_assert_double_eq_tol(square_loss(ek_apply(several, x)), wanted, 1e-14);
+        assert_same_gradients(one, several, 1e-13);
+        ek_scope_end(&scope);
+    }
+    ek_module_free(one);
+    ek_module_free(several);
+}
+END_TEST
+
+/* Of random masks and running statistics: to the bit what the same replicas give without. */
+static void noisy_step(bool checkpoints, ek_tensor **gradients, ek_tensor **mean, uint32_t *next)
+{
+    ek_manual_seed(7);
+    ek_module *body = ek_sequential(ek_linear(3, 5), ek_batch_norm1d(5), ek_dropout(0.5));
+    if (checkpoints)
+        body = ek_checkpoint(body);
+    ek_module *all = ek_data_parallel(ek_sequential(body, ek_linear(5, 2)),
+                                      .device_ids = ek_devices(EK_HOST, 3));
+    assert_made(all);
+    assert_ok(ek_module_to_dtype(all, EK_F64));
+    ek_manual_seed(21);
+    ek_tensor *x = normal(3, EK_SHAPE(9, 3), ek_cpu());
+    square_loss(ek_apply(all, x));
+    square_loss(ek_apply(all, x)); /* the generators of the workers are where they should be */
+    *next = ek_random_u32(NULL);
+    static const char *const paths[] = {"0.0.weight", "0.1.weight", "1.bias"};
+    for (int i = 0; i < 3; i++)
+        gradients[i] =
+            ek_to_device(ek_clone(ek_tensor_grad(ek_module_tensor(all, paths[i]))), ek_cpu());
+    *mean = ek_to_device(ek_clone(ek_module_tensor(all, "0.1.running_mean")), ek_cpu());
+    ek_module_free(all);
+}
+
+START_TEST(state_is_found_again_on_every_device)
+{
+    ek_tensor *plain[3], *checkpoint[3], *mean, *other_mean;
+    uint32_t next, other_next;
+    noisy_step(false, plain, &mean, &next);
+    noisy_step(true, checkpoint, &other_mean, &other_next);
+    for (int i = 0; i < 3; i++)
+        assert_close(checkpoint[i], plain[i], 0, 0);
+    assert_close(other_mean, mean, 0, 0);
+    ck_assert_uint_eq(next, other_next);
+}
+END_TEST
+
+static double penalty_step(ek_module *critic, ek_tensor *x)
+{
+    ek_tensor *score = ek_sum(ek_apply(critic, x)), *gradient;
+    assert_ok(ek_grad(.outputs = &score, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &gradient, .create_graph = true));
+    ek_tensor *norm = ek_norm(gradient, .dims = {1}, .dim_count = 1);
+    return square_loss(ek_add_scalar(norm, -1));
+}
+
+START_TEST(a_gradient_penalty_over_devices)
+{
+    ek_module *one = net(false);
+    ek_module *several = ek_data_parallel(net(true), .device_ids = ek_devices(EK_HOST, 1 + _i));
+    ek_tensor *x = normal(3, EK_SHAPE(5, 3), ek_cpu());
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    double wanted = penalty_step(one, x);
+    ck_assert_double_eq_tol(penalty_step(several, x), wanted, 1e-13);
+    static const char *const paths[] = {"0.weight", "0.bias", "2.weight"};
+    for (int i = 0; i < 3; i++)
+        assert_close(ek_to_device(ek_tensor_grad(ek_module_tensor(several, paths[i])), ek_cpu()),
+                     ek_tensor_grad(ek_module_tensor(one, paths[i])), 1e-12, 1e-14);
+    ek_module_free(one);
+    ek_module_free(several);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("checkpoint, parallel");
+    TCase *tests = parallel_case(s, "checkpoint");
+    tcase_add_loop_test(tests, gradients_are_those_of_one_device, 0, 4);
+    tcase_add_test(tests, state_is_found_again_on_every_device);
+    tcase_add_loop_test(tests, a_gradient_penalty_over_devices, 0, 4);
+    return s;
+}
