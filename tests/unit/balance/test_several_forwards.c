@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "balance_setup.h"
+#include "evenkeel/optim.h"
 
 enum { INPUTS = 3, PASSES = 3 };
 
@@ -148,6 +149,36 @@ START_TEST(an_extra_forward_changes_no_gradient)
 }
 END_TEST
 
+START_TEST(parameters_are_sent_once_per_step)
+{
+    ek_module *critic = make_critic(_i);
+    ek_optimizer *optimizer = ek_adam(critic);
+    uint64_t nbytes = sizeof(double) * (uint64_t)ek_module_parameter_count(critic);
+    uint64_t others = (uint64_t)cases[_i].devices - 1;
+    for (uint64_t step = 1; step <= 3; step++) {
+        ek_tensor *sum = NULL;
+        for (int pass = 0; pass < PASSES; pass++) {
+            ek_tensor *loss = pass_loss(critic, pass, cases[_i].batch);
+            sum = sum ? ek_add(sum, loss) : loss;
+        }
+        ek_zero_grad(optimizer);
+        assert_ok(ek_backward(sum));
+        assert_ok(ek_step(optimizer));
+        ek_data_parallel_stats stats;
+        assert_ok(ek_data_parallel_get_stats(critic, &stats));
+        ck_assert_uint_eq(stats.forwards, others ? step * PASSES : 0);
+        ck_assert_uint_eq(stats.parameter_broadcasts, others ? step : 0);
+        /* Of 9 samples on four devices the fourth gets none, and nothing else either. */
+        if (cases[_i].devices < 4)
+            ck_assert_uint_eq(stats.parameter_nbytes, step * nbytes * others);
+        else
+            ck_assert_uint_eq(stats.parameter_nbytes, step * nbytes * 2);
+    }
+    ek_optimizer_free(optimizer);
+    ek_module_free(critic);
+}
+END_TEST
+
 /* ---- the balanced wrappers and replication ---- */
 
 typedef struct told {
@@ -260,6 +291,7 @@ Suite *suite(void)
     TCase *tests = balance_case(s, "several forwards before backward");
     tcase_add_loop_test(tests, gradients_are_the_sum_of_separate_passes, 0, CASES);
     tcase_add_loop_test(tests, an_extra_forward_changes_no_gradient, 0, CASES);
+    tcase_add_loop_test(tests, parameters_are_sent_once_per_step, 0, CASES);
     tests = balance_case(s, "replication");
     tcase_add_test(tests, balanced_wrappers_tell_their_modules);
     tcase_add_test(tests, balanced_statistics_are_averaged);
