@@ -157,6 +157,10 @@ static int check_tensor(const ek_tensor *tensor, bool must_float, const char *na
     if (must_float && !ek_dtype_is_floating(tensor->dtype))
         return EK_FAIL(EK_E_DTYPE, "%s: %s is not floating; f32, f64 and bf16 are", name,
                        ek_tensor_text(tensor, text));
+    if (ek_repeats(tensor))
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: elements of %s share memory (an expanded view); clone it first", name,
+                       ek_tensor_text(tensor, text));
     return 0;
 }
 

@@ -186,6 +186,14 @@ bool ek_same_layout(const ek_tensor *a, const ek_tensor *b)
     return true;
 }
 
+bool ek_repeats(const ek_tensor *tensor)
+{
+    for (int i = 0; i < tensor->ndim; i++)
+        if (tensor->stride[i] == 0 && tensor->shape[i] > 1)
+            return true;
+    return false;
+}
+
 bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format format)
 {
     if (!tensor)

@@ -105,6 +105,8 @@ bool ek_is_dense(const ek_tensor *tensor);
 bool ek_same_layout(const ek_tensor *a, const ek_tensor *b); /* equal shapes, and equal strides
                                                                 where the size is not 1 */
 bool ek_same_shape(const ek_tensor *a, const ek_tensor *b);
+/* Elements repeat: a zero stride over more than one element. */
+bool ek_repeats(const ek_tensor *tensor);
 
 /* Bumps the version and notes who wrote (a static string). */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);

@@ -116,6 +116,12 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
     EK_TRY(check_room("set_data", tensor, data, nbytes, &needed));
     if (needed == 0)
         return 0;
+    if (ek_repeats(tensor)) {
+        char text[200];
+        return EK_FAIL(EK_E_INVALID,
+                       "set_data: elements of %s share memory (an expanded view); clone it first",
+                       ek_tensor_text(tensor, text));
+    }
     ek_dev *dev = ek_tensor_dev(tensor);
     char *rows = (char *)(uintptr_t)data; /* only read */
     bool in_order = ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);

@@ -85,14 +85,6 @@ void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start
     view->stride[dim] *= step;
 }
 
-bool ek_repeats(const ek_tensor *x)
-{
-    for (int i = 0; i < x->ndim; i++)
-        if (x->stride[i] == 0 && x->shape[i] > 1)
-            return true;
-    return false;
-}
-
 /* ---- results ---- */
 
 ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z, ek_dtype dtype)

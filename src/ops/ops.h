@@ -68,9 +68,6 @@ void ek_borrow_expanded(ek_tensor *view, const ek_tensor *x, const ek_shape *sha
 void ek_borrow_slice(ek_tensor *view, const ek_tensor *x, int dim, int64_t start, int64_t length,
                      int64_t step);
 
-/* Elements repeat: a zero stride over more than one element. */
-bool ek_repeats(const ek_tensor *x);
-
 /* ---- results ---- */
 
 /* An uninitialised tensor for an elementwise result: the operands' shape (all have it) and device;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/tensor.h"
 #include "unit.h"
 
 static const uint64_t seeds[] = {0, 1, 42, 1234, (1ull << 32) + 1, (1ull << 53) - 1};
@@ -277,6 +278,21 @@ START_TEST(wrong_arguments)
     assert_error(EK_E_INVALID, "p 1.5");
     ck_assert_int_eq(ek_randperm(-1, NULL, NULL), EK_E_INVALID);
     assert_error(EK_E_INVALID, "negative");
+    /* One number for several elements; none has been drawn. */
+    uint8_t before[EK_GENERATOR_STATE_BYTES], after[EK_GENERATOR_STATE_BYTES];
+    ek_tensor *expanded = ek_tensor_view(f32, 2, (int64_t[]){3, 2}, (int64_t[]){0, 1}, 0);
+    ek_manual_seed(1);
+    assert_ok(ek_generator_get_state(NULL, before, sizeof before));
+    ck_assert_int_eq(ek_uniform_(expanded, 0, 1, NULL), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "uniform_: elements of f32[3, 2] on cpu share memory");
+    ck_assert_int_eq(ek_normal_(expanded, 0, 1, NULL), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "normal_: elements of");
+    ck_assert_int_eq(ek_random_(expanded, 0, 2, NULL), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "random_: elements of");
+    ck_assert_int_eq(ek_bernoulli_(expanded, 0.5, NULL), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "bernoulli_: elements of");
+    assert_ok(ek_generator_get_state(NULL, after, sizeof after));
+    ck_assert_mem_eq(before, after, sizeof before);
     ck_assert_int_eq(ek_uniform_(NULL, 0, 1, NULL), EK_E_INVALID);
     assert_error(EK_E_INVALID, "NULL");
     assert_ok(ek_randperm(0, NULL, NULL));

@@ -60,6 +60,15 @@ START_TEST(elements_travel_in_row_major_order)
     ck_assert(element(base, 9) == 0 && element(base, 8) == 8);
     ck_assert_uint_eq(ek_tensor_version(base), ek_tensor_version(view));
     ck_assert(ek_is_dense(ek_tensor_like(view)));
+    /* An expanded view can be read, not written; one without elements takes them all. */
+    ek_tensor *expanded = ek_tensor_view(base, 2, (int64_t[]){6, 2}, (int64_t[]){0, 1}, 0);
+    assert_ok(ek_to_data(expanded, twelve, sizeof twelve));
+    ck_assert_int_eq(ek_set_data(expanded, twelve, sizeof twelve), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "set_data: elements of f64[6, 2] on cpu share memory");
+    ek_tensor *one = ek_tensor_view(base, 2, (int64_t[]){1, 2}, (int64_t[]){0, 1}, 0);
+    assert_ok(ek_set_data(one, twelve, 2 * sizeof *twelve));
+    ek_tensor *none = ek_tensor_view(base, 2, (int64_t[]){0, 2}, (int64_t[]){0, 0}, 0);
+    assert_ok(ek_set_data(none, NULL, 0));
     assert_ok(ek_shutdown());
 }
 END_TEST
