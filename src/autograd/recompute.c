@@ -46,7 +46,8 @@ static ek_object *derivative_of(const ek_recomputed *of, const ek_node *node,
 static int evaluate_inner(const derivative *self, ek_tensor *const *inputs, ek_tensor **outputs)
 {
     unsigned *flags = &ek_thread_self()->modes.flags, before = *flags;
-    *flags = (self->of.flags & ~(unsigned)EK_MODE_NO_GRAD) | EK_MODE_ALONE;
+    *flags =
+        (self->of.flags & ~(unsigned)EK_MODE_NO_GRAD) | EK_MODE_ALONE | (before & EK_MODE_BACKWARD);
     int rc =
         self->of.function(self->of.state, inputs, self->input_count, outputs, self->output_count);
     *flags = before;
