@@ -46,6 +46,7 @@ static inline ek_shape ek_scalar_shape(void)
     return shape;
 }
 
+/* The product of the sizes; INT64_MAX where it is larger. */
 EK_API int64_t ek_shape_count(const ek_shape *shape);
 EK_API bool ek_shape_equal(const ek_shape *a, const ek_shape *b);
 /* Writes "[2, 3]" to `text` (at least 160 bytes); returns it. */

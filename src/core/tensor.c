@@ -19,11 +19,18 @@ size_t ek_dtype_size(ek_dtype dtype)
     return (unsigned)dtype < EK_DTYPES ? sizes[dtype] : 0;
 }
 
+/* Sizes that nobody has checked yet stop at INT64_MAX. */
+static int64_t multiply(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
 int64_t ek_shape_count(const ek_shape *shape)
 {
     int64_t count = 1;
     for (int i = 0; i < shape->ndim; i++)
-        count *= shape->dims[i];
+        count = multiply(count, shape->dims[i]);
     return count;
 }
 
@@ -127,13 +134,13 @@ void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *stri
         static const int order[4] = {1, 3, 2, 0};
         for (int i = 0; i < 4; i++) {
             strides[order[i]] = step;
-            step *= shape->dims[order[i]] > 0 ? shape->dims[order[i]] : 1;
+            step = multiply(step, shape->dims[order[i]] > 0 ? shape->dims[order[i]] : 1);
         }
         return;
     }
     for (int i = shape->ndim - 1; i >= 0; i--) {
         strides[i] = step;
-        step *= shape->dims[i] > 0 ? shape->dims[i] : 1;
+        step = multiply(step, shape->dims[i] > 0 ? shape->dims[i] : 1);
     }
 }
 

@@ -98,8 +98,9 @@ static inline int64_t ek_count(const ek_tensor *tensor)
     return count;
 }
 
-/* Geometry: dense means that the elements fill count * size bytes without gaps or overlap in some
- * order of dimensions. Dimensions of size 1 never matter. */
+/* Geometry: strides of sizes that multiply to more than INT64_MAX stop there. Dense means that the
+ * elements fill count * size bytes without gaps or overlap in some order of dimensions. Dimensions
+ * of size 1 never matter. */
 void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *strides);
 bool ek_is_dense(const ek_tensor *tensor);
 bool ek_same_layout(const ek_tensor *a, const ek_tensor *b); /* equal shapes, and equal strides

@@ -27,6 +27,29 @@ START_TEST(bad_shapes_and_dtypes)
 }
 END_TEST
 
+/* Shapes come from files and callers: sizes that no memory holds must not wrap to small ones. */
+START_TEST(counts_and_strides_do_not_wrap)
+{
+    const int64_t half = (int64_t)1 << 32;
+    ek_shape large = EK_SHAPE(half, half, half, 2), none = EK_SHAPE(half, half, half, 0);
+    int64_t strides[EK_MAX_DIMS];
+    ck_assert_int_eq(ek_shape_count(&large), INT64_MAX);
+    ck_assert_int_eq(ek_shape_count(&none), 0);
+    ek_strides_of(&large, EK_CONTIGUOUS, strides);
+    ck_assert_int_eq(strides[0], INT64_MAX);
+    ck_assert_int_eq(strides[1], 2 * half);
+    ck_assert_int_eq(strides[2], 2);
+    ek_strides_of(&large, EK_CHANNELS_LAST, strides);
+    ck_assert_int_eq(strides[0], INT64_MAX);
+    ck_assert_int_eq(strides[2], 2 * half);
+    ck_assert_ptr_null(ek_empty(large));
+    assert_error(EK_E_SHAPE, "too large");
+    ck_assert_ptr_null(ek_empty(none));
+    assert_error(EK_E_SHAPE, "too large");
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
 START_TEST(elements_travel_in_row_major_order)
 {
     double values[120];
@@ -155,6 +178,7 @@ Suite *suite(void)
     Suite *suite = suite_create("tensor");
     TCase *tcase = tcase_create("tensor");
     tcase_add_test(tcase, bad_shapes_and_dtypes);
+    tcase_add_test(tcase, counts_and_strides_do_not_wrap);
     tcase_add_test(tcase, elements_travel_in_row_major_order);
     tcase_add_test(tcase, layouts_ignore_dimensions_of_one);
     tcase_add_test(tcase, items_and_printing);
