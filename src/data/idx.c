@@ -50,8 +50,10 @@ static int read_header(gzFile file, const char *path, uint8_t bytes[4])
     return 0;
 }
 
+/* A size of 0 does not save the others: no tensor has sizes that multiply to more. */
 static int read_shape(gzFile file, const char *path, ek_shape *shape)
 {
+    const int64_t most = INT64_MAX / 16;
     uint8_t magic[4], size[4];
     int64_t count = 1;
 
@@ -71,8 +73,9 @@ static int read_shape(gzFile file, const char *path, ek_shape *shape)
     for (int i = 0; i < shape->ndim; i++) {
         EK_TRY(read_header(file, path, size));
         shape->dims[i] = (int64_t)size[0] << 24 | size[1] << 16 | size[2] << 8 | size[3];
-        if (__builtin_mul_overflow(count, shape->dims[i], &count) || count > INT64_MAX / 2)
-            return EK_FAIL(EK_E_FORMAT, "read_idx: %s: its sizes multiply to more than 2^62", path);
+        if (__builtin_mul_overflow(count, shape->dims[i] ? shape->dims[i] : 1, &count) ||
+            count > most)
+            return EK_FAIL(EK_E_FORMAT, "read_idx: %s: its sizes multiply to more than 2^59", path);
     }
     return 0;
 }

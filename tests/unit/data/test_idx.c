@@ -131,6 +131,8 @@ START_TEST(damaged)
     write_plain((uint8_t[]){0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255},
                 16);
     assert_refused(EK_E_FORMAT, "multiply");
+    write_plain((uint8_t[]){0, 0, 8, 3, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255}, 16);
+    assert_refused(EK_E_FORMAT, "its sizes multiply to more than 2^59");
     /* A size of 4 GiB that the file does not have must not be allocated. */
     write_plain((uint8_t[]){0, 0, 8, 1, 255, 255, 255, 255, 1, 2, 3}, 11);
     assert_refused(EK_E_FORMAT, "3 of 4294967295");
