@@ -207,6 +207,20 @@ START_TEST(any_floating_buffer_that_was_written)
 }
 END_TEST
 
+START_TEST(a_buffer_with_a_gradient_stays_the_first_replicas)
+{
+    keeper *self = make_keeper();
+    assert_ok(ek_tensor_set_requires_grad(self->wide, true));
+    ek_module *model = ek_data_parallel(&self->module, ek_devices(EK_HOST, 3),
+                                        .running_stats = EK_RUNNING_STATS_AVERAGE);
+    const double x[] = {1, 2, 5};
+    assert_made(ek_apply(model, tensor_of(x, EK_SHAPE(3), EK_F64, ek_cpu())));
+    ck_assert_double_eq(element(self->wide, 0), 1);
+    ck_assert_double_eq(element(self->same, 0), 0.1f);
+    ek_module_free(model);
+}
+END_TEST
+
 START_TEST(keywords_count_samples_too)
 {
     /* The only tensor that is cut is a keyword; positional inputs hold none. */
@@ -243,6 +257,7 @@ Suite *suite(void)
     tcase_add_test(tests, the_mean_is_the_whole_batchs);
     tcase_add_test(tests, gradients_are_the_same);
     tcase_add_test(tests, any_floating_buffer_that_was_written);
+    tcase_add_test(tests, a_buffer_with_a_gradient_stays_the_first_replicas);
     tcase_add_test(tests, keywords_count_samples_too);
     tcase_add_test(tests, wrong_policies_are_errors);
     return s;
