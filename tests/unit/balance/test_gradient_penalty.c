@@ -177,6 +177,36 @@ START_TEST(all_ways_agree_in_f32)
 }
 END_TEST
 
+static ek_module *batch_norm_critic(void)
+{
+    return ek_sequential(ek_conv2d(2, 5, 4, .stride = 2, .padding = 1, .bias = EK_OFF),
+                         ek_batch_norm2d(5), ek_tanh(), ek_conv2d(5, 1, 2));
+}
+
+/* Synchronised statistics: a sample's gradient has parts that come through other replicas. */
+START_TEST(all_replicas_count)
+{
+    static const way ways[] = {CLASSIC, BALANCED, BALANCED_EVEN};
+    ek_penalty_kind kind = (ek_penalty_kind)(_i % KINDS);
+    int batch = batches[_i / KINDS];
+    ek_tensor *real = normal(4, sample_shape(batch), EK_F64);
+    ek_tensor *fake = normal(5, sample_shape(batch), EK_F64);
+    ek_module *alone = seeded(batch_norm_critic, EK_F64);
+    outcome wanted = run(alone, real, fake, kind, 6);
+    for (int w = 0; w < 3; w++)
+        for (int devices = 2; devices <= 4; devices++) {
+            ek_module *critic = ek_convert_sync_batch_norm(seeded(batch_norm_critic, EK_F64));
+            critic = on_devices(critic, ways[w], devices);
+            outcome o = run(critic, real, fake, kind, 6);
+            assert_same_outcome(&o, &wanted, 1e-11);
+            assert_close(ek_to_device(ek_module_tensor(critic, "1.running_var"), ek_cpu()),
+                         ek_module_tensor(alone, "1.running_var"), 1e-13, 0);
+            ek_module_free(critic);
+        }
+    ek_module_free(alone);
+}
+END_TEST
+
 /* A penalty counts like any other part of a loss, and goes on from the gradients that are there. */
 START_TEST(penalties_add_to_a_loss)
 {
@@ -352,6 +382,11 @@ START_TEST(chunks_are_all_that_stays)
     }
     for (int d = 1; d < 4; d++)
         ck_assert_uint_le(held[0], held[d] + held[d] / 20);
+    assert_ok(ek_backward(penalty, .retain_graph = true));
+    for (int d = 0; d < 4; d++) {
+        assert_ok(ek_memory_get(ek_host(d), &after[d]));
+        ck_assert_uint_eq(after[d].now[EK_MEMORY_GRADIENT], before[d].now[EK_MEMORY_GRADIENT]);
+    }
     ek_module_free(critic);
 }
 END_TEST
@@ -367,6 +402,7 @@ Suite *suite(void)
     tests = penalty_case(s, "ways");
     tcase_add_loop_test(tests, all_ways_agree, 0, 3 * KINDS);
     tcase_add_loop_test(tests, all_ways_agree_in_f32, 0, 3 * KINDS);
+    tcase_add_loop_test(tests, all_replicas_count, 0, 4 * KINDS);
     tcase_add_test(tests, penalties_add_to_a_loss);
     tcase_add_test(tests, own_gradients_stay);
     tests = penalty_case(s, "zero");
