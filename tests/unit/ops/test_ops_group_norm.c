@@ -68,9 +68,204 @@ START_TEST(third_derivatives)
 }
 END_TEST
 
+/* ek_gradcheck varies what requires a gradient: here the parameters, then x, alone. */
+START_TEST(gradients_of_some_operands)
+{
+    for (int kept = 0; kept < 3; kept++) {
+        golden_case which;
+        ck_assert(case_load(&which, &families[_i], 0, EK_F64));
+        ek_tensor *inputs[3];
+        for (int i = 0; i < 3; i++) {
+            inputs[i] = case_leaf(&which, families[_i].inputs[i], EK_CHANNELS_LAST);
+            assert_ok(ek_tensor_set_requires_grad(inputs[i], i == kept));
+        }
+        assert_ok(ek_gradcheck(.function = families[_i].function, .inputs = inputs,
+                               .input_count = 3, .user = &which));
+        assert_ok(ek_gradgradcheck(.function = families[_i].function, .inputs = inputs,
+                                   .input_count = 3, .user = &which));
+    }
+}
+END_TEST
+
+/* The gradient of the weight alone, where dy is some constant. */
+static ek_tensor *parameter_gradient(ek_tensor *const *inputs, int count, void *user)
+{
+    const gradient_of *of = user;
+    ek_tensor *y = of->function(inputs, count, of->user), *gradient = NULL;
+    if (!y || ek_grad(.outputs = &y, .output_count = 1, .inputs = &inputs[1], .input_count = 1,
+                      .gradients = &gradient,
+                      .grad_outputs = &(ek_tensor *){ek_f_tanh(ek_detach(inputs[0]))},
+                      .create_graph = true) < 0)
+        return NULL;
+    return gradient;
+}
+
+START_TEST(gradient_of_the_weight_is_differentiable)
+{
+    golden_case which;
+    ck_assert(case_load(&which, &families[_i], 0, EK_F64));
+    ek_tensor *inputs[3];
+    for (int i = 0; i < 3; i++)
+        inputs[i] = case_leaf(&which, families[_i].inputs[i], EK_CHANNELS_LAST);
+    gradient_of of = {families[_i].function, &which};
+    ek_tensor *y = parameter_gradient(inputs, 3, &of), *dx = NULL, *same = NULL;
+    assert_made(y);
+    ek_tensor *total = ek_sum(ek_square(y));
+    assert_ok(ek_grad(.outputs = &total, .output_count = 1, .inputs = inputs, .input_count = 1,
+                      .gradients = &dx));
+    /* The sum of dy xhat by hand: xhat is the operation without parameters. */
+    ek_tensor *xhat = families[_i].function(inputs, 1, &which);
+    ek_tensor *product = ek_mul(ek_f_tanh(ek_detach(inputs[0])), xhat);
+    const ek_shape shape = ek_tensor_shape(inputs[1]);
+    ek_tensor *sum = shape.ndim == 1 && ek_tensor_ndim(product) > 2
+                         ? ek_sum(product, .dims = {0, 2, 3}, .dim_count = 3)
+                         : ek_sum_to(product, shape);
+    assert_close(y, sum, 1e-11, 1e-11);
+    total = ek_sum(ek_square(sum));
+    assert_ok(ek_grad(.outputs = &total, .output_count = 1, .inputs = inputs, .input_count = 1,
+                      .gradients = &same));
+    assert_close(dx, same, 1e-10, 1e-10);
+}
+END_TEST
+
+START_TEST(memory_order_is_kept)
+{
+    ek_tensor *x =
+        ek_contiguous(ek_reshape(ek_arange(2 * 6 * 4 * 5, EK_F32, ek_cpu()), EK_SHAPE(2, 6, 4, 5)),
+                      EK_CHANNELS_LAST);
+    x = ek_detach(ek_mul(x, x));
+    ek_tensor *w = ek_ones(EK_SHAPE(6, 4, 5)), *c = ek_ones(EK_SHAPE(6));
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_tensor *results[] = {ek_f_group_norm(x, 1, c, c, 0), ek_f_group_norm(x, 3, c, c, 0),
+                            ek_f_instance_norm(x, NULL, NULL, 0), ek_f_layer_norm(x, 3, w, w, 0)};
+    for (int i = 0; i < 4; i++) {
+        assert_made(results[i]);
+        ck_assert(ek_same_layout(results[i], x));
+        ek_tensor *dy = ek_detach(ek_mul(x, x)), *dx;
+        assert_ok(ek_grad(.outputs = &results[i], .output_count = 1, .inputs = &x, .input_count = 1,
+                          .gradients = &dx, .grad_outputs = &dy));
+        ck_assert(ek_same_layout(dx, x));
+    }
+}
+END_TEST
+
+START_TEST(bf16_has_f32_statistics)
+{
+    /* Around 256, bf16 counts in twos: its own sums would be far off. */
+    ek_tensor *wide = ek_add_scalar(
+        ek_mul_scalar(ek_reshape(ek_arange(2 * 4 * 24, EK_F32, ek_cpu()), EK_SHAPE(2, 4, 24)), 2.0),
+        256);
+    ek_tensor *x = ek_detach(ek_to_dtype(wide, EK_BF16));
+    wide = ek_detach(ek_to_dtype(x, EK_F32));
+    ek_tensor *c = ek_full(3, EK_SHAPE(4)), *w = ek_full(3, EK_SHAPE(4, 24));
+    ek_tensor *pairs[][2] = {{ek_f_group_norm(x, 2, c, c, 0), ek_f_group_norm(wide, 2, c, c, 0)},
+                             {ek_f_instance_norm(x, c, c, 0), ek_f_instance_norm(wide, c, c, 0)},
+                             {ek_f_layer_norm(x, 2, w, w, 0), ek_f_layer_norm(wide, 2, w, w, 0)}};
+    for (int i = 0; i < 3; i++)
+        assert_close(pairs[i][0], ek_to_dtype(pairs[i][1], EK_BF16), 8e-3, 1e-2);
+    ck_assert_ptr_null(ek_f_group_norm(x, 2, ek_to_dtype(c, EK_BF16), NULL, 0));
+    assert_error(EK_E_DTYPE, "group_norm: weight has dtype bf16 and must have f32");
+    /* Gradients of both orders. */
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    assert_ok(ek_tensor_set_requires_grad(c, true));
+    ek_tensor *y = ek_sum(ek_square(ek_f_group_norm(x, 2, c, NULL, 0))), *dx;
+    assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &dx, .create_graph = true));
+    assert_ok(ek_backward(ek_sum(ek_square(dx))));
+    ck_assert(isfinite(element(ek_tensor_grad(x), 5)));
+    ck_assert_int_eq(ek_tensor_dtype(ek_tensor_grad(x)), EK_BF16);
+    ck_assert_int_eq(ek_tensor_dtype(ek_tensor_grad(c)), EK_F32);
+}
+END_TEST
+
+START_TEST(layer_norm_of_every_rank)
+{
+    ek_tensor *x = ek_reshape(ek_arange(24, EK_F64, ek_cpu()), EK_SHAPE(2, 3, 4));
+    x = ek_mul(x, x);
+    /* All of x is one row; a transposed x has the same rows in another order. */
+    ek_tensor *whole = ek_f_layer_norm(x, 3, NULL, NULL, 0);
+    ek_tensor *flat = ek_f_layer_norm(ek_reshape(x, EK_SHAPE(24)), 1, NULL, NULL, 0);
+    assert_close(ek_reshape(whole, EK_SHAPE(24)), flat, 1e-14, 1e-14);
+    ek_tensor *turned = ek_transpose(x, 0, 1);
+    assert_close(ek_f_layer_norm(turned, 1, NULL, NULL, 0),
+                 ek_transpose(ek_f_layer_norm(x, 1, NULL, NULL, 0), 0, 1), 1e-14, 1e-14);
+    /* A row of one value is 0, and moves nothing. */
+    ek_tensor *single = ek_ones(EK_SHAPE(3, 1), EK_F64, .requires_grad = true);
+    ek_tensor *y = ek_f_layer_norm(single, 1, NULL, NULL, 0);
+    assert_close(y, ek_zeros(EK_SHAPE(3, 1), EK_F64), 0, 0);
+    assert_ok(ek_backward(ek_sum(y)));
+    assert_close(ek_tensor_grad(single), ek_zeros(EK_SHAPE(3, 1), EK_F64), 0, 0);
+}
+END_TEST
+
+START_TEST(eps_zero_is_said)
+{
+    const double values[] = {1, 3};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(1, 2), EK_F64, ek_cpu());
+    ck_assert_double_eq(element(ek_f_layer_norm(x, 1, NULL, NULL, EK_ZERO), 1), 1);
+    ck_assert_double_lt(element(ek_f_layer_norm(x, 1, NULL, NULL, 0), 1), 1);
+}
+END_TEST
+
+START_TEST(empty_batch)
+{
+    ek_tensor *x = ek_zeros(EK_SHAPE(0, 4, 2, 2), .requires_grad = true);
+    ek_tensor *w = ek_ones(EK_SHAPE(4), .requires_grad = true);
+    ek_tensor *b = ek_zeros(EK_SHAPE(4), .requires_grad = true);
+    ek_tensor *y = ek_f_group_norm(x, 2, w, b, 0);
+    assert_made(y);
+    ck_assert_int_eq(ek_tensor_count(y), 0);
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert_double_eq(element(ek_tensor_grad(w), 3), 0);
+    ck_assert_double_eq(element(ek_tensor_grad(b), 3), 0);
+    assert_made(ek_f_instance_norm(x, w, b, 0));
+    assert_made(ek_f_layer_norm(x, 1, NULL, NULL, 0));
+    assert_made(ek_f_instance_norm(ek_zeros(EK_SHAPE(2, 0, 3)), NULL, NULL, 0));
+    assert_made(ek_f_group_norm(ek_zeros(EK_SHAPE(2, 3, 0)), 3, NULL, NULL, 0));
+}
+END_TEST
+
 START_TEST(gradients_go_to_slots)
 {
     case_check_slots(&families[_i], 0);
+}
+END_TEST
+
+START_TEST(refusals)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 6, 2, 2)), *c = ek_ones(EK_SHAPE(6));
+    ck_assert_ptr_null(ek_f_group_norm(NULL, 2, c, c, 0));
+    assert_error(EK_E_INVALID, "group_norm: x is NULL");
+    ck_assert_ptr_null(ek_f_group_norm(c, 2, NULL, NULL, 0));
+    assert_error(EK_E_SHAPE, "expected x of 2 or more dimensions (N, C, ...), got [6]");
+    ck_assert_ptr_null(ek_f_group_norm(x, 4, c, c, 0));
+    assert_error(EK_E_INVALID, "got input size [2, 6, 2, 2] and 4 groups");
+    ck_assert_ptr_null(ek_f_group_norm(x, 0, c, c, 0));
+    assert_error(EK_E_INVALID, "and 0 groups");
+    ck_assert_ptr_null(ek_f_group_norm(x, 2, ek_ones(EK_SHAPE(2)), c, 0));
+    assert_error(EK_E_SHAPE, "group_norm: weight has shape [2] and must have [6]");
+    ck_assert_ptr_null(ek_f_group_norm(x, 2, c, ek_ones(EK_SHAPE(6), EK_F64), 0));
+    assert_error(EK_E_DTYPE, "group_norm: bias has dtype f64 and must have f32");
+    ck_assert_ptr_null(ek_f_group_norm(x, 2, c, c, -1));
+    assert_error(EK_E_INVALID, "group_norm: eps must not be negative, got -1");
+    ck_assert_ptr_null(ek_f_group_norm(ek_ones(EK_SHAPE(4, 6)), 6, NULL, NULL, 0));
+    assert_error(EK_E_SHAPE, "more than 1 value per group, got input size [4, 6] and 6 groups");
+    ck_assert_ptr_null(ek_f_group_norm(ek_ones(EK_SHAPE(4, 6), EK_I64), 2, NULL, NULL, 0));
+    assert_error(EK_E_DTYPE, "group_norm: x has dtype i64");
+
+    ck_assert_ptr_null(ek_f_instance_norm(ek_ones(EK_SHAPE(2, 6, 1, 1)), c, c, 0));
+    assert_error(EK_E_SHAPE, "instance_norm: expected more than 1 spatial element, got input size "
+                             "[2, 6, 1, 1]");
+    ck_assert_ptr_null(ek_f_instance_norm(ek_ones(EK_SHAPE(2, 6)), c, c, 0));
+    assert_error(EK_E_SHAPE, "instance_norm: expected x of 3 or more dimensions");
+
+    ck_assert_ptr_null(ek_f_layer_norm(x, 5, NULL, NULL, 0));
+    assert_error(EK_E_SHAPE,
+                 "layer_norm: cannot normalise over the last 5 dimensions of [2, 6, 2, 2]");
+    ck_assert_ptr_null(ek_f_layer_norm(x, 0, NULL, NULL, 0));
+    assert_error(EK_E_SHAPE, "over the last 0 dimensions");
+    ck_assert_ptr_null(ek_f_layer_norm(x, 2, c, NULL, 0));
+    assert_error(EK_E_SHAPE, "layer_norm: weight has shape [6] and must have [2, 2]");
 }
 END_TEST
 
@@ -83,6 +278,14 @@ Suite *suite(void)
     tcase_add_loop_test(t, second_derivatives_match_pytorch, 0, FAMILIES);
     tcase_add_loop_test(t, third_derivatives, 0, FAMILIES);
     tcase_add_loop_test(t, gradients_go_to_slots, 0, FAMILIES);
+    tcase_add_loop_test(t, gradients_of_some_operands, 0, FAMILIES);
+    tcase_add_loop_test(t, gradient_of_the_weight_is_differentiable, 0, FAMILIES);
+    tcase_add_test(t, memory_order_is_kept);
+    tcase_add_test(t, bf16_has_f32_statistics);
+    tcase_add_test(t, layer_norm_of_every_rank);
+    tcase_add_test(t, eps_zero_is_said);
+    tcase_add_test(t, empty_batch);
+    tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
     return s;
 }
