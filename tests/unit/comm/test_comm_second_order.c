@@ -1,0 +1,107 @@
+/* First and second order for what other tests of communication leave out: given chunk sizes, nests,
+ * sums named by their first tensor, a device's tensor that is used twice. */
+#include "comm_setup.h"
+
+enum { COUNT = 3 };
+
+static ek_tensor *curve(ek_tensor *x, int d)
+{
+    return ek_mul(ek_mul_scalar(ek_square(x), d + 1), x);
+}
+
+static ek_tensor *leaf(uint64_t seed, ek_shape shape, ek_device device)
+{
+    ek_generator *generator = ek_generator_new(seed);
+    ek_tensor *x = ek_empty(shape, .dtype = EK_F64, .device = device);
+    assert_made(x);
+    assert_ok(ek_normal_(x, 0, 1, generator));
+    ek_generator_free(generator);
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    return x;
+}
+
+static void check(ek_check_function *function, ek_tensor *const *inputs, int count, void *user)
+{
+    assert_ok(
+        ek_gradcheck(.function = function, .inputs = inputs, .input_count = count, .user = user));
+    assert_ok(ek_gradgradcheck(.function = function, .inputs = inputs, .input_count = count,
+                               .user = user));
+}
+
+/* Device 1's tensor counts twice. */
+static ek_tensor *reduced(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)user;
+    ek_tensor *terms[COUNT];
+    for (int d = 0; d < count; d++)
+        terms[d] = curve(inputs[d], d);
+    ek_tensor *sum = ek_reduce(terms, count);
+    return ek_mul(sum, ek_to_device(terms[1], ek_host(0)));
+}
+
+START_TEST(sums_of_what_is_used_elsewhere_too)
+{
+    ek_tensor *inputs[COUNT];
+    for (int d = 0; d < COUNT; d++)
+        inputs[d] = leaf(1 + (uint64_t)d, EK_SHAPE(2), ek_host(d));
+    check(reduced, inputs, COUNT, NULL);
+    check(reduced, inputs, 2, NULL);
+}
+END_TEST
+
+static ek_tensor *scattered(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    const int64_t *sizes = user;
+    ek_device_list devices = ek_devices(EK_HOST, COUNT);
+    ek_tensor *chunks[COUNT];
+    if (ek_scatter(inputs[0], &devices, sizes, 1, chunks) < 0)
+        return NULL;
+    for (int d = 0; d < COUNT; d++)
+        chunks[d] = curve(chunks[d], d);
+    return ek_gather(chunks, COUNT, ek_host(1), 1);
+}
+
+START_TEST(chunks_of_given_sizes)
+{
+    int64_t sizes[COUNT] = {1, 3, 1};
+    ek_tensor *x = leaf(4, EK_SHAPE(2, 5), ek_host(0));
+    check(scattered, &x, 1, sizes);
+}
+END_TEST
+
+/* {a: x, rest: [y, 2]} is cut, each part computes [a^3, sum of rest], and both are joined. */
+static ek_tensor *nested(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count, (void)user;
+    ek_device_list devices = ek_devices(EK_HOST, COUNT);
+    ek_value rest = EK_LIST(inputs[1], ek_value_of_int(2)), parts[COUNT], results[COUNT];
+    ek_value nest =
+        ek_value_dict((const ek_value_entry[]){{"a", EK_VALUE(inputs[0])}, {"rest", rest}}, 2);
+    int n = ek_scatter_value(nest, &devices, NULL, 0, parts);
+    for (int p = 0; p < n; p++) {
+        ek_tensor *a = ek_value_tensor(ek_value_get(parts[p], "a"));
+        ek_tensor *b = ek_value_tensor(ek_value_at(ek_value_get(parts[p], "rest"), 0));
+        results[p] = EK_LIST(ek_mul(curve(a, p), b), ek_sum(ek_square(b)));
+    }
+    ek_value joined = n < 0 ? ek_value_error() : ek_gather_value(results, n, ek_host(0), 0);
+    return ek_mul(ek_sum(ek_value_tensor(ek_value_at(joined, 0))),
+                  ek_value_tensor(ek_value_at(joined, 1)));
+}
+
+START_TEST(nests)
+{
+    ek_tensor *inputs[] = {leaf(5, EK_SHAPE(4, 2), ek_host(1)), leaf(6, EK_SHAPE(4, 2), ek_cpu())};
+    check(nested, inputs, 2, NULL);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("second order of communication");
+    TCase *tests = comm_case(s, "second order");
+    tcase_add_test(tests, sums_of_what_is_used_elsewhere_too);
+    tcase_add_test(tests, chunks_of_given_sizes);
+    tcase_add_test(tests, nests);
+    return s;
+}
