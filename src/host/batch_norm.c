@@ -60,7 +60,8 @@ int ek_host_batch_norm_reduce(ek_dev *dev, ek_tensor *sum_dy, ek_tensor *sum_dy_
         return ek_host_fill(dev, sum_dy_xhat, 0);
     }
     ek_norm_batch batch;
-    EK_TRY(ek_norm_begin(&batch, dev, (const ek_tensor *[]){x, dy, y_relu}, 3, false, EK_NORM_BATCH));
+    EK_TRY(
+        ek_norm_begin(&batch, dev, (const ek_tensor *[]){x, dy, y_relu}, 3, false, EK_NORM_BATCH));
     int rc = ek_norm_begin_parameters(&batch);
     if (rc >= 0)
         rc = ek_norm_begin_sums(&batch);
@@ -91,7 +92,8 @@ int ek_host_batch_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
     if (ek_count(x) == 0)
         return 0;
     ek_norm_batch batch;
-    EK_TRY(ek_norm_begin(&batch, dev, (const ek_tensor *[]){dx, x, dy, y_relu}, 4, true, EK_NORM_BATCH));
+    EK_TRY(ek_norm_begin(&batch, dev, (const ek_tensor *[]){dx, x, dy, y_relu}, 4, true,
+                         EK_NORM_BATCH));
     int rc = ek_norm_begin_parameters(&batch);
     if (rc < 0)
         return ek_norm_end(&batch, rc);
