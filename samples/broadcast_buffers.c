@@ -16,7 +16,7 @@ static const char about[] =
     "device at five moments, for each way of treating them.\n\n"
     "Options (and defaults):\n";
 
-static void print_means(const char *moment, const float means[DEVICES][CHANNELS])
+static void print_means(const char *moment, const channel_means means[DEVICES])
 {
     for (int d = 0; d < DEVICES; d++) {
         char name[16];

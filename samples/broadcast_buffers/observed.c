@@ -25,24 +25,23 @@ static int observed_replicated(ek_module *replica, ek_replication *replication)
 }
 
 /* The mean of each channel of x (N, C, H, W). */
-static int channel_means(ek_tensor *x, float means[CHANNELS])
+static int read_channel_means(ek_tensor *x, channel_means means)
 {
     ek_tensor *mean = ek_mean(ek_detach(x), .dims = {0, 2, 3}, .dim_count = 3);
 
-    return mean ? ek_to_data(mean, means, CHANNELS * sizeof(float)) : ek_error_status();
+    return mean ? ek_to_data(mean, means, sizeof(channel_means)) : ek_error_status();
 }
 
 static ek_value observed_forward(ek_module *module, const ek_args *args)
 {
     observed *self = (observed *)module;
     buffer_view *view = self->view;
-    float *inside = view->inside[self->index];
+    ek_tensor *mean = ek_module_tensor(self->norm, "running_mean");
 
-    if (ek_to_data(ek_module_tensor(self->norm, "running_mean"), inside, sizeof(view->inside[0])) <
-        0)
+    if (ek_to_data(mean, view->inside[self->index], sizeof(channel_means)) < 0)
         return ek_value_error();
     ek_tensor *x = ek_apply(self->conv, ek_arg_tensor(args, 0));
-    if (!x || channel_means(x, view->batch_mean[self->index]) < 0)
+    if (!x || read_channel_means(x, view->batch_mean[self->index]) < 0)
         return ek_value_error();
     return ek_value_of_tensor(ek_sum(ek_apply(self->norm, x)));
 }
@@ -66,7 +65,7 @@ ek_module *observed_network(buffer_view *view)
     return ek_module_finish(&self->module);
 }
 
-int buffer_view_read(const buffer_view *view, float means[DEVICES][CHANNELS])
+int buffer_view_read(const buffer_view *view, channel_means means[DEVICES])
 {
     for (int d = 0; d < DEVICES; d++)
         if (ek_to_data(view->running_mean[d], means[d], sizeof(means[d])) < 0)

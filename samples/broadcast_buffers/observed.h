@@ -6,11 +6,13 @@
 
 enum { DEVICES = 2, CHANNELS = 5 };
 
+typedef float channel_means[CHANNELS];
+
 /* What the replicas of the last forward showed. Each writes to places of its own. */
 typedef struct buffer_view {
-    ek_tensor *running_mean[DEVICES];    /* references: read on to see what becomes of them */
-    float inside[DEVICES][CHANNELS];     /* running means at the start of the forward */
-    float batch_mean[DEVICES][CHANNELS]; /* of the replica's chunk, as it is normalised */
+    ek_tensor *running_mean[DEVICES];  /* references: read on to see what becomes of them */
+    channel_means inside[DEVICES];     /* running means at the start of the forward */
+    channel_means batch_mean[DEVICES]; /* of the replica's chunk, as it is normalised */
 } buffer_view;
 
 /* A convolution of 3 channels to CHANNELS, batch normalisation, and the sum of all that comes out
@@ -19,7 +21,7 @@ typedef struct buffer_view {
 ek_module *observed_network(buffer_view *view);
 
 /* The running means of all devices as they are now. */
-int buffer_view_read(const buffer_view *view, float means[DEVICES][CHANNELS]);
+int buffer_view_read(const buffer_view *view, channel_means means[DEVICES]);
 
 void buffer_view_clear(buffer_view *view);
 

@@ -1,5 +1,7 @@
 #include "broadcast_buffers/train.h"
 
+#include <string.h>
+
 const char *const policy_names[POLICIES + 2] = {"broadcast", "kept", "synchronised",
                                                 "extra",     "all",  NULL};
 
@@ -38,7 +40,7 @@ static int begin(training *run, buffer_policy policy, uint64_t seed)
 }
 
 /* The next look's moment, and its means where they are still to be read. */
-static float (*look(training *run, const char *moment))[CHANNELS]
+static channel_means *look(training *run, const char *moment)
 {
     run->result->moments[run->result->looks] = moment;
     return run->result->means[run->result->looks++];
@@ -48,11 +50,8 @@ static float (*look(training *run, const char *moment))[CHANNELS]
 static ek_tensor *forward(training *run, const char *inside)
 {
     ek_tensor *sums = ek_apply(run->model, run->batch); /* one per device */
-    float(*means)[CHANNELS] = look(run, inside);
 
-    for (int d = 0; d < DEVICES; d++)
-        for (int c = 0; c < CHANNELS; c++)
-            means[d][c] = run->view.inside[d][c];
+    memcpy(look(run, inside), run->view.inside, sizeof(run->view.inside));
     if (!sums || buffer_view_read(&run->view, look(run, "after it")) < 0)
         return NULL;
     return ek_mean(ek_square(sums));
@@ -70,9 +69,7 @@ static int train(training *run, buffer_policy policy)
         buffer_view_read(&run->view, look(run, "after backward and step")) < 0)
         return ek_error_status();
     forward(run, policy == POLICY_EXTRA ? "inside the next forward" : "inside the second forward");
-    for (int d = 0; d < DEVICES; d++)
-        for (int c = 0; c < CHANNELS; c++)
-            run->result->batch_mean[d][c] = run->view.batch_mean[d][c];
+    memcpy(run->result->batch_mean, run->view.batch_mean, sizeof(run->view.batch_mean));
     return ek_error_status();
 }
 

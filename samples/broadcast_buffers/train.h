@@ -23,9 +23,9 @@ enum { MOST_LOOKS = 7 };
 typedef struct train_result {
     int looks;
     const char *moments[MOST_LOOKS]; /* "inside the first forward" */
-    float means[MOST_LOOKS][DEVICES][CHANNELS];
-    float batch_mean[DEVICES][CHANNELS]; /* of each device's chunk in the last forward */
-    double loss;                         /* of the first forward */
+    channel_means means[MOST_LOOKS][DEVICES];
+    channel_means batch_mean[DEVICES]; /* of each device's chunk in the last forward */
+    double loss;                       /* of the first forward */
 } train_result;
 
 /* Returns 0 or a negative status; the devices are those of ek_devices(EK_HOST, DEVICES). */
