@@ -161,19 +161,19 @@ int job_critic_gradient(gan_job *job, ek_tensor *real, ek_value made, critic_rec
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *here = ek_to_device(real, home(job));
-    double on_real = 0, on_fake = 0, of_real = 0, of_fake = 0;
+    double of_real = 0, of_fake = 0;
 
     *record = (critic_record){0};
     ek_zero_grad(job->critic_optimizer);
-    int rc = add_scores(job, job->on_real, ek_value_of_tensor(here), &on_real, &of_real);
+    int rc = add_scores(job, job->on_real, ek_value_of_tensor(here), &record->on_real, &of_real);
     if (rc == 0)
-        rc = add_scores(job, job->on_fake, made, &on_fake, &of_fake);
+        rc = add_scores(job, job->on_fake, made, &record->on_fake, &of_fake);
     if (rc == 0)
         rc = add_penalty(job, here, made, &record->penalty);
     /* No limit: only the norm is asked for. */
     if (rc == 0)
         rc = ek_clip_grad_norm(job->critic_optimizer, INFINITY, &record->gradient_norm);
-    record->loss = on_real + on_fake + record->penalty;
+    record->loss = record->on_real + record->on_fake + record->penalty;
     record->wasserstein = of_real - of_fake;
     ek_scope_end(&scope);
     return rc;

@@ -24,7 +24,8 @@ typedef struct gan_job {
 } gan_job;
 
 typedef struct critic_record {
-    double loss, penalty, wasserstein, gradient_norm;
+    double loss, on_real, on_fake, penalty; /* the first is the sum of the others */
+    double wasserstein, gradient_norm;
 } critic_record;
 
 /* Makes the networks from the seed. Returns 0 or a negative status; close it anyway. */
