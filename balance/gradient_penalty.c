@@ -179,6 +179,8 @@ static int differentiate(penalty *p)
     /* Backward is to reach the parameters; what would go on to the points nobody wants. */
     for (int i = 0; i < p->parts; i++)
         ek_tensor_set_requires_grad(p->points[i], false);
+    if (rc < 0)
+        ek_error_prefix("gradient penalty");
     return rc;
 }
 

@@ -72,11 +72,11 @@ typedef enum ek_penalty_kind {
 typedef struct ek_gradient_penalty_options {
     int keywords;
     ek_module *critic; /* a plain module, or a data-parallel wrapper of any kind: one tensor in, one
-                          out */
+                          number for each sample out, (N) or (N, 1, ...) */
     ek_tensor *real;   /* (N, ...); DRAGAN, R1 need no fake, R2 no real */
     ek_tensor *fake;   /* of the same shape, dtype and device; used without its history */
     ek_penalty_kind kind;
-    double weight;           /* default 10; EK_ZERO for 0 */
+    double weight;           /* default 10; EK_ZERO for 0, which draws its numbers all the same */
     ek_generator *generator; /* NULL: the default one */
 } ek_gradient_penalty_options;
 
@@ -84,12 +84,14 @@ typedef struct ek_gradient_penalty_options {
  * gradient. The gradient is taken over all replicas at once, so that operations between replicas
  * (ek_sync_batch_norm) count; norms and penalties are computed where the chunks are, and only
  * scalars meet (with ek_data_parallel: on its output device). A norm of 0 gives no NaN. The critic
- * runs in the mode that it is in; its parameters' own gradients stay as they are. */
+ * runs in the mode that it is in; its parameters' own gradients stay as they are. With gradient
+ * mode off it is EK_E_AUTOGRAD. Wrappers take samples from any device; a plain critic wants them on
+ * its own. */
 EK_API ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options);
 #define ek_gradient_penalty(...) \
     ek_gradient_penalty_with((ek_gradient_penalty_options){.keywords = 0, __VA_ARGS__})
 
-/* The points x at which the penalty takes the gradient, without history. */
+/* The points x at which the penalty takes the gradient, on the samples' device, without history. */
 EK_API ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
                                     ek_generator *generator);
 

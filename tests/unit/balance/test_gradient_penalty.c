@@ -1,7 +1,17 @@
 /* ek_gradient_penalty: one device's value and gradients for every kind, wrapper and batch. */
 #include "penalty_setup.h"
 
-static make_critic *const critics[] = {smooth_critic, leaky_critic, conv_critic};
+/* Its activations are computed again in backward. */
+static ek_module *checkpointed_critic(void)
+{
+    return ek_sequential(ek_flatten_module(1, -1),
+                         ek_checkpoint(ek_sequential(ek_linear(32, 6), ek_tanh())),
+                         ek_linear(6, 1));
+}
+
+static make_critic *const critics[] = {smooth_critic, leaky_critic, conv_critic,
+                                       checkpointed_critic};
+enum { CRITICS = sizeof critics / sizeof *critics };
 
 /* ---- one device, in closed form ---- */
 
@@ -110,6 +120,32 @@ START_TEST(points_are_drawn_in_order)
 }
 END_TEST
 
+/* Neither the device nor the order of memory changes a bit. */
+START_TEST(points_are_the_same_everywhere)
+{
+    ek_dtype dtype = _i % 2 ? EK_F32 : EK_F64;
+    ek_penalty_kind kind = (ek_penalty_kind)(_i / 2);
+    ek_tensor *real = normal(1, sample_shape(64), dtype),
+              *fake = normal(2, sample_shape(64), dtype);
+    ek_tensor *points[3];
+    for (int i = 0; i < 3; i++) {
+        ek_device device = i == 1 ? ek_host(1) : ek_cpu();
+        ek_memory_format format = i == 2 ? EK_CHANNELS_LAST : EK_CONTIGUOUS;
+        ek_manual_seed(9);
+        points[i] =
+            ek_penalty_points(ek_to_device(ek_contiguous(real, format), device),
+                              ek_to_device(ek_contiguous(fake, format), device), kind, NULL);
+        assert_made(points[i]);
+        ck_assert(ek_device_equal(ek_tensor_device(points[i]), device));
+    }
+    assert_close(points[1], points[0], 0, 0);
+    if (kind == EK_PENALTY_DRAGAN) /* the deviation is summed in another order */
+        assert_close_norm(points[2], points[0], dtype == EK_F64 ? 1e-15 : 1e-7);
+    else
+        assert_close(points[2], points[0], 0, 0);
+}
+END_TEST
+
 START_TEST(points_have_no_history)
 {
     ek_tensor *real = normal(1, EK_SHAPE(5, 2), EK_F64), *seed = normal(2, EK_SHAPE(5, 2), EK_F64);
@@ -173,7 +209,7 @@ END_TEST
 
 START_TEST(all_ways_agree_in_f32)
 {
-    compare_ways(critics[_i % 3], 10, (ek_penalty_kind)(_i % KINDS), EK_F32, 1e-5);
+    compare_ways(critics[_i % CRITICS], 10, (ek_penalty_kind)(_i % KINDS), EK_F32, 1e-5);
 }
 END_TEST
 
@@ -204,6 +240,26 @@ START_TEST(all_replicas_count)
             ek_module_free(critic);
         }
     ek_module_free(alone);
+}
+END_TEST
+
+START_TEST(bf16)
+{
+    ek_tensor *real = normal(4, sample_shape(7), EK_BF16),
+              *fake = normal(5, sample_shape(7), EK_BF16);
+    ek_module *wide = seeded(leaky_critic, EK_F32);
+    for (int devices = 1; devices <= 4; devices += 3) {
+        ek_module *critic = on_devices(seeded(leaky_critic, EK_BF16), BALANCED, devices);
+        outcome o = run(critic, real, fake, EK_PENALTY_R1, 6);
+        outcome wanted =
+            run(wide, ek_to_dtype(real, EK_F32), ek_to_dtype(fake, EK_F32), EK_PENALTY_R1, 6);
+        ck_assert_int_eq(ek_tensor_dtype(o.value), EK_BF16);
+        ck_assert_double_eq_tol(element(o.value, 0), element(wanted.value, 0),
+                                0.02 * element(wanted.value, 0));
+        assert_close_norm(ek_to_dtype(o.gradients[0], EK_F32), wanted.gradients[0], 0.02);
+        ek_module_free(critic);
+    }
+    ek_module_free(wide);
 }
 END_TEST
 
@@ -398,11 +454,13 @@ Suite *suite(void)
     tcase_add_loop_test(tests, linear_critics, 0, KINDS);
     tcase_add_test(tests, weights_scale);
     tcase_add_loop_test(tests, points_are_drawn_in_order, 0, 2);
+    tcase_add_loop_test(tests, points_are_the_same_everywhere, 0, 2 * KINDS);
     tcase_add_test(tests, points_have_no_history);
     tests = penalty_case(s, "ways");
-    tcase_add_loop_test(tests, all_ways_agree, 0, 3 * KINDS);
-    tcase_add_loop_test(tests, all_ways_agree_in_f32, 0, 3 * KINDS);
+    tcase_add_loop_test(tests, all_ways_agree, 0, CRITICS * KINDS);
+    tcase_add_loop_test(tests, all_ways_agree_in_f32, 0, CRITICS * KINDS);
     tcase_add_loop_test(tests, all_replicas_count, 0, 4 * KINDS);
+    tcase_add_test(tests, bf16);
     tcase_add_test(tests, penalties_add_to_a_loss);
     tcase_add_test(tests, own_gradients_stay);
     tests = penalty_case(s, "zero");

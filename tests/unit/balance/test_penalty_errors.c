@@ -102,7 +102,7 @@ static const struct {
 } faults[FAULTS] = {{EK_E_SHAPE, "one number for each sample"},
                     {EK_E_SHAPE, "one number for each sample"},
                     {EK_E_INVALID, "one tensor, not a list"},
-                    {EK_E_AUTOGRAD, "has no gradient"},
+                    {EK_E_AUTOGRAD, "gradient penalty: ek_grad: output 0"},
                     {EK_E_AUTOGRAD, "has no part in"},
                     {EK_E_USER, "the last sample is bad"}};
 
