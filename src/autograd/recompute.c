@@ -64,7 +64,7 @@ static int differentiate(const derivative *self, ek_tensor *const *inputs, ek_te
     int leaf_count = 0, root_count = 0;
     for (int i = 0; i < self->input_count; i++)
         if (self->wanted[i]) {
-            inputs[i]->requires_grad = true; /* a leaf of this evaluation's own */
+            inputs[i]->requires_grad = true; /* others are constants of this evaluation */
             leaves[leaf_count++] = inputs[i];
         }
     EK_TRY(evaluate_inner(self, inputs, outputs));
@@ -148,17 +148,13 @@ void ek_recomputed_destroy(void *attributes)
 
 /* The function on leaves that stand for the inputs; those among its outputs become the inputs. */
 static int evaluate_on_leaves(const ek_recomputed *recomputed, ek_tensor *const *inputs,
-                              const bool *varies, int input_count, ek_tensor **outputs,
-                              int output_count)
+                              int input_count, ek_tensor **outputs, int output_count)
 {
     ek_tensor **leaves = ek_calloc((size_t)input_count, sizeof *leaves);
     int rc = leaves ? 0 : ek_error_pending();
     for (int i = 0; i < input_count && rc >= 0; i++) {
         leaves[i] = inputs[i] ? ek_tensor_alias(inputs[i]) : NULL;
-        if (leaves[i])
-            leaves[i]->requires_grad = varies[i];
-        else if (inputs[i])
-            rc = ek_error_pending();
+        rc = inputs[i] && !leaves[i] ? ek_error_pending() : 0;
     }
     if (rc >= 0)
         rc = recomputed->function(recomputed->state, leaves, input_count, outputs, output_count);
@@ -174,13 +170,13 @@ static int evaluate_on_leaves(const ek_recomputed *recomputed, ek_tensor *const 
 
 /* C(F)(inputs): evaluates without a graph, then records. In the caller's scope, which is a task's
  * and ends soon. */
-static int call(const ek_recomputed *recomputed, ek_tensor *const *inputs, const bool *varies,
-                int input_count, ek_tensor **outputs, int output_count)
+static int call(const ek_recomputed *recomputed, ek_tensor *const *inputs, int input_count,
+                ek_tensor **outputs, int output_count)
 {
     unsigned *flags = &ek_thread_self()->modes.flags, before = *flags;
     ek_scope scope = ek_scope_begin();
     *flags |= EK_MODE_NO_GRAD | EK_MODE_ALONE;
-    int rc = evaluate_on_leaves(recomputed, inputs, varies, input_count, outputs, output_count);
+    int rc = evaluate_on_leaves(recomputed, inputs, input_count, outputs, output_count);
     *flags = before;
     for (int o = 0; o < output_count; o++)
         outputs[o] = rc < 0 ? NULL : ek_keep(outputs[o]);
@@ -194,27 +190,22 @@ static int call(const ek_recomputed *recomputed, ek_tensor *const *inputs, const
                   : ek_record_recomputed(outputs, output_count, recomputed, inputs, input_count);
 }
 
-/* inputs: room for the node's inputs and gradients; outputs for its inputs; varies as inputs. */
+/* inputs: room for the node's inputs and gradients; outputs: for its inputs. */
 static int backward(ek_node *node, const ek_recomputed *gradient_of, ek_tensor *const *gradients,
-                    ek_tensor **results, ek_tensor **inputs, ek_tensor **outputs, bool *varies)
+                    ek_tensor **results, ek_tensor **inputs, ek_tensor **outputs)
 {
     const derivative *what = (const derivative *)gradient_of->state;
     int input_count = ek_node_input_count(node), count = input_count, wanted = 0;
     for (int i = 0; i < input_count; i++) {
         inputs[i] = ek_node_saved(node, i);
         EK_TRY(ek_error_status());
-        /* Where the gradient is not differentiated, what nobody wants is a constant. */
-        varies[i] =
-            ek_grad_enabled() ? node->edges[i].node || node->edges[i].leaf : what->wanted[i];
     }
     for (int o = 0; o < ek_node_output_count(node); o++)
-        if (gradients[o]) {
-            varies[count] = gradients[o]->requires_grad;
+        if (gradients[o])
             inputs[count++] = gradients[o];
-        }
     for (int i = 0; i < input_count; i++)
         wanted += what->wanted[i];
-    EK_TRY(call(gradient_of, inputs, varies, count, outputs, wanted));
+    EK_TRY(call(gradient_of, inputs, count, outputs, wanted));
     for (int i = 0, next = 0; i < input_count; i++)
         results[i] = what->wanted[i] ? outputs[next++] : NULL;
     return 0;
@@ -227,13 +218,10 @@ int ek_recomputed_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
     ek_recomputed gradient_of = {of->operation, evaluate_derivative,
                                  derivative_of(of, node, gradients), ek_thread_self()->modes.flags};
     ek_tensor **room = ek_calloc(2 * inputs + outputs, sizeof *room);
-    bool *varies = ek_calloc(inputs + outputs, sizeof *varies);
-    int rc = gradient_of.state && room && varies ? 0 : ek_error_pending();
+    int rc = gradient_of.state && room ? 0 : ek_error_pending();
     if (rc >= 0)
-        rc =
-            backward(node, &gradient_of, gradients, results, room, room + inputs + outputs, varies);
+        rc = backward(node, &gradient_of, gradients, results, room, room + inputs + outputs);
     free(room);
-    free(varies);
     ek_object_release(gradient_of.state);
     return rc;
 }

@@ -91,7 +91,7 @@ static int evaluate(ek_object *state, ek_tensor *const *inputs, int input_count,
         rc = ek_error_pending();
     if (rc >= 0 && list.count != output_count)
         rc = EK_FAIL(EK_E_STATE,
-                     "checkpoint: the module gave %d tensors when it was computed again, but %d "
+                     "the module gave %d tensors when it was computed again, but %d "
                      "in the forward; it must not depend on anything that changes outside of it",
                      list.count, output_count);
     for (int o = 0; o < output_count && rc >= 0; o++)
@@ -162,7 +162,7 @@ static ek_value call_body(const record *self, const ek_args *args, ek_tensor *co
         if (ek_tensor_version(inputs[i]) == versions[i])
             continue;
         EK_FAIL(EK_E_AUTOGRAD,
-                "checkpoint: the forward modified %s, %s, in place; when it is computed again it "
+                "the forward modified %s, %s, in place; when it is computed again it "
                 "would find it modified; work on a copy (ek_clone)",
                 i < self->argument_tensors ? "an input" : "a parameter",
                 ek_tensor_text(inputs[i], text));

@@ -170,6 +170,22 @@ START_TEST(differences_agree)
 }
 END_TEST
 
+/* Outputs that are the inputs, and gradients that are the gradients of the output, or views. */
+START_TEST(linear_modules)
+{
+    ek_module *modules[] = {ek_identity(), ek_flatten_module(0, -1), ek_linear(3, 2)};
+    for (int i = 0; i < 3; i++) {
+        net_case net = {f64(ek_checkpoint(ek_checkpoint(modules[i]))), false};
+        ek_tensor *x = leaf(6, EK_SHAPE(2, 3));
+        assert_ok(ek_gradcheck(.function = net_of, .inputs = &x, .input_count = 1, .user = &net));
+        assert_ok(
+            ek_gradgradcheck(.function = net_of, .inputs = &x, .input_count = 1, .user = &net));
+        ck_assert_int_eq(ek_apply(net.module, x) == x, i == 0);
+        ek_module_free(net.module);
+    }
+}
+END_TEST
+
 /* A critic's penalty. */
 static double penalty(ek_module *critic, uint64_t seed)
 {
@@ -244,16 +260,16 @@ typedef struct mixer {
     ek_module module;
     ek_tensor *scale, *offset;
     int calls;
-    bool tells; /* what the thread's modes said */
-    int fails_at;
 } mixer;
+
+static bool is_alone; /* what the thread's modes said in the last call */
 
 /* ({a, [b, number]}, index; factor) gives {product, [index, b itself]}. */
 static ek_value mixer_forward(ek_module *module, const ek_args *args)
 {
     mixer *self = (mixer *)module;
     self->calls++;
-    self->tells = ek_thread_self()->modes.flags & EK_MODE_ALONE;
+    is_alone = ek_thread_self()->modes.flags & EK_MODE_ALONE;
     ek_value nest = ek_arg(args, 0), pair = ek_value_get(nest, "b");
     ek_tensor *a = ek_value_tensor(ek_value_get(nest, "a"));
     ek_tensor *b = ek_value_tensor(ek_value_at(pair, 0));
@@ -328,6 +344,11 @@ START_TEST(nests_and_keywords)
     double slope = exp(element(inputs[1], 0)) * element(inputs[2], 0) * element(inputs[3], 0);
     ck_assert_double_eq_tol(element(gradient, 0), slope + before, 1e-12);
     ck_assert_double_eq(element(offset, 0), 100);
+    ck_assert(is_alone); /* when it was computed again, too */
+    /* An input without a gradient stays as it is. */
+    assert_ok(ek_tensor_set_requires_grad(inputs[1], false));
+    mixed(inputs, 3, checkpoint);
+    ck_assert(ek_tensor_is_leaf(inputs[1]) && !ek_tensor_requires_grad(inputs[1]));
     ek_module_free(plain);
     ek_module_free(checkpoint);
 }
@@ -339,14 +360,14 @@ START_TEST(plain_calls)
     mixer *body = (mixer *)ek_module_child(checkpoint, 0);
     ek_tensor *x[] = {leaf(21, EK_SHAPE(3)), leaf(22, EK_SHAPE(3)), leaf(23, EK_SHAPE(1))};
     ek_value value = mix(checkpoint, x);
-    ck_assert(body->tells);
+    ck_assert(is_alone);
     ck_assert(!(ek_thread_self()->modes.flags & EK_MODE_ALONE) && ek_grad_enabled());
     ck_assert(ek_tensor_requires_grad(ek_value_tensor(ek_value_get(value, "product"))));
 
     bool before = ek_set_grad_enabled(false);
     value = mix(checkpoint, x);
     ek_set_grad_enabled(before);
-    ck_assert(!body->tells);
+    ck_assert(!is_alone);
     ck_assert(!ek_tensor_requires_grad(ek_value_tensor(ek_value_get(value, "product"))));
 
     /* Nothing requires a gradient. */
@@ -354,7 +375,7 @@ START_TEST(plain_calls)
     for (int i = 0; i < 3; i++)
         x[i] = ek_detach(x[i]);
     value = mix(checkpoint, x);
-    ck_assert(!body->tells);
+    ck_assert(!is_alone);
     ck_assert(!ek_tensor_requires_grad(ek_value_tensor(ek_value_get(value, "product"))));
     ck_assert_int_eq(body->calls, 3);
     ek_module_free(checkpoint);
@@ -404,7 +425,9 @@ END_TEST
 /* Writes its input; or fails, or gives more, from the second call on. */
 static int shared_calls;
 
-typedef enum trouble { WRITES, FAILS, GIVES_MORE } trouble;
+typedef enum trouble { WRITES, FAILS, GIVES_MORE, GIVES_ELSEWHERE } trouble;
+
+static ek_tensor *elsewhere;
 
 typedef struct troubled {
     ek_module module;
@@ -423,6 +446,8 @@ static ek_value troubled_forward(ek_module *module, const ek_args *args)
         return ek_value_error();
     }
     ek_tensor *y = ek_mul_scalar(x, 3);
+    if (self->trouble == GIVES_ELSEWHERE)
+        return EK_LIST(y, elsewhere, y);
     return self->trouble == GIVES_MORE && again ? EK_LIST(y, ek_exp(y)) : EK_VALUE(y);
 }
 
@@ -461,6 +486,23 @@ START_TEST(errors_reach_the_caller)
     assert_error(EK_E_INVALID, "checkpoint: the module is NULL");
     ck_assert_ptr_null(ek_checkpoint(ek_linear(0, 3)));
     assert_error(EK_E_INVALID, "in_features 0");
+}
+END_TEST
+
+/* A tensor that the module did not make keeps its own history. */
+START_TEST(tensors_from_elsewhere)
+{
+    ek_tensor *x = leaf(1, EK_SHAPE(3)), *other = leaf(2, EK_SHAPE(3)), *gradients[2];
+    elsewhere = ek_mul_scalar(other, 2);
+    ek_module *module = make_troubled(GIVES_ELSEWHERE);
+    ek_value value = ek_forward(module, x);
+    ck_assert_ptr_eq(ek_value_tensor(ek_value_at(value, 1)), elsewhere);
+    ek_tensor *y = ek_sum(ek_mul(ek_value_tensor(ek_value_at(value, 0)), elsewhere));
+    assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = (ek_tensor *const[]){x, other},
+                      .input_count = 2, .gradients = gradients));
+    assert_close(gradients[0], ek_mul_scalar(ek_detach(other), 6), 1e-15, 0);
+    assert_close(gradients[1], ek_mul_scalar(ek_detach(x), 6), 1e-15, 0);
+    ek_module_free(module);
 }
 END_TEST
 
@@ -548,6 +590,7 @@ Suite *suite(void)
     tcase_add_test(tc, a_step_is_the_same_to_the_bit);
     tcase_add_test(tc, plain_members_are_found_again);
     tcase_add_test(tc, differences_agree);
+    tcase_add_test(tc, linear_modules);
     tcase_add_test(tc, a_gradient_penalty);
     tcase_add_test(tc, nested_checkpoints);
     tcase_add_test(tc, nests_and_keywords);
@@ -555,6 +598,7 @@ Suite *suite(void)
     tcase_add_test(tc, parameters_without_a_gradient);
     tcase_add_test(tc, the_graph_outlives_the_module);
     tcase_add_test(tc, errors_reach_the_caller);
+    tcase_add_test(tc, tensors_from_elsewhere);
     tcase_add_test(tc, modified_inputs_are_told);
     tcase_add_test(tc, the_inside_is_not_kept);
     suite_add_tcase(s, tc);
