@@ -54,8 +54,10 @@ typedef struct ek_grad_options {
         *grad_outputs;      /* NULL, or one per output (NULL entries: ones, for one element) */
     ek_switch retain_graph; /* default: as create_graph */
     bool create_graph;
-    bool allow_unused; /* a NULL gradient where an input has no part in the outputs;
-                          otherwise that is EK_E_AUTOGRAD */
+    /* A NULL gradient where an input has no part in the outputs; otherwise that is EK_E_AUTOGRAD.
+     * A mask (of relu, abs, clamp, max, ...) is constant and gives no part in a gradient, where
+     * torch computes zeros. */
+    bool allow_unused;
 } ek_grad_options;
 
 /* The gradients of the sum of outputs (weighted by grad_outputs) with respect to the inputs;

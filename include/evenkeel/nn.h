@@ -138,9 +138,11 @@ EK_API ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mo
 /* Calls `body`, but keeps none of its inner activations for backward: they are computed again
  * there, from the inputs, the parameters, and what the forward found: buffers, generator, modes,
  * plain members. Memory for one forward more. Gradients of any order are those of `body`; so is the
- * output. Buffers are updated once, by the forward. Owns `body`, registered under the empty name,
- * so that paths are its own. Operations that wait for other replicas (ek_sync_batch_norm,
- * ek_allreduce) are refused inside: the replicas' backwards don't meet. */
+ * output. They go to the inputs and to what is registered. Inputs and parameters may not be
+ * modified by the forward (EK_E_AUTOGRAD), nor before the backward (EK_E_MODIFIED); buffers are
+ * updated once, by the forward. Owns `body`, registered under the empty name, so that paths are its
+ * own. Operations that wait for other replicas (ek_sync_batch_norm, ek_allreduce) are refused
+ * inside: the replicas' backwards don't meet. */
 EK_API ek_module *ek_checkpoint(ek_module *body);
 
 /* ---- criteria: ek_loss(criterion, input, target) ---- */
