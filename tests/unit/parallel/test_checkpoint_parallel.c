@@ -1,4 +1,5 @@
 /* Checkpoint modules inside data parallelism: the same as on one device, whatever the number. */
+#include "evenkeel/comm.h"
 #include "parallel_setup.h"
 
 /* As make_net, its inside checkpointed where asked; paths are the same. */
@@ -101,12 +102,61 @@ START_TEST(a_gradient_penalty_over_devices)
 }
 END_TEST
 
+/* ---- what goes wrong inside ---- */
+
+typedef struct troubled {
+    ek_module module;
+    bool meets; /* else fails when it is computed again, the only time with a graph */
+} troubled;
+
+static ek_value troubled_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *x = ek_arg_tensor(args, 0);
+    if (((troubled *)module)->meets) {
+        ek_tensor *sum;
+        return ek_allreduce(1, &x, 1, &sum) < 0 ? ek_value_error() : ek_value_of_tensor(sum);
+    }
+    if (ek_grad_enabled() && ek_tensor_device(x).index == 1) {
+        ek_error(EK_E_USER, "not again");
+        return ek_value_error();
+    }
+    return ek_value_of_tensor(ek_square(x));
+}
+
+static const ek_module_type troubled_type = {.name = "troubled",
+                                             .size = sizeof(troubled),
+                                             .forward = troubled_forward};
+
+START_TEST(errors_inside_reach_the_caller)
+{
+    troubled *body = (troubled *)ek_module_new(&troubled_type);
+    ek_module *all = ek_data_parallel(ek_sequential(ek_linear(3, 5), ek_checkpoint(&body->module)),
+                                      .device_ids = ek_devices(EK_HOST, 3));
+    assert_made(all);
+    ek_tensor *x = ek_ones(EK_SHAPE(6, 3));
+    ck_assert_int_lt(ek_backward(ek_sum(ek_apply(all, x))), 0);
+    assert_error(EK_E_USER, "in backward of checkpoint on host:1: troubled: not again");
+    /* Replicas' backwards don't meet: nobody may wait inside. */
+    body->meets = true;
+    ck_assert_ptr_null(ek_apply(all, x));
+    ck_assert_int_eq(ek_error_status(), EK_E_STATE);
+    ck_assert_ptr_nonnull(strstr(ek_error_message(), "impossible inside ek_checkpoint"));
+    ek_error_clear();
+    body->meets = false;
+    bool before = ek_set_grad_enabled(false);
+    assert_made(ek_apply(all, x));
+    ek_set_grad_enabled(before);
+    ek_module_free(all);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("checkpoint, parallel");
     TCase *tests = parallel_case(s, "checkpoint");
     tcase_add_loop_test(tests, gradients_are_those_of_one_device, 0, 4);
     tcase_add_test(tests, state_is_found_again_on_every_device);
+    tcase_add_test(tests, errors_inside_reach_the_caller);
     tcase_add_loop_test(tests, a_gradient_penalty_over_devices, 0, 4);
     return s;
 }
