@@ -15,10 +15,11 @@
 typedef int ek_gang_function(void *user, int index);
 
 /* Runs function(user, i) on the worker of devs[i] for each i, side by side, and waits for all. With
- * one part, or on a worker already, parts run on the calling thread in order. Errors: after all
- * have ended the first by index becomes the caller's, prefixed "<what> <i> on <device>: " where
- * `what` is not NULL. cpu has no worker: its parts run on the calling thread while the others work.
- */
+ * one part, or in a gang's part already, parts run on the calling thread in order. Errors: after
+ * all have ended the first by index becomes the caller's, rather one that is not EK_E_ABORTED
+ * (given up because of another), prefixed "<what> <i> on <device>: " where `what` is not NULL. cpu
+ * has no worker: its parts run on the calling thread while the others work. Parts can wait for each
+ * other: see rendezvous.h. */
 int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void *user,
                 const char *what);
 
