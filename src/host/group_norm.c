@@ -1,8 +1,8 @@
 /* group_norm.c: normalisation of each sample over groups of channels.
  *
  * Sums are made per sample and channel, as batch normalisation makes them per channel, and joined
- * by group; what is applied has parameters per sample and channel. With one group and parameters
- * per element, or none, a sample is a row: see group_norm_rows.c. */
+ * by group; what is applied has parameters per sample and channel. Where parameters are per
+ * element, or one group has none, there are rows instead: see group_norm_rows.c. */
 #include "host/group_norm.h"
 
 #include <math.h>
@@ -20,10 +20,17 @@ typedef struct group_call {
     ek_tensor *into_sum, *into_sum_xhat, *dweight, *dbias;
 } group_call;
 
-/* One group, and `affine`, one of the parameters, is per element or absent. */
+/* Channels of one value each. */
+static bool is_flat(const ek_tensor *x)
+{
+    return ek_count(x) == x->shape[0] * x->shape[1];
+}
+
+/* One group, and `affine`, one of the parameters, is per element or absent; or channels are
+ * elements. */
 static bool is_rows(const ek_tensor *x, const ek_tensor *mean, const ek_tensor *affine)
 {
-    return mean->shape[1] == 1 && (affine == NULL || affine->ndim == x->ndim - 1);
+    return is_flat(x) || (mean->shape[1] == 1 && (affine == NULL || affine->ndim == x->ndim - 1));
 }
 
 static void over_samples(group_call *call, ek_parallel_body *body)
@@ -69,7 +76,9 @@ int ek_host_group_norm_statistics(ek_dev *dev, ek_tensor *mean, ek_tensor *var, 
     }
     group_call call = {.groups = mean->shape[1], .mean = mean, .var = var};
     EK_TRY(ek_norm_begin(&call.batch, dev, (const ek_tensor *[]){x}, 1, false,
-                         call.groups == 1 ? EK_NORM_ROWS : EK_NORM_SAMPLES));
+                         call.groups == 1 || is_flat(x) ? EK_NORM_ROWS : EK_NORM_SAMPLES));
+    if (is_flat(x) && call.groups > 1)
+        ek_norm_cut(&call.batch, call.groups);
     int rc = ek_norm_begin_sums(&call.batch);
     if (rc >= 0) {
         call.channels = call.batch.job.plan.channels;

@@ -23,11 +23,12 @@ static void EK_NAME(apply_parts)(void *context, int64_t begin, int64_t end)
     const EK_REAL *weight = job->weight, *bias = job->bias;
     for (int64_t task = begin; task < end; task++) {
         int64_t row = task / job->parts, i = task % job->parts * PART;
-        int64_t at = row * job->stride + i, n = part_length(job, i);
+        int64_t at = row_offset(job, row) + i, own = own_offset(job, row) + i;
+        int64_t n = part_length(job, i);
         EK_NAME(apply_part)
         ((EK_REAL *)job->y + at, (const EK_REAL *)job->x + at, n, (EK_REAL)job->center[row],
-         (EK_REAL)job->scale[row], weight != NULL ? weight + i : NULL,
-         bias != NULL ? bias + i : NULL);
+         (EK_REAL)job->scale[row], weight != NULL ? weight + own : NULL,
+         bias != NULL ? bias + own : NULL);
     }
 }
 
@@ -78,29 +79,34 @@ static void EK_NAME(add_row)(EK_REAL *restrict sum, EK_REAL *restrict product,
     }
 }
 
-/* Rows of a block, over one part: their own sums, and those of every element over the rows. */
-static void EK_NAME(reduce_block)(const rows_job *job, int64_t block, int64_t part)
+/* Rows of a block and group, over one part: their own sums, and those of every element over the
+ * rows. */
+static void EK_NAME(reduce_block)(const rows_job *job, int64_t block, int64_t group, int64_t part)
 {
     EK_REAL sum[PART], product[PART];
     const int64_t i = part * PART, n = part_length(job, i);
-    const int64_t first = block * job->block_rows;
-    const int64_t last = first + job->block_rows < job->rows ? first + job->block_rows : job->rows;
-    double *dbias = job->dbias != NULL ? job->dbias + block * job->length + i : NULL;
-    double *dweight = job->dweight != NULL ? job->dweight + block * job->length + i : NULL;
+    const int64_t own = group * job->length + i, at = block * job->groups * job->length + own;
+    const int64_t samples = job->rows / job->groups, first = block * job->block_samples;
+    const int64_t last =
+        first + job->block_samples < samples ? first + job->block_samples : samples;
+    const EK_REAL *weight = job->weight != NULL ? (const EK_REAL *)job->weight + own : NULL;
+    double *dbias = job->dbias != NULL ? job->dbias + at : NULL;
+    double *dweight = job->dweight != NULL ? job->dweight + at : NULL;
     for (int64_t k = 0; k < n && dbias != NULL; k++)
         dbias[k] = dweight[k] = 0;
     for (int64_t begin = first; begin < last; begin += SHORT_ROWS) {
         int64_t end = begin + SHORT_ROWS < last ? begin + SHORT_ROWS : last;
         for (int64_t k = 0; k < n; k++)
             sum[k] = product[k] = 0;
-        for (int64_t row = begin; row < end; row++) {
-            const EK_REAL *dy = (const EK_REAL *)job->dy + row * job->stride + i;
-            const EK_REAL *x = (const EK_REAL *)job->x + row * job->stride + i;
+        for (int64_t sample = begin; sample < end; sample++) {
+            const int64_t row = sample * job->groups + group, place = sample * job->stride + own;
+            const EK_REAL *dy = (const EK_REAL *)job->dy + place;
+            const EK_REAL *x = (const EK_REAL *)job->x + place;
             EK_REAL center = (EK_REAL)job->center[row];
             if (job->first != NULL)
                 EK_NAME(row_sums)
-            (dy, x, n, center, job->weight != NULL ? (const EK_REAL *)job->weight + i : NULL,
-             &job->first[row * job->parts + part], &job->second[row * job->parts + part]);
+            (dy, x, n, center, weight, &job->first[row * job->parts + part],
+             &job->second[row * job->parts + part]);
             if (dbias != NULL)
                 EK_NAME(add_row)(sum, product, dy, x, n, center, (EK_REAL)job->scale[row]);
         }
@@ -115,7 +121,8 @@ static void EK_NAME(reduce_parts)(void *context, int64_t begin, int64_t end)
 {
     const rows_job *job = context;
     for (int64_t task = begin; task < end; task++)
-        EK_NAME(reduce_block)(job, task / job->parts, task % job->parts);
+        EK_NAME(reduce_block)
+    (job, task / job->parts / job->groups, task / job->parts % job->groups, task % job->parts);
 }
 
 /* ---- y = scale weight dy - shift - (x - center) slope ---- */
@@ -141,10 +148,11 @@ static void EK_NAME(gradient_parts)(void *context, int64_t begin, int64_t end)
     const EK_REAL *weight = job->weight;
     for (int64_t task = begin; task < end; task++) {
         int64_t row = task / job->parts, i = task % job->parts * PART;
-        int64_t at = row * job->stride + i, n = part_length(job, i);
+        int64_t at = row_offset(job, row) + i, own = own_offset(job, row) + i;
+        int64_t n = part_length(job, i);
         EK_NAME(gradient_part)
         ((EK_REAL *)job->y + at, (const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at, n,
          (EK_REAL)job->center[row], (EK_REAL)job->scale[row], (EK_REAL)job->shift[row],
-         (EK_REAL)job->slope[row], weight != NULL ? weight + i : NULL);
+         (EK_REAL)job->slope[row], weight != NULL ? weight + own : NULL);
     }
 }

@@ -1,6 +1,7 @@
-/* group_norm_rows.c: group normalisation with one group and parameters per element (layer norm), or
- * without any. A sample is a row of contiguous memory, in whatever order of its dimensions; weight
- * and bias are brought into that order, which is cheap: they are as long as one row. */
+/* group_norm_rows.c: group normalisation with parameters per element. With one group (layer norm) a
+ * sample is a row of contiguous memory, in whatever order of its dimensions; without space, where a
+ * channel is an element, each group of a sample is a row. Weight and bias are brought into the
+ * order of a sample, which is cheap: they are as long as one. */
 #include "host/group_norm.h"
 #include "host/host.h"
 
@@ -13,15 +14,27 @@ enum {
 };
 
 typedef struct rows_job {
-    int64_t rows, stride, length;
-    int64_t parts; /* of a row */
-    int64_t block_rows, blocks;
-    const void *x, *dy, *weight, *bias;     /* weight and bias in the row's order, or NULL */
+    int64_t groups, rows, length; /* rows: samples times groups */
+    int64_t stride;               /* from sample to sample */
+    int64_t parts;                /* of a row */
+    int64_t block_samples, blocks;
+    const void *x, *dy, *weight, *bias;     /* weight and bias of all groups, or NULL */
     void *y;                                /* also dx */
     double *center, *scale, *shift, *slope; /* by row */
     double *first, *second;                 /* sums by row and part, or NULL */
-    double *dweight, *dbias;                /* by block and element, or NULL */
+    double *dweight, *dbias;                /* by block, group and element, or NULL */
 } rows_job;
+
+/* Where a row's parameters begin, and where its values. */
+static inline int64_t own_offset(const rows_job *job, int64_t row)
+{
+    return row % job->groups * job->length;
+}
+
+static inline int64_t row_offset(const rows_job *job, int64_t row)
+{
+    return row / job->groups * job->stride + own_offset(job, row);
+}
 
 static inline int64_t part_length(const rows_job *job, int64_t begin)
 {
@@ -54,8 +67,8 @@ static int take_room(rows_call *call, bool affine, bool sums, bool elements)
 {
     rows_job *job = &call->job;
     int64_t by_part = sums ? job->rows * job->parts : 0;
-    int64_t by_element = elements ? job->blocks * job->length : 0;
-    int64_t count = 4 * job->rows + 2 * by_part + 2 * by_element + (affine ? 2 * job->length : 0);
+    int64_t sample = job->groups * job->length, by_element = elements ? job->blocks * sample : 0;
+    int64_t count = 4 * job->rows + 2 * by_part + 2 * by_element + (affine ? 2 * sample : 0);
     call->nbytes = (size_t)count * sizeof(double);
     EK_TRY(ek_dev_alloc(call->batch.dev, call->nbytes, EK_MEMORY_WORKSPACE, &call->room));
     double *room = call->room;
@@ -76,34 +89,36 @@ static int take_room(rows_call *call, bool affine, bool sums, bool elements)
     }
     if (affine) {
         job->weight = room;
-        job->bias = room + job->length;
+        job->bias = room + sample;
     }
     return 0;
 }
 
-/* A tensor of one row of x, on the caller's stack, over `data`. */
-static void row_view(ek_tensor *view, ek_storage *storage, const rows_call *call,
-                     const ek_tensor *x, const void *data, ek_dtype dtype)
+/* A tensor of one sample of x, on the caller's stack, over `data`; its first `ndim` dimensions,
+ * where the others have size 1. */
+static void sample_view(ek_tensor *view, ek_storage *storage, const rows_call *call,
+                        const ek_tensor *x, int ndim, const void *data, ek_dtype dtype)
 {
     *storage = (ek_storage){.dev = call->batch.dev, .data = (void *)data};
     view->dtype = dtype;
-    view->ndim = x->ndim - 1;
+    view->ndim = ndim;
     view->offset = 0;
     view->storage = storage;
     view->version = NULL;
-    for (int d = 1; d < x->ndim; d++) {
+    for (int d = 1; d <= ndim; d++) {
         view->shape[d - 1] = x->shape[d];
         view->stride[d - 1] = x->stride[d];
     }
 }
 
-/* Brings a parameter into the row's order; `otherwise` where there is none. */
+/* Brings a parameter into the sample's order; `otherwise` where there is none. */
 static int load_parameter(const rows_call *call, const ek_tensor *x, const void *room,
                           const ek_tensor *parameter, double otherwise)
 {
     ek_tensor view;
     ek_storage storage;
-    row_view(&view, &storage, call, x, room, call->batch.is_f64 ? EK_F64 : EK_F32);
+    sample_view(&view, &storage, call, x, parameter != NULL ? parameter->ndim : x->ndim - 1, room,
+                call->batch.is_f64 ? EK_F64 : EK_F32);
     return parameter != NULL ? ek_host_copy(call->batch.dev, &view, parameter)
                              : ek_host_fill(call->batch.dev, &view, otherwise);
 }
@@ -115,18 +130,20 @@ static int call_end(rows_call *call, int rc)
     return ek_norm_end(&call->batch, rc);
 }
 
-/* The row that the batch's memory has, without its room. */
-static void set_geometry(rows_call *call, const ek_tensor *x, bool elements)
+/* The rows that the batch's memory has, without room. */
+static void set_geometry(rows_call *call, const ek_tensor *x, int64_t groups, bool elements)
 {
     rows_job *job = &call->job;
-    *job = (rows_job){.rows = x->shape[0],
+    const int64_t samples = x->shape[0];
+    *job = (rows_job){.groups = groups,
+                      .rows = samples * groups,
                       .stride = x->stride[0],
-                      .length = ek_count(x) / x->shape[0]};
+                      .length = ek_count(x) / (samples * groups)};
     job->parts = (job->length + PART - 1) / PART;
-    job->block_rows = elements ? (job->rows + BLOCKS - 1) / BLOCKS : 1;
-    if (elements && job->block_rows < SHORT_ROWS)
-        job->block_rows = SHORT_ROWS;
-    job->blocks = (job->rows + job->block_rows - 1) / job->block_rows;
+    job->block_samples = elements ? (samples + BLOCKS - 1) / BLOCKS : 1;
+    if (elements && job->block_samples < SHORT_ROWS)
+        job->block_samples = SHORT_ROWS;
+    job->blocks = (samples + job->block_samples - 1) / job->block_samples;
 }
 
 static void set_rows(rows_job *job, const ek_tensor *mean, const ek_tensor *invstd)
@@ -139,13 +156,13 @@ static void set_rows(rows_job *job, const ek_tensor *mean, const ek_tensor *invs
 
 /* tensors: 0 is an output where there is one, then x. */
 static int call_begin(rows_call *call, ek_dev *dev, const ek_tensor *const *tensors, int count,
-                      bool has_output, const ek_tensor *weight, const ek_tensor *bias, bool sums,
-                      bool elements)
+                      bool has_output, int64_t groups, const ek_tensor *weight,
+                      const ek_tensor *bias, bool sums, bool elements)
 {
     call->room = NULL;
     EK_TRY(ek_norm_begin(&call->batch, dev, tensors, count, has_output, EK_NORM_ROWS));
     const ek_tensor *x = call->batch.stage[has_output ? 1 : 0].tensor;
-    set_geometry(call, x, elements);
+    set_geometry(call, x, groups, elements);
     bool affine = weight != NULL || bias != NULL;
     int rc = take_room(call, affine, sums, elements);
     if (rc >= 0 && affine)
@@ -169,8 +186,8 @@ int ek_norm_rows_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
                        const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias)
 {
     rows_call call;
-    EK_TRY(
-        call_begin(&call, dev, (const ek_tensor *[]){y, x}, 2, true, weight, bias, false, false));
+    EK_TRY(call_begin(&call, dev, (const ek_tensor *[]){y, x}, 2, true, mean->shape[1], weight,
+                      bias, false, false));
     call.job.y = ek_norm_data(&call.batch, 0);
     call.job.x = ek_norm_data(&call.batch, 1);
     set_rows(&call.job, mean, invstd);
@@ -184,8 +201,8 @@ static void join_blocks(void *context, int64_t begin, int64_t end)
     rows_job *job = context;
     for (int64_t block = 1; block < job->blocks; block++)
         for (int64_t i = begin; i < end; i++) {
-            job->dweight[i] += job->dweight[block * job->length + i];
-            job->dbias[i] += job->dbias[block * job->length + i];
+            job->dweight[i] += job->dweight[block * job->groups * job->length + i];
+            job->dbias[i] += job->dbias[block * job->groups * job->length + i];
         }
 }
 
@@ -193,7 +210,7 @@ static int store_elements(rows_call *call, const ek_tensor *x, ek_tensor *into, 
 {
     ek_tensor view;
     ek_storage storage;
-    row_view(&view, &storage, call, x, sums, EK_F64);
+    sample_view(&view, &storage, call, x, into->ndim, sums, EK_F64);
     return ek_host_copy(call->batch.dev, into, &view);
 }
 
@@ -215,22 +232,23 @@ int ek_norm_rows_reduce(ek_dev *dev, ek_tensor *sum, ek_tensor *sum_xhat, ek_ten
                         const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight)
 {
     rows_call call;
-    EK_TRY(call_begin(&call, dev, (const ek_tensor *[]){x, dy}, 2, false, weight, NULL, sum != NULL,
-                      dweight != NULL));
+    EK_TRY(call_begin(&call, dev, (const ek_tensor *[]){x, dy}, 2, false, mean->shape[1], weight,
+                      NULL, sum != NULL, dweight != NULL));
     rows_job *job = &call.job;
     job->x = ek_norm_data(&call.batch, 0);
     job->dy = ek_norm_data(&call.batch, 1);
     set_rows(job, mean, invstd);
-    over_parts(&call, job->blocks, job->block_rows, reduce_parts_f32, reduce_parts_f64);
+    over_parts(&call, job->blocks * job->groups, job->block_samples, reduce_parts_f32,
+               reduce_parts_f64);
     if (sum != NULL)
         store_rows(job, sum, sum_xhat);
     int rc = 0;
     if (dweight != NULL) {
-        const ek_tensor *row = call.batch.stage[0].tensor;
-        ek_parallel_for(dev, job->length, 1 + GRAIN / job->blocks, join_blocks, job);
-        rc = store_elements(&call, row, dweight, job->dweight);
+        const ek_tensor *sample = call.batch.stage[0].tensor;
+        ek_parallel_for(dev, job->groups * job->length, 1 + GRAIN / job->blocks, join_blocks, job);
+        rc = store_elements(&call, sample, dweight, job->dweight);
         if (rc >= 0)
-            rc = store_elements(&call, row, dbias, job->dbias);
+            rc = store_elements(&call, sample, dbias, job->dbias);
     }
     return call_end(&call, rc);
 }
@@ -240,8 +258,8 @@ int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
                           const ek_tensor *sum, const ek_tensor *sum_xhat)
 {
     rows_call call;
-    EK_TRY(call_begin(&call, dev, (const ek_tensor *[]){dx, x, dy}, 3, true, weight, NULL, false,
-                      false));
+    EK_TRY(call_begin(&call, dev, (const ek_tensor *[]){dx, x, dy}, 3, true, mean->shape[1], weight,
+                      NULL, false, false));
     rows_job *job = &call.job;
     job->y = ek_norm_data(&call.batch, 0);
     job->x = ek_norm_data(&call.batch, 1);

@@ -38,17 +38,28 @@ static bool plan_rows(ek_norm_plan *plan, int64_t rows, int64_t stride)
     return true;
 }
 
+static void cut_row(ek_norm_plan *plan, int64_t length, int64_t pieces)
+{
+    plan->planes = true;
+    plan->blocks = plan->outer = 1;
+    plan->channels = plan->width = pieces;
+    plan->inner = plan->channel_stride = length / pieces;
+}
+
 static bool plan_pieces(ek_norm_plan *plan, int64_t length)
 {
     int64_t pieces = 1;
     for (int64_t n = 2; n <= 64 && length / n >= GRAIN / 2; n++)
         if (length % n == 0)
             pieces = n;
-    plan->planes = true;
-    plan->blocks = plan->outer = 1;
-    plan->channels = plan->width = pieces;
-    plan->inner = plan->channel_stride = length / pieces;
+    cut_row(plan, length, pieces);
     return true;
+}
+
+void ek_norm_cut(ek_norm_batch *batch, int64_t pieces)
+{
+    ek_norm_plan *plan = &batch->job.plan;
+    cut_row(plan, plan->channels * plan->inner, pieces);
 }
 
 /* False where the memory is neither rows nor planes. */

@@ -79,6 +79,8 @@ int ek_norm_begin(ek_norm_batch *batch, ek_dev *dev, const ek_tensor *const *ten
                   bool has_output, ek_norm_parts parts);
 /* Stores and frees; keeps `rc` where it is an error. */
 int ek_norm_end(ek_norm_batch *batch, int rc);
+/* EK_NORM_ROWS: another number of pieces, which divides the length. */
+void ek_norm_cut(ek_norm_batch *batch, int64_t pieces);
 /* The address of tensor i, NULL where it is. */
 void *ek_norm_data(const ek_norm_batch *batch, int i);
 
