@@ -74,10 +74,10 @@ static run_settings defaults(void)
         .dtype = EK_F32,
         .batch = 64,
         .critic_steps = 3,
-        .steps = 300,
+        .steps = 500,
         .width = 32,
         .every = 100,
-        .lr = 2e-4,
+        .lr = 5e-4,
         .weight = 10,
         .data = "/usr/share/datasets/fashion-mnist",
     };
