@@ -5,10 +5,10 @@
  *     ek_module *on_real = ek_data_parallel_criterion(
  *         ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_REAL), .device_ids = devices);
  *     ek_module *on_fake = ...
- *     ek_tensor *loss = ek_add(ek_loss(on_real, ek_forward(critic, real)),
- *                              ek_loss(on_fake, ek_forward(critic, fake)));
- *     loss = ek_add(loss, ek_gradient_penalty(critic, real, fake, .kind = EK_PENALTY_WGAN_GP));
- *     ek_backward(loss);
+ *     ek_tensor *loss_real = ek_loss(on_real, ek_forward(critic, real));
+ *     ek_tensor *loss_fake = ek_loss(on_fake, ek_forward(critic, fake));
+ *     ek_tensor *penalty = ek_gradient_penalty(critic, real, fake, .kind = EK_PENALTY_WGAN_GP);
+ *     ek_backward(ek_add(ek_add(loss_real, loss_fake), penalty));
  */
 #ifndef EVENKEEL_GAN_H
 #define EVENKEEL_GAN_H

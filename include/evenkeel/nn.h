@@ -142,7 +142,8 @@ EK_API ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mo
  * modified by the forward (EK_E_AUTOGRAD), nor before the backward (EK_E_MODIFIED); buffers are
  * updated once, by the forward. Owns `body`, registered under the empty name, so that paths are its
  * own. Operations that wait for other replicas (ek_sync_batch_norm, ek_allreduce) are refused
- * inside: the replicas' backwards don't meet. */
+ * inside: the replicas' backwards don't meet; so are data-parallel wrappers, which checkpoints go
+ * into. */
 EK_API ek_module *ek_checkpoint(ek_module *body);
 
 /* ---- criteria: ek_loss(criterion, input, target) ---- */

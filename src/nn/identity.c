@@ -21,7 +21,7 @@ static ek_identity_entry *find(ek_identity_entry *entries, size_t capacity, cons
     return &entries[i];
 }
 
-static int grow(ek_identity *map)
+static int grow(ek_identity_map *map)
 {
     size_t capacity = map->capacity ? 2 * map->capacity : 32;
     ek_identity_entry *entries = ek_calloc(capacity, sizeof *entries);
@@ -36,7 +36,7 @@ static int grow(ek_identity *map)
     return 0;
 }
 
-void **ek_identity_at(ek_identity *map, const void *key)
+void **ek_identity_at(ek_identity_map *map, const void *key)
 {
     if (2 * (map->count + 1) > map->capacity && grow(map) < 0)
         return NULL;
@@ -48,7 +48,7 @@ void **ek_identity_at(ek_identity *map, const void *key)
     return &entry->value;
 }
 
-bool ek_identity_add(ek_identity *map, const void *key, int *status)
+bool ek_identity_add(ek_identity_map *map, const void *key, int *status)
 {
     size_t before = map->count;
     if (!ek_identity_at(map, key)) {
@@ -58,8 +58,8 @@ bool ek_identity_add(ek_identity *map, const void *key, int *status)
     return map->count != before;
 }
 
-void ek_identity_clear(ek_identity *map)
+void ek_identity_clear(ek_identity_map *map)
 {
     free(map->entries);
-    *map = (ek_identity){0};
+    *map = (ek_identity_map){0};
 }

@@ -6,19 +6,19 @@
 #include <stddef.h>
 
 /* All zero is an empty map. */
-typedef struct ek_identity {
+typedef struct ek_identity_map {
     struct ek_identity_entry *entries; /* open addressing, a power of two */
     size_t capacity, count;
-} ek_identity;
+} ek_identity_map;
 
 /* Where the value of `key` (not NULL) stands, NULL at first; NULL with EK_E_NO_MEMORY. Valid until
  * the next call. */
-void **ek_identity_at(ek_identity *map, const void *key);
+void **ek_identity_at(ek_identity_map *map, const void *key);
 
 /* True where `key` was not there yet; it is then. *status becomes EK_E_NO_MEMORY where it could not
  * be noted (and the result is false). */
-bool ek_identity_add(ek_identity *map, const void *key, int *status);
+bool ek_identity_add(ek_identity_map *map, const void *key, int *status);
 
-void ek_identity_clear(ek_identity *map);
+void ek_identity_clear(ek_identity_map *map);
 
 #endif

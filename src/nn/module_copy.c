@@ -5,7 +5,7 @@
 #include "nn/identity.h"
 
 /* `map` leads from the module's tensors to the handles, and from modules to their copies. */
-static ek_module *copy_module(ek_module *module, ek_identity *map)
+static ek_module *copy_module(ek_module *module, ek_identity_map *map)
 {
     void **known = ek_identity_at(map, module);
     if (!known)
@@ -42,7 +42,7 @@ fail:
 ek_module *ek_module_copy_with(ek_module *module, ek_tensor *const *sources,
                                ek_tensor *const *handles, int count)
 {
-    ek_identity map = {0};
+    ek_identity_map map = {0};
     ek_module *copy = NULL;
     for (int i = 0; i < count; i++) {
         void **handle = ek_identity_at(&map, sources[i]);

@@ -14,7 +14,7 @@ typedef struct walk {
     ek_member_kind kind;
     ek_tensor_visitor *visit;
     void *user;
-    ek_identity seen; /* tensors and modules */
+    ek_identity_map seen; /* tensors and modules */
     char *path;
     size_t path_capacity;
 } walk;

@@ -46,8 +46,8 @@ struct ek_optimizer {
     int group_count;
     ek_slot *slots;
     int slot_count;
-    ek_identity index; /* parameter to slot number + 1 */
-    int *order;        /* slots by group and place in memory: the segment table's rows (step.c) */
+    ek_identity_map index; /* parameter to slot number + 1 */
+    int *order; /* slots by group and place in memory: the segment table's rows (step.c) */
 };
 
 /* Makes an optimizer of `options`, with the module's parameters as group 0 where there is one. */

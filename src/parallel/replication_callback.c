@@ -30,7 +30,7 @@ static int append(module_list *list, ek_module *module)
 }
 
 /* A module before those below it; what is shared counts where it is met first. */
-static int collect(ek_module *module, ek_identity *seen, module_list *list)
+static int collect(ek_module *module, ek_identity_map *seen, module_list *list)
 {
     int status = 0;
     if (!ek_identity_add(seen, module, &status))
@@ -47,7 +47,7 @@ static int collect(ek_module *module, ek_identity *seen, module_list *list)
 
 static int list_modules(ek_module *module, module_list *list)
 {
-    ek_identity seen = {0};
+    ek_identity_map seen = {0};
     int rc = collect(module, &seen, list);
     ek_identity_clear(&seen);
     return rc;

@@ -195,6 +195,11 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args)
 
 int ek_wrapper_begin(ek_wrapper *wrapper)
 {
+    if (ek_thread_self()->modes.flags & EK_MODE_ALONE)
+        return EK_FAIL(EK_E_STATE,
+                       "%s inside ek_checkpoint would be computed again in backward on one device; "
+                       "put the checkpoint inside the module that is wrapped",
+                       wrapper->module.type->name);
     EK_TRY(ek_comm_devices(wrapper->module.type->name, &wrapper->devices, wrapper->devs));
     return ek_check_home(wrapper->child, wrapper->devs[0]);
 }

@@ -150,6 +150,17 @@ START_TEST(errors_inside_reach_the_caller)
 }
 END_TEST
 
+START_TEST(a_wrapper_inside_is_refused)
+{
+    ek_module *all =
+        ek_checkpoint(ek_data_parallel(ek_linear(3, 2), .device_ids = ek_devices(EK_HOST, 2)));
+    assert_made(all);
+    ck_assert_ptr_null(ek_apply(all, ek_ones(EK_SHAPE(6, 3))));
+    assert_error(EK_E_STATE, "put the checkpoint inside the module that is wrapped");
+    ek_module_free(all);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("checkpoint, parallel");
@@ -157,6 +168,7 @@ Suite *suite(void)
     tcase_add_loop_test(tests, gradients_are_those_of_one_device, 0, 4);
     tcase_add_test(tests, state_is_found_again_on_every_device);
     tcase_add_test(tests, errors_inside_reach_the_caller);
+    tcase_add_test(tests, a_wrapper_inside_is_refused);
     tcase_add_loop_test(tests, a_gradient_penalty_over_devices, 0, 4);
     return s;
 }
