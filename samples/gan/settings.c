@@ -69,7 +69,7 @@ static run_settings defaults(void)
     return (run_settings){
         .penalty = EK_PENALTY_WGAN_GP,
         .norm = NORM_NONE, /* a sample's gradient is to depend on that sample alone */
-        .mode = MODE_SINGLE,
+        .mode = MODE_BALANCED,
         .loss = EK_GAN_WASSERSTEIN,
         .dtype = EK_F32,
         .batch = 64,

@@ -286,7 +286,6 @@ Suite *suite(void)
 {
     Suite *suite = suite_create("engine");
     TCase *tests = tcase_create("engine");
-    tcase_set_timeout(tests, 120);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, sums_do_not_depend_on_arrival);
     tcase_add_test(tests, passes_inside_of_jobs_run_on_their_thread);

@@ -435,7 +435,6 @@ Suite *suite(void)
 {
     Suite *suite = suite_create("graph");
     TCase *tests = tcase_create("graph");
-    tcase_set_timeout(tests, 120);
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, gradients_to_third_order);
     tcase_add_test(tests, backward_accumulates_and_retains);

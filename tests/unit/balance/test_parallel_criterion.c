@@ -410,7 +410,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("data_parallel_criterion");
     TCase *tests = balance_case(s, "criterion");
-    tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, all_ways_agree, 0, CASES);
     tcase_add_test(tests, nothing_counts_anywhere);
     tcase_add_test(tests, the_mean_of_means_is_the_literatures);

@@ -173,7 +173,6 @@ Suite *suite(void)
     TCase *tcase = tcase_create("training");
     int count = (int)(sizeof cases / sizeof *cases);
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, modes_agree_in_f64, 0, count);
     tcase_add_loop_test(tcase, modes_agree_in_f32, 0, count);
     tcase_add_loop_test(tcase, classic_and_balanced_agree_with_batch_norm, 0, count);

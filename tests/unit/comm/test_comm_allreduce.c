@@ -338,7 +338,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("allreduce");
     TCase *tests = comm_case(s, "allreduce");
-    tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, every_device_gets_the_sums, 0, 4);
     tcase_add_test(tests, long_lists_travel_in_buffers);
     tcase_add_test(tests, wrong_lists_are_refused);

@@ -361,7 +361,6 @@ Suite *suite(void)
     Suite *suite = suite_create("rendezvous");
     TCase *tcase = tcase_create("rendezvous");
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, parts_meet_in_order_as_often_as_they_like);
     tcase_add_test(tcase, a_gang_of_one_belongs_to_the_gang_around_it);
     tcase_add_test(tcase, one_thread_meets_itself);

@@ -222,7 +222,6 @@ Suite *suite(void)
     TCase *c = tcase_create("safetensors_hostile");
 
     tcase_add_checked_fixture(c, make_path, remove_path);
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, prefixes);
     tcase_add_loop_test(c, headers, 0, sizeof broken / sizeof *broken);
     tcase_add_test(c, depth);

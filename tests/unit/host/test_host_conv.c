@@ -384,7 +384,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_conv");
     TCase *t = tcase_create("conv");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, conv_agrees_with_reference, 0, 3 * CASES);
     tcase_add_loop_test(t, conv_in_place_agrees_with_reference, 0, IMPLICIT_CASES);
     tcase_add_test(t, conv_takes_zero_strides);

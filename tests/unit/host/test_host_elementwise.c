@@ -401,7 +401,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_elementwise");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
     tcase_add_test(t, unary);
     tcase_add_test(t, binary);
     tcase_add_test(t, integers);

@@ -301,7 +301,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_group_norm");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, against_loops, 0, 3);
     tcase_add_test(t, large_mean);
     tcase_add_test(t, threads);

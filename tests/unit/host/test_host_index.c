@@ -172,7 +172,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_index");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, select_and_add);
     tcase_add_test(t, gather_and_scatter);
     tcase_add_test(t, out_of_range);

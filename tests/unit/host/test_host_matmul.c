@@ -172,7 +172,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_matmul");
     TCase *t = tcase_create("matmul");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, matmul_agrees_with_reference, 0, 6 * PRODUCTS);
     tcase_add_test(t, matmul_results_do_not_depend_on_threads_in_f64);
     tcase_add_test(t, matmul_of_nothing);

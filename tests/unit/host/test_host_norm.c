@@ -194,7 +194,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_norm");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, against_loops);
     tcase_add_test(t, large_mean);
     tcase_add_test(t, threads);

@@ -133,7 +133,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_optimizer");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, sgd);
     tcase_add_test(t, adam);
     suite_add_tcase(s, t);

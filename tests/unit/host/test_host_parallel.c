@@ -189,7 +189,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_parallel");
     TCase *t = tcase_create("parallel");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, parallel_for_visits_each_index_once);
     tcase_add_test(t, parallel_for_of_nothing_calls_nothing);
     tcase_add_test(t, parallel_for_nests);

@@ -250,7 +250,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_pool");
     TCase *t = tcase_create("pool");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, pools_agree_with_references, 0, 3 * CASES);
     tcase_add_loop_test(t, adaptive_pools_agree_with_references, 0, 36);
     tcase_add_test(t, pools_do_not_depend_on_threads);

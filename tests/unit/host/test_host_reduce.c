@@ -211,7 +211,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_reduce");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
     tcase_add_test(t, reduce);
     tcase_add_test(t, scalars);
     tcase_add_test(t, not_a_number);

@@ -233,7 +233,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_softmax");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, softmax);
     tcase_add_test(t, large_and_infinite);
     tcase_add_test(t, cross_entropy);

@@ -139,7 +139,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("host_upsample");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, forward_and_adjoint);
     tcase_add_test(t, adjoint_by_element);
     tcase_add_test(t, threads);

@@ -126,7 +126,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("ops/conv");
     TCase *t = tcase_create("conv");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, matches_pytorch_and_finite_differences);
     tcase_add_test(t, third_derivatives);
     tcase_add_test(t, output_is_channels_last);

@@ -235,7 +235,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("ops/conv_nd");
     TCase *t = tcase_create("conv_nd");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, matches_pytorch_and_finite_differences, 0, CONVOLUTIONS);
     tcase_add_loop_test(t, third_derivatives, 0, CONVOLUTIONS);
     tcase_add_loop_test(t, gradients_go_to_slots, 0, CONVOLUTIONS);

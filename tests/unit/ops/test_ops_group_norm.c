@@ -273,7 +273,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("ops/group_norm");
     TCase *t = tcase_create("group_norm");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, FAMILIES);
     tcase_add_loop_test(t, second_derivatives_match_pytorch, 0, FAMILIES);
     tcase_add_loop_test(t, third_derivatives, 0, FAMILIES);

@@ -292,7 +292,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("ops/loss");
     TCase *t = tcase_create("loss");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, FAMILIES);
     tcase_add_test(t, third_derivatives);
     tcase_add_test(t, cross_entropy_is_nll_of_log_softmax);

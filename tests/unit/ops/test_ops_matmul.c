@@ -111,7 +111,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("ops/matmul");
     TCase *t = tcase_create("matmul");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, 2);
     tcase_add_test(t, third_derivatives);
     tcase_add_test(t, gradients_accumulate_in_leaves);

@@ -168,7 +168,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("ops/moments");
     TCase *t = tcase_create("moments");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, 3);
     tcase_add_loop_test(t, second_derivatives_match_pytorch, 0, 2);
     tcase_add_loop_test(t, third_derivatives, 0, 3);

@@ -181,7 +181,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("ops/norm");
     TCase *t = tcase_create("norm");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, 2);
     tcase_add_loop_test(t, third_derivatives, 0, 2);
     tcase_add_loop_test(t, running_statistics_match_pytorch, 0, 2);

@@ -151,7 +151,6 @@ Suite *suite(void)
 {
     Suite *suite = suite_create("batch norm in pieces");
     TCase *tcase = tcase_create("pieces");
-    tcase_set_timeout(tcase, 30);
     tcase_add_loop_test(tcase, pieces_make_the_whole, 0, 3);
     tcase_add_test(tcase, differences);
     tcase_add_test(tcase, moments_alone);

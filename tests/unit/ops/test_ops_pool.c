@@ -177,7 +177,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("ops/pool");
     TCase *t = tcase_create("pool");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, FAMILIES);
     tcase_add_test(t, keep_the_order_of_memory);
     tcase_add_test(t, strided_input);

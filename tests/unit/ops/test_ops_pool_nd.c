@@ -155,7 +155,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("ops/pool_nd");
     TCase *t = tcase_create("pool_nd");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, FAMILIES);
     tcase_add_test(t, any_memory_and_bf16);
     tcase_add_test(t, empty_batch);

@@ -69,7 +69,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("ops/softmax");
     TCase *t = tcase_create("softmax");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, matches_pytorch_and_finite_differences);
     tcase_add_test(t, third_derivatives);
     tcase_add_test(t, large_values_do_not_overflow);

@@ -273,13 +273,11 @@ Suite *suite(void)
 {
     Suite *s = suite_create("converted batch norm");
     TCase *tests = parallel_case(s, "converted");
-    tcase_set_timeout(tests, 60);
     tcase_add_test(tests, every_kind_turns_and_works);
     tcase_add_test(tests, options_and_mode_stay);
     tcase_add_test(tests, shared_modules_stay_shared);
     tcase_add_test(tests, a_wrapper_turns_after_its_first_forward);
     TCase *modules = parallel_case(s, "in modules");
-    tcase_set_timeout(modules, 60);
     tcase_add_test(modules, a_wrapper_within_a_wrapper);
     tcase_add_test(modules, in_what_is_computed_again);
     tcase_add_test(modules, allreduce_in_modules);

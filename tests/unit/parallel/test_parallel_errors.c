@@ -228,7 +228,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("errors in replicas");
     TCase *tests = parallel_case(s, "errors");
-    tcase_set_timeout(tests, 60);
     tcase_add_test(tests, the_first_failing_replica_is_named);
     tcase_add_test(tests, a_silent_failure_gets_a_sentence);
     tcase_add_test(tests, an_error_in_backward_names_the_device);

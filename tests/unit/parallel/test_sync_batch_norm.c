@@ -281,7 +281,6 @@ Suite *suite(void)
 {
     Suite *s = suite_create("synchronised batch norm");
     TCase *tests = parallel_case(s, "numbers");
-    tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, as_one_device_in_every_order, 0, 8);
     tcase_add_test(tests, one_chunk_on_four_devices);
     tcase_add_test(tests, any_devices);
@@ -291,7 +290,6 @@ Suite *suite(void)
     tcase_add_loop_test(tests, empty_chunks_take_no_part, 0, 3);
     tcase_add_test(tests, an_empty_batch_changes_nothing);
     TCase *failures = parallel_case(s, "failures");
-    tcase_set_timeout(failures, 120);
     tcase_add_test(failures, a_replica_that_fails_ends_the_waiting);
     tcase_add_test(failures, a_replica_that_does_not_come_ends_the_waiting);
     tcase_add_test(failures, what_is_refused);
