@@ -1,6 +1,7 @@
 /* worker.c: worker threads, and gangs of jobs on them. */
 #include "core/worker.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ typedef struct ek_worker {
 /* Orders gangs, and guards the list of workers. */
 static pthread_mutex_t gang_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_worker *workers[EK_MAX_DEVICES * 2];
-static int worker_count;
+static atomic_int worker_count;
 
 static double thread_seconds(void)
 {
@@ -256,6 +257,11 @@ int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void
     ek_meeting_free(gang.meeting);
     free(gang.errors);
     return rc;
+}
+
+bool ek_workers_exist(void)
+{
+    return atomic_load_explicit(&worker_count, memory_order_relaxed) > 0;
 }
 
 void ek_workers_join(void)

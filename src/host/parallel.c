@@ -4,6 +4,12 @@
 
 #include <omp.h>
 
+#include "core/worker.h"
+
+/* How much more work the caller's team needs to be woken for while devices have workers: it has
+ * gone to sleep, and when it is done it spins for a while on the cores that they compute on. */
+enum { COLD = 16 };
+
 int ek_parallel_cores(void)
 {
     int cores = omp_get_num_procs();
@@ -35,6 +41,8 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
     int threads = ek_parallel_threads(dev);
     if (grain < 1)
         grain = 1;
+    if (dev->id.kind == EK_CPU && ek_workers_exist() && grain < count)
+        grain *= COLD;
     if (threads == 1 || count <= grain || omp_in_parallel()) {
         body(context, 0, count);
         return;
