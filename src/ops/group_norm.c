@@ -107,16 +107,18 @@ static ek_tensor *sum_affine(ek_tensor *u, norm_attributes attributes)
     return ek_sum_with(options);
 }
 
-/* x's shape with groups and the channels in one as two dimensions: a view in any order of memory.
- */
+/* x's shape with groups and the channels in one as two dimensions: a view in any order of memory,
+ * unless there is no room for one dimension more, where the last two become one. */
 static ek_shape split_shape(const ek_tensor *x, norm_attributes attributes)
 {
-    ek_shape shape = {.ndim = x->ndim + 1};
-    shape.dims[0] = x->shape[0];
-    shape.dims[1] = attributes.groups;
-    shape.dims[2] = x->shape[1] / attributes.groups;
-    for (int i = 2; i < x->ndim; i++)
-        shape.dims[i + 1] = x->shape[i];
+    ek_shape shape = {.ndim = 3,
+                      .dims = {x->shape[0], attributes.groups, x->shape[1] / attributes.groups}};
+    for (int i = 2; i < x->ndim; i++) {
+        if (shape.ndim < EK_MAX_DIMS)
+            shape.dims[shape.ndim++] = x->shape[i];
+        else
+            shape.dims[EK_MAX_DIMS - 1] *= x->shape[i];
+    }
     return shape;
 }
 
@@ -138,8 +140,9 @@ static ek_tensor *sum_groups(ek_tensor *u, norm_attributes attributes)
     if (!u)
         return NULL;
     ek_tensor *values = ek_to_dtype(u, ek_channel_dtype(u));
-    ek_reduce_options options = {.x = ek_reshape(values, split_shape(u, attributes))};
-    for (int i = 2; i <= u->ndim; i++)
+    const ek_shape split = split_shape(u, attributes);
+    ek_reduce_options options = {.x = ek_reshape(values, split)};
+    for (int i = 2; i < split.ndim; i++)
         options.dims[options.dim_count++] = i;
     return ek_sum_with(options);
 }
@@ -421,10 +424,13 @@ ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
     if (!ek_floating("layer_norm", "x", x))
         return NULL;
     const int lead = x->ndim - normalized_ndim;
-    if (normalized_ndim < 1 || lead < 0) {
+    /* Rows are a dimension of their own, so that one has to be left for them. */
+    const int most = x->ndim < EK_MAX_DIMS ? x->ndim : EK_MAX_DIMS - 1;
+    if (normalized_ndim < 1 || normalized_ndim > most) {
         char text[160];
-        EK_FAIL(EK_E_SHAPE, "layer_norm: cannot normalise over the last %d dimensions of %s",
-                normalized_ndim, size_text(x, text));
+        EK_FAIL(EK_E_SHAPE,
+                "layer_norm: cannot normalise over the last %d dimensions of %s; 1 to %d can be",
+                normalized_ndim, size_text(x, text), most);
         return NULL;
     }
     const norm_attributes attributes = {.groups = 1, .rows = true};

@@ -198,6 +198,32 @@ START_TEST(layer_norm_of_every_rank)
 }
 END_TEST
 
+/* The largest rank: the second order splits channels into groups, one dimension more. */
+static ek_tensor *group_of_eight(ek_tensor *const *inputs, int count, void *user)
+{
+    ek_tensor *x = ek_reshape(inputs[0], EK_SHAPE(2, 4, 1, 2, 1, 1, 2, 1));
+    (void)count;
+    return *(int *)user ? ek_f_group_norm(x, 2, inputs[1], NULL, 0)
+                        : ek_f_layer_norm(x, 7, NULL, NULL, 0);
+}
+
+START_TEST(eight_dimensions)
+{
+    double values[32];
+    for (int i = 0; i < 32; i++)
+        values[i] = i * i % 11 + 0.1 * i;
+    ek_tensor *inputs[] = {tensor_of(values, EK_SHAPE(32), EK_F64, ek_cpu()),
+                           tensor_of(values + 3, EK_SHAPE(4), EK_F64, ek_cpu())};
+    assert_ok(ek_tensor_set_requires_grad(inputs[0], true));
+    int grouped = _i;
+    assert_ok(ek_tensor_set_requires_grad(inputs[1], grouped != 0));
+    assert_ok(ek_gradcheck(.function = group_of_eight, .inputs = inputs, .input_count = 2,
+                           .user = &grouped));
+    assert_ok(ek_gradgradcheck(.function = group_of_eight, .inputs = inputs, .input_count = 2,
+                               .user = &grouped));
+}
+END_TEST
+
 START_TEST(eps_zero_is_said)
 {
     const double values[] = {1, 3};
@@ -261,7 +287,11 @@ START_TEST(refusals)
 
     ck_assert_ptr_null(ek_f_layer_norm(x, 5, NULL, NULL, 0));
     assert_error(EK_E_SHAPE,
-                 "layer_norm: cannot normalise over the last 5 dimensions of [2, 6, 2, 2]");
+                 "layer_norm: cannot normalise over the last 5 dimensions of [2, 6, 2, 2]; 1 to 4 "
+                 "can be");
+    ck_assert_ptr_null(
+        ek_f_layer_norm(ek_reshape(x, EK_SHAPE(2, 1, 1, 6, 1, 2, 1, 2)), 8, NULL, NULL, 0));
+    assert_error(EK_E_SHAPE, "last 8 dimensions of [2, 1, 1, 6, 1, 2, 1, 2]; 1 to 7 can be");
     ck_assert_ptr_null(ek_f_layer_norm(x, 0, NULL, NULL, 0));
     assert_error(EK_E_SHAPE, "over the last 0 dimensions");
     ck_assert_ptr_null(ek_f_layer_norm(x, 2, c, NULL, 0));
@@ -282,6 +312,7 @@ Suite *suite(void)
     tcase_add_test(t, memory_order_is_kept);
     tcase_add_test(t, bf16_has_f32_statistics);
     tcase_add_test(t, layer_norm_of_every_rank);
+    tcase_add_loop_test(t, eight_dimensions, 0, 2);
     tcase_add_test(t, eps_zero_is_said);
     tcase_add_test(t, empty_batch);
     tcase_add_test(t, refusals);
