@@ -3,6 +3,8 @@
  * The root is safe: where it is 0, so is its gradient, and the gradient of that, to any order. A
  * quotient by 0 is never formed, not even one that is thrown away afterwards: its own gradient
  * would be NaN. */
+#include <math.h>
+
 #include "ops/ops.h"
 
 /* ---- sqrt(x), with gradient 0 at 0 ---- */
@@ -90,7 +92,7 @@ ek_tensor *ek_norm_with(ek_reduce_options options)
 
 typedef struct variance_attributes {
     unsigned mask;
-    int64_t count; /* values per variance */
+    double share; /* of a squared difference: 1 / (n - 1); infinite, for NaN, where n is 1 or 0 */
 } variance_attributes;
 
 static ek_tensor *mean_kept(ek_tensor *x, unsigned mask)
@@ -108,7 +110,7 @@ static int variance_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     ek_tensor *x = ek_node_saved(node, 0);
     if (!x)
         return ek_error_pending();
-    ek_tensor *scaled = ek_mul_scalar(gradients[0], 2.0 / (double)(attributes->count - 1));
+    ek_tensor *scaled = ek_mul_scalar(gradients[0], 2 * attributes->share);
     results[0] = ek_mul(ek_sub(x, mean_kept(x, attributes->mask)), scaled);
     return 0;
 }
@@ -131,23 +133,32 @@ static ek_tensor *run_variance(ek_tensor *x, variance_attributes attributes)
     ek_tensor *y = ek_tensor_new(dev, x->dtype, &kept, EK_CONTIGUOUS);
     if (!squares || !y || ek_kernels_of(x)->reduce(dev, EK_REDUCE_SUM, y, squares) < 0)
         return NULL;
-    return ek_run_unary(EK_UNARY_AFFINE, y, 1.0 / (double)(attributes.count - 1), 0);
+    return ek_run_unary(EK_UNARY_AFFINE, y, attributes.share, 0);
 }
 
+static variance_attributes attributes_of(const ek_tensor *x, unsigned mask)
+{
+    int64_t count = 1;
+    for (int i = 0; i < x->ndim; i++)
+        if (mask >> i & 1)
+            count *= x->shape[i];
+    return (variance_attributes){mask, count > 1 ? 1.0 / (double)(count - 1) : (double)INFINITY};
+}
+
+/* bf16 goes through f32: its rounded mean is as far from the true one as neighbours are apart. */
 static ek_tensor *variance(const char *operation, const ek_reduce_options *options)
 {
     int mask = ek_reduced_dimensions(operation, options);
     if (mask < 0 || !ek_floating(operation, "x", options->x))
         return NULL;
-    ek_tensor *x = options->x;
-    variance_attributes attributes = {.mask = (unsigned)mask, .count = 1};
-    for (int i = 0; i < x->ndim; i++)
-        if (mask >> i & 1)
-            attributes.count *= x->shape[i];
+    const ek_dtype dtype = options->x->dtype;
+    const variance_attributes attributes = attributes_of(options->x, (unsigned)mask);
     ek_scope scope = ek_scope_begin();
-    ek_tensor *y = run_variance(x, attributes);
+    ek_tensor *x = ek_to_dtype(options->x, dtype == EK_BF16 ? EK_F32 : dtype);
+    ek_tensor *y = x ? run_variance(x, attributes) : NULL;
     y = EK_RECORD(y, &variance_operation, EK_INPUTS(x), EK_SAVED(x), EK_ATTRIBUTES(attributes));
-    return finished(ek_scope_end_with(&scope, y), (unsigned)mask, options->keepdim);
+    y = ek_scope_end_with(&scope, ek_to_dtype(y, dtype));
+    return finished(y, (unsigned)mask, options->keepdim);
 }
 
 ek_tensor *ek_var_with(ek_reduce_options options)

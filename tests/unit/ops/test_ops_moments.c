@@ -137,6 +137,24 @@ START_TEST(variance_of_a_large_mean)
 }
 END_TEST
 
+START_TEST(variance_of_bf16)
+{
+    /* Neighbours in bf16: 100.25 between them is none, so that a mean in bf16 is one of the two. */
+    ek_tensor *halves = ek_mul_scalar(ek_arange(2, EK_F32, ek_cpu()), 0.5);
+    ek_tensor *wide = ek_expand(ek_add_scalar(halves, 100), EK_SHAPE(8, 2));
+    ek_tensor *x = ek_detach(ek_to_dtype(wide, EK_BF16)), *y = ek_var(x);
+    assert_made(y);
+    ck_assert_int_eq(ek_tensor_dtype(y), EK_BF16);
+    ck_assert_double_eq_tol(element(y, 0), 1.0 / 15, 3e-4);
+    ck_assert_double_eq_tol(element(ek_std(x), 0), 0.2582, 1e-3);
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    assert_ok(ek_backward(ek_var(x)));
+    ck_assert_int_eq(ek_tensor_dtype(ek_tensor_grad(x)), EK_BF16);
+    ck_assert_double_eq_tol(element(ek_tensor_grad(x), 0), -0.5 / 15, 2e-4);
+    ck_assert_double_eq_tol(element(ek_tensor_grad(x), 1), 0.5 / 15, 2e-4);
+}
+END_TEST
+
 START_TEST(constants_have_no_deviation)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3), EK_F64, .requires_grad = true);
@@ -144,9 +162,17 @@ START_TEST(constants_have_no_deviation)
     ck_assert_double_eq(element(y, 1), 0);
     assert_ok(ek_backward(ek_sum(y)));
     assert_close(ek_tensor_grad(x), ek_zeros(EK_SHAPE(2, 3), EK_F64), 0, 0);
-    /* One value has none. */
+    /* One value has none, nor have none. */
     ck_assert(isnan(element(ek_var(ek_ones(EK_SHAPE(1), EK_F64)), 0)));
     ck_assert(isnan(element(ek_std(ek_ones(EK_SHAPE(2, 1)), .dims = {1}, .dim_count = 1), 0)));
+    ek_tensor *none = ek_zeros(EK_SHAPE(0, 3), .requires_grad = true);
+    y = ek_var(none, .dims = {0}, .dim_count = 1);
+    ck_assert(isnan(element(y, 2)));
+    ck_assert(isnan(element(ek_std(none), 0)));
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert_int_eq(ek_tensor_count(ek_tensor_grad(none)), 0);
+    /* No variance of none. */
+    ck_assert_int_eq(ek_tensor_count(ek_var(none, .dims = {1}, .dim_count = 1)), 0);
 }
 END_TEST
 
@@ -175,6 +201,7 @@ Suite *suite(void)
     tcase_add_test(t, penalty_on_a_vanishing_gradient);
     tcase_add_test(t, norm_lets_nan_through);
     tcase_add_test(t, variance_of_a_large_mean);
+    tcase_add_test(t, variance_of_bf16);
     tcase_add_test(t, constants_have_no_deviation);
     tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
