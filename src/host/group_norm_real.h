@@ -103,10 +103,11 @@ static void EK_NAME(reduce_block)(const rows_job *job, int64_t block, int64_t gr
             const EK_REAL *dy = (const EK_REAL *)job->dy + place;
             const EK_REAL *x = (const EK_REAL *)job->x + place;
             EK_REAL center = (EK_REAL)job->center[row];
-            if (job->first != NULL)
+            if (job->first != NULL) {
+                const int64_t into = row * job->parts + part;
                 EK_NAME(row_sums)
-            (dy, x, n, center, weight, &job->first[row * job->parts + part],
-             &job->second[row * job->parts + part]);
+                (dy, x, n, center, weight, &job->first[into], &job->second[into]);
+            }
             if (dbias != NULL)
                 EK_NAME(add_row)(sum, product, dy, x, n, center, (EK_REAL)job->scale[row]);
         }
