@@ -58,8 +58,9 @@ EK_API ek_tensor *ek_reduce(ek_tensor *const *tensors, int count);
  *
  * Inside the replicas of one forward, `tensors` are this replica's alone (count == num_inputs) and
  * the call waits for the same call of the others: a rendezvous. A replica whose chunk gave it
- * nothing to add brings zeros. Where a replica fails or ends without the call, the others get its
- * error; where they call something else, EK_E_STATE. */
+ * nothing to add brings zeros. Where a replica fails, the others get EK_E_ABORTED with its error;
+ * EK_E_STATE where one ends without the call or they call something else, in backward, and inside
+ * of ek_checkpoint. Without gradient mode a replica's sums and what it brings have no history. */
 EK_API int ek_allreduce(int num_inputs, ek_tensor *const *tensors, int count, ek_tensor **out);
 
 /* ---- over nests: tensors are cut or joined, everything else is repeated or must agree ---- */

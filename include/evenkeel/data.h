@@ -41,7 +41,8 @@ typedef struct ek_safetensors ek_safetensors;
 EK_API ek_safetensors *ek_safetensors_open(const char *path);
 EK_API void ek_safetensors_close(ek_safetensors *file);
 
-/* Tensors in the order of their elements in the file. */
+/* Tensors in the order of their elements in the file; names live as long as it is open. Negative
+ * and NULL with EK_E_INVALID for no file or no such index. */
 EK_API int ek_safetensors_count(const ek_safetensors *file);
 EK_API const char *ek_safetensors_name(const ek_safetensors *file, int index);
 /* A copy of tensor `name` on cpu (BOOL as u8); NULL with EK_E_INVALID where there is none, with

@@ -88,7 +88,7 @@ EK_API ek_tensor *ek_mean_with(ek_reduce_options options);
 /* The 2-norm. Where it is 0 its gradients of every order are 0, never NaN. */
 EK_API ek_tensor *ek_norm_with(ek_reduce_options options);
 #define ek_norm(...) ek_norm_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
-/* Unbiased (n - 1) variance and deviation; NaN for one element, as in torch. */
+/* Unbiased (n - 1) variance and deviation; NaN for one element or none, as in torch. */
 EK_API ek_tensor *ek_var_with(ek_reduce_options options);
 EK_API ek_tensor *ek_std_with(ek_reduce_options options);
 #define ek_var(...) ek_var_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
@@ -240,8 +240,8 @@ EK_API ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options);
 
 /* ---- the other normalisations: statistics per sample, biased variance, no running ones ---- */
 
-/* Over the last `normalized_ndim` dimensions; weight and bias have their shape, or are NULL. eps 0
- * is the default 1e-5, here and below. */
+/* Over the last `normalized_ndim` dimensions, at most EK_MAX_DIMS - 1; weight and bias have their
+ * shape, or are NULL. eps 0 is the default 1e-5, EK_ZERO stands for 0, here and below. */
 EK_API ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
                                   ek_tensor *bias, double eps);
 /* x (N, C, ...): over each of `groups` groups of channels and space; weight and bias (C) or NULL.
