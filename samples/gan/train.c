@@ -134,7 +134,7 @@ int train_steps(train_run *run, const volatile sig_atomic_t *stopped)
     const run_settings *settings = &run->settings;
     progress_bar bar = progress_begin(mode_names[settings->mode], (int)settings->steps,
                                       (int)(settings->batch * settings->critic_steps));
-    int64_t written = run->step;
+    int64_t written = -1; /* the last step with files: none of this run yet */
     int rc = 0;
 
     bar.first = (int)run->step;
