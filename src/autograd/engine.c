@@ -117,10 +117,7 @@ static int call_backward(ek_run *run, ek_task *task, ek_tensor *const *gradients
     current = &execution;
     int rc = node->operation->backward(node, gradients, results);
     current = execution.outer;
-    if (rc >= 0)
-        rc = ek_error_status();
-    else if (!ek_error_status())
-        EK_FAIL(rc, "it failed with %s without saying why", ek_status_name(rc));
+    rc = ek_error_outcome(rc);
     for (int i = 0; i < node->input_count; i++) {
         if (rc >= 0 && results[i] && task->routes[i].task)
             rc = check_result(node, i, results[i]);

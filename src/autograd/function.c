@@ -20,6 +20,7 @@ struct ek_function_call {
     ek_tensor *const *inputs; /* in forward; else NULL */
     int input_count;
     ek_node *node; /* in backward; else NULL */
+    bool records;  /* in forward: a backward may come */
     bool has_saved;
     int saved_count;
     ek_tensor *saved[EK_FUNCTION_TENSORS]; /* in forward; references */
@@ -74,7 +75,7 @@ bool ek_function_needs(const ek_function_call *call, int input)
         return false;
     if (call->node)
         return ek_node_needs(call->node, input);
-    return call->inputs[input] && call->inputs[input]->requires_grad;
+    return call->records && call->inputs[input] && call->inputs[input]->requires_grad;
 }
 
 /* ---- backward ---- */
@@ -171,11 +172,7 @@ static int run_forward(ek_function_call *call, ek_tensor **outputs)
     ek_set_grad_enabled(false);
     int rc = function->forward(call, call->inputs, outputs);
     ek_thread_self()->modes = before;
-    if (rc < 0) {
-        EK_FAIL(rc, "it failed with %s without saying why", ek_status_name(rc));
-        return rc;
-    }
-    EK_TRY(ek_error_status());
+    EK_TRY(ek_error_outcome(rc));
     for (int i = 0; i < call->input_count; i++) {
         char text[200];
         if (ek_tensor_version(call->inputs[i]) != versions[i])
@@ -189,7 +186,7 @@ static int run_forward(ek_function_call *call, ek_tensor **outputs)
 static int record(ek_function_call *call, ek_tensor *const *outputs, int output_count)
 {
     application *self = call->application;
-    if (!self->function.backward || !ek_records(call->inputs, call->input_count))
+    if (!call->records)
         return 0;
     ek_object_retain(self); /* the graph's */
     return ek_record_outputs(outputs, output_count, &self->operation,
@@ -244,7 +241,10 @@ int ek_function_apply_with(const ek_function *function, ek_tensor *const *inputs
     self->user = user;
     int output_count = output_count_of(function);
     memset(outputs, 0, (size_t)output_count * sizeof *outputs);
-    ek_function_call call = {.application = self, .inputs = inputs, .input_count = count};
+    ek_function_call call = {.application = self,
+                             .inputs = inputs,
+                             .input_count = count,
+                             .records = function->backward && ek_records(inputs, count)};
     rc = apply(&call, outputs, output_count);
     ek_object_release(self);
     return rc;

@@ -53,6 +53,14 @@ int ek_error_pending(void)
     return status < 0 ? status : EK_FAIL(EK_E_STATE, "an operation failed without saying why");
 }
 
+int ek_error_outcome(int rc)
+{
+    int status = ek_error_status();
+    if (status < 0 || rc >= 0)
+        return status;
+    return EK_FAIL(rc, "it failed with %s without saying why", ek_status_name(rc));
+}
+
 void ek_error_clear(void)
 {
     ek_thread_self()->error.status = 0;

@@ -65,6 +65,10 @@ static inline bool ek_thread_in_gang(void)
 /* The pending error's status, or EK_E_STATE where a callee failed without setting one. */
 int ek_error_pending(void);
 
+/* What became of a function of the user's that returned rc: the pending error's status, also where
+ * rc hides it; where rc is negative and nothing was said, a sentence is made up; else 0. */
+int ek_error_outcome(int rc);
+
 /* Puts "prefix: " before the pending sentence: where it happened, for errors handed between
  * threads. */
 void ek_error_prefix(const char *format, ...) EK_PRINTF(1, 2);

@@ -66,9 +66,10 @@ static int call_replica(ek_replications *replications, const module_list *origin
         replication->original = originals->modules[i];
         int before = ek_error_status();
         int rc = module->type->replicated(module, replication);
+        if (before == 0)
+            rc = ek_error_outcome(rc);
         if (rc >= 0)
             continue;
-        rc = ek_error_pending();
         if (before == 0)
             ek_error_prefix("replication callback of %s", module->type->name);
         return rc;

@@ -10,7 +10,8 @@ typedef struct watched {
     ek_module *left, *right;
     int name;
     int index;           /* of the replica, as it was told; -1 where it was not */
-    int callback_fails;  /* the replica whose callback fails: 1, or 2 without a sentence */
+    int callback_fails;  /* the replica whose callback fails: 1, 2 without a sentence, or 3 with
+                            a sentence and without a status */
     int forward_fails;   /* the replica whose forward fails */
     atomic_int *context; /* counts the forwards that saw it */
 } watched;
@@ -48,6 +49,8 @@ static int watched_replicated(ek_module *module, ek_replication *replication)
     self->context = replication->context;
     if (self->callback_fails == 1 && replication->index == 1)
         return ek_error(EK_E_USER, "not today");
+    if (self->callback_fails == 3 && replication->index == 3)
+        ek_error(EK_E_USER, "a quiet no");
     return self->callback_fails == 2 && replication->index == 2 ? EK_E_USER : 0;
 }
 
@@ -203,9 +206,16 @@ START_TEST(a_failing_callback_fails_the_forward)
     parts[3]->callback_fails = 0;
     parts[0]->callback_fails = 2;
     ck_assert_ptr_null(ek_apply(model, x));
-    assert_error(EK_E_STATE, "replica 2 on host:2: replication callback of watched: ");
+    assert_error(EK_E_USER, "replica 2 on host:2: replication callback of watched: it failed with "
+                            "E_USER without saying why");
     ck_assert_int_eq(call_count, 4 + 4 + 1);
     ck_assert_int_eq(release_count, 4);
+    forget_calls();
+    parts[0]->callback_fails = 3;
+    ck_assert_ptr_null(ek_apply(model, x));
+    assert_error(EK_E_USER, "replica 3 on host:3: replication callback of watched: a quiet no");
+    ck_assert_int_eq(call_count, 4 + 4 + 4 + 1);
+    ck_assert_int_eq(atomic_load(&forward_count), 0);
     forget_calls();
     parts[0]->callback_fails = 0;
     assert_made(ek_apply(model, x));
