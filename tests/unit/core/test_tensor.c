@@ -160,6 +160,8 @@ START_TEST(values_nest_and_are_released)
     assert_error(EK_E_INVALID, "stands twice");
     ck_assert_ptr_null(ek_value_tensor(ek_value_of_int(1)));
     assert_error(EK_E_INVALID, "but the value is an integer");
+    ck_assert_ptr_null(ek_value_tensor(EK_SCATTERED(a, a)));
+    assert_error(EK_E_INVALID, "a list with one element per device; ek_gather_value joins them");
     ck_assert_int_eq(ek_value_at(dict, 7).kind, EK_VALUE_ERROR);
     ek_error_clear();
     ck_assert_int_eq(ek_value_of_tensor(NULL).kind, EK_VALUE_NONE);
