@@ -47,7 +47,10 @@ static int check_devices(const run_settings *settings, const char *program)
                              (int)settings->devices);
     if (settings_devices(settings).count > 0)
         return 0;
-    args_complain(program, "--devices %d: %s", (int)settings->devices, ek_error_message());
+    if (settings->devices > 0)
+        args_complain(program, "--devices %d: %s", (int)settings->devices, ek_error_message());
+    else
+        args_complain(program, "%s", ek_error_message());
     ek_error_clear();
     return -1;
 }
