@@ -1,4 +1,5 @@
 /* module_call.c: calling modules, and reading the arguments of a call. */
+#include "core/value.h"
 #include "nn/module_table.h"
 #include "nn/nn.h"
 
@@ -85,7 +86,8 @@ ek_tensor *ek_arg_tensor(const ek_args *args, int index)
     if (value.kind == EK_VALUE_ERROR)
         return NULL;
     if (value.kind != EK_VALUE_TENSOR) {
-        EK_FAIL(EK_E_INVALID, "argument %d has to be a tensor", index);
+        EK_FAIL(EK_E_INVALID, "argument %d has to be a tensor, not %s", index,
+                ek_value_kind_name(value));
         return NULL;
     }
     return value.as.tensor;

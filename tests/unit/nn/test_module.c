@@ -253,7 +253,7 @@ START_TEST(calls_check_their_arguments)
     ck_assert_int_eq(ek_forward_kw(net, keywords, x).kind, EK_VALUE_ERROR);
     assert_error(EK_E_INVALID, "\"mask\"");
     ck_assert_int_eq(ek_forward(net, ek_value_of_int(3)).kind, EK_VALUE_ERROR);
-    assert_error(EK_E_INVALID, "has to be a tensor");
+    assert_error(EK_E_INVALID, "argument 0 has to be a tensor, not an integer");
     ck_assert_int_eq(ek_forward(NULL, x).kind, EK_VALUE_ERROR);
     assert_error(EK_E_INVALID, "module is NULL");
     ck_assert_int_eq(ek_module_forward(net, NULL).kind, EK_VALUE_ERROR);
