@@ -2,7 +2,7 @@
  *
  * An optimizer keeps references to its parameters and one state per parameter. Parameters without a
  * gradient are skipped, their state too. Neighbouring parameters that live in one slab are stepped
- * by one fused kernel. */
+ * by one fused kernel. An optimizer and its parameters are for one thread at a time. */
 #ifndef EVENKEEL_OPTIM_H
 #define EVENKEEL_OPTIM_H
 

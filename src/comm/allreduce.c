@@ -126,8 +126,9 @@ int ek_allreduce(int num_inputs, ek_tensor *const *tensors, int count, ek_tensor
                        num_inputs, count > 0 && (!tensors || !out) ? ", at NULL" : "");
     if (count > 0)
         memset(out, 0, (size_t)count * sizeof(ek_tensor *));
-    int replicas = ek_rendezvous_count();
-    if (replicas == 1)
+    /* In backward the threads of a gang are lanes: a full list is summed as from one thread. */
+    bool lane = (ek_thread_self()->modes.flags & EK_MODE_BACKWARD) && count != num_inputs;
+    if (lane || ek_rendezvous_count() == 1)
         return num_inputs > 0 ? sum_lists(tensors, count / num_inputs, num_inputs, out) : 0;
     if (count != num_inputs)
         return EK_FAIL(EK_E_INVALID,

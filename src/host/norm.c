@@ -300,7 +300,7 @@ static void rest_sums(const ek_norm_batch *batch, int64_t sample, int64_t c, dou
             if (job->mask != NULL)
                 mask = (double)((const float *)job->mask)[at];
         }
-        if (mask > 0) {
+        if (!(mask <= 0)) {
             *first += dy;
             *second += dy * (x - center);
         }

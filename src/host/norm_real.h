@@ -209,7 +209,7 @@ static void EK_NAME(reduce_block)(const EK_REAL *dy, const EK_REAL *x, const EK_
             if (mask != NULL) {
                 const EK_REAL *m = mask + r * stride;
                 for (int64_t c = 0; c < columns; c++) {
-                    EK_REAL v = m[c] > 0 ? g[c] : 0;
+                    EK_REAL v = m[c] <= 0 ? 0 : g[c];
                     sum[c] += v;
                     product[c] += v * (u[c] - center[c]);
                 }
@@ -254,12 +254,12 @@ static void EK_NAME(reduce_run)(const EK_REAL *g, const EK_REAL *x, const EK_REA
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
         for (int j = 0; j < 8; j++) {
-            double v = mask == NULL || mask[i + j] > 0 ? (double)g[i + j] : 0;
+            double v = mask == NULL || !(mask[i + j] <= 0) ? (double)g[i + j] : 0;
             sum[j] += v;
             product[j] += v * ((double)x[i + j] - center);
         }
     for (int j = 0; i + j < n; j++) {
-        double v = mask == NULL || mask[i + j] > 0 ? (double)g[i + j] : 0;
+        double v = mask == NULL || !(mask[i + j] <= 0) ? (double)g[i + j] : 0;
         sum[j] += v;
         product[j] += v * ((double)x[i + j] - center);
     }
@@ -297,10 +297,10 @@ static void EK_NAME(gradient_row)(EK_REAL *restrict dx, const EK_REAL *restrict 
 {
     if (shift == NULL) {
         for (int64_t c = 0; c < n; c++)
-            dx[c] = scale[c] * (mask == NULL || mask[c] > 0 ? dy[c] : 0);
+            dx[c] = scale[c] * (mask == NULL || !(mask[c] <= 0) ? dy[c] : 0);
     } else if (mask != NULL) {
         for (int64_t c = 0; c < n; c++) {
-            EK_REAL g = mask[c] > 0 ? dy[c] : 0;
+            EK_REAL g = mask[c] <= 0 ? 0 : dy[c];
             dx[c] = scale[c] * g - shift[c] - (x[c] - center[c]) * slope[c];
         }
     } else {
@@ -316,7 +316,7 @@ static void EK_NAME(gradient_run)(EK_REAL *restrict dx, const EK_REAL *restrict 
                                   EK_REAL slope)
 {
     for (int64_t i = 0; i < n; i++) {
-        EK_REAL g = mask == NULL || mask[i] > 0 ? dy[i] : 0;
+        EK_REAL g = mask == NULL || !(mask[i] <= 0) ? dy[i] : 0;
         dx[i] = scale * g - shift - (x[i] - center) * slope;
     }
 }

@@ -51,8 +51,8 @@ EK_DEFINE_BINARY(mul, x *y)
 EK_DEFINE_BINARY(div, x / y)
 EK_DEFINE_BINARY(maximum, ((x > y) | (x != x)) ? x : y)
 EK_DEFINE_BINARY(minimum, ((x < y) | (x != x)) ? x : y)
-/* Without a slope an infinite gradient is cut off too. */
-EK_DEFINE_BINARY(relu_gradient, y > 0 ? x : (a == 0 ? 0 : a * x))
+/* Without a slope an infinite gradient is cut off too; a NaN hides nothing. */
+EK_DEFINE_BINARY(relu_gradient, y <= 0 ? (a == 0 ? 0 : a * x) : x)
 EK_DEFINE_BINARY(sigmoid_gradient, x *(1 - y) * y)
 EK_DEFINE_BINARY(tanh_gradient, x *(1 - y * y))
 EK_DEFINE_BINARY(sign_mul, x *(EK_REAL)((y > 0) - (y < 0)))

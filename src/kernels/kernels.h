@@ -45,7 +45,7 @@ typedef enum ek_binary {
     EK_BINARY_DIV,
     EK_BINARY_MAXIMUM,
     EK_BINARY_MINIMUM,
-    EK_BINARY_RELU_GRADIENT,       /* x (gradient) where y > 0, else a x */
+    EK_BINARY_RELU_GRADIENT,       /* x (gradient), a x where y <= 0 */
     EK_BINARY_SIGMOID_GRADIENT,    /* x y (1 - y), y the output */
     EK_BINARY_TANH_GRADIENT,       /* x (1 - y^2), y the output */
     EK_BINARY_SIGN_MUL,            /* x sign(y) */
@@ -192,7 +192,7 @@ typedef struct ek_kernels {
                             const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias,
                             bool relu);
     /* sum_dy (C) = sum of dy, sum_dy_xhat (C) = sum of dy (x - mean) invstd. With y_relu not NULL,
-     * dy counts only where y_relu > 0. */
+     * dy counts only where y_relu > 0 (or NaN). */
     int (*batch_norm_reduce)(ek_dev *dev, ek_tensor *sum_dy, ek_tensor *sum_dy_xhat,
                              const ek_tensor *dy, const ek_tensor *x, const ek_tensor *mean,
                              const ek_tensor *invstd, const ek_tensor *y_relu);

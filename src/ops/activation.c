@@ -3,7 +3,7 @@
 #include "core/generator.h"
 #include "ops/ops.h"
 
-/* ---- relu, leaky relu: dx = g where y > 0, else slope g ---- */
+/* ---- relu, leaky relu: dx = slope g where y <= 0, else g ---- */
 
 static int relu_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {

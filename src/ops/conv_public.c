@@ -110,6 +110,9 @@ static int check_channels(const ek_conv_family *family, const ek_tensor *x, cons
 /* Sizes that products of sizes and options can't overflow with. */
 static int check_sizes(const ek_conv_family *family, const ek_tensor *x, const ek_tensor *w)
 {
+    if (w->shape[0] > INT32_MAX || w->shape[1] > INT32_MAX)
+        return EK_FAIL(EK_E_SHAPE, "%s: a weight of %lld x %lld channels is too large",
+                       family->name, (long long)w->shape[0], (long long)w->shape[1]);
     for (int i = 2; i < x->ndim; i++)
         if (x->shape[i] > INT32_MAX || w->shape[i] > INT32_MAX)
             return EK_FAIL(EK_E_SHAPE, "%s: a %s of %lld is too large", family->name,
@@ -158,8 +161,8 @@ static int read_shapes(ek_conv_attributes *a, const ek_tensor *x, const ek_tenso
 {
     EK_TRY(ek_spatial_check(a->family->name, x, a->family->dims));
     EK_TRY(check_weight(a->family, w));
-    EK_TRY(check_channels(a->family, x, w, a->params.groups));
     EK_TRY(check_sizes(a->family, x, w));
+    EK_TRY(check_channels(a->family, x, w, a->params.groups));
     a->w = ek_tensor_shape(w);
     a->x = a->y = ek_tensor_shape(x);
     bool transposed = a->family->transposed;

@@ -95,7 +95,7 @@ static inline ek_tensor *ek_itself(ek_tensor *x)
 
 /* x / c. */
 ek_tensor *ek_div_scalar(ek_tensor *x, double c);
-/* x where y > 0, else slope x. Constant in y. */
+/* slope x where y <= 0, else x (a NaN in y hides nothing). Constant in y. */
 ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope);
 /* x y (1 - y), and x (1 - y^2). */
 ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y);

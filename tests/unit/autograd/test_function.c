@@ -62,12 +62,15 @@ END_TEST
 
 /* ---- x y and exp(x), saved as an output; NULL inputs ---- */
 
+static bool pair_wanted; /* the first gradient, as the last forward knew */
+
 static int pair_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
 {
     y[0] = toy_mul(x[0], x[2]);
     y[1] = toy_exp(x[0]);
     ck_assert_ptr_null(x[1]);
-    ck_assert(ek_function_needs(call, 0) && !ek_function_needs(call, 1));
+    pair_wanted = ek_function_needs(call, 0);
+    ck_assert(!ek_function_needs(call, 1));
     ck_assert(!ek_function_needs(call, 3) && !ek_function_needs(call, -1));
     return ek_function_save(call, (ek_tensor *const[]){x[0], NULL, x[2], y[1]}, 4);
 }
@@ -103,6 +106,24 @@ static ek_tensor *pair_product(ek_tensor *const *x, int count, void *user)
         return NULL;
     return *which == 2 ? toy_mul(y[0], y[1]) : toy_mul(y[*which], y[*which]);
 }
+
+START_TEST(forwards_know_what_backward_may_want)
+{
+    ek_tensor *x = toy_leaf((double[]){2}, 1, ek_cpu()), *y[2];
+    ek_tensor *const inputs[] = {x, NULL, ek_detach(x)};
+    assert_ok(ek_function_apply(&pair, inputs, 3, y));
+    ck_assert(pair_wanted);
+    bool before = ek_set_grad_enabled(false);
+    assert_ok(ek_function_apply(&pair, inputs, 3, y));
+    ek_set_grad_enabled(before);
+    ck_assert(!pair_wanted);
+    ek_function constant = pair;
+    constant.backward = NULL;
+    pair_wanted = true;
+    assert_ok(ek_function_apply(&constant, inputs, 3, y));
+    ck_assert(!pair_wanted);
+}
+END_TEST
 
 START_TEST(several_outputs)
 {
@@ -275,6 +296,7 @@ Suite *suite(void)
     tcase_add_test(tc, differences_agree);
     tcase_add_test(tc, every_derivative_of_a_cube);
     tcase_add_test(tc, what_the_forward_makes_ends_with_it);
+    tcase_add_test(tc, forwards_know_what_backward_may_want);
     tcase_add_loop_test(tc, several_outputs, 0, 3);
     tcase_add_test(tc, user_is_freed_once);
     tcase_add_test(tc, without_a_backward_there_is_no_gradient);

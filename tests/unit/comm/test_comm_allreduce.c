@@ -334,6 +334,35 @@ START_TEST(lanes_of_backward_are_no_replicas)
 }
 END_TEST
 
+/* One node with a tensor on each of two devices: its backward has the whole list. */
+static int listing_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    (void)node;
+    return ek_allreduce(1, gradients, 2, results);
+}
+
+static const ek_operation listing_operation = {.name = "listing", .backward = listing_backward};
+
+START_TEST(a_backward_may_sum_a_whole_list)
+{
+    ek_tensor *x[2], *y[2], *gradients[2];
+    for (int d = 0; d < 2; d++) {
+        x[d] = ramp(0, 1, EK_SHAPE(2), EK_F64, ek_host(d));
+        assert_ok(ek_tensor_set_requires_grad(x[d], true));
+        y[d] = ek_tensor_alias(x[d]);
+    }
+    assert_ok(ek_record_outputs(y, 2, &listing_operation,
+                                &(const ek_record_options){EK_INPUTS(x[0], x[1])}));
+    ek_tensor *terms[] = {ek_sum(ek_mul_scalar(y[0], 3)), ek_sum(ek_mul_scalar(y[1], 4))};
+    ek_tensor *loss = ek_reduce(terms, 2);
+    assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = x, .input_count = 2,
+                      .gradients = gradients));
+    for (int d = 0; d < 2; d++)
+        assert_close(gradients[d], ek_full(7, EK_SHAPE(2), .dtype = EK_F64, .device = ek_host(d)),
+                     0, 0);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("allreduce");
@@ -349,5 +378,6 @@ Suite *suite(void)
     tcase_add_test(tests, parts_must_agree);
     tcase_add_test(tests, a_part_brings_its_own_alone);
     tcase_add_test(tests, lanes_of_backward_are_no_replicas);
+    tcase_add_test(tests, a_backward_may_sum_a_whole_list);
     return s;
 }

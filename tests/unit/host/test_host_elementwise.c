@@ -104,7 +104,7 @@ static double binary_of(ek_binary op, double x, double y, double a)
     case EK_BINARY_MINIMUM:
         return fmin(x, y);
     case EK_BINARY_RELU_GRADIENT:
-        return y > 0 ? x : a * x;
+        return y <= 0 ? a * x : x;
     case EK_BINARY_SIGMOID_GRADIENT:
         return x * y * (1 - y);
     case EK_BINARY_TANH_GRADIENT:

@@ -38,6 +38,7 @@ START_TEST(nan_passes_relu_and_stays_out_of_dead_gradients)
     ek_tensor *g = vector((const double[]){1, NAN, 1}, 3, false), *gradient = NULL;
     assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = &gradient, .grad_outputs = &g));
+    ck_assert(element(gradient, 0) == 1); /* nothing is hidden, as in PyTorch */
     ck_assert(element(gradient, 1) == 0);
     ck_assert(element(gradient, 2) == 1);
 }
