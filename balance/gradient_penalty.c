@@ -51,9 +51,9 @@ static int check_options(const ek_gradient_penalty_options *options, double weig
 static ek_device place_of(ek_module *critic, const ek_tensor *x)
 {
     ek_device device = ek_tensor_device(x);
-    if (critic->type->destroy != ek_wrapper_destroy || critic->is_replica)
+    const ek_wrapper *wrapper = ek_wrapper_of(critic);
+    if (!wrapper || critic->is_replica)
         return device;
-    const ek_wrapper *wrapper = (const ek_wrapper *)critic;
     device = wrapper->devices.count ? wrapper->devices.devices[0] : ek_cpu();
     ek_data_parallel_output(critic, &device);
     return device;
@@ -97,12 +97,13 @@ static int place(ek_module *critic, ek_tensor *x, penalty *p)
 
 static int check_dim(ek_module *critic)
 {
-    if (critic->type->destroy != ek_wrapper_destroy || ((const ek_wrapper *)critic)->dim == 0)
+    const ek_wrapper *wrapper = ek_wrapper_of(critic);
+    if (!wrapper || wrapper->dim == 0)
         return 0;
     return EK_FAIL(EK_E_INVALID,
                    "gradient penalty: samples lie along dimension 0, but the critic is cut along "
                    "dimension %d",
-                   ((const ek_wrapper *)critic)->dim);
+                   wrapper->dim);
 }
 
 static int make_points(const ek_gradient_penalty_options *options, penalty *p)

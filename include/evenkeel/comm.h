@@ -77,5 +77,10 @@ EK_API int ek_scatter_value(ek_value value, const ek_device_list *devices,
  * pointers must be one. EK_VALUE_ERROR with the index of the first that does not fit. */
 EK_API ek_value ek_gather_value(const ek_value *values, int count, ek_device destination, int dim);
 
+/* The nest with its tensors on `device`; lists marked per_device, as a data-parallel model's output
+ * is one, are joined there along `dim`, in batch order. Differentiable. The value itself where
+ * nothing moves. EK_VALUE_ERROR with the first that does not fit. */
+EK_API ek_value ek_value_to_device(ek_value value, ek_device device, int dim);
+
 EK_END_DECLARATIONS
 #endif

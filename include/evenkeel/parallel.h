@@ -2,7 +2,8 @@
  *
  * Each device has one long-lived worker thread that runs its replica's forward and its part of
  * backward. An error in one replica is raised in the caller with replica and device in its
- * sentence, after all replicas have finished; where several fail, the first by index is raised. */
+ * sentence, after all replicas have finished; where several fail in forward, the first by index is
+ * raised, in backward one of those that failed first. */
 #ifndef EVENKEEL_PARALLEL_H
 #define EVENKEEL_PARALLEL_H
 
@@ -87,8 +88,9 @@ EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel
  * A module's ek_replication is shared by its replicas of one forward. Contexts are released when
  * all replicas have run, also after errors; what runs again in backward (ek_checkpoint) no longer
  * has them. Where the module itself runs, nothing is replicated and nothing is called: with one
- * device or a batch of one chunk, as the plain module of ek_data_parallel_model, and as a wrapper
- * within a replica. EK_E_INVALID for a module that is no data-parallel wrapper. */
+ * device or a batch of one chunk (where PyTorch makes one replica), as the plain module of
+ * ek_data_parallel_model, and as a wrapper within a replica. EK_E_INVALID for a module that is no
+ * data-parallel wrapper. */
 EK_API int ek_patch_replication_callback(ek_module *data_parallel);
 
 /* Batch normalisation (EK_ZERO etc. as in ek_batch_norm2d) with the statistics of the whole batch:

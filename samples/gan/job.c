@@ -70,13 +70,7 @@ void job_close(gan_job *job)
 /* One tensor of what lies on several devices, on cpu; a tensor itself where it is one. */
 static ek_tensor *whole(ek_value value)
 {
-    ek_value parts[EK_MAX_DEVICES];
-
-    if (!value.per_device)
-        return ek_value_tensor(value);
-    for (int i = 0; i < ek_value_length(value); i++)
-        parts[i] = ek_value_at(value, i);
-    return ek_value_tensor(ek_gather_value(parts, ek_value_length(value), ek_cpu(), 0));
+    return ek_value_tensor(value.per_device ? ek_value_to_device(value, ek_cpu(), 0) : value);
 }
 
 /* Where real pictures are cut up, or scored as a whole. */

@@ -106,11 +106,11 @@ static ek_value join(ek_value list, ek_device device, int dim)
     }
     for (int i = 0; i < count; i++)
         items[i] = ek_value_at(list, i);
-    return count == 1 ? ek_nest_to_device(items[0], device, dim)
+    return count == 1 ? ek_value_to_device(items[0], device, dim)
                       : ek_gather_value(items, count, device, dim);
 }
 
-ek_value ek_nest_to_device(ek_value value, ek_device device, int dim)
+ek_value ek_value_to_device(ek_value value, ek_device device, int dim)
 {
     if (value.kind == EK_VALUE_TENSOR)
         return ek_value_of_tensor(ek_to_device(value.as.tensor, device));
@@ -124,7 +124,7 @@ ek_value ek_nest_to_device(ek_value value, ek_device device, int dim)
     ek_value moved = ek_value_error();
     if (items && entries) {
         for (int i = 0; i < count; i++) {
-            items[i] = ek_nest_to_device(ek_value_at(value, i), device, dim);
+            items[i] = ek_value_to_device(ek_value_at(value, i), device, dim);
             if (value.kind == EK_VALUE_DICT)
                 entries[i] = (ek_value_entry){ek_value_key(value, i), items[i]};
         }

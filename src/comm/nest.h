@@ -24,9 +24,6 @@ int64_t ek_nest_batch_size(ek_value value, int dim);
 /* The first tensor in the nest, or NULL. */
 ek_tensor *ek_nest_first(ek_value value);
 
-/* The nest with its tensors on the device; what is scattered is joined there along dim. */
-ek_value ek_nest_to_device(ek_value value, ek_device device, int dim);
-
 /* One more reference on what the value holds, in the scope. */
 ek_value ek_nest_adopt(ek_value value);
 

@@ -55,7 +55,7 @@ static int cut_value(ek_value value, const cut *c, ek_value *out)
         return cut_tensor(value.as.tensor, c, out);
     if (value.per_device) {
         for (int p = 0; p < c->devices.count; p++) {
-            out[p] = ek_nest_to_device(ek_value_at(value, p), c->devices.devices[p], c->dim);
+            out[p] = ek_value_to_device(ek_value_at(value, p), c->devices.devices[p], c->dim);
             if (out[p].kind == EK_VALUE_ERROR)
                 return ek_error_pending();
         }

@@ -164,6 +164,11 @@ static ek_module *instance_norm_new(const ek_module_type *type, const ek_norm_op
                 type->name);
         return NULL;
     }
+    if (options->momentum != 0) {
+        EK_FAIL(EK_E_INVALID, "%s: momentum is for running statistics, and none are kept",
+                type->name);
+        return NULL;
+    }
     sample_norm *self =
         sample_norm_new(type, EK_SHAPE(options->features), options->eps, options->affine == EK_ON);
     if (self)

@@ -18,7 +18,7 @@ static ek_value data_parallel_forward(ek_module *module, const ek_args *args)
         /* It stays where the module leaves it, unless another device was asked for. */
         if (module->is_replica || ek_device_equal(self->output_device, wrapper->devices.devices[0]))
             return output;
-        return ek_nest_to_device(output, self->output_device, wrapper->dim);
+        return ek_value_to_device(output, self->output_device, wrapper->dim);
     }
     ek_value outputs[EK_MAX_DEVICES];
     int parts = ek_wrapper_apply(wrapper, args, outputs);

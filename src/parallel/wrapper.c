@@ -132,10 +132,16 @@ void ek_wrapper_destroy(ek_module *module)
     ek_replica_set_free(((ek_wrapper *)module)->replicas);
 }
 
+ek_wrapper *ek_wrapper_of(ek_module *module)
+{
+    return module && module->type->destroy == ek_wrapper_destroy ? (ek_wrapper *)module : NULL;
+}
+
 ek_module *ek_data_parallel_module(ek_module *data_parallel)
 {
-    if (data_parallel && data_parallel->type->destroy == ek_wrapper_destroy)
-        return ((ek_wrapper *)data_parallel)->child;
+    ek_wrapper *wrapper = ek_wrapper_of(data_parallel);
+    if (wrapper)
+        return wrapper->child;
     EK_FAIL(EK_E_INVALID, "%s is no data-parallel wrapper",
             data_parallel ? data_parallel->type->name : "NULL");
     return NULL;
@@ -179,14 +185,14 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args)
     ek_value output = ek_value_error();
     bool failed = !inputs;
     for (int i = 0; i < args->count && !failed; i++) {
-        inputs[i] = ek_nest_to_device(args->inputs[i], device, wrapper->dim);
+        inputs[i] = ek_value_to_device(args->inputs[i], device, wrapper->dim);
         failed = inputs[i].kind == EK_VALUE_ERROR;
     }
     if (!failed)
         output = ek_module_forward(wrapper->child,
                                    &(const ek_args){inputs, args->count,
-                                                    ek_nest_to_device(args->keywords, device,
-                                                                      wrapper->dim)});
+                                                    ek_value_to_device(args->keywords, device,
+                                                                       wrapper->dim)});
     free(inputs);
     return output;
 }

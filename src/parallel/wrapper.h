@@ -43,6 +43,8 @@ typedef struct ek_wrapper_replicas {
  * parameters into slabs. Does not look at output_device, output_on_cpu and plain. */
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
+/* The module as a wrapper; NULL, without an error, where it is none. */
+ek_wrapper *ek_wrapper_of(ek_module *module);
 
 /* True where a call is a plain call of the child. */
 bool ek_wrapper_is_plain(const ek_wrapper *wrapper);

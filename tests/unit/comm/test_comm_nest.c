@@ -131,6 +131,23 @@ START_TEST(outputs_are_joined_element_by_element)
 }
 END_TEST
 
+/* What lies one per device is joined in batch order, anything else moves as it is. */
+START_TEST(values_go_to_one_device)
+{
+    ek_tensor *a = ramp(0, 1, EK_SHAPE(2, 3), EK_F32, ek_host(0));
+    ek_tensor *b = ramp(6, 1, EK_SHAPE(1, 3), EK_F32, ek_host(1));
+    ek_value value = EK_LIST(EK_SCATTERED(a, b), a, ek_value_of_int(7));
+    value = ek_value_to_device(value, ek_cpu(), 0);
+    ek_tensor *whole = ek_value_tensor(ek_value_at(value, 0));
+    assert_close(whole, ramp(0, 1, EK_SHAPE(3, 3), EK_F32, ek_cpu()), 0, 0);
+    assert_close(ek_value_tensor(ek_value_at(value, 1)), ek_to_device(a, ek_cpu()), 0, 0);
+    ck_assert_int_eq(ek_value_at(value, 2).as.integer, 7);
+    ek_tensor *other = ramp(0, 1, EK_SHAPE(2, 4), EK_F32, ek_host(1));
+    ck_assert_int_eq(ek_value_to_device(EK_SCATTERED(a, other), ek_cpu(), 0).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_SHAPE, "index 1");
+}
+END_TEST
+
 START_TEST(outputs_that_do_not_fit_are_errors)
 {
     int user[2];
@@ -166,6 +183,7 @@ Suite *suite(void)
     tcase_add_test(tests, unequal_batches_are_errors);
     tcase_add_test(tests, given_sizes_hold_for_the_whole_nest);
     tcase_add_test(tests, outputs_are_joined_element_by_element);
+    tcase_add_test(tests, values_go_to_one_device);
     tcase_add_test(tests, outputs_that_do_not_fit_are_errors);
     return s;
 }

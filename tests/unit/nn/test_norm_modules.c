@@ -123,6 +123,7 @@ static void assert_refused(ek_module *module, const char *part)
 
 START_TEST(refusals)
 {
+    assert_refused(ek_instance_norm2d(3, .momentum = 0.2), "momentum is for running statistics");
     assert_refused(ek_layer_norm(EK_SHAPE(3, 0)), "normalized_shape needs 1 to");
     assert_refused(ek_layer_norm(.affine = EK_OFF), "normalized_shape needs 1 to");
     assert_refused(ek_layer_norm(EK_SHAPE(3), .eps = -1), "layer_norm: eps -1");
