@@ -2,7 +2,8 @@
  *
  * `cpu` is plain memory, where files are read and batches are assembled; it computes with the
  * host's kernels and has no capacity. `host:0..N-1` are logical accelerators on the CPU: each has
- * its own ledger, capacity, worker thread and share of the cores. `cuda:0..N-1` are GPUs.
+ * its own ledger, capacity, worker thread and share of the cores. `cuda:0..N-1` are GPUs: calls
+ * issue work to them and return; reading a value waits for it.
  *
  * EVENKEEL_HOST_DEVICES says which host devices there are: a count ("4"), or a comma-separated list
  * of
@@ -83,6 +84,16 @@ EK_API int ek_device_parse(const char *text, ek_device *device);
  * with the position of the fault, or EK_E_STATE when a host device is in use (tensors live on it);
  * nothing has changed then. */
 EK_API int ek_host_devices_configure(const char *specification);
+
+/* CUDA devices are logical: EVENKEEL_CUDA_DEVICES, or this call, lists `[count x] number [:
+ * capacity]` with the CUDA runtime's numbers: "0,1", "0,0,0,0" (four on one GPU, each with its own
+ * streams and ledger), "4x0:8G". Unset means one for each GPU, without a capacity. Returns
+ * EK_E_INVALID with the position of the fault, EK_E_DEVICE for a number that the machine or the
+ * build doesn't have, or EK_E_STATE when a CUDA device is in use; nothing has changed then. */
+EK_API int ek_cuda_devices_configure(const char *specification);
+
+/* Waits until all work issued to the device is done, and returns what went wrong in it. */
+EK_API int ek_synchronize(ek_device device);
 
 /* Threads a host device computes with, by default its share of the cores (at least 1). Returns
  * EK_E_INVALID for count < 1, EK_E_DEVICE for CUDA. Not while work runs on the device. */

@@ -15,6 +15,7 @@
 #include "evenkeel/ops.h"
 #include "evenkeel/optim.h"
 #include "evenkeel/parallel.h"
+#include "evenkeel/precision.h"
 #include "evenkeel/random.h"
 #include "evenkeel/scope.h"
 #include "evenkeel/status.h"

@@ -11,6 +11,9 @@ ek_folder_objects(all_objects ${folders})
 
 add_library(ek_backends OBJECT src/backends.c)
 target_include_directories(ek_backends PRIVATE src PUBLIC include)
+if(EK_CUDA)
+    target_compile_definitions(ek_backends PRIVATE EK_WITH_CUDA)
+endif()
 
 foreach(kind shared static)
     string(TOUPPER ${kind} KIND)
@@ -23,6 +26,9 @@ foreach(kind shared static)
         $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     target_link_libraries(evenkeel_${kind} PRIVATE ${all_libraries})
+    if(EK_CUDA)
+        ek_cuda_library_link(evenkeel_${kind})
+    endif()
 endforeach()
 set(version_script ${PROJECT_SOURCE_DIR}/src/cmake/evenkeel.map)
 target_link_options(evenkeel_shared PRIVATE -Wl,--version-script=${version_script}

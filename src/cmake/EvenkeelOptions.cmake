@@ -18,11 +18,11 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # -O2 leaves gcc 12's vectoriser on its cheapest setting.
 set(CMAKE_C_FLAGS_RELEASE "-O3 -g1 -DNDEBUG")
 
-add_compile_options(-Wall -Wextra -Wpedantic -Wstrict-prototypes -Wmissing-prototypes -Wshadow
-                    -Wvla -fno-math-errno -fno-trapping-math)
+add_compile_options("$<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wpedantic;-Wstrict-prototypes;-Wmissing-prototypes;-Wshadow;-Wvla>"
+                    "$<$<COMPILE_LANGUAGE:C,CXX>:-fno-math-errno;-fno-trapping-math>")
 add_compile_definitions(_GNU_SOURCE)
 if(EVENKEEL_WERROR)
-    add_compile_options(-Werror)
+    add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
 endif()
 
 if(EVENKEEL_SANITIZE)

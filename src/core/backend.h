@@ -29,12 +29,19 @@ typedef struct ek_backend {
     int (*memory_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*memory_free)(ek_dev *dev, void *pointer, size_t nbytes);
 
-    /* Copy of bytes where either side, or both, is this backend's. Asynchronous on the
-     * destination's stream where there are streams. */
+    /* Copy of bytes where either side, or both, is this backend's. Asynchronous where there are
+     * streams: the caller (ek_dev_copy) has ordered it after earlier work of both devices and
+     * orders later work after it. Where one side is memory of the host the copy sees to that
+     * itself: it returns when the host may change the source, or has all of the result. */
     int (*copy)(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
+    /* Fills with zero bytes, in order with other work. Optional: memset, or a copy of zeros. */
+    int (*zero)(ek_dev *dev, void *data, size_t nbytes);
+    /* Kernels of `dev` can read and write the memory of `other`, a different device of this
+     * backend, at full speed. Optional: where both are memory of the host. */
+    bool (*reaches)(const ek_dev *dev, const ek_dev *other);
 
-    /* Later work on `waiter` waits for earlier work on `awaited`. Optional: work is done on return.
-     */
+    /* Later work on `waiter` waits for earlier work on `awaited`, which is this backend's; `waiter`
+     * can be of the host, and then the call waits. Optional: work is done on return. */
     int (*order)(ek_dev *waiter, ek_dev *awaited);
     /* Optional: work is done on return. */
     int (*synchronize)(ek_dev *dev);

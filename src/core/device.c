@@ -262,12 +262,9 @@ int ek_device_threads(ek_device device)
 
 int ek_dev_order(ek_dev *waiter, ek_dev *awaited)
 {
-    if (waiter == awaited)
+    if (waiter == awaited || !awaited->backend->order)
         return 0;
-    EK_TRY(awaited->backend->order ? awaited->backend->order(waiter, awaited) : 0);
-    if (waiter->backend != awaited->backend && waiter->backend->order)
-        return waiter->backend->order(waiter, awaited);
-    return 0;
+    return awaited->backend->order(waiter, awaited);
 }
 
 int ek_dev_synchronize(ek_dev *dev)
@@ -281,9 +278,37 @@ int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, 
         return 0;
     /* A backend with memory of its own knows how to reach plain memory, not the other way round. */
     const ek_backend *backend = to->backend->host_memory ? from->backend : to->backend;
+    bool with_host = to->backend->host_memory || from->backend->host_memory;
+    if (with_host || to == from)
+        return backend->copy(to, to_data, from, from_data, nbytes);
     EK_TRY(ek_dev_order(to, from));
     EK_TRY(backend->copy(to, to_data, from, from_data, nbytes));
     return ek_dev_order(from, to);
+}
+
+int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes)
+{
+    if (nbytes == 0)
+        return 0;
+    if (dev->backend->zero)
+        return dev->backend->zero(dev, data, nbytes);
+    if (dev->backend->host_memory) {
+        memset(data, 0, nbytes);
+        return 0;
+    }
+    ek_dev *plain = ek_dev_get(ek_cpu());
+    void *zeros = ek_calloc(1, nbytes);
+    int rc = plain && zeros ? ek_dev_copy(dev, data, plain, zeros, nbytes) : ek_error_pending();
+    free(zeros);
+    return rc;
+}
+
+bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other)
+{
+    if (dev == other || (dev->backend->host_memory && other->backend->host_memory))
+        return true;
+    return dev->backend == other->backend && dev->backend->reaches &&
+           dev->backend->reaches(dev, other);
 }
 
 bool ek_dev_is_host(const ek_dev *dev)

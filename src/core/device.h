@@ -57,8 +57,15 @@ int ek_dev_order(ek_dev *waiter, ek_dev *awaited);
 int ek_dev_synchronize(ek_dev *dev);
 
 /* Copies contiguous bytes between any two devices, after work issued to either; nothing that is
- * issued to either later overtakes it. */
+ * issued to either later overtakes it. Where one side is memory of the host: on return the host may
+ * change the source, or has all of the result. */
 int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
+
+/* Fills with zero bytes, in order with the device's other work. */
+int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes);
+
+/* Kernels of `dev` can use the memory of `other` as their own (after ek_dev_order). */
+bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 
 /* True where the CPU can read and write the device's memory directly. */
 bool ek_dev_is_host(const ek_dev *dev);

@@ -16,24 +16,6 @@ static void slab_destroy(ek_object *object)
     free(slab);
 }
 
-/* Fills with zero bytes through plain memory: core knows no kernels. */
-static int zero_storage(ek_storage *storage)
-{
-    if (ek_dev_is_host(storage->dev)) {
-        memset(storage->data, 0, storage->nbytes);
-        return 0;
-    }
-    ek_dev *plain = ek_dev_get(ek_cpu());
-    void *zeros = ek_calloc(1, storage->nbytes);
-    int rc = plain && zeros
-                 ? ek_dev_copy(storage->dev, storage->data, plain, zeros, storage->nbytes)
-                 : ek_error_pending();
-    if (rc >= 0)
-        rc = ek_dev_synchronize(storage->dev);
-    free(zeros);
-    return rc;
-}
-
 ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count)
 {
     ek_slab *slab = ek_calloc(1, sizeof *slab);
@@ -59,7 +41,7 @@ ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count)
         slab->elements += (ek_count(tensors[i]) + unit - 1) / unit * unit;
     }
     slab->storage = ek_storage_new(dev, (size_t)slab->elements * size);
-    if (!slab->storage || zero_storage(slab->storage) < 0)
+    if (!slab->storage || ek_dev_zero(dev, slab->storage->data, slab->storage->nbytes) < 0)
         goto fail;
     for (int i = 0; i < count; i++) {
         ek_shape shape = ek_tensor_shape(tensors[i]);

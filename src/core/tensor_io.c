@@ -87,7 +87,6 @@ int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes)
     size_t span_nbytes = (size_t)span_of(tensor) * ek_dtype_size(tensor->dtype);
     bool in_order = ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
 
-    EK_TRY(ek_dev_synchronize(dev));
     if (ek_dev_is_host(dev)) {
         if (in_order)
             memcpy(data, ek_tensor_address(tensor), needed);
@@ -100,8 +99,6 @@ int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes)
     if (!span || !plain)
         return ek_error_pending();
     int rc = ek_dev_copy(plain, span, dev, ek_tensor_address(tensor), span_nbytes);
-    if (rc >= 0)
-        rc = ek_dev_synchronize(dev);
     if (!in_order) {
         if (rc >= 0)
             reorder(tensor, data, span, TO_ROWS);
@@ -127,7 +124,6 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
     bool in_order = ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
     int rc;
 
-    EK_TRY(ek_dev_synchronize(dev));
     if (ek_dev_is_host(dev)) {
         if (in_order)
             memcpy(ek_tensor_address(tensor), data, needed);
@@ -147,18 +143,12 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
         if (!span)
             return ek_error_pending();
         rc = ek_dev_copy(plain, span, dev, ek_tensor_address(tensor), span_nbytes);
-        if (rc >= 0)
-            rc = ek_dev_synchronize(dev);
         if (rc >= 0) {
             reorder(tensor, rows, span, FROM_ROWS);
             rc = ek_dev_copy(dev, ek_tensor_address(tensor), plain, span, span_nbytes);
         }
-        if (rc >= 0)
-            rc = ek_dev_synchronize(dev);
         free(span);
     }
-    if (rc >= 0)
-        rc = ek_dev_synchronize(dev); /* the caller may reuse `data` at once */
     if (rc >= 0)
         ek_tensor_written(tensor, "set_data");
     return rc;

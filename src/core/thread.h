@@ -14,8 +14,9 @@ typedef struct ek_thread_modes {
 
 enum {
     EK_MODE_NO_GRAD = 1u << 0,
-    EK_MODE_ALONE = 1u << 1,   /* within what is computed again in backward: no rendezvous */
-    EK_MODE_BACKWARD = 1u << 2 /* within backward: no rendezvous */
+    EK_MODE_ALONE = 1u << 1,    /* within what is computed again in backward: no rendezvous */
+    EK_MODE_BACKWARD = 1u << 2, /* within backward: no rendezvous */
+    EK_MODE_AUTOCAST = 1u << 3  /* evenkeel/precision.h */
 };
 
 /* Which part of which gang a thread runs; see rendezvous.h. */

@@ -1,0 +1,92 @@
+/* runtime.h: the state of one logical CUDA device, and how a slot of the kernel table begins and
+ * ends. For the C files of this folder.
+ *
+ *     int ek_cuda_fill(ek_dev *dev, ek_tensor *out, double value)
+ *     {
+ *         ek_cuda_queue queue;
+ *         EK_TRY(ek_cuda_begin(dev, &queue));
+ *         ek_cuda_walk walk = ek_cuda_walk_of(1, (const ek_tensor *[]){out});
+ *         return ek_cuda_end(dev, &queue, "fill", ek_cuda_launch_fill(&queue, &walk, value));
+ *     }
+ *
+ * All kernels of a device are issued to its compute stream, so that what is issued later sees what
+ * was issued earlier, memory given back and taken again included. Nothing here waits for the device
+ * but ek_cuda_synchronize. Any thread may issue; several at once are in some order. */
+#ifndef EK_CUDA_RUNTIME_H
+#define EK_CUDA_RUNTIME_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/tensor.h"
+#include "cuda/queue.h"
+#include "cuda/view.h"
+
+struct ek_cuda_blas;
+struct ek_cuda_dnn;
+struct ek_cuda_staging;
+
+typedef struct ek_cuda_device {
+    ek_dev *dev;
+    int physical; /* the CUDA runtime's number */
+    int multiprocessors;
+    int capability;             /* 90 for 9.0 */
+    cudaStream_t compute, copy; /* `copy` carries what comes from and goes to the host */
+    cudaEvent_t issued;         /* reused by ek_cuda_order: `compute` up to now */
+    ek_cuda_fault *fault;       /* pinned: the host's address */
+    ek_cuda_fault *fault_on_device;
+    atomic_int broken;         /* the cudaError_t that made the device unusable; 0: none */
+    pthread_mutex_t lock;      /* guards what is below, and calls that use it */
+    struct ek_cuda_blas *blas; /* made with first use; NULL until then */
+    struct ek_cuda_dnn *dnn;
+    struct ek_cuda_staging *staging;
+} ek_cuda_device;
+
+static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)
+{
+    return dev->context;
+}
+
+/* Makes the device's physical one current for the calling thread, and fills the queue. Fails where
+ * the device is unusable or has a fault to report. */
+int ek_cuda_begin(ek_dev *dev, ek_cuda_queue *queue);
+
+/* Makes the caller's CUDA device current again and returns the outcome: `launched` is a status (not
+ * above 0) or a cudaError_t, which becomes a sentence with operation and device. */
+int ek_cuda_end(ek_dev *dev, const ek_cuda_queue *queue, const char *operation, int launched);
+
+/* A status from a cudaError_t: 0, or EK_E_BACKEND with "call on cuda:0: what CUDA says", or
+ * EK_E_OUT_OF_MEMORY. Clears what is not sticky; marks the device unusable by what is. dev may be
+ * NULL. */
+int ek_cuda_check(ek_dev *dev, const char *call, int error);
+#define EK_CUDA_TRY(dev, call) EK_TRY(ek_cuda_check((dev), #call, (int)(call)))
+
+/* The fault record's error, cleared; 0 without one. Doesn't wait. */
+int ek_cuda_fault_check(ek_dev *dev);
+
+/* Returns when all work of the device is done; faults and late errors are its result. */
+int ek_cuda_synchronize(ek_dev *dev);
+
+/* Scratch memory of the device until work issued now has run; free it once the kernels that use it
+ * are issued. nbytes 0 gives NULL. */
+int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer);
+void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
+
+/* A dense tensor of scratch memory, for kernels that read only some dtypes or layouts: the copy is
+ * made by the kernel `copy`. `format` means something for 4 and 5 dimensions: EK_CHANNELS_LAST puts
+ * dimension 1 innermost. */
+typedef struct ek_cuda_stage {
+    ek_tensor *tensor; /* what the kernel uses */
+    ek_tensor own;
+    ek_storage storage;
+    size_t nbytes; /* of the copy; 0 where `tensor` is the original */
+} ek_cuda_stage;
+int ek_cuda_stage_begin(ek_cuda_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype,
+                        ek_memory_format format, bool keep, bool load);
+/* With `store`, copies back into `original`; keeps `rc` where it is an error. */
+int ek_cuda_stage_end(ek_cuda_stage *stage, ek_dev *dev, ek_tensor *original, bool store, int rc);
+
+ek_cuda_view ek_cuda_view_of(const ek_tensor *tensor);
+ek_cuda_walk ek_cuda_walk_of(int operands, const ek_tensor *const *tensors);
+
+#endif
