@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "autograd/graph.h"
-#include "balance/loss_job.h"
+#include "balance/loss_weights.h"
 #include "comm/nest.h"
 #include "core/value.h"
 #include "core/worker.h"
@@ -150,40 +150,6 @@ static int scatter(const data_parallel_criterion *self, const ek_args *args, int
 
 /* ---- reduction ---- */
 
-/* The sum over devices of loss_i factor_i; a factor of 0 cuts the loss off. */
-static ek_tensor *weighted_sum(ek_tensor *const *losses, const double *factors, int parts)
-{
-    ek_tensor *terms[EK_MAX_DEVICES];
-    for (int i = 0; i < parts; i++) {
-        if (factors[i] == 0)
-            terms[i] = ek_scalar(0, ek_tensor_dtype(losses[i]), ek_tensor_device(losses[i]));
-        else
-            terms[i] = factors[i] == 1 ? losses[i] : ek_mul_scalar(losses[i], factors[i]);
-        if (!terms[i])
-            return NULL;
-    }
-    return ek_reduce(terms, parts);
-}
-
-static ek_tensor *reduce(const data_parallel_criterion *self, const loss_job *job)
-{
-    ek_tensor *losses[EK_MAX_DEVICES];
-    double factors[EK_MAX_DEVICES], total = 0;
-    bool any = false;
-    for (int i = 0; i < job->parts; i++) {
-        losses[i] = job->losses[i].as.tensor;
-        total += job->denominators[i];
-        any = any || job->denominators[i] != 0;
-    }
-    bool exact = self->reduction == EK_EXACT && any;
-    for (int i = 0; i < job->parts; i++) {
-        factors[i] = exact ? job->denominators[i] / total : 1.0 / job->parts;
-        if (job->is_sum)
-            factors[i] = self->reduction == EK_EXACT ? 1 : 1.0 / job->parts;
-    }
-    return weighted_sum(losses, factors, job->parts);
-}
-
 /* Scalars are reduced; anything else stays where it is. */
 static ek_value combine(const data_parallel_criterion *self, loss_job *job)
 {
@@ -191,7 +157,7 @@ static ek_value combine(const data_parallel_criterion *self, loss_job *job)
     for (int i = 0; i < job->parts; i++)
         scalars += ek_loss_is_scalar(job->losses[i]);
     if (scalars == job->parts)
-        return ek_value_of_tensor(reduce(self, job));
+        return ek_value_of_tensor(ek_weigh_losses(job, self->reduction == EK_EXACT));
     if (scalars == 0)
         return ek_value_per_device(job->losses, job->parts);
     EK_FAIL(EK_E_SHAPE, "data_parallel_criterion: %d of %d devices gave a scalar loss", scalars,

@@ -2,6 +2,7 @@
 #include "balance/loss_job.h"
 
 #include "comm/nest.h"
+#include "core/tensor.h"
 #include "core/worker.h"
 #include "evenkeel/autograd.h"
 
@@ -16,13 +17,17 @@ bool ek_loss_is_scalar(ek_value loss)
 }
 
 /* What the mean divides by; without a slot for it, the samples stay. */
-static int ask_denominator(ek_module *module, const ek_args *args, double *denominator)
+static int ask_denominator(ek_module *module, loss_job *job, int index)
 {
     if (!module->type->denominator)
         return 0;
     bool enabled = ek_set_grad_enabled(false);
-    ek_tensor *tensor = module->type->denominator(module, args);
-    int rc = tensor ? ek_item(tensor, denominator) : ek_error_pending();
+    ek_tensor *tensor = module->type->denominator(module, &job->args[index]);
+    int rc = tensor ? 0 : ek_error_pending();
+    if (rc >= 0 && ek_dev_is_host(ek_tensor_dev(tensor)))
+        rc = ek_item(tensor, &job->denominators[index]);
+    else if (rc >= 0)
+        job->counted[index] = ek_keep(tensor);
     ek_set_grad_enabled(enabled);
     return rc;
 }
@@ -41,7 +46,7 @@ static int run_part(void *user, int index)
     if (loss.kind == EK_VALUE_ERROR)
         return ek_error_pending();
     if (job->weigh && ek_loss_is_scalar(loss) && !is_sum(module))
-        EK_TRY(ask_denominator(module, &job->args[index], &job->denominators[index]));
+        EK_TRY(ask_denominator(module, job, index));
     job->losses[index] = ek_value_keep(loss); /* last: after an error nothing is kept */
     return 0;
 }
@@ -58,6 +63,8 @@ int ek_loss_job_run(loss_job *job, ek_module *const *modules, ek_dev *const *dev
         if (rc >= 0 && ek_nest_adopt(loss).kind == EK_VALUE_ERROR)
             rc = ek_error_pending();
         ek_value_release(loss);
+        if (job->counted[i] && !(job->counted[i] = ek_scope_adopt(job->counted[i])))
+            rc = ek_error_pending();
     }
     return rc;
 }

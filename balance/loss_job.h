@@ -11,9 +11,11 @@ typedef struct loss_job {
     bool is_sum; /* result: nothing divides these losses */
     ek_args args[EK_MAX_DEVICES];
     ek_value *inputs; /* memory of args[].inputs */
-    /* At first the chunks' samples; result: what the losses that are means divide by. */
+    /* At first the chunks' samples; result: what the losses that are means divide by. Where it lies
+     * in memory that the host doesn't read it stays there, in `counted`, else NULL. */
     double denominators[EK_MAX_DEVICES];
-    ek_value losses[EK_MAX_DEVICES]; /* result, in the caller's scope */
+    ek_tensor *counted[EK_MAX_DEVICES]; /* in the caller's scope */
+    ek_value losses[EK_MAX_DEVICES];    /* result, in the caller's scope */
 } loss_job;
 
 /* A tensor of zero dimensions. */

@@ -192,13 +192,21 @@ static void sum_order(ek_dev *const *devs, int devices, const ek_dev *destinatio
     }
 }
 
+/* The destination waits for the devices whose memory it reads, or (afterwards) they for it. */
+static int order_all(ek_dev *const *devs, int devices, ek_dev *destination, bool before)
+{
+    for (int d = 0; d < devices; d++)
+        EK_TRY(before ? ek_dev_order(destination, devs[d]) : ek_dev_order(devs[d], destination));
+    return 0;
+}
+
 /* Brings the lists of devices whose memory the destination can't read there: parts[d * count + i].
  */
 static int fetch(ek_tensor **parts, int devices, int count, ek_dev *const *devs,
                  ek_dev *destination)
 {
     for (int d = 0; d < devices; d++) {
-        if (ek_comm_shared(destination, devs[d]))
+        if (ek_dev_reaches(destination, devs[d]))
             continue;
         ek_tensor **work = ek_calloc(2 * (size_t)count, sizeof *work);
         if (!work)
@@ -258,6 +266,7 @@ static int reduce_all(ek_tensor **parts, int devices, int count, ek_dev *const *
     int order[EK_MAX_DEVICES];
     sum_order(devs, devices, destination, order);
     EK_TRY(fetch(parts, devices, count, devs, destination));
+    EK_TRY(order_all(devs, devices, destination, true));
     for (int i = 0; i < count; i++) {
         ek_tensor *present[EK_MAX_DEVICES];
         int n = 0;
@@ -272,7 +281,7 @@ static int reduce_all(ek_tensor **parts, int devices, int count, ek_dev *const *
         if (!out[i])
             return ek_error_pending();
     }
-    return 0;
+    return order_all(devs, devices, destination, false);
 }
 
 int ek_comm_reduce(ek_tensor *const *inputs, int devices, int count, ek_dev *const *devs,

@@ -8,11 +8,6 @@
 /* Members of a slab start at multiples of this. */
 enum { SLAB_ALIGNMENT = 64 };
 
-bool ek_comm_shared(const ek_dev *a, const ek_dev *b)
-{
-    return a == b || (ek_dev_is_host(a) && ek_dev_is_host(b));
-}
-
 /* Dimensions from the slowest to the fastest in memory; false where zero strides leave that open.
  */
 static bool order_in_memory(const ek_tensor *tensor, int *order)
@@ -73,10 +68,12 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
     if (one_block(to, from))
         return ek_dev_copy(ek_tensor_dev(to), ek_tensor_address(to), ek_tensor_dev(from),
                            ek_tensor_address(from), nbytes);
-    ek_dev *dev = ek_tensor_dev(to);
-    if (ek_comm_shared(dev, ek_tensor_dev(from)))
-        return dev->backend->kernels->copy(dev, to, from);
-    return ek_transfer(to, from);
+    ek_dev *dev = ek_tensor_dev(to), *source = ek_tensor_dev(from);
+    if (!ek_dev_reaches(dev, source))
+        return ek_transfer(to, from);
+    EK_TRY(ek_dev_order(dev, source));
+    EK_TRY(dev->backend->kernels->copy(dev, to, from));
+    return ek_dev_order(source, dev);
 }
 
 /* True where tensor `next` follows `tensor` in the same storage with nothing but padding between.
@@ -140,7 +137,7 @@ static ek_slab *pack(ek_tensor *const *from, ek_tensor *const *to, int count)
 
 int ek_comm_send(ek_tensor *const *to, ek_tensor *const *from, int count)
 {
-    if (count < 2 || ek_comm_shared(ek_tensor_dev(from[0]), ek_tensor_dev(to[0])) ||
+    if (count < 2 || ek_dev_reaches(ek_tensor_dev(to[0]), ek_tensor_dev(from[0])) ||
         run_length(to, from, count) == count)
         return ek_comm_copy_list(to, from, count);
     ek_slab *staging = pack(from, to, count);

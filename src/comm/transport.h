@@ -1,8 +1,8 @@
 /* transport.h: moving elements between devices, below the graph.
  *
- * Where the CPU reads both devices' memory, elements go straight to where they belong. Elsewhere
- * lists of tensors are packed into one staging slab (EK_MEMORY_COMMUNICATION), so that a list is
- * one copy between two devices. */
+ * Where a device's kernels reach the other's memory, elements go straight to where they belong.
+ * Elsewhere lists of tensors are packed into one staging slab (EK_MEMORY_COMMUNICATION), so that a
+ * list is one copy between two devices. */
 #ifndef EK_COMM_TRANSPORT_H
 #define EK_COMM_TRANSPORT_H
 
@@ -27,9 +27,6 @@ int ek_comm_copy_list(ek_tensor *const *to, ek_tensor *const *from, int count);
 
 /* The same, but packed first where that saves copies between the devices. */
 int ek_comm_send(ek_tensor *const *to, ek_tensor *const *from, int count);
-
-/* True where the CPU computes on either memory without a copy. */
-bool ek_comm_shared(const ek_dev *a, const ek_dev *b);
 
 static inline size_t ek_comm_nbytes(const ek_tensor *tensor)
 {

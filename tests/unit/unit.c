@@ -35,6 +35,7 @@ void assert_tensor_at(const void *pointer, const char *file, int line)
 
 void assert_error_at(int status, const char *part, const char *file, int line)
 {
+    part = device_text(part);
     if (ek_error_status() != status || !strstr(ek_error_message(), part))
         ck_abort_msg("%s:%d: wanted %s with \"%s\", got %s with \"%s\"", file, line,
                      ek_status_name(status), part, ek_status_name(ek_error_status()),

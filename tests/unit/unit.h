@@ -7,6 +7,7 @@
 
 #include <check.h>
 
+#include "devices.h"
 #include "evenkeel/random.h"
 #include "evenkeel/scope.h"
 #include "evenkeel/status.h"

@@ -9,9 +9,9 @@ static ek_dev *devs[DEVICES];
 
 static void setup(void)
 {
-    assert_ok(ek_host_devices_configure("4"));
+    assert_ok(test_devices_configure("4"));
     for (int i = 0; i < DEVICES; i++) {
-        devs[i] = ek_dev_get(ek_host(i));
+        devs[i] = ek_dev_get(test_device(i));
         assert_made(devs[i]);
         devs[i]->threads = 1;
     }
@@ -43,7 +43,7 @@ START_TEST(sums_do_not_depend_on_arrival)
     double first = 0;
     for (int round = 0; round < 20; round++) {
         ek_scope scope = ek_scope_begin();
-        ek_tensor *x = toy_leaf(values, 2, ek_host(0));
+        ek_tensor *x = toy_leaf(values, 2, test_device(0));
         assert_ok(ek_backward(shuffled(x, naps[round % 5])));
         double gradient = element(ek_tensor_grad(x), 1);
         if (round == 0)
@@ -59,7 +59,7 @@ static int grad_in_job(void *user, int index)
     static const double values[2] = {1, 2};
     static const unsigned naps[DEVICES];
     double *results = user;
-    ek_tensor *x = toy_leaf(values, 2, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 2, test_device(0));
     results[index] = element(toy_grad(shuffled(x, naps), x, false), 1);
     return 0;
 }
@@ -108,7 +108,7 @@ START_TEST(nodes_run_on_the_worker_of_their_device)
         ck_assert_ptr_eq(ran_on[i], devs[i]);
 
     /* One device: the caller's own thread. */
-    x = toy_leaf(values, 2, ek_host(1));
+    x = toy_leaf(values, 2, test_device(1));
     assert_ok(ek_backward(toy_sum(witness(x, 1))));
     ck_assert_ptr_null(ran_on[1]);
 }
@@ -118,7 +118,7 @@ START_TEST(one_node_over_several_devices)
 {
     static const double values[2] = {1, 2};
     for (int used = 1; used <= DEVICES; used++) {
-        ek_tensor *x = toy_leaf(values, 2, ek_host(0));
+        ek_tensor *x = toy_leaf(values, 2, test_device(0));
         ek_tensor *copies[DEVICES], *sum = NULL;
         assert_ok(toy_broadcast(x, devs, DEVICES, copies));
         /* The first `used` replicas contribute, device 3's twice. */
@@ -140,7 +140,7 @@ END_TEST
 START_TEST(second_order_over_devices)
 {
     static const double values[2] = {1, 2};
-    ek_tensor *x = toy_leaf(values, 2, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 2, test_device(0));
     ek_tensor *copies[DEVICES], *sum = NULL;
     assert_ok(toy_broadcast(x, devs, DEVICES, copies));
     for (int i = 0; i < DEVICES; i++) {
@@ -169,7 +169,7 @@ START_TEST(failures_on_any_device_stop_all)
     static const double values[2] = {1, 2};
     for (int round = 0; round < 30; round++) {
         ek_scope scope = ek_scope_begin();
-        ek_tensor *x = toy_leaf(values, 2, ek_host(0)), *sum = NULL;
+        ek_tensor *x = toy_leaf(values, 2, test_device(0)), *sum = NULL;
         int broken = 1 + round % 3;
         for (int i = 0; i < DEVICES; i++) {
             ek_tensor *there = toy_to(x, devs[i], i == round % 4 ? 500 : 0);
@@ -189,7 +189,7 @@ START_TEST(failures_on_any_device_stop_all)
         assert_ok(ek_backward(shuffled(x, naps)));
         ek_scope_end(&scope);
         for (int i = 0; i < DEVICES; i++)
-            ck_assert_uint_eq(toy_memory(ek_host(i)).in_use, 0);
+            ck_assert_uint_eq(toy_memory(test_device(i)).in_use, 0);
     }
 }
 END_TEST
@@ -198,28 +198,28 @@ START_TEST(out_of_memory_in_backward_can_be_retried)
 {
     static const double values[2] = {1, 2};
     enum { COUNT = 4096 };
-    ek_tensor *x = toy_leaf(values, 2, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 2, test_device(0));
     ek_scope scope = ek_scope_begin();
-    ek_tensor *large = toy_full(1, EK_SHAPE(COUNT), ek_host(2));
+    ek_tensor *large = toy_full(1, EK_SHAPE(COUNT), test_device(2));
     assert_ok(ek_tensor_set_requires_grad(large, true));
     ek_tensor *y = toy_to(toy_sum(toy_exp(large)), devs[0], 0);
     y = ek_fold_add(y, toy_sum(toy_to(toy_exp(toy_to(x, devs[1], 0)), devs[0], 0)));
-    uint64_t in_use = toy_memory(ek_host(2)).in_use;
-    assert_ok(ek_memory_set_capacity(ek_host(2), in_use + 1024));
+    uint64_t in_use = toy_memory(test_device(2)).in_use;
+    assert_ok(ek_memory_set_capacity(test_device(2), in_use + 1024));
     ck_assert_int_eq(ek_backward(y), EK_E_OUT_OF_MEMORY);
     ck_assert_ptr_nonnull(strstr(ek_error_message(), "in backward of toy_exp on host:2"));
     assert_error(EK_E_OUT_OF_MEMORY, "host:2 is out of memory");
     ck_assert_ptr_null(ek_tensor_grad(large));
     ek_scope_end(&scope);
-    ck_assert_uint_eq(toy_memory(ek_host(2)).in_use, 0);
+    ck_assert_uint_eq(toy_memory(test_device(2)).in_use, 0);
 
     scope = ek_scope_begin();
-    ek_tensor *small = toy_full(1, EK_SHAPE(COUNT / 4), ek_host(2));
+    ek_tensor *small = toy_full(1, EK_SHAPE(COUNT / 4), test_device(2));
     assert_ok(ek_tensor_set_requires_grad(small, true));
     assert_ok(ek_backward(toy_sum(toy_exp(small))));
     ck_assert_double_eq(element(ek_tensor_grad(small), COUNT / 4 - 1), element(toy_exp(small), 0));
     ek_scope_end(&scope);
-    assert_ok(ek_memory_set_capacity(ek_host(2), 0));
+    assert_ok(ek_memory_set_capacity(test_device(2), 0));
 }
 END_TEST
 
@@ -241,7 +241,7 @@ static void *call_backward(void *user)
     for (int round = 0; round < self->rounds; round++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *x = ek_keep(ek_empty(EK_SHAPE(2), .dtype = EK_F64,
-                                        .device = ek_host(self->first), .requires_grad = true));
+                                        .device = test_device(self->first), .requires_grad = true));
         ek_tensor *copies[3], *sum = NULL;
         int rc = ek_set_data(x, values, sizeof values);
         rc = rc < 0 ? rc : toy_broadcast(x, devs + self->first, 3, copies);

@@ -36,7 +36,7 @@ END_TEST
 
 START_TEST(every_derivative_of_a_cube)
 {
-    ek_tensor *x = toy_leaf((double[]){2}, 1, ek_host(1));
+    ek_tensor *x = toy_leaf((double[]){2}, 1, test_device(1));
     ek_tensor *y = apply(&cube, x);
     assert_made(y);
     ck_assert_double_eq(element(y, 0), 8);
@@ -50,13 +50,13 @@ END_TEST
 
 START_TEST(what_the_forward_makes_ends_with_it)
 {
-    ek_tensor *x = toy_full(2, EK_SHAPE(1000), ek_host(0));
-    uint64_t before = toy_memory(ek_host(0)).in_use;
+    ek_tensor *x = toy_full(2, EK_SHAPE(1000), test_device(0));
+    uint64_t before = toy_memory(test_device(0)).in_use;
     ek_scope scope = ek_scope_begin();
     assert_made(apply(&cube, x));
-    ck_assert_uint_le(toy_memory(ek_host(0)).in_use - before, 8 * 1000 + 512);
+    ck_assert_uint_le(toy_memory(test_device(0)).in_use - before, 8 * 1000 + 512);
     ek_scope_end(&scope);
-    ck_assert_uint_eq(toy_memory(ek_host(0)).in_use, before);
+    ck_assert_uint_eq(toy_memory(test_device(0)).in_use, before);
 }
 END_TEST
 
@@ -127,8 +127,8 @@ END_TEST
 
 START_TEST(several_outputs)
 {
-    ek_tensor *inputs[] = {toy_leaf((double[]){0.5, -1}, 2, ek_host(0)),
-                           toy_leaf((double[]){2, 3}, 2, ek_host(0))};
+    ek_tensor *inputs[] = {toy_leaf((double[]){0.5, -1}, 2, test_device(0)),
+                           toy_leaf((double[]){2, 3}, 2, test_device(0))};
     int which = _i;
     assert_ok(
         ek_gradcheck(.function = pair_product, .inputs = inputs, .input_count = 2, .user = &which));
@@ -255,7 +255,7 @@ START_TEST(backwards_run_on_the_worker_of_their_device)
     ek_tensor *x = toy_leaf((double[]){2}, 1, ek_cpu()), *sum = NULL;
     ek_dev *devs[DEVICES];
     for (int d = 0; d < DEVICES; d++) {
-        devs[d] = ek_dev_get(ek_host(d));
+        devs[d] = ek_dev_get(test_device(d));
         ek_tensor *y, *there = toy_to(x, devs[d], 0);
         assert_ok(ek_function_apply_with(&witness, &there, 1, &y, &ran_on[d]));
         y = toy_to(apply(&cube, y), ek_tensor_dev(x), 0);
@@ -270,7 +270,7 @@ END_TEST
 
 static int apply_in_job(void *user, int index)
 {
-    ek_tensor *x = toy_leaf((double[]){index + 1}, 1, ek_host(index));
+    ek_tensor *x = toy_leaf((double[]){index + 1}, 1, test_device(index));
     ek_tensor *y = toy_grad(toy_grad(apply(&cube, x), x, true), x, false);
     ((double *)user)[index] = element(y, 0);
     return 0;
@@ -281,7 +281,7 @@ START_TEST(functions_work_inside_of_jobs)
     ek_dev *devs[DEVICES];
     double results[DEVICES];
     for (int d = 0; d < DEVICES; d++)
-        devs[d] = ek_dev_get(ek_host(d));
+        devs[d] = ek_dev_get(test_device(d));
     assert_ok(ek_gang_run(devs, DEVICES, apply_in_job, results, NULL));
     for (int d = 0; d < DEVICES; d++)
         ck_assert_double_eq(results[d], 6 * (d + 1));

@@ -172,7 +172,7 @@ START_TEST(wrong_backwards_are_told)
                                       .forward = cube_forward,
                                       .backward = wrong_backward};
     toy_failure how = (toy_failure)_i;
-    ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_host(1));
+    ek_tensor *y, *x = toy_leaf((double[]){2}, 1, test_device(1));
     assert_ok(ek_function_apply_with(&wrong, &x, 1, &y, &how));
     ck_assert_int_lt(ek_backward(y), 0);
     assert_error(wanted[_i].status, wanted[_i].part);
@@ -191,7 +191,7 @@ START_TEST(gradients_have_to_fit)
     static const ek_function wide = {.name = "wide",
                                      .forward = cube_forward,
                                      .backward = wide_backward};
-    ek_tensor *x = toy_leaf((double[]){2}, 1, ek_host(1));
+    ek_tensor *x = toy_leaf((double[]){2}, 1, test_device(1));
     ck_assert_int_lt(ek_backward(apply(&wide, x)), 0);
     assert_error(EK_E_AUTOGRAD, "in backward of wide on host:1: the gradient of input 0 is "
                                 "f64[7, 7] on host:1, but the input is f64[1] on host:1");

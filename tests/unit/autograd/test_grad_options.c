@@ -147,8 +147,8 @@ enum { DEVICES = 3 };
 
 static int penalty_in_job(void *user, int index)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(index)), *gradient, *unused;
-    ek_tensor *other = toy_leaf(values, 3, ek_host(index));
+    ek_tensor *x = toy_leaf(values, 3, test_device(index)), *gradient, *unused;
+    ek_tensor *other = toy_leaf(values, 3, test_device(index));
     ek_tensor *y = toy_sum(toy_mul(toy_mul(x, x), x)), *inputs[] = {x, other, x};
     ek_tensor *gradients[3];
     EK_TRY(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = 3,
@@ -164,9 +164,9 @@ START_TEST(inside_of_jobs)
 {
     ek_dev *devs[DEVICES];
     double results[DEVICES];
-    assert_ok(ek_host_devices_configure("3"));
+    assert_ok(test_devices_configure("3"));
     for (int d = 0; d < DEVICES; d++)
-        devs[d] = ek_dev_get(ek_host(d));
+        devs[d] = ek_dev_get(test_device(d));
     assert_ok(ek_gang_run(devs, DEVICES, penalty_in_job, results, NULL));
     for (int d = 0; d < DEVICES; d++)
         ck_assert_double_eq(results[d], 9 * 12 * values[2] * values[2]); /* (9 x^4)'' */

@@ -3,7 +3,7 @@
 
 static void setup(void)
 {
-    assert_ok(ek_host_devices_configure("2"));
+    assert_ok(test_devices_configure("2"));
 }
 
 static void teardown(void)
@@ -53,8 +53,9 @@ static const double values[3] = {0.5, -1.25, 2};
 
 START_TEST(right_gradients_pass)
 {
-    ek_tensor *inputs[] = {toy_leaf(values, 3, ek_host(0)),
-                           tensor_of((double[]){0.3, 0.7, -0.2}, EK_SHAPE(3), EK_F64, ek_host(0))};
+    ek_tensor *inputs[] = {toy_leaf(values, 3, test_device(0)),
+                           tensor_of((double[]){0.3, 0.7, -0.2}, EK_SHAPE(3), EK_F64,
+                                     test_device(0))};
     for (int both = 0; both < 2; both++) {
         assert_ok(ek_tensor_set_requires_grad(inputs[1], both));
         assert_ok(ek_gradcheck(smooth, .inputs = inputs, .input_count = 2));
@@ -72,7 +73,7 @@ END_TEST
 
 START_TEST(wrong_gradients_are_found)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
     mistake made = WRONG;
     ck_assert_int_eq(ek_gradcheck(mistaken_square, .inputs = &x, .input_count = 1, .user = &made),
                      EK_E_AUTOGRAD);
@@ -88,13 +89,13 @@ END_TEST
 
 START_TEST(what_cannot_be_checked_is_refused)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ck_assert_int_eq(ek_gradcheck(failing, .inputs = &x, .input_count = 1), EK_E_USER);
     assert_error(EK_E_USER, "no function today");
     ek_tensor *constant = ek_detach(x);
     ck_assert_int_eq(ek_gradcheck(smooth, .inputs = &constant, .input_count = 1), EK_E_INVALID);
     assert_error(EK_E_INVALID, "none of the 1 inputs");
-    ek_tensor *single = tensor_of(values, EK_SHAPE(3), EK_F32, ek_host(0));
+    ek_tensor *single = tensor_of(values, EK_SHAPE(3), EK_F32, test_device(0));
     assert_ok(ek_tensor_set_requires_grad(single, true));
     ck_assert_int_eq(ek_gradcheck(smooth, .inputs = &single, .input_count = 1), EK_E_DTYPE);
     assert_error(EK_E_DTYPE, "f32[3] on host:0");

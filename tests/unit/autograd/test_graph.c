@@ -1,13 +1,14 @@
 /* Graphs on one device: gradients to third order, saved tensors, versions, in-place, release. */
 #include <math.h>
 
+#include "core/tensor.h"
 #include "toy.h"
 
 static const double values[3] = {0.5, -1.25, 2};
 
 static void setup(void)
 {
-    assert_ok(ek_host_devices_configure("1"));
+    assert_ok(test_devices_configure("1"));
 }
 
 /* Everything is given back, on every device. */
@@ -24,7 +25,7 @@ static ek_tensor *cube(ek_tensor *x)
 
 START_TEST(gradients_to_third_order)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *first = toy_grad(toy_sum(cube(x)), x, true);
     ek_tensor *second = toy_grad(toy_sum(first), x, true);
     ek_tensor *third = toy_grad(toy_sum(second), x, false);
@@ -49,7 +50,7 @@ END_TEST
 
 START_TEST(backward_accumulates_and_retains)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *y = toy_sum(cube(x));
     assert_ok(ek_backward(y, .retain_graph = true));
     ek_tensor *grad = ek_tensor_grad(x);
@@ -77,7 +78,7 @@ END_TEST
 /* The way to it isn't computed either. */
 START_TEST(leaves_that_no_longer_require_a_gradient)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0)), *y = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0)), *y = toy_leaf(values, 3, test_device(0));
     ek_tensor *loss = toy_sum(toy_mul(toy_exp(x), y));
     assert_ok(ek_tensor_set_requires_grad(x, false));
     int before = atomic_load(&toy_exp_runs);
@@ -93,7 +94,7 @@ END_TEST
 
 START_TEST(create_graph_leaves_gradients_that_can_be_differentiated)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
     assert_ok(ek_backward(toy_sum(cube(x)), .create_graph = true));
     assert_ok(ek_backward(toy_sum(cube(x)), .create_graph = true));
     ek_tensor *second = toy_grad(toy_sum(ek_tensor_grad(x)), x, false);
@@ -105,7 +106,8 @@ END_TEST
 
 START_TEST(grad_of_intermediates_and_unused_inputs)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0)), *other = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0)),
+              *other = toy_leaf(values, 3, test_device(0));
     ek_tensor *e = toy_exp(x);
     ek_tensor *y = toy_sum(toy_mul(e, e));
     ek_tensor *inputs[] = {e, x, other, e, y}, *gradients[5];
@@ -146,8 +148,8 @@ END_TEST
 
 START_TEST(several_outputs_with_weights)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
-    ek_tensor *weights = tensor_of((double[]){1, 10, 100}, EK_SHAPE(3), EK_F64, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
+    ek_tensor *weights = tensor_of((double[]){1, 10, 100}, EK_SHAPE(3), EK_F64, test_device(0));
     ek_tensor *outputs[] = {toy_exp(x), toy_sum(x), x}, *gradient;
     ek_tensor *grad_outputs[] = {weights, NULL, weights};
     assert_ok(ek_grad(.outputs = outputs, .output_count = 3, .inputs = &x, .input_count = 1,
@@ -160,7 +162,7 @@ END_TEST
 
 START_TEST(no_gradient_mode_records_nothing)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ck_assert(ek_set_grad_enabled(false));
     ek_tensor *y = toy_exp(x);
     ck_assert(!ek_set_grad_enabled(true));
@@ -179,7 +181,7 @@ END_TEST
 
 START_TEST(modified_saved_tensors_are_noticed)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *a = toy_scale(x, 2);
     ek_tensor *y = toy_sum(toy_mul(a, a));
     assert_made(toy_scale_(a, 3));
@@ -205,7 +207,7 @@ END_TEST
 
 START_TEST(in_place_operations)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *a = toy_scale(x, 2);
     ek_tensor *before = toy_sum(a);
     ck_assert_ptr_eq(toy_scale_(a, 5), a);
@@ -230,9 +232,9 @@ END_TEST
 
 START_TEST(parameters_may_be_rehomed_under_a_live_graph)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *y = toy_sum(cube(x));
-    ek_tensor *home = tensor_of(values, EK_SHAPE(3), EK_F64, ek_host(0));
+    ek_tensor *home = tensor_of(values, EK_SHAPE(3), EK_F64, test_device(0));
     ek_tensor_rehome(x, home);
     ek_tensor *first = toy_grad(y, x, true);
     ek_tensor *second = toy_grad(toy_sum(first), x, false);
@@ -247,18 +249,18 @@ START_TEST(saved_tensors_are_freed_as_backward_goes)
 {
     enum { COUNT = 1 << 14, DEPTH = 8 };
     const uint64_t nbytes = COUNT * sizeof(double);
-    ek_tensor *x = toy_full(1, EK_SHAPE(COUNT), ek_host(0));
+    ek_tensor *x = toy_full(1, EK_SHAPE(COUNT), test_device(0));
     assert_ok(ek_tensor_set_requires_grad(x, true));
     ek_scope inner = ek_scope_begin();
     ek_tensor *y = toy_scale(x, 1e-3);
     for (int i = 0; i < DEPTH; i++)
         y = toy_exp(y);
     y = ek_scope_end_with(&inner, toy_sum(y));
-    uint64_t before = toy_memory(ek_host(0)).in_use;
+    uint64_t before = toy_memory(test_device(0)).in_use;
     ck_assert_uint_ge(before, (DEPTH + 1) * nbytes);
-    assert_ok(ek_memory_reset_peak(ek_host(0)));
+    assert_ok(ek_memory_reset_peak(test_device(0)));
     assert_ok(ek_backward(y));
-    ek_memory_stats after = toy_memory(ek_host(0));
+    ek_memory_stats after = toy_memory(test_device(0));
     /* A gradient and the next one, the saved outputs going away. */
     ck_assert_uint_le(after.peak, before + 2 * nbytes + 1024);
     ck_assert_uint_le(after.in_use, 2 * nbytes + 1024);
@@ -266,21 +268,21 @@ START_TEST(saved_tensors_are_freed_as_backward_goes)
     ck_assert_uint_eq(after.now[EK_MEMORY_GRADIENT], nbytes);
     /* The same for a second one, which is added. */
     assert_ok(ek_backward(toy_sum(toy_exp(x))));
-    ck_assert_uint_eq(toy_memory(ek_host(0)).now[EK_MEMORY_GRADIENT], nbytes);
+    ck_assert_uint_eq(toy_memory(test_device(0)).now[EK_MEMORY_GRADIENT], nbytes);
     assert_ok(ek_tensor_set_grad(x, NULL));
-    ck_assert_uint_eq(toy_memory(ek_host(0)).now[EK_MEMORY_GRADIENT], 0);
+    ck_assert_uint_eq(toy_memory(test_device(0)).now[EK_MEMORY_GRADIENT], 0);
 }
 END_TEST
 
 START_TEST(a_shared_gradient_is_not_stolen)
 {
     /* Both leaves get the same tensor from one node. */
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0)), *y = toy_leaf(values, 3, ek_host(0));
-    ek_tensor *given = tensor_of(values, EK_SHAPE(3), EK_F64, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0)), *y = toy_leaf(values, 3, test_device(0));
+    ek_tensor *given = tensor_of(values, EK_SHAPE(3), EK_F64, test_device(0));
     assert_ok(ek_backward(ek_fold_add(x, y), .gradient = given));
     assert_ok(ek_backward(toy_sum(x)));
-    ck_assert_ptr_ne(ek_tensor_data(ek_tensor_grad(x)), ek_tensor_data(ek_tensor_grad(y)));
-    ck_assert_ptr_ne(ek_tensor_data(ek_tensor_grad(x)), ek_tensor_data(given));
+    ck_assert_ptr_ne(ek_tensor_address(ek_tensor_grad(x)), ek_tensor_address(ek_tensor_grad(y)));
+    ck_assert_ptr_ne(ek_tensor_address(ek_tensor_grad(x)), ek_tensor_address(given));
     for (int i = 0; i < 3; i++) {
         ck_assert_double_eq(element(ek_tensor_grad(x), i), values[i] + 1);
         ck_assert_double_eq(element(ek_tensor_grad(y), i), values[i]);
@@ -296,7 +298,7 @@ START_TEST(long_chains_need_no_deep_stack)
 #else
     enum { LENGTH = 1000000 };
 #endif
-    ek_tensor *x = toy_leaf(values, 1, ek_host(0));
+    ek_tensor *x = toy_leaf(values, 1, test_device(0));
     ek_tensor *y = ek_keep(x);
     for (int i = 0; i < LENGTH; i++) {
         ek_scope scope = ek_scope_begin();
@@ -339,8 +341,8 @@ static ek_tensor *direct(ek_tensor *x)
 
 START_TEST(gradients_can_have_a_home)
 {
-    ek_tensor *x = toy_leaf(values, 3, ek_host(0));
-    ek_tensor *slot = toy_full(NAN, EK_SHAPE(3), ek_host(0));
+    ek_tensor *x = toy_leaf(values, 3, test_device(0));
+    ek_tensor *slot = toy_full(NAN, EK_SHAPE(3), test_device(0));
     assert_ok(ek_leaf_set_grad_slot(x, slot));
     ck_assert_ptr_null(ek_tensor_grad(x));
 
@@ -374,7 +376,7 @@ START_TEST(gradients_can_have_a_home)
     /* With create_graph the gradient lies outside, until it is removed. */
     assert_ok(ek_backward(toy_sum(cube(x)), .create_graph = true));
     ek_tensor *outside = ek_tensor_grad(x);
-    ck_assert_ptr_ne(ek_tensor_data(outside), ek_tensor_data(slot));
+    ck_assert_ptr_ne(ek_tensor_address(outside), ek_tensor_address(slot));
     ck_assert_double_eq_tol(element(outside, 2), 12, 1e-12);
     ck_assert_double_eq(element(slot, 2), 6);
     ck_assert_double_eq_tol(element(toy_grad(toy_sum(outside), x, false), 2), 12, 1e-12);
@@ -385,9 +387,9 @@ START_TEST(gradients_can_have_a_home)
     ck_assert_double_eq(element(slot, 2), 4);
 
     /* A gradient that is there already moves in. */
-    ek_tensor *y = toy_leaf(values, 3, ek_host(0));
+    ek_tensor *y = toy_leaf(values, 3, test_device(0));
     assert_ok(ek_backward(toy_sum(y)));
-    ek_tensor *second = toy_full(NAN, EK_SHAPE(3), ek_host(0));
+    ek_tensor *second = toy_full(NAN, EK_SHAPE(3), test_device(0));
     assert_ok(ek_leaf_set_grad_slot(y, second));
     ck_assert_ptr_eq(ek_tensor_grad(y), second);
     ck_assert_double_eq(element(second, 0), 1);
@@ -396,7 +398,7 @@ END_TEST
 
 START_TEST(gradients_take_the_layout_of_their_leaf)
 {
-    ek_tensor *x = ek_empty(EK_SHAPE(2, 3, 4, 5), .dtype = EK_F64, .device = ek_host(0),
+    ek_tensor *x = ek_empty(EK_SHAPE(2, 3, 4, 5), .dtype = EK_F64, .device = test_device(0),
                             .format = EK_CHANNELS_LAST, .requires_grad = true);
     assert_ok(ek_backward(toy_sum(x))); /* a gradient with strides of zero */
     ek_tensor *grad = ek_tensor_grad(x);
@@ -419,14 +421,14 @@ START_TEST(failures_say_where)
         {TOY_FAIL_SHAPE, EK_E_AUTOGRAD, "gradient of input 0 is f64[7, 7] on host:0, but"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ek_scope scope = ek_scope_begin();
-        ek_tensor *x = toy_leaf(values, 3, ek_host(0));
+        ek_tensor *x = toy_leaf(values, 3, test_device(0));
         ek_tensor *y = toy_sum(toy_mul(toy_fail(toy_exp(x), cases[i].failure), x));
         ck_assert_int_eq(ek_backward(y), cases[i].status);
         assert_error(cases[i].status, cases[i].part);
         ck_assert(ek_grad_enabled());
         assert_ok(ek_backward(toy_sum(toy_exp(x))));
         ek_scope_end(&scope);
-        ck_assert_uint_eq(toy_memory(ek_host(0)).in_use, 0);
+        ck_assert_uint_eq(toy_memory(test_device(0)).in_use, 0);
     }
 }
 END_TEST

@@ -13,7 +13,7 @@ enum { FEATURES = 3, CLASSES = 4, POINTS = 5, IGNORED = 255 };
 
 static inline void setup(void)
 {
-    assert_ok(ek_host_devices_configure("4"));
+    assert_ok(test_devices_configure("4"));
 }
 
 /* Every ledger must be at zero. */

@@ -14,7 +14,7 @@ enum { KINDS = 5, PARAMETERS = 16 };
 
 static inline void setup(void)
 {
-    assert_ok(ek_host_devices_configure("4"));
+    assert_ok(test_devices_configure("4"));
 }
 
 /* Every ledger must be at zero. */
@@ -93,14 +93,14 @@ typedef enum way {
 /* The critic on the first `devices` of host; owned by the result. */
 static inline ek_module *on_devices(ek_module *critic, way how, int devices)
 {
-    ek_device_list list = ek_devices(EK_HOST, devices);
+    ek_device_list list = ek_devices(test_kind(), devices);
     ek_module *module = critic;
     if (how == PLAIN)
-        assert_ok(ek_module_to_device(critic, ek_host(0)));
+        assert_ok(ek_module_to_device(critic, test_device(0)));
     else if (how == CLASSIC)
         module = ek_data_parallel(critic, list);
     else if (how == CLASSIC_TO_LAST)
-        module = ek_data_parallel(critic, list, .output_device = ek_host(devices - 1));
+        module = ek_data_parallel(critic, list, .output_device = test_device(devices - 1));
     else if (how == CLASSIC_TO_CPU)
         module = ek_data_parallel(critic, list, .output_on_cpu = true);
     else
@@ -119,7 +119,7 @@ static inline ek_device home_of(way how, int devices)
 {
     if (how == CLASSIC_TO_CPU)
         return ek_cpu();
-    return ek_host(how == CLASSIC_TO_LAST ? devices - 1 : 0);
+    return test_device(how == CLASSIC_TO_LAST ? devices - 1 : 0);
 }
 
 /* ---- results ---- */

@@ -75,7 +75,7 @@ typedef struct trainer {
 static trainer make_trainer(train_mode mode, ek_module *net, int count, ek_loss_reduction reduction)
 {
     trainer t;
-    ek_device_list devices = ek_devices(EK_HOST, mode == SINGLE ? 1 : count);
+    ek_device_list devices = ek_devices(test_kind(), mode == SINGLE ? 1 : count);
     ek_module *loss = make_criterion(EK_MEAN);
     if (mode == BALANCED) {
         t.model = ek_data_parallel_model(net, .device_ids = devices);
@@ -106,7 +106,7 @@ static int train_step(const trainer *t, ek_tensor *images, ek_tensor *target, do
     bool balanced = ek_module_child(t->loss, 0) != NULL;
     ek_value out = ek_forward(t->model, images);
     if (!balanced)
-        target = ek_to_device(target, ek_host(0));
+        target = ek_to_device(target, test_device(0));
     ek_tensor *loss = ek_loss(t->loss, out, target);
     ek_zero_grad(t->optimizer);
     int rc = ek_backward(loss);

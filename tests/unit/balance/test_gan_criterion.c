@@ -15,7 +15,7 @@ static void compare(ek_module *plain, ek_module *wrapped, way how, int devices, 
     ek_module *critic = on_devices(seeded(leaky_critic, EK_F64), how, devices);
     o.value = ek_loss(wrapped, ek_forward(critic, x));
     assert_made(o.value);
-    ck_assert(ek_device_equal(ek_tensor_device(o.value), ek_host(0)));
+    ck_assert(ek_device_equal(ek_tensor_device(o.value), test_device(0)));
     assert_ok(ek_backward(o.value));
     assert_ok(ek_module_parameters(critic, note_gradient, &o));
     assert_same_outcome(&o, &wanted, 1e-12);
@@ -33,7 +33,7 @@ START_TEST(outputs_alone)
     ek_module *plain = ek_gan_loss(kind, role);
     for (int devices = 1; devices <= 4; devices += 3) {
         ek_module *wrapped =
-            ek_data_parallel_criterion(ek_gan_loss(kind, role), ek_devices(EK_HOST, devices));
+            ek_data_parallel_criterion(ek_gan_loss(kind, role), ek_devices(test_kind(), devices));
         for (int w = 0; w < 5; w++) {
             compare(plain, wrapped, ways[w], devices, 10);
             compare(plain, wrapped, ways[w], devices, 1);

@@ -140,8 +140,8 @@ static void follow(int kind, int norm, ek_dtype dtype, way how, int devices)
     ek_tensor *fake = ek_mul_scalar(ek_randn(shape, .dtype = dtype), 0.5);
     static curve c;
     c = (curve){0};
-    train(critic, (ek_penalty_kind)kind, ek_devices(EK_HOST, devices),
-          ek_to_device(real, ek_host(0)), ek_to_device(fake, ek_host(0)), &c);
+    train(critic, (ek_penalty_kind)kind, ek_devices(test_kind(), devices),
+          ek_to_device(real, test_device(0)), ek_to_device(fake, test_device(0)), &c);
     assert_golden(prefix, "losses", &c.losses, relative);
     assert_golden(prefix, "penalties", &c.penalties, relative);
     assert_golden(prefix, "gradients", &c.gradients, relative);

@@ -129,7 +129,7 @@ START_TEST(points_are_the_same_everywhere)
               *fake = normal(2, sample_shape(64), dtype);
     ek_tensor *points[3];
     for (int i = 0; i < 3; i++) {
-        ek_device device = i == 1 ? ek_host(1) : ek_cpu();
+        ek_device device = i == 1 ? test_device(1) : ek_cpu();
         ek_memory_format format = i == 2 ? EK_CHANNELS_LAST : EK_CONTIGUOUS;
         ek_manual_seed(9);
         points[i] =
@@ -186,7 +186,7 @@ static void compare_ways(make_critic *make, int batch, ek_penalty_kind kind, ek_
             ek_scope scope = ek_scope_begin();
             ek_module *critic = on_devices(seeded(make, dtype), (way)h, devices);
             /* Samples come from a loader, or lie on a device already. */
-            ek_device from = h == PLAIN || devices % 2 ? ek_host(0) : ek_cpu();
+            ek_device from = h == PLAIN || devices % 2 ? test_device(0) : ek_cpu();
             outcome o = run(critic, ek_to_device(real, from), ek_to_device(fake, from), kind, 6);
             assert_same_outcome(&o, &wanted, relative);
             if (h != PLAIN)
@@ -269,7 +269,7 @@ START_TEST(penalties_add_to_a_loss)
     outcome wanted = {0};
     for (int h = 0; h < 3; h++) {
         way how = h == 0 ? PLAIN : h == 1 ? CLASSIC : BALANCED;
-        ek_device_list devices = ek_devices(EK_HOST, how == PLAIN ? 1 : 3);
+        ek_device_list devices = ek_devices(test_kind(), how == PLAIN ? 1 : 3);
         ek_module *critic = on_devices(seeded(leaky_critic, EK_F64), how, devices.count);
         ek_module *on_real =
             ek_data_parallel_criterion(ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_REAL),
@@ -277,8 +277,8 @@ START_TEST(penalties_add_to_a_loss)
         ek_module *on_fake =
             ek_data_parallel_criterion(ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_FAKE),
                                        devices);
-        ek_tensor *real = ek_to_device(normal(4, sample_shape(10), EK_F64), ek_host(0));
-        ek_tensor *fake = ek_to_device(normal(5, sample_shape(10), EK_F64), ek_host(0));
+        ek_tensor *real = ek_to_device(normal(4, sample_shape(10), EK_F64), test_device(0));
+        ek_tensor *fake = ek_to_device(normal(5, sample_shape(10), EK_F64), test_device(0));
         outcome o = {0};
         for (int step = 0; step < 2; step++) {
             ek_manual_seed(8);
@@ -303,7 +303,7 @@ START_TEST(own_gradients_stay)
 {
     for (int h = 0; h < WAYS; h++) {
         ek_module *critic = on_devices(seeded(smooth_critic, EK_F64), (way)h, h == PLAIN ? 1 : 3);
-        ek_tensor *real = ek_to_device(normal(4, sample_shape(5), EK_F64), ek_host(0));
+        ek_tensor *real = ek_to_device(normal(4, sample_shape(5), EK_F64), test_device(0));
         assert_made(ek_gradient_penalty(critic, real, .kind = EK_PENALTY_R1));
         outcome before = {0}, after = {0};
         assert_ok(ek_module_parameters(critic, note_gradient, &before));
@@ -335,7 +335,7 @@ static ek_tensor *half_dead_samples(void)
     double values[9 * 32] = {0};
     for (int i = 0; i < 9 * 32; i++)
         values[i] = i / 32 % 3 == 0 ? -1 : 1;
-    return tensor_of(values, sample_shape(9), EK_F64, ek_host(0));
+    return tensor_of(values, sample_shape(9), EK_F64, test_device(0));
 }
 
 START_TEST(norms_of_zero)
@@ -376,7 +376,7 @@ START_TEST(critics_of_zeros)
         ek_fill_(ek_module_tensor(critic, "0.weight"), 0);
         ek_fill_(ek_module_tensor(critic, "2.weight"), 0);
         ek_set_grad_enabled(enabled);
-        ek_tensor *real = ek_to_device(normal(4, sample_shape(7), EK_F32), ek_host(0));
+        ek_tensor *real = ek_to_device(normal(4, sample_shape(7), EK_F32), test_device(0));
         for (int k = 0; k < KINDS; k++) {
             outcome o = run(critic, real, real, (ek_penalty_kind)k, 1);
             ck_assert_double_eq(element(o.value, 0), values[k]);
@@ -395,8 +395,8 @@ START_TEST(nothing_grows)
 {
     way how = _i == 0 ? PLAIN : _i == 1 ? CLASSIC : BALANCED;
     ek_module *critic = on_devices(seeded(conv_critic, EK_F32), how, how == PLAIN ? 1 : 4);
-    ek_tensor *real = ek_to_device(normal(4, sample_shape(10), EK_F32), ek_host(0));
-    ek_tensor *fake = ek_to_device(normal(5, sample_shape(10), EK_F32), ek_host(0));
+    ek_tensor *real = ek_to_device(normal(4, sample_shape(10), EK_F32), test_device(0));
+    ek_tensor *fake = ek_to_device(normal(5, sample_shape(10), EK_F32), test_device(0));
     uint64_t in_use[4] = {0};
     for (int call = 0; call < 50; call++) {
         ek_scope scope = ek_scope_begin();
@@ -409,7 +409,7 @@ START_TEST(nothing_grows)
         ek_scope_end(&scope);
         for (int d = 0; d < 4; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get(ek_host(d), &stats));
+            assert_ok(ek_memory_get(test_device(d), &stats));
             if (call > 4)
                 ck_assert_uint_eq(stats.in_use, in_use[d]);
             in_use[d] = stats.in_use;
@@ -423,24 +423,24 @@ END_TEST
 START_TEST(chunks_are_all_that_stays)
 {
     ek_module *critic = on_devices(seeded(smooth_critic, EK_F64), BALANCED, 4);
-    ek_tensor *real = ek_to_device(normal(4, sample_shape(256), EK_F64), ek_host(0));
-    ek_tensor *fake = ek_to_device(normal(5, sample_shape(256), EK_F64), ek_host(0));
+    ek_tensor *real = ek_to_device(normal(4, sample_shape(256), EK_F64), test_device(0));
+    ek_tensor *fake = ek_to_device(normal(5, sample_shape(256), EK_F64), test_device(0));
     ek_memory_stats before[4], after[4];
     assert_ok(ek_backward(ek_gradient_penalty(critic, real, fake))); /* replicas and gradients */
     for (int d = 0; d < 4; d++)
-        assert_ok(ek_memory_get(ek_host(d), &before[d]));
+        assert_ok(ek_memory_get(test_device(d), &before[d]));
     ek_tensor *penalty = ek_gradient_penalty(critic, real, fake);
     assert_made(penalty);
     uint64_t held[4];
     for (int d = 0; d < 4; d++) {
-        assert_ok(ek_memory_get(ek_host(d), &after[d]));
+        assert_ok(ek_memory_get(test_device(d), &after[d]));
         held[d] = after[d].in_use - before[d].in_use;
     }
     for (int d = 1; d < 4; d++)
         ck_assert_uint_le(held[0], held[d] + held[d] / 20);
     assert_ok(ek_backward(penalty, .retain_graph = true));
     for (int d = 0; d < 4; d++) {
-        assert_ok(ek_memory_get(ek_host(d), &after[d]));
+        assert_ok(ek_memory_get(test_device(d), &after[d]));
         ck_assert_uint_eq(after[d].now[EK_MEMORY_GRADIENT], before[d].now[EK_MEMORY_GRADIENT]);
     }
     ek_module_free(critic);

@@ -24,7 +24,7 @@ static ek_module *make_model(void)
     ek_module *net = ek_sequential(ek_linear(INPUTS, 5), ek_tanh(), ek_linear(5, 2), ek_tanh());
     assert_made(net);
     assert_ok(ek_module_to_dtype(net, EK_F64));
-    ek_module *model = ek_data_parallel_model(net, ek_devices(EK_HOST, 3));
+    ek_module *model = ek_data_parallel_model(net, ek_devices(test_kind(), 3));
     assert_made(model);
     return model;
 }
@@ -50,7 +50,7 @@ static void assert_modified(const char *operation, const char *device, const cha
     char part[200];
     snprintf(part, sizeof part, "%s saved f64[", operation);
     ck_assert_msg(strstr(ek_error_message(), part), "no \"%s\" in: %s", part, ek_error_message());
-    snprintf(part, sizeof part, "on %s for its backward at version ", device);
+    snprintf(part, sizeof part, "on %s for its backward at version ", device_text(device));
     ck_assert_msg(strstr(ek_error_message(), part), "no \"%s\" in: %s", part, ek_error_message());
     snprintf(part, sizeof part, ", but %s modified it in place since (version ", writer);
     assert_error(EK_E_MODIFIED, part);
@@ -198,7 +198,7 @@ static ek_module *make_scaler(ek_switch broadcast_buffers, ek_running_stats runn
     assert_made(self);
     assert_ok(ek_register_buffer(&self->module, "scale", &self->scale,
                                  ek_ones(EK_SHAPE(1), .dtype = EK_F64)));
-    ek_module *model = ek_data_parallel_model(&self->module, ek_devices(EK_HOST, 2),
+    ek_module *model = ek_data_parallel_model(&self->module, ek_devices(test_kind(), 2),
                                               .broadcast_buffers = broadcast_buffers,
                                               .running_stats = running_stats);
     assert_made(model);

@@ -27,11 +27,11 @@ START_TEST(all_ways_agree)
         ek_tensor *loss = ek_loss(criterion, ek_forward(net, x), target);
         assert_ok(ek_backward(loss));
 
-        ek_device_list devices = ek_devices(EK_HOST, 4);
+        ek_device_list devices = ek_devices(test_kind(), 4);
         ek_module *classic = ek_data_parallel(make_scorer(), devices, .split = cases[_i].split);
-        assert_ok(ek_module_to_device(criterion, ek_host(0)));
+        assert_ok(ek_module_to_device(criterion, test_device(0)));
         ek_tensor *classic_loss =
-            ek_loss(criterion, ek_forward(classic, x), ek_to_device(target, ek_host(0)));
+            ek_loss(criterion, ek_forward(classic, x), ek_to_device(target, test_device(0)));
         assert_near(value_of(classic_loss), value_of(loss), 1e-13);
         assert_ok(ek_backward(classic_loss));
         assert_same_gradients(net, classic, 1e-12);
@@ -42,7 +42,7 @@ START_TEST(all_ways_agree)
             ek_module_zero_grad(model);
             ek_tensor *balanced_loss = ek_loss(balanced, ek_forward(model, x), target);
             assert_near(value_of(balanced_loss), value_of(loss), 1e-13);
-            ck_assert(ek_device_equal(ek_tensor_device(balanced_loss), ek_host(0)));
+            ck_assert(ek_device_equal(ek_tensor_device(balanced_loss), test_device(0)));
             assert_ok(ek_backward(balanced_loss));
             assert_same_gradients(net, model, 1e-12);
         }
@@ -57,7 +57,7 @@ END_TEST
 
 START_TEST(nothing_counts_anywhere)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 4);
+    ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
     ek_module *criterion = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
     ek_tensor *loss = ek_loss(criterion, ek_forward(model, make_inputs(8)), make_targets(8, 0, 8));
@@ -69,7 +69,7 @@ END_TEST
 
 START_TEST(the_mean_of_means_is_the_literatures)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 4);
+    ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *net = make_scorer(), *model = ek_data_parallel_model(make_scorer(), devices);
     ek_module *criterion = ek_cross_entropy_loss(.ignore_index = IGNORED);
     ek_module *means = ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = IGNORED),
@@ -97,7 +97,7 @@ END_TEST
 
 START_TEST(losses_per_point_stay_on_their_devices)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 4);
+    ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *net = make_scorer(), *model = ek_data_parallel_model(make_scorer(), devices);
     ek_module *criterion = make_criterion(EK_NONE);
     ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_NONE), devices);
@@ -107,7 +107,7 @@ START_TEST(losses_per_point_stay_on_their_devices)
     ek_value parts[4];
     for (int d = 0; d < 4; d++) {
         parts[d] = ek_value_at(losses, d);
-        ck_assert(ek_device_equal(ek_tensor_device(ek_value_tensor(parts[d])), ek_host(d)));
+        ck_assert(ek_device_equal(ek_tensor_device(ek_value_tensor(parts[d])), test_device(d)));
     }
     ek_tensor *joined = ek_value_tensor(ek_gather_value(parts, 4, ek_cpu(), 0));
     ek_tensor *expected = ek_loss(criterion, ek_forward(net, x), target);
@@ -124,14 +124,14 @@ END_TEST
 
 START_TEST(targets_may_be_scattered_already)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 2);
+    ek_device_list devices = ek_devices(test_kind(), 2);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
     ek_module *given = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
     ek_module *option =
         ek_data_parallel_criterion(make_criterion(EK_MEAN), devices, .is_target_scattered = true);
     ek_tensor *x = make_inputs(6), *target = make_targets(6, 0, 1);
     ek_tensor *parts[2] = {ek_narrow(target, 0, 0, 3),
-                           ek_to_device(ek_narrow(target, 0, 3, 3), ek_host(1))};
+                           ek_to_device(ek_narrow(target, 0, 3, 3), test_device(1))};
     double expected = value_of(ek_loss(given, ek_forward(model, x), target));
     assert_near(value_of(ek_loss(given, ek_forward(model, x), EK_SCATTERED(parts[0], parts[1]))),
                 expected, 0);
@@ -150,7 +150,7 @@ END_TEST
 
 START_TEST(inputs_and_targets_scattered_unevenly)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 3);
+    ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *net = make_scorer(), *criterion = make_criterion(EK_MEAN);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
     ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
@@ -215,7 +215,7 @@ START_TEST(several_targets_and_keywords)
     ek_tensor *c = ek_mul_scalar(a, 3);
     const ek_value_entry keywords[] = {{"scale", ek_value_of_float(2)}, {"mask", EK_VALUE(mask)}};
     for (int count = 1; count < 5; count++) { /* with one device: a plain call */
-        ek_device_list devices = ek_devices(EK_HOST, count);
+        ek_device_list devices = ek_devices(test_kind(), count);
         ek_module *model = ek_data_parallel_model(ek_identity(), devices);
         ek_module *criterion = ek_data_parallel_criterion(ek_module_new(&distance_type), devices);
         ek_value loss =
@@ -234,7 +234,7 @@ START_TEST(scattered_keywords_come_together_in_a_plain_call)
     ek_tensor *x = make_inputs(7), *a = ek_mul_scalar(x, 0.5), *mask = ek_narrow(x, 2, 0, 1);
     ek_value parts = EK_SCATTERED(ek_narrow(mask, 0, 0, 2), ek_narrow(mask, 0, 2, 5));
     ek_module *criterion =
-        ek_data_parallel_criterion(ek_module_new(&distance_type), ek_devices(EK_HOST, 2));
+        ek_data_parallel_criterion(ek_module_new(&distance_type), ek_devices(test_kind(), 2));
     ek_value keywords = ek_value_dict(&(const ek_value_entry){"mask", parts}, 1);
     ek_tensor *expected = ek_mean(ek_mul(ek_square(ek_sub(x, a)), mask));
     ek_value loss = ek_forward_kw(criterion, keywords, x, a);
@@ -247,9 +247,9 @@ START_TEST(targets_of_outputs_without_a_batch_are_split_as_asked)
 {
     ek_value outputs[4];
     for (int d = 0; d < 4; d++)
-        outputs[d] = EK_VALUE(ek_scalar(1, EK_F64, ek_host(d)));
+        outputs[d] = EK_VALUE(ek_scalar(1, EK_F64, test_device(d)));
     ek_module *criterion =
-        ek_data_parallel_criterion(ek_module_new(&distance_type), ek_devices(EK_HOST, 4),
+        ek_data_parallel_criterion(ek_module_new(&distance_type), ek_devices(test_kind(), 4),
                                    .split = EK_SPLIT_EVEN);
     ek_value per_device = ek_value_per_device(outputs, 4);
     /* 2, 1, 1, 1: (1 + 0) / 2, 1, 4 and 9 */
@@ -261,7 +261,7 @@ END_TEST
 
 START_TEST(idle_devices_may_be_opened_anew)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 4);
+    ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *criterion = ek_data_parallel_criterion(ek_module_new(&distance_type), devices);
     for (int i = 0; i < 2; i++) {
         ek_scope scope = ek_scope_begin();
@@ -273,7 +273,7 @@ START_TEST(idle_devices_may_be_opened_anew)
         ek_scope_end(&scope);
         assert_ok(ek_shutdown());
         for (int d = 3; d >= 0; d--) /* in another order: other memory */
-            assert_made(ek_zeros(EK_SHAPE(1), .device = ek_host(d)));
+            assert_made(ek_zeros(EK_SHAPE(1), .device = test_device(d)));
     }
     ek_module_free(criterion);
 }
@@ -283,7 +283,7 @@ START_TEST(an_output_list_is_spread)
 {
     ek_tensor *x = make_inputs(7);
     for (int count = 1; count < 4; count++) {
-        ek_device_list devices = ek_devices(EK_HOST, count);
+        ek_device_list devices = ek_devices(test_kind(), count);
         ek_module *model = ek_data_parallel_model(ek_module_new(&pair_type), devices);
         ek_module *criterion = ek_data_parallel_criterion(ek_module_new(&distance_type), devices);
         ek_tensor *loss = ek_loss(criterion, ek_forward(model, x), ek_mul_scalar(x, 10));
@@ -297,7 +297,7 @@ END_TEST
 
 START_TEST(bare_outputs_are_a_plain_call)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 3);
+    ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
     ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
     ek_module *scattered =
@@ -322,7 +322,7 @@ static ek_value touchy_forward(ek_module *module, const ek_args *args)
     if (ek_tensor_device(target).index == 1)
         return ek_value_of_tensor(
             ek_add(ek_arg_tensor(args, 0),
-                   ek_zeros(EK_SHAPE(99, 99), .dtype = EK_F64, .device = ek_host(1))));
+                   ek_zeros(EK_SHAPE(99, 99), .dtype = EK_F64, .device = test_device(1))));
     return ek_value_of_tensor(ek_mean(ek_arg_tensor(args, 0)));
 }
 
@@ -332,11 +332,12 @@ static const ek_module_type touchy_type = {.name = "touchy",
 
 START_TEST(wrong_calls_are_errors)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 3);
+    ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
     ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
-    ek_module *others = ek_data_parallel_criterion(make_criterion(EK_MEAN),
-                                                   EK_DEVICES(ek_host(0), ek_host(2), ek_host(1)));
+    ek_module *others =
+        ek_data_parallel_criterion(make_criterion(EK_MEAN),
+                                   EK_DEVICES(test_device(0), test_device(2), test_device(1)));
     ek_module *touchy = ek_data_parallel_criterion(ek_module_new(&touchy_type), devices);
     ek_tensor *x = make_inputs(6);
     ck_assert_ptr_null(ek_loss(balanced, ek_forward(model, x), make_targets(5, 0, 0)));
@@ -366,12 +367,12 @@ END_TEST
 
 START_TEST(only_scalars_reach_the_first_device)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 4);
+    ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
     ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
     value_of(ek_loss(balanced, ek_forward(model, make_inputs(64)), make_targets(64, 0, 0)));
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(0), &stats));
+    assert_ok(ek_memory_get(test_device(0), &stats));
     ck_assert_uint_eq(stats.at_peak[EK_MEMORY_COMMUNICATION], 0);
     ek_module_free(model);
     ek_module_free(balanced);
@@ -380,7 +381,7 @@ END_TEST
 
 START_TEST(memory_does_not_grow)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 4);
+    ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
     ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
     uint64_t after[4] = {0};
@@ -394,7 +395,7 @@ START_TEST(memory_does_not_grow)
         ek_scope_end(&scope);
         for (int d = 0; d < 4; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get(ek_host(d), &stats));
+            assert_ok(ek_memory_get(test_device(d), &stats));
             if (step == 8)
                 after[d] = stats.in_use;
             if (step > 8)

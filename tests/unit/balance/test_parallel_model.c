@@ -4,7 +4,7 @@
 START_TEST(outputs_stay_where_they_are)
 {
     ek_module *net = make_scorer();
-    ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4));
     assert_made(model);
     ek_tensor *x = make_inputs(10);
     ek_value out = ek_forward(model, x);
@@ -15,7 +15,7 @@ START_TEST(outputs_stay_where_they_are)
     for (int d = 0; d < 4; d++) {
         parts[d] = ek_value_at(out, d);
         ek_tensor *part = ek_value_tensor(parts[d]);
-        ck_assert(ek_device_equal(ek_tensor_device(part), ek_host(d)));
+        ck_assert(ek_device_equal(ek_tensor_device(part), test_device(d)));
         ck_assert_int_eq(ek_tensor_size(part, 0), d < 3 ? 3 : 1);
     }
     ek_tensor *joined = ek_value_tensor(ek_gather_value(parts, 4, ek_cpu(), 0));
@@ -27,7 +27,7 @@ END_TEST
 
 START_TEST(a_short_batch_uses_fewer_devices)
 {
-    ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4));
     ek_value out = ek_forward(model, make_inputs(1));
     ck_assert(out.per_device);
     ck_assert_int_eq(ek_value_length(out), 1);
@@ -41,7 +41,7 @@ START_TEST(an_even_split_fills_all_devices)
     static const int sizes[][4] = {{3, 3, 2, 2}, {2, 1, 1, 1}, {1, 1, 1, 0}};
     static const int batches[] = {10, 5, 3};
     ek_module *model =
-        ek_data_parallel_model(make_scorer(), ek_devices(EK_HOST, 4), .split = EK_SPLIT_EVEN);
+        ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4), .split = EK_SPLIT_EVEN);
     for (int i = 0; i < 3; i++) {
         ek_value out = ek_forward(model, make_inputs(batches[i]));
         ck_assert_int_eq(ek_value_length(out), i == 2 ? 3 : 4);
@@ -56,13 +56,13 @@ START_TEST(plain_calls_give_bare_outputs)
 {
     ek_tensor *x = make_inputs(6);
     for (int i = 0; i < 3; i++) {
-        ek_module *model =
-            ek_data_parallel_model(make_scorer(), ek_devices(EK_HOST, i ? 2 : 1), .plain = i == 1);
+        ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), i ? 2 : 1),
+                                                  .plain = i == 1);
         if (i == 2)
             ek_module_train(model, false);
         ek_value out = ek_forward(model, x);
         ck_assert_int_eq(out.kind, EK_VALUE_TENSOR);
-        ck_assert(ek_device_equal(ek_tensor_device(out.as.tensor), ek_host(0)));
+        ck_assert(ek_device_equal(ek_tensor_device(out.as.tensor), test_device(0)));
         ck_assert_int_eq(ek_tensor_size(out.as.tensor, 0), 6);
         /* Scattered inputs come together for a plain call. */
         ek_value scattered = EK_SCATTERED(ek_narrow(x, 0, 0, 2), ek_narrow(x, 0, 2, 4));
@@ -74,12 +74,13 @@ END_TEST
 
 START_TEST(scattered_inputs_are_taken_as_they_are)
 {
-    ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(EK_HOST, 3));
+    ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 3));
     ek_tensor *x = make_inputs(6);
     ek_value out = ek_forward(model, EK_SCATTERED(ek_narrow(x, 0, 0, 5), ek_narrow(x, 0, 5, 1)));
     ck_assert_int_eq(ek_value_length(out), 2);
     ck_assert_int_eq(ek_tensor_size(ek_value_tensor(ek_value_at(out, 0)), 0), 5);
-    ck_assert(ek_device_equal(ek_tensor_device(ek_value_tensor(ek_value_at(out, 1))), ek_host(1)));
+    ck_assert(
+        ek_device_equal(ek_tensor_device(ek_value_tensor(ek_value_at(out, 1))), test_device(1)));
     ek_module_free(model);
 }
 END_TEST

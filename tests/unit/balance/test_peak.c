@@ -6,7 +6,7 @@ enum { DEVICES = 4, BATCH = 64, CHUNK = BATCH / DEVICES };
 
 static void setup(void)
 {
-    assert_ok(ek_host_devices_configure("4"));
+    assert_ok(test_devices_configure("4"));
 }
 
 static void teardown(void)
@@ -23,12 +23,12 @@ static void peaks_of(train_mode mode, uint64_t peaks[DEVICES])
     make_batch(BATCH, CHUNK, NONE_IGNORED, EK_F32, 1, &images, &target);
     for (int step = 0; step < 2; step++) {
         for (int d = 0; d < DEVICES; d++)
-            assert_ok(ek_memory_reset_peak(ek_host(d)));
+            assert_ok(ek_memory_reset_peak(test_device(d)));
         assert_ok(train_step(&t, images, target, &loss));
     }
     for (int d = 0; d < DEVICES; d++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(ek_host(d), &stats));
+        assert_ok(ek_memory_get(test_device(d), &stats));
         peaks[d] = stats.peak;
     }
     ek_release(images);

@@ -5,7 +5,7 @@
 
 static ek_tensor *samples(int n)
 {
-    return ek_to_device(normal(4, sample_shape(n), EK_F64), ek_host(0));
+    return ek_to_device(normal(4, sample_shape(n), EK_F64), test_device(0));
 }
 
 #define assert_refused(call, status, part) \
@@ -37,8 +37,8 @@ START_TEST(samples_that_do_not_fit)
                    EK_E_SHAPE, "real is f64[3, 2, 4, 4] on cpu, but fake is f64[2, 2, 4, 4]");
     assert_refused(ek_gradient_penalty(critic, real, ek_to_dtype(fake, EK_F32)), EK_E_DTYPE,
                    "but fake is f32[3, 2, 4, 4]");
-    assert_refused(ek_gradient_penalty(critic, real, ek_to_device(fake, ek_host(1))), EK_E_DEVICE,
-                   "but fake is f64[3, 2, 4, 4] on host:1");
+    assert_refused(ek_gradient_penalty(critic, real, ek_to_device(fake, test_device(1))),
+                   EK_E_DEVICE, "but fake is f64[3, 2, 4, 4] on host:1");
     assert_refused(ek_gradient_penalty(critic, ek_zeros(EK_SHAPE(3, 2), .dtype = EK_I64),
                                        .kind = EK_PENALTY_R1),
                    EK_E_DTYPE, "real samples have to be floating, not i64[3, 2]");
@@ -180,7 +180,7 @@ END_TEST
 START_TEST(critics_cut_along_another_dimension)
 {
     ek_module *critic =
-        ek_data_parallel(seeded(smooth_critic, EK_F64), ek_devices(EK_HOST, 2), .dim = 1);
+        ek_data_parallel(seeded(smooth_critic, EK_F64), ek_devices(test_kind(), 2), .dim = 1);
     assert_refused(ek_gradient_penalty(critic, samples(4), .kind = EK_PENALTY_R1), EK_E_INVALID,
                    "cut along dimension 1");
     ek_module_free(critic);
@@ -197,16 +197,16 @@ START_TEST(out_of_memory)
     for (int room = 0; room < 40; room++) {
         ek_scope scope = ek_scope_begin();
         ek_memory_stats stats;
-        assert_ok(ek_memory_trim(ek_host(2)));
-        assert_ok(ek_memory_get(ek_host(2), &stats));
-        assert_ok(ek_memory_set_capacity(ek_host(2), stats.reserved + (uint64_t)room * 1024));
+        assert_ok(ek_memory_trim(test_device(2)));
+        assert_ok(ek_memory_get(test_device(2), &stats));
+        assert_ok(ek_memory_set_capacity(test_device(2), stats.reserved + (uint64_t)room * 1024));
         ek_tensor *penalty = ek_gradient_penalty(critic, real, .kind = EK_PENALTY_R1);
         if (!penalty || ek_backward(penalty) < 0) {
             failures++;
             assert_error(EK_E_OUT_OF_MEMORY, "host:2");
         }
         ek_scope_end(&scope);
-        assert_ok(ek_memory_set_capacity(ek_host(2), 0));
+        assert_ok(ek_memory_set_capacity(test_device(2), 0));
     }
     ck_assert_int_gt(failures, 5);
     ek_module_zero_grad(critic);

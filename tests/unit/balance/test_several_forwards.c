@@ -46,7 +46,7 @@ static ek_module *make_critic(int index)
                                    ek_linear(5, 4), ek_batch_norm1d(4), ek_tanh(), ek_linear(4, 1));
     assert_made(net);
     assert_ok(ek_module_to_dtype(net, EK_F64));
-    ek_device_list devices = ek_devices(EK_HOST, cases[index].devices);
+    ek_device_list devices = ek_devices(test_kind(), cases[index].devices);
     ek_module *model =
         cases[index].mode == BALANCED
             ? ek_data_parallel_model(net, devices, .running_stats = cases[index].running_stats,
@@ -66,7 +66,7 @@ static ek_tensor *criticise(ek_module *model, ek_tensor *x)
         int count = ek_value_length(out);
         for (int i = 0; i < count; i++)
             parts[i] = ek_value_at(out, i);
-        out = ek_gather_value(parts, count, ek_host(0), 0);
+        out = ek_gather_value(parts, count, test_device(0), 0);
     }
     ek_tensor *joined = ek_value_tensor(out);
     assert_made(joined);
@@ -77,7 +77,8 @@ static ek_tensor *criticise(ek_module *model, ek_tensor *x)
  * gradient with respect to its input. */
 static ek_tensor *pass_loss(ek_module *model, int pass, int batch)
 {
-    ek_tensor *x = ek_to_device(normal(60 + (uint64_t)pass, EK_SHAPE(batch, INPUTS)), ek_host(0));
+    ek_tensor *x =
+        ek_to_device(normal(60 + (uint64_t)pass, EK_SHAPE(batch, INPUTS)), test_device(0));
     if (pass < 2) {
         ek_tensor *value = ek_mean(ek_square(criticise(model, x)));
         return pass == 0 ? ek_mul_scalar(value, -1) : value;
@@ -221,7 +222,7 @@ static const ek_module_type told_type = {.name = "told",
 
 START_TEST(balanced_wrappers_tell_their_modules)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 4);
+    ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel_model(ek_module_new(&told_type), devices);
     ek_module *criterion = ek_data_parallel_criterion(ek_module_new(&told_type), devices);
     assert_ok(ek_patch_replication_callback(model));
@@ -256,7 +257,7 @@ END_TEST
 
 START_TEST(balanced_statistics_are_averaged)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 3);
+    ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *norms[2] = {ek_batch_norm1d(INPUTS), ek_batch_norm1d(INPUTS)}, *models[2];
     for (int i = 0; i < 2; i++)
         assert_ok(ek_module_to_dtype(norms[i], EK_F64));

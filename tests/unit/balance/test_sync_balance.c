@@ -46,9 +46,9 @@ static void assert_same_state(ek_module *a, ek_module *b)
 
 START_TEST(training_goes_as_on_one_device)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 4);
+    ek_device_list devices = ek_devices(test_kind(), 4);
     if (_i)
-        devices = EK_DEVICES(ek_host(3), ek_host(1), ek_host(2));
+        devices = EK_DEVICES(test_device(3), test_device(1), test_device(2));
     ek_module *model = ek_data_parallel_model(make_net(true), .device_ids = devices);
     ek_module *loss = ek_data_parallel_criterion(ek_cross_entropy_loss(.ignore_index = IGNORED),
                                                  .device_ids = devices);
@@ -98,7 +98,8 @@ static ek_tensor *penalty_of(ek_tensor *const *outputs, int count, ek_tensor *x)
 
 START_TEST(a_penalty_over_all_replicas_is_that_of_one_device)
 {
-    ek_module *model = ek_data_parallel_model(make_net(true), .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model =
+        ek_data_parallel_model(make_net(true), .device_ids = ek_devices(test_kind(), 4));
     ek_module *plain = make_net(false);
     ek_tensor *x = inputs_of(3), *outputs[4];
     assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -125,7 +126,8 @@ END_TEST
 
 START_TEST(a_replica_that_fails_ends_the_waiting)
 {
-    ek_module *model = ek_data_parallel_model(make_net(true), .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model =
+        ek_data_parallel_model(make_net(true), .device_ids = ek_devices(test_kind(), 4));
     for (int i = 0; i < 100; i++) {
         ek_scope scope = ek_scope_begin();
         ek_value parts[4];

@@ -10,7 +10,7 @@ enum { DEVICES = 4, STEPS = 50 };
 
 static void setup(void)
 {
-    assert_ok(ek_host_devices_configure("4"));
+    assert_ok(test_devices_configure("4"));
 }
 
 static void teardown(void)
@@ -115,7 +115,7 @@ START_TEST(memory_does_not_grow)
         assert_ok(train_step(&t, images, target, &loss));
         for (int d = 0; d <= DEVICES; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get(d < DEVICES ? ek_host(d) : ek_cpu(), &stats));
+            assert_ok(ek_memory_get(d < DEVICES ? test_device(d) : ek_cpu(), &stats));
             if (step < 2)
                 after_warm_up[d] = stats.in_use;
             ck_assert_msg(stats.in_use == after_warm_up[d],
@@ -140,9 +140,9 @@ START_TEST(out_of_memory_is_survived)
     uint64_t before[DEVICES];
     for (int d = 0; d < DEVICES; d++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(ek_host(d), &stats));
+        assert_ok(ek_memory_get(test_device(d), &stats));
         before[d] = stats.in_use;
-        assert_ok(ek_memory_set_capacity(ek_host(d), stats.peak + stats.peak / 4 + 100000));
+        assert_ok(ek_memory_set_capacity(test_device(d), stats.peak + stats.peak / 4 + 100000));
     }
     char digest[2][65];
     assert_ok(ek_module_sha256(t.model, digest[0]));
@@ -156,7 +156,7 @@ START_TEST(out_of_memory_is_survived)
     ck_assert(again < loss);
     for (int d = 0; d < DEVICES; d++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(ek_host(d), &stats));
+        assert_ok(ek_memory_get(test_device(d), &stats));
         ck_assert_uint_eq(stats.in_use, before[d]);
     }
     for (int i = 0; i < 2; i++) {

@@ -34,7 +34,7 @@ START_TEST(an_optimizer_from_before_survives)
 {
     double expected[STEPS], losses[STEPS];
     train_alone(expected);
-    ek_device_list devices = ek_devices(EK_HOST, 3);
+    ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *net = make_scorer();
     ek_optimizer *optimizer = NULL;
     if (_i == 0)
@@ -64,14 +64,14 @@ START_TEST(wrapping_in_the_middle_of_training)
     ek_optimizer *second = ek_sgd(net, .lr = 0.1, .momentum = 0.9);
     ek_tensor *x = make_inputs(10), *target = make_targets(10, 0, 0);
     ek_module *models[3] = {net};
-    assert_ok(ek_module_to_device(net, ek_host(0)));
+    assert_ok(ek_module_to_device(net, test_device(0)));
     for (int step = 0; step < 6; step++) {
         if (step == 2)
-            models[1] = ek_data_parallel(net, ek_devices(EK_HOST, 2));
+            models[1] = ek_data_parallel(net, ek_devices(test_kind(), 2));
         if (step == 4)
-            models[2] = ek_data_parallel(net, ek_devices(EK_HOST, 4));
+            models[2] = ek_data_parallel(net, ek_devices(test_kind(), 4));
         ek_tensor *a = ek_loss(criterion, ek_apply(alone, x), target);
-        ek_tensor *out = ek_apply(models[step / 2], ek_to_device(x, ek_host(0)));
+        ek_tensor *out = ek_apply(models[step / 2], ek_to_device(x, test_device(0)));
         ek_tensor *b = ek_loss(criterion, ek_to_device(out, ek_cpu()), target);
         assert_near(value_of(b), value_of(a), 1e-12);
         ek_zero_grad(first);
@@ -95,7 +95,7 @@ START_TEST(two_runs_give_the_same_bits)
     char sums[2][65];
     for (int run = 0; run < 2; run++) {
         double losses[STEPS];
-        ek_device_list devices = ek_devices(EK_HOST, 4);
+        ek_device_list devices = ek_devices(test_kind(), 4);
         ek_module *model = _i ? ek_data_parallel(make_scorer(), devices)
                               : ek_data_parallel_model(make_scorer(), devices);
         ek_module *criterion = ek_cross_entropy_loss(.ignore_index = IGNORED);

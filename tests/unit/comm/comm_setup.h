@@ -12,7 +12,7 @@ enum { DEVICES = 4 };
 
 static inline void setup(void)
 {
-    assert_ok(ek_host_devices_configure("4"));
+    assert_ok(test_devices_configure("4"));
 }
 
 /* Every ledger must be at zero. */

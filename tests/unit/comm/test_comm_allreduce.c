@@ -15,13 +15,13 @@ START_TEST(every_device_gets_the_sums)
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_I64};
     ek_tensor *x[6], *out[6];
     for (int d = 0; d < 3; d++) {
-        ek_device device = ek_host((d + 2) % 3); /* the first list needn't be on host:0 */
+        ek_device device = test_device((d + 2) % 3); /* the first list needn't be on host:0 */
         x[2 * d] = ramp(d, d + 1, EK_SHAPE(2, 3), dtypes[_i], device);
         x[2 * d + 1] = ramp(10 * d, 1, EK_SHAPE(4), dtypes[_i], device);
     }
     assert_ok(ek_allreduce(2, x, 6, out));
     for (int d = 0; d < 3; d++) {
-        assert_on(out[2 * d], ek_host((d + 2) % 3));
+        assert_on(out[2 * d], test_device((d + 2) % 3));
         assert_ramp(out[2 * d], 3, 6);
         assert_ramp(out[2 * d + 1], 30, 3);
         assert_ramp(x[2 * d], d, d + 1); /* inputs stay */
@@ -37,7 +37,7 @@ START_TEST(long_lists_travel_in_buffers)
     enum { COUNT = 3, ELEMENTS = 2000000 }; /* 8 MB each: a buffer holds one */
     ek_tensor *x[2 * COUNT], *out[2 * COUNT];
     for (int i = 0; i < 2 * COUNT; i++) {
-        x[i] = ek_full(i, EK_SHAPE(ELEMENTS), .device = ek_host(i / COUNT));
+        x[i] = ek_full(i, EK_SHAPE(ELEMENTS), .device = test_device(i / COUNT));
         assert_ok(ek_tensor_set_requires_grad(x[i], true));
     }
     assert_ok(ek_allreduce(COUNT, x, 2 * COUNT, out));
@@ -51,10 +51,10 @@ END_TEST
 
 START_TEST(wrong_lists_are_refused)
 {
-    ek_tensor *a = ramp(0, 1, EK_SHAPE(2), EK_F32, ek_host(0));
-    ek_tensor *b = ramp(0, 1, EK_SHAPE(2), EK_F32, ek_host(1));
-    ek_tensor *long_b = ramp(0, 1, EK_SHAPE(3), EK_F32, ek_host(1));
-    ek_tensor *f64 = ramp(0, 1, EK_SHAPE(2), EK_F64, ek_host(1));
+    ek_tensor *a = ramp(0, 1, EK_SHAPE(2), EK_F32, test_device(0));
+    ek_tensor *b = ramp(0, 1, EK_SHAPE(2), EK_F32, test_device(1));
+    ek_tensor *long_b = ramp(0, 1, EK_SHAPE(3), EK_F32, test_device(1));
+    ek_tensor *f64 = ramp(0, 1, EK_SHAPE(2), EK_F64, test_device(1));
     ek_tensor *out[4];
     ck_assert_int_eq(ek_allreduce(2, (ek_tensor *[]){a, b, a}, 3, out), EK_E_INVALID);
     assert_error(EK_E_INVALID, "allreduce: 3 tensors, when there are to be 2 of each device");
@@ -138,14 +138,14 @@ static ek_tensor *together(ek_tensor *const *inputs, int count, void *user)
     j.inputs = inputs;
     ek_dev *devs[PARTS];
     for (int d = 0; d < PARTS; d++)
-        devs[d] = ek_dev_get(ek_host(d));
+        devs[d] = ek_dev_get(test_device(d));
     int rc = ek_gang_run(devs, PARTS, run_job, &j, "replica");
     ek_tensor *y = NULL;
     for (int d = 0; d < PARTS; d++) {
         ek_scope_adopt(j.outputs[d]);
         /* The second part's output has no part in the loss. */
         if (rc >= 0 && d != 1) {
-            ek_tensor *term = ek_to_device(j.outputs[d], ek_host(0));
+            ek_tensor *term = ek_to_device(j.outputs[d], test_device(0));
             y = y ? ek_add(y, term) : term;
         }
     }
@@ -156,7 +156,7 @@ static void make_inputs(ek_tensor **inputs)
 {
     for (int i = 0; i < 2 * PARTS; i++) {
         ek_generator *generator = ek_generator_new(50 + (uint64_t)i);
-        inputs[i] = ek_empty(EK_SHAPE(2), .dtype = EK_F64, .device = ek_host(i / 2));
+        inputs[i] = ek_empty(EK_SHAPE(2), .dtype = EK_F64, .device = test_device(i / 2));
         assert_made(inputs[i]);
         assert_ok(ek_normal_(inputs[i], 0, 1, generator));
         ek_generator_free(generator);
@@ -194,7 +194,7 @@ static ek_tensor *one_thread(ek_tensor *const *inputs, int count, void *user)
         return NULL;
     for (int d = 0; d < PARTS; d += 2) { /* the second device's have no part */
         ek_tensor *term = ek_mul(ek_mul(sums[2 * d], sums[2 * d + 1]), inputs[2 * d]);
-        term = ek_to_device(term, ek_host(0));
+        term = ek_to_device(term, test_device(0));
         y = y ? ek_add(y, term) : term;
     }
     return y;
@@ -227,7 +227,7 @@ START_TEST(a_part_may_go_without_gradients)
         assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs,
                           .input_count = 2 * PARTS, .gradients = gradients,
                           .grad_outputs = (ek_tensor *[]){ek_full(1, EK_SHAPE(2), .dtype = EK_F64,
-                                                                  .device = ek_host(0))},
+                                                                  .device = test_device(0))},
                           .allow_unused = true));
         for (int i = 0; i < 2 * PARTS; i++)
             ck_assert(i / 2 == 2 ? !gradients[i] : gradients[i] != NULL);
@@ -276,13 +276,13 @@ START_TEST(parts_must_agree)
 {
     ek_tensor *inputs[2 * PARTS];
     make_inputs(inputs);
-    inputs[4] = ramp(1, 1, EK_SHAPE(3), EK_F64, ek_host(2));
+    inputs[4] = ramp(1, 1, EK_SHAPE(3), EK_F64, test_device(2));
     job j = whole;
     ck_assert_ptr_null(together(inputs, 2 * PARTS, &j));
     assert_error(EK_E_SHAPE, "allreduce: input 2 has an invalid size");
     make_inputs(inputs);
-    inputs[4] = ramp(1, 1, EK_SHAPE(2), EK_F64, ek_host(1));
-    inputs[5] = ramp(1, 1, EK_SHAPE(2), EK_F64, ek_host(1));
+    inputs[4] = ramp(1, 1, EK_SHAPE(2), EK_F64, test_device(1));
+    inputs[5] = ramp(1, 1, EK_SHAPE(2), EK_F64, test_device(1));
     ck_assert_ptr_null(together(inputs, 2 * PARTS, &j));
     assert_error(EK_E_DEVICE, "allreduce: lists 1 and 2 are both on host:1");
 }
@@ -299,8 +299,8 @@ START_TEST(a_part_brings_its_own_alone)
     ek_tensor *x[4];
     ek_dev *devs[4];
     for (int d = 0; d < 4; d++) {
-        x[d] = ramp(0, 1, EK_SHAPE(2), EK_F64, ek_host(d));
-        devs[d] = ek_dev_get(ek_host(d));
+        x[d] = ramp(0, 1, EK_SHAPE(2), EK_F64, test_device(d));
+        devs[d] = ek_dev_get(test_device(d));
     }
     ck_assert_int_eq(ek_gang_run(devs, 4, bring_all, x, "replica"), EK_E_INVALID);
     assert_error(EK_E_INVALID, "this replica's 1 tensors alone, not 4");
@@ -321,7 +321,7 @@ START_TEST(lanes_of_backward_are_no_replicas)
 {
     ek_tensor *terms[3];
     for (int d = 0; d < 3; d++) {
-        ek_tensor *x = ramp(0, 1, EK_SHAPE(2), EK_F64, ek_host(d));
+        ek_tensor *x = ramp(0, 1, EK_SHAPE(2), EK_F64, test_device(d));
         assert_ok(ek_tensor_set_requires_grad(x, true));
         ek_tensor *y = ek_tensor_alias(x);
         terms[d] = EK_RECORD(y, &meeting_operation, EK_INPUTS(x));
@@ -347,7 +347,7 @@ START_TEST(a_backward_may_sum_a_whole_list)
 {
     ek_tensor *x[2], *y[2], *gradients[2];
     for (int d = 0; d < 2; d++) {
-        x[d] = ramp(0, 1, EK_SHAPE(2), EK_F64, ek_host(d));
+        x[d] = ramp(0, 1, EK_SHAPE(2), EK_F64, test_device(d));
         assert_ok(ek_tensor_set_requires_grad(x[d], true));
         y[d] = ek_tensor_alias(x[d]);
     }
@@ -358,8 +358,8 @@ START_TEST(a_backward_may_sum_a_whole_list)
     assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = x, .input_count = 2,
                       .gradients = gradients));
     for (int d = 0; d < 2; d++)
-        assert_close(gradients[d], ek_full(7, EK_SHAPE(2), .dtype = EK_F64, .device = ek_host(d)),
-                     0, 0);
+        assert_close(gradients[d],
+                     ek_full(7, EK_SHAPE(2), .dtype = EK_F64, .device = test_device(d)), 0, 0);
 }
 END_TEST
 

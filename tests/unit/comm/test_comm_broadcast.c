@@ -2,12 +2,13 @@
 #include "autograd/graph.h"
 #include "comm/buckets.h"
 #include "comm_setup.h"
+#include "core/tensor.h"
 
 START_TEST(copies_reach_every_device)
 {
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_I64, EK_U8};
-    ek_tensor *x = ramp(1, 1, EK_SHAPE(3, 5), dtypes[_i], ek_host(1));
-    ek_device_list devices = EK_DEVICES(ek_host(3), ek_host(1), ek_cpu(), ek_host(0));
+    ek_tensor *x = ramp(1, 1, EK_SHAPE(3, 5), dtypes[_i], test_device(1));
+    ek_device_list devices = EK_DEVICES(test_device(3), test_device(1), ek_cpu(), test_device(0));
     ek_tensor *out[4];
     assert_ok(ek_broadcast(x, &devices, out));
     for (int d = 0; d < 4; d++) {
@@ -15,7 +16,7 @@ START_TEST(copies_reach_every_device)
         ck_assert_int_eq(ek_tensor_dtype(out[d]), dtypes[_i]);
         assert_ramp(out[d], 1, 1);
     }
-    ck_assert_ptr_eq(ek_tensor_data(out[1]), ek_tensor_data(x));
+    ck_assert_ptr_eq(ek_tensor_address(out[1]), ek_tensor_address(x));
     ck_assert_ptr_ne(out[1], x);
 }
 END_TEST
@@ -23,28 +24,29 @@ END_TEST
 START_TEST(gradients_are_summed_root_first)
 {
     /* 1e16 + 1 - 1e16 depends on the order: (root + d0) + d1 ... = ((-1e16 + 1e16) + 1) + 1. */
-    ek_tensor *x = ramp(0, 1, EK_SHAPE(2), EK_F64, ek_host(2));
+    ek_tensor *x = ramp(0, 1, EK_SHAPE(2), EK_F64, test_device(2));
     assert_ok(ek_tensor_set_requires_grad(x, true));
-    ek_device_list devices = EK_DEVICES(ek_host(1), ek_host(3), ek_host(2), ek_host(0));
+    ek_device_list devices =
+        EK_DEVICES(test_device(1), test_device(3), test_device(2), test_device(0));
     double scale[4] = {1, 1, -1e16, 1e16};
     ek_tensor *out[4], *terms[4];
     assert_ok(ek_broadcast(x, &devices, out));
     for (int d = 0; d < 4; d++)
-        terms[d] = ek_to_device(ek_sum(ek_mul_scalar(out[d], scale[d])), ek_host(2));
+        terms[d] = ek_to_device(ek_sum(ek_mul_scalar(out[d], scale[d])), test_device(2));
     ek_tensor *loss = terms[0];
     for (int d = 1; d < 4; d++)
         loss = ek_add(loss, terms[d]);
     assert_ok(ek_backward(loss));
-    assert_on(ek_tensor_grad(x), ek_host(2));
+    assert_on(ek_tensor_grad(x), test_device(2));
     assert_ramp(ek_tensor_grad(x), 2, 0);
 }
 END_TEST
 
 START_TEST(a_replica_that_sends_nothing_counts_as_zero)
 {
-    ek_tensor *x = ramp(1, 1, EK_SHAPE(3), EK_F64, ek_host(0));
+    ek_tensor *x = ramp(1, 1, EK_SHAPE(3), EK_F64, test_device(0));
     assert_ok(ek_tensor_set_requires_grad(x, true));
-    ek_device_list devices = ek_devices(EK_HOST, 3);
+    ek_device_list devices = ek_devices(test_kind(), 3);
     ek_tensor *out[3];
     assert_ok(ek_broadcast(x, &devices, out));
     assert_ok(ek_backward(ek_sum(ek_mul_scalar(out[2], 5))));
@@ -54,9 +56,9 @@ END_TEST
 
 START_TEST(no_nodes_without_gradient_mode)
 {
-    ek_tensor *x = ramp(1, 1, EK_SHAPE(3), EK_F64, ek_host(0));
+    ek_tensor *x = ramp(1, 1, EK_SHAPE(3), EK_F64, test_device(0));
     assert_ok(ek_tensor_set_requires_grad(x, true));
-    ek_device_list devices = ek_devices(EK_HOST, 2);
+    ek_device_list devices = ek_devices(test_kind(), 2);
     ek_tensor *out[2];
     bool before = ek_set_grad_enabled(false);
     assert_ok(ek_broadcast(x, &devices, out));
@@ -72,17 +74,17 @@ START_TEST(coalesced_lists_keep_their_order)
     enum { COUNT = 6 };
     ek_tensor *tensors[COUNT], *out[3 * COUNT];
     for (int i = 0; i < COUNT; i++) {
-        tensors[i] = ramp(10 * i, 1, EK_SHAPE(i + 1, 3), i % 2 ? EK_F32 : EK_F64, ek_host(0));
+        tensors[i] = ramp(10 * i, 1, EK_SHAPE(i + 1, 3), i % 2 ? EK_F32 : EK_F64, test_device(0));
         assert_ok(ek_tensor_set_requires_grad(tensors[i], i != 2));
     }
-    ek_device_list devices = ek_devices(EK_HOST, 3);
+    ek_device_list devices = ek_devices(test_kind(), 3);
     assert_ok(ek_broadcast_coalesced(tensors, COUNT, &devices, limits[_i], out));
     ek_tensor *losses[3];
     for (int d = 0; d < 3; d++) {
         losses[d] = NULL;
         for (int i = 0; i < COUNT; i++) {
             ek_tensor *copy = out[d * COUNT + i];
-            assert_on(copy, ek_host(d));
+            assert_on(copy, test_device(d));
             assert_ramp(copy, 10 * i, 1);
             ck_assert_int_eq(ek_tensor_requires_grad(copy), i != 2);
             ek_tensor *term = ek_sum(ek_mul_scalar(ek_to_dtype(copy, EK_F64), (d + 1) * (i + 1)));
@@ -103,10 +105,10 @@ START_TEST(each_bucket_is_one_node)
 {
     ek_tensor *tensors[3], *out[6];
     for (int i = 0; i < 3; i++) {
-        tensors[i] = ramp(i, 1, EK_SHAPE(8), EK_F32, ek_host(0));
+        tensors[i] = ramp(i, 1, EK_SHAPE(8), EK_F32, test_device(0));
         assert_ok(ek_tensor_set_requires_grad(tensors[i], true));
     }
-    ek_device_list devices = ek_devices(EK_HOST, 2);
+    ek_device_list devices = ek_devices(test_kind(), 2);
     assert_ok(ek_broadcast_coalesced(tensors, 3, &devices, 64, out)); /* 32 bytes each */
     ck_assert_ptr_eq(out[0]->history, out[1]->history);
     ck_assert_ptr_eq(out[0]->history, out[3]->history);
@@ -158,9 +160,10 @@ END_TEST
 START_TEST(wrong_calls_are_errors)
 {
     ek_tensor *out[8];
-    ek_device_list devices = ek_devices(EK_HOST, 2), none = {0}, missing = EK_DEVICES(ek_host(9));
-    ek_tensor *tensors[2] = {ek_zeros(EK_SHAPE(2), .device = ek_host(0)),
-                             ek_zeros(EK_SHAPE(2), .device = ek_host(1))};
+    ek_device_list devices = ek_devices(test_kind(), 2), none = {0},
+                   missing = EK_DEVICES(test_device(9));
+    ek_tensor *tensors[2] = {ek_zeros(EK_SHAPE(2), .device = test_device(0)),
+                             ek_zeros(EK_SHAPE(2), .device = test_device(1))};
     ck_assert_int_lt(ek_broadcast(NULL, &devices, out), 0);
     assert_error(EK_E_INVALID, "tensor is NULL");
     ck_assert_int_lt(ek_broadcast(tensors[0], &none, out), 0);
@@ -174,13 +177,13 @@ END_TEST
 
 START_TEST(out_of_memory_leaves_everything_usable)
 {
-    ek_tensor *x = ek_zeros(EK_SHAPE(1 << 16), .device = ek_host(0));
-    ek_device_list devices = ek_devices(EK_HOST, 3);
+    ek_tensor *x = ek_zeros(EK_SHAPE(1 << 16), .device = test_device(0));
+    ek_device_list devices = ek_devices(test_kind(), 3);
     ek_tensor *out[3];
-    assert_ok(ek_memory_set_capacity(ek_host(2), 1 << 16));
+    assert_ok(ek_memory_set_capacity(test_device(2), 1 << 16));
     ck_assert_int_eq(ek_broadcast(x, &devices, out), EK_E_OUT_OF_MEMORY);
     assert_error(EK_E_OUT_OF_MEMORY, "host:2");
-    assert_ok(ek_memory_set_capacity(ek_host(2), 0));
+    assert_ok(ek_memory_set_capacity(test_device(2), 0));
     assert_ok(ek_broadcast(x, &devices, out));
 }
 END_TEST

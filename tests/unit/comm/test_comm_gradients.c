@@ -14,26 +14,26 @@ static ek_tensor *broadcast_and_reduce(ek_tensor *const *inputs, int count, void
 {
     (void)count;
     (void)user;
-    ek_device_list devices = ek_devices(EK_HOST, COUNT);
+    ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *copies[COUNT], *terms[COUNT];
     if (ek_broadcast(inputs[0], &devices, copies) < 0)
         return NULL;
     for (int d = 0; d < COUNT; d++)
         terms[d] = ek_mul(curve(copies[d], d), inputs[1 + d]);
-    return ek_reduce_add(terms, COUNT, ek_host(1));
+    return ek_reduce_add(terms, COUNT, test_device(1));
 }
 
 static ek_tensor *coalesced(ek_tensor *const *inputs, int count, void *user)
 {
     (void)user;
-    ek_device_list devices = ek_devices(EK_HOST, COUNT);
+    ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *copies[COUNT * 4], *sums[4];
     if (ek_broadcast_coalesced(inputs, count, &devices, 20, copies) < 0)
         return NULL;
     for (int d = 0; d < COUNT; d++)
         for (int i = 0; i < count; i++)
             copies[d * count + i] = curve(copies[d * count + i], d + i);
-    if (ek_reduce_add_coalesced(copies, COUNT, count, ek_host(0), 20, sums) < 0)
+    if (ek_reduce_add_coalesced(copies, COUNT, count, test_device(0), 20, sums) < 0)
         return NULL;
     ek_tensor *y = sums[0];
     for (int i = 1; i < count; i++)
@@ -45,15 +45,15 @@ static ek_tensor *scatter_and_gather(ek_tensor *const *inputs, int count, void *
 {
     (void)count;
     int dim = *(int *)user;
-    ek_device_list devices = ek_devices(EK_HOST, COUNT);
+    ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *chunks[COUNT];
     int parts = ek_scatter(inputs[0], &devices, NULL, dim, chunks);
     if (parts < 0)
         return NULL;
     for (int p = 0; p < parts; p++)
         chunks[p] = curve(chunks[p], p);
-    ek_tensor *y = ek_gather(chunks, parts, ek_host(2), dim);
-    return ek_mul(y, ek_to_device(inputs[1], ek_host(2)));
+    ek_tensor *y = ek_gather(chunks, parts, test_device(2), dim);
+    return ek_mul(y, ek_to_device(inputs[1], test_device(2)));
 }
 
 /* Only one chunk has a part in the result. */
@@ -61,7 +61,7 @@ static ek_tensor *one_chunk(ek_tensor *const *inputs, int count, void *user)
 {
     (void)count;
     (void)user;
-    ek_device_list devices = ek_devices(EK_HOST, COUNT);
+    ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *chunks[COUNT];
     return ek_scatter(inputs[0], &devices, NULL, 0, chunks) < 0 ? NULL : curve(chunks[1], 1);
 }
@@ -96,9 +96,9 @@ static void check(ek_check_function *function, ek_tensor *const *inputs, int cou
 
 START_TEST(broadcast_and_reduce_to_second_order)
 {
-    ek_tensor *inputs[4] = {leaf(1, EK_SHAPE(2, 2), ek_host(_i))};
+    ek_tensor *inputs[4] = {leaf(1, EK_SHAPE(2, 2), test_device(_i))};
     for (int d = 0; d < COUNT; d++)
-        inputs[1 + d] = leaf(2 + (uint64_t)d, EK_SHAPE(2, 2), ek_host(d));
+        inputs[1 + d] = leaf(2 + (uint64_t)d, EK_SHAPE(2, 2), test_device(d));
     check(broadcast_and_reduce, inputs, 4, NULL);
 }
 END_TEST
@@ -107,15 +107,15 @@ START_TEST(coalesced_to_second_order)
 {
     ek_tensor *inputs[4];
     for (int i = 0; i < 4; i++)
-        inputs[i] = leaf(10 + (uint64_t)i, EK_SHAPE(2), ek_host(0));
+        inputs[i] = leaf(10 + (uint64_t)i, EK_SHAPE(2), test_device(0));
     check(coalesced, inputs, 4, NULL);
 }
 END_TEST
 
 START_TEST(scatter_and_gather_to_second_order)
 {
-    ek_tensor *inputs[2] = {leaf(20, EK_SHAPE(4, 3), ek_host(1)),
-                            leaf(21, EK_SHAPE(4, 3), ek_host(0))};
+    ek_tensor *inputs[2] = {leaf(20, EK_SHAPE(4, 3), test_device(1)),
+                            leaf(21, EK_SHAPE(4, 3), test_device(0))};
     int dim = _i;
     check(scatter_and_gather, inputs, 2, &dim);
 }
@@ -123,7 +123,7 @@ END_TEST
 
 START_TEST(one_chunk_to_second_order)
 {
-    ek_tensor *input = leaf(30, EK_SHAPE(5, 2), ek_host(0));
+    ek_tensor *input = leaf(30, EK_SHAPE(5, 2), test_device(0));
     check(one_chunk, &input, 1, NULL);
 }
 END_TEST
@@ -132,7 +132,7 @@ START_TEST(scalars_to_second_order)
 {
     ek_tensor *inputs[COUNT];
     for (int d = 0; d < COUNT; d++)
-        inputs[d] = leaf(40 + (uint64_t)d, EK_SHAPE(2), ek_host(d));
+        inputs[d] = leaf(40 + (uint64_t)d, EK_SHAPE(2), test_device(d));
     check(gather_scalars, inputs, COUNT, NULL);
 }
 END_TEST
@@ -140,9 +140,9 @@ END_TEST
 START_TEST(a_third_derivative)
 {
     /* f = sum_d (d + 1) x^3 on three devices: f''' = 6 * 6. */
-    ek_tensor *x = tensor_of((double[]){2}, EK_SHAPE(1), EK_F64, ek_host(0));
+    ek_tensor *x = tensor_of((double[]){2}, EK_SHAPE(1), EK_F64, test_device(0));
     assert_ok(ek_tensor_set_requires_grad(x, true));
-    ek_device_list devices = ek_devices(EK_HOST, COUNT);
+    ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *copies[COUNT], *terms[COUNT];
     assert_ok(ek_broadcast(x, &devices, copies));
     for (int d = 0; d < COUNT; d++)

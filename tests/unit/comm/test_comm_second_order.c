@@ -36,14 +36,14 @@ static ek_tensor *reduced(ek_tensor *const *inputs, int count, void *user)
     for (int d = 0; d < count; d++)
         terms[d] = curve(inputs[d], d);
     ek_tensor *sum = ek_reduce(terms, count);
-    return ek_mul(sum, ek_to_device(terms[1], ek_host(0)));
+    return ek_mul(sum, ek_to_device(terms[1], test_device(0)));
 }
 
 START_TEST(sums_of_what_is_used_elsewhere_too)
 {
     ek_tensor *inputs[COUNT];
     for (int d = 0; d < COUNT; d++)
-        inputs[d] = leaf(1 + (uint64_t)d, EK_SHAPE(2), ek_host(d));
+        inputs[d] = leaf(1 + (uint64_t)d, EK_SHAPE(2), test_device(d));
     check(reduced, inputs, COUNT, NULL);
     check(reduced, inputs, 2, NULL);
 }
@@ -53,19 +53,19 @@ static ek_tensor *scattered(ek_tensor *const *inputs, int count, void *user)
 {
     (void)count;
     const int64_t *sizes = user;
-    ek_device_list devices = ek_devices(EK_HOST, COUNT);
+    ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_tensor *chunks[COUNT];
     if (ek_scatter(inputs[0], &devices, sizes, 1, chunks) < 0)
         return NULL;
     for (int d = 0; d < COUNT; d++)
         chunks[d] = curve(chunks[d], d);
-    return ek_gather(chunks, COUNT, ek_host(1), 1);
+    return ek_gather(chunks, COUNT, test_device(1), 1);
 }
 
 START_TEST(chunks_of_given_sizes)
 {
     int64_t sizes[COUNT] = {1, 3, 1};
-    ek_tensor *x = leaf(4, EK_SHAPE(2, 5), ek_host(0));
+    ek_tensor *x = leaf(4, EK_SHAPE(2, 5), test_device(0));
     check(scattered, &x, 1, sizes);
 }
 END_TEST
@@ -74,7 +74,7 @@ END_TEST
 static ek_tensor *nested(ek_tensor *const *inputs, int count, void *user)
 {
     (void)count, (void)user;
-    ek_device_list devices = ek_devices(EK_HOST, COUNT);
+    ek_device_list devices = ek_devices(test_kind(), COUNT);
     ek_value rest = EK_LIST(inputs[1], ek_value_of_int(2)), parts[COUNT], results[COUNT];
     ek_value nest =
         ek_value_dict((const ek_value_entry[]){{"a", EK_VALUE(inputs[0])}, {"rest", rest}}, 2);
@@ -84,14 +84,15 @@ static ek_tensor *nested(ek_tensor *const *inputs, int count, void *user)
         ek_tensor *b = ek_value_tensor(ek_value_at(ek_value_get(parts[p], "rest"), 0));
         results[p] = EK_LIST(ek_mul(curve(a, p), b), ek_sum(ek_square(b)));
     }
-    ek_value joined = n < 0 ? ek_value_error() : ek_gather_value(results, n, ek_host(0), 0);
+    ek_value joined = n < 0 ? ek_value_error() : ek_gather_value(results, n, test_device(0), 0);
     return ek_mul(ek_sum(ek_value_tensor(ek_value_at(joined, 0))),
                   ek_value_tensor(ek_value_at(joined, 1)));
 }
 
 START_TEST(nests)
 {
-    ek_tensor *inputs[] = {leaf(5, EK_SHAPE(4, 2), ek_host(1)), leaf(6, EK_SHAPE(4, 2), ek_cpu())};
+    ek_tensor *inputs[] = {leaf(5, EK_SHAPE(4, 2), test_device(1)),
+                           leaf(6, EK_SHAPE(4, 2), ek_cpu())};
     check(nested, inputs, 2, NULL);
 }
 END_TEST

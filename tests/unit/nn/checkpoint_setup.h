@@ -10,7 +10,7 @@
 
 static inline void setup(void)
 {
-    assert_ok(ek_host_devices_configure("2"));
+    assert_ok(test_devices_configure("2"));
     ek_manual_seed(5);
 }
 

@@ -398,7 +398,7 @@ static ek_module *deep(bool checkpoints)
     }
     ek_module *net = ek_sequential_of(blocks, BLOCKS);
     assert_made(net);
-    assert_ok(ek_module_to_device(net, ek_host(0)));
+    assert_ok(ek_module_to_device(net, test_device(0)));
     return net;
 }
 
@@ -406,17 +406,17 @@ static ek_module *deep(bool checkpoints)
 static void measure(bool checkpoints, uint64_t *forward, uint64_t *peak)
 {
     ek_module *net = deep(checkpoints);
-    ek_tensor *x = ek_ones(EK_SHAPE(BATCH, WIDTH), .device = ek_host(0));
+    ek_tensor *x = ek_ones(EK_SHAPE(BATCH, WIDTH), .device = test_device(0));
     assert_ok(ek_backward(ek_sum(ek_apply(net, x)))); /* gradients are there from now on */
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(0), &stats));
+    assert_ok(ek_memory_get(test_device(0), &stats));
     uint64_t before = stats.in_use;
     ek_tensor *y = ek_sum(ek_apply(net, x));
-    assert_ok(ek_memory_get(ek_host(0), &stats));
+    assert_ok(ek_memory_get(test_device(0), &stats));
     *forward = stats.in_use - before;
-    assert_ok(ek_memory_reset_peak(ek_host(0)));
+    assert_ok(ek_memory_reset_peak(test_device(0)));
     assert_ok(ek_backward(y));
-    assert_ok(ek_memory_get(ek_host(0), &stats));
+    assert_ok(ek_memory_get(test_device(0), &stats));
     *peak = stats.peak - before;
     ek_module_free(net);
 }

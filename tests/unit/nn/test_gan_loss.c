@@ -60,7 +60,8 @@ START_TEST(formulas)
             assert_close(ek_loss(criterion, d), wanted, 1e-13, 1e-14);
             assert_close(ek_loss(criterion, ek_to_dtype(d, EK_F32)), ek_to_dtype(wanted, EK_F32),
                          1e-5, 1e-6);
-            assert_close(ek_to_device(ek_loss(criterion, ek_to_device(d, ek_host(0))), ek_cpu()),
+            assert_close(ek_to_device(ek_loss(criterion, ek_to_device(d, test_device(0))),
+                                      ek_cpu()),
                          wanted, 1e-13, 1e-14);
         }
         ek_module_free(criterion);
@@ -111,14 +112,14 @@ START_TEST(denominators_are_elements)
     static const ek_dtype dtypes[][2] = {{EK_F64, EK_F64}, {EK_F32, EK_F32}, {EK_BF16, EK_F32}};
     ek_module *criterion = ek_gan_loss(EK_GAN_HINGE, EK_GAN_CRITIC_REAL);
     for (int i = 0; i < 3; i++) {
-        ek_tensor *d = ek_zeros(EK_SHAPE(300, 2), .dtype = dtypes[i][0], .device = ek_host(0));
+        ek_tensor *d = ek_zeros(EK_SHAPE(300, 2), .dtype = dtypes[i][0], .device = test_device(0));
         const ek_value value = EK_VALUE(d);
         ek_tensor *count =
             criterion->type->denominator(criterion, &(const ek_args){&value, 1, ek_value_none()});
         assert_made(count);
         ck_assert_double_eq(element(count, 0), 600);
         ck_assert_int_eq(ek_tensor_dtype(count), dtypes[i][1]);
-        ck_assert(ek_device_equal(ek_tensor_device(count), ek_host(0)));
+        ck_assert(ek_device_equal(ek_tensor_device(count), test_device(0)));
     }
     ck_assert(!criterion->type->is_sum);
     ek_module_free(criterion);

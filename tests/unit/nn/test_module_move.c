@@ -18,7 +18,7 @@ static ek_module *make_net(void)
 START_TEST(handles_stay)
 {
     ek_scope scope = ek_scope_begin();
-    assert_ok(ek_host_devices_configure("2"));
+    assert_ok(test_devices_configure("2"));
     ek_module *net = make_net();
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
     ek_tensor *tracked = ek_module_tensor(net, "1.num_batches_tracked");
@@ -26,24 +26,24 @@ START_TEST(handles_stay)
     assert_ok(ek_backward(ek_sum(ek_apply(net, ek_ones(EK_SHAPE(2, 3, 5, 5))))));
     ck_assert_ptr_nonnull(ek_tensor_grad(weight));
 
-    assert_ok(ek_module_to_device(net, ek_host(1)));
+    assert_ok(ek_module_to_device(net, test_device(1)));
     ck_assert_ptr_eq(ek_module_tensor(net, "0.weight"), weight);
-    ck_assert(ek_device_equal(ek_tensor_device(weight), ek_host(1)));
-    ck_assert(ek_device_equal(ek_tensor_device(tracked), ek_host(1)));
+    ck_assert(ek_device_equal(ek_tensor_device(weight), test_device(1)));
+    ck_assert(ek_device_equal(ek_tensor_device(tracked), test_device(1)));
     ck_assert(ek_tensor_is_contiguous(weight, EK_CHANNELS_LAST));
     ck_assert(ek_tensor_requires_grad(weight));
     ck_assert_ptr_null(ek_tensor_grad(weight));
     assert_close(weight, before, 0, 0);
-    assert_made(ek_apply(net, ek_ones(EK_SHAPE(2, 3, 5, 5), .device = ek_host(1))));
+    assert_made(ek_apply(net, ek_ones(EK_SHAPE(2, 3, 5, 5), .device = test_device(1))));
 
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(1), &stats));
+    assert_ok(ek_memory_get(test_device(1), &stats));
     ck_assert_uint_ge(stats.now[EK_MEMORY_PARAMETER], 4 * 27 * 4);
 
     /* Staying keeps gradients. */
-    assert_ok(
-        ek_backward(ek_sum(ek_apply(net, ek_ones(EK_SHAPE(2, 3, 5, 5), .device = ek_host(1))))));
-    assert_ok(ek_module_to_device(net, ek_host(1)));
+    assert_ok(ek_backward(
+        ek_sum(ek_apply(net, ek_ones(EK_SHAPE(2, 3, 5, 5), .device = test_device(1))))));
+    assert_ok(ek_module_to_device(net, test_device(1)));
     ck_assert_ptr_nonnull(ek_tensor_grad(weight));
 
     assert_ok(ek_module_to_dtype(net, EK_F64));
@@ -53,7 +53,7 @@ START_TEST(handles_stay)
     assert_close(ek_to_dtype(weight, EK_F32), before, 0, 0);
     ck_assert_int_lt(ek_module_to_dtype(net, EK_I64), 0);
     assert_error(EK_E_DTYPE, "i64");
-    ck_assert_int_lt(ek_module_to_device(net, ek_host(7)), 0);
+    ck_assert_int_lt(ek_module_to_device(net, test_device(7)), 0);
     assert_error(EK_E_DEVICE, "");
     ek_module_free(net);
     ek_scope_end(&scope);
@@ -65,14 +65,14 @@ END_TEST
 START_TEST(nothing_moves_on_an_error)
 {
     ek_scope scope = ek_scope_begin();
-    assert_ok(ek_host_devices_configure("1K"));
+    assert_ok(test_devices_configure("1K"));
     ek_module *net = ek_sequential(ek_linear(4, 4), ek_linear(64, 64));
     ek_tensor *first = ek_module_tensor(net, "0.weight");
-    ck_assert_int_eq(ek_module_to_device(net, ek_host(0)), EK_E_OUT_OF_MEMORY);
+    ck_assert_int_eq(ek_module_to_device(net, test_device(0)), EK_E_OUT_OF_MEMORY);
     assert_error(EK_E_OUT_OF_MEMORY, "host:0");
     ck_assert(ek_device_equal(ek_tensor_device(first), ek_cpu()));
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(0), &stats));
+    assert_ok(ek_memory_get(test_device(0), &stats));
     ck_assert_uint_eq(stats.in_use, 0);
     ek_module_free(net);
     ek_scope_end(&scope);
@@ -151,7 +151,7 @@ START_TEST(hash_sees_parameters_alone)
     ek_tensor *weight = ek_module_tensor(same, "0.weight");
     ek_tensor_rehome(weight, ek_contiguous(ek_detach(weight), EK_CONTIGUOUS));
     ck_assert(ek_tensor_is_contiguous(weight, EK_CONTIGUOUS));
-    assert_ok(ek_module_to_device(same, ek_host(0)));
+    assert_ok(ek_module_to_device(same, test_device(0)));
     assert_ok(ek_module_sha256(same, layout));
     ck_assert_str_eq(first, layout);
     assert_ok(ek_init_constant(ek_module_tensor(same, "1.bias"), 1e-30));

@@ -52,14 +52,14 @@ static uint64_t peak_of_forward(bool grad)
     for (int i = 0; i < LAYERS; i++)
         layers[i] = ek_linear(WIDTH, WIDTH);
     ek_module *net = ek_sequential_of(layers, LAYERS);
-    assert_ok(ek_module_to_device(net, ek_host(0)));
-    ek_tensor *x = ek_ones(EK_SHAPE(BATCH, WIDTH), .device = ek_host(0));
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    ek_tensor *x = ek_ones(EK_SHAPE(BATCH, WIDTH), .device = test_device(0));
     bool before = ek_set_grad_enabled(grad);
     ek_memory_stats start, end;
-    assert_ok(ek_memory_reset_peak(ek_host(0)));
-    assert_ok(ek_memory_get(ek_host(0), &start));
+    assert_ok(ek_memory_reset_peak(test_device(0)));
+    assert_ok(ek_memory_get(test_device(0), &start));
     assert_made(ek_apply(net, x));
-    assert_ok(ek_memory_get(ek_host(0), &end));
+    assert_ok(ek_memory_get(test_device(0), &end));
     ek_set_grad_enabled(before);
     ek_module_free(net);
     return end.at_peak[EK_MEMORY_ACTIVATION] - start.now[EK_MEMORY_ACTIVATION];

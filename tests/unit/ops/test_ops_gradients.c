@@ -199,7 +199,7 @@ END_TEST
 /* One rounding of the inputs and a few of f32 each; values are of order 1 to 30. */
 START_TEST(f32_on_a_host_device_is_pytorch)
 {
-    check_golden(&cases[_i], EK_F32, ek_host(0), 2e-6);
+    check_golden(&cases[_i], EK_F32, test_device(0), 2e-6);
 }
 END_TEST
 

@@ -167,7 +167,7 @@ END_TEST
 START_TEST(mean_saves_no_log_probabilities)
 {
     /* What stays for backward beside the logits: lse, and the mean's scalars. */
-    const ek_device host = ek_host(0);
+    const ek_device host = test_device(0);
     ek_tensor *x = ek_zeros(EK_SHAPE(4, 16, 128, 128), .device = host, .requires_grad = true);
     ek_tensor *t = ek_zeros(EK_SHAPE(4, 128, 128), EK_I64, host);
     ek_memory_stats before, after;

@@ -7,7 +7,7 @@
 
 static void setup(void)
 {
-    assert_ok(ek_host_devices_configure("2"));
+    assert_ok(test_devices_configure("2"));
 }
 
 static void teardown(void)
@@ -75,7 +75,7 @@ START_TEST(broadcasting)
     inputs[0] = leaf(3, EK_SHAPE(3, 4));
     check(broadcasts[_i], inputs, 2, NULL);
     /* A number on cpu meets a tensor elsewhere. */
-    ek_tensor *mixed[] = {leaf_on(4, EK_SHAPE(2, 4), ek_host(1)), leaf(5, ek_scalar_shape())};
+    ek_tensor *mixed[] = {leaf_on(4, EK_SHAPE(2, 4), test_device(1)), leaf(5, ek_scalar_shape())};
     if (broadcasts[_i] != expand && broadcasts[_i] != where && broadcasts[_i] != sum_to)
         check(broadcasts[_i], mixed, 2, NULL);
 }
@@ -148,9 +148,10 @@ END_TEST
 
 /* ---- across dtypes and devices ---- */
 
-OP(there_and_back, ek_mul(ek_to_device(ek_square(ek_to_device(x[0], ek_host(1))), ek_cpu()), x[0]))
-OP(copied_there, ek_mul(ek_copy_(ek_to_device(ek_square(x[1]), ek_host(1)), x[0]),
-                        ek_to_device(x[1], ek_host(1))))
+OP(there_and_back,
+   ek_mul(ek_to_device(ek_square(ek_to_device(x[0], test_device(1))), ek_cpu()), x[0]))
+OP(copied_there, ek_mul(ek_copy_(ek_to_device(ek_square(x[1]), test_device(1)), x[0]),
+                        ek_to_device(x[1], test_device(1))))
 OP(through_f32, ek_to_dtype(ek_mul(ek_to_dtype(x[0], EK_F32), ek_to_dtype(x[1], EK_F32)), EK_F64))
 OP(copied_through_f32,
    ek_square(ek_copy_(ek_mul_scalar(x[0], 2), ek_square(ek_to_dtype(x[1], EK_F32)))))

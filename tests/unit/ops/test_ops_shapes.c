@@ -46,7 +46,7 @@ START_TEST(channels_last_stays)
                             ek_where(ek_gt(x, bias), bias, x),
                             ek_clone(x),
                             ek_to_dtype(x, EK_F64),
-                            ek_to_device(x, ek_host(0)),
+                            ek_to_device(x, test_device(0)),
                             ek_slice(x, 0, 1, 2, 1),
                             ek_clone(ek_slice(x, 2, 1, 3, 1)),
                             ek_cat((ek_tensor *const[]){x, x}, 2, 1)};
@@ -255,10 +255,10 @@ START_TEST(created_tensors_have_their_values)
     assert_close(ek_full(2.5, EK_SHAPE(2, 2), EK_BF16),
                  tensor_of((const double[]){2.5, 2.5, 2.5, 2.5}, EK_SHAPE(2, 2), EK_BF16, ek_cpu()),
                  0, 0);
-    ek_tensor *count = ek_arange(5, EK_F64, ek_host(0));
+    ek_tensor *count = ek_arange(5, EK_F64, test_device(0));
     for (int i = 0; i < 5; i++)
         ck_assert(element(count, i) == i);
-    ck_assert_int_eq(ek_tensor_device(count).kind, EK_HOST);
+    ck_assert_int_eq(ek_tensor_device(count).kind, test_kind());
     ck_assert(element(ek_scalar(-3, EK_I64, ek_cpu()), 0) == -3);
     ek_tensor *leaf = ek_zeros(EK_SHAPE(3), .requires_grad = true);
     ck_assert(ek_tensor_requires_grad(leaf) && ek_tensor_is_leaf(leaf));
@@ -272,9 +272,9 @@ END_TEST
 START_TEST(devices_are_crossed_and_come_back)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3), .requires_grad = true);
-    ek_tensor *moved = ek_to_device(ek_transpose(ek_mul_scalar(x, 3), 0, 1), ek_host(0));
+    ek_tensor *moved = ek_to_device(ek_transpose(ek_mul_scalar(x, 3), 0, 1), test_device(0));
     assert_shape(moved, EK_SHAPE(3, 2));
-    ck_assert_int_eq(ek_tensor_device(moved).kind, EK_HOST);
+    ck_assert_int_eq(ek_tensor_device(moved).kind, test_kind());
     ek_tensor *scaled = ek_mul(moved, ek_scalar(2, EK_F32, ek_cpu()));
     assert_made(scaled);
     assert_ok(ek_backward(ek_sum(ek_slice(scaled, 0, 0, 2, 1))));
@@ -283,12 +283,12 @@ START_TEST(devices_are_crossed_and_come_back)
     ck_assert(ek_to_device(x, ek_cpu()) == x);
     ek_tensor *one = ek_scalar(1, EK_F32, ek_cpu());
     ek_tensor *chosen = ek_where(ek_gt(moved, one), one, ek_mul_scalar(one, 0));
-    ck_assert_int_eq(ek_tensor_device(chosen).kind, EK_HOST);
+    ck_assert_int_eq(ek_tensor_device(chosen).kind, test_kind());
     ck_assert(element(chosen, 0) == 1);
     ck_assert_ptr_null(ek_add(moved, ek_ones(EK_SHAPE(3, 2))));
     assert_error(EK_E_DEVICE, "add: operands on host:0 and cpu");
     /* A slice with gaps, into a tensor of another dtype on another device. */
-    ek_tensor *target = ek_zeros(EK_SHAPE(2, 2), EK_F64, ek_host(0));
+    ek_tensor *target = ek_zeros(EK_SHAPE(2, 2), EK_F64, test_device(0));
     assert_made(ek_copy_(target, ek_slice(ramp(EK_SHAPE(2, 4), EK_F32), 1, 0, 4, 2)));
     const double copied[] = {0, 2, 4, 6};
     assert_close(target, tensor_of(copied, EK_SHAPE(2, 2), EK_F64, ek_cpu()), 0, 0);

@@ -130,9 +130,9 @@ START_TEST(dropout_draws_in_row_major_order)
 {
     ek_tensor *u = golden("ops.golden", "uniform_7");
     for (int transposed = 0; transposed < 2; transposed++) {
-        ek_tensor *x = ek_full(3, EK_SHAPE(3, 5), .device = ek_host(0), .requires_grad = true);
+        ek_tensor *x = ek_full(3, EK_SHAPE(3, 5), .device = test_device(0), .requires_grad = true);
         if (transposed) {
-            x = ek_full(3, EK_SHAPE(5, 3), .device = ek_host(0), .requires_grad = true);
+            x = ek_full(3, EK_SHAPE(5, 3), .device = test_device(0), .requires_grad = true);
             ek_manual_seed(7);
             ek_tensor *y = ek_f_dropout(ek_transpose(x, 0, 1), 0.4, true);
             for (int i = 0; i < 15; i++)
@@ -177,20 +177,20 @@ END_TEST
 
 START_TEST(without_memory_the_operation_is_all_that_fails)
 {
-    assert_ok(ek_memory_set_capacity(ek_host(0), 1 << 20));
+    assert_ok(ek_memory_set_capacity(test_device(0), 1 << 20));
     ek_scope scope = ek_scope_begin();
-    ek_tensor *x = ek_ones(EK_SHAPE(300, 300), .device = ek_host(0), .requires_grad = true);
+    ek_tensor *x = ek_ones(EK_SHAPE(300, 300), .device = test_device(0), .requires_grad = true);
     ek_tensor *y = ek_mul(x, x);
     assert_made(y);
     ek_memory_stats before, after;
-    assert_ok(ek_memory_get(ek_host(0), &before));
+    assert_ok(ek_memory_get(test_device(0), &before));
     ck_assert_ptr_null(ek_f_relu(ek_exp(y)));
     assert_error(EK_E_OUT_OF_MEMORY, "host:0");
-    assert_ok(ek_memory_get(ek_host(0), &after));
+    assert_ok(ek_memory_get(test_device(0), &after));
     ck_assert_uint_eq(before.in_use, after.in_use);
-    assert_close(ek_sum(y), ek_full(90000, ek_scalar_shape(), .device = ek_host(0)), 0, 0);
+    assert_close(ek_sum(y), ek_full(90000, ek_scalar_shape(), .device = test_device(0)), 0, 0);
     ek_scope_end(&scope);
-    assert_made(ek_exp(ek_ones(EK_SHAPE(300, 300), .device = ek_host(0))));
+    assert_made(ek_exp(ek_ones(EK_SHAPE(300, 300), .device = test_device(0))));
 }
 END_TEST
 

@@ -40,8 +40,8 @@ static void assert_gradients(ek_tensor **leaves, const char *what)
 START_TEST(norm_follows_pytorch)
 {
     ek_scope scope = ek_scope_begin();
-    assert_ok(ek_host_devices_configure("2"));
-    ek_device devices[COUNT] = {ek_host(0), ek_cpu(), ek_host(0)};
+    assert_ok(test_devices_configure("2"));
+    ek_device devices[COUNT] = {test_device(0), ek_cpu(), test_device(0)};
     ek_tensor *leaves[COUNT];
     ek_optimizer *optimizer = make(leaves, devices);
     uint64_t version = ek_tensor_version(ek_tensor_grad(leaves[1]));

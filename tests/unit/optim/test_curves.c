@@ -69,7 +69,7 @@ START_TEST(mlp_follows_pytorch)
 {
     ek_scope scope = ek_scope_begin();
     train("mlp", make_mlp, EK_SHAPE(32, 12), 5, _i, ek_cpu());
-    train("mlp", make_mlp, EK_SHAPE(32, 12), 5, _i, ek_host(0));
+    train("mlp", make_mlp, EK_SHAPE(32, 12), 5, _i, test_device(0));
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
@@ -78,7 +78,7 @@ END_TEST
 START_TEST(convnet_follows_pytorch)
 {
     ek_scope scope = ek_scope_begin();
-    train("convnet", make_convnet, EK_SHAPE(16, 3, 12, 12), 4, _i, ek_host(0));
+    train("convnet", make_convnet, EK_SHAPE(16, 3, 12, 12), 4, _i, test_device(0));
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
@@ -92,18 +92,18 @@ START_TEST(training_repeats)
         ek_scope scope = ek_scope_begin();
         ek_manual_seed(5);
         ek_module *net = make_convnet();
-        assert_ok(ek_module_to_device(net, ek_host(0)));
+        assert_ok(ek_module_to_device(net, test_device(0)));
         ek_optimizer *optimizer = make_optimizer(net, true);
         uint64_t in_use = 0;
         for (int step = 0; step < 5; step++) {
             ek_scope inner = ek_scope_begin();
-            ek_tensor *x = ek_randn(EK_SHAPE(8, 3, 12, 12), .device = ek_host(0));
+            ek_tensor *x = ek_randn(EK_SHAPE(8, 3, 12, 12), .device = test_device(0));
             assert_ok(ek_backward(ek_mean(ek_square(ek_apply(net, x)))));
             assert_ok(ek_step(optimizer));
             ek_zero_grad(optimizer);
             ek_scope_end(&inner);
             ek_memory_stats stats;
-            assert_ok(ek_memory_get(ek_host(0), &stats));
+            assert_ok(ek_memory_get(test_device(0), &stats));
             if (step > 0)
                 ck_assert_uint_eq(stats.in_use, in_use);
             in_use = stats.in_use;

@@ -388,10 +388,10 @@ END_TEST
 START_TEST(no_update_on_an_error)
 {
     ek_scope scope = ek_scope_begin();
-    assert_ok(ek_host_devices_configure("4K"));
+    assert_ok(test_devices_configure("4K"));
     ek_tensor *p[2] = {leaf_of(1, EK_SHAPE(8)), leaf_of(1, EK_SHAPE(256))};
     for (int i = 0; i < 2; i++) {
-        p[i] = ek_to_device(ek_detach(p[i]), ek_host(0));
+        p[i] = ek_to_device(ek_detach(p[i]), test_device(0));
         assert_ok(ek_tensor_set_requires_grad(p[i], true));
     }
     ek_optimizer *optimizer = ek_sgd(.lr = 0.5, .momentum = 0.5);
@@ -400,7 +400,7 @@ START_TEST(no_update_on_an_error)
     give_gradient(p[1], 1);
     {
         ek_scope full = ek_scope_begin();
-        assert_made(ek_empty(EK_SHAPE(400), .device = ek_host(0)));
+        assert_made(ek_empty(EK_SHAPE(400), .device = test_device(0)));
         ck_assert_int_eq(ek_step(optimizer), EK_E_OUT_OF_MEMORY);
         assert_error(EK_E_OUT_OF_MEMORY, "host:0");
         ek_scope_end(&full);
@@ -420,7 +420,7 @@ END_TEST
 START_TEST(layouts_and_devices)
 {
     ek_scope scope = ek_scope_begin();
-    assert_ok(ek_host_devices_configure("2"));
+    assert_ok(test_devices_configure("2"));
     ek_manual_seed(8);
     ek_module *net = ek_conv2d(2, 3, 2, .bias = EK_OFF);
     ek_tensor *w = ek_module_tensor(net, "weight");
@@ -430,14 +430,15 @@ START_TEST(layouts_and_devices)
     assert_ok(ek_tensor_set_grad(w, gradient));
     assert_ok(ek_step(optimizer));
     assert_close(ek_detach(w), ek_sub(start, gradient), 1e-6, 1e-6);
-    assert_ok(ek_module_to_device(net, ek_host(1)));
-    ek_tensor *moved = ek_to_device(gradient, ek_host(1));
+    assert_ok(ek_module_to_device(net, test_device(1)));
+    ek_tensor *moved = ek_to_device(gradient, test_device(1));
     assert_ok(ek_tensor_set_grad(w, moved));
     assert_ok(ek_step(optimizer));
     ek_tensor *buffer = ek_optimizer_state(optimizer, w, "momentum_buffer");
-    ck_assert(ek_device_equal(ek_tensor_device(buffer), ek_host(1)));
+    ck_assert(ek_device_equal(ek_tensor_device(buffer), test_device(1)));
     assert_close(ek_detach(w),
-                 ek_to_device(ek_sub(start, ek_mul_scalar(gradient, 2.5)), ek_host(1)), 1e-5, 1e-5);
+                 ek_to_device(ek_sub(start, ek_mul_scalar(gradient, 2.5)), test_device(1)), 1e-5,
+                 1e-5);
     ek_optimizer_free(optimizer);
     ek_module_free(net);
     ek_scope_end(&scope);

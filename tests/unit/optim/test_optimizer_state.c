@@ -1,6 +1,7 @@
 /* State out of one optimizer and into another: training goes on to the same bits, and as fast. */
 #include <string.h>
 
+#include "core/tensor.h"
 #include "optim_setup.h"
 
 typedef ek_optimizer *constructor(ek_optimizer_options options);
@@ -152,7 +153,7 @@ START_TEST(lands_where_stepping_looks)
                              q[i]->offset - q[0]->offset);
             ck_assert_ptr_eq(state[s][i]->storage, state[s][0]->storage);
             ck_assert(ek_same_layout(state[s][i], q[i]));
-            address[s][i] = ek_tensor_data(state[s][i]);
+            address[s][i] = ek_tensor_address(state[s][i]);
         }
     }
     assert_ok(ek_step(second));
@@ -161,7 +162,7 @@ START_TEST(lands_where_stepping_looks)
     assert_ok(ek_step(second));
     for (int i = 0; i < MEMBERS; i++)
         for (int s = 0; s < 2; s++)
-            ck_assert_ptr_eq(ek_tensor_data(state[s][i]), address[s][i]);
+            ck_assert_ptr_eq(ek_tensor_address(state[s][i]), address[s][i]);
     ck_assert_int_eq(ek_optimizer_steps(second, q[0]), 3);
     ck_assert_int_eq(ek_optimizer_steps(second, q[1]), 2);
     ek_optimizer_free(first);
@@ -205,21 +206,21 @@ END_TEST
 START_TEST(converts_dtypes_and_devices)
 {
     ek_scope scope = ek_scope_begin();
-    assert_ok(ek_host_devices_configure("2"));
-    ek_tensor *p = ek_empty(EK_SHAPE(1, 2, 2, 2), .device = ek_host(1), .format = EK_CHANNELS_LAST,
-                            .requires_grad = true);
+    assert_ok(test_devices_configure("2"));
+    ek_tensor *p = ek_empty(EK_SHAPE(1, 2, 2, 2), .device = test_device(1),
+                            .format = EK_CHANNELS_LAST, .requires_grad = true);
     ek_optimizer *optimizer = ek_adam();
     assert_ok(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}));
     const double values[] = {1, 2, 3, 4, 5, 6, 7, 8.5};
     ek_shape shape = EK_SHAPE(1, 2, 2, 2);
-    ek_tensor *states[] = {tensor_of(values, shape, EK_F64, ek_host(0)),
+    ek_tensor *states[] = {tensor_of(values, shape, EK_F64, test_device(0)),
                            tensor_of(values, shape, EK_BF16, ek_cpu())};
     assert_ok(ek_tensor_set_requires_grad(states[0], true));
     const char *names[] = {"exp_avg_sq", "exp_avg"};
     assert_ok(ek_optimizer_set_state(optimizer, p, 1, names, states, 2));
     for (int i = 0; i < 2; i++) {
         ek_tensor *state = ek_optimizer_state(optimizer, p, names[i]);
-        ck_assert(ek_device_equal(ek_tensor_device(state), ek_host(1)));
+        ck_assert(ek_device_equal(ek_tensor_device(state), test_device(1)));
         ck_assert(ek_same_layout(state, p));
         ck_assert(!ek_tensor_requires_grad(state));
         assert_close(ek_to_device(state, ek_cpu()), tensor_of(values, shape, EK_F32, ek_cpu()), 0,
@@ -377,8 +378,8 @@ START_TEST(memory_runs_out)
 {
     enum { COUNT = 1 << 16 };
     ek_scope scope = ek_scope_begin();
-    assert_ok(ek_host_devices_configure("1x8M"));
-    ek_tensor *p = ek_zeros(EK_SHAPE(COUNT), .device = ek_host(0), .requires_grad = true);
+    assert_ok(test_devices_configure("1x8M"));
+    ek_tensor *p = ek_zeros(EK_SHAPE(COUNT), .device = test_device(0), .requires_grad = true);
     ek_optimizer *optimizer = ek_adam(.amsgrad = true);
     assert_ok(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}));
     const char *names[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
@@ -387,8 +388,8 @@ START_TEST(memory_runs_out)
     /* Room for the parameter and for ever more of the copies. */
     for (uint64_t room = 1; !done; room++) {
         ck_assert_uint_lt(room, 10);
-        assert_ok(ek_memory_trim(ek_host(0)));
-        assert_ok(ek_memory_set_capacity(ek_host(0), room * COUNT * 4 + 4096));
+        assert_ok(ek_memory_trim(test_device(0)));
+        assert_ok(ek_memory_set_capacity(test_device(0), room * COUNT * 4 + 4096));
         int status = ek_optimizer_set_state(optimizer, p, 2, names, states, 3);
         done = status == 0;
         if (!done) {
@@ -399,7 +400,7 @@ START_TEST(memory_runs_out)
     }
     ck_assert_int_eq(ek_optimizer_steps(optimizer, p), 2);
     ck_assert_double_eq(element(ek_optimizer_state(optimizer, p, "max_exp_avg_sq"), COUNT - 1), 1);
-    ck_assert_uint_eq(optimizer_bytes(ek_host(0)), 3 * 4 * COUNT);
+    ck_assert_uint_eq(optimizer_bytes(test_device(0)), 3 * 4 * COUNT);
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());

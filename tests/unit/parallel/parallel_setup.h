@@ -15,7 +15,7 @@
 
 static inline void setup(void)
 {
-    assert_ok(ek_host_devices_configure("4"));
+    assert_ok(test_devices_configure("4"));
     ek_manual_seed(1);
 }
 

@@ -22,7 +22,7 @@ static ek_module *net(bool checkpoints)
 START_TEST(gradients_are_those_of_one_device)
 {
     ek_module *one = net(false);
-    ek_module *several = ek_data_parallel(net(true), .device_ids = ek_devices(EK_HOST, 1 + _i));
+    ek_module *several = ek_data_parallel(net(true), .device_ids = ek_devices(test_kind(), 1 + _i));
     assert_made(several);
     for (int step = 0; step < 2; step++) {
         ek_scope scope = ek_scope_begin();
@@ -47,7 +47,7 @@ static void noisy_step(bool checkpoints, ek_tensor **gradients, ek_tensor **mean
     if (checkpoints)
         body = ek_checkpoint(body);
     ek_module *all = ek_data_parallel(ek_sequential(body, ek_linear(5, 2)),
-                                      .device_ids = ek_devices(EK_HOST, 3));
+                                      .device_ids = ek_devices(test_kind(), 3));
     assert_made(all);
     assert_ok(ek_module_to_dtype(all, EK_F64));
     ek_manual_seed(21);
@@ -88,7 +88,7 @@ static double penalty_step(ek_module *critic, ek_tensor *x)
 START_TEST(a_gradient_penalty_over_devices)
 {
     ek_module *one = net(false);
-    ek_module *several = ek_data_parallel(net(true), .device_ids = ek_devices(EK_HOST, 1 + _i));
+    ek_module *several = ek_data_parallel(net(true), .device_ids = ek_devices(test_kind(), 1 + _i));
     ek_tensor *x = normal(3, EK_SHAPE(5, 3), ek_cpu());
     assert_ok(ek_tensor_set_requires_grad(x, true));
     double wanted = penalty_step(one, x);
@@ -131,7 +131,7 @@ START_TEST(errors_inside_reach_the_caller)
 {
     troubled *body = (troubled *)ek_module_new(&troubled_type);
     ek_module *all = ek_data_parallel(ek_sequential(ek_linear(3, 5), ek_checkpoint(&body->module)),
-                                      .device_ids = ek_devices(EK_HOST, 3));
+                                      .device_ids = ek_devices(test_kind(), 3));
     assert_made(all);
     ek_tensor *x = ek_ones(EK_SHAPE(6, 3));
     ck_assert_int_lt(ek_backward(ek_sum(ek_apply(all, x))), 0);
@@ -153,7 +153,7 @@ END_TEST
 START_TEST(a_wrapper_inside_is_refused)
 {
     ek_module *all =
-        ek_checkpoint(ek_data_parallel(ek_linear(3, 2), .device_ids = ek_devices(EK_HOST, 2)));
+        ek_checkpoint(ek_data_parallel(ek_linear(3, 2), .device_ids = ek_devices(test_kind(), 2)));
     assert_made(all);
     ck_assert_ptr_null(ek_apply(all, ek_ones(EK_SHAPE(6, 3))));
     assert_error(EK_E_STATE, "put the checkpoint inside the module that is wrapped");

@@ -23,7 +23,7 @@ START_TEST(every_kind_turns_and_works)
         ck_assert_ptr_eq(ek_module_tensor(net, "0.weight"), weight);
         ck_assert_ptr_eq(ek_module_tensor(net, "2.running_mean"), mean);
         ck_assert_ptr_eq(ek_convert_sync_batch_norm(net), net); /* once more changes nothing */
-        ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(EK_HOST, 4));
+        ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 4));
         ek_tensor *x = normal(1, shape_of(form, 10), ek_cpu());
         step got = take_step(model, x, true), wanted = take_step(plain, x, true);
         assert_same_step(&got, &wanted, 1e-12);
@@ -44,7 +44,7 @@ START_TEST(options_and_mode_stay)
     ck_assert(!net->training);
     ck_assert(!ek_tensor_requires_grad(ek_module_tensor(net, "weight")));
     ck_assert(ek_tensor_requires_grad(ek_module_tensor(net, "bias")));
-    ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 4));
     ek_module_train(model, true);
     ek_tensor *x = ek_to_dtype(normal(1, shape_of(2, 10), ek_cpu()), EK_F32);
     assert_close_norm(here(ek_apply(model, x)), here(ek_apply(plain, x)), 1e-6);
@@ -58,7 +58,7 @@ START_TEST(options_and_mode_stay)
 
     net = ek_convert_sync_batch_norm(
         ek_batch_norm1d(CHANNELS, .affine = EK_OFF, .track_running_stats = EK_OFF));
-    model = ek_data_parallel(net, .device_ids = ek_devices(EK_HOST, 2));
+    model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
     assert_made(ek_apply(model, ek_ones(shape_of(0, 4))));
     ek_module_free(model);
     ek_module *linear = ek_linear(2, 2);
@@ -104,7 +104,7 @@ START_TEST(shared_modules_stay_shared)
     ck_assert_ptr_eq(((shared *)net)->norm, ((shared *)net)->same);
     ck_assert_str_eq(type_name(((shared *)net)->same), "sync_batch_norm");
     ck_assert_str_eq(type_name(ek_module_child(((shared *)net)->list, 0)), "sync_batch_norm");
-    ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 4));
     for (int i = 0; i < 3; i++) {
         ek_tensor *x = normal(1 + (uint64_t)i, shape_of(0, 10), ek_cpu());
         ek_tensor *got = ek_apply(model, x), *wanted = ek_apply(plain, x);
@@ -123,7 +123,8 @@ END_TEST
 
 START_TEST(a_wrapper_turns_after_its_first_forward)
 {
-    ek_module *model = ek_data_parallel(plain_net(2, EK_F64), .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model =
+        ek_data_parallel(plain_net(2, EK_F64), .device_ids = ek_devices(test_kind(), 4));
     ek_module *plain = plain_net(2, EK_F64);
     ek_tensor *x = normal(1, shape_of(2, 10), ek_cpu());
     ek_set_grad_enabled(false);
@@ -139,7 +140,7 @@ START_TEST(a_wrapper_turns_after_its_first_forward)
     ek_module_free(model);
     ek_module_free(plain);
     /* The child of a wrapper is the norm itself. */
-    model = ek_data_parallel(ek_batch_norm2d(CHANNELS), .device_ids = ek_devices(EK_HOST, 4));
+    model = ek_data_parallel(ek_batch_norm2d(CHANNELS), .device_ids = ek_devices(test_kind(), 4));
     plain = ek_batch_norm2d(CHANNELS);
     x = ek_to_dtype(x, EK_F32);
     assert_made(ek_apply(model, x));
@@ -157,8 +158,8 @@ END_TEST
 
 START_TEST(a_wrapper_within_a_wrapper)
 {
-    ek_module *inner = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(EK_HOST, 2));
-    ek_module *model = ek_data_parallel(inner, .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *inner = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 2));
+    ek_module *model = ek_data_parallel(inner, .device_ids = ek_devices(test_kind(), 4));
     ek_module *plain = plain_net(2, EK_F64);
     ek_tensor *x = normal(1, shape_of(2, 10), ek_cpu());
     step got = take_step(model, x, true), wanted = take_step(plain, x, true);
@@ -172,18 +173,18 @@ START_TEST(in_what_is_computed_again)
 {
     ek_module *model =
         ek_data_parallel(ek_sequential(ek_checkpoint(sync_net(EK_F64))),
-                         .device_ids = ek_devices(EK_HOST, 4), .output_device = ek_host(2));
+                         .device_ids = ek_devices(test_kind(), 4), .output_device = test_device(2));
     ek_module *plain = plain_net(2, EK_F64);
     assert_made(model);
     ck_assert_ptr_null(ek_apply(model, normal(1, shape_of(2, 10), ek_cpu())));
     assert_error(EK_E_STATE, "sync_batch_norm waits for the other replicas, which is impossible "
                              "inside ek_checkpoint");
     /* One chunk has nobody to wait for, also where lanes of several devices run its backward. */
-    ek_tensor *x = normal(1, shape_of(2, 1), ek_host(3)), *y = ek_detach(x);
+    ek_tensor *x = normal(1, shape_of(2, 1), test_device(3)), *y = ek_detach(x);
     assert_ok(ek_tensor_set_requires_grad(x, true));
     assert_ok(ek_tensor_set_requires_grad(y, true));
     ek_tensor *out = ek_apply(model, x);
-    assert_on(out, ek_host(2));
+    assert_on(out, test_device(2));
     assert_ok(ek_backward(ek_sum(ek_mul(ek_square(out), out))));
     ek_tensor *wanted = ek_apply(plain, ek_to_device(y, ek_cpu()));
     assert_ok(ek_backward(ek_sum(ek_mul(ek_square(wanted), wanted))));
@@ -216,7 +217,7 @@ static ek_tensor *shares(ek_tensor *const *inputs, int count, void *user)
 START_TEST(allreduce_in_modules)
 {
     ek_module *model =
-        ek_data_parallel(ek_module_new(&share_type), .device_ids = ek_devices(EK_HOST, 4));
+        ek_data_parallel(ek_module_new(&share_type), .device_ids = ek_devices(test_kind(), 4));
     ek_tensor *x = normal(1, EK_SHAPE(5, 2), ek_cpu());
     ek_tensor *wanted = ek_f_softmax(x, 0);
     assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -243,7 +244,7 @@ static ek_value applying_forward(ek_module *module, const ek_args *args)
     ek_module *const modules[] = {self->norm, self->norm};
     const ek_args inner[] = {{&input, 1, ek_value_none()}, {&input, 1, ek_value_none()}};
     ek_device device = ek_tensor_device(x);
-    ek_device_list devices = EK_DEVICES(device, ek_host((device.index + 1) % 4));
+    ek_device_list devices = EK_DEVICES(device, test_device((device.index + 1) % 4));
     if (ek_parallel_apply(modules, inner, self->modules, &devices, outputs) < 0)
         return ek_value_error();
     return outputs[0];
@@ -257,7 +258,7 @@ START_TEST(modules_that_a_replica_applies)
     applying *self = (applying *)ek_module_new(&applying_type);
     assert_ok(ek_register_module(&self->module, "norm", &self->norm, ek_sync_batch_norm(CHANNELS)));
     self->modules = 1;
-    ek_module *model = ek_data_parallel(&self->module, .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(&self->module, .device_ids = ek_devices(test_kind(), 4));
     ek_module *plain = ek_batch_norm1d(CHANNELS);
     ek_tensor *x = ek_to_dtype(normal(1, shape_of(0, 8), ek_cpu()), EK_F32);
     assert_close_norm(here(ek_apply(model, x)), here(ek_apply(plain, x)), 1e-5);

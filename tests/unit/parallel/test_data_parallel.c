@@ -16,13 +16,13 @@ START_TEST(equals_one_device)
     ek_tensor *expected = ek_apply(net, x);
     double loss = square_loss(expected);
 
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, cases[_i].devices),
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), cases[_i].devices),
                                         .split = cases[_i].split);
     assert_made(model);
     for (int repeat = 0; repeat < 2; repeat++) {
         ek_module_zero_grad(model);
         ek_tensor *out = ek_apply(model, x);
-        assert_on(out, ek_host(0));
+        assert_on(out, test_device(0));
         assert_close(ek_to_device(out, ek_cpu()), expected, 1e-14, 1e-15);
         double value = square_loss(out);
         ck_assert(fabs(value - loss) <= 1e-14 * loss);
@@ -35,14 +35,14 @@ END_TEST
 
 START_TEST(inputs_need_gradients_too)
 {
-    ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 3));
+    ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
     ek_tensor *x = normal(3, EK_SHAPE(7, 3), ek_cpu());
-    ek_tensor *y = ek_detach(ek_to_device(x, ek_host(2)));
+    ek_tensor *y = ek_detach(ek_to_device(x, test_device(2)));
     assert_ok(ek_tensor_set_requires_grad(x, true));
     assert_ok(ek_tensor_set_requires_grad(y, true));
     square_loss(ek_apply(net, x));
     square_loss(ek_apply(model, y));
-    assert_on(ek_tensor_grad(y), ek_host(2));
+    assert_on(ek_tensor_grad(y), test_device(2));
     assert_close_norm(ek_to_device(ek_tensor_grad(y), ek_cpu()), ek_tensor_grad(x), 1e-13);
     ek_module_free(net);
     ek_module_free(model);
@@ -51,24 +51,25 @@ END_TEST
 
 START_TEST(outputs_meet_where_they_should)
 {
-    ek_tensor *x = normal(3, EK_SHAPE(4, 3), ek_host(1));
+    ek_tensor *x = normal(3, EK_SHAPE(4, 3), test_device(1));
     ek_module *model =
-        ek_data_parallel(make_net(), ek_devices(EK_HOST, 3), .output_device = ek_host(2));
+        ek_data_parallel(make_net(), ek_devices(test_kind(), 3), .output_device = test_device(2));
     ek_tensor *out = ek_apply(model, x);
-    assert_on(out, ek_host(2));
+    assert_on(out, test_device(2));
     square_loss(out);
-    assert_on(ek_tensor_grad(ek_module_tensor(model, "0.weight")), ek_host(0));
+    assert_on(ek_tensor_grad(ek_module_tensor(model, "0.weight")), test_device(0));
     ek_module_free(model);
-    model = ek_data_parallel(make_net(), EK_DEVICES(ek_host(2), ek_host(1)), .output_on_cpu = true);
+    model = ek_data_parallel(make_net(), EK_DEVICES(test_device(2), test_device(1)),
+                             .output_on_cpu = true);
     assert_on(ek_apply(model, x), ek_cpu());
-    assert_on(ek_module_tensor(model, "0.weight"), ek_host(2));
+    assert_on(ek_module_tensor(model, "0.weight"), test_device(2));
     ek_module_free(model);
-    model = ek_data_parallel(make_net(), EK_DEVICES(ek_host(2)), .output_on_cpu = true);
+    model = ek_data_parallel(make_net(), EK_DEVICES(test_device(2)), .output_on_cpu = true);
     assert_on(ek_apply(model, x), ek_cpu());
     ek_module_free(model);
     model = ek_data_parallel(make_net()); /* all accelerators */
-    assert_on(ek_apply(model, x), ek_host(0));
-    ck_assert_uint_gt(bytes_now(ek_host(3)), 0);
+    assert_on(ek_apply(model, x), test_device(0));
+    ck_assert_uint_gt(bytes_now(test_device(3)), 0);
     ek_module_free(model);
 }
 END_TEST
@@ -77,7 +78,7 @@ START_TEST(paths_are_the_modules_own)
 {
     ek_module *net = make_net();
     ek_tensor *weight = ek_module_tensor(net, "2.weight");
-    ek_module *model = ek_data_parallel(net, ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
     ck_assert_ptr_eq(ek_module_tensor(model, "2.weight"), weight);
     ck_assert_ptr_eq(ek_data_parallel_module(model), net);
     ck_assert_int_eq(ek_module_parameter_count(model), 3 * 5 + 5 + 5 * 2 + 2);
@@ -134,8 +135,9 @@ static const int short_batches[] = {2, 4, 7};
 START_TEST(nests_and_keywords_of_short_batches)
 {
     int n = short_batches[_i];
-    ek_module *model = ek_data_parallel(make_nested(), ek_devices(EK_HOST, 4));
-    ek_tensor *a = normal(1, EK_SHAPE(n, 2), ek_cpu()), *b = normal(2, EK_SHAPE(n, 2), ek_host(3));
+    ek_module *model = ek_data_parallel(make_nested(), ek_devices(test_kind(), 4));
+    ek_tensor *a = normal(1, EK_SHAPE(n, 2), ek_cpu()),
+              *b = normal(2, EK_SHAPE(n, 2), test_device(3));
     ek_tensor *mask = normal(3, EK_SHAPE(n, 1), ek_cpu());
     const ek_value_entry input[] = {{"a", EK_VALUE(a)}},
                          keywords[] = {{"mask", EK_VALUE(mask)}, {"power", ek_value_of_int(2)}};
@@ -157,7 +159,7 @@ END_TEST
 
 START_TEST(without_inputs_it_runs_once)
 {
-    ek_module *model = ek_data_parallel(make_nested(), ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(make_nested(), ek_devices(test_kind(), 4));
     atomic_store(&nested_calls, 0);
     ek_value out = ek_module_forward(model, &(const ek_args){NULL, 0, ek_value_none()});
     ck_assert_double_eq(element(ek_value_tensor(out), 0), 6);
@@ -168,7 +170,7 @@ END_TEST
 
 START_TEST(unequal_batches_are_errors)
 {
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
     ek_value out = ek_forward(model, ek_zeros(EK_SHAPE(4, 3)), ek_zeros(EK_SHAPE(3, 3)));
     ck_assert_int_eq(out.kind, EK_VALUE_ERROR);
     assert_error(EK_E_SHAPE, "data_parallel: scatter:");
@@ -181,7 +183,7 @@ START_TEST(along_another_dimension)
     /* Linear layers act on the last dimension: a batch in the middle. */
     ek_tensor *x = normal(3, EK_SHAPE(2, 5, 3), ek_cpu());
     ek_module *net = make_net();
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 3), .dim = 1);
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3), .dim = 1);
     ek_tensor *out = ek_apply(model, x);
     assert_close(ek_to_device(out, ek_cpu()), ek_apply(net, x), 1e-14, 1e-15);
     ek_module_free(net);
@@ -191,7 +193,7 @@ END_TEST
 
 START_TEST(no_gradients_no_graph)
 {
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
     bool before = ek_set_grad_enabled(false);
     ek_tensor *out = ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu()));
     ek_set_grad_enabled(before);
@@ -205,8 +207,8 @@ START_TEST(a_wrapper_within_a_wrapper)
 {
     ek_tensor *x = normal(3, EK_SHAPE(6, 3), ek_cpu());
     ek_module *net = make_net();
-    ek_module *inner = ek_data_parallel(make_net(), ek_devices(EK_HOST, 2));
-    ek_module *model = ek_data_parallel(ek_sequential(inner), ek_devices(EK_HOST, 3));
+    ek_module *inner = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
+    ek_module *model = ek_data_parallel(ek_sequential(inner), ek_devices(test_kind(), 3));
     assert_made(model);
     ek_tensor *out = ek_apply(model, x);
     assert_close(ek_to_device(out, ek_cpu()), ek_apply(net, x), 1e-14, 1e-15);
@@ -219,13 +221,13 @@ START_TEST(wrong_constructions_are_errors)
 {
     ck_assert_ptr_null(ek_data_parallel(NULL));
     assert_error(EK_E_INVALID, "data_parallel: module is NULL");
-    ck_assert_ptr_null(ek_data_parallel(make_net(), EK_DEVICES(ek_host(0), ek_host(0))));
+    ck_assert_ptr_null(ek_data_parallel(make_net(), EK_DEVICES(test_device(0), test_device(0))));
     assert_error(EK_E_INVALID, "host:0 stands twice in device_ids");
-    ck_assert_ptr_null(ek_data_parallel(make_net(), EK_DEVICES(ek_host(0), ek_host(7))));
+    ck_assert_ptr_null(ek_data_parallel(make_net(), EK_DEVICES(test_device(0), test_device(7))));
     assert_error(EK_E_DEVICE, "host:7");
-    ck_assert_ptr_null(ek_data_parallel(make_net(), ek_devices(EK_HOST, 9)));
+    ck_assert_ptr_null(ek_data_parallel(make_net(), ek_devices(test_kind(), 9)));
     assert_error(EK_E_DEVICE, "9 host devices wanted, but there are 4");
-    ck_assert_ptr_null(ek_data_parallel(make_net(), .output_device = ek_host(9)));
+    ck_assert_ptr_null(ek_data_parallel(make_net(), .output_device = test_device(9)));
     assert_error(EK_E_DEVICE, "host:9");
     ck_assert_ptr_null(ek_data_parallel(make_net(), .plain = true));
     assert_error(EK_E_INVALID, "ek_data_parallel_model");
@@ -236,12 +238,12 @@ END_TEST
 
 START_TEST(parameters_must_be_at_home)
 {
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 2));
-    assert_ok(ek_module_to_device(ek_data_parallel_module(model), ek_host(1)));
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
+    assert_ok(ek_module_to_device(ek_data_parallel_module(model), test_device(1)));
     ck_assert_ptr_null(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
     assert_error(EK_E_DEVICE, "the module must have its parameters and buffers on device host:0 "
                               "(device_ids[0]), but parameter \"0.weight\" is on device host:1");
-    assert_ok(ek_module_to_device(ek_data_parallel_module(model), ek_host(0)));
+    assert_ok(ek_module_to_device(ek_data_parallel_module(model), test_device(0)));
     assert_made(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
     ek_module_free(model);
 }
@@ -249,7 +251,7 @@ END_TEST
 
 START_TEST(replicas_draw_the_same_numbers_in_every_run)
 {
-    ek_module *model = ek_data_parallel(ek_dropout(0.5), ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(ek_dropout(0.5), ek_devices(test_kind(), 4));
     ek_tensor *x = ek_ones(EK_SHAPE(8, 4000)), *first = NULL;
     for (int run = 0; run < 5; run++) {
         ek_manual_seed(11);
@@ -287,7 +289,7 @@ START_TEST(unequal_devices_are_logged)
                                         "host:1 has less than 75% of the speed of host:0"};
     ek_set_log(keep_line, NULL);
     for (int i = 0; i < 4; i++) {
-        assert_ok(ek_host_devices_configure(specifications[i]));
+        assert_ok(test_devices_configure(specifications[i]));
         log_count = 0;
         ek_module_free(ek_data_parallel(make_net()));
         ck_assert_int_eq(log_count, parts[i] ? 1 : 0); /* at most one */

@@ -19,7 +19,7 @@ static ek_value moody_forward(ek_module *module, const ek_args *args)
         if (self->silent)
             return ek_value_error();
         return ek_value_of_tensor(
-            ek_matmul(x, ek_ones(EK_SHAPE(d + 7, 2), .dtype = EK_F64, .device = ek_host(d))));
+            ek_matmul(x, ek_ones(EK_SHAPE(d + 7, 2), .dtype = EK_F64, .device = test_device(d))));
     }
     ek_tensor *y = ek_mul(x, self->weight);
     if (self->in_backward && d == 1) /* y's saved operand changes under it */
@@ -37,7 +37,7 @@ static ek_module *make_moody(moody **self)
     assert_made(*self);
     assert_ok(ek_register_parameter(&(*self)->module, "weight", &(*self)->weight,
                                     ek_full(2, EK_SHAPE(1), .dtype = EK_F64)));
-    return ek_data_parallel(&(*self)->module, ek_devices(EK_HOST, 4));
+    return ek_data_parallel(&(*self)->module, ek_devices(test_kind(), 4));
 }
 
 START_TEST(the_first_failing_replica_is_named)
@@ -80,10 +80,10 @@ START_TEST(an_error_in_backward_names_the_device)
     ek_tensor *out = ek_apply(model, x);
     if (out) {
         ck_assert_int_lt(ek_backward(ek_sum(out)), 0);
-        ck_assert_ptr_nonnull(strstr(ek_error_message(), "host:1"));
+        ck_assert_ptr_nonnull(strstr(ek_error_message(), device_text("host:1")));
         assert_error(EK_E_MODIFIED, "");
     } else {
-        ck_assert_ptr_nonnull(strstr(ek_error_message(), "host:1"));
+        ck_assert_ptr_nonnull(strstr(ek_error_message(), device_text("host:1")));
         ek_error_clear();
     }
     self->in_backward = false;
@@ -98,21 +98,21 @@ START_TEST(out_of_memory_in_one_replica)
     ek_manual_seed(1);
     ek_module *model =
         ek_data_parallel(ek_sequential(ek_linear(256, 256), ek_relu(), ek_linear(256, 256)),
-                         ek_devices(EK_HOST, 4));
+                         ek_devices(test_kind(), 4));
     ek_tensor *small = ek_zeros(EK_SHAPE(8, 256)), *large = ek_zeros(EK_SHAPE(4096, 256));
     square_loss(ek_apply(model, small));
     ek_module_zero_grad(model);
-    ek_memory_trim(ek_host(2));
-    assert_ok(ek_memory_set_capacity(ek_host(2), bytes_now(ek_host(2)) + (2 << 20)));
+    ek_memory_trim(test_device(2));
+    assert_ok(ek_memory_set_capacity(test_device(2), bytes_now(test_device(2)) + (2 << 20)));
     uint64_t before[4];
     for (int d = 0; d < 4; d++)
-        before[d] = bytes_now(ek_host(d));
+        before[d] = bytes_now(test_device(d));
     ek_scope scope = ek_scope_begin();
     ck_assert_ptr_null(ek_apply(model, large));
     assert_error(EK_E_OUT_OF_MEMORY, "host:2");
     ek_scope_end(&scope);
     for (int d = 0; d < 4; d++)
-        ck_assert_uint_eq(bytes_now(ek_host(d)), before[d]);
+        ck_assert_uint_eq(bytes_now(test_device(d)), before[d]);
     scope = ek_scope_begin();
     square_loss(ek_apply(model, small)); /* a smaller batch succeeds */
     ek_scope_end(&scope);
@@ -123,12 +123,12 @@ END_TEST
 START_TEST(no_room_for_a_replica)
 {
     ek_manual_seed(1);
-    ek_module *model = ek_data_parallel(ek_linear(256, 256), ek_devices(EK_HOST, 3));
+    ek_module *model = ek_data_parallel(ek_linear(256, 256), ek_devices(test_kind(), 3));
     ek_tensor *x = ek_zeros(EK_SHAPE(6, 256));
-    assert_ok(ek_memory_set_capacity(ek_host(1), 1000));
+    assert_ok(ek_memory_set_capacity(test_device(1), 1000));
     ck_assert_ptr_null(ek_apply(model, x));
     assert_error(EK_E_OUT_OF_MEMORY, "host:1");
-    assert_ok(ek_memory_set_capacity(ek_host(1), 0));
+    assert_ok(ek_memory_set_capacity(test_device(1), 0));
     square_loss(ek_apply(model, x));
     ek_module_free(model);
 }
@@ -136,7 +136,7 @@ END_TEST
 
 START_TEST(memory_does_not_grow)
 {
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 4));
     uint64_t after[4] = {0};
     for (int step = 0; step < 200; step++) {
         ek_scope scope = ek_scope_begin();
@@ -150,9 +150,9 @@ START_TEST(memory_does_not_grow)
         ek_scope_end(&scope);
         for (int d = 0; d < 4; d++) {
             if (step == 4)
-                after[d] = bytes_now(ek_host(d));
+                after[d] = bytes_now(test_device(d));
             if (step > 4)
-                ck_assert_uint_eq(bytes_now(ek_host(d)), after[d]);
+                ck_assert_uint_eq(bytes_now(test_device(d)), after[d]);
         }
     }
     ek_module_free(model);
@@ -181,10 +181,10 @@ END_TEST
 START_TEST(apply_runs_different_modules)
 {
     ek_module *modules[2] = {ek_relu(), ek_tanh()};
-    ek_value inputs[2] = {EK_VALUE(ek_full(-1, EK_SHAPE(2), .device = ek_host(2))),
-                          EK_VALUE(ek_full(0.5, EK_SHAPE(3), .device = ek_host(1)))};
+    ek_value inputs[2] = {EK_VALUE(ek_full(-1, EK_SHAPE(2), .device = test_device(2))),
+                          EK_VALUE(ek_full(0.5, EK_SHAPE(3), .device = test_device(1)))};
     ek_args args[2] = {{&inputs[0], 1, ek_value_none()}, {&inputs[1], 1, ek_value_none()}};
-    ek_device_list devices = EK_DEVICES(ek_host(2), ek_host(1));
+    ek_device_list devices = EK_DEVICES(test_device(2), test_device(1));
     ek_value out[2];
     assert_ok(ek_parallel_apply(modules, args, 2, &devices, out));
     ck_assert_double_eq(element(ek_value_tensor(out[0]), 1), 0);
@@ -203,17 +203,17 @@ START_TEST(a_model_on_two_devices)
     ek_module *net = make_net();
     assert_ok(ek_module_to_dtype(first, EK_F64));
     assert_ok(ek_module_to_dtype(second, EK_F64));
-    assert_ok(ek_module_to_device(first, ek_host(0)));
-    assert_ok(ek_module_to_device(second, ek_host(1)));
+    assert_ok(ek_module_to_device(first, test_device(0)));
+    assert_ok(ek_module_to_device(second, test_device(1)));
     ek_tensor *x = normal(3, EK_SHAPE(6, 3), ek_cpu());
     for (int step = 0; step < 3; step++) {
-        ek_tensor *h = ek_f_tanh(ek_apply(first, ek_to_device(x, ek_host(0))));
-        ek_tensor *out = ek_apply(second, ek_to_device(h, ek_host(1)));
+        ek_tensor *h = ek_f_tanh(ek_apply(first, ek_to_device(x, test_device(0))));
+        ek_tensor *out = ek_apply(second, ek_to_device(h, test_device(1)));
         double expected = square_loss(ek_apply(net, x));
         double loss = square_loss(out);
         ck_assert(fabs(loss - expected) <= 1e-14 * expected);
     }
-    assert_on(ek_tensor_grad(ek_module_tensor(first, "weight")), ek_host(0));
+    assert_on(ek_tensor_grad(ek_module_tensor(first, "weight")), test_device(0));
     assert_close_norm(ek_to_device(ek_tensor_grad(ek_module_tensor(first, "weight")), ek_cpu()),
                       ek_tensor_grad(ek_module_tensor(net, "0.weight")), 1e-13);
     assert_close_norm(ek_to_device(ek_tensor_grad(ek_module_tensor(second, "bias")), ek_cpu()),

@@ -1,4 +1,5 @@
 /* Replicas: what persists, what is shared, what is sent again, where parameters live. */
+#include "core/tensor.h"
 #include "nn/module_members.h"
 #include "parallel/replica_set.h"
 #include "parallel_setup.h"
@@ -19,28 +20,28 @@ static ek_module *make_bn_net(void)
 START_TEST(replicas_are_complete)
 {
     ek_module *net = make_bn_net();
-    ek_device_list devices = ek_devices(EK_HOST, 3);
-    assert_ok(ek_module_to_device(net, ek_host(0)));
+    ek_device_list devices = ek_devices(test_kind(), 3);
+    assert_ok(ek_module_to_device(net, test_device(0)));
     ek_module *replicas[3];
     assert_ok(ek_replicate(net, &devices, replicas));
     for (int d = 0; d < 3; d++) {
         ck_assert(replicas[d]->is_replica);
         ek_tensor *weight = ek_module_tensor(replicas[d], "0.weight");
-        assert_on(weight, ek_host(d));
+        assert_on(weight, test_device(d));
         assert_close(ek_to_device(weight, ek_cpu()),
                      ek_to_device(ek_module_tensor(net, "0.weight"), ek_cpu()), 0, 0);
         ck_assert(ek_tensor_requires_grad(weight) && !ek_tensor_is_leaf(weight));
         ek_tensor *mean = ek_module_tensor(replicas[d], "1.running_mean");
-        assert_on(mean, ek_host(d));
+        assert_on(mean, test_device(d));
         ck_assert(!ek_tensor_requires_grad(mean));
     }
-    ck_assert_ptr_eq(ek_tensor_data(ek_module_tensor(replicas[0], "0.weight")),
-                     ek_tensor_data(ek_module_tensor(net, "0.weight")));
+    ck_assert_ptr_eq(ek_tensor_address(ek_module_tensor(replicas[0], "0.weight")),
+                     ek_tensor_address(ek_module_tensor(net, "0.weight")));
     ck_assert_ptr_eq(ek_module_tensor(replicas[0], "1.running_mean"),
                      ek_module_tensor(net, "1.running_mean"));
     for (int d = 0; d < 3; d++)
         ek_module_free(replicas[d]);
-    devices.devices[0] = ek_host(1);
+    devices.devices[0] = test_device(1);
     ck_assert_int_lt(ek_replicate(net, &devices, replicas), 0);
     assert_error(EK_E_DEVICE, "on device host:1 (device_ids[0])");
     ck_assert_int_lt(ek_replicate(NULL, &devices, replicas), 0);
@@ -52,12 +53,12 @@ END_TEST
 START_TEST(gradients_of_replicas_add_up)
 {
     ek_module *net = ek_linear(1, 1, EK_OFF), *replicas[3];
-    ek_device_list devices = ek_devices(EK_HOST, 3);
-    assert_ok(ek_module_to_device(net, ek_host(0)));
+    ek_device_list devices = ek_devices(test_kind(), 3);
+    assert_ok(ek_module_to_device(net, test_device(0)));
     assert_ok(ek_replicate(net, &devices, replicas));
     ek_tensor *terms[3];
     for (int d = 0; d < 3; d++) {
-        ek_tensor *x = ek_full(d + 1, EK_SHAPE(1, 1), .device = ek_host(d));
+        ek_tensor *x = ek_full(d + 1, EK_SHAPE(1, 1), .device = test_device(d));
         terms[d] = ek_sum(ek_apply(replicas[d], x));
         ek_module_free(replicas[d]);
     }
@@ -104,7 +105,7 @@ START_TEST(what_is_shared_stays_shared)
     double scale_gradient = element(ek_tensor_grad(scale), 0);
     ek_module_zero_grad(&self->module);
 
-    ek_module *model = ek_data_parallel(&self->module, ek_devices(EK_HOST, 3));
+    ek_module *model = ek_data_parallel(&self->module, ek_devices(test_kind(), 3));
     square_loss(ek_apply(model, x));
     assert_close_norm(ek_to_device(ek_tensor_grad(ek_module_tensor(linear, "weight")), ek_cpu()),
                       expected, 1e-13);
@@ -118,8 +119,8 @@ END_TEST
 START_TEST(only_what_was_written_is_sent)
 {
     ek_module *net = make_bn_net(), *replicas[2];
-    assert_ok(ek_module_to_device(net, ek_host(0)));
-    ek_dev *devs[] = {ek_dev_get(ek_host(0)), ek_dev_get(ek_host(1))};
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    ek_dev *devs[] = {ek_dev_get(test_device(0)), ek_dev_get(test_device(1))};
     ek_replica_set *set = ek_replica_set_new(net, 2, true);
     uint64_t versions[3][2];
     const void *data[3];
@@ -132,7 +133,7 @@ START_TEST(only_what_was_written_is_sent)
         assert_ok(ek_replica_set_make(set, devs, 2, replicas));
         versions[round][0] = ek_tensor_version(part(replicas[1], 0, 0));
         versions[round][1] = ek_tensor_version(part(replicas[1], 0, 1));
-        data[round] = ek_tensor_data(part(replicas[1], 0, 0));
+        data[round] = ek_tensor_address(part(replicas[1], 0, 0));
         if (round == 2)
             ck_assert_double_eq(element(part(replicas[1], 0, 1), 3), 5);
         ek_module_free(replicas[0]);
@@ -150,7 +151,7 @@ END_TEST
 START_TEST(a_module_that_changes_is_looked_at_again)
 {
     ek_module *net = make_net();
-    ek_module *model = ek_data_parallel(net, ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
     ek_tensor *x = normal(3, EK_SHAPE(4, 3), ek_cpu());
     assert_made(ek_apply(model, x));
     assert_ok(ek_module_to_dtype(net, EK_F32)); /* other geometry in every copy */
@@ -163,7 +164,7 @@ END_TEST
 
 START_TEST(several_forwards_before_backward)
 {
-    ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 3));
+    ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
     ek_module *both[2] = {net, model};
     for (int m = 0; m < 2; m++) {
         ek_tensor *sum = NULL;
@@ -182,7 +183,7 @@ END_TEST
 
 START_TEST(older_graphs_err_after_a_step)
 {
-    ek_module *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
     ek_tensor *x = normal(3, EK_SHAPE(4, 3), ek_cpu());
     ek_tensor *old = ek_mean(ek_square(ek_apply(model, x)));
     bool before = ek_set_grad_enabled(false);
@@ -202,7 +203,7 @@ END_TEST
 START_TEST(the_first_replicas_buffers_are_the_modules)
 {
     ek_module *net = make_bn_net(), *alone = make_bn_net();
-    ek_module *model = ek_data_parallel(net, ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
     ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(8, 3), ek_cpu()), EK_F32);
     for (int step = 0; step < 3; step++) {
         assert_made(ek_apply(model, x));
@@ -224,7 +225,8 @@ END_TEST
 START_TEST(replicas_may_keep_their_own_buffers)
 {
     ek_module *net = make_bn_net(), *alone = make_bn_net();
-    ek_module *model = ek_data_parallel(net, ek_devices(EK_HOST, 2), .broadcast_buffers = EK_OFF);
+    ek_module *model =
+        ek_data_parallel(net, ek_devices(test_kind(), 2), .broadcast_buffers = EK_OFF);
     ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(8, 3), ek_cpu()), EK_F32);
     for (int step = 0; step < 3; step++) {
         assert_made(ek_apply(model, x));
@@ -246,7 +248,7 @@ START_TEST(parameters_and_gradients_live_in_slabs)
     ek_module *net = make_net();
     ek_tensor *weight = ek_module_tensor(net, "0.weight"), *bias = ek_module_tensor(net, "0.bias");
     ek_tensor *copy = ek_clone(ek_detach(weight));
-    ek_module *model = ek_data_parallel(net, ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
     ck_assert_ptr_eq(weight->storage, bias->storage);
     ck_assert_ptr_ne(weight->version, bias->version);
     ck_assert_int_lt(weight->offset, bias->offset);
@@ -270,9 +272,9 @@ START_TEST(two_wrappers_share_a_slab)
 {
     ek_module *net = make_net();
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
-    ek_module *first = ek_data_parallel(net, ek_devices(EK_HOST, 2));
+    ek_module *first = ek_data_parallel(net, ek_devices(test_kind(), 2));
     const ek_storage *home = weight->storage;
-    ek_module *second = ek_data_parallel(net, ek_devices(EK_HOST, 3));
+    ek_module *second = ek_data_parallel(net, ek_devices(test_kind(), 3));
     assert_made(second);
     ck_assert_ptr_eq(weight->storage, home);
     ek_tensor *x = normal(3, EK_SHAPE(6, 3), ek_cpu());
@@ -293,11 +295,11 @@ END_TEST
 
 START_TEST(a_larger_module_takes_in_a_homed_one)
 {
-    ek_module *inner = make_net(), *wrapper = ek_data_parallel(inner, ek_devices(EK_HOST, 2));
+    ek_module *inner = make_net(), *wrapper = ek_data_parallel(inner, ek_devices(test_kind(), 2));
     const ek_storage *home = ek_module_tensor(inner, "0.weight")->storage;
     ek_module *last = ek_linear(2, 1);
     assert_ok(ek_module_to_dtype(last, EK_F64));
-    ek_module *all = ek_data_parallel(ek_sequential(inner, last), ek_devices(EK_HOST, 2));
+    ek_module *all = ek_data_parallel(ek_sequential(inner, last), ek_devices(test_kind(), 2));
     assert_made(all);
     ck_assert_ptr_eq(ek_module_tensor(inner, "0.weight")->storage, home);
     ck_assert_ptr_ne(ek_module_tensor(last, "weight")->storage, home);
@@ -311,13 +313,13 @@ END_TEST
 START_TEST(gradients_and_graphs_from_before_survive)
 {
     ek_module *net = make_net();
-    assert_ok(ek_module_to_device(net, ek_host(0)));
-    ek_tensor *x = normal(3, EK_SHAPE(4, 3), ek_host(0));
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    ek_tensor *x = normal(3, EK_SHAPE(4, 3), test_device(0));
     square_loss(ek_apply(net, x));
     ek_tensor *loss = ek_mean(ek_square(ek_apply(net, x)));
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
     ek_tensor *before = ek_clone(ek_tensor_grad(weight));
-    ek_module *model = ek_data_parallel(net, ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
     assert_close(ek_tensor_grad(weight), before, 0, 0);
     assert_ok(ek_backward(loss)); /* recorded before the move */
     assert_close(ek_tensor_grad(weight), ek_mul_scalar(before, 2), 1e-14, 1e-16);
@@ -330,7 +332,7 @@ START_TEST(frozen_parameters_get_no_gradient)
     ek_module *net = make_net();
     ek_tensor *frozen = ek_module_tensor(net, "0.weight");
     assert_ok(ek_tensor_set_requires_grad(frozen, false));
-    ek_module *model = ek_data_parallel(net, ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
     square_loss(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
     ck_assert_ptr_null(ek_tensor_grad(frozen));
     assert_made(ek_tensor_grad(ek_module_tensor(net, "0.bias")));
@@ -344,7 +346,7 @@ END_TEST
 START_TEST(second_order_through_replicas)
 {
     /* The gradient of a gradient's norm, against one device. */
-    ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(EK_HOST, 3));
+    ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
     ek_module *both[2] = {net, model};
     for (int m = 0; m < 2; m++) {
         ek_tensor *x = normal(5, EK_SHAPE(7, 3), ek_cpu()), *gradient;
@@ -370,7 +372,7 @@ START_TEST(many_buckets_give_the_same_gradients)
     ek_module *model =
         ek_data_parallel(ek_sequential(ek_linear(64, 1024), ek_relu(), ek_linear(1024, 1024),
                                        ek_relu(), ek_linear(1024, 8)),
-                         ek_devices(EK_HOST, 3));
+                         ek_devices(test_kind(), 3));
     ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(6, 64), ek_cpu()), EK_F32);
     square_loss(ek_apply(net, x));
     square_loss(ek_apply(model, x));

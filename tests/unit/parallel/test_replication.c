@@ -112,7 +112,7 @@ START_TEST(in_order_of_replicas_and_registration)
 {
     static const int order[] = {0, 1, 3, 2};
     watched *parts[4];
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4));
     assert_ok(ek_patch_replication_callback(model));
     for (int forward = 0; forward < 2; forward++) {
         forget_calls();
@@ -147,7 +147,7 @@ START_TEST(only_where_modules_are_replicated)
 {
     watched *parts[4];
     ek_tensor *x = ek_zeros(EK_SHAPE(6, 1));
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(EK_HOST, 3));
+    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 3));
     assert_made(ek_apply(model, x));
     ck_assert_int_eq(call_count, 0); /* not patched */
     assert_ok(ek_patch_replication_callback(model));
@@ -158,7 +158,7 @@ START_TEST(only_where_modules_are_replicated)
     ck_assert_int_eq(call_count, 12); /* once, though patched twice */
     /* The inner wrapper's replicas call their module plainly; the outer one is not patched. */
     forget_calls();
-    ek_module *outer = ek_data_parallel(ek_sequential(model), ek_devices(EK_HOST, 2));
+    ek_module *outer = ek_data_parallel(ek_sequential(model), ek_devices(test_kind(), 2));
     assert_made(ek_apply(outer, x));
     ck_assert_int_eq(call_count, 0);
     assert_ok(ek_patch_replication_callback(outer));
@@ -166,7 +166,7 @@ START_TEST(only_where_modules_are_replicated)
     ck_assert_int_eq(call_count, 8);
     ek_module_free(outer);
 
-    ek_module *one = ek_data_parallel(&make_tree(parts)->module, ek_devices(EK_HOST, 1));
+    ek_module *one = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 1));
     assert_ok(ek_patch_replication_callback(one));
     assert_made(ek_apply(one, x));
     ck_assert_int_eq(call_count, 0);
@@ -177,7 +177,7 @@ END_TEST
 START_TEST(evaluation_and_no_gradients_replicate_too)
 {
     watched *parts[4];
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 2));
     assert_ok(ek_patch_replication_callback(model));
     ek_module_train(model, false);
     bool before = ek_set_grad_enabled(false);
@@ -192,7 +192,7 @@ END_TEST
 START_TEST(a_failing_callback_fails_the_forward)
 {
     watched *parts[4];
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4));
     assert_ok(ek_patch_replication_callback(model));
     ek_tensor *x = ek_zeros(EK_SHAPE(8, 1));
     parts[3]->callback_fails = 1;
@@ -227,7 +227,7 @@ END_TEST
 START_TEST(contexts_are_released_after_failing_forwards)
 {
     watched *parts[4];
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4));
     assert_ok(ek_patch_replication_callback(model));
     parts[2]->forward_fails = 1;
     ck_assert_ptr_null(ek_apply(model, ek_zeros(EK_SHAPE(8, 1))));
@@ -242,7 +242,7 @@ END_TEST
 START_TEST(a_first_error_stays)
 {
     watched *parts[4];
-    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 2));
     assert_ok(ek_patch_replication_callback(model));
     parts[0]->callback_fails = 1;
     ek_tensor *x = ek_zeros(EK_SHAPE(8, 1));
@@ -304,7 +304,7 @@ START_TEST(parameters_are_sent_once_per_step)
     enum { DEVICES = 3, FORWARDS = 3, STEPS = 4 };
     const uint64_t parameters = 4 * (FEATURES * CHANNELS + CHANNELS + 2 * CHANNELS);
     const uint64_t buffers = 4 * 2 * CHANNELS + 8;
-    ek_module *model = ek_data_parallel(make_bn_net(), ek_devices(EK_HOST, DEVICES),
+    ek_module *model = ek_data_parallel(make_bn_net(), ek_devices(test_kind(), DEVICES),
                                         .broadcast_buffers = switches[_i]);
     for (uint64_t step = 1; step <= STEPS; step++) {
         ek_scope scope = ek_scope_begin();
@@ -336,7 +336,7 @@ END_TEST
 
 START_TEST(what_does_not_change_is_not_sent)
 {
-    ek_module *model = ek_data_parallel(make_bn_net(), ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(make_bn_net(), ek_devices(test_kind(), 4));
     ek_tensor *x = ek_zeros(EK_SHAPE(8, FEATURES));
     ck_assert_uint_eq(stats_of(model).forwards, 0);
     ek_module_train(model, false);
@@ -362,7 +362,7 @@ START_TEST(what_does_not_change_is_not_sent)
     ck_assert_uint_eq(stats_of(model).parameter_nbytes - before, (3 + 3) * 4 * CHANNELS);
     ek_module_free(model);
 
-    model = ek_data_parallel(make_bn_net(), ek_devices(EK_HOST, 1));
+    model = ek_data_parallel(make_bn_net(), ek_devices(test_kind(), 1));
     assert_made(ek_apply(model, x));
     ck_assert_uint_eq(stats_of(model).forwards, 0);
     ck_assert_int_eq(ek_data_parallel_get_stats(model, NULL), EK_E_INVALID);

@@ -46,7 +46,7 @@ START_TEST(they_are_the_weighted_mean_of_the_replicas)
     const double m = 0.1;
     double mean[CHANNELS] = {0}, var[CHANNELS] = {1, 1, 1};
     ek_module *model =
-        ek_data_parallel(make_norm(EK_F64), ek_devices(EK_HOST, cases[_i].devices),
+        ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), cases[_i].devices),
                          .split = cases[_i].split, .running_stats = EK_RUNNING_STATS_AVERAGE);
     for (int step = 0; step < 4; step++) {
         int batch = cases[_i].batch;
@@ -84,7 +84,7 @@ END_TEST
 START_TEST(the_mean_is_the_whole_batchs)
 {
     ek_module *alone = make_norm(EK_F64);
-    ek_module *model = ek_data_parallel(make_norm(EK_F64), ek_devices(EK_HOST, 4), .dim = 2,
+    ek_module *model = ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 4), .dim = 2,
                                         .running_stats = EK_RUNNING_STATS_AVERAGE);
     for (int step = 0; step < 3; step++) {
         /* Cut along the last dimension: 3, 3, 3 and 1 values per sample. */
@@ -111,8 +111,8 @@ END_TEST
 
 START_TEST(gradients_are_the_same)
 {
-    ek_module *first = ek_data_parallel(make_norm(EK_F64), ek_devices(EK_HOST, 3));
-    ek_module *average = ek_data_parallel(make_norm(EK_F64), ek_devices(EK_HOST, 3),
+    ek_module *first = ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 3));
+    ek_module *average = ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 3),
                                           .running_stats = EK_RUNNING_STATS_AVERAGE);
     ek_tensor *a = NULL, *b = NULL;
     for (int i = 0; i < 2; i++) { /* two forwards, one backward */
@@ -178,7 +178,7 @@ static keeper *make_keeper(void)
 START_TEST(any_floating_buffer_that_was_written)
 {
     keeper *self = make_keeper();
-    ek_module *model = ek_data_parallel(&self->module, ek_devices(EK_HOST, 3),
+    ek_module *model = ek_data_parallel(&self->module, ek_devices(test_kind(), 3),
                                         .running_stats = EK_RUNNING_STATS_AVERAGE);
     uint64_t idle = ek_tensor_version(self->idle);
     /* Chunks (1 9), (2 9), (5): weights 2/5, 2/5, 1/5. */
@@ -211,7 +211,7 @@ START_TEST(a_buffer_with_a_gradient_stays_the_first_replicas)
 {
     keeper *self = make_keeper();
     assert_ok(ek_tensor_set_requires_grad(self->wide, true));
-    ek_module *model = ek_data_parallel(&self->module, ek_devices(EK_HOST, 3),
+    ek_module *model = ek_data_parallel(&self->module, ek_devices(test_kind(), 3),
                                         .running_stats = EK_RUNNING_STATS_AVERAGE);
     const double x[] = {1, 2, 5};
     assert_made(ek_apply(model, tensor_of(x, EK_SHAPE(3), EK_F64, ek_cpu())));
@@ -225,7 +225,7 @@ START_TEST(keywords_count_samples_too)
 {
     /* The only tensor that is cut is a keyword; positional inputs hold none. */
     keeper *self = make_keeper();
-    ek_module *model = ek_data_parallel(&self->module, ek_devices(EK_HOST, 2),
+    ek_module *model = ek_data_parallel(&self->module, ek_devices(test_kind(), 2),
                                         .running_stats = EK_RUNNING_STATS_AVERAGE);
     double x[] = {1, 9, 4};
     ek_tensor *cut = tensor_of(x, EK_SHAPE(3), EK_F64, ek_cpu());
@@ -239,7 +239,7 @@ END_TEST
 
 START_TEST(wrong_policies_are_errors)
 {
-    ek_device_list devices = ek_devices(EK_HOST, 2);
+    ek_device_list devices = ek_devices(test_kind(), 2);
     ck_assert_ptr_null(ek_data_parallel(make_norm(EK_F64), devices, .broadcast_buffers = EK_OFF,
                                         .running_stats = EK_RUNNING_STATS_AVERAGE));
     assert_error(EK_E_INVALID, "data_parallel: EK_RUNNING_STATS_AVERAGE needs .broadcast_buffers");

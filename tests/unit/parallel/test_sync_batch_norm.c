@@ -25,7 +25,7 @@ START_TEST(as_one_device_in_every_order)
      * sample, where two values per channel would leave no gradient to speak of. */
     int form = _i % 4, sizes = form == 0 ? 4 : 5;
     ek_dtype dtype = _i < 4 ? EK_F64 : EK_F32;
-    ek_module *model = ek_data_parallel(sync_net(dtype), .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(sync_net(dtype), .device_ids = ek_devices(test_kind(), 4));
     ek_module *plain = plain_net(form, dtype);
     compare(model, plain, form, all_sizes, sizes, dtype, true, _i < 4 ? 1e-12 : 1e-5);
     ek_module_free(model);
@@ -36,7 +36,8 @@ END_TEST
 START_TEST(one_chunk_on_four_devices)
 {
     for (int form = 1; form < 4; form++) {
-        ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(EK_HOST, 4));
+        ek_module *model =
+            ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 4));
         ek_module *plain = plain_net(form, EK_F64);
         compare(model, plain, form, (int[]){1, 5, 1}, 3, EK_F64, true, 1e-12);
         ek_module_free(model);
@@ -50,7 +51,8 @@ START_TEST(any_devices)
     static const ek_switch buffers[] = {EK_ON, EK_OFF};
     for (int i = 0; i < 2; i++) {
         ek_module *model =
-            ek_data_parallel(sync_net(EK_F64), .device_ids = EK_DEVICES(ek_host(3), ek_host(1)),
+            ek_data_parallel(sync_net(EK_F64),
+                             .device_ids = EK_DEVICES(test_device(3), test_device(1)),
                              .broadcast_buffers = buffers[i]);
         ek_module *plain = plain_net(2, EK_F64);
         compare(model, plain, 2, all_sizes, 5, EK_F64, true, 1e-12);
@@ -62,7 +64,7 @@ END_TEST
 
 START_TEST(without_a_graph_and_in_evaluation)
 {
-    ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 4));
     ek_module *plain = plain_net(2, EK_F64);
     ek_set_grad_enabled(false);
     compare(model, plain, 2, all_sizes, 5, EK_F64, false, 1e-12);
@@ -78,7 +80,7 @@ END_TEST
 
 START_TEST(in_bf16_with_statistics_in_f32)
 {
-    ek_module *model = ek_data_parallel(sync_net(EK_F32), .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(sync_net(EK_F32), .device_ids = ek_devices(test_kind(), 4));
     ek_module *plain = plain_net(2, EK_F32);
     compare(model, plain, 2, all_sizes, 2, EK_BF16, true, 3e-2);
     ek_module_free(model);
@@ -93,8 +95,8 @@ START_TEST(without_weights_or_running_statistics)
                                .track_running_stats = _i & 2 ? EK_OFF : EK_ON,
                                .momentum = 0.3,
                                .eps = 1e-2};
-    ek_module *model =
-        ek_data_parallel(ek_sync_batch_norm_with(options), .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(ek_sync_batch_norm_with(options),
+                                        .device_ids = ek_devices(test_kind(), 4));
     ek_module *plain = ek_batch_norm2d_with(options);
     ek_tensor *x = ek_to_dtype(normal(1, shape_of(2, 10), ek_cpu()), EK_F32);
     assert_close_norm(here(ek_apply(model, x)), here(ek_apply(plain, x)), 1e-6);
@@ -111,7 +113,7 @@ END_TEST
 START_TEST(empty_chunks_take_no_part)
 {
     /* Chunk `_i` is empty; the others have 3 samples. */
-    ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(EK_HOST, 3));
+    ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 3));
     ek_module *plain = plain_net(2, EK_F64);
     ek_tensor *x = normal(5, shape_of(2, 6), ek_cpu()), *wanted_dx, *dx;
     assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -141,7 +143,7 @@ END_TEST
 
 START_TEST(an_empty_batch_changes_nothing)
 {
-    ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(EK_HOST, 3));
+    ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 3));
     ek_tensor *out = ek_apply(model, ek_zeros(shape_of(2, 0), .dtype = EK_F64));
     assert_made(out);
     ck_assert_int_eq(ek_tensor_count(out), 0);
@@ -175,7 +177,7 @@ START_TEST(a_replica_that_fails_ends_the_waiting)
     /* Before the only one; with a norm on each side, the first of which must pass 666 on. */
     ek_module *net = ek_sequential(ek_module_new(&fragile_type), ek_sync_batch_norm(CHANNELS),
                                    ek_module_new(&fragile_type), ek_sync_batch_norm(CHANNELS));
-    ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 4));
     assert_made(model);
     for (int i = 0; i < 1000; i++) {
         ek_scope scope = ek_scope_begin();
@@ -227,7 +229,7 @@ static skipping *make_skipping(void)
 START_TEST(a_replica_that_does_not_come_ends_the_waiting)
 {
     skipping *net = make_skipping();
-    ek_module *model = ek_data_parallel(&net->module, .device_ids = ek_devices(EK_HOST, 4));
+    ek_module *model = ek_data_parallel(&net->module, .device_ids = ek_devices(test_kind(), 4));
     for (int i = 0; i < 200; i++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *x = ek_ones(shape_of(0, 8));
@@ -248,7 +250,7 @@ END_TEST
 START_TEST(what_is_refused)
 {
     /* One value per channel in all, which (N, C) on one device would refuse too. */
-    ek_module *model = ek_data_parallel(sync_net(EK_F32), .device_ids = ek_devices(EK_HOST, 2));
+    ek_module *model = ek_data_parallel(sync_net(EK_F32), .device_ids = ek_devices(test_kind(), 2));
     ck_assert_ptr_null(ek_apply(model, ek_ones(EK_SHAPE(1, CHANNELS))));
     assert_error(EK_E_SHAPE,
                  "expected more than 1 value per channel when training, got input size");
@@ -266,7 +268,7 @@ START_TEST(what_is_refused)
     /* Without weights nothing else tells that replicas differ. */
     model = ek_data_parallel(ek_sync_batch_norm(CHANNELS, .affine = EK_OFF,
                                                 .track_running_stats = EK_OFF),
-                             .device_ids = ek_devices(EK_HOST, 2));
+                             .device_ids = ek_devices(test_kind(), 2));
     parts[0] = ek_value_of_tensor(ek_ones(EK_SHAPE(2, CHANNELS)));
     parts[1] = ek_value_of_tensor(ek_ones(EK_SHAPE(2, CHANNELS + 1)));
     ck_assert_int_eq(ek_forward(model, ek_value_per_device(parts, 2)).kind, EK_VALUE_ERROR);

@@ -1,0 +1,24 @@
+/* devices.h: the accelerators that the tests run on: host devices, or GPUs where
+ * EVENKEEL_TEST_DEVICES is "cuda". */
+#ifndef EK_TESTS_DEVICES_H
+#define EK_TESTS_DEVICES_H
+
+#include "evenkeel/device.h"
+
+ek_device_kind test_kind(void);
+ek_device test_device(int index);
+
+/* As ek_host_devices_configure. GPUs: as many logical ones with these capacities (a speed is left
+ * out), dealt out over the first EVENKEEL_TEST_GPUS (1) physical ones. */
+int test_devices_configure(const char *specification);
+
+/* `text` with "host:1" as the device is called that stands for it; valid until the next call. */
+const char *device_text(const char *text);
+
+/* What an asynchronous device found wrong counts as the result of the call that issued the work:
+ * `status`, or where that is well, what waiting for the devices brings up. */
+int settled(int status);
+/* The same for a call that gives a tensor. */
+struct ek_tensor *settled_tensor(struct ek_tensor *tensor);
+
+#endif
