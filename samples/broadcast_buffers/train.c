@@ -20,7 +20,7 @@ typedef struct training {
     train_result *result;
 } training;
 
-static int begin(training *run, buffer_policy policy, uint64_t seed)
+static int begin(training *run, buffer_policy policy, const ek_device_list *devices, uint64_t seed)
 {
     const ek_shape half = EK_SHAPE(7, 3, 5, 5);
 
@@ -30,7 +30,7 @@ static int begin(training *run, buffer_policy policy, uint64_t seed)
         ek_module_free(network);
         network = NULL;
     }
-    run->model = ek_data_parallel(network, ek_devices(EK_HOST, DEVICES),
+    run->model = ek_data_parallel(network, *devices,
                                   .broadcast_buffers = policy == POLICY_KEPT ? EK_OFF : EK_DEFAULT);
     run->optimizer = run->model ? ek_adam(run->model, .lr = 1e-3) : NULL;
     run->batch = ek_cat((ek_tensor *const[]){ek_zeros(half), ek_ones(half)}, 2, 0);
@@ -73,13 +73,14 @@ static int train(training *run, buffer_policy policy)
     return ek_error_status();
 }
 
-int train_twice(buffer_policy policy, uint64_t seed, train_result *result)
+int train_twice(buffer_policy policy, const ek_device_list *devices, uint64_t seed,
+                train_result *result)
 {
     ek_scope scope = ek_scope_begin();
     training run = {.result = result};
 
     *result = (train_result){0};
-    int rc = begin(&run, policy, seed);
+    int rc = begin(&run, policy, devices, seed);
     if (rc == 0)
         rc = train(&run, policy);
     ek_optimizer_free(run.optimizer);

@@ -28,7 +28,8 @@ typedef struct train_result {
     double loss;                       /* of the first forward */
 } train_result;
 
-/* Returns 0 or a negative status; the devices are those of ek_devices(EK_HOST, DEVICES). */
-int train_twice(buffer_policy policy, uint64_t seed, train_result *result);
+/* Returns 0 or a negative status. */
+int train_twice(buffer_policy policy, const ek_device_list *devices, uint64_t seed,
+                train_result *result);
 
 #endif

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/args.h"
+#include "common/devices.h"
 
 const char *const mode_names[] = {"single", "classic", "balanced", NULL};
 const char *const norm_names[] = {"none", "layer", "instance", "batch", "sync-batch", NULL};
@@ -94,6 +95,7 @@ int settings_parse(run_settings *settings, int argc, char **argv)
     arg_choice mode = {mode_names, (int)settings->mode};
     arg_choice loss = {loss_names, (int)settings->loss};
     arg_choice dtype = {dtype_names, 0};
+    arg_choice device = devices_choice();
     const arg_spec args[] = {
         {"penalty", ARG_CHOICE, &penalty, 0, 0, "KIND", "of the critic's gradient"},
         {"weight", ARG_REAL, &settings->weight, 0, 1e6, "X", "of the penalty"},
@@ -102,6 +104,7 @@ int settings_parse(run_settings *settings, int argc, char **argv)
         {"mode", ARG_CHOICE, &mode, 0, 0, "MODE", "how devices are used"},
         {"devices", ARG_INT, &settings->devices, 1, EK_MAX_DEVICES, "N",
          "devices; all there are unless given"},
+        {"device", ARG_CHOICE, &device, 0, 0, "KIND", "which kind of devices"},
         {"batch", ARG_INT, &settings->batch, 2, MOST, "N", "pictures per critic step"},
         {"critic-steps", ARG_INT, &settings->critic_steps, 1, 1000, "N",
          "critic steps per generator step"},
@@ -134,20 +137,12 @@ int settings_parse(run_settings *settings, int argc, char **argv)
     settings->norm = (critic_norm)norm.chosen;
     settings->mode = (train_mode)mode.chosen;
     settings->loss = (ek_gan_loss_kind)loss.chosen;
+    settings->kind = devices_kind(&device);
     settings->dtype = dtype.chosen == 0 ? EK_F32 : EK_F64;
     return check(settings, argv[0]);
 }
 
 ek_device_list settings_devices(const run_settings *settings)
 {
-    const ek_device_list none = {0};
-    const char *given = getenv("EVENKEEL_HOST_DEVICES");
-    int count = settings->mode == MODE_SINGLE ? 1 : (int)settings->devices;
-    ek_device_kind kind = ek_default_device_kind();
-    char text[16];
-
-    snprintf(text, sizeof(text), "%d", count);
-    if (kind == EK_HOST && count > 0 && !(given && *given) && ek_host_devices_configure(text) < 0)
-        return none;
-    return ek_devices(kind, count);
+    return devices_open(settings->kind, settings->mode == MODE_SINGLE ? 1 : (int)settings->devices);
 }

@@ -28,6 +28,7 @@ typedef struct run_settings {
     train_mode mode;
     ek_gan_loss_kind loss;
     ek_dtype dtype;
+    ek_device_kind kind;
     int64_t devices; /* 0: all there are */
     int64_t batch, critic_steps, steps, width, every, seed;
     double lr, weight;
@@ -40,9 +41,8 @@ enum { SETTINGS_HELP = 1 };
  * be right to standard error. */
 int settings_parse(run_settings *settings, int argc, char **argv);
 
-/* The devices to train on. Replaces the host devices by as many as are asked for, unless
- * EVENKEEL_HOST_DEVICES says which there are: call before anything lives there. A single one
- * computes with all cores. An empty list with an error. */
+/* The devices to train on (common/devices.h): call before anything lives there. A single host
+ * device computes with all cores. An empty list with an error. */
 ek_device_list settings_devices(const run_settings *settings);
 
 #endif

@@ -3,20 +3,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "common/devices.h"
 #include "imbalance/network.h"
 
 /* `count` fresh devices. A single device computes with all cores, as one GPU of several would not.
  */
 static int open_devices(train_job *job, const run_settings *settings, int count)
 {
-    char text[16];
-
-    snprintf(text, sizeof(text), "%d", count);
-    const char *specification =
-        settings->host_devices_given ? getenv("EVENKEEL_HOST_DEVICES") : text;
-    if (ek_host_devices_configure(specification) < 0)
-        return ek_error_status();
-    job->devices = ek_devices(EK_HOST, count);
+    job->devices = devices_open(settings->kind, count);
     for (int i = 0; i < job->devices.count && settings->capacity; i++)
         ek_memory_set_capacity(job->devices.devices[i], settings->capacity);
     return ek_error_status();

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/args.h"
+#include "common/devices.h"
 #include "common/pictures.h"
 
 const char *const mode_names[MODES] = {"single", "classic", "balanced"};
@@ -37,16 +38,9 @@ static int parse_modes(run_settings *settings, const char *program)
     return 0;
 }
 
-/* The devices, as --devices or EVENKEEL_HOST_DEVICES says. */
-static int check_devices(run_settings *settings, const char *program)
+static int check_devices(const run_settings *settings, const char *program)
 {
-    char count[16];
-
-    const char *host_devices = getenv("EVENKEEL_HOST_DEVICES");
-    settings->host_devices_given = host_devices && *host_devices;
-    snprintf(count, sizeof(count), "%d", (int)settings->devices);
-    if ((!settings->host_devices_given && ek_host_devices_configure(count) < 0) ||
-        ek_devices(EK_HOST, (int)settings->devices).count == 0) {
+    if (devices_open(settings->kind, (int)settings->devices).count == 0) {
         args_complain(program, "--devices %d: %s", (int)settings->devices, ek_error_message());
         ek_error_clear();
         return -1;
@@ -68,8 +62,10 @@ int settings_parse(run_settings *settings, int argc, char **argv)
                                       .modes = "single,classic,balanced",
                                       .optimizer = "sgd",
                                       .data = "/usr/share/datasets/fashion-mnist"};
+    arg_choice device = devices_choice();
     const arg_spec args[] = {
-        {"devices", ARG_INT, &settings->devices, 1, EK_MAX_DEVICES, "N", "host devices"},
+        {"devices", ARG_INT, &settings->devices, 1, EK_MAX_DEVICES, "N", "how many devices"},
+        {"device", ARG_CHOICE, &device, 0, 0, "KIND", "which kind of devices"},
         {"batch", ARG_INT, &settings->batch, 1, MOST, "N", "scenes per step"},
         {"steps", ARG_INT, &settings->steps, 1, MOST, "N", "steps per mode; 128 unless --epochs"},
         {"epochs", ARG_INT, &settings->epochs, 1, MOST, "N", "passes over the training scenes"},
@@ -100,6 +96,7 @@ int settings_parse(run_settings *settings, int argc, char **argv)
     char error[512];
     if (args_parse(argc, argv, args, count, error, sizeof(error)) < 0)
         return args_complain(argv[0], "%s", error);
+    settings->kind = devices_kind(&device);
     settings->adam = strcmp(settings->optimizer, "adam") == 0;
     if (!settings->adam && strcmp(settings->optimizer, "sgd") != 0)
         return args_complain(argv[0], "--optimizer %s: sgd or adam is needed", settings->optimizer);

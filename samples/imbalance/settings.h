@@ -13,10 +13,10 @@ typedef struct run_settings {
     double lr, momentum;
     uint64_t capacity; /* bytes per device; 0: none */
     const char *modes, *optimizer, *data, *json, *html;
-    bool adam;               /* from `optimizer` */
-    bool fit;                /* find the largest batches instead of training */
-    bool runs[MODES];        /* from `modes` */
-    bool host_devices_given; /* EVENKEEL_HOST_DEVICES is set and says which devices there are */
+    bool adam;        /* from `optimizer` */
+    bool fit;         /* find the largest batches instead of training */
+    bool runs[MODES]; /* from `modes` */
+    ek_device_kind kind;
 } run_settings;
 
 enum { SETTINGS_HELP = 1 };
