@@ -16,9 +16,15 @@ typedef struct ek_backend {
     /* How many logical devices this backend offers; 0 where the hardware or the driver is missing.
      */
     int (*device_count)(void);
+    /* Replaces the list of devices while none is open; with `keep` false only says whether it would
+     * do. Optional: the devices are what they are. */
+    int (*configure)(const char *specification, bool keep);
     /* Fills dev->context, dev->threads, dev->speed and the capacity. Optional: nothing to fill. */
     int (*device_open)(ek_dev *dev);
-    /* Optional: nothing to close. */
+    /* Gives workspaces and the like, which are made again with their next use, back to the
+     * allocator: no work runs. Optional: there are none. */
+    void (*device_idle)(ek_dev *dev);
+    /* The device's blocks have been freed. Optional: nothing to close. */
     void (*device_close)(ek_dev *dev);
     /* Runs first on a thread that will issue work to the device (a worker at its start, and any
      * thread whenever it turns to another device). Optional: nothing. */

@@ -89,6 +89,17 @@ static ek_dev *open_device(const ek_backend *backend, ek_device device)
     return dev;
 }
 
+/* How there might be more devices. */
+static const char *hint_of(ek_device_kind kind, const ek_backend *backend)
+{
+    if (kind == EK_HOST)
+        return " (EVENKEEL_HOST_DEVICES or ek_host_devices_configure gives more)";
+    if (kind != EK_CUDA)
+        return "";
+    return backend ? " (on a GPU, EVENKEEL_CUDA_DEVICES or ek_cuda_devices_configure gives more)"
+                   : " (this build has no CUDA backend)";
+}
+
 ek_dev *ek_dev_get(ek_device device)
 {
     unsigned kind = (unsigned)device.kind;
@@ -105,10 +116,7 @@ ek_dev *ek_dev_get(ek_device device)
         return NULL;
     if (!backend || device.index < 0 || device.index >= count) {
         EK_FAIL(EK_E_DEVICE, "there is no device %s; this process has %d of this kind%s", name,
-                count,
-                device.kind == EK_HOST ? " (EVENKEEL_HOST_DEVICES or ek_host_devices_configure "
-                                         "gives more)"
-                                       : "");
+                count, hint_of(device.kind, backend));
         return NULL;
     }
     pthread_mutex_lock(&registry_lock);
@@ -121,9 +129,22 @@ ek_dev *ek_dev_get(ek_device device)
     return dev;
 }
 
+/* What went wrong late, on a device that is about to close, is logged: the close goes on. */
+static void quiesce(ek_dev *dev)
+{
+    ek_error_record before, late;
+    ek_error_take(&before);
+    ek_dev_synchronize(dev);
+    if (ek_error_take(&late))
+        ek_log_line(EK_LOG_WARNING, "closing %s: %s", dev->name, late.message);
+    ek_error_raise(&before);
+    if (dev->backend->device_idle)
+        dev->backend->device_idle(dev);
+}
+
 static int check_idle(ek_dev *dev)
 {
-    ek_dev_synchronize(dev);
+    quiesce(dev);
     uint64_t in_use = dev->allocator.stats.in_use;
     return in_use ? EK_FAIL(EK_E_STATE, "%s still has %llu bytes in use", dev->name,
                             (unsigned long long)in_use)
@@ -140,15 +161,15 @@ static int close_kind(int kind)
         if (!dev)
             continue;
         int idle = check_idle(dev);
+        ek_dev_trim(dev);
         if (idle < 0) {
             rc = idle;
-            ek_dev_trim(dev);
             continue;
         }
         atomic_store(&registry[kind][i], NULL);
-        ek_allocator_close(dev);
         if (dev->backend->device_close)
             dev->backend->device_close(dev);
+        ek_allocator_close(dev);
         free(dev);
     }
     return rc;
@@ -164,26 +185,60 @@ static int check_not_worker(const char *what)
                : 0;
 }
 
-int ek_host_devices_configure(const char *specification)
+static int configure_host(const char *specification, bool keep)
 {
     ek_device_spec spec;
-    EK_TRY(check_not_worker("ek_host_devices_configure"));
-    if (!specification)
-        return EK_FAIL(EK_E_INVALID, "the list of host devices is NULL; write for example \"4\"");
     EK_TRY(ek_device_spec_parse(specification, &spec));
+    if (keep)
+        ek_host_spec_set(&spec);
+    return 0;
+}
+
+/* Closes the devices of a kind, all or none, and lets `configure` replace them. */
+static int configure_devices(ek_device_kind kind, const char *specification,
+                             int (*configure)(const char *specification, bool keep))
+{
+    EK_TRY(configure(specification, false));
     ek_workers_join();
     pthread_mutex_lock(&registry_lock);
     int rc = 0;
     for (int i = 0; i < EK_MAX_DEVICES && rc == 0; i++) {
-        ek_dev *dev = atomic_load(&registry[EK_HOST][i]);
+        ek_dev *dev = atomic_load(&registry[kind][i]);
         rc = dev ? check_idle(dev) : 0;
     }
     if (rc == 0) {
-        close_kind(EK_HOST);
-        ek_host_spec_set(&spec);
+        close_kind(kind);
+        rc = configure(specification, true);
     }
     pthread_mutex_unlock(&registry_lock);
     return rc;
+}
+
+int ek_host_devices_configure(const char *specification)
+{
+    EK_TRY(check_not_worker("ek_host_devices_configure"));
+    if (!specification)
+        return EK_FAIL(EK_E_INVALID, "the list of host devices is NULL; write for example \"4\"");
+    return configure_devices(EK_HOST, specification, configure_host);
+}
+
+int ek_cuda_devices_configure(const char *specification)
+{
+    EK_TRY(check_not_worker("ek_cuda_devices_configure"));
+    if (!specification)
+        return EK_FAIL(EK_E_INVALID, "the list of CUDA devices is NULL; write for example \"0,1\"");
+    const ek_backend *backend = backend_of(EK_CUDA);
+    if (!backend || !backend->configure)
+        return EK_FAIL(EK_E_DEVICE,
+                       "there can be no CUDA devices \"%.100s\": this build has no CUDA backend",
+                       specification);
+    return configure_devices(EK_CUDA, specification, backend->configure);
+}
+
+int ek_synchronize(ek_device device)
+{
+    ek_dev *dev = ek_dev_get(device);
+    return dev ? ek_dev_synchronize(dev) : ek_error_pending();
 }
 
 int ek_shutdown(void)

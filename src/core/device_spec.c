@@ -10,15 +10,14 @@
 
 #include "core/thread.h"
 
-static const char *skip_space(const char *at)
+const char *ek_spec_skip_space(const char *at)
 {
     while (isspace((unsigned char)*at))
         at++;
     return at;
 }
 
-/* A number with an optional K, M, G or T (and an optional B behind it); moves *at past it. */
-static bool parse_size(const char **at, uint64_t *nbytes)
+bool ek_spec_size(const char **at, uint64_t *nbytes)
 {
     if (!isdigit((unsigned char)**at) && **at != '.')
         return false;
@@ -58,9 +57,9 @@ static bool parse_size(const char **at, uint64_t *nbytes)
 
 int ek_parse_bytes(const char *text, uint64_t *nbytes)
 {
-    const char *at = text ? skip_space(text) : "";
+    const char *at = text ? ek_spec_skip_space(text) : "";
     uint64_t value;
-    if (!parse_size(&at, &value) || *skip_space(at))
+    if (!ek_spec_size(&at, &value) || *ek_spec_skip_space(at))
         return EK_FAIL(EK_E_INVALID,
                        "\"%s\" is not a number of bytes; write for example 4096, 512M or 1.5G",
                        text ? text : "");
@@ -68,24 +67,48 @@ int ek_parse_bytes(const char *text, uint64_t *nbytes)
     return 0;
 }
 
+long ek_spec_repeat(const char **at)
+{
+    if (!isdigit((unsigned char)**at))
+        return 1;
+    char *end;
+    long number = strtol(*at, &end, 10);
+    const char *behind = ek_spec_skip_space(end);
+    if (*behind != 'x' && *behind != 'X')
+        return 1;
+    *at = ek_spec_skip_space(behind + 1);
+    return number;
+}
+
+int ek_spec_fault(const char *text, const char *at, const char *wanted, const char *grammar)
+{
+    return EK_FAIL(EK_E_INVALID,
+                   "device list \"%s\": %s wanted at position %d (\"%.20s\"); write %s", text,
+                   wanted, (int)(at - text) + 1, at, grammar);
+}
+
+int ek_spec_check_count(const char *text, const char *at, long count, int before)
+{
+    if (count < 1 || count > EK_MAX_DEVICES - before)
+        return EK_FAIL(
+            EK_E_INVALID,
+            "device list \"%s\": %ld devices after %d at position %d; between 1 and %d in all are "
+            "possible",
+            text, count, before, (int)(at - text) + 1, EK_MAX_DEVICES);
+    return 0;
+}
+
 static int fault(const char *text, const char *at, const char *wanted)
 {
-    return EK_FAIL(
-        EK_E_INVALID,
-        "device list \"%s\": %s wanted at position %d (\"%.20s\"); write a count such as "
-        "4, or a list of [count x] capacity [@speed] such as 2x512M,2x256M@0.5",
-        text, wanted, (int)(at - text) + 1, at);
+    return ek_spec_fault(text, at, wanted,
+                         "a count such as 4, or a list of [count x] capacity [@speed] such as "
+                         "2x512M,2x256M@0.5");
 }
 
 static int append(const char *text, const char *at, ek_device_spec *spec, long count,
                   uint64_t capacity, double speed)
 {
-    if (count < 1 || count > EK_MAX_DEVICES - spec->count)
-        return EK_FAIL(
-            EK_E_INVALID,
-            "device list \"%s\": %ld devices after %d at position %d; between 1 and %d in all are "
-            "possible",
-            text, count, spec->count, (int)(at - text) + 1, EK_MAX_DEVICES);
+    EK_TRY(ek_spec_check_count(text, at, count, spec->count));
     for (long i = 0; i < count; i++) {
         spec->devices[spec->count].capacity = capacity;
         spec->devices[spec->count].speed = speed;
@@ -97,41 +120,33 @@ static int append(const char *text, const char *at, ek_device_spec *spec, long c
 int ek_device_spec_parse(const char *text, ek_device_spec *spec)
 {
     ek_device_spec result = {0};
-    const char *at = skip_space(text);
+    const char *at = ek_spec_skip_space(text);
     char *end;
 
     if (!isdigit((unsigned char)*at))
         return fault(text, at, "a count or a capacity");
     long count = strtol(at, &end, 10);
-    if (!*skip_space(end)) { /* a bare count */
+    if (!*ek_spec_skip_space(end)) { /* a bare count */
         EK_TRY(append(text, at, &result, count, 0, 1.0));
         *spec = result;
         return 0;
     }
     for (;;) {
-        const char *item = at = skip_space(at);
-        count = 1;
-        if (isdigit((unsigned char)*at)) {
-            long number = strtol(at, &end, 10);
-            const char *behind = skip_space(end);
-            if (*behind == 'x' || *behind == 'X') {
-                count = number;
-                at = skip_space(behind + 1);
-            }
-        }
+        const char *item = at = ek_spec_skip_space(at);
+        count = ek_spec_repeat(&at);
         uint64_t capacity;
-        if (!parse_size(&at, &capacity))
+        if (!ek_spec_size(&at, &capacity))
             return fault(text, at, "a capacity");
         double speed = 1.0;
-        at = skip_space(at);
+        at = ek_spec_skip_space(at);
         if (*at == '@') {
-            at = skip_space(at + 1);
+            at = ek_spec_skip_space(at + 1);
             if (!isdigit((unsigned char)*at) && *at != '.')
                 return fault(text, at, "a speed above 0 and at most 1");
             speed = strtod(at, &end);
             if (end == at || !(speed > 0 && speed <= 1))
                 return fault(text, at, "a speed above 0 and at most 1");
-            at = skip_space(end);
+            at = ek_spec_skip_space(end);
         }
         EK_TRY(append(text, item, &result, count, capacity, speed));
         if (!*at)

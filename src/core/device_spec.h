@@ -1,4 +1,5 @@
-/* device_spec.h: the grammar of EVENKEEL_HOST_DEVICES and EVENKEEL_CUDA_DEVICES' capacities. */
+/* device_spec.h: the grammar of EVENKEEL_HOST_DEVICES, and the parts that EVENKEEL_CUDA_DEVICES is
+ * made of too. */
 #ifndef EK_CORE_DEVICE_SPEC_H
 #define EK_CORE_DEVICE_SPEC_H
 
@@ -15,6 +16,20 @@ typedef struct ek_device_spec {
 /* A bare count, or a comma-separated list of `[count x] capacity [@speed]`. Returns 0, or
  * EK_E_INVALID with the position and what would be right. */
 int ek_device_spec_parse(const char *text, ek_device_spec *spec);
+
+/* ---- parts: `at` stands in the list `text` ---- */
+
+const char *ek_spec_skip_space(const char *at);
+/* "3 x": moves *at past it; 1 where there is none. */
+long ek_spec_repeat(const char **at);
+/* A size with an optional K, M, G or T (and an optional B or iB behind it); moves *at past it. */
+bool ek_spec_size(const char **at, uint64_t *nbytes);
+/* EK_E_INVALID: "wanted" at this place, and what a list looks like. */
+int ek_spec_fault(const char *text, const char *at, const char *wanted, const char *grammar);
+/* EK_E_INVALID where `count` more devices than `before` are too many. */
+int ek_spec_check_count(const char *text, const char *at, long count, int before);
+
+/* ---- the host's ---- */
 
 /* What the host devices are to be: configured, from the environment, or the default; `spec` is
  * filled on success. Any thread. */

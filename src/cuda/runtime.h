@@ -16,7 +16,6 @@
 #define EK_CUDA_RUNTIME_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "core/tensor.h"
 #include "cuda/queue.h"
@@ -24,7 +23,7 @@
 
 struct ek_cuda_blas;
 struct ek_cuda_dnn;
-struct ek_cuda_staging;
+struct ek_cuda_transfer;
 
 typedef struct ek_cuda_device {
     ek_dev *dev;
@@ -32,14 +31,13 @@ typedef struct ek_cuda_device {
     int multiprocessors;
     int capability;             /* 90 for 9.0 */
     cudaStream_t compute, copy; /* `copy` carries what comes from and goes to the host */
-    cudaEvent_t issued;         /* reused by ek_cuda_order: `compute` up to now */
+    cudaEvent_t issued;         /* `compute` up to when it was last recorded; see transfer.c */
     ek_cuda_fault *fault;       /* pinned: the host's address */
     ek_cuda_fault *fault_on_device;
-    atomic_int broken;         /* the cudaError_t that made the device unusable; 0: none */
-    pthread_mutex_t lock;      /* guards what is below, and calls that use it */
-    struct ek_cuda_blas *blas; /* made with first use; NULL until then */
+    struct ek_cuda_transfer *transfer; /* transfer.c's */
+    pthread_mutex_t lock;              /* guards what is below, and calls that use it */
+    struct ek_cuda_blas *blas;         /* made with first use; NULL until then */
     struct ek_cuda_dnn *dnn;
-    struct ek_cuda_staging *staging;
 } ek_cuda_device;
 
 static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)
@@ -55,9 +53,17 @@ int ek_cuda_begin(ek_dev *dev, ek_cuda_queue *queue);
  * above 0) or a cudaError_t, which becomes a sentence with operation and device. */
 int ek_cuda_end(ek_dev *dev, const ek_cuda_queue *queue, const char *operation, int launched);
 
+/* The parts of these two: EK_E_BACKEND where the device is on a GPU that an earlier error made
+ * unusable; and making the physical device current, then the one before. */
+int ek_cuda_usable(const ek_dev *dev);
+int ek_cuda_enter(ek_dev *dev, int *restore);
+void ek_cuda_leave(const ek_dev *dev, int restore);
+
 /* A status from a cudaError_t: 0, or EK_E_BACKEND with "call on cuda:0: what CUDA says", or
- * EK_E_OUT_OF_MEMORY. Clears what is not sticky; marks the device unusable by what is. dev may be
- * NULL. */
+ * EK_E_OUT_OF_MEMORY; what is not positive is returned as it is. An error that ends the process's
+ * use of a GPU (an illegal address, a failed launch) makes all devices there unusable. dev may be
+ * NULL.
+ */
 int ek_cuda_check(ek_dev *dev, const char *call, int error);
 #define EK_CUDA_TRY(dev, call) EK_TRY(ek_cuda_check((dev), #call, (int)(call)))
 
@@ -85,6 +91,11 @@ int ek_cuda_stage_begin(ek_cuda_stage *stage, ek_dev *dev, const ek_tensor *x, e
                         ek_memory_format format, bool keep, bool load);
 /* With `store`, copies back into `original`; keeps `rc` where it is an error. */
 int ek_cuda_stage_end(ek_cuda_stage *stage, ek_dev *dev, ek_tensor *original, bool store, int rc);
+
+/* Give back what the libraries' handles and plans hold of the device, the ledger's workspaces
+ * included: before the device closes. Fine where there is nothing. */
+void ek_cuda_blas_close(ek_cuda_device *device);
+void ek_cuda_dnn_close(ek_cuda_device *device);
 
 ek_cuda_view ek_cuda_view_of(const ek_tensor *tensor);
 ek_cuda_walk ek_cuda_walk_of(int operands, const ek_tensor *const *tensors);

@@ -1,0 +1,223 @@
+/* backend.c: logical CUDA devices. */
+#include "core/backend.h"
+
+#include <stdlib.h>
+
+#include "cuda/cuda.h"
+#include "cuda/devices.h"
+#include "cuda/runtime.h"
+#include "cuda/transfer.h"
+
+/* ---- how many there are ---- */
+
+static pthread_once_t counted = PTHREAD_ONCE_INIT;
+static int gpus;
+
+/* A machine without a GPU or a driver has no CUDA devices, which is no error. */
+static void count_gpus(void)
+{
+    cudaError_t error = cudaGetDeviceCount(&gpus);
+    if (error != cudaSuccess) {
+        (void)cudaGetLastError();
+        ek_log_line(EK_LOG_INFO, "no CUDA devices: %s (%s)", cudaGetErrorString(error),
+                    cudaGetErrorName(error));
+        gpus = 0;
+    }
+    if (gpus > EK_CUDA_GPUS)
+        gpus = EK_CUDA_GPUS;
+}
+
+static int gpu_count(void)
+{
+    pthread_once(&counted, count_gpus);
+    return gpus;
+}
+
+static int device_count(void)
+{
+    ek_cuda_spec spec;
+    EK_TRY(ek_cuda_spec_now(gpu_count(), &spec));
+    return spec.count;
+}
+
+static int configure(const char *specification, bool keep)
+{
+    ek_cuda_spec spec;
+    EK_TRY(ek_cuda_spec_parse(specification, gpu_count(), &spec));
+    if (keep)
+        ek_cuda_spec_set(&spec);
+    return 0;
+}
+
+/* ---- opening and closing ---- */
+
+static int read_attributes(ek_dev *dev, ek_cuda_device *device)
+{
+    int major, minor;
+    EK_TRY(ek_cuda_check(dev, "asking for its multiprocessors",
+                         (int)cudaDeviceGetAttribute(&device->multiprocessors,
+                                                     cudaDevAttrMultiProcessorCount,
+                                                     device->physical)));
+    EK_TRY(ek_cuda_check(dev, "asking for its capability",
+                         (int)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
+                                                     device->physical)));
+    EK_TRY(ek_cuda_check(dev, "asking for its capability",
+                         (int)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor,
+                                                     device->physical)));
+    device->capability = 10 * major + minor;
+    return 0;
+}
+
+/* The default stream plays no part: these don't wait for it. */
+static int make_streams(ek_dev *dev, ek_cuda_device *device)
+{
+    EK_TRY(ek_cuda_check(dev, "making a stream",
+                         (int)cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking)));
+    EK_TRY(ek_cuda_check(dev, "making a stream",
+                         (int)cudaStreamCreateWithFlags(&device->copy, cudaStreamNonBlocking)));
+    return ek_cuda_check(dev, "making an event",
+                         (int)cudaEventCreateWithFlags(&device->issued, cudaEventDisableTiming));
+}
+
+static int make_fault_record(ek_dev *dev, ek_cuda_device *device)
+{
+    void *record, *on_device;
+    EK_TRY(ek_cuda_check(dev, "allocating pinned memory",
+                         (int)cudaHostAlloc(&record, sizeof *device->fault,
+                                            cudaHostAllocMapped | cudaHostAllocPortable)));
+    device->fault = record;
+    *device->fault = (ek_cuda_fault){.kind = EK_CUDA_FAULT_NONE};
+    EK_TRY(ek_cuda_check(dev, "mapping pinned memory",
+                         (int)cudaHostGetDevicePointer(&on_device, record, 0)));
+    device->fault_on_device = on_device;
+    return 0;
+}
+
+/* What fails here cannot be helped, and was said where the device became unusable. */
+static void release(ek_cuda_device *device)
+{
+    ek_cuda_transfer_close(device);
+    if (device->fault)
+        cudaFreeHost(device->fault);
+    if (device->issued)
+        cudaEventDestroy(device->issued);
+    if (device->copy)
+        cudaStreamDestroy(device->copy);
+    if (device->compute)
+        cudaStreamDestroy(device->compute);
+    (void)cudaGetLastError();
+    pthread_mutex_destroy(&device->lock);
+    free(device);
+}
+
+static int device_open(ek_dev *dev)
+{
+    ek_cuda_spec spec;
+    int restore;
+    EK_TRY(ek_cuda_spec_now(gpu_count(), &spec));
+    ek_cuda_device *device = ek_calloc(1, sizeof *device);
+    if (!device)
+        return EK_E_NO_MEMORY;
+    device->dev = dev;
+    device->physical = spec.devices[dev->id.index].physical;
+    dev->context = device;
+    dev->allocator.stats.capacity = spec.devices[dev->id.index].capacity;
+    pthread_mutex_init(&device->lock, NULL);
+    int rc = ek_cuda_usable(dev);
+    if (rc >= 0)
+        rc = ek_cuda_enter(dev, &restore);
+    if (rc < 0) {
+        release(device);
+        return rc;
+    }
+    rc = read_attributes(dev, device);
+    if (rc >= 0)
+        rc = make_streams(dev, device);
+    if (rc >= 0)
+        rc = make_fault_record(dev, device);
+    ek_cuda_leave(dev, restore);
+    if (rc < 0)
+        release(device);
+    return rc;
+}
+
+static void device_idle(ek_dev *dev)
+{
+    ek_cuda_blas_close(ek_cuda_of(dev));
+    ek_cuda_dnn_close(ek_cuda_of(dev));
+}
+
+static void device_close(ek_dev *dev)
+{
+    release(ek_cuda_of(dev));
+}
+
+/* A worker's thread stays on its device, so that begin and end have nothing to change there. */
+static int thread_enter(ek_dev *dev)
+{
+    if (ek_thread_self()->worker_of != dev)
+        return 0;
+    EK_TRY(ek_cuda_usable(dev));
+    EK_CUDA_TRY(dev, cudaSetDevice(ek_cuda_of(dev)->physical));
+    return 0;
+}
+
+/* ---- memory ---- */
+
+static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
+{
+    int restore;
+    *pointer = NULL;
+    EK_TRY(ek_cuda_usable(dev));
+    EK_TRY(ek_cuda_enter(dev, &restore));
+    cudaError_t error = cudaMalloc(pointer, nbytes);
+    int rc = 0;
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        *pointer = NULL;
+    } else {
+        rc = ek_cuda_check(dev, "allocating memory", (int)error);
+    }
+    ek_cuda_leave(dev, restore);
+    return rc;
+}
+
+/* Kernels that were issued earlier may still use the memory. */
+static void memory_free(ek_dev *dev, void *pointer, size_t nbytes)
+{
+    int restore;
+    (void)nbytes;
+    if (ek_cuda_enter(dev, &restore) < 0)
+        return;
+    if (cudaStreamSynchronize(ek_cuda_of(dev)->compute) != cudaSuccess ||
+        cudaFree(pointer) != cudaSuccess)
+        (void)cudaGetLastError();
+    ek_cuda_leave(dev, restore);
+}
+
+static int zero(ek_dev *dev, void *data, size_t nbytes)
+{
+    ek_cuda_queue queue;
+    EK_TRY(ek_cuda_begin(dev, &queue));
+    return ek_cuda_end(dev, &queue, "zeroing memory",
+                       (int)cudaMemsetAsync(data, 0, nbytes, queue.stream));
+}
+
+const ek_backend ek_cuda_backend = {
+    .name = "cuda",
+    .kind = EK_CUDA,
+    .device_count = device_count,
+    .configure = configure,
+    .device_open = device_open,
+    .device_idle = device_idle,
+    .device_close = device_close,
+    .thread_enter = thread_enter,
+    .memory_alloc = memory_alloc,
+    .memory_free = memory_free,
+    .copy = ek_cuda_transfer,
+    .zero = zero,
+    .reaches = ek_cuda_reaches,
+    .order = ek_cuda_order,
+    .synchronize = ek_cuda_synchronize,
+    .kernels = &ek_cuda_kernels,
+};
