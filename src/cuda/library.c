@@ -1,0 +1,181 @@
+#include "cuda/library.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/thread.h"
+#include "cuda/blas_api.h"
+#include "cuda/dnn_api.h"
+#include "cuda/nccl_api.h"
+#ifdef EK_CUDA_EMULATED
+#include <emulator.h>
+#else
+#include <dlfcn.h>
+#endif
+
+#if defined(EK_HAVE_CUBLAS) || defined(EK_HAVE_CUDNN) || defined(EK_HAVE_NCCL)
+
+/* One library: `sonames` in the order of preference, each behind what it needs to be opened before,
+ * where it lies in a folder of its own. */
+typedef struct library {
+    const char *name;
+    struct {
+        const char *soname, *before;
+    } versions[3];
+    const char *const *functions;
+    char reason[320]; /* "" where it is open */
+} library;
+
+#ifdef EK_CUDA_EMULATED
+
+static void *open_library(library *wanted)
+{
+    const char *soname = wanted->versions[0].soname;
+    if (ek_emulator_has(soname))
+        return wanted;
+    snprintf(wanted->reason, sizeof wanted->reason, "the emulator has no %s", soname);
+    return NULL;
+}
+
+static void *symbol_of(void *handle, const char *name)
+{
+    (void)handle;
+    return ek_emulator_symbol(name);
+}
+
+#else
+
+static void *open_at(const char *folder, size_t length, const char *soname)
+{
+    char path[1024];
+    int used = snprintf(path, sizeof path, "%.*s/%s", (int)length, folder, soname);
+    return used > 0 && (size_t)used < sizeof path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
+/* In one of the folders of a list. */
+static void *open_in(const char *folders, const char *soname, const char *before)
+{
+    void *handle = NULL;
+    for (const char *at = folders; at && *at && !handle;) {
+        size_t length = strcspn(at, ":");
+        if (length > 0 && before)
+            open_at(at, length, before);
+        if (length > 0)
+            handle = open_at(at, length, soname);
+        at += length + (at[length] == ':');
+    }
+    return handle;
+}
+
+static void *open_version(const char *soname, const char *before)
+{
+    void *handle = open_in(getenv("EVENKEEL_CUDA_LIBRARIES"), soname, before);
+    if (!handle)
+        handle = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+    return handle;
+}
+
+static void *open_library(library *wanted)
+{
+    void *handle = NULL;
+    for (int i = 0; !handle && wanted->versions[i].soname; i++) {
+        const char *soname = wanted->versions[i].soname;
+        handle = open_version(soname, wanted->versions[i].before);
+        if (!handle && i == 0) {
+            const char *text = dlerror();
+            snprintf(wanted->reason, sizeof wanted->reason, "%s", text ? text : soname);
+        }
+        if (!handle)
+            handle = open_in("/usr/local/cuda/lib64:/usr/local/cuda/lib", soname,
+                             wanted->versions[i].before);
+    }
+    return handle;
+}
+
+static void *symbol_of(void *handle, const char *name)
+{
+    return dlsym(handle, name);
+}
+
+#endif
+
+/* Fills a table, which is nothing but function pointers in the order of the names. */
+static void load(library *wanted, void *table)
+{
+    void *handle = open_library(wanted);
+    if (handle)
+        wanted->reason[0] = '\0';
+    for (int i = 0; handle && wanted->functions[i]; i++) {
+        void *function = symbol_of(handle, wanted->functions[i]);
+        memcpy((char *)table + (size_t)i * sizeof function, &function, sizeof function);
+        if (!function) { /* never closed: libraries like these don't survive it */
+            snprintf(wanted->reason, sizeof wanted->reason, "it has no function %s",
+                     wanted->functions[i]);
+            handle = NULL;
+        }
+    }
+    if (handle)
+        ek_log_line(EK_LOG_INFO, "%s is open", wanted->name);
+    else
+        ek_log_line(EK_LOG_WARNING, "%s cannot be used: %s", wanted->name, wanted->reason);
+}
+
+#endif
+
+#define EK_FUNCTION_NAME(name) #name,
+
+/* The accessors of a library that this build has the header of. */
+#define EK_LIBRARY(prefix, title, map, ...)                                             \
+    static const char *const prefix##_functions[] = {map(EK_FUNCTION_NAME) NULL};       \
+    static library prefix##_library = {.name = title,                                   \
+                                       .versions = {__VA_ARGS__},                       \
+                                       .functions = prefix##_functions};                \
+    static pthread_once_t prefix##_once = PTHREAD_ONCE_INIT;                            \
+    static prefix##_api prefix##_table;                                                 \
+    _Static_assert(sizeof prefix##_table + sizeof(void *) == sizeof prefix##_functions, \
+                   "a table is one pointer for each name");                             \
+    static void prefix##_load(void)                                                     \
+    {                                                                                   \
+        load(&prefix##_library, &prefix##_table);                                       \
+    }                                                                                   \
+    const prefix##_api *prefix(void)                                                    \
+    {                                                                                   \
+        pthread_once(&prefix##_once, prefix##_load);                                    \
+        return prefix##_library.reason[0] ? NULL : &prefix##_table;                     \
+    }                                                                                   \
+    const char *prefix##_reason(void)                                                   \
+    {                                                                                   \
+        return prefix() ? NULL : prefix##_library.reason;                               \
+    }
+
+/* And of one that it hasn't. */
+#define EK_NO_LIBRARY(prefix, header)                               \
+    const prefix##_api *prefix(void)                                \
+    {                                                               \
+        return NULL;                                                \
+    }                                                               \
+    const char *prefix##_reason(void)                               \
+    {                                                               \
+        return "this library was built without the header " header; \
+    }
+
+#ifdef EK_HAVE_CUBLAS
+EK_LIBRARY(ek_cublas, "cuBLAS", EK_CUBLAS_MAP, {"libcublas.so.13", "libcublasLt.so.13"},
+           {"libcublas.so.12", "libcublasLt.so.12"})
+#else
+EK_NO_LIBRARY(ek_cublas, "cublas_v2.h")
+#endif
+
+#ifdef EK_HAVE_CUDNN
+EK_LIBRARY(ek_cudnn, "cuDNN", EK_CUDNN_MAP, {"libcudnn.so.9", NULL})
+#else
+EK_NO_LIBRARY(ek_cudnn, "cudnn.h")
+#endif
+
+#ifdef EK_HAVE_NCCL
+EK_LIBRARY(ek_nccl, "NCCL", EK_NCCL_MAP, {"libnccl.so.2", NULL})
+#else
+EK_NO_LIBRARY(ek_nccl, "nccl.h")
+#endif
