@@ -1,0 +1,69 @@
+/* emulator.h: what tests ask the emulator of CUDA. For C and C++.
+ *
+ * The emulator runs CUDA sources on the CPU: kernels are compiled as C++ against the headers beside
+ * this one, and the runtime's functions queue work that runs as late as a real device's could: only
+ * when the host waits for it, and then only what it waits for. What an order forgot to ask for is
+ * therefore missing, every time.
+ *
+ * Read from the environment at the first call:
+ *   EK_EMULATOR_ORDER            late (default); eager: at once, when issued; random:<seed>: some
+ *                                queued work runs at any call
+ *   EK_EMULATOR_DEVICES          devices, 1 by default; 0: cudaErrorNoDevice
+ *   EK_EMULATOR_MEMORY           bytes of each device, with K, M or G; 1G by default
+ *   EK_EMULATOR_PEERS            0: devices don't reach each other's memory
+ *   EK_EMULATOR_CAPABILITY       90 by default
+ *   EK_EMULATOR_MULTIPROCESSORS  4 by default
+ *   EK_EMULATOR_LIBRARIES        what ek_emulator_has answers yes to: "cublas,nccl" by default
+ */
+#ifndef EK_EMULATOR_H
+#define EK_EMULATOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* In place of dlopen and dlsym: whether there is such a library ("libcublas.so.13"), and a
+ * function of one, NULL for what the emulator doesn't have. */
+bool ek_emulator_has(const char *soname);
+void *ek_emulator_symbol(const char *name);
+
+/* Since the process started, or since ek_emulator_reset_counters. */
+typedef struct ek_emulator_counters {
+    uint64_t issued,
+        executed;   /* operations: kernels, copies, fills, events, waits, host functions */
+    uint64_t waits; /* calls that made the host wait, cudaFree and cudaMemcpy included */
+    uint64_t kernels, products; /* executed: kernel launches, matrix products of cuBLAS */
+    uint64_t collectives;       /* executed: exchanges of NCCL */
+    uint64_t host_to_device, device_to_host, device_to_device, peer; /* bytes copied */
+} ek_emulator_counters;
+void ek_emulator_count(ek_emulator_counters *counters);
+void ek_emulator_reset_counters(void);
+
+/* Operations that were issued and have not run. */
+uint64_t ek_emulator_pending(void);
+
+/* Allocations of devices, or of pinned memory, that have not been given back; and bytes in them. */
+size_t ek_emulator_device_allocations(int device);
+size_t ek_emulator_device_bytes(int device);
+size_t ek_emulator_pinned_allocations(void);
+size_t ek_emulator_live_streams(void);
+size_t ek_emulator_live_events(void);
+
+/* Lets `after` calls of `function` pass, and the next one return `error` (a cudaError_t; for
+ * functions of cuBLAS and NCCL, their status) without doing anything. Errors that break a device
+ * (700, 719 and their like) stay: all later calls for that device return them. The function name
+ * "kernel" stands for kernels' execution: the error comes with a later call that finds it. */
+void ek_emulator_fail_next(const char *function, int error, int after);
+
+/* Forgets failures to come and broken devices. */
+void ek_emulator_recover(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
