@@ -135,6 +135,8 @@ static int device_open(ek_dev *dev)
         rc = make_streams(dev, device);
     if (rc >= 0)
         rc = make_fault_record(dev, device);
+    if (rc >= 0)
+        rc = ek_cuda_transfer_open(device);
     ek_cuda_leave(dev, restore);
     if (rc < 0)
         release(device);
@@ -214,7 +216,7 @@ const ek_backend ek_cuda_backend = {
     .thread_enter = thread_enter,
     .memory_alloc = memory_alloc,
     .memory_free = memory_free,
-    .copy = ek_cuda_transfer,
+    .copy = ek_cuda_copy_bytes,
     .zero = zero,
     .reaches = ek_cuda_reaches,
     .order = ek_cuda_order,

@@ -1,48 +1,277 @@
-/* transfer.c: copies, and the order between devices' streams. */
 #include "cuda/transfer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SMALL = 64 << 10, SMALL_SLOTS = 32, LARGE = 4 << 20, LARGE_SLOTS = 4 };
+
+/* ---- order ---- */
+
+/* The stream waits for what is issued to `awaited` now, by way of an event of the same device. */
+static int wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaStream_t awaited)
+{
+    EK_TRY(ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(event, awaited)));
+    return ek_cuda_check(dev, "waiting for an event", (int)cudaStreamWaitEvent(stream, event, 0));
+}
+
+static int order_host(ek_dev *awaited)
+{
+    const ek_cuda_device *device = ek_cuda_of(awaited);
+    EK_TRY(ek_cuda_check(awaited, "recording an event",
+                         (int)cudaEventRecord(device->issued, device->compute)));
+    EK_TRY(
+        ek_cuda_check(awaited, "waiting for its work", (int)cudaEventSynchronize(device->issued)));
+    return ek_cuda_fault_check(awaited);
+}
 
 int ek_cuda_order(ek_dev *waiter, ek_dev *awaited)
 {
-    const ek_cuda_device *from = ek_cuda_of(awaited);
-    int restore;
-    if (ek_dev_is_host(waiter))
-        return ek_cuda_synchronize(awaited);
+    const ek_cuda_device *device = ek_cuda_of(awaited);
+    int restore, rc;
     EK_TRY(ek_cuda_usable(awaited));
-    EK_TRY(ek_cuda_usable(waiter));
+    if (!ek_dev_is_host(waiter))
+        EK_TRY(ek_cuda_usable(waiter));
     EK_TRY(ek_cuda_enter(awaited, &restore));
-    int rc = ek_cuda_check(awaited, "recording an event",
-                           (int)cudaEventRecord(from->issued, from->compute));
+    if (ek_dev_is_host(waiter))
+        rc = order_host(awaited);
+    else
+        rc = wait_for(awaited, ek_cuda_of(waiter)->compute, device->issued, device->compute);
     ek_cuda_leave(awaited, restore);
-    EK_TRY(rc);
-    EK_TRY(ek_cuda_enter(waiter, &restore));
-    rc = ek_cuda_check(waiter, "waiting for an event",
-                       (int)cudaStreamWaitEvent(ek_cuda_of(waiter)->compute, from->issued, 0));
-    ek_cuda_leave(waiter, restore);
     return rc;
 }
 
-int ek_cuda_transfer(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
+int ek_cuda_settle(const ek_cuda_device *device, int rc)
+{
+    if (cudaStreamSynchronize(device->compute) != cudaSuccess)
+        (void)cudaGetLastError();
+    if (cudaStreamSynchronize(device->copy) != cudaSuccess)
+        (void)cudaGetLastError();
+    return rc;
+}
+
+/* ---- from the host ---- */
+
+/* One chunk by way of a slot, which is free for others once the copy is issued. */
+static int upload_chunk(ek_dev *dev, ek_cuda_ring *ring, cudaStream_t stream, void *to,
+                        const void *from, size_t nbytes)
+{
+    ek_cuda_slot *slot;
+    EK_TRY(ek_cuda_ring_take(ring, dev, true, &slot));
+    memcpy(slot->buffer, from, nbytes);
+    int rc = ek_cuda_check(dev, "a copy from the host",
+                           (int)cudaMemcpyAsync(to, slot->buffer, nbytes, cudaMemcpyHostToDevice,
+                                                stream));
+    if (rc >= 0)
+        rc = ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(slot->done, stream));
+    if (rc < 0)
+        ek_cuda_settle(ek_cuda_of(dev), rc); /* before the slot is written again */
+    ek_cuda_ring_release(ring, slot);
+    return rc;
+}
+
+static int upload_large(ek_dev *dev, char *to, const char *from, size_t nbytes)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    ek_cuda_transfer *transfer = device->transfer;
+    EK_TRY(wait_for(dev, device->copy, device->issued, device->compute));
+    for (size_t done = 0; done < nbytes; done += LARGE) {
+        size_t chunk = nbytes - done < LARGE ? nbytes - done : LARGE;
+        int rc = upload_chunk(dev, &transfer->large, device->copy, to + done, from + done, chunk);
+        if (rc < 0)
+            return ek_cuda_settle(device, rc);
+    }
+    int rc = wait_for(dev, device->compute, transfer->copied, device->copy);
+    return rc < 0 ? ek_cuda_settle(device, rc) : 0;
+}
+
+static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    if (nbytes <= SMALL)
+        return upload_chunk(dev, &device->transfer->small, device->compute, to, from, nbytes);
+    return upload_large(dev, to, from, nbytes);
+}
+
+/* ---- to the host ---- */
+
+/* A chunk on its way: into the slot, and from there to the host. */
+typedef struct chunk {
+    ek_cuda_slot *slot;
+    char *to;
+    size_t nbytes;
+} chunk;
+
+static int download_begin(ek_dev *dev, const chunk *part, cudaStream_t stream, const void *from)
+{
+    EK_TRY(ek_cuda_check(dev, "a copy to the host",
+                         (int)cudaMemcpyAsync(part->slot->buffer, from, part->nbytes,
+                                              cudaMemcpyDeviceToHost, stream)));
+    return ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(part->slot->done, stream));
+}
+
+static int download_end(ek_dev *dev, ek_cuda_ring *ring, const chunk *part)
+{
+    int rc = ek_cuda_check(dev, "waiting for a copy to the host",
+                           (int)cudaEventSynchronize(part->slot->done));
+    if (rc >= 0)
+        memcpy(part->to, part->slot->buffer, part->nbytes);
+    else
+        ek_cuda_settle(ek_cuda_of(dev), rc); /* before the slot is used again */
+    ek_cuda_ring_release(ring, part->slot);
+    return rc;
+}
+
+static int download_small(ek_dev *dev, void *to, const void *from, size_t nbytes)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    ek_cuda_ring *ring = &device->transfer->small;
+    chunk part = {.to = to, .nbytes = nbytes};
+    EK_TRY(ek_cuda_ring_take(ring, dev, true, &part.slot));
+    int rc = download_begin(dev, &part, device->compute, from);
+    if (rc >= 0)
+        return download_end(dev, ring, &part);
+    ek_cuda_settle(device, rc);
+    ek_cuda_ring_release(ring, part.slot);
+    return rc;
+}
+
+enum { WINDOW = 3 };
+
+/* Chunks on their way, the first in `parts[0]`. */
+typedef struct pipeline {
+    ek_dev *dev;
+    chunk parts[WINDOW];
+    int count;
+} pipeline;
+
+/* Issues what fits. Only the first slot is waited for: threads that each hold some and wait for
+ * more would wait forever. */
+static int pipeline_fill(pipeline *line, char *to, const char *from, size_t nbytes, size_t *issued)
+{
+    const ek_cuda_device *device = ek_cuda_of(line->dev);
+    ek_cuda_ring *ring = &device->transfer->large;
+    while (*issued < nbytes && line->count < WINDOW) {
+        chunk part = {.to = to + *issued,
+                      .nbytes = nbytes - *issued < LARGE ? nbytes - *issued : LARGE};
+        EK_TRY(ek_cuda_ring_take(ring, line->dev, line->count == 0, &part.slot));
+        if (!part.slot)
+            return 0;
+        line->parts[line->count++] = part;
+        EK_TRY(download_begin(line->dev, &part, device->copy, from + *issued));
+        *issued += part.nbytes;
+    }
+    return 0;
+}
+
+static int download_large(ek_dev *dev, char *to, const char *from, size_t nbytes)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    ek_cuda_ring *ring = &device->transfer->large;
+    pipeline line = {.dev = dev};
+    size_t issued = 0;
+    EK_TRY(wait_for(dev, device->copy, device->issued, device->compute));
+    int rc;
+    do {
+        rc = pipeline_fill(&line, to, from, nbytes, &issued);
+        if (rc < 0)
+            break;
+        rc = download_end(dev, ring, &line.parts[0]);
+        line.count--;
+        memmove(&line.parts[0], &line.parts[1], (WINDOW - 1) * sizeof line.parts[0]);
+    } while (rc >= 0 && (issued < nbytes || line.count > 0));
+    if (rc < 0)
+        ek_cuda_settle(device, rc);
+    while (line.count > 0)
+        ek_cuda_ring_release(ring, line.parts[--line.count].slot);
+    return rc;
+}
+
+static int download(ek_dev *dev, void *to, const void *from, size_t nbytes)
+{
+    int rc = nbytes <= SMALL ? download_small(dev, to, from, nbytes)
+                             : download_large(dev, to, from, nbytes);
+    int fault = ek_cuda_fault_check(dev);
+    return rc < 0 ? rc : fault;
+}
+
+/* ---- between devices ---- */
+
+static int copy_across(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
+                       size_t nbytes)
+{
+    const ek_cuda_device *target = ek_cuda_of(to), *source = ek_cuda_of(from);
+    if (target->physical == source->physical)
+        return ek_cuda_check(to, "a copy on one GPU",
+                             (int)cudaMemcpyAsync(to_data, from_data, nbytes,
+                                                  cudaMemcpyDeviceToDevice, target->compute));
+    if (ek_cuda_peers(target, source))
+        return ek_cuda_check(to, "a copy between GPUs",
+                             (int)cudaMemcpyPeerAsync(to_data, target->physical, from_data,
+                                                      source->physical, nbytes, target->compute));
+    return ek_cuda_bridge_copy(to, to_data, from, from_data, nbytes);
+}
+
+int ek_cuda_copy_bytes(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
+                       size_t nbytes)
 {
     ek_dev *dev = ek_dev_is_host(to) ? from : to;
-    int restore;
+    int restore, rc;
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_fault_check(dev));
+    if (!ek_dev_is_host(from) && from != dev) {
+        EK_TRY(ek_cuda_usable(from));
+        EK_TRY(ek_cuda_fault_check(from));
+    }
     EK_TRY(ek_cuda_enter(dev, &restore));
-    int rc = ek_cuda_check(dev, "a copy",
-                           (int)cudaMemcpyAsync(to_data, from_data, nbytes, cudaMemcpyDefault,
-                                                ek_cuda_of(dev)->compute));
+    if (ek_dev_is_host(from))
+        rc = upload(to, to_data, from_data, nbytes);
+    else if (ek_dev_is_host(to))
+        rc = download(from, to_data, from_data, nbytes);
+    else
+        rc = copy_across(to, to_data, from, from_data, nbytes);
     ek_cuda_leave(dev, restore);
-    if (rc >= 0 && (ek_dev_is_host(to) || ek_dev_is_host(from)))
-        rc = ek_cuda_synchronize(dev);
     return rc;
 }
 
 bool ek_cuda_reaches(const ek_dev *dev, const ek_dev *other)
 {
-    return ek_cuda_of(dev)->physical == ek_cuda_of(other)->physical;
+    const ek_cuda_device *a = ek_cuda_of(dev), *b = ek_cuda_of(other);
+    return a->physical == b->physical || ek_cuda_peers(a, b);
+}
+
+/* ---- opening and closing ---- */
+
+int ek_cuda_transfer_open(ek_cuda_device *device)
+{
+    ek_cuda_transfer *transfer = ek_calloc(1, sizeof *transfer);
+    if (!transfer)
+        return EK_E_NO_MEMORY;
+    device->transfer = transfer;
+    ek_cuda_ring_open(&transfer->small, SMALL_SLOTS, SMALL);
+    ek_cuda_ring_open(&transfer->large, LARGE_SLOTS, LARGE);
+    pthread_mutex_init(&transfer->lock, NULL);
+    return ek_cuda_check(device->dev, "making an event",
+                         (int)cudaEventCreateWithFlags(&transfer->copied, cudaEventDisableTiming));
 }
 
 void ek_cuda_transfer_close(ek_cuda_device *device)
 {
-    (void)device;
+    ek_cuda_transfer *transfer = device->transfer;
+    if (!transfer)
+        return;
+    for (int i = 0; i < EK_CUDA_BRIDGE; i++) {
+        if (transfer->bridge[i])
+            cudaFreeHost(transfer->bridge[i]);
+        if (transfer->filled[i])
+            cudaEventDestroy(transfer->filled[i]);
+        if (transfer->drained[i])
+            cudaEventDestroy(transfer->drained[i]);
+    }
+    if (transfer->copied)
+        cudaEventDestroy(transfer->copied);
+    pthread_mutex_destroy(&transfer->lock);
+    ek_cuda_ring_close(&transfer->large);
+    ek_cuda_ring_close(&transfer->small);
+    free(transfer);
+    device->transfer = NULL;
 }

@@ -1,0 +1,137 @@
+/* peer.c: which GPUs reach each other's memory.
+ *
+ * Some machines say that they can and then deliver wrong bytes (an IOMMU between the GPUs, a
+ * virtual machine), so that each pair is tried out with its first use: copies either way, and
+ * a kernel that writes into the other's memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/devices.h"
+#include "cuda/fill.h"
+#include "cuda/transfer.h"
+
+enum { UNKNOWN, REACHED, APART };
+enum { PROBE = 8 << 10 };
+
+static atomic_int pairs[EK_CUDA_GPUS][EK_CUDA_GPUS];
+static pthread_mutex_t probing = PTHREAD_MUTEX_INITIALIZER;
+
+/* A pair cannot be used; why is said in the log, and nothing else comes of it. */
+static bool good(cudaError_t error)
+{
+    if (error != cudaSuccess)
+        (void)cudaGetLastError();
+    return error == cudaSuccess;
+}
+
+/* `a` can use the memory of `b`; a is current. */
+static bool enable(const ek_cuda_device *a, const ek_cuda_device *b)
+{
+    int possible = 0;
+    if (!good(cudaDeviceCanAccessPeer(&possible, a->physical, b->physical)) || !possible)
+        return false;
+    cudaError_t error = cudaDeviceEnablePeerAccess(b->physical, 0);
+    return good(error) || error == cudaErrorPeerAccessAlreadyEnabled;
+}
+
+/* Memory of both GPUs, and what is to be in it. */
+typedef struct probe {
+    const ek_cuda_device *a, *b;
+    void *on_a, *on_b;
+    unsigned char sent[PROBE], received[PROBE];
+} probe;
+
+/* The bytes on `b`, read by the host, are those sent. */
+static bool arrived(probe *p)
+{
+    memset(p->received, 0, PROBE);
+    return good(cudaMemcpyAsync(p->received, p->on_b, PROBE, cudaMemcpyDeviceToHost, p->b->copy)) &&
+           good(cudaStreamSynchronize(p->b->copy)) && memcmp(p->received, p->sent, PROBE) == 0;
+}
+
+static bool try_copy(probe *p)
+{
+    for (int i = 0; i < PROBE; i++)
+        p->sent[i] = (unsigned char)(i * 37 + p->a->physical * 11 + 5 + i / 256);
+    return good(cudaMemcpyAsync(p->on_a, p->sent, PROBE, cudaMemcpyHostToDevice, p->a->copy)) &&
+           good(cudaMemcpyPeerAsync(p->on_b, p->b->physical, p->on_a, p->a->physical, PROBE,
+                                    p->a->copy)) &&
+           good(cudaStreamSynchronize(p->a->copy)) && arrived(p);
+}
+
+/* A kernel of `a`, which is current, writes to the memory of `b`. */
+static bool try_kernel(probe *p)
+{
+    memset(p->sent, 0xA5, PROBE);
+    ek_cuda_queue queue = {.stream = p->a->copy, .multiprocessors = p->a->multiprocessors};
+    ek_cuda_walk walk = {.ndim = 1,
+                         .operands = 1,
+                         .count = PROBE,
+                         .shape = {PROBE},
+                         .stride = {{1}},
+                         .data = {p->on_b},
+                         .dtype = {EK_U8},
+                         .flat = true};
+    return good((cudaError_t)ek_cuda_launch_fill(&queue, &walk, 0xA5)) &&
+           good(cudaStreamSynchronize(p->a->copy)) && arrived(p);
+}
+
+/* `a` is current, and reaches `b` in one direction. */
+static bool try_out(probe *p)
+{
+    bool works = good(cudaSetDevice(p->b->physical)) && good(cudaMalloc(&p->on_b, PROBE)) &&
+                 good(cudaSetDevice(p->a->physical)) && good(cudaMalloc(&p->on_a, PROBE)) &&
+                 try_copy(p) && try_kernel(p);
+    if (p->on_a)
+        good(cudaFree(p->on_a));
+    if (p->on_b)
+        good(cudaFree(p->on_b));
+    return works;
+}
+
+static bool try_pair(const ek_cuda_device *a, const ek_cuda_device *b)
+{
+    probe *there = calloc(1, sizeof *there), *back = calloc(1, sizeof *back);
+    bool works = false;
+    if (there && back) {
+        there->a = back->b = a;
+        there->b = back->a = b;
+        works = good(cudaSetDevice(a->physical)) && enable(a, b) &&
+                good(cudaSetDevice(b->physical)) && enable(b, a);
+        if (works && !(try_out(there) && try_out(back))) {
+            works = false;
+            ek_log_line(EK_LOG_WARNING,
+                        "GPUs %d and %d say that they reach each other's memory, but wrong bytes "
+                        "arrive: copies between them go through the host",
+                        a->physical, b->physical);
+        }
+    }
+    free(there);
+    free(back);
+    return works;
+}
+
+bool ek_cuda_peers(const ek_cuda_device *a, const ek_cuda_device *b)
+{
+    if (a->physical > b->physical)
+        return ek_cuda_peers(b, a);
+    atomic_int *pair = &pairs[a->physical][b->physical];
+    int state = atomic_load_explicit(pair, memory_order_acquire);
+    if (state != UNKNOWN)
+        return state == REACHED;
+    pthread_mutex_lock(&probing);
+    if (atomic_load(pair) == UNKNOWN) {
+        int restore;
+        bool known = good(cudaGetDevice(&restore));
+        bool works = known && try_pair(a, b);
+        if (known)
+            good(cudaSetDevice(restore));
+        ek_log_line(EK_LOG_INFO, "GPUs %d and %d %s", a->physical, b->physical,
+                    works ? "reach each other's memory"
+                          : "don't reach each other's memory: copies go through the host");
+        atomic_store(pair, works ? REACHED : APART);
+    }
+    state = atomic_load(pair);
+    pthread_mutex_unlock(&probing);
+    return state == REACHED;
+}
