@@ -2,6 +2,7 @@
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/rows.h"
+#include "kernels/operations.h"
 
 enum { GRAIN = 16384 };
 
@@ -102,29 +103,14 @@ static void unary_tile(const elementwise_job *job, int64_t count, void *out, con
     }
 }
 
-/* Powers that are products, as PyTorch computes them. */
-static bool pow_as_simpler(double exponent, ek_unary *op)
-{
-    if (exponent == 2)
-        *op = EK_UNARY_SQUARE;
-    else if (exponent == 0.5)
-        *op = EK_UNARY_SQRT;
-    else if (exponent == -1)
-        *op = EK_UNARY_RECIPROCAL;
-    else
-        return false;
-    return true;
-}
-
 int ek_host_unary(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a, double b)
 {
     ek_class type = ek_class_of(x->dtype);
     if (type == EK_CLASS_I64 && !ek_unary_has_integers(op))
         return EK_FAIL(EK_E_DTYPE, "unary operation %d takes a floating dtype, not %s", (int)op,
                        ek_dtype_name(x->dtype));
-    if (op == EK_UNARY_POW)
-        pow_as_simpler(a, &op);
-    elementwise_job job = {.type = type, .op = (int)op, .a = a, .b = b, .tile = unary_tile};
+    elementwise_job job = {
+        .type = type, .op = (int)ek_unary_simplest(op, a), .a = a, .b = b, .tile = unary_tile};
     return run(dev, &job, 2, (const ek_tensor *[]){out, x});
 }
 

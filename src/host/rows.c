@@ -137,27 +137,3 @@ void ek_rows_where(ek_class type, int64_t n, void *out, const uint8_t *condition
         WHERE_LOOP(int64_t)
     }
 }
-
-bool ek_unary_has_integers(ek_unary op)
-{
-    switch (op) {
-#define HAS(name, function) case EK_UNARY_##name:
-        EK_UNARY_INTEGER_FORMULAS(HAS)
-#undef HAS
-        return true;
-    default:
-        return false;
-    }
-}
-
-bool ek_binary_has_integers(ek_binary op)
-{
-    switch (op) {
-#define HAS(name, function) case EK_BINARY_##name:
-        EK_BINARY_INTEGER_FORMULAS(HAS)
-#undef HAS
-        return true;
-    default:
-        return false;
-    }
-}

@@ -22,8 +22,4 @@ void ek_rows_compare(ek_compare op, ek_class type, int64_t n, uint8_t *out, cons
 void ek_rows_where(ek_class type, int64_t n, void *out, const uint8_t *condition, const void *x,
                    const void *y);
 
-/* Whether integers have the operation. */
-bool ek_unary_has_integers(ek_unary op);
-bool ek_binary_has_integers(ek_binary op);
-
 #endif

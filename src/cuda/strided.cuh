@@ -1,0 +1,184 @@
+/* strided.cuh: where the elements of a walk lie, and short vectors of them. Only .cu files include
+ * it. */
+#ifndef EK_CUDA_STRIDED_CUH
+#define EK_CUDA_STRIDED_CUH
+
+#include "cuda/launch.cuh"
+
+/* ---- vectors: loaded and stored at once where they are aligned to their size ---- */
+
+template <typename T, int Count> struct alignas(sizeof(T) * Count) ek_vector {
+    T element[Count];
+};
+
+static inline bool ek_is_aligned(const void *pointer, size_t nbytes)
+{
+    return (uintptr_t)pointer % nbytes == 0;
+}
+
+/* ---- division of 32-bit numbers below 2^31 by a number that the host knows ---- */
+
+struct ek_divider {
+    uint32_t divisor, factor, shift;
+};
+
+/* n / d = (n * factor / 2^32 + n) / 2^shift, where 2^shift is d or the next power of 2 above, and
+ * factor = 2^32 (2^shift - d) / d + 1 (T. Granlund, P. L. Montgomery: Division by Invariant
+ * Integers using Multiplication, 1994). */
+static inline ek_divider ek_divider_of(uint32_t divisor)
+{
+    ek_divider result = {divisor, 0, 0};
+    while (((uint64_t)1 << result.shift) < divisor)
+        result.shift++;
+    uint64_t above = ((uint64_t)1 << result.shift) - divisor;
+    result.factor = (uint32_t)((above << 32) / divisor + 1);
+    return result;
+}
+
+static __device__ __forceinline__ uint32_t ek_divide(uint32_t n, const ek_divider &by)
+{
+    return ((uint32_t)(((uint64_t)n * by.factor) >> 32) + n) >> by.shift;
+}
+
+/* ---- offsets of `Operands` tensors at a position of their walk ---- */
+
+/* With 32 bits, where positions and offsets are below 2^31. */
+template <int Operands> struct ek_strided32 {
+    typedef int32_t offset;
+    int ndim;
+    ek_divider shape[EK_MAX_DIMS];
+    int32_t stride[Operands][EK_MAX_DIMS];
+
+    __device__ __forceinline__ void find(int64_t position, int32_t (&offsets)[Operands]) const
+    {
+        uint32_t rest = (uint32_t)position;
+        for (int k = 0; k < Operands; k++)
+            offsets[k] = 0;
+        for (int d = ndim - 1; d > 0; d--) {
+            uint32_t quotient = ek_divide(rest, shape[d]);
+            int32_t index = (int32_t)(rest - quotient * shape[d].divisor);
+            for (int k = 0; k < Operands; k++)
+                offsets[k] += index * stride[k][d];
+            rest = quotient;
+        }
+        for (int k = 0; k < Operands; k++)
+            offsets[k] += (int32_t)rest * stride[k][0];
+    }
+};
+
+template <int Operands> struct ek_strided64 {
+    typedef int64_t offset;
+    int ndim;
+    int64_t shape[EK_MAX_DIMS];
+    int64_t stride[Operands][EK_MAX_DIMS];
+
+    __device__ __forceinline__ void find(int64_t position, int64_t (&offsets)[Operands]) const
+    {
+        for (int k = 0; k < Operands; k++)
+            offsets[k] = 0;
+        for (int d = ndim - 1; d > 0; d--) {
+            int64_t quotient = position / shape[d], index = position - quotient * shape[d];
+            for (int k = 0; k < Operands; k++)
+                offsets[k] += index * stride[k][d];
+            position = quotient;
+        }
+        for (int k = 0; k < Operands; k++)
+            offsets[k] += position * stride[k][0];
+    }
+};
+
+/* Positions and offsets of all operands are below 2^31. */
+static inline bool ek_fits_32(const ek_cuda_walk *walk)
+{
+    const int64_t limit = (int64_t)1 << 31;
+    if (walk->count >= limit)
+        return false;
+    for (int k = 0; k < walk->operands; k++) {
+        int64_t last = 0;
+        for (int d = 0; d < walk->ndim; d++) {
+            if (walk->stride[k][d] >= limit)
+                return false;
+            last += (walk->shape[d] - 1) * walk->stride[k][d];
+        }
+        if (last >= limit)
+            return false;
+    }
+    return true;
+}
+
+/* Of a walk with at least one element. */
+template <int Operands> static ek_strided32<Operands> ek_strided32_of(const ek_cuda_walk *walk)
+{
+    ek_strided32<Operands> result = {};
+    result.ndim = walk->ndim;
+    for (int d = 0; d < walk->ndim; d++) {
+        result.shape[d] = ek_divider_of((uint32_t)walk->shape[d]);
+        for (int k = 0; k < Operands; k++)
+            result.stride[k][d] = (int32_t)walk->stride[k][d];
+    }
+    return result;
+}
+
+template <int Operands> static ek_strided64<Operands> ek_strided64_of(const ek_cuda_walk *walk)
+{
+    ek_strided64<Operands> result = {};
+    result.ndim = walk->ndim;
+    for (int d = 0; d < walk->ndim; d++) {
+        result.shape[d] = walk->shape[d];
+        for (int k = 0; k < Operands; k++)
+            result.stride[k][d] = walk->stride[k][d];
+    }
+    return result;
+}
+
+/* ---- walks in steps of several elements ---- */
+
+/* Operand k is one element. */
+static inline bool ek_is_constant(const ek_cuda_walk *walk, int k)
+{
+    for (int d = 0; d < walk->ndim; d++)
+        if (walk->stride[k][d] != 0 && walk->shape[d] != 1)
+            return false;
+    return true;
+}
+
+/* Along the innermost dimension operand k stays in place. */
+static inline bool ek_stays(const ek_cuda_walk *walk, int k)
+{
+    return walk->stride[k][walk->ndim - 1] == 0;
+}
+
+/* Every operand either stays in place along the innermost dimension (not the first, which is
+ * written), or has there runs of stride 1 whose starts, `sizes[k]` bytes an element, are aligned to
+ * vectors of `count`. */
+static inline bool ek_has_vectors(const ek_cuda_walk *walk, const size_t *sizes, int count)
+{
+    int inner = walk->ndim - 1;
+    if (walk->ndim > 1 && walk->shape[inner] % count != 0)
+        return false;
+    for (int k = 0; k < walk->operands; k++) {
+        if (k > 0 && ek_stays(walk, k))
+            continue;
+        if (walk->stride[k][inner] != 1 || !ek_is_aligned(walk->data[k], sizes[k] * (size_t)count))
+            return false;
+        for (int d = 0; d < inner; d++)
+            if (walk->stride[k][d] % count != 0)
+                return false;
+    }
+    return true;
+}
+
+/* The same walk by vectors of `count`: the innermost dimension has fewer steps, which are longer.
+ */
+static inline ek_cuda_walk ek_by_vectors(const ek_cuda_walk *walk, int count)
+{
+    ek_cuda_walk result = *walk;
+    int inner = walk->ndim - 1;
+    result.count /= count;
+    result.shape[inner] /= count;
+    for (int k = 0; k < walk->operands; k++)
+        result.stride[k][inner] *= count;
+    return result;
+}
+
+#endif

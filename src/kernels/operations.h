@@ -1,0 +1,41 @@
+/* operations.h: facts about operations that every backend's slots ask for. */
+#ifndef EK_KERNELS_OPERATIONS_H
+#define EK_KERNELS_OPERATIONS_H
+
+#include "kernels/formulas.h"
+#include "kernels/params.h"
+
+/* Whether integers have the operation. */
+static inline bool ek_unary_has_integers(ek_unary op)
+{
+    switch (op) {
+#define EK_HAS(name, function) case EK_UNARY_##name:
+        EK_UNARY_INTEGER_FORMULAS(EK_HAS)
+#undef EK_HAS
+        return true;
+    default:
+        return false;
+    }
+}
+
+static inline bool ek_binary_has_integers(ek_binary op)
+{
+    switch (op) {
+#define EK_HAS(name, function) case EK_BINARY_##name:
+        EK_BINARY_INTEGER_FORMULAS(EK_HAS)
+#undef EK_HAS
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The operation itself, but for powers that are products, as PyTorch computes them. */
+static inline ek_unary ek_unary_simplest(ek_unary op, double a)
+{
+    if (op != EK_UNARY_POW)
+        return op;
+    return a == 2 ? EK_UNARY_SQUARE : a == 0.5 ? EK_UNARY_SQRT : a == -1 ? EK_UNARY_RECIPROCAL : op;
+}
+
+#endif
