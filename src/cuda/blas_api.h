@@ -5,7 +5,6 @@
 
 #include "cuda/library.h"
 
-#ifdef EK_HAVE_CUBLAS
 #include <cublas_v2.h>
 
 #define EK_CUBLAS_MAP(X)          \
@@ -23,6 +22,5 @@ struct ek_cublas_api {
     EK_CUBLAS_MAP(EK_CUBLAS_MEMBER)
 #undef EK_CUBLAS_MEMBER
 };
-#endif
 
 #endif

@@ -15,8 +15,6 @@
 #include <dlfcn.h>
 #endif
 
-#if defined(EK_HAVE_CUBLAS) || defined(EK_HAVE_CUDNN) || defined(EK_HAVE_NCCL)
-
 /* One library: `sonames` in the order of preference, each behind what it needs to be opened before,
  * where it lies in a folder of its own. */
 typedef struct library {
@@ -161,12 +159,8 @@ static void load(library *wanted, void *table)
         return "this library was built without the header " header; \
     }
 
-#ifdef EK_HAVE_CUBLAS
 EK_LIBRARY(ek_cublas, "cuBLAS", EK_CUBLAS_MAP, {"libcublas.so.13", "libcublasLt.so.13"},
            {"libcublas.so.12", "libcublasLt.so.12"})
-#else
-EK_NO_LIBRARY(ek_cublas, "cublas_v2.h")
-#endif
 
 #ifdef EK_HAVE_CUDNN
 EK_LIBRARY(ek_cudnn, "cuDNN", EK_CUDNN_MAP, {"libcudnn.so.9", NULL})

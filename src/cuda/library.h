@@ -8,25 +8,13 @@
 
 #include "evenkeel/base.h"
 
-/* Which headers this build has seen. */
-#ifdef EK_CUDA_EMULATED
-#if __has_include(<cublas_v2.h>)
-#define EK_HAVE_CUBLAS
-#endif
-#if __has_include(<cudnn.h>)
-#define EK_HAVE_CUDNN
-#endif
-#if __has_include(<nccl.h>)
-#define EK_HAVE_NCCL
-#endif
-#else
+/* Which headers this build has seen; the emulator brings its own. */
 #define EK_HAVE_CUBLAS
 #ifdef EK_WITH_CUDNN
 #define EK_HAVE_CUDNN
 #endif
-#ifdef EK_WITH_NCCL
+#if defined(EK_WITH_NCCL) || defined(EK_CUDA_EMULATED)
 #define EK_HAVE_NCCL
-#endif
 #endif
 
 /* Defined in blas_api.h, dnn_api.h and nccl_api.h, where the headers are. */

@@ -34,6 +34,10 @@ static bool is_sticky(int error)
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
+    case 226: /* cudaErrorContained: not every toolkit's header has it, nor the next three */
+    case 721: /* cudaErrorTensorMemoryLeak */
+    case 810: /* cudaErrorMpsClientTerminated */
+    case 911: /* cudaErrorExternalDevice */
         return true;
     default:
         return false;
