@@ -120,7 +120,6 @@ static void load(library *wanted, void *table)
         ek_log_line(EK_LOG_WARNING, "%s cannot be used: %s", wanted->name, wanted->reason);
 }
 
-#endif
 
 #define EK_FUNCTION_NAME(name) #name,
 
