@@ -120,7 +120,6 @@ static void load(library *wanted, void *table)
         ek_log_line(EK_LOG_WARNING, "%s cannot be used: %s", wanted->name, wanted->reason);
 }
 
-
 #define EK_FUNCTION_NAME(name) #name,
 
 /* The accessors of a library that this build has the header of. */
