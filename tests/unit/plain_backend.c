@@ -1,4 +1,5 @@
-/* plain_backend.c: backends of plain malloc, for the tests of folders below the host backend. */
+/* plain_backend.c: backends of plain malloc, for the tests of folders below the host backend; the
+ * tests of cuda have their own beside these. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,4 +67,12 @@ static const ek_backend plain_host = {.name = "plain host",
                                       .copy = plain_copy,
                                       .host_memory = true};
 
-const ek_backend *const ek_backend_table[] = {&plain_cpu, &plain_host, NULL};
+#ifdef EK_WITH_CUDA
+extern const ek_backend ek_cuda_backend;
+#endif
+
+const ek_backend *const ek_backend_table[] = {&plain_cpu, &plain_host,
+#ifdef EK_WITH_CUDA
+                                              &ek_cuda_backend,
+#endif
+                                              NULL};
