@@ -44,13 +44,10 @@ static int configure_cuda(int count)
 ek_device_list devices_open(ek_device_kind kind, int count)
 {
     const ek_device_list none = {0};
-    const char *variable = kind == EK_CUDA ? "EVENKEEL_CUDA_DEVICES" : "EVENKEEL_HOST_DEVICES";
-    const char *given = getenv(variable);
+    const char *given = getenv(kind == EK_CUDA ? "EVENKEEL_CUDA_DEVICES" : "EVENKEEL_HOST_DEVICES");
     int rc = 0;
 
-    if (given && *given)
-        rc = kind == EK_CUDA ? ek_cuda_devices_configure(given) : ek_host_devices_configure(given);
-    else if (count > 0)
+    if (!(given && *given) && count > 0)
         rc = kind == EK_CUDA ? configure_cuda(count) : configure_host(count);
     return rc < 0 ? none : ek_devices(kind, count);
 }

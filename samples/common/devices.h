@@ -10,9 +10,9 @@
 arg_choice devices_choice(void);
 ek_device_kind devices_kind(const arg_choice *choice);
 
-/* `count` devices of the kind, fresh (what was cached on them is gone); 0: all there are. The
- * environment (EVENKEEL_HOST_DEVICES, EVENKEEL_CUDA_DEVICES) says which; where it doesn't, as many
- * host devices as asked, or logical ones dealt out over the machine's GPUs. An empty list and a
+/* `count` devices of the kind; 0: all there are. Nothing may live on that kind. The environment
+ * (EVENKEEL_HOST_DEVICES, EVENKEEL_CUDA_DEVICES) says which; where it doesn't, as many host devices
+ * as asked, or logical ones dealt out over the machine's GPUs. An empty list and a
  * pending error where they can't be had. */
 ek_device_list devices_open(ek_device_kind kind, int count);
 

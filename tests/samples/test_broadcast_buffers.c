@@ -16,7 +16,7 @@ static const int looks[POLICIES] = {5, 5, 5, 7};
 
 static void setup(void)
 {
-    assert_ok(ek_host_devices_configure("2"));
+    assert_ok(test_devices_configure("2"));
 }
 
 static void teardown(void)
@@ -41,7 +41,8 @@ static double batch_mean(const train_result *result, buffer_policy policy, int d
 START_TEST(running_means_are_pytorchs)
 {
     train_result result;
-    assert_ok(train_twice((buffer_policy)_i, 0, &result));
+    ek_device_list devices = ek_devices(test_kind(), DEVICES);
+    assert_ok(train_twice((buffer_policy)_i, &devices, 0, &result));
     ck_assert_int_eq(result.looks, looks[_i]);
     ek_tensor *wanted = golden(file, names[_i]);
     for (int look = 0; look < result.looks; look++)
@@ -69,7 +70,8 @@ END_TEST
 START_TEST(devices_differ_as_they_should)
 {
     train_result result;
-    assert_ok(train_twice((buffer_policy)_i, 3, &result));
+    ek_device_list devices = ek_devices(test_kind(), DEVICES);
+    assert_ok(train_twice((buffer_policy)_i, &devices, 3, &result));
     for (int look = 0; look < result.looks; look++) {
         bool same = memcmp(result.means[look][0], result.means[look][1],
                            sizeof(result.means[look][0])) == 0;

@@ -20,6 +20,7 @@ static run_settings small(void)
     char name[] = "gan", *argv[] = {name, NULL};
 
     ck_assert_int_eq(settings_parse(&settings, 1, argv), 0);
+    settings.kind = test_kind();
     settings.width = 4;
     settings.batch = 10; /* does not divide by 3 and 4 */
     settings.critic_steps = 2;
@@ -58,7 +59,7 @@ static void open_job(copyable_job *job, const run_settings *settings, train_mode
                      int reference)
 {
     run_settings own = *settings;
-    ek_device_list list = ek_devices(EK_HOST, devices);
+    ek_device_list list = ek_devices(test_kind(), devices);
 
     *job = (copyable_job){.reference = reference};
     own.mode = mode;
@@ -233,7 +234,7 @@ START_TEST(devices_agree)
     settings.penalty = (ek_penalty_kind)(_i / NORMS % PENALTY_KINDS);
     settings.dtype = _i / NORMS / PENALTY_KINDS ? EK_F64 : EK_F32;
     settings.width = 2;
-    assert_ok(ek_host_devices_configure("4"));
+    assert_ok(test_devices_configure("4"));
     int count = open_jobs(&settings, jobs);
     for (int step = 0; step < STEPS; step++) {
         ek_scope scope = ek_scope_begin();

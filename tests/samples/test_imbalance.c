@@ -18,6 +18,7 @@ static run_settings defaults(void)
     char name[] = "imbalance", *argv[] = {name, NULL};
 
     ck_assert_int_eq(settings_parse(&settings, 1, argv), 0);
+    settings.kind = test_kind();
     return settings;
 }
 

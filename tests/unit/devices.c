@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "evenkeel/status.h"
 
@@ -79,4 +81,16 @@ const char *device_text(const char *text)
     size_t used = strlen(translated);
     snprintf(translated + used, sizeof translated - used, "%s", from);
     return translated;
+}
+
+void skip_without_gpu(void)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(ek_device_count(EK_CUDA) > 0 ? 0 : 77);
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
+        exit(EXIT_FAILURE);
+    if (WEXITSTATUS(status) != 0)
+        exit(WEXITSTATUS(status));
 }

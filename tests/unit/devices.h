@@ -12,6 +12,10 @@ ek_device test_device(int index);
  * out), dealt out over the first EVENKEEL_TEST_GPUS (1) physical ones. */
 int test_devices_configure(const char *specification);
 
+/* Ends the program with 77, which ctest takes for skipped, where there is no GPU. Another process
+ * looks, since neither threads nor a GPU's state outlive Check's fork. */
+void skip_without_gpu(void);
+
 /* `text` with "host:1" as the device is called that stands for it; valid until the next call. */
 const char *device_text(const char *text);
 

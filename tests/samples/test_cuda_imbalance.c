@@ -1,0 +1,73 @@
+/* The losses of the imbalance sample on GPUs are those on the host. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "evenkeel/device.h"
+#include "imbalance/train.h"
+#include "unit.h"
+
+enum { STEPS = 50 };
+static const char data[] = "/usr/share/datasets/fashion-mnist";
+
+static void run(ek_device_kind kind, train_mode mode, mode_result *result)
+{
+    run_settings settings;
+    char name[] = "imbalance", *argv[] = {name, NULL};
+    scene_set train, test;
+
+    ck_assert_int_eq(settings_parse(&settings, 1, argv), 0);
+    settings.kind = kind;
+    settings.devices = 3;
+    settings.size = 32;
+    settings.width = 8;
+    settings.batch = 8; /* 3, 3 and 2 */
+    settings.steps = STEPS;
+    settings.scenes = 100;
+    settings.test_scenes = 8;
+    assert_ok(scenes_make(&train, data, "train", settings.scenes, (int)settings.size, 0));
+    assert_ok(scenes_make(&test, data, "t10k", settings.test_scenes, (int)settings.size, 1));
+    assert_ok(train_run(&settings, &train, &test, mode, result));
+    scenes_free(&train);
+    scenes_free(&test);
+}
+
+START_TEST(losses_are_the_hosts)
+{
+    mode_result host, gpu;
+
+    run(EK_HOST, (train_mode)_i, &host);
+    run(EK_CUDA, (train_mode)_i, &gpu);
+    for (int i = 0; i < STEPS; i++)
+        if (!(fabs(host.losses[i] - gpu.losses[i]) <= 1e-3 * fabs(host.losses[i])))
+            ck_abort_msg("step %d: loss %.9g on the host, %.9g on GPUs", i, host.losses[i],
+                         gpu.losses[i]);
+    free(host.losses);
+    free(gpu.losses);
+}
+END_TEST
+
+/* With the seed set by ek_set_seed two runs are the same to the bit. */
+START_TEST(deterministic_runs_repeat)
+{
+    mode_result first, second;
+
+    ek_use_deterministic_algorithms(true);
+    run(EK_CUDA, (train_mode)_i, &first);
+    run(EK_CUDA, (train_mode)_i, &second);
+    ck_assert_str_eq(first.sha256, second.sha256);
+    ck_assert_mem_eq(first.losses, second.losses, STEPS * sizeof(double));
+    free(first.losses);
+    free(second.losses);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    skip_without_gpu();
+    Suite *s = suite_create("imbalance on GPUs");
+    TCase *tests = tcase_create("host and GPUs");
+    tcase_add_loop_test(tests, losses_are_the_hosts, 0, MODES);
+    tcase_add_loop_test(tests, deterministic_runs_repeat, 0, MODES);
+    suite_add_tcase(s, tests);
+    return s;
+}
