@@ -1,0 +1,255 @@
+/* dnn.c: see dnn.h. */
+#include "cuda/dnn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/dnn_plan.h"
+#include "cuda/try_scratch.h"
+
+#ifdef EK_HAVE_CUDNN
+
+/* ---- plans that are kept ---- */
+
+/* Plans per device. A training step of a large model has some hundreds. */
+enum { PLANS = 512 };
+
+/* Workspace that a plan may have at first, so that one layer doesn't decide how large a batch can
+ * be. */
+static const int64_t most_workspace = (int64_t)1 << 30;
+
+typedef struct kept {
+    ek_dnn_problem problem;
+    ek_dnn_plan plan;
+    bool none; /* no engine computes it */
+    uint64_t used;
+} kept;
+
+struct ek_cuda_dnn {
+    const ek_cudnn_api *api;
+    cudnnHandle_t handle; /* NULL where it could not be made */
+    uint64_t clock;
+    int count;
+    uint64_t hashes[PLANS]; /* side by side: these are what a look-up reads */
+    kept *plans;
+};
+
+static uint64_t hash_of(const ek_dnn_problem *problem)
+{
+    const unsigned char *bytes = (const unsigned char *)problem;
+    uint64_t hash = 14695981039346656037u, word;
+    for (size_t i = 0; i < sizeof *problem; i += sizeof word) {
+        memcpy(&word, bytes + i, sizeof word);
+        hash = (hash ^ word) * 1099511628211u;
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+static kept *find(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint64_t hash)
+{
+    for (int i = 0; i < dnn->count; i++)
+        if (dnn->hashes[i] == hash && memcmp(&dnn->plans[i].problem, problem, sizeof *problem) == 0)
+            return &dnn->plans[i];
+    return NULL;
+}
+
+/* A place for one more: free, or that of the plan which was not used for longest. */
+static kept *place(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint64_t hash)
+{
+    int at = dnn->count;
+    if (at < PLANS) {
+        dnn->count++;
+    } else {
+        at = 0;
+        for (int i = 1; i < PLANS; i++)
+            if (dnn->plans[i].used < dnn->plans[at].used)
+                at = i;
+        ek_dnn_plan_free(dnn->api, &dnn->plans[at].plan);
+    }
+    dnn->hashes[at] = hash;
+    dnn->plans[at] = (kept){.problem = *problem};
+    return &dnn->plans[at];
+}
+
+static kept *plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem)
+{
+    uint64_t hash = hash_of(problem);
+    kept *entry = find(dnn, problem, hash);
+    if (!entry) {
+        entry = place(dnn, problem, hash);
+        entry->none =
+            !ek_dnn_plan_make(dnn->api, dnn->handle, problem, most_workspace, &entry->plan);
+        /* What an attempt left behind is not the next launch's error. */
+        (void)cudaGetLastError();
+    }
+    entry->used = ++dnn->clock;
+    return entry;
+}
+
+/* ---- the handle ---- */
+
+static void make_handle(ek_dev *dev, struct ek_cuda_dnn *dnn)
+{
+    cudnnStatus_t status = dnn->api->cudnnCreate(&dnn->handle);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = dnn->api->cudnnSetStream(dnn->handle, ek_cuda_of(dev)->compute);
+    if (status == CUDNN_STATUS_SUCCESS)
+        return;
+    (void)cudaGetLastError();
+    ek_log_line(EK_LOG_WARNING, "%s: cuDNN cannot be used (%s): convolutions will be slow",
+                dev->name, dnn->api->cudnnGetErrorString(status));
+    if (dnn->handle)
+        (void)dnn->api->cudnnDestroy(dnn->handle);
+    dnn->handle = NULL;
+}
+
+/* The device's state, *dnn NULL where cuDNN is not there. The caller holds the lock. */
+static int enter(ek_dev *dev, struct ek_cuda_dnn **dnn)
+{
+    ek_cuda_device *device = ek_cuda_of(dev);
+    const ek_cudnn_api *api = ek_cudnn();
+    *dnn = NULL;
+    if (!api)
+        return 0;
+    if (!device->dnn) {
+        struct ek_cuda_dnn *made = calloc(1, sizeof *made);
+        kept *plans = calloc(PLANS, sizeof *plans);
+        if (!made || !plans) {
+            free(made);
+            free(plans);
+            return EK_FAIL(EK_E_NO_MEMORY, "no memory for cuDNN's plans on %s", dev->name);
+        }
+        made->api = api;
+        made->plans = plans;
+        make_handle(dev, made);
+        device->dnn = made;
+    }
+    if (device->dnn->handle)
+        *dnn = device->dnn;
+    return 0;
+}
+
+void ek_cuda_dnn_close(ek_cuda_device *device)
+{
+    struct ek_cuda_dnn *dnn = device->dnn;
+    int restore;
+    if (!dnn)
+        return;
+    bool entered = ek_cuda_enter(device->dev, &restore) >= 0;
+    for (int i = 0; i < dnn->count; i++)
+        ek_dnn_plan_free(dnn->api, &dnn->plans[i].plan);
+    if (dnn->handle)
+        (void)dnn->api->cudnnDestroy(dnn->handle);
+    if (entered)
+        ek_cuda_leave(device->dev, restore);
+    free(dnn->plans);
+    free(dnn);
+    device->dnn = NULL;
+}
+
+/* ---- calls ---- */
+
+int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem)
+{
+    ek_cuda_device *device = ek_cuda_of(dev);
+    struct ek_cuda_dnn *dnn;
+    pthread_mutex_lock(&device->lock);
+    int rc = enter(dev, &dnn);
+    if (rc >= 0 && dnn)
+        rc = !plan_for(dnn, problem)->none;
+    pthread_mutex_unlock(&device->lock);
+    return rc;
+}
+
+static const char *const names[] = {[EK_DNN_FORWARD] = "convolution",
+                                    [EK_DNN_INPUT_GRADIENT] = "convolution's input gradient",
+                                    [EK_DNN_WEIGHT_GRADIENT] = "convolution's weight gradient"};
+
+static int failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem,
+                  const ek_tensor *x, const ek_tensor *w, const ek_tensor *y, cudnnStatus_t status)
+{
+    char x_text[200], w_text[200], y_text[200];
+    int late = (int)cudaGetLastError();
+    if (late != cudaSuccess)
+        EK_TRY(ek_cuda_check(dev, names[problem->operation], late));
+    return EK_FAIL(EK_E_BACKEND, "%s of x %s, w %s and y %s: cuDNN says %s (%d)",
+                   names[problem->operation], ek_tensor_text(x, x_text), ek_tensor_text(w, w_text),
+                   ek_tensor_text(y, y_text), dnn->api->cudnnGetErrorString(status), (int)status);
+}
+
+/* Workspace for the entry's plan; where there is too little memory, for another plan that needs at
+ * most half of it, which then stays, as asking again in every step would be slower than any plan.
+ * False where no plan is left. */
+static int find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept *entry, void **workspace)
+{
+    *workspace = NULL;
+    while (!entry->none) {
+        int64_t nbytes = entry->plan.workspace;
+        int rc = ek_cuda_try_scratch(dev, (size_t)nbytes, workspace);
+        if (rc != 0)
+            return rc;
+        ek_dnn_plan_free(dnn->api, &entry->plan);
+        entry->none =
+            !ek_dnn_plan_make(dnn->api, dnn->handle, &entry->problem, nbytes / 2, &entry->plan);
+        (void)cudaGetLastError();
+        ek_log_line(EK_LOG_INFO, "%s: no %lld bytes of workspace are left for a %s: %s", dev->name,
+                    (long long)nbytes, names[entry->problem.operation],
+                    entry->none ? "it is computed directly" : "one with less is used");
+    }
+    return 0;
+}
+
+int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
+                    const ek_tensor *w, const ek_tensor *y)
+{
+    ek_cuda_device *device = ek_cuda_of(dev);
+    struct ek_cuda_dnn *dnn;
+    void *workspace = NULL;
+    pthread_mutex_lock(&device->lock);
+    int rc = enter(dev, &dnn);
+    if (rc >= 0 && dnn) {
+        kept *entry = plan_for(dnn, problem);
+        rc = find_workspace(dev, dnn, entry, &workspace);
+        if (rc > 0) {
+            cudnnStatus_t status =
+                ek_dnn_plan_run(dnn->api, dnn->handle, &entry->plan, ek_tensor_address(x),
+                                ek_tensor_address(w), ek_tensor_address(y), workspace);
+            if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED)
+                rc = 0, entry->none = true;
+            else if (status != CUDNN_STATUS_SUCCESS)
+                rc = failed(dev, dnn, problem, x, w, y, status);
+            if (workspace)
+                ek_cuda_scratch_free(dev, workspace, (size_t)entry->plan.workspace);
+        }
+    }
+    pthread_mutex_unlock(&device->lock);
+    return rc;
+}
+
+#else
+
+int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem)
+{
+    (void)dev;
+    (void)problem;
+    return 0;
+}
+
+int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
+                    const ek_tensor *w, const ek_tensor *y)
+{
+    (void)dev;
+    (void)problem;
+    (void)x;
+    (void)w;
+    (void)y;
+    return 0;
+}
+
+void ek_cuda_dnn_close(ek_cuda_device *device)
+{
+    (void)device;
+}
+
+#endif

@@ -1,0 +1,152 @@
+/* dnn_graph.c: see dnn_graph.h. */
+#include "cuda/dnn_graph.h"
+
+#ifdef EK_HAVE_CUDNN
+
+#define DNN_TRY(call)                           \
+    do {                                        \
+        cudnnStatus_t dnn_status = (call);      \
+        if (dnn_status != CUDNN_STATUS_SUCCESS) \
+            return dnn_status;                  \
+    } while (0)
+
+cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descriptor,
+                         cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                         int64_t count, const void *values)
+{
+    return api->cudnnBackendSetAttribute(descriptor, name, type, count, values);
+}
+
+/* ---- tensors ---- */
+
+static cudnnStatus_t make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *p, int64_t name,
+                                 const int64_t *shape, cudnnBackendDescriptor_t *tensor)
+{
+    cudnnDataType_t dtype = p->dtype == EK_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    int64_t ndim = 2 + p->dims, strides[5];
+    ek_dnn_strides((int)ndim, shape, (ek_memory_format)p->format, strides);
+    DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, tensor));
+    DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype));
+    DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, ndim, shape));
+    DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, ndim, strides));
+    DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name));
+    DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
+                       &p->alignment));
+    return api->cudnnBackendFinalize(*tensor);
+}
+
+/* ---- the convolution ---- */
+
+static cudnnStatus_t make_convolution(const ek_cudnn_api *api, const ek_dnn_problem *p,
+                                      cudnnBackendDescriptor_t *convolution)
+{
+    cudnnDataType_t computed = CUDNN_DATA_FLOAT;
+    cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const struct {
+        cudnnBackendAttributeName_t name;
+        const int64_t *values;
+    } sizes[] = {
+        {CUDNN_ATTR_CONVOLUTION_DILATIONS, p->dilation},
+        {CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, p->stride},
+        {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, p->before},
+        {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, p->after},
+    };
+    DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, convolution));
+    DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1,
+                       &p->dims));
+    DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1,
+                       &computed));
+    DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
+                       CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        DNN_TRY(ek_dnn_set(api, *convolution, sizes[i].name, CUDNN_TYPE_INT64, p->dims,
+                           sizes[i].values));
+    return api->cudnnBackendFinalize(*convolution);
+}
+
+/* ---- the operation ---- */
+
+/* What the three operations call their parts. */
+typedef struct names {
+    cudnnBackendDescriptorType_t descriptor;
+    cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
+} names;
+
+static const names operations[] = {
+    [EK_DNN_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+    [EK_DNN_INPUT_GRADIENT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+    [EK_DNN_WEIGHT_GRADIENT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+};
+
+static cudnnStatus_t make_operation(const ek_cudnn_api *api, const names *of, ek_dnn_graph *graph)
+{
+    /* Factors are of the type that is computed in, f32 for bf16 too. */
+    const float alpha = 1, beta = 0;
+    cudnnBackendDescriptor_t *operation = &graph->operation;
+    const struct {
+        cudnnBackendAttributeName_t name;
+        const cudnnBackendDescriptor_t *part;
+    } parts[] = {{of->convolution, &graph->convolution},
+                 {of->x, &graph->tensors[0]},
+                 {of->w, &graph->tensors[1]},
+                 {of->y, &graph->tensors[2]}};
+    DNN_TRY(api->cudnnBackendCreateDescriptor(of->descriptor, operation));
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        DNN_TRY(ek_dnn_set(api, *operation, parts[i].name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                           parts[i].part));
+    DNN_TRY(ek_dnn_set(api, *operation, of->alpha, CUDNN_TYPE_FLOAT, 1, &alpha));
+    DNN_TRY(ek_dnn_set(api, *operation, of->beta, CUDNN_TYPE_FLOAT, 1, &beta));
+    return api->cudnnBackendFinalize(*operation);
+}
+
+cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
+                                    ek_dnn_graph *graph)
+{
+    DNN_TRY(make_tensor(api, problem, EK_DNN_X, problem->x, &graph->tensors[0]));
+    DNN_TRY(make_tensor(api, problem, EK_DNN_W, problem->w, &graph->tensors[1]));
+    DNN_TRY(make_tensor(api, problem, EK_DNN_Y, problem->y, &graph->tensors[2]));
+    DNN_TRY(make_convolution(api, problem, &graph->convolution));
+    return make_operation(api, &operations[problem->operation], graph);
+}
+
+cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, cudnnHandle_t handle,
+                                  ek_dnn_graph *graph)
+{
+    DNN_TRY(
+        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &graph->graph));
+    DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS,
+                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph->operation));
+    DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                       &handle));
+    return api->cudnnBackendFinalize(graph->graph);
+}
+
+void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph)
+{
+    cudnnBackendDescriptor_t all[] = {graph->graph,      graph->operation,  graph->convolution,
+                                      graph->tensors[0], graph->tensors[1], graph->tensors[2]};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i])
+            (void)api->cudnnBackendDestroyDescriptor(all[i]);
+    *graph = (ek_dnn_graph){0};
+}
+
+#endif

@@ -1,0 +1,37 @@
+/* dnn_graph.h: a convolution as a graph of cuDNN's (version 9, its backend interface).
+ *
+ * cuDNN's descriptors are made, get attributes, and are finalised; then they are constant. Tensors,
+ * the convolution (padding, stride, dilation; groups follow from the shapes) and the operation need
+ * no device; the graph around the one operation is for a handle. */
+#ifndef EK_CUDA_DNN_GRAPH_H
+#define EK_CUDA_DNN_GRAPH_H
+
+#include "cuda/dnn_api.h"
+#include "cuda/dnn_problem.h"
+
+#ifdef EK_HAVE_CUDNN
+
+/* The tensors' names in a graph and in what it is run with. */
+enum { EK_DNN_X = 1, EK_DNN_W, EK_DNN_Y, EK_DNN_TENSORS = 3 };
+
+/* All NULL before. */
+typedef struct ek_dnn_graph {
+    cudnnBackendDescriptor_t tensors[EK_DNN_TENSORS], convolution, operation, graph;
+} ek_dnn_graph;
+
+/* Makes a descriptor, sets an attribute, in the manner of cuDNN's own functions; `values` is an
+ * array of `count`. */
+cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descriptor,
+                         cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                         int64_t count, const void *values);
+
+/* Tensors, convolution and operation. What a failing call has made is there still: free it. */
+cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
+                                    ek_dnn_graph *graph);
+/* The graph itself. */
+cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, cudnnHandle_t handle,
+                                  ek_dnn_graph *graph);
+void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph);
+#endif
+
+#endif

@@ -1,0 +1,43 @@
+/* dnn_problem.h: a convolution as cuDNN is asked for it. */
+#ifndef EK_CUDA_DNN_PROBLEM_H
+#define EK_CUDA_DNN_PROBLEM_H
+
+#include "core/tensor.h"
+#include "kernels/params.h"
+
+typedef enum ek_dnn_operation {
+    EK_DNN_FORWARD,
+    EK_DNN_INPUT_GRADIENT,
+    EK_DNN_WEIGHT_GRADIENT
+} ek_dnn_operation;
+
+/* All that a plan depends on, and the key it is kept under: int64_t throughout, so that there is no
+ * padding and problems are compared as bytes. Shapes are (N, C, ...), (O, C / groups, ...) and
+ * (N, O, ...); what is not used is 0. */
+typedef struct ek_dnn_problem {
+    int64_t operation; /* ek_dnn_operation */
+    int64_t dtype;     /* EK_F32 or EK_BF16 */
+    int64_t format;    /* of all three tensors, which are dense */
+    int64_t dims;      /* 2 or 3 */
+    int64_t x[5], w[5], y[5];
+    int64_t stride[3], before[3], after[3], dilation[3]; /* before, after: padding */
+    int64_t alignment;                                   /* of all three addresses: bytes, to 16 */
+    int64_t tf32, deterministic;
+} ek_dnn_problem;
+
+/* Fills the problem but for its alignment (16). x, w and y stand for their gradients where these
+ * are asked for, and are not empty. False where cuDNN has no words for it. */
+bool ek_dnn_problem_of(ek_dnn_problem *problem, ek_dnn_operation operation, const ek_tensor *x,
+                       const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params,
+                       ek_memory_format format);
+
+/* Strides of a dense tensor of `ndim` dimensions in a format (channels-last for 4 and 5). */
+void ek_dnn_strides(int ndim, const int64_t *shape, ek_memory_format format, int64_t *strides);
+
+/* The tensor lies in memory as these strides say; dimensions of size 1 don't matter. */
+bool ek_dnn_is_dense(const ek_tensor *tensor, ek_memory_format format);
+
+/* The largest power of two up to 16 that divides the address. */
+int64_t ek_dnn_alignment(const void *address);
+
+#endif
