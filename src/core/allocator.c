@@ -227,6 +227,16 @@ void ek_dev_trim(ek_dev *dev)
     pthread_mutex_unlock(&dev->allocator.lock);
 }
 
+bool ek_dev_trim_if_free(ek_dev *dev)
+{
+    if (pthread_mutex_trylock(&dev->allocator.lock) != 0)
+        return false;
+    bool some = dev->allocator.oldest != NULL;
+    drop_until(dev, 0);
+    pthread_mutex_unlock(&dev->allocator.lock);
+    return some;
+}
+
 void ek_allocator_close(ek_dev *dev)
 {
     ek_allocator *a = &dev->allocator;

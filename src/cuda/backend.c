@@ -51,6 +51,17 @@ static int configure(const char *specification, bool keep)
 
 /* ---- opening and closing ---- */
 
+/* Guarded by the lock, which may be taken while an allocator's is held. */
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static ek_dev *open_devices[EK_MAX_DEVICES];
+
+static void set_open(const ek_dev *dev, ek_dev *entry)
+{
+    pthread_mutex_lock(&open_lock);
+    open_devices[dev->id.index] = entry;
+    pthread_mutex_unlock(&open_lock);
+}
+
 static int read_attributes(ek_dev *dev, ek_cuda_device *device)
 {
     int major, minor;
@@ -140,6 +151,8 @@ static int device_open(ek_dev *dev)
     ek_cuda_leave(dev, restore);
     if (rc < 0)
         release(device);
+    else
+        set_open(dev, dev);
     return rc;
 }
 
@@ -151,6 +164,7 @@ static void device_idle(ek_dev *dev)
 
 static void device_close(ek_dev *dev)
 {
+    set_open(dev, NULL);
     release(ek_cuda_of(dev));
 }
 
@@ -166,20 +180,36 @@ static int thread_enter(ek_dev *dev)
 
 /* ---- memory ---- */
 
+/* Logical devices on one GPU share its memory: what others there have cached is given back. */
+static bool trim_others(const ek_dev *dev)
+{
+    bool some = false;
+    pthread_mutex_lock(&open_lock);
+    for (int i = 0; i < EK_MAX_DEVICES; i++) {
+        ek_dev *other = open_devices[i];
+        if (other && other != dev && ek_cuda_of(other)->physical == ek_cuda_of(dev)->physical)
+            some = ek_dev_trim_if_free(other) || some;
+    }
+    pthread_mutex_unlock(&open_lock);
+    return some;
+}
+
+/* What is left where there is none: the allocator drops its own cache first, and asks again. */
 static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 {
-    int restore;
+    int restore, rc = 0;
     *pointer = NULL;
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     cudaError_t error = cudaMalloc(pointer, nbytes);
-    int rc = 0;
-    if (error == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError();
+    if (error == cudaErrorMemoryAllocation && !dev->allocator.oldest && trim_others(dev))
+        error = cudaMalloc(pointer, nbytes);
+    if (error != cudaSuccess)
         *pointer = NULL;
-    } else {
+    if (error == cudaErrorMemoryAllocation)
+        (void)cudaGetLastError();
+    else
         rc = ek_cuda_check(dev, "allocating memory", (int)error);
-    }
     ek_cuda_leave(dev, restore);
     return rc;
 }
