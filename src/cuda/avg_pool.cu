@@ -1,0 +1,159 @@
+/* avg_pool.cu: average pooling. Bound by memory: windows overlap in the caches. Both directions
+ * gather, in the host's order, so that sums are the same from run to run. */
+#include "cuda/avg_pool.h"
+#include "cuda/pool.cuh"
+
+template <typename I> struct box {
+    ek_window<I> d[3];
+};
+
+template <typename I>
+static __device__ __forceinline__ box<I> box_of(const ek_cuda_pool &pool, const I at[3])
+{
+    return {
+        {ek_window_of(pool, 0, at[0]), ek_window_of(pool, 1, at[1]), ek_window_of(pool, 2, at[2])}};
+}
+
+template <typename R, typename I> static __device__ __forceinline__ R divisor_of(const box<I> &b)
+{
+    return (R)((int64_t)b.d[0].divisor * b.d[1].divisor * b.d[2].divisor);
+}
+
+/* One thread per output. */
+template <typename T, typename I>
+static __global__ void __launch_bounds__(EK_BLOCK) avg_forward(ek_cuda_pool pool)
+{
+    typedef typename ek_compute<T>::type R;
+    I step = (I)pool.x.step[2];
+    EK_GRID_LOOP(i, pool.y.count)
+    {
+        ek_place<I> place = ek_place_of(pool.y, (I)i);
+        box<I> b = box_of(pool, place.at);
+        const T *plane =
+            (const T *)pool.x.data + ek_plane_offset(pool.x, place.sample, place.channel);
+        R sum = 0;
+        for (I j = 0; j < b.d[0].count; j++) {
+            for (I k = 0; k < b.d[1].count; k++) {
+                I at[3] = {b.d[0].first + j, b.d[1].first + k, b.d[2].first};
+                const T *row = plane + ek_offset_within(pool.x, at);
+                for (I l = 0; l < b.d[2].count; l++)
+                    sum += ek_load(row + l * step);
+            }
+        }
+        ek_store((T *)pool.y.data + ek_offset_of(pool.y, place), sum / divisor_of<R>(b));
+    }
+}
+
+/* Few outputs of large windows, the mean of whole planes for example: a block computes `lanes`
+ * neighbouring outputs. Its threads are rows of so many lanes; each row sums every so manieth
+ * position of the windows, and then halves of the rows are added up. With channels innermost 32
+ * lanes read neighbours; otherwise one window's positions are neighbours. */
+template <typename T, typename I>
+static __global__ void __launch_bounds__(EK_BLOCK) avg_forward_large(ek_cuda_pool pool, int lanes)
+{
+    typedef typename ek_compute<T>::type R;
+    __shared__ R parts[EK_BLOCK];
+    int thread = (int)threadIdx.x, lane = thread % lanes, rows = EK_BLOCK / lanes;
+    for (int64_t first = (int64_t)blockIdx.x * lanes; first < pool.y.count;
+         first += (int64_t)gridDim.x * lanes) {
+        int64_t i = first + lane;
+        bool real = i < pool.y.count;
+        ek_place<I> place = ek_place_of(pool.y, (I)(real ? i : 0));
+        box<I> b = box_of(pool, place.at);
+        const T *plane =
+            (const T *)pool.x.data + ek_plane_offset(pool.x, place.sample, place.channel);
+        I count = real ? b.d[0].count * b.d[1].count * b.d[2].count : 0;
+        R sum = 0;
+        for (I p = thread / lanes; p < count; p += rows) {
+            I row = p / b.d[2].count;
+            I at[3] = {b.d[0].first + row / b.d[1].count, b.d[1].first + row % b.d[1].count,
+                       b.d[2].first + p % b.d[2].count};
+            sum += ek_load(plane + ek_offset_within(pool.x, at));
+        }
+        __syncthreads(); /* `parts` may still be read from the round before */
+        parts[thread] = sum;
+        for (int half = rows / 2; half > 0; half /= 2) {
+            __syncthreads();
+            if (thread < half * lanes)
+                parts[thread] += parts[thread + half * lanes];
+        }
+        if (thread < lanes && real)
+            ek_store((T *)pool.y.data + ek_offset_of(pool.y, place),
+                     parts[thread] / divisor_of<R>(b));
+    }
+}
+
+/* One thread per input, over the windows that hold it. */
+template <typename T, typename I>
+static __global__ void __launch_bounds__(EK_BLOCK) avg_gradient(ek_cuda_pool pool)
+{
+    typedef typename ek_compute<T>::type R;
+    EK_GRID_LOOP(i, pool.x.count)
+    {
+        ek_place<I> place = ek_place_of(pool.x, (I)i);
+        ek_cover<I> c0 = ek_cover_of(pool, 0, place.at[0]);
+        ek_cover<I> c1 = ek_cover_of(pool, 1, place.at[1]);
+        ek_cover<I> c2 = ek_cover_of(pool, 2, place.at[2]);
+        const T *plane =
+            (const T *)pool.y.data + ek_plane_offset(pool.y, place.sample, place.channel);
+        R sum = 0;
+        for (I j = c0.first; j < c0.end; j++) {
+            for (I k = c1.first; k < c1.end; k++) {
+                for (I l = c2.first; l < c2.end; l++) {
+                    I at[3] = {j, k, l};
+                    sum += ek_load(plane + ek_offset_within(pool.y, at)) /
+                           divisor_of<R>(box_of(pool, at));
+                }
+            }
+        }
+        ek_store((T *)pool.x.data + ek_offset_of(pool.x, place), sum);
+    }
+}
+
+/* ---- launching ---- */
+
+enum { LARGE_WINDOW = 128, LANES = 32 };
+
+/* Positions of a window, about. */
+static int64_t window_size(const ek_cuda_pool *pool)
+{
+    if (pool->adaptive)
+        return pool->y.plane > 0 ? pool->x.plane / pool->y.plane : 0;
+    double size = 1;
+    for (int d = 0; d < 3; d++)
+        size *= (double)(pool->kernel[d] < pool->x.size[d] ? pool->kernel[d] : pool->x.size[d]);
+    return (int64_t)size;
+}
+
+template <typename T>
+static int launch_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+{
+    if (window_size(pool) >= LARGE_WINDOW &&
+        pool->y.count < (int64_t)queue->multiprocessors * 1024) {
+        int lanes = pool->x.last ? LANES : 1;
+        return ek_launch(queue, dim3(ek_grid(queue, pool->y.count, lanes)), dim3(EK_BLOCK),
+                         pool->wide ? avg_forward_large<T, int64_t> : avg_forward_large<T, int32_t>,
+                         *pool, lanes);
+    }
+    return ek_launch(queue, dim3(ek_grid(queue, pool->y.count)), dim3(EK_BLOCK),
+                     pool->wide ? avg_forward<T, int64_t> : avg_forward<T, int32_t>, *pool);
+}
+
+int ek_cuda_launch_avg_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+{
+    EK_FLOATING(pool->y.dtype, T, return launch_forward<T>(queue, pool))
+    return (int)cudaErrorInvalidValue;
+}
+
+template <typename T>
+static int launch_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+{
+    return ek_launch(queue, dim3(ek_grid(queue, pool->x.count)), dim3(EK_BLOCK),
+                     pool->wide ? avg_gradient<T, int64_t> : avg_gradient<T, int32_t>, *pool);
+}
+
+int ek_cuda_launch_avg_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+{
+    EK_FLOATING(pool->x.dtype, T, return launch_gradient<T>(queue, pool))
+    return (int)cudaErrorInvalidValue;
+}

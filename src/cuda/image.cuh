@@ -1,0 +1,92 @@
+/* image.cuh: places in images. I is the type of positions and offsets: int32_t, or int64_t for
+ * images that are wide. */
+#ifndef EK_CUDA_IMAGE_CUH
+#define EK_CUDA_IMAGE_CUH
+
+#include "cuda/image.h"
+#include "cuda/launch.cuh"
+
+static __device__ __forceinline__ int32_t ek_divide(int32_t n, const ek_cuda_divider &by)
+{
+    uint64_t product = (uint64_t)(uint32_t)n * by.multiplier;
+    return (int32_t)(((uint32_t)(product >> 32) + (uint32_t)n) >> by.shift);
+}
+static __device__ __forceinline__ int64_t ek_divide(int64_t n, const ek_cuda_divider &by)
+{
+    return n / by.divisor;
+}
+
+template <typename I> struct ek_place {
+    I sample, channel, at[3];
+};
+
+/* Splits a position of a plane. */
+template <typename I>
+static __device__ __forceinline__ void ek_split_position(const ek_cuda_image &image, I position,
+                                                         I at[3])
+{
+#pragma unroll
+    for (int d = 2; d >= 0; d--) {
+        I rest = ek_divide(position, image.per_size[d]);
+        at[d] = position - rest * (I)image.size[d];
+        position = rest;
+    }
+}
+
+/* Element i, counted so that neighbours are neighbours in memory as far as may be: channels or
+ * positions fastest. */
+template <typename I>
+static __device__ __forceinline__ ek_place<I> ek_place_of(const ek_cuda_image &image, I i)
+{
+    ek_place<I> place;
+    I channels = (I)image.channels;
+    if (image.last) {
+        I rest = ek_divide(i, image.per_channels);
+        place.channel = i - rest * channels;
+        i = rest;
+    }
+#pragma unroll
+    for (int d = 2; d >= 0; d--) {
+        I rest = ek_divide(i, image.per_size[d]);
+        place.at[d] = i - rest * (I)image.size[d];
+        i = rest;
+    }
+    if (!image.last) {
+        I rest = ek_divide(i, image.per_channels);
+        place.channel = i - rest * channels;
+        i = rest;
+    }
+    place.sample = i;
+    return place;
+}
+
+/* Offset of a plane, of a place within one, and of both. */
+template <typename I>
+static __device__ __forceinline__ I ek_plane_offset(const ek_cuda_image &image, I sample, I channel)
+{
+    return sample * (I)image.by_sample + channel * (I)image.by_channel;
+}
+template <typename I>
+static __device__ __forceinline__ I ek_offset_within(const ek_cuda_image &image, const I at[3])
+{
+    return at[0] * (I)image.step[0] + at[1] * (I)image.step[1] + at[2] * (I)image.step[2];
+}
+template <typename I>
+static __device__ __forceinline__ I ek_offset_of(const ek_cuda_image &image,
+                                                 const ek_place<I> &place)
+{
+    return ek_plane_offset(image, place.sample, place.channel) + ek_offset_within(image, place.at);
+}
+
+/* The same for a position. */
+template <typename I>
+static __device__ __forceinline__ I ek_position_offset(const ek_cuda_image &image, I position)
+{
+    if (image.even)
+        return position * (I)image.step[2];
+    I at[3];
+    ek_split_position(image, position, at);
+    return ek_offset_within(image, at);
+}
+
+#endif

@@ -1,0 +1,17 @@
+/* max_pool.h: launchers of max pooling. */
+#ifndef EK_CUDA_MAX_POOL_H
+#define EK_CUDA_MAX_POOL_H
+
+#include "cuda/pool.h"
+
+EK_BEGIN_DECLARATIONS
+
+int ek_cuda_launch_max_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool);
+/* x (f32 or f64) += y at index; y may be bf16 where x is f32. */
+int ek_cuda_launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
+                                const char *operation);
+int ek_cuda_launch_max_gather(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
+                              const char *operation);
+
+EK_END_DECLARATIONS
+#endif
