@@ -194,22 +194,30 @@ static bool trim_others(const ek_dev *dev)
     return some;
 }
 
-/* What is left where there is none: the allocator drops its own cache first, and asks again. */
+/* True where there is too little memory, which is no error yet. */
+static bool try_alloc(ek_dev *dev, size_t nbytes, void **pointer, int *rc)
+{
+    cudaError_t error = cudaMalloc(pointer, nbytes);
+    if (error != cudaSuccess)
+        *pointer = NULL;
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return true;
+    }
+    *rc = ek_cuda_check(dev, "allocating memory", (int)error);
+    return false;
+}
+
+/* The allocator drops its own cache first, and asks again. */
 static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 {
     int restore, rc = 0;
     *pointer = NULL;
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
-    cudaError_t error = cudaMalloc(pointer, nbytes);
-    if (error == cudaErrorMemoryAllocation && !dev->allocator.oldest && trim_others(dev))
-        error = cudaMalloc(pointer, nbytes);
-    if (error != cudaSuccess)
-        *pointer = NULL;
-    if (error == cudaErrorMemoryAllocation)
-        (void)cudaGetLastError();
-    else
-        rc = ek_cuda_check(dev, "allocating memory", (int)error);
+    bool full = try_alloc(dev, nbytes, pointer, &rc);
+    if (full && !dev->allocator.oldest && trim_others(dev))
+        try_alloc(dev, nbytes, pointer, &rc);
     ek_cuda_leave(dev, restore);
     return rc;
 }
