@@ -181,4 +181,59 @@ static inline ek_cuda_walk ek_by_vectors(const ek_cuda_walk *walk, int count)
     return result;
 }
 
+/* ---- memory whose meaning does not matter, in units of 1 to 16 bytes ---- */
+
+typedef ek_vector<uint64_t, 2> ek_unit16;
+
+/* The statement with T an unsigned type of `size` bytes. */
+#define EK_BY_SIZE(size, T, ...) \
+    switch (size) {              \
+    case 1: {                    \
+        typedef uint8_t T;       \
+        __VA_ARGS__;             \
+    } break;                     \
+    case 2: {                    \
+        typedef uint16_t T;      \
+        __VA_ARGS__;             \
+    } break;                     \
+    case 4: {                    \
+        typedef uint32_t T;      \
+        __VA_ARGS__;             \
+    } break;                     \
+    case 8: {                    \
+        typedef uint64_t T;      \
+        __VA_ARGS__;             \
+    } break;                     \
+    case 16: {                   \
+        typedef ek_unit16 T;     \
+        __VA_ARGS__;             \
+    } break;                     \
+    default:                     \
+        break;                   \
+    }
+
+/* Pairs of neighbours become one unit, again and again up to 16 bytes, where all operands allow it.
+ * Returns the unit's size. */
+static inline size_t ek_widen(ek_cuda_walk *walk, size_t size)
+{
+    int inner = walk->ndim - 1;
+    const size_t largest = 16;
+    while (size < largest && walk->shape[inner] % 2 == 0) {
+        for (int k = 0; k < walk->operands; k++) {
+            if (walk->stride[k][inner] != 1 || !ek_is_aligned(walk->data[k], 2 * size))
+                return size;
+            for (int d = 0; d < inner; d++)
+                if (walk->stride[k][d] % 2 != 0)
+                    return size;
+        }
+        for (int k = 0; k < walk->operands; k++)
+            for (int d = 0; d < inner; d++)
+                walk->stride[k][d] /= 2;
+        walk->shape[inner] /= 2;
+        walk->count /= 2;
+        size *= 2;
+    }
+    return size;
+}
+
 #endif

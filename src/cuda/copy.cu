@@ -1,0 +1,143 @@
+/* copy.cu: copies between layouts: any strides, and transpositions by tiles of shared memory. */
+#include "cuda/copy.h"
+#include "cuda/strided.cuh"
+
+/* ---- any strides, in the widest units that fit ---- */
+
+template <typename T, typename Places>
+static __global__ __launch_bounds__(EK_BLOCK) void copy_strided(T *out, const T *x, Places places,
+                                                                int64_t count)
+{
+    EK_GRID_LOOP(i, count)
+    {
+        typename Places::offset at[2];
+        places.find(i, at);
+        out[at[0]] = x[at[1]];
+    }
+}
+
+template <typename T>
+static int launch_strided(const ek_cuda_queue *queue, const ek_cuda_walk *walk)
+{
+    dim3 grid = dim3(ek_grid(queue, walk->count));
+    T *out = (T *)walk->data[0];
+    const T *x = (const T *)walk->data[1];
+    if (ek_fits_32(walk))
+        return ek_launch(queue, grid, dim3(EK_BLOCK), copy_strided<T, ek_strided32<2>>, out, x,
+                         ek_strided32_of<2>(walk), walk->count);
+    return ek_launch(queue, grid, dim3(EK_BLOCK), copy_strided<T, ek_strided64<2>>, out, x,
+                     ek_strided64_of<2>(walk), walk->count);
+}
+
+/* ---- transpositions: out is contiguous along the innermost dimension, x along another ---- */
+
+enum { TILE = 32, TILE_ROWS = 8, WORTH_A_TILE = 9 };
+
+struct transposition {
+    int64_t inner, across;    /* sizes of the two dimensions */
+    int64_t out_step, x_step; /* out's stride along `across`, x's along the innermost */
+    ek_divider inner_tiles, across_tiles;
+    int outer; /* the other dimensions */
+    ek_divider shape[EK_MAX_DIMS];
+    int64_t out_stride[EK_MAX_DIMS], x_stride[EK_MAX_DIMS];
+};
+
+/* Tiles are numbered with the innermost dimension's fastest. */
+template <typename T>
+static __global__ __launch_bounds__(TILE *TILE_ROWS) void copy_transposed(T *out, const T *x,
+                                                                          transposition plan,
+                                                                          int64_t tiles)
+{
+    __shared__ T tile[TILE][TILE + 1]; /* [innermost][across]; rows in different banks */
+    int lane = (int)threadIdx.x, row = (int)threadIdx.y;
+    for (int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
+        uint32_t rest = (uint32_t)number, quotient = ek_divide(rest, plan.inner_tiles);
+        int64_t inner = (int64_t)(rest - quotient * plan.inner_tiles.divisor) * TILE;
+        rest = quotient;
+        quotient = ek_divide(rest, plan.across_tiles);
+        int64_t across = (int64_t)(rest - quotient * plan.across_tiles.divisor) * TILE;
+        rest = quotient;
+        int64_t out_start = 0, x_start = 0;
+        for (int d = plan.outer - 1; d >= 0; d--) {
+            quotient = ek_divide(rest, plan.shape[d]);
+            int64_t index = rest - quotient * plan.shape[d].divisor;
+            out_start += index * plan.out_stride[d];
+            x_start += index * plan.x_stride[d];
+            rest = quotient;
+        }
+        for (int j = row; j < TILE; j += TILE_ROWS)
+            if (inner + j < plan.inner && across + lane < plan.across)
+                tile[j][lane] = x[x_start + (inner + j) * plan.x_step + across + lane];
+        __syncthreads();
+        for (int i = row; i < TILE; i += TILE_ROWS)
+            if (across + i < plan.across && inner + lane < plan.inner)
+                out[out_start + (across + i) * plan.out_step + inner + lane] = tile[lane][i];
+        __syncthreads();
+    }
+}
+
+/* The dimension along which x is contiguous, where out and x are so along different ones and both
+ * are long enough for tiles; else -1. */
+static int find_across(const ek_cuda_walk *walk)
+{
+    int inner = walk->ndim - 1;
+    if (walk->stride[0][inner] != 1 || walk->stride[1][inner] <= 1 ||
+        walk->shape[inner] < WORTH_A_TILE)
+        return -1;
+    for (int d = 0; d < inner; d++)
+        if (walk->stride[1][d] == 1 && walk->shape[d] >= WORTH_A_TILE)
+            return d;
+    return -1;
+}
+
+/* Returns the number of tiles. */
+static int64_t make_plan(const ek_cuda_walk *walk, int across, transposition *plan)
+{
+    int inner = walk->ndim - 1;
+    *plan = {};
+    plan->inner = walk->shape[inner];
+    plan->across = walk->shape[across];
+    plan->out_step = walk->stride[0][across];
+    plan->x_step = walk->stride[1][inner];
+    int64_t inner_tiles = (plan->inner + TILE - 1) / TILE;
+    int64_t across_tiles = (plan->across + TILE - 1) / TILE;
+    int64_t tiles = inner_tiles * across_tiles * (walk->count / plan->inner / plan->across);
+    if (tiles >= (int64_t)1 << 31)
+        return tiles;
+    plan->inner_tiles = ek_divider_of((uint32_t)inner_tiles);
+    plan->across_tiles = ek_divider_of((uint32_t)across_tiles);
+    for (int d = 0; d < inner; d++) {
+        if (d == across)
+            continue;
+        plan->shape[plan->outer] = ek_divider_of((uint32_t)walk->shape[d]);
+        plan->out_stride[plan->outer] = walk->stride[0][d];
+        plan->x_stride[plan->outer] = walk->stride[1][d];
+        plan->outer++;
+    }
+    return tiles;
+}
+
+template <typename T>
+static int launch_transposed(const ek_cuda_queue *queue, const ek_cuda_walk *walk,
+                             const transposition *plan, int64_t tiles)
+{
+    return ek_launch(queue, dim3(ek_grid(queue, tiles, 1)), dim3(TILE, TILE_ROWS),
+                     copy_transposed<T>, (T *)walk->data[0], (const T *)walk->data[1], *plan,
+                     tiles);
+}
+
+int ek_cuda_launch_copy(const ek_cuda_queue *queue, const ek_cuda_walk *walk, size_t size)
+{
+    int across = find_across(walk);
+    if (across >= 0) {
+        transposition plan;
+        int64_t tiles = make_plan(walk, across, &plan);
+        if (tiles < (int64_t)1 << 31) {
+            EK_BY_SIZE(size, T, return launch_transposed<T>(queue, walk, &plan, tiles))
+        }
+    }
+    ek_cuda_walk units = *walk;
+    size = ek_widen(&units, size);
+    EK_BY_SIZE(size, T, return launch_strided<T>(queue, &units))
+    return (int)cudaErrorInvalidValue;
+}
