@@ -225,13 +225,13 @@ static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 /* Kernels that were issued earlier may still use the memory. */
 static void memory_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
-    int restore;
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    int restore = device->physical;
     (void)nbytes;
-    if (ek_cuda_enter(dev, &restore) < 0)
-        return;
-    if (cudaStreamSynchronize(ek_cuda_of(dev)->compute) != cudaSuccess ||
-        cudaFree(pointer) != cudaSuccess)
-        (void)cudaGetLastError();
+    ek_cuda_note(dev, "cudaGetDevice", (int)cudaGetDevice(&restore));
+    ek_cuda_note(dev, "cudaSetDevice", (int)cudaSetDevice(device->physical));
+    ek_cuda_note(dev, "waiting for its work", (int)cudaStreamSynchronize(device->compute));
+    ek_cuda_note(dev, "freeing memory", (int)cudaFree(pointer));
     ek_cuda_leave(dev, restore);
 }
 

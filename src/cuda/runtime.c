@@ -74,15 +74,23 @@ int ek_cuda_usable(const ek_dev *dev)
                    cudaGetErrorName((cudaError_t)error), cudaGetErrorString((cudaError_t)error));
 }
 
-int ek_cuda_check(ek_dev *dev, const char *call, int error)
+bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
 {
-    if (error <= 0)
-        return error;
+    if (error == cudaSuccess)
+        return true;
     /* A call's error is also noted as the thread's last one, where the caller's own CUDA code, or
      * a launch, would find it. */
     (void)cudaGetLastError();
     if (dev && is_sticky(error))
         lose(dev, call, error);
+    return false;
+}
+
+int ek_cuda_check(ek_dev *dev, const char *call, int error)
+{
+    if (error <= 0)
+        return error;
+    ek_cuda_note(dev, call, error);
     return EK_FAIL(error == cudaErrorMemoryAllocation ? EK_E_OUT_OF_MEMORY : EK_E_BACKEND,
                    "%s on %s: %s (%s)%s", call, dev ? dev->name : "the CUDA runtime",
                    cudaGetErrorString((cudaError_t)error), cudaGetErrorName((cudaError_t)error),
@@ -104,8 +112,8 @@ int ek_cuda_enter(ek_dev *dev, int *restore)
 
 void ek_cuda_leave(const ek_dev *dev, int restore)
 {
-    if (restore != ek_cuda_of(dev)->physical && cudaSetDevice(restore) != cudaSuccess)
-        (void)cudaGetLastError(); /* the caller's device is lost: not this call's error */
+    if (restore != ek_cuda_of(dev)->physical) /* where that is lost it's not this call's error */
+        ek_cuda_note(NULL, "cudaSetDevice", (int)cudaSetDevice(restore));
 }
 
 int ek_cuda_begin(ek_dev *dev, ek_cuda_queue *queue)

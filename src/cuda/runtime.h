@@ -65,6 +65,8 @@ void ek_cuda_leave(const ek_dev *dev, int restore);
  * NULL.
  */
 int ek_cuda_check(ek_dev *dev, const char *call, int error);
+/* The same without a sentence, for calls whose failure changes nothing: whether all was well. */
+bool ek_cuda_note(const ek_dev *dev, const char *call, int error);
 #define EK_CUDA_TRY(dev, call) EK_TRY(ek_cuda_check((dev), #call, (int)(call)))
 
 /* The fault record's error, cleared; 0 without one. Doesn't wait. */

@@ -42,10 +42,8 @@ int ek_cuda_order(ek_dev *waiter, ek_dev *awaited)
 
 int ek_cuda_settle(const ek_cuda_device *device, int rc)
 {
-    if (cudaStreamSynchronize(device->compute) != cudaSuccess)
-        (void)cudaGetLastError();
-    if (cudaStreamSynchronize(device->copy) != cudaSuccess)
-        (void)cudaGetLastError();
+    ek_cuda_note(device->dev, "waiting for its work", (int)cudaStreamSynchronize(device->compute));
+    ek_cuda_note(device->dev, "waiting for its copies", (int)cudaStreamSynchronize(device->copy));
     return rc;
 }
 
