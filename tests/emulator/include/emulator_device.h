@@ -17,18 +17,18 @@
 #define __managed__
 #define __grid_constant__
 #define __forceinline__ inline __attribute__((always_inline))
-#ifndef __noinline__
-#define __noinline__ __attribute__((noinline))
-#endif
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 // Blocks run one after the other, whichever host thread runs them.
 #define __shared__ static
 
-extern "C" {
 // Constant while a thread of a kernel runs, which is all that device code sees of them.
-extern const uint3 threadIdx, blockIdx;
-extern const dim3 blockDim, gridDim;
+#ifndef EK_EMULATOR_PLACE
+#define EK_EMULATOR_PLACE const
+#endif
+extern "C" {
+extern EK_EMULATOR_PLACE uint3 threadIdx, blockIdx;
+extern EK_EMULATOR_PLACE dim3 blockDim, gridDim;
 }
 enum { warpSize = 32 };
 

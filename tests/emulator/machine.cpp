@@ -1,0 +1,287 @@
+// machine.cpp: the machine as the environment describes it; failures that tests ask for.
+#include "machine.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace emulator
+{
+
+static const char *variable(const char *name, const char *otherwise)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : otherwise;
+}
+
+static size_t bytes_of(const char *text)
+{
+    char *end;
+    unsigned long long bytes = strtoull(text, &end, 10);
+    switch (*end) {
+    case 'G':
+        return (size_t)bytes << 30;
+    case 'M':
+        return (size_t)bytes << 20;
+    case 'K':
+        return (size_t)bytes << 10;
+    default:
+        return (size_t)bytes;
+    }
+}
+
+static Machine *build()
+{
+    Machine *m = new Machine;
+    const char *order = variable("EK_EMULATOR_ORDER", "late");
+    if (!strcmp(order, "eager")) {
+        m->order = Order::EAGER;
+    } else if (!strncmp(order, "random", 6)) {
+        m->order = Order::RANDOM;
+        m->random = order[6] == ':' ? strtoull(order + 7, nullptr, 10) : 0;
+    }
+    m->memory = bytes_of(variable("EK_EMULATOR_MEMORY", "1G"));
+    m->peers = atoi(variable("EK_EMULATOR_PEERS", "1")) != 0;
+    m->capability = atoi(variable("EK_EMULATOR_CAPABILITY", "90"));
+    m->multiprocessors = atoi(variable("EK_EMULATOR_MULTIPROCESSORS", "4"));
+    m->libraries = variable("EK_EMULATOR_LIBRARIES", "cublas,nccl");
+    m->devices.resize((size_t)atoi(variable("EK_EMULATOR_DEVICES", "1")));
+    for (size_t i = 0; i < m->devices.size(); i++) {
+        Stream stream = std::make_shared<CUstream_st>();
+        stream->device = (int)i;
+        stream->blocking = true;
+        m->devices[i].null_stream = stream;
+        m->streams.push_back(stream);
+    }
+    return m;
+}
+
+Machine &machine()
+{
+    static Machine *const m = build();
+    return *m;
+}
+
+uint64_t Machine::draw()
+{
+    random += 0x9e3779b97f4a7c15u;
+    uint64_t z = random;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+Allocation *Machine::find(const void *pointer)
+{
+    char *at = static_cast<char *>(const_cast<void *>(pointer));
+    auto next = allocations.upper_bound(at);
+    if (next == allocations.begin())
+        return nullptr;
+    Allocation &candidate = std::prev(next)->second;
+    return at < candidate.base + candidate.size ? &candidate : nullptr;
+}
+
+void Machine::break_device(int device, cudaError_t error)
+{
+    Device &d = devices[(size_t)device];
+    if (!d.broken)
+        d.broken = error;
+}
+
+// ---- calls ----
+
+int &current_device()
+{
+    static thread_local int device = 0;
+    return device;
+}
+
+bool &inside_host_function()
+{
+    static thread_local bool inside = false;
+    return inside;
+}
+
+bool is_sticky(int error)
+{
+    return error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable ||
+           error == cudaErrorContained || error == cudaErrorContextIsDestroyed ||
+           error == cudaErrorAssert || error == cudaErrorIllegalAddress ||
+           error == cudaErrorLaunchTimeout ||
+           (error >= cudaErrorHardwareStackError && error <= cudaErrorLaunchFailure);
+}
+
+int take_failure(Machine &m, const char *name)
+{
+    auto found = m.failures.find(name);
+    if (found == m.failures.end() || found->second.empty())
+        return 0;
+    Failure &failure = found->second.front();
+    if (failure.after-- > 0)
+        return 0;
+    int error = failure.error;
+    found->second.pop_front();
+    if (!strncmp(name, "cuda", 4) && is_sticky(error) && !m.devices.empty())
+        m.break_device(current_device(), (cudaError_t)error);
+    return error;
+}
+
+static cudaError_t &last_error()
+{
+    static thread_local cudaError_t error = cudaSuccess;
+    return error;
+}
+
+cudaError_t note_error(cudaError_t error)
+{
+    if (error)
+        last_error() = error;
+    return error;
+}
+
+static cudaError_t broken_now()
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    return m.devices.empty() ? cudaSuccess : m.devices[(size_t)current_device()].broken;
+}
+
+Stream stream_of(Machine &m, cudaStream_t handle)
+{
+    if (!handle)
+        return m.devices[(size_t)current_device()].null_stream;
+    for (const Stream &stream : m.streams)
+        if (stream.get() == handle && !stream->destroyed)
+            return stream;
+    return nullptr;
+}
+
+} // namespace emulator
+
+using namespace emulator;
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = broken_now();
+    if (!error)
+        error = last_error();
+    last_error() = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    cudaError_t error = broken_now();
+    return error ? error : last_error();
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    switch (error) {
+#define NAME(name, value, text) \
+    case value:                 \
+        return #name;
+        EK_EMULATOR_ERRORS(NAME)
+#undef NAME
+    }
+    return "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    switch (error) {
+#define TEXT(name, value, text) \
+    case value:                 \
+        return text;
+        EK_EMULATOR_ERRORS(TEXT)
+#undef TEXT
+    }
+    return "unrecognized error code";
+}
+
+// ---- what tests ask ----
+
+void ek_emulator_count(ek_emulator_counters *counters)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    *counters = m.counters;
+}
+
+void ek_emulator_reset_counters(void)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    m.counters = {};
+}
+
+uint64_t ek_emulator_pending(void)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    uint64_t pending = 0;
+    for (const Stream &stream : m.streams)
+        pending += stream->queue.size();
+    return pending;
+}
+
+static size_t count_allocations(int device)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    size_t count = 0;
+    for (const auto &entry : m.allocations)
+        count += entry.second.device == device;
+    return count;
+}
+
+size_t ek_emulator_device_allocations(int device)
+{
+    return count_allocations(device);
+}
+
+size_t ek_emulator_pinned_allocations(void)
+{
+    return count_allocations(-1);
+}
+
+size_t ek_emulator_device_bytes(int device)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    bool exists = device >= 0 && (size_t)device < m.devices.size();
+    return exists ? m.devices[(size_t)device].used : 0;
+}
+
+size_t ek_emulator_live_streams(void)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    size_t count = 0;
+    for (const Stream &stream : m.streams)
+        count += !stream->destroyed;
+    return count - m.devices.size();
+}
+
+size_t ek_emulator_live_events(void)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    return m.events.size();
+}
+
+void ek_emulator_fail_next(const char *function, int error, int after)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    m.failures[function].push_back({error, after});
+}
+
+void ek_emulator_recover(void)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    m.failures.clear();
+    for (Device &device : m.devices)
+        device.broken = cudaSuccess;
+    last_error() = cudaSuccess;
+}

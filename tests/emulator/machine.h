@@ -1,0 +1,168 @@
+// machine.h: the machine that is emulated: devices with memory, streams of work that has not run,
+// events. One lock guards it all.
+#ifndef EK_EMULATOR_MACHINE_H
+#define EK_EMULATOR_MACHINE_H
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "emulator.h"
+
+namespace emulator
+{
+
+struct Meeting;
+struct Operation;
+typedef std::shared_ptr<CUstream_st> Stream;
+
+// Work in a stream up to and with its operation number `number`, counted from 1.
+struct Position {
+    Stream stream;
+    uint64_t number = 0;
+    bool done() const;
+};
+
+// What an event has recorded.
+struct Record {
+    Position position;
+    double seconds = 0; // when it was reached
+};
+
+struct Operation {
+    const char *name = "";
+    std::function<void()> run; // called without the lock; may be empty
+    Position after;            // what has to be done before, if that has a stream
+    Position self;
+    std::vector<std::shared_ptr<Meeting>> meetings; // exchanges it takes part in
+    bool started = false;                           // everything before it in its stream is done
+};
+
+// An exchange between operations of several streams: runs when all take part and have started.
+struct Meeting {
+    size_t wanted = 0;
+    std::vector<std::shared_ptr<Operation>> members;
+    std::function<void()> run;
+    bool done = false;
+};
+
+struct Allocation {
+    char *base;
+    size_t size;
+    int device; // -1 for pinned memory of the host
+};
+
+struct Device {
+    size_t used = 0;
+    cudaError_t broken = cudaSuccess;
+    std::set<int> peers; // whose memory it may reach
+    Stream null_stream;
+};
+
+enum class Order { LATE, EAGER, RANDOM };
+
+struct Failure {
+    int error, after;
+};
+
+struct Machine {
+    std::mutex lock;
+    std::condition_variable changed; // work was issued, or whoever ran work is done
+    bool busy = false;               // a thread runs operations
+
+    // From the environment.
+    Order order = Order::LATE;
+    uint64_t random = 0;
+    size_t memory = 0;
+    bool peers = true;
+    int capability = 90, multiprocessors = 4;
+    std::string libraries;
+
+    std::vector<Device> devices;
+    std::map<char *, Allocation> allocations; // by base
+    std::vector<Stream> streams;              // that live, or have work left
+    std::set<cudaEvent_t> events;
+    std::map<std::string, std::deque<Failure>> failures;
+    ek_emulator_counters counters = {};
+
+    uint64_t draw(); // a random number
+    Allocation *find(const void *pointer);
+    void break_device(int device, cudaError_t error);
+};
+
+Machine &machine();
+
+typedef std::unique_lock<std::mutex> Lock;
+
+// ---- work ----
+
+std::shared_ptr<Operation> issue(Machine &m, const Stream &stream, Operation &&operation);
+// Runs what must run for the position to be done, and nothing else. Waits, with the lock released,
+// while other threads run work, or have to issue what it depends on.
+void run_until(Machine &m, Lock &lock, const Position &position);
+// Runs at most one operation towards it.
+void run_one(Machine &m, Lock &lock, const Position &position);
+void run_device(Machine &m, Lock &lock, int device, bool blocking_only);
+void run_everything(Machine &m, Lock &lock);
+// Whatever the order says for after a call that issued up to `position`.
+void after_issue(Machine &m, Lock &lock, const Position &position);
+// Some operations of some streams, where the order is random.
+void run_some(Machine &m, Lock &lock);
+
+// ---- the beginning and the end of every call ----
+
+int &current_device();
+bool &inside_host_function();
+int take_failure(Machine &m, const char *name);
+bool is_sticky(int error);
+cudaError_t note_error(cudaError_t error);
+// NULL for a handle that isn't one.
+Stream stream_of(Machine &m, cudaStream_t handle);
+
+// body(machine, lock) with the lock held, unless the call fails before.
+template <typename Body> cudaError_t call(const char *name, bool needs_device, Body body)
+{
+    if (inside_host_function())
+        return note_error(cudaErrorNotPermitted);
+    Machine &m = machine();
+    Lock lock(m.lock);
+    cudaError_t error = (cudaError_t)take_failure(m, name);
+    if (!error && needs_device) {
+        if (m.devices.empty())
+            error = cudaErrorNoDevice;
+        else
+            error = m.devices[(size_t)current_device()].broken;
+    }
+    if (!error) {
+        run_some(m, lock);
+        error = body(m, lock);
+    }
+    return note_error(error);
+}
+
+} // namespace emulator
+
+struct CUstream_st {
+    int device = 0;
+    bool blocking = false, destroyed = false;
+    std::deque<std::shared_ptr<emulator::Operation>> queue;
+    uint64_t issued = 0, done = 0;
+    bool running = false; // its first operation runs
+};
+
+struct CUevent_st {
+    int device = 0;
+    unsigned flags = 0;
+    std::shared_ptr<emulator::Record> record; // the last; none before
+};
+
+#endif
