@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/transport.h"
+#include "comm/collective.h"
 #include "kernels/kernels.h"
 
 /* Attributes of both operations. */
@@ -119,6 +119,63 @@ static int broadcast_to(ek_dev *dev, ek_tensor *const *tensors, int count, const
     return 0;
 }
 
+/* What a collective broadcast needs: the source first, then the others, who all want the same. */
+typedef struct audience {
+    int devices;
+    ek_dev *devs[EK_MAX_DEVICES];
+    int place[EK_MAX_DEVICES]; /* in the list of devices */
+} audience;
+
+/* False where there are no others, or some want what others don't, or no collective serves them. */
+static bool make_audience(ek_dev *source, ek_dev *const *devs, int devices, int count,
+                          const bool *wanted, audience *a, int *status)
+{
+    int first = -1;
+    a->devs[0] = source;
+    a->devices = 1;
+    *status = 0;
+    for (int d = 0; d < devices; d++) {
+        if (devs[d] == source)
+            continue;
+        if (first < 0)
+            first = d;
+        if (a->devices == EK_MAX_DEVICES ||
+            (wanted && memcmp(wanted + (ptrdiff_t)d * count, wanted + (ptrdiff_t)first * count,
+                              (size_t)count * sizeof *wanted) != 0))
+            return false;
+        a->place[a->devices] = d;
+        a->devs[a->devices++] = devs[d];
+    }
+    return a->devices > 1 && ek_comm_has_collective(a->devs, a->devices, status);
+}
+
+/* out[place * count + i] for all of the audience at once. */
+static int broadcast_at_once(const audience *a, ek_tensor *const *tensors, int count,
+                             const bool *wanted, ek_tensor **out)
+{
+    ek_tensor **lists[EK_MAX_DEVICES] = {0};
+    ek_tensor **work = ek_calloc((size_t)a->devices * (size_t)count, sizeof *work);
+    if (!work)
+        return ek_error_pending();
+    const bool *wanted_there = wanted ? wanted + (ptrdiff_t)a->place[1] * count : NULL;
+    int n = 0, rc = 0;
+    for (int i = 0; i < count; i++)
+        if (tensors[i] && (!wanted_there || wanted_there[i]))
+            work[n++] = tensors[i];
+    for (int d = 1; d < a->devices && rc >= 0 && n > 0; d++) {
+        lists[d] = work + (ptrdiff_t)d * count;
+        rc = make_room(a->devs[d], work, n, lists[d]);
+    }
+    if (rc >= 0 && n > 0)
+        rc = ek_comm_spread(a->devs, a->devices, (ek_tensor *const *const *)lists, work, n);
+    for (int d = 1; d < a->devices && rc >= 0 && n > 0; d++)
+        for (int i = 0, next = 0; i < count; i++)
+            if (tensors[i] && (!wanted_there || wanted_there[i]))
+                out[(ptrdiff_t)a->place[d] * count + i] = lists[d][next++];
+    free(work);
+    return rc;
+}
+
 int ek_comm_broadcast(ek_dev *source, ek_tensor *const *tensors, int count, ek_dev *const *devs,
                       int devices, const bool *wanted, ek_tensor **out)
 {
@@ -128,10 +185,16 @@ int ek_comm_broadcast(ek_dev *source, ek_tensor *const *tensors, int count, ek_d
     ek_tensor **work = ek_calloc(2 * (size_t)count, sizeof *work);
     if (!work)
         return ek_error_pending();
-    int rc = 0;
+    audience a;
+    int rc;
+    bool at_once = make_audience(source, devs, devices, count, wanted, &a, &rc);
+    if (at_once)
+        rc = broadcast_at_once(&a, tensors, count, wanted, out);
     for (int d = 0; d < devices && rc >= 0; d++) {
         ek_tensor **there = out + (ptrdiff_t)d * count;
         const bool *wanted_there = wanted ? wanted + (ptrdiff_t)d * count : NULL;
+        if (devs[d] != source && at_once)
+            continue;
         if (devs[d] != source) {
             rc = broadcast_to(devs[d], tensors, count, wanted_there, work, there);
             continue;
@@ -258,6 +321,63 @@ static ek_tensor *sum(ek_tensor **parts, int count, ek_dev *destination, ek_tens
     return rc < 0 ? NULL : out;
 }
 
+/* All of one floating dtype, and none missing. */
+static bool can_slice(ek_tensor *const *parts, int total)
+{
+    for (int i = 0; i < total; i++)
+        if (!parts[i] || !ek_dtype_is_floating(parts[i]->dtype) ||
+            parts[i]->dtype != parts[0]->dtype)
+            return false;
+    return total > 0;
+}
+
+/* Where the sums go: `into`, and room of their own for the others. In the scope. */
+static int make_sums(ek_dev *destination, ek_tensor *const *like, int count, ek_tensor *const *into,
+                     ek_tensor **sums)
+{
+    bool given = false;
+    for (int i = 0; i < count; i++)
+        given = given || (into && into[i]);
+    if (!given)
+        return make_room(destination, like, count, sums);
+    for (int i = 0; i < count; i++) {
+        sums[i] = into[i] ? into[i] : ek_comm_like(like[i], NULL, destination);
+        if (!sums[i])
+            return ek_error_pending();
+    }
+    return 0;
+}
+
+/* The sums by a collective; out[i] gets a reference. Buckets are made from the last parameter to
+ * the first: their lists are turned round, so that they are runs. */
+static int sum_at_once(ek_tensor *const *parts, int devices, int count, ek_dev *const *devs,
+                       const int *order, ek_tensor *const *into, ek_tensor **out)
+{
+    ek_dev *ordered[EK_MAX_DEVICES];
+    ek_tensor **lists[EK_MAX_DEVICES];
+    ek_tensor **work = ek_calloc((size_t)(devices + 2) * (size_t)count, sizeof *work);
+    if (!work)
+        return ek_error_pending();
+    ek_tensor **sums = work, **turned = work + count;
+    int rc = make_sums(devs[order[0]], parts + (ptrdiff_t)order[0] * count, count, into, sums);
+    bool turn = rc >= 0 && count > 1 &&
+                (char *)ek_tensor_address(sums[1]) < (char *)ek_tensor_address(sums[0]);
+    for (int i = 0; i < count && rc >= 0; i++)
+        turned[turn ? count - 1 - i : i] = sums[i];
+    for (int d = 0; d < devices && rc >= 0; d++) {
+        ordered[d] = devs[order[d]];
+        lists[d] = work + (ptrdiff_t)(d + 2) * count;
+        for (int i = 0; i < count; i++)
+            lists[d][turn ? count - 1 - i : i] = parts[(ptrdiff_t)order[d] * count + i];
+    }
+    if (rc >= 0)
+        rc = ek_comm_sum_slices(ordered, devices, lists, count, turned);
+    for (int i = 0; i < count && rc >= 0; i++)
+        out[i] = ek_keep(sums[i]);
+    free(work);
+    return rc;
+}
+
 /* All sums; out[i] gets a reference. What was fetched and made dense ends with the caller's scope.
  */
 static int reduce_all(ek_tensor **parts, int devices, int count, ek_dev *const *devs,
@@ -265,6 +385,15 @@ static int reduce_all(ek_tensor **parts, int devices, int count, ek_dev *const *
 {
     int order[EK_MAX_DEVICES];
     sum_order(devs, devices, destination, order);
+    if (devs[order[0]] == destination && can_slice(parts, devices * count)) {
+        ek_dev *ordered[EK_MAX_DEVICES];
+        int status;
+        for (int d = 0; d < devices; d++)
+            ordered[d] = devs[order[d]];
+        if (ek_comm_has_collective(ordered, devices, &status))
+            return sum_at_once(parts, devices, count, devs, order, into, out);
+        EK_TRY(status);
+    }
     EK_TRY(fetch(parts, devices, count, devs, destination));
     EK_TRY(order_all(devs, devices, destination, true));
     for (int i = 0; i < count; i++) {

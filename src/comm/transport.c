@@ -85,8 +85,7 @@ static bool follows(const ek_tensor *tensor, const ek_tensor *next)
     return tensor->storage == next->storage && begin >= end && begin - end < SLAB_ALIGNMENT;
 }
 
-/* How many of the tensors, from the first, one copy moves. */
-static int run_length(ek_tensor *const *to, ek_tensor *const *from, int count)
+int ek_comm_run_length(ek_tensor *const *to, ek_tensor *const *from, int count)
 {
     if (!one_block(to[0], from[0]))
         return 1;
@@ -106,24 +105,26 @@ static int run_length(ek_tensor *const *to, ek_tensor *const *from, int count)
 int ek_comm_copy_list(ek_tensor *const *to, ek_tensor *const *from, int count)
 {
     for (int i = 0; i < count;) {
-        int length = run_length(to + i, from + i, count - i);
+        int length = ek_comm_run_length(to + i, from + i, count - i);
         if (length == 1) {
             EK_TRY(ek_comm_copy(to[i], from[i]));
         } else {
-            const ek_tensor *last = to[i + length - 1];
-            const char *begin = ek_tensor_address(to[i]);
-            const char *end = (const char *)ek_tensor_address(last) + ek_comm_nbytes(last);
             EK_TRY(ek_dev_copy(ek_tensor_dev(to[i]), ek_tensor_address(to[i]),
                                ek_tensor_dev(from[i]), ek_tensor_address(from[i]),
-                               (size_t)(end - begin)));
+                               ek_comm_run_nbytes(to + i, length)));
         }
         i += length;
     }
     return 0;
 }
 
-/* Copies of from[i] on the same device in one slab, laid out as `to` is. One reference. */
-static ek_slab *pack(ek_tensor *const *from, ek_tensor *const *to, int count)
+size_t ek_comm_run_nbytes(ek_tensor *const *run, int count)
+{
+    const char *begin = ek_tensor_address(run[0]), *last = ek_tensor_address(run[count - 1]);
+    return (size_t)(last - begin) + ek_comm_nbytes(run[count - 1]);
+}
+
+ek_slab *ek_comm_pack(ek_tensor *const *from, ek_tensor *const *to, int count)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
     ek_slab *staging = ek_slab_new(ek_tensor_dev(from[0]), to, count);
@@ -138,9 +139,9 @@ static ek_slab *pack(ek_tensor *const *from, ek_tensor *const *to, int count)
 int ek_comm_send(ek_tensor *const *to, ek_tensor *const *from, int count)
 {
     if (count < 2 || ek_dev_reaches(ek_tensor_dev(to[0]), ek_tensor_dev(from[0])) ||
-        run_length(to, from, count) == count)
+        ek_comm_run_length(to, from, count) == count)
         return ek_comm_copy_list(to, from, count);
-    ek_slab *staging = pack(from, to, count);
+    ek_slab *staging = ek_comm_pack(from, to, count);
     int rc = staging ? ek_comm_copy_list(to, staging->members, count) : ek_error_pending();
     ek_object_release(staging);
     return rc;

@@ -25,6 +25,15 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from);
  * overwritten. */
 int ek_comm_copy_list(ek_tensor *const *to, ek_tensor *const *from, int count);
 
+/* How many of the tensors, from the first, one copy moves: those are a run, from[i] and to[i] dense
+ * and of one layout, neighbours in both lists, with nothing but padding between. */
+int ek_comm_run_length(ek_tensor *const *to, ek_tensor *const *from, int count);
+/* From the first byte of a run to its last. */
+size_t ek_comm_run_nbytes(ek_tensor *const *run, int count);
+
+/* Copies of from[i] on the same device in one slab, laid out as `to` is. One reference. */
+ek_slab *ek_comm_pack(ek_tensor *const *from, ek_tensor *const *to, int count);
+
 /* The same, but packed first where that saves copies between the devices. */
 int ek_comm_send(ek_tensor *const *to, ek_tensor *const *from, int count);
 

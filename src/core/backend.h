@@ -5,9 +5,25 @@
 #define EK_CORE_BACKEND_H
 
 #include "evenkeel/device.h"
+#include "evenkeel/tensor.h"
 
 typedef struct ek_dev ek_dev;
 struct ek_kernels; /* kernels/kernels.h: one entry per kernel */
+
+/* One block that travels between two devices. */
+typedef struct ek_move {
+    ek_dev *to, *from;
+    void *target;
+    const void *source;
+    size_t nbytes;
+} ek_move;
+
+/* What a backend can do for several devices at once. */
+typedef enum ek_collective {
+    EK_COLLECTIVE_NONE,  /* nothing better than copies by pairs */
+    EK_COLLECTIVE_MOVES, /* broadcast and exchange */
+    EK_COLLECTIVE_SUMS   /* and sum, whose order of addition is the library's */
+} ek_collective;
 
 typedef struct ek_backend {
     const char *name;
@@ -45,6 +61,17 @@ typedef struct ek_backend {
     /* Kernels of `dev` can read and write the memory of `other`, a different device of this
      * backend, at full speed. Optional: where both are memory of the host. */
     bool (*reaches)(const ek_dev *dev, const ek_dev *other);
+
+    /* Which collectives are to be used among these devices, all of this backend and at least two,
+     * or a negative status. Optional: none. */
+    int (*collective)(ek_dev *const *devs, int count);
+    /* Collectives, each in order with other work of all devices that have a part. Optional, as
+     * `collective` says. broadcast: data[0] on devs[0] to data[i] on devs[i]; exchange: any number
+     * of moves; sum: data[i] on devs[i] into `out` on devs[0], which may be data[0]. */
+    int (*broadcast)(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
+    int (*exchange)(const ek_move *moves, int count);
+    int (*sum)(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
+               ek_dtype dtype);
 
     /* Later work on `waiter` waits for earlier work on `awaited`, which is this backend's; `waiter`
      * can be of the host, and then the call waits. Optional: work is done on return. */

@@ -366,6 +366,15 @@ bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other)
            dev->backend->reaches(dev, other);
 }
 
+int ek_dev_collective(ek_dev *const *devs, int count)
+{
+    for (int i = 1; i < count; i++)
+        if (devs[i]->backend != devs[0]->backend)
+            return EK_COLLECTIVE_NONE;
+    return count > 1 && devs[0]->backend->collective ? devs[0]->backend->collective(devs, count)
+                                                     : EK_COLLECTIVE_NONE;
+}
+
 bool ek_dev_is_host(const ek_dev *dev)
 {
     return dev->backend->host_memory;

@@ -71,6 +71,9 @@ int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes);
 /* Kernels of `dev` can use the memory of `other` as their own (after ek_dev_order). */
 bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 
+/* What can be done for these devices at once (ek_collective), or a negative status. */
+int ek_dev_collective(ek_dev *const *devs, int count);
+
 /* True where the CPU can read and write the device's memory directly. */
 bool ek_dev_is_host(const ek_dev *dev);
 

@@ -5,6 +5,7 @@
 
 #include "cuda/cuda.h"
 #include "cuda/devices.h"
+#include "cuda/nccl.h"
 #include "cuda/runtime.h"
 #include "cuda/transfer.h"
 
@@ -160,6 +161,7 @@ static void device_idle(ek_dev *dev)
 {
     ek_cuda_blas_close(ek_cuda_of(dev));
     ek_cuda_dnn_close(ek_cuda_of(dev));
+    ek_cuda_nccl_close(ek_cuda_of(dev));
 }
 
 static void device_close(ek_dev *dev)
@@ -257,6 +259,10 @@ const ek_backend ek_cuda_backend = {
     .copy = ek_cuda_copy_bytes,
     .zero = zero,
     .reaches = ek_cuda_reaches,
+    .collective = ek_cuda_collective,
+    .broadcast = ek_cuda_broadcast,
+    .exchange = ek_cuda_exchange,
+    .sum = ek_cuda_sum,
     .order = ek_cuda_order,
     .synchronize = ek_cuda_synchronize,
     .kernels = &ek_cuda_kernels,

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "autograd/graph.h"
+#include "comm/collective.h"
 #include "comm/lists.h"
-#include "comm/transport.h"
 #include "core/slab.h"
 #include "core/worker.h"
 #include "nn/module_copy.h"
@@ -170,23 +170,24 @@ static bool is_stale(const ek_replica_set *set, int d, int i)
            s->replica != ek_tensor_version(set->copies[d].tensors[i]);
 }
 
-/* Sends what is stale to device d. Older graphs that saved the replica's tensors err from now on.
- */
-static int refresh(ek_replica_set *set, int d)
+/* What is stale on device d: to[] there, from[] the sources. Returns how many. */
+static int list_stale(const ek_replica_set *set, int d, ek_tensor **to, ek_tensor **from)
 {
-    copies *c = &set->copies[d];
-    ek_tensor **to = ek_calloc(2 * (size_t)set->count + 1, sizeof(ek_tensor *));
-    if (!to)
-        return ek_error_pending();
-    ek_tensor **from = to + set->count;
     int count = 0;
     for (int i = 0; i < set->count; i++) {
         if (!is_stale(set, d, i))
             continue;
-        to[count] = c->tensors[i];
+        to[count] = set->copies[d].tensors[i];
         from[count++] = set->sources[i];
     }
-    int rc = ek_comm_copy_list(to, from, count);
+    return count;
+}
+
+/* Notes that to[], as list_stale gives them, were sent, or with rc < 0 may have been overwritten.
+ * Older graphs that saved the replica's tensors err from now on. */
+static void note_sent(ek_replica_set *set, int d, ek_tensor *const *to, int count, int rc)
+{
+    copies *c = &set->copies[d];
     for (int i = 0, next = 0; i < set->count && next < count; i++) {
         if (c->tensors[i] != to[next])
             continue;
@@ -197,9 +198,50 @@ static int refresh(ek_replica_set *set, int d)
         s->source = ek_tensor_version(set->sources[i]);
         s->replica = ek_tensor_version(c->tensors[i]);
     }
+}
+
+/* Sends what is stale to device d. */
+static int refresh(ek_replica_set *set, int d)
+{
+    ek_tensor **to = ek_calloc(2 * (size_t)set->count + 1, sizeof(ek_tensor *));
+    if (!to)
+        return ek_error_pending();
+    ek_tensor **from = to + set->count;
+    int count = list_stale(set, d, to, from);
+    int rc = ek_comm_copy_list(to, from, count);
+    note_sent(set, d, to, count, rc);
     free(to);
     if (rc < 0)
         ek_error_prefix("sending parameters to %s", set->devs[d]->name);
+    return rc;
+}
+
+/* Sends it to all devices in one go, where the same is stale on all; else returns 1. */
+static int refresh_at_once(ek_replica_set *set, int devices)
+{
+    ek_tensor **lists[EK_MAX_DEVICES];
+    size_t room = (size_t)set->count + 1;
+    ek_tensor **work = ek_calloc(room * (size_t)(devices + 1), sizeof(ek_tensor *));
+    if (!work)
+        return ek_error_pending();
+    ek_tensor **first = work, **from = work + room;
+    int count = 0, rc = 0;
+    for (int d = 1; d < devices && rc == 0; d++) {
+        lists[d] = work + room * (size_t)(d + 1);
+        int stale = list_stale(set, d, lists[d], d == 1 ? first : from);
+        if (d == 1)
+            count = stale;
+        else if (stale != count || memcmp(first, from, (size_t)count * sizeof *from) != 0)
+            rc = 1;
+    }
+    if (rc == 0) {
+        rc = ek_comm_spread(set->devs, devices, (ek_tensor *const *const *)lists, first, count);
+        for (int d = 1; d < devices; d++)
+            note_sent(set, d, lists[d], count, rc);
+        if (rc < 0)
+            ek_error_prefix("sending parameters from %s", set->devs[0]->name);
+    }
+    free(work);
     return rc;
 }
 
@@ -210,9 +252,18 @@ static int refresh_part(void *user, int index)
 
 static int send(ek_replica_set *set, int count, size_t nbytes)
 {
+    int rc;
+    if (nbytes == 0)
+        return 0;
+    if (ek_comm_has_collective(set->devs, count, &rc))
+        rc = refresh_at_once(set, count);
+    else if (rc == 0)
+        rc = 1;
+    if (rc <= 0)
+        return rc;
     if (nbytes >= WORKER_BYTES)
         return ek_gang_run(set->devs + 1, count - 1, refresh_part, set, NULL);
-    for (int d = 1; d < count && nbytes > 0; d++)
+    for (int d = 1; d < count; d++)
         EK_TRY(refresh(set, d));
     return 0;
 }
