@@ -1,0 +1,162 @@
+/* norm.cuh: what the kernels of normalisation share: vectors, tasks, parameters, moments. */
+#ifndef EK_CUDA_NORM_CUH
+#define EK_CUDA_NORM_CUH
+
+#include "cuda/launch.cuh"
+#include "cuda/norm.h"
+
+#define EK_KERNEL static __global__ void __launch_bounds__(EK_BLOCK)
+
+/* ---- vectors ---- */
+
+template <typename T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) ek_norm_pack {
+    T at[V];
+};
+
+template <typename R, typename T, int V>
+static __device__ __forceinline__ void ek_norm_load(R (&to)[V], const T *from)
+{
+    const ek_norm_pack<T, V> pack = *(const ek_norm_pack<T, V> *)from;
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        to[v] = ek_load(&pack.at[v]);
+}
+
+template <typename R, typename T, int V>
+static __device__ __forceinline__ void ek_norm_store(T *to, const R (&from)[V])
+{
+    ek_norm_pack<T, V> pack;
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        ek_store(&pack.at[v], from[v]);
+    *(ek_norm_pack<T, V> *)to = pack;
+}
+
+/* Elements of a vector of 16 bytes. */
+template <typename T> struct ek_norm_width {
+    enum { value = 16 / sizeof(T) };
+};
+
+/* ---- tasks ---- */
+
+#define EK_TASK_LOOP(task, cut) \
+    for (int64_t task = blockIdx.x; task < (cut).tasks; task += gridDim.x)
+
+static inline dim3 ek_norm_grid(const ek_cuda_norm *norm)
+{
+    const int64_t most = 1 << 24;
+    return dim3((unsigned)(norm->cut.tasks < most ? norm->cut.tasks : most));
+}
+
+/* A thread's share of a task over rows: its columns, and the rows [begin, end) in steps. */
+struct ek_norm_rows {
+    int64_t sample, part, column, begin, end;
+    int step, team; /* teams of the block, and which this one is */
+};
+
+static __device__ __forceinline__ ek_norm_rows ek_norm_rows_of(const ek_cuda_norm &a, int64_t task)
+{
+    ek_norm_rows own;
+    const int lane = (int)threadIdx.x % a.cut.team;
+    own.team = (int)threadIdx.x / a.cut.team;
+    own.step = EK_BLOCK / a.cut.team;
+    own.column = (task % a.cut.blocks * a.cut.team + lane) * a.cut.vector;
+    task /= a.cut.blocks;
+    own.part = task % a.cut.spans;
+    own.sample = task / a.cut.spans;
+    own.begin = own.part * a.cut.span;
+    own.end = own.begin + a.cut.span < a.rows ? own.begin + a.cut.span : a.rows;
+    own.begin += own.team;
+    return own;
+}
+
+/* A thread's share of a task over planes: elements [begin, end) in steps, of planes
+ * [row, last). Without a column of its own, the team has no elements. */
+struct ek_norm_planes {
+    int64_t sample, part, column, begin, end, row, last;
+    int step, lane;
+};
+
+static __device__ __forceinline__ ek_norm_planes ek_norm_planes_of(const ek_cuda_norm &a,
+                                                                   int64_t task)
+{
+    ek_norm_planes own;
+    const int teams = EK_BLOCK / a.cut.team;
+    own.lane = (int)threadIdx.x % a.cut.team;
+    own.part = task % a.cut.parts;
+    task /= a.cut.parts;
+    const int64_t column = task * teams + (int)threadIdx.x / a.cut.team;
+    const bool any = column < a.samples * a.channels;
+    own.sample = any ? column / a.channels : 0;
+    own.column = any ? column % a.channels : 0;
+    own.begin = own.part % a.cut.spans * a.cut.span;
+    own.end = own.begin + a.cut.span < a.inner ? own.begin + a.cut.span : a.inner;
+    own.begin += own.lane * a.cut.vector;
+    own.step = a.cut.team * a.cut.vector;
+    own.row = own.part / a.cut.spans * a.cut.rows;
+    own.last = own.row + a.cut.rows < a.rows ? own.row + a.cut.rows : a.rows;
+    if (!any)
+        own.lane = -1, own.last = own.row;
+    return own;
+}
+
+static __device__ __forceinline__ int64_t ek_norm_partial(const ek_cuda_norm &a, int64_t sample,
+                                                          int64_t part, int64_t column)
+{
+    return (sample * a.cut.parts + part) * a.channels + column;
+}
+
+template <typename T>
+static __device__ __forceinline__ T *ek_norm_at(const ek_norm_operand &operand, int64_t sample,
+                                                int64_t row, int64_t column, bool planes)
+{
+    return (T *)operand.data + sample * operand.sample + row * operand.row +
+           column * (planes ? operand.channel : 1);
+}
+
+/* ---- parameters ---- */
+
+/* Which statistic a column has. */
+static __device__ __forceinline__ int64_t ek_norm_group(const ek_cuda_norm &a, int64_t sample,
+                                                        int64_t column)
+{
+    if (a.each == 1)
+        return sample * a.channels + column;
+    return sample * (a.channels / a.each) + column / a.each;
+}
+
+template <typename R>
+static __device__ __forceinline__ R ek_norm_value(const void *values, int64_t i, R otherwise)
+{
+    return values != nullptr ? ((const R *)values)[i] : otherwise;
+}
+
+/* ---- moments ---- */
+
+/* Mean and sum of squared deviations of `count` values. */
+template <typename R> struct ek_norm_moments {
+    R mean, deviation;
+};
+
+/* What a merge of a and b values multiplies: the difference of their means (part), and its square
+ * (both). */
+template <typename R> struct ek_norm_weights {
+    R part, both;
+};
+
+template <typename R> static __device__ __forceinline__ ek_norm_weights<R> ek_norm_weigh(R a, R b)
+{
+    const R part = b > 0 ? b / (a + b) : R(0);
+    return {part, a * part};
+}
+
+template <typename R>
+static __device__ __forceinline__ void ek_norm_merge(ek_norm_moments<R> *a, ek_norm_moments<R> b,
+                                                     ek_norm_weights<R> weights)
+{
+    const R delta = b.mean - a->mean;
+    a->mean += delta * weights.part;
+    a->deviation += b.deviation + delta * delta * weights.both;
+}
+
+#endif
