@@ -2,12 +2,12 @@
  *
  * Some machines say that they can and then deliver wrong bytes (an IOMMU between the GPUs, a
  * virtual machine), so that each pair is tried out with its first use: copies either way, and
- * a kernel that writes into the other's memory. */
+ * kernels that read and write the other's memory. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/copy.h"
 #include "cuda/devices.h"
-#include "cuda/fill.h"
 #include "cuda/transfer.h"
 
 enum { UNKNOWN, REACHED, APART };
@@ -59,21 +59,29 @@ static bool try_copy(probe *p)
            good(cudaStreamSynchronize(p->a->copy)) && arrived(p);
 }
 
-/* A kernel of `a`, which is current, writes to the memory of `b`. */
-static bool try_kernel(probe *p)
+/* A kernel of `a`, which is current, from `from` to `to`. */
+static bool run_kernel(const probe *p, void *to, void *from)
 {
-    memset(p->sent, 0xA5, PROBE);
+    enum { COUNT = PROBE / sizeof(float) };
     ek_cuda_queue queue = {.stream = p->a->copy, .multiprocessors = p->a->multiprocessors};
     ek_cuda_walk walk = {.ndim = 1,
-                         .operands = 1,
-                         .count = PROBE,
-                         .shape = {PROBE},
-                         .stride = {{1}},
-                         .data = {p->on_b},
-                         .dtype = {EK_U8},
+                         .operands = 2,
+                         .count = COUNT,
+                         .shape = {COUNT},
+                         .stride = {{1}, {1}},
+                         .data = {to, from},
+                         .dtype = {EK_F32, EK_F32},
                          .flat = true};
-    return good((cudaError_t)ek_cuda_launch_fill(&queue, &walk, 0xA5)) &&
-           good(cudaStreamSynchronize(p->a->copy)) && arrived(p);
+    return good((cudaError_t)ek_cuda_launch_copy(&queue, &walk, sizeof(float)));
+}
+
+/* Kernels of `a` read the memory of `b` and write to it. */
+static bool try_kernels(probe *p)
+{
+    bool works =
+        good(cudaMemsetAsync(p->on_a, 0, PROBE, p->a->copy)) && run_kernel(p, p->on_a, p->on_b) &&
+        good(cudaMemsetAsync(p->on_b, 0, PROBE, p->a->copy)) && run_kernel(p, p->on_b, p->on_a);
+    return good(cudaStreamSynchronize(p->a->copy)) && works && arrived(p);
 }
 
 /* `a` is current, and reaches `b` in one direction. */
@@ -81,7 +89,7 @@ static bool try_out(probe *p)
 {
     bool works = good(cudaSetDevice(p->b->physical)) && good(cudaMalloc(&p->on_b, PROBE)) &&
                  good(cudaSetDevice(p->a->physical)) && good(cudaMalloc(&p->on_a, PROBE)) &&
-                 try_copy(p) && try_kernel(p);
+                 try_copy(p) && try_kernels(p);
     if (p->on_a)
         good(cudaFree(p->on_a));
     if (p->on_b)
