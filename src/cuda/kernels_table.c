@@ -43,4 +43,6 @@ const ek_kernels ek_cuda_kernels = {
     .target_weight = ek_cuda_target_weight,
     .sgd_step = ek_cuda_sgd_step,
     .adam_step = ek_cuda_adam_step,
+    .sgd_step_list = ek_cuda_sgd_step_list,
+    .adam_step_list = ek_cuda_adam_step_list,
 };

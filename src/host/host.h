@@ -105,5 +105,12 @@ int ek_host_sgd_step(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradien
 int ek_host_adam_step(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
                       ek_tensor *exp_avg, ek_tensor *exp_avg_sq, ek_tensor *max_exp_avg_sq,
                       const ek_adam_params *params);
+int ek_host_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
+                          ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
+                          const ek_sgd_params *params);
+int ek_host_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
+                           ek_tensor *const *gradients, ek_tensor *const *exp_avgs,
+                           ek_tensor *const *exp_avg_sqs, ek_tensor *const *max_exp_avg_sqs,
+                           const ek_adam_params *params);
 
 #endif

@@ -43,4 +43,6 @@ const ek_kernels ek_host_kernels = {
     .target_weight = ek_host_target_weight,
     .sgd_step = ek_host_sgd_step,
     .adam_step = ek_host_adam_step,
+    .sgd_step_list = ek_host_sgd_step_list,
+    .adam_step_list = ek_host_adam_step_list,
 };

@@ -1,10 +1,8 @@
-/* Optimizer steps, one pass over memory. Order of operations as in PyTorch 1.13's single-tensor
- * path; scalars that it keeps in double are computed in double and rounded once. */
-#include <math.h>
-
+/* Optimizer steps, one pass over memory. */
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/tile.h"
+#include "kernels/steps.h"
 
 enum { GRAIN = 8192 };
 
@@ -16,54 +14,40 @@ typedef struct sgd_job {
     const ek_sgd_params *params;
 } sgd_job;
 
-#define SGD_LOOPS(real)                                                           \
-    do {                                                                          \
-        const ek_sgd_params *p = job->params;                                     \
-        const real lr = (real)p->lr, decay = (real)p->weight_decay;               \
-        const real momentum = (real)p->momentum, kept = (real)(1 - p->dampening); \
-        const real sign = p->maximize ? -1 : 1;                                   \
-        real *restrict w = (real *)job->parameter;                                \
-        real *restrict buffer = (real *)job->momentum_buffer;                     \
-        const real *restrict gradient = (const real *)job->gradient;              \
-        if (p->momentum == 0) {                                                   \
-            for (int64_t i = begin; i < end; i++) {                               \
-                real g = sign * gradient[i] + decay * w[i];                       \
-                w[i] = w[i] - lr * g;                                             \
-            }                                                                     \
-        } else if (p->first) {                                                    \
-            const real own = p->nesterov ? momentum : 0;                          \
-            for (int64_t i = begin; i < end; i++) {                               \
-                real g = sign * gradient[i] + decay * w[i];                       \
-                buffer[i] = g;                                                    \
-                w[i] = w[i] - lr * (g + own * g);                                 \
-            }                                                                     \
-        } else if (p->nesterov) {                                                 \
-            for (int64_t i = begin; i < end; i++) {                               \
-                real g = sign * gradient[i] + decay * w[i];                       \
-                real v = momentum * buffer[i] + kept * g;                         \
-                buffer[i] = v;                                                    \
-                w[i] = w[i] - lr * (g + momentum * v);                            \
-            }                                                                     \
-        } else {                                                                  \
-            for (int64_t i = begin; i < end; i++) {                               \
-                real g = sign * gradient[i] + decay * w[i];                       \
-                real v = momentum * buffer[i] + kept * g;                         \
-                buffer[i] = v;                                                    \
-                w[i] = w[i] - lr * v;                                             \
-            }                                                                     \
-        }                                                                         \
+#define SGD_LOOP(suffix, kind)                                                  \
+    for (int64_t i = begin; i < end; i++)                                       \
+        w[i] = ek_sgd_##suffix(kind, constants, w[i], gradient[i], &buffer[i]); \
+    break;
+
+#define SGD_LOOPS(real, suffix)                                                                \
+    do {                                                                                       \
+        const ek_sgd_constants_##suffix constants = ek_sgd_constants_of_##suffix(job->params); \
+        real *restrict w = (real *)job->parameter;                                             \
+        real *restrict buffer = (real *)job->momentum_buffer;                                  \
+        const real *restrict gradient = (const real *)job->gradient;                           \
+        switch (ek_sgd_kind_of(job->params)) {                                                 \
+        case EK_SGD_FIRST:                                                                     \
+            SGD_LOOP(suffix, EK_SGD_FIRST)                                                     \
+        case EK_SGD_NESTEROV:                                                                  \
+            SGD_LOOP(suffix, EK_SGD_NESTEROV)                                                  \
+        case EK_SGD_HEAVY:                                                                     \
+            SGD_LOOP(suffix, EK_SGD_HEAVY)                                                     \
+        default:                                                                               \
+            for (int64_t i = begin; i < end; i++)                                              \
+                w[i] = ek_sgd_##suffix(EK_SGD_PLAIN, constants, w[i], gradient[i], NULL);      \
+        }                                                                                      \
     } while (0)
 
 EK_MULTIVERSION
 static void sgd_f32(const sgd_job *job, int64_t begin, int64_t end)
 {
-    SGD_LOOPS(float);
+    SGD_LOOPS(float, f32);
 }
 
 EK_MULTIVERSION
 static void sgd_f64(const sgd_job *job, int64_t begin, int64_t end)
 {
-    SGD_LOOPS(double);
+    SGD_LOOPS(double, f64);
 }
 
 static void sgd_part_f32(void *context, int64_t begin, int64_t end)
@@ -101,60 +85,51 @@ int ek_host_sgd_step(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradien
     return 0;
 }
 
+int ek_host_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
+                          ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
+                          const ek_sgd_params *params)
+{
+    for (int i = 0; i < count; i++)
+        EK_TRY(ek_host_sgd_step(dev, parameters[i], gradients[i],
+                                momentum_buffers ? momentum_buffers[i] : NULL, params));
+    return 0;
+}
+
 /* ---- Adam ---- */
 
 typedef struct adam_job {
     void *parameter, *exp_avg, *exp_avg_sq, *max_exp_avg_sq;
     const void *gradient;
     const ek_adam_params *params;
-    double step_size, root_correction;
 } adam_job;
 
-/* exp_avg as PyTorch 1.13 has it: multiplied, then added to. */
-#define ADAM_LOOPS(real, root)                                                           \
-    do {                                                                                 \
-        const ek_adam_params *p = job->params;                                           \
-        const real beta1 = (real)p->beta1, beta2 = (real)p->beta2, eps = (real)p->eps;   \
-        const real rest1 = (real)(1 - p->beta1), rest2 = (real)(1 - p->beta2);           \
-        const real step = (real)job->step_size, correction = (real)job->root_correction; \
-        const real shrink = p->decoupled ? (real)(1 - p->lr * p->weight_decay) : 1;      \
-        const real decay = p->decoupled ? 0 : (real)p->weight_decay;                     \
-        const real sign = p->maximize ? -1 : 1;                                          \
-        real *restrict w = (real *)job->parameter;                                       \
-        real *restrict m = (real *)job->exp_avg;                                         \
-        real *restrict v = (real *)job->exp_avg_sq;                                      \
-        real *restrict largest = (real *)job->max_exp_avg_sq;                            \
-        const real *restrict gradient = (const real *)job->gradient;                     \
-        if (largest == NULL) {                                                           \
-            for (int64_t i = begin; i < end; i++) {                                      \
-                real u = shrink * w[i];                                                  \
-                real g = sign * gradient[i] + decay * u;                                 \
-                m[i] = m[i] * beta1 + rest1 * g;                                         \
-                v[i] = v[i] * beta2 + rest2 * g * g;                                     \
-                w[i] = u - step * m[i] / (root(v[i]) / correction + eps);                \
-            }                                                                            \
-        } else {                                                                         \
-            for (int64_t i = begin; i < end; i++) {                                      \
-                real u = shrink * w[i];                                                  \
-                real g = sign * gradient[i] + decay * u;                                 \
-                m[i] = m[i] * beta1 + rest1 * g;                                         \
-                v[i] = v[i] * beta2 + rest2 * g * g;                                     \
-                largest[i] = ((v[i] > largest[i]) | (v[i] != v[i])) ? v[i] : largest[i]; \
-                w[i] = u - step * m[i] / (root(largest[i]) / correction + eps);          \
-            }                                                                            \
-        }                                                                                \
+#define ADAM_LOOPS(real, suffix)                                                                  \
+    do {                                                                                          \
+        const ek_adam_constants_##suffix constants = ek_adam_constants_of_##suffix(job->params);  \
+        real *restrict w = (real *)job->parameter;                                                \
+        real *restrict m = (real *)job->exp_avg;                                                  \
+        real *restrict v = (real *)job->exp_avg_sq;                                               \
+        real *restrict largest = (real *)job->max_exp_avg_sq;                                     \
+        const real *restrict gradient = (const real *)job->gradient;                              \
+        if (largest == NULL) {                                                                    \
+            for (int64_t i = begin; i < end; i++)                                                 \
+                w[i] = ek_adam_##suffix(constants, w[i], gradient[i], &m[i], &v[i], NULL);        \
+        } else {                                                                                  \
+            for (int64_t i = begin; i < end; i++)                                                 \
+                w[i] = ek_adam_##suffix(constants, w[i], gradient[i], &m[i], &v[i], &largest[i]); \
+        }                                                                                         \
     } while (0)
 
 EK_MULTIVERSION
 static void adam_f32(const adam_job *job, int64_t begin, int64_t end)
 {
-    ADAM_LOOPS(float, sqrtf);
+    ADAM_LOOPS(float, f32);
 }
 
 EK_MULTIVERSION
 static void adam_f64(const adam_job *job, int64_t begin, int64_t end)
 {
-    ADAM_LOOPS(double, sqrt);
+    ADAM_LOOPS(double, f64);
 }
 
 static void adam_part_f32(void *context, int64_t begin, int64_t end)
@@ -181,10 +156,19 @@ int ek_host_adam_step(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradie
                     .max_exp_avg_sq =
                         max_exp_avg_sq != NULL ? ek_tensor_address(max_exp_avg_sq) : NULL,
                     .gradient = ek_tensor_address(gradient),
-                    .params = params,
-                    .step_size = params->lr / (1 - pow(params->beta1, (double)params->step)),
-                    .root_correction = sqrt(1 - pow(params->beta2, (double)params->step))};
+                    .params = params};
     ek_parallel_for(dev, ek_count(parameter), GRAIN,
                     parameter->dtype == EK_F32 ? adam_part_f32 : adam_part_f64, &job);
+    return 0;
+}
+
+int ek_host_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
+                           ek_tensor *const *gradients, ek_tensor *const *exp_avgs,
+                           ek_tensor *const *exp_avg_sqs, ek_tensor *const *max_exp_avg_sqs,
+                           const ek_adam_params *params)
+{
+    for (int i = 0; i < count; i++)
+        EK_TRY(ek_host_adam_step(dev, parameters[i], gradients[i], exp_avgs[i], exp_avg_sqs[i],
+                                 max_exp_avg_sqs ? max_exp_avg_sqs[i] : NULL, params));
     return 0;
 }

@@ -159,6 +159,15 @@ typedef struct ek_kernels {
     int (*adam_step)(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
                      ek_tensor *exp_avg, ek_tensor *exp_avg_sq, ek_tensor *max_exp_avg_sq,
                      const ek_adam_params *params);
+    /* The same for `count` parameters of one dtype; NULL in the place of an array of states that
+     * the options don't need. */
+    int (*sgd_step_list)(ek_dev *dev, int count, ek_tensor *const *parameters,
+                         ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
+                         const ek_sgd_params *params);
+    int (*adam_step_list)(ek_dev *dev, int count, ek_tensor *const *parameters,
+                          ek_tensor *const *gradients, ek_tensor *const *exp_avgs,
+                          ek_tensor *const *exp_avg_sqs, ek_tensor *const *max_exp_avg_sqs,
+                          const ek_adam_params *params);
 } ek_kernels;
 
 /* The table of a tensor's device. */

@@ -69,8 +69,9 @@ static bool adam_keeps_zeros(const ek_optimizer_options *options)
     return options->eps > 0;
 }
 
-static int update(bool decoupled, const ek_optimizer_options *options, int64_t step,
-                  ek_tensor *parameter, const ek_tensor *gradient, ek_tensor *const *state)
+static int update(bool decoupled, const ek_optimizer_options *options, int64_t step, int count,
+                  ek_tensor *const *parameters, ek_tensor *const *gradients,
+                  ek_tensor *const *const *state)
 {
     const ek_adam_params params = {.lr = options->lr,
                                    .beta1 = options->beta1,
@@ -80,20 +81,23 @@ static int update(bool decoupled, const ek_optimizer_options *options, int64_t s
                                    .decoupled = decoupled,
                                    .maximize = options->maximize,
                                    .step = step};
-    return ek_kernels_of(parameter)->adam_step(ek_tensor_dev(parameter), parameter, gradient,
-                                               state[0], state[1], state[2], &params);
+    return ek_kernels_of(parameters[0])
+        ->adam_step_list(ek_tensor_dev(parameters[0]), count, parameters, gradients, state[0],
+                         state[1], state[2], &params);
 }
 
-static int adam_update(const ek_optimizer_options *options, int64_t step, ek_tensor *parameter,
-                       const ek_tensor *gradient, ek_tensor *const *state)
+static int adam_update(const ek_optimizer_options *options, int64_t step, int count,
+                       ek_tensor *const *parameters, ek_tensor *const *gradients,
+                       ek_tensor *const *const *state)
 {
-    return update(false, options, step, parameter, gradient, state);
+    return update(false, options, step, count, parameters, gradients, state);
 }
 
-static int adamw_update(const ek_optimizer_options *options, int64_t step, ek_tensor *parameter,
-                        const ek_tensor *gradient, ek_tensor *const *state)
+static int adamw_update(const ek_optimizer_options *options, int64_t step, int count,
+                        ek_tensor *const *parameters, ek_tensor *const *gradients,
+                        ek_tensor *const *const *state)
 {
-    return update(true, options, step, parameter, gradient, state);
+    return update(true, options, step, count, parameters, gradients, state);
 }
 
 #define EK_ADAM(algorithm)                                                                    \

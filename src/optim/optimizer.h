@@ -26,9 +26,11 @@ typedef struct ek_algorithm {
     /* True where zeros with a zero gradient and zero state stay zeros: a slab's padding. */
     bool (*keeps_zeros)(const ek_optimizer_options *options);
 
-    /* One update of a flat range. */
-    int (*update)(const ek_optimizer_options *options, int64_t step, ek_tensor *parameter,
-                  const ek_tensor *gradient, ek_tensor *const *state);
+    /* One update of each of `count` flat ranges, of one device and dtype. state[s] has as many;
+     * what the options don't need is NULL. */
+    int (*update)(const ek_optimizer_options *options, int64_t step, int count,
+                  ek_tensor *const *parameters, ek_tensor *const *gradients,
+                  ek_tensor *const *const *state);
 } ek_algorithm;
 
 /* One parameter. */

@@ -57,8 +57,9 @@ static bool sgd_keeps_zeros(const ek_optimizer_options *options)
     return true;
 }
 
-static int sgd_update(const ek_optimizer_options *options, int64_t step, ek_tensor *parameter,
-                      const ek_tensor *gradient, ek_tensor *const *state)
+static int sgd_update(const ek_optimizer_options *options, int64_t step, int count,
+                      ek_tensor *const *parameters, ek_tensor *const *gradients,
+                      ek_tensor *const *const *state)
 {
     const ek_sgd_params params = {.lr = options->lr,
                                   .momentum = options->momentum,
@@ -67,8 +68,9 @@ static int sgd_update(const ek_optimizer_options *options, int64_t step, ek_tens
                                   .nesterov = options->nesterov,
                                   .maximize = options->maximize,
                                   .first = step == 1};
-    return ek_kernels_of(parameter)->sgd_step(ek_tensor_dev(parameter), parameter, gradient,
-                                              state[0], &params);
+    return ek_kernels_of(parameters[0])
+        ->sgd_step_list(ek_tensor_dev(parameters[0]), count, parameters, gradients, state[0],
+                        &params);
 }
 
 static const ek_algorithm sgd = {.name = "sgd",

@@ -3,7 +3,8 @@
  * The rows of the segment table are the slots that have a gradient, by group and place in memory.
  * Rows that follow each other within one slab form a block, whose state is laid out like it: with a
  * slab of state for each kind. A block falls into spans of equal phase (the count of updates, where
- * the formula depends on it); each span is one call over a flat range. Everything that can fail
+ * the formula depends on it); each span is a flat range. Spans of one device, dtype, group and
+ * phase are stepped by one call, which a GPU turns into few kernels. Everything that can fail
  * (checks, state, copies of gradients in another order of memory, handles) comes before the first
  * update. */
 #include <stdlib.h>
@@ -24,7 +25,15 @@ typedef struct row {
 typedef struct span {
     int begin, end; /* rows */
     ek_tensor *parameter, *gradient, *state[EK_STATES];
+    bool done;
 } span;
+
+/* Arguments of one call: arrays of as many as there are spans. */
+typedef struct call_list {
+    int count;
+    ek_tensor **parameters, **gradients, **state[EK_STATES];
+    bool *member; /* by span */
+} call_list;
 
 /* ---- places in memory ---- */
 
@@ -223,7 +232,7 @@ int ek_optimizer_reserve_state(ek_optimizer *optimizer, const ek_slot *slot)
 }
 
 /* Flat handles for rows [begin, end). */
-static int prepare_call(span *call, const row *rows, int begin, int end, int states)
+static int prepare_span(span *call, const row *rows, int begin, int end, int states)
 {
     const ek_slot *first = rows[begin].slot, *last = rows[end - 1].slot;
     int64_t count = last->parameter->offset - first->parameter->offset + ek_count(last->parameter);
@@ -239,11 +248,11 @@ static int prepare_call(span *call, const row *rows, int begin, int end, int sta
     return made ? 0 : ek_error_pending();
 }
 
-/* Returns how many calls there are. */
-static int prepare_calls(const ek_optimizer *optimizer, const row *rows, int count, span *calls)
+/* Returns how many spans there are. */
+static int prepare_spans(const ek_optimizer *optimizer, const row *rows, int count, span *spans)
 {
     const ek_algorithm *algorithm = optimizer->algorithm;
-    int call_count = 0;
+    int span_count = 0;
     for (int begin = 0, end; begin < count; begin = end) {
         const ek_optimizer_options *options = &optimizer->groups[rows[begin].slot->group];
         int states = algorithm->state_count(options);
@@ -253,31 +262,94 @@ static int prepare_calls(const ek_optimizer *optimizer, const row *rows, int cou
                states_join(rows[end - 1].slot, rows[end].slot, states) &&
                algorithm->phase(options, rows[end].slot->step + 1) == phase)
             end++;
-        EK_TRY(prepare_call(&calls[call_count++], rows, begin, end, states));
+        EK_TRY(prepare_span(&spans[span_count++], rows, begin, end, states));
     }
-    return call_count;
+    return span_count;
+}
+
+static void free_list(call_list *list)
+{
+    free(list->parameters);
+    free(list->gradients);
+    free(list->member);
+    for (int s = 0; s < EK_STATES; s++)
+        free(list->state[s]);
+}
+
+static int make_list(call_list *list, int spans)
+{
+    size_t n = (size_t)spans + 1;
+    list->parameters = ek_calloc(n, sizeof *list->parameters);
+    list->gradients = ek_calloc(n, sizeof *list->gradients);
+    list->member = ek_calloc(n, sizeof *list->member);
+    bool made = list->parameters && list->gradients && list->member;
+    for (int s = 0; s < EK_STATES; s++) {
+        list->state[s] = ek_calloc(n, sizeof *list->state[s]);
+        made = made && list->state[s];
+    }
+    return made ? 0 : EK_E_NO_MEMORY;
 }
 
 /* ---- updates ---- */
 
 static const char writer[] = "the optimizer's step"; /* for sentences about saved tensors */
 
-static int run_call(const ek_optimizer *optimizer, const row *rows, const span *call)
+/* May one call step both? Those without elements need none. */
+static bool share_call(const ek_optimizer *optimizer, const row *rows, const span *a, const span *b)
 {
-    const ek_slot *first = rows[call->begin].slot;
-    const ek_optimizer_options *options = &optimizer->groups[first->group];
-    int status = 0;
-    if (ek_count(call->parameter) > 0)
-        status = optimizer->algorithm->update(options, first->step + 1, call->parameter,
-                                              call->gradient, call->state);
-    for (int i = call->begin; i < call->end && status == 0; i++) {
+    const ek_slot *p = rows[a->begin].slot, *q = rows[b->begin].slot;
+    const ek_optimizer_options *options = &optimizer->groups[p->group];
+    const ek_algorithm *algorithm = optimizer->algorithm;
+    return p->group == q->group && a->parameter->dtype == b->parameter->dtype &&
+           ek_tensor_dev(a->parameter) == ek_tensor_dev(b->parameter) &&
+           algorithm->phase(options, p->step + 1) == algorithm->phase(options, q->step + 1);
+}
+
+static void add_to_list(call_list *list, const span *added)
+{
+    int at = list->count++;
+    list->parameters[at] = added->parameter;
+    list->gradients[at] = added->gradient;
+    for (int s = 0; s < EK_STATES; s++)
+        list->state[s][at] = added->state[s];
+}
+
+static void note_step(const row *rows, span *stepped)
+{
+    for (int i = stepped->begin; i < stepped->end; i++) {
         ek_slot *slot = rows[i].slot;
         slot->step++;
         ek_tensor_written(slot->parameter, writer);
         for (int s = 0; s < EK_STATES && slot->state[s]; s++)
             ek_tensor_written(slot->state[s], writer);
     }
-    return status;
+    stepped->done = true;
+}
+
+/* Steps spans[first] and what later ones can share its call. */
+static int run_call(const ek_optimizer *optimizer, const row *rows, span *spans, int span_count,
+                    int first, call_list *list)
+{
+    const ek_slot *slot = rows[spans[first].begin].slot;
+    const ek_optimizer_options *options = &optimizer->groups[slot->group];
+    bool *member = list->member;
+    list->count = 0;
+    for (int i = first; i < span_count; i++) {
+        member[i] = !spans[i].done && share_call(optimizer, rows, &spans[first], &spans[i]);
+        if (member[i] && ek_count(spans[i].parameter) > 0)
+            add_to_list(list, &spans[i]);
+    }
+    if (list->count > 0) {
+        ek_tensor *const *state[EK_STATES];
+        for (int s = 0; s < EK_STATES; s++)
+            state[s] = spans[first].state[s] ? list->state[s] : NULL;
+        EK_TRY(optimizer->algorithm->update(options, slot->step + 1, list->count, list->parameters,
+                                            list->gradients, state));
+    }
+    for (int i = first; i < span_count; i++)
+        if (member[i])
+            note_step(rows, &spans[i]);
+    return 0;
 }
 
 int ek_step(ek_optimizer *optimizer)
@@ -287,18 +359,23 @@ int ek_step(ek_optimizer *optimizer)
                                      : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
     ek_scope scope = ek_scope_begin();
     row *rows = ek_calloc((size_t)optimizer->slot_count, sizeof *rows);
-    span *calls = ek_calloc((size_t)optimizer->slot_count, sizeof *calls);
-    int status = rows && calls ? collect_rows(optimizer, rows) : EK_E_NO_MEMORY;
+    span *spans = ek_calloc((size_t)optimizer->slot_count, sizeof *spans);
+    call_list list = {.count = 0};
+    int status = rows && spans ? make_list(&list, optimizer->slot_count) : EK_E_NO_MEMORY;
+    if (status >= 0)
+        status = collect_rows(optimizer, rows);
     int count = status;
     if (count > 0)
         status = prepare_state(optimizer, rows, count);
     if (status >= 0)
-        status = prepare_calls(optimizer, rows, count, calls);
-    int call_count = status;
-    for (int i = 0; i < call_count && status >= 0; i++)
-        status = run_call(optimizer, rows, &calls[i]);
+        status = prepare_spans(optimizer, rows, count, spans);
+    int span_count = status;
+    for (int i = 0; i < span_count && status >= 0; i++)
+        if (!spans[i].done)
+            status = run_call(optimizer, rows, spans, span_count, i, &list);
     free(rows);
-    free(calls);
+    free(spans);
+    free_list(&list);
     ek_scope_end(&scope);
     return status < 0 ? status : 0;
 }
