@@ -145,6 +145,15 @@ static cudaError_t broken_now()
     return m.devices.empty() ? cudaSuccess : m.devices[(size_t)current_device()].broken;
 }
 
+bool lies_in(Machine &m, const void *pointer, size_t size, int device)
+{
+    const Allocation *allocation = m.find(pointer);
+    if (!allocation || allocation->device != device)
+        return false;
+    size_t offset = (size_t)(static_cast<const char *>(pointer) - allocation->base);
+    return size <= allocation->size - offset;
+}
+
 Stream stream_of(Machine &m, cudaStream_t handle)
 {
     if (!handle)
@@ -273,7 +282,10 @@ void ek_emulator_fail_next(const char *function, int error, int after)
 {
     Machine &m = machine();
     Lock lock(m.lock);
-    m.failures[function].push_back({error, after});
+    std::string name = function;
+    if (name.size() > 3 && name.compare(name.size() - 3, 3, "_v2") == 0)
+        name.resize(name.size() - 3);
+    m.failures[name].push_back({error, after});
 }
 
 void ek_emulator_recover(void)

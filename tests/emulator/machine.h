@@ -125,6 +125,8 @@ bool &inside_host_function();
 int take_failure(Machine &m, const char *name);
 bool is_sticky(int error);
 cudaError_t note_error(cudaError_t error);
+// Whether size bytes from there on lie in one allocation of the device.
+bool lies_in(Machine &m, const void *pointer, size_t size, int device);
 // NULL for a handle that isn't one.
 Stream stream_of(Machine &m, cudaStream_t handle);
 
@@ -147,6 +149,23 @@ template <typename Body> cudaError_t call(const char *name, bool needs_device, B
         error = body(m, lock);
     }
     return note_error(error);
+}
+
+// The same for functions of libraries, whose status for a broken or missing device is `broken`.
+template <typename Status, typename Body>
+Status library_call(const char *name, Status broken, Body body)
+{
+    if (inside_host_function())
+        return broken;
+    Machine &m = machine();
+    Lock lock(m.lock);
+    Status status = (Status)take_failure(m, name);
+    if (status != (Status)0)
+        return status;
+    if (m.devices.empty() || m.devices[(size_t)current_device()].broken)
+        return broken;
+    run_some(m, lock);
+    return body(m, lock);
 }
 
 } // namespace emulator

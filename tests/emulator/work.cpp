@@ -118,14 +118,16 @@ Outcome Walk::meet(Operation &operation)
         Outcome outcome =
             meeting->members.size() < meeting->wanted ? Outcome::BLOCKED : Outcome::DONE;
         for (size_t i = 0; i < meeting->members.size() && outcome == Outcome::DONE; i++) {
-            Operation &member = *meeting->members[i];
-            if (!member.started)
-                outcome = towards({member.self.stream, member.self.number - 1});
+            std::shared_ptr<Operation> member = meeting->members[i];
+            if (!member->started)
+                outcome = towards({member->self.stream, member->self.number - 1});
             if (outcome == Outcome::DONE)
-                member.started = true;
+                member->started = true;
         }
         if (outcome == Outcome::DONE && !meeting->done) {
             meeting->done = true;
+            meeting->members.clear();
+            m.counters.collectives++;
             run_unlocked(m, lock, operation.self.stream, meeting->run);
         }
         if (outcome != Outcome::DONE)

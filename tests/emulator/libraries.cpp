@@ -1,0 +1,52 @@
+// libraries.cpp: what dlopen and dlsym would find.
+#include <cstring>
+
+#include <cublas_v2.h>
+#include <nccl.h>
+
+#include "machine.h"
+
+using namespace emulator;
+
+// "libcublas.so.13" is cublas where cublas is in the list.
+bool ek_emulator_has(const char *soname)
+{
+    if (strncmp(soname, "lib", 3) != 0)
+        return false;
+    std::string name(soname + 3, strcspn(soname + 3, "."));
+    return (name == "cublas" || name == "nccl") &&
+           ("," + machine().libraries + ",").find("," + name + ",") != std::string::npos;
+}
+
+void *ek_emulator_symbol(const char *name)
+{
+    static const struct {
+        const char *name;
+        void *function;
+    } table[] = {
+#define ENTRY(function) {#function, reinterpret_cast<void *>(function)},
+#define VERSIONED(function) {#function "_v2", reinterpret_cast<void *>(function##_v2)},
+#undef cublasCreate
+#undef cublasDestroy
+#undef cublasGetVersion
+#undef cublasSetStream
+#undef cublasSetWorkspace
+#undef cublasSetPointerMode
+        VERSIONED(cublasCreate) VERSIONED(cublasDestroy) VERSIONED(cublasGetVersion) VERSIONED(
+            cublasSetStream) VERSIONED(cublasSetWorkspace) VERSIONED(cublasSetPointerMode)
+            ENTRY(cublasSetMathMode) ENTRY(cublasSetAtomicsMode) ENTRY(cublasGetStatusName)
+                ENTRY(cublasGetStatusString) ENTRY(cublasGemmEx) ENTRY(cublasGemmStridedBatchedEx)
+                    ENTRY(ncclGetVersion) ENTRY(ncclGetErrorString) ENTRY(ncclGetLastError)
+                        ENTRY(ncclCommInitAll) ENTRY(ncclCommDestroy) ENTRY(ncclCommAbort)
+                            ENTRY(ncclCommCount) ENTRY(ncclCommUserRank) ENTRY(ncclCommCuDevice)
+                                ENTRY(ncclCommGetAsyncError) ENTRY(ncclGroupStart)
+                                    ENTRY(ncclGroupEnd) ENTRY(ncclSend) ENTRY(ncclRecv)
+                                        ENTRY(ncclBroadcast) ENTRY(ncclReduce) ENTRY(ncclAllReduce)
+#undef ENTRY
+#undef VERSIONED
+    };
+    for (const auto &entry : table)
+        if (!strcmp(entry.name, name))
+            return entry.function;
+    return nullptr;
+}

@@ -1,0 +1,312 @@
+// nccl.cpp: NCCL's exchanges between streams of one process. What a rank does within a group is one
+// operation of its stream; an exchange runs when all who take part have come to it.
+#include <nccl.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "exchange.h"
+#include "machine.h"
+
+using namespace emulator;
+
+namespace
+{
+
+// The ranks that ncclCommInitAll has made, and exchanges that wait for some of them.
+struct Clique {
+    std::vector<int> devices;
+    std::vector<uint64_t> collectives; // that each rank has issued
+    std::map<uint64_t, std::pair<std::shared_ptr<Meeting>, std::shared_ptr<Exchange>>> open;
+    typedef std::pair<int, int> Pair; // from, to
+    typedef std::deque<std::pair<std::shared_ptr<Meeting>, std::shared_ptr<Exchange>>> Waiting;
+    std::map<Pair, Waiting> sends, receives; // that have no counterpart yet
+};
+
+} // namespace
+
+struct ncclComm {
+    std::shared_ptr<Clique> clique;
+    int rank;
+};
+
+namespace
+{
+
+struct Call {
+    ncclComm comm;
+    cudaStream_t handle;
+    Part part;
+};
+
+int &group_depth()
+{
+    static thread_local int depth = 0;
+    return depth;
+}
+
+std::vector<Call> &group_calls()
+{
+    static thread_local std::vector<Call> calls;
+    return calls;
+}
+
+void join(const std::shared_ptr<Meeting> &meeting, const std::shared_ptr<Exchange> &exchange,
+          const std::shared_ptr<Operation> &operation, const Part &part)
+{
+    exchange->add(part);
+    meeting->members.push_back(operation);
+    operation->meetings.push_back(meeting);
+}
+
+std::pair<std::shared_ptr<Meeting>, std::shared_ptr<Exchange>> open_exchange(size_t wanted)
+{
+    auto exchange = std::make_shared<Exchange>();
+    auto meeting = std::make_shared<Meeting>();
+    meeting->wanted = wanted;
+    meeting->run = [exchange] { exchange->run(); };
+    return {meeting, exchange};
+}
+
+// The n-th send of a rank to another meets the other's n-th receive from it.
+void join_pair(Clique &clique, const std::shared_ptr<Operation> &operation, const Part &part)
+{
+    bool sends = part.kind == PartKind::SEND;
+    Clique::Pair pair =
+        sends ? Clique::Pair(part.rank, part.peer) : Clique::Pair(part.peer, part.rank);
+    Clique::Waiting &others = sends ? clique.receives[pair] : clique.sends[pair];
+    Clique::Waiting &own = sends ? clique.sends[pair] : clique.receives[pair];
+    if (others.empty()) {
+        own.push_back(open_exchange(2));
+        join(own.back().first, own.back().second, operation, part);
+    } else {
+        auto opened = others.front();
+        others.pop_front();
+        join(opened.first, opened.second, operation, part);
+    }
+}
+
+void join_collective(Clique &clique, const std::shared_ptr<Operation> &operation, const Part &part)
+{
+    uint64_t number = clique.collectives[(size_t)part.rank]++;
+    auto &opened = clique.open[number];
+    if (!opened.first)
+        opened = open_exchange(clique.devices.size());
+    join(opened.first, opened.second, operation, part);
+    if (opened.first->members.size() == opened.first->wanted)
+        clique.open.erase(number);
+}
+
+// One operation for all calls of the same rank and stream.
+ncclResult_t issue_group(Machine &m, Lock &lock, const std::vector<Call> &calls)
+{
+    std::map<std::pair<CUstream_st *, int>, std::shared_ptr<Operation>> operations;
+    std::vector<Position> issued;
+    for (const Call &call : calls) {
+        Clique &clique = *call.comm.clique;
+        Stream stream = stream_of(m, call.handle);
+        auto &operation = operations[{stream.get(), call.part.rank}];
+        if (!operation) {
+            Operation fresh;
+            fresh.name = "an exchange of NCCL";
+            operation = issue(m, stream, std::move(fresh));
+            issued.push_back(operation->self);
+        }
+        if (call.part.kind == PartKind::SEND || call.part.kind == PartKind::RECEIVE)
+            join_pair(clique, operation, call.part);
+        else
+            join_collective(clique, operation, call.part);
+    }
+    for (const Position &position : issued)
+        after_issue(m, lock, position);
+    return ncclSuccess;
+}
+
+bool buffer_fits(Machine &m, const void *pointer, const Part &part, int device)
+{
+    size_t size = part.count * nccl_element_size(part.type);
+    return size == 0 || lies_in(m, pointer, size, device);
+}
+
+ncclResult_t check(Machine &m, ncclComm_t comm, const Part &part, cudaStream_t handle)
+{
+    int ranks = (int)comm->clique->devices.size(),
+        device = comm->clique->devices[(size_t)comm->rank];
+    Stream stream = handle ? stream_of(m, handle) : m.devices[(size_t)device].null_stream;
+    if (!stream || stream->device != device || nccl_element_size(part.type) == 0)
+        return ncclInvalidArgument;
+    if (part.peer < 0 || part.peer >= ranks || part.op >= ncclNumOps)
+        return ncclInvalidArgument;
+    bool reads = part.kind != PartKind::RECEIVE &&
+                 (part.kind != PartKind::BROADCAST || part.peer == part.rank);
+    bool writes =
+        part.kind != PartKind::SEND && (part.kind != PartKind::REDUCE || part.peer == part.rank);
+    if ((reads && !buffer_fits(m, part.from, part, device)) ||
+        (writes && !buffer_fits(m, part.to, part, device))) {
+        fprintf(stderr,
+                "emulator: a buffer of %zu elements for NCCL does not lie in one allocation "
+                "of device %d\n",
+                part.count, device);
+        return ncclInvalidArgument;
+    }
+    return m.devices[(size_t)device].broken ? ncclUnhandledCudaError : ncclSuccess;
+}
+
+ncclResult_t add_call(const char *name, ncclComm_t comm, Part part, cudaStream_t handle)
+{
+    return library_call(name, ncclUnhandledCudaError, [&](Machine &m, Lock &lock) {
+        if (!comm)
+            return ncclInvalidArgument;
+        part.rank = comm->rank;
+        ncclResult_t status = check(m, comm, part, handle);
+        if (status != ncclSuccess)
+            return status;
+        int device = comm->clique->devices[(size_t)comm->rank];
+        Stream stream = handle ? stream_of(m, handle) : m.devices[(size_t)device].null_stream;
+        Call call = {*comm, stream.get(), part};
+        if (group_depth() == 0)
+            return issue_group(m, lock, {call});
+        group_calls().push_back(call);
+        return ncclSuccess;
+    });
+}
+
+} // namespace
+
+ncclResult_t ncclGetVersion(int *version)
+{
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    static const char *const texts[] = {
+        "no error",
+        "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+        "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        "internal error - please report this issue to the NCCL developers",
+        "invalid argument (run with NCCL_DEBUG=WARN for details)",
+        "invalid usage (run with NCCL_DEBUG=WARN for details)",
+        "remote process exited or there was a network error",
+        "NCCL operation in progress"};
+    return (unsigned)result < ncclNumResults ? texts[result] : "unknown result code";
+}
+
+const char *ncclGetLastError(ncclComm_t)
+{
+    return "";
+}
+
+ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist)
+{
+    return library_call("ncclCommInitAll", ncclUnhandledCudaError, [&](Machine &m, Lock &) {
+        if (!comms || ndev < 1)
+            return ncclInvalidArgument;
+        auto clique = std::make_shared<Clique>();
+        std::set<int> seen;
+        for (int i = 0; i < ndev; i++) {
+            int device = devlist ? devlist[i] : i;
+            if (device < 0 || (size_t)device >= m.devices.size())
+                return ncclInvalidArgument;
+            if (!seen.insert(device).second)
+                return ncclInvalidUsage;
+            clique->devices.push_back(device);
+        }
+        clique->collectives.resize((size_t)ndev);
+        for (int i = 0; i < ndev; i++)
+            comms[i] = new ncclComm{clique, i};
+        return ncclSuccess;
+    });
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    delete comm;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    delete comm;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
+{
+    *count = (int)comm->clique->devices.size();
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+{
+    *rank = comm->rank;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
+{
+    *device = comm->clique->devices[(size_t)comm->rank];
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *error)
+{
+    *error = ncclSuccess;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+    group_depth()++;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    if (group_depth() == 0)
+        return ncclInvalidUsage;
+    if (--group_depth() > 0)
+        return ncclSuccess;
+    std::vector<Call> calls;
+    calls.swap(group_calls());
+    return library_call("ncclGroupEnd", ncclUnhandledCudaError,
+                        [&](Machine &m, Lock &lock) { return issue_group(m, lock, calls); });
+}
+
+ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    Part part = {PartKind::SEND, sendbuff, nullptr, count, datatype, ncclSum, peer, 0};
+    return add_call("ncclSend", comm, part, stream);
+}
+
+ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    Part part = {PartKind::RECEIVE, nullptr, recvbuff, count, datatype, ncclSum, peer, 0};
+    return add_call("ncclRecv", comm, part, stream);
+}
+
+ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
+                           ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream)
+{
+    Part part = {PartKind::BROADCAST, sendbuff, recvbuff, count, datatype, ncclSum, root, 0};
+    return add_call("ncclBroadcast", comm, part, stream);
+}
+
+ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
+{
+    Part part = {PartKind::REDUCE, sendbuff, recvbuff, count, datatype, op, root, 0};
+    return add_call("ncclReduce", comm, part, stream);
+}
+
+ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
+                           ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+    Part part = {PartKind::ALL_REDUCE, sendbuff, recvbuff, count, datatype, op, 0, 0};
+    return add_call("ncclAllReduce", comm, part, stream);
+}
