@@ -78,8 +78,8 @@ static kept *plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem)
     kept *entry = find(dnn, problem, hash);
     if (!entry) {
         entry = place(dnn, problem, hash);
-        entry->none =
-            !ek_dnn_plan_make(dnn->api, dnn->handle, problem, most_workspace, &entry->plan);
+        entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle}, problem,
+                                        most_workspace, &entry->plan);
         /* What an attempt left behind is not the next launch's error. */
         (void)cudaGetLastError();
     }
@@ -190,8 +190,8 @@ static int find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept *entry, voi
         if (rc != 0)
             return rc;
         ek_dnn_plan_free(dnn->api, &entry->plan);
-        entry->none =
-            !ek_dnn_plan_make(dnn->api, dnn->handle, &entry->problem, nbytes / 2, &entry->plan);
+        entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle},
+                                        &entry->problem, nbytes / 2, &entry->plan);
         (void)cudaGetLastError();
         ek_log_line(EK_LOG_INFO, "%s: no %lld bytes of workspace are left for a %s: %s", dev->name,
                     (long long)nbytes, names[entry->problem.operation],

@@ -127,15 +127,16 @@ cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_proble
     return make_operation(api, &operations[problem->operation], graph);
 }
 
-cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, cudnnHandle_t handle,
+cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *target,
                                   ek_dnn_graph *graph)
 {
     DNN_TRY(
         api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &graph->graph));
     DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS,
                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph->operation));
-    DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                       &handle));
+    if (target->handle)
+        DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE,
+                           1, &target->handle));
     return api->cudnnBackendFinalize(graph->graph);
 }
 

@@ -2,7 +2,7 @@
  *
  * cuDNN's descriptors are made, get attributes, and are finalised; then they are constant. Tensors,
  * the convolution (padding, stride, dilation; groups follow from the shapes) and the operation need
- * no device; the graph around the one operation is for a handle. */
+ * no device; the graph around the one operation is for a device's handle. */
 #ifndef EK_CUDA_DNN_GRAPH_H
 #define EK_CUDA_DNN_GRAPH_H
 
@@ -19,8 +19,17 @@ typedef struct ek_dnn_graph {
     cudnnBackendDescriptor_t tensors[EK_DNN_TENSORS], convolution, operation, graph;
 } ek_dnn_graph;
 
-/* Makes a descriptor, sets an attribute, in the manner of cuDNN's own functions; `values` is an
- * array of `count`. */
+/* What plans are made for: the handle of a device, or, without a GPU, the finalised description of
+ * one, which cuDNN has since 9.8. The other is NULL. */
+#if CUDNN_VERSION >= 90800
+#define EK_DNN_WITH_PROPERTIES
+#endif
+typedef struct ek_dnn_target {
+    cudnnHandle_t handle;
+    cudnnBackendDescriptor_t properties;
+} ek_dnn_target;
+
+/* Sets an attribute to an array of `count` values. */
 cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descriptor,
                          cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                          int64_t count, const void *values);
@@ -29,7 +38,7 @@ cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descr
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
                                     ek_dnn_graph *graph);
 /* The graph itself. */
-cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, cudnnHandle_t handle,
+cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *target,
                                   ek_dnn_graph *graph);
 void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph);
 #endif

@@ -70,9 +70,27 @@ static bool config_allowed(const ek_cudnn_api *api, const ek_dnn_problem *proble
 
 /* ---- plans ---- */
 
+/* Says for which device; heuristics know it from the graph, where that has a handle. */
+static bool aim(const ek_cudnn_api *api, const ek_dnn_target *target,
+                cudnnBackendDescriptor_t descriptor, bool plan)
+{
+    if (target->handle)
+        return !plan || ek_dnn_set(api, descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
+                                   CUDNN_TYPE_HANDLE, 1, &target->handle) == CUDNN_STATUS_SUCCESS;
+#ifdef EK_DNN_WITH_PROPERTIES
+    return ek_dnn_set(api, descriptor,
+                      plan ? CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP
+                           : CUDNN_ATTR_ENGINEHEUR_DEVICEPROP,
+                      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                      &target->properties) == CUDNN_STATUS_SUCCESS;
+#else
+    return false;
+#endif
+}
+
 /* Takes over `config` on success. */
-static bool plan_of(const ek_cudnn_api *api, cudnnHandle_t handle, cudnnBackendDescriptor_t config,
-                    int64_t most, ek_dnn_plan *plan)
+static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
+                    cudnnBackendDescriptor_t config, int64_t most, ek_dnn_plan *plan)
 {
     cudnnBackendDescriptor_t made = NULL;
     int64_t workspace = 0, count = 0;
@@ -81,8 +99,7 @@ static bool plan_of(const ek_cudnn_api *api, cudnnHandle_t handle, cudnnBackendD
         return false;
     bool good = ek_dnn_set(api, made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                            CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config) == CUDNN_STATUS_SUCCESS &&
-                ek_dnn_set(api, made, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                           &handle) == CUDNN_STATUS_SUCCESS &&
+                aim(api, target, made, true) &&
                 api->cudnnBackendFinalize(made) == CUDNN_STATUS_SUCCESS &&
                 api->cudnnBackendGetAttribute(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                               CUDNN_TYPE_INT64, 1, &count,
@@ -102,8 +119,9 @@ static bool plan_of(const ek_cudnn_api *api, cudnnHandle_t handle, cudnnBackendD
 enum { SUGGESTIONS = 48 };
 
 /* From the suggestions of one mode. */
-static bool choose(const ek_cudnn_api *api, cudnnHandle_t handle, const ek_dnn_problem *problem,
-                   cudnnBackendDescriptor_t heuristics, int64_t most, ek_dnn_plan *plan)
+static bool choose(const ek_cudnn_api *api, const ek_dnn_target *target,
+                   const ek_dnn_problem *problem, cudnnBackendDescriptor_t heuristics, int64_t most,
+                   ek_dnn_plan *plan)
 {
     cudnnBackendDescriptor_t configs[SUGGESTIONS] = {0};
     int64_t made = 0, count = 0;
@@ -120,7 +138,7 @@ static bool choose(const ek_cudnn_api *api, cudnnHandle_t handle, const ek_dnn_p
     if (status == CUDNN_STATUS_SUCCESS) {
         for (int64_t i = 0; i < count && i < made && !found; i++) {
             found = config_allowed(api, problem, configs[i]) &&
-                    plan_of(api, handle, configs[i], most, plan);
+                    plan_of(api, target, configs[i], most, plan);
             if (found)
                 configs[i] = NULL;
         }
@@ -131,7 +149,7 @@ static bool choose(const ek_cudnn_api *api, cudnnHandle_t handle, const ek_dnn_p
     return found;
 }
 
-static bool ask(const ek_cudnn_api *api, cudnnHandle_t handle, const ek_dnn_problem *problem,
+static bool ask(const ek_cudnn_api *api, const ek_dnn_target *target, const ek_dnn_problem *problem,
                 cudnnBackendHeurMode_t mode, int64_t most, ek_dnn_plan *plan)
 {
     cudnnBackendDescriptor_t heuristics = NULL;
@@ -143,22 +161,23 @@ static bool ask(const ek_cudnn_api *api, cudnnHandle_t handle, const ek_dnn_prob
                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plan->graph.graph) == CUDNN_STATUS_SUCCESS &&
         ek_dnn_set(api, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) ==
             CUDNN_STATUS_SUCCESS &&
+        aim(api, target, heuristics, false) &&
         api->cudnnBackendFinalize(heuristics) == CUDNN_STATUS_SUCCESS &&
-        choose(api, handle, problem, heuristics, most, plan);
+        choose(api, target, problem, heuristics, most, plan);
     (void)api->cudnnBackendDestroyDescriptor(heuristics);
     return found;
 }
 
-bool ek_dnn_plan_make(const ek_cudnn_api *api, cudnnHandle_t handle, const ek_dnn_problem *problem,
-                      int64_t most, ek_dnn_plan *plan)
+bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
+                      const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan)
 {
     /* Mode B, slower and not for several threads at once, is no better for single convolutions. */
     const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
     *plan = (ek_dnn_plan){0};
     if (ek_dnn_graph_describe(api, problem, &plan->graph) == CUDNN_STATUS_SUCCESS &&
-        ek_dnn_graph_finish(api, handle, &plan->graph) == CUDNN_STATUS_SUCCESS)
+        ek_dnn_graph_finish(api, target, &plan->graph) == CUDNN_STATUS_SUCCESS)
         for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
-            if (ask(api, handle, problem, modes[i], most, plan))
+            if (ask(api, target, problem, modes[i], most, plan))
                 return true;
     ek_dnn_plan_free(api, plan);
     return false;

@@ -16,8 +16,8 @@ typedef struct ek_dnn_plan {
 /* The first of cuDNN's suggestions that computes as exactly and as repeatably as the problem asks
  * for, works on this device, and needs at most `most` bytes of workspace. False where there is none
  * (the plan is empty). */
-bool ek_dnn_plan_make(const ek_cudnn_api *api, cudnnHandle_t handle, const ek_dnn_problem *problem,
-                      int64_t most, ek_dnn_plan *plan);
+bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
+                      const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan);
 
 /* Issues the work to the handle's stream. The tensors are those of ek_dnn_problem. */
 cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,

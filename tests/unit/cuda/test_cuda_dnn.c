@@ -1,0 +1,296 @@
+/* Convolutions as cuDNN is asked for them, without a GPU: its descriptors check their attributes
+ * when they are finalised, and plans can be made for a GPU that is only described. What needs cuDNN
+ * passes where it can't be opened. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/dnn_plan.h"
+#include "evenkeel/precision.h"
+#include "unit.h"
+
+/* ---- problems ---- */
+
+typedef struct conv_case {
+    const char *what;
+    int dims;
+    int64_t samples, channels, outputs, groups;
+    int64_t in[3], window[3], stride[3], padding[3], dilation[3], fewer;
+} conv_case;
+
+static const conv_case cases[] = {
+    {"3x3", 2, 32, 64, 128, 1, {56, 56}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 0},
+    {"odd sizes", 2, 3, 13, 7, 1, {9, 17}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 0},
+    {"1x1", 2, 16, 256, 64, 1, {14, 14}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 0},
+    {"1x1 stride 2", 2, 16, 64, 128, 1, {28, 28}, {1, 1}, {2, 2}, {0, 0}, {1, 1}, 0},
+    {"three channels", 2, 8, 3, 32, 1, {224, 224}, {7, 7}, {2, 2}, {3, 3}, {1, 1}, 0},
+    {"one channel", 2, 8, 1, 32, 1, {28, 28}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 0},
+    {"to one channel", 2, 64, 512, 1, 1, {4, 4}, {4, 4}, {1, 1}, {0, 0}, {1, 1}, 0},
+    {"dilation", 2, 4, 64, 64, 1, {33, 33}, {3, 3}, {1, 1}, {6, 6}, {6, 6}, 0},
+    {"groups", 2, 8, 64, 64, 4, {14, 14}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 0},
+    {"depthwise", 2, 8, 32, 32, 32, {28, 28}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 0},
+    {"asymmetric", 2, 8, 16, 32, 1, {20, 12}, {5, 3}, {2, 1}, {2, 0}, {1, 2}, 0},
+    {"last window left out", 2, 8, 16, 32, 1, {16, 16}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1},
+    {"three dimensions",
+     3,
+     2,
+     16,
+     32,
+     1,
+     {8, 16, 16},
+     {3, 3, 3},
+     {1, 2, 2},
+     {1, 1, 1},
+     {1, 1, 1},
+     0},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static int64_t windows(const conv_case *c, int i)
+{
+    return (c->in[i] + 2 * c->padding[i] - c->dilation[i] * (c->window[i] - 1) - 1) / c->stride[i] +
+           1 - c->fewer;
+}
+
+/* Tensors without memory. */
+static bool problem_of(const conv_case *c, ek_dnn_operation operation, ek_dtype dtype,
+                       ek_memory_format format, ek_dnn_problem *problem)
+{
+    ek_tensor x = {.dtype = dtype, .ndim = 2 + c->dims, .shape = {c->samples, c->channels}};
+    ek_tensor w = {.dtype = dtype,
+                   .ndim = 2 + c->dims,
+                   .shape = {c->outputs, c->channels / c->groups}};
+    ek_tensor y = {.dtype = dtype, .ndim = 2 + c->dims, .shape = {c->samples, c->outputs}};
+    ek_conv_params params = {.dims = c->dims, .groups = c->groups};
+    for (int i = 0; i < c->dims; i++) {
+        x.shape[2 + i] = c->in[i];
+        w.shape[2 + i] = c->window[i];
+        y.shape[2 + i] = windows(c, i);
+        params.stride[i] = c->stride[i];
+        params.padding[i] = c->padding[i];
+        params.dilation[i] = c->dilation[i];
+    }
+    return ek_dnn_problem_of(problem, operation, &x, &w, &y, &params, format);
+}
+
+START_TEST(padding_follows_from_the_sizes)
+{
+    ek_dnn_problem problem;
+    for (int i = 0; i < CASES; i++) {
+        ck_assert(problem_of(&cases[i], EK_DNN_FORWARD, EK_F32, EK_CHANNELS_LAST, &problem));
+        for (int d = 0; d < cases[i].dims; d++) {
+            ck_assert_int_eq(problem.before[d], cases[i].padding[d]);
+            ck_assert_int_eq(problem.after[d], cases[i].padding[d] - cases[i].fewer);
+        }
+    }
+    /* The last row of x is not read: no padding says so. */
+    conv_case c = cases[2];
+    c.fewer = 1;
+    ck_assert(!problem_of(&c, EK_DNN_FORWARD, EK_F32, EK_CHANNELS_LAST, &problem));
+}
+END_TEST
+
+START_TEST(what_cudnn_is_not_asked_for)
+{
+    ek_dnn_problem problem;
+    ck_assert(!problem_of(&cases[0], EK_DNN_FORWARD, EK_F64, EK_CHANNELS_LAST, &problem));
+    ck_assert(!problem_of(&cases[0], EK_DNN_FORWARD, EK_I64, EK_CHANNELS_LAST, &problem));
+}
+END_TEST
+
+START_TEST(flags_follow_the_modes)
+{
+    ek_dnn_problem problem;
+    ek_allow_tf32(true);
+    ek_use_deterministic_algorithms(true);
+    ck_assert(problem_of(&cases[0], EK_DNN_FORWARD, EK_F32, EK_CHANNELS_LAST, &problem));
+    ck_assert(problem.tf32 && problem.deterministic);
+    ck_assert(problem_of(&cases[0], EK_DNN_FORWARD, EK_BF16, EK_CHANNELS_LAST, &problem));
+    ck_assert(!problem.tf32);
+    ek_allow_tf32(false);
+    ek_use_deterministic_algorithms(false);
+    ck_assert(problem_of(&cases[0], EK_DNN_FORWARD, EK_F32, EK_CHANNELS_LAST, &problem));
+    ck_assert(!problem.tf32 && !problem.deterministic);
+}
+END_TEST
+
+START_TEST(alignment_of_addresses)
+{
+    ck_assert_int_eq(ek_dnn_alignment((void *)64), 16);
+    ck_assert_int_eq(ek_dnn_alignment((void *)24), 8);
+    ck_assert_int_eq(ek_dnn_alignment((void *)68), 4);
+    ck_assert_int_eq(ek_dnn_alignment((void *)70), 2);
+}
+END_TEST
+
+#ifdef EK_HAVE_CUDNN
+
+/* ---- descriptors ---- */
+
+typedef struct variant {
+    ek_dnn_operation operation;
+    ek_dtype dtype;
+    ek_memory_format format;
+} variant;
+
+enum { VARIANTS = 12 };
+
+static variant variant_of(int i)
+{
+    return (variant){(ek_dnn_operation)(i % 3), i / 3 % 2 ? EK_BF16 : EK_F32,
+                     i / 6 ? EK_CONTIGUOUS : EK_CHANNELS_LAST};
+}
+
+static const char *text_of(const conv_case *c, const variant *v)
+{
+    static const char *const operations[] = {"forward", "input gradient", "weight gradient"};
+    static char text[120];
+    snprintf(text, sizeof text, "%s, %s, %s, %s", c->what, operations[v->operation],
+             ek_dtype_name(v->dtype), v->format == EK_CONTIGUOUS ? "row-major" : "channels-last");
+    return text;
+}
+
+START_TEST(descriptors_are_accepted)
+{
+    const ek_cudnn_api *api = ek_cudnn();
+    if (!api)
+        return;
+    for (int i = 0; i < VARIANTS; i++) {
+        variant v = variant_of(i);
+        ek_dnn_problem problem;
+        ek_dnn_graph graph = {0};
+        ck_assert(problem_of(&cases[_i], v.operation, v.dtype, v.format, &problem));
+        cudnnStatus_t status = ek_dnn_graph_describe(api, &problem, &graph);
+        if (status != CUDNN_STATUS_SUCCESS)
+            ck_abort_msg("%s: %s", text_of(&cases[_i], &v), api->cudnnGetErrorString(status));
+        ek_dnn_graph_free(api, &graph);
+    }
+}
+END_TEST
+
+/* cuDNN checks y's shape against x, w and the padding: so a wrong problem is seen. */
+START_TEST(a_wrong_size_is_refused)
+{
+    const ek_cudnn_api *api = ek_cudnn();
+    if (!api)
+        return;
+    for (int operation = 0; operation < 3; operation++) {
+        ek_dnn_problem problem;
+        ek_dnn_graph graph = {0};
+        ck_assert(
+            problem_of(&cases[0], (ek_dnn_operation)operation, EK_F32, EK_CHANNELS_LAST, &problem));
+        problem.y[2]++;
+        ck_assert(ek_dnn_graph_describe(api, &problem, &graph) != CUDNN_STATUS_SUCCESS);
+        ek_dnn_graph_free(api, &graph);
+    }
+}
+END_TEST
+
+/* ---- engines ---- */
+
+START_TEST(engines_are_chosen_by_precision)
+{
+    static const cudnnBackendNumericalNote_t tensor_core[] = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
+    static const cudnnBackendNumericalNote_t arrival[] = {CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP,
+                                                          CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC};
+    static const cudnnBackendNumericalNote_t narrow[] = {
+        CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION};
+    ek_dnn_problem f32 = {.dtype = EK_F32}, tf32 = {.dtype = EK_F32, .tf32 = 1};
+    ek_dnn_problem bf16 = {.dtype = EK_BF16}, fixed = {.dtype = EK_F32, .deterministic = 1};
+    ck_assert(ek_dnn_notes_allow(&f32, NULL, 0));
+    ck_assert(!ek_dnn_notes_allow(&f32, tensor_core, 1));
+    ck_assert(ek_dnn_notes_allow(&tf32, tensor_core, 1));
+    ck_assert(ek_dnn_notes_allow(&bf16, tensor_core, 1));
+    ck_assert(ek_dnn_notes_allow(&f32, arrival, 2));
+    ck_assert(!ek_dnn_notes_allow(&fixed, arrival, 2));
+    ck_assert(!ek_dnn_notes_allow(&bf16, narrow, 1));
+}
+END_TEST
+
+#ifdef EK_DNN_WITH_PROPERTIES
+
+/* GPUs as cuDNN describes them. */
+static const char h100[] =
+    "{\"deviceName\": \"H100\", \"cudaDeviceId\": 0, \"deviceVer\": 900, \"driverVer\": 13000, "
+    "\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], "
+    "\"regsPerBlock\": 65536, \"multiProcessorCount\": 132, \"warpSize\": 32, "
+    "\"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": 232448, "
+    "\"reservedSharedMemoryPerBlock\": 1024, \"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": 32, "
+    "\"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, \"pciDeviceId\": 0, "
+    "\"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"smClockRateKHz\": 1980000, "
+    "\"memClockRateKHz\": 2619000, \"l2CacheSize\": 52428800, \"totalGlobalMem\": 85899345920}";
+
+/* NULL where this version of cuDNN doesn't understand it. */
+static cudnnBackendDescriptor_t properties_of(const ek_cudnn_api *api, const char *json)
+{
+    cudnnBackendDescriptor_t properties = NULL;
+    ck_assert(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &properties) ==
+              CUDNN_STATUS_SUCCESS);
+    if (ek_dnn_set(api, properties, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                   (int64_t)strlen(json), json) == CUDNN_STATUS_SUCCESS &&
+        api->cudnnBackendFinalize(properties) == CUDNN_STATUS_SUCCESS)
+        return properties;
+    (void)api->cudnnBackendDestroyDescriptor(properties);
+    return NULL;
+}
+
+/* Not more workspace than is allowed, repeatable where that is asked for. */
+static void check_plans(const ek_cudnn_api *api, const ek_dnn_target *target, const conv_case *c,
+                        const variant *v)
+{
+    ek_dnn_problem problem;
+    ek_dnn_plan plan;
+    ck_assert(problem_of(c, v->operation, v->dtype, v->format, &problem));
+    if (!ek_dnn_plan_make(api, target, &problem, INT64_MAX, &plan))
+        ck_abort_msg("no plan for %s", text_of(c, v));
+    int64_t workspace = plan.workspace;
+    ek_dnn_plan_free(api, &plan);
+    if (workspace > 0 && ek_dnn_plan_make(api, target, &problem, workspace / 2, &plan)) {
+        if (plan.workspace > workspace / 2)
+            ck_abort_msg("too much workspace: %s", text_of(c, v));
+        ek_dnn_plan_free(api, &plan);
+    }
+    problem.deterministic = 1;
+    problem.alignment = (int64_t)ek_dtype_size(v->dtype);
+    if (!ek_dnn_plan_make(api, target, &problem, INT64_MAX, &plan))
+        ck_abort_msg("no repeatable plan for %s", text_of(c, v));
+    ek_dnn_plan_free(api, &plan);
+}
+
+START_TEST(an_h100_has_plans)
+{
+    const ek_cudnn_api *api = ek_cudnn();
+    ek_dnn_target target = {0};
+    if (api)
+        target.properties = properties_of(api, h100);
+    if (!target.properties)
+        return;
+    for (int i = 0; i < VARIANTS; i++) {
+        variant v = variant_of(i);
+        check_plans(api, &target, &cases[_i], &v);
+    }
+    (void)api->cudnnBackendDestroyDescriptor(target.properties);
+}
+END_TEST
+
+#endif
+#endif
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("cuda_dnn");
+    TCase *t = tcase_create("dnn");
+    tcase_add_test(t, padding_follows_from_the_sizes);
+    tcase_add_test(t, what_cudnn_is_not_asked_for);
+    tcase_add_test(t, flags_follow_the_modes);
+    tcase_add_test(t, alignment_of_addresses);
+#ifdef EK_HAVE_CUDNN
+    tcase_add_loop_test(t, descriptors_are_accepted, 0, CASES);
+    tcase_add_test(t, a_wrong_size_is_refused);
+    tcase_add_test(t, engines_are_chosen_by_precision);
+#ifdef EK_DNN_WITH_PROPERTIES
+    tcase_add_loop_test(t, an_h100_has_plans, 0, CASES);
+#endif
+#endif
+    suite_add_tcase(s, t);
+    return s;
+}
