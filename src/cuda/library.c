@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "core/thread.h"
 #include "cuda/blas_api.h"
@@ -99,10 +100,27 @@ static void *symbol_of(void *handle, const char *name)
 
 #endif
 
+/* EVENKEEL_CUDA_WITHOUT lists libraries that are not to be used ("cublas,cudnn"). */
+static bool unwanted(const char *name)
+{
+    const char *list = getenv("EVENKEEL_CUDA_WITHOUT");
+    size_t wanted = strlen(name);
+    for (const char *at = list; at && *at;) {
+        size_t length = strcspn(at, ",");
+        if (length == wanted && strncasecmp(at, name, length) == 0)
+            return true;
+        at += length + (at[length] == ',');
+    }
+    return false;
+}
+
 /* Fills a table, which is nothing but function pointers in the order of the names. */
 static void load(library *wanted, void *table)
 {
-    void *handle = open_library(wanted);
+    bool without = unwanted(wanted->name);
+    void *handle = without ? NULL : open_library(wanted);
+    if (without)
+        snprintf(wanted->reason, sizeof wanted->reason, "EVENKEEL_CUDA_WITHOUT names it");
     if (handle)
         wanted->reason[0] = '\0';
     for (int i = 0; handle && wanted->functions[i]; i++) {

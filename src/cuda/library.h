@@ -2,7 +2,8 @@
  * starts, and computes on the host, where they are missing.
  *
  * They are looked for in the folders that EVENKEEL_CUDA_LIBRARIES lists (separated by colons), then
- * where the system's loader looks, then in the toolkit's usual folder. */
+ * where the system's loader looks, then in the toolkit's usual folder. Those that
+ * EVENKEEL_CUDA_WITHOUT lists ("cublas,cudnn,nccl") are treated as missing. */
 #ifndef EK_CUDA_LIBRARY_H
 #define EK_CUDA_LIBRARY_H
 
