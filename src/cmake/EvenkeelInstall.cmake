@@ -7,6 +7,13 @@ install(TARGETS evenkeel_shared evenkeel_static EXPORT evenkeel
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT evenkeel NAMESPACE evenkeel:: FILE evenkeel-targets.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
+# What a static library with the CUDA backend links in addition.
+set(EK_PC_CUDA)
+set(EK_CONFIG_CUDA)
+if(EK_CUDA)
+    set(EK_PC_CUDA " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -lrt -ldl")
+    set(EK_CONFIG_CUDA "find_dependency(CUDAToolkit)")
+endif()
 configure_package_config_file(src/cmake/evenkeel-config.cmake.in evenkeel-config.cmake
         INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
 write_basic_package_version_file(evenkeel-config-version.cmake COMPATIBILITY SameMajorVersion)

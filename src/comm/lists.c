@@ -383,7 +383,7 @@ static int sum_at_once(ek_tensor *const *parts, int devices, int count, ek_dev *
 static int reduce_all(ek_tensor **parts, int devices, int count, ek_dev *const *devs,
                       ek_dev *destination, ek_tensor *const *into, ek_tensor **out)
 {
-    int order[EK_MAX_DEVICES];
+    int order[EK_MAX_DEVICES] = {0};
     sum_order(devs, devices, destination, order);
     if (devs[order[0]] == destination && can_slice(parts, devices * count)) {
         ek_dev *ordered[EK_MAX_DEVICES];
