@@ -1,0 +1,216 @@
+/* Memory of CUDA devices: ledger, capacity, running out of it, and closing. */
+#include "cuda/runtime.h"
+#include "cuda_setup.h"
+
+static ek_memory_stats stats_of(int index)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(ek_cuda(index), &stats));
+    return stats;
+}
+
+START_TEST(the_ledger_counts_what_lies_on_the_device)
+{
+    open_cuda("0,0");
+    ek_dev *dev = cuda_dev(0);
+    void *a, *b;
+    assert_ok(ek_dev_alloc(dev, 1000, EK_MEMORY_PARAMETER, &a));
+    assert_ok(ek_cuda_scratch(dev, 1, &b));
+    ck_assert_uint_eq((uintptr_t)a % 64, 0);
+    ck_assert_uint_eq(stats_of(0).now[EK_MEMORY_PARAMETER], 1024);
+    ck_assert_uint_eq(stats_of(0).now[EK_MEMORY_WORKSPACE], 64);
+    ck_assert_uint_eq(stats_of(1).in_use, 0);
+    ek_cuda_scratch_free(dev, b, 1);
+    ek_dev_free(dev, a, 1000, EK_MEMORY_PARAMETER);
+    ck_assert_uint_eq(stats_of(0).in_use, 0);
+    ck_assert_uint_eq(stats_of(0).reserved, 1088);
+    assert_ok(ek_memory_trim(ek_cuda(0)));
+    ck_assert_uint_eq(stats_of(0).reserved, 0);
+    assert_ok(ek_cuda_scratch(dev, 0, &b));
+    ck_assert_ptr_null(b);
+    close_cuda();
+}
+END_TEST
+
+START_TEST(each_logical_device_has_its_capacity)
+{
+    open_cuda("0:1M,0:2M");
+    void *a, *b, *c;
+    ck_assert_uint_eq(ek_device_count(EK_CUDA), 2);
+    assert_ok(ek_dev_alloc(cuda_dev(0), 600 << 10, EK_MEMORY_PARAMETER, &a));
+    ck_assert_int_eq(ek_dev_alloc(cuda_dev(0), 600 << 10, EK_MEMORY_ACTIVATION, &b),
+                     EK_E_OUT_OF_MEMORY);
+    ck_assert_ptr_nonnull(strstr(ek_error_message(), "parameter 600.00 KiB"));
+    assert_error(EK_E_OUT_OF_MEMORY, "cuda:0 is out of memory: 600.00 KiB requested");
+    assert_ok(ek_dev_alloc(cuda_dev(1), 1200 << 10, EK_MEMORY_PARAMETER, &b));
+    assert_ok(ek_dev_alloc(cuda_dev(0), 400 << 10, EK_MEMORY_PARAMETER, &c));
+    ek_dev_free(cuda_dev(0), a, 600 << 10, EK_MEMORY_PARAMETER);
+    ek_dev_free(cuda_dev(1), b, 1200 << 10, EK_MEMORY_PARAMETER);
+    ek_dev_free(cuda_dev(0), c, 400 << 10, EK_MEMORY_PARAMETER);
+    close_cuda();
+}
+END_TEST
+
+START_TEST(memory_in_use_forbids_another_list)
+{
+    open_cuda("0");
+    void *a;
+    assert_ok(ek_dev_alloc(cuda_dev(0), 64, EK_MEMORY_PARAMETER, &a));
+    ck_assert_int_eq(ek_cuda_devices_configure("0,0"), EK_E_STATE);
+    assert_error(EK_E_STATE, "cuda:0 still has 64 bytes in use");
+    ck_assert_int_eq(ek_device_count(EK_CUDA), 1);
+    ck_assert_int_eq(ek_shutdown(), EK_E_STATE);
+    ek_error_clear();
+    ek_dev_free(cuda_dev(0), a, 64, EK_MEMORY_PARAMETER);
+    ck_assert_int_eq(ek_cuda_devices_configure("0,nonsense"), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "the number of a GPU");
+    ck_assert_int_eq(ek_cuda_devices_configure(NULL), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "NULL");
+    ck_assert_int_eq(ek_cuda_devices_configure("63"), EK_E_DEVICE);
+    assert_error(EK_E_DEVICE, "there is no GPU 63");
+    ck_assert_int_eq(ek_device_count(EK_CUDA), 1);
+    assert_ok(ek_cuda_devices_configure("0,0"));
+    ck_assert_int_eq(ek_device_count(EK_CUDA), 2);
+    ck_assert_ptr_null(ek_dev_get(ek_cuda(2)));
+    assert_error(EK_E_DEVICE, "there is no device cuda:2");
+    close_cuda();
+}
+END_TEST
+
+START_TEST(devices_open_again_after_shutdown)
+{
+    open_cuda("0,1");
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 2; i++) {
+            void *a;
+            unsigned char bytes[64];
+            assert_ok(ek_dev_alloc(cuda_dev(i), 64, EK_MEMORY_PARAMETER, &a));
+            assert_ok(ek_dev_zero(cuda_dev(i), a, 64));
+            memset(bytes, 1, sizeof bytes);
+            assert_ok(ek_dev_copy(cpu_dev(), bytes, cuda_dev(i), a, 64));
+            for (int k = 0; k < 64; k++)
+                if (bytes[k] != 0)
+                    ck_abort_msg("byte %d is %d", k, bytes[k]);
+            ek_dev_free(cuda_dev(i), a, 64, EK_MEMORY_PARAMETER);
+        }
+        close_cuda();
+    }
+}
+END_TEST
+
+#ifdef EK_CUDA_EMULATED
+
+enum { MB = 1 << 20 };
+
+START_TEST(a_full_gpu_is_survived)
+{
+    emulator_set("MEMORY", "64M");
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    void *a, *b;
+    assert_ok(ek_dev_alloc(dev, 40 * MB, EK_MEMORY_PARAMETER, &a));
+    ck_assert_int_eq(ek_dev_alloc(dev, 40 * MB, EK_MEMORY_ACTIVATION, &b), EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "cuda:0 is out of memory: 40.00 MiB requested");
+    assert_ok(ek_dev_alloc(dev, 16 * MB, EK_MEMORY_ACTIVATION, &b));
+    ek_dev_free(dev, b, 16 * MB, EK_MEMORY_ACTIVATION);
+    ek_dev_free(dev, a, 40 * MB, EK_MEMORY_PARAMETER);
+    /* What is cached gives way. */
+    assert_ok(ek_dev_alloc(dev, 50 * MB, EK_MEMORY_ACTIVATION, &b));
+    ek_dev_free(dev, b, 50 * MB, EK_MEMORY_ACTIVATION);
+    close_cuda();
+}
+END_TEST
+
+START_TEST(logical_devices_give_each_other_what_they_have_cached)
+{
+    emulator_set("MEMORY", "64M");
+    open_cuda("0,0,1");
+    void *a, *b, *c;
+    assert_ok(ek_dev_alloc(cuda_dev(0), 40 * MB, EK_MEMORY_PARAMETER, &a));
+    assert_ok(ek_dev_alloc(cuda_dev(2), 40 * MB, EK_MEMORY_PARAMETER, &c));
+    ek_dev_free(cuda_dev(0), a, 40 * MB, EK_MEMORY_PARAMETER);
+    ek_dev_free(cuda_dev(2), c, 40 * MB, EK_MEMORY_PARAMETER);
+    assert_ok(ek_dev_alloc(cuda_dev(1), 40 * MB, EK_MEMORY_PARAMETER, &b));
+    ck_assert_uint_eq(stats_of(0).reserved, 0);
+    ck_assert_uint_eq(stats_of(2).reserved, 40 * MB); /* another GPU's */
+    ek_dev_free(cuda_dev(1), b, 40 * MB, EK_MEMORY_PARAMETER);
+    close_cuda();
+}
+END_TEST
+
+/* Memory that queued work uses goes back to the system only after it. */
+START_TEST(freeing_waits_for_work_that_uses_the_memory)
+{
+    open_cuda("0,1");
+    ek_dev *dev = cuda_dev(0), *other = cuda_dev(1);
+    static unsigned char bytes[MB];
+    void *a, *b, *c;
+    memset(bytes, 7, sizeof bytes);
+    assert_ok(ek_dev_alloc(dev, MB, EK_MEMORY_ACTIVATION, &a));
+    assert_ok(ek_dev_alloc(dev, MB, EK_MEMORY_ACTIVATION, &b));
+    assert_ok(ek_dev_alloc(other, MB, EK_MEMORY_ACTIVATION, &c));
+    assert_ok(ek_dev_copy(dev, a, cpu_dev(), bytes, MB));
+    assert_ok(ek_dev_copy(dev, b, dev, a, MB));
+    assert_ok(ek_dev_copy(other, c, dev, b, MB));
+    ek_dev_free(dev, a, MB, EK_MEMORY_ACTIVATION);
+    ek_dev_free(dev, b, MB, EK_MEMORY_ACTIVATION);
+    assert_ok(ek_memory_trim(ek_cuda(0)));
+    memset(bytes, 0, sizeof bytes);
+    assert_ok(ek_dev_copy(cpu_dev(), bytes, other, c, MB));
+    for (int i = 0; i < MB; i++)
+        if (bytes[i] != 7)
+            ck_abort_msg("byte %d is %d", i, bytes[i]);
+    ek_dev_free(other, c, MB, EK_MEMORY_ACTIVATION);
+    close_cuda();
+}
+END_TEST
+
+START_TEST(without_a_gpu_there_are_no_devices)
+{
+    emulator_set("DEVICES", "0");
+    ck_assert_int_eq(ek_device_count(EK_CUDA), 0);
+    ck_assert_int_eq(ek_default_device_kind(), EK_HOST);
+    ck_assert_ptr_null(ek_dev_get(ek_cuda(0)));
+    assert_error(EK_E_DEVICE, "there is no device cuda:0; this process has 0 of this kind");
+    ck_assert_int_eq(ek_synchronize(ek_cuda(0)), EK_E_DEVICE);
+    ek_error_clear();
+    ck_assert_int_eq(ek_cuda_devices_configure("0"), EK_E_DEVICE);
+    assert_error(EK_E_DEVICE, "there is no GPU 0");
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+START_TEST(the_environment_is_believed_or_refused)
+{
+    emulator_set("DEVICES", "2");
+    setenv("EVENKEEL_CUDA_DEVICES", "0,2", 1);
+    ck_assert_int_eq(ek_device_count(EK_CUDA), EK_E_DEVICE);
+    assert_error(EK_E_DEVICE, "EVENKEEL_CUDA_DEVICES: device list \"0,2\": there is no GPU 2");
+    setenv("EVENKEEL_CUDA_DEVICES", "3x1:1M", 1);
+    ck_assert_int_eq(ek_device_count(EK_CUDA), 3);
+    ck_assert_int_eq(ek_cuda_of(cuda_dev(2))->physical, 1);
+    ck_assert_uint_eq(stats_of(2).capacity, MB);
+    close_cuda();
+}
+END_TEST
+
+#endif
+
+Suite *suite(void)
+{
+    Suite *s = cuda_suite("cuda_memory");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, the_ledger_counts_what_lies_on_the_device);
+    tcase_add_test(t, each_logical_device_has_its_capacity);
+    tcase_add_test(t, memory_in_use_forbids_another_list);
+    tcase_add_test(t, devices_open_again_after_shutdown);
+#ifdef EK_CUDA_EMULATED
+    tcase_add_test(t, a_full_gpu_is_survived);
+    tcase_add_test(t, logical_devices_give_each_other_what_they_have_cached);
+    tcase_add_test(t, freeing_waits_for_work_that_uses_the_memory);
+    tcase_add_test(t, without_a_gpu_there_are_no_devices);
+    tcase_add_test(t, the_environment_is_believed_or_refused);
+#endif
+    suite_add_tcase(s, t);
+    return s;
+}
