@@ -1,0 +1,131 @@
+/* A training step issues work and returns: nothing in it waits for a device. The devices' streams
+ * are held by a function that waits for a flag, and a warm step must be back before it is set. */
+#include <stdatomic.h>
+#include <time.h>
+
+#include "cuda/runtime.h"
+#include "evenkeel/evenkeel.h"
+#include "unit.h"
+
+enum { DEVICES = 2, BATCH = 6, PATIENCE = 20 };
+
+/* ---- holding a stream ---- */
+
+typedef struct hold {
+    atomic_bool released;
+    atomic_bool gave_up; /* nobody released it in time: the caller was waiting */
+} hold;
+
+static void wait_for_release(void *user)
+{
+    hold *h = user;
+    const struct timespec moment = {0, 1000000};
+    for (int i = 0; i < PATIENCE * 1000; i++) {
+        if (atomic_load(&h->released))
+            return;
+        nanosleep(&moment, NULL);
+    }
+    atomic_store(&h->gave_up, true);
+}
+
+static void hold_all(hold *h)
+{
+    for (int i = 0; i < DEVICES; i++) {
+        ek_dev *dev = ek_dev_get(ek_cuda(i));
+        ek_cuda_queue queue;
+        assert_ok(ek_cuda_begin(dev, &queue));
+        assert_ok(ek_cuda_end(dev, &queue, "hold",
+                              (int)cudaLaunchHostFunc(queue.stream, wait_for_release, h)));
+    }
+}
+
+/* ---- what is trained ---- */
+
+typedef enum way { CLASSIC, BALANCED, SYNCHRONISED, AUTOCAST, WAYS } way;
+
+typedef struct job {
+    ek_module *model, *criterion;
+    ek_optimizer *optimizer;
+    ek_tensor *input, *target;
+} job;
+
+static void open_job(job *j, way how)
+{
+    ek_device_list devices = ek_devices(EK_CUDA, DEVICES);
+    ek_manual_seed(3);
+    ek_module *net =
+        ek_sequential(ek_conv2d(2, 4, 3, .padding = 1), ek_batch_norm2d(4), ek_relu(),
+                      ek_max_pool2d(2), ek_flatten_module(1, -1), ek_linear(4 * 4 * 4, 5));
+    if (how == SYNCHRONISED)
+        net = ek_convert_sync_batch_norm(net);
+    ek_module *criterion = ek_cross_entropy_loss();
+    if (how == CLASSIC) {
+        j->model = ek_data_parallel(net, .device_ids = devices);
+        j->criterion = criterion;
+    } else {
+        j->model = ek_data_parallel_model(net, .device_ids = devices);
+        j->criterion = ek_data_parallel_criterion(criterion, .device_ids = devices);
+    }
+    j->optimizer = ek_adam(j->model, .lr = 1e-2);
+    j->input = ek_keep(ek_randn(EK_SHAPE(BATCH, 2, 8, 8)));
+    j->target = ek_keep(ek_randint(0, 5, EK_SHAPE(BATCH)));
+    if (how == CLASSIC)
+        j->target = ek_keep(ek_to_device(j->target, ek_cuda(0)));
+    assert_made(j->optimizer);
+    assert_made(j->target);
+}
+
+static void close_job(job *j)
+{
+    ek_optimizer_free(j->optimizer);
+    ek_module_free(j->criterion);
+    ek_module_free(j->model);
+    ek_release(j->input);
+    ek_release(j->target);
+}
+
+/* One step; the loss, which nobody has read, lives in the caller's scope. */
+static ek_tensor *step(job *j, way how)
+{
+    ek_autocast autocast = ek_autocast_begin(how == AUTOCAST ? EK_BF16 : EK_F32);
+    ek_tensor *loss = ek_loss(j->criterion, ek_forward(j->model, j->input), j->target);
+    ek_autocast_end(&autocast);
+    ek_zero_grad(j->optimizer);
+    assert_ok(ek_backward(loss));
+    assert_ok(ek_step(j->optimizer));
+    return loss;
+}
+
+START_TEST(steps_return_before_they_have_run)
+{
+    job j;
+    hold h = {false};
+    double warm, held;
+    assert_ok(ek_cuda_devices_configure("0,0"));
+    open_job(&j, (way)_i);
+    for (int i = 0; i < 3; i++)
+        assert_ok(ek_item(step(&j, (way)_i), &warm));
+    for (int i = 0; i < DEVICES; i++)
+        assert_ok(ek_synchronize(ek_cuda(i)));
+    hold_all(&h);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *loss = step(&j, (way)_i);
+    ck_assert_msg(!atomic_load(&h.gave_up), "the step waited for the device");
+    atomic_store(&h.released, true);
+    assert_ok(ek_item(loss, &held));
+    ck_assert_double_lt(held, warm); /* it learns: the step did run */
+    ek_scope_end(&scope);
+    close_job(&j);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+Suite *suite(void)
+{
+    skip_without_gpu();
+    Suite *s = suite_create("asynchronous steps");
+    TCase *tests = tcase_create("steps");
+    tcase_add_loop_test(tests, steps_return_before_they_have_run, 0, WAYS);
+    suite_add_tcase(s, tests);
+    return s;
+}
