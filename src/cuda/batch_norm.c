@@ -10,10 +10,10 @@ static const char statistics_name[] = "batch_norm_statistics", apply_name[] = "b
 static int run_statistics(ek_norm_call *call, ek_tensor *mean, ek_tensor *var, const ek_tensor *x)
 {
     ek_cuda_norm *norm = &call->norm;
-    EK_TRY(ek_norm_take(call, EK_NORM_BATCH, 1, &(ek_norm_tensors){.x = x}));
-    EK_TRY(ek_norm_output(call, mean, &norm->by_group[0]));
-    EK_TRY(ek_norm_output(call, var, &norm->by_group[1]));
-    EK_TRY(ek_norm_cut_sums(call, true));
+    EK_TRY(ek_cuda_norm_take(call, EK_NORM_BATCH, 1, &(ek_norm_tensors){.x = x}));
+    EK_TRY(ek_cuda_norm_output(call, mean, &norm->by_group[0]));
+    EK_TRY(ek_cuda_norm_output(call, var, &norm->by_group[1]));
+    EK_TRY(ek_cuda_norm_cut_sums(call, true));
     int rc = ek_cuda_launch_norm_statistics(&call->queue, norm);
     return rc == 0 && norm->first ? ek_cuda_launch_norm_join_moments(&call->queue, norm) : rc;
 }
@@ -25,28 +25,28 @@ int ek_cuda_batch_norm_statistics(ek_dev *dev, ek_tensor *mean, ek_tensor *var, 
         return ek_cuda_fill(dev, var, (double)NAN);
     }
     ek_norm_call call;
-    EK_TRY(ek_norm_begin(&call, dev, statistics_name));
-    return ek_norm_end(&call, run_statistics(&call, mean, var, x));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, statistics_name));
+    return ek_cuda_norm_end(&call, run_statistics(&call, mean, var, x));
 }
 
 /* The statistics and parameters of a channel. */
 static int take_channels(ek_norm_call *call, const ek_tensor *mean, const ek_tensor *invstd,
                          const ek_tensor *weight, const ek_tensor *bias)
 {
-    EK_TRY(ek_norm_input(call, mean, &call->norm.mean));
-    EK_TRY(ek_norm_input(call, invstd, &call->norm.invstd));
-    EK_TRY(ek_norm_input(call, weight, &call->norm.weight));
-    return ek_norm_input(call, bias, &call->norm.bias);
+    EK_TRY(ek_cuda_norm_input(call, mean, &call->norm.mean));
+    EK_TRY(ek_cuda_norm_input(call, invstd, &call->norm.invstd));
+    EK_TRY(ek_cuda_norm_input(call, weight, &call->norm.weight));
+    return ek_cuda_norm_input(call, bias, &call->norm.bias);
 }
 
 static int run_apply(ek_norm_call *call, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
                      const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias,
                      bool relu)
 {
-    EK_TRY(ek_norm_take(call, EK_NORM_BATCH, 1, &(ek_norm_tensors){.x = x, .y = y}));
+    EK_TRY(ek_cuda_norm_take(call, EK_NORM_BATCH, 1, &(ek_norm_tensors){.x = x, .y = y}));
     EK_TRY(take_channels(call, mean, invstd, weight, bias));
     call->norm.relu = relu;
-    ek_norm_cut_elements(call);
+    ek_cuda_norm_cut_elements(call);
     return ek_cuda_launch_norm_apply(&call->queue, &call->norm);
 }
 
@@ -57,8 +57,8 @@ int ek_cuda_batch_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, cons
     if (ek_count(x) == 0)
         return 0;
     ek_norm_call call;
-    EK_TRY(ek_norm_begin(&call, dev, apply_name));
-    return ek_norm_end(&call, run_apply(&call, y, x, mean, invstd, weight, bias, relu));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, apply_name));
+    return ek_cuda_norm_end(&call, run_apply(&call, y, x, mean, invstd, weight, bias, relu));
 }
 
 static int run_reduce(ek_norm_call *call, ek_tensor *sum_dy, ek_tensor *sum_dy_xhat,
@@ -66,11 +66,11 @@ static int run_reduce(ek_norm_call *call, ek_tensor *sum_dy, ek_tensor *sum_dy_x
                       const ek_tensor *invstd)
 {
     ek_cuda_norm *norm = &call->norm;
-    EK_TRY(ek_norm_take(call, EK_NORM_BATCH, 1, tensors));
+    EK_TRY(ek_cuda_norm_take(call, EK_NORM_BATCH, 1, tensors));
     EK_TRY(take_channels(call, mean, invstd, NULL, NULL));
-    EK_TRY(ek_norm_output(call, sum_dy, &norm->by_group[0]));
-    EK_TRY(ek_norm_output(call, sum_dy_xhat, &norm->by_group[1]));
-    EK_TRY(ek_norm_cut_sums(call, true));
+    EK_TRY(ek_cuda_norm_output(call, sum_dy, &norm->by_group[0]));
+    EK_TRY(ek_cuda_norm_output(call, sum_dy_xhat, &norm->by_group[1]));
+    EK_TRY(ek_cuda_norm_cut_sums(call, true));
     int rc = ek_cuda_launch_norm_reduce(&call->queue, norm);
     return rc == 0 && norm->first ? ek_cuda_launch_norm_join_groups(&call->queue, norm) : rc;
 }
@@ -84,9 +84,9 @@ int ek_cuda_batch_norm_reduce(ek_dev *dev, ek_tensor *sum_dy, ek_tensor *sum_dy_
         return ek_cuda_fill(dev, sum_dy_xhat, 0);
     }
     ek_norm_call call;
-    EK_TRY(ek_norm_begin(&call, dev, reduce_name));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, reduce_name));
     const ek_norm_tensors tensors = {.x = x, .dy = dy, .mask = y_relu};
-    return ek_norm_end(&call, run_reduce(&call, sum_dy, sum_dy_xhat, &tensors, mean, invstd));
+    return ek_cuda_norm_end(&call, run_reduce(&call, sum_dy, sum_dy_xhat, &tensors, mean, invstd));
 }
 
 static int run_gradient(ek_norm_call *call, const ek_norm_tensors *tensors, const ek_tensor *mean,
@@ -94,13 +94,13 @@ static int run_gradient(ek_norm_call *call, const ek_norm_tensors *tensors, cons
                         const ek_tensor *sum_dy_xhat, double count)
 {
     ek_cuda_norm *norm = &call->norm;
-    EK_TRY(ek_norm_take(call, EK_NORM_BATCH, 1, tensors));
+    EK_TRY(ek_cuda_norm_take(call, EK_NORM_BATCH, 1, tensors));
     EK_TRY(take_channels(call, mean, invstd, weight, NULL));
-    EK_TRY(ek_norm_input(call, sum_dy, &norm->sum));
-    EK_TRY(ek_norm_input(call, sum_dy_xhat, &norm->sum_xhat));
+    EK_TRY(ek_cuda_norm_input(call, sum_dy, &norm->sum));
+    EK_TRY(ek_cuda_norm_input(call, sum_dy_xhat, &norm->sum_xhat));
     norm->weighted = true;
     norm->share = 1 / count;
-    ek_norm_cut_elements(call);
+    ek_cuda_norm_cut_elements(call);
     return ek_cuda_launch_norm_gradient(&call->queue, norm);
 }
 
@@ -112,8 +112,8 @@ int ek_cuda_batch_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
     if (ek_count(x) == 0)
         return 0;
     ek_norm_call call;
-    EK_TRY(ek_norm_begin(&call, dev, gradient_name));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, gradient_name));
     const ek_norm_tensors tensors = {.x = x, .dy = dy, .mask = y_relu, .y = dx};
-    return ek_norm_end(&call, run_gradient(&call, &tensors, mean, invstd, weight, sum_dy,
-                                           sum_dy_xhat, count));
+    return ek_cuda_norm_end(&call, run_gradient(&call, &tensors, mean, invstd, weight, sum_dy,
+                                                sum_dy_xhat, count));
 }

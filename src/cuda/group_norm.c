@@ -29,17 +29,18 @@ static int take(ek_norm_call *call, const ek_norm_tensors *tensors, bool runs,
                 const ek_tensor *bias)
 {
     ek_cuda_norm *norm = &call->norm;
-    EK_TRY(ek_norm_take(call, runs ? EK_NORM_RUNS : EK_NORM_CHANNELS, mean->shape[1], tensors));
-    EK_TRY(ek_norm_input(call, mean, &norm->mean));
-    EK_TRY(ek_norm_input(call, invstd, &norm->invstd));
+    EK_TRY(
+        ek_cuda_norm_take(call, runs ? EK_NORM_RUNS : EK_NORM_CHANNELS, mean->shape[1], tensors));
+    EK_TRY(ek_cuda_norm_input(call, mean, &norm->mean));
+    EK_TRY(ek_cuda_norm_input(call, invstd, &norm->invstd));
     norm->element = runs;
     norm->share = 1.0 / (double)(ek_count(tensors->x) / ek_count(mean));
     if (runs) {
-        EK_TRY(ek_norm_element_input(call, tensors->x, weight, &norm->weight));
-        return ek_norm_element_input(call, tensors->x, bias, &norm->bias);
+        EK_TRY(ek_cuda_norm_element_input(call, tensors->x, weight, &norm->weight));
+        return ek_cuda_norm_element_input(call, tensors->x, bias, &norm->bias);
     }
-    EK_TRY(ek_norm_input(call, weight, &norm->weight));
-    return ek_norm_input(call, bias, &norm->bias);
+    EK_TRY(ek_cuda_norm_input(call, weight, &norm->weight));
+    return ek_cuda_norm_input(call, bias, &norm->bias);
 }
 
 /* ---- statistics ---- */
@@ -50,12 +51,12 @@ static int run_statistics(ek_norm_call *call, ek_tensor *mean, ek_tensor *var, c
 {
     ek_cuda_norm *norm = &call->norm;
     const int64_t groups = mean->shape[1];
-    bool runs = groups == 1 || is_flat(x) || !ek_norm_has_rows(x);
-    EK_TRY(ek_norm_take(call, runs ? EK_NORM_RUNS : EK_NORM_CHANNELS, groups,
-                        &(ek_norm_tensors){.x = x}));
-    EK_TRY(ek_norm_output(call, mean, &norm->by_group[0]));
-    EK_TRY(ek_norm_output(call, var, &norm->by_group[1]));
-    EK_TRY(ek_norm_cut_sums(call, true));
+    bool runs = groups == 1 || is_flat(x) || !ek_cuda_norm_has_rows(x);
+    EK_TRY(ek_cuda_norm_take(call, runs ? EK_NORM_RUNS : EK_NORM_CHANNELS, groups,
+                             &(ek_norm_tensors){.x = x}));
+    EK_TRY(ek_cuda_norm_output(call, mean, &norm->by_group[0]));
+    EK_TRY(ek_cuda_norm_output(call, var, &norm->by_group[1]));
+    EK_TRY(ek_cuda_norm_cut_sums(call, true));
     int rc = ek_cuda_launch_norm_statistics(&call->queue, norm);
     return rc == 0 && norm->first ? ek_cuda_launch_norm_join_moments(&call->queue, norm) : rc;
 }
@@ -67,8 +68,8 @@ int ek_cuda_group_norm_statistics(ek_dev *dev, ek_tensor *mean, ek_tensor *var, 
         return ek_cuda_fill(dev, var, (double)NAN);
     }
     ek_norm_call call;
-    EK_TRY(ek_norm_begin(&call, dev, statistics_name));
-    return ek_norm_end(&call, run_statistics(&call, mean, var, x));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, statistics_name));
+    return ek_cuda_norm_end(&call, run_statistics(&call, mean, var, x));
 }
 
 /* ---- apply ---- */
@@ -78,7 +79,7 @@ static int run_apply(ek_norm_call *call, ek_tensor *y, const ek_tensor *x, const
 {
     bool runs = is_runs(x, mean, weight ? weight : bias);
     EK_TRY(take(call, &(ek_norm_tensors){.x = x, .y = y}, runs, mean, invstd, weight, bias));
-    ek_norm_cut_elements(call);
+    ek_cuda_norm_cut_elements(call);
     return ek_cuda_launch_norm_apply(&call->queue, &call->norm);
 }
 
@@ -89,8 +90,8 @@ int ek_cuda_group_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, cons
     if (ek_count(x) == 0)
         return 0;
     ek_norm_call call;
-    EK_TRY(ek_norm_begin(&call, dev, apply_name));
-    return ek_norm_end(&call, run_apply(&call, y, x, mean, invstd, weight, bias));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, apply_name));
+    return ek_cuda_norm_end(&call, run_apply(&call, y, x, mean, invstd, weight, bias));
 }
 
 /* ---- reduce ---- */
@@ -112,7 +113,7 @@ static int reduce_elements(ek_norm_call *call)
     norm->x.row = norm->x.sample;
     norm->dy.row = norm->dy.sample;
     norm->x.sample = norm->dy.sample = 0;
-    EK_TRY(ek_norm_cut_sums(call, true));
+    EK_TRY(ek_cuda_norm_cut_sums(call, true));
     int rc = ek_cuda_launch_norm_elements(&call->queue, norm);
     norm->invstd = NULL;
     return rc == 0 && norm->first ? ek_cuda_launch_norm_join_columns(&call->queue, norm) : rc;
@@ -122,12 +123,12 @@ static int reduce_runs(ek_norm_call *call, const ek_tensor *x, const group_sums 
 {
     ek_cuda_norm *norm = &call->norm;
     int rc = 0;
-    EK_TRY(ek_norm_output(call, sums->sum, &norm->by_group[0]));
-    EK_TRY(ek_norm_output(call, sums->sum_xhat, &norm->by_group[1]));
-    EK_TRY(ek_norm_element_output(call, x, sums->dbias, &norm->by_column[0]));
-    EK_TRY(ek_norm_element_output(call, x, sums->dweight, &norm->by_column[1]));
+    EK_TRY(ek_cuda_norm_output(call, sums->sum, &norm->by_group[0]));
+    EK_TRY(ek_cuda_norm_output(call, sums->sum_xhat, &norm->by_group[1]));
+    EK_TRY(ek_cuda_norm_element_output(call, x, sums->dbias, &norm->by_column[0]));
+    EK_TRY(ek_cuda_norm_element_output(call, x, sums->dweight, &norm->by_column[1]));
     if (sums->sum) {
-        EK_TRY(ek_norm_cut_sums(call, true));
+        EK_TRY(ek_cuda_norm_cut_sums(call, true));
         rc = ek_cuda_launch_norm_reduce(&call->queue, norm);
         if (rc == 0 && norm->first)
             rc = ek_cuda_launch_norm_join_groups(&call->queue, norm);
@@ -138,11 +139,11 @@ static int reduce_runs(ek_norm_call *call, const ek_tensor *x, const group_sums 
 static int reduce_channels(ek_norm_call *call, const group_sums *sums)
 {
     ek_cuda_norm *norm = &call->norm;
-    EK_TRY(ek_norm_output(call, sums->sum, &norm->by_group[0]));
-    EK_TRY(ek_norm_output(call, sums->sum_xhat, &norm->by_group[1]));
-    EK_TRY(ek_norm_output(call, sums->dbias, &norm->by_column[0]));
-    EK_TRY(ek_norm_output(call, sums->dweight, &norm->by_column[1]));
-    EK_TRY(ek_norm_cut_sums(call, sums->sum && !sums->dweight && !norm->weight));
+    EK_TRY(ek_cuda_norm_output(call, sums->sum, &norm->by_group[0]));
+    EK_TRY(ek_cuda_norm_output(call, sums->sum_xhat, &norm->by_group[1]));
+    EK_TRY(ek_cuda_norm_output(call, sums->dbias, &norm->by_column[0]));
+    EK_TRY(ek_cuda_norm_output(call, sums->dweight, &norm->by_column[1]));
+    EK_TRY(ek_cuda_norm_cut_sums(call, sums->sum && !sums->dweight && !norm->weight));
     int rc = ek_cuda_launch_norm_reduce(&call->queue, norm);
     if (rc == 0 && norm->first && sums->sum)
         rc = ek_cuda_launch_norm_join_groups(&call->queue, norm);
@@ -173,9 +174,9 @@ int ek_cuda_group_norm_reduce(ek_dev *dev, ek_tensor *sum, ek_tensor *sum_xhat, 
         return 0;
     }
     ek_norm_call call;
-    EK_TRY(ek_norm_begin(&call, dev, reduce_name));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, reduce_name));
     const group_sums sums = {sum, sum_xhat, dweight, dbias};
-    return ek_norm_end(&call, run_reduce(&call, &sums, dy, x, mean, invstd, weight));
+    return ek_cuda_norm_end(&call, run_reduce(&call, &sums, dy, x, mean, invstd, weight));
 }
 
 /* ---- gradient ---- */
@@ -186,9 +187,9 @@ static int run_gradient(ek_norm_call *call, const ek_norm_tensors *tensors, cons
 {
     bool runs = is_runs(tensors->x, mean, weight);
     EK_TRY(take(call, tensors, runs, mean, invstd, weight, NULL));
-    EK_TRY(ek_norm_input(call, sum, &call->norm.sum));
-    EK_TRY(ek_norm_input(call, sum_xhat, &call->norm.sum_xhat));
-    ek_norm_cut_elements(call);
+    EK_TRY(ek_cuda_norm_input(call, sum, &call->norm.sum));
+    EK_TRY(ek_cuda_norm_input(call, sum_xhat, &call->norm.sum_xhat));
+    ek_cuda_norm_cut_elements(call);
     return ek_cuda_launch_norm_gradient(&call->queue, &call->norm);
 }
 
@@ -200,7 +201,8 @@ int ek_cuda_group_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
     if (ek_count(x) == 0)
         return 0;
     ek_norm_call call;
-    EK_TRY(ek_norm_begin(&call, dev, gradient_name));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, gradient_name));
     const ek_norm_tensors tensors = {.x = x, .dy = dy, .y = dx};
-    return ek_norm_end(&call, run_gradient(&call, &tensors, mean, invstd, weight, sum, sum_xhat));
+    return ek_cuda_norm_end(&call,
+                            run_gradient(&call, &tensors, mean, invstd, weight, sum, sum_xhat));
 }

@@ -78,7 +78,7 @@ static int64_t inner_of(const ek_tensor *x)
     return inner;
 }
 
-bool ek_norm_has_rows(const ek_tensor *x)
+bool ek_cuda_norm_has_rows(const ek_tensor *x)
 {
     return fits(x, FORM_ROWS, false) && !fits(x, FORM_PLANES, false);
 }
@@ -144,7 +144,7 @@ static ek_dtype computed(const ek_norm_call *call)
     return is_wide(call) ? EK_F64 : EK_F32;
 }
 
-int ek_norm_begin(ek_norm_call *call, ek_dev *dev, const char *operation)
+int ek_cuda_norm_begin(ek_norm_call *call, ek_dev *dev, const char *operation)
 {
     call->dev = dev;
     call->operation = operation;
@@ -155,17 +155,17 @@ int ek_norm_begin(ek_norm_call *call, ek_dev *dev, const char *operation)
     return ek_cuda_begin(dev, &call->queue);
 }
 
-void ek_norm_free_sums(ek_norm_call *call)
+void ek_cuda_norm_free_sums(ek_norm_call *call)
 {
     ek_cuda_scratch_free(call->dev, call->norm.first, call->nbytes);
     call->norm.first = call->norm.second = NULL;
     call->nbytes = 0;
 }
 
-int ek_norm_end(ek_norm_call *call, int rc)
+int ek_cuda_norm_end(ek_norm_call *call, int rc)
 {
     rc = ek_cuda_check(call->dev, call->operation, rc);
-    ek_norm_free_sums(call);
+    ek_cuda_norm_free_sums(call);
     for (int i = 0; i < call->stages; i++)
         rc = ek_cuda_stage_end(&call->stage[i], call->dev, call->stored[i], call->stored[i] != NULL,
                                rc);
@@ -183,8 +183,8 @@ static int take(ek_norm_call *call, const ek_tensor *t, ek_tensor *stored, ek_dt
     return 0;
 }
 
-int ek_norm_take(ek_norm_call *call, ek_norm_kind kind, int64_t groups,
-                 const ek_norm_tensors *tensors)
+int ek_cuda_norm_take(ek_norm_call *call, ek_norm_kind kind, int64_t groups,
+                      const ek_norm_tensors *tensors)
 {
     const ek_tensor *const all[4] = {tensors->x, tensors->dy, tensors->mask, tensors->y};
     ek_cuda_norm *norm = &call->norm;
@@ -223,7 +223,7 @@ static int take_dense(ek_norm_call *call, const ek_tensor *t, ek_tensor *stored,
     return 0;
 }
 
-int ek_norm_input(ek_norm_call *call, const ek_tensor *tensor, const void **values)
+int ek_cuda_norm_input(ek_norm_call *call, const ek_tensor *tensor, const void **values)
 {
     void *taken;
     EK_TRY(take_dense(call, tensor, NULL, &taken));
@@ -231,7 +231,7 @@ int ek_norm_input(ek_norm_call *call, const ek_tensor *tensor, const void **valu
     return 0;
 }
 
-int ek_norm_output(ek_norm_call *call, ek_tensor *tensor, void **values)
+int ek_cuda_norm_output(ek_norm_call *call, ek_tensor *tensor, void **values)
 {
     return take_dense(call, tensor, tensor, values);
 }
@@ -263,8 +263,8 @@ static int take_element(ek_norm_call *call, const ek_tensor *x, const ek_tensor 
     return 0;
 }
 
-int ek_norm_element_input(ek_norm_call *call, const ek_tensor *x, const ek_tensor *tensor,
-                          const void **values)
+int ek_cuda_norm_element_input(ek_norm_call *call, const ek_tensor *x, const ek_tensor *tensor,
+                               const void **values)
 {
     void *taken;
     EK_TRY(take_element(call, x, tensor, false, &taken));
@@ -272,7 +272,8 @@ int ek_norm_element_input(ek_norm_call *call, const ek_tensor *x, const ek_tenso
     return 0;
 }
 
-int ek_norm_element_output(ek_norm_call *call, const ek_tensor *x, ek_tensor *tensor, void **values)
+int ek_cuda_norm_element_output(ek_norm_call *call, const ek_tensor *x, ek_tensor *tensor,
+                                void **values)
 {
     return take_element(call, x, tensor, true, values);
 }
@@ -369,11 +370,11 @@ static void cut_planes(ek_norm_call *call, int64_t blocks, int64_t least, int64_
     cut->tasks = cut->blocks * cut->parts;
 }
 
-int ek_norm_cut_sums(ek_norm_call *call, bool direct)
+int ek_cuda_norm_cut_sums(ek_norm_call *call, bool direct)
 {
     ek_cuda_norm *norm = &call->norm;
     (norm->planes ? cut_planes : cut_rows)(call, BLOCKS, SHORT_SUM, LONG_SUM);
-    ek_norm_free_sums(call);
+    ek_cuda_norm_free_sums(call);
     if (direct && norm->each == 1 && norm->cut.parts == 1)
         return 0;
     const int64_t count = norm->samples * norm->cut.parts * norm->channels;
@@ -385,7 +386,7 @@ int ek_norm_cut_sums(ek_norm_call *call, bool direct)
     return rc;
 }
 
-void ek_norm_cut_elements(ek_norm_call *call)
+void ek_cuda_norm_cut_elements(ek_norm_call *call)
 {
     const int64_t blocks = (int64_t)call->queue.multiprocessors * 16;
     (call->norm.planes ? cut_planes : cut_rows)(call, blocks, APPLY, INT64_MAX / (4 * BLOCK));

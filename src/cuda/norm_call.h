@@ -34,28 +34,28 @@ typedef struct ek_norm_call {
     size_t nbytes;                     /* of partial sums */
 } ek_norm_call;
 
-/* Calls are not to be moved: stages point into them. Any of these may fail; ek_norm_end must follow
- * a begin that did not. x isn't empty. */
-int ek_norm_begin(ek_norm_call *call, ek_dev *dev, const char *operation);
-int ek_norm_take(ek_norm_call *call, ek_norm_kind kind, int64_t groups,
-                 const ek_norm_tensors *tensors);
+/* Calls are not to be moved: stages point into them. Any of these may fail; ek_cuda_norm_end must
+ * follow a begin that did not. x isn't empty. */
+int ek_cuda_norm_begin(ek_norm_call *call, ek_dev *dev, const char *operation);
+int ek_cuda_norm_take(ek_norm_call *call, ek_norm_kind kind, int64_t groups,
+                      const ek_norm_tensors *tensors);
 /* Channels are innermost and the other dimensions of a sample one run. */
-bool ek_norm_has_rows(const ek_tensor *x);
+bool ek_cuda_norm_has_rows(const ek_tensor *x);
 /* A parameter or statistic: its values, dense; NULL for NULL. */
-int ek_norm_input(ek_norm_call *call, const ek_tensor *tensor, const void **values);
+int ek_cuda_norm_input(ek_norm_call *call, const ek_tensor *tensor, const void **values);
 /* A parameter per element, in the order of a sample's memory. x has the shape. */
-int ek_norm_element_input(ek_norm_call *call, const ek_tensor *x, const ek_tensor *tensor,
-                          const void **values);
-int ek_norm_output(ek_norm_call *call, ek_tensor *tensor, void **values);
-int ek_norm_element_output(ek_norm_call *call, const ek_tensor *x, ek_tensor *tensor,
-                           void **values);
+int ek_cuda_norm_element_input(ek_norm_call *call, const ek_tensor *x, const ek_tensor *tensor,
+                               const void **values);
+int ek_cuda_norm_output(ek_norm_call *call, ek_tensor *tensor, void **values);
+int ek_cuda_norm_element_output(ek_norm_call *call, const ek_tensor *x, ek_tensor *tensor,
+                                void **values);
 /* Cuts the work: for sums, with room for partial ones unless `direct` allows that there are none;
  * for what is applied. */
-int ek_norm_cut_sums(ek_norm_call *call, bool direct);
-void ek_norm_cut_elements(ek_norm_call *call);
+int ek_cuda_norm_cut_sums(ek_norm_call *call, bool direct);
+void ek_cuda_norm_cut_elements(ek_norm_call *call);
 /* Gives room for partial sums back, so that the call can be cut again. */
-void ek_norm_free_sums(ek_norm_call *call);
+void ek_cuda_norm_free_sums(ek_norm_call *call);
 /* `rc` is a status or a cudaError_t. */
-int ek_norm_end(ek_norm_call *call, int rc);
+int ek_cuda_norm_end(ek_norm_call *call, int rc);
 
 #endif
