@@ -1,0 +1,380 @@
+/* conv_direct.cu: convolution forward, and its input gradient: sums that each element of the result
+ * gathers (conv_direct.h).
+ *
+ * gather_tiles is the product of (rows, K) by (K, columns) that a convolution is, for each group:
+ * rows are positions of `to`, K the taps and channels of `from`, columns the channels of `to`. The
+ * matrix of rows is never made: its elements are looked up in `from`. Where `divide` is above 1,
+ * positions of `to` fall into phases by their remainder, each of which meets only some of the taps:
+ * within a phase the division is exact, and no product is wasted. A block loads 2 * 64 * 16 numbers
+ * for 64 * 64 * 16 multiply-adds: 16 a byte for f32, with about as many other instructions for the
+ * places of what it loads as for multiplying.
+ *
+ * gather_each sums each element by one thread, or by a warp where channels of a group are
+ * neighbours in memory: for groups of few channels (a depthwise convolution is bound by memory) and
+ * small problems, of which tiles would be mostly empty. */
+#include "cuda/conv_direct.h"
+#include "cuda/conv_tile.cuh"
+
+/* ---- one element by one thread or warp ---- */
+
+/* Where tap t of position i reads; false where it doesn't. */
+template <typename I>
+static __device__ __forceinline__ bool source_of(const ek_cuda_conv_gather &conv, int d, I i, I t,
+                                                 I *source)
+{
+    I q = (I)conv.origin[d] + i * (I)conv.row_step[d] + t * (I)conv.tap_step[d];
+    I divide = (I)conv.divide[d];
+    if (q < 0)
+        return false;
+    if (divide > 1) {
+        I rest = q % divide;
+        if (rest != 0)
+            return false;
+        q /= divide;
+    }
+    *source = q;
+    return q < (I)conv.from.size[d];
+}
+
+template <typename T, typename I, int LANES>
+static __device__ __forceinline__ typename ek_compute<T>::type
+sum_of_taps(const ek_cuda_conv_gather &conv, const I at[3], const T *from, const T *w, int lane)
+{
+    typename ek_compute<T>::type sum = 0;
+    I p[3], by_channel = (I)conv.from.by_channel;
+    int64_t w_from = conv.w_from;
+    for (I a = 0; a < (I)conv.taps[0]; a++) {
+        if (!source_of(conv, 0, at[0], a, &p[0]))
+            continue;
+        for (I b = 0; b < (I)conv.taps[1]; b++) {
+            if (!source_of(conv, 1, at[1], b, &p[1]))
+                continue;
+            for (I c = 0; c < (I)conv.taps[2]; c++) {
+                if (!source_of(conv, 2, at[2], c, &p[2]))
+                    continue;
+                const T *u = from + ek_offset_within(conv.from, p);
+                const T *v = w + a * conv.w_tap[0] + b * conv.w_tap[1] + c * conv.w_tap[2];
+                for (I k = lane; k < (I)conv.from_channels; k += LANES)
+                    sum += ek_load(u + k * by_channel) * ek_load(v + k * w_from);
+            }
+        }
+    }
+    return sum;
+}
+
+template <typename T, typename I, int LANES>
+static __global__ void __launch_bounds__(EK_BLOCK) gather_each(ek_cuda_conv_gather conv)
+{
+    typedef typename ek_compute<T>::type R;
+    int lane = (int)threadIdx.x % LANES;
+    int64_t first = ((int64_t)blockIdx.x * EK_BLOCK + threadIdx.x) / LANES;
+    int64_t step = (int64_t)gridDim.x * EK_BLOCK / LANES;
+    for (int64_t i = first; i < conv.to.count; i += step) {
+        ek_place<I> place = ek_place_of(conv.to, (I)i);
+        I group = ek_divide(place.channel, conv.per_to);
+        I column = place.channel - group * (I)conv.to_channels;
+        const T *from = (const T *)conv.from.data +
+                        ek_plane_offset(conv.from, place.sample, group * (I)conv.from_channels);
+        const T *w = (const T *)conv.w + group * conv.w_group + column * conv.w_to;
+        R sum = sum_of_taps<T, I, LANES>(conv, place.at, from, w, lane);
+        if (LANES > 1)
+            sum = ek_warp_sum(sum);
+        if (conv.bias)
+            sum += ek_load((const T *)conv.bias + place.channel * conv.by_bias);
+        if (lane == 0)
+            ek_store((T *)conv.to.data + ek_offset_of(conv.to, place), sum);
+    }
+}
+
+/* ---- tiles ---- */
+
+/* One dimension of a phase: `rows` positions first_row + i row_stride of `to`, which meet `taps`
+ * taps first_tap + t tap_stride, and read origin + i step + t tap_step. */
+struct phase {
+    int rows, first_row, row_stride;
+    int taps, first_tap, tap_stride;
+    int origin, step, tap_step;
+    ek_cuda_divider per_taps;
+};
+
+struct phases {
+    int count[3];
+    int tap_stride[3]; /* divide / gcd(divide, tap_step) */
+};
+
+/* Phase `index` starts with row `index`, since row_step is 1 where divide isn't. Of the taps those
+ * count that lead to a multiple of divide; they are tap_stride apart. */
+static __device__ phase phase_of(const ek_cuda_conv_gather &conv, const phases &all, int d,
+                                 int index)
+{
+    phase p;
+    int divide = (int)conv.divide[d], tap_step = (int)conv.tap_step[d], taps = (int)conv.taps[d];
+    int rows = (int)conv.to.size[d], origin = (int)conv.origin[d] + index * (int)conv.row_step[d];
+    int first = 0, stride = all.tap_stride[d];
+    while (first < stride && first < taps && (origin + first * tap_step) % divide != 0)
+        first++;
+    bool meets = first < stride && first < taps;
+    p.rows = (rows - index + divide - 1) / divide;
+    p.first_row = index;
+    p.row_stride = divide;
+    p.taps = meets ? (taps - first + stride - 1) / stride : 0;
+    p.first_tap = first;
+    p.tap_stride = stride;
+    p.origin = (origin + first * tap_step) / divide;
+    p.step = (int)conv.row_step[d];
+    p.tap_step = stride * tap_step / divide;
+    p.per_taps = ek_cuda_divider_of(p.taps);
+    return p;
+}
+
+/* A position of K: offsets in `from` and w, and what it adds to a row's position. */
+struct depth_place {
+    int at[3];
+    int64_t from, w;
+};
+
+static __device__ __forceinline__ depth_place depth_place_of(const ek_cuda_conv_gather &conv,
+                                                             const phase p[3], int k)
+{
+    depth_place place;
+    int tap = ek_divide(k, conv.per_from), channel = k - tap * (int)conv.from_channels;
+    place.from = channel * conv.from.by_channel;
+    place.w = channel * conv.w_from;
+#pragma unroll
+    for (int d = 2; d >= 0; d--) {
+        int rest = ek_divide(tap, p[d].per_taps);
+        int t = tap - rest * p[d].taps;
+        place.at[d] = t * p[d].tap_step;
+        place.from += place.at[d] * conv.from.step[d];
+        place.w += (p[d].first_tap + t * p[d].tap_stride) * conv.w_tap[d];
+        tap = rest;
+    }
+    return place;
+}
+
+/* The rows of a tile. */
+struct row_places {
+    int at[TILE][3];
+    int64_t from[TILE], to[TILE]; /* offsets; to is negative where there is no row */
+};
+
+static __device__ void row_places_fill(row_places *rows, const ek_cuda_conv_gather &conv,
+                                       const phase p[3], int64_t row, int i)
+{
+    int64_t plane = (int64_t)p[0].rows * p[1].rows * p[2].rows, sample = row / plane;
+    int64_t position = row - sample * plane;
+    rows->from[i] = sample * conv.from.by_sample;
+    rows->to[i] = sample * conv.to.by_sample;
+#pragma unroll
+    for (int d = 2; d >= 0; d--) {
+        int64_t rest = position / p[d].rows;
+        int u = (int)(position - rest * p[d].rows);
+        position = rest;
+        rows->at[i][d] = p[d].origin + u * p[d].step;
+        rows->from[i] += rows->at[i][d] * conv.from.step[d];
+        rows->to[i] += (p[d].first_row + u * p[d].row_stride) * conv.to.step[d];
+    }
+    if (sample >= conv.to.samples) {
+        rows->at[i][0] = INT32_MIN / 2; /* outside with every tap */
+        rows->to[i] = -1;
+    }
+}
+
+static __device__ __forceinline__ bool is_inside(const ek_cuda_conv_gather &conv, const int row[3],
+                                                 const int k[3])
+{
+    return (unsigned)(row[0] + k[0]) < (unsigned)conv.from.size[0] &&
+           (unsigned)(row[1] + k[1]) < (unsigned)conv.from.size[1] &&
+           (unsigned)(row[2] + k[2]) < (unsigned)conv.from.size[2];
+}
+
+/* What a block computes. */
+struct gather_job {
+    phases all;
+    int64_t row_tiles;
+    int column_tiles;
+    bool from_along_depth, w_along_depth;
+};
+
+template <typename T>
+static __device__ __forceinline__ void
+load_rows(tile<typename ek_compute<T>::type> *a, const ek_cuda_conv_gather &conv, const phase p[3],
+          const row_places &rows, const T *from, bool along_depth, int k0, int depth)
+{
+    typedef typename ek_compute<T>::type R;
+    int k = -1;
+    depth_place place;
+#pragma unroll
+    for (int j = 0; j < SIDE; j++) {
+        tile_place at = tile_place_of(along_depth, (int)threadIdx.x, j);
+        if (k != k0 + at.depth) {
+            k = k0 + at.depth;
+            place = depth_place_of(conv, p, k);
+        }
+        R value = 0;
+        if (k < depth && is_inside(conv, rows.at[at.i], place.at))
+            value = ek_load(from + rows.from[at.i] + place.from);
+        tile_put(a, at.depth, at.i, value);
+    }
+}
+
+template <typename T>
+static __device__ __forceinline__ void
+load_weights(tile<typename ek_compute<T>::type> *b, const ek_cuda_conv_gather &conv,
+             const phase p[3], const T *w, int first, bool along_depth, int k0, int depth)
+{
+    typedef typename ek_compute<T>::type R;
+    int k = -1;
+    depth_place place;
+#pragma unroll
+    for (int j = 0; j < SIDE; j++) {
+        tile_place at = tile_place_of(along_depth, (int)threadIdx.x, j);
+        if (k != k0 + at.depth) {
+            k = k0 + at.depth;
+            place = depth_place_of(conv, p, k);
+        }
+        R value = 0;
+        if (k < depth && first + at.i < (int)conv.to_channels)
+            value = ek_load(w + place.w + (first + at.i) * conv.w_to);
+        tile_put(b, at.depth, at.i, value);
+    }
+}
+
+template <typename T>
+static __device__ void store_sums(const typename ek_compute<T>::type sum[SIDE][SIDE],
+                                  const ek_cuda_conv_gather &conv, const row_places &rows, T *to,
+                                  int64_t first, const T *bias)
+{
+    typedef typename ek_compute<T>::type R;
+    int down = (int)threadIdx.x / (TILE / SIDE) * SIDE;
+    R add[SIDE];
+#pragma unroll
+    for (int j = 0; j < SIDE; j++)
+        add[j] = bias && first + j < conv.to_channels ? ek_load(bias + (first + j) * conv.by_bias)
+                                                      : (R)0;
+#pragma unroll
+    for (int i = 0; i < SIDE; i++) {
+        if (rows.to[down + i] < 0)
+            continue;
+        T *at = to + rows.to[down + i] + first * conv.to.by_channel;
+        quad<T> values;
+#pragma unroll
+        for (int j = 0; j < SIDE; j++)
+            ek_store(&values.v[j], sum[i][j] + add[j]);
+        if (conv.to.by_channel == 1 && first + SIDE <= conv.to_channels &&
+            (uintptr_t)at % sizeof values == 0) {
+            *(quad<T> *)at = values;
+            continue;
+        }
+#pragma unroll
+        for (int j = 0; j < SIDE; j++)
+            if (first + j < conv.to_channels)
+                at[j * conv.to.by_channel] = values.v[j];
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(EK_BLOCK)
+    gather_tiles(ek_cuda_conv_gather conv, gather_job job)
+{
+    typedef typename ek_compute<T>::type R;
+    __shared__ tile<R> a, b;
+    __shared__ row_places rows;
+    __shared__ phase p[3];
+    int thread = (int)threadIdx.x;
+    int64_t block = blockIdx.x, column_tile = block % job.column_tiles;
+    int64_t row_tile = block / job.column_tiles % job.row_tiles;
+    int64_t group = block / job.column_tiles / job.row_tiles;
+    int64_t index = group / conv.groups;
+    group -= index * conv.groups;
+    if (thread < 3) {
+        int64_t below = thread == 2   ? 1
+                        : thread == 1 ? job.all.count[2]
+                                      : (int64_t)job.all.count[2] * job.all.count[1];
+        p[thread] = phase_of(conv, job.all, thread, (int)(index / below % job.all.count[thread]));
+    }
+    __syncthreads();
+    if (thread < TILE)
+        row_places_fill(&rows, conv, p, row_tile * TILE + thread, thread);
+    __syncthreads();
+    int depth = p[0].taps * p[1].taps * p[2].taps * (int)conv.from_channels;
+    const T *from = (const T *)conv.from.data + group * conv.from_channels * conv.from.by_channel;
+    const T *w = (const T *)conv.w + group * conv.w_group;
+    R sum[SIDE][SIDE] = {};
+    for (int k0 = 0; k0 < depth; k0 += DEPTH) {
+        load_rows(&a, conv, p, rows, from, job.from_along_depth, k0, depth);
+        load_weights(&b, conv, p, w, (int)column_tile * TILE, job.w_along_depth, k0, depth);
+        __syncthreads();
+        tile_multiply(sum, &a, &b, thread / (TILE / SIDE), thread % (TILE / SIDE));
+        __syncthreads();
+    }
+    int64_t channel = group * conv.to_channels;
+    const T *bias = conv.bias ? (const T *)conv.bias + channel * conv.by_bias : (const T *)0;
+    store_sums(sum, conv, rows, (T *)conv.to.data + channel * conv.to.by_channel,
+               column_tile * TILE + thread % (TILE / SIDE) * SIDE, bias);
+}
+
+/* ---- launching ---- */
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    a = a < 0 ? -a : a;
+    b = b < 0 ? -b : b;
+    while (b != 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+template <typename T>
+static int launch_tiles(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
+{
+    gather_job job;
+    int64_t rows = conv->to.samples, count = 1;
+    for (int d = 0; d < 3; d++) {
+        int64_t divide = conv->divide[d], size = conv->to.size[d];
+        job.all.count[d] = (int)(divide < size ? divide : size);
+        job.all.tap_stride[d] = (int)(divide / gcd(divide, conv->tap_step[d]));
+        rows *= (size + divide - 1) / divide; /* of the first phase, which has most */
+        count *= job.all.count[d];
+    }
+    job.row_tiles = (rows + TILE - 1) / TILE;
+    job.column_tiles = (int)((conv->to_channels + TILE - 1) / TILE);
+    job.from_along_depth = conv->from.last;
+    job.w_along_depth = conv->w_from < conv->w_to;
+    int64_t blocks = job.row_tiles * job.column_tiles * conv->groups * count;
+    return ek_launch(queue, dim3((unsigned)blocks), dim3(EK_BLOCK), gather_tiles<T>, *conv, job);
+}
+
+template <typename T, int LANES>
+static int launch_each(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
+{
+    bool wide = conv->wide || conv->from.wide || conv->to.wide;
+    return ek_launch(queue, dim3(ek_grid(queue, conv->to.count, EK_BLOCK / LANES)), dim3(EK_BLOCK),
+                     wide ? gather_each<T, int64_t, LANES> : gather_each<T, int32_t, LANES>, *conv);
+}
+
+/* Few columns leave tiles empty, few products don't fill a device with them. */
+template <typename T> static int launch(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
+{
+    double terms = (double)conv->from_channels;
+    for (int d = 0; d < 3; d++)
+        terms *= (double)conv->taps[d] / (double)conv->divide[d];
+    bool few = conv->to_channels < TILE / 4 || terms * (double)conv->to.count < 1 << 18;
+    if (!conv->wide && !few)
+        return launch_tiles<T>(queue, conv);
+    bool idle = conv->to.count < (int64_t)queue->multiprocessors * EK_BLOCK;
+    if (conv->from_channels >= EK_WARP && (conv->from.last || idle))
+        return launch_each<T, EK_WARP>(queue, conv);
+    return launch_each<T, 1>(queue, conv);
+}
+
+int ek_cuda_launch_conv_gather(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
+{
+    if (conv->to.count == 0)
+        return 0;
+    EK_FLOATING(conv->to.dtype, T, return launch<T>(queue, conv))
+    return (int)cudaErrorInvalidValue;
+}

@@ -1,0 +1,67 @@
+/* conv_direct.h: convolution by our own kernels: for what cuDNN has no engine for, and where it is
+ * missing. The three functions take all that the slots of their names do. */
+#ifndef EK_CUDA_CONV_DIRECT_H
+#define EK_CUDA_CONV_DIRECT_H
+
+#include "cuda/image.h"
+#include "cuda/queue.h"
+#include "kernels/params.h"
+
+EK_BEGIN_DECLARATIONS
+
+struct ek_dev;
+int ek_cuda_conv_direct_forward(struct ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                                const ek_tensor *w, const ek_tensor *bias,
+                                const ek_conv_params *params);
+int ek_cuda_conv_direct_input_gradient(struct ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                       const ek_tensor *w, const ek_conv_params *params);
+int ek_cuda_conv_direct_weight_gradient(struct ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
+                                        const ek_tensor *x, const ek_tensor *dy,
+                                        const ek_conv_params *params);
+
+/* ---- what the kernels are told ---- */
+
+/* Forward and input gradient are one thing: every element of `to` is a sum over the taps of the
+ * window and the channels of its group of `from`. With tap t, position i of `to` reads position q /
+ * divide of `from`, where
+ *
+ *     q = origin + i row_step + t tap_step,
+ *
+ * if divide divides q and the result lies inside. Forward has (-padding, stride, dilation, 1), the
+ * input gradient (padding, 1, -dilation, stride). */
+typedef struct ek_cuda_conv_gather {
+    ek_cuda_image from, to;
+    const void *w, *bias;                       /* of one dtype with them; bias NULL: none */
+    int64_t groups, from_channels, to_channels; /* channels of a group */
+    int64_t taps[3], origin[3], row_step[3], tap_step[3], divide[3];
+    int64_t w_group, w_from, w_to, w_tap[3], by_bias; /* strides */
+    ek_cuda_divider per_from, per_to;                 /* channels of a group */
+    bool wide;
+} ek_cuda_conv_gather;
+
+int ek_cuda_launch_conv_gather(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv);
+
+/* The gradients of weights (and bias), in two steps: sums over `parts` of the rows (positions of y
+ * in all samples), part after part of (outputs, columns) in `partials` (f32, or f64 for f64), and
+ * the sum of the parts. A column is an input channel of a tap, channels innermost; the last one,
+ * with a bias, is the bias. */
+typedef struct ek_cuda_conv_weights {
+    ek_cuda_image x, y;
+    void *w, *bias;
+    int64_t groups, channels, outputs; /* of a group */
+    int64_t taps[3], stride[3], padding[3], dilation[3];
+    int64_t w_output, w_channel, w_tap[3], by_bias; /* strides */
+    ek_cuda_divider per_outputs, per_channels, per_taps[3];
+    int64_t rows, columns; /* columns without the bias */
+    void *partials;
+    int64_t parts, part_rows;
+    bool tiles; /* by tiles of products, else by single sums */
+    bool wide;
+} ek_cuda_conv_weights;
+
+/* Sets tiles, parts and part_rows; returns the bytes of partials. */
+size_t ek_cuda_conv_weights_plan(const ek_cuda_queue *queue, ek_cuda_conv_weights *conv);
+int ek_cuda_launch_conv_weights(const ek_cuda_queue *queue, const ek_cuda_conv_weights *conv);
+
+EK_END_DECLARATIONS
+#endif

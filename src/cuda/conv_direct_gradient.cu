@@ -1,0 +1,342 @@
+/* conv_direct_gradient.cu: the gradients of a convolution's weights and bias: for each group the
+ * product of dy' (outputs, rows) by the rows (rows, columns) that forward multiplies with. There
+ * are many rows and few results, so rows are cut into parts, whose sums are added up in order.
+ *
+ * weights_tiles computes tiles of 64 outputs by 64 columns (conv_tile.cuh), and what it loads of dy
+ * gives the bias on the way. Sums are of 256 rows first. weights_each computes one column of some
+ * outputs by a block: for groups of few channels, bound by memory, where each element of dy and x
+ * comes from memory once and from the caches for each tap. */
+#include "cuda/conv_direct.h"
+#include "cuda/conv_tile.cuh"
+
+/* The tap and channel of a column. */
+template <typename I> struct column_place {
+    I tap[3], channel;
+};
+
+template <typename I>
+static __device__ __forceinline__ column_place<I> column_place_of(const ek_cuda_conv_weights &conv,
+                                                                  I column)
+{
+    column_place<I> place;
+    I tap = ek_divide(column, conv.per_channels);
+    place.channel = column - tap * (I)conv.channels;
+#pragma unroll
+    for (int d = 2; d >= 0; d--) {
+        I rest = ek_divide(tap, conv.per_taps[d]);
+        place.tap[d] = tap - rest * (I)conv.taps[d];
+        tap = rest;
+    }
+    return place;
+}
+
+/* Sample and position of a row. */
+template <typename I>
+static __device__ __forceinline__ ek_place<I> row_place_of(const ek_cuda_conv_weights &conv, I row)
+{
+    ek_place<I> place;
+#pragma unroll
+    for (int d = 2; d >= 0; d--) {
+        I rest = ek_divide(row, conv.y.per_size[d]);
+        place.at[d] = row - rest * (I)conv.y.size[d];
+        row = rest;
+    }
+    place.sample = row;
+    place.channel = 0;
+    return place;
+}
+
+static __host__ __device__ __forceinline__ int64_t width_of(const ek_cuda_conv_weights &conv)
+{
+    return conv.columns + (conv.bias ? 1 : 0);
+}
+
+/* ---- tiles ---- */
+
+/* A round's rows, and the columns of a tile: positions in x (a row's before the tap) and offsets.
+ */
+struct weight_places {
+    int row[EK_BLOCK][3], column[TILE][3];
+    int64_t row_x[EK_BLOCK], row_y[EK_BLOCK]; /* row_y is negative where there is no row */
+    int64_t column_x[TILE];
+};
+
+static __device__ void fill_row(weight_places *places, const ek_cuda_conv_weights &conv, int i,
+                                int64_t row, int64_t end)
+{
+    if (row >= end) {
+        places->row[i][0] = INT32_MIN / 2; /* outside with every tap */
+        places->row_y[i] = -1;
+        return;
+    }
+    ek_place<int> place = row_place_of(conv, (int)row);
+    places->row_x[i] = place.sample * conv.x.by_sample;
+    places->row_y[i] = place.sample * conv.y.by_sample;
+#pragma unroll
+    for (int d = 0; d < 3; d++) {
+        int at = place.at[d] * (int)conv.stride[d] - (int)conv.padding[d];
+        places->row[i][d] = at;
+        places->row_x[i] += at * conv.x.step[d];
+        places->row_y[i] += place.at[d] * conv.y.step[d];
+    }
+}
+
+static __device__ void fill_column(weight_places *places, const ek_cuda_conv_weights &conv, int i,
+                                   int64_t column)
+{
+    if (column >= conv.columns) {
+        places->column[i][0] = INT32_MIN / 4;
+        places->column[i][1] = places->column[i][2] = 0;
+        return;
+    }
+    column_place<int> place = column_place_of(conv, (int)column);
+    places->column_x[i] = place.channel * conv.x.by_channel;
+#pragma unroll
+    for (int d = 0; d < 3; d++) {
+        int at = place.tap[d] * (int)conv.dilation[d];
+        places->column[i][d] = at;
+        places->column_x[i] += at * conv.x.step[d];
+    }
+}
+
+static __device__ __forceinline__ bool is_inside(const ek_cuda_conv_weights &conv, const int row[3],
+                                                 const int column[3])
+{
+    return (unsigned)(row[0] + column[0]) < (unsigned)conv.x.size[0] &&
+           (unsigned)(row[1] + column[1]) < (unsigned)conv.x.size[1] &&
+           (unsigned)(row[2] + column[2]) < (unsigned)conv.x.size[2];
+}
+
+/* 16 rows from `first` on: dy of the tile's `outputs` outputs, and x of its columns. */
+template <typename T>
+static __device__ __forceinline__ void
+load_tiles(tile<typename ek_compute<T>::type> *a, tile<typename ek_compute<T>::type> *b,
+           const ek_cuda_conv_weights &conv, const weight_places &places, const T *x, const T *y,
+           int64_t outputs, int first)
+{
+    typedef typename ek_compute<T>::type R;
+#pragma unroll
+    for (int j = 0; j < SIDE; j++) {
+        tile_place at = tile_place_of(!conv.y.last, (int)threadIdx.x, j);
+        int row = first + at.depth;
+        R value = 0;
+        if (places.row_y[row] >= 0 && at.i < outputs)
+            value = ek_load(y + places.row_y[row] + at.i * conv.y.by_channel);
+        tile_put(a, at.depth, at.i, value);
+        at = tile_place_of(!conv.x.last, (int)threadIdx.x, j);
+        row = first + at.depth;
+        value = 0;
+        if (is_inside(conv, places.row[row], places.column[at.i]))
+            value = ek_load(x + places.row_x[row] + places.column_x[at.i]);
+        tile_put(b, at.depth, at.i, value);
+    }
+}
+
+template <typename R>
+static __device__ __forceinline__ void add_and_clear(R total[SIDE][SIDE], R sum[SIDE][SIDE])
+{
+#pragma unroll
+    for (int i = 0; i < SIDE; i++)
+#pragma unroll
+        for (int j = 0; j < SIDE; j++) {
+            total[i][j] += sum[i][j];
+            sum[i][j] = 0;
+        }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(EK_BLOCK)
+    weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_tiles)
+{
+    typedef typename ek_compute<T>::type R;
+    __shared__ tile<R> a, b;
+    __shared__ weight_places places;
+    int thread = (int)threadIdx.x, block = (int)blockIdx.x;
+    int column_tile = block % column_tiles;
+    block /= column_tiles;
+    int output_tile = block % output_tiles;
+    block /= output_tiles;
+    int64_t group = block % conv.groups, part = block / conv.groups;
+    int64_t output = output_tile * TILE, outputs = conv.outputs - output;
+    int64_t channel = group * conv.outputs + output;
+    const T *x = (const T *)conv.x.data + group * conv.channels * conv.x.by_channel;
+    const T *y = (const T *)conv.y.data + channel * conv.y.by_channel;
+    int64_t row = part * conv.part_rows, end = row + conv.part_rows;
+    end = end < conv.rows ? end : conv.rows;
+    R total[SIDE][SIDE] = {}, sum[SIDE][SIDE] = {}, bias = 0;
+    if (thread < TILE)
+        fill_column(&places, conv, thread, (int64_t)column_tile * TILE + thread);
+    for (; row < end; row += EK_BLOCK) {
+        fill_row(&places, conv, thread, row + thread, end);
+        __syncthreads();
+        int count = end - row < EK_BLOCK ? (int)(end - row) : EK_BLOCK;
+        R round_bias = 0;
+        for (int first = 0; first < count; first += DEPTH) {
+            load_tiles(&a, &b, conv, places, x, y, outputs, first);
+            __syncthreads();
+            tile_multiply(sum, &a, &b, thread / (TILE / SIDE), thread % (TILE / SIDE));
+            if (conv.bias && column_tile == 0 && thread < TILE)
+                for (int k = 0; k < DEPTH; k++)
+                    round_bias += a.q[k][thread / SIDE].v[thread % SIDE];
+            __syncthreads();
+        }
+        add_and_clear(total, sum);
+        bias += round_bias;
+    }
+    int64_t width = width_of(conv);
+    R *to = (R *)conv.partials + (part * conv.groups * conv.outputs + channel) * width;
+    for (int i = 0; i < SIDE; i++) {
+        for (int j = 0; j < SIDE; j++) {
+            int down = thread / (TILE / SIDE) * SIDE + i;
+            int64_t column = (int64_t)column_tile * TILE + thread % (TILE / SIDE) * SIDE + j;
+            if (down < outputs && column < conv.columns)
+                to[down * width + column] = total[i][j];
+        }
+    }
+    if (conv.bias && column_tile == 0 && thread < TILE && thread < outputs)
+        to[thread * width + conv.columns] = bias;
+}
+
+/* ---- single sums ---- */
+
+/* x at a row's position and a column's tap; 0 outside. */
+template <typename T, typename I>
+static __device__ __forceinline__ typename ek_compute<T>::type
+input_at(const ek_cuda_conv_weights &conv, const T *x, const ek_place<I> &row, const I tap[3])
+{
+    I p[3];
+#pragma unroll
+    for (int d = 0; d < 3; d++) {
+        p[d] = row.at[d] * (I)conv.stride[d] - (I)conv.padding[d] + tap[d] * (I)conv.dilation[d];
+        if (p[d] < 0 || p[d] >= (I)conv.x.size[d])
+            return 0;
+    }
+    return ek_load(x + row.sample * (I)conv.x.by_sample + ek_offset_within(conv.x, p));
+}
+
+/* A block computes one column of `lanes` neighbouring outputs for a part: its threads are as many
+ * rows of lanes as there are; the first halves of them take up the others' sums. */
+template <typename T, typename I>
+static __global__ void __launch_bounds__(EK_BLOCK)
+    weights_each(ek_cuda_conv_weights conv, int lanes, int64_t output_blocks)
+{
+    typedef typename ek_compute<T>::type R;
+    __shared__ R parts[EK_BLOCK];
+    int thread = (int)threadIdx.x, threads_down = EK_BLOCK / lanes;
+    int64_t width = width_of(conv), channels = conv.groups * conv.outputs;
+    int64_t block = blockIdx.x;
+    int64_t output = block % output_blocks * lanes + thread % lanes;
+    block /= output_blocks;
+    I column = (I)(block % width);
+    int64_t part = block / width, end = (part + 1) * conv.part_rows;
+    end = end < conv.rows ? end : conv.rows;
+    if (output >= channels)
+        end = 0;
+    I group = ek_divide((I)(output < channels ? output : 0), conv.per_outputs);
+    column_place<I> place = column_place_of(conv, column < (I)conv.columns ? column : 0);
+    const T *x =
+        (const T *)conv.x.data + (group * (I)conv.channels + place.channel) * conv.x.by_channel;
+    const T *y = (const T *)conv.y.data + output * conv.y.by_channel;
+    R sum = 0;
+    for (int64_t row = part * conv.part_rows + thread / lanes; row < end; row += threads_down) {
+        ek_place<I> at = row_place_of(conv, (I)row);
+        R dy = ek_load(y + ek_offset_of(conv.y, at));
+        sum += column < (I)conv.columns ? dy * input_at(conv, x, at, place.tap) : dy;
+    }
+    parts[thread] = sum;
+    for (int half = threads_down / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (thread < half * lanes)
+            parts[thread] += parts[thread + half * lanes];
+    }
+    if (thread < lanes && output < channels)
+        ((R *)conv.partials)[(part * channels + output) * width + column] = parts[thread];
+}
+
+/* ---- the sum of the parts ---- */
+
+template <typename T, typename I>
+static __global__ void __launch_bounds__(EK_BLOCK) weights_join(ek_cuda_conv_weights conv)
+{
+    typedef typename ek_compute<T>::type R;
+    int64_t width = width_of(conv), count = conv.groups * conv.outputs * width;
+    EK_GRID_LOOP(i, count)
+    {
+        const R *from = (const R *)conv.partials + i;
+        int64_t output = i / width, column = i - output * width;
+        R sum = 0;
+        for (int64_t part = 0; part < conv.parts; part++)
+            sum += from[part * count];
+        if (column == conv.columns) {
+            ek_store((T *)conv.bias + output * conv.by_bias, sum);
+            continue;
+        }
+        column_place<I> place = column_place_of(conv, (I)column);
+        ek_store((T *)conv.w + output * conv.w_output + place.channel * conv.w_channel +
+                     place.tap[0] * conv.w_tap[0] + place.tap[1] * conv.w_tap[1] +
+                     place.tap[2] * conv.w_tap[2],
+                 sum);
+    }
+}
+
+/* ---- launching ---- */
+
+static int64_t parts_of(int64_t size, int64_t part)
+{
+    return (size + part - 1) / part;
+}
+
+static int lanes_of(const ek_cuda_conv_weights *conv)
+{
+    return conv->y.last ? EK_WARP : 1;
+}
+
+/* Blocks of one part. */
+static int64_t blocks_of(const ek_cuda_conv_weights *conv)
+{
+    if (!conv->tiles)
+        return parts_of(conv->groups * conv->outputs, lanes_of(conv)) * width_of(*conv);
+    return conv->groups * parts_of(conv->outputs, TILE) * parts_of(conv->columns, TILE);
+}
+
+size_t ek_cuda_conv_weights_plan(const ek_cuda_queue *queue, ek_cuda_conv_weights *conv)
+{
+    double products =
+        (double)conv->rows * (double)conv->groups * (double)conv->outputs * (double)conv->columns;
+    conv->tiles = !conv->wide && conv->outputs >= TILE / 4 && conv->columns >= TILE / 4 &&
+                  products >= 1 << 18;
+    int64_t blocks = blocks_of(conv), wanted = (int64_t)queue->multiprocessors * 8;
+    int64_t most = parts_of(conv->rows, EK_BLOCK);
+    int64_t parts = blocks > 0 ? parts_of(wanted, blocks) : 1;
+    parts = parts < most ? parts : most;
+    parts = parts > 1 ? parts : 1;
+    conv->part_rows = parts_of(parts_of(conv->rows, parts), EK_BLOCK) * EK_BLOCK;
+    conv->parts = conv->rows > 0 ? parts_of(conv->rows, conv->part_rows) : 1;
+    size_t size = conv->y.dtype == EK_F64 ? sizeof(double) : sizeof(float);
+    return (size_t)(conv->parts * conv->groups * conv->outputs * width_of(*conv)) * size;
+}
+
+template <typename T>
+static int launch(const ek_cuda_queue *queue, const ek_cuda_conv_weights *conv)
+{
+    int64_t blocks = blocks_of(conv) * conv->parts;
+    int64_t count = conv->groups * conv->outputs * width_of(*conv);
+    int rc;
+    if (conv->tiles)
+        rc = ek_launch(queue, dim3((unsigned)blocks), dim3(EK_BLOCK), weights_tiles<T>, *conv,
+                       parts_of(conv->columns, TILE), parts_of(conv->outputs, TILE));
+    else
+        rc = ek_launch(queue, dim3((unsigned)blocks), dim3(EK_BLOCK),
+                       conv->wide ? weights_each<T, int64_t> : weights_each<T, int32_t>, *conv,
+                       lanes_of(conv), parts_of(conv->groups * conv->outputs, lanes_of(conv)));
+    if (rc != 0)
+        return rc;
+    return ek_launch(queue, dim3(ek_grid(queue, count)), dim3(EK_BLOCK),
+                     conv->wide ? weights_join<T, int64_t> : weights_join<T, int32_t>, *conv);
+}
+
+int ek_cuda_launch_conv_weights(const ek_cuda_queue *queue, const ek_cuda_conv_weights *conv)
+{
+    EK_FLOATING(conv->y.dtype, T, return launch<T>(queue, conv))
+    return (int)cudaErrorInvalidValue;
+}

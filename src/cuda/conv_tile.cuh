@@ -1,0 +1,57 @@
+/* conv_tile.cuh: products of tiles, as convolutions compute them: a block of 256 threads adds
+ * products of 16 x 64 by 16 x 64 numbers in shared memory to 64 x 64 sums, 4 x 4 of each thread.
+ *
+ * For 16 multiply-adds a thread reads 8 numbers of shared memory in two instructions; half a warp
+ * shares the first, and the second is of 16 neighbours. */
+#ifndef EK_CUDA_CONV_TILE_CUH
+#define EK_CUDA_CONV_TILE_CUH
+
+#include "cuda/image.cuh"
+
+enum { TILE = 64, DEPTH = 16, SIDE = 4 };
+
+template <typename T> struct alignas(sizeof(T) < 4 ? 8 : 16) quad {
+    T v[SIDE];
+};
+
+/* Rows are padded by 16 bytes or more, so that a column of them meets different banks. */
+template <typename R> struct tile {
+    quad<R> q[DEPTH][TILE / SIDE + 1];
+};
+
+template <typename R>
+static __device__ __forceinline__ void tile_put(tile<R> *t, int depth, int i, R value)
+{
+    t->q[depth][i / SIDE].v[i % SIDE] = value;
+}
+
+/* sum[i][j] += a (depth, 4 down + i) b (depth, 4 across + j) */
+template <typename R>
+static __device__ __forceinline__ void tile_multiply(R sum[SIDE][SIDE], const tile<R> *a,
+                                                     const tile<R> *b, int down, int across)
+{
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) {
+        quad<R> u = a->q[k][down], v = b->q[k][across];
+#pragma unroll
+        for (int i = 0; i < SIDE; i++)
+#pragma unroll
+            for (int j = 0; j < SIDE; j++)
+                sum[i][j] += u.v[i] * v.v[j];
+    }
+}
+
+/* Which element of a tile a thread loads in step j of 4: neighbouring threads run along the depth,
+ * or along the tile. */
+struct tile_place {
+    int depth, i;
+};
+
+static __device__ __forceinline__ tile_place tile_place_of(bool along_depth, int thread, int j)
+{
+    if (along_depth)
+        return {thread % DEPTH, thread / DEPTH + j * (EK_BLOCK / DEPTH)};
+    return {thread / TILE + j * (EK_BLOCK / TILE), thread % TILE};
+}
+
+#endif
