@@ -20,6 +20,11 @@ ek_device test_device(int index)
     return (ek_device){test_kind(), index};
 }
 
+ek_device test_home(void)
+{
+    return test_kind() == EK_HOST ? ek_cpu() : test_device(0);
+}
+
 /* Appends "index[:capacity]" for each device of one item "[count x] capacity [@speed]". */
 static void append_item(char *out, size_t room, const char *item, int gpus, int *made)
 {

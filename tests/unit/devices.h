@@ -8,6 +8,9 @@
 ek_device_kind test_kind(void);
 ek_device test_device(int index);
 
+/* Where tensors live that no test puts elsewhere: cpu, or the first GPU. */
+ek_device test_home(void);
+
 /* As ek_host_devices_configure. GPUs: as many logical ones with these capacities (a speed is left
  * out), dealt out over the first EVENKEEL_TEST_GPUS (1) physical ones. */
 int test_devices_configure(const char *specification);

@@ -48,11 +48,11 @@ static inline bool case_has(const golden_case *which, const char *key)
     return golden_has(which->file, case_path(which, key, text));
 }
 
-/* As it lies in the file. */
+/* As it lies in the file, on the device that tests run on. */
 static inline ek_tensor *case_tensor(const golden_case *which, const char *key)
 {
     char text[96];
-    ek_tensor *tensor = golden(which->file, case_path(which, key, text));
+    ek_tensor *tensor = ek_to_device(golden(which->file, case_path(which, key, text)), test_home());
     assert_made(tensor);
     return tensor;
 }
@@ -175,7 +175,7 @@ static inline ek_tensor *case_first_gradient(ek_tensor *const *inputs, int count
     ek_tensor *y = of->function(inputs, count, of->user);
     if (!y)
         return NULL;
-    ek_tensor *weights = ek_arange(ek_tensor_count(y), EK_F64, ek_cpu());
+    ek_tensor *weights = ek_arange(ek_tensor_count(y), EK_F64, test_home());
     weights = ek_reshape(ek_add_scalar(ek_mul_scalar(weights, 0.37), -1), ek_tensor_shape(y));
     ek_tensor *gradient = NULL;
     if (ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = 1,

@@ -70,7 +70,7 @@ static inline void check_differences(const op_case *c)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *inputs[OP_INPUTS];
-    int count = op_inputs(c, EK_F64, ek_cpu(), inputs);
+    int count = op_inputs(c, EK_F64, test_home(), inputs);
     assert_ok(ek_gradcheck(c->function, inputs, count));
     assert_ok(ek_gradgradcheck(c->function, inputs, count));
     ek_scope_end(&scope);

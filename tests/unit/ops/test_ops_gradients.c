@@ -106,7 +106,7 @@ OP(add_in_place, ek_add_(TWICE, x[1]))
 OP(add_scaled_in_place, ek_add_scaled_(TWICE, x[1], -2))
 OP(mul_in_place, ek_mul_(TWICE, x[1]))
 OP(mul_scalar_in_place, ek_mul_scalar_(TWICE, -3))
-OP(fill_in_place, ek_add_(ek_fill_(TWICE, 3), ek_scalar(1, ek_tensor_dtype(x[0]), ek_cpu())))
+OP(fill_in_place, ek_add_(ek_fill_(TWICE, 3), ek_scalar(1, ek_tensor_dtype(x[0]), test_home())))
 OP(copy_in_place, ek_copy_(TWICE, x[1]))
 
 static const op_case cases[] = {
@@ -192,7 +192,7 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 START_TEST(f64_is_pytorch)
 {
-    check_golden(&cases[_i], EK_F64, ek_cpu(), 1e-12);
+    check_golden(&cases[_i], EK_F64, test_home(), 1e-12);
 }
 END_TEST
 

@@ -130,9 +130,9 @@ END_TEST
 
 START_TEST(memory_order_is_kept)
 {
-    ek_tensor *x =
-        ek_contiguous(ek_reshape(ek_arange(2 * 6 * 4 * 5, EK_F32, ek_cpu()), EK_SHAPE(2, 6, 4, 5)),
-                      EK_CHANNELS_LAST);
+    ek_tensor *x = ek_contiguous(ek_reshape(ek_arange(2 * 6 * 4 * 5, EK_F32, test_home()),
+                                            EK_SHAPE(2, 6, 4, 5)),
+                                 EK_CHANNELS_LAST);
     x = ek_detach(ek_mul(x, x));
     ek_tensor *w = ek_ones(EK_SHAPE(6, 4, 5)), *c = ek_ones(EK_SHAPE(6));
     assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -152,9 +152,11 @@ END_TEST
 START_TEST(bf16_has_f32_statistics)
 {
     /* Around 256, bf16 counts in twos: its own sums would be far off. */
-    ek_tensor *wide = ek_add_scalar(
-        ek_mul_scalar(ek_reshape(ek_arange(2 * 4 * 24, EK_F32, ek_cpu()), EK_SHAPE(2, 4, 24)), 2.0),
-        256);
+    ek_tensor *wide =
+        ek_add_scalar(ek_mul_scalar(ek_reshape(ek_arange(2 * 4 * 24, EK_F32, test_home()),
+                                               EK_SHAPE(2, 4, 24)),
+                                    2.0),
+                      256);
     ek_tensor *x = ek_detach(ek_to_dtype(wide, EK_BF16));
     wide = ek_detach(ek_to_dtype(x, EK_F32));
     ek_tensor *c = ek_full(3, EK_SHAPE(4)), *w = ek_full(3, EK_SHAPE(4, 24));
@@ -180,7 +182,7 @@ END_TEST
 
 START_TEST(layer_norm_of_every_rank)
 {
-    ek_tensor *x = ek_reshape(ek_arange(24, EK_F64, ek_cpu()), EK_SHAPE(2, 3, 4));
+    ek_tensor *x = ek_reshape(ek_arange(24, EK_F64, test_home()), EK_SHAPE(2, 3, 4));
     x = ek_mul(x, x);
     /* All of x is one row; a transposed x has the same rows in another order. */
     ek_tensor *whole = ek_f_layer_norm(x, 3, NULL, NULL, 0);
@@ -212,8 +214,8 @@ START_TEST(eight_dimensions)
     double values[32];
     for (int i = 0; i < 32; i++)
         values[i] = i * i % 11 + 0.1 * i;
-    ek_tensor *inputs[] = {tensor_of(values, EK_SHAPE(32), EK_F64, ek_cpu()),
-                           tensor_of(values + 3, EK_SHAPE(4), EK_F64, ek_cpu())};
+    ek_tensor *inputs[] = {tensor_of(values, EK_SHAPE(32), EK_F64, test_home()),
+                           tensor_of(values + 3, EK_SHAPE(4), EK_F64, test_home())};
     assert_ok(ek_tensor_set_requires_grad(inputs[0], true));
     int grouped = _i;
     assert_ok(ek_tensor_set_requires_grad(inputs[1], grouped != 0));
@@ -227,7 +229,7 @@ END_TEST
 START_TEST(eps_zero_is_said)
 {
     const double values[] = {1, 3};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(1, 2), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(1, 2), EK_F64, test_home());
     ck_assert_double_eq(element(ek_f_layer_norm(x, 1, NULL, NULL, EK_ZERO), 1), 1);
     ck_assert_double_lt(element(ek_f_layer_norm(x, 1, NULL, NULL, 0), 1), 1);
 }

@@ -112,7 +112,7 @@ static ek_tensor *targets(const int64_t *values, ek_shape shape)
 START_TEST(cross_entropy_is_nll_of_log_softmax)
 {
     const double values[] = {2, -1, 0.5, 3, 0, 1, -2, 4};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 4), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 4), EK_F64, test_home());
     ek_tensor *t = targets((const int64_t[]){3, 0}, EK_SHAPE(2));
     assert_close(ek_f_cross_entropy(x, t), ek_f_nll_loss(ek_f_log_softmax(x, 1), t), 1e-14, 0);
 }
@@ -138,7 +138,7 @@ END_TEST
 START_TEST(ignored_elements_hide_infinities)
 {
     const double values[] = {-INFINITY, 0, 0, 0};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 2), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 2), EK_F64, test_home());
     ek_tensor *t = targets((const int64_t[]){-100, 1}, EK_SHAPE(2));
     double value;
     assert_ok(ek_item(ek_f_nll_loss(x, t, .reduction = EK_SUM), &value));
@@ -149,7 +149,7 @@ END_TEST
 START_TEST(target_weight_is_the_denominator)
 {
     const double values[] = {0.5, 1, 2};
-    ek_tensor *weight = tensor_of(values, EK_SHAPE(3), EK_F64, ek_cpu());
+    ek_tensor *weight = tensor_of(values, EK_SHAPE(3), EK_F64, test_home());
     ek_tensor *t = targets((const int64_t[]){0, 2, 255, 2}, EK_SHAPE(2, 2));
     double value;
     assert_ok(ek_item(ek_target_weight(t, weight, 255, EK_F64), &value));
@@ -191,7 +191,7 @@ START_TEST(bf16_probabilities_sum_to_one)
 {
     /* lse is about 100, where bf16 steps by 0.5. */
     const double values[] = {100, 99, 98, 97};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(1, 4), EK_BF16, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(1, 4), EK_BF16, test_home());
     assert_ok(ek_tensor_set_requires_grad(x, true));
     assert_ok(ek_backward(
         ek_f_cross_entropy(x, targets((const int64_t[]){0}, EK_SHAPE(1)), .reduction = EK_SUM)));
@@ -207,8 +207,8 @@ END_TEST
 START_TEST(bce_keeps_small_losses)
 {
     const double values[] = {80, -80}, ones[] = {1, 0};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(2), EK_F64, ek_cpu());
-    ek_tensor *t = tensor_of(ones, EK_SHAPE(2), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2), EK_F64, test_home());
+    ek_tensor *t = tensor_of(ones, EK_SHAPE(2), EK_F64, test_home());
     ek_tensor *loss = ek_f_bce_with_logits(x, t, .reduction = EK_NONE);
     assert_made(loss);
     ck_assert_double_eq_tol(element(loss, 0) / exp(-80), 1, 1e-12);
@@ -219,8 +219,8 @@ END_TEST
 START_TEST(bce_weights_carry_gradients)
 {
     const double values[] = {1, -2, 0.5, 3}, positive[] = {1, 0, 0.5, 1};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 2), EK_F64, ek_cpu());
-    ek_tensor *t = tensor_of(positive, EK_SHAPE(2, 2), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 2), EK_F64, test_home());
+    ek_tensor *t = tensor_of(positive, EK_SHAPE(2, 2), EK_F64, test_home());
     ek_tensor *weight = ek_ones(EK_SHAPE(2), EK_F64, .requires_grad = true);
     ek_tensor *pos_weight = ek_ones(EK_SHAPE(2), EK_F64, .requires_grad = true);
     ek_tensor *loss = ek_f_bce_with_logits(x, t, weight, EK_SUM, .pos_weight = pos_weight);

@@ -35,7 +35,7 @@ END_TEST
 START_TEST(gradients_accumulate_in_leaves)
 {
     const double values[] = {1, 2, 3, 4, 5, 6};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F64, test_home());
     ek_tensor *w = ek_ones(EK_SHAPE(2, 3), EK_F64, .requires_grad = true);
     ek_tensor *b = ek_ones(EK_SHAPE(2), EK_F64, .requires_grad = true);
     for (int pass = 1; pass <= 2; pass++) {
@@ -49,7 +49,7 @@ END_TEST
 
 START_TEST(strided_operands)
 {
-    ek_tensor *x = ek_reshape(ek_arange(24, EK_F64, ek_cpu()), EK_SHAPE(4, 6));
+    ek_tensor *x = ek_reshape(ek_arange(24, EK_F64, test_home()), EK_SHAPE(4, 6));
     ek_tensor *left = ek_slice(x, 1, 0, 6, 2), *right = ek_transpose(ek_slice(x, 0, 0, 4, 3), 0, 1);
     ek_tensor *copy_left = ek_contiguous(ek_clone(left), EK_CONTIGUOUS);
     ek_tensor *copy_right = ek_contiguous(ek_clone(ek_narrow(right, 0, 1, 3)), EK_CONTIGUOUS);
@@ -63,7 +63,7 @@ START_TEST(empty_sizes)
     /* A sum of no products is zero, or the bias. */
     ek_tensor *x = ek_ones(EK_SHAPE(2, 0)), *w = ek_ones(EK_SHAPE(3, 0));
     const double values[] = {1, 2, 3};
-    ek_tensor *b = tensor_of(values, EK_SHAPE(3), EK_F32, ek_cpu());
+    ek_tensor *b = tensor_of(values, EK_SHAPE(3), EK_F32, test_home());
     ek_tensor *y = ek_f_linear(x, w, b), *zero = ek_matmul(x, ek_transpose(w, 0, 1));
     assert_made(y);
     assert_made(zero);
@@ -92,7 +92,7 @@ START_TEST(refusals)
     assert_error(EK_E_INVALID, "matmul: y is NULL");
     ck_assert_ptr_null(ek_matmul(x, w));
     assert_error(EK_E_SHAPE, "matmul: the inner sizes differ: f32[2, 3]");
-    ck_assert_ptr_null(ek_matmul(x, ek_scalar(1, EK_F32, ek_cpu())));
+    ck_assert_ptr_null(ek_matmul(x, ek_scalar(1, EK_F32, test_home())));
     assert_error(EK_E_SHAPE, "must have one dimension or more");
     ck_assert_ptr_null(ek_matmul(ek_ones(EK_SHAPE(2, 2, 3)), ek_ones(EK_SHAPE(3, 3, 2))));
     assert_error(EK_E_SHAPE, "matmul: shapes [2] and [3] do not broadcast");

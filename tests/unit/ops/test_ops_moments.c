@@ -78,7 +78,7 @@ START_TEST(norm_of_zeros_has_zero_gradients)
     /* Sample 0 is zeros, sample 1 is not. */
     const double values[] = {0, 0, 0, 3, 4, 0};
     for (int i = 0; i < 3; i++) {
-        ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), dtypes[i], ek_cpu());
+        ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), dtypes[i], test_home());
         assert_ok(ek_tensor_set_requires_grad(x, true));
         ek_tensor *y = ek_norm(x, .dims = {1}, .dim_count = 1);
         ck_assert_double_eq(element(y, 0), 0);
@@ -116,7 +116,7 @@ END_TEST
 START_TEST(norm_lets_nan_through)
 {
     const double values[] = {NAN, 1};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(2), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2), EK_F64, test_home());
     assert_ok(ek_tensor_set_requires_grad(x, true));
     ek_tensor *y = ek_norm(x);
     ck_assert(isnan(element(y, 0)));
@@ -128,7 +128,7 @@ END_TEST
 START_TEST(variance_of_a_large_mean)
 {
     const int64_t count = 4096;
-    ek_tensor *x = ek_mul_scalar(ek_arange(count, EK_F32, ek_cpu()), 1.0 / 4096);
+    ek_tensor *x = ek_mul_scalar(ek_arange(count, EK_F32, test_home()), 1.0 / 4096);
     double far, near;
     assert_ok(ek_item(ek_var(ek_add_scalar(x, 1e3)), &far));
     assert_ok(ek_item(ek_var(x), &near));
@@ -140,7 +140,7 @@ END_TEST
 START_TEST(variance_of_bf16)
 {
     /* Neighbours in bf16: 100.25 between them is none, so that a mean in bf16 is one of the two. */
-    ek_tensor *halves = ek_mul_scalar(ek_arange(2, EK_F32, ek_cpu()), 0.5);
+    ek_tensor *halves = ek_mul_scalar(ek_arange(2, EK_F32, test_home()), 0.5);
     ek_tensor *wide = ek_expand(ek_add_scalar(halves, 100), EK_SHAPE(8, 2));
     ek_tensor *x = ek_detach(ek_to_dtype(wide, EK_BF16)), *y = ek_var(x);
     assert_made(y);

@@ -89,7 +89,7 @@ START_TEST(weight_and_bias_alone)
 {
     /* One parameter of the two, or one gradient of the three. */
     const double values[] = {1, 2, 3, 5, 8, 13};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(3, 2), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(3, 2), EK_F64, test_home());
     ek_tensor *w = ek_ones(EK_SHAPE(2), EK_F64, .requires_grad = true);
     ek_tensor *b = ek_zeros(EK_SHAPE(2), EK_F64, .requires_grad = true);
     for (int pass = 1; pass <= 2; pass++) {
@@ -122,7 +122,7 @@ START_TEST(large_mean_keeps_its_variance)
 {
     const int64_t count = 4096;
     ek_tensor *x =
-        ek_add_scalar(ek_mul_scalar(ek_arange(count, EK_F32, ek_cpu()), 1.0 / 4096), 1e3);
+        ek_add_scalar(ek_mul_scalar(ek_arange(count, EK_F32, test_home()), 1.0 / 4096), 1e3);
     ek_tensor *y = ek_f_batch_norm(ek_reshape(x, EK_SHAPE(count, 1)), .training = true);
     assert_made(y);
     double square;

@@ -96,7 +96,8 @@ END_TEST
 START_TEST(strided_input)
 {
     /* Every other column of a wider image. */
-    ek_tensor *wide = ek_reshape(ek_arange(2 * 2 * 4 * 8, EK_F64, ek_cpu()), EK_SHAPE(2, 2, 4, 8));
+    ek_tensor *wide =
+        ek_reshape(ek_arange(2 * 2 * 4 * 8, EK_F64, test_home()), EK_SHAPE(2, 2, 4, 8));
     ek_tensor *x = ek_slice(wide, 3, 0, 8, 2);
     ek_tensor *dense = ek_contiguous(ek_clone(x), EK_CONTIGUOUS);
     assert_close(ek_f_max_pool2d(x, 2), ek_f_max_pool2d(dense, 2), 0, 0);
@@ -110,7 +111,7 @@ END_TEST
 START_TEST(nan_and_infinity_reach_the_maximum)
 {
     const double values[] = {1, NAN, 2, 3, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(1, 2, 2, 2), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(1, 2, 2, 2), EK_F64, test_home());
     ek_tensor *y = ek_f_max_pool2d(x, 2);
     assert_made(y);
     ck_assert_double_nan(element(y, 0));

@@ -28,7 +28,7 @@ static ek_tensor *leaf_on(uint64_t seed, ek_shape shape, ek_device device)
 
 static ek_tensor *leaf(uint64_t seed, ek_shape shape)
 {
-    return leaf_on(seed, shape, ek_cpu());
+    return leaf_on(seed, shape, test_home());
 }
 
 static void check(ek_check_function *function, ek_tensor *const *inputs, int count, void *user)
@@ -149,7 +149,7 @@ END_TEST
 /* ---- across dtypes and devices ---- */
 
 OP(there_and_back,
-   ek_mul(ek_to_device(ek_square(ek_to_device(x[0], test_device(1))), ek_cpu()), x[0]))
+   ek_mul(ek_to_device(ek_square(ek_to_device(x[0], test_device(1))), test_home()), x[0]))
 OP(copied_there, ek_mul(ek_copy_(ek_to_device(ek_square(x[1]), test_device(1)), x[0]),
                         ek_to_device(x[1], test_device(1))))
 OP(through_f32, ek_to_dtype(ek_mul(ek_to_dtype(x[0], EK_F32), ek_to_dtype(x[1], EK_F32)), EK_F64))
@@ -207,7 +207,7 @@ static ek_loss_options class_options(ek_tensor *scores, const loss_case *c)
     return (ek_loss_options){
         .input = scores,
         .target = c->spatial ? positions(targets, EK_SHAPE(2, 2)) : positions(targets, EK_SHAPE(4)),
-        .weight = c->weighted ? tensor_of(weights, EK_SHAPE(4), EK_F64, ek_cpu()) : NULL,
+        .weight = c->weighted ? tensor_of(weights, EK_SHAPE(4), EK_F64, test_home()) : NULL,
         .reduction = c->reduction,
         .ignore_index = c->ignores ? 3 : 0,
         .label_smoothing = c->smoothing};

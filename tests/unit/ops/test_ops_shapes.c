@@ -5,7 +5,7 @@
 
 static ek_tensor *ramp(ek_shape shape, ek_dtype dtype)
 {
-    return ek_reshape(ek_arange(ek_shape_count(&shape), dtype, ek_cpu()), shape);
+    return ek_reshape(ek_arange(ek_shape_count(&shape), dtype, test_home()), shape);
 }
 
 static ek_tensor *channels_last(ek_shape shape)
@@ -216,7 +216,7 @@ START_TEST(positions_are_checked)
 {
     ek_tensor *x = ramp(EK_SHAPE(3, 2), EK_F32);
     const double out_of_range[] = {0, 3};
-    ek_tensor *index = tensor_of(out_of_range, EK_SHAPE(2), EK_I64, ek_cpu());
+    ek_tensor *index = tensor_of(out_of_range, EK_SHAPE(2), EK_I64, test_home());
     ck_assert_ptr_null(ek_index_select(x, 0, index));
     assert_error(EK_E_INVALID, "3");
     ck_assert_ptr_null(ek_gather_dim(x, 0, ek_unsqueeze(index, 0)));
@@ -231,12 +231,12 @@ END_TEST
 START_TEST(integers_compute)
 {
     const double a[] = {3, -1, 2, 2}, b[] = {1, -1, 5, 0};
-    ek_tensor *x = tensor_of(a, EK_SHAPE(4), EK_I64, ek_cpu());
-    ek_tensor *y = tensor_of(b, EK_SHAPE(4), EK_I64, ek_cpu());
+    ek_tensor *x = tensor_of(a, EK_SHAPE(4), EK_I64, test_home());
+    ek_tensor *y = tensor_of(b, EK_SHAPE(4), EK_I64, test_home());
     const double sum[] = {4, -2, 7, 2}, product[] = {3, 1, 10, 0}, equal[] = {0, 1, 0, 0};
-    assert_close(ek_add(x, y), tensor_of(sum, EK_SHAPE(4), EK_I64, ek_cpu()), 0, 0);
-    assert_close(ek_mul(x, y), tensor_of(product, EK_SHAPE(4), EK_I64, ek_cpu()), 0, 0);
-    assert_close(ek_eq(x, y), tensor_of(equal, EK_SHAPE(4), EK_U8, ek_cpu()), 0, 0);
+    assert_close(ek_add(x, y), tensor_of(sum, EK_SHAPE(4), EK_I64, test_home()), 0, 0);
+    assert_close(ek_mul(x, y), tensor_of(product, EK_SHAPE(4), EK_I64, test_home()), 0, 0);
+    assert_close(ek_eq(x, y), tensor_of(equal, EK_SHAPE(4), EK_U8, test_home()), 0, 0);
     ek_tensor *total = ek_sum(ek_eq(x, x));
     ck_assert_int_eq(ek_tensor_dtype(total), EK_I64);
     ck_assert(element(total, 0) == 4);
@@ -253,16 +253,17 @@ END_TEST
 START_TEST(created_tensors_have_their_values)
 {
     assert_close(ek_full(2.5, EK_SHAPE(2, 2), EK_BF16),
-                 tensor_of((const double[]){2.5, 2.5, 2.5, 2.5}, EK_SHAPE(2, 2), EK_BF16, ek_cpu()),
+                 tensor_of((const double[]){2.5, 2.5, 2.5, 2.5}, EK_SHAPE(2, 2), EK_BF16,
+                           test_home()),
                  0, 0);
     ek_tensor *count = ek_arange(5, EK_F64, test_device(0));
     for (int i = 0; i < 5; i++)
         ck_assert(element(count, i) == i);
     ck_assert_int_eq(ek_tensor_device(count).kind, test_kind());
-    ck_assert(element(ek_scalar(-3, EK_I64, ek_cpu()), 0) == -3);
+    ck_assert(element(ek_scalar(-3, EK_I64, test_home()), 0) == -3);
     ek_tensor *leaf = ek_zeros(EK_SHAPE(3), .requires_grad = true);
     ck_assert(ek_tensor_requires_grad(leaf) && ek_tensor_is_leaf(leaf));
-    ck_assert_ptr_null(ek_arange(-1, EK_F32, ek_cpu()));
+    ck_assert_ptr_null(ek_arange(-1, EK_F32, test_home()));
     assert_error(EK_E_INVALID, "arange: count is -1");
 }
 END_TEST
@@ -275,13 +276,13 @@ START_TEST(devices_are_crossed_and_come_back)
     ek_tensor *moved = ek_to_device(ek_transpose(ek_mul_scalar(x, 3), 0, 1), test_device(0));
     assert_shape(moved, EK_SHAPE(3, 2));
     ck_assert_int_eq(ek_tensor_device(moved).kind, test_kind());
-    ek_tensor *scaled = ek_mul(moved, ek_scalar(2, EK_F32, ek_cpu()));
+    ek_tensor *scaled = ek_mul(moved, ek_scalar(2, EK_F32, test_home()));
     assert_made(scaled);
     assert_ok(ek_backward(ek_sum(ek_slice(scaled, 0, 0, 2, 1))));
     const double wanted[] = {6, 6, 0, 6, 6, 0};
-    assert_close(ek_tensor_grad(x), tensor_of(wanted, EK_SHAPE(2, 3), EK_F32, ek_cpu()), 0, 0);
-    ck_assert(ek_to_device(x, ek_cpu()) == x);
-    ek_tensor *one = ek_scalar(1, EK_F32, ek_cpu());
+    assert_close(ek_tensor_grad(x), tensor_of(wanted, EK_SHAPE(2, 3), EK_F32, test_home()), 0, 0);
+    ck_assert(ek_to_device(x, test_home()) == x);
+    ek_tensor *one = ek_scalar(1, EK_F32, test_home());
     ek_tensor *chosen = ek_where(ek_gt(moved, one), one, ek_mul_scalar(one, 0));
     ck_assert_int_eq(ek_tensor_device(chosen).kind, test_kind());
     ck_assert(element(chosen, 0) == 1);
@@ -291,7 +292,7 @@ START_TEST(devices_are_crossed_and_come_back)
     ek_tensor *target = ek_zeros(EK_SHAPE(2, 2), EK_F64, test_device(0));
     assert_made(ek_copy_(target, ek_slice(ramp(EK_SHAPE(2, 4), EK_F32), 1, 0, 4, 2)));
     const double copied[] = {0, 2, 4, 6};
-    assert_close(target, tensor_of(copied, EK_SHAPE(2, 2), EK_F64, ek_cpu()), 0, 0);
+    assert_close(target, tensor_of(copied, EK_SHAPE(2, 2), EK_F64, test_home()), 0, 0);
 }
 END_TEST
 
@@ -307,7 +308,8 @@ START_TEST(bf16_gradients_meet_at_an_index)
                                 : ek_max_dim(ek_expand(x, EK_SHAPE(2, COUNT)), 0, false);
         assert_ok(ek_backward(ek_sum(y)));
         const double wanted[] = {COUNT, 0};
-        assert_close(ek_tensor_grad(x), tensor_of(wanted, EK_SHAPE(2, 1), EK_BF16, ek_cpu()), 0, 0);
+        assert_close(ek_tensor_grad(x), tensor_of(wanted, EK_SHAPE(2, 1), EK_BF16, test_home()), 0,
+                     0);
     }
     ek_tensor *x = ek_ones(EK_SHAPE(COUNT, 1), EK_BF16, .requires_grad = true);
     ek_tensor *y = ek_scatter_add_dim(x, 0, index, EK_SHAPE(2, 1));

@@ -32,7 +32,7 @@ END_TEST
 START_TEST(large_values_do_not_overflow)
 {
     const double values[] = {1e4, 1e4 - 1, -1e4, 0, -INFINITY, 0};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F32, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F32, test_home());
     ek_tensor *p = ek_f_softmax(x, -1), *log_p = ek_f_log_softmax(x, -1);
     assert_made(p);
     assert_made(log_p);
@@ -47,7 +47,7 @@ END_TEST
 START_TEST(gradient_of_a_transposed_view)
 {
     const double values[] = {0.5, -1, 2, 0.25, 1, -3};
-    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F64, test_home());
     ek_tensor *view = ek_transpose(x, 0, 1);
     assert_close(ek_f_softmax(view, 0), ek_transpose(ek_f_softmax(x, 1), 0, 1), 1e-15, 1e-15);
 }

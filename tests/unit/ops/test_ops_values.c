@@ -7,7 +7,7 @@
 
 static ek_tensor *vector(const double *values, int64_t count, bool requires_grad)
 {
-    ek_tensor *x = tensor_of(values, EK_SHAPE(count), EK_F64, ek_cpu());
+    ek_tensor *x = tensor_of(values, EK_SHAPE(count), EK_F64, test_home());
     if (requires_grad)
         assert_ok(ek_tensor_set_requires_grad(x, true));
     return x;
@@ -104,15 +104,15 @@ END_TEST
 START_TEST(operands_may_overlap)
 {
     /* Large enough that a kernel writes before it has read everything. */
-    ek_tensor *x = ek_arange(10000, EK_F64, ek_cpu());
+    ek_tensor *x = ek_arange(10000, EK_F64, test_home());
     assert_made(ek_add_(x, ek_select(x, 0, 1)));
-    assert_close(x, ek_add_scalar(ek_arange(10000, EK_F64, ek_cpu()), 1), 0, 0);
-    x = ek_reshape(ek_arange(10000, EK_F64, ek_cpu()), EK_SHAPE(100, 100));
+    assert_close(x, ek_add_scalar(ek_arange(10000, EK_F64, test_home()), 1), 0, 0);
+    x = ek_reshape(ek_arange(10000, EK_F64, test_home()), EK_SHAPE(100, 100));
     ek_tensor *wanted = ek_add(x, ek_transpose(x, 0, 1));
     assert_made(ek_add_(x, ek_transpose(x, 0, 1)));
     assert_close(x, wanted, 0, 0);
-    x = ek_arange(10000, EK_F64, ek_cpu());
-    wanted = ek_add_scalar(ek_mul_scalar(ek_arange(9999, EK_F64, ek_cpu()), 2), 1);
+    x = ek_arange(10000, EK_F64, test_home());
+    wanted = ek_add_scalar(ek_mul_scalar(ek_arange(9999, EK_F64, test_home()), 2), 1);
     assert_made(ek_add_(ek_slice(x, 0, 1, 10000, 1), ek_slice(x, 0, 0, 9999, 1)));
     assert_close(ek_slice(x, 0, 1, 10000, 1), wanted, 0, 0);
 
@@ -197,13 +197,13 @@ END_TEST
 START_TEST(bf16_rounds_once)
 {
     const double a[] = {1, 2, 3}, b[] = {0.00390625, 0.5, 1.0078125};
-    ek_tensor *x = tensor_of(a, EK_SHAPE(3), EK_BF16, ek_cpu());
-    ek_tensor *y = tensor_of(b, EK_SHAPE(3), EK_BF16, ek_cpu());
+    ek_tensor *x = tensor_of(a, EK_SHAPE(3), EK_BF16, test_home());
+    ek_tensor *y = tensor_of(b, EK_SHAPE(3), EK_BF16, test_home());
     assert_close(ek_add(x, y),
-                 tensor_of((const double[]){1, 2.5, 4}, EK_SHAPE(3), EK_BF16, ek_cpu()), 0, 0);
+                 tensor_of((const double[]){1, 2.5, 4}, EK_SHAPE(3), EK_BF16, test_home()), 0, 0);
     ek_tensor *leaf = ek_ones(EK_SHAPE(3), .requires_grad = true);
     assert_ok(ek_backward(ek_sum(ek_to_dtype(ek_mul(ek_to_dtype(leaf, EK_BF16), x), EK_F32))));
-    assert_close(ek_tensor_grad(leaf), tensor_of(a, EK_SHAPE(3), EK_F32, ek_cpu()), 0, 0);
+    assert_close(ek_tensor_grad(leaf), tensor_of(a, EK_SHAPE(3), EK_F32, test_home()), 0, 0);
 }
 END_TEST
 
