@@ -30,9 +30,11 @@ static int set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, bool acc
  * each other. */
 static void join_batch(ek_cuda_gemm *g)
 {
+    int64_t n = g->batch * g->n;
     if (g->batch > 1 && g->y.batch == 0 && g->x.batch == g->n * g->x.row &&
-        g->out.batch == g->n * g->out.row && g->x.row > 0) {
-        g->n *= g->batch;
+        g->out.batch == g->n * g->out.row && ek_cuda_blas_reads(&g->x, n, g->k) &&
+        ek_cuda_blas_reads(&g->out, n, g->m)) {
+        g->n = n;
         g->batch = 1;
     }
 }
