@@ -101,6 +101,8 @@ static void arrived(Fiber *now)
 }
 
 static void (*fiber_entry)();
+static Fiber *newest;
+static unsigned created;
 
 static void start()
 {
@@ -126,9 +128,12 @@ Fiber *fiber_create(void (*entry)())
     fiber_entry = entry;
     char *stack = static_cast<char *>(memory) + guard;
     Fiber *fiber = new Fiber;
+    fiber->older = newest;
+    newest = fiber;
     fiber->stack = stack;
-    fiber->stack_size = size;
-    fiber->saved = first_frame(stack, size, start);
+    // Stacks that all ended at the same place of a page would fight for the same cache lines.
+    fiber->stack_size = size - (size_t)(created++ % 64) * 192;
+    fiber->saved = first_frame(stack, fiber->stack_size, start);
 #ifdef EK_EMULATOR_TSAN
     fiber->race_state = __tsan_create_fiber(0);
 #endif

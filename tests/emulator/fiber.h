@@ -28,6 +28,7 @@ struct Fiber {
     size_t stack_size = 0;
     void *fake_stack = nullptr; // AddressSanitizer's
     void *race_state = nullptr; // ThreadSanitizer's
+    Fiber *older = nullptr;     // of all fibers
 };
 
 // A fiber with a stack of its own, which starts in entry() and never returns from it. It is never
