@@ -1,0 +1,150 @@
+/* index.c: tensors of the indexing kernels taken apart. An index out of range is found by the
+ * kernel: what it would have read is 0, what it would have added to stays. */
+#include "cuda/index.h"
+
+#include <string.h>
+
+#include "cuda/cuda.h"
+#include "cuda/runtime.h"
+
+/* A stride along dim, also for tensors of no dimensions. */
+static int64_t stride_along(const ek_tensor *tensor, int dim)
+{
+    return tensor->ndim == 0 ? 1 : tensor->stride[dim];
+}
+
+static int64_t size_along(const ek_tensor *tensor, int dim)
+{
+    return tensor->ndim == 0 ? 1 : tensor->shape[dim];
+}
+
+/* index's strides as a tensor of `like`'s dimensions has them: its own, or, where it is a list
+ * along dim, 0 along the others. */
+static void index_strides(const ek_tensor *like, const ek_tensor *index, bool is_list, int dim,
+                          int64_t stride[EK_MAX_DIMS])
+{
+    for (int d = 0; d < like->ndim; d++)
+        stride[d] = !is_list ? index->stride[d] : d == dim ? stride_along(index, 0) : 0;
+}
+
+static void strides_without(const ek_tensor *tensor, int dim, int64_t stride[EK_MAX_DIMS])
+{
+    memcpy(stride, tensor->stride, sizeof *stride * EK_MAX_DIMS);
+    if (tensor->ndim > 0)
+        stride[dim] = 0;
+}
+
+/* ---- selecting ---- */
+
+/* Elements of 16 bytes where memory allows it: innermost runs that out and x share. */
+static int widen(ek_cuda_index_job *job, int nbytes)
+{
+    ek_cuda_places *places = &job->places;
+    int last = places->ndim - 1, times = 16 / nbytes;
+    bool fits = (uintptr_t)job->out % 16 == 0 && (uintptr_t)job->x % 16 == 0 &&
+                places->shape[last] % times == 0 && job->stride % times == 0 &&
+                places->stride[0][last] == 1 && places->stride[1][last] == 1 &&
+                places->stride[2][last] == 0;
+    for (int d = 0; d < last; d++)
+        fits = fits && places->stride[0][d] % times == 0 && places->stride[1][d] % times == 0;
+    if (!fits)
+        return nbytes;
+    int64_t shape[EK_MAX_DIMS];
+    memcpy(shape, places->shape, sizeof shape);
+    shape[last] /= times;
+    job->stride /= times;
+    int64_t stride[3][EK_MAX_DIMS];
+    for (int k = 0; k < 3; k++)
+        for (int d = 0; d <= last; d++)
+            stride[k][d] = places->stride[k][d] / (k < 2 && d < last ? times : 1);
+    ek_cuda_places_init(places, 3, last + 1, shape,
+                        (const int64_t *[]){stride[0], stride[1], stride[2]});
+    return 16;
+}
+
+static int select_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_tensor *x,
+                     int dim, const ek_tensor *index, bool is_list)
+{
+    if (ek_count(out) == 0)
+        return 0;
+    int64_t x_stride[EK_MAX_DIMS], index_stride[EK_MAX_DIMS];
+    strides_without(x, dim, x_stride);
+    index_strides(out, index, is_list, dim, index_stride);
+    ek_cuda_index_job job = {.operation = operation,
+                             .out = ek_tensor_address(out),
+                             .x = ek_tensor_address(x),
+                             .index = ek_tensor_address(index),
+                             .size = size_along(x, dim),
+                             .stride = stride_along(x, dim)};
+    ek_cuda_places_init(&job.places, 3, out->ndim, out->shape,
+                        (const int64_t *[]){out->stride, x_stride, index_stride});
+    int nbytes = widen(&job, (int)ek_dtype_size(x->dtype));
+    ek_cuda_queue queue;
+    EK_TRY(ek_cuda_begin(dev, &queue));
+    return ek_cuda_end(dev, &queue, operation, ek_cuda_launch_gather(&queue, &job, nbytes));
+}
+
+int ek_cuda_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                         const ek_tensor *index)
+{
+    return select_at(dev, "index_select", out, x, dim, index, true);
+}
+
+int ek_cuda_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index)
+{
+    return select_at(dev, "gather", out, x, dim, index, false);
+}
+
+/* ---- adding ---- */
+
+static int check_addable(const ek_tensor *out)
+{
+    if (out->dtype == EK_F32 || out->dtype == EK_F64)
+        return 0;
+    return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
+                   ek_dtype_name(out->dtype));
+}
+
+static int add_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_tensor *x, int dim,
+                  const ek_tensor *index, bool is_list)
+{
+    EK_TRY(check_addable(out));
+    EK_TRY(ek_cuda_fill(dev, out, 0));
+    const ek_tensor *like = is_list ? x : index; /* what is added: x may be larger than index */
+    if (ek_count(like) == 0)
+        return 0;
+    int64_t out_stride[EK_MAX_DIMS], index_stride[EK_MAX_DIMS], shape[EK_MAX_DIMS];
+    strides_without(out, dim, out_stride);
+    index_strides(x, index, is_list, dim, index_stride);
+    memcpy(shape, like->shape, sizeof shape);
+    ek_cuda_index_job job = {.operation = operation,
+                             .out = ek_tensor_address(out),
+                             .x = ek_tensor_address(x),
+                             .index = ek_tensor_address(index),
+                             .size = size_along(out, dim),
+                             .stride = stride_along(out, dim),
+                             .line = size_along(like, dim),
+                             .line_x = stride_along(x, dim),
+                             .line_index = x->ndim == 0 ? 1 : index_stride[dim]};
+    ek_cuda_queue queue;
+    EK_TRY(ek_cuda_begin(dev, &queue));
+    if (queue.deterministic && x->ndim > 0)
+        shape[dim] = 1;
+    ek_cuda_places_init(&job.places, 3, x->ndim, shape,
+                        (const int64_t *[]){out_stride, x->stride, index_stride});
+    int rc = queue.deterministic ? ek_cuda_launch_scatter_lines(&queue, &job, x->dtype)
+                                 : ek_cuda_launch_scatter(&queue, &job, x->dtype);
+    return ek_cuda_end(dev, &queue, operation, rc);
+}
+
+int ek_cuda_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                      const ek_tensor *index)
+{
+    return add_at(dev, "index_add", out, x, dim, index, true);
+}
+
+int ek_cuda_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                        const ek_tensor *index)
+{
+    return add_at(dev, "scatter_add", out, x, dim, index, false);
+}
