@@ -64,6 +64,7 @@ function(ek_cuda_kernels source_dir)
             COMPILE_OPTIONS "-xc++;-Wall;-Wextra;-Wno-unknown-pragmas")
         target_link_libraries(ek_cuda_kernels PRIVATE ek_emulator)
         target_compile_definitions(ek_cuda PRIVATE EK_CUDA_EMULATED)
+        target_link_libraries(ek_cuda PRIVATE ek_emulator)
     else()
         set_target_properties(ek_cuda_kernels PROPERTIES CUDA_VISIBILITY_PRESET default)
         target_compile_options(ek_cuda_kernels PRIVATE
