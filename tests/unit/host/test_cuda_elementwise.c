@@ -253,7 +253,7 @@ END_TEST
 /* More than all blocks of a grid take in one round. */
 START_TEST(large)
 {
-    const int64_t flat[] = {1300003}, rows[] = {40000, 8}, turned[] = {700, 501};
+    const int64_t flat[] = {130003}, rows[] = {20000, 8}, turned[] = {170, 201};
     twin x = twin_uniform(twin_new(EK_F32, 1, flat, TWIN_ROWS), -1, 1, 1);
     twin y = twin_new(EK_F32, 1, flat, TWIN_ROWS);
     assert_ok(run_unary(EK_UNARY_RELU, y, x, 0, 0));
