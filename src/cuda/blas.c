@@ -252,7 +252,13 @@ int ek_cuda_blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm)
     int rc = enter(dev, &blas);
     if (rc >= 0 && blas) {
         cublasStatus_t status = issue(blas, &g);
-        rc = status == CUBLAS_STATUS_SUCCESS ? 1 : failed(dev, blas, &g, status);
+        /* Without a workspace it may have nothing to offer; of several calls some were made. */
+        bool refused =
+            status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_SUPPORTED;
+        if (status == CUBLAS_STATUS_SUCCESS)
+            rc = 1;
+        else if (!refused || g.batch > BATCHES)
+            rc = failed(dev, blas, &g, status);
     }
     pthread_mutex_unlock(&device->lock);
     return rc;

@@ -15,8 +15,10 @@
 enum { PLANS = 512 };
 
 /* Workspace that a plan may have at first, so that one layer doesn't decide how large a batch can
- * be. */
-static const int64_t most_workspace = (int64_t)1 << 30;
+ * be: room for copies of all three tensors in another order, or this much. */
+static const int64_t usual_workspace = (int64_t)1 << 30;
+
+enum { WORKSPACE_ALIGNMENT = 256 };
 
 typedef struct kept {
     ek_dnn_problem problem;
@@ -72,6 +74,22 @@ static kept *place(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint6
     return &dnn->plans[at];
 }
 
+static int64_t count_of(const int64_t *shape, int64_t ndim)
+{
+    int64_t count = 1;
+    for (int64_t d = 0; d < ndim; d++)
+        count *= shape[d];
+    return count;
+}
+
+static int64_t most_workspace(const ek_dnn_problem *p)
+{
+    int64_t ndim = 2 + p->dims;
+    int64_t count = count_of(p->x, ndim) + count_of(p->w, ndim) + count_of(p->y, ndim);
+    int64_t nbytes = (count + 1024) * (int64_t)sizeof(float);
+    return nbytes > usual_workspace ? nbytes : usual_workspace;
+}
+
 static kept *plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem)
 {
     uint64_t hash = hash_of(problem);
@@ -79,7 +97,7 @@ static kept *plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem)
     if (!entry) {
         entry = place(dnn, problem, hash);
         entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle}, problem,
-                                        most_workspace, &entry->plan);
+                                        most_workspace(problem), &entry->plan);
         /* What an attempt left behind is not the next launch's error. */
         (void)cudaGetLastError();
     }
@@ -178,6 +196,18 @@ static int failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_probl
                    ek_tensor_text(y, y_text), dnn->api->cudnnGetErrorString(status), (int)status);
 }
 
+/* Room to begin at a multiple of the alignment. */
+static size_t padded(int64_t nbytes)
+{
+    return nbytes > 0 ? (size_t)nbytes + WORKSPACE_ALIGNMENT : 0;
+}
+
+static void *aligned(void *workspace)
+{
+    uintptr_t past = (uintptr_t)workspace % WORKSPACE_ALIGNMENT;
+    return past ? (char *)workspace + (WORKSPACE_ALIGNMENT - past) : workspace;
+}
+
 /* Workspace for the entry's plan; where there is too little memory, for another plan that needs at
  * most half of it, which then stays, as asking again in every step would be slower than any plan.
  * False where no plan is left. */
@@ -186,7 +216,7 @@ static int find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept *entry, voi
     *workspace = NULL;
     while (!entry->none) {
         int64_t nbytes = entry->plan.workspace;
-        int rc = ek_cuda_try_scratch(dev, (size_t)nbytes, workspace);
+        int rc = ek_cuda_try_scratch(dev, padded(nbytes), workspace);
         if (rc != 0)
             return rc;
         ek_dnn_plan_free(dnn->api, &entry->plan);
@@ -214,13 +244,13 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
         if (rc > 0) {
             cudnnStatus_t status =
                 ek_dnn_plan_run(dnn->api, dnn->handle, &entry->plan, ek_tensor_address(x),
-                                ek_tensor_address(w), ek_tensor_address(y), workspace);
+                                ek_tensor_address(w), ek_tensor_address(y), aligned(workspace));
             if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED)
                 rc = 0, entry->none = true;
             else if (status != CUDNN_STATUS_SUCCESS)
                 rc = failed(dev, dnn, problem, x, w, y, status);
             if (workspace)
-                ek_cuda_scratch_free(dev, workspace, (size_t)entry->plan.workspace);
+                ek_cuda_scratch_free(dev, workspace, padded(entry->plan.workspace));
         }
     }
     pthread_mutex_unlock(&device->lock);

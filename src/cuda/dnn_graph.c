@@ -3,13 +3,6 @@
 
 #ifdef EK_HAVE_CUDNN
 
-#define DNN_TRY(call)                           \
-    do {                                        \
-        cudnnStatus_t dnn_status = (call);      \
-        if (dnn_status != CUDNN_STATUS_SUCCESS) \
-            return dnn_status;                  \
-    } while (0)
-
 cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descriptor,
                          cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                          int64_t count, const void *values)
@@ -25,13 +18,16 @@ static cudnnStatus_t make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *
     cudnnDataType_t dtype = p->dtype == EK_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     int64_t ndim = 2 + p->dims, strides[5];
     ek_dnn_strides((int)ndim, shape, (ek_memory_format)p->format, strides);
-    DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, tensor));
-    DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype));
-    DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, ndim, shape));
-    DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, ndim, strides));
-    DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name));
-    DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
-                       &p->alignment));
+    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, tensor));
+    EK_DNN_TRY(
+        ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype));
+    EK_DNN_TRY(
+        ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, ndim, shape));
+    EK_DNN_TRY(
+        ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, ndim, strides));
+    EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name));
+    EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
+                          &p->alignment));
     return api->cudnnBackendFinalize(*tensor);
 }
 
@@ -51,16 +47,17 @@ static cudnnStatus_t make_convolution(const ek_cudnn_api *api, const ek_dnn_prob
         {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, p->before},
         {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, p->after},
     };
-    DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, convolution));
-    DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1,
-                       &p->dims));
-    DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1,
-                       &computed));
-    DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
-                       CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode));
+    EK_DNN_TRY(
+        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, convolution));
+    EK_DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64,
+                          1, &p->dims));
+    EK_DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE,
+                          1, &computed));
+    EK_DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
+                          CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        DNN_TRY(ek_dnn_set(api, *convolution, sizes[i].name, CUDNN_TYPE_INT64, p->dims,
-                           sizes[i].values));
+        EK_DNN_TRY(ek_dnn_set(api, *convolution, sizes[i].name, CUDNN_TYPE_INT64, p->dims,
+                              sizes[i].values));
     return api->cudnnBackendFinalize(*convolution);
 }
 
@@ -108,35 +105,35 @@ static cudnnStatus_t make_operation(const ek_cudnn_api *api, const names *of, ek
                  {of->x, &graph->tensors[0]},
                  {of->w, &graph->tensors[1]},
                  {of->y, &graph->tensors[2]}};
-    DNN_TRY(api->cudnnBackendCreateDescriptor(of->descriptor, operation));
+    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(of->descriptor, operation));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        DNN_TRY(ek_dnn_set(api, *operation, parts[i].name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                           parts[i].part));
-    DNN_TRY(ek_dnn_set(api, *operation, of->alpha, CUDNN_TYPE_FLOAT, 1, &alpha));
-    DNN_TRY(ek_dnn_set(api, *operation, of->beta, CUDNN_TYPE_FLOAT, 1, &beta));
+        EK_DNN_TRY(ek_dnn_set(api, *operation, parts[i].name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                              parts[i].part));
+    EK_DNN_TRY(ek_dnn_set(api, *operation, of->alpha, CUDNN_TYPE_FLOAT, 1, &alpha));
+    EK_DNN_TRY(ek_dnn_set(api, *operation, of->beta, CUDNN_TYPE_FLOAT, 1, &beta));
     return api->cudnnBackendFinalize(*operation);
 }
 
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
                                     ek_dnn_graph *graph)
 {
-    DNN_TRY(make_tensor(api, problem, EK_DNN_X, problem->x, &graph->tensors[0]));
-    DNN_TRY(make_tensor(api, problem, EK_DNN_W, problem->w, &graph->tensors[1]));
-    DNN_TRY(make_tensor(api, problem, EK_DNN_Y, problem->y, &graph->tensors[2]));
-    DNN_TRY(make_convolution(api, problem, &graph->convolution));
+    EK_DNN_TRY(make_tensor(api, problem, EK_DNN_X, problem->x, &graph->tensors[0]));
+    EK_DNN_TRY(make_tensor(api, problem, EK_DNN_W, problem->w, &graph->tensors[1]));
+    EK_DNN_TRY(make_tensor(api, problem, EK_DNN_Y, problem->y, &graph->tensors[2]));
+    EK_DNN_TRY(make_convolution(api, problem, &graph->convolution));
     return make_operation(api, &operations[problem->operation], graph);
 }
 
 cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *target,
                                   ek_dnn_graph *graph)
 {
-    DNN_TRY(
+    EK_DNN_TRY(
         api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &graph->graph));
-    DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS,
-                       CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph->operation));
+    EK_DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS,
+                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph->operation));
     if (target->handle)
-        DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE,
-                           1, &target->handle));
+        EK_DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE,
+                              CUDNN_TYPE_HANDLE, 1, &target->handle));
     return api->cudnnBackendFinalize(graph->graph);
 }
 

@@ -11,6 +11,13 @@
 
 #ifdef EK_HAVE_CUDNN
 
+#define EK_DNN_TRY(call)                        \
+    do {                                        \
+        cudnnStatus_t dnn_status = (call);      \
+        if (dnn_status != CUDNN_STATUS_SUCCESS) \
+            return dnn_status;                  \
+    } while (0)
+
 /* The tensors' names in a graph and in what it is run with. */
 enum { EK_DNN_X = 1, EK_DNN_W, EK_DNN_Y, EK_DNN_TENSORS = 3 };
 

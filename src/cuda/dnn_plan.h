@@ -23,6 +23,10 @@ bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
 cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,
                               const ek_dnn_plan *plan, void *x, void *w, void *y, void *workspace);
 
+/* What a plan is run with. Free it, also where it failed. */
+cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, void *x, void *w, void *y, void *workspace,
+                          cudnnBackendDescriptor_t *pack);
+
 void ek_dnn_plan_free(const ek_cudnn_api *api, ek_dnn_plan *plan);
 
 /* Whether an engine with these notes may compute the problem. */

@@ -185,6 +185,21 @@ START_TEST(a_wrong_size_is_refused)
 }
 END_TEST
 
+START_TEST(packs_are_accepted)
+{
+    const ek_cudnn_api *api = ek_cudnn();
+    char memory[4096]; /* only the addresses count */
+    if (!api)
+        return;
+    for (int with = 0; with < 2; with++) {
+        cudnnBackendDescriptor_t pack = NULL;
+        ck_assert(ek_dnn_pack(api, memory, memory + 1024, memory + 2048,
+                              with ? memory + 3072 : NULL, &pack) == CUDNN_STATUS_SUCCESS);
+        ck_assert(api->cudnnBackendDestroyDescriptor(pack) == CUDNN_STATUS_SUCCESS);
+    }
+}
+END_TEST
+
 /* ---- engines ---- */
 
 START_TEST(engines_are_chosen_by_precision)
@@ -286,6 +301,7 @@ Suite *suite(void)
 #ifdef EK_HAVE_CUDNN
     tcase_add_loop_test(t, descriptors_are_accepted, 0, CASES);
     tcase_add_test(t, a_wrong_size_is_refused);
+    tcase_add_test(t, packs_are_accepted);
     tcase_add_test(t, engines_are_chosen_by_precision);
 #ifdef EK_DNN_WITH_PROPERTIES
     tcase_add_loop_test(t, an_h100_has_plans, 0, CASES);
