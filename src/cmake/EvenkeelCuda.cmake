@@ -61,7 +61,7 @@ function(ek_cuda_kernels source_dir)
                                ${PROJECT_SOURCE_DIR}/include)
     if(EVENKEEL_CUDA STREQUAL EMULATED)
         set_source_files_properties(${kernels} PROPERTIES LANGUAGE CXX
-            COMPILE_OPTIONS "-xc++;-Wall;-Wextra;-Wno-unknown-pragmas")
+            COMPILE_OPTIONS "-xc++;-includecuda_runtime.h;-Wall;-Wextra;-Wno-unknown-pragmas;-Wno-maybe-uninitialized") # nvcc includes it too
         target_link_libraries(ek_cuda_kernels PRIVATE ek_emulator)
         target_compile_definitions(ek_cuda PRIVATE EK_CUDA_EMULATED)
         target_link_libraries(ek_cuda PRIVATE ek_emulator)

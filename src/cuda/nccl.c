@@ -297,7 +297,7 @@ static int issue_sum(ek_dev *const *devs, int count, void *const *data, void *ou
 int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                 ek_dtype dtype)
 {
-    ncclDataType_t type;
+    ncclDataType_t type = ncclFloat32;
     int restore;
     EK_TRY(nccl_dtype(dtype, &type));
     EK_TRY(begin(devs, count, &restore));
