@@ -1,7 +1,8 @@
 /* max_pool.cu: max pooling. All kernels are bound by memory: forward reads each input of a 3x3 or
  * 2x2 window from the caches but once, and writes 8 bytes of position with each maximum. */
-#include "cuda/max_pool.h"
 #include "cuda/pool.cuh"
+
+#include "cuda/max_pool.h"
 
 /* One thread per output. */
 template <typename T, typename I>

@@ -1,0 +1,88 @@
+/* Upsampling on the GPU against the host's. */
+#include "cuda_cases.h"
+
+/* n, c, input height and width, output height and width */
+static const int64_t cases[][6] = {{2, 3, 4, 5, 8, 10}, {1, 11, 7, 6, 13, 17}, {2, 4, 9, 8, 5, 3},
+                                   {1, 2, 1, 1, 4, 3},  {2, 5, 6, 6, 6, 6},    {1, 1, 5, 7, 1, 1},
+                                   {1, 3, 8, 8, 41, 9}, {1, 2, 31, 2, 7, 29},  {0, 2, 3, 3, 6, 6}};
+enum { CASES = sizeof cases / sizeof cases[0], MODES = 3 };
+static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
+
+static double tolerance_of(ek_dtype dtype)
+{
+    return dtype == EK_F64 ? 1e-13 : dtype == EK_F32 ? 2e-5 : 8e-3;
+}
+
+static void check_case(const int64_t *c, ek_dtype dtype, twin_layout of_x, twin_layout of_y,
+                       int mode)
+{
+    const int64_t in[] = {c[0], c[1], c[2], c[3]}, out[] = {c[0], c[1], c[4], c[5]};
+    bool bilinear = mode > 0, corners = mode == 2;
+    double tolerance = tolerance_of(dtype);
+    twin x = twin_uniform(twin_new(dtype, 4, in, of_x), -2, 2, 1);
+    twin dx = twin_new(dtype, 4, in, of_x), y = twin_new(dtype, 4, out, of_y);
+    twin dy = twin_uniform(twin_new(dtype, 4, out, of_y), -2, 2, 2);
+    char what[100];
+    snprintf(what, sizeof what, "%dx%d to %dx%d, mode %d, layouts %d and %d", (int)c[2], (int)c[3],
+             (int)c[4], (int)c[5], mode, (int)of_x, (int)of_y);
+    ek_dev *host = twin_dev(EK_HOST), *cuda = twin_dev(EK_CUDA);
+    assert_ok(twin_host()->upsample_forward(host, y.host, x.host, bilinear, corners));
+    assert_ok(twin_cuda()->upsample_forward(cuda, y.cuda, x.cuda, bilinear, corners));
+    twin_close(y, tolerance, tolerance, what);
+    assert_ok(twin_host()->upsample_gradient(host, dx.host, dy.host, bilinear, corners));
+    assert_ok(twin_cuda()->upsample_gradient(cuda, dx.cuda, dy.cuda, bilinear, corners));
+    twin_close(dx, tolerance, 4 * tolerance, what);
+}
+
+START_TEST(upsampling_agrees)
+{
+    for (int k = 0; k < 3 * TWIN_LAYOUTS * MODES; k++) {
+        ek_scope scope = ek_scope_begin();
+        int layout = k / MODES % TWIN_LAYOUTS;
+        check_case(cases[_i], dtypes[k / MODES / TWIN_LAYOUTS], (twin_layout)layout,
+                   (twin_layout)((layout + _i) % TWIN_LAYOUTS), k % MODES);
+        ek_scope_end(&scope);
+    }
+}
+END_TEST
+
+/* Every ratio of small sizes: the adjoint asks exactly the positions that read a place. */
+START_TEST(all_ratios_agree)
+{
+    for (int64_t in = 1; in <= 12; in++)
+        for (int64_t out = 1; out <= 24; out++) {
+            ek_scope scope = ek_scope_begin();
+            check_case((const int64_t[]){1, 2, in, 3, out, 2}, EK_F32, TWIN_LAST, TWIN_LAST, _i);
+            check_case((const int64_t[]){1, 2, 2, in, 1, out}, EK_F64, TWIN_ROWS, TWIN_ROWS, _i);
+            ek_scope_end(&scope);
+        }
+}
+END_TEST
+
+/* An infinite element is seen only where it has a share. */
+START_TEST(infinity_stays_in_its_place)
+{
+    const int64_t in[] = {1, 1, 1, 4}, out[] = {1, 1, 1, 7};
+    twin x = twin_uniform(twin_new(EK_F32, 4, in, TWIN_ROWS), 1, 2, 1);
+    twin y = twin_new(EK_F32, 4, out, TWIN_ROWS);
+    case_set(x.host, 2, (double)INFINITY);
+    twin_push(x);
+    assert_ok(twin_cuda()->upsample_forward(twin_dev(EK_CUDA), y.cuda, x.cuda, true, true));
+    ek_tensor *got = twin_pull(y.cuda);
+    for (int64_t i = 0; i < 7; i++)
+        ck_assert_msg(isinf(case_get(got, i)) == (i >= 3 && i <= 5) && !isnan(case_get(got, i)),
+                      "element %d is %g", (int)i, case_get(got, i));
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = twin_suite("cuda_upsample");
+    TCase *t = tcase_create("upsample");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, upsampling_agrees, 0, CASES);
+    tcase_add_loop_test(t, all_ratios_agree, 0, MODES);
+    tcase_add_test(t, infinity_stays_in_its_place);
+    suite_add_tcase(s, t);
+    return s;
+}
