@@ -258,6 +258,52 @@ START_TEST(each_call_can_fail_once_without_peers)
 }
 END_TEST
 
+/* No part of a copy that failed is still on its way: what is written afterwards stays. */
+static void nothing_is_under_way(const char *function, int after, bool across)
+{
+    enum { NBYTES = (4 << 20) + 5 };
+    static unsigned char bytes[NBYTES];
+    ek_dev *from = cuda_dev(0), *to = across ? cuda_dev(1) : cuda_dev(0);
+    void *source, *target;
+    assert_ok(ek_dev_alloc(from, NBYTES, EK_MEMORY_ACTIVATION, &source));
+    assert_ok(ek_dev_alloc(to, NBYTES, EK_MEMORY_ACTIVATION, &target));
+    memset(bytes, 0xEE, NBYTES);
+    assert_ok(ek_dev_copy(from, source, cpu_dev(), bytes, NBYTES));
+    ek_emulator_fail_next(function, cudaErrorInvalidValue, after);
+    int rc = across ? ek_dev_copy(to, target, from, source, NBYTES)
+                    : ek_dev_copy(to, target, cpu_dev(), bytes, NBYTES);
+    ek_emulator_recover();
+    if (rc < 0) {
+        ek_error_clear();
+        assert_ok(ek_dev_zero(to, target, NBYTES));
+        assert_ok(ek_synchronize(from->id));
+        assert_ok(ek_synchronize(to->id));
+        assert_ok(ek_dev_copy(cpu_dev(), bytes, to, target, NBYTES));
+        for (int i = 0; i < NBYTES; i++)
+            if (bytes[i] != 0)
+                ck_abort_msg("%s after %d: byte %d is %u", function, after, i, bytes[i]);
+    }
+    ek_dev_free(from, source, NBYTES, EK_MEMORY_ACTIVATION);
+    ek_dev_free(to, target, NBYTES, EK_MEMORY_ACTIVATION);
+}
+
+START_TEST(a_copy_that_failed_has_ended)
+{
+    static const char *const functions[] = {"cudaEventRecord", "cudaStreamWaitEvent",
+                                            "cudaMemcpyAsync", "cudaEventSynchronize"};
+    emulator_set("PEERS", "0");
+    open_cuda("0,1");
+    for (int i = 0; i < 4; i++)
+        for (int after = 0; after < 12; after++) {
+            nothing_is_under_way(functions[i], after, false);
+            nothing_is_under_way(functions[i], after, true);
+        }
+    for (int i = 0; i < 8; i++) /* more often than there are pinned buffers */
+        nothing_is_under_way("cudaEventSynchronize", 0, false);
+    close_cuda();
+}
+END_TEST
+
 /* ---- a driver that doesn't do ---- */
 
 static int lines;
@@ -375,6 +421,7 @@ Suite *suite(void)
 #ifdef EK_CUDA_EMULATED
     tcase_add_loop_test(t, each_call_can_fail_once, 0, FAILINGS);
     tcase_add_loop_test(t, each_call_can_fail_once_without_peers, 0, FAILINGS);
+    tcase_add_test(t, a_copy_that_failed_has_ended);
     tcase_add_test(t, an_old_driver_means_no_devices);
     tcase_add_loop_test(t, a_lost_gpu_is_named_and_others_go_on, 0, 3);
     tcase_add_test(t, a_launch_that_fails_is_only_that);
