@@ -45,7 +45,8 @@ static geometry geometry_of(const ek_tensor *x, const ek_tensor *w, const ek_ten
         g.dilation[i] = d < 0 ? 1 : params->dilation[d];
         g.taps *= g.window[i];
         g.positions *= g.out[i];
-        g.pointwise = g.pointwise && g.window[i] == 1 && g.stride[i] == 1 && g.padding[i] == 0;
+        g.pointwise = g.pointwise && g.window[i] == 1 && g.stride[i] == 1 && g.padding[i] == 0 &&
+                      g.in[i] == g.out[i];
     }
     g.k = g.taps * g.group_channels;
     return g;
