@@ -22,14 +22,37 @@ static __device__ __forceinline__ void ek_norm_load(R (&to)[V], const T *from)
         to[v] = ek_load(&pack.at[v]);
 }
 
-template <typename R, typename T, int V>
-static __device__ __forceinline__ void ek_norm_store(T *to, const R (&from)[V])
+/* One store of 16 bytes: a plain assignment is taken apart by the compiler in some loops. */
+template <typename P> static __device__ __forceinline__ void ek_norm_put(void *to, P pack)
 {
-    ek_norm_pack<T, V> pack;
-#pragma unroll
-    for (int v = 0; v < V; v++)
-        ek_store(&pack.at[v], from[v]);
-    *(ek_norm_pack<T, V> *)to = pack;
+#ifdef __CUDA_ARCH__
+    __stwb((P *)to, pack);
+#else
+    *(P *)to = pack;
+#endif
+}
+
+static __device__ __forceinline__ void ek_norm_store(float *to, const float (&from)[4])
+{
+    ek_norm_put(to, make_float4(from[0], from[1], from[2], from[3]));
+}
+static __device__ __forceinline__ void ek_norm_store(double *to, const double (&from)[2])
+{
+    ek_norm_put(to, make_double2(from[0], from[1]));
+}
+static __device__ __forceinline__ unsigned ek_norm_pair(float low, float high)
+{
+    return (unsigned)ek_bf16_of(low) | (unsigned)ek_bf16_of(high) << 16;
+}
+static __device__ __forceinline__ void ek_norm_store(ek_bf16 *to, const float (&from)[8])
+{
+    ek_norm_put(to, make_uint4(ek_norm_pair(from[0], from[1]), ek_norm_pair(from[2], from[3]),
+                               ek_norm_pair(from[4], from[5]), ek_norm_pair(from[6], from[7])));
+}
+template <typename T, typename R>
+static __device__ __forceinline__ void ek_norm_store(T *to, const R (&from)[1])
+{
+    ek_store(to, from[0]);
 }
 
 /* Elements of a vector of 16 bytes. */

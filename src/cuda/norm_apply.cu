@@ -34,7 +34,61 @@ static __device__ __forceinline__ plane<R> plane_of(const ek_cuda_norm &a, int64
             share * ek_norm_value(a.sum_xhat, group, R(0)) * invstd};
 }
 
-/* ---- rows ---- */
+/* ---- U vectors of V elements: all loads before the first store ---- */
+
+/* Vectors that a thread has on their way at once. */
+enum { LOADS = 4 };
+
+template <typename T, typename R, int U, int V>
+static __device__ __forceinline__ void load(R (&to)[U][V], const T *from, int64_t stride)
+{
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        ek_norm_load(to[u], from + u * stride);
+}
+
+template <typename T, typename R, int U, int V>
+static __device__ __forceinline__ void store(T *to, int64_t stride, const R (&from)[U][V])
+{
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        ek_norm_store(to + u * stride, from[u]);
+}
+
+/* dy, 0 where the ReLU's output isn't positive. */
+template <typename T, typename R, int U, int V>
+static __device__ __forceinline__ void cut_off(R (&dy)[U][V], const T *mask, int64_t stride)
+{
+    R y[U][V];
+    load(y, mask, stride);
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            dy[u][v] = y[u][v] <= 0 ? R(0) : dy[u][v];
+}
+
+template <typename R> static __device__ __forceinline__ R placed(R x, line<R> to, bool relu)
+{
+    const R y = (x - to.center) * to.scale + to.shift;
+    return relu && y <= 0 ? R(0) : y;
+}
+
+/* ---- rows: a line for each of a thread's columns ---- */
+
+template <typename T, int U, typename R, int V>
+static __device__ __forceinline__ void
+apply_row(T *y, int64_t y_stride, const T *x, int64_t x_stride, const line<R> (&to)[V], bool relu)
+{
+    R value[U][V];
+    load(value, x, x_stride);
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            value[u][v] = placed(value[u][v], to[v], relu);
+    store(y, y_stride, value);
+}
 
 template <typename T, int V> EK_KERNEL apply_rows(const ek_cuda_norm a)
 {
@@ -44,84 +98,130 @@ template <typename T, int V> EK_KERNEL apply_rows(const ek_cuda_norm a)
         const ek_norm_rows own = ek_norm_rows_of(a, task);
         if (own.column >= a.channels)
             continue;
-        const T *__restrict__ x = ek_norm_at<T>(a.x, own.sample, own.begin, own.column, false);
-        T *__restrict__ y = ek_norm_at<T>(a.y, own.sample, own.begin, own.column, false);
+        const T *x = ek_norm_at<T>(a.x, own.sample, own.begin, own.column, false);
+        T *y = ek_norm_at<T>(a.y, own.sample, own.begin, own.column, false);
+        const int64_t x_stride = own.step * a.x.row, y_stride = own.step * a.y.row;
+        int64_t r = own.begin;
         line<R> to[V];
 #pragma unroll
         for (int v = 0; v < V; v++)
             to[v] = line_of<R>(a, own.sample, own.column + v);
-#pragma unroll 4
-        for (int64_t r = own.begin; r < own.end; r += own.step) {
-            R value[V];
-            ek_norm_load(value, x);
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                value[v] = (value[v] - to[v].center) * to[v].scale + to[v].shift;
-                value[v] = a.relu && value[v] <= 0 ? R(0) : value[v];
-            }
-            ek_norm_store(y, value);
-            x += own.step * a.x.row;
-            y += own.step * a.y.row;
+        for (; r + (LOADS - 1) * own.step < own.end; r += LOADS * own.step) {
+            apply_row<T, LOADS>(y, y_stride, x, x_stride, to, a.relu);
+            x += LOADS * x_stride;
+            y += LOADS * y_stride;
+        }
+        for (; r < own.end; r += own.step) {
+            apply_row<T, 1>(y, y_stride, x, x_stride, to, a.relu);
+            x += x_stride;
+            y += y_stride;
         }
     }
 }
 
-/* V gradients; x is read with `sums` only. */
-template <typename T, typename R, int V>
-static __device__ __forceinline__ void slope_of(R (&dy)[V], const T *from, const T *mask)
+/* A thread's places in the tensors of a gradient, and the steps to the next. */
+template <typename T> struct places {
+    const T *x, *dy, *mask;
+    T *dx;
+    int64_t x_step, dy_step, mask_step, dx_step;
+};
+
+template <typename T> static __device__ __forceinline__ void advance(places<T> *at, int steps)
 {
-    ek_norm_load(dy, from);
-    if (mask == nullptr)
-        return;
-    R y[V];
-    ek_norm_load(y, mask);
+    at->x += steps * at->x_step;
+    at->dy += steps * at->dy_step;
+    at->mask = at->mask == nullptr ? nullptr : at->mask + steps * at->mask_step;
+    at->dx += steps * at->dx_step;
+}
+
+template <typename T, int U, typename R, int V>
+static __device__ __forceinline__ void gradient_row(const places<T> &at, const plane<R> (&to)[V],
+                                                    bool sums)
+{
+    R x[U][V], dy[U][V];
+    load(dy, at.dy, at.dy_step);
+    if (sums)
+        load(x, at.x, at.x_step);
+    if (at.mask != nullptr)
+        cut_off(dy, at.mask, at.mask_step);
 #pragma unroll
-    for (int v = 0; v < V; v++)
-        dy[v] = y[v] <= 0 ? R(0) : dy[v];
+    for (int u = 0; u < U; u++)
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            dy[u][v] *= to[v].scale;
+            if (sums)
+                dy[u][v] = dy[u][v] - to[v].shift - (x[u][v] - to[v].center) * to[v].slope;
+        }
+    store(at.dx, at.dx_step, dy);
 }
 
 template <typename T, int V> EK_KERNEL gradient_rows(const ek_cuda_norm a)
 {
     typedef typename ek_compute<T>::type R;
-    const bool masked = a.mask.data != nullptr, sums = a.sum != nullptr;
+    enum { U = LOADS / 2 };
+    const bool sums = a.sum != nullptr;
     EK_TASK_LOOP(task, a.cut)
     {
         const ek_norm_rows own = ek_norm_rows_of(a, task);
         if (own.column >= a.channels)
             continue;
-        const T *__restrict__ x = ek_norm_at<T>(a.x, own.sample, own.begin, own.column, false);
-        const T *__restrict__ dy = ek_norm_at<T>(a.dy, own.sample, own.begin, own.column, false);
-        const T *__restrict__ mask =
-            masked ? ek_norm_at<T>(a.mask, own.sample, own.begin, own.column, false) : nullptr;
-        T *__restrict__ dx = ek_norm_at<T>(a.y, own.sample, own.begin, own.column, false);
+        places<T> at;
+        at.x = ek_norm_at<T>(a.x, own.sample, own.begin, own.column, false);
+        at.dy = ek_norm_at<T>(a.dy, own.sample, own.begin, own.column, false);
+        at.mask = a.mask.data == nullptr
+                      ? nullptr
+                      : ek_norm_at<T>(a.mask, own.sample, own.begin, own.column, false);
+        at.dx = ek_norm_at<T>(a.y, own.sample, own.begin, own.column, false);
+        at.x_step = own.step * a.x.row;
+        at.dy_step = own.step * a.dy.row;
+        at.mask_step = own.step * a.mask.row;
+        at.dx_step = own.step * a.y.row;
+        int64_t r = own.begin;
         plane<R> to[V];
 #pragma unroll
         for (int v = 0; v < V; v++)
             to[v] = plane_of<R>(a, own.sample, own.column + v);
-#pragma unroll 4
-        for (int64_t r = own.begin; r < own.end; r += own.step) {
-            R slope[V];
-            slope_of(slope, dy, mask);
-#pragma unroll
-            for (int v = 0; v < V; v++)
-                slope[v] *= to[v].scale;
-            if (sums) {
-                R value[V];
-                ek_norm_load(value, x);
-#pragma unroll
-                for (int v = 0; v < V; v++)
-                    slope[v] = slope[v] - to[v].shift - (value[v] - to[v].center) * to[v].slope;
-            }
-            ek_norm_store(dx, slope);
-            x += own.step * a.x.row;
-            dy += own.step * a.dy.row;
-            mask = masked ? mask + own.step * a.mask.row : nullptr;
-            dx += own.step * a.y.row;
+        for (; r + (U - 1) * own.step < own.end; r += U * own.step) {
+            gradient_row<T, U>(at, to, sums);
+            advance(&at, U);
+        }
+        for (; r < own.end; r += own.step) {
+            gradient_row<T, 1>(at, to, sums);
+            advance(&at, 1);
         }
     }
 }
 
-/* ---- planes ---- */
+/* ---- planes: one line for all, perhaps with parameters per element ---- */
+
+template <typename T, int U, int V, typename R>
+static __device__ __forceinline__ void apply_run(T *y, const T *x, int step, const line<R> &to,
+                                                 const R *weight, const R *bias, bool relu)
+{
+    R value[U][V];
+    load(value, x, step);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        if (weight == nullptr && bias == nullptr) {
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                value[u][v] = placed(value[u][v], to, relu);
+            continue;
+        }
+        R factor[V], term[V];
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            factor[v] = 1, term[v] = 0;
+        if (weight != nullptr)
+            ek_norm_load(factor, weight + u * step);
+        if (bias != nullptr)
+            ek_norm_load(term, bias + u * step);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            value[u][v] = (value[u][v] - to.center) * to.scale * factor[v] + term[v];
+    }
+    store(y, step, value);
+}
 
 template <typename T, int V> EK_KERNEL apply_planes(const ek_cuda_norm a)
 {
@@ -136,34 +236,55 @@ template <typename T, int V> EK_KERNEL apply_planes(const ek_cuda_norm a)
         if (a.element && a.bias != nullptr)
             bias = (const R *)a.bias + own.column * a.inner;
         for (int64_t o = own.row; o < own.last; o++) {
-            const T *__restrict__ x = ek_norm_at<T>(a.x, own.sample, o, own.column, true);
-            T *__restrict__ y = ek_norm_at<T>(a.y, own.sample, o, own.column, true);
-#pragma unroll 4
-            for (int64_t i = own.begin; i < own.end; i += own.step) {
-                R value[V], factor[V], term[V];
-                ek_norm_load(value, x + i);
-#pragma unroll
-                for (int v = 0; v < V; v++)
-                    factor[v] = 1, term[v] = to.shift;
-                if (weight != nullptr)
-                    ek_norm_load(factor, weight + i);
-                if (bias != nullptr)
-                    ek_norm_load(term, bias + i);
-#pragma unroll
-                for (int v = 0; v < V; v++) {
-                    value[v] = (value[v] - to.center) * to.scale * factor[v] + term[v];
-                    value[v] = a.relu && value[v] <= 0 ? R(0) : value[v];
-                }
-                ek_norm_store(y + i, value);
-            }
+            const T *x = ek_norm_at<T>(a.x, own.sample, o, own.column, true);
+            T *y = ek_norm_at<T>(a.y, own.sample, o, own.column, true);
+            int64_t i = own.begin;
+            for (; i + (LOADS - 1) * own.step < own.end; i += LOADS * own.step)
+                apply_run<T, LOADS, V>(y + i, x + i, own.step, to,
+                                       weight == nullptr ? nullptr : weight + i,
+                                       bias == nullptr ? nullptr : bias + i, a.relu);
+            for (; i < own.end; i += own.step)
+                apply_run<T, 1, V>(y + i, x + i, own.step, to,
+                                   weight == nullptr ? nullptr : weight + i,
+                                   bias == nullptr ? nullptr : bias + i, a.relu);
         }
     }
+}
+
+template <typename T, int U, int V, typename R>
+static __device__ __forceinline__ void gradient_run(const places<T> &at, int64_t i, int step,
+                                                    const plane<R> &to, const R *weight, bool sums)
+{
+    R x[U][V], dy[U][V];
+    load(dy, at.dy + i, step);
+    if (sums)
+        load(x, at.x + i, step);
+    if (at.mask != nullptr)
+        cut_off(dy, at.mask + i, step);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        if (weight != nullptr) {
+            R factor[V];
+            ek_norm_load(factor, weight + i + u * step);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                dy[u][v] *= factor[v];
+        }
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            dy[u][v] *= to.scale;
+            if (sums)
+                dy[u][v] = dy[u][v] - to.shift - (x[u][v] - to.center) * to.slope;
+        }
+    }
+    store(at.dx + i, step, dy);
 }
 
 template <typename T, int V> EK_KERNEL gradient_planes(const ek_cuda_norm a)
 {
     typedef typename ek_compute<T>::type R;
-    const bool masked = a.mask.data != nullptr, sums = a.sum != nullptr;
+    enum { U = LOADS / 2 };
+    const bool sums = a.sum != nullptr;
     EK_TASK_LOOP(task, a.cut)
     {
         const ek_norm_planes own = ek_norm_planes_of(a, task);
@@ -172,34 +293,18 @@ template <typename T, int V> EK_KERNEL gradient_planes(const ek_cuda_norm a)
         if (a.element && a.weight != nullptr)
             weight = (const R *)a.weight + own.column * a.inner;
         for (int64_t o = own.row; o < own.last; o++) {
-            const T *__restrict__ x = ek_norm_at<T>(a.x, own.sample, o, own.column, true);
-            const T *__restrict__ dy = ek_norm_at<T>(a.dy, own.sample, o, own.column, true);
-            const T *__restrict__ mask =
-                masked ? ek_norm_at<T>(a.mask, own.sample, o, own.column, true) : nullptr;
-            T *__restrict__ dx = ek_norm_at<T>(a.y, own.sample, o, own.column, true);
-#pragma unroll 4
-            for (int64_t i = own.begin; i < own.end; i += own.step) {
-                R slope[V];
-                slope_of(slope, dy + i, masked ? mask + i : nullptr);
-                if (weight != nullptr) {
-                    R factor[V];
-                    ek_norm_load(factor, weight + i);
-#pragma unroll
-                    for (int v = 0; v < V; v++)
-                        slope[v] *= factor[v];
-                }
-#pragma unroll
-                for (int v = 0; v < V; v++)
-                    slope[v] *= to.scale;
-                if (sums) {
-                    R value[V];
-                    ek_norm_load(value, x + i);
-#pragma unroll
-                    for (int v = 0; v < V; v++)
-                        slope[v] = slope[v] - to.shift - (value[v] - to.center) * to.slope;
-                }
-                ek_norm_store(dx + i, slope);
-            }
+            places<T> at = {};
+            at.x = ek_norm_at<T>(a.x, own.sample, o, own.column, true);
+            at.dy = ek_norm_at<T>(a.dy, own.sample, o, own.column, true);
+            at.mask = a.mask.data == nullptr
+                          ? nullptr
+                          : ek_norm_at<T>(a.mask, own.sample, o, own.column, true);
+            at.dx = ek_norm_at<T>(a.y, own.sample, o, own.column, true);
+            int64_t i = own.begin;
+            for (; i + (U - 1) * own.step < own.end; i += U * own.step)
+                gradient_run<T, U, V>(at, i, own.step, to, weight, sums);
+            for (; i < own.end; i += own.step)
+                gradient_run<T, 1, V>(at, i, own.step, to, weight, sums);
         }
     }
 }

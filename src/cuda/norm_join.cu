@@ -34,8 +34,7 @@ static __device__ __forceinline__ double part_count(const ek_cuda_norm &a, int64
     return (double)(count * (a.rows - row < a.cut.rows ? a.rows - row : a.cut.rows));
 }
 
-/* Two values of every thread into those of a team's first: neighbours with `stride` between them,
- * `count` (a power of 2) in number. */
+/* Two sums, or moments, and what they are of. */
 struct join_pair {
     double first, second, count;
 };
@@ -54,6 +53,7 @@ template <bool moments> static __device__ __forceinline__ void add(join_pair *ow
     own->count += other.count;
 }
 
+/* Every thread's into those of the first of `count` (a power of 2) with `stride` between them. */
 template <bool moments>
 static __device__ __forceinline__ void join_threads(join_pair *own, int stride, int count)
 {

@@ -1,17 +1,28 @@
 /* norm_reduce.cu: sums of dy and of dy (x - mean) by column. */
 #include "cuda/norm.cuh"
 
-enum { GROUP = 4 }; /* rows of a thread whose loads are on their way at once */
+enum { GROUP = 4 }; /* vectors of a thread that are on their way at once, of each tensor */
+
+/* U vectors of V elements. */
+template <typename T, typename R, int U, int V>
+static __device__ __forceinline__ void load(R (&to)[U][V], const T *from, int64_t stride)
+{
+#pragma unroll
+    for (int u = 0; u < U; u++)
+        ek_norm_load(to[u], from + u * stride);
+}
 
 /* dy where the ReLU let it pass; a NaN hides nothing. */
-template <typename R, typename T, int V>
-static __device__ __forceinline__ void cut_off(R (&dy)[V], const T *mask)
+template <typename T, typename R, int U, int V>
+static __device__ __forceinline__ void cut_off(R (&dy)[U][V], const T *mask, int64_t stride)
 {
-    R y[V];
-    ek_norm_load(y, mask);
+    R y[U][V];
+    load(y, mask, stride);
 #pragma unroll
-    for (int v = 0; v < V; v++)
-        dy[v] = y[v] <= 0 ? R(0) : dy[v];
+    for (int u = 0; u < U; u++)
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            dy[u][v] = y[u][v] <= 0 ? R(0) : dy[u][v];
 }
 
 template <typename R>
@@ -62,13 +73,10 @@ add_rows(R (&sum)[V], R (&product)[V], const T *x, const T *dy, const T *mask, i
          int64_t dy_stride, int64_t mask_stride, const R (&center)[V])
 {
     R value[U][V], slope[U][V];
-#pragma unroll
-    for (int u = 0; u < U; u++) {
-        ek_norm_load(value[u], x + u * x_stride);
-        ek_norm_load(slope[u], dy + u * dy_stride);
-        if (mask != nullptr)
-            cut_off(slope[u], mask + u * mask_stride);
-    }
+    load(slope, dy, dy_stride);
+    load(value, x, x_stride);
+    if (mask != nullptr)
+        cut_off(slope, mask, mask_stride);
 #pragma unroll
     for (int v = 0; v < V; v++) {
         R first = 0, second = 0;
@@ -124,6 +132,33 @@ template <typename T, int V> EK_KERNEL reduce_rows(const ek_cuda_norm a)
 }
 
 /* Columns of elements: each row has its own statistics. A vector's elements share them. */
+template <typename T, typename R, int U, int V>
+static __device__ __forceinline__ void add_elements(R (&sum)[V], R (&product)[V],
+                                                    const ek_cuda_norm &a, int64_t row, int step,
+                                                    int64_t column)
+{
+    const int64_t groups = a.channels / a.each, group = column / a.each;
+    R value[U][V], slope[U][V], center[U], scale[U];
+    load(slope, ek_norm_at<T>(a.dy, 0, row, column, false), step * a.dy.row);
+    load(value, ek_norm_at<T>(a.x, 0, row, column, false), step * a.x.row);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        center[u] = ((const R *)a.mean)[(row + u * step) * groups + group];
+        scale[u] = ((const R *)a.invstd)[(row + u * step) * groups + group];
+    }
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        R first = 0, second = 0;
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            first += slope[u][v];
+            second += slope[u][v] * ((value[u][v] - center[u]) * scale[u]);
+        }
+        sum[v] += first;
+        product[v] += second;
+    }
+}
+
 template <typename T, int V> EK_KERNEL reduce_elements(const ek_cuda_norm a)
 {
     typedef typename ek_compute<T>::type R;
@@ -131,22 +166,12 @@ template <typename T, int V> EK_KERNEL reduce_elements(const ek_cuda_norm a)
     {
         const ek_norm_rows own = ek_norm_rows_of(a, task);
         const bool any = own.column < a.channels;
-        const int64_t groups = a.channels / a.each, group = own.column / a.each;
         R sum[V] = {}, product[V] = {};
-        if (any)
-#pragma unroll 4
-            for (int64_t r = own.begin; r < own.end; r += own.step) {
-                const R center = ((const R *)a.mean)[r * groups + group];
-                const R scale = ((const R *)a.invstd)[r * groups + group];
-                R x[V], dy[V];
-                ek_norm_load(x, ek_norm_at<T>(a.x, 0, r, own.column, false));
-                ek_norm_load(dy, ek_norm_at<T>(a.dy, 0, r, own.column, false));
-#pragma unroll
-                for (int v = 0; v < V; v++) {
-                    sum[v] += dy[v];
-                    product[v] += dy[v] * ((x[v] - center) * scale);
-                }
-            }
+        int64_t r = own.begin;
+        for (; any && r + (GROUP - 1) * own.step < own.end; r += GROUP * own.step)
+            add_elements<T, R, GROUP, V>(sum, product, a, r, own.step, own.column);
+        for (; any && r < own.end; r += own.step)
+            add_elements<T, R, 1, V>(sum, product, a, r, own.step, own.column);
         join_teams(sum, product, own.team, own.step);
         if (any && own.team == 0)
 #pragma unroll
@@ -190,27 +215,30 @@ static __device__ __forceinline__ void join_lanes(R *sum, R *product, int team)
         }
 }
 
-template <typename T, typename R, int V>
+template <typename T, int U, int V, typename R>
 static __device__ __forceinline__ void add_run(R *sum, R *product, const T *x, const T *dy,
-                                               const T *mask, const R *weight, R center)
+                                               const T *mask, const R *weight, int step, R center)
 {
-    R value[V], slope[V];
-    ek_norm_load(value, x);
-    ek_norm_load(slope, dy);
+    R value[U][V], slope[U][V];
+    load(slope, dy, step);
+    load(value, x, step);
     if (mask != nullptr)
-        cut_off(slope, mask);
-    if (weight != nullptr) {
-        R factor[V];
-        ek_norm_load(factor, weight);
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            slope[v] *= factor[v];
-    }
+        cut_off(slope, mask, step);
     R first = 0, second = 0;
 #pragma unroll
-    for (int v = 0; v < V; v++) {
-        first += slope[v];
-        second += slope[v] * (value[v] - center);
+    for (int u = 0; u < U; u++) {
+        if (weight != nullptr) {
+            R factor[V];
+            ek_norm_load(factor, weight + u * step);
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                slope[u][v] *= factor[v];
+        }
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            first += slope[u][v];
+            second += slope[u][v] * (value[u][v] - center);
+        }
     }
     *sum += first;
     *product += second;
@@ -232,11 +260,16 @@ template <typename T, int V> EK_KERNEL reduce_planes(const ek_cuda_norm a)
             const T *mask = a.mask.data == nullptr
                                 ? nullptr
                                 : ek_norm_at<T>(a.mask, own.sample, o, own.column, true);
-#pragma unroll 4
-            for (int64_t i = own.begin; i < own.end; i += own.step)
-                add_run<T, R, V>(&sum, &product, x + i, dy + i,
+            int64_t i = own.begin;
+            for (; i + (GROUP / 2 - 1) * own.step < own.end; i += GROUP / 2 * own.step)
+                add_run<T, GROUP / 2, V>(&sum, &product, x + i, dy + i,
+                                         mask == nullptr ? nullptr : mask + i,
+                                         weight == nullptr ? nullptr : weight + i, own.step,
+                                         center);
+            for (; i < own.end; i += own.step)
+                add_run<T, 1, V>(&sum, &product, x + i, dy + i,
                                  mask == nullptr ? nullptr : mask + i,
-                                 weight == nullptr ? nullptr : weight + i, center);
+                                 weight == nullptr ? nullptr : weight + i, own.step, center);
         }
         join_lanes(&sum, &product, a.cut.team);
         if (own.lane == 0)
