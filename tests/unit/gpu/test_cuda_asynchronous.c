@@ -68,9 +68,10 @@ static void open_job(job *j, way how)
     }
     j->optimizer = ek_adam(j->model, .lr = 1e-2);
     j->input = ek_keep(ek_randn(EK_SHAPE(BATCH, 2, 8, 8)));
-    j->target = ek_keep(ek_randint(0, 5, EK_SHAPE(BATCH)));
-    if (how == CLASSIC)
-        j->target = ek_keep(ek_to_device(j->target, ek_cuda(0)));
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *target = ek_randint(0, 5, EK_SHAPE(BATCH));
+    j->target = ek_keep(how == CLASSIC ? ek_to_device(target, ek_cuda(0)) : target);
+    ek_scope_end(&scope);
     assert_made(j->optimizer);
     assert_made(j->target);
 }
