@@ -1,5 +1,6 @@
-#include "cuda/arg_reduce.h"
 #include "cuda/places.cuh"
+
+#include "cuda/arg_reduce.h"
 
 template <typename A> struct candidate {
     A value;

@@ -4,8 +4,9 @@
  *
  * where s is the label smoothing. The loss takes lse apart, into the largest logit and the rest,
  * for large logits. */
-#include "cuda/cross_entropy.h"
 #include "cuda/soften.cuh"
+
+#include "cuda/cross_entropy.h"
 
 /* Whether the target counts. */
 static __device__ __forceinline__ bool counts(int64_t target, int64_t ignore_index, int64_t classes,

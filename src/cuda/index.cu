@@ -1,5 +1,6 @@
-#include "cuda/index.h"
 #include "cuda/places.cuh"
+
+#include "cuda/index.h"
 
 static __device__ __forceinline__ bool in_range(const ek_cuda_index_job &job, ek_cuda_fault *fault,
                                                 int64_t at)

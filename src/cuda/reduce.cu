@@ -1,6 +1,7 @@
 /* reduce.cu: sums and extremes. Four loads are under way at once per thread; their values are
  * joined before they reach the accumulator, which keeps its chain of roundings short. */
 #include "cuda/places.cuh"
+
 #include "cuda/reduce.h"
 
 /* ---- operations: `flip` makes a sum one of squares, and a maximum a minimum ---- */

@@ -1,6 +1,7 @@
 /* softmax.cu: a team of threads per line. A line is read twice; the second time it comes from a
  * cache, unless it is very long. */
 #include "cuda/soften.cuh"
+
 #include "cuda/softmax.h"
 
 template <typename T>
