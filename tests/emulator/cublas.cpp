@@ -100,8 +100,10 @@ cublasStatus_t enqueue(Machine &m, Lock &lock, cublasHandle_t handle, const Prod
         if (scratch)
             memset(scratch, 0xff, scratch_size);
         multiply(p);
+        Machine &now = machine();
+        Lock counting(now.lock);
+        now.counters.products++;
     };
-    m.counters.products++;
     after_issue(m, lock, issue(m, stream, std::move(operation))->self);
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -23,6 +23,8 @@ bool valid(const cudaLaunchConfig_t &config)
 // An argument that points into memory which the device cannot reach; NULL if there is none.
 const void *unreachable(Machine &m, const ek_emulator_call &call, int device)
 {
+    if (m.devices.size() < 2)
+        return nullptr;
     const char *arguments = static_cast<const char *>(call.arguments);
     const std::set<int> &peers = m.devices[(size_t)device].peers;
     for (size_t at = 0; at + sizeof(void *) <= call.size; at += sizeof(void *)) {

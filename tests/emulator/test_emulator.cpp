@@ -183,6 +183,20 @@ START_TEST(test_missing_barrier_shows)
 }
 END_TEST
 
+#ifdef __SANITIZE_ADDRESS__
+START_TEST(test_overruns_end_the_process)
+{
+    dies(
+        [] {
+            cudaStream_t stream = new_stream();
+            launch_add(stream, 65, device_array<float>(64), 1);
+            cudaStreamSynchronize(stream);
+        },
+        "heap-buffer-overflow", "in add ");
+}
+END_TEST
+#endif
+
 int main()
 {
     TCase *tests = tcase_create("emulator");
@@ -194,5 +208,8 @@ int main()
     tcase_add_test(tests, test_votes);
     tcase_add_test(tests, test_divergence_ends_the_process);
     tcase_add_test(tests, test_missing_barrier_shows);
+#ifdef __SANITIZE_ADDRESS__
+    tcase_add_test(tests, test_overruns_end_the_process);
+#endif
     return run_tests(tests, "emulator");
 }

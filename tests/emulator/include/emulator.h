@@ -38,7 +38,7 @@ typedef struct ek_emulator_counters {
     uint64_t waits; /* calls that made the host wait, cudaFree and cudaMemcpy included */
     uint64_t kernels, products; /* executed: kernel launches, matrix products of cuBLAS */
     uint64_t collectives;       /* executed: exchanges of NCCL */
-    uint64_t host_to_device, device_to_host, device_to_device, peer; /* bytes copied */
+    uint64_t host_to_device, device_to_host, device_to_device, peer; /* bytes, when issued */
 } ek_emulator_counters;
 void ek_emulator_count(ek_emulator_counters *counters);
 void ek_emulator_reset_counters(void);
