@@ -65,10 +65,10 @@ START_TEST(repeated)
 }
 END_TEST
 
-/* Every other element, and parts: what ek_slice makes. */
+/* Every other element, and parts, without the last: what ek_slice makes. */
 START_TEST(parts)
 {
-    static const int64_t dims[] = {6, 8, 10};
+    static const int64_t dims[] = {6, 8, 9};
     for (int d = 0; d < EK_DTYPES; d++)
         for (int64_t step = 1; step <= 3; step++)
             for (int dim = 0; dim < 3; dim++)
@@ -77,7 +77,7 @@ START_TEST(parts)
                     twin whole = numbered(twin_new((ek_dtype)d, 3, dims, TWIN_ROWS));
                     int64_t shape[3], stride[3];
                     for (int k = 0; k < 3; k++) {
-                        shape[k] = k == dim ? (dims[k] - start + step - 1) / step : dims[k];
+                        shape[k] = k == dim ? (dims[k] - start + step - 2) / step : dims[k];
                         stride[k] = whole.host->stride[k] * (k == dim ? step : 1);
                     }
                     int64_t offset = start * whole.host->stride[dim];

@@ -107,6 +107,35 @@ START_TEST(binary)
 }
 END_TEST
 
+/* The first columns of matrices: rows that are whole vectors or not, at starts that are aligned or
+ * not, with a second operand that all rows share. */
+START_TEST(columns)
+{
+    for (int d = 0; d < EK_DTYPES; d++)
+        for (int64_t pitch = 8; pitch <= 24; pitch++)
+            for (int64_t width = 5; width <= 8; width++) {
+                ek_scope scope = ek_scope_begin();
+                const int64_t base[] = {5, pitch}, shape[] = {5, width}, stride[] = {pitch, 1};
+                twin t[3];
+                for (int k = 0; k < 3; k++) {
+                    twin whole = twin_new((ek_dtype)d, 2, base, TWIN_ROWS);
+                    if (k > 0)
+                        twin_integers(whole, 0, 9, (unsigned)k);
+                    t[k] = (twin){ek_tensor_view(whole.host, 2, shape, stride, 0),
+                                  ek_tensor_view(whole.cuda, 2, shape, stride, 0)};
+                    assert_made(t[k].host), assert_made(t[k].cuda);
+                }
+                assert_ok(run_binary(EK_BINARY_ADD, t[0], t[1], t[2], 2));
+                twin_same(t[0], "columns");
+                assert_ok(run_binary(EK_BINARY_ADD, t[0], t[1], twin_repeat(t[2], 1), 2));
+                twin_same(t[0], "columns and a row");
+                assert_ok(run_binary(EK_BINARY_ADD, t[0], twin_repeat(t[1], 2), t[2], 2));
+                twin_same(t[0], "columns and a column");
+                ek_scope_end(&scope);
+            }
+}
+END_TEST
+
 /* Computed as the first operand's dtype is. */
 START_TEST(mixed_dtypes)
 {
@@ -331,6 +360,7 @@ Suite *suite(void)
     tcase_add_loop_test(t, unary, 0, EK_DTYPES);
     tcase_add_loop_test(t, binary, 0, EK_DTYPES);
     tcase_add_test(t, powers);
+    tcase_add_test(t, columns);
     tcase_add_test(t, mixed_dtypes);
     tcase_add_test(t, integers_have_fewer_operations);
     tcase_add_test(t, special_values);
