@@ -3,6 +3,7 @@
 
 #include "evenkeel/device.h"
 
+static const int64_t no_dims[1] = {0}; /* of a scalar */
 static const int64_t shapes[][4] = {{2, 5, 3, 4},   {3, 11, 9, 13}, {2, 1, 3, 3},   {2, 300, 2, 3},
                                     {40, 10, 1, 1}, {0, 3, 2, 2},   {3, 2000, 1, 1}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0], IGNORED = -100 };
@@ -123,7 +124,8 @@ START_TEST(target_weight)
                 ek_scope_end(&scope);
             }
     const int64_t none[] = {0};
-    twin target = twin_new(EK_I64, 1, none, TWIN_ROWS), out = twin_new(EK_F32, 0, NULL, TWIN_ROWS);
+    twin target = twin_new(EK_I64, 1, none, TWIN_ROWS),
+         out = twin_new(EK_F32, 0, no_dims, TWIN_ROWS);
     assert_ok(twin_cuda()->target_weight(twin_dev(EK_CUDA), out.cuda, target.cuda, NULL, IGNORED));
     case_set(out.host, 0, 0);
     twin_same(out, "no targets");
@@ -140,7 +142,7 @@ START_TEST(targets_out_of_range)
             run(&c);
             run_gradient(&c);
             double before = case_get(c.target.host, 5);
-            twin out = twin_new(EK_F32, 0, NULL, TWIN_ROWS);
+            twin out = twin_new(EK_F32, 0, no_dims, TWIN_ROWS);
             case_set(c.target.host, 5, bad);
             twin_push(c.target);
             if (kernel == 0)

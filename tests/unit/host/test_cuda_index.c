@@ -4,6 +4,7 @@
 #include "evenkeel/device.h"
 #include "evenkeel/precision.h"
 
+static const int64_t no_dims[1] = {0}; /* of a scalar */
 static const int64_t shapes[][4] = {{2, 5, 3, 4},   {3, 20, 1, 33}, {1, 1, 1, 1},
                                     {40, 10, 1, 1}, {5, 6, 4, 16},  {2, 0, 3, 4}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
@@ -84,8 +85,8 @@ END_TEST
 START_TEST(scalars_and_dtypes)
 {
     const int64_t one[] = {1}, three[] = {3};
-    twin x = values(twin_new(EK_F32, 0, NULL, TWIN_ROWS), 1);
-    twin y = twin_new(EK_F32, 0, NULL, TWIN_ROWS);
+    twin x = values(twin_new(EK_F32, 0, no_dims, TWIN_ROWS), 1);
+    twin y = twin_new(EK_F32, 0, no_dims, TWIN_ROWS);
     twin index = twin_integers(twin_new(EK_I64, 1, one, TWIN_ROWS), 0, 0, 1);
     for (int deterministic = 0; deterministic < 2; deterministic++)
         for (int which = 0; which < 2; which++) {

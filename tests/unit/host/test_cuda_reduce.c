@@ -3,6 +3,7 @@
 
 #include "evenkeel/device.h"
 
+static const int64_t no_dims[1] = {0}; /* of a scalar */
 static const int64_t shapes[][4] = {{2, 5, 3, 4},  {3, 70, 1, 33}, {1, 1, 1, 1},    {64, 10, 1, 1},
                                     {2, 90, 1, 7}, {2, 3, 31, 61}, {12, 24, 2, 16}, {2, 0, 3, 4}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
@@ -93,8 +94,9 @@ END_TEST
 
 START_TEST(scalars_and_repeats)
 {
-    twin x = values(twin_new(EK_F32, 0, NULL, TWIN_ROWS), 1);
-    twin y = twin_new(EK_F32, 0, NULL, TWIN_ROWS), index = twin_new(EK_I64, 0, NULL, TWIN_ROWS);
+    twin x = values(twin_new(EK_F32, 0, no_dims, TWIN_ROWS), 1);
+    twin y = twin_new(EK_F32, 0, no_dims, TWIN_ROWS),
+         index = twin_new(EK_I64, 0, no_dims, TWIN_ROWS);
     assert_ok(twin_host()->reduce(twin_dev(EK_HOST), EK_REDUCE_SUM_SQUARES, y.host, x.host));
     assert_ok(twin_cuda()->reduce(twin_dev(EK_CUDA), EK_REDUCE_SUM_SQUARES, y.cuda, x.cuda));
     twin_same(y, "a square");
