@@ -138,7 +138,7 @@ template <typename T, int U, typename R, int V>
 static __device__ __forceinline__ void gradient_row(const places<T> &at, const plane<R> (&to)[V],
                                                     bool sums)
 {
-    R x[U][V], dy[U][V];
+    R x[U][V] = {}, dy[U][V];
     load(dy, at.dy, at.dy_step);
     if (sums)
         load(x, at.x, at.x_step);
@@ -255,7 +255,7 @@ template <typename T, int U, int V, typename R>
 static __device__ __forceinline__ void gradient_run(const places<T> &at, int64_t i, int step,
                                                     const plane<R> &to, const R *weight, bool sums)
 {
-    R x[U][V], dy[U][V];
+    R x[U][V] = {}, dy[U][V];
     load(dy, at.dy + i, step);
     if (sums)
         load(x, at.x + i, step);
