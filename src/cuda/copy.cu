@@ -36,9 +36,9 @@ enum { TILE = 32, TILE_ROWS = 8, WORTH_A_TILE = 9 };
 struct transposition {
     int64_t inner, across;    /* sizes of the two dimensions */
     int64_t out_step, x_step; /* out's stride along `across`, x's along the innermost */
-    ek_divider inner_tiles, across_tiles;
+    ek_cuda_divisor inner_tiles, across_tiles;
     int outer; /* the other dimensions */
-    ek_divider shape[EK_MAX_DIMS];
+    ek_cuda_divisor shape[EK_MAX_DIMS];
     int64_t out_stride[EK_MAX_DIMS], x_stride[EK_MAX_DIMS];
 };
 
@@ -51,16 +51,16 @@ static __global__ __launch_bounds__(TILE *TILE_ROWS) void copy_transposed(T *out
     __shared__ T tile[TILE][TILE + 1]; /* [innermost][across]; rows in different banks */
     int lane = (int)threadIdx.x, row = (int)threadIdx.y;
     for (int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
-        uint32_t rest = (uint32_t)number, quotient = ek_divide(rest, plan.inner_tiles);
-        int64_t inner = (int64_t)(rest - quotient * plan.inner_tiles.divisor) * TILE;
+        uint32_t rest = (uint32_t)number, quotient = ek_cuda_divide(plan.inner_tiles, rest);
+        int64_t inner = (int64_t)(rest - quotient * plan.inner_tiles.by) * TILE;
         rest = quotient;
-        quotient = ek_divide(rest, plan.across_tiles);
-        int64_t across = (int64_t)(rest - quotient * plan.across_tiles.divisor) * TILE;
+        quotient = ek_cuda_divide(plan.across_tiles, rest);
+        int64_t across = (int64_t)(rest - quotient * plan.across_tiles.by) * TILE;
         rest = quotient;
         int64_t out_start = 0, x_start = 0;
         for (int d = plan.outer - 1; d >= 0; d--) {
-            quotient = ek_divide(rest, plan.shape[d]);
-            int64_t index = rest - quotient * plan.shape[d].divisor;
+            quotient = ek_cuda_divide(plan.shape[d], rest);
+            int64_t index = rest - quotient * plan.shape[d].by;
             out_start += index * plan.out_stride[d];
             x_start += index * plan.x_stride[d];
             rest = quotient;
@@ -104,12 +104,12 @@ static int64_t make_plan(const ek_cuda_walk *walk, int across, transposition *pl
     int64_t tiles = inner_tiles * across_tiles * (walk->count / plan->inner / plan->across);
     if (tiles >= (int64_t)1 << 31)
         return tiles;
-    plan->inner_tiles = ek_divider_of((uint32_t)inner_tiles);
-    plan->across_tiles = ek_divider_of((uint32_t)across_tiles);
+    plan->inner_tiles = ek_cuda_divisor_of((uint32_t)inner_tiles);
+    plan->across_tiles = ek_cuda_divisor_of((uint32_t)across_tiles);
     for (int d = 0; d < inner; d++) {
         if (d == across)
             continue;
-        plan->shape[plan->outer] = ek_divider_of((uint32_t)walk->shape[d]);
+        plan->shape[plan->outer] = ek_cuda_divisor_of((uint32_t)walk->shape[d]);
         plan->out_stride[plan->outer] = walk->stride[0][d];
         plan->x_stride[plan->outer] = walk->stride[1][d];
         plan->outer++;

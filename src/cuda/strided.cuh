@@ -4,6 +4,7 @@
 #define EK_CUDA_STRIDED_CUH
 
 #include "cuda/launch.cuh"
+#include "cuda/places.h"
 
 /* ---- vectors: loaded and stored at once where they are aligned to their size ---- */
 
@@ -16,37 +17,13 @@ static inline bool ek_is_aligned(const void *pointer, size_t nbytes)
     return (uintptr_t)pointer % nbytes == 0;
 }
 
-/* ---- division of 32-bit numbers below 2^31 by a number that the host knows ---- */
-
-struct ek_divider {
-    uint32_t divisor, factor, shift;
-};
-
-/* n / d = (n * factor / 2^32 + n) / 2^shift, where 2^shift is d or the next power of 2 above, and
- * factor = 2^32 (2^shift - d) / d + 1 (T. Granlund, P. L. Montgomery: Division by Invariant
- * Integers using Multiplication, 1994). */
-static inline ek_divider ek_divider_of(uint32_t divisor)
-{
-    ek_divider result = {divisor, 0, 0};
-    while (((uint64_t)1 << result.shift) < divisor)
-        result.shift++;
-    uint64_t above = ((uint64_t)1 << result.shift) - divisor;
-    result.factor = (uint32_t)((above << 32) / divisor + 1);
-    return result;
-}
-
-static __device__ __forceinline__ uint32_t ek_divide(uint32_t n, const ek_divider &by)
-{
-    return ((uint32_t)(((uint64_t)n * by.factor) >> 32) + n) >> by.shift;
-}
-
 /* ---- offsets of `Operands` tensors at a position of their walk ---- */
 
 /* With 32 bits, where positions and offsets are below 2^31. */
 template <int Operands> struct ek_strided32 {
     typedef int32_t offset;
     int ndim;
-    ek_divider shape[EK_MAX_DIMS];
+    ek_cuda_divisor shape[EK_MAX_DIMS];
     int32_t stride[Operands][EK_MAX_DIMS];
 
     __device__ __forceinline__ void find(int64_t position, int32_t (&offsets)[Operands]) const
@@ -55,8 +32,8 @@ template <int Operands> struct ek_strided32 {
         for (int k = 0; k < Operands; k++)
             offsets[k] = 0;
         for (int d = ndim - 1; d > 0; d--) {
-            uint32_t quotient = ek_divide(rest, shape[d]);
-            int32_t index = (int32_t)(rest - quotient * shape[d].divisor);
+            uint32_t quotient = ek_cuda_divide(shape[d], rest);
+            int32_t index = (int32_t)(rest - quotient * shape[d].by);
             for (int k = 0; k < Operands; k++)
                 offsets[k] += index * stride[k][d];
             rest = quotient;
@@ -112,7 +89,7 @@ template <int Operands> static ek_strided32<Operands> ek_strided32_of(const ek_c
     ek_strided32<Operands> result = {};
     result.ndim = walk->ndim;
     for (int d = 0; d < walk->ndim; d++) {
-        result.shape[d] = ek_divider_of((uint32_t)walk->shape[d]);
+        result.shape[d] = ek_cuda_divisor_of((uint32_t)walk->shape[d]);
         for (int k = 0; k < Operands; k++)
             result.stride[k][d] = (int32_t)walk->stride[k][d];
     }
