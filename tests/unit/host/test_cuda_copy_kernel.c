@@ -36,7 +36,7 @@ START_TEST(every_dtype_and_layout)
     for (int s = 0; s < 6; s++)
         for (int l = 0; l < TWIN_LAYOUTS * TWIN_LAYOUTS; l++) {
             ek_scope scope = ek_scope_begin();
-            char what[80];
+            char what[120];
             int a = l % TWIN_LAYOUTS, b = l / TWIN_LAYOUTS;
             snprintf(what, sizeof what, "copy from %s, shape %d, layouts %d to %d",
                      ek_dtype_name(from), s, a, b);
@@ -201,7 +201,7 @@ START_TEST(filling)
             for (int s = 0; s < (v < 2 ? 6 : 5); s++)
                 for (int l = 0; l < TWIN_LAYOUTS; l++) {
                     ek_scope scope = ek_scope_begin();
-                    char what[60];
+                    char what[120];
                     snprintf(what, sizeof what, "fill with %g, shape %d, layout %d", values[v], s,
                              l);
                     run_fill(twin_new((ek_dtype)d, 4, shapes[s], (twin_layout)l), values[v], what);

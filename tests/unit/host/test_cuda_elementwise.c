@@ -50,7 +50,7 @@ START_TEST(unary)
         for (int s = 0; s < SHAPES; s++)
             for (int l = 0; l < TWIN_LAYOUTS; l++) {
                 ek_scope scope = ek_scope_begin();
-                char what[80];
+                char what[120];
                 twin_layout to = (twin_layout)((l + op) % 3 ? l : (l + 1) % TWIN_LAYOUTS);
                 twin x = operand(dtype, shapes[s], (twin_layout)l, (unsigned)(op + s));
                 twin y = twin_new(dtype, 4, shapes[s], to);
@@ -90,7 +90,7 @@ START_TEST(binary)
         for (int s = 0; s < SHAPES; s++)
             for (unsigned mask = 0; mask < 16; mask += 1 + (unsigned)(op > 1)) {
                 ek_scope scope = ek_scope_begin();
-                char what[80];
+                char what[120];
                 twin_layout layout = (twin_layout)((mask + (unsigned)op) % TWIN_LAYOUTS);
                 twin_layout other = mask % 3 ? layout : (twin_layout)(mask % TWIN_LAYOUTS);
                 twin x = operand(dtype, shapes[s], layout, (unsigned)op);
@@ -197,7 +197,7 @@ START_TEST(special_values)
     for (int d = 0; d < 3; d++) {
         ek_dtype dtype = (ek_dtype)d;
         double left[COUNT * COUNT], right[COUNT * COUNT];
-        char what[40];
+        char what[80];
         for (int i = 0; i < COUNT * COUNT; i++) {
             left[i] = values[i / COUNT];
             right[i] = values[i % COUNT];

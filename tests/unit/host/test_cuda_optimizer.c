@@ -40,7 +40,7 @@ static void compare(const stepped *all, ek_dtype dtype, const char *name, int va
     static const char *const names[] = {"parameter", "gradient", "state", "state 1", "state 2"};
     for (int i = 0; i < all->count; i++)
         for (int k = 0; k < 2 + STATES; k++) {
-            char what[80];
+            char what[120];
             snprintf(what, sizeof what, "%s, variant %d, %s of tensor %d of %d", name, variant,
                      names[k], i, all->count);
             double tolerance = k == 1 ? 0 : dtype == EK_F64 ? 1e-14 : 2e-6;
