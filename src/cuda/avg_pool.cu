@@ -45,9 +45,9 @@ static __global__ void __launch_bounds__(EK_BLOCK) avg_forward(ek_cuda_pool pool
 }
 
 /* Few outputs of large windows, the mean of whole planes for example: a block computes `lanes`
- * neighbouring outputs. Its threads are rows of so many lanes; each row sums every so manieth
- * position of the windows, and then halves of the rows are added up. With channels innermost 32
- * lanes read neighbours; otherwise one window's positions are neighbours. */
+ * neighbouring outputs. Its threads form rows of so many lanes; with n rows, row r sums the
+ * positions r, r + n, ... of the windows, and then halves of the rows are added up. With channels
+ * innermost 32 lanes read neighbours; otherwise one window's positions are neighbours. */
 template <typename T, typename I>
 static __global__ void __launch_bounds__(EK_BLOCK) avg_forward_large(ek_cuda_pool pool, int lanes)
 {
