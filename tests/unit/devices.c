@@ -11,7 +11,11 @@
 
 ek_device_kind test_kind(void)
 {
+#ifdef EK_TESTS_NAME_DEVICES
+    const char *kind = NULL;
+#else
     const char *kind = getenv("EVENKEEL_TEST_DEVICES");
+#endif
     return kind && strcmp(kind, "cuda") == 0 ? EK_CUDA : EK_HOST;
 }
 
