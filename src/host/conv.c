@@ -39,12 +39,13 @@ static int compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_
 {
     /* oneDNN reorders weights anyway. */
     bool keep_w = fits(w, dtype) || (by == BY_DNN && w->dtype == dtype && ek_is_row_major(w));
+    int w_axis = by == BY_DNN && ek_is_row_major(w) ? w->ndim - 1 : 1;
     bool keep_bias = !bias || (bias->dtype == dtype && ek_is_row_major(bias));
     ek_stage stages[4] = {{.nbytes = 0}};
     ek_stage *sx = &stages[0], *sw = &stages[1], *sb = &stages[2], *sy = &stages[3];
     int done = 0, rc;
     EK_TRY_GOTO(ek_stage_begin(sx, dev, x, dtype, 1, fits(x, dtype), !computes_x(kind)), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sw, dev, w, dtype, 1, keep_w, !computes_w(kind)), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sw, dev, w, dtype, w_axis, keep_w, !computes_w(kind)), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, dtype, 0, keep_bias, !computes_w(kind)), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sy, dev, y, dtype, 1, fits(y, dtype), !computes_y(kind)), rc, end);
     if (by == IMPLICIT) {
@@ -69,18 +70,15 @@ static int conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_ten
 {
     bool empty = ek_count(x) == 0 || ek_count(w) == 0 || ek_count(y) == 0;
     ek_dtype dtype = x->dtype;
-    if (!empty && ek_conv_implicit_wins(kind, x, w, y, params)) {
-        int done = compute(dev, kind, x, w, bias, y, params, dtype, IMPLICIT);
-        return done < 0 ? done : 0;
-    }
-    if (!empty && (dtype == EK_F32 || (dtype == EK_BF16 && ek_dnn_has_bf16()))) {
-        int done = compute(dev, kind, x, w, bias, y, params, dtype, BY_DNN);
+    if (dtype == EK_BF16 && !empty && ek_dnn_has_bf16()) {
+        int done = compute(dev, kind, x, w, bias, y, params, EK_BF16, BY_DNN);
         if (done != 0)
             return done < 0 ? done : 0;
     }
-    if (dtype == EK_BF16) {
-        dtype = EK_F32;
-        int done = empty ? 0 : compute(dev, kind, x, w, bias, y, params, dtype, BY_DNN);
+    dtype = dtype == EK_BF16 ? EK_F32 : dtype; /* and back */
+    if (dtype == EK_F32 && !empty) {
+        way by = ek_conv_implicit_wins(kind, x, w, y, params) ? IMPLICIT : BY_DNN;
+        int done = compute(dev, kind, x, w, bias, y, params, EK_F32, by);
         if (done != 0)
             return done < 0 ? done : 0;
     }

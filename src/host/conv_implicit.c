@@ -267,7 +267,8 @@ int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const e
 
 bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params)
 {
-    return x->dtype == EK_F32 && params->dims == 2 && params->groups == 1 && ek_conv_kernels();
+    bool real = x->dtype == EK_F32 || x->dtype == EK_BF16;
+    return real && params->dims == 2 && params->groups == 1 && ek_conv_kernels();
 }
 
 /* Measured on a Zen 3 core against oneDNN 2.6, which has its AVX2 code to offer there. Smaller

@@ -5,8 +5,8 @@
 
 #include "host/dnn.h"
 
-/* Whether ek_conv_implicit can compute this: two dimensions, one group, f32, on this processor. The
- * tensors' layouts are not looked at. */
+/* Whether ek_conv_implicit can compute this: two dimensions, one group, f32 (or bf16, once it is
+ * brought to f32), on this processor. The tensors' layouts are not looked at. */
 bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params);
 
 /* Whether it can and was measured to be faster than ek_dnn_conv. */

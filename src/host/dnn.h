@@ -23,6 +23,12 @@ int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_ten
 /* f32 matrix products; none of the dimensions but k is 0. */
 int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm);
 
+/* The kernel slot's matrix products with x and y both f32 or both bf16 and out and bias of f32 or
+ * the same; strides are any, nothing is empty. Sums are f32. Returns as ek_dnn_conv does. For f32
+ * ek_dnn_gemm is faster. */
+int ek_dnn_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                  const ek_tensor *bias, bool accumulate);
+
 /* Whether the processor multiplies bf16. */
 bool ek_dnn_has_bf16(void);
 

@@ -28,17 +28,12 @@ static int check(dnnl_status_t status, const arguments *a)
     return ek_dnn_check(status, what);
 }
 
-static dnnl_data_type_t type_of(ek_dtype dtype)
-{
-    return dtype == EK_BF16 ? dnnl_bf16 : dnnl_f32;
-}
-
 static dnnl_status_t describe_activation(dnnl_memory_desc_t *desc, const ek_tensor *tensor)
 {
     dnnl_dims_t shape, stride;
     memcpy(shape, tensor->shape, sizeof tensor->shape[0] * (size_t)tensor->ndim);
     ek_channels_last_strides(tensor->ndim, tensor->shape, stride);
-    return dnnl_memory_desc_init_by_strides(desc, tensor->ndim, shape, type_of(tensor->dtype),
+    return dnnl_memory_desc_init_by_strides(desc, tensor->ndim, shape, ek_dnn_type(tensor->dtype),
                                             stride);
 }
 
@@ -64,9 +59,9 @@ static dnnl_status_t describe_weights(dnnl_memory_desc_t *desc, const ek_tensor 
     }
     ndim += w->ndim;
     if (open)
-        return dnnl_memory_desc_init_by_tag(desc, ndim, shape, type_of(w->dtype),
+        return dnnl_memory_desc_init_by_tag(desc, ndim, shape, ek_dnn_type(w->dtype),
                                             dnnl_format_tag_any);
-    return dnnl_memory_desc_init_by_strides(desc, ndim, shape, type_of(w->dtype), stride);
+    return dnnl_memory_desc_init_by_strides(desc, ndim, shape, ek_dnn_type(w->dtype), stride);
 }
 
 /* The description that all of a convolution's primitives share. */
@@ -85,7 +80,8 @@ static dnnl_status_t describe(description *d, const arguments *a)
         status = describe_weights(&d->w, a->w, a->params->groups, true);
     if (status == dnnl_success && a->bias) {
         dnnl_dims_t shape = {a->bias->shape[0]};
-        status = dnnl_memory_desc_init_by_tag(&d->bias, 1, shape, type_of(a->bias->dtype), dnnl_a);
+        status =
+            dnnl_memory_desc_init_by_tag(&d->bias, 1, shape, ek_dnn_type(a->bias->dtype), dnnl_a);
     }
     for (int i = 0; i < a->params->dims; i++) {
         int64_t window = (a->w->shape[2 + i] - 1) * a->params->dilation[i] + 1;
@@ -144,11 +140,7 @@ static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
         if (status == dnnl_success)
             status = dnnl_primitive_desc_create(&chosen, &operation, attributes, engine, forward);
     }
-    const char *implementation = "ref";
-    if (status == dnnl_success)
-        status =
-            dnnl_primitive_desc_query(chosen, dnnl_query_impl_info_str, 0, (void *)&implementation);
-    if (status == dnnl_success && strncmp(implementation, "ref", 3) != 0) {
+    if (status == dnnl_success && ek_dnn_is_fast(chosen)) {
         plan->x = d.x;
         plan->y = d.y;
         plan->bias = d.bias;
@@ -202,38 +194,20 @@ static int build(ek_dnn_plan *plan, dnnl_engine_t engine, const void *user)
 
 /* ---- running ---- */
 
-enum { MAX_ARGS = 5 };
-
-static dnnl_status_t add_argument(dnnl_exec_arg_t *args, int *count, int name,
-                                  const dnnl_memory_desc_t *desc, void *data, dnnl_engine_t engine)
-{
-    dnnl_status_t status = dnnl_memory_create(&args[*count].memory, desc, engine, data);
-    if (status == dnnl_success)
-        args[(*count)++].arg = name;
-    return status;
-}
-
-static void free_arguments(dnnl_exec_arg_t *args, int count)
-{
-    for (int i = 0; i < count; i++)
-        dnnl_memory_destroy(args[i].memory);
-}
-
 static dnnl_status_t run_reorder(const ek_dnn_plan *plan, bool out, void *w_user, void *w,
                                  void *scratch, dnnl_engine_t engine, dnnl_stream_t stream)
 {
-    dnnl_exec_arg_t args[MAX_ARGS];
-    int count = 0;
-    dnnl_status_t status = add_argument(args, &count, out ? DNNL_ARG_TO : DNNL_ARG_FROM,
-                                        &plan->w_user, w_user, engine);
+    ek_dnn_args args = {.count = 0};
+    dnnl_status_t status =
+        ek_dnn_args_add(&args, out ? DNNL_ARG_TO : DNNL_ARG_FROM, &plan->w_user, w_user, engine);
     if (status == dnnl_success)
-        status = add_argument(args, &count, out ? DNNL_ARG_FROM : DNNL_ARG_TO, &plan->w, w, engine);
-    if (status == dnnl_success && plan->reorder_scratch.ndims)
-        status = add_argument(args, &count, DNNL_ARG_SCRATCHPAD, &plan->reorder_scratch, scratch,
-                              engine);
+        status = ek_dnn_args_add(&args, out ? DNNL_ARG_FROM : DNNL_ARG_TO, &plan->w, w, engine);
     if (status == dnnl_success)
-        status = dnnl_primitive_execute(plan->reorder, stream, count, args);
-    free_arguments(args, count);
+        status =
+            ek_dnn_args_add(&args, DNNL_ARG_SCRATCHPAD, &plan->reorder_scratch, scratch, engine);
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(plan->reorder, stream, args.count, args.list);
+    ek_dnn_args_free(&args);
     return status;
 }
 
@@ -245,23 +219,22 @@ static dnnl_status_t run_primitive(const ek_dnn_plan *plan, const arguments *a, 
     } names[] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST},
                  {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, 0, DNNL_ARG_DIFF_DST},
                  {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_BIAS, DNNL_ARG_DIFF_DST}};
-    dnnl_exec_arg_t args[MAX_ARGS];
-    int count = 0;
+    ek_dnn_args args = {.count = 0};
     dnnl_status_t status =
-        add_argument(args, &count, names[a->kind].x, &plan->x, ek_tensor_address(a->x), engine);
+        ek_dnn_args_add(&args, names[a->kind].x, &plan->x, ek_tensor_address(a->x), engine);
     if (status == dnnl_success)
-        status = add_argument(args, &count, names[a->kind].w, &plan->w, w, engine);
+        status = ek_dnn_args_add(&args, names[a->kind].w, &plan->w, w, engine);
     if (status == dnnl_success && a->bias)
-        status = add_argument(args, &count, names[a->kind].bias, &plan->bias,
-                              ek_tensor_address(a->bias), engine);
+        status = ek_dnn_args_add(&args, names[a->kind].bias, &plan->bias,
+                                 ek_tensor_address(a->bias), engine);
     if (status == dnnl_success)
         status =
-            add_argument(args, &count, names[a->kind].y, &plan->y, ek_tensor_address(a->y), engine);
-    if (status == dnnl_success && plan->scratch.ndims)
-        status = add_argument(args, &count, DNNL_ARG_SCRATCHPAD, &plan->scratch, scratch, engine);
+            ek_dnn_args_add(&args, names[a->kind].y, &plan->y, ek_tensor_address(a->y), engine);
     if (status == dnnl_success)
-        status = dnnl_primitive_execute(plan->primitive, stream, count, args);
-    free_arguments(args, count);
+        status = ek_dnn_args_add(&args, DNNL_ARG_SCRATCHPAD, &plan->scratch, scratch, engine);
+    if (status == dnnl_success)
+        status = dnnl_primitive_execute(plan->primitive, stream, args.count, args.list);
+    ek_dnn_args_free(&args);
     return status;
 }
 

@@ -40,6 +40,39 @@ int ek_dnn_check(dnnl_status_t status, const char *what)
                    "%s: oneDNN %s (its status is %d)", what, status_text(status), (int)status);
 }
 
+dnnl_data_type_t ek_dnn_type(ek_dtype dtype)
+{
+    return dtype == EK_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+bool ek_dnn_is_fast(const_dnnl_primitive_desc_t primitive)
+{
+    const char *implementation = "ref";
+    dnnl_status_t status =
+        dnnl_primitive_desc_query(primitive, dnnl_query_impl_info_str, 0, (void *)&implementation);
+    return status == dnnl_success && strncmp(implementation, "ref", 3) != 0;
+}
+
+dnnl_status_t ek_dnn_args_add(ek_dnn_args *args, int name, const dnnl_memory_desc_t *desc,
+                              void *data, dnnl_engine_t engine)
+{
+    if (desc->ndims == 0)
+        return dnnl_success;
+    dnnl_exec_arg_t *arg = &args->list[args->count];
+    dnnl_status_t status = dnnl_memory_create(&arg->memory, desc, engine, data);
+    if (status != dnnl_success)
+        return status;
+    arg->arg = name;
+    args->count++;
+    return status;
+}
+
+void ek_dnn_args_free(ek_dnn_args *args)
+{
+    for (int i = 0; i < args->count; i++)
+        dnnl_memory_destroy(args->list[i].memory);
+}
+
 void ek_dnn_key_add(ek_dnn_key *key, int64_t word)
 {
     key->words[key->count++] = word;

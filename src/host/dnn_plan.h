@@ -6,7 +6,10 @@
 
 #include "core/tensor.h"
 
-/* What tells one plan from another: operation, dtype, threads, shapes, strides, parameters. */
+/* What tells one plan from another: operation, dtype, threads, shapes, strides, parameters. The
+ * first word is an ek_conv_kind, or EK_DNN_MATMUL. */
+enum { EK_DNN_MATMUL = 100 };
+
 typedef struct ek_dnn_key {
     int count;
     int64_t words[64];
@@ -41,6 +44,23 @@ void ek_dnn_plan_release(ek_dnn_plan *plan);
 
 /* The engine of all plans; NULL on error. */
 dnnl_engine_t ek_dnn_engine(void);
+
+dnnl_data_type_t ek_dnn_type(ek_dtype dtype);
+
+/* Whether a primitive is more than the slow reference code, which is there for everything. */
+bool ek_dnn_is_fast(const_dnnl_primitive_desc_t primitive);
+
+/* Tensors and scratch of one run. */
+enum { EK_DNN_MAX_ARGS = 6 };
+typedef struct ek_dnn_args {
+    int count;
+    dnnl_exec_arg_t list[EK_DNN_MAX_ARGS];
+} ek_dnn_args;
+
+/* Nothing is added where `desc` describes nothing. */
+dnnl_status_t ek_dnn_args_add(ek_dnn_args *args, int name, const dnnl_memory_desc_t *desc,
+                              void *data, dnnl_engine_t engine);
+void ek_dnn_args_free(ek_dnn_args *args);
 
 /* Turns a status into a pending error, "<what>: oneDNN ..."; 0 for success. */
 int ek_dnn_check(dnnl_status_t status, const char *what);

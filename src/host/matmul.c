@@ -1,4 +1,5 @@
 /* matmul.c: batched matrix products with bias, over tensors of any strides. */
+#include "host/dnn.h"
 #include "host/gemm.h"
 #include "host/host.h"
 #include "host/parallel.h"
@@ -47,22 +48,35 @@ static ek_matrices matrices_of(const ek_tensor *tensor)
 }
 
 /* In f32 and back. */
-static int matmul_bf16(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
-                       const ek_tensor *bias, bool accumulate)
+static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                         const ek_tensor *bias, bool accumulate)
 {
     ek_stage stages[4] = {{.nbytes = 0}};
     ek_stage *so = &stages[0], *sx = &stages[1], *sy = &stages[2], *sb = &stages[3];
     int rc;
-    EK_TRY_GOTO(ek_stage_begin(so, dev, out, EK_F32, 2, false, accumulate), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sx, dev, x, EK_F32, 2, false, true), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sy, dev, y, EK_F32, 2, false, true), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, EK_F32, 0, !bias, true), rc, end);
+    bool keep_bias = !bias || bias->dtype == EK_F32;
+    EK_TRY_GOTO(ek_stage_begin(so, dev, out, EK_F32, 2, out->dtype == EK_F32, accumulate), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sx, dev, x, EK_F32, 2, x->dtype == EK_F32, true), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sy, dev, y, EK_F32, 2, y->dtype == EK_F32, true), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, EK_F32, 0, keep_bias, true), rc, end);
     rc = ek_host_matmul(dev, so->tensor, sx->tensor, sy->tensor, sb->tensor, accumulate);
 end:
     rc = ek_stage_end(sb, dev, false, rc);
     rc = ek_stage_end(sy, dev, false, rc);
     rc = ek_stage_end(sx, dev, false, rc);
     return ek_stage_end(so, dev, true, rc);
+}
+
+static int matmul_bf16(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                       const ek_tensor *bias, bool accumulate)
+{
+    bool same = x->dtype == y->dtype && (!bias || bias->dtype == out->dtype);
+    if (same && x->dtype == EK_BF16 && x->shape[2] > 0 && ek_dnn_has_bf16()) {
+        int done = ek_dnn_matmul(dev, out, x, y, bias, accumulate);
+        if (done != 0)
+            return done < 0 ? done : 0;
+    }
+    return matmul_by_f32(dev, out, x, y, bias, accumulate);
 }
 
 int ek_host_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
@@ -76,7 +90,7 @@ int ek_host_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_ten
                     .accumulate = accumulate};
     if (gemm.batch == 0 || gemm.n == 0 || gemm.m == 0)
         return 0;
-    if (out->dtype == EK_BF16)
+    if (out->dtype == EK_BF16 || x->dtype == EK_BF16 || y->dtype == EK_BF16)
         return matmul_bf16(dev, out, x, y, bias, accumulate);
     gemm.a = matrices_of(x);
     gemm.b = matrices_of(y);

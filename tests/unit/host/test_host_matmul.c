@@ -1,4 +1,5 @@
 /* Matrix products on the host against a naive reference in double precision. */
+#include "host/dnn.h"
 #include "host_cases.h"
 
 /* How a matrix lies in memory. */
@@ -110,6 +111,93 @@ START_TEST(matmul_agrees_with_reference)
 }
 END_TEST
 
+/* oneDNN's primitive is taken for bf16 where the processor multiplies that. In f32 it can be tried
+ * on all. */
+static void check_primitive(ek_dev *dev, ek_dtype dtype, ek_dtype sum, const product *p,
+                            const form forms[3], bool with_bias, bool accumulate)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = matrix(dev, dtype, p->batch, p->n, p->k, forms[0]);
+    ek_tensor *y = matrix(dev, dtype, p->batch, p->k, p->m, forms[1]);
+    ek_tensor *out = matrix(dev, sum, p->batch, p->n, p->m, forms[2]);
+    ek_tensor *bias = with_bias ? case_tensor(dev, sum, 1, &p->m, CASE_GAPS) : NULL;
+    double *truth = case_zeros(ek_count(out));
+    case_fill(x, 5);
+    case_fill(y, 6);
+    if (bias)
+        case_fill(bias, 7);
+    if (accumulate) {
+        case_fill(out, 8);
+        for (int64_t i = 0; i < ek_count(out); i++)
+            truth[i] = case_get(out, i);
+    } else {
+        case_poison(out);
+    }
+    reference(truth, x, y, bias);
+    char what[160];
+    snprintf(what, sizeof what,
+             "%s to %s %lld x (%lld, %lld, %lld), forms %d %d %d, bias %d, add %d",
+             ek_dtype_name(dtype), ek_dtype_name(sum), (long long)p->batch, (long long)p->n,
+             (long long)p->k, (long long)p->m, forms[0], forms[1], forms[2], with_bias, accumulate);
+    int done = ek_dnn_matmul(dev, out, x, y, bias, accumulate);
+    if (done != 1)
+        ck_abort_msg("%s: %d, not done", what, done);
+    case_compare(out, truth, case_tolerance(sum), what);
+    free(truth);
+    ek_scope_end(&scope);
+}
+
+START_TEST(matmul_by_primitive_agrees_with_reference)
+{
+    static const struct {
+        ek_dtype dtype, sum;
+    } pairs[] = {{EK_F32, EK_F32}, {EK_BF16, EK_BF16}, {EK_BF16, EK_F32}};
+    ek_dev *dev = case_device(1 + _i % 2);
+    const product *p = &products[_i / 3];
+    ek_memory_stats before, after;
+    assert_ok(ek_memory_get(ek_host(0), &before));
+    if (p->k == 0 || (pairs[_i % 3].dtype == EK_BF16 && !ek_dnn_has_bf16()))
+        return;
+    for (int x = 0; x < FORMS; x++)
+        for (int y = 0; y < FORMS; y++)
+            for (int out = 0; out < BROADCAST; out++) {
+                form forms[3] = {(form)x, (form)y, (form)out};
+                bool large = p->n * p->k * p->m > 2000;
+                if (!large || (x + y + out) % 4 == 0)
+                    check_primitive(dev, pairs[_i % 3].dtype, pairs[_i % 3].sum, p, forms,
+                                    (x + y) % 2, (x + out) % 2);
+            }
+    assert_ok(ek_memory_get(ek_host(0), &after));
+    ck_assert(after.now[EK_MEMORY_WORKSPACE] == before.now[EK_MEMORY_WORKSPACE]);
+}
+END_TEST
+
+/* The slot takes a sum of f32, too. */
+START_TEST(matmul_of_bf16_into_f32)
+{
+    ek_dev *dev = case_device(2);
+    const ek_kernels *kernels = dev->backend->kernels;
+    ek_tensor *x = matrix(dev, EK_BF16, 2, 17, 33, ROWS);
+    ek_tensor *y = matrix(dev, EK_BF16, 2, 33, 9, TRANSPOSED);
+    ek_tensor *out = matrix(dev, EK_F32, 2, 17, 9, GAPS);
+    int64_t m = 9;
+    ek_tensor *bias = case_tensor(dev, EK_F32, 1, &m, CASE_ROWS);
+    case_fill(x, 1);
+    case_fill(y, 2);
+    case_fill(bias, 3);
+    for (int add = 0; add < 2; add++) {
+        double *truth = case_zeros(ek_count(out));
+        case_fill(out, 4);
+        for (int64_t i = 0; add && i < ek_count(out); i++)
+            truth[i] = case_get(out, i);
+        reference(truth, x, y, bias);
+        assert_ok(kernels->matmul(dev, out, x, y, bias, add));
+        case_compare(out, truth, case_tolerance(EK_F32), add ? "added" : "written");
+        free(truth);
+    }
+}
+END_TEST
+
 START_TEST(matmul_results_do_not_depend_on_threads_in_f64)
 {
     product p = {1, 200, 300, 520};
@@ -173,6 +261,8 @@ Suite *suite(void)
     Suite *s = suite_create("host_matmul");
     TCase *t = tcase_create("matmul");
     tcase_add_loop_test(t, matmul_agrees_with_reference, 0, 6 * PRODUCTS);
+    tcase_add_loop_test(t, matmul_by_primitive_agrees_with_reference, 0, 3 * PRODUCTS);
+    tcase_add_test(t, matmul_of_bf16_into_f32);
     tcase_add_test(t, matmul_results_do_not_depend_on_threads_in_f64);
     tcase_add_test(t, matmul_of_nothing);
     tcase_add_test(t, matmul_writes_nothing_else);
