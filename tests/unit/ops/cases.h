@@ -13,6 +13,8 @@
 #include "evenkeel/ops.h"
 #include "unit.h"
 
+#include "home.h"
+
 enum { CASE_INPUTS = 4 };
 
 typedef struct golden_case {

@@ -6,6 +6,8 @@
 #include "evenkeel/ops.h"
 #include "unit.h"
 
+#include "home.h"
+
 typedef struct op_case {
     const char *name; /* in ops.golden */
     ek_check_function *function;

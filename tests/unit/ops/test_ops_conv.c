@@ -1,6 +1,8 @@
 /* test_ops_conv.c: convolution against PyTorch and finite differences; what it refuses. */
 #include "cases.h"
 
+#include "home.h"
+
 /* options: stride, padding, dilation of height and width, groups */
 static ek_tensor *conv(ek_tensor *const *inputs, int count, void *user)
 {

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "home.h"
+
 #define FAMILY(NAME)                                                                            \
     {                                                                                           \
         .file = "conv_nd.golden", .name = NAME, .inputs = {"x", "w", "b"}, .function = convolve \

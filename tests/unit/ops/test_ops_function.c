@@ -7,6 +7,8 @@
 #include "evenkeel/ops.h"
 #include "unit.h"
 
+#include "home.h"
+
 static ek_tensor *leaf(uint64_t seed, ek_shape shape)
 {
     ek_generator *generator = ek_generator_new(seed);

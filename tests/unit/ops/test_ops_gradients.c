@@ -2,6 +2,8 @@
  * device; and against finite differences of first and second order. */
 #include "check_op.h"
 
+#include "home.h"
+
 #define OP(name, expression)                                           \
     static ek_tensor *name(ek_tensor *const *x, int count, void *user) \
     {                                                                  \

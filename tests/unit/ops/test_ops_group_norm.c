@@ -4,6 +4,8 @@
 
 #include "second.h"
 
+#include "home.h"
+
 static ek_tensor *input_or_null(ek_tensor *const *inputs, int count, int i)
 {
     return i < count ? inputs[i] : NULL;

@@ -3,6 +3,8 @@
 
 #include "cases.h"
 
+#include "home.h"
+
 /* options: reduction, ignored index or -1, smoothing in percent */
 static ek_loss_options class_options(ek_tensor *const *inputs, const golden_case *which)
 {

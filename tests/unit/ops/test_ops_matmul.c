@@ -1,6 +1,8 @@
 /* test_ops_matmul.c: matrix products and linear against PyTorch and finite differences. */
 #include "cases.h"
 
+#include "home.h"
+
 static ek_tensor *matmul(ek_tensor *const *inputs, int count, void *user)
 {
     (void)count;

@@ -4,6 +4,8 @@
 
 #include "second.h"
 
+#include "home.h"
+
 /* options: keepdim, then the dimensions. */
 static ek_reduce_options reduction(ek_tensor *x, const golden_case *which)
 {

@@ -5,6 +5,8 @@
 #include "cases.h"
 #include "ops/batch_norm.h"
 
+#include "home.h"
+
 static ek_batch_norm_options options_for(ek_tensor *const *inputs, int count,
                                          const golden_case *which)
 {

@@ -5,6 +5,8 @@
 #include "ops/batch_norm.h"
 #include "unit.h"
 
+#include "home.h"
+
 enum { FIRST = 2, ALL = 5, CHANNELS = 3, SPACE = 2 };
 
 /* inputs: x (ALL, ...), w, b, in chunks of FIRST and the others. */

@@ -4,6 +4,8 @@
 
 #include "cases.h"
 
+#include "home.h"
+
 static const double *options_of(void *user)
 {
     return ((const golden_case *)user)->options;

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "home.h"
+
 typedef ek_tensor *pooling(ek_pool_options options);
 
 /* options: kernel, stride, padding and dilation of each direction, ceil_mode, count_include_pad */

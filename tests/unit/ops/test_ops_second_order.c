@@ -5,6 +5,8 @@
 #include "evenkeel/ops.h"
 #include "unit.h"
 
+#include "home.h"
+
 static void setup(void)
 {
     assert_ok(test_devices_configure("2"));

@@ -3,6 +3,8 @@
 
 #include "check_op.h"
 
+#include "home.h"
+
 static ek_tensor *ramp(ek_shape shape, ek_dtype dtype)
 {
     return ek_reshape(ek_arange(ek_shape_count(&shape), dtype, test_home()), shape);

@@ -3,6 +3,8 @@
 
 #include "cases.h"
 
+#include "home.h"
+
 /* options: dim, logarithm */
 static ek_tensor *softmax(ek_tensor *const *inputs, int count, void *user)
 {

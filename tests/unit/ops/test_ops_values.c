@@ -5,6 +5,8 @@
 #include "check_op.h"
 #include "evenkeel/random.h"
 
+#include "home.h"
+
 static ek_tensor *vector(const double *values, int64_t count, bool requires_grad)
 {
     ek_tensor *x = tensor_of(values, EK_SHAPE(count), EK_F64, test_home());
