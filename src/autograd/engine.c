@@ -246,7 +246,8 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
     }
     run->modes = before;
     run->modes.category = EK_MEMORY_ACTIVATION;
-    run->modes.flags &= ~(unsigned)EK_MODE_NO_GRAD;
+    /* Gradients have the dtypes that the forward left: casts are nodes like any other. */
+    run->modes.flags &= ~(unsigned)(EK_MODE_NO_GRAD | EK_MODE_AUTOCAST);
     run->modes.flags |= run->create_graph ? 0 : EK_MODE_NO_GRAD;
     run->modes.flags |= EK_MODE_BACKWARD;
     run->remaining = run->needed_count;

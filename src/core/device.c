@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/casts.h"
 #include "core/device_spec.h"
 #include "core/object.h"
 #include "core/thread.h"
@@ -245,6 +246,7 @@ int ek_shutdown(void)
 {
     EK_TRY(check_not_worker("ek_shutdown"));
     ek_scope root = {0, 1};
+    ek_casts_forget(ek_thread_self());
     ek_thread_self()->scope_depth = 1;
     ek_scope_end(&root);
     ek_workers_join();

@@ -3,7 +3,7 @@
 
 #include <stdatomic.h>
 
-#include "core/thread.h"
+#include "core/casts.h"
 #include "evenkeel/random.h"
 
 static atomic_bool tf32, deterministic;
@@ -38,7 +38,9 @@ void ek_set_seed(uint64_t seed)
 
 ek_autocast ek_autocast_begin(ek_dtype dtype)
 {
-    ek_thread_modes *modes = &ek_thread_self()->modes;
+    ek_thread *thread = ek_thread_self();
+    ek_thread_modes *modes = &thread->modes;
+    thread->autocast_depth++;
     ek_autocast autocast = {modes->flags & EK_MODE_AUTOCAST};
     if (dtype == EK_BF16)
         modes->flags |= EK_MODE_AUTOCAST;
@@ -52,8 +54,11 @@ ek_autocast ek_autocast_begin(ek_dtype dtype)
 
 void ek_autocast_end(const ek_autocast *autocast)
 {
-    ek_thread_modes *modes = &ek_thread_self()->modes;
+    ek_thread *thread = ek_thread_self();
+    ek_thread_modes *modes = &thread->modes;
     modes->flags = (modes->flags & ~(unsigned)EK_MODE_AUTOCAST) | autocast->before;
+    if (thread->autocast_depth && --thread->autocast_depth == 0)
+        ek_casts_forget(thread);
 }
 
 ek_dtype ek_autocast_dtype(void)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/casts.h"
 #include "core/object.h"
 
 static _Thread_local ek_thread self;
@@ -16,6 +17,7 @@ static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
 static void thread_exit(void *user)
 {
     ek_thread *thread = user;
+    ek_casts_forget(thread);
     ek_scope root = {0, 1};
     thread->scope_depth = 1;
     ek_scope_end(&root);

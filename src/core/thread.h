@@ -19,6 +19,8 @@ enum {
     EK_MODE_AUTOCAST = 1u << 3  /* evenkeel/precision.h */
 };
 
+typedef struct ek_cast ek_cast; /* casts.h */
+
 /* Which part of which gang a thread runs; see rendezvous.h. */
 typedef struct ek_seat {
     struct ek_meeting *meeting; /* NULL: of none with several parts */
@@ -33,6 +35,8 @@ typedef struct ek_thread {
     unsigned scope_depth;
     ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
     ek_seat seat;
+    unsigned autocast_depth; /* regions that this thread began and has not ended */
+    ek_cast *casts;
 } ek_thread;
 
 ek_thread *ek_thread_self(void);

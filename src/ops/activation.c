@@ -1,6 +1,7 @@
 /* activation.c: relu and its kin, and dropout. Each gradient is one fused kernel, and an operation
  * of its own, so that it can be differentiated again. */
 #include "core/generator.h"
+#include "ops/autocast.h"
 #include "ops/ops.h"
 
 /* ---- relu, leaky relu: dx = slope g where y <= 0, else g ---- */
@@ -140,6 +141,8 @@ static const ek_operation softplus_operation = {.name = "softplus", .backward = 
 
 ek_tensor *ek_f_softplus(ek_tensor *x)
 {
+    if (ek_autocast_widens(x))
+        return ek_autocast_unary(ek_f_softplus, x);
     if (!ek_floating("softplus", "x", x))
         return NULL;
     return EK_RECORD(ek_run_unary(EK_UNARY_SOFTPLUS, x, 0, 0), &softplus_operation, EK_INPUTS(x),

@@ -2,6 +2,7 @@
  */
 #include <string.h>
 
+#include "ops/autocast.h"
 #include "ops/ops.h"
 
 int ek_broadcast_shapes(const char *operation, const ek_shape *a, const ek_shape *b,
@@ -37,7 +38,8 @@ bool ek_broadcast_operands(const char *operation, ek_tensor **x, ek_tensor **y)
         if (!*x || !*y)
             return false;
     }
-    if (!ek_alike(operation, *x, *y))
+    ek_autocast_promote(x, y);
+    if (!*x || !*y || !ek_alike(operation, *x, *y))
         return false;
     if (ek_same_shape(*x, *y))
         return true;

@@ -1,5 +1,6 @@
 /* conv_public.c: convolution and transposed convolution over one, two and three dimensions:
  * options, shape rules, and what calls the operations of conv.c. */
+#include "ops/autocast.h"
 #include "ops/conv.h"
 #include "ops/ops.h"
 #include "ops/spatial.h"
@@ -206,7 +207,7 @@ static ek_tensor *run(ek_conv_attributes *a, ek_tensor *x, ek_tensor *w, ek_tens
     return ek_scope_end_with(&scope, lifted ? ek_squeeze(y, 2) : y);
 }
 
-static ek_tensor *convolve(const ek_conv_family *family, const ek_conv_options *options)
+static ek_tensor *checked(const ek_conv_family *family, const ek_conv_options *options)
 {
     const char *name = family->name;
     ek_tensor *x = options->x, *w = options->weight, *bias = options->bias;
@@ -222,6 +223,15 @@ static ek_tensor *convolve(const ek_conv_family *family, const ek_conv_options *
     if (bias && !ek_of_shape(name, "bias", bias, &EK_SHAPE(outputs)))
         return NULL;
     return run(&attributes, x, w, bias);
+}
+
+static ek_tensor *convolve(const ek_conv_family *family, ek_conv_options *options)
+{
+    ek_scope scope = ek_scope_begin();
+    options->x = ek_autocast_narrow(options->x);
+    options->weight = ek_autocast_narrow(options->weight);
+    options->bias = ek_autocast_narrow(options->bias);
+    return ek_scope_end_with(&scope, checked(family, options));
 }
 
 ek_tensor *ek_f_conv1d_with(ek_conv_options options)

@@ -76,6 +76,11 @@ ek_tensor *ek_contiguous(ek_tensor *x, ek_memory_format format)
 
 static int to_dtype_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
+    ek_tensor *into = ek_node_destination(node, 0);
+    if (into) {
+        results[0] = into;
+        return ek_transfer(into, gradients[0]);
+    }
     results[0] = ek_to_dtype(gradients[0], *(const ek_dtype *)ek_node_attributes(node));
     return 0;
 }

@@ -7,6 +7,7 @@
  * never stored. With W = sum_c T_c and p = softmax(x), its gradient E(g, x) = g (W p - T) is an
  * operation of its own, with derivatives for an arriving a d/dg = sum_c a E(1, x)          d/dx = g
  * W p (a - sum_c a p) = W g softmax_gradient(a, p). */
+#include "ops/autocast.h"
 #include "ops/ops.h"
 #include "ops/softmax.h"
 
@@ -232,30 +233,40 @@ static bool check_reduction(const char *name, ek_reduction reduction)
     return false;
 }
 
-ek_tensor *ek_f_cross_entropy_with(ek_loss_options options)
+static ek_tensor *checked_cross_entropy(const ek_loss_options *options)
 {
     target_options targets;
-    if (!check_reduction("cross_entropy", options.reduction) ||
-        check_class_loss("cross_entropy", &options, &targets) < 0)
+    if (!check_reduction("cross_entropy", options->reduction) ||
+        check_class_loss("cross_entropy", options, &targets) < 0)
         return NULL;
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *loss = cross_entropy(options.input, &targets);
-    return ek_scope_end_with(&scope, reduce(loss, &targets, options.reduction));
+    return reduce(cross_entropy(options->input, &targets), &targets, options->reduction);
 }
 
-ek_tensor *ek_f_nll_loss_with(ek_loss_options options)
+static ek_tensor *checked_nll(const ek_loss_options *options)
 {
     target_options targets;
-    if (!check_reduction("nll_loss", options.reduction) ||
-        check_class_loss("nll_loss", &options, &targets) < 0)
+    if (!check_reduction("nll_loss", options->reduction) ||
+        check_class_loss("nll_loss", options, &targets) < 0)
         return NULL;
     if (targets.params.label_smoothing != 0) {
         EK_FAIL(EK_E_INVALID, "nll_loss has no label_smoothing; cross_entropy has");
         return NULL;
     }
+    return reduce(nll(options->input, &targets), &targets, options->reduction);
+}
+
+ek_tensor *ek_f_cross_entropy_with(ek_loss_options options)
+{
     ek_scope scope = ek_scope_begin();
-    ek_tensor *loss = nll(options.input, &targets);
-    return ek_scope_end_with(&scope, reduce(loss, &targets, options.reduction));
+    ek_autocast_loss(&options);
+    return ek_scope_end_with(&scope, checked_cross_entropy(&options));
+}
+
+ek_tensor *ek_f_nll_loss_with(ek_loss_options options)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_autocast_loss(&options);
+    return ek_scope_end_with(&scope, checked_nll(&options));
 }
 
 ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,

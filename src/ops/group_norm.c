@@ -21,6 +21,7 @@
  * factors per group, and products: no statistic is ever computed again, and every order follows.
  *
  * Weight and bias are per channel or, with one group, per element of a sample (layer norm). */
+#include "ops/autocast.h"
 #include "ops/batch_norm.h"
 #include "ops/ops.h"
 
@@ -373,7 +374,7 @@ ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_t
                            double eps)
 {
     char text[160];
-    if (!ek_floating("group_norm", "x", x))
+    if (!ek_floating("group_norm", "x", x) || !(x = ek_autocast_wide(x)))
         return NULL;
     if (x->ndim < 2) {
         EK_FAIL(EK_E_SHAPE, "group_norm: expected x of 2 or more dimensions (N, C, ...), got %s",
@@ -421,7 +422,7 @@ ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, 
 ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight, ek_tensor *bias,
                            double eps)
 {
-    if (!ek_floating("layer_norm", "x", x))
+    if (!ek_floating("layer_norm", "x", x) || !(x = ek_autocast_wide(x)))
         return NULL;
     const int lead = x->ndim - normalized_ndim;
     /* Rows are a dimension of their own, so that one has to be left for them. */

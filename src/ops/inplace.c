@@ -1,4 +1,5 @@
 /* inplace.c: operations that write into their first operand. */
+#include "ops/autocast.h"
 #include "ops/ops.h"
 
 /* True where x may be written; the sentence says why not. */
@@ -41,6 +42,7 @@ static ek_tensor *like_operand(const char *operation, ek_tensor *x, ek_tensor *y
 {
     if (y && y->ndim == 0 && y->storage->dev->id.kind == EK_CPU)
         y = ek_to_device(y, x->storage->dev->id);
+    y = ek_autocast_like(y, x);
     if (!ek_given(operation, "y", y) || !ek_alike(operation, x, y))
         return NULL;
     return operand(operation, x, y, saved);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/autocast.h"
 #include "ops/ops.h"
 
 /* ---- cat: the gradient is cut into the inputs' parts ---- */
@@ -64,8 +65,24 @@ static ek_memory_format cat_format(ek_tensor *const *tensors, int count)
     return row_major ? EK_CONTIGUOUS : EK_CHANNELS_LAST;
 }
 
+/* The same with f32 for bf16. */
+static ek_tensor *cat_wide(ek_tensor *const *tensors, int count, int dim)
+{
+    ek_tensor **wide = ek_calloc((size_t)count, sizeof *wide), *y = NULL;
+    if (!wide)
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    for (int i = 0; i < count; i++)
+        wide[i] = ek_autocast_wide(tensors[i]);
+    y = ek_scope_end_with(&scope, ek_cat(wide, count, dim));
+    free(wide);
+    return y;
+}
+
 ek_tensor *ek_cat(ek_tensor *const *tensors, int count, int dim)
 {
+    if (tensors && ek_autocast_mixes(tensors, count))
+        return cat_wide(tensors, count, dim);
     if (!tensors || count < 1) {
         EK_FAIL(EK_E_INVALID, "cat: no tensors");
         return NULL;

@@ -1,5 +1,6 @@
 /* loss.c: losses of two tensors of one shape: squared and absolute error, binary cross entropy.
  * Each has an elementwise operation that saves its operands only; the reduction follows. */
+#include "ops/autocast.h"
 #include "ops/ops.h"
 
 /* mean, sum or nothing. */
@@ -68,8 +69,8 @@ static const ek_operation absolute_difference_operation = {.name = "l1_loss",
                                                            .backward =
                                                                absolute_difference_backward};
 
-static ek_tensor *difference_loss(const ek_loss_options *options, ek_binary op,
-                                  const ek_operation *operation)
+static ek_tensor *checked_difference_loss(const ek_loss_options *options, ek_binary op,
+                                          const ek_operation *operation)
 {
     if (!check_pair(operation->name, options))
         return NULL;
@@ -78,10 +79,17 @@ static ek_tensor *difference_loss(const ek_loss_options *options, ek_binary op,
         return NULL;
     }
     ek_tensor *x = options->input, *y = options->target;
-    ek_scope scope = ek_scope_begin();
     ek_tensor *loss =
         EK_RECORD(ek_run_binary(op, x, y, 0), operation, EK_INPUTS(x, y), EK_SAVED(x, y));
-    return ek_scope_end_with(&scope, reduce(loss, options->reduction));
+    return reduce(loss, options->reduction);
+}
+
+static ek_tensor *difference_loss(ek_loss_options *options, ek_binary op,
+                                  const ek_operation *operation)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_autocast_loss(options);
+    return ek_scope_end_with(&scope, checked_difference_loss(options, op, operation));
 }
 
 ek_tensor *ek_f_mse_loss_with(ek_loss_options options)
@@ -174,15 +182,21 @@ static bool check_factor(const char *name, const ek_tensor *x, const ek_tensor *
     return false;
 }
 
+static ek_tensor *checked_bce(const ek_loss_options *options)
+{
+    ek_tensor *x = options->input;
+    if (!check_pair("bce_with_logits", options) || !check_factor("weight", x, options->weight) ||
+        !check_factor("pos_weight", x, options->pos_weight))
+        return NULL;
+    ek_tensor *loss = bce(x, options->target, options->pos_weight);
+    if (options->weight)
+        loss = ek_mul(loss, options->weight);
+    return reduce(loss, options->reduction);
+}
+
 ek_tensor *ek_f_bce_with_logits_with(ek_loss_options options)
 {
-    ek_tensor *x = options.input;
-    if (!check_pair("bce_with_logits", &options) || !check_factor("weight", x, options.weight) ||
-        !check_factor("pos_weight", x, options.pos_weight))
-        return NULL;
     ek_scope scope = ek_scope_begin();
-    ek_tensor *loss = bce(x, options.target, options.pos_weight);
-    if (options.weight)
-        loss = ek_mul(loss, options.weight);
-    return ek_scope_end_with(&scope, reduce(loss, options.reduction));
+    ek_autocast_loss(&options);
+    return ek_scope_end_with(&scope, checked_bce(&options));
 }

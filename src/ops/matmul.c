@@ -1,5 +1,6 @@
 /* matmul.c: matrix products and the linear layer. Transposed operands are strided views; nothing is
  * copied to multiply. */
+#include "ops/autocast.h"
 #include "ops/ops.h"
 
 /* ---- out = x y [+ bias], two or three dimensions ---- */
@@ -127,7 +128,7 @@ static ek_tensor *matmul(ek_tensor *x, ek_tensor *y)
     return ek_reshape(out, shape);
 }
 
-ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y)
+static ek_tensor *checked_matmul(ek_tensor *x, ek_tensor *y)
 {
     if (!ek_floating("matmul", "x", x) || !ek_given("matmul", "y", y) || !ek_alike("matmul", x, y))
         return NULL;
@@ -143,7 +144,6 @@ ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y)
         return NULL;
     }
     const bool row = x->ndim == 1, column = y->ndim == 1;
-    ek_scope scope = ek_scope_begin();
     if (row)
         x = ek_unsqueeze(x, 0);
     if (column)
@@ -153,7 +153,15 @@ ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y)
         out = ek_squeeze(out, -1);
     if (row)
         out = ek_squeeze(out, column ? -1 : -2);
-    return ek_scope_end_with(&scope, out);
+    return out;
+}
+
+ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y)
+{
+    ek_scope scope = ek_scope_begin();
+    x = ek_autocast_narrow(x);
+    y = ek_autocast_narrow(y);
+    return ek_scope_end_with(&scope, checked_matmul(x, y));
 }
 
 /* ---- linear: y = x w' + b for x (n, in), w (out, in), b (out) ---- */
@@ -215,7 +223,7 @@ static ek_tensor *linear(ek_tensor *x, ek_tensor *w, ek_tensor *bias)
                      EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL));
 }
 
-ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
+static ek_tensor *checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
 {
     if (!ek_floating("linear", "x", x) || !ek_given("linear", "weight", weight) ||
         !ek_optional(bias) || !ek_alike("linear", x, weight) ||
@@ -238,12 +246,19 @@ ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
     if (x->ndim == 2)
         return linear(x, weight, bias);
     ek_shape shape = ek_tensor_shape(x);
-    ek_scope scope = ek_scope_begin();
     int64_t rows = 1;
     for (int i = 0; i < x->ndim - 1; i++)
         rows *= shape.dims[i];
     shape.dims[x->ndim - 1] = weight->shape[0];
     ek_tensor *flat = ek_reshape(x, EK_SHAPE(rows, weight->shape[1]));
-    ek_tensor *out = flat ? ek_reshape(linear(flat, weight, bias), shape) : NULL;
-    return ek_scope_end_with(&scope, out);
+    return flat ? ek_reshape(linear(flat, weight, bias), shape) : NULL;
+}
+
+ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
+{
+    ek_scope scope = ek_scope_begin();
+    x = ek_autocast_narrow(x);
+    weight = ek_autocast_narrow(weight);
+    bias = ek_autocast_narrow(bias);
+    return ek_scope_end_with(&scope, checked_linear(x, weight, bias));
 }

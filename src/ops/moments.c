@@ -5,6 +5,7 @@
  * would be NaN. */
 #include <math.h>
 
+#include "ops/autocast.h"
 #include "ops/ops.h"
 
 /* ---- sqrt(x), with gradient 0 at 0 ---- */
@@ -84,8 +85,10 @@ ek_tensor *ek_norm_with(ek_reduce_options options)
     int mask = ek_reduced_dimensions("norm", &options);
     if (mask < 0 || !ek_floating("norm", "x", options.x))
         return NULL;
-    ek_tensor *y = safe_root(sum_squares(options.x, (unsigned)mask));
-    return finished(y, (unsigned)mask, options.keepdim);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_autocast_wide(options.x);
+    ek_tensor *y = x ? safe_root(sum_squares(x, (unsigned)mask)) : NULL;
+    return ek_scope_end_with(&scope, finished(y, (unsigned)mask, options.keepdim));
 }
 
 /* ---- variance ---- */

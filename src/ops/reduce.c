@@ -1,4 +1,5 @@
 /* reduce.c: sums, means, extremes. */
+#include "ops/autocast.h"
 #include "ops/ops.h"
 
 /* ---- sum: the gradient is repeated ---- */
@@ -75,7 +76,10 @@ ek_tensor *ek_sum_with(ek_reduce_options options)
     int mask = ek_reduced_dimensions("sum", &options);
     if (mask < 0)
         return NULL;
-    return sum(options.x, (unsigned)mask, options.keepdim ? 0 : (unsigned)mask);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_autocast_wide(options.x);
+    ek_tensor *y = x ? sum(x, (unsigned)mask, options.keepdim ? 0 : (unsigned)mask) : NULL;
+    return ek_scope_end_with(&scope, y);
 }
 
 ek_tensor *ek_mean_with(ek_reduce_options options)

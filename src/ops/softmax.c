@@ -6,6 +6,7 @@
  * operations of (dy, y) of their own. y keeps its history, so that differentiating them by y leads
  * on to the input. */
 #include "ops/softmax.h"
+#include "ops/autocast.h"
 #include "ops/ops.h"
 
 typedef struct softmax_attributes {
@@ -81,6 +82,11 @@ ek_tensor *ek_softmax_gradient(ek_tensor *dy, ek_tensor *y, int dim)
 
 static ek_tensor *softmax(ek_tensor *x, int dim, bool logarithm)
 {
+    if (ek_autocast_widens(x)) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *wide = ek_autocast_wide(x);
+        return ek_scope_end_with(&scope, wide ? softmax(wide, dim, logarithm) : NULL);
+    }
     const char *name = logarithm ? "log_softmax" : "softmax";
     if (!ek_floating(name, "x", x))
         return NULL;

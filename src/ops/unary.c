@@ -1,6 +1,7 @@
 /* unary.c: functions of one tensor, element by element. */
 #include <math.h>
 
+#include "ops/autocast.h"
 #include "ops/ops.h"
 
 /* ---- a x + b ---- */
@@ -81,7 +82,7 @@ static const ek_operation pow_operation = {.name = "pow_scalar", .backward = pow
 
 ek_tensor *ek_pow_scalar(ek_tensor *x, double exponent)
 {
-    if (!ek_floating("pow_scalar", "x", x))
+    if (!ek_floating("pow_scalar", "x", x) || !(x = ek_autocast_wide(x)))
         return NULL;
     ek_tensor *y = exponent == 2 ? ek_run_unary(EK_UNARY_SQUARE, x, 0, 0)
                                  : ek_run_unary(EK_UNARY_POW, x, exponent, 0);
@@ -178,6 +179,8 @@ static const ek_operation square_operation = {.name = "square", .backward = squa
 
 ek_tensor *ek_square(ek_tensor *x)
 {
+    if (ek_autocast_widens(x))
+        return ek_autocast_unary(ek_square, x);
     if (!ek_given("square", "x", x))
         return NULL;
     return EK_RECORD(ek_run_unary(EK_UNARY_SQUARE, x, 0, 0), &square_operation, EK_INPUTS(x),
@@ -196,6 +199,8 @@ static const ek_operation reciprocal_operation = {.name = "reciprocal",
 
 ek_tensor *ek_reciprocal(ek_tensor *x)
 {
+    if (ek_autocast_widens(x))
+        return ek_autocast_unary(ek_reciprocal, x);
     if (!ek_floating("reciprocal", "x", x))
         return NULL;
     ek_tensor *y = ek_run_unary(EK_UNARY_RECIPROCAL, x, 0, 0);
@@ -214,6 +219,8 @@ static const ek_operation exp_operation = {.name = "exp", .backward = exp_backwa
 
 ek_tensor *ek_exp(ek_tensor *x)
 {
+    if (ek_autocast_widens(x))
+        return ek_autocast_unary(ek_exp, x);
     if (!ek_floating("exp", "x", x))
         return NULL;
     ek_tensor *y = ek_run_unary(EK_UNARY_EXP, x, 0, 0);
@@ -230,6 +237,8 @@ static const ek_operation log_operation = {.name = "log", .backward = log_backwa
 
 ek_tensor *ek_log(ek_tensor *x)
 {
+    if (ek_autocast_widens(x))
+        return ek_autocast_unary(ek_log, x);
     if (!ek_floating("log", "x", x))
         return NULL;
     return EK_RECORD(ek_run_unary(EK_UNARY_LOG, x, 0, 0), &log_operation, EK_INPUTS(x),

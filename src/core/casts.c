@@ -1,0 +1,73 @@
+/* casts.c: see casts.h. */
+#include "core/casts.h"
+
+#include <stdlib.h>
+
+/* All are references, so that an address never comes to mean something else. */
+struct ek_cast {
+    ek_cast *next;
+    ek_tensor *leaf, *cast;
+    ek_version *version;
+    uint64_t count;
+    bool graph;
+};
+
+static uint64_t writes_of(const ek_version *version)
+{
+    return atomic_load_explicit(&version->count, memory_order_relaxed);
+}
+
+static ek_cast *entry_of(const ek_tensor *leaf, bool graph)
+{
+    ek_cast *entry = ek_thread_self()->casts;
+    while (entry && (entry->leaf != leaf || entry->graph != graph))
+        entry = entry->next;
+    return entry;
+}
+
+ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph)
+{
+    const ek_cast *entry = entry_of(leaf, graph);
+    if (!entry || entry->version != leaf->version || entry->count != writes_of(leaf->version))
+        return NULL;
+    return ek_scope_adopt(ek_keep(entry->cast));
+}
+
+static void release_parts(ek_cast *entry)
+{
+    ek_release(entry->leaf);
+    ek_release(entry->cast);
+    ek_object_release(entry->version);
+}
+
+void ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
+{
+    ek_thread *thread = ek_thread_self();
+    if (!thread->autocast_depth)
+        return;
+    ek_cast *entry = entry_of(leaf, graph);
+    if (entry) {
+        release_parts(entry);
+    } else {
+        entry = calloc(1, sizeof *entry);
+        if (!entry)
+            return;
+        entry->next = thread->casts;
+        thread->casts = entry;
+    }
+    entry->leaf = ek_keep(leaf);
+    entry->cast = ek_keep(cast);
+    entry->version = ek_object_retain(leaf->version);
+    entry->count = writes_of(leaf->version);
+    entry->graph = graph;
+}
+
+void ek_casts_forget(ek_thread *thread)
+{
+    while (thread->casts) {
+        ek_cast *entry = thread->casts;
+        thread->casts = entry->next;
+        release_parts(entry);
+        free(entry);
+    }
+}
