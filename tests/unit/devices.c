@@ -29,6 +29,11 @@ ek_device test_home(void)
     return test_kind() == EK_HOST ? ek_cpu() : test_device(0);
 }
 
+double test_rounding(void)
+{
+    return test_kind() == EK_HOST ? 0 : 1e-6;
+}
+
 /* Appends "index[:capacity]" for each device of one item "[count x] capacity [@speed]". */
 static void append_item(char *out, size_t room, const char *item, int gpus, int *made)
 {

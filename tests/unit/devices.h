@@ -11,6 +11,10 @@ ek_device test_device(int index);
 /* Where tensors live that no test puts elsewhere: cpu, or the first GPU. */
 ek_device test_home(void);
 
+/* Numbers that the host computes to the bit alike for one sample and for many: how far apart they
+ * may be, relatively. GPUs' libraries choose their algorithms by size. */
+double test_rounding(void);
+
 /* As ek_host_devices_configure. GPUs: as many logical ones with these capacities (a speed is left
  * out), dealt out over the first EVENKEEL_TEST_GPUS (1) physical ones. */
 int test_devices_configure(const char *specification);

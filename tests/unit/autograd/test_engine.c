@@ -181,7 +181,8 @@ START_TEST(failures_on_any_device_stop_all)
             sum = sum ? ek_fold_add(sum, there) : there;
         }
         ck_assert_int_eq(ek_backward(sum), EK_E_USER);
-        ck_assert_ptr_nonnull(strstr(ek_error_message(), "in backward of toy_fail on host:"));
+        ck_assert_ptr_nonnull(
+            strstr(ek_error_message(), device_text("in backward of toy_fail on host:")));
         assert_error(EK_E_USER, "the toy is broken");
         ck_assert_ptr_null(ek_tensor_grad(x));
         /* The engine goes on working. */
@@ -207,7 +208,8 @@ START_TEST(out_of_memory_in_backward_can_be_retried)
     uint64_t in_use = toy_memory(test_device(2)).in_use;
     assert_ok(ek_memory_set_capacity(test_device(2), in_use + 1024));
     ck_assert_int_eq(ek_backward(y), EK_E_OUT_OF_MEMORY);
-    ck_assert_ptr_nonnull(strstr(ek_error_message(), "in backward of toy_exp on host:2"));
+    ck_assert_ptr_nonnull(
+        strstr(ek_error_message(), device_text("in backward of toy_exp on host:2")));
     assert_error(EK_E_OUT_OF_MEMORY, "host:2 is out of memory");
     ck_assert_ptr_null(ek_tensor_grad(large));
     ek_scope_end(&scope);
@@ -251,7 +253,9 @@ static void *call_backward(void *user)
             sum = sum ? ek_fold_add(sum, part) : part;
         }
         rc = rc < 0 ? rc : ek_backward(sum);
-        double gradient = rc < 0 ? 0 : ((double *)ek_tensor_data(ek_tensor_grad(x)))[1];
+        double gradients[2] = {0};
+        rc = rc < 0 ? rc : ek_to_data(ek_tensor_grad(x), gradients, sizeof gradients);
+        double gradient = gradients[1];
         if (round == 0)
             self->gradient = gradient;
         self->failed += rc < 0 || memcmp(&gradient, &self->gradient, sizeof gradient) != 0;

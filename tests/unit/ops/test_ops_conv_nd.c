@@ -217,8 +217,7 @@ START_TEST(refusals)
     assert_error(EK_E_SHAPE, "conv_transpose2d: the weight's input channels must be a positive "
                              "multiple of groups 3");
     ck_assert_ptr_null(ek_f_conv_transpose2d(ek_ones(EK_SHAPE(2, 3, 5, 5)), w2));
-    assert_error(EK_E_SHAPE, "conv_transpose2d: with groups 1, weight f32[4, 4, 3, 3] on cpu "
-                             "expects x to have 4 channels");
+    assert_error(EK_E_SHAPE, "expects x to have 4 channels");
     ck_assert_ptr_null(ek_f_conv_transpose2d(x2, w2, ek_ones(EK_SHAPE(3))));
     assert_error(EK_E_SHAPE, "conv_transpose2d: bias has shape [3] and must have [4]");
     ck_assert_ptr_null(ek_f_conv_transpose1d(x1, w1, .padding = 4));

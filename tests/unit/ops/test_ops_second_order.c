@@ -77,7 +77,7 @@ START_TEST(broadcasting)
     inputs[0] = leaf(3, EK_SHAPE(3, 4));
     check(broadcasts[_i], inputs, 2, NULL);
     /* A number on cpu meets a tensor elsewhere. */
-    ek_tensor *mixed[] = {leaf_on(4, EK_SHAPE(2, 4), test_device(1)), leaf(5, ek_scalar_shape())};
+    ek_tensor *mixed[] = {leaf_on(4, EK_SHAPE(2, 4), test_device(0)), leaf(5, ek_scalar_shape())};
     if (broadcasts[_i] != expand && broadcasts[_i] != where && broadcasts[_i] != sum_to)
         check(broadcasts[_i], mixed, 2, NULL);
 }

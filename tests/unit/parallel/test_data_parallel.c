@@ -226,7 +226,7 @@ START_TEST(wrong_constructions_are_errors)
     ck_assert_ptr_null(ek_data_parallel(make_net(), EK_DEVICES(test_device(0), test_device(7))));
     assert_error(EK_E_DEVICE, "host:7");
     ck_assert_ptr_null(ek_data_parallel(make_net(), ek_devices(test_kind(), 9)));
-    assert_error(EK_E_DEVICE, "9 host devices wanted, but there are 4");
+    assert_error(EK_E_DEVICE, "devices wanted, but there are 4");
     ck_assert_ptr_null(ek_data_parallel(make_net(), .output_device = test_device(9)));
     assert_error(EK_E_DEVICE, "host:9");
     ck_assert_ptr_null(ek_data_parallel(make_net(), .plain = true));
@@ -288,13 +288,14 @@ START_TEST(unequal_devices_are_logged)
                                         "memory",
                                         "host:1 has less than 75% of the speed of host:0"};
     ek_set_log(keep_line, NULL);
-    for (int i = 0; i < 4; i++) {
+    /* GPUs have no speeds. */
+    for (int i = 0; i < (test_kind() == EK_HOST ? 4 : 3); i++) {
         assert_ok(test_devices_configure(specifications[i]));
         log_count = 0;
         ek_module_free(ek_data_parallel(make_net()));
         ck_assert_int_eq(log_count, parts[i] ? 1 : 0); /* at most one */
         if (parts[i])
-            ck_assert_ptr_nonnull(strstr(logged[0], parts[i]));
+            ck_assert_ptr_nonnull(strstr(logged[0], device_text(parts[i])));
     }
     ek_set_log(NULL, NULL);
 }

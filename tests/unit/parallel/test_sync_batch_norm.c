@@ -187,7 +187,7 @@ START_TEST(a_replica_that_fails_ends_the_waiting)
         ck_assert_ptr_null(ek_apply(model, x));
         char sentence[80];
         snprintf(sentence, sizeof sentence, "replica %d on host:%d", chunk, chunk);
-        ck_assert_ptr_nonnull(strstr(ek_error_message(), sentence));
+        ck_assert_ptr_nonnull(strstr(ek_error_message(), device_text(sentence)));
         assert_error(EK_E_USER, "a chunk of the beast");
         if (i % 100 == 0)
             assert_made(ek_apply(model, ek_ones(shape_of(0, 8))));
