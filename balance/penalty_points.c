@@ -3,6 +3,7 @@
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
+#include "ops/autocast.h"
 
 const char *ek_penalty_name(ek_penalty_kind kind)
 {
@@ -121,11 +122,12 @@ static ek_tensor *points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
 ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
                              ek_generator *generator)
 {
-    if (check(real, fake, kind) < 0)
-        return NULL;
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
-    ek_tensor *x = points(real, fake, kind, generator);
+    /* A generator under autocast gives bf16, a loader f32. */
+    real = ek_autocast_wide(real);
+    fake = ek_autocast_wide(fake);
+    ek_tensor *x = check(real, fake, kind) < 0 ? NULL : points(real, fake, kind, generator);
     ek_set_grad_enabled(enabled);
     return ek_scope_end_with(&scope, x);
 }

@@ -21,7 +21,8 @@
  * The forward runs without gradient mode, on any code (ek_tensor_data gives memory). A backward
  * that is made of differentiable operations, of functions like this one too, can be differentiated
  * again, to any order; ek_gradcheck and ek_gradgradcheck tell whether it is right. Functions work
- * in replicas: a backward runs on the thread of its device. */
+ * in replicas: a backward runs on the thread of its device. Where the forward ran under autocast,
+ * the backward does too, and its results may be bf16 for f32 inputs and the other way round. */
 #ifndef EVENKEEL_FUNCTION_H
 #define EVENKEEL_FUNCTION_H
 

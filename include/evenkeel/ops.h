@@ -2,7 +2,8 @@
  * under `ek_f_`, as in torch.nn.functional.
  *
  * Operands of one operation live on one device (EK_E_DEVICE otherwise; scalars of zero dimensions
- * on cpu are welcome anywhere) and have one dtype (EK_E_DTYPE). A NULL operand gives NULL. Results
+ * on cpu are welcome anywhere) and have one dtype (EK_E_DTYPE; under autocast, see precision.h,
+ * bf16 and f32 go together). A NULL operand gives NULL. Results
  * belong to the caller's scope. Every result that can carry a gradient does. Names ending in `_`
  * write in place and bump the version. `dim` may be negative. */
 #ifndef EVENKEEL_OPS_H

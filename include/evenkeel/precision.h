@@ -1,13 +1,18 @@
 /* precision.h: how exactly, and how repeatably, devices compute.
  *
  * Autocast. Between ek_autocast_begin(EK_BF16) and ek_autocast_end the operations that gain by it
- * (convolutions, matrix products, linear) convert their floating f32 operands to bf16 and give bf16
- * results, and those that need the range (softmax, losses, norms, sums, powers, exp and log) take
- * what they are given and compute in f32, as PyTorch's autocast does; elementwise operations on a
- * bf16 and an f32 tensor give f32. Parameters stay f32 (the master weights), and so do their
- * gradients; a weight is converted once per change, not once per use. The mode is the thread's;
- * jobs on workers and backward inherit it from the call that made them. No loss scaling is needed:
- * bf16 has f32's range. */
+ * (convolutions, matrix products, linear) convert their f32 operands to bf16 and give bf16 results.
+ * Those that need the digits (softmax, softplus, exp, log, reciprocal, powers, sum, norm, layer and
+ * group norm, all losses) convert bf16 to f32 and give f32. Elementwise operations on a bf16 and an
+ * f32 tensor, where, cat and stack give f32, operations in place keep x's dtype, all others give
+ * what they are given; f64 is left alone. These are PyTorch's lists for CUDA.
+ *
+ * Parameters stay f32 (the master weights), and so do their gradients. The thread that begins a
+ * region converts a parameter once, and again after each change, and keeps the result until its
+ * outermost region ends; workers convert per use. The mode is the thread's; jobs on workers inherit
+ * it. Backward runs on the dtypes that the forward left, in the region or after it: only the
+ * forward and the loss need to lie in it. What ek_checkpoint computes again does so under the
+ * forward's mode. No loss scaling is needed: bf16 has f32's range. */
 #ifndef EVENKEEL_PRECISION_H
 #define EVENKEEL_PRECISION_H
 

@@ -43,6 +43,25 @@ ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like)
     return EK_RECORD(copy, &copy_operation, EK_INPUTS(x));
 }
 
+static int cast_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_fold_cast(gradients[0], *(const ek_dtype *)ek_node_attributes(node));
+    return 0;
+}
+
+static const ek_operation cast_operation = {.name = "gradient cast", .backward = cast_backward};
+
+ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype)
+{
+    if (!x || x->dtype == dtype)
+        return x;
+    ek_dtype before = x->dtype;
+    ek_tensor *y = ek_tensor_like_dtype(x, dtype);
+    if (!y || ek_kernels_of(y)->copy(ek_tensor_dev(y), y, x) < 0)
+        return NULL;
+    return EK_RECORD(y, &cast_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
+}
+
 static const ek_operation alias_operation = {.name = "saved leaf", .backward = identity_backward};
 
 ek_tensor *ek_fold_alias(const ek_tensor *storage, ek_tensor *leaf)

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/basic.h"
 #include "autograd/graph.h"
+#include "core/thread.h"
 
 /* What the calls of one application share: its forward, and its backward each time that runs. The
  * operation leads the graph here; the function is copied, `user` belongs to this. */
@@ -13,6 +15,7 @@ typedef struct application {
     ek_operation operation;
     ek_function function;
     void *user;
+    unsigned autocast; /* EK_MODE_AUTOCAST where the forward runs under it: so does the backward */
 } application;
 
 struct ek_function_call {
@@ -80,13 +83,33 @@ bool ek_function_needs(const ek_function_call *call, int input)
 
 /* ---- backward ---- */
 
+/* The gradients of f32 inputs that autocast made bf16, and the other way round. */
+static void match_inputs(const ek_node *node, ek_tensor **results)
+{
+    for (int i = 0; i < node->input_count; i++) {
+        const ek_edge *edge = &node->edges[i];
+        if (!results[i] || (!edge->node && !edge->leaf))
+            continue;
+        ek_dtype wanted = edge->leaf ? edge->leaf->dtype : edge->node->outputs[edge->output].dtype;
+        ek_dtype given = results[i]->dtype;
+        if ((wanted == EK_F32 && given == EK_BF16) || (wanted == EK_BF16 && given == EK_F32))
+            results[i] = ek_fold_cast(results[i], wanted);
+    }
+}
+
 static int run_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     application *self = *(application *const *)ek_node_attributes(node);
     ek_function_call call = {.application = self,
                              .node = node,
                              .input_count = ek_node_input_count(node)};
-    return self->function.backward(&call, gradients, results);
+    unsigned *flags = &ek_thread_self()->modes.flags, before = *flags;
+    *flags |= self->autocast;
+    int rc = self->function.backward(&call, gradients, results);
+    *flags = before;
+    if (rc >= 0 && self->autocast)
+        match_inputs(node, results);
+    return rc;
 }
 
 static void release_application(void *attributes)
@@ -239,6 +262,7 @@ int ek_function_apply_with(const ek_function *function, ek_tensor *const *inputs
                                      .destroy = release_application};
     self->function = *function;
     self->user = user;
+    self->autocast = ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;
     int output_count = output_count_of(function);
     memset(outputs, 0, (size_t)output_count * sizeof *outputs);
     ek_function_call call = {.application = self,

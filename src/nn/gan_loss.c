@@ -2,6 +2,7 @@
 #include "core/tensor.h"
 #include "evenkeel/gan.h"
 #include "nn/nn.h"
+#include "ops/autocast.h"
 
 typedef struct gan_loss {
     ek_module module;
@@ -49,6 +50,7 @@ static ek_value gan_loss_forward(ek_module *module, const ek_args *args)
                 ek_tensor_text(d, text));
         d = NULL;
     }
+    d = ek_autocast_wide(d); /* as all losses */
     return ek_value_of_tensor(d ? ek_mean(per_element((gan_loss *)module, d)) : NULL);
 }
 

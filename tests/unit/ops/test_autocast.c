@@ -4,6 +4,7 @@
 
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
+#include "evenkeel/function.h"
 #include "evenkeel/ops.h"
 #include "evenkeel/precision.h"
 #include "ops/autocast.h"
@@ -639,6 +640,54 @@ START_TEST(second_order)
 }
 END_TEST
 
+/* ---- functions of the user's own ---- */
+
+/* x w' by hand, which saves what it was given. */
+static int product_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    y[0] = ek_matmul(x[0], ek_transpose(x[1], 0, 1));
+    return ek_function_save(call, x, 2);
+}
+
+static int product_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    dx[0] = ek_matmul(dy[0], ek_function_saved(call, 1));
+    dx[1] = ek_matmul(ek_transpose(dy[0], 0, 1), ek_function_saved(call, 0));
+    return 0;
+}
+
+static const ek_function product = {.name = "product",
+                                    .forward = product_forward,
+                                    .backward = product_backward};
+
+/* Of the norm of x's gradient, by w. */
+static ek_tensor *function_gradient(bool autocast)
+{
+    ek_tensor *x = uniform(EK_SHAPE(5, 4), -1, 1), *w = parameter(EK_SHAPE(3, 4)), *y, *dx;
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_autocast region = ek_autocast_begin(autocast ? EK_BF16 : EK_F32);
+    assert_ok(ek_function_apply(&product, ((ek_tensor *[]){x, w}), 2, &y));
+    ck_assert_int_eq(y->dtype, autocast ? EK_BF16 : EK_F32);
+    ek_tensor *loss = ek_sum(ek_square(y));
+    ek_autocast_end(&region);
+    assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &x, .input_count = 1,
+                      .gradients = &dx, .create_graph = true));
+    ck_assert_int_eq(dx->dtype, EK_F32);
+    assert_ok(ek_backward(ek_sum(ek_square(dx))));
+    return ek_tensor_grad(w);
+}
+
+START_TEST(functions_backward_as_forward)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *exact = function_gradient(false), *narrow = function_gradient(true);
+    ck_assert_int_eq(narrow->dtype, EK_F32);
+    ck_assert(close_in_norm(narrow, exact, 0.02));
+    ck_assert(!close_in_norm(narrow, exact, 1e-6));
+    ek_scope_end(&scope);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("autocast");
@@ -656,6 +705,7 @@ Suite *suite(void)
     tcase_add_test(t, one_cast_several_uses);
     tcase_add_loop_test(t, nothing_is_left, 0, 2);
     tcase_add_test(t, second_order);
+    tcase_add_test(t, functions_backward_as_forward);
     suite_add_tcase(s, t);
     return s;
 }
