@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "check_op.h"
+#include "core/tensor.h"
 
 #include "home.h"
 
