@@ -134,9 +134,10 @@ gan() {
         --out "$out/gan" --json "$out/gan.json"
 }
 
+# One round: times on a GPU that nobody else uses vary little, and Python starts once for each row.
 bench() {
-    DEVICE=cuda BUILD=$build PYTHON=${PYTHON:-python3} ROUNDS=3 SECONDS_EACH=2 tests/bench/run \
-        resnet18 resnet18-bf16 segmentation mlp critic critic-layer
+    DEVICE=cuda BUILD=$build PYTHON=${PYTHON:-python3} ROUNDS=1 SECONDS_EACH=2 tests/bench/run \
+        resnet18@256 resnet18-bf16@256 segmentation mlp critic critic-layer
 }
 
 copies() { "$build/tests/bench/bench_copies" 4 100; }

@@ -1,6 +1,7 @@
 #include "nets.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "gan/network.h"
@@ -148,12 +149,25 @@ static const workload workloads[] = {
 };
 enum { WORKLOADS = sizeof(workloads) / sizeof(workloads[0]) };
 
-const workload *workload_named(const char *name)
+bool workload_named(const char *spelling, workload *load, bool *bf16)
 {
-    for (int i = 0; i < WORKLOADS; i++)
-        if (strcmp(workloads[i].name, name) == 0)
-            return &workloads[i];
-    return NULL;
+    static const char suffix[] = "-bf16";
+    const size_t suffix_length = sizeof(suffix) - 1;
+    const char *at = strchr(spelling, '@');
+    size_t length = at ? (size_t)(at - spelling) : strlen(spelling);
+
+    *bf16 = length > suffix_length &&
+            memcmp(spelling + length - suffix_length, suffix, suffix_length) == 0;
+    length -= *bf16 ? suffix_length : 0;
+    for (int i = 0; i < WORKLOADS; i++) {
+        if (strlen(workloads[i].name) != length || memcmp(workloads[i].name, spelling, length) != 0)
+            continue;
+        *load = workloads[i];
+        if (at)
+            load->batch = atoll(at + 1);
+        return load->batch > 0;
+    }
+    return false;
 }
 
 void workload_names(char *text, size_t nbytes)

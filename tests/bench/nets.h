@@ -25,8 +25,9 @@ typedef struct workload {
     ek_optimizer *(*optimizer)(ek_module *model);
 } workload;
 
-/* By name; NULL where there is none. */
-const workload *workload_named(const char *name);
+/* "NET[-bf16][@BATCH]": the net, with that batch if it is said, under autocast to bf16 if that is
+ * said. False where there is none. */
+bool workload_named(const char *spelling, workload *load, bool *bf16);
 /* Writes "mlp|mnist|..." to `text`. */
 void workload_names(char *text, size_t nbytes);
 

@@ -1,9 +1,9 @@
 """The twin of train.c in PyTorch.
 
-    train.py NET DEVICES THREADS [SECONDS]
+    [DEVICE=host|cuda] train.py NET[-bf16][@BATCH] DEVICES THREADS [SECONDS]
 
-With DEVICES 1 one process, with 2 DistributedDataParallel over gloo. Convolution nets are timed in both
-memory formats and the faster is printed: "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS FORMAT".
+With DEVICES 1 one process, with more DistributedDataParallel over gloo, or NCCL on as many GPUs. Convolution nets
+are timed in both memory formats and the faster is printed: "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS FORMAT".
 """
 
 import os
@@ -19,6 +19,8 @@ from torch import nn
 from torch.nn import functional as F
 
 WARMUP_STEPS = 3
+CUDA_BLOCK = 10  # steps, at whose end a GPU is waited for
+ON_CUDA = os.environ.get("DEVICE", "host") == "cuda"
 
 
 class Residual(nn.Module):
@@ -106,7 +108,7 @@ def supervised(criterion):
 
 def wgan_gp(model, real, fake, rank, devices):
     d_fake, d_real = model(fake), model(real)
-    a = torch.rand(len(real) * devices, 1, 1, 1).chunk(devices)[rank]
+    a = torch.rand(len(real) * devices, 1, 1, 1).chunk(devices)[rank].to(real.device)
     x = (real + a * (fake - real)).requires_grad_()
     d = model(x)
     (g,) = torch.autograd.grad(d, x, torch.ones_like(d), create_graph=True)
@@ -136,14 +138,39 @@ WORKLOADS = {
 }  # fmt: skip
 
 
-def measure(name, devices, rank, budget, memory_format):
-    """(median seconds, steps, loss of the fourth step)"""
-    batch, input_shape, target_shape, classes, network, loss_of, optimizer_of = WORKLOADS[name]
-    torch.manual_seed(0)
-    net = network()
+def parse(spelling):
+    """(a row of WORKLOADS with the batch that is asked for, whether to run it under autocast)"""
+    name, _, batch = spelling.partition("@")
+    bf16 = name.endswith("-bf16")
+    default, *rest = WORKLOADS[name.removesuffix("-bf16")]
+    return (int(batch or default), *rest), bf16
+
+
+def home(rank):
+    return torch.device("cuda", rank) if ON_CUDA else torch.device("cpu")
+
+
+def wait():
+    if ON_CUDA:
+        torch.cuda.synchronize()
+
+
+def data(workload, device):
+    """Drawn on the CPU, after the network."""
+    batch, input_shape, target_shape, classes, *_ = workload
     x = torch.randn(batch, *input_shape)
     shape = (batch, *target_shape)
     target = torch.randint(0, classes, shape) if classes else torch.randn(shape)
+    return x.to(device), target.to(device)
+
+
+def measure(workload, bf16, devices, rank, budget, memory_format):
+    """(median seconds, steps, loss of the fourth step)"""
+    _, _, _, classes, network, loss_of, optimizer_of = workload
+    device = home(rank)
+    torch.manual_seed(0)
+    net = network().to(device)
+    x, target = data(workload, device)
     if devices > 1:
         x = x.chunk(devices)[rank].contiguous()
         target = target.chunk(devices)[rank].contiguous()
@@ -156,56 +183,80 @@ def measure(name, devices, rank, budget, memory_format):
     optimizer = optimizer_of(model.parameters())
 
     def step():
-        loss = loss_of(model, x, target, rank, devices)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+            loss = loss_of(model, x, target, rank, devices)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
-        return loss.item()
+        return loss
 
     for _ in range(WARMUP_STEPS):
         step()
+    loss = step().detach().float().clone()
+    wait()
+    block = CUDA_BLOCK if ON_CUDA else 1
     seconds = []
-    losses = []
     start = time.perf_counter()
     while True:
-        going_on = torch.tensor(int(len(seconds) < 5 or time.perf_counter() - start < budget))
+        busy = len(seconds) < 5 or time.perf_counter() - start < budget
+        going_on = torch.tensor(int(busy), device=device)
         if devices > 1:
             dist.broadcast(going_on, 0)  # outside of the time: all ranks take the same steps
         if not going_on:
             break
         begin = time.perf_counter()
-        losses.append(step())
-        seconds.append(time.perf_counter() - begin)
-    loss = torch.tensor(losses[0])
+        for _ in range(block):
+            step()
+        wait()
+        seconds.append((time.perf_counter() - begin) / block)
     if devices > 1:
         dist.all_reduce(loss)
-    return statistics.median(seconds), len(seconds), loss.item() / devices
+    return statistics.median(seconds), block * len(seconds), loss.item() / devices
 
 
-def run(rank, name, devices, threads, budget, store):
+def run(rank, spelling, devices, threads, budget, store):
     torch.set_num_threads(threads)
+    if ON_CUDA:
+        torch.cuda.set_device(rank)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = True
     if devices > 1:
         dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=devices
+            "nccl" if ON_CUDA else "gloo", init_method=f"file://{store}", rank=rank, world_size=devices
         )
+    workload, bf16 = parse(spelling)
     formats = {"channels-first": torch.contiguous_format}
-    if len(WORKLOADS[name][1]) == 3:
+    if len(workload[1]) == 3:
         formats["channels-last"] = torch.channels_last
     results = []
     for label, memory_format in formats.items():
-        results.append((*measure(name, devices, rank, budget, memory_format), label))
+        results.append((*measure(workload, bf16, devices, rank, budget, memory_format), label))
     if rank == 0:
         median, steps, loss, label = min(results)
-        print(f"{name} {devices}x{threads} {median:.6f} {steps} {loss:.6f} {label}")
+        print(f"{spelling} {devices}x{threads} {median:.6f} {steps} {loss:.6f} {label}")
     if devices > 1:
         dist.destroy_process_group()
 
 
+def version():
+    if ON_CUDA:
+        gpus = torch.cuda.device_count()
+        names = ", ".join(sorted({torch.cuda.get_device_name(i) for i in range(gpus)}))
+        return (
+            f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
+            f"cuDNN {torch.backends.cudnn.version()}; {gpus} x {names}"
+        )
+    blas = [line.split()[-1] for line in open("/proc/self/maps") if "blas" in line]
+    names = sorted({os.path.realpath(path) for path in blas})
+    return f"PyTorch {torch.__version__}, BLAS {', '.join(names) or 'of its own'}"
+
+
 def main():
     if len(sys.argv) == 2 and sys.argv[1] == "--version":
-        blas = [line.split()[-1] for line in open("/proc/self/maps") if "blas" in line]
-        names = sorted({os.path.realpath(path) for path in blas})
-        print(f"PyTorch {torch.__version__}, BLAS {', '.join(names) or 'of its own'}")
+        print(version())
+        return
+    if len(sys.argv) == 2 and sys.argv[1] == "--gpus":
+        print(torch.cuda.device_count())
         return
     name, devices, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     budget = float(sys.argv[4]) if len(sys.argv) > 4 else 3.0
