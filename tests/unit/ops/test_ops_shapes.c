@@ -289,7 +289,7 @@ START_TEST(devices_are_crossed_and_come_back)
     ek_tensor *chosen = ek_where(ek_gt(moved, one), one, ek_mul_scalar(one, 0));
     ck_assert_int_eq(ek_tensor_device(chosen).kind, test_kind());
     ck_assert(element(chosen, 0) == 1);
-    ck_assert_ptr_null(ek_add(moved, ek_ones(EK_SHAPE(3, 2))));
+    ck_assert_ptr_null(ek_add(moved, ek_to_device(ek_ones(EK_SHAPE(3, 2)), ek_cpu())));
     assert_error(EK_E_DEVICE, "add: operands on host:0 and cpu");
     /* A slice with gaps, into a tensor of another dtype on another device. */
     ek_tensor *target = ek_zeros(EK_SHAPE(2, 2), EK_F64, test_device(0));
