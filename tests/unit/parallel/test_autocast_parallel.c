@@ -1,0 +1,190 @@
+/* Autocast in replicas: the workers work under the caller's mode, N devices give what one gives,
+ * and what is computed again is computed so. */
+#include <stdatomic.h>
+
+#include "core/thread.h"
+#include "evenkeel/precision.h"
+#include "parallel_setup.h"
+
+enum { PARAMETERS = 6, SAMPLES = 7 };
+
+static const char *const paths[PARAMETERS] = {"0.weight", "1.weight", "1.bias",
+                                              "3.weight", "5.weight", "5.bias"};
+
+/* With the statistics of all chunks, so that chunks don't matter; the same numbers each time. */
+static ek_module *make_conv_net(bool checkpoints)
+{
+    ek_manual_seed(7);
+    ek_module *conv = ek_conv2d(3, 8, 3, .padding = 1, .bias = EK_OFF);
+    ek_module *second = ek_conv2d(8, 4, 3, .stride = 2, .bias = EK_OFF);
+    if (checkpoints) {
+        conv = ek_checkpoint(conv);
+        second = ek_checkpoint(second);
+    }
+    ek_module *net = ek_sequential(conv, ek_sync_batch_norm(8), ek_relu(), second,
+                                   ek_flatten_module(1, -1), ek_linear(16, 5));
+    assert_made(net);
+    return net;
+}
+
+static ek_tensor *inputs(void)
+{
+    return ek_to_dtype(normal(3, EK_SHAPE(SAMPLES, 3, 6, 6), ek_cpu()), EK_F32);
+}
+
+typedef struct outcome {
+    double loss;
+    ek_tensor *gradients[PARAMETERS]; /* on cpu */
+} outcome;
+
+/* One step; backward in the region or after it. */
+static outcome step(ek_module *net, bool autocast, bool backward_inside)
+{
+    outcome result;
+    int64_t classes[SAMPLES] = {0, 1, 2, 3, 4, 0, 2};
+    ek_tensor *target =
+        ek_to_device(ek_from_data(classes, EK_SHAPE(SAMPLES), .dtype = EK_I64), test_device(0));
+    ek_tensor *x = ek_to_device(inputs(), test_device(0));
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    ek_autocast region = ek_autocast_begin(autocast ? EK_BF16 : EK_F32);
+    ek_tensor *out = ek_apply(net, x);
+    assert_made(out);
+    ck_assert_int_eq(out->dtype, autocast ? EK_BF16 : EK_F32);
+    ek_tensor *loss = ek_f_cross_entropy(out, target);
+    assert_made(loss);
+    ck_assert_int_eq(loss->dtype, EK_F32);
+    if (!backward_inside)
+        ek_autocast_end(&region);
+    assert_ok(ek_backward(loss));
+    if (backward_inside)
+        ek_autocast_end(&region);
+    ck_assert_ptr_null(ek_thread_self()->casts);
+    assert_ok(ek_item(loss, &result.loss));
+    for (int i = 0; i < PARAMETERS; i++) {
+        ek_tensor *w = ek_module_tensor(net, paths[i]);
+        assert_made(w);
+        assert_made(w->grad);
+        ck_assert_int_eq(w->dtype, EK_F32);
+        ck_assert_int_eq(w->grad->dtype, EK_F32);
+        result.gradients[i] = ek_to_device(ek_clone(w->grad), ek_cpu());
+        assert_made(result.gradients[i]);
+    }
+    return result;
+}
+
+static void assert_same(const outcome *a, const outcome *b, double relative)
+{
+    ck_assert_double_le(fabs(a->loss - b->loss), relative * b->loss);
+    for (int i = 0; i < PARAMETERS; i++)
+        assert_close_norm(a->gradients[i], b->gradients[i], relative);
+}
+
+START_TEST(devices_give_what_one_gives)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *one = make_conv_net(false);
+    outcome exact = step(one, false, false);
+    ek_module_zero_grad(one);
+    outcome narrow = step(one, true, false);
+    /* Each rounding is 2^-9; a chunk's weight gradient is rounded before it is added. */
+    assert_same(&narrow, &exact, 0.02);
+    ck_assert_double_ne(narrow.loss, exact.loss);
+    ek_module *several =
+        ek_data_parallel(make_conv_net(false), .device_ids = ek_devices(test_kind(), 1 + _i % 4));
+    assert_made(several);
+    for (int again = 0; again < 2; again++) {
+        ek_module_zero_grad(several);
+        outcome parallel = step(several, true, _i / 4);
+        assert_same(&parallel, &narrow, 0.02);
+    }
+    ek_module_free(one);
+    ek_module_free(several);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+/* To the bit: the forward's casts again, on one device and on several. */
+START_TEST(computed_again_alike)
+{
+    static const int devices[] = {1, 3};
+    ek_scope scope = ek_scope_begin();
+    outcome results[2];
+    for (int i = 0; i < 2; i++) {
+        ek_module *net =
+            ek_data_parallel(make_conv_net(i), .device_ids = ek_devices(test_kind(), devices[_i]));
+        assert_made(net);
+        results[i] = step(net, true, false);
+        ek_module_free(net);
+    }
+    assert_same(&results[1], &results[0], 0);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+/* ---- the mode of workers ---- */
+
+static atomic_int seen[4];
+
+/* Notes the mode, and multiplies in a region of its own, twice with one weight. */
+typedef struct witness {
+    ek_module module;
+    ek_tensor *weight;
+} witness;
+
+static ek_value witness_forward(ek_module *module, const ek_args *args)
+{
+    witness *self = (witness *)module;
+    ek_tensor *x = ek_arg_tensor(args, 0);
+    atomic_store(&seen[ek_tensor_device(x).index], ek_autocast_dtype() == EK_BF16 ? 2 : 1);
+    ek_autocast region = ek_autocast_begin(EK_BF16);
+    ek_tensor *y = ek_matmul(ek_matmul(x, self->weight), self->weight);
+    ek_autocast_end(&region);
+    return ek_value_of_tensor(y);
+}
+
+static const ek_module_type witness_type = {.name = "witness",
+                                            .size = sizeof(witness),
+                                            .forward = witness_forward};
+
+START_TEST(workers_inherit)
+{
+    ek_scope scope = ek_scope_begin();
+    witness *self = (witness *)ek_module_new(&witness_type);
+    assert_made(self);
+    assert_ok(ek_register_parameter(&self->module, "weight", &self->weight,
+                                    ek_ones(EK_SHAPE(3, 3), EK_F32)));
+    ek_module *all = ek_data_parallel(&self->module, .device_ids = ek_devices(test_kind(), 4));
+    assert_made(all);
+    for (int on = 0; on < 2; on++) {
+        for (int i = 0; i < 4; i++)
+            atomic_store(&seen[i], 0);
+        ek_autocast region = ek_autocast_begin(on ? EK_BF16 : EK_F32);
+        ek_tensor *y = ek_apply(all, ek_ones(EK_SHAPE(8, 3), EK_F32));
+        ek_autocast_end(&region);
+        assert_made(y);
+        ck_assert_int_eq(y->dtype, EK_BF16);
+        for (int i = 0; i < 4; i++)
+            ck_assert_int_eq(atomic_load(&seen[i]), 1 + on);
+        ek_module_zero_grad(all);
+        assert_ok(ek_backward(ek_sum(ek_to_dtype(y, EK_F32))));
+        /* d/dw of 8 rows of 1 w w, w = 1: 8 (3 + 3) */
+        ek_tensor *gradient = ek_tensor_grad(ek_module_tensor(all, "weight"));
+        assert_made(gradient);
+        ck_assert_int_eq(gradient->dtype, EK_F32);
+        for (int i = 0; i < 9; i++)
+            ck_assert_double_eq(element(gradient, i), 48);
+    }
+    ek_module_free(all);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("autocast_parallel");
+    TCase *t = parallel_case(s, "autocast");
+    tcase_add_loop_test(t, devices_give_what_one_gives, 0, 8);
+    tcase_add_loop_test(t, computed_again_alike, 0, 2);
+    tcase_add_test(t, workers_inherit);
+    return s;
+}
