@@ -139,10 +139,13 @@ static void check_primitive(ek_dev *dev, ek_dtype dtype, ek_dtype sum, const pro
              "%s to %s %lld x (%lld, %lld, %lld), forms %d %d %d, bias %d, add %d",
              ek_dtype_name(dtype), ek_dtype_name(sum), (long long)p->batch, (long long)p->n,
              (long long)p->k, (long long)p->m, forms[0], forms[1], forms[2], with_bias, accumulate);
+    /* In bf16, which products oneDNN has fast code for is its own matter but for the plainest. */
+    bool plain = p->batch == 1 && forms[0] == ROWS && forms[1] == ROWS && forms[2] == ROWS;
     int done = ek_dnn_matmul(dev, out, x, y, bias, accumulate);
-    if (done != 1)
+    if (done < 0 || (done == 0 && (dtype == EK_F32 || plain)))
         ck_abort_msg("%s: %d, not done", what, done);
-    case_compare(out, truth, case_tolerance(sum), what);
+    if (done)
+        case_compare(out, truth, case_tolerance(sum), what);
     free(truth);
     ek_scope_end(&scope);
 }
