@@ -47,19 +47,49 @@ static ek_matrices matrices_of(const ek_tensor *tensor)
                          tensor->stride[2]};
 }
 
+/* The dimension of a matrix that runs fastest in memory: conversion keeps it. */
+static int fastest(const ek_tensor *t)
+{
+    return t->stride[1] == 1 ? 1 : 2;
+}
+
+/* What is one matrix for the whole batch is converted once: without the batch, and with it again.
+ */
+static ek_tensor without_batch(const ek_tensor *t)
+{
+    ek_tensor one = *t;
+    if (t->stride[0] == 0)
+        one.shape[0] = 1;
+    return one;
+}
+
+static ek_tensor with_batch(const ek_tensor *one, const ek_tensor *t)
+{
+    ek_tensor all = *one;
+    if (t->stride[0] == 0) {
+        all.shape[0] = t->shape[0];
+        all.stride[0] = 0;
+    }
+    return all;
+}
+
 /* In f32 and back. */
 static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                          const ek_tensor *bias, bool accumulate)
 {
+    ek_tensor one_x = without_batch(x), one_y = without_batch(y), all_x, all_y;
     ek_stage stages[4] = {{.nbytes = 0}};
     ek_stage *so = &stages[0], *sx = &stages[1], *sy = &stages[2], *sb = &stages[3];
-    int rc;
+    bool keep_out = out->dtype == EK_F32, keep_x = x->dtype == EK_F32, keep_y = y->dtype == EK_F32;
     bool keep_bias = !bias || bias->dtype == EK_F32;
-    EK_TRY_GOTO(ek_stage_begin(so, dev, out, EK_F32, 2, out->dtype == EK_F32, accumulate), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sx, dev, x, EK_F32, 2, x->dtype == EK_F32, true), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sy, dev, y, EK_F32, 2, y->dtype == EK_F32, true), rc, end);
+    int rc;
+    EK_TRY_GOTO(ek_stage_begin(so, dev, out, EK_F32, fastest(out), keep_out, accumulate), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sx, dev, &one_x, EK_F32, fastest(x), keep_x, true), rc, end);
+    EK_TRY_GOTO(ek_stage_begin(sy, dev, &one_y, EK_F32, fastest(y), keep_y, true), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, EK_F32, 0, keep_bias, true), rc, end);
-    rc = ek_host_matmul(dev, so->tensor, sx->tensor, sy->tensor, sb->tensor, accumulate);
+    all_x = with_batch(sx->tensor, x);
+    all_y = with_batch(sy->tensor, y);
+    rc = ek_host_matmul(dev, so->tensor, &all_x, &all_y, sb->tensor, accumulate);
 end:
     rc = ek_stage_end(sb, dev, false, rc);
     rc = ek_stage_end(sy, dev, false, rc);
