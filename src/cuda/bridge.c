@@ -1,6 +1,7 @@
 /* bridge.c: copies between GPUs that don't reach each other: through two pinned buffers of the
  * host, one being filled from one GPU while the other GPU reads the other. Only the streams wait.
  */
+#include "cuda/between.h"
 #include "cuda/transfer.h"
 
 enum { CHUNK = 2 << 20 };
@@ -97,8 +98,11 @@ int ek_cuda_bridge_copy(ek_dev *to, void *to_data, ek_dev *from, const void *fro
     pthread_mutex_lock(&(up ? target : source)->transfer->lock);
     pthread_mutex_lock(&(up ? source : target)->transfer->lock);
     int rc = prepare(to, from);
-    if (rc >= 0)
+    if (rc >= 0) {
+        ek_cuda_waits_begin();
         rc = copy(to, to_data, from, from_data, nbytes);
+        ek_cuda_waits_end();
+    }
     if (rc < 0) {
         ek_cuda_settle(source, rc);
         ek_cuda_settle(target, rc);

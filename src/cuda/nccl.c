@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/between.h"
 #include "cuda/comm_choice.h"
 #include "cuda/nccl_api.h"
 
@@ -162,12 +163,17 @@ static int end(ek_dev *dev, int restore, int rc)
 /* The calls of a group between these; a group that was started is ended also after an error. */
 static int group_start(const ek_dev *dev)
 {
-    return check(dev, "starting a group", ek_nccl()->ncclGroupStart());
+    ek_cuda_parts_begin();
+    int rc = check(dev, "starting a group", ek_nccl()->ncclGroupStart());
+    if (rc < 0)
+        ek_cuda_parts_end();
+    return rc;
 }
 
 static int group_end(const ek_dev *dev, int rc)
 {
     ncclResult_t result = ek_nccl()->ncclGroupEnd();
+    ek_cuda_parts_end();
     return rc < 0 ? rc : check(dev, "ending a group", result);
 }
 

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/between.h"
+
 enum { SMALL = 64 << 10, SMALL_SLOTS = 32, LARGE = 4 << 20, LARGE_SLOTS = 4 };
 
 /* ---- order ---- */
@@ -32,10 +34,13 @@ int ek_cuda_order(ek_dev *waiter, ek_dev *awaited)
     if (!ek_dev_is_host(waiter))
         EK_TRY(ek_cuda_usable(waiter));
     EK_TRY(ek_cuda_enter(awaited, &restore));
-    if (ek_dev_is_host(waiter))
+    if (ek_dev_is_host(waiter)) {
         rc = order_host(awaited);
-    else
+    } else {
+        ek_cuda_waits_begin();
         rc = wait_for(awaited, ek_cuda_of(waiter)->compute, device->issued, device->compute);
+        ek_cuda_waits_end();
+    }
     ek_cuda_leave(awaited, restore);
     return rc;
 }

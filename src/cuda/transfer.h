@@ -12,7 +12,8 @@
  * Events are made once per device and recorded again and again, by any thread without a lock. That
  * is sound because a wait takes the event's latest record at the time it is issued: where another
  * thread recorded it again in between, the wait is for more work than needed, all of it issued
- * already: waits only ever look back in the order of issue, so no circle can come of them. */
+ * already: waits only ever look back in the order of issue, so no circle can come of them (but with
+ * collectives: between.h). */
 #ifndef EK_CUDA_TRANSFER_H
 #define EK_CUDA_TRANSFER_H
 

@@ -2,9 +2,11 @@
 // operation of its stream; an exchange runs when all who take part have come to it.
 #include <nccl.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "exchange.h"
 #include "machine.h"
@@ -98,7 +100,8 @@ void join_collective(Clique &clique, const std::shared_ptr<Operation> &operation
         clique.open.erase(number);
 }
 
-// One operation for all calls of the same rank and stream.
+// One operation for all calls of the same rank and stream. As with NCCL, which launches one
+// device's kernel after the other, other threads may issue something in between.
 ncclResult_t issue_group(Machine &m, Lock &lock, const std::vector<Call> &calls)
 {
     std::map<std::pair<CUstream_st *, int>, std::shared_ptr<Operation>> operations;
@@ -108,6 +111,11 @@ ncclResult_t issue_group(Machine &m, Lock &lock, const std::vector<Call> &calls)
         Stream stream = stream_of(m, call.handle);
         auto &operation = operations[{stream.get(), call.part.rank}];
         if (!operation) {
+            if (!issued.empty()) {
+                lock.unlock();
+                std::this_thread::sleep_for(std::chrono::microseconds(20));
+                lock.lock();
+            }
             Operation fresh;
             fresh.name = "an exchange of NCCL";
             operation = issue(m, stream, std::move(fresh));
