@@ -3,11 +3,13 @@
 
 #include <stdlib.h>
 
-/* All are references, so that an address never comes to mean something else. */
+/* One for each version, offset and `graph`, so that handles that come and go (aliases, detached
+ * ones) replace each other. All are references: an address never comes to mean something else. */
 struct ek_cast {
     ek_cast *next;
     ek_tensor *leaf, *cast;
-    ek_version *version;
+    ek_version *version; /* the leaf's when it was cast */
+    int64_t offset;
     uint64_t count;
     bool graph;
 };
@@ -20,7 +22,8 @@ static uint64_t writes_of(const ek_version *version)
 static ek_cast *entry_of(const ek_tensor *leaf, bool graph)
 {
     ek_cast *entry = ek_thread_self()->casts;
-    while (entry && (entry->leaf != leaf || entry->graph != graph))
+    while (entry && (entry->version != leaf->version || entry->offset != leaf->offset ||
+                     entry->graph != graph))
         entry = entry->next;
     return entry;
 }
@@ -28,7 +31,10 @@ static ek_cast *entry_of(const ek_tensor *leaf, bool graph)
 ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph)
 {
     const ek_cast *entry = entry_of(leaf, graph);
-    if (!entry || entry->version != leaf->version || entry->count != writes_of(leaf->version))
+    if (!entry || entry->count != writes_of(leaf->version) || !ek_same_layout(entry->cast, leaf))
+        return NULL;
+    /* History leads to the very handle that collects the gradient. */
+    if (graph && entry->leaf != leaf)
         return NULL;
     return ek_scope_adopt(ek_keep(entry->cast));
 }
@@ -58,6 +64,7 @@ void ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
     entry->leaf = ek_keep(leaf);
     entry->cast = ek_keep(cast);
     entry->version = ek_object_retain(leaf->version);
+    entry->offset = leaf->offset;
     entry->count = writes_of(leaf->version);
     entry->graph = graph;
 }

@@ -14,11 +14,11 @@ static ek_tensor *cast(ek_tensor *x, ek_dtype from, ek_dtype to)
     return x && x->dtype == from && casts() ? ek_to_dtype(x, to) : x;
 }
 
-/* Inputs come and go, and backward, also of what is computed again, has handles of its own. */
+/* Inputs and views come and go, and what is computed again in backward has handles of its own. */
 static bool is_remembered(const ek_tensor *x)
 {
-    return !x->history && x->storage->category == EK_MEMORY_PARAMETER &&
-           !(ek_thread_self()->modes.flags & (EK_MODE_ALONE | EK_MODE_BACKWARD));
+    return !x->history && !x->is_view && x->storage->category == EK_MEMORY_PARAMETER &&
+           !(ek_thread_self()->modes.flags & EK_MODE_ALONE);
 }
 
 ek_tensor *ek_autocast_narrow(ek_tensor *x)

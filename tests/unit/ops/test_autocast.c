@@ -544,6 +544,12 @@ START_TEST(parameters_are_cast_once)
     ck_assert_ptr_eq(ek_autocast_narrow(w), w);
     ek_autocast_end(&inner);
     ck_assert_ptr_eq(ek_autocast_narrow(w), second);
+
+    /* Another handle on the same memory: as good without history, and no place for its gradient. */
+    ek_tensor *alias = ek_detach(w);
+    ck_assert_ptr_eq(ek_autocast_narrow(alias), changed);
+    assert_ok(ek_tensor_set_requires_grad(alias, true));
+    ck_assert_ptr_ne(ek_autocast_narrow(alias), second);
     ek_autocast_end(&region);
     ck_assert_ptr_null(ek_thread_self()->casts);
     ek_autocast_end(&region); /* one too many does nothing */
@@ -563,6 +569,11 @@ START_TEST(only_parameters_are_remembered)
     ck_assert_ptr_ne(ek_autocast_narrow(x), ek_autocast_narrow(x));
     ck_assert_ptr_ne(ek_autocast_narrow(ek_mul_scalar(w, 2)), ek_autocast_narrow(w));
     assert_made(ek_thread_self()->casts);
+    bool before = ek_set_grad_enabled(false);
+    ek_tensor *view = ek_transpose(w, 0, 1);
+    assert_close(ek_autocast_narrow(view), ek_transpose(ek_autocast_narrow(w), 0, 1), 0, 0);
+    ck_assert_ptr_ne(ek_autocast_narrow(view), ek_autocast_narrow(view));
+    ek_set_grad_enabled(before);
     ek_autocast_end(&region);
     ek_scope_end(&scope);
 }
@@ -688,6 +699,30 @@ START_TEST(functions_backward_as_forward)
 }
 END_TEST
 
+/* Views and handles on parameters that come and go, in forward and backward. */
+START_TEST(remembered_once_per_parameter)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *w = parameter(EK_SHAPE(64, 4)), *x = uniform(EK_SHAPE(5, 4), -1, 1), *y;
+    ek_memory_stats before = {0}, stats;
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ek_autocast region = ek_autocast_begin(EK_BF16);
+    for (int step = 0; step < 3; step++) {
+        ek_scope inner = ek_scope_begin();
+        assert_ok(ek_function_apply(&product, ((ek_tensor *[]){x, w}), 2, &y));
+        assert_ok(ek_backward(ek_sum(ek_square(y))));
+        assert_made(ek_matmul(ek_detach(w), ek_transpose(x, 0, 1)));
+        ek_scope_end(&inner);
+        assert_ok(ek_memory_get(test_home(), &stats));
+        if (step > 0)
+            ck_assert_uint_eq(stats.in_use, before.in_use);
+        before = stats;
+    }
+    ek_autocast_end(&region);
+    ek_scope_end(&scope);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("autocast");
@@ -706,6 +741,7 @@ Suite *suite(void)
     tcase_add_loop_test(t, nothing_is_left, 0, 2);
     tcase_add_test(t, second_order);
     tcase_add_test(t, functions_backward_as_forward);
+    tcase_add_test(t, remembered_once_per_parameter);
     suite_add_tcase(s, t);
     return s;
 }

@@ -121,6 +121,42 @@ START_TEST(computed_again_alike)
 }
 END_TEST
 
+/* A region around all steps: what is remembered is replaced, not added to. */
+START_TEST(one_region_for_all_steps)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *net = make_conv_net(true);
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    if (_i > 0)
+        net = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 3));
+    assert_made(net);
+    uint64_t in_use[3] = {0};
+    ek_autocast region = ek_autocast_begin(EK_BF16);
+    for (int number = 0; number < 5; number++) {
+        ek_scope inner = ek_scope_begin();
+        ek_tensor *out = ek_apply(net, ek_to_device(inputs(), test_device(0)));
+        assert_ok(ek_backward(ek_mean(ek_square(out))));
+        bool before = ek_set_grad_enabled(false);
+        for (int i = 0; i < PARAMETERS; i++) {
+            ek_tensor *w = ek_module_tensor(net, paths[i]);
+            assert_made(ek_add_scaled_(w, w->grad, -0.01));
+        }
+        ek_set_grad_enabled(before);
+        ek_scope_end(&inner);
+        for (int d = 0; d < 3; d++) {
+            ek_memory_stats stats;
+            assert_ok(ek_memory_get(test_device(d), &stats));
+            if (number > 1)
+                ck_assert_uint_eq(stats.in_use, in_use[d]);
+            in_use[d] = stats.in_use;
+        }
+    }
+    ek_module_free(net);
+    ek_autocast_end(&region);
+    ek_scope_end(&scope);
+}
+END_TEST
+
 /* ---- the mode of workers ---- */
 
 static atomic_int seen[4];
@@ -185,6 +221,7 @@ Suite *suite(void)
     TCase *t = parallel_case(s, "autocast");
     tcase_add_loop_test(t, devices_give_what_one_gives, 0, 8);
     tcase_add_loop_test(t, computed_again_alike, 0, 2);
+    tcase_add_loop_test(t, one_region_for_all_steps, 0, 2);
     tcase_add_test(t, workers_inherit);
     return s;
 }
