@@ -614,7 +614,8 @@ START_TEST(nothing_is_left)
     else
         assert_ok(ek_shutdown());
     assert_ok(ek_memory_get(test_home(), &stats));
-    ck_assert_uint_eq(stats.in_use, 0);
+    ck_assert_uint_eq(stats.now[EK_MEMORY_PARAMETER], 0);
+    ck_assert_uint_eq(stats.now[EK_MEMORY_ACTIVATION], 0);
 }
 END_TEST
 
