@@ -4,7 +4,7 @@
 
 #include "cuda/reduce.h"
 
-/* ---- operations: `flip` makes a sum one of squares, and a maximum a minimum ---- */
+/* ---- operations ---- */
 
 static __device__ __forceinline__ float add(float a, float b)
 {
@@ -46,24 +46,32 @@ static __device__ __forceinline__ void set_limit(int64_t *value, bool largest)
     *value = largest ? INT64_MAX : INT64_MIN;
 }
 
-template <typename A, bool EXTREME> struct operation {
-    bool flip;
+/* Packs are of sums only, which the compiler is told (SUM); else the operation is chosen when the
+ * kernel runs: that costs less than the loads do, and half of the kernels. */
+template <typename A, bool SUM> struct operation {
+    bool extreme;
+    bool flip; /* makes a sum one of squares, and a maximum a minimum */
 
+    __device__ __forceinline__ explicit operation(ek_reduce_kind kind)
+        : extreme(!SUM && kind >= EK_REDUCE_MAX),
+          flip(kind == EK_REDUCE_SUM_SQUARES || kind == EK_REDUCE_MIN)
+    {
+    }
     __device__ __forceinline__ A start() const
     {
         A value = 0;
-        if (EXTREME)
+        if (extreme)
             set_limit(&value, flip);
         return value;
     }
     __device__ __forceinline__ A value(A v) const
     {
-        return !EXTREME && flip ? multiply(v, v) : v;
+        return !extreme && flip ? multiply(v, v) : v;
     }
     /* Joins two accumulators. NaN wins. */
     __device__ __forceinline__ A operator()(A a, A b) const
     {
-        if (!EXTREME)
+        if (!extreme)
             return add(a, b);
         return (flip ? b < a : b > a) || b != b ? b : a;
     }
@@ -194,11 +202,11 @@ static __device__ __forceinline__ A take_chunk(const ek_cuda_reduction &r, const
     return total;
 }
 
-template <typename T, int N, bool EXTREME>
-static __global__ __launch_bounds__(EK_BLOCK) void reduce_rows(ek_cuda_reduction r, bool flip)
+template <typename T, int N>
+static __global__ __launch_bounds__(EK_BLOCK) void reduce_rows(ek_cuda_reduction r)
 {
     typedef typename ek_compute<T>::type A;
-    operation<A, EXTREME> op = {flip};
+    const operation<A, (N > 1)> op(r.kind);
     ek_team team = ek_team_of(r.team);
     int64_t tasks = r.kept.count * r.chunks;
     EK_TEAM_LOOP(task, team, tasks)
@@ -273,11 +281,11 @@ static __device__ __forceinline__ void join_rows(const O &op, int width, A (&tot
         total[j] = parts[j][thread];
 }
 
-template <typename T, int N, bool EXTREME>
-static __global__ __launch_bounds__(EK_BLOCK) void reduce_columns(ek_cuda_reduction r, bool flip)
+template <typename T, int N>
+static __global__ __launch_bounds__(EK_BLOCK) void reduce_columns(ek_cuda_reduction r)
 {
     typedef typename ek_compute<T>::type A;
-    operation<A, EXTREME> op = {flip};
+    const operation<A, (N > 1)> op(r.kind);
     int side = (int)threadIdx.x & (r.width - 1), first = (int)threadIdx.x / r.width;
     int64_t across = (r.columns + (int64_t)r.width * N - 1) / ((int64_t)r.width * N);
     int64_t tasks = across * r.kept.count * r.chunks;
@@ -309,41 +317,24 @@ static __global__ __launch_bounds__(EK_BLOCK) void reduce_columns(ek_cuda_reduct
 
 /* ---- launching ---- */
 
-template <typename T, int N, bool EXTREME>
+template <typename T, int N>
 static int launch(const ek_cuda_queue *queue, const ek_cuda_reduction *r)
 {
-    bool flip = r->kind == EK_REDUCE_SUM_SQUARES || r->kind == EK_REDUCE_MIN;
     if (!r->by_columns)
         return ek_launch(queue, ek_team_grid(queue, r->team, r->kept.count * r->chunks),
-                         dim3(EK_BLOCK), reduce_rows<T, N, EXTREME>, *r, flip);
+                         dim3(EK_BLOCK), reduce_rows<T, N>, *r);
     int64_t width = (int64_t)r->width * N;
     int64_t tasks = (r->columns + width - 1) / width * r->kept.count * r->chunks;
-    return ek_launch(queue, dim3(ek_grid(queue, tasks, 1)), dim3(EK_BLOCK),
-                     reduce_columns<T, N, EXTREME>, *r, flip);
-}
-
-template <typename T, int N>
-static int launch_sum(const ek_cuda_queue *queue, const ek_cuda_reduction *r)
-{
-    return r->pack == 1 ? launch<T, 1, false>(queue, r) : launch<T, N, false>(queue, r);
+    return ek_launch(queue, dim3(ek_grid(queue, tasks, 1)), dim3(EK_BLOCK), reduce_columns<T, N>,
+                     *r);
 }
 
 int ek_cuda_launch_reduce(const ek_cuda_queue *queue, const ek_cuda_reduction *r)
 {
-    if (r->kind == EK_REDUCE_MAX || r->kind == EK_REDUCE_MIN) {
-        EK_ANY_DTYPE(r->x_dtype, T, return launch<T, 1, true>(queue, r))
-        return (int)cudaErrorInvalidValue;
+    if (r->pack == 1) {
+        EK_ANY_DTYPE(r->x_dtype, T, return launch<T, 1>(queue, r))
+    } else {
+        EK_FLOATING(r->x_dtype, T, return launch<T, 16 / sizeof(T)>(queue, r))
     }
-    switch (r->x_dtype) {
-    case EK_F32:
-        return launch_sum<float, 4>(queue, r);
-    case EK_F64:
-        return launch_sum<double, 2>(queue, r);
-    case EK_BF16:
-        return launch_sum<ek_bf16, 8>(queue, r);
-    case EK_I64:
-        return launch<int64_t, 1, false>(queue, r);
-    default:
-        return launch<uint8_t, 1, false>(queue, r);
-    }
+    return (int)cudaErrorInvalidValue;
 }
