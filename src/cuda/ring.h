@@ -2,7 +2,7 @@
  *
  * A slot is held by one thread while it fills or empties it. An upload lets go of its slot once the
  * copy is issued: the slot's event says when the buffer may be written again, and only who takes it
- * next waits for that. Slots are allocated with their first use. */
+ * next waits for that. All are allocated with the ring's first use. */
 #ifndef EK_CUDA_RING_H
 #define EK_CUDA_RING_H
 
@@ -21,6 +21,7 @@ typedef struct ek_cuda_ring {
     pthread_cond_t released;
     size_t nbytes; /* of a slot */
     int count, next;
+    void *memory; /* of all slots; NULL before the first use */
     ek_cuda_slot slots[EK_CUDA_SLOTS];
 } ek_cuda_ring;
 

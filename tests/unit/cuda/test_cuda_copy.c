@@ -227,6 +227,30 @@ static void run_threads(bool across_devices)
     close_cuda();
 }
 
+#ifdef EK_CUDA_EMULATED
+
+/* Later ones could wait for the device in the midst of a step. */
+START_TEST(pinned_memory_is_allocated_with_the_first_upload)
+{
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    static unsigned char bytes[8 << 20];
+    void *data;
+    assert_ok(ek_dev_alloc(dev, sizeof bytes, EK_MEMORY_ACTIVATION, &data));
+    assert_ok(ek_dev_copy(dev, data, cpu_dev(), bytes, 1));
+    assert_ok(ek_dev_copy(dev, data, cpu_dev(), bytes, 1 << 20));
+    size_t allocations = ek_emulator_pinned_allocations();
+    for (int i = 0; i < 40; i++)
+        assert_ok(ek_dev_copy(dev, data, cpu_dev(), bytes, 1));
+    assert_ok(ek_dev_copy(dev, data, cpu_dev(), bytes, sizeof bytes));
+    ck_assert_uint_eq(ek_emulator_pinned_allocations(), allocations);
+    ek_dev_free(dev, data, sizeof bytes, EK_MEMORY_ACTIVATION);
+    close_cuda();
+}
+END_TEST
+
+#endif
+
 START_TEST(threads_share_the_pinned_buffers)
 {
     run_threads(false);
@@ -387,6 +411,9 @@ Suite *suite(void)
     tcase_add_test(t, copies_in_a_row_keep_their_order);
     tcase_add_test(t, memory_is_used_again_in_order);
     tcase_add_test(t, threads_share_the_pinned_buffers);
+#ifdef EK_CUDA_EMULATED
+    tcase_add_test(t, pinned_memory_is_allocated_with_the_first_upload);
+#endif
     tcase_add_test(t, threads_copy_between_devices_in_all_directions);
     tcase_add_test(t, the_callers_device_stays_current);
 #ifdef EK_CUDA_EMULATED
