@@ -378,6 +378,27 @@ static int sum_at_once(ek_tensor *const *parts, int devices, int count, ek_dev *
     return rc;
 }
 
+/* The sums of what the destination can read; out[i] gets a reference. */
+static int reduce_each(ek_tensor *const *parts, int devices, int count, const int *order,
+                       ek_dev *destination, ek_tensor *const *into, ek_tensor **out)
+{
+    for (int i = 0; i < count; i++) {
+        ek_tensor *present[EK_MAX_DEVICES];
+        int n = 0;
+        for (int d = 0; d < devices; d++)
+            if (parts[order[d] * count + i])
+                present[n++] = parts[order[d] * count + i];
+        if (n == 0)
+            continue;
+        ek_scope scope = ek_scope_begin();
+        out[i] = ek_keep(sum(present, n, destination, into ? into[i] : NULL));
+        ek_scope_end(&scope);
+        if (!out[i])
+            return ek_error_pending();
+    }
+    return 0;
+}
+
 /* All sums; out[i] gets a reference. What was fetched and made dense ends with the caller's scope.
  */
 static int reduce_all(ek_tensor **parts, int devices, int count, ek_dev *const *devs,
@@ -396,21 +417,10 @@ static int reduce_all(ek_tensor **parts, int devices, int count, ek_dev *const *
     }
     EK_TRY(fetch(parts, devices, count, devs, destination));
     EK_TRY(order_all(devs, devices, destination, true));
-    for (int i = 0; i < count; i++) {
-        ek_tensor *present[EK_MAX_DEVICES];
-        int n = 0;
-        for (int d = 0; d < devices; d++)
-            if (parts[order[d] * count + i])
-                present[n++] = parts[order[d] * count + i];
-        if (n == 0)
-            continue;
-        ek_scope scope = ek_scope_begin();
-        out[i] = ek_keep(sum(present, n, destination, into ? into[i] : NULL));
-        ek_scope_end(&scope);
-        if (!out[i])
-            return ek_error_pending();
-    }
-    return order_all(devs, devices, destination, false);
+    int rc = reduce_each(parts, devices, count, order, destination, into, out);
+    /* Also after an error: sums that were issued still read the others' memory. */
+    int ordered = order_all(devs, devices, destination, false);
+    return rc < 0 ? rc : ordered;
 }
 
 int ek_comm_reduce(ek_tensor *const *inputs, int devices, int count, ek_dev *const *devs,
