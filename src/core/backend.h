@@ -32,6 +32,9 @@ typedef struct ek_backend {
     /* How many logical devices this backend offers; 0 where the hardware or the driver is missing.
      */
     int (*device_count)(void);
+    /* Why there are none, for the end of a sentence; NULL where there are some. Optional: nothing
+     * is said. */
+    const char *(*why_none)(void);
     /* Replaces the list of devices while none is open; with `keep` false only says whether it would
      * do. Optional: the devices are what they are. */
     int (*configure)(const char *specification, bool keep);

@@ -116,8 +116,9 @@ ek_dev *ek_dev_get(ek_device device)
     if (count < 0)
         return NULL;
     if (!backend || device.index < 0 || device.index >= count) {
-        EK_FAIL(EK_E_DEVICE, "there is no device %s; this process has %d of this kind%s", name,
-                count, hint_of(device.kind, backend));
+        const char *why = backend && backend->why_none ? backend->why_none() : NULL;
+        EK_FAIL(EK_E_DEVICE, "there is no device %s; this process has %d of this kind%s%s", name,
+                count, why ? ": " : hint_of(device.kind, backend), why ? why : "");
         return NULL;
     }
     pthread_mutex_lock(&registry_lock);

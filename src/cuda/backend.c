@@ -1,6 +1,7 @@
 /* backend.c: logical CUDA devices. */
 #include "core/backend.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "cuda/cuda.h"
@@ -13,6 +14,7 @@
 
 static pthread_once_t counted = PTHREAD_ONCE_INIT;
 static int gpus;
+static char absence[128]; /* why there are none */
 
 /* A machine without a GPU or a driver has no CUDA devices, which is no error. */
 static void count_gpus(void)
@@ -20,8 +22,9 @@ static void count_gpus(void)
     cudaError_t error = cudaGetDeviceCount(&gpus);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
-        ek_log_line(EK_LOG_INFO, "no CUDA devices: %s (%s)", cudaGetErrorString(error),
-                    cudaGetErrorName(error));
+        snprintf(absence, sizeof absence, "%s (%s)", cudaGetErrorString(error),
+                 cudaGetErrorName(error));
+        ek_log_line(EK_LOG_INFO, "no CUDA devices: %s", absence);
         gpus = 0;
     }
     if (gpus > EK_CUDA_GPUS)
@@ -32,6 +35,11 @@ static int gpu_count(void)
 {
     pthread_once(&counted, count_gpus);
     return gpus;
+}
+
+static const char *why_none(void)
+{
+    return gpu_count() == 0 ? absence : NULL;
 }
 
 static int device_count(void)
@@ -249,6 +257,7 @@ const ek_backend ek_cuda_backend = {
     .name = "cuda",
     .kind = EK_CUDA,
     .device_count = device_count,
+    .why_none = why_none,
     .configure = configure,
     .device_open = device_open,
     .device_idle = device_idle,

@@ -171,7 +171,8 @@ START_TEST(without_a_gpu_there_are_no_devices)
     ck_assert_int_eq(ek_device_count(EK_CUDA), 0);
     ck_assert_int_eq(ek_default_device_kind(), EK_HOST);
     ck_assert_ptr_null(ek_dev_get(ek_cuda(0)));
-    assert_error(EK_E_DEVICE, "there is no device cuda:0; this process has 0 of this kind");
+    assert_error(EK_E_DEVICE, "there is no device cuda:0; this process has 0 of this kind: no "
+                              "CUDA-capable device is detected (cudaErrorNoDevice)");
     ck_assert_int_eq(ek_synchronize(ek_cuda(0)), EK_E_DEVICE);
     ek_error_clear();
     ck_assert_int_eq(ek_cuda_devices_configure("0"), EK_E_DEVICE);
