@@ -287,7 +287,8 @@ enum {
                        same on every GPU */
     SHORT_SUM = 8,  /* loads of a thread that are worth a part of their own */
     LONG_SUM = 256, /* after which f32 sums are worth a part */
-    APPLY = 4
+    APPLY = 4,
+    LOADS = 4 /* of a thread that are on their way at once */
 };
 
 static int64_t quotient(int64_t a, int64_t b)
@@ -342,6 +343,9 @@ static void cut_rows(ek_norm_call *call, int64_t blocks, int64_t least, int64_t 
         limited(blocks / (cut->blocks * norm->samples), 1, quotient(norm->rows, teams * least));
     spans = limited(spans, quotient(norm->rows, teams * most), norm->rows);
     cut->span = quotient(norm->rows, spans);
+    /* What whole groups of loads leave over is loaded one by one, after waits of its own. */
+    if (cut->span > teams * LOADS)
+        cut->span = quotient(cut->span, teams * LOADS) * teams * LOADS;
     cut->parts = cut->spans = quotient(norm->rows, cut->span);
     cut->tasks = cut->blocks * cut->parts * norm->samples;
 }
