@@ -102,7 +102,7 @@ configure_and_build() {
 }
 
 suite() { # logical devices: the accelerators of the tests are GPUs
-    CK_FORK=no EVENKEEL_TEST_FULL=1 EVENKEEL_TEST_DEVICES=cuda EVENKEEL_CUDA_DEVICES=$1 ctest --test-dir "$build" --output-on-failure \
+    EVENKEEL_TEST_FULL=1 EVENKEEL_TEST_DEVICES=cuda EVENKEEL_CUDA_DEVICES=$1 ctest --test-dir "$build" --output-on-failure \
         -j "$(($(nproc) / 2))" -LE 'bench|install' --timeout 120
 }
 

@@ -29,6 +29,12 @@ ek_device test_home(void)
     return test_kind() == EK_HOST ? ek_cpu() : test_device(0);
 }
 
+bool test_is_short(void)
+{
+    const char *given = getenv("EVENKEEL_TEST_SHORT");
+    return given && *given;
+}
+
 double test_rounding(void)
 {
     return test_kind() == EK_HOST ? 0 : 1e-6;

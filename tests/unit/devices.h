@@ -11,6 +11,9 @@ ek_device test_device(int index);
 /* Where tensors live that no test puts elsewhere: cpu, or the first GPU. */
 ek_device test_home(void);
 
+/* Under EVENKEEL_TEST_SHORT (emulators, checking tools) long tests take fewer steps and cases. */
+bool test_is_short(void);
+
 /* Numbers that the host computes to the bit alike for one sample and for many: how far apart they
  * may be, relatively. GPUs' libraries choose their algorithms by size. */
 double test_rounding(void);

@@ -59,7 +59,8 @@ END_TEST
 
 START_TEST(third_derivatives)
 {
-    case_check_third(&families[_i], 2);
+    if (!test_is_short() || _i == 0)
+        case_check_third(&families[_i], 2);
 }
 END_TEST
 
