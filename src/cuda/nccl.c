@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cuda/between.h"
 #include "cuda/comm_choice.h"
@@ -14,6 +15,7 @@
 #ifdef EK_HAVE_NCCL
 
 enum { GROUPS = 32 };
+enum { PATIENCE = 10000 }; /* milliseconds, and queries */
 
 /* The communicators of one list of devices, in its order. */
 typedef struct comm_group {
@@ -170,11 +172,33 @@ static int group_start(const ek_dev *dev)
     return rc;
 }
 
-static int group_end(const ek_dev *dev, int rc)
+/* After an error a group's parts may run on some of the devices and wait for the others for ever,
+ * and nobody says what became of its communicators: they go, and the next call makes new ones. Work
+ * that was issued before is given the time to end. */
+static void give_up(comm_group *group)
+{
+    const struct timespec moment = {0, 1000000};
+    for (int i = 0, waited = 0; i < group->count && waited < PATIENCE; waited++) {
+        if (cudaStreamQuery(stream_of(group->devs[i])) != cudaErrorNotReady)
+            i++;
+        else
+            nanosleep(&moment, NULL);
+    }
+    (void)cudaGetLastError();
+    for (int i = 0; i < group->count; i++)
+        (void)ek_nccl()->ncclCommAbort(group->comms[i]);
+    group->open = false;
+}
+
+static int group_end(comm_group *group, int rc)
 {
     ncclResult_t result = ek_nccl()->ncclGroupEnd();
     ek_cuda_parts_end();
-    return rc < 0 ? rc : check(dev, "ending a group", result);
+    if (rc >= 0)
+        rc = check(group->devs[0], "ending a group", result);
+    if (rc < 0)
+        give_up(group);
+    return rc;
 }
 
 static int issue_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
@@ -189,7 +213,7 @@ static int issue_broadcast(ek_dev *const *devs, int count, void *const *data, si
         rc = check(devs[i], "broadcast",
                    ek_nccl()->ncclBroadcast(data[0], data[i], nbytes, ncclUint8, 0, group->comms[i],
                                             stream_of(devs[i])));
-    return group_end(devs[0], rc);
+    return group_end(group, rc);
 }
 
 int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
@@ -249,7 +273,7 @@ static int issue_exchange(ek_dev *const *devs, int n, const ek_move *moves, int 
     for (int i = 0; i < count && rc >= 0; i++)
         if (moves[i].nbytes > 0)
             rc = issue_move(group, &moves[i]);
-    return group_end(devs[0], rc);
+    return group_end(group, rc);
 }
 
 int ek_cuda_exchange(const ek_move *moves, int count)
@@ -297,7 +321,7 @@ static int issue_sum(ek_dev *const *devs, int count, void *const *data, void *ou
         rc = check(devs[i], "reduce",
                    ek_nccl()->ncclReduce(data[i], i == 0 ? out : NULL, (size_t)elements, type,
                                          ncclSum, 0, group->comms[i], stream_of(devs[i])));
-    return group_end(devs[0], rc);
+    return group_end(group, rc);
 }
 
 int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,

@@ -19,6 +19,7 @@ namespace
 // The ranks that ncclCommInitAll has made, and exchanges that wait for some of them.
 struct Clique {
     std::vector<int> devices;
+    bool failed = false;               // a group did: nothing but an abort is left
     std::vector<uint64_t> collectives; // that each rank has issued
     std::map<uint64_t, std::pair<std::shared_ptr<Meeting>, std::shared_ptr<Exchange>>> open;
     typedef std::pair<int, int> Pair; // from, to
@@ -52,6 +53,13 @@ std::vector<Call> &group_calls()
 {
     static thread_local std::vector<Call> calls;
     return calls;
+}
+
+// A call of the group failed: then all of it does, and nothing is launched.
+ncclResult_t &group_error()
+{
+    static thread_local ncclResult_t error = ncclSuccess;
+    return error;
 }
 
 void join(const std::shared_ptr<Meeting> &meeting, const std::shared_ptr<Exchange> &exchange,
@@ -139,6 +147,8 @@ bool buffer_fits(Machine &m, const void *pointer, const Part &part, int device)
 
 ncclResult_t check(Machine &m, ncclComm_t comm, const Part &part, cudaStream_t handle)
 {
+    if (comm->clique->failed)
+        return ncclInternalError;
     int ranks = (int)comm->clique->devices.size(),
         device = comm->clique->devices[(size_t)comm->rank];
     Stream stream = handle ? stream_of(m, handle) : m.devices[(size_t)device].null_stream;
@@ -163,7 +173,7 @@ ncclResult_t check(Machine &m, ncclComm_t comm, const Part &part, cudaStream_t h
 
 ncclResult_t add_call(const char *name, ncclComm_t comm, Part part, cudaStream_t handle)
 {
-    return library_call(name, ncclUnhandledCudaError, [&](Machine &m, Lock &lock) {
+    ncclResult_t result = library_call(name, ncclUnhandledCudaError, [&](Machine &m, Lock &lock) {
         if (!comm)
             return ncclInvalidArgument;
         part.rank = comm->rank;
@@ -178,6 +188,9 @@ ncclResult_t add_call(const char *name, ncclComm_t comm, Part part, cudaStream_t
         group_calls().push_back(call);
         return ncclSuccess;
     });
+    if (result != ncclSuccess && group_depth() > 0)
+        group_error() = result;
+    return result;
 }
 
 } // namespace
@@ -279,8 +292,14 @@ ncclResult_t ncclGroupEnd(void)
         return ncclSuccess;
     std::vector<Call> calls;
     calls.swap(group_calls());
-    return library_call("ncclGroupEnd", ncclUnhandledCudaError,
-                        [&](Machine &m, Lock &lock) { return issue_group(m, lock, calls); });
+    ncclResult_t status = group_error();
+    group_error() = ncclSuccess;
+    if (status == ncclSuccess)
+        status = library_call("ncclGroupEnd", ncclUnhandledCudaError,
+                              [&](Machine &m, Lock &lock) { return issue_group(m, lock, calls); });
+    for (const Call &call : calls)
+        call.comm.clique->failed = call.comm.clique->failed || status != ncclSuccess;
+    return status;
 }
 
 ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,

@@ -91,12 +91,38 @@ START_TEST(waits_of_other_threads_close_no_circle)
 }
 END_TEST
 
+#ifdef EK_CUDA_EMULATED
+
+/* The error is the caller's, and the next collective has new communicators. */
+START_TEST(a_failed_group_is_survived)
+{
+    pair p;
+    ck_assert(open_pair(&p));
+    assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
+    send_numbers(&p);
+    ek_emulator_fail_next("ncclGroupEnd", 3, 0);
+    ck_assert_int_eq(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND);
+    assert_error(EK_E_BACKEND, "NCCL: ending a group on cuda:0: internal error");
+    ek_emulator_fail_next("ncclBroadcast", 4, 1);
+    ck_assert_int_eq(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES), EK_E_BACKEND);
+    assert_error(EK_E_BACKEND, "NCCL: broadcast on cuda:1: invalid argument");
+    assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
+    check_arrived(&p);
+    close_pair(&p);
+}
+END_TEST
+
+#endif
+
 Suite *suite(void)
 {
     Suite *s = cuda_suite("cuda_collectives");
     TCase *t = tcase_create("all");
     tcase_add_test(t, a_broadcast_arrives);
     tcase_add_test(t, waits_of_other_threads_close_no_circle);
+#ifdef EK_CUDA_EMULATED
+    tcase_add_test(t, a_failed_group_is_survived);
+#endif
     suite_add_tcase(s, t);
     return s;
 }
