@@ -187,13 +187,15 @@ static const char *const names[] = {[EK_DNN_FORWARD] = "convolution",
 static int failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem,
                   const ek_tensor *x, const ek_tensor *w, const ek_tensor *y, cudnnStatus_t status)
 {
-    char x_text[200], w_text[200], y_text[200];
+    char x_text[200], w_text[200], y_text[200], why[256] = "";
+    dnn->api->cudnnGetLastErrorString(why, sizeof why);
     int late = (int)cudaGetLastError();
     if (late != cudaSuccess)
         EK_TRY(ek_cuda_check(dev, names[problem->operation], late));
-    return EK_FAIL(EK_E_BACKEND, "%s of x %s, w %s and y %s: cuDNN says %s (%d)",
+    return EK_FAIL(EK_E_BACKEND, "%s of x %s, w %s and y %s: cuDNN says %s (%d) %s",
                    names[problem->operation], ek_tensor_text(x, x_text), ek_tensor_text(w, w_text),
-                   ek_tensor_text(y, y_text), dnn->api->cudnnGetErrorString(status), (int)status);
+                   ek_tensor_text(y, y_text), dnn->api->cudnnGetErrorString(status), (int)status,
+                   why);
 }
 
 /* Room to begin at a multiple of the alignment. */

@@ -12,7 +12,6 @@
     X(cudnnCreate)                   \
     X(cudnnDestroy)                  \
     X(cudnnSetStream)                \
-    X(cudnnGetVersion)               \
     X(cudnnGetErrorString)           \
     X(cudnnGetLastErrorString)       \
     X(cudnnBackendCreateDescriptor)  \
