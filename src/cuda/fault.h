@@ -27,6 +27,10 @@ typedef struct ek_cuda_fault {
 static __device__ inline void ek_fault_raise(ek_cuda_fault *fault, int kind, int64_t value,
                                              int64_t bound, const char *operation)
 {
+    /* The record is in the host's memory, where exchanges are slow and one after the other: when
+     * all of a large tensor's indices are bad, only the first threads come to that. */
+    if (*(volatile int *)&fault->kind != EK_CUDA_FAULT_NONE)
+        return;
     if (atomicCAS(&fault->kind, EK_CUDA_FAULT_NONE, EK_CUDA_FAULT_FILLING) != EK_CUDA_FAULT_NONE)
         return;
     fault->value = value;
