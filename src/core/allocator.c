@@ -2,8 +2,8 @@
  *
  * A released block is kept and given out again for a request of exactly its (rounded) size:
  * training steps ask for the same sizes again and again, and exact fit keeps the ledger exact.
- * Blocks are dropped, oldest first, when a request would exceed the capacity, and when more is
- * cached than was ever in use. */
+ * Blocks are dropped, oldest first, when a request would exceed the capacity, when the system has
+ * no more, and, of the host's memory, when more is cached than was ever in use. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ typedef struct ek_block {
 } ek_block;
 
 enum { ALIGNMENT = 64 };
-/* Cached bytes that are never worth dropping. */
+/* Cached bytes of the host that are never worth dropping. */
 static const uint64_t cache_floor = (uint64_t)64 << 20;
 
 static size_t round_up(size_t nbytes)
@@ -70,6 +70,16 @@ static void drop_until(ek_dev *dev, uint64_t cached_nbytes)
     ek_allocator *a = &dev->allocator;
     while (a->oldest && a->stats.reserved - a->stats.in_use > cached_nbytes)
         drop_oldest(dev);
+}
+
+/* Other devices' memory is given back only where it is short: that waits for the device, and exact
+ * fit can need more than was ever in use at once, so that it would be taken again in every step. */
+static uint64_t most_cached(const ek_dev *dev)
+{
+    uint64_t peak = dev->allocator.stats.peak;
+    if (!dev->backend->host_memory)
+        return UINT64_MAX;
+    return peak > cache_floor ? peak : cache_floor;
 }
 
 /* ---- errors ---- */
@@ -193,7 +203,7 @@ void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category c
         *bucket = block;
         *(a->newest ? &a->newest->newer : &a->oldest) = block;
         a->newest = block;
-        drop_until(dev, stats->peak > cache_floor ? stats->peak : cache_floor);
+        drop_until(dev, most_cached(dev));
     } else { /* no memory even for the record: don't cache */
         stats->reserved -= rounded;
         dev->backend->memory_free(dev, pointer, rounded);

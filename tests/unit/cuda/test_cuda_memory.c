@@ -51,6 +51,29 @@ START_TEST(each_logical_device_has_its_capacity)
 }
 END_TEST
 
+/* Freeing waits for the device: a step whose blocks are never in use together keeps them all. */
+START_TEST(blocks_stay_until_memory_is_short)
+{
+    enum { SIZES = 20 };
+    const size_t mb = 1 << 20, all = SIZES * (SIZES + 1) / 2 * mb;
+    open_cuda("0:400M");
+    ek_dev *dev = cuda_dev(0);
+    void *a;
+    for (int round = 0; round < 2; round++) {
+        for (size_t i = 1; i <= SIZES; i++) {
+            assert_ok(ek_dev_alloc(dev, i * mb, EK_MEMORY_ACTIVATION, &a));
+            ek_dev_free(dev, a, i * mb, EK_MEMORY_ACTIVATION);
+        }
+        ck_assert_uint_eq(stats_of(0).peak, SIZES * mb);
+        ck_assert_uint_eq(stats_of(0).reserved, all);
+    }
+    assert_ok(ek_dev_alloc(dev, 300 * mb, EK_MEMORY_ACTIVATION, &a));
+    ck_assert_uint_le(stats_of(0).reserved, 400 * mb);
+    ek_dev_free(dev, a, 300 * mb, EK_MEMORY_ACTIVATION);
+    close_cuda();
+}
+END_TEST
+
 START_TEST(memory_in_use_forbids_another_list)
 {
     open_cuda("0");
@@ -203,6 +226,7 @@ Suite *suite(void)
     TCase *t = tcase_create("all");
     tcase_add_test(t, the_ledger_counts_what_lies_on_the_device);
     tcase_add_test(t, each_logical_device_has_its_capacity);
+    tcase_add_test(t, blocks_stay_until_memory_is_short);
     tcase_add_test(t, memory_in_use_forbids_another_list);
     tcase_add_test(t, devices_open_again_after_shutdown);
 #ifdef EK_CUDA_EMULATED
