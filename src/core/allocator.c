@@ -237,11 +237,11 @@ void ek_dev_trim(ek_dev *dev)
     pthread_mutex_unlock(&dev->allocator.lock);
 }
 
-bool ek_dev_trim_if_free(ek_dev *dev)
+int ek_dev_trim_if_free(ek_dev *dev)
 {
     if (pthread_mutex_trylock(&dev->allocator.lock) != 0)
-        return false;
-    bool some = dev->allocator.oldest != NULL;
+        return -1;
+    int some = dev->allocator.oldest != NULL;
     drop_until(dev, 0);
     pthread_mutex_unlock(&dev->allocator.lock);
     return some;

@@ -50,9 +50,10 @@ int ek_allocator_open(ek_allocator *allocator);
 void ek_allocator_close(ek_dev *dev);
 void ek_dev_trim(ek_dev *dev);
 
-/* Gives the cached blocks back unless a thread is in the device's allocator; whether there were
- * any. For backends whose devices share memory, from their memory_alloc. */
-bool ek_dev_trim_if_free(ek_dev *dev);
+/* Gives the cached blocks back: 1 where there were some, 0 where none, and -1 where a thread is in
+ * the device's allocator and nothing was done. For backends whose devices share memory, from their
+ * memory_alloc. */
+int ek_dev_trim_if_free(ek_dev *dev);
 
 /* Work issued to `waiter` from now on sees all that was issued to `awaited` before. */
 int ek_dev_order(ek_dev *waiter, ek_dev *awaited);

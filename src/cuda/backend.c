@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "cuda/cuda.h"
 #include "cuda/devices.h"
@@ -190,17 +191,38 @@ static int thread_enter(ek_dev *dev)
 
 /* ---- memory ---- */
 
-/* Logical devices on one GPU share its memory: what others there have cached is given back. */
-static bool trim_others(const ek_dev *dev)
+enum { TRIM_ATTEMPTS = 50, TRIM_ROUNDS = 4 };
+
+/* What other logical devices on the GPU have cached is given back: *busy of them could not. */
+static bool trim_once(const ek_dev *dev, int *busy)
 {
     bool some = false;
+    *busy = 0;
     pthread_mutex_lock(&open_lock);
     for (int i = 0; i < EK_MAX_DEVICES; i++) {
         ek_dev *other = open_devices[i];
-        if (other && other != dev && ek_cuda_of(other)->physical == ek_cuda_of(dev)->physical)
-            some = ek_dev_trim_if_free(other) || some;
+        if (!other || other == dev || ek_cuda_of(other)->physical != ek_cuda_of(dev)->physical)
+            continue;
+        int trimmed = ek_dev_trim_if_free(other);
+        some = some || trimmed > 0;
+        *busy += trimmed < 0;
     }
     pthread_mutex_unlock(&open_lock);
+    return some;
+}
+
+/* Logical devices on one GPU share its memory. Those that a thread is allocating from are asked
+ * again, but not for ever: it may be at this place too. */
+static bool trim_others(const ek_dev *dev)
+{
+    const struct timespec moment = {0, 1000000};
+    bool some = false;
+    int busy = 1;
+    for (int i = 0; i < TRIM_ATTEMPTS && busy && !some; i++) {
+        if (i > 0)
+            nanosleep(&moment, NULL);
+        some = trim_once(dev, &busy);
+    }
     return some;
 }
 
@@ -226,8 +248,8 @@ static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     bool full = try_alloc(dev, nbytes, pointer, &rc);
-    if (full && !dev->allocator.oldest && trim_others(dev))
-        try_alloc(dev, nbytes, pointer, &rc);
+    for (int i = 0; i < TRIM_ROUNDS && full && !dev->allocator.oldest && trim_others(dev); i++)
+        full = try_alloc(dev, nbytes, pointer, &rc);
     ek_cuda_leave(dev, restore);
     return rc;
 }

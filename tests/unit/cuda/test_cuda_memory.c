@@ -1,4 +1,9 @@
 /* Memory of CUDA devices: ledger, capacity, running out of it, and closing. */
+#include <sched.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "core/device.h"
 #include "cuda/runtime.h"
 #include "cuda_setup.h"
 
@@ -161,6 +166,45 @@ START_TEST(logical_devices_give_each_other_what_they_have_cached)
 }
 END_TEST
 
+typedef struct holder {
+    ek_allocator *allocator;
+    atomic_bool holds;
+} holder;
+
+/* As in the midst of an allocation. */
+static void *hold_allocator(void *user)
+{
+    holder *h = user;
+    const struct timespec moment = {0, 10000000};
+    pthread_mutex_lock(&h->allocator->lock);
+    atomic_store(&h->holds, true);
+    nanosleep(&moment, NULL);
+    pthread_mutex_unlock(&h->allocator->lock);
+    return NULL;
+}
+
+START_TEST(logical_devices_wait_for_what_another_thread_will_give)
+{
+    emulator_set("MEMORY", "64M");
+    open_cuda("0,0");
+    void *a, *b;
+    pthread_t thread;
+    assert_ok(ek_dev_alloc(cuda_dev(0), 40 * MB, EK_MEMORY_PARAMETER, &a));
+    ek_dev_free(cuda_dev(0), a, 40 * MB, EK_MEMORY_PARAMETER);
+    holder h = {&cuda_dev(0)->allocator, false};
+    ck_assert_int_eq(pthread_create(&thread, NULL, hold_allocator, &h), 0);
+    while (!atomic_load(&h.holds))
+        sched_yield();
+    assert_ok(ek_dev_alloc(cuda_dev(1), 40 * MB, EK_MEMORY_PARAMETER, &b));
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(ek_dev_alloc(cuda_dev(0), 40 * MB, EK_MEMORY_PARAMETER, &a),
+                     EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "cuda:0 is out of memory");
+    ek_dev_free(cuda_dev(1), b, 40 * MB, EK_MEMORY_PARAMETER);
+    close_cuda();
+}
+END_TEST
+
 /* Memory that queued work uses goes back to the system only after it. */
 START_TEST(freeing_waits_for_work_that_uses_the_memory)
 {
@@ -232,6 +276,7 @@ Suite *suite(void)
 #ifdef EK_CUDA_EMULATED
     tcase_add_test(t, a_full_gpu_is_survived);
     tcase_add_test(t, logical_devices_give_each_other_what_they_have_cached);
+    tcase_add_test(t, logical_devices_wait_for_what_another_thread_will_give);
     tcase_add_test(t, freeing_waits_for_work_that_uses_the_memory);
     tcase_add_test(t, without_a_gpu_there_are_no_devices);
     tcase_add_test(t, the_environment_is_believed_or_refused);
