@@ -67,8 +67,9 @@ function(ek_cuda_kernels source_dir)
         target_link_libraries(ek_cuda PRIVATE ek_emulator)
     else()
         set_target_properties(ek_cuda_kernels PROPERTIES CUDA_VISIBILITY_PRESET default)
+        # No need of the C++ library: launches don't run nvcc's stubs, whose statics would ask for guards.
         target_compile_options(ek_cuda_kernels PRIVATE
-            -Xcompiler=-Wall,-Wextra $<$<BOOL:${EVENKEEL_WERROR}>:--Werror=all-warnings>)
+            -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics $<$<BOOL:${EVENKEEL_WERROR}>:--Werror=all-warnings>)
         add_library(ek_cuda_kernels_shared SHARED $<TARGET_OBJECTS:ek_cuda_kernels>)
         set_target_properties(ek_cuda_kernels_shared PROPERTIES LINKER_LANGUAGE C)
         target_link_libraries(ek_cuda_kernels_shared PRIVATE CUDA::cudart)
