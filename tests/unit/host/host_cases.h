@@ -16,10 +16,10 @@
 typedef enum case_layout { CASE_LAST, CASE_ROWS, CASE_GAPS, CASE_LAYOUTS } case_layout;
 
 /* ck_assert writes to a pipe each time it holds: too slow for every element. */
-#define case_must(condition)                                                                       \
-    do {                                                                                           \
-        if (!(condition))                                                                          \
-            ck_abort_msg("%s:%d: not %s", __FILE__, __LINE__, #condition);                         \
+#define case_must(condition)                                               \
+    do {                                                                   \
+        if (!(condition))                                                  \
+            ck_abort_msg("%s:%d: not %s", __FILE__, __LINE__, #condition); \
     } while (0)
 
 static inline ek_dev *case_device(int threads)
