@@ -39,18 +39,43 @@ static int spread_runs(ek_dev *const *devs, int devices, ek_tensor *const *const
     return 0;
 }
 
-/* Tensors that lie apart, or in another layout, go through one slab. */
-int ek_comm_spread(ek_dev *const *devs, int devices, ek_tensor *const *const *to,
-                   ek_tensor *const *from, int count)
+/* Lists of one dtype. Tensors that lie apart, or in another layout, go through one slab. */
+static int spread_dtype(ek_dev *const *devs, int devices, ek_tensor *const *const *to,
+                        ek_tensor *const *from, int count)
 {
-    if (count == 0)
-        return 0;
     if (ek_comm_run_length(to[1], from, count) == count && ek_is_dense(from[0]) &&
         ek_same_layout(to[1][0], from[0]))
         return spread_runs(devs, devices, to, from, count);
     ek_slab *staging = ek_comm_pack(from, to[1], count);
     int rc = staging ? spread_runs(devs, devices, to, staging->members, count) : ek_error_pending();
     ek_object_release(staging);
+    return rc;
+}
+
+int ek_comm_spread(ek_dev *const *devs, int devices, ek_tensor *const *const *to,
+                   ek_tensor *const *from, int count)
+{
+    ek_tensor **lists[EK_MAX_DEVICES];
+    ek_tensor **work = ek_calloc((size_t)devices * (size_t)count + 1, sizeof *work);
+    int rc = 0;
+    if (!work)
+        return ek_error_pending();
+    for (int d = 0; d < devices; d++)
+        lists[d] = work + (ptrdiff_t)d * count; /* the first: from */
+    for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++) {
+        int n = 0;
+        for (int i = 0; i < count; i++) {
+            if (from[i]->dtype != (ek_dtype)dtype)
+                continue;
+            lists[0][n] = from[i];
+            for (int d = 1; d < devices; d++)
+                lists[d][n] = to[d][i];
+            n++;
+        }
+        if (n > 0)
+            rc = spread_dtype(devs, devices, (ek_tensor *const *const *)lists, lists[0], n);
+    }
+    free(work);
     return rc;
 }
 

@@ -9,7 +9,7 @@
 bool ek_comm_has_collective(ek_dev *const *devs, int devices, int *status);
 
 /* Copies from[i], on devs[0], to to[d][i] on devs[d] for each d > 0 (to[0] is not read). The lists
- * of all d are laid out alike: made of the same tensors by the same means. */
+ * of all d are laid out alike: made of the same tensors by the same means. Any dtypes. */
 int ek_comm_spread(ek_dev *const *devs, int devices, ek_tensor *const *const *to,
                    ek_tensor *const *from, int count);
 

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <tuple>
@@ -30,6 +31,20 @@ cudaError_t ek_emulator_launch(const cudaLaunchConfig_t *config, ek_emulator_cal
 template <typename... Expected> struct ek_emulator_kernel_call final : ek_emulator_call {
     void (*function)(Expected...);
     std::tuple<std::decay_t<Expected>...> values;
+
+    // Bytes between arguments are looked at with them: zero, not what lay there before. (A memset
+    // would be removed, as a store before the object lives.)
+    static void *operator new(size_t size)
+    {
+        void *memory = calloc(1, size);
+        if (!memory)
+            abort();
+        return memory;
+    }
+    static void operator delete(void *memory)
+    {
+        free(memory);
+    }
 
     ek_emulator_kernel_call(void (*f)(Expected...), Expected... v) : function(f), values(v...)
     {
