@@ -91,6 +91,8 @@ static void gather_rows(void *context, int64_t begin, int64_t end)
     const geometry *g = c->g;
     size_t nbytes = (size_t)g->group_channels * g->size;
     int64_t plane = g->in[0] * g->in[1] * g->in[2];
+    if (nbytes == 0) /* no channels: there are no columns */
+        return;
     char *to = c->columns + (size_t)(begin * g->k) * g->size;
     for (int64_t i = begin; i < end; i++) {
         int64_t at[3], sample = row_at(g, c->first + i, at);

@@ -46,7 +46,7 @@ static void check(int which, ek_dtype dtype, int s, int dim, int layout, int64_t
     twin from = values(adds ? some : whole, 4), to = adds ? whole : some;
     assert_ok(kernel(twin_host(), which)(twin_dev(EK_HOST), to.host, from.host, dim, index.host));
     assert_ok(kernel(twin_cuda(), which)(twin_dev(EK_CUDA), to.cuda, from.cuda, dim, index.cuda));
-    char what[80];
+    char what[96];
     snprintf(what, sizeof what, "kernel %d, shape %d, dimension %d, layout %d", which, s, dim,
              layout);
     if (adds && !ek_deterministic())
