@@ -49,5 +49,10 @@ ek_device_list devices_open(ek_device_kind kind, int count)
 
     if (!(given && *given) && count > 0)
         rc = kind == EK_CUDA ? configure_cuda(count) : configure_host(count);
-    return rc < 0 ? none : ek_devices(kind, count);
+    if (rc < 0)
+        return none;
+    ek_device_list list = ek_devices(kind, count);
+    if (list.count == 0 && ek_error_status() == 0)
+        return ek_devices(kind, 1); /* which says that there are none */
+    return list;
 }

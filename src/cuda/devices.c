@@ -78,8 +78,9 @@ static int spec_from_environment(int gpus, ek_cuda_spec *spec)
 {
     const char *text = getenv("EVENKEEL_CUDA_DEVICES");
     if (text && *text) {
+        bool fresh = ek_error_status() == 0; /* an earlier error has its own words already */
         int rc = ek_cuda_spec_parse(text, gpus, spec);
-        if (rc < 0)
+        if (rc < 0 && fresh)
             ek_error_prefix("EVENKEEL_CUDA_DEVICES");
         return rc;
     }
