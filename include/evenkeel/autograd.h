@@ -21,6 +21,10 @@ EK_API ek_tensor *ek_tensor_grad(const ek_tensor *tensor);
 /* Replaces the gradient (NULL removes it): same shape, dtype and device as `tensor`. */
 EK_API int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad);
 
+/* The whole gradient of a parameter, on its device: where it is divided (EK_SHARD_OPTIMIZER) a copy
+ * put together in the scope, else ek_tensor_grad's. NULL, without an error, where there is none. */
+EK_API ek_tensor *ek_gather_grad(ek_tensor *parameter);
+
 /* A handle on the same memory (and version) without history. */
 EK_API ek_tensor *ek_detach(ek_tensor *tensor);
 

@@ -15,11 +15,14 @@
 #include "evenkeel/ops.h"
 #include "evenkeel/optim.h"
 #include "evenkeel/parallel.h"
+#include "evenkeel/plan.h"
 #include "evenkeel/precision.h"
 #include "evenkeel/random.h"
+#include "evenkeel/report.h"
 #include "evenkeel/scope.h"
 #include "evenkeel/status.h"
 #include "evenkeel/tensor.h"
+#include "evenkeel/train.h"
 #include "evenkeel/value.h"
 
 #endif

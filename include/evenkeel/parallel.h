@@ -10,6 +10,7 @@
 #include "evenkeel/comm.h"
 #include "evenkeel/module.h"
 #include "evenkeel/nn.h"
+#include "evenkeel/plan.h"
 
 EK_BEGIN_DECLARATIONS
 
@@ -36,7 +37,16 @@ typedef enum ek_running_stats {
                                     replica's. Needs broadcast_buffers. */
 } ek_running_stats;
 
-typedef enum ek_split_policy { EK_SPLIT_CHUNK = 0, EK_SPLIT_EVEN = 1 } ek_split_policy;
+/* What is divided over the devices instead of lying on the first. */
+typedef enum ek_shard_policy {
+    EK_SHARD_NONE = 0,
+    /* Gradients and the optimizer's state of the parameters: each device owns a range of them. It
+     * gets the sum of its range while backward goes on, steps it, and the others get the result.
+     * Numbers are those of the undivided run, to the bit. Parameters stay whole on every device,
+     * and checkpoints are the same. ek_tensor_grad of such a parameter is NULL unless somebody has
+     * set one or used the module itself; ek_gather_grad gives the whole gradient. */
+    EK_SHARD_OPTIMIZER = 1
+} ek_shard_policy;
 
 typedef struct ek_data_parallel_options {
     int keywords;
@@ -45,7 +55,16 @@ typedef struct ek_data_parallel_options {
     ek_device output_device;   /* ek_data_parallel: where outputs meet; default: device_ids[0] */
     bool output_on_cpu;        /* ek_data_parallel: the plain memory device as output_device */
     int dim;                   /* along which inputs are cut and outputs joined */
+    /* How inputs are cut (evenkeel/plan.h): by a policy, or by one of the four below it. */
     ek_split_policy split;
+    ek_plan_goal goal;              /* EK_SPLIT_AUTO */
+    int64_t chunks[EK_MAX_DEVICES]; /* {12, 20, 20}: samples per device; batches of another sum are
+                                       cut in these proportions */
+    double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares per device */
+    int64_t first_device_batch; /* so many on the first device where that relieves it, the rest even
+                                   on the others; EK_ZERO for none */
+    const char *plan;           /* as text, to replay: ek_data_parallel_plan */
+    ek_shard_policy shard;
     ek_switch broadcast_buffers; /* default on: device 0's buffers are sent at every forward */
     ek_running_stats running_stats;
     bool plain; /* ek_data_parallel_model: run the plain module on device_ids[0] */
@@ -76,6 +95,13 @@ typedef struct ek_data_parallel_stats {
 } ek_data_parallel_stats;
 /* EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats *stats);
+
+/* The plans so far of a wrapper (of its criterion none: targets are cut as outputs are) as text for
+ * .plan (evenkeel/plan.h). Writes at most `room` bytes with the NUL and returns the length that the
+ * text has, as snprintf does; EK_E_INVALID for a module that is no data-parallel wrapper. */
+EK_API int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room);
+/* How many samples each device (one number per device_ids) would get of a batch now. */
+EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *sizes);
 
 /* ---- what crosses replicas ---- */
 

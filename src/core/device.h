@@ -19,6 +19,7 @@ typedef struct ek_allocator {
     struct ek_block *oldest, *newest;               /* the same blocks by time of their release */
     struct ek_block *spare;                         /* records that describe no block now */
     ek_memory_stats stats;
+    struct ek_memory_watch *watches;
 } ek_allocator;
 
 struct ek_dev {
@@ -30,6 +31,7 @@ struct ek_dev {
     double speed;  /* (0, 1]: below 1 its worker sleeps in proportion */
     ek_allocator allocator;
     struct ek_worker *worker; /* started with first use */
+    _Atomic uint64_t busy_ns; /* that parts of gangs took on it, without their waiting */
 };
 
 /* The entry of a device; NULL with EK_E_DEVICE when there is none. Any thread. */
@@ -44,6 +46,17 @@ void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category c
 /* Counts nbytes that are in use under another category. */
 void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
                          ek_memory_category to);
+
+/* A peak of one's own, beside the public one: any number of watches at a time. Any thread. */
+typedef struct ek_memory_watch {
+    ek_dev *dev;
+    uint64_t peak; /* guarded by the allocator's lock */
+    struct ek_memory_watch *next;
+} ek_memory_watch;
+void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch); /* the peak is what is in use */
+/* The peak so far; a new one begins. */
+uint64_t ek_memory_watch_restart(ek_memory_watch *watch);
+void ek_memory_watch_end(ek_memory_watch *watch);
 
 /* For the registry. */
 int ek_allocator_open(ek_allocator *allocator);

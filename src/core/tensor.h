@@ -45,6 +45,7 @@ struct ek_tensor {
     int history_output;          /* which output of `history` */
     ek_object *history;
     struct ek_tensor *grad;
+    ek_object *shards; /* how a leaf is divided (autograd/shards.h); a reference, NULL: it is not */
 };
 
 /* A storage of nbytes on dev, counted under the calling thread's category. One reference. */

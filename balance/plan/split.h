@@ -1,0 +1,31 @@
+/* split.h: the arithmetic of plans: from numbers to sizes, without devices. */
+#ifndef EK_PLAN_SPLIT_H
+#define EK_PLAN_SPLIT_H
+
+#include "evenkeel/plan.h"
+
+/* All write one size per device, zeros included, that add up to `batch` (0 or more). */
+
+/* torch.chunk's sizes. */
+void ek_split_chunk(int64_t batch, int devices, int64_t *sizes);
+void ek_split_even(int64_t batch, int devices, int64_t *sizes);
+/* As the weights (0 or more, finite, at least one not zero): by the largest remainder. */
+void ek_split_weights(int64_t batch, int devices, const double *weights, int64_t *sizes);
+/* As ek_split_weights in whole numbers, so that a batch of their sum is cut exactly so. */
+void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t *sizes);
+/* `first` samples for the first device and the rest even, where that gives it less than the others;
+ * else torch.chunk's (BalancedDataParallel of transformer-xl). */
+void ek_split_first(int64_t batch, int devices, int64_t first, int64_t *sizes);
+
+/* What a device's share costs: fixed + per_sample * n for n > 0, `idle` for n = 0; `most` samples
+ * at the most. */
+typedef struct ek_cost {
+    double fixed, per_sample, idle;
+    int64_t most;
+} ek_cost;
+
+/* The sizes with the smallest largest cost; among those the most even ones. False, with sizes as
+ * they would be without limits, where the devices together take less than `batch`. */
+bool ek_split_level(int64_t batch, int devices, const ek_cost *costs, int64_t *sizes);
+
+#endif

@@ -1,0 +1,26 @@
+/* report.h: what the writers of a report read beside the public functions. */
+#ifndef EK_REPORT_REPORT_H
+#define EK_REPORT_REPORT_H
+
+#include "core/trace.h"
+#include "evenkeel/report.h"
+
+/* One span of the last finished step. Spans of one device nest: an inner one lies within the outer
+ * one before it, and has a greater depth. */
+typedef struct ek_report_span {
+    int device; /* index in the report */
+    int thread; /* small number, unique per thread */
+    int depth;  /* 0: not within another of its thread */
+    ek_span_kind kind;
+    double begin, end; /* seconds since the step began */
+    char label[96];    /* "backward of conv2d" */
+} ek_report_span;
+
+/* Those of the last finished step by begin (outer ones first); writes how many, and the step's
+ * duration in seconds. NULL where there is none. They live as long as the report is not changed. */
+const ek_report_span *ek_report_spans(const ek_report *report, int *count, double *seconds);
+
+/* The largest batch that the caller told, 0 for none. */
+int64_t ek_report_largest_batch(const ek_report *report);
+
+#endif

@@ -1,0 +1,65 @@
+/* train.h: a whole training step, in micro-batches where memory is short, and the largest batch
+ * that fits. */
+#ifndef EVENKEEL_TRAIN_H
+#define EVENKEEL_TRAIN_H
+
+#include "evenkeel/balance.h"
+#include "evenkeel/optim.h"
+
+EK_BEGIN_DECLARATIONS
+
+typedef struct ek_train_options {
+    int keywords;
+    ek_module *model;     /* any module, data-parallel or not */
+    ek_module *criterion; /* called as (output, target) */
+    ek_optimizer *optimizer;
+    ek_value input; /* EK_VALUE(x): a tensor or a nest; a list is one argument per element */
+    ek_value
+        target; /* EK_VALUE(y), cut as the input is; none: the criterion gets the output only */
+    int dim;    /* along which both are cut */
+    /* So many parts, cut as torch.chunk does, go forward and backward one after the other, and
+     * their gradients add up before the one step: memory of activations is that of a part. Loss and
+     * gradients are those of the whole batch, means being weighted by what they divide by
+     * (ek_module_type.denominator); what looks at the whole batch (batch normalisation) sees parts.
+     * 0 and 1: the batch as it is. */
+    int micro_batches;
+    double max_norm;      /* > 0: ek_clip_grad_norm before the step */
+    bool accumulate_only; /* no step, and gradients are kept for one */
+} ek_train_options;
+
+/* ek_train_step(.model = m, .criterion = c, .optimizer = o, .input = EK_VALUE(x), ...): zero_grad,
+ * forward, loss, backward, step. Writes the loss to *loss (may be NULL, and then nobody waits for
+ * it). On an error parameters are as before and gradients are removed, so that the step can be
+ * tried again smaller. */
+EK_API int ek_train_step_with(ek_train_options options, double *loss);
+#define ek_train_step(loss, ...) \
+    ek_train_step_with((ek_train_options){.keywords = 0, __VA_ARGS__}, (loss))
+
+/* One or more training steps with a batch of this size, on whatever data: returns 0 or a negative
+ * status with the error set. */
+typedef int ek_batch_function(int64_t batch, void *user);
+
+typedef struct ek_find_batch_options {
+    int keywords;
+    ek_batch_function *function;
+    void *user;
+    ek_device_list device_ids; /* whose memory decides; empty: all accelerators */
+    ek_module *model;          /* what the steps change and what is put back; may be NULL */
+    ek_optimizer *optimizer;   /* the same */
+    int64_t first;             /* tried first; default 1 */
+    int64_t most;              /* default 65536 */
+    int64_t multiple;          /* only multiples of this are tried; default 1 */
+} ek_find_batch_options;
+
+/* The largest batch that `function` runs without EK_E_OUT_OF_MEMORY: the batch grows, as far as the
+ * memory that it took lets hope for, until one fails, then the bracket is halved. 0 where not even
+ * the first fits; negative for other errors, which end the search. Where the model plans by itself
+ * (EK_SPLIT_AUTO), a batch that failed is tried again as long as the failure changed the plan.
+ *
+ * Leaves no trace: parameters, buffers, gradients, the optimizer's state and step counts, random
+ * generators and devices' peaks are as before; copies of them wait on cpu meanwhile. */
+EK_API int64_t ek_find_batch_with(ek_find_batch_options options);
+#define ek_find_batch(...) ek_find_batch_with((ek_find_batch_options){.keywords = 0, __VA_ARGS__})
+
+EK_END_DECLARATIONS
+#endif

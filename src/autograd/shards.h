@@ -1,0 +1,54 @@
+/* shards.h: leaves whose gradient and optimizer state are divided over devices.
+ *
+ * A divided leaf is a parameter that stands for pieces of its memory. Each piece is a leaf of its
+ * own: flat, on the device that owns it, on that device's copy of the parameter's elements, with a
+ * slot for its gradient. Forwards are recorded from the pieces (comm/shards.h), so that gradients
+ * arrive there; the optimizer steps the pieces where they are, and the group then shows the result
+ * in the parameter and in all copies. */
+#ifndef EK_AUTOGRAD_SHARDS_H
+#define EK_AUTOGRAD_SHARDS_H
+
+#include "core/tensor.h"
+
+/* Parameters that were divided together. */
+typedef struct ek_shard_group {
+    ek_object object;
+    /* Brings the pieces to their parameters' values, where a parameter was written (by a
+     * checkpoint, a user) since they were equal. */
+    int (*refresh)(struct ek_shard_group *group);
+    /* The pieces have been written, those of all devices: sends them to the parameters and to every
+     * device's copy. */
+    int (*publish)(struct ek_shard_group *group);
+} ek_shard_group;
+
+typedef struct ek_shard {
+    int64_t begin, end; /* elements of the parameter, in the order of its memory */
+    ek_tensor *piece;   /* a reference; as many elements */
+} ek_shard;
+
+/* How one leaf is divided: ascending, without gaps, over all of its elements. Immutable. */
+typedef struct ek_shards {
+    ek_object object;
+    ek_shard_group *group; /* a reference */
+    int count;
+    ek_shard shards[];
+} ek_shards;
+
+/* `count` shards to fill in; retains the group. One reference; NULL with an error. */
+ek_shards *ek_shards_new(ek_shard_group *group, int count);
+
+/* Divides a dense leaf (NULL: it is whole again); retains `shards`. The gradient that the leaf has
+ * already goes to the pieces, or with NULL comes back from them, and its slot is taken away. */
+int ek_leaf_set_shards(ek_tensor *leaf, ek_shards *shards);
+
+/* NULL for leaves that are whole. */
+static inline const ek_shards *ek_leaf_shards(const ek_tensor *leaf)
+{
+    return (const ek_shards *)leaf->shards;
+}
+
+/* A whole gradient that the leaf got beside its pieces (its module was used without its replicas,
+ * or the user set one) is added to theirs and dropped. Does nothing for other leaves. */
+int ek_leaf_settle_gradient(ek_tensor *leaf);
+
+#endif

@@ -1,0 +1,78 @@
+/* trace.h: what happens when and where, for whoever collects it.
+ *
+ * Code that computes, moves data or waits says so with a span around it:
+ *
+ *     ek_span span;
+ *     ek_span_begin(&span, EK_SPAN_COMPUTE, "backward of", node->operation->name, dev);
+ *     ...
+ *     ek_span_end(&span);
+ *
+ * Spans nest per thread, and a device's time goes to the innermost. While nobody collects, a span
+ * costs one relaxed load. The allocator reports every change of a device's memory the same way; the
+ * innermost span of the thread says what asked for it. */
+#ifndef EK_CORE_TRACE_H
+#define EK_CORE_TRACE_H
+
+#include <stdatomic.h>
+
+#include "core/device.h"
+
+typedef enum ek_span_kind {
+    EK_SPAN_COMPUTE,
+    EK_SPAN_COMMUNICATE,
+    EK_SPAN_WAIT,
+    EK_SPAN_KINDS
+} ek_span_kind;
+
+typedef struct ek_span {
+    const char *what, *name; /* static strings; either may be NULL */
+    ek_dev *dev;
+    uint64_t began;
+    struct ek_span *outer; /* of the same thread */
+    ek_span_kind kind;
+    bool open;
+} ek_span;
+
+/* Whoever collects. Called from any thread; must not allocate device memory. */
+typedef struct ek_tracer {
+    /* A span has ended at `ended`; `inner` of its nanoseconds belong to spans within it. */
+    void (*span)(const ek_span *span, uint64_t ended, uint64_t inner, void *user);
+    /* A device's memory has changed; `span` is the calling thread's innermost one or NULL. The
+     * allocator's lock is held. */
+    void (*memory)(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
+                   void *user);
+    void *user;
+} ek_tracer;
+
+/* NULL: nobody collects from now on, and on return no call of the tracer before is running.
+ * EK_E_STATE where there is one already. */
+int ek_trace_set(const ek_tracer *tracer);
+
+extern atomic_bool ek_trace_on;
+
+/* ---- slow paths ---- */
+
+void ek_span_open(ek_span *span);
+void ek_span_close(ek_span *span);
+
+/* dev NULL: the device of the span around it, or of the worker that the thread is. The span stays
+ * where it was begun: it is linked by address, so that it is begun in place. */
+#define ek_span_begin(span, span_kind, span_what, span_name, span_dev)  \
+    do {                                                                \
+        (span)->open = false;                                           \
+        if (atomic_load_explicit(&ek_trace_on, memory_order_relaxed)) { \
+            *(span) = (ek_span){.kind = (span_kind),                    \
+                                .what = (span_what),                    \
+                                .name = (span_name),                    \
+                                .dev = (span_dev)};                     \
+            ek_span_open(span);                                         \
+        }                                                               \
+    } while (0)
+
+static inline void ek_span_end(ek_span *span)
+{
+    if (span->open)
+        ek_span_close(span);
+}
+
+#endif
