@@ -9,6 +9,7 @@
 
 #include "core/device.h"
 #include "core/thread.h"
+#include "core/trace.h"
 
 typedef struct ek_block {
     struct ek_block *next_in_bucket, *previous_in_bucket;
@@ -172,6 +173,7 @@ int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void *
         stats->peak = stats->in_use;
         memcpy(stats->at_peak, stats->now, sizeof stats->now);
     }
+    ek_trace_memory(dev, stats);
     pthread_mutex_unlock(&a->lock);
     return 0;
 }
@@ -208,6 +210,7 @@ void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category c
         stats->reserved -= rounded;
         dev->backend->memory_free(dev, pointer, rounded);
     }
+    ek_trace_memory(dev, stats);
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -217,6 +220,7 @@ void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from, ek
     pthread_mutex_lock(&dev->allocator.lock);
     dev->allocator.stats.now[from] -= rounded;
     dev->allocator.stats.now[to] += rounded;
+    ek_trace_memory(dev, &dev->allocator.stats);
     pthread_mutex_unlock(&dev->allocator.lock);
 }
 

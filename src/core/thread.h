@@ -37,6 +37,8 @@ typedef struct ek_thread {
     ek_seat seat;
     unsigned autocast_depth; /* regions that this thread began and has not ended */
     ek_cast *casts;
+    struct ek_span *span;  /* the innermost one; see trace.h */
+    unsigned trace_number; /* trace.c's */
 } ek_thread;
 
 ek_thread *ek_thread_self(void);

@@ -25,15 +25,16 @@ typedef enum ek_span_kind {
 } ek_span_kind;
 
 typedef struct ek_span {
-    const char *what, *name; /* static strings; either may be NULL */
+    const char *what, *name; /* either may be NULL; they live until the span has ended */
     ek_dev *dev;
-    uint64_t began;
+    uint64_t began, inner; /* nanoseconds; those of the spans within it */
     struct ek_span *outer; /* of the same thread */
     ek_span_kind kind;
     bool open;
 } ek_span;
 
-/* Whoever collects. Called from any thread; must not allocate device memory. */
+/* Whoever collects. Called from any thread, with locks held: must neither allocate device memory
+ * nor begin spans, and waits for nobody who does. */
 typedef struct ek_tracer {
     /* A span has ended at `ended`; `inner` of its nanoseconds belong to spans within it. */
     void (*span)(const ek_span *span, uint64_t ended, uint64_t inner, void *user);
@@ -54,9 +55,10 @@ extern atomic_bool ek_trace_on;
 
 void ek_span_open(ek_span *span);
 void ek_span_close(ek_span *span);
+void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats);
 
-/* dev NULL: the device of the span around it, or of the worker that the thread is. The span stays
- * where it was begun: it is linked by address, so that it is begun in place. */
+/* A worker's spans are its device's, whatever `dev` says; on other threads NULL stands for the
+ * device of the span around it. The span stays where it was begun: it is linked by address. */
 #define ek_span_begin(span, span_kind, span_what, span_name, span_dev)  \
     do {                                                                \
         (span)->open = false;                                           \
@@ -73,6 +75,13 @@ static inline void ek_span_end(ek_span *span)
 {
     if (span->open)
         ek_span_close(span);
+}
+
+/* For the allocator, whose lock is held. */
+static inline void ek_trace_memory(const ek_dev *dev, const ek_memory_stats *stats)
+{
+    if (atomic_load_explicit(&ek_trace_on, memory_order_relaxed))
+        ek_trace_tell_memory(dev, stats);
 }
 
 #endif

@@ -1,0 +1,115 @@
+/* trace.c: spans of the calling thread, and whoever collects them.
+ *
+ * The tracer may be taken away while others call it. A caller counts itself in before it looks
+ * whether there is one, and out afterwards; taking it away waits until nobody is counted in.
+ * Threads count in one of several places, each on a cache line of its own, so that devices don't
+ * meet. */
+#include "core/trace.h"
+
+#include <sched.h>
+#include <stdalign.h>
+
+#include "core/clock.h"
+#include "core/thread.h"
+
+enum { PLACES = 64, CACHE_LINE = 64 };
+
+typedef struct place {
+    alignas(CACHE_LINE) atomic_int callers;
+} place;
+
+atomic_bool ek_trace_on;
+static place places[PLACES];
+static ek_tracer collector; /* written while nobody is counted in and `present` is false */
+static atomic_bool present;
+static pthread_mutex_t set_lock = PTHREAD_MUTEX_INITIALIZER; /* one ek_trace_set at a time */
+static atomic_uint threads;                                  /* that have a place */
+
+/* ---- callers ---- */
+
+static place *place_of(ek_thread *self)
+{
+    if (!self->trace_number)
+        self->trace_number = 1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
+    return &places[self->trace_number % PLACES];
+}
+
+/* The tracer, which stays until leave; NULL where there is none (leave all the same). Sequentially
+ * consistent like wait_for_callers: either this sees that it is gone, or that sees this. */
+static const ek_tracer *enter(place *at)
+{
+    atomic_fetch_add(&at->callers, 1);
+    return atomic_load(&present) ? &collector : NULL;
+}
+
+static void leave(place *at)
+{
+    atomic_fetch_sub_explicit(&at->callers, 1, memory_order_release);
+}
+
+static void wait_for_callers(void)
+{
+    for (int i = 0; i < PLACES; i++)
+        while (atomic_load(&places[i].callers) > 0)
+            sched_yield(); /* calls are short */
+}
+
+int ek_trace_set(const ek_tracer *tracer)
+{
+    int rc = 0;
+    pthread_mutex_lock(&set_lock);
+    if (tracer && atomic_load(&present)) {
+        rc = EK_FAIL(EK_E_STATE, "somebody collects spans and changes of memory already; one can "
+                                 "at a time");
+    } else if (tracer) {
+        collector = *tracer;
+        atomic_store(&present, true);
+        atomic_store(&ek_trace_on, true);
+    } else {
+        atomic_store(&ek_trace_on, false);
+        atomic_store(&present, false);
+        wait_for_callers();
+    }
+    pthread_mutex_unlock(&set_lock);
+    return rc;
+}
+
+/* ---- what is told ---- */
+
+void ek_span_open(ek_span *span)
+{
+    ek_thread *self = ek_thread_self();
+    span->outer = self->span;
+    if (self->worker_of)
+        span->dev = self->worker_of;
+    else if (!span->dev && span->outer)
+        span->dev = span->outer->dev;
+    span->open = true;
+    self->span = span;
+    span->began = ek_clock_ns();
+}
+
+void ek_span_close(ek_span *span)
+{
+    ek_thread *self = ek_thread_self();
+    uint64_t ended = ek_clock_ns();
+    span->open = false;
+    self->span = span->outer;
+    if (span->outer)
+        span->outer->inner += ended - span->began;
+    place *at = place_of(self);
+    const ek_tracer *tracer = enter(at);
+    if (tracer)
+        tracer->span(span, ended, span->inner, tracer->user);
+    leave(at);
+}
+
+void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats)
+{
+    ek_thread *self = ek_thread_self();
+    place *at = place_of(self);
+    const ek_tracer *tracer = enter(at);
+    if (tracer)
+        tracer->memory(dev, stats, self->span, tracer->user);
+    leave(at);
+}
