@@ -1,10 +1,11 @@
-/* imbalance.c: trains the same network on a single device, the classic data-parallel way and the
- * balanced way, and compares memory, time and result. */
+/* imbalance.c: trains the same network on a single device and in several data-parallel ways, and
+ * compares memory, time and result. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/pictures.h"
+#include "imbalance/job.h"
 #include "imbalance/train.h"
 
 /* Exit statuses: 0 well, 1 the job failed, 2 it was not begun. */
@@ -60,36 +61,84 @@ static int train_all(const run_settings *settings, const scene_set *train, const
     return 0;
 }
 
-static int fit_all(const run_settings *settings, const scene_set *train)
+/* Without a capacity by option or list: three times the state of a single device. */
+static int choose_capacity(run_settings *settings, const scene_set *train)
 {
-    for (int mode = 0; mode < MODES; mode++) {
+    uint64_t state;
+    train_job job;
+    ek_memory_stats stats = {0};
+
+    int rc = job_open(&job, settings, MODE_BALANCED);
+    if (rc == 0)
+        rc = ek_memory_get(job.devices.devices[0], &stats);
+    int closed = job_close(&job);
+    rc = rc < 0 ? rc : closed;
+    if (rc < 0 || stats.capacity)
+        return rc;
+    rc = train_state_nbytes(settings, train, &state);
+    settings->capacity = 3 * state;
+    if (rc == 0)
+        printf("Capacity: %.2f MiB per device, three times what single holds without a scene\n",
+               (double)settings->capacity / (1 << 20));
+    return rc;
+}
+
+static int find_all(run_settings *settings, const scene_set *train, mode_result *results,
+                    int *count)
+{
+    int rc = choose_capacity(settings, train);
+
+    for (int mode = 0; mode < MODES && rc == 0; mode++) {
         if (!settings->runs[mode])
             continue;
-        int64_t fits = train_largest_batch(settings, train, (train_mode)mode, 0);
-        if (fits < 0) {
-            ek_print_error(stderr);
-            return FAILED;
-        }
-        printf("%-9s largest batch %lld\n", mode_names[mode], (long long)fits);
-        fflush(stdout);
+        rc = train_find_batch(settings, train, (train_mode)mode, &results[*count]);
+        *count += rc == 0;
     }
+    if (rc < 0)
+        ek_print_error(stderr);
+    return rc < 0 ? FAILED : 0;
+}
+
+/* The last report there is. */
+static int write_trace(const run_settings *settings, const mode_result *results, int count)
+{
+    while (count > 0 && !results[count - 1].report)
+        count--;
+    if (!settings->trace || count == 0)
+        return 0;
+    if (ek_report_trace(settings->trace, results[count - 1].report) < 0) {
+        ek_print_error(stderr);
+        return FAILED;
+    }
+    printf("Trace of %s: %s\n", results[count - 1].name, settings->trace);
     return 0;
 }
 
 static int report(const run_settings *settings, const mode_result *results, int count)
 {
-    report_table(stdout, results, count);
+    if (settings->find_batch)
+        report_batches(stdout, results, count);
+    else
+        report_table(stdout, results, count);
     if (settings->json && report_json(settings->json, settings, results, count) < 0) {
         fprintf(stderr, "%s: %s\n", settings->json, strerror(errno));
         return FAILED;
     }
     if (settings->html && report_html(settings->html, settings, results, count) < 0) {
-        fprintf(stderr, "%s: %s\n", settings->html, strerror(errno));
+        ek_print_error(stderr);
         return FAILED;
     }
     if (settings->html)
         printf("Charts: %s\n", settings->html);
-    return 0;
+    return write_trace(settings, results, count);
+}
+
+/* Plans and warnings. */
+static void show_log(ek_log_level level, const char *line, void *user)
+{
+    (void)user;
+    if (level >= EK_LOG_INFO)
+        fprintf(stderr, "%s\n", line);
 }
 
 int main(int argc, char **argv)
@@ -111,15 +160,15 @@ int main(int argc, char **argv)
     printf("Scenes: %lld for training, %lld for testing, %lld x %lld pixels\n",
            (long long)train.count, (long long)test.count, (long long)settings.size,
            (long long)settings.size);
-    if (settings.fit) {
-        rc = fit_all(&settings, &train);
-    } else {
+    ek_set_log(show_log, NULL);
+    if (settings.find_batch)
+        rc = find_all(&settings, &train, results, &count);
+    else
         rc = train_all(&settings, &train, &test, results, &count);
-        if (rc == 0)
-            rc = report(&settings, results, count);
-    }
+    if (rc == 0)
+        rc = report(&settings, results, count);
     for (int m = 0; m < count; m++)
-        free(results[m].losses);
+        mode_result_free(&results[m]);
     scenes_free(&train);
     scenes_free(&test);
     return rc;

@@ -56,3 +56,22 @@ ek_device_list devices_open(ek_device_kind kind, int count)
         return ek_devices(kind, 1); /* which says that there are none */
     return list;
 }
+
+int devices_text_count(const char *text)
+{
+    if (!*text || strspn(text, "0123456789") != strlen(text))
+        return 0;
+    long count = strtol(text, NULL, 10);
+    return count >= 1 && count <= EK_MAX_DEVICES ? (int)count : -1;
+}
+
+ek_device_list devices_open_text(ek_device_kind kind, const char *text)
+{
+    const ek_device_list none = {0};
+    int count = devices_text_count(text);
+
+    if (count > 0)
+        return devices_open(kind, count);
+    int rc = kind == EK_CUDA ? ek_cuda_devices_configure(text) : ek_host_devices_configure(text);
+    return rc < 0 ? none : ek_devices(kind, 0);
+}

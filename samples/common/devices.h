@@ -16,4 +16,10 @@ ek_device_kind devices_kind(const arg_choice *choice);
  * pending error where they can't be had. */
 ek_device_list devices_open(ek_device_kind kind, int count);
 
+/* The same from an option's text: a number as above, or a list as the environment takes it
+ * ("512M@1,256M@0.5"; for GPUs "0,0:8G"), which then stands in place of the environment's. */
+ek_device_list devices_open_text(ek_device_kind kind, const char *text);
+/* How many the text names; 0 for a list that isn't opened yet, -1 for a number out of range. */
+int devices_text_count(const char *text);
+
 #endif

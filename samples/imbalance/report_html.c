@@ -1,63 +1,23 @@
-/* report_html.c: one page without scripts or other files: bars are boxes, the curves are SVG. */
+/* report_html.c: the library's page of memory and time, and behind it what this job is about:
+ * losses, accuracy, throughput. */
 #include <inttypes.h>
 #include <math.h>
 
 #include "common/page.h"
 #include "imbalance/result.h"
 
-static const double mebibyte = 1 << 20;
+typedef struct mode_results {
+    const mode_result *results;
+    int count;
+} mode_results;
 
 /* ---- charts ---- */
 
-static void memory_chart(FILE *f, const mode_result *results, int count)
-{
-    uint64_t largest = 1;
-
-    for (int m = 0; m < count; m++)
-        for (int d = 0; d < results[m].device_count; d++)
-            if (results[m].devices[d].peak > largest)
-                largest = results[m].devices[d].peak;
-    fputs("<section>\n<h2>Peak memory per device</h2>\n<div class=\"legend\">\n", f);
-    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-        fprintf(f, "<span><i style=\"background:var(--%s)\"></i>%s</span>\n", page_colour(c),
-                ek_memory_category_name((ek_memory_category)c));
-    fputs("</div>\n", f);
-    for (int m = 0; m < count; m++) {
-        fprintf(f, "<h3>%s: imbalance %.2f</h3>\n", results[m].name, results[m].imbalance);
-        for (int d = 0; d < results[m].device_count; d++) {
-            const device_result *device = &results[m].devices[d];
-            double peak = device->peak ? (double)device->peak : 1;
-            fprintf(f,
-                    "<div class=\"row\"><span>%s</span><div class=\"track\"><div class=\"bar\" "
-                    "style=\"width:%.2f%%\">",
-                    device->name, 100 * peak / (double)largest);
-            for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-                if (device->categories[c])
-                    fprintf(f,
-                            "<span style=\"width:%.2f%%;background:var(--%s)\" title=\"%s %.2f "
-                            "MiB\"></span>",
-                            100 * (double)device->categories[c] / peak, page_colour(c),
-                            ek_memory_category_name((ek_memory_category)c),
-                            (double)device->categories[c] / mebibyte);
-            fprintf(f, "</div></div><span>%.2f MiB</span></div>\n", peak / mebibyte);
-        }
-    }
-    fputs("</section>\n", f);
-}
-
 typedef double measure(const mode_result *result);
 
-static double imbalance_of(const mode_result *r)
-{
-    return r->imbalance;
-}
 static double rate_of(const mode_result *r)
 {
     return r->samples_per_second;
-}
-static double step_of(const mode_result *r)
-{
-    return 1000 * r->step_seconds;
 }
 static double iou_of(const mode_result *r)
 {
@@ -70,95 +30,105 @@ static double accuracy_of(const mode_result *r)
 
 /* A bar per mode. */
 static void mode_chart(FILE *f, const char *title, measure *value, const char *format,
-                       const mode_result *results, int count)
+                       const mode_results *all)
 {
     double largest = 0;
 
-    for (int m = 0; m < count; m++)
-        largest = fmax(largest, value(&results[m]));
+    for (int m = 0; m < all->count; m++)
+        largest = fmax(largest, value(&all->results[m]));
     fprintf(f, "<section>\n<h2>%s</h2>\n", title);
-    for (int m = 0; m < count; m++) {
-        double v = value(&results[m]);
+    for (int m = 0; m < all->count; m++) {
+        double v = value(&all->results[m]);
         char text[32];
         snprintf(text, sizeof(text), format, v);
         fprintf(f,
                 "<div class=\"row\"><span>%s</span><div class=\"track\"><div class=\"bar\" "
                 "style=\"width:%.2f%%;background:var(--%s)\"></div></div><span>%s</span></div>\n",
-                results[m].name, largest > 0 ? 100 * v / largest : 0, page_colour(m), text);
+                all->results[m].name, largest > 0 ? 100 * v / largest : 0, page_colour(m), text);
     }
     fputs("</section>\n", f);
 }
 
 /* Losses of all modes over steps. */
-static void loss_chart(FILE *f, const mode_result *results, int count)
+static void loss_chart(FILE *f, const mode_results *all)
 {
     page_series series[MODES];
 
-    for (int m = 0; m < count; m++)
-        series[m] = (page_series){results[m].name, results[m].losses, results[m].loss_count};
-    page_lines(f, "Loss", "step", series, count);
+    for (int m = 0; m < all->count; m++)
+        series[m] =
+            (page_series){all->results[m].name, all->results[m].losses, all->results[m].loss_count};
+    page_lines(f, "Loss", "step", series, all->count);
 }
 
 /* ---- the numbers ---- */
 
-static void number_table(FILE *f, const mode_result *results, int count)
+static void number_table(FILE *f, const mode_results *all)
 {
-    fputs("<section>\n<h2>The numbers</h2>\n<p class=\"faint\">Memory in MiB at the device's peak."
-          "</p>\n<div class=\"wide\"><table>\n<tr><th>mode</th><th>device</th><th>peak</th>",
-          f);
-    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-        fprintf(f, "<th>%s</th>", ek_memory_category_name((ek_memory_category)c));
-    fputs("<th>imbalance</th><th>step ms</th><th>samples/s</th><th>final loss</th>"
+    fputs("<section>\n<h2>Results</h2>\n<div class=\"wide\"><table>\n<tr><th>mode</th>"
+          "<th>shares of the batch</th><th>samples/s</th><th>final loss</th>"
           "<th>pixel accuracy</th><th>mean IoU</th></tr>\n",
           f);
-    for (int m = 0; m < count; m++) {
-        const mode_result *r = &results[m];
-        for (int d = 0; d < r->device_count; d++) {
-            fprintf(f, "<tr><td>%s</td><td>%s</td><td>%.2f</td>", r->name, r->devices[d].name,
-                    (double)r->devices[d].peak / mebibyte);
-            for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-                fprintf(f, "<td>%.2f</td>", (double)r->devices[d].categories[c] / mebibyte);
-            if (d == 0)
-                fprintf(f,
-                        "<td>%.2f</td><td>%.1f</td><td>%.0f</td><td>%.4f</td><td>%.2f %%</td>"
-                        "<td>%.4f</td>",
-                        r->imbalance, 1000 * r->step_seconds, r->samples_per_second,
-                        r->losses[r->loss_count - 1], 100 * r->pixel_accuracy, r->mean_iou);
-            else
-                fputs("<td></td><td></td><td></td><td></td><td></td><td></td>", f);
-            fputs("</tr>\n", f);
-        }
+    for (int m = 0; m < all->count; m++) {
+        const mode_result *r = &all->results[m];
+        fprintf(f, "<tr><td>%s</td><td>", r->name);
+        for (int d = 0; d < ek_report_device_count(r->report); d++)
+            fprintf(f, "%s%" PRId64, d ? ", " : "", r->share[d]);
+        fprintf(f, "</td><td>%.0f</td><td>%.4f</td><td>%.2f&nbsp;%%</td><td>%.4f</td></tr>\n",
+                r->samples_per_second, r->losses[r->loss_count - 1], 100 * r->pixel_accuracy,
+                r->mean_iou);
     }
     fputs("</table></div>\n</section>\n", f);
+}
+
+/* ---- the page ---- */
+
+static void write_more(FILE *f, void *user)
+{
+    const mode_results *all = user;
+
+    if (all->count == 0 || !all->results[0].sha256[0])
+        return; /* only largest batches were looked for */
+    fputs("<div class=\"grid\">\n", f);
+    mode_chart(f, "Samples per second", rate_of, "%.0f", all);
+    mode_chart(f, "Mean IoU on test scenes", iou_of, "%.4f", all);
+    mode_chart(f, "Pixel accuracy on test scenes", accuracy_of, "%.4f", all);
+    fputs("</div>\n", f);
+    loss_chart(f, all);
+    number_table(f, all);
+}
+
+static void write_subtitle(char *text, size_t nbytes, const run_settings *settings,
+                           const mode_result *results, int count)
+{
+    char batch[48] = "each mode's largest batch";
+
+    if (!settings->find_batch)
+        snprintf(batch, sizeof(batch), "batch %" PRId64 ", %d steps", settings->batch,
+                 settings_steps(settings));
+    snprintf(text, nbytes,
+             "Segmentation of Fashion-MNIST scenes of %" PRId64 " x %" PRId64 ", %" PRId64
+             " parameters, %s, devices %s, %s, learning rate %g, seed %" PRId64 ".",
+             settings->size, settings->size, count > 0 ? results[0].parameters : 0, batch,
+             settings->device_text, settings->optimizer, settings->lr, settings->seed);
 }
 
 int report_html(const char *path, const run_settings *settings, const mode_result *results,
                 int count)
 {
-    FILE *f = fopen(path, "w");
+    ek_report *reports[MODES];
+    mode_results all = {results, count};
+    char subtitle[512];
+    int with_report = 0;
 
-    if (!f)
-        return -1;
-    page_begin(f, "Memory imbalance of data-parallel training");
-    fprintf(f,
-            "<p class=\"faint\">Segmentation "
-            "of Fashion-MNIST scenes of %" PRId64 " x %" PRId64 ", %" PRId64
-            " parameters, batch %" PRId64 ", %d steps, %" PRId64 " devices, %s, learning rate %g, "
-            "seed %" PRId64 ".</p>\n",
-            settings->size, settings->size, results[0].parameters, settings->batch,
-            settings_steps(settings), settings->devices, settings->optimizer, settings->lr,
-            settings->seed);
-    memory_chart(f, results, count);
-    fputs("<div class=\"grid\">\n", f);
-    mode_chart(f, "Imbalance (fullest device over the mean)", imbalance_of, "%.2f", results, count);
-    mode_chart(f, "Median step (ms)", step_of, "%.1f", results, count);
-    mode_chart(f, "Samples per second", rate_of, "%.0f", results, count);
-    mode_chart(f, "Mean IoU on test scenes", iou_of, "%.4f", results, count);
-    mode_chart(f, "Pixel accuracy on test scenes", accuracy_of, "%.4f", results, count);
-    fputs("</div>\n", f);
-    loss_chart(f, results, count);
-    number_table(f, results, count);
-    page_end(f);
-    int failed = ferror(f);
-    return fclose(f) != 0 || failed ? -1 : 0;
+    for (int m = 0; m < count; m++)
+        if (results[m].report)
+            reports[with_report++] = results[m].report;
+    write_subtitle(subtitle, sizeof(subtitle), settings, results, count);
+    return ek_report_html_with(path, reports, with_report,
+                               &(const ek_report_page){
+                                   .title = "Memory and time of data-parallel training",
+                                   .subtitle = subtitle,
+                                   .more = write_more,
+                                   .user = &all,
+                               });
 }

@@ -4,18 +4,14 @@
 
 #include "imbalance/settings.h"
 
-typedef struct device_result {
-    char name[16];
-    uint64_t peak;                             /* bytes */
-    uint64_t categories[EK_MEMORY_CATEGORIES]; /* at the peak; they add up to it */
-} device_result;
-
 typedef struct mode_result {
     const char *name;
-    int device_count;
-    device_result devices[EK_MAX_DEVICES];
-    double imbalance;    /* peak of the fullest device over the mean of all */
-    double step_seconds; /* median */
+    ek_report *report;             /* owned: memory and time per device */
+    int64_t batch;                 /* that was trained with */
+    int64_t largest;               /* the largest that fits, where it was looked for; else -1 */
+    int64_t share[EK_MAX_DEVICES]; /* of the batch, per device, at the end */
+    char plan[512];                /* of balanced-auto; "" for others */
+    double step_seconds;           /* median */
     double samples_per_second;
     double *losses; /* of each step; owned */
     int loss_count;
@@ -24,10 +20,15 @@ typedef struct mode_result {
     char sha256[65];
 } mode_result;
 
+void mode_result_free(mode_result *result);
+
 void report_table(FILE *stream, const mode_result *results, int count);
-/* Both return 0, or -1 with errno set. */
+/* Of largest batches: what --find-batch prints. */
+void report_batches(FILE *stream, const mode_result *results, int count);
+/* 0, or -1 with errno set. */
 int report_json(const char *path, const run_settings *settings, const mode_result *results,
                 int count);
+/* 0, or a negative status with the sentence set. */
 int report_html(const char *path, const run_settings *settings, const mode_result *results,
                 int count);
 

@@ -4,18 +4,29 @@
 
 #include <evenkeel/evenkeel.h>
 
-typedef enum train_mode { MODE_SINGLE, MODE_CLASSIC, MODE_BALANCED, MODES } train_mode;
+typedef enum train_mode {
+    MODE_SINGLE,
+    MODE_CLASSIC,  /* outputs and loss on device 0 */
+    MODE_BALANCED, /* the loss where the outputs are */
+    MODE_AUTO,     /* balanced, each device's share of the batch by measurement */
+    MODE_SHARDED,  /* balanced, gradients and the optimizer's state divided */
+    MODES
+} train_mode;
 
 extern const char *const mode_names[MODES];
 
 typedef struct run_settings {
-    int64_t devices, batch, steps, epochs, size, width, scenes, test_scenes, seed;
+    int64_t batch, steps, epochs, size, width, scenes, test_scenes, seed;
     double lr, momentum;
-    uint64_t capacity; /* bytes per device; 0: none */
-    const char *modes, *optimizer, *data, *json, *html;
-    bool adam;        /* from `optimizer` */
-    bool fit;         /* find the largest batches instead of training */
-    bool runs[MODES]; /* from `modes` */
+    uint64_t capacity; /* bytes per device; 0: as `device_text` says */
+    const char *modes, *optimizer, *data, *json, *html, *trace;
+    const char *device_text; /* a number or a list */
+    const char *plan;        /* for balanced-auto, in place of measuring; NULL: none */
+    bool adam;               /* from `optimizer` */
+    bool find_batch;         /* find the largest batches instead of training */
+    bool runs[MODES];        /* from `modes` */
+    ek_plan_goal goal;       /* of balanced-auto */
+    int64_t devices;         /* from `device_text` */
     ek_device_kind kind;
 } run_settings;
 

@@ -131,8 +131,52 @@ START_TEST(classic_and_balanced_agree)
     ck_assert_int_eq(balanced.loss_count, 5);
     for (int i = 0; i < 5; i++)
         ck_assert_double_le(fabs(classic.losses[i] - balanced.losses[i]), 1e-5 * classic.losses[i]);
-    free(classic.losses);
-    free(balanced.losses);
+    mode_result_free(&classic);
+    mode_result_free(&balanced);
+}
+END_TEST
+
+/* What is divided is the same numbers elsewhere. */
+START_TEST(sharded_is_balanced_to_the_bit)
+{
+    run_settings settings = small();
+
+    for (int adam = 0; adam < 2; adam++) {
+        mode_result balanced, sharded;
+        settings.adam = adam;
+        settings.lr = adam ? 0.001 : 0.05;
+        run(&settings, MODE_BALANCED, &balanced);
+        run(&settings, MODE_SHARDED, &sharded);
+        ck_assert_mem_eq(balanced.losses, sharded.losses, 5 * sizeof(double));
+        ck_assert_str_eq(balanced.sha256, sharded.sha256);
+        mode_result_free(&balanced);
+        mode_result_free(&sharded);
+    }
+}
+END_TEST
+
+/* A run's plans as text give the run again. */
+START_TEST(plans_are_replayed)
+{
+    run_settings settings = small();
+    mode_result measured, replayed;
+    char plan[sizeof(measured.plan)];
+
+    settings.steps = 12;
+    run(&settings, MODE_AUTO, &measured);
+    memcpy(plan, measured.plan, sizeof(plan));
+    ck_assert_str_ne(plan, "");
+    settings.plan = plan;
+    run(&settings, MODE_AUTO, &replayed);
+    ck_assert_str_eq(measured.sha256, replayed.sha256);
+    settings.plan = "4,4,1,1"; /* another plan, other roundings */
+    mode_result_free(&replayed);
+    run(&settings, MODE_AUTO, &replayed);
+    ck_assert_str_ne(measured.sha256, replayed.sha256);
+    ck_assert_int_eq(replayed.share[0], 4);
+    ck_assert_int_eq(replayed.share[3], 1);
+    mode_result_free(&measured);
+    mode_result_free(&replayed);
 }
 END_TEST
 
@@ -147,8 +191,8 @@ START_TEST(runs_repeat_to_the_bit)
         ck_assert_str_eq(first.sha256, second.sha256);
         ck_assert_mem_eq(first.losses, second.losses, 5 * sizeof(double));
         ck_assert(first.pixel_accuracy == second.pixel_accuracy);
-        free(first.losses);
-        free(second.losses);
+        mode_result_free(&first);
+        mode_result_free(&second);
     }
 }
 END_TEST
@@ -182,6 +226,14 @@ static double needed_on_device_0(const run_settings *settings, double parameters
     return bytes;
 }
 
+static uint64_t device_peak(const mode_result *result, int index)
+{
+    ek_device_report device;
+
+    assert_ok(ek_report_device(result->report, index, &device));
+    return device.peak.in_use;
+}
+
 START_TEST(classic_is_not_wasteful)
 {
     run_settings settings = defaults();
@@ -192,11 +244,11 @@ START_TEST(classic_is_not_wasteful)
     settings.test_scenes = 1;
     run(&settings, MODE_CLASSIC, &classic);
     double needed = needed_on_device_0(&settings, (double)classic.parameters);
-    double peak = (double)classic.devices[0].peak;
+    double peak = (double)device_peak(&classic, 0);
     ck_assert_msg(peak <= 1.1 * needed, "the peak %.0f is %.3f of what is needed", peak,
                   peak / needed);
     ck_assert_msg(peak >= 0.9 * needed, "the list is wrong: %.3f of it is enough", peak / needed);
-    free(classic.losses);
+    mode_result_free(&classic);
 }
 END_TEST
 
@@ -210,10 +262,28 @@ START_TEST(balanced_is_level)
     settings.test_scenes = 1;
     run(&settings, MODE_CLASSIC, &classic);
     run(&settings, MODE_BALANCED, &balanced);
-    ck_assert_int_eq(balanced.device_count, 4);
-    ck_assert_double_ge(classic.imbalance / balanced.imbalance, 1.6);
-    free(classic.losses);
-    free(balanced.losses);
+    ck_assert_int_eq(ek_report_device_count(balanced.report), 4);
+    ck_assert_double_ge(ek_report_imbalance(classic.report) / ek_report_imbalance(balanced.report),
+                        1.6);
+    mode_result_free(&classic);
+    mode_result_free(&balanced);
+}
+END_TEST
+
+START_TEST(sharded_makes_no_device_special)
+{
+    run_settings settings = defaults();
+    mode_result sharded;
+
+    settings.adam = true;
+    settings.lr = 0.001;
+    settings.steps = 3;
+    settings.scenes = 128;
+    settings.test_scenes = 1;
+    run(&settings, MODE_SHARDED, &sharded);
+    ck_assert_double_ge(ek_report_imbalance(sharded.report), 1);
+    ck_assert_double_le(ek_report_imbalance(sharded.report), 1.02);
+    mode_result_free(&sharded);
 }
 END_TEST
 
@@ -224,10 +294,30 @@ START_TEST(balanced_fits_twice_the_batch)
 
     settings.capacity = 32 << 20;
     assert_ok(scenes_make(&train, data, "train", 64, (int)settings.size, 0));
-    int64_t classic = train_largest_batch(&settings, &train, MODE_CLASSIC, 0);
-    int64_t balanced = train_largest_batch(&settings, &train, MODE_BALANCED, 0);
+    int64_t classic = train_largest_batch(&settings, &train, MODE_CLASSIC, 1 << 16);
+    int64_t balanced = train_largest_batch(&settings, &train, MODE_BALANCED, 1 << 16);
     ck_assert_int_gt(classic, 0);
     ck_assert_msg(balanced >= 2 * classic, "classic %d, balanced %d", (int)classic, (int)balanced);
+    ck_assert_int_eq(train_largest_batch(&settings, &train, MODE_CLASSIC, classic), classic - 1);
+    scenes_free(&train);
+}
+END_TEST
+
+/* Devices of 8 and of 4 MiB are all full at the largest batch. */
+START_TEST(automatic_plans_fill_unequal_devices)
+{
+    run_settings settings = small();
+    scene_set train;
+    mode_result result;
+
+    settings.device_text = "2x8M,2x4M";
+    assert_ok(scenes_make(&train, data, "train", 64, (int)settings.size, 0));
+    assert_ok(train_find_batch(&settings, &train, MODE_AUTO, &result));
+    ck_assert_int_gt(result.largest, 0);
+    for (int d = 0; d < 4; d++)
+        ck_assert_msg(device_peak(&result, d) >= 95 * (uint64_t)(d < 2 ? 8 << 20 : 4 << 20) / 100,
+                      "host:%d: %llu", d, (unsigned long long)device_peak(&result, d));
+    mode_result_free(&result);
     scenes_free(&train);
 }
 END_TEST
@@ -319,12 +409,17 @@ Suite *suite(void)
     tcase_add_test(c, batches_hold_scenes);
     tcase_add_test(r, classic_and_balanced_agree);
     tcase_add_test(r, runs_repeat_to_the_bit);
+    tcase_add_test(r, sharded_is_balanced_to_the_bit);
+    tcase_add_test(r, plans_are_replayed);
     tcase_add_test(m, memory_does_not_grow);
     tcase_add_test(m, a_smaller_step_succeeds);
     tcase_add_test(m, classic_is_not_wasteful);
     tcase_add_test(m, balanced_is_level);
-#ifndef EK_SANITIZED /* a search over many batches: too long there, and it shows nothing new */
+    tcase_add_test(m, sharded_makes_no_device_special);
+#ifndef EK_SANITIZED /* searches over many batches: too long there, and they show nothing new */
     tcase_add_test(m, balanced_fits_twice_the_batch);
+    if (test_kind() == EK_HOST)
+        tcase_add_test(m, automatic_plans_fill_unequal_devices);
 #endif
     TCase *const cases[] = {d, c, r, m};
     for (int i = 0; i < 4; i++) {
