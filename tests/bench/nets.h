@@ -9,6 +9,7 @@ typedef struct training {
     ek_module *model, *criterion;
     ek_optimizer *optimizer;
     ek_tensor *input, *target;
+    ek_tensor *(*loss)(const struct training *job);
 } training;
 
 typedef struct workload {

@@ -9,10 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/devices.h"
-#include "nets.h"
+#include "job.h"
 
 enum { WARMUP_STEPS = 3, CUDA_BLOCK = 10, MOST_BLOCKS = 10000 };
 
@@ -32,23 +31,6 @@ typedef struct result {
     int steps;
 } result;
 
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static ek_shape shape_of(int64_t batch, const int64_t *dims, int count)
-{
-    ek_shape shape = {count + 1, {batch}};
-
-    for (int i = 0; i < count; i++)
-        shape.dims[i + 1] = dims[i];
-    return shape;
-}
-
 static int open_devices(setting *how, int count)
 {
     how->devices = devices_open(how->kind, count);
@@ -58,55 +40,6 @@ static int open_devices(setting *how, int count)
         if (ek_device_set_threads(how->devices.devices[i], how->threads) < 0)
             return -1;
     return 0;
-}
-
-/* Drawn on the host, as the twin's. */
-static ek_tensor *data(const setting *how, const int64_t *dims, int ndim, int64_t classes)
-{
-    ek_shape shape = shape_of(how->load.batch, dims, ndim);
-    ek_tensor *drawn = classes ? ek_randint(0, classes, shape) : ek_randn(shape);
-    return ek_to_device(drawn, how->devices.devices[0]);
-}
-
-static int make_job(training *job, const setting *how)
-{
-    const workload *load = &how->load;
-
-    ek_manual_seed(0);
-    job->model = ek_data_parallel_model(load->network(), .device_ids = how->devices);
-    job->criterion = ek_data_parallel_criterion(load->criterion(), .device_ids = how->devices);
-    job->optimizer = load->optimizer(job->model);
-    job->input = ek_keep(data(how, load->input, load->input_dims, 0));
-    job->target = ek_keep(data(how, load->target, load->target_dims, load->classes));
-    return ek_error_status();
-}
-
-static void free_job(training *job)
-{
-    ek_optimizer_free(job->optimizer);
-    ek_module_free(job->criterion);
-    ek_module_free(job->model);
-    ek_release(job->input);
-    ek_release(job->target);
-}
-
-/* `loss` may be NULL: reading it would wait for the device. */
-static int step(training *job, const setting *how, double *loss)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_autocast autocast = ek_autocast_begin(how->bf16 ? EK_BF16 : EK_F32);
-    ek_tensor *l = how->load.loss(job);
-    int rc;
-
-    ek_autocast_end(&autocast);
-    ek_zero_grad(job->optimizer);
-    rc = ek_backward(l);
-    if (rc == 0)
-        rc = ek_step(job->optimizer);
-    if (rc == 0 && loss)
-        rc = ek_item(l, loss);
-    ek_scope_end(&scope);
-    return rc;
 }
 
 static int settle(const setting *how)
@@ -120,19 +53,12 @@ static int settle(const setting *how)
 /* Seconds of a step, over a block of them; negative on error. */
 static double block_seconds(training *job, const setting *how, int steps)
 {
-    double begin = now();
+    double begin = job_now();
 
     for (int i = 0; i < steps; i++)
-        if (step(job, how, NULL) < 0)
+        if (job_step(job, how->bf16, NULL) < 0)
             return -1;
-    return settle(how) < 0 ? -1 : (now() - begin) / steps;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
+    return settle(how) < 0 ? -1 : (job_now() - begin) / steps;
 }
 
 static int measure(training *job, const setting *how, result *r)
@@ -142,18 +68,17 @@ static int measure(training *job, const setting *how, result *r)
     int least = how->budget < 1 ? 1 : 5, count = 0;
 
     for (int i = 0; i < WARMUP_STEPS + 1; i++)
-        if (step(job, how, &r->fourth_loss) < 0)
+        if (job_step(job, how->bf16, &r->fourth_loss) < 0)
             return -1;
     if (settle(how) < 0)
         return -1;
-    double start = now();
-    while (count < MOST_BLOCKS && (count < least || now() - start < how->budget)) {
+    double start = job_now();
+    while (count < MOST_BLOCKS && (count < least || job_now() - start < how->budget)) {
         seconds[count] = block_seconds(job, how, block);
         if (seconds[count++] < 0)
             return -1;
     }
-    qsort(seconds, (size_t)count, sizeof(seconds[0]), ascending);
-    r->median = seconds[count / 2];
+    r->median = job_median(seconds, count);
     r->steps = count * block;
     return 0;
 }
@@ -192,10 +117,10 @@ int main(int argc, char **argv)
     }
     int rc = open_devices(&how, devices);
     if (rc == 0)
-        rc = make_job(&job, &how);
+        rc = job_open(&job, &how.load, &how.devices, EK_SHARD_NONE);
     if (rc == 0)
         rc = measure(&job, &how, &r);
-    free_job(&job);
+    job_close(&job);
     if (rc < 0 || ek_shutdown() < 0) {
         ek_print_error(stderr);
         return 1;

@@ -1,0 +1,85 @@
+#include "job.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+static ek_shape shape_of(int64_t batch, const int64_t *dims, int count)
+{
+    ek_shape shape = {count + 1, {batch}};
+
+    for (int i = 0; i < count; i++)
+        shape.dims[i + 1] = dims[i];
+    return shape;
+}
+
+/* Drawn on the host, as the twin's. */
+static ek_tensor *data(const workload *load, ek_device device, const int64_t *dims, int ndim,
+                       int64_t classes)
+{
+    ek_shape shape = shape_of(load->batch, dims, ndim);
+    ek_tensor *drawn = classes ? ek_randint(0, classes, shape) : ek_randn(shape);
+    return ek_to_device(drawn, device);
+}
+
+int job_open(training *job, const workload *load, const ek_device_list *devices,
+             ek_shard_policy shard)
+{
+    ek_device first = devices->devices[0];
+
+    *job = (training){.loss = load->loss};
+    ek_manual_seed(0);
+    job->model = ek_data_parallel_model(load->network(), .device_ids = *devices, .shard = shard);
+    job->criterion = ek_data_parallel_criterion(load->criterion(), .device_ids = *devices);
+    job->optimizer = load->optimizer(job->model);
+    job->input = ek_keep(data(load, first, load->input, load->input_dims, 0));
+    job->target = ek_keep(data(load, first, load->target, load->target_dims, load->classes));
+    return ek_error_status();
+}
+
+void job_close(training *job)
+{
+    ek_optimizer_free(job->optimizer);
+    ek_module_free(job->criterion);
+    ek_module_free(job->model);
+    ek_release(job->input);
+    ek_release(job->target);
+}
+
+int job_step(training *job, bool bf16, double *loss)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_autocast autocast = ek_autocast_begin(bf16 ? EK_BF16 : EK_F32);
+    ek_tensor *l = job->loss(job);
+    int rc;
+
+    ek_autocast_end(&autocast);
+    ek_zero_grad(job->optimizer);
+    rc = ek_backward(l);
+    if (rc == 0)
+        rc = ek_step(job->optimizer);
+    if (rc == 0 && loss)
+        rc = ek_item(l, loss);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+double job_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+double job_median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof(values[0]), ascending);
+    return values[count / 2];
+}
