@@ -18,7 +18,8 @@ EK_API bool ek_tensor_is_leaf(const ek_tensor *tensor);
 
 /* The accumulated gradient, owned by `tensor`; NULL, without an error, where there is none. */
 EK_API ek_tensor *ek_tensor_grad(const ek_tensor *tensor);
-/* Replaces the gradient (NULL removes it): same shape, dtype and device as `tensor`. */
+/* Replaces the gradient (NULL removes it), of a divided parameter that of all its pieces: same
+ * shape, dtype and device as `tensor`. */
 EK_API int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad);
 
 /* The whole gradient of a parameter, on its device: where it is divided (EK_SHARD_OPTIMIZER) a copy

@@ -146,8 +146,9 @@ EK_API int64_t ek_module_parameter_count(ek_module *module); /* elements */
 /* ---- changing ---- */
 
 EK_API void ek_module_train(ek_module *module, bool training);
-/* Moves parameters and buffers; handles stay valid. Gradients of what moves are dropped. On an
- * error nothing has moved. */
+/* Moves parameters and buffers; handles stay valid. Gradients of what moves are dropped, and
+ * divided parameters (EK_SHARD_OPTIMIZER) are whole again until their wrapper divides them anew. On
+ * an error nothing has moved. */
 EK_API int ek_module_to_device(ek_module *module, ek_device device);
 EK_API int ek_module_to_dtype(ek_module *module, ek_dtype dtype);
 /* Removes all gradients. */

@@ -1,5 +1,6 @@
 /* leaf.c: what a tensor says about its gradient, and gradient mode. */
 #include "autograd/graph.h"
+#include "autograd/shards.h"
 #include "kernels/kernels.h"
 
 bool ek_grad_enabled(void)
@@ -75,8 +76,10 @@ int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad)
 {
     if (!tensor)
         return missing("ek_tensor_set_grad");
-    if (grad) {
+    if (grad)
         EK_TRY(check_grad("ek_tensor_set_grad", tensor, grad));
+    ek_leaf_drop_piece_gradients(tensor);
+    if (grad) {
         if (tensor->grad && tensor->grad_absent && !tensor->grad_slot)
             tensor->grad_slot = ek_keep(tensor->grad);
         replace_grad(tensor, grad, false);

@@ -29,6 +29,7 @@ typedef struct ek_shard {
 /* How one leaf is divided: ascending, without gaps, over all of its elements. Immutable. */
 typedef struct ek_shards {
     ek_object object;
+    uint64_t serial;       /* no other division of the process has it; not 0 */
     ek_shard_group *group; /* a reference */
     int count;
     ek_shard shards[];
@@ -37,8 +38,10 @@ typedef struct ek_shards {
 /* `count` shards to fill in; retains the group. One reference; NULL with an error. */
 ek_shards *ek_shards_new(ek_shard_group *group, int count);
 
-/* Divides a dense leaf (NULL: it is whole again); retains `shards`. The gradient that the leaf has
- * already goes to the pieces, or with NULL comes back from them, and its slot is taken away. */
+/* Divides a dense leaf (NULL: it is whole again); retains `shards`. EK_E_INVALID unless the pieces
+ * are flat leaves of its dtype that cover it. The gradient that the leaf has already goes to the
+ * pieces, or with NULL comes back from them (those given up have none any more), and its slot is
+ * taken away. On an error all is as before. */
 int ek_leaf_set_shards(ek_tensor *leaf, ek_shards *shards);
 
 /* NULL for leaves that are whole. */
@@ -47,8 +50,14 @@ static inline const ek_shards *ek_leaf_shards(const ek_tensor *leaf)
     return (const ek_shards *)leaf->shards;
 }
 
-/* A whole gradient that the leaf got beside its pieces (its module was used without its replicas,
- * or the user set one) is added to theirs and dropped. Does nothing for other leaves. */
+/* A whole gradient that the leaf got beside its pieces (its module was used without its replicas)
+ * is added to theirs and dropped. Does nothing for other leaves. On an error all is as before. */
 int ek_leaf_settle_gradient(ek_tensor *leaf);
+
+/* Does the leaf, or one of its pieces, have a gradient? */
+bool ek_leaf_has_gradient(const ek_tensor *leaf);
+
+/* Removes the pieces' gradients; does nothing for leaves that are whole. */
+void ek_leaf_drop_piece_gradients(ek_tensor *leaf);
 
 #endif

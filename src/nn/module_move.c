@@ -3,14 +3,17 @@
 #include <stdlib.h>
 
 #include "autograd/graph.h"
+#include "autograd/shards.h"
 #include "evenkeel/module.h"
 #include "evenkeel/ops.h"
 #include "nn/module_walk.h"
 
-/* A gradient lies where its parameter was: it goes, and a slab's slot with it. */
+/* A gradient lies where its parameter was: it goes, and a slab's slot with it. So do the pieces of
+ * a divided parameter. Without a gradient nothing of this can fail. */
 static void forget_gradient(ek_tensor *tensor)
 {
     ek_tensor_set_grad(tensor, NULL);
+    ek_leaf_set_shards(tensor, NULL);
     ek_leaf_set_grad_slot(tensor, NULL);
 }
 
