@@ -11,21 +11,27 @@ void ek_split_chunk(int64_t batch, int devices, int64_t *sizes);
 void ek_split_even(int64_t batch, int devices, int64_t *sizes);
 /* As the weights (0 or more, finite, at least one not zero): by the largest remainder. */
 void ek_split_weights(int64_t batch, int devices, const double *weights, int64_t *sizes);
+/* Weights as whole numbers in the same proportions (to 2^-48 of the largest), without a common
+ * divisor. */
+void ek_split_whole(int devices, const double *weights, int64_t *whole);
 /* As ek_split_weights in whole numbers, so that a batch of their sum is cut exactly so. */
 void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t *sizes);
 /* `first` samples for the first device and the rest even, where that gives it less than the others;
- * else torch.chunk's (BalancedDataParallel of transformer-xl). */
+ * else torch.chunk's (BalancedDataParallel of transformer-xl). With 0 the first of several devices
+ * gets none, also of the smallest batches. */
 void ek_split_first(int64_t batch, int devices, int64_t first, int64_t *sizes);
 
-/* What a device's share costs: fixed + per_sample * n for n > 0, `idle` for n = 0; `most` samples
- * at the most. */
+/* What a device's share costs: fixed + per_sample * n for n > 0 samples, of which it takes `most`
+ * at the most; nothing for none. Finite, per_sample not negative. */
 typedef struct ek_cost {
-    double fixed, per_sample, idle;
+    double fixed, per_sample;
     int64_t most;
 } ek_cost;
 
-/* The sizes with the smallest largest cost; among those the most even ones. False, with sizes as
- * they would be without limits, where the devices together take less than `batch`. */
+/* The sizes with the smallest largest cost. Every device gets what it can take for less than that
+ * cost; what is left is divided among those that reach it, as evenly as can be, earlier ones first.
+ * False, with the sizes as they would be without limits, where the devices together take less than
+ * `batch`. */
 bool ek_split_level(int64_t batch, int devices, const ek_cost *costs, int64_t *sizes);
 
 #endif

@@ -1,0 +1,21 @@
+/* auto.h: EK_SPLIT_AUTO: plans from what forwards have shown. */
+#ifndef EK_PLAN_AUTO_H
+#define EK_PLAN_AUTO_H
+
+#include "core/device.h"
+#include "plan/plan_text.h"
+
+typedef struct ek_auto ek_auto;
+
+/* Each new plan goes to *plans, which stays the caller's. */
+ek_auto *ek_auto_new(const char *what, ek_plan_goal goal, ek_plans *plans);
+void ek_auto_free(ek_auto *automatic);
+
+/* As ek_planner_begin, for the forward of this number. */
+int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
+                  int64_t *sizes);
+/* As ek_planner_peek. */
+int ek_auto_peek(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
+                 int64_t *sizes);
+
+#endif

@@ -1,0 +1,27 @@
+/* plan_text.h: plans by forward, and their text (evenkeel/plan.h). */
+#ifndef EK_PLAN_PLAN_TEXT_H
+#define EK_PLAN_PLAN_TEXT_H
+
+#include "evenkeel/plan.h"
+
+typedef struct ek_plans {
+    int devices, count, capacity;
+    int64_t *forwards; /* ascending, the first 0 where it was parsed */
+    int64_t *sizes;    /* count x devices */
+} ek_plans;
+
+/* EK_E_INVALID with the position in the text; *plans is empty then. */
+int ek_plans_parse(ek_plans *plans, const char *text, int devices);
+void ek_plans_free(ek_plans *plans);
+
+/* From `forward` on, which is not before the last entry's (that one is replaced where it is the
+ * same). */
+int ek_plans_add(ek_plans *plans, int64_t forward, const int64_t *sizes);
+
+/* The entry that holds at this forward; NULL where there is none yet. */
+const int64_t *ek_plans_at(const ek_plans *plans, int64_t forward);
+
+/* Writes at most `room` bytes with the NUL; returns the text's length, as snprintf. */
+size_t ek_plans_write(const ek_plans *plans, char *text, size_t room);
+
+#endif

@@ -1,0 +1,256 @@
+/* planner.c: a user's wishes for a wrapper's plans, and what they give at each forward. */
+#include "plan/planner.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/thread.h"
+#include "plan/auto.h"
+#include "plan/plan_text.h"
+#include "plan/split.h"
+
+struct ek_planner {
+    const char *what;
+    int devices;
+    enum { BY_CHUNK, BY_FIRST, BY_PLANS, BY_MEASURE } way;
+    int64_t first;      /* BY_FIRST */
+    ek_plans plans;     /* BY_PLANS: all of them; BY_MEASURE: those so far */
+    ek_auto *automatic; /* BY_MEASURE */
+    int64_t forward;    /* the number of the next one */
+};
+
+/* ---- wishes ---- */
+
+/* Which wishes are there, for one sentence where it is more than one. */
+typedef struct wishes {
+    bool chunks, weights, first, plan;
+} wishes;
+
+static wishes wishes_of(const ek_split_options *options)
+{
+    wishes given = {.first = options->first_device_batch != 0, .plan = options->plan != NULL};
+    for (int i = 0; i < EK_MAX_DEVICES; i++) {
+        given.chunks = given.chunks || options->chunks[i] != 0;
+        given.weights = given.weights || options->weights[i] != 0;
+    }
+    return given;
+}
+
+static int check_policy(const char *what, const ek_split_options *options)
+{
+    if ((unsigned)options->policy > EK_SPLIT_AUTO)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: %d is no way to split; write EK_SPLIT_CHUNK, EK_SPLIT_EVEN or "
+                       "EK_SPLIT_AUTO",
+                       what, (int)options->policy);
+    if ((unsigned)options->goal > EK_GOAL_TIME)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: %d is no goal of plans; write EK_GOAL_MEMORY or EK_GOAL_TIME", what,
+                       (int)options->goal);
+    if (options->goal != EK_GOAL_MEMORY && options->policy != EK_SPLIT_AUTO)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: a goal is for plans that are measured; add "
+                       ".split = EK_SPLIT_AUTO, or leave .goal out",
+                       what);
+    return 0;
+}
+
+static int check_one(const char *what, const ek_split_options *options, wishes given)
+{
+    int count = given.chunks + given.weights + given.first + given.plan;
+    if (count > 1 || (count == 1 && options->policy != EK_SPLIT_CHUNK))
+        return EK_FAIL(EK_E_INVALID, "%s: one way to split is possible, not%s%s%s%s%s%s", what,
+                       options->policy == EK_SPLIT_EVEN ? " EK_SPLIT_EVEN" : "",
+                       options->policy == EK_SPLIT_AUTO ? " EK_SPLIT_AUTO" : "",
+                       given.chunks ? " .chunks" : "", given.weights ? " .weights" : "",
+                       given.first ? " .first_device_batch" : "", given.plan ? " .plan" : "");
+    return 0;
+}
+
+/* Shares as numbers from 0 on, of the devices that there are, not all zero. */
+static int check_shares(const char *what, const char *name, const double *shares, int devices)
+{
+    bool any = false;
+    for (int i = 0; i < EK_MAX_DEVICES; i++) {
+        if (!(shares[i] >= 0 && isfinite(shares[i])))
+            return EK_FAIL(EK_E_INVALID, "%s: .%s[%d] is %g; write a finite number from 0 on", what,
+                           name, i, shares[i]);
+        if (i >= devices && shares[i] > 0)
+            return EK_FAIL(EK_E_INVALID, "%s: .%s[%d] is %g, but there are %d devices", what, name,
+                           i, shares[i], devices);
+        any = any || shares[i] > 0;
+    }
+    if (!any)
+        return EK_FAIL(EK_E_INVALID, "%s: .%s gives no device a sample", what, name);
+    return 0;
+}
+
+/* ---- making ---- */
+
+static int use_chunks(ek_planner *planner, const int64_t *given)
+{
+    double shares[EK_MAX_DEVICES];
+    int64_t chunks[EK_MAX_DEVICES];
+    for (int i = 0; i < EK_MAX_DEVICES; i++) {
+        chunks[i] = given[i] == EK_ZERO ? 0 : given[i];
+        shares[i] = (double)chunks[i];
+        if (chunks[i] > INT64_C(1000000000000000))
+            return EK_FAIL(EK_E_INVALID, "%s: .chunks[%d] is %" PRId64 "; at most 1e15 is possible",
+                           planner->what, i, chunks[i]);
+    }
+    EK_TRY(check_shares(planner->what, "chunks", shares, planner->devices));
+    planner->way = BY_PLANS;
+    return ek_plans_add(&planner->plans, 0, chunks);
+}
+
+static int use_weights(ek_planner *planner, const double *given)
+{
+    double weights[EK_MAX_DEVICES];
+    int64_t whole[EK_MAX_DEVICES];
+    for (int i = 0; i < EK_MAX_DEVICES; i++)
+        weights[i] = given[i] == (double)EK_ZERO ? 0 : given[i];
+    EK_TRY(check_shares(planner->what, "weights", weights, planner->devices));
+    ek_split_whole(planner->devices, weights, whole);
+    planner->way = BY_PLANS;
+    return ek_plans_add(&planner->plans, 0, whole);
+}
+
+static int use_first(ek_planner *planner, int64_t given)
+{
+    planner->first = given == EK_ZERO ? 0 : given;
+    planner->way = BY_FIRST;
+    if (planner->first < 0)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: .first_device_batch is %" PRId64 "; write a number from 1 on, or "
+                       "EK_ZERO for none",
+                       planner->what, given);
+    return 0;
+}
+
+static int use_plan(ek_planner *planner, const char *text)
+{
+    planner->way = BY_PLANS;
+    int rc = ek_plans_parse(&planner->plans, text, planner->devices);
+    if (rc < 0)
+        ek_error_prefix("%s: .plan", planner->what);
+    return rc;
+}
+
+/* Sizes that differ by one at most are proportions too. */
+static int use_even(ek_planner *planner)
+{
+    int64_t ones[EK_MAX_DEVICES];
+    for (int i = 0; i < EK_MAX_DEVICES; i++)
+        ones[i] = 1;
+    planner->way = BY_PLANS;
+    return ek_plans_add(&planner->plans, 0, ones);
+}
+
+static int use_measure(ek_planner *planner, ek_plan_goal goal)
+{
+    planner->way = BY_MEASURE;
+    planner->automatic = ek_auto_new(planner->what, goal, &planner->plans);
+    return planner->automatic ? 0 : ek_error_pending();
+}
+
+static int use(ek_planner *planner, const ek_split_options *options)
+{
+    const wishes given = wishes_of(options);
+    EK_TRY(check_policy(planner->what, options));
+    EK_TRY(check_one(planner->what, options, given));
+    if (given.chunks)
+        return use_chunks(planner, options->chunks);
+    if (given.weights)
+        return use_weights(planner, options->weights);
+    if (given.first)
+        return use_first(planner, options->first_device_batch);
+    if (given.plan)
+        return use_plan(planner, options->plan);
+    if (options->policy == EK_SPLIT_EVEN)
+        return use_even(planner);
+    if (options->policy == EK_SPLIT_AUTO)
+        return use_measure(planner, options->goal);
+    return 0;
+}
+
+ek_planner *ek_planner_new(const char *what, const ek_split_options *options, int devices)
+{
+    if (devices < 1 || devices > EK_MAX_DEVICES) {
+        EK_FAIL(EK_E_INVALID, "%s: plans are for between 1 and %d devices, not for %d", what,
+                EK_MAX_DEVICES, devices);
+        return NULL;
+    }
+    ek_planner *planner = ek_calloc(1, sizeof *planner);
+    if (!planner)
+        return NULL;
+    planner->what = what;
+    planner->devices = devices;
+    planner->plans.devices = devices;
+    if (use(planner, options) < 0) {
+        ek_planner_free(planner);
+        return NULL;
+    }
+    return planner;
+}
+
+void ek_planner_free(ek_planner *planner)
+{
+    if (!planner)
+        return;
+    ek_auto_free(planner->automatic);
+    ek_plans_free(&planner->plans);
+    free(planner);
+}
+
+/* ---- using ---- */
+
+bool ek_planner_is_chunk(const ek_planner *planner)
+{
+    return planner->way == BY_CHUNK;
+}
+
+static int check_batch(const ek_planner *planner, int64_t batch)
+{
+    if (batch >= 1 && batch <= INT64_MAX / 2)
+        return 0;
+    return EK_FAIL(EK_E_INVALID, "%s: a batch of %" PRId64 " samples cannot be planned for",
+                   planner->what, batch);
+}
+
+static void split(const ek_planner *planner, int64_t batch, int64_t *sizes)
+{
+    if (planner->way == BY_PLANS)
+        ek_split_chunks(batch, planner->devices, ek_plans_at(&planner->plans, planner->forward),
+                        sizes);
+    else if (planner->way == BY_FIRST)
+        ek_split_first(batch, planner->devices, planner->first, sizes);
+    else
+        ek_split_chunk(batch, planner->devices, sizes);
+}
+
+int ek_planner_begin(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes)
+{
+    EK_TRY(check_batch(planner, batch));
+    if (planner->way == BY_MEASURE)
+        EK_TRY(ek_auto_begin(planner->automatic, devs, planner->forward, batch, sizes));
+    else
+        split(planner, batch, sizes);
+    planner->forward++;
+    return 0;
+}
+
+int ek_planner_peek(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes)
+{
+    EK_TRY(check_batch(planner, batch));
+    if (planner->way == BY_MEASURE)
+        return ek_auto_peek(planner->automatic, devs, planner->forward, batch, sizes);
+    split(planner, batch, sizes);
+    return 0;
+}
+
+size_t ek_planner_text(const ek_planner *planner, char *text, size_t room)
+{
+    return ek_plans_write(&planner->plans, text, room);
+}

@@ -1,0 +1,215 @@
+/* split.c: sizes from proportions. Whole numbers throughout: the same wishes give the same sizes on
+ * every machine. */
+#include "plan/split.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Products of a batch and a share. */
+__extension__ typedef unsigned __int128 wide;
+
+void ek_split_chunk(int64_t batch, int devices, int64_t *sizes)
+{
+    int64_t chunk = batch / devices + (batch % devices != 0);
+    for (int i = 0; i < devices; i++) {
+        sizes[i] = batch < chunk ? batch : chunk;
+        batch -= sizes[i];
+    }
+}
+
+void ek_split_even(int64_t batch, int devices, int64_t *sizes)
+{
+    for (int i = 0; i < devices; i++)
+        sizes[i] = batch / devices + (i < batch % devices);
+}
+
+void ek_split_first(int64_t batch, int devices, int64_t first, int64_t *sizes)
+{
+    if (devices > 1 && (first == 0 || (first < batch && first < (batch - first) / (devices - 1)))) {
+        sizes[0] = first;
+        ek_split_even(batch - first, devices - 1, sizes + 1);
+    } else {
+        ek_split_chunk(batch, devices, sizes);
+    }
+}
+
+/* ---- proportions ---- */
+
+void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t *sizes)
+{
+    wide sum = 0, remainders[EK_MAX_DEVICES];
+    int64_t left = batch;
+    for (int i = 0; i < devices; i++)
+        sum += (wide)chunks[i];
+    for (int i = 0; i < devices; i++) {
+        wide share = (wide)batch * (wide)chunks[i];
+        sizes[i] = (int64_t)(share / sum);
+        remainders[i] = share % sum;
+        left -= sizes[i];
+    }
+    /* Fewer are left than there are remainders that are not zero. */
+    for (; left > 0; left--) {
+        int largest = 0;
+        for (int i = 1; i < devices; i++)
+            if (remainders[i] > remainders[largest])
+                largest = i;
+        sizes[largest]++;
+        remainders[largest] = 0;
+    }
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+void ek_split_whole(int devices, const double *weights, int64_t *whole)
+{
+    double largest = 0;
+    for (int i = 0; i < devices; i++)
+        largest = weights[i] > largest ? weights[i] : largest;
+    int exponent;
+    frexp(largest, &exponent);
+    int64_t divisor = 0;
+    for (int i = 0; i < devices; i++) {
+        whole[i] = llrint(ldexp(weights[i], 49 - exponent));
+        divisor = common_divisor(whole[i], divisor);
+    }
+    for (int i = 0; i < devices && divisor; i++)
+        whole[i] /= divisor;
+}
+
+void ek_split_weights(int64_t batch, int devices, const double *weights, int64_t *sizes)
+{
+    int64_t whole[EK_MAX_DEVICES];
+    ek_split_whole(devices, weights, whole);
+    ek_split_chunks(batch, devices, whole, sizes);
+}
+
+/* ---- levels ---- */
+
+/* Doubles in their order as whole numbers, to search among them. */
+static int64_t rank_of(double number)
+{
+    int64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return bits < 0 ? INT64_MIN - bits : bits;
+}
+
+static double of_rank(int64_t rank)
+{
+    int64_t bits = rank < 0 ? INT64_MIN - rank : rank;
+    double number;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+static double cost_of(const ek_cost *cost, int64_t n)
+{
+    return cost->fixed + cost->per_sample * (double)n;
+}
+
+/* The most samples, up to `most`, that cost no more than `level`. */
+static int64_t taken_at(const ek_cost *cost, int64_t most, double level)
+{
+    int64_t low = 0, high = most;
+    while (low < high) {
+        int64_t middle = low + (high - low + 1) / 2;
+        if (cost_of(cost, middle) <= level)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* What all take at this level; false where that is less than the batch (`taken` has all then). */
+static bool take(int64_t batch, int devices, const ek_cost *costs, double level, int64_t *taken)
+{
+    int64_t left = batch;
+    for (int i = 0; i < devices; i++) {
+        int64_t most = costs[i].most < batch ? costs[i].most : batch;
+        taken[i] = taken_at(&costs[i], most < 0 ? 0 : most, level);
+        left -= taken[i] < left ? taken[i] : left;
+    }
+    return left == 0;
+}
+
+/* Raises sizes, none above its limit, to the even height at which they take `left` more. */
+static void fill(int64_t left, int devices, const int64_t *limits, int64_t *sizes)
+{
+    int64_t low = 0, high = INT64_MAX;
+    while (low < high) { /* the largest height that takes no more */
+        int64_t height = low + (high - low) / 2 + 1, room = left;
+        for (int i = 0; i < devices && room >= 0; i++) {
+            int64_t top = limits[i] < height ? limits[i] : height;
+            room -= top > sizes[i] ? top - sizes[i] : 0;
+        }
+        if (room >= 0)
+            low = height;
+        else
+            high = height - 1;
+    }
+    for (int i = 0; i < devices; i++) {
+        int64_t top = limits[i] < low ? limits[i] : low;
+        if (top > sizes[i]) {
+            left -= top - sizes[i];
+            sizes[i] = top;
+        }
+    }
+    for (int i = 0; i < devices && left > 0; i++) {
+        if (sizes[i] == low && limits[i] > low) {
+            sizes[i]++;
+            left--;
+        }
+    }
+}
+
+static bool level(int64_t batch, int devices, const ek_cost *costs, int64_t *sizes)
+{
+    int64_t taken[EK_MAX_DEVICES], low = rank_of(costs[0].fixed), high = low;
+    for (int i = 0; i < devices; i++) {
+        int64_t least = rank_of(costs[i].fixed), most = rank_of(cost_of(&costs[i], batch));
+        low = least < low ? least : low;
+        high = most > high ? most : high;
+    }
+    if (!take(batch, devices, costs, of_rank(high), taken))
+        return false;
+    low--;
+    while (low < high - 1) { /* low takes less than the batch, high takes it */
+        int64_t middle = low + (int64_t)(((uint64_t)high - (uint64_t)low) / 2);
+        if (take(batch, devices, costs, of_rank(middle), taken))
+            high = middle;
+        else
+            low = middle;
+    }
+    int64_t left = batch;
+    take(batch, devices, costs, of_rank(high), taken);
+    take(batch, devices, costs, of_rank(high - 1), sizes);
+    for (int i = 0; i < devices; i++)
+        left -= sizes[i];
+    fill(left, devices, taken, sizes);
+    return true;
+}
+
+bool ek_split_level(int64_t batch, int devices, const ek_cost *costs, int64_t *sizes)
+{
+    if (batch == 0) {
+        memset(sizes, 0, (size_t)devices * sizeof *sizes);
+        return true;
+    }
+    if (level(batch, devices, costs, sizes))
+        return true;
+    ek_cost free_costs[EK_MAX_DEVICES];
+    for (int i = 0; i < devices; i++) {
+        free_costs[i] = costs[i];
+        free_costs[i].most = INT64_MAX;
+    }
+    level(batch, devices, free_costs, sizes);
+    return false;
+}
