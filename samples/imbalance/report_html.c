@@ -1,10 +1,9 @@
 /* report_html.c: the library's page of memory and time, and behind it what this job is about:
  * losses, accuracy, throughput. */
 #include <inttypes.h>
-#include <math.h>
 
-#include "common/page.h"
 #include "imbalance/result.h"
+#include "report/page.h"
 
 typedef struct mode_results {
     const mode_result *results;
@@ -32,32 +31,26 @@ static double accuracy_of(const mode_result *r)
 static void mode_chart(FILE *f, const char *title, measure *value, const char *format,
                        const mode_results *all)
 {
-    double largest = 0;
+    ek_page_bar bars[MODES];
+    char texts[MODES][32];
 
-    for (int m = 0; m < all->count; m++)
-        largest = fmax(largest, value(&all->results[m]));
-    fprintf(f, "<section>\n<h2>%s</h2>\n", title);
     for (int m = 0; m < all->count; m++) {
         double v = value(&all->results[m]);
-        char text[32];
-        snprintf(text, sizeof(text), format, v);
-        fprintf(f,
-                "<div class=\"row\"><span>%s</span><div class=\"track\"><div class=\"bar\" "
-                "style=\"width:%.2f%%;background:var(--%s)\"></div></div><span>%s</span></div>\n",
-                all->results[m].name, largest > 0 ? 100 * v / largest : 0, page_colour(m), text);
+        snprintf(texts[m], sizeof(texts[m]), format, v);
+        bars[m] = (ek_page_bar){all->results[m].name, texts[m], v};
     }
-    fputs("</section>\n", f);
+    ek_page_bars(f, title, NULL, bars, all->count);
 }
 
 /* Losses of all modes over steps. */
 static void loss_chart(FILE *f, const mode_results *all)
 {
-    page_series series[MODES];
+    ek_page_series series[MODES];
 
     for (int m = 0; m < all->count; m++)
-        series[m] =
-            (page_series){all->results[m].name, all->results[m].losses, all->results[m].loss_count};
-    page_lines(f, "Loss", "step", series, all->count);
+        series[m] = (ek_page_series){all->results[m].name, all->results[m].losses,
+                                     all->results[m].loss_count, NULL};
+    ek_page_lines(f, "Loss", "step", series, all->count);
 }
 
 /* ---- the numbers ---- */
