@@ -20,6 +20,12 @@ typedef struct ek_report_span {
  * duration in seconds. NULL where there is none. They live as long as the report is not changed. */
 const ek_report_span *ek_report_spans(const ek_report *report, int *count, double *seconds);
 
+/* Spans of that step that there was no room for. */
+int64_t ek_report_spans_dropped(const ek_report *report);
+
+/* As ek_report_memory, of that step alone and finer; seconds since it began. */
+int ek_report_step_memory(const ek_report *report, int index, ek_memory_sample *samples, int room);
+
 /* The largest batch that the caller told, 0 for none. */
 int64_t ek_report_largest_batch(const ek_report *report);
 

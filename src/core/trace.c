@@ -100,7 +100,7 @@ void ek_span_close(ek_span *span)
     place *at = place_of(self);
     const ek_tracer *tracer = enter(at);
     if (tracer)
-        tracer->span(span, ended, span->inner, tracer->user);
+        tracer->span(span, ended, tracer->user);
     leave(at);
 }
 

@@ -36,8 +36,7 @@ typedef struct ek_span {
 /* Whoever collects. Called from any thread, with locks held: must neither allocate device memory
  * nor begin spans, and waits for nobody who does. */
 typedef struct ek_tracer {
-    /* A span has ended at `ended`; `inner` of its nanoseconds belong to spans within it. */
-    void (*span)(const ek_span *span, uint64_t ended, uint64_t inner, void *user);
+    void (*span)(const ek_span *span, uint64_t ended, void *user); /* has ended */
     /* A device's memory has changed; `span` is the calling thread's innermost one or NULL. The
      * allocator's lock is held. */
     void (*memory)(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,

@@ -1,0 +1,221 @@
+/* read.c: reading a report. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/thread.h"
+#include "report/collect.h"
+
+static const double nanosecond = 1e-9;
+
+ek_tracked *ek_report_lock(const ek_report *report, int index)
+{
+    ek_tracked *device = &report->devices[index];
+    if (report->collecting)
+        pthread_mutex_lock(&device->dev->allocator.lock);
+    return device;
+}
+
+void ek_report_unlock(const ek_report *report, const ek_tracked *device)
+{
+    if (report->collecting)
+        pthread_mutex_unlock(&device->dev->allocator.lock);
+}
+
+uint64_t ek_report_ns(const ek_report *report)
+{
+    return report->collecting ? ek_clock_ns() - report->began : report->ended;
+}
+
+/* ---- the run ---- */
+
+const char *ek_report_name(const ek_report *report)
+{
+    return report->name;
+}
+
+int ek_report_device_count(const ek_report *report)
+{
+    return report->count;
+}
+
+int64_t ek_report_step_count(const ek_report *report)
+{
+    return report->steps.total;
+}
+
+double ek_report_seconds(const ek_report *report)
+{
+    return nanosecond * (double)report->steps.ns;
+}
+
+double ek_report_step_seconds(const ek_report *report)
+{
+    return ek_steps_median(&report->steps);
+}
+
+void ek_report_set_largest_batch(ek_report *report, int64_t batch)
+{
+    report->largest_batch = batch > 0 ? batch : 0;
+}
+
+int64_t ek_report_largest_batch(const ek_report *report)
+{
+    return report->largest_batch;
+}
+
+/* ---- devices ---- */
+
+static int check_index(const ek_report *report, int index)
+{
+    return index >= 0 && index < report->count
+               ? 0
+               : EK_FAIL(EK_E_INVALID, "report: there is no device %d; it has %d", index,
+                         report->count);
+}
+
+int ek_report_device(const ek_report *report, int index, ek_device_report *device)
+{
+    EK_TRY(check_index(report, index));
+    const ek_tracked *tracked = ek_report_lock(report, index);
+    *device = (ek_device_report){.device = tracked->id,
+                                 .capacity = tracked->capacity,
+                                 .peak = ek_moment_sample(&tracked->peak),
+                                 .reserved_peak = tracked->reserved_peak};
+    memcpy(device->peak_operation, tracked->peak_operation, sizeof device->peak_operation);
+    ek_report_unlock(report, tracked);
+    const ek_busy *busy = &report->steps.sums[index];
+    device->computing = nanosecond * (double)busy->computing;
+    device->communicating = nanosecond * (double)busy->communicating;
+    device->waiting =
+        nanosecond * (double)(report->steps.ns - busy->computing - busy->communicating);
+    return 0;
+}
+
+double ek_report_imbalance(const ek_report *report)
+{
+    double sum = 0, most = 0;
+    for (int d = 0; d < report->count; d++) {
+        const ek_tracked *tracked = ek_report_lock(report, d);
+        const double peak = (double)tracked->peak.in_use;
+        ek_report_unlock(report, tracked);
+        sum += peak;
+        most = peak > most ? peak : most;
+    }
+    return sum > 0 ? most * report->count / sum : 1;
+}
+
+int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples, int room)
+{
+    EK_TRY(check_index(report, index));
+    const ek_tracked *tracked = ek_report_lock(report, index);
+    const int count = ek_series_read(&tracked->run, ek_report_ns(report), samples, room);
+    ek_report_unlock(report, tracked);
+    return count;
+}
+
+int ek_report_step_memory(const ek_report *report, int index, ek_memory_sample *samples, int room)
+{
+    EK_TRY(check_index(report, index));
+    const ek_tracked *tracked = ek_report_lock(report, index);
+    const int count = report->steps.total
+                          ? ek_series_read(&tracked->finished, tracked->finished_ns, samples, room)
+                          : 0;
+    ek_report_unlock(report, tracked);
+    return count;
+}
+
+/* ---- the last finished step's spans ---- */
+
+void ek_gathered_clear(ek_gathered *gathered)
+{
+    free(gathered->spans);
+    *gathered = (ek_gathered){0};
+}
+
+static int compare_spans(const void *a, const void *b)
+{
+    const ek_report_span *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    if (x->end != y->end)
+        return x->end > y->end ? -1 : 1;
+    if (x->thread != y->thread)
+        return x->thread - y->thread;
+    return x->depth - y->depth;
+}
+
+/* Seconds since the step began, within it. */
+static double within_step(const ek_report *report, uint64_t clock)
+{
+    const uint64_t began = report->finished_began;
+    const uint64_t ns = clock > began ? clock - began : 0;
+    return nanosecond * (double)(ns < report->finished_ns ? ns : report->finished_ns);
+}
+
+static void copy_page(const ek_report *report, const ek_log *log, ek_report_span *to)
+{
+    const ek_log_page *page = &log->pages[!log->current];
+    for (int i = 0; i < page->count; i++) {
+        const ek_log_span *from = &page->spans[i];
+        to[i] = (ek_report_span){.device = from->device,
+                                 .thread = log->thread,
+                                 .depth = from->depth,
+                                 .kind = from->kind,
+                                 .begin = within_step(report, from->begin),
+                                 .end = within_step(report, from->end)};
+        memcpy(to[i].label, from->label, sizeof to[i].label);
+    }
+}
+
+/* Pages of finished steps stay as they are until ek_report_step, which the caller's thread calls:
+ * only their place is guarded. */
+static int gather(const ek_report *report, ek_gathered *gathered)
+{
+    int count = 0;
+    for (ek_log *log = report->logs; log; log = log->next)
+        count += log->pages[!log->current].count;
+    gathered->spans = ek_calloc((size_t)count, sizeof *gathered->spans);
+    if (!gathered->spans)
+        return ek_error_pending();
+    for (ek_log *log = report->logs; log; log = log->next) {
+        const ek_log_page *page = &log->pages[!log->current];
+        copy_page(report, log, gathered->spans + gathered->count);
+        gathered->count += page->count;
+        gathered->dropped += page->dropped;
+    }
+    qsort(gathered->spans, (size_t)count, sizeof *gathered->spans, compare_spans);
+    gathered->ready = true;
+    return 0;
+}
+
+/* NULL where there is no finished step, or no memory. */
+static const ek_gathered *gathered_of(const ek_report *report)
+{
+    ek_gathered *gathered = report->gathered;
+    if (report->steps.total == 0)
+        return NULL;
+    if (!gathered->ready) {
+        ek_report *mutable = (ek_report *)report; /* its lock */
+        pthread_mutex_lock(&mutable->logs_lock);
+        int rc = gather(report, gathered);
+        pthread_mutex_unlock(&mutable->logs_lock);
+        if (rc < 0)
+            return NULL;
+    }
+    return gathered;
+}
+
+const ek_report_span *ek_report_spans(const ek_report *report, int *count, double *seconds)
+{
+    const ek_gathered *gathered = gathered_of(report);
+    *count = gathered ? gathered->count : 0;
+    *seconds = gathered ? nanosecond * (double)report->finished_ns : 0;
+    return gathered && gathered->count ? gathered->spans : NULL;
+}
+
+int64_t ek_report_spans_dropped(const ek_report *report)
+{
+    const ek_gathered *gathered = gathered_of(report);
+    return gathered ? gathered->dropped : 0;
+}
