@@ -1,14 +1,10 @@
 /* safetensors_write.c: writes tensors to a file that takes the old one's place when it is whole. */
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "core/file.h"
 #include "core/tensor.h"
 #include "data/safetensors.h"
 
@@ -156,154 +152,41 @@ static char *header_bytes(const char *path, const json_t *header, size_t *nbytes
 
 /* ---- the file ---- */
 
-static int fail_write(const char *path)
-{
-    return EK_FAIL(EK_E_IO, "safetensors_save: cannot write %s: %s", path, strerror(errno));
-}
-
-static int write_all(int file, const char *path, const void *data, size_t nbytes)
-{
-    const char *at = data;
-    while (nbytes > 0) {
-        size_t most = (size_t)1 << 30; /* the system takes less than 2 GiB at once */
-        ssize_t written = write(file, at, nbytes < most ? nbytes : most);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written == 0)
-            errno = EIO;
-        if (written <= 0)
-            return fail_write(path);
-        at += written;
-        nbytes -= (size_t)written;
-    }
-    return 0;
-}
-
 /* What lies in row-major order where the CPU can read it is written from its place. */
-static int write_tensor(int file, const char *path, const entry *e)
+static int write_tensor(const ek_file *file, const entry *e)
 {
     ek_dev *dev = ek_tensor_dev(e->tensor);
     if (e->nbytes == 0)
         return 0;
     if (ek_dev_is_host(dev) && ek_tensor_is_contiguous(e->tensor, EK_CONTIGUOUS)) {
         EK_TRY(ek_dev_synchronize(dev));
-        return write_all(file, path, ek_tensor_address(e->tensor), e->nbytes);
+        return ek_file_write(file, ek_tensor_address(e->tensor), e->nbytes);
     }
     void *rows = ek_calloc(1, e->nbytes);
     if (!rows)
         return EK_E_NO_MEMORY;
     int status = ek_to_data(e->tensor, rows, e->nbytes);
     if (status >= 0)
-        status = write_all(file, path, rows, e->nbytes);
+        status = ek_file_write(file, rows, e->nbytes);
     free(rows);
     return status;
 }
 
-/* Opens a new file in `directory` (which ends in a slash, or is empty) and names it; the caller
- * frees the name. */
-static int open_temporary(const char *path, const char *directory, char **name)
-{
-    enum { TRIES = 1000 };
-    size_t room = strlen(directory) + 80;
-    *name = ek_calloc(1, room);
-    if (!*name)
-        return EK_E_NO_MEMORY;
-    for (int i = 0; i < TRIES; i++) {
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        snprintf(*name, room, "%s.evenkeel-%ld-%lx-%d.tmp", directory, (long)getpid(),
-                 (unsigned long)now.tv_nsec, i);
-        int file = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (file >= 0)
-            return file;
-        if (errno != EEXIST && errno != EINTR)
-            break;
-    }
-    fail_write(path);
-    free(*name);
-    *name = NULL;
-    return EK_E_IO;
-}
+/* What is written, in this order. */
+typedef struct content {
+    const char *header;
+    size_t header_nbytes;
+    const entry *entries;
+    int count;
+} content;
 
-/* A file that is there already has to be a plain one, whose permissions stay. */
-static int check_old(const char *path, bool *there, mode_t *mode)
+static int write_content(const ek_file *file, void *user)
 {
-    struct stat old;
-    *there = stat(path, &old) == 0;
-    if (!*there)
-        return errno == ENOENT ? 0 : fail_write(path);
-    if (S_ISDIR(old.st_mode)) {
-        errno = EISDIR;
-        return fail_write(path);
-    }
-    if (!S_ISREG(old.st_mode))
-        return EK_FAIL(EK_E_IO, "safetensors_save: cannot write %s: it is no regular file", path);
-    *mode = old.st_mode & 07777;
+    const content *c = user;
+    EK_TRY(ek_file_write(file, c->header, c->header_nbytes));
+    for (int i = 0; i < c->count; i++)
+        EK_TRY(write_tensor(file, &c->entries[i]));
     return 0;
-}
-
-static int write_temporary(int file, const char *path, const char *header, size_t header_nbytes,
-                           const entry *entries, int count)
-{
-    EK_TRY(write_all(file, path, header, header_nbytes));
-    for (int i = 0; i < count; i++)
-        EK_TRY(write_tensor(file, path, &entries[i]));
-    if (fsync(file) < 0)
-        return fail_write(path);
-    return 0;
-}
-
-/* Some file systems cannot synchronise directories. */
-static int synchronise_directory(int directory, const char *path)
-{
-    if (fsync(directory) == 0 || errno == EINVAL || errno == ENOTSUP)
-        return 0;
-    return EK_FAIL(EK_E_IO,
-                   "safetensors_save: %s is written, but its directory cannot be synchronised: %s",
-                   path, strerror(errno));
-}
-
-/* The bytes before the last slash and the slash itself; the caller frees. */
-static char *directory_of(const char *path)
-{
-    char *directory = ek_strdup(path);
-    char *slash = directory ? strrchr(directory, '/') : NULL;
-    if (directory)
-        *(slash ? slash + 1 : directory) = '\0';
-    return directory;
-}
-
-static int replace_file(const char *path, const char *header, size_t header_nbytes,
-                        const entry *entries, int count)
-{
-    bool there;
-    mode_t mode = 0;
-    char *temporary = NULL;
-    EK_TRY(check_old(path, &there, &mode));
-    char *directory = directory_of(path);
-    if (!directory)
-        return EK_E_NO_MEMORY;
-    int place = open(*directory ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int file = place < 0 ? fail_write(path) : open_temporary(path, directory, &temporary);
-    int status = file < 0 ? file : 0;
-    if (file >= 0) {
-        status = write_temporary(file, path, header, header_nbytes, entries, count);
-        if (status == 0 && there && fchmod(file, mode) < 0)
-            status = fail_write(path);
-        if (close(file) < 0 && status == 0)
-            status = fail_write(path);
-        if (status == 0 && rename(temporary, path) < 0)
-            status = fail_write(path);
-        if (status < 0)
-            unlink(temporary);
-        else
-            status = synchronise_directory(place, path);
-    }
-    if (place >= 0)
-        close(place);
-    free(temporary);
-    free(directory);
-    return status;
 }
 
 int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,
@@ -329,8 +212,10 @@ int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int co
     if (status == 0 && !(bytes = header_bytes(path, header, &nbytes)))
         status = ek_error_pending();
     json_decref(header);
-    if (status == 0)
-        status = replace_file(path, bytes, nbytes, entries, count);
+    if (status == 0) {
+        content c = {bytes, nbytes, entries, count};
+        status = ek_file_replace("safetensors_save", path, write_content, &c);
+    }
     free(bytes);
     free(entries);
     return status;

@@ -1,0 +1,29 @@
+/* file.h: files that are written whole or not at all.
+ *
+ * A file is written beside its place under another name, synchronised, and then renamed: whoever
+ * reads sees the old file or the new one, also after the power has failed. Errors are EK_E_IO with
+ * the system's reason; `what` begins their sentences. */
+#ifndef EK_CORE_FILE_H
+#define EK_CORE_FILE_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+typedef struct ek_file {
+    const char *what, *path;
+    int descriptor;
+} ek_file;
+
+/* Writes what `write` writes. An old file's permissions stay; it has to be a regular one. Where
+ * `write` returns an error, that is the result and nothing has changed. */
+int ek_file_replace(const char *what, const char *path,
+                    int (*write)(const ek_file *file, void *user), void *user);
+
+/* For `write`. */
+int ek_file_write(const ek_file *file, const void *data, size_t nbytes);
+
+/* The same for text; that the stream took everything is checked here. */
+int ek_file_replace_text(const char *what, const char *path, int (*write)(FILE *stream, void *user),
+                         void *user);
+
+#endif
