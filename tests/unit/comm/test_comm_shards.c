@@ -1,0 +1,445 @@
+/* all_gather and reduce_scatter of divided tensors. */
+#include "comm/shards.h"
+
+#include <string.h>
+
+#include "comm/transport.h"
+#include "comm_setup.h"
+
+enum { COUNT = 4, PIECES = 7 };
+
+/* Four tensors on three devices: five elements on three owners, channels last on two, nothing, and
+ * one element. */
+typedef struct setting {
+    ek_dev *devs[DEVICES];
+    ek_tensor *like[COUNT];
+    ek_piece pieces[PIECES];
+    ek_division division;
+} setting;
+
+static ek_tensor *channels_last(ek_tensor *x)
+{
+    ek_tensor *y = ek_contiguous(x, EK_CHANNELS_LAST);
+    assert_made(y);
+    return y;
+}
+
+static setting *set_up(int devices, ek_dtype dtype)
+{
+    static setting s;
+    ek_device home = test_device(0);
+    for (int d = 0; d < devices; d++)
+        s.devs[d] = ek_dev_get(test_device(d));
+    s.like[0] = ek_zeros(EK_SHAPE(5), .dtype = dtype, .device = home);
+    s.like[1] = channels_last(ek_zeros(EK_SHAPE(3, 2, 2, 1), .dtype = dtype, .device = home));
+    s.like[2] = ek_zeros(EK_SHAPE(0, 3), .dtype = dtype, .device = home);
+    s.like[3] = ek_zeros((ek_shape){0}, .dtype = dtype, .device = home);
+    ek_dev *second = ek_dev_get(test_device(1)), *third = ek_dev_get(test_device(2));
+    const ek_piece pieces[PIECES] = {{0, 0, 1, s.devs[0]}, {0, 1, 3, second},     {0, 3, 5, third},
+                                     {1, 0, 7, third},     {1, 7, 12, s.devs[0]}, {2, 0, 0, second},
+                                     {3, 0, 1, second}};
+    memcpy(s.pieces, pieces, sizeof pieces);
+    s.division = (ek_division){s.devs, devices, s.like, COUNT, s.pieces, PIECES};
+    return &s;
+}
+
+/* Elements in order of memory, on cpu. */
+static ek_tensor *in_memory(const ek_tensor *tensor)
+{
+    ek_shape shape = {1, {ek_tensor_count(tensor)}};
+    int64_t stride = 1;
+    return ek_to_device(ek_tensor_member(tensor->storage, tensor->dtype, &shape, &stride,
+                                         tensor->offset),
+                        ek_cpu());
+}
+
+/* Tensor i as device d has it: element k in memory is first + k. */
+static ek_tensor *whole_of(const setting *s, int i, int d, double first)
+{
+    ek_tensor *whole = ek_comm_like(s->like[i], NULL, s->devs[d]);
+    ek_shape shape = {1, {ek_tensor_count(whole)}};
+    int64_t stride = 1;
+    ek_tensor *flat = ek_tensor_member(whole->storage, whole->dtype, &shape, &stride, 0);
+    assert_ok(ek_comm_copy(flat, ramp(first, 1, shape, whole->dtype, ek_cpu())));
+    return whole;
+}
+
+static void make_wholes(const setting *s, ek_tensor **whole)
+{
+    for (int d = 0; d < s->division.devices; d++)
+        for (int i = 0; i < COUNT; i++)
+            whole[d * COUNT + i] = whole_of(s, i, d, 100 * d + 20 * i);
+}
+
+/* Piece p: element k is first + 20 * tensor + its place in the tensor. */
+static ek_tensor *piece_of(const setting *s, int p, double first)
+{
+    const ek_piece *piece = &s->pieces[p];
+    return ramp(first + 20 * piece->tensor + (double)piece->begin, 1,
+                EK_SHAPE(piece->end - piece->begin), s->like[piece->tensor]->dtype, piece->dev->id);
+}
+
+START_TEST(sums_go_to_owners)
+{
+    const setting *s = set_up(3, EK_F32);
+    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    make_wholes(s, whole);
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+    for (int p = 0; p < PIECES; p++) {
+        const ek_piece *piece = &s->pieces[p];
+        assert_on(pieces[p], piece->dev->id);
+        ck_assert_int_eq(ek_tensor_count(pieces[p]), piece->end - piece->begin);
+        assert_ramp(pieces[p], 300 + 3 * (20 * piece->tensor + (double)piece->begin), 3);
+    }
+}
+END_TEST
+
+START_TEST(missing_parts_count_as_zeros)
+{
+    const setting *s = set_up(3, EK_F32);
+    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    make_wholes(s, whole);
+    whole[0 * COUNT + 0] = NULL;
+    whole[0 * COUNT + 1] = whole[2 * COUNT + 1] = NULL;
+    for (int d = 0; d < 3; d++)
+        whole[d * COUNT + 3] = NULL;
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+    assert_ramp(pieces[1], 300 + 2, 2);
+    assert_ramp(pieces[3], 120, 1);
+    assert_ramp(pieces[4], 127, 1);
+    assert_made(pieces[5]);
+    ck_assert_ptr_null(pieces[6]);
+}
+END_TEST
+
+START_TEST(sums_go_into_given_memory)
+{
+    const setting *s = set_up(2, EK_F64);
+    ek_tensor *whole[2 * COUNT], *pieces[PIECES], *into[PIECES] = {0};
+    make_wholes(s, whole);
+    into[2] = ek_zeros(EK_SHAPE(2), .dtype = EK_F64, .device = test_device(2));
+    into[4] = ek_zeros(EK_SHAPE(5), .dtype = EK_F64, .device = test_device(0));
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, into, pieces));
+    ck_assert_ptr_eq(pieces[2], into[2]);
+    ck_assert_ptr_eq(pieces[4], into[4]);
+    assert_ramp(pieces[2], 106, 2);
+    assert_ramp(pieces[3], 140, 2);
+    assert_ramp(pieces[4], 154, 2);
+}
+END_TEST
+
+/* 1e17 + 1 - 1e17 in f64 is 0, in any other order of the devices 1. */
+START_TEST(the_order_of_devices_is_the_order_of_additions)
+{
+    setting *s = set_up(3, EK_F64);
+    const double values[] = {1e17, 1, -1e17};
+    ek_tensor *whole[3], *pieces[3];
+    for (int turn = 0; turn < 3; turn++) {
+        for (int d = 0; d < 3; d++) {
+            s->devs[d] = ek_dev_get(test_device((d + turn) % 3));
+            whole[d] = ek_full(values[d], EK_SHAPE(5), .dtype = EK_F64, .device = s->devs[d]->id);
+        }
+        s->division.count = 1;
+        s->division.piece_count = 3;
+        assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+        for (int p = 0; p < 3; p++)
+            ck_assert_double_eq(element(pieces[p], 0), 0);
+    }
+}
+END_TEST
+
+START_TEST(gradients_may_be_laid_out_otherwise)
+{
+    const setting *s = set_up(3, EK_F32);
+    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    make_wholes(s, whole);
+    ek_tensor *first = ek_full(2, EK_SHAPE(1), .device = test_device(0));
+    whole[0] = ek_expand(first, EK_SHAPE(5));
+    whole[COUNT + 1] = ek_contiguous(whole[COUNT + 1], EK_CONTIGUOUS);
+    ck_assert(!ek_same_layout(whole[COUNT + 1], whole[1]));
+    whole[2 * COUNT + 1] =
+        ek_permute(ek_contiguous(ek_permute(whole[2 * COUNT + 1], EK_SHAPE(1, 2, 3, 0)),
+                                 EK_CONTIGUOUS),
+                   EK_SHAPE(3, 0, 1, 2));
+    ck_assert(!ek_same_layout(whole[2 * COUNT + 1], whole[1]));
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+    assert_ramp(pieces[1], 302 + 2, 2);
+    assert_ramp(pieces[3], 300 + 60, 3);
+    assert_ramp(pieces[4], 300 + 81, 3);
+}
+END_TEST
+
+START_TEST(pieces_are_joined_on_every_device)
+{
+    const setting *s = set_up(4, EK_F32);
+    ek_tensor *whole[4 * COUNT], *pieces[PIECES];
+    for (int p = 0; p < PIECES; p++)
+        pieces[p] = piece_of(s, p, 1);
+    assert_ok(ek_comm_all_gather(&s->division, pieces, NULL, whole));
+    for (int d = 0; d < 4; d++) {
+        for (int i = 0; i < COUNT; i++) {
+            assert_on(whole[d * COUNT + i], test_device(d));
+            ck_assert(i == 2 || ek_same_layout(whole[d * COUNT + i], s->like[i]));
+            assert_ramp(in_memory(whole[d * COUNT + i]), 1 + 20 * i, 1);
+        }
+    }
+}
+END_TEST
+
+START_TEST(missing_pieces_are_zeros)
+{
+    const setting *s = set_up(2, EK_F64);
+    ek_tensor *whole[2 * COUNT], *pieces[PIECES] = {0};
+    pieces[1] = piece_of(s, 1, 1);
+    pieces[4] =
+        ek_expand(ek_full(3, EK_SHAPE(1), .dtype = EK_F64, .device = test_device(0)), EK_SHAPE(5));
+    bool wanted[2 * COUNT] = {true, true, true, true, false, true, true, true};
+    assert_ok(ek_comm_all_gather(&s->division, pieces, wanted, whole));
+    const double expected[] = {0, 2, 3, 0, 0};
+    for (int k = 0; k < 5; k++)
+        ck_assert_double_eq(element(whole[0], k), expected[k]);
+    ck_assert_ptr_null(whole[COUNT]);
+    for (int d = 0; d < 2; d++) {
+        ek_tensor *memory = in_memory(whole[d * COUNT + 1]);
+        for (int k = 0; k < 12; k++)
+            ck_assert_double_eq(element(memory, k), k < 7 ? 0 : 3);
+        ck_assert_ptr_null(whole[d * COUNT + 2]);
+        ck_assert_ptr_null(whole[d * COUNT + 3]);
+    }
+}
+END_TEST
+
+/* ---- gradients ---- */
+
+static ek_tensor *random_leaf(uint64_t seed, ek_tensor *x)
+{
+    ek_generator *generator = ek_generator_new(seed);
+    assert_made(x);
+    assert_ok(ek_normal_(x, 0, 1, generator));
+    ek_generator_free(generator);
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    return x;
+}
+
+static ek_tensor *curve(ek_tensor *x, int k)
+{
+    return ek_mul(ek_mul_scalar(ek_square(x), k + 1), x);
+}
+
+/* The sum of different cubes of all tensors, on cpu. */
+static ek_tensor *total(ek_tensor *const *tensors, int count)
+{
+    ek_tensor *sum = ek_zeros((ek_shape){0}, .dtype = EK_F64);
+    for (int i = 0; i < count; i++)
+        if (tensors[i])
+            sum = ek_add(sum, ek_to_device(ek_sum(curve(tensors[i], i)), ek_cpu()));
+    return sum;
+}
+
+static ek_tensor *gathered(ek_tensor *const *inputs, int count, void *user)
+{
+    const setting *s = user;
+    ek_tensor *whole[DEVICES * COUNT], *pieces[PIECES] = {0};
+    for (int i = 0; i < count; i++)
+        pieces[i] = i % 2 ? inputs[i] : curve(inputs[i], i);
+    if (ek_comm_all_gather(&s->division, pieces, NULL, whole) < 0)
+        return NULL;
+    whole[1] = NULL; /* nobody uses it there */
+    return total(whole, s->division.devices * COUNT);
+}
+
+static ek_tensor *scattered(ek_tensor *const *inputs, int count, void *user)
+{
+    const setting *s = user;
+    ek_tensor *whole[DEVICES * COUNT] = {0}, *pieces[PIECES];
+    for (int i = 0; i < count; i++)
+        whole[i] = i % 2 ? inputs[i] : curve(inputs[i], i);
+    whole[COUNT] = NULL;
+    if (ek_comm_reduce_scatter(&s->division, whole, NULL, pieces) < 0)
+        return NULL;
+    pieces[3] = NULL;
+    return total(pieces, PIECES);
+}
+
+static void check(ek_check_function *function, ek_tensor *const *inputs, int count, void *user)
+{
+    assert_ok(
+        ek_gradcheck(.function = function, .inputs = inputs, .input_count = count, .user = user));
+    assert_ok(ek_gradgradcheck(.function = function, .inputs = inputs, .input_count = count,
+                               .user = user));
+}
+
+START_TEST(gathers_differentiate_to_any_order)
+{
+    setting *s = set_up(3, EK_F64);
+    ek_tensor *pieces[PIECES];
+    for (int p = 0; p < PIECES; p++)
+        pieces[p] = random_leaf(1 + (uint64_t)p, piece_of(s, p, 0));
+    check(gathered, pieces, PIECES, s);
+    check(gathered, pieces, 4, s);
+}
+END_TEST
+
+START_TEST(sums_differentiate_to_any_order)
+{
+    setting *s = set_up(2, EK_F64);
+    ek_tensor *whole[2 * COUNT];
+    make_wholes(s, whole);
+    for (int i = 0; i < 2 * COUNT; i++)
+        random_leaf(11 + (uint64_t)i, whole[i]);
+    check(scattered, whole, COUNT, s);
+    whole[COUNT] = whole[COUNT + 1]; /* is left out */
+    check(scattered, whole, 2 * COUNT, s);
+}
+END_TEST
+
+/* Replicas whose memory is there already: gradients come to the pieces' slots. */
+START_TEST(recorded_gathers_fill_slots)
+{
+    const setting *s = set_up(3, EK_F32);
+    ek_tensor *whole[3 * COUNT], *pieces[PIECES], *slots[PIECES];
+    make_wholes(s, whole);
+    for (int p = 0; p < PIECES; p++) {
+        pieces[p] = piece_of(s, p, 0);
+        slots[p] = ek_tensor_like(pieces[p]);
+        assert_ok(ek_tensor_set_requires_grad(pieces[p], p < 3 || p == 6));
+        assert_ok(ek_leaf_set_grad_slot(pieces[p], slots[p]));
+    }
+    assert_ok(ek_comm_record_all_gather(&s->division, pieces, whole));
+    ck_assert(ek_tensor_requires_grad(whole[COUNT]));
+    ck_assert(!ek_tensor_requires_grad(whole[COUNT + 1]));
+    ek_tensor *loss = ek_zeros((ek_shape){0});
+    for (int d = 0; d < 3; d++) {
+        ek_tensor *term = ek_sum(ek_mul_scalar(whole[d * COUNT], d + 1));
+        loss = ek_add(loss, ek_to_device(term, ek_cpu()));
+    }
+    assert_ok(ek_backward(loss));
+    for (int p = 0; p < 3; p++) {
+        ck_assert_ptr_eq(ek_tensor_grad(pieces[p]), slots[p]);
+        assert_ramp(slots[p], 6, 0);
+    }
+    ck_assert_ptr_null(ek_tensor_grad(pieces[6]));
+}
+END_TEST
+
+/* ---- bounded buffers ---- */
+
+static ek_backend remote;
+static const ek_backend *real;
+static int copies;
+
+static int counted_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
+                        size_t nbytes)
+{
+    copies += to != from && from->id.kind != EK_CPU;
+    return real->copy(to, to_data, from, from_data, nbytes);
+}
+
+/* Host devices whose backend says that they can't reach each other. */
+static void make_remote(int count)
+{
+    for (int d = 0; d < count; d++) {
+        ek_dev *dev = ek_dev_get(ek_host(d));
+        real = dev->backend;
+        remote = *real;
+        remote.host_memory = false;
+        remote.copy = counted_copy;
+        dev->backend = &remote;
+    }
+}
+
+START_TEST(small_pieces_of_one_owner_come_in_one_copy_a_device)
+{
+    const setting *s = set_up(3, EK_F32);
+    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    make_wholes(s, whole);
+    if (test_kind() == EK_HOST)
+        make_remote(3);
+    copies = 0;
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+    if (test_kind() == EK_HOST)
+        ck_assert_int_eq(copies, 10); /* five changes of owner, from two devices each */
+    for (int p = 0; p < PIECES; p++) {
+        const ek_piece *piece = &s->pieces[p];
+        assert_ramp(pieces[p], 300 + 3 * (20 * piece->tensor + (double)piece->begin), 3);
+    }
+}
+END_TEST
+
+enum { ROWS = 1024, COLUMNS = 3000 }; /* 12 MB of f32 */
+
+/* Elements of `whole` are its row plus 4096 d. */
+static ek_tensor *large(int d, bool turned)
+{
+    ek_tensor *rows = ek_add_scalar(ek_arange(ROWS, EK_F32, test_device(d)), 4096 * d);
+    ek_tensor *column = ek_reshape(rows, EK_SHAPE(ROWS, 1));
+    ek_tensor *x = ek_contiguous(ek_expand(column, EK_SHAPE(ROWS, COLUMNS)), EK_CONTIGUOUS);
+    return turned ? ek_permute(ek_contiguous(ek_permute(x, EK_SHAPE(1, 0)), EK_CONTIGUOUS),
+                               EK_SHAPE(1, 0))
+                  : x;
+}
+
+static void sum_large(bool apart, bool turned)
+{
+    ek_dev *devs[3];
+    ek_tensor *whole[3], *pieces[3], *into[3];
+    for (int d = 0; d < 3; d++) {
+        devs[d] = ek_dev_get(test_device(d));
+        ek_scope scope = ek_scope_begin();
+        whole[d] = ek_scope_end_with(&scope, large(d, turned));
+        into[d] = ek_zeros(EK_SHAPE(ROWS / 4 * (d == 2 ? 2 : 1) * COLUMNS), .device = devs[d]->id);
+    }
+    int64_t quarter = ROWS / 4 * COLUMNS;
+    ek_tensor *like = large(0, false);
+    const ek_piece parts[3] = {{0, 0, quarter, devs[0]},
+                               {0, quarter, 2 * quarter, devs[1]},
+                               {0, 2 * quarter, 4 * quarter, devs[2]}};
+    ek_division division = {devs, 3, &like, 1, parts, 3};
+    if (apart)
+        make_remote(3);
+    uint64_t before[3];
+    for (int d = 0; d < 3; d++) {
+        ek_memory_stats stats;
+        assert_ok(ek_memory_reset_peak(devs[d]->id));
+        assert_ok(ek_memory_get(devs[d]->id, &stats));
+        before[d] = stats.in_use;
+    }
+    assert_ok(ek_comm_reduce_scatter(&division, whole, into, pieces));
+    for (int d = 0; d < 3; d++) {
+        ek_memory_stats stats;
+        assert_ok(ek_memory_get(devs[d]->id, &stats));
+        uint64_t extra = stats.peak - before[d];
+        if (!apart && !turned && ek_dev_reaches(devs[0], devs[1]))
+            ck_assert_uint_eq(extra, 0);
+        ck_assert_uint_le(extra, EK_COMM_BUFFER_BYTES);
+        ck_assert_uint_eq(stats.in_use, before[d]);
+        for (int64_t row = 0; row < ROWS / 4; row += 17)
+            ck_assert_double_eq(element(pieces[d], row * COLUMNS + 5),
+                                3 * 4096 + 3 * ((double)row + ROWS / 4 * d));
+    }
+}
+
+START_TEST(buffers_are_bounded)
+{
+    sum_large(_i & 1 && test_kind() == EK_HOST, _i & 2);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("divided tensors");
+    TCase *tests = comm_case(s, "divided tensors");
+    tcase_add_test(tests, sums_go_to_owners);
+    tcase_add_test(tests, missing_parts_count_as_zeros);
+    tcase_add_test(tests, sums_go_into_given_memory);
+    tcase_add_test(tests, the_order_of_devices_is_the_order_of_additions);
+    tcase_add_test(tests, gradients_may_be_laid_out_otherwise);
+    tcase_add_test(tests, pieces_are_joined_on_every_device);
+    tcase_add_test(tests, missing_pieces_are_zeros);
+    tcase_add_test(tests, gathers_differentiate_to_any_order);
+    tcase_add_test(tests, sums_differentiate_to_any_order);
+    tcase_add_test(tests, recorded_gathers_fill_slots);
+    tcase_add_test(tests, small_pieces_of_one_owner_come_in_one_copy_a_device);
+    tcase_add_loop_test(tests, buffers_are_bounded, 0, 4);
+    return s;
+}
