@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "autograd/graph.h"
+#include "balance/loss_weight.h"
 #include "balance/loss_weights.h"
 #include "comm/nest.h"
 #include "core/value.h"
@@ -17,11 +18,14 @@
 #include "evenkeel/balance.h"
 #include "evenkeel/ops.h"
 #include "parallel/wrapper.h"
+#include "plan/split.h"
 
 typedef struct data_parallel_criterion {
     ek_wrapper wrapper;
     ek_loss_reduction reduction;
     bool is_target_scattered;
+    ek_split_policy split;
+    ek_loss_weight *weight; /* not NULL: calls say here what their loss divides by */
 } data_parallel_criterion;
 
 /* ---- arguments ---- */
@@ -37,6 +41,30 @@ static int spread(ek_value output, ek_value *inputs)
     for (int i = 0; inputs && i < ek_value_length(output); i++)
         inputs[i] = ek_value_at(output, i);
     return ek_value_length(output);
+}
+
+/* What a plain call's loss divides by; its samples are those of the first output. */
+static int weigh_plain(data_parallel_criterion *self, const ek_args *args)
+{
+    ek_tensor *first = ek_nest_first(args->inputs[0]);
+    bool has_batch = first && ek_tensor_ndim(first) > 0;
+    int64_t samples = has_batch ? ek_nest_batch_size(args->inputs[0], self->wrapper.dim) : 1;
+    if (samples < 0)
+        return (int)samples;
+    return ek_loss_weight_ask(self->wrapper.child, args, (double)samples, self->weight);
+}
+
+/* Inputs where a plain call would move them, so that they can be looked at before. */
+static int move_plain(const data_parallel_criterion *self, ek_value *inputs, int count)
+{
+    const ek_wrapper *wrapper = &self->wrapper;
+    ek_device device = wrapper->devices.count > 0 ? wrapper->devices.devices[0] : ek_cpu();
+    for (int i = 0; i < count; i++) {
+        inputs[i] = ek_value_to_device(inputs[i], device, wrapper->dim);
+        if (inputs[i].kind == EK_VALUE_ERROR)
+            return ek_error_pending();
+    }
+    return 0;
 }
 
 /* The plain call: (output..., targets...) on the first device. */
@@ -56,30 +84,40 @@ static ek_value call_plain(data_parallel_criterion *self, const ek_args *args)
             inputs[width + i - 1].per_device = true;
     }
     ek_args spread_args = {inputs, width + args->count - 1, args->keywords};
-    ek_value loss = ek_wrapper_call_plain(&self->wrapper, &spread_args);
+    bool weigh = self->weight != NULL;
+    ek_value loss = ek_value_error();
+    if (!weigh || move_plain(self, inputs, spread_args.count) >= 0)
+        loss = ek_wrapper_call_plain(&self->wrapper, &spread_args);
+    if (weigh && loss.kind != EK_VALUE_ERROR && weigh_plain(self, &spread_args) < 0)
+        loss = ek_value_error();
     free(inputs);
     return loss;
 }
 
-/* Outputs lie one per device, on the first devices. */
-static int check_outputs(const data_parallel_criterion *self, ek_value outputs)
+/* Outputs lie one per device, on any of them, in the order of device_ids: writes which. */
+static int find_places(const data_parallel_criterion *self, ek_value outputs, ek_places *places)
 {
     const ek_wrapper *wrapper = &self->wrapper;
-    int parts = ek_value_length(outputs);
-    if (parts < 1 || parts > wrapper->devices.count)
+    int parts = ek_value_length(outputs), devices = wrapper->devices.count;
+    if (parts < 1 || parts > devices)
         return EK_FAIL(EK_E_INVALID, "data_parallel_criterion: %d outputs for %d devices", parts,
-                       wrapper->devices.count);
-    for (int i = 0; i < parts; i++) {
-        ek_tensor *first = ek_nest_first(ek_value_at(outputs, i));
+                       devices);
+    places->count = 0;
+    for (int i = 0, place = 0; i < parts; i++, place++) {
+        const ek_tensor *first = ek_nest_first(ek_value_at(outputs, i));
         if (!first)
             return EK_FAIL(EK_E_INVALID, "data_parallel_criterion: output %d holds no tensor", i);
-        if (ek_tensor_dev(first) != wrapper->devs[i])
+        while (place < devices && wrapper->devs[place] != ek_tensor_dev(first))
+            place++;
+        if (place == devices)
             return EK_FAIL(EK_E_DEVICE,
-                           "data_parallel_criterion: output %d is on %s, but device_ids[%d] is %s; "
-                           "the model and the criterion need the same devices",
-                           i, ek_tensor_dev(first)->name, i, wrapper->devs[i]->name);
+                           "data_parallel_criterion: output %d is on %s, which isn't in device_ids "
+                           "or stands before the device of output %d there; the model and the "
+                           "criterion need the same devices",
+                           i, ek_tensor_dev(first)->name, i - (i > 0));
+        places->at[places->count++] = place;
     }
-    return parts;
+    return 0;
 }
 
 /* The call's values as scatter takes them: targets that are scattered already are marked as such.
@@ -112,13 +150,13 @@ static int mark_scattered(const data_parallel_criterion *self, int parts, const 
 static int lay_out(const ek_wrapper_call *call, loss_job *job)
 {
     int room = 0;
-    for (int p = 0; p < call->parts; p++)
+    for (int p = 0; p < call->places.count; p++)
         room += spread(call->args[p].inputs[0], NULL) + call->args[p].count - 1;
     job->inputs = ek_calloc((size_t)room + 1, sizeof *job->inputs);
     if (!job->inputs)
         return ek_error_pending();
     ek_value *next = job->inputs;
-    for (int p = 0; p < call->parts; p++) {
+    for (int p = 0; p < call->places.count; p++) {
         const ek_args *args = &call->args[p];
         int width = spread(args->inputs[0], next);
         for (int i = 1; i < args->count; i++)
@@ -129,17 +167,37 @@ static int lay_out(const ek_wrapper_call *call, loss_job *job)
     return 0;
 }
 
+/* Sizes for targets, where outputs without a batch don't say them. */
+static int find_sizes(const data_parallel_criterion *self, const ek_value *inputs,
+                      const ek_args *args, ek_wrapper_cut *cut)
+{
+    ek_nest_survey survey = {.size = -1};
+    if (self->split != EK_SPLIT_EVEN)
+        return 0;
+    for (int i = 0; i < args->count; i++)
+        EK_TRY(ek_nest_look(inputs[i], self->wrapper.dim, &survey));
+    EK_TRY(ek_nest_look(args->keywords, self->wrapper.dim, &survey));
+    if (survey.size < cut->places.count || survey.sizes_known)
+        return 0;
+    ek_split_even(survey.size, cut->places.count, cut->sizes);
+    cut->sized = true;
+    return 0;
+}
+
 /* Cuts targets and keywords as the outputs are cut. */
-static int scatter(const data_parallel_criterion *self, const ek_args *args, int parts,
+static int scatter(data_parallel_criterion *self, const ek_args *args, const ek_places *places,
                    loss_job *job)
 {
     ek_wrapper_call call;
+    ek_wrapper_cut cut = {.places = *places};
     ek_value *inputs = ek_calloc((size_t)args->count, sizeof *inputs);
     if (!inputs)
         return ek_error_pending();
-    int rc = mark_scattered(self, parts, args, inputs);
+    int rc = mark_scattered(self, places->count, args, inputs);
     if (rc >= 0)
-        rc = ek_wrapper_scatter(&self->wrapper,
+        rc = find_sizes(self, inputs, args, &cut);
+    if (rc >= 0)
+        rc = ek_wrapper_scatter(&self->wrapper, &cut,
                                 &(const ek_args){inputs, args->count, args->keywords}, &call);
     free(inputs);
     EK_TRY(rc);
@@ -171,9 +229,12 @@ static int apply(data_parallel_criterion *self, const ek_args *args, loss_job *j
 {
     ek_wrapper *wrapper = &self->wrapper;
     ek_wrapper_replicas replicas;
+    ek_places places;
+    ek_dev *devs[EK_MAX_DEVICES];
     EK_TRY(ek_wrapper_begin(wrapper));
-    job->parts = check_outputs(self, args->inputs[0]);
-    EK_TRY(job->parts);
+    EK_TRY(find_places(self, args->inputs[0], &places));
+    ek_wrapper_devs(wrapper, &places, devs);
+    job->parts = places.count;
     for (int i = 0; i < job->parts; i++) {
         ek_value output = ek_value_at(args->inputs[0], i);
         bool has_batch = ek_tensor_ndim(ek_nest_first(output)) > 0;
@@ -182,10 +243,12 @@ static int apply(data_parallel_criterion *self, const ek_args *args, loss_job *j
             return (int)size;
         job->denominators[i] = (double)size;
     }
-    job->weigh = self->reduction == EK_EXACT && job->parts > 1;
-    EK_TRY(scatter(self, args, job->parts, job));
-    EK_TRY(ek_wrapper_replicate(wrapper, job->parts, &replicas));
-    int rc = ek_loss_job_run(job, replicas.modules, wrapper->devs);
+    job->weigh = self->reduction == EK_EXACT && (job->parts > 1 || self->weight);
+    EK_TRY(scatter(self, args, &places, job));
+    EK_TRY(ek_wrapper_replicate(wrapper, &places, &replicas));
+    int rc = ek_loss_job_run(job, replicas.modules, devs);
+    if (rc >= 0)
+        rc = ek_wrapper_replicas_settle(wrapper, &replicas);
     ek_wrapper_replicas_end(&replicas);
     return rc;
 }
@@ -201,6 +264,8 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
         return call_plain(self, args);
     loss_job job = {0};
     int rc = apply(self, args, &job);
+    if (rc >= 0 && self->weight)
+        rc = ek_total_weight(&job, self->weight);
     ek_value loss = rc < 0 ? ek_value_error() : combine(self, &job);
     free(job.inputs);
     return loss;
@@ -211,6 +276,14 @@ static const ek_module_type data_parallel_criterion_type = {.name = "data_parall
                                                             .forward = criterion_forward,
                                                             .destroy = ek_wrapper_destroy};
 
+bool ek_data_parallel_criterion_watch(ek_module *criterion, ek_loss_weight *weight)
+{
+    if (criterion->type != &data_parallel_criterion_type)
+        return false;
+    ((data_parallel_criterion *)criterion)->weight = weight;
+    return true;
+}
+
 ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options)
 {
     if (options.reduction != EK_EXACT && options.reduction != EK_MEAN_OF_MEANS) {
@@ -219,16 +292,25 @@ ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options op
         ek_module_free(options.module);
         return NULL;
     }
+    if (options.split != EK_SPLIT_CHUNK && options.split != EK_SPLIT_EVEN) {
+        EK_FAIL(
+            EK_E_INVALID,
+            "data_parallel_criterion: targets are cut as the outputs are; .split is for outputs "
+            "without a batch, by EK_SPLIT_CHUNK or EK_SPLIT_EVEN, not %d",
+            (int)options.split);
+        ek_module_free(options.module);
+        return NULL;
+    }
     ek_wrapper *wrapper =
         ek_wrapper_new(&data_parallel_criterion_type,
                        &(const ek_data_parallel_options){.module = options.module,
                                                          .device_ids = options.device_ids,
-                                                         .dim = options.dim,
-                                                         .split = options.split});
+                                                         .dim = options.dim});
     if (!wrapper)
         return NULL;
     data_parallel_criterion *self = (data_parallel_criterion *)wrapper;
     self->reduction = options.reduction;
+    self->split = options.split;
     self->is_target_scattered = options.is_target_scattered;
     return &wrapper->module;
 }

@@ -75,8 +75,8 @@ static int cut(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
     const ek_value whole = ek_value_of_tensor(x);
     bool ours = p->kind != EK_PENALTY_R1 && p->kind != EK_PENALTY_R2;
     EK_TRY(ek_wrapper_begin(wrapper));
-    EK_TRY(ek_wrapper_scatter(wrapper, &(const ek_args){&whole, 1, ek_value_none()}, &call));
-    p->parts = call.parts;
+    EK_TRY(ek_wrapper_scatter(wrapper, NULL, &(const ek_args){&whole, 1, ek_value_none()}, &call));
+    p->parts = call.places.count;
     for (int i = 0; i < p->parts; i++)
         p->points[i] = chunk_of(ek_arg_tensor(&call.args[i], 0), x, ours);
     ek_wrapper_call_end(&call);

@@ -30,6 +30,8 @@ typedef struct ek_data_parallel_criterion_options {
     ek_loss_reduction reduction;
     int dim;
     bool is_target_scattered; /* targets are lists with one element per device */
+    /* Of whole targets where outputs have no batch that says how they were cut (a number per
+     * device): EK_SPLIT_CHUNK or EK_SPLIT_EVEN, over the devices that outputs came from. */
     ek_split_policy split;
 } ek_data_parallel_criterion_options;
 

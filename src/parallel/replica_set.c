@@ -21,6 +21,7 @@ enum { WORKER_BYTES = 1 << 18 };
 typedef struct sent {
     ek_version *version;      /* of the source, a reference; NULL: nothing */
     uint64_t source, replica; /* versions of both after it */
+    uint64_t begun;           /* the replica's when its last forward began */
 } sent;
 
 /* A device's copies, by entry; all references. NULL until the device is used. */
@@ -31,11 +32,12 @@ typedef struct copies {
 
 struct ek_replica_set {
     ek_module *module;
-    ek_dev *devs[EK_MAX_DEVICES]; /* the first ones, of the forward that is being made */
+    ek_dev *devs[EK_MAX_DEVICES]; /* of the forward that is being made */
     int devices;
     bool broadcast_buffers;
     /* The module's tensors, each once: parameters, then buffers, in order of registration. */
     ek_tensor **sources; /* references */
+    uint64_t *begun;     /* their versions when the last forward began */
     int count, parameters;
     copies copies[EK_MAX_DEVICES]; /* [0] stays empty */
     ek_data_parallel_stats stats;
@@ -65,7 +67,9 @@ static void forget(ek_replica_set *set)
     for (int i = 0; i < set->count; i++)
         ek_object_release(set->sources[i]);
     free(set->sources);
+    free(set->begun);
     set->sources = NULL;
+    set->begun = NULL;
     set->count = set->parameters = 0;
 }
 
@@ -80,7 +84,7 @@ static bool fits(const ek_tensor *copy, const ek_tensor *source)
  * converted since the last forward. */
 static bool is_current(const ek_replica_set *set, const ek_tensor_list *list, int parameters)
 {
-    if (!set->sources || list->count != set->count || parameters != set->parameters)
+    if (!set->sources || !set->begun || list->count != set->count || parameters != set->parameters)
         return false;
     for (int i = 0; i < list->count; i++) {
         if (list->tensors[i] != set->sources[i])
@@ -101,13 +105,14 @@ static int look_at_module(ek_replica_set *set)
     if (!is_current(set, &list, parameters)) {
         forget(set);
         set->sources = ek_calloc((size_t)list.count + 1, sizeof(ek_tensor *));
-        set->count = set->sources ? list.count : 0;
-        set->parameters = parameters;
+        set->begun = ek_calloc((size_t)list.count + 1, sizeof *set->begun);
+        set->count = set->sources && set->begun ? list.count : 0;
+        set->parameters = set->count ? parameters : 0;
         for (int i = 0; i < set->count; i++)
             set->sources[i] = ek_object_retain(list.tensors[i]);
     }
     ek_tensor_list_clear(&list);
-    return set->sources ? 0 : ek_error_pending();
+    return set->sources && set->begun ? 0 : ek_error_pending();
 }
 
 /* ---- copies ---- */
@@ -216,28 +221,49 @@ static int refresh(ek_replica_set *set, int d)
     return rc;
 }
 
-/* Sends it to all devices in one go, where the same is stale on all; else returns 1. */
-static int refresh_at_once(ek_replica_set *set, int devices)
+/* Those of a forward that are sent to: the module's own device, then the others that take part. */
+typedef struct receivers {
+    ek_replica_set *set;
+    int count; /* without the first */
+    int places[EK_MAX_DEVICES];
+    ek_dev *devs[EK_MAX_DEVICES];
+} receivers;
+
+static receivers receivers_of(ek_replica_set *set, const ek_places *places)
 {
+    receivers r = {.set = set, .devs = {set->devs[0]}};
+    for (int i = 0; i < places->count; i++) {
+        if (places->at[i] == 0)
+            continue;
+        r.places[++r.count] = places->at[i];
+        r.devs[r.count] = set->devs[places->at[i]];
+    }
+    return r;
+}
+
+/* Sends it to all devices in one go, where the same is stale on all; else returns 1. */
+static int refresh_at_once(const receivers *r)
+{
+    ek_replica_set *set = r->set;
     ek_tensor **lists[EK_MAX_DEVICES];
     size_t room = (size_t)set->count + 1;
-    ek_tensor **work = ek_calloc(room * (size_t)(devices + 1), sizeof(ek_tensor *));
+    ek_tensor **work = ek_calloc(room * (size_t)(r->count + 2), sizeof(ek_tensor *));
     if (!work)
         return ek_error_pending();
     ek_tensor **first = work, **from = work + room;
     int count = 0, rc = 0;
-    for (int d = 1; d < devices && rc == 0; d++) {
+    for (int d = 1; d <= r->count && rc == 0; d++) {
         lists[d] = work + room * (size_t)(d + 1);
-        int stale = list_stale(set, d, lists[d], d == 1 ? first : from);
+        int stale = list_stale(set, r->places[d], lists[d], d == 1 ? first : from);
         if (d == 1)
             count = stale;
         else if (stale != count || memcmp(first, from, (size_t)count * sizeof *from) != 0)
             rc = 1;
     }
     if (rc == 0) {
-        rc = ek_comm_spread(set->devs, devices, (ek_tensor *const *const *)lists, first, count);
-        for (int d = 1; d < devices; d++)
-            note_sent(set, d, lists[d], count, rc);
+        rc = ek_comm_spread(r->devs, r->count + 1, (ek_tensor *const *const *)lists, first, count);
+        for (int d = 1; d <= r->count; d++)
+            note_sent(set, r->places[d], lists[d], count, rc);
         if (rc < 0)
             ek_error_prefix("sending parameters from %s", set->devs[0]->name);
     }
@@ -247,56 +273,72 @@ static int refresh_at_once(ek_replica_set *set, int devices)
 
 static int refresh_part(void *user, int index)
 {
-    return refresh(user, index + 1);
+    const receivers *r = user;
+    return refresh(r->set, r->places[index + 1]);
 }
 
-static int send(ek_replica_set *set, int count, size_t nbytes)
+static int send(receivers *r, size_t nbytes)
 {
     int rc;
     if (nbytes == 0)
         return 0;
-    if (ek_comm_has_collective(set->devs, count, &rc))
-        rc = refresh_at_once(set, count);
+    if (ek_comm_has_collective(r->devs, r->count + 1, &rc))
+        rc = refresh_at_once(r);
     else if (rc == 0)
         rc = 1;
     if (rc <= 0)
         return rc;
     if (nbytes >= WORKER_BYTES)
-        return ek_gang_run(set->devs + 1, count - 1, refresh_part, set, NULL);
-    for (int d = 1; d < count; d++)
-        EK_TRY(refresh(set, d));
+        return ek_gang_run(r->devs + 1, r->count, refresh_part, r, NULL);
+    for (int d = 1; d <= r->count; d++)
+        EK_TRY(refresh(r->set, r->places[d]));
     return 0;
 }
 
-static int refresh_all(ek_replica_set *set, int count)
+static int refresh_all(ek_replica_set *set, const ek_places *places)
 {
     size_t parameters = 0, buffers = 0;
-    for (int d = 1; d < count; d++) {
-        EK_TRY(allocate(set, d));
+    receivers r = receivers_of(set, places);
+    for (int d = 1; d <= r.count; d++) {
+        EK_TRY(allocate(set, r.places[d]));
         for (int i = 0; i < set->count; i++)
-            if (is_stale(set, d, i))
+            if (is_stale(set, r.places[d], i))
                 *(i < set->parameters ? &parameters : &buffers) += ek_comm_nbytes(set->sources[i]);
     }
-    EK_TRY(send(set, count, parameters + buffers));
+    EK_TRY(send(&r, parameters + buffers));
     set->stats.parameter_broadcasts += parameters > 0;
     set->stats.parameter_nbytes += parameters;
     set->stats.buffer_nbytes += buffers;
     return 0;
 }
 
+/* Notes the versions from which writes of the forward that begins are told. */
+static void note_begun(ek_replica_set *set, const ek_places *places)
+{
+    for (int i = set->parameters; i < set->count; i++) {
+        set->begun[i] = ek_tensor_version(set->sources[i]);
+        for (int r = 0; r < places->count; r++) {
+            copies *c = &set->copies[places->at[r]];
+            if (places->at[r] != 0)
+                c->sent[i].begun = ek_tensor_version(c->tensors[i]);
+        }
+    }
+}
+
 /* ---- handles and nodes of one forward ---- */
 
-/* handles[d * set->count + i], in the scope. The first replica's buffers are the module's own. */
-static int make_handles(const ek_replica_set *set, int count, ek_tensor **handles)
+/* handles[r * set->count + i], in the scope. Buffers on the module's device are its own. */
+static int make_handles(const ek_replica_set *set, const ek_places *places, ek_tensor **handles)
 {
-    for (int d = 0; d < count; d++) {
+    for (int r = 0; r < places->count; r++) {
+        int place = places->at[r];
         for (int i = 0; i < set->count; i++) {
             ek_tensor *source = set->sources[i];
-            ek_tensor **handle = &handles[d * set->count + i];
-            if (d == 0 && i >= set->parameters && !source->requires_grad)
+            ek_tensor **handle = &handles[r * set->count + i];
+            if (place == 0 && i >= set->parameters && !source->requires_grad)
                 *handle = source;
             else
-                *handle = ek_tensor_alias(d == 0 ? source : set->copies[d].tensors[i]);
+                *handle = ek_tensor_alias(place == 0 ? source : set->copies[place].tensors[i]);
             if (!*handle)
                 return ek_error_pending();
         }
@@ -304,50 +346,64 @@ static int make_handles(const ek_replica_set *set, int count, ek_tensor **handle
     return 0;
 }
 
-/* Records one bucket: the entries indices[0 .. n). `work` has room for n * (count + 1) handles. */
-static int record_bucket(const ek_replica_set *set, int count, ek_tensor *const *handles,
-                         const int *indices, int n, ek_tensor **work)
+/* The replicas of a forward while their nodes are recorded. */
+typedef struct recording {
+    const ek_replica_set *set;
+    int count;
+    ek_dev *devs[EK_MAX_DEVICES]; /* theirs */
+    ek_tensor *const *handles;    /* as make_handles gives them */
+    int *indices;                 /* room for a bucket's */
+    ek_tensor **work;             /* room for its handles: (count + 1) lists */
+} recording;
+
+/* Records one bucket: the entries indices[0 .. n). */
+static int record_bucket(const recording *r, int n)
 {
-    ek_tensor **out = work + n;
+    const ek_replica_set *set = r->set;
+    ek_tensor **out = r->work + n;
     for (int k = 0; k < n; k++) {
-        work[k] = set->sources[indices[k]];
-        for (int d = 0; d < count; d++)
-            out[d * n + k] = handles[d * set->count + indices[k]];
+        r->work[k] = set->sources[r->indices[k]];
+        for (int d = 0; d < r->count; d++)
+            out[d * n + k] = r->handles[d * set->count + r->indices[k]];
     }
-    return ek_comm_record_broadcast(set->devs[0], work, n, set->devs, count, out);
+    return ek_comm_record_broadcast(set->devs[0], r->work, n, r->devs, r->count, out);
 }
 
-static int record_dtype(const ek_replica_set *set, int count, ek_tensor *const *handles,
-                        ek_dtype dtype, int *indices, ek_tensor **work)
+static int record_dtype(const recording *r, ek_dtype dtype)
 {
+    const ek_replica_set *set = r->set;
     size_t nbytes = 0, limit = FIRST_BUCKET_BYTES;
     int n = 0;
     for (int i = set->count - 1; i >= 0; i--) {
         if (!set->sources[i]->requires_grad || set->sources[i]->dtype != dtype)
             continue;
-        indices[n++] = i;
+        r->indices[n++] = i;
         nbytes += ek_comm_nbytes(set->sources[i]);
         if (nbytes < limit)
             continue;
-        EK_TRY(record_bucket(set, count, handles, indices, n, work));
+        EK_TRY(record_bucket(r, n));
         nbytes = 0;
         n = 0;
         limit = BUCKET_BYTES;
     }
-    return n ? record_bucket(set, count, handles, indices, n, work) : 0;
+    return n ? record_bucket(r, n) : 0;
 }
 
-static int record(const ek_replica_set *set, int count, ek_tensor *const *handles)
+static int record(const ek_replica_set *set, const ek_places *places, ek_tensor *const *handles)
 {
     if (!ek_grad_enabled())
         return 0;
-    int *indices = ek_calloc((size_t)set->count + 1, sizeof *indices);
-    ek_tensor **work = ek_calloc((size_t)set->count * (size_t)(count + 1) + 1, sizeof(ek_tensor *));
-    int rc = indices && work ? 0 : ek_error_pending();
+    size_t lists = (size_t)places->count + 1;
+    recording r = {.set = set, .count = places->count, .handles = handles};
+    for (int i = 0; i < places->count; i++)
+        r.devs[i] = set->devs[places->at[i]];
+    r.indices = ek_calloc((size_t)set->count + 1, sizeof *r.indices);
+    r.work = ek_calloc((size_t)set->count * lists + 1, sizeof(ek_tensor *));
+    int rc = r.indices && r.work ? 0 : ek_error_pending();
     for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
-        rc = record_dtype(set, count, handles, (ek_dtype)dtype, indices, work);
-    free(indices);
-    free(work);
+        rc = record_dtype(&r, (ek_dtype)dtype);
+    free(r.indices);
+    free(r.work);
     return rc;
 }
 
@@ -372,17 +428,19 @@ void ek_replica_set_free(ek_replica_set *set)
     free(set);
 }
 
-int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, int count, ek_module **replicas)
+int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_places *places,
+                        ek_module **replicas)
 {
-    memcpy(set->devs, devs, (size_t)count * sizeof *devs);
+    memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
     EK_TRY(look_at_module(set));
-    EK_TRY(refresh_all(set, count));
+    EK_TRY(refresh_all(set, places));
+    int count = places->count;
     ek_tensor **handles = ek_calloc((size_t)set->count * (size_t)count + 1, sizeof(ek_tensor *));
     if (!handles)
         return ek_error_pending();
-    int rc = make_handles(set, count, handles);
+    int rc = make_handles(set, places, handles);
     if (rc >= 0)
-        rc = record(set, count, handles);
+        rc = record(set, places, handles);
     int made = 0;
     while (made < count && rc >= 0) {
         replicas[made] = ek_module_copy_with(set->module, set->sources,
@@ -395,6 +453,7 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, int count, ek_
     free(handles);
     if (rc < 0)
         return rc;
+    note_begun(set, places);
     set->stats.forwards++;
     return 0;
 }
@@ -406,25 +465,61 @@ ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set)
 
 /* ---- after the forward ---- */
 
-/* True where a replica of the last forward, on one of the first `count` devices, wrote entry i. */
-static bool was_written(const ek_replica_set *set, int count, int i)
+/* True where a replica of the last forward wrote entry i. */
+static bool was_written(const ek_replica_set *set, const ek_places *places, int i)
 {
-    bool written = ek_tensor_version(set->sources[i]) != set->copies[1].sent[i].source;
-    for (int d = 1; d < count && !written; d++)
-        written = ek_tensor_version(set->copies[d].tensors[i]) != set->copies[d].sent[i].replica;
+    bool written = ek_tensor_version(set->sources[i]) != set->begun[i];
+    for (int r = 0; r < places->count && !written; r++) {
+        const copies *c = &set->copies[places->at[r]];
+        written = places->at[r] != 0 && ek_tensor_version(c->tensors[i]) != c->sent[i].begun;
+    }
     return written;
 }
 
-int ek_replica_set_written_buffers(const ek_replica_set *set, int count, ek_dtype dtype,
-                                   ek_tensor **buffers)
+int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places)
+{
+    int count = 0;
+    copies *first = &set->copies[places->at[0]];
+    if (places->at[0] == 0 || set->parameters == set->count)
+        return 0;
+    ek_tensor **to = ek_calloc(2 * (size_t)set->count, sizeof(ek_tensor *));
+    if (!to)
+        return ek_error_pending();
+    ek_tensor **from = to + set->count;
+    for (int i = set->parameters; i < set->count; i++) {
+        if (set->sources[i]->requires_grad ||
+            ek_tensor_version(first->tensors[i]) == first->sent[i].begun)
+            continue;
+        to[count] = set->sources[i];
+        from[count++] = first->tensors[i];
+    }
+    int rc = count ? ek_comm_copy_list(to, from, count) : 0;
+    for (int i = 0; i < count; i++)
+        ek_tensor_written(to[i], "the first replica, in its buffers");
+    /* The first replica has what the module has: it need not be sent back. */
+    for (int i = set->parameters, next = 0; i < set->count && next < count && rc >= 0; i++) {
+        if (set->sources[i] != to[next])
+            continue;
+        first->sent[i].source = ek_tensor_version(to[next++]);
+        first->sent[i].replica = ek_tensor_version(first->tensors[i]);
+    }
+    free(to);
+    if (rc < 0)
+        ek_error_prefix("fetching buffers from %s", set->devs[places->at[0]]->name);
+    return rc;
+}
+
+int ek_replica_set_written_buffers(const ek_replica_set *set, const ek_places *places,
+                                   ek_dtype dtype, ek_tensor **buffers)
 {
     int n = 0;
     for (int i = set->parameters; i < set->count; i++) {
         const ek_tensor *source = set->sources[i];
-        if (source->dtype != dtype || source->requires_grad || !was_written(set, count, i))
+        if (source->dtype != dtype || source->requires_grad || !was_written(set, places, i))
             continue;
-        for (int d = 0; d < count && buffers; d++)
-            buffers[n * count + d] = d == 0 ? set->sources[i] : set->copies[d].tensors[i];
+        for (int r = 0; r < places->count && buffers; r++)
+            buffers[n * places->count + r] =
+                r == 0 ? set->sources[i] : set->copies[places->at[r]].tensors[i];
         n++;
     }
     return n;

@@ -4,33 +4,49 @@
  * slab per dtype, and sends only what was written since it was sent last. Every forward gets new
  * module structs and new tensor handles, and in gradient mode the nodes that bring gradients back:
  * one per bucket, in reverse order of registration, so that the first gradients that are ready are
- * reduced while the others are computed. Not to be used by two threads at the same time. */
+ * reduced while the others are computed. Not to be used by two threads at the same time.
+ *
+ * Any of the devices can take part in a forward, the first, where the module lies, or not. */
 #ifndef EK_PARALLEL_REPLICA_SET_H
 #define EK_PARALLEL_REPLICA_SET_H
 
 #include "core/device.h"
 #include "evenkeel/parallel.h"
 
+/* The devices that take part in one call: indices into a list of devices, ascending. */
+typedef struct ek_places {
+    int count;
+    int at[EK_MAX_DEVICES];
+} ek_places;
+
 typedef struct ek_replica_set ek_replica_set;
 
-/* `module` is borrowed. With broadcast_buffers the first replica's buffers are everyone's at each
- * forward, else each replica goes on with its own. NULL with an error. */
+/* `module` is borrowed. With broadcast_buffers the module's buffers are everyone's at each forward,
+ * else each replica goes on with its own. NULL with an error. */
 ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcast_buffers);
 void ek_replica_set_free(ek_replica_set *set);
 
-/* Makes replicas for the first `count` of the set's devices, which are devs and the same in every
- * call; devs[0] is where the module lies. Each is to be freed with ek_module_free. Where it
+/* Makes replicas[i] for the device places->at[i]. devs are all of the set's devices, the same in
+ * every call; devs[0] is where the module lies. Each is to be freed with ek_module_free. Where it
  * fails there are none. */
-int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, int count, ek_module **replicas);
+int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_places *places,
+                        ek_module **replicas);
+
+/* After the forward of the replicas made last: what the first of them wrote to its buffers becomes
+ * the module's, as what is done on devs[0] is the module's at once. (PyTorch's replicas of devices
+ * other than the first take it with them when they go.) Buffers that require a gradient are left
+ * out. Does nothing where devs[0] took part. */
+int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places);
 
 /* What was sent so far. */
 ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set);
 
-/* After the forward of `count` replicas, where buffers are broadcast: the buffers of a dtype,
- * without those that require a gradient, that a replica wrote. Returns how many; writes the copy of
- * buffer i on device d to buffers[i * count + d] (NULL: only counts), not references. */
-int ek_replica_set_written_buffers(const ek_replica_set *set, int count, ek_dtype dtype,
-                                   ek_tensor **buffers);
+/* After the forward of the replicas made last, once settled: the buffers of a dtype, without those
+ * that require a gradient, that a replica wrote. Returns how many; writes buffer i of replica r to
+ * buffers[i * places->count + r] (NULL: only counts), not references. The first replica's are the
+ * module's own. */
+int ek_replica_set_written_buffers(const ek_replica_set *set, const ek_places *places,
+                                   ek_dtype dtype, ek_tensor **buffers);
 
 /* 0, or EK_E_DEVICE with the first parameter or buffer that isn't on `dev`. */
 int ek_check_home(ek_module *module, const ek_dev *dev);

@@ -14,7 +14,10 @@ int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **r
     ek_replica_set *set = ek_replica_set_new(module, devices->count, true);
     if (!set)
         return ek_error_pending();
-    int rc = ek_replica_set_make(set, devs, devices->count, replicas);
+    ek_places places = {.count = devices->count};
+    for (int i = 0; i < places.count; i++)
+        places.at[i] = i;
+    int rc = ek_replica_set_make(set, devs, &places, replicas);
     ek_replica_set_free(set);
     return rc;
 }

@@ -4,9 +4,10 @@
 
 #include "parallel/replica_set.h"
 
-/* After the forward of `count` replicas of a set that broadcasts buffers: every floating buffer
+/* After a forward of a set that broadcasts buffers, once they are settled: every floating buffer
  * that a replica wrote becomes, in the module itself, the average over the replicas, weighted by
  * their samples; without any sample it stays. Buffers that require a gradient are left out. */
-int ek_running_stats_average(const ek_replica_set *set, const int64_t *samples, int count);
+int ek_running_stats_average(const ek_replica_set *set, const ek_places *places,
+                             const int64_t *samples);
 
 #endif

@@ -24,16 +24,16 @@ typedef struct ek_wrapper {
     ek_replica_set *replicas; /* NULL without several devices */
 } ek_wrapper;
 
-/* One call, cut for the devices. All zero is an empty one. */
+/* One call, cut for the devices that take part. All zero is an empty one. */
 typedef struct ek_wrapper_call {
-    int parts; /* devices that take part: the first ones */
+    ek_places places; /* their places in `devices` */
     ek_args args[EK_MAX_DEVICES];
     ek_value *inputs; /* memory of args[].inputs */
 } ek_wrapper_call;
 
-/* The modules that the first `count` devices run in one call. All zero is none. */
+/* The modules that they run. All zero is none. */
 typedef struct ek_wrapper_replicas {
-    int count;
+    ek_places places;
     ek_module *modules[EK_MAX_DEVICES];
     ek_replications replications;
 } ek_wrapper_replicas;
@@ -56,18 +56,33 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args);
  * again after the last call, and checks that the child is on the first. */
 int ek_wrapper_begin(ek_wrapper *wrapper);
 
-/* Cuts the arguments of a call for the devices; without arguments there is one part. End every
- * successful one with ek_wrapper_call_end. */
-int ek_wrapper_scatter(const ek_wrapper *wrapper, const ek_args *args, ek_wrapper_call *call);
+/* Who takes part in a call, and the sizes along `dim`, one per place, of what is to be cut; not
+ * `sized`, scatter decides, and may leave out the last places. */
+typedef struct ek_wrapper_cut {
+    ek_places places;
+    bool sized;
+    int64_t sizes[EK_MAX_DEVICES];
+} ek_wrapper_cut;
+
+/* Writes the devices at these places. */
+void ek_wrapper_devs(const ek_wrapper *wrapper, const ek_places *places, ek_dev **devs);
+
+/* Cuts the arguments of a call: as `cut` says, or (NULL) for those that should take part; without
+ * arguments that is the first device. End every successful one with ek_wrapper_call_end. */
+int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_args *args,
+                       ek_wrapper_call *call);
 void ek_wrapper_call_end(ek_wrapper_call *call);
 
 /* Scatters, replicates, applies: writes one output per part and returns how many. */
 int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs);
 
-/* The modules that the first `count` devices run: replicas, told of their replication where the
- * wrapper is patched, or the child itself where it is alone. End every successful call with
- * ek_wrapper_replicas_end once they have run. */
-int ek_wrapper_replicate(ek_wrapper *wrapper, int count, ek_wrapper_replicas *replicas);
+/* The modules that the devices at `places` run: replicas, told of their replication where the
+ * wrapper is patched, or the child itself where the first device is alone. End every successful
+ * call with ek_wrapper_replicas_end, after ek_wrapper_replicas_settle once they have run well. */
+int ek_wrapper_replicate(ek_wrapper *wrapper, const ek_places *places,
+                         ek_wrapper_replicas *replicas);
+/* What the replicas did to their buffers becomes the module's, as far as it isn't. */
+int ek_wrapper_replicas_settle(ek_wrapper *wrapper, const ek_wrapper_replicas *replicas);
 void ek_wrapper_replicas_end(ek_wrapper_replicas *replicas);
 
 /* Writes where the outputs of an ek_data_parallel meet; nothing for other modules. */
