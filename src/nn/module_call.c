@@ -1,4 +1,6 @@
 /* module_call.c: calling modules, and reading the arguments of a call. */
+#include "core/tensor.h"
+#include "core/trace.h"
 #include "core/value.h"
 #include "nn/module_table.h"
 #include "nn/nn.h"
@@ -13,6 +15,25 @@ static bool has_error(const ek_args *args)
     return args->keywords.kind == EK_VALUE_ERROR;
 }
 
+/* Where the first tensor of a value lies; NULL where there is none. */
+static ek_dev *dev_in(ek_value value)
+{
+    ek_dev *dev = NULL;
+    if (value.kind == EK_VALUE_TENSOR)
+        return ek_tensor_dev(value.as.tensor);
+    for (int i = 0; i < ek_value_length(value) && !dev; i++)
+        dev = dev_in(ek_value_at(value, i));
+    return dev;
+}
+
+static ek_dev *dev_of(const ek_args *args)
+{
+    ek_dev *dev = NULL;
+    for (int i = 0; i < args->count && !dev; i++)
+        dev = dev_in(args->inputs[i]);
+    return dev;
+}
+
 ek_value ek_module_call(ek_module *module, const ek_args *args,
                         ek_value (*forward)(ek_module *self, const ek_args *args))
 {
@@ -24,11 +45,14 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     }
     /* The caller's scope gets the output alone: where no graph holds them, activations are freed
      * here. */
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", module->type->name, dev_of(args));
     ek_scope scope = ek_scope_begin();
     ek_value output = forward(module, args);
     if (output.kind == EK_VALUE_TENSOR && !output.as.tensor)
         output = ek_value_error();
     output = ek_scope_end_with_value(&scope, output);
+    ek_span_end(&span);
     if (output.kind != EK_VALUE_ERROR)
         return output;
     if (ek_error_status() == 0)
