@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "autograd/run.h"
+#include "core/part.h"
 #include "core/worker.h"
 
 /* The backward that the calling thread is in; nested passes form a list on the stack. */
@@ -151,6 +152,7 @@ static int run_node(ek_run *run, int lane, ek_task *task)
     }
     if (!run->retain_graph)
         ek_node_free_saved(node);
+    ek_part_rest(); /* before others get the results */
     for (int i = 0; i < node->input_count; i++) {
         int status = ek_run_deliver(run, lane, &task->routes[i], results[i]);
         rc = rc < 0 ? rc : status;
@@ -218,7 +220,7 @@ static int run_lane(void *user, int index)
     lock(run);
     while (run->remaining > 0 && !run->failed) {
         if (!lane->ready_count && run->threaded) {
-            pthread_cond_wait(&lane->wake, &run->lock);
+            ek_part_wait(&lane->wake, &run->lock);
             continue;
         }
         ek_task *task = ek_lane_pop(lane);
@@ -261,7 +263,10 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
             devs[i] = run->lanes[i].dev;
         rc = devs ? ek_gang_run(devs, run->lane_count, run_lane, run, NULL) : ek_error_pending();
     } else {
+        ek_part part;
+        ek_part_begin(&part, run->lanes[0].dev);
         rc = run_lane(run, 0);
+        ek_part_end(&part);
     }
     self->modes = before;
     ek_run_close_lanes(run);

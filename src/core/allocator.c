@@ -173,6 +173,9 @@ int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void *
         stats->peak = stats->in_use;
         memcpy(stats->at_peak, stats->now, sizeof stats->now);
     }
+    for (ek_memory_watch *watch = a->watches; watch; watch = watch->next)
+        if (stats->in_use > watch->peak)
+            watch->peak = stats->in_use;
     ek_trace_memory(dev, stats);
     pthread_mutex_unlock(&a->lock);
     return 0;
@@ -224,6 +227,43 @@ void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from, ek
     pthread_mutex_unlock(&dev->allocator.lock);
 }
 
+/* ---- watches ---- */
+
+void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch)
+{
+    ek_allocator *a = &dev->allocator;
+    pthread_mutex_lock(&a->lock);
+    *watch = (ek_memory_watch){.dev = dev, .peak = a->stats.in_use, .next = a->watches};
+    a->watches = watch;
+    pthread_mutex_unlock(&a->lock);
+}
+
+uint64_t ek_memory_watch_restart(ek_memory_watch *watch)
+{
+    ek_dev *dev = watch->dev;
+    if (!dev)
+        return watch->peak;
+    pthread_mutex_lock(&dev->allocator.lock);
+    uint64_t peak = watch->peak;
+    watch->peak = dev->allocator.stats.in_use;
+    pthread_mutex_unlock(&dev->allocator.lock);
+    return peak;
+}
+
+void ek_memory_watch_end(ek_memory_watch *watch)
+{
+    ek_dev *dev = watch->dev;
+    if (!dev)
+        return;
+    pthread_mutex_lock(&dev->allocator.lock);
+    ek_memory_watch **at = &dev->allocator.watches;
+    while (*at != watch)
+        at = &(*at)->next;
+    *at = watch->next;
+    watch->dev = NULL;
+    pthread_mutex_unlock(&dev->allocator.lock);
+}
+
 /* ---- the registry's ---- */
 
 int ek_allocator_open(ek_allocator *allocator)
@@ -255,6 +295,8 @@ void ek_allocator_close(ek_dev *dev)
 {
     ek_allocator *a = &dev->allocator;
     ek_dev_trim(dev);
+    for (ek_memory_watch *watch = a->watches; watch; watch = watch->next)
+        watch->dev = NULL;
     while (a->spare) {
         ek_block *block = a->spare;
         a->spare = block->next_in_bucket;

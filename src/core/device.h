@@ -31,7 +31,8 @@ struct ek_dev {
     double speed;  /* (0, 1]: below 1 its worker sleeps in proportion */
     ek_allocator allocator;
     struct ek_worker *worker; /* started with first use */
-    _Atomic uint64_t busy_ns; /* that parts of gangs took on it, without their waiting */
+    _Atomic uint64_t busy_ns; /* that parts took on it, without their waiting (part.h) */
+    _Atomic int64_t rest_ns;  /* that a slow one still has to sleep; below 0: has slept too much */
 };
 
 /* The entry of a device; NULL with EK_E_DEVICE when there is none. Any thread. */
@@ -49,7 +50,7 @@ void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
 
 /* A peak of one's own, beside the public one: any number of watches at a time. Any thread. */
 typedef struct ek_memory_watch {
-    ek_dev *dev;
+    ek_dev *dev;   /* NULL: it has ended, as it does when the device is closed */
     uint64_t peak; /* guarded by the allocator's lock */
     struct ek_memory_watch *next;
 } ek_memory_watch;

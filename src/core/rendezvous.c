@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/part.h"
 #include "evenkeel/scope.h"
 
 /* A part as the others see it. */
@@ -184,7 +185,7 @@ static int attend(ek_meeting *meeting, int index, const char *name, uint64_t pla
     if (++meeting->arrived == meeting->count && !meeting->broken.status && absent(meeting) < 0)
         hold(meeting, function);
     while (meeting->round == round && !meeting->broken.status && absent(meeting) < 0)
-        pthread_cond_wait(&meeting->changed, &meeting->lock);
+        ek_part_wait(&meeting->changed, &meeting->lock);
     return meeting->round == round ? fail(meeting, name) : 0;
 }
 
@@ -222,6 +223,7 @@ int ek_rendezvous(const char *name, uint64_t place, void *mine, ek_rendezvous_fu
     if (meeting->refusal)
         return EK_FAIL(EK_E_STATE, "%s waits for the other replicas, which is impossible here: %s",
                        name, meeting->refusal);
+    ek_part_rest();
     pthread_mutex_lock(&meeting->lock);
     int rc = attend(meeting, self->seat.part, name, place, mine, function);
     pthread_mutex_unlock(&meeting->lock);

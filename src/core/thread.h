@@ -35,6 +35,9 @@ typedef struct ek_thread {
     unsigned scope_depth;
     ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
     ek_seat seat;
+    ek_dev *part_of;         /* whose work this thread does (part.h); NULL: nobody's */
+    uint64_t waited_ns;      /* for others, in all */
+    uint64_t cpu_ns;         /* of this thread, when a slow device's part last rested */
     unsigned autocast_depth; /* regions that this thread began and has not ended */
     ek_cast *casts;
     struct ek_span *span;  /* the innermost one; see trace.h */

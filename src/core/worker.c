@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/object.h"
+#include "core/part.h"
 #include "core/rendezvous.h"
 
 typedef struct ek_gang {
@@ -41,13 +41,6 @@ static pthread_mutex_t gang_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_worker *workers[EK_MAX_DEVICES * 2];
 static atomic_int worker_count;
 
-static double thread_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* One part's function; its error, if any, is moved to the gang. */
 static void call_part(ek_gang *gang, int index, ek_dev *dev)
 {
@@ -67,22 +60,17 @@ static void call_part(ek_gang *gang, int index, ek_dev *dev)
 /* One part on the calling thread. */
 static void run_part(ek_gang *gang, int index, ek_dev *dev)
 {
-    /* A slower device, as EVENKEEL_HOST_DEVICES wants it. The outer part rests for nested ones too.
-     */
-    bool rests = dev->speed < 1 && !gang->nested;
-    double began = rests ? thread_seconds() : 0;
+    ek_part part;
+    ek_part_begin(&part, dev);
     if (gang->meeting) {
         ek_seat before = ek_meeting_enter(gang->meeting, index);
         call_part(gang, index, dev);
+        ek_part_rest(); /* the others see it end when it has ended */
         ek_meeting_leave(gang->meeting, index, before);
     } else {
         call_part(gang, index, dev);
     }
-    if (rests) {
-        double pause = (thread_seconds() - began) * (1 / dev->speed - 1);
-        struct timespec rest = {(time_t)pause, (long)((pause - (double)(time_t)pause) * 1e9)};
-        nanosleep(&rest, NULL);
-    }
+    ek_part_end(&part);
 }
 
 static void *worker_main(void *user)
@@ -189,7 +177,7 @@ static int run_everywhere(ek_gang *gang, ek_dev *const *devs, int count)
                 run_part(gang, i, devs[i]);
         pthread_mutex_lock(&gang->lock);
         while (gang->remaining > 0)
-            pthread_cond_wait(&gang->done, &gang->lock);
+            ek_part_wait(&gang->done, &gang->lock);
         pthread_mutex_unlock(&gang->lock);
     }
     pthread_cond_destroy(&gang->done);

@@ -176,6 +176,37 @@ START_TEST(slab_members_have_versions_of_their_own)
 }
 END_TEST
 
+START_TEST(watches_have_peaks_of_their_own)
+{
+    ek_dev *dev = open_host("1");
+    ek_memory_watch early, late;
+    void *a, *b, *c;
+    assert_ok(ek_dev_alloc(dev, 1024, EK_MEMORY_PARAMETER, &a));
+    ek_memory_watch_begin(dev, &early);
+    ck_assert_uint_eq(early.peak, 1024);
+    assert_ok(ek_dev_alloc(dev, 2048, EK_MEMORY_ACTIVATION, &b));
+    ek_dev_free(dev, b, 2048, EK_MEMORY_ACTIVATION);
+    ek_memory_watch_begin(dev, &late);
+    assert_ok(ek_memory_reset_peak(ek_host(0)));
+    assert_ok(ek_dev_alloc(dev, 512, EK_MEMORY_ACTIVATION, &b));
+    assert_ok(ek_dev_alloc(dev, 2048, EK_MEMORY_ACTIVATION, &c)); /* a cached block */
+    ek_dev_free(dev, c, 2048, EK_MEMORY_ACTIVATION);
+    ck_assert_uint_eq(ek_memory_watch_restart(&early), 3584);
+    ck_assert_uint_eq(early.peak, 1536);
+    ck_assert_uint_eq(late.peak, 3584);
+    ek_memory_watch_end(&early);
+    assert_ok(ek_dev_alloc(dev, 8192, EK_MEMORY_ACTIVATION, &c));
+    ck_assert_uint_eq(ek_memory_watch_restart(&early), 1536); /* has ended */
+    ck_assert_uint_eq(ek_memory_watch_restart(&late), 9728);
+    ek_dev_free(dev, a, 1024, EK_MEMORY_PARAMETER);
+    ek_dev_free(dev, b, 512, EK_MEMORY_ACTIVATION);
+    ek_dev_free(dev, c, 8192, EK_MEMORY_ACTIVATION);
+    assert_ok(ek_shutdown());
+    ck_assert_uint_eq(ek_memory_watch_restart(&late), 9728); /* ended with the device */
+    ek_memory_watch_end(&late);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *suite = suite_create("memory");
@@ -187,6 +218,7 @@ Suite *suite(void)
     tcase_add_test(tcase, a_refused_configuration_changes_nothing);
     tcase_add_test(tcase, scopes_release_and_hand_over);
     tcase_add_test(tcase, slab_members_have_versions_of_their_own);
+    tcase_add_test(tcase, watches_have_peaks_of_their_own);
     suite_add_tcase(suite, tcase);
     return suite;
 }

@@ -5,6 +5,8 @@
 #include <time.h>
 
 #include "core/object.h"
+#include "core/part.h"
+#include "core/rendezvous.h"
 #include "core/tensor.h"
 #include "core/worker.h"
 #include "unit.h"
@@ -223,6 +225,86 @@ START_TEST(a_slow_device_takes_its_time)
 }
 END_TEST
 
+/* ---- how long devices are busy ---- */
+
+static uint64_t cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+static void nap_ms(long milliseconds)
+{
+    nanosleep(&(struct timespec){0, milliseconds * 1000000}, NULL);
+}
+
+static int nothing(void *const *brought, int count)
+{
+    (void)brought;
+    (void)count;
+    return 0;
+}
+
+static int nap_and_meet(void *user, int index)
+{
+    if (index == 1)
+        nap_ms(60);
+    return ek_rendezvous("test", 0, user, nothing);
+}
+
+START_TEST(waiting_for_others_is_no_work)
+{
+    assert_ok(ek_gang_run(devs, 2, nap_and_meet, NULL, NULL));
+    uint64_t waits = atomic_load(&devs[0]->busy_ns), works = atomic_load(&devs[1]->busy_ns);
+    ck_assert_uint_ge(works, 60000000);
+    ck_assert_uint_lt(waits, works);
+    ck_assert_uint_eq(atomic_load(&devs[2]->busy_ns), 0);
+    /* A part within a part is the outer one's. */
+    uint64_t before = atomic_load(&devs[3]->busy_ns);
+    assert_ok(ek_gang_run(&devs[0], 1, nap_and_meet, NULL, NULL));
+    ck_assert_uint_eq(atomic_load(&devs[3]->busy_ns), before);
+    ck_assert_uint_gt(atomic_load(&devs[0]->busy_ns), waits);
+}
+END_TEST
+
+typedef struct spinning {
+    uint64_t used; /* by the parts so far */
+    int rests;
+} spinning;
+
+static int spin_part(void *user, int index)
+{
+    spinning *s = user;
+    uint64_t began = cpu_ns();
+    (void)index;
+    while (cpu_ns() - began < 700000)
+        ;
+    for (int i = 0; i < s->rests; i++)
+        ek_part_rest();
+    s->used += cpu_ns() - began;
+    return 0;
+}
+
+/* What is not slept at once is slept later, and neither twice. */
+START_TEST(slow_devices_rest_in_proportion)
+{
+    assert_ok(ek_host_devices_configure("512M@1,256M@0.5"));
+    ek_dev *fast = ek_dev_get(ek_host(0)), *slow = ek_dev_get(ek_host(1));
+    ck_assert(fast->speed == 1 && slow->speed == 0.5);
+    ck_assert_uint_eq(slow->allocator.stats.capacity, 256 << 20);
+    spinning s = {.rests = 3};
+    for (int i = 0; i < 40; i++)
+        assert_ok(ek_gang_run(&slow, 1, spin_part, &s, NULL));
+    int64_t owed = atomic_load(&slow->rest_ns);
+    ck_assert_int_lt(owed, 1000000);
+    ck_assert_int_ge(owed, -20000000);
+    /* But for what is still owed, or was slept too much and counted against it. */
+    ck_assert_int_ge((int64_t)atomic_load(&slow->busy_ns), (int64_t)(2 * s.used) - 21000000);
+    ck_assert_int_eq(atomic_load(&fast->rest_ns), 0);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *suite = suite_create("worker");
@@ -236,6 +318,8 @@ Suite *suite(void)
     tcase_add_test(tcase, two_callers_with_a_rendezvous_do_not_deadlock);
     tcase_add_test(tcase, a_worker_cannot_end_the_workers);
     tcase_add_test(tcase, a_slow_device_takes_its_time);
+    tcase_add_test(tcase, waiting_for_others_is_no_work);
+    tcase_add_test(tcase, slow_devices_rest_in_proportion);
     suite_add_tcase(suite, tcase);
     return suite;
 }

@@ -1,0 +1,78 @@
+/* part.c: how long devices work, and how slow ones rest. */
+#include "core/part.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "core/thread.h"
+
+/* Shorter sleeps cost more than they are exact. */
+static const int64_t least_rest_ns = 1000000;
+/* Of a sleep that took too long this much is made good at most: the rest was not the timer's doing.
+ */
+static const int64_t most_credit_ns = 20000000;
+
+static uint64_t thread_cpu_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+void ek_part_begin(ek_part *part, ek_dev *dev)
+{
+    ek_thread *self = ek_thread_self();
+    part->dev = self->part_of ? NULL : dev;
+    if (!part->dev)
+        return;
+    self->part_of = dev;
+    part->began = ek_clock_ns();
+    part->waited = self->waited_ns;
+    if (dev->speed < 1)
+        self->cpu_ns = thread_cpu_ns();
+}
+
+void ek_part_end(ek_part *part)
+{
+    ek_thread *self = ek_thread_self();
+    if (!part->dev)
+        return;
+    ek_part_rest();
+    uint64_t waited = self->waited_ns - part->waited, lasted = ek_clock_ns() - part->began;
+    if (lasted > waited)
+        atomic_fetch_add_explicit(&part->dev->busy_ns, lasted - waited, memory_order_relaxed);
+    self->part_of = NULL;
+}
+
+void ek_part_wait(pthread_cond_t *cond, pthread_mutex_t *lock)
+{
+    uint64_t began = ek_clock_ns();
+    pthread_cond_wait(cond, lock);
+    ek_thread_self()->waited_ns += ek_clock_ns() - began;
+}
+
+static void sleep_ns(int64_t nanoseconds)
+{
+    struct timespec rest = {(time_t)(nanoseconds / 1000000000), (long)(nanoseconds % 1000000000)};
+    nanosleep(&rest, NULL);
+}
+
+void ek_part_rest(void)
+{
+    ek_thread *self = ek_thread_self();
+    ek_dev *dev = self->part_of;
+    if (!dev || dev->speed >= 1)
+        return;
+    uint64_t now = thread_cpu_ns();
+    int64_t more = (int64_t)((double)(now - self->cpu_ns) * (1 / dev->speed - 1));
+    self->cpu_ns = now;
+    int64_t owed = atomic_fetch_add(&dev->rest_ns, more) + more;
+    if (owed < least_rest_ns)
+        return;
+    atomic_fetch_sub(&dev->rest_ns, owed);
+    uint64_t began = ek_clock_ns();
+    sleep_ns(owed);
+    int64_t left = owed - (int64_t)(ek_clock_ns() - began);
+    atomic_fetch_add(&dev->rest_ns, left < -most_credit_ns ? -most_credit_ns : left);
+}
