@@ -1,4 +1,5 @@
 /* copy.c: the same elements in another place: order of memory, dtype, device. */
+#include "core/trace.h"
 #include "ops/ops.h"
 
 /* ---- without history ---- */
@@ -8,8 +9,13 @@ static int copy_bytes(const ek_tensor *x, const ek_tensor *y)
     size_t nbytes = (size_t)ek_count(x) * ek_dtype_size(x->dtype);
     if (nbytes == 0)
         return 0;
-    return ek_dev_copy(x->storage->dev, ek_tensor_address(x), y->storage->dev, ek_tensor_address(y),
-                       nbytes);
+    ek_dev *to = x->storage->dev, *from = y->storage->dev;
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "copy to", to->name,
+                  to->id.kind == EK_CPU ? from : to);
+    int rc = ek_dev_copy(to, ek_tensor_address(x), from, ek_tensor_address(y), nbytes);
+    ek_span_end(&span);
+    return rc;
 }
 
 /* Between devices only blocks travel: conversions happen before and after. */
