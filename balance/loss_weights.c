@@ -48,10 +48,9 @@ static ek_tensor *shared_term(ek_tensor *loss, ek_tensor *share)
     return ek_where(ek_ne(share, zero), ek_mul(loss, share), zero);
 }
 
-/* In the caller's scope: shares[i] on device i. */
-static int make_shares(const loss_job *job, ek_tensor **shares)
+/* In the caller's scope: counts[i] on device i, and their sum on the first. */
+static ek_tensor *count_all(const loss_job *job, ek_tensor **counts)
 {
-    ek_tensor *counts[EK_MAX_DEVICES];
     for (int i = 0; i < job->parts; i++) {
         ek_tensor *loss = job->losses[i].as.tensor;
         counts[i] = job->counted[i]
@@ -59,7 +58,14 @@ static int make_shares(const loss_job *job, ek_tensor **shares)
                         : ek_scalar(job->denominators[i], EK_F64, loss->storage->dev->id);
         counts[i] = ek_to_dtype(counts[i], EK_F64);
     }
-    ek_tensor *total = ek_reduce(counts, job->parts);
+    return ek_reduce(counts, job->parts);
+}
+
+/* In the caller's scope: shares[i] on device i. */
+static int make_shares(const loss_job *job, ek_tensor **shares)
+{
+    ek_tensor *counts[EK_MAX_DEVICES];
+    ek_tensor *total = count_all(job, counts);
     for (int i = 0; i < job->parts && total; i++) {
         shares[i] = ek_div(counts[i], ek_to_device(total, ek_tensor_device(counts[i])));
         if (!shares[i])
@@ -97,4 +103,21 @@ ek_tensor *ek_weigh_losses(const loss_job *job, bool exact)
     int rc = exact && !job->is_sum && any_counted(job) ? terms_by_tensors(job, terms)
                                                        : terms_by_numbers(job, exact, terms);
     return rc < 0 ? NULL : ek_reduce(terms, job->parts);
+}
+
+int ek_total_weight(const loss_job *job, ek_loss_weight *weight)
+{
+    *weight = (ek_loss_weight){.is_sum = job->is_sum};
+    for (int i = 0; i < job->parts; i++) {
+        if (!ek_loss_is_scalar(job->losses[i]))
+            return 0; /* whoever asked has no use for such a loss */
+        weight->number += job->denominators[i];
+    }
+    if (job->is_sum || !any_counted(job))
+        return 0;
+    ek_tensor *counts[EK_MAX_DEVICES];
+    bool enabled = ek_set_grad_enabled(false);
+    weight->counted = count_all(job, counts);
+    ek_set_grad_enabled(enabled);
+    return weight->counted ? 0 : ek_error_pending();
 }
