@@ -2,21 +2,46 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "autograd/shards.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
 
-/* The gradients there are, in the order of the slots. */
-static int collect(const ek_optimizer *optimizer, ek_tensor **gradients)
+/* The gradients there are, in the order of the slots, of divided parameters those of the pieces. */
+typedef struct gradient_list {
+    ek_tensor **gradients;
+    int count;
+} gradient_list;
+
+static void append(gradient_list *list, const ek_tensor *leaf)
 {
-    int count = 0;
+    ek_tensor *gradient = ek_tensor_grad(leaf);
+    if (gradient && ek_count(gradient) > 0)
+        list->gradients[list->count++] = gradient;
+}
+
+static int collect(const ek_optimizer *optimizer, gradient_list *list)
+{
+    size_t room = 1;
     for (int i = 0; i < optimizer->slot_count; i++) {
-        ek_tensor *gradient = ek_tensor_grad(optimizer->slots[i].parameter);
-        if (gradient && ek_count(gradient) > 0)
-            gradients[count++] = gradient;
+        ek_tensor *parameter = optimizer->slots[i]->parameter;
+        const ek_shards *shards = ek_leaf_shards(parameter);
+        room += shards ? (size_t)shards->count : 1;
+        EK_TRY(ek_leaf_settle_gradient(parameter));
     }
-    return count;
+    list->gradients = ek_calloc(room, sizeof *list->gradients);
+    if (!list->gradients)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < optimizer->slot_count; i++) {
+        const ek_tensor *parameter = optimizer->slots[i]->parameter;
+        const ek_shards *shards = ek_leaf_shards(parameter);
+        if (!shards)
+            append(list, parameter);
+        for (int p = 0; shards && p < shards->count; p++)
+            append(list, shards->shards[p].piece);
+    }
+    return 0;
 }
 
 /* Element `index` of a vector, shaped as the whole reduction of `like`. */
@@ -96,41 +121,46 @@ static int check(const char *name, const ek_optimizer *optimizer, const char *wh
     return 0;
 }
 
+static int clip_norm(const gradient_list *list, double max_norm, double *norm)
+{
+    double total = 0;
+    EK_TRY(total_norm(list->gradients, list->count, &total));
+    if (norm)
+        *norm = total;
+    if (!isfinite(total))
+        return EK_FAIL(EK_E_INVALID,
+                       "clip_grad_norm: the norm of the gradients is %g, so they cannot be scaled; "
+                       "skip this step",
+                       total);
+    double scale = max_norm / (total + 1e-6);
+    return scale < 1
+               ? apply(list->gradients, list->count, EK_UNARY_AFFINE, scale, 0, "clip_grad_norm")
+               : 0;
+}
+
 int ek_clip_grad_norm(ek_optimizer *optimizer, double max_norm, double *norm)
 {
     EK_TRY(check("clip_grad_norm", optimizer, "max_norm", max_norm));
-    ek_tensor **gradients = ek_calloc((size_t)optimizer->slot_count, sizeof *gradients);
-    if (!gradients)
-        return EK_E_NO_MEMORY;
+    gradient_list list = {0};
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
-    int count = collect(optimizer, gradients);
-    double total = 0;
-    int status = total_norm(gradients, count, &total);
-    if (status == 0 && norm)
-        *norm = total;
-    if (status == 0 && !isfinite(total))
-        status = EK_FAIL(EK_E_INVALID,
-                         "clip_grad_norm: the norm of the gradients is %g, so they cannot be "
-                         "scaled; skip this step",
-                         total);
-    double scale = max_norm / (total + 1e-6);
-    if (status == 0 && scale < 1)
-        status = apply(gradients, count, EK_UNARY_AFFINE, scale, 0, "clip_grad_norm");
+    int status = collect(optimizer, &list);
+    if (status >= 0)
+        status = clip_norm(&list, max_norm, norm);
     ek_set_grad_enabled(grad_enabled);
     ek_scope_end(&scope);
-    free(gradients);
+    free(list.gradients);
     return status;
 }
 
 int ek_clip_grad_value(ek_optimizer *optimizer, double max_value)
 {
     EK_TRY(check("clip_grad_value", optimizer, "max_value", max_value));
-    ek_tensor **gradients = ek_calloc((size_t)optimizer->slot_count, sizeof *gradients);
-    if (!gradients)
-        return EK_E_NO_MEMORY;
-    int count = collect(optimizer, gradients);
-    int status = apply(gradients, count, EK_UNARY_CLAMP, -max_value, max_value, "clip_grad_value");
-    free(gradients);
+    gradient_list list = {0};
+    int status = collect(optimizer, &list);
+    if (status >= 0)
+        status = apply(list.gradients, list.count, EK_UNARY_CLAMP, -max_value, max_value,
+                       "clip_grad_value");
+    free(list.gradients);
     return status;
 }

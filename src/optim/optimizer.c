@@ -32,49 +32,43 @@ static int check_parameter(ek_optimizer *optimizer, ek_tensor *parameter, int po
     return 0;
 }
 
-/* Grows slots, order and index by `count` parameters; on an error all is as before. */
+/* Notes a slot for a parameter that is in no group yet. */
+static int append_slot(ek_optimizer *optimizer, ek_tensor *parameter, int position)
+{
+    void **entry = ek_identity_at(&optimizer->index, parameter);
+    if (!entry)
+        return EK_E_NO_MEMORY;
+    if (*entry) {
+        char text[200];
+        return EK_FAIL(EK_E_INVALID, "%s: parameter %d of the group, %s, is in a group already",
+                       optimizer->algorithm->name, position, ek_tensor_text(parameter, text));
+    }
+    ek_slot *slot = ek_slot_new(parameter, optimizer->group_count);
+    if (!slot)
+        return EK_E_NO_MEMORY;
+    *entry = slot;
+    optimizer->slots[optimizer->slot_count++] = slot;
+    return 0;
+}
+
+/* Grows slots and index by `count` parameters; on an error all is as before. */
 static int append_slots(ek_optimizer *optimizer, ek_tensor *const *parameters, int count)
 {
-    int before = optimizer->slot_count;
+    int before = optimizer->slot_count, status = 0;
     size_t total = (size_t)before + (size_t)count;
-    ek_slot *slots = ek_realloc(optimizer->slots, total * sizeof *slots);
+    ek_slot **slots = ek_realloc(optimizer->slots, total * sizeof *slots);
     if (!slots)
         return EK_E_NO_MEMORY;
     optimizer->slots = slots;
-    int *order = ek_realloc(optimizer->order, total * sizeof *order);
-    if (!order)
-        return EK_E_NO_MEMORY;
-    optimizer->order = order;
-
-    int status = 0;
-    int added = 0;
-    for (; added < count && status == 0; added++) {
-        int number = before + added;
-        void **entry = ek_identity_at(&optimizer->index, parameters[added]);
-        if (!entry) {
-            status = EK_E_NO_MEMORY;
-            break;
-        }
-        if (*entry) {
-            char text[200];
-            status =
-                EK_FAIL(EK_E_INVALID, "%s: parameter %d of the group, %s, is in a group already",
-                        optimizer->algorithm->name, added, ek_tensor_text(parameters[added], text));
-            break;
-        }
-        *entry = (void *)(intptr_t)(number + 1);
-        slots[number] = (ek_slot){.parameter = parameters[added], .group = optimizer->group_count};
-        order[number] = number;
+    for (int i = 0; i < count && status == 0; i++)
+        status = append_slot(optimizer, parameters[i], i);
+    while (status < 0 && optimizer->slot_count > before) {
+        ek_slot *slot = slots[--optimizer->slot_count];
+        *ek_identity_at(&optimizer->index, slot->parameter) = NULL;
+        ek_slot_free(slot);
     }
-    if (status < 0) {
-        while (added-- > 0)
-            *ek_identity_at(&optimizer->index, parameters[added]) = NULL;
-        return status;
-    }
-    for (int i = 0; i < count; i++)
-        ek_object_retain(parameters[i]);
-    optimizer->slot_count = before + count;
-    return 0;
+    optimizer->table_is_current = false;
+    return status;
 }
 
 int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
@@ -163,15 +157,12 @@ void ek_optimizer_free(ek_optimizer *optimizer)
 {
     if (!optimizer)
         return;
-    for (int i = 0; i < optimizer->slot_count; i++) {
-        ek_object_release(optimizer->slots[i].parameter);
-        for (int s = 0; s < EK_STATES; s++)
-            ek_object_release(optimizer->slots[i].state[s]);
-    }
+    for (int i = 0; i < optimizer->slot_count; i++)
+        ek_slot_free(optimizer->slots[i]);
     ek_identity_clear(&optimizer->index);
     free(optimizer->slots);
     free(optimizer->groups);
-    free(optimizer->order);
+    free(optimizer->table);
     free(optimizer);
 }
 
@@ -180,5 +171,5 @@ void ek_optimizer_free(ek_optimizer *optimizer)
 void ek_zero_grad(ek_optimizer *optimizer)
 {
     for (int i = 0; optimizer && i < optimizer->slot_count; i++)
-        ek_tensor_set_grad(optimizer->slots[i].parameter, NULL);
+        ek_tensor_set_grad(optimizer->slots[i]->parameter, NULL);
 }

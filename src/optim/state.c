@@ -12,7 +12,14 @@
 static ek_slot *slot_of(ek_optimizer *optimizer, const ek_tensor *parameter)
 {
     void **entry = parameter ? ek_identity_at(&optimizer->index, parameter) : NULL;
-    return entry && *entry ? &optimizer->slots[(intptr_t)*entry - 1] : NULL;
+    return entry && *entry ? *entry : NULL;
+}
+
+/* Of a divided parameter a copy of the whole. */
+static ek_tensor *state_of(const ek_slot *slot, int s)
+{
+    ek_tensor *state = slot->division.pieces[0].state[s];
+    return state && slot->division.serial ? ek_slot_gather_state(slot, &slot->division, s) : state;
 }
 
 ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
@@ -24,7 +31,7 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
         return NULL;
     for (int s = 0; s < EK_STATES && optimizer->algorithm->state_names[s]; s++)
         if (strcmp(optimizer->algorithm->state_names[s], name) == 0)
-            return slot->state[s];
+            return state_of(slot, s);
     return NULL;
 }
 
@@ -134,46 +141,58 @@ static int check_call(const ek_optimizer *optimizer, const ek_slot *slot, int64_
 
 /* ---- in ---- */
 
-/* Copies in the parameter's dtype, order of memory and device, in the scope. */
-static int convert_states(const ek_slot *slot, ek_tensor *states[EK_STATES], int count)
+/* Brings the division of the slot up to date, and on the way, since the table of pieces is made
+ * anew, that of all that have no state to carry. */
+static int update_division(ek_optimizer *optimizer, ek_slot *slot)
 {
-    bool grad_enabled = ek_set_grad_enabled(false);
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
-    int status = 0;
-    for (int s = 0; s < count && status == 0; s++) {
-        ek_tensor *copy = ek_tensor_like(slot->parameter);
-        if (!copy || !ek_copy_(copy, states[s]))
-            status = ek_error_pending();
-        states[s] = copy;
+    if (ek_slot_is_current(slot))
+        return 0;
+    for (int i = 0; i < optimizer->slot_count; i++) {
+        ek_slot *other = optimizer->slots[i];
+        if (!ek_slot_is_current(other) && (other == slot || other->step == 0))
+            EK_TRY(ek_slot_divide(optimizer, other));
     }
-    ek_memory_set_category(before);
-    ek_set_grad_enabled(grad_enabled);
-    return status;
+    return 0;
 }
 
 /* A parameter that was never updated. */
 static void forget_states(ek_slot *slot)
 {
-    for (int s = 0; s < EK_STATES; s++) {
-        ek_object_release(slot->state[s]);
-        slot->state[s] = NULL;
+    for (int i = 0; i < slot->division.count; i++) {
+        for (int s = 0; s < EK_STATES; s++) {
+            ek_object_release(slot->division.pieces[i].state[s]);
+            slot->division.pieces[i].state[s] = NULL;
+        }
     }
     slot->step = 0;
+}
+
+static int write_states(ek_slot *slot, int64_t steps, ek_tensor *const *states, int count)
+{
+    for (int s = 0; s < count; s++)
+        EK_TRY(ek_slot_put_state(slot, s, states[s]));
+    for (int i = 0; i < slot->division.count; i++)
+        for (int s = 0; s < count; s++)
+            ek_tensor_written(slot->division.pieces[i].state[s], "ek_optimizer_set_state");
+    slot->step = steps;
+    return 0;
 }
 
 /* All that can fail for lack of memory comes before the first write. */
 static int put_states(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
                       ek_tensor *states[EK_STATES], int count)
 {
-    EK_TRY(convert_states(slot, states, count));
-    EK_TRY(ek_optimizer_reserve_state(optimizer, slot));
+    int status = 0;
     for (int s = 0; s < count; s++) {
-        ek_tensor *state = slot->state[s];
-        EK_TRY(ek_kernels_of(state)->copy(ek_tensor_dev(state), state, states[s]));
-        ek_tensor_written(state, "ek_optimizer_set_state");
+        states[s] = ek_slot_convert_state(slot, states[s]);
+        if (!states[s])
+            return ek_error_pending();
     }
-    slot->step = steps;
-    return 0;
+    status = update_division(optimizer, slot);
+    if (status >= 0)
+        status = ek_optimizer_reserve_state(optimizer, slot);
+    ek_optimizer_end_change(optimizer, status >= 0);
+    return status < 0 ? status : write_states(slot, steps, states, count);
 }
 
 int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,

@@ -1,26 +1,18 @@
 /* step.c: one update of all parameters, in as few kernel calls as their places in memory allow.
  *
- * The rows of the segment table are the slots that have a gradient, by group and place in memory.
- * Rows that follow each other within one slab form a block, whose state is laid out like it: with a
- * slab of state for each kind. A block falls into spans of equal phase (the count of updates, where
- * the formula depends on it); each span is a flat range. Spans of one device, dtype, group and
- * phase are stepped by one call, which a GPU turns into few kernels. Everything that can fail
- * (checks, state, copies of gradients in another order of memory, handles) comes before the first
- * update. */
+ * The rows of the segment table are the pieces of the parameters that have a gradient: a parameter
+ * that is whole is one piece. A block of rows that join (layout.c) falls into spans of equal phase
+ * (the count of updates, where the formula depends on it); each span is a flat range. Spans of one
+ * device, dtype, group and phase are stepped by one call, which a GPU turns into few kernels; where
+ * pieces lie on several devices, these step theirs side by side. Everything that can fail (checks,
+ * state, copies of gradients in another order of memory, handles) comes before the first update. */
 #include <stdlib.h>
 
-#include "core/slab.h"
+#include "autograd/shards.h"
+#include "core/worker.h"
 #include "evenkeel/autograd.h"
-#include "evenkeel/ops.h"
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
-
-enum { MEMBER_ALIGNMENT = 64 }; /* of a slab's members, in bytes */
-
-typedef struct row {
-    ek_slot *slot;
-    ek_tensor *gradient; /* in the parameter's order of memory; NULL: none, and no slot for one */
-} row;
 
 typedef struct span {
     int begin, end; /* rows */
@@ -35,71 +27,49 @@ typedef struct call_list {
     bool *member; /* by span */
 } call_list;
 
-/* ---- places in memory ---- */
+typedef struct step {
+    ek_optimizer *optimizer;
+    ek_row *rows;
+    int row_count;
+    span *spans;
+    int span_count;
+    /* The devices of the spans, and for each the arguments of its calls. */
+    ek_dev **devs;
+    call_list *lists;
+    int dev_count;
+    /* Whose parameters take part, each once. */
+    ek_shard_group **groups;
+    int group_count;
+} step;
 
-/* From the start of a slab's member to that of the next, in elements. */
-static int64_t pitch_of(const ek_tensor *tensor)
+/* ---- who takes part ---- */
+
+static void add_group(step *this, ek_shard_group *group)
 {
-    int64_t unit = MEMBER_ALIGNMENT / (int64_t)ek_dtype_size(tensor->dtype);
-    return (ek_count(tensor) + unit - 1) / unit * unit;
+    for (int i = 0; i < this->group_count; i++)
+        if (this->groups[i] == group)
+            return;
+    this->groups[this->group_count++] = group;
 }
 
-static bool follows(const ek_tensor *a, const ek_tensor *b, int64_t pitch)
+/* Parameters with a gradient take part, divided ones with all of their pieces. */
+static int choose_slots(step *this)
 {
-    return a->storage == b->storage && b->offset - a->offset == pitch;
-}
-
-/* May b be stepped by the call that steps a, as far as parameter and gradient go? Only a slab's
- * slot for gradients vouches for what lies between two members. */
-static bool joins(const ek_optimizer *optimizer, const row *a, const row *b)
-{
-    const ek_tensor *p = a->slot->parameter, *q = b->slot->parameter;
-    int64_t pitch = pitch_of(p);
-    const ek_optimizer_options *options = &optimizer->groups[a->slot->group];
-    return a->slot->group == b->slot->group && p->dtype == q->dtype && follows(p, q, pitch) &&
-           a->gradient && a->gradient == p->grad_slot && b->gradient == q->grad_slot &&
-           follows(a->gradient, b->gradient, pitch) &&
-           (pitch == ek_count(p) || optimizer->algorithm->keeps_zeros(options));
-}
-
-static bool states_join(const ek_slot *a, const ek_slot *b, int state_count)
-{
-    int64_t pitch = pitch_of(a->parameter);
-    for (int s = 0; s < state_count; s++)
-        if (!a->state[s] || !b->state[s] || !follows(a->state[s], b->state[s], pitch))
-            return false;
-    return true;
-}
-
-static int compare_slots(const ek_slot *a, const ek_slot *b)
-{
-    if (a->group != b->group)
-        return a->group < b->group ? -1 : 1;
-    const ek_tensor *p = a->parameter, *q = b->parameter;
-    if (p->storage != q->storage)
-        return (uintptr_t)p->storage < (uintptr_t)q->storage ? -1 : 1;
-    return (p->offset > q->offset) - (p->offset < q->offset);
-}
-
-/* By insertion: between steps the order hardly ever changes. */
-static void sort_slots(ek_optimizer *optimizer)
-{
-    int *order = optimizer->order;
-    for (int i = 1; i < optimizer->slot_count; i++) {
-        int moved = order[i], at = i;
-        for (; at > 0; at--) {
-            if (compare_slots(&optimizer->slots[order[at - 1]], &optimizer->slots[moved]) <= 0)
-                break;
-            order[at] = order[at - 1];
-        }
-        order[at] = moved;
+    ek_optimizer *optimizer = this->optimizer;
+    this->groups = ek_calloc((size_t)optimizer->slot_count + 1, sizeof(ek_shard_group *));
+    if (!this->groups)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < optimizer->slot_count; i++) {
+        ek_slot *slot = optimizer->slots[i];
+        const ek_shards *shards = ek_leaf_shards(slot->parameter);
+        EK_TRY(ek_leaf_settle_gradient(slot->parameter));
+        slot->takes_part = ek_leaf_has_gradient(slot->parameter);
+        if (slot->takes_part && !ek_slot_is_current(slot))
+            EK_TRY(ek_slot_divide(optimizer, slot));
+        if (slot->takes_part && shards)
+            add_group(this, shards->group);
     }
-}
-
-ek_tensor *ek_flat_range(const ek_tensor *tensor, int64_t count)
-{
-    int64_t stride = 1;
-    return ek_tensor_view(tensor, 1, &count, &stride, tensor->offset);
+    return 0;
 }
 
 /* ---- before the first update ---- */
@@ -120,151 +90,111 @@ static int check_gradient(const ek_optimizer *optimizer, const ek_tensor *parame
                    ek_tensor_text(gradient, texts[1]));
 }
 
-/* Fills `rows` with the parameters that have a gradient; returns how many. */
-static int collect_rows(ek_optimizer *optimizer, row *rows)
+static ek_tensor *new_gradient(const ek_tensor *tensor)
 {
-    int count = 0;
-    sort_slots(optimizer);
-    for (int i = 0; i < optimizer->slot_count; i++) {
-        ek_slot *slot = &optimizer->slots[optimizer->order[i]];
-        ek_tensor *parameter = slot->parameter, *gradient = ek_tensor_grad(parameter);
-        if (!gradient)
-            continue;
-        EK_TRY(check_gradient(optimizer, parameter, gradient));
-        if (!ek_same_layout(parameter, gradient)) {
-            ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
-            ek_tensor *copy = ek_tensor_like(parameter);
-            ek_memory_set_category(before);
-            if (!copy)
-                return ek_error_pending();
-            EK_TRY(ek_kernels_of(copy)->copy(ek_tensor_dev(copy), copy, gradient));
-            gradient = copy;
-        }
-        rows[count++] = (row){slot, gradient};
-    }
-    return count;
-}
-
-/* One slab of state for the parameters of rows [begin, end): what state there was is carried over.
- */
-static int lay_out_state(row *rows, int begin, int end, int s)
-{
-    int count = end - begin;
-    ek_tensor **parameters = ek_calloc((size_t)count, sizeof *parameters);
-    if (!parameters)
-        return EK_E_NO_MEMORY;
-    for (int i = 0; i < count; i++)
-        parameters[i] = rows[begin + i].slot->parameter;
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
-    ek_slab *slab = ek_slab_new(ek_tensor_dev(parameters[0]), parameters, count);
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
+    ek_tensor *gradient = ek_tensor_like(tensor);
     ek_memory_set_category(before);
-    free(parameters);
-    if (!slab)
+    return gradient;
+}
+
+/* The gradient of a piece for which none arrived, while others of its parameter have one. */
+static ek_tensor *zero_gradient(ek_tensor *tensor)
+{
+    ek_tensor *zeros = tensor->grad_slot ? tensor->grad_slot : new_gradient(tensor);
+    if (!zeros || ek_dev_zero(ek_tensor_dev(zeros), ek_tensor_address(zeros),
+                              (size_t)ek_count(zeros) * ek_dtype_size(zeros->dtype)) < 0)
+        return NULL;
+    ek_tensor_written(zeros, "the optimizer's step");
+    return ek_tensor_set_grad(tensor, zeros) < 0 ? NULL : zeros;
+}
+
+/* The gradient of what is stepped, in its order of memory. */
+static int find_gradient(const ek_optimizer *optimizer, ek_row *row)
+{
+    ek_tensor *tensor = row->tensor, *gradient = ek_tensor_grad(tensor);
+    if (!gradient)
+        gradient = zero_gradient(tensor);
+    if (!gradient)
         return ek_error_pending();
-    int status = 0;
-    bool grad_enabled = ek_set_grad_enabled(false);
-    for (int i = 0; i < count && status == 0; i++) {
-        ek_tensor *old = rows[begin + i].slot->state[s];
-        if (old && !ek_copy_(slab->members[i], old))
-            status = ek_error_pending();
+    EK_TRY(check_gradient(optimizer, tensor, gradient));
+    if (!ek_same_layout(tensor, gradient)) {
+        ek_tensor *copy = new_gradient(tensor);
+        if (!copy)
+            return ek_error_pending();
+        EK_TRY(ek_kernels_of(copy)->copy(ek_tensor_dev(copy), copy, gradient));
+        gradient = copy;
     }
-    ek_set_grad_enabled(grad_enabled);
-    for (int i = 0; i < count && status == 0; i++) {
-        ek_tensor **state = &rows[begin + i].slot->state[s];
-        if (*state)
-            ek_tensor_rehome(*state, slab->members[i]);
-        else
-            *state = ek_object_retain(slab->members[i]);
-    }
-    ek_object_release(slab); /* members that became state keep the storage */
-    return status;
+    row->gradient = gradient;
+    return 0;
 }
 
-/* True where the state of rows [begin, end) lies as their parameters do. */
-static bool is_laid_out(const row *rows, int begin, int end, int s)
+static int collect_rows(step *this)
 {
-    for (int i = begin; i < end; i++) {
-        const ek_tensor *parameter = rows[i].slot->parameter, *state = rows[i].slot->state[s];
-        if (!state || state->dtype != parameter->dtype || !ek_same_layout(state, parameter) ||
-            ek_tensor_dev(state) != ek_tensor_dev(parameter))
-            return false;
-        if (i > begin &&
-            !follows(rows[i - 1].slot->state[s], state, pitch_of(rows[i - 1].slot->parameter)))
-            return false;
-    }
-    return true;
-}
-
-static int prepare_state(const ek_optimizer *optimizer, row *rows, int count)
-{
-    for (int begin = 0, end; begin < count; begin = end) {
-        end = begin + 1;
-        while (end < count && joins(optimizer, &rows[end - 1], &rows[end]))
-            end++;
-        int states = optimizer->algorithm->state_count(&optimizer->groups[rows[begin].slot->group]);
-        for (int s = 0; s < states; s++)
-            if (!is_laid_out(rows, begin, end, s))
-                EK_TRY(lay_out_state(rows, begin, end, s));
+    ek_optimizer *optimizer = this->optimizer;
+    EK_TRY(ek_optimizer_sort(optimizer));
+    this->rows = ek_calloc((size_t)optimizer->piece_count + 1, sizeof *this->rows);
+    if (!this->rows)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < optimizer->piece_count; i++) {
+        ek_slot_piece *piece = optimizer->table[i];
+        if (!piece->slot->takes_part)
+            continue;
+        ek_row *row = &this->rows[this->row_count++];
+        *row = (ek_row){.piece = piece, .tensor = ek_piece_tensor(piece)};
+        EK_TRY(find_gradient(optimizer, row));
     }
     return 0;
 }
 
-int ek_optimizer_reserve_state(ek_optimizer *optimizer, const ek_slot *slot)
+/* Memory for the state, and in new pieces what they take over. */
+static int prepare_state(step *this)
 {
-    int count = optimizer->slot_count, at = 0;
-    row *rows = ek_calloc((size_t)count, sizeof *rows);
-    if (!rows)
-        return EK_E_NO_MEMORY;
-    sort_slots(optimizer);
-    for (int i = 0; i < count; i++) { /* as if all had gradients */
-        ek_slot *s = &optimizer->slots[optimizer->order[i]];
-        rows[i] = (row){s, s->parameter->grad_slot};
-        at = s == slot ? i : at;
-    }
-    int begin = at, end = at + 1;
-    while (begin > 0 && joins(optimizer, &rows[begin - 1], &rows[begin]))
-        begin--;
-    while (end < count && joins(optimizer, &rows[end - 1], &rows[end]))
-        end++;
-    int status = prepare_state(optimizer, rows + begin, end - begin);
-    free(rows);
-    return status;
+    ek_optimizer *optimizer = this->optimizer;
+    EK_TRY(ek_optimizer_prepare_state(optimizer, this->rows, this->row_count));
+    for (int i = 0; i < optimizer->slot_count && optimizer->changing; i++)
+        EK_TRY(ek_slot_carry_state(optimizer->slots[i]));
+    return 0;
 }
 
 /* Flat handles for rows [begin, end). */
-static int prepare_span(span *call, const row *rows, int begin, int end, int states)
+static int prepare_span(span *call, const ek_row *rows, int begin, int end, int states)
 {
-    const ek_slot *first = rows[begin].slot, *last = rows[end - 1].slot;
-    int64_t count = last->parameter->offset - first->parameter->offset + ek_count(last->parameter);
+    const ek_tensor *first = rows[begin].tensor, *last = rows[end - 1].tensor;
+    int64_t count = last->offset - first->offset + ek_count(last);
     *call = (span){.begin = begin,
                    .end = end,
-                   .parameter = ek_flat_range(first->parameter, count),
+                   .parameter = ek_flat_range(first, count),
                    .gradient = ek_flat_range(rows[begin].gradient, count)};
     bool made = call->parameter && call->gradient;
     for (int s = 0; s < states; s++) {
-        call->state[s] = ek_flat_range(first->state[s], count);
+        call->state[s] = ek_flat_range(ek_piece_state(rows[begin].piece, s), count);
         made = made && call->state[s];
     }
     return made ? 0 : ek_error_pending();
 }
 
-/* Returns how many spans there are. */
-static int prepare_spans(const ek_optimizer *optimizer, const row *rows, int count, span *spans)
+static int prepare_spans(step *this)
 {
+    const ek_optimizer *optimizer = this->optimizer;
     const ek_algorithm *algorithm = optimizer->algorithm;
-    int span_count = 0;
-    for (int begin = 0, end; begin < count; begin = end) {
-        const ek_optimizer_options *options = &optimizer->groups[rows[begin].slot->group];
+    const ek_row *rows = this->rows;
+    this->spans = ek_calloc((size_t)this->row_count + 1, sizeof *this->spans);
+    if (!this->spans)
+        return EK_E_NO_MEMORY;
+    for (int begin = 0, end; begin < this->row_count; begin = end) {
+        const ek_slot *slot = rows[begin].piece->slot;
+        const ek_optimizer_options *options = &optimizer->groups[slot->group];
         int states = algorithm->state_count(options);
-        int64_t phase = algorithm->phase(options, rows[begin].slot->step + 1);
+        int64_t phase = algorithm->phase(options, slot->step + 1);
         end = begin + 1;
-        while (end < count && joins(optimizer, &rows[end - 1], &rows[end]) &&
-               states_join(rows[end - 1].slot, rows[end].slot, states) &&
-               algorithm->phase(options, rows[end].slot->step + 1) == phase)
+        while (end < this->row_count && ek_rows_join(optimizer, &rows[end - 1], &rows[end]) &&
+               ek_states_join(&rows[end - 1], &rows[end], states) &&
+               algorithm->phase(options, rows[end].piece->slot->step + 1) == phase)
             end++;
-        EK_TRY(prepare_span(&spans[span_count++], rows, begin, end, states));
+        EK_TRY(prepare_span(&this->spans[this->span_count++], rows, begin, end, states));
     }
-    return span_count;
+    return 0;
 }
 
 static void free_list(call_list *list)
@@ -290,16 +220,49 @@ static int make_list(call_list *list, int spans)
     return made ? 0 : EK_E_NO_MEMORY;
 }
 
+static int prepare_calls(step *this)
+{
+    size_t room = (size_t)this->span_count + 1;
+    this->devs = ek_calloc(room, sizeof(ek_dev *));
+    if (!this->devs)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < this->span_count; i++) {
+        ek_dev *dev = ek_tensor_dev(this->spans[i].parameter);
+        int d = 0;
+        while (d < this->dev_count && this->devs[d] != dev)
+            d++;
+        if (d == this->dev_count)
+            this->devs[this->dev_count++] = dev;
+    }
+    this->lists = ek_calloc((size_t)this->dev_count + 1, sizeof *this->lists);
+    if (!this->lists)
+        return EK_E_NO_MEMORY;
+    for (int d = 0; d < this->dev_count; d++)
+        EK_TRY(make_list(&this->lists[d], this->span_count));
+    return 0;
+}
+
+static int prepare(step *this)
+{
+    EK_TRY(choose_slots(this));
+    EK_TRY(collect_rows(this));
+    for (int i = 0; i < this->group_count; i++)
+        EK_TRY(this->groups[i]->refresh(this->groups[i]));
+    EK_TRY(prepare_state(this));
+    EK_TRY(prepare_spans(this));
+    return prepare_calls(this);
+}
+
 /* ---- updates ---- */
 
 static const char writer[] = "the optimizer's step"; /* for sentences about saved tensors */
 
 /* May one call step both? Those without elements need none. */
-static bool share_call(const ek_optimizer *optimizer, const row *rows, const span *a, const span *b)
+static bool share_call(const step *this, const span *a, const span *b)
 {
-    const ek_slot *p = rows[a->begin].slot, *q = rows[b->begin].slot;
-    const ek_optimizer_options *options = &optimizer->groups[p->group];
-    const ek_algorithm *algorithm = optimizer->algorithm;
+    const ek_slot *p = this->rows[a->begin].piece->slot, *q = this->rows[b->begin].piece->slot;
+    const ek_optimizer_options *options = &this->optimizer->groups[p->group];
+    const ek_algorithm *algorithm = this->optimizer->algorithm;
     return p->group == q->group && a->parameter->dtype == b->parameter->dtype &&
            ek_tensor_dev(a->parameter) == ek_tensor_dev(b->parameter) &&
            algorithm->phase(options, p->step + 1) == algorithm->phase(options, q->step + 1);
@@ -314,28 +277,15 @@ static void add_to_list(call_list *list, const span *added)
         list->state[s][at] = added->state[s];
 }
 
-static void note_step(const row *rows, span *stepped)
-{
-    for (int i = stepped->begin; i < stepped->end; i++) {
-        ek_slot *slot = rows[i].slot;
-        slot->step++;
-        ek_tensor_written(slot->parameter, writer);
-        for (int s = 0; s < EK_STATES && slot->state[s]; s++)
-            ek_tensor_written(slot->state[s], writer);
-    }
-    stepped->done = true;
-}
-
 /* Steps spans[first] and what later ones can share its call. */
-static int run_call(const ek_optimizer *optimizer, const row *rows, span *spans, int span_count,
-                    int first, call_list *list)
+static int run_call(const step *this, int first, call_list *list)
 {
-    const ek_slot *slot = rows[spans[first].begin].slot;
-    const ek_optimizer_options *options = &optimizer->groups[slot->group];
+    span *spans = this->spans;
+    const ek_slot *slot = this->rows[spans[first].begin].piece->slot;
     bool *member = list->member;
     list->count = 0;
-    for (int i = first; i < span_count; i++) {
-        member[i] = !spans[i].done && share_call(optimizer, rows, &spans[first], &spans[i]);
+    for (int i = first; i < this->span_count; i++) {
+        member[i] = share_call(this, &spans[first], &spans[i]) && !spans[i].done;
         if (member[i] && ek_count(spans[i].parameter) > 0)
             add_to_list(list, &spans[i]);
     }
@@ -343,13 +293,74 @@ static int run_call(const ek_optimizer *optimizer, const row *rows, span *spans,
         ek_tensor *const *state[EK_STATES];
         for (int s = 0; s < EK_STATES; s++)
             state[s] = spans[first].state[s] ? list->state[s] : NULL;
-        EK_TRY(optimizer->algorithm->update(options, slot->step + 1, list->count, list->parameters,
-                                            list->gradients, state));
+        EK_TRY(this->optimizer->algorithm->update(&this->optimizer->groups[slot->group],
+                                                  slot->step + 1, list->count, list->parameters,
+                                                  list->gradients, state));
     }
-    for (int i = first; i < span_count; i++)
+    for (int i = first; i < this->span_count; i++)
         if (member[i])
-            note_step(rows, &spans[i]);
+            spans[i].done = true;
     return 0;
+}
+
+/* All spans of one device; other devices' are theirs to read and write. */
+static int update_device(void *user, int index)
+{
+    const step *this = user;
+    for (int i = 0; i < this->span_count; i++)
+        if (ek_tensor_dev(this->spans[i].parameter) == this->devs[index] && !this->spans[i].done)
+            EK_TRY(run_call(this, i, &this->lists[index]));
+    return 0;
+}
+
+static void note_piece(const ek_row *row)
+{
+    ek_slot *slot = row->piece->slot;
+    ek_tensor_written(row->tensor, writer);
+    for (int s = 0; s < EK_STATES && row->piece->state[s]; s++)
+        ek_tensor_written(row->piece->state[s], writer);
+    if (!slot->takes_part)
+        return;
+    slot->takes_part = false;
+    slot->step++;
+    if (slot->parameter != row->tensor)
+        ek_tensor_written(slot->parameter, writer);
+}
+
+/* Each parameter counts its step once. Returns whether anything was stepped. */
+static bool note_updates(const step *this)
+{
+    bool stepped = false;
+    for (int i = 0; i < this->span_count; i++) {
+        stepped = stepped || this->spans[i].done;
+        for (int r = this->spans[i].begin; r < this->spans[i].end && this->spans[i].done; r++)
+            note_piece(&this->rows[r]);
+    }
+    return stepped;
+}
+
+/* Where one device fails, the others' results are shown nevertheless: all copies stay equal. */
+static int update(step *this)
+{
+    int status = ek_gang_run(this->devs, this->dev_count, update_device, this, NULL);
+    if (!note_updates(this))
+        return status;
+    for (int i = 0; i < this->group_count; i++) {
+        int published = this->groups[i]->publish(this->groups[i]);
+        status = status < 0 ? status : published;
+    }
+    return status;
+}
+
+static void free_step(step *this)
+{
+    for (int d = 0; d < this->dev_count && this->lists; d++)
+        free_list(&this->lists[d]);
+    free(this->lists);
+    free(this->devs);
+    free(this->spans);
+    free(this->rows);
+    free(this->groups);
 }
 
 int ek_step(ek_optimizer *optimizer)
@@ -357,25 +368,13 @@ int ek_step(ek_optimizer *optimizer)
     if (!optimizer)
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
+    step this = {.optimizer = optimizer};
     ek_scope scope = ek_scope_begin();
-    row *rows = ek_calloc((size_t)optimizer->slot_count, sizeof *rows);
-    span *spans = ek_calloc((size_t)optimizer->slot_count, sizeof *spans);
-    call_list list = {.count = 0};
-    int status = rows && spans ? make_list(&list, optimizer->slot_count) : EK_E_NO_MEMORY;
+    int status = prepare(&this);
+    ek_optimizer_end_change(optimizer, status >= 0);
     if (status >= 0)
-        status = collect_rows(optimizer, rows);
-    int count = status;
-    if (count > 0)
-        status = prepare_state(optimizer, rows, count);
-    if (status >= 0)
-        status = prepare_spans(optimizer, rows, count, spans);
-    int span_count = status;
-    for (int i = 0; i < span_count && status >= 0; i++)
-        if (!spans[i].done)
-            status = run_call(optimizer, rows, spans, span_count, i, &list);
-    free(rows);
-    free(spans);
-    free_list(&list);
+        status = update(&this);
+    free_step(&this);
     ek_scope_end(&scope);
     return status < 0 ? status : 0;
 }
