@@ -214,8 +214,11 @@ static ek_value combine(const data_parallel_criterion *self, loss_job *job)
     int scalars = 0;
     for (int i = 0; i < job->parts; i++)
         scalars += ek_loss_is_scalar(job->losses[i]);
-    if (scalars == job->parts)
-        return ek_value_of_tensor(ek_weigh_losses(job, self->reduction == EK_EXACT));
+    if (scalars == job->parts) {
+        /* Onto the first device also where it had no part: losses of other forwards are there. */
+        ek_tensor *loss = ek_weigh_losses(job, self->reduction == EK_EXACT);
+        return ek_value_of_tensor(ek_to_device(loss, self->wrapper.devices.devices[0]));
+    }
     if (scalars == 0)
         return ek_value_per_device(job->losses, job->parts);
     EK_FAIL(EK_E_SHAPE, "data_parallel_criterion: %d of %d devices gave a scalar loss", scalars,

@@ -50,5 +50,7 @@ ek_module *ek_data_parallel_model_with(ek_data_parallel_options options)
     if (!wrapper)
         return NULL;
     ((data_parallel_model *)wrapper)->plain = options.plain;
+    if (!options.plain)
+        ek_wrapper_warn(wrapper, &options);
     return &wrapper->module;
 }

@@ -22,7 +22,8 @@ typedef struct penalty {
     ek_penalty_kind kind;
     int64_t samples; /* in all */
     int parts;
-    bool apart; /* the critic takes and gives one tensor per part, else it has one part */
+    bool apart;     /* the critic takes and gives one tensor per part, else it has one part */
+    ek_device home; /* where the parts' sums meet */
     ek_tensor *points[EK_MAX_DEVICES]; /* leaves */
     ek_tensor *outputs[EK_MAX_DEVICES];
     ek_tensor *gradients[EK_MAX_DEVICES];
@@ -88,8 +89,10 @@ static int place(ek_module *critic, ek_tensor *x, penalty *p)
 {
     ek_wrapper *wrapper = ek_data_parallel_model_apart(critic);
     p->apart = wrapper != NULL;
-    if (wrapper)
+    if (wrapper) {
+        p->home = wrapper->devices.devices[0]; /* with losses of other forwards */
         return cut(wrapper, x, p);
+    }
     p->parts = 1;
     p->points[0] = ek_to_device(x, place_of(critic, x));
     return p->points[0] ? 0 : ek_error_pending();
@@ -233,7 +236,10 @@ static ek_tensor *compute(const ek_gradient_penalty_options *options, double wei
     if (make_points(options, &p) < 0 || call_critic(options->critic, &p) < 0 ||
         differentiate(&p) < 0 || sum_penalties(&p) < 0)
         return NULL;
-    return ek_mul_scalar(ek_reduce(p.sums, p.parts), weight / (double)p.samples);
+    ek_tensor *sum = ek_reduce(p.sums, p.parts);
+    if (p.apart)
+        sum = ek_to_device(sum, p.home);
+    return ek_mul_scalar(sum, weight / (double)p.samples);
 }
 
 ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)

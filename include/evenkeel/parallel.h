@@ -29,7 +29,8 @@ EK_API int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int
 
 /* What the buffers that replicas write in training (running statistics) become. */
 typedef enum ek_running_stats {
-    EK_RUNNING_STATS_FIRST = 0,  /* those of the first replica, as in PyTorch */
+    EK_RUNNING_STATS_FIRST = 0,  /* those of the first replica that takes part, wherever it runs.
+                                    (PyTorch loses them where device 0 takes no part.) */
     EK_RUNNING_STATS_AVERAGE = 1 /* the average over the replicas that took part, weighted by their
                                     samples: of batch norm, (1 - m) r + m times the weighted mean of
                                     the replicas' batch statistics. Floating buffers without a
@@ -55,7 +56,11 @@ typedef struct ek_data_parallel_options {
     ek_device output_device;   /* ek_data_parallel: where outputs meet; default: device_ids[0] */
     bool output_on_cpu;        /* ek_data_parallel: the plain memory device as output_device */
     int dim;                   /* along which inputs are cut and outputs joined */
-    /* How inputs are cut (evenkeel/plan.h): by a policy, or by one of the four below it. */
+    /* How inputs are cut (evenkeel/plan.h): by a policy, or by one of the four below it. Devices
+     * that get no sample take no part: no replica is made there. Inputs that are scattered already
+     * keep their sizes, and their devices where each lies on another one in this order; from
+     * elsewhere they go to the first devices. Without gradient mode a forward follows the plan, but
+     * is neither counted nor measured. */
     ek_split_policy split;
     ek_plan_goal goal;              /* EK_SPLIT_AUTO */
     int64_t chunks[EK_MAX_DEVICES]; /* {12, 20, 20}: samples per device; batches of another sum are
@@ -65,7 +70,9 @@ typedef struct ek_data_parallel_options {
                                    on the others; EK_ZERO for none */
     const char *plan;           /* as text, to replay: ek_data_parallel_plan */
     ek_shard_policy shard;
-    ek_switch broadcast_buffers; /* default on: device 0's buffers are sent at every forward */
+    /* Default on: device 0's buffers are sent at every forward. Off: each replica goes on with its
+     * own, and the module shows those of the first that took part in the last forward. */
+    ek_switch broadcast_buffers;
     ek_running_stats running_stats;
     bool plain; /* ek_data_parallel_model: run the plain module on device_ids[0] */
 } ek_data_parallel_options;
@@ -73,7 +80,8 @@ typedef struct ek_data_parallel_options {
 /* torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. Moves the module to
  * device_ids[0]. With one device it is a plain call there (its output still goes to
  * output_device), with no accelerator a plain call on cpu. Batches smaller than the device count
- * use fewer replicas. Parameter paths are the module's own.
+ * use fewer replicas, and a plan may leave devices out, the first as well. Parameter paths are the
+ * module's own.
  *
  * Parameters move into one slab per dtype; handles stay valid, so that optimizers may be made
  * before or after. Only what was written is sent to the replicas again: whoever writes to
@@ -88,7 +96,7 @@ EK_API ek_module *ek_data_parallel_module(ek_module *data_parallel);
 
 /* What a wrapper has sent to its replicas so far. */
 typedef struct ek_data_parallel_stats {
-    uint64_t forwards;             /* that replicated: more than one device took part */
+    uint64_t forwards;             /* that replicated: not those of device 0 alone */
     uint64_t parameter_broadcasts; /* times that parameters were sent: at most one per forward */
     uint64_t parameter_nbytes;     /* over all devices */
     uint64_t buffer_nbytes;        /* over all devices */
@@ -100,7 +108,8 @@ EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel
  * .plan (evenkeel/plan.h). Writes at most `room` bytes with the NUL and returns the length that the
  * text has, as snprintf does; EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room);
-/* How many samples each device (one number per device_ids) would get of a batch now. */
+/* How many samples each device (one number per device_ids) would get of a batch now, in a call that
+ * is cut. */
 EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *sizes);
 
 /* ---- what crosses replicas ---- */
@@ -114,7 +123,7 @@ EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64
  * A module's ek_replication is shared by its replicas of one forward. Contexts are released when
  * all replicas have run, also after errors; what runs again in backward (ek_checkpoint) no longer
  * has them. Where the module itself runs, nothing is replicated and nothing is called: with one
- * device or a batch of one chunk (where PyTorch makes one replica), as the plain module of
+ * device or a batch of device 0 alone (where PyTorch makes one replica), as the plain module of
  * ek_data_parallel_model, and as a wrapper within a replica. EK_E_INVALID for a module that is no
  * data-parallel wrapper. */
 EK_API int ek_patch_replication_callback(ek_module *data_parallel);

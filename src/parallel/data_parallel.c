@@ -49,6 +49,7 @@ ek_module *ek_data_parallel_with(ek_data_parallel_options options)
     if (!wrapper)
         return NULL;
     data_parallel *self = (data_parallel *)wrapper;
+    ek_wrapper_warn(wrapper, &options);
     self->output_device = options.output_device;
     if (options.output_on_cpu)
         self->output_device = ek_cpu();

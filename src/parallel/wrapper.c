@@ -2,10 +2,12 @@
 #include "parallel/wrapper.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/lists.h"
 #include "nn/module_members.h"
 #include "parallel/home.h"
+#include "parallel/unequal.h"
 
 /* ---- making ---- */
 
@@ -31,36 +33,32 @@ static int choose_devices(const char *what, const ek_device_list *given, ek_wrap
     return 0;
 }
 
-static double memory_of(const ek_dev *dev)
+static int plan(ek_wrapper *wrapper, const ek_data_parallel_options *options)
 {
-    ek_memory_stats stats = {0};
-    ek_memory_get(dev->id, &stats);
-    return (double)stats.capacity; /* 0: no limit */
+    int devices = wrapper->devices.count;
+    ek_split_options wishes = {.policy = options->split,
+                               .goal = options->goal,
+                               .first_device_batch = options->first_device_batch,
+                               .plan = options->plan};
+    memcpy(wishes.chunks, options->chunks, sizeof wishes.chunks);
+    memcpy(wishes.weights, options->weights, sizeof wishes.weights);
+    wrapper->planner = ek_planner_new(wrapper->module.type->name, &wishes, devices ? devices : 1);
+    return wrapper->planner ? 0 : ek_error_pending();
 }
 
-static double speed_of(const ek_dev *dev)
+/* Equal shares: those that chunks and even sizes give. */
+static bool wants_equal_shares(const ek_data_parallel_options *options)
 {
-    return dev->speed;
+    bool given = options->split == EK_SPLIT_AUTO || options->first_device_batch || options->plan;
+    for (int i = 0; i < EK_MAX_DEVICES && !given; i++)
+        given = options->chunks[i] != 0 || options->weights[i] != 0;
+    return !given;
 }
 
-/* One log line where the smallest device has less than three quarters of the largest. */
-static bool warn_of(const ek_wrapper *wrapper, double (*measure)(const ek_dev *dev),
-                    const char *what)
+void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options)
 {
-    int low = 0, high = 0;
-    for (int i = 1; i < wrapper->devices.count; i++) {
-        low = measure(wrapper->devs[i]) < measure(wrapper->devs[low]) ? i : low;
-        high = measure(wrapper->devs[i]) > measure(wrapper->devs[high]) ? i : high;
-    }
-    double least = measure(wrapper->devs[low]), most = measure(wrapper->devs[high]);
-    if (!(least > 0 && least < 0.75 * most))
-        return false;
-    ek_log_line(EK_LOG_WARNING,
-                "%s: there is an imbalance between the devices: %s has less than 75%% of the %s of "
-                "%s; it can be left out of device_ids",
-                wrapper->module.type->name, wrapper->devs[low]->name, what,
-                wrapper->devs[high]->name);
-    return true;
+    if (wrapper->devices.count > 1 && wants_equal_shares(options))
+        ek_warn_of_unequal(wrapper->module.type->name, wrapper->devs, wrapper->devices.count);
 }
 
 static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
@@ -71,16 +69,12 @@ static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
     EK_TRY(ek_home_parameters(wrapper->child));
     if (count < 2)
         return 0;
-    if (!warn_of(wrapper, memory_of, "memory"))
-        warn_of(wrapper, speed_of, "speed");
     wrapper->replicas = ek_replica_set_new(wrapper->child, count, broadcast_buffers);
     return wrapper->replicas ? 0 : ek_error_pending();
 }
 
 static int check_options(const char *what, const ek_data_parallel_options *options)
 {
-    if (options->split != EK_SPLIT_CHUNK && options->split != EK_SPLIT_EVEN)
-        return EK_FAIL(EK_E_INVALID, "%s: %d is no split policy", what, (int)options->split);
     if (options->running_stats != EK_RUNNING_STATS_FIRST &&
         options->running_stats != EK_RUNNING_STATS_AVERAGE)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no policy for running statistics", what,
@@ -108,12 +102,13 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
         return NULL;
     }
     wrapper->dim = options->dim;
-    wrapper->split = options->split;
     wrapper->running_stats = options->running_stats;
     wrapper->module.training = child->training;
     int rc = check_options(type->name, options);
     if (rc >= 0)
         rc = choose_devices(type->name, &options->device_ids, wrapper);
+    if (rc >= 0)
+        rc = plan(wrapper, options);
     if (rc >= 0)
         rc = settle(wrapper, options->broadcast_buffers != EK_OFF);
     if (rc < 0) {
@@ -125,7 +120,9 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
 
 void ek_wrapper_destroy(ek_module *module)
 {
-    ek_replica_set_free(((ek_wrapper *)module)->replicas);
+    ek_wrapper *wrapper = (ek_wrapper *)module;
+    ek_replica_set_free(wrapper->replicas);
+    ek_planner_free(wrapper->planner);
 }
 
 ek_wrapper *ek_wrapper_of(ek_module *module)
@@ -155,6 +152,34 @@ int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats 
         *stats = ek_replica_set_stats(wrapper->replicas);
     return 0;
 }
+
+/* ---- plans ---- */
+
+int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room)
+{
+    if (!ek_data_parallel_module(data_parallel))
+        return ek_error_pending();
+    if (!text && room > 0)
+        return EK_FAIL(EK_E_INVALID, "%s: the text for the plan is NULL",
+                       data_parallel->type->name);
+    return (int64_t)ek_planner_text(((ek_wrapper *)data_parallel)->planner, text, room);
+}
+
+int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *sizes)
+{
+    if (!ek_data_parallel_module(data_parallel))
+        return ek_error_pending();
+    const char *what = data_parallel->type->name;
+    ek_wrapper *wrapper = (ek_wrapper *)data_parallel;
+    if (!sizes)
+        return EK_FAIL(EK_E_INVALID, "%s: sizes is NULL", what);
+    if (wrapper->devices.count == 0)
+        return 0; /* a plain call on cpu */
+    EK_TRY(ek_comm_devices(what, &wrapper->devices, wrapper->devs));
+    return ek_planner_peek(wrapper->planner, wrapper->devs, batch, sizes);
+}
+
+/* ---- callbacks ---- */
 
 int ek_patch_replication_callback(ek_module *data_parallel)
 {

@@ -10,6 +10,7 @@
 #include "evenkeel/parallel.h"
 #include "parallel/replica_set.h"
 #include "parallel/replication_callback.h"
+#include "plan/planner.h"
 
 /* The first member of every wrapper's struct. */
 typedef struct ek_wrapper {
@@ -18,7 +19,7 @@ typedef struct ek_wrapper {
     ek_device_list devices;       /* empty: a plain call on cpu */
     ek_dev *devs[EK_MAX_DEVICES]; /* theirs, since ek_wrapper_begin */
     int dim;
-    ek_split_policy split;
+    ek_planner *planner; /* how batches are cut */
     ek_running_stats running_stats;
     bool calls_back;          /* replications are told to the modules */
     ek_replica_set *replicas; /* NULL without several devices */
@@ -43,6 +44,8 @@ typedef struct ek_wrapper_replicas {
  * parameters into slabs. Does not look at output_device, output_on_cpu and plain. */
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
+/* One log line where the devices are unequal and the options don't say how to treat them. */
+void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options);
 /* The module as a wrapper; NULL, without an error, where it is none. */
 ek_wrapper *ek_wrapper_of(ek_module *module);
 

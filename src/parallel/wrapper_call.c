@@ -3,6 +3,7 @@
 
 #include "comm/lists.h"
 #include "comm/nest.h"
+#include "evenkeel/autograd.h"
 #include "nn/module_members.h"
 #include "parallel/running_stats.h"
 #include "parallel/wrapper.h"
@@ -57,6 +58,26 @@ static ek_places places_of(const ek_wrapper *wrapper, ek_value list, int parts)
     return places.count == parts ? places : first_places(parts);
 }
 
+/* The plan for a batch, without the devices that get nothing. Where nothing will go backward the
+ * plan is only read: what such a forward needs says nothing about training. */
+static int follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cut *cut)
+{
+    int64_t sizes[EK_MAX_DEVICES];
+    EK_TRY(ek_grad_enabled() ? ek_planner_begin(wrapper->planner, wrapper->devs, batch, sizes)
+                             : ek_planner_peek(wrapper->planner, wrapper->devs, batch, sizes));
+    cut->places.count = 0;
+    cut->sized = true;
+    for (int place = 0; place < wrapper->devices.count; place++) {
+        if (sizes[place] == 0)
+            continue;
+        cut->sizes[cut->places.count] = sizes[place];
+        cut->places.at[cut->places.count++] = place;
+    }
+    return 0;
+}
+
+/* Lists that are scattered already keep their sizes, and tensors beside them follow; else the plan
+ * says. */
 static int decide(ek_wrapper *wrapper, ek_value nest, ek_wrapper_cut *cut)
 {
     ek_nest_survey survey = {.size = -1};
@@ -67,13 +88,15 @@ static int decide(ek_wrapper *wrapper, ek_value nest, ek_wrapper_cut *cut)
         return 0; /* scatter's error */
     if (survey.parts)
         cut->places = places_of(wrapper, scattered_list(nest), survey.parts);
-    if (wrapper->split != EK_SPLIT_EVEN || survey.size <= 0 || survey.sizes_known)
+    if (survey.size <= 0 || survey.sizes_known || ek_planner_is_chunk(wrapper->planner))
         return 0;
-    if (survey.size < cut->places.count)
-        cut->places.count = (int)survey.size;
-    for (int i = 0; i < cut->places.count; i++)
-        cut->sizes[i] = survey.size / cut->places.count + (i < survey.size % cut->places.count);
-    cut->sized = true;
+    EK_TRY(follow_plan(wrapper, survey.size, cut));
+    if (survey.parts && survey.parts != cut->places.count)
+        return EK_FAIL(EK_E_SHAPE,
+                       "%s: the plan cuts a batch of %lld into %d chunks, but a scattered list has "
+                       "%d elements",
+                       wrapper->module.type->name, (long long)survey.size, cut->places.count,
+                       survey.parts);
     return 0;
 }
 

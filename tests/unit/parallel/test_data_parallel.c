@@ -232,7 +232,7 @@ START_TEST(wrong_constructions_are_errors)
     ck_assert_ptr_null(ek_data_parallel(make_net(), .plain = true));
     assert_error(EK_E_INVALID, "ek_data_parallel_model");
     ck_assert_ptr_null(ek_data_parallel(make_net(), .split = (ek_split_policy)5));
-    assert_error(EK_E_INVALID, "5 is no split policy");
+    assert_error(EK_E_INVALID, "5 is no way to split");
 }
 END_TEST
 
@@ -282,21 +282,45 @@ static void keep_line(ek_log_level level, const char *line, void *user)
 
 START_TEST(unequal_devices_are_logged)
 {
-    static const char *const specifications[] = {"3x512M", "512M,256M", "512M@0.5,256M",
-                                                 "512M,512M@0.5"};
-    static const char *const parts[] = {NULL, "host:1 has less than 75% of the memory of host:0",
-                                        "memory",
-                                        "host:1 has less than 75% of the speed of host:0"};
+    static const char *const specifications[] = {
+        "3x512M",        "512M,256M",           "512M@0.5,256M",
+        "512M,512M@0.5", "512M,512M,256M,256M", "300M,200M,100M"};
+    static const char *const parts[][2] = {
+        {NULL},
+        {"host:1 has less than 75% of the memory of host:0", ".weights = {2, 1} would suit them"},
+        {"memory", ".weights = {2, 1} would suit them, or .split = EK_SPLIT_AUTO"},
+        {"host:1 has less than 75% of the speed of host:0", ".weights = {2, 1} would suit them"},
+        {"host:2 has less than 75% of the memory of host:0", ".weights = {2, 2, 1, 1} would"},
+        {"host:2 has less than 75% of the memory of host:0", ".weights = {3, 2, 1} would"}};
     ek_set_log(keep_line, NULL);
-    /* GPUs have no speeds. */
-    for (int i = 0; i < (test_kind() == EK_HOST ? 4 : 3); i++) {
+    for (int i = 0; i < 6; i++) {
+        if (i == 3 && test_kind() != EK_HOST)
+            continue; /* GPUs have no speeds */
         assert_ok(test_devices_configure(specifications[i]));
         log_count = 0;
         ek_module_free(ek_data_parallel(make_net()));
-        ck_assert_int_eq(log_count, parts[i] ? 1 : 0); /* at most one */
-        if (parts[i])
-            ck_assert_ptr_nonnull(strstr(logged[0], device_text(parts[i])));
+        ck_assert_int_eq(log_count, parts[i][0] ? 1 : 0); /* at most one */
+        for (int p = 0; p < 2 && parts[i][0]; p++)
+            ck_assert_ptr_nonnull(strstr(logged[0], device_text(parts[i][p])));
     }
+    ek_set_log(NULL, NULL);
+}
+END_TEST
+
+START_TEST(whoever_chose_a_plan_is_not_warned)
+{
+    ek_device_list devices = {0};
+    ek_set_log(keep_line, NULL);
+    assert_ok(test_devices_configure("512M,256M"));
+    log_count = 0;
+    ek_module_free(ek_data_parallel(make_net(), devices, .split = EK_SPLIT_AUTO));
+    ek_module_free(ek_data_parallel(make_net(), devices, .weights = {1, 1}));
+    ek_module_free(ek_data_parallel(make_net(), devices, .chunks = {4, 4}));
+    ek_module_free(ek_data_parallel(make_net(), devices, .first_device_batch = EK_ZERO));
+    ek_module_free(ek_data_parallel(make_net(), devices, .plan = "1,1"));
+    ck_assert_int_eq(log_count, 0);
+    ek_module_free(ek_data_parallel(make_net(), devices, .split = EK_SPLIT_EVEN));
+    ck_assert_int_eq(log_count, 1);
     ek_set_log(NULL, NULL);
 }
 END_TEST
@@ -319,5 +343,6 @@ Suite *suite(void)
     tcase_add_test(tests, parameters_must_be_at_home);
     tcase_add_test(tests, replicas_draw_the_same_numbers_in_every_run);
     tcase_add_test(tests, unequal_devices_are_logged);
+    tcase_add_test(tests, whoever_chose_a_plan_is_not_warned);
     return s;
 }
