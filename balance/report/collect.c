@@ -27,7 +27,7 @@ static ek_log *own_log(ek_report *report)
     pthread_mutex_lock(&report->logs_lock);
     ek_log *log = ek_log_new(report->threads);
     if (log) {
-        log->owner = ek_thread_self()->worker_of;
+        log->worker = index_of(report, ek_thread_self()->worker_of);
         log->next = report->logs;
         report->logs = log;
         report->threads++;

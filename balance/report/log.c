@@ -36,6 +36,16 @@ static size_t append(char *label, size_t used, size_t room, const char *text)
     return used;
 }
 
+/* Where a letter of several bytes was perhaps cut, it goes. */
+static void drop_cut_letter(char *label, size_t used)
+{
+    while (used > 0 && ((unsigned char)label[used - 1] & 0xC0) == 0x80)
+        used--;
+    if (used > 0 && (unsigned char)label[used - 1] >= 0xC0)
+        used--;
+    label[used] = '\0';
+}
+
 void ek_span_label(const ek_span *span, char label[96])
 {
     size_t used = 0;
@@ -45,7 +55,9 @@ void ek_span_label(const ek_span *span, char label[96])
     if (span && span->what && span->name)
         used = append(label, used, 96, " ");
     if (span && span->name)
-        append(label, used, 96, span->name);
+        used = append(label, used, 96, span->name);
+    if (used == 95)
+        drop_cut_letter(label, used);
 }
 
 /* ---- spans ---- */

@@ -29,8 +29,8 @@ typedef struct ek_log_page {
 
 typedef struct ek_log {
     struct ek_log *next;
-    int thread;          /* its number */
-    const ek_dev *owner; /* the device whose worker it is; NULL elsewhere. Not read behind. */
+    int thread; /* its number */
+    int worker; /* index of the device whose worker it is; -1 elsewhere */
     pthread_mutex_t lock;
     /* guarded by lock: */
     ek_log_page pages[2];

@@ -214,6 +214,27 @@ const ek_report_span *ek_report_spans(const ek_report *report, int *count, doubl
     return gathered && gathered->count ? gathered->spans : NULL;
 }
 
+int ek_report_thread_count(const ek_report *report)
+{
+    ek_report *mutable = (ek_report *)report; /* its lock */
+    pthread_mutex_lock(&mutable->logs_lock);
+    const int count = report->threads;
+    pthread_mutex_unlock(&mutable->logs_lock);
+    return count;
+}
+
+int ek_report_thread_device(const ek_report *report, int thread)
+{
+    ek_report *mutable = (ek_report *)report; /* its lock */
+    int device = -1;
+    pthread_mutex_lock(&mutable->logs_lock);
+    for (const ek_log *log = report->logs; log; log = log->next)
+        if (log->thread == thread)
+            device = log->worker;
+    pthread_mutex_unlock(&mutable->logs_lock);
+    return device;
+}
+
 int64_t ek_report_spans_dropped(const ek_report *report)
 {
     const ek_gathered *gathered = gathered_of(report);

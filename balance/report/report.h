@@ -20,6 +20,10 @@ typedef struct ek_report_span {
  * duration in seconds. NULL where there is none. They live as long as the report is not changed. */
 const ek_report_span *ek_report_spans(const ek_report *report, int *count, double *seconds);
 
+/* Threads that had spans; the device whose worker one is, -1 where it is no worker. */
+int ek_report_thread_count(const ek_report *report);
+int ek_report_thread_device(const ek_report *report, int thread);
+
 /* Spans of that step that there was no room for. */
 int64_t ek_report_spans_dropped(const ek_report *report);
 
