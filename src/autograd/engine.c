@@ -3,6 +3,7 @@
 
 #include "autograd/run.h"
 #include "core/part.h"
+#include "core/trace.h"
 #include "core/worker.h"
 
 /* The backward that the calling thread is in; nested passes form a list on the stack. */
@@ -190,7 +191,15 @@ static int sum_and_run(ek_run *run, int lane, ek_task *task)
 
 static int run_task(ek_run *run, int lane, ek_task *task)
 {
+    ek_span span;
+    if (task->node)
+        ek_span_begin(&span, EK_SPAN_COMPUTE, "backward of", task->node->operation->name,
+                      ek_node_dev(task->node));
+    else
+        ek_span_begin(&span, EK_SPAN_COMPUTE, "gradient of a parameter", NULL,
+                      ek_tensor_dev(task->leaf));
     int rc = sum_and_run(run, lane, task);
+    ek_span_end(&span);
     if (rc >= 0)
         return 0;
     char text[200];
@@ -215,12 +224,17 @@ static int run_lane(void *user, int index)
 {
     ek_run *run = user;
     ek_lane *lane = &run->lanes[index];
+    ek_span span;
     int rc = 0;
+    ek_span_begin(&span, EK_SPAN_COMPUTE, "backward", NULL, lane->dev);
     ek_thread_self()->modes = run->modes;
     lock(run);
     while (run->remaining > 0 && !run->failed) {
         if (!lane->ready_count && run->threaded) {
+            ek_span wait;
+            ek_span_begin(&wait, EK_SPAN_WAIT, "waiting for gradients", NULL, NULL);
             ek_part_wait(&lane->wake, &run->lock);
+            ek_span_end(&wait);
             continue;
         }
         ek_task *task = ek_lane_pop(lane);
@@ -233,6 +247,7 @@ static int run_lane(void *user, int index)
             wake_all(run);
     }
     unlock(run);
+    ek_span_end(&span);
     return rc;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/part.h"
+#include "core/trace.h"
 #include "evenkeel/scope.h"
 
 /* A part as the others see it. */
@@ -184,8 +185,11 @@ static int attend(ek_meeting *meeting, int index, const char *name, uint64_t pla
     meeting->brought[index] = mine;
     if (++meeting->arrived == meeting->count && !meeting->broken.status && absent(meeting) < 0)
         hold(meeting, function);
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_WAIT, "waiting in", name, NULL);
     while (meeting->round == round && !meeting->broken.status && absent(meeting) < 0)
         ek_part_wait(&meeting->changed, &meeting->lock);
+    ek_span_end(&span);
     return meeting->round == round ? fail(meeting, name) : 0;
 }
 

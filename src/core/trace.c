@@ -82,8 +82,8 @@ void ek_span_open(ek_span *span)
     span->outer = self->span;
     if (self->worker_of)
         span->dev = self->worker_of;
-    else if (!span->dev && span->outer)
-        span->dev = span->outer->dev;
+    else if (!span->dev)
+        span->dev = span->outer ? span->outer->dev : self->part_of;
     span->open = true;
     self->span = span;
     span->began = ek_clock_ns();

@@ -57,7 +57,8 @@ void ek_span_close(ek_span *span);
 void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats);
 
 /* A worker's spans are its device's, whatever `dev` says; on other threads NULL stands for the
- * device of the span around it. The span stays where it was begun: it is linked by address. */
+ * device of the span around it, or of the part that the thread runs. The span stays where it was
+ * begun: it is linked by address. */
 #define ek_span_begin(span, span_kind, span_what, span_name, span_dev)  \
     do {                                                                \
         (span)->open = false;                                           \

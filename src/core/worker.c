@@ -9,10 +9,12 @@
 #include "core/object.h"
 #include "core/part.h"
 #include "core/rendezvous.h"
+#include "core/trace.h"
 
 typedef struct ek_gang {
     ek_gang_function *function;
     void *user;
+    const char *what;      /* a part is */
     ek_thread_modes modes; /* the submitter's */
     bool nested;           /* runs inside of another gang's part */
     ek_error_record *errors;
@@ -61,6 +63,8 @@ static void call_part(ek_gang *gang, int index, ek_dev *dev)
 static void run_part(ek_gang *gang, int index, ek_dev *dev)
 {
     ek_part part;
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMPUTE, gang->what, NULL, dev);
     ek_part_begin(&part, dev);
     if (gang->meeting) {
         ek_seat before = ek_meeting_enter(gang->meeting, index);
@@ -71,6 +75,7 @@ static void run_part(ek_gang *gang, int index, ek_dev *dev)
         call_part(gang, index, dev);
     }
     ek_part_end(&part);
+    ek_span_end(&span);
 }
 
 static void *worker_main(void *user)
@@ -175,10 +180,13 @@ static int run_everywhere(ek_gang *gang, ek_dev *const *devs, int count)
         for (int i = 0; i < count; i++)
             if (!has_worker(devs[i]))
                 run_part(gang, i, devs[i]);
+        ek_span span;
+        ek_span_begin(&span, EK_SPAN_WAIT, "waiting for the workers", NULL, NULL);
         pthread_mutex_lock(&gang->lock);
         while (gang->remaining > 0)
             ek_part_wait(&gang->done, &gang->lock);
         pthread_mutex_unlock(&gang->lock);
+        ek_span_end(&span);
     }
     pthread_cond_destroy(&gang->done);
     pthread_mutex_destroy(&gang->lock);
@@ -232,6 +240,7 @@ int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void
         return 0;
     ek_gang gang = {.function = function,
                     .user = user,
+                    .what = what ? what : "work",
                     .modes = self->modes,
                     .nested = ek_thread_in_gang()};
     ek_error_record before; /* an error of the caller's stays the first */
