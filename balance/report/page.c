@@ -62,6 +62,33 @@ static const char bars[] =
     ".k0 { background: var(--k0); } .k1 { background: var(--k1); }\n"
     ".k2, .bar span.k2 { color: var(--k2on); background: var(--k2); }\n";
 
+static const char cards[] =
+    ".cards { grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); }\n"
+    ".cards section { display: flex; flex-direction: column; }\n"
+    ".facts { display: flex; flex-wrap: wrap; gap: .5rem 1.75rem; margin: auto 0 .9rem; }\n"
+    ".facts div { display: flex; flex-direction: column-reverse; } .facts dt { font-size: .8rem;\n"
+    "  color: var(--faint); } .facts dd { margin: 0; font-size: 1.45rem; line-height: 1.2;\n"
+    "  font-weight: 650; font-variant-numeric: tabular-nums; }\n"
+    ".last { margin: .6rem 0 0; } .full { font-weight: 650; } td.number { text-align: right; }\n";
+
+/* Stripes tell what communicates and what waits from what computes, without colours too. */
+static const char lanes[] =
+    ".k1 { background-image: repeating-linear-gradient(135deg, transparent 0 5px,\n"
+    "  rgba(0, 0, 0, .16) 5px 7px); } .k2 { background-image: repeating-linear-gradient(45deg,\n"
+    "  transparent 0 4px, rgba(128, 128, 128, .35) 4px 5px); }\n"
+    ".lanes { min-width: 44rem; } .lane { position: relative; background: var(--track);\n"
+    "  border-radius: .2rem; overflow: hidden; }\n"
+    ".lane i { position: absolute; height: 1.1rem; min-width: 1px; overflow: hidden;\n"
+    "  border-right: 1px solid var(--card); container-type: inline-size; }\n"
+    ".lane em { display: block; padding: 0 .25rem; font: .7rem/1.1rem system-ui, sans-serif;\n"
+    "  color: var(--on); white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }\n"
+    ".lane .k2 em { color: var(--k2on); }\n"
+    "@container (max-width: 2.5rem) { .lane em { display: none; } }\n"
+    ".d0 { top: .15rem; } .d1 { top: 1.35rem; } .d2 { top: 2.55rem; } .d3 { top: 3.75rem; }\n"
+    ".d4 { top: 4.95rem; } .d5 { top: 6.15rem; }\n"
+    ".times { display: flex; justify-content: space-between; font-size: .75rem;\n"
+    "  color: var(--faint); font-variant-numeric: tabular-nums; padding: .2rem 0 0; }\n";
+
 static const char plots[] =
     ".plot { position: relative; height: 15rem; margin: 1rem .4rem .3rem 4.6rem; }\n"
     ".plot svg { display: block; width: 100%; height: 100%; overflow: visible; }\n"
@@ -129,8 +156,8 @@ void ek_page_begin(FILE *page, const char *title)
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
           page);
     ek_page_text(page, title);
-    fprintf(page, "</title>\n<style>\n%s%s%s%s%s</style>\n</head>\n<body>\n<h1>", colours, layout,
-            bars, plots, tables);
+    fprintf(page, "</title>\n<style>\n%s%s%s%s%s%s%s</style>\n</head>\n<body>\n<h1>", colours,
+            layout, bars, cards, lanes, plots, tables);
     ek_page_text(page, title);
     fputs("</h1>\n", page);
 }
