@@ -25,7 +25,7 @@ static int collect(ek_optimizer *optimizer, ek_module *model, ek_tensor_list *li
     ek_identity_map seen = {0};
     ek_tensor_list of_model = {0};
     for (int i = 0; i < optimizer->slot_count && status >= 0; i++) {
-        ek_tensor *parameter = optimizer->slots[i].parameter;
+        ek_tensor *parameter = optimizer->slots[i]->parameter;
         if (ek_identity_add(&seen, parameter, &status))
             status = ek_tensor_list_append(list, parameter);
     }
