@@ -305,6 +305,21 @@ void ek_allocator_close(ek_dev *dev)
     pthread_mutex_destroy(&a->lock);
 }
 
+void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before)
+{
+    pthread_mutex_lock(&dev->allocator.lock);
+    ek_memory_stats *stats = &dev->allocator.stats;
+    stats->peak = before->peak;
+    memcpy(stats->at_peak, before->at_peak, sizeof stats->at_peak);
+    if (stats->in_use > stats->peak) {
+        stats->peak = stats->in_use;
+        memcpy(stats->at_peak, stats->now, sizeof stats->now);
+    }
+    stats->reserved_peak =
+        before->reserved_peak > stats->reserved ? before->reserved_peak : stats->reserved;
+    pthread_mutex_unlock(&dev->allocator.lock);
+}
+
 /* ---- public ---- */
 
 const char *ek_memory_category_name(ek_memory_category category)

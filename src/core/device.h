@@ -59,6 +59,10 @@ void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch); /* the peak is 
 uint64_t ek_memory_watch_restart(ek_memory_watch *watch);
 void ek_memory_watch_end(ek_memory_watch *watch);
 
+/* The device's peaks become those of `before` again, as if what came since had not happened, or
+ * what is in use now where that is more. Any thread. */
+void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before);
+
 /* For the registry. */
 int ek_allocator_open(ek_allocator *allocator);
 void ek_allocator_close(ek_dev *dev);

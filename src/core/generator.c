@@ -18,11 +18,15 @@ static pthread_mutex_t default_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t seedings = 1; /* of the default generator; guarded by default_lock */
 
 /* A worker's default generator: replicas that draw side by side would get their numbers from a
- * shared one in an order that differs from run to run. */
-static _Thread_local struct {
+ * shared one in an order that differs from run to run. Each device's is its worker's alone. */
+typedef struct device_generator {
     ek_generator generator;
     uint64_t seeding; /* the one of the default generator that this follows; 0: none yet */
-} of_worker;
+} device_generator;
+
+enum { DEVICE_KINDS = EK_CUDA + 1, DEVICE_GENERATORS = DEVICE_KINDS * EK_MAX_DEVICES };
+static device_generator of_device[DEVICE_GENERATORS];
+static _Thread_local device_generator *of_worker; /* NULL until the thread draws */
 
 static _Thread_local ek_generator *stand_in; /* for the thread's default generator */
 
@@ -96,13 +100,17 @@ ek_generator *ek_generator_lock(ek_generator *generator)
         return &default_generator;
     uint64_t seed = default_generator.seed, seeding = seedings;
     pthread_mutex_unlock(&default_lock);
-    if (of_worker.seeding != seeding) {
-        uint64_t number = (uint64_t)dev->id.index + 1;
-        memset(&of_worker.generator, 0, sizeof of_worker.generator);
-        seed_words(&of_worker.generator, seed + number * UINT64_C(0x9E3779B97F4A7C15));
-        of_worker.seeding = seeding;
+    if (!of_worker) { /* the device's last worker may have left one */
+        of_worker = &of_device[(int)dev->id.kind * EK_MAX_DEVICES + dev->id.index];
+        of_worker->seeding = 0;
     }
-    return &of_worker.generator;
+    if (of_worker->seeding != seeding) {
+        uint64_t number = (uint64_t)dev->id.index + 1;
+        memset(&of_worker->generator, 0, sizeof of_worker->generator);
+        seed_words(&of_worker->generator, seed + number * UINT64_C(0x9E3779B97F4A7C15));
+        of_worker->seeding = seeding;
+    }
+    return &of_worker->generator;
 }
 
 void ek_generator_unlock(ek_generator *generator)
@@ -222,4 +230,47 @@ int ek_generator_set_state(ek_generator *generator, const void *state, size_t nb
     generator->cached_normal = blob.normal_y;
     ek_generator_unlock(generator);
     return 0;
+}
+
+/* ---- all of them ---- */
+
+struct ek_generators {
+    ek_generator shared;
+    uint64_t seedings;
+    int count;
+    int place[DEVICE_GENERATORS];
+    device_generator of_device[]; /* those that follow a seeding */
+};
+
+ek_generators *ek_generators_save(void)
+{
+    int count = 0;
+    for (int i = 0; i < DEVICE_GENERATORS; i++)
+        count += of_device[i].seeding != 0;
+    ek_generators *saved = ek_calloc(1, sizeof *saved + (size_t)count * sizeof of_device[0]);
+    if (!saved)
+        return NULL;
+    for (int i = 0; i < DEVICE_GENERATORS && saved->count < count; i++) {
+        if (of_device[i].seeding == 0)
+            continue;
+        saved->place[saved->count] = i;
+        saved->of_device[saved->count++] = of_device[i];
+    }
+    pthread_mutex_lock(&default_lock);
+    saved->shared = default_generator;
+    saved->seedings = seedings;
+    pthread_mutex_unlock(&default_lock);
+    return saved;
+}
+
+void ek_generators_restore(const ek_generators *saved)
+{
+    pthread_mutex_lock(&default_lock);
+    default_generator = saved->shared;
+    seedings = saved->seedings;
+    pthread_mutex_unlock(&default_lock);
+    for (int i = 0; i < DEVICE_GENERATORS; i++)
+        of_device[i].seeding = 0;
+    for (int i = 0; i < saved->count; i++)
+        of_device[saved->place[i]] = saved->of_device[i];
 }

@@ -26,6 +26,12 @@ void ek_generator_unlock(ek_generator *generator);
  * Returns the one before. For draws that are repeated: the default generator doesn't notice. */
 ek_generator *ek_generator_stand_in(ek_generator *generator);
 
+/* The default generator and all devices' own, with what they have drawn. No work may run. NULL with
+ * an error; freed with free(). */
+typedef struct ek_generators ek_generators;
+ek_generators *ek_generators_save(void);
+void ek_generators_restore(const ek_generators *saved);
+
 /* Draws from a locked generator: 32 bits; 64 bits, high word first. */
 uint32_t ek_generator_u32(ek_generator *generator);
 uint64_t ek_generator_u64(ek_generator *generator);
