@@ -100,6 +100,7 @@ typedef struct ek_data_parallel_stats {
     uint64_t parameter_broadcasts; /* times that parameters were sent: at most one per forward */
     uint64_t parameter_nbytes;     /* over all devices */
     uint64_t buffer_nbytes;        /* over all devices */
+    uint64_t shared_nbytes;        /* of divided parameters, after steps, over all devices */
 } ek_data_parallel_stats;
 /* EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats *stats);

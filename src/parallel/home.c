@@ -25,7 +25,7 @@ static bool needs_home(const ek_tensor *tensor)
 
 static bool needs_slot(const ek_tensor *tensor)
 {
-    return tensor->requires_grad && !tensor->grad_slot;
+    return tensor->requires_grad && !tensor->grad_slot && !tensor->shards;
 }
 
 /* A slab per dtype for the tensors that `choose` picks: homes[i] is the member for tensors[i], a
@@ -63,6 +63,7 @@ static int copy_all(ek_tensor *const *homes, const ek_tensor_list *list)
     return 0;
 }
 
+/* slots NULL: gradients get none. */
 static int home(const ek_tensor_list *list, ek_tensor **homes, ek_tensor **slots)
 {
     for (int i = 1; i < list->count; i++)
@@ -71,10 +72,11 @@ static int home(const ek_tensor_list *list, ek_tensor **homes, ek_tensor **slots
                            ek_tensor_dev(list->tensors[0])->name,
                            ek_tensor_dev(list->tensors[i])->name);
     EK_TRY(make_slabs(list, needs_home, EK_MEMORY_PARAMETER, homes));
-    EK_TRY(make_slabs(list, needs_slot, EK_MEMORY_GRADIENT, slots));
+    if (slots)
+        EK_TRY(make_slabs(list, needs_slot, EK_MEMORY_GRADIENT, slots));
     EK_TRY(copy_all(homes, list));
     for (int i = 0; i < list->count; i++)
-        if (slots[i])
+        if (slots && slots[i])
             EK_TRY(ek_leaf_set_grad_slot(list->tensors[i], slots[i]));
     for (int i = 0; i < list->count; i++) {
         if (!homes[i])
@@ -85,13 +87,13 @@ static int home(const ek_tensor_list *list, ek_tensor **homes, ek_tensor **slots
     return 0;
 }
 
-int ek_home_parameters(ek_module *module)
+int ek_home_parameters(ek_module *module, bool gradients)
 {
     ek_tensor_list list = {0};
     EK_TRY(ek_module_collect(module, true, false, &list));
     ek_tensor **homes = ek_calloc(2 * (size_t)list.count + 1, sizeof(ek_tensor *));
     ek_scope scope = ek_scope_begin();
-    int rc = homes ? home(&list, homes, homes + list.count) : ek_error_pending();
+    int rc = homes ? home(&list, homes, gradients ? homes + list.count : NULL) : ek_error_pending();
     ek_scope_end(&scope);
     for (int i = 0; homes && i < 2 * list.count; i++)
         ek_object_release(homes[i]);

@@ -5,10 +5,11 @@
 #include "evenkeel/module.h"
 
 /* Moves the parameters of `module` into one slab per dtype, in the order of their registration, and
- * reserves a slab for the gradients of those that require one. Handles stay valid, and so do
+ * with `gradients` reserves a slab for the gradients of those that require one and aren't divided.
+ * Handles stay valid, and so do
  * optimizers and graphs made before. Parameters that are in a slab already stay there: modules that
  * share parameters share their slab. All must lie on one device. Where it fails nothing has
  * changed. */
-int ek_home_parameters(ek_module *module);
+int ek_home_parameters(ek_module *module, bool gradients);
 
 #endif

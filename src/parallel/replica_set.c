@@ -11,11 +11,8 @@
 #include "core/worker.h"
 #include "nn/module_copy.h"
 #include "nn/module_walk.h"
-
-/* Buckets of gradients: the first is small, so that reduction starts early. */
-enum { FIRST_BUCKET_BYTES = 1 << 20, BUCKET_BYTES = 4 << 20 };
-/* Less is sent by the calling thread: waking the workers would take longer. */
-enum { WORKER_BYTES = 1 << 18 };
+#include "parallel/home.h"
+#include "parallel/shards.h"
 
 /* What was sent of one tensor to one device. */
 typedef struct sent {
@@ -40,6 +37,8 @@ struct ek_replica_set {
     uint64_t *begun;     /* their versions when the last forward began */
     int count, parameters;
     copies copies[EK_MAX_DEVICES]; /* [0] stays empty */
+    bool divides;
+    ek_sharding *sharding; /* where it divides; NULL until that has worked */
     ek_data_parallel_stats stats;
 };
 
@@ -63,6 +62,8 @@ static void forget_copies(ek_replica_set *set)
 
 static void forget(ek_replica_set *set)
 {
+    ek_sharding_end(set->sharding);
+    set->sharding = NULL;
     forget_copies(set);
     for (int i = 0; i < set->count; i++)
         ek_object_release(set->sources[i]);
@@ -86,6 +87,8 @@ static bool is_current(const ek_replica_set *set, const ek_tensor_list *list, in
 {
     if (!set->sources || !set->begun || list->count != set->count || parameters != set->parameters)
         return false;
+    if (set->divides && !(set->sharding && ek_sharding_is_current(set->sharding)))
+        return false;
     for (int i = 0; i < list->count; i++) {
         if (list->tensors[i] != set->sources[i])
             return false;
@@ -94,25 +97,6 @@ static bool is_current(const ek_replica_set *set, const ek_tensor_list *list, in
                 return false;
     }
     return true;
-}
-
-static int look_at_module(ek_replica_set *set)
-{
-    ek_tensor_list list = {0};
-    EK_TRY(ek_module_collect(set->module, true, false, &list));
-    int parameters = list.count;
-    EK_TRY(ek_module_collect(set->module, false, true, &list));
-    if (!is_current(set, &list, parameters)) {
-        forget(set);
-        set->sources = ek_calloc((size_t)list.count + 1, sizeof(ek_tensor *));
-        set->begun = ek_calloc((size_t)list.count + 1, sizeof *set->begun);
-        set->count = set->sources && set->begun ? list.count : 0;
-        set->parameters = set->count ? parameters : 0;
-        for (int i = 0; i < set->count; i++)
-            set->sources[i] = ek_object_retain(list.tensors[i]);
-    }
-    ek_tensor_list_clear(&list);
-    return set->sources && set->begun ? 0 : ek_error_pending();
 }
 
 /* ---- copies ---- */
@@ -175,11 +159,12 @@ static bool is_stale(const ek_replica_set *set, int d, int i)
            s->replica != ek_tensor_version(set->copies[d].tensors[i]);
 }
 
-/* What is stale on device d: to[] there, from[] the sources. Returns how many. */
-static int list_stale(const ek_replica_set *set, int d, ek_tensor **to, ek_tensor **from)
+/* What of the first `end` entries is stale on device d: to[] there, from[] the sources. Returns how
+ * many. */
+static int list_stale(const ek_replica_set *set, int d, int end, ek_tensor **to, ek_tensor **from)
 {
     int count = 0;
-    for (int i = 0; i < set->count; i++) {
+    for (int i = 0; i < end; i++) {
         if (!is_stale(set, d, i))
             continue;
         to[count] = set->copies[d].tensors[i];
@@ -205,14 +190,14 @@ static void note_sent(ek_replica_set *set, int d, ek_tensor *const *to, int coun
     }
 }
 
-/* Sends what is stale to device d. */
-static int refresh(ek_replica_set *set, int d)
+/* Sends what of the first `end` entries is stale to device d. */
+static int refresh(ek_replica_set *set, int d, int end)
 {
     ek_tensor **to = ek_calloc(2 * (size_t)set->count + 1, sizeof(ek_tensor *));
     if (!to)
         return ek_error_pending();
     ek_tensor **from = to + set->count;
-    int count = list_stale(set, d, to, from);
+    int count = list_stale(set, d, end, to, from);
     int rc = ek_comm_copy_list(to, from, count);
     note_sent(set, d, to, count, rc);
     free(to);
@@ -224,14 +209,15 @@ static int refresh(ek_replica_set *set, int d)
 /* Those of a forward that are sent to: the module's own device, then the others that take part. */
 typedef struct receivers {
     ek_replica_set *set;
+    int end;   /* entries from here on are left */
     int count; /* without the first */
     int places[EK_MAX_DEVICES];
     ek_dev *devs[EK_MAX_DEVICES];
 } receivers;
 
-static receivers receivers_of(ek_replica_set *set, const ek_places *places)
+static receivers receivers_of(ek_replica_set *set, const ek_places *places, int end)
 {
-    receivers r = {.set = set, .devs = {set->devs[0]}};
+    receivers r = {.set = set, .end = end, .devs = {set->devs[0]}};
     for (int i = 0; i < places->count; i++) {
         if (places->at[i] == 0)
             continue;
@@ -254,7 +240,7 @@ static int refresh_at_once(const receivers *r)
     int count = 0, rc = 0;
     for (int d = 1; d <= r->count && rc == 0; d++) {
         lists[d] = work + room * (size_t)(d + 1);
-        int stale = list_stale(set, r->places[d], lists[d], d == 1 ? first : from);
+        int stale = list_stale(set, r->places[d], r->end, lists[d], d == 1 ? first : from);
         if (d == 1)
             count = stale;
         else if (stale != count || memcmp(first, from, (size_t)count * sizeof *from) != 0)
@@ -274,7 +260,7 @@ static int refresh_at_once(const receivers *r)
 static int refresh_part(void *user, int index)
 {
     const receivers *r = user;
-    return refresh(r->set, r->places[index + 1]);
+    return refresh(r->set, r->places[index + 1], r->end);
 }
 
 static int send(receivers *r, size_t nbytes)
@@ -288,20 +274,21 @@ static int send(receivers *r, size_t nbytes)
         rc = 1;
     if (rc <= 0)
         return rc;
-    if (nbytes >= WORKER_BYTES)
+    if (nbytes >= EK_WORKER_BYTES)
         return ek_gang_run(r->devs + 1, r->count, refresh_part, r, NULL);
     for (int d = 1; d <= r->count; d++)
-        EK_TRY(refresh(r->set, r->places[d]));
+        EK_TRY(refresh(r->set, r->places[d], r->end));
     return 0;
 }
 
-static int refresh_all(ek_replica_set *set, const ek_places *places)
+/* Sends what of the first `end` entries is stale to the devices at these places. */
+static int refresh_all(ek_replica_set *set, const ek_places *places, int end)
 {
     size_t parameters = 0, buffers = 0;
-    receivers r = receivers_of(set, places);
+    receivers r = receivers_of(set, places, end);
     for (int d = 1; d <= r.count; d++) {
         EK_TRY(allocate(set, r.places[d]));
-        for (int i = 0; i < set->count; i++)
+        for (int i = 0; i < end; i++)
             if (is_stale(set, r.places[d], i))
                 *(i < set->parameters ? &parameters : &buffers) += ek_comm_nbytes(set->sources[i]);
     }
@@ -310,6 +297,76 @@ static int refresh_all(ek_replica_set *set, const ek_places *places)
     set->stats.parameter_nbytes += parameters;
     set->stats.buffer_nbytes += buffers;
     return 0;
+}
+
+/* ---- dividing ---- */
+
+static int refresh_divided(void *user)
+{
+    ek_replica_set *set = user;
+    ek_places all = {.count = set->devices};
+    for (int d = 0; d < set->devices; d++)
+        all.at[d] = d;
+    return refresh_all(set, &all, set->parameters);
+}
+
+/* All devices have parameter i from its owners, or (status < 0) nobody knows. */
+static void note_published(void *user, int i, int status)
+{
+    ek_replica_set *set = user;
+    ek_tensor *source = set->sources[i];
+    ek_tensor_written(source, "the optimizer's step");
+    for (int d = 1; d < set->devices; d++) {
+        ek_tensor *copy = set->copies[d].tensors[i];
+        sent *s = &set->copies[d].sent[i];
+        ek_tensor_written(copy, "the optimizer's step");
+        ek_object_release(s->version);
+        s->version = status < 0 ? NULL : ek_object_retain(source->version);
+        s->source = ek_tensor_version(source);
+        s->replica = ek_tensor_version(copy);
+        set->stats.shared_nbytes += status < 0 ? 0 : ek_comm_nbytes(source);
+    }
+}
+
+/* Copies are there for all devices from now on: the pieces are parts of them. */
+static int divide(ek_replica_set *set)
+{
+    ek_tensor *const *there[EK_MAX_DEVICES] = {0};
+    EK_TRY(ek_home_parameters(set->module, false));
+    for (int d = 1; d < set->devices; d++) {
+        EK_TRY(allocate(set, d));
+        there[d] = set->copies[d].tensors;
+    }
+    set->sharding =
+        ek_sharding_new(set->module, set->devs, set->devices, set->sources, set->parameters, there,
+                        (ek_sharding_owner){set, refresh_divided, note_published});
+    return set->sharding ? 0 : ek_error_pending();
+}
+
+/* Describes the module anew. */
+static int describe(ek_replica_set *set, const ek_tensor_list *list, int parameters)
+{
+    forget(set);
+    set->sources = ek_calloc((size_t)list->count + 1, sizeof(ek_tensor *));
+    set->begun = ek_calloc((size_t)list->count + 1, sizeof *set->begun);
+    if (!set->sources || !set->begun)
+        return ek_error_pending();
+    set->count = list->count;
+    set->parameters = parameters;
+    for (int i = 0; i < set->count; i++)
+        set->sources[i] = ek_object_retain(list->tensors[i]);
+    return set->divides ? divide(set) : 0;
+}
+
+static int look_at_module(ek_replica_set *set)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(set->module, true, false, &list));
+    int parameters = list.count;
+    EK_TRY(ek_module_collect(set->module, false, true, &list));
+    int rc = is_current(set, &list, parameters) ? 0 : describe(set, &list, parameters);
+    ek_tensor_list_clear(&list);
+    return rc;
 }
 
 /* Notes the versions from which writes of the forward that begins are told. */
@@ -372,10 +429,11 @@ static int record_bucket(const recording *r, int n)
 static int record_dtype(const recording *r, ek_dtype dtype)
 {
     const ek_replica_set *set = r->set;
-    size_t nbytes = 0, limit = FIRST_BUCKET_BYTES;
+    size_t nbytes = 0, limit = EK_FIRST_BUCKET_BYTES;
     int n = 0;
     for (int i = set->count - 1; i >= 0; i--) {
-        if (!set->sources[i]->requires_grad || set->sources[i]->dtype != dtype)
+        if (!set->sources[i]->requires_grad || set->sources[i]->dtype != dtype ||
+            ek_sharding_has(set->sharding, i))
             continue;
         r->indices[n++] = i;
         nbytes += ek_comm_nbytes(set->sources[i]);
@@ -384,7 +442,7 @@ static int record_dtype(const recording *r, ek_dtype dtype)
         EK_TRY(record_bucket(r, n));
         nbytes = 0;
         n = 0;
-        limit = BUCKET_BYTES;
+        limit = EK_BUCKET_BYTES;
     }
     return n ? record_bucket(r, n) : 0;
 }
@@ -402,6 +460,10 @@ static int record(const ek_replica_set *set, const ek_places *places, ek_tensor 
     int rc = r.indices && r.work ? 0 : ek_error_pending();
     for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
         rc = record_dtype(&r, (ek_dtype)dtype);
+    if (rc >= 0 && set->sharding)
+        rc = ek_sharding_record(set->sharding,
+                                &(ek_sharding_forward){set->devs[0], set->sources, set->parameters,
+                                                       r.devs, r.count, handles, set->count});
     free(r.indices);
     free(r.work);
     return rc;
@@ -420,6 +482,13 @@ ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcas
     return set;
 }
 
+int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs)
+{
+    memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
+    set->divides = true;
+    return look_at_module(set);
+}
+
 void ek_replica_set_free(ek_replica_set *set)
 {
     if (!set)
@@ -433,7 +502,8 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_place
 {
     memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
     EK_TRY(look_at_module(set));
-    EK_TRY(refresh_all(set, places));
+    EK_TRY(ek_sharding_publish(set->sharding));
+    EK_TRY(refresh_all(set, places, set->count));
     int count = places->count;
     ek_tensor **handles = ek_calloc((size_t)set->count * (size_t)count + 1, sizeof(ek_tensor *));
     if (!handles)
@@ -454,7 +524,7 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_place
     if (rc < 0)
         return rc;
     note_begun(set, places);
-    set->stats.forwards++;
+    set->stats.forwards += count > 1 || places->at[0] != 0;
     return 0;
 }
 

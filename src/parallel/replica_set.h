@@ -26,6 +26,11 @@ typedef struct ek_replica_set ek_replica_set;
 ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcast_buffers);
 void ek_replica_set_free(ek_replica_set *set);
 
+/* From now on the parameters' gradients are divided over all of the set's devices
+ * (parallel/shards.h): makes copies on all of them, and divides the parameters that require a
+ * gradient now. Where the module has changed since, the next replicas divide it anew. */
+int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs);
+
 /* Makes replicas[i] for the device places->at[i]. devs are all of the set's devices, the same in
  * every call; devs[0] is where the module lies. Each is to be freed with ek_module_free. Where it
  * fails there are none. */

@@ -64,17 +64,22 @@ void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *
 static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
 {
     int count = wrapper->devices.count;
+    wrapper->divides = wrapper->divides && count > 1;
     ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
     EK_TRY(ek_module_to_device(wrapper->child, home));
-    EK_TRY(ek_home_parameters(wrapper->child));
+    EK_TRY(ek_home_parameters(wrapper->child, !wrapper->divides));
     if (count < 2)
         return 0;
     wrapper->replicas = ek_replica_set_new(wrapper->child, count, broadcast_buffers);
-    return wrapper->replicas ? 0 : ek_error_pending();
+    if (!wrapper->replicas)
+        return ek_error_pending();
+    return wrapper->divides ? ek_replica_set_divide(wrapper->replicas, wrapper->devs) : 0;
 }
 
 static int check_options(const char *what, const ek_data_parallel_options *options)
 {
+    if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
+        return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", what, (int)options->shard);
     if (options->running_stats != EK_RUNNING_STATS_FIRST &&
         options->running_stats != EK_RUNNING_STATS_AVERAGE)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no policy for running statistics", what,
@@ -103,6 +108,7 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
     }
     wrapper->dim = options->dim;
     wrapper->running_stats = options->running_stats;
+    wrapper->divides = options->shard == EK_SHARD_OPTIMIZER;
     wrapper->module.training = child->training;
     int rc = check_options(type->name, options);
     if (rc >= 0)

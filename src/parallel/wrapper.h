@@ -21,6 +21,7 @@ typedef struct ek_wrapper {
     int dim;
     ek_planner *planner; /* how batches are cut */
     ek_running_stats running_stats;
+    bool divides;             /* EK_SHARD_OPTIMIZER, with several devices */
     bool calls_back;          /* replications are told to the modules */
     ek_replica_set *replicas; /* NULL without several devices */
 } ek_wrapper;
@@ -80,7 +81,8 @@ void ek_wrapper_call_end(ek_wrapper_call *call);
 int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs);
 
 /* The modules that the devices at `places` run: replicas, told of their replication where the
- * wrapper is patched, or the child itself where the first device is alone. End every successful
+ * wrapper is patched, or the child itself where the first device is alone (which, where parameters
+ * are divided, has a replica too, whose gradients go to their owners). End every successful
  * call with ek_wrapper_replicas_end, after ek_wrapper_replicas_settle once they have run well. */
 int ek_wrapper_replicate(ek_wrapper *wrapper, const ek_places *places,
                          ek_wrapper_replicas *replicas);

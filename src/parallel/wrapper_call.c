@@ -170,7 +170,8 @@ int ek_wrapper_replicate(ek_wrapper *wrapper, const ek_places *places,
                          ek_wrapper_replicas *replicas)
 {
     *replicas = (ek_wrapper_replicas){0};
-    if (places->count == 1 && places->at[0] == 0) {
+    bool alone = places->count == 1 && places->at[0] == 0;
+    if (alone && !wrapper->divides) {
         replicas->modules[0] = ek_module_retain(wrapper->child);
         replicas->places = *places;
         return 0;
@@ -180,7 +181,7 @@ int ek_wrapper_replicate(ek_wrapper *wrapper, const ek_places *places,
     ek_dev *devs[EK_MAX_DEVICES];
     ek_wrapper_devs(wrapper, places, devs);
     int rc = 0;
-    if (wrapper->calls_back)
+    if (wrapper->calls_back && !alone)
         rc = ek_replications_call(&replicas->replications, wrapper->child, replicas->modules, devs,
                                   places->count);
     if (rc < 0)

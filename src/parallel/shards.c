@@ -1,0 +1,426 @@
+/* shards.c: a module's parameters divided over the devices of its replicas. */
+#include "parallel/shards.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/graph.h"
+#include "comm/collective.h"
+#include "comm/shards.h"
+#include "core/worker.h"
+
+enum { ALIGNMENT = 64 };
+
+typedef struct part {
+    int parameter;
+    int owner;          /* index of its device */
+    int64_t begin, end; /* elements of the parameter */
+    uint64_t published; /* version when all devices had its elements */
+} part;
+
+struct ek_sharding {
+    ek_shard_group group;
+    ek_sharding_owner owner; /* user NULL: the division has ended */
+    int devices;
+    ek_dev *devs[EK_MAX_DEVICES];
+    int count;
+    ek_tensor **parameters; /* references; NULL: not divided */
+    ek_shards **shards;     /* references, by parameter */
+    /* Ascending by dtype and parameter: a range is a run of them. */
+    part *parts;
+    int part_count;
+    ek_tensor **there; /* [d * part_count + p]: part p on device d, a reference; on its owner it is
+                          the piece */
+};
+
+/* ---- releasing ---- */
+
+static void release_all(ek_tensor **tensors, int count)
+{
+    for (int i = 0; tensors && i < count; i++)
+        ek_object_release(tensors[i]);
+    free(tensors);
+}
+
+static void sharding_destroy(ek_object *object)
+{
+    ek_sharding *s = (ek_sharding *)object;
+    release_all(s->parameters, s->count);
+    release_all(s->there, s->devices * s->part_count);
+    free(s->shards);
+    free(s->parts);
+    free(s);
+}
+
+/* Without memory for the whole gradient there is none afterwards. */
+static void make_whole(ek_tensor *leaf)
+{
+    int pending = ek_error_status();
+    if (ek_leaf_set_shards(leaf, NULL) >= 0)
+        return;
+    ek_leaf_drop_piece_gradients(leaf);
+    ek_tensor_set_grad(leaf, NULL);
+    ek_leaf_set_shards(leaf, NULL);
+    ek_log_line(EK_LOG_WARNING,
+                "the gradient of a parameter that is divided no more was dropped: "
+                "%s has no memory for it",
+                ek_tensor_dev(leaf)->name);
+    if (pending == 0)
+        ek_error_clear();
+}
+
+void ek_sharding_end(ek_sharding *s)
+{
+    if (!s)
+        return;
+    s->owner.user = NULL;
+    for (int i = 0; i < s->count && s->shards; i++) {
+        if (s->shards[i] && s->parameters[i]->shards == &s->shards[i]->object)
+            make_whole(s->parameters[i]);
+        ek_object_release(s->shards[i]); /* which has a reference to this */
+        s->shards[i] = NULL;
+    }
+    ek_object_release(s);
+}
+
+/* ---- dividing ---- */
+
+static bool can_be_divided(const ek_tensor *tensor)
+{
+    return tensor->requires_grad && !tensor->history && ek_is_dense(tensor) &&
+           ek_dtype_is_floating(tensor->dtype);
+}
+
+static size_t padded_nbytes(const ek_tensor *tensor)
+{
+    return (ek_comm_nbytes(tensor) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Where range d begins, of `total` bytes. */
+static size_t bound(const ek_sharding *s, size_t total, int d)
+{
+    return total / ALIGNMENT * (size_t)d / (size_t)s->devices * ALIGNMENT;
+}
+
+/* Cuts parameter i, which begins at byte `offset` of all of its dtype. */
+static void cut(ek_sharding *s, int i, size_t offset, size_t total)
+{
+    const ek_tensor *parameter = s->parameters[i];
+    size_t size = ek_dtype_size(parameter->dtype), end = offset + ek_comm_nbytes(parameter);
+    int before = s->part_count, last = s->devices - 1;
+    for (int d = 0; d < s->devices; d++) {
+        size_t from = bound(s, total, d), to = bound(s, total, d + 1);
+        from = from < offset ? offset : from;
+        to = to > end ? end : to;
+        if (from < to)
+            s->parts[s->part_count++] = (part){.parameter = i,
+                                               .owner = d,
+                                               .begin = (int64_t)((from - offset) / size),
+                                               .end = (int64_t)((to - offset) / size)};
+    }
+    while (last > 0 && bound(s, total, last) > offset)
+        last--;
+    if (s->part_count == before) /* nothing is somebody's too */
+        s->parts[s->part_count++] = (part){.parameter = i, .owner = last};
+}
+
+static void cut_all(ek_sharding *s)
+{
+    for (int dtype = 0; dtype < EK_DTYPES; dtype++) {
+        size_t total = 0, offset = 0;
+        for (int i = 0; i < s->count; i++)
+            if (s->parameters[i] && s->parameters[i]->dtype == (ek_dtype)dtype)
+                total += padded_nbytes(s->parameters[i]);
+        for (int i = 0; i < s->count; i++) {
+            if (!s->parameters[i] || s->parameters[i]->dtype != (ek_dtype)dtype)
+                continue;
+            cut(s, i, offset, total);
+            offset += padded_nbytes(s->parameters[i]);
+        }
+    }
+}
+
+static int make_handles(ek_sharding *s, ek_tensor *const *const *copies)
+{
+    s->there = ek_calloc((size_t)s->devices * (size_t)s->part_count + 1, sizeof(ek_tensor *));
+    if (!s->there)
+        return ek_error_pending();
+    for (int d = 0; d < s->devices; d++) {
+        for (int p = 0; p < s->part_count; p++) {
+            const part *own = &s->parts[p];
+            const ek_tensor *whole =
+                d == 0 ? s->parameters[own->parameter] : copies[d][own->parameter];
+            ek_shape shape = {1, {own->end - own->begin}};
+            int64_t stride = 1;
+            ek_tensor *handle = ek_keep(ek_tensor_member(whole->storage, whole->dtype, &shape,
+                                                         &stride, whole->offset + own->begin));
+            if (!handle)
+                return ek_error_pending();
+            handle->requires_grad = d == own->owner;
+            s->there[d * s->part_count + p] = handle;
+        }
+    }
+    return 0;
+}
+
+static ek_tensor *piece_of(const ek_sharding *s, int p)
+{
+    return s->there[s->parts[p].owner * s->part_count + p];
+}
+
+/* Slots for the gradients of one device's parts of one dtype: `list` has room for their handles. */
+static int make_slots(ek_sharding *s, int d, ek_dtype dtype, ek_tensor **list)
+{
+    int count = 0;
+    for (int p = 0; p < s->part_count; p++)
+        if (s->parts[p].owner == d && piece_of(s, p)->dtype == dtype)
+            list[count++] = piece_of(s, p);
+    if (count == 0)
+        return 0;
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
+    ek_slab *slab = ek_slab_new(s->devs[d], list, count);
+    ek_memory_set_category(before);
+    int rc = slab ? 0 : ek_error_pending();
+    for (int k = 0; k < count && rc >= 0; k++)
+        rc = ek_leaf_set_grad_slot(list[k], slab->members[k]);
+    ek_object_release(slab);
+    return rc;
+}
+
+static int make_all_slots(ek_sharding *s)
+{
+    ek_tensor **list = ek_calloc((size_t)s->part_count + 1, sizeof(ek_tensor *));
+    int rc = list ? 0 : ek_error_pending();
+    for (int d = 0; d < s->devices && rc >= 0; d++)
+        for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
+            rc = make_slots(s, d, (ek_dtype)dtype, list);
+    free(list);
+    return rc;
+}
+
+static int make_shards(ek_sharding *s)
+{
+    for (int p = 0, count; p < s->part_count; p += count) {
+        int i = s->parts[p].parameter;
+        for (count = 1; p + count < s->part_count && s->parts[p + count].parameter == i;)
+            count++;
+        s->shards[i] = ek_shards_new(&s->group, count);
+        if (!s->shards[i])
+            return ek_error_pending();
+        for (int k = 0; k < count; k++)
+            s->shards[i]->shards[k] = (ek_shard){s->parts[p + k].begin, s->parts[p + k].end,
+                                                 ek_object_retain(piece_of(s, p + k))};
+    }
+    return 0;
+}
+
+static int divide(ek_sharding *s, ek_tensor *const *const *copies)
+{
+    cut_all(s);
+    ek_scope scope = ek_scope_begin();
+    int rc = make_handles(s, copies);
+    ek_scope_end(&scope);
+    if (rc >= 0)
+        rc = make_all_slots(s);
+    if (rc >= 0)
+        rc = make_shards(s);
+    for (int i = 0; i < s->count && rc >= 0; i++)
+        if (s->shards[i])
+            rc = ek_leaf_set_shards(s->parameters[i], s->shards[i]);
+    for (int p = 0; p < s->part_count && rc >= 0; p++)
+        s->parts[p].published = ek_tensor_version(piece_of(s, p));
+    return rc;
+}
+
+static int check_whole(const char *path, ek_tensor *tensor, void *user)
+{
+    (void)user;
+    if (!tensor->shards)
+        return 0;
+    return EK_FAIL(EK_E_STATE,
+                   "parameter \"%s\" is divided by another wrapper, which must be freed before "
+                   "this one can divide it",
+                   path);
+}
+
+/* ---- the optimizer's ---- */
+
+static int sharding_refresh(ek_shard_group *group)
+{
+    ek_sharding *s = (ek_sharding *)group;
+    if (!s->owner.user)
+        return 0;
+    EK_TRY(ek_sharding_publish(s));
+    return s->owner.refresh(s->owner.user);
+}
+
+static int sharding_publish(ek_shard_group *group)
+{
+    return ek_sharding_publish((ek_sharding *)group);
+}
+
+ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices,
+                             ek_tensor *const *parameters, int count,
+                             ek_tensor *const *const *copies, ek_sharding_owner owner)
+{
+    if (ek_module_parameters(module, check_whole, NULL) < 0)
+        return NULL;
+    ek_sharding *s = ek_calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    ek_object_init(&s->group.object, sharding_destroy);
+    s->group.refresh = sharding_refresh;
+    s->group.publish = sharding_publish;
+    s->owner = owner;
+    s->devices = devices;
+    memcpy(s->devs, devs, (size_t)devices * sizeof *devs);
+    s->parameters = ek_calloc((size_t)count + 1, sizeof(ek_tensor *));
+    s->shards = ek_calloc((size_t)count + 1, sizeof *s->shards);
+    /* A bound cuts one parameter of its dtype in two. */
+    s->parts = ek_calloc((size_t)count + (size_t)devices * EK_DTYPES, sizeof *s->parts);
+    int rc = s->parameters && s->shards && s->parts ? 0 : ek_error_pending();
+    s->count = rc < 0 ? 0 : count;
+    for (int i = 0; i < s->count; i++)
+        if (can_be_divided(parameters[i]))
+            s->parameters[i] = ek_object_retain(parameters[i]);
+    if (rc >= 0)
+        rc = divide(s, copies);
+    if (rc >= 0)
+        return s;
+    ek_sharding_end(s);
+    return NULL;
+}
+
+bool ek_sharding_is_current(const ek_sharding *s)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->shards[i] && s->parameters[i]->shards != &s->shards[i]->object)
+            return false;
+    return true;
+}
+
+bool ek_sharding_has(const ek_sharding *s, int parameter)
+{
+    return s && parameter < s->count && s->shards[parameter];
+}
+
+/* ---- publishing ---- */
+
+/* What is to be sent. */
+typedef struct delivery {
+    const ek_sharding *sharding;
+    bool *changed; /* by part */
+} delivery;
+
+/* What device d lacks of another: to[] there, from[] the owner's. Returns how many. */
+static int list_lacking(const delivery *v, int d, int owner, ek_tensor **to, ek_tensor **from)
+{
+    const ek_sharding *s = v->sharding;
+    int count = 0;
+    for (int p = 0; p < s->part_count; p++) {
+        if (!v->changed[p] || s->parts[p].owner != owner)
+            continue;
+        to[count] = s->there[d * s->part_count + p];
+        from[count++] = piece_of(s, p);
+    }
+    return count;
+}
+
+/* Device d fetches what it lacks, in few large copies. */
+static int fetch(void *user, int d)
+{
+    const delivery *v = user;
+    ek_tensor **to = ek_calloc(2 * (size_t)v->sharding->part_count, sizeof(ek_tensor *));
+    if (!to)
+        return ek_error_pending();
+    ek_tensor **from = to + v->sharding->part_count;
+    int rc = 0;
+    for (int k = 1; k < v->sharding->devices && rc >= 0; k++) {
+        int owner = (d + k) % v->sharding->devices; /* not all from the same at once */
+        rc = ek_comm_copy_list(to, from, list_lacking(v, d, owner, to, from));
+    }
+    free(to);
+    return rc;
+}
+
+/* Adds what device d lacks of `owner` to the moves. */
+static void plan(const delivery *v, int d, int owner, ek_tensor **work, ek_move *moves, int *count)
+{
+    const ek_sharding *s = v->sharding;
+    ek_tensor **to = work, **from = work + s->part_count;
+    int n = list_lacking(v, d, owner, to, from);
+    for (int i = 0, length; i < n; i += length) {
+        length = ek_comm_run_length(to + i, from + i, n - i);
+        moves[(*count)++] =
+            (ek_move){s->devs[d], s->devs[owner], ek_tensor_address(to[i]),
+                      ek_tensor_address(from[i]), ek_comm_run_nbytes(from + i, length)};
+    }
+}
+
+static int exchange(const delivery *v)
+{
+    const ek_sharding *s = v->sharding;
+    size_t most = (size_t)s->devices * (size_t)s->part_count;
+    ek_move *moves = ek_calloc(most, sizeof *moves);
+    ek_tensor **work = ek_calloc(2 * (size_t)s->part_count, sizeof(ek_tensor *));
+    int count = 0, rc = moves && work ? 0 : ek_error_pending();
+    for (int d = 0; d < s->devices && rc >= 0; d++)
+        for (int owner = 0; owner < s->devices; owner++)
+            if (owner != d)
+                plan(v, d, owner, work, moves, &count);
+    if (rc >= 0)
+        rc = s->devs[0]->backend->exchange(moves, count);
+    free(moves);
+    free(work);
+    return rc;
+}
+
+static int deliver(delivery *v, size_t nbytes)
+{
+    const ek_sharding *s = v->sharding;
+    int rc;
+    if (ek_comm_has_collective(s->devs, s->devices, &rc))
+        return exchange(v);
+    if (rc >= 0 && nbytes >= EK_WORKER_BYTES)
+        return ek_gang_run(s->devs, s->devices, fetch, v, NULL);
+    for (int d = 0; d < s->devices && rc >= 0; d++)
+        rc = fetch(v, d);
+    return rc;
+}
+
+/* Notes what was delivered, or with status < 0 may have been. */
+static void note(ek_sharding *s, const bool *changed, int status)
+{
+    int noted = -1;
+    for (int p = 0; p < s->part_count; p++) {
+        if (!changed[p])
+            continue;
+        if (status >= 0)
+            s->parts[p].published = ek_tensor_version(piece_of(s, p));
+        if (s->parts[p].parameter != noted)
+            s->owner.published(s->owner.user, s->parts[p].parameter, status);
+        noted = s->parts[p].parameter;
+    }
+}
+
+int ek_sharding_publish(ek_sharding *s)
+{
+    if (!s || !s->owner.user)
+        return 0;
+    delivery v = {s, ek_calloc((size_t)s->part_count + 1, sizeof *v.changed)};
+    if (!v.changed)
+        return ek_error_pending();
+    size_t nbytes = 0;
+    bool any = false;
+    for (int p = 0; p < s->part_count; p++) {
+        v.changed[p] = ek_tensor_version(piece_of(s, p)) != s->parts[p].published;
+        any = any || v.changed[p];
+        nbytes += v.changed[p] ? ek_comm_nbytes(piece_of(s, p)) : 0;
+    }
+    int rc = any ? deliver(&v, nbytes * ((size_t)s->devices - 1)) : 0;
+    note(s, v.changed, rc);
+    free(v.changed);
+    if (rc < 0)
+        ek_error_prefix("sharing the optimizer's step");
+    return rc;
+}
