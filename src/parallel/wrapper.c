@@ -109,6 +109,7 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
     wrapper->dim = options->dim;
     wrapper->running_stats = options->running_stats;
     wrapper->divides = options->shard == EK_SHARD_OPTIMIZER;
+    wrapper->measures = options->split == EK_SPLIT_AUTO;
     wrapper->module.training = child->training;
     int rc = check_options(type->name, options);
     if (rc >= 0)

@@ -21,6 +21,7 @@ typedef struct ek_wrapper {
     int dim;
     ek_planner *planner; /* how batches are cut */
     ek_running_stats running_stats;
+    bool measures;            /* EK_SPLIT_AUTO */
     bool divides;             /* EK_SHARD_OPTIMIZER, with several devices */
     bool calls_back;          /* replications are told to the modules */
     ek_replica_set *replicas; /* NULL without several devices */
