@@ -1,0 +1,356 @@
+/* Leaves in pieces: where gradients go, and how they come back. */
+#include "autograd/shards.h"
+
+#include "toy.h"
+
+enum { ROWS = 5, COLUMNS = 7, COUNT = ROWS * COLUMNS };
+static const int64_t ends[] = {4, 4, 20, COUNT}; /* the second is empty */
+enum { PIECES = sizeof ends / sizeof *ends };
+
+/* ---- a group that does nothing ---- */
+
+static int nothing(ek_shard_group *group)
+{
+    (void)group;
+    return 0;
+}
+
+static atomic_int groups;
+
+static void group_destroy(ek_object *object)
+{
+    atomic_fetch_sub(&groups, 1);
+    free(object);
+}
+
+static ek_shard_group *new_group(void)
+{
+    ek_shard_group *group = calloc(1, sizeof *group);
+    ck_assert_ptr_nonnull(group);
+    ek_object_init(&group->object, group_destroy);
+    group->refresh = group->publish = nothing;
+    atomic_fetch_add(&groups, 1);
+    return group;
+}
+
+/* ---- leaves ---- */
+
+static ek_tensor *filled(ek_device device, ek_dtype dtype, const ek_shape *shape,
+                         const int64_t *strides, double first)
+{
+    ek_tensor *tensor = strides ? ek_tensor_new_strided(ek_dev_get(device), dtype, shape, strides)
+                                : ek_tensor_new(ek_dev_get(device), dtype, shape, EK_CONTIGUOUS);
+    assert_made(tensor);
+    double values[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        values[i] = first + i * i;
+    ek_tensor *source = tensor_of(values, *shape, dtype, device);
+    assert_ok(ek_kernels_of(tensor)->copy(ek_tensor_dev(tensor), tensor, source));
+    return tensor;
+}
+
+static ek_tensor *matrix(double first)
+{
+    ek_shape shape = EK_SHAPE(ROWS, COLUMNS);
+    return filled(test_device(0), EK_F32, &shape, NULL, first);
+}
+
+static ek_tensor *leaf_of(double first)
+{
+    ek_tensor *leaf = matrix(first);
+    assert_ok(ek_tensor_set_requires_grad(leaf, true));
+    return leaf;
+}
+
+static ek_tensor *zeros(int device, int64_t count)
+{
+    ek_tensor *tensor = ek_empty(EK_SHAPE(count), .device = test_device(device));
+    assert_made(tensor);
+    assert_ok(ek_kernels_of(tensor)->fill(ek_tensor_dev(tensor), tensor, 0));
+    return tensor;
+}
+
+/* Pieces on device 0, 1, 2, 0; every other one with a slot. One reference. */
+static ek_shards *shards_of(const int64_t *piece_ends, int count)
+{
+    ek_shard_group *group = new_group();
+    ek_shards *shards = ek_shards_new(group, count);
+    assert_made(shards);
+    ek_object_release(group);
+    for (int i = 0; i < count; i++) {
+        ek_shard *shard = &shards->shards[i];
+        shard->begin = i ? piece_ends[i - 1] : 0;
+        shard->end = piece_ends[i];
+        shard->piece = ek_keep(zeros(i % 3, shard->end - shard->begin));
+        assert_ok(ek_tensor_set_requires_grad(shard->piece, true));
+        if (i % 2 == 0)
+            assert_ok(ek_leaf_set_grad_slot(shard->piece, zeros(i % 3, shard->end - shard->begin)));
+    }
+    return shards;
+}
+
+static void divide(ek_tensor *leaf)
+{
+    ek_shards *shards = shards_of(ends, PIECES);
+    assert_ok(ek_leaf_set_shards(leaf, shards));
+    ek_object_release(shards);
+}
+
+/* The pieces' gradients are `whole`'s elements, in order of its memory. */
+static void assert_pieces(const ek_tensor *leaf, ek_tensor *whole)
+{
+    const ek_shards *shards = ek_leaf_shards(leaf);
+    for (int i = 0; i < shards->count; i++) {
+        const ek_shard *shard = &shards->shards[i];
+        int64_t count = shard->end - shard->begin, stride = 1;
+        ek_tensor *part = ek_tensor_view(whole, 1, &count, &stride, whole->offset + shard->begin);
+        assert_made(ek_tensor_grad(shard->piece));
+        assert_close(ek_tensor_grad(shard->piece), part, 0, 0);
+        if (shard->piece->grad_slot)
+            ck_assert_ptr_eq(ek_tensor_grad(shard->piece), shard->piece->grad_slot);
+    }
+}
+
+static void begin(ek_scope *scope)
+{
+    *scope = ek_scope_begin();
+    assert_ok(test_devices_configure("3"));
+}
+
+static void end(ek_scope *scope)
+{
+    ek_scope_end(scope);
+    ck_assert_int_eq(atomic_load(&groups), 0);
+    assert_ok(ek_shutdown());
+}
+
+/* ---- tests ---- */
+
+START_TEST(gradient_moves_and_returns)
+{
+    ek_scope scope;
+    begin(&scope);
+    ek_tensor *leaf = leaf_of(1), *gradient = matrix(3);
+    assert_ok(ek_leaf_set_grad_slot(leaf, matrix(0)));
+    assert_ok(ek_tensor_set_grad(leaf, gradient));
+    divide(leaf);
+    ck_assert_ptr_null(leaf->grad_slot);
+    ck_assert_ptr_null(ek_tensor_grad(leaf));
+    ck_assert(ek_leaf_has_gradient(leaf));
+    assert_pieces(leaf, gradient);
+    assert_close(ek_gather_grad(leaf), gradient, 0, 0);
+
+    /* To another division. */
+    ek_shards *others = shards_of((const int64_t[]){30, COUNT}, 2);
+    ek_tensor *former = ek_keep(ek_leaf_shards(leaf)->shards[2].piece);
+    assert_ok(ek_leaf_set_shards(leaf, others));
+    ek_object_release(others);
+    assert_pieces(leaf, gradient);
+    ck_assert_ptr_null(ek_tensor_grad(former));
+    ek_release(former);
+
+    assert_ok(ek_leaf_set_shards(leaf, NULL));
+    ck_assert_ptr_null(ek_leaf_shards(leaf));
+    ck_assert_ptr_null(leaf->grad_slot);
+    assert_close(ek_tensor_grad(leaf), gradient, 0, 0);
+    ck_assert_ptr_eq(ek_gather_grad(leaf), ek_tensor_grad(leaf));
+    end(&scope);
+}
+END_TEST
+
+START_TEST(no_gradient_is_none)
+{
+    ek_scope scope;
+    begin(&scope);
+    ek_tensor *leaf = leaf_of(1);
+    divide(leaf);
+    ck_assert(!ek_leaf_has_gradient(leaf));
+    ck_assert_ptr_null(ek_gather_grad(leaf));
+    assert_ok(ek_leaf_settle_gradient(leaf));
+    ck_assert(!ek_leaf_has_gradient(leaf));
+    assert_ok(ek_leaf_set_shards(leaf, NULL));
+    ck_assert_ptr_null(ek_tensor_grad(leaf));
+    ck_assert_ptr_null(ek_gather_grad(leaf));
+    ck_assert_int_eq(ek_error_status(), 0);
+    ck_assert_ptr_null(ek_gather_grad(NULL));
+    assert_error(EK_E_INVALID, "NULL");
+    end(&scope);
+}
+END_TEST
+
+/* What arrives beside the pieces is added to them, or fills those that have none. */
+START_TEST(settles_what_arrives_beside)
+{
+    ek_scope scope;
+    begin(&scope);
+    ek_tensor *leaf = leaf_of(1), *factor = matrix(2), *sum = matrix(2);
+    divide(leaf);
+    for (int turn = 1; turn <= 3; turn++) {
+        assert_ok(ek_backward(toy_mul(leaf, factor), .gradient = matrix(1)));
+        assert_ok(ek_kernels_of(sum)->binary(ek_tensor_dev(sum), EK_BINARY_MUL, sum, factor,
+                                             matrix(1), 1));
+        assert_ok(
+            ek_kernels_of(sum)->unary(ek_tensor_dev(sum), EK_UNARY_AFFINE, sum, sum, turn, 0));
+        assert_close(ek_gather_grad(leaf), sum, 0, 0);
+        ck_assert_ptr_nonnull(ek_tensor_grad(leaf));
+        assert_ok(ek_leaf_settle_gradient(leaf));
+        ck_assert_ptr_null(ek_tensor_grad(leaf));
+        assert_pieces(leaf, sum);
+        assert_close(ek_gather_grad(leaf), sum, 0, 0);
+    }
+    /* A piece without one counts as zeros. */
+    ek_tensor_set_grad(ek_leaf_shards(leaf)->shards[2].piece, NULL);
+    ek_tensor *gathered = ek_gather_grad(leaf);
+    assert_made(gathered);
+    ck_assert_double_eq(element(gathered, 4), 0);
+    ck_assert_double_eq(element(gathered, 19), 0);
+    ck_assert_double_eq(element(gathered, 20), element(sum, 20));
+    end(&scope);
+}
+END_TEST
+
+/* A leaf in another order of memory, and a gradient in that of rows. */
+START_TEST(orders_of_memory_differ)
+{
+    ek_scope scope;
+    begin(&scope);
+    ek_shape shape = EK_SHAPE(ROWS, COLUMNS);
+    const int64_t strides[] = {1, ROWS};
+    ek_tensor *leaf = filled(test_device(0), EK_F32, &shape, strides, 0);
+    ek_tensor *gradient = matrix(5);
+    assert_ok(ek_tensor_set_requires_grad(leaf, true));
+    divide(leaf);
+    assert_ok(ek_tensor_set_grad(leaf, gradient));
+    assert_ok(ek_leaf_settle_gradient(leaf));
+    assert_pieces(leaf, filled(test_device(0), EK_F32, &shape, strides, 5));
+    assert_close(ek_gather_grad(leaf), gradient, 0, 0);
+    end(&scope);
+}
+END_TEST
+
+START_TEST(setting_replaces_the_pieces)
+{
+    ek_scope scope;
+    begin(&scope);
+    ek_tensor *leaf = leaf_of(1);
+    divide(leaf);
+    for (int turn = 0; turn < 2; turn++) {
+        assert_ok(ek_tensor_set_grad(leaf, matrix(turn)));
+        assert_close(ek_gather_grad(leaf), matrix(turn), 0, 0);
+        assert_ok(ek_leaf_settle_gradient(leaf));
+    }
+    /* What doesn't fit changes nothing. */
+    ck_assert_int_eq(ek_tensor_set_grad(leaf, zeros(0, COUNT)), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "no gradient");
+    assert_close(ek_gather_grad(leaf), matrix(1), 0, 0);
+    assert_ok(ek_tensor_set_requires_grad(leaf, false));
+    assert_close(ek_gather_grad(leaf), matrix(1), 0, 0);
+    ck_assert(ek_tensor_requires_grad(ek_leaf_shards(leaf)->shards[0].piece));
+    assert_ok(ek_tensor_set_grad(leaf, NULL));
+    ck_assert(!ek_leaf_has_gradient(leaf));
+    for (int i = 0; i < PIECES; i++)
+        ck_assert_ptr_null(ek_tensor_grad(ek_leaf_shards(leaf)->shards[i].piece));
+    end(&scope);
+}
+END_TEST
+
+static void assert_refused(ek_tensor *leaf, ek_shards *shards, const char *part)
+{
+    ck_assert_int_eq(ek_leaf_set_shards(leaf, shards), EK_E_INVALID);
+    assert_error(EK_E_INVALID, part);
+    ck_assert_ptr_null(ek_leaf_shards(leaf));
+    ek_object_release(shards);
+}
+
+START_TEST(refuses_what_does_not_cover)
+{
+    ek_scope scope;
+    begin(&scope);
+    ek_tensor *leaf = leaf_of(1);
+    assert_refused(leaf, shards_of((const int64_t[]){3, COUNT - 1}, 2), "end at element 34 of 35");
+
+    ek_shards *shards = shards_of((const int64_t[]){3, COUNT}, 2);
+    shards->shards[1].begin = 4;
+    assert_refused(leaf, shards, "piece 1 of f32[5, 7] on host:0 has elements 4 to 35");
+
+    shards = shards_of((const int64_t[]){3, COUNT}, 2);
+    ek_release(shards->shards[1].piece);
+    shards->shards[1].piece = ek_keep(zeros(0, COUNT - 4));
+    assert_refused(leaf, shards, "a flat, whole leaf of f32 for elements 3 to 35");
+
+    shards = shards_of((const int64_t[]){3, COUNT}, 2);
+    shards->shards[1].piece->dtype = EK_BF16;
+    assert_refused(leaf, shards, "leaf of f32");
+
+    shards = shards_of((const int64_t[]){3, COUNT}, 2);
+    ek_release(shards->shards[0].piece);
+    shards->shards[0].piece = NULL;
+    assert_refused(leaf, shards, "piece 0");
+
+    ek_tensor *view =
+        ek_tensor_view(leaf, 2, (const int64_t[]){ROWS, COLUMNS - 1}, leaf->stride, leaf->offset);
+    assert_refused(view, shards_of((const int64_t[]){ROWS * (COLUMNS - 1)}, 1), "gaps");
+    assert_refused(toy_exp(leaf), shards_of((const int64_t[]){COUNT}, 1), "only leaves");
+
+    ek_shard_group *group = new_group();
+    ck_assert_ptr_null(ek_shards_new(group, 0));
+    assert_error(EK_E_INVALID, "0 pieces");
+    ek_object_release(group);
+    end(&scope);
+}
+END_TEST
+
+/* A large gradient goes to a device through little memory; without room there, nothing changes. */
+START_TEST(temporaries_are_bounded)
+{
+    enum { LARGE = 8 << 20, LIMIT = 10 << 20 };
+    ek_scope scope;
+    begin(&scope);
+    ek_tensor *leaf = zeros(0, LARGE), *gradient = zeros(0, LARGE);
+    ek_shards *shards = shards_of((const int64_t[]){1, LARGE}, 2);
+    assert_ok(ek_kernels_of(gradient)->fill(ek_tensor_dev(gradient), gradient, 3));
+    assert_ok(ek_tensor_set_requires_grad(leaf, true));
+    assert_ok(ek_leaf_set_shards(leaf, shards));
+    ek_object_release(shards);
+    assert_ok(ek_tensor_set_grad(leaf, gradient));
+    assert_ok(ek_leaf_settle_gradient(leaf));
+
+    ek_memory_stats before, after;
+    assert_ok(ek_memory_reset_peak(test_device(1)));
+    assert_ok(ek_memory_get(test_device(1), &before));
+    assert_ok(ek_backward(toy_mul(leaf, gradient), .gradient = gradient));
+    assert_ok(ek_memory_set_capacity(test_device(1), before.in_use + 4096));
+    ck_assert_int_eq(ek_leaf_settle_gradient(leaf), EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "host:1");
+    ck_assert_double_eq(element(ek_tensor_grad(leaf), LARGE - 1), 9);
+    ck_assert_double_eq(element(ek_tensor_grad(ek_leaf_shards(leaf)->shards[0].piece), 0), 3);
+    assert_ok(ek_memory_set_capacity(test_device(1), 0));
+    assert_ok(ek_leaf_settle_gradient(leaf));
+    assert_ok(ek_memory_get(test_device(1), &after));
+    ck_assert_uint_gt(after.peak, before.peak);
+    ck_assert_uint_le(after.peak - before.peak, LIMIT);
+    ck_assert_uint_eq(after.in_use, before.in_use);
+    ek_tensor *sums = ek_tensor_grad(ek_leaf_shards(leaf)->shards[1].piece);
+    int64_t few = 3, stride = LIMIT / 4 + 1;
+    assert_close(ek_tensor_view(sums, 1, &few, &stride, sums->offset),
+                 tensor_of((const double[]){12, 12, 12}, EK_SHAPE(3), EK_F32, test_device(1)), 0,
+                 0);
+    ck_assert_double_eq(element(sums, LARGE - 2), 12);
+    end(&scope);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("shards");
+    TCase *t = tcase_create("shards");
+    tcase_add_test(t, gradient_moves_and_returns);
+    tcase_add_test(t, no_gradient_is_none);
+    tcase_add_test(t, settles_what_arrives_beside);
+    tcase_add_test(t, orders_of_memory_differ);
+    tcase_add_test(t, setting_replaces_the_pieces);
+    tcase_add_test(t, refuses_what_does_not_cover);
+    tcase_add_test(t, temporaries_are_bounded);
+    suite_add_tcase(s, t);
+    return s;
+}
