@@ -1,62 +1,336 @@
-/* auto.c: plans from what forwards have shown. */
+/* auto.c: plans from what forwards have shown.
+ *
+ * What a forward shows becomes known when the next one begins: its backward and the optimizer's
+ * step are over then. The first one is not measured: memory is touched for the first time, caches
+ * are empty, and optimizers make their state. Three more are tilted around the first guess; then
+ * follow plans from models, which every later forward goes on to feed. */
 #include "plan/auto.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/thread.h"
-#include "plan/split.h"
+#include "plan/plan_log.h"
+#include "plan/proposal.h"
+#include "plan/tilt.h"
+
+/* Forwards that a plan stays, unless it is too large for a device. */
+static const int64_t least_stay = 8;
+
+/* One device's counters at one moment. */
+typedef struct reading {
+    uint64_t peak, state, optimizer, capacity, failures, busy_ns;
+} reading;
+
+/* All that is known, and the forward that is under way. Flat: ek_auto_peek tries on a copy. */
+typedef struct mind {
+    ek_plan_device known[EK_MAX_DEVICES];
+    bool open;                    /* a forward is under way */
+    bool spoilt;                  /* and other work came between */
+    bool begun;                   /* the one that isn't measured is over */
+    int measured;                 /* forwards, up to EK_TILTS */
+    double first[EK_MAX_DEVICES]; /* bytes beside state per sample of the one before */
+    int64_t batch, sizes[EK_MAX_DEVICES];
+    reading before[EK_MAX_DEVICES];
+    int64_t planned; /* the forward of the last plan that models made; -1: none yet */
+    bool failed;     /* a device ran out of memory in the last one */
+} mind;
 
 struct ek_auto {
     const char *what;
     ek_plan_goal goal;
     ek_plans *plans;
+    ek_memory_watch watches[EK_MAX_DEVICES];
+    mind mind;
 };
 
 ek_auto *ek_auto_new(const char *what, ek_plan_goal goal, ek_plans *plans)
 {
     ek_auto *automatic = ek_calloc(1, sizeof *automatic);
-    if (automatic)
-        *automatic = (ek_auto){.what = what, .goal = goal, .plans = plans};
+    if (!automatic)
+        return NULL;
+    automatic->what = what;
+    automatic->goal = goal;
+    automatic->plans = plans;
+    automatic->mind.planned = -1;
     return automatic;
 }
 
 void ek_auto_free(ek_auto *automatic)
 {
+    for (int i = 0; automatic && i < automatic->plans->devices; i++)
+        ek_memory_watch_end(&automatic->watches[i]);
     free(automatic);
 }
 
-/* Before anything is known: by capacity where all devices have one, by speed where time is the
- * goal, else even. */
-static void guess(const ek_auto *automatic, ek_dev *const *devs, int64_t batch, int64_t *sizes)
+/* ---- measuring ---- */
+
+static void read_all(const ek_auto *automatic, ek_dev *const *devs, reading *now)
+{
+    for (int i = 0; i < automatic->plans->devices; i++) {
+        ek_allocator *a = &devs[i]->allocator;
+        pthread_mutex_lock(&a->lock);
+        const ek_memory_stats *stats = &a->stats;
+        now[i] =
+            (reading){.peak = automatic->watches[i].peak,
+                      .state = stats->now[EK_MEMORY_PARAMETER] + stats->now[EK_MEMORY_OPTIMIZER],
+                      .optimizer = stats->now[EK_MEMORY_OPTIMIZER],
+                      .capacity = stats->capacity,
+                      .failures = stats->failures};
+        pthread_mutex_unlock(&a->lock);
+        now[i].busy_ns = atomic_load_explicit(&devs[i]->busy_ns, memory_order_relaxed);
+    }
+}
+
+/* The forward under way failed on these devices. */
+static bool note_failures(mind *m, int devices, const reading *now)
+{
+    bool failed = false;
+    for (int i = 0; i < devices; i++) {
+        if (now[i].failures == m->before[i].failures)
+            continue;
+        failed = true;
+        ek_plan_bound_add(&m->known[i], m->batch, m->sizes[i]);
+    }
+    return failed;
+}
+
+static void note_memory(ek_plan_device *known, int64_t batch, int64_t n, const reading *before,
+                        const reading *now)
+{
+    if (now->state != before->state) { /* what is left of it was not there all the time */
+        ek_memory_model_forget(&known->memory);
+        return;
+    }
+    if (n > 0)
+        ek_memory_model_add(&known->memory, batch, n,
+                            now->peak > now->state ? (double)(now->peak - now->state) : 0);
+}
+
+/* The first forward, roughly: optimizers make their state in its step, after its peak. */
+static void note_first(mind *m, int devices, const reading *now)
+{
+    for (int i = 0; i < devices; i++) {
+        uint64_t state = now[i].state - now[i].optimizer + m->before[i].optimizer;
+        if (m->sizes[i] > 0 && now[i].peak > state)
+            m->first[i] = (double)(now[i].peak - state) / (double)m->sizes[i];
+    }
+    m->begun = true;
+}
+
+/* What the forward that ends showed. */
+static void learn(mind *m, ek_dev *const *devs, int devices, const reading *now)
+{
+    m->failed = m->open && note_failures(m, devices, now);
+    for (int i = 0; i < devices; i++) {
+        m->known[i].state = (double)now[i].state;
+        m->known[i].capacity = (double)now[i].capacity;
+        m->known[i].speed = devs[i]->speed;
+    }
+    if (!m->open || m->failed)
+        return;
+    for (int i = 0; i < devices; i++)
+        m->known[i].failures = m->sizes[i] > 0 ? 0 : m->known[i].failures;
+    if (m->begun && !m->spoilt) {
+        for (int i = 0; i < devices; i++) {
+            note_memory(&m->known[i], m->batch, m->sizes[i], &m->before[i], &now[i]);
+            if (m->sizes[i] > 0 && now[i].busy_ns > m->before[i].busy_ns)
+                ek_time_model_add(&m->known[i].time, m->sizes[i],
+                                  (double)(now[i].busy_ns - m->before[i].busy_ns));
+        }
+        m->measured += m->measured < EK_TILTS;
+    }
+    if (!m->begun)
+        note_first(m, devices, now);
+}
+
+/* ---- first plans ---- */
+
+/* By capacity where all devices have one, by speed where time is the goal, else even. */
+static void guess(const mind *m, ek_plan_goal goal, int devices, int64_t batch, int64_t *sizes)
+{
+    ek_cost costs[EK_MAX_DEVICES];
+    bool limited = true;
+    for (int i = 0; i < devices; i++)
+        limited = limited && m->known[i].capacity > 0;
+    for (int i = 0; i < devices; i++) {
+        double weight = limited                ? m->known[i].capacity
+                        : goal == EK_GOAL_TIME ? m->known[i].speed
+                                               : 1;
+        costs[i] = (ek_cost){0, 1 / weight, ek_plan_bound_of(&m->known[i], batch)};
+    }
+    ek_split_level(batch, devices, costs, sizes);
+}
+
+/* As many samples as a device has room for, all memory beside state counted as the samples'. */
+static int64_t room_of(const ek_plan_device *known, double per_sample, int64_t batch)
+{
+    int64_t bound = ek_plan_bound_of(known, batch);
+    double room = known->capacity - known->state;
+    if (known->capacity > 0 && per_sample > 0 && room < per_sample * 0x1p60) {
+        int64_t fits = room > 0 ? (int64_t)(room / per_sample) : 0;
+        return fits < bound ? fits : bound;
+    }
+    return bound;
+}
+
+static void guess_tilted(const mind *m, ek_plan_goal goal, int devices, int64_t batch,
+                         int64_t *sizes)
+{
+    int64_t room[EK_MAX_DEVICES];
+    guess(m, goal, devices, batch, sizes);
+    if (!m->begun)
+        return;
+    for (int i = 0; i < devices; i++)
+        room[i] = room_of(&m->known[i], m->first[i], batch);
+    ek_tilt(m->measured, goal == EK_GOAL_TIME ? 0.25 : 0.125, devices, room, sizes);
+}
+
+/* ---- plans ---- */
+
+/* What is decided about one forward. */
+typedef struct decision {
+    int64_t sizes[EK_MAX_DEVICES];
+    bool fresh;           /* another plan than the last one */
+    bool modelled;        /* `proposal` is what made it */
+    ek_proposal proposal; /* where modelled */
+} decision;
+
+static bool equal(const int64_t *a, const int64_t *b, int devices)
+{
+    return memcmp(a, b, (size_t)devices * sizeof *a) == 0;
+}
+
+static int64_t sum_of(const int64_t *sizes, int devices)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < devices; i++)
+        sum += sizes[i];
+    return sum;
+}
+
+/* The proposal is worth leaving the last plan for, which gives `held` of this batch. A smaller
+ * batch that is there once, as the last of an epoch, is no reason; a larger one is always. */
+static bool worth_it(const ek_auto *automatic, const mind *m, int64_t forward, int64_t batch,
+                     int64_t planned_batch, const int64_t *held, const ek_proposal *proposal)
 {
     const int devices = automatic->plans->devices;
-    double weights[EK_MAX_DEVICES];
-    bool limited = automatic->goal == EK_GOAL_MEMORY;
+    const double least_gain = automatic->goal == EK_GOAL_TIME ? 0.03 : 0.02;
+    if (m->planned < 0 || m->failed || batch > planned_batch ||
+        (!ek_proposal_allows(proposal, devices, held) &&
+         ek_proposal_allows(proposal, devices, proposal->sizes)))
+        return true;
+    double now = ek_proposal_cost(proposal, devices, held);
+    double then = ek_proposal_cost(proposal, devices, proposal->sizes);
+    return batch == m->batch && forward - m->planned >= least_stay &&
+           now - then >= least_gain * now;
+}
+
+static void decide(const ek_auto *automatic, const mind *m, int64_t forward, int64_t batch,
+                   decision *d)
+{
+    const ek_plans *plans = automatic->plans;
+    const int devices = plans->devices;
+    const int64_t *last = ek_plans_at(plans, forward);
+    int64_t held[EK_MAX_DEVICES];
+    if (last)
+        ek_split_chunks(batch, devices, last, held);
+    d->modelled = m->measured >= EK_TILTS &&
+                  ek_propose(m->known, devices, automatic->goal, batch, &d->proposal);
+    if (!d->modelled)
+        guess_tilted(m, automatic->goal, devices, batch, d->sizes);
+    else if (last &&
+             !worth_it(automatic, m, forward, batch, sum_of(last, devices), held, &d->proposal))
+        memcpy(d->sizes, held, sizeof held);
+    else
+        memcpy(d->sizes, d->proposal.sizes, sizeof d->sizes);
+    d->fresh = !last || !equal(d->sizes, held, devices) || (d->modelled && m->planned < 0);
+}
+
+/* ---- forwards ---- */
+
+/* The watches are of these devices still: one that was closed since is another now. */
+static bool watched(const ek_auto *automatic, ek_dev *const *devs)
+{
+    for (int i = 0; i < automatic->plans->devices; i++)
+        if (automatic->watches[i].dev != devs[i])
+            return false;
+    return true;
+}
+
+/* What is known once the forward under way has ended, now. */
+static void think(const ek_auto *automatic, mind *m, ek_dev *const *devs, reading *now)
+{
+    m->open = m->open && watched(automatic, devs);
+    read_all(automatic, devs, now);
+    learn(m, devs, automatic->plans->devices, now);
+    m->open = false;
+}
+
+static void start(ek_auto *automatic, ek_dev *const *devs, int64_t batch, const int64_t *sizes,
+                  const reading *now)
+{
+    mind *m = &automatic->mind;
+    const int devices = automatic->plans->devices;
     for (int i = 0; i < devices; i++) {
-        ek_memory_stats stats;
-        ek_memory_get(devs[i]->id, &stats);
-        weights[i] = (double)stats.capacity;
-        limited = limited && stats.capacity > 0;
+        ek_memory_watch *watch = &automatic->watches[i];
+        if (watch->dev == devs[i]) {
+            ek_memory_watch_restart(watch);
+        } else {
+            ek_memory_watch_end(watch);
+            ek_memory_watch_begin(devs[i], watch);
+        }
     }
-    for (int i = 0; i < devices && !limited; i++)
-        weights[i] = automatic->goal == EK_GOAL_TIME ? devs[i]->speed : 1;
-    ek_split_weights(batch, devices, weights, sizes);
+    m->open = true;
+    m->spoilt = false;
+    m->batch = batch;
+    memcpy(m->sizes, sizes, (size_t)devices * sizeof *sizes);
+    memcpy(m->before, now, (size_t)devices * sizeof *now);
 }
 
 int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
                   int64_t *sizes)
 {
-    guess(automatic, devs, batch, sizes);
-    if (automatic->plans->count == 0)
-        return ek_plans_add(automatic->plans, forward, sizes);
+    mind *m = &automatic->mind;
+    const int devices = automatic->plans->devices;
+    reading now[EK_MAX_DEVICES];
+    decision d;
+    think(automatic, m, devs, now);
+    decide(automatic, m, forward, batch, &d);
+    if (d.fresh) {
+        EK_TRY(ek_plans_add(automatic->plans, forward, d.sizes));
+        ek_plan_log(automatic->what, forward, batch, devs, devices, d.sizes,
+                    d.modelled ? &d.proposal : NULL);
+        m->planned = d.modelled ? forward : m->planned;
+    }
+    memcpy(sizes, d.sizes, (size_t)devices * sizeof *sizes);
+    start(automatic, devs, batch, sizes, now);
     return 0;
 }
 
-int ek_auto_peek(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
+int ek_auto_peek(const ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
                  int64_t *sizes)
 {
-    (void)forward;
-    guess(automatic, devs, batch, sizes);
+    mind *trial = ek_calloc(1, sizeof *trial);
+    reading now[EK_MAX_DEVICES];
+    decision d;
+    if (!trial)
+        return ek_error_pending();
+    *trial = automatic->mind;
+    think(automatic, trial, devs, now);
+    decide(automatic, trial, forward, batch, &d);
+    memcpy(sizes, d.sizes, (size_t)automatic->plans->devices * sizeof *sizes);
+    free(trial);
+    return 0;
+}
+
+int ek_auto_hold(ek_auto *automatic, ek_dev *const *devs, int64_t batch, int64_t *sizes)
+{
+    const int64_t *last = ek_plans_at(automatic->plans, INT64_MAX);
+    automatic->mind.spoilt = true;
+    if (!last)
+        return ek_auto_peek(automatic, devs, 0, batch, sizes);
+    ek_split_chunks(batch, automatic->plans->devices, last, sizes);
     return 0;
 }

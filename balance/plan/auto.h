@@ -15,7 +15,9 @@ void ek_auto_free(ek_auto *automatic);
 int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
                   int64_t *sizes);
 /* As ek_planner_peek. */
-int ek_auto_peek(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
+int ek_auto_peek(const ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
                  int64_t *sizes);
+/* As ek_planner_hold. */
+int ek_auto_hold(ek_auto *automatic, ek_dev *const *devs, int64_t batch, int64_t *sizes);
 
 #endif

@@ -219,11 +219,10 @@ static int check_batch(const ek_planner *planner, int64_t batch)
                    planner->what, batch);
 }
 
-static void split(const ek_planner *planner, int64_t batch, int64_t *sizes)
+static void split(const ek_planner *planner, int64_t forward, int64_t batch, int64_t *sizes)
 {
     if (planner->way == BY_PLANS)
-        ek_split_chunks(batch, planner->devices, ek_plans_at(&planner->plans, planner->forward),
-                        sizes);
+        ek_split_chunks(batch, planner->devices, ek_plans_at(&planner->plans, forward), sizes);
     else if (planner->way == BY_FIRST)
         ek_split_first(batch, planner->devices, planner->first, sizes);
     else
@@ -236,7 +235,7 @@ int ek_planner_begin(ek_planner *planner, ek_dev *const *devs, int64_t batch, in
     if (planner->way == BY_MEASURE)
         EK_TRY(ek_auto_begin(planner->automatic, devs, planner->forward, batch, sizes));
     else
-        split(planner, batch, sizes);
+        split(planner, planner->forward, batch, sizes);
     planner->forward++;
     return 0;
 }
@@ -246,7 +245,16 @@ int ek_planner_peek(ek_planner *planner, ek_dev *const *devs, int64_t batch, int
     EK_TRY(check_batch(planner, batch));
     if (planner->way == BY_MEASURE)
         return ek_auto_peek(planner->automatic, devs, planner->forward, batch, sizes);
-    split(planner, batch, sizes);
+    split(planner, planner->forward, batch, sizes);
+    return 0;
+}
+
+int ek_planner_hold(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes)
+{
+    EK_TRY(check_batch(planner, batch));
+    if (planner->way == BY_MEASURE)
+        return ek_auto_hold(planner->automatic, devs, batch, sizes);
+    split(planner, planner->forward ? planner->forward - 1 : 0, batch, sizes);
     return 0;
 }
 

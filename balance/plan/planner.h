@@ -36,6 +36,10 @@ int ek_planner_begin(ek_planner *planner, ek_dev *const *devs, int64_t batch, in
 /* What ek_planner_begin would give now; counts and measures nothing. */
 int ek_planner_peek(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes);
 
+/* For a forward that no backward follows: the last plan in proportion, for which nothing is planned
+ * anew and which isn't counted or measured. */
+int ek_planner_hold(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes);
+
 /* The plans so far as text (evenkeel/plan.h), the first that it was made with included; "" where
  * there is none that a text could say (torch.chunk's). Writes at most `room` bytes with the NUL and
  * returns the length it would have, as snprintf. */

@@ -24,7 +24,9 @@ typedef enum ek_split_policy {
 /* What EK_SPLIT_AUTO is after. */
 typedef enum ek_plan_goal {
     /* Devices are filled alike: the largest share of a device's capacity that is used at its peak
-     * is as small as it can be (without capacities: the largest peak). */
+     * is as small as it can be (without capacities: the largest peak; a device without one among
+     * others counts as the largest of them). These plans depend on memory alone, so that they are
+     * the same in every run. */
     EK_GOAL_MEMORY = 0,
     /* Devices finish together, as far as their capacities allow. */
     EK_GOAL_TIME = 1

@@ -64,7 +64,7 @@ static int follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cut *cut)
 {
     int64_t sizes[EK_MAX_DEVICES];
     EK_TRY(ek_grad_enabled() ? ek_planner_begin(wrapper->planner, wrapper->devs, batch, sizes)
-                             : ek_planner_peek(wrapper->planner, wrapper->devs, batch, sizes));
+                             : ek_planner_hold(wrapper->planner, wrapper->devs, batch, sizes));
     cut->places.count = 0;
     cut->sized = true;
     for (int place = 0; place < wrapper->devices.count; place++) {

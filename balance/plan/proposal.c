@@ -1,0 +1,170 @@
+/* proposal.c: from models to a plan. */
+#include "plan/proposal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- what failed ---- */
+
+int64_t ek_plan_bound_of(const ek_plan_device *known, int64_t batch)
+{
+    int64_t most = INT64_MAX;
+    for (int i = 0; i < known->bounded; i++)
+        if (batch >= known->bounds[i].batch && known->bounds[i].most < most)
+            most = known->bounds[i].most;
+    return most;
+}
+
+void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n)
+{
+    enum { BOUNDS = sizeof known->bounds / sizeof *known->bounds };
+    /* One sample less where the model is close; more where it keeps failing, or there is none. */
+    int64_t less = known->failures < 40 ? INT64_C(1) << known->failures : n;
+    if (!known->memory.count && less < n - n / 2)
+        less = n - n / 2;
+    known->failures++;
+    int64_t most = less < n ? n - less : 0;
+    int kept = 0; /* those that this one doesn't make needless */
+    for (int i = 0; i < known->bounded; i++)
+        if (known->bounds[i].batch < batch || known->bounds[i].most < most)
+            known->bounds[kept++] = known->bounds[i];
+    if (kept == BOUNDS) {
+        memmove(known->bounds, known->bounds + 1, (BOUNDS - 1) * sizeof *known->bounds);
+        kept--;
+    }
+    known->bounds[kept].batch = batch;
+    known->bounds[kept].most = most;
+    known->bounded = kept + 1;
+}
+
+/* ---- lines of all devices ---- */
+
+/* Of those that showed none: the steepest of the others, and what all of them have at least. */
+static bool memory_lines(const ek_plan_device *known, int devices, int64_t batch, ek_cost *costs)
+{
+    bool shown[EK_MAX_DEVICES], any = false;
+    ek_line other = {INFINITY, 0};
+    for (int i = 0; i < devices; i++) {
+        ek_line line;
+        shown[i] = ek_memory_model_line(&known[i].memory, batch, &line);
+        if (!shown[i])
+            continue;
+        any = true;
+        costs[i] = (ek_cost){known[i].state + line.fixed, line.per_sample, INT64_MAX};
+        other.fixed = costs[i].fixed < other.fixed ? costs[i].fixed : other.fixed;
+        other.per_sample = line.per_sample > other.per_sample ? line.per_sample : other.per_sample;
+    }
+    for (int i = 0; i < devices && any; i++)
+        if (!shown[i])
+            costs[i] = (ek_cost){fmax(other.fixed, known[i].state), other.per_sample, INT64_MAX};
+    return any;
+}
+
+/* Of those that showed none: as the others, by speed. */
+static bool time_lines(const ek_plan_device *known, int devices, ek_cost *costs)
+{
+    bool shown[EK_MAX_DEVICES];
+    double fixed = 0, work = 0;
+    int count = 0;
+    for (int i = 0; i < devices; i++) {
+        ek_line line;
+        shown[i] = ek_time_model_line(&known[i].time, &line);
+        if (!shown[i])
+            continue;
+        costs[i] = (ek_cost){line.fixed, line.per_sample, INT64_MAX};
+        fixed += line.fixed * known[i].speed;
+        work += line.per_sample * known[i].speed;
+        count++;
+    }
+    for (int i = 0; i < devices && count; i++)
+        if (!shown[i])
+            costs[i] =
+                (ek_cost){fixed / count / known[i].speed, work / count / known[i].speed, INT64_MAX};
+    return count > 0;
+}
+
+/* A device without a capacity counts as large as the largest that has one. */
+static void capacities(const ek_plan_device *known, int devices, double *result)
+{
+    double largest = 0;
+    for (int i = 0; i < devices; i++)
+        largest = known[i].capacity > largest ? known[i].capacity : largest;
+    for (int i = 0; i < devices; i++)
+        result[i] = known[i].capacity > 0 ? known[i].capacity : largest > 0 ? largest : 1;
+}
+
+static int64_t most_within(const ek_cost *memory, double capacity)
+{
+    double room = capacity - memory->fixed;
+    if (room < 0)
+        return 0;
+    if (room >= memory->per_sample * 0x1p60)
+        return INT64_MAX;
+    return (int64_t)floor(room / memory->per_sample);
+}
+
+/* ---- */
+
+/* Levels these costs within `most`; where that can't be, memory within what has not failed; where
+ * that can't be either, memory alone. */
+static void level(const ek_plan_device *known, int devices, int64_t batch, ek_proposal *p)
+{
+    ek_cost costs[EK_MAX_DEVICES];
+    for (int i = 0; i < devices; i++) {
+        costs[i] = p->time[i];
+        if (p->goal == EK_GOAL_MEMORY)
+            costs[i] = (ek_cost){p->memory[i].fixed / p->capacity[i],
+                                 p->memory[i].per_sample / p->capacity[i], 0};
+        costs[i].most = p->most[i];
+    }
+    if (ek_split_level(batch, devices, costs, p->sizes))
+        return;
+    p->goal = EK_GOAL_MEMORY;
+    for (int i = 0; i < devices; i++)
+        costs[i] =
+            (ek_cost){p->memory[i].fixed / p->capacity[i], p->memory[i].per_sample / p->capacity[i],
+                      ek_plan_bound_of(&known[i], batch)};
+    ek_split_level(batch, devices, costs, p->sizes);
+}
+
+bool ek_propose(const ek_plan_device *known, int devices, ek_plan_goal goal, int64_t batch,
+                ek_proposal *proposal)
+{
+    memset(proposal, 0, sizeof *proposal);
+    proposal->goal = goal;
+    if (!memory_lines(known, devices, batch, proposal->memory) ||
+        (goal == EK_GOAL_TIME && !time_lines(known, devices, proposal->time)))
+        return false;
+    capacities(known, devices, proposal->capacity);
+    for (int i = 0; i < devices; i++) {
+        int64_t bound = ek_plan_bound_of(&known[i], batch), room = INT64_MAX;
+        if (known[i].capacity > 0)
+            room = most_within(&proposal->memory[i], known[i].capacity);
+        proposal->most[i] = bound < room ? bound : room;
+    }
+    level(known, devices, batch, proposal);
+    return true;
+}
+
+double ek_proposal_cost(const ek_proposal *proposal, int devices, const int64_t *sizes)
+{
+    double largest = 0;
+    for (int i = 0; i < devices; i++) {
+        const ek_cost *line =
+            proposal->goal == EK_GOAL_TIME ? &proposal->time[i] : &proposal->memory[i];
+        double cost = line->fixed + line->per_sample * (double)sizes[i];
+        if (proposal->goal == EK_GOAL_MEMORY)
+            cost /= proposal->capacity[i];
+        if (sizes[i] > 0 && cost > largest)
+            largest = cost;
+    }
+    return largest;
+}
+
+bool ek_proposal_allows(const ek_proposal *proposal, int devices, const int64_t *sizes)
+{
+    for (int i = 0; i < devices; i++)
+        if (sizes[i] > proposal->most[i])
+            return false;
+    return true;
+}
