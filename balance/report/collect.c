@@ -88,7 +88,7 @@ static void turn_device(ek_report *report, ek_tracked *device, uint64_t clock)
 {
     ek_allocator *allocator = &device->dev->allocator;
     pthread_mutex_lock(&allocator->lock);
-    const uint64_t last = report->began + device->run.level.ns;
+    const uint64_t last = report->began + ek_series_last(&device->run)->ns;
     if (clock < last)
         clock = last;
     note(report, device, clock, &allocator->stats, NULL);
@@ -96,9 +96,7 @@ static void turn_device(ek_report *report, ek_tracked *device, uint64_t clock)
     device->finished = device->running;
     device->finished_ns = clock - device->step_began;
     device->running = before;
-    device->running.shift = device->finished.shift;
-    device->running.level = device->finished.level;
-    ek_series_restart(&device->running);
+    ek_series_restart(&device->running, &device->finished);
     device->step++;
     device->step_began = clock;
     note(report, device, clock, &allocator->stats, NULL);

@@ -11,71 +11,70 @@ enum { FINEST = 12 }; /* 4 us */
 int ek_series_init(ek_series *series)
 {
     *series = (ek_series){.shift = FINEST};
-    series->moments = ek_calloc(EK_SERIES_STRETCHES, sizeof *series->moments);
-    return series->moments ? 0 : ek_error_pending();
+    series->stretches = ek_calloc(EK_SERIES_STRETCHES, sizeof *series->stretches);
+    return series->stretches ? 0 : ek_error_pending();
 }
 
 void ek_series_free(ek_series *series)
 {
-    free(series->moments);
-    series->moments = NULL;
+    free(series->stretches);
+    series->stretches = NULL;
 }
 
-static uint64_t stretch_of(const ek_series *series, uint64_t ns)
+static uint64_t index_of(const ek_series *series, const ek_moment *moment)
 {
-    return ns >> series->shift;
+    return moment->ns >> series->shift;
 }
 
-void ek_series_restart(ek_series *series)
+void ek_series_restart(ek_series *series, const ek_series *before)
 {
-    if (series->shift > FINEST && stretch_of(series, series->level.ns) < EK_SERIES_STRETCHES / 2)
+    const ek_stretch *end = before->count ? &before->stretches[before->count - 1] : NULL;
+    series->shift = before->shift;
+    if (end && series->shift > FINEST && index_of(before, &end->last) < EK_SERIES_STRETCHES / 2)
         series->shift--;
     series->count = 0;
 }
 
-/* Stretches of twice the time: of two moments in one the fuller stays, the earlier where they are
- * equal. */
+/* Stretches of twice the time: of two fullest moments in one the fuller stays, the earlier where
+ * they are equal. */
 static void merge(ek_series *series)
 {
     int kept = 0;
     series->shift++;
     for (int i = 0; i < series->count; i++) {
-        const ek_moment *moment = &series->moments[i];
-        ek_moment *before = kept ? &series->moments[kept - 1] : NULL;
-        if (!before || stretch_of(series, before->ns) != stretch_of(series, moment->ns))
-            series->moments[kept++] = *moment;
-        else if (moment->in_use > before->in_use)
-            *before = *moment;
+        const ek_stretch *from = &series->stretches[i];
+        ek_stretch *to = kept ? &series->stretches[kept - 1] : NULL;
+        if (!to || index_of(series, &to->last) != index_of(series, &from->last)) {
+            series->stretches[kept++] = *from;
+            continue;
+        }
+        if (from->fullest.in_use > to->fullest.in_use)
+            to->fullest = from->fullest;
+        to->last = from->last;
     }
     series->count = kept;
 }
 
-/* The level at the begin of a stretch in which nothing is noted yet. */
-static void carry(ek_series *series, uint64_t stretch)
-{
-    ek_moment *moment = &series->moments[series->count++];
-    *moment = series->level;
-    moment->ns = stretch << series->shift;
-}
-
 void ek_series_note(ek_series *series, const ek_moment *moment)
 {
-    while (stretch_of(series, moment->ns) >= EK_SERIES_STRETCHES)
+    while (index_of(series, moment) >= EK_SERIES_STRETCHES)
         merge(series);
-    const uint64_t stretch = stretch_of(series, moment->ns);
-    if (series->count == 0) {
-        series->moments[series->count++] = *moment;
-    } else {
-        const uint64_t last = stretch_of(series, series->moments[series->count - 1].ns);
-        if (last + 1 < stretch)
-            carry(series, last + 1);
-        if (last < stretch)
-            carry(series, stretch);
-        ek_moment *fullest = &series->moments[series->count - 1];
-        if (moment->in_use > fullest->in_use)
-            *fullest = *moment;
+    ek_stretch *end = series->count ? &series->stretches[series->count - 1] : NULL;
+    if (!end || index_of(series, &end->last) != index_of(series, moment)) {
+        ek_stretch *next = &series->stretches[series->count++];
+        next->fullest = end ? end->last : *moment;
+        if (end)
+            next->fullest.ns = index_of(series, moment) << series->shift;
+        end = next;
     }
-    series->level = *moment;
+    if (moment->in_use > end->fullest.in_use)
+        end->fullest = *moment;
+    end->last = *moment;
+}
+
+const ek_moment *ek_series_last(const ek_series *series)
+{
+    return &series->stretches[series->count - 1].last;
 }
 
 ek_memory_sample ek_moment_sample(const ek_moment *moment)
@@ -87,17 +86,33 @@ ek_memory_sample ek_moment_sample(const ek_moment *moment)
     return sample;
 }
 
+typedef struct reading {
+    ek_memory_sample *samples;
+    int room, count;
+} reading;
+
+static void put(reading *to, const ek_moment *moment)
+{
+    if (to->count < to->room)
+        to->samples[to->count] = ek_moment_sample(moment);
+    to->count++;
+}
+
 int ek_series_read(const ek_series *series, uint64_t ns, ek_memory_sample *samples, int room)
 {
-    int count = series->count;
-    for (int i = 0; i < count && i < room; i++)
-        samples[i] = ek_moment_sample(&series->moments[i]);
-    if (count == 0 || series->moments[count - 1].ns >= ns)
-        return count;
-    if (count < room) {
-        ek_moment end = series->level;
-        end.ns = ns;
-        samples[count] = ek_moment_sample(&end);
+    reading to = {samples, room, 0};
+    for (int i = 0; i < series->count; i++) {
+        const ek_stretch *stretch = &series->stretches[i], *next = stretch + 1;
+        const bool rests = i + 1 == series->count ||
+                           index_of(series, &next->last) > index_of(series, &stretch->last) + 1;
+        put(&to, &stretch->fullest);
+        if (rests && stretch->last.ns > stretch->fullest.ns)
+            put(&to, &stretch->last);
     }
-    return count + 1;
+    if (series->count > 0 && ek_series_last(series)->ns < ns) {
+        ek_moment end = *ek_series_last(series);
+        end.ns = ns;
+        put(&to, &end);
+    }
+    return to.count;
 }
