@@ -85,6 +85,8 @@ typedef enum way {
     CLASSIC_TO_CPU,
     BALANCED,
     BALANCED_EVEN, /* split evenly */
+    CLASSIC_IDLE,  /* the first of several devices gets no samples */
+    BALANCED_IDLE,
     BALANCED_PLAIN,
     BALANCED_EVALUATION,
     WAYS
@@ -103,6 +105,10 @@ static inline ek_module *on_devices(ek_module *critic, way how, int devices)
         module = ek_data_parallel(critic, list, .output_device = test_device(devices - 1));
     else if (how == CLASSIC_TO_CPU)
         module = ek_data_parallel(critic, list, .output_on_cpu = true);
+    else if (how == CLASSIC_IDLE)
+        module = ek_data_parallel(critic, list, .first_device_batch = EK_ZERO);
+    else if (how == BALANCED_IDLE)
+        module = ek_data_parallel_model(critic, list, .first_device_batch = EK_ZERO);
     else
         module =
             ek_data_parallel_model(critic, list,

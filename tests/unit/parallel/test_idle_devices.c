@@ -1,0 +1,428 @@
+/* Plans that leave devices out, the first too. */
+#include "evenkeel/ops.h"
+#include "parallel_setup.h"
+
+enum { CHANNELS = 3 };
+
+static ek_device_list devices_of(int count)
+{
+    return ek_devices(test_kind(), count);
+}
+
+static ek_tensor *on_cpu(ek_module *module, const char *path)
+{
+    ek_tensor *tensor = ek_module_tensor(module, path);
+    assert_made(tensor);
+    return ek_to_device(ek_detach(tensor), ek_cpu());
+}
+
+static ek_data_parallel_stats stats_of(ek_module *model)
+{
+    ek_data_parallel_stats stats;
+    assert_ok(ek_data_parallel_get_stats(model, &stats));
+    return stats;
+}
+
+/* ---- results ---- */
+
+static const struct {
+    int devices;
+    int64_t chunks[4];
+} plans[] = {{4, {0, 2, 0, 1}}, {4, {0, 0, 0, 1}}, {3, {0, 1, 0}},    {4, {1, 0, 0, 3}},
+             {2, {0, 1}},       {4, {1, 0, 0, 0}}, {4, {0, 5, 4, 3}}, {3, {2, 0, 1}}};
+enum { PLANS = sizeof plans / sizeof *plans };
+
+START_TEST(results_are_one_devices)
+{
+    ek_module *net = make_net();
+    ek_data_parallel_options options = {.module = make_net(),
+                                        .device_ids = devices_of(plans[_i].devices)};
+    memcpy(options.chunks, plans[_i].chunks, sizeof plans[_i].chunks);
+    ek_module *model = ek_data_parallel_with(options);
+    assert_made(model);
+    for (int batch = 1; batch < 8; batch++) {
+        ek_tensor *x = normal((uint64_t)batch, EK_SHAPE(batch, 3), ek_cpu());
+        double expected = square_loss(ek_apply(net, x)), got = square_loss(ek_apply(model, x));
+        ck_assert(fabs(got - expected) <= 1e-13 * expected);
+        assert_same_gradients(net, model, 1e-12);
+        assert_on(ek_tensor_grad(ek_module_tensor(model, "0.weight")), test_device(0));
+        ek_module_zero_grad(net);
+        ek_module_zero_grad(model);
+    }
+    ek_module_free(net);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(idle_devices_keep_no_replica)
+{
+    uint64_t before = 0;
+    assert_made(ek_zeros(EK_SHAPE(1), .device = test_device(3)));
+    before = bytes_now(test_device(3));
+    ek_module *model = ek_data_parallel(make_net(), devices_of(4), .chunks = {1, 1, 1});
+    assert_made(ek_apply(model, normal(3, EK_SHAPE(9, 3), ek_cpu())));
+    ck_assert_uint_eq(bytes_now(test_device(3)), before);
+    /* Nor does device 0, beside the module itself: two copies were sent. */
+    ek_module *others = ek_data_parallel(make_net(), devices_of(3), .chunks = {0, 1, 1});
+    assert_made(ek_apply(others, normal(3, EK_SHAPE(9, 3), ek_cpu())));
+    uint64_t nbytes = (uint64_t)ek_module_parameter_count(others) * sizeof(double);
+    ck_assert_uint_eq(stats_of(others).parameter_nbytes, 2 * nbytes);
+    ck_assert_uint_eq(stats_of(others).forwards, 1);
+    ek_module_free(model);
+    ek_module_free(others);
+}
+END_TEST
+
+/* ---- buffers ---- */
+
+static ek_module *make_norm(void)
+{
+    ek_module *net = ek_sequential(ek_batch_norm1d(CHANNELS));
+    assert_made(net);
+    assert_ok(ek_module_to_dtype(net, EK_F64));
+    return net;
+}
+
+static ek_tensor *batch_of(int step)
+{
+    return normal(20 + (uint64_t)step, EK_SHAPE(6, CHANNELS, 4), ek_cpu());
+}
+
+static void assert_same_statistics(ek_module *model, ek_module *alone)
+{
+    static const char *const paths[] = {"0.running_mean", "0.running_var", "0.num_batches_tracked"};
+    for (int i = 0; i < 3; i++)
+        assert_close(on_cpu(model, paths[i]), on_cpu(alone, paths[i]), test_rounding(), 0);
+}
+
+START_TEST(statistics_of_the_first_replica_come_home)
+{
+    ek_module *alone = make_norm();
+    ek_module *model = ek_data_parallel(make_norm(), devices_of(4), .chunks = {0, 4, 0, 2});
+    for (int step = 0; step < 3; step++) {
+        bool before = ek_set_grad_enabled(step != 1);
+        assert_made(ek_apply(model, batch_of(step)));
+        ek_set_grad_enabled(before);
+        assert_made(ek_apply(alone, ek_narrow(batch_of(step), 0, 0, 4)));
+        assert_same_statistics(model, alone);
+    }
+    /* The second replica alone is sent what the first one wrote. */
+    uint64_t sent = stats_of(model).buffer_nbytes;
+    uint64_t nbytes = 2 * CHANNELS * sizeof(double) + sizeof(int64_t);
+    ck_assert_uint_eq(sent, 2 * nbytes + 2 * nbytes);
+    /* In evaluation nobody writes. */
+    uint64_t version = ek_tensor_version(ek_module_tensor(model, "0.running_mean"));
+    ek_module_train(model, false);
+    ek_module_train(alone, false);
+    assert_close(ek_to_device(ek_apply(model, batch_of(5)), ek_cpu()), ek_apply(alone, batch_of(5)),
+                 1e-13, 1e-13);
+    ck_assert_uint_eq(ek_tensor_version(ek_module_tensor(model, "0.running_mean")), version);
+    ek_module_free(alone);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(averages_come_home)
+{
+    ek_module *idle = ek_data_parallel(make_norm(), devices_of(3), .chunks = {0, 4, 2},
+                                       .running_stats = EK_RUNNING_STATS_AVERAGE);
+    ek_module *busy = ek_data_parallel(make_norm(), devices_of(2), .chunks = {4, 2},
+                                       .running_stats = EK_RUNNING_STATS_AVERAGE);
+    for (int step = 0; step < 3; step++) {
+        assert_made(ek_apply(idle, batch_of(step)));
+        assert_made(ek_apply(busy, batch_of(step)));
+        assert_same_statistics(idle, busy);
+    }
+    ek_module_free(idle);
+    ek_module_free(busy);
+}
+END_TEST
+
+START_TEST(replicas_with_buffers_of_their_own)
+{
+    /* The module shows the first taking part's; each goes on with its own. */
+    ek_module *first = make_norm(), *last = make_norm();
+    ek_module *model = ek_data_parallel(make_norm(), devices_of(3), .chunks = {0, 4, 2},
+                                        .broadcast_buffers = EK_OFF);
+    for (int step = 0; step < 3; step++) {
+        assert_made(ek_apply(model, batch_of(step)));
+        assert_made(ek_apply(first, ek_narrow(batch_of(step), 0, 0, 4)));
+        assert_made(ek_apply(last, ek_narrow(batch_of(step), 0, 4, 2)));
+        assert_same_statistics(model, first);
+    }
+    /* What evaluation finds is not overwritten by what replicas still have. */
+    ek_module_train(model, false);
+    ek_module_train(last, false);
+    ek_tensor *mean = ek_module_tensor(model, "0.running_mean");
+    assert_made(ek_fill_(mean, 5));
+    ek_tensor *out = ek_to_device(ek_apply(model, batch_of(4)), ek_cpu());
+    assert_close(ek_narrow(out, 0, 4, 2), ek_apply(last, ek_narrow(batch_of(4), 0, 4, 2)), 1e-13,
+                 1e-13);
+    ck_assert_double_eq(element(mean, 0), 5);
+    ek_module_free(first);
+    ek_module_free(last);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(a_device_that_comes_back_is_up_to_date)
+{
+    ek_module *alone = make_norm();
+    ek_module *model = ek_data_parallel(make_norm(), devices_of(3),
+                                        .plan = "0,4,2; 1: 6,0,0; 2: 3,0,3; 3: 0,0,1; 4: 0,1,0");
+    static const int64_t firsts[] = {4, 6, 3, 6, 6};
+    for (int step = 0; step < 5; step++) {
+        assert_made(ek_apply(model, batch_of(step)));
+        assert_made(ek_apply(alone, ek_narrow(batch_of(step), 0, 0, firsts[step])));
+        assert_same_statistics(model, alone);
+    }
+    ek_module_free(alone);
+    ek_module_free(model);
+}
+END_TEST
+
+/* ---- who is told what ---- */
+
+static int told[4][2], told_count;
+
+static int noting_replicated(ek_module *module, ek_replication *replication)
+{
+    (void)module;
+    told[told_count][0] = replication->index;
+    told[told_count++][1] = replication->count;
+    return 0;
+}
+
+/* Fails where x is negative. */
+static ek_value noting_forward(ek_module *module, const ek_args *args)
+{
+    double value = -1;
+    ek_tensor *x = ek_arg_tensor(args, 0);
+    (void)module;
+    if (ek_item(ek_sum(x), &value) >= 0 && value < 0)
+        ek_error(EK_E_USER, "below zero");
+    return value < 0 ? ek_value_error() : ek_value_of_tensor(x);
+}
+
+static const ek_module_type noting_type = {.name = "noting",
+                                           .size = sizeof(ek_module),
+                                           .forward = noting_forward,
+                                           .replicated = noting_replicated};
+
+START_TEST(replicas_are_counted_without_idle_devices)
+{
+    ek_module *model = ek_data_parallel(ek_module_new(&noting_type), devices_of(4),
+                                        .plan = "0,2,0,1; 1: 0,0,0,1; 2: 1,0,0,0");
+    assert_ok(ek_patch_replication_callback(model));
+    ek_tensor *x = ek_ones(EK_SHAPE(3));
+    assert_made(ek_apply(model, x));
+    ck_assert_int_eq(told_count, 2);
+    for (int r = 0; r < 2; r++) {
+        ck_assert_int_eq(told[r][0], r);
+        ck_assert_int_eq(told[r][1], 2);
+    }
+    /* A replica of its own elsewhere; at home the module itself. */
+    told_count = 0;
+    assert_made(ek_apply(model, x));
+    ck_assert_int_eq(told_count, 1);
+    ck_assert_int_eq(told[0][1], 1);
+    assert_made(ek_apply(model, x));
+    ck_assert_int_eq(told_count, 1);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(errors_name_the_device)
+{
+    ek_module *model =
+        ek_data_parallel(ek_module_new(&noting_type), devices_of(4), .chunks = {0, 2, 0, 1});
+    const double x[] = {1, 1, -1};
+    ck_assert_ptr_null(ek_apply(model, tensor_of(x, EK_SHAPE(3), EK_F64, ek_cpu())));
+    assert_error(EK_E_USER, "replica 1 on host:3: noting: below zero");
+    assert_made(ek_apply(model, ek_ones(EK_SHAPE(3))));
+    ek_module_free(model);
+}
+END_TEST
+
+/* ---- inputs of all sorts ---- */
+
+/* (list of x and y, keyword z) -> x + y + z. */
+static ek_value summing_forward(ek_module *module, const ek_args *args)
+{
+    (void)module;
+    ek_value list = ek_arg(args, 0);
+    ek_tensor *x = ek_value_tensor(ek_value_at(list, 0)),
+              *y = ek_value_tensor(ek_value_at(list, 1));
+    ek_tensor *z = ek_value_tensor(ek_value_get(args->keywords, "z"));
+    return ek_value_of_tensor(ek_add(ek_add(x, y), z));
+}
+
+static const ek_module_type summing_type = {.name = "summing",
+                                            .size = sizeof(ek_module),
+                                            .forward = summing_forward};
+
+START_TEST(nests_and_keywords_follow_the_plan)
+{
+    ek_module *model =
+        ek_data_parallel(ek_module_new(&summing_type), devices_of(3), .chunks = {0, 4, 1});
+    for (int batch = 1; batch < 7; batch++) {
+        ek_tensor *x = normal(1, EK_SHAPE(batch, 2), ek_cpu()),
+                  *y = normal(2, EK_SHAPE(batch, 2), ek_cpu()),
+                  *z = normal(3, EK_SHAPE(batch, 2), ek_cpu());
+        const ek_value_entry keywords[] = {{"z", EK_VALUE(z)}};
+        ek_value out = ek_forward_kw(model, ek_value_dict(keywords, 1), EK_LIST(x, y));
+        assert_close(ek_to_device(ek_value_tensor(out), ek_cpu()), ek_add(ek_add(x, y), z), 0, 0);
+    }
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(an_empty_batch)
+{
+    ek_module *net = make_net();
+    ek_module *model = ek_data_parallel(make_net(), devices_of(3), .chunks = {0, 4, 1});
+    ek_tensor *x = ek_zeros(EK_SHAPE(0, 3), .dtype = EK_F64);
+    ek_tensor *out = ek_apply(model, x);
+    assert_made(out);
+    ck_assert_int_eq(ek_tensor_size(out, 0), 0);
+    ck_assert_int_eq(ek_tensor_size(out, 1), 2);
+    ek_module_free(net);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(what_is_scattered_already_stays_so)
+{
+    ek_module *net = make_net();
+    ek_module *model = ek_data_parallel(make_net(), devices_of(4), .chunks = {0, 4, 1, 1});
+    ek_tensor *x = normal(1, EK_SHAPE(5, 3), ek_cpu()), *expected = ek_apply(net, x);
+    ek_tensor *a = ek_narrow(x, 0, 0, 1), *b = ek_narrow(x, 0, 1, 4);
+    /* Fewer lists than devices; on cpu, so for the first devices, and where some lie. */
+    assert_close(ek_to_device(ek_apply(model, x), ek_cpu()), expected, 1e-14, 1e-15);
+    ek_value out = ek_forward(model, EK_SCATTERED(a, b));
+    assert_close(ek_to_device(ek_value_tensor(out), ek_cpu()), expected, 1e-14, 1e-15);
+    a = ek_to_device(a, test_device(1));
+    b = ek_to_device(b, test_device(3));
+    out = ek_forward(model, EK_SCATTERED(a, b));
+    assert_close(ek_to_device(ek_value_tensor(out), ek_cpu()), expected, 1e-14, 1e-15);
+    out = ek_forward(model, EK_SCATTERED(b, a)); /* in another order */
+    ck_assert_int_eq(ek_tensor_size(ek_value_tensor(out), 0), 5);
+    ek_module_free(net);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(numbers_per_device_must_suit_the_plan)
+{
+    ek_module *model =
+        ek_data_parallel(ek_module_new(&noting_type), devices_of(3), .chunks = {0, 4, 1});
+    ek_tensor *x = ek_ones(EK_SHAPE(5, 3));
+    ek_value numbers = EK_SCATTERED(ek_value_of_int(1), ek_value_of_int(2), ek_value_of_int(3));
+    ek_value out = ek_forward(model, x, numbers);
+    ck_assert_int_eq(out.kind, EK_VALUE_ERROR);
+    assert_error(EK_E_SHAPE,
+                 "the plan cuts a batch of 5 into 2 chunks, but a scattered list has 3 elements");
+    out = ek_forward(model, x, EK_SCATTERED(ek_value_of_int(1), ek_value_of_int(2)));
+    ck_assert_int_ne(out.kind, EK_VALUE_ERROR);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(a_wrapper_within_a_wrapper)
+{
+    ek_tensor *x = normal(3, EK_SHAPE(6, 3), ek_cpu());
+    ek_module *net = make_net();
+    ek_module *inner = ek_data_parallel(make_net(), devices_of(2), .chunks = {0, 1});
+    ek_module *model = ek_data_parallel(ek_sequential(inner), devices_of(3), .chunks = {0, 1, 2});
+    assert_made(model);
+    double expected = square_loss(ek_apply(net, x)), got = square_loss(ek_apply(model, x));
+    ck_assert(fabs(got - expected) <= 1e-13 * expected);
+    ek_tensor *gradient = ek_tensor_grad(ek_module_tensor(model, "0.0.weight"));
+    assert_close_norm(ek_to_device(gradient, ek_cpu()),
+                      ek_tensor_grad(ek_module_tensor(net, "0.weight")), 1e-12);
+    ek_module_free(net);
+    ek_module_free(model);
+}
+END_TEST
+
+/* ---- asking for plans ---- */
+
+START_TEST(plans_can_be_asked_for)
+{
+    int64_t sizes[4];
+    char text[40];
+    ek_module *model = ek_data_parallel(make_net(), devices_of(3), .plan = "0,4,1; 2: 1,1,1");
+    assert_ok(ek_data_parallel_sizes(model, 10, sizes));
+    ck_assert(sizes[0] == 0 && sizes[1] == 8 && sizes[2] == 2);
+    ck_assert_int_eq(ek_data_parallel_plan(model, text, sizeof text), 15);
+    ck_assert_str_eq(text, "0,4,1; 2: 1,1,1");
+    ek_module_free(model);
+    model = ek_data_parallel(make_net(), devices_of(3));
+    assert_ok(ek_data_parallel_sizes(model, 4, sizes));
+    ck_assert(sizes[0] == 2 && sizes[1] == 2 && sizes[2] == 0);
+    ck_assert_int_eq(ek_data_parallel_plan(model, NULL, 0), 0);
+    ck_assert_int_lt(ek_data_parallel_sizes(model, 4, NULL), 0);
+    assert_error(EK_E_INVALID, "sizes is NULL");
+    ck_assert_int_lt(ek_data_parallel_plan(ek_data_parallel_module(model), text, sizeof text), 0);
+    assert_error(EK_E_INVALID, "sequential is no data-parallel wrapper");
+    ck_assert_int_lt(ek_data_parallel_sizes(NULL, 4, sizes), 0);
+    assert_error(EK_E_INVALID, "NULL is no data-parallel wrapper");
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(only_forwards_with_gradients_count)
+{
+    /* The first two go by the first entry; evaluation in between only follows it. */
+    ek_module *model = ek_data_parallel(make_net(), devices_of(2), .plan = "1,3; 2: 3,1");
+    int64_t sizes[2];
+    ek_tensor *x = normal(3, EK_SHAPE(4, 3), ek_cpu());
+    for (int step = 0; step < 6; step++) {
+        bool before = ek_set_grad_enabled(step % 3 == 2);
+        assert_ok(ek_data_parallel_sizes(model, 4, sizes));
+        ck_assert_int_eq(sizes[0], 1);
+        assert_made(ek_apply(model, x));
+        ek_set_grad_enabled(before);
+    }
+    assert_ok(ek_data_parallel_sizes(model, 4, sizes));
+    ck_assert_int_eq(sizes[0], 3);
+    ek_module_free(model);
+}
+END_TEST
+
+START_TEST(wishes_that_contradict_are_errors)
+{
+    ek_device_list two = devices_of(2);
+    ck_assert_ptr_null(ek_data_parallel(make_net(), two, .split = EK_SPLIT_EVEN, .chunks = {1, 2}));
+    assert_error(EK_E_INVALID, "data_parallel: one way to split is possible");
+    ck_assert_ptr_null(ek_data_parallel(make_net(), two, .chunks = {1, 2, 3}));
+    assert_error(EK_E_INVALID, "there are 2 devices");
+    ck_assert_ptr_null(ek_data_parallel(make_net(), two, .plan = "1,2,3"));
+    assert_error(EK_E_INVALID, "data_parallel: .plan");
+    ck_assert_ptr_null(ek_data_parallel(make_net(), two, .weights = {1, -1}));
+    assert_error(EK_E_INVALID, ".weights[1] is -1");
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("idle devices");
+    TCase *tests = parallel_case(s, "idle devices");
+    tcase_add_loop_test(tests, results_are_one_devices, 0, PLANS);
+    tcase_add_test(tests, idle_devices_keep_no_replica);
+    tcase_add_test(tests, statistics_of_the_first_replica_come_home);
+    tcase_add_test(tests, averages_come_home);
+    tcase_add_test(tests, replicas_with_buffers_of_their_own);
+    tcase_add_test(tests, a_device_that_comes_back_is_up_to_date);
+    tcase_add_test(tests, replicas_are_counted_without_idle_devices);
+    tcase_add_test(tests, errors_name_the_device);
+    tcase_add_test(tests, nests_and_keywords_follow_the_plan);
+    tcase_add_test(tests, an_empty_batch);
+    tcase_add_test(tests, what_is_scattered_already_stays_so);
+    tcase_add_test(tests, numbers_per_device_must_suit_the_plan);
+    tcase_add_test(tests, a_wrapper_within_a_wrapper);
+    tcase_add_test(tests, plans_can_be_asked_for);
+    tcase_add_test(tests, only_forwards_with_gradients_count);
+    tcase_add_test(tests, wishes_that_contradict_are_errors);
+    return s;
+}
