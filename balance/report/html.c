@@ -34,6 +34,14 @@ double ek_html_share(double part, double whole)
     return share > 0 ? fmin(share, 1) : 0; /* 0 of 0 is none */
 }
 
+char *ek_html_percent(double share, char text[32])
+{
+    int decimals = share > 0 && share < 0.00995 ? 1 : 0;
+
+    snprintf(text, 32, "%.*f\302\240%%", decimals, 100 * share);
+    return text;
+}
+
 bool ek_html_time_parts(const ek_html_run *run, int device, ek_page_part parts[EK_HTML_TIMES],
                         char texts[EK_HTML_TIMES][32])
 {
@@ -53,7 +61,7 @@ bool ek_html_time_parts(const ek_html_run *run, int device, ek_page_part parts[E
         whole += sums[t];
     for (int t = 0; t < EK_HTML_TIMES; t++) {
         double share = ek_html_share(sums[t], whole);
-        snprintf(texts[t], 32, "%.0f %%", 100 * share);
+        ek_html_percent(share, texts[t]);
         parts[t] = (ek_page_part){names[t], styles[t], texts[t], share};
     }
     return whole > 0;

@@ -61,6 +61,9 @@ bool ek_html_time_parts(const ek_html_run *run, int device, ek_page_part parts[E
 /* `part` of `whole`, 0 where that is nothing. */
 double ek_html_share(double part, double whole);
 
+/* "94 %" with a space that doesn't break, "0.3 %" of little. */
+char *ek_html_percent(double share, char text[32]);
+
 /* The category that takes most of a device's peak. */
 int ek_html_main_category(const ek_device_report *device);
 

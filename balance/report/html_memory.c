@@ -145,7 +145,7 @@ static ek_page_mark mark_peak(const ek_html_run *run, const y_scale *scale, char
     const ek_memory_sample *peak = &run->devices[run->fullest].peak;
     char bytes[32];
 
-    snprintf(text, 64, "%s: %s", run->names[run->fullest],
+    snprintf(text, 64, "peak of %s: %s", run->names[run->fullest],
              ek_page_bytes((double)peak->in_use, bytes));
     return (ek_page_mark){text, peak->seconds, (double)peak->in_use / scale->unit};
 }

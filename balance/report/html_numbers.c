@@ -92,7 +92,7 @@ static void write_memory(const ek_html *html)
         fprintf(html->page, "<th scope=\"col\">%s</th>",
                 ek_memory_category_name((ek_memory_category)c));
     write_heads(html, behind, (int)(sizeof behind / sizeof *behind));
-    fputs("<th scope=\"col\" class=\"text\">for</th></tr>\n", html->page);
+    fputs("<th scope=\"col\" class=\"text\">during</th></tr>\n", html->page);
     for (int r = 0; r < html->count; r++)
         for (int d = 0; d < html->runs[r].device_count; d++)
             write_memory_row(html, &html->runs[r], d);

@@ -73,10 +73,15 @@ static void write_moment(const ek_html *html, const ek_device_report *device)
         fputs("held nothing", html->page);
         return;
     }
+    if (device->capacity > 0)
+        ek_html_put(html, "%s full; ",
+                    ek_html_percent(ek_html_share((double)device->peak.in_use,
+                                                  (double)device->capacity),
+                                    text));
     ek_html_put(html, "step %" PRId64 ", %s", device->peak.step,
                 ek_page_seconds(device->peak.seconds, text));
     if (device->peak_operation[0])
-        ek_html_put(html, ", for %s", device->peak_operation);
+        ek_html_put(html, ", during %s", device->peak_operation);
 }
 
 static void write_amount(const ek_html *html, const ek_device_report *device)
@@ -116,8 +121,8 @@ void ek_html_peaks(const ek_html *html)
         fputs("<p class=\"faint\">No device held memory.</p>\n</section>\n", html->page);
         return;
     }
-    fputs("<p class=\"faint small\">What each device held when it was fullest, and what it was "
-          "asked for then.</p>\n",
+    fputs("<p class=\"faint small\">What each device held when it was fullest, and when "
+          "that was.</p>\n",
           html->page);
     write_legend(html);
     for (int r = 0; r < html->count; r++) {
@@ -152,7 +157,8 @@ static void write_time_row(const ek_html *html, const ek_html_run *run, int d)
             "aria-label=\"%s: computing %s, communicating %s, waiting %s\">",
             run->names[d], run->names[d], texts[0], texts[1], texts[2]);
     ek_page_parts(html->page, 1, parts, EK_HTML_TIMES);
-    fprintf(html->page, "</div><span>%.0f&nbsp;%% busy</span></div>\n", 100 * (1 - parts[2].share));
+    fprintf(html->page, "</div><span>%s busy</span></div>\n",
+            ek_html_percent(1 - parts[2].share, texts[0]));
 }
 
 void ek_html_times(const ek_html *html)

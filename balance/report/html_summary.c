@@ -10,7 +10,7 @@
 static void write_verdict(const ek_html *html, const ek_html_run *run)
 {
     const ek_device_report *device = run->fullest < 0 ? NULL : &run->devices[run->fullest];
-    char bytes[32], capacity[32], moment[32];
+    char bytes[32], percent[32];
 
     if (!device) {
         fputs("<p>Its devices held no memory while it was collected.</p>\n", html->page);
@@ -18,19 +18,19 @@ static void write_verdict(const ek_html *html, const ek_html_run *run)
     }
     int category = ek_html_main_category(device);
     double peak = (double)device->peak.in_use;
+    double share = ek_html_share((double)device->peak.now[category], peak);
     fprintf(html->page, "<p><b>%s</b> is the fullest: <b>%s</b>", run->names[run->fullest],
             ek_page_bytes(peak, bytes));
     if (device->capacity > 0)
-        fprintf(html->page, ", %.0f&nbsp;%% of its %s",
-                100 * ek_html_share(peak, (double)device->capacity),
-                ek_page_bytes((double)device->capacity, capacity));
-    fprintf(html->page,
-            ". Most of it, %.0f&nbsp;%%, is <b>%s</b>. That was in step %" PRId64 ", after %s",
-            100 * ek_html_share((double)device->peak.now[category], peak),
+        fprintf(html->page, ", %s of its %s",
+                ek_html_percent(ek_html_share(peak, (double)device->capacity), percent),
+                ek_page_bytes((double)device->capacity, bytes));
+    fprintf(html->page, ". %s, %s, is <b>%s</b>. That was in step %" PRId64 ", after %s",
+            share > 0.5 ? "Most of it" : "The largest part", ek_html_percent(share, percent),
             ek_memory_category_name((ek_memory_category)category), device->peak.step,
-            ek_page_seconds(device->peak.seconds, moment));
+            ek_page_seconds(device->peak.seconds, bytes));
     if (device->peak_operation[0]) {
-        fputs(", for <b>", html->page);
+        fputs(", during <b>", html->page);
         ek_page_text(html->page, device->peak_operation);
         fputs("</b>", html->page);
     }
@@ -155,17 +155,14 @@ void ek_html_summary(const ek_html *html)
         steps = steps || html->runs[r].steps > 0;
     }
     fputs("</div>\n", html->page);
-    if (html->count < 2 && !batches)
-        return;
-    fputs("<div class=\"grid\">\n", html->page);
-    if (html->count > 1) {
-        write_bars(html, "Fullest device", "Its peak; shorter is better.", peak_of);
-        write_bars(html, "Imbalance", "The fullest device over the mean of all; 1 is level.",
-                   imbalance_of);
-        if (steps)
-            write_bars(html, "Median step", "Shorter is better.", step_of);
-    }
+    if (html->count < 2)
+        return; /* the card says it all */
+    fputs("<div class=\"grid bars\">\n", html->page);
+    write_bars(html, "Fullest device", "Its peak; shorter is better.", peak_of);
+    write_bars(html, "Imbalance", "Fullest over mean; 1 is level.", imbalance_of);
+    if (steps)
+        write_bars(html, "Median step", "Shorter is better.", step_of);
     if (batches)
-        write_bars(html, "Largest batch", "Samples that fit at once; longer is better.", batch_of);
+        write_bars(html, "Largest batch", "Longer is better.", batch_of);
     fputs("</div>\n", html->page);
 }

@@ -31,7 +31,7 @@ static void write_box(const ek_html *html, const ek_html_box *box, double second
         ek_html_put(html, "%d short spans, the longest %s; ", box->spans, box->label);
     else
         ek_html_put(html, "%s: ", box->label);
-    ek_html_put(html, "%s\">", ek_page_seconds(box->end - box->begin, text));
+    fprintf(html->page, "%s\">", ek_page_seconds(box->end - box->begin, text));
     if (width >= room_for_text && box->spans == 1) {
         fputs("<em>", html->page);
         ek_page_text(html->page, box->label);
@@ -46,14 +46,14 @@ static void write_lane(const ek_html *html, const ek_html_run *run, const ek_htm
     const ek_html_lane *lane = &layout->lanes[index];
     bool known = lane->device >= 0 && lane->device < run->device_count;
 
-    fprintf(html->page, "<h4>%s", known ? run->names[lane->device] : "host");
+    fprintf(html->page, "<div class=\"of\"><b>%s", known ? run->names[lane->device] : "host");
     if (!lane->alone)
         fprintf(html->page, " <span class=\"faint\">thread %d</span>", lane->thread);
-    fprintf(html->page, "</h4>\n<div class=\"lane\" style=\"height:%.2frem;width:%.3f%%\">\n",
+    fprintf(html->page, "</b><div class=\"lane\" style=\"height:%.2frem;width:%.3f%%\">\n",
             0.2 + 1.2 * lane->depth, 100 * ek_html_share(run->span_seconds, seconds));
     for (; *box < layout->box_count && layout->boxes[*box].lane == index; ++*box)
         write_box(html, &layout->boxes[*box], run->span_seconds);
-    fputs("</div>\n", html->page);
+    fputs("</div></div>\n", html->page);
 }
 
 /* Times below the lanes: at each, how much of the common scale has passed. */

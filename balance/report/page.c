@@ -8,22 +8,26 @@ static const char colours[] =
     ":root { color-scheme: light dark; --ground: #fff; --card: #f4f6f8; --ink: #1b1f24;\n"
     "  --faint: #56606a; --track: #dde1e6; --rule: #d3d8de; --on: #fff; --c0: #2f66b5;\n"
     "  --c1: #b05600; --c2: #8049ab; --c3: #1d7a58; --c4: #c02d55; --c5: #646b74;\n"
-    "  --k0: #2f66b5; --k1: #b05600; --k2: #c3cad2; --k2on: #1b1f24; }\n"
+    "  --k0: #2f66b5; --k1: #b05600; --k2: #c3cad2; --k2on: #1b1f24; --gap: rgba(255, 255, 255, "
+    ".5); }\n"
     "@media (prefers-color-scheme: dark) { :root { --ground: #14171a; --card: #1e2226;\n"
     "  --ink: #e8eaed; --faint: #a3adb7; --track: #343b42; --rule: #343b42; --on: #111417;\n"
     "  --c0: #76a3ea; --c1: #f0a04f; --c2: #bd96e4; --c3: #5cc49a; --c4: #f27b93;\n"
-    "  --c5: #a9b0b8; --k0: #76a3ea; --k1: #f0a04f; --k2: #4b545d; --k2on: #e8eaed; } }\n";
+    "  --c5: #a9b0b8; --k0: #76a3ea; --k1: #f0a04f; --k2: #4b545d; --k2on: #e8eaed;\n"
+    "  --gap: rgba(0, 0, 0, .5); } }\n";
 
 static const char layout[] =
     "* { box-sizing: border-box; }\n"
     "body { margin: 0 auto; max-width: 82rem; padding: 1.5rem 1rem 3rem; background: "
     "var(--ground);\n"
     "  color: var(--ink); font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }\n"
-    "h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25rem; }\n"
+    "h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 1rem; } h1 + p { margin-top: -.75rem; "
+    "}\n"
     "h2 { font-size: 1.15rem; margin: 0 0 .5rem; } h3 { font-size: 1rem; margin: 1.25rem 0 .3rem; "
     "}\n"
     "h4 { font-size: .875rem; margin: .75rem 0 .25rem; }\n"
-    "p { margin: 0 0 1rem; } .faint { color: var(--faint); } .small { font-size: .875rem; }\n"
+    "p { margin: 0 0 1rem; } section > p:last-child { margin-bottom: 0; } .faint { color: "
+    "var(--faint); } .small { font-size: .875rem; }\n"
     "section { background: var(--card); border-radius: .6rem; padding: 1rem 1.25rem;\n"
     "  margin: 0 0 1rem; min-width: 0; } section section { padding: 0; }\n"
     ".grid { display: grid; gap: 1rem; margin: 0 0 1rem;\n"
@@ -37,8 +41,11 @@ static const char bars[] =
     "  align-items: center; margin: .5rem 0; font-size: .9rem; }\n"
     ".row > .track + span { text-align: right; font-variant-numeric: tabular-nums; }\n"
     ".row > .note { grid-column: 2 / -1; color: var(--faint); font-size: .8rem; }\n"
-    ".grid .row { grid-template-columns: 6rem 1fr 5.5rem; }\n"
-    "@media (max-width: 40rem) { .row { grid-template-columns: 1fr auto; }\n"
+    ".pair .row { grid-template-columns: 4.5rem 1fr 5.5rem; }\n"
+    ".grid .row { grid-template-columns: 1fr auto; }\n"
+    ".grid .row > .track { grid-row: 2; grid-column: 1 / -1; height: .8rem; }\n"
+    ".grid.bars { grid-template-columns: repeat(auto-fit, minmax(min(100%, 15rem), 1fr)); }\n"
+    "@media (max-width: 40rem) { .row, .pair .row { grid-template-columns: 1fr auto; }\n"
     "  .row > .track { grid-row: 2; grid-column: 1 / -1; } .row > .note { grid-column: 1 / -1; }\n"
     "  section { padding: .9rem; } }\n"
     ".track { position: relative; background: var(--track); border-radius: .25rem;\n"
@@ -55,7 +62,9 @@ static const char bars[] =
     ".legend { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; font-size: .875rem; }\n"
     ".legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: .2rem;\n"
     "  margin-right: .4rem; vertical-align: -.08rem; }\n"
-    ".legend i.edge { width: .45rem; border-radius: 0; background: var(--track); }\n"
+    ".legend i.dot { width: .6rem; height: .6rem; border-radius: 50%; background: var(--ink);\n"
+    "  vertical-align: 0; } .legend i.edge { width: .45rem; border-radius: 0; background: "
+    "var(--track); }\n"
     ".legend svg { width: 2.2rem; height: .6rem; margin-right: .4rem; overflow: visible; }\n"
     ".c0 { background: var(--c0); } .c1 { background: var(--c1); } .c2 { background: var(--c2); }\n"
     ".c3 { background: var(--c3); } .c4 { background: var(--c4); } .c5 { background: var(--c5); }\n"
@@ -69,6 +78,7 @@ static const char cards[] =
     ".facts div { display: flex; flex-direction: column-reverse; } .facts dt { font-size: .8rem;\n"
     "  color: var(--faint); } .facts dd { margin: 0; font-size: 1.45rem; line-height: 1.2;\n"
     "  font-weight: 650; font-variant-numeric: tabular-nums; }\n"
+    ".cards .legend { margin: .4rem 0 0; gap: .1rem .8rem; font-size: .8rem; }\n"
     ".last { margin: .6rem 0 0; } .full { font-weight: 650; } td.number { text-align: right; }\n";
 
 /* Stripes tell what communicates and what waits from what computes, without colours too. */
@@ -78,16 +88,22 @@ static const char lanes[] =
     "  transparent 0 4px, rgba(128, 128, 128, .35) 4px 5px); }\n"
     ".lanes { min-width: 44rem; } .lane { position: relative; background: var(--track);\n"
     "  border-radius: .2rem; overflow: hidden; }\n"
+    ".of { display: grid; grid-template-columns: 8rem 1fr; margin: .25rem 0; }\n"
+    ".of b { font-size: .8rem; line-height: 1.4rem; position: sticky; left: 0; z-index: 1;\n"
+    "  padding-right: .5rem; background: var(--card); } .of b span { font-weight: 400; }\n"
     ".lane i { position: absolute; height: 1.1rem; min-width: 1px; overflow: hidden;\n"
-    "  border-right: 1px solid var(--card); container-type: inline-size; }\n"
+    "  box-shadow: inset -1px 0 var(--gap); container-type: inline-size; }\n"
     ".lane em { display: block; padding: 0 .25rem; font: .7rem/1.1rem system-ui, sans-serif;\n"
     "  color: var(--on); white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }\n"
     ".lane .k2 em { color: var(--k2on); }\n"
     "@container (max-width: 2.5rem) { .lane em { display: none; } }\n"
     ".d0 { top: .15rem; } .d1 { top: 1.35rem; } .d2 { top: 2.55rem; } .d3 { top: 3.75rem; }\n"
     ".d4 { top: 4.95rem; } .d5 { top: 6.15rem; }\n"
-    ".times { display: flex; justify-content: space-between; font-size: .75rem;\n"
-    "  color: var(--faint); font-variant-numeric: tabular-nums; padding: .2rem 0 0; }\n";
+    ".times { display: flex; margin-left: 8rem; justify-content: space-between; font-size: "
+    ".75rem;\n"
+    "  color: var(--faint); font-variant-numeric: tabular-nums; padding: .2rem 0 0; }\n"
+    "@media (max-width: 40rem) { .of { grid-template-columns: 4.25rem 1fr; }\n"
+    "  .of b span { display: block; line-height: 1; } .times { margin-left: 4.25rem; } }\n";
 
 static const char plots[] =
     ".plot { position: relative; height: 15rem; margin: 1rem .4rem .3rem 4.6rem; }\n"
@@ -103,10 +119,14 @@ static const char plots[] =
     ".plot b { position: absolute; font-size: .75rem; line-height: 1.2; white-space: nowrap;\n"
     "  padding: 0 .25rem; border-radius: .2rem; color: var(--ink); background: var(--card); }\n"
     ".plot b.line { right: 0; transform: translateY(-110%); font-weight: 400; }\n"
+    ".plot b.line.aside { right: auto; left: 0; }\n"
     ".plot b.left { transform: translate(-100%, -130%); }\n"
     ".plot b.right { transform: translate(0, -130%); }\n"
+    "@media (max-width: 40rem) { .plot b.left, .plot b.right { display: none; } }\n"
     ".plot i.dot { position: absolute; width: .6rem; height: .6rem; border-radius: 50%;\n"
     "  margin: -.3rem 0 0 -.3rem; background: var(--ink); border: 2px solid var(--card); }\n"
+    ".pair .plot { height: 12rem; } .axis + .legend { margin: .5rem 0 0 4.6rem; gap: .1rem 1rem; "
+    "}\n"
     ".axis { display: flex; justify-content: space-between; gap: 1rem; margin: 0 .4rem 0 4.6rem; "
     "}\n";
 
@@ -115,9 +135,10 @@ static const char tables[] =
     "  outline: 2px solid var(--c0); outline-offset: 2px; }\n"
     "table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }\n"
     "caption { text-align: left; color: var(--faint); padding: 0 0 .3rem; }\n"
-    "th, td { padding: .3rem .6rem; text-align: right; white-space: nowrap;\n"
+    "th, td { padding: .3rem .5rem; text-align: right; white-space: nowrap;\n"
     "  border-bottom: 1px solid var(--rule); } th:first-child, td:first-child,\n"
     "th:nth-child(2), td:nth-child(2), .text { text-align: left; }\n"
+    "td.text { white-space: normal; min-width: 9rem; }\n"
     "summary { cursor: pointer; font-weight: 600; font-size: .9rem; padding: .25rem 0; }\n"
     "@media print { body { max-width: none; padding: 0; font-size: 11pt; print-color-adjust: "
     "exact;\n"
@@ -176,12 +197,12 @@ const char *ek_page_colour(int index)
 
 /* ---- numbers ---- */
 
-/* Three digits that count, and never an exponent. */
+/* Three digits that count, never an exponent, and a space that doesn't break. */
 static char *write_number(double value, const char *unit, char text[32])
 {
     int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
 
-    snprintf(text, 32, "%.*f %s", decimals, fmin(value, 1e15), unit);
+    snprintf(text, 32, "%.*f\302\240%s", decimals, fmin(value, 1e15), unit);
     return text;
 }
 
@@ -198,7 +219,7 @@ char *ek_page_bytes(double nbytes, char text[32])
         unit++;
     }
     if (unit < 0) {
-        snprintf(text, 32, "%.0f B", nbytes);
+        snprintf(text, 32, "%.0f\302\240B", nbytes);
         return text;
     }
     return write_number(nbytes, units[unit], text);
@@ -207,7 +228,7 @@ char *ek_page_bytes(double nbytes, char text[32])
 char *ek_page_seconds(double seconds, char text[32])
 {
     if (!(seconds > 0)) {
-        snprintf(text, 32, "0 s");
+        snprintf(text, 32, "0\302\240s");
         return text;
     }
     if (seconds < 0.9995e-3)

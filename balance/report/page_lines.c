@@ -127,11 +127,8 @@ static const char *dashes_of(int index)
     return dashes[(index + index / 6) % 6];
 }
 
-static void write_legend(FILE *page, const ek_page_series *series, int count, bool stacked)
+static void write_keys(FILE *page, const ek_page_series *series, int count, bool stacked)
 {
-    if (count < 2)
-        return;
-    fputs("<div class=\"legend\">\n", page);
     for (int s = 0; s < count; s++) {
         if (stacked)
             fprintf(page, "<span><i class=\"%s\"></i>", ek_page_colour(s));
@@ -141,6 +138,28 @@ static void write_legend(FILE *page, const ek_page_series *series, int count, bo
                     "style=\"stroke:var(--%s);stroke-dasharray:%s\"/></svg>",
                     ek_page_colour(s), dashes_of(s));
         ek_page_text(page, series[s].name);
+        fputs("</span>\n", page);
+    }
+}
+
+/* Of lines where there are several, and of dots, whose texts have no room in narrow plots. */
+static void write_legend(FILE *page, const ek_page_plot *plot, const ek_page_series *series,
+                         int count)
+{
+    int dots = 0;
+
+    for (int m = 0; m < plot->mark_count; m++)
+        dots += !isnan(plot->marks[m].at);
+    if (count < 2 && dots == 0)
+        return;
+    fputs("<div class=\"legend\">\n", page);
+    if (count > 1)
+        write_keys(page, series, count, plot->stacked);
+    for (int m = 0; m < plot->mark_count; m++) {
+        if (isnan(plot->marks[m].at))
+            continue;
+        fputs("<span><i class=\"dot\"></i>", page);
+        ek_page_text(page, plot->marks[m].text);
         fputs("</span>\n", page);
     }
     fputs("</div>\n", page);
@@ -227,13 +246,19 @@ static void write_rules(FILE *page, const ek_page_plot *plot, const y_axis *axis
     }
 }
 
+/* Dots have their text on the side where there is more room, lines on the other. */
 static void write_marks(FILE *page, const ek_page_plot *plot, const x_axis *x, const y_axis *y)
 {
+    bool right = true;
+
+    for (int m = 0; m < plot->mark_count; m++)
+        if (!isnan(plot->marks[m].at))
+            right = along(x, plot->marks[m].at) <= 0.5;
     for (int m = 0; m < plot->mark_count; m++) {
         const ek_page_mark *mark = &plot->marks[m];
         double top = 100 * down(y, mark->value), left = 100 * along(x, mark->at);
         if (isnan(mark->at))
-            fprintf(page, "<b class=\"line\" style=\"top:%.2f%%\">", top);
+            fprintf(page, "<b class=\"line%s\" style=\"top:%.2f%%\">", right ? "" : " aside", top);
         else
             fprintf(page,
                     "<i class=\"dot\" style=\"left:%.2f%%;top:%.2f%%\"></i>"
@@ -251,7 +276,6 @@ void ek_page_plot_write(FILE *page, const ek_page_plot *plot, const ek_page_seri
     y_axis y = y_axis_of(plot, series, count);
     int ticks = (int)lround((y.high - y.low) / y.tick);
 
-    write_legend(page, series, count, plot->stacked);
     fputs("<div class=\"plot\">\n", page);
     write_ticks(page, plot, &y, ticks);
     fprintf(page,
@@ -276,6 +300,7 @@ void ek_page_plot_write(FILE *page, const ek_page_plot *plot, const ek_page_seri
     fputs("</span><span>", page);
     ek_page_text(page, plot->right);
     fputs("</span></div>\n", page);
+    write_legend(page, plot, series, count);
 }
 
 void ek_page_lines(FILE *page, const char *title, const char *unit, const ek_page_series *series,
