@@ -5,6 +5,7 @@
 #include "comm/lists.h"
 #include "core/object.h"
 #include "core/rendezvous.h"
+#include "core/trace.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/comm.h"
 
@@ -34,10 +35,13 @@ static int sum_lists(ek_tensor *const *tensors, int devices, int count, ek_tenso
     for (int d = 0; d < devices; d++)
         list.devices[d] = devs[d]->id;
     ek_tensor **sums = ek_calloc((size_t)count, sizeof(ek_tensor *));
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, what, NULL, devs[0]);
     int rc = sums ? ek_reduce_add_coalesced(tensors, devices, count, list.devices[0], 0, sums)
                   : ek_error_pending();
     if (rc >= 0)
         rc = ek_broadcast_coalesced(sums, count, &list, 0, out);
+    ek_span_end(&span);
     free(sums);
     return rc;
 }

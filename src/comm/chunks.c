@@ -6,6 +6,7 @@
 #include "autograd/graph.h"
 #include "comm/lists.h"
 #include "comm/transport.h"
+#include "core/trace.h"
 #include "kernels/kernels.h"
 #include "ops/ops.h"
 
@@ -65,6 +66,20 @@ static int scatter_backward(ek_node *node, ek_tensor *const *gradients, ek_tenso
 
 static const ek_operation scatter_operation = {.name = "scatter", .backward = scatter_backward};
 
+/* The part itself where it lies there; NULL stays NULL. */
+static ek_tensor *chunk_on(ek_dev *dev, ek_tensor *part)
+{
+    if (!part || ek_tensor_dev(part) == dev)
+        return part;
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "scatter", NULL, dev);
+    ek_tensor *there = ek_comm_like(part, NULL, dev);
+    if (there && ek_comm_copy(there, part) < 0)
+        there = NULL;
+    ek_span_end(&span);
+    return there;
+}
+
 /* Chunk i on c->devs[i] where wanted (NULL: all); a view where the tensor lies there. */
 static int scatter_to(ek_tensor *tensor, const chunks *c, const bool *wanted, ek_tensor **out)
 {
@@ -72,11 +87,8 @@ static int scatter_to(ek_tensor *tensor, const chunks *c, const bool *wanted, ek
     for (int i = 0; i < c->count; i++) {
         out[i] = NULL;
         if (!wanted || wanted[i]) {
-            ek_tensor *part = ek_comm_part(tensor, c->dim, start, c->sizes[i]);
-            out[i] = part;
-            if (part && c->devs[i] != ek_tensor_dev(tensor))
-                out[i] = ek_comm_like(part, NULL, c->devs[i]);
-            if (!out[i] || (out[i] != part && ek_comm_copy(out[i], part) < 0))
+            out[i] = chunk_on(c->devs[i], ek_comm_part(tensor, c->dim, start, c->sizes[i]));
+            if (!out[i])
                 return ek_error_pending();
         }
         start += c->sizes[i];
@@ -157,12 +169,13 @@ static int copy_chunks(ek_tensor *whole, ek_tensor *const *tensors, const chunks
 /* Joins the chunks on c->whole; NULLs (not all) are zeros. */
 static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
 {
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "gather", NULL, c->whole);
     ek_tensor *whole = joined(tensors, c);
-    if (!whole)
-        return NULL;
     ek_scope scope = ek_scope_begin();
-    int rc = copy_chunks(whole, tensors, c);
+    int rc = whole ? copy_chunks(whole, tensors, c) : ek_error_pending();
     ek_scope_end(&scope);
+    ek_span_end(&span);
     if (rc < 0)
         return NULL;
     return EK_RECORD(whole, &gather_operation, .inputs = tensors, .input_count = c->count,

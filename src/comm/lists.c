@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/collective.h"
+#include "core/trace.h"
 #include "kernels/kernels.h"
 
 /* Attributes of both operations. */
@@ -110,8 +111,13 @@ static int broadcast_to(ek_dev *dev, ek_tensor *const *tensors, int count, const
             work[n++] = tensors[i];
     if (n == 0)
         return 0;
-    EK_TRY(make_room(dev, work, n, work + count));
-    EK_TRY(ek_comm_send(work + count, work, n));
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "broadcast", NULL, dev);
+    int rc = make_room(dev, work, n, work + count);
+    if (rc >= 0)
+        rc = ek_comm_send(work + count, work, n);
+    ek_span_end(&span);
+    EK_TRY(rc);
     n = 0;
     for (int i = 0; i < count; i++)
         if (tensors[i] && (!wanted || wanted[i]))
@@ -162,12 +168,15 @@ static int broadcast_at_once(const audience *a, ek_tensor *const *tensors, int c
     for (int i = 0; i < count; i++)
         if (tensors[i] && (!wanted_there || wanted_there[i]))
             work[n++] = tensors[i];
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "broadcast", NULL, a->devs[0]);
     for (int d = 1; d < a->devices && rc >= 0 && n > 0; d++) {
         lists[d] = work + (ptrdiff_t)d * count;
         rc = make_room(a->devs[d], work, n, lists[d]);
     }
     if (rc >= 0 && n > 0)
         rc = ek_comm_spread(a->devs, a->devices, (ek_tensor *const *const *)lists, work, n);
+    ek_span_end(&span);
     for (int d = 1; d < a->devices && rc >= 0 && n > 0; d++)
         for (int i = 0, next = 0; i < count; i++)
             if (tensors[i] && (!wanted_there || wanted_there[i]))
@@ -432,9 +441,12 @@ int ek_comm_reduce(ek_tensor *const *inputs, int devices, int count, ek_dev *con
         return ek_error_pending();
     memcpy(parts, inputs, total * sizeof *parts);
     memset(out, 0, (size_t)count * sizeof(ek_tensor *));
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "reduce", NULL, destination);
     ek_scope scope = ek_scope_begin();
     int rc = reduce_all(parts, devices, count, devs, destination, into, out);
     ek_scope_end(&scope);
+    ek_span_end(&span);
     free(parts);
     for (int i = 0; i < count; i++)
         if (out[i] && !ek_scope_adopt(out[i]))

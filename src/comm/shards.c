@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/collective.h"
+#include "core/trace.h"
 #include "evenkeel/comm.h"
 #include "kernels/kernels.h"
 
@@ -202,7 +203,10 @@ int ek_comm_all_gather(const ek_division *division, ek_tensor *const *pieces, co
         for (int d = 0; d < division->devices; d++) {
             if (wanted && !wanted[d * count + i])
                 continue;
+            ek_span span;
+            ek_span_begin(&span, EK_SPAN_COMMUNICATE, "all_gather", NULL, division->devs[d]);
             whole[d * count + i] = join(division, pieces, i, first, division->devs[d]);
+            ek_span_end(&span);
             if (!whole[d * count + i])
                 return ek_error_pending();
         }
@@ -374,6 +378,8 @@ static int flush(batch *b)
 {
     if (b->count == 0)
         return 0;
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "reduce_scatter", NULL, b->dev);
     ek_memory_category category = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
     ek_scope scope = ek_scope_begin();
     int rc = fetch(b);
@@ -385,6 +391,7 @@ static int flush(batch *b)
     int ordered = order_all(b, false);
     ek_scope_end(&scope);
     ek_memory_set_category(category);
+    ek_span_end(&span);
     b->count = 0;
     b->nbytes = 0;
     b->dev = NULL;

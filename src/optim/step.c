@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "autograd/shards.h"
+#include "core/trace.h"
 #include "core/worker.h"
 #include "evenkeel/autograd.h"
 #include "kernels/kernels.h"
@@ -307,10 +308,15 @@ static int run_call(const step *this, int first, call_list *list)
 static int update_device(void *user, int index)
 {
     const step *this = user;
-    for (int i = 0; i < this->span_count; i++)
+    int rc = 0;
+    ek_span timed;
+    ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", this->optimizer->algorithm->name,
+                  this->devs[index]);
+    for (int i = 0; i < this->span_count && rc >= 0; i++)
         if (ek_tensor_dev(this->spans[i].parameter) == this->devs[index] && !this->spans[i].done)
-            EK_TRY(run_call(this, i, &this->lists[index]));
-    return 0;
+            rc = run_call(this, i, &this->lists[index]);
+    ek_span_end(&timed);
+    return rc;
 }
 
 static void note_piece(const ek_row *row)
@@ -363,12 +369,20 @@ static void free_step(step *this)
     free(this->groups);
 }
 
+static ek_dev *first_dev(const ek_optimizer *optimizer)
+{
+    return optimizer->slot_count ? ek_tensor_dev(optimizer->slots[0]->parameter) : NULL;
+}
+
 int ek_step(ek_optimizer *optimizer)
 {
     if (!optimizer)
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
     step this = {.optimizer = optimizer};
+    ek_span timed;
+    ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", optimizer->algorithm->name,
+                  first_dev(optimizer));
     ek_scope scope = ek_scope_begin();
     int status = prepare(&this);
     ek_optimizer_end_change(optimizer, status >= 0);
@@ -376,5 +390,6 @@ int ek_step(ek_optimizer *optimizer)
         status = update(&this);
     free_step(&this);
     ek_scope_end(&scope);
+    ek_span_end(&timed);
     return status < 0 ? status : 0;
 }

@@ -8,6 +8,7 @@
 #include "comm/collective.h"
 #include "comm/lists.h"
 #include "core/slab.h"
+#include "core/trace.h"
 #include "core/worker.h"
 #include "nn/module_copy.h"
 #include "nn/module_walk.h"
@@ -198,7 +199,10 @@ static int refresh(ek_replica_set *set, int d, int end)
         return ek_error_pending();
     ek_tensor **from = to + set->count;
     int count = list_stale(set, d, end, to, from);
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "refreshing replicas", NULL, set->devs[d]);
     int rc = ek_comm_copy_list(to, from, count);
+    ek_span_end(&span);
     note_sent(set, d, to, count, rc);
     free(to);
     if (rc < 0)
@@ -247,7 +251,10 @@ static int refresh_at_once(const receivers *r)
             rc = 1;
     }
     if (rc == 0) {
+        ek_span span;
+        ek_span_begin(&span, EK_SPAN_COMMUNICATE, "refreshing replicas", NULL, set->devs[0]);
         rc = ek_comm_spread(r->devs, r->count + 1, (ek_tensor *const *const *)lists, first, count);
+        ek_span_end(&span);
         for (int d = 1; d <= r->count; d++)
             note_sent(set, r->places[d], lists[d], count, rc);
         if (rc < 0)

@@ -7,6 +7,7 @@
 #include "autograd/graph.h"
 #include "comm/collective.h"
 #include "comm/shards.h"
+#include "core/trace.h"
 #include "core/worker.h"
 
 enum { ALIGNMENT = 64 };
@@ -335,10 +336,13 @@ static int fetch(void *user, int d)
         return ek_error_pending();
     ek_tensor **from = to + v->sharding->part_count;
     int rc = 0;
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "sharing the step", NULL, v->sharding->devs[d]);
     for (int k = 1; k < v->sharding->devices && rc >= 0; k++) {
         int owner = (d + k) % v->sharding->devices; /* not all from the same at once */
         rc = ek_comm_copy_list(to, from, list_lacking(v, d, owner, to, from));
     }
+    ek_span_end(&span);
     free(to);
     return rc;
 }
@@ -368,8 +372,11 @@ static int exchange(const delivery *v)
         for (int owner = 0; owner < s->devices; owner++)
             if (owner != d)
                 plan(v, d, owner, work, moves, &count);
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "sharing the step", NULL, s->devs[0]);
     if (rc >= 0)
         rc = s->devs[0]->backend->exchange(moves, count);
+    ek_span_end(&span);
     free(moves);
     free(work);
     return rc;
