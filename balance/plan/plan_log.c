@@ -22,7 +22,8 @@ static void put(line *l, const char *format, ...)
     int length = vsnprintf(l->text + l->used, sizeof l->text - l->used, format, arguments);
     va_end(arguments);
     size_t room = sizeof l->text - l->used - 1;
-    l->used += length > 0 && (size_t)length < room ? (size_t)length : room;
+    size_t wanted = length > 0 ? (size_t)length : 0;
+    l->used += wanted < room ? wanted : room;
 }
 
 static void put_cost(line *l, const ek_proposal *proposal, int i, bool share)

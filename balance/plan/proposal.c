@@ -105,25 +105,26 @@ static int64_t most_within(const ek_cost *memory, double capacity)
 
 /* ---- */
 
-/* Levels these costs within `most`; where that can't be, memory within what has not failed; where
- * that can't be either, memory alone. */
+static ek_cost memory_cost(const ek_proposal *p, int i, int64_t most)
+{
+    return (ek_cost){p->memory[i].fixed / p->capacity[i], p->memory[i].per_sample / p->capacity[i],
+                     most};
+}
+
+/* Levels the goal's costs within `most`; where that can't be, memory within what has not failed;
+ * where that can't be either, memory alone. */
 static void level(const ek_plan_device *known, int devices, int64_t batch, ek_proposal *p)
 {
-    ek_cost costs[EK_MAX_DEVICES];
+    ek_cost costs[EK_MAX_DEVICES] = {{0}};
     for (int i = 0; i < devices; i++) {
-        costs[i] = p->time[i];
-        if (p->goal == EK_GOAL_MEMORY)
-            costs[i] = (ek_cost){p->memory[i].fixed / p->capacity[i],
-                                 p->memory[i].per_sample / p->capacity[i], 0};
+        costs[i] = p->goal == EK_GOAL_TIME ? p->time[i] : memory_cost(p, i, 0);
         costs[i].most = p->most[i];
     }
     if (ek_split_level(batch, devices, costs, p->sizes))
         return;
     p->goal = EK_GOAL_MEMORY;
     for (int i = 0; i < devices; i++)
-        costs[i] =
-            (ek_cost){p->memory[i].fixed / p->capacity[i], p->memory[i].per_sample / p->capacity[i],
-                      ek_plan_bound_of(&known[i], batch)};
+        costs[i] = memory_cost(p, i, ek_plan_bound_of(&known[i], batch));
     ek_split_level(batch, devices, costs, p->sizes);
 }
 
