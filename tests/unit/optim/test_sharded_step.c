@@ -509,6 +509,56 @@ START_TEST(a_failing_refresh_leaves_all)
 }
 END_TEST
 
+static int publish_nothing(ek_shard_group *base)
+{
+    (void)base;
+    return 0;
+}
+
+/* Between two pieces of one owner there may be another's, where a slab of gradients has padding. */
+START_TEST(what_others_own_is_left)
+{
+    enum { PIECES = 3 };
+    static const int64_t ends[PIECES] = {20, 32, 64};
+    ek_scope scope = ek_scope_begin();
+    ek_manual_seed(25);
+    assert_ok(test_devices_configure("2"));
+    ek_tensor *p = ek_ones(EK_SHAPE(64), .device = test_device(0), .requires_grad = true);
+    fake_group *group = divide_over(&p, 1, 2, false);
+    group->base.publish = publish_nothing;
+    ek_shards *shards = ek_shards_new(&group->base, PIECES);
+    assert_made(shards);
+    ek_tensor *pieces[2], *slots[3];
+    for (int i = 0; i < PIECES; i++) {
+        ek_shard *shard = &shards->shards[i];
+        *shard = (ek_shard){i ? ends[i - 1] : 0, ends[i], NULL};
+        shard->piece = piece_of(group->copies[i % 2][0], shard->begin, shard->end);
+    }
+    pieces[0] = shards->shards[0].piece;
+    pieces[1] = shards->shards[2].piece;
+    make_homes(pieces, 2, test_device(0), slots);
+    make_homes(&shards->shards[1].piece, 1, test_device(1), slots + 2);
+    for (int i = 0; i < PIECES; i++) {
+        assert_ok(ek_leaf_set_grad_slot(shards->shards[i].piece, slots[i == 0 ? 0 : 3 - i]));
+        ek_object_release(slots[i == 0 ? 0 : 3 - i]);
+    }
+    assert_ok(ek_leaf_set_shards(p, shards));
+    ek_object_release(shards);
+    ek_optimizer *optimizer = ek_sgd(.lr = 0.1, .weight_decay = 0.5);
+    assert_ok(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}));
+    give_to_pieces(p, ek_ones(EK_SHAPE(64), .device = test_device(0)), false);
+    assert_ok(ek_step(optimizer));
+    for (int i = 0; i < 64; i++) {
+        bool theirs = i >= 20 && i < 32;
+        ck_assert_double_eq_tol(element(p, i), theirs ? 1 : 0.85, 1e-6);
+        ck_assert_double_eq_tol(element(group->copies[1][0], i), theirs ? 0.85 : 1, 1e-6);
+    }
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
 /* What a user wrote into a parameter is what is stepped. */
 START_TEST(parameters_may_be_written_between_steps)
 {
@@ -647,6 +697,7 @@ Suite *suite(void)
     tcase_add_test(t, each_device_has_its_part_of_the_state);
     tcase_add_loop_test(t, nothing_changes_where_an_owner_has_no_room, 0, 2);
     tcase_add_test(t, a_failing_refresh_leaves_all);
+    tcase_add_test(t, what_others_own_is_left);
     tcase_add_test(t, parameters_may_be_written_between_steps);
     tcase_add_test(t, graphs_notice_the_step);
     tcase_add_test(t, zero_grad_empties_pieces);
