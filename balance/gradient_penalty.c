@@ -76,7 +76,11 @@ static int cut(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
     const ek_value whole = ek_value_of_tensor(x);
     bool ours = p->kind != EK_PENALTY_R1 && p->kind != EK_PENALTY_R2;
     EK_TRY(ek_wrapper_begin(wrapper));
-    EK_TRY(ek_wrapper_scatter(wrapper, NULL, &(const ek_args){&whole, 1, ek_value_none()}, &call));
+    /* The critic's forward is cut here, and for its plans that is one with gradients. */
+    bool enabled = ek_set_grad_enabled(true);
+    int rc = ek_wrapper_scatter(wrapper, NULL, &(const ek_args){&whole, 1, ek_value_none()}, &call);
+    ek_set_grad_enabled(enabled);
+    EK_TRY(rc);
     p->parts = call.places.count;
     for (int i = 0; i < p->parts; i++)
         p->points[i] = chunk_of(ek_arg_tensor(&call.args[i], 0), x, ours);

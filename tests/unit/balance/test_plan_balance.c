@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "balance_setup.h"
+#include "evenkeel/gan.h"
 #include "evenkeel/ops.h"
 
 /* Samples on each device of an ek_data_parallel_model's output, zero where there are none. */
@@ -202,6 +203,23 @@ START_TEST(those_that_take_part_meet)
 }
 END_TEST
 
+START_TEST(a_penalty_is_a_forward_of_its_critic)
+{
+    ek_module *critic = ek_data_parallel_model(ek_linear(FEATURES, 1), ek_devices(test_kind(), 2),
+                                               .plan = "1,1; 1: 0,1");
+    ek_tensor *x = ek_ones(EK_SHAPE(4, FEATURES));
+    int64_t sizes[2];
+    for (int i = 0; i < 2; i++) {
+        assert_ok(ek_data_parallel_sizes(critic, 4, sizes));
+        ck_assert_int_eq(sizes[0], i ? 0 : 2);
+        ek_tensor *penalty = ek_gradient_penalty(critic, x, .kind = EK_PENALTY_R1);
+        assert_made(penalty);
+        ck_assert(ek_device_equal(ek_tensor_device(penalty), test_device(0)));
+    }
+    ek_module_free(critic);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("plans of balanced wrappers");
@@ -213,5 +231,6 @@ Suite *suite(void)
     tcase_add_test(tests, outputs_from_strange_places_are_errors);
     tcase_add_test(tests, a_criterion_has_no_plans);
     tcase_add_test(tests, those_that_take_part_meet);
+    tcase_add_test(tests, a_penalty_is_a_forward_of_its_critic);
     return s;
 }
