@@ -22,6 +22,14 @@ static double median(double *values, int count)
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
+/* Measured plans settle in the first steps: of longer runs the report begins behind them. */
+static int64_t first_reported(int64_t steps)
+{
+    enum { SETTLING = 6 };
+
+    return steps >= 3 * SETTLING ? SETTLING : 0;
+}
+
 static int train_steps(train_job *job, const run_settings *settings, const scene_set *scenes,
                        int64_t steps, mode_result *result)
 {
@@ -34,18 +42,22 @@ static int train_steps(train_job *job, const run_settings *settings, const scene
     if (rc == 0 && (!seconds || !result->losses))
         rc = ek_error(EK_E_NO_MEMORY, "no memory for %d steps", (int)steps);
     for (int i = 0; rc == 0 && i < steps; i++) {
+        if (i == first_reported(steps)) {
+            result->report = ek_report_start(.name = result->name, .device_ids = job->devices);
+            rc = result->report ? 0 : ek_error_status();
+        }
         ek_scope scope = ek_scope_begin();
         ek_tensor *images, *labels;
         int64_t taken;
         char note[32];
-        const int64_t *which = order_take(&order, result->batch, &taken);
+        const int64_t *which = rc == 0 ? order_take(&order, result->batch, &taken) : NULL;
         rc = which ? scenes_batch(scenes, which, taken, &images, &labels) : ek_error_status();
         double begin = seconds_now();
         if (rc == 0)
             rc = job_step(job, images, labels, &result->losses[i]);
         seconds[i] = seconds_now() - begin;
         ek_scope_end(&scope);
-        if (rc == 0)
+        if (rc == 0 && result->report)
             rc = ek_report_step(result->report);
         if (rc == 0) {
             result->loss_count = i + 1;
@@ -63,15 +75,12 @@ static int train_steps(train_job *job, const run_settings *settings, const scene
     return rc;
 }
 
-/* `steps` steps under a report, and the plan that they ended with. */
+/* `steps` steps and their report, and the plan that they ended with. */
 static int train_reported(train_job *job, const run_settings *settings, const scene_set *scenes,
                           int64_t steps, mode_result *result)
 {
-    result->report = ek_report_start(.name = result->name, .device_ids = job->devices);
-    if (!result->report)
-        return ek_error_status();
     int rc = train_steps(job, settings, scenes, steps, result);
-    int stopped = ek_report_stop(result->report);
+    int stopped = result->report ? ek_report_stop(result->report) : 0;
     rc = rc < 0 ? rc : stopped;
     if (rc == 0)
         rc = ek_data_parallel_sizes(job->model, result->batch, result->share);
