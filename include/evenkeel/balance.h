@@ -8,9 +8,9 @@
 EK_BEGIN_DECLARATIONS
 
 /* Like ek_data_parallel without the gather: the output is a list marked per_device, one element per
- * replica. With one device or none, in evaluation mode, and with .plain, it is the bare output of
- * the plain module. Inputs that are scattered already (a list marked per_device, see EK_SCATTERED)
- * are taken as they are. */
+ * replica, in the order of device_ids; devices without samples have none. With one device or none,
+ * in evaluation mode, and with .plain, it is the bare output of the plain module. Inputs that are
+ * scattered already (a list marked per_device, see EK_SCATTERED) are taken as they are. */
 EK_API ek_module *ek_data_parallel_model_with(ek_data_parallel_options options);
 #define ek_data_parallel_model(...) \
     ek_data_parallel_model_with((ek_data_parallel_options){.keywords = 0, __VA_ARGS__})
@@ -41,7 +41,8 @@ typedef struct ek_data_parallel_criterion_options {
  * (output[0], output[1], ..., target, ...). A bare output (evaluation, one device) is a plain call
  * on device 0.
  *
- * The criterion is replicated and applied on each device. Scalars are reduced onto device 0; losses
+ * The criterion is replicated and applied on each device that an output lies on: the same devices
+ * as the model's, in the same order. Scalars are reduced onto device 0; losses
  * that are not scalars (reduction none) stay on their devices as a list marked per_device, which
  * ek_value_to_device joins in batch order. A device whose denominator is zero contributes zero, and
  * no gradient flows there; where all are zero the loss is NaN, as on one device. */

@@ -59,8 +59,8 @@ typedef struct ek_data_parallel_options {
     /* How inputs are cut (evenkeel/plan.h): by a policy, or by one of the four below it. Devices
      * that get no sample take no part: no replica is made there. Inputs that are scattered already
      * keep their sizes, and their devices where each lies on another one in this order; from
-     * elsewhere they go to the first devices. Without gradient mode a forward follows the plan, but
-     * is neither counted nor measured. */
+     * elsewhere they go to the first devices. Without gradient mode a forward follows the plan,
+     * but, as those of scattered inputs, is neither counted nor measured. */
     ek_split_policy split;
     ek_plan_goal goal;              /* EK_SPLIT_AUTO */
     int64_t chunks[EK_MAX_DEVICES]; /* {12, 20, 20}: samples per device; batches of another sum are
