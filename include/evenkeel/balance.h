@@ -42,10 +42,10 @@ typedef struct ek_data_parallel_criterion_options {
  * on device 0.
  *
  * The criterion is replicated and applied on each device that an output lies on: the same devices
- * as the model's, in the same order. Scalars are reduced onto device 0; losses
- * that are not scalars (reduction none) stay on their devices as a list marked per_device, which
- * ek_value_to_device joins in batch order. A device whose denominator is zero contributes zero, and
- * no gradient flows there; where all are zero the loss is NaN, as on one device. */
+ * as the model's, in the same order. Scalars are reduced onto device 0; losses that are not scalars
+ * (reduction none) stay on their devices as a list marked per_device, which ek_value_to_device
+ * joins in batch order. A device whose denominator is zero contributes zero, and no gradient flows
+ * there; where all are zero the loss is NaN, as on one device. */
 EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
 #define ek_data_parallel_criterion(...) \
     ek_data_parallel_criterion_with(    \
