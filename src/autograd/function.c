@@ -7,6 +7,7 @@
 #include "autograd/basic.h"
 #include "autograd/graph.h"
 #include "core/thread.h"
+#include "core/trace.h"
 
 /* What the calls of one application share: its forward, and its backward each time that runs. The
  * operation leads the graph here; the function is copied, `user` belongs to this. */
@@ -193,7 +194,11 @@ static int run_forward(ek_function_call *call, ek_tensor **outputs)
         versions[i] = ek_tensor_version(call->inputs[i]);
     ek_thread_modes before = ek_thread_self()->modes;
     ek_set_grad_enabled(false);
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", function->name,
+                  call->input_count && call->inputs[0] ? ek_tensor_dev(call->inputs[0]) : NULL);
     int rc = function->forward(call, call->inputs, outputs);
+    ek_span_end(&span);
     ek_thread_self()->modes = before;
     EK_TRY(ek_error_outcome(rc));
     for (int i = 0; i < call->input_count; i++) {

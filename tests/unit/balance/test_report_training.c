@@ -1,0 +1,372 @@
+/* What a report says of real training: every byte, every millisecond, in the classic way and in the
+ * balanced one. */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/thread.h"
+#include "core/trace.h"
+#include "core/worker.h"
+#include "evenkeel/report.h"
+#include "segmentation.h"
+
+enum { DEVICES = 4, BATCH = 32, CHUNK = BATCH / DEVICES, STEPS = 3, ROOM = 4096 };
+
+static ek_memory_sample samples[ROOM];
+
+static void setup(void)
+{
+    assert_ok(test_devices_configure("4"));
+}
+
+static void teardown(void)
+{
+    assert_ok(ek_shutdown());
+}
+
+typedef struct job {
+    trainer trainer;
+    ek_tensor *images, *target;
+} job;
+
+static job make_job(train_mode mode)
+{
+    job j = {.trainer = make_trainer(mode, make_net(true, EK_F32), DEVICES, EK_EXACT)};
+    make_batch(BATCH, CHUNK, NONE_IGNORED, EK_F32, 1, &j.images, &j.target);
+    return j;
+}
+
+static void free_job(job *j)
+{
+    ek_release(j->images);
+    ek_release(j->target);
+    free_trainer(&j->trainer);
+}
+
+static double step_of(const job *j)
+{
+    double loss;
+    assert_ok(train_step(&j->trainer, j->images, j->target, &loss));
+    return loss;
+}
+
+/* ---- what a report has to be ---- */
+
+static void assert_sums(const ek_memory_sample *sample)
+{
+    uint64_t sum = 0;
+    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+        sum += sample->now[c];
+    if (sum != sample->in_use)
+        ck_abort_msg("the categories add up to %llu, in use are %llu", (unsigned long long)sum,
+                     (unsigned long long)sample->in_use);
+}
+
+static void assert_memory(const ek_report *report, int index)
+{
+    ek_device_report device;
+    assert_ok(ek_report_device(report, index, &device));
+    assert_sums(&device.peak);
+    const int count = ek_report_memory(report, index, samples, ROOM);
+    ck_assert(count > 0 && count <= ROOM);
+    uint64_t most = 0;
+    for (int i = 0; i < count; i++) {
+        assert_sums(&samples[i]);
+        if (i && !(samples[i].seconds > samples[i - 1].seconds))
+            ck_abort_msg("sample %d of %d isn't later than the one before", i, count);
+        most = samples[i].in_use > most ? samples[i].in_use : most;
+    }
+    ck_assert_uint_eq(most, device.peak.in_use);
+}
+
+static void assert_times(const ek_report *report)
+{
+    const double seconds = ek_report_seconds(report);
+    for (int d = 0; d < DEVICES; d++) {
+        ek_device_report device;
+        assert_ok(ek_report_device(report, d, &device));
+        ck_assert(device.computing >= 0 && device.communicating >= 0 && device.waiting >= 0);
+        ck_assert(fabs(device.computing + device.communicating + device.waiting - seconds) <=
+                  1e-9 * seconds);
+    }
+}
+
+static json_t *load(const char *path)
+{
+    json_error_t error;
+    json_t *root = json_load_file(path, 0, &error);
+    if (!root)
+        ck_abort_msg("%s: %s, line %d", path, error.text, error.line);
+    return root;
+}
+
+static json_t *written(ek_report *report)
+{
+    char path[] = "/tmp/evenkeel-report-XXXXXX";
+    close(mkstemp(path));
+    assert_ok(ek_report_json(path, &report, 1));
+    json_t *root = load(path);
+    unlink(path);
+    return root;
+}
+
+static json_t *spans_of(json_t *root)
+{
+    json_t *report = json_array_get(json_object_get(root, "reports"), 0);
+    return json_object_get(json_object_get(report, "last_step"), "spans");
+}
+
+/* Spans of a device in the last step whose label begins so. */
+static int labelled(json_t *root, int device, const char *label)
+{
+    size_t i;
+    json_t *span;
+    int count = 0;
+    json_array_foreach(spans_of(root), i, span) count +=
+        json_integer_value(json_object_get(span, "device")) == device &&
+        strncmp(json_string_value(json_object_get(span, "label")), label, strlen(label)) == 0;
+    return count;
+}
+
+/* ---- training ---- */
+
+static const char *const operations[] = {"forward of ", "backward of ", "gather",
+                                         "scatter",     "broadcast",    "reduce",
+                                         "step of ",    "copy to ",     "gradient of"};
+
+static void assert_operation(const char *operation)
+{
+    bool known = false;
+    for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
+        known = known || strncmp(operation, operations[i], strlen(operations[i])) == 0;
+    ck_assert_msg(known, "the peak came with \"%s\"", operation);
+}
+
+static void assert_labels(ek_report *report, train_mode mode)
+{
+    json_t *root = written(report);
+    for (int d = 0; d < DEVICES; d++) {
+        ck_assert_int_eq(labelled(root, d, "forward of conv2d"), 3);
+        ck_assert_int_ge(labelled(root, d, "backward of conv2d"), 3);
+        ck_assert_int_eq(labelled(root, d, "replica"), mode == CLASSIC ? 1 : 2);
+        ck_assert_int_ge(labelled(root, d, "scatter"), 1);
+        ck_assert_int_eq(labelled(root, d, "forward of criterion"), mode == BALANCED || d == 0);
+    }
+    ck_assert_int_ge(labelled(root, 0, "step of sgd"), 1);
+    ck_assert_int_ge(labelled(root, 0, "reduce"), 1);
+    ck_assert_int_eq(labelled(root, 0, "gather") > 0, mode == CLASSIC);
+    json_decref(root);
+}
+
+static void check_training(train_mode mode)
+{
+    job j = make_job(mode);
+    for (int d = 0; d < DEVICES; d++)
+        assert_ok(ek_memory_reset_peak(test_device(d)));
+    ek_report *report = ek_report_start();
+    assert_made(report);
+    for (int i = 0; i < STEPS; i++) {
+        step_of(&j);
+        assert_ok(ek_report_step(report));
+    }
+    assert_ok(ek_report_stop(report));
+    ck_assert_int_eq(ek_report_step_count(report), STEPS);
+    ck_assert(ek_report_step_seconds(report) > 0);
+    for (int d = 0; d < DEVICES; d++) {
+        ek_device_report device;
+        ek_memory_stats stats;
+        assert_memory(report, d);
+        assert_ok(ek_report_device(report, d, &device));
+        assert_ok(ek_memory_get(test_device(d), &stats));
+        ck_assert_uint_eq(device.peak.in_use, stats.peak);
+        for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+            ck_assert_uint_eq(device.peak.now[c], stats.at_peak[c]);
+        assert_operation(device.peak_operation);
+        ck_assert(device.computing > 0 && device.communicating > 0);
+        if (mode == CLASSIC && d == 0)
+            ck_assert_str_eq(device.peak_operation, "backward of cross_entropy");
+    }
+    assert_times(report);
+    assert_labels(report, mode);
+    ck_assert(mode == CLASSIC ? ek_report_imbalance(report) > 1.5
+                              : ek_report_imbalance(report) < 1.5);
+    ek_report_free(report);
+    free_job(&j);
+}
+
+START_TEST(the_classic_way)
+{
+    check_training(CLASSIC);
+}
+END_TEST
+
+START_TEST(the_balanced_way)
+{
+    check_training(BALANCED);
+}
+END_TEST
+
+/* ---- errors ---- */
+
+/* On its worker: nothing is open but the part. */
+static int look(void *user, int index)
+{
+    bool *clean = user;
+    const ek_span *span = ek_thread_self()->span;
+    clean[index] = span && !span->outer;
+    return 0;
+}
+
+static void assert_nothing_open(void)
+{
+    ek_dev *devs[DEVICES];
+    bool clean[DEVICES] = {false};
+    for (int d = 0; d < DEVICES; d++)
+        devs[d] = ek_dev_get(test_device(d));
+    ck_assert_ptr_null(ek_thread_self()->span);
+    assert_ok(ek_gang_run(devs, DEVICES, look, clean, NULL));
+    for (int d = 0; d < DEVICES; d++)
+        ck_assert(clean[d]);
+}
+
+/* With more and more memory until a step fits: what fails does so in each of its phases. */
+static void check_failures(train_mode mode)
+{
+    job j = make_job(mode);
+    int failures = 0;
+    bool done = false;
+    ek_report *report = ek_report_start();
+    assert_made(report);
+    for (uint64_t capacity = 64 << 10; !done; capacity += 24 << 10) {
+        double loss;
+        for (int d = 0; d < DEVICES; d++) {
+            assert_ok(ek_memory_trim(test_device(d)));
+            assert_ok(ek_memory_set_capacity(test_device(d), capacity));
+        }
+        const int rc = train_step(&j.trainer, j.images, j.target, &loss);
+        done = rc >= 0;
+        if (!done)
+            assert_error(EK_E_OUT_OF_MEMORY, "out of memory");
+        failures += !done;
+        ek_zero_grad(j.trainer.optimizer);
+        assert_nothing_open();
+        assert_ok(ek_report_step(report));
+        assert_times(report);
+        for (int d = 0; d < DEVICES; d++) {
+            ek_device_report device;
+            assert_memory(report, d);
+            assert_ok(ek_report_device(report, d, &device));
+            ck_assert_uint_eq(device.capacity, capacity);
+            ck_assert_uint_le(device.peak.in_use, capacity);
+            ck_assert_uint_le(device.reserved_peak, capacity);
+        }
+    }
+    ck_assert_int_ge(failures, 5);
+    ck_assert_int_eq(ek_report_step_count(report), failures + 1);
+    ek_report_free(report);
+    for (int d = 0; d < DEVICES; d++)
+        assert_ok(ek_memory_set_capacity(test_device(d), 0));
+    free_job(&j);
+}
+
+START_TEST(memory_runs_out_in_the_classic_way)
+{
+    check_failures(CLASSIC);
+}
+END_TEST
+
+START_TEST(memory_runs_out_in_the_balanced_way)
+{
+    check_failures(BALANCED);
+}
+END_TEST
+
+/* ---- coming and going ---- */
+
+START_TEST(reports_change_no_number)
+{
+    double losses[6];
+    job j = make_job(BALANCED);
+    for (int i = 0; i < 6; i++)
+        losses[i] = step_of(&j);
+    free_job(&j);
+    j = make_job(BALANCED);
+    for (int i = 0; i < 6; i++) {
+        ek_report *report = i % 3 ? ek_report_start() : NULL;
+        if (report) {
+            ck_assert_ptr_null(ek_report_start());
+            assert_error(EK_E_STATE, "report_start");
+        }
+        ck_assert(step_of(&j) == losses[i]);
+        if (report)
+            assert_ok(ek_report_step(report));
+        ek_report_free(report);
+    }
+    free_job(&j);
+}
+END_TEST
+
+/* ---- operations of the user's own ---- */
+
+typedef struct own {
+    char name[32];
+} own;
+
+static int double_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    (void)call;
+    y[0] = ek_mul_scalar(x[0], 2);
+    return 0;
+}
+
+static int double_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    (void)call;
+    dx[0] = ek_mul_scalar(dy[0], 2);
+    return 0;
+}
+
+/* The name ends with the graph. */
+START_TEST(operations_names_are_kept)
+{
+    ek_report *report = ek_report_start();
+    assert_made(report);
+    ek_scope scope = ek_scope_begin();
+    own *function = malloc(sizeof *function);
+    ck_assert_ptr_nonnull(function);
+    strcpy(function->name, "double");
+    ek_tensor *x = ek_ones(EK_SHAPE(5), .device = test_device(0)), *y;
+    assert_made(x);
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    const ek_function doubling = {.name = function->name,
+                                  .forward = double_forward,
+                                  .backward = double_backward,
+                                  .destroy = free};
+    assert_ok(ek_function_apply_with(&doubling, &x, 1, &y, function));
+    assert_ok(ek_backward(ek_sum(y)));
+    ek_scope_end(&scope);
+    assert_ok(ek_report_step(report));
+    json_t *root = written(report);
+    ck_assert_int_eq(labelled(root, 0, "forward of double"), 1);
+    ck_assert_int_eq(labelled(root, 0, "backward of double"), 1);
+    ck_assert_int_eq(labelled(root, 0, "gradient of"), 1);
+    json_decref(root);
+    ek_report_free(report);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("report_training");
+    TCase *tests = tcase_create("training");
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, the_classic_way);
+    tcase_add_test(tests, the_balanced_way);
+    tcase_add_test(tests, memory_runs_out_in_the_classic_way);
+    tcase_add_test(tests, memory_runs_out_in_the_balanced_way);
+    tcase_add_test(tests, reports_change_no_number);
+    tcase_add_test(tests, operations_names_are_kept);
+    suite_add_tcase(s, tests);
+    return s;
+}

@@ -1,0 +1,314 @@
+/* What a report writes: the table, JSON, and a trace that viewers take. */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/trace.h"
+#include "core/worker.h"
+#include "report/report.h"
+#include "unit.h"
+
+enum { DEVICES = 3, STEPS = 3 };
+
+static char directory[64], path[96];
+
+static void setup(void)
+{
+    strcpy(directory, "/tmp/evenkeel-report-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/file", directory);
+    assert_ok(ek_host_devices_configure("2x1M,1M@0.5"));
+}
+
+/* Nothing is left beside the file. */
+static void teardown(void)
+{
+    unlink(path);
+    ck_assert_int_eq(rmdir(directory), 0);
+    assert_ok(ek_shutdown());
+}
+
+static void pass(uint64_t microseconds)
+{
+    const uint64_t end = ek_clock_ns() + 1000 * microseconds;
+    while (ek_clock_ns() < end)
+        ;
+}
+
+/* Allocates in spans within spans. */
+static int part(void *user, int index)
+{
+    (void)user;
+    ek_dev *dev = ek_dev_get(ek_host(index));
+    void *memory[8];
+    for (int i = 0; i < 8; i++) {
+        ek_span outer, inner;
+        ek_span_begin(&outer, EK_SPAN_COMPUTE, "forward of", "net \"1\"\n", dev);
+        EK_TRY(ek_dev_alloc(dev, 4096, i % EK_MEMORY_CATEGORIES, &memory[i]));
+        ek_span_begin(&inner, i % EK_SPAN_KINDS, "part", "\xFF", dev); /* no UTF-8 */
+        pass(20);
+        ek_span_end(&inner);
+        ek_span_end(&outer);
+    }
+    for (int i = 0; i < 8; i++)
+        ek_dev_free(dev, memory[i], 4096, i % EK_MEMORY_CATEGORIES);
+    return 0;
+}
+
+static ek_report *make_report(const char *name)
+{
+    ek_dev *devs[DEVICES];
+    ek_report *report = ek_report_start(.name = name);
+    assert_made(report);
+    for (int d = 0; d < DEVICES; d++)
+        devs[d] = ek_dev_get(ek_host(d));
+    for (int i = 0; i < STEPS; i++) {
+        ek_span span;
+        ek_span_begin(&span, EK_SPAN_COMPUTE, "all", NULL, devs[1]);
+        assert_ok(ek_gang_run(devs, DEVICES, part, NULL, "replica"));
+        ek_span_end(&span);
+        assert_ok(ek_report_step(report));
+    }
+    return report;
+}
+
+static json_t *load(void)
+{
+    json_error_t error;
+    json_t *root = json_load_file(path, 0, &error);
+    if (!root)
+        ck_abort_msg("%s: %s, line %d", path, error.text, error.line);
+    return root;
+}
+
+static const char *text_at(json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    ck_assert_msg(text != NULL, "there is no text \"%s\"", key);
+    return text;
+}
+
+static double number_at(json_t *object, const char *key)
+{
+    json_t *number = json_object_get(object, key);
+    ck_assert_msg(json_is_number(number), "there is no number \"%s\"", key);
+    return json_number_value(number);
+}
+
+static void assert_equal(double number, double wanted)
+{
+    if (!(fabs(number - wanted) <= 1e-9 * fabs(wanted)))
+        ck_abort_msg("%.17g, wanted %.17g", number, wanted);
+}
+
+/* ---- JSON ---- */
+
+static void assert_sample(json_t *json, const ek_memory_sample *sample)
+{
+    assert_equal(number_at(json, "seconds"), sample->seconds);
+    assert_equal(number_at(json, "step"), (double)sample->step);
+    assert_equal(number_at(json, "in_use"), (double)sample->in_use);
+    json_t *categories = json_object_get(json, "categories");
+    ck_assert_uint_eq(json_object_size(categories), EK_MEMORY_CATEGORIES);
+    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+        assert_equal(number_at(categories, ek_memory_category_name(c)), (double)sample->now[c]);
+}
+
+static void assert_device(json_t *json, const ek_report *report, int index)
+{
+    enum { ROOM = 2048 };
+    static ek_memory_sample samples[ROOM];
+    ek_device_report device;
+    char name[16];
+    assert_ok(ek_report_device(report, index, &device));
+    ck_assert_str_eq(text_at(json, "device"), ek_device_name(device.device, name));
+    ck_assert_str_eq(text_at(json, "peak_operation"), device.peak_operation);
+    assert_equal(number_at(json, "capacity"), (double)device.capacity);
+    assert_equal(number_at(json, "reserved_peak"), (double)device.reserved_peak);
+    assert_equal(number_at(json, "computing"), device.computing);
+    assert_equal(number_at(json, "communicating"), device.communicating);
+    assert_equal(number_at(json, "waiting"), device.waiting);
+    assert_sample(json_object_get(json, "peak"), &device.peak);
+    json_t *memory = json_object_get(json, "memory");
+    const int count = ek_report_memory(report, index, samples, ROOM);
+    ck_assert_int_eq((int)json_array_size(memory), count);
+    for (int i = 0; i < count; i++)
+        assert_sample(json_array_get(memory, (size_t)i), &samples[i]);
+    ck_assert_int_eq((int)json_array_size(json_object_get(json, "step_memory")),
+                     ek_report_step_memory(report, index, samples, ROOM));
+}
+
+START_TEST(json_has_all_numbers_of_all_reports)
+{
+    ek_report *reports[2];
+    for (int r = 0; r < 2; r++) {
+        reports[r] = make_report(r ? "second" : "first");
+        assert_ok(ek_report_stop(reports[r]));
+    }
+    ek_report_set_largest_batch(reports[1], 96);
+    assert_ok(ek_report_json(path, reports, 2));
+    json_t *root = load(), *array = json_object_get(root, "reports");
+    ck_assert_str_eq(text_at(root, "format"), "evenkeel-report-1");
+    ck_assert_uint_eq(json_array_size(array), 2);
+    for (int r = 0; r < 2; r++) {
+        json_t *json = json_array_get(array, (size_t)r);
+        ck_assert_str_eq(text_at(json, "name"), r ? "second" : "first");
+        assert_equal(number_at(json, "steps"), STEPS);
+        assert_equal(number_at(json, "seconds"), ek_report_seconds(reports[r]));
+        assert_equal(number_at(json, "step_seconds"), ek_report_step_seconds(reports[r]));
+        assert_equal(number_at(json, "imbalance"), ek_report_imbalance(reports[r]));
+        assert_equal(number_at(json, "largest_batch"), r ? 96 : 0);
+        for (int d = 0; d < DEVICES; d++)
+            assert_device(json_array_get(json_object_get(json, "devices"), (size_t)d), reports[r],
+                          d);
+        int count;
+        double seconds;
+        ek_report_spans(reports[r], &count, &seconds);
+        json_t *last = json_object_get(json, "last_step");
+        assert_equal(number_at(last, "seconds"), seconds);
+        assert_equal(number_at(last, "dropped"), 0);
+        ck_assert_int_eq((int)json_array_size(json_object_get(last, "spans")), count);
+    }
+    json_decref(root);
+    ek_report_free(reports[0]);
+    ek_report_free(reports[1]);
+}
+END_TEST
+
+/* ---- the trace ---- */
+
+enum { THREADS = 8, DEPTHS = 8 };
+
+/* What the events of one thread have opened. */
+typedef struct nest {
+    int64_t ends[DEPTHS]; /* nanoseconds */
+    int depth;
+} nest;
+
+static int64_t nanoseconds(double microseconds)
+{
+    return (int64_t)llround(1000 * microseconds);
+}
+
+static void take_span(nest *nests, json_t *event)
+{
+    const int thread = (int)number_at(event, "tid");
+    ck_assert(thread >= 1 && thread < THREADS);
+    nest *n = &nests[thread];
+    const int64_t begin = nanoseconds(number_at(event, "ts"));
+    const int64_t end = begin + nanoseconds(number_at(event, "dur"));
+    ck_assert(number_at(event, "dur") >= 0);
+    while (n->depth > 0 && n->ends[n->depth - 1] <= begin && n->ends[n->depth - 1] < end)
+        n->depth--;
+    if (n->depth > 0 && end > n->ends[n->depth - 1])
+        ck_abort_msg("\"%s\" ends %lld ns after what it lies in", text_at(event, "name"),
+                     (long long)(end - n->ends[n->depth - 1]));
+    ck_assert_int_lt(n->depth, DEPTHS);
+    n->ends[n->depth++] = end;
+}
+
+START_TEST(the_trace_is_sorted_and_nests)
+{
+    ek_report *report = make_report("traced");
+    assert_ok(ek_report_trace(path, report));
+    json_t *root = load(), *event;
+    nest nests[THREADS] = {{{0}, 0}};
+    int counts[128] = {0}, names = 0;
+    double last = 0;
+    size_t i;
+    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+    {
+        const char phase = text_at(event, "ph")[0];
+        counts[(int)phase]++;
+        ck_assert_int_eq((int)number_at(event, "pid"), 1);
+        if (phase == 'M') {
+            names += strcmp(text_at(event, "name"), "thread_name") == 0;
+            continue;
+        }
+        ck_assert(number_at(event, "ts") >= last);
+        last = number_at(event, "ts");
+        if (phase == 'X')
+            take_span(nests, event);
+        else
+            ck_assert_uint_eq(json_object_size(json_object_get(event, "args")),
+                              EK_MEMORY_CATEGORIES);
+    }
+    ck_assert_int_eq(counts['X'], 2 + DEVICES * (1 + 2 * 8)); /* the caller waits for the parts */
+    ck_assert_int_ge(counts['C'], DEVICES * 3);
+    ck_assert_int_eq(names, DEVICES + 1);
+    ck_assert_int_eq(counts['M'], names + 1);
+    json_decref(root);
+    ek_report_free(report);
+}
+END_TEST
+
+/* ---- the table ---- */
+
+START_TEST(the_table_names_devices_and_operations)
+{
+    char text[4096] = "";
+    ek_report *report = make_report("tabled");
+    ek_report_set_largest_batch(report, 96);
+    FILE *stream = fmemopen(text, sizeof text, "w");
+    ck_assert_ptr_nonnull(stream);
+    assert_ok(ek_report_table(report, stream));
+    fclose(stream);
+    const char *const parts[] = {
+        "tabled: 3 steps", "largest batch 96", "imbalance 1.00", "host:0", "host:2", "0.03", "3 %",
+        "waiting",         "forward of net",   "communicating"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        ck_assert_msg(strstr(text, parts[i]) != NULL, "there is no \"%s\" in\n%s", parts[i], text);
+    stream = fopen("/dev/full", "w");
+    ck_assert_ptr_nonnull(stream);
+    ck_assert_int_eq(ek_report_table(report, stream), EK_E_IO);
+    assert_error(EK_E_IO, "report_table");
+    fclose(stream);
+    ek_report_free(report);
+}
+END_TEST
+
+/* ---- what cannot be written ---- */
+
+START_TEST(files_are_written_whole_or_not_at_all)
+{
+    char missing[128];
+    ek_report *report = ek_report_start();
+    assert_made(report);
+    ck_assert_int_eq(ek_report_trace(path, report), EK_E_STATE);
+    assert_error(EK_E_STATE, "no step");
+    ek_report_free(report);
+    report = make_report("written");
+    snprintf(missing, sizeof missing, "%s/no/file", directory);
+    ck_assert_int_eq(ek_report_json(missing, &report, 1), EK_E_IO);
+    assert_error(EK_E_IO, "No such file");
+    ck_assert_int_eq(ek_report_trace(missing, report), EK_E_IO);
+    assert_error(EK_E_IO, missing);
+    ck_assert_int_eq(ek_report_json(directory, &report, 1), EK_E_IO);
+    assert_error(EK_E_IO, "directory");
+    ck_assert_int_eq(ek_report_json(path, &report, 0), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "no report");
+    ek_report *none = NULL;
+    ck_assert_int_eq(ek_report_json(path, &none, 1), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "report 0 is NULL");
+    ck_assert_int_eq(ek_report_json(NULL, &report, 1), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "path");
+    ck_assert_int_ne(access(path, F_OK), 0);
+    ek_report_free(report);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("report_files");
+    TCase *files = tcase_create("files");
+    tcase_add_checked_fixture(files, setup, teardown);
+    tcase_add_test(files, json_has_all_numbers_of_all_reports);
+    tcase_add_test(files, the_trace_is_sorted_and_nests);
+    tcase_add_test(files, the_table_names_devices_and_operations);
+    tcase_add_test(files, files_are_written_whole_or_not_at_all);
+    suite_add_tcase(s, files);
+    return s;
+}
