@@ -73,6 +73,7 @@ int ek_html_main_category(const ek_device_report *device);
 typedef struct ek_html_box {
     int lane, depth, spans;
     ek_span_kind kind; /* of most of its time */
+    bool frame;        /* most of its time is that of spans within it */
     double begin, end;
     const char *label; /* of the longest */
 } ek_html_box;

@@ -51,6 +51,26 @@ static bool same_lane(const ek_report_span *a, const ek_report_span *b)
     return a->device == b->device && a->thread == b->thread;
 }
 
+/* Each span's time less that of those directly within it. */
+static void read_selves(const ek_report_span **spans, int count, double *selves)
+{
+    enum { DEEPEST = 64 };
+    int outer[DEEPEST];
+
+    for (int i = 0; i < count; i++) {
+        int depth = spans[i]->depth;
+        selves[i] = spans[i]->end - spans[i]->begin;
+        if (i == 0 || !same_lane(spans[i], spans[i - 1]))
+            for (int d = 0; d < DEEPEST; d++)
+                outer[d] = -1;
+        if (depth >= DEEPEST)
+            continue;
+        outer[depth] = i;
+        if (depth > 0 && outer[depth - 1] >= 0 && spans[outer[depth - 1]]->end >= spans[i]->end)
+            selves[outer[depth - 1]] -= selves[i];
+    }
+}
+
 /* ---- boxes ---- */
 
 /* A row of a lane while it is laid out. */
@@ -72,8 +92,10 @@ static void close_box(box_row *row, box_list *list)
     for (int k = 0; k < EK_SPAN_KINDS; k++)
         if (row->times[k] > row->times[row->box.kind])
             row->box.kind = (ek_span_kind)k;
-    if (row->box.spans > 1)
+    if (row->box.spans > 1) {
         list->merged += row->box.spans;
+        row->box.frame = false;
+    }
     if (list->boxes)
         list->boxes[list->count] = row->box;
     list->count++;
@@ -87,7 +109,7 @@ static bool joins(const box_row *row, const ek_report_span *span, double width)
            span->begin - row->box.end < width;
 }
 
-static void add_span(box_row *row, const ek_report_span *span, int lane, double width,
+static void add_span(box_row *row, const ek_report_span *span, double self, int lane, double width,
                      box_list *list)
 {
     double time = span->end - span->begin;
@@ -97,6 +119,7 @@ static void add_span(box_row *row, const ek_report_span *span, int lane, double 
         *row = (box_row){.box = {.lane = lane,
                                  .depth = span->depth,
                                  .kind = span->kind,
+                                 .frame = self < time / 2,
                                  .begin = span->begin,
                                  .end = span->end},
                          .longest = -1,
@@ -111,7 +134,8 @@ static void add_span(box_row *row, const ek_report_span *span, int lane, double 
     }
 }
 
-static void place_spans(const ek_report_span **spans, int count, double width, box_list *list)
+static void place_spans(const ek_report_span **spans, const double *selves, int count, double width,
+                        box_list *list)
 {
     box_row rows[DEPTHS] = {0};
     int lane = -1;
@@ -124,7 +148,7 @@ static void place_spans(const ek_report_span **spans, int count, double width, b
                 return;
         }
         if (spans[i]->depth < DEPTHS)
-            add_span(&rows[spans[i]->depth], spans[i], lane, width, list);
+            add_span(&rows[spans[i]->depth], spans[i], selves[i], lane, width, list);
     }
     for (int d = 0; d < DEPTHS; d++)
         close_box(&rows[d], list);
@@ -154,22 +178,23 @@ static void find_lanes(const ek_report_span **spans, int count, ek_html_layout *
     }
 }
 
-static int place(const ek_report_span **spans, int count, double seconds, ek_html_layout *layout)
+static int place(const ek_report_span **spans, const double *selves, int count, double seconds,
+                 ek_html_layout *layout)
 {
     double width = seconds * 1.5 / 1400;
     box_list list = {0};
 
-    place_spans(spans, count, width, &list);
+    place_spans(spans, selves, count, width, &list);
     while (list.count > BOXES && width < seconds) {
         width *= 1.5;
         list = (box_list){0};
-        place_spans(spans, count, width, &list);
+        place_spans(spans, selves, count, width, &list);
     }
     layout->boxes = ek_calloc((size_t)list.count + 1, sizeof *layout->boxes);
     if (!layout->boxes)
         return EK_E_NO_MEMORY;
     list = (box_list){.boxes = layout->boxes};
-    place_spans(spans, count, width, &list);
+    place_spans(spans, selves, count, width, &list);
     layout->box_count = list.count;
     layout->merged = list.merged;
     return 0;
@@ -179,12 +204,15 @@ int ek_html_lay_out(const ek_html_run *run, double seconds, ek_html_layout *layo
 {
     int count, rc = EK_E_NO_MEMORY;
     const ek_report_span **spans = sorted(run, &count);
+    double *selves = ek_calloc((size_t)count + 1, sizeof *selves);
 
     *layout = (ek_html_layout){.lanes = ek_calloc(LANES, sizeof *layout->lanes)};
-    if (spans && layout->lanes) {
+    if (spans && selves && layout->lanes) {
+        read_selves(spans, count, selves);
         find_lanes(spans, count, layout);
-        rc = place(spans, count, seconds, layout);
+        rc = place(spans, selves, count, seconds, layout);
     }
+    free(selves);
     free(spans);
     if (rc < 0)
         ek_html_layout_free(layout);
@@ -217,27 +245,6 @@ static int compare_seconds(const void *left, const void *right)
     return compare_labels(left, right);
 }
 
-/* Each span by itself, less the time of those directly within it. */
-static void read_selves(const ek_report_span **spans, int count, ek_html_sum *sums)
-{
-    enum { DEEPEST = 64 };
-    int outer[DEEPEST];
-
-    for (int i = 0; i < count; i++) {
-        double time = spans[i]->end - spans[i]->begin;
-        int depth = spans[i]->depth;
-        sums[i] = (ek_html_sum){spans[i]->label, spans[i]->kind, 1, time};
-        if (i == 0 || !same_lane(spans[i], spans[i - 1]))
-            for (int d = 0; d < DEEPEST; d++)
-                outer[d] = -1;
-        if (depth >= DEEPEST)
-            continue;
-        outer[depth] = i;
-        if (depth > 0 && outer[depth - 1] >= 0 && spans[outer[depth - 1]]->end >= spans[i]->end)
-            sums[outer[depth - 1]].seconds -= time;
-    }
-}
-
 int ek_html_sums(const ek_html_run *run, ek_html_sum **sums, int *count)
 {
     int spans_count;
@@ -245,13 +252,18 @@ int ek_html_sums(const ek_html_run *run, ek_html_sum **sums, int *count)
 
     *count = 0;
     *sums = ek_calloc((size_t)spans_count + 1, sizeof **sums);
-    if (!spans || !*sums) {
+    double *selves = ek_calloc((size_t)spans_count + 1, sizeof *selves);
+    if (!spans || !*sums || !selves) {
+        free(selves);
         free(spans);
         free(*sums);
         *sums = NULL;
         return EK_E_NO_MEMORY;
     }
-    read_selves(spans, spans_count, *sums);
+    read_selves(spans, spans_count, selves);
+    for (int i = 0; i < spans_count; i++)
+        (*sums)[i] = (ek_html_sum){spans[i]->label, spans[i]->kind, 1, selves[i]};
+    free(selves);
     free(spans);
     qsort(*sums, (size_t)spans_count, sizeof **sums, compare_labels);
     for (int i = 0; i < spans_count; i++) {

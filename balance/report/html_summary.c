@@ -19,8 +19,11 @@ static void write_verdict(const ek_html *html, const ek_html_run *run)
     int category = ek_html_main_category(device);
     double peak = (double)device->peak.in_use;
     double share = ek_html_share((double)device->peak.now[category], peak);
-    fprintf(html->page, "<p><b>%s</b> is the fullest: <b>%s</b>", run->names[run->fullest],
-            ek_page_bytes(peak, bytes));
+    bool level = run->device_count > 1 && run->imbalance <= 1.02;
+    fprintf(html->page,
+            level ? "<p>All are about as full; <b>%s</b> holds most: <b>%s</b>"
+                  : "<p><b>%s</b> is the fullest: <b>%s</b>",
+            run->names[run->fullest], ek_page_bytes(peak, bytes));
     if (device->capacity > 0)
         fprintf(html->page, ", %s of its %s",
                 ek_html_percent(ek_html_share(peak, (double)device->capacity), percent),

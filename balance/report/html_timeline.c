@@ -25,8 +25,8 @@ static void write_box(const ek_html *html, const ek_html_box *box, double second
     double left = ek_html_share(box->begin, seconds);
     double width = fmin(ek_html_share(box->end - box->begin, seconds), 1 - left);
 
-    fprintf(html->page, "<i class=\"k%d d%d\" style=\"left:%.3f%%;width:%.3f%%\" title=\"",
-            (int)box->kind, box->depth, 100 * left, 100 * width);
+    fprintf(html->page, "<i class=\"%s%d d%d\" style=\"left:%.3f%%;width:%.3f%%\" title=\"",
+            box->frame ? "f k" : "k", (int)box->kind, box->depth, 100 * left, 100 * width);
     if (box->spans > 1)
         ek_html_put(html, "%d short spans, the longest %s; ", box->spans, box->label);
     else
@@ -177,10 +177,12 @@ int ek_html_timeline(const ek_html *html)
 
     fputs("<section>\n<h2>The last step</h2>\n", html->page);
     if (seconds > 0) {
-        fprintf(html->page,
-                "<p class=\"faint small\">A lane per device; what happened within an operation "
-                "lies below it, and where nothing is drawn the device waited.%s</p>\n",
-                html->count > 1 ? " All with one scale of time." : "");
+        fprintf(
+            html->page,
+            "<p class=\"faint small\">A lane per device. What happened within an operation lies "
+            "below it, under a frame where that was most of it; where nothing is drawn the "
+            "device waited.%s</p>\n",
+            html->count > 1 ? " All with one scale of time." : "");
         ek_html_kinds(html);
         for (int r = 0; r < html->count; r++) {
             int rc = write_run(html, &html->runs[r], seconds);

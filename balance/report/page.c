@@ -37,7 +37,7 @@ static const char layout[] =
     ".pair > * { min-width: 0; }\n";
 
 static const char bars[] =
-    ".row { display: grid; grid-template-columns: 8rem 1fr 9rem; gap: .1rem .75rem;\n"
+    ".row { display: grid; grid-template-columns: 8rem 1fr 10.5rem; gap: .1rem .75rem;\n"
     "  align-items: center; margin: .5rem 0; font-size: .9rem; }\n"
     ".row > .track + span { text-align: right; font-variant-numeric: tabular-nums; }\n"
     ".row > .note { grid-column: 2 / -1; color: var(--faint); font-size: .8rem; }\n"
@@ -96,6 +96,9 @@ static const char lanes[] =
     ".lane em { display: block; padding: 0 .25rem; font: .7rem/1.1rem system-ui, sans-serif;\n"
     "  color: var(--on); white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }\n"
     ".lane .k2 em { color: var(--k2on); }\n"
+    ".lane .f { background: var(--card); border: 1px solid var(--k0); box-shadow: none; }\n"
+    ".lane .f.k1 { border-color: var(--k1); } .lane .f.k2 { border-color: var(--faint); }\n"
+    ".lane .f em { color: var(--ink); line-height: 1rem; }\n"
     "@container (max-width: 2.5rem) { .lane em { display: none; } }\n"
     ".d0 { top: .15rem; } .d1 { top: 1.35rem; } .d2 { top: 2.55rem; } .d3 { top: 3.75rem; }\n"
     ".d4 { top: 4.95rem; } .d5 { top: 6.15rem; }\n"
