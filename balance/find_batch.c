@@ -1,0 +1,239 @@
+/* find_batch.c: the largest batch that fits.
+ *
+ * Memory is nearly linear in the batch. From what the last two that fitted took on each device
+ * follows a guess for what just fits; the first that fails and the last that fitted are a bracket,
+ * which is halved. Each try starts from the same state and with no cached blocks, so that what fits
+ * doesn't depend on what was tried before. */
+#include <string.h>
+
+#include "balance/find_batch_state.h"
+#include "core/device.h"
+#include "core/thread.h"
+#include "evenkeel/train.h"
+#include "parallel/wrapper.h"
+
+enum {
+    DEFAULT_MOST = 65536,
+    GROWTH = 4,
+    PLAN_RUNS = 4,   /* a wrapper that plans by itself measures over some forwards */
+    PLAN_CHANGES = 8 /* and after so many failures its plan is taken as it is */
+};
+
+typedef struct search {
+    const ek_find_batch_options *options;
+    ek_device_list devices;
+    ek_dev *devs[EK_MAX_DEVICES];
+    ek_training_state state;
+    bool plans; /* the model does, by itself */
+    size_t plan_nbytes;
+    int64_t fits, smaller, failing, most; /* batches; 0: none yet */
+    int64_t least_growth;
+    uint64_t peaks[EK_MAX_DEVICES], smaller_peaks[EK_MAX_DEVICES]; /* of fits and smaller */
+} search;
+
+/* ---- one try ---- */
+
+static int begin_run(search *s)
+{
+    int rc = ek_training_state_restore(&s->state);
+    for (int d = 0; d < s->devices.count; d++) {
+        ek_dev_trim(s->devs[d]);
+        ek_memory_reset_peak(s->devices.devices[d]);
+    }
+    return rc;
+}
+
+/* The function's status, once what it issued is done. */
+static int run(search *s, int64_t batch)
+{
+    ek_thread *self = ek_thread_self();
+    const ek_thread_modes modes = self->modes;
+    ek_scope scope = ek_scope_begin();
+    int rc = ek_error_outcome(s->options->function(batch, s->options->user));
+    for (int d = 0; d < s->devices.count; d++) {
+        int done = ek_dev_synchronize(s->devs[d]);
+        rc = rc < 0 ? rc : done;
+    }
+    ek_scope_end(&scope);
+    self->modes = modes;
+    return rc;
+}
+
+/* 1: it fits; 0: it doesn't; negative: another error. */
+static int run_once(search *s, int64_t batch)
+{
+    EK_TRY(begin_run(s));
+    int rc = run(s, batch);
+    if (rc == EK_E_OUT_OF_MEMORY) {
+        ek_error_clear();
+        return 0;
+    }
+    return rc < 0 ? rc : 1;
+}
+
+/* The plan is settled after some runs, of which the last has to fit; a failure that changed it is
+ * none. */
+static int run_planned(search *s, int64_t batch)
+{
+    int64_t before[EK_MAX_DEVICES], after[EK_MAX_DEVICES];
+    int changes = 0;
+    for (int runs = 0; runs < PLAN_RUNS; runs++) {
+        EK_TRY(ek_data_parallel_sizes(s->options->model, batch, before));
+        int rc = run_once(s, batch);
+        EK_TRY(rc);
+        if (rc == 1)
+            continue;
+        EK_TRY(ek_data_parallel_sizes(s->options->model, batch, after));
+        if (memcmp(before, after, s->plan_nbytes) == 0 || changes++ == PLAN_CHANGES)
+            return 0;
+        runs = -1;
+    }
+    return 1;
+}
+
+/* Notes what the batch took where it fits. */
+static int try_batch(search *s, int64_t batch)
+{
+    int rc = s->plans ? run_planned(s, batch) : run_once(s, batch);
+    EK_TRY(rc);
+    if (rc == 0) {
+        s->failing = batch;
+        return 0;
+    }
+    s->smaller = s->fits;
+    s->fits = batch;
+    memcpy(s->smaller_peaks, s->peaks, sizeof s->peaks);
+    for (int d = 0; d < s->devices.count; d++) {
+        ek_memory_stats stats;
+        EK_TRY(ek_memory_get(s->devices.devices[d], &stats));
+        s->peaks[d] = stats.peak;
+    }
+    return 0;
+}
+
+/* ---- which batch next ---- */
+
+/* How many samples more device d lets hope for; `most` where it says nothing. */
+static double room_on(const search *s, int d, double most)
+{
+    ek_memory_stats stats;
+    if (ek_memory_get(s->devices.devices[d], &stats) < 0 || !stats.capacity ||
+        s->peaks[d] <= s->smaller_peaks[d])
+        return most;
+    double per_sample =
+        (double)(s->peaks[d] - s->smaller_peaks[d]) / (double)(s->fits - s->smaller);
+    double room = stats.capacity > s->peaks[d] ? (double)(stats.capacity - s->peaks[d]) : 0;
+    return room / per_sample < most ? room / per_sample : most;
+}
+
+static int64_t next_to_grow(search *s)
+{
+    int64_t multiple = s->options->multiple;
+    double more = (double)(GROWTH - 1) * (double)s->fits;
+    for (int d = 0; s->smaller > 0 && d < s->devices.count; d++)
+        more = room_on(s, d, more);
+    int64_t growth = (int64_t)more / multiple * multiple;
+    if (growth < s->least_growth) { /* where hopes are too low they are outrun */
+        growth = s->least_growth;
+        s->least_growth *= 2;
+    }
+    return growth < s->most - s->fits ? s->fits + growth : s->most;
+}
+
+static int64_t next_batch(search *s)
+{
+    int64_t multiple = s->options->multiple;
+    if (!s->fits)
+        return s->options->first;
+    if (!s->failing)
+        return next_to_grow(s);
+    return s->fits + (s->failing - s->fits) / multiple / 2 * multiple;
+}
+
+static int64_t search_largest(search *s)
+{
+    int64_t multiple = s->options->multiple;
+    while (s->fits < s->most && !(s->failing && s->failing - s->fits <= multiple)) {
+        EK_TRY(try_batch(s, next_batch(s)));
+        if (!s->fits)
+            return 0; /* not even the first */
+    }
+    return s->fits;
+}
+
+/* ---- before and after ---- */
+
+/* Puts the defaults in and checks them. */
+static int resolve(ek_find_batch_options *o)
+{
+    EK_TRY(ek_error_status());
+    if (!o->function)
+        return EK_FAIL(EK_E_INVALID, "find_batch: the function that runs a batch is missing");
+    if (o->first < 0 || o->most < 0 || o->multiple < 0)
+        return EK_FAIL(EK_E_INVALID,
+                       "find_batch: first %lld, most %lld, multiple %lld; they have to be positive",
+                       (long long)o->first, (long long)o->most, (long long)o->multiple);
+    o->multiple = o->multiple ? o->multiple : 1;
+    o->most = (o->most ? o->most : DEFAULT_MOST) / o->multiple * o->multiple;
+    int64_t first = o->first ? o->first : 1;
+    int64_t over = first % o->multiple;
+    if (over && first > INT64_MAX - o->multiple)
+        first = INT64_MAX;
+    else
+        first += over ? o->multiple - over : 0;
+    if (first > o->most)
+        return EK_FAIL(EK_E_INVALID,
+                       "find_batch: the first batch, %lld, is more than the largest multiple of "
+                       "%lld that may be tried, %lld",
+                       (long long)first, (long long)o->multiple, (long long)o->most);
+    o->first = first;
+    if (o->device_ids.count == 0)
+        o->device_ids = ek_devices(ek_default_device_kind(), 0);
+    return o->device_ids.count < 0 || o->device_ids.count > EK_MAX_DEVICES
+               ? EK_FAIL(EK_E_INVALID, "find_batch: a list of %d devices", o->device_ids.count)
+               : 0;
+}
+
+static int open_devices(search *s)
+{
+    s->devices = s->options->device_ids;
+    for (int d = 0; d < s->devices.count; d++) {
+        s->devs[d] = ek_dev_get(s->devices.devices[d]);
+        if (!s->devs[d])
+            return ek_error_pending();
+    }
+    return 0;
+}
+
+/* The state and the peaks as they were; an error that ended the search stays the first. */
+static int put_back(search *s, const ek_memory_stats *before)
+{
+    ek_error_record error;
+    ek_error_take(&error);
+    int rc = ek_training_state_restore(&s->state);
+    ek_training_state_close(&s->state);
+    for (int d = 0; d < s->devices.count; d++) {
+        ek_dev_trim(s->devs[d]);
+        ek_dev_restore_peak(s->devs[d], &before[d]);
+    }
+    if (error.status < 0)
+        ek_error_raise(&error);
+    return rc;
+}
+
+int64_t ek_find_batch_with(ek_find_batch_options options)
+{
+    ek_memory_stats before[EK_MAX_DEVICES];
+    EK_TRY(resolve(&options));
+    search s = {.options = &options, .most = options.most, .least_growth = options.multiple};
+    const ek_wrapper *wrapper = options.model ? ek_wrapper_of(options.model) : NULL;
+    s.plans = wrapper && wrapper->measures && wrapper->devices.count > 1;
+    s.plan_nbytes = s.plans ? (size_t)wrapper->devices.count * sizeof(int64_t) : 0;
+    EK_TRY(open_devices(&s));
+    for (int d = 0; d < s.devices.count; d++)
+        EK_TRY(ek_memory_get(s.devices.devices[d], &before[d]));
+    EK_TRY(ek_training_state_save(options.model, options.optimizer, &s.state));
+    int64_t batch = search_largest(&s);
+    int rc = put_back(&s, before);
+    return batch < 0 ? batch : rc < 0 ? rc : batch;
+}

@@ -1,0 +1,291 @@
+/* find_batch_state.c: what training steps change, on cpu meanwhile. */
+#include "balance/find_batch_state.h"
+
+#include <stdlib.h>
+
+#include "autograd/shards.h"
+#include "core/object.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/ops.h"
+#include "nn/module_walk.h"
+#include "optim/optimizer.h"
+
+static uint64_t version_of(const ek_tensor *tensor)
+{
+    return atomic_load(&tensor->version->count);
+}
+
+/* A copy on cpu, also of what lies there; one reference. */
+static ek_tensor *copy_of(ek_tensor *tensor)
+{
+    ek_tensor *copy = ek_tensor_dev(tensor)->id.kind == EK_CPU ? ek_clone(tensor)
+                                                               : ek_to_device(tensor, ek_cpu());
+    return ek_keep(copy);
+}
+
+/* ---- parameters and buffers ---- */
+
+/* Those of the model, then the optimizer's that are not among them. */
+static int collect(ek_module *model, const ek_optimizer *optimizer, ek_tensor_list *list,
+                   int *parameters)
+{
+    int status = 0;
+    ek_identity_map seen = {0};
+    ek_tensor_list all = {0};
+    if (model)
+        status = ek_module_collect(model, true, false, &all);
+    for (int i = 0; optimizer && i < optimizer->slot_count && status >= 0; i++)
+        status = ek_tensor_list_append(&all, optimizer->slots[i]->parameter);
+    int first_buffer = all.count;
+    if (model && status >= 0)
+        status = ek_module_collect(model, false, true, &all);
+    *parameters = 0;
+    for (int i = 0; i < all.count && status >= 0; i++) {
+        if (!ek_identity_add(&seen, all.tensors[i], &status))
+            continue;
+        status = ek_tensor_list_append(list, all.tensors[i]);
+        *parameters += i < first_buffer;
+    }
+    ek_tensor_list_clear(&all);
+    ek_identity_clear(&seen);
+    return status;
+}
+
+static int save_tensors(const ek_tensor_list *list, ek_training_state *state)
+{
+    state->tensors = ek_calloc((size_t)list->count + 1, sizeof *state->tensors);
+    if (!state->tensors)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < list->count; i++) {
+        ek_saved_tensor *saved = &state->tensors[state->tensor_count++];
+        *saved = (ek_saved_tensor){.tensor = ek_object_retain(list->tensors[i]),
+                                   .version = version_of(list->tensors[i])};
+        saved->copy = copy_of(list->tensors[i]);
+        if (!saved->copy)
+            return ek_error_pending();
+    }
+    return 0;
+}
+
+static int restore_tensor(ek_saved_tensor *saved)
+{
+    if (version_of(saved->tensor) == saved->version)
+        return 0;
+    if (!ek_copy_(saved->tensor, saved->copy))
+        return ek_error_pending();
+    saved->version = version_of(saved->tensor);
+    return 0;
+}
+
+/* ---- gradients ---- */
+
+static int save_gradient(ek_tensor *holder, ek_training_state *state)
+{
+    ek_saved_tensor *saved = &state->gradients[state->gradient_count++];
+    *saved = (ek_saved_tensor){.tensor = ek_object_retain(holder)};
+    ek_tensor *gradient = ek_tensor_grad(holder);
+    if (!gradient)
+        return 0;
+    saved->category = gradient->storage->category;
+    saved->copy = copy_of(gradient);
+    return saved->copy ? 0 : ek_error_pending();
+}
+
+/* Of divided parameters those of the pieces too. */
+static int save_gradients(ek_tensor *const *parameters, int count, ek_training_state *state)
+{
+    int holders = count;
+    for (int i = 0; i < count; i++)
+        holders += ek_leaf_shards(parameters[i]) ? ek_leaf_shards(parameters[i])->count : 0;
+    state->gradients = ek_calloc((size_t)holders + 1, sizeof *state->gradients);
+    if (!state->gradients)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < count; i++) {
+        const ek_shards *shards = ek_leaf_shards(parameters[i]);
+        EK_TRY(save_gradient(parameters[i], state));
+        for (int s = 0; shards && s < shards->count; s++)
+            EK_TRY(save_gradient(shards->shards[s].piece, state));
+    }
+    return 0;
+}
+
+/* Into the memory that is kept for it, or new memory of the same kind. */
+static int restore_gradient(const ek_saved_tensor *saved)
+{
+    ek_tensor *holder = saved->tensor;
+    EK_TRY(ek_tensor_set_grad(holder, NULL));
+    if (!saved->copy)
+        return 0;
+    if (holder->grad_slot) {
+        if (!ek_copy_(holder->grad_slot, saved->copy))
+            return ek_error_pending();
+        return ek_tensor_set_grad(holder, holder->grad_slot);
+    }
+    ek_memory_category before = ek_memory_set_category(saved->category);
+    ek_tensor *gradient = ek_tensor_dev(holder)->id.kind == EK_CPU
+                              ? ek_clone(saved->copy)
+                              : ek_to_device(saved->copy, ek_tensor_device(holder));
+    ek_memory_set_category(before);
+    return gradient ? ek_tensor_set_grad(holder, gradient) : ek_error_pending();
+}
+
+/* Room for the states comes first: gradients of the tries are gone. */
+static void drop_gradients(const ek_training_state *state)
+{
+    for (int i = 0; i < state->gradient_count; i++)
+        ek_tensor_set_grad(state->gradients[i].tensor, NULL);
+}
+
+/* ---- the optimizer ---- */
+
+static int save_slot(ek_training_state *state, ek_tensor *parameter, ek_saved_slot *saved)
+{
+    ek_optimizer *optimizer = state->optimizer;
+    *saved = (ek_saved_slot){.parameter = ek_object_retain(parameter),
+                             .steps = ek_optimizer_steps(optimizer, parameter)};
+    if (saved->steps <= 0)
+        return (int)saved->steps;
+    saved->states = ek_calloc((size_t)state->state_names + 1, sizeof *saved->states);
+    if (!saved->states)
+        return EK_E_NO_MEMORY;
+    for (int s = 0; s < state->state_names; s++) {
+        const char *name = ek_optimizer_state_name(optimizer, s);
+        ek_tensor *of_slot = ek_optimizer_state(optimizer, parameter, name);
+        if (of_slot)
+            saved->states[s] = copy_of(of_slot);
+        if (!saved->states[s] && (of_slot || ek_error_status() < 0))
+            return ek_error_pending();
+    }
+    return 0;
+}
+
+static int save_optimizer(ek_training_state *state)
+{
+    const ek_optimizer *optimizer = state->optimizer;
+    state->slots = ek_calloc((size_t)optimizer->slot_count + 1, sizeof *state->slots);
+    state->rates = ek_calloc((size_t)optimizer->group_count + 1, sizeof *state->rates);
+    if (!state->slots || !state->rates)
+        return EK_E_NO_MEMORY;
+    for (int g = 0; g < optimizer->group_count; g++)
+        state->rates[g] = optimizer->groups[g].lr;
+    while (ek_optimizer_state_name(optimizer, state->state_names))
+        state->state_names++;
+    int rc = 0;
+    for (int i = 0; i < optimizer->slot_count && rc >= 0; i++) {
+        ek_scope scope = ek_scope_begin();
+        rc = save_slot(state, optimizer->slots[i]->parameter, &state->slots[state->slot_count++]);
+        ek_scope_end(&scope);
+    }
+    return rc;
+}
+
+static int restore_slot(const ek_training_state *state, const ek_saved_slot *saved)
+{
+    const char *names[EK_STATES];
+    ek_tensor *states[EK_STATES];
+    int count = 0;
+    if (ek_optimizer_steps(state->optimizer, saved->parameter) == saved->steps)
+        return 0; /* no step has been taken */
+    for (int s = 0; saved->states && s < state->state_names; s++) {
+        if (!saved->states[s])
+            continue;
+        names[count] = ek_optimizer_state_name(state->optimizer, s);
+        states[count++] = saved->states[s];
+    }
+    return ek_optimizer_set_state(state->optimizer, saved->parameter, saved->steps, names, states,
+                                  count);
+}
+
+static int restore_optimizer(const ek_training_state *state)
+{
+    int rc = 0;
+    for (int g = 0; g < state->optimizer->group_count; g++)
+        state->optimizer->groups[g].lr = state->rates[g];
+    for (int i = 0; i < state->slot_count && rc >= 0; i++) {
+        ek_scope scope = ek_scope_begin();
+        rc = restore_slot(state, &state->slots[i]);
+        ek_scope_end(&scope);
+    }
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static int save(ek_module *model, ek_training_state *state)
+{
+    ek_tensor_list list = {0};
+    int parameters;
+    int rc = collect(model, state->optimizer, &list, &parameters);
+    if (rc >= 0)
+        rc = save_tensors(&list, state);
+    if (rc >= 0)
+        rc = save_gradients(list.tensors, parameters, state);
+    ek_tensor_list_clear(&list);
+    if (rc >= 0 && state->optimizer)
+        rc = save_optimizer(state);
+    EK_TRY(rc);
+    state->generators = ek_generators_save();
+    return state->generators ? 0 : ek_error_pending();
+}
+
+int ek_training_state_save(ek_module *model, ek_optimizer *optimizer, ek_training_state *state)
+{
+    *state = (ek_training_state){.optimizer = optimizer};
+    ek_scope scope = ek_scope_begin();
+    bool enabled = ek_set_grad_enabled(false);
+    int rc = save(model, state);
+    ek_set_grad_enabled(enabled);
+    ek_scope_end(&scope);
+    if (rc < 0)
+        ek_training_state_close(state);
+    return rc < 0 ? rc : 0;
+}
+
+static int restore(ek_training_state *state)
+{
+    int rc = 0;
+    drop_gradients(state);
+    for (int i = 0; i < state->tensor_count && rc >= 0; i++)
+        rc = restore_tensor(&state->tensors[i]);
+    if (rc >= 0 && state->optimizer)
+        rc = restore_optimizer(state);
+    for (int i = 0; i < state->gradient_count && rc >= 0; i++)
+        rc = restore_gradient(&state->gradients[i]);
+    return rc;
+}
+
+int ek_training_state_restore(ek_training_state *state)
+{
+    ek_scope scope = ek_scope_begin();
+    bool enabled = ek_set_grad_enabled(false);
+    int rc = restore(state);
+    ek_set_grad_enabled(enabled);
+    ek_scope_end(&scope);
+    ek_generators_restore(state->generators);
+    return rc < 0 ? rc : 0;
+}
+
+static void release_saved(ek_saved_tensor *saved, int count)
+{
+    for (int i = 0; i < count; i++) {
+        ek_object_release(saved[i].tensor);
+        ek_object_release(saved[i].copy);
+    }
+    free(saved);
+}
+
+void ek_training_state_close(ek_training_state *state)
+{
+    release_saved(state->tensors, state->tensor_count);
+    release_saved(state->gradients, state->gradient_count);
+    for (int i = 0; i < state->slot_count; i++) {
+        ek_object_release(state->slots[i].parameter);
+        for (int s = 0; state->slots[i].states && s < state->state_names; s++)
+            ek_object_release(state->slots[i].states[s]);
+        free(state->slots[i].states);
+    }
+    free(state->slots);
+    free(state->rates);
+    free(state->generators);
+    *state = (ek_training_state){0};
+}

@@ -1,0 +1,360 @@
+/* The largest batch: exact, and nothing is left behind. */
+#include <stdlib.h>
+
+#include "core/generator.h"
+#include "core/tensor.h"
+#include "step_setup.h"
+
+/* ---- the search alone: a function that fits up to a limit ---- */
+
+typedef struct limited {
+    int64_t limit, tried[200];
+    int tries;
+} limited;
+
+static int fits_up_to(int64_t batch, void *user)
+{
+    limited *l = user;
+    ck_assert_int_lt(l->tries, 200);
+    l->tried[l->tries++] = batch;
+    return batch <= l->limit ? 0 : ek_error(EK_E_OUT_OF_MEMORY, "no room for %d", (int)batch);
+}
+
+START_TEST(finds_any_limit)
+{
+    static const int64_t multiples[] = {1, 3, 8};
+    for (int k = 0; k < 3; k++)
+        for (int64_t limit = 0; limit < 150; limit++) {
+            int64_t multiple = multiples[k];
+            limited l = {.limit = limit};
+            int64_t expected =
+                limit < 100 ? limit / multiple * multiple : 100 / multiple * multiple;
+            ck_assert_int_eq(ek_find_batch(.function = fits_up_to, .user = &l, .most = 100,
+                                           .multiple = multiple),
+                             expected);
+            ck_assert_int_eq(l.tried[0], multiple);
+            for (int i = 0; i < l.tries; i++) {
+                ck_assert_int_eq(l.tried[i] % multiple, 0);
+                ck_assert_int_le(l.tried[i], 100);
+                for (int before = 0; before < i; before++)
+                    ck_assert_int_ne(l.tried[i], l.tried[before]);
+            }
+            ck_assert_int_le(l.tries, 14);
+            ck_assert_int_eq(ek_error_status(), 0);
+        }
+}
+END_TEST
+
+START_TEST(begins_where_it_is_told)
+{
+    limited l = {.limit = 1000};
+    ck_assert_int_eq(ek_find_batch(.function = fits_up_to, .user = &l, .first = 20, .most = 21),
+                     21);
+    ck_assert_int_eq(l.tried[0], 20);
+    l = (limited){.limit = 19};
+    ck_assert_int_eq(ek_find_batch(.function = fits_up_to, .user = &l, .first = 20), 0);
+    ck_assert_int_eq(l.tries, 1);
+    l = (limited){.limit = 1000};
+    ck_assert_int_eq(ek_find_batch(.function = fits_up_to, .user = &l, .first = 20, .multiple = 16),
+                     992);
+    ck_assert_int_eq(l.tried[0], 32);
+    l = (limited){.limit = INT64_MAX};
+    ck_assert_int_eq(ek_find_batch(.function = fits_up_to, .user = &l), 65536);
+}
+END_TEST
+
+/* ---- against brute force ---- */
+
+typedef struct work {
+    job *j;
+    loss_kind kind;
+    int calls;
+    int fail_at; /* this call fails otherwise; 0: none does */
+} work;
+
+/* Two steps: the second has the optimizer's state beside it. */
+static int train_twice(int64_t batch, void *user)
+{
+    work *w = user;
+    if (++w->calls == w->fail_at)
+        return ek_error(EK_E_FORMAT, "a file is broken");
+    for (int step = 0; step < 2; step++) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *x = ek_randn(EK_SHAPE(batch, POINTS, FEATURES), .dtype = EK_F64);
+        ek_tensor *target = ek_randint(0, CLASSES, EK_SHAPE(batch, POINTS));
+        int rc = ek_train_step(NULL, .model = w->j->model, .criterion = w->j->criterion,
+                               .optimizer = w->j->optimizer, .input = EK_VALUE(x),
+                               .target = EK_VALUE(target));
+        ek_scope_end(&scope);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static void set_capacities(uint64_t first, uint64_t others)
+{
+    for (int d = 0; d < 4; d++)
+        assert_ok(ek_memory_set_capacity(test_device(d), d == 0 ? first : others));
+}
+
+static int64_t find(job *j, work *w, int64_t multiple, int64_t most)
+{
+    *w = (work){.j = j};
+    return ek_find_batch(.function = train_twice, .user = w, .model = j->model,
+                         .optimizer = j->optimizer, .multiple = multiple, .most = most);
+}
+
+/* One after the other, each with a job of its own. */
+static int64_t brute_force(way how, int64_t most)
+{
+    for (int64_t batch = 1; batch <= most; batch++) {
+        job j = make_job(how, CROSS_ENTROPY, EK_F64);
+        work w = {.j = &j};
+        int rc = train_twice(batch, &w);
+        free_job(&j);
+        if (rc < 0) {
+            ck_assert_int_eq(rc, EK_E_OUT_OF_MEMORY);
+            ek_error_clear();
+            return batch - 1;
+        }
+    }
+    return most;
+}
+
+START_TEST(is_exact)
+{
+    static const uint64_t capacities[][2] = {{40000, 40000}, {60000, 20000}, {25000, 80000}};
+    for (int c = 0; c < 3; c++) {
+        work w;
+        set_capacities(capacities[c][0], capacities[c][1]);
+        job j = make_job((way)_i, CROSS_ENTROPY, EK_F64);
+        int64_t found = find(&j, &w, 1, 0);
+        ck_assert_int_ge(found, 0);
+        free_job(&j);
+        ck_assert_int_gt(found, 4);
+        ck_assert_int_eq(found, brute_force((way)_i, 1000));
+        ck_assert_int_le(w.calls, 14);
+    }
+}
+END_TEST
+
+START_TEST(nothing_fits)
+{
+    work w;
+    job j = make_job((way)_i, CROSS_ENTROPY, EK_F64);
+    set_capacities(3300, 3300);
+    ck_assert_int_eq(find(&j, &w, 1, 0), 0);
+    ck_assert_int_eq(ek_error_status(), 0);
+    set_capacities(0, 0);
+    free_job(&j);
+}
+END_TEST
+
+/* ---- no trace ---- */
+
+typedef struct traces {
+    char parameters[65];
+    double momentum, gradient, generator_next, buffer;
+    bool has_gradient;
+    int64_t steps;
+    ek_memory_stats stats[4];
+} traces;
+
+static double sum_of(ek_tensor *tensor)
+{
+    double sum = 0;
+    if (!tensor)
+        return -1;
+    tensor = ek_to_device(tensor, ek_cpu());
+    for (int64_t i = 0; i < ek_tensor_count(tensor); i++)
+        sum += element(tensor, i) * (double)(i + 1);
+    return sum;
+}
+
+static traces look(const job *j)
+{
+    traces t;
+    ek_scope scope = ek_scope_begin();
+    memset(&t, 0, sizeof t);
+    ek_tensor *weight = ek_module_tensor(j->net, "last.weight");
+    assert_ok(ek_module_sha256(j->net, t.parameters));
+    t.momentum = sum_of(ek_optimizer_state(j->optimizer, weight, "momentum_buffer"));
+    t.has_gradient = ek_tensor_grad(weight) != NULL;
+    t.gradient = sum_of(ek_tensor_grad(weight));
+    t.steps = ek_optimizer_steps(j->optimizer, weight);
+    ek_scope_end(&scope);
+    for (int d = 0; d < 4; d++) {
+        assert_ok(ek_memory_trim(test_device(d)));
+        assert_ok(ek_memory_get(test_device(d), &t.stats[d]));
+    }
+    return t;
+}
+
+static void assert_same(const traces *a, const traces *b, bool memory)
+{
+    ck_assert_str_eq(a->parameters, b->parameters);
+    ck_assert_double_eq(a->momentum, b->momentum);
+    ck_assert_int_eq(a->has_gradient, b->has_gradient);
+    ck_assert_double_eq(a->gradient, b->gradient);
+    ck_assert_int_eq(a->steps, b->steps);
+    for (int d = 0; d < 4 && memory; d++) {
+        ck_assert_uint_eq(a->stats[d].in_use, b->stats[d].in_use);
+        ck_assert_uint_eq(a->stats[d].peak, b->stats[d].peak);
+        ck_assert_int_eq(memcmp(a->stats[d].now, b->stats[d].now, sizeof a->stats[d].now), 0);
+        ck_assert_int_eq(memcmp(a->stats[d].at_peak, b->stats[d].at_peak, sizeof a->stats[d].now),
+                         0);
+    }
+}
+
+/* After a step (state, gradients, replicas), and before the first. */
+START_TEST(leaves_no_trace)
+{
+    bool stepped = _i % 2;
+    way how = (way)(_i / 2);
+    job j = make_job(how, CROSS_ENTROPY, EK_F64);
+    work w = {.j = &j};
+    if (stepped)
+        assert_ok(train_twice(5, &w));
+    set_capacities(60000, 60000);
+    assert_ok(ek_optimizer_set_lr(j.optimizer, 0, 0.125));
+    ek_random_u32(NULL);
+    ek_generators *generators = ek_generators_save();
+    uint32_t next = ek_random_u32(NULL);
+    ek_generators_restore(generators);
+    free(generators);
+    traces before = look(&j), after;
+    ck_assert_int_gt(find(&j, &w, 1, 0), 4);
+    after = look(&j);
+    /* The first step of all makes replicas and room for gradients, which stay. */
+    assert_same(&before, &after, stepped);
+    ck_assert_double_eq(ek_optimizer_lr(j.optimizer, 0), 0.125);
+    ck_assert_uint_eq(ek_random_u32(NULL), next);
+    set_capacities(0, 0);
+    free_job(&j);
+}
+END_TEST
+
+/* Training goes on as it would have, to the bit. */
+START_TEST(training_goes_on_as_before)
+{
+    char hashes[2][65];
+    for (int searched = 0; searched < 2; searched++) {
+        ek_manual_seed(99);
+        job j = make_job((way)_i, CROSS_ENTROPY, EK_F64);
+        ek_manual_seed(98);
+        work w = {.j = &j};
+        assert_ok(train_twice(6, &w));
+        if (searched) {
+            set_capacities(60000, 60000);
+            ck_assert_int_gt(find(&j, &w, 1, 0), 4);
+            set_capacities(0, 0);
+        }
+        assert_ok(train_twice(6, &w));
+        assert_ok(ek_module_sha256(j.net, hashes[searched]));
+        free_job(&j);
+    }
+    ck_assert_str_eq(hashes[0], hashes[1]);
+}
+END_TEST
+
+/* Dropout draws on every device's own generator. */
+static int draw_on_devices(job *j, double *sum)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_value out = ek_forward(j->model, make_inputs(8));
+    int rc = out.kind == EK_VALUE_ERROR ? ek_error_status() : 0;
+    if (rc == 0)
+        *sum = sum_of(ek_value_tensor(ek_value_to_device(out, ek_cpu(), 0)));
+    ek_scope_end(&scope);
+    return rc;
+}
+
+static int draw(int64_t batch, void *user)
+{
+    double sum;
+    ek_set_grad_enabled(false); /* and left so */
+    return batch > 5 ? ek_error(EK_E_OUT_OF_MEMORY, "enough") : draw_on_devices(user, &sum);
+}
+
+START_TEST(devices_generators_go_on_as_before)
+{
+    double sums[2];
+    for (int searched = 0; searched < 2; searched++) {
+        ek_manual_seed(5);
+        ek_module *net = ek_sequential(ek_linear(FEATURES, 7), ek_dropout(0.5));
+        assert_made(net);
+        assert_ok(ek_module_to_dtype(net, EK_F64));
+        job j = {.net = net, .model = ek_data_parallel(net)};
+        assert_made(j.model);
+        assert_ok(draw_on_devices(&j, &sums[searched]));
+        if (searched)
+            ck_assert_int_eq(ek_find_batch(.function = draw, .user = &j, .model = j.model), 5);
+        ck_assert(ek_grad_enabled());
+        assert_ok(draw_on_devices(&j, &sums[searched]));
+        ek_module_free(j.model);
+    }
+    ck_assert_double_eq(sums[1], sums[0]);
+}
+END_TEST
+
+/* ---- errors ---- */
+
+START_TEST(other_errors_end_it)
+{
+    job j = make_job(BALANCED, CROSS_ENTROPY, EK_F64);
+    work w = {.j = &j};
+    assert_ok(train_twice(4, &w));
+    traces before = look(&j), after;
+    w = (work){.j = &j, .fail_at = 3};
+    ck_assert_int_eq(ek_find_batch(.function = train_twice, .user = &w, .model = j.model,
+                                   .optimizer = j.optimizer),
+                     EK_E_FORMAT);
+    assert_error(EK_E_FORMAT, "a file is broken");
+    ck_assert_int_eq(w.calls, 3);
+    after = look(&j);
+    assert_same(&before, &after, true);
+    free_job(&j);
+}
+END_TEST
+
+static void expect_invalid(ek_find_batch_options options, const char *text)
+{
+    ck_assert_int_eq(ek_find_batch_with(options), EK_E_INVALID);
+    assert_error(EK_E_INVALID, text);
+}
+
+START_TEST(wrong_options)
+{
+    expect_invalid((ek_find_batch_options){.first = 1}, "the function");
+    expect_invalid((ek_find_batch_options){.function = fits_up_to, .first = -1}, "first -1");
+    expect_invalid((ek_find_batch_options){.function = fits_up_to, .multiple = -8}, "multiple -8");
+    expect_invalid((ek_find_batch_options){.function = fits_up_to, .first = 9, .most = 8},
+                   "the first batch, 9,");
+    expect_invalid((ek_find_batch_options){.function = fits_up_to, .most = 7, .multiple = 8},
+                   "the first batch, 8,");
+    expect_invalid((ek_find_batch_options){.function = fits_up_to,
+                                           .first = INT64_MAX,
+                                           .multiple = 2},
+                   "the first batch");
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("find_batch");
+    TCase *search = balance_case(s, "search");
+    tcase_set_timeout(search, 60);
+    tcase_add_test(search, finds_any_limit);
+    tcase_add_test(search, begins_where_it_is_told);
+    tcase_add_loop_test(search, is_exact, ONE_DEVICE, WAYS);
+    tcase_add_loop_test(search, nothing_fits, ONE_DEVICE, WAYS);
+    TCase *trace = balance_case(s, "trace");
+    tcase_add_loop_test(trace, leaves_no_trace, 2 * ONE_DEVICE, 2 * WAYS);
+    tcase_add_loop_test(trace, training_goes_on_as_before, ONE_DEVICE, WAYS);
+    tcase_add_test(trace, devices_generators_go_on_as_before);
+    TCase *errors = balance_case(s, "errors");
+    tcase_add_test(errors, other_errors_end_it);
+    tcase_add_test(errors, wrong_options);
+    return s;
+}
