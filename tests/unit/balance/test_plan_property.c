@@ -1,7 +1,8 @@
 /* Loss and gradients are one device's for any plan: thousands of random cases.
  *
- * A case is a seed: it says the network, the loss, the devices and their plans, and from then on
- * batches, targets and which of them are ignored. A failure says the seed and what came of it. */
+ * A group of cases is a seed: it says the network, the loss, the devices and their plans, and from
+ * then on batches, targets and which of them are ignored. A failure tells it, and what came of it;
+ * try_groups(seed, 1, whether the network is number 2) repeats the group alone. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
