@@ -46,6 +46,9 @@ int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad)
         return EK_FAIL(EK_E_DTYPE, "%s cannot require a gradient; f32, f64 and bf16 can",
                        ek_tensor_text(tensor, text));
     tensor->requires_grad = requires_grad;
+    const ek_shards *shards = ek_leaf_shards(tensor);
+    for (int i = 0; shards && i < shards->count; i++)
+        shards->shards[i].piece->requires_grad = requires_grad;
     return 0;
 }
 
