@@ -7,6 +7,32 @@
 
 /* ---- cards ---- */
 
+/* Where capacities differ, another device than the one that holds most may be the first to run out
+ * of memory. */
+static void write_nearest(const ek_html *html, const ek_html_run *run)
+{
+    char percent[32], capacity[32];
+    double fullest = 0, most = 0;
+    int nearest = -1;
+
+    for (int d = 0; d < run->device_count; d++) {
+        const ek_device_report *device = &run->devices[d];
+        double share = device->capacity == 0
+                           ? 0
+                           : ek_html_share((double)device->peak.in_use, (double)device->capacity);
+        if (d == run->fullest)
+            fullest = share;
+        if (share > most) {
+            most = share;
+            nearest = d;
+        }
+    }
+    if (most > fullest + 0.01)
+        fprintf(html->page, " <b>%s</b> is nearest to its capacity: %s of %s.", run->names[nearest],
+                ek_html_percent(most, percent),
+                ek_page_bytes((double)run->devices[nearest].capacity, capacity));
+}
+
 static void write_verdict(const ek_html *html, const ek_html_run *run)
 {
     const ek_device_report *device = run->fullest < 0 ? NULL : &run->devices[run->fullest];
@@ -37,7 +63,9 @@ static void write_verdict(const ek_html *html, const ek_html_run *run)
         ek_page_text(html->page, device->peak_operation);
         fputs("</b>", html->page);
     }
-    fputs(".</p>\n", html->page);
+    fputc('.', html->page);
+    write_nearest(html, run);
+    fputs("</p>\n", html->page);
 }
 
 static const char *judgement(double imbalance)

@@ -191,6 +191,19 @@ START_TEST(says_what_is_full)
 }
 END_TEST
 
+/* Equal shares on unequal devices: the smaller one will be the first to refuse. */
+START_TEST(says_who_is_nearest_to_its_capacity)
+{
+    assert_ok(test_devices_configure("512M,4M"));
+    ek_report *report = trained("classic", 1);
+    char *page = page_of(&report, 1, NULL);
+    assert_has(page, "<b>host:0</b> is the fullest");
+    assert_has(page, "<b>host:1</b> is nearest to its capacity: 25\302\240% of 4.00\302\240MiB.");
+    free(page);
+    ek_report_free(report);
+}
+END_TEST
+
 START_TEST(reports_stand_side_by_side)
 {
     ek_report *reports[] = {trained("classic way", 2), trained("sharded way", 2)};
@@ -472,6 +485,7 @@ Suite *suite(void)
     TCase *tests = tcase_create("html");
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, says_what_is_full);
+    tcase_add_test(tests, says_who_is_nearest_to_its_capacity);
     tcase_add_test(tests, reports_stand_side_by_side);
     tcase_add_test(tests, texts_are_escaped);
     tcase_add_test(tests, nothing_is_said_in_words);
