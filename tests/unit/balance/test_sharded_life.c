@@ -1,0 +1,426 @@
+/* Divided state through the lives of its modules, wrappers and optimizers: what is made, changed
+ * and freed in between, and in any order. */
+#include "nn/module_members.h"
+#include "sharded_setup.h"
+
+static job small_job(int devices)
+{
+    return (
+        job){.mode = BALANCED, .algorithm = ADAM, .devices = devices, .batch = 7, .shard = true};
+}
+
+/* ---- checkpoints ---- */
+
+enum { MOST_TENSORS = 32 };
+
+typedef struct checkpoint {
+    int count;
+    char paths[MOST_TENSORS][64];
+    ek_tensor *values[MOST_TENSORS], *states[MOST_TENSORS][2];
+    int64_t steps[MOST_TENSORS];
+    ek_optimizer *optimizer;
+} checkpoint;
+
+static const char *const state_names[] = {"exp_avg", "exp_avg_sq"};
+
+static int save_tensor(const char *path, ek_tensor *tensor, void *user)
+{
+    checkpoint *c = user;
+    ck_assert_int_lt(c->count, MOST_TENSORS);
+    snprintf(c->paths[c->count], sizeof c->paths[0], "%s", path);
+    c->values[c->count] = ek_clone(ek_to_device(ek_detach(tensor), ek_cpu()));
+    assert_made(c->values[c->count]);
+    if (c->optimizer && ek_tensor_requires_grad(tensor)) {
+        c->steps[c->count] = ek_optimizer_steps(c->optimizer, tensor);
+        for (int s = 0; s < 2; s++) {
+            ek_tensor *state = ek_optimizer_state(c->optimizer, tensor, state_names[s]);
+            assert_made(state);
+            c->states[c->count][s] = ek_clone(ek_to_device(state, ek_cpu()));
+        }
+    }
+    c->count++;
+    return 0;
+}
+
+static void save(const trainer *t, checkpoint *c)
+{
+    c->count = 0;
+    c->optimizer = t->optimizer;
+    assert_ok(ek_module_parameters(t->model, save_tensor, c));
+    assert_ok(ek_module_buffers(t->model, save_tensor, c));
+}
+
+static void load(const trainer *t, const checkpoint *c)
+{
+    bool before = ek_set_grad_enabled(false);
+    for (int i = 0; i < c->count; i++) {
+        ek_tensor *tensor = ek_module_tensor(t->model, c->paths[i]);
+        assert_made(ek_copy_(tensor, c->values[i]));
+        if (c->states[i][0])
+            assert_ok(ek_optimizer_set_state(t->optimizer, tensor, c->steps[i], state_names,
+                                             c->states[i], 2));
+    }
+    ek_set_grad_enabled(before);
+}
+
+/* Six steps, of which the last three with another division, in another process as it were. */
+static outcome run_in_two(const job *first, const job *second)
+{
+    outcome o = {.count = 0};
+    checkpoint c = {.count = 0};
+    ek_scope scope = ek_scope_begin();
+    trainer t = make_job(first);
+    for (int step = 0; step < 3; step++)
+        o.losses[step] = one_step(first, &t, step);
+    save(&t, &c);
+    free_trainer(&t);
+    t = make_job(second);
+    one_step(second, &t, 4); /* what is loaded replaces something */
+    load(&t, &c);
+    for (int step = 3; step < 6; step++)
+        o.losses[step] = one_step(second, &t, step);
+    note_outcome(&t, &o);
+    free_trainer(&t);
+    ek_scope_end(&scope);
+    return o;
+}
+
+START_TEST(checkpoints_are_the_undivided_ones)
+{
+    job divided = small_job(3), undivided = whole(divided);
+    outcome wanted = run(&undivided, 6);
+    outcome o = run_in_two(_i & 1 ? &divided : &undivided, _i & 2 ? &divided : &undivided);
+    assert_same_outcome(&o, &wanted, 6);
+}
+END_TEST
+
+/* ---- orders of making and freeing ---- */
+
+/* The optimizer is made before the wrapper, and goes on after it with a whole module; the wrapper
+ * goes with a gradient in place. */
+static outcome run_bare(const job *j)
+{
+    outcome o = {.count = 0};
+    ek_module *net = make_net(true, j->dtype);
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    ek_optimizer *optimizer = make_optimizer(net, j->algorithm);
+    trainer t = wrap(j, ek_module_retain(net));
+    ek_optimizer_free(t.optimizer);
+    t.optimizer = optimizer;
+    for (int step = 0; step < 3; step++)
+        o.losses[step] = one_step(j, &t, step);
+    ek_tensor *images, *target;
+    ek_scope scope = ek_scope_begin();
+    batch_of(j, 3, &images, &target);
+    ek_zero_grad(optimizer);
+    assert_ok(ek_backward(loss_of(&t, images, target)));
+    ek_module_free(t.model);
+    t.model = net;
+    ck_assert_ptr_nonnull(ek_tensor_grad(ek_module_tensor(net, "0.weight")));
+    assert_ok(ek_step(optimizer));
+    ek_tensor *out = ek_apply(net, ek_to_device(images, test_device(0)));
+    ek_zero_grad(optimizer);
+    assert_ok(ek_backward(ek_sum(ek_square(out))));
+    assert_ok(ek_step(optimizer));
+    ek_scope_end(&scope);
+    ek_release(images);
+    ek_release(target);
+    note_outcome(&t, &o);
+    free_trainer(&t);
+    return o;
+}
+
+START_TEST(a_wrapper_can_go_before_the_optimizer)
+{
+    job divided = small_job(2 + _i), undivided = whole(divided);
+    outcome a = run_bare(&divided), b = run_bare(&undivided);
+    assert_same_outcome(&a, &b, 3);
+}
+END_TEST
+
+START_TEST(all_orders_of_freeing)
+{
+    job j = small_job(3);
+    trainer t = make_job(&j);
+    one_step(&j, &t, 0);
+    ek_tensor *images, *target;
+    batch_of(&j, 1, &images, &target);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *loss = loss_of(&t, images, target);
+    if (_i & 1)
+        assert_ok(ek_backward(loss));
+    if (_i & 2) {
+        ek_optimizer_free(t.optimizer);
+        ek_module_free(t.model);
+    } else {
+        ek_module_free(t.model);
+        ek_zero_grad(t.optimizer);
+        ek_optimizer_free(t.optimizer);
+    }
+    ek_module_free(t.loss);
+    /* The graph still has the pieces. */
+    if (!(_i & 1))
+        assert_ok(ek_backward(loss));
+    ek_scope_end(&scope);
+    ek_release(images);
+    ek_release(target);
+}
+END_TEST
+
+START_TEST(a_module_is_divided_once)
+{
+    job j = small_job(3);
+    ek_module *net = make_net(true, EK_F32);
+    trainer t = wrap(&j, ek_module_retain(net)); /* later ones take references of their own */
+    ck_assert_ptr_null(ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2),
+                                        .shard = EK_SHARD_OPTIMIZER));
+    assert_error(EK_E_STATE, "parameter \"0.weight\" is divided by another wrapper");
+    one_step(&j, &t, 0);
+    /* Another that doesn't divide works beside it. */
+    ek_module *beside = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
+    assert_made(beside);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *images, *target;
+    batch_of(&j, 0, &images, &target);
+    assert_ok(ek_backward(ek_sum(ek_apply(beside, images))));
+    ck_assert_ptr_nonnull(ek_tensor_grad(ek_module_tensor(net, "0.weight")));
+    assert_ok(ek_step(t.optimizer));
+    ck_assert_ptr_null(ek_tensor_grad(ek_module_tensor(net, "0.weight")));
+    ek_scope_end(&scope);
+    ek_release(images);
+    ek_release(target);
+    ek_module_free(beside);
+    free_trainer(&t);
+    t = wrap(&j, net);
+    one_step(&j, &t, 1);
+    free_trainer(&t);
+    ek_module_free(net);
+}
+END_TEST
+
+START_TEST(policies_are_checked)
+{
+    ck_assert_ptr_null(ek_data_parallel(ek_linear(2, 2), .device_ids = ek_devices(test_kind(), 2),
+                                        .shard = (ek_shard_policy)7));
+    assert_error(EK_E_INVALID, "data_parallel: 7 is no shard policy");
+    /* One device owns all there is. */
+    ek_module *one = ek_data_parallel(ek_linear(2, 2), .device_ids = ek_devices(test_kind(), 1),
+                                      .shard = EK_SHARD_OPTIMIZER);
+    assert_made(one);
+    ek_scope scope = ek_scope_begin();
+    assert_ok(ek_backward(ek_sum(ek_apply(one, ek_ones(EK_SHAPE(3, 2))))));
+    ck_assert_ptr_nonnull(ek_tensor_grad(ek_module_tensor(one, "weight")));
+    ek_scope_end(&scope);
+    ek_module_free(one);
+}
+END_TEST
+
+/* ---- changes in between ---- */
+
+typedef void change(const trainer *t, int step);
+
+static outcome run_changing(const job *j, change *function, int steps)
+{
+    outcome o = {.count = 0};
+    trainer t = make_job(j);
+    for (int step = 0; step < steps; step++) {
+        ek_scope scope = ek_scope_begin();
+        function(&t, step);
+        ek_scope_end(&scope);
+        o.losses[step] = one_step(j, &t, step);
+    }
+    note_outcome(&t, &o);
+    free_trainer(&t);
+    return o;
+}
+
+static void assert_change_is_the_same(job j, change *function)
+{
+    job undivided = whole(j);
+    outcome a = run_changing(&j, function, 6), b = run_changing(&undivided, function, 6);
+    assert_same_outcome(&a, &b, 6);
+}
+
+static void write_parameters(const trainer *t, int step)
+{
+    bool before = ek_set_grad_enabled(false);
+    if (step == 2)
+        assert_made(ek_mul_scalar_(ek_module_tensor(t->model, "3.weight"), 0.5));
+    if (step == 4)
+        assert_made(ek_mul_scalar_(ek_module_tensor(t->model, "1.weight"), 2));
+    ek_set_grad_enabled(before);
+}
+
+START_TEST(what_others_write_is_sent)
+{
+    assert_change_is_the_same(small_job(3), write_parameters);
+}
+END_TEST
+
+static void freeze(const trainer *t, int step)
+{
+    assert_ok(ek_tensor_set_requires_grad(ek_module_tensor(t->model, "3.weight"), step % 3 != 1));
+    assert_ok(ek_tensor_set_requires_grad(ek_module_tensor(t->model, "0.weight"), step % 2 != 1));
+}
+
+START_TEST(parameters_can_be_frozen)
+{
+    assert_change_is_the_same(small_job(3), freeze);
+}
+END_TEST
+
+/* A gradient penalty, a second loss: what is frozen after the forward gets no gradient either. */
+START_TEST(frozen_after_the_forward)
+{
+    job j = small_job(3);
+    trainer t = make_job(&j);
+    ek_tensor *images, *target, *weight = ek_module_tensor(t.model, "0.weight");
+    batch_of(&j, 0, &images, &target);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *loss = loss_of(&t, images, target);
+    assert_ok(ek_tensor_set_requires_grad(weight, false));
+    assert_ok(ek_backward(loss));
+    ck_assert_ptr_null(ek_gather_grad(weight));
+    ck_assert_ptr_nonnull(ek_gather_grad(ek_module_tensor(t.model, "3.weight")));
+    ek_scope_end(&scope);
+    ek_release(images);
+    ek_release(target);
+    free_trainer(&t);
+}
+END_TEST
+
+/* Undivided from the beginning, and divided only in what required a gradient then. */
+START_TEST(parameters_without_a_gradient_stay_whole)
+{
+    job j = small_job(3), undivided = whole(j);
+    outcome o[2];
+    for (int k = 0; k < 2; k++) {
+        o[k] = (outcome){.count = 0};
+        ek_module *net = make_net(true, EK_F32);
+        assert_ok(ek_tensor_set_requires_grad(ek_module_tensor(net, "3.weight"), false));
+        trainer t = wrap(k ? &undivided : &j, net);
+        one_step(&j, &t, 0);
+        assert_ok(ek_tensor_set_requires_grad(ek_module_tensor(net, "3.weight"), true));
+        for (int step = 1; step < 4; step++)
+            o[k].losses[step] = one_step(&j, &t, step);
+        note_outcome(&t, &o[k]);
+        free_trainer(&t);
+    }
+    assert_same_outcome(&o[0], &o[1], 4);
+}
+END_TEST
+
+/* Converted to f64 and later moved away and back: divided anew, with the state it had. */
+static void convert(const trainer *t, int step)
+{
+    if (step == 2 || step == 4)
+        assert_ok(ek_module_to_dtype(t->model, step == 2 ? EK_F64 : EK_F32));
+    if (step == 3) {
+        assert_ok(ek_module_to_device(t->model, ek_cpu()));
+        assert_ok(ek_module_to_device(t->model, test_device(0)));
+    }
+}
+
+static outcome run_converting(const job *j)
+{
+    outcome o = {.count = 0};
+    trainer t = make_job(j);
+    job now = *j;
+    for (int step = 0; step < 6; step++) {
+        convert(&t, step);
+        now.dtype = step == 2 || step == 3 ? EK_F64 : EK_F32;
+        o.losses[step] = one_step(&now, &t, step);
+    }
+    note_outcome(&t, &o);
+    free_trainer(&t);
+    return o;
+}
+
+START_TEST(converted_modules_are_divided_anew)
+{
+    job j = small_job(3), undivided = whole(j);
+    outcome a = run_converting(&j), b = run_converting(&undivided);
+    assert_same_outcome(&a, &b, 6);
+}
+END_TEST
+
+/* ---- errors ---- */
+
+static int try_step(const trainer *t, ek_tensor *images, ek_tensor *target)
+{
+    double loss;
+    return train_step(t, images, target, &loss);
+}
+
+START_TEST(out_of_memory_is_survived)
+{
+    job j = small_job(4);
+    j.dtype = EK_F64;
+    trainer t = make_job(&j);
+    ek_tensor *large[2];
+    one_step(&j, &t, 0);
+    make_batch(64, 0, NONE_IGNORED, EK_F64, 1, &large[0], &large[1]);
+    for (int d = 0; d < DEVICES; d++) {
+        ek_memory_stats stats;
+        assert_ok(ek_memory_get(test_device(d), &stats));
+        assert_ok(
+            ek_memory_set_capacity(test_device(d), stats.peak + (uint64_t)_i * 20000 + 30000));
+    }
+    ck_assert_int_eq(try_step(&t, large[0], large[1]), EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "is out of memory");
+    for (int d = 0; d < DEVICES; d++)
+        assert_ok(ek_memory_set_capacity(test_device(d), 0));
+    outcome o = {.count = 0};
+    for (int step = 1; step < 5; step++)
+        o.losses[step - 1] = one_step(&j, &t, step);
+    /* Running statistics have seen some of the large batch: the state is compared, not they. */
+    ek_release(large[0]);
+    ek_release(large[1]);
+    job undivided = whole(j);
+    trainer other = make_job(&undivided);
+    one_step(&j, &other, 0);
+    for (int step = 1; step < 5; step++)
+        ck_assert_double_eq(o.losses[step - 1], one_step(&j, &other, step));
+    free_trainer(&t);
+    free_trainer(&other);
+}
+END_TEST
+
+/* No memory for copies, slots: there is no wrapper, and the module is whole. */
+START_TEST(a_wrapper_that_cannot_be_made_leaves_the_module_whole)
+{
+    ek_module *net = make_mlp(200, EK_F32);
+    assert_ok(ek_memory_set_capacity(test_device(_i % 3), _i < 3 ? 100000 : 400000));
+    ek_module *model =
+        ek_data_parallel(ek_module_retain(net), .device_ids = ek_devices(test_kind(), 3),
+                         .shard = EK_SHARD_OPTIMIZER);
+    ck_assert_ptr_null(model);
+    assert_error(EK_E_OUT_OF_MEMORY, "out of memory");
+    assert_ok(ek_memory_set_capacity(test_device(_i % 3), 0));
+    model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 3),
+                             .shard = EK_SHARD_OPTIMIZER);
+    assert_made(model);
+    ek_module_free(model);
+    ek_module_free(net);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("lives of divided state");
+    TCase *tests = sharded_case(s, "lives of divided state");
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, checkpoints_are_the_undivided_ones, 0, 4);
+    tcase_add_loop_test(tests, a_wrapper_can_go_before_the_optimizer, 0, 3);
+    tcase_add_loop_test(tests, all_orders_of_freeing, 0, 4);
+    tcase_add_test(tests, a_module_is_divided_once);
+    tcase_add_test(tests, policies_are_checked);
+    tcase_add_test(tests, what_others_write_is_sent);
+    tcase_add_test(tests, parameters_can_be_frozen);
+    tcase_add_test(tests, frozen_after_the_forward);
+    tcase_add_test(tests, parameters_without_a_gradient_stay_whole);
+    tcase_add_test(tests, converted_modules_are_divided_anew);
+    tcase_add_loop_test(tests, out_of_memory_is_survived, 0, 4);
+    tcase_add_loop_test(tests, a_wrapper_that_cannot_be_made_leaves_the_module_whole, 0, 6);
+    return s;
+}
