@@ -100,7 +100,7 @@ static void note_memory(ek_plan_device *known, int64_t batch, int64_t n, const r
                         const reading *now)
 {
     if (now->state != before->state) { /* what is left of it was not there all the time */
-        ek_memory_model_forget(&known->memory);
+        ek_memory_model_outdate(&known->memory);
         return;
     }
     if (n > 0)

@@ -136,15 +136,18 @@ static void fit(ek_memory_model *model)
 
 void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes)
 {
+    if (model->stale)
+        model->count = model->next = 0;
+    model->stale = false;
     model->points[model->next] = (point){batch, n, nbytes};
     model->next = (model->next + 1) % EK_MODEL_POINTS;
     model->count += model->count < EK_MODEL_POINTS;
     fit(model);
 }
 
-void ek_memory_model_forget(ek_memory_model *model)
+void ek_memory_model_outdate(ek_memory_model *model)
 {
-    model->count = model->next = 0;
+    model->stale = true;
 }
 
 bool ek_memory_model_line(const ek_memory_model *model, int64_t batch, ek_line *line)

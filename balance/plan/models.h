@@ -26,12 +26,13 @@ typedef struct ek_memory_model {
     double per_sample; /* of points that differ in n at one batch */
     double per_batch;  /* per sample of the whole batch: what a device that gathers needs */
     bool tilted;       /* per_sample is known */
+    bool stale;        /* what is fixed has changed since the points were added */
 } ek_memory_model;
 
 /* n > 0 samples of a batch needed nbytes. */
 void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes);
-/* Forgets the points and keeps the slopes: what is fixed has changed. */
-void ek_memory_model_forget(ek_memory_model *model);
+/* What is fixed has changed: the slopes hold, the points until there is a newer one. */
+void ek_memory_model_outdate(ek_memory_model *model);
 /* The line for batches of this size; false where there are no points. */
 bool ek_memory_model_line(const ek_memory_model *model, int64_t batch, ek_line *line);
 

@@ -69,9 +69,10 @@ int main(int argc, char **argv)
     for (int i = 0; rc == 0 && i < devices.count; i++)
         rc = ek_device_set_threads(devices.devices[i], threads);
     if (rc == 0)
-        rc = job_open(&whole, &load, &devices, EK_SHARD_NONE);
+        rc = job_open(&whole, &load, &devices, (ek_data_parallel_options){0});
     if (rc == 0)
-        rc = job_open(&divided, &load, &devices, EK_SHARD_OPTIMIZER);
+        rc = job_open(&divided, &load, &devices,
+                      (ek_data_parallel_options){.shard = EK_SHARD_OPTIMIZER});
     if (rc == 0)
         rc = measure(&whole, &divided, &devices, budget, &t);
     job_close(&whole);

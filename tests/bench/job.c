@@ -22,13 +22,15 @@ static ek_tensor *data(const workload *load, ek_device device, const int64_t *di
 }
 
 int job_open(training *job, const workload *load, const ek_device_list *devices,
-             ek_shard_policy shard)
+             ek_data_parallel_options options)
 {
     ek_device first = devices->devices[0];
 
     *job = (training){.loss = load->loss};
     ek_manual_seed(0);
-    job->model = ek_data_parallel_model(load->network(), .device_ids = *devices, .shard = shard);
+    options.module = load->network();
+    options.device_ids = *devices;
+    job->model = ek_data_parallel_model_with(options);
     job->criterion = ek_data_parallel_criterion(load->criterion(), .device_ids = *devices);
     job->optimizer = load->optimizer(job->model);
     job->input = ek_keep(data(load, first, load->input, load->input_dims, 0));

@@ -5,9 +5,9 @@
 #include "nets.h"
 
 /* The workload's network, criterion, optimizer and data, drawn from seed 0, balanced over the
- * devices. Returns 0 or a negative status; close it anyway. */
+ * devices as `options` says beside. Returns 0 or a negative status; close it anyway. */
 int job_open(training *job, const workload *load, const ek_device_list *devices,
-             ek_shard_policy shard);
+             ek_data_parallel_options options);
 void job_close(training *job);
 
 /* Forward, loss, zero_grad, backward, step. `loss` may be NULL: reading it would wait for the

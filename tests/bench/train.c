@@ -117,7 +117,7 @@ int main(int argc, char **argv)
     }
     int rc = open_devices(&how, devices);
     if (rc == 0)
-        rc = job_open(&job, &how.load, &how.devices, EK_SHARD_NONE);
+        rc = job_open(&job, &how.load, &how.devices, (ek_data_parallel_options){0});
     if (rc == 0)
         rc = measure(&job, &how, &r);
     job_close(&job);
