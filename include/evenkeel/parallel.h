@@ -44,8 +44,17 @@ typedef enum ek_shard_policy {
     /* Gradients and the optimizer's state of the parameters: each device owns a range of them. It
      * gets the sum of its range while backward goes on, steps it, and the others get the result.
      * Numbers are those of the undivided run, to the bit. Parameters stay whole on every device,
-     * and checkpoints are the same. ek_tensor_grad of such a parameter is NULL unless somebody has
-     * set one or used the module itself; ek_gather_grad gives the whole gradient. */
+     * and checkpoints are the same. With one device there is nothing to divide.
+     *
+     * ek_tensor_grad of such a parameter is NULL unless somebody has set one or used the module
+     * itself (that gradient is whole, on device_ids[0], until the step adds it to the others');
+     * ek_gather_grad gives the whole gradient, and ek_grad reaches such a parameter only where the
+     * module itself was used. Parameters that don't require a gradient when the wrapper is made
+     * stay whole; what is converted, moved or replaced is divided anew at the next forward.
+     *
+     * One wrapper at a time divides a parameter: a second with this policy is EK_E_STATE, and one
+     * without it leaves whole gradients on its first device. When the wrapper is freed, parameters
+     * and their gradients are whole again, and from its next step on the optimizer's state too. */
     EK_SHARD_OPTIMIZER = 1
 } ek_shard_policy;
 
