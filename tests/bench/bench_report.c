@@ -1,0 +1,207 @@
+/* bench_report.c: what collecting a report costs.
+ *
+ *     bench_report NET [DEVICES [THREADS [SECONDS]]]
+ *
+ * trains the net in blocks of steps, in turn without a report and with one, and prints both medians
+ * of a step and the median of the ratios of neighbours, of time and of the process' CPU time. On a
+ * busy machine these say little: the last line counts what a step tells the report, takes the time
+ * that telling it needs at best, and sets the product against the CPU time of a step. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/devices.h"
+#include "job.h"
+#include "report/report.h"
+
+enum { WARMUP_STEPS = 5, MOST_PAIRS = 10000 };
+static const double block_seconds = 0.05;
+
+/* Seconds of a step. */
+typedef struct sides {
+    double without[MOST_PAIRS], with[MOST_PAIRS], ratio[MOST_PAIRS];
+} sides;
+
+typedef struct timing {
+    sides wall, cpu;
+    int count, spans;
+} timing;
+
+typedef struct block {
+    training *job;
+    const ek_device_list *devices;
+    int steps;
+} block;
+
+static double cpu_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int run_steps(const block *b, int steps, ek_report *report)
+{
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && i < steps; i++) {
+        rc = job_step(b->job, false, NULL);
+        if (rc == 0 && report)
+            rc = ek_report_step(report);
+    }
+    for (int i = 0; rc == 0 && i < b->devices->count; i++)
+        rc = ek_synchronize(b->devices->devices[i]);
+    return rc;
+}
+
+/* The first steps of each block aren't timed: a report's buffers grow in them. */
+static int timed_block(const block *b, bool collect, timing *t, int pair)
+{
+    ek_report *report = collect ? ek_report_start(.device_ids = *b->devices) : NULL;
+    int rc = collect && !report ? ek_error_status() : run_steps(b, 2, report);
+    double begin = job_now(), cpu = cpu_now(), duration;
+
+    if (rc == 0)
+        rc = run_steps(b, b->steps, report);
+    (collect ? t->wall.with : t->wall.without)[pair] = (job_now() - begin) / b->steps;
+    (collect ? t->cpu.with : t->cpu.without)[pair] = (cpu_now() - cpu) / b->steps;
+    if (report)
+        ek_report_spans(report, &t->spans, &duration);
+    ek_report_free(report);
+    return rc;
+}
+
+static int choose_steps(block *b)
+{
+    int rc = run_steps(b, WARMUP_STEPS, NULL);
+    double begin = job_now();
+
+    rc = rc < 0 ? rc : run_steps(b, WARMUP_STEPS, NULL);
+    double step = (job_now() - begin) / WARMUP_STEPS;
+    b->steps = step < block_seconds ? (int)(block_seconds / step) : 1;
+    return rc;
+}
+
+/* Who goes first changes from pair to pair. */
+static int measure(block *b, double budget, timing *t)
+{
+    int rc = choose_steps(b);
+    double start = job_now();
+
+    while (rc == 0 && t->count < MOST_PAIRS && (t->count < 2 || job_now() - start < budget)) {
+        int i = t->count++;
+        rc = timed_block(b, i % 2, t, i);
+        rc = rc < 0 ? rc : timed_block(b, !(i % 2), t, i);
+        t->wall.ratio[i] = t->wall.with[i] / t->wall.without[i];
+        t->cpu.ratio[i] = t->cpu.with[i] / t->cpu.without[i];
+    }
+    return rc;
+}
+
+/* ---- what telling it takes ---- */
+
+/* Changes of memory on all devices so far. */
+static uint64_t changes_of(const ek_device_list *devices)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < devices->count; i++) {
+        ek_memory_stats stats;
+        if (ek_memory_get(devices->devices[i], &stats) == 0)
+            sum += 2 * stats.allocations; /* what is taken is given back */
+    }
+    return sum;
+}
+
+/* Seconds of a span (or, beside it, of taking memory and giving it back) at best. */
+static double best_of(ek_dev *dev, bool memory)
+{
+    enum { TRIES = 2000, EACH = 50 };
+    double best = 1;
+
+    for (int i = 0; i < TRIES; i++) {
+        double begin = job_now();
+        for (int n = 0; n < EACH; n++) {
+            ek_span span;
+            void *pointer;
+            if (memory && ek_dev_alloc(dev, 256, EK_MEMORY_WORKSPACE, &pointer) == 0)
+                ek_dev_free(dev, pointer, 256, EK_MEMORY_WORKSPACE);
+            if (memory)
+                continue;
+            ek_span_begin(&span, EK_SPAN_COMPUTE, "backward of", "batch_norm", dev);
+            ek_span_end(&span);
+        }
+        double seconds = (job_now() - begin) / EACH;
+        best = seconds < best ? seconds : best;
+    }
+    return best;
+}
+
+static int count_costs(const block *b, const timing *t, double step)
+{
+    ek_dev *dev = ek_dev_get(b->devices->devices[0]);
+    uint64_t before = changes_of(b->devices);
+    int rc = run_steps(b, 4, NULL);
+    double changes = (double)(changes_of(b->devices) - before) / 4;
+    double bare = best_of(dev, true);
+    ek_report *report = ek_report_start(.device_ids = *b->devices);
+    double span = best_of(dev, false), change = (best_of(dev, true) - bare) / 2;
+    double begin = job_now();
+
+    if (rc == 0 && !report)
+        rc = ek_error_status();
+    for (int i = 0; rc == 0 && i < 1000; i++)
+        rc = ek_report_step(report);
+    double end = (job_now() - begin) / 1000;
+    double all = t->spans * span + changes * change + end;
+    printf("  %d spans of %.0f ns, %.0f changes of memory of %.0f ns, and the step's end of %.0f "
+           "ns: %.3f %% of the CPU time of a step\n",
+           t->spans, 1e9 * span, changes, 1e9 * change, 1e9 * end, 100 * all / step);
+    ek_report_free(report);
+    return rc;
+}
+
+static void print_sides(const char *what, sides *s, int count)
+{
+    printf("  %-4s without %.3f ms, with %.3f ms, ratio %.4f\n", what,
+           1000 * job_median(s->without, count), 1000 * job_median(s->with, count),
+           job_median(s->ratio, count));
+}
+
+int main(int argc, char **argv)
+{
+    static timing t;
+    workload load;
+    bool bf16;
+    training job = {0};
+    int count = argc > 2 ? atoi(argv[2]) : 2, threads = argc > 3 ? atoi(argv[3]) : 1;
+    double budget = argc > 4 ? atof(argv[4]) : 10;
+
+    if (argc < 2 || !workload_named(argv[1], &load, &bf16) || count < 1 || threads < 1) {
+        fprintf(stderr, "usage: %s NET[@BATCH] [DEVICES [THREADS [SECONDS]]]\n", argv[0]);
+        return 2;
+    }
+    ek_device_list devices = devices_open(EK_HOST, count);
+    block b = {&job, &devices, 1};
+    int rc = devices.count ? 0 : ek_error_status();
+    for (int i = 0; rc == 0 && i < devices.count; i++)
+        rc = ek_device_set_threads(devices.devices[i], threads);
+    if (rc == 0)
+        rc = job_open(&job, &load, &devices, (ek_data_parallel_options){0});
+    if (rc == 0)
+        rc = measure(&b, budget, &t);
+    if (rc == 0) {
+        printf("%s %dx%d: %d pairs of blocks of %d steps\n", argv[1], count, threads, t.count,
+               b.steps);
+        print_sides("time", &t.wall, t.count);
+        print_sides("CPU", &t.cpu, t.count);
+        rc = count_costs(&b, &t, job_median(t.cpu.without, t.count));
+    }
+    job_close(&job);
+    if (rc < 0 || ek_shutdown() < 0) {
+        ek_print_error(stderr);
+        return 1;
+    }
+    return 0;
+}
