@@ -243,9 +243,14 @@ START_TEST(setting_replaces_the_pieces)
     ck_assert_int_eq(ek_tensor_set_grad(leaf, zeros(0, COUNT)), EK_E_INVALID);
     assert_error(EK_E_INVALID, "no gradient");
     assert_close(ek_gather_grad(leaf), matrix(1), 0, 0);
-    assert_ok(ek_tensor_set_requires_grad(leaf, false));
-    assert_close(ek_gather_grad(leaf), matrix(1), 0, 0);
-    ck_assert(ek_tensor_requires_grad(ek_leaf_shards(leaf)->shards[0].piece));
+    /* Freezing keeps what there is, and pieces freeze and thaw with their leaf. */
+    for (int requires_grad = 0; requires_grad < 2; requires_grad++) {
+        assert_ok(ek_tensor_set_requires_grad(leaf, requires_grad));
+        assert_close(ek_gather_grad(leaf), matrix(1), 0, 0);
+        for (int i = 0; i < PIECES; i++)
+            ck_assert_int_eq(ek_tensor_requires_grad(ek_leaf_shards(leaf)->shards[i].piece),
+                             requires_grad);
+    }
     assert_ok(ek_tensor_set_grad(leaf, NULL));
     ck_assert(!ek_leaf_has_gradient(leaf));
     for (int i = 0; i < PIECES; i++)
