@@ -4,8 +4,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* A box at least this much of the width has room for its label; the style cuts it. */
+/* A box at least this much of the common scale has room for its label; the style cuts it. */
 static const double room_for_text = 0.025;
 
 enum { SUMS = 15 }; /* rows of the table of operations */
@@ -19,7 +20,16 @@ static double longest_step(const ek_html *html)
     return longest;
 }
 
-static void write_box(const ek_html *html, const ek_html_box *box, double seconds)
+/* Where "backward of conv2d" would be cut at 1400 pixels, what it was the backward of. */
+static const char *short_label(const char *label, double width)
+{
+    const double letter = 6.5 / 1150; /* of the width */
+    const char *of = strstr(label, " of ");
+
+    return of && (double)strlen(label) * letter > width ? of + strlen(" of ") : label;
+}
+
+static void write_box(const ek_html *html, const ek_html_box *box, double seconds, double scale)
 {
     char text[32];
     double left = ek_html_share(box->begin, seconds);
@@ -32,9 +42,9 @@ static void write_box(const ek_html *html, const ek_html_box *box, double second
     else
         ek_html_put(html, "%s: ", box->label);
     fprintf(html->page, "%s\">", ek_page_seconds(box->end - box->begin, text));
-    if (width >= room_for_text && box->spans == 1) {
+    if (width * seconds >= room_for_text * scale && box->spans == 1) {
         fputs("<em>", html->page);
-        ek_page_text(html->page, box->label);
+        ek_page_text(html->page, short_label(box->label, width * seconds / scale));
         fputs("</em>", html->page);
     }
     fputs("</i>\n", html->page);
@@ -52,7 +62,7 @@ static void write_lane(const ek_html *html, const ek_html_run *run, const ek_htm
     fprintf(html->page, "</b><div class=\"lane\" style=\"height:%.2frem;width:%.3f%%\">\n",
             0.2 + 1.2 * lane->depth, 100 * ek_html_share(run->span_seconds, seconds));
     for (; *box < layout->box_count && layout->boxes[*box].lane == index; ++*box)
-        write_box(html, &layout->boxes[*box], run->span_seconds);
+        write_box(html, &layout->boxes[*box], run->span_seconds, seconds);
     fputs("</div></div>\n", html->page);
 }
 
