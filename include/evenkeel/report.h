@@ -74,7 +74,8 @@ EK_API int ek_report_device(const ek_report *report, int index, ek_device_report
 /* The peak of the fullest device over the mean of all devices' peaks; 1 where nothing was used. */
 EK_API double ek_report_imbalance(const ek_report *report);
 /* Memory over time of a device, ascending: each sample is the fullest moment of its stretch of
- * time. Copies at most `room` and returns how many there are. */
+ * time, or the level that lasts through stretches without changes. Copies at most `room` and
+ * returns how many there are: while the report collects, more from call to call. */
 EK_API int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples,
                             int room);
 
@@ -88,8 +89,21 @@ EK_API void ek_report_set_largest_batch(ek_report *report, int64_t batch);
 EK_API int ek_report_table(const ek_report *report, FILE *stream);
 
 /* Files are written whole or not at all; EK_E_IO with the system's reason. Several reports (ways of
- * training the same) stand side by side. JSON: see the README. HTML: one page without scripts or
- * other files. */
+ * training the same) stand side by side. HTML: one page without scripts or other files. JSON, in
+ * bytes and seconds, with the names of ek_device_report and ek_memory_sample:
+ *
+ *     {"format": "evenkeel-report-1",
+ *      "reports": [{"name", "steps", "seconds", "step_seconds", "imbalance", "largest_batch",
+ *        "devices": [{"device": "host:0", "capacity", "peak": SAMPLE, "peak_operation",
+ *          "reserved_peak", "computing", "communicating", "waiting",
+ *          "memory": [SAMPLE, ...],         since the start, each until the next
+ *          "step_memory": [SAMPLE, ...]}],  of the last finished step, since it began
+ *        "last_step": {"seconds", "dropped",
+ *          "spans": [{"device", "thread", "depth", "kind", "begin", "end", "label"}]}}]}
+ *
+ * SAMPLE: {"seconds", "step", "in_use", "categories": {"parameter": 4096, ...}}. A span's device is
+ * an index of `devices`, its kind "compute", "communicate" or "wait"; spans are sorted by begin,
+ * outer ones first; `dropped` ones had no room. 0 as capacity or largest_batch: none is known. */
 EK_API int ek_report_json(const char *path, ek_report *const *reports, int count);
 EK_API int ek_report_html(const char *path, ek_report *const *reports, int count);
 

@@ -363,7 +363,7 @@ START_TEST(labels_have_an_end)
     assert_ok(ek_host_devices_configure("1"));
     ek_report *report = ek_report_start();
     assert_made(report);
-    for (size_t i = 0; i + 1 < sizeof longest; i += 2)
+    for (size_t i = 0; i + 3 <= sizeof longest; i += 2)
         memcpy(longest + i, "\xC3\xA4", 3); /* a letter of two bytes */
     work(0, EK_SPAN_COMPUTE, "of", longest, 1);
     work(0, EK_SPAN_COMPUTE, "off", longest, 1);
