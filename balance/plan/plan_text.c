@@ -88,8 +88,8 @@ static int read_number(reader *r, int64_t largest, const char *wanted, int64_t *
     const char *at = r->at;
     int64_t value = 0;
     for (; *at >= '0' && *at <= '9'; at++) {
-        value = value * 10 + (*at - '0');
-        if (value > largest)
+        int64_t digit = *at - '0';
+        if (value > (largest - digit) / 10)
             return EK_FAIL(
                 EK_E_INVALID,
                 "plan \"%.80s\": the number at position %zu (\"%.20s\") is above %" PRId64

@@ -54,6 +54,8 @@ static bool memory_lines(const ek_plan_device *known, int devices, int64_t batch
         other.fixed = costs[i].fixed < other.fixed ? costs[i].fixed : other.fixed;
         other.per_sample = line.per_sample > other.per_sample ? line.per_sample : other.per_sample;
     }
+    for (int i = 0; i < devices && !any; i++)
+        costs[i] = (ek_cost){known[i].state, 0, INT64_MAX};
     for (int i = 0; i < devices && any; i++)
         if (!shown[i])
             costs[i] = (ek_cost){fmax(other.fixed, known[i].state), other.per_sample, INT64_MAX};
@@ -133,8 +135,8 @@ bool ek_propose(const ek_plan_device *known, int devices, ek_plan_goal goal, int
 {
     memset(proposal, 0, sizeof *proposal);
     proposal->goal = goal;
-    if (!memory_lines(known, devices, batch, proposal->memory) ||
-        (goal == EK_GOAL_TIME && !time_lines(known, devices, proposal->time)))
+    bool memory = memory_lines(known, devices, batch, proposal->memory);
+    if (goal == EK_GOAL_TIME ? !time_lines(known, devices, proposal->time) : !memory)
         return false;
     capacities(known, devices, proposal->capacity);
     for (int i = 0; i < devices; i++) {

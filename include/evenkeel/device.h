@@ -8,9 +8,10 @@
  * EVENKEEL_HOST_DEVICES says which host devices there are: a count ("4"), or a comma-separated list
  * of
  * `[count x] capacity [@speed]`: "4x512M", "2x512M,2x256M@0.5". Capacity in bytes with K, M, G
- * (powers of 1024), 0 for none; a device of speed s in (0, 1] sleeps so that it takes 1/s of its
- * time. Unset means one host device per two cores, at least 1. The variable is read on first use;
- * ek_host_devices_configure overrides it. */
+ * (powers of 1024), 0 for none; a device of speed s in (0, 1] sleeps so that replicas on it (their
+ * forward, and backward, also on one device) take 1/s of their time; what the calling thread does
+ * with its tensors by itself is not slowed. Unset means one host device per two cores, at least 1.
+ * The variable is read on first use; ek_host_devices_configure overrides it. */
 #ifndef EVENKEEL_DEVICE_H
 #define EVENKEEL_DEVICE_H
 
