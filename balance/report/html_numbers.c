@@ -49,7 +49,7 @@ static void write_ways(const ek_html *html)
         double peak = run->fullest < 0 ? 0 : (double)run->devices[run->fullest].peak.in_use;
         begin_row(html, run, NULL);
         fprintf(html->page,
-                "<td class=\"number\">%d</td><td>%" PRId64
+                "<td>%d</td><td>%" PRId64
                 "</td><td>%.3f</td><td>%.2f</td><td>%.3f</td><td>%.3f</td><td>",
                 run->device_count, run->steps, run->imbalance, peak / mebibyte,
                 1000 * run->step_seconds, run->seconds);

@@ -79,7 +79,7 @@ static const char cards[] =
     "  color: var(--faint); } .facts dd { margin: 0; font-size: 1.45rem; line-height: 1.2;\n"
     "  font-weight: 650; font-variant-numeric: tabular-nums; }\n"
     ".cards .legend { margin: .4rem 0 0; gap: .1rem .8rem; font-size: .8rem; }\n"
-    ".last { margin: .6rem 0 0; } .full { font-weight: 650; } td.number { text-align: right; }\n";
+    ".last { margin: .6rem 0 0; } .full { font-weight: 650; }\n";
 
 /* Stripes tell what communicates and what waits from what computes, without colours too. */
 static const char lanes[] =

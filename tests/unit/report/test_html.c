@@ -374,6 +374,23 @@ START_TEST(sums_are_less_what_lies_within)
 }
 END_TEST
 
+/* What consists of others is a frame; what has small ones in it is not. */
+START_TEST(operations_that_consist_of_others_are_frames)
+{
+    ek_report_span spans[] = {{0, 0, 0, EK_SPAN_COMPUTE, 0, 10, "backward"},
+                              {0, 0, 1, EK_SPAN_WAIT, 1, 9, "waiting for gradients"},
+                              {0, 0, 0, EK_SPAN_COMPUTE, 20, 30, "forward"},
+                              {0, 0, 1, EK_SPAN_WAIT, 21, 23, "waiting"}};
+    ek_html_run run = {.spans = spans, .span_count = 4, .span_seconds = 30};
+    ek_html_layout layout;
+    assert_ok(ek_html_lay_out(&run, 30, &layout));
+    ck_assert_int_eq(layout.box_count, 4);
+    for (int b = 0; b < 4; b++)
+        ck_assert_int_eq(layout.boxes[b].frame, strcmp(layout.boxes[b].label, "backward") == 0);
+    ek_html_layout_free(&layout);
+}
+END_TEST
+
 /* What is no number reaches no page. */
 START_TEST(charts_leave_out_what_is_no_number)
 {
@@ -493,6 +510,7 @@ Suite *suite(void)
     tcase_add_test(tests, pages_stay_small);
     tcase_add_test(tests, layout_keeps_every_span);
     tcase_add_test(tests, sums_are_less_what_lies_within);
+    tcase_add_test(tests, operations_that_consist_of_others_are_frames);
     tcase_add_test(tests, charts_leave_out_what_is_no_number);
     tcase_add_test(tests, numbers_are_for_people);
     tcase_add_test(tests, decimal_commas_stay_out);
