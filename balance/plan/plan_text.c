@@ -95,6 +95,7 @@ static int read_number(reader *r, int64_t largest, const char *wanted, int64_t *
                 "plan \"%.80s\": the number at position %zu (\"%.20s\") is above %" PRId64
                 ", the largest one possible",
                 r->text, (size_t)(r->at - r->text) + 1, r->at, largest);
+        value = value * 10 + digit;
     }
     if (at == r->at)
         return fault(r, wanted);
