@@ -125,6 +125,37 @@ START_TEST(the_peak_has_its_moment_and_operation)
 }
 END_TEST
 
+START_TEST(every_change_is_a_sample)
+{
+    assert_ok(ek_host_devices_configure("1"));
+    ek_report *report = ek_report_start();
+    assert_made(report);
+    void *memory = take(0, 4096, EK_MEMORY_ACTIVATION);
+    int count = ek_report_memory(report, 0, samples, ROOM);
+    ck_assert_uint_eq(samples[count - 1].now[EK_MEMORY_ACTIVATION], 4096);
+    ek_dev_recategorise(host(0), 4096, EK_MEMORY_ACTIVATION, EK_MEMORY_GRADIENT);
+    count = ek_report_memory(report, 0, samples, ROOM);
+    ck_assert_uint_eq(samples[count - 1].now[EK_MEMORY_GRADIENT], 4096);
+    ck_assert_uint_eq(samples[count - 1].in_use, 4096);
+    give(0, memory, 4096, EK_MEMORY_GRADIENT);
+    count = ek_report_memory(report, 0, samples, ROOM);
+    ck_assert_uint_eq(samples[count - 1].in_use, 0);
+    ck_assert_int_eq(ek_report_memory(report, 0, NULL, 0) > 1, 1);
+
+    /* The step has the same, from its begin on. */
+    assert_ok(ek_report_step(report));
+    count = ek_report_step_memory(report, 0, samples, ROOM);
+    ck_assert_int_ge(count, 2);
+    ck_assert_uint_eq(samples[count - 1].in_use, 0);
+    assert_ok(ek_report_step(report));
+    count = ek_report_step_memory(report, 0, samples, ROOM);
+    for (int i = 0; i < count; i++)
+        ck_assert(samples[i].in_use == 0 && samples[i].step == 1);
+    ek_report_free(report);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
 START_TEST(spans_are_told_to_the_device_that_works)
 {
     assert_ok(ek_host_devices_configure("2"));
@@ -570,6 +601,7 @@ Suite *suite(void)
     Suite *s = suite_create("report_collect");
     TCase *collecting = tcase_create("collecting");
     tcase_add_test(collecting, the_peak_has_its_moment_and_operation);
+    tcase_add_test(collecting, every_change_is_a_sample);
     tcase_add_test(collecting, spans_are_told_to_the_device_that_works);
     tcase_add_loop_test(collecting, no_moment_is_lost_that_is_the_fullest_of_its_stretch, 1, 5);
     tcase_add_test(collecting, steps_sums_stay_exact);
