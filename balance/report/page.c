@@ -147,7 +147,8 @@ static const char tables[] =
     "exact;\n"
     "  -webkit-print-color-adjust: exact; } .grid > *, .row, .plot, tr { break-inside: avoid; }\n"
     "  h2, h3 { break-after: avoid; } section { border: 1px solid var(--rule); }\n"
-    "  .wide { overflow: visible; } th, td { white-space: normal; padding: .15rem .3rem; } }\n";
+    "  .wide { overflow: visible; } .lanes { min-width: 0; } th, td { white-space: normal; "
+    "padding: .15rem .3rem; } }\n";
 
 void ek_page_text(FILE *page, const char *text)
 {
