@@ -1,5 +1,9 @@
 /* Divided state through the lives of its modules, wrappers and optimizers: what is made, changed
  * and freed in between, and in any order. */
+#include <stdatomic.h>
+
+#include "core/device.h"
+#include "core/thread.h"
 #include "nn/module_members.h"
 #include "sharded_setup.h"
 
@@ -405,6 +409,109 @@ START_TEST(a_wrapper_that_cannot_be_made_leaves_the_module_whole)
 }
 END_TEST
 
+/* ---- backends of other kinds ---- */
+
+static ek_backend remote;
+static const ek_backend *real;
+static atomic_bool fails;
+
+static int failing_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
+                        size_t nbytes)
+{
+    if (atomic_load(&fails) && to != from && from->id.kind != EK_CPU && to->id.index == 2)
+        return EK_FAIL(EK_E_BACKEND, "a cable is loose");
+    return real->copy(to, to_data, from, from_data, nbytes);
+}
+
+static int moves_served(ek_dev *const *devs, int count)
+{
+    (void)devs, (void)count;
+    return EK_COLLECTIVE_MOVES;
+}
+
+static int broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
+{
+    for (int d = 1; d < count; d++)
+        EK_TRY(real->copy(devs[d], data[d], devs[0], data[0], nbytes));
+    return 0;
+}
+
+static atomic_int exchanges;
+
+static int exchange(const ek_move *moves, int count)
+{
+    atomic_fetch_add(&exchanges, 1);
+    for (int i = 0; i < count; i++)
+        EK_TRY(real->copy(moves[i].to, moves[i].target, moves[i].from, moves[i].source,
+                          moves[i].nbytes));
+    return 0;
+}
+
+/* Host devices whose backend says that they can't reach each other; copies fail on demand. */
+static void make_remote(bool with_collectives)
+{
+    for (int d = 0; d < DEVICES; d++) {
+        ek_dev *dev = ek_dev_get(ek_host(d));
+        real = dev->backend;
+        remote = *real;
+        remote.host_memory = false;
+        remote.copy = failing_copy;
+        if (with_collectives) {
+            remote.collective = moves_served;
+            remote.broadcast = broadcast;
+            remote.exchange = exchange;
+        }
+        dev->backend = &remote;
+    }
+}
+
+START_TEST(devices_that_do_not_reach_each_other)
+{
+    job j = small_job(3 + _i / 2), undivided = whole(j);
+    j.mlp = _i / 2 * 300;
+    undivided.mlp = j.mlp;
+    outcome wanted = run(&undivided, 4);
+    make_remote(_i % 2);
+    outcome o = run(&j, 4);
+    ck_assert_int_eq(atomic_load(&exchanges) > 0, _i % 2);
+    assert_same_outcome(&o, &wanted, 4);
+}
+END_TEST
+
+/* What was stepped and could not be shared is shared before it is used. */
+START_TEST(a_share_that_fails_is_made_up_for)
+{
+    job j = small_job(3), undivided = whole(j);
+    outcome wanted = run(&undivided, 4), o = {.count = 0};
+    make_remote(false);
+    trainer t = make_job(&j);
+    for (int step = 0; step < 4; step++) {
+        ek_tensor *images, *target;
+        ek_scope scope = ek_scope_begin();
+        batch_of(&j, step, &images, &target);
+        ek_tensor *loss = loss_of(&t, images, target);
+        ek_zero_grad(t.optimizer);
+        assert_ok(ek_backward(loss));
+        assert_ok(ek_item(loss, &o.losses[step]));
+        atomic_store(&fails, step == 1);
+        int rc = ek_step(t.optimizer);
+        atomic_store(&fails, false);
+        if (step == 1) {
+            ck_assert_int_eq(rc, EK_E_BACKEND);
+            assert_error(EK_E_BACKEND, "a cable is loose");
+        } else {
+            assert_ok(rc);
+        }
+        ek_scope_end(&scope);
+        ek_release(images);
+        ek_release(target);
+    }
+    note_outcome(&t, &o);
+    free_trainer(&t);
+    assert_same_outcome(&o, &wanted, 4);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("lives of divided state");
@@ -422,5 +529,9 @@ Suite *suite(void)
     tcase_add_test(tests, converted_modules_are_divided_anew);
     tcase_add_loop_test(tests, out_of_memory_is_survived, 0, 4);
     tcase_add_loop_test(tests, a_wrapper_that_cannot_be_made_leaves_the_module_whole, 0, 6);
+    if (test_kind() == EK_HOST) {
+        tcase_add_loop_test(tests, devices_that_do_not_reach_each_other, 0, 4);
+        tcase_add_test(tests, a_share_that_fails_is_made_up_for);
+    }
     return s;
 }

@@ -348,6 +348,43 @@ static void make_remote(int count)
     }
 }
 
+static int moves_served(ek_dev *const *devs, int count)
+{
+    (void)devs, (void)count;
+    return EK_COLLECTIVE_MOVES;
+}
+
+static int exchanges;
+
+static int exchange(const ek_move *moves, int count)
+{
+    exchanges++;
+    for (int i = 0; i < count; i++)
+        EK_TRY(real->copy(moves[i].to, moves[i].target, moves[i].from, moves[i].source,
+                          moves[i].nbytes));
+    return 0;
+}
+
+/* All that is fetched at a time is one exchange. */
+START_TEST(pieces_are_exchanged_where_devices_can)
+{
+    const setting *s = set_up(3, EK_F32);
+    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    make_wholes(s, whole);
+    make_remote(3);
+    remote.collective = moves_served;
+    remote.exchange = exchange;
+    copies = exchanges = 0;
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+    ck_assert_int_eq(copies, 0);
+    ck_assert_int_eq(exchanges, 5);
+    for (int p = 0; p < PIECES; p++) {
+        const ek_piece *piece = &s->pieces[p];
+        assert_ramp(pieces[p], 300 + 3 * (20 * piece->tensor + (double)piece->begin), 3);
+    }
+}
+END_TEST
+
 START_TEST(small_pieces_of_one_owner_come_in_one_copy_a_device)
 {
     const setting *s = set_up(3, EK_F32);
@@ -440,6 +477,8 @@ Suite *suite(void)
     tcase_add_test(tests, sums_differentiate_to_any_order);
     tcase_add_test(tests, recorded_gathers_fill_slots);
     tcase_add_test(tests, small_pieces_of_one_owner_come_in_one_copy_a_device);
+    if (test_kind() == EK_HOST)
+        tcase_add_test(tests, pieces_are_exchanged_where_devices_can);
     tcase_add_loop_test(tests, buffers_are_bounded, 0, 4);
     return s;
 }
