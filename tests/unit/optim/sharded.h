@@ -1,0 +1,116 @@
+/* sharded.h: the same training twice: with whole parameters, and with divided ones. */
+#ifndef EK_TESTS_SHARDED_H
+#define EK_TESTS_SHARDED_H
+
+#include "shard_setup.h"
+
+typedef ek_optimizer *constructor(ek_optimizer_options options);
+
+static const struct {
+    const char *name;
+    constructor *make;
+    ek_optimizer_options options;
+    int states;
+} cases[] = {
+    {"plain", ek_sgd_with, {.lr = 0.1, .weight_decay = 0.05}, 0},
+    {"momentum", ek_sgd_with, {.lr = 0.1, .momentum = 0.9, .dampening = 0.3}, 1},
+    {"nesterov", ek_sgd_with, {.lr = 0.1, .momentum = 0.8, .nesterov = true}, 1},
+    {"adam", ek_adam_with, {.lr = 0.01, .weight_decay = 0.1}, 2},
+    {"no eps", ek_adam_with, {.lr = 0.01, .eps = EK_ZERO}, 2},
+    {"amsgrad", ek_adam_with, {.lr = 0.01, .amsgrad = true}, 3},
+    {"adamw", ek_adamw_with, {.lr = 0.01}, 2},
+};
+enum { CASES = sizeof cases / sizeof *cases, ADAM = 3, NO_EPS = 4, AMSGRAD = 5 };
+
+/* How the divided parameter gets it: as a whole, in its pieces' slots, half there and half through
+ * the parameter itself, or in some of the pieces only (the rest is zeros). */
+typedef enum arrival { AS_A_WHOLE, IN_PIECES, BOTH_WAYS, IN_SOME_PIECES, ARRIVALS } arrival;
+static int arrivals = ARRIVALS; /* that are in use */
+
+/* Two groups with rates of their own. */
+static inline ek_optimizer *make(int i, ek_tensor **p)
+{
+    /* Without eps a zero gradient of a zero moment gives no number. */
+    arrivals = i == NO_EPS ? IN_SOME_PIECES : ARRIVALS;
+    ek_optimizer *optimizer = cases[i].make(cases[i].options);
+    assert_made(optimizer);
+    assert_ok(ek_optimizer_add_group(optimizer, p, 3, (ek_optimizer_options){0}));
+    assert_ok(ek_optimizer_add_group(optimizer, p + 3, PARAMETERS - 3,
+                                     (ek_optimizer_options){.lr = 0.02}));
+    return optimizer;
+}
+
+/* ---- gradients ---- */
+
+static inline ek_tensor *random_gradient(ek_tensor *p)
+{
+    ek_tensor *gradient = ek_tensor_like(p);
+    ek_tensor *drawn = ek_randn(ek_tensor_shape(p), .dtype = ek_tensor_dtype(p));
+    assert_made(gradient);
+    assert_made(ek_copy_(gradient, drawn));
+    return gradient;
+}
+
+static inline void give_to_pieces(ek_tensor *q, ek_tensor *gradient, bool some)
+{
+    const ek_shards *shards = ek_leaf_shards(q);
+    for (int k = 0; k < shards->count; k++) {
+        const ek_shard *shard = &shards->shards[k];
+        if (some && k % 2 == 1) {
+            assert_ok(
+                ek_dev_zero(ek_tensor_dev(gradient), address_of(gradient, shard->begin),
+                            (size_t)(shard->end - shard->begin) * ek_dtype_size(gradient->dtype)));
+            continue;
+        }
+        ek_tensor *slot = shard->piece->grad_slot;
+        assert_ok(ek_dev_copy(ek_tensor_dev(slot), ek_tensor_address(slot), ek_tensor_dev(gradient),
+                              address_of(gradient, shard->begin),
+                              (size_t)(shard->end - shard->begin) * ek_dtype_size(slot->dtype)));
+        assert_ok(ek_tensor_set_grad(shard->piece, slot));
+    }
+}
+
+static inline void add_through(ek_tensor *p, ek_tensor *gradient)
+{
+    assert_ok(ek_backward(ek_sum(ek_mul(p, gradient))));
+}
+
+static inline void give(ek_tensor *p, ek_tensor *q, arrival how)
+{
+    ek_tensor *gradient = random_gradient(p);
+    if (!ek_leaf_shards(q))
+        how = AS_A_WHOLE;
+    if (how == AS_A_WHOLE)
+        assert_ok(ek_tensor_set_grad(q, gradient));
+    else
+        give_to_pieces(q, gradient, how == IN_SOME_PIECES);
+    assert_ok(ek_tensor_set_grad(p, ek_clone(gradient)));
+    if (how != BOTH_WAYS)
+        return;
+    ek_tensor *more = random_gradient(p);
+    add_through(p, more);
+    add_through(q, more);
+}
+
+/* A bit of `absent` leaves a parameter out. */
+static inline void give_all(ek_tensor **p, ek_tensor **q, unsigned absent, int how)
+{
+    for (int i = 0; i < PARAMETERS; i++) {
+        ek_tensor_set_grad(p[i], NULL);
+        ek_tensor_set_grad(q[i], NULL);
+        if (!(absent >> i & 1))
+            give(p[i], q[i], (arrival)((how + i) % arrivals));
+    }
+}
+
+static inline void step_both(ek_optimizer *whole, ek_optimizer *divided)
+{
+    assert_ok(settled(ek_step(whole)));
+    assert_ok(settled(ek_step(divided)));
+}
+
+/* The last parameter is frozen throughout. */
+static const unsigned absent[] = {0x80, 0x81, 0x86, 0x80, 0xf8, 0x80};
+enum { STEPS = sizeof absent / sizeof *absent };
+
+#endif
