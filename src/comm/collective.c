@@ -118,11 +118,11 @@ typedef struct slices {
     ek_tensor *sums[EK_MAX_DEVICES];                  /* of slice j, on device j */
 } slices;
 
-static void cut(slices *s, int64_t elements)
+static void cut(slices *s, int64_t begin, int64_t end)
 {
     for (int j = 0; j <= s->devices; j++) {
-        int64_t at = elements / s->devices * j / SLICE_ELEMENTS * SLICE_ELEMENTS;
-        s->bounds[j] = j == s->devices ? elements : at;
+        int64_t at = (end - begin) / s->devices * j / SLICE_ELEMENTS * SLICE_ELEMENTS;
+        s->bounds[j] = j == s->devices ? end : begin + at;
     }
 }
 
@@ -213,12 +213,19 @@ static int sum_flats(ek_dev *const *devs, int devices, const flat *flats, int co
     s->devs = devs;
     s->devices = devices;
     s->dtype = out[0]->dtype;
-    cut(s, elements);
-    int rc = deal(s, flats);
-    if (rc >= 0)
-        rc = add(s, out);
-    if (rc >= 0)
-        rc = collect(s, out);
+    /* What the devices hold for each other at a time is a buffer's size. */
+    int64_t most = EK_COMM_BUFFER_BYTES / (int64_t)ek_dtype_size(s->dtype);
+    int rc = 0;
+    for (int64_t begin = 0; begin < elements && rc >= 0; begin += most) {
+        ek_scope scope = ek_scope_begin();
+        cut(s, begin, elements - begin > most ? begin + most : elements);
+        rc = deal(s, flats);
+        if (rc >= 0)
+            rc = add(s, out);
+        if (rc >= 0)
+            rc = collect(s, out);
+        ek_scope_end(&scope);
+    }
     free(s);
     return rc;
 }

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "comm/collective.h"
+#include "comm/sums.h"
 #include "core/trace.h"
-#include "kernels/kernels.h"
 
 /* Attributes of both operations. */
 typedef struct routes {
@@ -84,23 +84,6 @@ int ek_comm_record_broadcast(ek_dev *source, ek_tensor *const *tensors, int coun
     return rc;
 }
 
-/* Makes room on dev for the tensors (no NULLs), in one slab where they are several: out[i]. */
-static int make_room(ek_dev *dev, ek_tensor *const *tensors, int count, ek_tensor **out)
-{
-    if (count == 1) {
-        out[0] = ek_comm_like(tensors[0], NULL, dev);
-        return out[0] ? 0 : ek_error_pending();
-    }
-    ek_slab *slab = ek_slab_new(dev, tensors, count);
-    int rc = slab ? 0 : ek_error_pending();
-    for (int i = 0; i < count && rc == 0; i++) {
-        out[i] = ek_scope_adopt(ek_object_retain(slab->members[i]));
-        rc = out[i] ? 0 : ek_error_pending();
-    }
-    ek_object_release(slab);
-    return rc;
-}
-
 /* Copies those of one device that are wanted; `work` has room for 2 * count handles. */
 static int broadcast_to(ek_dev *dev, ek_tensor *const *tensors, int count, const bool *wanted,
                         ek_tensor **work, ek_tensor **out)
@@ -113,7 +96,7 @@ static int broadcast_to(ek_dev *dev, ek_tensor *const *tensors, int count, const
         return 0;
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, "broadcast", NULL, dev);
-    int rc = make_room(dev, work, n, work + count);
+    int rc = ek_comm_room(dev, work, n, work + count);
     if (rc >= 0)
         rc = ek_comm_send(work + count, work, n);
     ek_span_end(&span);
@@ -172,7 +155,7 @@ static int broadcast_at_once(const audience *a, ek_tensor *const *tensors, int c
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, "broadcast", NULL, a->devs[0]);
     for (int d = 1; d < a->devices && rc >= 0 && n > 0; d++) {
         lists[d] = work + (ptrdiff_t)d * count;
-        rc = make_room(a->devs[d], work, n, lists[d]);
+        rc = ek_comm_room(a->devs[d], work, n, lists[d]);
     }
     if (rc >= 0 && n > 0)
         rc = ek_comm_spread(a->devs, a->devices, (ek_tensor *const *const *)lists, work, n);
@@ -239,215 +222,15 @@ static int reduce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 
 static const ek_operation reduce_operation = {.name = "reduce_add", .backward = reduce_backward};
 
-/* The order of summation: the last list on `destination` first, the others ascending by device. */
-static void sum_order(ek_dev *const *devs, int devices, const ek_dev *destination, int *order)
-{
-    int root = -1;
-    for (int d = 0; d < devices; d++)
-        if (devs[d] == destination)
-            root = d;
-    int n = 0;
-    if (root >= 0)
-        order[n++] = root;
-    int first = n;
-    for (int d = 0; d < devices; d++) {
-        if (d == root)
-            continue;
-        int at = n++;
-        for (; at > first; at--) {
-            ek_device before = devs[order[at - 1]]->id, id = devs[d]->id;
-            if (before.kind < id.kind || (before.kind == id.kind && before.index <= id.index))
-                break;
-            order[at] = order[at - 1];
-        }
-        order[at] = d;
-    }
-}
-
-/* The destination waits for the devices whose memory it reads, or (afterwards) they for it. */
-static int order_all(ek_dev *const *devs, int devices, ek_dev *destination, bool before)
-{
-    for (int d = 0; d < devices; d++)
-        EK_TRY(before ? ek_dev_order(destination, devs[d]) : ek_dev_order(devs[d], destination));
-    return 0;
-}
-
-/* Brings the lists of devices whose memory the destination can't read there: parts[d * count + i].
- */
-static int fetch(ek_tensor **parts, int devices, int count, ek_dev *const *devs,
-                 ek_dev *destination)
-{
-    for (int d = 0; d < devices; d++) {
-        if (ek_dev_reaches(destination, devs[d]))
-            continue;
-        ek_tensor **work = ek_calloc(2 * (size_t)count, sizeof *work);
-        if (!work)
-            return ek_error_pending();
-        ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
-        int rc = broadcast_to(destination, parts + (ptrdiff_t)d * count, count, NULL, work,
-                              parts + (ptrdiff_t)d * count);
-        ek_memory_set_category(before);
-        free(work);
-        EK_TRY(rc);
-    }
-    return 0;
-}
-
-/* Adds parts 1 ... to part 0 for dtypes that add_n doesn't take. */
-static int add_in_turn(ek_dev *dev, ek_tensor *out, ek_tensor *const *parts, int count)
-{
-    EK_TRY(ek_comm_copy(out, parts[0]));
-    for (int i = 1; i < count; i++)
-        EK_TRY(dev->backend->kernels->binary(dev, EK_BINARY_ADD, out, out, parts[i], 1));
-    return 0;
-}
-
-/* The sum of the parts (at least one, readable from the destination), in their order. */
-static ek_tensor *sum(ek_tensor **parts, int count, ek_dev *destination, ek_tensor *into)
-{
-    if (count == 1 && !into && ek_tensor_dev(parts[0]) == destination)
-        return ek_tensor_alias(parts[0]);
-    ek_tensor *out = into ? into : ek_comm_like(parts[0], NULL, destination);
-    if (!out)
-        return NULL;
-    if (count == 1)
-        return ek_comm_copy(out, parts[0]) < 0 ? NULL : out;
-    /* One layout for all: gradients may come expanded or transposed. */
-    for (int i = 0; i < count; i++) {
-        if (ek_same_layout(parts[i], out) && ek_is_dense(parts[i]))
-            continue;
-        ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
-        ek_tensor *dense = ek_comm_like(out, NULL, destination);
-        ek_memory_set_category(before);
-        if (!dense || ek_comm_copy(dense, parts[i]) < 0)
-            return NULL;
-        parts[i] = dense;
-    }
-    int rc = ek_dtype_is_floating(out->dtype)
-                 ? destination->backend->kernels->add_n(destination, out,
-                                                        (const ek_tensor *const *)parts, count)
-                 : add_in_turn(destination, out, parts, count);
-    return rc < 0 ? NULL : out;
-}
-
-/* All of one floating dtype, and none missing. */
-static bool can_slice(ek_tensor *const *parts, int total)
-{
-    for (int i = 0; i < total; i++)
-        if (!parts[i] || !ek_dtype_is_floating(parts[i]->dtype) ||
-            parts[i]->dtype != parts[0]->dtype)
-            return false;
-    return total > 0;
-}
-
-/* Where the sums go: `into`, and room of their own for the others. In the scope. */
-static int make_sums(ek_dev *destination, ek_tensor *const *like, int count, ek_tensor *const *into,
-                     ek_tensor **sums)
-{
-    bool given = false;
-    for (int i = 0; i < count; i++)
-        given = given || (into && into[i]);
-    if (!given)
-        return make_room(destination, like, count, sums);
-    for (int i = 0; i < count; i++) {
-        sums[i] = into[i] ? into[i] : ek_comm_like(like[i], NULL, destination);
-        if (!sums[i])
-            return ek_error_pending();
-    }
-    return 0;
-}
-
-/* The sums by a collective; out[i] gets a reference. Buckets are made from the last parameter to
- * the first: their lists are turned round, so that they are runs. */
-static int sum_at_once(ek_tensor *const *parts, int devices, int count, ek_dev *const *devs,
-                       const int *order, ek_tensor *const *into, ek_tensor **out)
-{
-    ek_dev *ordered[EK_MAX_DEVICES];
-    ek_tensor **lists[EK_MAX_DEVICES];
-    ek_tensor **work = ek_calloc((size_t)(devices + 2) * (size_t)count, sizeof *work);
-    if (!work)
-        return ek_error_pending();
-    ek_tensor **sums = work, **turned = work + count;
-    int rc = make_sums(devs[order[0]], parts + (ptrdiff_t)order[0] * count, count, into, sums);
-    bool turn = rc >= 0 && count > 1 &&
-                (char *)ek_tensor_address(sums[1]) < (char *)ek_tensor_address(sums[0]);
-    for (int i = 0; i < count && rc >= 0; i++)
-        turned[turn ? count - 1 - i : i] = sums[i];
-    for (int d = 0; d < devices && rc >= 0; d++) {
-        ordered[d] = devs[order[d]];
-        lists[d] = work + (ptrdiff_t)(d + 2) * count;
-        for (int i = 0; i < count; i++)
-            lists[d][turn ? count - 1 - i : i] = parts[(ptrdiff_t)order[d] * count + i];
-    }
-    if (rc >= 0)
-        rc = ek_comm_sum_slices(ordered, devices, lists, count, turned);
-    for (int i = 0; i < count && rc >= 0; i++)
-        out[i] = ek_keep(sums[i]);
-    free(work);
-    return rc;
-}
-
-/* The sums of what the destination can read; out[i] gets a reference. */
-static int reduce_each(ek_tensor *const *parts, int devices, int count, const int *order,
-                       ek_dev *destination, ek_tensor *const *into, ek_tensor **out)
-{
-    for (int i = 0; i < count; i++) {
-        ek_tensor *present[EK_MAX_DEVICES];
-        int n = 0;
-        for (int d = 0; d < devices; d++)
-            if (parts[order[d] * count + i])
-                present[n++] = parts[order[d] * count + i];
-        if (n == 0)
-            continue;
-        ek_scope scope = ek_scope_begin();
-        out[i] = ek_keep(sum(present, n, destination, into ? into[i] : NULL));
-        ek_scope_end(&scope);
-        if (!out[i])
-            return ek_error_pending();
-    }
-    return 0;
-}
-
-/* All sums; out[i] gets a reference. What was fetched and made dense ends with the caller's scope.
- */
-static int reduce_all(ek_tensor **parts, int devices, int count, ek_dev *const *devs,
-                      ek_dev *destination, ek_tensor *const *into, ek_tensor **out)
-{
-    int order[EK_MAX_DEVICES] = {0};
-    sum_order(devs, devices, destination, order);
-    if (devs[order[0]] == destination && can_slice(parts, devices * count)) {
-        ek_dev *ordered[EK_MAX_DEVICES];
-        int status;
-        for (int d = 0; d < devices; d++)
-            ordered[d] = devs[order[d]];
-        if (ek_comm_has_collective(ordered, devices, &status))
-            return sum_at_once(parts, devices, count, devs, order, into, out);
-        EK_TRY(status);
-    }
-    EK_TRY(fetch(parts, devices, count, devs, destination));
-    EK_TRY(order_all(devs, devices, destination, true));
-    int rc = reduce_each(parts, devices, count, order, destination, into, out);
-    /* Also after an error: sums that were issued still read the others' memory. */
-    int ordered = order_all(devs, devices, destination, false);
-    return rc < 0 ? rc : ordered;
-}
-
 int ek_comm_reduce(ek_tensor *const *inputs, int devices, int count, ek_dev *const *devs,
                    ek_dev *destination, ek_tensor *const *into, ek_tensor **out)
 {
-    size_t total = (size_t)devices * (size_t)count;
-    ek_tensor **parts = ek_calloc(total + 1, sizeof *parts);
-    if (!parts)
-        return ek_error_pending();
-    memcpy(parts, inputs, total * sizeof *parts);
-    memset(out, 0, (size_t)count * sizeof(ek_tensor *));
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, "reduce", NULL, destination);
     ek_scope scope = ek_scope_begin();
-    int rc = reduce_all(parts, devices, count, devs, destination, into, out);
+    int rc = ek_comm_sum(inputs, devices, count, devs, destination, into, out);
     ek_scope_end(&scope);
     ek_span_end(&span);
-    free(parts);
     for (int i = 0; i < count; i++)
         if (out[i] && !ek_scope_adopt(out[i]))
             rc = ek_error_pending();

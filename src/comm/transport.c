@@ -60,6 +60,40 @@ static bool one_block(const ek_tensor *to, const ek_tensor *from)
     return ek_same_layout(to, from) && ek_is_dense(to) && ek_is_dense(from);
 }
 
+int ek_comm_slowest(const ek_tensor *tensor)
+{
+    int order[EK_MAX_DIMS];
+    bool ordered = order_in_memory(tensor, order);
+    for (int i = 0; i < tensor->ndim; i++) {
+        int dim = ordered ? order[i] : i;
+        if (tensor->shape[dim] > 1)
+            return dim;
+    }
+    return -1;
+}
+
+/* What a device can't write in place goes through blocks on both: of limited size. */
+static int copy_in_pieces(ek_tensor *to, const ek_tensor *from)
+{
+    int dim = ek_comm_slowest(to);
+    if (one_block(to, from) || dim < 0 || ek_comm_nbytes(to) <= EK_COMM_BUFFER_BYTES) {
+        ek_scope scope = ek_scope_begin();
+        int rc = ek_transfer(to, from);
+        ek_scope_end(&scope);
+        return rc;
+    }
+    int64_t size = to->shape[dim], half = size / 2;
+    for (int64_t start = 0; start < size; start += half, half = size - half) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *target = ek_comm_part(to, dim, start, half);
+        ek_tensor *source = ek_comm_part(from, dim, start, half);
+        int rc = target && source ? copy_in_pieces(target, source) : ek_error_pending();
+        ek_scope_end(&scope);
+        EK_TRY(rc);
+    }
+    return 0;
+}
+
 int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
 {
     size_t nbytes = ek_comm_nbytes(from);
@@ -70,7 +104,7 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
                            ek_tensor_address(from), nbytes);
     ek_dev *dev = ek_tensor_dev(to), *source = ek_tensor_dev(from);
     if (!ek_dev_reaches(dev, source))
-        return ek_transfer(to, from);
+        return copy_in_pieces(to, from);
     EK_TRY(ek_dev_order(dev, source));
     EK_TRY(dev->backend->kernels->copy(dev, to, from));
     return ek_dev_order(source, dev);
@@ -144,5 +178,21 @@ int ek_comm_send(ek_tensor *const *to, ek_tensor *const *from, int count)
     ek_slab *staging = ek_comm_pack(from, to, count);
     int rc = staging ? ek_comm_copy_list(to, staging->members, count) : ek_error_pending();
     ek_object_release(staging);
+    return rc;
+}
+
+int ek_comm_room(ek_dev *dev, ek_tensor *const *tensors, int count, ek_tensor **out)
+{
+    if (count == 1) {
+        out[0] = ek_comm_like(tensors[0], NULL, dev);
+        return out[0] ? 0 : ek_error_pending();
+    }
+    ek_slab *slab = ek_slab_new(dev, tensors, count);
+    int rc = slab ? 0 : ek_error_pending();
+    for (int i = 0; i < count && rc == 0; i++) {
+        out[i] = ek_scope_adopt(ek_object_retain(slab->members[i]));
+        rc = out[i] ? 0 : ek_error_pending();
+    }
+    ek_object_release(slab);
     return rc;
 }

@@ -8,6 +8,7 @@
 
 #include "core/slab.h"
 #include "core/tensor.h"
+#include "evenkeel/comm.h"
 
 /* A new dense tensor on dev with the shape, dtype and order of memory of `like`; row-major where
  * strides are zero. `shape` NULL: like's own. In the scope. */
@@ -17,7 +18,16 @@ ek_tensor *ek_comm_like(const ek_tensor *like, const ek_shape *shape, ek_dev *de
  * version. */
 ek_tensor *ek_comm_part(const ek_tensor *tensor, int dim, int64_t start, int64_t length);
 
-/* Copies elements between tensors of one shape and dtype on any devices. No version, no history. */
+/* The dimension of several elements that is slowest in memory: parts along it are dense where the
+ * tensor is. -1: there is none. */
+int ek_comm_slowest(const ek_tensor *tensor);
+
+/* Makes room on dev for the tensors (no NULLs), in one slab where they are several: out[i], in the
+ * scope. */
+int ek_comm_room(ek_dev *dev, ek_tensor *const *tensors, int count, ek_tensor **out);
+
+/* Copies elements between tensors of one shape and dtype on any devices. No version, no history.
+ * What can't be written in place goes through blocks of EK_COMM_BUFFER_BYTES at the most. */
 int ek_comm_copy(ek_tensor *to, const ek_tensor *from);
 
 /* Copies from[i] to to[i], both lists on one device each, in few large copies where neighbours in

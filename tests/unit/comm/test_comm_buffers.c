@@ -1,0 +1,203 @@
+/* Sums, gathers and copies need no room for several copies of anything where they end. */
+#include "comm/transport.h"
+#include "comm_setup.h"
+
+/* Host devices whose memory the others can't read, if `_i` says so. */
+static ek_backend remote;
+
+static void make_remote(bool apart)
+{
+    for (int d = 0; d < DEVICES && apart; d++) {
+        ek_dev *dev = ek_dev_get(ek_host(d));
+        remote = *dev->backend;
+        remote.host_memory = false;
+        dev->backend = &remote;
+    }
+}
+
+static uint64_t in_use(int device)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(ek_host(device), &stats));
+    return stats.in_use;
+}
+
+static uint64_t growth(int device, uint64_t before)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(ek_host(device), &stats));
+    return stats.peak - before;
+}
+
+enum { ROWS = 3000, COLUMNS = 4096, NBYTES = ROWS * COLUMNS * 4 }; /* 47 MiB */
+
+static ek_tensor *large(int device, int64_t rows, int64_t columns, bool transposed)
+{
+    ek_generator *generator = ek_generator_new(17 + (uint64_t)device);
+    ek_tensor *x = transposed ? ek_empty(EK_SHAPE(columns, rows), .device = ek_host(device))
+                              : ek_empty(EK_SHAPE(rows, columns), .device = ek_host(device));
+    assert_made(x);
+    assert_ok(ek_uniform_(x, -1, 1, generator));
+    ek_generator_free(generator);
+    return transposed ? ek_permute(x, EK_SHAPE(1, 0)) : x;
+}
+
+/* Every element is the sum in f32 in the order of devices, to the bit. */
+static void assert_summed(const ek_tensor *sum, ek_tensor *const *parts, int count)
+{
+    const float *result =
+        ek_tensor_data(ek_contiguous(ek_to_device((ek_tensor *)sum, ek_cpu()), EK_CONTIGUOUS));
+    const float *of[DEVICES];
+    for (int d = 0; d < count; d++)
+        of[d] = ek_tensor_data(ek_contiguous(ek_to_device(parts[d], ek_cpu()), EK_CONTIGUOUS));
+    for (int64_t i = 0; i < ek_tensor_count(sum); i++) {
+        float expected = of[0][i];
+        for (int d = 1; d < count; d++)
+            expected += of[d][i];
+        if (!(result[i] == expected))
+            ck_abort_msg("element %lld is %.9g, not %.9g", (long long)i, (double)result[i],
+                         (double)expected);
+    }
+}
+
+static void check_sum(bool apart, bool transposed, int64_t rows, int64_t columns)
+{
+    ek_tensor *parts[DEVICES];
+    ek_scope scope = ek_scope_begin();
+    for (int d = 0; d < DEVICES; d++)
+        parts[d] = large(d, rows, columns, transposed && d % 2);
+    make_remote(apart);
+    assert_ok(ek_memory_reset_peak(ek_host(0)));
+    uint64_t before = in_use(0);
+    ek_tensor *sum = ek_reduce_add(parts, DEVICES, ek_host(0));
+    assert_made(sum);
+    uint64_t nbytes = ((uint64_t)(rows * columns) * 4 + 63) / 64 * 64;
+    ck_assert_uint_le(growth(0, before), nbytes + 2 * EK_COMM_BUFFER_BYTES);
+    ck_assert_uint_eq(in_use(0) - before, nbytes);
+    assert_summed(sum, parts, DEVICES);
+    ek_scope_end(&scope);
+}
+
+START_TEST(a_sum_is_added_slice_by_slice)
+{
+    check_sum(_i & 1, _i & 2, ROWS, COLUMNS);
+}
+END_TEST
+
+/* One row that is larger than a buffer, and a size that nothing divides. */
+START_TEST(few_rows_are_sliced_too)
+{
+    check_sum(_i & 1, _i & 2, 1, 9000011);
+    check_sum(_i & 1, _i & 2, 2, 4500007);
+}
+END_TEST
+
+/* bf16 adds up in f32 and rounds once: so it does in slices. Integers are added in turn. */
+START_TEST(slices_round_as_the_whole)
+{
+    ek_tensor *near[DEVICES], *far[DEVICES];
+    ek_dtype dtype = _i ? EK_BF16 : EK_I64;
+    ek_scope scope = ek_scope_begin();
+    int64_t n = _i ? 3000001 : 700001;
+    for (int d = 0; d < DEVICES; d++)
+        near[d] = far[d] = ek_to_dtype(ek_mul_scalar(large(d, 1, n, false), 1000), dtype);
+    ek_tensor *whole = ek_clone(ek_reduce_add(near, DEVICES, ek_host(0)));
+    assert_made(whole);
+    make_remote(true);
+    assert_ok(ek_memory_reset_peak(ek_host(0)));
+    uint64_t before = in_use(0);
+    ek_tensor *sum = ek_reduce_add(far, DEVICES, ek_host(0));
+    assert_made(sum);
+    ck_assert_uint_le(growth(0, before),
+                      (uint64_t)n * ek_dtype_size(dtype) + 2 * EK_COMM_BUFFER_BYTES);
+    assert_close(ek_to_device(sum, ek_cpu()), ek_to_device(whole, ek_cpu()), 0, 0);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+/* A list of many tensors goes in groups, each in one copy. */
+START_TEST(a_list_goes_in_groups)
+{
+    enum { COUNT = 40 };
+    ek_tensor *inputs[DEVICES * COUNT], *out[COUNT];
+    ek_scope scope = ek_scope_begin();
+    for (int d = 0; d < DEVICES; d++)
+        for (int i = 0; i < COUNT; i++)
+            inputs[d * COUNT + i] = large(d, 1 + i % 3, 150000, false);
+    make_remote(_i);
+    assert_ok(ek_memory_reset_peak(ek_host(0)));
+    uint64_t before = in_use(0);
+    assert_ok(ek_reduce_add_coalesced(inputs, DEVICES, COUNT, ek_host(0), (size_t)1 << 30, out));
+    uint64_t nbytes = 0;
+    for (int i = 0; i < COUNT; i++) {
+        ek_tensor *parts[DEVICES];
+        for (int d = 0; d < DEVICES; d++)
+            parts[d] = inputs[d * COUNT + i];
+        nbytes += (uint64_t)(1 + i % 3) * 150000 * 4;
+        assert_summed(out[i], parts, DEVICES);
+    }
+    ck_assert_uint_le(growth(0, before), nbytes + 64 * COUNT + 2 * EK_COMM_BUFFER_BYTES);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+START_TEST(a_gather_writes_into_the_result)
+{
+    ek_tensor *parts[DEVICES];
+    int dim = _i >> 1;
+    ek_scope scope = ek_scope_begin();
+    for (int d = 0; d < DEVICES; d++)
+        parts[d] = large(d, ROWS, COLUMNS, false);
+    make_remote(_i & 1);
+    assert_ok(ek_memory_reset_peak(ek_host(0)));
+    uint64_t before = in_use(0);
+    ek_tensor *whole = ek_gather(parts, DEVICES, ek_host(0), dim);
+    assert_made(whole);
+    ck_assert_uint_le(growth(0, before), (uint64_t)DEVICES * NBYTES + 2 * EK_COMM_BUFFER_BYTES);
+    for (int d = 0; d < DEVICES; d++) {
+        ek_tensor *part = ek_narrow(whole, dim, d * (dim ? COLUMNS : ROWS), dim ? COLUMNS : ROWS);
+        assert_summed(ek_contiguous(part, EK_CONTIGUOUS), &parts[d], 1);
+    }
+    ek_scope_end(&scope);
+}
+END_TEST
+
+START_TEST(a_scatter_needs_no_copy_of_all)
+{
+    ek_tensor *chunks[DEVICES];
+    int dim = _i >> 1;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *whole = large(0, ROWS, COLUMNS, false);
+    ek_device_list devices = ek_devices(EK_HOST, DEVICES);
+    make_remote(_i & 1);
+    uint64_t before[DEVICES];
+    for (int d = 0; d < DEVICES; d++) {
+        assert_ok(ek_memory_reset_peak(ek_host(d)));
+        before[d] = in_use(d);
+    }
+    ck_assert_int_eq(ek_scatter(whole, &devices, NULL, dim, chunks), DEVICES);
+    for (int d = 0; d < DEVICES; d++) {
+        ck_assert_uint_le(growth(d, before[d]),
+                          (d ? NBYTES / DEVICES : 0) + 2 * EK_COMM_BUFFER_BYTES);
+        ek_tensor *part = ek_narrow(whole, dim, d * (dim ? COLUMNS : ROWS) / DEVICES,
+                                    (dim ? COLUMNS : ROWS) / DEVICES);
+        part = ek_contiguous(part, EK_CONTIGUOUS);
+        assert_summed(chunks[d], &part, 1);
+    }
+    ek_scope_end(&scope);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("comm_buffers");
+    TCase *tests = comm_case(s, "buffers");
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, a_sum_is_added_slice_by_slice, 0, 4);
+    tcase_add_loop_test(tests, few_rows_are_sliced_too, 0, 4);
+    tcase_add_loop_test(tests, slices_round_as_the_whole, 0, 2);
+    tcase_add_loop_test(tests, a_list_goes_in_groups, 0, 2);
+    tcase_add_loop_test(tests, a_gather_writes_into_the_result, 0, 4);
+    tcase_add_loop_test(tests, a_scatter_needs_no_copy_of_all, 0, 4);
+    return s;
+}
