@@ -7,7 +7,7 @@
 #include "evenkeel/optim.h"
 #include "evenkeel/train.h"
 
-typedef enum way { PLAIN, ONE_DEVICE, CLASSIC, BALANCED, WAYS } way;
+typedef enum way { PLAIN, ONE_DEVICE, CLASSIC, BALANCED, SHARDED, WAYS } way;
 
 typedef enum loss_kind {
     CROSS_ENTROPY,
@@ -113,8 +113,9 @@ static inline job make_job(way how, loss_kind kind, ek_dtype dtype)
     ek_device_list devices = ek_devices(test_kind(), how == ONE_DEVICE ? 1 : 3);
     assert_made(j.criterion);
     assert_ok(ek_module_to_dtype(j.net, dtype));
-    if (how == BALANCED) {
-        j.model = ek_data_parallel_model(j.net, .device_ids = devices);
+    if (how >= BALANCED) {
+        ek_shard_policy shard = how == SHARDED ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE;
+        j.model = ek_data_parallel_model(j.net, .device_ids = devices, .shard = shard);
         j.criterion = ek_data_parallel_criterion(j.criterion, .device_ids = devices);
     } else {
         assert_ok(ek_module_to_device(j.criterion, how == PLAIN ? test_home() : test_device(0)));
@@ -154,8 +155,8 @@ static inline double gradient_distance(ek_module *a, ek_module *b)
 {
     double difference = 0, size = 0;
     for (int p = 0; p < 4; p++) {
-        ek_tensor *of_a = ek_tensor_grad(ek_module_tensor(a, scorer_paths[p]));
-        ek_tensor *of_b = ek_tensor_grad(ek_module_tensor(b, scorer_paths[p]));
+        ek_tensor *of_a = ek_gather_grad(ek_module_tensor(a, scorer_paths[p]));
+        ek_tensor *of_b = ek_gather_grad(ek_module_tensor(b, scorer_paths[p]));
         assert_made(of_a);
         assert_made(of_b);
         of_a = ek_to_dtype(ek_to_device(of_a, ek_cpu()), EK_F64);

@@ -180,8 +180,8 @@ static traces look(const job *j)
     ek_tensor *weight = ek_module_tensor(j->net, "last.weight");
     assert_ok(ek_module_sha256(j->net, t.parameters));
     t.momentum = sum_of(ek_optimizer_state(j->optimizer, weight, "momentum_buffer"));
-    t.has_gradient = ek_tensor_grad(weight) != NULL;
-    t.gradient = sum_of(ek_tensor_grad(weight));
+    t.has_gradient = ek_gather_grad(weight) != NULL;
+    t.gradient = sum_of(ek_gather_grad(weight));
     t.steps = ek_optimizer_steps(j->optimizer, weight);
     ek_scope_end(&scope);
     for (int d = 0; d < 4; d++) {
