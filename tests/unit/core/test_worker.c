@@ -258,7 +258,7 @@ START_TEST(waiting_for_others_is_no_work)
     assert_ok(ek_gang_run(devs, 2, nap_and_meet, NULL, NULL));
     uint64_t waits = atomic_load(&devs[0]->busy_ns), works = atomic_load(&devs[1]->busy_ns);
     ck_assert_uint_ge(works, 60000000);
-    ck_assert_uint_lt(waits, works);
+    ck_assert_uint_lt(waits, works / 2);
     ck_assert_uint_eq(atomic_load(&devs[2]->busy_ns), 0);
     /* A part within a part is the outer one's. */
     uint64_t before = atomic_load(&devs[3]->busy_ns);
