@@ -22,6 +22,33 @@ static double median(double *values, int count)
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
+/* Scenes 0 .. batch-1; their indices wrap around at the number of scenes. */
+static int first_scenes(const scene_set *scenes, int64_t batch, ek_tensor **images,
+                        ek_tensor **labels)
+{
+    int64_t *order = malloc((size_t)batch * sizeof(*order));
+
+    if (!order)
+        return ek_error(EK_E_NO_MEMORY, "no memory for %lld scenes", (long long)batch);
+    for (int64_t i = 0; i < batch; i++)
+        order[i] = i;
+    int rc = scenes_batch(scenes, order, batch, images, labels);
+    free(order);
+    return rc;
+}
+
+/* The next scenes of the order, fewer at its end; a largest batch is whole, as it was found. */
+static int next_scenes(const run_settings *settings, const scene_set *scenes, sample_order *order,
+                       int64_t batch, ek_tensor **images, ek_tensor **labels)
+{
+    int64_t taken;
+
+    if (settings->find_batch)
+        return first_scenes(scenes, batch, images, labels);
+    const int64_t *which = order_take(order, batch, &taken);
+    return which ? scenes_batch(scenes, which, taken, images, labels) : ek_error_status();
+}
+
 /* Measured plans settle in the first steps: of longer runs the report begins behind them. */
 static int64_t first_reported(int64_t steps)
 {
@@ -48,10 +75,9 @@ static int train_steps(train_job *job, const run_settings *settings, const scene
         }
         ek_scope scope = ek_scope_begin();
         ek_tensor *images, *labels;
-        int64_t taken;
         char note[32];
-        const int64_t *which = rc == 0 ? order_take(&order, result->batch, &taken) : NULL;
-        rc = which ? scenes_batch(scenes, which, taken, &images, &labels) : ek_error_status();
+        if (rc == 0)
+            rc = next_scenes(settings, scenes, &order, result->batch, &images, &labels);
         double begin = seconds_now();
         if (rc == 0)
             rc = job_step(job, images, labels, &result->losses[i]);
@@ -133,17 +159,11 @@ static int try_batch(int64_t batch, void *user)
     ek_scope scope = ek_scope_begin();
     ek_tensor *images = NULL, *labels = NULL;
     double loss;
-    int64_t *order = malloc((size_t)batch * sizeof(*order));
-    int rc = order ? 0 : ek_error(EK_E_NO_MEMORY, "no memory for %lld scenes", (long long)batch);
 
-    for (int64_t i = 0; rc == 0 && i < batch; i++)
-        order[i] = i;
-    if (rc == 0)
-        rc = scenes_batch(t->scenes, order, batch, &images, &labels);
+    int rc = first_scenes(t->scenes, batch, &images, &labels);
     for (int i = 0; i < 2 && rc == 0; i++)
         rc = job_step(t->job, images, labels, &loss);
     ek_scope_end(&scope);
-    free(order);
     return rc;
 }
 
