@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "plan/planner.h"
+#include "plan/split.h"
 #include "unit.h"
 
 enum { MOST = 4 };
@@ -180,6 +181,39 @@ START_TEST(memory_is_levelled_after_three_measured_forwards)
     steps(&r, 96, 60);
     ck_assert_int_eq(lines, 5);
     close_run(&r);
+}
+END_TEST
+
+/* The first measured plan of linear devices is the best there is, but for a sample's rounding. */
+START_TEST(any_linear_devices_are_levelled)
+{
+    run draw = {.state = 9};
+    for (int round = 0; round < 200; round++) {
+        run r = {.parameters = MIB * (1 + floor(4 * uniform(&draw))),
+                 .optimizer = MIB * floor(4 * uniform(&draw)),
+                 .fixed = MIB * 4 * uniform(&draw),
+                 .per_sample = MIB * (0.05 + uniform(&draw)),
+                 .gathered = MIB * 0.05 * uniform(&draw)};
+        const int64_t batch = 12 + (int64_t)(100 * uniform(&draw));
+        ek_cost costs[MOST];
+        int64_t best[MOST];
+        double got = 0, wanted = 0;
+        open_run(&r, round % 3 == 0 ? "2" : round % 3 == 1 ? "3" : "4", EK_GOAL_MEMORY);
+        steps(&r, batch, 5);
+        for (int i = 0; i < r.devices; i++)
+            costs[i] = (ek_cost){r.parameters + r.optimizer + r.fixed +
+                                     (i == 0 ? r.gathered * (double)batch : 0),
+                                 r.per_sample, INT64_MAX};
+        ck_assert(ek_split_level(batch, r.devices, costs, best));
+        for (int i = 0; i < r.devices; i++) {
+            double cost = costs[i].fixed + costs[i].per_sample * (double)best[i];
+            wanted = best[i] && cost > wanted ? cost : wanted;
+            got = r.peak[i] > got ? r.peak[i] : got;
+        }
+        ck_assert_msg(got <= wanted + r.per_sample + 1024, "round %d: %g for %g, %s", round, got,
+                      wanted, last_line);
+        close_run(&r);
+    }
 }
 END_TEST
 
@@ -439,6 +473,7 @@ Suite *suite(void)
     Suite *s = suite_create("plan auto");
     TCase *tcase = tcase_create("auto");
     tcase_add_test(tcase, memory_is_levelled_after_three_measured_forwards);
+    tcase_add_test(tcase, any_linear_devices_are_levelled);
     tcase_add_test(tcase, larger_batches_are_foreseen);
     tcase_add_test(tcase, short_batches_do_not_disturb);
     tcase_add_test(tcase, a_step_that_failed_can_be_retried);
