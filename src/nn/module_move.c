@@ -58,7 +58,10 @@ static ek_tensor *convert_device(ek_tensor *tensor, const void *user)
 
 int ek_module_to_device(ek_module *module, ek_device device)
 {
-    return convert_all(module, convert_device, &device);
+    EK_TRY(convert_all(module, convert_device, &device));
+    /* Blocks of a model's size are not asked for again where it was made: plain memory has no
+     * capacity that would ever make it give them back. */
+    return device.kind == EK_CPU ? 0 : ek_memory_trim(ek_cpu());
 }
 
 /* Counters stay the integers that they are. */
