@@ -21,10 +21,13 @@ typedef struct ek_train_options {
      * their gradients add up before the one step: memory of activations is that of a part. Loss and
      * gradients are those of the whole batch, means being weighted by what they divide by
      * (ek_module_type.denominator); what looks at the whole batch (batch normalisation) sees parts.
-     * 0 and 1: the batch as it is. */
+     * A criterion's loss has to be one number. 0 and 1: the batch as it is. */
     int micro_batches;
-    double max_norm;      /* > 0: ek_clip_grad_norm before the step */
-    bool accumulate_only; /* no step, and gradients are kept for one */
+    double max_norm; /* > 0: ek_clip_grad_norm before the step */
+    /* No step, and gradients are kept for one. This call's batch is one loss: what it gives is
+     * added to gradients that are there already, which wait in memory of their own where the batch
+     * is cut. */
+    bool accumulate_only;
 } ek_train_options;
 
 /* ek_train_step(.model = m, .criterion = c, .optimizer = o, .input = EK_VALUE(x), ...): zero_grad,
@@ -48,16 +51,20 @@ typedef struct ek_find_batch_options {
     ek_optimizer *optimizer;   /* the same */
     int64_t first;             /* tried first; default 1 */
     int64_t most;              /* default 65536 */
-    int64_t multiple;          /* only multiples of this are tried; default 1 */
+    int64_t multiple;          /* only multiples of this are tried (first is rounded up, most
+                                  down); default 1 */
 } ek_find_batch_options;
 
 /* The largest batch that `function` runs without EK_E_OUT_OF_MEMORY: the batch grows, as far as the
  * memory that it took lets hope for, until one fails, then the bracket is halved. 0 where not even
  * the first fits; negative for other errors, which end the search. Where the model plans by itself
- * (EK_SPLIT_AUTO), a batch that failed is tried again as long as the failure changed the plan.
+ * (EK_SPLIT_AUTO), each batch is run four times, so that the plan settles, and one that failed is
+ * tried again as long as the failure changed the plan (eight times at the most).
  *
  * Leaves no trace: parameters, buffers, gradients, the optimizer's state and step counts, random
- * generators and devices' peaks are as before; copies of them wait on cpu meanwhile. */
+ * generators, learning rates and devices' peaks are as before; copies of them wait on cpu
+ * meanwhile. What a wrapper makes with its first forward and keeps (replicas, room for gradients)
+ * stays. */
 EK_API int64_t ek_find_batch_with(ek_find_batch_options options);
 #define ek_find_batch(...) ek_find_batch_with((ek_find_batch_options){.keywords = 0, __VA_ARGS__})
 

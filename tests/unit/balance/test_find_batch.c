@@ -139,6 +139,30 @@ START_TEST(is_exact)
 }
 END_TEST
 
+/* A model that plans by itself: where devices differ it takes more than equal chunks do. */
+START_TEST(plans_settle_while_it_searches)
+{
+    int64_t found[2];
+    for (int k = 0; k < 2; k++) {
+        work w;
+        set_capacities(90000, 30000);
+        ek_device_list devices = ek_devices(test_kind(), 3);
+        job j = {.net = make_scorer()};
+        j.model = ek_data_parallel_model(j.net, .device_ids = devices,
+                                         .split = k ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK);
+        j.criterion = ek_data_parallel_criterion(ek_cross_entropy_loss(), .device_ids = devices);
+        assert_made(j.model);
+        assert_made(j.criterion);
+        j.optimizer = ek_sgd(j.model, .momentum = 0.9);
+        found[k] = find(&j, &w, 1, 0);
+        set_capacities(0, 0);
+        free_job(&j);
+    }
+    ck_assert_int_gt(found[0], 10);
+    ck_assert_int_gt(found[1], found[0] * 5 / 4);
+}
+END_TEST
+
 START_TEST(nothing_fits)
 {
     work w;
@@ -348,6 +372,7 @@ Suite *suite(void)
     tcase_add_test(search, finds_any_limit);
     tcase_add_test(search, begins_where_it_is_told);
     tcase_add_loop_test(search, is_exact, ONE_DEVICE, WAYS);
+    tcase_add_test(search, plans_settle_while_it_searches);
     tcase_add_loop_test(search, nothing_fits, ONE_DEVICE, WAYS);
     TCase *trace = balance_case(s, "trace");
     tcase_add_loop_test(trace, leaves_no_trace, 2 * ONE_DEVICE, 2 * WAYS);
