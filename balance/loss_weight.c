@@ -19,7 +19,7 @@ int ek_loss_weight_ask(ek_module *criterion, const ek_args *args, double samples
     if (rc >= 0 && ek_dev_is_host(ek_tensor_dev(tensor))) {
         rc = ek_item(tensor, &weight->number);
     } else if (rc >= 0) {
-        weight->counted = ek_to_dtype(tensor, EK_F64);
+        weight->counted = ek_keep(ek_to_dtype(tensor, EK_F64));
         rc = weight->counted ? 0 : ek_error_pending();
     }
     ek_set_grad_enabled(enabled);

@@ -7,8 +7,8 @@
 typedef struct ek_loss_weight {
     bool is_sum;        /* nothing divides it; the rest doesn't matter */
     double number;      /* the denominator, or */
-    ek_tensor *counted; /* where it lies in memory that the host doesn't read: a f64 scalar in the
-                           scope */
+    ek_tensor *counted; /* where it lies in memory that the host doesn't read: a f64 scalar, a
+                           reference (it outlives the call that told it) */
 } ek_loss_weight;
 
 /* What `criterion` says about this call of it; `samples` where it says nothing. */

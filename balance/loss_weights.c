@@ -117,7 +117,7 @@ int ek_total_weight(const loss_job *job, ek_loss_weight *weight)
         return 0;
     ek_tensor *counts[EK_MAX_DEVICES];
     bool enabled = ek_set_grad_enabled(false);
-    weight->counted = count_all(job, counts);
+    weight->counted = ek_keep(count_all(job, counts));
     ek_set_grad_enabled(enabled);
     return weight->counted ? 0 : ek_error_pending();
 }

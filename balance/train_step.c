@@ -74,6 +74,12 @@ static ek_value run_model(const train_step *step, int index)
     return output;
 }
 
+static int ask(const train_step *step, int index, const ek_args *args, ek_loss_weight *weight)
+{
+    double samples = (double)ek_micro_batch_length(&step->plan, index);
+    return ek_loss_weight_ask(step->options->criterion, args, samples, weight);
+}
+
 /* The loss as a number, and its weight where there are several parts. */
 static ek_tensor *run_criterion(const train_step *step, int index, ek_value output,
                                 ek_loss_weight *weight)
@@ -90,6 +96,8 @@ static ek_tensor *run_criterion(const train_step *step, int index, ek_value outp
     ek_value loss = ek_module_forward(options->criterion, &args);
     if (told)
         ek_data_parallel_criterion_watch(options->criterion, NULL);
+    else if (several && loss.kind != EK_VALUE_ERROR && ask(step, index, &args, weight) < 0)
+        return NULL;
     char text[200];
     if (loss.kind == EK_VALUE_ERROR)
         return NULL;
@@ -101,9 +109,6 @@ static ek_tensor *run_criterion(const train_step *step, int index, ek_value outp
                                              : ek_value_kind_name(loss));
         return NULL;
     }
-    double samples = (double)ek_micro_batch_length(&step->plan, index);
-    if (several && !told && ek_loss_weight_ask(options->criterion, &args, samples, weight) < 0)
-        return NULL;
     return loss.as.tensor;
 }
 
@@ -162,6 +167,8 @@ static int run_part(train_step *step, int index)
     if (output.kind == EK_VALUE_ERROR)
         return ek_error_pending();
     ek_tensor *loss = run_criterion(step, index, output, &weight);
+    if (weight.counted && !ek_scope_adopt(weight.counted))
+        return ek_error_pending();
     if (!loss)
         return ek_error_pending();
     step->is_sum = weight.is_sum;

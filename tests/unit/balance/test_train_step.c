@@ -1,4 +1,5 @@
 /* A training step in micro-batches gives the loss and gradients of the whole batch. */
+#include "core/device.h"
 #include "evenkeel/precision.h"
 #include "step_setup.h"
 
@@ -145,6 +146,43 @@ START_TEST(steps_in_parts_clip_what_has_added_up)
     ek_scope_end(&scope);
     free_job(&whole);
     free_job(&parts);
+}
+END_TEST
+
+/* Host devices whose memory the CPU can't read, as far as anybody asks: denominators stay there. */
+static ek_backend remote;
+
+static const ek_backend *make_remote(void)
+{
+    const ek_backend *real = ek_dev_get(test_device(0))->backend;
+    remote = *real;
+    remote.host_memory = false;
+    for (int d = 0; d < 3; d++)
+        ek_dev_get(test_device(d))->backend = &remote;
+    return real;
+}
+
+START_TEST(denominators_stay_on_devices)
+{
+    way how = (way)(_i / LOSS_KINDS);
+    loss_kind kind = (loss_kind)(_i % LOSS_KINDS);
+    if (kind == USERS_COUNTED)
+        return; /* 0 / 0 of one's own, which only numbers can cut off, has a gradient of NaN */
+    const ek_backend *real = make_remote();
+    for (int parts = 2; parts <= 5; parts++)
+        check_parts(how, kind, EK_F64, parts, 1e-12);
+    /* Nothing to average in all parts. */
+    ek_scope scope = ek_scope_begin();
+    job j = make_job(how, CROSS_ENTROPY, EK_F64);
+    double loss = 0;
+    assert_ok(ek_train_step(&loss, .model = j.model, .criterion = j.criterion,
+                            .optimizer = j.optimizer, .input = EK_VALUE(make_inputs(9)),
+                            .target = EK_VALUE(make_targets(9, 0, 9)), .micro_batches = 3));
+    ck_assert(isnan(loss));
+    ek_scope_end(&scope);
+    free_job(&j);
+    for (int d = 0; d < 3; d++)
+        ek_dev_get(test_device(d))->backend = real;
 }
 END_TEST
 
@@ -434,6 +472,8 @@ Suite *suite(void)
     TCase *steps = balance_case(s, "steps");
     tcase_add_loop_test(steps, whole_steps_are_the_plain_loop, 0, WAYS);
     tcase_add_loop_test(steps, steps_in_parts_clip_what_has_added_up, 0, WAYS);
+    tcase_add_loop_test(steps, denominators_stay_on_devices, ONE_DEVICE * LOSS_KINDS,
+                        WAYS * LOSS_KINDS);
     tcase_add_loop_test(steps, gradients_accumulate_over_calls, 0, 2 * WAYS);
     tcase_add_loop_test(steps, autocast_holds_in_parts, 0, WAYS);
     TCase *nests = balance_case(s, "nests");
