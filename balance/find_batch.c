@@ -3,7 +3,8 @@
  * Memory is nearly linear in the batch. From what the last two that fitted took on each device
  * follows a guess for what just fits; the first that fails and the last that fitted are a bracket,
  * which is halved. Each try starts from the same state and with no cached blocks, so that what fits
- * doesn't depend on what was tried before. */
+ * doesn't depend on what was tried before; but where the model plans by itself, what it has learnt
+ * stays, and so does the optimizer's state, which is part of what it measures. */
 #include <string.h>
 
 #include "balance/find_batch_state.h"
@@ -35,7 +36,7 @@ typedef struct search {
 
 static int begin_run(search *s)
 {
-    int rc = ek_training_state_restore(&s->state);
+    int rc = s->plans ? 0 : ek_training_state_restore(&s->state);
     for (int d = 0; d < s->devices.count; d++) {
         ek_dev_trim(s->devs[d]);
         ek_memory_reset_peak(s->devices.devices[d]);

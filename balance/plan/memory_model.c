@@ -1,168 +1,156 @@
-/* memory_model.c: a device's memory by its samples and the batch. */
+/* memory_model.c: a device's memory by its samples and the batch.
+ *
+ * Memory is exact, but not a plane: which part of a step holds most changes with the size, and what
+ * was seen of small batches says little about large ones. So each question is answered by a plane
+ * of its own, nbytes = fixed + per_sample n + per_batch batch, by least squares in which points of
+ * other batches weigh less, and shifted to the nearest points. Where points don't tell slopes apart
+ * (one size only, or n in proportion to the batch), a weak wish decides: all growth is by the
+ * device's own samples, and nothing is fixed. */
 #include "plan/models.h"
 
 #include <string.h>
 
 typedef struct ek_memory_point point;
 
-/* Sizes that differ by less tell more about the noise than about the slope. */
-static bool differ(int64_t a, int64_t b)
+/* The wish weighs as much as points whose sizes differ by this part. */
+static const double wish = 1.0 / 2048;
+
+static double value_of(const point *p)
 {
-    int64_t larger = a > b ? a : b, smaller = a > b ? b : a;
-    return larger != smaller && larger - smaller >= larger / 64;
+    return p->nbytes > p->before ? p->nbytes : p->before;
 }
 
-/* The maxima of points that agree in batch and n. */
-static int maxima(const ek_memory_model *model, point *result)
+/* 1 for the batch itself, less for others. */
+static double nearness(int64_t batch, int64_t other)
 {
-    int count = 0;
+    double a = (double)batch, b = (double)other;
+    return a < b ? a / b : b / a;
+}
+
+static double weight_of(const point *p, int64_t batch)
+{
+    double near = nearness(batch, p->batch);
+    return near * near * near * near;
+}
+
+/* Weighted moments around the mean. */
+typedef struct moments {
+    double n, batch, nbytes;               /* means */
+    double n_n, n_batch, batch_batch;      /* mean products of differences */
+    double n_nbytes, batch_nbytes, lowest; /* lowest: least bytes per sample of any point */
+} moments;
+
+static moments moments_of(const ek_memory_model *model, int64_t batch)
+{
+    moments m = {0};
+    double weights = 0;
     for (int i = 0; i < model->count; i++) {
-        const point *seen = &model->points[i];
-        int at = 0;
-        while (at < count && (result[at].batch != seen->batch || result[at].n != seen->n))
-            at++;
-        if (at == count)
-            result[count++] = *seen;
-        else if (seen->nbytes > result[at].nbytes)
-            result[at].nbytes = seen->nbytes;
+        const point *p = &model->points[i];
+        double weight = weight_of(p, batch), each = value_of(p) / (double)p->n;
+        weights += weight;
+        m.n += weight * (double)p->n;
+        m.batch += weight * (double)p->batch;
+        m.nbytes += weight * value_of(p);
+        m.lowest = i == 0 || each < m.lowest ? each : m.lowest;
     }
-    return count;
+    m.n /= weights;
+    m.batch /= weights;
+    m.nbytes /= weights;
+    for (int i = 0; i < model->count; i++) {
+        const point *p = &model->points[i];
+        double weight = weight_of(p, batch) / weights;
+        double n = (double)p->n - m.n, b = (double)p->batch - m.batch;
+        double nbytes = value_of(p) - m.nbytes;
+        m.n_n += weight * n * n;
+        m.n_batch += weight * n * b;
+        m.batch_batch += weight * b * b;
+        m.n_nbytes += weight * n * nbytes;
+        m.batch_nbytes += weight * b * nbytes;
+    }
+    return m;
 }
 
-/* The means of those of the batch of points[of]; false where an earlier one is of that batch. */
-static bool means(const point *points, int count, int of, double *n, double *nbytes, bool *tilted)
+/* Both slopes, neither negative, and no more per sample than leaves something of every point. */
+static void fit(const moments *m, double *per_sample, double *per_batch)
 {
-    double members = 0;
-    *n = *nbytes = 0;
-    *tilted = false;
-    for (int i = 0; i < count; i++) {
-        if (points[i].batch != points[of].batch)
-            continue;
-        if (i < of)
-            return false;
-        members++;
-        *n += (double)points[i].n;
-        *nbytes += points[i].nbytes;
-        *tilted = *tilted || differ(points[i].n, points[of].n);
+    double own = wish * wish * m->n * m->n, all = wish * wish * m->batch * m->batch;
+    double n_n = m->n_n + own, batch_batch = m->batch_batch + all;
+    double n_nbytes = m->n_nbytes + own * m->nbytes / m->n, batch_nbytes = m->batch_nbytes;
+    double determinant = n_n * batch_batch - m->n_batch * m->n_batch;
+    *per_sample = (n_nbytes * batch_batch - batch_nbytes * m->n_batch) / determinant;
+    *per_batch = (batch_nbytes * n_n - n_nbytes * m->n_batch) / determinant;
+    if (!(*per_batch > 0)) {
+        *per_batch = 0;
+        *per_sample = n_nbytes / n_n;
     }
-    *n /= members;
-    *nbytes /= members;
-    return true;
-}
-
-/* By how much memory grows with n while the batch stays; 0 or less where that isn't known. */
-static double slope_within(const point *points, int count)
-{
-    double above = 0, below = 0;
-    for (int g = 0; g < count; g++) {
-        double n, nbytes;
-        bool tilted;
-        if (!means(points, count, g, &n, &nbytes, &tilted) || !tilted)
-            continue;
-        for (int i = g; i < count; i++) {
-            if (points[i].batch == points[g].batch) {
-                above += ((double)points[i].n - n) * (points[i].nbytes - nbytes);
-                below += ((double)points[i].n - n) * ((double)points[i].n - n);
-            }
-        }
+    if (!(*per_sample > 0)) {
+        *per_sample = 0;
+        *per_batch = batch_nbytes > 0 ? batch_nbytes / batch_batch : 0;
     }
-    return below > 0 ? above / below : 0;
-}
-
-/* By how much it grows from batch to batch beside `per_sample`, per sample of the batch, or of the
- * device's own where by_n. */
-static double slope_between(const point *points, int count, double per_sample, bool by_n)
-{
-    double x[EK_MODEL_POINTS], y[EK_MODEL_POINTS], mean_x = 0, mean_y = 0, above = 0, below = 0;
-    int groups = 0;
-    bool differs = false;
-    for (int g = 0; g < count; g++) {
-        double n, nbytes;
-        bool tilted;
-        if (!means(points, count, g, &n, &nbytes, &tilted))
-            continue;
-        differs = differs || differ(points[g].batch, points[0].batch);
-        x[groups] = by_n ? n : (double)points[g].batch;
-        y[groups] = nbytes - per_sample * n;
-        mean_x += x[groups];
-        mean_y += y[groups++];
-    }
-    for (int g = 0; g < groups && differs; g++) {
-        above += (x[g] - mean_x / groups) * (y[g] - mean_y / groups);
-        below += (x[g] - mean_x / groups) * (x[g] - mean_x / groups);
-    }
-    return below > 0 && above > 0 ? above / below : 0;
-}
-
-static bool several_batches(const point *points, int count)
-{
-    for (int i = 1; i < count; i++)
-        if (differ(points[i].batch, points[0].batch))
-            return true;
-    return false;
-}
-
-/* All of the memory per sample: as much as the slope can be. */
-static double steepest(const point *points, int count)
-{
-    double steep = points[0].nbytes / (double)points[0].n;
-    for (int i = 1; i < count; i++) {
-        double slope = points[i].nbytes / (double)points[i].n;
-        steep = slope < steep ? slope : steep;
-    }
-    return steep;
-}
-
-static void fit(ek_memory_model *model)
-{
-    point points[EK_MODEL_POINTS];
-    int count = maxima(model, points);
-    if (!count)
-        return;
-    double slope = slope_within(points, count), most = steepest(points, count);
-    if (slope > 0) {
-        model->per_sample = slope < most ? slope : most;
-        model->tilted = true;
-    }
-    if (model->tilted) {
-        if (several_batches(points, count))
-            model->per_batch = slope_between(points, count, model->per_sample, false);
-        return;
-    }
-    /* A device whose part of the batch never differed: all growth is by its own samples. */
-    slope = slope_between(points, count, 0, true);
-    model->per_sample = slope > 0 && slope < most ? slope : most;
-}
-
-void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes)
-{
-    if (model->stale)
-        model->count = model->next = 0;
-    model->stale = false;
-    model->points[model->next] = (point){batch, n, nbytes};
-    model->next = (model->next + 1) % EK_MODEL_POINTS;
-    model->count += model->count < EK_MODEL_POINTS;
-    fit(model);
-}
-
-void ek_memory_model_outdate(ek_memory_model *model)
-{
-    model->stale = true;
+    if (*per_sample > m->lowest)
+        *per_sample = m->lowest;
 }
 
 bool ek_memory_model_line(const ek_memory_model *model, int64_t batch, ek_line *line)
 {
-    double nearest = 0, fixed = 0, at = (double)batch;
+    *line = (ek_line){0, 0};
+    if (!model->count)
+        return false;
+    const moments m = moments_of(model, batch);
+    double per_batch, nearest = 0, fixed = 0;
+    fit(&m, &line->per_sample, &per_batch);
     for (int i = 0; i < model->count; i++) {
-        const point *seen = &model->points[i];
-        double own = (double)seen->batch, near = own < at ? own / at : at / own;
+        const point *p = &model->points[i];
+        double near = nearness(batch, p->batch);
         double rest =
-            seen->nbytes - model->per_sample * (double)seen->n + model->per_batch * (at - own);
+            value_of(p) - line->per_sample * (double)p->n + per_batch * (double)(batch - p->batch);
         if (near > nearest || (near == nearest && rest > fixed)) {
             nearest = near;
             fixed = rest;
         }
     }
-    *line = (ek_line){fixed > 0 ? fixed : 0, model->per_sample};
-    return model->count > 0;
+    line->fixed = fixed > 0 ? fixed : 0;
+    return true;
+}
+
+/* ---- points ---- */
+
+/* What is fixed has changed since the other points: by as much as this one tells. */
+static void shift(ek_memory_model *model, int64_t batch, int64_t n, double nbytes)
+{
+    ek_line line;
+    model->stale = false;
+    if (!ek_memory_model_line(model, batch, &line))
+        return;
+    double change = nbytes - line.fixed - line.per_sample * (double)n;
+    for (int i = 0; i < model->count; i++) {
+        point *p = &model->points[i];
+        p->nbytes = value_of(p) + change > 0 ? value_of(p) + change : 0;
+        p->before = 0;
+    }
+}
+
+/* One size is one point, the last two maxima of which count; the newest stands last. */
+void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes)
+{
+    if (model->stale)
+        shift(model, batch, n, nbytes);
+    point added = {batch, n, nbytes, 0};
+    int at = 0;
+    while (at < model->count && (model->points[at].batch != batch || model->points[at].n != n))
+        at++;
+    if (at < model->count)
+        added.before = model->points[at].nbytes;
+    else if (model->count < EK_MODEL_POINTS)
+        at = model->count++;
+    else
+        at = 0;
+    memmove(&model->points[at], &model->points[at + 1],
+            (size_t)(model->count - 1 - at) * sizeof added);
+    model->points[model->count - 1] = added;
+}
+
+void ek_memory_model_outdate(ek_memory_model *model)
+{
+    model->stale = true;
 }

@@ -1,7 +1,6 @@
 /* models.h: what a device's memory and time are as functions of its samples, from what it showed.
  *
- * Both keep the last points only, so that they follow changes, and keep the slopes that earlier
- * points have shown where the last ones are all of one size. */
+ * Both keep the last points only, so that they follow changes. */
 #ifndef EK_PLAN_MODELS_H
 #define EK_PLAN_MODELS_H
 
@@ -20,18 +19,15 @@ enum { EK_MODEL_POINTS = 15 };
 typedef struct ek_memory_model {
     struct ek_memory_point {
         int64_t batch, n;
-        double nbytes;
-    } points[EK_MODEL_POINTS];
-    int count, next;
-    double per_sample; /* of points that differ in n at one batch */
-    double per_batch;  /* per sample of the whole batch: what a device that gathers needs */
-    bool tilted;       /* per_sample is known */
-    bool stale;        /* what is fixed has changed since the points were added */
+        double nbytes, before; /* what it needed last, and the time before that */
+    } points[EK_MODEL_POINTS]; /* of different sizes, the newest last */
+    int count;
+    bool stale; /* what is fixed has changed since the points were added */
 } ek_memory_model;
 
 /* n > 0 samples of a batch needed nbytes. */
 void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes);
-/* What is fixed has changed: the slopes hold, the points until there is a newer one. */
+/* What is fixed has changed: the next point says by how much. */
 void ek_memory_model_outdate(ek_memory_model *model);
 /* The line for batches of this size; false where there are no points. */
 bool ek_memory_model_line(const ek_memory_model *model, int64_t batch, ek_line *line);
@@ -44,7 +40,7 @@ typedef struct ek_time_model {
         double ns;
     } points[EK_MODEL_POINTS];
     int count, next;
-    ek_line shape; /* of points that differ enough in n; the last ones say by which factor */
+    ek_line shape; /* of points that differed enough in n; the last ones say by which factor */
     bool shaped;
 } ek_time_model;
 

@@ -12,29 +12,37 @@ int64_t ek_plan_bound_of(const ek_plan_device *known, int64_t batch)
     for (int i = 0; i < known->bounded; i++)
         if (batch >= known->bounds[i].batch && known->bounds[i].most < most)
             most = known->bounds[i].most;
+    bool holds = batch == known->retry.batch || (known->failures > 0 && batch > known->retry.batch);
+    if (holds && known->retry.batch > 0 && known->retry.most < most)
+        most = known->retry.most;
     return most;
+}
+
+/* How many fewer are tried next: one where the model is close, more where it keeps failing, or
+ * there is none. */
+static int64_t fewer(const ek_plan_device *known, int64_t n)
+{
+    int64_t less = known->failures < 40 ? INT64_C(1) << known->failures : n;
+    if (!known->memory.count && less < n - n / 2)
+        less = n - n / 2;
+    return less < n ? less : n;
 }
 
 void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n)
 {
     enum { BOUNDS = sizeof known->bounds / sizeof *known->bounds };
-    /* One sample less where the model is close; more where it keeps failing, or there is none. */
-    int64_t less = known->failures < 40 ? INT64_C(1) << known->failures : n;
-    if (!known->memory.count && less < n - n / 2)
-        less = n - n / 2;
+    known->retry = (struct ek_plan_bound){batch, n - fewer(known, n)};
     known->failures++;
-    int64_t most = less < n ? n - less : 0;
     int kept = 0; /* those that this one doesn't make needless */
     for (int i = 0; i < known->bounded; i++)
-        if (known->bounds[i].batch < batch || known->bounds[i].most < most)
+        if (known->bounds[i].batch < batch || known->bounds[i].most < n - 1)
             known->bounds[kept++] = known->bounds[i];
     if (kept == BOUNDS) {
         memmove(known->bounds, known->bounds + 1, (BOUNDS - 1) * sizeof *known->bounds);
         kept--;
     }
-    known->bounds[kept].batch = batch;
-    known->bounds[kept].most = most;
-    known->bounded = kept + 1;
+    known->bounds[kept++] = (struct ek_plan_bound){batch, n - 1};
+    known->bounded = kept;
 }
 
 /* ---- lines of all devices ---- */
@@ -102,7 +110,7 @@ static int64_t most_within(const ek_cost *memory, double capacity)
         return 0;
     if (room >= memory->per_sample * 0x1p60)
         return INT64_MAX;
-    return (int64_t)floor(room / memory->per_sample);
+    return (int64_t)floor(room / memory->per_sample + 1e-3); /* what is exact may look like less */
 }
 
 /* ---- */

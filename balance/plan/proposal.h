@@ -13,10 +13,13 @@ typedef struct ek_plan_device {
     double state;    /* bytes of parameters and optimizer state now */
     double capacity; /* 0: none */
     double speed;    /* as configured, where no time was measured */
-    /* It ran out of memory: what it takes at most of a batch of this size or a larger one. */
+    /* It ran out of memory: what it takes at most of a batch of this size or a larger one, less
+     * than failed. And what was tried then, fewer by more each time: of this batch it gets no more
+     * for good, since a failure costs its user a step; of larger ones until it does a forward
+     * again. */
     struct ek_plan_bound {
         int64_t batch, most;
-    } bounds[4];
+    } bounds[4], retry;
     int bounded;
     int failures; /* since it last did a forward without */
 } ek_plan_device;
