@@ -311,6 +311,7 @@ START_TEST(automatic_plans_fill_unequal_devices)
     mode_result result;
 
     settings.device_text = "2x8M,2x4M";
+    settings.find_batch = true;
     assert_ok(scenes_make(&train, data, "train", 64, (int)settings.size, 0));
     assert_ok(train_find_batch(&settings, &train, MODE_AUTO, &result));
     ck_assert_int_gt(result.largest, 0);
