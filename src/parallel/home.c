@@ -9,11 +9,12 @@
 #include "nn/module_walk.h"
 
 /* A slab's member is alone in its version, but not in its storage; or it has a slot for its
- * gradient. */
+ * gradient. A divided one stays where its pieces are. */
 static bool is_homed(const ek_tensor *tensor)
 {
-    return !tensor->is_view &&
-           (tensor->grad_slot || tensor->storage->nbytes > ek_comm_nbytes(tensor));
+    return tensor->shards ||
+           (!tensor->is_view &&
+            (tensor->grad_slot || tensor->storage->nbytes > ek_comm_nbytes(tensor)));
 }
 
 typedef bool chooses(const ek_tensor *tensor);

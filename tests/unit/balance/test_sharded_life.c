@@ -202,6 +202,38 @@ START_TEST(a_module_is_divided_once)
 }
 END_TEST
 
+/* One parameter that fills its memory to the last byte looks like one that lies in no slab; its
+ * pieces stay on it whoever wraps its module beside. */
+START_TEST(divided_parameters_stay_where_they_are)
+{
+    ek_module *net = ek_linear(16, 4, .bias = EK_OFF);
+    ek_device_list devices = ek_devices(test_kind(), 2);
+    ek_module *model =
+        ek_data_parallel(ek_module_retain(net), .device_ids = devices, .shard = EK_SHARD_OPTIMIZER);
+    ek_optimizer *optimizer = ek_sgd(net, .lr = 1);
+    ek_module *beside = NULL;
+    if (_i == 0)
+        beside = ek_data_parallel(net, .device_ids = devices);
+    else
+        ck_assert_ptr_null(
+            ek_data_parallel(net, .device_ids = devices, .shard = EK_SHARD_OPTIMIZER));
+    ek_error_clear();
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *weight = ek_module_tensor(net, "weight");
+    assert_ok(ek_init_constant(weight, 3));
+    assert_ok(ek_backward(ek_sum(ek_apply(model, ek_ones(EK_SHAPE(2, 16))))));
+    assert_ok(ek_step(optimizer)); /* a gradient of 2 everywhere */
+    weight = ek_to_device(weight, ek_cpu());
+    for (int64_t i = 0; i < 64; i++)
+        ck_assert_double_eq(element(weight, i), 1);
+    ek_scope_end(&scope);
+    ek_module_free(beside);
+    ek_optimizer_free(optimizer);
+    ek_module_free(model);
+    ek_module_free(net);
+}
+END_TEST
+
 START_TEST(policies_are_checked)
 {
     ck_assert_ptr_null(ek_data_parallel(ek_linear(2, 2), .device_ids = ek_devices(test_kind(), 2),
@@ -521,6 +553,7 @@ Suite *suite(void)
     tcase_add_loop_test(tests, a_wrapper_can_go_before_the_optimizer, 0, 3);
     tcase_add_loop_test(tests, all_orders_of_freeing, 0, 4);
     tcase_add_test(tests, a_module_is_divided_once);
+    tcase_add_loop_test(tests, divided_parameters_stay_where_they_are, 0, 2);
     tcase_add_test(tests, policies_are_checked);
     tcase_add_test(tests, what_others_write_is_sent);
     tcase_add_test(tests, parameters_can_be_frozen);
