@@ -17,6 +17,7 @@ typedef struct part {
     int owner;          /* index of its device */
     int64_t begin, end; /* elements of the parameter */
     uint64_t published; /* version when all devices had its elements */
+    uint64_t unshared;  /* the parameter's version when sending them failed; 0: it didn't */
 } part;
 
 struct ek_sharding {
@@ -407,7 +408,20 @@ static void note(ek_sharding *s, const bool *changed, int status)
         if (s->parts[p].parameter != noted)
             s->owner.published(s->owner.user, s->parts[p].parameter, status);
         noted = s->parts[p].parameter;
+        s->parts[p].unshared = status < 0 ? ek_tensor_version(s->parameters[noted]) : 0;
     }
+}
+
+/* True where the part has elements that others lack. Those that could not be sent are given up
+ * where the parameter was written since (by a checkpoint). */
+static bool is_changed(ek_sharding *s, int p)
+{
+    part *own = &s->parts[p];
+    if (own->unshared && own->unshared != ek_tensor_version(s->parameters[own->parameter])) {
+        own->published = ek_tensor_version(piece_of(s, p));
+        own->unshared = 0;
+    }
+    return ek_tensor_version(piece_of(s, p)) != own->published;
 }
 
 int ek_sharding_publish(ek_sharding *s)
@@ -420,7 +434,7 @@ int ek_sharding_publish(ek_sharding *s)
     size_t nbytes = 0;
     bool any = false;
     for (int p = 0; p < s->part_count; p++) {
-        v.changed[p] = ek_tensor_version(piece_of(s, p)) != s->parts[p].published;
+        v.changed[p] = is_changed(s, p);
         any = any || v.changed[p];
         nbytes += v.changed[p] ? ek_comm_nbytes(piece_of(s, p)) : 0;
     }

@@ -544,6 +544,37 @@ START_TEST(a_share_that_fails_is_made_up_for)
 }
 END_TEST
 
+/* What a user writes after it (a checkpoint) is what counts. */
+START_TEST(what_is_written_after_a_share_that_failed_stays)
+{
+    job j = small_job(3), undivided = whole(j);
+    outcome wanted = run(&undivided, 3), o = {.count = 0};
+    make_remote(false);
+    trainer t = make_job(&j);
+    checkpoint c = {.count = 0};
+    ek_tensor *images, *target;
+    ek_scope scope = ek_scope_begin();
+    save(&(trainer){.model = t.model}, &c);
+    batch_of(&j, 3, &images, &target);
+    assert_ok(ek_backward(loss_of(&t, images, target)));
+    atomic_store(&failing, _i);
+    ck_assert_int_eq(ek_step(t.optimizer), EK_E_BACKEND);
+    atomic_store(&failing, -1);
+    ek_error_clear();
+    load(&t, &c);
+    ek_scope_end(&scope);
+    ek_optimizer_free(t.optimizer);
+    t.optimizer = make_optimizer(t.model, j.algorithm);
+    for (int step = 0; step < 3; step++)
+        o.losses[step] = one_step(&j, &t, step);
+    note_outcome(&t, &o);
+    ek_release(images);
+    ek_release(target);
+    free_trainer(&t);
+    assert_same_outcome(&o, &wanted, 3);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("lives of divided state");
@@ -565,6 +596,7 @@ Suite *suite(void)
     if (test_kind() == EK_HOST) {
         tcase_add_loop_test(tests, devices_that_do_not_reach_each_other, 0, 4);
         tcase_add_loop_test(tests, a_share_that_fails_is_made_up_for, 0, 3);
+        tcase_add_loop_test(tests, what_is_written_after_a_share_that_failed_stays, 0, 3);
     }
     return s;
 }
