@@ -190,21 +190,26 @@ static int run_part(train_step *step, int index)
 
 /* ---- after the last ---- */
 
-/* What everything is multiplied by at the end: a number, or a f64 scalar that lies on a device. */
-static int final_factor(const train_step *step, double *number, ek_tensor **scalar)
+/* What the loss is multiplied by at the end: a number, or a f64 scalar that lies on a device; and
+ * what gradients are multiplied by then. Without anything to average only the loss is NaN. */
+static int final_factor(const train_step *step, double *number, ek_tensor **scalar,
+                        ek_tensor **of_gradients)
 {
     double samples = (double)step->plan.total;
     *number = 1;
-    *scalar = NULL;
+    *scalar = *of_gradients = NULL;
     if (step->plan.parts == 1 || step->is_sum)
         return 0;
     if (!step->counted) {
         *number = step->total == 0 ? 1 : samples / step->total;
         return 0;
     }
+    ek_device device = ek_tensor_device(step->counted);
     ek_tensor *all = ek_add_scalar(step->counted, step->total);
-    *scalar = ek_div(ek_scalar(samples, EK_F64, ek_tensor_device(step->counted)), all);
-    return *scalar ? 0 : ek_error_pending();
+    *scalar = ek_div(ek_scalar(samples, EK_F64, device), all);
+    *of_gradients =
+        ek_where(ek_ne(all, ek_scalar(0, EK_F64, device)), *scalar, ek_scalar(1, EK_F64, device));
+    return *of_gradients ? 0 : ek_error_pending();
 }
 
 static int read_loss(const train_step *step, double number, ek_tensor *scalar, double *loss)
@@ -223,13 +228,13 @@ static int finish(train_step *step, double *loss)
 {
     const ek_train_options *options = step->options;
     double number, value;
-    ek_tensor *scalar;
+    ek_tensor *scalar, *of_gradients;
     bool enabled = ek_set_grad_enabled(false);
-    int rc = final_factor(step, &number, &scalar);
+    int rc = final_factor(step, &number, &scalar, &of_gradients);
     ek_set_grad_enabled(enabled);
     EK_TRY(rc);
-    if (scalar || number != 1)
-        EK_TRY(ek_step_gradients_scale(&step->gradients, number, scalar));
+    if (of_gradients || number != 1)
+        EK_TRY(ek_step_gradients_scale(&step->gradients, number, of_gradients));
     EK_TRY(ek_step_gradients_add_earlier(&step->gradients));
     /* Before the step, so that an error found here leaves parameters as they are. */
     if (loss)
