@@ -2,8 +2,9 @@
  *
  * What a forward shows becomes known when the next one begins: its backward and the optimizer's
  * step are over then. The first one is not measured: memory is touched for the first time, caches
- * are empty, and optimizers make their state. Three more are tilted around the first guess; then
- * follow plans from models, which every later forward goes on to feed. */
+ * are empty, and optimizers make their state. Three more are tilted around the first guess, or the
+ * plan that a run goes on from; then follow plans from models, which every later forward goes on to
+ * feed. */
 #include "plan/auto.h"
 
 #include <stdatomic.h>
@@ -17,6 +18,9 @@
 
 /* Forwards that a plan stays, unless it is too large for a device. */
 static const int64_t least_stay = 8;
+/* Forwards after which a device that got nothing, because it was slow, gets a sample again; twice
+ * as many the next time, and so on. */
+static const int64_t first_patience = 64;
 
 /* One device's counters at one moment. */
 typedef struct reading {
@@ -27,7 +31,8 @@ typedef struct reading {
 typedef struct mind {
     ek_plan_device known[EK_MAX_DEVICES];
     bool open;                    /* a forward is under way */
-    bool spoilt;                  /* and other work came between */
+    bool disturbed;               /* and others that are not measured came between, */
+    bool before_disturbed;        /* as in the one before */
     bool begun;                   /* the one that isn't measured is over */
     int measured;                 /* forwards, up to EK_TILTS */
     double first[EK_MAX_DEVICES]; /* bytes beside state per sample of the one before */
@@ -35,12 +40,15 @@ typedef struct mind {
     reading before[EK_MAX_DEVICES];
     int64_t planned; /* the forward of the last plan that models made; -1: none yet */
     bool failed;     /* a device ran out of memory in the last one */
+    int64_t patience, idle[EK_MAX_DEVICES]; /* forwards since a device last had samples */
 } mind;
 
 struct ek_auto {
     const char *what;
     ek_plan_goal goal;
     ek_plans *plans;
+    bool goes_on;                  /* from a plan that was there before the first forward: */
+    int64_t start[EK_MAX_DEVICES]; /* its sizes */
     ek_memory_watch watches[EK_MAX_DEVICES];
     mind mind;
 };
@@ -54,6 +62,11 @@ ek_auto *ek_auto_new(const char *what, ek_plan_goal goal, ek_plans *plans)
     automatic->goal = goal;
     automatic->plans = plans;
     automatic->mind.planned = -1;
+    automatic->mind.patience = first_patience;
+    const int64_t *start = ek_plans_at(plans, 0);
+    automatic->goes_on = start != NULL;
+    if (start)
+        memcpy(automatic->start, start, (size_t)plans->devices * sizeof *start);
     return automatic;
 }
 
@@ -79,7 +92,7 @@ static void read_all(const ek_auto *automatic, ek_dev *const *devs, reading *now
                       .capacity = stats->capacity,
                       .failures = stats->failures};
         pthread_mutex_unlock(&a->lock);
-        now[i].busy_ns = atomic_load_explicit(&devs[i]->busy_ns, memory_order_relaxed);
+        now[i].busy_ns = ek_dev_busy_ns(devs[i]);
     }
 }
 
@@ -119,6 +132,13 @@ static void note_first(mind *m, int devices, const reading *now)
     m->begun = true;
 }
 
+/* A forward counts with its backward and step alone. What comes between now and then, as an
+ * evaluation does, would be taken for theirs; what comes every time is part of a step. */
+static bool tells(const mind *m)
+{
+    return !m->disturbed || m->before_disturbed;
+}
+
 /* What the forward that ends showed. */
 static void learn(mind *m, ek_dev *const *devs, int devices, const reading *now)
 {
@@ -132,7 +152,7 @@ static void learn(mind *m, ek_dev *const *devs, int devices, const reading *now)
         return;
     for (int i = 0; i < devices; i++)
         m->known[i].failures = m->sizes[i] > 0 ? 0 : m->known[i].failures;
-    if (m->begun && !m->spoilt) {
+    if (m->begun && tells(m)) {
         for (int i = 0; i < devices; i++) {
             note_memory(&m->known[i], m->batch, m->sizes[i], &m->before[i], &now[i]);
             if (m->sizes[i] > 0 && now[i].busy_ns > m->before[i].busy_ns)
@@ -147,17 +167,41 @@ static void learn(mind *m, ek_dev *const *devs, int devices, const reading *now)
 
 /* ---- first plans ---- */
 
-/* By capacity where all devices have one, by speed where time is the goal, else even. */
-static void guess(const mind *m, ek_plan_goal goal, int devices, int64_t batch, int64_t *sizes)
+/* In the proportions of the plan that the run goes on from, within what has not failed: devices
+ * without a share get what the others can't take. */
+static void resume(const ek_auto *automatic, const mind *m, int64_t batch, int64_t *sizes)
 {
+    const int devices = automatic->plans->devices;
+    ek_cost costs[EK_MAX_DEVICES];
+    bool within = true;
+    ek_split_chunks(batch, devices, automatic->start, sizes);
+    for (int i = 0; i < devices; i++) {
+        double share = (double)automatic->start[i];
+        costs[i] =
+            (ek_cost){0, share > 0 ? 1 / share : 1e100, ek_plan_bound_of(&m->known[i], batch)};
+        within = within && sizes[i] <= costs[i].most;
+    }
+    if (!within)
+        ek_split_level(batch, devices, costs, sizes);
+}
+
+/* Without such a plan: by capacity where all devices have one, by speed where time is the goal,
+ * else even. */
+static void guess(const ek_auto *automatic, const mind *m, int64_t batch, int64_t *sizes)
+{
+    const int devices = automatic->plans->devices;
     ek_cost costs[EK_MAX_DEVICES];
     bool limited = true;
+    if (automatic->goes_on) {
+        resume(automatic, m, batch, sizes);
+        return;
+    }
     for (int i = 0; i < devices; i++)
         limited = limited && m->known[i].capacity > 0;
     for (int i = 0; i < devices; i++) {
-        double weight = limited                ? m->known[i].capacity
-                        : goal == EK_GOAL_TIME ? m->known[i].speed
-                                               : 1;
+        double weight = limited                           ? m->known[i].capacity
+                        : automatic->goal == EK_GOAL_TIME ? m->known[i].speed
+                                                          : 1;
         costs[i] = (ek_cost){0, 1 / weight, ek_plan_bound_of(&m->known[i], batch)};
     }
     ek_split_level(batch, devices, costs, sizes);
@@ -175,16 +219,16 @@ static int64_t room_of(const ek_plan_device *known, double per_sample, int64_t b
     return bound;
 }
 
-static void guess_tilted(const mind *m, ek_plan_goal goal, int devices, int64_t batch,
-                         int64_t *sizes)
+static void guess_tilted(const ek_auto *automatic, const mind *m, int64_t batch, int64_t *sizes)
 {
+    const int devices = automatic->plans->devices;
     int64_t room[EK_MAX_DEVICES];
-    guess(m, goal, devices, batch, sizes);
+    guess(automatic, m, batch, sizes);
     if (!m->begun)
         return;
     for (int i = 0; i < devices; i++)
         room[i] = room_of(&m->known[i], m->first[i], batch);
-    ek_tilt(m->measured, goal == EK_GOAL_TIME ? 0.25 : 0.125, devices, room, sizes);
+    ek_tilt(m->measured, automatic->goal == EK_GOAL_TIME ? 0.25 : 0.125, devices, room, sizes);
 }
 
 /* ---- plans ---- */
@@ -193,6 +237,7 @@ static void guess_tilted(const mind *m, ek_plan_goal goal, int devices, int64_t 
 typedef struct decision {
     int64_t sizes[EK_MAX_DEVICES];
     bool fresh;           /* another plan than the last one */
+    int tried;            /* a device that gets a sample to see how slow it is now; -1: none */
     bool modelled;        /* `proposal` is what made it */
     ek_proposal proposal; /* where modelled */
 } decision;
@@ -211,20 +256,38 @@ static int64_t sum_of(const int64_t *sizes, int devices)
 }
 
 /* The proposal is worth leaving the last plan for, which gives `held` of this batch. A smaller
- * batch that is there once, as the last of an epoch, is no reason; a larger one is always. */
+ * batch that is there once, as the last of an epoch, is no reason; a larger one than the plan was
+ * made for need not wait. */
 static bool worth_it(const ek_auto *automatic, const mind *m, int64_t forward, int64_t batch,
                      int64_t planned_batch, const int64_t *held, const ek_proposal *proposal)
 {
     const int devices = automatic->plans->devices;
     const double least_gain = automatic->goal == EK_GOAL_TIME ? 0.03 : 0.02;
-    if (m->planned < 0 || m->failed || batch > planned_batch ||
+    if (m->planned < 0 || m->failed ||
         (!ek_proposal_allows(proposal, devices, held) &&
          ek_proposal_allows(proposal, devices, proposal->sizes)))
         return true;
     double now = ek_proposal_cost(proposal, devices, held);
     double then = ek_proposal_cost(proposal, devices, proposal->sizes);
-    return batch == m->batch && forward - m->planned >= least_stay &&
-           now - then >= least_gain * now;
+    bool due = batch == m->batch ? forward - m->planned >= least_stay : batch > planned_batch;
+    return due && now - then >= least_gain * now;
+}
+
+/* What a device takes is measured only where it has samples: one that was slow once would stay
+ * without any for good. Moves one to the first that has waited long enough and has room for it. */
+static int try_idle(const ek_auto *automatic, const mind *m, decision *d)
+{
+    int largest = 0, waiting = -1;
+    for (int i = 0; i < automatic->plans->devices; i++) {
+        largest = d->sizes[i] > d->sizes[largest] ? i : largest;
+        if (waiting < 0 && d->sizes[i] == 0 && m->idle[i] >= m->patience && d->proposal.most[i] > 0)
+            waiting = i;
+    }
+    if (automatic->goal != EK_GOAL_TIME || waiting < 0 || d->sizes[largest] < 2)
+        return -1;
+    d->sizes[largest]--;
+    d->sizes[waiting]++;
+    return waiting;
 }
 
 static void decide(const ek_auto *automatic, const mind *m, int64_t forward, int64_t batch,
@@ -236,15 +299,18 @@ static void decide(const ek_auto *automatic, const mind *m, int64_t forward, int
     int64_t held[EK_MAX_DEVICES];
     if (last)
         ek_split_chunks(batch, devices, last, held);
+    d->tried = -1;
     d->modelled = m->measured >= EK_TILTS &&
                   ek_propose(m->known, devices, automatic->goal, batch, &d->proposal);
     if (!d->modelled)
-        guess_tilted(m, automatic->goal, devices, batch, d->sizes);
+        guess_tilted(automatic, m, batch, d->sizes);
     else if (last &&
              !worth_it(automatic, m, forward, batch, sum_of(last, devices), held, &d->proposal))
         memcpy(d->sizes, held, sizeof held);
     else
         memcpy(d->sizes, d->proposal.sizes, sizeof d->sizes);
+    if (d->modelled)
+        d->tried = try_idle(automatic, m, d);
     d->fresh = !last || !equal(d->sizes, held, devices) || (d->modelled && m->planned < 0);
 }
 
@@ -283,10 +349,24 @@ static void start(ek_auto *automatic, ek_dev *const *devs, int64_t batch, const 
         }
     }
     m->open = true;
-    m->spoilt = false;
+    m->before_disturbed = m->disturbed;
+    m->disturbed = false;
     m->batch = batch;
+    for (int i = 0; i < devices; i++)
+        m->idle[i] = sizes[i] > 0 ? 0 : m->idle[i] + 1;
     memcpy(m->sizes, sizes, (size_t)devices * sizeof *sizes);
     memcpy(m->before, now, (size_t)devices * sizeof *now);
+}
+
+/* Devices that work later may still be at the forward before: while little is known, its time is to
+ * be its own. Afterwards forwards are alike, and nobody waits. */
+static int settle(const ek_auto *automatic, ek_dev *const *devs)
+{
+    const mind *m = &automatic->mind;
+    for (int i = 0; i < automatic->plans->devices; i++)
+        if (automatic->goal == EK_GOAL_TIME && m->open && m->measured < EK_TILTS)
+            EK_TRY(ek_dev_synchronize(devs[i]));
+    return 0;
 }
 
 int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
@@ -296,13 +376,18 @@ int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int6
     const int devices = automatic->plans->devices;
     reading now[EK_MAX_DEVICES];
     decision d;
+    EK_TRY(settle(automatic, devs));
     think(automatic, m, devs, now);
     decide(automatic, m, forward, batch, &d);
     if (d.fresh) {
         EK_TRY(ek_plans_add(automatic->plans, forward, d.sizes));
         ek_plan_log(automatic->what, forward, batch, devs, devices, d.sizes,
-                    d.modelled ? &d.proposal : NULL);
+                    d.modelled && d.tried < 0 ? &d.proposal : NULL);
         m->planned = d.modelled ? forward : m->planned;
+    }
+    if (d.tried >= 0) { /* what it was like then counts no more */
+        memset(&m->known[d.tried].time, 0, sizeof m->known[d.tried].time);
+        m->patience *= 2;
     }
     memcpy(sizes, d.sizes, (size_t)devices * sizeof *sizes);
     start(automatic, devs, batch, sizes, now);
@@ -325,10 +410,15 @@ int ek_auto_peek(const ek_auto *automatic, ek_dev *const *devs, int64_t forward,
     return 0;
 }
 
+void ek_auto_disturb(ek_auto *automatic)
+{
+    automatic->mind.disturbed = true;
+}
+
 int ek_auto_hold(ek_auto *automatic, ek_dev *const *devs, int64_t batch, int64_t *sizes)
 {
     const int64_t *last = ek_plans_at(automatic->plans, INT64_MAX);
-    automatic->mind.spoilt = true;
+    ek_auto_disturb(automatic);
     if (!last)
         return ek_auto_peek(automatic, devs, 0, batch, sizes);
     ek_split_chunks(batch, automatic->plans->devices, last, sizes);

@@ -7,7 +7,8 @@
 
 typedef struct ek_auto ek_auto;
 
-/* Each new plan goes to *plans, which stays the caller's. */
+/* Each new plan goes to *plans, which stays the caller's. Begins with the one that is there, if
+ * any. */
 ek_auto *ek_auto_new(const char *what, ek_plan_goal goal, ek_plans *plans);
 void ek_auto_free(ek_auto *automatic);
 
@@ -17,6 +18,8 @@ int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int6
 /* As ek_planner_peek. */
 int ek_auto_peek(const ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
                  int64_t *sizes);
+/* As ek_planner_disturb. */
+void ek_auto_disturb(ek_auto *automatic);
 /* As ek_planner_hold. */
 int ek_auto_hold(ek_auto *automatic, ek_dev *const *devs, int64_t batch, int64_t *sizes);
 

@@ -59,5 +59,5 @@ void ek_plan_log(const char *what, int64_t forward, int64_t batch, ek_dev *const
     } else {
         put(&l, " (to measure)");
     }
-    ek_log_line(EK_LOG_INFO, "%s", l.text);
+    ek_log_line(proposal ? EK_LOG_INFO : EK_LOG_DEBUG, "%s", l.text);
 }

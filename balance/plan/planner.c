@@ -60,7 +60,8 @@ static int check_policy(const char *what, const ek_split_options *options)
 static int check_one(const char *what, const ek_split_options *options, wishes given)
 {
     int count = given.chunks + given.weights + given.first + given.plan;
-    if (count > 1 || (count == 1 && options->policy != EK_SPLIT_CHUNK))
+    bool goes_on = given.plan && options->policy == EK_SPLIT_AUTO;
+    if (count > 1 || (count == 1 && options->policy != EK_SPLIT_CHUNK && !goes_on))
         return EK_FAIL(EK_E_INVALID, "%s: one way to split is possible, not%s%s%s%s%s%s", what,
                        options->policy == EK_SPLIT_EVEN ? " EK_SPLIT_EVEN" : "",
                        options->policy == EK_SPLIT_AUTO ? " EK_SPLIT_AUTO" : "",
@@ -148,8 +149,21 @@ static int use_even(ek_planner *planner)
     return ek_plans_add(&planner->plans, 0, ones);
 }
 
-static int use_measure(ek_planner *planner, ek_plan_goal goal)
+/* Forget all plans but the last one, which is the first now. */
+static int go_on_from(ek_planner *planner, const char *text)
 {
+    int64_t sizes[EK_MAX_DEVICES];
+    EK_TRY(use_plan(planner, text));
+    memcpy(sizes, ek_plans_at(&planner->plans, INT64_MAX),
+           (size_t)planner->devices * sizeof *sizes);
+    ek_plans_free(&planner->plans);
+    return ek_plans_add(&planner->plans, 0, sizes);
+}
+
+static int use_measure(ek_planner *planner, ek_plan_goal goal, const char *plan)
+{
+    if (plan)
+        EK_TRY(go_on_from(planner, plan));
     planner->way = BY_MEASURE;
     planner->automatic = ek_auto_new(planner->what, goal, &planner->plans);
     return planner->automatic ? 0 : ek_error_pending();
@@ -166,12 +180,12 @@ static int use(ek_planner *planner, const ek_split_options *options)
         return use_weights(planner, options->weights);
     if (given.first)
         return use_first(planner, options->first_device_batch);
-    if (given.plan)
-        return use_plan(planner, options->plan);
     if (options->policy == EK_SPLIT_EVEN)
         return use_even(planner);
     if (options->policy == EK_SPLIT_AUTO)
-        return use_measure(planner, options->goal);
+        return use_measure(planner, options->goal, options->plan);
+    if (given.plan)
+        return use_plan(planner, options->plan);
     return 0;
 }
 
@@ -256,6 +270,12 @@ int ek_planner_hold(ek_planner *planner, ek_dev *const *devs, int64_t batch, int
         return ek_auto_hold(planner->automatic, devs, batch, sizes);
     split(planner, planner->forward ? planner->forward - 1 : 0, batch, sizes);
     return 0;
+}
+
+void ek_planner_disturb(ek_planner *planner)
+{
+    if (planner->way == BY_MEASURE)
+        ek_auto_disturb(planner->automatic);
 }
 
 size_t ek_planner_text(const ek_planner *planner, char *text, size_t room)

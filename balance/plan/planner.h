@@ -8,7 +8,8 @@
 #include "evenkeel/plan.h"
 
 /* A user's wishes, as in ek_data_parallel_options; all zero is torch.chunk. At most one of chunks,
- * weights, first_device_batch and plan may be given, and with them no policy but the default. */
+ * weights, first_device_batch and plan may be given, and with them no policy but the default; with
+ * EK_SPLIT_AUTO a plan, whose last entry is what it goes on from. */
 typedef struct ek_split_options {
     ek_split_policy policy;
     ek_plan_goal goal;
@@ -39,6 +40,9 @@ int ek_planner_peek(ek_planner *planner, ek_dev *const *devs, int64_t batch, int
 /* For a forward that no backward follows: the last plan in proportion, for which nothing is planned
  * anew and which isn't counted or measured. */
 int ek_planner_hold(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes);
+
+/* Other work of the wrapper on its devices, which measurements must not take for a forward's. */
+void ek_planner_disturb(ek_planner *planner);
 
 /* The plans so far as text (evenkeel/plan.h), the first that it was made with included; "" where
  * there is none that a text could say (torch.chunk's). Writes at most `room` bytes with the NUL and

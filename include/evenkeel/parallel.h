@@ -77,7 +77,9 @@ typedef struct ek_data_parallel_options {
     double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares per device */
     int64_t first_device_batch; /* so many on the first device where that relieves it, the rest even
                                    on the others; EK_ZERO for none */
-    const char *plan;           /* as text, to replay: ek_data_parallel_plan */
+    const char *plan; /* as text, to replay: ek_data_parallel_plan. With EK_SPLIT_AUTO a run goes on
+                         from its last entry, as from a checkpoint's, instead of from capacities,
+                         and measures as any other */
     ek_shard_policy shard;
     /* Default on: device 0's buffers are sent at every forward. Off: each replica goes on with its
      * own, and the module shows those of the first that took part in the last forward. */

@@ -17,7 +17,8 @@ typedef enum ek_split_policy {
     /* Measured: the first forwards are cut by capacity, or speed, and each a little otherwise; from
      * what they show (memory and time of each device, fixed and per sample) follows a plan for
      * `goal`. It is measured on and made anew where that promises a gain that is worth it, and
-     * after a device ran out of memory. Each new plan is one log line (EK_LOG_INFO). */
+     * after a device ran out of memory. Each new plan is one log line (EK_LOG_INFO; EK_LOG_DEBUG
+     * the first ones, which are there to measure). */
     EK_SPLIT_AUTO = 2
 } ek_split_policy;
 

@@ -208,6 +208,7 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args)
     /* A replica's inputs were moved by whoever called it. */
     if (wrapper->module.is_replica)
         return ek_module_forward(wrapper->child, args);
+    ek_planner_disturb(wrapper->planner);
     ek_device device = wrapper->devices.count ? wrapper->devices.devices[0] : ek_cpu();
     ek_value *inputs = ek_calloc((size_t)args->count + 1, sizeof *inputs);
     ek_value output = ek_value_error();

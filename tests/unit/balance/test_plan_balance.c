@@ -220,6 +220,44 @@ START_TEST(a_penalty_is_a_forward_of_its_critic)
 }
 END_TEST
 
+static void train_steps(ek_module *model, ek_module *criterion, int count)
+{
+    for (int i = 0; i < count; i++) {
+        ek_scope scope = ek_scope_begin();
+        ek_value out = ek_forward(model, make_inputs(24));
+        assert_ok(ek_backward(ek_loss(criterion, out, make_targets(24, 0, 0))));
+        ek_scope_end(&scope);
+    }
+}
+
+/* From a plan's last entry on; and evaluation, all on the first device, changes nothing. */
+START_TEST(a_measured_plan_goes_on)
+{
+    ek_device_list devices = ek_devices(test_kind(), 2);
+    ek_module *model = ek_data_parallel_model(make_scorer(), devices, .split = EK_SPLIT_AUTO,
+                                              .plan = "1,1; 3: 3,1");
+    ek_module *criterion = make_criterion(devices, false);
+    char text[2][200];
+    assert_made(model);
+    assert_sizes(ek_forward(model, make_inputs(24)), 2, (const int64_t[]){18, 6});
+    train_steps(model, criterion, 12);
+    ek_data_parallel_plan(model, text[0], sizeof text[0]);
+    ck_assert_int_eq(strncmp(text[0], "3,1; 1: ", 8), 0);
+    for (int epoch = 0; epoch < 4; epoch++) {
+        ek_module_train(model, false);
+        ek_scope scope = ek_scope_begin();
+        assert_made(ek_value_tensor(ek_forward(model, make_inputs(4096))));
+        ek_scope_end(&scope);
+        ek_module_train(model, true);
+        train_steps(model, criterion, 12);
+        ek_data_parallel_plan(model, text[1], sizeof text[1]);
+        ck_assert_str_eq(text[1], text[0]);
+    }
+    ek_module_free(model);
+    ek_module_free(criterion);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("plans of balanced wrappers");
@@ -232,5 +270,6 @@ Suite *suite(void)
     tcase_add_test(tests, a_criterion_has_no_plans);
     tcase_add_test(tests, those_that_take_part_meet);
     tcase_add_test(tests, a_penalty_is_a_forward_of_its_critic);
+    tcase_add_test(tests, a_measured_plan_goes_on);
     return s;
 }

@@ -234,8 +234,14 @@ START_TEST(contradictions_are_refused)
 {
     assert_refused(&(ek_split_options){.chunks = {1}, .weights = {1}}, 2,
                    "data_parallel: one way to split is possible, not .chunks .weights");
-    assert_refused(&(ek_split_options){.policy = EK_SPLIT_AUTO, .plan = "1,1"}, 2,
-                   "not EK_SPLIT_AUTO .plan");
+    assert_refused(&(ek_split_options){.policy = EK_SPLIT_AUTO, .chunks = {1}}, 2,
+                   "not EK_SPLIT_AUTO .chunks");
+    assert_refused(&(ek_split_options){.policy = EK_SPLIT_AUTO, .plan = "1,1", .chunks = {1}}, 2,
+                   "not EK_SPLIT_AUTO .chunks .plan");
+    assert_refused(&(ek_split_options){.policy = EK_SPLIT_AUTO, .plan = "1,1,"}, 2,
+                   "data_parallel: .plan: plan \"1,1,\"");
+    assert_refused(&(ek_split_options){.policy = EK_SPLIT_EVEN, .plan = "1,1"}, 2,
+                   "not EK_SPLIT_EVEN .plan");
     assert_refused(&(ek_split_options){.policy = EK_SPLIT_EVEN, .first_device_batch = 2}, 2,
                    "not EK_SPLIT_EVEN .first_device_batch");
     assert_refused(&(ek_split_options){.policy = 3}, 2, "3 is no way to split");
