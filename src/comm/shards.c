@@ -78,16 +78,6 @@ static bool is_laid_out_as(const ek_tensor *tensor, const ek_tensor *like)
     return ek_same_layout(tensor, like) && ek_is_dense(tensor);
 }
 
-/* The dimension that is slowest in memory; -1 where there is one element at the most. */
-static int slowest(const ek_tensor *like)
-{
-    int dim = -1;
-    for (int i = 0; i < like->ndim; i++)
-        if (like->shape[i] > 1 && (dim < 0 || like->stride[i] > like->stride[dim]))
-            dim = i;
-    return dim;
-}
-
 /* Elements [begin, end) of the tensor in the order of `like`, flat and on its device. Where it is
  * laid out otherwise, a copy of the rows they are in. In the scope. */
 static ek_tensor *slice_of(const ek_tensor *tensor, const ek_tensor *like, int64_t begin,
@@ -97,7 +87,7 @@ static ek_tensor *slice_of(const ek_tensor *tensor, const ek_tensor *like, int64
         return flat(tensor, begin, end);
     ek_shape shape = {.ndim = like->ndim};
     memcpy(shape.dims, like->shape, sizeof shape.dims);
-    int dim = slowest(like);
+    int dim = ek_comm_slowest(like);
     int64_t skipped = 0;
     if (dim >= 0) {
         int64_t row = like->stride[dim], first = begin / row, last = (end + row - 1) / row;
@@ -281,24 +271,6 @@ static int cut(const batch *b, int d, ek_tensor **parts)
     return 0;
 }
 
-/* Room for n flat tensors on dev: one block where they are several. Writes them to to[], in the
- * scope. */
-static int make_room(ek_dev *dev, ek_tensor *const *like, int n, ek_tensor **to)
-{
-    if (n == 1) {
-        to[0] = flat_new(dev, like[0]->dtype, ek_count(like[0]));
-        return to[0] ? 0 : ek_error_pending();
-    }
-    ek_slab *slab = ek_slab_new(dev, like, n);
-    int rc = slab ? 0 : ek_error_pending();
-    for (int i = 0; i < n && rc >= 0; i++) {
-        to[i] = ek_scope_adopt(ek_object_retain(slab->members[i]));
-        rc = to[i] ? 0 : ek_error_pending();
-    }
-    ek_object_release(slab);
-    return rc;
-}
-
 /* Puts room on the batch's device in the place of device d's parts, and notes the one move that
  * brings them: packed before, where they lie apart. */
 static int plan_fetch(const batch *b, ek_tensor **parts, ek_move *move)
@@ -311,9 +283,9 @@ static int plan_fetch(const batch *b, ek_tensor **parts, ek_move *move)
             from[n++] = parts[k];
     if (n == 0)
         return 0;
-    EK_TRY(make_room(b->dev, from, n, to));
+    EK_TRY(ek_comm_room(b->dev, from, n, to));
     if (ek_comm_run_length(to, from, n) != n) {
-        EK_TRY(make_room(ek_tensor_dev(from[0]), from, n, packed));
+        EK_TRY(ek_comm_room(ek_tensor_dev(from[0]), from, n, packed));
         EK_TRY(ek_comm_copy_list(packed, from, n));
         source = packed;
     }
@@ -456,7 +428,7 @@ static bool has_collective(const ek_division *division, int *status)
     return ek_comm_has_collective(devs, n, status);
 }
 
-/* Where each sum that is not nothing goes: sums[p], a reference. */
+/* Where each sum that is not nothing goes, in the scope: sums[p]. */
 static int make_sums(const ek_division *division, ek_tensor *const *whole, ek_tensor *const *into,
                      ek_tensor **sums)
 {
