@@ -54,37 +54,6 @@ static void sharding_destroy(ek_object *object)
     free(s);
 }
 
-/* Without memory for the whole gradient there is none afterwards. */
-static void make_whole(ek_tensor *leaf)
-{
-    int pending = ek_error_status();
-    if (ek_leaf_set_shards(leaf, NULL) >= 0)
-        return;
-    ek_leaf_drop_piece_gradients(leaf);
-    ek_tensor_set_grad(leaf, NULL);
-    ek_leaf_set_shards(leaf, NULL);
-    ek_log_line(EK_LOG_WARNING,
-                "the gradient of a parameter that is divided no more was dropped: "
-                "%s has no memory for it",
-                ek_tensor_dev(leaf)->name);
-    if (pending == 0)
-        ek_error_clear();
-}
-
-void ek_sharding_end(ek_sharding *s)
-{
-    if (!s)
-        return;
-    s->owner.user = NULL;
-    for (int i = 0; i < s->count && s->shards; i++) {
-        if (s->shards[i] && s->parameters[i]->shards == &s->shards[i]->object)
-            make_whole(s->parameters[i]);
-        ek_object_release(s->shards[i]); /* which has a reference to this */
-        s->shards[i] = NULL;
-    }
-    ek_object_release(s);
-}
-
 /* ---- dividing ---- */
 
 static bool can_be_divided(const ek_tensor *tensor)
@@ -444,4 +413,50 @@ int ek_sharding_publish(ek_sharding *s)
     if (rc < 0)
         ek_error_prefix("sharing the optimizer's step");
     return rc;
+}
+
+/* ---- the end ---- */
+
+/* Without memory for the whole gradient there is none afterwards. */
+static void make_whole(ek_tensor *leaf)
+{
+    int pending = ek_error_status();
+    if (ek_leaf_set_shards(leaf, NULL) >= 0)
+        return;
+    ek_leaf_drop_piece_gradients(leaf);
+    ek_tensor_set_grad(leaf, NULL);
+    ek_leaf_set_shards(leaf, NULL);
+    ek_log_line(EK_LOG_WARNING,
+                "the gradient of a parameter that is divided no more was dropped: "
+                "%s has no memory for it",
+                ek_tensor_dev(leaf)->name);
+    if (pending == 0)
+        ek_error_clear();
+}
+
+/* A share that failed is tried once more: afterwards parameters are all that is left. */
+static void share_the_rest(ek_sharding *s)
+{
+    int pending = ek_error_status();
+    if (!s->there || ek_sharding_publish(s) >= 0)
+        return;
+    ek_log_line(EK_LOG_WARNING, "parameters that are divided no more miss a step of some devices: "
+                                "it could not be shared");
+    if (pending == 0)
+        ek_error_clear();
+}
+
+void ek_sharding_end(ek_sharding *s)
+{
+    if (!s)
+        return;
+    share_the_rest(s);
+    s->owner.user = NULL;
+    for (int i = 0; i < s->count && s->shards; i++) {
+        if (s->shards[i] && s->parameters[i]->shards == &s->shards[i]->object)
+            make_whole(s->parameters[i]);
+        ek_object_release(s->shards[i]); /* which has a reference to this */
+        s->shards[i] = NULL;
+    }
+    ek_object_release(s);
 }

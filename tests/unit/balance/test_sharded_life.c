@@ -544,6 +544,34 @@ START_TEST(a_share_that_fails_is_made_up_for)
 }
 END_TEST
 
+/* Without the wrapper the module has the whole step too. */
+START_TEST(a_share_that_failed_is_made_up_for_at_the_end)
+{
+    char hashes[2][65];
+    job jobs[] = {small_job(3), whole(small_job(3))};
+    make_remote(false);
+    for (int k = 0; k < 2; k++) {
+        ek_module *net = make_net(true, EK_F32);
+        trainer t = wrap(&jobs[k], ek_module_retain(net));
+        ek_tensor *images, *target;
+        ek_scope scope = ek_scope_begin();
+        batch_of(&jobs[k], 0, &images, &target);
+        assert_ok(ek_backward(loss_of(&t, images, target)));
+        atomic_store(&failing, k == 0 ? _i : -1);
+        ck_assert_int_eq(ek_step(t.optimizer), k == 0 ? EK_E_BACKEND : 0);
+        atomic_store(&failing, -1);
+        ek_error_clear();
+        ek_scope_end(&scope);
+        ek_release(images);
+        ek_release(target);
+        free_trainer(&t);
+        assert_ok(ek_module_sha256(net, hashes[k]));
+        ek_module_free(net);
+    }
+    ck_assert_str_eq(hashes[0], hashes[1]);
+}
+END_TEST
+
 /* What a user writes after it (a checkpoint) is what counts. */
 START_TEST(what_is_written_after_a_share_that_failed_stays)
 {
@@ -596,6 +624,7 @@ Suite *suite(void)
     if (test_kind() == EK_HOST) {
         tcase_add_loop_test(tests, devices_that_do_not_reach_each_other, 0, 4);
         tcase_add_loop_test(tests, a_share_that_fails_is_made_up_for, 0, 3);
+        tcase_add_loop_test(tests, a_share_that_failed_is_made_up_for_at_the_end, 0, 3);
         tcase_add_loop_test(tests, what_is_written_after_a_share_that_failed_stays, 0, 3);
     }
     return s;
