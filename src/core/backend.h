@@ -82,6 +82,14 @@ typedef struct ek_backend {
     /* Optional: work is done on return. */
     int (*synchronize)(ek_dev *dev);
 
+    /* For devices that work after the call that issues it: a replica's forward begins and ends
+     * here, and its time by the device's clock is to be added to dev->busy_ns once it has passed,
+     * when clock_read asks, which doesn't wait. They don't fail. Optional, all or none: the time of
+     * the threads that work for the device counts. */
+    void (*clock_begin)(ek_dev *dev);
+    void (*clock_end)(ek_dev *dev);
+    void (*clock_read)(ek_dev *dev);
+
     bool host_memory; /* the CPU can read and write the memory */
     const struct ek_kernels *kernels;
 } ek_backend;

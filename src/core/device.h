@@ -31,12 +31,17 @@ struct ek_dev {
     double speed;  /* (0, 1]: below 1 its worker sleeps in proportion */
     ek_allocator allocator;
     struct ek_worker *worker; /* started with first use */
-    _Atomic uint64_t busy_ns; /* that parts took on it, without their waiting (part.h) */
+    _Atomic uint64_t busy_ns; /* what ek_dev_busy_ns returns, but for what its clock still holds */
     _Atomic int64_t rest_ns;  /* that a slow one still has to sleep; below 0: has slept too much */
 };
 
 /* The entry of a device; NULL with EK_E_DEVICE when there is none. Any thread. */
 ek_dev *ek_dev_get(ek_device device);
+
+/* How long it has worked: the wall time of parts on it, without their waiting (part.h), or by a
+ * clock of its own the time of replicas' forwards that are over (from the first call on, and of few
+ * between two calls). Doesn't wait. Any thread. */
+uint64_t ek_dev_busy_ns(ek_dev *dev);
 
 /* Memory of a device, aligned to 64 bytes, counted under `category`. nbytes 0 gives a valid
  * pointer. On EK_E_OUT_OF_MEMORY the sentence names device, request, what is in use by category,

@@ -40,9 +40,16 @@ void ek_part_end(ek_part *part)
         return;
     ek_part_rest();
     uint64_t waited = self->waited_ns - part->waited, lasted = ek_clock_ns() - part->began;
-    if (lasted > waited)
+    if (lasted > waited && !part->dev->backend->clock_begin)
         atomic_fetch_add_explicit(&part->dev->busy_ns, lasted - waited, memory_order_relaxed);
     self->part_of = NULL;
+}
+
+uint64_t ek_dev_busy_ns(ek_dev *dev)
+{
+    if (dev->backend->clock_read)
+        dev->backend->clock_read(dev);
+    return atomic_load_explicit(&dev->busy_ns, memory_order_relaxed);
 }
 
 void ek_part_wait(pthread_cond_t *cond, pthread_mutex_t *lock)

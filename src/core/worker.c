@@ -15,6 +15,7 @@ typedef struct ek_gang {
     ek_gang_function *function;
     void *user;
     const char *what;      /* a part is */
+    bool named;            /* by who submitted it */
     ek_thread_modes modes; /* the submitter's */
     bool nested;           /* runs inside of another gang's part */
     ek_error_record *errors;
@@ -43,6 +44,18 @@ static pthread_mutex_t gang_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_worker *workers[EK_MAX_DEVICES * 2];
 static atomic_int worker_count;
 
+/* What has a name is a replica's forward. */
+static int run_timed(ek_gang *gang, int index, ek_dev *dev)
+{
+    bool clocked = gang->named && !gang->nested && dev->backend->clock_begin;
+    if (clocked)
+        dev->backend->clock_begin(dev);
+    int status = gang->function(gang->user, index);
+    if (clocked)
+        dev->backend->clock_end(dev);
+    return status;
+}
+
 /* One part's function; its error, if any, is moved to the gang. */
 static void call_part(ek_gang *gang, int index, ek_dev *dev)
 {
@@ -50,7 +63,7 @@ static void call_part(ek_gang *gang, int index, ek_dev *dev)
     ek_scope scope = ek_scope_begin();
     int status = dev->backend->thread_enter ? dev->backend->thread_enter(dev) : 0;
     if (status >= 0)
-        status = gang->function(gang->user, index);
+        status = run_timed(gang, index, dev);
     ek_scope_end(&scope);
     if (status < 0)
         ek_error_pending(); /* a failure always has a sentence */
@@ -241,6 +254,7 @@ int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void
     ek_gang gang = {.function = function,
                     .user = user,
                     .what = what ? what : "work",
+                    .named = what != NULL,
                     .modes = self->modes,
                     .nested = ek_thread_in_gang()};
     ek_error_record before; /* an error of the caller's stays the first */

@@ -118,6 +118,7 @@ static int make_fault_record(ek_dev *dev, ek_cuda_device *device)
 static void release(ek_cuda_device *device)
 {
     ek_cuda_transfer_close(device);
+    ek_cuda_clock_close(&device->clock);
     if (device->fault)
         cudaFreeHost(device->fault);
     if (device->issued)
@@ -296,5 +297,8 @@ const ek_backend ek_cuda_backend = {
     .sum = ek_cuda_sum,
     .order = ek_cuda_order,
     .synchronize = ek_cuda_synchronize,
+    .clock_begin = ek_cuda_clock_begin,
+    .clock_end = ek_cuda_clock_end,
+    .clock_read = ek_cuda_clock_read,
     .kernels = &ek_cuda_kernels,
 };

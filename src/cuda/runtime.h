@@ -18,6 +18,7 @@
 #include <pthread.h>
 
 #include "core/tensor.h"
+#include "cuda/clock.h"
 #include "cuda/queue.h"
 #include "cuda/view.h"
 
@@ -38,6 +39,7 @@ typedef struct ek_cuda_device {
     pthread_mutex_t lock;              /* guards what is below, and calls that use it */
     struct ek_cuda_blas *blas;         /* made with first use; NULL until then */
     struct ek_cuda_dnn *dnn;
+    ek_cuda_clock clock;
 } ek_cuda_device;
 
 static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)

@@ -31,7 +31,7 @@ static int timed_step(training *job, double *seconds)
 
 static uint64_t busy_ns(const ek_device_list *devices, int i)
 {
-    return atomic_load(&ek_dev_get(devices->devices[i])->busy_ns);
+    return ek_dev_busy_ns(ek_dev_get(devices->devices[i]));
 }
 
 static int planned_step(training *job, const ek_device_list *devices, timing *t, int at)

@@ -7,7 +7,7 @@
 #include "evenkeel/evenkeel.h"
 #include "unit.h"
 
-enum { DEVICES = 2, BATCH = 6, PATIENCE = 20 };
+enum { DEVICES = 2, BATCH = 6, PATIENCE = 20, WARM_STEPS = 6 };
 
 /* ---- holding a stream ---- */
 
@@ -41,7 +41,7 @@ static void hold_all(hold *h)
 
 /* ---- what is trained ---- */
 
-typedef enum way { CLASSIC, BALANCED, SYNCHRONISED, AUTOCAST, WAYS } way;
+typedef enum way { CLASSIC, BALANCED, SYNCHRONISED, AUTOCAST, SHARDED, MEASURED, WAYS } way;
 
 typedef struct job {
     ek_module *model, *criterion;
@@ -63,7 +63,11 @@ static void open_job(job *j, way how)
         j->model = ek_data_parallel(net, .device_ids = devices);
         j->criterion = criterion;
     } else {
-        j->model = ek_data_parallel_model(net, .device_ids = devices);
+        j->model =
+            ek_data_parallel_model(net, .device_ids = devices,
+                                   .shard = how == SHARDED ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
+                                   .split = how == MEASURED ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
+                                   .goal = how == MEASURED ? EK_GOAL_TIME : EK_GOAL_MEMORY);
         j->criterion = ek_data_parallel_criterion(criterion, .device_ids = devices);
     }
     j->optimizer = ek_adam(j->model, .lr = 1e-2);
@@ -104,7 +108,7 @@ START_TEST(steps_return_before_they_have_run)
     double warm, held;
     assert_ok(ek_cuda_devices_configure("0,0"));
     open_job(&j, (way)_i);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < WARM_STEPS; i++)
         assert_ok(ek_item(step(&j, (way)_i), &warm));
     for (int i = 0; i < DEVICES; i++)
         assert_ok(ek_synchronize(ek_cuda(i)));
@@ -126,7 +130,11 @@ Suite *suite(void)
     skip_without_gpu();
     Suite *s = suite_create("asynchronous steps");
     TCase *tests = tcase_create("steps");
-    tcase_add_loop_test(tests, steps_return_before_they_have_run, 0, WAYS);
+    int ways = WAYS;
+#ifdef EK_CUDA_EMULATED /* there asking how far a stream is drives it on */
+    ways = MEASURED;
+#endif
+    tcase_add_loop_test(tests, steps_return_before_they_have_run, 0, ways);
     suite_add_tcase(s, tests);
     return s;
 }

@@ -1,0 +1,96 @@
+/* How long a device worked is told by its own clock, and nobody waits for the answer. */
+#include <time.h>
+
+#include "cuda/runtime.h"
+#include "evenkeel/evenkeel.h"
+#include "unit.h"
+
+enum { DEVICES = 2, LONG_MS = 60, SHORT_MS = 20 };
+
+static void sleep_on_stream(void *user)
+{
+    const int milliseconds = *(const int *)user;
+    const struct timespec moment = {0, milliseconds * 1000000L};
+    nanosleep(&moment, NULL);
+}
+
+/* Passes its input on, once its device has slept. */
+static ek_value sleeper_forward(ek_module *module, const ek_args *args)
+{
+    static const int durations[DEVICES] = {LONG_MS, SHORT_MS};
+    ek_tensor *x = ek_arg_tensor(args, 0);
+    ek_dev *dev = ek_tensor_dev(x);
+    ek_cuda_queue queue;
+    (void)module;
+    if (ek_cuda_begin(dev, &queue) < 0 ||
+        ek_cuda_end(dev, &queue, "sleep",
+                    (int)cudaLaunchHostFunc(queue.stream, sleep_on_stream,
+                                            (void *)&durations[dev->id.index])) < 0)
+        return ek_value_error();
+    return ek_value_of_tensor(ek_mul_scalar(x, 2));
+}
+
+static const ek_module_type sleeper_type = {.name = "sleeper",
+                                            .size = sizeof(ek_module),
+                                            .forward = sleeper_forward};
+
+static double busy_ms(int device)
+{
+    return 1e-6 * (double)ek_dev_busy_ns(ek_dev_get(ek_cuda(device)));
+}
+
+START_TEST(forwards_are_timed_where_they_run)
+{
+    double before[DEVICES];
+    assert_ok(ek_cuda_devices_configure("0,0"));
+    ek_module *model = ek_data_parallel_model(ek_module_new(&sleeper_type));
+    assert_made(model);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_ones(EK_SHAPE(4, 3));
+    for (int i = 0; i < DEVICES; i++)
+        before[i] = busy_ms(i);
+    ck_assert(ek_forward(model, x).kind != EK_VALUE_ERROR);
+    for (int i = 0; i < DEVICES; i++)
+        assert_ok(ek_synchronize(ek_cuda(i)));
+    ck_assert_double_ge(busy_ms(0) - before[0], LONG_MS);
+    ck_assert_double_ge(busy_ms(1) - before[1], SHORT_MS);
+    ck_assert_double_lt(busy_ms(1) - before[1], LONG_MS);
+    double once = busy_ms(0);
+    ck_assert_double_eq(busy_ms(0), once); /* counted once */
+    ek_scope_end(&scope);
+    ek_module_free(model);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* More forwards than the clock has room for are issued at once: none waits, some aren't timed. */
+START_TEST(many_forwards_at_once)
+{
+    enum { FORWARDS = 2 * EK_CUDA_LAPS };
+    assert_ok(ek_cuda_devices_configure("0,0"));
+    ek_module *model = ek_data_parallel_model(ek_module_new(&sleeper_type));
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_ones(EK_SHAPE(4, 3));
+    ck_assert_double_eq(busy_ms(0), 0); /* from now on somebody asks */
+    for (int i = 0; i < FORWARDS; i++)
+        ck_assert(ek_forward(model, x).kind != EK_VALUE_ERROR);
+    for (int i = 0; i < DEVICES; i++)
+        assert_ok(ek_synchronize(ek_cuda(i)));
+    ck_assert_double_ge(busy_ms(0), LONG_MS * EK_CUDA_LAPS);
+    ck_assert_double_lt(busy_ms(0), 2 * LONG_MS * EK_CUDA_LAPS);
+    ek_scope_end(&scope);
+    ek_module_free(model);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+Suite *suite(void)
+{
+    skip_without_gpu();
+    Suite *s = suite_create("clock");
+    TCase *tests = tcase_create("forwards");
+    tcase_add_test(tests, forwards_are_timed_where_they_run);
+    tcase_add_test(tests, many_forwards_at_once);
+    suite_add_tcase(s, tests);
+    return s;
+}
