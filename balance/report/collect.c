@@ -77,7 +77,8 @@ static void on_memory(const ek_dev *dev, const ek_memory_stats *stats, const ek_
 {
     ek_report *report = user;
     const int device = index_of(report, dev);
-    if (device >= 0)
+    /* One that was opened in another's place isn't the report's. */
+    if (device >= 0 && report->devices[device].open.dev == dev)
         note(report, &report->devices[device], ek_clock_ns(), stats, span);
 }
 
@@ -86,7 +87,7 @@ static void on_memory(const ek_dev *dev, const ek_memory_stats *stats, const ek_
 /* The device's step ends at `clock`, or with the last change if that came later. */
 static void turn_device(ek_report *report, ek_tracked *device, uint64_t clock)
 {
-    ek_allocator *allocator = &device->dev->allocator;
+    ek_allocator *allocator = &device->open.dev->allocator;
     pthread_mutex_lock(&allocator->lock);
     const uint64_t last = report->began + ek_series_last(&device->run)->ns;
     if (clock < last)
@@ -111,12 +112,25 @@ static void turn_logs(ek_report *report, ek_busy *busy)
     pthread_mutex_unlock(&report->logs_lock);
 }
 
+static int check_open(const ek_report *report)
+{
+    char name[16];
+    for (int d = 0; d < report->count; d++)
+        if (!report->devices[d].open.dev)
+            return EK_FAIL(EK_E_STATE,
+                           "report_step: %s has been closed since the report was started; stop it "
+                           "before the devices are shut down",
+                           ek_device_name(report->devices[d].id, name));
+    return 0;
+}
+
 int ek_report_step(ek_report *report)
 {
     ek_busy busy[EK_MAX_DEVICES] = {{0, 0}};
     if (!report || !report->collecting)
         return EK_FAIL(EK_E_STATE, "report_step: the report %s",
                        report ? "has been stopped" : "is NULL");
+    EK_TRY(check_open(report));
     const uint64_t now = ek_clock_ns();
     turn_logs(report, busy);
     for (int d = 0; d < report->count; d++)
@@ -140,13 +154,14 @@ static int open_device(ek_report *report, int index, ek_device id)
 {
     ek_tracked *device = &report->devices[index];
     device->id = id;
-    device->dev = ek_dev_get(id);
-    if (!device->dev)
+    ek_dev *dev = ek_dev_get(id);
+    if (!dev)
         return ek_error_pending();
     int8_t *place = &report->index_of[id.kind][id.index];
     if (*place >= 0)
-        return EK_FAIL(EK_E_INVALID, "report_start: %s is named twice", device->dev->name);
+        return EK_FAIL(EK_E_INVALID, "report_start: %s is named twice", dev->name);
     *place = (int8_t)index;
+    ek_memory_watch_begin(dev, &device->open);
     EK_TRY(ek_series_init(&device->run));
     EK_TRY(ek_series_init(&device->running));
     return ek_series_init(&device->finished);
@@ -155,7 +170,7 @@ static int open_device(ek_report *report, int index, ek_device id)
 /* What there is already; peaks count from here. */
 static void begin_device(ek_report *report, ek_tracked *device)
 {
-    ek_allocator *allocator = &device->dev->allocator;
+    ek_allocator *allocator = &device->open.dev->allocator;
     pthread_mutex_lock(&allocator->lock);
     device->step_began = report->began;
     note(report, device, ek_clock_ns(), &allocator->stats, NULL);
@@ -217,6 +232,12 @@ ek_report *ek_report_start_with(ek_report_options options)
     return report;
 }
 
+static void end_watches(ek_report *report)
+{
+    for (int d = 0; report->devices && d < report->count; d++)
+        ek_memory_watch_end(&report->devices[d].open);
+}
+
 int ek_report_stop(ek_report *report)
 {
     if (!report)
@@ -226,8 +247,7 @@ int ek_report_stop(ek_report *report)
     ek_trace_set(NULL);
     report->collecting = false;
     report->ended = ek_clock_ns() - report->began;
-    for (int d = 0; d < report->count; d++)
-        report->devices[d].dev = NULL;
+    end_watches(report);
     return 0;
 }
 
@@ -236,6 +256,7 @@ void ek_report_free(ek_report *report)
     if (!report)
         return;
     ek_report_stop(report);
+    end_watches(report); /* of one that never collected */
     for (int d = 0; report->devices && d < report->count; d++) {
         ek_series_free(&report->devices[d].run);
         ek_series_free(&report->devices[d].running);

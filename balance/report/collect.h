@@ -8,7 +8,7 @@
 /* One device of a report. While it collects, the allocator's lock guards all but the first two. */
 typedef struct ek_tracked {
     ek_device id;
-    ek_dev *dev; /* while the report collects */
+    ek_memory_watch open; /* its dev: while the report collects and the device is open */
     uint64_t capacity, reserved_peak;
     int64_t step;        /* that runs */
     uint64_t step_began; /* by the clock */
@@ -49,9 +49,9 @@ struct ek_report {
     atomic_bool lost; /* there was no memory for a thread's log */
 };
 
-/* A device for reading: locked while the report collects. */
+/* A device for reading: locked while the report collects and the device is open. */
 ek_tracked *ek_report_lock(const ek_report *report, int index);
-void ek_report_unlock(const ek_report *report, const ek_tracked *device);
+void ek_report_unlock(const ek_tracked *device);
 
 /* Nanoseconds since the start, or those that it took. */
 uint64_t ek_report_ns(const ek_report *report);

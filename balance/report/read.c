@@ -11,15 +11,15 @@ static const double nanosecond = 1e-9;
 ek_tracked *ek_report_lock(const ek_report *report, int index)
 {
     ek_tracked *device = &report->devices[index];
-    if (report->collecting)
-        pthread_mutex_lock(&device->dev->allocator.lock);
+    if (device->open.dev)
+        pthread_mutex_lock(&device->open.dev->allocator.lock);
     return device;
 }
 
-void ek_report_unlock(const ek_report *report, const ek_tracked *device)
+void ek_report_unlock(const ek_tracked *device)
 {
-    if (report->collecting)
-        pthread_mutex_unlock(&device->dev->allocator.lock);
+    if (device->open.dev)
+        pthread_mutex_unlock(&device->open.dev->allocator.lock);
 }
 
 uint64_t ek_report_ns(const ek_report *report)
@@ -27,36 +27,37 @@ uint64_t ek_report_ns(const ek_report *report)
     return report->collecting ? ek_clock_ns() - report->began : report->ended;
 }
 
-/* ---- the run ---- */
+/* ---- the run: of NULL, as of one that collected nothing ---- */
 
 const char *ek_report_name(const ek_report *report)
 {
-    return report->name;
+    return report ? report->name : "";
 }
 
 int ek_report_device_count(const ek_report *report)
 {
-    return report->count;
+    return report ? report->count : 0;
 }
 
 int64_t ek_report_step_count(const ek_report *report)
 {
-    return report->steps.total;
+    return report ? report->steps.total : 0;
 }
 
 double ek_report_seconds(const ek_report *report)
 {
-    return nanosecond * (double)report->steps.ns;
+    return report ? nanosecond * (double)report->steps.ns : 0;
 }
 
 double ek_report_step_seconds(const ek_report *report)
 {
-    return ek_steps_median(&report->steps);
+    return report ? ek_steps_median(&report->steps) : 0;
 }
 
 void ek_report_set_largest_batch(ek_report *report, int64_t batch)
 {
-    report->largest_batch = batch > 0 ? batch : 0;
+    if (report)
+        report->largest_batch = batch > 0 ? batch : 0;
 }
 
 int64_t ek_report_largest_batch(const ek_report *report)
@@ -68,6 +69,8 @@ int64_t ek_report_largest_batch(const ek_report *report)
 
 static int check_index(const ek_report *report, int index)
 {
+    if (!report)
+        return EK_FAIL(EK_E_INVALID, "report: it is NULL");
     return index >= 0 && index < report->count
                ? 0
                : EK_FAIL(EK_E_INVALID, "report: there is no device %d; it has %d", index,
@@ -83,7 +86,7 @@ int ek_report_device(const ek_report *report, int index, ek_device_report *devic
                                  .peak = ek_moment_sample(&tracked->peak),
                                  .reserved_peak = tracked->reserved_peak};
     memcpy(device->peak_operation, tracked->peak_operation, sizeof device->peak_operation);
-    ek_report_unlock(report, tracked);
+    ek_report_unlock(tracked);
     const ek_busy *busy = &report->steps.sums[index];
     device->computing = nanosecond * (double)busy->computing;
     device->communicating = nanosecond * (double)busy->communicating;
@@ -95,10 +98,10 @@ int ek_report_device(const ek_report *report, int index, ek_device_report *devic
 double ek_report_imbalance(const ek_report *report)
 {
     double sum = 0, most = 0;
-    for (int d = 0; d < report->count; d++) {
+    for (int d = 0; d < ek_report_device_count(report); d++) {
         const ek_tracked *tracked = ek_report_lock(report, d);
         const double peak = (double)tracked->peak.in_use;
-        ek_report_unlock(report, tracked);
+        ek_report_unlock(tracked);
         sum += peak;
         most = peak > most ? peak : most;
     }
@@ -110,7 +113,7 @@ int ek_report_memory(const ek_report *report, int index, ek_memory_sample *sampl
     EK_TRY(check_index(report, index));
     const ek_tracked *tracked = ek_report_lock(report, index);
     const int count = ek_series_read(&tracked->run, ek_report_ns(report), samples, room);
-    ek_report_unlock(report, tracked);
+    ek_report_unlock(tracked);
     return count;
 }
 
@@ -121,7 +124,7 @@ int ek_report_step_memory(const ek_report *report, int index, ek_memory_sample *
     const int count = report->steps.total
                           ? ek_series_read(&tracked->finished, tracked->finished_ns, samples, room)
                           : 0;
-    ek_report_unlock(report, tracked);
+    ek_report_unlock(tracked);
     return count;
 }
 

@@ -59,8 +59,8 @@ int ek_trace_set(const ek_tracer *tracer)
     int rc = 0;
     pthread_mutex_lock(&set_lock);
     if (tracer && atomic_load(&present)) {
-        rc = EK_FAIL(EK_E_STATE, "somebody collects spans and changes of memory already; one can "
-                                 "at a time");
+        rc = EK_FAIL(EK_E_STATE, "spans and changes of memory are collected already, by a report "
+                                 "that was not stopped; one can at a time");
     } else if (tracer) {
         collector = *tracer;
         atomic_store(&present, true);

@@ -548,56 +548,6 @@ START_TEST(workers_are_their_devices)
 }
 END_TEST
 
-/* ---- what cannot be ---- */
-
-START_TEST(one_report_collects_at_a_time)
-{
-    assert_ok(ek_host_devices_configure("1"));
-    ek_report *report = ek_report_start();
-    assert_made(report);
-    ck_assert_ptr_null(ek_report_start());
-    assert_error(EK_E_STATE, "report_start");
-    assert_ok(ek_report_step(report));
-    assert_ok(ek_report_stop(report));
-    assert_ok(ek_report_stop(report));
-    ck_assert_int_eq(ek_report_step(report), EK_E_STATE);
-    assert_error(EK_E_STATE, "stopped");
-    for (int i = 0; i < 100; i++) {
-        ek_report *other = ek_report_start();
-        assert_made(other);
-        ek_report_free(other);
-    }
-    ek_report_free(report);
-    ek_report_free(NULL);
-    assert_ok(ek_shutdown());
-}
-END_TEST
-
-START_TEST(devices_are_checked)
-{
-    assert_ok(ek_host_devices_configure("2"));
-    ck_assert_ptr_null(ek_report_start(.device_ids = EK_DEVICES(ek_host(5))));
-    assert_error(EK_E_DEVICE, "host:5");
-    ck_assert_ptr_null(ek_report_start(.device_ids = EK_DEVICES(ek_host(1), ek_host(1))));
-    assert_error(EK_E_INVALID, "host:1 is named twice");
-    ek_report *report = ek_report_start(.device_ids = EK_DEVICES(ek_host(1)));
-    assert_made(report);
-    void *memory = take(0, 4096, EK_MEMORY_GRADIENT); /* not in the report */
-    give(0, memory, 4096, EK_MEMORY_GRADIENT);
-    ck_assert_uint_eq(device_of(report, 0).peak.in_use, 0);
-    ck_assert(ek_report_imbalance(report) == 1);
-    ek_device_report device;
-    ck_assert_int_eq(ek_report_device(report, 1, &device), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "no device 1");
-    ck_assert_int_eq(ek_report_memory(report, -1, samples, ROOM), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "no device -1");
-    ck_assert_int_eq(ek_report_step(NULL), EK_E_STATE);
-    assert_error(EK_E_STATE, "NULL");
-    ek_report_free(report);
-    assert_ok(ek_shutdown());
-}
-END_TEST
-
 Suite *suite(void)
 {
     Suite *s = suite_create("report_collect");
@@ -612,8 +562,6 @@ Suite *suite(void)
     tcase_add_test(collecting, labels_have_an_end);
     tcase_add_test(collecting, threads_go_on_while_reports_come_and_go);
     tcase_add_test(collecting, workers_are_their_devices);
-    tcase_add_test(collecting, one_report_collects_at_a_time);
-    tcase_add_test(collecting, devices_are_checked);
     suite_add_tcase(s, collecting);
     return s;
 }
