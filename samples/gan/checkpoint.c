@@ -7,11 +7,12 @@
 
 /* ---- what decides the numbers ---- */
 
-enum { KEYS = 12 };
+enum { KEYS = 12, PLANS = 2 };
 
 typedef struct run_metadata {
-    ek_metadata entries[KEYS]; /* keys are those of the command line */
+    ek_metadata entries[KEYS + PLANS]; /* keys are those of the command line, then plans */
     char texts[KEYS][32];
+    char *plans[PLANS]; /* owned */
     int count;
 } run_metadata;
 
@@ -242,6 +243,39 @@ static int transfer_all(transfer *t)
     return rc;
 }
 
+/* ---- plans ---- */
+
+static int add_plan(run_metadata *metadata, int index, const char *key, ek_module *model)
+{
+    int64_t length = ek_data_parallel_plan(model, NULL, 0);
+    char *text = length < 0 ? NULL : malloc((size_t)length + 1);
+
+    if (!text)
+        return length < 0 ? ek_error_status() : ek_error(EK_E_NO_MEMORY, "no memory for a plan");
+    ek_data_parallel_plan(model, text, (size_t)length + 1);
+    metadata->plans[index] = text;
+    metadata->entries[metadata->count++] = (ek_metadata){key, text};
+    return 0;
+}
+
+static int add_plans(run_metadata *metadata, const gan_job *job)
+{
+    if (!job->settings.automatic)
+        return 0;
+    int rc = add_plan(metadata, 0, "generator_plan", job->generator_model);
+    return rc == 0 ? add_plan(metadata, 1, "critic_plan", job->critic_model) : rc;
+}
+
+char *checkpoint_plan(const char *path, const char *which)
+{
+    ek_safetensors *file = ek_safetensors_open(path);
+    const char *found = file ? ek_safetensors_metadata(file, which) : NULL;
+    char *plan = found && *found ? strdup(found) : NULL;
+
+    ek_safetensors_close(file);
+    return plan;
+}
+
 /* ---- saving and loading ---- */
 
 int checkpoint_save(const char *path, gan_job *job, const run_records *records, int64_t step)
@@ -254,10 +288,14 @@ int checkpoint_save(const char *path, gan_job *job, const run_records *records, 
     describe(&metadata, &job->settings, step);
     int rc = transfer_all(&t);
     if (rc == 0)
+        rc = add_plans(&metadata, job);
+    if (rc == 0)
         rc = ek_safetensors_save(path, t.tensors, t.count, metadata.entries, metadata.count);
     for (int i = 0; i < t.count; i++)
         free((char *)t.tensors[i].name);
     free(t.tensors);
+    for (int i = 0; i < PLANS; i++)
+        free(metadata.plans[i]);
     ek_scope_end(&scope);
     return rc;
 }

@@ -1,16 +1,42 @@
 #include "gan/job.h"
 
 #include <math.h>
+#include <stdlib.h>
 
+#include "gan/checkpoint.h"
 #include "gan/network.h"
 
 /* ---- opening and closing ---- */
 
-static ek_module *wrap(const gan_job *job, ek_module *network)
+/* `plan` is where a run that is resumed left off; NULL: nowhere. Freed here. */
+static ek_module *wrap(const gan_job *job, ek_module *network, char *plan)
 {
-    if (job->settings.mode == MODE_BALANCED)
-        return ek_data_parallel_model(network, .device_ids = job->devices);
-    return ek_data_parallel(network, .device_ids = job->devices);
+    const run_settings *settings = &job->settings;
+    ek_data_parallel_options options = {
+        .module = network,
+        .device_ids = job->devices,
+        .split = settings->automatic ? EK_SPLIT_AUTO : EK_SPLIT_CHUNK,
+        .plan = plan,
+        .shard = settings->sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
+    };
+    ek_module *model = settings->mode == MODE_BALANCED ? ek_data_parallel_model_with(options)
+                                                       : ek_data_parallel_with(options);
+    free(plan);
+    return model;
+}
+
+/* With as many devices as the run had; with others it begins anew. */
+static char *resumed_plan(const gan_job *job, const char *which)
+{
+    const run_settings *settings = &job->settings;
+    char *plan =
+        settings->automatic && settings->resume ? checkpoint_plan(settings->resume, which) : NULL;
+    if (plan && ek_plan_check(plan, job->devices.count) < 0) {
+        ek_error_clear();
+        free(plan);
+        return NULL;
+    }
+    return plan;
 }
 
 static ek_module *criterion(const gan_job *job, ek_gan_role role)
@@ -40,10 +66,10 @@ int job_open(gan_job *job, const run_settings *settings, const ek_device_list *d
     job->random = ek_generator_new(seed + 1); /* another than that of the pictures' order */
     job->generator = generator_network((int)settings->width);
     ek_module_to_dtype(job->generator, settings->dtype);
-    job->generator_model = wrap(job, job->generator);
+    job->generator_model = wrap(job, job->generator, resumed_plan(job, "generator_plan"));
     job->critic = critic_network((int)settings->width, settings->norm);
     ek_module_to_dtype(job->critic, settings->dtype);
-    job->critic_model = wrap(job, job->critic);
+    job->critic_model = wrap(job, job->critic, resumed_plan(job, "critic_plan"));
     job->on_real = criterion(job, EK_GAN_CRITIC_REAL);
     job->on_fake = criterion(job, EK_GAN_CRITIC_FAKE);
     job->on_made = criterion(job, EK_GAN_GENERATOR);

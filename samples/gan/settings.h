@@ -32,6 +32,8 @@ typedef struct run_settings {
     int64_t devices; /* 0: all there are */
     int64_t batch, critic_steps, steps, width, every, seed;
     double lr, weight;
+    bool automatic; /* each device's share of a batch by measurement */
+    bool sharded;   /* gradients and optimizer state divided */
     const char *data, *out, *json, *resume;
 } run_settings;
 
