@@ -222,4 +222,64 @@ static inline uint64_t bytes_now(int device, ek_memory_category category)
     return stats.now[category];
 }
 
+static inline job small_job(int devices)
+{
+    return (
+        job){.mode = BALANCED, .algorithm = ADAM, .devices = devices, .batch = 7, .shard = true};
+}
+
+/* ---- checkpoints ---- */
+
+enum { MOST_TENSORS = 32 };
+
+typedef struct checkpoint {
+    int count;
+    char paths[MOST_TENSORS][64];
+    ek_tensor *values[MOST_TENSORS], *states[MOST_TENSORS][2];
+    int64_t steps[MOST_TENSORS];
+    ek_optimizer *optimizer;
+} checkpoint;
+
+static const char *const state_names[] = {"exp_avg", "exp_avg_sq"};
+
+static inline int save_tensor(const char *path, ek_tensor *tensor, void *user)
+{
+    checkpoint *c = (checkpoint *)user;
+    ck_assert_int_lt(c->count, MOST_TENSORS);
+    snprintf(c->paths[c->count], sizeof c->paths[0], "%s", path);
+    c->values[c->count] = ek_clone(ek_to_device(ek_detach(tensor), ek_cpu()));
+    assert_made(c->values[c->count]);
+    if (c->optimizer && ek_tensor_requires_grad(tensor)) {
+        c->steps[c->count] = ek_optimizer_steps(c->optimizer, tensor);
+        for (int s = 0; s < 2; s++) {
+            ek_tensor *state = ek_optimizer_state(c->optimizer, tensor, state_names[s]);
+            assert_made(state);
+            c->states[c->count][s] = ek_clone(ek_to_device(state, ek_cpu()));
+        }
+    }
+    c->count++;
+    return 0;
+}
+
+static inline void save(const trainer *t, checkpoint *c)
+{
+    c->count = 0;
+    c->optimizer = t->optimizer;
+    assert_ok(ek_module_parameters(t->model, save_tensor, c));
+    assert_ok(ek_module_buffers(t->model, save_tensor, c));
+}
+
+static inline void load(const trainer *t, const checkpoint *c)
+{
+    bool before = ek_set_grad_enabled(false);
+    for (int i = 0; i < c->count; i++) {
+        ek_tensor *tensor = ek_module_tensor(t->model, c->paths[i]);
+        assert_made(ek_copy_(tensor, c->values[i]));
+        if (c->states[i][0])
+            assert_ok(ek_optimizer_set_state(t->optimizer, tensor, c->steps[i], state_names,
+                                             c->states[i], 2));
+    }
+    ek_set_grad_enabled(before);
+}
+
 #endif

@@ -1,0 +1,246 @@
+/* Divided state where something fails: memory, copies between devices. */
+#include <stdatomic.h>
+
+#include "core/device.h"
+#include "core/thread.h"
+#include "nn/module_members.h"
+#include "sharded_setup.h"
+
+/* ---- errors ---- */
+
+static int try_step(const trainer *t, ek_tensor *images, ek_tensor *target)
+{
+    double loss;
+    return train_step(t, images, target, &loss);
+}
+
+START_TEST(out_of_memory_is_survived)
+{
+    job j = small_job(4);
+    j.dtype = EK_F64;
+    trainer t = make_job(&j);
+    ek_tensor *large[2];
+    one_step(&j, &t, 0);
+    make_batch(64, 0, NONE_IGNORED, EK_F64, 1, &large[0], &large[1]);
+    for (int d = 0; d < DEVICES; d++) {
+        ek_memory_stats stats;
+        assert_ok(ek_memory_get(test_device(d), &stats));
+        assert_ok(
+            ek_memory_set_capacity(test_device(d), stats.peak + (uint64_t)_i * 20000 + 30000));
+    }
+    ck_assert_int_eq(try_step(&t, large[0], large[1]), EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "is out of memory");
+    for (int d = 0; d < DEVICES; d++)
+        assert_ok(ek_memory_set_capacity(test_device(d), 0));
+    outcome o = {.count = 0};
+    for (int step = 1; step < 5; step++)
+        o.losses[step - 1] = one_step(&j, &t, step);
+    /* Running statistics have seen some of the large batch: the state is compared, not they. */
+    ek_release(large[0]);
+    ek_release(large[1]);
+    job undivided = whole(j);
+    trainer other = make_job(&undivided);
+    one_step(&j, &other, 0);
+    for (int step = 1; step < 5; step++)
+        ck_assert_double_eq(o.losses[step - 1], one_step(&j, &other, step));
+    free_trainer(&t);
+    free_trainer(&other);
+}
+END_TEST
+
+/* No memory for copies, slots: there is no wrapper, and the module is whole. */
+START_TEST(a_wrapper_that_cannot_be_made_leaves_the_module_whole)
+{
+    ek_module *net = make_mlp(200, EK_F32);
+    assert_ok(ek_memory_set_capacity(test_device(_i % 3), _i < 3 ? 100000 : 400000));
+    ek_module *model =
+        ek_data_parallel(ek_module_retain(net), .device_ids = ek_devices(test_kind(), 3),
+                         .shard = EK_SHARD_OPTIMIZER);
+    ck_assert_ptr_null(model);
+    assert_error(EK_E_OUT_OF_MEMORY, "out of memory");
+    assert_ok(ek_memory_set_capacity(test_device(_i % 3), 0));
+    model = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 3),
+                             .shard = EK_SHARD_OPTIMIZER);
+    assert_made(model);
+    ek_module_free(model);
+    ek_module_free(net);
+}
+END_TEST
+
+/* ---- backends of other kinds ---- */
+
+static ek_backend remote;
+static const ek_backend *real;
+static atomic_int failing = -1; /* the device that gets nothing */
+
+static int failing_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
+                        size_t nbytes)
+{
+    if (to != from && from->id.kind != EK_CPU && to->id.index == atomic_load(&failing))
+        return EK_FAIL(EK_E_BACKEND, "a cable is loose");
+    return real->copy(to, to_data, from, from_data, nbytes);
+}
+
+static int moves_served(ek_dev *const *devs, int count)
+{
+    (void)devs, (void)count;
+    return EK_COLLECTIVE_MOVES;
+}
+
+static int broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
+{
+    for (int d = 1; d < count; d++)
+        EK_TRY(real->copy(devs[d], data[d], devs[0], data[0], nbytes));
+    return 0;
+}
+
+static atomic_int exchanges;
+
+static int exchange(const ek_move *moves, int count)
+{
+    atomic_fetch_add(&exchanges, 1);
+    for (int i = 0; i < count; i++)
+        EK_TRY(real->copy(moves[i].to, moves[i].target, moves[i].from, moves[i].source,
+                          moves[i].nbytes));
+    return 0;
+}
+
+/* Host devices whose backend says that they can't reach each other; copies fail on demand. */
+static void make_remote(bool with_collectives)
+{
+    for (int d = 0; d < DEVICES; d++) {
+        ek_dev *dev = ek_dev_get(ek_host(d));
+        real = dev->backend;
+        remote = *real;
+        remote.host_memory = false;
+        remote.copy = failing_copy;
+        if (with_collectives) {
+            remote.collective = moves_served;
+            remote.broadcast = broadcast;
+            remote.exchange = exchange;
+        }
+        dev->backend = &remote;
+    }
+}
+
+START_TEST(devices_that_do_not_reach_each_other)
+{
+    job j = small_job(3 + _i / 2), undivided = whole(j);
+    j.mlp = _i / 2 * 300;
+    undivided.mlp = j.mlp;
+    outcome wanted = run(&undivided, 4);
+    make_remote(_i % 2);
+    outcome o = run(&j, 4);
+    ck_assert_int_eq(atomic_load(&exchanges) > 0, _i % 2);
+    assert_same_outcome(&o, &wanted, 4);
+}
+END_TEST
+
+/* What was stepped and could not be shared is shared before it is used. */
+START_TEST(a_share_that_fails_is_made_up_for)
+{
+    job j = small_job(3), undivided = whole(j);
+    outcome wanted = run(&undivided, 4), o = {.count = 0};
+    make_remote(false);
+    trainer t = make_job(&j);
+    for (int step = 0; step < 4; step++) {
+        ek_tensor *images, *target;
+        ek_scope scope = ek_scope_begin();
+        batch_of(&j, step, &images, &target);
+        ek_tensor *loss = loss_of(&t, images, target);
+        ek_zero_grad(t.optimizer);
+        assert_ok(ek_backward(loss));
+        assert_ok(ek_item(loss, &o.losses[step]));
+        atomic_store(&failing, step == 1 ? _i : -1);
+        int rc = ek_step(t.optimizer);
+        atomic_store(&failing, -1);
+        if (step == 1) {
+            ck_assert_int_eq(rc, EK_E_BACKEND);
+            assert_error(EK_E_BACKEND, "a cable is loose");
+        } else {
+            assert_ok(rc);
+        }
+        ek_scope_end(&scope);
+        ek_release(images);
+        ek_release(target);
+    }
+    note_outcome(&t, &o);
+    free_trainer(&t);
+    assert_same_outcome(&o, &wanted, 4);
+}
+END_TEST
+
+/* Without the wrapper the module has the whole step too. */
+START_TEST(a_share_that_failed_is_made_up_for_at_the_end)
+{
+    char hashes[2][65];
+    job jobs[] = {small_job(3), whole(small_job(3))};
+    make_remote(false);
+    for (int k = 0; k < 2; k++) {
+        ek_module *net = make_net(true, EK_F32);
+        trainer t = wrap(&jobs[k], ek_module_retain(net));
+        ek_tensor *images, *target;
+        ek_scope scope = ek_scope_begin();
+        batch_of(&jobs[k], 0, &images, &target);
+        assert_ok(ek_backward(loss_of(&t, images, target)));
+        atomic_store(&failing, k == 0 ? _i : -1);
+        ck_assert_int_eq(ek_step(t.optimizer), k == 0 ? EK_E_BACKEND : 0);
+        atomic_store(&failing, -1);
+        ek_error_clear();
+        ek_scope_end(&scope);
+        ek_release(images);
+        ek_release(target);
+        free_trainer(&t);
+        assert_ok(ek_module_sha256(net, hashes[k]));
+        ek_module_free(net);
+    }
+    ck_assert_str_eq(hashes[0], hashes[1]);
+}
+END_TEST
+
+/* What a user writes after it (a checkpoint) is what counts. */
+START_TEST(what_is_written_after_a_share_that_failed_stays)
+{
+    job j = small_job(3), undivided = whole(j);
+    outcome wanted = run(&undivided, 3), o = {.count = 0};
+    make_remote(false);
+    trainer t = make_job(&j);
+    checkpoint c = {.count = 0};
+    ek_tensor *images, *target;
+    ek_scope scope = ek_scope_begin();
+    save(&(trainer){.model = t.model}, &c);
+    batch_of(&j, 3, &images, &target);
+    assert_ok(ek_backward(loss_of(&t, images, target)));
+    atomic_store(&failing, _i);
+    ck_assert_int_eq(ek_step(t.optimizer), EK_E_BACKEND);
+    atomic_store(&failing, -1);
+    ek_error_clear();
+    load(&t, &c);
+    ek_scope_end(&scope);
+    ek_optimizer_free(t.optimizer);
+    t.optimizer = make_optimizer(t.model, j.algorithm);
+    for (int step = 0; step < 3; step++)
+        o.losses[step] = one_step(&j, &t, step);
+    note_outcome(&t, &o);
+    ek_release(images);
+    ek_release(target);
+    free_trainer(&t);
+    assert_same_outcome(&o, &wanted, 3);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("failures of divided state");
+    TCase *tests = sharded_case(s, "failures of divided state");
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, out_of_memory_is_survived, 0, 4);
+    tcase_add_loop_test(tests, a_wrapper_that_cannot_be_made_leaves_the_module_whole, 0, 6);
+    if (test_kind() == EK_HOST) {
+        tcase_add_loop_test(tests, devices_that_do_not_reach_each_other, 0, 4);
+        tcase_add_loop_test(tests, a_share_that_fails_is_made_up_for, 0, 3);
+        tcase_add_loop_test(tests, a_share_that_failed_is_made_up_for_at_the_end, 0, 3);
+        tcase_add_loop_test(tests, what_is_written_after_a_share_that_failed_stays, 0, 3);
+    }
+    return s;
+}
