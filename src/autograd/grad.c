@@ -1,5 +1,6 @@
 /* grad.c: ek_backward and ek_grad. */
 #include "autograd/run.h"
+#include "autograd/shards.h"
 #include "kernels/kernels.h"
 
 /* Checks one root and makes its gradient, in the scope. */
@@ -118,12 +119,20 @@ static int check_captured(const ek_grad_options *options, ek_slot *const *slots)
 {
     for (int i = 0; i < options->input_count && !options->allow_unused; i++) {
         char text[200];
-        if (!slots[i]->captured)
+        if (slots[i]->captured)
+            continue;
+        const ek_tensor *input = options->inputs[i];
+        ek_tensor_text(input, text);
+        if (ek_leaf_shards(input))
             return EK_FAIL(
                 EK_E_AUTOGRAD,
-                "ek_grad: input %d, %s, has no part in the outputs; pass allow_unused if "
-                "that is meant",
-                i, ek_tensor_text(options->inputs[i], text));
+                "ek_grad: input %d, %s, is divided over devices, and gradients go to its "
+                "pieces: use ek_backward and ek_gather_grad",
+                i, text);
+        return EK_FAIL(EK_E_AUTOGRAD,
+                       "ek_grad: input %d, %s, has no part in the outputs; pass allow_unused if "
+                       "that is meant",
+                       i, text);
     }
     return 0;
 }

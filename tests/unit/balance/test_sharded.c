@@ -223,6 +223,27 @@ START_TEST(whole_gradients_can_be_gathered)
 }
 END_TEST
 
+/* What reaches only the pieces is no gradient of the parameter. */
+START_TEST(single_gradients_are_asked_for_otherwise)
+{
+    job j = {.mode = BALANCED, .devices = 3, .batch = 6, .shard = true};
+    trainer t = make_job(&j);
+    ek_tensor *images, *target, *gradient;
+    batch_of(&j, 0, &images, &target);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *loss = loss_of(&t, images, target), *weight = ek_module_tensor(t.model, "0.weight");
+    ck_assert_int_eq(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &weight,
+                             .input_count = 1, .gradients = &gradient),
+                     EK_E_AUTOGRAD);
+    assert_error(EK_E_AUTOGRAD, "is divided over devices, and gradients go to its pieces");
+    ck_assert_ptr_null(gradient);
+    ek_scope_end(&scope);
+    ek_release(images);
+    ek_release(target);
+    free_trainer(&t);
+}
+END_TEST
+
 /* A critic with a penalty on the gradient of its outputs, whose backward is of second order. */
 static outcome run_penalty(const job *j, ek_penalty_kind kind)
 {
@@ -347,6 +368,7 @@ Suite *suite(void)
     tcase_add_loop_test(tests, memory_does_not_grow, 0, 2);
     tcase_add_loop_test(tests, gradients_accumulate, 0, 4);
     tcase_add_loop_test(tests, whole_gradients_can_be_gathered, 0, 4);
+    tcase_add_test(tests, single_gradients_are_asked_for_otherwise);
     tcase_add_loop_test(tests, gradient_penalties_are_the_same, 0, 4);
     tcase_add_test(tests, the_module_can_be_used_itself);
     tcase_add_loop_test(tests, evaluation_is_the_same, 0, 2);
