@@ -37,6 +37,7 @@ typedef struct mind {
     int measured;                 /* forwards, up to EK_TILTS */
     double first[EK_MAX_DEVICES]; /* bytes beside state per sample of the one before */
     int64_t batch, sizes[EK_MAX_DEVICES];
+    int64_t changing; /* forwards on end whose batch was not that of the one before */
     reading before[EK_MAX_DEVICES];
     int64_t planned; /* the forward of the last plan that models made; -1: none yet */
     bool failed;     /* a device ran out of memory in the last one */
@@ -236,7 +237,8 @@ static void guess_tilted(const ek_auto *automatic, const mind *m, int64_t batch,
 /* What is decided about one forward. */
 typedef struct decision {
     int64_t sizes[EK_MAX_DEVICES];
-    bool fresh;           /* another plan than the last one */
+    int64_t plan[EK_MAX_DEVICES]; /* the same, or what they are in proportion to */
+    bool fresh;                   /* it is another plan than the last one */
     int tried;            /* a device that gets a sample to see how slow it is now; -1: none */
     bool modelled;        /* `proposal` is what made it */
     ek_proposal proposal; /* where modelled */
@@ -255,6 +257,15 @@ static int64_t sum_of(const int64_t *sizes, int devices)
     return sum;
 }
 
+static bool gains(const ek_auto *automatic, const ek_proposal *proposal, const int64_t *held)
+{
+    const int devices = automatic->plans->devices;
+    const double least_gain = automatic->goal == EK_GOAL_TIME ? 0.03 : 0.02;
+    double now = ek_proposal_cost(proposal, devices, held);
+    double then = ek_proposal_cost(proposal, devices, proposal->sizes);
+    return now - then >= least_gain * now;
+}
+
 /* The proposal is worth leaving the last plan for, which gives `held` of this batch. A smaller
  * batch that is there once, as the last of an epoch, is no reason; a larger one than the plan was
  * made for need not wait. */
@@ -262,15 +273,22 @@ static bool worth_it(const ek_auto *automatic, const mind *m, int64_t forward, i
                      int64_t planned_batch, const int64_t *held, const ek_proposal *proposal)
 {
     const int devices = automatic->plans->devices;
-    const double least_gain = automatic->goal == EK_GOAL_TIME ? 0.03 : 0.02;
     if (m->planned < 0 || m->failed ||
         (!ek_proposal_allows(proposal, devices, held) &&
          ek_proposal_allows(proposal, devices, proposal->sizes)))
         return true;
-    double now = ek_proposal_cost(proposal, devices, held);
-    double then = ek_proposal_cost(proposal, devices, proposal->sizes);
     bool due = batch == m->batch ? forward - m->planned >= least_stay : batch > planned_batch;
-    return due && now - then >= least_gain * now;
+    return due && gains(automatic, proposal, held);
+}
+
+/* Where no batch comes twice, the last plan is compared for the batch that it was made for. */
+static bool look_again(const ek_auto *automatic, const mind *m, int64_t forward,
+                       const int64_t *last, ek_proposal *proposal)
+{
+    const int devices = automatic->plans->devices;
+    return m->changing >= least_stay && forward - m->planned >= least_stay &&
+           ek_propose(m->known, devices, automatic->goal, sum_of(last, devices), proposal) &&
+           gains(automatic, proposal, last);
 }
 
 /* What a device takes is measured only where it has samples: one that was slow once would stay
@@ -302,16 +320,22 @@ static void decide(const ek_auto *automatic, const mind *m, int64_t forward, int
     d->tried = -1;
     d->modelled = m->measured >= EK_TILTS &&
                   ek_propose(m->known, devices, automatic->goal, batch, &d->proposal);
-    if (!d->modelled)
+    bool first = d->modelled && m->planned < 0, again = false;
+    if (!d->modelled) {
         guess_tilted(automatic, m, batch, d->sizes);
-    else if (last &&
-             !worth_it(automatic, m, forward, batch, sum_of(last, devices), held, &d->proposal))
-        memcpy(d->sizes, held, sizeof held);
-    else
+    } else if (!last ||
+               worth_it(automatic, m, forward, batch, sum_of(last, devices), held, &d->proposal)) {
         memcpy(d->sizes, d->proposal.sizes, sizeof d->sizes);
+    } else {
+        again = look_again(automatic, m, forward, last, &d->proposal);
+        memcpy(d->plan, d->proposal.sizes, sizeof d->plan);
+        ek_split_chunks(batch, devices, again ? d->plan : last, d->sizes);
+    }
     if (d->modelled)
         d->tried = try_idle(automatic, m, d);
-    d->fresh = !last || !equal(d->sizes, held, devices) || (d->modelled && m->planned < 0);
+    if (!again || d->tried >= 0)
+        memcpy(d->plan, d->sizes, sizeof d->plan);
+    d->fresh = !last || !equal(d->sizes, held, devices) || first || again;
 }
 
 /* ---- forwards ---- */
@@ -351,6 +375,7 @@ static void start(ek_auto *automatic, ek_dev *const *devs, int64_t batch, const 
     m->open = true;
     m->before_disturbed = m->disturbed;
     m->disturbed = false;
+    m->changing = batch == m->batch ? 0 : m->changing + 1;
     m->batch = batch;
     for (int i = 0; i < devices; i++)
         m->idle[i] = sizes[i] > 0 ? 0 : m->idle[i] + 1;
@@ -380,8 +405,8 @@ int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int6
     think(automatic, m, devs, now);
     decide(automatic, m, forward, batch, &d);
     if (d.fresh) {
-        EK_TRY(ek_plans_add(automatic->plans, forward, d.sizes));
-        ek_plan_log(automatic->what, forward, batch, devs, devices, d.sizes,
+        EK_TRY(ek_plans_add(automatic->plans, forward, d.plan));
+        ek_plan_log(automatic->what, forward, sum_of(d.plan, devices), devs, devices, d.plan,
                     d.modelled && d.tried < 0 ? &d.proposal : NULL);
         m->planned = d.modelled ? forward : m->planned;
     }

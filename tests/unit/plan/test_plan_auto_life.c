@@ -1,6 +1,22 @@
 /* Measured plans over a run: other batches, replays, runs that go on, what comes between. */
 #include "auto_setup.h"
 
+/* They need not come twice for a plan that is better. */
+START_TEST(batches_that_change_are_planned_for)
+{
+    run r = timed(0);
+    open_run(&r, "0@1,0@1", EK_GOAL_TIME);
+    for (int i = 0; i < 40; i++)
+        steps(&r, 96 + (7 * i) % 40, 1);
+    r.base_ns[0] *= 3;
+    r.rate_ns[0] *= 3;
+    for (int i = 0; i < 40; i++)
+        steps(&r, 96 + (7 * i) % 40, 1);
+    ck_assert_msg(evenness(r.spent_ns, 2) > 0.93, "%s", last_line);
+    close_run(&r);
+}
+END_TEST
+
 /* Any batches, none like the one before: there is little to say about that. */
 START_TEST(batches_that_change_are_planned_for_seldom)
 {
@@ -178,6 +194,7 @@ Suite *suite(void)
 {
     Suite *s = suite_create("plan auto life");
     TCase *tcase = tcase_create("life");
+    tcase_add_test(tcase, batches_that_change_are_planned_for);
     tcase_add_test(tcase, batches_that_change_are_planned_for_seldom);
     tcase_add_test(tcase, what_was_planned_is_replayed);
     tcase_add_test(tcase, a_run_goes_on_from_a_plan);
