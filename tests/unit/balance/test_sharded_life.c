@@ -189,6 +189,75 @@ START_TEST(policies_are_checked)
 }
 END_TEST
 
+/* Two optimizers have some of the parameters each, others none, and they step by turns. */
+START_TEST(optimizers_can_share_a_module)
+{
+    char hashes[2][65];
+    job jobs[] = {small_job(3), whole(small_job(3))};
+    for (int k = 0; k < 2; k++) {
+        trainer t = make_job(&jobs[k]);
+        ek_tensor *some[] = {ek_module_tensor(t.model, "0.weight"),
+                             ek_module_tensor(t.model, "3.bias"),
+                             ek_module_tensor(t.model, "3.weight")};
+        ek_optimizer *both[] = {ek_adam(.lr = 0.01), ek_sgd(.lr = 0.1, .momentum = 0.9)};
+        ck_assert_int_ge(ek_optimizer_add_group(both[0], some, 2, (ek_optimizer_options){0}), 0);
+        ck_assert_int_ge(ek_optimizer_add_group(both[1], some + 2, 1, (ek_optimizer_options){0}),
+                         0);
+        for (int step = 0; step < 6; step++) {
+            ek_tensor *images, *target;
+            ek_scope scope = ek_scope_begin();
+            batch_of(&jobs[k], step, &images, &target);
+            assert_ok(ek_backward(loss_of(&t, images, target)));
+            for (int o = 0; o < 2; o++) {
+                if (step % 3 == o)
+                    continue;
+                assert_ok(ek_clip_grad_value(both[o], 0.1));
+                assert_ok(ek_step(both[o]));
+                ek_zero_grad(both[o]);
+            }
+            ek_scope_end(&scope);
+            ek_release(images);
+            ek_release(target);
+        }
+        assert_ok(ek_module_sha256(t.model, hashes[k]));
+        ek_optimizer_free(both[_i]);
+        free_trainer(&t);
+        ek_optimizer_free(both[1 - _i]);
+    }
+    ck_assert_str_eq(hashes[0], hashes[1]);
+}
+END_TEST
+
+/* Inside another wrapper's replicas its own call is plain: gradients are whole until the step. */
+START_TEST(wrappers_can_be_nested)
+{
+    char hashes[2][65];
+    job jobs[] = {small_job(3), whole(small_job(3))};
+    for (int k = 0; k < 2; k++) {
+        trainer t = make_job(&jobs[k]);
+        ek_module *outer =
+            ek_data_parallel(ek_module_retain(t.model), .device_ids = ek_devices(test_kind(), 2));
+        assert_made(outer);
+        for (int step = 0; step < 4; step++) {
+            ek_tensor *images, *target;
+            ek_scope scope = ek_scope_begin();
+            batch_of(&jobs[k], step, &images, &target);
+            ek_zero_grad(t.optimizer);
+            assert_ok(ek_backward(ek_mul_scalar(ek_sum(ek_square(ek_apply(outer, images))), 1e-4)));
+            assert_ok(ek_step(t.optimizer));
+            ek_scope_end(&scope);
+            ek_release(images);
+            ek_release(target);
+            one_step(&jobs[k], &t, step);
+        }
+        assert_ok(ek_module_sha256(t.model, hashes[k]));
+        ek_module_free(outer);
+        free_trainer(&t);
+    }
+    ck_assert_str_eq(hashes[0], hashes[1]);
+}
+END_TEST
+
 /* ---- changes in between ---- */
 
 typedef void change(const trainer *t, int step);
@@ -329,6 +398,8 @@ Suite *suite(void)
     tcase_add_test(tests, a_module_is_divided_once);
     tcase_add_loop_test(tests, divided_parameters_stay_where_they_are, 0, 2);
     tcase_add_test(tests, policies_are_checked);
+    tcase_add_loop_test(tests, optimizers_can_share_a_module, 0, 2);
+    tcase_add_test(tests, wrappers_can_be_nested);
     tcase_add_test(tests, what_others_write_is_sent);
     tcase_add_test(tests, parameters_can_be_frozen);
     tcase_add_test(tests, frozen_after_the_forward);
