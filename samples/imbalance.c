@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/devices.h"
 #include "common/pictures.h"
-#include "imbalance/job.h"
 #include "imbalance/train.h"
 
 /* Exit statuses: 0 well, 1 the job failed, 2 it was not begun. */
@@ -65,15 +65,11 @@ static int train_all(const run_settings *settings, const scene_set *train, const
 static int choose_capacity(run_settings *settings, const scene_set *train)
 {
     uint64_t state;
-    train_job job;
-    ek_memory_stats stats = {0};
+    ek_memory_stats stats;
+    ek_device_list devices = devices_open_text(settings->kind, settings->device_text);
 
-    int rc = job_open(&job, settings, MODE_BALANCED);
-    if (rc == 0)
-        rc = ek_memory_get(job.devices.devices[0], &stats);
-    int closed = job_close(&job);
-    rc = rc < 0 ? rc : closed;
-    if (rc < 0 || stats.capacity)
+    int rc = devices.count ? ek_memory_get(devices.devices[0], &stats) : ek_error_status();
+    if (rc < 0 || settings->capacity || stats.capacity)
         return rc;
     rc = train_state_nbytes(settings, train, &state);
     settings->capacity = 3 * state;
