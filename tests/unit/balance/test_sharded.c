@@ -361,7 +361,7 @@ Suite *suite(void)
     TCase *tests = sharded_case(s, "divided state");
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, training_is_the_undivided_run, 0, 12);
-    tcase_add_loop_test(tests, large_parameters_too, 0, 3);
+    tcase_add_loop_test(tests, large_parameters_too, 0, test_is_short() ? 1 : 3);
     tcase_add_loop_test(tests, idle_devices_own_their_range, 0, 5);
     tcase_add_test(tests, ledgers_are_level);
     tcase_add_test(tests, a_step_is_shared_once);

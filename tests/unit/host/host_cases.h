@@ -35,7 +35,7 @@ static inline ek_tensor *case_tensor(ek_dev *dev, ek_dtype dtype, int ndim, cons
 {
     ek_shape shape = {ndim, {0}};
     memcpy(shape.dims, dims, sizeof *dims * (size_t)ndim);
-    if (layout == CASE_GAPS) {
+    if (layout == CASE_GAPS && ndim > 0) {
         ek_shape wide = shape;
         int64_t stride[EK_MAX_DIMS];
         wide.dims[ndim - 1] += 3;
