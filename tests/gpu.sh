@@ -16,7 +16,7 @@
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-packages=(libdnnl-dev libdnnl2 zlib1g-dev zlib1g libjansson-dev libjansson4 libpng-dev libpng16-16 check libsubunit-dev
+packages=(libdnnl-dev libdnnl2 zlib1g-dev zlib1g libjansson-dev libjansson4 libpng-dev libpng16-16 libturbojpeg0-dev libturbojpeg0 check libsubunit-dev
     libsubunit0 pkgconf pkgconf-bin libpkgconf3
     ocl-icd-libopencl1 dataset-fashion-mnist)
 

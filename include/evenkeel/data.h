@@ -1,4 +1,4 @@
-/* data.h: reading data sets, and files of named tensors. */
+/* data.h: files of arrays, pictures and named tensors. */
 #ifndef EVENKEEL_DATA_H
 #define EVENKEEL_DATA_H
 
@@ -10,6 +10,26 @@ EK_BEGIN_DECLARATIONS
  * (missing, unreadable), EK_E_FORMAT (bad magic, another element type, sizes that overflow,
  * truncated, trailing bytes). */
 EK_API ek_tensor *ek_read_idx(const char *path);
+
+/* Reads NumPy's format (versions 1 to 3, plain or gzip) into a tensor on cpu: '<f4', '<f8', '<i8',
+ * '|u1' and '|b1' (as u8), in either order. EK_E_IO, EK_E_FORMAT as above; EK_E_DTYPE names another
+ * type, big-endian ones too. */
+EK_API ek_tensor *ek_read_npy(const char *path);
+
+/* One file of CIFAR-10's or CIFAR-100's binary version (plain or gzip): records of `labels` label
+ * bytes (1, or 2: coarse and fine) and 3072 of pixels. Two tensors on cpu: u8 (N, 3, 32, 32), and
+ * i64 (N), or (N, 2). EK_E_FORMAT for a file that is empty or no whole number of records, and for a
+ * label that is not below `classes` of its position. */
+EK_API int ek_read_cifar(const char *path, int labels, const int *classes, ek_tensor **pictures,
+                         ek_tensor **classes_of);
+
+/* A PNG or JPEG file, told by its first bytes, as u8 (channels, H, W) on cpu: 1 for brightness, 3
+ * for RGB, 4 for RGBA, 0 for what the file has (palettes are RGB, 16 bits become 8). Transparency
+ * without an alpha channel asked for is dropped, as by Pillow. EK_E_IO, EK_E_FORMAT with the
+ * decoder's reason. */
+EK_API ek_tensor *ek_read_image(const char *path, int channels);
+/* The same from memory; `name` for sentences. */
+EK_API ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const char *name);
 
 /* ---- safetensors: files of named tensors, which Python's `safetensors` reads and writes too ----
  *

@@ -79,6 +79,10 @@ typedef struct ek_schedule ek_schedule;
 EK_API ek_schedule *ek_step_schedule(ek_optimizer *optimizer, int64_t step_size, double gamma);
 EK_API ek_schedule *ek_cosine_schedule(ek_optimizer *optimizer, int64_t steps, double lr_min);
 EK_API int ek_schedule_step(ek_schedule *schedule);
+/* How often it has stepped; and back, for checkpoints: the rates become those of that many steps.
+ */
+EK_API int64_t ek_schedule_steps(const ek_schedule *schedule);
+EK_API int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps);
 EK_API void ek_schedule_free(ek_schedule *schedule);
 
 /* Scales the gradients of all parameters so that their joint 2-norm is at most max_norm; writes the

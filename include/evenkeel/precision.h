@@ -44,8 +44,5 @@ EK_API bool ek_tf32_allowed(void);
 EK_API void ek_use_deterministic_algorithms(bool on);
 EK_API bool ek_deterministic(void);
 
-/* ek_manual_seed for every generator, and deterministic algorithms. */
-EK_API void ek_set_seed(uint64_t seed);
-
 EK_END_DECLARATIONS
 #endif

@@ -23,6 +23,13 @@ EK_API void ek_generator_seed(ek_generator *generator, uint64_t seed);
  * that is seeded or restored, so that what replicas draw is the same from run to run. */
 EK_API void ek_manual_seed(uint64_t seed);
 
+/* All that makes runs alike: seeds the default generator, and with it the devices'; Python's and
+ * NumPy's generators, from which identity samplers draw (evenkeel/sampler.h); and has deterministic
+ * algorithms used (evenkeel/precision.h), none that is chosen by timing. EK_NO_SEED does nothing.
+ */
+#define EK_NO_SEED INT64_MIN
+EK_API void ek_set_seed(int64_t seed);
+
 /* The generator's whole state, to be restored later into any generator. */
 enum { EK_GENERATOR_STATE_BYTES = 5056 };
 EK_API int ek_generator_get_state(ek_generator *generator, void *state, size_t nbytes);

@@ -30,6 +30,7 @@ has() {
     zlib1g-dev) has_header zlib.h ;;
     libjansson-dev) has_header jansson.h ;;
     libpng-dev) has_header png.h ;;
+    libturbojpeg0-dev) has_header turbojpeg.h ;;
     check) has_header check.h ;;
     dataset-fashion-mnist) test -r $fashion_mnist/train-images-idx3-ubyte.gz ;;
     *) return 1 ;;
@@ -46,7 +47,8 @@ purpose() {
     libdnnl-dev) echo "oneDNN: convolutions and matrix products" ;;
     zlib1g-dev) echo "zlib: reads compressed data sets" ;;
     libjansson-dev) echo "Jansson: reads and writes the headers of checkpoints" ;;
-    libpng-dev) echo "libpng: writes the pictures of the samples" ;;
+    libpng-dev) echo "libpng: reads and writes pictures" ;;
+    libturbojpeg0-dev) echo "TurboJPEG: reads pictures" ;;
     check) echo "Check: the unit tests" ;;
     dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;
     esac

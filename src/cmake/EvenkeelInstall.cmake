@@ -20,6 +20,7 @@ write_basic_package_version_file(evenkeel-config-version.cmake COMPATIBILITY Sam
 install(FILES ${PROJECT_BINARY_DIR}/evenkeel-config.cmake
               ${PROJECT_BINARY_DIR}/evenkeel-config-version.cmake
               src/cmake/FindOneDNN.cmake src/cmake/FindJansson.cmake
+              src/cmake/FindTurboJPEG.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
 # Relative, so that cmake --install --prefix and moved trees work.
 file(RELATIVE_PATH EK_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)

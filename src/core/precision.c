@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "core/casts.h"
+#include "core/python_random.h"
 #include "evenkeel/random.h"
 
 static atomic_bool tf32, deterministic;
@@ -28,9 +29,13 @@ bool ek_deterministic(void)
     return atomic_load_explicit(&deterministic, memory_order_relaxed);
 }
 
-void ek_set_seed(uint64_t seed)
+void ek_set_seed(int64_t seed)
 {
-    ek_manual_seed(seed);
+    if (seed == EK_NO_SEED)
+        return;
+    ek_manual_seed((uint64_t)seed);
+    ek_python_seed(NULL, seed);
+    ek_numpy_seed(NULL, (uint32_t)seed);
     ek_use_deterministic_algorithms(true);
 }
 

@@ -1,0 +1,117 @@
+/* transform.h: changing samples on their way from a data set: conversion, augmentation.
+ *
+ * A transform takes one tensor of a sample and gives another. Pictures are (C, H, W); what is said
+ * of H and W below are the last two dimensions. The library's own, and the user's, are structs
+ * whose first member is an ek_transform, with a type record. */
+#ifndef EVENKEEL_TRANSFORM_H
+#define EVENKEEL_TRANSFORM_H
+
+#include "evenkeel/dataset.h"
+
+EK_BEGIN_DECLARATIONS
+
+typedef struct ek_transform ek_transform;
+
+/* One tensor of a sample: elements in row-major order in plain memory. */
+typedef struct ek_array {
+    ek_dtype dtype;
+    ek_shape shape;
+    void *data;
+} ek_array;
+
+typedef struct ek_transform_type {
+    const char *name;
+    size_t size; /* of the struct that embeds ek_transform */
+
+    /* What comes out where `array` (data is NULL) goes in: changes dtype and shape in place. May
+     * not depend on random numbers. EK_E_SHAPE or EK_E_DTYPE where it cannot go in. */
+    int (*describe)(const ek_transform *self, ek_array *array);
+
+    /* Writes out->data. The two don't overlap. Called by several threads at a time, each with a
+     * generator of its own. Returns 0 or a negative status. */
+    int (*apply)(const ek_transform *self, const ek_array *in, ek_array *out,
+                 ek_generator *generator);
+
+    /* Optional: frees what the struct owns. */
+    void (*destroy)(ek_transform *self);
+} ek_transform_type;
+
+struct ek_transform {
+    const ek_transform_type *type;
+};
+
+/* A zeroed struct of type->size bytes. EK_E_INVALID for a type without name, describe or apply. */
+EK_API ek_transform *ek_transform_new(const ek_transform_type *type);
+EK_API void ek_transform_free(ek_transform *transform); /* NULL is ignored */
+
+/* `dataset` with transforms applied, one after the other, to one tensor of each sample: to element
+ * `field` of a list (0: the input, 1: the target) or the sample itself where that is a tensor. A
+ * whole number as a field counts as an i64 scalar. Takes over the data set and the transforms, also
+ * when it fails; NULL among them gives the pending error.
+ *
+ *     ek_transformed(ek_mnist(path, true), 0, ek_to_float(), ek_normalize(mean, std, 1)) */
+EK_API ek_dataset *ek_transformed_of(ek_dataset *dataset, int field,
+                                     ek_transform *const *transforms, int count);
+#define ek_transformed(dataset, field, ...)                                     \
+    ek_transformed_of((dataset), (field), (ek_transform *const[]){__VA_ARGS__}, \
+                      (int)(sizeof((ek_transform *const[]){__VA_ARGS__}) /      \
+                            sizeof(ek_transform *)))
+/* The same for a dictionary's element. */
+EK_API ek_dataset *ek_transformed_key_of(ek_dataset *dataset, const char *key,
+                                         ek_transform *const *transforms, int count);
+#define ek_transformed_key(dataset, key, ...)                                     \
+    ek_transformed_key_of((dataset), (key), (ek_transform *const[]){__VA_ARGS__}, \
+                          (int)(sizeof((ek_transform *const[]){__VA_ARGS__}) /    \
+                                sizeof(ek_transform *)))
+
+/* The tensor that transforms make of `tensor` (on cpu), in the scope. */
+EK_API ek_tensor *ek_transform_apply(ek_transform *const *transforms, int count, ek_tensor *tensor,
+                                     ek_generator *generator);
+
+/* ---- the library's ----
+ *
+ * Random ones draw as torchvision's do, from the loader's generator (evenkeel/loader.h). */
+
+/* u8 to f32 in [0, 1]: x / 255. Floating and i64 elements become f32 as they are. */
+EK_API ek_transform *ek_to_float(void);
+/* (x - mean[c]) / std[c] for channel c, the last dimension but two, of f32 or f64; 1 channel: for
+ * all. The arrays are copied. EK_E_INVALID for std that is not positive. */
+EK_API ek_transform *ek_normalize(const double *mean, const double *std, int channels);
+
+typedef struct ek_crop_options {
+    int keywords;
+    int64_t height, width; /* width 0: as height */
+    int64_t padding;       /* on all four sides, before */
+    double fill;           /* of the padding */
+    bool pad_if_needed; /* smaller pictures are padded to size, by the difference on both sides */
+} ek_crop_options;
+/* ek_random_crop(28, .padding = 2): as torchvision's RandomCrop: top, then left edge, one randint
+ * each, nothing drawn where the size is right already. EK_E_SHAPE for pictures that are too small.
+ */
+EK_API ek_transform *ek_random_crop_with(ek_crop_options options);
+#define ek_random_crop(...) ek_random_crop_with((ek_crop_options){.keywords = 0, __VA_ARGS__})
+/* The middle, padded by fill where the picture is smaller; edges rounded as torchvision's
+ * CenterCrop. */
+EK_API ek_transform *ek_center_crop_with(ek_crop_options options);
+#define ek_center_crop(...) ek_center_crop_with((ek_crop_options){.keywords = 0, __VA_ARGS__})
+
+/* Mirrored with probability p: one rand() < p a picture. */
+EK_API ek_transform *ek_random_horizontal_flip(double p);
+EK_API ek_transform *ek_random_vertical_flip(double p);
+
+typedef struct ek_resize_options {
+    int keywords;
+    int64_t height,
+        width;    /* width 0: the shorter edge becomes `height`, the longer one in proportion */
+    bool nearest; /* else bilinear, corners not aligned, without antialiasing */
+} ek_resize_options;
+/* ek_resize(64, 64): pixels of u8 are rounded to the nearest. */
+EK_API ek_transform *ek_resize_with(ek_resize_options options);
+#define ek_resize(...) ek_resize_with((ek_resize_options){.keywords = 0, __VA_ARGS__})
+
+/* A whole number in [0, classes), i64 or u8 of any shape S, to f32 (S..., classes): 1 there, else
+ * 0. */
+EK_API ek_transform *ek_one_hot(int64_t classes);
+
+EK_END_DECLARATIONS
+#endif
