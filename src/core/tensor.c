@@ -63,7 +63,10 @@ char *ek_shape_text(const ek_shape *shape, char text[160])
 static void storage_destroy(ek_object *object)
 {
     ek_storage *storage = (ek_storage *)object;
-    ek_dev_free(storage->dev, storage->data, storage->nbytes, storage->category);
+    if (storage->locked_for)
+        storage->locked_for->backend->locked_free(storage->locked_for, storage->data);
+    else
+        ek_dev_free(storage->dev, storage->data, storage->nbytes, storage->category);
     free(storage);
 }
 
@@ -83,9 +86,26 @@ ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes)
     return storage;
 }
 
+ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes)
+{
+    ek_dev *plain = ek_dev_get(ek_cpu());
+    ek_storage *storage = plain ? ek_calloc(1, sizeof *storage) : NULL;
+    if (!storage)
+        return NULL;
+    ek_object_init(&storage->object, storage_destroy);
+    storage->dev = plain;
+    storage->nbytes = nbytes;
+    storage->locked_for = reader;
+    if (reader->backend->locked_alloc(reader, nbytes, &storage->data) < 0) {
+        free(storage);
+        return NULL;
+    }
+    return storage;
+}
+
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)
 {
-    if (storage->category == category)
+    if (storage->category == category || storage->locked_for)
         return;
     ek_dev_recategorise(storage->dev, storage->nbytes, storage->category, category);
     storage->category = category;

@@ -16,6 +16,7 @@ typedef struct ek_storage {
     void *data;
     size_t nbytes;
     ek_memory_category category;
+    ek_dev *locked_for; /* whose backend the memory, on cpu, comes from (staging.h); NULL: dev's */
 } ek_storage;
 
 typedef struct ek_version {
@@ -50,6 +51,8 @@ struct ek_tensor {
 
 /* A storage of nbytes on dev, counted under the calling thread's category. One reference. */
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes);
+/* The same on cpu, in memory that `reader` reads by itself; its backend has such. */
+ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes);
 ek_version *ek_version_new(void);
 /* Counts the storage's bytes under another category from now on. Any thread. */
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);

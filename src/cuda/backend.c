@@ -7,6 +7,7 @@
 
 #include "cuda/cuda.h"
 #include "cuda/devices.h"
+#include "cuda/locked.h"
 #include "cuda/nccl.h"
 #include "cuda/runtime.h"
 #include "cuda/transfer.h"
@@ -118,6 +119,7 @@ static int make_fault_record(ek_dev *dev, ek_cuda_device *device)
 static void release(ek_cuda_device *device)
 {
     ek_cuda_transfer_close(device);
+    ek_cuda_locked_close(device);
     ek_cuda_clock_close(&device->clock);
     if (device->fault)
         cudaFreeHost(device->fault);
@@ -290,6 +292,9 @@ const ek_backend ek_cuda_backend = {
     .memory_free = memory_free,
     .copy = ek_cuda_copy_bytes,
     .zero = zero,
+    .locked_alloc = ek_cuda_locked_alloc,
+    .locked_free = ek_cuda_locked_free,
+    .locked_send = ek_cuda_locked_send,
     .reaches = ek_cuda_reaches,
     .collective = ek_cuda_collective,
     .broadcast = ek_cuda_broadcast,

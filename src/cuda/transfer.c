@@ -95,6 +95,20 @@ static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
     return upload_large(dev, to, from, nbytes);
 }
 
+int ek_cuda_upload_locked(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    EK_TRY(wait_for(dev, device->copy, device->issued, device->compute));
+    int rc =
+        ek_cuda_check(dev, "a copy from page-locked memory",
+                      (int)cudaMemcpyAsync(to, from, nbytes, cudaMemcpyHostToDevice, device->copy));
+    if (rc >= 0)
+        rc = ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(done, device->copy));
+    if (rc >= 0)
+        rc = wait_for(dev, device->compute, device->transfer->copied, device->copy);
+    return rc < 0 ? ek_cuda_settle(device, rc) : 0;
+}
+
 /* ---- to the host ---- */
 
 /* A chunk on its way: into the slot, and from there to the host. */

@@ -38,6 +38,10 @@ int ek_cuda_copy_bytes(ek_dev *to, void *to_data, ek_dev *from, const void *from
 int ek_cuda_order(ek_dev *waiter, ek_dev *awaited);
 bool ek_cuda_reaches(const ek_dev *dev, const ek_dev *other);
 
+/* From page-locked memory, in order with the device's work; returns at once. `done` follows the
+ * copy. */
+int ek_cuda_upload_locked(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done);
+
 /* Buffers and events of a device, which is current; where it closes nothing runs. */
 int ek_cuda_transfer_open(ek_cuda_device *device);
 void ek_cuda_transfer_close(ek_cuda_device *device);
