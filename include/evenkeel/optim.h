@@ -61,6 +61,11 @@ EK_API void ek_zero_grad(ek_optimizer *optimizer);
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);
 
+/* Is it one of the optimizer's parameters? */
+EK_API bool ek_optimizer_has(ek_optimizer *optimizer, const ek_tensor *parameter);
+/* Parameters of all groups; 0 for no optimizer. */
+EK_API int ek_optimizer_parameter_count(const ek_optimizer *optimizer);
+
 /* How many updates the parameter had (0: none); EK_E_INVALID for a parameter of another. */
 EK_API int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter);
 /* Puts a parameter where a checkpoint left it: `steps` updates, and copies of the named states, all

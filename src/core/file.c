@@ -35,30 +35,126 @@ int ek_file_write(const ek_file *file, const void *data, size_t nbytes)
     return 0;
 }
 
-/* Opens a new file in `directory` (which ends in a slash, or is empty) and names it; the caller
- * frees the name. */
-static int open_temporary(const char *what, const char *path, const char *directory, char **name)
+/* ---- the file while it is written ---- */
+
+/* Without a name where the file system can do that: whoever is killed leaves nothing behind. It
+ * gets one, `name`, for the moment before it takes its place. */
+typedef struct temporary {
+    const char *what, *path;
+    const char *directory; /* ends in a slash, or is empty */
+    char *name;            /* malloc's; NULL: it has none */
+    int descriptor;
+} temporary;
+
+enum { NAME_TRIES = 1000 };
+
+/* The name of the next try. EEXIST ends with another. */
+static void name_temporary(char *name, size_t room, const char *directory, int number)
 {
-    enum { TRIES = 1000 };
-    size_t room = strlen(directory) + 80;
-    *name = ek_calloc(1, room);
-    if (!*name)
-        return EK_E_NO_MEMORY;
-    for (int i = 0; i < TRIES; i++) {
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        snprintf(*name, room, "%s.evenkeel-%ld-%lx-%d.tmp", directory, (long)getpid(),
-                 (unsigned long)now.tv_nsec, i);
-        int file = open(*name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (file >= 0)
-            return file;
-        if (errno != EEXIST && errno != EINTR)
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(name, room, "%s.evenkeel-%ld-%lx-%d.tmp", directory, (long)getpid(),
+             (unsigned long)now.tv_nsec, number);
+}
+
+/* Calls `give(t, name)` with new names until it returns 0, and keeps the name, or until it fails for
+ * another reason than that the name is taken: -1 with errno. */
+static int with_new_name(temporary *t, int (*give)(temporary *t, const char *name))
+{
+    size_t room = strlen(t->directory) + 80;
+    char *name = malloc(room);
+    int rc = -1;
+    for (int i = 0; i < NAME_TRIES && name && rc < 0; i++) {
+        name_temporary(name, room, t->directory, i);
+        rc = give(t, name);
+        if (rc < 0 && errno != EEXIST && errno != EINTR)
             break;
     }
-    fail_write(what, path);
-    free(*name);
-    *name = NULL;
-    return EK_E_IO;
+    if (rc == 0)
+        t->name = name;
+    else
+        free(name);
+    return rc;
+}
+
+static int open_named(temporary *t, const char *name)
+{
+    t->descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return t->descriptor < 0 ? -1 : 0;
+}
+
+/* Where the system shows open files as /proc/self/fd. */
+static char *descriptor_path(int descriptor, char text[32])
+{
+    snprintf(text, 32, "/proc/self/fd/%d", descriptor);
+    return text;
+}
+
+/* -1 where there can be none, or where it could not be named afterwards. */
+static int open_nameless(const char *directory)
+{
+    char link[32];
+    int descriptor = -1;
+#ifdef O_TMPFILE
+    descriptor = open(*directory ? directory : ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
+#endif
+    if (descriptor >= 0 && access(descriptor_path(descriptor, link), F_OK) < 0) {
+        close(descriptor);
+        descriptor = -1;
+    }
+    return descriptor;
+}
+
+static int open_temporary(temporary *t)
+{
+    t->descriptor = open_nameless(t->directory);
+    if (t->descriptor >= 0 || with_new_name(t, open_named) == 0)
+        return 0;
+    return fail_write(t->what, t->path);
+}
+
+static int link_name(temporary *t, const char *name)
+{
+    char link[32];
+    return linkat(AT_FDCWD, descriptor_path(t->descriptor, link), AT_FDCWD, name,
+                  AT_SYMLINK_FOLLOW);
+}
+
+/* Where links are forbidden: to a file with a name. */
+static int copy_to_named(temporary *t)
+{
+    enum { CHUNK = 1 << 16 };
+    const int from = t->descriptor;
+    struct stat about;
+    ssize_t nbytes = 0;
+    off_t at = 0;
+    int status = 0;
+    char *chunk = ek_calloc(1, CHUNK);
+    if (!chunk)
+        return EK_E_NO_MEMORY;
+    if (with_new_name(t, open_named) < 0)
+        status = fail_write(t->what, t->path);
+    const ek_file to = {t->what, t->path, t->descriptor};
+    while (status >= 0 && (nbytes = pread(from, chunk, CHUNK, at)) > 0) {
+        status = ek_file_write(&to, chunk, (size_t)nbytes);
+        at += nbytes;
+    }
+    free(chunk);
+    if (status >= 0 && (nbytes < 0 || fstat(from, &about) < 0 ||
+                        fchmod(to.descriptor, about.st_mode & 07777) < 0 ||
+                        fsync(to.descriptor) < 0))
+        status = fail_write(t->what, t->path);
+    if (t->descriptor != from)
+        close(from);
+    return status;
+}
+
+/* Gives it a name and, by that, its place. */
+static int take_place(temporary *t)
+{
+    if (!t->name && with_new_name(t, link_name) < 0)
+        EK_TRY(copy_to_named(t));
+    return rename(t->name, t->path) < 0 ? fail_write(t->what, t->path) : 0;
 }
 
 /* A file that is there already has to be a plain one, whose permissions stay. */
@@ -97,39 +193,48 @@ static char *directory_of(const char *path)
     return directory;
 }
 
+/* Writes all, so that it outlasts a loss of power. */
+static int fill(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
+                const mode_t *mode)
+{
+    const ek_file file = {t->what, t->path, t->descriptor};
+    EK_TRY(write(&file, user));
+    if (mode && fchmod(t->descriptor, *mode) < 0)
+        return fail_write(t->what, t->path);
+    return fsync(t->descriptor) < 0 ? fail_write(t->what, t->path) : 0;
+}
+
+static int replace(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
+                   const mode_t *mode)
+{
+    EK_TRY(open_temporary(t));
+    int status = fill(t, write, user, mode);
+    if (status >= 0)
+        status = take_place(t);
+    close(t->descriptor); /* all errors of writing were fsync's */
+    if (status < 0 && t->name)
+        unlink(t->name);
+    return status;
+}
+
 int ek_file_replace(const char *what, const char *path,
                     int (*write)(const ek_file *file, void *user), void *user)
 {
     bool there;
     mode_t mode = 0;
-    char *temporary = NULL;
     EK_TRY(check_old(what, path, &there, &mode));
     char *directory = directory_of(path);
     if (!directory)
         return EK_E_NO_MEMORY;
+    temporary t = {.what = what, .path = path, .directory = directory};
     int place = open(*directory ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    ek_file file = {what, path, -1};
-    file.descriptor =
-        place < 0 ? fail_write(what, path) : open_temporary(what, path, directory, &temporary);
-    int status = file.descriptor < 0 ? file.descriptor : 0;
-    if (file.descriptor >= 0) {
-        status = write(&file, user);
-        if (status >= 0 && fsync(file.descriptor) < 0)
-            status = fail_write(what, path);
-        if (status >= 0 && there && fchmod(file.descriptor, mode) < 0)
-            status = fail_write(what, path);
-        if (close(file.descriptor) < 0 && status >= 0)
-            status = fail_write(what, path);
-        if (status >= 0 && rename(temporary, path) < 0)
-            status = fail_write(what, path);
-        if (status < 0)
-            unlink(temporary);
-        else
-            status = synchronise_directory(place, what, path);
-    }
+    int status =
+        place < 0 ? fail_write(what, path) : replace(&t, write, user, there ? &mode : NULL);
+    if (status >= 0)
+        status = synchronise_directory(place, what, path);
     if (place >= 0)
         close(place);
-    free(temporary);
+    free(t.name);
     free(directory);
     return status;
 }

@@ -1,8 +1,10 @@
 /* file.h: files that are written whole or not at all.
  *
- * A file is written beside its place under another name, synchronised, and then renamed: whoever
- * reads sees the old file or the new one, also after the power has failed. Errors are EK_E_IO with
- * the system's reason; `what` begins their sentences. */
+ * A file is written in the directory of its place, without a name where the file system can do that
+ * (else under another one, ".evenkeel-*.tmp"), synchronised, and then renamed: whoever reads sees
+ * the old file or the new one, also after the power has failed. A process that is killed leaves
+ * nothing, or, where files cannot be nameless or within the moment of renaming, its temporary.
+ * Errors are EK_E_IO with the system's reason; `what` begins their sentences. */
 #ifndef EK_CORE_FILE_H
 #define EK_CORE_FILE_H
 

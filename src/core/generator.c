@@ -22,11 +22,17 @@ static uint64_t seedings = 1; /* of the default generator; guarded by default_lo
 typedef struct device_generator {
     ek_generator generator;
     uint64_t seeding; /* the one of the default generator that this follows; 0: none yet */
+    bool loaded;      /* for the device's next worker, not left by an earlier one */
 } device_generator;
 
 enum { DEVICE_KINDS = EK_CUDA + 1, DEVICE_GENERATORS = DEVICE_KINDS * EK_MAX_DEVICES };
 static device_generator of_device[DEVICE_GENERATORS];
 static _Thread_local device_generator *of_worker; /* NULL until the thread draws */
+
+static device_generator *of_device_at(ek_device device)
+{
+    return &of_device[(int)device.kind * EK_MAX_DEVICES + device.index];
+}
 
 static _Thread_local ek_generator *stand_in; /* for the thread's default generator */
 
@@ -90,8 +96,13 @@ uint64_t ek_generator_u64(ek_generator *generator)
 
 ek_generator *ek_generator_lock(ek_generator *generator)
 {
-    if (generator || stand_in)
-        return generator ? generator : stand_in;
+    if (generator)
+        return generator;
+    if (stand_in) {
+        if (stand_in->left == 0)
+            seed_words(stand_in, stand_in->seed);
+        return stand_in;
+    }
     pthread_mutex_lock(&default_lock);
     if (default_generator.left == 0)
         seed_words(&default_generator, default_seed);
@@ -101,9 +112,10 @@ ek_generator *ek_generator_lock(ek_generator *generator)
     uint64_t seed = default_generator.seed, seeding = seedings;
     pthread_mutex_unlock(&default_lock);
     if (!of_worker) { /* the device's last worker may have left one */
-        of_worker = &of_device[(int)dev->id.kind * EK_MAX_DEVICES + dev->id.index];
-        of_worker->seeding = 0;
+        of_worker = of_device_at(dev->id);
+        of_worker->seeding = of_worker->loaded ? of_worker->seeding : 0;
     }
+    of_worker->loaded = false;
     if (of_worker->seeding != seeding) {
         uint64_t number = (uint64_t)dev->id.index + 1;
         memset(&of_worker->generator, 0, sizeof of_worker->generator);
@@ -273,4 +285,25 @@ void ek_generators_restore(const ek_generators *saved)
         of_device[i].seeding = 0;
     for (int i = 0; i < saved->count; i++)
         of_device[saved->place[i]] = saved->of_device[i];
+}
+
+ek_generator *ek_device_generator(ek_device device)
+{
+    device_generator *own = of_device_at(device);
+    pthread_mutex_lock(&default_lock);
+    uint64_t current = seedings;
+    pthread_mutex_unlock(&default_lock);
+    return own->seeding == current ? &own->generator : NULL;
+}
+
+void ek_generators_load(const ek_generator *shared, const ek_device *devices,
+                        const ek_generator *own, int count)
+{
+    pthread_mutex_lock(&default_lock);
+    default_generator = *shared;
+    uint64_t current = ++seedings;
+    pthread_mutex_unlock(&default_lock);
+    for (int i = 0; i < count; i++)
+        *of_device_at(devices[i]) =
+            (device_generator){.generator = own[i], .seeding = current, .loaded = true};
 }

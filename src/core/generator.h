@@ -26,11 +26,27 @@ void ek_generator_unlock(ek_generator *generator);
  * Returns the one before. For draws that are repeated: the default generator doesn't notice. */
 ek_generator *ek_generator_stand_in(ek_generator *generator);
 
+/* Seeds a generator that is only used as a stand-in: the words are worked out when the first number
+ * is drawn from it, if ever. Until then `left` is 0. */
+static inline void ek_generator_seed_late(ek_generator *generator, uint64_t seed)
+{
+    generator->left = 0;
+    generator->seed = seed;
+}
+
 /* The default generator and all devices' own, with what they have drawn. No work may run. NULL with
  * an error; freed with free(). */
 typedef struct ek_generators ek_generators;
 ek_generators *ek_generators_save(void);
 void ek_generators_restore(const ek_generators *saved);
+
+/* The same one by one, for files; no work may run. A device's own, which its worker goes on with;
+ * NULL without an error where it would be seeded from the default one first. */
+ek_generator *ek_device_generator(ek_device device);
+/* The default generator becomes `shared`; these devices go on with theirs, all others' are seeded
+ * from it at their next draw. */
+void ek_generators_load(const ek_generator *shared, const ek_device *devices,
+                        const ek_generator *own, int count);
 
 /* Draws from a locked generator: 32 bits; 64 bits, high word first. */
 uint32_t ek_generator_u32(ek_generator *generator);

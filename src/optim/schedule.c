@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "optim/optimizer.h"
+#include "optim/schedule.h"
 
 struct ek_schedule {
     ek_optimizer *optimizer;
@@ -92,16 +93,71 @@ ek_schedule *ek_cosine_schedule(ek_optimizer *optimizer, int64_t steps, double l
         .optimizer = optimizer, .rate = cosine_rate, .period = steps, .lr_min = lr_min});
 }
 
-int ek_schedule_step(ek_schedule *schedule)
+static int check_made(const ek_schedule *schedule)
 {
-    if (!schedule)
-        return ek_error_status() < 0 ? ek_error_pending()
-                                     : EK_FAIL(EK_E_INVALID, "the schedule is NULL");
-    EK_TRY(note_groups(schedule));
-    schedule->count++;
+    if (schedule)
+        return 0;
+    return ek_error_status() < 0 ? ek_error_pending()
+                                 : EK_FAIL(EK_E_INVALID, "the schedule is NULL");
+}
+
+/* The groups' rates after `count` steps. */
+static int set_rates(ek_schedule *schedule, int64_t count)
+{
+    schedule->count = count;
     for (int i = 0; i < schedule->group_count; i++)
         EK_TRY(ek_optimizer_set_lr(schedule->optimizer, i,
                                    schedule->rate(schedule, schedule->initial[i])));
+    return 0;
+}
+
+int ek_schedule_step(ek_schedule *schedule)
+{
+    EK_TRY(check_made(schedule));
+    EK_TRY(note_groups(schedule));
+    return set_rates(schedule, schedule->count + 1);
+}
+
+/* ---- for checkpoints ---- */
+
+int64_t ek_schedule_steps(const ek_schedule *schedule)
+{
+    EK_TRY(check_made(schedule));
+    return schedule->count;
+}
+
+int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps)
+{
+    EK_TRY(check_made(schedule));
+    if (steps < 0 || steps == INT64_MAX)
+        return EK_FAIL(EK_E_INVALID, "schedule_set_steps: a schedule after %lld steps",
+                       (long long)steps);
+    EK_TRY(note_groups(schedule));
+    return set_rates(schedule, steps);
+}
+
+ek_optimizer *ek_schedule_optimizer(const ek_schedule *schedule)
+{
+    return schedule->optimizer;
+}
+
+const double *ek_schedule_initial(const ek_schedule *schedule, int *count)
+{
+    *count = schedule->group_count;
+    return schedule->initial;
+}
+
+int ek_schedule_restore(ek_schedule *schedule, int64_t steps, const double *initial, int count)
+{
+    double *rates = ek_calloc((size_t)count, sizeof *rates);
+    if (!rates)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < count; i++)
+        rates[i] = initial[i];
+    free(schedule->initial);
+    schedule->initial = rates;
+    schedule->group_count = count;
+    schedule->count = steps;
     return 0;
 }
 

@@ -51,6 +51,16 @@ static int find_slot(ek_optimizer *optimizer, const ek_tensor *parameter, ek_slo
                          optimizer->slot_count);
 }
 
+bool ek_optimizer_has(ek_optimizer *optimizer, const ek_tensor *parameter)
+{
+    return optimizer && slot_of(optimizer, parameter);
+}
+
+int ek_optimizer_parameter_count(const ek_optimizer *optimizer)
+{
+    return optimizer ? optimizer->slot_count : 0;
+}
+
 int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter)
 {
     ek_slot *slot;
