@@ -55,6 +55,20 @@ START_TEST(what_is_given_back_at_once_arrives)
 }
 END_TEST
 
+/* Small downloads go by the compute stream, which waits for what is sent. */
+START_TEST(what_is_issued_later_sees_what_was_sent)
+{
+    char order[32];
+    snprintf(order, sizeof order, "random:%d", _i + 1);
+    emulator_set("ORDER", order);
+    open_cuda(devices);
+    for (int i = 0; i < 10; i++)
+        assert_rows(ek_staging_send(staged_rows(cuda_dev(0), 3, (uint8_t)i), cuda_dev(0)), 3,
+                    (uint8_t)i);
+    close_cuda();
+}
+END_TEST
+
 START_TEST(for_any_device)
 {
     open_cuda(devices);
@@ -151,6 +165,7 @@ Suite *suite(void)
     TCase *t = tcase_create("staging");
 
     tcase_add_loop_test(t, what_is_given_back_at_once_arrives, 0, 6);
+    tcase_add_loop_test(t, what_is_issued_later_sees_what_was_sent, 0, 6);
     tcase_add_test(t, for_any_device);
     tcase_add_test(t, nothing_is_sent_of_nothing);
 #ifdef EK_CUDA_EMULATED
