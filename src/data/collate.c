@@ -1,0 +1,266 @@
+/* collate.c: samples to batches.
+ *
+ * Goes down the samples side by side: at each place of their nesting all samples' values are of the
+ * same kind, or a sentence says where which sample differs. Recursion is as deep as samples are
+ * nested: values hold only values made before them, and who makes a sample writes its nesting down.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/thread.h"
+#include "core/value.h"
+#include "data/dataset.h"
+
+typedef struct collation {
+    ek_dev *dev;
+    const int64_t *numbers; /* what sentences call the samples; NULL: their places */
+    int64_t count;
+} collation;
+
+/* Where in the nesting: the innermost list or dictionary first. */
+typedef struct place {
+    const struct place *outer;
+    int index;
+    const char *key; /* NULL: of a list */
+} place;
+
+static long long number_of(const collation *c, int64_t i)
+{
+    return (long long)(c->numbers ? c->numbers[i] : i);
+}
+
+/* Writes ` at [1]["mask"]`, or nothing where samples are not nested; returns how many bytes. */
+static size_t write_place(const place *where, char *text, size_t room)
+{
+    if (!where) {
+        text[0] = '\0';
+        return 0;
+    }
+    size_t used = write_place(where->outer, text, room);
+    const char *at = where->outer ? "" : " at ";
+    int length = where->key ? snprintf(text + used, room - used, "%s[\"%s\"]", at, where->key)
+                            : snprintf(text + used, room - used, "%s[%d]", at, where->index);
+    used += length > 0 ? (size_t)length : 0;
+    return used < room ? used : room - 1;
+}
+
+/* ---- samples that differ ---- */
+
+static const char *describe(ek_value value, char text[200])
+{
+    if (value.kind == EK_VALUE_TENSOR)
+        return ek_tensor_text(value.as.tensor, text);
+    if (value.kind != EK_VALUE_LIST && value.kind != EK_VALUE_DICT)
+        return ek_value_kind_name(value);
+    snprintf(text, 200, "%s of %d", ek_value_kind_name(value), ek_value_length(value));
+    return text;
+}
+
+static int difference(ek_value value, ek_value first)
+{
+    if (value.kind != first.kind)
+        return EK_E_INVALID;
+    if (ek_value_length(value) != ek_value_length(first))
+        return EK_E_SHAPE;
+    if (value.kind != EK_VALUE_TENSOR)
+        return 0;
+    if (value.as.tensor->dtype != first.as.tensor->dtype)
+        return EK_E_DTYPE;
+    return ek_same_shape(value.as.tensor, first.as.tensor) ? 0 : EK_E_SHAPE;
+}
+
+/* Whether a batch can be made of this value at all. */
+static int check_value(const collation *c, int64_t i, ek_value value, const place *where)
+{
+    char text[200], at[200];
+    switch (value.kind) {
+    case EK_VALUE_NONE:
+    case EK_VALUE_INT:
+    case EK_VALUE_FLOAT:
+    case EK_VALUE_LIST:
+    case EK_VALUE_DICT:
+        return 0;
+    case EK_VALUE_TENSOR:
+        if (ek_tensor_dev(value.as.tensor)->id.kind == EK_CPU)
+            return 0;
+        write_place(where, at, sizeof at);
+        return EK_FAIL(EK_E_DEVICE, "collate: sample %lld%s is %s; samples lie on cpu",
+                       number_of(c, i), at, ek_tensor_text(value.as.tensor, text));
+    case EK_VALUE_ERROR:
+        return ek_error_outcome(EK_E_USER);
+    case EK_VALUE_POINTER:
+        break;
+    }
+    write_place(where, at, sizeof at);
+    return EK_FAIL(EK_E_INVALID,
+                   "collate: sample %lld%s is %s; batches are made of tensors, numbers, none, and "
+                   "lists and dictionaries of them",
+                   number_of(c, i), at, ek_value_kind_name(value));
+}
+
+static int check_alike(const collation *c, const ek_value *values, const place *where)
+{
+    for (int64_t i = 0; i < c->count; i++) {
+        EK_TRY(check_value(c, i, values[i], where));
+        int status = i ? difference(values[i], values[0]) : 0;
+        if (status < 0) {
+            char text[2][200], at[200];
+            write_place(where, at, sizeof at);
+            return EK_FAIL(status, "collate: sample %lld%s is %s, sample %lld is %s",
+                           number_of(c, i), at, describe(values[i], text[0]), number_of(c, 0),
+                           describe(values[0], text[1]));
+        }
+    }
+    return 0;
+}
+
+/* ---- leaves ---- */
+
+static ek_value stack(const collation *c, const ek_value *values, const place *where)
+{
+    const ek_tensor *first = values[0].as.tensor;
+    char text[200], at[200];
+    if (first->ndim == EK_MAX_DIMS) {
+        write_place(where, at, sizeof at);
+        EK_FAIL(EK_E_SHAPE,
+                "collate: samples%s are %s; a batch of them has more than %d dimensions", at,
+                ek_tensor_text(first, text), EK_MAX_DIMS);
+        return ek_value_error();
+    }
+    ek_shape shape = {.ndim = first->ndim + 1, .dims = {c->count}};
+    memcpy(shape.dims + 1, first->shape, (size_t)first->ndim * sizeof *first->shape);
+    ek_tensor *batch = ek_tensor_new(c->dev, first->dtype, &shape, EK_CONTIGUOUS);
+    if (!batch)
+        return ek_value_error();
+    size_t nbytes = (size_t)ek_count(first) * ek_dtype_size(first->dtype);
+    char *row = ek_tensor_address(batch);
+    for (int64_t i = 0; i < c->count; i++, row += nbytes)
+        if (ek_to_data(values[i].as.tensor, row, nbytes) < 0)
+            return ek_value_error();
+    return ek_value_of_tensor(batch);
+}
+
+static ek_value numbers(const collation *c, const ek_value *values, ek_dtype dtype)
+{
+    ek_shape shape = {.ndim = 1, .dims = {c->count}};
+    ek_tensor *batch = ek_tensor_new(c->dev, dtype, &shape, EK_CONTIGUOUS);
+    if (!batch)
+        return ek_value_error();
+    int64_t *integers = ek_tensor_address(batch);
+    double *floats = ek_tensor_address(batch);
+    for (int64_t i = 0; i < c->count; i++) {
+        if (dtype == EK_I64)
+            integers[i] = values[i].as.integer;
+        else
+            floats[i] = values[i].as.floating;
+    }
+    return ek_value_of_tensor(batch);
+}
+
+/* ---- nests ---- */
+
+static ek_value collate(const collation *c, const ek_value *values, const place *where);
+
+/* The element of a dictionary under `key`, which is most often at the same position as in others;
+ * -1 where there is none. */
+static int find_key(ek_value dict, const char *key, int guess)
+{
+    if (strcmp(ek_value_key(dict, guess), key) == 0)
+        return guess;
+    for (int i = 0; i < ek_value_length(dict); i++)
+        if (strcmp(ek_value_key(dict, i), key) == 0)
+            return i;
+    return -1;
+}
+
+/* Element `at` of every sample, by key for dictionaries. */
+static int take_column(const collation *c, const ek_value *values, const place *at,
+                       ek_value *column)
+{
+    for (int64_t i = 0; i < c->count; i++) {
+        int index = at->key ? find_key(values[i], at->key, at->index) : at->index;
+        if (index < 0) {
+            char text[200];
+            write_place(at->outer, text, sizeof text);
+            return EK_FAIL(EK_E_INVALID, "collate: sample %lld%s has no \"%s\", sample %lld has",
+                           number_of(c, i), text, at->key, number_of(c, 0));
+        }
+        column[i] = ek_value_at(values[i], index);
+    }
+    return 0;
+}
+
+static ek_value make_nest(ek_value like, const ek_value *items, int count)
+{
+    if (like.kind == EK_VALUE_LIST)
+        return ek_value_list(items, count);
+    ek_value_entry *entries = ek_calloc((size_t)count, sizeof *entries);
+    if (!entries)
+        return ek_value_error();
+    for (int i = 0; i < count; i++)
+        entries[i] = (ek_value_entry){ek_value_key(like, i), items[i]};
+    ek_value dict = ek_value_dict(entries, count);
+    free(entries);
+    return dict;
+}
+
+static ek_value collate_nest(const collation *c, const ek_value *values, const place *where)
+{
+    int length = ek_value_length(values[0]);
+    ek_value *items = ek_calloc((size_t)length + (size_t)c->count, sizeof *items);
+    if (!items)
+        return ek_value_error();
+    ek_value *column = items + length;
+    ek_value batch = ek_value_none();
+    for (int j = 0; j < length && batch.kind != EK_VALUE_ERROR; j++) {
+        bool named = values[0].kind == EK_VALUE_DICT;
+        place at = {where, j, named ? ek_value_key(values[0], j) : NULL};
+        items[j] =
+            take_column(c, values, &at, column) < 0 ? ek_value_error() : collate(c, column, &at);
+        if (items[j].kind == EK_VALUE_ERROR)
+            batch = items[j];
+    }
+    if (batch.kind != EK_VALUE_ERROR)
+        batch = make_nest(values[0], items, length);
+    free(items);
+    return batch;
+}
+
+static ek_value collate(const collation *c, const ek_value *values, const place *where)
+{
+    if (check_alike(c, values, where) < 0)
+        return ek_value_error();
+    switch (values[0].kind) {
+    case EK_VALUE_TENSOR:
+        return stack(c, values, where);
+    case EK_VALUE_INT:
+        return numbers(c, values, EK_I64);
+    case EK_VALUE_FLOAT:
+        return numbers(c, values, EK_F64);
+    case EK_VALUE_LIST:
+    case EK_VALUE_DICT:
+        return collate_nest(c, values, where);
+    default:
+        return ek_value_none();
+    }
+}
+
+ek_value ek_collate_numbered(const ek_value *samples, const int64_t *numbers_of, int64_t count,
+                             ek_device device)
+{
+    if (count < 1 || !samples) {
+        EK_FAIL(EK_E_INVALID, "collate: %s",
+                count < 1 ? "there is no sample; at least one is wanted" : "the samples are NULL");
+        return ek_value_error();
+    }
+    collation c = {ek_batch_dev(device, "collate"), numbers_of, count};
+    if (!c.dev)
+        return ek_value_error();
+    ek_scope scope = ek_scope_begin();
+    return ek_scope_end_with_value(&scope, collate(&c, samples, NULL));
+}
+
+ek_value ek_collate(const ek_value *samples, int64_t count, ek_device device)
+{
+    return ek_collate_numbered(samples, NULL, count, device);
+}
