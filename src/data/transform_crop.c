@@ -1,0 +1,247 @@
+/* transform_crop.c: windows of pictures, with a border where they reach beyond, and mirroring.
+ *
+ * Padding makes no larger picture: it only moves the window, in the picture's own coordinates. */
+#include <math.h>
+#include <string.h>
+
+#include "core/generator.h"
+#include "data/transform_chain.h"
+
+typedef struct crop {
+    ek_transform transform;
+    int64_t height, width, padding;
+    double fill;
+    bool pad_if_needed;
+} crop;
+
+/* ---- one element of the border, as its bytes ---- */
+
+/* bf16: rounded to nearest even; NaN stays a NaN. */
+static uint16_t bf16_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (value != value)
+        return 0x7fc0;
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+static void fill_element(ek_dtype dtype, double fill, unsigned char element[8])
+{
+    union {
+        float f32;
+        double f64;
+        uint16_t bf16;
+        int64_t i64;
+        uint8_t u8;
+    } value = {.f64 = 0};
+    if (dtype == EK_F32)
+        value.f32 = (float)fill;
+    else if (dtype == EK_F64)
+        value.f64 = fill;
+    else if (dtype == EK_BF16)
+        value.bf16 = bf16_of((float)fill);
+    else if (dtype == EK_I64)
+        value.i64 = (int64_t)fill;
+    else
+        value.u8 = (uint8_t)fill;
+    memcpy(element, &value, 8);
+}
+
+/* Integers cannot be filled by what they don't hold. */
+static int check_fill(const crop *self, const ek_array *array)
+{
+    char text[200];
+    double fill = self->fill;
+    bool fits = ek_dtype_is_floating(array->dtype) ||
+                (fill == floor(fill) && (array->dtype == EK_U8 ? fill >= 0 && fill <= 255
+                                                               : fill >= -0x1p63 && fill < 0x1p63));
+    if (fits)
+        return 0;
+    return EK_FAIL(EK_E_DTYPE, "%s: %s cannot be filled by %g; a whole number%s can be used",
+                   self->transform.type->name, ek_array_text(array, text), fill,
+                   array->dtype == EK_U8 ? " in [0, 255]" : "");
+}
+
+static void fill_all(int64_t count, size_t size, const unsigned char *element, char *out)
+{
+    bool zero = true;
+    for (size_t i = 0; i < size; i++)
+        zero = zero && element[i] == 0;
+    if (zero || size == 1) {
+        memset(out, element[0], (size_t)count * size);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        memcpy(out + (size_t)i * size, element, size);
+}
+
+/* ---- windows ---- */
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* `out` is the window of `in` whose first pixel is (top, left) of it, possibly outside. */
+static void copy_window(const crop *self, const ek_array *in, ek_array *out, int64_t top,
+                        int64_t left)
+{
+    size_t size = ek_dtype_size(in->dtype);
+    int64_t h = ek_picture_height(in), w = ek_picture_width(in), planes = ek_picture_planes(in);
+    int64_t first_row = larger(0, -top), end_row = smaller(self->height, h - top);
+    int64_t first = larger(0, -left), end = smaller(self->width, w - left);
+    size_t nbytes = end > first ? (size_t)(end - first) * size : 0;
+
+    if (end_row - first_row < self->height || end - first < self->width) {
+        unsigned char element[8];
+        fill_element(in->dtype, self->fill, element);
+        fill_all(planes * self->height * self->width, size, element, out->data);
+    }
+    if (nbytes == 0)
+        return;
+    for (int64_t p = 0; p < planes; p++) {
+        const char *from = (const char *)in->data + (size_t)(p * h * w) * size;
+        char *to = (char *)out->data + (size_t)(p * self->height * self->width) * size;
+        for (int64_t y = first_row; y < end_row; y++)
+            memcpy(to + (size_t)(y * self->width + first) * size,
+                   from + (size_t)((y + top) * w + first + left) * size, nbytes);
+    }
+}
+
+/* Height and width of what is cropped, with its padding. */
+static void padded_size(const crop *self, const ek_array *in, int64_t size[2])
+{
+    size[0] = ek_picture_height(in) + 2 * self->padding;
+    size[1] = ek_picture_width(in) + 2 * self->padding;
+    if (self->pad_if_needed && size[1] < self->width)
+        size[1] += 2 * (self->width - size[1]);
+    if (self->pad_if_needed && size[0] < self->height)
+        size[0] += 2 * (self->height - size[0]);
+}
+
+static int crop_describe(const ek_transform *transform, ek_array *array)
+{
+    const crop *self = (const crop *)transform;
+    EK_TRY(ek_picture_check(transform, array));
+    EK_TRY(check_fill(self, array));
+    array->shape.dims[array->shape.ndim - 2] = self->height;
+    array->shape.dims[array->shape.ndim - 1] = self->width;
+    return 0;
+}
+
+static crop *crop_new(const ek_transform_type *type, const ek_crop_options *options)
+{
+    int64_t height = options->height, width = options->width ? options->width : height;
+    if (height < 1 || height > EK_PICTURE_MOST || width < 1 || width > EK_PICTURE_MOST) {
+        EK_FAIL(EK_E_INVALID, "%s: a size of %lld x %lld; both have to lie in [1, %lld]",
+                type->name, (long long)height, (long long)width, (long long)EK_PICTURE_MOST);
+        return NULL;
+    }
+    if (options->padding < 0 || options->padding > EK_PICTURE_MOST) {
+        EK_FAIL(EK_E_INVALID, "%s: a padding of %lld; it has to lie in [0, %lld]", type->name,
+                (long long)options->padding, (long long)EK_PICTURE_MOST);
+        return NULL;
+    }
+    crop *self = (crop *)ek_transform_new(type);
+    if (!self)
+        return NULL;
+    self->height = height;
+    self->width = width;
+    self->padding = options->padding;
+    self->fill = options->fill;
+    self->pad_if_needed = options->pad_if_needed;
+    return self;
+}
+
+/* ---- random_crop ---- */
+
+static int random_crop_describe(const ek_transform *transform, ek_array *array)
+{
+    const crop *self = (const crop *)transform;
+    int64_t size[2];
+    char text[200];
+    EK_TRY(ek_picture_check(transform, array));
+    padded_size(self, array, size);
+    if (size[0] < self->height || size[1] < self->width)
+        return EK_FAIL(EK_E_SHAPE,
+                       "random_crop: %s%s is smaller than %lld x %lld; .pad_if_needed or more "
+                       "padding would make it large enough",
+                       ek_array_text(array, text), self->padding ? ", padded," : "",
+                       (long long)self->height, (long long)self->width);
+    return crop_describe(transform, array);
+}
+
+/* torch.randint(0, below): of 32 bits where they are enough. */
+static int64_t draw_below(ek_generator *generator, int64_t below)
+{
+    uint64_t draw = below >> 32 ? ek_generator_u64(generator) : ek_generator_u32(generator);
+    return (int64_t)(draw % (uint64_t)below);
+}
+
+static int random_crop_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
+                             ek_generator *generator)
+{
+    const crop *self = (const crop *)transform;
+    int64_t size[2], top = 0, left = 0;
+    padded_size(self, in, size);
+    if (size[0] != self->height || size[1] != self->width) {
+        generator = ek_generator_lock(generator);
+        top = draw_below(generator, size[0] - self->height + 1);
+        left = draw_below(generator, size[1] - self->width + 1);
+        ek_generator_unlock(generator);
+    }
+    copy_window(self, in, out, top - (size[0] - ek_picture_height(in)) / 2,
+                left - (size[1] - ek_picture_width(in)) / 2);
+    return 0;
+}
+
+static const ek_transform_type random_crop_type = {.name = "random_crop",
+                                                   .size = sizeof(crop),
+                                                   .describe = random_crop_describe,
+                                                   .apply = random_crop_apply};
+
+ek_transform *ek_random_crop_with(ek_crop_options options)
+{
+    return (ek_transform *)crop_new(&random_crop_type, &options);
+}
+
+/* ---- center_crop ---- */
+
+/* Where a window of `wanted` begins in the middle of `size`, halves rounded to even as by Python's
+ * round; below 0, the smaller half of the border comes first. */
+static int64_t middle(int64_t size, int64_t wanted)
+{
+    if (size < wanted)
+        return -((wanted - size) / 2);
+    int64_t half = (size - wanted) / 2;
+    return half + ((size - wanted) & half & 1);
+}
+
+static int center_crop_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
+                             ek_generator *generator)
+{
+    const crop *self = (const crop *)transform;
+    int64_t size[2];
+    (void)generator;
+    padded_size(self, in, size);
+    copy_window(self, in, out, middle(size[0], self->height) - self->padding,
+                middle(size[1], self->width) - self->padding);
+    return 0;
+}
+
+static const ek_transform_type center_crop_type = {.name = "center_crop",
+                                                   .size = sizeof(crop),
+                                                   .describe = crop_describe,
+                                                   .apply = center_crop_apply};
+
+ek_transform *ek_center_crop_with(ek_crop_options options)
+{
+    options.pad_if_needed = false; /* it pads by itself, by as much as is missing */
+    return (ek_transform *)crop_new(&center_crop_type, &options);
+}

@@ -1,0 +1,260 @@
+/* transform_pixels.c: transforms of elements by themselves: to_float, normalize, one_hot. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/transform_chain.h"
+
+/* ---- to_float ---- */
+
+static int to_float_describe(const ek_transform *self, ek_array *array)
+{
+    (void)self;
+    array->dtype = EK_F32;
+    return 0;
+}
+
+static void float_of_u8(int64_t count, const uint8_t *restrict in, float *restrict out)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (float)in[i] / 255.0f;
+}
+
+static void float_of_f64(int64_t count, const double *restrict in, float *restrict out)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (float)in[i];
+}
+
+static void float_of_i64(int64_t count, const int64_t *restrict in, float *restrict out)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (float)in[i];
+}
+
+/* bf16 is the upper half of an f32. */
+static void float_of_bf16(int64_t count, const uint16_t *restrict in, float *restrict out)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits = (uint32_t)in[i] << 16;
+        memcpy(&out[i], &bits, sizeof bits);
+    }
+}
+
+static int to_float_apply(const ek_transform *self, const ek_array *in, ek_array *out,
+                          ek_generator *generator)
+{
+    int64_t count = ek_shape_count(&in->shape);
+    (void)self, (void)generator;
+    switch (in->dtype) {
+    case EK_F32:
+        if (count)
+            memcpy(out->data, in->data, (size_t)count * sizeof(float));
+        break;
+    case EK_F64:
+        float_of_f64(count, in->data, out->data);
+        break;
+    case EK_BF16:
+        float_of_bf16(count, in->data, out->data);
+        break;
+    case EK_I64:
+        float_of_i64(count, in->data, out->data);
+        break;
+    case EK_U8:
+        float_of_u8(count, in->data, out->data);
+        break;
+    }
+    return 0;
+}
+
+static const ek_transform_type to_float_type = {.name = "to_float",
+                                                .size = sizeof(ek_transform),
+                                                .describe = to_float_describe,
+                                                .apply = to_float_apply};
+
+ek_transform *ek_to_float(void)
+{
+    return ek_transform_new(&to_float_type);
+}
+
+/* ---- normalize ---- */
+
+typedef struct normalize {
+    ek_transform transform;
+    int channels;
+    double *mean, *std;
+} normalize;
+
+static void normalize_destroy(ek_transform *transform)
+{
+    normalize *self = (normalize *)transform;
+    free(self->mean);
+    free(self->std);
+}
+
+static int64_t channels_of(const ek_array *array)
+{
+    return array->shape.ndim < 3 ? 0 : array->shape.dims[array->shape.ndim - 3];
+}
+
+static int normalize_describe(const ek_transform *transform, ek_array *array)
+{
+    const normalize *self = (const normalize *)transform;
+    char text[200];
+    if (array->dtype != EK_F32 && array->dtype != EK_F64)
+        return EK_FAIL(EK_E_DTYPE, "normalize: %s; f32 and f64 are normalized%s",
+                       ek_array_text(array, text),
+                       array->dtype == EK_U8 ? " (ek_to_float comes before it)" : "");
+    if (self->channels > 1 && channels_of(array) != self->channels)
+        return EK_FAIL(EK_E_SHAPE,
+                       "normalize: %s; %d means and deviations are for pictures of as many "
+                       "channels, (..., %d, height, width)",
+                       ek_array_text(array, text), self->channels, self->channels);
+    for (int c = 0; c < self->channels && array->dtype == EK_F32; c++)
+        if (!((float)self->std[c] > 0) || isinf((float)self->std[c]))
+            return EK_FAIL(EK_E_DTYPE,
+                           "normalize: a deviation of %g (channel %d) is %g in f32; pictures of "
+                           "f64 could be normalized by it",
+                           self->std[c], c, (double)(float)self->std[c]);
+    return 0;
+}
+
+/* Two roundings, as PyTorch's sub and div. */
+static void normalize_f32(int64_t count, const float *restrict in, float *restrict out, float mean,
+                          float std)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (in[i] - mean) / std;
+}
+
+static void normalize_f64(int64_t count, const double *restrict in, double *restrict out,
+                          double mean, double std)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = (in[i] - mean) / std;
+}
+
+static int normalize_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
+                           ek_generator *generator)
+{
+    const normalize *self = (const normalize *)transform;
+    int64_t count = ek_shape_count(&in->shape);
+    int64_t plane = count;
+    (void)generator;
+    if (self->channels > 1)
+        plane = ek_picture_height(in) * ek_picture_width(in);
+    for (int64_t at = 0, p = 0; at < count; at += plane, p++) {
+        double mean = self->mean[p % self->channels], std = self->std[p % self->channels];
+        if (in->dtype == EK_F32)
+            normalize_f32(plane, (const float *)in->data + at, (float *)out->data + at, (float)mean,
+                          (float)std);
+        else
+            normalize_f64(plane, (const double *)in->data + at, (double *)out->data + at, mean,
+                          std);
+    }
+    return 0;
+}
+
+static const ek_transform_type normalize_type = {.name = "normalize",
+                                                 .size = sizeof(normalize),
+                                                 .describe = normalize_describe,
+                                                 .apply = normalize_apply,
+                                                 .destroy = normalize_destroy};
+
+static int check_normalize(const double *mean, const double *std, int channels)
+{
+    if (channels < 1 || !mean || !std)
+        return EK_FAIL(EK_E_INVALID,
+                       "normalize: %d channels%s%s; a mean and a deviation for each "
+                       "of at least 1 are needed",
+                       channels, mean ? "" : ", no means", std ? "" : ", no deviations");
+    for (int c = 0; c < channels; c++)
+        if (!isfinite(mean[c]) || !isfinite(std[c]) || !(std[c] > 0))
+            return EK_FAIL(EK_E_INVALID,
+                           "normalize: channel %d has mean %g and deviation %g; both have to be "
+                           "finite, the deviation above 0",
+                           c, mean[c], std[c]);
+    return 0;
+}
+
+static double *copied(const double *values, int count)
+{
+    double *copy = ek_calloc((size_t)count, sizeof *copy);
+    if (copy)
+        memcpy(copy, values, (size_t)count * sizeof *copy);
+    return copy;
+}
+
+ek_transform *ek_normalize(const double *mean, const double *std, int channels)
+{
+    if (check_normalize(mean, std, channels) < 0)
+        return NULL;
+    normalize *self = (normalize *)ek_transform_new(&normalize_type);
+    if (!self)
+        return NULL;
+    self->channels = channels;
+    self->mean = copied(mean, channels);
+    self->std = copied(std, channels);
+    if (self->mean && self->std)
+        return &self->transform;
+    ek_transform_free(&self->transform);
+    return NULL;
+}
+
+/* ---- one_hot ---- */
+
+typedef struct one_hot {
+    ek_transform transform;
+    int64_t classes;
+} one_hot;
+
+static int one_hot_describe(const ek_transform *transform, ek_array *array)
+{
+    const one_hot *self = (const one_hot *)transform;
+    char text[200];
+    if (array->dtype != EK_I64 && array->dtype != EK_U8)
+        return EK_FAIL(EK_E_DTYPE, "one_hot: %s; labels are i64 or u8", ek_array_text(array, text));
+    if (array->shape.ndim == EK_MAX_DIMS)
+        return EK_FAIL(EK_E_SHAPE,
+                       "one_hot: %s; the classes would be its dimension %d, and tensors have %d",
+                       ek_array_text(array, text), EK_MAX_DIMS + 1, EK_MAX_DIMS);
+    array->dtype = EK_F32;
+    array->shape.dims[array->shape.ndim++] = self->classes;
+    return 0;
+}
+
+static int one_hot_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
+                         ek_generator *generator)
+{
+    int64_t classes = ((const one_hot *)transform)->classes, count = ek_shape_count(&in->shape);
+    float *row = out->data;
+    (void)generator;
+    memset(row, 0, (size_t)(count * classes) * sizeof *row);
+    for (int64_t i = 0; i < count; i++, row += classes) {
+        int64_t label =
+            in->dtype == EK_I64 ? ((const int64_t *)in->data)[i] : ((const uint8_t *)in->data)[i];
+        if (label < 0 || label >= classes)
+            return EK_FAIL(EK_E_INVALID,
+                           "one_hot: label %lld; labels of %lld classes lie in [0, %lld)",
+                           (long long)label, (long long)classes, (long long)classes);
+        row[label] = 1;
+    }
+    return 0;
+}
+
+static const ek_transform_type one_hot_type = {.name = "one_hot",
+                                               .size = sizeof(one_hot),
+                                               .describe = one_hot_describe,
+                                               .apply = one_hot_apply};
+
+ek_transform *ek_one_hot(int64_t classes)
+{
+    if (classes < 1) {
+        EK_FAIL(EK_E_INVALID, "one_hot: %lld classes; at least 1 is needed", (long long)classes);
+        return NULL;
+    }
+    one_hot *self = (one_hot *)ek_transform_new(&one_hot_type);
+    if (self)
+        self->classes = classes;
+    return (ek_transform *)self;
+}

@@ -1,0 +1,271 @@
+/* transform_resize.c: pictures made larger or smaller: each row is resized by itself, then rows are
+ * blended, which is what PyTorch's interpolate computes without antialiasing. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/transform_chain.h"
+
+typedef struct resize {
+    ek_transform transform;
+    int64_t height, width;
+    bool nearest;
+} resize;
+
+/* ---- sizes ---- */
+
+static int resize_describe(const ek_transform *transform, ek_array *array)
+{
+    const resize *self = (const resize *)transform;
+    char text[200];
+    EK_TRY(ek_picture_check(transform, array));
+    int64_t h = ek_picture_height(array), w = ek_picture_width(array);
+    if (!self->nearest && array->dtype != EK_U8 && array->dtype != EK_F32 && array->dtype != EK_F64)
+        return EK_FAIL(EK_E_DTYPE,
+                       "resize: %s; u8, f32 and f64 are resized bilinearly, other elements by "
+                       ".nearest = true",
+                       ek_array_text(array, text));
+    if (h < 1 || w < 1)
+        return EK_FAIL(EK_E_SHAPE, "resize: %s has no pixels; at least one is needed",
+                       ek_array_text(array, text));
+    int64_t to_h = self->height, to_w = self->width;
+    if (to_w == 0) {
+        int64_t edge = self->height;
+        to_h = w <= h ? edge * h / w : edge;
+        to_w = w <= h ? edge : edge * w / h;
+    }
+    array->shape.dims[array->shape.ndim - 2] = to_h;
+    array->shape.dims[array->shape.ndim - 1] = to_w;
+    return 0;
+}
+
+/* ---- bilinear ---- */
+
+/* A position of the result lies between two of the picture, with a share of each. */
+typedef struct tap {
+    int64_t lower, upper;
+    double lower_share, upper_share; /* of f32 pictures: floats */
+} tap;
+
+/* The centre of pixel i lies at scale * (i + 0.5) - 0.5. Computed in the elements' own precision.
+ */
+#define DEFINE_TAPS(name, real)                                              \
+    static void name(tap *taps, int64_t in, int64_t out)                     \
+    {                                                                        \
+        real scale = (real)in / (real)out;                                   \
+        for (int64_t i = 0; i < out; i++) {                                  \
+            real source = scale * ((real)i + (real)0.5) - (real)0.5;         \
+            source = in == out ? (real)i : source < 0 ? 0 : source;          \
+            int64_t at = (int64_t)source;                                    \
+            at = at < in - 1 ? at : in - 1;                                  \
+            real share = in == out ? 0 : source - (real)at;                  \
+            share = share > 1 ? 1 : share;                                   \
+            taps[i] = (tap){.lower = at,                                     \
+                            .upper = in != out && at < in - 1 ? at + 1 : at, \
+                            .lower_share = (double)(1 - share),              \
+                            .upper_share = (double)share};                   \
+        }                                                                    \
+    }
+DEFINE_TAPS(taps_f32, float)
+DEFINE_TAPS(taps_f64, double)
+#undef DEFINE_TAPS
+
+/* One row of the picture to a row of the result's width. */
+#define DEFINE_SPREAD(name, element, real)                                                 \
+    static void name(int64_t count, const tap *restrict taps, const void *row, void *wide) \
+    {                                                                                      \
+        const element *restrict x = row;                                                   \
+        real *restrict y = wide;                                                           \
+        for (int64_t i = 0; i < count; i++)                                                \
+            y[i] = (real)taps[i].lower_share * (real)x[taps[i].lower] +                    \
+                   (real)taps[i].upper_share * (real)x[taps[i].upper];                     \
+    }
+DEFINE_SPREAD(spread_u8, uint8_t, float)
+DEFINE_SPREAD(spread_f32, float, float)
+DEFINE_SPREAD(spread_f64, double, double)
+#undef DEFINE_SPREAD
+
+#define DEFINE_BLEND(name, real)                                                        \
+    static void name(int64_t count, const tap *t, const void *lower, const void *upper, \
+                     void *result)                                                      \
+    {                                                                                   \
+        const real *restrict u = lower, *restrict v = upper;                            \
+        real *restrict y = result, a = (real)t->lower_share, b = (real)t->upper_share;  \
+        for (int64_t i = 0; i < count; i++)                                             \
+            y[i] = a * u[i] + b * v[i];                                                 \
+    }
+DEFINE_BLEND(blend_f32, float)
+DEFINE_BLEND(blend_f64, double)
+#undef DEFINE_BLEND
+
+/* What is added makes the sum's last digit 1: it is rounded to a whole number, halves to even. */
+static void blend_u8(int64_t count, const tap *t, const void *lower, const void *upper,
+                     void *result)
+{
+    const float *restrict u = lower, *restrict v = upper, whole = 0x1.8p23f;
+    uint8_t *restrict y = result;
+    float a = (float)t->lower_share, b = (float)t->upper_share;
+    for (int64_t i = 0; i < count; i++) {
+        float sum = a * u[i] + b * v[i] + whole;
+        y[i] = (uint8_t)(int32_t)(sum - whole);
+    }
+}
+
+/* How elements of a dtype are read, blended and written. */
+typedef struct blending {
+    void (*taps)(tap *taps, int64_t in, int64_t out);
+    void (*spread)(int64_t count, const tap *taps, const void *row, void *wide);
+    void (*blend)(int64_t count, const tap *t, const void *lower, const void *upper, void *result);
+    size_t real_size;
+} blending;
+
+static const blending blendings[EK_DTYPES] = {
+    [EK_U8] = {taps_f32, spread_u8, blend_u8, sizeof(float)},
+    [EK_F32] = {taps_f32, spread_f32, blend_f32, sizeof(float)},
+    [EK_F64] = {taps_f64, spread_f64, blend_f64, sizeof(double)}};
+
+/* Rows of the picture that were resized last, so that each is once: `number` -1 is none. */
+typedef struct wide_row {
+    int64_t number;
+    void *elements;
+} wide_row;
+
+static const void *wide_of(wide_row rows[2], int64_t number, int64_t other, int64_t count,
+                           const blending *how, const tap *columns, const char *plane, size_t pitch)
+{
+    if (rows[0].number == number || rows[1].number == number)
+        return rows[rows[0].number != number].elements;
+    wide_row *row = &rows[rows[0].number == other];
+    how->spread(count, columns, plane + (size_t)number * pitch, row->elements);
+    row->number = number;
+    return row->elements;
+}
+
+static void bilinear_plane(const blending *how, const tap *columns, const tap *lines,
+                           wide_row rows[2], const char *plane, size_t pitch, int64_t h, int64_t w,
+                           char *out, size_t out_pitch)
+{
+    rows[0].number = rows[1].number = -1;
+    for (int64_t y = 0; y < h; y++) {
+        const tap *t = &lines[y];
+        const void *u = wide_of(rows, t->lower, t->upper, w, how, columns, plane, pitch);
+        const void *v = wide_of(rows, t->upper, t->lower, w, how, columns, plane, pitch);
+        how->blend(w, t, u, v, out + (size_t)y * out_pitch);
+    }
+}
+
+static int bilinear(const ek_array *in, ek_array *out)
+{
+    const blending *how = &blendings[in->dtype];
+    size_t size = ek_dtype_size(in->dtype);
+    int64_t h = ek_picture_height(in), w = ek_picture_width(in), planes = ek_picture_planes(in);
+    int64_t to_h = ek_picture_height(out), to_w = ek_picture_width(out);
+    tap *taps = ek_calloc((size_t)(to_h + to_w), sizeof *taps);
+    char *room = ek_calloc(2 * (size_t)to_w, how->real_size);
+    int rc = taps && room ? 0 : EK_E_NO_MEMORY;
+    if (rc == 0) {
+        wide_row rows[2] = {{-1, room}, {-1, room + (size_t)to_w * how->real_size}};
+        how->taps(taps, h, to_h);
+        how->taps(taps + to_h, w, to_w);
+        for (int64_t p = 0; p < planes; p++)
+            bilinear_plane(how, taps + to_h, taps, rows,
+                           (const char *)in->data + (size_t)(p * h * w) * size, (size_t)w * size,
+                           to_h, to_w, (char *)out->data + (size_t)(p * to_h * to_w) * size,
+                           (size_t)to_w * size);
+    }
+    free(room);
+    free(taps);
+    return rc;
+}
+
+/* ---- nearest ---- */
+
+/* PyTorch's, in float whatever the elements. */
+static void nearest_places(int64_t *places, int64_t in, int64_t out)
+{
+    float scale = (float)in / (float)out;
+    for (int64_t i = 0; i < out; i++) {
+        int64_t at = in == out ? i : out == 2 * in ? i / 2 : (int64_t)((float)i * scale);
+        places[i] = at < in - 1 ? at : in - 1;
+    }
+}
+
+#define DEFINE_PICK(bits)                                                                    \
+    static void pick_##bits(int64_t count, const int64_t *restrict places,                   \
+                            const uint##bits##_t *restrict in, uint##bits##_t *restrict out) \
+    {                                                                                        \
+        for (int64_t i = 0; i < count; i++)                                                  \
+            out[i] = in[places[i]];                                                          \
+    }
+DEFINE_PICK(8)
+DEFINE_PICK(16)
+DEFINE_PICK(32)
+DEFINE_PICK(64)
+#undef DEFINE_PICK
+
+static void pick(int64_t count, const int64_t *places, size_t size, const void *in, void *out)
+{
+    if (size == 1)
+        pick_8(count, places, in, out);
+    else if (size == 2)
+        pick_16(count, places, in, out);
+    else if (size == 4)
+        pick_32(count, places, in, out);
+    else
+        pick_64(count, places, in, out);
+}
+
+static int nearest(const ek_array *in, ek_array *out)
+{
+    size_t size = ek_dtype_size(in->dtype);
+    int64_t h = ek_picture_height(in), w = ek_picture_width(in), planes = ek_picture_planes(in);
+    int64_t to_h = ek_picture_height(out), to_w = ek_picture_width(out);
+    int64_t *places = ek_calloc((size_t)(to_h + to_w), sizeof *places);
+    if (!places)
+        return EK_E_NO_MEMORY;
+    nearest_places(places, h, to_h);
+    nearest_places(places + to_h, w, to_w);
+    char *to = out->data;
+    for (int64_t p = 0; p < planes; p++)
+        for (int64_t y = 0; y < to_h; y++, to += (size_t)to_w * size)
+            pick(to_w, places + to_h, size,
+                 (const char *)in->data + (size_t)((p * h + places[y]) * w) * size, to);
+    free(places);
+    return 0;
+}
+
+/* ---- the transform ---- */
+
+static int resize_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
+                        ek_generator *generator)
+{
+    (void)generator;
+    if (ek_shape_equal(&in->shape, &out->shape)) {
+        memcpy(out->data, in->data, (size_t)ek_shape_count(&in->shape) * ek_dtype_size(in->dtype));
+        return 0;
+    }
+    return ((const resize *)transform)->nearest ? nearest(in, out) : bilinear(in, out);
+}
+
+static const ek_transform_type resize_type = {.name = "resize",
+                                              .size = sizeof(resize),
+                                              .describe = resize_describe,
+                                              .apply = resize_apply};
+
+ek_transform *ek_resize_with(ek_resize_options options)
+{
+    if (options.height < 1 || options.height > EK_PICTURE_MOST || options.width < 0 ||
+        options.width > EK_PICTURE_MOST) {
+        EK_FAIL(EK_E_INVALID,
+                "resize: to %lld x %lld; sizes lie in [1, %lld] (no width: the shorter edge "
+                "becomes the first)",
+                (long long)options.height, (long long)options.width, (long long)EK_PICTURE_MOST);
+        return NULL;
+    }
+    resize *self = (resize *)ek_transform_new(&resize_type);
+    if (!self)
+        return NULL;
+    self->height = options.height;
+    self->width = options.width;
+    self->nearest = options.nearest;
+    return &self->transform;
+}
