@@ -81,8 +81,12 @@ static void loaded_free(loaded *from)
 /* The indices that passes may hold: known of the library's own types. */
 static void find_range(const ek_sampler *sampler, int64_t *low, int64_t *high)
 {
-    static const ek_sampler_type *const ranged[] = {&ek_sequential_type, &ek_random_type,
-                                                    &ek_subset_random_type};
+    static const ek_sampler_type *const ranged[] = {
+        &ek_sequential_type,      &ek_random_type,
+        &ek_subset_random_type,   &ek_weighted_random_type,
+        &ek_distributed_type,     &ek_distributed_inference_type,
+        &ek_random_identity_type, &ek_distributed_random_identity_type,
+    };
 
     while (sampler->inner)
         sampler = sampler->inner;
