@@ -12,16 +12,17 @@ EK_BEGIN_DECLARATIONS
 EK_API ek_tensor *ek_read_idx(const char *path);
 
 /* Reads NumPy's format (versions 1 to 3, plain or gzip) into a tensor on cpu: '<f4', '<f8', '<i8',
- * '|u1' and '|b1' (as u8), in either order. EK_E_IO, EK_E_FORMAT as above; EK_E_DTYPE names another
- * type, big-endian ones too. */
+ * '|u1' and '|b1' (as u8), row-major also where the file has Fortran's order. EK_E_IO; EK_E_FORMAT
+ * as above, for more than EK_MAX_DIMS dimensions, and for a header that is not what NumPy writes;
+ * EK_E_DTYPE names another type: big-endian ones, structured ones, Python objects, which are never
+ * unpickled. */
 EK_API ek_tensor *ek_read_npy(const char *path);
 
-/* One file of CIFAR-10's or CIFAR-100's binary version (plain or gzip): records of `labels` label
- * bytes (1, or 2: coarse and fine) and 3072 of pixels. Two tensors on cpu: u8 (N, 3, 32, 32), and
- * i64 (N), or (N, 2). EK_E_FORMAT for a file that is empty or no whole number of records, and for a
- * label that is not below `classes` of its position. */
-EK_API int ek_read_cifar(const char *path, int labels, const int *classes, ek_tensor **pictures,
-                         ek_tensor **classes_of);
+/* One file of the binary version of CIFAR-10 or CIFAR-100 (`classes` says which: 10 or 100), plain
+ * or gzip. *pictures is u8 (N, 3, 32, 32) on cpu; *labels i64 (N), or of CIFAR-100 (N, 2): coarse,
+ * below 20, and fine. Both NULL on error: EK_E_IO, EK_E_FORMAT for a file that is empty or no whole
+ * number of records, or for a label that is no class; both name the file. */
+EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek_tensor **labels);
 
 /* A PNG or JPEG file, told by its first bytes, as u8 (channels, H, W) on cpu: 1 for brightness, 3
  * for RGB, 4 for RGBA, 0 for what the file has (palettes are RGB, 16 bits become 8). Transparency

@@ -137,12 +137,16 @@ EK_API ek_dataset *ek_partition_with(int part, ek_partition_options options);
 
 /* ---- data sets from files (readers of single files: evenkeel/data.h) ---- */
 
+/* Whole in memory. Each file may also have .gz; where both are there, the plain one is read.
+ * EK_E_IO for a file that is not there (with what the directory must hold) or cannot be read,
+ * EK_E_FORMAT for one that is damaged; sentences name the file. */
+
 /* The MNIST family: <directory>/train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-...
- * for `train` false, each plain or with .gz. Samples: u8 (1, H, W), i64 label. */
+ * for `train` false. Samples: u8 (1, H, W), i64 label. EK_E_FORMAT where the counts differ. */
 EK_API ek_dataset *ek_mnist(const char *directory, bool train);
 /* data_batch_1.bin to data_batch_5.bin, or test_batch.bin. Samples: u8 (3, 32, 32), i64 label. */
 EK_API ek_dataset *ek_cifar10(const char *directory, bool train);
-/* train.bin or test.bin. Labels: the 100 fine ones, or the 20 coarse ones. */
+/* train.bin or test.bin. Labels: the 100 fine ones, or the 20 coarse ones. Samples as above. */
 EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
 
 /* Pictures in one directory per class: files anywhere below <root>/<class> that end in

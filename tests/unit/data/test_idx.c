@@ -1,52 +1,12 @@
 /* test_idx.c: IDX files as they should be, and in every way damaged. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <zlib.h>
-
 #include "evenkeel/data.h"
-#include "unit.h"
-
-static char path[] = "/tmp/evenkeel-idx-XXXXXX";
-
-static void make_path(void)
-{
-    int file = mkstemp(path);
-
-    ck_assert_int_ge(file, 0);
-    close(file);
-}
-
-static void remove_path(void)
-{
-    unlink(path);
-    memcpy(path + strlen(path) - 6, "XXXXXX", 6);
-}
-
-static void write_plain(const void *bytes, size_t nbytes)
-{
-    FILE *file = fopen(path, "wb");
-
-    ck_assert_ptr_nonnull(file);
-    ck_assert_uint_eq(fwrite(bytes, 1, nbytes, file), nbytes);
-    ck_assert_int_eq(fclose(file), 0);
-}
-
-static void write_gzip(const void *bytes, size_t nbytes)
-{
-    gzFile file = gzopen(path, "wb");
-
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_eq(gzwrite(file, bytes, (unsigned)nbytes), (int)nbytes);
-    ck_assert_int_eq(gzclose(file), Z_OK);
-}
+#include "files.h"
 
 static const uint8_t small[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 10, 20, 30, 40, 50, 255};
 
 static void assert_small(void)
 {
-    ek_tensor *tensor = ek_read_idx(path);
+    ek_tensor *tensor = ek_read_idx(path_of("file"));
     uint8_t data[6];
 
     assert_made(tensor);
@@ -59,9 +19,9 @@ static void assert_small(void)
 
 START_TEST(plain_and_gzip)
 {
-    write_plain(small, sizeof(small));
+    write_file("file", small, sizeof(small));
     assert_small();
-    write_gzip(small, sizeof(small));
+    write_gzip("file", small, sizeof(small));
     assert_small();
 }
 END_TEST
@@ -77,8 +37,8 @@ START_TEST(several_pieces)
            12);
     for (size_t i = 0; i < count; i++)
         bytes[12 + i] = (uint8_t)(i * 2654435761u >> 13);
-    write_gzip(bytes, 12 + count);
-    ek_tensor *tensor = ek_read_idx(path);
+    write_gzip("file", bytes, 12 + count);
+    ek_tensor *tensor = ek_read_idx(path_of("file"));
     assert_made(tensor);
     assert_ok(ek_to_data(tensor, back, count));
     ck_assert(memcmp(back, bytes + 12, count) == 0);
@@ -89,8 +49,8 @@ END_TEST
 
 START_TEST(no_elements)
 {
-    write_plain((uint8_t[]){0, 0, 8, 1, 0, 0, 0, 0}, 8);
-    ek_tensor *tensor = ek_read_idx(path);
+    write_file("file", (uint8_t[]){0, 0, 8, 1, 0, 0, 0, 0}, 8);
+    ek_tensor *tensor = ek_read_idx(path_of("file"));
     assert_made(tensor);
     ck_assert_int_eq(ek_tensor_count(tensor), 0);
 }
@@ -98,7 +58,7 @@ END_TEST
 
 static void assert_refused(int status, const char *part)
 {
-    ck_assert_ptr_null(ek_read_idx(path));
+    ck_assert_ptr_null(ek_read_idx(path_of("file")));
     assert_error(status, part);
 }
 
@@ -107,45 +67,49 @@ START_TEST(damaged)
     uint8_t bytes[sizeof(small) + 1], zipped[200];
 
     for (size_t nbytes = 0; nbytes < sizeof(small); nbytes++) {
-        write_plain(small, nbytes);
+        write_file("file", small, nbytes);
         assert_refused(EK_E_FORMAT, "truncated");
     }
     memcpy(bytes, small, sizeof(small));
     bytes[sizeof(small)] = 0;
-    write_plain(bytes, sizeof(bytes));
+    write_file("file", bytes, sizeof(bytes));
     assert_refused(EK_E_FORMAT, "bytes follow its 6 elements");
     bytes[0] = 1;
-    write_plain(bytes, sizeof(small));
+    write_file("file", bytes, sizeof(small));
     assert_refused(EK_E_FORMAT, "not an IDX file");
     bytes[0] = 0;
     bytes[2] = 0x0d;
-    write_plain(bytes, sizeof(small));
+    write_file("file", bytes, sizeof(small));
     assert_refused(EK_E_FORMAT, "type 0x0d");
     bytes[2] = 8;
     bytes[3] = 0;
-    write_plain(bytes, sizeof(small));
+    write_file("file", bytes, sizeof(small));
     assert_refused(EK_E_FORMAT, "0 dimensions");
     bytes[3] = 9;
-    write_plain(bytes, sizeof(small));
+    write_file("file", bytes, sizeof(small));
     assert_refused(EK_E_FORMAT, "9 dimensions");
-    write_plain((uint8_t[]){0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255},
-                16);
+    write_file("file",
+               (uint8_t[]){0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255},
+               16);
     assert_refused(EK_E_FORMAT, "multiply");
-    write_plain((uint8_t[]){0, 0, 8, 3, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255}, 16);
+    write_file("file", (uint8_t[]){0, 0, 8, 3, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255},
+               16);
     assert_refused(EK_E_FORMAT, "its sizes multiply to more than 2^59");
     /* A size of 4 GiB that the file does not have must not be allocated. */
-    write_plain((uint8_t[]){0, 0, 8, 1, 255, 255, 255, 255, 1, 2, 3}, 11);
+    write_file("file", (uint8_t[]){0, 0, 8, 1, 255, 255, 255, 255, 1, 2, 3}, 11);
     assert_refused(EK_E_FORMAT, "3 of 4294967295");
 
-    write_gzip(small, sizeof(small));
-    FILE *file = fopen(path, "rb");
+    write_gzip("file", small, sizeof(small));
+    FILE *file = fopen(path_of("file"), "rb");
     ck_assert_ptr_nonnull(file);
     size_t nbytes = fread(zipped, 1, sizeof(zipped), file);
     fclose(file);
-    write_plain(zipped, nbytes - 12);
-    assert_refused(EK_E_FORMAT, "truncated");
+    for (size_t cut = 0; cut < nbytes; cut++) { /* within the checksum and the length too */
+        write_file("file", zipped, cut);
+        assert_refused(EK_E_FORMAT, "truncated");
+    }
     zipped[nbytes - 6] ^= 1; /* in the checksum */
-    write_plain(zipped, nbytes);
+    write_file("file", zipped, nbytes);
     assert_refused(EK_E_FORMAT, "damaged");
 }
 END_TEST
@@ -166,7 +130,7 @@ Suite *suite(void)
     Suite *s = suite_create("idx");
     TCase *c = tcase_create("idx");
 
-    tcase_add_checked_fixture(c, make_path, remove_path);
+    tcase_add_checked_fixture(c, make_directory, remove_directory);
     tcase_add_test(c, plain_and_gzip);
     tcase_add_test(c, several_pieces);
     tcase_add_test(c, no_elements);

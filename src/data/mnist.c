@@ -1,0 +1,84 @@
+/* mnist.c: the MNIST family (MNIST, Fashion-MNIST, EMNIST...): two IDX files, pictures and labels.
+ */
+#include <stdlib.h>
+
+#include "core/tensor.h"
+#include "data/stream.h"
+#include "evenkeel/data.h"
+#include "evenkeel/dataset.h"
+
+static const char must_hold[] =
+    "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and "
+    "t10k-labels-idx1-ubyte, each as it is or with .gz";
+
+/* Reads a file of `ndim` dimensions; *path is for sentences, and to be freed. */
+static ek_tensor *read_named(const char *directory, const char *name, int ndim, char **path)
+{
+    char text[160];
+
+    *path = ek_stream_find("mnist", directory, name, must_hold);
+    if (!*path)
+        return NULL;
+    ek_tensor *tensor = ek_read_idx(*path);
+    if (!tensor) {
+        ek_error_prefix("mnist");
+        return NULL;
+    }
+    if (tensor->ndim != ndim) {
+        ek_shape shape = ek_tensor_shape(tensor);
+        EK_FAIL(EK_E_FORMAT, "mnist: %s is of shape %s; %s", *path, ek_shape_text(&shape, text),
+                ndim == 3 ? "pictures are [N, H, W]" : "labels are [N]");
+        return NULL;
+    }
+    return tensor;
+}
+
+/* (N, H, W) as (N, 1, H, W). */
+static ek_tensor *with_channel(const ek_tensor *pictures)
+{
+    const int64_t *size = pictures->shape, *step = pictures->stride;
+
+    return ek_tensor_view(pictures, 4, (int64_t[]){size[0], 1, size[1], size[2]},
+                          (int64_t[]){step[0], step[0], step[1], step[2]}, pictures->offset);
+}
+
+static ek_tensor *labels_of(const ek_tensor *bytes)
+{
+    ek_tensor *labels = ek_empty(EK_SHAPE(bytes->shape[0]), EK_I64);
+    const uint8_t *from = ek_tensor_address(bytes);
+    int64_t *to = labels ? ek_tensor_address(labels) : NULL;
+
+    for (int64_t i = 0; to && i < bytes->shape[0]; i++)
+        to[i] = from[i];
+    return labels;
+}
+
+/* The two, of equal counts. */
+static ek_dataset *read_pair(const char *directory, bool train)
+{
+    char *paths[2] = {NULL, NULL};
+    ek_dataset *dataset = NULL;
+    ek_tensor *labels = NULL,
+              *pictures = read_named(directory,
+                                     train ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte",
+                                     3, &paths[0]);
+    if (pictures)
+        labels = read_named(directory, train ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte",
+                            1, &paths[1]);
+    if (labels && pictures->shape[0] != labels->shape[0])
+        EK_FAIL(EK_E_FORMAT, "mnist: %s has %lld pictures, but %s has %lld labels", paths[0],
+                (long long)pictures->shape[0], paths[1], (long long)labels->shape[0]);
+    else if (labels)
+        dataset = ek_tensor_dataset(with_channel(pictures), labels_of(labels));
+    free(paths[0]);
+    free(paths[1]);
+    return dataset;
+}
+
+ek_dataset *ek_mnist(const char *directory, bool train)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *dataset = read_pair(directory, train);
+    ek_scope_end(&scope);
+    return dataset;
+}

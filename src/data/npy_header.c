@@ -1,0 +1,249 @@
+/* npy_header.c: what stands before the elements of an .npy file: magic, version, the length of the
+ * header, and the header, a Python dictionary of three literals,
+ *
+ *     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
+ *
+ * The parser knows the literals that can stand there, in any order and spacing, and nothing of
+ * Python besides. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/thread.h"
+#include "data/npy.h"
+
+enum { MAX_HEADER = 65535 }; /* bytes: what version 1 can have, and plain elements need no more */
+
+typedef struct parser {
+    const ek_stream *stream;
+    const char *text;
+    size_t nbytes, at;
+} parser;
+
+/* ---- tokens ---- */
+
+/* The next byte that is no space; NUL at the end. */
+static char look(parser *p)
+{
+    while (p->at < p->nbytes && strchr(" \t\r\n", p->text[p->at]) && p->text[p->at])
+        p->at++;
+    return p->at < p->nbytes ? p->text[p->at] : '\0';
+}
+
+static int fail(parser *p, const char *wanted)
+{
+    unsigned char found = (unsigned char)look(p);
+    char name[32];
+
+    if (p->at >= p->nbytes)
+        snprintf(name, sizeof name, "it ends");
+    else
+        snprintf(name, sizeof name,
+                 found >= ' ' && found < 127 ? "there is '%c'" : "there is 0x%02x", found);
+    return EK_FAIL(EK_E_FORMAT, "read_npy: %s: at byte %zu of its header %s instead of %s",
+                   p->stream->path, p->at, name, wanted);
+}
+
+static bool accept(parser *p, char wanted)
+{
+    if (look(p) != wanted)
+        return false;
+    p->at++;
+    return true;
+}
+
+static int expect(parser *p, char wanted)
+{
+    char name[] = {'\'', wanted, '\'', '\0'};
+    return accept(p, wanted) ? 0 : fail(p, name);
+}
+
+static bool accept_word(parser *p, const char *word)
+{
+    size_t nbytes = strlen(word);
+    look(p);
+    if (p->nbytes - p->at < nbytes || memcmp(p->text + p->at, word, nbytes) != 0)
+        return false;
+    p->at += nbytes;
+    return true;
+}
+
+/* A string without escapes, of bytes that can be shown. */
+static int parse_string(parser *p, char *string, size_t room)
+{
+    char quote = look(p);
+    size_t nbytes = 0;
+
+    if (quote != '\'' && quote != '"')
+        return fail(p, "a string");
+    for (p->at++; p->at < p->nbytes && p->text[p->at] != quote; p->at++) {
+        char byte = p->text[p->at];
+        if (byte < ' ' || byte > '~' || byte == '\\' || nbytes + 1 == room)
+            return fail(p, "the end of a short string");
+        string[nbytes++] = byte;
+    }
+    string[nbytes] = '\0';
+    return expect(p, quote);
+}
+
+static int parse_size(parser *p, int64_t *size)
+{
+    if (look(p) == '-')
+        return fail(p, "a size, which is not negative");
+    if (look(p) < '0' || look(p) > '9')
+        return fail(p, "a size");
+    *size = 0;
+    for (; p->at < p->nbytes && p->text[p->at] >= '0' && p->text[p->at] <= '9'; p->at++)
+        if (__builtin_mul_overflow(*size, 10, size) ||
+            __builtin_add_overflow(*size, p->text[p->at] - '0', size))
+            return fail(p, "the end of a size below 2^63");
+    if (p->at < p->nbytes && p->text[p->at] == 'L') /* Python 2's long integers */
+        p->at++;
+    return 0;
+}
+
+/* ---- values ---- */
+
+/* Of one byte there is no order, whatever is written. */
+static int parse_descr(parser *p, ek_npy_header *header)
+{
+    static const struct {
+        const char *name;
+        ek_dtype dtype;
+    } dtypes[] = {{"<f4", EK_F32}, {"<f8", EK_F64}, {"<i8", EK_I64}, {"|u1", EK_U8}, {"|b1", EK_U8},
+                  {"<u1", EK_U8},  {"<b1", EK_U8},  {">u1", EK_U8},  {">b1", EK_U8}};
+    const char *path = p->stream->path, *reason = "";
+    char name[64];
+
+    if (look(p) == '[' || look(p) == '(')
+        return EK_FAIL(EK_E_DTYPE,
+                       "read_npy: %s: its elements have parts (a structured dtype); "
+                       "'<f4', '<f8', '<i8', '|u1' and '|b1' are read",
+                       path);
+    EK_TRY(parse_string(p, name, sizeof name));
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (strcmp(name, dtypes[i].name) == 0) {
+            header->dtype = dtypes[i].dtype;
+            return 0;
+        }
+    if (name[0] == '>')
+        reason = " (big-endian)";
+    else if (strcmp(name, "|O") == 0)
+        reason = " (pickled Python objects, which are never loaded)";
+    return EK_FAIL(EK_E_DTYPE,
+                   "read_npy: %s: elements of type '%s'%s; '<f4', '<f8', '<i8', '|u1' and '|b1' "
+                   "are read",
+                   path, name, reason);
+}
+
+static int parse_fortran_order(parser *p, ek_npy_header *header)
+{
+    if (accept_word(p, "True"))
+        header->fortran_order = true;
+    else if (!accept_word(p, "False"))
+        return fail(p, "True or False");
+    return 0;
+}
+
+/* A tuple; one of a single size has a comma. */
+static int parse_shape(parser *p, ek_npy_header *header)
+{
+    bool comma = true;
+    int64_t size = 0;
+
+    EK_TRY(expect(p, '('));
+    while (!accept(p, ')')) {
+        if (!comma)
+            return fail(p, "',' or ')'");
+        EK_TRY(parse_size(p, &size));
+        EK_TRY(ek_stream_add_size(p->stream, &header->shape, size));
+        comma = accept(p, ',');
+        if (!comma && header->shape.ndim == 1)
+            return fail(p, "','");
+    }
+    return 0;
+}
+
+static const struct {
+    const char *key;
+    int (*parse)(parser *p, ek_npy_header *header);
+} entries[] = {{"descr", parse_descr},
+               {"fortran_order", parse_fortran_order},
+               {"shape", parse_shape}};
+enum { ENTRIES = sizeof entries / sizeof *entries };
+
+static int parse_entry(parser *p, ek_npy_header *header, bool seen[ENTRIES])
+{
+    char key[32];
+    size_t begin = (look(p), p->at), i = 0;
+
+    EK_TRY(parse_string(p, key, sizeof key));
+    while (i < ENTRIES && strcmp(key, entries[i].key) != 0)
+        i++;
+    if (i == ENTRIES || seen[i]) {
+        p->at = begin;
+        return fail(p, "'descr', 'fortran_order' or 'shape', each once");
+    }
+    seen[i] = true;
+    EK_TRY(expect(p, ':'));
+    return entries[i].parse(p, header);
+}
+
+static int parse(parser *p, ek_npy_header *header)
+{
+    bool seen[ENTRIES] = {false}, comma = true;
+
+    EK_TRY(expect(p, '{'));
+    while (!accept(p, '}')) {
+        if (!comma)
+            return fail(p, "',' or '}'");
+        EK_TRY(parse_entry(p, header, seen));
+        comma = accept(p, ',');
+    }
+    for (int i = 0; i < ENTRIES; i++)
+        if (!seen[i])
+            return EK_FAIL(EK_E_FORMAT, "read_npy: %s: there is no '%s' in its header",
+                           p->stream->path, entries[i].key);
+    if (look(p) || p->at < p->nbytes)
+        return fail(p, "its end");
+    return 0;
+}
+
+/* ---- the file ---- */
+
+/* The length is little endian, of 2 bytes in version 1, then of 4. */
+static int read_length(ek_stream *stream, size_t *length)
+{
+    uint8_t start[8], bytes[4] = {0};
+
+    EK_TRY(ek_stream_read_header(stream, start, sizeof start));
+    if (memcmp(start, "\x93NUMPY", 6) != 0)
+        return EK_FAIL(EK_E_FORMAT,
+                       "read_npy: %s: not an .npy file: it begins with %02x %02x instead of 93 4e",
+                       stream->path, start[0], start[1]);
+    if (start[6] < 1 || start[6] > 3 || start[7] != 0)
+        return EK_FAIL(EK_E_FORMAT, "read_npy: %s: version %d.%d; 1.0, 2.0 and 3.0 are read",
+                       stream->path, start[6], start[7]);
+    EK_TRY(ek_stream_read_header(stream, bytes, start[6] == 1 ? 2 : 4));
+    *length = bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16 | (size_t)bytes[3] << 24;
+    if (*length > MAX_HEADER)
+        return EK_FAIL(EK_E_FORMAT, "read_npy: %s: a header of %zu bytes; up to %d are read",
+                       stream->path, *length, MAX_HEADER);
+    return 0;
+}
+
+int ek_npy_read_header(ek_stream *stream, ek_npy_header *header)
+{
+    size_t length = 0;
+
+    *header = (ek_npy_header){0};
+    EK_TRY(read_length(stream, &length));
+    char *text = ek_calloc(1, length);
+    if (!text)
+        return EK_E_NO_MEMORY;
+    parser p = {.stream = stream, .text = text, .nbytes = length};
+    int status = ek_stream_read_header(stream, text, length);
+    if (status == 0)
+        status = parse(&p, header);
+    free(text);
+    return status;
+}

@@ -1,0 +1,180 @@
+/* stream.c: see stream.h. zlib reads plain files and gzip alike. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/thread.h"
+#include "data/stream.h"
+
+enum { FIRST_ROOM = 1 << 16, ZLIB_BUFFER = 1 << 16, MOST_AT_ONCE = 1 << 30 };
+
+/* ---- reading ---- */
+
+int ek_stream_open(ek_stream *stream, const char *what, const char *path)
+{
+    *stream = (ek_stream){.what = what, .path = path};
+    if (!path)
+        return EK_FAIL(EK_E_INVALID, "%s: the path is NULL", what);
+    errno = 0;
+    stream->file = gzopen(path, "rbe");
+    if (!stream->file)
+        return EK_FAIL(EK_E_IO, "%s: cannot open %s: %s", what, path,
+                       strerror(errno ? errno : ENOMEM));
+    gzbuffer(stream->file, ZLIB_BUFFER);
+    return 0;
+}
+
+void ek_stream_close(ek_stream *stream)
+{
+    if (stream->file)
+        gzclose(stream->file);
+    stream->file = NULL;
+}
+
+/* The system's error, or a damaged stream's. One that ends too early is no error to gzread: it
+ * gives what there is, then nothing. */
+static int check(const ek_stream *stream)
+{
+    int code;
+    const char *text = gzerror(stream->file, &code);
+
+    if (code == Z_OK || code == Z_STREAM_END)
+        return 0;
+    if (code == Z_ERRNO)
+        return EK_FAIL(EK_E_IO, "%s: cannot read %s: %s", stream->what, stream->path,
+                       strerror(errno));
+    if (code == Z_MEM_ERROR)
+        return EK_FAIL(EK_E_NO_MEMORY, "%s: no memory to inflate %s", stream->what, stream->path);
+    return EK_FAIL(EK_E_FORMAT, "%s: %s is damaged or truncated: %s", stream->what, stream->path,
+                   text);
+}
+
+/* Reads up to nbytes, fewer only at the end of the file; *got says how many. */
+static int read_some(ek_stream *stream, void *data, size_t nbytes, size_t *got)
+{
+    *got = 0;
+    while (*got < nbytes) {
+        size_t left = nbytes - *got;
+        int count = gzread(stream->file, (char *)data + *got,
+                           left < MOST_AT_ONCE ? (unsigned)left : MOST_AT_ONCE);
+        if (count <= 0)
+            return check(stream);
+        *got += (size_t)count;
+    }
+    return 0;
+}
+
+int ek_stream_read_header(ek_stream *stream, void *data, size_t nbytes)
+{
+    size_t got;
+
+    EK_TRY(read_some(stream, data, nbytes, &got));
+    if (got < nbytes)
+        return EK_FAIL(EK_E_FORMAT, "%s: %s is truncated: it ends within its header", stream->what,
+                       stream->path);
+    return 0;
+}
+
+static int grow(ek_bytes *bytes, size_t most)
+{
+    size_t room = bytes->room < FIRST_ROOM ? FIRST_ROOM : 2 * bytes->room;
+    if (room > most)
+        room = most;
+    uint8_t *larger = ek_realloc(bytes->bytes, room);
+    if (!larger)
+        return EK_E_NO_MEMORY;
+    bytes->bytes = larger;
+    bytes->room = room;
+    return 0;
+}
+
+int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes)
+{
+    size_t end = most < SIZE_MAX - bytes->nbytes ? bytes->nbytes + most : SIZE_MAX;
+
+    while (bytes->nbytes < end) {
+        if (bytes->nbytes == bytes->room)
+            EK_TRY(grow(bytes, end));
+        size_t room = (bytes->room < end ? bytes->room : end) - bytes->nbytes, got;
+        EK_TRY(read_some(stream, bytes->bytes + bytes->nbytes, room, &got));
+        bytes->nbytes += got;
+        if (got < room)
+            break;
+    }
+    return 0;
+}
+
+int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_bytes *bytes)
+{
+    size_t before = bytes->nbytes, got;
+    uint8_t after;
+
+    EK_TRY(ek_stream_append(stream, count * size, bytes));
+    if (bytes->nbytes - before < count * size)
+        return EK_FAIL(EK_E_FORMAT, "%s: %s is truncated: %zu of %zu elements", stream->what,
+                       stream->path, (bytes->nbytes - before) / size, count);
+    EK_TRY(read_some(stream, &after, 1, &got)); /* checks the sum of a gzip stream too */
+    if (got > 0)
+        return EK_FAIL(EK_E_FORMAT, "%s: %s: bytes follow its %zu elements", stream->what,
+                       stream->path, count);
+    return 0;
+}
+
+/* ---- sizes ---- */
+
+int ek_stream_add_size(const ek_stream *stream, ek_shape *shape, int64_t size)
+{
+    const int64_t most = INT64_MAX / 16; /* elements, so that their bytes can be counted */
+    int64_t count = size ? size : 1;
+
+    if (shape->ndim == EK_MAX_DIMS)
+        return EK_FAIL(EK_E_FORMAT, "%s: %s: more than %d dimensions", stream->what, stream->path,
+                       EK_MAX_DIMS);
+    for (int i = 0; i < shape->ndim; i++)
+        count = count > most / (shape->dims[i] ? shape->dims[i] : 1)
+                    ? INT64_MAX
+                    : count * (shape->dims[i] ? shape->dims[i] : 1);
+    if (count > most)
+        return EK_FAIL(EK_E_FORMAT, "%s: %s: its sizes multiply to more than 2^59", stream->what,
+                       stream->path);
+    shape->dims[shape->ndim++] = size;
+    return 0;
+}
+
+/* ---- names ---- */
+
+static char *path_of(const char *directory, const char *name, const char *ending)
+{
+    size_t nbytes = strlen(directory) + strlen(name) + strlen(ending) + 2;
+    char *path = ek_calloc(1, nbytes);
+    if (path)
+        snprintf(path, nbytes, "%s/%s%s", directory, name, ending);
+    return path;
+}
+
+/* What is there but cannot be reached is left for the reader to complain of. */
+static bool is_missing(const char *path)
+{
+    return access(path, F_OK) != 0 && errno == ENOENT;
+}
+
+char *ek_stream_find(const char *what, const char *directory, const char *name,
+                     const char *must_hold)
+{
+    static const char *const endings[] = {"", ".gz"};
+
+    if (!directory) {
+        EK_FAIL(EK_E_INVALID, "%s: the directory is NULL", what);
+        return NULL;
+    }
+    for (int i = 0; i < 2; i++) {
+        char *path = path_of(directory, name, endings[i]);
+        if (!path || !is_missing(path))
+            return path;
+        free(path);
+    }
+    EK_FAIL(EK_E_IO, "%s: %s has neither %s nor %s.gz; it must hold %s", what, directory, name,
+            name, must_hold);
+    return NULL;
+}
