@@ -33,14 +33,16 @@ typedef enum ek_seeding {
     EK_SEED_WORKER = 1
 } ek_seeding;
 
-/* What samples become instead of ek_collate. In a worker; the result in the caller's scope. */
+/* What samples become instead of ek_collate. In a worker; the result in its caller's scope. For
+ * each device's part of a batch by itself. */
 typedef ek_value ek_collate_function(const ek_value *samples, int64_t count, void *user);
-/* In each worker before its first batch. Returns 0 or a negative status, which the first batch
- * gives. */
+/* In each worker before its first batch; numbers that it draws are no batch's. Returns 0 or a
+ * negative status, which all batches give. */
 typedef int ek_worker_function(int worker, void *user);
-/* How many samples of a batch each device gets; sizes add up to `batch`. ek_data_parallel_sizes in
- * a function of the user's does it. In the thread that calls ek_loader_next; 0 or a negative
- * status. */
+/* How many samples of a batch each device gets; sizes, zeros at first, add up to `batch`.
+ * ek_data_parallel_sizes in a function of the user's does it. In the thread that calls
+ * ek_loader_next, when the batch is handed out to be made: up to workers x prefetch batches before
+ * it is given. 0 or a negative status. */
 typedef int ek_sizes_function(int64_t batch, int64_t *sizes, void *user);
 
 typedef struct ek_loader_options {
@@ -85,11 +87,13 @@ EK_API ek_loader *ek_data_loader_with(ek_loader_options options);
  * NULL is ignored. */
 EK_API void ek_loader_free(ek_loader *loader);
 
+/* Values and indices are the loader's: they go when the next batch is asked for, or the loader is
+ * reset, loaded or freed, whatever scopes are open. ek_value_keep keeps a value longer. */
 typedef struct ek_batch {
-    ek_value data;          /* the collated samples, in the scope of who called */
+    ek_value data;          /* the collated samples */
     ek_value input, target; /* elements 0 and 1 of samples that are lists; else `data` and none. Of
                                per-device values: per device too */
-    const int64_t *indices; /* of the samples, valid until the next call */
+    const int64_t *indices; /* of the samples */
     int64_t count;          /* of samples */
     int64_t number;         /* of the batch in its pass, from 0 */
 } ek_batch;

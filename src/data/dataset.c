@@ -9,6 +9,7 @@
 
 #include "core/thread.h"
 #include "core/value.h"
+#include "data/loader.h"
 
 /* ---- counting ---- */
 
@@ -179,7 +180,7 @@ ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples
     ek_value batch = ek_value_none();
     ek_scope scope = ek_scope_begin();
     for (int64_t i = 0; i < count && batch.kind != EK_VALUE_ERROR; i++) {
-        values[i] = get(dataset, samples[i]);
+        values[i] = ek_loader_abandoned() ? ek_value_error() : get(dataset, samples[i]);
         if (values[i].kind == EK_VALUE_ERROR)
             batch = values[i];
     }

@@ -1,0 +1,454 @@
+/* loader.c: options, passes, and giving batches in their order. */
+#include "data/loader.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/trace.h"
+#include "plan/split.h"
+
+enum { DEFAULT_PREFETCH = 2 };
+
+uint64_t ek_loader_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- options ---- */
+
+static int check_samplers(const ek_loader_options *o)
+{
+    if (o->shuffle + (o->sampler != NULL) + (o->batch_sampler != NULL) > 1)
+        return EK_FAIL(EK_E_INVALID,
+                       "data_loader: shuffle, sampler and batch_sampler each say which samples "
+                       "come; at most one of them can be given");
+    if (o->sampler && o->sampler->type->makes_batches)
+        return EK_FAIL(EK_E_INVALID,
+                       "data_loader: sampler \"%s\" makes batches; give it as batch_sampler",
+                       o->sampler->type->name);
+    if (!o->batch_sampler)
+        return 0;
+    if (!o->batch_sampler->type->makes_batches)
+        return EK_FAIL(EK_E_INVALID,
+                       "data_loader: batch_sampler \"%s\" makes no batches; give it as sampler",
+                       o->batch_sampler->type->name);
+    if (o->batch_size || o->drop_last)
+        return EK_FAIL(EK_E_INVALID,
+                       "data_loader: batch_size and drop_last are the batch_sampler's to decide");
+    return 0;
+}
+
+static int check_batches(const ek_loader_options *o)
+{
+    if (o->batch_size < 0 && o->batch_size != EK_ZERO)
+        return EK_FAIL(EK_E_INVALID,
+                       "data_loader: batch_size %lld; 1 or more are possible, or EK_ZERO for "
+                       "samples as they are",
+                       (long long)o->batch_size);
+    if (o->batch_size != EK_ZERO)
+        return 0;
+    if (o->drop_last || o->collate)
+        return EK_FAIL(EK_E_INVALID,
+                       "data_loader: %s has no meaning for samples as they are (batch_size "
+                       "EK_ZERO)",
+                       o->drop_last ? "drop_last" : "collate");
+    if (o->device_ids.count > 1)
+        return EK_FAIL(EK_E_INVALID,
+                       "data_loader: samples as they are (batch_size EK_ZERO) cannot be divided "
+                       "among %d devices",
+                       o->device_ids.count);
+    return 0;
+}
+
+static int check_workers(const ek_loader_options *o)
+{
+    if (o->workers < 0 || o->workers > EK_LOADER_MOST_WORKERS)
+        return EK_FAIL(EK_E_INVALID, "data_loader: %d workers; between 0 and %d are possible",
+                       o->workers, EK_LOADER_MOST_WORKERS);
+    if (o->prefetch < 0 || (o->workers && o->prefetch > EK_LOADER_MOST_SLOTS / o->workers))
+        return EK_FAIL(EK_E_INVALID,
+                       "data_loader: prefetch %d; between 1 and %d are possible for %d workers",
+                       o->prefetch, EK_LOADER_MOST_SLOTS / (o->workers ? o->workers : 1),
+                       o->workers);
+    if (o->seeding != EK_SEED_BATCH && o->seeding != EK_SEED_WORKER)
+        return EK_FAIL(EK_E_INVALID, "data_loader: %d is no way of seeding", (int)o->seeding);
+    return 0;
+}
+
+static int check_devices(const ek_loader_options *o)
+{
+    const ek_device_list *list = &o->device_ids;
+    char name[16];
+    if (list->count < 0 || list->count > EK_MAX_DEVICES)
+        return EK_FAIL(EK_E_INVALID, "data_loader: %d devices; between 0 and %d are possible",
+                       list->count, EK_MAX_DEVICES);
+    for (int i = 0; i < list->count; i++) {
+        if (!ek_dev_get(list->devices[i]))
+            return ek_error_pending();
+        for (int j = 0; j < i; j++)
+            if (ek_device_equal(list->devices[i], list->devices[j]))
+                return EK_FAIL(EK_E_INVALID, "data_loader: %s stands twice in device_ids",
+                               ek_device_name(list->devices[i], name));
+    }
+    if (o->split != EK_SPLIT_CHUNK && o->split != EK_SPLIT_EVEN)
+        return EK_FAIL(EK_E_INVALID,
+                       "data_loader: split can be EK_SPLIT_CHUNK or EK_SPLIT_EVEN; measured plans "
+                       "come from the wrapper, by sizes (ek_data_parallel_sizes)");
+    if (o->sizes && o->split != EK_SPLIT_CHUNK)
+        return EK_FAIL(EK_E_INVALID, "data_loader: split and sizes both say how to divide a batch");
+    if (o->sizes && list->count == 0)
+        return EK_FAIL(EK_E_INVALID, "data_loader: sizes are given, but no device_ids");
+    return 0;
+}
+
+/* An option that is NULL while an error is pending is that error. */
+static int check(const ek_loader_options *options)
+{
+    EK_TRY(ek_error_status());
+    if (!options->dataset)
+        return EK_FAIL(EK_E_INVALID, "data_loader: the data set is NULL");
+    EK_TRY(check_samplers(options));
+    EK_TRY(check_batches(options));
+    EK_TRY(check_workers(options));
+    return check_devices(options);
+}
+
+/* ---- making and freeing ---- */
+
+static ek_sampler *sampler_of(const ek_loader_options *options, int64_t count)
+{
+    if (options->sampler || options->batch_sampler)
+        return options->sampler ? options->sampler : options->batch_sampler;
+    if (options->shuffle)
+        return ek_random_sampler(.count = count, .generator = options->generator);
+    return ek_sequential_sampler(count);
+}
+
+static int fill(ek_loader *loader)
+{
+    ek_loader_options *options = &loader->options;
+    int workers = options->workers ? options->workers : 1;
+    int64_t count = ek_dataset_length(options->dataset);
+    if (count < 0)
+        return ek_error_pending();
+    loader->sampler = sampler_of(options, count);
+    if (!loader->sampler)
+        return ek_error_pending();
+    if (options->prefetch == 0)
+        options->prefetch = DEFAULT_PREFETCH;
+    if (options->batch_size == 0 && !options->batch_sampler)
+        options->batch_size = 1;
+    loader->single = options->batch_size == EK_ZERO;
+    loader->batch_size = loader->single ? 1 : options->batch_size;
+    loader->slot_count = options->workers ? options->workers * options->prefetch : 1;
+    loader->slots = ek_calloc((size_t)loader->slot_count, sizeof *loader->slots);
+    loader->workers = ek_calloc((size_t)workers, sizeof *loader->workers);
+    loader->after = ek_calloc((size_t)workers, sizeof *loader->after);
+    if (!loader->slots || !loader->workers || !loader->after)
+        return ek_error_pending();
+    for (int w = 0; w < workers; w++) {
+        loader->workers[w].loader = loader;
+        loader->workers[w].number = w;
+        pthread_cond_init(&loader->workers[w].wake, NULL);
+    }
+    return 0;
+}
+
+ek_loader *ek_data_loader_with(ek_loader_options options)
+{
+    ek_loader *loader = check(&options) < 0 ? NULL : ek_calloc(1, sizeof *loader);
+    if (!loader) {
+        ek_dataset_free(options.dataset);
+        ek_sampler_free(options.sampler);
+        if (options.batch_sampler != options.sampler)
+            ek_sampler_free(options.batch_sampler);
+        return NULL;
+    }
+    loader->options = options;
+    loader->sampler = options.sampler ? options.sampler : options.batch_sampler;
+    loader->awaited = -1;
+    pthread_mutex_init(&loader->lock, NULL);
+    pthread_cond_init(&loader->made, NULL);
+    if (fill(loader) < 0) {
+        ek_loader_free(loader);
+        return NULL;
+    }
+    return loader;
+}
+
+void ek_loader_free(ek_loader *loader)
+{
+    if (!loader)
+        return;
+    if (loader->slots)
+        ek_loader_join(loader);
+    ek_loader_forget(loader);
+    for (int w = 0; loader->workers && w < (loader->options.workers ? loader->options.workers : 1);
+         w++) {
+        pthread_cond_destroy(&loader->workers[w].wake);
+        free(loader->workers[w].samples);
+    }
+    pthread_cond_destroy(&loader->made);
+    pthread_mutex_destroy(&loader->lock);
+    ek_pass_free(&loader->pass);
+    ek_sampler_free(loader->sampler);
+    ek_dataset_free(loader->options.dataset);
+    free(loader->after);
+    free(loader->workers);
+    free(loader->slots);
+    free(loader);
+}
+
+/* ---- passes ---- */
+
+int64_t ek_loader_batches_in(const ek_loader *loader, const ek_pass *pass)
+{
+    int64_t size = loader->batch_size;
+    if (size == 0)
+        return pass->batches;
+    return pass->count / size + (pass->count % size != 0 && !loader->options.drop_last);
+}
+
+void ek_loader_range(const ek_loader *loader, int64_t number, int64_t *begin, int64_t *end)
+{
+    const ek_pass *pass = &loader->pass;
+    int64_t in_pass = number - loader->first, size = loader->batch_size;
+    if (size == 0) {
+        *begin = in_pass ? pass->ends[in_pass - 1] : 0;
+        *end = pass->ends[in_pass];
+        return;
+    }
+    *begin = in_pass * size;
+    *end = pass->count - *begin < size ? pass->count : *begin + size;
+}
+
+void ek_loader_go_on(ek_loader *loader)
+{
+    ek_loader_settle(loader, loader->first);
+    loader->batches = loader->first + ek_loader_batches_in(loader, &loader->pass);
+    loader->given = loader->first;
+    loader->begun = true;
+    for (int w = 0; w < loader->options.workers && ek_loader_seeds_workers(loader); w++)
+        loader->workers[w].generator = loader->after[w];
+}
+
+/* PyTorch's order: first the base seed, random_() of an int64, then what the sampler draws. */
+static int begin_pass(ek_loader *loader)
+{
+    uint64_t base_seed = ek_random_u64(loader->options.generator) & INT64_MAX;
+    ek_scope scope = ek_scope_begin();
+    int rc = ek_sampler_draw(loader->sampler, &loader->pass);
+    ek_scope_end(&scope);
+    if (rc < 0)
+        return rc;
+    loader->base_seed = base_seed;
+    loader->first = 0;
+    for (int w = 0; w < loader->options.workers; w++)
+        ek_generator_seed_late(&loader->after[w], base_seed + (uint64_t)w);
+    ek_loader_go_on(loader);
+    return 0;
+}
+
+/* ---- handing out ---- */
+
+static int ask_sizes(const ek_loader *loader, int64_t count, int64_t *sizes)
+{
+    const ek_loader_options *options = &loader->options;
+    int64_t left = count;
+    ek_scope scope = ek_scope_begin();
+    int rc = ek_error_outcome(options->sizes(count, sizes, options->sizes_user));
+    ek_scope_end(&scope);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < options->device_ids.count; i++) {
+        if (sizes[i] < 0 || sizes[i] > left)
+            return EK_FAIL(EK_E_INVALID,
+                           "sizes gave %lld samples to device %d; %lld of %lld were left",
+                           (long long)sizes[i], i, (long long)left, (long long)count);
+        left -= sizes[i];
+    }
+    if (left)
+        return EK_FAIL(EK_E_INVALID, "sizes gave %lld of %lld samples to devices",
+                       (long long)(count - left), (long long)count);
+    return 0;
+}
+
+static int cut(const ek_loader *loader, ek_loader_slot *slot)
+{
+    const ek_loader_options *options = &loader->options;
+    int devices = options->device_ids.count ? options->device_ids.count : 1;
+    memset(slot->sizes, 0, sizeof slot->sizes);
+    if (options->sizes)
+        return ask_sizes(loader, slot->count, slot->sizes);
+    if (options->split == EK_SPLIT_EVEN)
+        ek_split_even(slot->count, devices, slot->sizes);
+    else
+        ek_split_chunk(slot->count, devices, slot->sizes);
+    return 0;
+}
+
+static void prepare(ek_loader *loader, int64_t number)
+{
+    ek_loader_slot *slot = &loader->slots[number % loader->slot_count];
+    int64_t begin, end;
+    ek_loader_range(loader, number, &begin, &end);
+    slot->number = number;
+    slot->indices = loader->pass.indices + begin;
+    slot->count = end - begin;
+    slot->made = false;
+    slot->error.status = 0;
+    if (cut(loader, slot) < 0) {
+        ek_error_prefix("loader: batch %lld", (long long)number);
+        ek_error_take(&slot->error);
+    }
+}
+
+/* The slots that are free take the next batches. */
+static void hand_out(ek_loader *loader)
+{
+    int64_t begin = loader->asked, end = loader->given + loader->slot_count;
+    if (end > loader->batches)
+        end = loader->batches;
+    if (begin == end)
+        return;
+    for (int64_t number = begin; number < end; number++)
+        prepare(loader, number);
+    ek_loader_hand_out(loader, end);
+}
+
+/* ---- giving ---- */
+
+static ek_loader_slot *made_slot(ek_loader *loader)
+{
+    ek_loader_slot *slot = &loader->slots[loader->given % loader->slot_count];
+    ek_span span;
+    uint64_t began = ek_loader_now();
+    if (loader->options.workers) {
+        ek_span_begin(&span, EK_SPAN_WAIT, "waiting for a batch", NULL, NULL);
+        ek_loader_wait(loader);
+    } else {
+        ek_span_begin(&span, EK_SPAN_COMPUTE, "making a batch", NULL, NULL);
+        ek_loader_make(loader->workers, slot);
+    }
+    ek_span_end(&span);
+    loader->stats.waited_ns += ek_loader_now() - began;
+    return slot;
+}
+
+/* The first worker's whose worker_start failed: each batch's error. */
+static int start_error(ek_loader *loader)
+{
+    for (int w = 0; loader->options.worker_start && w < loader->options.workers; w++) {
+        if (loader->workers[w].failed.status) {
+            int rc = ek_error_raise(&loader->workers[w].failed);
+            ek_error_prefix("loader: batch %lld (worker %d)", (long long)loader->given++, w);
+            return rc;
+        }
+    }
+    return 0;
+}
+
+static int give_next(ek_loader *loader, ek_batch *batch)
+{
+    if (!loader->begun)
+        EK_TRY(begin_pass(loader));
+    if (loader->given == loader->batches) {
+        loader->begun = false;
+        return 0;
+    }
+    if (loader->options.workers) {
+        EK_TRY(ek_loader_start(loader));
+        EK_TRY(start_error(loader));
+    }
+    hand_out(loader);
+    ek_loader_slot *slot = made_slot(loader);
+    *batch = (ek_batch){.indices = slot->indices, .count = slot->count, .number = slot->number};
+    int rc = ek_loader_take(loader, slot);
+    if (ek_loader_seeds_workers(loader))
+        loader->after[loader->given % loader->options.workers] = slot->after;
+    loader->given++;
+    if (loader->options.workers)
+        hand_out(loader);
+    if (rc < 0) {
+        *batch = (ek_batch){0};
+        return rc;
+    }
+    batch->data = loader->data;
+    batch->input = loader->input;
+    batch->target = loader->target;
+    loader->stats.batches++;
+    loader->stats.samples += batch->count;
+    return 1;
+}
+
+/* ---- public ---- */
+
+int ek_loader_next(ek_loader *loader, ek_batch *batch)
+{
+    ek_error_record before; /* an error of the caller's stays the first */
+    if (!loader)
+        return ek_error_pending();
+    if (!batch)
+        return EK_FAIL(EK_E_INVALID, "loader_next: the batch is NULL");
+    *batch = (ek_batch){0};
+    ek_error_take(&before);
+    ek_loader_forget(loader);
+    int rc = give_next(loader, batch);
+    if (before.status) {
+        ek_error_clear();
+        ek_error_raise(&before);
+    }
+    return rc;
+}
+
+int ek_loader_reset(ek_loader *loader)
+{
+    if (!loader)
+        return ek_error_pending();
+    ek_loader_settle(loader, 0);
+    ek_loader_forget(loader);
+    loader->begun = false;
+    return 0;
+}
+
+int64_t ek_loader_length(ek_loader *loader)
+{
+    if (!loader)
+        return ek_error_pending();
+    int64_t length = ek_sampler_length(loader->sampler);
+    if (length < 0 || loader->batch_size == 0)
+        return length;
+    return ek_loader_batches_in(loader, &(ek_pass){.count = length});
+}
+
+int ek_loader_set_epoch(ek_loader *loader, int64_t epoch)
+{
+    return loader ? ek_sampler_set_epoch(loader->sampler, epoch) : ek_error_pending();
+}
+
+ek_dataset *ek_loader_dataset(ek_loader *loader)
+{
+    return loader ? loader->options.dataset : NULL;
+}
+
+ek_sampler *ek_loader_sampler(ek_loader *loader)
+{
+    return loader ? loader->sampler : NULL;
+}
+
+int ek_loader_get_stats(const ek_loader *loader, ek_loader_stats *stats)
+{
+    if (!loader)
+        return ek_error_pending();
+    if (!stats)
+        return EK_FAIL(EK_E_INVALID, "loader_get_stats: the statistics are NULL");
+    *stats = loader->stats;
+    pthread_mutex_t *lock = (pthread_mutex_t *)&loader->lock;
+    pthread_mutex_lock(lock);
+    stats->worked_ns = loader->worked_ns;
+    pthread_mutex_unlock(lock);
+    return 0;
+}

@@ -1,0 +1,342 @@
+/* loader_batch.c: making one batch, by a worker or by the caller, and giving it to the caller. */
+#include <stdlib.h>
+
+#include "core/object.h"
+#include "core/staging.h"
+#include "core/value.h"
+#include "data/loader.h"
+
+static _Thread_local const ek_loader_maker *of_thread; /* a thread of a loader's */
+static _Thread_local const ek_loader *making;
+
+bool ek_loader_worker(ek_worker_info *info)
+{
+    if (!of_thread || !info)
+        return of_thread != NULL;
+    info->worker = of_thread->number;
+    info->workers = of_thread->loader->options.workers;
+    info->seed = of_thread->loader->base_seed + (uint64_t)of_thread->number;
+    return true;
+}
+
+bool ek_loader_abandoned(void)
+{
+    return making && atomic_load_explicit(&making->stop, memory_order_relaxed);
+}
+
+/* ---- nests ---- */
+
+typedef ek_tensor *tensor_function(ek_tensor *tensor, ek_dev *dev);
+
+static ek_value map(ek_value value, tensor_function *function, ek_dev *dev);
+
+static ek_value map_elements(ek_value value, tensor_function *function, ek_dev *dev)
+{
+    int count = ek_value_length(value);
+    ek_value_entry *entries = ek_calloc((size_t)count, sizeof *entries);
+    ek_value *items = ek_calloc((size_t)count, sizeof *items), mapped = ek_value_error();
+    if (entries && items) {
+        for (int i = 0; i < count; i++) {
+            items[i] = map(ek_value_at(value, i), function, dev);
+            if (value.kind == EK_VALUE_DICT)
+                entries[i] = (ek_value_entry){ek_value_key(value, i), items[i]};
+        }
+        mapped = value.kind == EK_VALUE_DICT ? ek_value_dict(entries, count)
+                 : value.per_device          ? ek_value_per_device(items, count)
+                                             : ek_value_list(items, count);
+    }
+    free(entries);
+    free(items);
+    return mapped;
+}
+
+/* The same nest with each tensor's image; NULL is an error. */
+static ek_value map(ek_value value, tensor_function *function, ek_dev *dev)
+{
+    if (value.kind == EK_VALUE_LIST || value.kind == EK_VALUE_DICT)
+        return map_elements(value, function, dev);
+    if (value.kind != EK_VALUE_TENSOR)
+        return value;
+    ek_tensor *image = function(value.as.tensor, dev);
+    return image ? ek_value_of_tensor(image) : ek_value_error();
+}
+
+/* ---- from where samples are made to where they are needed ---- */
+
+/* Where `dev` is fed from: its own memory, or page-locked memory of the host. In the worker. */
+static ek_tensor *stage(ek_tensor *tensor, ek_dev *dev)
+{
+    if (ek_tensor_dev(tensor) == dev)
+        return tensor;
+    ek_shape shape = ek_tensor_shape(tensor);
+    ek_tensor *staged = ek_staging_new(dev, tensor->dtype, &shape);
+    if (!staged)
+        return NULL;
+    size_t nbytes = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
+    return ek_to_data(tensor, ek_tensor_address(staged), nbytes) < 0 ? NULL : staged;
+}
+
+/* In the caller's thread. */
+static ek_value send(ek_value staged, ek_device device)
+{
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_value_error();
+    return ek_dev_is_host(dev) ? staged : map(staged, ek_staging_send, dev);
+}
+
+/* ---- a part: the samples that one device gets ---- */
+
+static ek_value *room_for(ek_loader_maker *worker, int64_t count)
+{
+    if (count > worker->room) {
+        ek_value *grown = ek_realloc(worker->samples, (size_t)count * sizeof *grown);
+        if (!grown)
+            return NULL;
+        worker->samples = grown;
+        worker->room = count;
+    }
+    return worker->samples;
+}
+
+static ek_value collate_by_user(ek_loader_maker *worker, const int64_t *indices, int64_t count)
+{
+    const ek_loader_options *options = &worker->loader->options;
+    ek_value *samples = room_for(worker, count);
+    if (!samples)
+        return ek_value_error();
+    for (int64_t i = 0; i < count && !ek_loader_abandoned(); i++) {
+        samples[i] = ek_dataset_get(options->dataset, indices[i]);
+        if (samples[i].kind == EK_VALUE_ERROR)
+            return samples[i];
+    }
+    if (ek_loader_abandoned())
+        return ek_value_error();
+    ek_value batch = options->collate(samples, count, options->collate_user);
+    int rc = ek_error_outcome(batch.kind == EK_VALUE_ERROR ? EK_E_USER : 0);
+    if (rc == 0)
+        return batch;
+    ek_error_prefix("collate");
+    return ek_value_error();
+}
+
+static ek_value make_part(ek_loader_maker *worker, const int64_t *indices, int64_t count,
+                          ek_device device)
+{
+    const ek_loader *loader = worker->loader;
+    ek_dataset *dataset = loader->options.dataset;
+    ek_dev *dev = ek_dev_get(device);
+    ek_value part;
+    if (!dev)
+        return ek_value_error();
+    if (loader->single)
+        part = ek_dataset_get(dataset, indices[0]);
+    else if (loader->options.collate)
+        part = collate_by_user(worker, indices, count);
+    else
+        part =
+            ek_dataset_get_batch(dataset, indices, count, ek_dev_is_host(dev) ? device : ek_cpu());
+    if (loader->options.device_ids.count == 0)
+        return part; /* a function of the user's may have its tensors where it likes */
+    return part.kind == EK_VALUE_ERROR ? part : map(part, stage, dev);
+}
+
+/* ---- a batch ---- */
+
+static int check_indices(const ek_loader *loader, const ek_loader_slot *slot)
+{
+    int64_t length = ek_dataset_length(loader->options.dataset);
+    if (length < 0)
+        return ek_error_pending();
+    for (int64_t i = 0; i < slot->count; i++)
+        if (slot->indices[i] < 0 || slot->indices[i] >= length)
+            return EK_FAIL(EK_E_INVALID, "sampler \"%s\" gave sample %lld of a data set of %lld",
+                           loader->sampler->type->name, (long long)slot->indices[i],
+                           (long long)length);
+    return 0;
+}
+
+static int make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
+{
+    const ek_device_list *devices = &worker->loader->options.device_ids;
+    const int64_t *indices = slot->indices;
+    EK_TRY(check_indices(worker->loader, slot));
+    for (int d = 0; d < (devices->count ? devices->count : 1); d++) {
+        if (slot->sizes[d] == 0)
+            continue;
+        ek_device device = devices->count ? devices->devices[d] : ek_cpu();
+        ek_scope scope = ek_scope_begin();
+        ek_value part = make_part(worker, indices, slot->sizes[d], device);
+        if (part.kind != EK_VALUE_ERROR) {
+            slot->device[slot->parts] = d;
+            slot->part[slot->parts++] = ek_value_keep(part);
+        }
+        ek_scope_end(&scope);
+        if (part.kind == EK_VALUE_ERROR)
+            return ek_error_pending();
+        indices += slot->sizes[d];
+    }
+    return 0;
+}
+
+/* What a function of the user's gets on this thread, whatever it is used for else: fresh modes, the
+ * worker's generator, no error. What it leaves is undone. */
+typedef struct surroundings {
+    ek_thread_modes modes;
+    ek_generator *generator;
+    bool stands_in;
+    const ek_loader *making;
+} surroundings;
+
+static surroundings enter(const ek_loader *loader, ek_generator *generator)
+{
+    ek_thread *self = ek_thread_self();
+    surroundings before = {.modes = self->modes, .stands_in = generator != NULL, .making = making};
+    self->modes = (ek_thread_modes){.category = EK_MEMORY_ACTIVATION};
+    making = loader;
+    if (generator)
+        before.generator = ek_generator_stand_in(generator);
+    return before;
+}
+
+static void leave(const surroundings *before)
+{
+    if (before->stands_in)
+        ek_generator_stand_in(before->generator);
+    making = before->making;
+    ek_thread_self()->modes = before->modes;
+}
+
+/* The generator from which the batch's numbers come; NULL: the default one. */
+static ek_generator *generator_of(ek_loader_maker *worker, const ek_loader_slot *slot)
+{
+    const ek_loader *loader = worker->loader;
+    if (loader->options.seeding == EK_SEED_WORKER)
+        return loader->options.workers ? &worker->generator : NULL;
+    ek_generator_seed_late(&worker->generator, loader->base_seed + (uint64_t)slot->number);
+    return &worker->generator;
+}
+
+static void say_where(const ek_loader_maker *worker, int64_t number)
+{
+    if (worker->loader->options.workers)
+        ek_error_prefix("loader: batch %lld (worker %d)", (long long)number, worker->number);
+    else
+        ek_error_prefix("loader: batch %lld", (long long)number);
+}
+
+void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot)
+{
+    surroundings before = enter(worker->loader, generator_of(worker, slot));
+    ek_scope scope = ek_scope_begin();
+    if (slot->error.status == 0 && make_parts(worker, slot) < 0) {
+        say_where(worker, slot->number);
+        ek_error_take(&slot->error);
+        ek_loader_drop(slot);
+    }
+    ek_scope_end(&scope);
+    leave(&before);
+    if (ek_loader_seeds_workers(worker->loader))
+        slot->after = worker->generator;
+}
+
+/* Its numbers are of a generator of its own, so that no batch depends on when a thread started. */
+void ek_loader_start_worker(ek_loader_maker *worker)
+{
+    const ek_loader_options *options = &worker->loader->options;
+    ek_generator generator;
+    of_thread = worker;
+    if (!options->worker_start)
+        return;
+    ek_generator_seed_late(&generator, worker->loader->base_seed + (uint64_t)worker->number);
+    surroundings before = enter(worker->loader, &generator);
+    ek_scope scope = ek_scope_begin();
+    if (ek_error_outcome(options->worker_start(worker->number, options->worker_user)) < 0)
+        ek_error_prefix("worker_start");
+    ek_scope_end(&scope);
+    ek_error_take(&worker->failed);
+    leave(&before);
+}
+
+/* ---- to the caller ---- */
+
+void ek_loader_drop(ek_loader_slot *slot)
+{
+    for (int i = 0; i < slot->parts; i++)
+        ek_value_release(slot->part[i]);
+    slot->parts = 0;
+}
+
+void ek_loader_forget(ek_loader *loader)
+{
+    ek_value_release(loader->data);
+    ek_value_release(loader->input);
+    ek_value_release(loader->target);
+    loader->data = loader->input = loader->target = ek_value_none();
+}
+
+static bool is_sample_list(ek_value value)
+{
+    return value.kind == EK_VALUE_LIST && !value.per_device && ek_value_length(value) > 0;
+}
+
+/* Element `index` of the samples; per device of per-device values. */
+static ek_value element_of(ek_value data, int index)
+{
+    ek_value items[EK_MAX_DEVICES];
+    ek_value other = index == 0 ? data : ek_value_none();
+    int count = ek_value_length(data);
+    if (is_sample_list(data))
+        return count > index ? ek_value_at(data, index) : other;
+    if (!data.per_device || count == 0 || count > EK_MAX_DEVICES)
+        return other;
+    for (int i = 0; i < count; i++) {
+        ek_value part = ek_value_at(data, i);
+        if (!is_sample_list(part) || ek_value_length(part) <= index)
+            return other;
+        items[i] = ek_value_at(part, index);
+    }
+    return ek_value_per_device(items, count);
+}
+
+/* The parts where they are needed, as one value. In the scope. */
+static ek_value join(const ek_loader *loader, const ek_loader_slot *slot)
+{
+    const ek_device_list *devices = &loader->options.device_ids;
+    ek_value parts[EK_MAX_DEVICES];
+    for (int i = 0; i < slot->parts; i++) {
+        parts[i] = slot->part[i];
+        if (devices->count)
+            parts[i] = send(parts[i], devices->devices[slot->device[i]]);
+    }
+    return devices->count > 1 ? ek_value_per_device(parts, slot->parts) : parts[0];
+}
+
+static int give(ek_loader *loader, const ek_loader_slot *slot)
+{
+    ek_value data = join(loader, slot);
+    ek_value input = element_of(data, 0), target = element_of(data, 1);
+    if (data.kind == EK_VALUE_ERROR || input.kind == EK_VALUE_ERROR ||
+        target.kind == EK_VALUE_ERROR) {
+        int rc = ek_error_pending();
+        ek_error_prefix("loader: batch %lld", (long long)slot->number);
+        return rc;
+    }
+    loader->data = ek_value_keep(data);
+    loader->input = ek_value_keep(input);
+    loader->target = ek_value_keep(target);
+    return 0;
+}
+
+int ek_loader_take(ek_loader *loader, ek_loader_slot *slot)
+{
+    if (slot->error.status)
+        return ek_error_raise(&slot->error);
+    surroundings before = enter(loader, NULL);
+    ek_scope scope = ek_scope_begin();
+    int rc = give(loader, slot);
+    ek_scope_end(&scope);
+    leave(&before);
+    ek_loader_drop(slot);
+    return rc;
+}

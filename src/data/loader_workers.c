@@ -1,0 +1,184 @@
+/* loader_workers.c: the threads that make batches ahead. */
+#include <stdio.h>
+#include <string.h>
+
+#include "data/loader.h"
+
+static ek_loader_slot *slot_of(const ek_loader *loader, int64_t number)
+{
+    return &loader->slots[number % loader->slot_count];
+}
+
+/* ---- workers; the lock is held ---- */
+
+/* The batch that a worker makes next, its own from now on; NULL: there is none. */
+static ek_loader_slot *take(ek_loader_maker *worker)
+{
+    ek_loader *loader = worker->loader;
+    int64_t *next = ek_loader_seeds_workers(loader) ? &worker->next : &loader->taken;
+    int64_t number = *next;
+    if (loader->stop || number >= loader->asked)
+        return NULL;
+    *next += next == &worker->next ? loader->options.workers : 1;
+    loader->busy++;
+    return slot_of(loader, number);
+}
+
+static void finish(ek_loader *loader, ek_loader_slot *slot, uint64_t worked_ns)
+{
+    slot->made = true;
+    loader->busy--;
+    loader->worked_ns += worked_ns;
+    if (loader->awaited == slot->number || (loader->stop && loader->busy == 0))
+        pthread_cond_signal(&loader->made);
+}
+
+static void rest(ek_loader_maker *worker)
+{
+    worker->waiting = true;
+    pthread_cond_wait(&worker->wake, &worker->loader->lock);
+    worker->waiting = false;
+}
+
+static void *worker_main(void *user)
+{
+    ek_loader_maker *worker = user;
+    ek_loader *loader = worker->loader;
+    ek_loader_start_worker(worker);
+    pthread_mutex_lock(&loader->lock);
+    if (--loader->busy == 0)
+        pthread_cond_signal(&loader->made);
+    while (!loader->quit) {
+        ek_loader_slot *slot = take(worker);
+        if (!slot) {
+            rest(worker);
+            continue;
+        }
+        pthread_mutex_unlock(&loader->lock);
+        uint64_t began = ek_loader_now();
+        ek_loader_make(worker, slot);
+        uint64_t worked_ns = ek_loader_now() - began;
+        pthread_mutex_lock(&loader->lock);
+        finish(loader, slot, worked_ns);
+    }
+    pthread_mutex_unlock(&loader->lock);
+    return NULL;
+}
+
+/* ---- starting ---- */
+
+static int start_thread(ek_loader_maker *worker)
+{
+    char name[16];
+    int rc = pthread_create(&worker->thread, NULL, worker_main, worker);
+    if (rc != 0)
+        return EK_FAIL(EK_E_NO_MEMORY, "loader: no thread for worker %d of %d can be had (%s)",
+                       worker->number, worker->loader->options.workers, strerror(rc));
+    snprintf(name, sizeof name, "ek-loader-%d", worker->number);
+    pthread_setname_np(worker->thread, name);
+    return 0;
+}
+
+static void join(ek_loader *loader, int count)
+{
+    pthread_mutex_lock(&loader->lock);
+    loader->quit = true;
+    for (int w = 0; w < count; w++)
+        pthread_cond_signal(&loader->workers[w].wake);
+    pthread_mutex_unlock(&loader->lock);
+    for (int w = 0; w < count; w++)
+        pthread_join(loader->workers[w].thread, NULL);
+    loader->quit = false;
+}
+
+static void wait_until_idle(ek_loader *loader)
+{
+    while (loader->busy > 0)
+        pthread_cond_wait(&loader->made, &loader->lock);
+}
+
+int ek_loader_start(ek_loader *loader)
+{
+    int workers = loader->options.workers;
+    if (loader->started)
+        return 0;
+    loader->busy = workers;
+    for (int w = 0; w < workers; w++) {
+        int rc = start_thread(&loader->workers[w]);
+        if (rc < 0) {
+            join(loader, w);
+            loader->busy = 0;
+            return rc;
+        }
+    }
+    loader->started = true;
+    if (loader->options.worker_start) {
+        pthread_mutex_lock(&loader->lock);
+        wait_until_idle(loader);
+        pthread_mutex_unlock(&loader->lock);
+    }
+    return 0;
+}
+
+/* ---- the caller's side ---- */
+
+/* For a batch that can be taken; the lock is held. Of several workers that rest the first has the
+ * warmest caches. */
+static void wake_for(ek_loader *loader, int64_t number)
+{
+    int workers = loader->options.workers;
+    int first = ek_loader_seeds_workers(loader) ? (int)(number % workers) : 0;
+    int last = ek_loader_seeds_workers(loader) ? first : workers - 1;
+    for (int w = first; w <= last; w++) {
+        ek_loader_maker *worker = &loader->workers[w];
+        if (worker->waiting) {
+            worker->waiting = false; /* the next batch wakes another */
+            pthread_cond_signal(&worker->wake);
+            return;
+        }
+    }
+}
+
+void ek_loader_hand_out(ek_loader *loader, int64_t end)
+{
+    pthread_mutex_lock(&loader->lock);
+    for (; loader->asked < end; loader->asked++)
+        wake_for(loader, loader->asked);
+    pthread_mutex_unlock(&loader->lock);
+}
+
+void ek_loader_wait(ek_loader *loader)
+{
+    ek_loader_slot *slot = slot_of(loader, loader->given);
+    pthread_mutex_lock(&loader->lock);
+    loader->awaited = loader->given;
+    while (!slot->made)
+        pthread_cond_wait(&loader->made, &loader->lock);
+    loader->awaited = -1;
+    pthread_mutex_unlock(&loader->lock);
+}
+
+void ek_loader_settle(ek_loader *loader, int64_t number)
+{
+    int workers = loader->options.workers;
+    pthread_mutex_lock(&loader->lock);
+    loader->stop = true;
+    wait_until_idle(loader);
+    loader->stop = false;
+    for (int s = 0; s < loader->slot_count; s++) {
+        ek_loader_drop(&loader->slots[s]);
+        loader->slots[s].made = false;
+    }
+    loader->asked = loader->taken = number;
+    for (int w = 0; w < workers; w++) /* the first from `number` on that is w modulo workers */
+        loader->workers[w].next = number + (w - number % workers + workers) % workers;
+    pthread_mutex_unlock(&loader->lock);
+}
+
+void ek_loader_join(ek_loader *loader)
+{
+    ek_loader_settle(loader, 0);
+    if (loader->started)
+        join(loader, loader->options.workers);
+    loader->started = false;
+}
