@@ -57,8 +57,8 @@ static void name_temporary(char *name, size_t room, const char *directory, int n
              (unsigned long)now.tv_nsec, number);
 }
 
-/* Calls `give(t, name)` with new names until it returns 0, and keeps the name, or until it fails for
- * another reason than that the name is taken: -1 with errno. */
+/* Calls `give(t, name)` with new names until it returns 0, and keeps the name, or until it fails
+ * for another reason than that the name is taken: -1 with errno. */
 static int with_new_name(temporary *t, int (*give)(temporary *t, const char *name))
 {
     size_t room = strlen(t->directory) + 80;
@@ -140,9 +140,9 @@ static int copy_to_named(temporary *t)
         at += nbytes;
     }
     free(chunk);
-    if (status >= 0 && (nbytes < 0 || fstat(from, &about) < 0 ||
-                        fchmod(to.descriptor, about.st_mode & 07777) < 0 ||
-                        fsync(to.descriptor) < 0))
+    if (status >= 0 &&
+        (nbytes < 0 || fstat(from, &about) < 0 ||
+         fchmod(to.descriptor, about.st_mode & 07777) < 0 || fsync(to.descriptor) < 0))
         status = fail_write(t->what, t->path);
     if (t->descriptor != from)
         close(from);

@@ -314,6 +314,11 @@ const char *ek_safetensors_name(const ek_safetensors *file, int index)
     return file->entries[index].name;
 }
 
+const char *ek_safetensors_sorted(const ek_safetensors *file, int index)
+{
+    return file->entries[file->by_name[index]].name;
+}
+
 static const entry *find(const ek_safetensors *file, const char *name)
 {
     int low = 0, high = file->count;
@@ -331,35 +336,39 @@ static const entry *find(const ek_safetensors *file, const char *name)
     return NULL;
 }
 
+int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_view *view)
+{
+    if (!file || !name)
+        return file ? EK_FAIL(EK_E_INVALID, "safetensors: %s: the name is NULL", file->path)
+                    : fail_closed();
+    const entry *e = find(file, name);
+    if (!e)
+        return EK_FAIL(EK_E_INVALID, "safetensors: %s has no tensor \"%.200s\"", file->path, name);
+    const ek_safetensors_dtype *dtype = ek_safetensors_dtype_at(e->position);
+    if (dtype->dtype < 0)
+        return EK_FAIL(EK_E_DTYPE,
+                       "safetensors: %s: tensor \"%.200s\" is %s; F32, F64, BF16, I64, U8 and BOOL "
+                       "are read",
+                       file->path, e->name, dtype->name);
+    if (e->ndim > EK_MAX_DIMS)
+        return EK_FAIL(
+            EK_E_SHAPE,
+            "safetensors: %s: tensor \"%.200s\" has %d dimensions; at most %d are possible",
+            file->path, e->name, e->ndim, EK_MAX_DIMS);
+    *view = (ek_array_view){.dtype = (ek_dtype)dtype->dtype,
+                            .shape.ndim = e->ndim,
+                            .elements = file->elements + e->begin,
+                            .nbytes = (size_t)(e->end - e->begin)};
+    memcpy(view->shape.dims, e->sizes, sizeof view->shape.dims);
+    return 0;
+}
+
 ek_tensor *ek_safetensors_read(const ek_safetensors *file, const char *name)
 {
-    if (!file) {
-        fail_closed();
+    ek_array_view view;
+    if (ek_safetensors_view(file, name, &view) < 0)
         return NULL;
-    }
-    const entry *e = name ? find(file, name) : NULL;
-    if (!e) {
-        EK_FAIL(EK_E_INVALID, "safetensors: %s has no tensor \"%.200s\"", file->path,
-                name ? name : "NULL");
-        return NULL;
-    }
-    const ek_safetensors_dtype *dtype = ek_safetensors_dtype_at(e->position);
-    if (dtype->dtype < 0) {
-        EK_FAIL(EK_E_DTYPE,
-                "safetensors: %s: tensor \"%.200s\" is %s; F32, F64, BF16, I64, U8 and BOOL are "
-                "read",
-                file->path, e->name, dtype->name);
-        return NULL;
-    }
-    if (e->ndim > EK_MAX_DIMS) {
-        EK_FAIL(EK_E_SHAPE,
-                "safetensors: %s: tensor \"%.200s\" has %d dimensions; at most %d are possible",
-                file->path, e->name, e->ndim, EK_MAX_DIMS);
-        return NULL;
-    }
-    ek_shape shape = {.ndim = e->ndim};
-    memcpy(shape.dims, e->sizes, sizeof shape.dims);
-    return ek_from_data(file->elements + e->begin, shape, (ek_dtype)dtype->dtype);
+    return ek_from_data(view.elements, view.shape, view.dtype);
 }
 
 const char *ek_safetensors_metadata(const ek_safetensors *file, const char *key)

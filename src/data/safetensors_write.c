@@ -13,7 +13,7 @@
 /* A tensor and its place. */
 typedef struct entry {
     const char *name;
-    const ek_tensor *tensor;
+    const ek_array_source *source;
     int position; /* of its dtype */
     size_t nbytes;
 } entry;
@@ -72,8 +72,8 @@ static int put_metadata(const char *path, json_t *header, const ek_metadata *met
 static json_t *describe(const entry *e, size_t begin)
 {
     json_t *shape = json_array();
-    for (int i = 0; i < e->tensor->ndim; i++)
-        if (json_array_append_new(shape, json_integer(e->tensor->shape[i])) < 0) {
+    for (int i = 0; i < e->source->shape.ndim; i++)
+        if (json_array_append_new(shape, json_integer(e->source->shape.dims[i])) < 0) {
             json_decref(shape);
             return NULL;
         }
@@ -82,7 +82,7 @@ static json_t *describe(const entry *e, size_t begin)
                      (json_int_t)(begin + e->nbytes));
 }
 
-static int check_tensor(const char *path, const ek_named_tensor *given, int i)
+static int check_source(const char *path, const ek_array_source *given, int i)
 {
     if (!given->name || !*given->name)
         return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: tensor %d has no name", path, i);
@@ -91,7 +91,7 @@ static int check_tensor(const char *path, const ek_named_tensor *given, int i)
                        "safetensors_save: %s: tensor %d is named \"%s\", where the format keeps "
                        "its metadata",
                        path, i, given->name);
-    if (!given->tensor)
+    if (!given->tensor && !given->make)
         return ek_error_status()
                    ? ek_error_pending()
                    : EK_FAIL(EK_E_INVALID, "safetensors_save: %s: tensor %d, \"%.200s\", is NULL",
@@ -100,17 +100,18 @@ static int check_tensor(const char *path, const ek_named_tensor *given, int i)
 }
 
 /* Fills `entries` in the file's order and `header`. */
-static int describe_all(const char *path, const ek_named_tensor *tensors, entry *entries, int count,
+static int describe_all(const char *path, const ek_array_source *sources, entry *entries, int count,
                         json_t *header)
 {
     size_t end = 0;
     for (int i = 0; i < count; i++) {
-        EK_TRY(check_tensor(path, &tensors[i], i));
-        const ek_tensor *tensor = tensors[i].tensor;
-        entries[i] = (entry){.name = tensors[i].name,
-                             .tensor = tensor,
-                             .position = ek_safetensors_dtype_of(tensor->dtype),
-                             .nbytes = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype)};
+        const ek_array_source *source = &sources[i];
+        EK_TRY(check_source(path, source, i));
+        entries[i] = (entry){.name = source->name,
+                             .source = source,
+                             .position = ek_safetensors_dtype_of(source->dtype),
+                             .nbytes = (size_t)ek_shape_count(&source->shape) *
+                                       ek_dtype_size(source->dtype)};
     }
     qsort(entries, (size_t)count, sizeof *entries, compare_entries);
     for (int i = 0; i < count; i++) {
@@ -153,22 +154,48 @@ static char *header_bytes(const char *path, const json_t *header, size_t *nbytes
 /* ---- the file ---- */
 
 /* What lies in row-major order where the CPU can read it is written from its place. */
-static int write_tensor(const ek_file *file, const entry *e)
+static int write_elements(const ek_file *file, const ek_tensor *tensor, size_t nbytes)
 {
-    ek_dev *dev = ek_tensor_dev(e->tensor);
-    if (e->nbytes == 0)
-        return 0;
-    if (ek_dev_is_host(dev) && ek_tensor_is_contiguous(e->tensor, EK_CONTIGUOUS)) {
+    ek_dev *dev = ek_tensor_dev(tensor);
+    if (ek_dev_is_host(dev) && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS)) {
         EK_TRY(ek_dev_synchronize(dev));
-        return ek_file_write(file, ek_tensor_address(e->tensor), e->nbytes);
+        return ek_file_write(file, ek_tensor_address(tensor), nbytes);
     }
-    void *rows = ek_calloc(1, e->nbytes);
+    void *rows = ek_calloc(1, nbytes);
     if (!rows)
         return EK_E_NO_MEMORY;
-    int status = ek_to_data(e->tensor, rows, e->nbytes);
+    int status = ek_to_data(tensor, rows, nbytes);
     if (status >= 0)
-        status = ek_file_write(file, rows, e->nbytes);
+        status = ek_file_write(file, rows, nbytes);
     free(rows);
+    return status;
+}
+
+/* The shape and dtype that are in the header already. */
+static int check_made(const entry *e, const ek_tensor *tensor)
+{
+    char texts[2][200];
+    if (!tensor)
+        return ek_error_pending();
+    ek_shape shape = ek_tensor_shape(tensor);
+    if (tensor->dtype == e->source->dtype && ek_shape_equal(&shape, &e->source->shape))
+        return 0;
+    return EK_FAIL(EK_E_STATE, "safetensors_save: \"%.200s\" has become %s; it was %s %s", e->name,
+                   ek_tensor_text(tensor, texts[0]), ek_dtype_name(e->source->dtype),
+                   ek_shape_text(&e->source->shape, texts[1]));
+}
+
+static int write_tensor(const ek_file *file, const entry *e)
+{
+    if (e->nbytes == 0)
+        return 0;
+    ek_scope scope = ek_scope_begin();
+    const ek_tensor *tensor =
+        e->source->make ? e->source->make(e->source->object) : e->source->tensor;
+    int status = check_made(e, tensor);
+    if (status >= 0)
+        status = write_elements(file, tensor, e->nbytes);
+    ek_scope_end(&scope);
     return status;
 }
 
@@ -189,17 +216,11 @@ static int write_content(const ek_file *file, void *user)
     return 0;
 }
 
-int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,
-                        const ek_metadata *metadata, int metadata_count)
+int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
+                             const ek_metadata *metadata, int metadata_count)
 {
     if (!path || !*path)
         return EK_FAIL(EK_E_INVALID, "safetensors_save: there is no path");
-    if (count < 0 || metadata_count < 0 || (count > 0 && !tensors) ||
-        (metadata_count > 0 && !metadata))
-        return EK_FAIL(EK_E_INVALID,
-                       "safetensors_save: %s: %d tensors and %d pairs of metadata, but the list is "
-                       "missing or the count negative",
-                       path, count, metadata_count);
     entry *entries = ek_calloc((size_t)count, sizeof *entries);
     if (!entries)
         return EK_E_NO_MEMORY;
@@ -208,7 +229,7 @@ int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int co
     size_t nbytes = 0;
     int status = put_metadata(path, header, metadata, metadata_count);
     if (status == 0)
-        status = describe_all(path, tensors, entries, count, header);
+        status = describe_all(path, sources, entries, count, header);
     if (status == 0 && !(bytes = header_bytes(path, header, &nbytes)))
         status = ek_error_pending();
     json_decref(header);
@@ -218,5 +239,30 @@ int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int co
     }
     free(bytes);
     free(entries);
+    return status;
+}
+
+int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,
+                        const ek_metadata *metadata, int metadata_count)
+{
+    if (count < 0 || metadata_count < 0 || (count > 0 && !tensors) ||
+        (metadata_count > 0 && !metadata))
+        return EK_FAIL(EK_E_INVALID,
+                       "safetensors_save: %s: %d tensors and %d pairs of metadata, but the list is "
+                       "missing or the count negative",
+                       path ? path : "NULL", count, metadata_count);
+    ek_array_source *sources = ek_calloc((size_t)count, sizeof *sources);
+    if (!sources)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < count; i++) {
+        ek_tensor *tensor = tensors[i].tensor;
+        sources[i] = (ek_array_source){.name = tensors[i].name, .tensor = tensor};
+        if (tensor) {
+            sources[i].dtype = tensor->dtype;
+            sources[i].shape = ek_tensor_shape(tensor);
+        }
+    }
+    int status = ek_safetensors_save_from(path, sources, count, metadata, metadata_count);
+    free(sources);
     return status;
 }

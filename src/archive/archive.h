@@ -1,0 +1,96 @@
+/* archive.h: an archive's inside.
+ *
+ * While it is written, an archive is a list of tensors (or of what makes them) and of texts, and a
+ * table of all names. While it is read, it is an open safetensors file. */
+#ifndef EK_ARCHIVE_ARCHIVE_H
+#define EK_ARCHIVE_ARCHIVE_H
+
+#include "archive/names.h"
+#include "core/object.h"
+#include "data/safetensors.h"
+#include "evenkeel/archive.h"
+
+/* Names have at most so many parts: values nest no deeper. */
+enum { EK_ARCHIVE_DEPTH = 128 };
+
+/* Where tensors were put on: metadata with this key for most of them (none: cpu), and with this
+ * key, a colon and the tensor's name for the others. */
+#define EK_ARCHIVE_RESERVED "evenkeel."
+#define EK_ARCHIVE_DEVICE "evenkeel.device"
+
+/* A tensor to be written. */
+typedef struct ek_archive_entry {
+    char *name;        /* owned */
+    ek_object *object; /* a reference: the tensor, or what `make` is called with */
+    ek_tensor *(*make)(ek_object *object); /* in the scope; NULL: the object is the tensor */
+    ek_dtype dtype;
+    ek_shape shape;
+    ek_device device; /* to be noted */
+} ek_archive_entry;
+
+typedef struct ek_archive_text_entry {
+    char *name, *text; /* owned */
+} ek_archive_text_entry;
+
+struct ek_archive {
+    ek_safetensors *file; /* NULL: it is written */
+    char *path;           /* of the file, for sentences */
+    ek_archive_entry *entries;
+    int count, room;
+    ek_archive_text_entry *texts;
+    int text_count, text_room;
+    ek_name_table names;
+};
+
+/* ---- archive.c ---- */
+
+/* 0 where the archive is written, or read, and there is a name; `what` begins the sentence. */
+int ek_archive_check_written(const ek_archive *archive, const char *what, const char *name);
+int ek_archive_check_read(const ek_archive *archive, const char *what, const char *name);
+
+/* The pending error's status, or EK_E_INVALID where a required argument is NULL without one. */
+int ek_archive_check_given(const void *argument, const char *what, const char *which);
+
+/* How far an archive was filled, and back to there where `status` is an error; returns it. */
+typedef struct ek_archive_mark {
+    int count, text_count;
+} ek_archive_mark;
+ek_archive_mark ek_archive_begin(const ek_archive *archive);
+int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status);
+
+/* Notes a tensor (NULL with a pending error is that error) as "name.path"; either may be "". */
+int ek_archive_add(ek_archive *archive, const char *what, const char *name, const char *path,
+                   ek_tensor *tensor, ek_device device);
+/* The same of what `make` makes of `object`, of which a reference is taken: on cpu. */
+int ek_archive_add_made(ek_archive *archive, const char *what, ek_archive_entry entry,
+                        const char *name, const char *path);
+/* A number, as a tensor without dimensions. */
+int ek_archive_add_int(ek_archive *archive, const char *what, const char *name, const char *path,
+                       int64_t value, ek_device device);
+/* Numbers, as a tensor of one dimension. */
+int ek_archive_add_floats(ek_archive *archive, const char *what, const char *name, const char *path,
+                          const double *values, int count);
+
+/* ---- archive_read.c ---- */
+
+/* "name.path", either may be ""; NULL without memory. Freed with free(). */
+char *ek_archive_join(const char *name, const char *path);
+
+/* The tensors below `name`, all of them for "", as a range of ek_safetensors_sorted. */
+typedef struct ek_archive_range {
+    int begin, end;
+} ek_archive_range;
+ek_archive_range ek_archive_below(const ek_archive *archive, const char *name);
+bool ek_archive_has_tensor(const ek_archive *archive, const char *name);
+
+/* "name.path" where it lies in the file: EK_E_INVALID where there is none. */
+int ek_archive_view(const ek_archive *archive, const char *what, const char *name, const char *path,
+                    ek_array_view *view);
+/* A number as ek_archive_get_int reads it. */
+int ek_archive_view_int(const ek_archive *archive, const char *what, const char *name,
+                        const char *path, int64_t *value);
+/* Up to `room` f64 numbers of a tensor with one dimension; returns how many there are. */
+int ek_archive_view_floats(const ek_archive *archive, const char *what, const char *name,
+                           const char *path, double *values, int room);
+
+#endif

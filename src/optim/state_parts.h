@@ -1,0 +1,16 @@
+/* state_parts.h: states of divided parameters, to be put together when they are written. */
+#ifndef EK_OPTIM_STATE_PARTS_H
+#define EK_OPTIM_STATE_PARTS_H
+
+#include "core/object.h"
+#include "evenkeel/optim.h"
+
+/* The pieces of the state as one counted object, of which the caller owns a reference: optimizer
+ * and parameter may go. NULL without an error where the parameter is whole or there is no state. */
+ek_object *ek_optimizer_state_parts(ek_optimizer *optimizer, ek_tensor *parameter, const char *name,
+                                    ek_dtype *dtype);
+
+/* The whole, on cpu, in the scope: shaped as the parameter. */
+ek_tensor *ek_state_parts_gather(ek_object *parts);
+
+#endif
