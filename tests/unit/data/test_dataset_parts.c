@@ -1,0 +1,472 @@
+/* test_dataset_parts.c: subsets, data sets one after another, random splits. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "evenkeel/dataset.h"
+#include "unit.h"
+
+static atomic_int alive;
+static atomic_int batches; /* that were asked for at once */
+
+/* Sample i: the whole number first + i; fails at `bad`. */
+typedef struct numbers {
+    ek_dataset dataset;
+    int64_t count, first, bad;
+} numbers;
+
+static int64_t numbers_length(ek_dataset *dataset)
+{
+    return ((numbers *)dataset)->count;
+}
+
+static ek_value numbers_get(ek_dataset *dataset, int64_t index)
+{
+    const numbers *self = (numbers *)dataset;
+    if (index == self->bad) {
+        ek_error(EK_E_IO, "torn out");
+        return ek_value_error();
+    }
+    return ek_value_of_int(self->first + index);
+}
+
+static ek_value numbers_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
+                                  ek_device device)
+{
+    atomic_fetch_add(&batches, 1);
+    int64_t *values = malloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = ((numbers *)dataset)->first + samples[i];
+    ek_value batch = ek_value_of_tensor(ek_from_data(values, EK_SHAPE(count), EK_I64, device));
+    free(values);
+    return batch;
+}
+
+static void numbers_destroy(ek_dataset *dataset)
+{
+    (void)dataset;
+    atomic_fetch_sub(&alive, 1);
+}
+
+static const ek_dataset_type single_type = {.name = "single",
+                                            .size = sizeof(numbers),
+                                            .length = numbers_length,
+                                            .get = numbers_get,
+                                            .destroy = numbers_destroy};
+static const ek_dataset_type batched_type = {.name = "batched",
+                                             .size = sizeof(numbers),
+                                             .length = numbers_length,
+                                             .get = numbers_get,
+                                             .get_batch = numbers_get_batch,
+                                             .destroy = numbers_destroy};
+
+static ek_dataset *make(const ek_dataset_type *type, int64_t first, int64_t count)
+{
+    numbers *self = (numbers *)ek_dataset_new(type);
+    assert_made(self);
+    atomic_fetch_add(&alive, 1);
+    self->count = count;
+    self->first = first;
+    self->bad = -1;
+    return &self->dataset;
+}
+
+static ek_dataset *single(int64_t first, int64_t count)
+{
+    return make(&single_type, first, count);
+}
+
+static ek_dataset *batched(int64_t first, int64_t count)
+{
+    return make(&batched_type, first, count);
+}
+
+static void begin(void)
+{
+    atomic_store(&alive, 0);
+    atomic_store(&batches, 0);
+}
+
+static void end(void)
+{
+    ck_assert_int_eq(ek_error_status(), 0);
+    ck_assert_int_eq(atomic_load(&alive), 0);
+    assert_ok(ek_shutdown());
+}
+
+/* Every sample, by itself and all in one batch. */
+static void assert_holds_at(ek_dataset *dataset, const int64_t *wanted, int64_t count, int line)
+{
+    assert_tensor_at(dataset, __FILE__, line);
+    ck_assert_int_eq(ek_dataset_length(dataset), count);
+    if (count == 0)
+        return;
+    int64_t *all = malloc((size_t)count * sizeof *all), *got = malloc((size_t)count * sizeof *got);
+    for (int64_t i = 0; i < count; i++) {
+        ek_value sample = ek_dataset_get(dataset, i);
+        if (sample.kind != EK_VALUE_INT || sample.as.integer != wanted[i])
+            ck_abort_msg("line %d: sample %lld is %lld, wanted %lld", line, (long long)i,
+                         (long long)sample.as.integer, (long long)wanted[i]);
+        all[i] = i;
+    }
+    ek_tensor *batch = ek_value_tensor(ek_dataset_get_batch(dataset, all, count, ek_cpu()));
+    assert_ok(ek_to_data(batch, got, (size_t)count * sizeof *got));
+    ck_assert_mem_eq(got, wanted, (size_t)count * sizeof *got);
+    free(all);
+    free(got);
+}
+#define assert_holds(dataset, count, ...) \
+    assert_holds_at((dataset), (int64_t[]){__VA_ARGS__}, (count), __LINE__)
+
+static void assert_batch(ek_dataset *dataset, const int64_t *samples, const int64_t *wanted,
+                         int64_t count, ek_device device)
+{
+    ek_tensor *batch = ek_value_tensor(ek_dataset_get_batch(dataset, samples, count, device));
+    assert_made(batch);
+    ck_assert(ek_device_equal(ek_tensor_device(batch), device));
+    int64_t got[100];
+    assert_ok(ek_to_data(batch, got, (size_t)count * sizeof *got));
+    ck_assert_mem_eq(got, wanted, (size_t)count * sizeof *got);
+}
+
+/* ---- subsets ---- */
+
+START_TEST(subsets)
+{
+    int64_t indices[] = {9, 0, 9, 4};
+    ek_dataset *subset = ek_subset(single(100, 10), indices, 4);
+    memset(indices, 0, sizeof indices); /* copied */
+    assert_holds(subset, 4, 109, 100, 109, 104);
+    ek_dataset *again = ek_subset(subset, (int64_t[]){3, 0}, 2);
+    assert_holds(again, 2, 104, 109);
+    ek_dataset_free(again);
+
+    ek_dataset *empty = ek_subset(single(0, 3), NULL, 0);
+    assert_holds(empty, 0, 0);
+    ek_dataset_free(empty);
+}
+END_TEST
+
+START_TEST(subsets_pass_batches_on)
+{
+    ek_dataset *subset = ek_subset(batched(10, 10), (int64_t[]){7, 8, 9}, 3);
+    assert_batch(subset, (int64_t[]){2, 0, 2, 1}, (int64_t[]){19, 17, 19, 18}, 4, ek_host(0));
+    ck_assert_int_eq(atomic_load(&batches), 1);
+    ek_dataset_free(subset);
+}
+END_TEST
+
+START_TEST(subset_errors)
+{
+    ck_assert_ptr_null(ek_subset(single(0, 3), (int64_t[]){2, 3}, 2));
+    assert_error(EK_E_INVALID, "subset: index 1 is 3; single has 3 samples");
+    ck_assert_ptr_null(ek_subset(single(0, 3), (int64_t[]){-1}, 1));
+    assert_error(EK_E_INVALID, "subset: index 0 is -1");
+    ck_assert_ptr_null(ek_subset(single(0, 3), NULL, 2));
+    assert_error(EK_E_INVALID, "subset: the indices are NULL");
+    ck_assert_ptr_null(ek_subset(single(0, 3), (int64_t[]){0}, -1));
+    assert_error(EK_E_INVALID, "subset: the number of samples is negative");
+    ck_assert_ptr_null(ek_subset(single(0, -3), (int64_t[]){0}, 1));
+    assert_error(EK_E_INVALID, "single: its length is -3");
+    ck_assert_ptr_null(ek_subset(NULL, (int64_t[]){0}, 1));
+    assert_error(EK_E_INVALID, "subset: the data set is NULL");
+    ck_assert_int_eq(atomic_load(&alive), 0);
+
+    ek_dataset *bad = single(0, 5);
+    ((numbers *)bad)->bad = 2;
+    ek_dataset *subset = ek_subset(bad, (int64_t[]){0, 2}, 2);
+    ck_assert_int_eq(ek_dataset_get(subset, 1).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_IO, "subset: sample 1: single: sample 2: torn out");
+    ck_assert_int_eq(ek_dataset_get_batch(subset, (int64_t[]){0, 1}, 2, ek_cpu()).kind,
+                     EK_VALUE_ERROR);
+    assert_error(EK_E_IO, "subset: single: sample 2: torn out");
+    ek_dataset_free(subset);
+}
+END_TEST
+
+/* ---- one after another ---- */
+
+START_TEST(concats)
+{
+    ek_dataset *all = ek_concat_dataset(single(0, 0), single(10, 2), single(20, 0), batched(30, 3),
+                                        single(40, 0), single(50, 1), single(60, 0));
+    assert_holds(all, 6, 10, 11, 30, 31, 32, 50);
+    ck_assert_int_eq(ek_dataset_get(all, -1).as.integer, 50);
+    ek_dataset_free(all);
+    ek_dataset *none = ek_concat_dataset(single(0, 0), single(0, 0));
+    assert_holds(none, 0, 0);
+    ek_dataset_free(none);
+    ek_dataset *twice = single(5, 2);
+    ek_dataset *both = ek_concat_dataset(ek_dataset_keep(twice), twice);
+    assert_holds(both, 4, 5, 6, 5, 6);
+    ek_dataset_free(both);
+}
+END_TEST
+
+/* A batch within one data set is asked of it at once, others sample by sample. */
+START_TEST(concat_batches)
+{
+    ek_dataset *all = ek_concat_dataset(batched(10, 3), batched(20, 3), batched(30, 3));
+    assert_batch(all, (int64_t[]){5, 3, 4, 5}, (int64_t[]){22, 20, 21, 22}, 4, ek_host(0));
+    assert_batch(all, (int64_t[]){0, 2}, (int64_t[]){10, 12}, 2, ek_cpu());
+    assert_batch(all, (int64_t[]){8, 6}, (int64_t[]){32, 30}, 2, ek_cpu());
+    ck_assert_int_eq(atomic_load(&batches), 3);
+    assert_batch(all, (int64_t[]){8, 0, 3, 2, 5}, (int64_t[]){32, 10, 20, 12, 22}, 5, ek_host(0));
+    assert_batch(all, (int64_t[]){3, 2}, (int64_t[]){20, 12}, 2, ek_cpu());
+    assert_batch(all, (int64_t[]){5, 6}, (int64_t[]){22, 30}, 2, ek_cpu());
+    ck_assert_int_eq(atomic_load(&batches), 3);
+    ek_dataset_free(all);
+}
+END_TEST
+
+START_TEST(concat_errors)
+{
+    ck_assert_ptr_null(ek_concat_dataset_of(NULL, 1));
+    assert_error(EK_E_INVALID, "concat_dataset: the data sets are NULL");
+    ck_assert_ptr_null(ek_concat_dataset_of((ek_dataset *[]){NULL}, 0));
+    assert_error(EK_E_INVALID, "concat_dataset: no data set");
+    ck_assert_ptr_null(ek_concat_dataset(single(0, 1), NULL, single(0, 1)));
+    assert_error(EK_E_INVALID, "concat_dataset: the data set is NULL");
+    ck_assert_ptr_null(ek_concat_dataset(single(0, 1), single(0, -2), single(0, 1)));
+    assert_error(EK_E_INVALID, "single: its length is -2");
+    ck_assert_ptr_null(ek_concat_dataset(single(0, INT64_MAX), single(0, 1)));
+    assert_error(EK_E_INVALID, "concat_dataset: the lengths add up to more than");
+    ck_assert_int_eq(atomic_load(&alive), 0);
+
+    ek_dataset *bad = single(0, 5);
+    ((numbers *)bad)->bad = 2;
+    ek_dataset *all = ek_concat_dataset(single(0, 3), bad);
+    ck_assert_int_eq(ek_dataset_get(all, 5).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_IO, "concat_dataset: sample 5: single: sample 2: torn out");
+    ck_assert_int_eq(ek_dataset_get_batch(all, (int64_t[]){0, 5}, 2, ek_cpu()).kind,
+                     EK_VALUE_ERROR);
+    assert_error(EK_E_IO, "concat_dataset: sample 5: single: sample 2: torn out");
+    ck_assert_int_eq(ek_dataset_get_batch(all, (int64_t[]){4, 5}, 2, ek_cpu()).kind,
+                     EK_VALUE_ERROR);
+    assert_error(EK_E_IO, "concat_dataset: single: sample 2: torn out");
+    ek_dataset_free(all);
+}
+END_TEST
+
+/* Samples of different data sets that do not fit together are named as the whole counts them. */
+START_TEST(concat_differences)
+{
+    ek_tensor *narrow = ek_empty(EK_SHAPE(2, 3)), *wide = ek_empty(EK_SHAPE(2, 4));
+    ek_dataset *all = ek_concat_dataset(ek_tensor_dataset(narrow), ek_tensor_dataset(wide));
+    ck_assert_int_eq(ek_dataset_get_batch(all, (int64_t[]){1, 3}, 2, ek_cpu()).kind,
+                     EK_VALUE_ERROR);
+    assert_error(EK_E_SHAPE,
+                 "concat_dataset: collate: sample 3 is f32[4] on cpu, sample 1 is f32[3]");
+    ek_dataset_free(all);
+}
+END_TEST
+
+/* ---- random splits ---- */
+
+static const char file[] = "random_split.golden";
+
+static ek_tensor *of_case(int number, const char *what)
+{
+    char name[40];
+    snprintf(name, sizeof name, "%d/%s", number, what);
+    return golden_has(file, name) ? golden(file, name) : NULL;
+}
+
+static void assert_part(ek_dataset *part, ek_tensor *wanted)
+{
+    assert_made(wanted);
+    assert_holds_at(part, ek_tensor_data(wanted), ek_tensor_count(wanted), __LINE__);
+    ek_dataset_free(part);
+}
+
+START_TEST(splits)
+{
+    int cases = 0;
+    for (ek_tensor *count; (count = of_case(cases, "count")); cases++) {
+        ek_tensor *sizes = of_case(cases, "sizes");
+        int parts = (int)ek_tensor_count(sizes);
+        ek_dataset *made[16], *dataset = single(0, (int64_t)element(count, 0));
+        ek_generator *generator = ek_generator_new(40 + (uint64_t)cases);
+        if (ek_tensor_dtype(sizes) == EK_I64)
+            assert_ok(ek_random_split(dataset, ek_tensor_data(sizes), parts, generator, made));
+        else
+            assert_ok(
+                ek_random_split_fractions(dataset, ek_tensor_data(sizes), parts, generator, made));
+        for (int i = 0; i < parts; i++) {
+            char name[8];
+            snprintf(name, sizeof name, "%d", i);
+            assert_part(made[i], of_case(cases, name));
+        }
+        ck_assert(element(of_case(cases, "next"), 0) == ek_random_u32(generator) % 1000);
+        ek_generator_free(generator);
+    }
+    ck_assert_int_eq(cases, 11);
+}
+END_TEST
+
+START_TEST(split_by_the_default_generator)
+{
+    ek_dataset *parts[2];
+    ek_manual_seed(7);
+    assert_ok(ek_random_split(single(0, 12), (int64_t[]){5, 7}, 2, NULL, parts));
+    assert_part(parts[0], golden(file, "default/0"));
+    assert_part(parts[1], golden(file, "default/1"));
+}
+END_TEST
+
+/* PyTorch refuses these, whose sum a double rounds to more than 1. */
+START_TEST(fractions_rounded_up)
+{
+    const double fractions[] = {0.5, 0.1, 0.1, 0.1, 0.1, 0.1};
+    const double above[] = {0.7, 0.1, 0.2 + 1e-16};
+    ek_dataset *parts[6];
+    for (int k = 0; k < 2; k++) {
+        int count = k ? 3 : 6;
+        assert_ok(
+            ek_random_split_fractions(single(0, 40), k ? above : fractions, count, NULL, parts));
+        int64_t sum = 0;
+        for (int i = 0; i < count; i++) {
+            sum += ek_dataset_length(parts[i]);
+            ek_dataset_free(parts[i]);
+        }
+        ck_assert_int_eq(sum, 40);
+    }
+}
+END_TEST
+
+static ek_dataset *const unmade = (ek_dataset *)&alive;
+
+static void assert_not_split(int rc, ek_dataset **parts, int count, int status, const char *part)
+{
+    ck_assert_int_eq(rc, status);
+    assert_error(status, part);
+    for (int i = 0; i < count; i++) {
+        ck_assert_ptr_null(parts[i]);
+        parts[i] = unmade;
+    }
+    ck_assert_int_eq(atomic_load(&alive), 0);
+}
+
+START_TEST(split_errors)
+{
+    ek_dataset *p[3] = {unmade, unmade, unmade};
+    ek_generator *g = NULL;
+    ek_manual_seed(1);
+    uint32_t first = ek_random_u32(NULL);
+    ek_manual_seed(1);
+    assert_not_split(ek_random_split(NULL, (int64_t[]){1, 2}, 2, g, p), p, 2, EK_E_INVALID,
+                     "random_split: the data set is NULL");
+    assert_not_split(ek_random_split(single(0, 3), NULL, 2, g, p), p, 2, EK_E_INVALID,
+                     "random_split: the lengths are NULL");
+    assert_not_split(ek_random_split(single(0, 3), (int64_t[]){3}, 1, g, NULL), NULL, 0,
+                     EK_E_INVALID, "random_split: the parts are NULL");
+    assert_not_split(ek_random_split(single(0, 3), (int64_t[]){3}, 0, g, p), NULL, 0, EK_E_INVALID,
+                     "random_split: 0 parts");
+    assert_not_split(ek_random_split(single(0, 3), (int64_t[]){3}, -1, g, p), NULL, 0, EK_E_INVALID,
+                     "random_split: -1 parts");
+    assert_not_split(ek_random_split(single(0, 3), (int64_t[]){1, 1}, 2, g, p), p, 2, EK_E_INVALID,
+                     "random_split: the lengths add up to 2; the data set has 3 samples");
+    assert_not_split(ek_random_split(single(0, 3), (int64_t[]){4, -1}, 2, g, p), p, 2, EK_E_INVALID,
+                     "random_split: length 1 is -1");
+    assert_not_split(ek_random_split(single(0, 3), (int64_t[]){INT64_MAX, INT64_MAX, 5}, 3, g, p),
+                     p, 3, EK_E_INVALID, "random_split: the lengths add up to");
+    assert_not_split(ek_random_split(single(0, -1), (int64_t[]){0}, 1, g, p), p, 1, EK_E_INVALID,
+                     "single: its length is -1");
+    assert_not_split(ek_random_split_fractions(NULL, (double[]){1}, 1, g, p), p, 1, EK_E_INVALID,
+                     "random_split: the data set is NULL");
+    assert_not_split(ek_random_split_fractions(single(0, 3), NULL, 2, g, p), p, 2, EK_E_INVALID,
+                     "random_split: the fractions are NULL");
+    assert_not_split(ek_random_split_fractions(single(0, 3), (double[]){.5, .4}, 2, g, p), p, 2,
+                     EK_E_INVALID, "random_split: the fractions add up to 0.9 instead of 1");
+    assert_not_split(ek_random_split_fractions(single(0, 3), (double[]){.5, .6}, 2, g, p), p, 2,
+                     EK_E_INVALID, "random_split: the fractions add up to 1.1 instead of 1");
+    assert_not_split(ek_random_split_fractions(single(0, 3), (double[]){1.5, -.5}, 2, g, p), p, 2,
+                     EK_E_INVALID, "random_split: fraction 0 is 1.5");
+    assert_not_split(ek_random_split_fractions(single(0, 3), (double[]){1, 0.0 / 0.0}, 2, g, p), p,
+                     2, EK_E_INVALID, "random_split: fraction 1 is");
+    assert_not_split(ek_random_split_fractions(single(0, -1), (double[]){1}, 1, g, p), p, 1,
+                     EK_E_INVALID, "single: its length is -1");
+    ck_assert_uint_eq(ek_random_u32(NULL), first); /* nothing was drawn */
+}
+END_TEST
+
+/* A set that shrinks after it was first asked: the second part fails, and the first is taken back.
+ */
+static int64_t shrinking_length(ek_dataset *dataset)
+{
+    return ((numbers *)dataset)->count--;
+}
+
+START_TEST(split_fails_midway)
+{
+    ek_dataset_type type = single_type;
+    type.length = shrinking_length;
+    ek_dataset *parts[4];
+    const int64_t lengths[] = {1, 1, 1, 7};
+    ek_dataset *dataset = make(&type, 0, 10);
+    assert_not_split(ek_random_split(dataset, lengths, 4, NULL, parts), parts, 4, EK_E_INVALID,
+                     "subset: index");
+}
+END_TEST
+
+/* ---- threads ---- */
+
+enum { THREADS = 4, ROUNDS = 50 };
+
+static void *reads(void *user)
+{
+    ek_dataset *dataset = user;
+    for (int64_t i = 0; i < ROUNDS; i++) {
+        ek_scope scope = ek_scope_begin();
+        const int64_t order[] = {i % 6, (i + 1) % 6};
+        const ek_value batch = ek_dataset_get_batch(dataset, order, 2, ek_cpu());
+        const int64_t *got = batch.kind == EK_VALUE_TENSOR ? ek_tensor_data(batch.as.tensor) : NULL;
+        for (int k = 0; k < 2; k++)
+            if (!got || got[k] != ek_dataset_get(dataset, order[k]).as.integer)
+                return "wrong batch";
+        ek_scope_end(&scope);
+    }
+    ek_dataset_free(dataset);
+    return NULL;
+}
+
+START_TEST(read_by_threads)
+{
+    ek_dataset *parts[2];
+    assert_ok(ek_random_split(ek_concat_dataset(single(0, 5), batched(10, 5)), (int64_t[]){6, 4}, 2,
+                              NULL, parts));
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, reads, ek_dataset_keep(parts[0])), 0);
+    ek_dataset_free(parts[0]);
+    ek_dataset_free(parts[1]);
+    for (int i = 0; i < THREADS; i++) {
+        void *fault;
+        ck_assert_int_eq(pthread_join(threads[i], &fault), 0);
+        ck_assert_msg(!fault, "%s", (char *)fault);
+    }
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("dataset_parts");
+    TCase *c = tcase_create("dataset_parts");
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, subsets);
+    tcase_add_test(c, subsets_pass_batches_on);
+    tcase_add_test(c, subset_errors);
+    tcase_add_test(c, concats);
+    tcase_add_test(c, concat_batches);
+    tcase_add_test(c, concat_errors);
+    tcase_add_test(c, concat_differences);
+    tcase_add_test(c, splits);
+    tcase_add_test(c, split_by_the_default_generator);
+    tcase_add_test(c, fractions_rounded_up);
+    tcase_add_test(c, split_errors);
+    tcase_add_test(c, split_fails_midway);
+    tcase_add_test(c, read_by_threads);
+    suite_add_tcase(s, c);
+    return s;
+}
