@@ -1,33 +1,12 @@
 /* gan.c: trains a DCGAN on Fashion-MNIST with a gradient penalty: gradients of gradients on one
  * device or several, losses and penalty in one place or on every device. */
-#include <signal.h>
-#include <string.h>
-
+#include "common/interrupt.h"
 #include "common/pictures.h"
 #include "gan/report.h"
 #include "gan/train.h"
 
-/* Exit statuses: 0 well, 1 the run failed, 2 it was not begun, 130 it was interrupted, as shells
- * say it. */
-enum { FAILED = 1, REFUSED = 2, INTERRUPTED = 130 };
-
-static volatile sig_atomic_t stopped;
-
-static void stop(int signal_number)
-{
-    (void)signal_number;
-    stopped = 1;
-}
-
-/* The first Ctrl-C is obeyed after the step, the second at once. */
-static void catch_interrupt(void)
-{
-    struct sigaction action = {.sa_handler = stop, .sa_flags = (int)SA_RESETHAND};
-
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
+/* Exit statuses: 0 well, 1 the run failed, 2 it was not begun, 130 (INTERRUPTED). */
+enum { FAILED = 1, REFUSED = 2 };
 
 static void print_devices(const ek_device_list *devices)
 {
@@ -42,27 +21,6 @@ static void print_devices(const ek_device_list *devices)
     putchar('\n');
 }
 
-/* How to go on: the same command, without what the file says. */
-static void print_resume(const train_run *run, int argc, char **argv)
-{
-    char path[4096];
-
-    if (!run->settings.out) {
-        printf("Stopped after step %lld. Nothing was kept: --out DIR writes checkpoints\n",
-               (long long)run->step);
-        return;
-    }
-    train_checkpoint_path(run, path, sizeof(path));
-    printf("Stopped after step %lld. To go on:\n   ", (long long)run->step);
-    for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "--resume") == 0)
-            i++; /* and its value */
-        else if (strncmp(argv[i], "--resume=", 9) != 0)
-            printf(" %s", argv[i]);
-    }
-    printf(" --resume %s\n", path);
-}
-
 static int finish(train_run *run, int argc, char **argv)
 {
     if (run->settings.json && report_json(run->settings.json, run) < 0) {
@@ -71,7 +29,10 @@ static int finish(train_run *run, int argc, char **argv)
         return FAILED;
     }
     if (run->step < run->settings.steps) {
-        print_resume(run, argc, argv);
+        char path[4096];
+        if (run->settings.out)
+            train_checkpoint_path(run, path, sizeof(path));
+        interrupt_explain(run->step, run->settings.out ? path : NULL, argc, argv);
         return INTERRUPTED;
     }
     print_devices(&run->job.devices);
@@ -89,14 +50,14 @@ int main(int argc, char **argv)
 
     if (rc != 0)
         return rc == SETTINGS_HELP ? 0 : REFUSED;
-    catch_interrupt();
+    const volatile sig_atomic_t *stopped = interrupt_catch();
     ek_device_list devices = settings_devices(&settings);
     int status = REFUSED;
     rc = train_open(&run, &settings, &devices);
     bool lacks_data = rc < 0 && !run.data.pixels;
     if (rc == 0) {
         status = FAILED;
-        rc = train_steps(&run, &stopped);
+        rc = train_steps(&run, stopped);
     }
     if (rc == 0)
         status = finish(&run, argc, argv);

@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "common/devices.h"
+#include "common/interrupt.h"
 #include "common/pictures.h"
 #include "imbalance/train.h"
 
-/* Exit statuses: 0 well, 1 the job failed, 2 it was not begun. */
+/* Exit statuses: 0 well, 1 the job failed, 2 it was not begun, 130 (INTERRUPTED). */
 enum { FAILED = 1, REFUSED = 2 };
 
 /* Both sets of scenes; they differ in pictures, and in seed. */
@@ -24,6 +25,22 @@ static int make_scenes(const run_settings *settings, scene_set *train, scene_set
     return rc;
 }
 
+/* Ctrl-C: what is lost by it. Modes that were finished before are worth their rows. */
+static int explain_stop(const run_settings *settings, const mode_result *results, int count)
+{
+    ek_error_record error;
+
+    ek_error_take(&error);
+    if (settings->find_batch && count > 0)
+        report_batches(stdout, results, count);
+    else if (count > 0)
+        report_table(stdout, results, count);
+    printf("Stopped: %s\n", error.message);
+    if (settings->json || settings->html || settings->trace)
+        puts("No file was written");
+    return INTERRUPTED;
+}
+
 /* After an error of a mode: its sentence and, where memory was short, what would have fitted. */
 static int explain(const run_settings *settings, const scene_set *train, train_mode mode)
 {
@@ -35,6 +52,8 @@ static int explain(const run_settings *settings, const scene_set *train, train_m
         return FAILED;
     fprintf(stderr, "%s: looking for the largest batch that fits ...\n", mode_names[mode]);
     int64_t fits = train_largest_batch(settings, train, mode, settings->batch);
+    if (fits < 0 && *settings->stopped)
+        return explain_stop(settings, NULL, 0);
     if (fits < 0) {
         ek_print_error(stderr);
     } else if (fits == 0) {
@@ -55,7 +74,8 @@ static int train_all(const run_settings *settings, const scene_set *train, const
         if (!settings->runs[mode])
             continue;
         if (train_run(settings, train, test, (train_mode)mode, &results[*count]) < 0)
-            return explain(settings, train, (train_mode)mode);
+            return *settings->stopped ? explain_stop(settings, results, *count)
+                                      : explain(settings, train, (train_mode)mode);
         ++*count;
     }
     return 0;
@@ -90,6 +110,8 @@ static int find_all(run_settings *settings, const scene_set *train, mode_result 
         rc = train_find_batch(settings, train, (train_mode)mode, &results[*count]);
         *count += rc == 0;
     }
+    if (rc < 0 && *settings->stopped)
+        return explain_stop(settings, results, *count);
     if (rc < 0)
         ek_print_error(stderr);
     return rc < 0 ? FAILED : 0;
@@ -146,6 +168,7 @@ int main(int argc, char **argv)
 
     if (rc != 0)
         return rc == SETTINGS_HELP ? 0 : REFUSED;
+    settings.stopped = interrupt_catch();
     if (make_scenes(&settings, &train, &test) < 0) {
         fprintf(stderr, "%s: %s\n", argv[0], ek_error_message());
         pictures_explain(argv[0], settings.data);

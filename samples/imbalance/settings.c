@@ -77,6 +77,8 @@ static int check_outputs(const run_settings *settings, const char *program)
     return 0;
 }
 
+static const volatile sig_atomic_t never;
+
 int settings_parse(run_settings *settings, int argc, char **argv)
 {
     *settings = (struct run_settings){.device_text = "4",
@@ -90,6 +92,7 @@ int settings_parse(run_settings *settings, int argc, char **argv)
                                       .momentum = 0.9,
                                       .modes = ALL_MODES,
                                       .optimizer = "sgd",
+                                      .stopped = &never,
                                       .data = "/usr/share/datasets/fashion-mnist"};
     static const char *const goals[] = {"memory", "time", NULL};
     arg_choice device = devices_choice(), goal = {goals, EK_GOAL_MEMORY};

@@ -3,6 +3,7 @@
 #define IMBALANCE_SETTINGS_H
 
 #include <evenkeel/evenkeel.h>
+#include <signal.h>
 
 typedef enum train_mode {
     MODE_SINGLE,
@@ -28,6 +29,7 @@ typedef struct run_settings {
     ek_plan_goal goal;       /* of balanced-auto */
     int64_t devices;         /* from `device_text` */
     ek_device_kind kind;
+    const volatile sig_atomic_t *stopped; /* set when the run is to end after the step at hand */
 } run_settings;
 
 enum { SETTINGS_HELP = 1 };

@@ -57,6 +57,16 @@ static int64_t first_reported(int64_t steps)
     return steps >= 3 * SETTLING ? SETTLING : 0;
 }
 
+/* Not after the last step: what is left is short, and its results are worth it. */
+static int check_stopped(const run_settings *settings, const char *name, int64_t step,
+                         int64_t steps)
+{
+    if (!*settings->stopped || step == steps)
+        return 0;
+    return ek_error(EK_E_USER, "%s was at step %lld of %lld; nothing of it is kept", name,
+                    (long long)step, (long long)steps);
+}
+
 static int train_steps(train_job *job, const run_settings *settings, const scene_set *scenes,
                        int64_t steps, mode_result *result)
 {
@@ -89,6 +99,7 @@ static int train_steps(train_job *job, const run_settings *settings, const scene
             result->loss_count = i + 1;
             snprintf(note, sizeof(note), "loss %.4f", result->losses[i]);
             progress_show(&bar, i + 1, note);
+            rc = check_stopped(settings, result->name, i + 1, steps);
         }
     }
     progress_end(&bar);
@@ -150,6 +161,7 @@ int train_run(const run_settings *settings, const scene_set *train, const scene_
 typedef struct trial {
     train_job *job;
     const scene_set *scenes;
+    const run_settings *settings;
 } trial;
 
 /* Two steps: the second has the optimizer's state beside it. */
@@ -160,16 +172,20 @@ static int try_batch(int64_t batch, void *user)
     ek_tensor *images = NULL, *labels = NULL;
     double loss;
 
-    int rc = first_scenes(t->scenes, batch, &images, &labels);
+    int rc = *t->settings->stopped
+                 ? ek_error(EK_E_USER, "%s was at trying a batch of %lld; nothing of it is kept",
+                            mode_names[t->job->mode], (long long)batch)
+                 : first_scenes(t->scenes, batch, &images, &labels);
     for (int i = 0; i < 2 && rc == 0; i++)
         rc = job_step(t->job, images, labels, &loss);
     ek_scope_end(&scope);
     return rc;
 }
 
-static int64_t find_batch(train_job *job, const scene_set *train, int64_t most)
+static int64_t find_batch(train_job *job, const run_settings *settings, const scene_set *train,
+                          int64_t most)
 {
-    trial t = {job, train};
+    trial t = {job, train, settings};
 
     return ek_find_batch(.function = try_batch, .user = &t, .device_ids = job->devices,
                          .model = job->model, .optimizer = job->optimizer, .most = most);
@@ -191,7 +207,7 @@ int64_t train_largest_batch(const run_settings *settings, const scene_set *train
     int64_t fits = job_open(&job, settings, mode);
 
     if (fits == 0 && failing > 1)
-        fits = find_batch(&job, train, failing - 1);
+        fits = find_batch(&job, settings, train, failing - 1);
     fits = none_fits(fits);
     int closed = job_close(&job);
     return fits < 0 ? fits : closed < 0 ? closed : fits;
@@ -206,7 +222,7 @@ int train_find_batch(const run_settings *settings, const scene_set *train, train
     *result = (mode_result){.name = mode_names[mode]};
     result->largest = job_open(&job, settings, mode);
     if (result->largest == 0)
-        result->largest = find_batch(&job, train, 0);
+        result->largest = find_batch(&job, settings, train, 0);
     result->largest = none_fits(result->largest);
     int rc = result->largest < 0 ? (int)result->largest : 0;
     if (result->largest > 0) {
@@ -230,7 +246,7 @@ int train_state_nbytes(const run_settings *settings, const scene_set *train, uin
     unlimited.capacity = 0;
     int rc = job_open(&job, &unlimited, MODE_SINGLE);
     if (rc == 0)
-        rc = try_batch(1, &(trial){&job, train});
+        rc = try_batch(1, &(trial){&job, train, settings});
     if (rc == 0)
         rc = ek_memory_get(job.devices.devices[0], &stats);
     *nbytes = rc == 0 ? stats.in_use : 0;
