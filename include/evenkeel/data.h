@@ -24,10 +24,14 @@ EK_API ek_tensor *ek_read_npy(const char *path);
  * number of records, or for a label that is no class; both name the file. */
 EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek_tensor **labels);
 
-/* A PNG or JPEG file, told by its first bytes, as u8 (channels, H, W) on cpu: 1 for brightness, 3
- * for RGB, 4 for RGBA, 0 for what the file has (palettes are RGB, 16 bits become 8). Transparency
- * without an alpha channel asked for is dropped, as by Pillow. EK_E_IO, EK_E_FORMAT with the
- * decoder's reason. */
+/* A PNG or JPEG file, told by its first bytes, as u8 (channels, H, W) on cpu: 1 for brightness, 2
+ * with alpha, 3 for RGB, 4 for RGBA, 0 for what the file has (palettes and inks are RGB;
+ * transparency that is no channel of the file is not made one). Pixels are those of Pillow's
+ * convert: alpha is dropped without compositing, or 255; brightness is 0.299 R + 0.587 G + 0.114 B;
+ * gamma, colour profiles and orientation change nothing. 16 bits become 8 by dropping the lower
+ * ones. EK_E_IO; EK_E_FORMAT with the decoder's reason, for a file without its end, and for more
+ * than 2^28 pixels; a JPEG file that has an end is read also where bytes before it are missing or
+ * wrong. */
 EK_API ek_tensor *ek_read_image(const char *path, int channels);
 /* The same from memory; `name` for sentences. */
 EK_API ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const char *name);

@@ -1,0 +1,162 @@
+/* image_jpeg.c: JPEG by TurboJPEG: baseline and progressive, of one, three or four components. */
+#include <stdlib.h>
+#include <string.h>
+#include <turbojpeg.h>
+
+#include "data/image.h"
+
+/* ---- before decoding ---- */
+
+/* What a walk over the markers tells. */
+typedef struct jpeg_outline {
+    size_t scan;     /* where the first one begins; the file's end where there is none */
+    bool arithmetic; /* coded so, instead of by Huffman's codes of whole bits */
+} jpeg_outline;
+
+static jpeg_outline outline_of(const uint8_t *bytes, size_t nbytes)
+{
+    enum { SOF9 = 0xc9, SOF15 = 0xcf, DAC = 0xcc, SOS = 0xda };
+    jpeg_outline outline = {nbytes, false};
+    for (size_t at = 2; at + 4 <= nbytes;) {
+        int marker = bytes[at + 1];
+        if (bytes[at] != 0xff || marker == 0xff) { /* filling, or what decoders skip */
+            at++;
+            continue;
+        }
+        if (marker == SOS) {
+            outline.scan = at;
+            break;
+        }
+        if (marker >= SOF9 && marker <= SOF15 && marker != DAC)
+            outline.arithmetic = true;
+        bool alone = marker < 2 || (marker >= 0xd0 && marker <= 0xd8);
+        at += alone ? 2 : 2 + ((size_t)bytes[at + 2] << 8 | bytes[at + 3]);
+    }
+    return outline;
+}
+
+/* Within scans, 0xff is followed by zero, or by a marker. */
+static bool has_end(const uint8_t *bytes, size_t nbytes, size_t scan)
+{
+    for (size_t at = nbytes - 2; at > scan; at--)
+        if (bytes[at] == 0xff && bytes[at + 1] == 0xd9)
+            return true;
+    return false;
+}
+
+/* The end is asked for beforehand, since only the first of several warnings is known afterwards.
+ * Each block of 8 x 8 takes a bit at least, and there is one for every 4 x 4 blocks of pixels: so a
+ * small file cannot ask for much memory. */
+static int check_claim(const ek_encoded *picture, int width, int height)
+{
+    enum { PIXELS_PER_BYTE = 64 * 16 * 8 };
+    jpeg_outline outline = outline_of(picture->bytes, picture->nbytes);
+    EK_TRY(ek_encoded_check_size(picture, width, height));
+    if (!has_end(picture->bytes, picture->nbytes, outline.scan))
+        return EK_ENCODED_FAIL(picture, "truncated: a JPEG file without an end");
+    if (!outline.arithmetic &&
+        (uint64_t)width * (uint64_t)height / PIXELS_PER_BYTE > picture->nbytes)
+        return EK_ENCODED_FAIL(picture,
+                               "truncated: %d x %d pixels do not fit in a JPEG file of %zu bytes",
+                               width, height, picture->nbytes);
+    return 0;
+}
+
+/* ---- decoding ---- */
+
+static int fail(const ek_encoded *picture, tjhandle handle)
+{
+    return EK_ENCODED_FAIL(picture, "no JPEG that can be read: %s", tjGetErrorStr2(handle));
+}
+
+/* Warnings of the library behind which there are pixels: Pillow does not mention them. The code
+ * alone does not tell, it is a warning's also where an error followed. */
+static bool is_harmless(tjhandle handle)
+{
+    static const char *const texts[] = {"Corrupt JPEG data", "Warning: unknown JFIF revision",
+                                        "Inconsistent progression sequence",
+                                        "Invalid SOS parameters for sequential JPEG",
+                                        "Unknown Adobe color transform code"};
+    const char *text = tjGetErrorStr2(handle);
+    if (tjGetErrorCode(handle) != TJERR_WARNING)
+        return false;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (strncmp(text, texts[i], strlen(texts[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Sizes count even where the call fails: it also does for unusual subsampling, which is decoded
+ * nevertheless, and after warnings. */
+static int read_header(const ek_encoded *picture, tjhandle handle, int *width, int *height,
+                       int *space)
+{
+    int subsampling = -1;
+    *width = *height = 0;
+    *space = -1;
+    int status = tjDecompressHeader3(handle, picture->bytes, (unsigned long)picture->nbytes, width,
+                                     height, &subsampling, space);
+    if (status < 0 && (*width < 1 || *height < 1))
+        return fail(picture, handle);
+    if (*width < 1 || *height < 1)
+        return EK_ENCODED_FAIL(picture, "no JPEG that can be read: tables without a picture");
+    if (*space < 0)
+        return EK_ENCODED_FAIL(picture,
+                               "a JPEG file of unknown colours; gray, RGB, YCbCr, CMYK and YCCK "
+                               "are read");
+    return check_claim(picture, *width, *height);
+}
+
+/* Four components are inverted inks, as Adobe writes them and everybody reads them: the paper that
+ * black leaves, less what the ink takes of it. In place. */
+static void from_inks(uint8_t *pixels, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        int paper = pixels[4 * i + 3];
+        for (int c = 0; c < 3; c++) {
+            int product = (255 - pixels[4 * i + (size_t)c]) * paper + 128;
+            int light = paper - ((product + (product >> 8)) >> 8);
+            pixels[3 * i + (size_t)c] = (uint8_t)(light > 0 ? light : 0);
+        }
+    }
+}
+
+static int decode(const ek_encoded *picture, tjhandle handle, uint8_t **pixels, ek_tensor **tensor)
+{
+    int width, height, space, flags = TJFLAG_ACCURATEDCT;
+#ifdef TJFLAG_LIMITSCANS
+    flags |= TJFLAG_LIMITSCANS;
+#endif
+    EK_TRY(read_header(picture, handle, &width, &height, &space));
+    bool gray = space == TJCS_GRAY, inks = space == TJCS_CMYK || space == TJCS_YCCK;
+    int format = gray ? TJPF_GRAY : inks ? TJPF_CMYK : TJPF_RGB, own = gray ? 1 : 3;
+    size_t count = (size_t)width * (size_t)height;
+    *pixels = ek_realloc(NULL, count * (size_t)tjPixelSize[format]);
+    *tensor = *pixels ? ek_encoded_tensor(picture, own, width, height) : NULL;
+    if (!*tensor)
+        return EK_E_NO_MEMORY;
+    int status = tjDecompress2(handle, picture->bytes, (unsigned long)picture->nbytes, *pixels,
+                               width, width * tjPixelSize[format], height, format, flags);
+    if (status < 0 && !is_harmless(handle))
+        return fail(picture, handle);
+    if (inks)
+        from_inks(*pixels, count);
+    ek_decoded_planes(*pixels, own, ek_tensor_address(*tensor), count, (int)(*tensor)->shape[0],
+                      count);
+    return 0;
+}
+
+ek_tensor *ek_encoded_jpeg(const ek_encoded *picture)
+{
+    ek_tensor *tensor = NULL;
+    uint8_t *pixels = NULL;
+    tjhandle handle = tjInitDecompress();
+    if (!handle) {
+        EK_FAIL(EK_E_NO_MEMORY, "%s: %s: TurboJPEG cannot begin", picture->what, picture->name);
+        return NULL;
+    }
+    int status = decode(picture, handle, &pixels, &tensor);
+    tjDestroy(handle);
+    free(pixels);
+    return status == 0 ? tensor : NULL;
+}

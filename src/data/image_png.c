@@ -1,0 +1,131 @@
+/* image_png.c: PNG by libpng's full interface. Its simplified one would convert gamma, which says
+ * how to show samples and not what they are. */
+#include <png.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/image.h"
+
+/* One picture on its way. It outlives libpng's long jumps, so nothing that they could make stale is
+ * kept in local variables. */
+typedef struct png_decoding {
+    const ek_encoded *picture;
+    png_structp png;
+    png_infop info;
+    size_t done; /* bytes of the picture */
+    ek_tensor *tensor;
+    uint8_t *rows; /* one, or all of an interlaced picture */
+    char reason[200];
+} png_decoding;
+
+/* ---- what libpng calls ---- */
+
+static PNG_NORETURN void keep_reason(png_structp png, png_const_charp text)
+{
+    png_decoding *self = png_get_error_ptr(png);
+    snprintf(self->reason, sizeof self->reason, "%s", text);
+    png_longjmp(png, 1);
+}
+
+static void ignore_warning(png_structp png, png_const_charp text)
+{
+    (void)png;
+    (void)text;
+}
+
+static void give_bytes(png_structp png, png_bytep data, size_t nbytes)
+{
+    png_decoding *self = png_get_io_ptr(png);
+    if (nbytes > self->picture->nbytes - self->done)
+        png_error(png, "truncated");
+    memcpy(data, self->picture->bytes + self->done, nbytes);
+    self->done += nbytes;
+}
+
+/* ---- steps ---- */
+
+/* Deflate makes at most 1032 bytes of one, so that a small file cannot ask for much memory. */
+static int check_claim(const png_decoding *self, int64_t width, int64_t height)
+{
+    enum { DEFLATE_MOST = 1032 };
+    uint64_t nbytes = (uint64_t)png_get_rowbytes(self->png, self->info) * (uint64_t)height;
+    EK_TRY(ek_encoded_check_size(self->picture, width, height));
+    if (nbytes / DEFLATE_MOST > self->picture->nbytes)
+        return EK_ENCODED_FAIL(
+            self->picture, "truncated: %lld x %lld pixels do not fit in a PNG file of %zu bytes",
+            (long long)width, (long long)height, self->picture->nbytes);
+    return 0;
+}
+
+/* Makes rows those of 8 bits per channel. 16 bits become 8 by dropping the lower ones. */
+static int begin_rows(png_decoding *self, int64_t width, int64_t height)
+{
+    int type = png_get_color_type(self->png, self->info);
+    int own = type == PNG_COLOR_TYPE_PALETTE ? 3 : png_get_channels(self->png, self->info);
+    bool alpha_asked = self->picture->channels > 0 && self->picture->channels % 2 == 0;
+    if (type == PNG_COLOR_TYPE_PALETTE)
+        png_set_palette_to_rgb(self->png);
+    else if (type == PNG_COLOR_TYPE_GRAY)
+        png_set_expand_gray_1_2_4_to_8(self->png);
+    if (alpha_asked && png_get_valid(self->png, self->info, PNG_INFO_tRNS))
+        png_set_tRNS_to_alpha(self->png);
+    png_set_strip_16(self->png);
+    bool interlaced = png_set_interlace_handling(self->png) > 1;
+    png_read_update_info(self->png, self->info);
+    size_t rows = interlaced ? (size_t)height : 1;
+    self->rows = ek_calloc(rows, png_get_rowbytes(self->png, self->info));
+    self->tensor = self->rows ? ek_encoded_tensor(self->picture, own, width, height) : NULL;
+    return self->tensor ? 0 : EK_E_NO_MEMORY;
+}
+
+static void read_rows(png_decoding *self, size_t width, size_t height)
+{
+    size_t row = png_get_rowbytes(self->png, self->info);
+    int passes = png_set_interlace_handling(self->png);
+    int from = png_get_channels(self->png, self->info), to = (int)self->tensor->shape[0];
+    uint8_t *planes = ek_tensor_address(self->tensor);
+    for (int pass = 1; pass < passes; pass++)
+        for (size_t y = 0; y < height; y++)
+            png_read_row(self->png, self->rows + y * row, NULL);
+    for (size_t y = 0; y < height; y++) {
+        uint8_t *pixels = passes > 1 ? self->rows + y * row : self->rows;
+        png_read_row(self->png, pixels, NULL);
+        ek_decoded_planes(pixels, from, planes + y * width, width * height, to, width);
+    }
+    png_read_end(self->png, NULL);
+}
+
+/* Everything that may jump. */
+static int decode(png_decoding *self)
+{
+    if (setjmp(png_jmpbuf(self->png)))
+        return EK_ENCODED_FAIL(self->picture, "no PNG that can be read: %s", self->reason);
+    png_set_read_fn(self->png, self, give_bytes);
+    /* A transparency whose sum is wrong is an error like any other. */
+    png_set_crc_action(self->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
+    /* All but what pixels are made of is skipped: gamma, colour profiles, texts. */
+    png_set_keep_unknown_chunks(self->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
+    png_set_user_limits(self->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+    png_read_info(self->png, self->info);
+    int64_t width = png_get_image_width(self->png, self->info);
+    int64_t height = png_get_image_height(self->png, self->info);
+    EK_TRY(check_claim(self, width, height));
+    EK_TRY(begin_rows(self, width, height));
+    read_rows(self, (size_t)width, (size_t)height);
+    return 0;
+}
+
+ek_tensor *ek_encoded_png(const ek_encoded *picture)
+{
+    png_decoding self = {.picture = picture};
+    self.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &self, keep_reason, ignore_warning);
+    self.info = self.png ? png_create_info_struct(self.png) : NULL;
+    int status = EK_E_NO_MEMORY;
+    if (self.info)
+        status = decode(&self);
+    else
+        EK_FAIL(EK_E_NO_MEMORY, "%s: %s: libpng cannot begin", picture->what, picture->name);
+    png_destroy_read_struct(&self.png, &self.info, NULL);
+    free(self.rows);
+    return status == 0 ? self.tensor : NULL;
+}

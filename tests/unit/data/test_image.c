@@ -1,0 +1,275 @@
+/* test_image.c: pictures as Pillow reads them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "evenkeel/data.h"
+#include "unit.h"
+
+static const char file[] = "images.golden";
+
+/* Pictures of the golden file, and the channels that each has itself. */
+static const struct picture {
+    const char *name;
+    int channels;
+} pictures[] = {
+    {"gray1", 1},
+    {"gray2", 1},
+    {"gray4", 1},
+    {"gray8", 1},
+    {"gray16", 1},
+    {"palette1", 3},
+    {"palette2", 3},
+    {"palette4", 3},
+    {"palette8", 3},
+    {"rgb8", 3},
+    {"gray_alpha8", 2},
+    {"rgb_alpha8", 4},
+    {"rgb16", 3},
+    {"gray_alpha16", 2},
+    {"rgb_alpha16", 4},
+    {"gray1_interlaced", 1},
+    {"gray2_interlaced", 1},
+    {"gray4_interlaced", 1},
+    {"gray8_interlaced", 1},
+    {"gray16_interlaced", 1},
+    {"palette1_interlaced", 3},
+    {"palette2_interlaced", 3},
+    {"palette4_interlaced", 3},
+    {"palette8_interlaced", 3},
+    {"rgb8_interlaced", 3},
+    {"gray_alpha8_interlaced", 2},
+    {"rgb_alpha8_interlaced", 4},
+    {"rgb16_interlaced", 3},
+    {"gray_alpha16_interlaced", 2},
+    {"rgb_alpha16_interlaced", 4},
+    {"rgb8_interlaced_1_1", 3},
+    {"rgb8_interlaced_2_3", 3},
+    {"rgb8_interlaced_5_1", 3},
+    {"palette4_transparent", 3},
+    {"gray1_transparent", 1},
+    {"gray4_transparent", 1},
+    {"gray8_transparent", 1},
+    {"gray16_transparent", 1},
+    {"rgb8_transparent", 3},
+    {"rgb16_transparent", 3},
+    {"rgb8_gamma", 3},
+    {"gray16_gamma", 1},
+    {"rgb_alpha8_background", 4},
+    {"filters_png", 3},
+    {"gray_jpeg", 1},
+    {"jpeg_444", 3},
+    {"jpeg_422", 3},
+    {"jpeg_420", 3},
+    {"jpeg_progressive", 3},
+    {"jpeg_exif", 3},
+    {"jpeg_cmyk", 3},
+    {"jpeg_ycck", 3},
+    {"jpeg_cmyk_plain", 3},
+    {"jpeg_rgb", 3},
+    {"jpeg_31", 3},
+    {"jpeg_restart", 3},
+    {"jpeg_arithmetic", 3},
+};
+enum { PICTURES = sizeof pictures / sizeof *pictures };
+
+static ek_tensor *part(const char *name, const char *what)
+{
+    char path[100];
+    snprintf(path, sizeof path, "%s/%s", name, what);
+    return golden_has(file, path) ? golden(file, path) : NULL;
+}
+
+static ek_tensor *decode(const char *name, int channels)
+{
+    ek_tensor *bytes = part(name, "file");
+    ck_assert_ptr_nonnull(bytes);
+    return ek_decode_image(ek_tensor_data(bytes), (size_t)ek_tensor_count(bytes), channels, name);
+}
+
+/* Planes [0, count) of `expected` are those of `tensor` from plane `first`: the same in PNG;
+ * libraries may round the cosine transform of JPEG otherwise. */
+static void assert_planes(const char *name, const ek_tensor *tensor, int first,
+                          const ek_tensor *expected)
+{
+    int most = strstr(name, "jpeg") ? 1 : 0;
+    int64_t plane = ek_tensor_size(tensor, 1) * ek_tensor_size(tensor, 2);
+    const uint8_t *got = (const uint8_t *)ek_tensor_data(tensor) + first * plane;
+    const uint8_t *wanted = ek_tensor_data(expected);
+    ck_assert_int_eq(ek_tensor_size(tensor, 1), ek_tensor_size(expected, 1));
+    ck_assert_int_eq(ek_tensor_size(tensor, 2), ek_tensor_size(expected, 2));
+    for (int64_t i = 0; i < ek_tensor_count(expected); i++)
+        if (!(abs(got[i] - wanted[i]) <= most))
+            ck_abort_msg("%s, plane %d, byte %d: %d instead of %d", name, first + (int)(i / plane),
+                         (int)(i % plane), got[i], wanted[i]);
+}
+
+static void assert_alpha(const char *name, const ek_tensor *tensor, int first)
+{
+    ek_tensor *alpha = part(name, "A");
+    if (!alpha) {
+        alpha = ek_empty(EK_SHAPE(1, ek_tensor_size(tensor, 1), ek_tensor_size(tensor, 2)),
+                         .dtype = EK_U8);
+        assert_made(alpha);
+        memset(ek_tensor_data(alpha), 255, (size_t)ek_tensor_count(alpha));
+    }
+    assert_planes(name, tensor, first, alpha);
+}
+
+START_TEST(as_pillow)
+{
+    const char *name = pictures[_i].name;
+    for (int channels = 1; channels <= 4; channels++) {
+        ek_tensor *tensor = decode(name, channels);
+        assert_made(tensor);
+        ck_assert_int_eq(ek_tensor_dtype(tensor), EK_U8);
+        ck_assert_int_eq(ek_tensor_ndim(tensor), 3);
+        ck_assert_int_eq(ek_tensor_size(tensor, 0), channels);
+        assert_planes(name, tensor, 0, part(name, channels < 3 ? "L" : "RGB"));
+        if (channels % 2 == 0)
+            assert_alpha(name, tensor, channels - 1);
+    }
+}
+END_TEST
+
+/* Transparency that is no channel of the file is not made one. */
+START_TEST(channels_of_the_file)
+{
+    const char *name = pictures[_i].name;
+    int channels = pictures[_i].channels;
+    ek_tensor *tensor = decode(name, 0);
+    assert_made(tensor);
+    ck_assert_int_eq(ek_tensor_size(tensor, 0), channels);
+    assert_planes(name, tensor, 0, part(name, channels < 3 ? "L" : "RGB"));
+    if (channels % 2 == 0)
+        assert_alpha(name, tensor, channels - 1);
+}
+END_TEST
+
+/* ---- files ---- */
+
+static char directory[] = "/tmp/evenkeel-image-XXXXXX";
+static char path[100];
+
+static void make_directory(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/picture", directory);
+}
+
+static void remove_directory(void)
+{
+    unlink(path);
+    rmdir(directory);
+    memcpy(directory + strlen(directory) - 6, "XXXXXX", 6);
+}
+
+static void write_bytes(const void *bytes, size_t nbytes)
+{
+    FILE *stream = fopen(path, "wb");
+    ck_assert_ptr_nonnull(stream);
+    ck_assert_uint_eq(fwrite(bytes, 1, nbytes, stream), nbytes);
+    ck_assert_int_eq(fclose(stream), 0);
+}
+
+/* The name's ending does not matter. */
+START_TEST(from_files)
+{
+    static const char *const names[] = {"rgb_alpha8", "jpeg_420"};
+    for (int i = 0; i < 2; i++) {
+        ek_tensor *bytes = part(names[i], "file");
+        write_bytes(ek_tensor_data(bytes), (size_t)ek_tensor_count(bytes));
+        ek_tensor *tensor = ek_read_image(path, 3);
+        assert_made(tensor);
+        assert_close(tensor, decode(names[i], 3), 0, 0);
+    }
+}
+END_TEST
+
+/* The system says no size of a pipe. */
+START_TEST(from_a_pipe)
+{
+    ek_tensor *bytes = part("filters_png", "file");
+    unlink(path);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (child == 0) {
+        FILE *stream = fopen(path, "wb");
+        size_t nbytes = (size_t)ek_tensor_count(bytes);
+        _exit(!stream || fwrite(ek_tensor_data(bytes), 1, nbytes, stream) != nbytes ||
+              fclose(stream) != 0);
+    }
+    ek_tensor *tensor = ek_read_image(path, 3);
+    assert_made(tensor);
+    assert_close(tensor, decode("filters_png", 3), 0, 0);
+}
+END_TEST
+
+START_TEST(unreadable)
+{
+    ck_assert_ptr_null(ek_read_image("/nowhere/cat.png", 3));
+    assert_error(EK_E_IO, "read_image: cannot open /nowhere/cat.png: No such file");
+    ck_assert_ptr_null(ek_read_image("/tmp", 3));
+    assert_error(EK_E_IO, "read_image: cannot read /tmp: Is a directory");
+    ck_assert_ptr_null(ek_read_image(NULL, 3));
+    assert_error(EK_E_INVALID, "NULL");
+    ck_assert_ptr_null(ek_read_image("/nowhere/cat.png", 5));
+    assert_error(EK_E_INVALID, "read_image: /nowhere/cat.png: 5 channels; 1 (brightness)");
+    ck_assert_ptr_null(ek_decode_image("", 0, -1, "cat"));
+    assert_error(EK_E_INVALID, "decode_image: cat: -1 channels");
+    ck_assert_ptr_null(ek_decode_image(NULL, 3, 0, "cat"));
+    assert_error(EK_E_INVALID, "decode_image: cat: the bytes are NULL");
+    ck_assert_ptr_null(ek_decode_image(NULL, 0, 0, NULL));
+    assert_error(EK_E_FORMAT, "decode_image: a picture: empty; PNG and JPEG are read");
+}
+END_TEST
+
+START_TEST(other_formats)
+{
+    write_bytes("GIF89a\1\0\1\0", 10);
+    ck_assert_ptr_null(ek_read_image(path, 3));
+    assert_error(EK_E_FORMAT, "picture: neither PNG nor JPEG: it begins with 47 49 46 38 39 61 01 "
+                              "00");
+    write_bytes("\x89P", 2);
+    ck_assert_ptr_null(ek_read_image(path, 3));
+    assert_error(EK_E_FORMAT, "it begins with 89 50");
+    write_bytes("", 0);
+    ck_assert_ptr_null(ek_read_image(path, 3));
+    assert_error(EK_E_FORMAT, "picture: empty");
+    /* Told by its beginning; what follows is not read. */
+    ck_assert_ptr_null(ek_read_image("/dev/zero", 3));
+    assert_error(EK_E_FORMAT, "it begins with 00 00");
+}
+END_TEST
+
+/* A sentence of a long name still says what is wrong. */
+START_TEST(long_names)
+{
+    char name[4000];
+    memset(name, 'x', sizeof name);
+    name[sizeof name - 1] = '\0';
+    ck_assert_ptr_null(ek_decode_image("GIF89a", 6, 3, name));
+    assert_error(EK_E_FORMAT, "neither PNG nor JPEG");
+    ck_assert_ptr_null(ek_read_image(name, 3));
+    assert_error(EK_E_IO, "File name too long");
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("image");
+    TCase *c = tcase_create("image");
+    tcase_add_checked_fixture(c, make_directory, remove_directory);
+    tcase_add_loop_test(c, as_pillow, 0, PICTURES);
+    tcase_add_loop_test(c, channels_of_the_file, 0, PICTURES);
+    tcase_add_test(c, from_files);
+    tcase_add_test(c, from_a_pipe);
+    tcase_add_test(c, unreadable);
+    tcase_add_test(c, other_formats);
+    tcase_add_test(c, long_names);
+    suite_add_tcase(s, c);
+    return s;
+}
