@@ -79,8 +79,9 @@ EK_API int64_t ek_dataset_length(ek_dataset *dataset);
 /* A sample; a negative index counts from the end. EK_E_INVALID out of range; errors of the type
  * name data set and sample. */
 EK_API ek_value ek_dataset_get(ek_dataset *dataset, int64_t index);
-/* Samples as one batch: the type's get_batch, or get for each and ek_collate. `device` as there:
- * EK_E_DEVICE for others. An error names the sample where one sample is to blame. */
+/* Samples, at least one and each in [0, length), as one batch: the type's get_batch, or get for
+ * each in order and ek_collate. `device` as there: EK_E_DEVICE for others. An error names the sample
+ * where one sample is to blame. */
 EK_API ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
                                      ek_device device);
 
@@ -95,8 +96,9 @@ EK_API ek_value ek_collate(const ek_value *samples, int64_t count, ek_device dev
 /* ---- data sets of data sets ---- */
 
 /* Rows of tensors on cpu (sizes along dimension 0 equal): sample i is the list of each tensor's row
- * i, or the row itself where there is one tensor. Row-major tensors are shared, others copied.
- * Takes references to tensors, the caller keeps his own. */
+ * i, or the row itself where there is one tensor. Row-major tensors are shared, others copied: what
+ * is written to them, or to a sample, which is a view of its row, is in later samples. Batches are
+ * copies. Takes references to tensors, the caller keeps his own. */
 EK_API ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count);
 #define ek_tensor_dataset(...)                              \
     ek_tensor_dataset_of((ek_tensor *const[]){__VA_ARGS__}, \
@@ -106,15 +108,17 @@ EK_API ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count);
  * the first that is out of range. */
 EK_API ek_dataset *ek_subset(ek_dataset *dataset, const int64_t *indices, int64_t count);
 
-/* All samples of the first, then of the second, and so on: ek_concat_dataset(a, b). */
+/* All samples of the first, then of the second, and so on: ek_concat_dataset(a, b). One data set
+ * given twice takes two references. */
 EK_API ek_dataset *ek_concat_dataset_of(ek_dataset *const *datasets, int count);
 #define ek_concat_dataset(...)                               \
     ek_concat_dataset_of((ek_dataset *const[]){__VA_ARGS__}, \
                          (int)(sizeof((ek_dataset *const[]){__VA_ARGS__}) / sizeof(ek_dataset *)))
 
 /* Cuts a random permutation of `dataset` into subsets, written to parts[0..count-1]: by `lengths`,
- * which add up to the set's, or by `fractions`, which add up to 1 (each rounded down, what is left
- * dealt out one by one from the first), as torch.utils.data.random_split with the same generator.
+ * which add up to the set's, or by `fractions`, which add up to 1 within 1e-9 (each rounded down,
+ * what is left dealt out one by one from the first), as torch.utils.data.random_split with the same
+ * generator.
  * EK_E_INVALID otherwise. On an error no part is made. */
 EK_API int ek_random_split(ek_dataset *dataset, const int64_t *lengths, int count,
                            ek_generator *generator, ek_dataset **parts);

@@ -294,7 +294,7 @@ START_TEST(splits)
             assert_ok(
                 ek_random_split_fractions(dataset, ek_tensor_data(sizes), parts, generator, made));
         for (int i = 0; i < parts; i++) {
-            char name[8];
+            char name[16];
             snprintf(name, sizeof name, "%d", i);
             assert_part(made[i], of_case(cases, name));
         }
