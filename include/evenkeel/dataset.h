@@ -80,8 +80,8 @@ EK_API int64_t ek_dataset_length(ek_dataset *dataset);
  * name data set and sample. */
 EK_API ek_value ek_dataset_get(ek_dataset *dataset, int64_t index);
 /* Samples, at least one and each in [0, length), as one batch: the type's get_batch, or get for
- * each in order and ek_collate. `device` as there: EK_E_DEVICE for others. An error names the sample
- * where one sample is to blame. */
+ * each in order and ek_collate. `device` as there: EK_E_DEVICE for others. An error names the
+ * sample where one sample is to blame. */
 EK_API ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
                                      ek_device device);
 
