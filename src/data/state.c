@@ -57,30 +57,38 @@ bool ek_state_has(ek_value state, const char *key)
     return ek_value_get(state, key).kind != EK_VALUE_NONE;
 }
 
-/* The tensor of a key, of a dtype and so many dimensions at most. */
-static int find(ek_value state, const char *function, const char *key, ek_dtype dtype, int ndim,
-                ek_tensor **tensor)
+/* `value` of a key is a tensor of this dtype and one dimension, or, with `ndim` 0, none or one. */
+static int check_tensor(ek_value value, const char *function, const char *key, ek_dtype dtype,
+                        int ndim)
 {
-    EK_TRY(ek_state_check(state, function));
-    ek_value value = ek_value_get(state, key);
+    char text[160];
+
     if (value.kind == EK_VALUE_NONE)
         return EK_FAIL(EK_E_FORMAT, "%s: the state has no \"%s\"", function, key);
     if (value.kind != EK_VALUE_TENSOR)
         return EK_FAIL(EK_E_FORMAT, "%s: \"%s\" of the state is %s; it has to be %s", function, key,
                        ek_value_kind_name(value), ndim ? "a tensor" : "a whole number or a tensor");
-    *tensor = value.as.tensor;
-    ek_dtype found = ek_tensor_dtype(*tensor);
+    ek_dtype found = ek_tensor_dtype(value.as.tensor);
     if (found != dtype)
         return EK_FAIL(EK_E_FORMAT, "%s: \"%s\" of the state is %s; it has to be %s", function, key,
                        ek_dtype_name(found), ek_dtype_name(dtype));
-    if (ek_tensor_ndim(*tensor) > 1 || (ndim && ek_tensor_ndim(*tensor) != ndim)) {
-        char text[160];
-        ek_shape shape = ek_tensor_shape(*tensor);
+    ek_shape shape = ek_tensor_shape(value.as.tensor);
+    if (shape.ndim > 1 || (ndim && shape.ndim != ndim))
         return EK_FAIL(EK_E_FORMAT, "%s: \"%s\" of the state has shape %s; it has to have %s",
                        function, key, ek_shape_text(&shape, text),
                        ndim ? "one dimension" : "one element");
-    }
     return 0;
+}
+
+/* The tensor of a key; NULL with the error. */
+static ek_tensor *find(ek_value state, const char *function, const char *key, ek_dtype dtype,
+                       int ndim)
+{
+    ek_value value = ek_value_get(state, key);
+
+    if (ek_state_check(state, function) < 0 || check_tensor(value, function, key, dtype, ndim) < 0)
+        return NULL;
+    return value.as.tensor;
 }
 
 int ek_state_int(ek_value state, const char *function, const char *key, int64_t low, int64_t high,
@@ -91,7 +99,9 @@ int ek_state_int(ek_value state, const char *function, const char *key, int64_t 
     int64_t found = value.as.integer;
 
     if (value.kind != EK_VALUE_INT) {
-        EK_TRY(find(state, function, key, EK_I64, 0, &tensor));
+        tensor = find(state, function, key, EK_I64, 0);
+        if (!tensor)
+            return ek_error_pending();
         if (ek_tensor_count(tensor) != 1)
             return EK_FAIL(EK_E_FORMAT,
                            "%s: \"%s\" of the state has %lld elements; it has to be one number",
@@ -109,9 +119,10 @@ int ek_state_int(ek_value state, const char *function, const char *key, int64_t 
 int ek_state_ints(ek_value state, const char *function, const char *key, int64_t **integers,
                   int64_t *count)
 {
-    ek_tensor *tensor;
+    ek_tensor *tensor = find(state, function, key, EK_I64, 1);
 
-    EK_TRY(find(state, function, key, EK_I64, 1, &tensor));
+    if (!tensor)
+        return ek_error_pending();
     int64_t found = ek_tensor_count(tensor);
     int64_t *copy = ek_calloc((size_t)found + 1, sizeof *copy);
     if (!copy)
@@ -129,9 +140,10 @@ int ek_state_ints(ek_value state, const char *function, const char *key, int64_t
 int ek_state_bytes(ek_value state, const char *function, const char *key, void *bytes,
                    int64_t nbytes)
 {
-    ek_tensor *tensor;
+    ek_tensor *tensor = find(state, function, key, EK_U8, 1);
 
-    EK_TRY(find(state, function, key, EK_U8, 1, &tensor));
+    if (!tensor)
+        return ek_error_pending();
     if (ek_tensor_count(tensor) != nbytes)
         return EK_FAIL(EK_E_FORMAT, "%s: \"%s\" of the state has %lld bytes; it has to have %lld",
                        function, key, (long long)ek_tensor_count(tensor), (long long)nbytes);
@@ -142,9 +154,10 @@ int ek_state_is_text(ek_value state, const char *function, const char *key, cons
                      const char *what)
 {
     enum { SHOWN = 60 }; /* characters of a wrong one */
-    ek_tensor *tensor;
+    ek_tensor *tensor = find(state, function, key, EK_U8, 1);
 
-    EK_TRY(find(state, function, key, EK_U8, 1, &tensor));
+    if (!tensor)
+        return ek_error_pending();
     int64_t count = ek_tensor_count(tensor), length = (int64_t)strlen(text);
     if (count > SHOWN && count != length)
         return EK_FAIL(EK_E_FORMAT, "%s: \"%s\" of the state has %lld bytes; it has to be \"%s\"",

@@ -1,6 +1,5 @@
-/* weighted_sampler.c: samples by weights, as torch.multinomial on f64 draws them with replacement:
- * by searching sums of weights (inversion), and a single one as the largest of weights over
- * exponential numbers (an exponential race; Efraimidis and Spirakis, 2006). */
+/* weighted_sampler.c: samples by weights, drawn as torch.multinomial draws from f64 weights with
+ * replacement: a uniform number is searched in the sums of weights (inversion). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,8 +9,7 @@
 
 typedef struct weighted_sampler {
     ek_ranged_sampler ranged; /* [0, count) */
-    double *weights;
-    double *shares; /* of weights up to and with each in all; the last is 1 */
+    double *shares;           /* of weights up to and with each in all; the last is 1 */
     int64_t num_samples;
 } weighted_sampler;
 
@@ -35,22 +33,6 @@ static int64_t search(const double *shares, int64_t count, double u)
     return low;
 }
 
-static int64_t race(ek_generator *generator, const double *weights, int64_t count)
-{
-    double most = -1;
-    int64_t winner = 0;
-
-    for (int64_t i = 0; i < count; i++) {
-        double time = -log(1 - ek_generator_f64(generator));
-        double quotient = weights[i] / time;
-        if (weights[i] > 0 && quotient > most) {
-            most = quotient;
-            winner = i;
-        }
-    }
-    return winner;
-}
-
 static int weighted_draw(ek_sampler *sampler, ek_pass *pass)
 {
     const weighted_sampler *self = (weighted_sampler *)sampler;
@@ -58,11 +40,8 @@ static int weighted_draw(ek_sampler *sampler, ek_pass *pass)
 
     EK_TRY(ek_pass_reserve(pass, self->num_samples));
     ek_generator *generator = ek_generator_lock(sampler->generator);
-    if (self->num_samples == 1)
-        pass->indices[0] = race(generator, self->weights, count);
-    else
-        for (int64_t i = 0; i < self->num_samples; i++)
-            pass->indices[i] = search(self->shares, count, ek_generator_f64(generator));
+    for (int64_t i = 0; i < self->num_samples; i++)
+        pass->indices[i] = search(self->shares, count, ek_generator_f64(generator));
     ek_generator_unlock(generator);
     pass->count = self->num_samples;
     return 0;
@@ -70,7 +49,6 @@ static int weighted_draw(ek_sampler *sampler, ek_pass *pass)
 
 static void weighted_destroy(ek_sampler *sampler)
 {
-    free(((weighted_sampler *)sampler)->weights);
     free(((weighted_sampler *)sampler)->shares);
 }
 
@@ -103,16 +81,13 @@ static int fill(weighted_sampler *self, const double *weights, int64_t count, do
 {
     double sum = 0;
 
-    self->weights = ek_calloc((size_t)count, sizeof *weights);
     self->shares = ek_calloc((size_t)count, sizeof *weights);
-    if (!self->weights || !self->shares)
+    if (!self->shares)
         return EK_E_NO_MEMORY;
     for (int64_t i = 0; i < count; i++) {
-        self->weights[i] = weights[i];
         sum += weights[i];
         self->shares[i] = sum / whole;
     }
-    self->shares[count - 1] = 1;
     return 0;
 }
 
