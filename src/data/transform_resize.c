@@ -41,69 +41,74 @@ static int resize_describe(const ek_transform *transform, ek_array *array)
 /* ---- bilinear ---- */
 
 /* A position of the result lies between two of the picture, with a share of each. */
+typedef union share {
+    float f32; /* of u8 and f32 */
+    double f64;
+} share;
+
 typedef struct tap {
     int64_t lower, upper;
-    double lower_share, upper_share; /* of f32 pictures: floats */
+    share lower_share, upper_share;
 } tap;
 
 /* The centre of pixel i lies at scale * (i + 0.5) - 0.5. Computed in the elements' own precision.
  */
-#define DEFINE_TAPS(name, real)                                              \
-    static void name(tap *taps, int64_t in, int64_t out)                     \
-    {                                                                        \
-        real scale = (real)in / (real)out;                                   \
-        for (int64_t i = 0; i < out; i++) {                                  \
-            real source = scale * ((real)i + (real)0.5) - (real)0.5;         \
-            source = in == out ? (real)i : source < 0 ? 0 : source;          \
-            int64_t at = (int64_t)source;                                    \
-            at = at < in - 1 ? at : in - 1;                                  \
-            real share = in == out ? 0 : source - (real)at;                  \
-            share = share > 1 ? 1 : share;                                   \
-            taps[i] = (tap){.lower = at,                                     \
-                            .upper = in != out && at < in - 1 ? at + 1 : at, \
-                            .lower_share = (double)(1 - share),              \
-                            .upper_share = (double)share};                   \
-        }                                                                    \
+#define DEFINE_TAPS(real, member)                                                \
+    static void taps_##member(tap *taps, int64_t in, int64_t out)                \
+    {                                                                            \
+        real scale = (real)in / (real)out;                                       \
+        for (int64_t i = 0; i < out; i++) {                                      \
+            tap *t = &taps[i];                                                   \
+            real source = scale * ((real)i + (real)0.5) - (real)0.5;             \
+            source = in == out ? (real)i : source < 0 ? 0 : source;              \
+            t->lower = (int64_t)source < in - 1 ? (int64_t)source : in - 1;      \
+            t->upper = in != out && t->lower < in - 1 ? t->lower + 1 : t->lower; \
+            real upper = in == out ? 0 : source - (real)t->lower;                \
+            t->upper_share.member = upper > 1 ? 1 : upper;                       \
+            t->lower_share.member = 1 - t->upper_share.member;                   \
+        }                                                                        \
     }
-DEFINE_TAPS(taps_f32, float)
-DEFINE_TAPS(taps_f64, double)
+DEFINE_TAPS(float, f32)
+DEFINE_TAPS(double, f64)
 #undef DEFINE_TAPS
 
 /* One row of the picture to a row of the result's width. */
-#define DEFINE_SPREAD(name, element, real)                                                 \
+#define DEFINE_SPREAD(name, element, real, member)                                         \
     static void name(int64_t count, const tap *restrict taps, const void *row, void *wide) \
     {                                                                                      \
         const element *restrict x = row;                                                   \
         real *restrict y = wide;                                                           \
         for (int64_t i = 0; i < count; i++)                                                \
-            y[i] = (real)taps[i].lower_share * (real)x[taps[i].lower] +                    \
-                   (real)taps[i].upper_share * (real)x[taps[i].upper];                     \
+            y[i] = taps[i].lower_share.member * (real)x[taps[i].lower] +                   \
+                   taps[i].upper_share.member * (real)x[taps[i].upper];                    \
     }
-DEFINE_SPREAD(spread_u8, uint8_t, float)
-DEFINE_SPREAD(spread_f32, float, float)
-DEFINE_SPREAD(spread_f64, double, double)
+DEFINE_SPREAD(spread_u8, uint8_t, float, f32)
+DEFINE_SPREAD(spread_f32, float, float, f32)
+DEFINE_SPREAD(spread_f64, double, double, f64)
 #undef DEFINE_SPREAD
 
-#define DEFINE_BLEND(name, real)                                                        \
-    static void name(int64_t count, const tap *t, const void *lower, const void *upper, \
-                     void *result)                                                      \
-    {                                                                                   \
-        const real *restrict u = lower, *restrict v = upper;                            \
-        real *restrict y = result, a = (real)t->lower_share, b = (real)t->upper_share;  \
-        for (int64_t i = 0; i < count; i++)                                             \
-            y[i] = a * u[i] + b * v[i];                                                 \
+#define DEFINE_BLEND(real, member)                                                                \
+    EK_VECTORISED                                                                                 \
+    static void blend_##member(int64_t count, const tap *t, const void *lower, const void *upper, \
+                               void *result)                                                      \
+    {                                                                                             \
+        const real *restrict u = lower, *restrict v = upper;                                      \
+        real *restrict y = result, a = t->lower_share.member, b = t->upper_share.member;          \
+        for (int64_t i = 0; i < count; i++)                                                       \
+            y[i] = a * u[i] + b * v[i];                                                           \
     }
-DEFINE_BLEND(blend_f32, float)
-DEFINE_BLEND(blend_f64, double)
+DEFINE_BLEND(float, f32)
+DEFINE_BLEND(double, f64)
 #undef DEFINE_BLEND
 
 /* What is added makes the sum's last digit 1: it is rounded to a whole number, halves to even. */
+EK_VECTORISED
 static void blend_u8(int64_t count, const tap *t, const void *lower, const void *upper,
                      void *result)
 {
     const float *restrict u = lower, *restrict v = upper, whole = 0x1.8p23f;
     uint8_t *restrict y = result;
-    float a = (float)t->lower_share, b = (float)t->upper_share;
+    float a = t->lower_share.f32, b = t->upper_share.f32;
     for (int64_t i = 0; i < count; i++) {
         float sum = a * u[i] + b * v[i] + whole;
         y[i] = (uint8_t)(int32_t)(sum - whole);
