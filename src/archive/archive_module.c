@@ -48,17 +48,17 @@ typedef struct target {
     char *path;        /* owned */
     ek_tensor *tensor; /* the module's */
     const char *found; /* its name in the file; NULL: there is none */
-    ek_tensor
-        *source; /* what the file's was converted to, in the scope; NULL: nothing to convert */
+    ek_tensor *source; /* converted, in the scope; NULL: the file's will do */
+    ek_version *fresh; /* a buffer's, to come; a reference */
 } target;
 
 typedef struct loading {
     const ek_archive *archive;
     ek_module *module;
     ek_archive_range below;
-    size_t skip; /* bytes of the file's names before the module's paths */
-    target *targets;
-    int count, room;
+    size_t skip;     /* bytes of the file's names before the module's paths */
+    target *targets; /* parameters, then buffers */
+    int count, room, parameters;
     ek_identity_map by_tensor; /* the number of its target and 1 */
     char *prefix;              /* the first `skip` bytes */
     bool *used;                /* by place in the range */
@@ -280,7 +280,9 @@ static int check_arrays(const loading *l)
 
 /* ---- in: elements ---- */
 
-/* All that may lack memory comes before the first write. */
+/* All that may lack memory comes before the first write. Replicas that go on with buffers of their
+ * own (.broadcast_buffers off) look at nothing but which version object the module's has: a fresh
+ * one has them take what was loaded. */
 static int convert_all(loading *l)
 {
     for (int i = 0; i < l->count; i++) {
@@ -288,6 +290,8 @@ static int convert_all(loading *l)
         ek_array_view view;
         if (!t->found)
             continue;
+        if (i >= l->parameters && !(t->fresh = ek_version_new()))
+            return ek_error_pending();
         EK_TRY(ek_safetensors_view(l->archive->file, t->found, &view));
         ek_dtype dtype = ek_tensor_dtype(t->tensor);
         if (view.dtype == dtype)
@@ -300,18 +304,31 @@ static int convert_all(loading *l)
     return 0;
 }
 
+/* Who looks at the buffer still sees in the old version that it was written. */
+static void renew_version(target *t)
+{
+    ek_version *old = t->tensor->version;
+    if (!t->fresh)
+        return;
+    atomic_store_explicit(&t->fresh->count, ek_tensor_version(t->tensor), memory_order_relaxed);
+    t->tensor->version = t->fresh;
+    t->fresh = NULL;
+    ek_object_release(old);
+}
+
 /* Straight from the file where the dtype is the module's. */
 static int copy_all(const loading *l)
 {
     for (int i = 0; i < l->count; i++) {
-        const target *t = &l->targets[i];
+        target *t = &l->targets[i];
         ek_array_view view;
         if (!t->found)
             continue;
         EK_TRY(ek_safetensors_view(l->archive->file, t->found, &view));
+        const void *elements = t->source ? ek_tensor_data(t->source) : view.elements;
         size_t nbytes = (size_t)ek_count(t->tensor) * ek_dtype_size(t->tensor->dtype);
-        EK_TRY(
-            ek_set_data(t->tensor, t->source ? ek_tensor_data(t->source) : view.elements, nbytes));
+        EK_TRY(ek_set_data(t->tensor, elements, nbytes));
+        renew_version(t);
     }
     return 0;
 }
@@ -319,6 +336,7 @@ static int copy_all(const loading *l)
 static int load(loading *l, const char *name, bool strict)
 {
     EK_TRY(ek_module_parameters(l->module, note_target, l));
+    l->parameters = l->count;
     EK_TRY(ek_module_buffers(l->module, note_target, l));
     l->used = ek_calloc((size_t)(l->below.end - l->below.begin), sizeof *l->used);
     if (!l->used)
@@ -349,8 +367,10 @@ int ek_archive_load_module_with(const ek_archive *archive, const char *name,
         l.report.loaded = 0;
     if (options.report)
         *options.report = l.report;
-    for (int i = 0; i < l.count; i++)
+    for (int i = 0; i < l.count; i++) {
+        ek_object_release(l.targets[i].fresh);
         free(l.targets[i].path);
+    }
     ek_identity_clear(&l.by_tensor);
     free(l.targets);
     free(l.prefix);

@@ -81,8 +81,8 @@ static bool is_stale(const ek_replica_set *set, int d, int i)
     const ek_tensor *source = set->sources[i];
     const ek_sent *s = &set->copies[d].sent[i];
     bool own_buffer = i >= set->parameters && !set->broadcast_buffers && !source->requires_grad;
-    if (!s->version || own_buffer)
-        return !s->version;
+    if (own_buffer) /* what was loaded has begun another count of writes */
+        return s->version != source->version;
     return s->version != source->version || s->source != ek_tensor_version(source) ||
            s->replica != ek_tensor_version(set->copies[d].tensors[i]);
 }
