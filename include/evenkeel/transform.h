@@ -28,7 +28,8 @@ typedef struct ek_transform_type {
     int (*describe)(const ek_transform *self, ek_array *array);
 
     /* Writes out->data. The two don't overlap. Called by several threads at a time, each with a
-     * generator of its own. Returns 0 or a negative status. */
+     * generator of its own; NULL is the thread's default one, as for all draws
+     * (evenkeel/random.h). Returns 0 or a negative status. */
     int (*apply)(const ek_transform *self, const ek_array *in, ek_array *out,
                  ek_generator *generator);
 
@@ -45,9 +46,13 @@ EK_API ek_transform *ek_transform_new(const ek_transform_type *type);
 EK_API void ek_transform_free(ek_transform *transform); /* NULL is ignored */
 
 /* `dataset` with transforms applied, one after the other, to one tensor of each sample: to element
- * `field` of a list (0: the input, 1: the target) or the sample itself where that is a tensor. A
- * whole number as a field counts as an i64 scalar. Takes over the data set and the transforms, also
- * when it fails; NULL among them gives the pending error.
+ * `field` of a list (0: the input, 1: the target) or, for field 0, the sample itself where it is no
+ * list. A whole number counts as an i64 scalar, a floating one as f64. Takes over the data set and
+ * the transforms, also when it fails; NULL among them gives the pending error.
+ *
+ * Random numbers are drawn sample by sample, and within a sample transform by transform, for single
+ * samples as in batches. Of a transformed set in another, each draws for a whole batch before the
+ * other does.
  *
  *     ek_transformed(ek_mnist(path, true), 0, ek_to_float(), ek_normalize(mean, std, 1)) */
 EK_API ek_dataset *ek_transformed_of(ek_dataset *dataset, int field,
@@ -64,7 +69,8 @@ EK_API ek_dataset *ek_transformed_key_of(ek_dataset *dataset, const char *key,
                           (int)(sizeof((ek_transform *const[]){__VA_ARGS__}) /    \
                                 sizeof(ek_transform *)))
 
-/* The tensor that transforms make of `tensor` (on cpu), in the scope. */
+/* The tensor that transforms make of `tensor` (on cpu, else EK_E_DEVICE), in the scope: a new one,
+ * no part of a graph. `generator` NULL: the default one. */
 EK_API ek_tensor *ek_transform_apply(ek_transform *const *transforms, int count, ek_tensor *tensor,
                                      ek_generator *generator);
 
@@ -90,8 +96,8 @@ typedef struct ek_crop_options {
  */
 EK_API ek_transform *ek_random_crop_with(ek_crop_options options);
 #define ek_random_crop(...) ek_random_crop_with((ek_crop_options){.keywords = 0, __VA_ARGS__})
-/* The middle, padded by fill where the picture is smaller; edges rounded as torchvision's
- * CenterCrop. */
+/* The middle, padded by fill where the picture is smaller (whatever pad_if_needed); edges rounded
+ * as torchvision's CenterCrop. Of both: EK_E_DTYPE where integers cannot be filled by `fill`. */
 EK_API ek_transform *ek_center_crop_with(ek_crop_options options);
 #define ek_center_crop(...) ek_center_crop_with((ek_crop_options){.keywords = 0, __VA_ARGS__})
 
@@ -105,7 +111,8 @@ typedef struct ek_resize_options {
         width;    /* width 0: the shorter edge becomes `height`, the longer one in proportion */
     bool nearest; /* else bilinear, corners not aligned, without antialiasing */
 } ek_resize_options;
-/* ek_resize(64, 64): pixels of u8 are rounded to the nearest. */
+/* ek_resize(64, 64): pixels of u8 are rounded to the nearest. Bilinear: u8, f32 and f64, else
+ * EK_E_DTYPE; nearest: all. */
 EK_API ek_transform *ek_resize_with(ek_resize_options options);
 #define ek_resize(...) ek_resize_with((ek_resize_options){.keywords = 0, __VA_ARGS__})
 

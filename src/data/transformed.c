@@ -218,15 +218,20 @@ static bool transformed_again(const transformed *self, const around *outer)
 
 static const ek_dataset_type rows_type;
 
-/* What is transformed, for the last time, is written on `dev`; the rest lies on cpu. */
+/* What is transformed, for the last time, is written on `dev`; the rest lies on cpu. *raw says
+ * whether there was a batch of what is not transformed yet. */
 static ek_value make_batch(transformed *self, const around *outer, const int64_t *samples,
-                           int64_t count, ek_dev *dev)
+                           int64_t count, ek_dev *dev, bool *raw)
 {
     const around here = {self, outer};
     int at;
-    ek_value batch = self->of->type == &rows_type
-                         ? make_batch((transformed *)self->of, &here, samples, count, dev)
-                         : ek_dataset_get_batch(self->of, samples, count, ek_cpu());
+    ek_value batch;
+    if (self->of->type == &rows_type) {
+        batch = make_batch((transformed *)self->of, &here, samples, count, dev, raw);
+    } else {
+        batch = ek_dataset_get_batch(self->of, samples, count, ek_cpu());
+        *raw = batch.kind != EK_VALUE_ERROR;
+    }
     if (batch.kind == EK_VALUE_ERROR || find(self, batch, &at) < 0)
         return ek_value_error();
     ek_tensor *rows = tensor_of(element_of(batch, at));
@@ -259,13 +264,25 @@ static ek_value moved(ek_value value, ek_dev *dev)
     return result;
 }
 
+/* Samples of several data sets, one after another, may be no batch before they are transformed. */
+static bool differ(int status)
+{
+    return status == EK_E_SHAPE || status == EK_E_DTYPE;
+}
+
 static ek_value transformed_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
                                       ek_device device)
 {
     ek_dev *dev = ek_batch_dev(device, "get_batch");
+    int before = ek_error_status();
+    bool raw = false;
     if (!dev)
         return ek_value_error();
-    ek_value batch = make_batch((transformed *)dataset, NULL, samples, count, dev);
+    ek_value batch = make_batch((transformed *)dataset, NULL, samples, count, dev, &raw);
+    if (batch.kind == EK_VALUE_ERROR && !raw && !before && differ(ek_error_status())) {
+        ek_error_clear();
+        return ek_dataset_batch_by_samples(dataset, samples, count, device);
+    }
     if (batch.kind == EK_VALUE_ERROR || device.kind == EK_CPU)
         return batch;
     return moved(batch, dev);

@@ -217,15 +217,35 @@ END_TEST
 /* Pictures that differ until they are cropped. */
 START_TEST(shapes_that_differ)
 {
-    ek_dataset *set = ek_transformed(any_new(growing), 0, ek_center_crop(3, .fill = 1));
+    ek_dataset *sets[] = {any_new(growing), ek_subset(any_new(growing), all, COUNT)};
     assert_ok(ek_host_devices_configure("1"));
-    ek_value batch = ek_dataset_get_batch(set, all, COUNT, ek_host(0));
-    assert_on(part(batch, 0), ek_host(0));
-    ek_shape shape = ek_tensor_shape(part(batch, 0)), expected = EK_SHAPE(COUNT, 1, 3, 3);
-    ck_assert(ek_shape_equal(&shape, &expected));
-    ck_assert_double_eq(element(part(batch, 0), 8), 1); /* the border of the first */
-    for (int i = 0; i < COUNT; i++)
-        ck_assert_double_eq(element(part(batch, 0), 9 * i), i + 2);
+    for (int s = 0; s < 2; s++) {
+        ek_dataset *set = ek_transformed(sets[s], 0, ek_center_crop(3, .fill = 1));
+        ek_value batch = ek_dataset_get_batch(set, all, COUNT, ek_host(0));
+        assert_on(part(batch, 0), ek_host(0));
+        ek_shape shape = ek_tensor_shape(part(batch, 0)), expected = EK_SHAPE(COUNT, 1, 3, 3);
+        ck_assert(ek_shape_equal(&shape, &expected));
+        ck_assert_double_eq(element(part(batch, 0), 8), 1); /* the border of the first */
+        for (int i = 0; i < COUNT; i++)
+            ck_assert_double_eq(element(part(batch, 0), 9 * i), i + 2);
+        ek_dataset_free(set);
+    }
+}
+END_TEST
+
+/* Of parts that give rows, each of another shape and type. */
+START_TEST(parts_that_differ)
+{
+    ek_dataset *small =
+        ek_tensor_dataset(tensor_of((double[]){51, 102}, EK_SHAPE(2, 1, 1), EK_U8, ek_cpu()));
+    ek_dataset *large =
+        ek_tensor_dataset(tensor_of((double[]){1, 2, 3, 4}, EK_SHAPE(1, 2, 2), EK_F32, ek_cpu()));
+    ek_dataset *set =
+        ek_transformed(ek_concat_dataset(small, large), 0, ek_to_float(), ek_resize(1));
+    set = ek_transformed(set, 0, ek_normalize((double[]){0}, (double[]){0.5}, 1));
+    ek_tensor *batch = ek_value_tensor(ek_dataset_get_batch(set, all, 3, ek_cpu()));
+    assert_close(batch, tensor_of((double[]){0.4f, 0.8f, 5}, EK_SHAPE(3, 1, 1), EK_F32, ek_cpu()),
+                 1e-7, 0);
     ek_dataset_free(set);
 }
 END_TEST
@@ -479,6 +499,7 @@ Suite *suite(void)
     tcase_add_test(c, any_samples);
     tcase_add_test(c, sets_in_sets);
     tcase_add_test(c, shapes_that_differ);
+    tcase_add_test(c, parts_that_differ);
     tcase_add_test(c, numbers);
     tcase_add_test(c, dictionaries);
     tcase_add_test(c, no_such_element);
