@@ -154,10 +154,12 @@ EK_API ek_dataset *ek_cifar10(const char *directory, bool train);
 EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
 
 /* Pictures in one directory per class: files anywhere below <root>/<class> that end in
- * .png, .jpg or .jpeg (in any case). Classes in
- * the order of their names' bytes, pictures in that of their directories and names, as
- * torchvision's ImageFolder. Samples: u8 (3, H, W), read when they are asked for; whole number: the
- * class. EK_E_INVALID where there is no class, or a class without a picture (named). */
+ * .png, .jpg or .jpeg (in any case). Classes in the order of their names' bytes, pictures in that
+ * of their directories and names, as torchvision's ImageFolder. Symbolic links are followed; a
+ * directory within itself is not entered again. Samples: u8 (3, H, W), read when they are asked
+ * for; whole number: the class. EK_E_INVALID where there is no class, for classes without a picture
+ * (named), and where links lead to more than 2^14 directories of one class; EK_E_IO where a
+ * directory cannot be listed. */
 EK_API ek_dataset *ek_image_folder(const char *root);
 /* The name of a class and the path of a sample, as long as the folder is; NULL with EK_E_INVALID
  * out of range or for a data set of another type. */
