@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device.h"
 #include "evenkeel/dataset.h"
 #include "unit.h"
 
@@ -194,7 +195,7 @@ static void assert_pair(ek_value sample, int64_t wanted)
     ck_assert(element(ek_value_tensor(ek_value_at(sample, 0)), 1) == (double)wanted + 0.5);
 }
 
-START_TEST(samples)
+START_TEST(samples_one_by_one)
 {
     ek_dataset *dataset = pairs_new(10);
     for (int i = 0; i < 10; i++) {
@@ -297,6 +298,25 @@ START_TEST(bad_batches)
     assert_no_batch(ek_dataset_get_batch(dataset, low, 1, ek_cpu()), EK_E_INVALID,
                     "pairs: sample -1 of 10 in a batch");
     assert_no_batch(ek_dataset_get_batch(dataset, high, 1, ek_host(63)), EK_E_DEVICE, "host:63");
+    ek_dataset_free(dataset);
+}
+END_TEST
+
+/* A device whose memory is not the CPU's. */
+START_TEST(devices_of_their_own_memory)
+{
+    ek_dataset *dataset = pairs_new(10);
+    ek_dev *dev = ek_dev_get(ek_host(0));
+    const ek_backend *backend = dev->backend;
+    ek_backend remote = *backend;
+    remote.host_memory = false;
+    dev->backend = &remote;
+    assert_no_batch(ek_dataset_get_batch(dataset, (int64_t[]){1}, 1, ek_host(0)), EK_E_DEVICE,
+                    "dataset_get_batch: the CPU cannot write to the memory of host:0; batches are");
+    ek_value sample = ek_value_of_int(1);
+    assert_no_batch(ek_collate(&sample, 1, ek_host(0)), EK_E_DEVICE,
+                    "collate: the CPU cannot write to the memory of host:0");
+    dev->backend = backend;
     ek_dataset_free(dataset);
 }
 END_TEST
@@ -410,9 +430,9 @@ START_TEST(read_by_threads)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, reads, ek_dataset_keep(dataset)), 0);
     ek_dataset_free(dataset);
     for (int i = 0; i < THREADS; i++) {
-        void *fault;
-        ck_assert_int_eq(pthread_join(threads[i], &fault), 0);
-        ck_assert_msg(!fault, "%s", (char *)fault);
+        void *wrong;
+        ck_assert_int_eq(pthread_join(threads[i], &wrong), 0);
+        ck_assert_msg(!wrong, "%s", (char *)wrong);
     }
 }
 END_TEST
@@ -427,11 +447,12 @@ Suite *suite(void)
     tcase_add_test(c, bad_types);
     tcase_add_test(c, length_checked);
     tcase_add_test(c, length_of_its_own);
-    tcase_add_test(c, samples);
+    tcase_add_test(c, samples_one_by_one);
     tcase_add_test(c, earlier_errors);
     tcase_add_test(c, errors_name_the_sample);
     tcase_add_test(c, batches);
     tcase_add_test(c, bad_batches);
+    tcase_add_test(c, devices_of_their_own_memory);
     tcase_add_test(c, nothing_piles_up);
     tcase_add_test(c, batches_of_its_own);
     tcase_add_test(c, read_by_threads);
