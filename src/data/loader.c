@@ -366,15 +366,18 @@ static int give_next(ek_loader *loader, ek_batch *batch)
     hand_out(loader);
     ek_loader_slot *slot = made_slot(loader);
     *batch = (ek_batch){.indices = slot->indices, .count = slot->count, .number = slot->number};
-    int rc = ek_loader_take(loader, slot);
+    ek_error_record failed;
+    failed.status = 0;
+    if (ek_loader_take(loader, slot) < 0)
+        ek_error_take(&failed);
     if (ek_loader_seeds_workers(loader))
         loader->after[loader->given % loader->options.workers] = slot->after;
     loader->given++;
     if (loader->options.workers)
-        hand_out(loader);
-    if (rc < 0) {
+        hand_out(loader); /* may call functions of the user's, which find no error pending */
+    if (failed.status) {
         *batch = (ek_batch){0};
-        return rc;
+        return ek_error_raise(&failed);
     }
     batch->data = loader->data;
     batch->input = loader->input;

@@ -44,6 +44,9 @@ static void *worker_main(void *user)
 {
     ek_loader_maker *worker = user;
     ek_loader *loader = worker->loader;
+    char name[16];
+    snprintf(name, sizeof name, "ek-loader-%d", worker->number);
+    pthread_setname_np(pthread_self(), name);
     ek_loader_start_worker(worker);
     pthread_mutex_lock(&loader->lock);
     if (--loader->busy == 0)
@@ -69,13 +72,10 @@ static void *worker_main(void *user)
 
 static int start_thread(ek_loader_maker *worker)
 {
-    char name[16];
     int rc = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (rc != 0)
         return EK_FAIL(EK_E_NO_MEMORY, "loader: no thread for worker %d of %d can be had (%s)",
                        worker->number, worker->loader->options.workers, strerror(rc));
-    snprintf(name, sizeof name, "ek-loader-%d", worker->number);
-    pthread_setname_np(worker->thread, name);
     return 0;
 }
 

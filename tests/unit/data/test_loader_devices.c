@@ -1,0 +1,189 @@
+/* test_loader_devices.c: batches cut for devices: sizes, where parts lie, what is kept there. */
+#include <pthread.h>
+#include <time.h>
+
+#include "loader_setup.h"
+
+enum { DEVICES = 4 };
+
+typedef struct cutter {
+    int64_t sizes[DEVICES];
+    int calls, status;
+    pthread_t thread;
+} cutter;
+
+/* As told, where the batch is full; all of a smaller one to the last device. */
+static int cut_as_told(int64_t batch, int64_t *sizes, void *user)
+{
+    cutter *self = user;
+    self->calls++;
+    self->thread = pthread_self();
+    for (int i = 0; i < DEVICES; i++)
+        ck_assert_int_eq(sizes[i], 0);
+    if (self->status)
+        return ek_error(self->status, "no plan");
+    if (batch == 10)
+        memcpy(sizes, self->sizes, sizeof self->sizes);
+    else
+        sizes[DEVICES - 1] = batch;
+    return 0;
+}
+
+static ek_loader *loader_of(int workers, ek_loader_options options)
+{
+    options.dataset = &noisy_new(14)->dataset;
+    options.batch_size = 10;
+    options.workers = workers;
+    options.device_ids = EK_DEVICES(ek_host(2), ek_host(0), ek_cpu(), ek_host(3));
+    ek_loader *loader = ek_data_loader_with(options);
+    assert_made(loader);
+    return loader;
+}
+
+/* The next batch has parts of these sizes, in the order of device_ids, each on its device. */
+static void assert_parts(ek_loader *loader, const int64_t *sizes)
+{
+    const ek_device_list devices = EK_DEVICES(ek_host(2), ek_host(0), ek_cpu(), ek_host(3));
+    ek_batch batch;
+    int at = 0;
+    assert_ok(ek_loader_next(loader, &batch));
+    ck_assert(batch.data.per_device && batch.input.per_device && batch.target.per_device);
+    const int64_t *indices = batch.indices;
+    for (int d = 0; d < DEVICES; d++) {
+        if (sizes[d] == 0)
+            continue;
+        ek_tensor *input = ek_value_tensor(ek_value_at(batch.input, at));
+        ek_tensor *target = ek_value_tensor(ek_value_at(batch.target, at));
+        ck_assert_ptr_eq(ek_value_at(ek_value_at(batch.data, at), 0).as.tensor, input);
+        ck_assert(ek_device_equal(ek_tensor_device(input), devices.devices[d]));
+        ck_assert(ek_device_equal(ek_tensor_device(target), devices.devices[d]));
+        ck_assert_int_eq(ek_tensor_size(input, 0), sizes[d]);
+        ck_assert_int_eq(ek_tensor_size(target, 0), sizes[d]);
+        for (int64_t i = 0; i < sizes[d]; i++)
+            ck_assert_int_eq((int64_t)element(input, i), *indices++);
+        at++;
+    }
+    ck_assert_int_eq(ek_value_length(batch.data), at);
+    ck_assert_int_eq(ek_value_length(batch.target), at);
+}
+
+START_TEST(parts_lie_on_their_devices)
+{
+    cutter told = {.sizes = {2, 0, 7, 1}};
+    ek_loader *loader = loader_of(_i, (ek_loader_options){0});
+    assert_parts(loader, (int64_t[]){3, 3, 3, 1});
+    assert_parts(loader, (int64_t[]){1, 1, 1, 1});
+    ek_loader_free(loader);
+    loader = loader_of(_i, (ek_loader_options){.split = EK_SPLIT_EVEN});
+    assert_parts(loader, (int64_t[]){3, 3, 2, 2});
+    ek_loader_free(loader);
+    loader = loader_of(_i, (ek_loader_options){.sizes = cut_as_told, .sizes_user = &told});
+    assert_parts(loader, told.sizes);
+    assert_parts(loader, (int64_t[]){0, 0, 0, 4});
+    ck_assert_int_eq(told.calls, 2);
+    ck_assert(pthread_equal(told.thread, pthread_self()));
+    ek_loader_free(loader);
+}
+END_TEST
+
+START_TEST(sizes_that_do_not_add_up_lose_the_batch)
+{
+    static const struct {
+        int64_t sizes[DEVICES];
+        const char *part;
+    } wrong[] = {{{5, 4, 0, 0}, "loader: batch 0: sizes gave 9 of 10 samples"},
+                 {{5, 4, 2, 0}, "sizes gave 2 samples to device 2; 1 of 10 were left"},
+                 {{5, 6, -1, 0}, "sizes gave 6 samples to device 1; 5 of 10"},
+                 {{11, -1, 0, 0}, "sizes gave 11 samples to device 0"},
+                 {{5, -1, 6, 0}, "sizes gave -1 samples to device 1"}};
+    ek_batch batch;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        cutter told = {0};
+        memcpy(told.sizes, wrong[i].sizes, sizeof told.sizes);
+        ek_loader *loader =
+            loader_of(_i, (ek_loader_options){.sizes = cut_as_told, .sizes_user = &told});
+        ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_INVALID);
+        assert_error(EK_E_INVALID, wrong[i].part);
+        assert_parts(loader, (int64_t[]){0, 0, 0, 4});
+        ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
+        ek_loader_free(loader);
+    }
+    /* Each batch has its own error, also where the next one's comes while it is given. */
+    cutter fails = {.status = EK_E_STATE};
+    ek_loader *loader =
+        loader_of(_i,
+                  (ek_loader_options){.sizes = cut_as_told, .sizes_user = &fails, .prefetch = 1});
+    for (int b = 0; b < 2; b++) {
+        ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_STATE);
+        assert_error(EK_E_STATE, b ? "loader: batch 1: no plan" : "loader: batch 0: no plan");
+    }
+    ek_loader_free(loader);
+}
+END_TEST
+
+START_TEST(one_device_gets_plain_values)
+{
+    ek_batch batch;
+    ek_loader *loader = ek_data_loader(&noisy_new(3)->dataset, .batch_size = 2, .workers = _i,
+                                       .device_ids = EK_DEVICES(ek_host(3)));
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+    ck_assert(!batch.data.per_device && !batch.input.per_device);
+    ck_assert(ek_device_equal(ek_tensor_device(ek_value_tensor(batch.input)), ek_host(3)));
+    ck_assert(ek_device_equal(ek_tensor_device(ek_value_tensor(batch.target)), ek_host(3)));
+    ek_loader_free(loader);
+}
+END_TEST
+
+/* The memory of batches that are ahead is their devices', and goes with them. */
+START_TEST(batches_ahead_are_in_their_devices_memory)
+{
+    ek_memory_stats stats;
+    ek_batch batch;
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
+    ek_loader *loader = ek_data_loader(&noisy_new(40)->dataset, .batch_size = 2, .workers = 1,
+                                       .prefetch = 3, .device_ids = ek_devices(EK_HOST, 2));
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+    for (int wait = 0; wait < 10000; wait++) {
+        struct timespec moment = {.tv_nsec = 1000000};
+        assert_ok(ek_memory_get(ek_host(1), &stats));
+        if (stats.in_use == 4 * 2 * 64)
+            break;
+        nanosleep(&moment, NULL);
+    }
+    ck_assert_uint_eq(stats.in_use, 4 * 2 * 64);
+    ck_assert_uint_eq(stats.now[EK_MEMORY_ACTIVATION], 4 * 2 * 64);
+    ek_loader_free(loader);
+    assert_ok(ek_memory_get(ek_host(1), &stats));
+    ck_assert_uint_eq(stats.in_use, 0);
+    ck_assert_int_eq(ek_memory_set_category(before), EK_MEMORY_PARAMETER);
+}
+END_TEST
+
+START_TEST(a_device_without_memory_loses_the_batch)
+{
+    ek_batch batch;
+    ek_loader *loader = ek_data_loader(&noisy_new(8)->dataset, .batch_size = 4, .workers = _i,
+                                       .device_ids = ek_devices(EK_HOST, 2));
+    assert_ok(ek_memory_set_capacity(ek_host(1), 64));
+    ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "host:1 is out of memory");
+    assert_ok(ek_loader_reset(loader));
+    assert_ok(ek_memory_set_capacity(ek_host(1), 0));
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+    ek_loader_free(loader);
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("loader_devices");
+    TCase *tcase = tcase_create("devices");
+    tcase_add_checked_fixture(tcase, setup_devices, all_is_given_back);
+    tcase_add_loop_test(tcase, parts_lie_on_their_devices, 0, 3);
+    tcase_add_loop_test(tcase, sizes_that_do_not_add_up_lose_the_batch, 0, 2);
+    tcase_add_loop_test(tcase, one_device_gets_plain_values, 0, 2);
+    tcase_add_test(tcase, batches_ahead_are_in_their_devices_memory);
+    tcase_add_loop_test(tcase, a_device_without_memory_loses_the_batch, 0, 2);
+    suite_add_tcase(s, tcase);
+    return s;
+}
