@@ -450,11 +450,10 @@ typedef struct reader {
 static void *read_batches(void *context)
 {
     reader *self = context;
-    ek_generator *generator = ek_generator_new(11);
-    ek_generator_stand_in(generator);
     self->well = true;
     for (int pass = 0; pass < 10; pass++) {
-        ek_generator_seed(generator, 11);
+        ek_generator *generator = ek_generator_new(11);
+        ek_generator_stand_in(generator);
         ek_scope scope = ek_scope_begin();
         ek_tensor *batch =
             ek_value_tensor(ek_value_at(ek_dataset_get_batch(self->set, all, COUNT, ek_cpu()), 0));
@@ -464,9 +463,9 @@ static void *read_batches(void *context)
         self->well = self->well && batch && (pass == 0 || sum == self->sum);
         self->sum = sum;
         ek_scope_end(&scope);
+        ek_generator_stand_in(NULL);
+        ek_generator_free(generator);
     }
-    ek_generator_stand_in(NULL);
-    ek_generator_free(generator);
     return NULL;
 }
 
