@@ -12,7 +12,7 @@
 #include "evenkeel/data.h"
 #include "unit.h"
 
-static char directory[] = "/tmp/evenkeel-archive-XXXXXX";
+static char directory[40] = "/tmp/evenkeel-archive-XXXXXX";
 static char path[64];
 
 static inline void make_directory(void)
