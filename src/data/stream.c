@@ -7,7 +7,7 @@
 #include "core/thread.h"
 #include "data/stream.h"
 
-enum { FIRST_ROOM = 1 << 16, ZLIB_BUFFER = 1 << 16, MOST_AT_ONCE = 1 << 30 };
+enum { FIRST_ROOM = 1 << 16, ZLIB_BUFFER = 1 << 14, MOST_AT_ONCE = 1 << 30 };
 
 /* ---- reading ---- */
 

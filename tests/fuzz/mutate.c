@@ -3,14 +3,15 @@
  *
  *     fuzz_safetensors <directory> <mutations> */
 #include <dirent.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <zlib.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);
+#include "fuzz.h"
 
-enum { MAX_FILES = 256, MAX_BYTES = 4096 };
+enum { MAX_FILES = 256, MAX_BYTES = 8192, MAX_MEMORY = 1 << 29 };
 
 typedef struct sample {
     size_t nbytes;
@@ -89,32 +90,15 @@ static void insert_piece(sample *s, size_t at)
 
 static void insert_word(sample *s, size_t at)
 {
-    static const char *const words[] = {"0",
-                                        "-1",
-                                        "9223372036854775807",
-                                        "4611686018427387904",
-                                        "1e9",
-                                        "[",
-                                        "]",
-                                        "{",
-                                        "}",
-                                        ",",
-                                        "\"",
-                                        ":",
-                                        "\\u0000",
-                                        "\\ud800",
-                                        "\xff",
-                                        "[]",
-                                        "{}",
-                                        "null",
-                                        "F4",
-                                        "I64",
-                                        "BOOL",
-                                        "__metadata__",
-                                        "\"shape\":[0]",
-                                        " "};
-    const char *word = words[draw(sizeof words / sizeof *words)];
-    insert(s, at, (const uint8_t *)word, strlen(word));
+    const fuzz_word *word = &fuzz_this_format.words[draw(fuzz_this_format.word_count)];
+    insert(s, at, (const uint8_t *)word->bytes, word->nbytes);
+}
+
+static void replace_by_word(sample *s, size_t at)
+{
+    const fuzz_word *word = &fuzz_this_format.words[draw(fuzz_this_format.word_count)];
+    size_t room = s->nbytes - at;
+    memcpy(s->bytes + at, word->bytes, word->nbytes < room ? word->nbytes : room);
 }
 
 static void erase(sample *s, size_t at)
@@ -128,7 +112,7 @@ static void erase(sample *s, size_t at)
 static void mutate(sample *s)
 {
     size_t at = draw(s->nbytes + 1);
-    switch (draw(5)) {
+    switch (draw(6)) {
     case 0:
         insert_piece(s, at);
         return;
@@ -139,6 +123,9 @@ static void mutate(sample *s)
         erase(s, at);
         return;
     case 3:
+        replace_by_word(s, at);
+        return;
+    case 4:
         if (at < s->nbytes)
             s->bytes[at] = (uint8_t)draw(256);
         return;
@@ -148,17 +135,29 @@ static void mutate(sample *s)
     }
 }
 
-/* Makes the length at the start that of the braces, or the mutations would hardly get further. */
-static void mend_length(sample *s)
+static void put_u32(uint8_t *bytes, uint32_t value)
 {
-    size_t length = s->nbytes;
-    while (length > 8 && s->bytes[length - 1] != '}')
-        length--;
-    if (length <= 8)
+    for (int i = 0; i < 4; i++)
+        bytes[i] = (uint8_t)(value >> 8 * i);
+}
+
+/* The same in a gzip stream, as one block that is not compressed (RFC 1951, 1952): mutations of a
+ * stream itself hardly get past its checksum. */
+static void zip(sample *s)
+{
+    enum { BEFORE = 15, AFTER = 8 };
+    static const uint8_t start[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255, 1};
+    uint32_t nbytes = (uint32_t)s->nbytes;
+
+    if (s->nbytes > MAX_BYTES - BEFORE - AFTER)
         return;
-    length -= 8;
-    for (int i = 0; i < 8; i++)
-        s->bytes[i] = (uint8_t)((uint64_t)length >> 8 * i);
+    uint32_t sum = (uint32_t)crc32(0, s->bytes, nbytes);
+    memmove(s->bytes + BEFORE, s->bytes, nbytes);
+    memcpy(s->bytes, start, sizeof start);
+    put_u32(s->bytes + sizeof start, nbytes | ~nbytes << 16);
+    put_u32(s->bytes + BEFORE + nbytes, sum);
+    put_u32(s->bytes + BEFORE + nbytes + 4, nbytes);
+    s->nbytes += BEFORE + AFTER;
 }
 
 /* A copy of exactly this size, so that a sanitizer sees what is read behind it. */
@@ -172,6 +171,19 @@ static void run(const sample *s)
     free(copy);
 }
 
+/* Sizes that a file only claims are not to be allocated. (AddressSanitizer's own memory is beyond
+ * any limit.) */
+static void limit_memory(void)
+{
+#ifndef EK_SANITIZED
+    struct rlimit limit = {MAX_MEMORY, MAX_MEMORY};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) {
+        perror("setrlimit");
+        exit(EXIT_FAILURE);
+    }
+#endif
+}
+
 int main(int argc, char **argv)
 {
     static sample mutated;
@@ -180,6 +192,7 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     }
     read_samples(argv[1]);
+    limit_memory();
     for (size_t i = 0; i < sample_count; i++)
         run(&samples[i]);
     long mutations = atol(argv[2]);
@@ -188,7 +201,9 @@ int main(int argc, char **argv)
         for (size_t k = 1 + draw(4); k > 0; k--)
             mutate(&mutated);
         if (draw(4) > 0)
-            mend_length(&mutated);
+            fuzz_this_format.mend(mutated.bytes, &mutated.nbytes);
+        if (fuzz_this_format.gzip && draw(8) == 0)
+            zip(&mutated);
         run(&mutated);
     }
     free(samples);

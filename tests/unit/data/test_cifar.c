@@ -32,6 +32,13 @@ static size_t fill(int classes, int first, int count)
 
 /* ---- single files ---- */
 
+static void assert_pixels(const uint8_t *pixels, int number)
+{
+    for (int i = 0; i < PIXELS; i++)
+        if (pixels[i] != pixel(number, i))
+            ck_abort_msg("pixel %d of record %d", i, number);
+}
+
 static void assert_pictures(const ek_tensor *pictures, int first, int count)
 {
     ek_shape shape = ek_tensor_shape(pictures), wanted = EK_SHAPE(count, 3, 32, 32);
@@ -40,8 +47,7 @@ static void assert_pictures(const ek_tensor *pictures, int first, int count)
     ck_assert_int_eq(ek_tensor_dtype(pictures), EK_U8);
     const uint8_t *data = ek_tensor_data(pictures);
     for (int n = 0; n < count; n++)
-        for (int i = 0; i < PIXELS; i++)
-            ck_assert_int_eq(data[n * PIXELS + i], pixel(first + n, i));
+        assert_pixels(data + n * PIXELS, first + n);
 }
 
 static void assert_read(const char *path, int classes, int count)
@@ -154,8 +160,7 @@ static void assert_sample(ek_dataset *dataset, int64_t index, int number, int64_
     ek_shape shape = ek_tensor_shape(picture), wanted = EK_SHAPE(3, 32, 32);
     ck_assert(ek_shape_equal(&shape, &wanted));
     ck_assert_int_eq(ek_tensor_dtype(picture), EK_U8);
-    for (int i = 0; i < PIXELS; i++)
-        ck_assert_int_eq(((uint8_t *)ek_tensor_data(picture))[i], pixel(number, i));
+    assert_pixels(ek_tensor_data(picture), number);
     ck_assert_int_eq(ek_tensor_dtype(target), EK_I64);
     ck_assert_int_eq(ek_tensor_ndim(target), 0);
     assert_ok(ek_to_data(target, &found, sizeof found));
