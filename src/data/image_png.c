@@ -62,12 +62,11 @@ static int begin_rows(png_decoding *self, int64_t width, int64_t height)
 {
     int type = png_get_color_type(self->png, self->info);
     int own = type == PNG_COLOR_TYPE_PALETTE ? 3 : png_get_channels(self->png, self->info);
-    bool alpha_asked = self->picture->channels > 0 && self->picture->channels % 2 == 0;
     if (type == PNG_COLOR_TYPE_PALETTE)
         png_set_palette_to_rgb(self->png);
     else if (type == PNG_COLOR_TYPE_GRAY)
         png_set_expand_gray_1_2_4_to_8(self->png);
-    if (alpha_asked && png_get_valid(self->png, self->info, PNG_INFO_tRNS))
+    if (png_get_valid(self->png, self->info, PNG_INFO_tRNS))
         png_set_tRNS_to_alpha(self->png);
     png_set_strip_16(self->png);
     bool interlaced = png_set_interlace_handling(self->png) > 1;

@@ -110,14 +110,15 @@ static void assert_samples(ek_dataset *folder, const expected *samples, int coun
 /* Of directories, whole paths are compared: '-' comes before '/', upper case before lower case. */
 START_TEST(order)
 {
-    directories("dog", "Cat", "bird", "dog/a", "dog/a-b", "dog/a/z", "dog/a/z/deep", NULL);
+    directories("dog", "Cat", "bird", "dog/a", "dog/a-b", "dog/a/z", "dog/a/z/deep", "dog/b", NULL);
     files("dog/2.png", "dog/10.JPEG", "dog/a/1.jpg", "dog/a/z/deep/0.Png", "dog/a-b/9.png", NULL);
     files("Cat/b.PNG", "Cat/a.png", "Cat/B.png", "bird/.png", NULL);
-    files("readme.png", "bird/x.gif", "bird/png", "bird/x.png.txt", "bird/.jpe", NULL);
+    files("dog/b/0.png", "readme.png", "bird/x.gif", "bird/png", "bird/x.png.txt", "bird/.jpe",
+          NULL);
     ek_dataset *folder = ek_image_folder(root);
     assert_folder(folder, {"Cat/B.png", 0}, {"Cat/a.png", 0}, {"Cat/b.PNG", 0}, {"bird/.png", 1},
                   {"dog/10.JPEG", 2}, {"dog/2.png", 2}, {"dog/a/1.jpg", 2}, {"dog/a-b/9.png", 2},
-                  {"dog/a/z/deep/0.Png", 2});
+                  {"dog/a/z/deep/0.Png", 2}, {"dog/b/0.png", 2});
     ck_assert_str_eq(ek_image_folder_class(folder, 0), "Cat");
     ck_assert_str_eq(ek_image_folder_class(folder, 1), "bird");
     ck_assert_str_eq(ek_image_folder_class(folder, 2), "dog");
