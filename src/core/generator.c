@@ -156,7 +156,8 @@ void ek_generator_seed(ek_generator *generator, uint64_t seed)
 {
     generator = ek_generator_lock(generator);
     seed_words(generator, seed);
-    seedings += generator == &default_generator;
+    if (generator == &default_generator) /* else the lock is not held */
+        seedings++;
     ek_generator_unlock(generator);
 }
 
@@ -232,7 +233,8 @@ int ek_generator_set_state(ek_generator *generator, const void *state, size_t nb
                        "generator_set_state: not a generator's state (left %d, next %llu)",
                        blob.left, (unsigned long long)blob.next);
     generator = ek_generator_lock(generator);
-    seedings += generator == &default_generator;
+    if (generator == &default_generator) /* else the lock is not held */
+        seedings++;
     generator->seed = blob.seed;
     generator->left = (uint32_t)blob.left;
     generator->next = (uint32_t)blob.next;
