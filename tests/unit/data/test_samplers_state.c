@@ -257,6 +257,26 @@ START_TEST(hostile_states)
 }
 END_TEST
 
+/* What is given lies between the least and the greatest of a subset. */
+START_TEST(hostile_subsets)
+{
+    static const int64_t subset[] = {40, 7, 12}, outside[] = {6, 41, -1, 0, INT64_MIN, INT64_MAX};
+    ek_sampler *sampler = ek_subset_random_sampler(subset, 3, NULL);
+    int64_t index;
+
+    assert_made(sampler);
+    assert_ok(ek_sampler_next(sampler, &index));
+    ek_value state = ek_sampler_state(sampler);
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+        ek_value wrong = spoiled(state, "indices", integers(7, 40, outside[i]));
+        ck_assert_int_eq(ek_sampler_load_state(sampler, wrong), EK_E_FORMAT);
+        assert_error(EK_E_FORMAT, "samples of this sampler lie in [7, 40]");
+    }
+    assert_ok(ek_sampler_load_state(sampler, spoiled(state, "indices", integers(7, 40, 12))));
+    ek_sampler_free(sampler);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("samplers_state");
@@ -266,6 +286,7 @@ Suite *suite(void)
     tcase_add_test(tcase, state_of_tensors);
     tcase_add_test(tcase, state_of_another_kind);
     tcase_add_test(tcase, hostile_states);
+    tcase_add_test(tcase, hostile_subsets);
     suite_add_tcase(s, tcase);
     return s;
 }
