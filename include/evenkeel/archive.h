@@ -41,26 +41,35 @@ EK_API void ek_archive_free(ek_archive *archive); /* NULL is ignored */
 /* ---- writing ----
  *
  * A put notes references; elements are read by ek_archive_save, so that no step may come
- * between. A name that is taken already is EK_E_INVALID; "" puts without a prefix. */
+ * between (modules and optimizers may be freed). "" puts without a prefix. EK_E_INVALID for a name
+ * that is taken already, that is a tensor's and has others below it, that has an empty part
+ * ("a..b") or more than 128 parts. A put that fails has put nothing. */
 
 EK_API ek_archive *ek_archive_new(void);
 /* A tensor, a number (an i64 or f64 tensor of one element and no dimension), or a dictionary or
- * list of such: their elements as "name.key" and "name.0". None puts nothing. */
+ * list of such: their elements as "name.key" and "name.0". None puts nothing. (ek_archive_get gives
+ * lists back as dictionaries of "0", "1", ..., and numbers as tensors.) */
 EK_API int ek_archive_put(ek_archive *archive, const char *name, ek_value value);
+/* Texts nest in nothing: "a" and "a.b" may both be there. Names that begin with "evenkeel." are the
+ * archive's own. */
 EK_API int ek_archive_put_text(ek_archive *archive, const char *name, const char *text);
-/* Parameters and buffers by their paths. */
+/* Parameters and buffers by their paths; absent ones (a bias that is off) are left out, and one
+ * that stands in several places (tied weights) is written once, under the path that walks give it.
+ */
 EK_API int ek_archive_put_module(ek_archive *archive, const char *name, ek_module *module);
 /* Per parameter of `module` that the optimizer has: "<name>.<path>.steps" and its states; per group
  * "<name>.lr". A parameter of the optimizer that is none of the module's is EK_E_INVALID. */
 EK_API int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_optimizer *optimizer,
                                     ek_module *module);
+/* Steps, the rates that it began with ("initial_lr"), and the rates of now ("lr"). */
 EK_API int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *schedule);
 /* The default generator, the devices' own, Python's and NumPy's (evenkeel/random.h). No work may
  * run. */
 EK_API int ek_archive_put_random(ek_archive *archive, const char *name);
 /* One generator of the caller's. */
 EK_API int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator *generator);
-/* The plans of a data-parallel wrapper as text, for .plan: read with ek_archive_text. */
+/* The plans of a data-parallel wrapper as text, for .plan: read with ek_archive_text. Nothing where
+ * there are none so far. */
 EK_API int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_parallel);
 
 /* Writes all to `path` whole or not at all: who is killed, or loses power, at any moment leaves the
@@ -76,7 +85,9 @@ EK_API ek_archive *ek_archive_open(const char *path);
 /* There is a tensor, a text, or something below the name. */
 EK_API bool ek_archive_has(const ek_archive *archive, const char *name);
 /* All below `name` as a dictionary of tensors on cpu, nested by the dots of their names, or the
- * tensor itself; an error where there is nothing. In the scope. */
+ * tensor itself; an error where there is nothing. Keys that are numbers come first and by value,
+ * then the others as strcmp orders them. EK_E_FORMAT where files of others have tensors below a
+ * tensor's name, or names of more than 128 parts. In the scope. */
 EK_API ek_value ek_archive_get(const ek_archive *archive, const char *name);
 /* A number that was put as one. EK_E_INVALID where there is none, EK_E_DTYPE and EK_E_SHAPE for
  * other tensors. */
@@ -115,20 +126,25 @@ typedef struct ek_load_options {
 } ek_load_options;
 
 /* Into parameters and buffers where they are, on their devices; handles, gradients and optimizers
- * stay. Names in the file with or without "module." at their front (below `name`) do. */
+ * stay, and all replicas have the new values at the next forward, those too that go on with buffers
+ * of their own. Names in the file with or without "module." at their front (below `name`) do. Tied
+ * weights load from any of their paths; where the file has several, those that differ from the
+ * first are unexpected. EK_E_INVALID for names, EK_E_SHAPE, EK_E_DTYPE for dtypes of the format
+ * that are not read. The report is filled also where names or shapes are an error (0 loaded). */
 EK_API int ek_archive_load_module_with(const ek_archive *archive, const char *name,
                                        ek_load_options options);
 /* ek_archive_load_module(a, "model", net, .strict = EK_OFF) */
 #define ek_archive_load_module(archive, name, ...) \
     ek_archive_load_module_with((archive), (name), (ek_load_options){.keywords = 0, __VA_ARGS__})
 /* Rates, step counts and states, for the module's parameters that the optimizer has; all of them
- * have to be there. */
+ * have to be there, with as many groups. Other options are those of the optimizer. */
 EK_API int ek_archive_load_optimizer(const ek_archive *archive, const char *name,
                                      ek_optimizer *optimizer, ek_module *module);
+/* The rates of the optimizer become those of then. */
 EK_API int ek_archive_load_schedule(const ek_archive *archive, const char *name,
                                     ek_schedule *schedule);
 /* Devices that there are fewer of now are left out; further ones follow the default generator's
- * seed. */
+ * seed. No work may run. */
 EK_API int ek_archive_load_random(const ek_archive *archive, const char *name);
 EK_API int ek_archive_load_generator(const ek_archive *archive, const char *name,
                                      ek_generator *generator);

@@ -1,9 +1,10 @@
 /* checkpoint.h: all that a run needs to go on as if it had not been stopped.
  *
- * A safetensors file: both networks' parameters and buffers ("critic.0.0.weight"), both optimizers'
- * states and step counts ("critic_optimizer.0.0.weight.exp_avg", ".steps"), the state of the random
- * numbers, the records of the steps so far, and as metadata the step and the settings that decide
- * the numbers. The pictures' order follows from seed and step. Measured plans are there too. */
+ * An archive (evenkeel/archive.h): both networks' parameters and buffers ("critic.0.0.weight"),
+ * both optimizers' states and step counts ("critic_optimizer.0.0.weight.exp_avg", ".steps"), the
+ * state of the random numbers, the records of the steps so far, and as texts the step and the
+ * settings that decide the numbers. The pictures' order follows from seed and step. Measured plans
+ * are there too. */
 #ifndef GAN_CHECKPOINT_H
 #define GAN_CHECKPOINT_H
 
