@@ -2,6 +2,8 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "core/device.h"
+#include "core/tensor.h"
 #include "loader_setup.h"
 
 enum { DEVICES = 4 };
@@ -174,6 +176,133 @@ START_TEST(a_device_without_memory_loses_the_batch)
 }
 END_TEST
 
+/* ---- sets that make batches themselves ---- */
+
+static atomic_int batches_made, made_elsewhere;
+
+static ek_value whole_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
+                                ek_device device)
+{
+    struct timespec time = {.tv_nsec = 5000000};
+    (void)dataset;
+    (void)samples;
+    nanosleep(&time, NULL);
+    atomic_fetch_add(&batches_made, 1);
+    atomic_fetch_add(&made_elsewhere, !ek_device_equal(device, ek_host(3)));
+    return ek_value_of_tensor(ek_empty(EK_SHAPE(count), .device = device));
+}
+
+static const ek_dataset_type whole_type = {.name = "whole",
+                                           .size = sizeof(noisy),
+                                           .length = noisy_length,
+                                           .get = noisy_get,
+                                           .get_batch = whole_get_batch};
+
+/* Where they are needed; and those that nobody wants any more are not begun. */
+START_TEST(sets_make_batches_where_they_are_needed)
+{
+    ek_batch batch;
+    noisy *set = (noisy *)ek_dataset_new(&whole_type);
+    set->count = 1000;
+    ek_loader *loader = ek_data_loader(&set->dataset, .workers = 1, .prefetch = 500,
+                                       .device_ids = EK_DEVICES(ek_host(3)));
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+    ck_assert(ek_device_equal(ek_tensor_device(ek_value_tensor(batch.data)), ek_host(3)));
+    assert_ok(ek_loader_reset(loader));
+    ck_assert_int_lt(batches_made, 250);
+    ck_assert_int_eq(made_elsewhere, 0);
+    ek_loader_free(loader);
+}
+END_TEST
+
+/* ---- memory that the CPU cannot write to ----
+ *
+ * host:1 and host:2 as if they were such devices: tensors lie there, but nobody is given their
+ * address. host:1 reads page-locked memory by itself. */
+
+static pthread_t receiver;
+static atomic_int staged, locked, sent, sent_by_receiver;
+
+static int locked_alloc(ek_dev *dev, size_t nbytes, void **pointer)
+{
+    (void)dev;
+    atomic_fetch_add(&staged, !pthread_equal(pthread_self(), receiver));
+    atomic_fetch_add(&locked, 1);
+    *pointer = malloc(nbytes ? nbytes : 1);
+    return *pointer ? 0 : EK_E_NO_MEMORY;
+}
+
+static void locked_free(ek_dev *dev, void *pointer)
+{
+    (void)dev;
+    atomic_fetch_sub(&locked, 1);
+    free(pointer);
+}
+
+static int locked_send(ek_dev *dev, void *to, const void *from, size_t nbytes)
+{
+    (void)dev;
+    atomic_fetch_add(&sent, 1);
+    atomic_fetch_add(&sent_by_receiver, pthread_equal(pthread_self(), receiver) != 0);
+    memcpy(to, from, nbytes);
+    return 0;
+}
+
+static void assert_fed(const ek_batch *batch)
+{
+    static const int64_t sizes[] = {2, 2, 1};
+    int64_t at = 0;
+    for (int d = 0; d < 3; d++) {
+        ek_value part = ek_value_at(batch->data, d);
+        ek_tensor *index = ek_value_tensor(ek_value_at(part, 0));
+        ck_assert(ek_device_equal(ek_tensor_device(index), ek_host(d)));
+        ck_assert(ek_device_equal(ek_tensor_device(ek_value_at(part, 1).as.tensor), ek_host(d)));
+        ck_assert_int_eq(ek_tensor_count(index), sizes[d]);
+        for (int64_t i = 0; i < sizes[d]; i++, at++)
+            ck_assert_int_eq(((int64_t *)ek_tensor_address(index))[i], batch->indices[at]);
+    }
+}
+
+START_TEST(other_memory_is_fed_when_a_batch_is_given)
+{
+    ek_dev *reads = ek_dev_get(ek_host(1)), *plain = ek_dev_get(ek_host(2));
+    const ek_backend *before = reads->backend;
+    ek_backend reading = *before, copying = *before;
+    ek_batch batch;
+    ek_memory_stats stats;
+    reading.host_memory = copying.host_memory = false;
+    reading.locked_alloc = locked_alloc;
+    reading.locked_free = locked_free;
+    reading.locked_send = locked_send;
+    reads->backend = &reading;
+    plain->backend = &copying;
+    receiver = pthread_self();
+    ek_loader *loader = ek_data_loader(&noisy_new(15)->dataset, .batch_size = 5, .shuffle = true,
+                                       .workers = _i, .device_ids = ek_devices(EK_HOST, 3));
+    for (int b = 1; b <= 3; b++) {
+        ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+        assert_fed(&batch);
+        ck_assert_int_eq(sent, 2 * b);
+        ck_assert_int_eq(sent_by_receiver, 2 * b);
+        assert_ok(ek_memory_get(ek_host(1), &stats)); /* none that is ahead */
+        ck_assert_uint_eq(stats.in_use, 2 * 64);
+    }
+    ck_assert_int_eq(staged, _i ? 6 : 0);
+    ck_assert_int_eq(locked, 0);
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
+    /* Where nothing of it is left to send it to, the batch is lost. */
+    assert_ok(ek_memory_set_capacity(ek_host(1), 64));
+    ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "loader: batch 0: host:1 is out of memory");
+    assert_ok(ek_memory_set_capacity(ek_host(1), 0));
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+    assert_fed(&batch);
+    ek_loader_free(loader);
+    ck_assert_int_eq(locked, 0);
+    reads->backend = plain->backend = before;
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("loader_devices");
@@ -184,6 +313,8 @@ Suite *suite(void)
     tcase_add_loop_test(tcase, one_device_gets_plain_values, 0, 2);
     tcase_add_test(tcase, batches_ahead_are_in_their_devices_memory);
     tcase_add_loop_test(tcase, a_device_without_memory_loses_the_batch, 0, 2);
+    tcase_add_test(tcase, sets_make_batches_where_they_are_needed);
+    tcase_add_loop_test(tcase, other_memory_is_fed_when_a_batch_is_given, 0, 3);
     suite_add_tcase(s, tcase);
     return s;
 }

@@ -19,7 +19,7 @@
 #endif
 
 #ifndef THREADS_CAN_ALWAYS_BE_HAD
-static int threads_left = -1; /* negative: any number */
+static atomic_int threads_left = -1; /* negative: any number */
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
                    void *argument)
@@ -29,7 +29,8 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
         *(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
     if (threads_left == 0)
         return EAGAIN;
-    threads_left -= threads_left > 0;
+    if (threads_left > 0)
+        threads_left--;
     return create(thread, attributes, start, argument);
 }
 
