@@ -67,7 +67,8 @@ EK_API int64_t ek_sampler_length(ek_sampler *sampler);
  */
 EK_API int ek_sampler_set_epoch(ek_sampler *sampler, int64_t epoch);
 
-/* A whole pass. */
+/* A whole pass, in place of what `pass` held; apart from that of ek_sampler_next. EK_E_INVALID
+ * where a user's type leaves a batch empty or without an end. */
 EK_API int ek_sampler_draw(ek_sampler *sampler, ek_pass *pass);
 /* One by one: 1 and the next index; 0 at the end of a pass, after which the next call begins
  * another; negative on error. EK_E_INVALID for a sampler that makes batches. */
@@ -89,7 +90,7 @@ EK_API ek_sampler *ek_sequential_sampler(int64_t count);
 
 typedef struct ek_random_sampler_options {
     int keywords;
-    int64_t count;
+    int64_t count; /* 1 at least */
     bool replacement;
     int64_t
         num_samples; /* default count; more than count without replacement: several permutations */
@@ -106,7 +107,8 @@ EK_API ek_sampler *ek_subset_random_sampler(const int64_t *indices, int64_t coun
                                             ek_generator *generator);
 
 /* num_samples of 0..count-1 with replacement, i with a probability in proportion to weights[i]
- * (copied). EK_E_INVALID for negative weights, or none that is positive. */
+ * (copied). EK_E_INVALID for weights that are negative or not finite, or where none is
+ * positive. */
 EK_API ek_sampler *ek_weighted_random_sampler(const double *weights, int64_t count,
                                               int64_t num_samples, ek_generator *generator);
 
@@ -147,7 +149,8 @@ typedef struct ek_identity_sampler_options {
     int64_t seed;
     bool automatic_epochs;
 } ek_identity_sampler_options;
-/* RandomIdentitySampler: draws with Python's and NumPy's global generators (ek_set_seed). */
+/* RandomIdentitySampler: draws with Python's and NumPy's global generators (ek_set_seed). It has no
+ * ranks and no seed: EK_E_INVALID where they are given. */
 EK_API ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options);
 #define ek_random_identity_sampler(...) \
     ek_random_identity_sampler_with((ek_identity_sampler_options){.keywords = 0, __VA_ARGS__})
@@ -158,7 +161,7 @@ EK_API ek_sampler *ek_distributed_random_identity_sampler_with(ek_identity_sampl
     ek_distributed_random_identity_sampler_with(    \
         (ek_identity_sampler_options){.keywords = 0, __VA_ARGS__})
 /* DistributedInferenceSampler: contiguous blocks, padded by repeating the last sample; with padding
- * off nothing is given twice. */
+ * off nothing is given twice, and lengths differ by one at most. */
 EK_API ek_sampler *ek_distributed_inference_sampler(int64_t count, int num_replicas, int rank,
                                                     ek_switch padding);
 
