@@ -88,6 +88,15 @@ static const ek_dataset_type concat_dataset_type = {
     .destroy = concat_destroy,
 };
 
+/* Of parts of which some give single samples (as in subset.c). */
+static const ek_dataset_type samples_type = {
+    .name = "concat_dataset",
+    .size = sizeof(concat_dataset),
+    .length = concat_length,
+    .get = concat_get,
+    .destroy = concat_destroy,
+};
+
 static int set_ends(concat_dataset *self, ek_dataset *const *datasets, int count)
 {
     int64_t end = 0;
@@ -105,10 +114,14 @@ static int set_ends(concat_dataset *self, ek_dataset *const *datasets, int count
 /* The data sets are the caller's until all is well. */
 static concat_dataset *make(ek_dataset *const *datasets, int count)
 {
-    for (int i = 0; i < count; i++)
+    const ek_dataset_type *type = &concat_dataset_type;
+    for (int i = 0; i < count; i++) {
         if (ek_dataset_given(datasets[i], "concat_dataset") < 0)
             return NULL;
-    concat_dataset *self = (concat_dataset *)ek_dataset_new(&concat_dataset_type);
+        if (!datasets[i]->type->get_batch)
+            type = &samples_type;
+    }
+    concat_dataset *self = (concat_dataset *)ek_dataset_new(type);
     if (!self)
         return NULL;
     self->parts = ek_calloc((size_t)count, sizeof(ek_dataset *));

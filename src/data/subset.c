@@ -53,6 +53,16 @@ static const ek_dataset_type subset_type = {
     .destroy = subset_destroy,
 };
 
+/* Of a data set that gives single samples: so does the subset, and whoever makes batches of it, or
+ * transforms them before, reads each sample once. */
+static const ek_dataset_type samples_type = {
+    .name = "subset",
+    .size = sizeof(subset),
+    .length = subset_length,
+    .get = subset_get,
+    .destroy = subset_destroy,
+};
+
 static int check_indices(ek_dataset *dataset, const int64_t *indices, int64_t count)
 {
     EK_TRY(ek_dataset_given(dataset, "subset"));
@@ -74,7 +84,7 @@ ek_dataset *ek_subset(ek_dataset *dataset, const int64_t *indices, int64_t count
 {
     subset *self = NULL;
     if (check_indices(dataset, indices, count) == 0)
-        self = (subset *)ek_dataset_new(&subset_type);
+        self = (subset *)ek_dataset_new(dataset->type->get_batch ? &subset_type : &samples_type);
     if (!self) {
         ek_dataset_free(dataset);
         return NULL;

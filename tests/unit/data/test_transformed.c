@@ -67,8 +67,10 @@ static ek_tensor *square(int64_t size)
     return tensor_of(values, EK_SHAPE(1, size, size), EK_U8, ek_cpu());
 }
 
+static int growing_reads; /* samples that were read */
 static ek_value growing(int64_t index)
 {
+    growing_reads++;
     return EK_LIST(square(index + 2), ek_value_of_int(index));
 }
 static ek_value number(int64_t index)
@@ -222,14 +224,20 @@ START_TEST(sets_in_sets)
 }
 END_TEST
 
-/* Pictures that differ until they are cropped. */
+/* Pictures that differ until they are cropped: each is read once, also through other sets. */
 START_TEST(shapes_that_differ)
 {
-    ek_dataset *sets[] = {any_new(growing), ek_subset(any_new(growing), all, COUNT)};
+    enum { SETS = 3, HALF = COUNT / 2 };
+    ek_dataset *sets[SETS] = {any_new(growing), ek_subset(any_new(growing), all, COUNT),
+                              ek_concat_dataset(ek_subset(any_new(growing), all, HALF),
+                                                ek_subset(any_new(growing), all + HALF,
+                                                          COUNT - HALF))};
     assert_ok(ek_host_devices_configure("1"));
-    for (int s = 0; s < 2; s++) {
+    for (int s = 0; s < SETS; s++) {
         ek_dataset *set = ek_transformed(sets[s], 0, ek_center_crop(3, .fill = 1));
+        growing_reads = 0;
         ek_value batch = ek_dataset_get_batch(set, all, COUNT, ek_host(0));
+        ck_assert_int_eq(growing_reads, COUNT);
         assert_on(part(batch, 0), ek_host(0));
         ek_shape shape = ek_tensor_shape(part(batch, 0)), expected = EK_SHAPE(COUNT, 1, 3, 3);
         ck_assert(ek_shape_equal(&shape, &expected));
