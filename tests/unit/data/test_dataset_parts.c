@@ -180,7 +180,7 @@ START_TEST(subset_errors)
     assert_error(EK_E_IO, "subset: sample 1: single: sample 2: torn out");
     ck_assert_int_eq(ek_dataset_get_batch(subset, (int64_t[]){0, 1}, 2, ek_cpu()).kind,
                      EK_VALUE_ERROR);
-    assert_error(EK_E_IO, "subset: single: sample 2: torn out");
+    assert_error(EK_E_IO, "subset: sample 1: single: sample 2: torn out");
     ek_dataset_free(subset);
 }
 END_TEST
@@ -244,7 +244,7 @@ START_TEST(concat_errors)
     assert_error(EK_E_IO, "concat_dataset: sample 5: single: sample 2: torn out");
     ck_assert_int_eq(ek_dataset_get_batch(all, (int64_t[]){4, 5}, 2, ek_cpu()).kind,
                      EK_VALUE_ERROR);
-    assert_error(EK_E_IO, "concat_dataset: single: sample 2: torn out");
+    assert_error(EK_E_IO, "concat_dataset: sample 5: single: sample 2: torn out");
     ek_dataset_free(all);
 }
 END_TEST
