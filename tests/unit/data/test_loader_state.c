@@ -25,6 +25,11 @@ static ek_loader_options with_generator(ek_generator *generator)
     return (ek_loader_options){.batch_size = 4, .shuffle = true, .generator = generator};
 }
 
+static ek_loader_options seeded_by_generator(ek_generator *generator)
+{
+    return (ek_loader_options){.batch_size = 6, .generator = generator};
+}
+
 static ek_loader_options by_sampler(ek_generator *generator)
 {
     const double weights[COUNT] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
@@ -56,7 +61,7 @@ static ek_loader_options one_by_one(ek_generator *generator)
 }
 
 static way *const ways[] = {in_order,  shuffled,   with_generator, by_sampler,
-                            by_epochs, by_batches, one_by_one};
+                            by_epochs, by_batches, one_by_one,     seeded_by_generator};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 typedef struct made {

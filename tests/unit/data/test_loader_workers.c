@@ -45,7 +45,12 @@ START_TEST(threads_that_cannot_be_had_are_an_error)
         ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_NO_MEMORY);
         assert_error(EK_E_NO_MEMORY, part);
     }
-    threads_left = -1; /* nothing is lost */
+    threads_left = 1;
+    ek_loader *never = ek_data_loader(&noisy_new(6)->dataset, .workers = 3);
+    ck_assert_int_eq(ek_loader_next(never, &batch), EK_E_NO_MEMORY);
+    ek_error_clear();
+    ek_loader_free(never); /* with one thread had, two not */
+    threads_left = -1;     /* nothing is lost */
     static record seen;
     ck_assert_int_eq(record_pass(&seen, loader), 6);
     ek_loader_free(loader);
