@@ -6,7 +6,7 @@
 typedef struct basic_block {
     ek_module module;
     ek_module *conv1, *norm1, *conv2, *norm2;
-    ek_module *shortcut; /* 1 x 1 where sizes change, else the identity */
+    ek_module *shortcut; /* a projection where sizes change, else the identity */
 } basic_block;
 
 static ek_value block_forward(ek_module *module, const ek_args *args)
@@ -29,6 +29,13 @@ static ek_module *conv(int in, int out, int kernel, int stride)
     return ek_conv2d(in, out, kernel, .stride = stride, .padding = kernel / 2, .bias = EK_OFF);
 }
 
+/* Pixels are averaged before the 1 x 1 convolution, so that all of them count (He et al. 2019). */
+static ek_module *projection(int in, int out, int stride)
+{
+    return ek_sequential(stride > 1 ? ek_avg_pool2d(stride) : ek_identity(), conv(in, out, 1, 1),
+                         ek_batch_norm2d(out));
+}
+
 static ek_module *block(int in, int out, int stride)
 {
     basic_block *self = (basic_block *)ek_module_new(&block_type);
@@ -42,8 +49,7 @@ static ek_module *block(int in, int out, int stride)
     ek_register_module(m, "conv2", &self->conv2, conv(out, out, 3, 1));
     ek_register_module(m, "norm2", &self->norm2, ek_batch_norm2d(out));
     ek_register_module(m, "shortcut", &self->shortcut,
-                       same ? ek_identity()
-                            : ek_sequential(conv(in, out, 1, stride), ek_batch_norm2d(out)));
+                       same ? ek_identity() : projection(in, out, stride));
     return ek_module_finish(m);
 }
 

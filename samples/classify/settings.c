@@ -75,7 +75,7 @@ static int check_devices(const run_settings *settings, const char *program)
 
 static int check(const run_settings *settings, const char *program)
 {
-    if (!settings->data)
+    if (!settings->data || !*settings->data)
         return args_complain(program,
                              "--dataset %s: --data DIR is needed, with the files of its binary "
                              "version (data_batch_1.bin to data_batch_5.bin, test_batch.bin)",

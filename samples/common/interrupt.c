@@ -18,7 +18,9 @@ const volatile sig_atomic_t *interrupt_catch(void)
 {
     struct sigaction action = {.sa_handler = stop, .sa_flags = SA_RESTART};
 
-    sigemptyset(&action.sa_mask);
+    sigemptyset(&action.sa_mask); /* of two at a time one is the second */
+    sigaddset(&action.sa_mask, SIGINT);
+    sigaddset(&action.sa_mask, SIGTERM);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     return &stopped;
