@@ -338,12 +338,12 @@ static const entry *find(const ek_safetensors *file, const char *name)
 
 int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_view *view)
 {
-    if (!file || !name)
-        return file ? EK_FAIL(EK_E_INVALID, "safetensors: %s: the name is NULL", file->path)
-                    : fail_closed();
-    const entry *e = find(file, name);
+    if (!file)
+        return fail_closed();
+    const entry *e = name ? find(file, name) : NULL;
     if (!e)
-        return EK_FAIL(EK_E_INVALID, "safetensors: %s has no tensor \"%.200s\"", file->path, name);
+        return EK_FAIL(EK_E_INVALID, "safetensors: %s has no tensor \"%.200s\"", file->path,
+                       name ? name : "NULL");
     const ek_safetensors_dtype *dtype = ek_safetensors_dtype_at(e->position);
     if (dtype->dtype < 0)
         return EK_FAIL(EK_E_DTYPE,
