@@ -179,6 +179,7 @@ int main(int argc, char **argv)
     printf("Scenes: %lld for training, %lld for testing, %lld x %lld pixels\n",
            (long long)train.count, (long long)test.count, (long long)settings.size,
            (long long)settings.size);
+    fflush(stdout);
     ek_set_log(show_log, NULL);
     if (settings.find_batch)
         rc = find_all(&settings, &train, results, &count);
