@@ -98,10 +98,10 @@ static run_settings defaults(void)
     return (run_settings){
         .mode = MODE_BALANCED,
         .batch = 128,
-        .epochs = 5,
+        .epochs = 8,
         .width = 16,
         .blocks = 1,
-        .step_epochs = 2,
+        .step_epochs = 3,
         .workers = 1,
         .lr = -1,
         .momentum = 0.9,

@@ -248,6 +248,33 @@ START_TEST(other_devices_go_on)
 }
 END_TEST
 
+/* What a file says of shares goes before what would be measured; for other devices it is measured.
+ */
+START_TEST(plans_are_kept)
+{
+    run_settings settings = small();
+    train_run run;
+
+    settings.mode = MODE_AUTO;
+    settings.plan = "10,7,5,3";
+    open_run(&run, &settings);
+    train_to(&run, 2);
+    assert_ok(checkpoint_save(checkpoint, &run));
+    assert_ok(train_close(&run));
+    settings.plan = NULL;
+    settings.resume = checkpoint;
+    open_run(&run, &settings);
+    ck_assert_str_eq(run.job.plan, "10,7,5,3");
+    assert_ok(train_step(&run));
+    assert_ok(train_close(&run));
+    settings.device_text = "2";
+    open_run(&run, &settings);
+    ck_assert_int_eq(ek_plan_check(run.job.plan, 2), 0);
+    assert_ok(train_step(&run));
+    assert_ok(train_close(&run));
+}
+END_TEST
+
 /* ---- what is refused ---- */
 
 static void refuse(const run_settings *settings, int status, const char *part)
@@ -486,6 +513,7 @@ Suite *suite(void)
     tcase_add_unchecked_fixture(runs, make_pictures, remove_pictures);
     tcase_add_loop_test(runs, resumed_runs_are_the_same, 0, MODES);
     tcase_add_test(runs, other_devices_go_on);
+    tcase_add_test(runs, plans_are_kept);
     tcase_add_test(runs, other_checkpoints_are_refused);
     tcase_add_test(runs, missing_pictures_are_told);
     tcase_add_test(runs, losses_must_be_numbers);
