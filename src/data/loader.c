@@ -146,8 +146,9 @@ static int fill(ek_loader *loader)
     loader->slot_count = options->workers ? options->workers * options->prefetch : 1;
     loader->slots = ek_calloc((size_t)loader->slot_count, sizeof *loader->slots);
     loader->workers = ek_calloc((size_t)workers, sizeof *loader->workers);
-    loader->after = ek_calloc((size_t)workers, sizeof *loader->after);
-    if (!loader->slots || !loader->workers || !loader->after)
+    if (loader->slots && loader->workers)
+        loader->after = ek_calloc((size_t)workers, sizeof *loader->after);
+    if (!loader->after)
         return ek_error_pending();
     for (int w = 0; w < workers; w++) {
         loader->workers[w].loader = loader;
@@ -183,11 +184,11 @@ void ek_loader_free(ek_loader *loader)
 {
     if (!loader)
         return;
-    if (loader->slots)
+    bool whole = loader->after != NULL; /* what fill makes last */
+    if (whole)
         ek_loader_join(loader);
     ek_loader_forget(loader);
-    for (int w = 0; loader->workers && w < (loader->options.workers ? loader->options.workers : 1);
-         w++) {
+    for (int w = 0; whole && w < (loader->options.workers ? loader->options.workers : 1); w++) {
         pthread_cond_destroy(&loader->workers[w].wake);
         free(loader->workers[w].samples);
     }

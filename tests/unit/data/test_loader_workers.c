@@ -3,9 +3,12 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/thread.h"
+#include "data/loader.h"
 #include "loader_setup.h"
 
 /* ---- threads that cannot be had ----
@@ -54,6 +57,42 @@ START_TEST(threads_that_cannot_be_had_are_an_error)
     static record seen;
     ck_assert_int_eq(record_pass(&seen, loader), 6);
     ek_loader_free(loader);
+}
+END_TEST
+#endif
+
+/* ---- memory that cannot be had ---- */
+
+#ifndef EK_SANITIZED /* sanitizers need more address space than any limit */
+enum { MANY = 256, AHEAD = 16 };
+
+/* The process may have `nbytes` more than now. Returns the limit before. */
+static struct rlimit limit_memory(size_t nbytes)
+{
+    struct rlimit before, limit;
+    unsigned long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    ck_assert(file && fscanf(file, "%lu", &pages) == 1);
+    fclose(file);
+    ck_assert_int_eq(getrlimit(RLIMIT_AS, &before), 0);
+    limit = before;
+    limit.rlim_cur = pages * (size_t)sysconf(_SC_PAGESIZE) + nbytes;
+    ck_assert_int_eq(setrlimit(RLIMIT_AS, &limit), 0);
+    return before;
+}
+
+START_TEST(memory_that_cannot_be_had_is_an_error)
+{
+    size_t slots = (size_t)MANY * AHEAD * sizeof(ek_loader_slot), spare = 200 << 10;
+    const size_t some[] = {spare, slots + spare, slots + MANY * sizeof(ek_loader_maker) + spare};
+    for (int i = 0; i < 3; i++) {
+        ek_dataset *dataset = &noisy_new(6)->dataset;
+        struct rlimit before = limit_memory(some[i]);
+        ek_loader *loader = ek_data_loader(dataset, .workers = MANY, .prefetch = AHEAD);
+        ck_assert_int_eq(setrlimit(RLIMIT_AS, &before), 0);
+        ck_assert_ptr_null(loader);
+        assert_error(EK_E_NO_MEMORY, "no memory left");
+    }
 }
 END_TEST
 #endif
@@ -505,6 +544,9 @@ Suite *suite(void)
     tcase_add_checked_fixture(errors, setup_devices, all_is_given_back);
 #ifndef THREADS_CAN_ALWAYS_BE_HAD
     tcase_add_test(errors, threads_that_cannot_be_had_are_an_error);
+#endif
+#ifndef EK_SANITIZED
+    tcase_add_test(errors, memory_that_cannot_be_had_is_an_error);
 #endif
     tcase_add_loop_test(errors, an_error_names_batch_worker_and_sample, 0, 4);
     tcase_add_loop_test(errors, a_sample_that_is_not_there_is_the_samplers_error, 0, 2);
