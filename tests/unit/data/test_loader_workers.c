@@ -286,6 +286,7 @@ START_TEST(samples_are_read_in_fresh_modes)
     noisy *set = noisy_new(8);
     set->before = look_around;
     caller = pthread_self();
+    inline_samples = fresh_samples = worker_samples = 0;
     ek_loader *loader = ek_data_loader(&set->dataset, .workers = _i);
     ek_thread_self()->modes.flags = EK_MODE_AUTOCAST;
     ek_memory_set_category(EK_MEMORY_GRADIENT);
