@@ -137,8 +137,45 @@ static void dict_destroy(ek_object *object)
     free(dict);
 }
 
+static int fail_twice(const char *key)
+{
+    return EK_FAIL(EK_E_INVALID, "key \"%s\" stands twice in a dictionary", key);
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Files may make dictionaries of very many keys: those are sorted, and neighbours compared. */
+static int check_many_keys(const ek_value_entry *entries, int count)
+{
+    int status = 0;
+    const char **keys = ek_calloc((size_t)count, sizeof *keys);
+    if (!keys)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < count; i++)
+        keys[i] = entries[i].key;
+    qsort(keys, (size_t)count, sizeof *keys, compare_keys);
+    for (int i = 1; i < count && status == 0; i++)
+        if (strcmp(keys[i - 1], keys[i]) == 0)
+            status = fail_twice(keys[i]);
+    free(keys);
+    return status;
+}
+
+static int check_few_keys(const ek_value_entry *entries, int count)
+{
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < i; j++)
+            if (strcmp(entries[i].key, entries[j].key) == 0)
+                return fail_twice(entries[i].key);
+    return 0;
+}
+
 static int dict_check(const ek_value_entry *entries, int count)
 {
+    enum { FEW = 32 };
     if (count < 0)
         return EK_FAIL(EK_E_INVALID, "a dictionary of %d entries", count);
     for (int i = 0; i < count; i++) {
@@ -146,12 +183,8 @@ static int dict_check(const ek_value_entry *entries, int count)
             return EK_FAIL(EK_E_INVALID, "entry %d of a dictionary has no key", i);
         if (entries[i].value.kind == EK_VALUE_ERROR)
             return ek_error_pending();
-        for (int j = 0; j < i; j++)
-            if (strcmp(entries[i].key, entries[j].key) == 0)
-                return EK_FAIL(EK_E_INVALID, "key \"%s\" stands twice in a dictionary",
-                               entries[i].key);
     }
-    return 0;
+    return count <= FEW ? check_few_keys(entries, count) : check_many_keys(entries, count);
 }
 
 ek_value ek_value_dict(const ek_value_entry *entries, int count)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/object.h"
 #include "core/tensor.h"
@@ -175,6 +176,40 @@ START_TEST(values_nest_and_are_released)
 }
 END_TEST
 
+/* Files of others may have very many names: comparing each with each would take minutes. */
+START_TEST(large_dictionaries_are_made_fast)
+{
+    enum { COUNT = 100000, LENGTH = 8 };
+    ek_scope scope = ek_scope_begin();
+    ek_value_entry *entries = calloc(COUNT, sizeof *entries);
+    char(*keys)[LENGTH] = calloc(COUNT, sizeof *keys);
+    ck_assert(entries && keys);
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(keys[i], LENGTH, "%d", i);
+        entries[i] = (ek_value_entry){keys[i], ek_value_of_int(i)};
+    }
+    clock_t begin = clock();
+    ek_value dict = ek_value_dict(entries, COUNT);
+    ck_assert_int_lt((clock() - begin) / CLOCKS_PER_SEC, 4);
+    ck_assert_int_eq(ek_value_length(dict), COUNT);
+    ck_assert_str_eq(ek_value_key(dict, 99999), "99999"); /* entries stay in their order */
+    for (int twice = 1; twice < COUNT; twice *= 40) {     /* in small ones and in large ones */
+        snprintf(keys[twice], LENGTH, "0");
+        ck_assert_int_eq(ek_value_dict(entries, twice + 1).kind, EK_VALUE_ERROR);
+        assert_error(EK_E_INVALID, "key \"0\" stands twice in a dictionary");
+        snprintf(keys[twice], LENGTH, "%d", twice);
+        ck_assert_int_eq(ek_value_dict(entries, twice + 1).kind, EK_VALUE_DICT);
+    }
+    entries[4000].key = NULL;
+    ck_assert_int_eq(ek_value_dict(entries, COUNT).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_INVALID, "entry 4000 of a dictionary has no key");
+    free(keys);
+    free(entries);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *suite = suite_create("tensor");
@@ -185,6 +220,7 @@ Suite *suite(void)
     tcase_add_test(tcase, layouts_ignore_dimensions_of_one);
     tcase_add_test(tcase, items_and_printing);
     tcase_add_test(tcase, values_nest_and_are_released);
+    tcase_add_test(tcase, large_dictionaries_are_made_fast);
     suite_add_tcase(suite, tcase);
     return suite;
 }
