@@ -9,9 +9,13 @@ static ek_loader_slot *slot_of(const ek_loader *loader, int64_t number)
     return &loader->slots[number % loader->slot_count];
 }
 
-/* ---- workers; the lock is held ---- */
+/* ---- workers ----
+ *
+ * Who is woken runs at once where there is no other processor, and wants the lock: it is given up
+ * before. */
 
-/* The batch that a worker makes next, its own from now on; NULL: there is none. */
+/* The lock is held. The batch that a worker makes next, its own from now on; NULL: there is none.
+ */
 static ek_loader_slot *take(ek_loader_maker *worker)
 {
     ek_loader *loader = worker->loader;
@@ -24,15 +28,23 @@ static ek_loader_slot *take(ek_loader_maker *worker)
     return slot_of(loader, number);
 }
 
-static void finish(ek_loader *loader, ek_loader_slot *slot, uint64_t worked_ns)
+static void make(ek_loader_maker *worker, ek_loader_slot *slot)
 {
+    ek_loader *loader = worker->loader;
+    uint64_t began = ek_loader_now();
+    ek_loader_make(worker, slot);
+    uint64_t worked_ns = ek_loader_now() - began;
+    pthread_mutex_lock(&loader->lock);
     slot->made = true;
     loader->busy--;
     loader->worked_ns += worked_ns;
-    if (loader->awaited == slot->number || (loader->stop && loader->busy == 0))
+    bool awaited = loader->awaited == slot->number || (loader->stop && loader->busy == 0);
+    pthread_mutex_unlock(&loader->lock);
+    if (awaited)
         pthread_cond_signal(&loader->made);
 }
 
+/* The lock is held. */
 static void rest(ek_loader_maker *worker)
 {
     worker->waiting = true;
@@ -58,11 +70,8 @@ static void *worker_main(void *user)
             continue;
         }
         pthread_mutex_unlock(&loader->lock);
-        uint64_t began = ek_loader_now();
-        ek_loader_make(worker, slot);
-        uint64_t worked_ns = ek_loader_now() - began;
+        make(worker, slot);
         pthread_mutex_lock(&loader->lock);
-        finish(loader, slot, worked_ns);
     }
     pthread_mutex_unlock(&loader->lock);
     return NULL;
@@ -122,9 +131,9 @@ int ek_loader_start(ek_loader *loader)
 
 /* ---- the caller's side ---- */
 
-/* For a batch that can be taken; the lock is held. Of several workers that rest the first has the
+/* Who is woken for a batch, NULL if nobody rests; the lock is held. Of several the first has the
  * warmest caches. */
-static void wake_for(ek_loader *loader, int64_t number)
+static ek_loader_maker *resting(ek_loader *loader, int64_t number)
 {
     int workers = loader->options.workers;
     int first = ek_loader_seeds_workers(loader) ? (int)(number % workers) : 0;
@@ -133,18 +142,22 @@ static void wake_for(ek_loader *loader, int64_t number)
         ek_loader_maker *worker = &loader->workers[w];
         if (worker->waiting) {
             worker->waiting = false; /* the next batch wakes another */
-            pthread_cond_signal(&worker->wake);
-            return;
+            return worker;
         }
     }
+    return NULL;
 }
 
 void ek_loader_hand_out(ek_loader *loader, int64_t end)
 {
-    pthread_mutex_lock(&loader->lock);
-    for (; loader->asked < end; loader->asked++)
-        wake_for(loader, loader->asked);
-    pthread_mutex_unlock(&loader->lock);
+    for (int64_t number = loader->asked; number < end; number++) {
+        pthread_mutex_lock(&loader->lock);
+        loader->asked = number + 1;
+        ek_loader_maker *worker = resting(loader, number);
+        pthread_mutex_unlock(&loader->lock);
+        if (worker)
+            pthread_cond_signal(&worker->wake);
+    }
 }
 
 void ek_loader_wait(ek_loader *loader)
