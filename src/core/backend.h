@@ -63,9 +63,10 @@ typedef struct ek_backend {
     int (*zero)(ek_dev *dev, void *data, size_t nbytes);
     /* Memory of the host that the device reads by itself (staging.h). send copies `nbytes` from the
      * start of such memory, in order with the device's other work, and returns before that is done,
-     * after which it may be freed. Optional, all or none: plain memory, and `copy`. Any thread. */
+     * after which it may be freed: also when the device is closed. Optional, all or none: plain
+     * memory, and `copy`. Any thread. */
     int (*locked_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
-    void (*locked_free)(ek_dev *dev, void *pointer);
+    void (*locked_free)(void *pointer);
     int (*locked_send)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
     /* Kernels of `dev` can read and write the memory of `other`, a different device of this
      * backend, at full speed. Optional: where both are memory of the host. */

@@ -63,8 +63,8 @@ char *ek_shape_text(const ek_shape *shape, char text[160])
 static void storage_destroy(ek_object *object)
 {
     ek_storage *storage = (ek_storage *)object;
-    if (storage->locked_for)
-        storage->locked_for->backend->locked_free(storage->locked_for, storage->data);
+    if (storage->locked_by)
+        storage->locked_by->locked_free(storage->data);
     else
         ek_dev_free(storage->dev, storage->data, storage->nbytes, storage->category);
     free(storage);
@@ -95,6 +95,7 @@ ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes)
     ek_object_init(&storage->object, storage_destroy);
     storage->dev = plain;
     storage->nbytes = nbytes;
+    storage->locked_by = reader->backend;
     storage->locked_for = reader;
     if (reader->backend->locked_alloc(reader, nbytes, &storage->data) < 0) {
         free(storage);
@@ -105,7 +106,7 @@ ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes)
 
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category)
 {
-    if (storage->category == category || storage->locked_for)
+    if (storage->category == category || storage->locked_by)
         return;
     ek_dev_recategorise(storage->dev, storage->nbytes, storage->category, category);
     storage->category = category;

@@ -16,7 +16,8 @@ typedef struct ek_storage {
     void *data;
     size_t nbytes;
     ek_memory_category category;
-    ek_dev *locked_for; /* whose backend the memory, on cpu, comes from (staging.h); NULL: dev's */
+    const ek_backend *locked_by; /* whose page-locked memory it is (staging.h); NULL: dev's own */
+    const ek_dev *locked_for;    /* who reads it; may be closed before */
 } ek_storage;
 
 typedef struct ek_version {

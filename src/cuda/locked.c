@@ -93,9 +93,8 @@ static block *find(const void *memory)
     return b;
 }
 
-void ek_cuda_locked_free(ek_dev *dev, void *pointer)
+void ek_cuda_locked_free(void *pointer)
 {
-    (void)dev;
     block *b = find(pointer);
     pthread_mutex_lock(&blocks_lock);
     if (b)

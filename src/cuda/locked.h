@@ -11,7 +11,7 @@
 
 /* The backend's slots of these names. */
 int ek_cuda_locked_alloc(ek_dev *dev, size_t nbytes, void **pointer);
-void ek_cuda_locked_free(ek_dev *dev, void *pointer);
+void ek_cuda_locked_free(void *pointer);
 int ek_cuda_locked_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
 
 /* Gives back the blocks of this device's GPU that nobody holds; nothing runs. */

@@ -3,7 +3,7 @@
 #include <time.h>
 
 #include "core/device.h"
-#include "core/tensor.h"
+#include "core/staging.h"
 #include "loader_setup.h"
 
 enum { DEVICES = 4 };
@@ -232,9 +232,8 @@ static int locked_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     return *pointer ? 0 : EK_E_NO_MEMORY;
 }
 
-static void locked_free(ek_dev *dev, void *pointer)
+static void locked_free(void *pointer)
 {
-    (void)dev;
     atomic_fetch_sub(&locked, 1);
     free(pointer);
 }
@@ -303,6 +302,27 @@ START_TEST(other_memory_is_fed_when_a_batch_is_given)
 }
 END_TEST
 
+START_TEST(fed_memory_outlives_its_device)
+{
+    ek_dev *reads = ek_dev_get(ek_host(1));
+    const ek_backend *before = reads->backend;
+    ek_backend reading = *before;
+    reading.host_memory = false;
+    reading.locked_alloc = locked_alloc;
+    reading.locked_free = locked_free;
+    reading.locked_send = locked_send;
+    reads->backend = &reading;
+    ek_shape shape = EK_SHAPE(3);
+    ek_tensor *fed = ek_keep(ek_staging_new(reads, EK_F32, &shape));
+    assert_made(fed);
+    reads->backend = before;
+    assert_ok(ek_shutdown());
+    ck_assert_int_eq(locked, 1);
+    ek_release(fed);
+    ck_assert_int_eq(locked, 0);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("loader_devices");
@@ -315,6 +335,7 @@ Suite *suite(void)
     tcase_add_loop_test(tcase, a_device_without_memory_loses_the_batch, 0, 2);
     tcase_add_test(tcase, sets_make_batches_where_they_are_needed);
     tcase_add_loop_test(tcase, other_memory_is_fed_when_a_batch_is_given, 0, 3);
+    tcase_add_test(tcase, fed_memory_outlives_its_device);
     suite_add_tcase(s, tcase);
     return s;
 }
