@@ -73,7 +73,8 @@ EK_API int ek_archive_put_generator(ek_archive *archive, const char *name, ek_ge
 EK_API int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_parallel);
 
 /* Writes all to `path` whole or not at all: who is killed, or loses power, at any moment leaves the
- * file as it was or as it is to be. EK_E_IO with the system's reason. */
+ * file as it was or as it is to be. A symbolic link is replaced, not followed. EK_E_IO with the
+ * system's reason. */
 EK_API int ek_archive_save(ek_archive *archive, const char *path);
 
 /* ---- reading ---- */

@@ -53,7 +53,7 @@ typedef struct ek_metadata {
 /* Writes `path` so that a reader sees the old file or the new one, never a part: to a temporary
  * file beside it, synchronised, renamed. A symbolic link is replaced, not followed. Names are
  * UTF-8, not empty, each once, and not "__metadata__" (EK_E_INVALID). EK_E_IO with the system's
- * reason; the old file stays then. */
+ * reason, also where an old file or its directory may not be written; the old file stays then. */
 EK_API int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,
                                const ek_metadata *metadata, int metadata_count);
 

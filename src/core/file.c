@@ -35,6 +35,16 @@ int ek_file_write(const ek_file *file, const void *data, size_t nbytes)
     return 0;
 }
 
+/* File systems over a network may be interrupted. */
+static int synchronise(int descriptor)
+{
+    int rc = -1;
+    do
+        rc = fsync(descriptor);
+    while (rc < 0 && errno == EINTR);
+    return rc;
+}
+
 /* ---- the file while it is written ---- */
 
 /* Without a name where the file system can do that: whoever is killed leaves nothing behind. It
@@ -110,7 +120,8 @@ static int open_temporary(temporary *t)
     t->descriptor = open_nameless(t->directory);
     if (t->descriptor >= 0 || with_new_name(t, open_named) == 0)
         return 0;
-    return fail_write(t->what, t->path);
+    return EK_FAIL(EK_E_IO, "%s: cannot write %s: no file can be made in its directory: %s",
+                   t->what, t->path, strerror(errno));
 }
 
 static int link_name(temporary *t, const char *name)
@@ -118,6 +129,15 @@ static int link_name(temporary *t, const char *name)
     char link[32];
     return linkat(AT_FDCWD, descriptor_path(t->descriptor, link), AT_FDCWD, name,
                   AT_SYMLINK_FOLLOW);
+}
+
+/* Owner and group where the system lets us give files away, and permissions. */
+static int make_alike(int descriptor, const struct stat *old)
+{
+    if (fchown(descriptor, old->st_uid, old->st_gid) < 0 &&
+        fchown(descriptor, (uid_t)-1, old->st_gid) < 0)
+        errno = 0; /* it stays ours */
+    return fchmod(descriptor, old->st_mode & 0777);
 }
 
 /* Where links are forbidden: to a file with a name. */
@@ -140,9 +160,8 @@ static int copy_to_named(temporary *t)
         at += nbytes;
     }
     free(chunk);
-    if (status >= 0 &&
-        (nbytes < 0 || fstat(from, &about) < 0 ||
-         fchmod(to.descriptor, about.st_mode & 07777) < 0 || fsync(to.descriptor) < 0))
+    if (status >= 0 && (nbytes < 0 || fstat(from, &about) < 0 ||
+                        make_alike(to.descriptor, &about) < 0 || synchronise(to.descriptor) < 0))
         status = fail_write(t->what, t->path);
     if (t->descriptor != from)
         close(from);
@@ -157,27 +176,26 @@ static int take_place(temporary *t)
     return rename(t->name, t->path) < 0 ? fail_write(t->what, t->path) : 0;
 }
 
-/* A file that is there already has to be a plain one, whose permissions stay. */
-static int check_old(const char *what, const char *path, bool *there, mode_t *mode)
+/* A file that is there already has to be a plain one that could be written itself: what is
+ * protected is not replaced. */
+static int check_old(const char *what, const char *path, bool *there, struct stat *old)
 {
-    struct stat old;
-    *there = stat(path, &old) == 0;
+    *there = stat(path, old) == 0;
     if (!*there)
         return errno == ENOENT ? 0 : fail_write(what, path);
-    if (S_ISDIR(old.st_mode)) {
+    if (S_ISDIR(old->st_mode)) {
         errno = EISDIR;
         return fail_write(what, path);
     }
-    if (!S_ISREG(old.st_mode))
+    if (!S_ISREG(old->st_mode))
         return EK_FAIL(EK_E_IO, "%s: cannot write %s: it is no regular file", what, path);
-    *mode = old.st_mode & 07777;
-    return 0;
+    return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) < 0 ? fail_write(what, path) : 0;
 }
 
 /* Some file systems cannot synchronise directories. */
 static int synchronise_directory(int directory, const char *what, const char *path)
 {
-    if (fsync(directory) == 0 || errno == EINVAL || errno == ENOTSUP)
+    if (synchronise(directory) == 0 || errno == EINVAL || errno == ENOTSUP)
         return 0;
     return EK_FAIL(EK_E_IO, "%s: %s is written, but its directory cannot be synchronised: %s", what,
                    path, strerror(errno));
@@ -195,20 +213,20 @@ static char *directory_of(const char *path)
 
 /* Writes all, so that it outlasts a loss of power. */
 static int fill(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
-                const mode_t *mode)
+                const struct stat *old)
 {
     const ek_file file = {t->what, t->path, t->descriptor};
     EK_TRY(write(&file, user));
-    if (mode && fchmod(t->descriptor, *mode) < 0)
+    if (old && make_alike(t->descriptor, old) < 0)
         return fail_write(t->what, t->path);
-    return fsync(t->descriptor) < 0 ? fail_write(t->what, t->path) : 0;
+    return synchronise(t->descriptor) < 0 ? fail_write(t->what, t->path) : 0;
 }
 
 static int replace(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
-                   const mode_t *mode)
+                   const struct stat *old)
 {
     EK_TRY(open_temporary(t));
-    int status = fill(t, write, user, mode);
+    int status = fill(t, write, user, old);
     if (status >= 0)
         status = take_place(t);
     close(t->descriptor); /* all errors of writing were fsync's */
@@ -221,15 +239,14 @@ int ek_file_replace(const char *what, const char *path,
                     int (*write)(const ek_file *file, void *user), void *user)
 {
     bool there;
-    mode_t mode = 0;
-    EK_TRY(check_old(what, path, &there, &mode));
+    struct stat old;
+    EK_TRY(check_old(what, path, &there, &old));
     char *directory = directory_of(path);
     if (!directory)
         return EK_E_NO_MEMORY;
     temporary t = {.what = what, .path = path, .directory = directory};
     int place = open(*directory ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int status =
-        place < 0 ? fail_write(what, path) : replace(&t, write, user, there ? &mode : NULL);
+    int status = place < 0 ? fail_write(what, path) : replace(&t, write, user, there ? &old : NULL);
     if (status >= 0)
         status = synchronise_directory(place, what, path);
     if (place >= 0)

@@ -380,6 +380,14 @@ START_TEST(replaces_the_old_file)
     ek_safetensors_close(old);
     ck_assert_int_eq(stat(path, &status), 0);
     ck_assert_int_eq(status.st_mode & 0777, 0640);
+    if (geteuid() == 0) { /* who saves another's file leaves it that one's */
+        ck_assert_int_eq(chown(path, 65534, 65533), 0);
+        save_value(4, 10);
+        ck_assert_int_eq(stat(path, &status), 0);
+        ck_assert_uint_eq(status.st_uid, 65534);
+        ck_assert_uint_eq(status.st_gid, 65533);
+        ck_assert_int_eq(status.st_mode & 0777, 0640);
+    }
     unlink(path);
     save_value(5, 1);
     ck_assert_int_eq(stat(path, &status), 0);
@@ -443,10 +451,20 @@ START_TEST(places_that_cannot_be_written)
 
     /* Root may write everywhere. */
     bool root = geteuid() == 0;
+    ck_assert_int_eq(chmod(path, 0666), 0);
     ck_assert_int_eq(chmod(directory, 0555), 0);
     if (root)
         ck_assert_int_eq(seteuid(65534), 0);
-    assert_not_saved(path, "Permission denied");
+    assert_not_saved(path, "no file can be made in its directory: Permission denied");
+
+    /* Nor is what is protected replaced where the directory would allow it. */
+    if (root)
+        ck_assert_int_eq(seteuid(0), 0);
+    ck_assert_int_eq(chmod(path, 0444), 0);
+    ck_assert_int_eq(chmod(directory, 0777), 0);
+    if (root)
+        ck_assert_int_eq(seteuid(65534), 0);
+    assert_not_saved(path, "file: Permission denied");
     if (root)
         ck_assert_int_eq(seteuid(0), 0);
     ck_assert_int_eq(chmod(directory, 0755), 0);
