@@ -2,8 +2,8 @@
  * the file. For libFuzzer, from the top of the tree:
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Iinclude -Isrc \
- *         tests/fuzz/fuzz_safetensors.c tests/fuzz/fuzz.c tests/unit/plain_backend.c src/core/?*.c
- * \ src/data/safetensors*.c -ljansson -lz -lpthread -lm -o fuzz
+ *         tests/fuzz/fuzz_safetensors.c tests/fuzz/fuzz.c tests/unit/plain_backend.c \
+ *         src/core/?*.c src/data/safetensors*.c -ljansson -lz -lpthread -lm -o fuzz
  *     ./fuzz tests/fuzz/corpus/safetensors */
 #include "fuzz.h"
 
