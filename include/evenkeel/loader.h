@@ -58,7 +58,8 @@ typedef struct ek_loader_options {
     int64_t batch_size; /* default 1; EK_ZERO: samples as they are, not collated */
     bool drop_last;     /* a smaller last batch is left out */
 
-    int workers;  /* threads that make batches; 0: ek_loader_next makes them */
+    int workers;  /* threads that make batches; 0: ek_loader_next makes them, when prefetch and
+                     worker_start have no meaning */
     int prefetch; /* batches that each worker is ahead at most; default 2 */
     ek_seeding seeding;
     ek_generator *generator; /* the caller's: base seeds and, if `shuffle`, the order come from it;
@@ -84,7 +85,7 @@ typedef struct ek_loader_options {
 EK_API ek_loader *ek_data_loader_with(ek_loader_options options);
 #define ek_data_loader(...) ek_data_loader_with((ek_loader_options){.keywords = 0, __VA_ARGS__})
 /* At any time, also in the midst of a pass: waits for samples that are being read, not for batches.
- * NULL is ignored. */
+ * Before ek_shutdown, since its threads are inside the library. NULL is ignored. */
 EK_API void ek_loader_free(ek_loader *loader);
 
 /* Values and indices are the loader's: they go when the next batch is asked for, or the loader is

@@ -78,8 +78,9 @@ EK_API int ek_sampler_next_batch(ek_sampler *sampler, const int64_t **indices, i
 
 /* All that a sampler needs to go on, also within a pass of ek_sampler_next: a dictionary of tensors
  * for checkpoints (evenkeel/archive.h), in the scope; and back. Of a generator that the caller
- * gave it the state is there too. The default generator's is kept apart
- * (ek_archive_put_random). EK_E_FORMAT for a state of another kind of sampler. */
+ * gave it the state is there too. The default generator's, and Python's and NumPy's, are kept apart
+ * (ek_archive_put_random), and what a user's own type adds to ek_sampler is the user's to keep.
+ * EK_E_FORMAT for a state of another kind of sampler. */
 EK_API ek_value ek_sampler_state(ek_sampler *sampler);
 EK_API int ek_sampler_load_state(ek_sampler *sampler, ek_value state);
 
@@ -138,7 +139,10 @@ EK_API ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options op
 #define ek_distributed_sampler(...) \
     ek_distributed_sampler_with((ek_distributed_sampler_options){.keywords = 0, __VA_ARGS__})
 
-/* ---- re-identification: samples of the same identity side by side ---- */
+/* ---- re-identification: samples of the same identity side by side ----
+ *
+ * Python's and NumPy's global generators are not locked: passes of these are drawn by one thread at
+ * a time. */
 
 typedef struct ek_identity_sampler_options {
     int keywords;
