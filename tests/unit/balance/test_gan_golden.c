@@ -160,8 +160,9 @@ static void follow(int kind, int norm, ek_dtype dtype, way how, int devices)
 
 START_TEST(one_device_follows_pytorch)
 {
-    follow(_i / NORMS, _i % NORMS, EK_F64, PLAIN, 1);
-    if (!test_is_short() || _i % 3 == 0)
+    if (!test_is_short() || _i % 2 == 0)
+        follow(_i / NORMS, _i % NORMS, EK_F64, PLAIN, 1);
+    if (!test_is_short() || _i % 5 == 1)
         follow(_i / NORMS, _i % NORMS, EK_F32, PLAIN, 1);
 }
 END_TEST
@@ -170,8 +171,10 @@ END_TEST
 START_TEST(several_devices_follow_pytorch)
 {
     for (int norm = test_is_short() ? _i % NORMS : NONE; norm < NORMS; norm++) {
-        follow(_i, norm, EK_F64, CLASSIC, 4);
         follow(_i, norm, EK_F64, BALANCED, 4);
+        if (test_is_short())
+            break;
+        follow(_i, norm, EK_F64, CLASSIC, 4);
         follow(_i, norm, EK_F64, BALANCED_EVEN, 4);
         follow(_i, norm, EK_F32, BALANCED, 3);
     }

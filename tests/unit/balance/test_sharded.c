@@ -4,7 +4,7 @@
 
 static int step_count(void)
 {
-    return test_is_short() ? 4 : 20;
+    return test_is_short() ? 3 : 10;
 }
 
 static void compare(job j, int steps)
