@@ -1,17 +1,21 @@
 #include "common/interrupt.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 static volatile sig_atomic_t stopped;
 
+/* Two signals may come to two threads at a time: one of them is the second all the same. */
 static void stop(int signal_number)
 {
-    (void)signal_number;
+    static atomic_int caught;
     stopped = 1;
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
+    if (atomic_exchange(&caught, 1) == 0)
+        return;
+    signal(signal_number, SIG_DFL);
+    raise(signal_number); /* when this function has returned */
 }
 
 const volatile sig_atomic_t *interrupt_catch(void)

@@ -33,7 +33,7 @@ static run_settings small(void)
 #ifdef EK_SANITIZED /* slow there, and more steps show nothing new */
 enum { STEPS = 3 };
 #else
-enum { STEPS = 20 };
+enum { STEPS = 10 };
 #endif
 enum { EVERY = 5, DEVICES = 4, MOST_JOBS = 1 + 2 * DEVICES };
 
