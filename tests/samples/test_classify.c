@@ -15,7 +15,7 @@
 
 enum { TRAINING = 110, TESTING = 70, FEW = 10, SIDE = 28, COLOURED = 3073 };
 
-static char directory[64], checkpoint[64], fashion[64], cifar[64];
+static char directory[32], checkpoint[64], fashion[64], cifar[64];
 
 static void write_file(const char *folder, const char *name, const uint8_t *bytes, size_t nbytes)
 {

@@ -179,7 +179,7 @@ END_TEST
 /* Files of others may have very many names: comparing each with each would take minutes. */
 START_TEST(large_dictionaries_are_made_fast)
 {
-    enum { COUNT = 100000, LENGTH = 8 };
+    enum { COUNT = 100000, LENGTH = 12 };
     ek_scope scope = ek_scope_begin();
     ek_value_entry *entries = calloc(COUNT, sizeof *entries);
     char(*keys)[LENGTH] = calloc(COUNT, sizeof *keys);
