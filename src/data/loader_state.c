@@ -148,24 +148,6 @@ static int read_indices(ek_value state, loaded *into)
     return 0;
 }
 
-static int read_ends(ek_value state, ek_pass *pass)
-{
-    int64_t before = 0;
-    EK_TRY(ek_state_ints(state, load, "ends", &pass->ends, &pass->batches));
-    pass->ends_room = pass->batches;
-    for (int64_t b = 0; b < pass->batches; before = pass->ends[b++])
-        if (pass->ends[b] <= before || pass->ends[b] > pass->count)
-            return EK_FAIL(EK_E_FORMAT,
-                           "%s: \"ends\" of the state has %lld after %lld; ends rise, to the "
-                           "number of indices, %lld",
-                           load, (long long)pass->ends[b], (long long)before,
-                           (long long)pass->count);
-    if (before != pass->count)
-        return EK_FAIL(EK_E_FORMAT, "%s: the last batch of the state ends at %lld of %lld indices",
-                       load, (long long)before, (long long)pass->count);
-    return 0;
-}
-
 static int read_workers(const ek_loader *loader, ek_value state, loaded *into)
 {
     int workers = loader->options.workers;
@@ -192,7 +174,7 @@ static int read_pass(const ek_loader *loader, ek_value state, loaded *into)
     EK_TRY(ek_state_int(state, load, "base_seed", 0, INT64_MAX, &into->base_seed));
     EK_TRY(read_indices(state, into));
     if (loader->batch_size == 0)
-        EK_TRY(read_ends(state, &into->pass));
+        EK_TRY(ek_state_ends(state, load, &into->pass));
     return ek_loader_seeds_workers(loader) ? read_workers(loader, state, into) : 0;
 }
 

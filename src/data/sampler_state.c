@@ -116,25 +116,6 @@ static int read_indices(const ek_sampler *sampler, ek_value state, ek_pass *pass
     return 0;
 }
 
-static int read_ends(ek_value state, ek_pass *pass)
-{
-    int64_t before = 0;
-
-    EK_TRY(ek_state_ints(state, load, "ends", &pass->ends, &pass->batches));
-    pass->ends_room = pass->batches;
-    for (int64_t b = 0; b < pass->batches; before = pass->ends[b++])
-        if (pass->ends[b] <= before || pass->ends[b] > pass->count)
-            return EK_FAIL(EK_E_FORMAT,
-                           "%s: \"ends\" of the state has %lld after %lld; ends rise, to the "
-                           "number of indices, %lld",
-                           load, (long long)pass->ends[b], (long long)before,
-                           (long long)pass->count);
-    if (before != pass->count)
-        return EK_FAIL(EK_E_FORMAT, "%s: the last batch of the state ends at %lld of %lld indices",
-                       load, (long long)before, (long long)pass->count);
-    return 0;
-}
-
 static int read_state(const ek_sampler *sampler, ek_value state, loaded *into)
 {
     EK_TRY(ek_state_check(state, load));
@@ -144,7 +125,7 @@ static int read_state(const ek_sampler *sampler, ek_value state, loaded *into)
     if (into->begun) {
         EK_TRY(read_indices(sampler, state, &into->pass));
         if (sampler->type->makes_batches)
-            EK_TRY(read_ends(state, &into->pass));
+            EK_TRY(ek_state_ends(state, load, &into->pass));
     }
     if (sampler->generator)
         EK_TRY(ek_state_generator(state, load, "generator", &into->generator));

@@ -189,3 +189,21 @@ int ek_state_generator(ek_value state, const char *function, const char *key,
         ek_error_prefix("%s: \"%s\" of the state", function, key);
     return rc;
 }
+
+int ek_state_ends(ek_value state, const char *function, ek_pass *pass)
+{
+    int64_t before = 0;
+    EK_TRY(ek_state_ints(state, function, "ends", &pass->ends, &pass->batches));
+    pass->ends_room = pass->batches;
+    for (int64_t b = 0; b < pass->batches; before = pass->ends[b++])
+        if (pass->ends[b] <= before || pass->ends[b] > pass->count)
+            return EK_FAIL(EK_E_FORMAT,
+                           "%s: \"ends\" of the state has %lld after %lld; ends rise, to the "
+                           "number of indices, %lld",
+                           function, (long long)pass->ends[b], (long long)before,
+                           (long long)pass->count);
+    if (before != pass->count)
+        return EK_FAIL(EK_E_FORMAT, "%s: the last batch of the state ends at %lld of %lld indices",
+                       function, (long long)before, (long long)pass->count);
+    return 0;
+}

@@ -6,7 +6,7 @@
 #define EK_DATA_STATE_H
 
 #include "core/generator.h"
-#include "evenkeel/value.h"
+#include "evenkeel/sampler.h"
 
 /* ---- writing: tensors on cpu, in the scope; errors as errors of values ---- */
 
@@ -37,5 +37,9 @@ int ek_state_is_text(ek_value state, const char *function, const char *key, cons
 /* A whole generator, to be copied to where it belongs when all has been read. */
 int ek_state_generator(ek_value state, const char *function, const char *key,
                        ek_generator *generator);
+
+/* Where a pass' batches end ("ends"), which rise to the number of its indices. The caller frees the
+ * pass, also after an error. */
+int ek_state_ends(ek_value state, const char *function, ek_pass *pass);
 
 #endif
