@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/device_json.h"
 
 static const double mebibyte = 1 << 20;
 
@@ -111,26 +111,6 @@ static int write_network(json_writer *json, ek_module *network)
     return 0;
 }
 
-static int write_device(json_writer *json, ek_device device)
-{
-    ek_memory_stats stats;
-    char name[16];
-    int rc = ek_memory_get(device, &stats);
-
-    if (rc < 0)
-        return rc;
-    json_begin(json, NULL, '{');
-    json_put_text(json, "name", ek_device_name(device, name));
-    json_put_integer(json, "peak_bytes", (int64_t)stats.peak);
-    json_begin(json, "categories", '{');
-    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-        json_put_integer(json, ek_memory_category_name((ek_memory_category)c),
-                         (int64_t)stats.at_peak[c]);
-    json_end(json, '}');
-    json_end(json, '}');
-    return 0;
-}
-
 static void write_epoch(json_writer *json, const epoch_record *r)
 {
     json_begin(json, NULL, '{');
@@ -178,7 +158,7 @@ static int write_all(json_writer *json, const train_run *run)
     int rc = write_network(json, job->network);
     json_begin(json, "devices", '[');
     for (int i = 0; i < job->devices.count && rc == 0; i++)
-        rc = write_device(json, job->devices.devices[i]);
+        rc = device_json_write(json, job->devices.devices[i]);
     json_end(json, ']');
     write_result(json, run);
     json_end(json, '}');

@@ -269,3 +269,16 @@ int args_check_output(const char *program, const char *option, const char *path)
                              option, path);
     return 0;
 }
+
+int args_check_directory(const char *program, const char *path)
+{
+    struct stat status;
+
+    if (!path)
+        return 0;
+    if (stat(path, &status) < 0 && mkdir(path, 0777) < 0)
+        return args_complain(program, "--out %s: it cannot be made: %s", path, strerror(errno));
+    if ((stat(path, &status) == 0 && !S_ISDIR(status.st_mode)) || access(path, W_OK) < 0)
+        return args_complain(program, "--out %s: a directory that can be written is needed", path);
+    return 0;
+}

@@ -49,4 +49,8 @@ int args_complain(const char *program, const char *format, ...)
  * Returns 0, or -1 after a complaint. */
 int args_check_output(const char *program, const char *option, const char *path);
 
+/* Whether --out can write to the directory `path`, which is made where it is missing; NULL is none.
+ * 0, or -1 after a complaint. */
+int args_check_directory(const char *program, const char *path);
+
 #endif

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/json.h"
+#include "common/device_json.h"
 
 static void write_settings(json_writer *json, const run_settings *settings, int devices)
 {
@@ -38,26 +38,6 @@ static int write_network(json_writer *json, const char *key, ek_module *network)
     return 0;
 }
 
-static int write_device(json_writer *json, ek_device device)
-{
-    ek_memory_stats stats;
-    char name[16];
-    int rc = ek_memory_get(device, &stats);
-
-    if (rc < 0)
-        return rc;
-    json_begin(json, NULL, '{');
-    json_put_text(json, "name", ek_device_name(device, name));
-    json_put_integer(json, "peak_bytes", (int64_t)stats.peak);
-    json_begin(json, "categories", '{');
-    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-        json_put_integer(json, ek_memory_category_name((ek_memory_category)c),
-                         (int64_t)stats.at_peak[c]);
-    json_end(json, '}');
-    json_end(json, '}');
-    return 0;
-}
-
 static void write_series(json_writer *json, const run_records *records, record_series series)
 {
     json_begin_flat(json, series_names[series]);
@@ -79,7 +59,7 @@ static int write_all(json_writer *json, train_run *run)
         rc = write_network(json, "critic", job->critic);
     json_begin(json, "devices", '[');
     for (int i = 0; i < job->devices.count && rc == 0; i++)
-        rc = write_device(json, job->devices.devices[i]);
+        rc = device_json_write(json, job->devices.devices[i]);
     json_end(json, ']');
     json_put_real(json, "median_step_seconds", records_median(&run->records, SECONDS));
     for (int s = 0; s < SERIES; s++)

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/args.h"
@@ -24,20 +23,6 @@ static const char about[] =
     "Options (and defaults):\n";
 
 /* ---- checks ---- */
-
-/* A directory that there is, or that can be made. */
-static int check_directory(const char *program, const char *path)
-{
-    struct stat status;
-
-    if (!path)
-        return 0;
-    if (stat(path, &status) < 0 && mkdir(path, 0777) < 0)
-        return args_complain(program, "--out %s: it cannot be made: %s", path, strerror(errno));
-    if ((stat(path, &status) == 0 && !S_ISDIR(status.st_mode)) || access(path, W_OK) < 0)
-        return args_complain(program, "--out %s: a directory that can be written is needed", path);
-    return 0;
-}
 
 static int check_devices(const run_settings *settings, const char *program)
 {
@@ -63,7 +48,7 @@ static int check(const run_settings *settings, const char *program)
     if (args_check_output(program, "json", settings->json) < 0 ||
         check_devices(settings, program) < 0)
         return -1;
-    return check_directory(program, settings->out); /* last: it may be made */
+    return args_check_directory(program, settings->out); /* last: it may be made */
 }
 
 /* ---- the command line ---- */
