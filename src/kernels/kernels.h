@@ -15,160 +15,225 @@
 #include "core/tensor.h"
 #include "kernels/params.h"
 
-typedef struct ek_kernels {
-    /* ---- memory: any dtype ---- */
-    int (*fill)(ek_dev *dev, ek_tensor *out, double value);
-    /* Same shape, any strides, converts dtypes (floating to integer truncates). */
-    int (*copy)(ek_dev *dev, ek_tensor *out, const ek_tensor *x);
+/* ---- memory: any dtype ---- */
+typedef int ek_fill_kernel(ek_dev *dev, ek_tensor *out, double value);
+/* Same shape, any strides, converts dtypes (floating to integer truncates). */
+typedef int ek_copy_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x);
 
-    /* ---- elementwise: all of one shape; zero strides broadcast inputs. `out` may be an input.
-     * Integer dtypes for AFFINE, NEG, ABS, SIGN, SQUARE, CLAMP and ADD to MINIMUM. ---- */
-    int (*unary)(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a, double b);
-    int (*binary)(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
-                  double a);
-    /* x, y of any one dtype, out u8. */
-    int (*compare)(ek_dev *dev, ek_compare op, ek_tensor *out, const ek_tensor *x,
-                   const ek_tensor *y);
-    int (*where)(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const ek_tensor *x,
-                 const ek_tensor *y);
-    /* out = inputs[0] + inputs[1] + ... in this order; all dense with one layout; out may be
-     * inputs[0]. */
-    int (*add_n)(ek_dev *dev, ek_tensor *out, const ek_tensor *const *inputs, int count);
+/* ---- elementwise: all of one shape; zero strides broadcast inputs. `out` may be an input.
+ * Integer dtypes for AFFINE, NEG, ABS, SIGN, SQUARE, CLAMP and ADD to MINIMUM. ---- */
+typedef int ek_unary_kernel(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a,
+                            double b);
+typedef int ek_binary_kernel(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x,
+                             const ek_tensor *y, double a);
+/* x, y of any one dtype, out u8. */
+typedef int ek_compare_kernel(ek_dev *dev, ek_compare op, ek_tensor *out, const ek_tensor *x,
+                              const ek_tensor *y);
+typedef int ek_where_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *condition,
+                            const ek_tensor *x, const ek_tensor *y);
+/* out = inputs[0] + inputs[1] + ... in this order; all dense with one layout; out may be
+ * inputs[0]. */
+typedef int ek_add_n_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *const *inputs, int count);
 
-    /* ---- reductions: out has x's ndim with size 1 where reduced. Sums of i64 and u8 inputs go to
-     * i64 ---- */
-    int (*reduce)(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_tensor *x);
-    /* First position of the largest (or smallest) along dim; index i64 with size 1 there; NaN wins.
-     */
-    int (*arg_reduce)(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const ek_tensor *x,
-                      int dim);
+/* ---- reductions: out has x's ndim with size 1 where reduced. Sums of i64 and u8 inputs go to
+ * i64 ---- */
+typedef int ek_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_tensor *x);
+/* First position of the largest (or smallest) along dim; index i64 with size 1 there; NaN wins.
+ */
+typedef int ek_arg_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index,
+                                 const ek_tensor *x, int dim);
 
-    /* ---- indexing: any dtype (adding: f32, f64). Bounds are checked by the kernel: EK_E_INVALID
-     * ---- */
-    int (*index_select)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
-                        const ek_tensor *index);
-    /* out (zeroed by the kernel) += x at index; additions in ascending order of position in x. */
-    int (*index_add)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
-                     const ek_tensor *index);
-    int (*gather)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index);
-    int (*scatter_add)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
-                       const ek_tensor *index);
-
-    /* ---- matrices: out (B, n, m) = x (B, n, k) y (B, k, m) [+ bias (m)]; any strides, a batch
-     * stride of 0 broadcasts. With `accumulate`, adds to out. ---- */
-    int (*matmul)(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
-                  const ek_tensor *bias, bool accumulate);
-
-    /* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL. y
-     * may have fewer positions than there are windows: the last are left out ---- */
-    int (*conv_forward)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
-                        const ek_tensor *bias, const ek_conv_params *params);
-    int (*conv_input_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *w,
-                               const ek_conv_params *params);
-    /* dbias or NULL. */
-    int (*conv_weight_gradient)(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias, const ek_tensor *x,
-                                const ek_tensor *dy, const ek_conv_params *params);
-
-    /* ---- pooling over 2 or 3 dimensions: `index` i64, position within the input plane (row-major)
-     * of the maximum ---- */
-    int (*max_pool_forward)(ek_dev *dev, ek_tensor *y, ek_tensor *index, const ek_tensor *x,
-                            const ek_pool_params *params);
-    /* dx = sum of dy at index; and its adjoint: y = x at index. */
-    int (*max_pool_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+/* ---- indexing: any dtype (adding: f32, f64). Bounds are checked by the kernel: EK_E_INVALID
+ * ---- */
+typedef int ek_index_select_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                                   const ek_tensor *index);
+/* out (zeroed by the kernel) += x at index; additions in ascending order of position in x. */
+typedef int ek_index_add_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                                const ek_tensor *index);
+typedef int ek_gather_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                              const ek_tensor *index);
-    int (*max_pool_gather)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *index);
-    int (*avg_pool_forward)(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
-                            const ek_pool_params *params);
-    int (*avg_pool_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
-                             const ek_pool_params *params);
-    /* Window i of n over size s: floor(i s / n) to ceil((i + 1) s / n). */
-    int (*adaptive_avg_pool_forward)(ek_dev *dev, ek_tensor *y, const ek_tensor *x);
-    int (*adaptive_avg_pool_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy);
+typedef int ek_scatter_add_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                                  const ek_tensor *index);
 
-    /* ---- upsampling (N, C, H, W), linear in x; the gradient is the adjoint ---- */
-    int (*upsample_forward)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, bool bilinear,
-                            bool align_corners);
-    int (*upsample_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, bool bilinear,
-                             bool align_corners);
+/* ---- matrices: out (B, n, m) = x (B, n, k) y (B, k, m) [+ bias (m)]; any strides, a batch
+ * stride of 0 broadcasts. With `accumulate`, adds to out. ---- */
+typedef int ek_matmul_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                             const ek_tensor *bias, bool accumulate);
 
-    /* ---- normalisation over all but dimension 1; statistics (C) are f32 for bf16 inputs ---- */
-    /* mean and biased variance, by a stable two-pass or merged (Chan) sum. */
-    int (*batch_norm_statistics)(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x);
-    /* y = (x - mean) invstd weight + bias; weight and bias may be NULL. With `relu`, y = max(y, 0).
-     */
-    int (*batch_norm_apply)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
-                            const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias,
-                            bool relu);
-    /* sum_dy (C) = sum of dy, sum_dy_xhat (C) = sum of dy (x - mean) invstd. With y_relu not NULL,
-     * dy counts only where y_relu > 0 (or NaN). */
-    int (*batch_norm_reduce)(ek_dev *dev, ek_tensor *sum_dy, ek_tensor *sum_dy_xhat,
-                             const ek_tensor *dy, const ek_tensor *x, const ek_tensor *mean,
-                             const ek_tensor *invstd, const ek_tensor *y_relu);
-    /* dx = weight invstd (dy - sum_dy / count - xhat sum_dy_xhat / count); with the sums NULL
-     * (statistics were constants): weight invstd dy. */
-    int (*batch_norm_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
-                               const ek_tensor *mean, const ek_tensor *invstd,
-                               const ek_tensor *weight, const ek_tensor *sum_dy,
-                               const ek_tensor *sum_dy_xhat, double count, const ek_tensor *y_relu);
+/* ---- convolution: x (N, C, ...), w (O, C / groups, ...), y (N, O, ...), bias (O) or NULL. y
+ * may have fewer positions than there are windows: the last are left out ---- */
+typedef int ek_conv_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                                   const ek_tensor *w, const ek_tensor *bias,
+                                   const ek_conv_params *params);
+typedef int ek_conv_input_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                          const ek_tensor *w, const ek_conv_params *params);
+/* dbias or NULL. */
+typedef int ek_conv_weight_gradient_kernel(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
+                                           const ek_tensor *x, const ek_tensor *dy,
+                                           const ek_conv_params *params);
 
-    /* ---- normalisation of each sample over groups of channels: x (N, C, ...), statistics and sums
-     * (N, G), contiguous, f32 for bf16 inputs. Weight and bias are per channel (C) or, with one
-     * group, per element, of x's shape without N; both may be NULL ---- */
-    /* mean and biased variance, stable as above. */
-    int (*group_norm_statistics)(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x);
-    /* y = xhat weight + bias, xhat = (x - mean) invstd */
-    int (*group_norm_apply)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
-                            const ek_tensor *invstd, const ek_tensor *weight,
-                            const ek_tensor *bias);
-    /* By group: sum = sum of weight dy, sum_xhat = sum of weight dy xhat. Of weight's shape:
-     * dweight = sum of dy xhat, dbias = sum of dy. Either pair may be NULL. */
-    int (*group_norm_reduce)(ek_dev *dev, ek_tensor *sum, ek_tensor *sum_xhat, ek_tensor *dweight,
-                             ek_tensor *dbias, const ek_tensor *dy, const ek_tensor *x,
-                             const ek_tensor *mean, const ek_tensor *invstd,
-                             const ek_tensor *weight);
-    /* dx = invstd (weight dy - sum / n - xhat sum_xhat / n), n the values of a group. */
-    int (*group_norm_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
-                               const ek_tensor *mean, const ek_tensor *invstd,
-                               const ek_tensor *weight, const ek_tensor *sum,
-                               const ek_tensor *sum_xhat);
+/* ---- pooling over 2 or 3 dimensions: `index` i64, position within the input plane (row-major)
+ * of the maximum ---- */
+typedef int ek_max_pool_forward_kernel(ek_dev *dev, ek_tensor *y, ek_tensor *index,
+                                       const ek_tensor *x, const ek_pool_params *params);
+/* dx = sum of dy at index; and its adjoint: y = x at index. */
+typedef int ek_max_pool_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                        const ek_tensor *index);
+typedef int ek_max_pool_gather_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                                      const ek_tensor *index);
+typedef int ek_avg_pool_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                                       const ek_pool_params *params);
+typedef int ek_avg_pool_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                        const ek_pool_params *params);
+/* Window i of n over size s: floor(i s / n) to ceil((i + 1) s / n). */
+typedef int ek_adaptive_avg_pool_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x);
+typedef int ek_adaptive_avg_pool_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy);
 
-    /* ---- softmax along dim ---- */
-    int (*softmax)(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool logarithm);
-    /* From the output y: softmax dx = y (dy - sum(dy y)); log-softmax dx = dy - exp(y) sum(dy). */
-    int (*softmax_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *y,
-                            int dim, bool logarithm);
+/* ---- upsampling (N, C, H, W), linear in x; the gradient is the adjoint ---- */
+typedef int ek_upsample_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, bool bilinear,
+                                       bool align_corners);
+typedef int ek_upsample_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                        bool bilinear, bool align_corners);
 
-    /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
-    /* loss (N, ...) per element (0 where ignored), lse (N, ...) = log sum exp. weight (C) or NULL.
-     * A target out of range is EK_E_INVALID with the value. Label smoothing as torch, weighted. */
-    int (*cross_entropy_forward)(ek_dev *dev, ek_tensor *loss, ek_tensor *lse, const ek_tensor *x,
-                                 const ek_tensor *target, const ek_tensor *weight,
-                                 const ek_cross_entropy_params *params);
-    /* dx from the gradient per element (N, ...), which may have zero strides. */
-    int (*cross_entropy_gradient)(ek_dev *dev, ek_tensor *dx, const ek_tensor *gradient,
-                                  const ek_tensor *lse, const ek_tensor *x, const ek_tensor *target,
-                                  const ek_tensor *weight, const ek_cross_entropy_params *params);
-    /* out: 0-d sum of weight[target] over targets that count. */
-    int (*target_weight)(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
-                         const ek_tensor *weight, int64_t ignore_index);
+/* ---- normalisation over all but dimension 1; statistics (C) are f32 for bf16 inputs ---- */
+/* mean and biased variance, by a stable two-pass or merged (Chan) sum. */
+typedef int ek_batch_norm_statistics_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var,
+                                            const ek_tensor *x);
+/* y = (x - mean) invstd weight + bias; weight and bias may be NULL. With `relu`, y = max(y, 0).
+ */
+typedef int ek_batch_norm_apply_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                                       const ek_tensor *mean, const ek_tensor *invstd,
+                                       const ek_tensor *weight, const ek_tensor *bias, bool relu);
+/* sum_dy (C) = sum of dy, sum_dy_xhat (C) = sum of dy (x - mean) invstd. With y_relu not NULL,
+ * dy counts only where y_relu > 0 (or NaN). */
+typedef int ek_batch_norm_reduce_kernel(ek_dev *dev, ek_tensor *sum_dy, ek_tensor *sum_dy_xhat,
+                                        const ek_tensor *dy, const ek_tensor *x,
+                                        const ek_tensor *mean, const ek_tensor *invstd,
+                                        const ek_tensor *y_relu);
+/* dx = weight invstd (dy - sum_dy / count - xhat sum_dy_xhat / count); with the sums NULL
+ * (statistics were constants): weight invstd dy. */
+typedef int ek_batch_norm_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                          const ek_tensor *x, const ek_tensor *mean,
+                                          const ek_tensor *invstd, const ek_tensor *weight,
+                                          const ek_tensor *sum_dy, const ek_tensor *sum_dy_xhat,
+                                          double count, const ek_tensor *y_relu);
 
-    /* ---- optimizers: all dense with one layout; NULL for state that the options don't need ----
-     */
-    int (*sgd_step)(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
-                    ek_tensor *momentum_buffer, const ek_sgd_params *params);
-    int (*adam_step)(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
-                     ek_tensor *exp_avg, ek_tensor *exp_avg_sq, ek_tensor *max_exp_avg_sq,
-                     const ek_adam_params *params);
-    /* The same for `count` parameters of one dtype; NULL in the place of an array of states that
-     * the options don't need. */
-    int (*sgd_step_list)(ek_dev *dev, int count, ek_tensor *const *parameters,
-                         ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
-                         const ek_sgd_params *params);
-    int (*adam_step_list)(ek_dev *dev, int count, ek_tensor *const *parameters,
-                          ek_tensor *const *gradients, ek_tensor *const *exp_avgs,
-                          ek_tensor *const *exp_avg_sqs, ek_tensor *const *max_exp_avg_sqs,
-                          const ek_adam_params *params);
+/* ---- normalisation of each sample over groups of channels: x (N, C, ...), statistics and sums
+ * (N, G), contiguous, f32 for bf16 inputs. Weight and bias are per channel (C) or, with one
+ * group, per element, of x's shape without N; both may be NULL ---- */
+/* mean and biased variance, stable as above. */
+typedef int ek_group_norm_statistics_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var,
+                                            const ek_tensor *x);
+/* y = xhat weight + bias, xhat = (x - mean) invstd */
+typedef int ek_group_norm_apply_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                                       const ek_tensor *mean, const ek_tensor *invstd,
+                                       const ek_tensor *weight, const ek_tensor *bias);
+/* By group: sum = sum of weight dy, sum_xhat = sum of weight dy xhat. Of weight's shape:
+ * dweight = sum of dy xhat, dbias = sum of dy. Either pair may be NULL. */
+typedef int ek_group_norm_reduce_kernel(ek_dev *dev, ek_tensor *sum, ek_tensor *sum_xhat,
+                                        ek_tensor *dweight, ek_tensor *dbias, const ek_tensor *dy,
+                                        const ek_tensor *x, const ek_tensor *mean,
+                                        const ek_tensor *invstd, const ek_tensor *weight);
+/* dx = invstd (weight dy - sum / n - xhat sum_xhat / n), n the values of a group. */
+typedef int ek_group_norm_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                          const ek_tensor *x, const ek_tensor *mean,
+                                          const ek_tensor *invstd, const ek_tensor *weight,
+                                          const ek_tensor *sum, const ek_tensor *sum_xhat);
+
+/* ---- softmax along dim ---- */
+typedef int ek_softmax_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim,
+                              bool logarithm);
+/* From the output y: softmax dx = y (dy - sum(dy y)); log-softmax dx = dy - exp(y) sum(dy). */
+typedef int ek_softmax_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                       const ek_tensor *y, int dim, bool logarithm);
+
+/* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
+/* loss (N, ...) per element (0 where ignored), lse (N, ...) = log sum exp. weight (C) or NULL.
+ * A target out of range is EK_E_INVALID with the value. Label smoothing as torch, weighted. */
+typedef int ek_cross_entropy_forward_kernel(ek_dev *dev, ek_tensor *loss, ek_tensor *lse,
+                                            const ek_tensor *x, const ek_tensor *target,
+                                            const ek_tensor *weight,
+                                            const ek_cross_entropy_params *params);
+/* dx from the gradient per element (N, ...), which may have zero strides. */
+typedef int ek_cross_entropy_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *gradient,
+                                             const ek_tensor *lse, const ek_tensor *x,
+                                             const ek_tensor *target, const ek_tensor *weight,
+                                             const ek_cross_entropy_params *params);
+/* out: 0-d sum of weight[target] over targets that count. */
+typedef int ek_target_weight_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
+                                    const ek_tensor *weight, int64_t ignore_index);
+
+/* ---- optimizers: all dense with one layout; NULL for state that the options don't need ---- */
+typedef int ek_sgd_step_kernel(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
+                               ek_tensor *momentum_buffer, const ek_sgd_params *params);
+typedef int ek_adam_step_kernel(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
+                                ek_tensor *exp_avg, ek_tensor *exp_avg_sq,
+                                ek_tensor *max_exp_avg_sq, const ek_adam_params *params);
+/* The same for `count` parameters of one dtype; NULL in the place of an array of states that
+ * the options don't need. */
+typedef int ek_sgd_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *parameters,
+                                    ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
+                                    const ek_sgd_params *params);
+typedef int ek_adam_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *parameters,
+                                     ek_tensor *const *gradients, ek_tensor *const *exp_avgs,
+                                     ek_tensor *const *exp_avg_sqs,
+                                     ek_tensor *const *max_exp_avg_sqs,
+                                     const ek_adam_params *params);
+
+/* All slots. A new one stands here and has its type above; then the compiler asks both backends for
+ * it. */
+#define EK_KERNELS(SLOT)             \
+    SLOT(fill)                       \
+    SLOT(copy)                       \
+    SLOT(unary)                      \
+    SLOT(binary)                     \
+    SLOT(compare)                    \
+    SLOT(where)                      \
+    SLOT(add_n)                      \
+    SLOT(reduce)                     \
+    SLOT(arg_reduce)                 \
+    SLOT(index_select)               \
+    SLOT(index_add)                  \
+    SLOT(gather)                     \
+    SLOT(scatter_add)                \
+    SLOT(matmul)                     \
+    SLOT(conv_forward)               \
+    SLOT(conv_input_gradient)        \
+    SLOT(conv_weight_gradient)       \
+    SLOT(max_pool_forward)           \
+    SLOT(max_pool_gradient)          \
+    SLOT(max_pool_gather)            \
+    SLOT(avg_pool_forward)           \
+    SLOT(avg_pool_gradient)          \
+    SLOT(adaptive_avg_pool_forward)  \
+    SLOT(adaptive_avg_pool_gradient) \
+    SLOT(upsample_forward)           \
+    SLOT(upsample_gradient)          \
+    SLOT(batch_norm_statistics)      \
+    SLOT(batch_norm_apply)           \
+    SLOT(batch_norm_reduce)          \
+    SLOT(batch_norm_gradient)        \
+    SLOT(group_norm_statistics)      \
+    SLOT(group_norm_apply)           \
+    SLOT(group_norm_reduce)          \
+    SLOT(group_norm_gradient)        \
+    SLOT(softmax)                    \
+    SLOT(softmax_gradient)           \
+    SLOT(cross_entropy_forward)      \
+    SLOT(cross_entropy_gradient)     \
+    SLOT(target_weight)              \
+    SLOT(sgd_step)                   \
+    SLOT(adam_step)                  \
+    SLOT(sgd_step_list)              \
+    SLOT(adam_step_list)
+
+/* clang-format off */
+typedef struct ek_kernels {
+#define EK_KERNEL_SLOT(name) ek_##name##_kernel *name;
+    EK_KERNELS(EK_KERNEL_SLOT)
+#undef EK_KERNEL_SLOT
 } ek_kernels;
+/* clang-format on */
 
 /* The table of a tensor's device. */
 static inline const ek_kernels *ek_kernels_of(const ek_tensor *tensor)
