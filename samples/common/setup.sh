@@ -32,6 +32,7 @@ has() {
     libpng-dev) has_header png.h ;;
     libturbojpeg0-dev) has_header turbojpeg.h ;;
     check) has_header check.h ;;
+    ccache) command -v ccache ;;
     dataset-fashion-mnist) test -r $fashion_mnist/train-images-idx3-ubyte.gz ;;
     *) return 1 ;;
     esac >/dev/null
@@ -50,6 +51,7 @@ purpose() {
     libpng-dev) echo "libpng: reads and writes pictures" ;;
     libturbojpeg0-dev) echo "TurboJPEG: reads pictures" ;;
     check) echo "Check: the unit tests" ;;
+    ccache) echo "compiles once what two builds share" ;;
     dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;
     esac
 }
