@@ -169,7 +169,7 @@ static int add(slices *s, ek_tensor *const *out)
             return ek_error_pending();
         if (s->bounds[j + 1] > s->bounds[j])
             EK_TRY(ek_kernels_of(s->sums[j])
-                       ->add_n(s->devs[j], s->sums[j], (const ek_tensor *const *)s->parts[j],
+                       ->add_n(s->devs[j], 1, &s->sums[j], (const ek_tensor *const *)s->parts[j],
                                s->devices));
     }
     return 0;

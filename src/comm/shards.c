@@ -332,7 +332,7 @@ static int add_stretch(const batch *b, int k)
         return ek_error_pending();
     if (n == 1)
         return ek_comm_copy(out, present[0]);
-    return b->dev->backend->kernels->add_n(b->dev, out, present, n);
+    return b->dev->backend->kernels->add_n(b->dev, 1, &out, present, n);
 }
 
 static int order_all(const batch *b, bool before)

@@ -83,7 +83,8 @@ static int add_staged(ek_tensor *out, ek_tensor *const *parts, int count)
             return ek_error_pending();
     }
     return ek_dtype_is_floating(out->dtype)
-               ? dev->backend->kernels->add_n(dev, out, (const ek_tensor *const *)readable, count)
+               ? dev->backend->kernels->add_n(dev, 1, &out, (const ek_tensor *const *)readable,
+                                              count)
                : add_in_turn(dev, out, readable, count);
 }
 
@@ -140,7 +141,7 @@ static int add(ek_tensor *out, ek_tensor *const *parts, int count)
 }
 
 /* The sum of the parts (at least one), in their order. */
-static ek_tensor *sum(ek_tensor *const *parts, int count, ek_dev *destination, ek_tensor *into)
+static ek_tensor *sum_of(ek_tensor *const *parts, int count, ek_dev *destination, ek_tensor *into)
 {
     if (count == 1 && !into && ek_tensor_dev(parts[0]) == destination)
         return ek_tensor_alias(parts[0]);
@@ -248,25 +249,86 @@ static int fetch(ek_tensor **parts, int devices, int count, ek_dev *const *devs,
     return rc;
 }
 
+/* The parts of sum i that there are, in the order of addition. */
+static int find_present(ek_tensor *const *parts, int devices, int count, const int *order, int i,
+                        ek_tensor **present)
+{
+    int n = 0;
+    for (int d = 0; d < devices; d++)
+        if (parts[order[d] * count + i])
+            present[n++] = parts[order[d] * count + i];
+    return n;
+}
+
+/* Sums of which the kernel reads all parts where they are: one launch. */
+typedef struct together {
+    int count;
+    int *indices; /* in the lists */
+    ek_tensor **sums;
+    const ek_tensor **parts; /* as the kernel wants them */
+} together;
+
+static bool joins(const together *t, ek_tensor *const *present, int n, const ek_tensor *out)
+{
+    bool fits = n > 1 && ek_dtype_is_floating(out->dtype) &&
+                (t->count == 0 || t->sums[0]->dtype == out->dtype);
+    for (int p = 0; p < n && fits; p++)
+        fits = is_direct(present[p], out);
+    return fits;
+}
+
+static int add_together(const together *t, ek_tensor *const *parts, int devices, int count,
+                        const int *order, ek_dev *destination)
+{
+    for (int p = 0; p < devices; p++)
+        for (int k = 0; k < t->count; k++)
+            t->parts[(ptrdiff_t)p * t->count + k] = parts[order[p] * count + t->indices[k]];
+    return t->count ? destination->backend->kernels->add_n(destination, t->count, t->sums, t->parts,
+                                                           devices)
+                    : 0;
+}
+
 /* out[i] gets a reference. */
-static int sum_each(ek_tensor *const *parts, int devices, int count, const int *order,
-                    ek_dev *destination, ek_tensor *const *into, ek_tensor **out)
+static int sum_lists(ek_tensor *const *parts, int devices, int count, const int *order,
+                     ek_dev *destination, ek_tensor *const *into, ek_tensor **out, together *t)
 {
     for (int i = 0; i < count; i++) {
         ek_tensor *present[EK_MAX_DEVICES];
-        int n = 0;
-        for (int d = 0; d < devices; d++)
-            if (parts[order[d] * count + i])
-                present[n++] = parts[order[d] * count + i];
+        int n = find_present(parts, devices, count, order, i, present);
         if (n == 0)
             continue;
         ek_scope scope = ek_scope_begin();
-        out[i] = ek_keep(sum(present, n, destination, into ? into[i] : NULL));
+        ek_tensor *sum = into && into[i] ? into[i] : NULL;
+        if (n > 1 && !sum)
+            sum = ek_comm_like(present[0], NULL, destination);
+        if (n == devices && sum && joins(t, present, n, sum)) {
+            t->indices[t->count] = i;
+            t->sums[t->count++] = sum;
+        } else if (n == 1 || sum) {
+            sum = sum_of(present, n, destination, sum);
+        }
+        out[i] = ek_keep(sum);
         ek_scope_end(&scope);
         if (!out[i])
             return ek_error_pending();
     }
-    return 0;
+    return add_together(t, parts, devices, count, order, destination);
+}
+
+/* out[i] gets a reference. */
+static int sum_each(ek_tensor *const *parts, int devices, int count, const int *order,
+                    ek_dev *destination, ek_tensor *const *into, ek_tensor **out)
+{
+    together t = {.indices = ek_calloc((size_t)count, sizeof *t.indices),
+                  .sums = ek_calloc((size_t)count, sizeof *t.sums),
+                  .parts = ek_calloc((size_t)count * (size_t)devices, sizeof *t.parts)};
+    int rc = t.indices && t.sums && t.parts
+                 ? sum_lists(parts, devices, count, order, destination, into, out, &t)
+                 : ek_error_pending();
+    free(t.indices);
+    free(t.sums);
+    free(t.parts);
+    return rc;
 }
 
 static int sum_by_copies(ek_tensor **parts, int devices, int count, ek_dev *const *devs,

@@ -178,8 +178,8 @@ int ek_host_where(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const
 
 typedef struct add_job {
     const ek_operand *out;
-    const ek_tensor *const *inputs;
-    int count;
+    const ek_tensor *const *inputs; /* each `step` after the one before */
+    int step, count;
     ek_class type;
 } add_job;
 
@@ -195,7 +195,8 @@ static void add_tiles(void *context, int64_t begin, int64_t end)
         ek_row_load(job->type, &sum, job->out->dtype,
                     (char *)ek_tensor_address(job->inputs[0]) + (size_t)at * size, 1, n);
         for (int k = 1; k < job->count; k++) {
-            const void *source = (char *)ek_tensor_address(job->inputs[k]) + (size_t)at * size;
+            const void *source = (char *)ek_tensor_address(job->inputs[(ptrdiff_t)k * job->step]) +
+                                 (size_t)at * size;
             if (!direct) {
                 ek_row_load(job->type, &next, job->out->dtype, source, 1, n);
                 source = &next;
@@ -211,12 +212,15 @@ static void add_tiles(void *context, int64_t begin, int64_t end)
     }
 }
 
-int ek_host_add_n(ek_dev *dev, ek_tensor *out, const ek_tensor *const *inputs, int count)
+int ek_host_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tensor *const *inputs,
+                  int addends)
 {
-    if (count < 1)
-        return EK_FAIL(EK_E_INVALID, "a sum of %d tensors; at least 1 is needed", count);
-    ek_operand operand = {.dtype = out->dtype, .data = ek_tensor_address(out)};
-    add_job job = {&operand, inputs, count, ek_class_of(out->dtype)};
-    ek_parallel_for(dev, ek_count(out), GRAIN, add_tiles, &job);
+    if (addends < 1)
+        return EK_FAIL(EK_E_INVALID, "a sum of %d tensors; at least 1 is needed", addends);
+    for (int i = 0; i < count; i++) {
+        ek_operand operand = {.dtype = outs[i]->dtype, .data = ek_tensor_address(outs[i])};
+        add_job job = {&operand, inputs + i, count, addends, ek_class_of(outs[i]->dtype)};
+        ek_parallel_for(dev, ek_count(outs[i]), GRAIN, add_tiles, &job);
+    }
     return 0;
 }

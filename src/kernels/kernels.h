@@ -31,9 +31,11 @@ typedef int ek_compare_kernel(ek_dev *dev, ek_compare op, ek_tensor *out, const 
                               const ek_tensor *y);
 typedef int ek_where_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *condition,
                             const ek_tensor *x, const ek_tensor *y);
-/* out = inputs[0] + inputs[1] + ... in this order; all dense with one layout; out may be
- * inputs[0]. */
-typedef int ek_add_n_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *const *inputs, int count);
+/* outs[i] = inputs[i] + inputs[count + i] + inputs[2 count + i] + ..., in this order: `count` sums
+ * of one dtype, each of `addends` tensors. Those of a sum and its output are dense and of one
+ * layout; the output may be the first of them. */
+typedef int ek_add_n_kernel(ek_dev *dev, int count, ek_tensor *const *outs,
+                            const ek_tensor *const *inputs, int addends);
 
 /* ---- reductions: out has x's ndim with size 1 where reduced. Sums of i64 and u8 inputs go to
  * i64 ---- */

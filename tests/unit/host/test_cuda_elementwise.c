@@ -302,7 +302,7 @@ END_TEST
 /* 64 addends, as there are devices; more than one launch takes; one. */
 START_TEST(sums_of_many)
 {
-    static const int counts[] = {1, 2, 3, 64, 150};
+    static const int counts[] = {1, 2, 3, 64, 330};
     static const int64_t sizes[] = {0, 1, 7, 1003};
     for (int d = 0; d < EK_DTYPES; d++)
         for (int c = 0; c < 5; c++)
@@ -310,7 +310,7 @@ START_TEST(sums_of_many)
                 for (int l = TWIN_ROWS; l <= TWIN_DENSE_OFFSET;
                      l += TWIN_DENSE_OFFSET - TWIN_ROWS) {
                     ek_scope scope = ek_scope_begin();
-                    const ek_tensor *host[150], *cuda[150];
+                    const ek_tensor *host[330], *cuda[330];
                     twin first = {NULL, NULL};
                     for (int k = 0; k < counts[c]; k++) {
                         twin x = twin_new((ek_dtype)d, 1, &sizes[s], (twin_layout)l);
@@ -320,16 +320,54 @@ START_TEST(sums_of_many)
                         cuda[k] = x.cuda;
                     }
                     twin y = twin_new((ek_dtype)d, 1, &sizes[s], TWIN_ROWS);
-                    assert_ok(twin_host()->add_n(twin_dev(EK_HOST), y.host, host, counts[c]));
-                    assert_ok(twin_cuda()->add_n(twin_dev(EK_CUDA), y.cuda, cuda, counts[c]));
+                    assert_ok(twin_host()->add_n(twin_dev(EK_HOST), 1, &y.host, host, counts[c]));
+                    assert_ok(twin_cuda()->add_n(twin_dev(EK_CUDA), 1, &y.cuda, cuda, counts[c]));
                     twin_same(y, "add_n");
-                    assert_ok(twin_host()->add_n(twin_dev(EK_HOST), first.host, host, counts[c]));
-                    assert_ok(twin_cuda()->add_n(twin_dev(EK_CUDA), first.cuda, cuda, counts[c]));
+                    assert_ok(
+                        twin_host()->add_n(twin_dev(EK_HOST), 1, &first.host, host, counts[c]));
+                    assert_ok(
+                        twin_cuda()->add_n(twin_dev(EK_CUDA), 1, &first.cuda, cuda, counts[c]));
                     twin_same(first, "add_n into the first");
                     ek_scope_end(&scope);
                 }
-    ck_assert_int_eq(twin_cuda()->add_n(twin_dev(EK_CUDA), NULL, NULL, 0), EK_E_INVALID);
+    ck_assert_int_eq(twin_cuda()->add_n(twin_dev(EK_CUDA), 1, NULL, NULL, 0), EK_E_INVALID);
     assert_error(EK_E_INVALID, "at least 1");
+}
+END_TEST
+
+/* Many sums at once, of different sizes and addresses, more than one launch takes; the large ones
+ * are of several blocks. */
+START_TEST(lists_of_sums)
+{
+    enum { SUMS = 70, ADDENDS = 3 };
+    static const int64_t sizes[] = {0, 1, 4096, 7, 4097, 64, 9001};
+    for (int d = 0; d < EK_DTYPES; d++) {
+        ek_scope scope = ek_scope_begin();
+        twin sums[SUMS];
+        ek_tensor *outs[2][SUMS];
+        const ek_tensor *parts[2][ADDENDS * SUMS];
+        for (int i = 0; i < SUMS; i++) {
+            const int64_t *size = &sizes[i % 7];
+            twin_layout layout = i % 3 == 1 ? TWIN_DENSE_OFFSET : TWIN_ROWS;
+            for (int k = 0; k < ADDENDS; k++) {
+                twin x = twin_new((ek_dtype)d, 1, size, layout);
+                x = twin_integers(x, 0, 60, (unsigned)(i * ADDENDS + k));
+                parts[0][k * SUMS + i] = x.host;
+                parts[1][k * SUMS + i] = x.cuda;
+            }
+            if (i % 5) /* the others' are their first addends */
+                sums[i] = twin_new((ek_dtype)d, 1, size, TWIN_ROWS);
+            else
+                sums[i] = (twin){(ek_tensor *)parts[0][i], (ek_tensor *)parts[1][i]};
+            outs[0][i] = sums[i].host;
+            outs[1][i] = sums[i].cuda;
+        }
+        assert_ok(twin_host()->add_n(twin_dev(EK_HOST), SUMS, outs[0], parts[0], ADDENDS));
+        assert_ok(twin_cuda()->add_n(twin_dev(EK_CUDA), SUMS, outs[1], parts[1], ADDENDS));
+        for (int i = 0; i < SUMS; i++)
+            twin_same(sums[i], "a list of sums");
+        ek_scope_end(&scope);
+    }
 }
 END_TEST
 
@@ -346,8 +384,8 @@ START_TEST(order_of_sums)
         host[k] = x.host;
     }
     twin y = twin_new(EK_F32, 1, dims, TWIN_ROWS);
-    assert_ok(twin_host()->add_n(twin_dev(EK_HOST), y.host, host, 4));
-    assert_ok(twin_cuda()->add_n(twin_dev(EK_CUDA), y.cuda, cuda, 4));
+    assert_ok(twin_host()->add_n(twin_dev(EK_HOST), 1, &y.host, host, 4));
+    assert_ok(twin_cuda()->add_n(twin_dev(EK_CUDA), 1, &y.cuda, cuda, 4));
     twin_same(y, "the order of a sum");
     case_must(case_get(y.host, 0) == 1);
 }
@@ -368,6 +406,7 @@ Suite *suite(void)
     tcase_add_test(t, comparing);
     tcase_add_test(t, large);
     tcase_add_test(t, sums_of_many);
+    tcase_add_test(t, lists_of_sums);
     tcase_add_test(t, order_of_sums);
     suite_add_tcase(s, t);
     return s;

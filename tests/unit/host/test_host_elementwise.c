@@ -362,12 +362,12 @@ START_TEST(sums_of_many)
             for (int64_t i = 0; i < ek_count(x[k]); i++)
                 want[i] += case_get(x[k], i);
         }
-        assert_ok(ek_host_add_n(dev, x[0], (const ek_tensor *[]){x[0], x[1], x[2]}, 3));
+        assert_ok(ek_host_add_n(dev, 1, &x[0], (const ek_tensor *[]){x[0], x[1], x[2]}, 3));
         for (int64_t i = 0; i < ek_count(x[0]); i++)
             expect(x[0], i, want[i], floating[d] == EK_BF16 ? 4e-3 : 0, "add_n", 3);
         free(want);
     }
-    ck_assert_int_eq(ek_host_add_n(dev, NULL, NULL, 0), EK_E_INVALID);
+    ck_assert_int_eq(ek_host_add_n(dev, 1, NULL, NULL, 0), EK_E_INVALID);
     assert_error(EK_E_INVALID, "at least 1");
 }
 END_TEST
@@ -388,7 +388,7 @@ START_TEST(threads)
         assert_ok(ek_host_unary(dev, EK_UNARY_TANH, z[t][0], x, 0, 0));
         assert_ok(ek_host_binary(dev, EK_BINARY_MUL, z[t][1], z[t][0], y, 0));
         assert_ok(ek_host_copy(dev, z[t][2], y));
-        assert_ok(ek_host_add_n(dev, z[t][3], (const ek_tensor *[]){x, z[t][1], z[t][2]}, 3));
+        assert_ok(ek_host_add_n(dev, 1, &z[t][3], (const ek_tensor *[]){x, z[t][1], z[t][2]}, 3));
         for (int64_t i = 0; i < ek_count(x); i++)
             case_must(case_get(z[t][2], i) == case_get(y, i));
     }

@@ -309,7 +309,7 @@ END_TEST
 
 START_TEST(whoever_chose_a_plan_is_not_warned)
 {
-    ek_device_list devices = {0};
+    ek_device_list devices = {2, {test_device(0), test_device(1)}};
     ek_set_log(keep_line, NULL);
     assert_ok(test_devices_configure("512M,256M"));
     log_count = 0;
