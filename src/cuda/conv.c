@@ -100,8 +100,9 @@ static int run_staged(ek_dev *dev, const call *c, const ek_dnn_problem *problem,
     EK_TRY_GOTO(ek_cuda_stage_begin(sy, dev, y, dtype, format, ek_dnn_is_dense(y, format),
                                     !computes_y(c)),
                 rc, end);
-    rc = done = ek_cuda_dnn_run(dev, problem, sx->tensor, sw->tensor, sy->tensor);
-    if (rc > 0 && computes_y(c) && c->bias)
+    rc = done = ek_cuda_dnn_run(dev, problem, sx->tensor, sw->tensor, sy->tensor,
+                                problem->bias ? c->bias : NULL);
+    if (rc > 0 && computes_y(c) && c->bias && !problem->bias)
         rc = add_bias(dev, sy->tensor, c->bias);
     if (rc > 0 && computes_w(c) && c->bias)
         rc = sum_channels(dev, c->bias, sy->tensor);
@@ -110,6 +111,22 @@ end:
     rc = ek_cuda_stage_end(sw, dev, w, done > 0 && computes_w(c), rc);
     rc = ek_cuda_stage_end(sx, dev, x, done > 0 && computes_x(c), rc);
     return rc < 0 ? rc : done;
+}
+
+/* The plan may find out only when it runs that it doesn't: then 0. */
+static int run_supported(ek_dev *dev, const call *c, const ek_dnn_problem *problem,
+                         ek_memory_format format)
+{
+    int rc = ek_cuda_dnn_supports(dev, problem);
+    return rc > 0 ? run_staged(dev, c, problem, format) : rc;
+}
+
+/* Elements side by side, aligned as the rest: cuDNN can add such a bias while it stores y. */
+static bool reads_bias(const call *c, const ek_dnn_problem *problem)
+{
+    const ek_tensor *bias = c->bias;
+    return computes_y(c) && bias && (bias->stride[0] == 1 || bias->shape[0] == 1) &&
+           ek_dnn_alignment(ek_tensor_address(bias)) >= problem->alignment;
 }
 
 /* 1 when issued, 0 where cuDNN doesn't compute it in this order of memory. */
@@ -124,8 +141,10 @@ static int by_dnn_in(ek_dev *dev, const call *c, ek_memory_format format)
         if (alignment < problem.alignment)
             problem.alignment = alignment;
     }
-    int rc = ek_cuda_dnn_supports(dev, &problem);
-    return rc > 0 ? run_staged(dev, c, &problem, format) : rc;
+    problem.bias = reads_bias(c, &problem);
+    int rc = problem.bias ? run_supported(dev, c, &problem, format) : 0;
+    problem.bias = 0;
+    return rc == 0 ? run_supported(dev, c, &problem, format) : rc;
 }
 
 /* The order of memory. Tensor cores are fed channels-last: from row-major tensors cuDNN makes such

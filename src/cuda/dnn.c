@@ -233,7 +233,7 @@ static int find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept *entry, voi
 }
 
 int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
-                    const ek_tensor *w, const ek_tensor *y)
+                    const ek_tensor *w, const ek_tensor *y, const ek_tensor *bias)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
     struct ek_cuda_dnn *dnn;
@@ -244,9 +244,12 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
         kept *entry = plan_for(dnn, problem);
         rc = find_workspace(dev, dnn, entry, &workspace);
         if (rc > 0) {
-            cudnnStatus_t status =
-                ek_dnn_plan_run(dnn->api, dnn->handle, &entry->plan, ek_tensor_address(x),
-                                ek_tensor_address(w), ek_tensor_address(y), aligned(workspace));
+            const ek_dnn_memory memory = {.x = ek_tensor_address(x),
+                                          .w = ek_tensor_address(w),
+                                          .y = ek_tensor_address(y),
+                                          .bias = bias ? ek_tensor_address(bias) : NULL,
+                                          .workspace = aligned(workspace)};
+            cudnnStatus_t status = ek_dnn_plan_run(dnn->api, dnn->handle, &entry->plan, &memory);
             if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED)
                 rc = 0, entry->none = true;
             else if (status != CUDNN_STATUS_SUCCESS)
@@ -269,13 +272,14 @@ int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem)
 }
 
 int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
-                    const ek_tensor *w, const ek_tensor *y)
+                    const ek_tensor *w, const ek_tensor *y, const ek_tensor *bias)
 {
     (void)dev;
     (void)problem;
     (void)x;
     (void)w;
     (void)y;
+    (void)bias;
     return 0;
 }
 

@@ -13,9 +13,11 @@ cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descr
 /* ---- tensors ---- */
 
 static cudnnStatus_t make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *p, int64_t name,
-                                 const int64_t *shape, cudnnBackendDescriptor_t *tensor)
+                                 const int64_t *shape, ek_dnn_graph *graph)
 {
-    cudnnDataType_t dtype = p->dtype == EK_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    cudnnBackendDescriptor_t *tensor = &graph->tensors[name - 1];
+    bool between = name == EK_DNN_SUMS, narrow = p->dtype == EK_BF16 && !between;
+    cudnnDataType_t dtype = narrow ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     int64_t ndim = 2 + p->dims, strides[5];
     ek_dnn_strides((int)ndim, shape, (ek_memory_format)p->format, strides);
     EK_DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, tensor));
@@ -28,7 +30,23 @@ static cudnnStatus_t make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *
     EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name));
     EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
                           &p->alignment));
+    if (between)
+        EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1,
+                              &between));
     return api->cudnnBackendFinalize(*tensor);
+}
+
+static cudnnStatus_t make_tensors(const ek_cudnn_api *api, const ek_dnn_problem *p,
+                                  ek_dnn_graph *graph)
+{
+    const int64_t bias[5] = {1, p->w[0], 1, 1, 1};
+    EK_DNN_TRY(make_tensor(api, p, EK_DNN_X, p->x, graph));
+    EK_DNN_TRY(make_tensor(api, p, EK_DNN_W, p->w, graph));
+    EK_DNN_TRY(make_tensor(api, p, EK_DNN_Y, p->y, graph));
+    if (!p->bias)
+        return CUDNN_STATUS_SUCCESS;
+    EK_DNN_TRY(make_tensor(api, p, EK_DNN_BIAS, bias, graph));
+    return make_tensor(api, p, EK_DNN_SUMS, p->y, graph);
 }
 
 /* ---- the convolution ---- */
@@ -61,7 +79,7 @@ static cudnnStatus_t make_convolution(const ek_cudnn_api *api, const ek_dnn_prob
     return api->cudnnBackendFinalize(*convolution);
 }
 
-/* ---- the operation ---- */
+/* ---- the operations ---- */
 
 /* What the three operations call their parts. */
 typedef struct names {
@@ -93,35 +111,72 @@ static const names operations[] = {
                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
-static cudnnStatus_t make_operation(const ek_cudnn_api *api, const names *of, ek_dnn_graph *graph)
+typedef struct part {
+    cudnnBackendAttributeName_t name;
+    const cudnnBackendDescriptor_t *descriptor;
+} part;
+
+static cudnnStatus_t set_parts(const ek_cudnn_api *api, cudnnBackendDescriptor_t operation,
+                               const part *parts, int count)
+{
+    for (int i = 0; i < count; i++)
+        EK_DNN_TRY(ek_dnn_set(api, operation, parts[i].name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                              parts[i].descriptor));
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* To y, or to the sums that the bias is added to. */
+static cudnnStatus_t make_operation(const ek_cudnn_api *api, const ek_dnn_problem *p,
+                                    ek_dnn_graph *graph)
 {
     /* Factors are of the type that is computed in, f32 for bf16 too. */
     const float alpha = 1, beta = 0;
-    cudnnBackendDescriptor_t *operation = &graph->operation;
-    const struct {
-        cudnnBackendAttributeName_t name;
-        const cudnnBackendDescriptor_t *part;
-    } parts[] = {{of->convolution, &graph->convolution},
-                 {of->x, &graph->tensors[0]},
-                 {of->w, &graph->tensors[1]},
-                 {of->y, &graph->tensors[2]}};
+    const names *of = &operations[p->operation];
+    const cudnnBackendDescriptor_t *tensors = graph->tensors;
+    const part parts[] = {{of->convolution, &graph->convolution},
+                          {of->x, &tensors[EK_DNN_X - 1]},
+                          {of->w, &tensors[EK_DNN_W - 1]},
+                          {of->y, &tensors[(p->bias ? EK_DNN_SUMS : EK_DNN_Y) - 1]}};
+    cudnnBackendDescriptor_t *operation = &graph->operations[0];
     EK_DNN_TRY(api->cudnnBackendCreateDescriptor(of->descriptor, operation));
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        EK_DNN_TRY(ek_dnn_set(api, *operation, parts[i].name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                              parts[i].part));
+    EK_DNN_TRY(set_parts(api, *operation, parts, sizeof parts / sizeof *parts));
     EK_DNN_TRY(ek_dnn_set(api, *operation, of->alpha, CUDNN_TYPE_FLOAT, 1, &alpha));
     EK_DNN_TRY(ek_dnn_set(api, *operation, of->beta, CUDNN_TYPE_FLOAT, 1, &beta));
+    return api->cudnnBackendFinalize(*operation);
+}
+
+/* y = sums + bias. (Of an input gradient no engine adds a bias.) */
+static cudnnStatus_t make_addition(const ek_cudnn_api *api, ek_dnn_graph *graph)
+{
+    const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
+    const cudnnDataType_t computed = CUDNN_DATA_FLOAT;
+    const cudnnBackendDescriptor_t *tensors = graph->tensors;
+    const part parts[] = {
+        {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &graph->addition},
+        {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &tensors[EK_DNN_SUMS - 1]},
+        {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &tensors[EK_DNN_BIAS - 1]},
+        {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &tensors[EK_DNN_Y - 1]},
+    };
+    cudnnBackendDescriptor_t *addition = &graph->addition, *operation = &graph->operations[1];
+    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, addition));
+    EK_DNN_TRY(
+        ek_dnn_set(api, *addition, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode));
+    EK_DNN_TRY(ek_dnn_set(api, *addition, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1,
+                          &computed));
+    EK_DNN_TRY(api->cudnnBackendFinalize(*addition));
+    EK_DNN_TRY(
+        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, operation));
+    EK_DNN_TRY(set_parts(api, *operation, parts, sizeof parts / sizeof *parts));
     return api->cudnnBackendFinalize(*operation);
 }
 
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
                                     ek_dnn_graph *graph)
 {
-    EK_DNN_TRY(make_tensor(api, problem, EK_DNN_X, problem->x, &graph->tensors[0]));
-    EK_DNN_TRY(make_tensor(api, problem, EK_DNN_W, problem->w, &graph->tensors[1]));
-    EK_DNN_TRY(make_tensor(api, problem, EK_DNN_Y, problem->y, &graph->tensors[2]));
+    EK_DNN_TRY(make_tensors(api, problem, graph));
     EK_DNN_TRY(make_convolution(api, problem, &graph->convolution));
-    return make_operation(api, &operations[problem->operation], graph);
+    EK_DNN_TRY(make_operation(api, problem, graph));
+    return problem->bias ? make_addition(api, graph) : CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *target,
@@ -130,7 +185,8 @@ cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *
     EK_DNN_TRY(
         api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &graph->graph));
     EK_DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS,
-                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph->operation));
+                          CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->operations[1] ? 2 : 1,
+                          graph->operations));
     if (target->handle)
         EK_DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE,
                               CUDNN_TYPE_HANDLE, 1, &target->handle));
@@ -139,8 +195,10 @@ cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *
 
 void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph)
 {
-    cudnnBackendDescriptor_t all[] = {graph->graph,      graph->operation,  graph->convolution,
-                                      graph->tensors[0], graph->tensors[1], graph->tensors[2]};
+    cudnnBackendDescriptor_t all[] = {graph->graph,      graph->operations[1], graph->operations[0],
+                                      graph->addition,   graph->convolution,   graph->tensors[0],
+                                      graph->tensors[1], graph->tensors[2],    graph->tensors[3],
+                                      graph->tensors[4]};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i])
             (void)api->cudnnBackendDestroyDescriptor(all[i]);

@@ -1,8 +1,9 @@
-/* dnn_graph.h: a convolution as a graph of cuDNN's (version 9, its backend interface).
+/* dnn_graph.h: a convolution as a graph of cuDNN's (version 9, its backend interface): one
+ * operation, or with a bias two, whose sums in between are f32 and never in memory.
  *
  * cuDNN's descriptors are made, get attributes, and are finalised; then they are constant. Tensors,
- * the convolution (padding, stride, dilation; groups follow from the shapes) and the operation need
- * no device; the graph around the one operation is for a device's handle. */
+ * the convolution (padding, stride, dilation; groups follow from the shapes) and the operations
+ * need no device; the graph around them is for a device's handle. */
 #ifndef EK_CUDA_DNN_GRAPH_H
 #define EK_CUDA_DNN_GRAPH_H
 
@@ -18,12 +19,14 @@
             return dnn_status;                  \
     } while (0)
 
-/* The tensors' names in a graph and in what it is run with. */
-enum { EK_DNN_X = 1, EK_DNN_W, EK_DNN_Y, EK_DNN_TENSORS = 3 };
+/* The tensors' names in a graph and in what it is run with; the sums are only in the graph. */
+enum { EK_DNN_X = 1, EK_DNN_W, EK_DNN_Y, EK_DNN_BIAS, EK_DNN_SUMS, EK_DNN_TENSORS = 5 };
 
 /* All NULL before. */
 typedef struct ek_dnn_graph {
-    cudnnBackendDescriptor_t tensors[EK_DNN_TENSORS], convolution, operation, graph;
+    cudnnBackendDescriptor_t tensors[EK_DNN_TENSORS]; /* by name - 1 */
+    cudnnBackendDescriptor_t convolution, addition;   /* what is computed */
+    cudnnBackendDescriptor_t operations[2], graph;    /* with which tensors */
 } ek_dnn_graph;
 
 /* What plans are made for: the handle of a device, or, without a GPU, the finalised description of
@@ -41,7 +44,7 @@ cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descr
                          cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                          int64_t count, const void *values);
 
-/* Tensors, convolution and operation. What a failing call has made is there still: free it. */
+/* Tensors, convolution and operations. What a failing call has made is there still: free it. */
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
                                     ek_dnn_graph *graph);
 /* The graph itself. */

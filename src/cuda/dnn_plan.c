@@ -195,26 +195,27 @@ void ek_dnn_plan_free(const ek_cudnn_api *api, ek_dnn_plan *plan)
 
 /* ---- running ---- */
 
-cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, void *x, void *w, void *y, void *workspace,
+cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, const ek_dnn_memory *memory,
                           cudnnBackendDescriptor_t *pack)
 {
-    const int64_t tensor_names[EK_DNN_TENSORS] = {EK_DNN_X, EK_DNN_W, EK_DNN_Y};
-    void *pointers[EK_DNN_TENSORS] = {x, w, y};
+    const int64_t tensor_names[] = {EK_DNN_X, EK_DNN_W, EK_DNN_Y, EK_DNN_BIAS};
+    void *pointers[] = {memory->x, memory->w, memory->y, memory->bias};
+    int64_t count = memory->bias ? 4 : 3;
     EK_DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, pack));
-    EK_DNN_TRY(ek_dnn_set(api, *pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
-                          EK_DNN_TENSORS, tensor_names));
+    EK_DNN_TRY(ek_dnn_set(api, *pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count,
+                          tensor_names));
     EK_DNN_TRY(ek_dnn_set(api, *pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
-                          EK_DNN_TENSORS, pointers));
+                          count, pointers));
     EK_DNN_TRY(ek_dnn_set(api, *pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-                          &workspace));
+                          &memory->workspace));
     return api->cudnnBackendFinalize(*pack);
 }
 
 cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,
-                              const ek_dnn_plan *plan, void *x, void *w, void *y, void *workspace)
+                              const ek_dnn_plan *plan, const ek_dnn_memory *memory)
 {
     cudnnBackendDescriptor_t pack = NULL;
-    cudnnStatus_t status = ek_dnn_pack(api, x, w, y, workspace, &pack);
+    cudnnStatus_t status = ek_dnn_pack(api, memory, &pack);
     if (status == CUDNN_STATUS_SUCCESS)
         status = api->cudnnBackendExecute(handle, plan->plan, pack);
     if (pack)

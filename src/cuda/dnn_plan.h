@@ -19,12 +19,18 @@ typedef struct ek_dnn_plan {
 bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan);
 
-/* Issues the work to the handle's stream. The tensors are those of ek_dnn_problem. */
+/* Addresses of what ek_dnn_problem names: bias NULL where the problem has none, workspace where the
+ * plan needs none. */
+typedef struct ek_dnn_memory {
+    void *x, *w, *y, *bias, *workspace;
+} ek_dnn_memory;
+
+/* Issues the work to the handle's stream. */
 cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,
-                              const ek_dnn_plan *plan, void *x, void *w, void *y, void *workspace);
+                              const ek_dnn_plan *plan, const ek_dnn_memory *memory);
 
 /* What a plan is run with. Free it, also where it failed. */
-cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, void *x, void *w, void *y, void *workspace,
+cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, const ek_dnn_memory *memory,
                           cudnnBackendDescriptor_t *pack);
 
 void ek_dnn_plan_free(const ek_cudnn_api *api, ek_dnn_plan *plan);

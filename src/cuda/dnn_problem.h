@@ -23,10 +23,11 @@ typedef struct ek_dnn_problem {
     int64_t stride[3], before[3], after[3], dilation[3]; /* before, after: padding */
     int64_t alignment;                                   /* of all three addresses: bytes, to 16 */
     int64_t tf32, deterministic;
+    int64_t bias; /* 1: a forward adds one of O elements side by side, aligned likewise, to y */
 } ek_dnn_problem;
 
-/* Fills the problem but for its alignment (16). x, w and y stand for their gradients where these
- * are asked for, and are not empty. False where cuDNN has no words for it. */
+/* Fills the problem but for its alignment (16) and its bias (0). x, w and y stand for their
+ * gradients where these are asked for, and are not empty. False where cuDNN has no words for it. */
 bool ek_dnn_problem_of(ek_dnn_problem *problem, ek_dnn_operation operation, const ek_tensor *x,
                        const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params,
                        ek_memory_format format);

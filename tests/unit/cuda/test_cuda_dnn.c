@@ -130,23 +130,33 @@ typedef struct variant {
     ek_dnn_operation operation;
     ek_dtype dtype;
     ek_memory_format format;
+    bool bias; /* with a forward */
 } variant;
 
-enum { VARIANTS = 12 };
+enum { VARIANTS = 16 };
 
 static variant variant_of(int i)
 {
-    return (variant){(ek_dnn_operation)(i % 3), i / 3 % 2 ? EK_BF16 : EK_F32,
-                     i / 6 ? EK_CONTIGUOUS : EK_CHANNELS_LAST};
+    static const ek_dnn_operation operations[] = {EK_DNN_FORWARD, EK_DNN_INPUT_GRADIENT,
+                                                  EK_DNN_WEIGHT_GRADIENT, EK_DNN_FORWARD};
+    return (variant){operations[i % 4], i / 4 % 2 ? EK_BF16 : EK_F32,
+                     i / 8 ? EK_CONTIGUOUS : EK_CHANNELS_LAST, i % 4 == 3};
 }
 
 static const char *text_of(const conv_case *c, const variant *v)
 {
     static const char *const operations[] = {"forward", "input gradient", "weight gradient"};
     static char text[120];
-    snprintf(text, sizeof text, "%s, %s, %s, %s", c->what, operations[v->operation],
-             ek_dtype_name(v->dtype), v->format == EK_CONTIGUOUS ? "row-major" : "channels-last");
+    snprintf(text, sizeof text, "%s, %s%s, %s, %s", c->what, operations[v->operation],
+             v->bias ? " with a bias" : "", ek_dtype_name(v->dtype),
+             v->format == EK_CONTIGUOUS ? "row-major" : "channels-last");
     return text;
+}
+
+static void ask(const conv_case *c, const variant *v, ek_dnn_problem *problem)
+{
+    ck_assert(problem_of(c, v->operation, v->dtype, v->format, problem));
+    problem->bias = v->bias;
 }
 
 START_TEST(descriptors_are_accepted)
@@ -158,7 +168,7 @@ START_TEST(descriptors_are_accepted)
         variant v = variant_of(i);
         ek_dnn_problem problem;
         ek_dnn_graph graph = {0};
-        ck_assert(problem_of(&cases[_i], v.operation, v.dtype, v.format, &problem));
+        ask(&cases[_i], &v, &problem);
         cudnnStatus_t status = ek_dnn_graph_describe(api, &problem, &graph);
         if (status != CUDNN_STATUS_SUCCESS)
             ck_abort_msg("%s: %s", text_of(&cases[_i], &v), api->cudnnGetErrorString(status));
@@ -191,10 +201,12 @@ START_TEST(packs_are_accepted)
     char memory[4096]; /* only the addresses count */
     if (!api)
         return;
-    for (int with = 0; with < 2; with++) {
+    for (int with = 0; with < 4; with++) {
+        const ek_dnn_memory addresses = {memory, memory + 1024, memory + 2048,
+                                         with & 1 ? memory + 3072 : NULL,
+                                         with & 2 ? memory + 3584 : NULL};
         cudnnBackendDescriptor_t pack = NULL;
-        ck_assert(ek_dnn_pack(api, memory, memory + 1024, memory + 2048,
-                              with ? memory + 3072 : NULL, &pack) == CUDNN_STATUS_SUCCESS);
+        ck_assert(ek_dnn_pack(api, &addresses, &pack) == CUDNN_STATUS_SUCCESS);
         ck_assert(api->cudnnBackendDestroyDescriptor(pack) == CUDNN_STATUS_SUCCESS);
     }
 }
@@ -254,7 +266,7 @@ static void check_plans(const ek_cudnn_api *api, const ek_dnn_target *target, co
 {
     ek_dnn_problem problem;
     ek_dnn_plan plan;
-    ck_assert(problem_of(c, v->operation, v->dtype, v->format, &problem));
+    ask(c, v, &problem);
     if (!ek_dnn_plan_make(api, target, &problem, INT64_MAX, &plan))
         ck_abort_msg("no plan for %s", text_of(c, v));
     int64_t workspace = plan.workspace;
@@ -265,7 +277,8 @@ static void check_plans(const ek_cudnn_api *api, const ek_dnn_target *target, co
         ek_dnn_plan_free(api, &plan);
     }
     problem.deterministic = 1;
-    problem.alignment = (int64_t)ek_dtype_size(v->dtype);
+    if (!v->bias) /* engines that add one may want more; else it is added apart */
+        problem.alignment = (int64_t)ek_dtype_size(v->dtype);
     if (!ek_dnn_plan_make(api, target, &problem, INT64_MAX, &plan))
         ck_abort_msg("no repeatable plan for %s", text_of(c, v));
     ek_dnn_plan_free(api, &plan);
