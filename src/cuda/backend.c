@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "cuda/cuda.h"
+#include "cuda/current.h"
 #include "cuda/devices.h"
 #include "cuda/locked.h"
 #include "cuda/nccl.h"
@@ -115,9 +116,12 @@ static int make_fault_record(ek_dev *dev, ek_cuda_device *device)
     return 0;
 }
 
-/* What fails here cannot be helped, and was said where the device became unusable. */
+/* What fails here cannot be helped, and was said where the device became unusable. The device is
+ * current, as these calls would else make a context on whatever GPU is. */
 static void release(ek_cuda_device *device)
 {
+    int physical = device->physical, restore;
+    bool entered = ek_cuda_current_enter(physical, &restore) == 0;
     ek_cuda_transfer_close(device);
     ek_cuda_locked_close(device);
     ek_cuda_clock_close(&device->clock);
@@ -129,6 +133,8 @@ static void release(ek_cuda_device *device)
         cudaStreamDestroy(device->copy);
     if (device->compute)
         cudaStreamDestroy(device->compute);
+    if (entered)
+        (void)ek_cuda_current_leave(physical, restore);
     (void)cudaGetLastError();
     pthread_mutex_destroy(&device->lock);
     free(device);
@@ -261,10 +267,10 @@ static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
 static void memory_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
-    int restore = device->physical;
+    int restore;
     (void)nbytes;
-    ek_cuda_note(dev, "cudaGetDevice", (int)cudaGetDevice(&restore));
-    ek_cuda_note(dev, "cudaSetDevice", (int)cudaSetDevice(device->physical));
+    if (!ek_cuda_note(dev, "making it current", ek_cuda_current_enter(device->physical, &restore)))
+        restore = device->physical; /* there is nothing to leave */
     ek_cuda_note(dev, "waiting for its work", (int)cudaStreamSynchronize(device->compute));
     ek_cuda_note(dev, "freeing memory", (int)cudaFree(pointer));
     ek_cuda_leave(dev, restore);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cuda/copy.h"
+#include "cuda/current.h"
 #include "cuda/devices.h"
 #include "cuda/transfer.h"
 
@@ -24,22 +25,23 @@ static bool good(cudaError_t error)
     return error == cudaSuccess;
 }
 
-/* `a` can use the memory of `b`; a is current. */
-static bool enable(const ek_cuda_device *a, const ek_cuda_device *b)
-{
-    int possible = 0;
-    if (!good(cudaDeviceCanAccessPeer(&possible, a->physical, b->physical)) || !possible)
-        return false;
-    cudaError_t error = cudaDeviceEnablePeerAccess(b->physical, 0);
-    return good(error) || error == cudaErrorPeerAccessAlreadyEnabled;
-}
-
 /* Memory of both GPUs, and what is to be in it. */
 typedef struct probe {
     const ek_cuda_device *a, *b;
     void *on_a, *on_b;
     unsigned char sent[PROBE], received[PROBE];
 } probe;
+
+/* `a` can use the memory of `b`; a is current. */
+static bool enable(probe *p)
+{
+    const ek_cuda_device *a = p->a, *b = p->b;
+    int possible = 0;
+    if (!good(cudaDeviceCanAccessPeer(&possible, a->physical, b->physical)) || !possible)
+        return false;
+    cudaError_t error = cudaDeviceEnablePeerAccess(b->physical, 0);
+    return good(error) || error == cudaErrorPeerAccessAlreadyEnabled;
+}
 
 /* The bytes on `b`, read by the host, are those sent. */
 static bool arrived(probe *p)
@@ -84,12 +86,30 @@ static bool try_kernels(probe *p)
     return good(cudaStreamSynchronize(p->a->copy)) && works && arrived(p);
 }
 
+static bool allocate(const ek_cuda_device *device, void **memory)
+{
+    int restore;
+    if (!good((cudaError_t)ek_cuda_current_enter(device->physical, &restore)))
+        return false;
+    bool made = good(cudaMalloc(memory, PROBE));
+    return good((cudaError_t)ek_cuda_current_leave(device->physical, restore)) && made;
+}
+
+/* What `body` says with the GPU of p->a current. */
+static bool with_a(probe *p, bool (*body)(probe *p))
+{
+    int restore;
+    if (!good((cudaError_t)ek_cuda_current_enter(p->a->physical, &restore)))
+        return false;
+    bool result = body(p);
+    return good((cudaError_t)ek_cuda_current_leave(p->a->physical, restore)) && result;
+}
+
 /* `a` is current, and reaches `b` in one direction. */
 static bool try_out(probe *p)
 {
-    bool works = good(cudaSetDevice(p->b->physical)) && good(cudaMalloc(&p->on_b, PROBE)) &&
-                 good(cudaSetDevice(p->a->physical)) && good(cudaMalloc(&p->on_a, PROBE)) &&
-                 try_copy(p) && try_kernels(p);
+    bool works =
+        allocate(p->b, &p->on_b) && allocate(p->a, &p->on_a) && try_copy(p) && try_kernels(p);
     if (p->on_a)
         good(cudaFree(p->on_a));
     if (p->on_b)
@@ -104,9 +124,8 @@ static bool try_pair(const ek_cuda_device *a, const ek_cuda_device *b)
     if (there && back) {
         there->a = back->b = a;
         there->b = back->a = b;
-        works = good(cudaSetDevice(a->physical)) && enable(a, b) &&
-                good(cudaSetDevice(b->physical)) && enable(b, a);
-        if (works && !(try_out(there) && try_out(back))) {
+        works = with_a(there, enable) && with_a(back, enable);
+        if (works && !(with_a(there, try_out) && with_a(back, try_out))) {
             works = false;
             ek_log_line(EK_LOG_WARNING,
                         "GPUs %d and %d say that they reach each other's memory, but wrong bytes "
@@ -129,11 +148,7 @@ bool ek_cuda_peers(const ek_cuda_device *a, const ek_cuda_device *b)
         return state == REACHED;
     pthread_mutex_lock(&probing);
     if (atomic_load(pair) == UNKNOWN) {
-        int restore;
-        bool known = good(cudaGetDevice(&restore));
-        bool works = known && try_pair(a, b);
-        if (known)
-            good(cudaSetDevice(restore));
+        bool works = try_pair(a, b);
         ek_log_line(EK_LOG_INFO, "GPUs %d and %d %s", a->physical, b->physical,
                     works ? "reach each other's memory"
                           : "don't reach each other's memory: copies go through the host");

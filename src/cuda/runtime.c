@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cuda/current.h"
 #include "cuda/devices.h"
 #include "evenkeel/precision.h"
 
@@ -102,18 +103,14 @@ int ek_cuda_check(ek_dev *dev, const char *call, int error)
 
 int ek_cuda_enter(ek_dev *dev, int *restore)
 {
-    int physical = ek_cuda_of(dev)->physical;
-    *restore = physical;
-    EK_CUDA_TRY(dev, cudaGetDevice(restore));
-    if (*restore != physical)
-        EK_CUDA_TRY(dev, cudaSetDevice(physical));
-    return 0;
+    return ek_cuda_check(dev, "making it current",
+                         ek_cuda_current_enter(ek_cuda_of(dev)->physical, restore));
 }
 
 void ek_cuda_leave(const ek_dev *dev, int restore)
 {
-    if (restore != ek_cuda_of(dev)->physical) /* where that is lost it's not this call's error */
-        ek_cuda_note(NULL, "cudaSetDevice", (int)cudaSetDevice(restore));
+    /* Where what was current before is lost it's not this call's error. */
+    ek_cuda_note(NULL, "leaving it", ek_cuda_current_leave(ek_cuda_of(dev)->physical, restore));
 }
 
 int ek_cuda_begin(ek_dev *dev, ek_cuda_queue *queue)

@@ -42,7 +42,7 @@ cudaError_t cudaSetDevice(int device)
             return cudaErrorNoDevice;
         if (!exists(m, device))
             return cudaErrorInvalidDevice;
-        current_device() = device;
+        set_device(device);
         return m.devices[(size_t)device].broken;
     });
 }

@@ -1,6 +1,8 @@
 // machine.cpp: the machine as the environment describes it; failures that tests ask for.
 #include "machine.h"
 
+#include <cuda.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -89,10 +91,34 @@ void Machine::break_device(int device, cudaError_t error)
 
 // ---- calls ----
 
-int &current_device()
+static thread_local int chosen_device = 0;
+
+// Devices of the contexts that are current, the last on top.
+static std::vector<int> &contexts()
 {
-    static thread_local int device = 0;
-    return device;
+    static thread_local std::vector<int> stack;
+    return stack;
+}
+
+int current_device()
+{
+    return contexts().empty() ? chosen_device : contexts().back();
+}
+
+void set_device(int device)
+{
+    chosen_device = device;
+    if (contexts().empty())
+        contexts().push_back(device);
+    contexts().back() = device;
+    machine().devices[(size_t)device].context = true;
+}
+
+void make_context(Machine &m)
+{
+    if (contexts().empty())
+        contexts().push_back(chosen_device);
+    m.devices[(size_t)contexts().back()].context = true;
 }
 
 bool &inside_host_function()
@@ -168,6 +194,68 @@ Stream stream_of(Machine &m, cudaStream_t handle)
 
 using namespace emulator;
 
+// ---- the driver's contexts: the primary ones, known by their devices ----
+
+struct CUctx_st {
+    int device;
+};
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    if (int failure = take_failure(m, "cuDevicePrimaryCtxRetain"))
+        return (CUresult)failure;
+    if (device < 0 || (size_t)device >= m.devices.size())
+        return (CUresult)cudaErrorInvalidDevice;
+    static std::vector<CUctx_st> primary(m.devices.size());
+    primary[(size_t)device].device = device;
+    m.devices[(size_t)device].context = true;
+    *context = &primary[(size_t)device];
+    return (CUresult)m.devices[(size_t)device].broken;
+}
+
+CUresult cuCtxPushCurrent(CUcontext context)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    if (int failure = take_failure(m, "cuCtxPushCurrent"))
+        return (CUresult)failure;
+    if (!context)
+        return (CUresult)cudaErrorInvalidValue;
+    contexts().push_back(context->device);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(CUcontext *context)
+{
+    if (contexts().empty())
+        return (CUresult)cudaErrorDeviceUninitialized;
+    *context = nullptr; // nobody asks which it was
+    contexts().pop_back();
+    return CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned int,
+                                             unsigned long long,
+                                             enum cudaDriverEntryPointQueryResult *status)
+{
+    static const struct {
+        const char *name;
+        void *function;
+    } table[] = {
+        {"cuDevicePrimaryCtxRetain", reinterpret_cast<void *>(cuDevicePrimaryCtxRetain)},
+        {"cuCtxPushCurrent", reinterpret_cast<void *>(cuCtxPushCurrent)},
+        {"cuCtxPopCurrent", reinterpret_cast<void *>(cuCtxPopCurrent)},
+    };
+    *function = nullptr;
+    for (const auto &entry : table)
+        if (!strcmp(entry.name, symbol))
+            *function = entry.function;
+    *status = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+
 cudaError_t cudaGetLastError(void)
 {
     cudaError_t error = broken_now();
@@ -231,6 +319,13 @@ uint64_t ek_emulator_pending(void)
     for (const Stream &stream : m.streams)
         pending += stream->queue.size();
     return pending;
+}
+
+bool ek_emulator_has_context(int device)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    return device >= 0 && (size_t)device < m.devices.size() && m.devices[(size_t)device].context;
 }
 
 static size_t count_allocations(int device)

@@ -64,7 +64,8 @@ struct Allocation {
 struct Device {
     size_t used = 0;
     cudaError_t broken = cudaSuccess;
-    std::set<int> peers; // whose memory it may reach
+    std::set<int> peers;  // whose memory it may reach
+    bool context = false; // somebody has used it
     Stream null_stream;
 };
 
@@ -120,7 +121,12 @@ void run_some(Machine &m, Lock &lock);
 
 // ---- the beginning and the end of every call ----
 
-int &current_device();
+// The GPU of the context on top of the thread's stack, or the one that cudaSetDevice has chosen (or
+// would have: 0), which has no context yet.
+int current_device();
+void set_device(int device); // as cudaSetDevice, which makes the context
+// Before calls that need one; the machine's lock is held.
+void make_context(Machine &m);
 bool &inside_host_function();
 int take_failure(Machine &m, const char *name);
 bool is_sticky(int error);
@@ -143,6 +149,8 @@ template <typename Body> cudaError_t call(const char *name, bool needs_device, B
             error = cudaErrorNoDevice;
         else
             error = m.devices[(size_t)current_device()].broken;
+        if (!error)
+            make_context(m);
     }
     if (!error) {
         run_some(m, lock);
@@ -164,6 +172,7 @@ Status library_call(const char *name, Status broken, Body body)
         return status;
     if (m.devices.empty() || m.devices[(size_t)current_device()].broken)
         return broken;
+    make_context(m);
     run_some(m, lock);
     return body(m, lock);
 }

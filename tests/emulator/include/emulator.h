@@ -46,6 +46,9 @@ void ek_emulator_reset_counters(void);
 /* Operations that were issued and have not run. */
 uint64_t ek_emulator_pending(void);
 
+/* Whether anything has made the device's context, which costs a GPU hundreds of megabytes. */
+bool ek_emulator_has_context(int device);
+
 /* Allocations of devices, or of pinned memory, that have not been given back; and bytes in them. */
 size_t ek_emulator_device_allocations(int device);
 size_t ek_emulator_device_bytes(int device);

@@ -181,7 +181,7 @@ typedef struct failing {
 } failing;
 
 static const failing failings[] = {
-    {"cudaSetDevice", cudaErrorDevicesUnavailable, EK_E_BACKEND, "busy or unavailable", false},
+    {"cuCtxPushCurrent", cudaErrorDevicesUnavailable, EK_E_BACKEND, "busy or unavailable", false},
     {"cudaGetDevice", cudaErrorInvalidValue, EK_E_BACKEND, "invalid argument", false},
     {"cudaDeviceGetAttribute", cudaErrorInvalidValue, EK_E_BACKEND, "invalid argument", false},
     {"cudaStreamCreateWithFlags", cudaErrorMemoryAllocation, EK_E_OUT_OF_MEMORY, "out of memory",

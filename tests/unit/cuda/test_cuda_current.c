@@ -1,0 +1,99 @@
+/* The library's use of a GPU leaves the caller's CUDA as it was: another GPU current, or none. */
+#include <pthread.h>
+
+#include "cuda/current.h"
+#include "cuda/runtime.h"
+#include "cuda_setup.h"
+
+static int current_now(void)
+{
+    int now = -1;
+    ck_assert_int_eq(cudaGetDevice(&now), cudaSuccess);
+    return now;
+}
+
+START_TEST(turns_nest)
+{
+    int count, outer, inner;
+    emulator_set("DEVICES", "2");
+    ck_assert_int_eq(cudaGetDeviceCount(&count), cudaSuccess);
+    int other = count > 1;
+    ck_assert_int_eq(cudaSetDevice(0), cudaSuccess);
+    ck_assert_int_eq(ek_cuda_current_enter(other, &outer), 0);
+    ck_assert_int_eq(current_now(), other);
+    ck_assert_int_eq(ek_cuda_current_enter(0, &inner), 0);
+    ck_assert_int_eq(current_now(), 0);
+    ck_assert_int_eq(ek_cuda_current_leave(0, inner), 0);
+    ck_assert_int_eq(current_now(), other);
+    ck_assert_int_eq(ek_cuda_current_leave(other, outer), 0);
+    ck_assert_int_eq(current_now(), 0);
+}
+END_TEST
+
+#ifdef EK_CUDA_EMULATED
+
+static void use_device(ek_dev *dev)
+{
+    void *memory;
+    unsigned char bytes[64] = {1};
+    assert_ok(ek_dev_alloc(dev, sizeof bytes, EK_MEMORY_ACTIVATION, &memory));
+    assert_ok(ek_dev_copy(dev, memory, cpu_dev(), bytes, sizeof bytes));
+    assert_ok(ek_dev_zero(dev, memory, sizeof bytes));
+    assert_ok(ek_dev_copy(cpu_dev(), bytes, dev, memory, sizeof bytes));
+    ck_assert_int_eq(bytes[0], 0);
+    ek_dev_free(dev, memory, sizeof bytes, EK_MEMORY_ACTIVATION);
+}
+
+/* A thread that never used CUDA would begin with GPU 0: that it still does, and nothing has made a
+ * context there, which takes hundreds of megabytes of a GPU nobody asked for. */
+static void *use_gpu_1(void *user)
+{
+    (void)user;
+    use_device(cuda_dev(0));
+    assert_ok(ek_synchronize(ek_cuda(0)));
+    ck_assert_int_eq(current_now(), 0);
+    ck_assert(ek_emulator_has_context(1));
+    ck_assert(!ek_emulator_has_context(0));
+    return NULL;
+}
+
+START_TEST(a_gpu_that_is_not_used_gets_no_context)
+{
+    pthread_t thread;
+    emulator_set("DEVICES", "2");
+    assert_ok(ek_cuda_devices_configure("1"));
+    use_gpu_1(NULL);
+    ck_assert_int_eq(pthread_create(&thread, NULL, use_gpu_1, NULL), 0);
+    pthread_join(thread, NULL);
+    close_cuda();
+    ck_assert_int_eq(current_now(), 0);
+}
+END_TEST
+
+/* Whether GPUs reach each other is tried out between the two of a pair, and nowhere else. */
+START_TEST(a_pair_of_gpus_is_tried_out_without_a_third)
+{
+    emulator_set("DEVICES", "3");
+    assert_ok(ek_cuda_devices_configure("1,2"));
+    ck_assert(ek_dev_reaches(cuda_dev(0), cuda_dev(1)));
+    ck_assert_int_eq(current_now(), 0);
+    ck_assert(ek_emulator_has_context(1) && ek_emulator_has_context(2));
+    close_cuda();
+    ck_assert(!ek_emulator_has_context(0));
+}
+END_TEST
+
+#endif
+
+Suite *suite(void)
+{
+    Suite *s = cuda_suite("cuda_current");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, turns_nest);
+#ifdef EK_CUDA_EMULATED
+    tcase_add_test(t, a_gpu_that_is_not_used_gets_no_context);
+    tcase_add_test(t, a_pair_of_gpus_is_tried_out_without_a_third);
+#endif
+    suite_add_tcase(s, t);
+    return s;
+}
