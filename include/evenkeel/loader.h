@@ -72,12 +72,17 @@ typedef struct ek_loader_options {
     /* Each device's part of a batch is made by itself and where it is needed: a per-device value,
      * as the data-parallel wrappers take it, whose tensors lie on these devices in order (those
      * that get no sample left out). On host devices a part is written in the device's memory; for a
-     * GPU to page-locked memory, and sent when the batch is asked for. One device: plain values
-     * there. Empty: plain values on cpu. */
+     * GPU to page-locked memory, and sent beside what the GPU computes (see send_ahead). One
+     * device: plain values there. Empty: plain values on cpu. */
     ek_device_list device_ids;
     ek_split_policy split;    /* EK_SPLIT_CHUNK or EK_SPLIT_EVEN */
     ek_sizes_function *sizes; /* instead of it */
     void *sizes_user;
+    /* When a GPU's part of a batch is sent. On (default): while the batch before it is given, if
+     * workers have made it by then, so that it is there when it is asked for; the GPU then holds
+     * one batch more, or has no room for it, and from then on none is sent ahead. Off: when it is
+     * asked for. */
+    ek_switch send_ahead;
 } ek_loader_options;
 
 /* NULL with a sentence for options that are out of range or exclude each other. Threads start with

@@ -6,6 +6,7 @@
 #include "autograd/graph.h"
 #include "comm/lists.h"
 #include "comm/transport.h"
+#include "core/staging.h"
 #include "core/trace.h"
 #include "kernels/kernels.h"
 #include "ops/ops.h"
@@ -66,15 +67,18 @@ static int scatter_backward(ek_node *node, ek_tensor *const *gradients, ek_tenso
 
 static const ek_operation scatter_operation = {.name = "scatter", .backward = scatter_backward};
 
-/* The part itself where it lies there; NULL stays NULL. */
+/* The part itself where it lies there; NULL stays NULL. What comes from the host is sent beside
+ * what the device computes. */
 static ek_tensor *chunk_on(ek_dev *dev, ek_tensor *part)
 {
     if (!part || ek_tensor_dev(part) == dev)
         return part;
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, "scatter", NULL, dev);
-    ek_tensor *there = ek_comm_like(part, NULL, dev);
-    if (there && ek_comm_copy(there, part) < 0)
+    ek_tensor *there;
+    if (ek_staging_brings(part, dev))
+        there = ek_staging_bring(part, dev);
+    else if ((there = ek_comm_like(part, NULL, dev)) && ek_comm_copy(there, part) < 0)
         there = NULL;
     ek_span_end(&span);
     return there;

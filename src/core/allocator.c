@@ -3,7 +3,12 @@
  * A released block is kept and given out again for a request of exactly its (rounded) size:
  * training steps ask for the same sizes again and again, and exact fit keeps the ledger exact.
  * Blocks are dropped, oldest first, when a request would exceed the capacity, when the system has
- * no more, and, of the host's memory, when more is cached than was ever in use. */
+ * no more, and, of the host's memory, when more is cached than was ever in use.
+ *
+ * A block stays with the queue that it was asked for: one of EK_QUEUE_COMPUTE is free in that
+ * queue's order as it is; one of another keeps a mark of where EK_QUEUE_COMPUTE was when the block
+ * was given back, which the other queue waits for when it is taken again. What the system gives is
+ * free for all. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +21,8 @@ typedef struct ek_block {
     struct ek_block *older, *newer;
     void *pointer;
     size_t nbytes;
+    ek_queue queue;
+    ek_mark *mark; /* of EK_QUEUE_COMPUTE; for other queues' */
 } ek_block;
 
 enum { ALIGNMENT = 64 };
@@ -46,23 +53,31 @@ static void unlink_block(ek_allocator *a, ek_block *block)
     a->spare = block;
 }
 
-static void *take_cached(ek_allocator *a, size_t nbytes)
+static void *take_cached(ek_allocator *a, ek_queue queue, size_t nbytes, ek_mark **mark)
 {
     for (ek_block *block = a->buckets[bucket_of(nbytes)]; block; block = block->next_in_bucket) {
-        if (block->nbytes == nbytes) {
+        if (block->nbytes == nbytes && block->queue == queue) {
             unlink_block(a, block);
+            *mark = block->mark;
             return block->pointer;
         }
     }
     return NULL;
 }
 
+static void to_system(ek_dev *dev, void *pointer, size_t nbytes, ek_mark *mark)
+{
+    dev->allocator.stats.reserved -= nbytes;
+    dev->backend->memory_free(dev, pointer, nbytes);
+    if (mark)
+        dev->backend->mark_free(mark);
+}
+
 static void drop_oldest(ek_dev *dev)
 {
     ek_allocator *a = &dev->allocator;
     ek_block *block = a->oldest;
-    a->stats.reserved -= block->nbytes;
-    dev->backend->memory_free(dev, block->pointer, block->nbytes);
+    to_system(dev, block->pointer, block->nbytes, block->mark);
     unlink_block(a, block);
 }
 
@@ -143,7 +158,8 @@ static void *from_system(ek_dev *dev, size_t nbytes, int *status)
     return pointer;
 }
 
-int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer)
+int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_category category,
+                     void **pointer, ek_mark **mark)
 {
     ek_allocator *a = &dev->allocator;
     ek_memory_stats *stats = &a->stats;
@@ -151,13 +167,14 @@ int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void *
     int status = 0;
 
     *pointer = NULL;
+    *mark = NULL;
     if (nbytes > SIZE_MAX / 2) {
         ek_memory_stats now;
         ek_memory_get(dev->id, &now);
         return out_of_memory(dev, nbytes, category, &now);
     }
     pthread_mutex_lock(&a->lock);
-    *pointer = take_cached(a, rounded);
+    *pointer = take_cached(a, queue, rounded, mark);
     if (!*pointer)
         *pointer = from_system(dev, rounded, &status);
     if (!*pointer) {
@@ -178,10 +195,23 @@ int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void *
             watch->peak = stats->in_use;
     ek_trace_memory(dev, stats);
     pthread_mutex_unlock(&a->lock);
+    ek_dev_await(dev, queue, *mark);
     return 0;
 }
 
+int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer)
+{
+    ek_mark *none;
+    return ek_dev_alloc_for(dev, EK_QUEUE_COMPUTE, nbytes, category, pointer, &none);
+}
+
 void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category)
+{
+    ek_dev_free_for(dev, EK_QUEUE_COMPUTE, pointer, nbytes, category, NULL);
+}
+
+void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
+                     ek_memory_category category, ek_mark *mark)
 {
     ek_allocator *a = &dev->allocator;
     ek_memory_stats *stats = &a->stats;
@@ -189,6 +219,8 @@ void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category c
 
     if (!pointer)
         return;
+    if (queue != EK_QUEUE_COMPUTE)
+        ek_dev_mark(dev, EK_QUEUE_COMPUTE, &mark);
     pthread_mutex_lock(&a->lock);
     stats->in_use -= rounded;
     stats->now[category] -= rounded;
@@ -202,7 +234,9 @@ void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category c
         *block = (ek_block){.next_in_bucket = *bucket,
                             .older = a->newest,
                             .pointer = pointer,
-                            .nbytes = rounded};
+                            .nbytes = rounded,
+                            .queue = queue,
+                            .mark = mark};
         if (*bucket)
             (*bucket)->previous_in_bucket = block;
         *bucket = block;
@@ -210,8 +244,7 @@ void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category c
         a->newest = block;
         drop_until(dev, most_cached(dev));
     } else { /* no memory even for the record: don't cache */
-        stats->reserved -= rounded;
-        dev->backend->memory_free(dev, pointer, rounded);
+        to_system(dev, pointer, rounded, mark);
     }
     ek_trace_memory(dev, stats);
     pthread_mutex_unlock(&a->lock);

@@ -10,6 +10,20 @@
 typedef struct ek_dev ek_dev;
 struct ek_kernels; /* kernels/kernels.h: one entry per kernel */
 
+/* Work of one queue of a device runs in the order of its issue, beside that of the others. All
+ * that says nothing else, and all that is "in order with the device's work", is EK_QUEUE_COMPUTE's.
+ *
+ * Memory is cached for the queue that writes it first. It is given back once EK_QUEUE_COMPUTE comes
+ * after all that was done with it in other queues, so that whoever takes it again orders his queue
+ * after one mark of EK_QUEUE_COMPUTE, made when it was given back (device.h, core/allocator.c). */
+typedef enum ek_queue {
+    EK_QUEUE_COMPUTE, /* kernels */
+    EK_QUEUE_UPLOAD,  /* what comes from the host */
+} ek_queue;
+
+/* How far a queue was when the mark was made: the backend's. */
+typedef struct ek_mark ek_mark;
+
 /* One block that travels between two devices. */
 typedef struct ek_move {
     ek_dev *to, *from;
@@ -61,13 +75,14 @@ typedef struct ek_backend {
     int (*copy)(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
     /* Fills with zero bytes, in order with other work. Optional: memset, or a copy of zeros. */
     int (*zero)(ek_dev *dev, void *data, size_t nbytes);
-    /* Memory of the host that the device reads by itself (staging.h). send copies `nbytes` from the
-     * start of such memory, in order with the device's other work, and returns before that is done,
-     * after which it may be freed: also when the device is closed. Optional, all or none: plain
-     * memory, and `copy`. Any thread. */
+    /* Memory of the host that the device reads by itself (staging.h), and may be freed before it
+     * has: also when the device is closed. Optional, both or none: plain memory. Any thread. */
     int (*locked_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*locked_free)(void *pointer);
-    int (*locked_send)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
+    /* Copies from memory of the host in EK_QUEUE_UPLOAD, ordered by the caller's marks alone.
+     * Returns when the source may change or go: at once where it is the start of a block of
+     * locked_alloc, which nobody writes to any more. Optional: `copy`. */
+    int (*send)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
     /* Kernels of `dev` can read and write the memory of `other`, a different device of this
      * backend, at full speed. Optional: where both are memory of the host. */
     bool (*reaches)(const ek_dev *dev, const ek_dev *other);
@@ -86,6 +101,14 @@ typedef struct ek_backend {
     /* Later work on `waiter` waits for earlier work on `awaited`, which is this backend's; `waiter`
      * can be of the host, and then the call waits. Optional: work is done on return. */
     int (*order)(ek_dev *waiter, ek_dev *awaited);
+    /* *mark becomes what is issued to the queue by now: moved there, or made where it is NULL. What
+     * is issued to a queue of the same device after `await` comes after the mark; NULL is behind
+     * everything already. Neither waits, nor fails: where there is no mark to be had, or no order,
+     * the host waits instead (and *mark may stay NULL); errors are those of later work. The owner
+     * of a mark is one thread at a time. Optional, all or none: there is one queue. */
+    void (*mark)(ek_dev *dev, ek_queue queue, ek_mark **mark);
+    void (*await)(ek_dev *dev, ek_queue queue, ek_mark *mark);
+    void (*mark_free)(ek_mark *mark);
     /* Optional: work is done on return. */
     int (*synchronize)(ek_dev *dev);
 

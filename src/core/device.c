@@ -344,6 +344,31 @@ int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, 
     return ek_dev_order(from, to);
 }
 
+bool ek_dev_has_queues(const ek_dev *dev)
+{
+    return dev->backend->mark != NULL;
+}
+
+void ek_dev_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
+{
+    if (dev->backend->mark)
+        dev->backend->mark(dev, queue, mark);
+}
+
+void ek_dev_await(ek_dev *dev, ek_queue queue, ek_mark *mark)
+{
+    if (mark)
+        dev->backend->await(dev, queue, mark);
+}
+
+int ek_dev_send(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
+{
+    if (nbytes == 0)
+        return 0;
+    return dev->backend->send ? dev->backend->send(dev, to_data, from_data, nbytes)
+                              : ek_dev_copy(dev, to_data, from, from_data, nbytes);
+}
+
 int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes)
 {
     if (nbytes == 0)

@@ -43,11 +43,21 @@ ek_dev *ek_dev_get(ek_device device);
  * between two calls). Doesn't wait. Any thread. */
 uint64_t ek_dev_busy_ns(ek_dev *dev);
 
-/* Memory of a device, aligned to 64 bytes, counted under `category`. nbytes 0 gives a valid
- * pointer. On EK_E_OUT_OF_MEMORY the sentence names device, request, what is in use by category,
- * and capacity; nothing has changed and smaller requests may succeed. Any thread. */
+/* Memory of a device, aligned to 64 bytes, counted under `category`, to be used by work of
+ * EK_QUEUE_COMPUTE. nbytes 0 gives a valid pointer. On EK_E_OUT_OF_MEMORY the sentence names
+ * device, request, what is in use by category, and capacity; nothing has changed and smaller
+ * requests may succeed. Any thread. */
 int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer);
 void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category);
+
+/* The same for memory that work of `queue` uses first: what is issued there from now on finds it
+ * free, and need not wait for all that was issued elsewhere. It is given back to the same queue, by
+ * then EK_QUEUE_COMPUTE comes after all its uses (ek_dev_await). *mark is the caller's for as long
+ * as he has the memory (backend.h); of EK_QUEUE_COMPUTE, NULL. */
+int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_category category,
+                     void **pointer, ek_mark **mark);
+void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
+                     ek_memory_category category, ek_mark *mark);
 
 /* Counts nbytes that are in use under another category. */
 void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
@@ -83,6 +93,17 @@ int ek_dev_order(ek_dev *waiter, ek_dev *awaited);
 
 /* Returns when all work issued to the device is done. */
 int ek_dev_synchronize(ek_dev *dev);
+
+/* True where the device has more queues than one. */
+bool ek_dev_has_queues(const ek_dev *dev);
+
+/* The backend's mark and await; nothing where there is one queue. */
+void ek_dev_mark(ek_dev *dev, ek_queue queue, ek_mark **mark);
+void ek_dev_await(ek_dev *dev, ek_queue queue, ek_mark *mark);
+
+/* Copies contiguous bytes from a device of the host to another in EK_QUEUE_UPLOAD, as the backend's
+ * send does; with one queue, in order with all work of both. */
+int ek_dev_send(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
 /* Copies contiguous bytes between any two devices, after work issued to either; nothing that is
  * issued to either later overtakes it. Where one side is memory of the host: on return the host may

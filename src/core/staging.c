@@ -29,28 +29,43 @@ ek_tensor *ek_staging_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
     return dev ? ek_tensor_new(dev, dtype, shape, EK_CONTIGUOUS) : NULL;
 }
 
-static int send_bytes(const ek_storage *from, ek_dev *dev, void *to, const void *data,
-                      size_t nbytes)
-{
-    if (nbytes == 0)
-        return 0;
-    if (from->locked_for == dev && data == from->data)
-        return dev->backend->locked_send(dev, to, data, nbytes);
-    return ek_dev_copy(dev, to, from->dev, data, nbytes);
-}
-
 ek_tensor *ek_staging_send(ek_tensor *staged, ek_dev *dev)
 {
     ek_shape shape = ek_tensor_shape(staged);
+    size_t nbytes = (size_t)ek_count(staged) * ek_dtype_size(staged->dtype);
 
     if (ek_tensor_dev(staged) == dev)
         return staged;
-    ek_tensor *sent = ek_tensor_new(dev, staged->dtype, &shape, EK_CONTIGUOUS);
+    ek_storage *storage = ek_storage_new_for(dev, EK_QUEUE_UPLOAD, nbytes);
+    if (!storage)
+        return NULL;
+    ek_tensor *sent = ek_tensor_member(storage, staged->dtype, &shape, staged->stride, 0);
+    ek_object_release(storage);
     if (!sent)
         return NULL;
-    size_t nbytes = (size_t)ek_count(staged) * ek_dtype_size(staged->dtype);
-    if (send_bytes(staged->storage, dev, ek_tensor_address(sent), ek_tensor_address(staged),
-                   nbytes) < 0)
-        return NULL;
+    int rc = ek_dev_send(dev, ek_tensor_address(sent), ek_tensor_dev(staged),
+                         ek_tensor_address(staged), nbytes);
+    if (storage->queue == EK_QUEUE_UPLOAD) { /* also after an error, with part of it on its way */
+        ek_dev_mark(dev, EK_QUEUE_UPLOAD, &storage->mark);
+        storage->arriving = true;
+    }
+    return rc < 0 ? NULL : sent;
+}
+
+ek_tensor *ek_staging_receive(ek_tensor *sent, ek_dev *dev)
+{
+    if (ek_tensor_dev(sent) == dev)
+        ek_storage_receive(sent->storage);
     return sent;
+}
+
+ek_tensor *ek_staging_bring(ek_tensor *staged, ek_dev *dev)
+{
+    ek_tensor *sent = ek_staging_send(staged, dev);
+    return sent ? ek_staging_receive(sent, dev) : NULL;
+}
+
+bool ek_staging_brings(const ek_tensor *tensor, const ek_dev *dev)
+{
+    return ek_dev_has_queues(dev) && ek_dev_is_host(ek_tensor_dev(tensor)) && ek_is_dense(tensor);
 }

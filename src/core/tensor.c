@@ -1,6 +1,8 @@
 /* tensor.c: storages, versions, handles and their geometry. */
 #include "core/tensor.h"
 
+#include "core/casts.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,14 +65,30 @@ char *ek_shape_text(const ek_shape *shape, char text[160])
 static void storage_destroy(ek_object *object)
 {
     ek_storage *storage = (ek_storage *)object;
-    if (storage->locked_by)
+    ek_object_release(storage->narrow);
+    if (storage->locked_by) {
         storage->locked_by->locked_free(storage->data);
-    else
-        ek_dev_free(storage->dev, storage->data, storage->nbytes, storage->category);
+    } else {
+        ek_storage_receive(storage);
+        ek_dev_free_for(storage->dev, storage->queue, storage->data, storage->nbytes,
+                        storage->category, storage->mark);
+    }
     free(storage);
 }
 
+void ek_storage_receive(ek_storage *storage)
+{
+    if (storage->arriving)
+        ek_dev_await(storage->dev, EK_QUEUE_COMPUTE, storage->mark);
+    storage->arriving = false;
+}
+
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes)
+{
+    return ek_storage_new_for(dev, EK_QUEUE_COMPUTE, nbytes);
+}
+
+ek_storage *ek_storage_new_for(ek_dev *dev, ek_queue queue, size_t nbytes)
 {
     ek_storage *storage = ek_calloc(1, sizeof *storage);
     if (!storage)
@@ -79,7 +97,9 @@ ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes)
     storage->dev = dev;
     storage->nbytes = nbytes;
     storage->category = ek_thread_self()->modes.category;
-    if (ek_dev_alloc(dev, nbytes, storage->category, &storage->data) < 0) {
+    storage->queue = ek_dev_has_queues(dev) ? queue : EK_QUEUE_COMPUTE;
+    if (ek_dev_alloc_for(dev, storage->queue, nbytes, storage->category, &storage->data,
+                         &storage->mark) < 0) {
         free(storage);
         return NULL;
     }
@@ -133,6 +153,7 @@ void ek_tensor_written(ek_tensor *tensor, const char *writer)
 {
     atomic_store_explicit(&tensor->version->writer, writer, memory_order_relaxed);
     atomic_fetch_add_explicit(&tensor->version->count, 1, memory_order_release);
+    ek_narrow_drop(tensor->storage);
 }
 
 void ek_tensor_touch(ek_tensor *tensor)

@@ -16,8 +16,14 @@ typedef struct ek_storage {
     void *data;
     size_t nbytes;
     ek_memory_category category;
+    _Atomic(struct ek_storage *) narrow; /* the elements in bf16, until one is written (casts.h) */
+    int64_t narrow_used;                 /* casts.c's, as the next */
+    bool narrow_wastes;
     const ek_backend *locked_by; /* whose page-locked memory it is (staging.h); NULL: dev's own */
     const ek_dev *locked_for;    /* who reads it; may be closed before */
+    ek_queue queue; /* whose memory it is: EK_QUEUE_COMPUTE's unless it comes from the host */
+    ek_mark *mark;  /* goes with such memory: where EK_QUEUE_UPLOAD has filled it, if `arriving` */
+    bool arriving;  /* EK_QUEUE_COMPUTE has not been told to wait for that (staging.h) */
 } ek_storage;
 
 typedef struct ek_version {
@@ -52,6 +58,10 @@ struct ek_tensor {
 
 /* A storage of nbytes on dev, counted under the calling thread's category. One reference. */
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes);
+/* The same, in memory that work of `queue` uses first (device.h); with one queue, the same. */
+ek_storage *ek_storage_new_for(ek_dev *dev, ek_queue queue, size_t nbytes);
+/* From now on EK_QUEUE_COMPUTE finds what EK_QUEUE_UPLOAD was given to fill the storage with. */
+void ek_storage_receive(ek_storage *storage);
 /* The same on cpu, in memory that `reader` reads by itself; its backend has such. */
 ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes);
 ek_version *ek_version_new(void);

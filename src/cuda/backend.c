@@ -10,6 +10,7 @@
 #include "cuda/devices.h"
 #include "cuda/locked.h"
 #include "cuda/nccl.h"
+#include "cuda/order.h"
 #include "cuda/runtime.h"
 #include "cuda/transfer.h"
 
@@ -98,6 +99,8 @@ static int make_streams(ek_dev *dev, ek_cuda_device *device)
                          (int)cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking)));
     EK_TRY(ek_cuda_check(dev, "making a stream",
                          (int)cudaStreamCreateWithFlags(&device->copy, cudaStreamNonBlocking)));
+    EK_TRY(ek_cuda_check(dev, "making a stream",
+                         (int)cudaStreamCreateWithFlags(&device->upload, cudaStreamNonBlocking)));
     return ek_cuda_check(dev, "making an event",
                          (int)cudaEventCreateWithFlags(&device->issued, cudaEventDisableTiming));
 }
@@ -129,6 +132,8 @@ static void release(ek_cuda_device *device)
         cudaFreeHost(device->fault);
     if (device->issued)
         cudaEventDestroy(device->issued);
+    if (device->upload)
+        cudaStreamDestroy(device->upload);
     if (device->copy)
         cudaStreamDestroy(device->copy);
     if (device->compute)
@@ -263,15 +268,13 @@ static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     return rc;
 }
 
-/* Kernels that were issued earlier may still use the memory. */
+/* Kernels that were issued earlier may still use the memory; what other streams did with it came
+ * before them (order.h). */
 static void memory_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
-    const ek_cuda_device *device = ek_cuda_of(dev);
-    int restore;
+    int restore = ek_cuda_enter_anyway(dev);
     (void)nbytes;
-    if (!ek_cuda_note(dev, "making it current", ek_cuda_current_enter(device->physical, &restore)))
-        restore = device->physical; /* there is nothing to leave */
-    ek_cuda_note(dev, "waiting for its work", (int)cudaStreamSynchronize(device->compute));
+    ek_cuda_note(dev, "waiting for its work", (int)cudaStreamSynchronize(ek_cuda_of(dev)->compute));
     ek_cuda_note(dev, "freeing memory", (int)cudaFree(pointer));
     ek_cuda_leave(dev, restore);
 }
@@ -300,13 +303,16 @@ const ek_backend ek_cuda_backend = {
     .zero = zero,
     .locked_alloc = ek_cuda_locked_alloc,
     .locked_free = ek_cuda_locked_free,
-    .locked_send = ek_cuda_locked_send,
+    .send = ek_cuda_send,
     .reaches = ek_cuda_reaches,
     .collective = ek_cuda_collective,
     .broadcast = ek_cuda_broadcast,
     .exchange = ek_cuda_exchange,
     .sum = ek_cuda_sum,
     .order = ek_cuda_order,
+    .mark = ek_cuda_mark,
+    .await = ek_cuda_await,
+    .mark_free = ek_cuda_mark_free,
     .synchronize = ek_cuda_synchronize,
     .clock_begin = ek_cuda_clock_begin,
     .clock_end = ek_cuda_clock_end,

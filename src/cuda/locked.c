@@ -102,16 +102,17 @@ void ek_cuda_locked_free(void *pointer)
     pthread_mutex_unlock(&blocks_lock);
 }
 
-int ek_cuda_locked_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes)
+int ek_cuda_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes)
 {
     const block *b = find(from_data);
-    int restore;
-    if (!b || b->physical != ek_cuda_of(dev)->physical) /* another GPU's events can't follow it */
-        return ek_cuda_copy_bytes(dev, to_data, ek_dev_get(ek_cpu()), from_data, nbytes);
+    int restore, rc;
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_fault_check(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
-    int rc = ek_cuda_upload_locked(dev, to_data, from_data, nbytes, b->done);
+    if (b && b->physical == ek_cuda_of(dev)->physical)
+        rc = ek_cuda_upload_locked(dev, to_data, from_data, nbytes, b->done);
+    else /* events of another GPU's block can't follow it */
+        rc = ek_cuda_upload(dev, ek_cuda_of(dev)->upload, to_data, from_data, nbytes);
     ek_cuda_leave(dev, restore);
     return rc;
 }

@@ -12,7 +12,7 @@
 /* The backend's slots of these names. */
 int ek_cuda_locked_alloc(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_locked_free(void *pointer);
-int ek_cuda_locked_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
+int ek_cuda_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
 
 /* Gives back the blocks of this device's GPU that nobody holds; nothing runs. */
 void ek_cuda_locked_close(const ek_cuda_device *device);

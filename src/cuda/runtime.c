@@ -107,6 +107,14 @@ int ek_cuda_enter(ek_dev *dev, int *restore)
                          ek_cuda_current_enter(ek_cuda_of(dev)->physical, restore));
 }
 
+int ek_cuda_enter_anyway(const ek_dev *dev)
+{
+    int physical = ek_cuda_of(dev)->physical, restore;
+    bool entered =
+        ek_cuda_note(dev, "making it current", ek_cuda_current_enter(physical, &restore));
+    return entered ? restore : physical;
+}
+
 void ek_cuda_leave(const ek_dev *dev, int restore)
 {
     /* Where what was current before is lost it's not this call's error. */
@@ -142,6 +150,9 @@ int ek_cuda_synchronize(ek_dev *dev)
         ek_cuda_check(dev, "waiting for its work", (int)cudaStreamSynchronize(device->compute));
     if (rc >= 0)
         rc = ek_cuda_check(dev, "waiting for its copies", (int)cudaStreamSynchronize(device->copy));
+    if (rc >= 0)
+        rc = ek_cuda_check(dev, "waiting for its copies",
+                           (int)cudaStreamSynchronize(device->upload));
     ek_cuda_leave(dev, restore);
     int fault = ek_cuda_fault_check(dev);
     return rc < 0 ? rc : fault;

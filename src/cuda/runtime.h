@@ -10,7 +10,8 @@
  *     }
  *
  * All kernels of a device are issued to its compute stream, so that what is issued later sees what
- * was issued earlier, memory given back and taken again included. Nothing here waits for the device
+ * was issued earlier, memory given back and taken again included; what other streams do with memory
+ * comes before or after by the rule in order.h. Nothing here waits for the device
  * but ek_cuda_synchronize. Any thread may issue; several at once are in some order. */
 #ifndef EK_CUDA_RUNTIME_H
 #define EK_CUDA_RUNTIME_H
@@ -30,10 +31,12 @@ typedef struct ek_cuda_device {
     ek_dev *dev;
     int physical; /* the CUDA runtime's number */
     int multiprocessors;
-    int capability;             /* 90 for 9.0 */
-    cudaStream_t compute, copy; /* `copy` carries what comes from and goes to the host */
-    cudaEvent_t issued;         /* `compute` up to when it was last recorded; see transfer.c */
-    ek_cuda_fault *fault;       /* pinned: the host's address */
+    int capability; /* 90 for 9.0 */
+    cudaStream_t compute;
+    cudaStream_t copy;    /* what is to or from the host, in order with `compute` */
+    cudaStream_t upload;  /* EK_QUEUE_UPLOAD */
+    cudaEvent_t issued;   /* `compute` up to when it was last recorded; see order.h */
+    ek_cuda_fault *fault; /* pinned: the host's address */
     ek_cuda_fault *fault_on_device;
     struct ek_cuda_transfer *transfer; /* transfer.c's */
     pthread_mutex_t lock;              /* guards what is below, and calls that use it */
@@ -59,6 +62,7 @@ int ek_cuda_end(ek_dev *dev, const ek_cuda_queue *queue, const char *operation, 
  * unusable; and making the physical device current, then the one before. */
 int ek_cuda_usable(const ek_dev *dev);
 int ek_cuda_enter(ek_dev *dev, int *restore);
+int ek_cuda_enter_anyway(const ek_dev *dev); /* without a sentence, for what can't fail */
 void ek_cuda_leave(const ek_dev *dev, int restore);
 
 /* A status from a cudaError_t: 0, or EK_E_BACKEND with "call on cuda:0: what CUDA says", or

@@ -3,54 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/between.h"
-
 enum { SMALL = 64 << 10, SMALL_SLOTS = 32, LARGE = 4 << 20, LARGE_SLOTS = 4 };
-
-/* ---- order ---- */
-
-/* The stream waits for what is issued to `awaited` now, by way of an event of the same device. */
-static int wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaStream_t awaited)
-{
-    EK_TRY(ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(event, awaited)));
-    return ek_cuda_check(dev, "waiting for an event", (int)cudaStreamWaitEvent(stream, event, 0));
-}
-
-static int order_host(ek_dev *awaited)
-{
-    const ek_cuda_device *device = ek_cuda_of(awaited);
-    EK_TRY(ek_cuda_check(awaited, "recording an event",
-                         (int)cudaEventRecord(device->issued, device->compute)));
-    EK_TRY(
-        ek_cuda_check(awaited, "waiting for its work", (int)cudaEventSynchronize(device->issued)));
-    return ek_cuda_fault_check(awaited);
-}
-
-int ek_cuda_order(ek_dev *waiter, ek_dev *awaited)
-{
-    const ek_cuda_device *device = ek_cuda_of(awaited);
-    int restore, rc;
-    EK_TRY(ek_cuda_usable(awaited));
-    if (!ek_dev_is_host(waiter))
-        EK_TRY(ek_cuda_usable(waiter));
-    EK_TRY(ek_cuda_enter(awaited, &restore));
-    if (ek_dev_is_host(waiter)) {
-        rc = order_host(awaited);
-    } else {
-        ek_cuda_waits_begin();
-        rc = wait_for(awaited, ek_cuda_of(waiter)->compute, device->issued, device->compute);
-        ek_cuda_waits_end();
-    }
-    ek_cuda_leave(awaited, restore);
-    return rc;
-}
-
-int ek_cuda_settle(const ek_cuda_device *device, int rc)
-{
-    ek_cuda_note(device->dev, "waiting for its work", (int)cudaStreamSynchronize(device->compute));
-    ek_cuda_note(device->dev, "waiting for its copies", (int)cudaStreamSynchronize(device->copy));
-    return rc;
-}
 
 /* ---- from the host ---- */
 
@@ -72,40 +25,41 @@ static int upload_chunk(ek_dev *dev, ek_cuda_ring *ring, cudaStream_t stream, vo
     return rc;
 }
 
-static int upload_large(ek_dev *dev, char *to, const char *from, size_t nbytes)
-{
-    const ek_cuda_device *device = ek_cuda_of(dev);
-    ek_cuda_transfer *transfer = device->transfer;
-    EK_TRY(wait_for(dev, device->copy, device->issued, device->compute));
-    for (size_t done = 0; done < nbytes; done += LARGE) {
-        size_t chunk = nbytes - done < LARGE ? nbytes - done : LARGE;
-        int rc = upload_chunk(dev, &transfer->large, device->copy, to + done, from + done, chunk);
-        if (rc < 0)
-            return ek_cuda_settle(device, rc);
-    }
-    int rc = wait_for(dev, device->compute, transfer->copied, device->copy);
-    return rc < 0 ? ek_cuda_settle(device, rc) : 0;
-}
-
+/* In the device's order: by the copy stream, whose work comes in between that of the compute stream
+ * by way of two waits. */
 static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
     if (nbytes <= SMALL)
         return upload_chunk(dev, &device->transfer->small, device->compute, to, from, nbytes);
-    return upload_large(dev, to, from, nbytes);
+    EK_TRY(ek_cuda_wait_for(dev, device->copy, device->issued, device->compute));
+    EK_TRY(ek_cuda_upload(dev, device->copy, to, from, nbytes));
+    int rc = ek_cuda_wait_for(dev, device->compute, device->transfer->copied, device->copy);
+    return rc < 0 ? ek_cuda_settle(device, rc) : 0;
+}
+
+int ek_cuda_upload(ek_dev *dev, cudaStream_t stream, void *to, const void *from, size_t nbytes)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    ek_cuda_ring *ring = nbytes <= SMALL ? &device->transfer->small : &device->transfer->large;
+    for (size_t done = 0; done < nbytes; done += ring->nbytes) {
+        size_t chunk = nbytes - done < ring->nbytes ? nbytes - done : ring->nbytes;
+        int rc =
+            upload_chunk(dev, ring, stream, (char *)to + done, (const char *)from + done, chunk);
+        if (rc < 0)
+            return ek_cuda_settle(device, rc);
+    }
+    return 0;
 }
 
 int ek_cuda_upload_locked(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
-    EK_TRY(wait_for(dev, device->copy, device->issued, device->compute));
-    int rc =
-        ek_cuda_check(dev, "a copy from page-locked memory",
-                      (int)cudaMemcpyAsync(to, from, nbytes, cudaMemcpyHostToDevice, device->copy));
+    int rc = ek_cuda_check(dev, "a copy from page-locked memory",
+                           (int)cudaMemcpyAsync(to, from, nbytes, cudaMemcpyHostToDevice,
+                                                device->upload));
     if (rc >= 0)
-        rc = ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(done, device->copy));
-    if (rc >= 0)
-        rc = wait_for(dev, device->compute, device->transfer->copied, device->copy);
+        rc = ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(done, device->upload));
     return rc < 0 ? ek_cuda_settle(device, rc) : 0;
 }
 
@@ -186,7 +140,7 @@ static int download_large(ek_dev *dev, char *to, const char *from, size_t nbytes
     ek_cuda_ring *ring = &device->transfer->large;
     pipeline line = {.dev = dev};
     size_t issued = 0;
-    EK_TRY(wait_for(dev, device->copy, device->issued, device->compute));
+    EK_TRY(ek_cuda_wait_for(dev, device->copy, device->issued, device->compute));
     int rc;
     do {
         rc = pipeline_fill(&line, to, from, nbytes, &issued);

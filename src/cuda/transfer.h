@@ -1,22 +1,19 @@
-/* transfer.h: copies, and the order between devices' streams.
+/* transfer.h: copies.
  *
- * Between host and device: small ones go by the compute stream through a small pinned buffer; large
- * ones in chunks by the copy stream, which waits for the compute stream first (the memory may have
- * been in use) and for which the compute stream waits afterwards, so that kernels issued by other
- * threads in the meantime run beside the copy. An upload returns when the source has been read, a
- * download when the result is there.
+ * Between host and device, in the device's order: small ones go by the compute stream through a
+ * small pinned buffer; large ones in chunks by the copy stream, which waits for the compute stream
+ * first (the memory may have been in use) and for which the compute stream waits afterwards. An
+ * upload returns when the source has been read, a download when the result is there.
+ *
+ * What is sent in EK_QUEUE_UPLOAD goes by a stream of its own, which waits for no kernel: its
+ * memory is free there, and who sent it says when the compute stream has to wait (order.h).
  *
  * Between devices, by the destination's compute stream: on one GPU a plain copy, between GPUs that
- * reach each other a peer copy, and else through pinned memory of the host, without a host wait.
- *
- * Events are made once per device and recorded again and again, by any thread without a lock. That
- * is sound because a wait takes the event's latest record at the time it is issued: where another
- * thread recorded it again in between, the wait is for more work than needed, all of it issued
- * already: waits only ever look back in the order of issue, so no circle can come of them (but with
- * collectives: between.h). */
+ * reach each other a peer copy, and else through pinned memory of the host, without a host wait. */
 #ifndef EK_CUDA_TRANSFER_H
 #define EK_CUDA_TRANSFER_H
 
+#include "cuda/order.h"
 #include "cuda/ring.h"
 
 enum { EK_CUDA_BRIDGE = 2 };
@@ -35,11 +32,11 @@ typedef struct ek_cuda_transfer {
 /* The backend's slots of these names. */
 int ek_cuda_copy_bytes(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
                        size_t nbytes);
-int ek_cuda_order(ek_dev *waiter, ek_dev *awaited);
 bool ek_cuda_reaches(const ek_dev *dev, const ek_dev *other);
 
-/* From page-locked memory, in order with the device's work; returns at once. `done` follows the
- * copy. */
+/* By this stream alone, from any memory of the host; and by the upload stream from page-locked
+ * memory, which returns at once: `done` follows the copy. */
+int ek_cuda_upload(ek_dev *dev, cudaStream_t stream, void *to, const void *from, size_t nbytes);
 int ek_cuda_upload_locked(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done);
 
 /* Buffers and events of a device, which is current; where it closes nothing runs. */
@@ -53,8 +50,5 @@ int ek_cuda_bridge_copy(ek_dev *to, void *to_data, ek_dev *from, const void *fro
 /* Whether kernels and copies of each of two GPUs can use the other's memory; tried out once per
  * pair: peer.c. */
 bool ek_cuda_peers(const ek_cuda_device *a, const ek_cuda_device *b);
-
-/* For errors in the midst of a copy: waits until none of its parts runs. Keeps rc. */
-int ek_cuda_settle(const ek_cuda_device *device, int rc);
 
 #endif

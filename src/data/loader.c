@@ -73,6 +73,9 @@ static int check_workers(const ek_loader_options *o)
                        "data_loader: prefetch %d; between 1 and %d are possible for %d workers",
                        o->prefetch, EK_LOADER_MOST_SLOTS / (o->workers ? o->workers : 1),
                        o->workers);
+    if ((unsigned)o->send_ahead > EK_OFF)
+        return EK_FAIL(EK_E_INVALID, "data_loader: send_ahead can be EK_ON or EK_OFF, not %d",
+                       (int)o->send_ahead);
     if (o->seeding != EK_SEED_BATCH && o->seeding != EK_SEED_WORKER)
         return EK_FAIL(EK_E_INVALID, "data_loader: %d is no way of seeding", (int)o->seeding);
     return 0;
@@ -127,6 +130,16 @@ static ek_sampler *sampler_of(const ek_loader_options *options, int64_t count)
     return ek_sequential_sampler(count);
 }
 
+/* Where it makes a difference: workers make batches ahead, and copies run beside what a device
+ * computes. */
+static bool can_send_ahead(const ek_loader_options *options)
+{
+    bool beside = false;
+    for (int i = 0; i < options->device_ids.count; i++)
+        beside = beside || ek_dev_has_queues(ek_dev_get(options->device_ids.devices[i]));
+    return beside && options->workers > 0 && options->send_ahead != EK_OFF;
+}
+
 static int fill(ek_loader *loader)
 {
     ek_loader_options *options = &loader->options;
@@ -142,6 +155,7 @@ static int fill(ek_loader *loader)
     if (options->batch_size == 0 && !options->batch_sampler)
         options->batch_size = 1;
     loader->single = options->batch_size == EK_ZERO;
+    loader->sends_ahead = can_send_ahead(options);
     loader->batch_size = loader->single ? 1 : options->batch_size;
     loader->slot_count = options->workers ? options->workers * options->prefetch : 1;
     loader->slots = ek_calloc((size_t)loader->slot_count, sizeof *loader->slots);
@@ -376,6 +390,9 @@ static int give_next(ek_loader *loader, ek_batch *batch)
     loader->given++;
     if (loader->options.workers)
         hand_out(loader); /* may call functions of the user's, which find no error pending */
+    ek_loader_slot *next = loader->sends_ahead ? ek_loader_made_already(loader) : NULL;
+    if (next)
+        ek_loader_send_ahead(loader, next);
     if (failed.status) {
         *batch = (ek_batch){0};
         return ek_error_raise(&failed);

@@ -32,6 +32,7 @@ typedef struct ek_loader_slot {
     int parts;
     ek_value part[EK_MAX_DEVICES]; /* references; of the devices that have samples, in order */
     int device[EK_MAX_DEVICES];    /* in device_ids */
+    bool sent;                     /* the parts are on their way to their devices */
     ek_error_record error;         /* status 0: none */
     ek_generator after;            /* EK_SEED_WORKER: the worker's, when the batch was made */
 } ek_loader_slot;
@@ -55,6 +56,7 @@ struct ek_loader {
     ek_sampler *sampler; /* owned */
     int64_t batch_size;  /* 0: the sampler makes batches */
     bool single;         /* samples as they are, each by itself */
+    bool sends_ahead;    /* a batch is sent one call before it is given, if it is made by then */
 
     /* The pass. */
     bool begun;
@@ -91,6 +93,10 @@ struct ek_loader {
 void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot);
 /* worker_start, on the worker's thread. */
 void ek_loader_start_worker(ek_loader_maker *worker);
+/* Sends what a made slot holds to its devices, in memory of their own, without waiting for them. A
+ * device that has no room for it is left alone from now on: then, and after any other error, the
+ * slot is as it was, to be sent when it is taken. */
+void ek_loader_send_ahead(ek_loader *loader, ek_loader_slot *slot);
 /* What a made slot holds becomes the loader's data, input and target; its error is raised. */
 int ek_loader_take(ek_loader *loader, ek_loader_slot *slot);
 /* Gives a slot's parts back. */
@@ -109,6 +115,8 @@ int ek_loader_start(ek_loader *loader);
 void ek_loader_hand_out(ek_loader *loader, int64_t end);
 /* Returns when the batch loader->given is made. */
 void ek_loader_wait(ek_loader *loader);
+/* Its slot if it is made already, without waiting; NULL: not yet, or there is none. */
+ek_loader_slot *ek_loader_made_already(ek_loader *loader);
 /* Returns when no worker makes a batch; all that was handed out is given back, and the next batch
  * that is handed out is `number`. */
 void ek_loader_settle(ek_loader *loader, int64_t number);

@@ -76,13 +76,13 @@ static ek_tensor *stage(ek_tensor *tensor, ek_dev *dev)
     return ek_to_data(tensor, ek_tensor_address(staged), nbytes) < 0 ? NULL : staged;
 }
 
-/* In the caller's thread. */
-static ek_value send(ek_value staged, ek_device device)
+/* In the caller's thread: staging.h's send, or receive. */
+static ek_value pass(ek_value staged, ek_device device, tensor_function *function)
 {
     ek_dev *dev = ek_dev_get(device);
     if (!dev)
         return ek_value_error();
-    return ek_dev_is_host(dev) ? staged : map(staged, ek_staging_send, dev);
+    return ek_dev_is_host(dev) ? staged : map(staged, function, dev);
 }
 
 /* ---- a part: the samples that one device gets ---- */
@@ -265,6 +265,7 @@ void ek_loader_drop(ek_loader_slot *slot)
     for (int i = 0; i < slot->parts; i++)
         ek_value_release(slot->part[i]);
     slot->parts = 0;
+    slot->sent = false;
 }
 
 void ek_loader_forget(ek_loader *loader)
@@ -299,6 +300,25 @@ static ek_value element_of(ek_value data, int index)
     return ek_value_per_device(items, count);
 }
 
+/* The slot's parts become those on their way to their devices: all, or after an error none. */
+static int send_parts(const ek_loader *loader, ek_loader_slot *slot)
+{
+    const ek_device_list *devices = &loader->options.device_ids;
+    ek_value sent[EK_MAX_DEVICES];
+    for (int i = 0; i < slot->parts; i++) {
+        sent[i] = pass(slot->part[i], devices->devices[slot->device[i]], ek_staging_send);
+        if (sent[i].kind == EK_VALUE_ERROR)
+            return ek_error_pending();
+    }
+    for (int i = 0; i < slot->parts; i++) {
+        ek_value_keep(sent[i]);
+        ek_value_release(slot->part[i]);
+        slot->part[i] = sent[i];
+    }
+    slot->sent = true;
+    return 0;
+}
+
 /* The parts where they are needed, as one value. In the scope. */
 static ek_value join(const ek_loader *loader, const ek_loader_slot *slot)
 {
@@ -307,14 +327,15 @@ static ek_value join(const ek_loader *loader, const ek_loader_slot *slot)
     for (int i = 0; i < slot->parts; i++) {
         parts[i] = slot->part[i];
         if (devices->count)
-            parts[i] = send(parts[i], devices->devices[slot->device[i]]);
+            parts[i] = pass(parts[i], devices->devices[slot->device[i]], ek_staging_receive);
     }
     return devices->count > 1 ? ek_value_per_device(parts, slot->parts) : parts[0];
 }
 
-static int give(ek_loader *loader, const ek_loader_slot *slot)
+static int give(ek_loader *loader, ek_loader_slot *slot)
 {
-    ek_value data = join(loader, slot);
+    bool away = loader->options.device_ids.count > 0 && !slot->sent;
+    ek_value data = away && send_parts(loader, slot) < 0 ? ek_value_error() : join(loader, slot);
     ek_value input = element_of(data, 0), target = element_of(data, 1);
     if (data.kind == EK_VALUE_ERROR || input.kind == EK_VALUE_ERROR ||
         target.kind == EK_VALUE_ERROR) {
@@ -326,6 +347,19 @@ static int give(ek_loader *loader, const ek_loader_slot *slot)
     loader->input = ek_value_keep(input);
     loader->target = ek_value_keep(target);
     return 0;
+}
+
+void ek_loader_send_ahead(ek_loader *loader, ek_loader_slot *slot)
+{
+    ek_error_record error;
+    if (slot->error.status || slot->sent)
+        return;
+    surroundings before = enter(loader, NULL);
+    ek_scope scope = ek_scope_begin();
+    if (send_parts(loader, slot) < 0 && ek_error_take(&error) == EK_E_OUT_OF_MEMORY)
+        loader->sends_ahead = false;
+    ek_scope_end(&scope);
+    leave(&before);
 }
 
 int ek_loader_take(ek_loader *loader, ek_loader_slot *slot)

@@ -171,6 +171,15 @@ void ek_loader_wait(ek_loader *loader)
     pthread_mutex_unlock(&loader->lock);
 }
 
+ek_loader_slot *ek_loader_made_already(ek_loader *loader)
+{
+    ek_loader_slot *slot = slot_of(loader, loader->given);
+    pthread_mutex_lock(&loader->lock);
+    bool made = loader->given < loader->asked && slot->made;
+    pthread_mutex_unlock(&loader->lock);
+    return made ? slot : NULL;
+}
+
 void ek_loader_settle(ek_loader *loader, int64_t number)
 {
     int workers = loader->options.workers;

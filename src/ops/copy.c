@@ -1,4 +1,5 @@
 /* copy.c: the same elements in another place: order of memory, dtype, device. */
+#include "core/staging.h"
 #include "core/trace.h"
 #include "ops/ops.h"
 
@@ -93,6 +94,12 @@ static int to_dtype_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
 
 static const ek_operation to_dtype_operation = {.name = "to_dtype", .backward = to_dtype_backward};
 
+ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x)
+{
+    ek_dtype before = x->dtype;
+    return EK_RECORD(y, &to_dtype_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
+}
+
 ek_tensor *ek_to_dtype(ek_tensor *x, ek_dtype dtype)
 {
     if (!ek_given("to_dtype", "x", x))
@@ -106,10 +113,7 @@ ek_tensor *ek_to_dtype(ek_tensor *x, ek_dtype dtype)
     ek_tensor *y = ek_result(x, NULL, NULL, dtype);
     if (!y || ek_transfer(y, x) < 0)
         return NULL;
-    if (!ek_dtype_is_floating(dtype))
-        return y;
-    ek_dtype before = x->dtype;
-    return EK_RECORD(y, &to_dtype_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
+    return ek_dtype_is_floating(dtype) ? ek_record_cast(y, x) : y;
 }
 
 /* ---- to_device ---- */
@@ -122,6 +126,22 @@ static int to_device_backward(ek_node *node, ek_tensor *const *gradients, ek_ten
 
 static const ek_operation to_device_operation = {.name = "to_device",
                                                  .backward = to_device_backward};
+
+/* A copy on another device of a dense tensor. What comes from the host doesn't wait for the device.
+ */
+static ek_tensor *block_on(ek_dev *dev, ek_tensor *from)
+{
+    ek_shape shape = ek_tensor_shape(from);
+    if (!ek_staging_brings(from, dev)) {
+        ek_tensor *y = ek_tensor_new_strided(dev, from->dtype, &shape, from->stride);
+        return y && copy_bytes(y, from) >= 0 ? y : NULL;
+    }
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "copy to", dev->name, dev);
+    ek_tensor *y = ek_staging_bring(from, dev);
+    ek_span_end(&span);
+    return y;
+}
 
 ek_tensor *ek_to_device(ek_tensor *x, ek_device device)
 {
@@ -139,9 +159,8 @@ ek_tensor *ek_to_device(ek_tensor *x, ek_device device)
         if (!from || ek_transfer(from, x) < 0)
             return NULL;
     }
-    ek_shape shape = ek_tensor_shape(x);
-    ek_tensor *y = ek_tensor_new_strided(dev, x->dtype, &shape, from->stride);
-    if (!y || copy_bytes(y, from) < 0)
+    ek_tensor *y = block_on(dev, from);
+    if (!y)
         return NULL;
     return EK_RECORD(y, &to_device_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
 }

@@ -3,7 +3,9 @@
 #include <pthread.h>
 
 #include "core/staging.h"
+#include "cuda/runtime.h"
 #include "cuda_setup.h"
+#include "held_stream.h"
 
 /* Device 0 and 1 on one GPU, 2 on the other. */
 static const char devices[] = "0,0,1";
@@ -45,7 +47,7 @@ START_TEST(what_is_given_back_at_once_arrives)
     for (int i = 0; i < TENSORS; i++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *staged = staged_rows(cuda_dev(0), 1 + i * 7, (uint8_t)i);
-        sent[i] = ek_scope_end_with(&scope, ek_staging_send(staged, cuda_dev(0)));
+        sent[i] = ek_scope_end_with(&scope, ek_staging_bring(staged, cuda_dev(0)));
         assert_made(sent[i]);
         ck_assert(ek_device_equal(ek_tensor_device(sent[i]), ek_cuda(0)));
     }
@@ -63,7 +65,7 @@ START_TEST(what_is_issued_later_sees_what_was_sent)
     emulator_set("ORDER", order);
     open_cuda(devices);
     for (int i = 0; i < 10; i++)
-        assert_rows(ek_staging_send(staged_rows(cuda_dev(0), 3, (uint8_t)i), cuda_dev(0)), 3,
+        assert_rows(ek_staging_bring(staged_rows(cuda_dev(0), 3, (uint8_t)i), cuda_dev(0)), 3,
                     (uint8_t)i);
     close_cuda();
 }
@@ -75,13 +77,13 @@ START_TEST(for_any_device)
     for (int index = 0; index < 3; index++)
         for (int other = 0; other < 3; other++) {
             ek_tensor *staged = staged_rows(cuda_dev(index), ROWS, 9);
-            ek_tensor *sent = ek_staging_send(staged, cuda_dev(other));
+            ek_tensor *sent = ek_staging_bring(staged, cuda_dev(other));
             assert_made(sent);
             ck_assert(ek_device_equal(ek_tensor_device(sent), ek_cuda(other)));
             assert_rows(sent, ROWS, 9);
         }
     ek_tensor *staged = staged_rows(cuda_dev(0), 3, 1);
-    ck_assert_ptr_eq(ek_staging_send(staged, cpu_dev()), staged);
+    ck_assert_ptr_eq(ek_staging_bring(staged, cpu_dev()), staged);
     close_cuda();
 }
 END_TEST
@@ -92,7 +94,7 @@ START_TEST(nothing_is_sent_of_nothing)
     ek_shape shape = EK_SHAPE(0, 4);
     ek_tensor *staged = ek_staging_new(cuda_dev(0), EK_F32, &shape);
     assert_made(staged);
-    assert_made(ek_staging_send(staged, cuda_dev(0)));
+    assert_made(ek_staging_bring(staged, cuda_dev(0)));
     close_cuda();
 }
 END_TEST
@@ -105,7 +107,7 @@ START_TEST(memory_is_kept)
     size_t after_first = 0;
     for (int i = 0; i < 20; i++) {
         ek_scope scope = ek_scope_begin();
-        assert_rows(ek_staging_send(staged_rows(cuda_dev(0), ROWS - i, 3), cuda_dev(0)), ROWS - i,
+        assert_rows(ek_staging_bring(staged_rows(cuda_dev(0), ROWS - i, 3), cuda_dev(0)), ROWS - i,
                     3);
         ek_scope_end(&scope);
         if (i == 0)
@@ -126,6 +128,145 @@ START_TEST(a_size_that_overflows_is_refused)
     close_cuda();
 }
 END_TEST
+
+/* ---- beside what the device computes ---- */
+
+/* Filled with a pattern of `first`: page-locked, or plain memory. */
+static ek_tensor *source_of(bool locked, int64_t count, uint8_t first)
+{
+    ek_shape shape = EK_SHAPE(count);
+    ek_tensor *source =
+        locked ? ek_staging_new(cuda_dev(0), EK_U8, &shape) : ek_empty(shape, .dtype = EK_U8);
+    assert_made(source);
+    uint8_t *bytes = ek_tensor_data(source);
+    for (int64_t i = 0; i < count; i++)
+        bytes[i] = (uint8_t)(first + i % 251);
+    return source;
+}
+
+static void drive_uploads(void)
+{
+    ck_assert_int_eq((int)cudaStreamSynchronize(ek_cuda_of(cuda_dev(0))->upload), 0);
+}
+
+/* Also where it is more than the buffers hold through which plain memory travels. */
+START_TEST(sending_does_not_wait_for_kernels)
+{
+    static const int64_t counts[] = {100, 300 << 10, 20 << 20};
+    hold h = {.patience = 2};
+    bool locked = _i % 2;
+    int64_t count = counts[_i / 2];
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    /* Memory that was used before, and buffers. */
+    ek_release(ek_keep(ek_staging_bring(source_of(locked, count, 1), dev)));
+    hold_compute(dev, &h);
+    ek_tensor *sent = ek_staging_send(source_of(locked, count, 2), dev);
+    assert_made(sent);
+    drive_uploads();
+    ck_assert_msg(!atomic_load(&h.gave_up), "the copy waited for the compute stream");
+    atomic_store(&h.released, true);
+    uint8_t last;
+    ek_staging_receive(sent, dev);
+    ek_tensor *part = ek_tensor_view(sent, 1, &(int64_t){1}, &(int64_t){1}, count - 1);
+    assert_ok(ek_to_data(part, &last, 1));
+    ck_assert_uint_eq(last, (uint8_t)(2 + (count - 1) % 251));
+    close_cuda();
+}
+END_TEST
+
+enum { ROUNDS = 8, BYTES = 100 << 10 };
+
+/* Each is copied by the compute stream, late, and given back; the next take its memory, early. */
+START_TEST(memory_is_not_written_before_its_last_use)
+{
+    void *copies[ROUNDS];
+    static uint8_t bytes[BYTES];
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    for (int i = 0; i < ROUNDS; i++)
+        assert_ok(ek_dev_alloc(dev, BYTES, EK_MEMORY_ACTIVATION, &copies[i]));
+    for (int i = 0; i < ROUNDS; i++) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *sent = ek_staging_bring(source_of(_i, BYTES, (uint8_t)(10 * i)), dev);
+        assert_made(sent);
+        if (i % 3 == 1) /* one that nobody receives, nor uses */
+            assert_made(ek_staging_send(source_of(_i, BYTES, 5), dev));
+        drive_uploads();
+        assert_ok(ek_dev_copy(dev, copies[i], dev, ek_tensor_address(sent), BYTES));
+        ek_scope_end(&scope);
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        assert_ok(ek_dev_copy(cpu_dev(), bytes, dev, copies[i], BYTES));
+        for (int at = 0; at < BYTES; at++)
+            if (bytes[at] != (uint8_t)(10 * i + at % 251))
+                ck_abort_msg("copy %d: byte %d is %u", i, at, bytes[at]);
+        ek_dev_free(dev, copies[i], BYTES, EK_MEMORY_ACTIVATION);
+    }
+    close_cuda();
+}
+END_TEST
+
+/* Two batches in flight need two blocks, and a use elsewhere none of theirs. */
+START_TEST(blocks_stay_with_their_queue)
+{
+    ek_memory_stats stats;
+    void *other;
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    for (int i = 0; i < ROUNDS; i++) {
+        ek_scope scope = ek_scope_begin();
+        assert_made(ek_staging_bring(source_of(true, BYTES, 1), dev));
+        assert_made(ek_staging_send(source_of(true, BYTES, 2), dev));
+        ek_scope_end(&scope);
+        assert_ok(ek_dev_alloc(dev, BYTES, EK_MEMORY_ACTIVATION, &other));
+        ek_dev_free(dev, other, BYTES, EK_MEMORY_ACTIVATION);
+        assert_ok(ek_memory_get(ek_cuda(0), &stats));
+        ck_assert_uint_eq(stats.reserved, 3 * BYTES);
+        ck_assert_uint_eq(stats.in_use, 0);
+    }
+    assert_ok(ek_memory_trim(ek_cuda(0)));
+    assert_ok(ek_memory_get(ek_cuda(0), &stats));
+    ck_assert_uint_eq(stats.reserved, 0);
+    close_cuda();
+}
+END_TEST
+
+#ifdef EK_CUDA_EMULATED
+/* An error, or the right bytes, also of what was in the memory before. */
+START_TEST(calls_that_fail_leave_memory_whole)
+{
+    static const char *const functions[] = {"cudaEventRecord", "cudaStreamWaitEvent",
+                                            "cudaMemcpyAsync", "cudaEventCreateWithFlags",
+                                            "cudaEventSynchronize"};
+    static uint8_t bytes[BYTES];
+    void *copy;
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    assert_ok(ek_dev_alloc(dev, BYTES, EK_MEMORY_ACTIVATION, &copy));
+    for (int after = 0; after < 12; after++) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *first = ek_staging_bring(source_of(false, BYTES, 1), dev);
+        assert_made(first);
+        assert_ok(ek_dev_copy(dev, copy, dev, ek_tensor_address(first), BYTES));
+        ek_emulator_fail_next(functions[_i], cudaErrorInvalidValue, after);
+        ek_scope_end(&scope);
+        ek_tensor *sent = ek_staging_bring(source_of(after % 2, BYTES, 3), dev);
+        ek_emulator_recover();
+        if (sent) {
+            drive_uploads();
+            assert_ok(ek_to_data(sent, bytes, BYTES));
+            ck_assert_uint_eq(bytes[BYTES - 1], (uint8_t)(3 + (BYTES - 1) % 251));
+        }
+        ek_error_clear();
+        assert_ok(ek_dev_copy(cpu_dev(), bytes, dev, copy, BYTES));
+        ck_assert_uint_eq(bytes[BYTES - 1], (uint8_t)(1 + (BYTES - 1) % 251));
+    }
+    ek_dev_free(dev, copy, BYTES, EK_MEMORY_ACTIVATION);
+    close_cuda();
+}
+END_TEST
+#endif
 
 /* ---- two threads fill, one sends ---- */
 
@@ -150,7 +291,7 @@ START_TEST(filled_by_other_threads)
             ck_assert_int_eq(pthread_create(&threads[i], NULL, fill, &which[i]), 0);
         for (int i = 0; i < 2; i++) {
             pthread_join(threads[i], NULL);
-            ek_tensor *sent = ek_staging_send(filled[i], cuda_dev(i));
+            ek_tensor *sent = ek_staging_bring(filled[i], cuda_dev(i));
             ek_release(filled[i]);
             assert_rows(sent, ROWS, (uint8_t)(40 + i));
         }
@@ -173,6 +314,12 @@ Suite *suite(void)
 #endif
     tcase_add_test(t, a_size_that_overflows_is_refused);
     tcase_add_test(t, filled_by_other_threads);
+    tcase_add_loop_test(t, sending_does_not_wait_for_kernels, 0, 6);
+    tcase_add_loop_test(t, memory_is_not_written_before_its_last_use, 0, 2);
+    tcase_add_test(t, blocks_stay_with_their_queue);
+#ifdef EK_CUDA_EMULATED
+    tcase_add_loop_test(t, calls_that_fail_leave_memory_whole, 0, 5);
+#endif
     suite_add_tcase(s, t);
     return s;
 }

@@ -238,7 +238,7 @@ static void locked_free(void *pointer)
     free(pointer);
 }
 
-static int locked_send(ek_dev *dev, void *to, const void *from, size_t nbytes)
+static int send_locked(ek_dev *dev, void *to, const void *from, size_t nbytes)
 {
     (void)dev;
     atomic_fetch_add(&sent, 1);
@@ -272,7 +272,7 @@ START_TEST(other_memory_is_fed_when_a_batch_is_given)
     reading.host_memory = copying.host_memory = false;
     reading.locked_alloc = locked_alloc;
     reading.locked_free = locked_free;
-    reading.locked_send = locked_send;
+    reading.send = send_locked;
     reads->backend = &reading;
     plain->backend = &copying;
     receiver = pthread_self();
@@ -310,7 +310,7 @@ START_TEST(fed_memory_outlives_its_device)
     reading.host_memory = false;
     reading.locked_alloc = locked_alloc;
     reading.locked_free = locked_free;
-    reading.locked_send = locked_send;
+    reading.send = send_locked;
     reads->backend = &reading;
     ek_shape shape = EK_SHAPE(3);
     ek_tensor *fed = ek_keep(ek_staging_new(reads, EK_F32, &shape));

@@ -1,42 +1,14 @@
 /* A training step issues work and returns: nothing in it waits for a device. The devices' streams
  * are held by a function that waits for a flag, and a warm step must be back before it is set. */
-#include <stdatomic.h>
-#include <time.h>
-
-#include "cuda/runtime.h"
 #include "evenkeel/evenkeel.h"
-#include "unit.h"
+#include "held_stream.h"
 
 enum { DEVICES = 2, BATCH = 6, PATIENCE = 20, WARM_STEPS = 6 };
 
-/* ---- holding a stream ---- */
-
-typedef struct hold {
-    atomic_bool released;
-    atomic_bool gave_up; /* nobody released it in time: the caller was waiting */
-} hold;
-
-static void wait_for_release(void *user)
-{
-    hold *h = user;
-    const struct timespec moment = {0, 1000000};
-    for (int i = 0; i < PATIENCE * 1000; i++) {
-        if (atomic_load(&h->released))
-            return;
-        nanosleep(&moment, NULL);
-    }
-    atomic_store(&h->gave_up, true);
-}
-
 static void hold_all(hold *h)
 {
-    for (int i = 0; i < DEVICES; i++) {
-        ek_dev *dev = ek_dev_get(ek_cuda(i));
-        ek_cuda_queue queue;
-        assert_ok(ek_cuda_begin(dev, &queue));
-        assert_ok(ek_cuda_end(dev, &queue, "hold",
-                              (int)cudaLaunchHostFunc(queue.stream, wait_for_release, h)));
-    }
+    for (int i = 0; i < DEVICES; i++)
+        hold_compute(ek_dev_get(ek_cuda(i)), h);
 }
 
 /* ---- what is trained ---- */
@@ -104,7 +76,7 @@ static ek_tensor *step(job *j, way how)
 START_TEST(steps_return_before_they_have_run)
 {
     job j;
-    hold h = {false};
+    hold h = {.patience = PATIENCE};
     double warm, held;
     assert_ok(ek_cuda_devices_configure("0,0"));
     open_job(&j, (way)_i);

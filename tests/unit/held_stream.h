@@ -1,0 +1,38 @@
+/* held_stream.h: a compute stream that stands still until it is told to go on. For tests of what
+ * runs beside it. */
+#ifndef EK_TESTS_HELD_STREAM_H
+#define EK_TESTS_HELD_STREAM_H
+
+#include <stdatomic.h>
+#include <time.h>
+
+#include "cuda/runtime.h"
+#include "unit.h"
+
+typedef struct hold {
+    int patience; /* seconds */
+    atomic_bool released;
+    atomic_bool gave_up; /* nobody released it in time: the caller was waiting */
+} hold;
+
+static inline void wait_for_release(void *user)
+{
+    hold *h = user;
+    const struct timespec moment = {0, 1000000};
+    for (int i = 0; i < h->patience * 1000; i++) {
+        if (atomic_load(&h->released))
+            return;
+        nanosleep(&moment, NULL);
+    }
+    atomic_store(&h->gave_up, true);
+}
+
+static inline void hold_compute(ek_dev *dev, hold *h)
+{
+    ek_cuda_queue queue;
+    assert_ok(ek_cuda_begin(dev, &queue));
+    assert_ok(ek_cuda_end(dev, &queue, "hold",
+                          (int)cudaLaunchHostFunc(queue.stream, wait_for_release, h)));
+}
+
+#endif
