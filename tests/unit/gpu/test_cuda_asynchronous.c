@@ -3,7 +3,7 @@
 #include "evenkeel/evenkeel.h"
 #include "held_stream.h"
 
-enum { DEVICES = 2, BATCH = 6, PATIENCE = 20, WARM_STEPS = 6 };
+enum { DEVICES = 2, BATCH = 6, PATIENCE = 20, WARM_STEPS = 6, HELD_STEPS = 2 };
 
 static void hold_all(hold *h)
 {
@@ -13,13 +13,41 @@ static void hold_all(hold *h)
 
 /* ---- what is trained ---- */
 
-typedef enum way { CLASSIC, BALANCED, SYNCHRONISED, AUTOCAST, SHARDED, MEASURED, WAYS } way;
+typedef enum way {
+    CLASSIC,
+    BALANCED,
+    SYNCHRONISED,
+    AUTOCAST,
+    SHARDED,
+    FED, /* by a loader that sends batches ahead */
+    MEASURED,
+    WAYS
+} way;
 
 typedef struct job {
     ek_module *model, *criterion;
     ek_optimizer *optimizer;
     ek_tensor *input, *target;
+    ek_loader *loader;
 } job;
+
+/* All steps' batches, which are one and the same, made before the last step: a worker asks for what
+ * has become of its memory. */
+static ek_loader *open_loader(const job *j, ek_device_list devices)
+{
+    enum { BATCHES = WARM_STEPS + HELD_STEPS + 1 };
+    const struct timespec moment = {0, 100000000};
+    ek_dataset *sets[BATCHES];
+    ek_batch batch;
+    for (int b = 0; b < BATCHES; b++)
+        sets[b] = b ? ek_dataset_keep(sets[0]) : ek_tensor_dataset(j->input, j->target);
+    ek_loader *loader = ek_data_loader(ek_concat_dataset_of(sets, BATCHES), .batch_size = BATCH,
+                                       .workers = 1, .prefetch = BATCHES, .device_ids = devices);
+    assert_made(loader);
+    ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
+    nanosleep(&moment, NULL);
+    return loader;
+}
 
 static void open_job(job *j, way how)
 {
@@ -50,10 +78,12 @@ static void open_job(job *j, way how)
     ek_scope_end(&scope);
     assert_made(j->optimizer);
     assert_made(j->target);
+    j->loader = how == FED ? open_loader(j, devices) : NULL;
 }
 
 static void close_job(job *j)
 {
+    ek_loader_free(j->loader);
     ek_optimizer_free(j->optimizer);
     ek_module_free(j->criterion);
     ek_module_free(j->model);
@@ -64,8 +94,12 @@ static void close_job(job *j)
 /* One step; the loss, which nobody has read, lives in the caller's scope. */
 static ek_tensor *step(job *j, way how)
 {
+    ek_batch batch = {.input = ek_value_of_tensor(j->input),
+                      .target = ek_value_of_tensor(j->target)};
+    if (how == FED)
+        ck_assert_int_eq(ek_loader_next(j->loader, &batch), 1);
     ek_autocast autocast = ek_autocast_begin(how == AUTOCAST ? EK_BF16 : EK_F32);
-    ek_tensor *loss = ek_loss(j->criterion, ek_forward(j->model, j->input), j->target);
+    ek_tensor *loss = ek_loss(j->criterion, ek_forward(j->model, batch.input), batch.target);
     ek_autocast_end(&autocast);
     ek_zero_grad(j->optimizer);
     assert_ok(ek_backward(loss));
@@ -86,7 +120,9 @@ START_TEST(steps_return_before_they_have_run)
         assert_ok(ek_synchronize(ek_cuda(i)));
     hold_all(&h);
     ek_scope scope = ek_scope_begin();
-    ek_tensor *loss = step(&j, (way)_i);
+    ek_tensor *loss = NULL;
+    for (int i = 0; i < HELD_STEPS; i++)
+        loss = step(&j, (way)_i);
     ck_assert_msg(!atomic_load(&h.gave_up), "the step waited for the device");
     atomic_store(&h.released, true);
     assert_ok(ek_item(loss, &held));
