@@ -1,6 +1,7 @@
 /* casts.c: see casts.h. */
 #include "core/casts.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 /* One for each version, offset and `graph`, so that handles that come and go (aliases, detached
@@ -77,4 +78,43 @@ void ek_casts_forget(ek_thread *thread)
         release_parts(entry);
         free(entry);
     }
+}
+
+/* ---- numbers ---- */
+
+/* Guards all storages' members `narrow`...; that there is nothing to drop is seen without it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+ek_storage *ek_narrow_find(ek_storage *storage, int64_t count, bool *wastes)
+{
+    pthread_mutex_lock(&lock);
+    ek_storage *narrow = ek_object_retain(storage->narrow);
+    if (narrow)
+        storage->narrow_used += count;
+    *wastes = storage->narrow_wastes;
+    pthread_mutex_unlock(&lock);
+    return narrow;
+}
+
+static void replace(ek_storage *storage, ek_storage *narrow, int64_t used)
+{
+    pthread_mutex_lock(&lock);
+    ek_storage *before = storage->narrow;
+    if (before)
+        storage->narrow_wastes = storage->narrow_used < (int64_t)(before->nbytes / 4);
+    storage->narrow = narrow;
+    storage->narrow_used = used;
+    pthread_mutex_unlock(&lock);
+    ek_object_release(before);
+}
+
+void ek_narrow_keep(ek_storage *storage, ek_storage *narrow, int64_t count)
+{
+    replace(storage, ek_object_retain(narrow), count);
+}
+
+void ek_narrow_drop(ek_storage *storage)
+{
+    if (atomic_load_explicit(&storage->narrow, memory_order_relaxed))
+        replace(storage, NULL, 0);
 }

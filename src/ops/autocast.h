@@ -20,7 +20,7 @@
 #include "core/thread.h"
 #include "evenkeel/ops.h"
 
-/* f32 becomes bf16. Parameters are cast once in a region and remembered. */
+/* f32 becomes bf16. Parameters are cast once until they are written, all of a slab at once. */
 ek_tensor *ek_autocast_narrow(ek_tensor *x);
 
 /* bf16 becomes f32. */

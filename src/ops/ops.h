@@ -93,6 +93,9 @@ static inline ek_tensor *ek_itself(ek_tensor *x)
 
 /* ---- differentiable operations without a public name ---- */
 
+/* y, which has x's elements in another floating dtype, as the result of ek_to_dtype. */
+ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x);
+
 /* x / c. */
 ek_tensor *ek_div_scalar(ek_tensor *x, double c);
 /* slope x where y <= 0, else x (a NaN in y hides nothing). Constant in y. */

@@ -4,6 +4,7 @@
 
 #include "core/thread.h"
 #include "evenkeel/precision.h"
+#include "ops/autocast.h"
 #include "parallel_setup.h"
 
 enum { PARAMETERS = 6, SAMPLES = 7 };
@@ -157,11 +158,86 @@ START_TEST(one_region_for_all_steps)
 }
 END_TEST
 
+/* ---- what is cast once ---- */
+
+static ek_storage *narrow_of(ek_tensor *w)
+{
+    ek_tensor *y = ek_autocast_narrow(w);
+    assert_made(y);
+    ck_assert_int_eq(y->dtype, EK_BF16);
+    ck_assert(ek_same_layout(y, w));
+    assert_close(y, ek_to_dtype(w, EK_BF16), 0, 0);
+    return y->storage;
+}
+
+/* A slab is cast at once, kept from region to region and for what is computed again, and cast anew
+ * when one of its members was written. */
+START_TEST(a_slab_is_cast_at_once)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *net = make_conv_net(false);
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    ek_module *all = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
+    assert_made(all);
+    ek_tensor *first = ek_module_tensor(net, "0.weight"), *last = ek_module_tensor(net, "5.bias");
+    ek_storage *kept = NULL;
+    for (int number = 0; number < 2; number++) {
+        ek_autocast region = ek_autocast_begin(EK_BF16);
+        ek_storage *narrow = narrow_of(first);
+        ck_assert(narrow_of(last) == narrow &&
+                  narrow_of(ek_module_tensor(net, "3.weight")) == narrow);
+        ck_assert_int_eq(narrow->category, EK_MEMORY_PARAMETER);
+        ck_assert_uint_eq(2 * narrow->nbytes, first->storage->nbytes);
+        ek_thread_self()->modes.flags |= EK_MODE_ALONE;
+        ck_assert_ptr_eq(narrow_of(last), narrow);
+        ek_thread_self()->modes.flags &= ~(unsigned)EK_MODE_ALONE;
+        ck_assert(!kept || kept == narrow);
+        kept = narrow;
+        ek_autocast_end(&region);
+    }
+    bool before = ek_set_grad_enabled(false);
+    assert_made(ek_mul_scalar_(last, 2));
+    ek_set_grad_enabled(before);
+    ck_assert_ptr_null(last->storage->narrow);
+    ek_autocast region = ek_autocast_begin(EK_BF16);
+    ck_assert_ptr_eq(narrow_of(first), narrow_of(last));
+    ek_autocast_end(&region);
+    ek_module_free(all);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+/* Where a small part is read between two writes, the others are not cast with it again. */
+START_TEST(small_parts_of_slabs_are_cast_alone)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *net = make_conv_net(false);
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    ek_module *all = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
+    assert_made(all);
+    ek_tensor *bias = ek_module_tensor(net, "5.bias");
+    bool before = ek_set_grad_enabled(false);
+    for (int number = 0; number < 3; number++) {
+        ek_autocast region = ek_autocast_begin(EK_BF16);
+        size_t nbytes = narrow_of(bias)->nbytes;
+        ck_assert_uint_eq(nbytes, number ? 5 * 2 : bias->storage->nbytes / 2);
+        ek_autocast_end(&region);
+        assert_made(ek_mul_scalar_(bias, 2));
+        ck_assert_ptr_null(bias->storage->narrow);
+    }
+    ek_set_grad_enabled(before);
+    ek_module_free(all);
+    ek_scope_end(&scope);
+}
+END_TEST
+
 /* ---- the mode of workers ---- */
 
 static atomic_int seen[4];
+static _Atomic(ek_storage *) narrow_on[4];
 
-/* Notes the mode, and multiplies in a region of its own, twice with one weight. */
+/* Notes the mode and where its weight's cast lies, and multiplies in a region of its own, twice
+ * with one weight. */
 typedef struct witness {
     ek_module module;
     ek_tensor *weight;
@@ -174,6 +250,8 @@ static ek_value witness_forward(ek_module *module, const ek_args *args)
     atomic_store(&seen[ek_tensor_device(x).index], ek_autocast_dtype() == EK_BF16 ? 2 : 1);
     ek_autocast region = ek_autocast_begin(EK_BF16);
     ek_tensor *y = ek_matmul(ek_matmul(x, self->weight), self->weight);
+    atomic_store(&narrow_on[ek_tensor_device(x).index],
+                 atomic_load(&self->weight->storage->narrow));
     ek_autocast_end(&region);
     return ek_value_of_tensor(y);
 }
@@ -192,8 +270,11 @@ START_TEST(workers_inherit)
     ek_module *all = ek_data_parallel(&self->module, .device_ids = ek_devices(test_kind(), 4));
     assert_made(all);
     for (int on = 0; on < 2; on++) {
-        for (int i = 0; i < 4; i++)
+        ek_storage *kept[4]; /* by replicas too: all forwards are of the same weights */
+        for (int i = 0; i < 4; i++) {
             atomic_store(&seen[i], 0);
+            kept[i] = atomic_load(&narrow_on[i]);
+        }
         ek_autocast region = ek_autocast_begin(on ? EK_BF16 : EK_F32);
         ek_tensor *y = ek_apply(all, ek_ones(EK_SHAPE(8, 3), EK_F32));
         ek_autocast_end(&region);
@@ -201,6 +282,8 @@ START_TEST(workers_inherit)
         ck_assert_int_eq(y->dtype, EK_BF16);
         for (int i = 0; i < 4; i++)
             ck_assert_int_eq(atomic_load(&seen[i]), 1 + on);
+        for (int i = 0; i < 4; i++)
+            ck_assert(atomic_load(&narrow_on[i]) && (!on || atomic_load(&narrow_on[i]) == kept[i]));
         ek_module_zero_grad(all);
         assert_ok(ek_backward(ek_sum(ek_to_dtype(y, EK_F32))));
         /* d/dw of 8 rows of 1 w w, w = 1: 8 (3 + 3) */
@@ -222,6 +305,8 @@ Suite *suite(void)
     tcase_add_loop_test(t, devices_give_what_one_gives, 0, 8);
     tcase_add_loop_test(t, computed_again_alike, 0, 2);
     tcase_add_loop_test(t, one_region_for_all_steps, 0, 2);
+    tcase_add_test(t, a_slab_is_cast_at_once);
+    tcase_add_test(t, small_parts_of_slabs_are_cast_alone);
     tcase_add_test(t, workers_inherit);
     return s;
 }
