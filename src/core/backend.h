@@ -87,8 +87,9 @@ typedef struct ek_backend {
      * backend, at full speed. Optional: where both are memory of the host. */
     bool (*reaches)(const ek_dev *dev, const ek_dev *other);
 
-    /* Which collectives are to be used among these devices, all of this backend and at least two,
-     * or a negative status. Optional: none. */
+    /* Which collectives are to be used among these devices, at least two, or a negative status; a
+     * list with devices of other backends comes to the first backend with this slot. Optional:
+     * none. */
     int (*collective)(ek_dev *const *devs, int count);
     /* Collectives, each in order with other work of all devices that have a part. Optional, as
      * `collective` says. broadcast: data[0] on devs[0] to data[i] on devs[i]; exchange: any number

@@ -101,6 +101,12 @@ static const char *hint_of(ek_device_kind kind, const ek_backend *backend)
                    : " (this build has no CUDA backend)";
 }
 
+/* Why there are no devices of a kind; NULL where there are some, or nothing is known. */
+static const char *why_none(const ek_backend *backend)
+{
+    return backend && backend->why_none ? backend->why_none() : NULL;
+}
+
 ek_dev *ek_dev_get(ek_device device)
 {
     unsigned kind = (unsigned)device.kind;
@@ -116,7 +122,7 @@ ek_dev *ek_dev_get(ek_device device)
     if (count < 0)
         return NULL;
     if (!backend || device.index < 0 || device.index >= count) {
-        const char *why = backend && backend->why_none ? backend->why_none() : NULL;
+        const char *why = why_none(backend);
         EK_FAIL(EK_E_DEVICE, "there is no device %s; this process has %d of this kind%s%s", name,
                 count, why ? ": " : hint_of(device.kind, backend), why ? why : "");
         return NULL;
@@ -284,8 +290,10 @@ ek_device_list ek_devices(ek_device_kind kind, int count)
     if (available < 0)
         return list;
     if (count < 0 || count > available) {
-        EK_FAIL(EK_E_DEVICE, "%d %s devices wanted, but there are %d", count,
-                (unsigned)kind < KINDS ? kind_names[kind] : "unknown", available);
+        const char *why = why_none(backend_of(kind));
+        EK_FAIL(EK_E_DEVICE, "%d %s devices wanted, but there are %d%s%s", count,
+                (unsigned)kind < KINDS ? kind_names[kind] : "unknown", available, why ? ": " : "",
+                why ? why : "");
         return list;
     }
     list.count = count ? count : available;
@@ -396,11 +404,11 @@ bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other)
 
 int ek_dev_collective(ek_dev *const *devs, int count)
 {
-    for (int i = 1; i < count; i++)
-        if (devs[i]->backend != devs[0]->backend)
-            return EK_COLLECTIVE_NONE;
-    return count > 1 && devs[0]->backend->collective ? devs[0]->backend->collective(devs, count)
-                                                     : EK_COLLECTIVE_NONE;
+    int with = 0; /* the first whose backend has any */
+    while (with < count && !devs[with]->backend->collective)
+        with++;
+    return count > 1 && with < count ? devs[with]->backend->collective(devs, count)
+                                     : EK_COLLECTIVE_NONE;
 }
 
 bool ek_dev_is_host(const ek_dev *dev)

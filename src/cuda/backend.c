@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "cuda/between.h"
 #include "cuda/cuda.h"
 #include "cuda/current.h"
 #include "cuda/devices.h"
@@ -13,6 +14,7 @@
 #include "cuda/order.h"
 #include "cuda/runtime.h"
 #include "cuda/transfer.h"
+#include "cuda/wait.h"
 
 /* ---- how many there are ---- */
 
@@ -185,6 +187,7 @@ static void device_idle(ek_dev *dev)
     ek_cuda_blas_close(ek_cuda_of(dev));
     ek_cuda_dnn_close(ek_cuda_of(dev));
     ek_cuda_nccl_close(ek_cuda_of(dev));
+    free(atomic_exchange(&ek_cuda_of(dev)->told, NULL));
 }
 
 static void device_close(ek_dev *dev)
@@ -274,8 +277,10 @@ static void memory_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
     int restore = ek_cuda_enter_anyway(dev);
     (void)nbytes;
-    ek_cuda_note(dev, "waiting for its work", (int)cudaStreamSynchronize(ek_cuda_of(dev)->compute));
+    ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_stream(ek_cuda_of(dev)->compute));
+    ek_cuda_waits_begin(); /* it waits for the GPU in the driver, which a collective's parts need */
     ek_cuda_note(dev, "freeing memory", (int)cudaFree(pointer));
+    ek_cuda_waits_end();
     ek_cuda_leave(dev, restore);
 }
 

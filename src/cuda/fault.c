@@ -1,6 +1,9 @@
 /* fault.c: the sentences of what kernels found in their inputs. */
 #include "cuda/fault.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "cuda/runtime.h"
 
 /* Final kinds only: a record that is still being written is seen by a later call. */
@@ -36,9 +39,31 @@ static int report(const ek_dev *dev, int kind, const ek_cuda_fault *fault)
     }
 }
 
+/* ---- sentences ---- */
+
+/* The first stays, as of faults; where there is no memory for it nothing is said. */
+void ek_cuda_tell(ek_cuda_device *device, const char *sentence)
+{
+    char *none = NULL, *copy = strdup(sentence);
+    if (copy && !atomic_compare_exchange_strong(&device->told, &none, copy))
+        free(copy);
+}
+
+static int pass_on(ek_cuda_device *device)
+{
+    char *sentence = atomic_exchange(&device->told, NULL); /* of several threads one takes it */
+    int rc = sentence ? EK_FAIL(EK_E_BACKEND, "%s", sentence) : 0;
+    free(sentence);
+    return rc;
+}
+
+/* ---- both ---- */
+
 int ek_cuda_fault_check(ek_dev *dev)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
+    if (atomic_load_explicit(&device->told, memory_order_acquire))
+        return pass_on(device);
     if (kind_of(device->fault) == EK_CUDA_FAULT_NONE)
         return 0;
     /* Of several threads one takes the record. */

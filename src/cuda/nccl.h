@@ -3,7 +3,7 @@
  * EVENKEEL_COMM says what is used: `nccl`, `copy` (peer or staged copies by pairs), or `nccl-sum`,
  * which also leaves the order of additions to NCCL. Unset: NCCL where it is found and the devices
  * are different GPUs (it refuses two parts on one), else copies. The choice is logged once per list
- * of devices. */
+ * of devices. Lists of GPUs and devices of the host together use copies, whatever it says. */
 #ifndef EK_CUDA_NCCL_H
 #define EK_CUDA_NCCL_H
 
@@ -15,6 +15,12 @@ int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t 
 int ek_cuda_exchange(const ek_move *moves, int count);
 int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                 ek_dtype dtype);
+
+/* For those who wait for a device (wait.h). Whether there are communicators now: without, nothing
+ * of a collective runs. And a look after all of them: those with a member that is lost are aborted,
+ * so that the other members go on. Doesn't wait. Any thread. */
+bool ek_cuda_nccl_live(void);
+void ek_cuda_nccl_watch(void);
 
 /* Ends what involves this device; nothing of it runs. */
 void ek_cuda_nccl_close(ek_cuda_device *device);

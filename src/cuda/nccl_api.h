@@ -8,16 +8,17 @@
 #ifdef EK_HAVE_NCCL
 #include <nccl.h>
 
-#define EK_NCCL_MAP(X)    \
-    X(ncclGetErrorString) \
-    X(ncclCommInitAll)    \
-    X(ncclCommDestroy)    \
-    X(ncclCommAbort)      \
-    X(ncclGroupStart)     \
-    X(ncclGroupEnd)       \
-    X(ncclSend)           \
-    X(ncclRecv)           \
-    X(ncclBroadcast)      \
+#define EK_NCCL_MAP(X)       \
+    X(ncclGetErrorString)    \
+    X(ncclCommInitAll)       \
+    X(ncclCommDestroy)       \
+    X(ncclCommAbort)         \
+    X(ncclCommGetAsyncError) \
+    X(ncclGroupStart)        \
+    X(ncclGroupEnd)          \
+    X(ncclSend)              \
+    X(ncclRecv)              \
+    X(ncclBroadcast)         \
     X(ncclReduce)
 
 struct ek_nccl_api {

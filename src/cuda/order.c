@@ -1,6 +1,7 @@
 #include "cuda/order.h"
 
 #include "cuda/between.h"
+#include "cuda/wait.h"
 
 int ek_cuda_wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaStream_t awaited)
 {
@@ -10,9 +11,9 @@ int ek_cuda_wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaSt
 
 int ek_cuda_settle(const ek_cuda_device *device, int rc)
 {
-    ek_cuda_note(device->dev, "waiting for its work", (int)cudaStreamSynchronize(device->compute));
-    ek_cuda_note(device->dev, "waiting for its copies", (int)cudaStreamSynchronize(device->copy));
-    ek_cuda_note(device->dev, "waiting for its copies", (int)cudaStreamSynchronize(device->upload));
+    ek_cuda_note(device->dev, "waiting for its work", ek_cuda_wait_stream(device->compute));
+    ek_cuda_note(device->dev, "waiting for its copies", ek_cuda_wait_stream(device->copy));
+    ek_cuda_note(device->dev, "waiting for its copies", ek_cuda_wait_stream(device->upload));
     return rc;
 }
 
@@ -23,8 +24,7 @@ static int order_host(ek_dev *awaited)
     const ek_cuda_device *device = ek_cuda_of(awaited);
     EK_TRY(ek_cuda_check(awaited, "recording an event",
                          (int)cudaEventRecord(device->issued, device->compute)));
-    EK_TRY(
-        ek_cuda_check(awaited, "waiting for its work", (int)cudaEventSynchronize(device->issued)));
+    EK_TRY(ek_cuda_check(awaited, "waiting for its work", ek_cuda_wait_event(device->issued)));
     return ek_cuda_fault_check(awaited);
 }
 
@@ -65,7 +65,7 @@ void ek_cuda_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
                                 (int)cudaEventCreateWithFlags(&event, cudaEventDisableTiming)))
         event = NULL;
     if (!event || !ek_cuda_note(dev, "recording an event", (int)cudaEventRecord(event, stream)))
-        ek_cuda_note(dev, "waiting for its work", (int)cudaStreamSynchronize(stream));
+        ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_stream(stream));
     *mark = (ek_mark *)event;
     ek_cuda_leave(dev, restore);
 }
@@ -75,7 +75,7 @@ void ek_cuda_await(ek_dev *dev, ek_queue queue, ek_mark *mark)
     cudaEvent_t event = (cudaEvent_t)mark;
     if (!ek_cuda_note(dev, "waiting for an event",
                       (int)cudaStreamWaitEvent(stream_of(dev, queue), event, 0)))
-        ek_cuda_note(dev, "waiting for its work", (int)cudaEventSynchronize(event));
+        ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_event(event));
 }
 
 void ek_cuda_mark_free(ek_mark *mark)

@@ -1,5 +1,7 @@
 #include "cuda/ring.h"
 
+#include "cuda/wait.h"
+
 void ek_cuda_ring_open(ek_cuda_ring *ring, int count, size_t nbytes)
 {
     pthread_mutex_init(&ring->lock, NULL);
@@ -64,8 +66,7 @@ int ek_cuda_ring_take(ek_cuda_ring *ring, ek_dev *dev, bool wait, ek_cuda_slot *
     pthread_mutex_unlock(&ring->lock);
     if (!*slot)
         return rc;
-    rc =
-        ek_cuda_check(dev, "waiting for a pinned buffer", (int)cudaEventSynchronize((*slot)->done));
+    rc = ek_cuda_check(dev, "waiting for a pinned buffer", ek_cuda_wait_event((*slot)->done));
     if (rc < 0) {
         ek_cuda_ring_release(ring, *slot);
         *slot = NULL;

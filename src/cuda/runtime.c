@@ -6,6 +6,7 @@
 
 #include "cuda/current.h"
 #include "cuda/devices.h"
+#include "cuda/wait.h"
 #include "evenkeel/precision.h"
 
 /* ---- GPUs that are lost to this process ---- */
@@ -62,17 +63,35 @@ static void lose(const ek_dev *dev, const char *call, int error)
                     physical, dev->name, call, cudaGetErrorString((cudaError_t)error));
 }
 
-int ek_cuda_usable(const ek_dev *dev)
+static int lost_by(const ek_dev *dev)
+{
+    return atomic_load_explicit(&lost[ek_cuda_of(dev)->physical].error, memory_order_acquire);
+}
+
+bool ek_cuda_is_lost(const ek_dev *dev)
+{
+    return lost_by(dev) != 0;
+}
+
+void ek_cuda_lost_text(const ek_dev *dev, char text[256])
 {
     int physical = ek_cuda_of(dev)->physical;
-    int error = atomic_load_explicit(&lost[physical].error, memory_order_acquire);
-    if (!error)
+    cudaError_t error = (cudaError_t)lost_by(dev);
+    snprintf(text, 256, "GPU %d was lost when %s on %s failed with %s (%s)", physical,
+             lost[physical].call, lost[physical].device, cudaGetErrorName(error),
+             cudaGetErrorString(error));
+}
+
+int ek_cuda_usable(const ek_dev *dev)
+{
+    char text[256];
+    if (!ek_cuda_is_lost(dev))
         return 0;
+    ek_cuda_lost_text(dev, text);
     return EK_FAIL(EK_E_BACKEND,
-                   "%s can no longer be used by this process: GPU %d was lost when %s on %s failed "
-                   "with %s (%s); the host and devices on other GPUs go on",
-                   dev->name, physical, lost[physical].call, lost[physical].device,
-                   cudaGetErrorName((cudaError_t)error), cudaGetErrorString((cudaError_t)error));
+                   "%s can no longer be used by this process: %s; the host and devices on other "
+                   "GPUs go on, in a new data-parallel module without it for example",
+                   dev->name, text);
 }
 
 bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
@@ -146,13 +165,11 @@ int ek_cuda_synchronize(ek_dev *dev)
     int restore;
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
-    int rc =
-        ek_cuda_check(dev, "waiting for its work", (int)cudaStreamSynchronize(device->compute));
+    int rc = ek_cuda_check(dev, "waiting for its work", ek_cuda_wait_stream(device->compute));
     if (rc >= 0)
-        rc = ek_cuda_check(dev, "waiting for its copies", (int)cudaStreamSynchronize(device->copy));
+        rc = ek_cuda_check(dev, "waiting for its copies", ek_cuda_wait_stream(device->copy));
     if (rc >= 0)
-        rc = ek_cuda_check(dev, "waiting for its copies",
-                           (int)cudaStreamSynchronize(device->upload));
+        rc = ek_cuda_check(dev, "waiting for its copies", ek_cuda_wait_stream(device->upload));
     ek_cuda_leave(dev, restore);
     int fault = ek_cuda_fault_check(dev);
     return rc < 0 ? rc : fault;

@@ -38,6 +38,7 @@ typedef struct ek_cuda_device {
     cudaEvent_t issued;   /* `compute` up to when it was last recorded; see order.h */
     ek_cuda_fault *fault; /* pinned: the host's address */
     ek_cuda_fault *fault_on_device;
+    _Atomic(char *) told; /* what the next call is to return as its error; NULL: nothing */
     struct ek_cuda_transfer *transfer; /* transfer.c's */
     pthread_mutex_t lock;              /* guards what is below, and calls that use it */
     struct ek_cuda_blas *blas;         /* made with first use; NULL until then */
@@ -61,6 +62,9 @@ int ek_cuda_end(ek_dev *dev, const ek_cuda_queue *queue, const char *operation, 
 /* The parts of these two: EK_E_BACKEND where the device is on a GPU that an earlier error made
  * unusable; and making the physical device current, then the one before. */
 int ek_cuda_usable(const ek_dev *dev);
+bool ek_cuda_is_lost(const ek_dev *dev);
+/* "GPU 1 was lost when ... failed with ...", of a device that is. */
+void ek_cuda_lost_text(const ek_dev *dev, char text[256]);
 int ek_cuda_enter(ek_dev *dev, int *restore);
 int ek_cuda_enter_anyway(const ek_dev *dev); /* without a sentence, for what can't fail */
 void ek_cuda_leave(const ek_dev *dev, int restore);
@@ -75,8 +79,11 @@ int ek_cuda_check(ek_dev *dev, const char *call, int error);
 bool ek_cuda_note(const ek_dev *dev, const char *call, int error);
 #define EK_CUDA_TRY(dev, call) EK_TRY(ek_cuda_check((dev), #call, (int)(call)))
 
-/* The fault record's error, cleared; 0 without one. Doesn't wait. */
+/* The fault record's error, or what was told, cleared; 0 without one. Doesn't wait. */
 int ek_cuda_fault_check(ek_dev *dev);
+/* Makes the sentence the error (EK_E_BACKEND) of the next call that issues work to the device,
+ * waits for it or reads from it. Any thread. */
+void ek_cuda_tell(ek_cuda_device *device, const char *sentence);
 
 /* Returns when all work of the device is done; faults and late errors are its result. */
 int ek_cuda_synchronize(ek_dev *dev);

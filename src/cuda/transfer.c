@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/wait.h"
+
 enum { SMALL = 64 << 10, SMALL_SLOTS = 32, LARGE = 4 << 20, LARGE_SLOTS = 4 };
 
 /* ---- from the host ---- */
@@ -82,8 +84,8 @@ static int download_begin(ek_dev *dev, const chunk *part, cudaStream_t stream, c
 
 static int download_end(ek_dev *dev, ek_cuda_ring *ring, const chunk *part)
 {
-    int rc = ek_cuda_check(dev, "waiting for a copy to the host",
-                           (int)cudaEventSynchronize(part->slot->done));
+    int rc =
+        ek_cuda_check(dev, "waiting for a copy to the host", ek_cuda_wait_event(part->slot->done));
     if (rc >= 0)
         memcpy(part->to, part->slot->buffer, part->nbytes);
     else

@@ -21,6 +21,7 @@
 namespace emulator
 {
 
+struct Machine;
 struct Meeting;
 struct Operation;
 typedef std::shared_ptr<CUstream_st> Stream;
@@ -47,12 +48,19 @@ struct Operation {
     bool started = false;                           // everything before it in its stream is done
 };
 
-// An exchange between operations of several streams: runs when all take part and have started.
+// An exchange between operations of several streams: runs when all take part and have started. With
+// a member on a broken device, or of a rank that was aborted, it never does: the others wait until
+// they are aborted too.
 struct Meeting {
     size_t wanted = 0;
     std::vector<std::shared_ptr<Operation>> members;
+    std::vector<int> ranks;                 // of the members
+    std::shared_ptr<std::set<int>> aborted; // ranks of the communicator
     std::function<void()> run;
     bool done = false;
+
+    bool left_by(const Operation &operation) const;
+    bool impossible(const Machine &m) const;
 };
 
 struct Allocation {
@@ -94,6 +102,8 @@ struct Machine {
     std::set<cudaEvent_t> events;
     std::map<std::string, std::deque<Failure>> failures;
     ek_emulator_counters counters = {};
+    uint64_t aborts = 0;      // of communicators: what waited for ever goes on
+    size_t communicators = 0; // that live
 
     uint64_t draw(); // a random number
     Allocation *find(const void *pointer);

@@ -19,8 +19,11 @@ namespace
 // The ranks that ncclCommInitAll has made, and exchanges that wait for some of them.
 struct Clique {
     std::vector<int> devices;
-    bool failed = false;               // a group did: nothing but an abort is left
-    std::vector<uint64_t> collectives; // that each rank has issued
+    std::shared_ptr<std::set<int>> aborted = std::make_shared<std::set<int>>();
+    std::vector<std::shared_ptr<Meeting>> meetings; // that are not over
+    std::vector<Position> last;                     // operation of each rank
+    bool failed = false;                            // a group did: nothing but an abort is left
+    std::vector<uint64_t> collectives;              // that each rank has issued
     std::map<uint64_t, std::pair<std::shared_ptr<Meeting>, std::shared_ptr<Exchange>>> open;
     typedef std::pair<int, int> Pair; // from, to
     typedef std::deque<std::pair<std::shared_ptr<Meeting>, std::shared_ptr<Exchange>>> Waiting;
@@ -67,15 +70,24 @@ void join(const std::shared_ptr<Meeting> &meeting, const std::shared_ptr<Exchang
 {
     exchange->add(part);
     meeting->members.push_back(operation);
+    meeting->ranks.push_back(part.rank);
     operation->meetings.push_back(meeting);
 }
 
-std::pair<std::shared_ptr<Meeting>, std::shared_ptr<Exchange>> open_exchange(size_t wanted)
+std::pair<std::shared_ptr<Meeting>, std::shared_ptr<Exchange>> open_exchange(Clique &clique,
+                                                                             size_t wanted)
 {
     auto exchange = std::make_shared<Exchange>();
     auto meeting = std::make_shared<Meeting>();
     meeting->wanted = wanted;
+    meeting->aborted = clique.aborted;
     meeting->run = [exchange] { exchange->run(); };
+    std::vector<std::shared_ptr<Meeting>> open;
+    for (const std::shared_ptr<Meeting> &other : clique.meetings)
+        if (!other->done)
+            open.push_back(other);
+    open.push_back(meeting);
+    clique.meetings.swap(open);
     return {meeting, exchange};
 }
 
@@ -88,7 +100,7 @@ void join_pair(Clique &clique, const std::shared_ptr<Operation> &operation, cons
     Clique::Waiting &others = sends ? clique.receives[pair] : clique.sends[pair];
     Clique::Waiting &own = sends ? clique.sends[pair] : clique.receives[pair];
     if (others.empty()) {
-        own.push_back(open_exchange(2));
+        own.push_back(open_exchange(clique, 2));
         join(own.back().first, own.back().second, operation, part);
     } else {
         auto opened = others.front();
@@ -102,7 +114,7 @@ void join_collective(Clique &clique, const std::shared_ptr<Operation> &operation
     uint64_t number = clique.collectives[(size_t)part.rank]++;
     auto &opened = clique.open[number];
     if (!opened.first)
-        opened = open_exchange(clique.devices.size());
+        opened = open_exchange(clique, clique.devices.size());
     join(opened.first, opened.second, operation, part);
     if (opened.first->members.size() == opened.first->wanted)
         clique.open.erase(number);
@@ -128,6 +140,7 @@ ncclResult_t issue_group(Machine &m, Lock &lock, const std::vector<Call> &calls)
             fresh.name = "an exchange of NCCL";
             operation = issue(m, stream, std::move(fresh));
             issued.push_back(operation->self);
+            clique.last[(size_t)call.part.rank] = operation->self;
         }
         if (call.part.kind == PartKind::SEND || call.part.kind == PartKind::RECEIVE)
             join_pair(clique, operation, call.part);
@@ -236,20 +249,40 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *devlist)
             clique->devices.push_back(device);
         }
         clique->collectives.resize((size_t)ndev);
+        clique->last.resize((size_t)ndev);
         for (int i = 0; i < ndev; i++)
             comms[i] = new ncclComm{clique, i};
+        m.communicators += (size_t)ndev;
         return ncclSuccess;
     });
 }
 
+// Waits for what the rank has issued: for ever where another's part never comes.
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    Machine &m = machine();
+    Lock lock(m.lock);
+    run_until(m, lock, comm->clique->last[(size_t)comm->rank]);
+    m.communicators--;
     delete comm;
     return ncclSuccess;
 }
 
+// The rank's exchanges end as they are; the other ranks wait for it until they are aborted too.
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    Machine &m = machine();
+    Lock lock(m.lock);
+    Clique &clique = *comm->clique;
+    clique.aborted->insert(comm->rank);
+    if (clique.aborted->size() == clique.devices.size()) {
+        for (const std::shared_ptr<Meeting> &meeting : clique.meetings)
+            meeting->members.clear();
+        clique.meetings.clear();
+    }
+    m.communicators--;
+    m.aborts++;
+    m.changed.notify_all();
     delete comm;
     return ncclSuccess;
 }
@@ -272,10 +305,20 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
     return ncclSuccess;
 }
 
+// NCCL knows nothing of a rank whose GPU is lost in the same process. Tests can let it report more.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t *error)
 {
-    *error = ncclSuccess;
+    Machine &m = machine();
+    Lock lock(m.lock);
+    *error = (ncclResult_t)take_failure(m, "ncclCommGetAsyncError");
     return ncclSuccess;
+}
+
+size_t ek_emulator_live_communicators(void)
+{
+    Machine &m = machine();
+    Lock lock(m.lock);
+    return m.communicators;
 }
 
 ncclResult_t ncclGroupStart(void)

@@ -14,6 +14,22 @@ bool Position::done() const
     return !stream || stream->done >= number;
 }
 
+bool Meeting::left_by(const Operation &operation) const
+{
+    for (size_t i = 0; i < members.size(); i++)
+        if (members[i].get() == &operation)
+            return aborted->count(ranks[i]) != 0;
+    return true; // all have left
+}
+
+bool Meeting::impossible(const Machine &m) const
+{
+    for (size_t i = 0; i < members.size(); i++)
+        if (aborted->count(ranks[i]) || m.devices[(size_t)members[i]->self.stream->device].broken)
+            return true;
+    return false;
+}
+
 namespace
 {
 
@@ -23,7 +39,7 @@ const std::chrono::seconds PATIENCE(60);
 enum class Outcome {
     DONE,
     PROGRESS, // did the one operation that it may do
-    BLOCKED   // needs an operation that nobody has issued yet
+    BLOCKED   // needs an operation that nobody has issued yet, or one of a broken device
 };
 
 void drop_drained(Machine &m)
@@ -113,7 +129,9 @@ Outcome Walk::meet(Operation &operation)
 {
     Outcome worst = Outcome::DONE;
     for (const std::shared_ptr<Meeting> &meeting : operation.meetings) {
-        if (meeting->done)
+        if (m.devices[(size_t)operation.self.stream->device].broken)
+            return Outcome::DONE; // nothing runs there, and nothing waits
+        if (meeting->done || meeting->left_by(operation))
             continue;
         Outcome outcome =
             meeting->members.size() < meeting->wanted ? Outcome::BLOCKED : Outcome::DONE;
@@ -124,6 +142,8 @@ Outcome Walk::meet(Operation &operation)
             if (outcome == Outcome::DONE)
                 member->started = true;
         }
+        if (outcome == Outcome::DONE && !meeting->done && meeting->impossible(m))
+            outcome = Outcome::BLOCKED;
         if (outcome == Outcome::DONE && !meeting->done) {
             meeting->done = true;
             meeting->members.clear();
@@ -180,11 +200,14 @@ void run_until(Machine &m, Lock &lock, const Position &position)
 {
     auto deadline = std::chrono::steady_clock::now() + PATIENCE;
     while (run(m, lock, position, UINT64_MAX) != Outcome::DONE) {
-        uint64_t issued = m.counters.issued;
-        bool news =
-            m.changed.wait_until(lock, deadline, [&] { return m.counters.issued != issued; });
+        uint64_t issued = m.counters.issued, aborts = m.aborts;
+        bool news = m.changed.wait_until(lock, deadline, [&] {
+            return m.counters.issued != issued || m.aborts != aborts;
+        });
         if (!news) {
-            fprintf(stderr, "emulator: %s waits for an operation that no thread issues\n",
+            fprintf(stderr,
+                    "emulator: %s waits for an operation that no thread issues, or for a device "
+                    "that is broken\n",
                     position.stream->queue.front()->name);
             fflush(nullptr);
             abort();

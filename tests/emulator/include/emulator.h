@@ -55,11 +55,13 @@ size_t ek_emulator_device_bytes(int device);
 size_t ek_emulator_pinned_allocations(void);
 size_t ek_emulator_live_streams(void);
 size_t ek_emulator_live_events(void);
+size_t ek_emulator_live_communicators(void); /* of NCCL: one per rank */
 
 /* Lets `after` calls of `function` pass, and the next one return `error` (a cudaError_t; for
  * functions of cuBLAS and NCCL, their status) without doing anything. Errors that break a device
  * (700, 719 and their like) stay: all later calls for that device return them. The function name
- * "kernel" stands for kernels' execution: the error comes with a later call that finds it. */
+ * "kernel" stands for kernels' execution: the error comes with a later call that finds it. For
+ * ncclCommGetAsyncError it is what NCCL reports. */
 void ek_emulator_fail_next(const char *function, int error, int after);
 
 /* Forgets failures to come and broken devices. */

@@ -1,6 +1,7 @@
 /* Collectives of several GPUs by NCCL. On a machine with one GPU there is nothing to test. */
 #include <pthread.h>
 
+#include "cuda/cuda.h"
 #include "cuda/nccl.h"
 #include "cuda/transfer.h"
 #include "cuda_setup.h"
@@ -112,6 +113,234 @@ START_TEST(a_failed_group_is_survived)
 }
 END_TEST
 
+/* ---- a GPU that is lost while others wait for it ---- */
+
+enum { GPUS = 5, LOST = 2, PARTIES = 4 };
+
+typedef struct many {
+    ek_dev *devs[GPUS];
+    void *data[GPUS];
+} many;
+
+static void open_many(many *m)
+{
+    emulator_set("DEVICES", "5");
+    assert_ok(ek_cuda_devices_configure("0,1,2,3,4"));
+    for (int i = 0; i < GPUS; i++) {
+        m->devs[i] = cuda_dev(i);
+        assert_ok(ek_dev_alloc(m->devs[i], NBYTES, EK_MEMORY_ACTIVATION, &m->data[i]));
+        assert_ok(ek_dev_zero(m->devs[i], m->data[i], NBYTES));
+    }
+    ck_assert_int_gt(ek_cuda_collective(m->devs, PARTIES), EK_COLLECTIVE_NONE);
+    assert_ok(ek_cuda_broadcast(m->devs, PARTIES, m->data, NBYTES));
+    for (int i = 0; i < GPUS; i++)
+        assert_ok(ek_synchronize(m->devs[i]->id));
+}
+
+/* What lies on a lost GPU can't be given back, but where it is there again. */
+static void close_many(many *m, bool again)
+{
+    for (int i = 0; i < GPUS; i++)
+        ek_dev_free(m->devs[i], m->data[i], NBYTES, EK_MEMORY_ACTIVATION);
+    if (again) {
+        ek_emulator_recover();
+        close_cuda();
+    }
+    assert_ok(ek_shutdown());
+    ck_assert_int_eq(ek_error_status(), 0);
+    for (int i = 0; i < GPUS; i++)
+        if (again || i != LOST)
+            ck_assert_uint_eq(ek_emulator_device_allocations(i), 0);
+    ck_assert_uint_eq(ek_emulator_live_communicators(), 0);
+}
+
+/* A kernel fails there before its part in a broadcast that all others have begun. */
+static void lose_in_broadcast(many *m)
+{
+    ek_tensor *x = ek_empty(EK_SHAPE(8), .device = m->devs[LOST]->id);
+    assert_made(x);
+    ek_emulator_fail_next("kernel", cudaErrorIllegalAddress, 0);
+    assert_ok(ek_cuda_fill(m->devs[LOST], x, 1));
+    assert_ok(ek_cuda_broadcast(m->devs, PARTIES, m->data, NBYTES));
+}
+
+static const char lost_gpu[] = "GPU 2 was lost when its part in a collective on cuda:2 failed with "
+                               "cudaErrorIllegalAddress";
+
+typedef int waiting(many *m, int i);
+
+static int by_synchronize(many *m, int i)
+{
+    return ek_synchronize(m->devs[i]->id);
+}
+
+static int by_read(many *m, int i)
+{
+    unsigned char bytes[NBYTES];
+    return ek_dev_copy(cpu_dev(), bytes, m->devs[i], m->data[i], NBYTES);
+}
+
+static int by_order(many *m, int i)
+{
+    return ek_dev_order(cpu_dev(), m->devs[i]);
+}
+
+static waiting *const ways[] = {by_synchronize, by_read, by_order};
+
+/* All that were in it are told, once, and are as good as before without the one. */
+START_TEST(a_lost_member_lets_the_others_go)
+{
+    many m;
+    open_many(&m);
+    lose_in_broadcast(&m);
+    for (int i = 0; i < PARTIES; i++) {
+        if (i == LOST)
+            continue;
+        ck_assert_int_eq(ways[_i](&m, i), EK_E_BACKEND);
+        ck_assert_ptr_nonnull(strstr(ek_error_message(), lost_gpu));
+        ck_assert_ptr_nonnull(strstr(ek_error_message(), m.devs[i]->name));
+        assert_error(EK_E_BACKEND, "cuda:0, cuda:1, cuda:3 can be used as before");
+        assert_ok(ways[_i](&m, i));
+    }
+    ck_assert_uint_eq(ek_emulator_live_communicators(), 0);
+    ck_assert_int_eq(ways[_i](&m, LOST), EK_E_BACKEND);
+    assert_error(EK_E_BACKEND, lost_gpu);
+    ck_assert_int_eq(ek_cuda_broadcast(m.devs, PARTIES, m.data, NBYTES), EK_E_BACKEND);
+    assert_error(EK_E_BACKEND, "in a new data-parallel module without it");
+    ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
+    /* Those that are left have communicators of their own. */
+    pair p = {{m.devs[0], m.devs[3]}, {m.data[0], m.data[3]}};
+    ek_dev *left[] = {m.devs[0], m.devs[3], m.devs[1]};
+    void *data[] = {m.data[0], m.data[3], m.data[1]};
+    ck_assert_int_gt(ek_cuda_collective(left, 3), EK_COLLECTIVE_NONE);
+    send_numbers(&p);
+    assert_ok(ek_cuda_broadcast(left, 3, data, NBYTES));
+    check_arrived(&p);
+    ck_assert_uint_eq(ek_emulator_live_communicators(), 3);
+    close_many(&m, true);
+}
+END_TEST
+
+typedef struct waiter {
+    many *m;
+    int index;
+    pthread_t thread;
+} waiter;
+
+static void *wait_for_one(void *user)
+{
+    const waiter *w = user;
+    return by_synchronize(w->m, w->index) == EK_E_BACKEND ? NULL : user;
+}
+
+/* Whoever waits first sets all free, also those that wait already. */
+START_TEST(threads_that_wait_are_let_go)
+{
+    many m;
+    waiter waiters[PARTIES];
+    open_many(&m);
+    lose_in_broadcast(&m);
+    for (int i = 0; i < PARTIES; i++) {
+        waiters[i] = (waiter){.m = &m, .index = i};
+        ck_assert_int_eq(pthread_create(&waiters[i].thread, NULL, wait_for_one, &waiters[i]), 0);
+    }
+    for (int i = 0; i < PARTIES; i++) {
+        void *failed;
+        pthread_join(waiters[i].thread, &failed);
+        ck_assert_ptr_null(failed);
+    }
+    close_many(&m, true);
+}
+END_TEST
+
+/* Nobody has waited: what comes next does, and that nobody hears of it is as of other errors. */
+START_TEST(a_lost_member_does_not_keep_devices_from_closing)
+{
+    many m;
+    open_many(&m);
+    lose_in_broadcast(&m);
+    close_many(&m, false);
+}
+END_TEST
+
+/* A device that has no part waits for one that has. */
+START_TEST(a_bystander_is_let_go_too)
+{
+    many m;
+    open_many(&m);
+    lose_in_broadcast(&m);
+    assert_ok(ek_dev_order(m.devs[4], m.devs[0]));
+    assert_ok(ek_synchronize(m.devs[4]->id));
+    ck_assert_int_eq(by_synchronize(&m, 0), EK_E_BACKEND);
+    assert_error(EK_E_BACKEND, lost_gpu);
+    close_many(&m, true);
+}
+END_TEST
+
+/* What NCCL itself reports ends communicators as well; they are looked at in long waits. */
+START_TEST(errors_that_nccl_reports_end_a_collective)
+{
+    many m;
+    open_many(&m);
+    ek_dev *two[] = {m.devs[3], m.devs[4]};
+    void *data[] = {m.data[3], m.data[4]};
+    ck_assert_int_gt(ek_cuda_collective(two, 2), EK_COLLECTIVE_NONE);
+    ek_dev *three[] = {m.devs[0], m.devs[1], m.devs[LOST]};
+    ck_assert_int_gt(ek_cuda_collective(three, 3), EK_COLLECTIVE_NONE);
+    ek_tensor *x = ek_empty(EK_SHAPE(8), .device = m.devs[LOST]->id);
+    ek_emulator_fail_next("kernel", cudaErrorLaunchFailure, 0);
+    assert_ok(ek_cuda_fill(m.devs[LOST], x, 1));
+    assert_ok(ek_cuda_broadcast(three, 3, m.data, NBYTES));
+    assert_ok(ek_dev_order(m.devs[4], m.devs[0])); /* so that it can't end too soon */
+    assert_ok(ek_cuda_broadcast(two, 2, data, NBYTES));
+    ek_emulator_fail_next("ncclCommGetAsyncError", 6, 0);
+    ck_assert_int_eq(by_synchronize(&m, 1), EK_E_BACKEND);
+    assert_error(EK_E_BACKEND, "cudaErrorLaunchFailure");
+    ck_assert_int_eq(by_synchronize(&m, 4), EK_E_BACKEND);
+    assert_error(EK_E_BACKEND, "NCCL reports on cuda:3: remote process exited");
+    close_many(&m, true);
+}
+END_TEST
+
+/* ---- lists that NCCL doesn't serve ---- */
+
+START_TEST(a_gpu_that_stands_twice_is_named)
+{
+    setenv("EVENKEEL_COMM", "nccl", 1);
+    open_cuda("0,1,0");
+    ek_dev *devs[] = {cuda_dev(0), cuda_dev(1), cuda_dev(2)};
+    ck_assert_int_eq(ek_dev_collective(devs, 3), EK_E_BACKEND);
+    assert_error(EK_E_BACKEND, "EVENKEEL_COMM asks for NCCL among cuda:0 and 2 more, but cuda:0 "
+                               "and cuda:2 are both on GPU 0, and NCCL refuses two parts on one");
+    close_cuda();
+}
+END_TEST
+
+static int mixed_lines;
+
+static void count_mixed(ek_log_level level, const char *line, void *user)
+{
+    (void)level, (void)user;
+    mixed_lines += strstr(line, "cuda:0 and 1 more communicate by copies, though EVENKEEL_COMM "
+                                "asks for NCCL: cpu is no GPU") != NULL;
+}
+
+START_TEST(lists_with_devices_of_the_host_use_copies)
+{
+    setenv("EVENKEEL_COMM", "nccl", 1);
+    ek_set_log(count_mixed, NULL);
+    open_cuda("0,1");
+    ek_dev *devs[] = {cuda_dev(0), cpu_dev()}, *turned[] = {cpu_dev(), cuda_dev(0)};
+    ck_assert_int_eq(ek_dev_collective(devs, 2), EK_COLLECTIVE_NONE);
+    ck_assert_int_eq(ek_dev_collective(turned, 2), EK_COLLECTIVE_NONE);
+    ck_assert_int_eq(mixed_lines, 1);
+    setenv("EVENKEEL_COMM", "ncll", 1);
+    ck_assert_int_eq(ek_dev_collective(devs, 2), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "EVENKEEL_COMM is \"ncll\"");
+    close_cuda();
+}
+END_TEST
+
 #endif
 
 Suite *suite(void)
@@ -122,6 +351,13 @@ Suite *suite(void)
     tcase_add_test(t, waits_of_other_threads_close_no_circle);
 #ifdef EK_CUDA_EMULATED
     tcase_add_test(t, a_failed_group_is_survived);
+    tcase_add_loop_test(t, a_lost_member_lets_the_others_go, 0, 3);
+    tcase_add_test(t, threads_that_wait_are_let_go);
+    tcase_add_test(t, a_lost_member_does_not_keep_devices_from_closing);
+    tcase_add_test(t, a_bystander_is_let_go_too);
+    tcase_add_test(t, errors_that_nccl_reports_end_a_collective);
+    tcase_add_test(t, a_gpu_that_stands_twice_is_named);
+    tcase_add_test(t, lists_with_devices_of_the_host_use_copies);
 #endif
     suite_add_tcase(s, t);
     return s;

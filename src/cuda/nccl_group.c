@@ -1,0 +1,317 @@
+/* nccl_group.c: see nccl_group.h. */
+#include "cuda/nccl_group.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cuda/current.h"
+#include "cuda/nccl.h"
+
+#ifdef EK_HAVE_NCCL
+
+enum { GROUPS = 32 };
+enum { PATIENCE = 10000 }; /* milliseconds, and queries */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below, and NCCL's calls */
+static ek_nccl_group *groups[GROUPS];
+static uint64_t uses;
+static atomic_int open_groups; /* read without the lock */
+
+void ek_nccl_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void ek_nccl_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+bool ek_cuda_nccl_live(void)
+{
+    return atomic_load_explicit(&open_groups, memory_order_acquire) > 0;
+}
+
+int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result)
+{
+    if (result == ncclSuccess)
+        return 0;
+    return EK_FAIL(EK_E_BACKEND, "NCCL: %s on %s: %s", call, dev->name,
+                   ek_nccl()->ncclGetErrorString(result));
+}
+
+static cudaStream_t stream_of(const ek_dev *dev)
+{
+    return ek_cuda_of(dev)->compute;
+}
+
+/* ---- whether all is well with a group ---- */
+
+/* Its queue is asked how far it is, which finds out about a GPU that nobody has asked since. */
+static bool is_lost(ek_dev *dev)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    int restore;
+    if (ek_cuda_is_lost(dev))
+        return true;
+    int error = ek_cuda_current_enter(device->physical, &restore);
+    if (error == 0) {
+        error = (int)cudaStreamQuery(device->compute);
+        (void)ek_cuda_current_leave(device->physical, restore);
+    }
+    ek_cuda_note(dev, "its part in a collective", error == cudaErrorNotReady ? 0 : error);
+    (void)cudaGetLastError(); /* "not ready" is an answer */
+    return ek_cuda_is_lost(dev);
+}
+
+/* Why it can't go on, as part of a sentence. */
+static bool is_broken(ek_nccl_group *group, char reason[256])
+{
+    for (int i = 0; i < group->count; i++)
+        if (is_lost(group->devs[i])) {
+            ek_cuda_lost_text(group->devs[i], reason);
+            return true;
+        }
+    for (int i = 0; i < group->count; i++) {
+        ncclResult_t late = ncclSuccess, asked;
+        asked = ek_nccl()->ncclCommGetAsyncError(group->comms[i], &late);
+        if (asked != ncclSuccess)
+            late = asked;
+        if (late != ncclSuccess && late != ncclInProgress) {
+            snprintf(reason, 256, "NCCL reports on %s: %s", group->devs[i]->name,
+                     ek_nccl()->ncclGetErrorString(late));
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- the end of communicators ---- */
+
+/* What is left once the communicators are gone. */
+static void forget(ek_nccl_group *group)
+{
+    for (int i = 0; i < group->count; i++) {
+        if (group->ended[i])
+            cudaEventDestroy(group->ended[i]);
+        group->ended[i] = NULL;
+    }
+    (void)cudaGetLastError();
+    if (group->open)
+        atomic_fetch_sub(&open_groups, 1);
+    group->open = false;
+}
+
+/* "cuda:0, cuda:1 and 2 more" of those that are not lost. */
+static void name_rest(const ek_nccl_group *group, char text[128])
+{
+    size_t used = 0;
+    int more = 0;
+    text[0] = '\0';
+    for (int i = 0; i < group->count; i++) {
+        if (ek_cuda_is_lost(group->devs[i]))
+            continue;
+        if (used < 80)
+            used += (size_t)snprintf(text + used, 128 - used, "%s%s", used ? ", " : "",
+                                     group->devs[i]->name);
+        else
+            more++;
+    }
+    if (more)
+        snprintf(text + used, 128 - used, " and %d more", more);
+}
+
+/* Every part that hasn't ended ends as it is. With a reason, the devices where that is so are told
+ * with their next call. */
+static void abort_group(ek_nccl_group *group, const char *reason)
+{
+    bool missing[EK_MAX_DEVICES] = {false};
+    char rest[128], sentence[640];
+    for (int i = 0; i < group->count; i++)
+        missing[i] = reason && !ek_cuda_is_lost(group->devs[i]) &&
+                     cudaEventQuery(group->ended[i]) == cudaErrorNotReady;
+    (void)cudaGetLastError();
+    for (int i = 0; i < group->count; i++)
+        (void)ek_nccl()->ncclCommAbort(group->comms[i]);
+    name_rest(group, rest);
+    for (int i = 0; i < group->count; i++) {
+        if (!missing[i])
+            continue;
+        snprintf(sentence, sizeof sentence,
+                 "a collective of %d devices was given up on %s, and what it should have brought "
+                 "there is missing: %s; %s can be used as before, in a new data-parallel module "
+                 "for example",
+                 group->count, group->devs[i]->name, reason, rest[0] ? rest : "no device of them");
+        ek_cuda_tell(ek_cuda_of(group->devs[i]), sentence);
+    }
+    forget(group);
+}
+
+/* True once nothing of its collectives runs; false where they were given up. */
+static bool has_ended(ek_nccl_group *group)
+{
+    const struct timespec moment = {0, 1000000};
+    char reason[256];
+    for (int i = 0; i < group->count;) {
+        if (cudaEventQuery(group->ended[i]) != cudaErrorNotReady) {
+            i++;
+            continue;
+        }
+        if (is_broken(group, reason)) {
+            abort_group(group, reason);
+            return false;
+        }
+        nanosleep(&moment, NULL);
+    }
+    (void)cudaGetLastError();
+    return true;
+}
+
+static void close_group(ek_nccl_group *group)
+{
+    if (!group->open || !has_ended(group))
+        return;
+    for (int i = 0; i < group->count; i++)
+        (void)ek_nccl()->ncclCommDestroy(group->comms[i]);
+    forget(group);
+}
+
+void ek_nccl_give_up(ek_nccl_group *group)
+{
+    const struct timespec moment = {0, 1000000};
+    char reason[256];
+    bool broken = is_broken(group, reason);
+    for (int i = 0, waited = 0; i < group->count && waited < PATIENCE && !broken; waited++) {
+        if (cudaStreamQuery(stream_of(group->devs[i])) != cudaErrorNotReady) {
+            i++;
+        } else {
+            nanosleep(&moment, NULL);
+            broken = waited % 8 == 7 && is_broken(group, reason);
+        }
+    }
+    (void)cudaGetLastError();
+    abort_group(group, broken ? reason : NULL);
+}
+
+void ek_cuda_nccl_watch(void)
+{
+    char reason[256];
+    if (pthread_mutex_trylock(&lock) != 0) /* whoever has it waits for nothing without a look */
+        return;
+    for (int i = 0; i < GROUPS; i++)
+        if (groups[i] && groups[i]->open && is_broken(groups[i], reason))
+            abort_group(groups[i], reason);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- making them ---- */
+
+static bool is_list(const ek_nccl_group *group, ek_dev *const *devs, int count)
+{
+    return group && group->count == count &&
+           memcmp(group->devs, devs, (size_t)count * sizeof *devs) == 0;
+}
+
+ek_nccl_group *ek_nccl_group_of(ek_dev *const *devs, int count)
+{
+    int at = 0;
+    for (int i = 0; i < GROUPS; i++) {
+        if (is_list(groups[i], devs, count)) {
+            groups[i]->used = ++uses;
+            return groups[i];
+        }
+        if (!groups[i] || (groups[at] && groups[i]->used < groups[at]->used))
+            at = i;
+    }
+    ek_nccl_group *group = ek_calloc(1, sizeof *group);
+    if (!group)
+        return NULL;
+    if (groups[at])
+        close_group(groups[at]);
+    free(groups[at]);
+    group->count = count;
+    group->collective = -1;
+    group->used = ++uses;
+    memcpy(group->devs, devs, (size_t)count * sizeof *devs);
+    return groups[at] = group;
+}
+
+/* An event belongs to the GPU that is current when it is made. */
+static int make_event(ek_dev *dev, cudaEvent_t *event)
+{
+    int restore;
+    EK_TRY(ek_cuda_enter(dev, &restore));
+    int rc = ek_cuda_check(dev, "making an event",
+                           (int)cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    ek_cuda_leave(dev, restore);
+    return rc;
+}
+
+int ek_nccl_open(ek_nccl_group *group)
+{
+    int gpus[EK_MAX_DEVICES], restore, rc = 0;
+    if (group->open)
+        return 0;
+    for (int i = 0; i < group->count && rc >= 0; i++) {
+        gpus[i] = ek_cuda_of(group->devs[i])->physical;
+        rc = make_event(group->devs[i], &group->ended[i]);
+    }
+    if (rc >= 0)
+        rc = ek_cuda_enter(group->devs[0], &restore); /* NCCL changes the current device */
+    if (rc >= 0) {
+        rc = ek_nccl_check(group->devs[0], "making communicators",
+                           ek_nccl()->ncclCommInitAll(group->comms, group->count, gpus));
+        ek_cuda_leave(group->devs[0], restore);
+    }
+    if (rc < 0) {
+        forget(group);
+        return rc;
+    }
+    group->open = true;
+    atomic_fetch_add(&open_groups, 1);
+    return 0;
+}
+
+int ek_nccl_issued(ek_nccl_group *group)
+{
+    for (int i = 0; i < group->count; i++)
+        EK_TRY(ek_cuda_check(group->devs[i], "recording an event",
+                             (int)cudaEventRecord(group->ended[i], stream_of(group->devs[i]))));
+    return 0;
+}
+
+void ek_cuda_nccl_close(ek_cuda_device *device)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < GROUPS; i++) {
+        bool has = false;
+        for (int k = 0; groups[i] && k < groups[i]->count; k++)
+            has = has || groups[i]->devs[k] == device->dev;
+        if (!has)
+            continue;
+        close_group(groups[i]);
+        free(groups[i]);
+        groups[i] = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+#else
+
+bool ek_cuda_nccl_live(void)
+{
+    return false;
+}
+
+void ek_cuda_nccl_watch(void)
+{
+}
+
+void ek_cuda_nccl_close(ek_cuda_device *device)
+{
+    (void)device;
+}
+
+#endif
