@@ -24,7 +24,7 @@ typedef struct timing {
 static int timed_step(training *job, double *seconds)
 {
     double begin = job_now();
-    int rc = job_step(job, false, NULL);
+    int rc = job_step(job, NULL);
     *seconds = job_now() - begin;
     return rc;
 }
@@ -105,11 +105,10 @@ int main(int argc, char **argv)
 {
     static timing t;
     workload load;
-    bool bf16;
     training equal = {0}, planned = {0};
     double budget = argc > 2 ? atof(argv[2]) : 10;
 
-    if (argc < 2 || !workload_named(argv[1], &load, &bf16)) {
+    if (argc < 2 || !workload_named(argv[1], &load)) {
         fprintf(stderr, "usage: %s NET[@BATCH] [SECONDS [DEVICES]]\n", argv[0]);
         return 2;
     }

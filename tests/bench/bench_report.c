@@ -46,13 +46,11 @@ static int run_steps(const block *b, int steps, ek_report *report)
     int rc = 0;
 
     for (int i = 0; rc == 0 && i < steps; i++) {
-        rc = job_step(b->job, false, NULL);
+        rc = job_step(b->job, NULL);
         if (rc == 0 && report)
             rc = ek_report_step(report);
     }
-    for (int i = 0; rc == 0 && i < b->devices->count; i++)
-        rc = ek_synchronize(b->devices->devices[i]);
-    return rc;
+    return rc < 0 ? rc : job_settle(b->devices);
 }
 
 /* The first steps of each block aren't timed: a report's buffers grow in them. */
@@ -173,12 +171,11 @@ int main(int argc, char **argv)
 {
     static timing t;
     workload load;
-    bool bf16;
     training job = {0};
     int count = argc > 2 ? atoi(argv[2]) : 2, threads = argc > 3 ? atoi(argv[3]) : 1;
     double budget = argc > 4 ? atof(argv[4]) : 10;
 
-    if (argc < 2 || !workload_named(argv[1], &load, &bf16) || count < 1 || threads < 1) {
+    if (argc < 2 || !workload_named(argv[1], &load) || count < 1 || threads < 1) {
         fprintf(stderr, "usage: %s NET[@BATCH] [DEVICES [THREADS [SECONDS]]]\n", argv[0]);
         return 2;
     }

@@ -20,10 +20,9 @@ typedef struct timing {
 static int timed_step(training *job, const ek_device_list *devices, double *seconds)
 {
     double begin = job_now();
-    int rc = job_step(job, false, NULL);
+    int rc = job_step(job, NULL);
 
-    for (int i = 0; rc == 0 && i < devices->count; i++)
-        rc = ek_synchronize(devices->devices[i]);
+    rc = rc < 0 ? rc : job_settle(devices);
     *seconds = job_now() - begin;
     return rc;
 }
@@ -55,12 +54,11 @@ int main(int argc, char **argv)
 {
     static timing t;
     workload load;
-    bool bf16;
     training whole = {0}, divided = {0};
     int count = argc > 2 ? atoi(argv[2]) : 2, threads = argc > 3 ? atoi(argv[3]) : 1;
     double budget = argc > 4 ? atof(argv[4]) : 10;
 
-    if (argc < 2 || !workload_named(argv[1], &load, &bf16) || count < 1 || threads < 1) {
+    if (argc < 2 || !workload_named(argv[1], &load) || count < 1 || threads < 1) {
         fprintf(stderr, "usage: %s NET[@BATCH] [DEVICES [THREADS [SECONDS]]]\n", argv[0]);
         return 2;
     }

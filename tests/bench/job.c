@@ -26,7 +26,8 @@ int job_open(training *job, const workload *load, const ek_device_list *devices,
 {
     ek_device first = devices->devices[0];
 
-    *job = (training){.loss = load->loss};
+    *job = (training){.loss = load->loss, .bf16 = load->bf16};
+    ek_allow_tf32(load->tf32);
     ek_manual_seed(0);
     options.module = load->network();
     options.device_ids = *devices;
@@ -47,10 +48,10 @@ void job_close(training *job)
     ek_release(job->target);
 }
 
-int job_step(training *job, bool bf16, double *loss)
+int job_step(training *job, double *loss)
 {
     ek_scope scope = ek_scope_begin();
-    ek_autocast autocast = ek_autocast_begin(bf16 ? EK_BF16 : EK_F32);
+    ek_autocast autocast = ek_autocast_begin(job->bf16 ? EK_BF16 : EK_F32);
     ek_tensor *l = job->loss(job);
     int rc;
 
@@ -63,6 +64,14 @@ int job_step(training *job, bool bf16, double *loss)
         rc = ek_item(l, loss);
     ek_scope_end(&scope);
     return rc;
+}
+
+int job_settle(const ek_device_list *devices)
+{
+    for (int i = 0; i < devices->count; i++)
+        if (ek_synchronize(devices->devices[i]) < 0)
+            return -1;
+    return 0;
 }
 
 double job_now(void)

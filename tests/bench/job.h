@@ -12,7 +12,10 @@ void job_close(training *job);
 
 /* Forward, loss, zero_grad, backward, step. `loss` may be NULL: reading it would wait for the
  * device. */
-int job_step(training *job, bool bf16, double *loss);
+int job_step(training *job, double *loss);
+
+/* Waits for the devices. */
+int job_settle(const ek_device_list *devices);
 
 /* Seconds of a clock that only goes forward. */
 double job_now(void);

@@ -130,9 +130,19 @@ static ek_optimizer *adam(ek_module *model)
 
 #define IMAGES(side) {1, side, side}, 3
 static const workload workloads[] = {
-    {"mlp", 256, {784}, 1, {0}, 0, 10, mlp, cross_entropy, supervised, momentum},
-    {"mnist", 64, IMAGES(28), {0}, 0, 10, mnist, cross_entropy, supervised, momentum},
-    {"resnet18", 32, {3, 32, 32}, 3, {0}, 0, 10, resnet18, cross_entropy, supervised, momentum},
+    {"mlp", 256, {784}, 1, {0}, 0, 10, mlp, cross_entropy, supervised, .optimizer = momentum},
+    {"mnist", 64, IMAGES(28), {0}, 0, 10, mnist, cross_entropy, supervised, .optimizer = momentum},
+    {"resnet18",
+     32,
+     {3, 32, 32},
+     3,
+     {0},
+     0,
+     10,
+     resnet18,
+     cross_entropy,
+     supervised,
+     .optimizer = momentum},
     {"segmentation",
      8,
      IMAGES(128),
@@ -142,27 +152,35 @@ static const workload workloads[] = {
      segmentation,
      segmentation_criterion,
      supervised,
-     momentum},
-    {"critic", 32, IMAGES(32), IMAGES(32), 0, critic, score_of_fakes, wgan_gp, adam},
+     .optimizer = momentum},
+    {"critic", 32, IMAGES(32), IMAGES(32), 0, critic, score_of_fakes, wgan_gp, .optimizer = adam},
     {"critic-layer", 32, IMAGES(32), IMAGES(32), 0, critic_with_layer_norm, score_of_fakes, wgan_gp,
-     adam},
+     .optimizer = adam},
 };
 enum { WORKLOADS = sizeof(workloads) / sizeof(workloads[0]) };
 
-bool workload_named(const char *spelling, workload *load, bool *bf16)
+/* Whether `name` ends in `suffix`, which it loses then. */
+static bool loses(const char *name, size_t *length, const char *suffix)
 {
-    static const char suffix[] = "-bf16";
-    const size_t suffix_length = sizeof(suffix) - 1;
+    size_t tail = strlen(suffix);
+    bool has = *length > tail && memcmp(name + *length - tail, suffix, tail) == 0;
+
+    *length -= has ? tail : 0;
+    return has;
+}
+
+bool workload_named(const char *spelling, workload *load)
+{
     const char *at = strchr(spelling, '@');
     size_t length = at ? (size_t)(at - spelling) : strlen(spelling);
+    bool bf16 = loses(spelling, &length, "-bf16"), tf32 = loses(spelling, &length, "-tf32");
 
-    *bf16 = length > suffix_length &&
-            memcmp(spelling + length - suffix_length, suffix, suffix_length) == 0;
-    length -= *bf16 ? suffix_length : 0;
     for (int i = 0; i < WORKLOADS; i++) {
         if (strlen(workloads[i].name) != length || memcmp(workloads[i].name, spelling, length) != 0)
             continue;
         *load = workloads[i];
+        load->bf16 = bf16;
+        load->tf32 = tf32;
         if (at)
             load->batch = atoll(at + 1);
         return load->batch > 0;

@@ -10,6 +10,7 @@ typedef struct training {
     ek_optimizer *optimizer;
     ek_tensor *input, *target;
     ek_tensor *(*loss)(const struct training *job);
+    bool bf16;
 } training;
 
 typedef struct workload {
@@ -24,11 +25,13 @@ typedef struct workload {
     ek_module *(*criterion)(void);
     ek_tensor *(*loss)(const training *job);
     ek_optimizer *(*optimizer)(ek_module *model);
+    bool bf16; /* forward and loss under autocast */
+    bool tf32; /* products of f32 may round their operands to tf32, where a GPU can */
 } workload;
 
-/* "NET[-bf16][@BATCH]": the net, with that batch if it is said, under autocast to bf16 if that is
- * said. False where there is none. */
-bool workload_named(const char *spelling, workload *load, bool *bf16);
+/* "NET[-bf16|-tf32][@BATCH]": the net, with that batch and precision where they are said. False
+ * where there is none. */
+bool workload_named(const char *spelling, workload *load);
 /* Writes "mlp|mnist|..." to `text`. */
 void workload_names(char *text, size_t nbytes);
 

@@ -1,11 +1,11 @@
 /* train.c: seconds of one training step (forward, loss, zero_grad, backward, optimizer).
  *
- *     [DEVICE=host|cuda] train NET[-bf16][@BATCH] DEVICES THREADS [SECONDS]
+ *     [DEVICE=host|cuda] train NET[-bf16|-tf32][@BATCH] DEVICES THREADS [SECONDS]
  *
  * prints "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS", where LOSS is that of the fourth step,
  * equal to the twin's: both draw the same weights and data from seed 0. With -bf16 forward and loss
- * run under autocast. On GPUs (DEVICES may be more than there are; THREADS is nothing then) steps
- * are timed in blocks, at whose ends all is waited for. */
+ * run under autocast, with -tf32 products may round to it. On GPUs (DEVICES may be more than there
+ * are; THREADS is nothing then) steps are timed in blocks, at whose ends all is waited for. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,6 @@ enum { WARMUP_STEPS = 3, CUDA_BLOCK = 10, MOST_BLOCKS = 10000 };
 typedef struct setting {
     const char *name;
     workload load;
-    bool bf16;
     ek_device_kind kind;
     ek_device_list devices;
     int threads; /* of each host device */
@@ -42,23 +41,15 @@ static int open_devices(setting *how, int count)
     return 0;
 }
 
-static int settle(const setting *how)
-{
-    for (int i = 0; i < how->devices.count; i++)
-        if (ek_synchronize(how->devices.devices[i]) < 0)
-            return -1;
-    return 0;
-}
-
 /* Seconds of a step, over a block of them; negative on error. */
 static double block_seconds(training *job, const setting *how, int steps)
 {
     double begin = job_now();
 
     for (int i = 0; i < steps; i++)
-        if (job_step(job, how->bf16, NULL) < 0)
+        if (job_step(job, NULL) < 0)
             return -1;
-    return settle(how) < 0 ? -1 : (job_now() - begin) / steps;
+    return job_settle(&how->devices) < 0 ? -1 : (job_now() - begin) / steps;
 }
 
 static int measure(training *job, const setting *how, result *r)
@@ -68,9 +59,9 @@ static int measure(training *job, const setting *how, result *r)
     int least = how->budget < 1 ? 1 : 5, count = 0;
 
     for (int i = 0; i < WARMUP_STEPS + 1; i++)
-        if (job_step(job, how->bf16, &r->fourth_loss) < 0)
+        if (job_step(job, &r->fourth_loss) < 0)
             return -1;
-    if (settle(how) < 0)
+    if (job_settle(&how->devices) < 0)
         return -1;
     double start = job_now();
     while (count < MOST_BLOCKS && (count < least || job_now() - start < how->budget)) {
@@ -88,7 +79,7 @@ static bool parse(int argc, char **argv, setting *how, int *devices)
 {
     const char *device = getenv("DEVICE");
 
-    if (argc < 4 || !workload_named(argv[1], &how->load, &how->bf16))
+    if (argc < 4 || !workload_named(argv[1], &how->load))
         return false;
     how->name = argv[1];
     *devices = atoi(argv[2]);
@@ -110,7 +101,7 @@ int main(int argc, char **argv)
         char names[200];
         workload_names(names, sizeof(names));
         fprintf(stderr,
-                "usage: [DEVICE=host|cuda] %s NET[-bf16][@BATCH] DEVICES THREADS [SECONDS]\n",
+                "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32][@BATCH] DEVICES THREADS [SECONDS]\n",
                 argv[0]);
         fprintf(stderr, "NET is one of %s\n", names);
         return 2;

@@ -1,9 +1,15 @@
 """The twin of train.c in PyTorch.
 
-    [DEVICE=host|cuda] train.py NET[-bf16][@BATCH] DEVICES THREADS [SECONDS]
+    [DEVICE=host|cuda] train.py NET[-bf16|-tf32][@BATCH] DEVICES THREADS [SECONDS]
+    [DEVICE=host|cuda] train.py --profile NET
 
 With DEVICES 1 one process, with more DistributedDataParallel over gloo, or NCCL on as many GPUs. Convolution nets
 are timed in both memory formats and the faster is printed: "NET DEVICESxTHREADS MEDIAN_SECONDS STEPS LOSS FORMAT".
+--profile prints which kernels (on the host: operations) take the time of a step, in the faster format.
+
+On GPUs it is PyTorch as its users have it, eager and with the optimizers' defaults, but for two switches: cuDNN measures
+its algorithms (cudnn.benchmark, off by default), and products of f32 are rounded to tf32 only for NET-tf32, then
+convolutions and matrix products both (by default convolutions alone are).
 """
 
 import os
@@ -14,6 +20,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from kernels import show_kernels
 import torch.multiprocessing as mp
 from torch import nn
 from torch.nn import functional as F
@@ -139,11 +146,11 @@ WORKLOADS = {
 
 
 def parse(spelling):
-    """(a row of WORKLOADS with the batch that is asked for, whether to run it under autocast)"""
+    """(a row of WORKLOADS with the batch that is asked for, "f32", "tf32" or "bf16")"""
     name, _, batch = spelling.partition("@")
-    bf16 = name.endswith("-bf16")
-    default, *rest = WORKLOADS[name.removesuffix("-bf16")]
-    return (int(batch or default), *rest), bf16
+    precision = name[-4:] if name.endswith(("-bf16", "-tf32")) else "f32"
+    default, *rest = WORKLOADS[name.removesuffix("-" + precision)]
+    return (int(batch or default), *rest), precision
 
 
 def home(rank):
@@ -164,8 +171,8 @@ def data(workload, device):
     return x.to(device), target.to(device)
 
 
-def measure(workload, bf16, devices, rank, budget, memory_format):
-    """(median seconds, steps, loss of the fourth step)"""
+def prepare(workload, precision, devices, rank, memory_format):
+    """A function that takes one step and returns its loss."""
     _, _, _, classes, network, loss_of, optimizer_of = workload
     device = home(rank)
     torch.manual_seed(0)
@@ -183,13 +190,18 @@ def measure(workload, bf16, devices, rank, budget, memory_format):
     optimizer = optimizer_of(model.parameters())
 
     def step():
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
             loss = loss_of(model, x, target, rank, devices)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
         return loss
 
+    return step
+
+
+def measure(step, devices, budget, device):
+    """(median seconds, steps, loss of the fourth step)"""
     for _ in range(WARMUP_STEPS):
         step()
     loss = step().detach().float().clone()
@@ -214,28 +226,61 @@ def measure(workload, bf16, devices, rank, budget, memory_format):
     return statistics.median(seconds), block * len(seconds), loss.item() / devices
 
 
+def choose_algorithms(precision):
+    tf32 = precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True
+
+
+def formats_of(workload):
+    formats = {"channels-first": torch.contiguous_format}
+    if len(workload[1]) == 3:
+        formats["channels-last"] = torch.channels_last
+    return formats
+
+
 def run(rank, spelling, devices, threads, budget, store):
     torch.set_num_threads(threads)
+    workload, precision = parse(spelling)
     if ON_CUDA:
         torch.cuda.set_device(rank)
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cudnn.benchmark = True
+        choose_algorithms(precision)
     if devices > 1:
         dist.init_process_group(
             "nccl" if ON_CUDA else "gloo", init_method=f"file://{store}", rank=rank, world_size=devices
         )
-    workload, bf16 = parse(spelling)
-    formats = {"channels-first": torch.contiguous_format}
-    if len(workload[1]) == 3:
-        formats["channels-last"] = torch.channels_last
     results = []
-    for label, memory_format in formats.items():
-        results.append((*measure(workload, bf16, devices, rank, budget, memory_format), label))
+    for label, memory_format in formats_of(workload).items():
+        step = prepare(workload, precision, devices, rank, memory_format)
+        results.append((*measure(step, devices, budget, home(rank)), label))
     if rank == 0:
         median, steps, loss, label = min(results)
         print(f"{spelling} {devices}x{threads} {median:.6f} {steps} {loss:.6f} {label}")
     if devices > 1:
         dist.destroy_process_group()
+
+
+def profile(spelling):
+    workload, precision = parse(spelling)
+    if ON_CUDA:
+        choose_algorithms(precision)
+    best = None
+    for label, memory_format in formats_of(workload).items():
+        step = prepare(workload, precision, 1, 0, memory_format)
+        seconds, _, _ = measure(step, 1, 0.2, home(0))
+        if best is None or seconds < best[0]:
+            best = seconds, label, step
+    seconds, label, step = best
+    kind = torch.profiler.ProfilerActivity.CUDA if ON_CUDA else torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[kind]) as profiler:
+        step()
+        wait()
+    rows = [
+        (event.key, event.count, (event.self_device_time_total if ON_CUDA else event.self_cpu_time_total) / 1e3)
+        for event in profiler.key_averages()
+    ]
+    print(f"{label}, {1000 * seconds:.3f} ms per step without the profiler")
+    show_kernels(rows)
 
 
 def version():
@@ -257,6 +302,9 @@ def main():
         return
     if len(sys.argv) == 2 and sys.argv[1] == "--gpus":
         print(torch.cuda.device_count())
+        return
+    if len(sys.argv) == 3 and sys.argv[1] == "--profile":
+        profile(sys.argv[2])
         return
     name, devices, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     budget = float(sys.argv[4]) if len(sys.argv) > 4 else 3.0
