@@ -1,7 +1,9 @@
 /* avg_pool.cu: average pooling. Bound by memory: windows overlap in the caches. Both directions
- * gather, in the host's order, so that sums are the same from run to run. */
+ * gather, in the host's order, so that sums are the same from run to run. With channels innermost a
+ * thread has V neighbouring channels of one place. */
 #include "cuda/avg_pool.h"
 #include "cuda/pool.cuh"
+#include "cuda/strided.cuh"
 
 template <typename I> struct box {
     ek_window<I> d[3];
@@ -19,8 +21,19 @@ template <typename R, typename I> static __device__ __forceinline__ R divisor_of
     return (R)((int64_t)b.d[0].divisor * b.d[1].divisor * b.d[2].divisor);
 }
 
+/* sum += the V elements at `from`. */
+template <typename T, int V>
+static __device__ __forceinline__ void add(typename ek_compute<T>::type (&sum)[V], const T *from)
+{
+    typename ek_compute<T>::type values[V];
+    ek_load_elements<T, V>(values, from);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        sum[v] += values[v];
+}
+
 /* One thread per output. */
-template <typename T, typename I>
+template <typename T, typename I, int V>
 static __global__ void __launch_bounds__(EK_BLOCK) avg_forward(ek_cuda_pool pool)
 {
     typedef typename ek_compute<T>::type R;
@@ -31,29 +44,48 @@ static __global__ void __launch_bounds__(EK_BLOCK) avg_forward(ek_cuda_pool pool
         box<I> b = box_of(pool, place.at);
         const T *plane =
             (const T *)pool.x.data + ek_plane_offset(pool.x, place.sample, place.channel);
-        R sum = 0;
+        R sum[V] = {};
         for (I j = 0; j < b.d[0].count; j++) {
             for (I k = 0; k < b.d[1].count; k++) {
                 I at[3] = {b.d[0].first + j, b.d[1].first + k, b.d[2].first};
                 const T *row = plane + ek_offset_within(pool.x, at);
+#pragma unroll 4
                 for (I l = 0; l < b.d[2].count; l++)
-                    sum += ek_load(row + l * step);
+                    add<T, V>(sum, row + l * step);
             }
         }
-        ek_store((T *)pool.y.data + ek_offset_of(pool.y, place), sum / divisor_of<R>(b));
+        R divisor = divisor_of<R>(b);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            sum[v] /= divisor;
+        ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, place), sum);
     }
 }
 
+/* Where position p of a window's `count`, in their order, lies in its plane. */
+template <typename I>
+static __device__ __forceinline__ I offset_in(const ek_cuda_pool &pool, const box<I> &b, I p,
+                                              bool whole)
+{
+    if (whole)
+        return p * (I)pool.x.step[2];
+    I row = p / b.d[2].count;
+    I at[3] = {b.d[0].first + row / b.d[1].count, b.d[1].first + row % b.d[1].count,
+               b.d[2].first + p % b.d[2].count};
+    return ek_offset_within(pool.x, at);
+}
+
 /* Few outputs of large windows, the mean of whole planes for example: a block computes `lanes`
- * neighbouring outputs. Its threads form rows of so many lanes; with n rows, row r sums the
- * positions r, r + n, ... of the windows, and then halves of the rows are added up. With channels
- * innermost 32 lanes read neighbours; otherwise one window's positions are neighbours. */
-template <typename T, typename I>
+ * neighbouring outputs (of V channels). Its threads form rows of so many lanes; with n rows, row r
+ * sums the positions r, r + n, ... of the windows, and then halves of the rows are added up. With
+ * channels innermost lanes read neighbours; otherwise one window's positions are neighbours. */
+template <typename T, typename I, int V>
 static __global__ void __launch_bounds__(EK_BLOCK) avg_forward_large(ek_cuda_pool pool, int lanes)
 {
     typedef typename ek_compute<T>::type R;
-    __shared__ R parts[EK_BLOCK];
-    int thread = (int)threadIdx.x, lane = thread % lanes, rows = EK_BLOCK / lanes;
+    __shared__ R parts[V][EK_BLOCK];
+    int thread = (int)threadIdx.x, lane = thread & (lanes - 1);
+    I rows = EK_BLOCK / lanes, row = thread / lanes;
     for (int64_t first = (int64_t)blockIdx.x * lanes; first < pool.y.count;
          first += (int64_t)gridDim.x * lanes) {
         int64_t i = first + lane;
@@ -63,28 +95,35 @@ static __global__ void __launch_bounds__(EK_BLOCK) avg_forward_large(ek_cuda_poo
         const T *plane =
             (const T *)pool.x.data + ek_plane_offset(pool.x, place.sample, place.channel);
         I count = real ? b.d[0].count * b.d[1].count * b.d[2].count : 0;
-        R sum = 0;
-        for (I p = thread / lanes; p < count; p += rows) {
-            I row = p / b.d[2].count;
-            I at[3] = {b.d[0].first + row / b.d[1].count, b.d[1].first + row % b.d[1].count,
-                       b.d[2].first + p % b.d[2].count};
-            sum += ek_load(plane + ek_offset_within(pool.x, at));
-        }
+        bool whole = pool.x.even && count == (I)pool.x.plane;
+        R sum[V] = {};
+#pragma unroll 4
+        for (I p = row; p < count; p += rows)
+            add<T, V>(sum, plane + offset_in(pool, b, p, whole));
         __syncthreads(); /* `parts` may still be read from the round before */
-        parts[thread] = sum;
-        for (int half = rows / 2; half > 0; half /= 2) {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            parts[v][thread] = sum[v];
+        for (int half = (int)rows / 2; half > 0; half /= 2) {
             __syncthreads();
-            if (thread < half * lanes)
-                parts[thread] += parts[thread + half * lanes];
+            if (thread < half * lanes) {
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    parts[v][thread] += parts[v][thread + half * lanes];
+            }
         }
-        if (thread < lanes && real)
-            ek_store((T *)pool.y.data + ek_offset_of(pool.y, place),
-                     parts[thread] / divisor_of<R>(b));
+        if (thread >= lanes || !real)
+            continue;
+        R divisor = divisor_of<R>(b);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            sum[v] = parts[v][thread] / divisor;
+        ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, place), sum);
     }
 }
 
 /* One thread per input, over the windows that hold it. */
-template <typename T, typename I>
+template <typename T, typename I, int V>
 static __global__ void __launch_bounds__(EK_BLOCK) avg_gradient(ek_cuda_pool pool)
 {
     typedef typename ek_compute<T>::type R;
@@ -96,17 +135,20 @@ static __global__ void __launch_bounds__(EK_BLOCK) avg_gradient(ek_cuda_pool poo
         ek_cover<I> c2 = ek_cover_of(pool, 2, place.at[2]);
         const T *plane =
             (const T *)pool.y.data + ek_plane_offset(pool.y, place.sample, place.channel);
-        R sum = 0;
+        R sum[V] = {};
         for (I j = c0.first; j < c0.end; j++) {
             for (I k = c1.first; k < c1.end; k++) {
                 for (I l = c2.first; l < c2.end; l++) {
                     I at[3] = {j, k, l};
-                    sum += ek_load(plane + ek_offset_within(pool.y, at)) /
-                           divisor_of<R>(box_of(pool, at));
+                    R values[V], divisor = divisor_of<R>(box_of(pool, at));
+                    ek_load_elements<T, V>(values, plane + ek_offset_within(pool.y, at));
+#pragma unroll
+                    for (int v = 0; v < V; v++)
+                        sum[v] += values[v] / divisor;
                 }
             }
         }
-        ek_store((T *)pool.x.data + ek_offset_of(pool.x, place), sum);
+        ek_store_elements<T, V>((T *)pool.x.data + ek_offset_of(pool.x, place), sum);
     }
 }
 
@@ -125,35 +167,58 @@ static int64_t window_size(const ek_cuda_pool *pool)
     return (int64_t)size;
 }
 
-template <typename T>
+template <typename T, typename I, int V>
 static int launch_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
     if (window_size(pool) >= LARGE_WINDOW &&
         pool->y.count < (int64_t)queue->multiprocessors * 1024) {
-        int lanes = pool->x.last ? LANES : 1;
+        int lanes = pool->x.last ? LANES / V : 1;
         return ek_launch(queue, dim3(ek_grid(queue, pool->y.count, lanes)), dim3(EK_BLOCK),
-                         pool->wide ? avg_forward_large<T, int64_t> : avg_forward_large<T, int32_t>,
-                         *pool, lanes);
+                         avg_forward_large<T, I, V>, *pool, lanes);
     }
     return ek_launch(queue, dim3(ek_grid(queue, pool->y.count)), dim3(EK_BLOCK),
-                     pool->wide ? avg_forward<T, int64_t> : avg_forward<T, int32_t>, *pool);
+                     avg_forward<T, I, V>, *pool);
+}
+
+template <typename T>
+static int launch_forward_of(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+{
+    enum { V = 16 / sizeof(T) };
+    if (pool->wide)
+        return launch_forward<T, int64_t, 1>(queue, pool);
+    if (!ek_pool_has_vectors(*pool, V, sizeof(T), false))
+        return launch_forward<T, int32_t, 1>(queue, pool);
+    ek_cuda_pool vectors = ek_pool_by_vectors(*pool, V, false);
+    return launch_forward<T, int32_t, V>(queue, &vectors);
 }
 
 int ek_cuda_launch_avg_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->y.dtype, T, return launch_forward<T>(queue, pool))
+    EK_FLOATING(pool->y.dtype, T, return launch_forward_of<T>(queue, pool))
     return (int)cudaErrorInvalidValue;
 }
 
-template <typename T>
+template <typename T, typename I, int V>
 static int launch_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
     return ek_launch(queue, dim3(ek_grid(queue, pool->x.count)), dim3(EK_BLOCK),
-                     pool->wide ? avg_gradient<T, int64_t> : avg_gradient<T, int32_t>, *pool);
+                     avg_gradient<T, I, V>, *pool);
+}
+
+template <typename T>
+static int launch_gradient_of(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+{
+    enum { V = 16 / sizeof(T) };
+    if (pool->wide)
+        return launch_gradient<T, int64_t, 1>(queue, pool);
+    if (!ek_pool_has_vectors(*pool, V, sizeof(T), false))
+        return launch_gradient<T, int32_t, 1>(queue, pool);
+    ek_cuda_pool vectors = ek_pool_by_vectors(*pool, V, false);
+    return launch_gradient<T, int32_t, V>(queue, &vectors);
 }
 
 int ek_cuda_launch_avg_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->x.dtype, T, return launch_gradient<T>(queue, pool))
+    EK_FLOATING(pool->x.dtype, T, return launch_gradient_of<T>(queue, pool))
     return (int)cudaErrorInvalidValue;
 }

@@ -16,6 +16,33 @@ static __device__ __forceinline__ int64_t ek_divide(int64_t n, const ek_cuda_div
     return n / by.divisor;
 }
 
+/* ---- channels in vectors: for memory with channels innermost ---- */
+
+/* Every place's channels are whole vectors of `count` elements, `size` bytes an element, aligned to
+ * their size. */
+static inline bool ek_image_has_vectors(const ek_cuda_image &image, int count, size_t size)
+{
+    bool fits = image.last && image.by_channel == 1 && image.channels % count == 0 &&
+                (uintptr_t)image.data % (size * (size_t)count) == 0 &&
+                (image.samples == 1 || image.by_sample % count == 0);
+    for (int d = 0; d < 3; d++)
+        fits = fits && (image.size[d] == 1 || image.step[d] % count == 0);
+    return fits;
+}
+
+/* The same image with vectors for channels. Strides and offsets still count elements. */
+static inline ek_cuda_image ek_image_by_vectors(const ek_cuda_image &image, int count)
+{
+    ek_cuda_image result = image;
+    result.count /= count;
+    result.channels /= count;
+    result.by_channel *= count;
+    result.per_channels = ek_cuda_divider_of(result.channels);
+    return result;
+}
+
+/* ---- places ---- */
+
 template <typename I> struct ek_place {
     I sample, channel, at[3];
 };

@@ -1,14 +1,76 @@
 /* max_pool.cu: max pooling. All kernels are bound by memory: forward reads each input of a 3x3 or
- * 2x2 window from the caches but once, and writes 8 bytes of position with each maximum. */
+ * 2x2 window from the caches but once, and writes 8 bytes of position with each maximum; the
+ * gradient reads as much and writes each input once.
+ *
+ * With channels innermost a thread has V neighbouring channels of one place. V is at most 4: a
+ * thread's positions are then one sector of memory. */
 #include "cuda/pool.cuh"
+#include "cuda/strided.cuh"
 
 #include "cuda/max_pool.h"
 
-/* One thread per output. */
-template <typename T, typename I>
+/* ---- forward ---- */
+
+/* The best so far of V channels, and its position. */
+template <typename T, typename I, int V> struct maximum {
+    typedef typename ek_compute<T>::type R;
+    R best[V];
+    I at[V];
+
+    __device__ __forceinline__ explicit maximum(I first)
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            best[v] = -(R)INFINITY;
+            at[v] = first;
+        }
+    }
+    __device__ __forceinline__ void take(const ek_vector<T, V> &values, I position)
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            R value = ek_load(&values.element[v]);
+            if (value > best[v] || value != value) { /* NaN wins */
+                best[v] = value;
+                at[v] = position;
+            }
+        }
+    }
+};
+
+/* A window of at most K x K, all of whose loads are under way at once. Taps beyond its last row or
+ * column are those once more, which changes nothing. */
+template <int K, typename T, typename I, int V>
+static __device__ __forceinline__ void take_small(maximum<T, I, V> &found, const T *plane, I first,
+                                                  I width, const ek_window<I> &w1,
+                                                  const ek_window<I> &w2, I row_step, I step)
+{
+    ek_vector<T, V> taps[K][K];
+    const T *from = plane + w1.first * row_step + w2.first * step;
+    if (w1.count <= 0 || w2.count <= 0)
+        return;
+#pragma unroll
+    for (int a = 0; a < K; a++) {
+#pragma unroll
+        for (int b = 0; b < K; b++) {
+            I row = a < w1.count ? a : w1.count - 1, column = b < w2.count ? b : w2.count - 1;
+            taps[a][b] = *(const ek_vector<T, V> *)(from + row * row_step + column * step);
+        }
+    }
+#pragma unroll
+    for (int a = 0; a < K; a++) {
+#pragma unroll
+        for (int b = 0; b < K; b++) {
+            I row = a < w1.count ? a : w1.count - 1, column = b < w2.count ? b : w2.count - 1;
+            found.take(taps[a][b], first + row * width + column);
+        }
+    }
+}
+
+/* One thread per output. K: see take_small; 0 for any windows. */
+template <typename T, typename I, int V, int K>
 static __global__ void __launch_bounds__(EK_BLOCK) max_forward(ek_cuda_pool pool)
 {
-    typedef typename ek_compute<T>::type R;
     I height = (I)pool.x.size[1], width = (I)pool.x.size[2];
     EK_GRID_LOOP(i, pool.y.count)
     {
@@ -18,26 +80,140 @@ static __global__ void __launch_bounds__(EK_BLOCK) max_forward(ek_cuda_pool pool
         ek_window<I> w2 = ek_window_of(pool, 2, place.at[2]);
         const T *plane =
             (const T *)pool.x.data + ek_plane_offset(pool.x, place.sample, place.channel);
-        I first = (w0.first * height + w1.first) * width + w2.first, best_at = first;
-        R best = -(R)INFINITY;
-        for (I a = 0; a < w0.count; a++) {
-            for (I b = 0; b < w1.count; b++) {
-                I at[3] = {w0.first + a * w0.step, w1.first + b * w1.step, w2.first};
-                const T *row = plane + ek_offset_within(pool.x, at);
-                I position = (at[0] * height + at[1]) * width + at[2];
-                for (I c = 0; c < w2.count; c++) {
-                    R value = ek_load(row + c * w2.step * (I)pool.x.step[2]);
-                    if (value > best || value != value) { /* NaN wins */
-                        best = value;
-                        best_at = position + c * w2.step;
+        I first = (w0.first * height + w1.first) * width + w2.first;
+        maximum<T, I, V> found(first);
+        if constexpr (K > 0) {
+            take_small<K, T, I, V>(found, plane, first, width, w1, w2, (I)pool.x.step[1],
+                                   (I)pool.x.step[2]);
+        } else {
+            for (I a = 0; a < w0.count; a++) {
+                for (I b = 0; b < w1.count; b++) {
+                    I at[3] = {w0.first + a * w0.step, w1.first + b * w1.step, w2.first};
+                    const T *row = plane + ek_offset_within(pool.x, at);
+                    I position = (at[0] * height + at[1]) * width + at[2];
+                    for (I c = 0; c < w2.count; c++)
+                        found.take(*(const ek_vector<T, V> *)(row +
+                                                              c * w2.step * (I)pool.x.step[2]),
+                                   position + c * w2.step);
+                }
+            }
+        }
+        ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, place), found.best);
+        ek_vector<int64_t, V> index;
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            index.element[v] = found.at[v];
+        *(ek_vector<int64_t, V> *)((int64_t *)pool.index.data + ek_offset_of(pool.index, place)) =
+            index;
+    }
+}
+
+/* ---- the gradient: each input gathers from the windows that reach it ---- */
+
+/* V channels of one output: their positions and what arrives at them. */
+template <typename T, int V> struct arriving {
+    ek_vector<int64_t, V> index;
+    ek_vector<T, V> dy;
+
+    __device__ __forceinline__ void load(const ek_cuda_pool &pool, int64_t index_at, int64_t y_at)
+    {
+        index = *(const ek_vector<int64_t, V> *)((const int64_t *)pool.index.data + index_at);
+        dy = *(const ek_vector<T, V> *)((const T *)pool.y.data + y_at);
+    }
+    __device__ __forceinline__ void clear() /* no position is -1 */
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            index.element[v] = -1;
+            ek_store(&dy.element[v], (typename ek_compute<T>::type)0);
+        }
+    }
+};
+
+/* Sums of V channels at one position, and a position that is none. */
+template <typename T, int V> struct arrived {
+    typename ek_compute<T>::type sum[V];
+    int64_t position, plane, bad;
+    bool is_bad;
+
+    __device__ __forceinline__ arrived(int64_t position_, int64_t plane_)
+        : position(position_), plane(plane_), bad(0), is_bad(false)
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            sum[v] = 0;
+    }
+    __device__ __forceinline__ void add(const arriving<T, V> &from)
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            if (from.index.element[v] == position)
+                sum[v] += ek_load(&from.dy.element[v]);
+            if ((uint64_t)from.index.element[v] >= (uint64_t)plane) {
+                bad = from.index.element[v];
+                is_bad = true;
+            }
+        }
+    }
+};
+
+/* One thread per input, in the order of the outputs. M: no more than M x M windows reach an input,
+ * and their loads are under way at once; 0 for any number. */
+template <typename T, typename I, int V, int M>
+static __global__ void __launch_bounds__(EK_BLOCK)
+    max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault, const char *operation)
+{
+    I height = (I)pool.x.size[1], width = (I)pool.x.size[2];
+    EK_GRID_LOOP(i, pool.x.count)
+    {
+        ek_place<I> place = ek_place_of(pool.x, (I)i);
+        ek_cover<I> c0 = ek_cover_of(pool, 0, place.at[0]);
+        ek_cover<I> c1 = ek_cover_of(pool, 1, place.at[1]);
+        ek_cover<I> c2 = ek_cover_of(pool, 2, place.at[2]);
+        I index_plane = ek_plane_offset(pool.index, place.sample, place.channel);
+        I y_plane = ek_plane_offset(pool.y, place.sample, place.channel);
+        arrived<T, V> all((place.at[0] * height + place.at[1]) * width + place.at[2], pool.x.plane);
+        if constexpr (M > 0) {
+            arriving<T, V> parts[M][M];
+#pragma unroll
+            for (int a = 0; a < M; a++) {
+#pragma unroll
+                for (int b = 0; b < M; b++) {
+                    I at[3] = {0, c1.first + a, c2.first + b};
+                    if (at[1] < c1.end && at[2] < c2.end)
+                        parts[a][b].load(pool, index_plane + ek_offset_within(pool.index, at),
+                                         y_plane + ek_offset_within(pool.y, at));
+                    else
+                        parts[a][b].clear();
+                }
+            }
+#pragma unroll
+            for (int a = 0; a < M; a++) {
+#pragma unroll
+                for (int b = 0; b < M; b++)
+                    if (c1.first + a < c1.end && c2.first + b < c2.end)
+                        all.add(parts[a][b]);
+            }
+        } else {
+            for (I j = c0.first; j < c0.end; j++) {
+                for (I k = c1.first; k < c1.end; k++) {
+                    for (I l = c2.first; l < c2.end; l++) {
+                        I at[3] = {j, k, l};
+                        arriving<T, V> part;
+                        part.load(pool, index_plane + ek_offset_within(pool.index, at),
+                                  y_plane + ek_offset_within(pool.y, at));
+                        all.add(part);
                     }
                 }
             }
         }
-        ek_store((T *)pool.y.data + ek_offset_of(pool.y, place), best);
-        ((int64_t *)pool.index.data)[ek_offset_of(pool.index, place)] = best_at;
+        if (all.is_bad)
+            ek_fault_raise(fault, EK_CUDA_FAULT_POSITION, all.bad, all.plane, operation);
+        ek_store_elements<T, V>((T *)pool.x.data + ek_offset_of(pool.x, place), all.sum);
     }
 }
+
+/* ---- the gradient's adjoint ---- */
 
 /* The position of one output, checked; -1 where it is none. */
 template <typename I>
@@ -69,79 +245,99 @@ static __global__ void __launch_bounds__(EK_BLOCK)
     }
 }
 
-/* The gradient in a fixed order: a warp walks the outputs of one plane, 32 at a time. Those that
- * share a position are summed by the first of them, in order, so that no two lanes write the same
- * element. Neighbouring warps have neighbouring planes: with channels innermost, what one fetches
- * of a sector the others find in the cache. T is of y, R of x. */
-template <typename T, typename R, typename I>
-static __global__ void __launch_bounds__(EK_BLOCK)
-    max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault, const char *operation)
-{
-    const unsigned all = 0xffffffffu;
-    int lane = (int)threadIdx.x % EK_WARP;
-    int64_t planes = pool.y.samples * pool.y.channels;
-    int64_t warps = (int64_t)gridDim.x * (EK_BLOCK / EK_WARP);
-    I size = (I)pool.y.plane;
-    for (int64_t p = (int64_t)blockIdx.x * (EK_BLOCK / EK_WARP) + threadIdx.x / EK_WARP; p < planes;
-         p += warps) {
-        I sample = (I)(p / pool.y.channels), channel = (I)(p % pool.y.channels);
-        R *x = (R *)pool.x.data + ek_plane_offset(pool.x, sample, channel);
-        const T *y = (const T *)pool.y.data + ek_plane_offset(pool.y, sample, channel);
-        I index = ek_plane_offset(pool.index, sample, channel);
-        for (I first = 0; first < size; first += EK_WARP) {
-            I i = first + lane;
-            int position = -1;
-            R value = 0, sum = 0;
-            if (i < size) {
-                position =
-                    position_at(pool, index + ek_position_offset(pool.index, i), fault, operation);
-                value = ek_load(y + ek_position_offset(pool.y, i));
-            }
-            bool writes = position >= 0;
-            for (int other = 0; other < EK_WARP; other++) {
-                int their_position = __shfl_sync(all, position, other);
-                R theirs = __shfl_sync(all, value, other);
-                if (their_position != position)
-                    continue;
-                sum += theirs;
-                writes = writes && other >= lane;
-            }
-            if (writes)
-                x[ek_position_offset(pool.x, (I)position)] += sum;
-            __syncwarp(); /* another lane may read what this one wrote */
-        }
-    }
-}
-
-/* The gradient in any order, for few planes. */
-template <typename T, typename R, typename I>
-static __global__ void __launch_bounds__(EK_BLOCK)
-    max_gradient_atomic(ek_cuda_pool pool, ek_cuda_fault *fault, const char *operation)
-{
-    EK_GRID_LOOP(i, pool.y.count)
-    {
-        ek_place<I> place = ek_place_of(pool.y, (I)i);
-        int32_t position = position_at(pool, ek_offset_of(pool.index, place), fault, operation);
-        R value = ek_load((const T *)pool.y.data + ek_offset_of(pool.y, place));
-        if (position >= 0)
-            atomicAdd((R *)pool.x.data + ek_plane_offset(pool.x, place.sample, place.channel) +
-                          ek_position_offset(pool.x, (I)position),
-                      value);
-    }
-}
-
 /* ---- launching ---- */
 
-template <typename T>
+/* Channels of a thread: 16 bytes of f32 and f64, 8 of bf16. */
+template <typename T> struct channels_of {
+    enum { count = sizeof(T) == 8 ? 2 : 4 };
+};
+
+static int larger(int64_t a, int64_t b)
+{
+    int64_t most = a > b ? a : b;
+    return most > 100 ? 100 : (int)most;
+}
+
+/* The larger side of windows, where kernels without loops may have them. */
+static int window_side(const ek_cuda_pool *pool)
+{
+    bool plain = pool->x.size[0] == 1 && pool->kernel[0] == 1 && pool->padding[0] == 0 &&
+                 pool->dilation[1] == 1 && pool->dilation[2] == 1 && !pool->wide;
+    return plain ? larger(pool->kernel[1], pool->kernel[2]) : 0;
+}
+
+/* How many windows along a side reach an input at most. */
+static int windows_side(const ek_cuda_pool *pool)
+{
+    int64_t most[3];
+    for (int d = 0; d < 3; d++) {
+        int64_t extent = (pool->kernel[d] - 1) * pool->dilation[d] + 1;
+        most[d] = (extent + pool->stride[d] - 1) / pool->stride[d];
+    }
+    bool plain = pool->x.size[0] == 1 && pool->y.size[0] == 1 && !pool->wide;
+    return plain ? larger(most[1], most[2]) : 0;
+}
+
+template <typename T, int V>
 static int launch_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    return ek_launch(queue, dim3(ek_grid(queue, pool->y.count)), dim3(EK_BLOCK),
-                     pool->wide ? max_forward<T, int64_t> : max_forward<T, int32_t>, *pool);
+    int side = window_side(pool);
+    void (*kernel)(ek_cuda_pool) = side == 2   ? max_forward<T, int32_t, V, 2>
+                                   : side == 3 ? max_forward<T, int32_t, V, 3>
+                                               : max_forward<T, int32_t, V, 0>;
+    return ek_launch(queue, dim3(ek_grid(queue, pool->y.count)), dim3(EK_BLOCK), kernel, *pool);
+}
+
+template <typename T>
+static int launch_forward_of(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+{
+    enum { V = channels_of<T>::count };
+    if (pool->wide)
+        return ek_launch(queue, dim3(ek_grid(queue, pool->y.count)), dim3(EK_BLOCK),
+                         max_forward<T, int64_t, 1, 0>, *pool);
+    if (!ek_pool_has_vectors(*pool, V, sizeof(T), true))
+        return launch_forward<T, 1>(queue, pool);
+    ek_cuda_pool vectors = ek_pool_by_vectors(*pool, V, true);
+    return launch_forward<T, V>(queue, &vectors);
 }
 
 int ek_cuda_launch_max_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->y.dtype, T, return launch_forward<T>(queue, pool))
+    EK_FLOATING(pool->y.dtype, T, return launch_forward_of<T>(queue, pool))
+    return (int)cudaErrorInvalidValue;
+}
+
+template <typename T, int V>
+static int launch_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
+                           const char *operation)
+{
+    int side = windows_side(pool);
+    void (*kernel)(ek_cuda_pool, ek_cuda_fault *, const char *) =
+        side == 1   ? max_gradient<T, int32_t, V, 1>
+        : side == 2 ? max_gradient<T, int32_t, V, 2>
+                    : max_gradient<T, int32_t, V, 0>;
+    return ek_launch(queue, dim3(ek_grid(queue, pool->x.count)), dim3(EK_BLOCK), kernel, *pool,
+                     queue->fault, operation);
+}
+
+template <typename T>
+static int launch_gradient_of(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
+                              const char *operation)
+{
+    enum { V = channels_of<T>::count };
+    if (pool->wide)
+        return ek_launch(queue, dim3(ek_grid(queue, pool->x.count)), dim3(EK_BLOCK),
+                         max_gradient<T, int64_t, 1, 0>, *pool, queue->fault, operation);
+    if (!ek_pool_has_vectors(*pool, V, sizeof(T), true))
+        return launch_gradient<T, 1>(queue, pool, operation);
+    ek_cuda_pool vectors = ek_pool_by_vectors(*pool, V, true);
+    return launch_gradient<T, V>(queue, &vectors, operation);
+}
+
+int ek_cuda_launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
+                                const char *operation)
+{
+    EK_FLOATING(pool->x.dtype, T, return launch_gradient_of<T>(queue, pool, operation))
     return (int)cudaErrorInvalidValue;
 }
 
@@ -158,32 +354,5 @@ int ek_cuda_launch_max_gather(const ek_cuda_queue *queue, const ek_cuda_pool *po
                               const char *operation)
 {
     EK_FLOATING(pool->y.dtype, T, return launch_gather<T>(queue, pool, operation))
-    return (int)cudaErrorInvalidValue;
-}
-
-template <typename T>
-static int launch_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
-                           const char *operation)
-{
-    typedef typename ek_compute<T>::type R;
-    int64_t planes = pool->y.samples * pool->y.channels;
-    if (pool->y.count == 0)
-        return 0;
-    /* A warp takes about half a microsecond for 32 outputs, whatever the others do. */
-    bool few = planes < (int64_t)queue->multiprocessors * 32 && pool->y.plane > 1024;
-    if (few && !queue->deterministic)
-        return ek_launch(queue, dim3(ek_grid(queue, pool->y.count)), dim3(EK_BLOCK),
-                         pool->wide ? max_gradient_atomic<T, R, int64_t>
-                                    : max_gradient_atomic<T, R, int32_t>,
-                         *pool, queue->fault, operation);
-    return ek_launch(queue, dim3(ek_grid(queue, planes, EK_BLOCK / EK_WARP)), dim3(EK_BLOCK),
-                     pool->wide ? max_gradient<T, R, int64_t> : max_gradient<T, R, int32_t>, *pool,
-                     queue->fault, operation);
-}
-
-int ek_cuda_launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
-                                const char *operation)
-{
-    EK_FLOATING(pool->y.dtype, T, return launch_gradient<T>(queue, pool, operation))
     return (int)cudaErrorInvalidValue;
 }

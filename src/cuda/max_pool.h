@@ -7,7 +7,7 @@
 EK_BEGIN_DECLARATIONS
 
 int ek_cuda_launch_max_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool);
-/* x (f32 or f64) += y at index; y may be bf16 where x is f32. */
+/* x = sum of y at index, in the order of y; one rounding of bf16. y has an element. */
 int ek_cuda_launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
                                 const char *operation);
 int ek_cuda_launch_max_gather(const ek_cuda_queue *queue, const ek_cuda_pool *pool,

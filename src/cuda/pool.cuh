@@ -5,6 +5,25 @@
 #include "cuda/image.cuh"
 #include "cuda/pool.h"
 
+/* The pool by vectors of channels, where all of its images have them; index: its positions count.
+ */
+static inline bool ek_pool_has_vectors(const ek_cuda_pool &pool, int count, size_t size, bool index)
+{
+    return !pool.wide && ek_image_has_vectors(pool.x, count, size) &&
+           ek_image_has_vectors(pool.y, count, size) &&
+           (!index || ek_image_has_vectors(pool.index, count, sizeof(int64_t)));
+}
+
+static inline ek_cuda_pool ek_pool_by_vectors(const ek_cuda_pool &pool, int count, bool index)
+{
+    ek_cuda_pool result = pool;
+    result.x = ek_image_by_vectors(pool.x, count);
+    result.y = ek_image_by_vectors(pool.y, count);
+    if (index)
+        result.index = ek_image_by_vectors(pool.index, count);
+    return result;
+}
+
 /* First position inside the plane, number of them and the step between them, and how many positions
  * count for the mean. */
 template <typename I> struct ek_window {
@@ -42,7 +61,8 @@ static __device__ __forceinline__ ek_window<I> ek_window_of(const ek_cuda_pool &
     return w;
 }
 
-/* The outputs [first, end) whose windows (without dilation) hold input p. */
+/* The outputs [first, end) whose windows reach over input p: those that hold it, and with dilation
+ * those that step over it. */
 template <typename I> struct ek_cover {
     I first, end;
 };
@@ -58,8 +78,8 @@ static __device__ __forceinline__ ek_cover<I> ek_cover_of(const ek_cuda_pool &po
         cover.end = ek_divide((p + 1) * n + size - 1, pool.x.per_size[d]);
         return cover;
     }
-    I reach = p + (I)pool.padding[d], kernel = (I)pool.kernel[d];
-    cover.first = reach < kernel ? 0 : ek_divide(reach - kernel, pool.per_stride[d]) + 1;
+    I reach = p + (I)pool.padding[d], extent = ((I)pool.kernel[d] - 1) * (I)pool.dilation[d] + 1;
+    cover.first = reach < extent ? 0 : ek_divide(reach - extent, pool.per_stride[d]) + 1;
     cover.end = ek_divide(reach, pool.per_stride[d]) + 1;
     cover.end = cover.end < n ? cover.end : n;
     return cover;

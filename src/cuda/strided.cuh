@@ -12,6 +12,28 @@ template <typename T, int Count> struct alignas(sizeof(T) * Count) ek_vector {
     T element[Count];
 };
 
+/* A vector's elements as they are computed in. */
+template <typename T, int Count>
+static __device__ __forceinline__ void
+ek_load_elements(typename ek_compute<T>::type (&values)[Count], const T *from)
+{
+    ek_vector<T, Count> vector = *(const ek_vector<T, Count> *)from;
+#pragma unroll
+    for (int j = 0; j < Count; j++)
+        values[j] = ek_load(&vector.element[j]);
+}
+
+template <typename T, int Count>
+static __device__ __forceinline__ void
+ek_store_elements(T *to, const typename ek_compute<T>::type (&values)[Count])
+{
+    ek_vector<T, Count> vector;
+#pragma unroll
+    for (int j = 0; j < Count; j++)
+        ek_store(&vector.element[j], values[j]);
+    *(ek_vector<T, Count> *)to = vector;
+}
+
 static inline bool ek_is_aligned(const void *pointer, size_t nbytes)
 {
     return (uintptr_t)pointer % nbytes == 0;

@@ -25,8 +25,9 @@ int ek_host_max_pool_forward(ek_dev *dev, ek_tensor *y, ek_tensor *index, const 
 }
 
 int ek_host_max_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
-                              const ek_tensor *index)
+                              const ek_tensor *index, const ek_pool_params *params)
 {
+    (void)params; /* positions say where; windows only bound them */
     static const ek_pool_job job = {EK_POOL_COMPUTES_X, max_gradient_f32, max_gradient_f64, true};
     return ek_pool_run(dev, &job, dx, dy, index, NULL);
 }

@@ -57,7 +57,7 @@ EK_MULTIVERSION static void NAME(max_forward)(void *context, int64_t begin, int6
 /* Items are (sample, block of channels): no two write the same element. */
 static void NAME(max_gradient)(void *context, int64_t begin, int64_t end)
 {
-    const ek_pool *pool = context;
+    ek_pool *pool = context;
     int64_t blocks = ek_pool_blocks(pool);
     for (int64_t item = begin; item < end; item++) {
         int64_t sample = item / blocks, first = item % blocks * EK_POOL_BLOCK;
@@ -71,7 +71,8 @@ static void NAME(max_gradient)(void *context, int64_t begin, int64_t end)
         for (int64_t i = 0; i < pool->out_plane; i++) {
             for (int64_t c = first; c < last; c++) {
                 int64_t at = i * pool->channels + c;
-                dx[index[at] * pool->channels + c] += dy[at];
+                if (ek_pool_holds(pool, index[at]))
+                    dx[index[at] * pool->channels + c] += dy[at];
             }
         }
     }
@@ -79,14 +80,14 @@ static void NAME(max_gradient)(void *context, int64_t begin, int64_t end)
 
 static void NAME(max_gather)(void *context, int64_t begin, int64_t end)
 {
-    const ek_pool *pool = context;
+    ek_pool *pool = context;
     for (int64_t item = begin; item < end; item++) {
         const REAL *x =
             (const REAL *)pool->x + item / pool->out_plane * pool->in_plane * pool->channels;
         REAL *y = (REAL *)pool->y + item * pool->channels;
         const int64_t *index = pool->index + item * pool->channels;
         for (int64_t c = 0; c < pool->channels; c++)
-            y[c] = x[index[c] * pool->channels + c];
+            y[c] = ek_pool_holds(pool, index[c]) ? x[index[c] * pool->channels + c] : 0;
     }
 }
 

@@ -65,6 +65,27 @@ static bool fits(const ek_tensor *tensor, ek_dtype dtype)
     return !tensor || (tensor->dtype == dtype && ek_is_channels_last(tensor));
 }
 
+/* The sentence for the first position out of range, in the row-major order of `index`. */
+static int fail_position(const ek_tensor *index, int64_t plane)
+{
+    const int64_t *data = ek_tensor_address(index);
+    int64_t count = ek_count(index);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t offset = 0, rest = i;
+        for (int d = index->ndim - 1; d >= 0; d--) {
+            offset += rest % index->shape[d] * index->stride[d];
+            rest /= index->shape[d];
+        }
+        if (data[offset] < 0 || data[offset] >= plane)
+            return EK_FAIL(EK_E_INVALID,
+                           "position %lld of maximum %lld is out of range for a plane of %lld; it "
+                           "must be from 0 to %lld",
+                           (long long)data[offset], (long long)i, (long long)plane,
+                           (long long)plane - 1);
+    }
+    return EK_FAIL(EK_E_INVALID, "positions of maxima changed while they were read");
+}
+
 int ek_pool_run(ek_dev *dev, const ek_pool_job *job, const ek_tensor *x, const ek_tensor *y,
                 const ek_tensor *index, const ek_pool_params *params)
 {
@@ -97,6 +118,8 @@ int ek_pool_run(ek_dev *dev, const ek_pool_job *job, const ek_tensor *x, const e
     if (pool.channels > 0)
         ek_parallel_for(dev, count, 1 + 20000 / (item + 1), dtype == EK_F64 ? job->f64 : job->f32,
                         &pool);
+    if (atomic_load_explicit(&pool.out_of_range, memory_order_relaxed))
+        rc = fail_position(index, pool.in_plane);
 end:
     rc = ek_stage_end(sx, dev, computes_x, rc);
     rc = ek_stage_end(sy, dev, !computes_x, rc);

@@ -2,6 +2,8 @@
 #ifndef EK_HOST_POOL_H
 #define EK_HOST_POOL_H
 
+#include <stdatomic.h>
+
 #include "kernels/kernels.h"
 
 /* Planes of up to three dimensions; missing ones come first, with size 1. x (N, in, C) and y (N,
@@ -13,9 +15,19 @@ typedef struct ek_pool {
     int64_t kernel[3], stride[3], padding[3], dilation[3];
     bool adaptive; /* windows by the sizes alone */
     bool count_include_pad;
-    void *x, *y;    /* or their gradients */
-    int64_t *index; /* (N, out, C) */
+    void *x, *y;              /* or their gradients */
+    int64_t *index;           /* (N, out, C) */
+    atomic_bool out_of_range; /* set by kernels that read a position outside of the plane */
 } ek_pool;
+
+/* Whether the position can be read from or added to. */
+static inline bool ek_pool_holds(ek_pool *pool, int64_t position)
+{
+    if (position >= 0 && position < pool->in_plane)
+        return true;
+    atomic_store_explicit(&pool->out_of_range, true, memory_order_relaxed);
+    return false;
+}
 
 /* params NULL: adaptive. */
 ek_pool ek_pool_of(const ek_tensor *x, const ek_tensor *y, const ek_pool_params *params);

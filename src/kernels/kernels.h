@@ -78,9 +78,10 @@ typedef int ek_conv_weight_gradient_kernel(ek_dev *dev, ek_tensor *dw, ek_tensor
  * of the maximum ---- */
 typedef int ek_max_pool_forward_kernel(ek_dev *dev, ek_tensor *y, ek_tensor *index,
                                        const ek_tensor *x, const ek_pool_params *params);
-/* dx = sum of dy at index; and its adjoint: y = x at index. */
+/* dx = sum of dy at index, positions that forward found with the same params; and its adjoint: y =
+ * x at index. A position outside of the plane is EK_E_INVALID. */
 typedef int ek_max_pool_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
-                                        const ek_tensor *index);
+                                        const ek_tensor *index, const ek_pool_params *params);
 typedef int ek_max_pool_gather_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
                                       const ek_tensor *index);
 typedef int ek_avg_pool_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,

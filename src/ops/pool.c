@@ -65,8 +65,9 @@ static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index,
     if (!dy || !index)
         return NULL;
     ek_tensor *dx = new_image(dy, &attributes->x, attributes->format);
-    if (!dx || (ek_count(dx) > 0 &&
-                ek_kernels_of(dy)->max_pool_gradient(ek_tensor_dev(dy), dx, dy, index) < 0))
+    if (!dx ||
+        (ek_count(dx) > 0 && ek_kernels_of(dy)->max_pool_gradient(ek_tensor_dev(dy), dx, dy, index,
+                                                                  &attributes->params) < 0))
         return NULL;
     return EK_RECORD(dx, &attributes->family->gradient, EK_INPUTS(dy), EK_SAVED(index),
                      EK_ATTRIBUTES(*attributes));

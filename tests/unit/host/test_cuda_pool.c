@@ -12,6 +12,9 @@ typedef struct pool_case {
 static const pool_case cases[] = {
     {"2x2", 2, 3, 16, {8, 8}, {2, 2}, {2, 2}, {0, 0}, {1, 1}, false},
     {"3x3 stride 2 padding 1", 2, 2, 70, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, false},
+    {"3x3 stride 2 padding 1, vectors", 2, 2, 24, {9, 7}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, false},
+    {"3x3 stride 2, vectors", 2, 2, 8, {7, 10}, {3, 3}, {2, 2}, {0, 0}, {1, 1}, true},
+    {"3x2 stride 1, vectors", 2, 1, 12, {5, 6}, {3, 2}, {1, 1}, {1, 1}, {1, 1}, false},
     {"overlapping, one channel", 2, 1, 1, {7, 5}, {3, 2}, {1, 1}, {1, 0}, {1, 1}, false},
     {"many outputs of few planes", 2, 1, 2, {40, 41}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, false},
     {"ceil", 2, 2, 5, {8, 10}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, true},
@@ -60,6 +63,22 @@ static problem problem_of(const pool_case *c, ek_dtype dtype, twin_layout of_x, 
     return p;
 }
 
+static void run_max(const problem *p, ek_dtype dtype, const char *what)
+{
+    ek_dev *host = twin_dev(EK_HOST), *cuda = twin_dev(EK_CUDA);
+    const ek_kernels *on_host = twin_host(), *on_cuda = twin_cuda();
+    assert_ok(on_host->max_pool_forward(host, p->y.host, p->index.host, p->x.host, &p->params));
+    assert_ok(on_cuda->max_pool_forward(cuda, p->y.cuda, p->index.cuda, p->x.cuda, &p->params));
+    twin_same(p->y, what);
+    twin_same(p->index, what);
+    assert_ok(on_host->max_pool_gradient(host, p->dx.host, p->dy.host, p->index.host, &p->params));
+    assert_ok(on_cuda->max_pool_gradient(cuda, p->dx.cuda, p->dy.cuda, p->index.cuda, &p->params));
+    twin_close(p->dx, tolerance_of(dtype), tolerance_of(dtype), what);
+    assert_ok(on_host->max_pool_gather(host, p->y.host, p->x.host, p->index.host));
+    assert_ok(on_cuda->max_pool_gather(cuda, p->y.cuda, p->x.cuda, p->index.cuda));
+    twin_same(p->y, what);
+}
+
 static void check_max(const pool_case *c, ek_dtype dtype, twin_layout of_x, twin_layout of_y)
 {
     problem p = problem_of(c, dtype, of_x, of_y, true);
@@ -71,18 +90,19 @@ static void check_max(const pool_case *c, ek_dtype dtype, twin_layout of_x, twin
         case_set(p.x.host, 5, -(double)INFINITY);
         twin_push(p.x);
     }
+    run_max(&p, dtype, c->what);
+}
+
+static void run_avg(const problem *p, ek_dtype dtype, const char *what)
+{
     ek_dev *host = twin_dev(EK_HOST), *cuda = twin_dev(EK_CUDA);
-    const ek_kernels *on_host = twin_host(), *on_cuda = twin_cuda();
-    assert_ok(on_host->max_pool_forward(host, p.y.host, p.index.host, p.x.host, &p.params));
-    assert_ok(on_cuda->max_pool_forward(cuda, p.y.cuda, p.index.cuda, p.x.cuda, &p.params));
-    twin_same(p.y, c->what);
-    twin_same(p.index, c->what);
-    assert_ok(on_host->max_pool_gradient(host, p.dx.host, p.dy.host, p.index.host));
-    assert_ok(on_cuda->max_pool_gradient(cuda, p.dx.cuda, p.dy.cuda, p.index.cuda));
-    twin_close(p.dx, tolerance_of(dtype), tolerance_of(dtype), c->what);
-    assert_ok(on_host->max_pool_gather(host, p.y.host, p.x.host, p.index.host));
-    assert_ok(on_cuda->max_pool_gather(cuda, p.y.cuda, p.x.cuda, p.index.cuda));
-    twin_same(p.y, c->what);
+    double tolerance = tolerance_of(dtype);
+    assert_ok(twin_host()->avg_pool_forward(host, p->y.host, p->x.host, &p->params));
+    assert_ok(twin_cuda()->avg_pool_forward(cuda, p->y.cuda, p->x.cuda, &p->params));
+    twin_close(p->y, tolerance, tolerance, what);
+    assert_ok(twin_host()->avg_pool_gradient(host, p->dx.host, p->dy.host, &p->params));
+    assert_ok(twin_cuda()->avg_pool_gradient(cuda, p->dx.cuda, p->dy.cuda, &p->params));
+    twin_close(p->dx, tolerance, tolerance, what);
 }
 
 static void check_avg(const pool_case *c, ek_dtype dtype, twin_layout of_x, twin_layout of_y,
@@ -90,13 +110,7 @@ static void check_avg(const pool_case *c, ek_dtype dtype, twin_layout of_x, twin
 {
     problem p = problem_of(c, dtype, of_x, of_y, false);
     p.params.count_include_pad = count_include_pad;
-    ek_dev *host = twin_dev(EK_HOST), *cuda = twin_dev(EK_CUDA);
-    assert_ok(twin_host()->avg_pool_forward(host, p.y.host, p.x.host, &p.params));
-    assert_ok(twin_cuda()->avg_pool_forward(cuda, p.y.cuda, p.x.cuda, &p.params));
-    twin_close(p.y, tolerance_of(dtype), tolerance_of(dtype), c->what);
-    assert_ok(twin_host()->avg_pool_gradient(host, p.dx.host, p.dy.host, &p.params));
-    assert_ok(twin_cuda()->avg_pool_gradient(cuda, p.dx.cuda, p.dy.cuda, &p.params));
-    twin_close(p.dx, tolerance_of(dtype), tolerance_of(dtype), c->what);
+    run_avg(&p, dtype, c->what);
 }
 
 /* Either side in each layout. */
@@ -149,15 +163,44 @@ START_TEST(adaptive_pools_agree)
 }
 END_TEST
 
-/* The kernels for few planes and for many, and both again: sums must not differ. */
+/* `channels` of `all`, from the first-th on, of memory with all of them innermost. */
+static twin some_channels(twin all, int64_t first, int64_t channels)
+{
+    int64_t shape[EK_MAX_DIMS];
+    memcpy(shape, all.host->shape, sizeof shape);
+    shape[1] = channels;
+    twin view = {ek_tensor_view(all.host, 4, shape, all.host->stride, first),
+                 ek_tensor_view(all.cuda, 4, shape, all.cuda->stride, first)};
+    assert_made(view.host);
+    assert_made(view.cuda);
+    return view;
+}
+
+/* Vectors of channels that start at any element, with neighbours on either side. */
+START_TEST(pools_of_some_channels_agree)
+{
+    static const int64_t all[] = {24, 24, 19}, firsts[] = {1, 8, 1};
+    pool_case c = cases[_i % 2 == 0 ? 1 : 2];
+    ek_dtype dtype = dtypes[_i / 2 % 3];
+    c.channels = all[_i / 6];
+    problem p = problem_of(&c, dtype, TWIN_LAST, TWIN_LAST, true);
+    twin *const tensors[] = {&p.x, &p.dx, &p.y, &p.dy, &p.index};
+    for (int k = 0; k < 5; k++)
+        *tensors[k] = some_channels(*tensors[k], firsts[_i / 6], 8);
+    run_max(&p, dtype, c.what);
+    p.params.count_include_pad = true;
+    run_avg(&p, dtype, c.what);
+}
+END_TEST
+
 START_TEST(max_gradients_are_the_same_from_run_to_run)
 {
     problem p = problem_of(&cases[1], EK_F32, TWIN_LAST, TWIN_LAST, true);
     ek_dev *cuda = twin_dev(EK_CUDA);
     assert_ok(twin_cuda()->max_pool_forward(cuda, p.y.cuda, p.index.cuda, p.x.cuda, &p.params));
-    assert_ok(twin_cuda()->max_pool_gradient(cuda, p.dx.cuda, p.dy.cuda, p.index.cuda));
+    assert_ok(twin_cuda()->max_pool_gradient(cuda, p.dx.cuda, p.dy.cuda, p.index.cuda, &p.params));
     ek_tensor *first = twin_pull(p.dx.cuda);
-    assert_ok(twin_cuda()->max_pool_gradient(cuda, p.dx.cuda, p.dy.cuda, p.index.cuda));
+    assert_ok(twin_cuda()->max_pool_gradient(cuda, p.dx.cuda, p.dy.cuda, p.index.cuda, &p.params));
     case_same(twin_pull(p.dx.cuda), first, "gradient");
 }
 END_TEST
@@ -168,24 +211,27 @@ START_TEST(positions_out_of_range_are_refused)
     const double bad = _i % 2 == 0 ? 72 : -1;
     problem p = problem_of(&cases[1], EK_F32, TWIN_LAST, TWIN_LAST, true);
     ek_dev *cuda = twin_dev(EK_CUDA);
-    twin_integers(p.index, 0, 71, 5);
+    assert_ok(twin_host()->max_pool_forward(twin_dev(EK_HOST), p.y.host, p.index.host, p.x.host,
+                                            &p.params));
+    const double good = case_get(p.index.host, 7);
     case_set(p.index.host, 7, bad);
     twin_push(p.index);
     for (int round = 0; round < 2; round++) {
         if (_i < 2)
             assert_ok(twin_cuda()->max_pool_gather(cuda, p.y.cuda, p.x.cuda, p.index.cuda));
         else
-            assert_ok(twin_cuda()->max_pool_gradient(cuda, p.dx.cuda, p.dy.cuda, p.index.cuda));
+            assert_ok(twin_cuda()->max_pool_gradient(cuda, p.dx.cuda, p.dy.cuda, p.index.cuda,
+                                                     &p.params));
         ck_assert_int_eq(ek_dev_synchronize(cuda), EK_E_INVALID);
         assert_error(EK_E_INVALID, _i % 2 == 0 ? "position 72" : "position -1");
     }
     assert_ok(ek_dev_synchronize(cuda));
     if (_i < 2)
         return;
-    case_set(p.index.host, 7, 0);
+    case_set(p.index.host, 7, good);
     case_set(p.dy.host, 7, 0);
-    assert_ok(
-        twin_host()->max_pool_gradient(twin_dev(EK_HOST), p.dx.host, p.dy.host, p.index.host));
+    assert_ok(twin_host()->max_pool_gradient(twin_dev(EK_HOST), p.dx.host, p.dy.host, p.index.host,
+                                             &p.params));
     twin_close(p.dx, 1e-5, 1e-5, "without the bad position");
 }
 END_TEST
@@ -197,6 +243,7 @@ Suite *suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, pools_agree, 0, 3 * CASES);
     tcase_add_loop_test(t, adaptive_pools_agree, 0, 3);
+    tcase_add_loop_test(t, pools_of_some_channels_agree, 0, 18);
     tcase_add_test(t, max_gradients_are_the_same_from_run_to_run);
     tcase_add_loop_test(t, positions_out_of_range_are_refused, 0, 4);
     suite_add_tcase(s, t);

@@ -100,7 +100,7 @@ static void check_max(ek_dev *dev, const pool_case *c, ek_dtype dtype, case_layo
     }
     double *dx = case_zeros(ek_count(p.x));
     assert_ok(kernels->max_pool_forward(dev, p.y, p.index, p.x, &p.params));
-    assert_ok(kernels->max_pool_gradient(dev, p.dx, p.dy, p.index));
+    assert_ok(kernels->max_pool_gradient(dev, p.dx, p.dy, p.index, &p.params));
     for (int64_t i = 0; i < ek_count(p.y); i++) {
         int64_t plane = i / p.out_plane, best_at = -1;
         double best = -(double)INFINITY;
@@ -230,7 +230,7 @@ START_TEST(pools_do_not_depend_on_threads)
         problem *p = problems[i];
         assert_ok(ek_device_set_threads(ek_host(0), 1 + i));
         assert_ok(kernels->max_pool_forward(dev, p->y, p->index, p->x, &p->params));
-        assert_ok(kernels->max_pool_gradient(dev, p->dx, p->dy, p->index));
+        assert_ok(kernels->max_pool_gradient(dev, p->dx, p->dy, p->index, &p->params));
     }
     case_same(one.y, two.y, "y");
     case_same(one.index, two.index, "index");
@@ -246,12 +246,35 @@ START_TEST(pools_do_not_depend_on_threads)
 }
 END_TEST
 
+/* Nothing outside of the plane is read or written; the first position in row-major order is named.
+ */
+START_TEST(positions_out_of_range_are_refused)
+{
+    const ek_kernels *kernels = ek_dev_get(ek_host(0))->backend->kernels;
+    ek_dev *dev = ek_dev_get(ek_host(0));
+    const bool low = _i % 2 == 0, gather = _i / 2 == 1;
+    problem p = problem_of(dev, &cases[1], EK_F32, CASE_LAST, true);
+    assert_ok(kernels->max_pool_forward(dev, p.y, p.index, p.x, &p.params));
+    case_set(p.index, 7, low ? -1 : (double)p.in_plane);
+    case_set(p.index, 9, 1e9);
+    int rc = gather ? kernels->max_pool_gather(dev, p.y, p.x, p.index)
+                    : kernels->max_pool_gradient(dev, p.dx, p.dy, p.index, &p.params);
+    char sentence[100];
+    snprintf(sentence, sizeof sentence,
+             "position %lld of maximum 7 is out of range for a plane of %lld",
+             low ? -1LL : (long long)p.in_plane, (long long)p.in_plane);
+    ck_assert_int_eq(rc, EK_E_INVALID);
+    assert_error(EK_E_INVALID, sentence);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("host_pool");
     TCase *t = tcase_create("pool");
     tcase_add_loop_test(t, pools_agree_with_references, 0, 3 * CASES);
     tcase_add_loop_test(t, adaptive_pools_agree_with_references, 0, 36);
+    tcase_add_loop_test(t, positions_out_of_range_are_refused, 0, 4);
     tcase_add_test(t, pools_do_not_depend_on_threads);
     suite_add_tcase(s, t);
     return s;
