@@ -21,6 +21,7 @@ int ek_cuda_arg_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const
     ek_cuda_places_without(&job.lines, 2, (const ek_tensor *[]){index, x}, NULL, dim);
     ek_cuda_queue queue;
     EK_TRY(ek_cuda_begin(dev, &queue));
-    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 1, size, job.stride);
+    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 1, size, job.stride,
+                                  EK_CUDA_TEAM_READS);
     return ek_cuda_end(dev, &queue, "arg_reduce", ek_cuda_launch_arg_reduce(&queue, &job));
 }

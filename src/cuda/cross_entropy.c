@@ -52,7 +52,8 @@ int ek_cuda_cross_entropy_forward(ek_dev *dev, ek_tensor *loss, ek_tensor *lse, 
     ek_cuda_entropy_job job = job_of(x, target, loss, lse, NULL, weight, params);
     ek_cuda_queue queue;
     EK_TRY(ek_cuda_begin(dev, &queue));
-    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.classes, job.stride_x);
+    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.classes, job.stride_x,
+                                  EK_CUDA_TEAM_READS);
     return ek_cuda_end(dev, &queue, "cross_entropy", ek_cuda_launch_cross_entropy(&queue, &job));
 }
 
@@ -66,7 +67,8 @@ int ek_cuda_cross_entropy_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *
     ek_cuda_entropy_job job = job_of(x, target, gradient, lse, dx, weight, params);
     ek_cuda_queue queue;
     EK_TRY(ek_cuda_begin(dev, &queue));
-    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.classes, job.stride_x);
+    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.classes, job.stride_x,
+                                  EK_CUDA_TEAM_WRITES);
     return ek_cuda_end(dev, &queue, "cross_entropy_gradient",
                        ek_cuda_launch_cross_entropy_gradient(&queue, &job));
 }

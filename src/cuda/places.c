@@ -15,10 +15,11 @@ void ek_cuda_places_init(ek_cuda_places *places, int operands, int ndim, const i
                                .count = walk.count,
                                .narrow = walk.count <= INT32_MAX};
     for (int d = 0; d < walk.ndim; d++) {
+        int64_t by = walk.shape[d] > 0 ? walk.shape[d] : 1;
         places->shape[d] = walk.shape[d];
+        places->long_divisor[d] = ek_cuda_long_divisor_of((uint64_t)by);
         if (places->narrow)
-            places->divisor[d] =
-                ek_cuda_divisor_of(walk.shape[d] > 0 ? (uint32_t)walk.shape[d] : 1);
+            places->divisor[d] = ek_cuda_divisor_of((uint32_t)by);
         for (int k = 0; k < operands; k++)
             places->stride[k][d] = walk.stride[k][d];
     }
@@ -43,7 +44,8 @@ void ek_cuda_places_without(ek_cuda_places *places, int operands, const ek_tenso
     ek_cuda_places_init(places, operands, ndim, shape, strides);
 }
 
-ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, bool inner)
+ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, bool inner,
+                              int each)
 {
     ek_cuda_team team = {.lanes = 1};
     int64_t threads = (int64_t)multiprocessors * 1024; /* fewer leave the device idle */
@@ -54,7 +56,8 @@ ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, 
             team = (ek_cuda_team){.lanes = BLOCK / WARP, .across = true};
         return team;
     }
-    while (team.lanes < WARP && team.lanes * 4 < size)
+    each = lines < threads ? EK_CUDA_TEAM_WRITES : each;
+    while (team.lanes < WARP && team.lanes * each < size)
         team.lanes *= 2;
     if (size >= 4096 || (size >= 512 && lines * WARP < threads))
         team.lanes = BLOCK;
@@ -62,9 +65,9 @@ ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, 
 }
 
 ek_cuda_team ek_cuda_team_along(int multiprocessors, const ek_cuda_places *lines, int operand,
-                                int64_t size, int64_t stride)
+                                int64_t size, int64_t stride, int each)
 {
     int64_t next = lines->stride[operand][lines->ndim - 1];
-    return ek_cuda_team_for(multiprocessors, lines->count, size,
-                            lines->count == 1 || stride < next);
+    return ek_cuda_team_for(multiprocessors, lines->count, size, lines->count == 1 || stride < next,
+                            each);
 }

@@ -26,7 +26,8 @@ static __device__ __forceinline__ void ek_place(const ek_cuda_places &places, in
         i = rest;
     } else {
         for (int d = places.ndim - 1; d > 0; d--) {
-            int64_t next = i / places.shape[d], at = i - next * places.shape[d];
+            int64_t next = (int64_t)ek_cuda_divide_long(places.long_divisor[d], (uint64_t)i);
+            int64_t at = i - next * places.shape[d];
 #pragma unroll
             for (int k = 0; k < N; k++)
                 offset[k] += at * places.stride[k][d];

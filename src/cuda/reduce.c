@@ -105,7 +105,8 @@ static void plan_rows(ek_cuda_reduction *r, int multiprocessors, bool may_cut, b
 {
     int last = r->reduced.ndim - 1;
     int64_t run = r->reduced.shape[last];
-    r->team = ek_cuda_team_for(multiprocessors, r->kept.count, r->reduced.count, inner);
+    r->team = ek_cuda_team_for(multiprocessors, r->kept.count, r->reduced.count, inner,
+                               EK_CUDA_TEAM_WRITES);
     if (!inner)
         r->team = (ek_cuda_team){.lanes = 1};
     r->runs = r->reduced.ndim == 1 || run >= (int64_t)r->team.lanes * 8;

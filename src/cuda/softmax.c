@@ -24,7 +24,8 @@ static int run(ek_dev *dev, const char *operation, launcher *launch,
     ek_cuda_places_without(&job.lines, operands, tensors, NULL, dim);
     ek_cuda_queue queue;
     EK_TRY(ek_cuda_begin(dev, &queue));
-    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.size, job.stride[0]);
+    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.size, job.stride[0],
+                                  EK_CUDA_TEAM_WRITES);
     return ek_cuda_end(dev, &queue, operation, launch(&queue, &job));
 }
 

@@ -80,6 +80,21 @@ START_TEST(cross_entropy)
 }
 END_TEST
 
+/* So many elements that fewer lanes work on each. */
+START_TEST(cross_entropy_of_many_elements)
+{
+    ek_dtype dtype = floating[_i / 2];
+    double tolerance = dtype == EK_F64 ? 1e-13 : 3e-6, last = dtype == EK_BF16 ? 8e-3 : tolerance;
+    const int64_t shape[] = {2, _i % 2 == 0 ? 11 : 40, 45, 47};
+    entropy_case c = case_of(dtype, shape, TWIN_LAST, 0.1, true);
+    run(&c);
+    twin_close(c.loss, last, tolerance, "loss");
+    twin_close(c.lse, tolerance, tolerance, "lse");
+    run_gradient(&c);
+    twin_close(c.dx, last, tolerance, "gradient");
+}
+END_TEST
+
 START_TEST(special_values)
 {
     const int64_t shape[] = {6, 7, 1, 2};
@@ -174,6 +189,7 @@ Suite *suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, cross_entropy, 0, 3);
+    tcase_add_loop_test(t, cross_entropy_of_many_elements, 0, 6);
     tcase_add_test(t, special_values);
     tcase_add_test(t, target_weight);
     tcase_add_test(t, targets_out_of_range);
