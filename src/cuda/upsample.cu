@@ -1,9 +1,13 @@
 /* upsample.cu: nearest and bilinear upsampling, a linear map and its adjoint. Forward reads up to
  * four elements, which neighbours share through the caches, for each it writes. The adjoint gathers
  * in a fixed order: positions near a place's own are asked whether they read it, by the very
- * function that forward uses. */
+ * function that forward uses. Finding shares costs more than using them, so that a thread uses them
+ * for several rows or channels. */
 #include "cuda/image.cuh"
+#include "cuda/strided.cuh"
 #include "cuda/upsample.h"
+
+enum { ROWS = 4, GROUP = 4 };
 
 /* What one position reads in one dimension: (1 - share) lower + share upper. */
 template <typename R, typename I> struct tap {
@@ -63,87 +67,187 @@ static __device__ __forceinline__ R share_of(const tap<R, I> &t, I p)
     return (t.lower == p ? 1 - t.share : (R)0) + (t.upper == p ? t.share : (R)0);
 }
 
-/* Elements without a share don't count, not even where they are infinite. */
-template <typename T, typename I>
-static __device__ __forceinline__ typename ek_compute<T>::type
-blend(const tap<typename ek_compute<T>::type, I> &t, const T *row, I step)
+/* values += share times the V elements at `from`; elements without a share don't count, not even
+ * where they are infinite. */
+template <typename T, int V>
+static __device__ __forceinline__ void blend(typename ek_compute<T>::type (&values)[V],
+                                             typename ek_compute<T>::type share, const T *from)
 {
-    typename ek_compute<T>::type value = ek_load(row + t.lower * step);
-    if (t.share != 0)
-        value = (1 - t.share) * value + t.share * ek_load(row + t.upper * step);
-    return value;
+    typename ek_compute<T>::type more[V];
+    if (share == 0)
+        return;
+    ek_load_elements<T, V>(more, from);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        values[v] = (1 - share) * values[v] + share * more[v];
 }
 
-template <typename T, typename I>
-static __global__ void __launch_bounds__(EK_BLOCK) upsample_forward(ek_cuda_upsample job)
+/* A thread has V channels of ROWS positions below each other: `bands` counts them. */
+template <typename T, typename I, int V>
+static __global__ void __launch_bounds__(EK_BLOCK)
+    upsample_forward(ek_cuda_upsample job, ek_cuda_image bands)
 {
     typedef typename ek_compute<T>::type R;
-    I row_step = (I)job.small.step[1], step = (I)job.small.step[2];
-    EK_GRID_LOOP(i, job.large.count)
+    I row_step = (I)job.small.step[1], step = (I)job.small.step[2], height = (I)job.large.size[1];
+    EK_GRID_LOOP(i, bands.count)
     {
-        ek_place<I> place = ek_place_of(job.large, (I)i);
-        tap<R, I> h = tap_of<R>(job, 0, place.at[1]), w = tap_of<R>(job, 1, place.at[2]);
+        ek_place<I> place = ek_place_of(bands, (I)i);
+        tap<R, I> w = tap_of<R>(job, 1, place.at[2]);
         const T *plane =
             (const T *)job.small.data + ek_plane_offset(job.small, place.sample, place.channel);
-        R value = blend(w, plane + h.lower * row_step, step);
-        if (h.share != 0)
-            value = (1 - h.share) * value + h.share * blend(w, plane + h.upper * row_step, step);
-        ek_store((T *)job.large.data + ek_offset_of(job.large, place), value);
+        I first = place.at[1] * ROWS;
+#pragma unroll
+        for (int row = 0; row < ROWS; row++) {
+            if (first + row >= height)
+                break;
+            place.at[1] = first + row;
+            tap<R, I> h = tap_of<R>(job, 0, place.at[1]);
+            const T *lower = plane + h.lower * row_step, *upper = plane + h.upper * row_step;
+            R values[V], below[V];
+            ek_load_elements<T, V>(values, lower + w.lower * step);
+            blend<T, V>(values, w.share, lower + w.upper * step);
+            if (h.share != 0) {
+                ek_load_elements<T, V>(below, upper + w.lower * step);
+                blend<T, V>(below, w.share, upper + w.upper * step);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    values[v] = (1 - h.share) * values[v] + h.share * below[v];
+            }
+            ek_store_elements<T, V>((T *)job.large.data + ek_offset_of(job.large, place), values);
+        }
     }
 }
 
-template <typename T, typename I>
-static __global__ void __launch_bounds__(EK_BLOCK) upsample_gradient(ek_cuda_upsample job)
+/* Up to V channels of a place, `step` apart: those that there are. PACKED: all, next to each other.
+ */
+template <typename T, int V, bool PACKED>
+static __device__ __forceinline__ void add_channels(typename ek_compute<T>::type (&row)[V],
+                                                    typename ek_compute<T>::type share,
+                                                    const T *from, int64_t step, int real)
+{
+    typename ek_compute<T>::type values[V];
+    if constexpr (PACKED) {
+        ek_load_elements<T, V>(values, from);
+    } else {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            values[v] = v < real ? ek_load(from + v * step) : 0;
+    }
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        row[v] += share * values[v];
+}
+
+/* A thread has a group of V channels of one position: `groups` counts them. */
+template <typename T, typename I, int V, bool PACKED>
+static __global__ void __launch_bounds__(EK_BLOCK)
+    upsample_gradient(ek_cuda_upsample job, ek_cuda_image groups)
 {
     typedef typename ek_compute<T>::type R;
     I row_step = (I)job.large.step[1], step = (I)job.large.step[2];
-    EK_GRID_LOOP(i, job.small.count)
+    EK_GRID_LOOP(i, groups.count)
     {
-        ek_place<I> place = ek_place_of(job.small, (I)i);
+        ek_place<I> place = ek_place_of(groups, (I)i);
         reach<R, I> h = reach_of<R>(job, 0, place.at[1]), w = reach_of<R>(job, 1, place.at[2]);
+        place.channel *= V;
+        int real = (int)((I)job.small.channels - place.channel);
         const T *plane =
             (const T *)job.large.data + ek_plane_offset(job.large, place.sample, place.channel);
-        R sum = 0;
+        R sum[V] = {};
         for (I j = h.first; j <= h.last; j++) {
-            R share = share_of(tap_of<R>(job, 0, j), place.at[1]), row = 0;
+            R share = share_of(tap_of<R>(job, 0, j), place.at[1]), row[V] = {};
             if (share == 0)
                 continue;
             for (I k = w.first; k <= w.last; k++) {
                 R part = share_of(tap_of<R>(job, 1, k), place.at[2]);
                 if (part != 0)
-                    row += part * ek_load(plane + j * row_step + k * step);
+                    add_channels<T, V, PACKED>(row, part, plane + j * row_step + k * step,
+                                               job.large.by_channel, real);
             }
-            sum += share * row;
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                sum[v] += share * row[v];
         }
-        ek_store((T *)job.small.data + ek_offset_of(job.small, place), sum);
+        T *to = (T *)job.small.data + ek_offset_of(job.small, place);
+        if constexpr (PACKED) {
+            ek_store_elements<T, V>(to, sum);
+        } else {
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                if (v < real)
+                    ek_store(to + v * job.small.by_channel, sum[v]);
+        }
     }
 }
 
 /* ---- launching ---- */
 
-template <typename T>
+static bool has_vectors(const ek_cuda_upsample &job, int count, size_t size)
+{
+    return !job.wide && ek_image_has_vectors(job.small, count, size) &&
+           ek_image_has_vectors(job.large, count, size);
+}
+
+template <typename T, typename I, int V>
 static int launch_forward(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
 {
-    return ek_launch(queue, dim3(ek_grid(queue, job->large.count)), dim3(EK_BLOCK),
-                     job->wide ? upsample_forward<T, int64_t> : upsample_forward<T, int32_t>, *job);
+    ek_cuda_upsample vectors = *job;
+    if (V > 1) {
+        vectors.small = ek_image_by_vectors(job->small, V);
+        vectors.large = ek_image_by_vectors(job->large, V);
+    }
+    ek_cuda_image bands = vectors.large;
+    int64_t height = bands.size[1];
+    bands.size[1] = (height + ROWS - 1) / ROWS;
+    bands.per_size[1] = ek_cuda_divider_of(bands.size[1]);
+    bands.count = bands.count / height * bands.size[1];
+    return ek_launch(queue, dim3(ek_grid(queue, bands.count)), dim3(EK_BLOCK),
+                     upsample_forward<T, I, V>, vectors, bands);
+}
+
+template <typename T>
+static int launch_forward_of(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
+{
+    enum { V = 16 / sizeof(T) };
+    if (job->wide)
+        return launch_forward<T, int64_t, 1>(queue, job);
+    if (!has_vectors(*job, V, sizeof(T)))
+        return launch_forward<T, int32_t, 1>(queue, job);
+    return launch_forward<T, int32_t, V>(queue, job);
 }
 
 int ek_cuda_launch_upsample_forward(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
 {
-    EK_FLOATING(job->large.dtype, T, return launch_forward<T>(queue, job))
+    EK_FLOATING(job->large.dtype, T, return launch_forward_of<T>(queue, job))
     return (int)cudaErrorInvalidValue;
 }
 
-template <typename T>
+template <typename T, typename I, int V, bool PACKED>
 static int launch_gradient(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
 {
-    return ek_launch(queue, dim3(ek_grid(queue, job->small.count)), dim3(EK_BLOCK),
-                     job->wide ? upsample_gradient<T, int64_t> : upsample_gradient<T, int32_t>,
-                     *job);
+    ek_cuda_image groups = job->small;
+    groups.channels = (groups.channels + V - 1) / V;
+    groups.per_channels = ek_cuda_divider_of(groups.channels);
+    groups.count = groups.count / job->small.channels * groups.channels;
+    return ek_launch(queue, dim3(ek_grid(queue, groups.count)), dim3(EK_BLOCK),
+                     upsample_gradient<T, I, V, PACKED>, *job, groups);
+}
+
+template <typename T>
+static int launch_gradient_of(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
+{
+    enum { V = 16 / sizeof(T) };
+    if (job->wide)
+        return launch_gradient<T, int64_t, 1, false>(queue, job);
+    if (has_vectors(*job, V, sizeof(T)))
+        return launch_gradient<T, int32_t, V, true>(queue, job);
+    if (job->small.count / GROUP < (int64_t)queue->multiprocessors * 1024)
+        return launch_gradient<T, int32_t, 1, false>(queue, job);
+    return launch_gradient<T, int32_t, GROUP, false>(queue, job);
 }
 
 int ek_cuda_launch_upsample_gradient(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
 {
-    EK_FLOATING(job->small.dtype, T, return launch_gradient<T>(queue, job))
+    EK_FLOATING(job->small.dtype, T, return launch_gradient_of<T>(queue, job))
     return (int)cudaErrorInvalidValue;
 }

@@ -47,7 +47,8 @@ static void EK_NAME(accumulate)(int64_t n, EK_REAL *restrict row, EK_REAL a,
         row[i] += a * u[i];
 }
 
-/* One row of y from one row of x, each of pixels of k elements. */
+/* One row of y from one row of x, each of pixels of k elements. Elements without a share don't
+ * count, not even where they are infinite. */
 EK_MULTIVERSION
 static void EK_NAME(spread)(const taps *t, int64_t k, EK_REAL *restrict y,
                             const EK_REAL *restrict x)
@@ -55,6 +56,11 @@ static void EK_NAME(spread)(const taps *t, int64_t k, EK_REAL *restrict y,
     for (int64_t i = 0; i < t->out; i++) {
         const EK_REAL *u = x + t->lower[i] * k, *v = x + t->upper[i] * k;
         EK_REAL a = (EK_REAL)t->lower_share[i], b = (EK_REAL)t->upper_share[i];
+        if (b == 0) {
+            for (int64_t c = 0; c < k; c++)
+                y[i * k + c] = u[c];
+            continue;
+        }
         for (int64_t c = 0; c < k; c++)
             y[i * k + c] = a * u[c] + b * v[c];
     }

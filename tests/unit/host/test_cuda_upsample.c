@@ -4,7 +4,8 @@
 /* n, c, input height and width, output height and width */
 static const int64_t cases[][6] = {{2, 3, 4, 5, 8, 10}, {1, 11, 7, 6, 13, 17}, {2, 4, 9, 8, 5, 3},
                                    {1, 2, 1, 1, 4, 3},  {2, 5, 6, 6, 6, 6},    {1, 1, 5, 7, 1, 1},
-                                   {1, 3, 8, 8, 41, 9}, {1, 2, 31, 2, 7, 29},  {0, 2, 3, 3, 6, 6}};
+                                   {1, 3, 8, 8, 41, 9}, {1, 2, 31, 2, 7, 29},  {0, 2, 3, 3, 6, 6},
+                                   {2, 8, 5, 3, 11, 7}, {1, 16, 4, 6, 3, 13}};
 enum { CASES = sizeof cases / sizeof cases[0], MODES = 3 };
 static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
 
@@ -59,19 +60,63 @@ START_TEST(all_ratios_agree)
 }
 END_TEST
 
-/* An infinite element is seen only where it has a share. */
+/* Many positions: groups of channels of a position share a thread. */
+START_TEST(many_positions_agree)
+{
+    static const twin_layout layouts[] = {TWIN_LAST, TWIN_ROWS, TWIN_GAPS, TWIN_DENSE_OFFSET};
+    check_case((const int64_t[]){2, 11, 41, 43, 45, 47}, dtypes[_i / 4 % 3], layouts[_i % 4],
+               layouts[_i % 4], 1 + _i % 2);
+}
+END_TEST
+
+/* Vectors of channels that start at any element, with neighbours on either side. */
+START_TEST(some_channels_agree)
+{
+    static const int64_t firsts[] = {0, 1, 8};
+    const int64_t first = firsts[_i % 3], all[] = {2, 24, 4, 5}, more[] = {2, 24, 9, 7};
+    ek_dtype dtype = dtypes[_i / 3];
+    twin sides[] = {twin_uniform(twin_new(dtype, 4, all, TWIN_LAST), -2, 2, 1),
+                    twin_uniform(twin_new(dtype, 4, more, TWIN_LAST), -2, 2, 2)};
+    for (int k = 0; k < 2; k++) {
+        const int64_t shape[] = {2, 8, k == 0 ? 4 : 9, k == 0 ? 5 : 7};
+        ek_tensor **both[] = {&sides[k].host, &sides[k].cuda};
+        for (int side = 0; side < 2; side++) {
+            *both[side] = ek_tensor_view(*both[side], 4, shape, (*both[side])->stride, first);
+            assert_made(*both[side]);
+        }
+    }
+    twin small = sides[0], large = sides[1];
+    double tolerance = tolerance_of(dtype);
+    ek_dev *host = twin_dev(EK_HOST), *cuda = twin_dev(EK_CUDA);
+    assert_ok(twin_host()->upsample_gradient(host, small.host, large.host, true, false));
+    assert_ok(twin_cuda()->upsample_gradient(cuda, small.cuda, large.cuda, true, false));
+    twin_close(small, tolerance, 4 * tolerance, "gradient");
+    twin_push(small);
+    assert_ok(twin_host()->upsample_forward(host, large.host, small.host, true, false));
+    assert_ok(twin_cuda()->upsample_forward(cuda, large.cuda, small.cuda, true, false));
+    twin_close(large, tolerance, 4 * tolerance, "forward");
+}
+END_TEST
+
+/* An infinite element is seen only where it has a share; by both backends. */
 START_TEST(infinity_stays_in_its_place)
 {
-    const int64_t in[] = {1, 1, 1, 4}, out[] = {1, 1, 1, 7};
-    twin x = twin_uniform(twin_new(EK_F32, 4, in, TWIN_ROWS), 1, 2, 1);
-    twin y = twin_new(EK_F32, 4, out, TWIN_ROWS);
-    case_set(x.host, 2, (double)INFINITY);
+    const int64_t in[] = {1, 8, 4, 4}, out[] = {1, 8, 7, 7};
+    const int mode = _i % 3;
+    twin x = twin_uniform(twin_new(EK_F32, 4, in, _i < 3 ? TWIN_LAST : TWIN_ROWS), 1, 2, 1);
+    twin y = twin_new(EK_F32, 4, out, _i < 3 ? TWIN_LAST : TWIN_ROWS);
+    case_set(x.host, 6, (double)INFINITY);
     twin_push(x);
-    assert_ok(twin_cuda()->upsample_forward(twin_dev(EK_CUDA), y.cuda, x.cuda, true, true));
-    ek_tensor *got = twin_pull(y.cuda);
-    for (int64_t i = 0; i < 7; i++)
-        ck_assert_msg(isinf(case_get(got, i)) == (i >= 3 && i <= 5) && !isnan(case_get(got, i)),
-                      "element %d is %g", (int)i, case_get(got, i));
+    ek_dev *host = twin_dev(EK_HOST), *cuda = twin_dev(EK_CUDA);
+    assert_ok(twin_host()->upsample_forward(host, y.host, x.host, mode > 0, mode == 2));
+    assert_ok(twin_cuda()->upsample_forward(cuda, y.cuda, x.cuda, mode > 0, mode == 2));
+    int64_t infinite = 0;
+    for (int64_t i = 0; i < ek_count(y.host); i++)
+        infinite += isinf(case_get(y.host, i));
+    ck_assert_int_gt(infinite, 0);
+    for (int64_t i = 0; i < ek_count(y.host); i++)
+        ck_assert(!isnan(case_get(y.host, i)));
+    twin_close(y, 1e-6, 1e-6, "infinity");
 }
 END_TEST
 
@@ -82,7 +127,9 @@ Suite *suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, upsampling_agrees, 0, CASES);
     tcase_add_loop_test(t, all_ratios_agree, 0, MODES);
-    tcase_add_test(t, infinity_stays_in_its_place);
+    tcase_add_loop_test(t, many_positions_agree, 0, 12);
+    tcase_add_loop_test(t, some_channels_agree, 0, 9);
+    tcase_add_loop_test(t, infinity_stays_in_its_place, 0, 6);
     suite_add_tcase(s, t);
     return s;
 }

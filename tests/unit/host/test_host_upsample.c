@@ -135,6 +135,29 @@ START_TEST(threads)
 }
 END_TEST
 
+/* An infinite element is seen only where it has a share: 0 times infinity is none. */
+START_TEST(infinity_stays_in_its_place)
+{
+    ek_dev *dev = ek_dev_get(ek_host(0));
+    ek_dtype dtype = floating[_i % 3];
+    const bool bilinear = _i / 3 == 1;
+    const int64_t in[] = {1, 3, 4, 4}, out[] = {1, 3, 7, 7};
+    ek_tensor *x = case_tensor(dev, dtype, 4, in, CASE_LAST);
+    ek_tensor *y = case_tensor(dev, dtype, 4, out, CASE_LAST);
+    case_fill(x, 1);
+    case_set(x, 2 * 4 + 1, (double)INFINITY);
+    assert_ok(ek_host_upsample_forward(dev, y, x, bilinear, true));
+    for (int64_t i = 0; i < ek_count(y); i++) {
+        source w = source_of(4, 7, i % 7, bilinear, true);
+        source h = source_of(4, 7, i / 7 % 7, bilinear, true);
+        bool row = h.lower == 2 || (h.share != 0 && h.upper == 2);
+        bool column = w.lower == 1 || (w.share != 0 && w.upper == 1);
+        ck_assert_msg(isinf(case_get(y, i)) == (i < 49 && row && column) && !isnan(case_get(y, i)),
+                      "element %d is %g", (int)i, case_get(y, i));
+    }
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("host_upsample");
@@ -142,6 +165,7 @@ Suite *suite(void)
     tcase_add_test(t, forward_and_adjoint);
     tcase_add_test(t, adjoint_by_element);
     tcase_add_test(t, threads);
+    tcase_add_loop_test(t, infinity_stays_in_its_place, 0, 6);
     suite_add_tcase(s, t);
     return s;
 }
