@@ -223,7 +223,7 @@ static bool fits_int(const ek_cuda_gemm *g)
 static int failed(ek_dev *dev, const struct ek_cuda_blas *blas, const ek_cuda_gemm *g,
                   cublasStatus_t status)
 {
-    int late = (int)cudaGetLastError();
+    int late = ek_cuda_late(dev);
     if (late != cudaSuccess)
         EK_TRY(ek_cuda_check(dev, "matrix product", late));
     return EK_FAIL(EK_E_BACKEND,

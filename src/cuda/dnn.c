@@ -189,7 +189,7 @@ static int failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_probl
 {
     char x_text[200], w_text[200], y_text[200], why[256] = "";
     dnn->api->cudnnGetLastErrorString(why, sizeof why);
-    int late = (int)cudaGetLastError();
+    int late = ek_cuda_late(dev);
     if (late != cudaSuccess)
         EK_TRY(ek_cuda_check(dev, names[problem->operation], late));
     return EK_FAIL(EK_E_BACKEND, "%s of x %s, w %s and y %s: cuDNN says %s (%d) %s",

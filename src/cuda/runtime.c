@@ -106,6 +106,13 @@ bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
     return false;
 }
 
+int ek_cuda_late(const ek_dev *dev)
+{
+    int error = (int)cudaStreamQuery(ek_cuda_of(dev)->compute);
+    (void)cudaGetLastError();
+    return error == cudaErrorNotReady ? 0 : error;
+}
+
 int ek_cuda_check(ek_dev *dev, const char *call, int error)
 {
     if (error <= 0)

@@ -79,6 +79,10 @@ int ek_cuda_check(ek_dev *dev, const char *call, int error);
 bool ek_cuda_note(const ek_dev *dev, const char *call, int error);
 #define EK_CUDA_TRY(dev, call) EK_TRY(ek_cuda_check((dev), #call, (int)(call)))
 
+/* After a library's call has failed, whose errors are its own: what the device has met, or 0. The
+ * last error of our own calls knows nothing of it. */
+int ek_cuda_late(const ek_dev *dev);
+
 /* The fault record's error, or what was told, cleared; 0 without one. Doesn't wait. */
 int ek_cuda_fault_check(ek_dev *dev);
 /* Makes the sentence the error (EK_E_BACKEND) of the next call that issues work to the device,

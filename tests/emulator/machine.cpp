@@ -164,13 +164,6 @@ cudaError_t note_error(cudaError_t error)
     return error;
 }
 
-static cudaError_t broken_now()
-{
-    Machine &m = machine();
-    Lock lock(m.lock);
-    return m.devices.empty() ? cudaSuccess : m.devices[(size_t)current_device()].broken;
-}
-
 bool lies_in(Machine &m, const void *pointer, size_t size, int device)
 {
     const Allocation *allocation = m.find(pointer);
@@ -256,19 +249,18 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
     return cudaSuccess;
 }
 
+// What calls of this runtime have returned to this thread: nothing of a device that broke since,
+// nor of what libraries have met, which have runtimes of their own.
 cudaError_t cudaGetLastError(void)
 {
-    cudaError_t error = broken_now();
-    if (!error)
-        error = last_error();
+    cudaError_t error = last_error();
     last_error() = cudaSuccess;
     return error;
 }
 
 cudaError_t cudaPeekAtLastError(void)
 {
-    cudaError_t error = broken_now();
-    return error ? error : last_error();
+    return last_error();
 }
 
 const char *cudaGetErrorName(cudaError_t error)
