@@ -7,12 +7,15 @@
  * f32 tensor, where, cat and stack give f32, operations in place keep x's dtype, all others give
  * what they are given; f64 is left alone. These are PyTorch's lists for CUDA.
  *
- * Parameters stay f32 (the master weights), and so do their gradients. The thread that begins a
- * region converts a parameter once, and again after each change, and keeps the result until its
- * outermost region ends; workers convert per use. The mode is the thread's; jobs on workers inherit
- * it. Backward runs on the dtypes that the forward left, in the region or after it: only the
- * forward and the loss need to lie in it. What ek_checkpoint computes again does so under the
- * forward's mode. No loss scaling is needed: bf16 has f32's range. */
+ * Parameters stay f32 (the master weights), and so do their gradients. What they were converted to
+ * is kept beside them, half as many bytes of the category EK_MEMORY_PARAMETER, until they are
+ * written next (ek_tensor_touch, where that is done by hand): replicas, several forwards and what
+ * ek_checkpoint computes again share it, and a wrapper's parameters are converted all at once.
+ *
+ * The mode is the thread's; jobs on workers inherit it. Backward runs on the dtypes that the
+ * forward left, in the region or after it: only the forward and the loss need to lie in it. What
+ * ek_checkpoint computes again does so under the forward's mode. No loss scaling is needed: bf16
+ * has f32's range. */
 #ifndef EVENKEEL_PRECISION_H
 #define EVENKEEL_PRECISION_H
 

@@ -98,6 +98,16 @@ ek_tensor *ek_autocast_narrow(ek_tensor *x)
     return y;
 }
 
+ek_tensor *ek_autocast_image(ek_tensor *x)
+{
+    if (!x || x->dtype != EK_F32 || !casts() || x->ndim != 4 || is_parameter(x) ||
+        ek_tensor_is_contiguous(x, EK_CHANNELS_LAST))
+        return ek_autocast_narrow(x);
+    ek_shape shape = ek_tensor_shape(x);
+    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), EK_BF16, &shape, EK_CHANNELS_LAST);
+    return y && ek_transfer(y, x) >= 0 ? ek_record_cast(y, x) : NULL;
+}
+
 ek_tensor *ek_autocast_wide(ek_tensor *x)
 {
     return cast(x, EK_BF16, EK_F32);

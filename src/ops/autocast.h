@@ -23,6 +23,9 @@
 /* f32 becomes bf16. Parameters are cast once until they are written, all of a slab at once. */
 ek_tensor *ek_autocast_narrow(ek_tensor *x);
 
+/* The same, with images in the order of memory that convolutions read, in one pass. */
+ek_tensor *ek_autocast_image(ek_tensor *x);
+
 /* bf16 becomes f32. */
 ek_tensor *ek_autocast_wide(ek_tensor *x);
 

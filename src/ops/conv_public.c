@@ -228,7 +228,7 @@ static ek_tensor *checked(const ek_conv_family *family, const ek_conv_options *o
 static ek_tensor *convolve(const ek_conv_family *family, ek_conv_options *options)
 {
     ek_scope scope = ek_scope_begin();
-    options->x = ek_autocast_narrow(options->x);
+    options->x = ek_autocast_image(options->x);
     options->weight = ek_autocast_narrow(options->weight);
     options->bias = ek_autocast_narrow(options->bias);
     return ek_scope_end_with(&scope, checked(family, options));

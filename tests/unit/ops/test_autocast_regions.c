@@ -150,6 +150,27 @@ START_TEST(only_parameters_are_remembered)
 }
 END_TEST
 
+/* One pass gives what two do. */
+START_TEST(images_are_cast_and_turned)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = uniform(EK_SHAPE(2, 3, 5, 4), -1, 1), *w = parameter(EK_SHAPE(4, 3, 2, 2));
+    assert_ok(ek_tensor_set_requires_grad(x, true));
+    ck_assert_ptr_eq(ek_autocast_image(x), x);
+    ek_autocast region = ek_autocast_begin(EK_BF16);
+    ek_tensor *y = ek_autocast_image(x);
+    ck_assert_int_eq(y->dtype, EK_BF16);
+    ck_assert(ek_tensor_is_contiguous(y, EK_CHANNELS_LAST));
+    assert_close(y, ek_autocast_narrow(x), 0, 0);
+    ck_assert(ek_same_layout(ek_autocast_image(w), w));
+    ck_assert_ptr_eq(ek_autocast_image(w), ek_autocast_narrow(w));
+    assert_ok(ek_backward(ek_sum(ek_square(y))));
+    ek_autocast_end(&region);
+    assert_close(ek_tensor_grad(x), ek_to_dtype(ek_mul_scalar(y, 2), EK_F32), 0, 0);
+    ek_scope_end(&scope);
+}
+END_TEST
+
 /* A weight used twice: one cast, whose gradient is the sum; again after a backward. */
 START_TEST(one_cast_several_uses)
 {
@@ -305,6 +326,7 @@ Suite *suite(void)
     tcase_add_test(t, parameters_are_cast_once);
     tcase_add_test(t, only_parameters_are_remembered);
     tcase_add_test(t, one_cast_several_uses);
+    tcase_add_test(t, images_are_cast_and_turned);
     tcase_add_loop_test(t, nothing_is_left, 0, 2);
     tcase_add_test(t, second_order);
     tcase_add_test(t, functions_backward_as_forward);
