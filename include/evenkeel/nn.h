@@ -58,7 +58,7 @@ typedef struct ek_norm_options {
     int keywords;
     int64_t features;              /* channels */
     double eps;                    /* default 1e-5 */
-    double momentum;               /* default 0.1; EK_ZERO for 0 */
+    double momentum;               /* default 0.1; EK_ZERO for 0; EK_CUMULATIVE (ops.h) */
     ek_switch affine;              /* default on; instance norm: off */
     ek_switch track_running_stats; /* default on; instance norm: off, and no other */
 } ek_norm_options;

@@ -224,6 +224,9 @@ EK_API ek_tensor *ek_f_upsample(ek_tensor *x, int64_t height, int64_t width, ek_
 
 /* ---- normalisation ---- */
 
+/* The momentum of a module whose running statistics are plain averages over all of its batches. */
+#define EK_CUMULATIVE (-1)
+
 typedef struct ek_batch_norm_options {
     int keywords;
     ek_tensor *x;                          /* (N, C) or (N, C, ...) */

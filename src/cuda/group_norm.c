@@ -34,7 +34,7 @@ static int take(ek_norm_call *call, const ek_norm_tensors *tensors, bool runs,
     EK_TRY(ek_cuda_norm_input(call, mean, &norm->mean));
     EK_TRY(ek_cuda_norm_input(call, invstd, &norm->invstd));
     norm->element = runs;
-    norm->share = 1.0 / (double)(ek_count(tensors->x) / ek_count(mean));
+    norm->share = norm->share_xhat = 1.0 / (double)(ek_count(tensors->x) / ek_count(mean));
     if (runs) {
         EK_TRY(ek_cuda_norm_element_input(call, tensors->x, weight, &norm->weight));
         return ek_cuda_norm_element_input(call, tensors->x, bias, &norm->bias);
@@ -47,7 +47,8 @@ static int take(ek_norm_call *call, const ek_norm_tensors *tensors, bool runs,
 
 /* The groups of a sample that is row-major lie one after the other, and so do one group's channels
  * in any order of memory. */
-static int run_statistics(ek_norm_call *call, ek_tensor *mean, ek_tensor *var, const ek_tensor *x)
+static int run_statistics(ek_norm_call *call, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
+                          const ek_norm_settle *settle)
 {
     ek_cuda_norm *norm = &call->norm;
     const int64_t groups = mean->shape[1];
@@ -56,12 +57,14 @@ static int run_statistics(ek_norm_call *call, ek_tensor *mean, ek_tensor *var, c
                              &(ek_norm_tensors){.x = x}));
     EK_TRY(ek_cuda_norm_output(call, mean, &norm->by_group[0]));
     EK_TRY(ek_cuda_norm_output(call, var, &norm->by_group[1]));
+    EK_TRY(ek_cuda_norm_take_settle(call, settle));
     EK_TRY(ek_cuda_norm_cut_sums(call, true));
     int rc = ek_cuda_launch_norm_statistics(&call->queue, norm);
     return rc == 0 && norm->first ? ek_cuda_launch_norm_join_moments(&call->queue, norm) : rc;
 }
 
-int ek_cuda_group_norm_statistics(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x)
+int ek_cuda_group_norm_statistics(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
+                                  const ek_norm_settle *settle)
 {
     if (ek_count(x) == 0) {
         EK_TRY(ek_cuda_fill(dev, mean, (double)NAN));
@@ -69,7 +72,7 @@ int ek_cuda_group_norm_statistics(ek_dev *dev, ek_tensor *mean, ek_tensor *var, 
     }
     ek_norm_call call;
     EK_TRY(ek_cuda_norm_begin(&call, dev, statistics_name));
-    return ek_cuda_norm_end(&call, run_statistics(&call, mean, var, x));
+    return ek_cuda_norm_end(&call, run_statistics(&call, mean, var, x, settle));
 }
 
 /* ---- apply ---- */

@@ -182,4 +182,55 @@ static __device__ __forceinline__ void ek_norm_merge(ek_norm_moments<R> *a, ek_n
     a->deviation += b.deviation + delta * delta * weights.both;
 }
 
+static __device__ __forceinline__ float ek_norm_fma(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+static __device__ __forceinline__ double ek_norm_fma(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
+static __device__ __forceinline__ float ek_norm_root(float x)
+{
+    return sqrtf(x);
+}
+static __device__ __forceinline__ double ek_norm_root(double x)
+{
+    return sqrt(x);
+}
+
+/* What follows from mean and variance i. Products are rounded where the compiler has no choice, so
+ * that every kernel gives the same bits. */
+template <typename R>
+static __device__ __forceinline__ void ek_norm_follow(const ek_norm_settling &s, int64_t i, R mean,
+                                                      R var)
+{
+    if (s.running_mean != nullptr) {
+        const double momentum = s.average != nullptr ? 1 / (double)*s.average : s.momentum;
+        const R keep = (R)(1 - momentum);
+        R *const means = (R *)s.running_mean + i, *const vars = (R *)s.running_var + i;
+        *means = ek_norm_fma((R)momentum, mean, keep * *means);
+        *vars = ek_norm_fma((R)(momentum * s.unbiased), var, keep * *vars);
+    }
+    if (s.mean != nullptr)
+        ((R *)s.mean)[i] = mean;
+    if (s.invstd != nullptr)
+        ((R *)s.invstd)[i] = 1 / ek_norm_root(var + (R)s.eps);
+    if (s.batches != nullptr && i == 0)
+        ++*s.batches;
+}
+
+/* What follows from a channel's sums of dy and of dy (x - mean). */
+template <typename R>
+static __device__ __forceinline__ void ek_norm_chain_rule(const ek_norm_chaining &chain, int64_t i,
+                                                          R sum, R product, R invstd)
+{
+    if (chain.scale == nullptr)
+        return;
+    const R weight = ek_norm_value(chain.weight, i, R(1)), scale = weight * invstd;
+    ((R *)chain.dmean)[i] = -scale * sum;
+    ((R *)chain.dinvstd)[i] = weight * product;
+    ((R *)chain.scale)[i] = scale;
+}
+
 #endif

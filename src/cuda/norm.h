@@ -38,6 +38,21 @@ typedef struct ek_norm_cut {
     int64_t tasks;
 } ek_norm_cut;
 
+/* What follows from means and variances, as kernels.h's ek_norm_settle: dense, by index, or NULL.
+ */
+typedef struct ek_norm_settling {
+    void *invstd, *mean, *running_mean, *running_var;
+    double eps, momentum, unbiased; /* unbiased: count / (count - 1) */
+    const int64_t *average;
+    int64_t *batches;
+} ek_norm_settling;
+
+/* What follows from sums of channels, as kernels.h's ek_norm_chain; scale NULL: nothing. */
+typedef struct ek_norm_chaining {
+    const void *weight;
+    void *dmean, *dinvstd, *scale;
+} ek_norm_chaining;
+
 typedef struct ek_cuda_norm {
     ek_dtype dtype; /* of x, dy, mask and y */
     bool planes;
@@ -53,17 +68,19 @@ typedef struct ek_cuda_norm {
     const void *mean, *invstd, *weight, *bias, *sum, *sum_xhat;
     bool element; /* weight and bias: one for each element of a sample's planes; else per channel */
     bool relu;
-    bool weighted; /* gradient: the sums don't contain the weight yet (batch norm) */
-    double share;  /* 1 / values that statistics are of */
+    bool weighted;            /* gradient: the sums don't contain the weight yet (batch norm) */
+    double share, share_xhat; /* gradient: what the sums are multiplied with: 1 / values */
     /* Partial sums by sample, part and column; or NULL: there is one part of each column and one
      * column of each group, so that sums are results. */
     double *first, *second;
     /* Results of sums, of the type that is computed in: by sample and group, and per column over
      * all samples. Either pair may be NULL. */
     void *by_group[2], *by_column[2];
+    ek_norm_settling settle; /* statistics: for by_group */
+    ek_norm_chaining chain;  /* sums: for by_group, of single channels */
 } ek_cuda_norm;
 
-/* mean and (biased) variance into by_group */
+/* mean and (biased) variance into by_group, and what follows from them */
 int ek_cuda_launch_norm_statistics(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 /* sum of dy and of dy (x - mean) into partial sums, or with the latter times invstd into by_group.
  * With `element` dy is multiplied with weight. */
@@ -73,7 +90,7 @@ int ek_cuda_launch_norm_reduce(const ek_cuda_queue *queue, const ek_cuda_norm *n
 int ek_cuda_launch_norm_elements(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 /* y = (x - mean) invstd weight + bias */
 int ek_cuda_launch_norm_apply(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
-/* y = invstd weight dy - shift - (x - mean) slope; without sums x isn't read */
+/* y = invstd weight dy - shift - (x - mean) slope; without sums x isn't read; invstd NULL is 1 */
 int ek_cuda_launch_norm_gradient(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 
 /* Partial sums into results. Sums: by_group multiplies with weight (per channel; never with
@@ -81,6 +98,28 @@ int ek_cuda_launch_norm_gradient(const ek_cuda_queue *queue, const ek_cuda_norm 
 int ek_cuda_launch_norm_join_moments(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 int ek_cuda_launch_norm_join_groups(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 int ek_cuda_launch_norm_join_columns(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
+
+/* What follows from `count` means and variances, of f64 or f32. */
+int ek_cuda_launch_norm_settle(const ek_cuda_queue *queue, bool wide, const void *mean,
+                               const void *var, int64_t count, const ek_norm_settling *settle);
+
+/* Moments of chunks, of f64 or f32, and what they are merged into. */
+typedef struct ek_norm_merging {
+    int64_t channels;
+    int chunks;
+    double shares[EK_MAX_DEVICES];
+    double eps;
+    const void *moments; /* (chunks, 2, channels) */
+    void *mean, *var, *invstd;
+    /* The gradient: of what was merged into these two; each of the gradients may be NULL. */
+    const void *merged_mean, *merged_invstd, *dmean, *dvar, *dinvstd;
+    void *dmoments;
+} ek_norm_merging;
+
+int ek_cuda_launch_norm_merge(const ek_cuda_queue *queue, bool wide,
+                              const ek_norm_merging *merging);
+int ek_cuda_launch_norm_merge_gradient(const ek_cuda_queue *queue, bool wide,
+                                       const ek_norm_merging *merging);
 
 EK_END_DECLARATIONS
 #endif

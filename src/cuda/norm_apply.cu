@@ -27,11 +27,12 @@ static __device__ __forceinline__ plane<R> plane_of(const ek_cuda_norm &a, int64
                                                     int64_t column)
 {
     const int64_t group = ek_norm_group(a, sample, column);
-    const R invstd = ((const R *)a.invstd)[group];
+    const R invstd = ek_norm_value(a.invstd, group, R(1));
     const R scale = a.element ? invstd : invstd * ek_norm_value(a.weight, column, R(1));
-    const R share = (a.weighted ? scale : invstd) * (R)a.share;
-    return {((const R *)a.mean)[group], scale, share * ek_norm_value(a.sum, group, R(0)),
-            share * ek_norm_value(a.sum_xhat, group, R(0)) * invstd};
+    const R factor = a.weighted ? scale : invstd;
+    return {((const R *)a.mean)[group], scale,
+            factor * (R)a.share * ek_norm_value(a.sum, group, R(0)),
+            factor * (R)a.share_xhat * ek_norm_value(a.sum_xhat, group, R(0)) * invstd};
 }
 
 /* ---- U vectors of V elements: all loads before the first store ---- */

@@ -172,12 +172,12 @@ int ek_cuda_norm_end(ek_norm_call *call, int rc)
     return ek_cuda_end(call->dev, &call->queue, call->operation, rc);
 }
 
-/* The tensor that kernels use. */
-static int take(ek_norm_call *call, const ek_tensor *t, ek_tensor *stored, ek_dtype dtype,
-                ek_memory_format format, bool keep, const ek_tensor **taken)
+/* The tensor that kernels use; with `load` they find its values there. */
+static int take(ek_norm_call *call, const ek_tensor *t, ek_tensor *stored, bool load,
+                ek_dtype dtype, ek_memory_format format, bool keep, const ek_tensor **taken)
 {
     ek_cuda_stage *stage = &call->stage[call->stages];
-    EK_TRY(ek_cuda_stage_begin(stage, call->dev, t, dtype, format, keep, stored == NULL));
+    EK_TRY(ek_cuda_stage_begin(stage, call->dev, t, dtype, format, keep, load));
     call->stored[call->stages++] = stored;
     *taken = stage->tensor;
     return 0;
@@ -201,7 +201,7 @@ int ek_cuda_norm_take(ek_norm_call *call, ek_norm_kind kind, int64_t groups,
         const ek_tensor *taken;
         if (!all[i])
             continue;
-        EK_TRY(take(call, all[i], i == 3 ? tensors->y : NULL, norm->dtype,
+        EK_TRY(take(call, all[i], i == 3 ? tensors->y : NULL, i != 3, norm->dtype,
                     f == FORM_ROWS || f == FORM_RUN_LAST ? EK_CHANNELS_LAST : EK_CONTIGUOUS,
                     all[i]->dtype == norm->dtype && fits(all[i], f, batch), &taken));
         *operands[i] = operand_of(taken, f, batch, norm->inner);
@@ -211,13 +211,14 @@ int ek_cuda_norm_take(ek_norm_call *call, ek_norm_kind kind, int64_t groups,
 
 /* ---- parameters and results ---- */
 
-static int take_dense(ek_norm_call *call, const ek_tensor *t, ek_tensor *stored, void **values)
+static int take_dense(ek_norm_call *call, const ek_tensor *t, ek_tensor *stored, bool load,
+                      void **values)
 {
     const ek_tensor *taken = NULL;
     *values = NULL;
     if (!t)
         return 0;
-    EK_TRY(take(call, t, stored, computed(call), EK_CONTIGUOUS,
+    EK_TRY(take(call, t, stored, load, computed(call), EK_CONTIGUOUS,
                 t->dtype == computed(call) && run_stride(t, true, true, false, 1) == 1, &taken));
     *values = ek_tensor_address(taken);
     return 0;
@@ -226,14 +227,32 @@ static int take_dense(ek_norm_call *call, const ek_tensor *t, ek_tensor *stored,
 int ek_cuda_norm_input(ek_norm_call *call, const ek_tensor *tensor, const void **values)
 {
     void *taken;
-    EK_TRY(take_dense(call, tensor, NULL, &taken));
+    EK_TRY(take_dense(call, tensor, NULL, true, &taken));
     *values = taken;
     return 0;
 }
 
 int ek_cuda_norm_output(ek_norm_call *call, ek_tensor *tensor, void **values)
 {
-    return take_dense(call, tensor, tensor, values);
+    return take_dense(call, tensor, tensor, false, values);
+}
+
+int ek_cuda_norm_take_settle(ek_norm_call *call, const ek_norm_settle *settle)
+{
+    ek_norm_settling *into = &call->norm.settle;
+    if (!settle)
+        return 0;
+    into->eps = settle->eps;
+    into->momentum = settle->momentum;
+    into->unbiased = settle->count / (settle->count - 1);
+    if (settle->average)
+        into->average = ek_tensor_address(settle->average);
+    if (settle->batches)
+        into->batches = ek_tensor_address(settle->batches);
+    EK_TRY(ek_cuda_norm_output(call, settle->mean, &into->mean));
+    EK_TRY(ek_cuda_norm_output(call, settle->invstd, &into->invstd));
+    EK_TRY(take_dense(call, settle->running_mean, settle->running_mean, true, &into->running_mean));
+    return take_dense(call, settle->running_var, settle->running_var, true, &into->running_var);
 }
 
 /* As a batch of one sample, in the order of x's samples. */
@@ -255,7 +274,7 @@ static int take_element(ek_norm_call *call, const ek_tensor *x, const ek_tensor 
         wide->stride[d + 1] = t->stride[d];
     }
     const bool last = call->last && wide->ndim == x->ndim;
-    EK_TRY(take(call, wide, stored ? wide : NULL, computed(call),
+    EK_TRY(take(call, wide, stored ? wide : NULL, !stored, computed(call),
                 last ? EK_CHANNELS_LAST : EK_CONTIGUOUS,
                 t->dtype == computed(call) && fits(wide, last ? FORM_RUN_LAST : FORM_RUN, false),
                 &taken));

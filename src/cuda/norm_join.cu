@@ -14,12 +14,32 @@ static __device__ __forceinline__ double value_of(const void *values, bool wide,
     return wide ? ((const double *)values)[i] : (double)((const float *)values)[i];
 }
 
-static __device__ __forceinline__ void put(void *values, bool wide, int64_t i, double value)
+template <typename R>
+static __device__ __forceinline__ void put_pair(void *const (&into)[2], int64_t i, double first,
+                                                double second)
+{
+    ((R *)into[0])[i] = (R)first;
+    ((R *)into[1])[i] = (R)second;
+}
+
+static __device__ __forceinline__ void put(void *const (&into)[2], bool wide, int64_t i,
+                                           double first, double second)
 {
     if (wide)
-        ((double *)values)[i] = value;
+        put_pair<double>(into, i, first, second);
     else
-        ((float *)values)[i] = (float)value;
+        put_pair<float>(into, i, first, second);
+}
+
+/* Moments of a group are what they were made for. */
+static __device__ __forceinline__ void put_moments(const ek_cuda_norm &a, bool wide, int64_t i,
+                                                   double mean, double var)
+{
+    put(a.by_group, wide, i, mean, var);
+    if (wide)
+        ek_norm_follow(a.settle, i, mean, var);
+    else
+        ek_norm_follow(a.settle, i, (float)mean, (float)var);
 }
 
 /* Elements of a part: what its blocks saw. */
@@ -98,17 +118,20 @@ template <bool moments> EK_KERNEL join_columns(const ek_cuda_norm a, const bool 
         join_threads<moments>(&own, COLUMNS, ROWS);
         if (column >= a.channels || threadIdx.x / COLUMNS != 0)
             continue;
-        void *const *into = all ? a.by_column : a.by_group;
         const int64_t at = all ? column : sample * a.channels + column;
-        if (moments)
-            own.second /= own.count;
-        else if (!all) {
+        if (moments) {
+            put_moments(a, wide, at, own.first, own.second / own.count);
+        } else if (all) {
+            put(a.by_column, wide, at, own.first, own.second);
+        } else {
             const double weight = value_of(a.element ? nullptr : a.weight, wide, column, 1);
-            own.first *= weight;
-            own.second *= weight * value_of(a.invstd, wide, at, 1);
+            const double invstd = value_of(a.invstd, wide, at, 1);
+            put(a.by_group, wide, at, weight * own.first, own.second * (weight * invstd));
+            if (wide)
+                ek_norm_chain_rule(a.chain, at, own.first, own.second, invstd);
+            else
+                ek_norm_chain_rule(a.chain, at, (float)own.first, (float)own.second, (float)invstd);
         }
-        put(into[0], wide, at, own.first);
-        put(into[1], wide, at, own.second);
     }
 }
 
@@ -131,10 +154,10 @@ template <bool moments> EK_KERNEL join_groups(const ek_cuda_norm a)
         join_threads<moments>(&own, 1, EK_BLOCK);
         if (threadIdx.x != 0)
             continue;
-        own.second =
-            moments ? own.second / own.count : own.second * value_of(a.invstd, wide, task, 1);
-        put(a.by_group[0], wide, task, own.first);
-        put(a.by_group[1], wide, task, own.second);
+        if (moments)
+            put_moments(a, wide, task, own.first, own.second / own.count);
+        else
+            put(a.by_group, wide, task, own.first, own.second * value_of(a.invstd, wide, task, 1));
     }
 }
 

@@ -87,8 +87,10 @@ static __device__ __forceinline__ void put(const ek_cuda_norm &a, int64_t sample
         a.second[at] = (double)own.deviation;
     } else {
         const int64_t at = sample * a.channels + column;
+        const R var = own.deviation / (R)count;
         ((R *)a.by_group[0])[at] = (R)mean;
-        ((R *)a.by_group[1])[at] = own.deviation / (R)count;
+        ((R *)a.by_group[1])[at] = var;
+        ek_norm_follow(a.settle, at, (R)mean, var);
     }
 }
 

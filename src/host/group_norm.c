@@ -68,7 +68,8 @@ static void join_moments(void *context, int64_t begin, int64_t end)
     }
 }
 
-int ek_host_group_norm_statistics(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x)
+int ek_host_group_norm_statistics(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
+                                  const ek_norm_settle *settle)
 {
     if (ek_count(x) == 0) {
         EK_TRY(ek_host_fill(dev, mean, (double)NAN));
@@ -86,6 +87,7 @@ int ek_host_group_norm_statistics(ek_dev *dev, ek_tensor *mean, ek_tensor *var, 
         call.batch.job.x = ek_norm_data(&call.batch, 0);
         ek_norm_run_statistics(&call.batch);
         over_samples(&call, join_moments);
+        rc = settle ? ek_host_norm_settle(dev, mean, var, settle) : 0;
     }
     return ek_norm_end(&call.batch, rc);
 }

@@ -20,8 +20,8 @@ typedef struct ek_batch_norm_module {
 ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_options *options,
                                     int ndim_least, int ndim_most);
 
-/* Begins a call: checks x's dimensions and counts the batch when training. */
-int ek_batch_norm_module_begin(ek_batch_norm_module *self, const ek_tensor *x);
+/* Checks x's dimensions. */
+int ek_batch_norm_module_check(const ek_batch_norm_module *self, const ek_tensor *x);
 
 /* The operation with the module's tensors and options, x's own statistics when training. */
 ek_batch_norm_options ek_batch_norm_module_options(const ek_batch_norm_module *self, ek_tensor *x);

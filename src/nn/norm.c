@@ -4,8 +4,10 @@
 #include "nn/batch_norm_module.h"
 #include "ops/batch_norm.h"
 
-static int check_input(const ek_batch_norm_module *self, const ek_tensor *x)
+int ek_batch_norm_module_check(const ek_batch_norm_module *self, const ek_tensor *x)
 {
+    if (!x)
+        return ek_error_pending();
     if (x->ndim >= self->ndim_least && x->ndim <= self->ndim_most)
         return 0;
     char text[200], least[16] = "";
@@ -14,24 +16,6 @@ static int check_input(const ek_batch_norm_module *self, const ek_tensor *x)
                  self->ndim_most - self->ndim_least > 1 ? "to" : "or");
     return EK_FAIL(EK_E_SHAPE, "expected an input of %s%d dimensions, got %s", least,
                    self->ndim_most, ek_tensor_text(x, text));
-}
-
-/* One batch more; the counter is nobody's operand, so this is never part of a graph. */
-static int count_batch(ek_batch_norm_module *self)
-{
-    ek_tensor *counter = self->num_batches_tracked;
-    bool before = ek_set_grad_enabled(false);
-    bool done = ek_add_(counter, ek_scalar(1, EK_I64, ek_cpu())) != NULL;
-    ek_set_grad_enabled(before);
-    return done ? 0 : ek_error_pending();
-}
-
-int ek_batch_norm_module_begin(ek_batch_norm_module *self, const ek_tensor *x)
-{
-    if (!x)
-        return ek_error_pending();
-    EK_TRY(check_input(self, x));
-    return self->module.training && self->num_batches_tracked ? count_batch(self) : 0;
 }
 
 ek_batch_norm_options ek_batch_norm_module_options(const ek_batch_norm_module *self, ek_tensor *x)
@@ -49,10 +33,10 @@ ek_batch_norm_options ek_batch_norm_module_options(const ek_batch_norm_module *s
 static ek_tensor *normalise(ek_module *module, ek_tensor *x, bool relu)
 {
     ek_batch_norm_module *self = (ek_batch_norm_module *)module;
-    if (ek_batch_norm_module_begin(self, x) < 0)
+    if (ek_batch_norm_module_check(self, x) < 0)
         return NULL;
-    ek_batch_norm_options options = ek_batch_norm_module_options(self, x);
-    return relu ? ek_batch_norm_relu(options) : ek_f_batch_norm_with(options);
+    return ek_batch_norm_tracked(ek_batch_norm_module_options(self, x), relu,
+                                 self->num_batches_tracked);
 }
 
 static ek_value batch_norm_forward(ek_module *module, const ek_args *args)
@@ -100,8 +84,9 @@ ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_op
                 (long long)options->features);
         return NULL;
     }
-    if (!(eps >= 0) || !(momentum >= 0 && momentum <= 1)) {
-        EK_FAIL(EK_E_INVALID, "%s: eps %g has to be at least 0, momentum %g between 0 and 1",
+    if (!(eps >= 0) || !((momentum >= 0 && momentum <= 1) || momentum == EK_CUMULATIVE)) {
+        EK_FAIL(EK_E_INVALID,
+                "%s: eps %g has to be at least 0, momentum %g between 0 and 1 or EK_CUMULATIVE",
                 type->name, eps, momentum);
         return NULL;
     }

@@ -251,7 +251,7 @@ static int gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu
         if (!result->dw || !result->db)
             return ek_error_pending();
         EK_TRY(kernels->batch_norm_reduce(dev, result->db, result->dw, dy, x, stats.mean,
-                                          stats.invstd, y_relu));
+                                          stats.invstd, y_relu, NULL));
     }
     if (request.want_dx) {
         result->dx = ek_result(x, NULL, NULL, x->dtype);
@@ -318,53 +318,86 @@ int ek_check_values_per_channel(const ek_tensor *x, int64_t count)
                    ek_shape_text(&shape, text));
 }
 
-int ek_run_invstd(ek_tensor *into, const ek_tensor *var, double eps)
+/* One batch more. */
+static int count_batch(const ek_norm_tracking *tracking)
 {
-    ek_dev *dev = ek_tensor_dev(into);
-    const ek_kernels *kernels = ek_kernels_of(into);
-    EK_TRY(kernels->unary(dev, EK_UNARY_AFFINE, into, var, 1, eps));
-    EK_TRY(kernels->unary(dev, EK_UNARY_SQRT, into, into, 0, 0));
-    return kernels->unary(dev, EK_UNARY_RECIPROCAL, into, into, 0, 0);
+    ek_tensor *batches = tracking->batches;
+    if (!batches)
+        return 0;
+    EK_TRY(ek_kernels_of(batches)->unary(ek_tensor_dev(batches), EK_UNARY_AFFINE, batches, batches,
+                                         1, 1));
+    ek_tensor_written(batches, norm_name);
+    return 0;
 }
 
-int ek_move_running(ek_tensor *running, const ek_tensor *value, double momentum, double scale)
+/* Statistics of `count` values are to move what is tracked: a kernel runs with `settle` between
+ * begin and end. */
+static int begin_tracking(const ek_norm_tracking *tracking, int64_t count, ek_norm_settle *settle)
 {
-    ek_dev *dev = ek_tensor_dev(running);
-    const ek_kernels *kernels = ek_kernels_of(running);
-    EK_TRY(kernels->unary(dev, EK_UNARY_AFFINE, running, running, 1 - momentum, 0));
-    EK_TRY(kernels->binary(dev, EK_BINARY_ADD, running, running, value, momentum * scale));
-    ek_tensor_written(running, norm_name);
+    if (!tracking->mean)
+        return 0;
+    settle->running_mean = tracking->mean;
+    settle->running_var = tracking->var;
+    settle->momentum = tracking->momentum;
+    settle->count = (double)count;
+    if (tracking->momentum != EK_CUMULATIVE || !tracking->batches) {
+        settle->batches = tracking->batches;
+        return 0;
+    }
+    /* Every channel reads the number: it is counted before. */
+    settle->average = tracking->batches;
+    return count_batch(tracking);
+}
+
+static void end_tracking(const ek_norm_tracking *tracking)
+{
+    ek_tensor *const written[] = {tracking->mean, tracking->var, tracking->batches};
+    for (int i = 0; tracking->mean && i < 3; i++)
+        if (written[i])
+            ek_tensor_written(written[i], norm_name);
+}
+
+int ek_move_tracked(const ek_norm_tracking *tracking, const ek_tensor *mean, const ek_tensor *var,
+                    int64_t count)
+{
+    ek_norm_settle settle = {.eps = 0};
+    if (count == 0)
+        return count_batch(tracking);
+    if (!tracking->mean)
+        return 0;
+    EK_TRY(begin_tracking(tracking, count, &settle));
+    EK_TRY(ek_kernels_of(mean)->norm_settle(ek_tensor_dev(mean), mean, var, &settle));
+    end_tracking(tracking);
     return 0;
 }
 
 /* x's own statistics; moves the running ones. */
-static int batch_statistics(const ek_batch_norm_options *options, int64_t count, double eps,
-                            statistics *stats)
+static int batch_statistics(const ek_tensor *x, const ek_norm_tracking *tracking, int64_t count,
+                            double eps, statistics *stats)
 {
-    const ek_tensor *x = options->x;
     stats->mean = ek_new_channels(x);
     stats->invstd = ek_new_channels(x);
     if (!stats->mean || !stats->invstd)
         return ek_error_pending();
-    ek_tensor *var = stats->invstd;
-    EK_TRY(ek_kernels_of(x)->batch_norm_statistics(ek_tensor_dev(x), stats->mean, var, x));
-    if (options->running_mean && options->training) {
-        const double momentum = ek_norm_option(options->momentum, 0.1);
-        const double unbiased = (double)count / (double)(count - 1);
-        EK_TRY(ek_move_running(options->running_mean, stats->mean, momentum, 1));
-        EK_TRY(ek_move_running(options->running_var, var, momentum, unbiased));
-    }
-    return ek_run_invstd(stats->invstd, var, eps);
+    ek_norm_settle settle = {.eps = eps, .invstd = stats->invstd};
+    EK_TRY(begin_tracking(tracking, count, &settle));
+    EK_TRY(ek_kernels_of(x)->batch_norm_statistics(ek_tensor_dev(x), stats->mean, stats->invstd, x,
+                                                   &settle));
+    end_tracking(tracking);
+    return 0;
 }
 
 /* Copies of the running statistics, so that a later training pass may move them before backward. */
 static int running_statistics(const ek_batch_norm_options *options, double eps, statistics *stats)
 {
-    stats->mean = ek_run_unary(EK_UNARY_AFFINE, options->running_mean, 1, 0);
-    stats->invstd = ek_new_channels(options->x);
+    ek_tensor *x = options->x;
+    stats->mean = ek_new_channels(x);
+    stats->invstd = ek_new_channels(x);
     if (!stats->mean || !stats->invstd)
         return ek_error_pending();
-    return ek_run_invstd(stats->invstd, options->running_var, eps);
+    const ek_norm_settle settle = {.eps = eps, .mean = stats->mean, .invstd = stats->invstd};
+    return ek_kernels_of(x)->norm_settle(ek_tensor_dev(x), options->running_mean,
+                                         options->running_var, &settle);
 }
 
 /* An empty batch: nothing to normalise or to count, but still a function of the operands. */
@@ -378,7 +411,19 @@ static ek_tensor *empty_batch(const ek_batch_norm_options *options)
     return y;
 }
 
-static ek_tensor *batch_norm(const ek_batch_norm_options *options, bool relu)
+/* What this call moves. */
+static ek_norm_tracking tracking_of(const ek_batch_norm_options *options, ek_tensor *batches)
+{
+    if (!options->training || !options->running_mean)
+        return (ek_norm_tracking){.mean = NULL};
+    return (ek_norm_tracking){.mean = options->running_mean,
+                              .var = options->running_var,
+                              .batches = batches,
+                              .momentum = ek_norm_option(options->momentum, 0.1)};
+}
+
+static ek_tensor *batch_norm(const ek_batch_norm_options *options, bool relu,
+                             const ek_norm_tracking *tracking)
 {
     const bool training = options->training || !options->running_mean;
     if (ek_check_batch_norm(options) < 0)
@@ -390,14 +435,14 @@ static ek_tensor *batch_norm(const ek_batch_norm_options *options, bool relu)
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = NULL;
     if (ek_count(x) == 0) {
-        y = empty_batch(options);
+        y = count_batch(tracking) < 0 ? NULL : empty_batch(options);
     } else {
         norm_attributes attributes = {.count = ek_count(x) / x->shape[1],
                                       .training = training,
                                       .relu = relu};
         const double eps = ek_norm_option(options->eps, 1e-5);
         statistics stats = {NULL, NULL};
-        int rc = training ? batch_statistics(options, attributes.count, eps, &stats)
+        int rc = training ? batch_statistics(x, tracking, attributes.count, eps, &stats)
                           : running_statistics(options, eps, &stats);
         if (rc >= 0)
             y = normalize(x, options->weight, options->bias, stats, attributes);
@@ -405,12 +450,13 @@ static ek_tensor *batch_norm(const ek_batch_norm_options *options, bool relu)
     return ek_scope_end_with(&scope, y);
 }
 
-ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options)
+ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_tensor *batches)
 {
-    return batch_norm(&options, false);
+    const ek_norm_tracking tracking = tracking_of(&options, batches);
+    return batch_norm(&options, relu, &tracking);
 }
 
-ek_tensor *ek_batch_norm_relu(ek_batch_norm_options options)
+ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options)
 {
-    return batch_norm(&options, true);
+    return ek_batch_norm_tracked(options, false, NULL);
 }

@@ -6,30 +6,39 @@
 #include "core/tensor.h"
 #include "evenkeel/ops.h"
 
-/* max(batch_norm(x), 0): one pass over memory instead of two, in forward and in backward, and one
- * activation less to keep. Differentiable to any order. */
-ek_tensor *ek_batch_norm_relu(ek_batch_norm_options options);
+/* batch_norm(x), or with `relu` max(batch_norm(x), 0): one pass over memory instead of two, in
+ * forward and in backward, and one activation less to keep. Differentiable to any order. `batches`,
+ * an i64 scalar on x's device or NULL, counts those that moved the running statistics, in the same
+ * launch; with it momentum may be EK_CUMULATIVE. */
+ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_tensor *batches);
 
-/* ---- in pieces: batch_norm(x) is ek_normalise_channels(x', mean, invstd, w, b), where x' and
- * moments are ek_channel_moments of x, and mean and invstd ek_merge_moments of those of one chunk.
- * All are differentiable to any order. ---- */
+/* ---- in pieces: batch_norm(x) is ek_normalise_chunk(ek_channel_moments of x, mean, invstd, w, b),
+ * where mean and invstd are ek_merge_moments of those of one chunk. All are differentiable to any
+ * order. ---- */
 
-/* moments (1, 2, C): mean and biased variance of x's channels, in the statistics' dtype; alias: x
- * itself, to be normalised, so that both gradients of x meet in one pass. x isn't empty. */
-int ek_channel_moments(ek_tensor *x, ek_tensor **alias, ek_tensor **moments);
+/* A chunk of a batch. `alias` is for ek_normalise_chunk alone, once, which leaves its gradient to
+ * the chunk's own backward as a product that isn't formed. */
+typedef struct ek_channel_chunk {
+    ek_tensor *x, *alias;
+    ek_tensor *scale;   /* (C): no values; for the other factor of that product */
+    ek_tensor *moments; /* (1, 2, C): mean and biased variance, in the statistics' dtype */
+} ek_channel_chunk;
+/* x isn't empty. */
+int ek_channel_moments(ek_tensor *x, ek_channel_chunk *chunk);
 
 /* Moments of several chunks merged by their values per channel (Chan et al. 1983). */
 typedef struct ek_merged_moments {
     ek_tensor *mean, *var; /* (C); var is biased */
     ek_tensor *invstd;     /* 1 / sqrt(var + eps) */
 } ek_merged_moments;
-/* moments (chunks, 2, C); counts[i] values per channel in chunk i, more than 0. */
+/* moments (chunks, 2, C), contiguous; counts[i] values per channel in chunk i, more than 0; at most
+ * EK_MAX_DEVICES chunks. */
 int ek_merge_moments(ek_tensor *moments, const int64_t *counts, int chunks, double eps,
                      ek_merged_moments *merged);
 
-/* weight (x - mean) invstd + bias; weight and bias (C) may be NULL. x isn't empty. */
-ek_tensor *ek_normalise_channels(ek_tensor *x, ek_tensor *mean, ek_tensor *invstd,
-                                 ek_tensor *weight, ek_tensor *bias);
+/* weight (x - mean) invstd + bias; weight and bias (C) may be NULL. */
+ek_tensor *ek_normalise_chunk(const ek_channel_chunk *chunk, ek_tensor *mean, ek_tensor *invstd,
+                              ek_tensor *weight, ek_tensor *bias);
 
 /* ---- what the pieces and the whole share ---- */
 
@@ -38,11 +47,18 @@ int ek_check_batch_norm(const ek_batch_norm_options *options);
 /* EK_E_SHAPE where a channel has one value in all; x for the sentence. */
 int ek_check_values_per_channel(const ek_tensor *x, int64_t count);
 
-/* running = (1 - momentum) running + momentum scale value */
-int ek_move_running(ek_tensor *running, const ek_tensor *value, double momentum, double scale);
+/* What training keeps of a channel's statistics, and how it moves. */
+typedef struct ek_norm_tracking {
+    ek_tensor *mean, *var; /* (C); NULL: nothing is kept */
+    ek_tensor *batches;    /* i64 scalar, or NULL */
+    double momentum;       /* EK_CUMULATIVE where there are batches: 1 by their number */
+} ek_norm_tracking;
 
-/* 1 / sqrt(var + eps), in place of var where `into` is var; not recorded. */
-int ek_run_invstd(ek_tensor *into, const ek_tensor *var, double eps);
+/* Statistics of a batch of `count` values per channel move what is tracked; where there are none,
+ * the batch counts, and that is all. */
+int ek_move_tracked(const ek_norm_tracking *tracking, const ek_tensor *mean, const ek_tensor *var,
+                    int64_t count);
+
 /* An option whose default isn't 0: EK_ZERO means 0. */
 static inline double ek_norm_option(double value, double otherwise)
 {

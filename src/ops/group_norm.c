@@ -354,10 +354,10 @@ static ek_tensor *group_norm(const char *name, ek_tensor *x, ek_tensor *weight, 
     } else {
         statistics stats = {new_statistic(x, attributes), new_statistic(x, attributes)};
         attributes.count = (double)(ek_count(x) / (x->shape[0] * attributes.groups));
+        const ek_norm_settle settle = {.eps = eps, .invstd = stats.invstd};
         if (stats.mean && stats.invstd &&
-            ek_kernels_of(x)->group_norm_statistics(ek_tensor_dev(x), stats.mean, stats.invstd,
-                                                    x) >= 0 &&
-            ek_run_invstd(stats.invstd, stats.invstd, eps) >= 0)
+            ek_kernels_of(x)->group_norm_statistics(ek_tensor_dev(x), stats.mean, stats.invstd, x,
+                                                    &settle) >= 0)
             y = normalize(x, weight, bias, stats, attributes);
     }
     return ek_scope_end_with(&scope, y);

@@ -18,9 +18,9 @@ static const char what[] = "sync_batch_norm";
 
 /* What a replica brings to the others, and what it gets. */
 typedef struct share {
-    ek_tensor *x;       /* for its shape and device */
-    ek_tensor *moments; /* (1, 2, C); NULL where the chunk is empty */
-    int64_t count;      /* values per channel in the chunk */
+    ek_tensor *x;           /* for its shape and device */
+    ek_channel_chunk chunk; /* nothing where it is empty */
+    int64_t count;          /* values per channel in the chunk */
     double eps;
     int64_t total;             /* in all chunks */
     ek_merged_moments results; /* of all chunks, on the replica's device, references; NULL where all
@@ -51,7 +51,7 @@ static int merge(share *const *shares, int parts, ek_merged_moments *merged)
     for (int p = 0; p < parts; p++) {
         if (shares[p]->count == 0)
             continue;
-        moments[chunks] = shares[p]->moments;
+        moments[chunks] = shares[p]->chunk.moments;
         counts[chunks++] = shares[p]->count;
     }
     ek_tensor *all = ek_gather(moments, chunks, ek_tensor_device(shares[0]->x), 0);
@@ -113,46 +113,42 @@ static int adopt(ek_merged_moments *results)
     return results->mean && results->invstd && results->var ? 0 : ek_error_pending();
 }
 
-static int move_running(const ek_batch_norm_module *self, const share *mine)
-{
-    if (!self->running_mean)
-        return 0;
-    const double unbiased = (double)mine->total / (double)(mine->total - 1);
-    EK_TRY(ek_move_running(self->running_mean, mine->results.mean, self->momentum, 1));
-    return ek_move_running(self->running_var, mine->results.var, self->momentum, unbiased);
-}
-
 static ek_tensor *normalise(ek_batch_norm_module *self, ek_tensor *x)
 {
     ek_batch_norm_options options = ek_batch_norm_module_options(self, x);
     if (ek_check_batch_norm(&options) < 0)
         return NULL;
+    const ek_norm_tracking tracking = {.mean = self->running_mean,
+                                       .var = self->running_var,
+                                       .batches = self->num_batches_tracked,
+                                       .momentum = self->momentum};
     share mine = {.x = x,
                   .eps = self->eps,
                   .count = ek_count(x) > 0 ? ek_count(x) / x->shape[1] : 0};
-    ek_tensor *alias = NULL;
-    if (mine.count > 0 && ek_channel_moments(x, &alias, &mine.moments) < 0)
+    if (mine.count > 0 && ek_channel_moments(x, &mine.chunk) < 0)
         return NULL;
-    if (mine.moments && !ek_grad_enabled())
-        mine.moments = ek_detach(mine.moments);
+    if (mine.count > 0 && !ek_grad_enabled())
+        mine.chunk.moments = ek_detach(mine.chunk.moments);
     if (ek_rendezvous(what, self->place, &mine, merge_shares) < 0)
         return NULL;
-    if (mine.total > 0 && (adopt(&mine.results) < 0 || move_running(self, &mine) < 0))
+    if ((mine.total > 0 && adopt(&mine.results) < 0) ||
+        ek_move_tracked(&tracking, mine.results.mean, mine.results.var, mine.total) < 0)
         return NULL;
     if (mine.count == 0)
         return ek_f_batch_norm_with(options); /* as empty as x */
-    return ek_normalise_channels(alias, mine.results.mean, mine.results.invstd, self->weight,
-                                 self->bias);
+    return ek_normalise_chunk(&mine.chunk, mine.results.mean, mine.results.invstd, self->weight,
+                              self->bias);
 }
 
 static ek_value sync_batch_norm_forward(ek_module *module, const ek_args *args)
 {
     ek_batch_norm_module *self = (ek_batch_norm_module *)module;
     ek_tensor *x = ek_only_input(module, args);
-    if (ek_batch_norm_module_begin(self, x) < 0)
+    if (ek_batch_norm_module_check(self, x) < 0)
         return ek_value_error();
     if (!module->training || ek_rendezvous_count() == 1)
-        return ek_value_of_tensor(ek_f_batch_norm_with(ek_batch_norm_module_options(self, x)));
+        return ek_value_of_tensor(ek_batch_norm_tracked(ek_batch_norm_module_options(self, x),
+                                                        false, self->num_batches_tracked));
     ek_scope scope = ek_scope_begin();
     return ek_value_of_tensor(ek_scope_end_with(&scope, normalise(self, x)));
 }

@@ -57,10 +57,10 @@ static double rounded(const batch_case *c)
 static void check_statistics(batch_case *c)
 {
     twin mean = per_channel(c, 0, 0, 0), var = per_channel(c, 0, 0, 0);
-    assert_ok(
-        twin_host()->batch_norm_statistics(twin_dev(EK_HOST), mean.host, var.host, c->x.host));
-    assert_ok(
-        twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, c->x.cuda));
+    assert_ok(twin_host()->batch_norm_statistics(twin_dev(EK_HOST), mean.host, var.host, c->x.host,
+                                                 NULL));
+    assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, c->x.cuda,
+                                                 NULL));
     twin_close(mean, c->exact, c->exact, text_of(c, "mean"));
     twin_close(var, c->exact, c->exact, text_of(c, "var"));
     c->mean = mean;
@@ -89,9 +89,9 @@ static void check_backward(const batch_case *c, twin_layout layout)
     twin sum = per_channel(c, 0, 0, 0), product = per_channel(c, 0, 0, 0);
     twin mask = c->relu ? c->y : (twin){NULL, NULL};
     assert_ok(host->batch_norm_reduce(twin_dev(EK_HOST), sum.host, product.host, c->dy.host,
-                                      c->x.host, c->mean.host, c->invstd.host, mask.host));
+                                      c->x.host, c->mean.host, c->invstd.host, mask.host, NULL));
     assert_ok(cuda->batch_norm_reduce(twin_dev(EK_CUDA), sum.cuda, product.cuda, c->dy.cuda,
-                                      c->x.cuda, c->mean.cuda, c->invstd.cuda, mask.cuda));
+                                      c->x.cuda, c->mean.cuda, c->invstd.cuda, mask.cuda, NULL));
     double scale = c->exact * sqrt((double)c->values);
     twin_close(sum, c->exact, 4 * scale, text_of(c, "sum_dy"));
     twin_close(product, c->exact, 8 * scale, text_of(c, "sum_dy_xhat"));
@@ -186,10 +186,10 @@ START_TEST(parts_of_tensors)
         const int64_t channels = 8;
         twin mean = twin_new(EK_F32, 1, &channels, TWIN_ROWS);
         twin var = twin_new(EK_F32, 1, &channels, TWIN_ROWS);
-        assert_ok(
-            twin_host()->batch_norm_statistics(twin_dev(EK_HOST), mean.host, var.host, x.host));
-        assert_ok(
-            twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda));
+        assert_ok(twin_host()->batch_norm_statistics(twin_dev(EK_HOST), mean.host, var.host, x.host,
+                                                     NULL));
+        assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda,
+                                                     NULL));
         twin_close(mean, 1e-6, 1e-6, "mean of a part");
         twin_close(var, 1e-6, 1e-6, "var of a part");
         twin_push(mean);
@@ -231,9 +231,9 @@ START_TEST(other_parameters)
             out[i].cuda = ek_tensor_view(into.cuda, 1, &channels, &stride, i);
         }
         assert_ok(twin_host()->batch_norm_statistics(twin_dev(EK_HOST), out[0].host, out[1].host,
-                                                     x.host));
+                                                     x.host, NULL));
         assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), out[0].cuda, out[1].cuda,
-                                                     x.cuda));
+                                                     x.cuda, NULL));
         twin_close(into, 2e-6, 2e-6, "strided statistics");
     }
 }
@@ -248,8 +248,8 @@ START_TEST(large_mean)
         twin x = twin_uniform(twin_new(EK_F32, 4, dims, (twin_layout)l), 9998.3, 10001.7, 9);
         twin mean = per_channel(&c, 0, 0, 0), var = per_channel(&c, 0, 0, 0);
         const ek_tensor *at = x.host;
-        assert_ok(
-            twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda));
+        assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda,
+                                                     NULL));
         double m[24] = {0}, v[24] = {0};
         for (int64_t i = 0; i < ek_count(at); i++)
             m[i / 510 % 24] += case_get(at, i) / 4080;
@@ -276,8 +276,8 @@ START_TEST(not_finite)
         case_set(x.host, 16 * 9 + 2, INFINITY); /* channel 1 */
         twin_push(x);
         twin mean = per_channel(&c, 0, 0, 0), var = per_channel(&c, 1, 2, 0);
-        assert_ok(
-            twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda));
+        assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda,
+                                                     NULL));
         const ek_tensor *got = twin_pull(mean.cuda);
         case_must(isnan(case_get(got, 0)) && !isfinite(case_get(got, 1)));
         got = twin_pull(var.cuda);
@@ -317,10 +317,10 @@ START_TEST(repeatable)
             for (int i = 0; i < 4; i++)
                 out[t][i] = per_channel(&c, 0, 0, 0);
             assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), out[t][0].cuda,
-                                                         out[t][1].cuda, x.cuda));
+                                                         out[t][1].cuda, x.cuda, NULL));
             assert_ok(twin_cuda()->batch_norm_reduce(twin_dev(EK_CUDA), out[t][2].cuda,
                                                      out[t][3].cuda, x.cuda, x.cuda, out[t][0].cuda,
-                                                     out[t][1].cuda, NULL));
+                                                     out[t][1].cuda, NULL, NULL));
         }
         for (int i = 0; i < 4; i++)
             case_same(twin_pull(out[0][i].cuda), twin_pull(out[1][i].cuda), "twice");
@@ -335,14 +335,14 @@ START_TEST(no_values)
     ek_dev *dev = twin_dev(EK_CUDA);
     twin x = twin_new(EK_F32, 4, dims, TWIN_LAST);
     twin mean = per_channel(&c, 0, 0, 0), var = per_channel(&c, 0, 0, 0);
-    assert_ok(twin_cuda()->batch_norm_statistics(dev, mean.cuda, var.cuda, x.cuda));
+    assert_ok(twin_cuda()->batch_norm_statistics(dev, mean.cuda, var.cuda, x.cuda, NULL));
     case_must(isnan(case_get(twin_pull(mean.cuda), 2)) && isnan(case_get(twin_pull(var.cuda), 0)));
     assert_ok(
         twin_cuda()->batch_norm_apply(dev, x.cuda, x.cuda, mean.cuda, var.cuda, NULL, NULL, true));
     assert_ok(twin_cuda()->batch_norm_gradient(dev, x.cuda, x.cuda, x.cuda, mean.cuda, var.cuda,
                                                NULL, NULL, NULL, 1, NULL));
     assert_ok(twin_cuda()->batch_norm_reduce(dev, mean.cuda, var.cuda, x.cuda, x.cuda, mean.cuda,
-                                             var.cuda, NULL));
+                                             var.cuda, NULL, NULL));
     case_must(case_get(twin_pull(mean.cuda), 1) == 0 && case_get(twin_pull(var.cuda), 1) == 0);
 }
 END_TEST

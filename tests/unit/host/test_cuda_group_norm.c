@@ -65,10 +65,10 @@ static void check_statistics(group_case *c)
 {
     twin var = statistic(c);
     c->mean = statistic(c);
-    assert_ok(
-        twin_host()->group_norm_statistics(twin_dev(EK_HOST), c->mean.host, var.host, c->x.host));
-    assert_ok(
-        twin_cuda()->group_norm_statistics(twin_dev(EK_CUDA), c->mean.cuda, var.cuda, c->x.cuda));
+    assert_ok(twin_host()->group_norm_statistics(twin_dev(EK_HOST), c->mean.host, var.host,
+                                                 c->x.host, NULL));
+    assert_ok(twin_cuda()->group_norm_statistics(twin_dev(EK_CUDA), c->mean.cuda, var.cuda,
+                                                 c->x.cuda, NULL));
     twin_close(c->mean, c->exact, c->exact, text_of(c, "mean"));
     twin_close(var, c->exact, c->exact, text_of(c, "var"));
     twin_push(c->mean);
@@ -255,8 +255,8 @@ START_TEST(large_mean)
             twin mean = twin_new(EK_F32, 2, table, TWIN_ROWS);
             twin var = twin_new(EK_F32, 2, table, TWIN_ROWS);
             const int64_t count = ek_count(x.host), values = count / (3 * groups);
-            assert_ok(
-                twin_cuda()->group_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda));
+            assert_ok(twin_cuda()->group_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda,
+                                                         x.cuda, NULL));
             double m[72] = {0}, v[72] = {0};
             for (int64_t i = 0; i < count; i++)
                 m[i / values] += case_get(x.host, i) / (double)values;
@@ -289,7 +289,7 @@ START_TEST(repeatable)
             for (int i = 0; i < 6; i++)
                 o[i] = i < 4 ? statistic(&c) : parameter(&c, 0, 0, 0);
             assert_ok(twin_cuda()->group_norm_statistics(twin_dev(EK_CUDA), o[0].cuda, o[1].cuda,
-                                                         x.cuda));
+                                                         x.cuda, NULL));
             assert_ok(twin_cuda()->group_norm_reduce(twin_dev(EK_CUDA), o[2].cuda, o[3].cuda,
                                                      o[4].cuda, o[5].cuda, x.cuda, x.cuda,
                                                      o[0].cuda, o[1].cuda, NULL));
@@ -313,7 +313,7 @@ START_TEST(no_values)
         twin dbias = twin_new(EK_F32, 1, &three, TWIN_ROWS);
         if (k == 0)
             twin_uniform(mean, 1, 2, 3);
-        assert_ok(cuda->group_norm_statistics(dev, mean.cuda, var.cuda, x.cuda));
+        assert_ok(cuda->group_norm_statistics(dev, mean.cuda, var.cuda, x.cuda, NULL));
         case_must(k || isnan(case_get(twin_pull(mean.cuda), 2)));
         case_must(k || isnan(case_get(twin_pull(var.cuda), 0)));
         assert_ok(cuda->group_norm_apply(dev, x.cuda, x.cuda, mean.cuda, var.cuda, NULL, NULL));

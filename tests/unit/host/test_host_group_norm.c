@@ -105,7 +105,7 @@ static void check_statistics(group_case *c)
     ek_tensor *var = statistic(c->dev, c->x, c->groups);
     double *mean = case_zeros(ek_count(var)), *wanted = case_zeros(ek_count(var));
     moments_of(c->x, c->groups, mean, wanted);
-    assert_ok(ek_host_group_norm_statistics(c->dev, c->mean, var, c->x));
+    assert_ok(ek_host_group_norm_statistics(c->dev, c->mean, var, c->x, NULL));
     near(c->mean, mean, c->exact, c->exact, "mean", c->number);
     near(var, wanted, c->exact, c->exact, "var", c->number);
     for (int64_t i = 0; i < ek_count(var); i++)
@@ -236,7 +236,7 @@ START_TEST(large_mean)
             ek_tensor *mean = statistic(dev, x, groups), *var = statistic(dev, x, groups);
             double *m = case_zeros(3 * groups), *v = case_zeros(3 * groups);
             moments_of(x, groups, m, v);
-            assert_ok(ek_host_group_norm_statistics(dev, mean, var, x));
+            assert_ok(ek_host_group_norm_statistics(dev, mean, var, x, NULL));
             near(mean, m, 1e-7, 0, "mean", l);
             near(var, v, 1e-5, 0, "var", l);
             free(m), free(v);
@@ -261,7 +261,7 @@ static void check_threads(const int64_t dims[4], int64_t groups, bool element, c
         o[4] = parameter(dev, x, element, 0);
         o[5] = parameter(dev, x, element, 0);
         o[6] = case_tensor(dev, EK_F32, 4, dims, layout);
-        assert_ok(ek_host_group_norm_statistics(dev, o[0], o[1], x));
+        assert_ok(ek_host_group_norm_statistics(dev, o[0], o[1], x, NULL));
         assert_ok(ek_host_group_norm_reduce(dev, o[2], o[3], o[4], o[5], dy, x, o[0], o[1], NULL));
         assert_ok(ek_host_group_norm_gradient(dev, o[6], dy, x, o[0], o[1], NULL, o[2], o[3]));
     }
@@ -287,7 +287,7 @@ START_TEST(no_values)
     ek_tensor *mean = statistic(dev, x, 3), *var = statistic(dev, x, 3);
     ek_tensor *dweight = parameter(dev, x, false, 1), *dbias = parameter(dev, x, false, 1);
     case_fill(mean, 1);
-    assert_ok(ek_host_group_norm_statistics(dev, mean, var, x));
+    assert_ok(ek_host_group_norm_statistics(dev, mean, var, x, NULL));
     case_must(isnan(case_get(mean, 2)) && isnan(case_get(var, 0)));
     assert_ok(ek_host_group_norm_apply(dev, x, x, mean, var, NULL, NULL));
     assert_ok(ek_host_group_norm_reduce(dev, mean, var, dweight, dbias, x, x, mean, var, NULL));

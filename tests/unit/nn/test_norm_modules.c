@@ -115,6 +115,26 @@ START_TEST(batch_norm_of_volumes)
 }
 END_TEST
 
+/* Averages over all batches, as torch's momentum=None: each weighs as much as any other. */
+START_TEST(cumulative_averages)
+{
+    enum { BATCHES = 3 };
+    ek_module *norm = ek_batch_norm2d(3, .momentum = EK_CUMULATIVE);
+    double mean = 0, var = 0;
+    for (int i = 0; i < BATCHES; i++) {
+        ek_tensor *x = ek_mul_scalar(picture(EK_SHAPE(2, 3, 4, 3)), i + 1);
+        assert_made(ek_apply(norm, x));
+        ek_tensor *channel = ek_select(x, 1, 1);
+        mean += element(ek_mean(channel), 0) / BATCHES;
+        var += element(ek_var(channel), 0) / BATCHES;
+    }
+    ck_assert_double_eq(element(ek_module_tensor(norm, "num_batches_tracked"), 0), BATCHES);
+    ck_assert_double_eq_tol(element(ek_module_tensor(norm, "running_mean"), 1), mean, 1e-5);
+    ck_assert_double_eq_tol(element(ek_module_tensor(norm, "running_var"), 1), var, 1e-5 * var);
+    ek_module_free(norm);
+}
+END_TEST
+
 static void assert_refused(ek_module *module, const char *part)
 {
     ck_assert_ptr_null(module);
@@ -145,6 +165,7 @@ Suite *suite(void)
     tcase_add_test(t, group_norm);
     tcase_add_test(t, instance_norm);
     tcase_add_test(t, batch_norm_of_volumes);
+    tcase_add_test(t, cumulative_averages);
     tcase_add_test(t, refusals);
     suite_add_tcase(s, t);
     return s;

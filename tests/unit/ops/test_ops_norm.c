@@ -30,7 +30,7 @@ static ek_tensor *varied(ek_tensor *const *inputs, int count, void *user, bool r
         options.running_mean = which->constants[0];
         options.running_var = which->constants[1];
     }
-    return relu ? ek_batch_norm_relu(options) : ek_f_batch_norm_with(options);
+    return ek_batch_norm_tracked(options, relu, NULL);
 }
 
 static ek_tensor *norm(ek_tensor *const *inputs, int count, void *user)
@@ -79,7 +79,7 @@ START_TEST(running_statistics_match_pytorch)
         ek_batch_norm_options options = options_for(inputs, inputs[1] ? 3 : 1, &which);
         options.running_mean = which.constants[0];
         options.running_var = which.constants[1];
-        ek_tensor *y = _i ? ek_batch_norm_relu(options) : ek_f_batch_norm_with(options);
+        ek_tensor *y = ek_batch_norm_tracked(options, _i, NULL);
         case_compare(&which, y, "y");
         case_compare(&which, options.running_mean, "after_mean");
         case_compare(&which, options.running_var, "after_var");
