@@ -1,24 +1,38 @@
 #!/bin/bash
 # Everything that needs a GPU, in one call of under ten minutes and without a network.
 #
-#   tests/gpu.sh --fetch DIR      on a machine with Debian's packages: downloads into DIR what the build needs
-#   tests/gpu.sh [DIR]            on a machine with the CUDA toolkit, CMake, a compiler and a GPU: unpacks DIR's
-#                                 packages under build-gpu/, builds there, and runs
+#   tests/gpu.sh --fetch DIR   where Debian 12's packages can be had: downloads into DIR what the build needs (40 MB)
+#   tests/gpu.sh [DIR]         on a machine with a GPU, the CUDA toolkit, CMake and a compiler: unpacks DIR's packages
+#                              under build-gpu/, and runs these stages, the most telling first:
 #
-#   1. the whole suite on one logical device and on four on one GPU,
-#   2. each kernel against the host's (part of the suite), and the samples against themselves on the host,
-#   3. compute-sanitizer's memcheck and racecheck over the kernels' tests,
-#   4. the demo and the GAN sample,
-#   5. the benchmark beside its PyTorch twin, and copies between logical devices.
+#   build       everything, in build-gpu/, kernels for this GPU alone
+#   smoke       the GPU, the libraries that were found, and few steps of training on the host, one and four devices
+#   suite       the tests that run on devices, on one logical device; what fails runs again, a process for each test
+#   bench       training steps beside PyTorch's, where python3 (PYTHON) has it
+#   operations  where a step's time goes: by operation, by kernel of ours, by kernel of PyTorch's
+#   copies      broadcast and reduction between four logical devices beside a plain copy
+#   demo, gan   the samples
+#   memcheck    compute-sanitizer over the kernels' tests
+#   racecheck   the same, for those kernels whose threads share memory
+#   suite4      the suite where four logical devices on one GPU are what there is
+#   host        the tests that need no GPU, on this machine's CPU
 #
-# Ends with one line for each; the exit status says whether all went well. Logs and figures are left in $OUT, or in
-# build-gpu/out. LIMIT (540) bounds the seconds in all: what doesn't fit is named as not run, which is a failure.
+# STAGES="suite bench" runs only these, on what an earlier call has built, TESTS=REGEX only such tests. LIMIT (540) bounds the seconds in all: what
+# doesn't fit is named as not run, which is a failure; PATIENCE multiplies the stages' own seconds (1). OUT (build-gpu/out) gets summary.txt, logs.tar.gz with a log for
+# each stage, and the samples' pages. ARCHITECTURES names the kernels' GPUs, if they are not this one.
+#
+# The output ends with what matters: the failures, figures, one line for each stage; in less than 12000 characters. The
+# exit status says whether all went well.
+#
+# EMULATED=1 tries the script itself where there is no GPU: the kernels run on the CPU, few and small (TESTS: few), in
+# build-gpu-emulated/.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-packages=(libdnnl-dev libdnnl2 zlib1g-dev zlib1g libjansson-dev libjansson4 libpng-dev libpng16-16 libturbojpeg0-dev libturbojpeg0 check libsubunit-dev
-    libsubunit0 pkgconf pkgconf-bin libpkgconf3
-    ocl-icd-libopencl1 dataset-fashion-mnist)
+all_stages="build smoke suite bench operations copies demo gan memcheck racecheck suite4 host"
+packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 zlib1g-dev zlib1g libjansson-dev libjansson4 libpng-dev libpng16-16
+    libturbojpeg0-dev libturbojpeg0 check libsubunit-dev libsubunit0 pkgconf pkgconf-bin libpkgconf3
+    dataset-fashion-mnist)
 
 fail() {
     echo "$0: $*" >&2
@@ -27,7 +41,7 @@ fail() {
 
 fetch() {
     mkdir -p "$1" || fail "cannot write to $1"
-    cd "$1" || exit 1
+    cd "$1" || fail "cannot write to $1"
     apt-get download "${packages[@]}" || fail "apt-get download failed (apt-get update first?)"
 }
 
@@ -38,126 +52,347 @@ if [ "${1-}" = --fetch ]; then
 fi
 [ $# -le 1 ] || fail "usage: $0 [DIR]"
 
-build=$PWD/build-gpu
-out=${OUT:-$build/out}
-root=$build/root
+# Read by the stages, each of which is a process of its own.
+export emulated=${EMULATED:+1}
+export build=$PWD/build-gpu
+[ -z "$emulated" ] || build=$PWD/build-gpu-emulated
+export out=${OUT:-$build/out}
+export logs=$build/logs
+export data=/usr/share/datasets/fashion-mnist
+export python=${PYTHON:-python3}
+export cores
+cores=$(nproc)
+export tests=${TESTS:-.}
+[ -z "$emulated" ] || tests=${TESTS:-'^test_(cuda_devices|cuda_softmax|comm_broadcast|schedule)$'}
 limit=${LIMIT:-540}
-mkdir -p "$out" "$root"
+stages=${STAGES:-$all_stages}
+for name in $stages; do
+    [[ " $all_stages " = *" $name "* ]] || fail "there is no stage $name; there are $all_stages"
+done
+rm -rf "$logs"
+mkdir -p "$out" "$logs" || fail "cannot write to $out and $logs"
 
-command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
-command -v nvcc >/dev/null || fail "there is no nvcc on PATH or in /usr/local/cuda/bin"
-nvidia-smi -L >"$out/gpus.txt" 2>&1 || fail "nvidia-smi finds no GPU: $(cat "$out/gpus.txt")"
+# ---- what the machine has ----
 
-if [ $# = 1 ]; then
-    for package in "$1"/*.deb; do
-        dpkg -x "$package" "$root" || fail "cannot unpack $package"
-    done
-    libraries=$root/usr/lib/x86_64-linux-gnu
+find_gpu() {
+    command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+    command -v nvcc >/dev/null || fail "there is no nvcc on PATH or in /usr/local/cuda/bin"
+    nvidia-smi -L >"$logs/gpus.txt" 2>&1 || fail "nvidia-smi finds no GPU: $(cat "$logs/gpus.txt")"
+}
+
+# cuBLAS, cuDNN and NCCL where PyTorch's packages have put them, with their headers.
+find_nvidia_packages() {
+    local folder
+    while read -r folder; do
+        [ -d "$folder/lib" ] && EVENKEEL_CUDA_LIBRARIES=${EVENKEEL_CUDA_LIBRARIES:+$EVENKEEL_CUDA_LIBRARIES:}$folder/lib
+        if [ -e "$folder/include/cudnn.h" ] || [ -e "$folder/include/nccl.h" ]; then
+            CMAKE_INCLUDE_PATH=${CMAKE_INCLUDE_PATH:+$CMAKE_INCLUDE_PATH:}$folder/include
+        fi
+    done < <("$python" -c 'import glob, nvidia
+for path in nvidia.__path__: print("\n".join(glob.glob(path + "/*/")))' 2>/dev/null)
+    export EVENKEEL_CUDA_LIBRARIES=${EVENKEEL_CUDA_LIBRARIES-} CMAKE_INCLUDE_PATH=${CMAKE_INCLUDE_PATH-}
+    # They open one another by name.
+    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$EVENKEEL_CUDA_LIBRARIES
+}
+
+unpack() { # DIR
+    local root=$build/root package link
+    if [ ! -e "$root/unpacked" ]; then
+        mkdir -p "$root"
+        for package in "$1"/*.deb; do
+            dpkg-deb -x "$package" "$root" || fail "cannot unpack $package"
+        done
+        # As if / were here: the folders of old names, and links that begin with it.
+        if [ -d "$root/lib" ] && [ ! -L "$root/lib" ]; then
+            cp -a "$root/lib/." "$root/usr/lib/" && rm -r "${root:?}/lib" && ln -s usr/lib "$root/lib"
+        fi
+        find "$root" -type l -lname '/*' | while read -r link; do
+            ln -sfn "$root$(readlink "$link")" "$link"
+        done
+        touch "$root/unpacked"
+    fi
+    local libraries=$root/usr/lib/x86_64-linux-gnu
     export CMAKE_PREFIX_PATH=$root/usr${CMAKE_PREFIX_PATH:+:$CMAKE_PREFIX_PATH}
     export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     export LIBRARY_PATH=$libraries${LIBRARY_PATH:+:$LIBRARY_PATH}
     export CPATH=$root/usr/include:$root/usr/include/x86_64-linux-gnu${CPATH:+:$CPATH}
-    export PKG_CONFIG_PATH=$libraries/pkgconfig
+    export PKG_CONFIG_PATH=$libraries/pkgconfig${PKG_CONFIG_PATH:+:$PKG_CONFIG_PATH}
     export PKG_CONFIG_SYSROOT_DIR=$root
     # pkg-config may be missing here: the packages' own.
     command -v pkg-config >/dev/null || export PATH=$root/usr/bin:$PATH
     data=$root/usr/share/datasets/fashion-mnist
-fi
-data=${data:-/usr/share/datasets/fashion-mnist}
+}
 
-# ---- stages ----
+# ---- stages: functions that say how they went by their status ----
 
-declare -a summary
-ok=true
-
-left() { echo $((limit - SECONDS)); }
-
-# stage NAME SECONDS COMMAND...: within its seconds and what is left of all.
-stage() {
-    local name=$1 seconds=$2 log=$out/${1// /-}.log begin=$SECONDS rc
-    shift 2
-    [ "$seconds" -lt "$(left)" ] || seconds=$(left)
-    if [ "$seconds" -lt 5 ]; then
-        summary+=("$(printf '%-28s not run: no time is left' "$name")")
-        ok=false
-        return 1
-    fi
-    timeout "$seconds" "$@" >"$log" 2>&1
-    rc=$?
-    if [ $rc = 0 ]; then
-        summary+=("$(printf '%-28s well     %4d s' "$name" $((SECONDS - begin)))")
+stage_build() {
+    local options=(-DCMAKE_BUILD_TYPE=Release -DEVENKEEL_TESTS=ON)
+    if [ -n "$emulated" ]; then
+        options+=(-DEVENKEEL_CUDA=EMULATED)
     else
-        ok=false
-        summary+=("$(printf '%-28s FAILED   %4d s  %s' "$name" $((SECONDS - begin)) \
-            "$([ $rc = 124 ] && echo "ran past $seconds s" || echo "exit $rc"); see $log")")
-        tail -n 25 "$log"
+        options+=(-DEVENKEEL_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="${ARCHITECTURES:-native}" -DEVENKEEL_TEST_TIMEOUT=100)
     fi
+    [ -e "$build/CMakeCache.txt" ] || ! command -v ninja >/dev/null || options+=(-G Ninja)
+    cmake -S . -B "$build" "${options[@]}" || return
+    # After a failure on with the rest: one file that doesn't compile is not to hide another.
+    if [ -e "$build/build.ninja" ]; then
+        cmake --build "$build" -j "$cores" -- -k 0
+    else
+        cmake --build "$build" -j "$cores" -- -k
+    fi
+}
+
+# The fourth step's loss of a few kinds of training; `nan` where one fails.
+loss_of() { # DEVICE NET DEVICES
+    DEVICE=$1 "$build/tests/bench/bench_train" "$2" "$3" 2 0.1 | awk '{ print $5 }' | grep . || echo nan
+}
+
+stage_smoke() {
+    local net tolerance host one four rc=0
+    DEVICE=cuda "$build/tests/bench/bench_operations" mnist@2 1 libraries || rc=1
+    while read -r net tolerance; do
+        host=$(loss_of host "$net" 1) one=$(loss_of cuda "$net" 1) four=$(loss_of cuda "$net" 4)
+        awk -v net="$net" -v tolerance="$tolerance" -v host="$host" -v one="$one" -v four="$four" '
+            function far(a) { return !(a ~ /^[0-9.-]+$/ && (a - host) ^ 2 <= (tolerance * host) ^ 2) }
+            BEGIN {
+                bad = far(one) || far(four)
+                printf "%-16s loss on the host %s, one device %s, four %s%s\n", net, host, one, four, bad ? ": FAILED" : ""
+                exit bad
+            }' || rc=1
+    done < <(echo "mnist@2 1e-4" && [ -z "$emulated" ] && printf '%s\n' "mnist-bf16@8 2e-2" "critic-layer@4 1e-4")
     return $rc
 }
 
-configure_and_build() {
-    cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DEVENKEEL_TESTS=ON -DEVENKEEL_CUDA=ON \
-        -DCMAKE_CUDA_ARCHITECTURES="${ARCHITECTURES:-native}" &&
-        cmake --build "$build" -j "$(nproc)"
+# ctest within some seconds: what it had no time for is a failure, which it leaves out of its count.
+run_tests() { # SECONDS ctest's options...
+    local log rc
+    log=$(mktemp)
+    ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(((cores + 1) / 2))" \
+        --stop-time "$(date -d "+$1 seconds" +%H:%M:%S)" "${@:2}" 2>&1 | tee "$log"
+    rc=${PIPESTATUS[0]}
+    if grep -q 'stop time has been passed' "$log"; then
+        sed -nE 's#^ *([0-9]+)/([0-9]+) Test .*#\1 of \2 tests begun: time was over#p' "$log" | tail -n 1
+        rc=1
+    fi
+    rm "$log"
+    return "$rc"
 }
 
-suite() { # logical devices: the accelerators of the tests are GPUs
-    EVENKEEL_TEST_FULL=1 EVENKEEL_TEST_DEVICES=cuda EVENKEEL_CUDA_DEVICES=$1 ctest --test-dir "$build" --output-on-failure \
-        -j "$(($(nproc) / 2))" -LE 'bench|install' --timeout 120
+# Many tests are small, and a GPU takes its time to come up in a process: a program's tests run in one process, as long
+# as they succeed there. Those that don't, and could not, run again.
+run_suite() { # ctest's options...
+    local log rc
+    log=$(mktemp)
+    export OMP_NUM_THREADS=2 EVENKEEL_TEST_DEVICES=cuda
+    CK_FORK=no run_tests $((seconds * 2 / 3)) -L 'cuda|devices' -R "$tests" "$@" | tee "$log"
+    rc=${PIPESTATUS[0]}
+    if [ "$rc" != 0 ] && grep -q '^The following tests FAILED' "$log"; then
+        echo "==== again, each test in a process of its own ===="
+        run_tests $((seconds / 3 - 10)) --rerun-failed && ! grep -q 'time was over$' "$log"
+        rc=$?
+    fi
+    rm "$log"
+    return "$rc"
 }
 
-# Kernels against the host's, each program under the tool; it slows them ten to fifty times.
-sanitize() { # tool
-    local test rc=0
-    for test in "$build"/tests/test_cuda_*; do
-        [ -x "$test" ] || continue
-        CK_FORK=no CK_DEFAULT_TIMEOUT=0 EVENKEEL_TEST_DEVICES=cuda EVENKEEL_TEST_SHORT=1 \
-            timeout 60 compute-sanitizer --tool "$1" --error-exitcode 99 --launch-timeout 0 "$test"
-        case $? in
-        0 | 77 | 124) ;; # 124: what was seen by then is clean
-        *)
-            echo "$1: $test failed"
-            rc=1
-            ;;
-        esac
+stage_suite() {
+    export EVENKEEL_TEST_FULL=1
+    [ -z "$emulated" ] || export EVENKEEL_TEST_SHORT=1
+    run_suite -LE 'bench|install'
+}
+
+stage_suite4() {
+    export EVENKEEL_TEST_SHORT=1 EVENKEEL_CUDA_DEVICES=0,0,0,0
+    run_suite -LE 'bench|install|samples'
+}
+
+stage_host() {
+    OMP_NUM_THREADS=4 run_tests $((seconds - 10)) -LE 'bench|install|samples|cuda|devices' -R "$tests"
+}
+
+# One round: times on a GPU that nobody else uses vary little, and Python starts once for each row.
+stage_bench() {
+    export DEVICE=cuda BUILD=$build PYTHON=$python ROUNDS=1 SECONDS_EACH=2
+    if [ -n "$emulated" ]; then
+        TWINS=no SECONDS_EACH=0.1 SETTINGS="1 2" tests/bench/run mnist@2
+        return
+    fi
+    local rc=0
+    SETTINGS=1 tests/bench/run resnet18@256 resnet18-bf16@256 resnet18-tf32@256 segmentation@64 mlp critic \
+        critic-layer || rc=1
+    SETTINGS=4 tests/bench/run resnet18@256 | tail -n +4 || rc=1
+    return $rc
+}
+
+# ncu leaves the clocks alone, and takes one pass for the time of each kernel.
+kernels_of() { # NET: the step after those that choose algorithms
+    ncu --clock-control none --target-processes all --metrics gpu__time_duration.sum --print-units base --csv --log-file "$logs/ncu-$1.csv" \
+        --profile-from-start off "$build/tests/bench/bench_operations" "$1" 1 kernels >"$logs/ncu-$1.log" 2>&1 || {
+        tail -n 5 "$logs/ncu-$1.log" "$logs/ncu-$1.csv"
+        return 1
+    }
+    python3 tests/bench/kernels.py "$logs/ncu-$1.csv"
+}
+
+stage_operations() {
+    export DEVICE=cuda
+    local net rc=0 nets="resnet18@256 resnet18-bf16@256"
+    [ -z "$emulated" ] || nets=mnist@2
+    for net in $nets; do
+        echo "---- $net, our operations"
+        CUDA_LAUNCH_BLOCKING=1 EK_EMULATOR_ORDER=eager "$build/tests/bench/bench_operations" "$net" 1 || rc=1
+        [ -z "$emulated" ] || continue
+        echo "---- $net, our kernels"
+        kernels_of "$net" || rc=1
+        echo "---- $net, PyTorch's kernels"
+        "$python" -W ignore tests/bench/train.py --profile "$net" || rc=1
     done
     return $rc
 }
 
-demo() {
-    "$build/samples/imbalance" --device cuda --devices 4 --data "$data" --json "$out/imbalance.json" \
-        --html "$out/imbalance.html"
+stage_copies() {
+    "$build/tests/bench/bench_copies" 4 "$([ -n "$emulated" ] && echo 0.1 || echo 100)" cuda
 }
 
-gan() {
-    mkdir -p "$out/gan" && "$build/samples/gan" --device cuda --devices 2 --steps 100 --data "$data" \
-        --out "$out/gan" --json "$out/gan.json"
+stage_demo() {
+    local size=()
+    [ -z "$emulated" ] || size=(--steps 2 --batch 4)
+    "$build/samples/imbalance" --device cuda --devices 4 --data "$data" --json "$logs/imbalance.json" \
+        --html "$out/imbalance.html" "${size[@]}"
 }
 
-# One round: times on a GPU that nobody else uses vary little, and Python starts once for each row.
-bench() {
-    DEVICE=cuda BUILD=$build PYTHON=${PYTHON:-python3} ROUNDS=1 SECONDS_EACH=2 tests/bench/run \
-        resnet18@256 resnet18-bf16@256 segmentation mlp critic critic-layer
+stage_gan() {
+    local steps=100
+    [ -z "$emulated" ] || steps=1
+    mkdir -p "$logs/gan" && "$build/samples/gan" --device cuda --devices 2 --steps "$steps" --data "$data" \
+        --out "$logs/gan" --json "$logs/gan.json"
 }
 
-copies() { "$build/tests/bench/bench_copies" 4 100; }
+# One program under a tool, which slows it ten to a hundred times: what was seen by the time it is stopped counts.
+sanitize_one() { # TOOL PROGRAM
+    local log=$logs/$1-${2##*/}.log rest=$((deadline - $(date +%s) - 5)) word=clean rc
+    [ "$rest" -gt 5 ] || {
+        echo "not run: ${2##*/}"
+        return 0
+    }
+    CK_FORK=no OMP_NUM_THREADS=2 EVENKEEL_TEST_DEVICES=cuda EVENKEEL_TEST_SHORT=1 \
+        timeout "$((rest < 60 ? rest : 60))" compute-sanitizer --tool "$1" --error-exitcode 99 --launch-timeout 0 \
+        "$2" >"$log" 2>&1
+    rc=$?
+    grep -q '=* COMPUTE-SANITIZER' "$log" || word="NOT WATCHED (exit $rc)"
+    case $rc in
+    0 | 77) ;;
+    99) word="ERRORS FOUND" ;;
+    124) grep -qE '=+ (Invalid|Error|Warning|Race|Program hit)' "$log" && word="ERRORS FOUND" || word="clean until stopped" ;;
+    *) word="FAILED (exit $rc)" ;;
+    esac
+    echo "$word: ${2##*/}"
+    case $word in
+    clean*) ;;
+    *) grep -E '=+ (Invalid|Error|Warning|Race|Program hit|    at |    by )|:[FE]:' "$log" | head -n 6 | cut -c 1-200 ;;
+    esac
+}
 
-stage build 300 configure_and_build
-if [ -x "$build/samples/imbalance" ]; then
-    stage "suite on one device" 120 suite 0
-    stage "suite on four devices" 120 suite 0,0,0,0
-    stage "demo" 60 demo
-    stage "copies" 30 copies
-    stage "bench" 150 bench
-    stage "gan" 60 gan
-    stage "memcheck" 120 sanitize memcheck
-    stage "racecheck" 120 sanitize racecheck
+# TOOL PATTERN: the programs whose names match, a few side by side.
+sanitize() {
+    if [ -n "$emulated" ]; then
+        echo "the emulator has no compute-sanitizer (tests/check --sanitize does its work there)"
+        return
+    fi
+    local log=$logs/$1-programs.log
+    find "$build/tests" -maxdepth 1 -type f -executable -name 'test_cuda_*' | grep -E "$2" | sort |
+        xargs -P 6 -I{} bash -c 'sanitize_one "$@"' _ "$1" {} | tee "$log"
+    ! grep -qE '^(NOT WATCHED|ERRORS FOUND|FAILED)' "$log" && grep -q '^clean' "$log"
+}
+
+stage_memcheck() { sanitize memcheck .; }
+
+stage_racecheck() {
+    sanitize racecheck '/test_cuda_(batch_norm|group_norm|reduce|softmax|conv_direct|pool|matmul|cross_entropy|optimizer)$'
+}
+
+# ---- one after another ----
+
+declare -A most=([build]=330 [smoke]=60 [suite]=200 [bench]=170 [operations]=90 [copies]=30 [demo]=60 [gan]=60
+    [memcheck]=150 [racecheck]=120 [suite4]=150 [host]=120)
+declare -a summary
+ok=true
+
+conclude() { # STAGE TEXT
+    summary+=("$(printf '%-12s %s' "$1" "$2")")
+    printf '%s\n' "${summary[@]}" >"$out/summary.txt"
+    tar -czf "$out/logs.tar.gz" -C "$build" logs
+}
+
+# The lines of a log that tell most of what went wrong: where tests ran twice, the second time.
+excerpt() { # LOG
+    local telling=':[FE]:|\*\*\*|error:|rror: |Exception:'
+    awk '/^==== again/ { n = 0 } { line[n++] = $0 } END { for (i = 0; i < n; i++) print line[i] }' "$1" >"$1.last"
+    if grep -qE "$telling" "$1.last"; then
+        grep -E "$telling" "$1.last" | grep -v '\*\*\*Not Run' | awk '!seen[$0]++' | head -n 30
+        grep -c '\*\*\*Not Run' "$1.last" | sed -n '/^0$/! s/$/ not run: they are not built/p'
+    else
+        tail -n 12 "$1.last"
+    fi | sed "s#$PWD/##g" | cut -c 1-300 | head -c 2500
+}
+
+# Within its seconds and what is left of all.
+run_stage() { # STAGE
+    local log=$logs/$1.log begin=$SECONDS rc
+    export seconds=$((${most[$1]} * ${PATIENCE:-1})) deadline
+    [ "$seconds" -lt $((limit - SECONDS)) ] || seconds=$((limit - SECONDS))
+    if [ "$seconds" -lt 20 ]; then
+        ok=false
+        conclude "$1" "not run: no time is left"
+        return
+    fi
+    deadline=$(($(date +%s) + seconds))
+    echo "$1 ..."
+    timeout -k 5 "$seconds" bash -c "stage_$1" >"$log" 2>&1
+    rc=$?
+    if [ $rc = 0 ]; then
+        conclude "$1" "$(printf 'well   %4d s  %s' $((SECONDS - begin)) "$(remark "$log")")"
+        return
+    fi
+    ok=false
+    excerpt "$log" >"$logs/$1.failure"
+    conclude "$1" "$(printf 'FAILED %4d s  %s' $((SECONDS - begin)) \
+        "$([ $rc = 124 ] && echo "ran past $seconds s; ")$(remark "$log")")"
+}
+
+# What ctest or a sanitizer counted.
+remark() { # LOG
+    grep -hE '% tests passed|time was over$' "$1" | paste -s -d ';' | sed 's/;/; /g'
+    grep -hoE '^(clean until stopped|clean|not run|ERRORS FOUND|FAILED|NOT WATCHED)' "$1" | sort | uniq -c | tr -s ' \n' ' '
+}
+
+figures() {
+    local name
+    for name in smoke operations copies bench; do
+        [ -s "$logs/$name.log" ] && echo "---- $name ----" && cut -c 1-160 "$logs/$name.log" | tail -n 75
+    done
+}
+
+if [ -n "$emulated" ]; then
+    echo "emulated on the CPU" >"$logs/gpus.txt"
+else
+    find_gpu
 fi
+find_nvidia_packages
+[ $# = 0 ] || unpack "$(realpath "$1")"
+while read -r name; do export -f "${name?}"; done < <(compgen -A function)
 
-echo
-cat "$out/gpus.txt"
-for log in copies bench; do
-    [ -s "$out/$log.log" ] && cat "$out/$log.log"
+for name in $stages; do
+    run_stage "$name"
+    [ "$name" != build ] || [ -x "$build/tests/bench/bench_train" ] || break
 done
-printf '%s\n' "${summary[@]}" | tee "$out/summary.txt"
+
+{
+    for log in "$logs"/*.failure; do
+        [ -s "$log" ] && echo "---- failure: $(basename "$log" .failure) ----" && cat "$log"
+    done | head -c 5000
+    figures | head -c 5500
+    echo
+    cat "$logs/gpus.txt" "$out/summary.txt"
+} | tail -c 11500
 $ok
