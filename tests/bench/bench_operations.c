@@ -1,6 +1,6 @@
 /* bench_operations.c: where the time of a training step goes, operation by operation.
  *
- *     bench_operations NET[-bf16|-tf32][@BATCH] DEVICES [libraries|kernels]
+ *     [DEVICE=host|cuda] bench_operations NET[-bf16|-tf32][@BATCH] DEVICES [libraries|kernels]
  *
  * prints what there is (GPUs, the libraries that were opened, what the library logs), and a table
  * of one step's operations: how often each ran and the milliseconds in it, not counting those
@@ -198,12 +198,16 @@ int main(int argc, char **argv)
 
     if (argc < 3 || argc > 4 || !workload_named(argv[1], &load) || count < 1 ||
         (argc == 4 && !kernels && !libraries)) {
-        fprintf(stderr, "usage: %s NET[-bf16|-tf32][@BATCH] DEVICES [libraries|kernels]\n",
-                argv[0]);
+        fprintf(
+            stderr,
+            "usage: [DEVICE=host|cuda] %s NET[-bf16|-tf32][@BATCH] DEVICES [libraries|kernels]\n",
+            argv[0]);
         return 2;
     }
     ek_set_log(show_line, NULL);
-    ek_device_list devices = devices_open(ek_default_device_kind(), count);
+    const char *device = getenv("DEVICE");
+    bool cuda = device && strcmp(device, "cuda") == 0;
+    ek_device_list devices = devices_open(cuda ? EK_CUDA : EK_HOST, count);
     int rc = devices.count ? 0 : ek_error_status();
     if (rc == 0)
         rc = job_open(&job, &load, &devices, (ek_data_parallel_options){0});
