@@ -70,7 +70,7 @@ static void to_system(ek_dev *dev, void *pointer, size_t nbytes, ek_mark *mark)
     dev->allocator.stats.reserved -= nbytes;
     dev->backend->memory_free(dev, pointer, nbytes);
     if (mark)
-        dev->backend->mark_free(mark);
+        dev->backend->mark_free(dev, mark);
 }
 
 static void drop_oldest(ek_dev *dev)

@@ -109,7 +109,7 @@ typedef struct ek_backend {
      * of a mark is one thread at a time. Optional, all or none: there is one queue. */
     void (*mark)(ek_dev *dev, ek_queue queue, ek_mark **mark);
     void (*await)(ek_dev *dev, ek_queue queue, ek_mark *mark);
-    void (*mark_free)(ek_mark *mark);
+    void (*mark_free)(ek_dev *dev, ek_mark *mark);
     /* Optional: work is done on return. */
     int (*synchronize)(ek_dev *dev);
 

@@ -73,13 +73,16 @@ void ek_cuda_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
 void ek_cuda_await(ek_dev *dev, ek_queue queue, ek_mark *mark)
 {
     cudaEvent_t event = (cudaEvent_t)mark;
+    int restore = ek_cuda_enter_anyway(dev);
     if (!ek_cuda_note(dev, "waiting for an event",
                       (int)cudaStreamWaitEvent(stream_of(dev, queue), event, 0)))
         ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_event(event));
+    ek_cuda_leave(dev, restore);
 }
 
-void ek_cuda_mark_free(ek_mark *mark)
+void ek_cuda_mark_free(ek_dev *dev, ek_mark *mark)
 {
-    (void)cudaEventDestroy((cudaEvent_t)mark);
-    (void)cudaGetLastError(); /* what went wrong was said where the device became unusable */
+    int restore = ek_cuda_enter_anyway(dev);
+    ek_cuda_note(dev, "giving an event back", (int)cudaEventDestroy((cudaEvent_t)mark));
+    ek_cuda_leave(dev, restore);
 }

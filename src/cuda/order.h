@@ -27,7 +27,7 @@
 int ek_cuda_order(ek_dev *waiter, ek_dev *awaited);
 void ek_cuda_mark(ek_dev *dev, ek_queue queue, ek_mark **mark);
 void ek_cuda_await(ek_dev *dev, ek_queue queue, ek_mark *mark);
-void ek_cuda_mark_free(ek_mark *mark);
+void ek_cuda_mark_free(ek_dev *dev, ek_mark *mark);
 
 /* The stream waits for what is issued to `awaited` now, by way of an event of the same device. */
 int ek_cuda_wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaStream_t awaited);

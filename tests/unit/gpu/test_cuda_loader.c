@@ -191,6 +191,42 @@ START_TEST(where_one_batch_fits_none_is_ahead)
 }
 END_TEST
 
+/* A batch on the host is cut for devices that compute, and arrives meanwhile: chunks of more than
+ * one buffer, or of less. */
+START_TEST(scattering_waits_for_no_kernel)
+{
+    const int64_t rows = 12, columns = _i ? 1 << 18 : 100;
+    const ek_device_list devices = EK_DEVICES(ek_cuda(0), ek_cuda(1), ek_cuda(2));
+    hold h = {.patience = PATIENCE};
+    ek_tensor *out[3];
+    open_cuda("0,0,1");
+    ek_tensor *batch = ek_zeros(EK_SHAPE(rows, columns));
+    float *data = ek_tensor_data(batch);
+    for (int64_t i = 0; i < rows; i++)
+        data[i * columns] = (float)(1 + i);
+    for (int round = 0; round < 2; round++) { /* the first makes what a step makes once */
+        ek_scope scope = ek_scope_begin();
+        for (int d = 0; d < 3 && round; d++)
+            hold_compute(cuda_dev(d), &h);
+        ck_assert_int_eq(ek_scatter(batch, &devices, NULL, 0, out), 3);
+        ek_tensor *moved = ek_to_device(batch, ek_cuda(1));
+        assert_made(moved);
+        for (int d = 0; d < 3; d++) {
+            ck_assert_int_eq((int)cudaStreamSynchronize(ek_cuda_of(cuda_dev(d))->upload), 0);
+            ck_assert_float_eq(first_of(ek_tensor_address(out[d])), (float)(1 + d * rows / 3));
+        }
+        ck_assert_float_eq(first_of(ek_tensor_address(moved)), 1);
+        ck_assert_msg(!atomic_load(&h.gave_up), "the batch waited for a kernel");
+        atomic_store(&h.released, round > 0);
+        for (int d = 0; d < 3; d++)
+            assert_close(ek_to_device(out[d], ek_cpu()), ek_slice(batch, 0, d * 4, d * 4 + 4, 1), 0,
+                         0);
+        ek_scope_end(&scope);
+    }
+    close_cuda();
+}
+END_TEST
+
 START_TEST(other_switches_are_refused)
 {
     open_cuda("0,0");
@@ -208,6 +244,7 @@ Suite *suite(void)
     tcase_add_loop_test(t, steps_see_their_own_batches, 0, 7);
     tcase_add_test(t, one_batch_is_ahead_and_no_more);
     tcase_add_test(t, where_one_batch_fits_none_is_ahead);
+    tcase_add_loop_test(t, scattering_waits_for_no_kernel, 0, 2);
     tcase_add_test(t, other_switches_are_refused);
     suite_add_tcase(s, t);
     return s;
