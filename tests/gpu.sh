@@ -256,15 +256,15 @@ stage_copies() {
 
 stage_demo() {
     local size=()
-    [ -z "$emulated" ] || size=(--steps 2 --batch 4)
+    [ -z "$emulated" ] || size=(--steps 1 --batch 4 --scenes 16 --test-scenes 4 --size 32 --width 4)
     "$build/samples/imbalance" --device cuda --devices 4 --data "$data" --json "$logs/imbalance.json" \
         --html "$out/imbalance.html" "${size[@]}"
 }
 
 stage_gan() {
-    local steps=100
-    [ -z "$emulated" ] || steps=1
-    mkdir -p "$logs/gan" && "$build/samples/gan" --device cuda --devices 2 --steps "$steps" --data "$data" \
+    local size=(--steps 100)
+    [ -z "$emulated" ] || size=(--steps 1 --batch 4 --critic-steps 1 --width 4)
+    mkdir -p "$logs/gan" && "$build/samples/gan" --device cuda --devices 2 "${size[@]}" --data "$data" \
         --out "$logs/gan" --json "$logs/gan.json"
 }
 
