@@ -289,7 +289,8 @@ sanitize_one() { # TOOL PROGRAM
     echo "$word: ${2##*/}"
     case $word in
     clean*) ;;
-    *) grep -E '=+ (Invalid|Error|Warning|Race|Program hit|    at |    by )|:[FE]:' "$log" | head -n 6 | cut -c 1-200 ;;
+    *) grep -E '=+ (Invalid|Error|Warning|Race|Program hit|    at |    by )|:[FE]:' "$log" | head -n 6 | cut -c 1-200 |
+        sed "s/^/${2##*/}: /" ;;
     esac
 }
 
@@ -326,7 +327,7 @@ conclude() { # STAGE TEXT
 
 # The lines of a log that tell most of what went wrong: where tests ran twice, the second time.
 excerpt() { # LOG
-    local telling=':[FE]:|\*\*\*|error:|rror: |Exception:'
+    local telling=':[FE]:|\*\*\*|error:|rror: |Exception:|FAILED|^ERRORS FOUND|^NOT WATCHED|: =====|: nan'
     awk '/^==== again/ { n = 0 } { line[n++] = $0 } END { for (i = 0; i < n; i++) print line[i] }' "$1" >"$1.last"
     if grep -qE "$telling" "$1.last"; then
         grep -E "$telling" "$1.last" | grep -v '\*\*\*Not Run' | awk '!seen[$0]++' | head -n 30
@@ -362,8 +363,10 @@ run_stage() { # STAGE
 
 # What ctest or a sanitizer counted.
 remark() { # LOG
-    grep -hE '% tests passed|time was over$' "$1" | paste -s -d ';' | sed 's/;/; /g'
-    grep -hoE '^(clean until stopped|clean|not run|ERRORS FOUND|FAILED|NOT WATCHED)' "$1" | sort | uniq -c | tr -s ' \n' ' '
+    {
+        grep -hE '% tests passed|time was over$' "$1"
+        grep -hoE '^(clean until stopped|clean|not run|ERRORS FOUND|FAILED|NOT WATCHED)' "$1" | sort | uniq -c
+    } | sed 's/^ *//' | paste -s -d ';' | sed 's/;/; /g'
 }
 
 figures() {
