@@ -90,15 +90,36 @@ static bool is_broken(ek_nccl_group *group, char reason[256])
 
 /* ---- the end of communicators ---- */
 
-/* What is left once the communicators are gone. */
-static void forget(ek_nccl_group *group)
+/* A GPU of the group's that is not lost becomes current: NCCL puts back what it finds current, and
+ * like other calls makes a context on GPU 0 for a thread that has none. */
+static int enter_one(const ek_nccl_group *group, int *restore)
 {
+    int at = 0;
+    while (at < group->count - 1 && ek_cuda_is_lost(group->devs[at]))
+        at++;
+    int physical = ek_cuda_of(group->devs[at])->physical;
+    return ek_cuda_current_enter(physical, restore) == 0 ? physical : -1;
+}
+
+static void leave_one(int physical, int restore)
+{
+    if (physical >= 0)
+        (void)ek_cuda_current_leave(physical, restore);
+    (void)cudaGetLastError();
+}
+
+/* Ends all communicators there are by `end`, NULL where there are none, and what else is open. */
+static void end_all(ek_nccl_group *group, __typeof__(ncclCommAbort) *end)
+{
+    int restore, physical = enter_one(group, &restore);
     for (int i = 0; i < group->count; i++) {
+        if (end)
+            (void)end(group->comms[i]);
         if (group->ended[i])
             cudaEventDestroy(group->ended[i]);
         group->ended[i] = NULL;
     }
-    (void)cudaGetLastError();
+    leave_one(physical, restore);
     if (group->open)
         atomic_fetch_sub(&open_groups, 1);
     group->open = false;
@@ -133,8 +154,6 @@ static void abort_group(ek_nccl_group *group, const char *reason)
         missing[i] = reason && !ek_cuda_is_lost(group->devs[i]) &&
                      cudaEventQuery(group->ended[i]) == cudaErrorNotReady;
     (void)cudaGetLastError();
-    for (int i = 0; i < group->count; i++)
-        (void)ek_nccl()->ncclCommAbort(group->comms[i]);
     name_rest(group, rest);
     for (int i = 0; i < group->count; i++) {
         if (!missing[i])
@@ -146,7 +165,7 @@ static void abort_group(ek_nccl_group *group, const char *reason)
                  group->count, group->devs[i]->name, reason, rest[0] ? rest : "no device of them");
         ek_cuda_tell(ek_cuda_of(group->devs[i]), sentence);
     }
-    forget(group);
+    end_all(group, ek_nccl()->ncclCommAbort);
 }
 
 /* True once nothing of its collectives runs; false where they were given up. */
@@ -171,11 +190,12 @@ static bool has_ended(ek_nccl_group *group)
 
 static void close_group(ek_nccl_group *group)
 {
-    if (!group->open || !has_ended(group))
+    if (!group->open)
         return;
-    for (int i = 0; i < group->count; i++)
-        (void)ek_nccl()->ncclCommDestroy(group->comms[i]);
-    forget(group);
+    int restore, physical = enter_one(group, &restore);
+    if (has_ended(group))
+        end_all(group, ek_nccl()->ncclCommDestroy);
+    leave_one(physical, restore);
 }
 
 void ek_nccl_give_up(ek_nccl_group *group)
@@ -266,7 +286,7 @@ int ek_nccl_open(ek_nccl_group *group)
         ek_cuda_leave(group->devs[0], restore);
     }
     if (rc < 0) {
-        forget(group);
+        end_all(group, NULL);
         return rc;
     }
     group->open = true;

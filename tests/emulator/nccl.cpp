@@ -262,6 +262,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     Machine &m = machine();
     Lock lock(m.lock);
+    make_context(m); // NCCL puts back the device that it finds current
     run_until(m, lock, comm->clique->last[(size_t)comm->rank]);
     m.communicators--;
     delete comm;
@@ -274,6 +275,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     Machine &m = machine();
     Lock lock(m.lock);
     Clique &clique = *comm->clique;
+    make_context(m);
     clique.aborted->insert(comm->rank);
     if (clique.aborted->size() == clique.devices.size()) {
         for (const std::shared_ptr<Meeting> &meeting : clique.meetings)

@@ -2,6 +2,7 @@
 #include <pthread.h>
 
 #include "cuda/current.h"
+#include "cuda/nccl.h"
 #include "cuda/runtime.h"
 #include "cuda_setup.h"
 
@@ -70,12 +71,21 @@ START_TEST(a_gpu_that_is_not_used_gets_no_context)
 }
 END_TEST
 
-/* Whether GPUs reach each other is tried out between the two of a pair, and nowhere else. */
-START_TEST(a_pair_of_gpus_is_tried_out_without_a_third)
+/* Whether GPUs reach each other is tried out between the two of a pair, and nowhere else; nor do
+ * their collectives need another. */
+START_TEST(a_pair_of_gpus_does_without_a_third)
 {
     emulator_set("DEVICES", "3");
     assert_ok(ek_cuda_devices_configure("1,2"));
-    ck_assert(ek_dev_reaches(cuda_dev(0), cuda_dev(1)));
+    ek_dev *devs[] = {cuda_dev(0), cuda_dev(1)};
+    void *data[2];
+    ck_assert(ek_dev_reaches(devs[0], devs[1]));
+    for (int i = 0; i < 2; i++)
+        assert_ok(ek_dev_alloc(devs[i], 64, EK_MEMORY_ACTIVATION, &data[i]));
+    ck_assert_int_gt(ek_dev_collective(devs, 2), EK_COLLECTIVE_NONE);
+    assert_ok(ek_cuda_broadcast(devs, 2, data, 64));
+    for (int i = 0; i < 2; i++)
+        ek_dev_free(devs[i], data[i], 64, EK_MEMORY_ACTIVATION);
     ck_assert_int_eq(current_now(), 0);
     ck_assert(ek_emulator_has_context(1) && ek_emulator_has_context(2));
     close_cuda();
@@ -92,7 +102,7 @@ Suite *suite(void)
     tcase_add_test(t, turns_nest);
 #ifdef EK_CUDA_EMULATED
     tcase_add_test(t, a_gpu_that_is_not_used_gets_no_context);
-    tcase_add_test(t, a_pair_of_gpus_is_tried_out_without_a_third);
+    tcase_add_test(t, a_pair_of_gpus_does_without_a_third);
 #endif
     suite_add_tcase(s, t);
     return s;

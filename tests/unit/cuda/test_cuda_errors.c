@@ -397,6 +397,25 @@ START_TEST(a_lost_gpu_is_named_and_others_go_on)
 }
 END_TEST
 
+/* A library's call is the first to meet a kernel's error, which its own status doesn't tell. */
+START_TEST(a_library_that_fails_on_a_lost_gpu_says_so)
+{
+    emulator_set("ORDER", "eager"); /* the kernel has failed before the product is issued */
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    ek_tensor *x = ek_empty(EK_SHAPE(1, 4, 4), .device = ek_cuda(0));
+    ek_tensor *out = ek_empty(EK_SHAPE(1, 4, 4), .device = ek_cuda(0));
+    assert_ok(fill_on(x));
+    assert_ok(dev->backend->kernels->matmul(dev, out, x, x, NULL, false));
+    ek_emulator_fail_next("kernel", cudaErrorIllegalAddress, 0);
+    assert_ok(fill_on(x));
+    ck_assert_int_eq(dev->backend->kernels->matmul(dev, out, x, x, NULL, false), EK_E_BACKEND);
+    ck_assert_ptr_nonnull(strstr(ek_error_message(), "can no longer be used by this process"));
+    assert_error(EK_E_BACKEND, "matrix product on cuda:0: an illegal memory access");
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
 START_TEST(a_launch_that_fails_is_only_that)
 {
     open_cuda("0");
@@ -427,6 +446,7 @@ Suite *suite(void)
     tcase_add_test(t, a_copy_that_failed_has_ended);
     tcase_add_test(t, an_old_driver_means_no_devices);
     tcase_add_loop_test(t, a_lost_gpu_is_named_and_others_go_on, 0, 3);
+    tcase_add_test(t, a_library_that_fails_on_a_lost_gpu_says_so);
     tcase_add_test(t, a_launch_that_fails_is_only_that);
 #endif
     suite_add_tcase(s, t);
