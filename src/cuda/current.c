@@ -19,11 +19,15 @@ static struct {
 static int missing; /* a cudaError_t where the driver hasn't got them */
 static pthread_once_t found = PTHREAD_ONCE_INIT;
 
+/* Drivers refuse to look for versions after their own, which the toolkit's may be; these functions
+ * are older than this one. */
+enum { DRIVER_VERSION = 12000 };
+
 static void find_one(const char *name, void *member)
 {
     void *function = NULL;
     enum cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
-    cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, CUDART_VERSION,
+    cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, DRIVER_VERSION,
                                                          cudaEnableDefault, &status);
     if (error == cudaSuccess && (status != cudaDriverEntryPointSuccess || !function))
         error = cudaErrorSymbolNotFound;

@@ -229,10 +229,12 @@ CUresult cuCtxPopCurrent(CUcontext *context)
     return CUDA_SUCCESS;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function, unsigned int,
-                                             unsigned long long,
+// As the oldest driver of those that are supported, which knows no version after its own.
+cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function,
+                                             unsigned int version, unsigned long long,
                                              enum cudaDriverEntryPointQueryResult *status)
 {
+    const unsigned int own = 12000;
     static const struct {
         const char *name;
         void *function;
@@ -242,6 +244,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **function
         {"cuCtxPopCurrent", reinterpret_cast<void *>(cuCtxPopCurrent)},
     };
     *function = nullptr;
+    if (version > own)
+        return cudaErrorInvalidValue;
     for (const auto &entry : table)
         if (!strcmp(entry.name, symbol))
             *function = entry.function;
