@@ -168,28 +168,35 @@ static void abort_group(ek_nccl_group *group, const char *reason)
     end_all(group, ek_nccl()->ncclCommAbort);
 }
 
-/* True once nothing of its collectives runs; false where they were given up. */
-static bool has_ended(ek_nccl_group *group)
+/* What is broken of all there are is given up. */
+static void look_after_all(void)
+{
+    char reason[256];
+    for (int i = 0; i < GROUPS; i++)
+        if (groups[i] && groups[i]->open && is_broken(groups[i], reason))
+            abort_group(groups[i], reason);
+}
+
+/* True once nothing of its collectives runs; false where they were given up. They may wait behind
+ * those of other lists. */
+static bool has_ended(const ek_nccl_group *group)
 {
     const struct timespec moment = {0, 1000000};
-    char reason[256];
-    for (int i = 0; i < group->count;) {
+    for (int i = 0; i < group->count && group->open;) {
         if (cudaEventQuery(group->ended[i]) != cudaErrorNotReady) {
             i++;
             continue;
         }
-        if (is_broken(group, reason)) {
-            abort_group(group, reason);
-            return false;
-        }
+        look_after_all();
         nanosleep(&moment, NULL);
     }
     (void)cudaGetLastError();
-    return true;
+    return group->open;
 }
 
 static void close_group(ek_nccl_group *group)
 {
+    look_after_all(); /* communicators that have lost a member don't end in good order */
     if (!group->open)
         return;
     int restore, physical = enter_one(group, &restore);
@@ -217,12 +224,9 @@ void ek_nccl_give_up(ek_nccl_group *group)
 
 void ek_cuda_nccl_watch(void)
 {
-    char reason[256];
     if (pthread_mutex_trylock(&lock) != 0) /* whoever has it waits for nothing without a look */
         return;
-    for (int i = 0; i < GROUPS; i++)
-        if (groups[i] && groups[i]->open && is_broken(groups[i], reason))
-            abort_group(groups[i], reason);
+    look_after_all();
     pthread_mutex_unlock(&lock);
 }
 
@@ -274,6 +278,8 @@ int ek_nccl_open(ek_nccl_group *group)
     int gpus[EK_MAX_DEVICES], restore, rc = 0;
     if (group->open)
         return 0;
+    for (int i = 0; i < group->count; i++) /* who had the lock may have given the last ones up */
+        EK_TRY(ek_cuda_usable(group->devs[i]));
     for (int i = 0; i < group->count && rc >= 0; i++) {
         gpus[i] = ek_cuda_of(group->devs[i])->physical;
         rc = make_event(group->devs[i], &group->ended[i]);

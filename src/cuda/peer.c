@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/between.h"
 #include "cuda/copy.h"
 #include "cuda/current.h"
 #include "cuda/devices.h"
@@ -112,10 +113,12 @@ static bool try_out(probe *p)
 {
     bool works =
         allocate(p->b, &p->on_b) && allocate(p->a, &p->on_a) && try_copy(p) && try_kernels(p);
+    ek_cuda_waits_begin(); /* as in memory_free */
     if (p->on_a)
         good(cudaFree(p->on_a));
     if (p->on_b)
         good(cudaFree(p->on_b));
+    ek_cuda_waits_end();
     return works;
 }
 
