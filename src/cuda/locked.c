@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cuda/transfer.h"
+#include "cuda/wait.h"
 
 enum { GRAIN = 64 << 10 }; /* blocks are multiples of this */
 
@@ -19,10 +20,13 @@ typedef struct block {
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 static block *blocks;
 
+/* Another logical device of the GPU may still read from it. */
 static void destroy(block *b)
 {
-    if (b->done)
+    if (b->done) {
+        (void)ek_cuda_wait_event(b->done);
         cudaEventDestroy(b->done);
+    }
     if (b->memory)
         cudaFreeHost(b->memory);
     (void)cudaGetLastError();
@@ -106,8 +110,8 @@ int ek_cuda_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbyte
 {
     const block *b = find(from_data);
     int restore, rc;
+    /* Faults stay for a call that needs what was computed: who sends ahead drops errors. */
     EK_TRY(ek_cuda_usable(dev));
-    EK_TRY(ek_cuda_fault_check(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     if (b && b->physical == ek_cuda_of(dev)->physical)
         rc = ek_cuda_upload_locked(dev, to_data, from_data, nbytes, b->done);

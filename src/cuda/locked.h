@@ -14,7 +14,7 @@ int ek_cuda_locked_alloc(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_locked_free(void *pointer);
 int ek_cuda_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
 
-/* Gives back the blocks of this device's GPU that nobody holds; nothing runs. */
+/* Gives back the blocks of this device's GPU that nobody holds, after what is read from them. */
 void ek_cuda_locked_close(const ek_cuda_device *device);
 
 #endif

@@ -4,8 +4,8 @@
  * that stream may write to it. Blocks of the compute stream are so from when they are given back
  * on, since all kernels run there. Any other stream that uses a block does so between two waits:
  *
- *     before: it waits for the compute stream's work with the block (its last use, or its
- * contents), after:  the compute stream waits for it, before the block is used there or given back.
+ * - before: it waits for the compute stream's work with the block (its last use, or its contents);
+ * - after: the compute stream waits for it, before the block is used there or given back.
  *
  * So whatever other streams did, a block that is given back is free in the compute stream's order;
  * and one that another stream is to take (EK_QUEUE_UPLOAD) keeps a mark of that moment, which the

@@ -11,8 +11,8 @@
  *
  * All kernels of a device are issued to its compute stream, so that what is issued later sees what
  * was issued earlier, memory given back and taken again included; what other streams do with memory
- * comes before or after by the rule in order.h. Nothing here waits for the device
- * but ek_cuda_synchronize. Any thread may issue; several at once are in some order. */
+ * comes before or after by the rule in order.h. Nothing here waits for the device but
+ * ek_cuda_synchronize. Any thread may issue; several at once are in some order. */
 #ifndef EK_CUDA_RUNTIME_H
 #define EK_CUDA_RUNTIME_H
 
@@ -85,8 +85,8 @@ int ek_cuda_late(const ek_dev *dev);
 
 /* The fault record's error, or what was told, cleared; 0 without one. Doesn't wait. */
 int ek_cuda_fault_check(ek_dev *dev);
-/* Makes the sentence the error (EK_E_BACKEND) of the next call that issues work to the device,
- * waits for it or reads from it. Any thread. */
+/* Makes the sentence the error (EK_E_BACKEND) of the next call that issues work to the device, but
+ * in EK_QUEUE_UPLOAD, waits for it or reads from it. Any thread. */
 void ek_cuda_tell(ek_cuda_device *device, const char *sentence);
 
 /* Returns when all work of the device is done; faults and late errors are its result. */

@@ -79,6 +79,26 @@ START_TEST(a_fault_is_the_result_of_the_next_call)
 }
 END_TEST
 
+/* Whoever sends ahead drops errors: this one isn't his. */
+START_TEST(what_is_sent_takes_no_fault)
+{
+    static unsigned char bytes[64];
+    void *memory;
+    open_cuda("0");
+    ek_dev *dev = cuda_dev(0);
+    assert_ok(ek_dev_alloc(dev, sizeof bytes, EK_MEMORY_ACTIVATION, &memory));
+    raise_fault(dev, EK_CUDA_FAULT_INDEX, 7, 5, "gather");
+    ek_cuda_tell(ek_cuda_of(dev), "cuda:1 is missing");
+    assert_ok(ek_dev_send(dev, memory, cpu_dev(), bytes, sizeof bytes));
+    ck_assert_int_eq(call_zero(dev, memory), EK_E_BACKEND);
+    assert_error(EK_E_BACKEND, "cuda:1 is missing");
+    ck_assert_int_eq(call_zero(dev, memory), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "gather on cuda:0: index 7");
+    ek_dev_free(dev, memory, sizeof bytes, EK_MEMORY_ACTIVATION);
+    close_cuda();
+}
+END_TEST
+
 static void *ask(void *user)
 {
     ek_dev *dev = user;
@@ -438,6 +458,7 @@ Suite *suite(void)
     Suite *s = cuda_suite("cuda_errors");
     TCase *t = tcase_create("all");
     tcase_add_test(t, a_fault_is_the_result_of_the_next_call);
+    tcase_add_test(t, what_is_sent_takes_no_fault);
     tcase_add_test(t, one_thread_gets_a_fault);
     tcase_add_test(t, a_late_fault_does_not_outlive_its_device);
 #ifdef EK_CUDA_EMULATED
