@@ -8,12 +8,11 @@
 
 static __device__ __forceinline__ int32_t ek_divide(int32_t n, const ek_cuda_divider &by)
 {
-    uint64_t product = (uint64_t)(uint32_t)n * by.multiplier;
-    return (int32_t)(((uint32_t)(product >> 32) + (uint32_t)n) >> by.shift);
+    return (int32_t)ek_cuda_divide(by.narrow, (uint32_t)n);
 }
 static __device__ __forceinline__ int64_t ek_divide(int64_t n, const ek_cuda_divider &by)
 {
-    return n / by.divisor;
+    return n / by.by;
 }
 
 /* ---- channels in vectors: for memory with channels innermost ---- */

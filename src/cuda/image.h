@@ -3,29 +3,23 @@
 #ifndef EK_CUDA_IMAGE_H
 #define EK_CUDA_IMAGE_H
 
+#include "cuda/divide.h"
 #include "cuda/view.h"
-#include "kernels/formulas.h"
 
 EK_BEGIN_DECLARATIONS
 
-/* Division of n < 2^31 by a constant below 2^31: n / divisor = (high(n multiplier) + n) >> shift,
- * with multiplier = floor(2^32 (2^shift - divisor) / divisor) + 1 and 2^shift the first power of 2
- * that is not smaller than the divisor. A machine's division takes some 20 instructions. */
+/* Of positions below 2^31, with `narrow`, or of any. At least 1. */
 typedef struct ek_cuda_divider {
-    int64_t divisor;
-    uint32_t multiplier, shift;
+    int64_t by;
+    ek_cuda_divisor narrow; /* where `by` is below 2^31 itself */
 } ek_cuda_divider;
 
-EK_FORMULA ek_cuda_divider ek_cuda_divider_of(int64_t divisor)
+EK_FORMULA ek_cuda_divider ek_cuda_divider_of(int64_t by)
 {
-    ek_cuda_divider by = {divisor < 1 ? 1 : divisor, 0, 0};
-    if (by.divisor > INT32_MAX)
-        return by;
-    while (((int64_t)1 << by.shift) < by.divisor)
-        by.shift++;
-    uint64_t above = ((uint64_t)1 << by.shift) - (uint64_t)by.divisor;
-    by.multiplier = (uint32_t)((above << 32) / (uint64_t)by.divisor + 1);
-    return by;
+    ek_cuda_divider divider = {by < 1 ? 1 : by, {0, 0, 0}};
+    if (divider.by <= INT32_MAX)
+        divider.narrow = ek_cuda_divisor_of((uint32_t)divider.by);
+    return divider;
 }
 
 typedef struct ek_cuda_image {

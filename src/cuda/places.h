@@ -2,29 +2,16 @@
  * the work on a line. Plain C that C++ compiles too.
  *
  * Kernels that read several tensors at unrelated strides number the positions of a walk
- * (kernels/walk.h) and let each thread take its number apart. Divisors are known before the launch,
- * so that a division is a multiplication and a shift: in 32 bits where positions fit them. */
+ * (kernels/walk.h) and let each thread take its number apart, by divisors that are known before the
+ * launch. */
 #ifndef EK_CUDA_PLACES_H
 #define EK_CUDA_PLACES_H
 
+#include "cuda/divide.h"
 #include "cuda/queue.h"
 #include "cuda/view.h"
-#include "kernels/formulas.h"
 
 EK_BEGIN_DECLARATIONS
-
-/* n / by for n < 2^31: (high half of n factor + n) >> shift. */
-typedef struct ek_cuda_divisor {
-    uint32_t by, factor, shift;
-} ek_cuda_divisor;
-
-/* The same for n < 2^63, with the high half of 128 bits. */
-typedef struct ek_cuda_long_divisor {
-    uint64_t factor;
-    uint32_t shift;
-} ek_cuda_long_divisor;
-
-__extension__ typedef unsigned __int128 ek_cuda_uint128;
 
 typedef struct ek_cuda_places {
     int ndim; /* at least 1 */
@@ -65,37 +52,6 @@ ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, 
 /* The same, from the strides of `x` along the line and to the next line. */
 ek_cuda_team ek_cuda_team_along(int multiprocessors, const ek_cuda_places *lines, int operand,
                                 int64_t size, int64_t stride, int each);
-
-EK_FORMULA ek_cuda_divisor ek_cuda_divisor_of(uint32_t by)
-{
-    ek_cuda_divisor divisor = {by, 0, 0};
-    while (divisor.shift < 31 && ((uint32_t)1 << divisor.shift) < by)
-        divisor.shift++;
-    uint64_t power = (uint64_t)1 << divisor.shift;
-    divisor.factor = (uint32_t)((((power - by) << 32) / by) + 1);
-    return divisor;
-}
-
-EK_FORMULA uint32_t ek_cuda_divide(ek_cuda_divisor divisor, uint32_t n)
-{
-    return ((uint32_t)(((uint64_t)n * divisor.factor) >> 32) + n) >> divisor.shift;
-}
-
-/* 1 <= by < 2^63 */
-EK_FORMULA ek_cuda_long_divisor ek_cuda_long_divisor_of(uint64_t by)
-{
-    ek_cuda_long_divisor divisor = {0, 0};
-    while (divisor.shift < 63 && ((uint64_t)1 << divisor.shift) < by)
-        divisor.shift++;
-    uint64_t above = ((uint64_t)1 << divisor.shift) - by;
-    divisor.factor = (uint64_t)(((ek_cuda_uint128)above << 64) / by) + 1;
-    return divisor;
-}
-
-EK_FORMULA uint64_t ek_cuda_divide_long(ek_cuda_long_divisor divisor, uint64_t n)
-{
-    return ((uint64_t)(((ek_cuda_uint128)n * divisor.factor) >> 64) + n) >> divisor.shift;
-}
 
 EK_END_DECLARATIONS
 #endif
