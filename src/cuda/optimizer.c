@@ -5,13 +5,13 @@
 #include "cuda/runtime.h"
 
 typedef struct step_tensors {
-    int count;
-    ek_tensor *const *operands[EK_CUDA_STEP_DATA]; /* parameters, gradients, states; NULL: none */
+    int count, operands;
+    ek_tensor *const *lists[5]; /* parameters, gradients, states */
 } step_tensors;
 
 static int check_dtypes(const step_tensors *tensors, const char *name)
 {
-    ek_tensor *const *parameters = tensors->operands[0];
+    ek_tensor *const *parameters = tensors->lists[0];
     for (int i = 0; i < tensors->count; i++)
         if (parameters[i]->dtype != EK_F32 && parameters[i]->dtype != EK_F64)
             return EK_FAIL(EK_E_DTYPE, "%s steps parameters of f32 or f64, not %s", name,
@@ -20,24 +20,17 @@ static int check_dtypes(const step_tensors *tensors, const char *name)
 }
 
 /* As many of the tensors from `begin` as one launch takes; returns the first that is left. */
-static int gather(const step_tensors *tensors, int begin, ek_cuda_step_list *list)
+static int gather(const step_tensors *tensors, int begin, ek_cuda_list *list)
 {
-    *list = (ek_cuda_step_list){.count = 0};
+    *list = (ek_cuda_list){.operands = tensors->operands};
     int i = begin;
-    for (; i < tensors->count && list->count < EK_CUDA_STEP_TENSORS; i++) {
-        int64_t elements = ek_count(tensors->operands[0][i]);
-        int64_t blocks = (elements + EK_CUDA_STEP_CHUNK - 1) / EK_CUDA_STEP_CHUNK;
-        int at = list->count;
-        if (elements == 0)
-            continue;
-        if (at > 0 && list->first[at] + blocks > INT32_MAX)
+    for (; i < tensors->count; i++) {
+        int64_t elements = ek_count(tensors->lists[0][i]);
+        void **data = elements > 0 ? ek_cuda_list_add(list, elements) : NULL;
+        if (!data && elements > 0)
             break;
-        list->elements[at] = elements;
-        list->first[at + 1] = list->first[at] + (uint32_t)blocks;
-        for (int k = 0; k < EK_CUDA_STEP_DATA; k++)
-            if (tensors->operands[k])
-                list->data[k][at] = ek_tensor_address(tensors->operands[k][i]);
-        list->count++;
+        for (int k = 0; data && k < tensors->operands; k++)
+            data[k] = ek_tensor_address(tensors->lists[k][i]);
     }
     return i;
 }
@@ -46,7 +39,9 @@ int ek_cuda_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
                           ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
                           const ek_sgd_params *params)
 {
-    const step_tensors tensors = {count, {parameters, gradients, momentum_buffers}};
+    const step_tensors tensors = {count,
+                                  momentum_buffers ? 3 : 2,
+                                  {parameters, gradients, momentum_buffers}};
     EK_TRY(check_dtypes(&tensors, "SGD"));
     if (params->momentum != 0 && !momentum_buffers)
         return EK_FAIL(EK_E_INVALID, "SGD with momentum %g needs a momentum buffer",
@@ -55,7 +50,7 @@ int ek_cuda_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
     EK_TRY(ek_cuda_begin(dev, &queue));
     int launched = 0;
     for (int i = 0; i < count && launched == 0;) {
-        ek_cuda_step_list list;
+        ek_cuda_list list;
         ek_dtype dtype = parameters[i]->dtype;
         i = gather(&tensors, i, &list);
         if (list.count > 0)
@@ -70,6 +65,7 @@ int ek_cuda_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
                            const ek_adam_params *params)
 {
     const step_tensors tensors = {count,
+                                  max_exp_avg_sqs ? 5 : 4,
                                   {parameters, gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs}};
     EK_TRY(check_dtypes(&tensors, "Adam"));
     if (params->step < 1)
@@ -79,7 +75,7 @@ int ek_cuda_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
     EK_TRY(ek_cuda_begin(dev, &queue));
     int launched = 0;
     for (int i = 0; i < count && launched == 0;) {
-        ek_cuda_step_list list;
+        ek_cuda_list list;
         ek_dtype dtype = parameters[i]->dtype;
         i = gather(&tensors, i, &list);
         if (list.count > 0)

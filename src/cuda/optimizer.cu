@@ -4,10 +4,11 @@
  * where one of the compilers fuses another product with a sum. */
 #include "cuda/optimizer.h"
 
+#include "cuda/list.cuh"
 #include "cuda/strided.cuh"
 #include "kernels/steps.h"
 
-static_assert(sizeof(ek_cuda_step_list) + sizeof(ek_adam_constants_f64) + 64 <= 4096,
+static_assert(sizeof(ek_cuda_list) + sizeof(ek_adam_constants_f64) + 64 <= 4096,
               "parameters of a kernel have 4 KiB");
 
 /* ---- what is done to one element: w with its gradient and `count` states ---- */
@@ -52,18 +53,21 @@ template <typename real, int Largest> struct adam_step {
 /* ---- a chunk by a block ---- */
 
 template <int V, typename real, typename Step>
-static __device__ __forceinline__ void step_range(const Step &step, const ek_cuda_step_list &list,
-                                                  int tensor, int64_t begin, int64_t end)
+static __device__ __forceinline__ void step_range(const Step &step, const ek_list_part &part,
+                                                  int64_t begin, int64_t end)
 {
     typedef ek_vector<real, V> vector;
-    real *parameter = (real *)list.data[0][tensor];
-    const real *gradient = (const real *)list.data[1][tensor];
+    real *parameter = (real *)part.data[0], *states[Step::states + 1];
+    const real *gradient = (const real *)part.data[1];
+#pragma unroll
+    for (int k = 0; k < Step::states; k++)
+        states[k] = (real *)part.data[2 + k];
     for (int64_t i = begin + (int64_t)threadIdx.x * V; i < end; i += EK_BLOCK * V) {
         vector w = *(const vector *)(parameter + i), g = *(const vector *)(gradient + i);
         vector state[Step::states + 1];
 #pragma unroll
         for (int k = 0; k < Step::states; k++)
-            state[k] = *(const vector *)((const real *)list.data[2 + k][tensor] + i);
+            state[k] = *(const vector *)(states[k] + i);
 #pragma unroll
         for (int j = 0; j < V; j++) {
             real own[Step::states + 1];
@@ -78,36 +82,21 @@ static __device__ __forceinline__ void step_range(const Step &step, const ek_cud
         *(vector *)(parameter + i) = w;
 #pragma unroll
         for (int k = 0; k < Step::states; k++)
-            *(vector *)((real *)list.data[2 + k][tensor] + i) = state[k];
+            *(vector *)(states[k] + i) = state[k];
     }
 }
 
 template <typename real, typename Step>
-static __global__ __launch_bounds__(EK_BLOCK) void step_list(Step step, ek_cuda_step_list list)
+static __global__ void __launch_bounds__(EK_BLOCK)
+    step_list(Step step, const __grid_constant__ ek_cuda_list list)
 {
-    enum { V = 16 / sizeof(real) };
-    int tensor = 0; /* the last whose first block is not after this one */
-    for (int above = list.count; above - tensor > 1;) {
-        int middle = (tensor + above) / 2;
-        if (list.first[middle] <= blockIdx.x)
-            tensor = middle;
-        else
-            above = middle;
-    }
-    int64_t begin = (int64_t)(blockIdx.x - list.first[tensor]) * EK_CUDA_STEP_CHUNK;
-    int64_t end = list.elements[tensor];
-    if (end - begin > EK_CUDA_STEP_CHUNK)
-        end = begin + EK_CUDA_STEP_CHUNK;
-    uintptr_t addresses = 0;
-    for (int k = 0; k < 2 + Step::states; k++)
-        addresses |= (uintptr_t)list.data[k][tensor];
-    int64_t vectors_end = addresses % 16 == 0 ? begin + (end - begin) / V * V : begin;
-    step_range<V, real>(step, list, tensor, begin, vectors_end);
-    step_range<1, real>(step, list, tensor, vectors_end, end);
+    ek_list_part part = ek_list_part_of(list, sizeof(real));
+    step_range<16 / sizeof(real), real>(step, part, part.begin, part.vectors_end);
+    step_range<1, real>(step, part, part.vectors_end, part.end);
 }
 
 template <typename real, typename Step>
-static int launch(const ek_cuda_queue *queue, const ek_cuda_step_list *list, const Step &step)
+static int launch(const ek_cuda_queue *queue, const ek_cuda_list *list, const Step &step)
 {
     return ek_launch(queue, dim3(list->first[list->count]), dim3(EK_BLOCK), step_list<real, Step>,
                      step, *list);
@@ -116,7 +105,7 @@ static int launch(const ek_cuda_queue *queue, const ek_cuda_step_list *list, con
 /* ---- which step ---- */
 
 template <typename real>
-static int launch_sgd(const ek_cuda_queue *queue, const ek_cuda_step_list *list, ek_sgd_kind kind,
+static int launch_sgd(const ek_cuda_queue *queue, const ek_cuda_list *list, ek_sgd_kind kind,
                       const typename constants_of<real>::sgd &constants)
 {
     switch (kind) {
@@ -131,7 +120,7 @@ static int launch_sgd(const ek_cuda_queue *queue, const ek_cuda_step_list *list,
     }
 }
 
-int ek_cuda_launch_sgd(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_step_list *list,
+int ek_cuda_launch_sgd(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list,
                        const ek_sgd_params *params)
 {
     ek_sgd_kind kind = ek_sgd_kind_of(params);
@@ -141,15 +130,15 @@ int ek_cuda_launch_sgd(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda
 }
 
 template <typename real>
-static int launch_adam(const ek_cuda_queue *queue, const ek_cuda_step_list *list,
+static int launch_adam(const ek_cuda_queue *queue, const ek_cuda_list *list,
                        const typename constants_of<real>::adam &constants)
 {
-    if (list->data[4][0])
+    if (list->operands > 4)
         return launch<real>(queue, list, adam_step<real, 1>{constants});
     return launch<real>(queue, list, adam_step<real, 0>{constants});
 }
 
-int ek_cuda_launch_adam(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_step_list *list,
+int ek_cuda_launch_adam(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list,
                         const ek_adam_params *params)
 {
     if (dtype == EK_F64)
