@@ -29,22 +29,46 @@ static ek_cast *entry_of(const ek_tensor *leaf, bool graph)
     return entry;
 }
 
-ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph)
-{
-    const ek_cast *entry = entry_of(leaf, graph);
-    if (!entry || entry->count != writes_of(leaf->version) || !ek_same_layout(entry->cast, leaf))
-        return NULL;
-    /* History leads to the very handle that collects the gradient. */
-    if (graph && entry->leaf != leaf)
-        return NULL;
-    return ek_scope_adopt(ek_keep(entry->cast));
-}
-
 static void release_parts(ek_cast *entry)
 {
     ek_release(entry->leaf);
     ek_release(entry->cast);
     ek_object_release(entry->version);
+}
+
+static bool is_stale(const ek_cast *entry)
+{
+    return entry->count != writes_of(entry->version);
+}
+
+/* All, or those that are stale. */
+static void forget(ek_thread *thread, bool all)
+{
+    for (ek_cast **at = &thread->casts; *at;) {
+        ek_cast *entry = *at;
+        if (!all && !is_stale(entry)) {
+            at = &entry->next;
+            continue;
+        }
+        *at = entry->next;
+        release_parts(entry);
+        free(entry);
+    }
+}
+
+ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph)
+{
+    const ek_cast *entry = entry_of(leaf, graph);
+    if (!entry || !ek_same_layout(entry->cast, leaf))
+        return NULL;
+    if (is_stale(entry)) { /* with it a step's others, of which each holds a slab's cast */
+        forget(ek_thread_self(), false);
+        return NULL;
+    }
+    /* History leads to the very handle that collects the gradient. */
+    if (graph && entry->leaf != leaf)
+        return NULL;
+    return ek_scope_adopt(ek_keep(entry->cast));
 }
 
 void ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
@@ -72,12 +96,7 @@ void ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
 
 void ek_casts_forget(ek_thread *thread)
 {
-    while (thread->casts) {
-        ek_cast *entry = thread->casts;
-        thread->casts = entry->next;
-        release_parts(entry);
-        free(entry);
-    }
+    forget(thread, true);
 }
 
 /* ---- numbers ---- */
@@ -85,8 +104,9 @@ void ek_casts_forget(ek_thread *thread)
 /* Guards all storages' members `narrow`...; that there is nothing to drop is seen without it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-ek_storage *ek_narrow_find(ek_storage *storage, int64_t count, bool *wastes)
+ek_storage *ek_narrow_find(ek_storage *storage, int64_t count, bool *wastes, uint64_t *writes)
 {
+    *writes = atomic_load(&storage->writes);
     pthread_mutex_lock(&lock);
     ek_storage *narrow = ek_object_retain(storage->narrow);
     if (narrow)
@@ -108,13 +128,18 @@ static void replace(ek_storage *storage, ek_storage *narrow, int64_t used)
     ek_object_release(before);
 }
 
-void ek_narrow_keep(ek_storage *storage, ek_storage *narrow, int64_t count)
+/* A write is counted before it looks for what it is to drop, and looked for after that is there:
+ * one of the two sees the other. */
+void ek_narrow_keep(ek_storage *storage, ek_storage *narrow, int64_t count, uint64_t writes)
 {
     replace(storage, ek_object_retain(narrow), count);
+    if (atomic_load(&storage->writes) != writes)
+        replace(storage, NULL, 0);
 }
 
 void ek_narrow_drop(ek_storage *storage)
 {
-    if (atomic_load_explicit(&storage->narrow, memory_order_relaxed))
+    atomic_fetch_add(&storage->writes, 1);
+    if (atomic_load(&storage->narrow))
         replace(storage, NULL, 0);
 }

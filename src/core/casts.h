@@ -23,11 +23,12 @@ void ek_casts_forget(ek_thread *thread);
 
 /* The elements of an f32 storage in bf16, in the same places, for a reader of `count` of them: one
  * reference. NULL where there are none; then *wastes says whether the last ones were read in so
- * small a part that casting all of them doesn't pay. */
-ek_storage *ek_narrow_find(ek_storage *storage, int64_t count, bool *wastes);
+ * small a part that casting all of them doesn't pay, and *writes is for ek_narrow_keep. */
+ek_storage *ek_narrow_find(ek_storage *storage, int64_t count, bool *wastes, uint64_t *writes);
 
-/* In place of those that are kept; counts `count` as read. Takes one more reference. */
-void ek_narrow_keep(ek_storage *storage, ek_storage *narrow, int64_t count);
+/* In place of those that are kept, unless the storage was written to since ek_narrow_find gave
+ * `writes`; counts `count` as read. Takes one more reference. */
+void ek_narrow_keep(ek_storage *storage, ek_storage *narrow, int64_t count, uint64_t writes);
 
 /* The storage was written to. */
 void ek_narrow_drop(ek_storage *storage);

@@ -17,7 +17,8 @@ typedef struct ek_storage {
     size_t nbytes;
     ek_memory_category category;
     _Atomic(struct ek_storage *) narrow; /* the elements in bf16, until one is written (casts.h) */
-    int64_t narrow_used;                 /* casts.c's, as the next */
+    _Atomic(uint64_t) writes;            /* how many there were; casts.c's, as the next */
+    int64_t narrow_used;
     bool narrow_wastes;
     const ek_backend *locked_by; /* whose page-locked memory it is (staging.h); NULL: dev's own */
     const ek_dev *locked_for;    /* who reads it; may be closed before */

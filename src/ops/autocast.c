@@ -58,15 +58,16 @@ static ek_tensor *shown_in(ek_storage *storage, ek_tensor *x)
 static ek_tensor *cast_parameter(ek_tensor *x)
 {
     bool wastes;
+    uint64_t writes;
     int64_t count = ek_count(x);
-    ek_storage *narrow = ek_narrow_find(x->storage, count, &wastes);
+    ek_storage *narrow = ek_narrow_find(x->storage, count, &wastes, &writes);
     if (!narrow && wastes)
         return ek_to_dtype(x, EK_BF16);
     if (!narrow) {
         narrow = cast_storage(x->storage);
         if (!narrow)
             return NULL;
-        ek_narrow_keep(x->storage, narrow, count);
+        ek_narrow_keep(x->storage, narrow, count, writes);
     }
     ek_tensor *y = shown_in(narrow, x);
     ek_object_release(narrow);

@@ -2,6 +2,7 @@
  * and what is computed again is computed so. */
 #include <stdatomic.h>
 
+#include "core/casts.h"
 #include "core/thread.h"
 #include "evenkeel/precision.h"
 #include "ops/autocast.h"
@@ -207,6 +208,64 @@ START_TEST(a_slab_is_cast_at_once)
 }
 END_TEST
 
+static uint64_t bytes_in_use(void)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(test_device(0), &stats));
+    return stats.in_use;
+}
+
+/* In one region too, over several steps. */
+START_TEST(casts_of_older_weights_hold_no_slab)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *net = make_conv_net(false);
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    ek_module *all = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
+    assert_made(all);
+    ek_tensor *first = ek_module_tensor(net, "0.weight"), *last = ek_module_tensor(net, "5.bias");
+    ek_tensor *second = ek_module_tensor(net, "3.weight");
+    bool before = ek_set_grad_enabled(false);
+    ek_autocast region = ek_autocast_begin(EK_BF16);
+    uint64_t in_use = 0;
+    for (int step = 0; step < 3; step++) {
+        ek_scope forward = ek_scope_begin();
+        ck_assert_ptr_eq(narrow_of(first), narrow_of(second));
+        if (step == 0)
+            narrow_of(last);
+        ek_scope_end(&forward);
+        in_use = step ? in_use : bytes_in_use();
+        ck_assert_uint_eq(bytes_in_use(), in_use);
+        assert_made(ek_mul_scalar_(first, 2));
+        assert_made(ek_mul_scalar_(second, 2));
+        assert_made(ek_mul_scalar_(last, 2));
+    }
+    ek_autocast_end(&region);
+    ek_set_grad_enabled(before);
+    ek_module_free(all);
+    ek_scope_end(&scope);
+}
+END_TEST
+
+/* What is cast while another thread writes is not kept: some of it may be older. */
+START_TEST(casts_that_met_a_write_are_not_kept)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *w = ek_ones(EK_SHAPE(4), EK_F32), *y = ek_to_dtype(w, EK_BF16);
+    assert_made(y);
+    for (int kept = 0; kept < 2; kept++) {
+        bool wastes;
+        uint64_t writes;
+        ck_assert_ptr_null(ek_narrow_find(w->storage, 4, &wastes, &writes));
+        if (!kept)
+            ek_tensor_touch(w);
+        ek_narrow_keep(w->storage, y->storage, 4, writes);
+        ck_assert(atomic_load(&w->storage->narrow) == (kept ? y->storage : NULL));
+    }
+    ek_scope_end(&scope);
+}
+END_TEST
+
 /* Where a small part is read between two writes, the others are not cast with it again. */
 START_TEST(small_parts_of_slabs_are_cast_alone)
 {
@@ -306,6 +365,8 @@ Suite *suite(void)
     tcase_add_loop_test(t, computed_again_alike, 0, 2);
     tcase_add_loop_test(t, one_region_for_all_steps, 0, 2);
     tcase_add_test(t, a_slab_is_cast_at_once);
+    tcase_add_test(t, casts_of_older_weights_hold_no_slab);
+    tcase_add_test(t, casts_that_met_a_write_are_not_kept);
     tcase_add_test(t, small_parts_of_slabs_are_cast_alone);
     tcase_add_test(t, workers_inherit);
     return s;
