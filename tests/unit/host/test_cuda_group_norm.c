@@ -3,7 +3,7 @@
 
 /* Those at the end are dropped where ndim is smaller. `element`: parameters per element. Among
  * them: groups that are cut into parts, many short ones, many samples, channels that are no
- * multiple of a vector, instance and layer normalisation. */
+ * multiple of a vector, instance and layer normalisation, groups of one value. */
 static const struct {
     int ndim;
     int64_t dims[5], groups;
@@ -20,6 +20,7 @@ static const struct {
     {4, {1, 600, 5, 4}, 1, false},  {5, {2, 4, 3, 4, 5}, 2, false}, {5, {2, 4, 3, 4, 5}, 1, true},
     {2, {3000, 16}, 1, true},       {4, {2, 1, 30, 8}, 1, true},    {4, {1, 4, 64, 64}, 4, false},
     {2, {1, 1}, 1, true},           {4, {150, 8, 2, 2}, 2, false},  {2, {2, 600}, 1, true},
+    {2, {5, 8}, 8, false},          {4, {3, 16, 1, 1}, 16, false},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 static const ek_dtype floating[] = {EK_F32, EK_F64, EK_BF16};
