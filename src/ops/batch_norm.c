@@ -336,11 +336,14 @@ static int begin_tracking(const ek_norm_tracking *tracking, int64_t count, ek_no
 {
     if (!tracking->mean)
         return 0;
+    if (tracking->momentum == EK_CUMULATIVE && !tracking->batches)
+        return EK_FAIL(EK_E_INVALID, "batch_norm: EK_CUMULATIVE is for modules, which count their "
+                                     "batches");
     settle->running_mean = tracking->mean;
     settle->running_var = tracking->var;
     settle->momentum = tracking->momentum;
     settle->count = (double)count;
-    if (tracking->momentum != EK_CUMULATIVE || !tracking->batches) {
+    if (tracking->momentum != EK_CUMULATIVE) {
         settle->batches = tracking->batches;
         return 0;
     }

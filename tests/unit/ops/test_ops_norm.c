@@ -167,6 +167,9 @@ START_TEST(refusals)
     assert_error(EK_E_DTYPE, "running_mean has dtype f64 and must have f32");
     ck_assert_ptr_null(ek_f_batch_norm(x, .running_mean = c));
     assert_error(EK_E_INVALID, "running_mean and running_var go together");
+    ck_assert_ptr_null(ek_f_batch_norm(x, .running_mean = c, .running_var = c, .training = true,
+                                       .momentum = EK_CUMULATIVE));
+    assert_error(EK_E_INVALID, "batch_norm: EK_CUMULATIVE is for modules");
     ck_assert_ptr_null(ek_f_batch_norm(x, .training = true, .eps = -1));
     assert_error(EK_E_INVALID, "eps must not be negative, got -1");
     ck_assert_ptr_null(ek_f_batch_norm(ek_ones(EK_SHAPE(1, 3)), .training = true));
