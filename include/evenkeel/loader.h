@@ -79,9 +79,10 @@ typedef struct ek_loader_options {
     ek_sizes_function *sizes; /* instead of it */
     void *sizes_user;
     /* When a GPU's part of a batch is sent. On (default): while the batch before it is given, if
-     * workers have made it by then, so that it is there when it is asked for; the GPU then holds
-     * one batch more, or has no room for it, and from then on none is sent ahead. Off: when it is
-     * asked for. */
+     * workers have made it by then, so that it is there when it is asked for. The GPU then holds
+     * one batch more while a step runs: a step that has no room beside that needs this off. Where
+     * the batch itself finds no room, none is sent ahead from then on. Off: when it is asked for.
+     */
     ek_switch send_ahead;
 } ek_loader_options;
 

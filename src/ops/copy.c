@@ -127,8 +127,7 @@ static int to_device_backward(ek_node *node, ek_tensor *const *gradients, ek_ten
 static const ek_operation to_device_operation = {.name = "to_device",
                                                  .backward = to_device_backward};
 
-/* A copy on another device of a dense tensor. What comes from the host doesn't wait for the device.
- */
+/* A dense tensor's copy on another device; one from the host doesn't wait for the device. */
 static ek_tensor *block_on(ek_dev *dev, ek_tensor *from)
 {
     ek_shape shape = ek_tensor_shape(from);
