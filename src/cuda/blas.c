@@ -115,16 +115,14 @@ static int enter(ek_dev *dev, struct ek_cuda_blas **blas)
 void ek_cuda_blas_close(ek_cuda_device *device)
 {
     struct ek_cuda_blas *blas = device->blas;
-    int restore;
     if (!blas)
         return;
-    bool entered = ek_cuda_enter(device->dev, &restore) >= 0;
+    int restore = ek_cuda_enter_anyway(device->dev);
     if (blas->handle)
         (void)blas->api->cublasDestroy_v2(blas->handle);
     if (blas->workspace)
         ek_cuda_scratch_free(device->dev, blas->workspace, blas->nbytes);
-    if (entered)
-        ek_cuda_leave(device->dev, restore);
+    ek_cuda_leave(device->dev, restore);
     free(blas);
     device->blas = NULL;
 }

@@ -151,16 +151,14 @@ static int enter(ek_dev *dev, struct ek_cuda_dnn **dnn)
 void ek_cuda_dnn_close(ek_cuda_device *device)
 {
     struct ek_cuda_dnn *dnn = device->dnn;
-    int restore;
     if (!dnn)
         return;
-    bool entered = ek_cuda_enter(device->dev, &restore) >= 0;
+    int restore = ek_cuda_enter_anyway(device->dev);
     for (int i = 0; i < dnn->count; i++)
         ek_dnn_plan_free(dnn->api, &dnn->plans[i].plan);
     if (dnn->handle)
         (void)dnn->api->cudnnDestroy(dnn->handle);
-    if (entered)
-        ek_cuda_leave(device->dev, restore);
+    ek_cuda_leave(device->dev, restore);
     free(dnn->plans);
     free(dnn);
     device->dnn = NULL;
