@@ -1,0 +1,90 @@
+/* bench_curve.c: how far a network's losses under autocast to bf16 are from those in f32.
+ *
+ *     [DEVICE=host|cuda] bench_curve NET[@BATCH] STEPS
+ *
+ * trains NET twice from seed 0 on one device and prints each step's two losses and their relative
+ * distance; the last line is "NET STEPS LARGEST_DISTANCE". Every step has a new batch: a picture is
+ * its class's pattern in noise, so that there is something to learn and losses don't come to
+ * nothing. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/devices.h"
+#include "job.h"
+
+enum { MOST_STEPS = 10000 };
+static const double signal = 0.03; /* of the noise, in each element */
+
+static ek_shape shape_of(const workload *load, int64_t count)
+{
+    ek_shape shape = {1 + load->input_dims, {count}};
+    memcpy(shape.dims + 1, load->input, (size_t)load->input_dims * sizeof(int64_t));
+    return shape;
+}
+
+/* A new batch on the host's generator: inputs = signal patterns[target] + noise. */
+static int draw(training *job, const workload *load, const ek_tensor *patterns, ek_device device)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *target = ek_randint(0, load->classes, (ek_shape){1, {load->batch}});
+    ek_tensor *pictures = ek_index_select((ek_tensor *)patterns, 0, target);
+    ek_tensor *drawn =
+        ek_add(ek_mul_scalar(pictures, signal), ek_randn(shape_of(load, load->batch)));
+    ek_release(job->input);
+    ek_release(job->target);
+    job->input = ek_keep(ek_to_device(drawn, device));
+    job->target = ek_keep(ek_to_device(target, device));
+    ek_scope_end(&scope);
+    return ek_error_status();
+}
+
+static int train(const workload *load, const ek_device_list *devices, int steps, double *losses)
+{
+    training job = {0};
+    ek_scope scope = ek_scope_begin();
+    int rc = job_open(&job, load, devices, (ek_data_parallel_options){0});
+    ek_tensor *patterns = ek_randn(shape_of(load, load->classes));
+    for (int i = 0; i < steps && rc >= 0; i++) {
+        rc = draw(&job, load, patterns, devices->devices[0]);
+        if (rc >= 0)
+            rc = job_step(&job, &losses[i]);
+    }
+    job_close(&job);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    static double losses[2][MOST_STEPS];
+    const char *device = getenv("DEVICE");
+    workload load;
+    double largest = 0;
+    int steps = argc == 3 ? atoi(argv[2]) : 0;
+
+    if (argc != 3 || !workload_named(argv[1], &load) || load.bf16 || load.target_dims != 0 ||
+        load.classes == 0 || steps < 1 || steps > MOST_STEPS) {
+        fprintf(stderr, "usage: [DEVICE=host|cuda] %s mlp|mnist|resnet18[@BATCH] STEPS\n", argv[0]);
+        return 2;
+    }
+    ek_device_list devices =
+        devices_open(device && strcmp(device, "cuda") == 0 ? EK_CUDA : EK_HOST, 1);
+    for (int b = 0; b < 2 && devices.count; b++) {
+        load.bf16 = b;
+        if (train(&load, &devices, steps, losses[b]) < 0)
+            devices.count = 0;
+    }
+    if (devices.count == 0 || ek_shutdown() < 0) {
+        ek_print_error(stderr);
+        return 1;
+    }
+    for (int i = 0; i < steps; i++) {
+        double distance = fabs(losses[1][i] - losses[0][i]) / losses[0][i];
+        printf("%4d  f32 %.6f  bf16 %.6f  %.4f\n", i + 1, losses[0][i], losses[1][i], distance);
+        largest = distance <= largest ? largest : distance;
+    }
+    printf("%s %d %.4f\n", argv[1], steps, largest);
+    return isfinite(largest) ? 0 : 1;
+}
