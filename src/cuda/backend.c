@@ -277,7 +277,8 @@ static void memory_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
     int restore = ek_cuda_enter_anyway(dev);
     (void)nbytes;
-    ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_stream(ek_cuda_of(dev)->compute));
+    ek_cuda_note(dev, "waiting for its work",
+                 ek_cuda_wait_stream(ek_cuda_of(dev), ek_cuda_of(dev)->compute));
     ek_cuda_waits_begin(); /* it waits for the GPU in the driver, which a collective's parts need */
     ek_cuda_note(dev, "freeing memory", (int)cudaFree(pointer));
     ek_cuda_waits_end();

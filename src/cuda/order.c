@@ -11,9 +11,10 @@ int ek_cuda_wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaSt
 
 int ek_cuda_settle(const ek_cuda_device *device, int rc)
 {
-    ek_cuda_note(device->dev, "waiting for its work", ek_cuda_wait_stream(device->compute));
-    ek_cuda_note(device->dev, "waiting for its copies", ek_cuda_wait_stream(device->copy));
-    ek_cuda_note(device->dev, "waiting for its copies", ek_cuda_wait_stream(device->upload));
+    ek_cuda_note(device->dev, "waiting for its work", ek_cuda_wait_stream(device, device->compute));
+    ek_cuda_note(device->dev, "waiting for its copies", ek_cuda_wait_stream(device, device->copy));
+    ek_cuda_note(device->dev, "waiting for its copies",
+                 ek_cuda_wait_stream(device, device->upload));
     return rc;
 }
 
@@ -22,9 +23,8 @@ int ek_cuda_settle(const ek_cuda_device *device, int rc)
 static int order_host(ek_dev *awaited)
 {
     const ek_cuda_device *device = ek_cuda_of(awaited);
-    EK_TRY(ek_cuda_check(awaited, "recording an event",
-                         (int)cudaEventRecord(device->issued, device->compute)));
-    EK_TRY(ek_cuda_check(awaited, "waiting for its work", ek_cuda_wait_event(device->issued)));
+    EK_TRY(ek_cuda_check(awaited, "waiting for its work",
+                         ek_cuda_wait_stream(device, device->compute)));
     return ek_cuda_fault_check(awaited);
 }
 
@@ -65,7 +65,7 @@ void ek_cuda_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
                                 (int)cudaEventCreateWithFlags(&event, cudaEventDisableTiming)))
         event = NULL;
     if (!event || !ek_cuda_note(dev, "recording an event", (int)cudaEventRecord(event, stream)))
-        ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_stream(stream));
+        ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_stream(ek_cuda_of(dev), stream));
     *mark = (ek_mark *)event;
     ek_cuda_leave(dev, restore);
 }

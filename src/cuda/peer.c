@@ -50,7 +50,7 @@ static bool arrived(probe *p)
 {
     memset(p->received, 0, PROBE);
     return good(cudaMemcpyAsync(p->received, p->on_b, PROBE, cudaMemcpyDeviceToHost, p->b->copy)) &&
-           good((cudaError_t)ek_cuda_wait_stream(p->b->copy)) &&
+           good((cudaError_t)ek_cuda_wait_stream(p->b, p->b->copy)) &&
            memcmp(p->received, p->sent, PROBE) == 0;
 }
 
@@ -61,7 +61,7 @@ static bool try_copy(probe *p)
     return good(cudaMemcpyAsync(p->on_a, p->sent, PROBE, cudaMemcpyHostToDevice, p->a->copy)) &&
            good(cudaMemcpyPeerAsync(p->on_b, p->b->physical, p->on_a, p->a->physical, PROBE,
                                     p->a->copy)) &&
-           good((cudaError_t)ek_cuda_wait_stream(p->a->copy)) && arrived(p);
+           good((cudaError_t)ek_cuda_wait_stream(p->a, p->a->copy)) && arrived(p);
 }
 
 /* A kernel of `a`, which is current, from `from` to `to`. */
@@ -86,7 +86,7 @@ static bool try_kernels(probe *p)
     bool works =
         good(cudaMemsetAsync(p->on_a, 0, PROBE, p->a->copy)) && run_kernel(p, p->on_a, p->on_b) &&
         good(cudaMemsetAsync(p->on_b, 0, PROBE, p->a->copy)) && run_kernel(p, p->on_b, p->on_a);
-    return good((cudaError_t)ek_cuda_wait_stream(p->a->copy)) && works && arrived(p);
+    return good((cudaError_t)ek_cuda_wait_stream(p->a, p->a->copy)) && works && arrived(p);
 }
 
 static bool allocate(const ek_cuda_device *device, void **memory)

@@ -172,11 +172,14 @@ int ek_cuda_synchronize(ek_dev *dev)
     int restore;
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
-    int rc = ek_cuda_check(dev, "waiting for its work", ek_cuda_wait_stream(device->compute));
+    int rc =
+        ek_cuda_check(dev, "waiting for its work", ek_cuda_wait_stream(device, device->compute));
     if (rc >= 0)
-        rc = ek_cuda_check(dev, "waiting for its copies", ek_cuda_wait_stream(device->copy));
+        rc =
+            ek_cuda_check(dev, "waiting for its copies", ek_cuda_wait_stream(device, device->copy));
     if (rc >= 0)
-        rc = ek_cuda_check(dev, "waiting for its copies", ek_cuda_wait_stream(device->upload));
+        rc = ek_cuda_check(dev, "waiting for its copies",
+                           ek_cuda_wait_stream(device, device->upload));
     ek_cuda_leave(dev, restore);
     int fault = ek_cuda_fault_check(dev);
     return rc < 0 ? rc : fault;

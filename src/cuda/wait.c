@@ -5,13 +5,14 @@
 #include <time.h>
 
 #include "core/clock.h"
+#include "cuda/current.h"
 #include "cuda/nccl.h"
 
 /* Nanoseconds: a wait asks without a pause at first, as the driver's own does; then with naps that
  * are short beside what it waits for. Collectives are looked after in waits that take long. */
 enum { EAGER = 2000000, NAP = 50000, LOOK = 5000000 };
 
-/* One of the two, the other NULL (a NULL stream is never waited for). */
+/* The event, or without one the stream. */
 static cudaError_t query(cudaStream_t stream, cudaEvent_t event)
 {
     return event ? cudaEventQuery(event) : cudaStreamQuery(stream);
@@ -39,9 +40,30 @@ static int poll(cudaStream_t stream, cudaEvent_t event)
     return (int)error;
 }
 
-int ek_cuda_wait_stream(cudaStream_t stream)
+/* Up to what is issued now: a stream that others issue to all the time may never be empty. Its GPU
+ * is current. */
+static int poll_stream(cudaStream_t stream)
 {
-    return ek_cuda_nccl_live() ? poll(stream, NULL) : (int)cudaStreamSynchronize(stream);
+    cudaEvent_t now = NULL;
+    bool marked = cudaEventCreateWithFlags(&now, cudaEventDisableTiming) == cudaSuccess &&
+                  cudaEventRecord(now, stream) == cudaSuccess;
+    int error = poll(stream, marked ? now : NULL);
+    if (now)
+        cudaEventDestroy(now);
+    return error;
+}
+
+int ek_cuda_wait_stream(const ek_cuda_device *device, cudaStream_t stream)
+{
+    int restore;
+    if (!ek_cuda_nccl_live())
+        return (int)cudaStreamSynchronize(stream);
+    int error = ek_cuda_current_enter(device->physical, &restore);
+    if (error)
+        return error;
+    error = poll_stream(stream);
+    int left = ek_cuda_current_leave(device->physical, restore);
+    return error ? error : left;
 }
 
 int ek_cuda_wait_event(cudaEvent_t event)

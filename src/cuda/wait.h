@@ -8,10 +8,11 @@
 #ifndef EK_CUDA_WAIT_H
 #define EK_CUDA_WAIT_H
 
-#include <cuda_runtime_api.h>
+#include "cuda/runtime.h"
 
-/* As cudaStreamSynchronize and cudaEventSynchronize: a cudaError_t. */
-int ek_cuda_wait_stream(cudaStream_t stream);
+/* As cudaStreamSynchronize, of a stream of this device, and cudaEventSynchronize: a cudaError_t. An
+ * event isn't recorded again while somebody waits for it. */
+int ek_cuda_wait_stream(const ek_cuda_device *device, cudaStream_t stream);
 int ek_cuda_wait_event(cudaEvent_t event);
 
 #endif

@@ -95,8 +95,8 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
         Stream stream = stream_of(m, handle);
         if (!stream)
             return cudaErrorInvalidResourceHandle;
-        Position end = {stream, stream->issued};
-        run_one(m, lock, end);
+        run_one(m, lock, {stream, stream->issued});
+        Position end = {stream, stream->issued}; // what was issued in the meantime counts
         return broken(m, stream) ? broken(m, stream) : end.done() ? cudaSuccess : cudaErrorNotReady;
     });
 }

@@ -5,6 +5,7 @@
 #include "cuda/nccl.h"
 #include "cuda/transfer.h"
 #include "cuda_setup.h"
+#include "held_stream.h"
 
 enum { NBYTES = 256, ROUNDS = 300 };
 
@@ -87,6 +88,44 @@ START_TEST(waits_of_other_threads_close_no_circle)
         pthread_join(other, &failed);
         ck_assert_ptr_null(failed);
         check_arrived(&p);
+    }
+    close_pair(&p);
+}
+END_TEST
+
+/* ---- waits while there are communicators ---- */
+
+static void *synchronize(void *user)
+{
+    ek_dev *dev = user;
+    return ek_synchronize(dev->id) >= 0 ? NULL : user;
+}
+
+static void *order(void *user)
+{
+    return ek_dev_order(cpu_dev(), user) >= 0 ? NULL : user;
+}
+
+/* A device to which another thread issues work all the time is waited for as any other. */
+START_TEST(a_wait_is_for_what_came_before)
+{
+    static void *(*const waits[])(void *) = {synchronize, order};
+    const struct timespec moment = {0, 30000000};
+    hold before = {.patience = 20}, after = {.patience = 20};
+    pthread_t waiter;
+    pair p;
+    if (open_pair(&p)) {
+        void *failed;
+        assert_ok(ek_cuda_broadcast(p.devs, 2, p.data, NBYTES));
+        hold_compute(p.devs[0], &before);
+        ck_assert_int_eq(pthread_create(&waiter, NULL, waits[_i], p.devs[0]), 0);
+        nanosleep(&moment, NULL);
+        hold_compute(p.devs[0], &after);
+        atomic_store(&before.released, true);
+        pthread_join(waiter, &failed);
+        ck_assert_ptr_null(failed);
+        ck_assert(!atomic_load(&after.gave_up));
+        atomic_store(&after.released, true);
     }
     close_pair(&p);
 }
@@ -349,6 +388,7 @@ Suite *suite(void)
     TCase *t = tcase_create("all");
     tcase_add_test(t, a_broadcast_arrives);
     tcase_add_test(t, waits_of_other_threads_close_no_circle);
+    tcase_add_loop_test(t, a_wait_is_for_what_came_before, 0, 2);
 #ifdef EK_CUDA_EMULATED
     tcase_add_test(t, a_failed_group_is_survived);
     tcase_add_loop_test(t, a_lost_member_lets_the_others_go, 0, 3);
