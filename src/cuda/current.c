@@ -22,6 +22,7 @@ static pthread_once_t found = PTHREAD_ONCE_INIT;
 /* Drivers refuse to look for versions after their own, which the toolkit's may be; these functions
  * are older than this one. */
 enum { DRIVER_VERSION = 12000 };
+enum { NONE = -1 }; /* the number of no GPU */
 
 static void find_one(const char *name, void *member)
 {
@@ -60,12 +61,15 @@ static int context_of(int physical, CUcontext *context)
 int ek_cuda_current_enter(int physical, int *restore)
 {
     CUcontext context;
-    *restore = physical;
-    int error = (int)cudaGetDevice(restore);
-    if (error || *restore == physical)
-        return error;
+    /* It may fail where what is current now is lost, which is no error of this GPU. */
+    if (cudaGetDevice(restore) != cudaSuccess) {
+        (void)cudaGetLastError();
+        *restore = NONE;
+    }
+    if (*restore == physical)
+        return 0;
     pthread_once(&found, find_driver);
-    error = missing ? missing : context_of(physical, &context);
+    int error = missing ? missing : context_of(physical, &context);
     return error ? error : (int)driver.push(context);
 }
 

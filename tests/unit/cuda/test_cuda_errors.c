@@ -202,7 +202,7 @@ typedef struct failing {
 
 static const failing failings[] = {
     {"cuCtxPushCurrent", cudaErrorDevicesUnavailable, EK_E_BACKEND, "busy or unavailable", false},
-    {"cudaGetDevice", cudaErrorInvalidValue, EK_E_BACKEND, "invalid argument", false},
+    {"cudaGetDevice", cudaErrorInvalidValue, 0, "", true},
     {"cudaDeviceGetAttribute", cudaErrorInvalidValue, EK_E_BACKEND, "invalid argument", false},
     {"cudaStreamCreateWithFlags", cudaErrorMemoryAllocation, EK_E_OUT_OF_MEMORY, "out of memory",
      false},
