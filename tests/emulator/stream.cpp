@@ -152,11 +152,14 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    return call("cudaEventDestroy", true, [&](Machine &m, Lock &) {
+    return call("cudaEventDestroy", false, [&](Machine &m, Lock &) {
         if (!m.events.erase(event))
             return cudaErrorInvalidResourceHandle;
-        delete event;
-        return cudaSuccess;
+        delete event; // also where the device is lost, which is said
+        cudaError_t error = m.devices[(size_t)current_device()].broken;
+        if (!error)
+            make_context(m);
+        return error;
     });
 }
 
