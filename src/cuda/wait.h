@@ -4,7 +4,7 @@
  * only the host can see that, and abort it. It does so where it waits anyway. While communicators
  * of NCCL live, these calls ask again and again how far the device is instead of sleeping in the
  * driver, and look now and then after the collectives of all devices, since what this one waits for
- * may wait for another one's. In a step that goes well nothing is added, and no thread watches. */
+ * may wait for another one's. A wait that goes well costs an event more, and no thread watches. */
 #ifndef EK_CUDA_WAIT_H
 #define EK_CUDA_WAIT_H
 
