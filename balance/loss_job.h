@@ -6,7 +6,7 @@
 #include "evenkeel/module.h"
 
 typedef struct loss_job {
-    int parts; /* devices that take part */
+    int parts;   /* devices that take part */
     bool weigh;  /* ask for denominators */
     bool is_sum; /* result: nothing divides these losses */
     ek_args args[EK_MAX_DEVICES];

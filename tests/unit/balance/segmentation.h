@@ -72,7 +72,8 @@ typedef struct trainer {
     ek_optimizer *optimizer;
 } trainer;
 
-static inline trainer make_trainer(train_mode mode, ek_module *net, int count, ek_loss_reduction reduction)
+static inline trainer make_trainer(train_mode mode, ek_module *net, int count,
+                                   ek_loss_reduction reduction)
 {
     trainer t;
     ek_device_list devices = ek_devices(test_kind(), mode == SINGLE ? 1 : count);
@@ -100,7 +101,8 @@ static void free_trainer(trainer *t)
 
 /* One training step; the target lies on cpu and, but for the balanced way, is moved to device 0.
  * Returns a negative status on failure. */
-static inline int train_step(const trainer *t, ek_tensor *images, ek_tensor *target, double *loss_value)
+static inline int train_step(const trainer *t, ek_tensor *images, ek_tensor *target,
+                             double *loss_value)
 {
     ek_scope scope = ek_scope_begin();
     bool balanced = ek_module_child(t->loss, 0) != NULL;
