@@ -54,7 +54,8 @@ START_TEST(forwards_are_timed_where_they_run)
         assert_ok(ek_synchronize(ek_cuda(i)));
     ck_assert_double_ge(busy_ms(0) - before[0], LONG_MS);
     ck_assert_double_ge(busy_ms(1) - before[1], SHORT_MS);
-#ifdef EK_CUDA_EMULATED /* CUDA may call host functions of different streams one after the other */
+#ifdef EK_CUDA_EMULATED /* CUDA may call host functions of different streams one after the other \
+                         */
     ck_assert_double_lt(busy_ms(1) - before[1], LONG_MS);
 #endif
     double once = busy_ms(0);
