@@ -209,7 +209,8 @@ END_TEST
 
 START_TEST(all_ways_agree_in_f32)
 {
-    compare_ways(critics[_i % CRITICS], 10, (ek_penalty_kind)(_i % KINDS), EK_F32, 1e-5);
+    if (!test_is_short() || _i % KINDS == _i % CRITICS)
+        compare_ways(critics[_i % CRITICS], 10, (ek_penalty_kind)(_i % KINDS), EK_F32, 1e-5);
 }
 END_TEST
 
