@@ -1,6 +1,7 @@
 /* Selecting and scattering along one dimension. Bounds are checked before anything is written. */
 #include <string.h>
 
+#include "host/bounds.h"
 #include "host/host.h"
 #include "host/parallel.h"
 #include "kernels/walk.h"
@@ -33,22 +34,13 @@ static int64_t size_along(const ek_tensor *tensor, int dim)
  * order. */
 static int check_bounds(const ek_tensor *index, int dim, int64_t size)
 {
-    const int64_t *data = ek_tensor_address(index);
-    int64_t count = ek_count(index);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t offset = 0, rest = i;
-        for (int d = index->ndim - 1; d >= 0; d--) {
-            offset += rest % index->shape[d] * index->stride[d];
-            rest /= index->shape[d];
-        }
-        if (data[offset] < 0 || data[offset] >= size)
-            return EK_FAIL(EK_E_INVALID,
-                           "index %lld at position %lld is out of range for dimension %d of size "
-                           "%lld; it must be from 0 to %lld",
-                           (long long)data[offset], (long long)i, dim, (long long)size,
-                           (long long)size - 1);
-    }
-    return 0;
+    int64_t at, value;
+    if (!ek_find_outside(index, size, &at, &value))
+        return 0;
+    return EK_FAIL(EK_E_INVALID,
+                   "index %lld at position %lld is out of range for dimension %d of size %lld; it "
+                   "must be from 0 to %lld",
+                   (long long)value, (long long)at, dim, (long long)size, (long long)size - 1);
 }
 
 /* `shape` of a tensor with dimension dim made 1, for walks over the others. */

@@ -1,6 +1,7 @@
 /* pool.c: windows and staging of the pooling kernels. */
 #include "host/pool.h"
 
+#include "host/bounds.h"
 #include "host/layout.h"
 #include "host/parallel.h"
 #include "host/stage.h"
@@ -68,22 +69,13 @@ static bool fits(const ek_tensor *tensor, ek_dtype dtype)
 /* The sentence for the first position out of range, in the row-major order of `index`. */
 static int fail_position(const ek_tensor *index, int64_t plane)
 {
-    const int64_t *data = ek_tensor_address(index);
-    int64_t count = ek_count(index);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t offset = 0, rest = i;
-        for (int d = index->ndim - 1; d >= 0; d--) {
-            offset += rest % index->shape[d] * index->stride[d];
-            rest /= index->shape[d];
-        }
-        if (data[offset] < 0 || data[offset] >= plane)
-            return EK_FAIL(EK_E_INVALID,
-                           "position %lld of maximum %lld is out of range for a plane of %lld; it "
-                           "must be from 0 to %lld",
-                           (long long)data[offset], (long long)i, (long long)plane,
-                           (long long)plane - 1);
-    }
-    return EK_FAIL(EK_E_INVALID, "positions of maxima changed while they were read");
+    int64_t at, value;
+    if (!ek_find_outside(index, plane, &at, &value))
+        return EK_FAIL(EK_E_INVALID, "positions of maxima changed while they were read");
+    return EK_FAIL(EK_E_INVALID,
+                   "position %lld of maximum %lld is out of range for a plane of %lld; it must be "
+                   "from 0 to %lld",
+                   (long long)value, (long long)at, (long long)plane, (long long)plane - 1);
 }
 
 int ek_pool_run(ek_dev *dev, const ek_pool_job *job, const ek_tensor *x, const ek_tensor *y,
