@@ -9,6 +9,7 @@
 
 #include "balance/find_batch_state.h"
 #include "core/device.h"
+#include "core/keywords.h"
 #include "core/thread.h"
 #include "evenkeel/train.h"
 #include "parallel/wrapper.h"
@@ -170,13 +171,16 @@ static int resolve(ek_find_batch_options *o)
     EK_TRY(ek_error_status());
     if (!o->function)
         return EK_FAIL(EK_E_INVALID, "find_batch: the function that runs a batch is missing");
-    if (o->first < 0 || o->most < 0 || o->multiple < 0)
-        return EK_FAIL(EK_E_INVALID,
-                       "find_batch: first %lld, most %lld, multiple %lld; they have to be positive",
-                       (long long)o->first, (long long)o->most, (long long)o->multiple);
-    o->multiple = o->multiple ? o->multiple : 1;
-    o->most = (o->most ? o->most : DEFAULT_MOST) / o->multiple * o->multiple;
-    int64_t first = o->first ? o->first : 1;
+    o->first = ek_integer_or(EK_GIVEN(o, first, 5), 1);
+    o->most = ek_integer_or(EK_GIVEN(o, most, 6), DEFAULT_MOST);
+    o->multiple = ek_integer_or(EK_GIVEN(o, multiple, 7), 1);
+    if (o->first < 1 || o->most < 1 || o->multiple < 1)
+        return EK_FAIL(
+            EK_E_INVALID,
+            "find_batch: first %lld, most %lld, multiple %lld; they have to be at least 1",
+            (long long)o->first, (long long)o->most, (long long)o->multiple);
+    o->most = o->most / o->multiple * o->multiple;
+    int64_t first = o->first;
     int64_t over = first % o->multiple;
     if (over && first > INT64_MAX - o->multiple)
         first = INT64_MAX;

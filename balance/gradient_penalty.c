@@ -9,6 +9,7 @@
 
 #include "balance/data_parallel_model.h"
 #include "balance/penalty.h"
+#include "core/keywords.h"
 #include "core/tensor.h"
 #include "core/value.h"
 #include "core/worker.h"
@@ -248,7 +249,7 @@ static ek_tensor *compute(const ek_gradient_penalty_options *options, double wei
 
 ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)
 {
-    double weight = ek_option(options.weight, 10);
+    double weight = ek_number_or(EK_GIVEN(&options, weight, 4), 10);
     if (check_options(&options, weight) < 0)
         return NULL;
     ek_scope scope = ek_scope_begin();

@@ -124,8 +124,7 @@ static int use_first(ek_planner *planner, int64_t given)
     planner->way = BY_FIRST;
     if (planner->first < 0)
         return EK_FAIL(EK_E_INVALID,
-                       "%s: .first_device_batch is %" PRId64 "; write a number from 1 on, or "
-                       "EK_ZERO for none",
+                       "%s: .first_device_batch is %" PRId64 "; write a number from 0 on",
                        planner->what, given);
     return 0;
 }

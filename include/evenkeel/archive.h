@@ -117,7 +117,7 @@ typedef struct ek_load_report {
 } ek_load_report;
 
 typedef struct ek_load_options {
-    int keywords;
+    const char *keywords;
     ek_module *module;
     /* Default on: tensors that only the file, or only the module, has are an error that lists them.
      * Off: those that both have are loaded. Another shape is an error always; dtypes are converted.
@@ -136,7 +136,8 @@ EK_API int ek_archive_load_module_with(const ek_archive *archive, const char *na
                                        ek_load_options options);
 /* ek_archive_load_module(a, "model", net, .strict = EK_OFF) */
 #define ek_archive_load_module(archive, name, ...) \
-    ek_archive_load_module_with((archive), (name), (ek_load_options){.keywords = 0, __VA_ARGS__})
+    ek_archive_load_module_with((archive), (name), \
+                                EK_OPTIONS_1(ek_load_options, module, __VA_ARGS__))
 /* Rates, step counts and states, for the module's parameters that the optimizer has; all of them
  * have to be there, with as many groups. Other options are those of the optimizer. */
 EK_API int ek_archive_load_optimizer(const ek_archive *archive, const char *name,

@@ -34,7 +34,7 @@ EK_API bool ek_grad_enabled(void);
 EK_API bool ek_set_grad_enabled(bool enabled);
 
 typedef struct ek_backward_options {
-    int keywords;
+    const char *keywords;
     ek_tensor *loss;
     ek_tensor *gradient; /* NULL: 1, for a loss of one element */
     bool retain_graph;   /* create_graph implies it */
@@ -46,10 +46,10 @@ typedef struct ek_backward_options {
  * parts run on their devices' workers side by side; returns when all is done. A NULL loss gives the
  * pending error. */
 EK_API int ek_backward_with(ek_backward_options options);
-#define ek_backward(...) ek_backward_with((ek_backward_options){.keywords = 0, __VA_ARGS__})
+#define ek_backward(...) ek_backward_with(EK_OPTIONS_1(ek_backward_options, loss, __VA_ARGS__))
 
 typedef struct ek_grad_options {
-    int keywords;
+    const char *keywords;
     ek_tensor *const *outputs;
     int output_count;
     ek_tensor *const *inputs;
@@ -68,7 +68,7 @@ typedef struct ek_grad_options {
 /* The gradients of the sum of outputs (weighted by grad_outputs) with respect to the inputs;
  * leaves' own gradients stay as they are. Only nodes on a path to an input run. */
 EK_API int ek_grad_with(ek_grad_options options);
-#define ek_grad(...) ek_grad_with((ek_grad_options){.keywords = 0, __VA_ARGS__})
+#define ek_grad(...) ek_grad_with(EK_OPTIONS(ek_grad_options, __VA_ARGS__))
 
 /* ---- checking ---- */
 
@@ -76,7 +76,7 @@ EK_API int ek_grad_with(ek_grad_options options);
 typedef ek_tensor *ek_check_function(ek_tensor *const *inputs, int count, void *user);
 
 typedef struct ek_gradcheck_options {
-    int keywords;
+    const char *keywords;
     ek_check_function *function;
     ek_tensor *const *inputs; /* f64; those that require a gradient are varied */
     int input_count;
@@ -90,9 +90,8 @@ typedef struct ek_gradcheck_options {
  * gradient. Returns 0, or EK_E_AUTOGRAD with the worst element. */
 EK_API int ek_gradcheck_with(ek_gradcheck_options options);
 EK_API int ek_gradgradcheck_with(ek_gradcheck_options options);
-#define ek_gradcheck(...) ek_gradcheck_with((ek_gradcheck_options){.keywords = 0, __VA_ARGS__})
-#define ek_gradgradcheck(...) \
-    ek_gradgradcheck_with((ek_gradcheck_options){.keywords = 0, __VA_ARGS__})
+#define ek_gradcheck(...) ek_gradcheck_with(EK_OPTIONS(ek_gradcheck_options, __VA_ARGS__))
+#define ek_gradgradcheck(...) ek_gradgradcheck_with(EK_OPTIONS(ek_gradcheck_options, __VA_ARGS__))
 
 EK_END_DECLARATIONS
 #endif

@@ -13,7 +13,7 @@ EK_BEGIN_DECLARATIONS
  * scattered already (a list marked per_device, see EK_SCATTERED) are taken as they are. */
 EK_API ek_module *ek_data_parallel_model_with(ek_data_parallel_options options);
 #define ek_data_parallel_model(...) \
-    ek_data_parallel_model_with((ek_data_parallel_options){.keywords = 0, __VA_ARGS__})
+    ek_data_parallel_model_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))
 
 typedef enum ek_loss_reduction {
     /* The sum over all devices over the denominator of all: equal to one device's value and
@@ -24,7 +24,7 @@ typedef enum ek_loss_reduction {
 } ek_loss_reduction;
 
 typedef struct ek_data_parallel_criterion_options {
-    int keywords;
+    const char *keywords;
     ek_module *module; /* the criterion; ownership passes to the wrapper */
     ek_device_list device_ids;
     ek_loss_reduction reduction;
@@ -51,7 +51,7 @@ typedef struct ek_data_parallel_criterion_options {
 EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
 #define ek_data_parallel_criterion(...) \
     ek_data_parallel_criterion_with(    \
-        (ek_data_parallel_criterion_options){.keywords = 0, __VA_ARGS__})
+        EK_OPTIONS_1(ek_data_parallel_criterion_options, module, __VA_ARGS__))
 
 EK_END_DECLARATIONS
 #endif

@@ -1,10 +1,12 @@
 /* base.h: what every public header needs: export marks, keyword arguments, three-way switches.
  *
  * Keyword arguments. A constructor or operation with options is a macro over a function that takes
- * a struct: `ek_conv2d(3, 16, 3, .padding = 1)`. The struct's first member is `keywords`, which the
- * macro sets, so that both positional and designated members may follow. A member left out is zero,
- * and zero means PyTorch's default. Where zero itself is wanted and is not the default, write
- * EK_ZERO; where a switch is on by default, write EK_OFF. */
+ * a struct: `ek_conv2d(3, 16, 3, .padding = 1)`. Positional members come first, designated ones
+ * follow. A member left out means PyTorch's default. One that is written means what it says, zero
+ * included: `ek_adam(net, .beta1 = 0)` uses 0. The macro passes the arguments' text along in the
+ * struct's first member, `keywords`, which is how a zero that was written is told from none.
+ * A struct that is filled without its macro has no text: there EK_ZERO stands for a zero whose
+ * default is another. Where a switch is on by default, write EK_OFF. */
 #ifndef EVENKEEL_BASE_H
 #define EVENKEEL_BASE_H
 
@@ -28,9 +30,28 @@
 #define EK_PRINTF(text, first)
 #endif
 
-/* An explicit zero for numeric options whose default is not zero. Representable in every numeric
- * type that options use (int, int64_t, double). */
+/* An explicit zero for numeric options whose default is not zero, for structs that are filled
+ * without their macro. Representable in every numeric type that options use (int, int64_t,
+ * double). */
 #define EK_ZERO (-2147483647 - 1)
+
+/* The arguments as text, after the expansion of macros in them. */
+#define EK_KEYWORDS(...) (__extension__ EK_KEYWORDS_TEXT(__VA_ARGS__))
+#define EK_KEYWORDS_TEXT(...) #__VA_ARGS__
+
+/* EK_OPTIONS(type, ...): the options that the arguments name. EK_OPTIONS_2(type, m, n, ...) and
+ * its kin name the members that calls usually give by position. EK_ITEMS and EK_COUNT: the address
+ * and the length of an array made of the arguments. */
+#ifdef __cplusplus
+#include "evenkeel/cxx.h"
+#else
+#define EK_OPTIONS(type, ...) ((type){.keywords = EK_KEYWORDS(__VA_ARGS__), __VA_ARGS__})
+#define EK_OPTIONS_1(type, m, ...) EK_OPTIONS(type, __VA_ARGS__)
+#define EK_OPTIONS_2(type, m, n, ...) EK_OPTIONS(type, __VA_ARGS__)
+#define EK_OPTIONS_3(type, m, n, p, ...) EK_OPTIONS(type, __VA_ARGS__)
+#define EK_ITEMS(type, ...) ((type const[]){__VA_ARGS__})
+#define EK_COUNT(type, ...) ((int)(sizeof((type const[]){__VA_ARGS__}) / sizeof(type)))
+#endif
 
 /* A switch whose default is not necessarily off. */
 typedef enum ek_switch { EK_DEFAULT = 0, EK_ON = 1, EK_OFF = 2 } ek_switch;

@@ -100,9 +100,8 @@ EK_API ek_value ek_collate(const ek_value *samples, int64_t count, ek_device dev
  * is written to them, or to a sample, which is a view of its row, is in later samples. Batches are
  * copies. Takes references to tensors, the caller keeps his own. */
 EK_API ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count);
-#define ek_tensor_dataset(...)                              \
-    ek_tensor_dataset_of((ek_tensor *const[]){__VA_ARGS__}, \
-                         (int)(sizeof((ek_tensor *const[]){__VA_ARGS__}) / sizeof(ek_tensor *)))
+#define ek_tensor_dataset(...) \
+    ek_tensor_dataset_of(EK_ITEMS(ek_tensor *, __VA_ARGS__), EK_COUNT(ek_tensor *, __VA_ARGS__))
 
 /* Samples indices[0..count-1] (copied) of `dataset`: repeated ones are allowed. EK_E_INVALID names
  * the first that is out of range. */
@@ -111,9 +110,8 @@ EK_API ek_dataset *ek_subset(ek_dataset *dataset, const int64_t *indices, int64_
 /* All samples of the first, then of the second, and so on: ek_concat_dataset(a, b). One data set
  * given twice takes two references. */
 EK_API ek_dataset *ek_concat_dataset_of(ek_dataset *const *datasets, int count);
-#define ek_concat_dataset(...)                               \
-    ek_concat_dataset_of((ek_dataset *const[]){__VA_ARGS__}, \
-                         (int)(sizeof((ek_dataset *const[]){__VA_ARGS__}) / sizeof(ek_dataset *)))
+#define ek_concat_dataset(...) \
+    ek_concat_dataset_of(EK_ITEMS(ek_dataset *, __VA_ARGS__), EK_COUNT(ek_dataset *, __VA_ARGS__))
 
 /* Cuts a random permutation of `dataset` into subsets, written to parts[0..count-1]: by `lengths`,
  * which add up to the set's, or by `fractions`, which add up to 1 within 1e-9 (each rounded down,
@@ -128,16 +126,16 @@ EK_API int ek_random_split_fractions(ek_dataset *dataset, const double *fraction
 /* The partitioner of PyTorch's distributed tutorial: Python's random.Random(seed).shuffle of all
  * samples, cut in parts of int(fraction * length), the rest dropped. */
 typedef struct ek_partition_options {
-    int keywords;
+    const char *keywords;
     ek_dataset *dataset;
     const double *sizes; /* fractions, at most 1 together; default {0.7, 0.2, 0.1} */
     int count;           /* of sizes */
-    int64_t seed;        /* default 1234; EK_ZERO for 0 */
+    int64_t seed;        /* default 1234 */
 } ek_partition_options;
 /* Part `part` as a subset. ek_partition(0, dataset, .seed = 1). */
 EK_API ek_dataset *ek_partition_with(int part, ek_partition_options options);
 #define ek_partition(part, ...) \
-    ek_partition_with((part), (ek_partition_options){.keywords = 0, __VA_ARGS__})
+    ek_partition_with((part), EK_OPTIONS_1(ek_partition_options, dataset, __VA_ARGS__))
 
 /* ---- data sets from files (readers of single files: evenkeel/data.h) ---- */
 

@@ -71,9 +71,8 @@ EK_API ek_device_list ek_devices(ek_device_kind kind, int count);
 
 /* A list from devices: EK_DEVICES(ek_host(2), ek_host(0)). */
 EK_API ek_device_list ek_device_list_of(const ek_device *devices, int count);
-#define EK_DEVICES(...)                                 \
-    ek_device_list_of((const ek_device[]){__VA_ARGS__}, \
-                      (int)(sizeof((const ek_device[]){__VA_ARGS__}) / sizeof(ek_device)))
+#define EK_DEVICES(...) \
+    ek_device_list_of(EK_ITEMS(ek_device, __VA_ARGS__), EK_COUNT(ek_device, __VA_ARGS__))
 
 /* Writes "cpu", "host:2" or "cuda:1" to `text` (at least 16 bytes); returns it. */
 EK_API char *ek_device_name(ek_device device, char text[16]);

@@ -71,13 +71,13 @@ typedef enum ek_penalty_kind {
 } ek_penalty_kind;
 
 typedef struct ek_gradient_penalty_options {
-    int keywords;
+    const char *keywords;
     ek_module *critic; /* a plain module, or a data-parallel wrapper of any kind: one tensor in, one
                           number for each sample out, (N) or (N, 1, ...) */
     ek_tensor *real;   /* (N, ...); DRAGAN, R1 need no fake, R2 no real */
     ek_tensor *fake;   /* of the same shape, dtype and device; used without its history */
     ek_penalty_kind kind;
-    double weight;           /* default 10; EK_ZERO for 0, which draws its numbers all the same */
+    double weight;           /* default 10; 0 draws its numbers all the same */
     ek_generator *generator; /* NULL: the default one */
 } ek_gradient_penalty_options;
 
@@ -90,7 +90,8 @@ typedef struct ek_gradient_penalty_options {
  * its own. */
 EK_API ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options);
 #define ek_gradient_penalty(...) \
-    ek_gradient_penalty_with((ek_gradient_penalty_options){.keywords = 0, __VA_ARGS__})
+    ek_gradient_penalty_with(    \
+        EK_OPTIONS_3(ek_gradient_penalty_options, critic, real, fake, __VA_ARGS__))
 
 /* The points x at which the penalty takes the gradient, on the samples' device, without history. */
 EK_API ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,

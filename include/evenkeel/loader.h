@@ -46,7 +46,7 @@ typedef int ek_worker_function(int worker, void *user);
 typedef int ek_sizes_function(int64_t batch, int64_t *sizes, void *user);
 
 typedef struct ek_loader_options {
-    int keywords;
+    const char *keywords;
     ek_dataset *dataset; /* taken over (evenkeel/dataset.h) */
 
     /* Which samples: in order; shuffled by ek_random_sampler with `generator`; by a sampler; or by
@@ -55,7 +55,7 @@ typedef struct ek_loader_options {
     bool shuffle;
     ek_sampler *sampler;
     ek_sampler *batch_sampler;
-    int64_t batch_size; /* default 1; EK_ZERO: samples as they are, not collated */
+    int64_t batch_size; /* default 1; 0: samples as they are, not collated */
     bool drop_last;     /* a smaller last batch is left out */
 
     int workers;  /* threads that make batches; 0: ek_loader_next makes them, when prefetch and
@@ -89,7 +89,8 @@ typedef struct ek_loader_options {
 /* NULL with a sentence for options that are out of range or exclude each other. Threads start with
  * the first batch. */
 EK_API ek_loader *ek_data_loader_with(ek_loader_options options);
-#define ek_data_loader(...) ek_data_loader_with((ek_loader_options){.keywords = 0, __VA_ARGS__})
+#define ek_data_loader(...) \
+    ek_data_loader_with(EK_OPTIONS_1(ek_loader_options, dataset, __VA_ARGS__))
 /* At any time, also in the midst of a pass: waits for samples that are being read, not for batches.
  * Before ek_shutdown, since its threads are inside the library. NULL is ignored. */
 EK_API void ek_loader_free(ek_loader *loader);
@@ -111,7 +112,7 @@ typedef struct ek_batch {
 EK_API int ek_loader_next(ek_loader *loader, ek_batch *batch);
 /* Leaves a pass before its end: the next call of ek_loader_next begins another. */
 EK_API int ek_loader_reset(ek_loader *loader);
-/* Batches in a pass (samples, with batch_size EK_ZERO). */
+/* Batches in a pass (samples, with batch_size 0). */
 EK_API int64_t ek_loader_length(ek_loader *loader);
 /* Passed on to the sampler, for the next pass. */
 EK_API int ek_loader_set_epoch(ek_loader *loader, int64_t epoch);

@@ -117,9 +117,15 @@ EK_API ek_module *ek_module_finish(ek_module *module);
 /* ek_forward(module, x, y): up to 8 tensors or values. */
 EK_API ek_value ek_module_forward(ek_module *module, const ek_args *args);
 #define ek_forward(module, ...) ek_forward_kw((module), ek_value_none(), __VA_ARGS__)
-#define ek_forward_kw(module, keyword_arguments, ...)                    \
-    ek_module_forward((module), &(const ek_args){EK_VALUES(__VA_ARGS__), \
-                                                 EK_VALUES_COUNT(__VA_ARGS__), keyword_arguments})
+#define ek_forward_kw(module, keyword_arguments, ...)                                    \
+    ek_module_forward_of((module), EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__), \
+                         (keyword_arguments))
+static inline ek_value ek_module_forward_of(ek_module *module, const ek_value *inputs, int count,
+                                            ek_value keywords)
+{
+    ek_args args = {inputs, count, keywords};
+    return ek_module_forward(module, &args);
+}
 
 /* One tensor in, one tensor out. */
 EK_API ek_tensor *ek_apply(ek_module *module, ek_tensor *x);

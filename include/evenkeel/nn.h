@@ -12,22 +12,22 @@ EK_BEGIN_DECLARATIONS
 /* Calls its children one after the other; each takes the output of the one before. Takes ownership
  * of all, also when one is NULL (a constructor that failed): then everything is freed. */
 EK_API ek_module *ek_sequential_of(ek_module *const *modules, int count);
-#define ek_sequential(...)                              \
-    ek_sequential_of((ek_module *const[]){__VA_ARGS__}, \
-                     (int)(sizeof((ek_module *const[]){__VA_ARGS__}) / sizeof(ek_module *)))
+#define ek_sequential(...) \
+    ek_sequential_of(EK_ITEMS(ek_module *, __VA_ARGS__), EK_COUNT(ek_module *, __VA_ARGS__))
 
 typedef struct ek_linear_options {
-    int keywords;
+    const char *keywords;
     int64_t in_features, out_features;
     ek_switch bias; /* default on */
 } ek_linear_options;
 EK_API ek_module *ek_linear_with(ek_linear_options options);
-#define ek_linear(...) ek_linear_with((ek_linear_options){.keywords = 0, __VA_ARGS__})
+#define ek_linear(...) \
+    ek_linear_with(EK_OPTIONS_2(ek_linear_options, in_features, out_features, __VA_ARGS__))
 
 /* ek_conv2d(in, out, kernel, .stride = 2, .padding = 1). Options count for all directions, or for
  * each, in the order of the input's dimensions: .kernels = {3, 1}; give one of the two. */
 typedef struct ek_conv_module_options {
-    int keywords;
+    const char *keywords;
     int64_t in_channels, out_channels;
     int kernel;
     int stride; /* default 1 */
@@ -44,21 +44,20 @@ EK_API ek_module *ek_conv3d_with(ek_conv_module_options options); /* (N, C, D, H
 EK_API ek_module *ek_conv_transpose1d_with(ek_conv_module_options options);
 EK_API ek_module *ek_conv_transpose2d_with(ek_conv_module_options options);
 EK_API ek_module *ek_conv_transpose3d_with(ek_conv_module_options options);
-#define ek_conv1d(...) ek_conv1d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
-#define ek_conv2d(...) ek_conv2d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
-#define ek_conv3d(...) ek_conv3d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
-#define ek_conv_transpose1d(...) \
-    ek_conv_transpose1d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
-#define ek_conv_transpose2d(...) \
-    ek_conv_transpose2d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
-#define ek_conv_transpose3d(...) \
-    ek_conv_transpose3d_with((ek_conv_module_options){.keywords = 0, __VA_ARGS__})
+#define EK_CONV_MODULE_OPTIONS(...) \
+    EK_OPTIONS_3(ek_conv_module_options, in_channels, out_channels, kernel, __VA_ARGS__)
+#define ek_conv1d(...) ek_conv1d_with(EK_CONV_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_conv2d(...) ek_conv2d_with(EK_CONV_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_conv3d(...) ek_conv3d_with(EK_CONV_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_conv_transpose1d(...) ek_conv_transpose1d_with(EK_CONV_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_conv_transpose2d(...) ek_conv_transpose2d_with(EK_CONV_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_conv_transpose3d(...) ek_conv_transpose3d_with(EK_CONV_MODULE_OPTIONS(__VA_ARGS__))
 
 typedef struct ek_norm_options {
-    int keywords;
+    const char *keywords;
     int64_t features;              /* channels */
     double eps;                    /* default 1e-5 */
-    double momentum;               /* default 0.1; EK_ZERO for 0; EK_CUMULATIVE (ops.h) */
+    double momentum;               /* default 0.1; or EK_CUMULATIVE (ops.h) */
     ek_switch affine;              /* default on; instance norm: off */
     ek_switch track_running_stats; /* default on; instance norm: off, and no other */
 } ek_norm_options;
@@ -66,38 +65,38 @@ typedef struct ek_norm_options {
 EK_API ek_module *ek_batch_norm1d_with(ek_norm_options options); /* (N, C) or (N, C, L) */
 EK_API ek_module *ek_batch_norm2d_with(ek_norm_options options); /* (N, C, H, W) */
 EK_API ek_module *ek_batch_norm3d_with(ek_norm_options options); /* (N, C, D, H, W) */
-#define ek_batch_norm1d(...) ek_batch_norm1d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
-#define ek_batch_norm2d(...) ek_batch_norm2d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
-#define ek_batch_norm3d(...) ek_batch_norm3d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+#define EK_NORM_OPTIONS(...) EK_OPTIONS_1(ek_norm_options, features, __VA_ARGS__)
+#define ek_batch_norm1d(...) ek_batch_norm1d_with(EK_NORM_OPTIONS(__VA_ARGS__))
+#define ek_batch_norm2d(...) ek_batch_norm2d_with(EK_NORM_OPTIONS(__VA_ARGS__))
+#define ek_batch_norm3d(...) ek_batch_norm3d_with(EK_NORM_OPTIONS(__VA_ARGS__))
 EK_API ek_module *ek_instance_norm1d_with(ek_norm_options options); /* (N, C, L) */
 EK_API ek_module *ek_instance_norm2d_with(ek_norm_options options); /* (N, C, H, W) */
 EK_API ek_module *ek_instance_norm3d_with(ek_norm_options options); /* (N, C, D, H, W) */
-#define ek_instance_norm1d(...) \
-    ek_instance_norm1d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
-#define ek_instance_norm2d(...) \
-    ek_instance_norm2d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
-#define ek_instance_norm3d(...) \
-    ek_instance_norm3d_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+#define ek_instance_norm1d(...) ek_instance_norm1d_with(EK_NORM_OPTIONS(__VA_ARGS__))
+#define ek_instance_norm2d(...) ek_instance_norm2d_with(EK_NORM_OPTIONS(__VA_ARGS__))
+#define ek_instance_norm3d(...) ek_instance_norm3d_with(EK_NORM_OPTIONS(__VA_ARGS__))
 
 /* ek_layer_norm(EK_SHAPE(8, 4, 4)): over the last dimensions, which must have this shape. */
 typedef struct ek_layer_norm_options {
-    int keywords;
+    const char *keywords;
     ek_shape normalized_shape;
     double eps;       /* default 1e-5 */
     ek_switch affine; /* default on: weight and bias of normalized_shape */
 } ek_layer_norm_options;
 EK_API ek_module *ek_layer_norm_with(ek_layer_norm_options options);
-#define ek_layer_norm(...) ek_layer_norm_with((ek_layer_norm_options){.keywords = 0, __VA_ARGS__})
+#define ek_layer_norm(...) \
+    ek_layer_norm_with(EK_OPTIONS_1(ek_layer_norm_options, normalized_shape, __VA_ARGS__))
 
 /* ek_group_norm(groups, channels): (N, C, ...). */
 typedef struct ek_group_norm_options {
-    int keywords;
+    const char *keywords;
     int64_t groups, channels;
     double eps;       /* default 1e-5 */
     ek_switch affine; /* default on: weight and bias (C) */
 } ek_group_norm_options;
 EK_API ek_module *ek_group_norm_with(ek_group_norm_options options);
-#define ek_group_norm(...) ek_group_norm_with((ek_group_norm_options){.keywords = 0, __VA_ARGS__})
+#define ek_group_norm(...) \
+    ek_group_norm_with(EK_OPTIONS_2(ek_group_norm_options, groups, channels, __VA_ARGS__))
 
 EK_API ek_module *ek_relu(void);
 EK_API ek_module *ek_leaky_relu(double negative_slope);
@@ -108,7 +107,7 @@ EK_API ek_module *ek_identity(void);
 EK_API ek_module *ek_flatten_module(int start_dim, int end_dim); /* usually 1, -1 */
 
 typedef struct ek_pool_module_options {
-    int keywords;
+    const char *keywords;
     int kernel;
     int stride; /* default: kernel */
     int padding;
@@ -123,12 +122,13 @@ EK_API ek_module *ek_max_pool3d_with(ek_pool_module_options options);
 EK_API ek_module *ek_avg_pool1d_with(ek_pool_module_options options);
 EK_API ek_module *ek_avg_pool2d_with(ek_pool_module_options options);
 EK_API ek_module *ek_avg_pool3d_with(ek_pool_module_options options);
-#define ek_max_pool1d(...) ek_max_pool1d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
-#define ek_max_pool2d(...) ek_max_pool2d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
-#define ek_max_pool3d(...) ek_max_pool3d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
-#define ek_avg_pool1d(...) ek_avg_pool1d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
-#define ek_avg_pool2d(...) ek_avg_pool2d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
-#define ek_avg_pool3d(...) ek_avg_pool3d_with((ek_pool_module_options){.keywords = 0, __VA_ARGS__})
+#define EK_POOL_MODULE_OPTIONS(...) EK_OPTIONS_1(ek_pool_module_options, kernel, __VA_ARGS__)
+#define ek_max_pool1d(...) ek_max_pool1d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_max_pool2d(...) ek_max_pool2d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_max_pool3d(...) ek_max_pool3d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_avg_pool1d(...) ek_avg_pool1d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_avg_pool2d(...) ek_avg_pool2d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
+#define ek_avg_pool3d(...) ek_avg_pool3d_with(EK_POOL_MODULE_OPTIONS(__VA_ARGS__))
 EK_API ek_module *ek_adaptive_avg_pool1d(int64_t length);
 EK_API ek_module *ek_adaptive_avg_pool2d(int64_t height, int64_t width);
 EK_API ek_module *ek_adaptive_avg_pool3d(int64_t depth, int64_t height, int64_t width);
@@ -149,9 +149,9 @@ EK_API ek_module *ek_checkpoint(ek_module *body);
 /* ---- criteria: ek_loss(criterion, input, target) ---- */
 
 typedef struct ek_criterion_options {
-    int keywords;
+    const char *keywords;
     ek_reduction reduction;
-    int64_t ignore_index;   /* default -100; EK_ZERO for class 0 */
+    int64_t ignore_index;   /* default -100 */
     ek_tensor *weight;      /* kept; becomes a buffer */
     double label_smoothing; /* cross entropy */
 } ek_criterion_options;
@@ -160,13 +160,12 @@ EK_API ek_module *ek_nll_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_mse_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_l1_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_bce_with_logits_loss_with(ek_criterion_options options);
-#define ek_cross_entropy_loss(...) \
-    ek_cross_entropy_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
-#define ek_nll_loss(...) ek_nll_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
-#define ek_mse_loss(...) ek_mse_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
-#define ek_l1_loss(...) ek_l1_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
-#define ek_bce_with_logits_loss(...) \
-    ek_bce_with_logits_loss_with((ek_criterion_options){.keywords = 0, __VA_ARGS__})
+#define EK_CRITERION_OPTIONS(...) EK_OPTIONS(ek_criterion_options, __VA_ARGS__)
+#define ek_cross_entropy_loss(...) ek_cross_entropy_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
+#define ek_nll_loss(...) ek_nll_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
+#define ek_mse_loss(...) ek_mse_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
+#define ek_l1_loss(...) ek_l1_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
+#define ek_bce_with_logits_loss(...) ek_bce_with_logits_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
 
 /* ---- initialisation, in place, from the default generator ---- */
 

@@ -73,7 +73,7 @@ EK_API ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training);
 /* ---- reductions ---- */
 
 typedef struct ek_reduce_options {
-    int keywords;
+    const char *keywords;
     ek_tensor *x;
     int dims[EK_MAX_DIMS]; /* which, when dim_count > 0; else all */
     int dim_count;
@@ -84,16 +84,17 @@ typedef struct ek_reduce_options {
  * in pairwise or blocked order, the same for every number of threads. */
 EK_API ek_tensor *ek_sum_with(ek_reduce_options options);
 EK_API ek_tensor *ek_mean_with(ek_reduce_options options);
-#define ek_sum(...) ek_sum_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
-#define ek_mean(...) ek_mean_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
+#define EK_REDUCE_OPTIONS(...) EK_OPTIONS_1(ek_reduce_options, x, __VA_ARGS__)
+#define ek_sum(...) ek_sum_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
+#define ek_mean(...) ek_mean_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 /* The 2-norm. Where it is 0 its gradients of every order are 0, never NaN. */
 EK_API ek_tensor *ek_norm_with(ek_reduce_options options);
-#define ek_norm(...) ek_norm_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
+#define ek_norm(...) ek_norm_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 /* Unbiased (n - 1) variance and deviation; NaN for one element or none, as in torch. */
 EK_API ek_tensor *ek_var_with(ek_reduce_options options);
 EK_API ek_tensor *ek_std_with(ek_reduce_options options);
-#define ek_var(...) ek_var_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
-#define ek_std(...) ek_std_with((ek_reduce_options){.keywords = 0, __VA_ARGS__})
+#define ek_var(...) ek_var_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
+#define ek_std(...) ek_std_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 /* Largest and smallest element along `dim`; the gradient goes to the first of equal ones. */
 EK_API ek_tensor *ek_max_dim(ek_tensor *x, int dim, bool keepdim);
 EK_API ek_tensor *ek_min_dim(ek_tensor *x, int dim, bool keepdim);
@@ -155,11 +156,10 @@ EK_API ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias);
 /* ---- convolution and pooling: x is (N, C, L), (N, C, H, W) or (N, C, D, H, W) ----
  *
  * An option counts for all directions (`stride`), or for each in the order of x's dimensions
- * (`strides = {2, 1}`); where both are given, an entry that is not 0 wins. EK_ZERO for a literal 0
- * where that is not the default. */
+ * (`strides = {2, 1}`). An entry of 0 among these stands for the option's for all directions. */
 
 typedef struct ek_conv_options {
-    int keywords;
+    const char *keywords;
     ek_tensor *x;
     ek_tensor *weight;  /* (O, C / groups, k...); transposed: (C, O / groups, k...) */
     ek_tensor *bias;    /* (O) or NULL */
@@ -174,23 +174,21 @@ typedef struct ek_conv_options {
 EK_API ek_tensor *ek_f_conv1d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv2d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv3d_with(ek_conv_options options);
-#define ek_f_conv1d(...) ek_f_conv1d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_conv2d(...) ek_f_conv2d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_conv3d(...) ek_f_conv3d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
+#define EK_CONV_OPTIONS(...) EK_OPTIONS_3(ek_conv_options, x, weight, bias, __VA_ARGS__)
+#define ek_f_conv1d(...) ek_f_conv1d_with(EK_CONV_OPTIONS(__VA_ARGS__))
+#define ek_f_conv2d(...) ek_f_conv2d_with(EK_CONV_OPTIONS(__VA_ARGS__))
+#define ek_f_conv3d(...) ek_f_conv3d_with(EK_CONV_OPTIONS(__VA_ARGS__))
 /* The gradient of a convolution with respect to its input, as an operation: an output of
  * (size - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1. */
 EK_API ek_tensor *ek_f_conv_transpose1d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv_transpose2d_with(ek_conv_options options);
 EK_API ek_tensor *ek_f_conv_transpose3d_with(ek_conv_options options);
-#define ek_f_conv_transpose1d(...) \
-    ek_f_conv_transpose1d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_conv_transpose2d(...) \
-    ek_f_conv_transpose2d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_conv_transpose3d(...) \
-    ek_f_conv_transpose3d_with((ek_conv_options){.keywords = 0, __VA_ARGS__})
+#define ek_f_conv_transpose1d(...) ek_f_conv_transpose1d_with(EK_CONV_OPTIONS(__VA_ARGS__))
+#define ek_f_conv_transpose2d(...) ek_f_conv_transpose2d_with(EK_CONV_OPTIONS(__VA_ARGS__))
+#define ek_f_conv_transpose3d(...) ek_f_conv_transpose3d_with(EK_CONV_OPTIONS(__VA_ARGS__))
 
 typedef struct ek_pool_options {
-    int keywords;
+    const char *keywords;
     ek_tensor *x;
     int kernel;
     int stride; /* default: kernel */
@@ -206,12 +204,13 @@ EK_API ek_tensor *ek_f_max_pool3d_with(ek_pool_options options);
 EK_API ek_tensor *ek_f_avg_pool1d_with(ek_pool_options options);
 EK_API ek_tensor *ek_f_avg_pool2d_with(ek_pool_options options);
 EK_API ek_tensor *ek_f_avg_pool3d_with(ek_pool_options options);
-#define ek_f_max_pool1d(...) ek_f_max_pool1d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_max_pool2d(...) ek_f_max_pool2d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_max_pool3d(...) ek_f_max_pool3d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_avg_pool1d(...) ek_f_avg_pool1d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_avg_pool2d(...) ek_f_avg_pool2d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_avg_pool3d(...) ek_f_avg_pool3d_with((ek_pool_options){.keywords = 0, __VA_ARGS__})
+#define EK_POOL_OPTIONS(...) EK_OPTIONS_2(ek_pool_options, x, kernel, __VA_ARGS__)
+#define ek_f_max_pool1d(...) ek_f_max_pool1d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_max_pool2d(...) ek_f_max_pool2d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_max_pool3d(...) ek_f_max_pool3d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_avg_pool1d(...) ek_f_avg_pool1d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_avg_pool2d(...) ek_f_avg_pool2d_with(EK_POOL_OPTIONS(__VA_ARGS__))
+#define ek_f_avg_pool3d(...) ek_f_avg_pool3d_with(EK_POOL_OPTIONS(__VA_ARGS__))
 EK_API ek_tensor *ek_f_adaptive_avg_pool1d(ek_tensor *x, int64_t length);
 EK_API ek_tensor *ek_f_adaptive_avg_pool2d(ek_tensor *x, int64_t height, int64_t width);
 EK_API ek_tensor *ek_f_adaptive_avg_pool3d(ek_tensor *x, int64_t depth, int64_t height,
@@ -228,19 +227,19 @@ EK_API ek_tensor *ek_f_upsample(ek_tensor *x, int64_t height, int64_t width, ek_
 #define EK_CUMULATIVE (-1)
 
 typedef struct ek_batch_norm_options {
-    int keywords;
+    const char *keywords;
     ek_tensor *x;                          /* (N, C) or (N, C, ...) */
     ek_tensor *weight, *bias;              /* (C) or NULL */
     ek_tensor *running_mean, *running_var; /* (C) or NULL; updated when training */
     bool training;                         /* or where there are no running statistics */
-    double momentum;                       /* default 0.1; EK_ZERO for 0 */
+    double momentum;                       /* default 0.1 */
     double eps;                            /* default 1e-5 */
 } ek_batch_norm_options;
 /* Training: biased variance normalises, the unbiased one goes into running_var. One value per
  * channel when training is EK_E_SHAPE ("Expected more than 1 value per channel"). */
 EK_API ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options);
 #define ek_f_batch_norm(...) \
-    ek_f_batch_norm_with((ek_batch_norm_options){.keywords = 0, __VA_ARGS__})
+    ek_f_batch_norm_with(EK_OPTIONS_3(ek_batch_norm_options, x, weight, bias, __VA_ARGS__))
 
 /* ---- the other normalisations: statistics per sample, biased variance, no running ones ---- */
 
@@ -261,12 +260,12 @@ EK_API ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor 
 typedef enum ek_reduction { EK_MEAN = 0, EK_SUM = 1, EK_NONE = 2 } ek_reduction;
 
 typedef struct ek_loss_options {
-    int keywords;
+    const char *keywords;
     ek_tensor *input;
     ek_tensor *target;
     ek_tensor *weight; /* per class (nll, cross entropy) or per element (bce), or NULL */
     ek_reduction reduction;
-    int64_t ignore_index;   /* nll, cross entropy; default -100; EK_ZERO for class 0 */
+    int64_t ignore_index;   /* nll, cross entropy; default -100 */
     double label_smoothing; /* cross entropy */
     ek_tensor *pos_weight;  /* bce with logits */
 } ek_loss_options;
@@ -279,13 +278,12 @@ EK_API ek_tensor *ek_f_cross_entropy_with(ek_loss_options options);
 EK_API ek_tensor *ek_f_mse_loss_with(ek_loss_options options);
 EK_API ek_tensor *ek_f_l1_loss_with(ek_loss_options options);
 EK_API ek_tensor *ek_f_bce_with_logits_with(ek_loss_options options);
-#define ek_f_nll_loss(...) ek_f_nll_loss_with((ek_loss_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_cross_entropy(...) \
-    ek_f_cross_entropy_with((ek_loss_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_mse_loss(...) ek_f_mse_loss_with((ek_loss_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_l1_loss(...) ek_f_l1_loss_with((ek_loss_options){.keywords = 0, __VA_ARGS__})
-#define ek_f_bce_with_logits(...) \
-    ek_f_bce_with_logits_with((ek_loss_options){.keywords = 0, __VA_ARGS__})
+#define EK_LOSS_OPTIONS(...) EK_OPTIONS_2(ek_loss_options, input, target, __VA_ARGS__)
+#define ek_f_nll_loss(...) ek_f_nll_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
+#define ek_f_cross_entropy(...) ek_f_cross_entropy_with(EK_LOSS_OPTIONS(__VA_ARGS__))
+#define ek_f_mse_loss(...) ek_f_mse_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
+#define ek_f_l1_loss(...) ek_f_l1_loss_with(EK_LOSS_OPTIONS(__VA_ARGS__))
+#define ek_f_bce_with_logits(...) ek_f_bce_with_logits_with(EK_LOSS_OPTIONS(__VA_ARGS__))
 
 /* The sum of the weights of the targets that count, as a scalar of `dtype` on the target's device:
  * what the mean of nll_loss and cross_entropy divides by. weight may be NULL. */

@@ -16,14 +16,14 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_optimizer ek_optimizer;
 
 typedef struct ek_optimizer_options {
-    int keywords;
+    const char *keywords;
     ek_module *module;   /* whose parameters form group 0; NULL: no group yet */
-    double lr;           /* default 1e-3; EK_ZERO for 0 */
+    double lr;           /* default 1e-3 */
     double momentum;     /* SGD */
     double dampening;    /* SGD */
-    double weight_decay; /* AdamW's default is 1e-2; EK_ZERO for 0 */
+    double weight_decay; /* AdamW's default is 1e-2 */
     bool nesterov;       /* SGD: needs momentum and no dampening */
-    double beta1, beta2; /* Adam: default 0.9, 0.999; EK_ZERO for 0 */
+    double beta1, beta2; /* Adam: default 0.9, 0.999 */
     double eps;          /* Adam: default 1e-8 */
     bool amsgrad;        /* Adam */
     bool maximize;
@@ -34,15 +34,17 @@ typedef struct ek_optimizer_options {
 EK_API ek_optimizer *ek_sgd_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_adam_with(ek_optimizer_options options);
 EK_API ek_optimizer *ek_adamw_with(ek_optimizer_options options);
-#define ek_sgd(...) ek_sgd_with((ek_optimizer_options){.keywords = 0, __VA_ARGS__})
-#define ek_adam(...) ek_adam_with((ek_optimizer_options){.keywords = 0, __VA_ARGS__})
-#define ek_adamw(...) ek_adamw_with((ek_optimizer_options){.keywords = 0, __VA_ARGS__})
+#define EK_OPTIMIZER_OPTIONS(...) EK_OPTIONS_1(ek_optimizer_options, module, __VA_ARGS__)
+#define ek_sgd(...) ek_sgd_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_adam(...) ek_adam_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
+#define ek_adamw(...) ek_adamw_with(EK_OPTIMIZER_OPTIONS(__VA_ARGS__))
 EK_API void ek_optimizer_free(ek_optimizer *optimizer);
 
-/* Adds a group with options of its own (options.module is ignored) and returns its index. Numbers
- * left out are those the optimizer was made with, and switches that were on there stay on.
- * EK_E_INVALID for a parameter that is in a group already, no leaf, or a view with gaps; EK_E_DTYPE
- * unless it is f32 or f64 (bf16 is for computing: masters are f32). */
+/* Adds a group with options of its own, EK_OPTIMIZER_OPTIONS(.lr = 0.1), and returns its index; the
+ * module among them is ignored. Numbers left out are those the optimizer was made with, and
+ * switches that were on there stay on. EK_E_INVALID for a parameter that is in a group already, no
+ * leaf, or a view with gaps; EK_E_DTYPE unless it is f32 or f64 (bf16 is for computing: masters are
+ * f32). */
 EK_API int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
                                   ek_optimizer_options options);
 EK_API int ek_optimizer_group_count(const ek_optimizer *optimizer);

@@ -59,7 +59,7 @@ typedef enum ek_shard_policy {
 } ek_shard_policy;
 
 typedef struct ek_data_parallel_options {
-    int keywords;
+    const char *keywords;
     ek_module *module;         /* ownership passes to the wrapper */
     ek_device_list device_ids; /* empty: all accelerators */
     ek_device output_device;   /* ek_data_parallel: where outputs meet; default: device_ids[0] */
@@ -76,7 +76,7 @@ typedef struct ek_data_parallel_options {
                                        cut in these proportions */
     double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares per device */
     int64_t first_device_batch; /* so many on the first device where that relieves it, the rest even
-                                   on the others; EK_ZERO for none */
+                                   on the others; 0 is none */
     const char *plan; /* as text, to replay: ek_data_parallel_plan. With EK_SPLIT_AUTO a run goes on
                          from its last entry, as from a checkpoint's, instead of from capacities,
                          and measures as any other */
@@ -100,7 +100,7 @@ typedef struct ek_data_parallel_options {
  * a time. */
 EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 #define ek_data_parallel(...) \
-    ek_data_parallel_with((ek_data_parallel_options){.keywords = 0, __VA_ARGS__})
+    ek_data_parallel_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))
 
 /* The wrapped module of a data-parallel wrapper of any kind; EK_E_INVALID for other modules. */
 EK_API ek_module *ek_data_parallel_module(ek_module *data_parallel);
@@ -140,7 +140,7 @@ EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64
  * data-parallel wrapper. */
 EK_API int ek_patch_replication_callback(ek_module *data_parallel);
 
-/* Batch normalisation (EK_ZERO etc. as in ek_batch_norm2d) with the statistics of the whole batch:
+/* Batch normalisation (options as in ek_batch_norm2d) with the statistics of the whole batch:
  * replicas of one forward merge theirs, weighted by their number of values (Chan et al. 1983), so
  * that any chunks, fewer chunks than devices, and single samples give one device's numbers, in
  * gradients of any order too. x is (N, C), (N, C, L), (N, C, H, W) or (N, C, D, H, W). Running
@@ -148,7 +148,7 @@ EK_API int ek_patch_replication_callback(ek_module *data_parallel);
  * replica, it is plain batch normalisation. */
 EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
 #define ek_sync_batch_norm(...) \
-    ek_sync_batch_norm_with((ek_norm_options){.keywords = 0, __VA_ARGS__})
+    ek_sync_batch_norm_with(EK_OPTIONS_1(ek_norm_options, features, __VA_ARGS__))
 
 /* Turns every batch normalisation in `module`, itself included, into a synchronised one with the
  * same parameters, buffers, options and mode, and returns `module`. They turn where they are, so

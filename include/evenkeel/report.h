@@ -25,7 +25,7 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_report ek_report;
 
 typedef struct ek_report_options {
-    int keywords;
+    const char *keywords;
     const char *name;          /* of the run, for titles; copied; default "run" */
     ek_device_list device_ids; /* empty: all accelerators of the default kind */
 } ek_report_options;
@@ -33,7 +33,7 @@ typedef struct ek_report_options {
 /* Begins to collect; peaks count from here (devices' own, ek_memory_get, go on untouched). NULL
  * with EK_E_STATE while another collects. Stop or free it before the devices are shut down. */
 EK_API ek_report *ek_report_start_with(ek_report_options options);
-#define ek_report_start(...) ek_report_start_with((ek_report_options){.keywords = 0, __VA_ARGS__})
+#define ek_report_start(...) ek_report_start_with(EK_OPTIONS(ek_report_options, __VA_ARGS__))
 
 /* Ends a step; the next begins. */
 EK_API int ek_report_step(ek_report *report);

@@ -90,7 +90,7 @@ EK_API int ek_sampler_load_state(ek_sampler *sampler, ek_value state);
 EK_API ek_sampler *ek_sequential_sampler(int64_t count);
 
 typedef struct ek_random_sampler_options {
-    int keywords;
+    const char *keywords;
     int64_t count; /* 1 at least */
     bool replacement;
     int64_t
@@ -101,7 +101,7 @@ typedef struct ek_random_sampler_options {
 /* ek_random_sampler(100, .replacement = true). */
 EK_API ek_sampler *ek_random_sampler_with(ek_random_sampler_options options);
 #define ek_random_sampler(...) \
-    ek_random_sampler_with((ek_random_sampler_options){.keywords = 0, __VA_ARGS__})
+    ek_random_sampler_with(EK_OPTIONS_1(ek_random_sampler_options, count, __VA_ARGS__))
 
 /* A permutation of indices[0..count-1] (copied). */
 EK_API ek_sampler *ek_subset_random_sampler(const int64_t *indices, int64_t count,
@@ -120,7 +120,7 @@ EK_API ek_sampler *ek_batch_sampler(ek_sampler *sampler, int64_t batch_size, boo
 /* ---- one rank's share ---- */
 
 typedef struct ek_distributed_sampler_options {
-    int keywords;
+    const char *keywords;
     int64_t count;
     int num_replicas;  /* default 1 */
     int rank;          /* EK_E_INVALID: "Invalid rank 2, rank should be in the interval [0, 1]" */
@@ -137,7 +137,7 @@ typedef struct ek_distributed_sampler_options {
 /* torch.utils.data.DistributedSampler: ek_distributed_sampler(10, .num_replicas = 4, .rank = 1). */
 EK_API ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options options);
 #define ek_distributed_sampler(...) \
-    ek_distributed_sampler_with((ek_distributed_sampler_options){.keywords = 0, __VA_ARGS__})
+    ek_distributed_sampler_with(EK_OPTIONS_1(ek_distributed_sampler_options, count, __VA_ARGS__))
 
 /* ---- re-identification: samples of the same identity side by side ----
  *
@@ -145,7 +145,7 @@ EK_API ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options op
  * a time. */
 
 typedef struct ek_identity_sampler_options {
-    int keywords;
+    const char *keywords;
     const int64_t *identities; /* of each sample; copied */
     int64_t count;
     int64_t num_instances;  /* of an identity side by side; default 4 */
@@ -157,13 +157,14 @@ typedef struct ek_identity_sampler_options {
  * ranks and no seed: EK_E_INVALID where they are given. */
 EK_API ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options);
 #define ek_random_identity_sampler(...) \
-    ek_random_identity_sampler_with((ek_identity_sampler_options){.keywords = 0, __VA_ARGS__})
+    ek_random_identity_sampler_with(    \
+        EK_OPTIONS_2(ek_identity_sampler_options, identities, count, __VA_ARGS__))
 /* DistributedRandomIdentitySampler: seeds both by seed + epoch at each pass; rank r gets each
  * num_replicas-th group of num_instances. */
 EK_API ek_sampler *ek_distributed_random_identity_sampler_with(ek_identity_sampler_options options);
 #define ek_distributed_random_identity_sampler(...) \
     ek_distributed_random_identity_sampler_with(    \
-        (ek_identity_sampler_options){.keywords = 0, __VA_ARGS__})
+        EK_OPTIONS_2(ek_identity_sampler_options, identities, count, __VA_ARGS__))
 /* DistributedInferenceSampler: contiguous blocks, padded by repeating the last sample; with padding
  * off nothing is given twice, and lengths differ by one at most. */
 EK_API ek_sampler *ek_distributed_inference_sampler(int64_t count, int num_replicas, int rank,

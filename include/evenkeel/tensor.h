@@ -36,9 +36,18 @@ typedef struct ek_shape {
 } ek_shape;
 
 /* EK_SHAPE(2, 3) is a shape of two dimensions; a scalar's is ek_scalar_shape(). */
-#define EK_SHAPE(...)                                                                    \
-    ((ek_shape){.ndim = (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
-                .dims = {__VA_ARGS__}})
+#ifdef __cplusplus
+} /* extern "C" */
+template <class... D> ek_shape ek_shape_of(D... dims)
+{
+    static_assert(sizeof...(D) <= EK_MAX_DIMS, "a tensor has at most EK_MAX_DIMS dimensions");
+    return ek_shape{(int)sizeof...(D), {(int64_t)dims...}};
+}
+#define EK_SHAPE(...) ek_shape_of(__VA_ARGS__)
+extern "C" {
+#else
+#define EK_SHAPE(...) ((ek_shape){.ndim = EK_COUNT(int64_t, __VA_ARGS__), .dims = {__VA_ARGS__}})
+#endif
 
 static inline ek_shape ek_scalar_shape(void)
 {
@@ -55,7 +64,7 @@ EK_API char *ek_shape_text(const ek_shape *shape, char text[160]);
 /* ---- making tensors ---- */
 
 typedef struct ek_tensor_options {
-    int keywords;
+    const char *keywords;
     ek_shape shape;
     ek_dtype dtype;
     ek_device device; /* default: cpu */
@@ -70,17 +79,18 @@ EK_API ek_tensor *ek_empty_with(ek_tensor_options options);
 EK_API ek_tensor *ek_zeros_with(ek_tensor_options options);
 EK_API ek_tensor *ek_ones_with(ek_tensor_options options);
 EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
-#define ek_empty(...) ek_empty_with((ek_tensor_options){.keywords = 0, __VA_ARGS__})
-#define ek_zeros(...) ek_zeros_with((ek_tensor_options){.keywords = 0, __VA_ARGS__})
-#define ek_ones(...) ek_ones_with((ek_tensor_options){.keywords = 0, __VA_ARGS__})
+#define ek_empty(...) ek_empty_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
+#define ek_zeros(...) ek_zeros_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
+#define ek_ones(...) ek_ones_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
 /* ek_full(0.5, EK_SHAPE(2, 3), ...) */
-#define ek_full(value, ...) ek_full_with((value), (ek_tensor_options){.keywords = 0, __VA_ARGS__})
+#define ek_full(value, ...) \
+    ek_full_with((value), EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
 
 /* Copies ek_shape_count(shape) elements, in row-major order, from `data` (elements of
  * options.dtype). */
 EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options);
 #define ek_from_data(data, ...) \
-    ek_from_data_with((data), (ek_tensor_options){.keywords = 0, __VA_ARGS__})
+    ek_from_data_with((data), EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
 
 /* 0, 1, ..., count - 1. */
 EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);

@@ -9,7 +9,7 @@
 EK_BEGIN_DECLARATIONS
 
 typedef struct ek_train_options {
-    int keywords;
+    const char *keywords;
     ek_module *model;     /* any module, data-parallel or not */
     ek_module *criterion; /* called as (output, target) */
     ek_optimizer *optimizer;
@@ -36,14 +36,14 @@ typedef struct ek_train_options {
  * tried again smaller. */
 EK_API int ek_train_step_with(ek_train_options options, double *loss);
 #define ek_train_step(loss, ...) \
-    ek_train_step_with((ek_train_options){.keywords = 0, __VA_ARGS__}, (loss))
+    ek_train_step_with(EK_OPTIONS(ek_train_options, __VA_ARGS__), (loss))
 
 /* One or more training steps with a batch of this size, on whatever data: returns 0 or a negative
  * status with the error set. */
 typedef int ek_batch_function(int64_t batch, void *user);
 
 typedef struct ek_find_batch_options {
-    int keywords;
+    const char *keywords;
     ek_batch_function *function;
     void *user;
     ek_device_list device_ids; /* whose memory decides; empty: all accelerators */
@@ -66,7 +66,7 @@ typedef struct ek_find_batch_options {
  * meanwhile. What a wrapper makes with its first forward and keeps (replicas, room for gradients)
  * stays. */
 EK_API int64_t ek_find_batch_with(ek_find_batch_options options);
-#define ek_find_batch(...) ek_find_batch_with((ek_find_batch_options){.keywords = 0, __VA_ARGS__})
+#define ek_find_batch(...) ek_find_batch_with(EK_OPTIONS(ek_find_batch_options, __VA_ARGS__))
 
 EK_END_DECLARATIONS
 #endif

@@ -57,17 +57,15 @@ EK_API void ek_transform_free(ek_transform *transform); /* NULL is ignored */
  *     ek_transformed(ek_mnist(path, true), 0, ek_to_float(), ek_normalize(mean, std, 1)) */
 EK_API ek_dataset *ek_transformed_of(ek_dataset *dataset, int field,
                                      ek_transform *const *transforms, int count);
-#define ek_transformed(dataset, field, ...)                                     \
-    ek_transformed_of((dataset), (field), (ek_transform *const[]){__VA_ARGS__}, \
-                      (int)(sizeof((ek_transform *const[]){__VA_ARGS__}) /      \
-                            sizeof(ek_transform *)))
+#define ek_transformed(dataset, field, ...)                                      \
+    ek_transformed_of((dataset), (field), EK_ITEMS(ek_transform *, __VA_ARGS__), \
+                      EK_COUNT(ek_transform *, __VA_ARGS__))
 /* The same for a dictionary's element. */
 EK_API ek_dataset *ek_transformed_key_of(ek_dataset *dataset, const char *key,
                                          ek_transform *const *transforms, int count);
-#define ek_transformed_key(dataset, key, ...)                                     \
-    ek_transformed_key_of((dataset), (key), (ek_transform *const[]){__VA_ARGS__}, \
-                          (int)(sizeof((ek_transform *const[]){__VA_ARGS__}) /    \
-                                sizeof(ek_transform *)))
+#define ek_transformed_key(dataset, key, ...)                                      \
+    ek_transformed_key_of((dataset), (key), EK_ITEMS(ek_transform *, __VA_ARGS__), \
+                          EK_COUNT(ek_transform *, __VA_ARGS__))
 
 /* The tensor that transforms make of `tensor` (on cpu, else EK_E_DEVICE), in the scope: a new one,
  * no part of a graph. `generator` NULL: the default one. */
@@ -85,7 +83,7 @@ EK_API ek_transform *ek_to_float(void);
 EK_API ek_transform *ek_normalize(const double *mean, const double *std, int channels);
 
 typedef struct ek_crop_options {
-    int keywords;
+    const char *keywords;
     int64_t height, width; /* width 0: as height */
     int64_t padding;       /* on all four sides, before */
     double fill;           /* of the padding */
@@ -95,18 +93,20 @@ typedef struct ek_crop_options {
  * each, nothing drawn where the size is right already. EK_E_SHAPE for pictures that are too small.
  */
 EK_API ek_transform *ek_random_crop_with(ek_crop_options options);
-#define ek_random_crop(...) ek_random_crop_with((ek_crop_options){.keywords = 0, __VA_ARGS__})
+#define ek_random_crop(...) \
+    ek_random_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))
 /* The middle, padded by fill where the picture is smaller (whatever pad_if_needed); edges rounded
  * as torchvision's CenterCrop. Of both: EK_E_DTYPE where integers cannot be filled by `fill`. */
 EK_API ek_transform *ek_center_crop_with(ek_crop_options options);
-#define ek_center_crop(...) ek_center_crop_with((ek_crop_options){.keywords = 0, __VA_ARGS__})
+#define ek_center_crop(...) \
+    ek_center_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))
 
 /* Mirrored with probability p: one rand() < p a picture. */
 EK_API ek_transform *ek_random_horizontal_flip(double p);
 EK_API ek_transform *ek_random_vertical_flip(double p);
 
 typedef struct ek_resize_options {
-    int keywords;
+    const char *keywords;
     int64_t height,
         width;    /* width 0: the shorter edge becomes `height`, the longer one in proportion */
     bool nearest; /* else bilinear, corners not aligned, without antialiasing */
@@ -114,7 +114,7 @@ typedef struct ek_resize_options {
 /* ek_resize(64, 64): pixels of u8 are rounded to the nearest. Bilinear: u8, f32 and f64, else
  * EK_E_DTYPE; nearest: all. */
 EK_API ek_transform *ek_resize_with(ek_resize_options options);
-#define ek_resize(...) ek_resize_with((ek_resize_options){.keywords = 0, __VA_ARGS__})
+#define ek_resize(...) ek_resize_with(EK_OPTIONS_2(ek_resize_options, height, width, __VA_ARGS__))
 
 /* A whole number in [0, classes), i64 or u8 of any shape S, to f32 (S..., classes): 1 there, else
  * 0. */

@@ -113,8 +113,8 @@ static inline ek_value ek_value_identity(ek_value value)
     EK_MAP_PICK(__VA_ARGS__, EK_MAP_8, EK_MAP_7, EK_MAP_6, EK_MAP_5, EK_MAP_4, EK_MAP_3, EK_MAP_2, \
                 EK_MAP_1, unused)                                                                  \
     (f, __VA_ARGS__)
-#define EK_VALUES(...) ((const ek_value[]){EK_MAP(EK_VALUE, __VA_ARGS__)})
-#define EK_VALUES_COUNT(...) ((int)(sizeof(EK_VALUES(__VA_ARGS__)) / sizeof(ek_value)))
+#define EK_VALUES(...) EK_ITEMS(ek_value, EK_MAP(EK_VALUE, __VA_ARGS__))
+#define EK_VALUES_COUNT(...) EK_COUNT(ek_value, EK_MAP(EK_VALUE, __VA_ARGS__))
 #define EK_LIST(...) ek_value_list(EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__))
 #define EK_SCATTERED(...) ek_value_per_device(EK_VALUES(__VA_ARGS__), EK_VALUES_COUNT(__VA_ARGS__))
 

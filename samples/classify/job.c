@@ -37,16 +37,12 @@ static void make_model(train_job *job, const char *plan)
 
 static ek_optimizer *make_optimizer(const run_settings *settings, ek_module *model)
 {
-    ek_optimizer_options options = {
-        .module = model,
-        .lr = settings->lr > 0 ? settings->lr : EK_ZERO,
-        .weight_decay = settings->weight_decay > 0 ? settings->weight_decay : EK_ZERO,
-        .momentum = settings->optimizer == SGD ? settings->momentum : 0,
-    };
+    double lr = settings->lr, decay = settings->weight_decay;
 
-    return settings->optimizer == SGD    ? ek_sgd_with(options)
-           : settings->optimizer == ADAM ? ek_adam_with(options)
-                                         : ek_adamw_with(options);
+    if (settings->optimizer == SGD)
+        return ek_sgd(model, .lr = lr, .weight_decay = decay, .momentum = settings->momentum);
+    return settings->optimizer == ADAM ? ek_adam(model, .lr = lr, .weight_decay = decay)
+                                       : ek_adamw(model, .lr = lr, .weight_decay = decay);
 }
 
 /* Stepped after each step, not after each epoch. */

@@ -54,7 +54,7 @@ static ek_optimizer *optimizer(const gan_job *job, ek_module *model)
 {
     double lr = job->settings.lr;
 
-    return ek_adam(model, .lr = lr > 0 ? lr : EK_ZERO, .beta1 = 0.5, .beta2 = 0.9);
+    return ek_adam(model, .lr = lr, .beta1 = 0.5, .beta2 = 0.9);
 }
 
 int job_open(gan_job *job, const run_settings *settings, const ek_device_list *devices)

@@ -61,10 +61,9 @@ int job_open(train_job *job, const run_settings *settings, train_mode mode)
     job->network = segmentation_network((int)settings->width);
     make_model(job, settings);
     if (settings->adam)
-        job->optimizer = ek_adam(job->model, .lr = settings->lr > 0 ? settings->lr : EK_ZERO);
+        job->optimizer = ek_adam(job->model, .lr = settings->lr);
     else
-        job->optimizer = ek_sgd(job->model, .lr = settings->lr > 0 ? settings->lr : EK_ZERO,
-                                .momentum = settings->momentum);
+        job->optimizer = ek_sgd(job->model, .lr = settings->lr, .momentum = settings->momentum);
     return ek_error_status();
 }
 

@@ -182,6 +182,9 @@ static int try_batch(int64_t batch, void *user)
     return rc;
 }
 
+/* No search goes beyond this many samples. */
+enum { LARGEST_TRIED = 65536 };
+
 static int64_t find_batch(train_job *job, const run_settings *settings, const scene_set *train,
                           int64_t most)
 {
@@ -222,7 +225,7 @@ int train_find_batch(const run_settings *settings, const scene_set *train, train
     *result = (mode_result){.name = mode_names[mode]};
     result->largest = job_open(&job, settings, mode);
     if (result->largest == 0)
-        result->largest = find_batch(&job, settings, train, 0);
+        result->largest = find_batch(&job, settings, train, LARGEST_TRIED);
     result->largest = none_fits(result->largest);
     int rc = result->largest < 0 ? (int)result->largest : 0;
     if (result->largest > 0) {

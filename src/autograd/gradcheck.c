@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "autograd/graph.h"
+#include "core/keywords.h"
 #include "evenkeel/random.h"
 
 /* A function of several outputs: writes at most `room` of them, which may be NULL; returns how
@@ -208,14 +209,18 @@ static int prepare(const char *name, const ek_gradcheck_options *options, checke
     if (!options->function || options->input_count < 0 ||
         (options->input_count && !options->inputs))
         return EK_FAIL(EK_E_INVALID, "%s needs a function and its inputs", name);
-    *check =
-        (checker){.name = name,
-                  .inputs = options->inputs,
-                  .input_count = options->input_count,
-                  .output_room = 1,
-                  .epsilon = options->epsilon > 0 ? options->epsilon : 1e-6,
-                  .absolute = options->absolute_tolerance > 0 ? options->absolute_tolerance : 1e-5,
-                  .relative = options->relative_tolerance > 0 ? options->relative_tolerance : 1e-3};
+    *check = (checker){.name = name,
+                       .inputs = options->inputs,
+                       .input_count = options->input_count,
+                       .output_room = 1,
+                       .epsilon = ek_number_or(EK_GIVEN(options, epsilon, 4), 1e-6),
+                       .absolute = ek_number_or(EK_GIVEN(options, absolute_tolerance, 5), 1e-5),
+                       .relative = ek_number_or(EK_GIVEN(options, relative_tolerance, 6), 1e-3)};
+    if (!(check->epsilon > 0) || !(check->absolute >= 0) || !(check->relative >= 0))
+        return EK_FAIL(EK_E_INVALID,
+                       "%s: epsilon %g has to be more than 0, absolute_tolerance %g and "
+                       "relative_tolerance %g at least 0",
+                       name, check->epsilon, check->absolute, check->relative);
     int wanted = 0;
     for (int i = 0; i < options->input_count; i++) {
         if (!options->inputs[i])

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/generator.h"
+#include "core/keywords.h"
 #include "core/thread.h"
 #include "data/samplers.h"
 
@@ -109,8 +110,9 @@ static distributed_sampler *make(const ek_sampler_type *type, const char *functi
 
 ek_sampler *ek_distributed_sampler_with(ek_distributed_sampler_options options)
 {
-    distributed_sampler *self = make(&ek_distributed_type, "distributed_sampler", options.count,
-                                     options.num_replicas ? options.num_replicas : 1, options.rank);
+    distributed_sampler *self =
+        make(&ek_distributed_type, "distributed_sampler", options.count,
+             (int)ek_integer_or(EK_GIVEN(&options, num_replicas, 1), 1), options.rank);
 
     if (!self)
         return NULL;

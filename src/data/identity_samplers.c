@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/keywords.h"
 #include "core/python_random.h"
 #include "core/thread.h"
 #include "data/samplers.h"
@@ -196,8 +197,8 @@ const ek_sampler_type ek_distributed_random_identity_type = {.name = "distribute
 static ek_sampler *make(const ek_sampler_type *type, const char *function,
                         const ek_identity_sampler_options *options)
 {
-    int64_t instances = options->num_instances ? options->num_instances : 4;
-    int num_replicas = options->num_replicas ? options->num_replicas : 1;
+    int64_t instances = ek_integer_or(EK_GIVEN(options, num_instances, 2), 4);
+    int num_replicas = (int)ek_integer_or(EK_GIVEN(options, num_replicas, 3), 1);
 
     if (options->count < 0 || (options->count > 0 && !options->identities)) {
         EK_FAIL(EK_E_INVALID, "%s: %s", function,
@@ -206,7 +207,7 @@ static ek_sampler *make(const ek_sampler_type *type, const char *function,
     }
     if (instances < 1) {
         EK_FAIL(EK_E_INVALID, "%s: num_instances is %lld; it must be 1 or more", function,
-                instances == EK_ZERO ? 0 : (long long)instances);
+                (long long)instances);
         return NULL;
     }
     if (ek_sampler_check_rank(num_replicas, options->rank, function) < 0)

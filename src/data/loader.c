@@ -1,5 +1,6 @@
 /* loader.c: options, passes, and giving batches in their order. */
 #include "data/loader.h"
+#include "core/keywords.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,7 @@ static int check_batches(const ek_loader_options *o)
 {
     if (o->batch_size < 0 && o->batch_size != EK_ZERO)
         return EK_FAIL(EK_E_INVALID,
-                       "data_loader: batch_size %lld; 1 or more are possible, or EK_ZERO for "
+                       "data_loader: batch_size %lld; 1 or more are possible, or 0 for "
                        "samples as they are",
                        (long long)o->batch_size);
     if (o->batch_size != EK_ZERO)
@@ -53,11 +54,11 @@ static int check_batches(const ek_loader_options *o)
     if (o->drop_last || o->collate)
         return EK_FAIL(EK_E_INVALID,
                        "data_loader: %s has no meaning for samples as they are (batch_size "
-                       "EK_ZERO)",
+                       "0)",
                        o->drop_last ? "drop_last" : "collate");
     if (o->device_ids.count > 1)
         return EK_FAIL(EK_E_INVALID,
-                       "data_loader: samples as they are (batch_size EK_ZERO) cannot be divided "
+                       "data_loader: samples as they are (batch_size 0) cannot be divided "
                        "among %d devices",
                        o->device_ids.count);
     return 0;
@@ -68,7 +69,7 @@ static int check_workers(const ek_loader_options *o)
     if (o->workers < 0 || o->workers > EK_LOADER_MOST_WORKERS)
         return EK_FAIL(EK_E_INVALID, "data_loader: %d workers; between 0 and %d are possible",
                        o->workers, EK_LOADER_MOST_WORKERS);
-    if (o->prefetch < 0 || (o->workers && o->prefetch > EK_LOADER_MOST_SLOTS / o->workers))
+    if (o->prefetch < 1 || (o->workers && o->prefetch > EK_LOADER_MOST_SLOTS / o->workers))
         return EK_FAIL(EK_E_INVALID,
                        "data_loader: prefetch %d; between 1 and %d are possible for %d workers",
                        o->prefetch, EK_LOADER_MOST_SLOTS / (o->workers ? o->workers : 1),
@@ -150,8 +151,6 @@ static int fill(ek_loader *loader)
     loader->sampler = sampler_of(options, count);
     if (!loader->sampler)
         return ek_error_pending();
-    if (options->prefetch == 0)
-        options->prefetch = DEFAULT_PREFETCH;
     if (options->batch_size == 0 && !options->batch_sampler)
         options->batch_size = 1;
     loader->single = options->batch_size == EK_ZERO;
@@ -174,6 +173,8 @@ static int fill(ek_loader *loader)
 
 ek_loader *ek_data_loader_with(ek_loader_options options)
 {
+    options.batch_size = EK_GIVEN(&options, batch_size, 4);
+    options.prefetch = (int)ek_integer_or(EK_GIVEN(&options, prefetch, 7), DEFAULT_PREFETCH);
     ek_loader *loader = check(&options) < 0 ? NULL : ek_calloc(1, sizeof *loader);
     if (!loader) {
         ek_dataset_free(options.dataset);

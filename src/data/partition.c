@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/keywords.h"
 #include "core/python_random.h"
 #include "core/thread.h"
 #include "data/dataset.h"
@@ -67,7 +68,7 @@ ek_dataset *ek_partition_with(int part, ek_partition_options options)
         options.sizes = tutorial_sizes;
         options.count = TUTORIAL_COUNT;
     }
-    options.seed = options.seed == 0 ? TUTORIAL_SEED : options.seed == EK_ZERO ? 0 : options.seed;
+    options.seed = ek_integer_or(EK_GIVEN(&options, seed, 3), TUTORIAL_SEED);
     int64_t length = check(part, &options) < 0 ? -1 : ek_dataset_length(options.dataset);
     if (length < 0) {
         ek_dataset_free(options.dataset);

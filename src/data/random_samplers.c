@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/generator.h"
+#include "core/keywords.h"
 #include "core/thread.h"
 #include "data/samplers.h"
 
@@ -117,9 +118,7 @@ const ek_sampler_type ek_random_type = {.name = "random",
 
 ek_sampler *ek_random_sampler_with(ek_random_sampler_options options)
 {
-    int64_t wanted = options.num_samples == 0         ? options.count
-                     : options.num_samples == EK_ZERO ? 0
-                                                      : options.num_samples;
+    int64_t wanted = ek_integer_or(EK_GIVEN(&options, num_samples, 2), options.count);
 
     if (options.count < 1) {
         EK_FAIL(EK_E_INVALID, "random_sampler: the count is %lld; it must be 1 or more",

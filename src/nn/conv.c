@@ -77,14 +77,14 @@ static int read_options(const conv_family *family, const ek_conv_module_options 
                        (long long)in, (long long)out);
     EK_TRY(ek_window_option(name, "kernel", dims, from->kernel, from->kernels, ek_window_zeros, 1,
                             kernel));
-    EK_TRY(ek_window_option(name, "stride", dims, from->stride, from->strides, ek_window_ones, 1,
-                            to->strides));
+    EK_TRY(ek_window_option(name, "stride", dims, EK_GIVEN(from, stride, 3), from->strides,
+                            ek_window_ones, 1, to->strides));
     EK_TRY(ek_window_option(name, "padding", dims, from->padding, from->paddings, ek_window_zeros,
                             0, to->paddings));
-    EK_TRY(ek_window_option(name, "dilation", dims, from->dilation, from->dilations, ek_window_ones,
-                            1, to->dilations));
+    EK_TRY(ek_window_option(name, "dilation", dims, EK_GIVEN(from, dilation, 5), from->dilations,
+                            ek_window_ones, 1, to->dilations));
     EK_TRY(read_output_padding(family, from, to));
-    to->groups = ek_option_int(from->groups, 1);
+    to->groups = (int)ek_integer_or(EK_GIVEN(from, groups, 6), 1);
     if (to->groups < 1 || in % to->groups || out % to->groups)
         return EK_FAIL(EK_E_INVALID,
                        "%s: groups %d has to divide in_channels %lld and out_channels %lld", name,
@@ -106,7 +106,7 @@ static ek_shape weight_shape(const conv_family *family, const ek_conv_module_opt
 
 static ek_module *conv_new(const conv_family *family, const ek_conv_module_options *options)
 {
-    ek_conv_options settings = {.keywords = 0};
+    ek_conv_options settings = {.groups = 1};
     int kernel[3];
     if (read_options(family, options, &settings, kernel) < 0)
         return NULL;

@@ -6,7 +6,7 @@ typedef struct criterion {
     ek_module module;
     ek_tensor *weight; /* per class, per element for bce, or absent */
     ek_reduction reduction;
-    int64_t ignore_index; /* as in the options */
+    int64_t ignore_index; /* EK_GIVEN */
     double label_smoothing;
 } criterion;
 
@@ -42,10 +42,7 @@ static ek_tensor *class_denominator(ek_module *module, const ek_args *args)
     ek_loss_options options = loss_options(module, args);
     if (!options.input || !options.target)
         return NULL;
-    int64_t ignore_index = self->ignore_index == 0         ? -100
-                           : self->ignore_index == EK_ZERO ? 0
-                                                           : self->ignore_index;
-    return ek_target_weight(options.target, self->weight, ignore_index,
+    return ek_target_weight(options.target, self->weight, ek_integer_or(self->ignore_index, -100),
                             counting_dtype(options.input));
 }
 
@@ -92,7 +89,7 @@ static ek_module *criterion_new(const ek_module_type *type, const ek_criterion_o
     if ((unsigned)options->reduction > EK_NONE)
         EK_FAIL(EK_E_INVALID, "%s: reduction %d is none of EK_MEAN, EK_SUM, EK_NONE", type->name,
                 (int)options->reduction);
-    else if (options->ignore_index != 0 && !classes)
+    else if (EK_GIVEN(options, ignore_index, 1) != 0 && !classes)
         EK_FAIL(EK_E_INVALID, "%s has no ignore_index: its targets are no classes", type->name);
     else if (options->label_smoothing != 0 && !smooths)
         EK_FAIL(EK_E_INVALID, "%s has no label_smoothing; cross_entropy_loss has", type->name);
@@ -107,7 +104,7 @@ static ek_module *criterion_new(const ek_module_type *type, const ek_criterion_o
     if (!self)
         return NULL;
     self->reduction = options->reduction;
-    self->ignore_index = options->ignore_index;
+    self->ignore_index = EK_GIVEN(options, ignore_index, 1);
     self->label_smoothing = options->label_smoothing;
     if (takes_weight)
         ek_register_buffer(&self->module, "weight", &self->weight, options->weight);

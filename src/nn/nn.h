@@ -2,6 +2,7 @@
 #ifndef EK_NN_NN_H
 #define EK_NN_NN_H
 
+#include "core/keywords.h"
 #include "core/thread.h"
 #include "evenkeel/nn.h"
 
@@ -11,17 +12,6 @@ ek_tensor *ek_only_input(const ek_module *module, const ek_args *args);
 
 /* The same for a module that takes `count` tensors: 0, or EK_E_INVALID. */
 int ek_check_inputs(const ek_module *module, const ek_args *args, int count);
-
-/* A numeric option: `fallback` where it was left out, 0 for EK_ZERO. */
-static inline double ek_option(double value, double fallback)
-{
-    return value == 0 ? fallback : value == EK_ZERO ? 0 : value;
-}
-
-static inline int ek_option_int(int value, int fallback)
-{
-    return value == 0 ? fallback : value == EK_ZERO ? 0 : value;
-}
 
 /* A parameter or buffer to be: uninitialised, on cpu, counted as a parameter. */
 ek_tensor *ek_new_parameter(ek_shape shape, ek_dtype dtype);

@@ -78,7 +78,8 @@ static ek_tensor *filled(int64_t features, double value)
 ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_options *options,
                                     int ndim_least, int ndim_most)
 {
-    double eps = ek_option(options->eps, 1e-5), momentum = ek_option(options->momentum, 0.1);
+    double eps = ek_number_or(EK_GIVEN(options, eps, 1), 1e-5);
+    double momentum = ek_number_or(EK_GIVEN(options, momentum, 2), 0.1);
     if (options->features < 1) {
         EK_FAIL(EK_E_INVALID, "%s: features has to be at least 1, not %lld", type->name,
                 (long long)options->features);

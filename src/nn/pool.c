@@ -48,12 +48,12 @@ static int read_options(const pool_family *family, const ek_pool_module_options 
     const int dims = family->dims;
     EK_TRY(ek_window_option(name, "kernel", dims, from->kernel, from->kernels, ek_window_zeros, 1,
                             to->kernels));
-    EK_TRY(ek_window_option(name, "stride", dims, from->stride, from->strides, to->kernels, 1,
-                            to->strides));
+    EK_TRY(ek_window_option(name, "stride", dims, EK_GIVEN(from, stride, 1), from->strides,
+                            to->kernels, 1, to->strides));
     EK_TRY(ek_window_option(name, "padding", dims, from->padding, from->paddings, ek_window_zeros,
                             0, to->paddings));
-    EK_TRY(ek_window_option(name, "dilation", dims, from->dilation, from->dilations, ek_window_ones,
-                            1, to->dilations));
+    EK_TRY(ek_window_option(name, "dilation", dims, EK_GIVEN(from, dilation, 3), from->dilations,
+                            ek_window_ones, 1, to->dilations));
     for (int i = 0; i < dims; i++) {
         if (to->paddings[i] > to->kernels[i] / 2)
             return EK_FAIL(EK_E_INVALID, "%s: padding %d has to be at most half of the kernel, %d",

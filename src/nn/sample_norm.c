@@ -9,7 +9,7 @@ typedef struct sample_norm {
     ek_shape shape;           /* of weight and bias: (channels), or what a layer norm is over */
     int64_t groups;           /* group norm */
     int ndim;                 /* instance norm: of the input */
-    double eps;               /* EK_ZERO for 0 */
+    double eps;               /* EK_GIVEN */
 } sample_norm;
 
 /* ---- construction ---- */
@@ -23,7 +23,7 @@ static ek_tensor *filled(ek_shape shape, double value)
 static sample_norm *sample_norm_new(const ek_module_type *type, ek_shape shape, double eps,
                                     bool affine)
 {
-    if (!(ek_option(eps, 1e-5) >= 0)) {
+    if (!(ek_number_or(eps, 1e-5) >= 0)) {
         EK_FAIL(EK_E_INVALID, "%s: eps %g has to be at least 0", type->name, eps);
         return NULL;
     }
@@ -81,7 +81,8 @@ ek_module *ek_layer_norm_with(ek_layer_norm_options options)
                 EK_MAX_DIMS);
         return NULL;
     }
-    return ek_module_finish((ek_module *)sample_norm_new(&layer_norm_type, shape, options.eps,
+    return ek_module_finish((ek_module *)sample_norm_new(&layer_norm_type, shape,
+                                                         EK_GIVEN(&options, eps, 1),
                                                          options.affine != EK_OFF));
 }
 
@@ -117,8 +118,8 @@ ek_module *ek_group_norm_with(ek_group_norm_options options)
                 channels, groups);
         return NULL;
     }
-    sample_norm *self = sample_norm_new(&group_norm_type, EK_SHAPE(options.channels), options.eps,
-                                        options.affine != EK_OFF);
+    sample_norm *self = sample_norm_new(&group_norm_type, EK_SHAPE(options.channels),
+                                        EK_GIVEN(&options, eps, 2), options.affine != EK_OFF);
     if (self)
         self->groups = options.groups;
     return ek_module_finish((ek_module *)self);
@@ -169,8 +170,8 @@ static ek_module *instance_norm_new(const ek_module_type *type, const ek_norm_op
                 type->name);
         return NULL;
     }
-    sample_norm *self =
-        sample_norm_new(type, EK_SHAPE(options->features), options->eps, options->affine == EK_ON);
+    sample_norm *self = sample_norm_new(type, EK_SHAPE(options->features),
+                                        EK_GIVEN(options, eps, 1), options->affine == EK_ON);
     if (self)
         self->ndim = ndim;
     return ek_module_finish((ek_module *)self);

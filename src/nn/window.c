@@ -12,7 +12,8 @@ int ek_window_option(const char *layer, const char *name, int dims, int all, con
             return EK_FAIL(EK_E_INVALID, "%s: %ss has %d entries, at most %d count", layer, name,
                            i + 1, dims);
     for (int i = 0; i < dims; i++) {
-        result[i] = by_direction ? ek_option_int(each[i], 0) : ek_option_int(all, fallback[i]);
+        result[i] =
+            (int)(by_direction ? ek_integer_or(each[i], 0) : ek_integer_or(all, fallback[i]));
         if (result[i] < least)
             return EK_FAIL(EK_E_INVALID, "%s: %s has to be at least %d, not %d", layer, name, least,
                            result[i]);

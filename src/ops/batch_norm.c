@@ -422,7 +422,7 @@ static ek_norm_tracking tracking_of(const ek_batch_norm_options *options, ek_ten
     return (ek_norm_tracking){.mean = options->running_mean,
                               .var = options->running_var,
                               .batches = batches,
-                              .momentum = ek_norm_option(options->momentum, 0.1)};
+                              .momentum = ek_number_or(EK_GIVEN(options, momentum, 6), 0.1)};
 }
 
 static ek_tensor *batch_norm(const ek_batch_norm_options *options, bool relu,
@@ -443,7 +443,7 @@ static ek_tensor *batch_norm(const ek_batch_norm_options *options, bool relu,
         norm_attributes attributes = {.count = ek_count(x) / x->shape[1],
                                       .training = training,
                                       .relu = relu};
-        const double eps = ek_norm_option(options->eps, 1e-5);
+        const double eps = ek_number_or(EK_GIVEN(options, eps, 7), 1e-5);
         statistics stats = {NULL, NULL};
         int rc = training ? batch_statistics(x, tracking, attributes.count, eps, &stats)
                           : running_statistics(options, eps, &stats);

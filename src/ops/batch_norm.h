@@ -3,6 +3,7 @@
 #ifndef EK_OPS_BATCH_NORM_H
 #define EK_OPS_BATCH_NORM_H
 
+#include "core/keywords.h"
 #include "core/tensor.h"
 #include "evenkeel/ops.h"
 
@@ -58,12 +59,6 @@ typedef struct ek_norm_tracking {
  * the batch counts, and that is all. */
 int ek_move_tracked(const ek_norm_tracking *tracking, const ek_tensor *mean, const ek_tensor *var,
                     int64_t count);
-
-/* An option whose default isn't 0: EK_ZERO means 0. */
-static inline double ek_norm_option(double value, double otherwise)
-{
-    return value == 0 ? otherwise : value == EK_ZERO ? 0 : value;
-}
 
 /* The dtype of statistics and parameters; an uninitialised (C) of it. */
 ek_dtype ek_channel_dtype(const ek_tensor *x);

@@ -1,5 +1,6 @@
 /* conv_public.c: convolution and transposed convolution over one, two and three dimensions:
  * options, shape rules, and what calls the operations of conv.c. */
+#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/conv.h"
 #include "ops/ops.h"
@@ -41,18 +42,18 @@ static int read_params(const ek_conv_family *family, ek_conv_params *params,
 {
     const char *name = family->name;
     params->dims = family->dims;
-    EK_TRY(ek_spatial_option(name, "stride", params->dims, o->strides, o->stride, ek_spatial_ones,
-                             1, params->stride));
+    EK_TRY(ek_spatial_option(name, "stride", params->dims, o->strides, EK_GIVEN(o, stride, 3),
+                             ek_spatial_ones, 1, params->stride));
     EK_TRY(ek_spatial_option(name, "padding", params->dims, o->paddings, o->padding,
                              ek_spatial_zeros, 0, params->padding));
-    EK_TRY(ek_spatial_option(name, "dilation", params->dims, o->dilations, o->dilation,
+    EK_TRY(ek_spatial_option(name, "dilation", params->dims, o->dilations, EK_GIVEN(o, dilation, 5),
                              ek_spatial_ones, 1, params->dilation));
     EK_TRY(ek_spatial_option(name, "output_padding", params->dims, o->output_paddings,
                              o->output_padding, ek_spatial_zeros, 0, output_padding));
-    params->groups = o->groups ? o->groups : 1;
+    params->groups = ek_integer_or(EK_GIVEN(o, groups, 6), 1);
     if (params->groups < 1)
-        return EK_FAIL(EK_E_INVALID, "%s: groups must be at least 1, got %d", name,
-                       o->groups == EK_ZERO ? 0 : o->groups);
+        return EK_FAIL(EK_E_INVALID, "%s: groups must be at least 1, got %lld", name,
+                       (long long)params->groups);
     for (int i = 0; i < params->dims; i++) {
         if (output_padding[i] == 0)
             continue;

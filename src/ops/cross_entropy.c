@@ -7,6 +7,7 @@
  * never stored. With W = sum_c T_c and p = softmax(x), its gradient E(g, x) = g (W p - T) is an
  * operation of its own, with derivatives for an arriving a d/dg = sum_c a E(1, x)          d/dx = g
  * W p (a - sum_c a p) = W g softmax_gradient(a, p). */
+#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 #include "ops/softmax.h"
@@ -203,13 +204,11 @@ static int check_class_loss(const char *name, const ek_loss_options *options,
     if (!(smoothing >= 0 && smoothing <= 1))
         return EK_FAIL(EK_E_INVALID, "%s: label_smoothing must be in [0, 1], got %g", name,
                        smoothing);
-    *targets = (target_options){options->target,
-                                options->weight,
-                                {.ignore_index = options->ignore_index == 0 ? -100
-                                                 : options->ignore_index == EK_ZERO
-                                                     ? 0
-                                                     : options->ignore_index,
-                                 .label_smoothing = smoothing}};
+    *targets =
+        (target_options){options->target,
+                         options->weight,
+                         {.ignore_index = ek_integer_or(EK_GIVEN(options, ignore_index, 4), -100),
+                          .label_smoothing = smoothing}};
     return 0;
 }
 

@@ -344,7 +344,7 @@ static ek_tensor *empty(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
 static ek_tensor *group_norm(const char *name, ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
                              double eps, norm_attributes attributes)
 {
-    eps = ek_norm_option(eps, 1e-5);
+    eps = ek_number_or(eps, 1e-5);
     if (!check_affine(name, x, weight, bias, eps, attributes))
         return NULL;
     ek_scope scope = ek_scope_begin();

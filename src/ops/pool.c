@@ -3,6 +3,7 @@
  * Pooling is linear: the average always, the maximum once its positions are chosen. So each is a
  * pair of operations, a map and its adjoint, and each of a pair is the other's derivative. Results
  * keep the input's memory order. One dimension is computed as two with a height of 1. */
+#include "core/keywords.h"
 #include "ops/ops.h"
 #include "ops/spatial.h"
 
@@ -151,12 +152,12 @@ static int read_params(const pool_family *family, ek_pool_params *params, const 
     int dims = params->dims = family->dims;
     EK_TRY(ek_spatial_option(name, "kernel", dims, o->kernels, o->kernel, ek_spatial_zeros, 1,
                              params->kernel));
-    EK_TRY(ek_spatial_option(name, "stride", dims, o->strides, o->stride, params->kernel, 1,
-                             params->stride));
+    EK_TRY(ek_spatial_option(name, "stride", dims, o->strides, EK_GIVEN(o, stride, 2),
+                             params->kernel, 1, params->stride));
     EK_TRY(ek_spatial_option(name, "padding", dims, o->paddings, o->padding, ek_spatial_zeros, 0,
                              params->padding));
-    EK_TRY(ek_spatial_option(name, "dilation", dims, o->dilations, o->dilation, ek_spatial_ones, 1,
-                             params->dilation));
+    EK_TRY(ek_spatial_option(name, "dilation", dims, o->dilations, EK_GIVEN(o, dilation, 4),
+                             ek_spatial_ones, 1, params->dilation));
     for (int i = 0; i < dims; i++)
         if (params->padding[i] > params->kernel[i] / 2)
             return EK_FAIL(EK_E_INVALID,

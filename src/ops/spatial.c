@@ -1,5 +1,6 @@
 /* spatial.c: see spatial.h. */
 #include "ops/spatial.h"
+#include "core/keywords.h"
 
 #include <stdio.h>
 
@@ -45,7 +46,7 @@ int ek_spatial_option(const char *name, const char *option, int dims, const int 
                            dims == 1 ? "is only one direction" : "are only two directions");
     for (int i = 0; i < dims; i++) {
         int given = each[i] ? each[i] : all;
-        result[i] = given == 0 ? otherwise[i] : given == EK_ZERO ? 0 : given;
+        result[i] = ek_integer_or(given, otherwise[i]);
     }
     return ek_spatial_least(name, option, dims, result, least);
 }

@@ -10,14 +10,14 @@
 static int resolve(const char *name, const ek_optimizer_options *given,
                    const ek_optimizer_options *defaults, ek_optimizer_options *resolved)
 {
-    if (given->momentum != 0 || given->dampening != 0 || given->nesterov)
+    if (EK_GIVEN(given, momentum, 2) != 0 || EK_GIVEN(given, dampening, 3) != 0 || given->nesterov)
         return EK_FAIL(EK_E_INVALID, "%s has no momentum, dampening or nesterov; sgd has", name);
-    ek_optimizer_options o = {.lr = ek_optimizer_option(given->lr, defaults->lr),
-                              .beta1 = ek_optimizer_option(given->beta1, defaults->beta1),
-                              .beta2 = ek_optimizer_option(given->beta2, defaults->beta2),
-                              .eps = ek_optimizer_option(given->eps, defaults->eps),
-                              .weight_decay =
-                                  ek_optimizer_option(given->weight_decay, defaults->weight_decay),
+    ek_optimizer_options o = {.lr = ek_number_or(EK_GIVEN(given, lr, 1), defaults->lr),
+                              .beta1 = ek_number_or(EK_GIVEN(given, beta1, 6), defaults->beta1),
+                              .beta2 = ek_number_or(EK_GIVEN(given, beta2, 7), defaults->beta2),
+                              .eps = ek_number_or(EK_GIVEN(given, eps, 8), defaults->eps),
+                              .weight_decay = ek_number_or(EK_GIVEN(given, weight_decay, 4),
+                                                           defaults->weight_decay),
                               .amsgrad = given->amsgrad || defaults->amsgrad,
                               .maximize = given->maximize || defaults->maximize};
     if (!(o.lr >= 0))

@@ -2,6 +2,7 @@
 #ifndef EK_OPTIM_OPTIMIZER_H
 #define EK_OPTIM_OPTIMIZER_H
 
+#include "core/keywords.h"
 #include "core/tensor.h"
 #include "evenkeel/optim.h"
 #include "nn/identity.h"
@@ -81,12 +82,6 @@ struct ek_optimizer {
 
 /* Makes an optimizer of `options`, with the module's parameters as group 0 where there is one. */
 ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer_options *options);
-
-/* A numeric option: `fallback` where it was left out, 0 for EK_ZERO. */
-static inline double ek_optimizer_option(double value, double fallback)
-{
-    return value == 0 ? fallback : value == EK_ZERO ? 0 : value;
-}
 
 /* ---- pieces.c: parameters and their pieces ---- */
 

@@ -11,16 +11,16 @@ static int sgd_resolve(const ek_optimizer_options *given, const ek_optimizer_opt
     static const ek_optimizer_options own = {.lr = 1e-3};
     if (!defaults)
         defaults = &own;
-    if (given->beta1 != 0 || given->beta2 != 0 || given->eps != 0 || given->amsgrad)
+    if (EK_GIVEN(given, beta1, 6) != 0 || EK_GIVEN(given, beta2, 7) != 0 ||
+        EK_GIVEN(given, eps, 8) != 0 || given->amsgrad)
         return EK_FAIL(EK_E_INVALID, "sgd has no beta1, beta2, eps or amsgrad; adam has");
-    ek_optimizer_options o = {.lr = ek_optimizer_option(given->lr, defaults->lr),
-                              .momentum = ek_optimizer_option(given->momentum, defaults->momentum),
-                              .dampening =
-                                  ek_optimizer_option(given->dampening, defaults->dampening),
-                              .weight_decay =
-                                  ek_optimizer_option(given->weight_decay, defaults->weight_decay),
-                              .nesterov = given->nesterov || defaults->nesterov,
-                              .maximize = given->maximize || defaults->maximize};
+    ek_optimizer_options o = {
+        .lr = ek_number_or(EK_GIVEN(given, lr, 1), defaults->lr),
+        .momentum = ek_number_or(EK_GIVEN(given, momentum, 2), defaults->momentum),
+        .dampening = ek_number_or(EK_GIVEN(given, dampening, 3), defaults->dampening),
+        .weight_decay = ek_number_or(EK_GIVEN(given, weight_decay, 4), defaults->weight_decay),
+        .nesterov = given->nesterov || defaults->nesterov,
+        .maximize = given->maximize || defaults->maximize};
     if (!(o.lr >= 0))
         return EK_FAIL(EK_E_INVALID, "sgd: invalid learning rate %g, it has to be 0 or more", o.lr);
     if (!(o.momentum >= 0))

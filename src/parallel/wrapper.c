@@ -1,5 +1,6 @@
 /* wrapper.c: what the data-parallel wrappers share. */
 #include "parallel/wrapper.h"
+#include "core/keywords.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,10 +39,15 @@ static int plan(ek_wrapper *wrapper, const ek_data_parallel_options *options)
     int devices = wrapper->devices.count;
     ek_split_options wishes = {.policy = options->split,
                                .goal = options->goal,
-                               .first_device_batch = options->first_device_batch,
+                               .first_device_batch = EK_GIVEN(options, first_device_batch, 9),
                                .plan = options->plan};
     memcpy(wishes.chunks, options->chunks, sizeof wishes.chunks);
     memcpy(wishes.weights, options->weights, sizeof wishes.weights);
+    /* A list of zeros that was written is a wish too, and refused as one. */
+    if (wishes.chunks[0] == 0 && ek_keyword_is_written(options->keywords, "chunks", 7))
+        wishes.chunks[0] = EK_ZERO;
+    if (wishes.weights[0] == 0 && ek_keyword_is_written(options->keywords, "weights", 8))
+        wishes.weights[0] = EK_ZERO;
     wrapper->planner = ek_planner_new(wrapper->module.type->name, &wishes, devices ? devices : 1);
     return wrapper->planner ? 0 : ek_error_pending();
 }
@@ -49,7 +55,8 @@ static int plan(ek_wrapper *wrapper, const ek_data_parallel_options *options)
 /* Equal shares: those that chunks and even sizes give. */
 static bool wants_equal_shares(const ek_data_parallel_options *options)
 {
-    bool given = options->split == EK_SPLIT_AUTO || options->first_device_batch || options->plan;
+    bool given = options->split == EK_SPLIT_AUTO || EK_GIVEN(options, first_device_batch, 9) ||
+                 options->plan;
     for (int i = 0; i < EK_MAX_DEVICES && !given; i++)
         given = options->chunks[i] != 0 || options->weights[i] != 0;
     return !given;

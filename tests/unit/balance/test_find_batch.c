@@ -102,7 +102,7 @@ static int64_t find(job *j, work *w, int64_t multiple, int64_t most)
 {
     *w = (work){.j = j};
     return ek_find_batch(.function = train_twice, .user = w, .model = j->model,
-                         .optimizer = j->optimizer, .multiple = multiple, .most = most);
+                         .optimizer = j->optimizer, .multiple = multiple, .most = most ? most : 65536);
 }
 
 /* One after the other, each with a job of its own. */

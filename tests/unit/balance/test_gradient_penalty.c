@@ -59,7 +59,7 @@ START_TEST(weights_scale)
     ek_tensor *real = normal(1, sample_shape(4), EK_F64),
               *fake = normal(2, sample_shape(4), EK_F64);
     double values[3];
-    const double weights[] = {0, 2.5, EK_ZERO};
+    const double weights[] = {10, 2.5, 0};
     for (int i = 0; i < 3; i++) {
         ek_generator *generator = ek_generator_new(3);
         ek_tensor *penalty =

@@ -97,10 +97,8 @@ START_TEST(random_parts)
     for (int64_t row = 0; row < ek_tensor_size(cases, 0); row++, c += COLUMNS) {
         ek_dataset *all = make_numbers(c[0]);
         for (int part = 0; part < c[2]; part++) {
-            ek_dataset *dataset = ek_partition(part, ek_dataset_keep(all), sizes, (int)c[2],
-                                               .seed = c[1] == 1234 ? 0
-                                                       : c[1] == 0  ? EK_ZERO
-                                                                    : c[1]);
+            ek_dataset *dataset =
+                ek_partition(part, ek_dataset_keep(all), sizes, (int)c[2], .seed = c[1]);
             ck_assert_int_eq(ek_dataset_length(dataset), *ends);
             assert_part(dataset, expected, *ends);
             expected += *ends++;

@@ -1,0 +1,88 @@
+/* cxx.h: what base.h's macros are in C++17 and later. Include base.h, not this.
+ *
+ * C++ lets no list mix positional and designated members, and takes no address of an array in an
+ * expression. So each positional argument is put into the options by itself, and what follows them
+ * is a list of designated members, in the order of their declaration. A list in braces
+ * (.kernels = {3, 1}) has to come after the positional arguments that a call may have. */
+#ifndef EVENKEEL_CXX_H
+#define EVENKEEL_CXX_H
+
+#include "evenkeel/base.h"
+
+#ifdef __cplusplus
+
+/* Members that a call leaves out are zero on purpose: no warning about them in users' code. */
+#pragma GCC system_header
+
+#include <stddef.h>
+
+/* The address of an array that lives until the end of the full expression. */
+template <class T, size_t N> constexpr const T *ek_items(const T (&items)[N])
+{
+    return items;
+}
+/* Never called: its result's size is the number of its arguments, which are not evaluated. */
+template <class... A> char (&ek_counted(const A &...))[sizeof...(A)];
+#define EK_ITEMS(type, ...) ek_items<type>({__VA_ARGS__})
+#define EK_COUNT(type, ...) ((int)sizeof(ek_counted(__VA_ARGS__)))
+
+/* Options in which member `m` alone is set, from {a}, or those of a list that designates one. */
+template <class O, class A, A O::*m> struct ek_leading {
+    static O of(A a)
+    {
+        O options = O();
+        options.*m = a;
+        return options;
+    }
+    static O of(O options)
+    {
+        return options;
+    }
+};
+
+/* Each member comes from the one part that sets it: in all others its bytes are zero. */
+template <class O> O ek_joined(const O &part)
+{
+    return part;
+}
+template <class O, class... P> O ek_joined(const O &part, const P &...parts)
+{
+    O options = ek_joined(parts...);
+    unsigned char *to = reinterpret_cast<unsigned char *>(&options);
+    const unsigned char *from = reinterpret_cast<const unsigned char *>(&part);
+    for (size_t i = 0; i < sizeof(O); i++)
+        to[i] = static_cast<unsigned char>(to[i] | from[i]);
+    return options;
+}
+template <class O> O ek_with_keywords(O options, const char *keywords)
+{
+    options.keywords = keywords;
+    return options;
+}
+
+/* clang warns of braces around one number. */
+#ifdef __clang__
+#define EK_BRACED(...)                                                                            \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wbraced-scalar-init\"") \
+        __VA_ARGS__ _Pragma("clang diagnostic pop")
+#else
+#define EK_BRACED(...) __VA_ARGS__
+#endif
+
+#define EK_LEADING(O, m, ...) ek_leading<O, decltype(O::m), &O::m>::of({__VA_ARGS__})
+#define EK_JOINED_1(O, m, a, ...) ek_joined(EK_LEADING(O, m, a), O{__VA_ARGS__})
+#define EK_JOINED_2(O, m, n, a, b, ...) \
+    ek_joined(EK_LEADING(O, m, a), EK_LEADING(O, n, b), O{__VA_ARGS__})
+#define EK_JOINED_3(O, m, n, p, a, b, c, ...) \
+    ek_joined(EK_LEADING(O, m, a), EK_LEADING(O, n, b), EK_LEADING(O, p, c), O{__VA_ARGS__})
+/* The comma at the end keeps the last macro's `...` from being left out. */
+#define EK_OPTIONS(O, ...) ek_with_keywords(O{__VA_ARGS__}, EK_KEYWORDS(__VA_ARGS__))
+#define EK_OPTIONS_1(O, m, ...) \
+    ek_with_keywords(EK_BRACED(EK_JOINED_1(O, m, __VA_ARGS__, )), EK_KEYWORDS(__VA_ARGS__))
+#define EK_OPTIONS_2(O, m, n, ...) \
+    ek_with_keywords(EK_BRACED(EK_JOINED_2(O, m, n, __VA_ARGS__, )), EK_KEYWORDS(__VA_ARGS__))
+#define EK_OPTIONS_3(O, m, n, p, ...) \
+    ek_with_keywords(EK_BRACED(EK_JOINED_3(O, m, n, p, __VA_ARGS__, )), EK_KEYWORDS(__VA_ARGS__))
+
+#endif
+#endif

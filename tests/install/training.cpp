@@ -1,0 +1,155 @@
+// A C++ program: every macro of the headers that takes keyword arguments, lists or values, and a
+// module and a data set of the user's.
+#include <evenkeel/evenkeel.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+static void check(bool well, const char *what)
+{
+    if (!well) {
+        std::fprintf(stderr, "%s\n", what);
+        ek_print_error(stderr);
+        std::exit(1);
+    }
+}
+#define CHECK(x) check((x), #x)
+
+static double number(ek_tensor *tensor)
+{
+    double value = NAN;
+    CHECK(ek_item(ek_sum(tensor), &value) == 0);
+    return value;
+}
+
+// A module of the user's.
+struct scaled {
+    ek_module module;
+    ek_tensor *scale;
+    ek_module *body;
+};
+
+static ek_value scaled_forward(ek_module *module, const ek_args *args)
+{
+    scaled *self = reinterpret_cast<scaled *>(module);
+    return EK_VALUE(ek_mul(ek_apply(self->body, ek_arg_tensor(args, 0)), self->scale));
+}
+
+static ek_module *scaled_new(ek_module *body)
+{
+    static const ek_module_type type = [] {
+        ek_module_type made = {};
+        made.name = "scaled";
+        made.size = sizeof(scaled);
+        made.forward = scaled_forward;
+        return made;
+    }();
+    scaled *self = reinterpret_cast<scaled *>(ek_module_new(&type));
+    if (self) {
+        ek_register_parameter(&self->module, "scale", &self->scale, ek_ones(EK_SHAPE(1)));
+        ek_register_module(&self->module, "body", &self->body, body);
+    }
+    return ek_module_finish(reinterpret_cast<ek_module *>(self));
+}
+
+static void options()
+{
+    const int64_t n = 4;
+    CHECK(ek_tensor_count(ek_zeros(EK_SHAPE(2, n))) == 8);
+    CHECK(ek_tensor_dtype(ek_ones(EK_SHAPE(3), .dtype = EK_F64, .device = ek_host(1))) == EK_F64);
+    CHECK(number(ek_full(0.5, EK_SHAPE(n, 2))) == 4);
+    const float data[] = {1, 2, 3, 4};
+    ek_tensor *x = ek_from_data(data, EK_SHAPE(1, 1, 2, 2), .requires_grad = true);
+    CHECK(number(x) == 10);
+    CHECK(ek_tensor_count(ek_sum(x, .dims = {2, 3}, .dim_count = 2)) == 1);
+    ek_tensor *w = ek_ones(EK_SHAPE(1, 1, 1, 1));
+    CHECK(number(ek_f_conv2d(x, w, NULL, .stride = 2)) == 1);
+    CHECK(number(ek_f_conv2d(x, w)) == 10);
+    CHECK(number(ek_f_conv2d(x, w, .padding = 1)) == 10);
+    CHECK(number(ek_f_max_pool2d(x, 2)) == 4);
+    CHECK(number(ek_f_max_pool2d(x, .kernel = 1, .stride = 2)) == 1);
+    CHECK(ek_backward(ek_sum(x)) == 0);
+    ek_tensor *gradient = NULL;
+    ek_tensor *outputs[] = {ek_sum(ek_mul(x, x))};
+    CHECK(ek_grad(.outputs = outputs, .output_count = 1, .inputs = &x, .input_count = 1,
+                  .gradients = &gradient) == 0);
+    CHECK(number(gradient) == 20);
+    ek_module *same = ek_conv2d(1, 2, 3, .padding = 1, .bias = EK_OFF);
+    ek_module *flat = ek_conv2d(1, 2, 0, .kernels = {1, 3});
+    ek_module *named = ek_conv2d(.in_channels = 1, .out_channels = 2, .kernel = 3);
+    CHECK(ek_tensor_count(ek_apply(same, x)) == 8 && flat && named);
+    ek_module_free(same);
+    ek_module_free(flat);
+    ek_module_free(named);
+    ek_module *refused = ek_conv2d(1, 2, 3, .stride = 0); // a written zero is a zero
+    CHECK(!refused && ek_error_status() == EK_E_INVALID);
+    ek_error_clear();
+}
+
+static void values()
+{
+    ek_tensor *a = ek_ones(EK_SHAPE(2)), *b = ek_zeros(EK_SHAPE(3));
+    ek_value list = EK_LIST(a, b, EK_LIST(a));
+    CHECK(ek_value_length(list) == 3 && ek_value_length(ek_value_at(list, 2)) == 1);
+    CHECK(EK_SCATTERED(a, b).per_device);
+    CHECK(EK_DEVICES(ek_host(1), ek_host(0)).count == 2);
+}
+
+static void data()
+{
+    ek_tensor *x = ek_randn(EK_SHAPE(6, 1, 4, 4)), *y = ek_randint(0, 3, EK_SHAPE(6));
+    ek_dataset *pictures = ek_transformed(ek_tensor_dataset(x, y), 0, ek_random_crop(4, .padding = 1),
+                                          ek_random_horizontal_flip(0.5));
+    ek_loader *loader = ek_data_loader(pictures, .shuffle = true, .batch_size = 4);
+    CHECK(loader);
+    ek_batch batch;
+    int rc, samples = 0;
+    while ((rc = ek_loader_next(loader, &batch)) > 0)
+        samples += static_cast<int>(batch.count);
+    CHECK(rc == 0 && samples == 6);
+    ek_loader_free(loader);
+}
+
+static void training()
+{
+    ek_manual_seed(1);
+    ek_module *net = ek_sequential(ek_linear(8, 16), ek_relu(), scaled_new(ek_linear(16, 3)));
+    ek_module *model = ek_data_parallel_model(net, .shard = EK_SHARD_OPTIMIZER);
+    ek_module *loss = ek_data_parallel_criterion(ek_cross_entropy_loss());
+    ek_optimizer *optimizer = ek_adam(model, .lr = 0.01, .beta1 = 0);
+    CHECK(model && loss && optimizer);
+    double first = 0, last = 0;
+    for (int i = 0; i < 40; i++) {
+        ek_scope step = ek_scope_begin();
+        ek_tensor *x = ek_randn(EK_SHAPE(32, 8));
+        ek_tensor *target = ek_argmax(ek_narrow(x, 1, 0, 3), 1, false);
+        if (i % 2) {
+            CHECK(ek_train_step(&last, .model = model, .criterion = loss, .optimizer = optimizer,
+                                .input = EK_VALUE(x), .target = EK_VALUE(target),
+                                .micro_batches = 2) == 0);
+        } else {
+            ek_tensor *l = ek_loss(loss, ek_forward(model, x), target);
+            ek_zero_grad(optimizer);
+            CHECK(ek_backward(l) == 0 && ek_step(optimizer) == 0);
+            CHECK(ek_item(l, i ? &last : &first) == 0);
+        }
+        ek_scope_end(&step);
+    }
+    CHECK(last < 0.8 * first);
+    ek_optimizer_free(optimizer);
+    ek_module_free(model);
+    ek_module_free(loss);
+}
+
+int main()
+{
+    ek_scope scope = ek_scope_begin();
+    options();
+    values();
+    data();
+    ek_scope_end(&scope);
+    training();
+    CHECK(ek_shutdown() == 0);
+    return 0;
+}

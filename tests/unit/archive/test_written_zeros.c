@@ -1,0 +1,235 @@
+/* A zero that a call writes is a zero, also where the option's default is another number. */
+#include <math.h>
+
+#include "evenkeel/evenkeel.h"
+#include "unit.h"
+
+/* The module's first weight after two steps on fixed gradients. */
+static double after_two_steps(ek_module *net, ek_optimizer *optimizer)
+{
+    double value = NAN;
+    assert_made(net);
+    assert_made(optimizer);
+    ek_tensor *weight = ek_module_tensor(net, "weight");
+    assert_ok(ek_init_constant(weight, 1));
+    for (int i = 1; i <= 2; i++) {
+        ek_tensor *x = ek_full((double)i, EK_SHAPE(1, 1), .device = test_home());
+        ek_zero_grad(optimizer);
+        assert_ok(ek_backward(ek_sum(ek_apply(net, x))));
+        assert_ok(ek_step(optimizer));
+    }
+    assert_ok(ek_item(ek_sum(weight), &value));
+    ek_optimizer_free(optimizer);
+    return value;
+}
+
+static ek_module *line(void)
+{
+    ek_module *net = ek_linear(1, 1, .bias = EK_OFF);
+    assert_ok(ek_module_to_device(net, test_home()));
+    return net;
+}
+
+#define SHARED_OPTIONS .lr = 0.5, .beta1 = 0, .beta2 = 0
+
+START_TEST(optimizers)
+{
+    ek_module *net = line();
+    const double plain = after_two_steps(net, ek_adam(net, .lr = 0.5));
+    const double none = after_two_steps(net, ek_adam(net, SHARED_OPTIONS));
+    ck_assert_double_eq_tol(none, 0, 1e-6); /* each step is lr times the gradient's sign */
+    ck_assert(fabs(plain - none) > 1e-3);
+    ek_optimizer_options filled = {.module = net, .lr = 0.5, .beta1 = EK_ZERO, .beta2 = EK_ZERO};
+    ck_assert_double_eq(after_two_steps(net, ek_adam_with(filled)), none);
+    ck_assert_double_eq(after_two_steps(net, ek_sgd(net, .lr = 0)), 1);
+    ck_assert_double_eq(after_two_steps(net, ek_sgd(net, 0)), 1);
+    ck_assert_double_eq_tol(after_two_steps(net, ek_sgd(net)), 1 - 3e-3, 1e-6);
+    const double decays = after_two_steps(net, ek_adamw(net, .lr = 0.5, .beta1 = 0, .beta2 = 0));
+    ck_assert_double_eq_tol(after_two_steps(net, ek_adamw(net, SHARED_OPTIONS, .weight_decay = 0,
+                                                          .eps = 1e-8)),
+                            none, 1e-6);
+    ck_assert(fabs(decays - none) > 1e-3);
+    ck_assert_ptr_null(ek_sgd(net, .beta1 = 0));
+    assert_error(EK_E_INVALID, "sgd has no beta1");
+    ck_assert_ptr_null(ek_adam(net, .momentum = 0));
+    assert_error(EK_E_INVALID, "adam has no momentum");
+
+    ek_optimizer *groups = ek_sgd(NULL, .lr = 0.5);
+    ek_tensor *weight = ek_module_tensor(net, "weight");
+    assert_ok(ek_optimizer_add_group(groups, &weight, 1, EK_OPTIMIZER_OPTIONS(.lr = 0)));
+    ck_assert_double_eq(ek_optimizer_lr(groups, 0), 0);
+    ek_optimizer_free(groups);
+    ek_module_free(net);
+}
+END_TEST
+
+START_TEST(criteria)
+{
+    assert_ok(test_devices_configure("2"));
+    const double logits[] = {2, 0, 0, 1};
+    ek_tensor *x = tensor_of(logits, EK_SHAPE(2, 2), EK_F64, test_home());
+    ek_tensor *target = tensor_of((double[]){0, 1}, EK_SHAPE(2), EK_I64, test_home());
+    ek_module *all = ek_cross_entropy_loss(), *second = ek_cross_entropy_loss(.ignore_index = 0);
+    double a = NAN, b = NAN, c = NAN;
+    assert_ok(ek_item(ek_loss(all, x, target), &a));
+    assert_ok(ek_item(ek_loss(second, x, target), &b));
+    assert_ok(ek_item(ek_f_cross_entropy(x, target, .ignore_index = 0), &c));
+    const double first_loss = log1p(exp(-2)), second_loss = log1p(exp(-1));
+    ck_assert_double_eq_tol(a, (first_loss + second_loss) / 2, 1e-12);
+    ck_assert_double_eq_tol(b, second_loss, 1e-12);
+    ck_assert_double_eq_tol(c, second_loss, 1e-12);
+
+    ek_module *balanced =
+        ek_data_parallel_criterion(second, .device_ids = ek_devices(test_kind(), 2));
+    assert_ok(ek_item(ek_loss(balanced, ek_value_of_tensor(x), target), &c));
+    ck_assert_double_eq_tol(c, second_loss, 1e-12);
+    ek_module_free(balanced);
+    ek_module_free(all);
+    ck_assert_ptr_null(ek_mse_loss(.ignore_index = 0));
+    assert_error(EK_E_INVALID, "has no ignore_index");
+}
+END_TEST
+
+START_TEST(normalisation)
+{
+    ek_tensor *x = ek_full(3, EK_SHAPE(4, 2), .device = test_home());
+    ek_module *still = ek_batch_norm1d(2, .momentum = 0), *moves = ek_batch_norm1d(2);
+    double a = NAN, b = NAN;
+    assert_ok(ek_module_to_device(still, test_home()));
+    assert_ok(ek_module_to_device(moves, test_home()));
+    assert_made(ek_apply(still, x));
+    assert_made(ek_apply(moves, x));
+    assert_ok(ek_item(ek_sum(ek_module_tensor(still, "running_mean")), &a));
+    assert_ok(ek_item(ek_sum(ek_module_tensor(moves, "running_mean")), &b));
+    ck_assert_double_eq(a, 0);
+    ck_assert_double_eq_tol(b, 0.6, 1e-6);
+    ek_module_free(still);
+    ek_module_free(moves);
+
+    /* Without eps the variance of equal values divides by zero. */
+    ek_module *exact = ek_layer_norm(EK_SHAPE(2), .eps = 0);
+    assert_ok(ek_module_to_device(exact, test_home()));
+    assert_ok(ek_item(ek_sum(ek_apply(exact, x)), &a));
+    ck_assert(isnan(a));
+    ek_module_free(exact);
+}
+END_TEST
+
+START_TEST(geometry)
+{
+    ck_assert_ptr_null(ek_conv2d(1, 1, 3, .stride = 0));
+    assert_error(EK_E_INVALID, "stride has to be at least 1, not 0");
+    ck_assert_ptr_null(ek_conv2d(1, 1, 3, 0));
+    assert_error(EK_E_INVALID, "stride has to be at least 1, not 0");
+    ck_assert_ptr_null(ek_conv2d(1, 1, 3, .groups = 0));
+    assert_error(EK_E_INVALID, "groups 0");
+    ck_assert_ptr_null(ek_max_pool2d(2, .stride = 0));
+    assert_error(EK_E_INVALID, "stride");
+    ek_tensor *x = ek_ones(EK_SHAPE(1, 1, 4, 4), .device = test_home());
+    ck_assert_ptr_null(ek_f_conv2d(x, x, NULL, .dilation = 0));
+    assert_error(EK_E_INVALID, "dilation");
+    ck_assert_ptr_null(ek_f_max_pool2d(x, 2, .stride = 0));
+    assert_error(EK_E_INVALID, "stride");
+}
+END_TEST
+
+static ek_dataset *ten(void)
+{
+    return ek_tensor_dataset(ek_arange(10, EK_I64, ek_cpu()));
+}
+
+START_TEST(data)
+{
+    ek_dataset *seeded = ek_partition(0, ten(), .seed = 0), *usual = ek_partition(0, ten());
+    assert_made(seeded);
+    assert_made(usual);
+    bool same = true;
+    for (int64_t i = 0; i < ek_dataset_length(seeded); i++) {
+        double a = NAN, b = NAN;
+        assert_ok(ek_item(ek_value_tensor(ek_dataset_get(seeded, i)), &a));
+        assert_ok(ek_item(ek_value_tensor(ek_dataset_get(usual, i)), &b));
+        same = same && a == b;
+    }
+    ck_assert(!same);
+    ek_dataset_free(seeded);
+    ek_dataset_free(usual);
+
+    ek_loader *single = ek_data_loader(ten(), .batch_size = 0);
+    assert_made(single);
+    ek_batch batch;
+    ck_assert_int_eq(ek_loader_next(single, &batch), 1);
+    ck_assert_int_eq(ek_tensor_ndim(ek_value_tensor(batch.input)), 0);
+    ek_loader_free(single);
+    ck_assert_ptr_null(ek_data_loader(ten(), .workers = 1, .prefetch = 0));
+    assert_error(EK_E_INVALID, "prefetch 0");
+    ck_assert_ptr_null(ek_distributed_sampler(10, .num_replicas = 0));
+    assert_error(EK_E_INVALID, "");
+    ck_assert_ptr_null(ek_random_sampler(10, .num_samples = 0));
+    assert_error(EK_E_INVALID, "num_samples is 0");
+}
+END_TEST
+
+static ek_module *critic(void)
+{
+    return ek_sequential(ek_linear(3, 4), ek_tanh(), ek_linear(4, 1));
+}
+
+START_TEST(balance)
+{
+    assert_ok(test_devices_configure("2"));
+    ek_module *net = critic();
+    ek_tensor *real = ek_randn(EK_SHAPE(4, 3)), *fake = ek_randn(EK_SHAPE(4, 3));
+    double weighed = NAN, none = NAN;
+    assert_ok(ek_item(ek_gradient_penalty(net, real, fake), &weighed));
+    assert_ok(ek_item(ek_gradient_penalty(net, real, fake, .weight = 0), &none));
+    ck_assert(weighed > 0);
+    ck_assert_double_eq(none, 0);
+    ek_module_free(net);
+
+    ek_module *relieved = ek_data_parallel_model(critic(), .device_ids = ek_devices(test_kind(), 2),
+                                                 .first_device_batch = 0);
+    assert_made(relieved);
+    int64_t sizes[2];
+    assert_ok(ek_data_parallel_sizes(relieved, 6, sizes));
+    ck_assert_int_eq(sizes[0], 0);
+    ck_assert_int_eq(sizes[1], 6);
+    ek_module_free(relieved);
+    ck_assert_ptr_null(ek_data_parallel_model(critic(), .device_ids = ek_devices(test_kind(), 2),
+                                              .chunks = {0, 0}));
+    assert_error(EK_E_INVALID, "gives no device a sample");
+    ck_assert_ptr_null(
+        ek_data_parallel_model(critic(), .device_ids = ek_devices(test_kind(), 2), .weights = {0}));
+    assert_error(EK_E_INVALID, "gives no device a sample");
+}
+END_TEST
+
+static int never(int64_t count, void *user)
+{
+    (void)count;
+    (void)user;
+    return 0;
+}
+
+START_TEST(searches)
+{
+    ck_assert_int_lt(ek_find_batch(.function = never, .most = 0), 0);
+    assert_error(EK_E_INVALID, "most 0");
+    ck_assert_int_lt(ek_find_batch(.function = never, .multiple = 0), 0);
+    assert_error(EK_E_INVALID, "multiple 0");
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *suite = suite_create("written zeros");
+    TCase *tcase = tcase_create("written zeros");
+    tcase_add_test(tcase, optimizers);
+    tcase_add_test(tcase, criteria);
+    tcase_add_test(tcase, normalisation);
+    tcase_add_test(tcase, geometry);
+    tcase_add_test(tcase, data);
+    tcase_add_test(tcase, balance);
+    tcase_add_test(tcase, searches);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
