@@ -5,7 +5,11 @@
  * on cpu are welcome anywhere) and have one dtype (EK_E_DTYPE; under autocast, see precision.h,
  * bf16 and f32 go together). A NULL operand gives NULL. Results
  * belong to the caller's scope. Every result that can carry a gradient does. Names ending in `_`
- * write in place and bump the version. `dim` may be negative. */
+ * write in place and bump the version. `dim` may be negative.
+ *
+ * A number that meets a tensor of integers is one that their dtype holds: whole and in its range.
+ * Others are EK_E_DTYPE, ek_to_dtype comes first. Numbers are doubles: beyond 2^53 not every i64 is
+ * one, but what the double is counts exactly. */
 #ifndef EVENKEEL_OPS_H
 #define EVENKEEL_OPS_H
 
@@ -34,8 +38,8 @@ EK_API ek_tensor *ek_reciprocal(ek_tensor *x);
 EK_API ek_tensor *ek_exp(ek_tensor *x);
 EK_API ek_tensor *ek_log(ek_tensor *x);
 EK_API ek_tensor *ek_sign(ek_tensor *x); /* gradient 0 */
-EK_API ek_tensor *ek_clamp(ek_tensor *x, double low,
-                           double high); /* gradient 1 inside and at the ends */
+/* Into [low, high]; gradient 1 inside and at the ends. Integers take bounds beyond their range. */
+EK_API ek_tensor *ek_clamp(ek_tensor *x, double low, double high);
 
 /* Comparisons give u8 tensors of 0 and 1, without a gradient. */
 EK_API ek_tensor *ek_eq(ek_tensor *x, ek_tensor *y);

@@ -82,7 +82,8 @@ EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
 #define ek_empty(...) ek_empty_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
 #define ek_zeros(...) ek_zeros_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
 #define ek_ones(...) ek_ones_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
-/* ek_full(0.5, EK_SHAPE(2, 3), ...) */
+/* ek_full(0.5, EK_SHAPE(2, 3), ...). EK_E_DTYPE for a fraction, or a number out of range, as an
+ * integer. Beyond 2^53 a double doesn't hold every i64: ek_from_data does. */
 #define ek_full(value, ...) \
     ek_full_with((value), EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
 
@@ -92,10 +93,10 @@ EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options)
 #define ek_from_data(data, ...) \
     ek_from_data_with((data), EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
 
-/* 0, 1, ..., count - 1. */
+/* 0, 1, ..., count - 1; rounded in a floating dtype, EK_E_DTYPE beyond an integer's range. */
 EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);
 
-/* A tensor of zero dimensions. */
+/* A tensor of zero dimensions; numbers as in ek_full. */
 EK_API ek_tensor *ek_scalar(double value, ek_dtype dtype, ek_device device);
 
 /* ---- looking at tensors ---- */
@@ -113,7 +114,8 @@ EK_API bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format fo
 /* How often the tensor's memory was written; views share it. */
 EK_API uint64_t ek_tensor_version(const ek_tensor *tensor);
 
-/* The only element of a tensor, as double. Waits for the device. Returns 0 or EK_E_SHAPE. */
+/* The only element of a tensor, as double (which rounds an i64 beyond 2^53). Waits for the device.
+ * Returns 0 or EK_E_SHAPE. */
 EK_API int ek_item(const ek_tensor *tensor, double *value);
 
 /* Copies all elements in row-major order to `data`, room for `nbytes`. Waits for the device. */

@@ -30,11 +30,13 @@ EK_FORMULA int64_t ek_square_i64(int64_t x, double a, double b)
     return EK_WRAP((uint64_t)x * (uint64_t)x);
 }
 
-/* Bounds may be fractions or infinite. */
+/* Bounds may be fractions or infinite. Compared as integers: doubles don't hold all of them. */
 EK_FORMULA int64_t ek_clamp_i64(int64_t x, double a, double b)
 {
-    int64_t raised = (double)x < a ? ek_i64_of(ceil(a)) : x;
-    return (double)raised > b ? ek_i64_of(floor(b)) : raised;
+    int64_t low = a >= 9223372036854775808.0 ? INT64_MAX : ek_i64_of(ceil(a));
+    int64_t high = b >= 9223372036854775808.0 ? INT64_MAX : ek_i64_of(floor(b));
+    int64_t raised = x < low ? low : x;
+    return raised > high ? high : raised;
 }
 
 EK_FORMULA int64_t ek_add_i64(int64_t x, int64_t y, double a)

@@ -33,6 +33,8 @@ ek_tensor *ek_add(ek_tensor *x, ek_tensor *y)
 
 ek_tensor *ek_add_scaled(ek_tensor *x, ek_tensor *y, double alpha)
 {
+    if (x && !ek_holds("add_scaled", "alpha", x->dtype, alpha))
+        return NULL;
     return add_scaled(&add_operation, x, y, alpha);
 }
 

@@ -1,4 +1,6 @@
 /* check.c: operand checks, each with its sentence. */
+#include <math.h>
+
 #include "ops/ops.h"
 
 bool ek_given(const char *operation, const char *name, const ek_tensor *x)
@@ -30,6 +32,35 @@ bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek
     EK_FAIL(EK_E_DTYPE, "%s: %s has dtype %s and must have %s", operation, name,
             ek_dtype_name(x->dtype), ek_dtype_name(dtype));
     return false;
+}
+
+/* What integers hold: whole numbers in [low, end). */
+static const struct {
+    double low, end;
+    const char *text;
+} integer_ranges[EK_DTYPES] = {
+    [EK_I64] = {-0x1p63, 0x1p63, "whole numbers from -2^63 to 2^63 - 1"},
+    [EK_U8] = {0, 256, "whole numbers from 0 to 255"},
+};
+
+bool ek_holds(const char *operation, const char *name, ek_dtype dtype, double value)
+{
+    if (ek_dtype_is_floating(dtype) || (value >= integer_ranges[dtype].low &&
+                                        value < integer_ranges[dtype].end && value == floor(value)))
+        return true;
+    EK_FAIL(EK_E_DTYPE, "%s: %s is %.17g, but %s holds %s; convert with ek_to_dtype first",
+            operation, name, value, ek_dtype_name(dtype), integer_ranges[dtype].text);
+    return false;
+}
+
+bool ek_holds_low(const char *operation, const char *name, ek_dtype dtype, double value)
+{
+    return value < integer_ranges[dtype].low || ek_holds(operation, name, dtype, value);
+}
+
+bool ek_holds_high(const char *operation, const char *name, ek_dtype dtype, double value)
+{
+    return value >= integer_ranges[dtype].end || ek_holds(operation, name, dtype, value);
 }
 
 bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x, const ek_shape *shape)

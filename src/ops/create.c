@@ -3,6 +3,8 @@
 
 ek_tensor *ek_full_with(double value, ek_tensor_options options)
 {
+    if ((unsigned)options.dtype < EK_DTYPES && !ek_holds("full", "the value", options.dtype, value))
+        return NULL;
     ek_tensor *x = ek_empty_with(options);
     if (!x || ek_kernels_of(x)->fill(x->storage->dev, x, value) < 0)
         return NULL;
@@ -30,6 +32,9 @@ ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device)
         EK_FAIL(EK_E_INVALID, "arange: count is %lld; it must not be negative", (long long)count);
         return NULL;
     }
+    if (count > 0 && (unsigned)dtype < EK_DTYPES &&
+        !ek_holds("arange", "the last number", dtype, (double)(count - 1)))
+        return NULL;
     /* Counted in i64 in plain memory; the conversion rounds as the dtype does. */
     ek_tensor *x = ek_empty(EK_SHAPE(count), EK_I64);
     if (!x)

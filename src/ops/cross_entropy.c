@@ -35,14 +35,22 @@ static ek_shape shape_without_classes(const ek_tensor *x)
     return shape;
 }
 
+/* A scalar of i64, any: not all of them are doubles. */
+static ek_tensor *index_scalar(ek_dev *dev, int64_t index)
+{
+    const double number = (double)index;
+    ek_shape scalar = ek_scalar_shape();
+    if (number < 0x1p63 && (int64_t)number == index)
+        return ek_filled(dev, EK_I64, &scalar, number);
+    return ek_to_device(ek_from_data(&index, scalar, EK_I64), dev->id);
+}
+
 /* u8, 1 where the target counts. */
 static ek_tensor *counted(ek_tensor *target, int64_t ignore_index)
 {
     if (!target)
         return NULL;
-    ek_shape scalar = ek_scalar_shape();
-    ek_tensor *ignored = ek_filled(ek_tensor_dev(target), EK_I64, &scalar, (double)ignore_index);
-    return ek_ne(target, ignored);
+    return ek_ne(target, index_scalar(ek_tensor_dev(target), ignore_index));
 }
 
 /* The target, with class 0 in place of the ignored index. */

@@ -64,7 +64,8 @@ static const ek_operation add_operation = {.name = "add_", .backward = add_backw
 
 ek_tensor *ek_add_scaled_(ek_tensor *x, ek_tensor *y, double alpha)
 {
-    if (!writable("add_", x) || !(y = like_operand("add_", x, y, false)) ||
+    if (!writable("add_", x) || !ek_holds("add_", "alpha", x->dtype, alpha) ||
+        !(y = like_operand("add_", x, y, false)) ||
         ek_kernels_of(x)->binary(x->storage->dev, EK_BINARY_ADD, x, x, y, alpha) < 0)
         return NULL;
     ek_tensor_written(x, "add_");
@@ -112,7 +113,7 @@ static const ek_operation mul_scalar_operation = {.name = "mul_scalar_",
 
 ek_tensor *ek_mul_scalar_(ek_tensor *x, double c)
 {
-    if (!writable("mul_scalar_", x) ||
+    if (!writable("mul_scalar_", x) || !ek_holds("mul_scalar_", "c", x->dtype, c) ||
         ek_kernels_of(x)->unary(x->storage->dev, EK_UNARY_AFFINE, x, x, c, 0) < 0)
         return NULL;
     ek_tensor_written(x, "mul_scalar_");
@@ -133,7 +134,8 @@ static const ek_operation fill_operation = {.name = "fill_", .backward = fill_ba
 
 ek_tensor *ek_fill_(ek_tensor *x, double value)
 {
-    if (!writable("fill_", x) || ek_kernels_of(x)->fill(x->storage->dev, x, value) < 0)
+    if (!writable("fill_", x) || !ek_holds("fill_", "the value", x->dtype, value) ||
+        ek_kernels_of(x)->fill(x->storage->dev, x, value) < 0)
         return NULL;
     ek_tensor_written(x, "fill_");
     return ek_record_in_place(x, &fill_operation, &(ek_record_options){EK_INPUTS(x)});

@@ -20,7 +20,7 @@ static const ek_operation mul_scalar_operation = {.name = "mul_scalar",
 
 ek_tensor *ek_add_scalar(ek_tensor *x, double c)
 {
-    if (!ek_given("add_scalar", "x", x))
+    if (!ek_given("add_scalar", "x", x) || !ek_holds("add_scalar", "c", x->dtype, c))
         return NULL;
     double a = 1;
     ek_tensor *y = ek_run_unary(EK_UNARY_AFFINE, x, a, c);
@@ -29,7 +29,7 @@ ek_tensor *ek_add_scalar(ek_tensor *x, double c)
 
 ek_tensor *ek_mul_scalar(ek_tensor *x, double c)
 {
-    if (!ek_given("mul_scalar", "x", x))
+    if (!ek_given("mul_scalar", "x", x) || !ek_holds("mul_scalar", "c", x->dtype, c))
         return NULL;
     ek_tensor *y = ek_run_unary(EK_UNARY_AFFINE, x, c, 0);
     return EK_RECORD(y, &mul_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(c));
@@ -266,7 +266,8 @@ static const ek_operation clamp_operation = {.name = "clamp", .backward = clamp_
 
 ek_tensor *ek_clamp(ek_tensor *x, double low, double high)
 {
-    if (!ek_given("clamp", "x", x))
+    if (!ek_given("clamp", "x", x) || !ek_holds_low("clamp", "low", x->dtype, low) ||
+        !ek_holds_high("clamp", "high", x->dtype, high))
         return NULL;
     clamp_attributes attributes = {low, high};
     return EK_RECORD(ek_run_unary(EK_UNARY_CLAMP, x, low, high), &clamp_operation, EK_INPUTS(x),
