@@ -1,4 +1,4 @@
-/* random.c: tensors of random numbers. All are drawn on the CPU, in row-major order, and copied. */
+/* random.c: tensors of random numbers. All are drawn on the CPU and copied. */
 #include "evenkeel/random.h"
 
 #include <math.h>
@@ -128,22 +128,53 @@ static void draw_bernoulli(ek_generator *generator, const fill *how, void *out, 
 
 /* ---- tensors ---- */
 
+/* Channels-last is contiguous here: the numbers of a weight don't depend on the format that it is
+ * kept in. */
+static bool draws_by_row(const ek_tensor *tensor)
+{
+    return ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS) ||
+           ek_tensor_is_contiguous(tensor, EK_CHANNELS_LAST);
+}
+
+/* Into `values`, of `size` bytes each, as many at a time as PyTorch draws: one where memory is not
+ * in row-major order, which is another way to make normal numbers. */
+static void draw_all(ek_generator *generator, const fill *how, bool by_row, char *values,
+                     int64_t count, size_t size)
+{
+    if (by_row) {
+        how->draw(generator, how, values, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        char value[8]; /* as below */
+        how->draw(generator, how, value, 1);
+        memcpy(values + (size_t)i * size, value, size);
+    }
+}
+
 static int run_fill(ek_tensor *tensor, ek_generator *generator, fill *how)
 {
     int64_t count = ek_count(tensor);
-    size_t nbytes = (size_t)count * ek_dtype_size(tensor->dtype);
+    size_t size = ek_dtype_size(tensor->dtype);
 
     if (count == 0)
         return 0;
-    void *values = ek_calloc((size_t)count, 8); /* room to draw bf16 as f32 */
-    if (!values)
-        return EK_E_NO_MEMORY;
-    how->dtype = tensor->dtype;
-    generator = ek_generator_lock(generator);
-    how->draw(generator, how, values, count);
-    ek_generator_unlock(generator);
-    int rc = ek_set_data(tensor, values, nbytes);
+    ek_scope scope = ek_scope_begin();
+    bool by_row = draws_by_row(tensor);
+    ek_tensor *target = by_row ? tensor : ek_tensor_in_memory_order(tensor);
+    char *values = target ? ek_calloc((size_t)count, 8) : NULL; /* room to draw bf16 as f32 */
+    int rc = 0;
+    if (!values) {
+        rc = ek_error_pending();
+    } else {
+        how->dtype = tensor->dtype;
+        generator = ek_generator_lock(generator);
+        draw_all(generator, how, by_row, values, count, size);
+        ek_generator_unlock(generator);
+        rc = ek_set_data(target, values, (size_t)count * size);
+    }
     free(values);
+    ek_scope_end(&scope);
     return rc;
 }
 

@@ -363,6 +363,17 @@ ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shap
     return ek_scope_adopt(view);
 }
 
+ek_tensor *ek_tensor_in_memory_order(const ek_tensor *tensor)
+{
+    int64_t shape[EK_MAX_DIMS], stride[EK_MAX_DIMS];
+    int order[EK_MAX_DIMS], ndim = dims_by_stride(tensor, order);
+    for (int i = 0; i < ndim; i++) {
+        shape[i] = tensor->shape[order[i]];
+        stride[i] = tensor->stride[order[i]];
+    }
+    return ek_tensor_view(tensor, ndim, shape, stride, tensor->offset);
+}
+
 ek_tensor *ek_tensor_alias(const ek_tensor *tensor)
 {
     ek_tensor *alias =

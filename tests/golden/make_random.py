@@ -28,6 +28,26 @@ def fills(g, kind, name, dtype):
         g.add(f"{kind}/{name}/{seed}", torch.cat(parts))
 
 
+# Memory that is neither row-major nor channels-last: (order of memory is not that of the elements, gaps, both).
+STRIDED = {
+    "transposed": lambda dtype: torch.zeros(4, 5, dtype=dtype).t(),
+    "gaps": lambda dtype: torch.zeros(6, 8, dtype=dtype)[:, 1::2],
+    "permuted": lambda dtype: torch.zeros(2, 3, 7, dtype=dtype)[:, :, :5].permute(2, 0, 1),
+    "row": lambda dtype: torch.zeros(17, 2, dtype=dtype)[:, 0],
+}
+
+
+def strided(g, key, types, fill):
+    """Twice, so that what a fill leaves counts."""
+    for layout, make in STRIDED.items():
+        for name in types:
+            torch.manual_seed(42)
+            x = make({**TYPES, "i64": torch.int64, "u8": torch.uint8}[name])
+            for turn in (1, 2):
+                y = fill(x)
+                g.add(f"strided/{key}/{name}/{layout}/{turn}", x if y is None else y)
+
+
 with Golden("random.golden") as g:
     for kind in ("uniform", "rand", "normal", "randn"):
         for name, dtype in TYPES.items():
@@ -55,3 +75,12 @@ with Golden("random.golden") as g:
     torch.randn(3)
     g.add("state/cached", torch.get_rng_state())
     g.add("state/cached/next", torch.randn(5))
+    strided(g, "uniform", TYPES, lambda x: x.uniform_(-0.3, 1.1))
+    strided(g, "normal", TYPES, lambda x: x.normal_(0.25, 1.5))
+    strided(g, "random", ("f32", "i64", "u8"), lambda x: x.random_(3, 100))
+    # One uniform of f64 for each, but for f32, which takes the dtype's own (PyTorch too where the rate is a tensor).
+    strided(g, "bernoulli", ("f64", "i64", "u8"), lambda x: x.bernoulli_(0.3))
+    strided(g, "bernoulli", ("f32",), lambda x: (x.uniform_() < 0.3).float())
+    strided(g, "dropout", ("f64",), lambda x: torch.nn.functional.dropout(torch.ones_like(x), 0.4))
+    torch.manual_seed(42)
+    g.add("dropout", torch.nn.functional.dropout(torch.ones(3, 7, dtype=torch.float64), 0.4))

@@ -164,6 +164,54 @@ START_TEST(memory_order_does_not_matter)
 }
 END_TEST
 
+/* Twice, so that what a fill leaves counts. */
+static void check_strided(const char *kind, const char *type, ek_dtype dtype)
+{
+    ek_tensor *permuted = ek_empty(EK_SHAPE(2, 3, 7), dtype);
+    const struct {
+        const char *name;
+        ek_tensor *x;
+    } layouts[] = {
+        {"transposed",
+         ek_tensor_view(ek_empty(EK_SHAPE(20), dtype), 2, (int64_t[]){5, 4}, (int64_t[]){1, 5}, 0)},
+        {"gaps",
+         ek_tensor_view(ek_empty(EK_SHAPE(48), dtype), 2, (int64_t[]){6, 4}, (int64_t[]){8, 2}, 1)},
+        {"permuted", ek_tensor_view(permuted, 3, (int64_t[]){5, 2, 3}, (int64_t[]){1, 21, 7}, 0)},
+        {"row",
+         ek_tensor_view(ek_empty(EK_SHAPE(34), dtype), 1, (int64_t[]){17}, (int64_t[]){2}, 0)},
+    };
+    for (int i = 0; i < 4; i++) {
+        ek_tensor *x = layouts[i].x;
+        assert_made(x);
+        ek_manual_seed(42);
+        for (int turn = 1; turn <= 2; turn++) {
+            char name[100];
+            snprintf(name, sizeof name, "strided/%s/%s/%s/%d", kind, type, layouts[i].name, turn);
+            assert_ok(!strcmp(kind, "uniform")  ? ek_uniform_(x, -0.3, 1.1, NULL)
+                      : !strcmp(kind, "normal") ? ek_normal_(x, 0.25, 1.5, NULL)
+                      : !strcmp(kind, "random") ? ek_random_(x, 3, 100, NULL)
+                                                : ek_bernoulli_(x, 0.3, NULL));
+            assert_bits(x, golden("random.golden", name));
+        }
+    }
+}
+
+START_TEST(other_memory_is_filled_in_its_own_order)
+{
+    for (int t = 0; t < 3; t++) {
+        check_strided("uniform", types[t].name, types[t].dtype);
+        check_strided("normal", types[t].name, types[t].dtype);
+    }
+    check_strided("random", "f32", EK_F32);
+    check_strided("random", "i64", EK_I64);
+    check_strided("random", "u8", EK_U8);
+    check_strided("bernoulli", "f32", EK_F32);
+    check_strided("bernoulli", "f64", EK_F64);
+    check_strided("bernoulli", "i64", EK_I64);
+    check_strided("bernoulli", "u8", EK_U8);
+}
+END_TEST
+
 static void assert_state(ek_generator *generator, const char *name)
 {
     uint8_t state[EK_GENERATOR_STATE_BYTES];
@@ -312,6 +360,7 @@ Suite *suite(void)
     tcase_add_test(c, every_rounding);
     tcase_add_test(c, integers);
     tcase_add_test(c, memory_order_does_not_matter);
+    tcase_add_test(c, other_memory_is_filled_in_its_own_order);
     tcase_add_test(c, states_are_pytorchs);
     tcase_add_test(c, states_are_checked);
     tcase_add_test(c, bernoulli);
