@@ -71,7 +71,9 @@ EK_API ek_tensor *ek_f_softplus(ek_tensor *x); /* log(1 + exp(x)), stable */
 EK_API ek_tensor *ek_f_softmax(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_f_log_softmax(ek_tensor *x, int dim);
 /* Zeroes elements with probability p and scales the others by 1 / (1 - p) when training; else x
- * itself. The mask is drawn from the default generator on the CPU: keep where u >= p. */
+ * itself. The mask is drawn in row-major order from the default generator on the CPU: f64 keeps
+ * where an f64 uniform is below 1 - p, as PyTorch does, f32 and bf16 where an f32 uniform is p or
+ * more. */
 EK_API ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training);
 
 /* ---- reductions ---- */

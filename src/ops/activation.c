@@ -151,8 +151,8 @@ ek_tensor *ek_f_softplus(ek_tensor *x)
 
 /* ---- dropout ---- */
 
-/* 0 with probability p, else 1 / (1 - p): drawn as f32 in row-major order on the CPU, laid out like
- * x. */
+/* 0 with probability p, else 1 / (1 - p): drawn in row-major order on the CPU, laid out like x.
+ * Those of f64 are PyTorch's. */
 static ek_tensor *dropout_mask(const ek_tensor *x, double p)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -168,11 +168,10 @@ static ek_tensor *dropout_mask(const ek_tensor *x, double p)
     ek_generator *generator = ek_generator_lock(NULL);
     for (int64_t i = 0; i < count; i++) {
         /* A product, since the processor cannot guess which way a coin falls. */
-        double kept = scale * ((double)ek_generator_f32(generator) >= p);
         if (dtype == EK_F64)
-            wide[i] = kept;
+            wide[i] = scale * (ek_generator_f64(generator) < 1 - p);
         else
-            narrow[i] = (float)kept;
+            narrow[i] = (float)(scale * ((double)ek_generator_f32(generator) >= p));
     }
     ek_generator_unlock(generator);
     mask = ek_to_dtype(mask, x->dtype);

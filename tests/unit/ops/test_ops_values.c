@@ -128,6 +128,33 @@ END_TEST
 
 /* ---- dropout ---- */
 
+START_TEST(dropout_of_f64_is_pytorchs)
+{
+    ek_manual_seed(42);
+    assert_close(ek_f_dropout(ek_ones(EK_SHAPE(3, 7), EK_F64), 0.4, true),
+                 golden("random.golden", "dropout"), 1e-15, 0);
+    const struct {
+        const char *name;
+        ek_tensor *x;
+    } layouts[] = {
+        {"transposed", ek_transpose(ek_ones(EK_SHAPE(4, 5), EK_F64), 0, 1)},
+        {"gaps", ek_slice(ek_ones(EK_SHAPE(6, 8), EK_F64), 1, 1, 8, 2)},
+        {"permuted",
+         ek_permute(ek_narrow(ek_ones(EK_SHAPE(2, 3, 7), EK_F64), 2, 0, 5), EK_SHAPE(2, 0, 1))},
+        {"row", ek_select(ek_ones(EK_SHAPE(17, 2), EK_F64), 1, 0)},
+    };
+    for (int i = 0; i < 4; i++) {
+        ek_manual_seed(42);
+        for (int turn = 1; turn <= 2; turn++) {
+            char name[100];
+            snprintf(name, sizeof name, "strided/dropout/f64/%s/%d", layouts[i].name, turn);
+            assert_close(ek_f_dropout(layouts[i].x, 0.4, true), golden("random.golden", name),
+                         1e-15, 0);
+        }
+    }
+}
+END_TEST
+
 START_TEST(dropout_draws_in_row_major_order)
 {
     ek_tensor *u = golden("ops.golden", "uniform_7");
@@ -220,6 +247,7 @@ Suite *suite(void)
     tcase_add_test(tc, leaves_are_not_written);
     tcase_add_test(tc, saved_tensors_are_guarded);
     tcase_add_test(tc, operands_may_overlap);
+    tcase_add_test(tc, dropout_of_f64_is_pytorchs);
     tcase_add_test(tc, dropout_draws_in_row_major_order);
     tcase_add_test(tc, gradients_are_tensors_of_their_own);
     tcase_add_test(tc, without_memory_the_operation_is_all_that_fails);
