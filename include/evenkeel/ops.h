@@ -254,7 +254,7 @@ EK_API ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options);
 EK_API ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
                                   ek_tensor *bias, double eps);
 /* x (N, C, ...): over each of `groups` groups of channels and space; weight and bias (C) or NULL.
- * One value per group is EK_E_SHAPE. */
+ * One value per group gives the bias; in a batch of one it is EK_E_SHAPE. */
 EK_API ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_tensor *bias,
                                   double eps);
 /* Over each channel of each sample: group normalisation with a group per channel. One value per

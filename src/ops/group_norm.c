@@ -388,10 +388,12 @@ ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_t
                 size_text(x, text), (long long)groups);
         return NULL;
     }
-    if (ek_count(x) > 0 && ek_count(x) == x->shape[0] * groups) {
+    /* One value per group is its own mean: the result is the bias. PyTorch refuses it for a batch
+     * of one only. */
+    if (ek_count(x) == groups) {
         EK_FAIL(EK_E_SHAPE,
-                "group_norm: expected more than 1 value per group, got input size %s and %lld "
-                "groups",
+                "group_norm: expected more than 1 value per group or a batch of more than 1, got "
+                "input size %s and %lld groups",
                 size_text(x, text), (long long)groups);
         return NULL;
     }

@@ -202,6 +202,58 @@ START_TEST(layer_norm_of_every_rank)
 }
 END_TEST
 
+static ek_tensor *group_of_one(ek_tensor *const *inputs, int count, void *user)
+{
+    (void)count;
+    (void)user;
+    return ek_f_group_norm(inputs[0], 3, inputs[1], inputs[2], 0);
+}
+
+/* What varies in no group is the bias, and x and the weight move nothing, in any order. */
+START_TEST(one_value_per_group)
+{
+    const double x_values[] = {3, -1.7, 1e3, 0.1, 5, -2}, w_values[] = {2, -3, 0.5},
+                 b_values[] = {0.25, 7, -1}, c_values[] = {1, 2, 3, 5, 8, 13};
+    const ek_shape shapes[] = {EK_SHAPE(2, 3), EK_SHAPE(2, 3, 1, 1)};
+    const ek_dtype dtypes[] = {EK_F64, EK_F32, EK_BF16};
+    for (int i = 0; i < 6; i++) {
+        ek_dtype dtype = dtypes[i / 2], statistic = dtype == EK_F64 ? EK_F64 : EK_F32;
+        ek_tensor *x = tensor_of(x_values, shapes[i % 2], dtype, test_home());
+        ek_tensor *inputs[] = {x, tensor_of(w_values, EK_SHAPE(3), statistic, test_home()),
+                               tensor_of(b_values, EK_SHAPE(3), statistic, test_home())};
+        for (int k = 0; k < 3; k++)
+            assert_ok(ek_tensor_set_requires_grad(inputs[k], true));
+        ek_tensor *y = group_of_one(inputs, 3, NULL);
+        assert_made(y);
+        ek_tensor *bias = ek_reshape(ek_to_dtype(ek_detach(inputs[2]), dtype), EK_SHAPE(1, 3));
+        assert_close(ek_reshape(ek_detach(y), EK_SHAPE(2, 3)), ek_expand(bias, EK_SHAPE(2, 3)), 0,
+                     0);
+        ek_tensor *dy = tensor_of(c_values, shapes[i % 2], dtype, test_home());
+        assert_ok(ek_tensor_set_requires_grad(dy, true));
+        ek_tensor *first[3], *second[3];
+        assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = 3,
+                          .gradients = first, .grad_outputs = &dy, .create_graph = true));
+        assert_close(first[0], ek_zeros(shapes[i % 2], dtype), 0, 0);
+        assert_close(first[1], ek_zeros(EK_SHAPE(3), statistic), 0, 0);
+        assert_close(first[2],
+                     tensor_of((const double[]){6, 10, 16}, EK_SHAPE(3), statistic, test_home()), 0,
+                     0);
+        ek_tensor *total = ek_add(ek_sum(ek_to_dtype(ek_mul(first[0], dy), statistic)),
+                                  ek_sum(ek_mul(first[1], inputs[1])));
+        ek_tensor *operands[] = {x, inputs[1], dy};
+        assert_ok(ek_grad(.outputs = &total, .output_count = 1, .inputs = operands,
+                          .input_count = 3, .gradients = second));
+        assert_close(second[0], ek_zeros(shapes[i % 2], dtype), 0, 0);
+        assert_close(second[1], ek_zeros(EK_SHAPE(3), statistic), 0, 0);
+        assert_close(second[2], ek_zeros(shapes[i % 2], dtype), 0, 0);
+        if (dtype != EK_F64)
+            continue;
+        assert_ok(ek_gradcheck(.function = group_of_one, .inputs = inputs, .input_count = 3));
+        assert_ok(ek_gradgradcheck(.function = group_of_one, .inputs = inputs, .input_count = 3));
+    }
+}
+END_TEST
+
 /* The largest rank: the second order splits channels into groups, one dimension more. */
 static ek_tensor *group_of_eight(ek_tensor *const *inputs, int count, void *user)
 {
@@ -278,8 +330,12 @@ START_TEST(refusals)
     assert_error(EK_E_DTYPE, "group_norm: bias has dtype f64 and must have f32");
     ck_assert_ptr_null(ek_f_group_norm(x, 2, c, c, -1));
     assert_error(EK_E_INVALID, "group_norm: eps must not be negative, got -1");
-    ck_assert_ptr_null(ek_f_group_norm(ek_ones(EK_SHAPE(4, 6)), 6, NULL, NULL, 0));
-    assert_error(EK_E_SHAPE, "more than 1 value per group, got input size [4, 6] and 6 groups");
+    ck_assert_ptr_null(ek_f_group_norm(ek_ones(EK_SHAPE(1, 6)), 6, NULL, NULL, 0));
+    assert_error(EK_E_SHAPE,
+                 "more than 1 value per group or a batch of more than 1, got input size "
+                 "[1, 6] and 6 groups");
+    ck_assert_ptr_null(ek_f_group_norm(ek_ones(EK_SHAPE(1, 6, 1, 1)), 6, NULL, NULL, 0));
+    assert_error(EK_E_SHAPE, "got input size [1, 6, 1, 1] and 6 groups");
     ck_assert_ptr_null(ek_f_group_norm(ek_ones(EK_SHAPE(4, 6), EK_I64), 2, NULL, NULL, 0));
     assert_error(EK_E_DTYPE, "group_norm: x has dtype i64");
 
@@ -316,6 +372,7 @@ Suite *suite(void)
     tcase_add_test(t, memory_order_is_kept);
     tcase_add_test(t, bf16_has_f32_statistics);
     tcase_add_test(t, layer_norm_of_every_rank);
+    tcase_add_test(t, one_value_per_group);
     tcase_add_loop_test(t, eight_dimensions, 0, 2);
     tcase_add_test(t, eps_zero_is_said);
     tcase_add_test(t, empty_batch);
