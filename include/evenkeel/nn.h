@@ -154,6 +154,7 @@ typedef struct ek_criterion_options {
     int64_t ignore_index;   /* default -100 */
     ek_tensor *weight;      /* kept; becomes a buffer */
     double label_smoothing; /* cross entropy */
+    ek_tensor *pos_weight;  /* bce with logits: of positive targets; kept; becomes a buffer */
 } ek_criterion_options;
 EK_API ek_module *ek_cross_entropy_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_nll_loss_with(ek_criterion_options options);

@@ -4,7 +4,8 @@
 
 typedef struct criterion {
     ek_module module;
-    ek_tensor *weight; /* per class, per element for bce, or absent */
+    ek_tensor *weight;     /* per class, per element for bce, or absent */
+    ek_tensor *pos_weight; /* bce: of positive targets, or absent */
     ek_reduction reduction;
     int64_t ignore_index; /* EK_GIVEN */
     double label_smoothing;
@@ -20,7 +21,8 @@ static ek_loss_options loss_options(ek_module *module, const ek_args *args)
                              .weight = self->weight,
                              .reduction = self->reduction,
                              .ignore_index = self->ignore_index,
-                             .label_smoothing = self->label_smoothing};
+                             .label_smoothing = self->label_smoothing,
+                             .pos_weight = self->pos_weight};
 }
 
 static bool is_sum(ek_module *module)
@@ -86,6 +88,7 @@ static ek_module *criterion_new(const ek_module_type *type, const ek_criterion_o
 {
     bool classes = type->denominator == class_denominator;
     bool smooths = type == &cross_entropy_loss_type;
+    bool has_positives = type == &bce_with_logits_loss_type;
     if ((unsigned)options->reduction > EK_NONE)
         EK_FAIL(EK_E_INVALID, "%s: reduction %d is none of EK_MEAN, EK_SUM, EK_NONE", type->name,
                 (int)options->reduction);
@@ -98,6 +101,8 @@ static ek_module *criterion_new(const ek_module_type *type, const ek_criterion_o
                 options->label_smoothing);
     else if (options->weight && !takes_weight)
         EK_FAIL(EK_E_INVALID, "%s takes no weight", type->name);
+    else if (options->pos_weight && !has_positives)
+        EK_FAIL(EK_E_INVALID, "%s takes no pos_weight; bce_with_logits_loss does", type->name);
     if (ek_error_status() < 0)
         return NULL;
     criterion *self = (criterion *)ek_module_new(type);
@@ -108,6 +113,8 @@ static ek_module *criterion_new(const ek_module_type *type, const ek_criterion_o
     self->label_smoothing = options->label_smoothing;
     if (takes_weight)
         ek_register_buffer(&self->module, "weight", &self->weight, options->weight);
+    if (has_positives)
+        ek_register_buffer(&self->module, "pos_weight", &self->pos_weight, options->pos_weight);
     return ek_module_finish(&self->module);
 }
 

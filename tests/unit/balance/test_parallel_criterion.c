@@ -55,6 +55,36 @@ START_TEST(all_ways_agree)
 }
 END_TEST
 
+/* The weights of positives go to every device, and the loss is that of one. */
+START_TEST(positives_are_weighted)
+{
+    static const ek_reduction reductions[] = {EK_MEAN, EK_SUM};
+    ek_device_list devices = ek_devices(test_kind(), 4);
+    ek_tensor *x = make_inputs(10), *target = ek_empty(EK_SHAPE(10, CLASSES, 5), EK_F64);
+    ek_manual_seed(5);
+    assert_ok(ek_bernoulli_(target, 0.4, NULL));
+    for (int r = 0; r < 2; r++) {
+        ek_tensor *positive =
+            tensor_of((double[]){1, 20, 0.5, 3}, EK_SHAPE(CLASSES, 1), EK_F64, ek_cpu());
+        ek_module *net = make_scorer(), *model = ek_data_parallel_model(make_scorer(), devices);
+        ek_module *balanced =
+            ek_data_parallel_criterion(ek_bce_with_logits_loss(.reduction = reductions[r],
+                                                               .pos_weight = ek_clone(positive)),
+                                       devices);
+        ek_tensor *loss = ek_f_bce_with_logits(ek_value_tensor(ek_forward(net, x)), target,
+                                               .reduction = reductions[r], .pos_weight = positive);
+        assert_ok(ek_backward(loss));
+        ek_tensor *balanced_loss = ek_loss(balanced, ek_forward(model, x), target);
+        assert_near(value_of(balanced_loss), value_of(loss), 1e-13);
+        assert_ok(ek_backward(balanced_loss));
+        assert_same_gradients(net, model, 1e-12);
+        ek_module_free(net);
+        ek_module_free(model);
+        ek_module_free(balanced);
+    }
+}
+END_TEST
+
 START_TEST(nothing_counts_anywhere)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
@@ -412,6 +442,7 @@ Suite *suite(void)
     Suite *s = suite_create("data_parallel_criterion");
     TCase *tests = balance_case(s, "criterion");
     tcase_add_loop_test(tests, all_ways_agree, 0, CASES);
+    tcase_add_test(tests, positives_are_weighted);
     tcase_add_test(tests, nothing_counts_anywhere);
     tcase_add_test(tests, the_mean_of_means_is_the_literatures);
     tcase_add_test(tests, losses_per_point_stay_on_their_devices);

@@ -86,6 +86,15 @@ START_TEST(element_criteria)
     ck_assert_double_eq(denominator(mse, x, y), 12);
     ck_assert_double_eq(denominator(bce, x, y), 12);
     ck_assert(l1->type->is_sum(l1) && !mse->type->is_sum(mse));
+
+    ek_tensor *pos_weight = tensor_of((double[]){1, 0.5, 20, 3}, EK_SHAPE(4), EK_F32, ek_cpu());
+    ek_module *positive = ek_bce_with_logits_loss(.weight = weight, .pos_weight = pos_weight);
+    assert_close(ek_loss(positive, x, y),
+                 ek_f_bce_with_logits(x, y, .weight = weight, .pos_weight = pos_weight), 0, 0);
+    ck_assert_double_eq(denominator(positive, x, y), 12);
+    ck_assert_ptr_eq(ek_module_tensor(positive, "pos_weight"), pos_weight);
+    ck_assert_int_eq(ek_module_parameter_count(positive), 0);
+    ek_module_free(positive);
     ek_module_free(mse);
     ek_module_free(l1);
     ek_module_free(bce);
@@ -108,6 +117,9 @@ START_TEST(options_that_do_not_apply)
     assert_refused(ek_cross_entropy_loss(.label_smoothing = 2), "between 0 and 1, not 2");
     assert_refused(ek_l1_loss(.weight = ek_ones(EK_SHAPE(2))), "weight");
     assert_refused(ek_mse_loss(.reduction = (ek_reduction)5), "reduction 5");
+    assert_refused(ek_mse_loss(.pos_weight = ek_ones(EK_SHAPE(2))), "mse_loss takes no pos_weight");
+    assert_refused(ek_cross_entropy_loss(.pos_weight = ek_ones(EK_SHAPE(2))),
+                   "cross_entropy_loss takes no pos_weight; bce_with_logits_loss does");
     ek_module *mse = ek_mse_loss();
     ek_tensor *x = ek_ones(EK_SHAPE(2));
     ck_assert_ptr_null(ek_loss(mse, x));
