@@ -1,4 +1,7 @@
-/* data.h: files of arrays, pictures and named tensors. */
+/* data.h: files of arrays, pictures and named tensors.
+ *
+ * Files are regular ones: pipes, sockets and devices are EK_E_IO, and nobody waits for their
+ * writer. EK_E_NO_MEMORY says that the process, and not the file, is to blame. */
 #ifndef EVENKEEL_DATA_H
 #define EVENKEEL_DATA_H
 

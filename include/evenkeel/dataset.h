@@ -151,7 +151,7 @@ EK_API ek_dataset *ek_cifar10(const char *directory, bool train);
 /* train.bin or test.bin. Labels: the 100 fine ones, or the 20 coarse ones. Samples as above. */
 EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
 
-/* Pictures in one directory per class: files anywhere below <root>/<class> that end in
+/* Pictures in one directory per class: regular files anywhere below <root>/<class> that end in
  * .png, .jpg or .jpeg (in any case). Classes in the order of their names' bytes, pictures in that
  * of their directories and names, as torchvision's ImageFolder. Symbolic links are followed; a
  * directory within itself is not entered again. Samples: u8 (3, H, W), read when they are asked

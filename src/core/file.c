@@ -14,7 +14,7 @@
 
 static int fail_write(const char *what, const char *path)
 {
-    return EK_FAIL(EK_E_IO, "%s: cannot write %s: %s", what, path, strerror(errno));
+    return ek_file_fail(what, "write", path);
 }
 
 int ek_file_write(const ek_file *file, const void *data, size_t nbytes)
@@ -89,7 +89,7 @@ static int with_new_name(temporary *t, int (*give)(temporary *t, const char *nam
 
 static int open_named(temporary *t, const char *name)
 {
-    t->descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    t->descriptor = ek_open(name, O_WRONLY | O_CREAT | O_EXCL);
     return t->descriptor < 0 ? -1 : 0;
 }
 
@@ -106,7 +106,7 @@ static int open_nameless(const char *directory)
     char link[32];
     int descriptor = -1;
 #ifdef O_TMPFILE
-    descriptor = open(*directory ? directory : ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0666);
+    descriptor = ek_open(*directory ? directory : ".", O_RDWR | O_TMPFILE);
 #endif
     if (descriptor >= 0 && access(descriptor_path(descriptor, link), F_OK) < 0) {
         close(descriptor);
@@ -120,8 +120,9 @@ static int open_temporary(temporary *t)
     t->descriptor = open_nameless(t->directory);
     if (t->descriptor >= 0 || with_new_name(t, open_named) == 0)
         return 0;
-    return EK_FAIL(EK_E_IO, "%s: cannot write %s: no file can be made in its directory: %s",
-                   t->what, t->path, strerror(errno));
+    return EK_FAIL(errno == ENOMEM ? EK_E_NO_MEMORY : EK_E_IO,
+                   "%s: cannot write %s: no file can be made in its directory: %s", t->what,
+                   t->path, strerror(errno));
 }
 
 static int link_name(temporary *t, const char *name)
@@ -245,7 +246,7 @@ int ek_file_replace(const char *what, const char *path,
     if (!directory)
         return EK_E_NO_MEMORY;
     temporary t = {.what = what, .path = path, .directory = directory};
-    int place = open(*directory ? directory : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int place = ek_open(*directory ? directory : ".", O_RDONLY | O_DIRECTORY);
     int status = place < 0 ? fail_write(what, path) : replace(&t, write, user, there ? &old : NULL);
     if (status >= 0)
         status = synchronise_directory(place, what, path);

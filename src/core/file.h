@@ -1,4 +1,4 @@
-/* file.h: files that are written whole or not at all.
+/* file.h: opening files, and writing them whole or not at all.
  *
  * A file is written in the directory of its place, without a name where the file system can do that
  * (else under another one, ".evenkeel-*.tmp"), synchronised, and then renamed: whoever reads sees
@@ -10,6 +10,22 @@
 
 #include <stddef.h>
 #include <stdio.h>
+
+/* ---- opening ---- */
+
+/* open(2), closed in children, with permissions 0666 for what it makes; interruptions are not
+ * errors. -1 with errno. */
+int ek_open(const char *path, int flags);
+
+/* The descriptor of a regular file that is to be read, and its size. Directories, pipes, sockets
+ * and devices are refused: some would keep their reader waiting for ever. The caller closes it. */
+int ek_file_open(const char *what, const char *path, size_t *nbytes);
+
+/* "<what>: cannot <verb> <path>: <the system's reason>" from errno. Returns EK_E_NO_MEMORY if that
+ * is ENOMEM, else EK_E_IO. */
+int ek_file_fail(const char *what, const char *verb, const char *path);
+
+/* ---- writing ---- */
 
 typedef struct ek_file {
     const char *what, *path;

@@ -2,14 +2,13 @@
 #include "data/image.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "evenkeel/data.h"
 #include "evenkeel/scope.h"
 
@@ -110,11 +109,6 @@ ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const
 
 /* ---- files ---- */
 
-static int fail_read(const char *path, const char *verb)
-{
-    return EK_FAIL(EK_E_IO, "read_image: cannot %s %.500s: %s", verb, path, strerror(errno));
-}
-
 /* Reads until there are `most` bytes or the file ends; *nbytes counts on. */
 static int read_up_to(int file, const char *path, uint8_t *bytes, size_t most, size_t *nbytes)
 {
@@ -123,7 +117,7 @@ static int read_up_to(int file, const char *path, uint8_t *bytes, size_t most, s
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return fail_read(path, "read");
+            return ek_file_fail("read_image", "read", path);
         if (got == 0)
             break;
         *nbytes += (size_t)got;
@@ -131,16 +125,11 @@ static int read_up_to(int file, const char *path, uint8_t *bytes, size_t most, s
     return 0;
 }
 
-/* The whole file, or the first bytes of one that is no picture; the caller frees *bytes. The size
- * that the system says is where to begin with: pipes say none. */
-static int read_whole(int file, const char *path, uint8_t **bytes, size_t *nbytes)
+/* The whole file, or the first bytes of one that is no picture; the caller frees *bytes. `size` is
+ * where to begin with: the file may grow. */
+static int read_whole(int file, const char *path, size_t size, uint8_t **bytes, size_t *nbytes)
 {
-    struct stat status;
-    if (fstat(file, &status) < 0)
-        return fail_read(path, "read");
-    size_t room = 1u << 16;
-    if (S_ISREG(status.st_mode) && status.st_size < (off_t)max_file)
-        room = status.st_size < FIRST ? FIRST + 1 : (size_t)status.st_size + 1;
+    size_t room = size < FIRST ? FIRST + 1 : size < max_file ? size + 1 : 1u << 16;
     for (size_t most = FIRST;; most = room *= 2) {
         uint8_t *larger = ek_realloc(*bytes, room);
         if (!larger)
@@ -172,12 +161,11 @@ ek_tensor *ek_read_image(const char *path, int channels)
     }
     if (check_channels(picture.what, path, channels) < 0)
         return NULL;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) {
-        fail_read(path, "open");
+    size_t size = 0;
+    int file = ek_file_open("read_image", path, &size);
+    if (file < 0)
         return NULL;
-    }
-    int status = read_whole(file, path, &bytes, &picture.nbytes);
+    int status = read_whole(file, path, size, &bytes, &picture.nbytes);
     close(file);
     picture.bytes = bytes;
     if (status == 0)

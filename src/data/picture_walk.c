@@ -12,6 +12,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "core/file.h"
 #include "core/thread.h"
 
 /* Directories of one walk that are reached over symbolic links. Some that link to each other make
@@ -83,7 +84,7 @@ void ek_texts_free(ek_texts *texts)
 
 static int fail_list(const char *path)
 {
-    return EK_FAIL(EK_E_IO, "image_folder: cannot list %.500s: %s", path, strerror(errno));
+    return ek_file_fail("image_folder", "list", path);
 }
 
 static int is_entry(const struct dirent *entry)
@@ -99,7 +100,10 @@ static int by_name(const struct dirent **a, const struct dirent **b)
 /* How many there are, in order; the caller frees them and the array. */
 static int list(const char *path, struct dirent ***entries)
 {
-    int count = scandir(path, entries, is_entry, by_name);
+    int count;
+    do
+        count = scandir(path, entries, is_entry, by_name);
+    while (count < 0 && errno == EINTR);
     return count < 0 ? fail_list(path) : count;
 }
 
@@ -110,24 +114,42 @@ static void free_entries(struct dirent **entries, int count)
     free(entries);
 }
 
-typedef enum kind { KIND_ERROR = -1, KIND_OTHER, KIND_DIRECTORY, KIND_LINKED_DIRECTORY } kind;
+/* What a name stands for. Links count as what they lead to; pipes, sockets and devices are other
+ * things. */
+typedef enum kind {
+    KIND_ERROR = -1,
+    KIND_OTHER,
+    KIND_FILE,
+    KIND_DIRECTORY,
+    KIND_LINKED_DIRECTORY
+} kind;
 
-/* A link that leads nowhere is no directory. */
-static kind kind_of(const char *directory, const struct dirent *entry)
+/* A link that leads nowhere counts as a file: reading it says what is wrong. */
+static kind kind_of_path(const char *path)
 {
     struct stat status;
+    bool there = lstat(path, &status) == 0;
+    if (there && S_ISDIR(status.st_mode))
+        return KIND_DIRECTORY;
+    if (!there || stat(path, &status) < 0)
+        return KIND_FILE;
+    if (S_ISDIR(status.st_mode))
+        return KIND_LINKED_DIRECTORY;
+    return S_ISREG(status.st_mode) ? KIND_FILE : KIND_OTHER;
+}
+
+static kind kind_of(const char *directory, const struct dirent *entry)
+{
     ek_texts path = {0};
-    kind result = KIND_OTHER;
     if (entry->d_type == DT_DIR)
         return KIND_DIRECTORY;
+    if (entry->d_type == DT_REG)
+        return KIND_FILE;
     if (entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN)
         return KIND_OTHER;
-    if (ek_texts_add(&path, directory, entry->d_name) < 0)
-        result = KIND_ERROR;
-    else if (lstat(path.block, &status) == 0 && S_ISDIR(status.st_mode))
-        result = KIND_DIRECTORY;
-    else if (stat(path.block, &status) == 0 && S_ISDIR(status.st_mode))
-        result = KIND_LINKED_DIRECTORY;
+    kind result = KIND_ERROR;
+    if (ek_texts_add(&path, directory, entry->d_name) == 0)
+        result = kind_of_path(path.block);
     ek_texts_free(&path);
     return result;
 }
@@ -140,7 +162,7 @@ int ek_walk_classes(const char *root, ek_texts *names)
         kind found = kind_of(root, entries[i]);
         if (found == KIND_ERROR)
             status = EK_E_NO_MEMORY;
-        else if (found != KIND_OTHER)
+        else if (found == KIND_DIRECTORY || found == KIND_LINKED_DIRECTORY)
             status = ek_texts_add(names, NULL, entries[i]->d_name);
     }
     if (count >= 0)
@@ -220,7 +242,7 @@ static int take_entry(walk *self, int64_t number, const char *path, struct diren
     directory *here = &self->all[number];
     kind found = kind_of(path, entry);
     int status = found == KIND_ERROR ? EK_E_NO_MEMORY : 0;
-    if (found == KIND_OTHER && is_picture(entry->d_name)) {
+    if (found == KIND_FILE && is_picture(entry->d_name)) {
         here->pictures[here->count++] = entry;
         return 0;
     }

@@ -26,9 +26,9 @@ void ek_texts_free(ek_texts *texts);
 
 /* Appends the names of the directories directly in `root`, in the order of their bytes. */
 int ek_walk_classes(const char *root, ek_texts *names);
-/* Appends the paths of the files below `directory` whose names end in .png, .jpg or .jpeg, in any
- * case: directories in the order of their whole paths' bytes, in each the names. EK_E_INVALID where
- * links lead to so many directories that they must be running wild. */
+/* Appends the paths of the regular files below `directory` whose names end in .png, .jpg or .jpeg,
+ * in any case: directories in the order of their whole paths' bytes, in each the names.
+ * EK_E_INVALID where links lead to so many directories that they must be running wild. */
 int ek_walk_pictures(const char *directory, ek_texts *paths);
 
 #endif

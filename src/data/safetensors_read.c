@@ -1,13 +1,11 @@
 /* safetensors_read.c: opens files of named tensors, of which nothing is believed unchecked. */
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/thread.h"
 #include "data/safetensors.h"
 
@@ -221,38 +219,21 @@ static int read_entries(ek_safetensors *file)
 
 /* ---- opening and closing ---- */
 
-static int fail_open(const ek_safetensors *file)
-{
-    return EK_FAIL(EK_E_IO, "safetensors: cannot read %s: %s", file->path, strerror(errno));
-}
-
 static int map_descriptor(ek_safetensors *file, int descriptor)
 {
-    struct stat status;
-    if (fstat(descriptor, &status) < 0)
-        return fail_open(file);
-    if (S_ISDIR(status.st_mode)) {
-        errno = EISDIR;
-        return fail_open(file);
-    }
-    if (!S_ISREG(status.st_mode))
-        return EK_FAIL(EK_E_IO, "safetensors: cannot read %s: it is no regular file", file->path);
-    if (status.st_size == 0)
+    if (file->nbytes == 0)
         return 0; /* nothing can be mapped; parse_header says what is wrong */
-    void *bytes = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    void *bytes = mmap(NULL, file->nbytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (bytes == MAP_FAILED)
-        return fail_open(file);
+        return ek_file_fail("safetensors", "read", file->path);
     file->bytes = bytes;
-    file->nbytes = (size_t)status.st_size;
     return 0;
 }
 
 static int map_file(ek_safetensors *file)
 {
-    /* Without O_NONBLOCK a pipe would wait for its writer. */
-    int descriptor = open(file->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (descriptor < 0)
-        return fail_open(file);
+    int descriptor = ek_file_open("safetensors", file->path, &file->nbytes);
+    EK_TRY(descriptor);
     int status = map_descriptor(file, descriptor);
     close(descriptor); /* the mapping stays */
     return status;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/file.h"
 #include "core/thread.h"
 #include "data/stream.h"
 
@@ -16,11 +17,13 @@ int ek_stream_open(ek_stream *stream, const char *what, const char *path)
     *stream = (ek_stream){.what = what, .path = path};
     if (!path)
         return EK_FAIL(EK_E_INVALID, "%s: the path is NULL", what);
-    errno = 0;
-    stream->file = gzopen(path, "rbe");
-    if (!stream->file)
-        return EK_FAIL(EK_E_IO, "%s: cannot open %s: %s", what, path,
-                       strerror(errno ? errno : ENOMEM));
+    int descriptor = ek_file_open(what, path, &stream->file_nbytes);
+    EK_TRY(descriptor);
+    stream->file = gzdopen(descriptor, "rb");
+    if (!stream->file) {
+        close(descriptor);
+        return EK_FAIL(EK_E_NO_MEMORY, "%s: no memory to read %s", what, path);
+    }
     gzbuffer(stream->file, ZLIB_BUFFER);
     return 0;
 }
@@ -42,8 +45,7 @@ static int check(const ek_stream *stream)
     if (code == Z_OK || code == Z_STREAM_END)
         return 0;
     if (code == Z_ERRNO)
-        return EK_FAIL(EK_E_IO, "%s: cannot read %s: %s", stream->what, stream->path,
-                       strerror(errno));
+        return ek_file_fail(stream->what, "read", stream->path);
     if (code == Z_MEM_ERROR)
         return EK_FAIL(EK_E_NO_MEMORY, "%s: no memory to inflate %s", stream->what, stream->path);
     return EK_FAIL(EK_E_FORMAT, "%s: %s is damaged or truncated: %s", stream->what, stream->path,

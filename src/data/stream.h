@@ -13,6 +13,7 @@
 
 typedef struct ek_stream {
     const char *what, *path; /* the caller's, as long as it is open */
+    size_t file_nbytes;      /* as it lies on the disk */
     gzFile file;
 } ek_stream;
 
@@ -22,7 +23,8 @@ typedef struct ek_bytes {
     size_t nbytes, room;
 } ek_bytes;
 
-/* EK_E_INVALID where the path is NULL. Nothing has to be closed after an error. */
+/* EK_E_INVALID if the path is NULL, EK_E_IO if it is no regular file's. Nothing has to be closed
+ * after an error. */
 int ek_stream_open(ek_stream *stream, const char *what, const char *path);
 void ek_stream_close(ek_stream *stream);
 
