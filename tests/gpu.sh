@@ -30,7 +30,7 @@ set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 all_stages="build smoke suite bench operations copies demo gan memcheck racecheck suite4 host"
-packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 zlib1g-dev zlib1g libjansson-dev libjansson4 libpng-dev libpng16-16
+packages=(libdnnl-dev libdnnl2 ocl-icd-libopencl1 zlib1g-dev zlib1g libpng-dev libpng16-16
     libturbojpeg0-dev libturbojpeg0 check libsubunit-dev libsubunit0 pkgconf pkgconf-bin libpkgconf3
     dataset-fashion-mnist)
 

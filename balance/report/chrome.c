@@ -2,31 +2,34 @@
  *
  * One process, a thread for each that worked, complete events for spans, and for each device a
  * counter of its memory by category. Times are microseconds since the step began. */
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "core/thread.h"
 #include "report/report.h"
 
-enum { PROCESS = 1 };
+enum { PROCESS = 1, DIGITS = 15 };
 
-typedef struct timed {
+/* A span or a sample of a device's memory. */
+typedef struct event {
     double begin; /* microseconds */
     int order;    /* among those of one moment */
-    json_t *event;
-} timed;
+    const ek_report_span *span;
+    const ek_memory_sample *sample; /* if span is NULL */
+    int device;                     /* index in the report */
+} event;
 
 typedef struct trace {
     const ek_report *report;
     const ek_report_span *spans;
     int span_count;
     double seconds;
-    timed *events;
+    char names[EK_MAX_DEVICES][16];
+    ek_memory_sample *samples[EK_MAX_DEVICES]; /* owned */
+    event *events;                             /* owned */
     int count, room;
-    json_t *all; /* metadata first */
-    bool failed; /* for want of memory */
 } trace;
 
 /* Whole nanoseconds, so that what nests still does. */
@@ -35,93 +38,116 @@ static double microseconds(double seconds)
     return round(1e9 * seconds) / 1000;
 }
 
-static json_t *text_of(const char *text)
-{
-    json_t *string = json_string(text);
-    return string ? string : json_string("?");
-}
+/* ---- events in the order of their beginnings ---- */
 
-static void add(trace *t, double begin, json_t *event)
+static int add(trace *t, event e)
 {
     if (t->count == t->room) {
         const int room = t->room ? 2 * t->room : 1024;
-        timed *grown = ek_realloc(t->events, (size_t)room * sizeof *grown);
-        if (grown) {
-            t->events = grown;
-            t->room = room;
-        }
+        event *grown = ek_realloc(t->events, (size_t)room * sizeof *grown);
+        if (!grown)
+            return EK_E_NO_MEMORY;
+        t->events = grown;
+        t->room = room;
     }
-    if (!event || t->count == t->room) {
-        json_decref(event);
-        t->failed = true;
-        return;
-    }
-    t->events[t->count] = (timed){begin, t->count, event};
-    t->count++;
-}
-
-static void name_of_device(const ek_report *report, int index, char name[16])
-{
-    ek_device_report device = {0};
-    ek_report_device(report, index, &device);
-    ek_device_name(device.device, name);
-}
-
-/* ---- spans ---- */
-
-static void add_span(trace *t, const ek_report_span *span)
-{
-    static const char *const kinds[EK_SPAN_KINDS] = {"computing", "communicating", "waiting"};
-    const double begin = microseconds(span->begin);
-    const double duration = microseconds(span->end - span->begin);
-    char device[16];
-    name_of_device(t->report, span->device, device);
-    add(t, begin,
-        json_pack("{s:o, s:s, s:s, s:f, s:f, s:i, s:i, s:{s:s}}", "name", text_of(span->label),
-                  "cat", kinds[span->kind], "ph", "X", "ts", begin, "dur", duration, "pid", PROCESS,
-                  "tid", span->thread + 1, "args", "device", device));
-}
-
-/* ---- memory ---- */
-
-static void add_sample(trace *t, const char *name, const ek_memory_sample *sample)
-{
-    json_t *categories = json_object();
-    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++) {
-        json_t *number = json_integer((json_int_t)sample->now[c]);
-        if (json_object_set_new(categories, ek_memory_category_name(c), number) < 0)
-            t->failed = true;
-    }
-    const double begin = microseconds(sample->seconds);
-    add(t, begin,
-        json_pack("{s:s, s:s, s:f, s:i, s:o}", "name", name, "ph", "C", "ts", begin, "pid", PROCESS,
-                  "args", categories));
-}
-
-static int add_memory(trace *t, int index)
-{
-    char device[16], name[32];
-    const int room = ek_report_step_memory(t->report, index, NULL, 0);
-    ek_memory_sample *samples = ek_calloc((size_t)(room > 0 ? room : 0), sizeof *samples);
-    if (!samples)
-        return ek_error_pending();
-    name_of_device(t->report, index, device);
-    snprintf(name, sizeof name, "memory of %s", device);
-    const int count = ek_report_step_memory(t->report, index, samples, room);
-    for (int i = 0; i < count && i < room; i++)
-        add_sample(t, name, &samples[i]);
-    free(samples);
+    e.order = t->count;
+    t->events[t->count++] = e;
     return 0;
 }
 
-/* ---- names ---- */
-
-static void add_name(trace *t, const char *what, int thread, const char *name)
+static int add_device(trace *t, int index)
 {
-    json_t *event = json_pack("{s:s, s:s, s:i, s:i, s:{s:o}}", "name", what, "ph", "M", "pid",
-                              PROCESS, "tid", thread, "args", "name", text_of(name));
-    if (!event || json_array_append_new(t->all, event) < 0)
-        t->failed = true;
+    ek_device_report device;
+    EK_TRY(ek_report_device(t->report, index, &device));
+    ek_device_name(device.device, t->names[index]);
+    const int room = ek_report_step_memory(t->report, index, NULL, 0);
+    ek_memory_sample *samples = ek_calloc((size_t)(room > 0 ? room : 0), sizeof *samples);
+    if (!samples)
+        return EK_E_NO_MEMORY;
+    t->samples[index] = samples;
+    const int count = ek_report_step_memory(t->report, index, samples, room);
+    for (int i = 0; i < count && i < room; i++)
+        EK_TRY(add(t, (event){.begin = microseconds(samples[i].seconds),
+                              .sample = &samples[i],
+                              .device = index}));
+    return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const event *x = a, *y = b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->order - y->order;
+}
+
+static int collect(trace *t)
+{
+    for (int d = 0; d < ek_report_device_count(t->report); d++)
+        EK_TRY(add_device(t, d));
+    for (int i = 0; i < t->span_count; i++)
+        EK_TRY(add(t, (event){.begin = microseconds(t->spans[i].begin),
+                              .span = &t->spans[i],
+                              .device = t->spans[i].device}));
+    if (t->count > 0)
+        qsort(t->events, (size_t)t->count, sizeof *t->events, compare);
+    return 0;
+}
+
+/* ---- writing ---- */
+
+static void put_span(ek_json_writer *json, const event *e, const char *device)
+{
+    static const char *const kinds[EK_SPAN_KINDS] = {"computing", "communicating", "waiting"};
+    const ek_report_span *span = e->span;
+    ek_json_put_text(json, "name", span->label);
+    ek_json_put_text(json, "cat", kinds[span->kind]);
+    ek_json_put_text(json, "ph", "X");
+    ek_json_put_real(json, "ts", e->begin, DIGITS);
+    ek_json_put_real(json, "dur", microseconds(span->end - span->begin), DIGITS);
+    ek_json_put_integer(json, "pid", PROCESS);
+    ek_json_put_integer(json, "tid", span->thread + 1);
+    ek_json_begin(json, "args", '{');
+    ek_json_put_text(json, "device", device);
+    ek_json_close(json, '}');
+}
+
+static void put_sample(ek_json_writer *json, const event *e, const char *device)
+{
+    char name[32];
+    snprintf(name, sizeof name, "memory of %s", device);
+    ek_json_put_text(json, "name", name);
+    ek_json_put_text(json, "ph", "C");
+    ek_json_put_real(json, "ts", e->begin, DIGITS);
+    ek_json_put_integer(json, "pid", PROCESS);
+    ek_json_begin(json, "args", '{');
+    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+        ek_json_put_integer(json, ek_memory_category_name(c), (int64_t)e->sample->now[c]);
+    ek_json_close(json, '}');
+}
+
+static void put_event(ek_json_writer *json, const trace *t, const event *e)
+{
+    const char *device = t->names[e->device];
+    ek_json_begin(json, NULL, '{');
+    if (e->span)
+        put_span(json, e, device);
+    else
+        put_sample(json, e, device);
+    ek_json_close(json, '}');
+}
+
+static void put_name(ek_json_writer *json, const char *what, int thread, const char *name)
+{
+    ek_json_begin(json, NULL, '{');
+    ek_json_put_text(json, "name", what);
+    ek_json_put_text(json, "ph", "M");
+    ek_json_put_integer(json, "pid", PROCESS);
+    ek_json_put_integer(json, "tid", thread);
+    ek_json_begin(json, "args", '{');
+    ek_json_put_text(json, "name", name);
+    ek_json_close(json, '}');
+    ek_json_close(json, '}');
 }
 
 /* A thread that works for one device, which no worker does, goes by its name too. */
@@ -141,66 +167,35 @@ static int only_device(const trace *t, int thread)
     return device;
 }
 
-static void add_names(trace *t)
+static void put_names(ek_json_writer *json, const trace *t)
 {
-    add_name(t, "process_name", 0, ek_report_name(t->report));
+    put_name(json, "process_name", 0, ek_report_name(t->report));
     for (int thread = 0; thread < ek_report_thread_count(t->report); thread++) {
         int device = ek_report_thread_device(t->report, thread);
-        char name[16] = "calling thread";
         if (device < 0)
             device = only_device(t, thread);
-        if (device >= 0)
-            name_of_device(t->report, device, name);
-        add_name(t, "thread_name", thread + 1, name);
+        put_name(json, "thread_name", thread + 1, device < 0 ? "calling thread" : t->names[device]);
     }
 }
 
-/* ---- */
-
-static int compare(const void *a, const void *b)
+static int write_trace(FILE *stream, void *user)
 {
-    const timed *x = a, *y = b;
-    if (x->begin != y->begin)
-        return x->begin < y->begin ? -1 : 1;
-    return x->order - y->order;
-}
-
-static int collect(trace *t)
-{
-    for (int d = 0; d < ek_report_device_count(t->report); d++)
-        EK_TRY(add_memory(t, d));
-    for (int i = 0; i < t->span_count; i++)
-        add_span(t, &t->spans[i]);
-    if (t->count > 0)
-        qsort(t->events, (size_t)t->count, sizeof *t->events, compare);
-    add_names(t);
-    for (int i = 0; i < t->count; i++) {
-        if (json_array_append(t->all, t->events[i].event) < 0)
-            t->failed = true;
-    }
-    return t->failed ? EK_FAIL(EK_E_NO_MEMORY, "report_trace: no memory for its events") : 0;
-}
-
-static int write_json(FILE *stream, void *user)
-{
-    if (json_dumpf(user, stream, JSON_COMPACT | JSON_REAL_PRECISION(15)) < 0 && !ferror(stream))
-        return EK_FAIL(EK_E_NO_MEMORY, "report_trace: no memory for the text");
+    const trace *t = user;
+    ek_json_writer json = {.stream = stream};
+    ek_json_begin(&json, NULL, '{');
+    ek_json_put_text(&json, "displayTimeUnit", "ms");
+    ek_json_begin(&json, "otherData", '{');
+    ek_json_put_integer(&json, "step", ek_report_step_count(t->report) - 1);
+    ek_json_put_integer(&json, "spans_dropped", ek_report_spans_dropped(t->report));
+    ek_json_close(&json, '}');
+    ek_json_begin(&json, "traceEvents", '[');
+    put_names(&json, t);
+    for (int i = 0; i < t->count; i++)
+        put_event(&json, t, &t->events[i]);
+    ek_json_close(&json, ']');
+    ek_json_close(&json, '}');
     fputc('\n', stream);
     return 0;
-}
-
-static int write_trace(const char *path, trace *t)
-{
-    EK_TRY(collect(t));
-    json_t *root =
-        json_pack("{s:s, s:{s:I, s:I}, s:O}", "displayTimeUnit", "ms", "otherData", "step",
-                  (json_int_t)(ek_report_step_count(t->report) - 1), "spans_dropped",
-                  (json_int_t)ek_report_spans_dropped(t->report), "traceEvents", t->all);
-    if (!root)
-        return EK_FAIL(EK_E_NO_MEMORY, "report_trace: no memory for its events");
-    int rc = ek_file_replace_text("report_trace", path, write_json, root);
-    json_decref(root);
-    return rc;
 }
 
 int ek_report_trace(const char *path, const ek_report *report)
@@ -210,12 +205,13 @@ int ek_report_trace(const char *path, const ek_report *report)
                        report ? "path is missing" : "report is NULL");
     if (ek_report_step_count(report) == 0)
         return EK_FAIL(EK_E_STATE, "report_trace: no step has ended (ek_report_step)");
-    trace t = {.report = report, .all = json_array()};
+    trace t = {.report = report};
     t.spans = ek_report_spans(report, &t.span_count, &t.seconds);
-    int rc = write_trace(path, &t);
-    for (int i = 0; i < t.count; i++)
-        json_decref(t.events[i].event);
+    int rc = collect(&t);
+    if (rc == 0)
+        rc = ek_file_replace_text("report_trace", path, write_trace, &t);
+    for (int d = 0; d < EK_MAX_DEVICES; d++)
+        free(t.samples[d]);
     free(t.events);
-    json_decref(t.all);
     return rc;
 }

@@ -1,8 +1,7 @@
 /* json.h: writes JSON: objects and arrays are begun and ended, commas and indents come by
  * themselves.
  *
- * Names are not those of Jansson, which the library is linked with. Inside an object every value
- * has a key; inside an array the key is NULL. */
+ * Inside an object every value has a key; inside an array the key is NULL. */
 #ifndef COMMON_JSON_H
 #define COMMON_JSON_H
 

@@ -28,7 +28,6 @@ has() {
     pkg-config) command -v pkg-config ;;
     libdnnl-dev) has_header dnnl.h ;;
     zlib1g-dev) has_header zlib.h ;;
-    libjansson-dev) has_header jansson.h ;;
     libpng-dev) has_header png.h ;;
     libturbojpeg0-dev) has_header turbojpeg.h ;;
     check) has_header check.h ;;
@@ -47,7 +46,6 @@ purpose() {
     pkg-config) echo "how Check is found" ;;
     libdnnl-dev) echo "oneDNN: convolutions and matrix products" ;;
     zlib1g-dev) echo "zlib: reads compressed data sets" ;;
-    libjansson-dev) echo "Jansson: reads and writes the headers of checkpoints" ;;
     libpng-dev) echo "libpng: reads and writes pictures" ;;
     libturbojpeg0-dev) echo "TurboJPEG: reads pictures" ;;
     check) echo "Check: the unit tests" ;;

@@ -19,8 +19,7 @@ configure_package_config_file(src/cmake/evenkeel-config.cmake.in evenkeel-config
 write_basic_package_version_file(evenkeel-config-version.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/evenkeel-config.cmake
               ${PROJECT_BINARY_DIR}/evenkeel-config-version.cmake
-              src/cmake/FindOneDNN.cmake src/cmake/FindJansson.cmake
-              src/cmake/FindTurboJPEG.cmake
+              src/cmake/FindOneDNN.cmake src/cmake/FindTurboJPEG.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
 # Relative, so that cmake --install --prefix and moved trees work.
 file(RELATIVE_PATH EK_PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)

@@ -1,17 +1,17 @@
 /* safetensors_read.c: opens files of named tensors, of which nothing is believed unchecked. */
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "core/thread.h"
 #include "data/safetensors.h"
 
 /* A tensor of the file. */
 typedef struct entry {
-    const char *name; /* the header's */
+    const char *name; /* in the header */
     int position;     /* of its dtype */
     int ndim;         /* may be more than EK_MAX_DIMS; the sizes beyond are not kept */
     int64_t sizes[EK_MAX_DIMS];
@@ -24,19 +24,35 @@ struct ek_safetensors {
     size_t nbytes;
     const unsigned char *elements;
     int64_t elements_nbytes;
-    json_t *header;
+    char *header; /* a copy, whose strings are decoded in place */
+    size_t header_nbytes;
     entry *entries; /* by place */
     int *by_name;   /* their indices */
-    int count;
+    int count, room;
+    bool has_metadata;
+    ek_metadata *metadata; /* by key */
+    int metadata_count, metadata_room;
 };
 
 /* The sentence begins with the file's name. */
 #define FAIL_FORMAT(file, text, ...) \
     EK_FAIL(EK_E_FORMAT, "safetensors: %s: " text, (file)->path, __VA_ARGS__)
 
-/* ---- the header ---- */
+/* `array`, moved if it has no room for another element behind its `count`; NULL without memory. */
+static void *with_room(void *array, int count, int *room, size_t size)
+{
+    if (count < *room)
+        return array;
+    int larger = *room ? 2 * *room : 64;
+    void *grown = ek_realloc(array, (size_t)larger * size);
+    if (grown)
+        *room = larger;
+    return grown;
+}
 
-static int parse_header(ek_safetensors *file)
+/* ---- the header's text ---- */
+
+static int copy_header(ek_safetensors *file)
 {
     uint64_t length = 0;
     if (file->nbytes < EK_SAFETENSORS_PREFIX)
@@ -54,104 +70,227 @@ static int parse_header(ek_safetensors *file)
     if (length == 0 || *text != '{')
         return FAIL_FORMAT(file, "the header, of %llu bytes, does not begin with '{'",
                            (unsigned long long)length);
-    json_error_t error;
-    file->header = json_loadb(text, (size_t)length, JSON_REJECT_DUPLICATES, &error);
-    if (!file->header && json_error_code(&error) == json_error_out_of_memory)
-        return EK_FAIL(EK_E_NO_MEMORY, "safetensors: %s: no memory for its header", file->path);
+    file->header_nbytes = (size_t)length;
+    file->header = ek_realloc(NULL, file->header_nbytes);
     if (!file->header)
-        return FAIL_FORMAT(file, "the header is no JSON object, at its byte %d: %s", error.position,
-                           error.text);
+        return EK_E_NO_MEMORY;
+    memcpy(file->header, text, file->header_nbytes);
     file->elements = file->bytes + EK_SAFETENSORS_PREFIX + length;
     file->elements_nbytes = (int64_t)(file->nbytes - EK_SAFETENSORS_PREFIX - (size_t)length);
     return 0;
 }
 
-static int check_metadata(const ek_safetensors *file, json_t *metadata)
+/* `result` of a function of the reader's: its errors are the header's. */
+static int check_json(const ek_safetensors *file, const ek_json_reader *reader, int result)
 {
-    if (!json_is_object(metadata))
+    if (result >= 0)
+        return result;
+    return FAIL_FORMAT(file, "the header is no JSON object, at its byte %zu: %s", reader->at,
+                       reader->error);
+}
+#define TRY_JSON(result) EK_TRY(check_json(file, reader, (result)))
+
+static int fail_twice(const ek_safetensors *file, const char *key)
+{
+    return FAIL_FORMAT(file, "its header has \"%.200s\" twice", key);
+}
+
+/* ---- metadata ---- */
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(((const ek_metadata *)a)->key, ((const ek_metadata *)b)->key);
+}
+
+static int read_metadata(ek_safetensors *file, ek_json_reader *reader)
+{
+    ek_json_value value;
+    const char *key;
+    int more;
+    if (file->has_metadata)
+        return fail_twice(file, EK_SAFETENSORS_METADATA);
+    file->has_metadata = true;
+    TRY_JSON(ek_json_read(reader, &value));
+    if (value.kind != EK_JSON_OBJECT)
         return FAIL_FORMAT(file, "%s is no object", EK_SAFETENSORS_METADATA);
-    for (void *at = json_object_iter(metadata); at; at = json_object_iter_next(metadata, at))
-        if (!json_is_string(json_object_iter_value(at)))
-            return FAIL_FORMAT(file, "the value of metadata \"%.200s\" is no string",
-                               json_object_iter_key(at));
+    while ((more = ek_json_next(reader, &key)) > 0) {
+        TRY_JSON(ek_json_read(reader, &value));
+        if (value.kind != EK_JSON_STRING)
+            return FAIL_FORMAT(file, "the value of metadata \"%.200s\" is no string", key);
+        ek_metadata *pairs =
+            with_room(file->metadata, file->metadata_count, &file->metadata_room, sizeof *pairs);
+        if (!pairs)
+            return EK_E_NO_MEMORY;
+        file->metadata = pairs;
+        file->metadata[file->metadata_count++] = (ek_metadata){key, value.text};
+    }
+    TRY_JSON(more);
+    if (file->metadata_count > 0)
+        qsort(file->metadata, (size_t)file->metadata_count, sizeof *file->metadata, compare_keys);
+    for (int i = 1; i < file->metadata_count; i++)
+        if (compare_keys(&file->metadata[i - 1], &file->metadata[i]) == 0)
+            return fail_twice(file, file->metadata[i].key);
     return 0;
 }
 
+/* ---- one tensor ---- */
+
+/* What is said of a tensor. */
+typedef struct description {
+    const char *name, *dtype; /* dtype NULL: none */
+    bool has_shape, has_offsets;
+    bool fits; /* the sizes' product is in `count` */
+    bool empty;
+    int64_t count;
+    int64_t offsets[2];
+    entry *entry;
+} description;
+
 /* A size or an offset. */
-static int read_natural(const ek_safetensors *file, const entry *e, const char *what, json_t *value,
-                        int64_t *number)
+static int take_natural(const ek_safetensors *file, const description *d, const char *what,
+                        const ek_json_value *value)
 {
-    if (!json_is_integer(value))
-        return FAIL_FORMAT(file, "tensor \"%.200s\": %s is no whole number", e->name, what);
-    *number = json_integer_value(value);
-    if (*number < 0)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": %s is negative: %lld", e->name, what,
-                           (long long)*number);
+    if (value->kind != EK_JSON_INTEGER)
+        return FAIL_FORMAT(file, "tensor \"%.200s\": %s is no whole number", d->name, what);
+    if (value->integer < 0)
+        return FAIL_FORMAT(file, "tensor \"%.200s\": %s is negative: %lld", d->name, what,
+                           (long long)value->integer);
+    return 0;
+}
+
+static int read_shape(const ek_safetensors *file, ek_json_reader *reader, description *d)
+{
+    ek_json_value value;
+    const char *key;
+    int more;
+    TRY_JSON(ek_json_read(reader, &value));
+    if (value.kind != EK_JSON_ARRAY)
+        return FAIL_FORMAT(file, "tensor \"%.200s\": shape is no array", d->name);
+    d->has_shape = d->fits = true;
+    d->count = 1;
+    while ((more = ek_json_next(reader, &key)) > 0) {
+        TRY_JSON(ek_json_read(reader, &value));
+        EK_TRY(take_natural(file, d, "a size", &value));
+        if (d->entry->ndim < EK_MAX_DIMS)
+            d->entry->sizes[d->entry->ndim] = value.integer;
+        d->entry->ndim++;
+        d->empty = d->empty || value.integer == 0;
+        d->fits = d->fits && !__builtin_mul_overflow(d->count, value.integer, &d->count);
+    }
+    TRY_JSON(more);
+    return 0;
+}
+
+static int fail_offsets(const ek_safetensors *file, const description *d)
+{
+    return FAIL_FORMAT(file, "tensor \"%.200s\": data_offsets is no array of two", d->name);
+}
+
+static int read_offsets(const ek_safetensors *file, ek_json_reader *reader, description *d)
+{
+    ek_json_value value;
+    const char *key;
+    int more, count = 0;
+    TRY_JSON(ek_json_read(reader, &value));
+    if (value.kind != EK_JSON_ARRAY)
+        return fail_offsets(file, d);
+    while ((more = ek_json_next(reader, &key)) > 0) {
+        if (count == 2)
+            return fail_offsets(file, d);
+        TRY_JSON(ek_json_read(reader, &value));
+        EK_TRY(take_natural(file, d, "an offset", &value));
+        d->offsets[count++] = value.integer;
+    }
+    TRY_JSON(more);
+    d->has_offsets = true;
+    return count == 2 ? 0 : fail_offsets(file, d);
+}
+
+static int read_dtype(const ek_safetensors *file, ek_json_reader *reader, description *d)
+{
+    ek_json_value value;
+    TRY_JSON(ek_json_read(reader, &value));
+    if (value.kind != EK_JSON_STRING)
+        return FAIL_FORMAT(file, "tensor \"%.200s\": dtype is no string", d->name);
+    d->dtype = value.text;
+    return 0;
+}
+
+/* Members that the format does not know are read over. */
+static int read_description(const ek_safetensors *file, ek_json_reader *reader, description *d)
+{
+    ek_json_value value;
+    const char *key;
+    int more;
+    TRY_JSON(ek_json_read(reader, &value));
+    if (value.kind != EK_JSON_OBJECT)
+        return FAIL_FORMAT(file, "the description of tensor \"%.200s\" is no object", d->name);
+    while ((more = ek_json_next(reader, &key)) > 0) {
+        bool dtype = strcmp(key, "dtype") == 0, shape = strcmp(key, "shape") == 0;
+        bool offsets = strcmp(key, "data_offsets") == 0;
+        if ((dtype && d->dtype) || (shape && d->has_shape) || (offsets && d->has_offsets))
+            return fail_twice(file, key);
+        if (dtype || shape || offsets) {
+            EK_TRY((dtype ? read_dtype : shape ? read_shape : read_offsets)(file, reader, d));
+            continue;
+        }
+        TRY_JSON(ek_json_read(reader, &value));
+        TRY_JSON(ek_json_skip(reader, &value));
+    }
+    TRY_JSON(more);
     return 0;
 }
 
 /* *nbytes becomes what shape and dtype ask for. */
-static int read_shape(const ek_safetensors *file, json_t *shape, entry *e, int64_t *nbytes)
+static int check_shape(const ek_safetensors *file, const description *d, int64_t *nbytes)
 {
-    const ek_safetensors_dtype *dtype = ek_safetensors_dtype_at(e->position);
-    int64_t bits = dtype->bits;
-    bool empty = false, fits = true;
-    if (!json_is_array(shape))
-        return FAIL_FORMAT(file, "tensor \"%.200s\": shape is no array", e->name);
-    e->ndim = (int)json_array_size(shape);
-    for (int i = 0; i < e->ndim; i++) {
-        int64_t size = 0;
-        EK_TRY(read_natural(file, e, "a size", json_array_get(shape, (size_t)i), &size));
-        if (i < EK_MAX_DIMS)
-            e->sizes[i] = size;
-        empty = empty || size == 0;
-        fits = fits && !__builtin_mul_overflow(bits, size, &bits);
-    }
-    if (!fits && !empty)
+    const ek_safetensors_dtype *dtype = ek_safetensors_dtype_at(d->entry->position);
+    int64_t bits = 0;
+    if (!d->has_shape)
+        return FAIL_FORMAT(file, "tensor \"%.200s\": shape is no array", d->name);
+    if (!d->empty && (!d->fits || __builtin_mul_overflow(d->count, dtype->bits, &bits)))
         return FAIL_FORMAT(file, "tensor \"%.200s\": its sizes multiply to more than 2^63 bits",
-                           e->name);
-    if (!empty && bits % 8 != 0)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": %lld bits of %s are no whole bytes", e->name,
+                           d->name);
+    if (bits % 8 != 0)
+        return FAIL_FORMAT(file, "tensor \"%.200s\": %lld bits of %s are no whole bytes", d->name,
                            (long long)bits, dtype->name);
-    *nbytes = empty ? 0 : bits / 8;
+    *nbytes = bits / 8;
     return 0;
 }
 
-static int read_offsets(const ek_safetensors *file, json_t *offsets, int64_t nbytes, entry *e)
+static int check_offsets(const ek_safetensors *file, const description *d, int64_t nbytes)
 {
-    if (!json_is_array(offsets) || json_array_size(offsets) != 2)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": data_offsets is no array of two", e->name);
-    EK_TRY(read_natural(file, e, "an offset", json_array_get(offsets, 0), &e->begin));
-    EK_TRY(read_natural(file, e, "an offset", json_array_get(offsets, 1), &e->end));
-    if (e->begin > e->end)
+    int64_t begin = d->offsets[0], end = d->offsets[1];
+    if (!d->has_offsets)
+        return fail_offsets(file, d);
+    if (begin > end)
         return FAIL_FORMAT(file, "tensor \"%.200s\" begins at %lld and ends before, at %lld",
-                           e->name, (long long)e->begin, (long long)e->end);
-    if (e->end > file->elements_nbytes)
+                           d->name, (long long)begin, (long long)end);
+    if (end > file->elements_nbytes)
         return FAIL_FORMAT(file, "truncated: tensor \"%.200s\" ends at %lld, the elements at %lld",
-                           e->name, (long long)e->end, (long long)file->elements_nbytes);
-    if (e->end - e->begin != nbytes)
+                           d->name, (long long)end, (long long)file->elements_nbytes);
+    if (end - begin != nbytes)
         return FAIL_FORMAT(
             file, "tensor \"%.200s\": offsets %lld to %lld, but shape and dtype take %lld bytes",
-            e->name, (long long)e->begin, (long long)e->end, (long long)nbytes);
+            d->name, (long long)begin, (long long)end, (long long)nbytes);
+    d->entry->begin = begin;
+    d->entry->end = end;
     return 0;
 }
 
-static int read_entry(const ek_safetensors *file, const char *name, json_t *description, entry *e)
+static int read_entry(const ek_safetensors *file, ek_json_reader *reader, entry *e)
 {
     int64_t nbytes = 0;
-    *e = (entry){.name = name};
-    if (!json_is_object(description))
-        return FAIL_FORMAT(file, "the description of tensor \"%.200s\" is no object", name);
-    const char *dtype = json_string_value(json_object_get(description, "dtype"));
-    if (!dtype)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": dtype is no string", name);
-    e->position = ek_safetensors_dtype_find(dtype);
+    description d = {.name = e->name, .entry = e};
+    EK_TRY(read_description(file, reader, &d));
+    if (!d.dtype)
+        return FAIL_FORMAT(file, "tensor \"%.200s\": dtype is no string", d.name);
+    e->position = ek_safetensors_dtype_find(d.dtype);
     if (e->position < 0)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": the format has no dtype \"%.200s\"", name,
-                           dtype);
-    EK_TRY(read_shape(file, json_object_get(description, "shape"), e, &nbytes));
-    EK_TRY(read_offsets(file, json_object_get(description, "data_offsets"), nbytes, e));
-    return 0;
+        return FAIL_FORMAT(file, "tensor \"%.200s\": the format has no dtype \"%.200s\"", d.name,
+                           d.dtype);
+    EK_TRY(check_shape(file, &d, &nbytes));
+    return check_offsets(file, &d, nbytes);
 }
 
 /* ---- all tensors ---- */
@@ -193,28 +332,48 @@ static int check_places(const ek_safetensors *file)
     return 0;
 }
 
-static int read_entries(ek_safetensors *file)
+/* Tensors and metadata in the header's order. */
+static int read_header(ek_safetensors *file)
 {
-    size_t size = json_object_size(file->header);
-    file->entries = ek_calloc(size, sizeof *file->entries);
-    file->by_name = ek_calloc(size, sizeof *file->by_name);
-    if (!file->entries || !file->by_name)
-        return EK_E_NO_MEMORY;
-    for (void *at = json_object_iter(file->header); at;
-         at = json_object_iter_next(file->header, at)) {
-        const char *name = json_object_iter_key(at);
-        json_t *value = json_object_iter_value(at);
-        if (strcmp(name, EK_SAFETENSORS_METADATA) == 0)
-            EK_TRY(check_metadata(file, value));
-        else
-            EK_TRY(read_entry(file, name, value, &file->entries[file->count++]));
+    ek_json_reader reading = {.text = file->header, .nbytes = file->header_nbytes};
+    ek_json_reader *reader = &reading;
+    ek_json_value object;
+    const char *name;
+    int more;
+    TRY_JSON(ek_json_read(reader, &object));
+    while ((more = ek_json_next(reader, &name)) > 0) {
+        if (strcmp(name, EK_SAFETENSORS_METADATA) == 0) {
+            EK_TRY(read_metadata(file, reader));
+            continue;
+        }
+        entry *entries = with_room(file->entries, file->count, &file->room, sizeof *entries);
+        if (!entries)
+            return EK_E_NO_MEMORY;
+        file->entries = entries;
+        file->entries[file->count] = (entry){.name = name};
+        EK_TRY(read_entry(file, reader, &file->entries[file->count++]));
     }
+    TRY_JSON(more);
+    TRY_JSON(ek_json_end(reader));
+    return 0;
+}
+
+static int sort_entries(ek_safetensors *file)
+{
+    if (file->count == 0)
+        return 0;
+    file->by_name = ek_calloc((size_t)file->count, sizeof *file->by_name);
+    if (!file->by_name)
+        return EK_E_NO_MEMORY;
     qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_places);
     for (int i = 0; i < file->count; i++)
         file->by_name[i] = i;
     qsort_r(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names,
             file->entries);
-    return check_places(file);
+    for (int i = 1; i < file->count; i++)
+        if (compare_names(&file->by_name[i - 1], &file->by_name[i], file->entries) == 0)
+            return fail_twice(file, file->entries[file->by_name[i]].name);
+    return 0;
 }
 
 /* ---- opening and closing ---- */
@@ -222,7 +381,7 @@ static int read_entries(ek_safetensors *file)
 static int map_descriptor(ek_safetensors *file, int descriptor)
 {
     if (file->nbytes == 0)
-        return 0; /* nothing can be mapped; parse_header says what is wrong */
+        return 0; /* nothing can be mapped; copy_header says what is wrong */
     void *bytes = mmap(NULL, file->nbytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (bytes == MAP_FAILED)
         return ek_file_fail("safetensors", "read", file->path);
@@ -249,7 +408,8 @@ ek_safetensors *ek_safetensors_open(const char *path)
     if (!file)
         return NULL;
     file->path = ek_strdup(path);
-    if (file->path && map_file(file) == 0 && parse_header(file) == 0 && read_entries(file) == 0)
+    if (file->path && map_file(file) == 0 && copy_header(file) == 0 && read_header(file) == 0 &&
+        sort_entries(file) == 0 && check_places(file) == 0)
         return file;
     ek_safetensors_close(file);
     return NULL;
@@ -261,9 +421,10 @@ void ek_safetensors_close(ek_safetensors *file)
         return;
     if (file->bytes)
         munmap((void *)(uintptr_t)file->bytes, file->nbytes);
-    json_decref(file->header);
+    free(file->header);
     free(file->entries);
     free(file->by_name);
+    free(file->metadata);
     free(file->path);
     free(file);
 }
@@ -359,6 +520,10 @@ const char *ek_safetensors_metadata(const ek_safetensors *file, const char *key)
             fail_closed();
         return NULL;
     }
-    json_t *metadata = json_object_get(file->header, EK_SAFETENSORS_METADATA);
-    return json_string_value(json_object_get(metadata, key));
+    const ek_metadata wanted = {key, NULL};
+    const ek_metadata *found = file->metadata_count > 0
+                                   ? bsearch(&wanted, file->metadata, (size_t)file->metadata_count,
+                                             sizeof *file->metadata, compare_keys)
+                                   : NULL;
+    return found ? found->value : NULL;
 }

@@ -1,10 +1,10 @@
 /* safetensors_write.c: writes tensors to a file that takes the old one's place when it is whole. */
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/file.h"
+#include "core/json.h"
 #include "core/tensor.h"
 #include "data/safetensors.h"
 
@@ -28,58 +28,49 @@ static int compare_entries(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* Puts `value` (a reference that is taken over) under a key that is UTF-8 and new. */
-static int put(const char *path, json_t *object, const char *what, const char *key, json_t *value)
+static int check_utf8(const char *path, const char *what, const char *text)
 {
-    int status = 0;
-    json_t *text = json_string(key); /* NULL where it is not UTF-8 */
-    if (!text)
-        status = EK_FAIL(EK_E_INVALID, "safetensors_save: %s: %s \"%.200s\" is not UTF-8", path,
-                         what, key);
-    else if (json_object_get(object, key))
-        status = EK_FAIL(EK_E_INVALID, "safetensors_save: %s: %s \"%.200s\" is given twice", path,
-                         what, key);
-    else if (!value || json_object_set(object, key, value) < 0)
-        status = EK_FAIL(EK_E_NO_MEMORY, "safetensors_save: %s: no memory for its header", path);
-    json_decref(text);
-    json_decref(value);
-    return status;
+    return ek_utf8_is_valid(text)
+               ? 0
+               : EK_FAIL(EK_E_INVALID, "safetensors_save: %s: %s \"%.200s\" is not UTF-8", path,
+                         what, text);
 }
 
-static int put_metadata(const char *path, json_t *header, const ek_metadata *metadata, int count)
+static int compare_texts(const void *a, const void *b)
 {
-    json_t *object = json_object();
-    int status = 0;
-    for (int i = 0; i < count && status == 0; i++) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* UTF-8, and no two the same. Changes the order. */
+static int check_texts(const char *path, const char *what, const char **texts, int count)
+{
+    for (int i = 0; i < count; i++)
+        EK_TRY(check_utf8(path, what, texts[i]));
+    if (count > 0)
+        qsort(texts, (size_t)count, sizeof *texts, compare_texts);
+    for (int i = 1; i < count; i++)
+        if (strcmp(texts[i - 1], texts[i]) == 0)
+            return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: %s \"%.200s\" is given twice", path,
+                           what, texts[i]);
+    return 0;
+}
+
+static int check_metadata(const char *path, const ek_metadata *metadata, int count,
+                          const char **texts)
+{
+    for (int i = 0; i < count; i++) {
         const char *key = metadata[i].key, *value = metadata[i].value;
-        json_t *text = value ? json_string(value) : NULL;
-        if (key && text) {
-            status = put(path, object, "metadata key", key, text);
-            continue;
-        }
-        json_decref(text);
-        status = EK_FAIL(EK_E_INVALID, "safetensors_save: %s: the %s of metadata %d (%.200s) is %s",
-                         path, key ? "value" : "key", i, key ? key : "",
-                         key && value ? "not UTF-8" : "NULL");
+        if (!key || !value)
+            return EK_FAIL(EK_E_INVALID,
+                           "safetensors_save: %s: the %s of metadata %d (%.200s) is NULL", path,
+                           key ? "value" : "key", i, key ? key : "");
+        texts[i] = key;
+        if (!ek_utf8_is_valid(value))
+            return EK_FAIL(EK_E_INVALID,
+                           "safetensors_save: %s: the value of metadata %d (%.200s) is not UTF-8",
+                           path, i, key);
     }
-    if (status == 0 && count > 0)
-        return put(path, header, "name", EK_SAFETENSORS_METADATA, object);
-    json_decref(object);
-    return status;
-}
-
-/* NULL without memory. */
-static json_t *describe(const entry *e, size_t begin)
-{
-    json_t *shape = json_array();
-    for (int i = 0; i < e->source->shape.ndim; i++)
-        if (json_array_append_new(shape, json_integer(e->source->shape.dims[i])) < 0) {
-            json_decref(shape);
-            return NULL;
-        }
-    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", ek_safetensors_dtype_at(e->position)->name,
-                     "shape", shape, "data_offsets", (json_int_t)begin,
-                     (json_int_t)(begin + e->nbytes));
+    return check_texts(path, "metadata key", texts, count);
 }
 
 static int check_source(const char *path, const ek_array_source *given, int i)
@@ -99,14 +90,15 @@ static int check_source(const char *path, const ek_array_source *given, int i)
     return 0;
 }
 
-/* Fills `entries` in the file's order and `header`. */
+/* Fills `entries` in the file's order. */
 static int describe_all(const char *path, const ek_array_source *sources, entry *entries, int count,
-                        json_t *header)
+                        const char **texts)
 {
     size_t end = 0;
     for (int i = 0; i < count; i++) {
         const ek_array_source *source = &sources[i];
         EK_TRY(check_source(path, source, i));
+        texts[i] = source->name;
         entries[i] = (entry){.name = source->name,
                              .source = source,
                              .position = ek_safetensors_dtype_of(source->dtype),
@@ -114,41 +106,75 @@ static int describe_all(const char *path, const ek_array_source *sources, entry 
                                        ek_dtype_size(source->dtype)};
     }
     qsort(entries, (size_t)count, sizeof *entries, compare_entries);
-    for (int i = 0; i < count; i++) {
-        EK_TRY(put(path, header, "tensor name", entries[i].name, describe(&entries[i], end)));
+    for (int i = 0; i < count; i++)
         if (__builtin_add_overflow(end, entries[i].nbytes, &end) || end > INT64_MAX / 2)
             return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: more than 2^62 bytes of elements",
                            path);
-    }
-    return 0;
+    return check_texts(path, "tensor name", texts, count);
 }
 
-/* The file's first bytes, with length and padding; free() them. NULL on errors. */
-static char *header_bytes(const char *path, const json_t *header, size_t *nbytes)
+/* What is written, in this order. */
+typedef struct content {
+    const ek_metadata *metadata;
+    int metadata_count;
+    const entry *entries;
+    int count;
+    char *header;
+    size_t header_nbytes;
+} content;
+
+static void put_entry(ek_json_writer *json, const entry *e, size_t begin)
 {
-    size_t length = json_dumpb(header, NULL, 0, JSON_COMPACT);
+    ek_json_begin(json, e->name, '{');
+    ek_json_put_text(json, "dtype", ek_safetensors_dtype_at(e->position)->name);
+    ek_json_begin(json, "shape", '[');
+    for (int i = 0; i < e->source->shape.ndim; i++)
+        ek_json_put_integer(json, NULL, e->source->shape.dims[i]);
+    ek_json_close(json, ']');
+    ek_json_begin(json, "data_offsets", '[');
+    ek_json_put_integer(json, NULL, (int64_t)begin);
+    ek_json_put_integer(json, NULL, (int64_t)(begin + e->nbytes));
+    ek_json_close(json, ']');
+    ek_json_close(json, '}');
+}
+
+/* To `bytes`, or only counted if that is NULL. Returns the number of bytes. */
+static size_t put_header(const content *c, char *bytes)
+{
+    ek_json_writer json = {.bytes = bytes};
+    size_t end = 0;
+    ek_json_begin(&json, NULL, '{');
+    if (c->metadata_count > 0) {
+        ek_json_begin(&json, EK_SAFETENSORS_METADATA, '{');
+        for (int i = 0; i < c->metadata_count; i++)
+            ek_json_put_text(&json, c->metadata[i].key, c->metadata[i].value);
+        ek_json_close(&json, '}');
+    }
+    for (int i = 0; i < c->count; end += c->entries[i++].nbytes)
+        put_entry(&json, &c->entries[i], end);
+    ek_json_close(&json, '}');
+    return json.nbytes;
+}
+
+/* The file's first bytes, with length and padding; free() them. */
+static int make_header(const char *path, content *c)
+{
+    size_t length = put_header(c, NULL);
     size_t padded = (length + EK_SAFETENSORS_ALIGNMENT - 1) / EK_SAFETENSORS_ALIGNMENT *
                     EK_SAFETENSORS_ALIGNMENT;
-    if (padded > EK_SAFETENSORS_MAX_HEADER) {
-        EK_FAIL(EK_E_INVALID,
-                "safetensors_save: %s: names and metadata take %zu bytes; readers accept %d", path,
-                padded, EK_SAFETENSORS_MAX_HEADER);
-        return NULL;
-    }
-    *nbytes = EK_SAFETENSORS_PREFIX + padded;
-    char *bytes = ek_calloc(1, *nbytes);
-    if (!bytes)
-        return NULL;
+    if (padded > EK_SAFETENSORS_MAX_HEADER)
+        return EK_FAIL(EK_E_INVALID,
+                       "safetensors_save: %s: names and metadata take %zu bytes; readers accept %d",
+                       path, padded, EK_SAFETENSORS_MAX_HEADER);
+    c->header_nbytes = EK_SAFETENSORS_PREFIX + padded;
+    c->header = ek_calloc(1, c->header_nbytes);
+    if (!c->header)
+        return EK_E_NO_MEMORY;
     for (int i = 0; i < EK_SAFETENSORS_PREFIX; i++)
-        bytes[i] = (char)(padded >> 8 * i);
-    memset(bytes + EK_SAFETENSORS_PREFIX, ' ', padded);
-    if (length == 0 ||
-        json_dumpb(header, bytes + EK_SAFETENSORS_PREFIX, length, JSON_COMPACT) != length) {
-        EK_FAIL(EK_E_NO_MEMORY, "safetensors_save: %s: no memory for its header", path);
-        free(bytes);
-        return NULL;
-    }
-    return bytes;
+        c->header[i] = (char)(padded >> 8 * i);
+    put_header(c, c->header + EK_SAFETENSORS_PREFIX);
+    memset(c->header + EK_SAFETENSORS_PREFIX + length, ' ', padded - length);
+    return 0;
 }
 
 /* ---- the file ---- */
@@ -199,14 +225,6 @@ static int write_tensor(const ek_file *file, const entry *e)
     return status;
 }
 
-/* What is written, in this order. */
-typedef struct content {
-    const char *header;
-    size_t header_nbytes;
-    const entry *entries;
-    int count;
-} content;
-
 static int write_content(const ek_file *file, void *user)
 {
     const content *c = user;
@@ -221,23 +239,21 @@ int ek_safetensors_save_from(const char *path, const ek_array_source *sources, i
 {
     if (!path || !*path)
         return EK_FAIL(EK_E_INVALID, "safetensors_save: there is no path");
+    int most = count > metadata_count ? count : metadata_count;
     entry *entries = ek_calloc((size_t)count, sizeof *entries);
-    if (!entries)
-        return EK_E_NO_MEMORY;
-    json_t *header = json_object();
-    char *bytes = NULL;
-    size_t nbytes = 0;
-    int status = put_metadata(path, header, metadata, metadata_count);
+    const char **texts = ek_calloc((size_t)most, sizeof *texts); /* of either list, to be checked */
+    content c = {metadata, metadata_count, entries, count, NULL, 0};
+    int status = entries && texts ? 0 : EK_E_NO_MEMORY;
     if (status == 0)
-        status = describe_all(path, sources, entries, count, header);
-    if (status == 0 && !(bytes = header_bytes(path, header, &nbytes)))
-        status = ek_error_pending();
-    json_decref(header);
-    if (status == 0) {
-        content c = {bytes, nbytes, entries, count};
+        status = check_metadata(path, metadata, metadata_count, texts);
+    if (status == 0)
+        status = describe_all(path, sources, entries, count, texts);
+    if (status == 0)
+        status = make_header(path, &c);
+    if (status == 0)
         status = ek_file_replace("safetensors_save", path, write_content, &c);
-    }
-    free(bytes);
+    free(c.header);
+    free(texts);
     free(entries);
     return status;
 }

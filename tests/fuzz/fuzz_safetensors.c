@@ -3,7 +3,7 @@
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Iinclude -Isrc \
  *         tests/fuzz/fuzz_safetensors.c tests/fuzz/fuzz.c tests/unit/plain_backend.c \
- *         src/core/?*.c src/data/safetensors*.c -ljansson -lz -lpthread -lm -o fuzz
+ *         src/core/?*.c src/data/safetensors*.c -lz -lpthread -lm -o fuzz
  *     ./fuzz tests/fuzz/corpus/safetensors */
 #include "fuzz.h"
 

@@ -1,6 +1,5 @@
 /* What a report says of real training: every byte, every millisecond, in the classic way and in the
  * balanced one. */
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include "core/trace.h"
 #include "core/worker.h"
 #include "evenkeel/report.h"
+#include "json_tree.h"
 #include "segmentation.h"
 
 enum { DEVICES = 4, BATCH = 32, CHUNK = BATCH / DEVICES, STEPS = 3, ROOM = 4096 };
@@ -92,40 +92,24 @@ static void assert_times(const ek_report *report)
     }
 }
 
-static json_t *load(const char *path)
-{
-    json_error_t error;
-    json_t *root = json_load_file(path, 0, &error);
-    if (!root)
-        ck_abort_msg("%s: %s, line %d", path, error.text, error.line);
-    return root;
-}
-
-static json_t *written(ek_report *report)
+static const json_node *written(ek_report *report, json_tree *tree)
 {
     char path[] = "/tmp/evenkeel-report-XXXXXX";
     close(mkstemp(path));
     assert_ok(ek_report_json(path, &report, 1));
-    json_t *root = load(path);
+    const json_node *root = json_load(tree, path);
     unlink(path);
     return root;
 }
 
-static json_t *spans_of(json_t *root)
-{
-    json_t *report = json_array_get(json_object_get(root, "reports"), 0);
-    return json_object_get(json_object_get(report, "last_step"), "spans");
-}
-
 /* Spans of a device in the last step whose label begins so. */
-static int labelled(json_t *root, int device, const char *label)
+static int labelled(const json_node *root, int device, const char *label)
 {
-    size_t i;
-    json_t *span;
+    const json_node *report = json_item(json_at(root, "reports"), 0);
     int count = 0;
-    json_array_foreach(spans_of(root), i, span) count +=
-        json_integer_value(json_object_get(span, "device")) == device &&
-        strncmp(json_string_value(json_object_get(span, "label")), label, strlen(label)) == 0;
+    json_each(span, json_at(json_at(report, "last_step"), "spans")) count +=
+        (int)json_number_at(span, "device") == device &&
+        strncmp(json_text_at(span, "label"), label, strlen(label)) == 0;
     return count;
 }
 
@@ -145,7 +129,8 @@ static void assert_operation(const char *operation)
 
 static void assert_labels(ek_report *report, train_mode mode)
 {
-    json_t *root = written(report);
+    json_tree tree;
+    const json_node *root = written(report, &tree);
     for (int d = 0; d < DEVICES; d++) {
         ck_assert_int_eq(labelled(root, d, "forward of conv2d"), 3);
         ck_assert_int_ge(labelled(root, d, "backward of conv2d"), 3);
@@ -156,7 +141,7 @@ static void assert_labels(ek_report *report, train_mode mode)
     ck_assert_int_ge(labelled(root, 0, "step of sgd"), 1);
     ck_assert_int_ge(labelled(root, 0, "reduce"), 1);
     ck_assert_int_eq(labelled(root, 0, "gather") > 0, mode == CLASSIC);
-    json_decref(root);
+    json_free(&tree);
 }
 
 static void check_training(train_mode mode)
@@ -347,11 +332,12 @@ START_TEST(operations_names_are_kept)
     assert_ok(ek_backward(ek_sum(y)));
     ek_scope_end(&scope);
     assert_ok(ek_report_step(report));
-    json_t *root = written(report);
+    json_tree tree;
+    const json_node *root = written(report, &tree);
     ck_assert_int_eq(labelled(root, 0, "forward of double"), 1);
     ck_assert_int_eq(labelled(root, 0, "backward of double"), 1);
     ck_assert_int_eq(labelled(root, 0, "gradient of"), 1);
-    json_decref(root);
+    json_free(&tree);
     ek_report_free(report);
 }
 END_TEST

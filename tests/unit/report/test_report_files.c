@@ -1,5 +1,4 @@
 /* What a report writes: the table, JSON, and a trace that viewers take. */
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 #include "core/clock.h"
 #include "core/trace.h"
 #include "core/worker.h"
+#include "json_tree.h"
 #include "report/report.h"
 #include "unit.h"
 
@@ -75,29 +75,6 @@ static ek_report *make_report(const char *name)
     return report;
 }
 
-static json_t *load(void)
-{
-    json_error_t error;
-    json_t *root = json_load_file(path, 0, &error);
-    if (!root)
-        ck_abort_msg("%s: %s, line %d", path, error.text, error.line);
-    return root;
-}
-
-static const char *text_at(json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    ck_assert_msg(text != NULL, "there is no text \"%s\"", key);
-    return text;
-}
-
-static double number_at(json_t *object, const char *key)
-{
-    json_t *number = json_object_get(object, key);
-    ck_assert_msg(json_is_number(number), "there is no number \"%s\"", key);
-    return json_number_value(number);
-}
-
 static void assert_equal(double number, double wanted)
 {
     if (!(fabs(number - wanted) <= 1e-9 * fabs(wanted)))
@@ -106,38 +83,39 @@ static void assert_equal(double number, double wanted)
 
 /* ---- JSON ---- */
 
-static void assert_sample(json_t *json, const ek_memory_sample *sample)
+static void assert_sample(const json_node *json, const ek_memory_sample *sample)
 {
-    assert_equal(number_at(json, "seconds"), sample->seconds);
-    assert_equal(number_at(json, "step"), (double)sample->step);
-    assert_equal(number_at(json, "in_use"), (double)sample->in_use);
-    json_t *categories = json_object_get(json, "categories");
-    ck_assert_uint_eq(json_object_size(categories), EK_MEMORY_CATEGORIES);
+    assert_equal(json_number_at(json, "seconds"), sample->seconds);
+    assert_equal(json_number_at(json, "step"), (double)sample->step);
+    assert_equal(json_number_at(json, "in_use"), (double)sample->in_use);
+    const json_node *categories = json_at(json, "categories");
+    ck_assert_int_eq(json_count(categories), EK_MEMORY_CATEGORIES);
     for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-        assert_equal(number_at(categories, ek_memory_category_name(c)), (double)sample->now[c]);
+        assert_equal(json_number_at(categories, ek_memory_category_name(c)),
+                     (double)sample->now[c]);
 }
 
-static void assert_device(json_t *json, const ek_report *report, int index)
+static void assert_device(const json_node *json, const ek_report *report, int index)
 {
     enum { ROOM = 2048 };
     static ek_memory_sample samples[ROOM];
     ek_device_report device;
     char name[16];
     assert_ok(ek_report_device(report, index, &device));
-    ck_assert_str_eq(text_at(json, "device"), ek_device_name(device.device, name));
-    ck_assert_str_eq(text_at(json, "peak_operation"), device.peak_operation);
-    assert_equal(number_at(json, "capacity"), (double)device.capacity);
-    assert_equal(number_at(json, "reserved_peak"), (double)device.reserved_peak);
-    assert_equal(number_at(json, "computing"), device.computing);
-    assert_equal(number_at(json, "communicating"), device.communicating);
-    assert_equal(number_at(json, "waiting"), device.waiting);
-    assert_sample(json_object_get(json, "peak"), &device.peak);
-    json_t *memory = json_object_get(json, "memory");
+    ck_assert_str_eq(json_text_at(json, "device"), ek_device_name(device.device, name));
+    ck_assert_str_eq(json_text_at(json, "peak_operation"), device.peak_operation);
+    assert_equal(json_number_at(json, "capacity"), (double)device.capacity);
+    assert_equal(json_number_at(json, "reserved_peak"), (double)device.reserved_peak);
+    assert_equal(json_number_at(json, "computing"), device.computing);
+    assert_equal(json_number_at(json, "communicating"), device.communicating);
+    assert_equal(json_number_at(json, "waiting"), device.waiting);
+    assert_sample(json_at(json, "peak"), &device.peak);
+    const json_node *memory = json_at(json, "memory");
     const int count = ek_report_memory(report, index, samples, ROOM);
-    ck_assert_int_eq((int)json_array_size(memory), count);
+    ck_assert_int_eq(json_count(memory), count);
     for (int i = 0; i < count; i++)
-        assert_sample(json_array_get(memory, (size_t)i), &samples[i]);
-    ck_assert_int_eq((int)json_array_size(json_object_get(json, "step_memory")),
+        assert_sample(json_item(memory, i), &samples[i]);
+    ck_assert_int_eq(json_count(json_at(json, "step_memory")),
                      ek_report_step_memory(report, index, samples, ROOM));
 }
 
@@ -150,29 +128,29 @@ START_TEST(json_has_all_numbers_of_all_reports)
     }
     ek_report_set_largest_batch(reports[1], 96);
     assert_ok(ek_report_json(path, reports, 2));
-    json_t *root = load(), *array = json_object_get(root, "reports");
-    ck_assert_str_eq(text_at(root, "format"), "evenkeel-report-1");
-    ck_assert_uint_eq(json_array_size(array), 2);
+    json_tree tree;
+    const json_node *root = json_load(&tree, path), *array = json_at(root, "reports");
+    ck_assert_str_eq(json_text_at(root, "format"), "evenkeel-report-1");
+    ck_assert_int_eq(json_count(array), 2);
     for (int r = 0; r < 2; r++) {
-        json_t *json = json_array_get(array, (size_t)r);
-        ck_assert_str_eq(text_at(json, "name"), r ? "second" : "first");
-        assert_equal(number_at(json, "steps"), STEPS);
-        assert_equal(number_at(json, "seconds"), ek_report_seconds(reports[r]));
-        assert_equal(number_at(json, "step_seconds"), ek_report_step_seconds(reports[r]));
-        assert_equal(number_at(json, "imbalance"), ek_report_imbalance(reports[r]));
-        assert_equal(number_at(json, "largest_batch"), r ? 96 : 0);
+        const json_node *json = json_item(array, r);
+        ck_assert_str_eq(json_text_at(json, "name"), r ? "second" : "first");
+        assert_equal(json_number_at(json, "steps"), STEPS);
+        assert_equal(json_number_at(json, "seconds"), ek_report_seconds(reports[r]));
+        assert_equal(json_number_at(json, "step_seconds"), ek_report_step_seconds(reports[r]));
+        assert_equal(json_number_at(json, "imbalance"), ek_report_imbalance(reports[r]));
+        assert_equal(json_number_at(json, "largest_batch"), r ? 96 : 0);
         for (int d = 0; d < DEVICES; d++)
-            assert_device(json_array_get(json_object_get(json, "devices"), (size_t)d), reports[r],
-                          d);
+            assert_device(json_item(json_at(json, "devices"), d), reports[r], d);
         int count;
         double seconds;
         ek_report_spans(reports[r], &count, &seconds);
-        json_t *last = json_object_get(json, "last_step");
-        assert_equal(number_at(last, "seconds"), seconds);
-        assert_equal(number_at(last, "dropped"), 0);
-        ck_assert_int_eq((int)json_array_size(json_object_get(last, "spans")), count);
+        const json_node *last = json_at(json, "last_step");
+        assert_equal(json_number_at(last, "seconds"), seconds);
+        assert_equal(json_number_at(last, "dropped"), 0);
+        ck_assert_int_eq(json_count(json_at(last, "spans")), count);
     }
-    json_decref(root);
+    json_free(&tree);
     ek_report_free(reports[0]);
     ek_report_free(reports[1]);
 }
@@ -193,18 +171,18 @@ static int64_t nanoseconds(double microseconds)
     return (int64_t)llround(1000 * microseconds);
 }
 
-static void take_span(nest *nests, json_t *event)
+static void take_span(nest *nests, const json_node *event)
 {
-    const int thread = (int)number_at(event, "tid");
+    const int thread = (int)json_number_at(event, "tid");
     ck_assert(thread >= 1 && thread < THREADS);
     nest *n = &nests[thread];
-    const int64_t begin = nanoseconds(number_at(event, "ts"));
-    const int64_t end = begin + nanoseconds(number_at(event, "dur"));
-    ck_assert(number_at(event, "dur") >= 0);
+    const int64_t begin = nanoseconds(json_number_at(event, "ts"));
+    const int64_t end = begin + nanoseconds(json_number_at(event, "dur"));
+    ck_assert(json_number_at(event, "dur") >= 0);
     while (n->depth > 0 && n->ends[n->depth - 1] <= begin && n->ends[n->depth - 1] < end)
         n->depth--;
     if (n->depth > 0 && end > n->ends[n->depth - 1])
-        ck_abort_msg("\"%s\" ends %lld ns after what it lies in", text_at(event, "name"),
+        ck_abort_msg("\"%s\" ends %lld ns after what it lies in", json_text_at(event, "name"),
                      (long long)(end - n->ends[n->depth - 1]));
     ck_assert_int_lt(n->depth, DEPTHS);
     n->ends[n->depth++] = end;
@@ -214,33 +192,32 @@ START_TEST(the_trace_is_sorted_and_nests)
 {
     ek_report *report = make_report("traced");
     assert_ok(ek_report_trace(path, report));
-    json_t *root = load(), *event;
+    json_tree tree;
+    const json_node *root = json_load(&tree, path);
     nest nests[THREADS] = {{{0}, 0}};
     int counts[128] = {0}, names = 0;
     double last = 0;
-    size_t i;
-    json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+    json_each(event, json_at(root, "traceEvents"))
     {
-        const char phase = text_at(event, "ph")[0];
+        const char phase = json_text_at(event, "ph")[0];
         counts[(int)phase]++;
-        ck_assert_int_eq((int)number_at(event, "pid"), 1);
+        ck_assert_int_eq((int)json_number_at(event, "pid"), 1);
         if (phase == 'M') {
-            names += strcmp(text_at(event, "name"), "thread_name") == 0;
+            names += strcmp(json_text_at(event, "name"), "thread_name") == 0;
             continue;
         }
-        ck_assert(number_at(event, "ts") >= last);
-        last = number_at(event, "ts");
+        ck_assert(json_number_at(event, "ts") >= last);
+        last = json_number_at(event, "ts");
         if (phase == 'X')
             take_span(nests, event);
         else
-            ck_assert_uint_eq(json_object_size(json_object_get(event, "args")),
-                              EK_MEMORY_CATEGORIES);
+            ck_assert_int_eq(json_count(json_at(event, "args")), EK_MEMORY_CATEGORIES);
     }
     ck_assert_int_eq(counts['X'], 2 + DEVICES * (1 + 2 * 8)); /* the caller waits for the parts */
     ck_assert_int_ge(counts['C'], DEVICES * 3);
     ck_assert_int_eq(names, DEVICES + 1);
     ck_assert_int_eq(counts['M'], names + 1);
-    json_decref(root);
+    json_free(&tree);
     ek_report_free(report);
 }
 END_TEST
