@@ -30,7 +30,24 @@ foreach(kind shared static)
         ek_cuda_library_link(evenkeel_${kind})
     endif()
 endforeach()
-set(version_script ${PROJECT_SOURCE_DIR}/src/cmake/evenkeel.map)
+
+# What the shared library exports: the functions that the public headers mark EK_API, by name. Hidden visibility alone
+# is not enough: kernels (.cu) are visible to test programs, and gcc exports the resolvers of multiversioned functions.
+file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/evenkeel/*.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${headers})
+set(version_script ${PROJECT_BINARY_DIR}/evenkeel.map)
+set(exported)
+foreach(header IN LISTS headers)
+    file(READ ${header} text)
+    string(REPLACE ";" "," text "${text}") # a semicolon would cut the list of matches
+    string(REGEX MATCHALL "EK_API[^,(]*[ *]ek_[a-z0-9_]+\\(" declarations "${text}")
+    foreach(declaration IN LISTS declarations)
+        string(REGEX REPLACE ".*[ *](ek_[a-z0-9_]+)\\($" "        \\1,\n" name "${declaration}")
+        string(APPEND exported "${name}")
+    endforeach()
+endforeach()
+string(REPLACE "," ";" exported "${exported}")
+file(CONFIGURE OUTPUT ${version_script} CONTENT "{\n    global:\n${exported}    local: *;\n};\n" @ONLY)
 target_link_options(evenkeel_shared PRIVATE -Wl,--version-script=${version_script}
                     -Wl,--no-undefined)
 set_target_properties(evenkeel_shared PROPERTIES LINK_DEPENDS ${version_script})
