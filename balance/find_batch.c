@@ -194,9 +194,7 @@ static int resolve(ek_find_batch_options *o)
     o->first = first;
     if (o->device_ids.count == 0)
         o->device_ids = ek_devices(ek_default_device_kind(), 0);
-    return o->device_ids.count < 0 || o->device_ids.count > EK_MAX_DEVICES
-               ? EK_FAIL(EK_E_INVALID, "find_batch: a list of %d devices", o->device_ids.count)
-               : 0;
+    return ek_device_list_check("find_batch", &o->device_ids);
 }
 
 static int open_devices(search *s)

@@ -175,6 +175,7 @@ static int call_critic(ek_module *critic, penalty *p)
 
 static int differentiate(penalty *p)
 {
+    const int before = ek_error_status();
     ek_tensor *ones[EK_MAX_DEVICES];
     for (int i = 0; i < p->parts; i++) {
         const ek_tensor *d = p->outputs[i];
@@ -189,7 +190,7 @@ static int differentiate(penalty *p)
     for (int i = 0; i < p->parts; i++)
         ek_tensor_set_requires_grad(p->points[i], false);
     if (rc < 0)
-        ek_error_prefix("gradient penalty");
+        ek_error_prefix(before, "gradient penalty");
     return rc;
 }
 

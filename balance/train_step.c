@@ -291,6 +291,7 @@ static int check(const ek_train_options *options)
 
 int ek_train_step_with(ek_train_options options, double *loss)
 {
+    const int before = ek_error_status();
     train_step step = {.options = &options};
     EK_TRY(check(&options));
     EK_TRY(ek_step_gradients_open(options.optimizer, options.model, &step.gradients));
@@ -301,7 +302,7 @@ int ek_train_step_with(ek_train_options options, double *loss)
     ek_scope_end(&scope);
     if (rc < 0) {
         ek_step_gradients_remove(&step.gradients);
-        ek_error_prefix("train_step");
+        ek_error_prefix(before, "train_step");
     }
     ek_step_gradients_close(&step.gradients);
     return rc < 0 ? rc : 0;

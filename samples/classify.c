@@ -4,7 +4,8 @@
 #include "classify/train.h"
 #include "common/interrupt.h"
 
-/* Exit statuses: 0 well, 1 the run failed, 2 it was not begun, 130 (INTERRUPTED). */
+/* Exit statuses: 0 well, 1 the run failed, 2 it was not begun, interrupt_status() where a
+ * signal stopped it. */
 enum { FAILED = 1, REFUSED = 2 };
 
 static int finish(const train_run *run, int argc, char **argv)
@@ -20,7 +21,7 @@ static int finish(const train_run *run, int argc, char **argv)
     }
     if (run->step < run->last_step) {
         interrupt_explain(run->step, run->settings.out ? path : NULL, argc, argv);
-        return INTERRUPTED;
+        return interrupt_status();
     }
     report_table(stdout, run);
     if (run->settings.out)

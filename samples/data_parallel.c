@@ -146,7 +146,7 @@ int main(int argc, char **argv)
         return REFUSED;
     }
     ek_device_list devices = devices_open(devices_kind(&device), (int)count);
-    if (devices.count == 0) {
+    if (devices.count < 1) {
         args_complain(argv[0], "%s", ek_error_message());
         return REFUSED;
     }

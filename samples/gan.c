@@ -5,7 +5,8 @@
 #include "gan/report.h"
 #include "gan/train.h"
 
-/* Exit statuses: 0 well, 1 the run failed, 2 it was not begun, 130 (INTERRUPTED). */
+/* Exit statuses: 0 well, 1 the run failed, 2 it was not begun, interrupt_status() where a
+ * signal stopped it. */
 enum { FAILED = 1, REFUSED = 2 };
 
 static void print_devices(const ek_device_list *devices)
@@ -33,7 +34,7 @@ static int finish(train_run *run, int argc, char **argv)
         if (run->settings.out)
             train_checkpoint_path(run, path, sizeof(path));
         interrupt_explain(run->step, run->settings.out ? path : NULL, argc, argv);
-        return INTERRUPTED;
+        return interrupt_status();
     }
     print_devices(&run->job.devices);
     printf("Median step: %.0f ms\n", 1000 * records_median(&run->records, SECONDS));

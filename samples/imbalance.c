@@ -9,7 +9,8 @@
 #include "common/pictures.h"
 #include "imbalance/train.h"
 
-/* Exit statuses: 0 well, 1 the job failed, 2 it was not begun, 130 (INTERRUPTED). */
+/* Exit statuses: 0 well, 1 the job failed, 2 it was not begun, interrupt_status() where a
+ * signal stopped it. */
 enum { FAILED = 1, REFUSED = 2 };
 
 /* Both sets of scenes; they differ in pictures, and in seed. */
@@ -38,7 +39,7 @@ static int explain_stop(const run_settings *settings, const mode_result *results
     printf("Stopped: %s\n", error.message);
     if (settings->json || settings->html || settings->trace)
         puts("No file was written");
-    return INTERRUPTED;
+    return interrupt_status();
 }
 
 /* After an error of a mode: its sentence and, where memory was short, what would have fitted. */
@@ -88,7 +89,7 @@ static int choose_capacity(run_settings *settings, const scene_set *train)
     ek_memory_stats stats;
     ek_device_list devices = devices_open_text(settings->kind, settings->device_text);
 
-    int rc = devices.count ? ek_memory_get(devices.devices[0], &stats) : ek_error_status();
+    int rc = devices.count > 0 ? ek_memory_get(devices.devices[0], &stats) : ek_error_status();
     if (rc < 0 || settings->capacity || stats.capacity)
         return rc;
     rc = train_state_nbytes(settings, train, &state);

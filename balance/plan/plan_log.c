@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "core/locale.h"
 #include "core/thread.h"
 
 /* Many devices may have more to say than a log line holds. */
@@ -19,10 +20,9 @@ static void put(line *l, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(l->text + l->used, sizeof l->text - l->used, format, arguments);
-    va_end(arguments);
     size_t room = sizeof l->text - l->used - 1;
-    size_t wanted = length > 0 ? (size_t)length : 0;
+    size_t wanted = ek_format_list(l->text + l->used, room + 1, format, arguments);
+    va_end(arguments);
     l->used += wanted < room ? wanted : room;
 }
 

@@ -131,10 +131,11 @@ static int use_first(ek_planner *planner, int64_t given)
 
 static int use_plan(ek_planner *planner, const char *text)
 {
+    const int before = ek_error_status();
     planner->way = BY_PLANS;
     int rc = ek_plans_parse(&planner->plans, text, planner->devices);
     if (rc < 0)
-        ek_error_prefix("%s: .plan", planner->what);
+        ek_error_prefix(before, "%s: .plan", planner->what);
     return rc;
 }
 

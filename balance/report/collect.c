@@ -182,10 +182,8 @@ static int open_report(ek_report *report, const ek_report_options *options)
     ek_device_list list = options->device_ids;
     if (list.count == 0)
         list = ek_devices(ek_default_device_kind(), 0);
+    EK_TRY(ek_device_list_check("report_start", &list));
     EK_TRY(ek_error_status());
-    if (list.count < 1 || list.count > EK_MAX_DEVICES)
-        return EK_FAIL(EK_E_INVALID, "report_start: 1 to %d devices are needed, not %d",
-                       EK_MAX_DEVICES, list.count);
     memset(report->index_of, -1, sizeof report->index_of);
     report->name = ek_strdup(options->name ? options->name : "run");
     report->gathered = ek_calloc(1, sizeof *report->gathered);
@@ -201,6 +199,7 @@ static int open_report(ek_report *report, const ek_report_options *options)
 /* Levels are noted before anything is told, and again when everything is. */
 static int begin(ek_report *report)
 {
+    const int before = ek_error_status();
     const ek_tracer tracer = {.span = on_span, .memory = on_memory, .user = report};
     report->serial = 1 + atomic_fetch_add(&serials, 1);
     report->began = ek_clock_ns();
@@ -208,7 +207,7 @@ static int begin(ek_report *report)
     for (int d = 0; d < report->count; d++)
         begin_device(report, &report->devices[d]);
     if (ek_trace_set(&tracer) < 0) {
-        ek_error_prefix("report_start");
+        ek_error_prefix(before, "report_start");
         return ek_error_pending();
     }
     report->collecting = true;

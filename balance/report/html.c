@@ -1,12 +1,12 @@
 /* html.c: the report as one page: reads the reports, writes the sections in their order. */
 #include "report/html.h"
 
-#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 
 #include "core/file.h"
+#include "core/locale.h"
 #include "core/thread.h"
 
 /* ---- pieces ---- */
@@ -173,14 +173,9 @@ static int write_body(FILE *stream, page_job *job)
 /* Style sheets and drawings want decimal points whatever the program's language has. */
 static int write_page(FILE *stream, void *user)
 {
-    locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
-
-    if (plain == (locale_t)0)
-        return EK_FAIL(EK_E_NO_MEMORY, "report_html: there is no memory for a locale");
-    locale_t old = uselocale(plain);
+    locale_t before = ek_locale_begin();
     int status = write_body(stream, user);
-    uselocale(old);
-    freelocale(plain);
+    ek_locale_end(before);
     return status;
 }
 

@@ -1,4 +1,5 @@
 /* table.c: a report for a terminal. */
+#include "core/locale.h"
 #include "core/thread.h"
 #include "report/report.h"
 
@@ -60,11 +61,9 @@ static void write_time(const ek_report *report, const ek_device_report *device, 
     fputc('\n', stream);
 }
 
-int ek_report_table(const ek_report *report, FILE *stream)
+static int write_table(const ek_report *report, FILE *stream)
 {
     ek_device_report device;
-    if (!report || !stream)
-        return EK_FAIL(EK_E_INVALID, "report_table: the %s is NULL", report ? "stream" : "report");
     write_head(report, stream);
     for (int d = 0; d < ek_report_device_count(report); d++) {
         EK_TRY(ek_report_device(report, d, &device));
@@ -78,6 +77,17 @@ int ek_report_table(const ek_report *report, FILE *stream)
         write_time(report, &device, stream);
     }
     fputc('\n', stream);
+    return 0;
+}
+
+int ek_report_table(const ek_report *report, FILE *stream)
+{
+    if (!report || !stream)
+        return EK_FAIL(EK_E_INVALID, "report_table: the %s is NULL", report ? "stream" : "report");
+    locale_t before = ek_locale_begin();
+    int rc = write_table(report, stream);
+    ek_locale_end(before);
+    EK_TRY(rc);
     if (fflush(stream) != 0 || ferror(stream))
         return EK_FAIL(EK_E_IO, "report_table: the stream does not take what is written");
     return 0;

@@ -8,10 +8,10 @@
  * EVENKEEL_HOST_DEVICES says which host devices there are: a count ("4"), or a comma-separated list
  * of
  * `[count x] capacity [@speed]`: "4x512M", "2x512M,2x256M@0.5". Capacity in bytes with K, M, G
- * (powers of 1024), 0 for none; a device of speed s in (0, 1] sleeps so that replicas on it (their
- * forward, and backward, also on one device) take 1/s of their time; what the calling thread does
- * with its tensors by itself is not slowed. Unset means one host device per two cores, at least 1.
- * The variable is read on first use; ek_host_devices_configure overrides it. */
+ * (powers of 1024), 0 for none; a device of speed s, 0.001 to 1, sleeps so that replicas on it
+ * (their forward, and backward, also on one device) take 1/s of their time; what the calling thread
+ * does with its tensors by itself is not slowed. Unset means one host device per two cores, at
+ * least 1. The variable is read on first use; ek_host_devices_configure overrides it. */
 #ifndef EVENKEEL_DEVICE_H
 #define EVENKEEL_DEVICE_H
 
@@ -30,7 +30,8 @@ typedef struct ek_device {
 enum { EK_MAX_DEVICES = 64 };
 
 /* A list of devices by value. Empty means "all accelerators of the default kind" where an option
- * asks for devices. */
+ * asks for devices. What makes lists returns one of count -1 on an error, which nothing takes for
+ * an empty one. */
 typedef struct ek_device_list {
     int count;
     ek_device devices[EK_MAX_DEVICES];
@@ -59,14 +60,14 @@ static inline bool ek_device_equal(ek_device a, ek_device b)
     return a.kind == b.kind && a.index == b.index;
 }
 
-/* How many devices of the kind there are (1 for EK_CPU). */
+/* How many devices of the kind there are (1 for EK_CPU); none is no error. */
 EK_API int ek_device_count(ek_device_kind kind);
 
 /* The kind used where none is named: EK_CUDA where there is one, else EK_HOST. */
 EK_API ek_device_kind ek_default_device_kind(void);
 
-/* The first `count` devices of a kind; count 0 takes all. More than there are: an error, and an
- * empty list. */
+/* The first `count` devices of a kind; count 0 takes all. More than there are, or all of none:
+ * EK_E_DEVICE, and a list of count -1. */
 EK_API ek_device_list ek_devices(ek_device_kind kind, int count);
 
 /* A list from devices: EK_DEVICES(ek_host(2), ek_host(0)). */

@@ -132,7 +132,9 @@ EK_API void *ek_tensor_data(const ek_tensor *tensor);
 /* Says that the caller wrote to the tensor's memory. */
 EK_API void ek_tensor_touch(ek_tensor *tensor);
 
-/* Writes dtype, shape, device and the first elements to `stream`. */
+/* Writes dtype, shape, device and the elements to `stream`: rows in brackets, long ones over
+ * several lines, and of tensors of more than 1000 elements the first and last 3 along each
+ * dimension. NULL is written as such. Returns EK_E_IO where the stream does not take it. */
 EK_API int ek_tensor_print(const ek_tensor *tensor, FILE *stream);
 
 EK_END_DECLARATIONS

@@ -43,7 +43,7 @@ static int configure_cuda(int count)
 
 ek_device_list devices_open(ek_device_kind kind, int count)
 {
-    const ek_device_list none = {0};
+    const ek_device_list none = {.count = -1};
     const char *given = getenv(kind == EK_CUDA ? "EVENKEEL_CUDA_DEVICES" : "EVENKEEL_HOST_DEVICES");
     int rc = 0;
 
@@ -51,10 +51,7 @@ ek_device_list devices_open(ek_device_kind kind, int count)
         rc = kind == EK_CUDA ? configure_cuda(count) : configure_host(count);
     if (rc < 0)
         return none;
-    ek_device_list list = ek_devices(kind, count);
-    if (list.count == 0 && ek_error_status() == 0)
-        return ek_devices(kind, 1); /* which says that there are none */
-    return list;
+    return ek_devices(kind, count);
 }
 
 int devices_text_count(const char *text)
@@ -67,7 +64,7 @@ int devices_text_count(const char *text)
 
 ek_device_list devices_open_text(ek_device_kind kind, const char *text)
 {
-    const ek_device_list none = {0};
+    const ek_device_list none = {.count = -1};
     int count = devices_text_count(text);
 
     if (count > 0)

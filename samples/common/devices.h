@@ -12,8 +12,8 @@ ek_device_kind devices_kind(const arg_choice *choice);
 
 /* `count` devices of the kind; 0: all there are. Nothing may live on that kind. The environment
  * (EVENKEEL_HOST_DEVICES, EVENKEEL_CUDA_DEVICES) says which; where it doesn't, as many host devices
- * as asked, or logical ones dealt out over the machine's GPUs. An empty list and a
- * pending error where they can't be had. */
+ * as asked, or logical ones dealt out over the machine's GPUs. A list of
+ * count -1 and a pending error where they can't be had. */
 ek_device_list devices_open(ek_device_kind kind, int count);
 
 /* The same from an option's text: a number as above, or a list as the environment takes it

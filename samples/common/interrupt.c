@@ -11,7 +11,8 @@ static volatile sig_atomic_t stopped;
 static void stop(int signal_number)
 {
     static atomic_int caught;
-    stopped = 1;
+    if (!stopped)
+        stopped = signal_number;
     if (atomic_exchange(&caught, 1) == 0)
         return;
     signal(signal_number, SIG_DFL);
@@ -28,6 +29,11 @@ const volatile sig_atomic_t *interrupt_catch(void)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     return &stopped;
+}
+
+int interrupt_status(void)
+{
+    return 128 + (stopped ? (int)stopped : SIGINT);
 }
 
 /* Quoted where a shell would read it otherwise. */

@@ -224,13 +224,14 @@ static int read_states(const reader *r, const char *name, state_set *set)
 /* With the file and the parameter before the sentence of what failed. */
 static int load_states(const reader *r, const parameter_entry *entry, const char *name)
 {
+    const int before = ek_error_status();
     state_set set = {0};
     EK_TRY(ek_archive_view_int(r->archive, what_load, name, "steps", &set.steps));
     EK_TRY(read_states(r, name, &set));
     int status = ek_optimizer_set_state(r->optimizer, entry->parameter, set.steps, set.names,
                                         set.tensors, set.count);
     if (status < 0)
-        ek_error_prefix("%s: %.200s: \"%.200s\"", what_load, r->archive->path, name);
+        ek_error_prefix(before, "%s: %.200s: \"%.200s\"", what_load, r->archive->path, name);
     return status;
 }
 

@@ -65,6 +65,7 @@ int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator
 static int read_state(const ek_archive *archive, const char *what, const char *name,
                       const char *path, ek_generator *generator)
 {
+    const int before = ek_error_status();
     ek_array_view view;
     EK_TRY(ek_archive_view(archive, what, name, path, &view));
     if (view.dtype != EK_U8 || view.shape.ndim != 1 || view.nbytes != EK_GENERATOR_STATE_BYTES)
@@ -74,7 +75,7 @@ static int read_state(const ek_archive *archive, const char *what, const char *n
                        EK_GENERATOR_STATE_BYTES);
     int status = ek_generator_set_state(generator, view.elements, view.nbytes);
     if (status < 0)
-        ek_error_prefix("%s: %.200s: \"%.100s%s%s\"", what, archive->path, name,
+        ek_error_prefix(before, "%s: %.200s: \"%.100s%s%s\"", what, archive->path, name,
                         *name && *path ? "." : "", path);
     return status;
 }

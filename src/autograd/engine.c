@@ -191,6 +191,7 @@ static int sum_and_run(ek_run *run, int lane, ek_task *task)
 
 static int run_task(ek_run *run, int lane, ek_task *task)
 {
+    const int before = ek_error_status();
     ek_span span;
     if (task->node)
         ek_span_begin(&span, EK_SPAN_COMPUTE, "backward of", task->node->operation->name,
@@ -204,10 +205,11 @@ static int run_task(ek_run *run, int lane, ek_task *task)
         return 0;
     char text[200];
     if (task->node)
-        ek_error_prefix("in backward of %s on %s", task->node->operation->name,
+        ek_error_prefix(before, "in backward of %s on %s", task->node->operation->name,
                         ek_node_dev(task->node)->name);
     else
-        ek_error_prefix("accumulating the gradient of %s", ek_tensor_text(task->leaf, text));
+        ek_error_prefix(before, "accumulating the gradient of %s",
+                        ek_tensor_text(task->leaf, text));
     return rc;
 }
 

@@ -228,6 +228,7 @@ static int record(ek_function_call *call, ek_tensor *const *outputs, int output_
 /* Forward and record; what the forward made beside its outputs ends here. */
 static int apply(ek_function_call *call, ek_tensor **outputs, int output_count)
 {
+    const int before = ek_error_status();
     ek_scope scope = ek_scope_begin();
     int rc = run_forward(call, outputs);
     if (rc >= 0)
@@ -235,7 +236,7 @@ static int apply(ek_function_call *call, ek_tensor **outputs, int output_count)
     if (rc >= 0)
         rc = record(call, outputs, output_count);
     if (rc < 0)
-        ek_error_prefix("in forward of %s", call->application->function.name);
+        ek_error_prefix(before, "in forward of %s", call->application->function.name);
     for (int i = 0; i < call->saved_count; i++)
         ek_release(call->saved[i]);
     for (int o = 0; o < output_count; o++)

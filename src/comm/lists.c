@@ -24,9 +24,11 @@ static routes routes_of(ek_dev *root, ek_dev *const *devs, int devices, int coun
 
 int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **devs)
 {
-    if (!devices || devices->count < 1 || devices->count > EK_MAX_DEVICES)
-        return EK_FAIL(EK_E_INVALID, "%s: a list of 1 to %d devices is needed, not of %d", what,
-                       EK_MAX_DEVICES, devices ? devices->count : 0);
+    if (devices)
+        EK_TRY(ek_device_list_check(what, devices));
+    if (!devices || devices->count == 0)
+        return EK_FAIL(EK_E_INVALID, "%s: a list of 1 to %d devices is needed, not of 0", what,
+                       EK_MAX_DEVICES);
     for (int d = 0; d < devices->count; d++) {
         devs[d] = ek_dev_get(devices->devices[d]);
         if (!devs[d])

@@ -104,9 +104,10 @@ static int plan(const ek_nest_survey *survey, int devices, const int64_t *given,
 int ek_scatter_value(ek_value value, const ek_device_list *devices, const int64_t *chunk_sizes,
                      int dim, ek_value *out)
 {
-    if (!devices || devices->count < 1 || devices->count > EK_MAX_DEVICES)
-        return EK_FAIL(EK_E_INVALID, "scatter: a list of 1 to %d devices is needed, not of %d",
-                       EK_MAX_DEVICES, devices ? devices->count : 0);
+    ek_dev *devs[EK_MAX_DEVICES];
+    EK_TRY(ek_comm_devices("scatter", devices, devs));
+    if (!out)
+        return EK_FAIL(EK_E_INVALID, "scatter: the array for the parts is NULL");
     ek_nest_survey survey = {.size = -1};
     EK_TRY(ek_nest_look(value, dim, &survey));
     int64_t sizes[EK_MAX_DEVICES];

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "core/device.h"
+#include "core/locale.h"
 #include "core/thread.h"
 #include "core/trace.h"
 
@@ -110,7 +111,7 @@ static const char *amount(uint64_t nbytes, char text[32])
         number /= 1024;
         unit++;
     }
-    snprintf(text, 32, unit ? "%.2f %s" : "%.0f %s", number, units[unit]);
+    ek_format(text, 32, unit ? "%.2f %s" : "%.0f %s", number, units[unit]);
     return text;
 }
 

@@ -49,6 +49,8 @@ char *ek_device_name(ek_device device, char text[16])
 
 int ek_device_parse(const char *text, ek_device *device)
 {
+    if (!device)
+        return EK_FAIL(EK_E_INVALID, "device_parse: where to put the device is NULL");
     if (text && strcmp(text, "cpu") == 0) {
         *device = ek_cpu();
         return 0;
@@ -269,13 +271,15 @@ int ek_shutdown(void)
 
 /* ---- lists ---- */
 
+static const ek_device_list no_list = {.count = -1};
+
 ek_device_list ek_device_list_of(const ek_device *devices, int count)
 {
     ek_device_list list = {0};
-    if (count < 0 || count > EK_MAX_DEVICES) {
-        EK_FAIL(EK_E_INVALID, "a list of %d devices; at most %d are possible", count,
-                EK_MAX_DEVICES);
-        return list;
+    if (count < 0 || count > EK_MAX_DEVICES || (count && !devices)) {
+        EK_FAIL(EK_E_INVALID, "a list of %d devices%s; at most %d are possible", count,
+                devices ? "" : ", which are NULL", EK_MAX_DEVICES);
+        return no_list;
     }
     list.count = count;
     for (int i = 0; i < count; i++)
@@ -288,18 +292,35 @@ ek_device_list ek_devices(ek_device_kind kind, int count)
     ek_device_list list = {0};
     int available = ek_device_count(kind);
     if (available < 0)
-        return list;
-    if (count < 0 || count > available) {
-        const char *why = why_none(backend_of(kind));
-        EK_FAIL(EK_E_DEVICE, "%d %s devices wanted, but there are %d%s%s", count,
-                (unsigned)kind < KINDS ? kind_names[kind] : "unknown", available, why ? ": " : "",
-                why ? why : "");
-        return list;
+        return no_list;
+    if (count < 0 || count > available || available == 0) {
+        const char *name = (unsigned)kind < KINDS ? kind_names[kind] : "unknown";
+        const ek_backend *backend = backend_of(kind);
+        const char *why = why_none(backend);
+        if (count)
+            EK_FAIL(EK_E_DEVICE, "%d %s devices wanted, but there are %d%s%s", count, name,
+                    available, why ? ": " : "", why ? why : "");
+        else
+            EK_FAIL(EK_E_DEVICE, "all %s devices wanted, but there is none%s%s", name,
+                    why ? ": " : hint_of(kind, backend), why ? why : "");
+        return no_list;
     }
     list.count = count ? count : available;
     for (int i = 0; i < list.count; i++)
         list.devices[i] = (ek_device){kind, i};
     return list;
+}
+
+int ek_device_list_check(const char *what, const ek_device_list *list)
+{
+    if (list->count < 0)
+        return ek_error_status()
+                   ? ek_error_pending()
+                   : EK_FAIL(EK_E_INVALID, "%s: the list of devices could not be made", what);
+    if (list->count > EK_MAX_DEVICES)
+        return EK_FAIL(EK_E_INVALID, "%s: a list of %d devices; at most %d are possible", what,
+                       list->count, EK_MAX_DEVICES);
+    return 0;
 }
 
 /* ---- threads ---- */

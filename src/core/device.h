@@ -28,7 +28,7 @@ struct ek_dev {
     const ek_backend *backend;
     void *context; /* the backend's */
     int threads;   /* that this device computes with (host) */
-    double speed;  /* (0, 1]: below 1 its worker sleeps in proportion */
+    double speed;  /* EK_LEAST_SPEED to 1: below 1 its worker sleeps in proportion */
     ek_allocator allocator;
     struct ek_worker *worker; /* started with first use */
     _Atomic uint64_t busy_ns; /* what ek_dev_busy_ns returns, but for what its clock still holds */
@@ -37,6 +37,9 @@ struct ek_dev {
 
 /* The entry of a device; NULL with EK_E_DEVICE when there is none. Any thread. */
 ek_dev *ek_dev_get(ek_device device);
+
+/* Refuses what ek_devices and ek_device_list_of return when they fail; an empty list is well. */
+int ek_device_list_check(const char *what, const ek_device_list *list);
 
 /* How long it has worked: the wall time of parts on it, without their waiting (part.h), or by a
  * clock of its own the time of replicas' forwards that are over (from the first call on, and of few

@@ -1,51 +1,60 @@
 /* device_spec.c: parsing byte sizes and lists of host devices. */
 #include "core/device_spec.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/locale.h"
 #include "core/thread.h"
 
 const char *ek_spec_skip_space(const char *at)
 {
-    while (isspace((unsigned char)*at))
+    while (ek_is_space(*at))
         at++;
     return at;
 }
 
+/* A number of digits with a decimal point; NAN where none stands there. */
+static double read_number(const char *at, char **end)
+{
+    if (!ek_is_digit(*at) && *at != '.')
+        return NAN;
+    locale_t before = ek_locale_begin();
+    double number = strtod(at, end);
+    ek_locale_end(before);
+    return *end == at ? NAN : number;
+}
+
 bool ek_spec_size(const char **at, uint64_t *nbytes)
 {
-    if (!isdigit((unsigned char)**at) && **at != '.')
-        return false;
     char *end;
-    double number = strtod(*at, &end);
-    if (end == *at || !(number >= 0) || !isfinite(number))
+    double number = read_number(*at, &end);
+    if (!(number >= 0) || !isfinite(number))
         return false;
     int shift = 0;
-    switch (toupper((unsigned char)*end)) {
-    case 'T':
+    switch (ek_lower(*end)) {
+    case 't':
         shift = 40;
         break;
-    case 'G':
+    case 'g':
         shift = 30;
         break;
-    case 'M':
+    case 'm':
         shift = 20;
         break;
-    case 'K':
+    case 'k':
         shift = 10;
         break;
     }
     if (shift) {
         end++;
-        if (toupper((unsigned char)*end) == 'I')
+        if (ek_lower(*end) == 'i')
             end++;
     }
-    if (toupper((unsigned char)*end) == 'B')
+    if (ek_lower(*end) == 'b')
         end++;
     number = ldexp(number, shift);
     if (number >= 9.2e18)
@@ -69,7 +78,7 @@ int ek_parse_bytes(const char *text, uint64_t *nbytes)
 
 long ek_spec_repeat(const char **at)
 {
-    if (!isdigit((unsigned char)**at))
+    if (!ek_is_digit(**at))
         return 1;
     char *end;
     long number = strtol(*at, &end, 10);
@@ -123,7 +132,7 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec)
     const char *at = ek_spec_skip_space(text);
     char *end;
 
-    if (!isdigit((unsigned char)*at))
+    if (!ek_is_digit(*at))
         return fault(text, at, "a count or a capacity");
     long count = strtol(at, &end, 10);
     if (!*ek_spec_skip_space(end)) { /* a bare count */
@@ -141,11 +150,9 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec)
         at = ek_spec_skip_space(at);
         if (*at == '@') {
             at = ek_spec_skip_space(at + 1);
-            if (!isdigit((unsigned char)*at) && *at != '.')
-                return fault(text, at, "a speed above 0 and at most 1");
-            speed = strtod(at, &end);
-            if (end == at || !(speed > 0 && speed <= 1))
-                return fault(text, at, "a speed above 0 and at most 1");
+            speed = read_number(at, &end);
+            if (!(speed >= EK_LEAST_SPEED && speed <= 1))
+                return fault(text, at, "a speed from 0.001 to 1");
             at = ek_spec_skip_space(end);
         }
         EK_TRY(append(text, item, &result, count, capacity, speed));
@@ -167,10 +174,11 @@ static bool spec_known;
 
 static int spec_from_environment(ek_device_spec *spec)
 {
+    const int before = ek_error_status();
     const char *text = getenv("EVENKEEL_HOST_DEVICES");
     if (text && *text) {
         if (ek_device_spec_parse(text, spec) < 0) {
-            ek_error_prefix("EVENKEEL_HOST_DEVICES");
+            ek_error_prefix(before, "EVENKEEL_HOST_DEVICES");
             return ek_error_pending();
         }
         return 0;

@@ -5,11 +5,14 @@
 
 #include "evenkeel/device.h"
 
+/* A slower device would sleep for hours where a fast one works for seconds. */
+#define EK_LEAST_SPEED 0.001
+
 typedef struct ek_device_spec {
     int count;
     struct {
         uint64_t capacity; /* bytes, 0: none */
-        double speed;      /* (0, 1] */
+        double speed;      /* EK_LEAST_SPEED to 1 */
     } devices[EK_MAX_DEVICES];
 } ek_device_spec;
 

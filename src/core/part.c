@@ -13,6 +13,10 @@ static const int64_t least_rest_ns = 1000000;
  */
 static const int64_t most_credit_ns = 20000000;
 
+/* No device sleeps longer at a time: more than a year is as good as for ever, and sums of this stay
+ * far from overflow. */
+static const int64_t most_owed_ns = INT64_C(1) << 55;
+
 static uint64_t thread_cpu_ns(void)
 {
     struct timespec now;
@@ -65,6 +69,16 @@ static void sleep_ns(int64_t nanoseconds)
     nanosleep(&rest, NULL);
 }
 
+/* Adds to what the device has to sleep, up to most_owed_ns; returns all of it. */
+static int64_t owe(ek_dev *dev, int64_t more)
+{
+    int64_t before = atomic_load(&dev->rest_ns), owed;
+    do {
+        owed = before < most_owed_ns - more ? before + more : most_owed_ns;
+    } while (!atomic_compare_exchange_weak(&dev->rest_ns, &before, owed));
+    return owed;
+}
+
 void ek_part_rest(void)
 {
     ek_thread *self = ek_thread_self();
@@ -72,9 +86,9 @@ void ek_part_rest(void)
     if (!dev || dev->speed >= 1)
         return;
     uint64_t now = thread_cpu_ns();
-    int64_t more = (int64_t)((double)(now - self->cpu_ns) * (1 / dev->speed - 1));
+    double more = (double)(now - self->cpu_ns) * (1 / dev->speed - 1);
     self->cpu_ns = now;
-    int64_t owed = atomic_fetch_add(&dev->rest_ns, more) + more;
+    int64_t owed = owe(dev, more < (double)most_owed_ns ? (int64_t)more : most_owed_ns);
     if (owed < least_rest_ns)
         return;
     atomic_fetch_sub(&dev->rest_ns, owed);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/locale.h"
 #include "core/thread.h"
 
 const char *ek_status_name(int status)
@@ -98,9 +99,8 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
         return status;
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(error->message, sizeof error->message, format, arguments);
+    size_t used = ek_format_list(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
-    size_t used = length < 0 ? 0 : (size_t)length;
     if (used < sizeof error->message) {
         const char *base = strrchr(file, '/');
         snprintf(error->message + used, sizeof error->message - used, " [%s:%d]",
@@ -110,17 +110,16 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
     return error->status;
 }
 
-void ek_error_prefix(const char *format, ...)
+void ek_error_prefix(int before, const char *format, ...)
 {
     ek_error_record *error = &ek_thread_self()->error;
-    if (!error->status)
+    if (before < 0 || !error->status)
         return;
     ek_error_record old = *error;
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(error->message, sizeof error->message, format, arguments);
+    size_t used = ek_format_list(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
-    size_t used = length < 0 ? 0 : (size_t)length;
     if (used < sizeof error->message) {
         size_t room = sizeof error->message - used;
         snprintf(error->message + used, room, ": %.*s", (int)room, old.message);
@@ -148,7 +147,7 @@ void ek_log_line(ek_log_level level, const char *format, ...)
         char line[1024];
         va_list arguments;
         va_start(arguments, format);
-        vsnprintf(line, sizeof line, format, arguments);
+        ek_format_list(line, sizeof line, format, arguments);
         va_end(arguments);
         log_function(level, line, log_user);
     }

@@ -134,4 +134,7 @@ void ek_tensor_written(ek_tensor *tensor, const char *writer);
 /* "f32[2, 3] on host:0" for sentences; returns text. */
 char *ek_tensor_text(const ek_tensor *tensor, char text[200]);
 
+/* An element as double. */
+double ek_element_double(const void *element, ek_dtype dtype);
+
 #endif

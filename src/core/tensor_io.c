@@ -2,7 +2,7 @@
  *
  * The span of a tensor (its first to its last byte in the storage) is what travels between devices;
  * elements are put in order on the CPU. */
-#include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,7 +163,7 @@ ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options)
     return tensor;
 }
 
-static double to_double(const void *element, ek_dtype dtype)
+double ek_element_double(const void *element, ek_dtype dtype)
 {
     switch (dtype) {
     case EK_F32: {
@@ -202,34 +202,14 @@ int ek_item(const ek_tensor *tensor, double *value)
     if (!tensor)
         return ek_error_status() ? ek_error_pending()
                                  : EK_FAIL(EK_E_INVALID, "item: the tensor is NULL");
+    if (!value)
+        return EK_FAIL(EK_E_INVALID, "item: where to put the value is NULL");
     if (ek_count(tensor) != 1)
         return EK_FAIL(EK_E_SHAPE, "item: %s has %lld elements, one is wanted",
                        ek_tensor_text(tensor, text), (long long)ek_count(tensor));
     EK_TRY(ek_to_data(tensor, element, ek_dtype_size(tensor->dtype)));
-    *value = to_double(element, tensor->dtype);
+    *value = ek_element_double(element, tensor->dtype);
+    if (isnan(*value))
+        *value = NAN; /* of either sign, which printf would show */
     return 0;
-}
-
-int ek_tensor_print(const ek_tensor *tensor, FILE *stream)
-{
-    enum { SHOWN = 20 };
-    char text[200];
-    if (!tensor) {
-        fprintf(stream, "NULL\n");
-        return 0;
-    }
-    size_t size = ek_dtype_size(tensor->dtype);
-    int64_t count = ek_count(tensor);
-    unsigned char *rows = ek_calloc((size_t)count, size);
-    if (!rows)
-        return ek_error_pending();
-    int rc = ek_to_data(tensor, rows, (size_t)count * size);
-    if (rc >= 0) {
-        fprintf(stream, "%s:", ek_tensor_text(tensor, text));
-        for (int64_t i = 0; i < count && i < SHOWN; i++)
-            fprintf(stream, " %.7g", to_double(rows + (size_t)i * size, tensor->dtype));
-        fprintf(stream, count > SHOWN ? " ...\n" : "\n");
-    }
-    free(rows);
-    return rc;
 }

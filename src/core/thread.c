@@ -42,26 +42,28 @@ ek_thread *ek_thread_self(void)
     return &self;
 }
 
-void *ek_calloc(size_t count, size_t size)
+void *ek_calloc_at(size_t count, size_t size, const char *file, int line)
 {
     void *pointer = calloc(count ? count : 1, size ? size : 1);
     if (!pointer)
-        EK_FAIL(EK_E_NO_MEMORY, "the process has no memory left for %zu x %zu bytes", count, size);
+        ek_error_set(EK_E_NO_MEMORY, file, line,
+                     "the process has no memory left for %zu x %zu bytes", count, size);
     return pointer;
 }
 
-void *ek_realloc(void *pointer, size_t nbytes)
+void *ek_realloc_at(void *pointer, size_t nbytes, const char *file, int line)
 {
     void *grown = realloc(pointer, nbytes ? nbytes : 1);
     if (!grown)
-        EK_FAIL(EK_E_NO_MEMORY, "the process has no memory left for %zu bytes", nbytes);
+        ek_error_set(EK_E_NO_MEMORY, file, line, "the process has no memory left for %zu bytes",
+                     nbytes);
     return grown;
 }
 
-char *ek_strdup(const char *text)
+char *ek_strdup_at(const char *text, const char *file, int line)
 {
     size_t nbytes = strlen(text) + 1;
-    char *copy = ek_calloc(1, nbytes);
+    char *copy = ek_calloc_at(1, nbytes, file, line);
     if (copy)
         memcpy(copy, text, nbytes);
     return copy;

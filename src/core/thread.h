@@ -79,16 +79,21 @@ int ek_error_pending(void);
  * rc hides it; where rc is negative and nothing was said, a sentence is made up; else 0. */
 int ek_error_outcome(int rc);
 
-/* Puts "prefix: " before the pending sentence: where it happened, for errors handed between
- * threads. */
-void ek_error_prefix(const char *format, ...) EK_PRINTF(1, 2);
+/* Puts "prefix: " before the pending sentence: in what it happened. `before` is the status that was
+ * pending when that began (ek_error_status): an earlier error stays the first, and keeps its words.
+ */
+void ek_error_prefix(int before, const char *format, ...) EK_PRINTF(2, 3);
 
 /* One log line. */
 void ek_log_line(ek_log_level level, const char *format, ...) EK_PRINTF(2, 3);
 
-/* Memory for the library's own bookkeeping; NULL sets EK_E_NO_MEMORY. Freed with free(). */
-void *ek_calloc(size_t count, size_t size);
-void *ek_realloc(void *pointer, size_t nbytes);
-char *ek_strdup(const char *text);
+/* Memory for the library's own bookkeeping; NULL sets EK_E_NO_MEMORY, with the place of the call.
+ * Freed with free(). */
+void *ek_calloc_at(size_t count, size_t size, const char *file, int line);
+void *ek_realloc_at(void *pointer, size_t nbytes, const char *file, int line);
+char *ek_strdup_at(const char *text, const char *file, int line);
+#define ek_calloc(count, size) ek_calloc_at((count), (size), __FILE__, __LINE__)
+#define ek_realloc(pointer, nbytes) ek_realloc_at((pointer), (nbytes), __FILE__, __LINE__)
+#define ek_strdup(text) ek_strdup_at((text), __FILE__, __LINE__)
 
 #endif

@@ -223,6 +223,7 @@ static int first_failed(const ek_error_record *errors, int count)
 
 static int run_gang(ek_gang *gang, ek_dev *const *devs, int count, const char *what)
 {
+    const int before = ek_error_status();
     gang->errors = ek_calloc((size_t)count, sizeof *gang->errors);
     if (!gang->errors)
         return ek_error_pending();
@@ -241,7 +242,7 @@ static int run_gang(ek_gang *gang, ek_dev *const *devs, int count, const char *w
         return 0;
     ek_error_raise(&gang->errors[failed]);
     if (what)
-        ek_error_prefix("%s %d on %s", what, failed, devs[failed]->name);
+        ek_error_prefix(before, "%s %d on %s", what, failed, devs[failed]->name);
     return gang->errors[failed].status;
 }
 

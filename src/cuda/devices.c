@@ -1,11 +1,11 @@
 /* devices.c: EVENKEEL_CUDA_DEVICES. Calls nothing of CUDA. */
 #include "cuda/devices.h"
 
-#include <ctype.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "core/device_spec.h"
+#include "core/locale.h"
 #include "core/thread.h"
 
 static int fault(const char *text, const char *at, const char *wanted)
@@ -33,7 +33,7 @@ static int parse_item(const char *text, const char **at, int gpus, ek_cuda_spec 
     uint64_t capacity = 0;
     char *end;
     long count = ek_spec_repeat(at);
-    if (!isdigit((unsigned char)**at))
+    if (!ek_is_digit(**at))
         return fault(text, *at, "the number of a GPU");
     const char *number = *at;
     long gpu = strtol(number, &end, 10);
@@ -78,10 +78,10 @@ static int spec_from_environment(int gpus, ek_cuda_spec *spec)
 {
     const char *text = getenv("EVENKEEL_CUDA_DEVICES");
     if (text && *text) {
-        bool fresh = ek_error_status() == 0; /* an earlier error has its own words already */
+        const int before = ek_error_status();
         int rc = ek_cuda_spec_parse(text, gpus, spec);
-        if (rc < 0 && fresh)
-            ek_error_prefix("EVENKEEL_CUDA_DEVICES");
+        if (rc < 0)
+            ek_error_prefix(before, "EVENKEEL_CUDA_DEVICES");
         return rc;
     }
     *spec = (ek_cuda_spec){.count = gpus < EK_MAX_DEVICES ? gpus : EK_MAX_DEVICES};

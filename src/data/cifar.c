@@ -139,12 +139,13 @@ int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek_tensor
 
 static int read_named(const cifar *kind, const char *directory, const char *name, ek_bytes *records)
 {
+    const int before = ek_error_status();
     char *path = ek_stream_find(kind->name, directory, name, kind->must_hold);
     if (!path)
         return ek_error_pending();
     int status = read_file(kind, path, records);
     if (status < 0)
-        ek_error_prefix("%s", kind->name);
+        ek_error_prefix(before, "%s", kind->name);
     free(path);
     return status;
 }

@@ -102,7 +102,7 @@ int64_t ek_dataset_length(ek_dataset *dataset)
     if (before)
         return status;
     if (status)
-        ek_error_prefix("%s", dataset->type->name);
+        ek_error_prefix(before, "%s", dataset->type->name);
     else
         status = EK_FAIL(EK_E_INVALID, "%s: its length is %lld; at least 0 is possible",
                          dataset->type->name, (long long)length);
@@ -116,8 +116,7 @@ static ek_value get(ek_dataset *dataset, int64_t index)
     ek_scope scope = ek_scope_begin();
     ek_value sample = dataset->type->get(dataset, index);
     if (failed(sample, before)) {
-        if (!before)
-            ek_error_prefix("%s: sample %lld", dataset->type->name, (long long)index);
+        ek_error_prefix(before, "%s: sample %lld", dataset->type->name, (long long)index);
         sample = ek_value_error();
     }
     return ek_scope_end_with_value(&scope, sample);
@@ -217,8 +216,7 @@ ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64
     if (dataset->type->get_batch) {
         batch = dataset->type->get_batch(dataset, samples, count, device);
         if (failed(batch, before) || check_devices(batch, dev) < 0) {
-            if (!before)
-                ek_error_prefix("%s", dataset->type->name);
+            ek_error_prefix(before, "%s", dataset->type->name);
             batch = ek_value_error();
         }
     } else {

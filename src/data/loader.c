@@ -86,9 +86,7 @@ static int check_devices(const ek_loader_options *o)
 {
     const ek_device_list *list = &o->device_ids;
     char name[16];
-    if (list->count < 0 || list->count > EK_MAX_DEVICES)
-        return EK_FAIL(EK_E_INVALID, "data_loader: %d devices; between 0 and %d are possible",
-                       list->count, EK_MAX_DEVICES);
+    EK_TRY(ek_device_list_check("data_loader", list));
     for (int i = 0; i < list->count; i++) {
         if (!ek_dev_get(list->devices[i]))
             return ek_error_pending();
@@ -308,6 +306,7 @@ static int cut(const ek_loader *loader, ek_loader_slot *slot)
 
 static void prepare(ek_loader *loader, int64_t number)
 {
+    const int before = ek_error_status();
     ek_loader_slot *slot = &loader->slots[number % loader->slot_count];
     int64_t begin, end;
     ek_loader_range(loader, number, &begin, &end);
@@ -317,7 +316,7 @@ static void prepare(ek_loader *loader, int64_t number)
     slot->made = false;
     slot->error.status = 0;
     if (cut(loader, slot) < 0) {
-        ek_error_prefix("loader: batch %lld", (long long)number);
+        ek_error_prefix(before, "loader: batch %lld", (long long)number);
         ek_error_take(&slot->error);
     }
 }
@@ -357,10 +356,12 @@ static ek_loader_slot *made_slot(ek_loader *loader)
 /* The first worker's whose worker_start failed: each batch's error. */
 static int start_error(ek_loader *loader)
 {
+    const int before = ek_error_status();
     for (int w = 0; loader->options.worker_start && w < loader->options.workers; w++) {
         if (loader->workers[w].failed.status) {
             int rc = ek_error_raise(&loader->workers[w].failed);
-            ek_error_prefix("loader: batch %lld (worker %d)", (long long)loader->given++, w);
+            ek_error_prefix(before, "loader: batch %lld (worker %d)", (long long)loader->given++,
+                            w);
             return rc;
         }
     }

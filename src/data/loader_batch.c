@@ -101,6 +101,7 @@ static ek_value *room_for(ek_loader_maker *worker, int64_t count)
 
 static ek_value collate_by_user(ek_loader_maker *worker, const int64_t *indices, int64_t count)
 {
+    const int before = ek_error_status();
     const ek_loader_options *options = &worker->loader->options;
     ek_value *samples = room_for(worker, count);
     if (!samples)
@@ -116,7 +117,7 @@ static ek_value collate_by_user(ek_loader_maker *worker, const int64_t *indices,
     int rc = ek_error_outcome(batch.kind == EK_VALUE_ERROR ? EK_E_USER : 0);
     if (rc == 0)
         return batch;
-    ek_error_prefix("collate");
+    ek_error_prefix(before, "collate");
     return ek_value_error();
 }
 
@@ -217,20 +218,22 @@ static ek_generator *generator_of(ek_loader_maker *worker, const ek_loader_slot 
     return &worker->generator;
 }
 
-static void say_where(const ek_loader_maker *worker, int64_t number)
+static void say_where(const ek_loader_maker *worker, int64_t number, int before)
 {
     if (worker->loader->options.workers)
-        ek_error_prefix("loader: batch %lld (worker %d)", (long long)number, worker->number);
+        ek_error_prefix(before, "loader: batch %lld (worker %d)", (long long)number,
+                        worker->number);
     else
-        ek_error_prefix("loader: batch %lld", (long long)number);
+        ek_error_prefix(before, "loader: batch %lld", (long long)number);
 }
 
 void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot)
 {
+    const int pending = ek_error_status();
     surroundings before = enter(worker->loader, generator_of(worker, slot));
     ek_scope scope = ek_scope_begin();
     if (slot->error.status == 0 && make_parts(worker, slot) < 0) {
-        say_where(worker, slot->number);
+        say_where(worker, slot->number, pending);
         ek_error_take(&slot->error);
         ek_loader_drop(slot);
     }
@@ -252,7 +255,7 @@ void ek_loader_start_worker(ek_loader_maker *worker)
     surroundings before = enter(worker->loader, &generator);
     ek_scope scope = ek_scope_begin();
     if (ek_error_outcome(options->worker_start(worker->number, options->worker_user)) < 0)
-        ek_error_prefix("worker_start");
+        ek_error_prefix(0, "worker_start");
     ek_scope_end(&scope);
     ek_error_take(&worker->failed);
     leave(&before);
@@ -334,13 +337,14 @@ static ek_value join(const ek_loader *loader, const ek_loader_slot *slot)
 
 static int give(ek_loader *loader, ek_loader_slot *slot)
 {
+    const int before = ek_error_status();
     bool away = loader->options.device_ids.count > 0 && !slot->sent;
     ek_value data = away && send_parts(loader, slot) < 0 ? ek_value_error() : join(loader, slot);
     ek_value input = element_of(data, 0), target = element_of(data, 1);
     if (data.kind == EK_VALUE_ERROR || input.kind == EK_VALUE_ERROR ||
         target.kind == EK_VALUE_ERROR) {
         int rc = ek_error_pending();
-        ek_error_prefix("loader: batch %lld", (long long)slot->number);
+        ek_error_prefix(before, "loader: batch %lld", (long long)slot->number);
         return rc;
     }
     loader->data = ek_value_keep(data);

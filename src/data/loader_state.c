@@ -150,6 +150,7 @@ static int read_indices(ek_value state, loaded *into)
 
 static int read_workers(const ek_loader *loader, ek_value state, loaded *into)
 {
+    const int before = ek_error_status();
     int workers = loader->options.workers;
     int64_t nbytes = (int64_t)workers * EK_GENERATOR_STATE_BYTES;
     uint8_t *bytes = ek_calloc(1, (size_t)nbytes);
@@ -162,7 +163,7 @@ static int read_workers(const ek_loader *loader, ek_value state, loaded *into)
                                     bytes + (size_t)w * EK_GENERATOR_STATE_BYTES,
                                     EK_GENERATOR_STATE_BYTES);
         if (rc < 0)
-            ek_error_prefix("%s: worker %d in \"of_worker\" of the state", load, w);
+            ek_error_prefix(before, "%s: worker %d in \"of_worker\" of the state", load, w);
     }
     free(bytes);
     return rc;
@@ -223,6 +224,7 @@ static void take(ek_loader *loader, loaded *from)
 
 int ek_loader_load_state(ek_loader *loader, ek_value state)
 {
+    const int before = ek_error_status();
     loaded from = {0};
     if (!loader)
         return ek_error_pending();
@@ -230,7 +232,7 @@ int ek_loader_load_state(ek_loader *loader, ek_value state)
     if (rc == 0) {
         rc = ek_sampler_load_state(loader->sampler, ek_value_get(state, "sampler"));
         if (rc < 0)
-            ek_error_prefix("%s", load);
+            ek_error_prefix(before, "%s", load);
     }
     if (rc == 0)
         take(loader, &from);

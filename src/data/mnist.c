@@ -14,6 +14,7 @@ static const char must_hold[] =
 /* Reads a file of `ndim` dimensions; *path is for sentences, and to be freed. */
 static ek_tensor *read_named(const char *directory, const char *name, int ndim, char **path)
 {
+    const int before = ek_error_status();
     char text[160];
 
     *path = ek_stream_find("mnist", directory, name, must_hold);
@@ -21,7 +22,7 @@ static ek_tensor *read_named(const char *directory, const char *name, int ndim, 
         return NULL;
     ek_tensor *tensor = ek_read_idx(*path);
     if (!tensor) {
-        ek_error_prefix("mnist");
+        ek_error_prefix(before, "mnist");
         return NULL;
     }
     if (tensor->ndim != ndim) {

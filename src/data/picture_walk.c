@@ -9,10 +9,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 
 #include "core/file.h"
+#include "core/locale.h"
 #include "core/thread.h"
 
 /* Directories of one walk that are reached over symbolic links. Some that link to each other make
@@ -230,7 +230,7 @@ static bool is_picture(const char *name)
     size_t length = strlen(name);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         size_t ending = strlen(endings[i]);
-        if (length >= ending && strcasecmp(name + length - ending, endings[i]) == 0)
+        if (length >= ending && ek_same_letters(name + length - ending, endings[i]))
             return true;
     }
     return false;

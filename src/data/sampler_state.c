@@ -138,9 +138,10 @@ static int read_state(const ek_sampler *sampler, ek_value state, loaded *into)
     into->inner = ek_calloc(1, sizeof *into->inner);
     if (!into->inner)
         return EK_E_NO_MEMORY;
+    const int before = ek_error_status();
     int rc = ek_state_check(ek_value_get(state, "inner"), load);
     if (rc < 0) {
-        ek_error_prefix("\"inner\"");
+        ek_error_prefix(before, "\"inner\"");
         return rc;
     }
     return read_state(sampler->inner, ek_value_get(state, "inner"), into->inner);

@@ -180,13 +180,14 @@ int ek_state_is_text(ek_value state, const char *function, const char *key, cons
 int ek_state_generator(ek_value state, const char *function, const char *key,
                        ek_generator *generator)
 {
+    const int before = ek_error_status();
     uint8_t bytes[EK_GENERATOR_STATE_BYTES];
 
     EK_TRY(ek_state_bytes(state, function, key, bytes, sizeof bytes));
     memset(generator, 0, sizeof *generator);
     int rc = ek_generator_set_state(generator, bytes, sizeof bytes);
     if (rc < 0)
-        ek_error_prefix("%s: \"%s\" of the state", function, key);
+        ek_error_prefix(before, "%s: \"%s\" of the state", function, key);
     return rc;
 }
 

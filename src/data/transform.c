@@ -128,7 +128,7 @@ static int outcome(int rc, int before, const ek_transform *transform)
         return rc < 0 ? rc : 0;
     rc = ek_error_outcome(rc);
     if (rc < 0 && !said)
-        ek_error_prefix("transform %s", transform->type->name);
+        ek_error_prefix(before, "transform %s", transform->type->name);
     return rc;
 }
 

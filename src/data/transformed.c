@@ -171,8 +171,8 @@ static int run_rows(const ek_chain *chain, const ek_tensor *rows, ek_tensor *bat
     for (int64_t i = 0; i < rows->shape[0]; i++, in += in_nbytes, out += out_nbytes) {
         int before = ek_error_status();
         int rc = ek_chain_run(chain, in, out, NULL);
-        if (rc < 0 && !before)
-            ek_error_prefix("sample %lld", (long long)samples[i]);
+        if (rc < 0)
+            ek_error_prefix(before, "sample %lld", (long long)samples[i]);
         EK_TRY(rc);
     }
     return 0;

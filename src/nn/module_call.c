@@ -61,9 +61,9 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
         /* From the innermost module outwards: "features (sequential): 0 (conv2d): ..." */
         const char *name = module->members->name;
         if (name && name[0])
-            ek_error_prefix("%s (%s)", name, module->type->name);
+            ek_error_prefix(before, "%s (%s)", name, module->type->name);
         else
-            ek_error_prefix("%s", module->type->name);
+            ek_error_prefix(before, "%s", module->type->name);
     }
     return output;
 }

@@ -173,10 +173,10 @@ static ek_tensor *nll(ek_tensor *x, const target_options *options)
 {
     ek_tensor *counts = counted(options->target, options->params.ignore_index);
     ek_tensor *index = class_index(options->target, counts);
-    const bool was_well = ek_error_status() == 0;
+    const int before = ek_error_status();
     ek_tensor *picked = ek_squeeze(ek_gather_dim(x, 1, ek_unsqueeze(index, 1)), 1);
-    if (!picked && was_well)
-        ek_error_prefix("nll_loss: target");
+    if (!picked)
+        ek_error_prefix(before, "nll_loss: target");
     /* Chosen, not multiplied by 0: class 0 of an ignored element may be infinite. */
     ek_tensor *own = ek_where(counts, picked, ek_number_like(x, 0));
     return ek_mul(ek_neg(own), weight_per_element(options->weight, index, counts, x->dtype));

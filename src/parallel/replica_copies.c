@@ -121,6 +121,7 @@ static void note_sent(ek_replica_set *set, int d, ek_tensor *const *to, int coun
 /* Sends what of the first `end` entries is stale to device d. */
 static int refresh(ek_replica_set *set, int d, int end)
 {
+    const int before = ek_error_status();
     ek_tensor **to = ek_calloc(2 * (size_t)set->count + 1, sizeof(ek_tensor *));
     if (!to)
         return ek_error_pending();
@@ -133,7 +134,7 @@ static int refresh(ek_replica_set *set, int d, int end)
     note_sent(set, d, to, count, rc);
     free(to);
     if (rc < 0)
-        ek_error_prefix("sending parameters to %s", set->devs[d]->name);
+        ek_error_prefix(before, "sending parameters to %s", set->devs[d]->name);
     return rc;
 }
 
@@ -161,6 +162,7 @@ static receivers receivers_of(ek_replica_set *set, const ek_places *places, int 
 /* Sends it to all devices in one go, where the same is stale on all; else returns 1. */
 static int refresh_at_once(const receivers *r)
 {
+    const int before = ek_error_status();
     ek_replica_set *set = r->set;
     ek_tensor **lists[EK_MAX_DEVICES];
     size_t room = (size_t)set->count + 1;
@@ -185,7 +187,7 @@ static int refresh_at_once(const receivers *r)
         for (int d = 1; d <= r->count; d++)
             note_sent(set, r->places[d], lists[d], count, rc);
         if (rc < 0)
-            ek_error_prefix("sending parameters from %s", set->devs[0]->name);
+            ek_error_prefix(before, "sending parameters from %s", set->devs[0]->name);
     }
     free(work);
     return rc;

@@ -302,6 +302,7 @@ static bool was_written(const ek_replica_set *set, const ek_places *places, int 
 
 int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places)
 {
+    const int before = ek_error_status();
     int count = 0;
     ek_copies *first = &set->copies[places->at[0]];
     if (places->at[0] == 0 || set->parameters == set->count)
@@ -329,7 +330,7 @@ int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places)
     }
     free(to);
     if (rc < 0)
-        ek_error_prefix("fetching buffers from %s", set->devs[places->at[0]]->name);
+        ek_error_prefix(before, "fetching buffers from %s", set->devs[places->at[0]]->name);
     return rc;
 }
 

@@ -70,8 +70,7 @@ static int call_replica(ek_replications *replications, const module_list *origin
             rc = ek_error_outcome(rc);
         if (rc >= 0)
             continue;
-        if (before == 0)
-            ek_error_prefix("replication callback of %s", module->type->name);
+        ek_error_prefix(before, "replication callback of %s", module->type->name);
         return rc;
     }
     return 0;
@@ -94,8 +93,8 @@ int ek_replications_call(ek_replications *replications, ek_module *original,
         rc = list_modules(replicas[r], &modules);
         if (rc >= 0)
             rc = call_replica(replications, &originals, &modules, r, count);
-        if (rc < 0 && before == 0)
-            ek_error_prefix("replica %d on %s", r, devs[r]->name);
+        if (rc < 0)
+            ek_error_prefix(before, "replica %d on %s", r, devs[r]->name);
         free(modules.modules);
     }
     free(originals.modules);

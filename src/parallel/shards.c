@@ -395,6 +395,7 @@ static bool is_changed(ek_sharding *s, int p)
 
 int ek_sharding_publish(ek_sharding *s)
 {
+    const int before = ek_error_status();
     if (!s || !s->owner.user)
         return 0;
     delivery v = {s, ek_calloc((size_t)s->part_count + 1, sizeof *v.changed)};
@@ -411,7 +412,7 @@ int ek_sharding_publish(ek_sharding *s)
     note(s, v.changed, rc);
     free(v.changed);
     if (rc < 0)
-        ek_error_prefix("sharing the optimizer's step");
+        ek_error_prefix(before, "sharing the optimizer's step");
     return rc;
 }
 

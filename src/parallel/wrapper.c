@@ -15,10 +15,10 @@
 /* The devices to use: those given, checked, or all accelerators. */
 static int choose_devices(const char *what, const ek_device_list *given, ek_wrapper *wrapper)
 {
+    EK_TRY(ek_device_list_check(what, given));
     wrapper->devices = *given;
     if (given->count == 0) {
-        /* An empty list that an error left stands for that error, not for all devices. */
-        EK_TRY(ek_error_status());
+        EK_TRY(ek_error_status()); /* which may be why it is empty */
         ek_device_kind kind = ek_default_device_kind();
         if (ek_device_count(kind) > 0)
             wrapper->devices = ek_devices(kind, 0);

@@ -28,7 +28,10 @@ START_TEST(the_first_error_stays)
     ck_assert_int_eq(ek_error_status(), 0);
     ck_assert_str_eq(ek_error_message(), "");
     ek_error_raise(&record);
-    ek_error_prefix("in replica %d", 3);
+    ek_error_prefix(0, "in replica %d", 3);
+    int before = ek_error_status();
+    ek_error_prefix(before, "somewhere else");
+    ck_assert_int_eq(strncmp(ek_error_message(), "in replica 3: first 1", 21), 0);
     assert_error(EK_E_SHAPE, "in replica 3: first 1");
 }
 END_TEST
@@ -40,7 +43,7 @@ START_TEST(a_long_sentence_is_cut_not_spilled)
     text[sizeof text - 1] = '\0';
     ek_error(EK_E_INVALID, "%s", text);
     ck_assert_uint_eq(strlen(ek_error_message()), sizeof((ek_error_record *)0)->message - 1);
-    ek_error_prefix("%s", text);
+    ek_error_prefix(0, "%s", text);
     ck_assert_uint_eq(strlen(ek_error_message()), sizeof((ek_error_record *)0)->message - 1);
 }
 END_TEST
@@ -101,12 +104,16 @@ START_TEST(device_lists)
     ck_assert_int_eq(spec.count, 2);
     ck_assert_uint_eq(spec.devices[0].capacity, 512u << 20);
 
-    static const char *const bad[] = {"",       "0",      "-1",
-                                      "x",      "4x",     "4x,",
-                                      "512M@",  "512M@0", "512M@1.5",
-                                      "512M@x", "65",     "2x512M;1",
-                                      "65x1M",  "0x1M",   "1M,,1M",
-                                      "1M,",    "512Z",   "999999999999999999999"};
+    assert_ok(ek_device_spec_parse("1M@0.001", &spec));
+    ck_assert(spec.devices[0].speed == 0.001);
+
+    static const char *const bad[] = {"",          "0",         "-1",
+                                      "x",         "4x",        "4x,",
+                                      "512M@",     "512M@0",    "512M@1.5",
+                                      "512M@x",    "65",        "2x512M;1",
+                                      "65x1M",     "0x1M",      "1M,,1M",
+                                      "1M,",       "512Z",      "999999999999999999999",
+                                      "1M@1e-300", "1M@0.0009", "1M@nan"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         spec.count = 7;
         ck_assert_msg(ek_device_spec_parse(bad[i], &spec) == EK_E_INVALID, "\"%s\"", bad[i]);
@@ -137,7 +144,48 @@ START_TEST(a_bad_environment_is_an_error)
     ek_memory_stats stats;
     ck_assert_int_lt(ek_device_count(EK_HOST), 0);
     ck_assert_int_lt(ek_memory_get(ek_host(0), &stats), 0);
+    /* The second call's own error is dropped, and leaves the first as it was. */
+    const char *name = strstr(ek_error_message(), "EVENKEEL_HOST_DEVICES: ");
+    ck_assert_ptr_eq(name, ek_error_message());
+    ck_assert_ptr_null(strstr(name + 1, "EVENKEEL_HOST_DEVICES: "));
     assert_error(EK_E_INVALID, "EVENKEEL_HOST_DEVICES: device list \"4y\"");
+}
+END_TEST
+
+START_TEST(want_of_memory_names_the_place)
+{
+    char place[64];
+    const size_t much = SIZE_MAX / 2;
+    void *volatile kept = ek_calloc(1, 8);
+    ck_assert_ptr_null(ek_calloc(much, 1));
+    snprintf(place, sizeof place, "[test_status.c:%d]", __LINE__ - 1);
+    assert_error(EK_E_NO_MEMORY, place);
+    ck_assert_ptr_null(ek_realloc(kept, much));
+    snprintf(place, sizeof place, "[test_status.c:%d]", __LINE__ - 1);
+    assert_error(EK_E_NO_MEMORY, place);
+    free(kept);
+}
+END_TEST
+
+/* None is no error, but a list of all of none is not the empty one that stands for others. */
+START_TEST(there_is_no_list_of_what_there_is_not)
+{
+    ck_assert_int_eq(ek_device_count(EK_CUDA), 0);
+    ck_assert_int_eq(ek_error_status(), 0);
+    ek_device_list list = ek_devices(EK_CUDA, 0);
+    ck_assert_int_eq(list.count, -1);
+    ck_assert_int_eq(ek_device_list_check("here", &list), EK_E_DEVICE);
+    assert_error(EK_E_DEVICE, "all cuda devices wanted, but there is none (this build has no CUDA");
+    ck_assert_int_eq(ek_device_list_check("here", &list), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "here: the list of devices could not be made");
+    list = ek_devices(EK_HOST, EK_MAX_DEVICES + 1);
+    ck_assert_int_eq(list.count, -1);
+    assert_error(EK_E_DEVICE, "65 host devices wanted, but there are");
+    list = ek_device_list_of(NULL, 3);
+    ck_assert_int_eq(list.count, -1);
+    assert_error(EK_E_INVALID, "a list of 3 devices, which are NULL");
+    list = ek_devices(EK_HOST, 0);
+    assert_ok(ek_device_list_check("here", &list));
 }
 END_TEST
 
@@ -171,6 +219,8 @@ Suite *suite(void)
     tcase_add_test(tcase, the_environment_names_host_devices);
     tcase_add_test(tcase, a_bad_environment_is_an_error);
     tcase_add_test(tcase, device_names);
+    tcase_add_test(tcase, want_of_memory_names_the_place);
+    tcase_add_test(tcase, there_is_no_list_of_what_there_is_not);
     suite_add_tcase(suite, tcase);
     return suite;
 }

@@ -128,7 +128,7 @@ START_TEST(items_and_printing)
     double two[2] = {1.5, -2};
     assert_ok(ek_tensor_print(tensor_of(two, EK_SHAPE(2), EK_F32, ek_cpu()), stream));
     fclose(stream);
-    ck_assert_str_eq(text, "f32[2] on cpu: 1.5 -2\n");
+    ck_assert_str_eq(text, "f32[2] on cpu: [1.5, -2]\n");
     free(text);
     ek_tensor *empty = ek_empty(EK_SHAPE(3, 0));
     assert_ok(ek_to_data(empty, NULL, 0));

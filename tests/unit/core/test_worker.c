@@ -305,6 +305,29 @@ START_TEST(slow_devices_rest_in_proportion)
 }
 END_TEST
 
+static int spin_once(void *user, int index)
+{
+    uint64_t began = cpu_ns();
+    (void)user;
+    while (cpu_ns() - began < 100000)
+        ;
+    return 0 * index;
+}
+
+/* A debt beyond all numbers is the largest there is; a credit as large keeps the test from
+ * sleeping. */
+START_TEST(debts_of_sleep_do_not_overflow)
+{
+    assert_ok(ek_host_devices_configure("1M@0.001"));
+    ek_dev *dev = ek_dev_get(ek_host(0));
+    const int64_t credit = INT64_MIN / 2, most = INT64_C(1) << 55;
+    dev->speed = 1e-300;
+    atomic_store(&dev->rest_ns, credit);
+    assert_ok(ek_gang_run(&dev, 1, spin_once, NULL, NULL));
+    ck_assert_int_eq(atomic_load(&dev->rest_ns), credit + most);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *suite = suite_create("worker");
@@ -320,6 +343,7 @@ Suite *suite(void)
     tcase_add_test(tcase, a_slow_device_takes_its_time);
     tcase_add_test(tcase, waiting_for_others_is_no_work);
     tcase_add_test(tcase, slow_devices_rest_in_proportion);
+    tcase_add_test(tcase, debts_of_sleep_do_not_overflow);
     suite_add_tcase(suite, tcase);
     return suite;
 }

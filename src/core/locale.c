@@ -1,0 +1,83 @@
+/* locale.c: see locale.h. */
+#include "core/locale.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static pthread_once_t plain_once = PTHREAD_ONCE_INIT;
+static locale_t plain; /* for the life of the process */
+
+static void make_plain(void)
+{
+    plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+locale_t ek_locale_begin(void)
+{
+    pthread_once(&plain_once, make_plain);
+    return uselocale(plain); /* 0, for want of memory, leaves the program's */
+}
+
+void ek_locale_end(locale_t before)
+{
+    uselocale(before);
+}
+
+bool ek_same_letters(const char *a, const char *b)
+{
+    while (*a && ek_lower(*a) == ek_lower(*b))
+        a++, b++;
+    return ek_lower(*a) == ek_lower(*b);
+}
+
+/* Has it a conversion of a real number? Flags, width and precision may stand before the letter. */
+static bool formats_reals(const char *format)
+{
+    for (const char *at = strchr(format, '%'); at; at = strchr(at + 1, '%')) {
+        at += 1 + strspn(at + 1, "-+ #0123456789.*l");
+        if (!*at)
+            return false;
+        if (strchr("aAeEfFgG", *at))
+            return true;
+    }
+    return false;
+}
+
+static bool in_word(char c)
+{
+    return ek_is_digit(c) || (ek_lower(c) >= 'a' && ek_lower(c) <= 'z') || c == '_' || c == '/' ||
+           c == '-';
+}
+
+/* "-nan" as a word of its own loses its sign, which says nothing. */
+static size_t drop_signs(char *text)
+{
+    size_t dropped = 0;
+    for (char *at = strstr(text, "-nan"); at; at = strstr(at + 1, "-nan")) {
+        if ((at > text && in_word(at[-1])) || in_word(at[4]))
+            continue;
+        memmove(at, at + 1, strlen(at));
+        dropped++;
+    }
+    return dropped;
+}
+
+size_t ek_format_list(char *text, size_t room, const char *format, va_list arguments)
+{
+    locale_t before = ek_locale_begin();
+    int length = vsnprintf(text, room, format, arguments);
+    ek_locale_end(before);
+    if (length < 0)
+        return 0;
+    return (size_t)length - (formats_reals(format) ? drop_signs(text) : 0);
+}
+
+size_t ek_format(char *text, size_t room, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    size_t length = ek_format_list(text, room, format, arguments);
+    va_end(arguments);
+    return length;
+}

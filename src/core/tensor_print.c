@@ -1,0 +1,141 @@
+/* tensor_print.c: tensors for people, in the manner of NumPy. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/locale.h"
+#include "core/tensor.h"
+
+enum { COLUMNS = 80, SUMMARISED = 1000, EDGE = 3, ELEMENT = 32 };
+
+typedef struct printer {
+    FILE *stream;
+    const ek_tensor *tensor;
+    const char *rows; /* all elements, row-major */
+    bool summarised;
+    bool measured;     /* `width` is that of the widest element; before, nothing is written */
+    int width, column; /* of elements; where the line stands */
+} printer;
+
+static int element_text(const printer *p, int64_t i, char text[ELEMENT])
+{
+    const char *element = p->rows + (size_t)i * ek_dtype_size(p->tensor->dtype);
+    if (p->tensor->dtype == EK_I64) {
+        int64_t value;
+        memcpy(&value, element, sizeof value);
+        return snprintf(text, ELEMENT, "%" PRId64, value);
+    }
+    return (int)ek_format(text, ELEMENT, "%.7g", ek_element_double(element, p->tensor->dtype));
+}
+
+static void put(printer *p, const char *text)
+{
+    if (p->measured)
+        fputs(text, p->stream);
+    p->column += (int)strlen(text);
+}
+
+/* A new line that stands behind `depth` open brackets. */
+static void put_line(printer *p, int depth)
+{
+    if (p->measured)
+        fprintf(p->stream, "\n%*s", depth, "");
+    p->column = depth;
+}
+
+static void put_element(printer *p, int64_t i)
+{
+    char text[ELEMENT], padded[2 * ELEMENT];
+    int length = element_text(p, i, text);
+    if (!p->measured && length > p->width)
+        p->width = length;
+    snprintf(padded, sizeof padded, "%*s", p->measured ? p->width : 0, text);
+    put(p, padded);
+}
+
+/* Element or row `i` of a dimension of `size` is left out; the first of those is an ellipsis. */
+static bool is_left_out(const printer *p, int64_t i, int64_t size)
+{
+    return p->summarised && size > 2 * EDGE && i >= EDGE && i < size - EDGE;
+}
+
+/* The part of dimension `dim` on whose elements begin at `first`; each is `each` elements away from
+ * the next. */
+static void put_part(printer *p, int dim, int64_t first)
+{
+    const ek_tensor *t = p->tensor;
+    if (dim == t->ndim) {
+        put_element(p, first);
+        return;
+    }
+    int64_t size = t->shape[dim], each = 1;
+    for (int d = dim + 1; d < t->ndim; d++)
+        each *= t->shape[d];
+    bool innermost = dim == t->ndim - 1;
+    put(p, "[");
+    for (int64_t i = 0; i < size; i++) {
+        bool left_out = is_left_out(p, i, size);
+        if (i > 0 && innermost) {
+            /* What follows has to fit with the comma or brackets behind it. */
+            bool fits = p->column + 2 + (left_out ? 3 : p->width) + t->ndim <= COLUMNS;
+            put(p, fits || !p->measured ? ", " : ",");
+            if (!fits && p->measured)
+                put_line(p, t->ndim);
+        } else if (i > 0) {
+            put(p, ",");
+            for (int blank = dim + 2; blank < t->ndim && p->measured; blank++)
+                fputc('\n', p->stream); /* between matrices */
+            put_line(p, dim + 1);
+        }
+        if (left_out) {
+            put(p, "...");
+            i = size - EDGE - 1;
+        } else {
+            put_part(p, dim + 1, first + i * each);
+        }
+    }
+    put(p, "]");
+}
+
+static void print(printer *p)
+{
+    char text[200];
+    const ek_tensor *t = p->tensor;
+    fprintf(p->stream, "%s:", ek_tensor_text(t, text));
+    put_part(p, 0, 0); /* which measures */
+    bool one_line = t->ndim < 2 && p->column + (int)strlen(text) + 2 <= COLUMNS;
+    if (one_line)
+        p->width = 0;
+    fputc(one_line ? ' ' : '\n', p->stream);
+    p->measured = true;
+    p->column = one_line ? (int)strlen(text) + 2 : 0;
+    put_part(p, 0, 0);
+    fputc('\n', p->stream);
+}
+
+int ek_tensor_print(const ek_tensor *tensor, FILE *stream)
+{
+    if (!stream)
+        return EK_FAIL(EK_E_INVALID, "tensor_print: the stream is NULL");
+    if (tensor) {
+        int64_t count = ek_count(tensor);
+        size_t nbytes = (size_t)count * ek_dtype_size(tensor->dtype);
+        char *rows = ek_calloc(1, nbytes);
+        if (!rows)
+            return ek_error_pending();
+        int rc = ek_to_data(tensor, rows, nbytes);
+        if (rc >= 0)
+            print(&(printer){.stream = stream,
+                             .tensor = tensor,
+                             .rows = rows,
+                             .summarised = count > SUMMARISED});
+        free(rows);
+        EK_TRY(rc);
+    } else {
+        fputs("NULL\n", stream);
+    }
+    if (fflush(stream) != 0 || ferror(stream))
+        return EK_FAIL(EK_E_IO, "tensor_print: the stream does not take what is written");
+    return 0;
+}
