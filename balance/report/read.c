@@ -80,6 +80,7 @@ static int check_index(const ek_report *report, int index)
 int ek_report_device(const ek_report *report, int index, ek_device_report *device)
 {
     EK_TRY(check_index(report, index));
+    EK_TRY(ek_check_pointer("report_device", "where to put the numbers", device));
     const ek_tracked *tracked = ek_report_lock(report, index);
     *device = (ek_device_report){.device = tracked->id,
                                  .capacity = tracked->capacity,
@@ -110,6 +111,8 @@ double ek_report_imbalance(const ek_report *report)
 
 int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples, int room)
 {
+    if (room > 0)
+        EK_TRY(ek_check_pointer("report_memory", "the array for the samples", samples));
     EK_TRY(check_index(report, index));
     const ek_tracked *tracked = ek_report_lock(report, index);
     const int count = ek_series_read(&tracked->run, ek_report_ns(report), samples, room);

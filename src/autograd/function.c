@@ -42,11 +42,14 @@ static void destroy_application(ek_object *object)
 
 void *ek_function_user(const ek_function_call *call)
 {
+    if (!call)
+        return NULL;
     return call->application->user;
 }
 
 int ek_function_save(ek_function_call *call, ek_tensor *const *tensors, int count)
 {
+    EK_TRY(ek_check_pointer("function_save", "the call", call));
     const char *name = call->application->function.name;
     EK_TRY(ek_error_status());
     if (call->node)
@@ -66,6 +69,8 @@ int ek_function_save(ek_function_call *call, ek_tensor *const *tensors, int coun
 
 ek_tensor *ek_function_saved(ek_function_call *call, int index)
 {
+    if (ek_check_pointer("function_saved", "the call", call) < 0)
+        return NULL;
     if (call->node)
         return ek_node_saved(call->node, index);
     EK_FAIL(EK_E_STATE, "%s: ek_function_saved is for the backward",
@@ -75,7 +80,7 @@ ek_tensor *ek_function_saved(ek_function_call *call, int index)
 
 bool ek_function_needs(const ek_function_call *call, int input)
 {
-    if (input < 0 || input >= call->input_count)
+    if (!call || input < 0 || input >= call->input_count)
         return false;
     if (call->node)
         return ek_node_needs(call->node, input);

@@ -9,6 +9,7 @@
 
 int ek_broadcast(ek_tensor *tensor, const ek_device_list *devices, ek_tensor **out)
 {
+    EK_TRY(ek_check_pointer("broadcast", "the array for the copies", out));
     if (!ek_given("broadcast", "tensor", tensor))
         return ek_error_pending();
     ek_dev *devs[EK_MAX_DEVICES];
@@ -47,6 +48,10 @@ int ek_broadcast_coalesced(ek_tensor *const *tensors, int count, const ek_device
 {
     call c = {.tensors = tensors, .count = count, .out = out};
     EK_TRY(ek_comm_devices("broadcast_coalesced", devices, c.devs));
+    if (count > 0) {
+        EK_TRY(ek_check_pointer("broadcast_coalesced", "the array of tensors", tensors));
+        EK_TRY(ek_check_pointer("broadcast_coalesced", "the array for the copies", out));
+    }
     c.devices = devices->count;
     for (int i = 0; i < count; i++) {
         char text[200];

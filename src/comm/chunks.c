@@ -106,6 +106,7 @@ int ek_scatter(ek_tensor *tensor, const ek_device_list *devices, const int64_t *
 {
     if (!ek_given("scatter", "tensor", tensor))
         return ek_error_pending();
+    EK_TRY(ek_check_pointer("scatter", "the array for the chunks", out));
     chunks c = {.whole = ek_tensor_dev(tensor)};
     EK_TRY(ek_comm_devices("scatter", devices, c.devs));
     c.dim = ek_comm_dim("scatter", tensor, dim);
@@ -189,6 +190,7 @@ static ek_tensor *gather_from(ek_tensor *const *tensors, const chunks *c)
 /* Scalars as vectors of one element: parts[i]. */
 static int unsqueezed(ek_tensor *const *tensors, int count, ek_tensor **parts)
 {
+    EK_TRY(ek_check_pointer("gather", "the array of tensors", tensors));
     for (int i = 0; i < count; i++) {
         if (!tensors[i])
             return EK_FAIL(EK_E_INVALID, "gather: input tensor at index %d is NULL", i);

@@ -92,6 +92,8 @@ ek_value ek_gather_value(const ek_value *values, int count, ek_device destinatio
         EK_FAIL(EK_E_INVALID, "gather: 1 to %d values are needed, not %d", EK_MAX_DEVICES, count);
         return ek_value_error();
     }
+    if (ek_check_pointer("gather", "the array of values", values) < 0)
+        return ek_value_error();
     for (int i = 0; i < count; i++) {
         if (values[i].kind == EK_VALUE_ERROR) {
             EK_FAIL(EK_E_INVALID, "gather: output %d is an error", i);

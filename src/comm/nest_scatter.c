@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "comm/chunks.h"
+#include "comm/lists.h"
 #include "comm/nest.h"
 #include "core/thread.h"
 
@@ -106,8 +107,7 @@ int ek_scatter_value(ek_value value, const ek_device_list *devices, const int64_
 {
     ek_dev *devs[EK_MAX_DEVICES];
     EK_TRY(ek_comm_devices("scatter", devices, devs));
-    if (!out)
-        return EK_FAIL(EK_E_INVALID, "scatter: the array for the parts is NULL");
+    EK_TRY(ek_check_pointer("scatter", "the array for the parts", out));
     ek_nest_survey survey = {.size = -1};
     EK_TRY(ek_nest_look(value, dim, &survey));
     int64_t sizes[EK_MAX_DEVICES];

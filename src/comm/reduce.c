@@ -33,6 +33,8 @@ int ek_comm_check_lists(const char *what, ek_tensor *const *inputs, int devices,
     if (devices < 1 || devices > EK_MAX_DEVICES)
         return EK_FAIL(EK_E_INVALID, "%s: 1 to %d inputs are needed, not %d", what, EK_MAX_DEVICES,
                        devices);
+    if (count > 0)
+        EK_TRY(ek_check_pointer(what, "the array of tensors", inputs));
     for (int i = 0; i < count; i++)
         EK_TRY(check_alike(what, inputs, devices, count, i));
     for (int d = 0; d < devices && count > 0; d++) {
@@ -114,6 +116,7 @@ int ek_reduce_add_coalesced(ek_tensor *const *inputs, int devices, int count, ek
     EK_TRY(ek_comm_check_lists("reduce_add_coalesced", inputs, devices, count, c.devs));
     if (count == 0)
         return 0;
+    EK_TRY(ek_check_pointer("reduce_add_coalesced", "the array for the sums", out));
     c.root = root_of("reduce_add_coalesced", destination, c.devs, devices);
     if (!c.root)
         return ek_error_pending();

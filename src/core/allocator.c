@@ -372,6 +372,7 @@ const char *ek_memory_category_name(ek_memory_category category)
 
 int ek_memory_get(ek_device device, ek_memory_stats *stats)
 {
+    EK_TRY(ek_check_pointer("memory_get", "where to put the statistics", stats));
     ek_dev *dev = ek_dev_get(device);
     if (!dev)
         return ek_error_pending();

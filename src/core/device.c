@@ -39,6 +39,8 @@ ek_device_kind ek_default_device_kind(void)
 
 char *ek_device_name(ek_device device, char text[16])
 {
+    if (!text)
+        return NULL;
     unsigned kind = (unsigned)device.kind;
     if (device.kind == EK_CPU)
         snprintf(text, 16, "cpu");
@@ -49,8 +51,7 @@ char *ek_device_name(ek_device device, char text[16])
 
 int ek_device_parse(const char *text, ek_device *device)
 {
-    if (!device)
-        return EK_FAIL(EK_E_INVALID, "device_parse: where to put the device is NULL");
+    EK_TRY(ek_check_pointer("device_parse", "where to put the device", device));
     if (text && strcmp(text, "cpu") == 0) {
         *device = ek_cpu();
         return 0;

@@ -66,6 +66,7 @@ bool ek_spec_size(const char **at, uint64_t *nbytes)
 
 int ek_parse_bytes(const char *text, uint64_t *nbytes)
 {
+    EK_TRY(ek_check_pointer("parse_bytes", "where to put the number", nbytes));
     const char *at = text ? ek_spec_skip_space(text) : "";
     uint64_t value;
     if (!ek_spec_size(&at, &value) || *ek_spec_skip_space(at))

@@ -59,6 +59,8 @@ ek_autocast ek_autocast_begin(ek_dtype dtype)
 
 void ek_autocast_end(const ek_autocast *autocast)
 {
+    if (!autocast)
+        return;
     ek_thread *thread = ek_thread_self();
     ek_thread_modes *modes = &thread->modes;
     modes->flags = (modes->flags & ~(unsigned)EK_MODE_AUTOCAST) | autocast->before;

@@ -50,6 +50,8 @@ ek_scope ek_scope_begin(void)
 
 void ek_scope_end(ek_scope *scope)
 {
+    if (!scope)
+        return;
     ek_thread *thread = ek_thread_self();
     if (scope->depth > thread->scope_depth)
         return; /* ended with an outer one already */

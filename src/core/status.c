@@ -54,6 +54,11 @@ int ek_error_pending(void)
     return status < 0 ? status : EK_FAIL(EK_E_STATE, "an operation failed without saying why");
 }
 
+int ek_check_pointer(const char *what, const char *operand, const void *pointer)
+{
+    return pointer ? 0 : EK_FAIL(EK_E_INVALID, "%s: %s is NULL", what, operand);
+}
+
 int ek_error_outcome(int rc)
 {
     int status = ek_error_status();
@@ -69,6 +74,8 @@ void ek_error_clear(void)
 
 int ek_error_take(ek_error_record *record)
 {
+    ek_error_record nowhere;
+    record = record ? record : &nowhere;
     ek_error_record *error = &ek_thread_self()->error;
     *record = *error;
     if (!error->status)
@@ -79,6 +86,8 @@ int ek_error_take(ek_error_record *record)
 
 int ek_error_raise(const ek_error_record *record)
 {
+    if (!record)
+        return 0;
     ek_error_record *error = &ek_thread_self()->error;
     if (record->status && !error->status)
         *error = *record;
@@ -88,7 +97,7 @@ int ek_error_raise(const ek_error_record *record)
 void ek_print_error(FILE *stream)
 {
     ek_error_record record;
-    if (ek_error_take(&record))
+    if (stream && ek_error_take(&record))
         fprintf(stream, "evenkeel: %s\n", record.message);
 }
 
@@ -102,7 +111,7 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
     size_t used = ek_format_list(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
     if (used < sizeof error->message) {
-        const char *base = strrchr(file, '/');
+        const char *base = file ? strrchr(file, '/') : "?";
         snprintf(error->message + used, sizeof error->message - used, " [%s:%d]",
                  base ? base + 1 : file, line);
     }

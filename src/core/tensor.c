@@ -30,6 +30,8 @@ static int64_t multiply(int64_t a, int64_t b)
 
 int64_t ek_shape_count(const ek_shape *shape)
 {
+    if (!shape)
+        return 0;
     int64_t count = 1;
     for (int i = 0; i < shape->ndim; i++)
         count = multiply(count, shape->dims[i]);
@@ -38,6 +40,8 @@ int64_t ek_shape_count(const ek_shape *shape)
 
 bool ek_shape_equal(const ek_shape *a, const ek_shape *b)
 {
+    if (!a || !b)
+        return a == b;
     if (a->ndim != b->ndim)
         return false;
     for (int i = 0; i < a->ndim; i++)
@@ -49,6 +53,12 @@ bool ek_shape_equal(const ek_shape *a, const ek_shape *b)
 char *ek_shape_text(const ek_shape *shape, char text[160])
 {
     size_t used = 0;
+    if (!text)
+        return NULL;
+    if (!shape) {
+        snprintf(text, 160, "NULL");
+        return text;
+    }
     text[used++] = '[';
     for (int i = 0; i < shape->ndim && i < EK_MAX_DIMS && used < 150; i++)
         used += (size_t)snprintf(text + used, 150 - used + 1, i ? ", %lld" : "%lld",

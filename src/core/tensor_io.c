@@ -202,8 +202,7 @@ int ek_item(const ek_tensor *tensor, double *value)
     if (!tensor)
         return ek_error_status() ? ek_error_pending()
                                  : EK_FAIL(EK_E_INVALID, "item: the tensor is NULL");
-    if (!value)
-        return EK_FAIL(EK_E_INVALID, "item: where to put the value is NULL");
+    EK_TRY(ek_check_pointer("item", "where to put the value", value));
     if (ek_count(tensor) != 1)
         return EK_FAIL(EK_E_SHAPE, "item: %s has %lld elements, one is wanted",
                        ek_tensor_text(tensor, text), (long long)ek_count(tensor));

@@ -116,8 +116,7 @@ static void print(printer *p)
 
 int ek_tensor_print(const ek_tensor *tensor, FILE *stream)
 {
-    if (!stream)
-        return EK_FAIL(EK_E_INVALID, "tensor_print: the stream is NULL");
+    EK_TRY(ek_check_pointer("tensor_print", "the stream", stream));
     if (tensor) {
         int64_t count = ek_count(tensor);
         size_t nbytes = (size_t)count * ek_dtype_size(tensor->dtype);

@@ -72,6 +72,9 @@ static inline bool ek_thread_in_gang(void)
             goto label;              \
     } while (0)
 
+/* EK_E_INVALID "what: operand is NULL" where it is. */
+int ek_check_pointer(const char *what, const char *operand, const void *pointer);
+
 /* The pending error's status, or EK_E_STATE where a callee failed without setting one. */
 int ek_error_pending(void);
 

@@ -99,8 +99,8 @@ static void list_destroy(ek_object *object)
 
 ek_value ek_value_list(const ek_value *items, int count)
 {
-    if (count < 0) {
-        EK_FAIL(EK_E_INVALID, "a list of %d values", count);
+    if (count < 0 || (count && !items)) {
+        EK_FAIL(EK_E_INVALID, "a list of %d values%s", count, items ? "" : ", which are NULL");
         return ek_value_error();
     }
     for (int i = 0; i < count; i++)
@@ -176,8 +176,9 @@ static int check_few_keys(const ek_value_entry *entries, int count)
 static int dict_check(const ek_value_entry *entries, int count)
 {
     enum { FEW = 32 };
-    if (count < 0)
-        return EK_FAIL(EK_E_INVALID, "a dictionary of %d entries", count);
+    if (count < 0 || (count && !entries))
+        return EK_FAIL(EK_E_INVALID, "a dictionary of %d entries%s", count,
+                       entries ? "" : ", which are NULL");
     for (int i = 0; i < count; i++) {
         if (!entries[i].key)
             return EK_FAIL(EK_E_INVALID, "entry %d of a dictionary has no key", i);
@@ -259,7 +260,7 @@ const char *ek_value_key(ek_value value, int index)
 
 ek_value ek_value_get(ek_value value, const char *key)
 {
-    for (int i = 0; value.kind == EK_VALUE_DICT && i < value.as.dict->count; i++)
+    for (int i = 0; key && value.kind == EK_VALUE_DICT && i < value.as.dict->count; i++)
         if (strcmp(value.as.dict->entries[i].key, key) == 0)
             return value.as.dict->entries[i].value;
     return ek_value_none();

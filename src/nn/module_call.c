@@ -96,6 +96,8 @@ ek_tensor *ek_apply(ek_module *module, ek_tensor *x)
 
 ek_value ek_arg(const ek_args *args, int index)
 {
+    if (ek_check_pointer("arg", "the arguments' list", args) < 0)
+        return ek_value_error();
     if (index < 0 || index >= args->count) {
         EK_FAIL(EK_E_INVALID, "argument %d is missing: the module was given %d", index,
                 args->count);

@@ -30,6 +30,9 @@ int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
     if (count < 1 || count > devices->count)
         return EK_FAIL(EK_E_INVALID, "parallel_apply: %d modules for %d devices", count,
                        devices->count);
+    EK_TRY(ek_check_pointer("parallel_apply", "the array of modules", modules));
+    EK_TRY(ek_check_pointer("parallel_apply", "the array of arguments", args));
+    EK_TRY(ek_check_pointer("parallel_apply", "the array for the outputs", outputs));
     for (int i = 0; i < count; i++)
         outputs[i] = ek_value_none();
     call c = {modules, args, outputs};

@@ -1,0 +1,368 @@
+/* NULL for each operand of what works on modules, data, archives and reports. */
+#include "null_setup.h"
+
+/* ---- module.h ---- */
+
+CALL(ek_module_new(NOTHING));
+CALL(ek_module_free(NOTHING));
+CALL(ek_register_parameter(NOTHING, "x", room.tensors, a_tensor()));
+CALL(ek_register_parameter(a_module(), NOTHING, room.tensors, a_tensor()));
+CALL(ek_register_parameter(a_module(), "x", NOTHING, a_tensor()));
+CALL(ek_register_parameter(a_module(), "x", room.tensors, NOTHING));
+CALL(ek_register_buffer(NOTHING, "x", room.tensors, a_tensor()));
+CALL(ek_register_buffer(a_module(), NOTHING, room.tensors, a_tensor()));
+CALL(ek_register_buffer(a_module(), "x", NOTHING, a_tensor()));
+CALL(ek_register_buffer(a_module(), "x", room.tensors, NOTHING));
+CALL(ek_register_module(NOTHING, "x", room.modules, a_module()));
+CALL(ek_register_module(a_module(), NOTHING, room.modules, a_module()));
+CALL(ek_register_module(a_module(), "x", NOTHING, a_module()));
+CALL(ek_register_module(a_module(), "x", room.modules, NOTHING));
+CALL(ek_module_finish(NOTHING));
+CALL(ek_module_forward(NOTHING, args()));
+CALL(ek_module_forward(a_module(), NOTHING));
+CALL(ek_apply(NOTHING, a_tensor()));
+CALL(ek_apply(a_module(), NOTHING));
+CALL(ek_arg_tensor(NOTHING, 0));
+CALL(ek_arg(NOTHING, 0));
+CALL(ek_module_parameters(NOTHING, visit, room.text));
+CALL(ek_module_parameters(a_module(), NULL, room.text));
+CALL(ek_module_parameters(a_module(), visit, NOTHING));
+CALL(ek_module_buffers(NOTHING, visit, room.text));
+CALL(ek_module_buffers(a_module(), NULL, room.text));
+CALL(ek_module_buffers(a_module(), visit, NOTHING));
+CALL(ek_module_child(NOTHING, 0));
+CALL(ek_module_tensor(NOTHING, "/nowhere/at/all"));
+CALL(ek_module_tensor(a_module(), NOTHING));
+CALL(ek_module_parameter_count(NOTHING));
+CALL(ek_module_train(NOTHING, 1));
+CALL(ek_module_to_device(NOTHING, ek_host(0)));
+CALL(ek_module_to_dtype(NOTHING, EK_F32));
+CALL(ek_module_zero_grad(NOTHING));
+CALL(ek_module_set_requires_grad(NOTHING, 1));
+CALL(ek_module_sha256(NOTHING, room.text));
+CALL(ek_module_sha256(a_module(), NOTHING));
+
+/* ---- optim.h ---- */
+
+CALL(ek_sgd_with((ek_optimizer_options){0}));
+CALL(ek_adam_with((ek_optimizer_options){0}));
+CALL(ek_adamw_with((ek_optimizer_options){0}));
+CALL(ek_optimizer_free(NOTHING));
+CALL(ek_optimizer_add_group(NOTHING, tensors(), 2, (ek_optimizer_options){0}));
+CALL(ek_optimizer_add_group(an_optimizer(), NOTHING, 2, (ek_optimizer_options){0}));
+CALL(ek_optimizer_add_group(an_optimizer(), tensors(), 2, (ek_optimizer_options){0}));
+CALL(ek_optimizer_group_count(NOTHING));
+CALL(ek_optimizer_lr(NOTHING, 0));
+CALL(ek_optimizer_set_lr(NOTHING, 0, 1));
+CALL(ek_step(NOTHING));
+CALL(ek_zero_grad(NOTHING));
+CALL(ek_optimizer_state(NOTHING, a_tensor(), "x"));
+CALL(ek_optimizer_state(an_optimizer(), NOTHING, "x"));
+CALL(ek_optimizer_state(an_optimizer(), a_tensor(), NOTHING));
+CALL(ek_optimizer_has(NOTHING, a_tensor()));
+CALL(ek_optimizer_has(an_optimizer(), NOTHING));
+CALL(ek_optimizer_parameter_count(NOTHING));
+CALL(ek_optimizer_steps(NOTHING, a_tensor()));
+CALL(ek_optimizer_steps(an_optimizer(), NOTHING));
+CALL(ek_optimizer_set_state(NOTHING, a_tensor(), 1, names, tensors(), 2));
+CALL(ek_optimizer_set_state(an_optimizer(), NOTHING, 1, names, tensors(), 2));
+CALL(ek_optimizer_set_state(an_optimizer(), a_tensor(), 1, NOTHING, tensors(), 2));
+CALL(ek_optimizer_set_state(an_optimizer(), a_tensor(), 1, names, NOTHING, 2));
+CALL(ek_optimizer_state_name(NOTHING, 0));
+CALL(ek_step_schedule(NOTHING, 1, 1));
+CALL(ek_cosine_schedule(NOTHING, 1, 1));
+CALL(ek_schedule_step(NOTHING));
+CALL(ek_schedule_steps(NOTHING));
+CALL(ek_schedule_set_steps(NOTHING, 1));
+CALL(ek_schedule_free(NOTHING));
+CALL(ek_clip_grad_norm(NOTHING, 1, room.reals));
+CALL(ek_clip_grad_norm(an_optimizer(), 1, NOTHING));
+CALL(ek_clip_grad_value(NOTHING, 1));
+
+/* ---- archive.h ---- */
+
+CALL(ek_archive_free(NOTHING));
+CALL(ek_archive_put(NOTHING, "x", EK_VALUE(a_tensor())));
+CALL(ek_archive_put(an_archive(), NOTHING, EK_VALUE(a_tensor())));
+CALL(ek_archive_put_text(NOTHING, "x", "x"));
+CALL(ek_archive_put_text(an_archive(), NOTHING, "x"));
+CALL(ek_archive_put_text(an_archive(), "x", NOTHING));
+CALL(ek_archive_put_module(NOTHING, "x", a_module()));
+CALL(ek_archive_put_module(an_archive(), NOTHING, a_module()));
+CALL(ek_archive_put_module(an_archive(), "x", NOTHING));
+CALL(ek_archive_put_optimizer(NOTHING, "x", an_optimizer(), a_module()));
+CALL(ek_archive_put_optimizer(an_archive(), NOTHING, an_optimizer(), a_module()));
+CALL(ek_archive_put_optimizer(an_archive(), "x", NOTHING, a_module()));
+CALL(ek_archive_put_optimizer(an_archive(), "x", an_optimizer(), NOTHING));
+CALL(ek_archive_put_schedule(NOTHING, "x", a_schedule()));
+CALL(ek_archive_put_schedule(an_archive(), NOTHING, a_schedule()));
+CALL(ek_archive_put_schedule(an_archive(), "x", NOTHING));
+CALL(ek_archive_put_random(NOTHING, "x"));
+CALL(ek_archive_put_random(an_archive(), NOTHING));
+CALL(ek_archive_put_generator(NOTHING, "x", a_generator()));
+CALL(ek_archive_put_generator(an_archive(), NOTHING, a_generator()));
+CALL(ek_archive_put_generator(an_archive(), "x", NOTHING));
+CALL(ek_archive_put_plan(NOTHING, "x", a_module()));
+CALL(ek_archive_put_plan(an_archive(), NOTHING, a_module()));
+CALL(ek_archive_put_plan(an_archive(), "x", NOTHING));
+CALL(ek_archive_save(NOTHING, "/nowhere/at/all"));
+CALL(ek_archive_save(an_archive(), NOTHING));
+CALL(ek_archive_open(NOTHING));
+CALL(ek_archive_has(NOTHING, "x"));
+CALL(ek_archive_has(an_archive(), NOTHING));
+CALL(ek_archive_get(NOTHING, "x"));
+CALL(ek_archive_get(an_archive(), NOTHING));
+CALL(ek_archive_get_int(NOTHING, "x", room.numbers));
+CALL(ek_archive_get_int(an_archive(), NOTHING, room.numbers));
+CALL(ek_archive_get_int(an_archive(), "x", NOTHING));
+CALL(ek_archive_get_float(NOTHING, "x", room.reals));
+CALL(ek_archive_get_float(an_archive(), NOTHING, room.reals));
+CALL(ek_archive_get_float(an_archive(), "x", NOTHING));
+CALL(ek_archive_text(NOTHING, "x"));
+CALL(ek_archive_text(an_archive(), NOTHING));
+CALL(ek_archive_tensor(NOTHING, "x", NOTHING));
+CALL(ek_archive_tensor(an_archive(), NOTHING, NOTHING));
+CALL(ek_archive_tensor(an_archive(), "x", NOTHING));
+CALL(ek_archive_load_module_with(NOTHING, "x", (ek_load_options){0}));
+CALL(ek_archive_load_module_with(an_archive(), NOTHING, (ek_load_options){0}));
+CALL(ek_archive_load_module_with(an_archive(), "x", (ek_load_options){0}));
+CALL(ek_archive_load_optimizer(NOTHING, "x", an_optimizer(), a_module()));
+CALL(ek_archive_load_optimizer(an_archive(), NOTHING, an_optimizer(), a_module()));
+CALL(ek_archive_load_optimizer(an_archive(), "x", NOTHING, a_module()));
+CALL(ek_archive_load_optimizer(an_archive(), "x", an_optimizer(), NOTHING));
+CALL(ek_archive_load_schedule(NOTHING, "x", a_schedule()));
+CALL(ek_archive_load_schedule(an_archive(), NOTHING, a_schedule()));
+CALL(ek_archive_load_schedule(an_archive(), "x", NOTHING));
+CALL(ek_archive_load_random(NOTHING, "x"));
+CALL(ek_archive_load_random(an_archive(), NOTHING));
+CALL(ek_archive_load_generator(NOTHING, "x", a_generator()));
+CALL(ek_archive_load_generator(an_archive(), NOTHING, a_generator()));
+CALL(ek_archive_load_generator(an_archive(), "x", NOTHING));
+
+/* ---- nn.h ---- */
+
+CALL(ek_sequential_of(NOTHING, 2));
+CALL(ek_linear_with((ek_linear_options){0}));
+CALL(ek_conv1d_with((ek_conv_module_options){0}));
+CALL(ek_conv2d_with((ek_conv_module_options){0}));
+CALL(ek_conv3d_with((ek_conv_module_options){0}));
+CALL(ek_conv_transpose1d_with((ek_conv_module_options){0}));
+CALL(ek_conv_transpose2d_with((ek_conv_module_options){0}));
+CALL(ek_conv_transpose3d_with((ek_conv_module_options){0}));
+CALL(ek_batch_norm1d_with((ek_norm_options){0}));
+CALL(ek_batch_norm2d_with((ek_norm_options){0}));
+CALL(ek_batch_norm3d_with((ek_norm_options){0}));
+CALL(ek_instance_norm1d_with((ek_norm_options){0}));
+CALL(ek_instance_norm2d_with((ek_norm_options){0}));
+CALL(ek_instance_norm3d_with((ek_norm_options){0}));
+CALL(ek_layer_norm_with((ek_layer_norm_options){0}));
+CALL(ek_group_norm_with((ek_group_norm_options){0}));
+CALL(ek_max_pool1d_with((ek_pool_module_options){0}));
+CALL(ek_max_pool2d_with((ek_pool_module_options){0}));
+CALL(ek_max_pool3d_with((ek_pool_module_options){0}));
+CALL(ek_avg_pool1d_with((ek_pool_module_options){0}));
+CALL(ek_avg_pool2d_with((ek_pool_module_options){0}));
+CALL(ek_avg_pool3d_with((ek_pool_module_options){0}));
+CALL(ek_checkpoint(NOTHING));
+CALL(ek_cross_entropy_loss_with((ek_criterion_options){0}));
+CALL(ek_nll_loss_with((ek_criterion_options){0}));
+CALL(ek_mse_loss_with((ek_criterion_options){0}));
+CALL(ek_l1_loss_with((ek_criterion_options){0}));
+CALL(ek_bce_with_logits_loss_with((ek_criterion_options){0}));
+CALL(ek_init_uniform(NOTHING, 1, 1));
+CALL(ek_init_normal(NOTHING, 1, 1));
+CALL(ek_init_constant(NOTHING, 1));
+CALL(ek_init_kaiming_uniform(NOTHING, 1));
+CALL(ek_init_kaiming_normal(NOTHING, 1));
+CALL(ek_init_xavier_uniform(NOTHING, 1));
+
+/* ---- plan.h ---- */
+
+CALL(ek_plan_check(NOTHING, 2));
+
+/* ---- parallel.h ---- */
+
+CALL(ek_replicate(NOTHING, devices(), room.modules));
+CALL(ek_replicate(a_module(), NOTHING, room.modules));
+CALL(ek_replicate(a_module(), devices(), NOTHING));
+CALL(ek_parallel_apply(NOTHING, args(), 2, devices(), room.values));
+CALL(ek_parallel_apply(modules(), NOTHING, 2, devices(), room.values));
+CALL(ek_parallel_apply(modules(), args(), 2, NOTHING, room.values));
+CALL(ek_parallel_apply(modules(), args(), 2, devices(), NOTHING));
+CALL(ek_data_parallel_with((ek_data_parallel_options){0}));
+CALL(ek_data_parallel_module(NOTHING));
+CALL(ek_data_parallel_get_stats(NOTHING, &room.parallel));
+CALL(ek_data_parallel_get_stats(a_module(), NOTHING));
+CALL(ek_data_parallel_plan(NOTHING, room.text, 8));
+CALL(ek_data_parallel_plan(a_module(), NOTHING, 8));
+CALL(ek_data_parallel_sizes(NOTHING, 1, room.numbers));
+CALL(ek_data_parallel_sizes(a_module(), 1, NOTHING));
+CALL(ek_patch_replication_callback(NOTHING));
+CALL(ek_sync_batch_norm_with((ek_norm_options){0}));
+CALL(ek_convert_sync_batch_norm(NOTHING));
+
+/* ---- balance.h ---- */
+
+CALL(ek_data_parallel_model_with((ek_data_parallel_options){0}));
+CALL(ek_data_parallel_criterion_with((ek_data_parallel_criterion_options){0}));
+
+/* ---- data.h ---- */
+
+CALL(ek_read_idx(NOTHING));
+CALL(ek_read_npy(NOTHING));
+CALL(ek_read_cifar(NOTHING, 2, room.tensors, room.tensors));
+CALL(ek_read_cifar("/nowhere/at/all", 2, NOTHING, room.tensors));
+CALL(ek_read_cifar("/nowhere/at/all", 2, room.tensors, NOTHING));
+CALL(ek_read_image(NOTHING, 2));
+CALL(ek_decode_image(NOTHING, 8, 2, "x"));
+CALL(ek_decode_image(room.text, 8, 2, NOTHING));
+CALL(ek_safetensors_save(NOTHING, NOTHING, 2, NOTHING, 2));
+CALL(ek_safetensors_save("/nowhere/at/all", NOTHING, 2, NOTHING, 2));
+CALL(ek_safetensors_open(NOTHING));
+CALL(ek_safetensors_close(NOTHING));
+CALL(ek_safetensors_count(NOTHING));
+CALL(ek_safetensors_name(NOTHING, 0));
+CALL(ek_safetensors_read(NOTHING, "x"));
+CALL(ek_safetensors_read(NOTHING, NOTHING));
+CALL(ek_safetensors_metadata(NOTHING, "x"));
+CALL(ek_safetensors_metadata(NOTHING, NOTHING));
+
+/* ---- dataset.h ---- */
+
+CALL(ek_dataset_new(NOTHING));
+CALL(ek_dataset_keep(NOTHING));
+CALL(ek_dataset_free(NOTHING));
+CALL(ek_dataset_length(NOTHING));
+CALL(ek_dataset_get(NOTHING, 0));
+CALL(ek_dataset_get_batch(NOTHING, numbers, 2, ek_host(0)));
+CALL(ek_dataset_get_batch(a_dataset(), NOTHING, 2, ek_host(0)));
+CALL(ek_collate(NOTHING, 2, ek_host(0)));
+CALL(ek_tensor_dataset_of(NOTHING, 2));
+CALL(ek_subset(NOTHING, numbers, 2));
+CALL(ek_subset(a_dataset(), NOTHING, 2));
+CALL(ek_concat_dataset_of(NOTHING, 2));
+CALL(ek_random_split(NOTHING, numbers, 2, a_generator(), room.datasets));
+CALL(ek_random_split(a_dataset(), NOTHING, 2, a_generator(), room.datasets));
+CALL(ek_random_split(a_dataset(), numbers, 2, NOTHING, room.datasets));
+CALL(ek_random_split(a_dataset(), numbers, 2, a_generator(), NOTHING));
+CALL(ek_random_split_fractions(NOTHING, reals, 2, a_generator(), room.datasets));
+CALL(ek_random_split_fractions(a_dataset(), NOTHING, 2, a_generator(), room.datasets));
+CALL(ek_random_split_fractions(a_dataset(), reals, 2, NOTHING, room.datasets));
+CALL(ek_random_split_fractions(a_dataset(), reals, 2, a_generator(), NOTHING));
+CALL(ek_partition_with(1, (ek_partition_options){0}));
+CALL(ek_mnist(NOTHING, 1));
+CALL(ek_cifar10(NOTHING, 1));
+CALL(ek_cifar100(NOTHING, 1, 1));
+CALL(ek_image_folder(NOTHING));
+CALL(ek_image_folder_class(NOTHING, 1));
+CALL(ek_image_folder_path(NOTHING, 0));
+
+/* ---- gan.h ---- */
+
+CALL(ek_gradient_penalty_with((ek_gradient_penalty_options){0}));
+CALL(ek_penalty_points(NOTHING, a_tensor(), (ek_penalty_kind)0, a_generator()));
+CALL(ek_penalty_points(a_tensor(), NOTHING, (ek_penalty_kind)0, a_generator()));
+CALL(ek_penalty_points(a_tensor(), a_tensor(), (ek_penalty_kind)0, NOTHING));
+
+/* ---- sampler.h ---- */
+
+CALL(ek_pass_add(NOTHING, 0));
+CALL(ek_pass_end_batch(NOTHING));
+CALL(ek_pass_free(NOTHING));
+CALL(ek_sampler_new(NOTHING));
+CALL(ek_sampler_free(NOTHING));
+CALL(ek_sampler_length(NOTHING));
+CALL(ek_sampler_set_epoch(NOTHING, 1));
+CALL(ek_sampler_draw(NOTHING, &room.pass));
+CALL(ek_sampler_draw(a_sampler(), NOTHING));
+CALL(ek_sampler_next(NOTHING, room.numbers));
+CALL(ek_sampler_next(a_sampler(), NOTHING));
+CALL(ek_sampler_next_batch(NOTHING, &room.indices, room.numbers));
+CALL(ek_sampler_next_batch(a_sampler(), NOTHING, room.numbers));
+CALL(ek_sampler_next_batch(a_sampler(), &room.indices, NOTHING));
+CALL(ek_sampler_state(NOTHING));
+CALL(ek_sampler_load_state(NOTHING, EK_VALUE(a_tensor())));
+CALL(ek_random_sampler_with((ek_random_sampler_options){0}));
+CALL(ek_subset_random_sampler(NOTHING, 2, a_generator()));
+CALL(ek_subset_random_sampler(numbers, 2, NOTHING));
+CALL(ek_weighted_random_sampler(NOTHING, 2, 1, a_generator()));
+CALL(ek_weighted_random_sampler(reals, 2, 1, NOTHING));
+CALL(ek_batch_sampler(NOTHING, 1, 1));
+CALL(ek_distributed_sampler_with((ek_distributed_sampler_options){0}));
+CALL(ek_random_identity_sampler_with((ek_identity_sampler_options){0}));
+CALL(ek_distributed_random_identity_sampler_with((ek_identity_sampler_options){0}));
+
+/* ---- loader.h ---- */
+
+CALL(ek_data_loader_with((ek_loader_options){0}));
+CALL(ek_loader_free(NOTHING));
+CALL(ek_loader_next(NOTHING, &room.batch));
+CALL(ek_loader_next(a_loader(), NOTHING));
+CALL(ek_loader_reset(NOTHING));
+CALL(ek_loader_length(NOTHING));
+CALL(ek_loader_set_epoch(NOTHING, 1));
+CALL(ek_loader_dataset(NOTHING));
+CALL(ek_loader_sampler(NOTHING));
+CALL(ek_loader_worker(NOTHING));
+CALL(ek_loader_get_stats(NOTHING, &room.loader));
+CALL(ek_loader_get_stats(a_loader(), NOTHING));
+CALL(ek_loader_state(NOTHING));
+CALL(ek_loader_load_state(NOTHING, EK_VALUE(a_tensor())));
+
+/* ---- report.h ---- */
+
+CALL(ek_report_start_with((ek_report_options){0}));
+CALL(ek_report_step(NOTHING));
+CALL(ek_report_stop(NOTHING));
+CALL(ek_report_free(NOTHING));
+CALL(ek_report_name(NOTHING));
+CALL(ek_report_device_count(NOTHING));
+CALL(ek_report_step_count(NOTHING));
+CALL(ek_report_seconds(NOTHING));
+CALL(ek_report_step_seconds(NOTHING));
+CALL(ek_report_device(NOTHING, 0, &room.report));
+CALL(ek_report_device(a_report(), 0, NOTHING));
+CALL(ek_report_imbalance(NOTHING));
+CALL(ek_report_memory(NOTHING, 0, room.samples, 8));
+CALL(ek_report_memory(a_report(), 0, NOTHING, 8));
+CALL(ek_report_set_largest_batch(NOTHING, 1));
+CALL(ek_report_table(NOTHING, stdout));
+CALL(ek_report_table(a_report(), NOTHING));
+CALL(ek_report_json(NOTHING, reports(), 2));
+CALL(ek_report_json("/nowhere/at/all", NOTHING, 2));
+CALL(ek_report_html(NOTHING, reports(), 2));
+CALL(ek_report_html("/nowhere/at/all", NOTHING, 2));
+CALL(ek_report_html_with(NOTHING, reports(), 2, NOTHING));
+CALL(ek_report_html_with("/nowhere/at/all", NOTHING, 2, NOTHING));
+CALL(ek_report_html_with("/nowhere/at/all", reports(), 2, NOTHING));
+CALL(ek_report_trace(NOTHING, a_report()));
+CALL(ek_report_trace("/nowhere/at/all", NOTHING));
+
+/* ---- train.h ---- */
+
+CALL(ek_train_step_with((ek_train_options){0}, NOTHING));
+CALL(ek_train_step_with((ek_train_options){0}, room.reals));
+CALL(ek_find_batch_with((ek_find_batch_options){0}));
+
+/* ---- transform.h ---- */
+
+CALL(ek_transform_new(NOTHING));
+CALL(ek_transform_free(NOTHING));
+CALL(ek_transformed_of(NOTHING, 0, transforms(), 2));
+CALL(ek_transformed_of(a_dataset(), 0, NOTHING, 2));
+CALL(ek_transformed_key_of(NOTHING, "x", transforms(), 2));
+CALL(ek_transformed_key_of(a_dataset(), NOTHING, transforms(), 2));
+CALL(ek_transformed_key_of(a_dataset(), "x", NOTHING, 2));
+CALL(ek_transform_apply(NOTHING, 2, a_tensor(), a_generator()));
+CALL(ek_transform_apply(transforms(), 2, NOTHING, a_generator()));
+CALL(ek_transform_apply(transforms(), 2, a_tensor(), NOTHING));
+CALL(ek_normalize(NOTHING, reals, 2));
+CALL(ek_normalize(reals, NOTHING, 2));
+CALL(ek_random_crop_with((ek_crop_options){0}));
+CALL(ek_center_crop_with((ek_crop_options){0}));
+CALL(ek_resize_with((ek_resize_options){0}));
+
+Suite *suite(void)
+{
+    return null_suite("null_objects");
+}
