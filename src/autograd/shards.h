@@ -17,7 +17,8 @@ typedef struct ek_shard_group {
      * checkpoint, a user) since they were equal. */
     int (*refresh)(struct ek_shard_group *group);
     /* The pieces have been written, those of all devices: sends them to the parameters and to every
-     * device's copy. */
+     * device's copy. Comes after the update, which can't be undone: needs no memory of the process,
+     * so that a step isn't told as failed for want of some. */
     int (*publish)(struct ek_shard_group *group);
 } ek_shard_group;
 

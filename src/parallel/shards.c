@@ -33,6 +33,10 @@ struct ek_sharding {
     int part_count;
     ek_tensor **there; /* [d * part_count + p]: part p on device d, a reference; on its owner it is
                           the piece */
+    /* Room for publishing, which comes after an update and must not fail for want of it. */
+    bool *changed;     /* by part */
+    ek_tensor **lists; /* 2 * part_count handles per device */
+    ek_move *moves;    /* devices * part_count */
 };
 
 /* ---- releasing ---- */
@@ -49,6 +53,9 @@ static void sharding_destroy(ek_object *object)
     ek_sharding *s = (ek_sharding *)object;
     release_all(s->parameters, s->count);
     release_all(s->there, s->devices * s->part_count);
+    free(s->changed);
+    free(s->lists);
+    free(s->moves);
     free(s->shards);
     free(s->parts);
     free(s);
@@ -185,9 +192,19 @@ static int make_shards(ek_sharding *s)
     return 0;
 }
 
+static int make_room(ek_sharding *s)
+{
+    size_t parts = (size_t)s->part_count + 1, devices = (size_t)s->devices;
+    s->changed = ek_calloc(parts, sizeof *s->changed);
+    s->lists = ek_calloc(2 * devices * parts, sizeof(ek_tensor *));
+    s->moves = ek_calloc(devices * parts, sizeof *s->moves);
+    return s->changed && s->lists && s->moves ? 0 : ek_error_pending();
+}
+
 static int divide(ek_sharding *s, ek_tensor *const *const *copies)
 {
     cut_all(s);
+    EK_TRY(make_room(s));
     ek_scope scope = ek_scope_begin();
     int rc = make_handles(s, copies);
     ek_scope_end(&scope);
@@ -277,19 +294,12 @@ bool ek_sharding_has(const ek_sharding *s, int parameter)
 
 /* ---- publishing ---- */
 
-/* What is to be sent. */
-typedef struct delivery {
-    const ek_sharding *sharding;
-    bool *changed; /* by part */
-} delivery;
-
 /* What device d lacks of another: to[] there, from[] the owner's. Returns how many. */
-static int list_lacking(const delivery *v, int d, int owner, ek_tensor **to, ek_tensor **from)
+static int list_lacking(const ek_sharding *s, int d, int owner, ek_tensor **to, ek_tensor **from)
 {
-    const ek_sharding *s = v->sharding;
     int count = 0;
     for (int p = 0; p < s->part_count; p++) {
-        if (!v->changed[p] || s->parts[p].owner != owner)
+        if (!s->changed[p] || s->parts[p].owner != owner)
             continue;
         to[count] = s->there[d * s->part_count + p];
         from[count++] = piece_of(s, p);
@@ -300,77 +310,80 @@ static int list_lacking(const delivery *v, int d, int owner, ek_tensor **to, ek_
 /* Device d fetches what it lacks, in few large copies. */
 static int fetch(void *user, int d)
 {
-    const delivery *v = user;
-    ek_tensor **to = ek_calloc(2 * (size_t)v->sharding->part_count, sizeof(ek_tensor *));
-    if (!to)
-        return ek_error_pending();
-    ek_tensor **from = to + v->sharding->part_count;
+    const ek_sharding *s = user;
+    ek_tensor **to = s->lists + 2 * (ptrdiff_t)d * s->part_count, **from = to + s->part_count;
     int rc = 0;
     ek_span span;
-    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "sharing the step", NULL, v->sharding->devs[d]);
-    for (int k = 1; k < v->sharding->devices && rc >= 0; k++) {
-        int owner = (d + k) % v->sharding->devices; /* not all from the same at once */
-        rc = ek_comm_copy_list(to, from, list_lacking(v, d, owner, to, from));
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "sharing the step", NULL, s->devs[d]);
+    for (int k = 1; k < s->devices && rc >= 0; k++) {
+        int owner = (d + k) % s->devices; /* not all from the same at once */
+        rc = ek_comm_copy_list(to, from, list_lacking(s, d, owner, to, from));
     }
     ek_span_end(&span);
-    free(to);
     return rc;
 }
 
 /* Adds what device d lacks of `owner` to the moves. */
-static void plan(const delivery *v, int d, int owner, ek_tensor **work, ek_move *moves, int *count)
+static void plan(const ek_sharding *s, int d, int owner, int *count)
 {
-    const ek_sharding *s = v->sharding;
-    ek_tensor **to = work, **from = work + s->part_count;
-    int n = list_lacking(v, d, owner, to, from);
+    ek_tensor **to = s->lists, **from = to + s->part_count;
+    int n = list_lacking(s, d, owner, to, from);
     for (int i = 0, length; i < n; i += length) {
         length = ek_comm_run_length(to + i, from + i, n - i);
-        moves[(*count)++] =
+        s->moves[(*count)++] =
             (ek_move){s->devs[d], s->devs[owner], ek_tensor_address(to[i]),
                       ek_tensor_address(from[i]), ek_comm_run_nbytes(from + i, length)};
     }
 }
 
-static int exchange(const delivery *v)
+static int exchange(const ek_sharding *s)
 {
-    const ek_sharding *s = v->sharding;
-    size_t most = (size_t)s->devices * (size_t)s->part_count;
-    ek_move *moves = ek_calloc(most, sizeof *moves);
-    ek_tensor **work = ek_calloc(2 * (size_t)s->part_count, sizeof(ek_tensor *));
-    int count = 0, rc = moves && work ? 0 : ek_error_pending();
-    for (int d = 0; d < s->devices && rc >= 0; d++)
+    int count = 0;
+    for (int d = 0; d < s->devices; d++)
         for (int owner = 0; owner < s->devices; owner++)
             if (owner != d)
-                plan(v, d, owner, work, moves, &count);
+                plan(s, d, owner, &count);
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, "sharing the step", NULL, s->devs[0]);
-    if (rc >= 0)
-        rc = s->devs[0]->backend->exchange(moves, count);
+    int rc = s->devs[0]->backend->exchange(s->moves, count);
     ek_span_end(&span);
-    free(moves);
-    free(work);
     return rc;
 }
 
-static int deliver(delivery *v, size_t nbytes)
+/* On the workers; without memory for the gang, or for one of its threads, the calling thread does
+ * it all: copies can be made twice. */
+static int fetch_on_workers(ek_sharding *s)
 {
-    const ek_sharding *s = v->sharding;
+    int pending = ek_error_status();
+    int rc = ek_gang_run(s->devs, s->devices, fetch, s, NULL);
+    if (rc != EK_E_NO_MEMORY)
+        return rc;
+    if (pending == 0)
+        ek_error_clear();
+    rc = 0;
+    for (int d = 0; d < s->devices && rc >= 0; d++)
+        rc = fetch(s, d);
+    return rc;
+}
+
+static int deliver(ek_sharding *s, size_t nbytes)
+{
     int rc;
     if (ek_comm_has_collective(s->devs, s->devices, &rc))
-        return exchange(v);
+        return exchange(s);
     if (rc >= 0 && nbytes >= EK_WORKER_BYTES)
-        return ek_gang_run(s->devs, s->devices, fetch, v, NULL);
+        return fetch_on_workers(s);
     for (int d = 0; d < s->devices && rc >= 0; d++)
-        rc = fetch(v, d);
+        rc = fetch(s, d);
     return rc;
 }
 
 /* Notes what was delivered, or with status < 0 may have been. */
-static void note(ek_sharding *s, const bool *changed, int status)
+static void note(ek_sharding *s, int status)
 {
     int noted = -1;
     for (int p = 0; p < s->part_count; p++) {
-        if (!changed[p])
+        if (!s->changed[p])
             continue;
         if (status >= 0)
             s->parts[p].published = ek_tensor_version(piece_of(s, p));
@@ -398,19 +411,15 @@ int ek_sharding_publish(ek_sharding *s)
     const int before = ek_error_status();
     if (!s || !s->owner.user)
         return 0;
-    delivery v = {s, ek_calloc((size_t)s->part_count + 1, sizeof *v.changed)};
-    if (!v.changed)
-        return ek_error_pending();
     size_t nbytes = 0;
     bool any = false;
     for (int p = 0; p < s->part_count; p++) {
-        v.changed[p] = is_changed(s, p);
-        any = any || v.changed[p];
-        nbytes += v.changed[p] ? ek_comm_nbytes(piece_of(s, p)) : 0;
+        s->changed[p] = is_changed(s, p);
+        any = any || s->changed[p];
+        nbytes += s->changed[p] ? ek_comm_nbytes(piece_of(s, p)) : 0;
     }
-    int rc = any ? deliver(&v, nbytes * ((size_t)s->devices - 1)) : 0;
-    note(s, v.changed, rc);
-    free(v.changed);
+    int rc = any ? deliver(s, nbytes * ((size_t)s->devices - 1)) : 0;
+    note(s, rc);
     if (rc < 0)
         ek_error_prefix(before, "sharing the optimizer's step");
     return rc;

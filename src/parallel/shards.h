@@ -39,7 +39,8 @@ void ek_sharding_end(ek_sharding *sharding);
 bool ek_sharding_is_current(const ek_sharding *sharding);
 bool ek_sharding_has(const ek_sharding *sharding, int parameter);
 
-/* Sends pieces that were written since to the parameters and all copies. */
+/* Sends pieces that were written since to the parameters and all copies. Takes no memory of the
+ * process. */
 int ek_sharding_publish(ek_sharding *sharding);
 
 /* One forward: handles[r * stride + i] is parameter i on devs[r], in any order. */
