@@ -150,10 +150,10 @@ static int find_tied(loading *l, const char *path)
     ek_error_record before;
     ek_error_take(&before);
     ek_tensor *tensor = ek_module_tensor(l->module, path);
-    void **number = tensor ? ek_identity_at(&l->by_tensor, tensor) : NULL;
+    void *number = tensor ? ek_identity_find(&l->by_tensor, tensor) : NULL;
     ek_error_clear();
     ek_error_raise(&before);
-    return number && *number ? (int)(uintptr_t)*number - 1 : -1;
+    return number ? (int)(uintptr_t)number - 1 : -1;
 }
 
 static bool equal_in_file(const loading *l, const char *a, const char *b)

@@ -74,7 +74,7 @@ static int put_state(const writer *w, const char *path, ek_tensor *parameter, co
     ek_archive_entry entry = {.make = ek_state_parts_gather,
                               .shape = ek_tensor_shape(parameter),
                               .device = device};
-    entry.object = ek_optimizer_state_parts(w->optimizer, parameter, state, &entry.dtype);
+    EK_TRY(ek_optimizer_state_parts(w->optimizer, parameter, state, &entry.object, &entry.dtype));
     char *below = ek_archive_join(path, state);
     int status = below ? 0 : EK_E_NO_MEMORY;
     if (status == 0 && entry.object) {

@@ -9,8 +9,8 @@
 
 #include "core/tensor.h"
 
-/* The cast of `leaf` as it is now, in the scope; NULL where there is none. `graph`: with history.
- */
+/* The cast of `leaf` as it is now, in the scope; NULL where there is none, or with an error where
+ * the scope has no room for it. `graph`: with history. */
 ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph);
 
 /* In place of what is remembered of the leaf under this `graph`. Without memory nothing is. */

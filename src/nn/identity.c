@@ -38,14 +38,20 @@ static int grow(ek_identity_map *map)
 
 void **ek_identity_at(ek_identity_map *map, const void *key)
 {
+    ek_identity_entry *known = map->capacity ? find(map->entries, map->capacity, key) : NULL;
+    if (known && known->key)
+        return &known->value;
     if (2 * (map->count + 1) > map->capacity && grow(map) < 0)
         return NULL;
     ek_identity_entry *entry = find(map->entries, map->capacity, key);
-    if (!entry->key) {
-        entry->key = key;
-        map->count++;
-    }
+    entry->key = key;
+    map->count++;
     return &entry->value;
+}
+
+void *ek_identity_find(const ek_identity_map *map, const void *key)
+{
+    return map->capacity ? find(map->entries, map->capacity, key)->value : NULL;
 }
 
 bool ek_identity_add(ek_identity_map *map, const void *key, int *status)

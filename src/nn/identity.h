@@ -11,9 +11,12 @@ typedef struct ek_identity_map {
     size_t capacity, count;
 } ek_identity_map;
 
-/* Where the value of `key` (not NULL) stands, NULL at first; NULL with EK_E_NO_MEMORY. Valid until
- * the next call. */
+/* Where the value of `key` (not NULL) stands, NULL at first; NULL with EK_E_NO_MEMORY, which
+ * can't be where the key is there already. Valid until the next call. */
 void **ek_identity_at(ek_identity_map *map, const void *key);
+
+/* The value of `key`; NULL where it isn't there. Takes no memory, so NULL is never an error. */
+void *ek_identity_find(const ek_identity_map *map, const void *key);
 
 /* True where `key` was not there yet; it is then. *status becomes EK_E_NO_MEMORY where it could not
  * be noted (and the result is false). */

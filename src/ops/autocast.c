@@ -90,8 +90,9 @@ ek_tensor *ek_autocast_narrow(ek_tensor *x)
         return cast_parameter(x);
     /* A cast without history would cut the graph; one with history would start one. */
     const bool graph = x->requires_grad && ek_grad_enabled();
+    const int pending = ek_error_status();
     ek_tensor *known = ek_cast_find(x, graph);
-    if (known)
+    if (known || ek_error_status() != pending)
         return known;
     ek_tensor *y = cast_parameter(x);
     if (y)

@@ -9,10 +9,9 @@
 /* ---- out ---- */
 
 /* NULL without an error where the parameter belongs to another. */
-static ek_slot *slot_of(ek_optimizer *optimizer, const ek_tensor *parameter)
+static ek_slot *slot_of(const ek_optimizer *optimizer, const ek_tensor *parameter)
 {
-    void **entry = parameter ? ek_identity_at(&optimizer->index, parameter) : NULL;
-    return entry && *entry ? *entry : NULL;
+    return parameter ? ek_identity_find(&optimizer->index, parameter) : NULL;
 }
 
 /* Of a divided parameter a copy of the whole. */

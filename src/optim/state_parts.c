@@ -45,22 +45,24 @@ static state_parts *parts_of(const ek_slot *slot, int s)
     return parts;
 }
 
-ek_object *ek_optimizer_state_parts(ek_optimizer *optimizer, ek_tensor *parameter, const char *name,
-                                    ek_dtype *dtype)
+int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
+                             const char *name, ek_object **parts, ek_dtype *dtype)
 {
-    if (!ek_optimizer_has(optimizer, parameter))
-        return NULL;
-    const ek_slot *slot = *ek_identity_at(&optimizer->index, parameter);
+    const ek_slot *slot = ek_identity_find(&optimizer->index, parameter);
+    *parts = NULL;
+    if (!slot)
+        return 0;
     for (int s = 0; s < EK_STATES && optimizer->algorithm->state_names[s]; s++) {
         if (strcmp(optimizer->algorithm->state_names[s], name) != 0)
             continue;
         const ek_tensor *first = slot->division.pieces[0].state[s];
         if (slot->step == 0 || !slot->division.serial || !first)
-            return NULL;
+            return 0;
         *dtype = first->dtype;
-        return (ek_object *)parts_of(slot, s);
+        *parts = (ek_object *)parts_of(slot, s);
+        return *parts ? 0 : ek_error_pending();
     }
-    return NULL;
+    return 0;
 }
 
 ek_tensor *ek_state_parts_gather(ek_object *parts)
