@@ -44,7 +44,13 @@ typedef struct ek_backward_options {
 /* ek_backward(loss, .retain_graph = true): adds d loss / d leaf to the gradient of every leaf that
  * requires one. Saved tensors are freed as soon as their node has run unless retained. Replicas'
  * parts run on their devices' workers side by side; returns when all is done. A NULL loss gives the
- * pending error. */
+ * pending error.
+ *
+ * With create_graph a leaf's gradient holds the graph that made it, and the graph holds the leaf:
+ * the three are freed by nothing but taking the gradient away. To differentiate gradients take
+ * ek_grad, which leaves nothing in leaves, or zero the gradients (ek_module_zero_grad,
+ * ek_zero_grad, ek_tensor_set_grad) when they are no longer needed. ek_module_free cuts the
+ * gradients of the parameters that it gives back off from their graphs. */
 EK_API int ek_backward_with(ek_backward_options options);
 #define ek_backward(...) ek_backward_with(EK_OPTIONS_1(ek_backward_options, loss, __VA_ARGS__))
 

@@ -90,7 +90,8 @@ struct ek_module {
 /* A zeroed struct of type->size bytes, in training mode, owned by the caller. */
 EK_API ek_module *ek_module_new(const ek_module_type *type);
 
-/* Frees a module with its children, parameters and buffers; NULL is ignored. */
+/* Frees a module with its children, parameters and buffers; NULL is ignored. A parameter that
+ * somebody else holds keeps its gradient, but without a history (create_graph). */
 EK_API void ek_module_free(ek_module *module);
 
 /* Registers *member under `name` (copied; no dots) and stores `tensor` there, keeping a reference:

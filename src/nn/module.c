@@ -133,6 +133,21 @@ ek_module *ek_module_retain(ek_module *module)
     return module;
 }
 
+/* A gradient made with create_graph holds its graph, which holds the leaf: nothing would ever free
+ * the three. What else holds the leaf keeps the numbers; without memory for their handle, none. */
+static void cut_gradient(ek_tensor *leaf)
+{
+    ek_tensor *gradient = ek_tensor_grad(leaf);
+    if (!gradient || !gradient->history)
+        return;
+    const int pending = ek_error_status();
+    ek_scope scope = ek_scope_begin();
+    ek_tensor_set_grad(leaf, ek_detach(gradient));
+    ek_scope_end(&scope);
+    if (pending == 0)
+        ek_error_clear();
+}
+
 void ek_module_free(ek_module *module)
 {
     if (!module)
@@ -145,10 +160,13 @@ void ek_module_free(ek_module *module)
         module->type->destroy(module);
     for (int i = 0; i < members->layout->count; i++) {
         void **slot = ek_module_slot(module, i);
-        if (members->layout->entries[i].kind == EK_MEMBER_MODULE)
+        if (members->layout->entries[i].kind == EK_MEMBER_MODULE) {
             ek_module_free(*slot);
-        else
-            ek_object_release(*slot);
+            continue;
+        }
+        if (!module->is_replica) /* whose tensors are handles on the module's */
+            cut_gradient(*slot);
+        ek_object_release(*slot);
     }
     ek_object_release(members->layout);
     free(members->slots);

@@ -186,6 +186,55 @@ START_TEST(contents_are_owned)
 }
 END_TEST
 
+static int backward_with_graph(ek_module *net)
+{
+    ek_tensor *y = ek_apply(net, ek_ones(EK_SHAPE(3, 4), .device = test_device(0)));
+    return ek_backward(ek_sum(ek_square(y)), .create_graph = true);
+}
+
+/* Gradients that hold the graph that holds their parameters, which hold them. */
+START_TEST(gradients_with_a_history_go_with_the_module)
+{
+    assert_ok(test_devices_configure("1"));
+    ek_scope scope = ek_scope_begin();
+    ek_module *net = ek_sequential(ek_linear(4, 5), ek_tanh(), ek_linear(5, 1));
+    assert_made(net);
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    assert_ok(backward_with_graph(net));
+    ck_assert(!ek_tensor_is_leaf(ek_tensor_grad(ek_module_tensor(net, "0.weight"))));
+    ek_module_free(net);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* Whoever holds a parameter too has its gradient as before, but for a history. */
+START_TEST(held_parameters_keep_their_gradients)
+{
+    ek_scope scope = ek_scope_begin();
+    assert_ok(test_devices_configure("1"));
+    ek_module *net = ek_sequential(ek_linear(4, 5), ek_tanh(), ek_linear(5, 1));
+    assert_made(net);
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    ek_tensor *plain = ek_keep(ek_module_tensor(net, "0.weight"));
+    ek_tensor *with_history = ek_keep(ek_module_tensor(net, "2.weight"));
+    assert_ok(backward_with_graph(net));
+    ek_tensor *before = ek_clone(ek_tensor_grad(with_history));
+    assert_ok(ek_tensor_set_grad(plain, ek_detach(ek_tensor_grad(plain))));
+    const ek_tensor *handle = ek_tensor_grad(plain);
+    ek_module_free(net);
+    ck_assert_ptr_eq(ek_tensor_grad(plain), handle);
+    ek_tensor *after = ek_tensor_grad(with_history);
+    ck_assert_ptr_nonnull(after);
+    ck_assert(ek_tensor_is_leaf(after));
+    assert_close(ek_to_device(after, ek_cpu()), ek_to_device(before, ek_cpu()), 0, 0);
+    ek_release(plain);
+    ek_release(with_history);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
 START_TEST(memory_is_counted_as_parameters)
 {
     ek_memory_stats stats;
@@ -303,6 +352,8 @@ Suite *suite(void)
     tcase_add_test(t, walk_stops_where_told);
     tcase_add_test(t, registering_refuses);
     tcase_add_test(t, contents_are_owned);
+    tcase_add_test(t, gradients_with_a_history_go_with_the_module);
+    tcase_add_test(t, held_parameters_keep_their_gradients);
     tcase_add_test(t, memory_is_counted_as_parameters);
     tcase_add_test(t, replica_is_an_empty_copy);
     tcase_add_test(t, calls_check_their_arguments);
