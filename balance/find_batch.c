@@ -17,6 +17,7 @@
 enum {
     DEFAULT_MOST = 65536,
     GROWTH = 4,
+    RUNS = 2,        /* what the first step makes and keeps is there in the second */
     PLAN_RUNS = 4,   /* a wrapper that plans by itself measures over some forwards */
     PLAN_CHANGES = 8 /* and after so many failures its plan is taken as it is */
 };
@@ -61,11 +62,13 @@ static int run(search *s, int64_t batch)
     return rc;
 }
 
-/* 1: it fits; 0: it doesn't; negative: another error. */
-static int run_once(search *s, int64_t batch)
+/* 1: it fits, `runs` times in a row; 0: it doesn't; negative: another error. */
+static int run_from_start(search *s, int64_t batch, int runs)
 {
+    int rc = 0;
     EK_TRY(begin_run(s));
-    int rc = run(s, batch);
+    for (int k = 0; k < runs && rc >= 0; k++)
+        rc = run(s, batch);
     if (rc == EK_E_OUT_OF_MEMORY) {
         ek_error_clear();
         return 0;
@@ -81,7 +84,7 @@ static int run_planned(search *s, int64_t batch)
     int changes = 0;
     for (int runs = 0; runs < PLAN_RUNS; runs++) {
         EK_TRY(ek_data_parallel_sizes(s->options->model, batch, before));
-        int rc = run_once(s, batch);
+        int rc = run_from_start(s, batch, 1);
         EK_TRY(rc);
         if (rc == 1)
             continue;
@@ -96,7 +99,7 @@ static int run_planned(search *s, int64_t batch)
 /* Notes what the batch took where it fits. */
 static int try_batch(search *s, int64_t batch)
 {
-    int rc = s->plans ? run_planned(s, batch) : run_once(s, batch);
+    int rc = s->plans ? run_planned(s, batch) : run_from_start(s, batch, RUNS);
     EK_TRY(rc);
     if (rc == 0) {
         s->failing = batch;

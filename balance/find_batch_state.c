@@ -15,6 +15,12 @@ static uint64_t version_of(const ek_tensor *tensor)
     return atomic_load(&tensor->version->count);
 }
 
+/* What can't be put back keeps nothing else from it. */
+static int first_of(int status, int next)
+{
+    return status < 0 ? status : next;
+}
+
 /* A copy on cpu, also of what lies there; one reference. */
 static ek_tensor *copy_of(ek_tensor *tensor)
 {
@@ -201,9 +207,9 @@ static int restore_optimizer(const ek_training_state *state)
     int rc = 0;
     for (int g = 0; g < state->optimizer->group_count; g++)
         state->optimizer->groups[g].lr = state->rates[g];
-    for (int i = 0; i < state->slot_count && rc >= 0; i++) {
+    for (int i = 0; i < state->slot_count; i++) {
         ek_scope scope = ek_scope_begin();
-        rc = restore_slot(state, &state->slots[i]);
+        rc = first_of(rc, restore_slot(state, &state->slots[i]));
         ek_scope_end(&scope);
     }
     return rc;
@@ -245,12 +251,12 @@ static int restore(ek_training_state *state)
 {
     int rc = 0;
     drop_gradients(state);
-    for (int i = 0; i < state->tensor_count && rc >= 0; i++)
-        rc = restore_tensor(&state->tensors[i]);
-    if (rc >= 0 && state->optimizer)
-        rc = restore_optimizer(state);
-    for (int i = 0; i < state->gradient_count && rc >= 0; i++)
-        rc = restore_gradient(&state->gradients[i]);
+    for (int i = 0; i < state->tensor_count; i++)
+        rc = first_of(rc, restore_tensor(&state->tensors[i]));
+    if (state->optimizer)
+        rc = first_of(rc, restore_optimizer(state));
+    for (int i = 0; i < state->gradient_count; i++)
+        rc = first_of(rc, restore_gradient(&state->gradients[i]));
     return rc;
 }
 

@@ -63,7 +63,11 @@ int ek_step_gradients_open(ek_optimizer *optimizer, ek_module *model, ek_step_gr
 {
     ek_tensor_list list = {0};
     *gradients = (ek_step_gradients){0};
-    EK_TRY(collect(optimizer, model, &list));
+    int status = collect(optimizer, model, &list);
+    if (status < 0) {
+        ek_tensor_list_clear(&list);
+        return status;
+    }
     gradients->leaves = list.tensors;
     gradients->leaf_count = list.count;
     for (int i = 0; i < list.count; i++)

@@ -57,14 +57,18 @@ typedef struct ek_find_batch_options {
 
 /* The largest batch that `function` runs without EK_E_OUT_OF_MEMORY: the batch grows, as far as the
  * memory that it took lets hope for, until one fails, then the bracket is halved. 0 where not even
- * the first fits; negative for other errors, which end the search. Where the model plans by itself
- * (EK_SPLIT_AUTO), each batch is run four times, so that the plan settles, and one that failed is
- * tried again as long as the failure changed the plan (eight times at the most).
+ * the first fits; negative for other errors, which end the search.
+ *
+ * The batch lasts: each is run twice in a row, so that the optimizer's state, which the first step
+ * makes, is there in the second; `function` need not take more than one step. Where the model plans
+ * by itself (EK_SPLIT_AUTO), each batch is run four times, so that the plan settles, and one that
+ * failed is tried again as long as the failure changed the plan (eight times at the most).
  *
  * Leaves no trace: parameters, buffers, gradients, the optimizer's state and step counts, random
  * generators, learning rates and devices' peaks are as before; copies of them wait on cpu
  * meanwhile. What a wrapper makes with its first forward and keeps (replicas, room for gradients)
- * stays. */
+ * stays. If something can't be put back for want of memory that error is returned, and all else is
+ * as before. */
 EK_API int64_t ek_find_batch_with(ek_find_batch_options options);
 #define ek_find_batch(...) ek_find_batch_with(EK_OPTIONS(ek_find_batch_options, __VA_ARGS__))
 

@@ -81,7 +81,7 @@ void job_close(train_job *job)
 
 /* ---- plans ---- */
 
-/* Two steps, on a batch of darkness: memory and time depend on sizes alone. Whole, since nothing is
+/* A step on a batch of darkness: memory and time depend on sizes alone. Whole, since nothing is
  * measured of batches that are cut already. */
 static int try_batch(int64_t batch, void *user)
 {

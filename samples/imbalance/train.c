@@ -164,7 +164,6 @@ typedef struct trial {
     const run_settings *settings;
 } trial;
 
-/* Two steps: the second has the optimizer's state beside it. */
 static int try_batch(int64_t batch, void *user)
 {
     const trial *t = user;
@@ -176,7 +175,7 @@ static int try_batch(int64_t batch, void *user)
                  ? ek_error(EK_E_USER, "%s was at trying a batch of %lld; nothing of it is kept",
                             mode_names[t->job->mode], (long long)batch)
                  : first_scenes(t->scenes, batch, &images, &labels);
-    for (int i = 0; i < 2 && rc == 0; i++)
+    if (rc == 0)
         rc = job_step(t->job, images, labels, &loss);
     ek_scope_end(&scope);
     return rc;

@@ -105,8 +105,8 @@ void ek_optimizer_end_change(ek_optimizer *optimizer, bool keep);
 
 /* State s as one tensor on cpu, in the scope: shaped as the parameter, of the state's dtype. */
 ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_slot_division *division, int s);
-/* A copy on cpu, in the scope, of a tensor of the parameter's shape: in the parameter's dtype and
- * order of memory. */
+/* A tensor of the parameter's shape on cpu, in the parameter's dtype and order of memory: `state`
+ * itself if it is so and no part of the slot's state, else a copy in the scope. */
 ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state);
 /* Copies such a tensor to state s of all pieces. */
 int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);

@@ -175,9 +175,24 @@ ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_slot_division *div
     return whole;
 }
 
+/* True where writing the slot's state may write `tensor`. */
+static bool shares_memory(const ek_slot *slot, const ek_tensor *tensor)
+{
+    for (int i = 0; i < slot->division.count; i++)
+        for (int s = 0; s < EK_STATES; s++) {
+            const ek_tensor *state = ek_piece_state(&slot->division.pieces[i], s);
+            if (state && state->storage == tensor->storage)
+                return true;
+        }
+    return false;
+}
+
 ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state)
 {
     const ek_tensor *parameter = slot->parameter;
+    if (ek_tensor_dev(state)->id.kind == EK_CPU && state->dtype == parameter->dtype &&
+        ek_is_dense(state) && ek_same_layout(state, parameter) && !shares_memory(slot, state))
+        return state;
     bool grad_enabled = ek_set_grad_enabled(false);
     ek_tensor *copy = on_cpu(parameter, parameter->dtype, parameter->stride);
     bool made = copy && ek_copy_(copy, state);

@@ -9,6 +9,7 @@
 
 typedef struct limited {
     int64_t limit, tried[200];
+    int runs[200]; /* of that batch, in a row */
     int tries;
 } limited;
 
@@ -16,7 +17,9 @@ static int fits_up_to(int64_t batch, void *user)
 {
     limited *l = user;
     ck_assert_int_lt(l->tries, 200);
-    l->tried[l->tries++] = batch;
+    if (l->tries == 0 || l->tried[l->tries - 1] != batch)
+        l->tried[l->tries++] = batch;
+    l->runs[l->tries - 1]++;
     return batch <= l->limit ? 0 : ek_error(EK_E_OUT_OF_MEMORY, "no room for %d", (int)batch);
 }
 
@@ -36,6 +39,7 @@ START_TEST(finds_any_limit)
             for (int i = 0; i < l.tries; i++) {
                 ck_assert_int_eq(l.tried[i] % multiple, 0);
                 ck_assert_int_le(l.tried[i], 100);
+                ck_assert_int_eq(l.runs[i], l.tried[i] <= limit ? 2 : 1);
                 for (int before = 0; before < i; before++)
                     ck_assert_int_ne(l.tried[i], l.tried[before]);
             }
@@ -134,7 +138,67 @@ START_TEST(is_exact)
         free_job(&j);
         ck_assert_int_gt(found, 4);
         ck_assert_int_eq(found, brute_force((way)_i, 1000));
-        ck_assert_int_le(w.calls, 14);
+        ck_assert_int_le(w.calls, 2 * 14);
+    }
+}
+END_TEST
+
+/* ---- Adam: the first step makes its state ---- */
+
+static int adam_step(int64_t batch, void *user)
+{
+    job *j = user;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_randn(EK_SHAPE(batch, POINTS, FEATURES), .dtype = EK_F64);
+    ek_tensor *target = ek_randint(0, CLASSES, EK_SHAPE(batch, POINTS));
+    int rc =
+        ek_train_step(NULL, .model = j->model, .criterion = j->criterion, .optimizer = j->optimizer,
+                      .input = EK_VALUE(x), .target = EK_VALUE(target));
+    ek_scope_end(&scope);
+    return rc;
+}
+
+static void use_adam(job *j)
+{
+    ek_optimizer_free(j->optimizer);
+    j->optimizer = ek_adam(j->model);
+    assert_made(j->optimizer);
+}
+
+/* Steps in a row, at most `most`, until one finds no memory; as nothing else is done in between,
+ * cached blocks stay where they are. */
+static int steps_in_a_row(way how, int64_t batch, int most)
+{
+    int steps = 0;
+    job j = make_job(how, CROSS_ENTROPY, EK_F64);
+    use_adam(&j);
+    while (steps < most && adam_step(batch, &j) >= 0)
+        steps++;
+    if (steps < most)
+        ck_assert_int_eq(ek_error_status(), EK_E_OUT_OF_MEMORY);
+    ek_error_clear();
+    free_job(&j);
+    return steps;
+}
+
+START_TEST(what_it_finds_lasts)
+{
+    static const uint64_t capacities[][2] = {{20000, 20000}, {30000, 24000}};
+    way how = (way)_i;
+    for (int c = 0; c < 2; c++) {
+        set_capacities(capacities[c][0], capacities[c][1]);
+        job j = make_job(how, CROSS_ENTROPY, EK_F64);
+        use_adam(&j);
+        int64_t found = ek_find_batch(.function = adam_step, .user = &j, .model = j.model,
+                                      .optimizer = j.optimizer);
+        /* The same job goes on, too. */
+        for (int step = 0; step < 4; step++)
+            assert_ok(adam_step(found, &j));
+        free_job(&j);
+        ck_assert_int_gt(found, 4);
+        ck_assert_int_eq(steps_in_a_row(how, found, 6), 6);
+        ck_assert_int_lt(steps_in_a_row(how, found + 1, 6), 6);
+        set_capacities(0, 0);
     }
 }
 END_TEST
@@ -322,6 +386,49 @@ START_TEST(devices_generators_go_on_as_before)
 }
 END_TEST
 
+/* ---- memory that is gone when something is put back ---- */
+
+enum { WIDE = 64, SMALL = 4096 /* bytes */ };
+
+/* Takes the gradients' memory away but for a little. */
+static int leave_little(int64_t batch, void *user)
+{
+    ek_memory_stats stats;
+    (void)batch;
+    ek_zero_grad(user);
+    EK_TRY(ek_memory_get(test_device(0), &stats));
+    return ek_memory_set_capacity(test_device(0), stats.in_use + SMALL);
+}
+
+/* The first gradient is too large; what comes after it is put back all the same. */
+START_TEST(what_cannot_come_back_keeps_nothing_else)
+{
+    set_capacities(0, 0);
+    ek_scope scope = ek_scope_begin();
+    ek_module *net = ek_sequential(ek_linear(WIDE, WIDE), ek_linear(WIDE, 2));
+    assert_made(net);
+    assert_ok(ek_module_to_device(net, test_device(0)));
+    ek_optimizer *optimizer = ek_sgd(net, .momentum = 0.9);
+    assert_made(optimizer);
+    ek_tensor *x = ek_randn(EK_SHAPE(3, WIDE), .device = test_device(0));
+    assert_ok(ek_backward(ek_sum(ek_apply(net, x))));
+    assert_ok(ek_step(optimizer));
+    ek_tensor *last = ek_module_tensor(net, "1.weight"), *first = ek_module_tensor(net, "0.weight");
+    double before = sum_of(ek_tensor_grad(last));
+    int64_t found = ek_find_batch(.function = leave_little, .user = optimizer, .model = net,
+                                  .optimizer = optimizer, .most = 1);
+    ck_assert_int_eq(found, EK_E_OUT_OF_MEMORY);
+    assert_error(EK_E_OUT_OF_MEMORY, "out of memory");
+    set_capacities(0, 0);
+    ck_assert_ptr_null(ek_tensor_grad(first));
+    ck_assert_ptr_nonnull(ek_tensor_grad(last));
+    ck_assert_double_eq(sum_of(ek_tensor_grad(last)), before);
+    ek_scope_end(&scope);
+    ek_optimizer_free(optimizer);
+    ek_module_free(net);
+}
+END_TEST
+
 /* ---- errors ---- */
 
 START_TEST(other_errors_end_it)
@@ -372,12 +479,14 @@ Suite *suite(void)
     tcase_add_test(search, finds_any_limit);
     tcase_add_test(search, begins_where_it_is_told);
     tcase_add_loop_test(search, is_exact, ONE_DEVICE, WAYS);
+    tcase_add_loop_test(search, what_it_finds_lasts, ONE_DEVICE, WAYS);
     tcase_add_test(search, plans_settle_while_it_searches);
     tcase_add_loop_test(search, nothing_fits, ONE_DEVICE, WAYS);
     TCase *trace = balance_case(s, "trace");
     tcase_add_loop_test(trace, leaves_no_trace, 2 * ONE_DEVICE, 2 * WAYS);
     tcase_add_loop_test(trace, training_goes_on_as_before, ONE_DEVICE, WAYS);
     tcase_add_test(trace, devices_generators_go_on_as_before);
+    tcase_add_test(trace, what_cannot_come_back_keeps_nothing_else);
     TCase *errors = balance_case(s, "errors");
     tcase_add_test(errors, other_errors_end_it);
     tcase_add_test(errors, wrong_options);
