@@ -100,18 +100,17 @@ static int find_places(const data_parallel_criterion *self, ek_value outputs, ek
     const ek_wrapper *wrapper = &self->wrapper;
     int parts = ek_value_length(outputs), devices = wrapper->devices.count;
     if (parts < 1 || parts > devices)
-        return EK_FAIL(EK_E_INVALID, "data_parallel_criterion: %d outputs for %d devices", parts,
-                       devices);
+        return EK_FAIL(EK_E_INVALID, "%d outputs for %d devices", parts, devices);
     places->count = 0;
     for (int i = 0, place = 0; i < parts; i++, place++) {
         const ek_tensor *first = ek_nest_first(ek_value_at(outputs, i));
         if (!first)
-            return EK_FAIL(EK_E_INVALID, "data_parallel_criterion: output %d holds no tensor", i);
+            return EK_FAIL(EK_E_INVALID, "output %d holds no tensor", i);
         while (place < devices && wrapper->devs[place] != ek_tensor_dev(first))
             place++;
         if (place == devices)
             return EK_FAIL(EK_E_DEVICE,
-                           "data_parallel_criterion: output %d is on %s, which isn't in device_ids "
+                           "output %d is on %s, which isn't in device_ids "
                            "or stands before the device of output %d there; the model and the "
                            "criterion need the same devices",
                            i, ek_tensor_dev(first)->name, i - (i > 0));
@@ -129,19 +128,17 @@ static int mark_scattered(const data_parallel_criterion *self, int parts, const 
         inputs[i] = args->inputs[i];
         if (i > 0 && self->is_target_scattered) {
             if (inputs[i].kind != EK_VALUE_LIST)
-                return EK_FAIL(
-                    EK_E_INVALID,
-                    "data_parallel_criterion: with is_target_scattered, target %d has to "
-                    "be a list with one element per device, not %s",
-                    i - 1, ek_value_kind_name(inputs[i]));
+                return EK_FAIL(EK_E_INVALID,
+                               "with is_target_scattered, target %d has to "
+                               "be a list with one element per device, not %s",
+                               i - 1, ek_value_kind_name(inputs[i]));
             inputs[i].per_device = true;
         }
         if (i > 0 && inputs[i].per_device && ek_value_length(inputs[i]) != parts)
-            return EK_FAIL(
-                EK_E_SHAPE,
-                "data_parallel_criterion: target %d is scattered to %d devices, but there "
-                "are %d outputs",
-                i - 1, ek_value_length(inputs[i]), parts);
+            return EK_FAIL(EK_E_SHAPE,
+                           "target %d is scattered to %d devices, but there "
+                           "are %d outputs",
+                           i - 1, ek_value_length(inputs[i]), parts);
     }
     return 0;
 }
@@ -221,8 +218,7 @@ static ek_value combine(const data_parallel_criterion *self, loss_job *job)
     }
     if (scalars == 0)
         return ek_value_per_device(job->losses, job->parts);
-    EK_FAIL(EK_E_SHAPE, "data_parallel_criterion: %d of %d devices gave a scalar loss", scalars,
-            job->parts);
+    EK_FAIL(EK_E_SHAPE, "%d of %d devices gave a scalar loss", scalars, job->parts);
     return ek_value_error();
 }
 
@@ -260,7 +256,7 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
 {
     data_parallel_criterion *self = (data_parallel_criterion *)module;
     if (args->count < 1) {
-        EK_FAIL(EK_E_INVALID, "data_parallel_criterion: the model's outputs are missing");
+        EK_FAIL(EK_E_INVALID, "the model's outputs are missing");
         return ek_value_error();
     }
     if (ek_wrapper_is_plain(&self->wrapper) || !args->inputs[0].per_device)

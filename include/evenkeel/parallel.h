@@ -89,8 +89,9 @@ typedef struct ek_data_parallel_options {
 } ek_data_parallel_options;
 
 /* torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. Moves the module to
- * device_ids[0]. With one device it is a plain call there (its output still goes to
- * output_device), with no accelerator a plain call on cpu. Batches smaller than the device count
+ * device_ids[0]; for several devices it has to lie on one before, be it cpu (EK_E_INVALID names a
+ * parameter or buffer on another). With one device it is a plain call there (its output still goes
+ * to output_device), with no accelerator a plain call on cpu. Batches smaller than the device count
  * use fewer replicas, and a plan may leave devices out, the first as well. Parameter paths are the
  * module's own.
  *
@@ -121,7 +122,7 @@ EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel
  * text has, as snprintf does; EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room);
 /* How many samples each device (one number per device_ids) would get of a batch now, in a call that
- * is cut. */
+ * is cut; none of a batch of 0. */
 EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *sizes);
 
 /* ---- what crosses replicas ---- */

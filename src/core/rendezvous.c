@@ -123,10 +123,10 @@ static int fail(const ek_meeting *meeting, const char *name)
     const char *device = meeting->devs[index]->name;
     const ek_error_record *error = &meeting->errors[index];
     if (error->status < 0)
-        return EK_FAIL(EK_E_ABORTED, "%s: %s %d on %s has failed: %s", name, meeting->what, index,
-                       device, error->message);
-    return EK_FAIL(EK_E_STATE, "%s: %s %d on %s ended without taking part in %s", name,
-                   meeting->what, index, device, name);
+        return EK_FAIL(EK_E_ABORTED, "%s %d on %s, for which %s waits, has failed: %s",
+                       meeting->what, index, device, name, error->message);
+    return EK_FAIL(EK_E_STATE, "%s %d on %s ended without taking part in %s", meeting->what, index,
+                   device, name);
 }
 
 /* The pending error becomes everybody's. */

@@ -68,9 +68,41 @@ void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *
         ek_warn_of_unequal(wrapper->module.type->name, wrapper->devs, wrapper->devices.count);
 }
 
+/* Where the module lies, by its first tensor. */
+typedef struct whereabouts {
+    const char *what, *kind;
+    const ek_dev *dev;
+} whereabouts;
+
+static int check_tensor(const char *path, ek_tensor *tensor, void *user)
+{
+    whereabouts *w = user;
+    const ek_dev *dev = ek_tensor_dev(tensor);
+    if (!w->dev || w->dev == dev) {
+        w->dev = dev;
+        return 0;
+    }
+    return EK_FAIL(
+        EK_E_INVALID,
+        "%s: %s \"%s\" is on %s, but what comes before it is on %s; a module for several "
+        "devices has to lie on one (ek_module_to_device)",
+        w->what, w->kind, path, dev->name, w->dev->name);
+}
+
+/* A module whose layers were put on several devices on purpose is none to be copied to each. */
+static int check_whereabouts(ek_wrapper *wrapper)
+{
+    whereabouts w = {.what = wrapper->module.type->name, .kind = "parameter"};
+    EK_TRY(ek_module_parameters(wrapper->child, check_tensor, &w));
+    w.kind = "buffer";
+    return ek_module_buffers(wrapper->child, check_tensor, &w);
+}
+
 static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
 {
     int count = wrapper->devices.count;
+    if (count > 1)
+        EK_TRY(check_whereabouts(wrapper));
     wrapper->divides = wrapper->divides && count > 1;
     ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
     EK_TRY(ek_module_to_device(wrapper->child, home));
@@ -190,6 +222,10 @@ int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *siz
     if (wrapper->devices.count == 0)
         return 0; /* a plain call on cpu */
     EK_TRY(ek_comm_devices(what, &wrapper->devices, wrapper->devs));
+    if (batch == 0) {
+        memset(sizes, 0, (size_t)wrapper->devices.count * sizeof *sizes);
+        return 0;
+    }
     return ek_planner_peek(wrapper->planner, wrapper->devs, batch, sizes);
 }
 

@@ -14,9 +14,8 @@ int ek_wrapper_begin(ek_wrapper *wrapper)
 {
     if (ek_thread_self()->modes.flags & EK_MODE_ALONE)
         return EK_FAIL(EK_E_STATE,
-                       "%s inside ek_checkpoint would be computed again in backward on one device; "
-                       "put the checkpoint inside the module that is wrapped",
-                       wrapper->module.type->name);
+                       "inside ek_checkpoint it would be computed again in backward on one device; "
+                       "put the checkpoint inside the module that is wrapped");
     EK_TRY(ek_comm_devices(wrapper->module.type->name, &wrapper->devices, wrapper->devs));
     return ek_check_home(wrapper->child, wrapper->devs[0]);
 }
@@ -93,10 +92,9 @@ static int decide(ek_wrapper *wrapper, ek_value nest, ek_wrapper_cut *cut)
     EK_TRY(follow_plan(wrapper, survey.size, cut));
     if (survey.parts && survey.parts != cut->places.count)
         return EK_FAIL(EK_E_SHAPE,
-                       "%s: the plan cuts a batch of %lld into %d chunks, but a scattered list has "
-                       "%d elements",
-                       wrapper->module.type->name, (long long)survey.size, cut->places.count,
-                       survey.parts);
+                       "the plan cuts a batch of %lld into %d chunks, but a scattered list has %d "
+                       "elements",
+                       (long long)survey.size, cut->places.count, survey.parts);
     return 0;
 }
 

@@ -373,12 +373,13 @@ START_TEST(wrong_calls_are_errors)
     ck_assert_ptr_null(ek_loss(balanced, ek_forward(model, x), make_targets(5, 0, 0)));
     assert_error(EK_E_SHAPE, "add up to 6, but a tensor to be cut has 5");
     ck_assert_ptr_null(ek_loss(others, ek_forward(model, x), make_targets(6, 0, 0)));
+    ck_assert_int_eq(strncmp(ek_error_message(), "data_parallel_criterion: output", 31), 0);
     assert_error(EK_E_DEVICE, "output 2 is on host:2, which isn't in device_ids or stands before");
     ck_assert_ptr_null(ek_loss(touchy, ek_forward(model, x), make_targets(6, 0, 0)));
     assert_error(EK_E_SHAPE, "data_parallel_criterion: replica 1 on host:1: touchy");
     ek_value out = ek_module_forward(balanced, &(const ek_args){NULL, 0, ek_value_none()});
     ck_assert_int_eq(out.kind, EK_VALUE_ERROR);
-    assert_error(EK_E_INVALID, "outputs are missing");
+    assert_error(EK_E_INVALID, "data_parallel_criterion: the model's outputs are missing");
     /* A target out of range is found on its device. */
     ek_tensor *target = make_targets(6, 0, 0);
     ((int64_t *)ek_tensor_data(target))[5 * POINTS] = 77;

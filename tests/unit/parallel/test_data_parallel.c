@@ -236,6 +236,36 @@ START_TEST(wrong_constructions_are_errors)
 }
 END_TEST
 
+/* Moving it would undo what somebody did on purpose. */
+START_TEST(a_module_on_two_devices_is_refused)
+{
+    ek_device_list devices = ek_devices(test_kind(), 3);
+    ek_module *first = ek_linear(3, 4), *second = _i ? ek_batch_norm1d(4) : ek_linear(4, 2);
+    assert_made(first);
+    assert_made(second);
+    assert_ok(ek_module_to_device(first, test_device(1)));
+    assert_ok(ek_module_to_device(second, test_device(2)));
+    if (_i) /* only buffers are elsewhere */
+        for (int k = 0; k < 2; k++) {
+            ek_tensor *parameter = ek_module_tensor(second, k ? "bias" : "weight");
+            ek_tensor *there = ek_keep(ek_to_device(ek_detach(parameter), test_device(1)));
+            ek_tensor_rehome(parameter, there);
+            ek_release(there);
+        }
+    ck_assert_ptr_null(ek_data_parallel(ek_sequential(first, second), .device_ids = devices));
+    assert_error(EK_E_INVALID, _i ? "data_parallel: buffer \"1.running_mean\" is on host:2, "
+                                    "but what comes before it is on host:1"
+                                  : "data_parallel: parameter \"1.weight\" is on host:2, "
+                                    "but what comes before it is on host:1");
+    /* One device may lie anywhere. */
+    ek_module *net = make_net();
+    assert_ok(ek_module_to_device(net, test_device(2)));
+    ek_module *model = ek_data_parallel(net, .device_ids = devices);
+    assert_made(model);
+    ek_module_free(model);
+}
+END_TEST
+
 START_TEST(parameters_must_be_at_home)
 {
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
@@ -340,6 +370,7 @@ Suite *suite(void)
     tcase_add_test(tests, no_gradients_no_graph);
     tcase_add_test(tests, a_wrapper_within_a_wrapper);
     tcase_add_test(tests, wrong_constructions_are_errors);
+    tcase_add_loop_test(tests, a_module_on_two_devices_is_refused, 0, 2);
     tcase_add_test(tests, parameters_must_be_at_home);
     tcase_add_test(tests, replicas_draw_the_same_numbers_in_every_run);
     tcase_add_test(tests, unequal_devices_are_logged);

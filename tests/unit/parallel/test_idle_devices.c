@@ -319,6 +319,7 @@ START_TEST(numbers_per_device_must_suit_the_plan)
     ek_value numbers = EK_SCATTERED(ek_value_of_int(1), ek_value_of_int(2), ek_value_of_int(3));
     ek_value out = ek_forward(model, x, numbers);
     ck_assert_int_eq(out.kind, EK_VALUE_ERROR);
+    ck_assert_int_eq(strncmp(ek_error_message(), "data_parallel: the plan", 23), 0);
     assert_error(EK_E_SHAPE,
                  "the plan cuts a batch of 5 into 2 chunks, but a scattered list has 3 elements");
     out = ek_forward(model, x, EK_SCATTERED(ek_value_of_int(1), ek_value_of_int(2)));
@@ -360,6 +361,12 @@ START_TEST(plans_can_be_asked_for)
     assert_ok(ek_data_parallel_sizes(model, 4, sizes));
     ck_assert(sizes[0] == 2 && sizes[1] == 2 && sizes[2] == 0);
     ck_assert_int_eq(ek_data_parallel_plan(model, NULL, 0), 0);
+    for (int d = 0; d < 3; d++)
+        sizes[d] = -1;
+    assert_ok(ek_data_parallel_sizes(model, 0, sizes)); /* as a forward takes it */
+    ck_assert(sizes[0] == 0 && sizes[1] == 0 && sizes[2] == 0);
+    ck_assert_int_lt(ek_data_parallel_sizes(model, -1, sizes), 0);
+    assert_error(EK_E_INVALID, "a batch of -1 samples");
     ck_assert_int_lt(ek_data_parallel_sizes(model, 4, NULL), 0);
     assert_error(EK_E_INVALID, "sizes is NULL");
     ck_assert_int_lt(ek_data_parallel_plan(ek_data_parallel_module(model), text, sizeof text), 0);
