@@ -51,7 +51,7 @@ static int check_devices(run_settings *settings, const char *program)
                              "--devices %s: a whole number from 1 to %d is needed, or a list",
                              settings->device_text, EK_MAX_DEVICES);
     settings->devices = devices_open_text(settings->kind, settings->device_text).count;
-    if (settings->devices == 0) {
+    if (settings->devices < 0) {
         args_complain(program, "--devices %s: %s", settings->device_text, ek_error_message());
         ek_error_clear();
         return -1;

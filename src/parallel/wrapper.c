@@ -68,7 +68,7 @@ void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *
         ek_warn_of_unequal(wrapper->module.type->name, wrapper->devs, wrapper->devices.count);
 }
 
-/* Where the module lies, by its first tensor. */
+/* Where the module lies, by its first tensor on an accelerator. */
 typedef struct whereabouts {
     const char *what, *kind;
     const ek_dev *dev;
@@ -78,6 +78,8 @@ static int check_tensor(const char *path, ek_tensor *tensor, void *user)
 {
     whereabouts *w = user;
     const ek_dev *dev = ek_tensor_dev(tensor);
+    if (dev->id.kind == EK_CPU) /* plain memory: layers that were not put anywhere yet */
+        return 0;
     if (!w->dev || w->dev == dev) {
         w->dev = dev;
         return 0;
