@@ -241,7 +241,8 @@ static int finish(train_step *step, double *loss)
         EK_TRY(read_loss(step, number, scalar, &value));
     if (!options->accumulate_only) {
         if (options->max_norm > 0)
-            EK_TRY(ek_clip_grad_norm(options->optimizer, options->max_norm, NULL));
+            EK_TRY(ek_clip_grad_norm(options->optimizer, options->max_norm,
+                                     .error_if_nonfinite = true));
         EK_TRY(ek_step(options->optimizer));
     }
     if (loss)

@@ -79,23 +79,38 @@ EK_API int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter,
  */
 EK_API const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index);
 
-/* Learning-rate schedules: call ek_schedule_step after each epoch (or step). Closed forms of
- * torch.optim.lr_scheduler.StepLR and CosineAnnealingLR, applied to the rate that every group has
- * when the schedule is made. A schedule is not to be stepped after its optimizer is freed. */
+/* Learning-rate schedules: call ek_schedule_step after each epoch (or step). As
+ * torch.optim.lr_scheduler.StepLR and CosineAnnealingLR each step goes on from the rates that the
+ * groups have: those of the step before, or what ek_optimizer_set_lr made of them. A group that is
+ * added later is taken along from its own rate. A rate that would become negative (one below lr_min
+ * does, beyond the end) is EK_E_INVALID; on an error all is as before. A schedule is not to
+ * be stepped after its optimizer is freed. */
 typedef struct ek_schedule ek_schedule;
 EK_API ek_schedule *ek_step_schedule(ek_optimizer *optimizer, int64_t step_size, double gamma);
 EK_API ek_schedule *ek_cosine_schedule(ek_optimizer *optimizer, int64_t steps, double lr_min);
 EK_API int ek_schedule_step(ek_schedule *schedule);
-/* How often it has stepped; and back, for checkpoints: the rates become those of that many steps.
- */
+/* How often it has stepped; and back, for checkpoints: the rates become those of that many steps
+ * from the rates that the groups had when the schedule first saw them, whatever was set by hand
+ * since; the same to the bit as by stepping (after more than 2^24 steps within rounding). */
 EK_API int64_t ek_schedule_steps(const ek_schedule *schedule);
 EK_API int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps);
 EK_API void ek_schedule_free(ek_schedule *schedule);
 
-/* Scales the gradients of all parameters so that their joint 2-norm is at most max_norm; writes the
- * norm before to *norm (may be NULL). As torch.nn.utils.clip_grad_norm_. A norm that is not finite
- * is EK_E_INVALID, and the gradients stay. */
-EK_API int ek_clip_grad_norm(ek_optimizer *optimizer, double max_norm, double *norm);
+typedef struct ek_clip_grad_norm_options {
+    int keywords;
+    ek_optimizer *optimizer;
+    double max_norm;
+    double *norm; /* result: the norm before; may be NULL */
+    bool error_if_nonfinite;
+} ek_clip_grad_norm_options;
+
+/* ek_clip_grad_norm(optimizer, 1.0, &norm): scales the gradients of all parameters so that their
+ * joint 2-norm is at most max_norm. As torch.nn.utils.clip_grad_norm_: gradients of a norm that is
+ * not finite are scaled too, by 0 (infinite elements become NaN) or NaN. With error_if_nonfinite
+ * such a norm is EK_E_INVALID, and the gradients stay. */
+EK_API int ek_clip_grad_norm_with(ek_clip_grad_norm_options options);
+#define ek_clip_grad_norm(...) \
+    ek_clip_grad_norm_with((ek_clip_grad_norm_options){.keywords = 0, __VA_ARGS__})
 EK_API int ek_clip_grad_value(ek_optimizer *optimizer, double max_value);
 
 EK_END_DECLARATIONS

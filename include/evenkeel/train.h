@@ -23,7 +23,9 @@ typedef struct ek_train_options {
      * (ek_module_type.denominator); what looks at the whole batch (batch normalisation) sees parts.
      * A criterion's loss has to be one number. 0 and 1: the batch as it is. */
     int micro_batches;
-    double max_norm; /* > 0: ek_clip_grad_norm before the step */
+    /* > 0: ek_clip_grad_norm before the step. A norm that is not finite is EK_E_INVALID: no step is
+     * taken, parameters and state stay. */
+    double max_norm;
     /* No step, and gradients are kept for one. This call's batch is one loss: what it gives is
      * added to gradients that are there already, which wait in memory of their own where the batch
      * is cut. */

@@ -192,7 +192,8 @@ int job_critic_gradient(gan_job *job, ek_tensor *real, ek_value made, critic_rec
         rc = add_penalty(job, here, made, &record->penalty);
     /* No limit: only the norm is asked for. */
     if (rc == 0)
-        rc = ek_clip_grad_norm(job->critic_optimizer, INFINITY, &record->gradient_norm);
+        rc = ek_clip_grad_norm(job->critic_optimizer, INFINITY, &record->gradient_norm,
+                               .error_if_nonfinite = true);
     record->loss = record->on_real + record->on_fake + record->penalty;
     record->wasserstein = of_real - of_fake;
     ek_scope_end(&scope);

@@ -121,32 +121,33 @@ static int check(const char *name, const ek_optimizer *optimizer, const char *wh
     return 0;
 }
 
-static int clip_norm(const gradient_list *list, double max_norm, double *norm)
+static int clip_norm(const gradient_list *list, const ek_clip_grad_norm_options *options)
 {
     double total = 0;
     EK_TRY(total_norm(list->gradients, list->count, &total));
-    if (norm)
-        *norm = total;
-    if (!isfinite(total))
+    if (options->norm)
+        *options->norm = total;
+    if (options->error_if_nonfinite && !isfinite(total))
         return EK_FAIL(EK_E_INVALID,
                        "clip_grad_norm: the norm of the gradients is %g, so they cannot be scaled; "
                        "skip this step",
                        total);
-    double scale = max_norm / (total + 1e-6);
-    return scale < 1
-               ? apply(list->gradients, list->count, EK_UNARY_AFFINE, scale, 0, "clip_grad_norm")
-               : 0;
+    double scale = options->max_norm / (total + 1e-6);
+    return scale >= 1 /* NaN isn't, and makes all gradients NaN */
+               ? 0
+               : apply(list->gradients, list->count, EK_UNARY_AFFINE, scale, 0, "clip_grad_norm");
 }
 
-int ek_clip_grad_norm(ek_optimizer *optimizer, double max_norm, double *norm)
+int ek_clip_grad_norm_with(ek_clip_grad_norm_options options)
 {
-    EK_TRY(check("clip_grad_norm", optimizer, "max_norm", max_norm));
+    ek_optimizer *optimizer = options.optimizer;
+    EK_TRY(check("clip_grad_norm", optimizer, "max_norm", options.max_norm));
     gradient_list list = {0};
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
     int status = collect(optimizer, &list);
     if (status >= 0)
-        status = clip_norm(&list, max_norm, norm);
+        status = clip_norm(&list, &options);
     ek_set_grad_enabled(grad_enabled);
     ek_scope_end(&scope);
     free(list.gradients);

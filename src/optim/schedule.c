@@ -1,13 +1,26 @@
-/* schedule.c: learning rates as closed forms of how often the schedule has stepped. */
+/* schedule.c: learning rates, each step's from those before it.
+ *
+ * The recursions are PyTorch's, in its order of operations, so that a rate set in between is what
+ * they go on from. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 
+enum { MOST_REPLAYED = 1 << 24 }; /* steps; a second or so */
+
+typedef struct schedule_kind {
+    const char *name;
+    /* A group's rate after step `step`, from that before; `initial` is what it began with. */
+    double (*next)(const ek_schedule *schedule, int64_t step, double initial, double rate);
+    /* The same after all steps until `step`, but for rounding. */
+    double (*closed_form)(const ek_schedule *schedule, int64_t step, double initial);
+} schedule_kind;
+
 struct ek_schedule {
+    const schedule_kind *kind;
     ek_optimizer *optimizer;
-    double (*rate)(const ek_schedule *schedule, double initial);
     int64_t count;   /* of steps taken */
     double *initial; /* rates of the groups, as they were when first seen */
     int group_count;
@@ -15,18 +28,44 @@ struct ek_schedule {
     double gamma, lr_min;
 };
 
-static double step_rate(const ek_schedule *schedule, double initial)
+static double step_next(const ek_schedule *schedule, int64_t step, double initial, double rate)
 {
-    return initial * pow(schedule->gamma, (double)(schedule->count / schedule->period));
+    (void)initial;
+    return step % schedule->period == 0 ? rate * schedule->gamma : rate;
 }
 
-/* Beyond T_max it rises again, as torch's closed form does. */
-static double cosine_rate(const ek_schedule *schedule, double initial)
+static double step_closed(const ek_schedule *schedule, int64_t step, double initial)
 {
-    static const double pi = 3.14159265358979323846;
-    double angle = pi * (double)schedule->count / (double)schedule->period;
-    return schedule->lr_min + (initial - schedule->lr_min) * (1 + cos(angle)) / 2;
+    return initial * pow(schedule->gamma, (double)(step / schedule->period));
 }
+
+static const schedule_kind step_kind = {"step_schedule", step_next, step_closed};
+
+static const double pi = 3.14159265358979323846;
+
+/* 1 + cos of the angle after `step` steps. */
+static double height(const ek_schedule *schedule, int64_t step)
+{
+    return 1 + cos(pi * (double)step / (double)schedule->period);
+}
+
+/* Beyond T_max it rises again. From its lowest point, where a ratio says nothing, it starts anew
+ * with what it began with. */
+static double cosine_next(const ek_schedule *schedule, int64_t step, double initial, double rate)
+{
+    int64_t period = schedule->period, after = step - 1 - period;
+    double lowest = schedule->lr_min;
+    if (after >= 0 && after % period == 0 && after / period % 2 == 0)
+        return rate + (initial - lowest) * (1 - cos(pi / (double)period)) / 2;
+    return height(schedule, step) / height(schedule, step - 1) * (rate - lowest) + lowest;
+}
+
+static double cosine_closed(const ek_schedule *schedule, int64_t step, double initial)
+{
+    return schedule->lr_min + (initial - schedule->lr_min) * height(schedule, step) / 2;
+}
+
+static const schedule_kind cosine_kind = {"cosine_schedule", cosine_next, cosine_closed};
 
 /* Notes the rates of groups that were added since the last look. */
 static int note_groups(ek_schedule *schedule)
@@ -78,7 +117,7 @@ ek_schedule *ek_step_schedule(ek_optimizer *optimizer, int64_t step_size, double
         return NULL;
     }
     return schedule_new(&(const ek_schedule){
-        .optimizer = optimizer, .rate = step_rate, .period = step_size, .gamma = gamma});
+        .kind = &step_kind, .optimizer = optimizer, .period = step_size, .gamma = gamma});
 }
 
 ek_schedule *ek_cosine_schedule(ek_optimizer *optimizer, int64_t steps, double lr_min)
@@ -90,7 +129,7 @@ ek_schedule *ek_cosine_schedule(ek_optimizer *optimizer, int64_t steps, double l
         return NULL;
     }
     return schedule_new(&(const ek_schedule){
-        .optimizer = optimizer, .rate = cosine_rate, .period = steps, .lr_min = lr_min});
+        .kind = &cosine_kind, .optimizer = optimizer, .period = steps, .lr_min = lr_min});
 }
 
 static int check_made(const ek_schedule *schedule)
@@ -101,21 +140,46 @@ static int check_made(const ek_schedule *schedule)
                                  : EK_FAIL(EK_E_INVALID, "the schedule is NULL");
 }
 
-/* The groups' rates after `count` steps. */
-static int set_rates(ek_schedule *schedule, int64_t count)
+/* A group's rate after `step` steps from what it began with. */
+static double replay(const ek_schedule *schedule, int64_t step, double initial)
 {
-    schedule->count = count;
-    for (int i = 0; i < schedule->group_count; i++)
-        EK_TRY(ek_optimizer_set_lr(schedule->optimizer, i,
-                                   schedule->rate(schedule, schedule->initial[i])));
-    return 0;
+    double rate = initial;
+    if (step > MOST_REPLAYED)
+        return schedule->kind->closed_form(schedule, step, initial);
+    for (int64_t k = 1; k <= step; k++)
+        rate = schedule->kind->next(schedule, k, initial, rate);
+    return rate;
+}
+
+/* The groups' rates after step `step`: from those that they have, or from the start. On an error
+ * all is as before. */
+static int set_rates(ek_schedule *schedule, int64_t step, bool from_start)
+{
+    int count = schedule->group_count;
+    double *rates = ek_calloc((size_t)count + 1, sizeof *rates);
+    int status = rates ? 0 : EK_E_NO_MEMORY;
+    for (int i = 0; i < count && status == 0; i++) {
+        double initial = schedule->initial[i];
+        rates[i] = from_start ? replay(schedule, step, initial)
+                              : schedule->kind->next(schedule, step, initial,
+                                                     ek_optimizer_lr(schedule->optimizer, i));
+        if (!(rates[i] >= 0))
+            status = EK_FAIL(EK_E_INVALID, "%s: step %lld would make the rate of group %d %g",
+                             schedule->kind->name, (long long)step, i, rates[i]);
+    }
+    for (int i = 0; i < count && status == 0; i++)
+        status = ek_optimizer_set_lr(schedule->optimizer, i, rates[i]);
+    if (status == 0)
+        schedule->count = step;
+    free(rates);
+    return status;
 }
 
 int ek_schedule_step(ek_schedule *schedule)
 {
     EK_TRY(check_made(schedule));
     EK_TRY(note_groups(schedule));
-    return set_rates(schedule, schedule->count + 1);
+    return set_rates(schedule, schedule->count + 1, false);
 }
 
 /* ---- for checkpoints ---- */
@@ -133,7 +197,7 @@ int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps)
         return EK_FAIL(EK_E_INVALID, "schedule_set_steps: a schedule after %lld steps",
                        (long long)steps);
     EK_TRY(note_groups(schedule));
-    return set_rates(schedule, steps);
+    return set_rates(schedule, steps, true);
 }
 
 ek_optimizer *ek_schedule_optimizer(const ek_schedule *schedule)

@@ -64,6 +64,31 @@ def schedules(file):
         file.add(name, torch.tensor(rates))
 
 
+BY_HAND = {4: (0.05, 0.9), 8: (0.2, 0.2), 9: (0.6, 0.04)}  # step after which rates are set
+
+
+def schedules_by_hand(file):
+    """Rates that somebody sets; and far beyond T_max."""
+    for name, make in {
+        "schedule/step_by_hand": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.7),
+        "schedule/cosine_by_hand": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 8, 0.01),
+        "schedule/cosine_beyond": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 7, 0.003),
+    }.items():
+        p = torch.zeros(1, requires_grad=True)
+        q = torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.SGD([{"params": [p]}, {"params": [q], "lr": 0.7}], lr=0.3)
+        schedule = make(optimizer)
+        rates = []
+        for step in range(1, 40):
+            optimizer.step()
+            schedule.step()
+            rates.append([group["lr"] for group in optimizer.param_groups])
+            if name != "schedule/cosine_beyond" and step in BY_HAND:
+                for group, lr in zip(optimizer.param_groups, BY_HAND[step]):
+                    group["lr"] = lr
+        file.add(name, torch.tensor(rates))
+
+
 def clipping(file):
     gradients = [torch.randn(7), torch.randn(3, 4), torch.randn(2, 3, 2, 2)]
     for i, gradient in enumerate(gradients):
@@ -72,10 +97,15 @@ def clipping(file):
         "norm": lambda p: torch.nn.utils.clip_grad_norm_(p, 1.5),
         "loose": lambda p: torch.nn.utils.clip_grad_norm_(p, 150),
         "value": lambda p: torch.nn.utils.clip_grad_value_(p, 0.4),
+        "inf": lambda p: torch.nn.utils.clip_grad_norm_(p, 1.5),
+        "minus_inf": lambda p: torch.nn.utils.clip_grad_norm_(p, 1.5),
+        "nan": lambda p: torch.nn.utils.clip_grad_norm_(p, 1.5),
     }.items():
         parameters = [torch.zeros_like(g, requires_grad=True) for g in gradients]
         for p, g in zip(parameters, gradients):
             p.grad = g.clone()
+        if name in ("inf", "minus_inf", "nan"):
+            parameters[1].grad[1] = float(name.replace("minus_", "-"))
         result = clip(parameters)
         if result is not None:
             file.add(f"clip/{name}", result)
@@ -89,4 +119,5 @@ if __name__ == "__main__":
     with Golden("optim.golden") as golden:
         trajectories(golden)
         schedules(golden)
+        schedules_by_hand(golden)
         clipping(golden)

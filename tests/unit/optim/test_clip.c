@@ -73,6 +73,33 @@ START_TEST(value_follows_pytorch)
 }
 END_TEST
 
+/* 0 times infinity is NaN, 0 times the rest is 0; with a NaN all are. */
+START_TEST(what_is_not_finite_is_scaled_as_pytorch_does)
+{
+    static const double worst[] = {INFINITY, -INFINITY, NAN};
+    static const char *const names[] = {"inf", "minus_inf", "nan"};
+    ek_scope scope = ek_scope_begin();
+    ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
+    ek_tensor *leaves[COUNT];
+    ek_optimizer *optimizer = make(leaves, devices);
+    double norm = 0;
+    ek_fill_(ek_narrow(ek_tensor_grad(leaves[1]), 0, 1, 1), worst[_i]);
+    assert_ok(ek_clip_grad_norm(optimizer, 1.5, &norm));
+    ck_assert(_i == 2 ? isnan(norm) : isinf(norm));
+    for (int i = 0; i < COUNT; i++) {
+        ek_tensor *gradient = ek_tensor_grad(leaves[i]), *wanted = part(i, names[_i]);
+        ck_assert_int_eq(ek_tensor_count(gradient), ek_tensor_count(wanted));
+        for (int64_t k = 0; k < ek_tensor_count(wanted); k++) {
+            double x = element(gradient, k), y = element(wanted, k);
+            ck_assert(x == y || (isnan(x) && isnan(y)));
+        }
+    }
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
 START_TEST(norm_must_be_finite)
 {
     ek_scope scope = ek_scope_begin();
@@ -81,7 +108,8 @@ START_TEST(norm_must_be_finite)
     ek_optimizer *optimizer = make(leaves, devices);
     ek_tensor_set_grad(leaves[1], ek_full(NAN, ek_tensor_shape(leaves[1]), .dtype = EK_F64));
     double norm = 0;
-    ck_assert_int_eq(ek_clip_grad_norm(optimizer, 1, &norm), EK_E_INVALID);
+    ck_assert_int_eq(ek_clip_grad_norm(optimizer, 1, &norm, .error_if_nonfinite = true),
+                     EK_E_INVALID);
     assert_error(EK_E_INVALID, "nan");
     ck_assert(isnan(norm));
     assert_close(ek_tensor_grad(leaves[0]), part(0, "gradient"), 0, 0);
@@ -108,6 +136,7 @@ Suite *suite(void)
     TCase *t = tcase_create("clip");
     tcase_add_test(t, norm_follows_pytorch);
     tcase_add_test(t, value_follows_pytorch);
+    tcase_add_loop_test(t, what_is_not_finite_is_scaled_as_pytorch_does, 0, 3);
     tcase_add_test(t, norm_must_be_finite);
     suite_add_tcase(s, t);
     return s;

@@ -33,11 +33,102 @@ START_TEST(step_follows_pytorch)
 }
 END_TEST
 
-/* Up to T_max: behind it PyTorch's recursion and its closed form differ. */
 START_TEST(cosine_follows_pytorch)
 {
     ek_optimizer *optimizer = two_groups();
     follow(optimizer, ek_cosine_schedule(optimizer, 8, 0.01), "schedule/cosine");
+}
+END_TEST
+
+START_TEST(cosine_follows_pytorch_beyond_its_end)
+{
+    ek_optimizer *optimizer = two_groups();
+    follow(optimizer, ek_cosine_schedule(optimizer, 7, 0.003), "schedule/cosine_beyond");
+}
+END_TEST
+
+/* ---- rates that are set by hand ---- */
+
+/* After these steps; the script that wrote the golden file has the same. */
+static const struct {
+    int64_t step;
+    double rates[2];
+} by_hand[] = {{4, {0.05, 0.9}}, {8, {0.2, 0.2}}, {9, {0.6, 0.04}}};
+
+static void set_by_hand(ek_optimizer *optimizer, int64_t step)
+{
+    for (size_t k = 0; k < sizeof by_hand / sizeof *by_hand; k++)
+        for (int group = 0; group < 2 && by_hand[k].step == step; group++)
+            assert_ok(ek_optimizer_set_lr(optimizer, group, by_hand[k].rates[group]));
+}
+
+static ek_schedule *schedule_by_hand(ek_optimizer *optimizer, int which)
+{
+    return which ? ek_cosine_schedule(optimizer, 8, 0.01) : ek_step_schedule(optimizer, 3, 0.7);
+}
+
+START_TEST(goes_on_from_what_is_set_as_pytorch_does)
+{
+    ek_tensor *rates =
+        golden("optim.golden", _i ? "schedule/cosine_by_hand" : "schedule/step_by_hand");
+    ek_optimizer *optimizer = two_groups();
+    ek_schedule *schedule = schedule_by_hand(optimizer, _i);
+    for (int step = 1; step <= ek_tensor_size(rates, 0); step++) {
+        assert_ok(ek_schedule_step(schedule));
+        for (int group = 0; group < 2; group++) {
+            double wanted = element(rates, 2 * (step - 1) + group);
+            ck_assert_double_eq_tol(ek_optimizer_lr(optimizer, group), wanted, 1e-14 * wanted);
+        }
+        set_by_hand(optimizer, step);
+    }
+    ek_schedule_free(schedule);
+    ek_optimizer_free(optimizer);
+}
+END_TEST
+
+/* As many steps at once are what they are one by one, to the bit; and what was set by hand is
+ * forgotten. */
+START_TEST(set_steps_is_as_stepping)
+{
+    ek_optimizer *optimizer = two_groups(), *other = two_groups();
+    ek_schedule *schedule = schedule_by_hand(optimizer, _i);
+    ek_schedule *again = schedule_by_hand(other, _i);
+    for (int64_t step = 1; step <= 60; step++) {
+        assert_ok(ek_schedule_step(schedule));
+        assert_ok(ek_optimizer_set_lr(other, 0, 0.125));
+        assert_ok(ek_schedule_set_steps(again, step));
+        for (int group = 0; group < 2; group++)
+            ck_assert_double_eq(ek_optimizer_lr(other, group), ek_optimizer_lr(optimizer, group));
+    }
+    assert_ok(ek_schedule_set_steps(again, 0));
+    ck_assert_double_eq(ek_optimizer_lr(other, 0), 0.3);
+    /* Nobody waits for very many. */
+    assert_ok(ek_schedule_set_steps(again, INT64_MAX - 1));
+    ck_assert_double_ge(ek_optimizer_lr(other, 0), 0);
+    ck_assert_double_le(ek_optimizer_lr(other, 0), 0.3 + 1e-12);
+    ek_schedule_free(schedule);
+    ek_schedule_free(again);
+    ek_optimizer_free(optimizer);
+    ek_optimizer_free(other);
+}
+END_TEST
+
+/* A rate below lr_min is led away from it beyond the end, and would become negative. */
+START_TEST(an_impossible_rate_changes_nothing)
+{
+    ek_optimizer *optimizer = two_groups();
+    ek_schedule *schedule = ek_cosine_schedule(optimizer, 4, 0.1);
+    for (int step = 0; step < 5; step++)
+        assert_ok(ek_schedule_step(schedule));
+    double first = ek_optimizer_lr(optimizer, 0);
+    assert_ok(ek_optimizer_set_lr(optimizer, 1, 0));
+    ck_assert_int_eq(ek_schedule_step(schedule), EK_E_INVALID);
+    assert_error(EK_E_INVALID, "cosine_schedule: step 6 would make the rate of group 1 -0.");
+    ck_assert_int_eq(ek_schedule_steps(schedule), 5);
+    ck_assert_double_eq(ek_optimizer_lr(optimizer, 0), first);
+    ck_assert_double_eq(ek_optimizer_lr(optimizer, 1), 0);
+    ek_schedule_free(schedule);
+    ek_optimizer_free(optimizer);
 }
 END_TEST
 
@@ -49,7 +140,7 @@ START_TEST(later_groups_start_from_their_own_rate)
     assert_ok(ek_schedule_step(schedule));
     assert_ok(ek_optimizer_add_group(optimizer, &r, 1, (ek_optimizer_options){.lr = 8}));
     assert_ok(ek_schedule_step(schedule));
-    ck_assert_double_eq(ek_optimizer_lr(optimizer, 2), 2);
+    ck_assert_double_eq(ek_optimizer_lr(optimizer, 2), 4);
     ck_assert_double_eq_tol(ek_optimizer_lr(optimizer, 0), 0.075, 1e-15);
     ek_schedule_free(schedule);
     ek_optimizer_free(optimizer);
@@ -80,6 +171,10 @@ Suite *suite(void)
     TCase *t = tcase_create("schedule");
     tcase_add_test(t, step_follows_pytorch);
     tcase_add_test(t, cosine_follows_pytorch);
+    tcase_add_test(t, cosine_follows_pytorch_beyond_its_end);
+    tcase_add_loop_test(t, goes_on_from_what_is_set_as_pytorch_does, 0, 2);
+    tcase_add_loop_test(t, set_steps_is_as_stepping, 0, 2);
+    tcase_add_test(t, an_impossible_rate_changes_nothing);
     tcase_add_test(t, later_groups_start_from_their_own_rate);
     tcase_add_test(t, refuses);
     suite_add_tcase(s, t);
