@@ -252,7 +252,7 @@ static int apply(data_parallel_criterion *self, const ek_args *args, loss_job *j
     return rc;
 }
 
-static ek_value criterion_forward(ek_module *module, const ek_args *args)
+static ek_value criterion_call(ek_module *module, const ek_args *args)
 {
     data_parallel_criterion *self = (data_parallel_criterion *)module;
     if (args->count < 1) {
@@ -268,6 +268,11 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
     ek_value loss = rc < 0 ? ek_value_error() : combine(self, &job);
     free(job.inputs);
     return loss;
+}
+
+static ek_value criterion_forward(ek_module *module, const ek_args *args)
+{
+    return ek_wrapper_call_alone((ek_wrapper *)module, args, criterion_call);
 }
 
 static const ek_module_type data_parallel_criterion_type = {.name = "data_parallel_criterion",

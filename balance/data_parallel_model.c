@@ -15,7 +15,7 @@ static bool is_plain(const data_parallel_model *self)
     return self->plain || !self->wrapper.module.training || ek_wrapper_is_plain(&self->wrapper);
 }
 
-static ek_value model_forward(ek_module *module, const ek_args *args)
+static ek_value model_call(ek_module *module, const ek_args *args)
 {
     data_parallel_model *self = (data_parallel_model *)module;
     if (is_plain(self))
@@ -23,6 +23,11 @@ static ek_value model_forward(ek_module *module, const ek_args *args)
     ek_value outputs[EK_MAX_DEVICES];
     int parts = ek_wrapper_apply(&self->wrapper, args, outputs);
     return parts < 0 ? ek_value_error() : ek_value_per_device(outputs, parts);
+}
+
+static ek_value model_forward(ek_module *module, const ek_args *args)
+{
+    return ek_wrapper_call_alone((ek_wrapper *)module, args, model_call);
 }
 
 static const ek_module_type data_parallel_model_type = {.name = "data_parallel_model",

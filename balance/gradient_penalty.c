@@ -253,6 +253,14 @@ ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)
     double weight = ek_number_or(EK_GIVEN(&options, weight, 4), 10);
     if (check_options(&options, weight) < 0)
         return NULL;
+    ek_wrapper *wrapper = ek_wrapper_of(options.critic);
+    if (wrapper && ek_wrapper_enter(wrapper) < 0) {
+        ek_error_prefix("gradient penalty");
+        return NULL;
+    }
     ek_scope scope = ek_scope_begin();
-    return ek_scope_end_with(&scope, compute(&options, weight));
+    ek_tensor *result = ek_scope_end_with(&scope, compute(&options, weight));
+    if (wrapper)
+        ek_wrapper_leave(wrapper);
+    return result;
 }

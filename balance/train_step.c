@@ -290,11 +290,10 @@ static int check(const ek_train_options *options)
     return 0;
 }
 
-int ek_train_step_with(ek_train_options options, double *loss)
+static int run_alone(ek_train_options options, double *loss)
 {
     const int before = ek_error_status();
     train_step step = {.options = &options};
-    EK_TRY(check(&options));
     EK_TRY(ek_step_gradients_open(options.optimizer, options.model, &step.gradients));
     ek_scope scope = ek_scope_begin();
     int rc = run(&step, loss);
@@ -307,4 +306,22 @@ int ek_train_step_with(ek_train_options options, double *loss)
     }
     ek_step_gradients_close(&step.gradients);
     return rc < 0 ? rc : 0;
+}
+
+/* Wrappers are this thread's from the first forward to the end of the step. */
+int ek_train_step_with(ek_train_options options, double *loss)
+{
+    EK_TRY(check(&options));
+    ek_wrapper *wrappers[] = {ek_wrapper_of(options.model), ek_wrapper_of(options.criterion)};
+    int entered = 0, rc = 0;
+    for (; entered < 2 && rc >= 0; entered += rc >= 0)
+        rc = wrappers[entered] ? ek_wrapper_enter(wrappers[entered]) : 0;
+    if (rc >= 0)
+        rc = run_alone(options, loss);
+    else
+        ek_error_prefix("train_step");
+    while (entered-- > 0)
+        if (wrappers[entered])
+            ek_wrapper_leave(wrappers[entered]);
+    return rc;
 }

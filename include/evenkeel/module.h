@@ -21,7 +21,12 @@
  *     ek_register_module(&self->module, "body", &self->body, ek_linear(4, 4));
  *
  * A replica is a copy of the struct in which the registered members point to the replica's tensors
- * and children, so plain fields are shared by value and pointers in them are shared as they are. */
+ * and children, so plain fields are shared by value and pointers in them are shared as they are.
+ *
+ * Several threads may call a module at a time if they only read its tensors, as in evaluation
+ * without gradient mode. What writes (a forward that moves running statistics, backward, an
+ * optimizer) is for one thread at a time, and so is a data-parallel wrapper, which says so
+ * (parallel.h). */
 #ifndef EVENKEEL_MODULE_H
 #define EVENKEEL_MODULE_H
 

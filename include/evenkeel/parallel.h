@@ -97,8 +97,11 @@ typedef struct ek_data_parallel_options {
  *
  * Parameters move into one slab per dtype; handles stay valid, so that optimizers may be made
  * before or after. Only what was written is sent to the replicas again: whoever writes to
- * parameters or buffers by other means than the library's says so with ek_tensor_touch. One call at
- * a time. */
+ * parameters or buffers by other means than the library's says so with ek_tensor_touch.
+ *
+ * A wrapper of any kind is for one thread at a time. While a thread calls it, trains it
+ * (ek_train_step) or steps its shared state, other threads' calls are EK_E_STATE ("... is in a call
+ * on another thread ..."), and nothing of it has changed. */
 EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 #define ek_data_parallel(...) \
     ek_data_parallel_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))

@@ -13,6 +13,10 @@
 /* Parameters that were divided together. */
 typedef struct ek_shard_group {
     ek_object object;
+    /* Optional, both: the calling thread uses the pieces and all copies until it leaves. EK_E_STATE
+     * while another thread does. */
+    int (*enter)(struct ek_shard_group *group);
+    void (*leave)(struct ek_shard_group *group);
     /* Brings the pieces to their parameters' values, where a parameter was written (by a
      * checkpoint, a user) since they were equal. */
     int (*refresh)(struct ek_shard_group *group);

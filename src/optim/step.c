@@ -28,6 +28,11 @@ typedef struct call_list {
     bool *member; /* by span */
 } call_list;
 
+typedef struct step_group {
+    ek_shard_group *group; /* entered */
+    bool takes_part;       /* some of its parameters do */
+} step_group;
+
 typedef struct step {
     ek_optimizer *optimizer;
     ek_row *rows;
@@ -38,37 +43,53 @@ typedef struct step {
     ek_dev **devs;
     call_list *lists;
     int dev_count;
-    /* Whose parameters take part, each once. */
-    ek_shard_group **groups;
+    step_group *groups; /* of the divided parameters, each once */
     int group_count;
 } step;
 
 /* ---- who takes part ---- */
 
-static void add_group(step *this, ek_shard_group *group)
+/* The group's entry, which is entered with its first parameter; NULL with an error. */
+static step_group *enter_group(step *this, ek_shard_group *group)
 {
     for (int i = 0; i < this->group_count; i++)
-        if (this->groups[i] == group)
-            return;
-    this->groups[this->group_count++] = group;
+        if (this->groups[i].group == group)
+            return &this->groups[i];
+    if (group->enter && group->enter(group) < 0) {
+        ek_error_prefix("%s", this->optimizer->algorithm->name);
+        return NULL;
+    }
+    step_group *entry = &this->groups[this->group_count++];
+    entry->group = group;
+    return entry;
+}
+
+static void leave_groups(const step *this)
+{
+    for (int i = 0; i < this->group_count; i++)
+        if (this->groups[i].group->leave)
+            this->groups[i].group->leave(this->groups[i].group);
 }
 
 /* Parameters with a gradient take part, divided ones with all of their pieces. */
 static int choose_slots(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
-    this->groups = ek_calloc((size_t)optimizer->slot_count + 1, sizeof(ek_shard_group *));
+    this->groups = ek_calloc((size_t)optimizer->slot_count + 1, sizeof *this->groups);
     if (!this->groups)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < optimizer->slot_count; i++) {
         ek_slot *slot = optimizer->slots[i];
         const ek_shards *shards = ek_leaf_shards(slot->parameter);
+        step_group *group = shards ? enter_group(this, shards->group) : NULL;
+        if (shards && !group)
+            return ek_error_pending();
         EK_TRY(ek_leaf_settle_gradient(slot->parameter));
         slot->takes_part = ek_leaf_has_gradient(slot->parameter);
+        if (group && slot->takes_part)
+            group->takes_part = true;
         if (slot->takes_part && !ek_slot_is_current(slot))
             EK_TRY(ek_slot_divide(optimizer, slot));
-        if (slot->takes_part && shards)
-            add_group(this, shards->group);
     }
     return 0;
 }
@@ -248,7 +269,8 @@ static int prepare(step *this)
     EK_TRY(choose_slots(this));
     EK_TRY(collect_rows(this));
     for (int i = 0; i < this->group_count; i++)
-        EK_TRY(this->groups[i]->refresh(this->groups[i]));
+        if (this->groups[i].takes_part)
+            EK_TRY(this->groups[i].group->refresh(this->groups[i].group));
     EK_TRY(prepare_state(this));
     EK_TRY(prepare_spans(this));
     return prepare_calls(this);
@@ -352,7 +374,8 @@ static int update(step *this)
     if (!note_updates(this))
         return status;
     for (int i = 0; i < this->group_count; i++) {
-        int published = this->groups[i]->publish(this->groups[i]);
+        ek_shard_group *group = this->groups[i].group;
+        int published = this->groups[i].takes_part ? group->publish(group) : 0;
         status = status < 0 ? status : published;
     }
     return status;
@@ -360,6 +383,7 @@ static int update(step *this)
 
 static void free_step(step *this)
 {
+    leave_groups(this);
     for (int d = 0; d < this->dev_count && this->lists; d++)
         free_list(&this->lists[d]);
     free(this->lists);

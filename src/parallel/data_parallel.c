@@ -9,7 +9,7 @@ typedef struct data_parallel {
     ek_device output_device;
 } data_parallel;
 
-static ek_value data_parallel_forward(ek_module *module, const ek_args *args)
+static ek_value data_parallel_call(ek_module *module, const ek_args *args)
 {
     data_parallel *self = (data_parallel *)module;
     ek_wrapper *wrapper = &self->wrapper;
@@ -25,6 +25,11 @@ static ek_value data_parallel_forward(ek_module *module, const ek_args *args)
     if (parts < 0)
         return ek_value_error();
     return ek_gather_value(outputs, parts, self->output_device, wrapper->dim);
+}
+
+static ek_value data_parallel_forward(ek_module *module, const ek_args *args)
+{
+    return ek_wrapper_call_alone((ek_wrapper *)module, args, data_parallel_call);
 }
 
 static const ek_module_type data_parallel_type = {.name = "data_parallel",

@@ -93,7 +93,7 @@ static int divide(ek_replica_set *set)
     }
     set->sharding =
         ek_sharding_new(set->module, set->devs, set->devices, set->sources, set->parameters, there,
-                        (ek_sharding_owner){set, refresh_divided, note_published});
+                        (ek_sharding_owner){set, set->guard, refresh_divided, note_published});
     return set->sharding ? 0 : ek_error_pending();
 }
 
@@ -236,10 +236,11 @@ ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcas
     return set;
 }
 
-int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs)
+int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard)
 {
     memcpy(set->devs, devs, (size_t)set->devices * sizeof *devs);
     set->divides = true;
+    set->guard = guard;
     return look_at_module(set);
 }
 

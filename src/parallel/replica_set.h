@@ -12,6 +12,7 @@
 
 #include "core/device.h"
 #include "evenkeel/parallel.h"
+#include "parallel/call_guard.h"
 
 /* The devices that take part in one call: indices into a list of devices, ascending. */
 typedef struct ek_places {
@@ -28,8 +29,9 @@ void ek_replica_set_free(ek_replica_set *set);
 
 /* From now on the parameters' gradients are divided over all of the set's devices
  * (parallel/shards.h): makes copies on all of them, and divides the parameters that require a
- * gradient now. Where the module has changed since, the next replicas divide it anew. */
-int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs);
+ * gradient now. Where the module has changed since, the next replicas divide it anew. An
+ * optimizer's step enters the guard. */
+int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard);
 
 /* Makes replicas[i] for the device places->at[i]. devs are all of the set's devices, the same in
  * every call; devs[0] is where the module lies. Each is to be freed with ek_module_free. Where it

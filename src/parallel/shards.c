@@ -233,6 +233,19 @@ static int check_whole(const char *path, ek_tensor *tensor, void *user)
 
 /* ---- the optimizer's ---- */
 
+static int sharding_enter(ek_shard_group *group)
+{
+    ek_sharding *s = (ek_sharding *)group;
+    return s->owner.user ? ek_call_guard_enter(s->owner.guard, "the sharded model") : 0;
+}
+
+static void sharding_leave(ek_shard_group *group)
+{
+    ek_sharding *s = (ek_sharding *)group;
+    if (s->owner.user)
+        ek_call_guard_leave(s->owner.guard);
+}
+
 static int sharding_refresh(ek_shard_group *group)
 {
     ek_sharding *s = (ek_sharding *)group;
@@ -257,6 +270,8 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
     if (!s)
         return NULL;
     ek_object_init(&s->group.object, sharding_destroy);
+    s->group.enter = sharding_enter;
+    s->group.leave = sharding_leave;
     s->group.refresh = sharding_refresh;
     s->group.publish = sharding_publish;
     s->owner = owner;

@@ -11,12 +11,14 @@
 
 #include "autograd/shards.h"
 #include "evenkeel/module.h"
+#include "parallel/call_guard.h"
 
 typedef struct ek_sharding ek_sharding;
 
 /* What the division asks of whoever owns the copies. */
 typedef struct ek_sharding_owner {
     void *user;
+    ek_call_guard *guard; /* of all that uses the copies */
     /* Sends parameters that were written since to all copies. */
     int (*refresh)(void *user);
     /* Parameter i has new elements here and in all copies; or, status negative, may have. */

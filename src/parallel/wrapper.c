@@ -114,7 +114,9 @@ static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
     wrapper->replicas = ek_replica_set_new(wrapper->child, count, broadcast_buffers);
     if (!wrapper->replicas)
         return ek_error_pending();
-    return wrapper->divides ? ek_replica_set_divide(wrapper->replicas, wrapper->devs) : 0;
+    return wrapper->divides
+               ? ek_replica_set_divide(wrapper->replicas, wrapper->devs, wrapper->guard)
+               : 0;
 }
 
 static int check_options(const char *what, const ek_data_parallel_options *options)
@@ -147,6 +149,11 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
         ek_module_free(wrapper ? &wrapper->module : NULL);
         return NULL;
     }
+    wrapper->guard = ek_calloc(1, sizeof *wrapper->guard);
+    if (!wrapper->guard) {
+        ek_module_free(&wrapper->module);
+        return NULL;
+    }
     wrapper->dim = options->dim;
     wrapper->running_stats = options->running_stats;
     wrapper->divides = options->shard == EK_SHARD_OPTIMIZER;
@@ -171,6 +178,7 @@ void ek_wrapper_destroy(ek_module *module)
     ek_wrapper *wrapper = (ek_wrapper *)module;
     ek_replica_set_free(wrapper->replicas);
     ek_planner_free(wrapper->planner);
+    free(wrapper->guard);
 }
 
 ek_wrapper *ek_wrapper_of(ek_module *module)
@@ -195,9 +203,11 @@ int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats 
     *stats = (ek_data_parallel_stats){0};
     if (!ek_data_parallel_module(data_parallel))
         return ek_error_pending();
-    const ek_wrapper *wrapper = (ek_wrapper *)data_parallel;
+    ek_wrapper *wrapper = (ek_wrapper *)data_parallel;
+    EK_TRY(ek_wrapper_enter(wrapper));
     if (wrapper->replicas)
         *stats = ek_replica_set_stats(wrapper->replicas);
+    ek_wrapper_leave(wrapper);
     return 0;
 }
 
@@ -210,7 +220,20 @@ int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room)
     if (!text && room > 0)
         return EK_FAIL(EK_E_INVALID, "%s: the text for the plan is NULL",
                        data_parallel->type->name);
-    return (int64_t)ek_planner_text(((ek_wrapper *)data_parallel)->planner, text, room);
+    ek_wrapper *wrapper = (ek_wrapper *)data_parallel;
+    EK_TRY(ek_wrapper_enter(wrapper));
+    int64_t length = (int64_t)ek_planner_text(wrapper->planner, text, room);
+    ek_wrapper_leave(wrapper);
+    return length;
+}
+
+static int peek(ek_wrapper *wrapper, int64_t batch, int64_t *sizes)
+{
+    EK_TRY(ek_comm_devices(wrapper->module.type->name, &wrapper->devices, wrapper->devs));
+    if (batch != 0)
+        return ek_planner_peek(wrapper->planner, wrapper->devs, batch, sizes);
+    memset(sizes, 0, (size_t)wrapper->devices.count * sizeof *sizes);
+    return 0;
 }
 
 int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *sizes)
@@ -223,12 +246,10 @@ int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *siz
         return EK_FAIL(EK_E_INVALID, "%s: sizes is NULL", what);
     if (wrapper->devices.count == 0)
         return 0; /* a plain call on cpu */
-    EK_TRY(ek_comm_devices(what, &wrapper->devices, wrapper->devs));
-    if (batch == 0) {
-        memset(sizes, 0, (size_t)wrapper->devices.count * sizeof *sizes);
-        return 0;
-    }
-    return ek_planner_peek(wrapper->planner, wrapper->devs, batch, sizes);
+    EK_TRY(ek_wrapper_enter(wrapper));
+    int rc = peek(wrapper, batch, sizes);
+    ek_wrapper_leave(wrapper);
+    return rc;
 }
 
 /* ---- callbacks ---- */
@@ -239,6 +260,33 @@ int ek_patch_replication_callback(ek_module *data_parallel)
         return ek_error_pending();
     ((ek_wrapper *)data_parallel)->calls_back = true;
     return 0;
+}
+
+/* ---- one thread at a time ---- */
+
+int ek_wrapper_enter(ek_wrapper *wrapper)
+{
+    if (wrapper->module.is_replica)
+        return 0;
+    return ek_call_guard_enter(wrapper->guard, wrapper->module.type->name);
+}
+
+void ek_wrapper_leave(ek_wrapper *wrapper)
+{
+    if (!wrapper->module.is_replica)
+        ek_call_guard_leave(wrapper->guard);
+}
+
+ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
+                               ek_value (*forward)(ek_module *module, const ek_args *args))
+{
+    if (wrapper->module.is_replica)
+        return forward(&wrapper->module, args);
+    if (ek_call_guard_enter(wrapper->guard, "it") < 0) /* the call puts the name before it */
+        return ek_value_error();
+    ek_value output = forward(&wrapper->module, args);
+    ek_call_guard_leave(wrapper->guard);
+    return output;
 }
 
 /* ---- plain calls ---- */

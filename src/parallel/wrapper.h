@@ -8,6 +8,7 @@
 
 #include "core/device.h"
 #include "evenkeel/parallel.h"
+#include "parallel/call_guard.h"
 #include "parallel/replica_set.h"
 #include "parallel/replication_callback.h"
 #include "plan/planner.h"
@@ -19,7 +20,8 @@ typedef struct ek_wrapper {
     ek_device_list devices;       /* empty: a plain call on cpu */
     ek_dev *devs[EK_MAX_DEVICES]; /* theirs, since ek_wrapper_begin */
     int dim;
-    ek_planner *planner; /* how batches are cut */
+    ek_call_guard *guard; /* replicas have the wrapper's, and don't enter */
+    ek_planner *planner;  /* how batches are cut */
     ek_running_stats running_stats;
     bool measures;            /* EK_SPLIT_AUTO */
     bool divides;             /* EK_SHARD_OPTIMIZER, with several devices */
@@ -50,6 +52,14 @@ void ek_wrapper_destroy(ek_module *module);
 void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options);
 /* The module as a wrapper; NULL, without an error, where it is none. */
 ek_wrapper *ek_wrapper_of(ek_module *module);
+
+/* The calling thread uses the wrapper, its replicas and its plans until it leaves (call_guard.h). A
+ * replica of a wrapper is its worker's alone. */
+int ek_wrapper_enter(ek_wrapper *wrapper);
+void ek_wrapper_leave(ek_wrapper *wrapper);
+/* A wrapper's forward: `forward` between the two. */
+ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
+                               ek_value (*forward)(ek_module *module, const ek_args *args));
 
 /* True where a call is a plain call of the child. */
 bool ek_wrapper_is_plain(const ek_wrapper *wrapper);

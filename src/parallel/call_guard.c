@@ -1,0 +1,24 @@
+/* call_guard.c: one thread at a time uses a wrapper. */
+#include "parallel/call_guard.h"
+
+#include "core/thread.h"
+
+int ek_call_guard_enter(ek_call_guard *guard, const char *subject)
+{
+    const void *self = ek_thread_self(), *nobody = NULL;
+    /* Only this thread makes itself the owner, so no other answer can come while it looks. */
+    if (atomic_load_explicit(&guard->owner, memory_order_relaxed) != self &&
+        !atomic_compare_exchange_strong_explicit(&guard->owner, &nobody, self, memory_order_acquire,
+                                                 memory_order_relaxed))
+        return EK_FAIL(EK_E_STATE,
+                       "%s is in a call on another thread; one thread at a time may use it",
+                       subject);
+    guard->depth++;
+    return 0;
+}
+
+void ek_call_guard_leave(ek_call_guard *guard)
+{
+    if (--guard->depth == 0)
+        atomic_store_explicit(&guard->owner, NULL, memory_order_release);
+}
