@@ -22,19 +22,26 @@ EK_API ek_tensor *ek_read_idx(const char *path);
 EK_API ek_tensor *ek_read_npy(const char *path);
 
 /* One file of the binary version of CIFAR-10 or CIFAR-100 (`classes` says which: 10 or 100), plain
- * or gzip. *pictures is u8 (N, 3, 32, 32) on cpu; *labels i64 (N), or of CIFAR-100 (N, 2): coarse,
- * below 20, and fine. Both NULL on error: EK_E_IO, EK_E_FORMAT for a file that is empty or no whole
- * number of records, or for a label that is no class; both name the file. */
+ * or gzip, then of at most 60000 records. *pictures is u8 (N, 3, 32, 32) on cpu; *labels i64 (N),
+ * or of CIFAR-100 (N, 2): coarse, below 20, and fine. Both NULL on error: EK_E_IO, EK_E_FORMAT for
+ * a file that is empty or no whole number of records, or for a label that is no class; both name
+ * the file. */
 EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek_tensor **labels);
 
-/* A PNG or JPEG file, told by its first bytes, as u8 (channels, H, W) on cpu: 1 for brightness, 2
- * with alpha, 3 for RGB, 4 for RGBA, 0 for what the file has (palettes and inks are RGB;
- * transparency that is no channel of the file is not made one). Pixels are those of Pillow's
- * convert: alpha is dropped without compositing, or 255; brightness is 0.299 R + 0.587 G + 0.114 B;
- * gamma, colour profiles and orientation change nothing. 16 bits become 8 by dropping the lower
- * ones. EK_E_IO; EK_E_FORMAT with the decoder's reason, for a file without its end, and for more
- * than 2^28 pixels; a JPEG file that has an end is read also where bytes before it are missing or
- * wrong. */
+/* A PNG or JPEG file, told by its first bytes, as a tensor (channels, H, W) on cpu.
+ *
+ * `channels` 0: what the file has, value by value, as Pillow's open. A palette's indices are u8 of
+ * one channel (masks of segmentation), 16 bits are i64 of the file's channels, all else is u8.
+ * Brightness of 1, 2 and 4 bits is spread over 0 to 255; inks are RGB.
+ *
+ * Else u8 of 1 channel for brightness, 2 with alpha, 3 for RGB (palettes too), 4 for RGBA: pixels
+ * are those of Pillow's convert: alpha is dropped without compositing, or 255; brightness is
+ * 0.299 R + 0.587 G + 0.114 B; 16 bits become 8 by dropping the lower ones.
+ *
+ * Transparency that is no channel of the file is made one only where alpha is asked for. Gamma,
+ * colour profiles and orientation change nothing. EK_E_IO; EK_E_FORMAT with the decoder's reason,
+ * for a file without its end, and for more than 2^28 pixels; a JPEG file that has an end is read
+ * also where bytes before it are missing or wrong. */
 EK_API ek_tensor *ek_read_image(const char *path, int channels);
 /* The same from memory; `name` for sentences. */
 EK_API ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const char *name);

@@ -8,7 +8,7 @@
 #include "evenkeel/data.h"
 #include "evenkeel/dataset.h"
 
-enum { PIXELS = 3 * 32 * 32, MAX_LABELS = 2, MAX_FILES = 5 };
+enum { PIXELS = 3 * 32 * 32, MAX_LABELS = 2, MAX_FILES = 5, MAX_RECORDS = 60000 };
 
 typedef struct cifar {
     const char *name;
@@ -41,6 +41,14 @@ static size_t record_nbytes(const cifar *kind)
 
 /* ---- records ---- */
 
+/* Bytes of a file: those of all records that there are, as a few bytes of a gzip stream may claim
+ * billions. One that lies on the disk as it is may have more. */
+static size_t most_nbytes(const cifar *kind, const ek_stream *stream)
+{
+    size_t all = MAX_RECORDS * record_nbytes(kind);
+    return stream->file_nbytes > all ? stream->file_nbytes : all;
+}
+
 static int check_labels(const cifar *kind, const char *path, const uint8_t *records, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -61,10 +69,15 @@ static int check_labels(const cifar *kind, const char *path, const uint8_t *reco
 
 static int read_records(const cifar *kind, ek_stream *stream, ek_bytes *records)
 {
-    size_t before = records->nbytes, size = record_nbytes(kind);
+    size_t before = records->nbytes, size = record_nbytes(kind), most = most_nbytes(kind, stream);
 
-    EK_TRY(ek_stream_append(stream, SIZE_MAX, records));
+    EK_TRY(ek_stream_append(stream, most + 1, records));
     size_t nbytes = records->nbytes - before;
+    if (nbytes > most)
+        return EK_FAIL(EK_E_FORMAT,
+                       "read_cifar: %s: more than %zu bytes in a gzip stream of %zu; %s has %d "
+                       "records of %zu in all",
+                       stream->path, most, stream->file_nbytes, kind->name, MAX_RECORDS, size);
     if (nbytes == 0 || nbytes % size != 0)
         return EK_FAIL(EK_E_FORMAT,
                        "read_cifar: %s: %zu bytes; %s has whole records of %zu, at least one",

@@ -28,6 +28,12 @@ int ek_encoded_fail(const ek_encoded *picture, const char *file, int line, const
                         text);
 }
 
+int ek_encoded_fail_memory(const ek_encoded *picture)
+{
+    return EK_FAIL(EK_E_NO_MEMORY, "%s: %.500s: the process has no memory left to decode it",
+                   picture->what, picture->name);
+}
+
 int ek_encoded_check_size(const ek_encoded *picture, int64_t width, int64_t height)
 {
     if (width < 1 || height < 1)
@@ -39,10 +45,11 @@ int ek_encoded_check_size(const ek_encoded *picture, int64_t width, int64_t heig
     return 0;
 }
 
-ek_tensor *ek_encoded_tensor(const ek_encoded *picture, int own, int64_t width, int64_t height)
+ek_tensor *ek_encoded_tensor(const ek_encoded *picture, int own, int64_t width, int64_t height,
+                             ek_dtype dtype)
 {
     int channels = picture->channels ? picture->channels : own;
-    return ek_empty(EK_SHAPE(channels, height, width), .dtype = EK_U8);
+    return ek_empty(EK_SHAPE(channels, height, width), .dtype = dtype);
 }
 
 /* ---- telling formats apart ---- */

@@ -64,9 +64,17 @@ static int check_claim(const ek_encoded *picture, int width, int height)
 
 /* ---- decoding ---- */
 
+/* TurboJPEG tells want of memory by its sentences alone: its own, and libjpeg's. */
+static bool lacks_memory(const char *text)
+{
+    return strstr(text, "Memory allocation failure") || strstr(text, "Insufficient memory");
+}
+
 static int fail(const ek_encoded *picture, tjhandle handle)
 {
-    return EK_ENCODED_FAIL(picture, "no JPEG that can be read: %s", tjGetErrorStr2(handle));
+    const char *text = tjGetErrorStr2(handle);
+    return lacks_memory(text) ? ek_encoded_fail_memory(picture)
+                              : EK_ENCODED_FAIL(picture, "no JPEG that can be read: %s", text);
 }
 
 /* Warnings of the library behind which there are pixels: Pillow does not mention them. The code
@@ -132,7 +140,7 @@ static int decode(const ek_encoded *picture, tjhandle handle, uint8_t **pixels, 
     int format = gray ? TJPF_GRAY : inks ? TJPF_CMYK : TJPF_RGB, own = gray ? 1 : 3;
     size_t count = (size_t)width * (size_t)height;
     *pixels = ek_realloc(NULL, count * (size_t)tjPixelSize[format]);
-    *tensor = *pixels ? ek_encoded_tensor(picture, own, width, height) : NULL;
+    *tensor = *pixels ? ek_encoded_tensor(picture, own, width, height, EK_U8) : NULL;
     if (!*tensor)
         return EK_E_NO_MEMORY;
     int status = tjDecompress2(handle, picture->bytes, (unsigned long)picture->nbytes, *pixels,
@@ -152,7 +160,7 @@ ek_tensor *ek_encoded_jpeg(const ek_encoded *picture)
     uint8_t *pixels = NULL;
     tjhandle handle = tjInitDecompress();
     if (!handle) {
-        EK_FAIL(EK_E_NO_MEMORY, "%s: %s: TurboJPEG cannot begin", picture->what, picture->name);
+        ek_encoded_fail_memory(picture);
         return NULL;
     }
     int status = decode(picture, handle, &pixels, &tensor);

@@ -82,3 +82,13 @@ void ek_decoded_planes(const uint8_t *pixels, int from, uint8_t *planes, size_t 
     else
         memset(alpha, 255, count);
 }
+
+void ek_decoded_wide_planes(const uint8_t *pixels, int channels, int64_t *planes, size_t plane,
+                            size_t count)
+{
+    for (int c = 0; c < channels; c++)
+        for (size_t i = 0; i < count; i++) {
+            const uint8_t *sample = pixels + 2 * (i * (size_t)channels + (size_t)c);
+            planes[(size_t)c * plane + i] = sample[0] << 8 | sample[1];
+        }
+}

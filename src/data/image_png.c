@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "data/image.h"
+#include "data/stream.h"
 
 /* One picture on its way. It outlives libpng's long jumps, so nothing that they could make stale is
  * kept in local variables. */
@@ -14,7 +15,8 @@ typedef struct png_decoding {
     png_infop info;
     size_t done; /* bytes of the picture */
     ek_tensor *tensor;
-    uint8_t *rows; /* one, or all of an interlaced picture */
+    uint8_t *rows;  /* one, or all of an interlaced picture */
+    bool no_memory; /* libpng asked for some and got none */
     char reason[200];
 } png_decoding;
 
@@ -33,6 +35,20 @@ static void ignore_warning(png_structp png, png_const_charp text)
     (void)text;
 }
 
+static png_voidp allocate(png_structp png, png_alloc_size_t nbytes)
+{
+    png_decoding *self = png_get_mem_ptr(png);
+    void *memory = malloc(nbytes);
+    self->no_memory = self->no_memory || !memory;
+    return memory;
+}
+
+static void release(png_structp png, png_voidp memory)
+{
+    (void)png;
+    free(memory);
+}
+
 static void give_bytes(png_structp png, png_bytep data, size_t nbytes)
 {
     png_decoding *self = png_get_io_ptr(png);
@@ -47,49 +63,65 @@ static void give_bytes(png_structp png, png_bytep data, size_t nbytes)
 /* Deflate makes at most 1032 bytes of one, so that a small file cannot ask for much memory. */
 static int check_claim(const png_decoding *self, int64_t width, int64_t height)
 {
-    enum { DEFLATE_MOST = 1032 };
     uint64_t nbytes = (uint64_t)png_get_rowbytes(self->png, self->info) * (uint64_t)height;
     EK_TRY(ek_encoded_check_size(self->picture, width, height));
-    if (nbytes / DEFLATE_MOST > self->picture->nbytes)
+    if (nbytes / EK_DEFLATE_MOST > self->picture->nbytes)
         return EK_ENCODED_FAIL(
             self->picture, "truncated: %lld x %lld pixels do not fit in a PNG file of %zu bytes",
             (long long)width, (long long)height, self->picture->nbytes);
     return 0;
 }
 
-/* Makes rows those of 8 bits per channel. 16 bits become 8 by dropping the lower ones. */
+/* Makes rows those of 8 bits per channel, or of 16 where the file's own values are asked for. */
 static int begin_rows(png_decoding *self, int64_t width, int64_t height)
 {
+    const bool own = self->picture->channels == 0;
+    const bool wide = own && png_get_bit_depth(self->png, self->info) == 16;
     int type = png_get_color_type(self->png, self->info);
-    int own = type == PNG_COLOR_TYPE_PALETTE ? 3 : png_get_channels(self->png, self->info);
-    if (type == PNG_COLOR_TYPE_PALETTE)
+    if (type == PNG_COLOR_TYPE_PALETTE && own)
+        png_set_packing(self->png);
+    else if (type == PNG_COLOR_TYPE_PALETTE)
         png_set_palette_to_rgb(self->png);
     else if (type == PNG_COLOR_TYPE_GRAY)
         png_set_expand_gray_1_2_4_to_8(self->png);
-    if (png_get_valid(self->png, self->info, PNG_INFO_tRNS))
+    if (!own && png_get_valid(self->png, self->info, PNG_INFO_tRNS))
         png_set_tRNS_to_alpha(self->png);
-    png_set_strip_16(self->png);
+    if (!wide)
+        png_set_strip_16(self->png);
     bool interlaced = png_set_interlace_handling(self->png) > 1;
     png_read_update_info(self->png, self->info);
     size_t rows = interlaced ? (size_t)height : 1;
     self->rows = ek_calloc(rows, png_get_rowbytes(self->png, self->info));
-    self->tensor = self->rows ? ek_encoded_tensor(self->picture, own, width, height) : NULL;
-    return self->tensor ? 0 : EK_E_NO_MEMORY;
+    if (!self->rows)
+        return EK_E_NO_MEMORY;
+    self->tensor = ek_encoded_tensor(self->picture, png_get_channels(self->png, self->info), width,
+                                     height, wide ? EK_I64 : EK_U8);
+    return self->tensor ? 0 : ek_error_pending();
+}
+
+/* A row of the file as row `y` of the result's planes. */
+static void give_row(const png_decoding *self, const uint8_t *pixels, size_t y, size_t width,
+                     size_t height)
+{
+    int from = png_get_channels(self->png, self->info), to = (int)self->tensor->shape[0];
+    void *planes = ek_tensor_address(self->tensor);
+    if (self->tensor->dtype == EK_I64)
+        ek_decoded_wide_planes(pixels, from, (int64_t *)planes + y * width, width * height, width);
+    else
+        ek_decoded_planes(pixels, from, (uint8_t *)planes + y * width, width * height, to, width);
 }
 
 static void read_rows(png_decoding *self, size_t width, size_t height)
 {
     size_t row = png_get_rowbytes(self->png, self->info);
     int passes = png_set_interlace_handling(self->png);
-    int from = png_get_channels(self->png, self->info), to = (int)self->tensor->shape[0];
-    uint8_t *planes = ek_tensor_address(self->tensor);
     for (int pass = 1; pass < passes; pass++)
         for (size_t y = 0; y < height; y++)
             png_read_row(self->png, self->rows + y * row, NULL);
     for (size_t y = 0; y < height; y++) {
         uint8_t *pixels = passes > 1 ? self->rows + y * row : self->rows;
         png_read_row(self->png, pixels, NULL);
-        ek_decoded_planes(pixels, from, planes + y * width, width * height, to, width);
+        give_row(self, pixels, y, width, height);
     }
     png_read_end(self->png, NULL);
 }
@@ -98,7 +130,9 @@ static void read_rows(png_decoding *self, size_t width, size_t height)
 static int decode(png_decoding *self)
 {
     if (setjmp(png_jmpbuf(self->png)))
-        return EK_ENCODED_FAIL(self->picture, "no PNG that can be read: %s", self->reason);
+        return self->no_memory
+                   ? ek_encoded_fail_memory(self->picture)
+                   : EK_ENCODED_FAIL(self->picture, "no PNG that can be read: %s", self->reason);
     png_set_read_fn(self->png, self, give_bytes);
     /* A transparency whose sum is wrong is an error like any other. */
     png_set_crc_action(self->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
@@ -117,13 +151,14 @@ static int decode(png_decoding *self)
 ek_tensor *ek_encoded_png(const ek_encoded *picture)
 {
     png_decoding self = {.picture = picture};
-    self.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &self, keep_reason, ignore_warning);
+    self.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &self, keep_reason, ignore_warning,
+                                        &self, allocate, release);
     self.info = self.png ? png_create_info_struct(self.png) : NULL;
     int status = EK_E_NO_MEMORY;
     if (self.info)
         status = decode(&self);
     else
-        EK_FAIL(EK_E_NO_MEMORY, "%s: %s: libpng cannot begin", picture->what, picture->name);
+        ek_encoded_fail_memory(picture);
     png_destroy_read_struct(&self.png, &self.info, NULL);
     free(self.rows);
     return status == 0 ? self.tensor : NULL;

@@ -107,11 +107,24 @@ int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes)
     return 0;
 }
 
+/* Plain files are compared with what they hold when they have been read. */
+static int check_claim(const ek_stream *stream, size_t count, size_t size)
+{
+    if (count * size / EK_DEFLATE_MOST <= stream->file_nbytes)
+        return 0;
+    return EK_FAIL(EK_E_FORMAT,
+                   "%s: %s is truncated: its header says %zu elements, which take %zu bytes; in a "
+                   "file of %zu there are at most %zu",
+                   stream->what, stream->path, count, count * size, stream->file_nbytes,
+                   stream->file_nbytes * EK_DEFLATE_MOST);
+}
+
 int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_bytes *bytes)
 {
     size_t before = bytes->nbytes, got;
     uint8_t after;
 
+    EK_TRY(check_claim(stream, count, size));
     EK_TRY(ek_stream_append(stream, count * size, bytes));
     if (bytes->nbytes - before < count * size)
         return EK_FAIL(EK_E_FORMAT, "%s: %s is truncated: %zu of %zu elements", stream->what,

@@ -11,6 +11,9 @@
 
 #include "evenkeel/tensor.h"
 
+/* Bytes that deflate makes of one, at most. */
+enum { EK_DEFLATE_MOST = 1032 };
+
 typedef struct ek_stream {
     const char *what, *path; /* the caller's, as long as it is open */
     size_t file_nbytes;      /* as it lies on the disk */
@@ -34,7 +37,8 @@ int ek_stream_read_header(ek_stream *stream, void *data, size_t nbytes);
 /* Appends up to `most` bytes, fewer only at the file's end. */
 int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes);
 
-/* Appends `count` elements of `size` bytes, behind which the file has to end. */
+/* Appends `count` elements of `size` bytes, behind which the file has to end. EK_E_FORMAT at once
+ * for more than can be in a file of its size, however it was compressed. */
 int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_bytes *bytes);
 
 /* Gives a shape that is being read one dimension more. EK_E_FORMAT where it would have more than

@@ -1,4 +1,5 @@
-"""Writes images.golden: small PNG and JPEG files, and what Pillow reads from them.
+"""Writes images.golden: small PNG and JPEG files, and what Pillow reads from them; and image_values.golden:
+<name>/values (C, H, W) of those with a palette, its indices, u8, and of those of 16 bits, i64.
 
     apt-get install python3-torch python3-pil libjpeg-turbo-progs
     /usr/bin/python3 make_images.py
@@ -27,6 +28,7 @@ except ImportError:
 from golden import Golden
 
 random = np.random.RandomState(7)
+written = {}  # PNG file: samples (H, W, C), depth, kind
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 CHANNELS = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGB_ALPHA: 4}
 # First column, first row, step between columns, step between rows of each pass of Adam7.
@@ -56,7 +58,7 @@ def png(samples, depth, kind, chunks=(), interlaced=False):
     passes = ADAM7 if interlaced else [(0, 0, 1, 1)]
     parts = [samples[y::rows, x::columns] for x, y, columns, rows in passes]
     data = zlib.compress(b"".join(packed(p, depth) for p in parts if p.size), 9)
-    return (
+    file = (
         b"\x89PNG\r\n\x1a\n"
         + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, int(interlaced)))
         + b"".join(chunk(*c) for c in chunks)
@@ -64,6 +66,8 @@ def png(samples, depth, kind, chunks=(), interlaced=False):
         + chunk(b"IDAT", data[len(data) // 2 :])
         + chunk(b"IEND", b"")
     )
+    written[file] = samples, depth, kind
+    return file
 
 
 def samples(height, width, depth, kind):
@@ -76,6 +80,18 @@ def palette(count):
 
 def planes(array):
     return np.ascontiguousarray(array.transpose(2, 0, 1)).astype(np.uint8)
+
+
+def add_values(name, data):
+    """What was written. Pillow reads the same, but 8 bits of 16 that are several channels."""
+    s, depth, kind = written.get(data, (None, 8, GRAY))
+    if kind != PALETTE and depth != 16:
+        return
+    if CHANNELS[kind] == 1:
+        with Image.open(io.BytesIO(data)) as image:
+            assert (np.asarray(image) == s[..., 0]).all(), name
+    array = np.ascontiguousarray(s.transpose(2, 0, 1))
+    values.add(f"{name}/values", array.astype(np.uint8 if kind == PALETTE else np.int64))
 
 
 def add(golden, name, data, alpha=None, gray=None):
@@ -93,6 +109,7 @@ def add(golden, name, data, alpha=None, gray=None):
     golden.add(f"{name}/RGB", planes(rgb))
     if (alpha != 255).any():
         golden.add(f"{name}/A", planes(alpha[..., None]))
+    add_values(name, data)
 
 
 def add_png(golden):
@@ -193,7 +210,7 @@ def add_jpeg(golden):
     add(golden, "jpeg_arithmetic", cjpeg(scene(21, 35), "-arithmetic"))
 
 
-with Golden("images.golden") as golden:
+with Golden("images.golden") as golden, Golden("image_values.golden") as values:
     add_png(golden)
     add_transparent(golden)
     add_gamma(golden)

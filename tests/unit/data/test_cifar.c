@@ -122,6 +122,18 @@ START_TEST(damaged)
 }
 END_TEST
 
+/* Few bytes that become many: no more is inflated than all of CIFAR. */
+START_TEST(larger_than_it_can_be)
+{
+    ek_tensor *pictures, *labels;
+    const char *path = write_zeros("file", "", 0, 180);
+    ck_assert_int_eq(ek_read_cifar(path, 10, &pictures, &labels), EK_E_FORMAT);
+    assert_error(EK_E_FORMAT, "file: more than 184380000 bytes in a gzip stream of ");
+    ck_assert_int_eq(ek_read_cifar(path, 100, &pictures, &labels), EK_E_FORMAT);
+    assert_error(EK_E_FORMAT, "; cifar100 has 60000 records of 3074 in all");
+}
+END_TEST
+
 START_TEST(wrong_arguments)
 {
     ek_tensor *pictures, *labels;
@@ -274,6 +286,7 @@ Suite *suite(void)
     tcase_add_checked_fixture(c, make_directory, remove_directory);
     tcase_add_test(c, plain_and_gzip);
     tcase_add_test(c, damaged);
+    tcase_add_test(c, larger_than_it_can_be);
     tcase_add_test(c, wrong_arguments);
     tcase_add_test(c, cifar10);
     tcase_add_test(c, cifar100);

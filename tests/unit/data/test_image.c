@@ -7,7 +7,7 @@
 #include "evenkeel/data.h"
 #include "unit.h"
 
-static const char file[] = "images.golden";
+static const char file[] = "images.golden", values[] = "image_values.golden";
 
 /* Pictures of the golden file, and the channels that each has itself. */
 static const struct picture {
@@ -133,17 +133,47 @@ START_TEST(as_pillow)
 }
 END_TEST
 
+/* What 16 bits become in 8 has tests above. */
+static ek_tensor *high_bytes(const ek_tensor *wide)
+{
+    ek_tensor *bytes = ek_empty(ek_tensor_shape(wide), .dtype = EK_U8);
+    assert_made(bytes);
+    for (int64_t i = 0; i < ek_tensor_count(wide); i++)
+        ((uint8_t *)ek_tensor_data(bytes))[i] =
+            (uint8_t)(((int64_t *)ek_tensor_data(wide))[i] >> 8);
+    return bytes;
+}
+
 /* Transparency that is no channel of the file is not made one. */
 START_TEST(channels_of_the_file)
 {
     const char *name = pictures[_i].name;
-    int channels = pictures[_i].channels;
+    int channels = strstr(name, "palette") ? 1 : pictures[_i].channels;
     ek_tensor *tensor = decode(name, 0);
     assert_made(tensor);
     ck_assert_int_eq(ek_tensor_size(tensor, 0), channels);
+    ck_assert_int_eq(ek_tensor_dtype(tensor), strstr(name, "16") ? EK_I64 : EK_U8);
+    if (strstr(name, "palette"))
+        return;
+    if (ek_tensor_dtype(tensor) == EK_I64)
+        tensor = high_bytes(tensor);
     assert_planes(name, tensor, 0, part(name, channels < 3 ? "L" : "RGB"));
     if (channels % 2 == 0)
         assert_alpha(name, tensor, channels - 1);
+}
+END_TEST
+
+/* Indices, and samples of 16 bits, as they were written. */
+START_TEST(values_of_the_file)
+{
+    const char *name = pictures[_i].name;
+    ek_tensor *tensor = decode(name, 0);
+    char path[100];
+    assert_made(tensor);
+    snprintf(path, sizeof path, "%s/values", name);
+    ck_assert_int_eq(golden_has(values, path), strstr(name, "palette") || strstr(name, "16"));
+    if (golden_has(values, path))
+        assert_close(tensor, golden(values, path), 0, 0);
 }
 END_TEST
 
@@ -241,6 +271,7 @@ Suite *suite(void)
     tcase_add_checked_fixture(c, make_directory, remove_directory);
     tcase_add_loop_test(c, as_pillow, 0, PICTURES);
     tcase_add_loop_test(c, channels_of_the_file, 0, PICTURES);
+    tcase_add_loop_test(c, values_of_the_file, 0, PICTURES);
     tcase_add_test(c, from_files);
     tcase_add_test(c, unreadable);
     tcase_add_test(c, other_formats);
