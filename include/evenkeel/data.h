@@ -14,11 +14,17 @@ EK_BEGIN_DECLARATIONS
  * truncated, trailing bytes). */
 EK_API ek_tensor *ek_read_idx(const char *path);
 
-/* Reads NumPy's format (versions 1 to 3, plain or gzip) into a tensor on cpu: '<f4', '<f8', '<i8',
- * '|u1' and '|b1' (as u8), row-major also where the file has Fortran's order. EK_E_IO; EK_E_FORMAT
- * as above, for more than EK_MAX_DIMS dimensions, and for a header that is not what NumPy writes;
- * EK_E_DTYPE names another type: big-endian ones, structured ones, Python objects, which are never
- * unpickled. */
+/* Reads NumPy's format (versions 1 to 3, plain or gzip) into a tensor on cpu, row-major also where
+ * the file has Fortran's order. Every number is kept exactly:
+ *
+ *     '<f4', '<f8', '<i8', '|u1'                    f32, f64, i64, u8
+ *     '|b1'                                         u8, 0 or 1
+ *     '<f2'                                         f32
+ *     '|i1', '<i2', '<i4', '<u2', '<u4'             i64
+ *
+ * EK_E_IO; EK_E_FORMAT as above, for more than EK_MAX_DIMS dimensions, and for a header that is not
+ * what NumPy writes; EK_E_DTYPE names another type: '<u8', big-endian ones, structured ones, Python
+ * objects, which are never unpickled. */
 EK_API ek_tensor *ek_read_npy(const char *path);
 
 /* One file of the binary version of CIFAR-10 or CIFAR-100 (`classes` says which: 10 or 100), plain
@@ -80,9 +86,16 @@ EK_API void ek_safetensors_close(ek_safetensors *file);
  * and NULL with EK_E_INVALID for no file or no such index. */
 EK_API int ek_safetensors_count(const ek_safetensors *file);
 EK_API const char *ek_safetensors_name(const ek_safetensors *file, int index);
-/* A copy of tensor `name` on cpu (BOOL as u8); NULL with EK_E_INVALID where there is none, with
- * EK_E_DTYPE for a dtype of the format that Evenkeel lacks (I32, F16, ...), with EK_E_SHAPE for
- * more than EK_MAX_DIMS dimensions. */
+/* A copy of tensor `name` on cpu. Every number is kept exactly:
+ *
+ *     F32, F64, BF16, I64, U8                       f32, f64, bf16, i64, u8
+ *     BOOL                                          u8, 0 or 1
+ *     F16, F8_E5M2, F8_E4M3, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ
+ *                                                   f32
+ *     I8, I16, I32, U16, U32                        i64
+ *
+ * NULL with EK_E_INVALID where there is none, with EK_E_DTYPE for the format's other dtypes (U64,
+ * C64, F4, F6), with EK_E_SHAPE for more than EK_MAX_DIMS dimensions. */
 EK_API ek_tensor *ek_safetensors_read(const ek_safetensors *file, const char *name);
 /* The value of a key, as long as the file is open; NULL without an error where there is none. */
 EK_API const char *ek_safetensors_metadata(const ek_safetensors *file, const char *key);

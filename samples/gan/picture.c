@@ -70,5 +70,6 @@ int picture_write(const char *path, const uint8_t *pixels, int height, int width
 
     if (png_image_write_to_file(&image, path, 0, pixels, 0, NULL))
         return 0;
-    return ek_error(EK_E_IO, "%s: %s", path, image.message);
+    bool no_memory = strstr(image.message, "memory") != NULL;
+    return ek_error(no_memory ? EK_E_NO_MEMORY : EK_E_IO, "%s: %s", path, image.message);
 }

@@ -164,7 +164,7 @@ static bool equal_in_file(const loading *l, const char *a, const char *b)
         ek_error_clear();
         return false;
     }
-    return x.dtype == y.dtype && ek_shape_equal(&x.shape, &y.shape) &&
+    return x.element == y.element && ek_shape_equal(&x.shape, &y.shape) &&
            (x.nbytes == 0 || memcmp(x.elements, y.elements, x.nbytes) == 0);
 }
 
@@ -294,7 +294,7 @@ static int convert_all(loading *l)
             return ek_error_pending();
         EK_TRY(ek_safetensors_view(l->archive->file, t->found, &view));
         ek_dtype dtype = ek_tensor_dtype(t->tensor);
-        if (view.dtype == dtype)
+        if (view.dtype == dtype && !view.element->widen)
             continue;
         t->source = ek_to_dtype(ek_safetensors_read(l->archive->file, t->found), dtype);
         t->source = t->source ? ek_contiguous(t->source, EK_CONTIGUOUS) : NULL;
@@ -316,7 +316,7 @@ static void renew_version(target *t)
     ek_object_release(old);
 }
 
-/* Straight from the file where the dtype is the module's. */
+/* Straight from the file if that has elements of the module's dtype. */
 static int copy_all(const loading *l)
 {
     for (int i = 0; i < l->count; i++) {

@@ -126,7 +126,7 @@ int ek_archive_view_int(const ek_archive *archive, const char *what, const char 
 {
     ek_array_view view;
     EK_TRY(view_as(archive, what, name, path, EK_I64, 0, &view));
-    memcpy(value, view.elements, sizeof *value);
+    ek_array_copy(&view, value);
     return 0;
 }
 
@@ -140,8 +140,7 @@ int ek_archive_view_floats(const ek_archive *archive, const char *what, const ch
         return EK_FAIL(EK_E_SHAPE, "%s: %s: \"%.100s.%.100s\" holds %lld numbers, and %d %s wanted",
                        what, archive->path, name, path, (long long)count, room,
                        room == 1 ? "is" : "are");
-    if (count > 0)
-        memcpy(values, view.elements, view.nbytes);
+    ek_array_copy(&view, values);
     return (int)count;
 }
 
@@ -158,7 +157,7 @@ int ek_archive_get_float(const ek_archive *archive, const char *name, double *va
     EK_TRY(ek_archive_check_read(archive, "archive_get_float", name));
     EK_TRY(ek_archive_check_given(value, "archive_get_float", "value"));
     EK_TRY(view_as(archive, "archive_get_float", name, "", EK_F64, 0, &view));
-    memcpy(value, view.elements, sizeof *value);
+    ek_array_copy(&view, value);
     return 0;
 }
 
@@ -217,5 +216,5 @@ ek_tensor *ek_archive_tensor(const ek_archive *archive, const char *name, const 
         ek_archive_view(archive, "archive_tensor", name, "", &view) < 0 ||
         map_device(archive, name, map, &device) < 0)
         return NULL;
-    return ek_from_data(view.elements, view.shape, view.dtype, .device = device);
+    return ek_array_tensor(&view, device);
 }

@@ -6,9 +6,6 @@
 #include "data/npy.h"
 #include "evenkeel/data.h"
 
-/* Elements are copied as they are. */
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian elements are read");
-
 /* ---- the other order ---- */
 
 /* to[i * to_step + j] = from[i + j * from_step], in squares that both sides' lines of cache
@@ -69,13 +66,26 @@ static void fill_reversed(ek_tensor *tensor, const uint8_t *from)
 
 /* ---- the file ---- */
 
-static ek_tensor *tensor_of(const ek_npy_header *header, const uint8_t *elements)
+/* Of elements of the tensor's dtype, in the file's order. */
+static ek_tensor *ordered(const ek_npy_header *header, const uint8_t *elements)
 {
+    ek_dtype dtype = header->element->dtype;
     if (!header->fortran_order || header->shape.ndim < 2)
-        return ek_from_data(elements, header->shape, header->dtype);
-    ek_tensor *tensor = ek_empty(header->shape, header->dtype);
+        return ek_from_data(elements, header->shape, dtype);
+    ek_tensor *tensor = ek_empty(header->shape, dtype);
     if (tensor && ek_count(tensor) > 0)
         fill_reversed(tensor, elements);
+    return tensor;
+}
+
+static ek_tensor *tensor_of(const ek_npy_header *header, const uint8_t *elements)
+{
+    size_t count = (size_t)ek_shape_count(&header->shape);
+    if (!header->element->widen)
+        return ordered(header, elements);
+    uint8_t *wide = ek_element_widened(header->element, elements, count);
+    ek_tensor *tensor = wide ? ordered(header, wide) : NULL;
+    free(wide);
     return tensor;
 }
 
@@ -90,7 +100,7 @@ ek_tensor *ek_read_npy(const char *path)
         return NULL;
     if (ek_npy_read_header(&stream, &header) == 0 &&
         ek_stream_append_elements(&stream, (size_t)ek_shape_count(&header.shape),
-                                  ek_dtype_size(header.dtype), &elements) == 0)
+                                  header.element->size, &elements) == 0)
         tensor = tensor_of(&header, elements.bytes);
     free(elements.bytes);
     ek_stream_close(&stream);

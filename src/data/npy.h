@@ -2,10 +2,11 @@
 #ifndef EK_DATA_NPY_H
 #define EK_DATA_NPY_H
 
+#include "data/element.h"
 #include "data/stream.h"
 
 typedef struct ek_npy_header {
-    ek_dtype dtype;
+    const ek_element *element;
     bool fortran_order; /* the first index runs fastest */
     ek_shape shape;
 } ek_npy_header;

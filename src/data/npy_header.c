@@ -103,36 +103,38 @@ static int parse_size(parser *p, int64_t *size)
 
 /* ---- values ---- */
 
+#define TYPES \
+    "'<f2', '<f4', '<f8', '|i1', '<i2', '<i4', '<i8', '|u1', '<u2', '<u4' and '|b1' are read"
+
 /* Of one byte there is no order, whatever is written. */
 static int parse_descr(parser *p, ek_npy_header *header)
 {
     static const struct {
         const char *name;
-        ek_dtype dtype;
-    } dtypes[] = {{"<f4", EK_F32}, {"<f8", EK_F64}, {"<i8", EK_I64}, {"|u1", EK_U8}, {"|b1", EK_U8},
-                  {"<u1", EK_U8},  {"<b1", EK_U8},  {">u1", EK_U8},  {">b1", EK_U8}};
+        const ek_element *element;
+    } dtypes[] = {{"<f2", &ek_element_f16}, {"<f4", &ek_element_f32}, {"<f8", &ek_element_f64},
+                  {"<i2", &ek_element_i16}, {"<i4", &ek_element_i32}, {"<i8", &ek_element_i64},
+                  {"<u2", &ek_element_u16}, {"<u4", &ek_element_u32}, {"|i1", &ek_element_i8},
+                  {"<i1", &ek_element_i8},  {">i1", &ek_element_i8},  {"|u1", &ek_element_u8},
+                  {"<u1", &ek_element_u8},  {">u1", &ek_element_u8},  {"|b1", &ek_element_u8},
+                  {"<b1", &ek_element_u8},  {">b1", &ek_element_u8}};
     const char *path = p->stream->path, *reason = "";
     char name[64];
 
     if (look(p) == '[' || look(p) == '(')
         return EK_FAIL(EK_E_DTYPE,
-                       "read_npy: %s: its elements have parts (a structured dtype); "
-                       "'<f4', '<f8', '<i8', '|u1' and '|b1' are read",
-                       path);
+                       "read_npy: %s: its elements have parts (a structured dtype); " TYPES, path);
     EK_TRY(parse_string(p, name, sizeof name));
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (strcmp(name, dtypes[i].name) == 0) {
-            header->dtype = dtypes[i].dtype;
+            header->element = dtypes[i].element;
             return 0;
         }
     if (name[0] == '>')
         reason = " (big-endian)";
     else if (strcmp(name, "|O") == 0)
         reason = " (pickled Python objects, which are never loaded)";
-    return EK_FAIL(EK_E_DTYPE,
-                   "read_npy: %s: elements of type '%s'%s; '<f4', '<f8', '<i8', '|u1' and '|b1' "
-                   "are read",
-                   path, name, reason);
+    return EK_FAIL(EK_E_DTYPE, "read_npy: %s: elements of type '%s'%s; " TYPES, path, name, reason);
 }
 
 static int parse_fortran_order(parser *p, ek_npy_header *header)

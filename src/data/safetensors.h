@@ -3,6 +3,7 @@
 #define EK_DATA_SAFETENSORS_H
 
 #include "core/object.h"
+#include "data/element.h"
 #include "evenkeel/data.h"
 
 #define EK_SAFETENSORS_METADATA "__metadata__"
@@ -13,14 +14,11 @@ enum {
     EK_SAFETENSORS_ALIGNMENT = 8           /* of the first element in the file */
 };
 
-/* Elements are copied as they are. */
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little endian");
-
 /* A dtype of the format. */
 typedef struct ek_safetensors_dtype {
     const char *name;
-    int bits;  /* of one element */
-    int dtype; /* ek_dtype, or -1 where Evenkeel has none */
+    int bits;                  /* of one element */
+    const ek_element *element; /* NULL: no dtype holds it exactly */
 } ek_safetensors_dtype;
 
 /* All dtypes in the reference's order, in which the alignment never falls: the position of the one
@@ -49,12 +47,17 @@ const char *ek_safetensors_sorted(const ek_safetensors *file, int index);
 
 /* A tensor where it lies in the file: row-major, at any address, as long as the file is open. */
 typedef struct ek_array_view {
-    ek_dtype dtype;
+    ek_dtype dtype; /* that it is read as */
     ek_shape shape;
+    const ek_element *element; /* in the file */
     const void *elements;
-    size_t nbytes;
+    size_t count, nbytes;
 } ek_array_view;
 /* Errors are ek_safetensors_read's. */
 int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_view *view);
+/* All elements, as those of view->dtype. */
+void ek_array_copy(const ek_array_view *view, void *to);
+/* A new tensor of them on `device`. */
+ek_tensor *ek_array_tensor(const ek_array_view *view, ek_device device);
 
 #endif

@@ -487,22 +487,44 @@ int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_v
         return EK_FAIL(EK_E_INVALID, "safetensors: %s has no tensor \"%.200s\"", file->path,
                        name ? name : "NULL");
     const ek_safetensors_dtype *dtype = ek_safetensors_dtype_at(e->position);
-    if (dtype->dtype < 0)
+    if (!dtype->element)
         return EK_FAIL(EK_E_DTYPE,
-                       "safetensors: %s: tensor \"%.200s\" is %s; F32, F64, BF16, I64, U8 and BOOL "
-                       "are read",
+                       "safetensors: %s: tensor \"%.200s\" is %s, which no dtype holds exactly; "
+                       "all but U64, C64, F4 and F6 are read",
                        file->path, e->name, dtype->name);
     if (e->ndim > EK_MAX_DIMS)
         return EK_FAIL(
             EK_E_SHAPE,
             "safetensors: %s: tensor \"%.200s\" has %d dimensions; at most %d are possible",
             file->path, e->name, e->ndim, EK_MAX_DIMS);
-    *view = (ek_array_view){.dtype = (ek_dtype)dtype->dtype,
+    *view = (ek_array_view){.dtype = dtype->element->dtype,
                             .shape.ndim = e->ndim,
+                            .element = dtype->element,
                             .elements = file->elements + e->begin,
+                            .count = (size_t)(e->end - e->begin) / dtype->element->size,
                             .nbytes = (size_t)(e->end - e->begin)};
     memcpy(view->shape.dims, e->sizes, sizeof view->shape.dims);
     return 0;
+}
+
+void ek_array_copy(const ek_array_view *view, void *to)
+{
+    if (view->element->widen)
+        view->element->widen(view->elements, to, view->count);
+    else if (view->nbytes > 0)
+        memcpy(to, view->elements, view->nbytes);
+}
+
+ek_tensor *ek_array_tensor(const ek_array_view *view, ek_device device)
+{
+    if (!view->element->widen)
+        return ek_from_data(view->elements, view->shape, view->dtype, .device = device);
+    void *elements = ek_element_widened(view->element, view->elements, view->count);
+    if (!elements)
+        return NULL;
+    ek_tensor *tensor = ek_from_data(elements, view->shape, view->dtype, .device = device);
+    free(elements);
+    return tensor;
 }
 
 ek_tensor *ek_safetensors_read(const ek_safetensors *file, const char *name)
@@ -510,7 +532,7 @@ ek_tensor *ek_safetensors_read(const ek_safetensors *file, const char *name)
     ek_array_view view;
     if (ek_safetensors_view(file, name, &view) < 0)
         return NULL;
-    return ek_from_data(view.elements, view.shape, view.dtype);
+    return ek_array_tensor(&view, ek_cpu());
 }
 
 const char *ek_safetensors_metadata(const ek_safetensors *file, const char *key)

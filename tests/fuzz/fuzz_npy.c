@@ -3,10 +3,11 @@
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Iinclude -Isrc \
  *         tests/fuzz/fuzz_npy.c tests/fuzz/fuzz.c tests/unit/plain_backend.c src/core/?*.c \
- *         src/data/{npy,npy_header,stream}.c -lz -lpthread -lm -o fuzz
+ *         src/data/{npy,npy_header,stream,element}.c -lz -lpthread -lm -o fuzz
  *     ./fuzz tests/fuzz/corpus/npy */
 #include "fuzz.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,14 +46,66 @@ static void require_shape(const ek_shape *shape, const uint8_t *header, size_t l
     fuzz_require(ndim == shape->ndim, "the number of dimensions");
 }
 
-static void require_dtype(ek_dtype dtype, const uint8_t *header, size_t length)
-{
-    static const char *const names[EK_DTYPES] = {
-        [EK_F32] = "<f4", [EK_F64] = "<f8", [EK_I64] = "<i8"};
+/* A type of the format. */
+typedef struct type {
+    const char *name;
+    ek_dtype dtype; /* that it becomes */
+    size_t size;    /* in the file */
+    bool is_signed;
+} type;
 
-    fuzz_require(dtype == EK_U8 ? has(header, length, "u1") || has(header, length, "b1")
-                                : names[dtype] && has(header, length, names[dtype]),
-                 "the dtype");
+static const type *type_of(const uint8_t *header, size_t length)
+{
+    static const type types[] = {{"<f4", EK_F32, 4, true},  {"<f8", EK_F64, 8, true},
+                                 {"<i8", EK_I64, 8, true},  {"<f2", EK_F32, 2, true},
+                                 {"<i2", EK_I64, 2, true},  {"<i4", EK_I64, 4, true},
+                                 {"<u2", EK_I64, 2, false}, {"<u4", EK_I64, 4, false},
+                                 {"i1", EK_I64, 1, true},   {"u1", EK_U8, 1, false},
+                                 {"b1", EK_U8, 1, false}};
+
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (has(header, length, types[i].name))
+            return &types[i];
+    fuzz_require(false, "the dtype");
+    return NULL;
+}
+
+static int64_t integer_of(const type *t, const uint8_t *bytes)
+{
+    uint64_t value = 0;
+    for (size_t i = 0; i < t->size; i++)
+        value |= (uint64_t)bytes[i] << 8 * i;
+    if (t->is_signed && bytes[t->size - 1] & 0x80)
+        value |= UINT64_MAX << (8 * t->size) % 64;
+    return (int64_t)value;
+}
+
+/* Those of two bytes by what they mean; NaN is NaN. */
+static bool same_half(const uint8_t *bytes, float value)
+{
+    int bits = bytes[0] | bytes[1] << 8, exponent = bits >> 10 & 31, mantissa = bits & 0x3ff;
+    float wanted = exponent == 0 ? ldexpf((float)mantissa, -24)
+                                 : ldexpf((float)(mantissa + 1024), exponent - 25);
+    if (exponent == 31 && mantissa)
+        return isnan(value);
+    if (exponent == 31)
+        wanted = INFINITY;
+    return value == (bits & 0x8000 ? -wanted : wanted) && !signbit(value) == !(bits & 0x8000);
+}
+
+static bool same_element(const type *t, const uint8_t *bytes, const uint8_t *element)
+{
+    int64_t integer = 0;
+    float value = 0;
+
+    if (t->size == ek_dtype_size(t->dtype))
+        return memcmp(bytes, element, t->size) == 0;
+    if (t->dtype == EK_F32) {
+        memcpy(&value, element, sizeof value);
+        return same_half(bytes, value);
+    }
+    memcpy(&integer, element, sizeof integer);
+    return integer == integer_of(t, bytes);
 }
 
 /* Element i in row-major order lies at place_of(i) in Fortran's. */
@@ -79,12 +132,14 @@ static void require_same(const ek_tensor *tensor, const uint8_t *bytes, size_t n
     ek_shape shape = ek_tensor_shape(tensor);
     bool fortran = has(header, length, "True");
 
-    fuzz_require(elements + count * size == bytes + nbytes, "the elements are what follows");
+    const type *t = type_of(header, length);
+
+    fuzz_require(ek_tensor_dtype(tensor) == t->dtype, "the dtype");
+    fuzz_require(elements + count * t->size == bytes + nbytes, "the elements are what follows");
     require_shape(&shape, header, length);
-    require_dtype(ek_tensor_dtype(tensor), header, length);
     for (size_t i = 0; i < count; i++) {
         size_t place = fortran ? place_of(&shape, i) : i;
-        fuzz_require(memcmp(data + i * size, elements + place * size, size) == 0,
+        fuzz_require(same_element(t, elements + place * t->size, data + i * size),
                      "elements are the file's");
     }
 }
@@ -138,6 +193,10 @@ static const fuzz_word words[] = {FUZZ_WORD("\x93NUMPY\1\0"),
                                   FUZZ_WORD("'<f8', "),
                                   FUZZ_WORD("'<i8', "),
                                   FUZZ_WORD("'|u1', "),
+                                  FUZZ_WORD("'<f2', "),
+                                  FUZZ_WORD("'<i2', "),
+                                  FUZZ_WORD("'<u4', "),
+                                  FUZZ_WORD("'|i1', "),
                                   FUZZ_WORD("'|b1', "),
                                   FUZZ_WORD("'>f4', "),
                                   FUZZ_WORD("'|O', "),

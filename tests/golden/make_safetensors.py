@@ -51,10 +51,25 @@ shared = {
     'odd "\u00e4\u4e2d\U0001f600\\\n': tensor("uint8", [1], "B", 9),
 }
 
+# Of every kind: zeros, subnormal, normal and largest numbers, infinities, NaN; and what they are in float32.
+F16 = (0, 0x8000, 1, 0x83FF, 0x0400, 0x3555, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE2A)
+F16_WIDE = (0, 0x80000000, 0x33800000, 0xB87FC000, 0x38800000, 0x3EAAA000, 0xC77FE000, 0x7F800000, 0xFF800000,
+            0x7FC00000, 0xFFC54000)
+for half, wide in zip(F16[:9], F16_WIDE):
+    (value,) = struct.unpack("<e", struct.pack("<H", half))
+    assert struct.pack("<f", value) == struct.pack("<I", wide)
+
 only_python = {
     "bool": tensor("bool", [2], "B", 1, 0),
-    "half": tensor("float16", [2], "e", 1, 2),
-    "i32": tensor("int32", [1], "i", 5),
+    "f16": tensor("float16", [11], "H", *F16),
+    "f16 wide": tensor("float32", [11], "I", *F16_WIDE),
+    "f16 empty": tensor("float16", [2, 0], "H"),
+    "i8": tensor("int8", [3], "b", -128, -1, 127),
+    "i16": tensor("int16", [3], "h", -(2**15), -1, 2**15 - 1),
+    "i32": tensor("int32", [3, 1], "i", -(2**31), -1, 2**31 - 1),
+    "u16": tensor("uint16", [2], "H", 1, 2**16 - 1),
+    "u32": tensor("uint32", [], "I", 2**32 - 1),
+    "u64": tensor("uint64", [1], "Q", 5),
     "nine": tensor("uint8", [1] * 9, "B", 1),
 }
 

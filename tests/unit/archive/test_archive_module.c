@@ -158,6 +158,42 @@ START_TEST(dtypes_are_converted)
 }
 END_TEST
 
+/* Weights as they are published, in dtypes that there are none of here. */
+START_TEST(narrow_dtypes_are_widened)
+{
+    static const char header[] = "{\"weight\":{\"dtype\":\"F16\",\"shape\":[2,2],"
+                                 "\"data_offsets\":[0,8]},\"bias\":{\"dtype\":\"I8\","
+                                 "\"shape\":[2],\"data_offsets\":[8,10]},\"n\":{\"dtype\":\"I16\","
+                                 "\"shape\":[],\"data_offsets\":[10,12]}}";
+    static const uint16_t elements[] = {0x3c00, 0xc100, 0x0001, 0x7bff, 0x03fe, 0xff85};
+    static const float weights[] = {1, -2.5f, 0x1p-24f, 65504}, biases[] = {-2, 3};
+    const uint8_t length[8] = {sizeof header - 1};
+    int64_t n = 0;
+    FILE *stream = fopen(path, "wb");
+    ck_assert_ptr_nonnull(stream);
+    ck_assert_uint_lt(sizeof header, 256);
+    fwrite(length, 1, sizeof length, stream);
+    fwrite(header, 1, sizeof header - 1, stream);
+    fwrite(elements, 1, sizeof elements, stream);
+    ck_assert_int_eq(fclose(stream), 0);
+    ek_archive *a = ek_archive_open(path);
+    assert_made(a);
+    ek_module *to = ek_linear(2, 2);
+    assert_ok(ek_module_to_dtype(to, _i ? EK_F64 : EK_F32));
+    assert_ok(ek_archive_load_module(a, "", to, .strict = EK_OFF));
+    for (int i = 0; i < 4; i++)
+        ck_assert_double_eq(element(ek_module_tensor(to, "weight"), i), (double)weights[i]);
+    for (int i = 0; i < 2; i++)
+        ck_assert_double_eq(element(ek_module_tensor(to, "bias"), i), (double)biases[i]);
+    assert_ok(ek_archive_get_int(a, "n", &n));
+    ck_assert_int_eq(n, -123);
+    assert_close(ek_archive_tensor(a, "weight", NULL), ek_from_data(weights, EK_SHAPE(2, 2)), 0, 0);
+    ck_assert_double_eq(element(ek_archive_get(a, "bias").as.tensor, 1), 3);
+    ek_archive_free(a);
+    ek_module_free(to);
+}
+END_TEST
+
 /* Handles, gradients and leaves are as before; a graph that has saved old values is told. */
 START_TEST(loading_is_a_write)
 {
@@ -371,6 +407,7 @@ Suite *suite(void)
     tcase_add_loop_test(back, names_may_begin_with_module, 0, 4);
     tcase_add_loop_test(back, modules_may_have_a_child_of_that_name, 0, 2);
     tcase_add_loop_test(back, dtypes_are_converted, 0, 2);
+    tcase_add_loop_test(back, narrow_dtypes_are_widened, 0, 2);
     tcase_add_test(back, loading_is_a_write);
     TCase *wrappers = archive_case(s, "wrappers");
     tcase_add_loop_test(wrappers, wrappers_are_seen_through, 0, 4);

@@ -12,23 +12,31 @@ static ek_tensor *read_golden(const char *name)
 
 /* ---- what NumPy wrote ---- */
 
-/* Element i in row-major order: also in tests/golden/make_npy.py. */
-static double value(ek_dtype dtype, bool booleans, int64_t i)
+/* Element i in row-major order; names of files that are not f4's or f8's begin with their type.
+ * Also in tests/golden/make_npy.py. */
+static double value(const char *name, ek_dtype dtype, int64_t i)
 {
-    switch (dtype) {
-    case EK_I64:
+    uint64_t bits = (uint64_t)i * 0x13579bdf;
+    if (strncmp(name, "i1", 2) == 0)
+        return (int8_t)bits;
+    if (strncmp(name, "i2", 2) == 0)
+        return (int16_t)bits;
+    if (strncmp(name, "i4", 2) == 0)
+        return (int32_t)bits;
+    if (strncmp(name, "u2", 2) == 0)
+        return (uint16_t)bits;
+    if (strncmp(name, "u4", 2) == 0)
+        return (uint32_t)bits;
+    if (strncmp(name, "b1", 2) == 0)
+        return i % 3 == 0;
+    if (dtype == EK_I64)
         return (double)(i * (INT64_C(1) << 40) - 5);
-    case EK_U8:
-        return booleans ? i % 3 == 0 : (double)(i * 7 % 256);
-    default:
-        return (double)i * 0.5 - 1;
-    }
+    return dtype == EK_U8 ? (double)(i * 7 % 256) : (double)i * 0.5 - 1;
 }
 
 static void assert_golden(const char *name, ek_dtype dtype, ek_shape shape)
 {
     char text[160];
-    bool booleans = strncmp(name, "b1", 2) == 0;
     ek_tensor *tensor = read_golden(name);
 
     assert_made(tensor);
@@ -40,7 +48,7 @@ static void assert_golden(const char *name, ek_dtype dtype, ek_shape shape)
     ck_assert(ek_device_equal(ek_tensor_device(tensor), ek_cpu()));
     ck_assert(ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS));
     for (int64_t i = 0; i < ek_tensor_count(tensor); i++) {
-        double wanted = value(dtype, booleans, i);
+        double wanted = value(name, dtype, i);
         if (!(element(tensor, i) == wanted))
             ck_abort_msg("%s: element %lld is %g, not %g", name, (long long)i, element(tensor, i),
                          wanted);
@@ -60,6 +68,28 @@ START_TEST(written_by_numpy)
     assert_golden("scalar.npy", EK_F64, ek_scalar_shape());
     assert_golden("empty.npy", EK_I64, EK_SHAPE(0, 3));
     assert_golden("dimensions8.npy", EK_U8, EK_SHAPE(1, 2, 1, 3, 1, 2, 1, 1));
+}
+END_TEST
+
+/* Types that there is no dtype of become one that holds their numbers. */
+START_TEST(widened)
+{
+    static const uint32_t all_kinds[] = {0,          0x80000000, 0x33800000, 0xb87fc000,
+                                         0x38800000, 0x3eaaa000, 0xc77fe000, 0x7f800000,
+                                         0xff800000, 0x7fc00000, 0xffc54000};
+    assert_golden("f2.npy", EK_F32, EK_SHAPE(2, 3));
+    assert_golden("f2_fortran.npy", EK_F32, EK_SHAPE(35, 33));
+    assert_golden("i1.npy", EK_I64, EK_SHAPE(3, 5));
+    assert_golden("i2.npy", EK_I64, EK_SHAPE(3, 5));
+    assert_golden("i2_fortran.npy", EK_I64, EK_SHAPE(3, 2, 4));
+    assert_golden("i4.npy", EK_I64, EK_SHAPE(3, 5));
+    assert_golden("u2.npy", EK_I64, EK_SHAPE(3, 5));
+    assert_golden("u4.npy", EK_I64, EK_SHAPE(3, 5));
+    ek_tensor *tensor = read_golden("f2_all_kinds.npy");
+    assert_made(tensor);
+    ck_assert_int_eq(ek_tensor_dtype(tensor), EK_F32);
+    ck_assert_int_eq(ek_tensor_count(tensor), 11);
+    ck_assert_mem_eq(ek_tensor_data(tensor), all_kinds, sizeof all_kinds);
 }
 END_TEST
 
@@ -83,8 +113,9 @@ START_TEST(other_types)
 {
     assert_golden_refused("big_endian.npy", EK_E_DTYPE,
                           "big_endian.npy: elements of type '>f4' (big-endian)");
-    assert_golden_refused("half.npy", EK_E_DTYPE, "type '<f2'");
-    assert_golden_refused("i4.npy", EK_E_DTYPE, "type '<i4'");
+    assert_golden_refused("big_endian_i4.npy", EK_E_DTYPE, "type '>i4' (big-endian)");
+    assert_golden_refused("u8.npy", EK_E_DTYPE, "type '<u8'");
+    assert_golden_refused("c8.npy", EK_E_DTYPE, "type '<c8'");
     assert_golden_refused("object.npy", EK_E_DTYPE, "'|O' (pickled Python objects");
     assert_golden_refused("structured.npy", EK_E_DTYPE, "structured.npy: its elements have parts");
     assert_golden_refused("text.npy", EK_E_DTYPE, "type '<U2'");
@@ -190,7 +221,7 @@ START_TEST(broken_headers)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ck_assert_msg(read_with(cases[i].header) == NULL, "%s is read", cases[i].header);
         assert_error(cases[i].part ? EK_E_FORMAT : EK_E_DTYPE,
-                     cases[i].part ? cases[i].part : "'|u1' and '|b1' are read");
+                     cases[i].part ? cases[i].part : "'<u4' and '|b1' are read");
     }
 }
 END_TEST
@@ -308,6 +339,7 @@ Suite *suite(void)
 
     tcase_add_checked_fixture(c, make_directory, remove_directory);
     tcase_add_test(c, written_by_numpy);
+    tcase_add_test(c, widened);
     tcase_add_test(c, fortran_order);
     tcase_add_test(c, other_types);
     tcase_add_test(c, spacing_and_order);

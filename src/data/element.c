@@ -1,0 +1,151 @@
+/* element.c: exact conversions. */
+#include "data/element.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/thread.h"
+
+/* ---- whole numbers ---- */
+
+#define WIDEN_INTEGER(name, type)                                                   \
+    static void widen_##name(const void *from, void *to, size_t count)              \
+    {                                                                               \
+        int64_t *wide = to;                                                         \
+        for (size_t i = 0; i < count; i++) {                                        \
+            type narrow;                                                            \
+            memcpy(&narrow, (const char *)from + i * sizeof narrow, sizeof narrow); \
+            wide[i] = narrow;                                                       \
+        }                                                                           \
+    }
+WIDEN_INTEGER(i8, int8_t)
+WIDEN_INTEGER(i16, int16_t)
+WIDEN_INTEGER(u16, uint16_t)
+WIDEN_INTEGER(i32, int32_t)
+WIDEN_INTEGER(u32, uint32_t)
+
+/* ---- 16 bits ---- */
+
+/* IEEE 754's binary16: sign, five bits of exponent, ten of mantissa. */
+static float value_of_f16(uint16_t half)
+{
+    enum { QUIET = 1 << 22 };
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31;
+    uint32_t mantissa = half & 0x3ff, bits;
+    float value = (float)mantissa * 0x1p-24f; /* zeros and subnormal numbers */
+    memcpy(&bits, &value, sizeof bits);
+    if (exponent == 31)
+        bits = 0x7f800000 | mantissa << 13 | (mantissa ? QUIET : 0);
+    else if (exponent > 0)
+        bits = (exponent + 112) << 23 | mantissa << 13;
+    bits |= sign;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void widen_f16(const void *from, void *to, size_t count)
+{
+    float *wide = to;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half;
+        memcpy(&half, (const char *)from + i * sizeof half, sizeof half);
+        wide[i] = value_of_f16(half);
+    }
+}
+
+/* ---- 8 bits ---- */
+
+/* Sign, exponent and so many bits of mantissa, all of which are finite. */
+static float value_of_f8(unsigned byte, int mantissa_bits, int bias)
+{
+    int exponent = (int)(byte & 0x7f) >> mantissa_bits;
+    int mantissa = (int)byte & ((1 << mantissa_bits) - 1);
+    if (exponent > 0)
+        mantissa |= 1 << mantissa_bits;
+    else
+        exponent = 1;
+    float value = ldexpf((float)mantissa, exponent - bias - mantissa_bits);
+    return byte & 0x80 ? -value : value;
+}
+
+static float value_of_e5m2(unsigned byte)
+{
+    return value_of_f16((uint16_t)(byte << 8));
+}
+
+static float value_of_e4m3(unsigned byte)
+{
+    return (byte & 0x7f) == 0x7f ? copysignf(NAN, byte & 0x80 ? -1.0f : 1.0f)
+                                 : value_of_f8(byte, 3, 7);
+}
+
+/* Powers of two, without a sign. */
+static float value_of_e8m0(unsigned byte)
+{
+    return byte == 0xff ? NAN : ldexpf(1, (int)byte - 127);
+}
+
+/* Neither infinities nor a negative zero, whose place is NaN's. */
+static float value_of_e4m3fnuz(unsigned byte)
+{
+    return byte == 0x80 ? NAN : value_of_f8(byte, 3, 8);
+}
+
+static float value_of_e5m2fnuz(unsigned byte)
+{
+    return byte == 0x80 ? NAN : value_of_f8(byte, 2, 16);
+}
+
+static void widen_f8(const void *from, void *to, size_t count, float (*value_of)(unsigned byte))
+{
+    float values[256], *wide = to;
+    for (unsigned byte = 0; byte < 256; byte++)
+        values[byte] = value_of(byte);
+    for (size_t i = 0; i < count; i++)
+        wide[i] = values[((const uint8_t *)from)[i]];
+}
+
+#define WIDEN_F8(name)                                                 \
+    static void widen_##name(const void *from, void *to, size_t count) \
+    {                                                                  \
+        widen_f8(from, to, count, value_of_##name);                    \
+    }
+WIDEN_F8(e5m2)
+WIDEN_F8(e4m3)
+WIDEN_F8(e8m0)
+WIDEN_F8(e4m3fnuz)
+WIDEN_F8(e5m2fnuz)
+
+/* ---- */
+
+const ek_element ek_element_f64 = {8, EK_F64, NULL};
+const ek_element ek_element_f32 = {4, EK_F32, NULL};
+const ek_element ek_element_bf16 = {2, EK_BF16, NULL};
+const ek_element ek_element_i64 = {8, EK_I64, NULL};
+const ek_element ek_element_u8 = {1, EK_U8, NULL};
+const ek_element ek_element_f16 = {2, EK_F32, widen_f16};
+const ek_element ek_element_f8_e5m2 = {1, EK_F32, widen_e5m2};
+const ek_element ek_element_f8_e4m3 = {1, EK_F32, widen_e4m3};
+const ek_element ek_element_f8_e8m0 = {1, EK_F32, widen_e8m0};
+const ek_element ek_element_f8_e4m3fnuz = {1, EK_F32, widen_e4m3fnuz};
+const ek_element ek_element_f8_e5m2fnuz = {1, EK_F32, widen_e5m2fnuz};
+const ek_element ek_element_i8 = {1, EK_I64, widen_i8};
+const ek_element ek_element_i16 = {2, EK_I64, widen_i16};
+const ek_element ek_element_u16 = {2, EK_I64, widen_u16};
+const ek_element ek_element_i32 = {4, EK_I64, widen_i32};
+const ek_element ek_element_u32 = {4, EK_I64, widen_u32};
+
+void *ek_element_widened(const ek_element *element, const void *from, size_t count)
+{
+    size_t size = ek_dtype_size(element->dtype), nbytes;
+    if (__builtin_mul_overflow(count, size, &nbytes))
+        nbytes = SIZE_MAX;
+    void *to = ek_realloc(NULL, nbytes ? nbytes : 1);
+    if (!to)
+        return NULL;
+    if (element->widen)
+        element->widen(from, to, count);
+    else if (nbytes)
+        memcpy(to, from, nbytes);
+    return to;
+}
