@@ -1,0 +1,161 @@
+/* judge.c: see judge.h. */
+#include "judge.h"
+
+#include <dirent.h>
+#include <evenkeel/evenkeel.h>
+#include <math.h>
+
+#include "layers.h"
+
+/* ---- numbers ---- */
+
+/* Rounding of the longest sum, which every step may multiply. */
+static double tolerance(const program *p, const placed_net *net, int number)
+{
+    int batch = 1, widest = 1;
+    for (int i = 0; i < p->step_count; i++)
+        batch = p->steps[i].batch > batch ? p->steps[i].batch : batch;
+    for (int i = 0; i < net->count; i++) {
+        int before = sample_count(&net->layers[i].before),
+            after = sample_count(&net->layers[i].after);
+        widest = before > widest ? before : after > widest ? after : widest;
+    }
+    double epsilon = p->dtype == DTYPE_F64 ? 0x1p-53 * 0x1p16 : 0x1p-24 * 0x1p9;
+    return epsilon * sqrt((double)batch * widest) * pow(4, number);
+}
+
+/* The first entries that differ: their index, or -1. */
+static int first_difference(const program *p, const tape *a, const tape *b, double *distance)
+{
+    placed_net net;
+    int count = a->count < b->count ? a->count : b->count;
+    place_layers(p, &net);
+    for (int i = 0; i < count; i++) {
+        const tape_entry *x = &a->entries[i], *y = &b->entries[i];
+        if (x->open || y->open)
+            continue;
+        *distance = tape_distance(x, y);
+        if (p->judge == JUDGE_ITSELF ? !tape_equal(x, y)
+                                     : !(*distance <= tolerance(p, &net, x->step)))
+            return i;
+    }
+    return -1;
+}
+
+static int describe_difference(finding *f, const tape_entry *a, const tape_entry *b,
+                               double distance)
+{
+    int worst = 0;
+    double largest = -1;
+    for (int i = 0; i < a->count && i < b->count; i++) {
+        double apart = fabs(a->values[i] - b->values[i]);
+        if (!(apart <= largest) && a->values[i] != b->values[i]) {
+            worst = i;
+            largest = apart;
+        }
+    }
+    return found(f, FOUND_NUMBERS,
+                 "step %d: %s differ by %.3g; number %d of %d is %.17g instead of %.17g (of %d)",
+                 a->step, tape_kind_name(a->kind), distance, worst, a->count,
+                 a->count ? a->values[worst] : NAN, b->count ? b->values[worst] : NAN, b->count);
+}
+
+/* Does rounding alone, on one device, make as much of a difference as early? */
+static bool is_ill_conditioned(const program *p, const tape *reference, int entry, double distance)
+{
+    run_counts counts = {0};
+    bool ill = false;
+    for (int i = 0; i < 4 && !ill; i++) {
+        tape numbers = {.count = 0};
+        finding ignored = {.kind = FOUND_NOTHING};
+        run_options options = {.one_device = true,
+                               .perturbation = (p->dtype == DTYPE_F64 ? 1e-14 : 1e-6) * (1 << i)};
+        double other;
+        program_run(p, &options, &numbers, &ignored, &counts);
+        int index = first_difference(p, &numbers, reference, &other);
+        ill = index >= 0 && index <= entry && !(other < distance / 100);
+        tape_clear(&numbers);
+    }
+    return ill;
+}
+
+static int compare(const program *p, const tape *numbers, const tape *reference, finding *f)
+{
+    double distance;
+    int entry = first_difference(p, numbers, reference, &distance);
+    if (entry < 0 && numbers->count != reference->count)
+        return found(f, FOUND_NUMBERS, "%d records instead of %d", numbers->count,
+                     reference->count);
+    if (entry < 0)
+        return 0;
+    if (p->judge == JUDGE_ONE_DEVICE && is_ill_conditioned(p, reference, entry, distance))
+        return found(f, FOUND_ILL_CONDITION, "ill-conditioned");
+    return describe_difference(f, &numbers->entries[entry], &reference->entries[entry], distance);
+}
+
+static int run_and_compare(const program *p, finding *f, run_counts *counts)
+{
+    run_counts ignored = {0};
+    tape reference = {.count = 0}, numbers = {.count = 0};
+    run_options plain = {.one_device = p->judge == JUDGE_ONE_DEVICE}, own = {.faults = true};
+    int rc = program_run(p, &plain, &reference, f, &ignored);
+    if (rc == 0)
+        rc = program_run(p, &own, &numbers, f, counts);
+    if (rc == 0)
+        rc = compare(p, &numbers, &reference, f);
+    tape_clear(&numbers);
+    tape_clear(&reference);
+    return rc;
+}
+
+/* ---- what is left ---- */
+
+static int entries_of(const char *path)
+{
+    DIR *directory = opendir(path);
+    int count = 0;
+    while (directory && readdir(directory))
+        count++;
+    if (directory)
+        closedir(directory);
+    return count;
+}
+
+/* The first program starts what stays: OpenMP's threads, sanitizers' own. */
+static int look_for_remainders(finding *f)
+{
+    static int threads, descriptors;
+    int threads_now = entries_of("/proc/self/task"), descriptors_now = entries_of("/proc/self/fd");
+    if (threads && threads_now > threads)
+        return found(f, FOUND_REMAINDER, "%d threads are left", threads_now - threads);
+    if (descriptors && descriptors_now > descriptors)
+        return found(f, FOUND_REMAINDER, "%d descriptors are left", descriptors_now - descriptors);
+    if (!threads) {
+        threads = threads_now;
+        descriptors = descriptors_now;
+    }
+    return 0;
+}
+
+static int close_down(finding *f)
+{
+    if (ek_shutdown() < 0) {
+        int rc = found(f, FOUND_REMAINDER, "ek_shutdown: %s", ek_error_message());
+        ek_error_clear();
+        return rc;
+    }
+    return look_for_remainders(f);
+}
+
+int program_judge(const program *p, finding *f, run_counts *counts)
+{
+    char devices[20];
+    snprintf(devices, sizeof devices, p->slow ? "%dx0@0.7" : "%d", p->devices);
+    if (ek_host_devices_configure(devices) < 0)
+        return found(f, FOUND_ERROR, "devices: %s", ek_error_message());
+    for (int i = 0; i < p->devices; i++)
+        ek_device_set_threads(ek_host(i), 1);
+    int rc = run_and_compare(p, f, counts);
+    int closed = close_down(f);
+    return rc < 0 ? rc : closed;
+}

@@ -1,0 +1,208 @@
+/* layer_modules.c: placed layers as modules, and as text. */
+#include <evenkeel/parallel.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "layers.h"
+#include "modules.h"
+
+static ek_conv_module_options conv_options(const placed_layer *l)
+{
+    return (ek_conv_module_options){.in_channels = l->before.features,
+                                    .out_channels = l->after.features,
+                                    .kernel = l->kernel,
+                                    .stride = l->stride,
+                                    .padding = l->padding,
+                                    .dilation = l->dilation,
+                                    .groups = l->groups,
+                                    .output_padding = l->output_padding,
+                                    .bias = l->bias ? EK_ON : EK_OFF};
+}
+
+static ek_module *make_conv(const placed_layer *l)
+{
+    static ek_module *(*const constructors[2][3])(
+        ek_conv_module_options) = {{ek_conv1d_with, ek_conv2d_with, ek_conv3d_with},
+                                   {ek_conv_transpose1d_with, ek_conv_transpose2d_with,
+                                    ek_conv_transpose3d_with}};
+    return constructors[l->kind == LAYER_TRANSPOSE][l->before.rank - 1](conv_options(l));
+}
+
+static ek_module *make_norm(const placed_layer *l)
+{
+    static ek_module *(*const batch[])(
+        ek_norm_options) = {ek_batch_norm1d_with, ek_batch_norm1d_with, ek_batch_norm2d_with,
+                            ek_batch_norm3d_with};
+    static ek_module *(*const instance[])(ek_norm_options) = {NULL, ek_instance_norm1d_with,
+                                                              ek_instance_norm2d_with,
+                                                              ek_instance_norm3d_with};
+    ek_switch affine = l->affine ? EK_ON : EK_OFF;
+    ek_norm_options o = {.features = l->before.features, .affine = affine};
+    if (l->kind == LAYER_GROUP_NORM)
+        return ek_group_norm(l->groups, l->before.features, .affine = affine);
+    if (l->kind == LAYER_INSTANCE_NORM)
+        return instance[l->before.rank](o);
+    o.momentum = l->variant % 7 == 0 ? EK_CUMULATIVE : l->variant % 5 == 0 ? 0.3 : 0;
+    return l->kind == LAYER_SYNC_NORM ? ek_sync_batch_norm_with(o) : batch[l->before.rank](o);
+}
+
+static ek_module *make_layer_norm(const placed_layer *l)
+{
+    ek_shape shape = batch_shape(&l->before, 1);
+    shape.ndim--;
+    memmove(shape.dims, shape.dims + 1, (size_t)shape.ndim * sizeof *shape.dims);
+    return ek_layer_norm(shape, .affine = l->affine ? EK_ON : EK_OFF);
+}
+
+static ek_module *make_pool(const placed_layer *l)
+{
+    static ek_module *(*const constructors[2][3])(
+        ek_pool_module_options) = {{ek_max_pool1d_with, ek_max_pool2d_with, ek_max_pool3d_with},
+                                   {ek_avg_pool1d_with, ek_avg_pool2d_with, ek_avg_pool3d_with}};
+    return constructors[l->kind == LAYER_AVG_POOL][l->before.rank - 1](
+        (ek_pool_module_options){.kernel = l->kernel, .stride = l->stride, .padding = l->padding});
+}
+
+static ek_module *make_adaptive_pool(const placed_layer *l)
+{
+    int size = l->after.sizes[0];
+    return l->before.rank == 1   ? ek_adaptive_avg_pool1d(size)
+           : l->before.rank == 2 ? ek_adaptive_avg_pool2d(size, size)
+                                 : ek_adaptive_avg_pool3d(size, size, size);
+}
+
+static ek_module *make_linear(const placed_layer *l)
+{
+    ek_module *linear =
+        ek_linear(sample_count(&l->before), l->after.features, .bias = l->bias ? EK_ON : EK_OFF);
+    return l->before.rank > 0 ? ek_sequential(ek_flatten_module(1, -1), linear) : linear;
+}
+
+static ek_module *make_upsample(const placed_layer *l)
+{
+    bool bilinear = l->variant % 2;
+    return ek_upsample(l->after.sizes[0], l->after.sizes[1], bilinear ? EK_BILINEAR : EK_NEAREST,
+                       bilinear && l->variant / 2 % 2);
+}
+
+static ek_module *make_bare(const placed_layer *l)
+{
+    switch (l->kind) {
+    case LAYER_LINEAR:
+        return make_linear(l);
+    case LAYER_CONV:
+    case LAYER_TRANSPOSE:
+        return make_conv(l);
+    case LAYER_BATCH_NORM:
+    case LAYER_SYNC_NORM:
+    case LAYER_GROUP_NORM:
+    case LAYER_INSTANCE_NORM:
+        return make_norm(l);
+    case LAYER_LAYER_NORM:
+        return make_layer_norm(l);
+    case LAYER_RELU:
+        return ek_relu();
+    case LAYER_LEAKY_RELU:
+        return ek_leaky_relu(0.2);
+    case LAYER_SIGMOID:
+        return ek_sigmoid();
+    case LAYER_TANH:
+        return ek_tanh();
+    case LAYER_DROPOUT:
+        return ek_dropout(l->variant % 2 ? 0.3 : 0);
+    case LAYER_FLATTEN:
+        return ek_flatten_module(1, -1);
+    case LAYER_MAX_POOL:
+    case LAYER_AVG_POOL:
+        return make_pool(l);
+    case LAYER_ADAPTIVE_POOL:
+        return make_adaptive_pool(l);
+    case LAYER_UPSAMPLE:
+        return make_upsample(l);
+    case LAYER_GUARD:
+        return guard_new(l->variant);
+    case LAYER_OPS:
+        return ops_new(l->variant);
+    case LAYER_MIX:
+        return mix_new();
+    case LAYER_SPARE:
+        return spare_new(l->before.features);
+    case LAYER_WRONG:
+        return wrong_new();
+    default:
+        return ek_identity();
+    }
+}
+
+ek_module *make_layer(const placed_layer *l)
+{
+    ek_module *module = make_bare(l);
+    if (module && l->wrap == WRAP_CHECKPOINT)
+        module = ek_checkpoint(module);
+    else if (module && l->wrap == WRAP_RESIDUAL)
+        module = residual_new(module);
+    else if (module && l->wrap == WRAP_TIED)
+        module = tied_new(module);
+    if (module && l->frozen)
+        ek_module_set_requires_grad(module, false);
+    return module;
+}
+
+/* ---- text ---- */
+
+static void write_bare(const placed_layer *l, char text[200])
+{
+    int in = l->before.features, out = l->after.features, rank = l->before.rank;
+    const char *affine = l->affine ? "EK_ON" : "EK_OFF";
+    switch (l->kind) {
+    case LAYER_LINEAR:
+        sprintf(text, "%sek_linear(%d, %d, .bias = %s)",
+                rank > 0 ? "ek_flatten_module(1, -1), " : "", sample_count(&l->before), out,
+                l->bias ? "EK_ON" : "EK_OFF");
+        break;
+    case LAYER_CONV:
+    case LAYER_TRANSPOSE:
+        sprintf(text,
+                "ek_conv%s%dd(%d, %d, %d, .stride = %d, .padding = %d, .dilation = %d, "
+                ".groups = %d, .output_padding = %d, .bias = %s)",
+                l->kind == LAYER_CONV ? "" : "_transpose", rank, in, out, l->kernel, l->stride,
+                l->padding, l->dilation, l->groups, l->output_padding,
+                l->bias ? "EK_ON" : "EK_OFF");
+        break;
+    case LAYER_BATCH_NORM:
+        sprintf(text, "ek_batch_norm%dd(%d, .affine = %s)", rank ? rank : 1, in, affine);
+        break;
+    case LAYER_SYNC_NORM:
+    case LAYER_INSTANCE_NORM:
+        sprintf(text, "ek_%s(%d, .affine = %s)",
+                l->kind == LAYER_SYNC_NORM ? "sync_batch_norm" : "instance_norm", in, affine);
+        break;
+    case LAYER_GROUP_NORM:
+        sprintf(text, "ek_group_norm(%d, %d, .affine = %s)", l->groups, in, affine);
+        break;
+    case LAYER_DROPOUT:
+        sprintf(text, "ek_dropout(%g)", l->variant % 2 ? 0.3 : 0);
+        break;
+    case LAYER_MAX_POOL:
+    case LAYER_AVG_POOL:
+        sprintf(text, "ek_%s_pool%dd(%d, .stride = %d, .padding = %d)",
+                l->kind == LAYER_MAX_POOL ? "max" : "avg", rank, l->kernel, l->stride, l->padding);
+        break;
+    case LAYER_OPS:
+        sprintf(text, "ops_new(%d) /* %s in ops.c */", l->variant % OPS_VARIANTS,
+                ops_name(l->variant));
+        break;
+    default:
+        sprintf(text, "%s(%d)", layer_word(l->kind), l->after.sizes[0]);
+    }
+}
+
+char *write_layer(const placed_layer *l, char text[200])
+{
+    static const char *const wraps[] = {"%s%s%s", "%sek_checkpoint(%s)%s", "%sresidual_new(%s)%s",
+                                        "%stied_new(%s)%s"};
+    char bare[200];
+    write_bare(l, bare);
+    snprintf(text, 200, wraps[l->wrap], "", bare, l->frozen ? " /* frozen */" : "");
+    return text;
+}
