@@ -90,7 +90,7 @@ bool ek_rows_join(const ek_optimizer *optimizer, const ek_row *a, const ek_row *
         return false;
     int64_t pitch = pitch_of(p);
     bool is_padded = pitch != ek_count(p);
-    return follows(p, q, pitch) && a->gradient && a->gradient == p->grad_slot &&
+    return follows(p, q, pitch) && a->gradient && b->gradient && a->gradient == p->grad_slot &&
            b->gradient == q->grad_slot && follows(a->gradient, b->gradient, pitch) &&
            (!is_padded || (a->piece->end == ek_count(slot->parameter) &&
                            optimizer->algorithm->keeps_zeros(&optimizer->groups[slot->group])));

@@ -203,6 +203,28 @@ START_TEST(neighbours_stay_new)
 }
 END_TEST
 
+/* A parameter of a slab that has no room for a gradient, as one that requires none. */
+START_TEST(frozen_neighbours_are_left_out)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *q[MEMBERS];
+    ek_manual_seed(10);
+    random_leaves(q);
+    move_into_slabs(q);
+    assert_ok(ek_tensor_set_requires_grad(q[1], false));
+    assert_ok(ek_leaf_set_grad_slot(q[1], NULL));
+    ek_optimizer *optimizer = make(ADAM, q);
+    const char *names[] = {"exp_avg", "exp_avg_sq"};
+    ek_tensor *ones = ek_ones(member_shape(0));
+    assert_ok(ek_optimizer_set_state(optimizer, q[0], 2, names, (ek_tensor *[]){ones, ones}, 2));
+    ck_assert_ptr_null(ek_optimizer_state(optimizer, q[1], "exp_avg"));
+    ck_assert(element(ek_optimizer_state(optimizer, q[0], "exp_avg"), 6) == 1);
+    ek_optimizer_free(optimizer);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
 START_TEST(converts_dtypes_and_devices)
 {
     ek_scope scope = ek_scope_begin();
@@ -414,6 +436,7 @@ Suite *suite(void)
     tcase_add_loop_test(t, continues_to_the_same_bits, 0, CASES);
     tcase_add_test(t, lands_where_stepping_looks);
     tcase_add_test(t, neighbours_stay_new);
+    tcase_add_test(t, frozen_neighbours_are_left_out);
     tcase_add_test(t, converts_dtypes_and_devices);
     tcase_add_test(t, names_follow_the_options);
     tcase_add_loop_test(t, steps_zero_begins_anew, 0, CASES);
