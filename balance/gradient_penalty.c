@@ -254,8 +254,9 @@ ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)
     if (check_options(&options, weight) < 0)
         return NULL;
     ek_wrapper *wrapper = ek_wrapper_of(options.critic);
+    const int before = ek_error_status();
     if (wrapper && ek_wrapper_enter(wrapper) < 0) {
-        ek_error_prefix("gradient penalty");
+        ek_error_prefix(before, "gradient penalty");
         return NULL;
     }
     ek_scope scope = ek_scope_begin();

@@ -311,6 +311,7 @@ static int run_alone(ek_train_options options, double *loss)
 /* Wrappers are this thread's from the first forward to the end of the step. */
 int ek_train_step_with(ek_train_options options, double *loss)
 {
+    const int before = ek_error_status();
     EK_TRY(check(&options));
     ek_wrapper *wrappers[] = {ek_wrapper_of(options.model), ek_wrapper_of(options.criterion)};
     int entered = 0, rc = 0;
@@ -319,7 +320,7 @@ int ek_train_step_with(ek_train_options options, double *loss)
     if (rc >= 0)
         rc = run_alone(options, loss);
     else
-        ek_error_prefix("train_step");
+        ek_error_prefix(before, "train_step");
     while (entered-- > 0)
         if (wrappers[entered])
             ek_wrapper_leave(wrappers[entered]);

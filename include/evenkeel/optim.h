@@ -97,7 +97,7 @@ EK_API int ek_schedule_set_steps(ek_schedule *schedule, int64_t steps);
 EK_API void ek_schedule_free(ek_schedule *schedule);
 
 typedef struct ek_clip_grad_norm_options {
-    int keywords;
+    const char *keywords;
     ek_optimizer *optimizer;
     double max_norm;
     double *norm; /* result: the norm before; may be NULL */
@@ -110,7 +110,8 @@ typedef struct ek_clip_grad_norm_options {
  * such a norm is EK_E_INVALID, and the gradients stay. */
 EK_API int ek_clip_grad_norm_with(ek_clip_grad_norm_options options);
 #define ek_clip_grad_norm(...) \
-    ek_clip_grad_norm_with((ek_clip_grad_norm_options){.keywords = 0, __VA_ARGS__})
+    ek_clip_grad_norm_with(    \
+        EK_OPTIONS_3(ek_clip_grad_norm_options, optimizer, max_norm, norm, __VA_ARGS__))
 EK_API int ek_clip_grad_value(ek_optimizer *optimizer, double max_value);
 
 EK_END_DECLARATIONS

@@ -70,7 +70,7 @@ static int read_options(const pool_family *family, const ek_pool_module_options 
 
 static ek_module *pool_new(const pool_family *family, const ek_pool_module_options *options)
 {
-    ek_pool_options settings = {.keywords = 0};
+    ek_pool_options settings = {.kernel = 0};
     if (read_options(family, options, &settings) < 0)
         return NULL;
     pool *self = (pool *)ek_module_new(&family->type);

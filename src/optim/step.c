@@ -55,8 +55,9 @@ static step_group *enter_group(step *this, ek_shard_group *group)
     for (int i = 0; i < this->group_count; i++)
         if (this->groups[i].group == group)
             return &this->groups[i];
+    const int before = ek_error_status();
     if (group->enter && group->enter(group) < 0) {
-        ek_error_prefix("%s", this->optimizer->algorithm->name);
+        ek_error_prefix(before, "%s", this->optimizer->algorithm->name);
         return NULL;
     }
     step_group *entry = &this->groups[this->group_count++];
