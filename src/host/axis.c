@@ -9,8 +9,21 @@ static size_t class_size(ek_class type)
     return type == EK_CLASS_F32 ? sizeof(float) : sizeof(double);
 }
 
+ek_axis_operand ek_axis_operand_of(const ek_axis *axis, int index, const ek_tensor *tensor, int dim)
+{
+    return (ek_axis_operand){.operand = ek_operand_of(&axis->walk, index, tensor),
+                             .stride = tensor->ndim == 0 ? 1 : tensor->stride[dim]};
+}
+
+static bool is_in_place(const ek_axis *axis, const ek_axis_operand *operand, int64_t rows)
+{
+    const ek_operand *o = &operand->operand;
+    return ek_class_is_dtype(axis->type, o->dtype) && (operand->stride == 1 || axis->size == 1) &&
+           (rows == 1 || axis->walk.stride[o->index][axis->walk.ndim - 1] == axis->size);
+}
+
 int ek_axis_begin(ek_axis *axis, ek_dev *dev, const ek_tensor *const *tensors, const bool *has_axis,
-                  int count, int dim, int slots)
+                  int count, int dim)
 {
     int64_t shape[EK_MAX_DIMS], stride[EK_WALK_OPERANDS][EK_MAX_DIMS];
     const int64_t *strides[EK_WALK_OPERANDS];
@@ -30,20 +43,29 @@ int ek_axis_begin(ek_axis *axis, ek_dev *dev, const ek_tensor *const *tensors, c
     axis->size = first->ndim == 0 ? 1 : first->shape[dim];
     axis->type = ek_class_of(first->dtype);
     axis->rows = axis->size > 0 && axis->size < BLOCK ? BLOCK / axis->size : 1;
-    axis->parts = ek_parallel_threads(dev);
     int64_t most = axis->walk.count * axis->size / 8192 + 1;
+    most = most < axis->walk.count || axis->walk.count == 0 ? most : axis->walk.count;
+    axis->parts = ek_parallel_threads(dev);
     axis->parts = axis->parts < most ? axis->parts : most;
-    axis->slots = slots;
-    axis->scratch_nbytes = (size_t)(axis->parts * slots * axis->rows * axis->size) * sizeof(double);
-    void *scratch;
-    EK_TRY(ek_dev_alloc(dev, axis->scratch_nbytes, EK_MEMORY_WORKSPACE, &scratch));
+    axis->slots = 0;
+    for (int k = 0; k < count; k++) {
+        ek_axis_operand operand = ek_axis_operand_of(axis, k, tensors[k], has_axis[k] ? dim : 0);
+        bool needs = has_axis[k] && !is_in_place(axis, &operand, axis->rows);
+        axis->slot_of[k] = needs ? axis->slots++ : -1;
+    }
+    axis->slot_nbytes = (size_t)(axis->rows * axis->size) * class_size(axis->type);
+    axis->scratch_nbytes = (size_t)(axis->parts * axis->slots) * axis->slot_nbytes;
+    void *scratch = NULL;
+    if (axis->scratch_nbytes)
+        EK_TRY(ek_dev_alloc(dev, axis->scratch_nbytes, EK_MEMORY_WORKSPACE, &scratch));
     axis->scratch = scratch;
     return 0;
 }
 
 void ek_axis_end(ek_axis *axis, ek_dev *dev)
 {
-    ek_dev_free(dev, axis->scratch, axis->scratch_nbytes, EK_MEMORY_WORKSPACE);
+    if (axis->scratch_nbytes)
+        ek_dev_free(dev, axis->scratch, axis->scratch_nbytes, EK_MEMORY_WORKSPACE);
 }
 
 typedef struct part_job {
@@ -56,11 +78,12 @@ static void run_parts(void *context, int64_t begin, int64_t end)
 {
     const part_job *job = context;
     const ek_axis *axis = job->axis;
-    size_t slot_nbytes = (size_t)(axis->rows * axis->size) * sizeof(double);
     for (int64_t part = begin; part < end; part++) {
-        void *slots[4];
-        for (int s = 0; s < axis->slots; s++)
-            slots[s] = axis->scratch + (size_t)(part * axis->slots + s) * slot_nbytes;
+        void *slots[EK_WALK_OPERANDS] = {NULL};
+        for (int k = 0; k < axis->walk.operands; k++)
+            if (axis->slot_of[k] >= 0)
+                slots[k] = axis->scratch +
+                           (size_t)(part * axis->slots + axis->slot_of[k]) * axis->slot_nbytes;
         job->body(job->context, slots, axis->walk.count * part / axis->parts,
                   axis->walk.count * (part + 1) / axis->parts);
     }
@@ -72,12 +95,6 @@ void ek_axis_for(const ek_axis *axis, ek_dev *dev, ek_axis_body *body, void *con
     ek_parallel_for(dev, axis->parts, 1, run_parts, &job);
 }
 
-ek_axis_operand ek_axis_operand_of(const ek_axis *axis, int index, const ek_tensor *tensor, int dim)
-{
-    return (ek_axis_operand){.operand = ek_operand_of(&axis->walk, index, tensor),
-                             .stride = tensor->ndim == 0 ? 1 : tensor->stride[dim]};
-}
-
 static char *row_address(const ek_axis *axis, const ek_cursor *cursor,
                          const ek_axis_operand *operand, int64_t row)
 {
@@ -85,13 +102,6 @@ static char *row_address(const ek_axis *axis, const ek_cursor *cursor,
     int64_t stride = axis->walk.stride[o->index][axis->walk.ndim - 1];
     return (char *)o->data +
            (cursor->offset[o->index] + row * stride) * (int64_t)ek_dtype_size(o->dtype);
-}
-
-static bool is_in_place(const ek_axis *axis, const ek_axis_operand *operand, int64_t rows)
-{
-    const ek_operand *o = &operand->operand;
-    return ek_class_is_dtype(axis->type, o->dtype) && (operand->stride == 1 || axis->size == 1) &&
-           (rows == 1 || axis->walk.stride[o->index][axis->walk.ndim - 1] == axis->size);
 }
 
 /* Where positions follow each other in memory, elements of one class are taken together: memory is

@@ -2,7 +2,7 @@
  *
  * Positions are the walk over all other dimensions. A few positions at a time are computed on as
  * rows of contiguous f32 or f64, `size` long: in place where the memory is so, else in scratch
- * memory. */
+ * memory, which no operand has that never needs it: a row may be all of the data. */
 #ifndef EK_HOST_AXIS_H
 #define EK_HOST_AXIS_H
 
@@ -14,18 +14,19 @@ typedef struct ek_axis {
     ek_class type;
     int64_t rows; /* of one block */
     int64_t parts;
-    char *scratch; /* parts * slots * rows * size elements of the class */
-    size_t scratch_nbytes;
+    char *scratch; /* per part a slot for each operand that needs one */
+    size_t slot_nbytes, scratch_nbytes;
+    int slot_of[EK_WALK_OPERANDS]; /* -1: none */
     int slots;
 } ek_axis;
 
-/* `tensors` have the dimension where axis_of[k] is true; the first one's shape counts, without
- * `dim`. Makes scratch memory for `slots` blocks per part. */
+/* `tensors` have the dimension where has_axis[k] is true; the first one's shape counts, without
+ * `dim`. */
 int ek_axis_begin(ek_axis *axis, ek_dev *dev, const ek_tensor *const *tensors, const bool *has_axis,
-                  int count, int dim, int slots);
+                  int count, int dim);
 void ek_axis_end(ek_axis *axis, ek_dev *dev);
 
-/* Runs body(context, part's scratch slots, begin, end) for parts of the positions. */
+/* Runs body(context, part's slots by tensor, begin, end) for parts of the positions. */
 typedef void ek_axis_body(void *context, void *const *slots, int64_t begin, int64_t end);
 void ek_axis_for(const ek_axis *axis, ek_dev *dev, ek_axis_body *body, void *context);
 

@@ -18,7 +18,7 @@ typedef struct entropy_job {
     ek_axis_operand x, dx;
     ek_operand target, loss, lse, gradient;
     const ek_cross_entropy_params *params;
-    double *weight; /* per class; ones without weights */
+    double *weight; /* per class; NULL: ones */
     double total_weight;
     size_t weight_nbytes;
     atomic_bool out_of_range;
@@ -27,6 +27,11 @@ typedef struct entropy_job {
 static bool counts(const entropy_job *job, int64_t target)
 {
     return target != job->params->ignore_index && target >= 0 && target < job->axis.size;
+}
+
+static double weight_of(const entropy_job *job, int64_t class)
+{
+    return job->weight ? job->weight[class] : 1;
 }
 
 #define EK_REAL float
@@ -102,15 +107,15 @@ static void load_targets(entropy_job *job, const ek_cursor *cursor, int64_t rows
 static int begin_weights(entropy_job *job, ek_dev *dev, const ek_tensor *weight)
 {
     void *data;
+    job->weight = NULL;
+    job->total_weight = (double)job->axis.size;
+    if (weight == NULL)
+        return 0;
     job->weight_nbytes = (size_t)job->axis.size * sizeof(double);
     EK_TRY(ek_dev_alloc(dev, job->weight_nbytes, EK_MEMORY_WORKSPACE, &data));
     job->weight = data;
-    double one = 1;
-    if (weight != NULL)
-        ek_row_load(EK_CLASS_F64, job->weight, weight->dtype, ek_tensor_address(weight),
-                    weight->stride[0], job->axis.size);
-    else
-        ek_row_load(EK_CLASS_F64, job->weight, EK_F64, &one, 0, job->axis.size);
+    ek_row_load(EK_CLASS_F64, job->weight, weight->dtype, ek_tensor_address(weight),
+                weight->stride[0], job->axis.size);
     job->total_weight = 0;
     for (int64_t c = 0; c < job->axis.size; c++)
         job->total_weight += job->weight[c];
@@ -130,7 +135,8 @@ static int run(entropy_job *job, ek_dev *dev, ek_axis_body *body, const ek_tenso
         ek_axis_for(&job->axis, dev, body, job);
         if (atomic_load(&job->out_of_range))
             rc = fail_target(target, job->axis.size, job->params->ignore_index);
-        ek_dev_free(dev, job->weight, job->weight_nbytes, EK_MEMORY_WORKSPACE);
+        if (job->weight)
+            ek_dev_free(dev, job->weight, job->weight_nbytes, EK_MEMORY_WORKSPACE);
     }
     ek_axis_end(&job->axis, dev);
     return rc;
@@ -138,7 +144,7 @@ static int run(entropy_job *job, ek_dev *dev, ek_axis_body *body, const ek_tenso
 
 /* ---- loss ---- */
 
-/* Slots: x, e. */
+/* Slot: x. */
 static void forward_part(void *context, void *const *slots, int64_t begin, int64_t end)
 {
     entropy_job *job = context;
@@ -152,9 +158,9 @@ static void forward_part(void *context, void *const *slots, int64_t begin, int64
         const void *x = ek_axis_load(axis, &cursor, &job->x, rows, slots[0]);
         load_targets(job, &cursor, rows, target);
         if (axis->type == EK_CLASS_F32)
-            loss_block_f32(job, rows, x, slots[1], target, loss.f32, lse.f32);
+            loss_block_f32(job, rows, x, target, loss.f32, lse.f32);
         else
-            loss_block_f64(job, rows, x, slots[1], target, loss.f64, lse.f64);
+            loss_block_f64(job, rows, x, target, loss.f64, lse.f64);
         store_strided(job, &cursor, &job->loss, rows, &loss);
         store_strided(job, &cursor, &job->lse, rows, &lse);
         ek_cursor_advance(&axis->walk, &cursor, rows);
@@ -173,7 +179,7 @@ int ek_host_cross_entropy_forward(ek_dev *dev, ek_tensor *loss, ek_tensor *lse, 
         return EK_FAIL(EK_E_SHAPE, "cross entropy over 0 classes; at least 1 is needed");
     entropy_job job = {.params = params};
     EK_TRY(ek_axis_begin(&job.axis, dev, (const ek_tensor *[]){x, target, loss, lse},
-                         (const bool[]){true, false, false, false}, 4, dim, 2));
+                         (const bool[]){true, false, false, false}, 4, dim));
     job.x = ek_axis_operand_of(&job.axis, 0, x, dim);
     job.target = ek_operand_of(&job.axis.walk, 1, target);
     job.loss = ek_operand_of(&job.axis.walk, 2, loss);
@@ -219,7 +225,7 @@ int ek_host_cross_entropy_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *
         return 0;
     entropy_job job = {.params = params};
     EK_TRY(ek_axis_begin(&job.axis, dev, (const ek_tensor *[]){x, dx, target, gradient, lse},
-                         (const bool[]){true, true, false, false, false}, 5, dim, 2));
+                         (const bool[]){true, true, false, false, false}, 5, dim));
     job.x = ek_axis_operand_of(&job.axis, 0, x, dim);
     job.dx = ek_axis_operand_of(&job.axis, 1, dx, dim);
     job.target = ek_operand_of(&job.axis.walk, 2, target);

@@ -25,7 +25,7 @@ typedef struct softmax_job {
     bool logarithm;
 } softmax_job;
 
-/* Slots: x, e, y. */
+/* Slots: x, y. */
 static void softmax_part(void *context, void *const *slots, int64_t begin, int64_t end)
 {
     const softmax_job *job = context;
@@ -35,12 +35,12 @@ static void softmax_part(void *context, void *const *slots, int64_t begin, int64
     while (begin < end) {
         int64_t rows = ek_axis_rows(axis, &cursor, end - begin);
         const void *x = ek_axis_load(axis, &cursor, &job->a, rows, slots[0]);
-        void *y = ek_axis_target(axis, &cursor, &job->out, rows, slots[2]);
+        void *y = ek_axis_target(axis, &cursor, &job->out, rows, slots[1]);
         if (axis->type == EK_CLASS_F32)
-            softmax_block_f32(rows, axis->size, y, x, slots[1], job->logarithm);
+            softmax_block_f32(rows, axis->size, y, x, job->logarithm);
         else
-            softmax_block_f64(rows, axis->size, y, x, slots[1], job->logarithm);
-        ek_axis_store(axis, &cursor, &job->out, rows, y, slots[2]);
+            softmax_block_f64(rows, axis->size, y, x, job->logarithm);
+        ek_axis_store(axis, &cursor, &job->out, rows, y, slots[1]);
         ek_cursor_advance(&axis->walk, &cursor, rows);
         begin += rows;
     }
@@ -52,7 +52,7 @@ int ek_host_softmax(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool
         return 0;
     softmax_job job = {.logarithm = logarithm};
     EK_TRY(ek_axis_begin(&job.axis, dev, (const ek_tensor *[]){x, y}, (const bool[]){true, true}, 2,
-                         dim, 3));
+                         dim));
     job.a = ek_axis_operand_of(&job.axis, 0, x, dim);
     job.out = ek_axis_operand_of(&job.axis, 1, y, dim);
     ek_axis_for(&job.axis, dev, softmax_part, &job);
@@ -60,7 +60,7 @@ int ek_host_softmax(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool
     return 0;
 }
 
-/* Slots: dy, y, dx. */
+/* Slots: dx, dy, y. */
 static void gradient_part(void *context, void *const *slots, int64_t begin, int64_t end)
 {
     const softmax_job *job = context;
@@ -69,14 +69,14 @@ static void gradient_part(void *context, void *const *slots, int64_t begin, int6
     ek_cursor_init(&axis->walk, &cursor, begin);
     while (begin < end) {
         int64_t rows = ek_axis_rows(axis, &cursor, end - begin);
-        const void *dy = ek_axis_load(axis, &cursor, &job->a, rows, slots[0]);
-        const void *y = ek_axis_load(axis, &cursor, &job->b, rows, slots[1]);
-        void *dx = ek_axis_target(axis, &cursor, &job->out, rows, slots[2]);
+        const void *dy = ek_axis_load(axis, &cursor, &job->a, rows, slots[1]);
+        const void *y = ek_axis_load(axis, &cursor, &job->b, rows, slots[2]);
+        void *dx = ek_axis_target(axis, &cursor, &job->out, rows, slots[0]);
         if (axis->type == EK_CLASS_F32)
             gradient_block_f32(rows, axis->size, dx, dy, y, job->logarithm);
         else
             gradient_block_f64(rows, axis->size, dx, dy, y, job->logarithm);
-        ek_axis_store(axis, &cursor, &job->out, rows, dx, slots[2]);
+        ek_axis_store(axis, &cursor, &job->out, rows, dx, slots[0]);
         ek_cursor_advance(&axis->walk, &cursor, rows);
         begin += rows;
     }
@@ -89,7 +89,7 @@ int ek_host_softmax_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, co
         return 0;
     softmax_job job = {.logarithm = logarithm};
     EK_TRY(ek_axis_begin(&job.axis, dev, (const ek_tensor *[]){dx, dy, y},
-                         (const bool[]){true, true, true}, 3, dim, 3));
+                         (const bool[]){true, true, true}, 3, dim));
     job.out = ek_axis_operand_of(&job.axis, 0, dx, dim);
     job.a = ek_axis_operand_of(&job.axis, 1, dy, dim);
     job.b = ek_axis_operand_of(&job.axis, 2, y, dim);

@@ -32,13 +32,13 @@ static double EK_NAME(dot_of)(int64_t size, const EK_REAL *x, const EK_REAL *y)
     return total;
 }
 
-/* y = e / sum, or x - largest - log(sum) */
+/* y = e / sum, e = exp(x - largest), or x - largest - log(sum) */
 EK_MULTIVERSION
 static void EK_NAME(softmax_block)(int64_t rows, int64_t size, EK_REAL *restrict y,
-                                   const EK_REAL *restrict x, EK_REAL *restrict e, bool logarithm)
+                                   const EK_REAL *restrict x, bool logarithm)
 {
     EK_REAL largest[ROWS], sum[ROWS];
-    EK_NAME(soften)(rows, size, x, e, largest, sum);
+    EK_NAME(soften)(rows, size, x, y, largest, sum);
     for (int64_t r = 0; r < rows; r++)
         sum[r] = logarithm ? EK_NAME(ek_log)(sum[r]) : 1 / sum[r];
     if (logarithm) {
@@ -48,7 +48,7 @@ static void EK_NAME(softmax_block)(int64_t rows, int64_t size, EK_REAL *restrict
     } else {
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < size; c++)
-                y[r * size + c] = e[r * size + c] * sum[r];
+                y[r * size + c] *= sum[r];
     }
 }
 

@@ -1,5 +1,6 @@
 /* Matrix products on the host against a naive reference in double precision. */
 #include "host/dnn.h"
+#include "host/host.h"
 #include "host_cases.h"
 
 /* How a matrix lies in memory. */
@@ -259,6 +260,50 @@ START_TEST(matmul_writes_nothing_else)
 }
 END_TEST
 
+/* So large that bf16, here with f32 against it, is converted in blocks of rows, of columns and of
+ * the depth: as in one. Sums of small whole numbers are exact. */
+START_TEST(blocks)
+{
+    static const product large[] = {{1, (1 << 22) + 7, 1, 1},
+                                    {1, 1, 1, (1 << 22) + 7},
+                                    {2, 2, 66000, 70},
+                                    {1, 70, 66000, 1},
+                                    {(1 << 20) + 3, 4, 1, 1}};
+    ek_dev *dev = case_device(2);
+    for (int i = 0; i < 5; i++) {
+        const bool accumulate = i % 2 == 0;
+        ek_scope scope = ek_scope_begin();
+        const product *p = &large[i];
+        ek_tensor *x = matrix(dev, EK_F32, p->batch, p->n, p->k, ROWS);
+        ek_tensor *y = matrix(dev, EK_BF16, p->batch, p->k, p->m, i == 2 ? BROADCAST : ROWS);
+        ek_tensor *wide = matrix(dev, EK_F32, i == 2 ? 1 : p->batch, p->k, p->m, ROWS);
+        ek_tensor *out = matrix(dev, EK_BF16, p->batch, p->n, p->m, accumulate ? GAPS : ROWS);
+        ek_tensor *want = matrix(dev, EK_F32, p->batch, p->n, p->m, ROWS);
+        ek_tensor *bias = case_tensor(dev, EK_BF16, 1, &p->m, CASE_ROWS);
+        ek_tensor *wide_bias = case_tensor(dev, EK_F32, 1, &p->m, CASE_ROWS);
+        float *values = ek_tensor_address(x), *sums = ek_tensor_address(want);
+        for (int64_t j = 0; j < ek_count(x); j++)
+            values[j] = (float)(j % 5 - 2) * (float)(j % 1001 == 7 || p->k < 100);
+        ek_tensor *one = i == 2 ? ek_tensor_view(wide, 3, y->shape, y->stride, 0) : wide;
+        for (int64_t j = 0; j < ek_count(wide); j++)
+            ((float *)ek_tensor_address(wide))[j] = (float)(j % 7 - 3);
+        assert_ok(ek_host_copy(dev, y, one));
+        for (int64_t j = 0; j < p->m; j++)
+            case_set(wide_bias, j, (double)(j % 3));
+        assert_ok(ek_host_copy(dev, bias, wide_bias));
+        for (int64_t j = 0; j < ek_count(want); j++)
+            sums[j] = (float)(j % 4);
+        assert_ok(ek_host_copy(dev, out, want));
+        assert_ok(ek_host_matmul(dev, want, x, one, wide_bias, accumulate));
+        assert_ok(ek_host_matmul(dev, out, x, y, bias, accumulate));
+        ek_tensor *rounded = matrix(dev, EK_BF16, p->batch, p->n, p->m, ROWS);
+        assert_ok(ek_host_copy(dev, rounded, want));
+        case_same(out, rounded, "blocks");
+        ek_scope_end(&scope);
+    }
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("host_matmul");
@@ -269,6 +314,7 @@ Suite *suite(void)
     tcase_add_test(t, matmul_results_do_not_depend_on_threads_in_f64);
     tcase_add_test(t, matmul_of_nothing);
     tcase_add_test(t, matmul_writes_nothing_else);
+    tcase_add_test(t, blocks);
     suite_add_tcase(s, t);
     return s;
 }

@@ -1,0 +1,119 @@
+/* test_host_workspace.c: what kernels take beside their operands is a small part of these, also
+ * where one row or matrix is all of the data. */
+#include "host/host.h"
+#include "host_cases.h"
+
+static void begin(const ek_dev *dev)
+{
+    assert_ok(ek_memory_reset_peak(dev->id));
+}
+
+/* Bytes of workspace since begin, against a bound. */
+static void at_most(const ek_dev *dev, int64_t bound, const char *what)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get(dev->id, &stats));
+    if (stats.at_peak[EK_MEMORY_WORKSPACE] > (uint64_t)bound)
+        ck_abort_msg("%s: %llu bytes of workspace, at most %lld are wanted", what,
+                     (unsigned long long)stats.at_peak[EK_MEMORY_WORKSPACE], (long long)bound);
+    ck_assert_uint_eq(stats.now[EK_MEMORY_WORKSPACE], 0);
+}
+
+/* Rows of all shapes: where memory is in place nothing is taken, else a row of f32 for each operand
+ * and thread, though never for more rows than there are. */
+START_TEST(softmax)
+{
+    static const int64_t shapes[][2] = {{1, 300000}, {2, 150000}, {3000, 100}, {300000, 1}};
+    ek_dev *dev = case_device(2);
+    for (int s = 0; s < 4; s++)
+        for (int d = 0; d < 2; d++) {
+            ek_scope scope = ek_scope_begin();
+            ek_dtype dtype = d ? EK_BF16 : EK_F32;
+            ek_tensor *x = case_tensor(dev, dtype, 2, shapes[s], CASE_ROWS);
+            ek_tensor *y = case_tensor(dev, dtype, 2, shapes[s], CASE_ROWS);
+            case_fill(x, 1);
+            int64_t nbytes = ek_count(x) * 4, bound = d ? 2 * nbytes : 0;
+            begin(dev);
+            assert_ok(ek_host_softmax(dev, y, x, 1, s % 2 == 0));
+            at_most(dev, bound, "softmax");
+            begin(dev);
+            assert_ok(ek_host_softmax_gradient(dev, y, x, x, 1, s % 2 == 0));
+            at_most(dev, bound + (d ? nbytes : 0), "softmax gradient");
+            ek_scope_end(&scope);
+        }
+}
+END_TEST
+
+START_TEST(cross_entropy)
+{
+    static const int64_t shapes[][2] = {{1, 300000}, {3000, 100}, {150000, 2}};
+    const ek_cross_entropy_params params = {.ignore_index = -100, .label_smoothing = 0.1};
+    ek_dev *dev = case_device(2);
+    for (int s = 0; s < 3; s++)
+        for (int d = 0; d < 2; d++) {
+            ek_scope scope = ek_scope_begin();
+            ek_dtype dtype = d ? EK_BF16 : EK_F32;
+            ek_tensor *x = case_tensor(dev, dtype, 2, shapes[s], CASE_ROWS);
+            ek_tensor *dx = case_tensor(dev, dtype, 2, shapes[s], CASE_ROWS);
+            ek_tensor *target = case_tensor(dev, EK_I64, 1, shapes[s], CASE_ROWS);
+            ek_tensor *loss = case_tensor(dev, EK_F32, 1, shapes[s], CASE_ROWS);
+            ek_tensor *lse = case_tensor(dev, EK_F32, 1, shapes[s], CASE_ROWS);
+            case_fill(x, 1);
+            assert_ok(ek_host_fill(dev, target, 1));
+            int64_t nbytes = ek_count(x) * 4;
+            begin(dev);
+            assert_ok(ek_host_cross_entropy_forward(dev, loss, lse, x, target, NULL, &params));
+            at_most(dev, d ? nbytes : 0, "cross entropy");
+            begin(dev);
+            assert_ok(ek_host_cross_entropy_gradient(dev, dx, loss, lse, x, target, NULL, &params));
+            at_most(dev, d ? 2 * nbytes : 0, "cross entropy gradient");
+            ek_scope_end(&scope);
+        }
+}
+END_TEST
+
+static ek_tensor *ones(ek_dev *dev, ek_dtype dtype, int64_t batch, int64_t rows, int64_t columns)
+{
+    ek_tensor *x = case_tensor(dev, dtype, 3, (const int64_t[]){batch, rows, columns}, CASE_ROWS);
+    assert_ok(ek_host_fill(dev, x, 1));
+    return x;
+}
+
+/* bf16 by f32, which no library takes: converted, and not more at once than 3 blocks of 16 MiB,
+ * with a tenth more for the product's own packing. */
+START_TEST(matrix_products)
+{
+    static const int64_t products[][4] = {/* batch, n, k, m */
+                                          {1, (1 << 23) + 5, 1, 2},
+                                          {1, 2, 1, (1 << 23) + 5},
+                                          {1, 2, (1 << 23) + 5, 2},
+                                          {(1 << 22) + 5, 2, 1, 2}};
+    ek_dev *dev = case_device(2);
+    for (int i = 0; i < 4; i++) {
+        ek_scope scope = ek_scope_begin();
+        const int64_t *p = products[i];
+        ek_tensor *x = ones(dev, EK_BF16, p[0], p[1], p[2]);
+        ek_tensor *y = ones(dev, EK_F32, p[0], p[2], p[3]);
+        ek_tensor *out = ones(dev, EK_BF16, p[0], p[1], p[3]);
+        begin(dev);
+        assert_ok(ek_host_matmul(dev, out, x, y, NULL, false));
+        at_most(dev, (3 << 24) + (3 << 24) / 10, "matrix product");
+        /* 2^23 + 5 is 2^23 in bf16. */
+        for (int64_t j = 0; j < ek_count(out); j += ek_count(out) < 1000 ? 1 : 997)
+            case_must(case_get(out, j) == (double)p[2] ||
+                      case_get(out, j) == (double)(p[2] - p[2] % 65536));
+        ek_scope_end(&scope);
+    }
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("host_workspace");
+    TCase *t = tcase_create("workspace");
+    tcase_add_test(t, softmax);
+    tcase_add_test(t, cross_entropy);
+    tcase_add_test(t, matrix_products);
+    suite_add_tcase(s, t);
+    return s;
+}
