@@ -119,20 +119,31 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
     return error->status;
 }
 
+/* "linear: ..." and "linear takes ..." begin with "linear". */
+static bool begins_with(const char *sentence, const char *prefix, size_t length)
+{
+    return strncmp(sentence, prefix, length) == 0 &&
+           (sentence[length] == ':' || sentence[length] == ' ');
+}
+
 void ek_error_prefix(int before, const char *format, ...)
 {
     ek_error_record *error = &ek_thread_self()->error;
     if (before < 0 || !error->status)
         return;
-    ek_error_record old = *error;
+    char prefix[sizeof error->message];
     va_list arguments;
     va_start(arguments, format);
-    size_t used = ek_format_list(error->message, sizeof error->message, format, arguments);
+    size_t used = ek_format_list(prefix, sizeof prefix, format, arguments);
     va_end(arguments);
-    if (used < sizeof error->message) {
-        size_t room = sizeof error->message - used;
-        snprintf(error->message + used, room, ": %.*s", (int)room, old.message);
-    }
+    if (used >= sizeof prefix)
+        used = sizeof prefix - 1;
+    if (begins_with(error->message, prefix, used))
+        return;
+    ek_error_record old = *error;
+    memcpy(error->message, prefix, used + 1);
+    size_t room = sizeof error->message - used;
+    snprintf(error->message + used, room, ": %.*s", (int)room, old.message);
 }
 
 /* ---- log ---- */

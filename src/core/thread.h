@@ -84,7 +84,7 @@ int ek_error_outcome(int rc);
 
 /* Puts "prefix: " before the pending sentence: in what it happened. `before` is the status that was
  * pending when that began (ek_error_status): an earlier error stays the first, and keeps its words.
- */
+ * A sentence that begins with the prefix already stays as it is. */
 void ek_error_prefix(int before, const char *format, ...) EK_PRINTF(2, 3);
 
 /* One log line. */

@@ -33,9 +33,26 @@ void assert_tensor_at(const void *pointer, const char *file, int line)
         ck_abort_msg("%s:%d: NULL: %s", file, line, ek_error_message());
 }
 
+/* "linear: linear: ..." or "linear: linear has ...": says one thing twice. */
+static bool repeats_itself(const char *sentence)
+{
+    for (const char *colon = strstr(sentence, ": "); colon; colon = strstr(colon + 2, ": ")) {
+        const char *next = colon + 2, *start = colon;
+        while (start > sentence && (start < sentence + 2 || strncmp(start - 2, ": ", 2) != 0))
+            start--;
+        size_t length = (size_t)(colon - start);
+        if (length > 0 && strncmp(start, next, length) == 0 &&
+            (next[length] == ':' || next[length] == ' '))
+            return true;
+    }
+    return false;
+}
+
 void assert_error_at(int status, const char *part, const char *file, int line)
 {
     part = device_text(part);
+    if (repeats_itself(ek_error_message()))
+        ck_abort_msg("%s:%d: \"%s\" repeats itself", file, line, ek_error_message());
     if (ek_error_status() != status || !strstr(ek_error_message(), part))
         ck_abort_msg("%s:%d: wanted %s with \"%s\", got %s with \"%s\"", file, line,
                      ek_status_name(status), part, ek_status_name(ek_error_status()),

@@ -21,7 +21,8 @@ void assert_tensor_at(const void *pointer, const char *file, int line);
 #define assert_ok(call) assert_ok_at((call), __FILE__, __LINE__)
 #define assert_made(pointer) assert_tensor_at((pointer), __FILE__, __LINE__)
 
-/* The pending error has this status and its sentence contains `part`; clears it. */
+/* The pending error has this status and its sentence contains `part`, and nothing twice in a row as
+ * in "linear: linear: ..."; clears it. */
 void assert_error_at(int status, const char *part, const char *file, int line);
 #define assert_error(status, part) assert_error_at((status), (part), __FILE__, __LINE__)
 

@@ -55,6 +55,32 @@ static void *other_thread(void *user)
     return NULL;
 }
 
+START_TEST(prefixes_are_not_repeated)
+{
+    ek_error(EK_E_SHAPE, "linear: x is odd");
+    ek_error_prefix(0, "%s", "linear");
+    ck_assert_int_eq(strncmp(ek_error_message(), "linear: x is odd [", 18), 0);
+    ek_error_prefix(0, "%s", "line");
+    ek_error_prefix(0, "sample %d", 3);
+    ek_error_prefix(0, "sample %d", 3);
+    ck_assert_int_eq(strncmp(ek_error_message(), "sample 3: line: linear: x is odd [", 34), 0);
+    ek_error_clear();
+    ek_error(EK_E_SHAPE, "linear takes 1 input");
+    ek_error_prefix(0, "linear");
+    ck_assert_int_eq(strncmp(ek_error_message(), "linear takes 1 input [", 22), 0);
+    ek_error_clear();
+    ek_error_prefix(0, "nothing");
+    ck_assert_int_eq(ek_error_status(), 0);
+    char filler[2000];
+    memset(filler, 'x', sizeof filler - 1);
+    filler[sizeof filler - 1] = '\0';
+    ek_error(EK_E_SHAPE, "cut");
+    ek_error_prefix(0, "%s", filler);
+    ck_assert_uint_eq(strlen(ek_error_message()), sizeof((ek_error_record *)NULL)->message - 1);
+    ek_error_clear();
+}
+END_TEST
+
 START_TEST(threads_have_errors_of_their_own)
 {
     ek_error(EK_E_SHAPE, "mine");
@@ -213,6 +239,7 @@ Suite *suite(void)
     tcase_add_test(tcase, names_and_messages);
     tcase_add_test(tcase, the_first_error_stays);
     tcase_add_test(tcase, a_long_sentence_is_cut_not_spilled);
+    tcase_add_test(tcase, prefixes_are_not_repeated);
     tcase_add_test(tcase, threads_have_errors_of_their_own);
     tcase_add_test(tcase, sizes_in_bytes);
     tcase_add_test(tcase, device_lists);
