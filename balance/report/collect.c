@@ -130,6 +130,7 @@ int ek_report_step(ek_report *report)
     if (!report || !report->collecting)
         return EK_FAIL(EK_E_STATE, "report_step: the report %s",
                        report ? "has been stopped" : "is NULL");
+    EK_TRY(ek_fork_check());
     EK_TRY(check_open(report));
     const uint64_t now = ek_clock_ns();
     turn_logs(report, busy);
@@ -243,7 +244,7 @@ int ek_report_stop(ek_report *report)
         return EK_FAIL(EK_E_STATE, "report_stop: the report is NULL");
     if (!report->collecting)
         return 0;
-    ek_trace_set(NULL);
+    EK_TRY(ek_trace_set(NULL));
     report->collecting = false;
     report->ended = ek_clock_ns() - report->began;
     end_watches(report);
@@ -252,7 +253,7 @@ int ek_report_stop(ek_report *report)
 
 void ek_report_free(ek_report *report)
 {
-    if (!report)
+    if (!report || (report->collecting && ek_forked())) /* other threads may have been in it */
         return;
     ek_report_stop(report);
     end_watches(report); /* of one that never collected */

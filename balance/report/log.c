@@ -91,7 +91,7 @@ static int depth_of(const ek_span *span)
 
 void ek_log_add(ek_log *log, const ek_span *span, int device, uint64_t ended, uint64_t self)
 {
-    pthread_mutex_lock(&log->lock);
+    ek_lock(&log->lock);
     if (span->kind == EK_SPAN_COMPUTE)
         log->busy[device].computing += self;
     else if (span->kind == EK_SPAN_COMMUNICATE)
@@ -105,12 +105,12 @@ void ek_log_add(ek_log *log, const ek_span *span, int device, uint64_t ended, ui
         kept->kind = span->kind;
         ek_span_label(span, kept->label);
     }
-    pthread_mutex_unlock(&log->lock);
+    ek_unlock(&log->lock);
 }
 
 void ek_log_turn(ek_log *log, int devices, ek_busy *busy)
 {
-    pthread_mutex_lock(&log->lock);
+    ek_lock(&log->lock);
     for (int d = 0; d < devices; d++) {
         busy[d].computing += log->busy[d].computing;
         busy[d].communicating += log->busy[d].communicating;
@@ -119,5 +119,5 @@ void ek_log_turn(ek_log *log, int devices, ek_busy *busy)
     log->current = !log->current;
     log->pages[log->current].count = 0;
     log->pages[log->current].dropped = 0;
-    pthread_mutex_unlock(&log->lock);
+    ek_unlock(&log->lock);
 }

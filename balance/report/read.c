@@ -12,14 +12,14 @@ ek_tracked *ek_report_lock(const ek_report *report, int index)
 {
     ek_tracked *device = &report->devices[index];
     if (device->open.dev)
-        pthread_mutex_lock(&device->open.dev->allocator.lock);
+        ek_lock(&device->open.dev->allocator.lock);
     return device;
 }
 
 void ek_report_unlock(const ek_tracked *device)
 {
     if (device->open.dev)
-        pthread_mutex_unlock(&device->open.dev->allocator.lock);
+        ek_unlock(&device->open.dev->allocator.lock);
 }
 
 uint64_t ek_report_ns(const ek_report *report)
@@ -71,6 +71,8 @@ static int check_index(const ek_report *report, int index)
 {
     if (!report)
         return EK_FAIL(EK_E_INVALID, "report: it is NULL");
+    if (report->collecting)
+        EK_TRY(ek_fork_check());
     return index >= 0 && index < report->count
                ? 0
                : EK_FAIL(EK_E_INVALID, "report: there is no device %d; it has %d", index,
@@ -199,13 +201,13 @@ static int gather(const ek_report *report, ek_gathered *gathered)
 static const ek_gathered *gathered_of(const ek_report *report)
 {
     ek_gathered *gathered = report->gathered;
-    if (report->steps.total == 0)
+    if (report->steps.total == 0 || (report->collecting && ek_fork_check() < 0))
         return NULL;
     if (!gathered->ready) {
         ek_report *mutable = (ek_report *)report; /* its lock */
-        pthread_mutex_lock(&mutable->logs_lock);
+        ek_lock(&mutable->logs_lock);
         int rc = gather(report, gathered);
-        pthread_mutex_unlock(&mutable->logs_lock);
+        ek_unlock(&mutable->logs_lock);
         if (rc < 0)
             return NULL;
     }
@@ -223,9 +225,9 @@ const ek_report_span *ek_report_spans(const ek_report *report, int *count, doubl
 int ek_report_thread_count(const ek_report *report)
 {
     ek_report *mutable = (ek_report *)report; /* its lock */
-    pthread_mutex_lock(&mutable->logs_lock);
+    ek_lock(&mutable->logs_lock);
     const int count = report->threads;
-    pthread_mutex_unlock(&mutable->logs_lock);
+    ek_unlock(&mutable->logs_lock);
     return count;
 }
 
@@ -233,11 +235,11 @@ int ek_report_thread_device(const ek_report *report, int thread)
 {
     ek_report *mutable = (ek_report *)report; /* its lock */
     int device = -1;
-    pthread_mutex_lock(&mutable->logs_lock);
+    ek_lock(&mutable->logs_lock);
     for (const ek_log *log = report->logs; log; log = log->next)
         if (log->thread == thread)
             device = log->worker;
-    pthread_mutex_unlock(&mutable->logs_lock);
+    ek_unlock(&mutable->logs_lock);
     return device;
 }
 

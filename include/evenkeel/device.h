@@ -11,7 +11,14 @@
  * (powers of 1024), 0 for none; a device of speed s, 0.001 to 1, sleeps so that replicas on it
  * (their forward, and backward, also on one device) take 1/s of their time; what the calling thread
  * does with its tensors by itself is not slowed. Unset means one host device per two cores, at
- * least 1. The variable is read on first use; ek_host_devices_configure overrides it. */
+ * least 1. The variable is read on first use; ek_host_devices_configure overrides it.
+ *
+ * Forks. Fork before the first tensor is made. A child that is forked later has none of the threads
+ * that compute: there every call that would need a device is EK_E_STATE, reading and releasing what
+ * the parent made still work (releasing gives nothing back; memory goes with the process), and
+ * ek_shutdown is well without doing anything. No call waits for what the child doesn't have. What
+ * forks inside a function that the library called (a module's forward, a data set's get) may only
+ * exec or _exit in the child. system, popen and posix_spawn are always fine. */
 #ifndef EVENKEEL_DEVICE_H
 #define EVENKEEL_DEVICE_H
 

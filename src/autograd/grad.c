@@ -71,6 +71,7 @@ int ek_backward_with(ek_backward_options options)
     int pending = ek_error_status();
     if (pending < 0)
         return pending;
+    EK_TRY(ek_fork_check());
     if (!options.loss)
         return EK_FAIL(EK_E_INVALID, "ek_backward: the loss is NULL");
     ek_run run = {.create_graph = options.create_graph,
@@ -144,6 +145,7 @@ int ek_grad_with(ek_grad_options options)
     int pending = ek_error_status();
     if (pending < 0)
         return pending;
+    EK_TRY(ek_fork_check());
     EK_TRY(check_grad_options(&options));
     ek_run run = {.create_graph = options.create_graph,
                   .retain_graph = options.retain_graph == EK_DEFAULT

@@ -169,6 +169,7 @@ int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_categ
 
     *pointer = NULL;
     *mark = NULL;
+    EK_TRY(ek_fork_check());
     if (nbytes > SIZE_MAX / 2) {
         ek_memory_stats now;
         ek_memory_get(dev->id, &now);
@@ -218,7 +219,7 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
     ek_memory_stats *stats = &a->stats;
     size_t rounded = round_up(nbytes);
 
-    if (!pointer)
+    if (!pointer || ek_forked())
         return;
     if (queue != EK_QUEUE_COMPUTE)
         ek_dev_mark(dev, EK_QUEUE_COMPUTE, &mark);
@@ -253,6 +254,8 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
 
 void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from, ek_memory_category to)
 {
+    if (ek_forked())
+        return;
     size_t rounded = round_up(nbytes);
     pthread_mutex_lock(&dev->allocator.lock);
     dev->allocator.stats.now[from] -= rounded;
@@ -265,6 +268,10 @@ void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from, ek
 
 void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch)
 {
+    if (ek_forked()) {
+        *watch = (ek_memory_watch){0};
+        return;
+    }
     ek_allocator *a = &dev->allocator;
     pthread_mutex_lock(&a->lock);
     *watch = (ek_memory_watch){.dev = dev, .peak = a->stats.in_use, .next = a->watches};
@@ -275,7 +282,7 @@ void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch)
 uint64_t ek_memory_watch_restart(ek_memory_watch *watch)
 {
     ek_dev *dev = watch->dev;
-    if (!dev)
+    if (!dev || ek_forked())
         return watch->peak;
     pthread_mutex_lock(&dev->allocator.lock);
     uint64_t peak = watch->peak;
@@ -287,7 +294,7 @@ uint64_t ek_memory_watch_restart(ek_memory_watch *watch)
 void ek_memory_watch_end(ek_memory_watch *watch)
 {
     ek_dev *dev = watch->dev;
-    if (!dev)
+    if (!dev || ek_forked())
         return;
     pthread_mutex_lock(&dev->allocator.lock);
     ek_memory_watch **at = &dev->allocator.watches;
@@ -310,6 +317,8 @@ int ek_allocator_open(ek_allocator *allocator)
 
 void ek_dev_trim(ek_dev *dev)
 {
+    if (ek_forked())
+        return;
     pthread_mutex_lock(&dev->allocator.lock);
     drop_until(dev, 0);
     pthread_mutex_unlock(&dev->allocator.lock);
@@ -317,7 +326,7 @@ void ek_dev_trim(ek_dev *dev)
 
 int ek_dev_trim_if_free(ek_dev *dev)
 {
-    if (pthread_mutex_trylock(&dev->allocator.lock) != 0)
+    if (ek_forked() || pthread_mutex_trylock(&dev->allocator.lock) != 0)
         return -1;
     int some = dev->allocator.oldest != NULL;
     drop_until(dev, 0);
@@ -341,6 +350,8 @@ void ek_allocator_close(ek_dev *dev)
 
 void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before)
 {
+    if (ek_forked())
+        return;
     pthread_mutex_lock(&dev->allocator.lock);
     ek_memory_stats *stats = &dev->allocator.stats;
     stats->peak = before->peak;

@@ -107,24 +107,24 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 ek_storage *ek_narrow_find(ek_storage *storage, int64_t count, bool *wastes, uint64_t *writes)
 {
     *writes = atomic_load(&storage->writes);
-    pthread_mutex_lock(&lock);
+    ek_lock(&lock);
     ek_storage *narrow = ek_object_retain(storage->narrow);
     if (narrow)
         storage->narrow_used += count;
     *wastes = storage->narrow_wastes;
-    pthread_mutex_unlock(&lock);
+    ek_unlock(&lock);
     return narrow;
 }
 
 static void replace(ek_storage *storage, ek_storage *narrow, int64_t used)
 {
-    pthread_mutex_lock(&lock);
+    ek_lock(&lock);
     ek_storage *before = storage->narrow;
     if (before)
         storage->narrow_wastes = storage->narrow_used < (int64_t)(before->nbytes / 4);
     storage->narrow = narrow;
     storage->narrow_used = used;
-    pthread_mutex_unlock(&lock);
+    ek_unlock(&lock);
     ek_object_release(before);
 }
 

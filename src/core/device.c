@@ -28,6 +28,7 @@ static const ek_backend *backend_of(ek_device_kind kind)
 
 int ek_device_count(ek_device_kind kind)
 {
+    EK_TRY(ek_fork_check());
     const ek_backend *backend = backend_of(kind);
     return backend ? backend->device_count() : 0;
 }
@@ -112,6 +113,8 @@ static const char *why_none(const ek_backend *backend)
 
 ek_dev *ek_dev_get(ek_device device)
 {
+    if (ek_fork_check() < 0)
+        return NULL;
     unsigned kind = (unsigned)device.kind;
     if (kind < KINDS && device.index >= 0 && device.index < EK_MAX_DEVICES) {
         ek_dev *dev = atomic_load_explicit(&registry[kind][device.index], memory_order_acquire);
@@ -130,6 +133,7 @@ ek_dev *ek_dev_get(ek_device device)
                 count, why ? ": " : hint_of(device.kind, backend), why ? why : "");
         return NULL;
     }
+    ek_fork_arm();
     pthread_mutex_lock(&registry_lock);
     ek_dev *dev = atomic_load(&registry[kind][device.index]);
     if (!dev) {
@@ -189,6 +193,7 @@ static int close_kind(int kind)
 /* A worker can't wait for itself to end. */
 static int check_not_worker(const char *what)
 {
+    EK_TRY(ek_fork_check());
     const ek_dev *dev = ek_thread_self()->worker_of;
     return dev ? EK_FAIL(EK_E_STATE,
                          "%s was called on the worker of %s; call it outside of modules", what,
@@ -254,6 +259,8 @@ int ek_synchronize(ek_device device)
 
 int ek_shutdown(void)
 {
+    if (ek_forked())
+        return 0; /* there is nothing to end, and nothing that anybody waits for */
     EK_TRY(check_not_worker("ek_shutdown"));
     ek_scope root = {0, 1};
     ek_casts_forget(ek_thread_self());
@@ -350,6 +357,7 @@ int ek_device_threads(ek_device device)
 
 int ek_dev_order(ek_dev *waiter, ek_dev *awaited)
 {
+    EK_TRY(ek_fork_check());
     if (waiter == awaited || !awaited->backend->order)
         return 0;
     return awaited->backend->order(waiter, awaited);
@@ -357,11 +365,13 @@ int ek_dev_order(ek_dev *waiter, ek_dev *awaited)
 
 int ek_dev_synchronize(ek_dev *dev)
 {
+    EK_TRY(ek_fork_check());
     return dev->backend->synchronize ? dev->backend->synchronize(dev) : 0;
 }
 
 int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
 {
+    EK_TRY(ek_fork_check());
     if (nbytes == 0)
         return 0;
     /* A backend with memory of its own knows how to reach plain memory, not the other way round. */
@@ -381,18 +391,19 @@ bool ek_dev_has_queues(const ek_dev *dev)
 
 void ek_dev_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
 {
-    if (dev->backend->mark)
+    if (dev->backend->mark && !ek_forked())
         dev->backend->mark(dev, queue, mark);
 }
 
 void ek_dev_await(ek_dev *dev, ek_queue queue, ek_mark *mark)
 {
-    if (mark)
+    if (mark && !ek_forked())
         dev->backend->await(dev, queue, mark);
 }
 
 int ek_dev_send(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
 {
+    EK_TRY(ek_fork_check());
     if (nbytes == 0)
         return 0;
     return dev->backend->send ? dev->backend->send(dev, to_data, from_data, nbytes)
@@ -401,6 +412,7 @@ int ek_dev_send(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data,
 
 int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes)
 {
+    EK_TRY(ek_fork_check());
     if (nbytes == 0)
         return 0;
     if (dev->backend->zero)

@@ -170,6 +170,7 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec)
 /* ---- the host's specification ---- */
 
 static pthread_mutex_t spec_lock = PTHREAD_MUTEX_INITIALIZER;
+EK_FORK_SAFE(spec_lock);
 static ek_device_spec spec_now;
 static bool spec_known;
 

@@ -15,6 +15,7 @@ static const uint64_t default_seed = 67280421310721u;
 
 static ek_generator default_generator; /* guarded by default_lock; left is 0 until it is seeded */
 static pthread_mutex_t default_lock = PTHREAD_MUTEX_INITIALIZER;
+EK_FORK_SAFE(default_lock);
 static uint64_t seedings = 1; /* of the default generator; guarded by default_lock */
 
 /* A worker's default generator: replicas that draw side by side would get their numbers from a

@@ -180,6 +180,7 @@ static int run_fill(ek_tensor *tensor, ek_generator *generator, fill *how)
 
 static int check_tensor(const ek_tensor *tensor, bool must_float, const char *name)
 {
+    EK_TRY(ek_fork_check());
     char text[200];
 
     if (!tensor)

@@ -152,6 +152,23 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_log_function *log_function;
 static void *log_user;
 
+/* Whose function another thread was calling goes without one: it may never have returned. The
+ * lock can't be taken before a fork, as the function itself may fork. */
+static void log_in_child(void)
+{
+    if (pthread_mutex_trylock(&log_lock) == 0) {
+        pthread_mutex_unlock(&log_lock);
+        return;
+    }
+    pthread_mutex_init(&log_lock, NULL);
+    log_function = NULL;
+}
+
+__attribute__((constructor)) static void watch_forks_for_log(void)
+{
+    pthread_atfork(NULL, NULL, log_in_child);
+}
+
 void ek_set_log(ek_log_function *function, void *user)
 {
     pthread_mutex_lock(&log_lock);

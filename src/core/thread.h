@@ -4,6 +4,7 @@
 #define EK_CORE_THREAD_H
 
 #include "core/device.h"
+#include "core/fork.h"
 #include "evenkeel/status.h"
 
 /* Inherited by jobs. Core only carries `flags`; autograd gives them meaning. */

@@ -54,9 +54,16 @@ static void wait_for_callers(void)
             sched_yield(); /* calls are short */
 }
 
+void ek_trace_abandon(void)
+{
+    atomic_store(&ek_trace_on, false);
+    atomic_store(&present, false);
+}
+
 int ek_trace_set(const ek_tracer *tracer)
 {
     int rc = 0;
+    EK_TRY(ek_fork_check());
     pthread_mutex_lock(&set_lock);
     if (tracer && atomic_load(&present)) {
         rc = EK_FAIL(EK_E_STATE, "spans and changes of memory are collected already, by a report "

@@ -44,6 +44,9 @@ typedef struct ek_tracer {
     void *user;
 } ek_tracer;
 
+/* In a child of this process: nobody collects, and nobody is waited for. */
+void ek_trace_abandon(void);
+
 /* NULL: nobody collects from now on, and on return no call of the tracer before is running.
  * EK_E_STATE where there is one already. */
 int ek_trace_set(const ek_tracer *tracer);

@@ -110,6 +110,8 @@ static void *worker_main(void *user)
         if (!gang)
             return NULL;
         run_part(gang, next->index, worker->dev);
+        if (ek_forked())
+            return NULL; /* a child that was forked in the part: its submitter isn't here */
         /* The gang lives on its submitter's stack: the last touch is under its lock. */
         pthread_mutex_lock(&gang->lock);
         if (--gang->remaining == 0)
@@ -252,6 +254,7 @@ int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void
     ek_thread *self = ek_thread_self();
     if (count <= 0)
         return 0;
+    EK_TRY(ek_fork_check());
     ek_gang gang = {.function = function,
                     .user = user,
                     .what = what ? what : "work",
@@ -278,6 +281,8 @@ bool ek_workers_exist(void)
 
 void ek_workers_join(void)
 {
+    if (ek_forked())
+        return;
     pthread_mutex_lock(&gang_lock);
     for (int i = 0; i < worker_count; i++) {
         ek_worker *worker = workers[i];

@@ -71,6 +71,7 @@ int ek_cuda_spec_parse(const char *text, int gpus, ek_cuda_spec *spec)
 /* ---- the process's ---- */
 
 static pthread_mutex_t spec_lock = PTHREAD_MUTEX_INITIALIZER;
+EK_FORK_SAFE(spec_lock);
 static ek_cuda_spec spec_now;
 static bool spec_known;
 

@@ -195,7 +195,7 @@ ek_loader *ek_data_loader_with(ek_loader_options options)
 
 void ek_loader_free(ek_loader *loader)
 {
-    if (!loader)
+    if (!loader || (loader->started && ek_forked())) /* whose threads may have been in anything */
         return;
     bool whole = loader->after != NULL; /* what fill makes last */
     if (whole)
@@ -417,6 +417,7 @@ int ek_loader_next(ek_loader *loader, ek_batch *batch)
     if (!batch)
         return EK_FAIL(EK_E_INVALID, "loader_next: the batch is NULL");
     *batch = (ek_batch){0};
+    EK_TRY(ek_fork_check());
     ek_error_take(&before);
     ek_loader_forget(loader);
     int rc = give_next(loader, batch);
@@ -431,6 +432,7 @@ int ek_loader_reset(ek_loader *loader)
 {
     if (!loader)
         return ek_error_pending();
+    EK_TRY(ek_fork_check());
     ek_loader_settle(loader, 0);
     ek_loader_forget(loader);
     loader->begun = false;
@@ -470,8 +472,8 @@ int ek_loader_get_stats(const ek_loader *loader, ek_loader_stats *stats)
         return EK_FAIL(EK_E_INVALID, "loader_get_stats: the statistics are NULL");
     *stats = loader->stats;
     pthread_mutex_t *lock = (pthread_mutex_t *)&loader->lock;
-    pthread_mutex_lock(lock);
+    ek_lock(lock);
     stats->worked_ns = loader->worked_ns;
-    pthread_mutex_unlock(lock);
+    ek_unlock(lock);
     return 0;
 }

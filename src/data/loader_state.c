@@ -98,6 +98,8 @@ ek_value ek_loader_state(ek_loader *loader)
         ek_error_pending();
         return ek_value_error();
     }
+    if (ek_fork_check() < 0)
+        return ek_value_error();
     const ek_loader_options *options = &loader->options;
     int64_t samples = ek_dataset_length(options->dataset);
     if (samples < 0)
@@ -228,6 +230,7 @@ int ek_loader_load_state(ek_loader *loader, ek_value state)
     loaded from = {0};
     if (!loader)
         return ek_error_pending();
+    EK_TRY(ek_fork_check());
     int rc = read_state(loader, state, &from);
     if (rc == 0) {
         rc = ek_sampler_load_state(loader->sampler, ek_value_get(state, "sampler"));

@@ -108,6 +108,7 @@ static void wait_until_idle(ek_loader *loader)
 
 int ek_loader_start(ek_loader *loader)
 {
+    ek_fork_arm();
     int workers = loader->options.workers;
     if (loader->started)
         return 0;

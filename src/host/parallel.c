@@ -43,7 +43,7 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
         grain = 1;
     if (dev->id.kind == EK_CPU && ek_workers_exist() && grain < count)
         grain *= COLD;
-    if (threads == 1 || count <= grain || omp_in_parallel()) {
+    if (threads == 1 || count <= grain || omp_in_parallel() || ek_forked()) {
         body(context, 0, count);
         return;
     }

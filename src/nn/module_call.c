@@ -38,6 +38,8 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
                         ek_value (*forward)(ek_module *self, const ek_args *args))
 {
     int before = ek_error_status();
+    if (ek_fork_check() < 0)
+        return ek_value_error();
     if (has_error(args)) {
         if (before == 0)
             EK_FAIL(EK_E_INVALID, "%s: an argument is NULL", module->type->name);

@@ -6,7 +6,7 @@
 bool ek_given(const char *operation, const char *name, const ek_tensor *x)
 {
     if (x)
-        return true;
+        return ek_fork_check() == 0;
     EK_FAIL(EK_E_INVALID, "%s: %s is NULL", operation, name);
     return false;
 }

@@ -118,7 +118,7 @@ static int check(const char *name, const ek_optimizer *optimizer, const char *wh
                                      : EK_FAIL(EK_E_INVALID, "%s: the optimizer is NULL", name);
     if (!(limit >= 0))
         return EK_FAIL(EK_E_INVALID, "%s: %s has to be 0 or more, not %g", name, what, limit);
-    return 0;
+    return ek_fork_check();
 }
 
 static int clip_norm(const gradient_list *list, const ek_clip_grad_norm_options *options)

@@ -404,6 +404,7 @@ int ek_step(ek_optimizer *optimizer)
     if (!optimizer)
         return ek_error_status() < 0 ? ek_error_pending()
                                      : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
+    EK_TRY(ek_fork_check());
     step this = {.optimizer = optimizer};
     ek_span timed;
     ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", optimizer->algorithm->name,
