@@ -32,6 +32,7 @@ has() {
     libturbojpeg0-dev) has_header turbojpeg.h ;;
     check) has_header check.h ;;
     ccache) command -v ccache ;;
+    locales) command -v localedef && test -r /usr/share/i18n/locales/tr_TR ;;
     dataset-fashion-mnist) test -r $fashion_mnist/train-images-idx3-ubyte.gz ;;
     *) return 1 ;;
     esac >/dev/null
@@ -49,6 +50,7 @@ purpose() {
     libpng-dev) echo "libpng: reads and writes pictures" ;;
     libturbojpeg0-dev) echo "TurboJPEG: reads pictures" ;;
     check) echo "Check: the unit tests" ;;
+    locales) echo "other languages' locales, for the test that files are the same in all" ;;
     ccache) echo "compiles once what two builds share" ;;
     dataset-fashion-mnist) echo "the pictures, in $fashion_mnist" ;;
     esac
