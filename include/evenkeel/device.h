@@ -103,7 +103,8 @@ EK_API int ek_cuda_devices_configure(const char *specification);
 /* Waits until all work issued to the device is done, and returns what went wrong in it. */
 EK_API int ek_synchronize(ek_device device);
 
-/* Threads a host device computes with, by default its share of the cores (at least 1). Returns
+/* Threads a host device computes with, by default its share of the cores (at least 1); a thread
+ * that can't get so many from the system computes with fewer, and a log line says so. Returns
  * EK_E_INVALID for count < 1, EK_E_DEVICE for CUDA. Not while work runs on the device. */
 EK_API int ek_device_set_threads(ek_device device, int count);
 EK_API int ek_device_threads(ek_device device);

@@ -299,6 +299,7 @@ int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_ten
 {
     arguments a = {.kind = kind, .x = x, .w = w, .bias = bias, .y = y, .params = params};
     ek_dnn_key key = {.count = 0};
+    ek_parallel_enter(dev);
     ek_dnn_key_add(&key, kind);
     ek_dnn_key_add(&key, x->dtype);
     ek_dnn_key_add(&key, ek_parallel_threads(dev));
@@ -313,7 +314,6 @@ int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_ten
     ek_dnn_key_add_array(&key, params->padding, params->dims);
     ek_dnn_key_add_array(&key, params->dilation, params->dims);
 
-    ek_parallel_enter(dev);
     ek_dnn_plan *plan = ek_dnn_plan_acquire(&key, build, &a);
     if (!plan)
         return ek_error_pending();

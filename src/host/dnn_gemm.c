@@ -129,6 +129,7 @@ int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm)
 
     /* Many products: side by side, each on one thread. Few: one after the other, each by the team.
      */
+    ek_parallel_enter(dev);
     int threads = ek_parallel_threads(dev);
     bool side_by_side = gemm->batch >= threads;
     size_t nbytes = (size_t)((side_by_side ? threads : 1) * p.workspace_stride) * sizeof(float);
@@ -136,7 +137,6 @@ int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm)
     if (nbytes)
         EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
     p.workspace = workspace;
-    ek_parallel_enter(dev);
     double work = (double)gemm->n * (double)gemm->m * (double)gemm->k;
     if (side_by_side && gemm->batch > 1)
         ek_parallel_for(dev, gemm->batch, work < 100000 ? 1 + (int64_t)(100000 / work) : 1,

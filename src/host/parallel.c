@@ -5,6 +5,7 @@
 #include <omp.h>
 
 #include "core/worker.h"
+#include "host/team.h"
 
 /* How much more work the caller's team needs to be woken for while devices have workers: it has
  * gone to sleep, and when it is done it spins for a while on the cores that they compute on. */
@@ -16,19 +17,49 @@ int ek_parallel_cores(void)
     return cores > 1 ? cores : 1;
 }
 
+/* The calling thread's team, whose threads stay for the next one of its size. */
+static _Thread_local struct {
+    int started; /* its size, the calling thread included; 0: none yet */
+    int most;    /* that it can have, once more were wanted than can be had; 0: not known */
+} own_team;
+
 int ek_parallel_threads(const ek_dev *dev)
 {
 #ifdef EK_SANITIZED_THREAD
     (void)dev;
     return 1;
 #else
-    return dev->threads > 1 ? dev->threads : 1;
+    int threads = dev->threads > 1 ? dev->threads : 1;
+    return own_team.most && threads > own_team.most ? own_team.most : threads;
 #endif
+}
+
+/* The size of the team for the device, whose threads are there on return. */
+static int team_for(const ek_dev *dev)
+{
+    int threads = ek_parallel_threads(dev);
+    if (threads > 1 && threads > own_team.started && !omp_in_parallel()) {
+        int there = own_team.started > 1 ? own_team.started : 1;
+        int had = there + ek_team_try(threads - there);
+        if (had < threads) {
+            ek_log_line(EK_LOG_WARNING,
+                        "%s: a thread computes with a team of %d instead of %d: the system has no "
+                        "more threads for this process",
+                        dev->name, had, threads);
+            own_team.most = threads = had;
+        }
+#pragma omp parallel num_threads(threads)
+        {
+        }
+    }
+    if (threads > 1)
+        own_team.started = threads;
+    return threads;
 }
 
 void ek_parallel_enter(const ek_dev *dev)
 {
-    int threads = ek_parallel_threads(dev);
+    int threads = team_for(dev);
     if (omp_get_max_threads() != threads)
         omp_set_num_threads(threads);
 }
@@ -47,6 +78,7 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
         body(context, 0, count);
         return;
     }
+    threads = team_for(dev);
     int64_t part = (count + threads - 1) / threads;
     if (part < grain)
         part = grain;

@@ -30,10 +30,12 @@ void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body
 /* How many cores this process may use; at least 1. */
 int ek_parallel_cores(void);
 
-/* How many threads a team of the device has. */
+/* How many threads the calling thread's team for the device has: those that the device is to
+ * compute with, or what can be had where that turned out to be less. */
 int ek_parallel_threads(const ek_dev *dev);
 
-/* Sets the calling thread's team size for libraries that ask OpenMP (oneDNN). */
+/* Starts the calling thread's team for the device, and sets its size for libraries that ask OpenMP
+ * (oneDNN). */
 void ek_parallel_enter(const ek_dev *dev);
 
 #endif
