@@ -89,11 +89,11 @@ typedef struct ek_data_parallel_options {
 } ek_data_parallel_options;
 
 /* torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. Moves the module to
- * device_ids[0]; for several devices it has to lie on one before, be it cpu (EK_E_INVALID names a
- * parameter or buffer on another). With one device it is a plain call there (its output still goes
- * to output_device), with no accelerator a plain call on cpu. Batches smaller than the device count
- * use fewer replicas, and a plan may leave devices out, the first as well. Parameter paths are the
- * module's own.
+ * device_ids[0]; for several devices, what of it is not on cpu has to lie on one device before
+ * (EK_E_INVALID names a parameter or buffer on another). With one device it is a plain call there
+ * (its output still goes to output_device), with no accelerator a plain call on cpu. Batches
+ * smaller than the device count use fewer replicas, and a plan may leave devices out, the first as
+ * well. Parameter paths are the module's own.
  *
  * Parameters move into one slab per dtype; handles stay valid, so that optimizers may be made
  * before or after. Only what was written is sent to the replicas again: whoever writes to

@@ -87,7 +87,7 @@ static int check_tensor(const char *path, ek_tensor *tensor, void *user)
     return EK_FAIL(
         EK_E_INVALID,
         "%s: %s \"%s\" is on %s, but what comes before it is on %s; a module for several "
-        "devices has to lie on one (ek_module_to_device)",
+        "devices has to lie on one, or on cpu (ek_module_to_device)",
         w->what, w->kind, path, dev->name, w->dev->name);
 }
 

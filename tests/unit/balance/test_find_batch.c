@@ -106,7 +106,8 @@ static int64_t find(job *j, work *w, int64_t multiple, int64_t most)
 {
     *w = (work){.j = j};
     return ek_find_batch(.function = train_twice, .user = w, .model = j->model,
-                         .optimizer = j->optimizer, .multiple = multiple, .most = most ? most : 65536);
+                         .optimizer = j->optimizer, .multiple = multiple,
+                         .most = most ? most : 65536);
 }
 
 /* One after the other, each with a job of its own. */
@@ -231,7 +232,7 @@ START_TEST(nothing_fits)
 {
     work w;
     job j = make_job((way)_i, CROSS_ENTROPY, EK_F64);
-    set_capacities(3300, 3300);
+    set_capacities(2400, 2400);
     ck_assert_int_eq(find(&j, &w, 1, 0), 0);
     ck_assert_int_eq(ek_error_status(), 0);
     set_capacities(0, 0);

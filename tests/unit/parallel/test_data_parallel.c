@@ -257,12 +257,16 @@ START_TEST(a_module_on_two_devices_is_refused)
                                     "but what comes before it is on host:1"
                                   : "data_parallel: parameter \"1.weight\" is on host:2, "
                                     "but what comes before it is on host:1");
-    /* One device may lie anywhere. */
-    ek_module *net = make_net();
-    assert_ok(ek_module_to_device(net, test_device(2)));
-    ek_module *model = ek_data_parallel(net, .device_ids = devices);
-    assert_made(model);
-    ek_module_free(model);
+    /* All of it may lie on another device, or some on cpu still. */
+    for (int part = 0; part < 2; part++) {
+        ek_module *net = make_net();
+        assert_ok(ek_module_to_device(part ? ek_module_child(net, 2) : net, test_device(2)));
+        ek_module *model = ek_data_parallel(net, .device_ids = devices);
+        assert_made(model);
+        assert_on(ek_module_tensor(model, "0.weight"), test_device(0));
+        assert_on(ek_module_tensor(model, "2.weight"), test_device(0));
+        ek_module_free(model);
+    }
 }
 END_TEST
 
