@@ -67,6 +67,42 @@ EK_API ek_dataset *ek_transformed_key_of(ek_dataset *dataset, const char *key,
     ek_transformed_key_of((dataset), (key), EK_ITEMS(ek_transform *, __VA_ARGS__), \
                           EK_COUNT(ek_transform *, __VA_ARGS__))
 
+/* ---- several elements of a sample alike: a picture and its mask ---- */
+
+/* An element of samples and the transforms for it. */
+typedef struct ek_field_transforms {
+    int field;       /* of a list, as above */
+    const char *key; /* not NULL: of a dictionary */
+    ek_transform *const *transforms;
+    int count;
+} ek_field_transforms;
+#define EK_FIELD(field, ...)                                                    \
+    ((ek_field_transforms){(field), NULL, (ek_transform *const[]){__VA_ARGS__}, \
+                           (int)(sizeof((ek_transform *const[]){__VA_ARGS__}) / \
+                                 sizeof(ek_transform *))})
+#define EK_KEY(key, ...)                                                        \
+    ((ek_field_transforms){0, (key), (ek_transform *const[]){__VA_ARGS__},      \
+                           (int)(sizeof((ek_transform *const[]){__VA_ARGS__}) / \
+                                 sizeof(ek_transform *))})
+
+/* As ek_transformed for each of these elements, but in a sample all of them draw the same random
+ * numbers: pictures of one size are cropped and flipped alike if their random transforms are of the
+ * same kinds in the same order. Others (a mask's fill, its nearest neighbours, a picture's
+ * normalisation) are each element's own. The generator goes on behind the numbers of the first
+ * element, as if that alone were transformed. EK_E_INVALID for an element that is named twice.
+ *
+ *     ek_transformed_alike(set,
+ *                          EK_FIELD(0, ek_random_crop(256, .padding = 8),
+ *                                   ek_random_horizontal_flip(0.5), ek_to_float()),
+ *                          EK_FIELD(1, ek_random_crop(256, .padding = 8, .fill = 255),
+ *                                   ek_random_horizontal_flip(0.5))) */
+EK_API ek_dataset *ek_transformed_alike_of(ek_dataset *dataset, const ek_field_transforms *fields,
+                                           int count);
+#define ek_transformed_alike(dataset, ...)                                             \
+    ek_transformed_alike_of((dataset), (const ek_field_transforms[]){__VA_ARGS__},     \
+                            (int)(sizeof((const ek_field_transforms[]){__VA_ARGS__}) / \
+                                  sizeof(ek_field_transforms)))
+
 /* The tensor that transforms make of `tensor` (on cpu, else EK_E_DEVICE), in the scope: a new one,
  * no part of a graph. `generator` NULL: the default one. */
 EK_API ek_tensor *ek_transform_apply(ek_transform *const *transforms, int count, ek_tensor *tensor,

@@ -1,4 +1,4 @@
-/* transformed.c: data sets with transforms applied to one tensor of each sample.
+/* transformed.c: data sets with transforms applied to tensors of each sample.
  *
  * Rows of batches go one by one from the raw batch through the whole chain into the batch that is
  * given, which lies on the device already. The raw batch is made on cpu: on the device it would
@@ -7,17 +7,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/generator.h"
 #include "core/value.h"
 #include "data/dataset.h"
+#include "data/sample_element.h"
 #include "data/transform_chain.h"
+
+/* An element of samples, and what becomes of it. */
+typedef struct part {
+    ek_sample_element element;
+    char *key;                 /* owned: the element's */
+    ek_transform **transforms; /* owned */
+    int count;
+} part;
 
 typedef struct transformed {
     ek_dataset dataset;
     ek_dataset *of;
-    int field;
-    char *key; /* NULL: by field */
-    ek_transform **transforms;
-    int count;
+    part *parts;
+    int part_count;
 } transformed;
 
 static int64_t transformed_length(ek_dataset *dataset)
@@ -25,115 +33,57 @@ static int64_t transformed_length(ek_dataset *dataset)
     return ek_dataset_length(((transformed *)dataset)->of);
 }
 
-/* ---- the element that is transformed ---- */
+/* ---- random numbers ---- */
 
-enum { ITSELF = -1 };
-
-static bool is_leaf(ek_value value)
+/* Runs parts 0 to count - 1 of one sample until one fails. All of them draw the same numbers; the
+ * generator goes on behind those of the first. It is locked meanwhile, so that no other thread
+ * draws between them. */
+static int run_alike(int count, int (*run)(void *user, int number), void *user)
 {
-    return value.kind == EK_VALUE_TENSOR || value.kind == EK_VALUE_INT ||
-           value.kind == EK_VALUE_FLOAT;
-}
-
-static int find_key(const transformed *self, ek_value sample, int *at)
-{
-    if (sample.kind != EK_VALUE_DICT)
-        return EK_FAIL(EK_E_INVALID,
-                       "\"%s\" is transformed, and the sample is %s; a dictionary is "
-                       "needed",
-                       self->key, ek_value_kind_name(sample));
-    for (*at = 0; *at < ek_value_length(sample); ++*at)
-        if (strcmp(ek_value_key(sample, *at), self->key) == 0)
-            return 0;
-    return EK_FAIL(EK_E_INVALID, "\"%s\" is transformed, and the sample has no such element",
-                   self->key);
-}
-
-/* Where the element is in a sample, or batch. */
-static int find(const transformed *self, ek_value sample, int *at)
-{
-    if (self->key)
-        return find_key(self, sample, at);
-    *at = self->field;
-    if (sample.kind == EK_VALUE_LIST && self->field < ek_value_length(sample))
-        return 0;
-    if (sample.kind == EK_VALUE_LIST)
-        return EK_FAIL(EK_E_INVALID, "field %d is transformed, and the sample is a list of %d",
-                       self->field, ek_value_length(sample));
-    *at = ITSELF;
-    if (is_leaf(sample) && self->field == 0)
-        return 0;
-    return EK_FAIL(EK_E_INVALID, "field %d is transformed, and the sample is %s%s", self->field,
-                   ek_value_kind_name(sample),
-                   sample.kind == EK_VALUE_DICT ? "; ek_transformed_key transforms its elements"
-                                                : "");
-}
-
-static ek_value element_of(ek_value sample, int at)
-{
-    return at == ITSELF ? sample : ek_value_at(sample, at);
-}
-
-/* Numbers count as tensors of no dimension. */
-static ek_tensor *tensor_of(ek_value element)
-{
-    if (element.kind == EK_VALUE_INT)
-        return ek_from_data(&element.as.integer, ek_scalar_shape(), EK_I64);
-    if (element.kind == EK_VALUE_FLOAT)
-        return ek_from_data(&element.as.floating, ek_scalar_shape(), EK_F64);
-    if (element.kind == EK_VALUE_TENSOR)
-        return element.as.tensor;
-    EK_FAIL(EK_E_INVALID, "what is transformed is %s; tensors and numbers are",
-            ek_value_kind_name(element));
-    return NULL;
-}
-
-/* `like` with other items. */
-static ek_value nest_of(ek_value like, const ek_value *items)
-{
-    int count = ek_value_length(like);
-    if (like.kind == EK_VALUE_LIST)
-        return ek_value_list(items, count);
-    ek_value_entry *entries = ek_calloc((size_t)count, sizeof *entries);
-    if (!entries)
-        return ek_value_error();
-    for (int i = 0; i < count; i++)
-        entries[i] = (ek_value_entry){.key = ek_value_key(like, i), .value = items[i]};
-    ek_value nest = ek_value_dict(entries, count);
-    free(entries);
-    return nest;
-}
-
-/* The sample with `tensor` in place of what was there. */
-static ek_value replaced(ek_value sample, int at, ek_tensor *tensor)
-{
-    if (!tensor)
-        return ek_value_error();
-    if (at == ITSELF)
-        return ek_value_of_tensor(tensor);
-    ek_value *items = ek_calloc((size_t)ek_value_length(sample), sizeof *items);
-    if (!items)
-        return ek_value_error();
-    for (int i = 0; i < ek_value_length(sample); i++)
-        items[i] = i == at ? ek_value_of_tensor(tensor) : ek_value_at(sample, i);
-    ek_value result = nest_of(sample, items);
-    free(items);
-    return result;
+    if (count == 1)
+        return run(user, 0);
+    ek_generator *own = ek_generator_lock(NULL), begin = *own, end = begin;
+    int rc = 0;
+    for (int i = 0; i < count && rc >= 0; i++) {
+        ek_generator drawn = begin, *before = ek_generator_stand_in(&drawn);
+        rc = run(user, i);
+        ek_generator_stand_in(before);
+        if (i == 0)
+            end = drawn;
+    }
+    *own = end;
+    ek_generator_unlock(own);
+    return rc;
 }
 
 /* ---- samples ---- */
 
+typedef struct sample_run {
+    const transformed *self;
+    ek_value sample; /* so far */
+} sample_run;
+
+static int run_sample(void *user, int number)
+{
+    sample_run *run = user;
+    const part *p = &run->self->parts[number];
+    int at;
+    EK_TRY(ek_sample_find(&p->element, run->sample, &at));
+    ek_tensor *tensor = ek_sample_tensor(ek_sample_at(run->sample, at));
+    if (!tensor)
+        return ek_error_pending();
+    run->sample = ek_sample_replaced(run->sample, at,
+                                     ek_transform_apply(p->transforms, p->count, tensor, NULL));
+    return run->sample.kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
+}
+
 static ek_value transformed_get(ek_dataset *dataset, int64_t index)
 {
-    const transformed *self = (const transformed *)dataset;
-    ek_value sample = ek_dataset_get(self->of, index);
-    int at;
-    if (sample.kind == EK_VALUE_ERROR || find(self, sample, &at) < 0)
+    sample_run run = {.self = (const transformed *)dataset};
+    run.sample = ek_dataset_get(run.self->of, index);
+    if (run.sample.kind == EK_VALUE_ERROR || run_alike(run.self->part_count, run_sample, &run) < 0)
         return ek_value_error();
-    ek_tensor *tensor = tensor_of(element_of(sample, at));
-    if (!tensor)
-        return ek_value_error();
-    return replaced(sample, at, ek_transform_apply(self->transforms, self->count, tensor, NULL));
+    return run.sample;
 }
 
 /* ---- batches ---- */
@@ -160,17 +110,37 @@ static ek_tensor *new_batch(ek_dev *dev, const ek_array *row, int64_t count)
     return ek_tensor_new(dev, row->dtype, &shape, EK_CONTIGUOUS);
 }
 
-static int run_rows(const ek_chain *chain, const ek_tensor *rows, ek_tensor *batch,
-                    const int64_t *samples)
+/* The rows of one part, from the raw batch to the one that is given. */
+typedef struct rows {
+    ek_chain chain;
+    bool open;
+    int at; /* where the element is in the batch */
+    const char *in;
+    size_t in_nbytes, out_nbytes; /* of a row */
+    ek_tensor *batch;
+} rows;
+
+typedef struct rows_run {
+    rows *parts;
+    int64_t row;
+} rows_run;
+
+static int run_row(void *user, int number)
 {
-    const ek_array *row = ek_chain_result(chain);
-    size_t in_nbytes = (size_t)ek_shape_count(&chain->steps[0].shape) * ek_dtype_size(rows->dtype);
-    size_t out_nbytes = (size_t)ek_shape_count(&row->shape) * ek_dtype_size(row->dtype);
-    const char *in = ek_tensor_address(rows);
-    char *out = ek_tensor_address(batch);
-    for (int64_t i = 0; i < rows->shape[0]; i++, in += in_nbytes, out += out_nbytes) {
+    const rows_run *run = user;
+    const rows *r = &run->parts[number];
+    char *out = ek_tensor_address(r->batch);
+    return ek_chain_run(&r->chain, r->in + (size_t)run->row * r->in_nbytes,
+                        out + (size_t)run->row * r->out_nbytes, NULL);
+}
+
+/* Row by row, in their order: random numbers are drawn as when samples are asked for one by one. */
+static int run_rows(rows *parts, int part_count, const int64_t *samples, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        rows_run run = {parts, i};
         int before = ek_error_status();
-        int rc = ek_chain_run(chain, in, out, NULL);
+        int rc = run_alike(part_count, run_row, &run);
         if (rc < 0)
             ek_error_prefix(before, "sample %lld", (long long)samples[i]);
         EK_TRY(rc);
@@ -178,22 +148,23 @@ static int run_rows(const ek_chain *chain, const ek_tensor *rows, ek_tensor *bat
     return 0;
 }
 
-/* Row by row, in their order: random numbers are drawn as when samples are asked for one by one. */
-static ek_tensor *transform_rows(const transformed *self, ek_tensor *rows, const int64_t *samples,
-                                 int64_t count, ek_dev *dev)
+/* `from` becomes a batch on `dev`. */
+static int open_rows(rows *r, const part *p, ek_tensor *from, int64_t count, ek_dev *dev)
 {
-    ek_chain chain;
-    if (check_rows(rows, count) < 0 || !(rows = ek_row_major(rows, ek_tensor_dev(rows))))
-        return NULL;
-    ek_shape row = {.ndim = rows->ndim - 1};
-    memcpy(row.dims, rows->shape + 1, (size_t)row.ndim * sizeof *row.dims);
-    if (ek_chain_open(&chain, self->transforms, self->count, rows->dtype, &row) < 0)
-        return NULL;
-    ek_tensor *batch = new_batch(dev, ek_chain_result(&chain), count);
-    if (batch && run_rows(&chain, rows, batch, samples) < 0)
-        batch = NULL;
-    ek_chain_close(&chain);
-    return batch;
+    EK_TRY(check_rows(from, count));
+    from = ek_row_major(from, ek_tensor_dev(from));
+    if (!from)
+        return ek_error_pending();
+    ek_shape row = {.ndim = from->ndim - 1};
+    memcpy(row.dims, from->shape + 1, (size_t)row.ndim * sizeof *row.dims);
+    EK_TRY(ek_chain_open(&r->chain, p->transforms, p->count, from->dtype, &row));
+    r->open = true;
+    const ek_array *result = ek_chain_result(&r->chain);
+    r->in = ek_tensor_address(from);
+    r->in_nbytes = (size_t)ek_shape_count(&row) * ek_dtype_size(from->dtype);
+    r->out_nbytes = (size_t)ek_shape_count(&result->shape) * ek_dtype_size(result->dtype);
+    r->batch = new_batch(dev, result, count);
+    return r->batch ? 0 : ek_error_pending();
 }
 
 /* The transformed sets around one whose batch is made, the innermost first. */
@@ -202,21 +173,53 @@ typedef struct around {
     const struct around *next;
 } around;
 
-static bool same_element(const transformed *a, const transformed *b)
-{
-    return a->key && b->key ? strcmp(a->key, b->key) == 0
-                            : !a->key && !b->key && a->field == b->field;
-}
-
-static bool transformed_again(const transformed *self, const around *outer)
+static bool transformed_again(const part *p, const around *outer)
 {
     for (; outer; outer = outer->next)
-        if (same_element(self, outer->set))
-            return true;
+        for (int i = 0; i < outer->set->part_count; i++)
+            if (ek_sample_same(&p->element, &outer->set->parts[i].element))
+                return true;
     return false;
 }
 
 static const ek_dataset_type rows_type;
+
+static int open_parts(const transformed *self, const around *outer, ek_value batch, int64_t count,
+                      ek_dev *dev, rows *parts)
+{
+    for (int i = 0; i < self->part_count; i++) {
+        const part *p = &self->parts[i];
+        EK_TRY(ek_sample_find(&p->element, batch, &parts[i].at));
+        ek_tensor *from = ek_sample_tensor(ek_sample_at(batch, parts[i].at));
+        ek_dev *to = transformed_again(p, outer) ? ek_dev_get(ek_cpu()) : dev;
+        if (!from || !to)
+            return ek_error_pending();
+        EK_TRY(open_rows(&parts[i], p, from, count, to));
+    }
+    return 0;
+}
+
+/* The batch with its parts transformed. */
+static ek_value transform_batch(const transformed *self, const around *outer, ek_value batch,
+                                const int64_t *samples, int64_t count, ek_dev *dev)
+{
+    rows *parts = ek_calloc((size_t)self->part_count, sizeof *parts);
+    if (!parts)
+        return ek_value_error();
+    int rc = open_parts(self, outer, batch, count, dev, parts);
+    if (rc >= 0)
+        rc = run_rows(parts, self->part_count, samples, count);
+    for (int i = 0; i < self->part_count; i++) {
+        if (rc >= 0)
+            batch = ek_sample_replaced(batch, parts[i].at, parts[i].batch);
+        if (batch.kind == EK_VALUE_ERROR)
+            rc = ek_error_pending();
+        if (parts[i].open)
+            ek_chain_close(&parts[i].chain);
+    }
+    free(parts);
+    return rc < 0 ? ek_value_error() : batch;
+}
 
 /* What is transformed, for the last time, is written on `dev`; the rest lies on cpu. *raw says
  * whether there was a batch of what is not transformed yet. */
@@ -224,7 +227,6 @@ static ek_value make_batch(transformed *self, const around *outer, const int64_t
                            int64_t count, ek_dev *dev, bool *raw)
 {
     const around here = {self, outer};
-    int at;
     ek_value batch;
     if (self->of->type == &rows_type) {
         batch = make_batch((transformed *)self->of, &here, samples, count, dev, raw);
@@ -232,13 +234,9 @@ static ek_value make_batch(transformed *self, const around *outer, const int64_t
         batch = ek_dataset_get_batch(self->of, samples, count, ek_cpu());
         *raw = batch.kind != EK_VALUE_ERROR;
     }
-    if (batch.kind == EK_VALUE_ERROR || find(self, batch, &at) < 0)
-        return ek_value_error();
-    ek_tensor *rows = tensor_of(element_of(batch, at));
-    ek_dev *to = transformed_again(self, outer) ? ek_dev_get(ek_cpu()) : dev;
-    if (!rows || !to)
-        return ek_value_error();
-    return replaced(batch, at, transform_rows(self, rows, samples, count, to));
+    if (batch.kind == EK_VALUE_ERROR)
+        return batch;
+    return transform_batch(self, outer, batch, samples, count, dev);
 }
 
 /* All tensors of a value on `dev`. */
@@ -259,7 +257,7 @@ static ek_value moved(ek_value value, ek_dev *dev)
             result = items[i];
     }
     if (result.kind != EK_VALUE_ERROR)
-        result = nest_of(value, items);
+        result = ek_sample_nest(value, items);
     free(items);
     return result;
 }
@@ -290,7 +288,7 @@ static ek_value transformed_get_batch(ek_dataset *dataset, const int64_t *sample
 
 /* ---- making ---- */
 
-static void free_all(ek_transform *const *transforms, int count)
+static void free_transforms(ek_transform *const *transforms, int count)
 {
     for (int i = 0; transforms && i < count; i++)
         ek_transform_free(transforms[i]);
@@ -299,9 +297,12 @@ static void free_all(ek_transform *const *transforms, int count)
 static void transformed_destroy(ek_dataset *dataset)
 {
     transformed *self = (transformed *)dataset;
-    free_all(self->transforms, self->count);
-    free(self->transforms);
-    free(self->key);
+    for (int i = 0; i < self->part_count; i++) {
+        free_transforms(self->parts[i].transforms, self->parts[i].count);
+        free(self->parts[i].transforms);
+        free(self->parts[i].key);
+    }
+    free(self->parts);
     ek_dataset_free(self->of);
 }
 
@@ -319,59 +320,104 @@ static const ek_dataset_type samples_type = {.name = "transformed",
                                              .get = transformed_get,
                                              .destroy = transformed_destroy};
 
-/* Owns nothing yet. */
-static transformed *new_set(const ek_dataset *of, int field, const char *key,
-                            ek_transform *const *transforms, int count)
+static int check_fields(const ek_field_transforms *fields, int count)
 {
-    if (ek_dataset_given(of, "transformed") < 0 ||
-        ek_transforms_check("transformed", transforms, count) < 0)
-        return NULL;
-    if (field < 0) {
-        EK_FAIL(EK_E_INVALID, "transformed: field %d; fields count from 0", field);
-        return NULL;
+    if (count < 1 || !fields)
+        return EK_FAIL(EK_E_INVALID, "transformed: %d fields%s; at least one is transformed", count,
+                       fields ? "" : " at NULL");
+    for (int i = 0; i < count; i++) {
+        EK_TRY(ek_transforms_check("transformed", fields[i].transforms, fields[i].count));
+        if (!fields[i].key && fields[i].field < 0)
+            return EK_FAIL(EK_E_INVALID, "transformed: field %d; fields count from 0",
+                           fields[i].field);
     }
-    transformed *self =
-        (transformed *)ek_dataset_new(of->type->get_batch ? &rows_type : &samples_type);
-    if (!self)
-        return NULL;
-    self->field = field;
-    self->key = key ? ek_strdup(key) : NULL;
-    self->transforms = ek_calloc((size_t)count, sizeof(ek_transform *));
-    if (self->transforms && (self->key || !key))
-        return self;
-    ek_dataset_free(&self->dataset);
-    return NULL;
+    return 0;
 }
 
-static ek_dataset *make(ek_dataset *of, int field, const char *key, ek_transform *const *transforms,
-                        int count)
+static int check_repeats(const part *parts, int number)
 {
-    transformed *self = new_set(of, field, key, transforms, count);
-    if (!self) {
-        free_all(transforms, count);
-        ek_dataset_free(of);
+    const ek_sample_element *element = &parts[number].element;
+    for (int i = 0; i < number; i++) {
+        if (!ek_sample_same(&parts[i].element, element))
+            continue;
+        return element->key
+                   ? EK_FAIL(EK_E_INVALID, "transformed: \"%s\" is named twice", element->key)
+                   : EK_FAIL(EK_E_INVALID, "transformed: field %d is named twice", element->field);
+    }
+    return 0;
+}
+
+static int fill_part(part *p, const ek_field_transforms *fields)
+{
+    p->key = fields->key ? ek_strdup(fields->key) : NULL;
+    p->element = (ek_sample_element){fields->field, p->key};
+    p->transforms = ek_calloc((size_t)fields->count, sizeof *p->transforms);
+    return p->transforms && (p->key || !fields->key) ? 0 : EK_E_NO_MEMORY;
+}
+
+/* With room for the transforms, which are not taken over yet. */
+static int add_parts(transformed *self, const ek_field_transforms *fields, int count)
+{
+    self->parts = ek_calloc((size_t)count, sizeof *self->parts);
+    if (!self->parts)
+        return EK_E_NO_MEMORY;
+    while (self->part_count < count) {
+        int number = self->part_count++;
+        EK_TRY(fill_part(&self->parts[number], &fields[number]));
+        EK_TRY(check_repeats(self->parts, number));
+    }
+    return 0;
+}
+
+/* Owns nothing yet. */
+static transformed *new_set(const ek_dataset *of, const ek_field_transforms *fields, int count)
+{
+    if (ek_dataset_given(of, "transformed") < 0 || check_fields(fields, count) < 0)
+        return NULL;
+    transformed *self =
+        (transformed *)ek_dataset_new(of->type->get_batch ? &rows_type : &samples_type);
+    if (self && add_parts(self, fields, count) < 0) {
+        ek_dataset_free(&self->dataset);
         return NULL;
     }
-    self->of = of;
-    for (; self->count < count; self->count++)
-        self->transforms[self->count] = transforms[self->count];
+    return self;
+}
+
+ek_dataset *ek_transformed_alike_of(ek_dataset *dataset, const ek_field_transforms *fields,
+                                    int count)
+{
+    transformed *self = new_set(dataset, fields, count);
+    if (!self) {
+        for (int i = 0; fields && i < count; i++)
+            free_transforms(fields[i].transforms, fields[i].count);
+        ek_dataset_free(dataset);
+        return NULL;
+    }
+    self->of = dataset;
+    for (int i = 0; i < count; i++) {
+        part *p = &self->parts[i];
+        for (; p->count < fields[i].count; p->count++)
+            p->transforms[p->count] = fields[i].transforms[p->count];
+    }
     return &self->dataset;
 }
 
 ek_dataset *ek_transformed_of(ek_dataset *dataset, int field, ek_transform *const *transforms,
                               int count)
 {
-    return make(dataset, field, NULL, transforms, count);
+    const ek_field_transforms one = {field, NULL, transforms, count};
+    return ek_transformed_alike_of(dataset, &one, 1);
 }
 
 ek_dataset *ek_transformed_key_of(ek_dataset *dataset, const char *key,
                                   ek_transform *const *transforms, int count)
 {
+    const ek_field_transforms one = {0, key, transforms, count};
     if (key)
-        return make(dataset, 0, key, transforms, count);
+        return ek_transformed_alike_of(dataset, &one, 1);
     if (ek_dataset_given(dataset, "transformed_key") == 0)
         EK_FAIL(EK_E_INVALID, "transformed_key: the key is NULL");
-    free_all(transforms, count);
+    free_transforms(transforms, count);
     ek_dataset_free(dataset);
     return NULL;
 }

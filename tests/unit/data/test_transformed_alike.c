@@ -1,0 +1,285 @@
+/* test_transformed_alike.c: pictures and their masks, cropped and flipped alike. */
+#include <pthread.h>
+#include <string.h>
+
+#include "evenkeel/loader.h"
+#include "evenkeel/transform.h"
+#include "unit.h"
+
+enum { COUNT = 9, SIDE = 6, PIXELS = SIDE * SIDE };
+
+/* Pixels of sample n are n * PIXELS + 1, + 2, ..., of pictures in u8, of masks in i64. */
+static ek_tensor *numbered(ek_dtype dtype)
+{
+    double values[COUNT * PIXELS];
+    for (int i = 0; i < COUNT * PIXELS; i++)
+        values[i] = i % 250 + 1;
+    return tensor_of(values, EK_SHAPE(COUNT, 1, SIDE, SIDE), dtype, ek_cpu());
+}
+
+static ek_dataset *pictures_and_masks(void)
+{
+    return ek_tensor_dataset(numbered(EK_U8), numbered(EK_I64));
+}
+
+static ek_dataset *alike(ek_dataset *dataset)
+{
+    return ek_transformed_alike(dataset,
+                                EK_FIELD(0, ek_random_crop(SIDE, .padding = 3),
+                                         ek_random_horizontal_flip(0.5), ek_to_float()),
+                                EK_FIELD(1, ek_random_crop(SIDE, .padding = 3, .fill = 255),
+                                         ek_random_horizontal_flip(0.5)));
+}
+
+/* Of a sample or of a batch: the mask has the picture's pixels, and 255 for what it is padded by.
+ */
+static void assert_alike(ek_tensor *picture, ek_tensor *mask)
+{
+    assert_made(picture);
+    assert_made(mask);
+    ck_assert_int_eq(ek_tensor_dtype(picture), EK_F32);
+    ck_assert_int_eq(ek_tensor_dtype(mask), EK_I64);
+    ck_assert_int_eq(ek_tensor_count(picture), ek_tensor_count(mask));
+    for (int64_t i = 0; i < ek_tensor_count(mask); i++) {
+        double pixel = element(picture, i) * 255, wanted = pixel > 0.5 ? pixel : 255;
+        if (!(element(mask, i) > wanted - 0.01 && element(mask, i) < wanted + 0.01))
+            ck_abort_msg("pixel %d: %g, and %g in the mask", (int)i, pixel, element(mask, i));
+    }
+}
+
+static void assert_value_alike(ek_value value)
+{
+    ck_assert_msg(value.kind == EK_VALUE_LIST, "%s", ek_error_message());
+    assert_alike(ek_value_tensor(ek_value_at(value, 0)), ek_value_tensor(ek_value_at(value, 1)));
+}
+
+static const int64_t all[COUNT] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+
+START_TEST(samples_and_batches)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *set = alike(pictures_and_masks());
+    assert_made(set);
+    ek_manual_seed(3);
+    ek_value batch = ek_dataset_get_batch(set, all, COUNT, ek_cpu());
+    assert_value_alike(batch);
+    ek_manual_seed(3);
+    for (int field = 0; field < 2; field++) {
+        ek_tensor *rows = ek_value_tensor(ek_value_at(batch, field));
+        size_t nbytes = PIXELS * ek_dtype_size(ek_tensor_dtype(rows));
+        ek_manual_seed(3);
+        for (int i = 0; i < COUNT; i++) {
+            ek_value sample = ek_dataset_get(set, i);
+            assert_value_alike(sample);
+            ek_tensor *one = ek_value_tensor(ek_value_at(sample, field));
+            ck_assert_mem_eq(ek_tensor_data(one), (char *)ek_tensor_data(rows) + (size_t)i * nbytes,
+                             nbytes);
+        }
+    }
+    ek_dataset_free(set);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* The picture, and the numbers that are drawn after it, are those of a picture alone. */
+START_TEST(as_if_alone)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *set = alike(pictures_and_masks());
+    ek_dataset *alone = ek_transformed(pictures_and_masks(), 0, ek_random_crop(SIDE, .padding = 3),
+                                       ek_random_horizontal_flip(0.5), ek_to_float());
+    ek_tensor *pictures[2];
+    uint32_t next[2];
+    for (int i = 0; i < 2; i++) {
+        ek_manual_seed(4);
+        ek_value batch = ek_dataset_get_batch(i ? alone : set, all, COUNT, ek_cpu());
+        pictures[i] = ek_value_tensor(ek_value_at(batch, 0));
+        assert_made(pictures[i]);
+        next[i] = ek_random_u32(NULL);
+    }
+    assert_close(pictures[0], pictures[1], 0, 0);
+    ck_assert_uint_eq(next[0], next[1]);
+    ek_dataset_free(set);
+    ek_dataset_free(alone);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* Around another one, on a device, by a loader's threads. */
+START_TEST(loaded)
+{
+    ek_scope scope = ek_scope_begin();
+    assert_ok(ek_host_devices_configure("1"));
+    ek_dataset *resized =
+        ek_transformed_alike(pictures_and_masks(), EK_FIELD(1, ek_resize(SIDE, .nearest = true)),
+                             EK_FIELD(0, ek_resize(SIDE)));
+    ek_dataset *set = alike(resized);
+    assert_made(set);
+    assert_value_alike(ek_dataset_get_batch(set, all, COUNT, ek_host(0)));
+    ek_loader *loader = ek_data_loader(set, .batch_size = 2, .shuffle = true, .workers = 2);
+    assert_made(loader);
+    ek_batch batch;
+    int batches = 0, rc;
+    while ((rc = ek_loader_next(loader, &batch)) > 0) {
+        assert_alike(ek_value_tensor(batch.input), ek_value_tensor(batch.target));
+        batches++;
+    }
+    assert_ok(rc);
+    ck_assert_int_eq(batches, (COUNT + 1) / 2);
+    ek_loader_free(loader);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* ---- samples of dictionaries, which are read one by one ---- */
+
+static int64_t named_length(ek_dataset *dataset)
+{
+    (void)dataset;
+    return COUNT;
+}
+
+static ek_value named_get(ek_dataset *dataset, int64_t index)
+{
+    (void)dataset;
+    ek_shape shape = EK_SHAPE(1, SIDE, SIDE);
+    uint8_t *pixels = ek_tensor_data(numbered(EK_U8));
+    int64_t *mask = ek_tensor_data(numbered(EK_I64));
+    ek_value picture = ek_value_of_tensor(ek_from_data(pixels + index * PIXELS, shape, EK_U8));
+    return ek_value_dict((ek_value_entry[]){{"image", picture},
+                                            {"mask",
+                                             ek_value_of_tensor(ek_from_data(mask + index * PIXELS,
+                                                                             shape, EK_I64))},
+                                            {"number", ek_value_of_int(index)}},
+                         3);
+}
+
+static const ek_dataset_type named_type = {.name = "named",
+                                           .size = sizeof(ek_dataset),
+                                           .length = named_length,
+                                           .get = named_get};
+
+START_TEST(keys)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *set =
+        ek_transformed_alike(ek_dataset_new(&named_type),
+                             EK_KEY("mask", ek_random_crop(SIDE, .padding = 3, .fill = 255),
+                                    ek_random_vertical_flip(0.5)),
+                             EK_KEY("image", ek_random_crop(SIDE, .padding = 3),
+                                    ek_random_vertical_flip(0.5), ek_to_float()));
+    assert_made(set);
+    for (int i = 0; i < 2 * COUNT; i++) {
+        ek_value value = i < COUNT ? ek_dataset_get(set, i)
+                                   : ek_dataset_get_batch(set, all, i - COUNT + 1, ek_cpu());
+        ck_assert_msg(value.kind == EK_VALUE_DICT, "%s", ek_error_message());
+        assert_alike(ek_value_tensor(ek_value_get(value, "image")),
+                     ek_value_tensor(ek_value_get(value, "mask")));
+    }
+    ek_dataset_free(set);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* ---- threads that share the default generator ---- */
+
+static void *read_all(void *user)
+{
+    for (int i = 0; i < 20 * COUNT; i++) {
+        ek_scope scope = ek_scope_begin();
+        ek_value sample = ek_dataset_get(user, i % COUNT);
+        ck_assert_int_eq(sample.kind, EK_VALUE_LIST);
+        assert_value_alike(sample);
+        ek_scope_end(&scope);
+    }
+    return NULL;
+}
+
+START_TEST(several_threads)
+{
+    enum { THREADS = 3 };
+    pthread_t threads[THREADS];
+    ek_dataset *set = alike(pictures_and_masks());
+    assert_made(set);
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, read_all, set), 0);
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    ek_dataset_free(set);
+}
+END_TEST
+
+/* ---- what is refused ---- */
+
+START_TEST(refused)
+{
+    ek_scope scope = ek_scope_begin();
+    ck_assert_ptr_null(ek_transformed_alike(pictures_and_masks(), EK_FIELD(1, ek_to_float()),
+                                            EK_FIELD(0, ek_to_float()),
+                                            EK_FIELD(1, ek_one_hot(3))));
+    assert_error(EK_E_INVALID, "transformed: field 1 is named twice");
+    ck_assert_ptr_null(ek_transformed_alike(pictures_and_masks(), EK_KEY("a", ek_to_float()),
+                                            EK_KEY("a", ek_to_float())));
+    assert_error(EK_E_INVALID, "transformed: \"a\" is named twice");
+    ck_assert_ptr_null(ek_transformed_alike(pictures_and_masks(), EK_FIELD(0, ek_to_float()),
+                                            EK_FIELD(-1, ek_to_float())));
+    assert_error(EK_E_INVALID, "field -1; fields count from 0");
+    ck_assert_ptr_null(ek_transformed_alike(pictures_and_masks(), EK_FIELD(0, ek_to_float()),
+                                            EK_FIELD(1, ek_to_float(), NULL)));
+    assert_error(EK_E_INVALID, "transform 1 of 2 is NULL");
+    ck_assert_ptr_null(ek_transformed_alike_of(pictures_and_masks(), NULL, 0));
+    assert_error(EK_E_INVALID, "0 fields at NULL");
+    ck_assert_ptr_null(ek_transformed_alike_of(pictures_and_masks(), NULL, 2));
+    assert_error(EK_E_INVALID, "2 fields at NULL");
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* What fails for the second element leaves the generator usable. */
+START_TEST(errors_of_the_second)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *set =
+        ek_transformed_alike(pictures_and_masks(), EK_FIELD(0, ek_random_horizontal_flip(0.5)),
+                             EK_FIELD(1, ek_one_hot(100)));
+    ek_dataset *further = ek_transformed_alike(pictures_and_masks(), EK_FIELD(0, ek_to_float()),
+                                               EK_FIELD(2, ek_to_float()));
+    assert_made(set);
+    ck_assert_int_eq(ek_dataset_get_batch(set, all, 4, ek_cpu()).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_INVALID, "sample 2: ");
+    ck_assert_int_eq(ek_dataset_get(set, 5).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_INVALID, "one_hot");
+    ck_assert_int_eq(ek_dataset_get(further, 5).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_INVALID, "field 2 is transformed, and the sample is a list of 2");
+    ck_assert_int_eq(ek_dataset_get_batch(further, all, 4, ek_cpu()).kind, EK_VALUE_ERROR);
+    assert_error(EK_E_INVALID, "field 2 is transformed");
+    ek_manual_seed(5);
+    uint32_t first = ek_random_u32(NULL);
+    ek_manual_seed(5);
+    ck_assert_uint_eq(ek_random_u32(NULL), first);
+    ek_dataset_free(set);
+    ek_dataset_free(further);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+Suite *suite(void)
+{
+    Suite *s = suite_create("transformed_alike");
+    TCase *c = tcase_create("transformed_alike");
+    tcase_add_test(c, samples_and_batches);
+    tcase_add_test(c, as_if_alone);
+    tcase_add_test(c, loaded);
+    tcase_add_test(c, keys);
+    tcase_add_test(c, several_threads);
+    tcase_add_test(c, refused);
+    tcase_add_test(c, errors_of_the_second);
+    suite_add_tcase(s, c);
+    return s;
+}
