@@ -56,14 +56,42 @@ purpose() {
     esac
 }
 
+somebody_types=false
+[ -t 0 ] && somebody_types=true
+
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@"
-    elif [ -t 0 ]; then
+    elif $somebody_types; then
         sudo "$@"
     else
         sudo -n "$@" # nobody is there to type a password
     fi
+}
+
+# apt_get ARGUMENT...: waits while another program holds one of apt's locks (of package lists, of downloads, dpkg's;
+# apt's own DPkg::Lock::Timeout is for dpkg's only), for lock_patience seconds at most.
+lock_patience=300
+lock_pause=5
+apt_get() {
+    local log waited=0 status
+    log=$(mktemp) || fail "no temporary file can be made"
+    while :; do
+        { as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" </dev/null 2>&1 >&3 | tee "$log" >&2; } 3>&1
+        status=${PIPESTATUS[0]}
+        if [ "$status" = 0 ] || ! grep -qE 'Could not get lock|Unable to (lock|acquire)' "$log"; then
+            break
+        fi
+        if [ $waited -ge $lock_patience ]; then
+            say "Another program has held apt's lock for $waited seconds"
+            break
+        fi
+        say "Waiting for another program that holds apt's lock, up to $((lock_patience - waited)) seconds more"
+        sleep $lock_pause
+        waited=$((waited + (lock_pause > 0 ? lock_pause : 1)))
+    done
+    rm -f "$log"
+    return "$status"
 }
 
 # Installs those of the named packages that are missing, or says what is missing and ends.
@@ -89,10 +117,9 @@ need() {
         fail "cannot install them: you are not root and there is no sudo. $how"
 
     say "Installing: apt-get install ${packages[*]}"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y update </dev/null ||
-        say "apt-get update failed; trying with the package lists that are here"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install \
-        "${packages[@]}" </dev/null || fail "apt-get could not install them (see above). $how"
+    apt_get update || say "apt-get update failed; trying with the package lists that are here"
+    apt_get --no-install-recommends install "${packages[@]}" ||
+        fail "apt-get could not install them (see above). $how"
     for package in "${missing[@]}"; do
         has "$package" || fail "$package is installed but what it is for was not found: $(purpose "$package")"
     done
