@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/json.h"
+#include "core/locale.h"
 
 static void put(ek_json_writer *writer, const char *bytes, size_t nbytes)
 {
@@ -103,7 +104,6 @@ void ek_json_put_integer(ek_json_writer *writer, const char *key, int64_t value)
     put(writer, text, (size_t)snprintf(text, sizeof text, "%" PRId64, value));
 }
 
-/* What stands between the digits is the locale's. */
 void ek_json_put_real(ek_json_writer *writer, const char *key, double value, int digits)
 {
     char text[64];
@@ -112,11 +112,5 @@ void ek_json_put_real(ek_json_writer *writer, const char *key, double value, int
         put(writer, "null", 4);
         return;
     }
-    snprintf(text, sizeof text, "%.*g", digits < 17 ? digits : 17, value);
-    size_t whole = strspn(text, "-0123456789");
-    size_t point = strcspn(text + whole, "0123456789e");
-    put(writer, text, whole);
-    if (point > 0)
-        put_character(writer, '.');
-    put(writer, text + whole + point, strlen(text + whole + point));
+    put(writer, text, ek_format(text, sizeof text, "%.*g", digits < 17 ? digits : 17, value));
 }

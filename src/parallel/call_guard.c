@@ -6,6 +6,7 @@
 int ek_call_guard_enter(ek_call_guard *guard, const char *subject)
 {
     const void *self = ek_thread_self(), *nobody = NULL;
+    EK_TRY(ek_fork_check());
     /* Only this thread makes itself the owner, so no other answer can come while it looks. */
     if (atomic_load_explicit(&guard->owner, memory_order_relaxed) != self &&
         !atomic_compare_exchange_strong_explicit(&guard->owner, &nobody, self, memory_order_acquire,
