@@ -76,14 +76,18 @@ typedef struct ek_field_transforms {
     ek_transform *const *transforms;
     int count;
 } ek_field_transforms;
-#define EK_FIELD(field, ...)                                                    \
-    ((ek_field_transforms){(field), NULL, (ek_transform *const[]){__VA_ARGS__}, \
-                           (int)(sizeof((ek_transform *const[]){__VA_ARGS__}) / \
-                                 sizeof(ek_transform *))})
-#define EK_KEY(key, ...)                                                        \
-    ((ek_field_transforms){0, (key), (ek_transform *const[]){__VA_ARGS__},      \
-                           (int)(sizeof((ek_transform *const[]){__VA_ARGS__}) / \
-                                 sizeof(ek_transform *))})
+static inline ek_field_transforms ek_field_transforms_of(int index, const char *key,
+                                                         ek_transform *const *transforms, int count)
+{
+    ek_field_transforms result = {index, key, transforms, count};
+    return result;
+}
+#define EK_FIELD(field, ...)                                                     \
+    ek_field_transforms_of((field), NULL, EK_ITEMS(ek_transform *, __VA_ARGS__), \
+                           EK_COUNT(ek_transform *, __VA_ARGS__))
+#define EK_KEY(key, ...)                                                    \
+    ek_field_transforms_of(0, (key), EK_ITEMS(ek_transform *, __VA_ARGS__), \
+                           EK_COUNT(ek_transform *, __VA_ARGS__))
 
 /* As ek_transformed for each of these elements, but in a sample all of them draw the same random
  * numbers: pictures of one size are cropped and flipped alike if their random transforms are of the
@@ -98,10 +102,9 @@ typedef struct ek_field_transforms {
  *                                   ek_random_horizontal_flip(0.5))) */
 EK_API ek_dataset *ek_transformed_alike_of(ek_dataset *dataset, const ek_field_transforms *fields,
                                            int count);
-#define ek_transformed_alike(dataset, ...)                                             \
-    ek_transformed_alike_of((dataset), (const ek_field_transforms[]){__VA_ARGS__},     \
-                            (int)(sizeof((const ek_field_transforms[]){__VA_ARGS__}) / \
-                                  sizeof(ek_field_transforms)))
+#define ek_transformed_alike(dataset, ...)                                         \
+    ek_transformed_alike_of((dataset), EK_ITEMS(ek_field_transforms, __VA_ARGS__), \
+                            EK_COUNT(ek_field_transforms, __VA_ARGS__))
 
 /* The tensor that transforms make of `tensor` (on cpu, else EK_E_DEVICE), in the scope: a new one,
  * no part of a graph. `generator` NULL: the default one. */

@@ -109,6 +109,13 @@ static void data()
         samples += static_cast<int>(batch.count);
     CHECK(rc == 0 && samples == 6);
     ek_loader_free(loader);
+
+    ek_dataset *pairs = ek_transformed_alike(ek_tensor_dataset(x, ek_zeros(EK_SHAPE(6, 1, 4, 4))),
+                                             EK_FIELD(0, ek_random_horizontal_flip(0.5)),
+                                             EK_FIELD(1, ek_random_horizontal_flip(0.5)));
+    CHECK(pairs && ek_dataset_length(pairs) == 6);
+    CHECK(ek_value_length(ek_dataset_get(pairs, 0)) == 2);
+    ek_dataset_free(pairs);
 }
 
 static void training()
