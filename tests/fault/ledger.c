@@ -1,0 +1,171 @@
+/* ledger.c: a hash table of live blocks, and how a stack is printed.
+ *
+ * It finds leaks in every build, also of blocks that something still points to. */
+#include "ledger.h"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "inject.h"
+
+void *__real_calloc(size_t count, size_t nbytes);
+void __real_free(void *block);
+
+enum { LEDGER_DEPTH = 24 };
+
+typedef struct ledger_entry {
+    const void *block; /* NULL: free */
+    void **stack;      /* LEDGER_DEPTH addresses, or NULL */
+} ledger_entry;
+
+static struct {
+    pthread_mutex_t lock;
+    ledger_entry *entries;
+    size_t room, count;
+    bool remember;
+} ledger = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Where the block is, or the free place where it would be. Linear probing. */
+static size_t ledger_find(const ledger_entry *entries, size_t room, const void *block)
+{
+    size_t place = (size_t)(((uintptr_t)block >> 4) * 0x9e3779b97f4a7c15u) & (room - 1);
+    while (entries[place].block && entries[place].block != block)
+        place = (place + 1) & (room - 1);
+    return place;
+}
+
+static void ledger_grow(void)
+{
+    size_t room = ledger.room ? 2 * ledger.room : 1u << 14;
+    ledger_entry *entries = __real_calloc(room, sizeof *entries);
+    if (!entries)
+        abort();
+    for (size_t i = 0; i < ledger.room; i++)
+        if (ledger.entries[i].block)
+            entries[ledger_find(entries, room, ledger.entries[i].block)] = ledger.entries[i];
+    __real_free(ledger.entries);
+    ledger.entries = entries;
+    ledger.room = room;
+}
+
+void *ledger_add(void *block)
+{
+    if (!block)
+        return NULL;
+    void *stack[LEDGER_DEPTH] = {0};
+    if (ledger.remember)
+        backtrace(stack, LEDGER_DEPTH);
+    pthread_mutex_lock(&ledger.lock);
+    if (2 * ledger.count >= ledger.room)
+        ledger_grow();
+    ledger_entry *entry = &ledger.entries[ledger_find(ledger.entries, ledger.room, block)];
+    entry->block = block;
+    if (ledger.remember && (entry->stack = __real_calloc(LEDGER_DEPTH, sizeof *stack)))
+        memcpy(entry->stack, stack, sizeof stack);
+    ledger.count++;
+    pthread_mutex_unlock(&ledger.lock);
+    return block;
+}
+
+/* Closes the gap: what was pushed past it by others moves up. */
+static void ledger_close(size_t gap)
+{
+    size_t mask = ledger.room - 1;
+    ledger.entries[gap] = (ledger_entry){0};
+    for (size_t i = (gap + 1) & mask; ledger.entries[i].block; i = (i + 1) & mask) {
+        ledger_entry entry = ledger.entries[i];
+        ledger.entries[i] = (ledger_entry){0};
+        ledger.entries[ledger_find(ledger.entries, ledger.room, entry.block)] = entry;
+    }
+}
+
+bool ledger_remove(const void *block)
+{
+    if (!block)
+        return false;
+    pthread_mutex_lock(&ledger.lock);
+    size_t place = ledger.room ? ledger_find(ledger.entries, ledger.room, block) : 0;
+    bool known = ledger.room && ledger.entries[place].block;
+    if (known) {
+        __real_free(ledger.entries[place].stack);
+        ledger_close(place);
+        ledger.count--;
+    }
+    pthread_mutex_unlock(&ledger.lock);
+    return known;
+}
+
+long inject_live(void)
+{
+    pthread_mutex_lock(&ledger.lock);
+    long count = (long)ledger.count;
+    pthread_mutex_unlock(&ledger.lock);
+    return count;
+}
+
+void inject_remember_stacks(bool on)
+{
+    pthread_mutex_lock(&ledger.lock);
+    for (size_t i = 0; on && i < ledger.room; i++) {
+        __real_free(ledger.entries[i].stack);
+        ledger.entries[i].stack = NULL;
+    }
+    ledger.remember = on;
+    pthread_mutex_unlock(&ledger.lock);
+}
+
+void inject_print_live(FILE *stream, int most)
+{
+    for (size_t i = 0; i < ledger.room && most > 0; i++) {
+        if (!ledger.entries[i].stack)
+            continue;
+        fprintf(stream, "    a block still allocated came from\n");
+        inject_print_stack(stream, ledger.entries[i].stack, LEDGER_DEPTH);
+        most--;
+    }
+}
+
+/* ---- stacks ---- */
+
+/* The addresses as addr2line takes them, of the program itself; others are passed over. Returns how
+ * many there are. */
+static int stack_command(char *command, size_t room, void *const *stack, int depth)
+{
+    Dl_info self, info;
+    int count = 0;
+    if (!dladdr((void *)(uintptr_t)inject_print_stack, &self))
+        return 0;
+    size_t length = (size_t)snprintf(command, room, "addr2line -pfe /proc/%ld/exe", (long)getpid());
+    for (int i = 0; i < depth && stack[i]; i++)
+        if (dladdr(stack[i], &info) && info.dli_fbase == self.dli_fbase && length + 24 < room) {
+            size_t offset = (size_t)((char *)stack[i] - (char *)info.dli_fbase) - 1;
+            length += (size_t)snprintf(command + length, room - length, " %#zx", offset);
+            count++;
+        }
+    snprintf(command + length, room - length, " 2>/dev/null");
+    return count;
+}
+
+/* addr2line reads the debug information; without it addresses remain. */
+void inject_print_stack(FILE *stream, void *const *stack, int depth)
+{
+    char command[48 * 24 + 100], line[500];
+    FILE *pipe = NULL;
+    bool known = false;
+    if (stack_command(command, sizeof command, stack, depth) > 0)
+        pipe = popen(command, "r");
+    while (pipe && fgets(line, sizeof line, pipe)) {
+        known = true;
+        fprintf(stream, "      %s", line);
+    }
+    if (pipe)
+        pclose(pipe);
+    for (int i = 0; !known && i < depth && stack[i]; i++)
+        fprintf(stream, "      %p\n", stack[i]);
+    fflush(stream);
+}

@@ -1,0 +1,105 @@
+/* stage_gan.c: gradient penalties and the losses beside them, on one device and on several. */
+#include <string.h>
+
+#include "fault.h"
+
+typedef struct gan_row {
+    const char *name;
+    ek_penalty_kind kind;
+    bool classic, balanced, synchronised, divided;
+} gan_row;
+
+static const gan_row rows[] = {
+    {"wgan-gp", EK_PENALTY_WGAN_GP, false, false, false, false},
+    {"wgan-gp-classic", EK_PENALTY_WGAN_GP, .classic = true},
+    {"wgan-gp-balanced", EK_PENALTY_WGAN_GP, .balanced = true, .synchronised = true},
+    {"wgan-lp-sharded", EK_PENALTY_WGAN_LP, .balanced = true, .divided = true},
+    {"dragan", EK_PENALTY_DRAGAN, .synchronised = true},
+    {"dragan-balanced", EK_PENALTY_DRAGAN, .balanced = true},
+    {"r1-balanced", EK_PENALTY_R1, .balanced = true},
+    {"r2-classic", EK_PENALTY_R2, .classic = true, .synchronised = true},
+};
+
+static struct {
+    ek_module *critic, *on_real, *on_fake;
+    ek_optimizer *optimizer;
+    ek_tensor *real, *fake;
+} gan;
+
+static ek_module *gan_critic(const gan_row *row)
+{
+    ek_device_list devices = fault_devices();
+    ek_module *net = ek_sequential(
+        ek_conv2d(1, 2, 3, .stride = 2, .padding = 1),
+        row->synchronised ? ek_sync_batch_norm(2) : ek_instance_norm2d(2), ek_leaky_relu(0.2),
+        ek_checkpoint(ek_sequential(ek_flatten_module(1, -1), ek_linear(8, 4), ek_tanh())),
+        ek_linear(4, 1));
+    if (row->classic)
+        return ek_data_parallel(net, .device_ids = devices);
+    if (row->balanced)
+        return ek_data_parallel_model(net, .device_ids = devices,
+                                      .shard = row->divided ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE);
+    return net;
+}
+
+static ek_module *gan_loss(const gan_row *row, ek_gan_role role)
+{
+    ek_module *loss = ek_gan_loss((ek_gan_loss_kind)((row - rows) % 4), role);
+    return row->balanced ? ek_data_parallel_criterion(loss, .device_ids = fault_devices()) : loss;
+}
+
+static int gan_set_up(int row)
+{
+    gan.critic = gan_critic(&rows[row]);
+    gan.on_real = gan_loss(&rows[row], EK_GAN_CRITIC_REAL);
+    gan.on_fake = gan_loss(&rows[row], EK_GAN_CRITIC_FAKE);
+    gan.optimizer = ek_adam(gan.critic, .lr = 0.01, .beta1 = EK_ZERO);
+    gan.real = ek_keep(ek_randn(EK_SHAPE(4, 1, 4, 4)));
+    gan.fake = ek_keep(ek_randn(EK_SHAPE(4, 1, 4, 4)));
+    return ek_error_status();
+}
+
+static int gan_attempt(int row)
+{
+    double value = 0;
+    ek_tensor *real = ek_loss(gan.on_real, ek_forward(gan.critic, gan.real));
+    ek_tensor *fake = ek_loss(gan.on_fake, ek_forward(gan.critic, gan.fake));
+    ek_tensor *penalty =
+        ek_gradient_penalty(gan.critic, gan.real, gan.fake, .kind = rows[row].kind);
+    ek_tensor *loss = ek_add(ek_add(real, fake), penalty);
+    ek_zero_grad(gan.optimizer);
+    int status = ek_backward(loss);
+    if (status >= 0)
+        status = ek_item(loss, &value);
+    if (status >= 0)
+        status = ek_step(gan.optimizer);
+    fault_note(value);
+    return status;
+}
+
+static int gan_world(int row)
+{
+    (void)row;
+    int status = fault_note_parameters(gan.critic);
+    return status < 0 ? status : fault_note_optimizer(gan.optimizer, gan.critic);
+}
+
+static void gan_clear(int row)
+{
+    (void)row;
+    ek_optimizer_free(gan.optimizer);
+    ek_module_free(gan.critic);
+    ek_module_free(gan.on_real);
+    ek_module_free(gan.on_fake);
+    ek_release(gan.real);
+    ek_release(gan.fake);
+    memset(&gan, 0, sizeof gan);
+}
+
+static const char *gan_name(int row)
+{
+    return rows[row].name;
+}
+
+FAULT_STAGE(gan, .rows = sizeof rows / sizeof *rows, .row_name = gan_name, .set_up = gan_set_up,
+            .attempt = gan_attempt, .world = gan_world, .clear = gan_clear);

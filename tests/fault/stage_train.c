@@ -1,0 +1,273 @@
+/* stage_train.c: the first and later steps of every way to train. */
+#include <string.h>
+
+#include "fault.h"
+
+typedef enum train_wrapper { TRAIN_PLAIN, TRAIN_CLASSIC, TRAIN_BALANCED } train_wrapper;
+typedef enum train_rule { TRAIN_ADAM, TRAIN_ADAMW, TRAIN_SGD } train_rule;
+
+typedef struct train_row {
+    const char *name;
+    train_wrapper wrapper;
+    train_rule rule;
+    ek_shard_policy shard;
+    ek_split_policy split;
+    int micro_batches;
+    double max_norm;
+    bool later;        /* a step after the first */
+    bool calls;        /* forward, loss, backward, step, each called; else ek_train_step */
+    bool synchronised; /* batch normalisation of the whole batch */
+    bool narrow;       /* autocast to bf16 */
+    bool schedule;     /* a step of it after the optimizer's */
+    bool average;      /* of running statistics */
+    bool nested;       /* inputs are a list */
+    bool own_buffers;  /* of each replica */
+    bool accumulate;   /* gradients only */
+} train_row;
+
+static const train_row rows[] = {
+    /* The plans of these depend on what failed: they are the rows of a stage that is compared with
+     * a tolerance. */
+    {"memory", TRAIN_BALANCED, TRAIN_SGD, .split = EK_SPLIT_AUTO, .synchronised = true,
+     .later = true},
+    {"sharded", TRAIN_BALANCED, TRAIN_ADAM, EK_SHARD_OPTIMIZER, EK_SPLIT_AUTO, .synchronised = true,
+     .later = true},
+    {"micro", TRAIN_BALANCED, TRAIN_SGD, .split = EK_SPLIT_AUTO, .synchronised = true,
+     .micro_batches = 2},
+    {"single", TRAIN_PLAIN, TRAIN_SGD, .later = false},
+    {"single-later", TRAIN_PLAIN, TRAIN_ADAM, .later = true, .max_norm = 0.1},
+    {"single-micro", TRAIN_PLAIN, TRAIN_ADAMW, .micro_batches = 3},
+    {"single-calls", TRAIN_PLAIN, TRAIN_SGD, .calls = true, .schedule = true, .max_norm = 0.1},
+    {"single-bf16", TRAIN_PLAIN, TRAIN_ADAM, .narrow = true},
+    {"classic", TRAIN_CLASSIC, TRAIN_SGD, .later = false},
+    {"classic-later", TRAIN_CLASSIC, TRAIN_SGD, .later = true, .average = true},
+    {"classic-calls", TRAIN_CLASSIC, TRAIN_ADAM, .calls = true, .max_norm = 0.1},
+    {"classic-sync", TRAIN_CLASSIC, TRAIN_ADAMW, .synchronised = true, .own_buffers = true},
+    {"balanced", TRAIN_BALANCED, TRAIN_ADAM, .later = false},
+    {"balanced-later", TRAIN_BALANCED, TRAIN_ADAM, .later = true, .max_norm = 0.1},
+    {"balanced-calls", TRAIN_BALANCED, TRAIN_SGD, .calls = true, .schedule = true},
+    {"balanced-sync", TRAIN_BALANCED, TRAIN_ADAMW, .synchronised = true},
+    {"balanced-bf16", TRAIN_BALANCED, TRAIN_ADAM, .narrow = true, .later = true},
+    {"balanced-micro", TRAIN_BALANCED, TRAIN_SGD, .micro_batches = 2},
+    {"balanced-nested", TRAIN_BALANCED, TRAIN_SGD, .nested = true, .average = true},
+    {"balanced-even", TRAIN_BALANCED, TRAIN_SGD, .split = EK_SPLIT_EVEN, .own_buffers = true},
+    {"balanced-accumulate", TRAIN_BALANCED, TRAIN_ADAM, .accumulate = true, .later = true},
+    {"sharded", TRAIN_BALANCED, TRAIN_ADAM, EK_SHARD_OPTIMIZER, .later = false},
+    {"sharded-later", TRAIN_BALANCED, TRAIN_ADAMW, EK_SHARD_OPTIMIZER, .later = true},
+    {"sharded-micro", TRAIN_BALANCED, TRAIN_SGD, EK_SHARD_OPTIMIZER, .micro_batches = 2,
+     .max_norm = 0.1, .later = true},
+    {"sharded-calls", TRAIN_BALANCED, TRAIN_ADAM, EK_SHARD_OPTIMIZER, .calls = true,
+     .synchronised = true},
+    {"sharded-accumulate", TRAIN_BALANCED, TRAIN_ADAM, EK_SHARD_OPTIMIZER, .accumulate = true},
+};
+
+enum { TRAIN_AUTO = 3, TRAIN_ROWS = sizeof rows / sizeof *rows };
+
+static struct {
+    ek_module *net, *model, *criterion;
+    ek_optimizer *optimizer;
+    ek_schedule *schedule;
+    ek_tensor *x, *y;
+} train;
+
+static ek_module *train_net(const train_row *row)
+{
+    ek_module *net =
+        ek_sequential(ek_conv2d(1, 2, 3, .padding = 1), ek_batch_norm2d(2), ek_leaky_relu(0.2),
+                      ek_checkpoint(ek_sequential(ek_conv2d(2, 2, 1), ek_tanh())),
+                      row->split == EK_SPLIT_AUTO ? ek_identity() : ek_dropout(0.25),
+                      ek_flatten_module(1, -1), ek_linear(2 * 9, 3));
+    return row->synchronised ? ek_convert_sync_batch_norm(net) : net;
+}
+
+/* The wrapper takes the net over. */
+static ek_module *train_wrap(const train_row *row)
+{
+    ek_device_list devices = fault_devices();
+    ek_running_stats stats = row->average ? EK_RUNNING_STATS_AVERAGE : EK_RUNNING_STATS_FIRST;
+    ek_switch buffers = row->own_buffers ? EK_OFF : EK_DEFAULT;
+    if (row->wrapper == TRAIN_PLAIN)
+        return train.net;
+    if (row->wrapper == TRAIN_CLASSIC)
+        return ek_data_parallel(train.net, .device_ids = devices, .running_stats = stats,
+                                .broadcast_buffers = buffers);
+    return ek_data_parallel_model(train.net, .device_ids = devices, .running_stats = stats,
+                                  .shard = row->shard, .split = row->split,
+                                  .broadcast_buffers = buffers);
+}
+
+static ek_optimizer *train_optimizer(train_rule rule, ek_module *model)
+{
+    if (rule == TRAIN_SGD)
+        return ek_sgd(model, .lr = 0.1, .momentum = 0.9);
+    if (rule == TRAIN_ADAMW)
+        return ek_adamw(model, .lr = 0.01, .amsgrad = true);
+    return ek_adam(model, .lr = 0.01, .weight_decay = 0.01);
+}
+
+static int train_make(const train_row *row)
+{
+    train.net = train_net(row);
+    train.model = train_wrap(row);
+    if (!train.model)
+        train.net = NULL;
+    train.criterion = ek_cross_entropy_loss(.label_smoothing = 0.1);
+    if (row->wrapper == TRAIN_BALANCED)
+        train.criterion =
+            ek_data_parallel_criterion(train.criterion, .device_ids = fault_devices());
+    train.optimizer = train_optimizer(row->rule, train.model);
+    train.schedule = train.optimizer ? ek_cosine_schedule(train.optimizer, 10, 0) : NULL;
+    train.x = ek_keep(ek_randn(EK_SHAPE(7, 1, 3, 3)));
+    train.y = ek_keep(ek_randint(0, 3, EK_SHAPE(7)));
+    return ek_error_status();
+}
+
+/* ---- the step ---- */
+
+static ek_value train_input(const train_row *row)
+{
+    return row->nested ? EK_LIST(train.x) : EK_VALUE(train.x);
+}
+
+static int train_whole(const train_row *row, double *loss)
+{
+    return ek_train_step(loss, .model = train.model, .criterion = train.criterion,
+                         .optimizer = train.optimizer, .input = train_input(row),
+                         .target = EK_VALUE(train.y), .micro_batches = row->micro_batches,
+                         .max_norm = row->max_norm, .accumulate_only = row->accumulate);
+}
+
+/* What can fail comes before ek_step: that is all or nothing, the calls together are not. */
+static int train_calls(const train_row *row, double *loss)
+{
+    double norm = 0;
+    ek_tensor *l =
+        ek_loss(train.criterion, ek_forward(train.model, train_input(row)),
+                row->wrapper == TRAIN_CLASSIC ? ek_to_device(train.y, ek_host(0)) : train.y);
+    ek_zero_grad(train.optimizer);
+    int status = ek_backward(l);
+    if (status >= 0)
+        status = ek_item(l, loss);
+    if (status >= 0 && row->max_norm > 0)
+        status = ek_clip_grad_norm(train.optimizer, row->max_norm, &norm);
+    if (status >= 0)
+        status = ek_step(train.optimizer);
+    fault_note(norm);
+    return status;
+}
+
+static int train_step(const train_row *row)
+{
+    double loss = 0;
+    ek_autocast autocast = ek_autocast_begin(row->narrow ? EK_BF16 : EK_F32);
+    int status = row->calls ? train_calls(row, &loss) : train_whole(row, &loss);
+    ek_autocast_end(&autocast);
+    if (status >= 0 && row->schedule)
+        status = ek_schedule_step(train.schedule);
+    fault_note(loss);
+    return status;
+}
+
+/* ---- the stage ---- */
+
+static int train_set_up(int row)
+{
+    const train_row *r = &rows[row + TRAIN_AUTO];
+    int status = train_make(r);
+    if (status >= 0 && r->later) {
+        train_row before = *r;
+        before.accumulate = false;
+        status = train_step(&before);
+        ek_zero_grad(train.optimizer);
+    }
+    return status;
+}
+
+static int train_attempt(int row)
+{
+    return train_step(&rows[row + TRAIN_AUTO]);
+}
+
+/* Running statistics have moved with the forward, whatever failed after it. */
+static int train_world(int row)
+{
+    int status = fault_note_parameters(train.model);
+    if (status >= 0)
+        status = fault_note_optimizer(train.optimizer, train.model);
+    if (status >= 0 && rows[row + TRAIN_AUTO].accumulate)
+        status = fault_note_gradients(train.model);
+    if (train.schedule)
+        fault_note((double)ek_schedule_steps(train.schedule));
+    return status;
+}
+
+static void train_clear(int row)
+{
+    (void)row;
+    ek_schedule_free(train.schedule);
+    ek_optimizer_free(train.optimizer);
+    ek_module_free(train.model);
+    ek_module_free(train.criterion);
+    ek_release(train.x);
+    ek_release(train.y);
+    memset(&train, 0, sizeof train);
+}
+
+static const char *train_name(int row)
+{
+    return rows[row + TRAIN_AUTO].name;
+}
+
+FAULT_STAGE(train, .rows = TRAIN_ROWS - TRAIN_AUTO, .row_name = train_name, .set_up = train_set_up,
+            .attempt = train_attempt, .world = train_world, .clear = train_clear);
+
+/* ---- plans by measurement ---- */
+
+static int auto_set_up(int row)
+{
+    return train_set_up(row - TRAIN_AUTO);
+}
+
+static int auto_attempt(int row)
+{
+    return train_attempt(row - TRAIN_AUTO);
+}
+
+static int auto_world(int row)
+{
+    return train_world(row - TRAIN_AUTO);
+}
+
+static const char *auto_name(int row)
+{
+    return rows[row].name;
+}
+
+FAULT_STAGE(auto, .rows = TRAIN_AUTO, .row_name = auto_name, .set_up = auto_set_up,
+            .attempt = auto_attempt, .world = auto_world, .clear = train_clear, .tolerance = 1e-3);
+
+/* ---- from nothing: devices, threads, the model, a step ---- */
+
+static const char *const builds[] = {"single", "classic-later", "balanced-sync", "sharded-calls"};
+
+static const char *build_name(int row)
+{
+    return builds[row];
+}
+
+static int build_attempt(int row)
+{
+    const train_row *r = rows + TRAIN_AUTO;
+    while (strcmp(r->name, builds[row]) != 0)
+        r++;
+    int status = train_make(r);
+    if (status >= 0)
+        status = train_step(r);
+    if (status >= 0)
+        status = fault_note_parameters(train.model);
+    train_clear(row);
+    return status;
+}
+
+FAULT_STAGE(build, .rows = sizeof builds / sizeof *builds, .row_name = build_name,
+            .attempt = build_attempt, .cold = true);
