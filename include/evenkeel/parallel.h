@@ -18,7 +18,7 @@ EK_BEGIN_DECLARATIONS
  * gradient mode is off): gradients of replicas add up in the module's own. Replica 0 on the
  * module's device shares its memory; what it does to buffers in place stays. The module's
  * parameters and buffers must lie on devices->devices[0]. Replicas are the caller's: free each with
- * ek_module_free. */
+ * ek_module_free. On an error none is made, and none in `replicas` points to what was freed. */
 EK_API int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **replicas);
 
 /* Runs modules[i] on args[i] on the worker of devices->devices[i], all side by side, in the

@@ -273,8 +273,10 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_place
         rc = replicas[made] ? 0 : ek_error_pending();
         made += rc >= 0;
     }
-    while (rc < 0 && made > 0)
+    while (rc < 0 && made > 0) {
         ek_module_free(replicas[--made]);
+        replicas[made] = NULL;
+    }
     free(handles);
     if (rc < 0)
         return rc;
