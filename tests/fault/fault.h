@@ -54,6 +54,8 @@ const char *fault_path(const char *name);
 /* What is noted is compared; what follows fault_note_part bears its name. Those that return int
  * give 0 or a negative status. */
 void fault_note_part(const char *name);
+/* A promise that was broken: an anomaly, whatever the attempt gives. */
+void fault_broken(const char *promise);
 void fault_note(double number);
 void fault_note_bytes(const void *data, size_t nbytes);
 int fault_note_tensor(ek_tensor *tensor); /* also NULL without an error: none */
@@ -73,7 +75,8 @@ typedef struct fault_notes {
     int count;
     const char *parts[FAULT_PARTS]; /* the first is "result" */
     unsigned long long digests[FAULT_PARTS];
-    int part; /* the last one */
+    int part;           /* the last one */
+    const char *broken; /* a promise, by fault_broken; NULL: none */
 } fault_notes;
 void fault_notes_begin(void);
 fault_notes fault_notes_end(void);

@@ -29,6 +29,11 @@ fault_notes fault_notes_end(void)
     return notes;
 }
 
+void fault_broken(const char *promise)
+{
+    notes.broken = promise;
+}
+
 void fault_note_bytes(const void *data, size_t nbytes)
 {
     const unsigned char *bytes = data;

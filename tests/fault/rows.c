@@ -86,8 +86,8 @@ int rows_attempt(const rows_operation *operation)
     ek_tensor *y = operation->apply(rows.inputs);
     int status = y ? fault_note_tensor(y) : ek_error_status();
     if (!y && status >= 0)
-        return ek_error(EK_E_USER, "%s gives NULL without an error", operation->name);
-    return status >= 0 && ek_tensor_requires_grad(y) ? note_gradients(y) : status;
+        fault_broken("a NULL has an error pending");
+    return status >= 0 && y && ek_tensor_requires_grad(y) ? note_gradients(y) : status;
 }
 
 int rows_world(void)

@@ -1,0 +1,187 @@
+/* stage_modules.c: nn.h and module.h: every constructor, and a call of what it made. */
+#include "rows.h"
+
+/* Calls the module, which may be NULL, and frees it. */
+static ek_tensor *call(ek_module *module, ek_tensor *x)
+{
+    ek_tensor *y = NULL;
+    if (module && ek_module_to_device(module, ek_host(0)) >= 0)
+        y = ek_apply(module, x);
+    if (y && fault_note_parameters(module) < 0)
+        y = NULL;
+    ek_module_free(module);
+    return y;
+}
+
+static ek_tensor *loss(ek_module *criterion, ek_tensor *x, ek_tensor *target)
+{
+    ek_tensor *y = criterion ? ek_loss(criterion, x, target) : NULL;
+    ek_module_free(criterion);
+    return y;
+}
+
+/* A weight per class. */
+static ek_tensor *weighted(ek_tensor *x, ek_tensor *target)
+{
+    ek_tensor *weight = ek_full(0.5, EK_SHAPE(3), .device = ek_host(0));
+    return loss(ek_cross_entropy_loss(.weight = weight, .ignore_index = 1), x, target);
+}
+
+/* ---- a module of one's own, and what module.h does with it ---- */
+
+typedef struct scaled {
+    ek_module module;
+    ek_tensor *scale, *offset;
+    ek_module *body;
+} scaled;
+
+static ek_value scaled_forward(ek_module *module, const ek_args *args)
+{
+    scaled *self = (scaled *)module;
+    ek_tensor *y = ek_apply(self->body, ek_arg_tensor(args, 0));
+    return ek_value_of_tensor(ek_add(ek_mul(y, self->scale), self->offset));
+}
+
+/* The count goes with the replicas of a forward. */
+static int scaled_replicated(ek_module *replica, ek_replication *replication)
+{
+    (void)replica;
+    return replication->count > 0 ? 0 : -1;
+}
+
+static const ek_module_type scaled_type = {.name = "scaled",
+                                           .size = sizeof(scaled),
+                                           .forward = scaled_forward,
+                                           .replicated = scaled_replicated};
+
+static ek_module *scaled_new(void)
+{
+    ek_module *module = ek_module_new(&scaled_type);
+    scaled *self = (scaled *)module;
+    if (!module)
+        return NULL;
+    ek_register_parameter(module, "scale", &self->scale, ek_ones(EK_SHAPE(3)));
+    ek_register_buffer(module, "offset", &self->offset, ek_zeros(EK_SHAPE(3)));
+    ek_register_module(module, "body", &self->body, ek_linear(2, 3));
+    return ek_module_finish(module);
+}
+
+static int count_visited(const char *path, ek_tensor *tensor, void *user)
+{
+    (void)path;
+    *(int64_t *)user += ek_tensor_count(tensor);
+    return 0;
+}
+
+static ek_tensor *own(ek_tensor *x)
+{
+    ek_module *module = scaled_new();
+    int64_t buffers = 0, count = module ? ek_module_parameter_count(module) : -1;
+    ek_tensor *y = NULL;
+    if (count >= 0 && ek_module_child(module, 0) && ek_module_tensor(module, "body.weight") &&
+        ek_module_buffers(module, count_visited, &buffers) >= 0 &&
+        ek_module_to_device(module, ek_host(0)) >= 0 && ek_module_to_dtype(module, EK_F64) >= 0) {
+        ek_module_train(module, false);
+        ek_module_set_requires_grad(module, false);
+        ek_module_zero_grad(module); /* what these three could not do is pending */
+        fault_note((double)(buffers + count));
+        y = ek_error_status() < 0 ? NULL : ek_apply(module, ek_to_dtype(x, EK_F64));
+    }
+    ek_module_free(module);
+    return y;
+}
+
+static ek_tensor *patched(ek_tensor *x)
+{
+    ek_module *module = ek_data_parallel(scaled_new(), .device_ids = fault_devices());
+    ek_tensor *y = NULL;
+    int64_t sizes[FAULT_DEVICES];
+    ek_data_parallel_stats stats;
+    if (module && ek_patch_replication_callback(module) >= 0 && ek_data_parallel_module(module) &&
+        ek_data_parallel_sizes(module, 7, sizes) >= 0)
+        y = ek_apply(module, x);
+    if (y && ek_data_parallel_get_stats(module, &stats) < 0)
+        y = NULL;
+    ek_module_free(module);
+    return y;
+}
+
+/* Replicas in the caller's hands. */
+static ek_tensor *replicas(ek_tensor *x)
+{
+    ek_device_list devices = fault_devices();
+    ek_module *module = scaled_new(), *each[FAULT_DEVICES] = {NULL};
+    ek_tensor *chunks[FAULT_DEVICES] = {NULL}, *y = NULL;
+    ek_value inputs[FAULT_DEVICES], outputs[FAULT_DEVICES];
+    ek_args args[FAULT_DEVICES];
+    int count = module && ek_module_to_device(module, ek_host(0)) >= 0 &&
+                        ek_replicate(module, &devices, each) >= 0
+                    ? ek_scatter(x, &devices, NULL, 0, chunks)
+                    : -1;
+    for (int i = 0; i < count; i++) {
+        inputs[i] = EK_VALUE(chunks[i]);
+        args[i] = (ek_args){&inputs[i], 1, ek_value_none()};
+    }
+    if (count > 0 && ek_parallel_apply(each, args, count, &devices, outputs) >= 0)
+        y = ek_value_tensor(ek_gather_value(outputs, count, ek_host(0), 0));
+    for (int i = 0; i < FAULT_DEVICES; i++)
+        ek_module_free(each[i]);
+    ek_module_free(module);
+    return y;
+}
+
+static ek_tensor *initialised(void)
+{
+    ek_tensor *x = ek_empty(EK_SHAPE(4, 3));
+    if (!x || ek_init_uniform(x, 0, 1) < 0 || ek_init_normal(x, 0, 1) < 0 ||
+        ek_init_constant(x, 1) < 0 || ek_init_kaiming_uniform(x, 1) < 0 ||
+        ek_init_kaiming_normal(x, 1) < 0 || ek_init_xavier_uniform(x, 1) < 0)
+        return NULL;
+    return ek_to_device(x, ek_host(0));
+}
+
+#define MODULES(X)                                                                                 \
+    X(sequential, "f3x2", call(ek_sequential(ek_linear(2, 3), ek_relu(), ek_linear(3, 1)), x[0]))  \
+    X(linear, "f3x2", call(ek_linear(2, 3, EK_OFF), x[0]))                                         \
+    X(conv1d, "f1x2x4", call(ek_conv1d(2, 2, 3), x[0]))                                            \
+    X(conv2d, "f1x2x4x4", call(ek_conv2d(2, 2, 3, .padding = 1), x[0]))                            \
+    X(conv3d, "f1x1x2x2x2", call(ek_conv3d(1, 1, 2), x[0]))                                        \
+    X(conv_transpose1d, "f1x2x3", call(ek_conv_transpose1d(2, 1, 3), x[0]))                        \
+    X(conv_transpose2d, "f1x2x2x2", call(ek_conv_transpose2d(2, 1, 3, .stride = 2), x[0]))         \
+    X(conv_transpose3d, "f1x1x2x2x2", call(ek_conv_transpose3d(1, 1, 2), x[0]))                    \
+    X(batch_norm1d, "f4x2", call(ek_batch_norm1d(2), x[0]))                                        \
+    X(batch_norm2d, "f3x2x2x2", call(ek_batch_norm2d(2, .momentum = EK_CUMULATIVE), x[0]))         \
+    X(batch_norm3d, "f2x2x1x2x2", call(ek_batch_norm3d(2, .affine = EK_OFF), x[0]))                \
+    X(instance_norm1d, "f2x2x3", call(ek_instance_norm1d(2), x[0]))                                \
+    X(instance_norm2d, "f2x2x2x2", call(ek_instance_norm2d(2, .affine = EK_ON), x[0]))             \
+    X(instance_norm3d, "f1x2x1x2x2", call(ek_instance_norm3d(2), x[0]))                            \
+    X(layer_norm, "f2x3", call(ek_layer_norm(EK_SHAPE(3)), x[0]))                                  \
+    X(group_norm, "f2x4x2", call(ek_group_norm(2, 4), x[0]))                                       \
+    X(sync_batch_norm, "f4x2", call(ek_sync_batch_norm(2), x[0]))                                  \
+    X(activations, "f4x2", call(ek_sequential(ek_leaky_relu(0.1), ek_sigmoid(), ek_tanh()), x[0])) \
+    X(dropout, "f4x2", call(ek_sequential(ek_dropout(0.5), ek_identity()), x[0]))                  \
+    X(flatten, "f2x2x2", call(ek_flatten_module(1, -1), x[0]))                                     \
+    X(max_pool1d, "f1x2x4", call(ek_max_pool1d(2), x[0]))                                          \
+    X(max_pool2d, "f1x2x4x4", call(ek_max_pool2d(2), x[0]))                                        \
+    X(max_pool3d, "f1x1x2x2x2", call(ek_max_pool3d(2), x[0]))                                      \
+    X(avg_pool1d, "f1x2x4", call(ek_avg_pool1d(2), x[0]))                                          \
+    X(avg_pool2d, "f1x2x4x4", call(ek_avg_pool2d(2), x[0]))                                        \
+    X(avg_pool3d, "f1x1x2x2x2", call(ek_avg_pool3d(2), x[0]))                                      \
+    X(adaptive_avg_pool1d, "f1x2x5", call(ek_adaptive_avg_pool1d(2), x[0]))                        \
+    X(adaptive_avg_pool2d, "f1x2x3x3", call(ek_adaptive_avg_pool2d(2, 2), x[0]))                   \
+    X(adaptive_avg_pool3d, "f1x1x3x2x2", call(ek_adaptive_avg_pool3d(2, 1, 1), x[0]))              \
+    X(upsample, "f1x1x2x2", call(ek_upsample(4, 4, EK_BILINEAR, false), x[0]))                     \
+    X(checkpoint, "f3x2", call(ek_checkpoint(ek_sequential(ek_linear(2, 3), ek_tanh())), x[0]))    \
+    X(cross_entropy_loss, "f4x3 i4", weighted(x[0], x[1]))                                         \
+    X(nll_loss, "f4x3 i4", loss(ek_nll_loss(), ek_f_log_softmax(x[0], 1), x[1]))                   \
+    X(mse_loss, "f4x3 f4x3", loss(ek_mse_loss(EK_SUM), x[0], x[1]))                                \
+    X(l1_loss, "f4x3 f4x3", loss(ek_l1_loss(), x[0], x[1]))                                        \
+    X(bce_with_logits_loss, "f4 p4", loss(ek_bce_with_logits_loss(), x[0], x[1]))                  \
+    X(convert, "f4x2",                                                                             \
+      call(ek_convert_sync_batch_norm(ek_sequential(ek_batch_norm1d(2), ek_relu())), x[0]))        \
+    X(own, "c3x2", own(x[0]))                                                                      \
+    X(patched, "c5x2", patched(x[0]))                                                              \
+    X(replicas, "c5x2", replicas(x[0]))                                                            \
+    X(init, "", initialised())
+
+ROWS_STAGE(modules, MODULES);

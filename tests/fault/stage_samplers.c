@@ -1,0 +1,160 @@
+/* stage_samplers.c: sampler.h: a pass, its state, and the state put back. */
+#include "fault.h"
+
+enum { SAMPLES = 12 };
+
+static const int64_t indices[SAMPLES] = {0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3};
+static const double weights[SAMPLES] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+
+typedef struct backwards {
+    ek_sampler sampler;
+} backwards;
+
+static int64_t backwards_length(ek_sampler *sampler)
+{
+    (void)sampler;
+    return SAMPLES;
+}
+
+static int backwards_draw(ek_sampler *sampler, ek_pass *pass)
+{
+    (void)sampler;
+    for (int64_t i = SAMPLES; i-- > 0;)
+        if (ek_pass_add(pass, i) < 0 || (i % 4 == 0 && ek_pass_end_batch(pass) < 0))
+            return ek_error_status();
+    return 0;
+}
+
+static const ek_sampler_type backwards_type = {.name = "backwards",
+                                               .size = sizeof(backwards),
+                                               .length = backwards_length,
+                                               .draw = backwards_draw,
+                                               .makes_batches = true};
+
+static ek_sampler *make_own(void)
+{
+    return ek_sampler_new(&backwards_type);
+}
+
+static ek_sampler *make_sequential(void)
+{
+    return ek_sequential_sampler(SAMPLES);
+}
+
+static ek_sampler *make_random(void)
+{
+    return ek_random_sampler(SAMPLES, .num_samples = 15);
+}
+
+static ek_sampler *make_replaced(void)
+{
+    return ek_random_sampler(SAMPLES, .replacement = true);
+}
+
+static ek_sampler *make_subset(void)
+{
+    return ek_subset_random_sampler(indices, SAMPLES, NULL);
+}
+
+static ek_sampler *make_weighted(void)
+{
+    return ek_weighted_random_sampler(weights, SAMPLES, 9, NULL);
+}
+
+static ek_sampler *make_batches(void)
+{
+    return ek_batch_sampler(ek_random_sampler(SAMPLES), 5, false);
+}
+
+static ek_sampler *make_distributed(void)
+{
+    return ek_distributed_sampler(SAMPLES, .num_replicas = 5, .rank = 2, .automatic_epochs = true);
+}
+
+static ek_sampler *make_identity(void)
+{
+    return ek_random_identity_sampler(indices, SAMPLES, .num_instances = 2);
+}
+
+static ek_sampler *make_distributed_identity(void)
+{
+    return ek_distributed_random_identity_sampler(indices, SAMPLES, .num_instances = 2,
+                                                  .num_replicas = 2, .rank = 1);
+}
+
+static ek_sampler *make_inference(void)
+{
+    return ek_distributed_inference_sampler(SAMPLES, 5, 4, EK_ON);
+}
+
+static const struct {
+    const char *name;
+    ek_sampler *(*make)(void);
+} rows[] = {
+    {"own", make_own},
+    {"sequential", make_sequential},
+    {"random", make_random},
+    {"replacement", make_replaced},
+    {"subset", make_subset},
+    {"weighted", make_weighted},
+    {"batches", make_batches},
+    {"distributed", make_distributed},
+    {"identity", make_identity},
+    {"distributed-identity", make_distributed_identity},
+    {"inference", make_inference},
+};
+
+static void note_pass(const ek_pass *pass)
+{
+    fault_note_bytes(pass->indices, (size_t)pass->count * sizeof *pass->indices);
+    fault_note_bytes(pass->ends, (size_t)pass->batches * sizeof *pass->ends);
+    fault_note((double)pass->count);
+}
+
+/* One step into a pass. */
+static int step_into(ek_sampler *sampler)
+{
+    const int64_t *batch;
+    int64_t count, index;
+    if (sampler->type->makes_batches)
+        return ek_sampler_next_batch(sampler, &batch, &count);
+    return ek_sampler_next(sampler, &index);
+}
+
+static int go_through(ek_sampler *sampler, ek_pass *pass)
+{
+    int status = ek_sampler_draw(sampler, pass);
+    if (status >= 0)
+        note_pass(pass);
+    if (status >= 0)
+        status = ek_sampler_set_epoch(sampler, 3);
+    if (status >= 0)
+        status = step_into(sampler);
+    ek_value state = status >= 0 ? ek_sampler_state(sampler) : ek_value_error();
+    if (status >= 0)
+        status = fault_note_value(state);
+    if (status >= 0)
+        status = ek_sampler_load_state(sampler, state);
+    if (status >= 0)
+        status = step_into(sampler);
+    return status;
+}
+
+static int samplers_attempt(int row)
+{
+    ek_pass pass = {0};
+    ek_set_seed(7);
+    ek_sampler *sampler = rows[row].make();
+    int status = sampler ? go_through(sampler, &pass) : ek_error_status();
+    ek_pass_free(&pass);
+    ek_sampler_free(sampler);
+    return status;
+}
+
+static const char *samplers_name(int row)
+{
+    return rows[row].name;
+}
+
+FAULT_STAGE(samplers, .rows = sizeof rows / sizeof *rows, .row_name = samplers_name,
+            .attempt = samplers_attempt);
