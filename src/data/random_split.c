@@ -78,6 +78,13 @@ int ek_random_split(ek_dataset *dataset, const int64_t *lengths, int count, ek_g
     return rc;
 }
 
+/* No more than there are: doubles don't hold all lengths. */
+static int64_t part_of(int64_t length, double fraction)
+{
+    double exact = floor((double)length * fraction);
+    return exact < (double)length ? (int64_t)exact : length;
+}
+
 /* Rounded down, and what is left dealt out one by one from the first. Fractions that decimals
  * cannot write exactly miss 1 by a few roundings of a double. */
 static int lengths_of(const double *fractions, int count, int64_t length, int64_t *lengths)
@@ -92,9 +99,9 @@ static int lengths_of(const double *fractions, int count, int64_t length, int64_
                            "lie",
                            i, fractions[i]);
         sum += fractions[i];
-        lengths[i] = (int64_t)floor((double)length * fractions[i]);
-        left -= lengths[i];
     }
+    for (int i = 0; i < count && fabs(sum - 1) <= near; i++)
+        left -= lengths[i] = part_of(length, fractions[i]);
     if (!(fabs(sum - 1) <= near) || left < 0)
         return EK_FAIL(EK_E_INVALID, "random_split: the fractions add up to %.10g instead of 1",
                        sum);

@@ -55,13 +55,13 @@ static ek_tensor *element_denominator(ek_module *module, const ek_args *args)
     const ek_tensor *x = options.input, *y = options.target;
     if (!x || !y)
         return NULL;
-    int64_t count = 1;
+    double count = 1; /* of views that repeat elements there are more than an integer holds */
     for (int i = 1; i <= x->ndim || i <= y->ndim; i++) {
         int64_t a = i <= x->ndim ? x->shape[x->ndim - i] : 1;
         int64_t b = i <= y->ndim ? y->shape[y->ndim - i] : 1;
-        count *= a == 1 ? b : a;
+        count *= (double)(a == 1 ? b : a);
     }
-    return ek_scalar((double)count, counting_dtype(x), x->storage->dev->id);
+    return ek_scalar(count, counting_dtype(x), x->storage->dev->id);
 }
 
 /* ---- the criteria ---- */

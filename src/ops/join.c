@@ -46,7 +46,9 @@ static int cat_shape(ek_tensor *const *tensors, int count, int dim, ek_shape *sh
                            "cat: shapes %s and %s (tensor %d) differ outside of dimension %d",
                            ek_shape_text(&of_first, first), ek_shape_text(&own, text), i, dim);
         }
-        shape->dims[dim] += x->shape[dim];
+        /* Views that repeat elements may be as long as they like. */
+        if (__builtin_add_overflow(shape->dims[dim], x->shape[dim], &shape->dims[dim]))
+            return EK_FAIL(EK_E_SHAPE, "cat: %d tensors are too long in dimension %d", count, dim);
     }
     return 0;
 }

@@ -24,7 +24,9 @@ static ek_tensor *slice(ek_tensor *x, int dim, int64_t start, int64_t length, in
 {
     ek_tensor part;
     slice_attributes attributes = {ek_tensor_shape(x), dim, false, start, step};
-    ek_borrow_slice(&part, x, dim, length > 0 ? start : 0, length, step);
+    /* The stride of a single element counts for nothing: it stays, and doesn't grow from slice to
+     * slice. */
+    ek_borrow_slice(&part, x, dim, length > 0 ? start : 0, length, length > 1 ? step : 1);
     return EK_RECORD(ek_tensor_view(x, part.ndim, part.shape, part.stride, part.offset),
                      &slice_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }

@@ -367,6 +367,8 @@ START_TEST(split_errors)
                      p, 3, EK_E_INVALID, "random_split: the lengths add up to");
     assert_not_split(ek_random_split(single(0, -1), (int64_t[]){0}, 1, g, p), p, 1, EK_E_INVALID,
                      "single: its length is -1");
+    assert_not_split(ek_random_split_fractions(single(0, INT64_MAX), (double[]){1, 1, 1}, 3, g, p),
+                     p, 3, EK_E_INVALID, "random_split: the fractions add up to 3 instead of 1");
     assert_not_split(ek_random_split_fractions(NULL, (double[]){1}, 1, g, p), p, 1, EK_E_INVALID,
                      "random_split: the data set is NULL");
     assert_not_split(ek_random_split_fractions(single(0, 3), NULL, 2, g, p), p, 2, EK_E_INVALID,

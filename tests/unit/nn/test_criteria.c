@@ -103,6 +103,20 @@ START_TEST(element_criteria)
 }
 END_TEST
 
+/* Views that repeat one element: more pairs than an integer counts. */
+START_TEST(denominators_of_any_size)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_module *mse = ek_mse_loss();
+    ek_tensor *one = ek_ones(EK_SHAPE(1, 1), EK_F64);
+    ek_tensor *x = ek_expand(one, EK_SHAPE(1LL << 40, 1)),
+              *y = ek_expand(one, EK_SHAPE(1, 1LL << 40));
+    ck_assert_double_eq(denominator(mse, x, y), 0x1p80);
+    ek_module_free(mse);
+    ek_scope_end(&scope);
+}
+END_TEST
+
 #define assert_refused(call, part)        \
     do {                                  \
         ck_assert_ptr_null(call);         \
@@ -135,6 +149,7 @@ Suite *suite(void)
     TCase *t = tcase_create("criteria");
     tcase_add_test(t, class_criteria);
     tcase_add_test(t, element_criteria);
+    tcase_add_test(t, denominators_of_any_size);
     tcase_add_test(t, options_that_do_not_apply);
     suite_add_tcase(s, t);
     return s;

@@ -355,6 +355,28 @@ START_TEST(pieces_need_a_place)
 }
 END_TEST
 
+/* Sizes and strides of views that repeat elements, or were cut again and again. */
+START_TEST(nothing_overflows)
+{
+    ek_tensor *longest = ek_expand(ek_ones(EK_SHAPE(1)), EK_SHAPE(1LL << 58)), *many[64];
+    for (int i = 0; i < 64; i++)
+        many[i] = longest;
+    ck_assert_ptr_null(ek_cat(many, 64, 0)); /* 2^64 */
+    assert_error(EK_E_SHAPE, "cat: 64 tensors are too long in dimension 0");
+    ck_assert_ptr_null(ek_cat(many, 4, 0));
+    assert_error(EK_E_SHAPE, "too large in dimension 0");
+
+    ek_tensor *x = ek_ones(EK_SHAPE(3, 2));
+    ek_scope scope = ek_scope_begin();
+    for (int i = 0; i < 70; i++)
+        x = ek_slice(x, 0, 0, 1, 2);
+    assert_made(x);
+    ck_assert_int_eq(ek_tensor_strides(x).dims[0], 2);
+    assert_close(x, ek_ones(EK_SHAPE(1, 2)), 0, 0);
+    ek_scope_end(&scope);
+}
+END_TEST
+
 Suite *suite(void)
 {
     Suite *s = suite_create("ops_shapes");
@@ -373,6 +395,7 @@ Suite *suite(void)
     tcase_add_test(tc, bf16_gradients_meet_at_an_index);
     tcase_add_test(tc, sizes_beyond_64_bits_are_refused);
     tcase_add_test(tc, pieces_need_a_place);
+    tcase_add_test(tc, nothing_overflows);
     suite_add_tcase(s, tc);
     return s;
 }
