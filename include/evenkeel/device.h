@@ -15,10 +15,10 @@
  *
  * Forks. Fork before the first tensor is made. A child that is forked later has none of the threads
  * that compute: there every call that would need a device is EK_E_STATE, reading and releasing what
- * the parent made still work (releasing gives nothing back; memory goes with the process), and
- * ek_shutdown is well without doing anything. No call waits for what the child doesn't have. What
- * forks inside a function that the library called (a module's forward, a data set's get) may only
- * exec or _exit in the child. system, popen and posix_spawn are always fine. */
+ * the parent made still work, and ek_shutdown is well without doing anything. No call waits for
+ * what the child doesn't have. What forks inside a function that the library called (a module's
+ * forward, a data set's get) may only exec or _exit in the child. system, popen and posix_spawn are
+ * always fine. */
 #ifndef EVENKEEL_DEVICE_H
 #define EVENKEEL_DEVICE_H
 

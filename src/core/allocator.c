@@ -219,8 +219,13 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
     ek_memory_stats *stats = &a->stats;
     size_t rounded = round_up(nbytes);
 
-    if (!pointer || ek_forked())
+    if (!pointer)
         return;
+    if (ek_forked()) { /* the ledger is not to be looked into */
+        if (dev->backend->host_memory)
+            dev->backend->memory_free(dev, pointer, rounded);
+        return;
+    }
     if (queue != EK_QUEUE_COMPUTE)
         ek_dev_mark(dev, EK_QUEUE_COMPUTE, &mark);
     pthread_mutex_lock(&a->lock);

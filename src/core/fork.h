@@ -3,7 +3,7 @@
  * A child has the thread that forked and no other: no worker, no thread of an OpenMP team or of a
  * loader, and locks as they were, held by threads that it does not have. Once a device has been
  * opened, a child therefore refuses all that computes, waits or looks into what those threads may
- * have been changing; it gives nothing back either, as what it has goes with it. */
+ * have been changing. */
 #ifndef EK_CORE_FORK_H
 #define EK_CORE_FORK_H
 

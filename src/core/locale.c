@@ -65,6 +65,8 @@ static size_t drop_signs(char *text)
 
 size_t ek_format_list(char *text, size_t room, const char *format, va_list arguments)
 {
+    if (!format)
+        format = "";
     locale_t before = ek_locale_begin();
     int length = vsnprintf(text, room, format, arguments);
     ek_locale_end(before);
