@@ -1,6 +1,5 @@
-/* inject_helpers.c: oneDNN, zlib, jansson, libpng and TurboJPEG when they have no memory. */
+/* inject_helpers.c: oneDNN, zlib, libpng and TurboJPEG when they have no memory. */
 #include <errno.h>
-#include <jansson.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <png.h>
 #include <stdarg.h>
@@ -108,62 +107,6 @@ const char *__wrap_gzerror(gzFile file, int *code)
     helper_unread = NULL;
     *code = Z_MEM_ERROR;
     return "out of memory";
-}
-
-/* ---- jansson: what would have been taken over is freed ---- */
-
-HELPER_CALL(json_t *, NULL, json_array, (void), ())
-HELPER_CALL(json_t *, NULL, json_object, (void), ())
-HELPER_CALL(json_t *, NULL, json_string, (const char *text), (text))
-HELPER_CALL(json_t *, NULL, json_integer, (json_int_t number), (number))
-HELPER_CALL(size_t, 0, json_dumpb, (const json_t *json, char *buffer, size_t nbytes, size_t flags),
-            (json, buffer, nbytes, flags))
-HELPER_CALL(int, -1, json_dumpf, (const json_t *json, FILE *stream, size_t flags),
-            (json, stream, flags))
-
-int __real_json_array_append_new(json_t *array, json_t *value);
-int __wrap_json_array_append_new(json_t *array, json_t *value);
-int __wrap_json_array_append_new(json_t *array, json_t *value)
-{
-    if (!inject_hit(INJECT_HELPER, "json_array_append_new"))
-        return __real_json_array_append_new(array, value);
-    json_decref(value);
-    return -1;
-}
-
-int __real_json_object_set_new(json_t *object, const char *key, json_t *value);
-int __wrap_json_object_set_new(json_t *object, const char *key, json_t *value);
-int __wrap_json_object_set_new(json_t *object, const char *key, json_t *value)
-{
-    if (!inject_hit(INJECT_HELPER, "json_object_set_new"))
-        return __real_json_object_set_new(object, key, value);
-    json_decref(value);
-    return -1;
-}
-
-json_t *__wrap_json_pack(const char *format, ...);
-json_t *__wrap_json_pack(const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    json_t *json = json_vpack_ex(NULL, 0, format, list);
-    va_end(list);
-    if (!inject_hit(INJECT_HELPER, "json_pack"))
-        return json;
-    json_decref(json);
-    return NULL;
-}
-
-/* Most of its allocations fail without a reason given. */
-json_t *__real_json_loadb(const char *text, size_t nbytes, size_t flags, json_error_t *error);
-json_t *__wrap_json_loadb(const char *text, size_t nbytes, size_t flags, json_error_t *error);
-json_t *__wrap_json_loadb(const char *text, size_t nbytes, size_t flags, json_error_t *error)
-{
-    if (!inject_hit(INJECT_HELPER, "json_loadb"))
-        return __real_json_loadb(text, nbytes, flags, error);
-    if (error)
-        memset(error, 0, sizeof *error);
-    return NULL;
 }
 
 /* ---- pictures ---- */
