@@ -71,6 +71,8 @@ static int check(const ek_tensor *real, const ek_tensor *fake, ek_penalty_kind k
     if (!name)
         return EK_FAIL(EK_E_INVALID, "gradient penalty: %d is no kind (ek_penalty_kind)",
                        (int)kind);
+    if ((!real || !fake) && ek_error_status() < 0)
+        return ek_error_status(); /* also of samples that this kind does without */
     if (needs_real(kind))
         EK_TRY(check_samples(name, "real", real));
     if (needs_fake(kind))

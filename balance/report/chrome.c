@@ -207,7 +207,7 @@ int ek_report_trace(const char *path, const ek_report *report)
         return EK_FAIL(EK_E_STATE, "report_trace: no step has ended (ek_report_step)");
     trace t = {.report = report};
     t.spans = ek_report_spans(report, &t.span_count, &t.seconds);
-    int rc = collect(&t);
+    int rc = t.span_count < 0 ? t.span_count : collect(&t);
     if (rc == 0)
         rc = ek_file_replace_text("report_trace", path, write_trace, &t);
     for (int d = 0; d < EK_MAX_DEVICES; d++)

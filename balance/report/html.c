@@ -123,6 +123,8 @@ static int read_run(const ek_report *report, ek_html_run *run)
     run->imbalance = known(ek_report_imbalance(report));
     run->spans = ek_report_spans(report, &run->span_count, &run->span_seconds);
     run->span_seconds = known(run->span_seconds);
+    if (run->span_count < 0)
+        return run->span_count;
     if (!run->spans || run->span_seconds <= 0)
         run->span_count = 0;
     return read_devices(run);

@@ -63,11 +63,13 @@ static int put_device(ek_json_writer *json, const ek_report *report, int index)
     return 0;
 }
 
-static void put_spans(ek_json_writer *json, const ek_report *report)
+static int put_spans(ek_json_writer *json, const ek_report *report)
 {
     int count;
     double seconds;
     const ek_report_span *spans = ek_report_spans(report, &count, &seconds);
+    if (count < 0)
+        return count;
     ek_json_begin(json, "last_step", '{');
     ek_json_put_real(json, "seconds", seconds, DIGITS);
     ek_json_put_integer(json, "dropped", ek_report_spans_dropped(report));
@@ -85,6 +87,7 @@ static void put_spans(ek_json_writer *json, const ek_report *report)
     }
     ek_json_close(json, ']');
     ek_json_close(json, '}');
+    return 0;
 }
 
 static int put_report(ek_json_writer *json, const ek_report *report)
@@ -100,7 +103,7 @@ static int put_report(ek_json_writer *json, const ek_report *report)
     for (int d = 0; d < ek_report_device_count(report); d++)
         EK_TRY(put_device(json, report, d));
     ek_json_close(json, ']');
-    put_spans(json, report);
+    EK_TRY(put_spans(json, report));
     ek_json_close(json, '}');
     return 0;
 }

@@ -197,27 +197,31 @@ static int gather(const ek_report *report, ek_gathered *gathered)
     return 0;
 }
 
-/* NULL where there is no finished step, or no memory. */
-static const ek_gathered *gathered_of(const ek_report *report)
+/* Writes NULL if there is no finished step. */
+static int gathered_of(const ek_report *report, const ek_gathered **result)
 {
     ek_gathered *gathered = report->gathered;
-    if (report->steps.total == 0 || (report->collecting && ek_fork_check() < 0))
-        return NULL;
+    *result = NULL;
+    if (report->steps.total == 0)
+        return 0;
+    if (report->collecting)
+        EK_TRY(ek_fork_check());
     if (!gathered->ready) {
         ek_report *mutable = (ek_report *)report; /* its lock */
         ek_lock(&mutable->logs_lock);
         int rc = gather(report, gathered);
         ek_unlock(&mutable->logs_lock);
-        if (rc < 0)
-            return NULL;
+        EK_TRY(rc);
     }
-    return gathered;
+    *result = gathered;
+    return 0;
 }
 
 const ek_report_span *ek_report_spans(const ek_report *report, int *count, double *seconds)
 {
-    const ek_gathered *gathered = gathered_of(report);
-    *count = gathered ? gathered->count : 0;
+    const ek_gathered *gathered;
+    int rc = gathered_of(report, &gathered);
+    *count = gathered ? gathered->count : rc;
     *seconds = gathered ? nanosecond * (double)report->finished_ns : 0;
     return gathered && gathered->count ? gathered->spans : NULL;
 }
@@ -245,6 +249,7 @@ int ek_report_thread_device(const ek_report *report, int thread)
 
 int64_t ek_report_spans_dropped(const ek_report *report)
 {
-    const ek_gathered *gathered = gathered_of(report);
-    return gathered ? gathered->dropped : 0;
+    const ek_gathered *gathered;
+    int rc = gathered_of(report, &gathered);
+    return gathered ? gathered->dropped : rc;
 }

@@ -17,14 +17,15 @@ typedef struct ek_report_span {
 } ek_report_span;
 
 /* Those of the last finished step by begin (outer ones first); writes how many, and the step's
- * duration in seconds. NULL where there is none. They live as long as the report is not changed. */
+ * duration in seconds. NULL if there is none, or, with a negative status as the number, if they
+ * cannot be read (EK_E_NO_MEMORY). They live as long as the report is not changed. */
 const ek_report_span *ek_report_spans(const ek_report *report, int *count, double *seconds);
 
 /* Threads that had spans; the device whose worker one is, -1 where it is no worker. */
 int ek_report_thread_count(const ek_report *report);
 int ek_report_thread_device(const ek_report *report, int thread);
 
-/* Spans of that step that there was no room for. */
+/* Spans of that step that there was no room for, or a negative status. */
 int64_t ek_report_spans_dropped(const ek_report *report);
 
 /* As ek_report_memory, of that step alone and finer; seconds since it began. */
