@@ -26,6 +26,7 @@ typedef struct fault_stage {
     int (*world)(int row);
     /* Frees all that is left; NULL: nothing. */
     void (*clear)(int row);
+    bool may_be_done; /* what failed may have been done all the same, as a whole */
     bool files;       /* reads or writes files: points of io count */
     bool cold;        /* begins, each time, as the process does: without devices and threads */
     double tolerance; /* relative, of the numbers noted; 0: to the bit */

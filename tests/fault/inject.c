@@ -174,6 +174,10 @@ INJECT_RESULT(INJECT_LOCK, ENOMEM, pthread_cond_init,
 INJECT_RESULT(INJECT_LOCK, EAGAIN, pthread_key_create, (pthread_key_t * key, void (*end)(void *)),
               (key, end))
 
+INJECT_RESULT(INJECT_LOCK, ENOMEM, pthread_atfork,
+              (void (*prepare)(void), void (*parent)(void), void (*child)(void)),
+              (prepare, parent, child))
+
 void *__real_mmap(void *address, size_t nbytes, int protection, int flags, int file, off_t offset);
 void *__wrap_mmap(void *address, size_t nbytes, int protection, int flags, int file, off_t offset);
 void *__wrap_mmap(void *address, size_t nbytes, int protection, int flags, int file, off_t offset)

@@ -2,8 +2,6 @@
 #include <errno.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <png.h>
-#include <stdarg.h>
-#include <string.h>
 #include <turbojpeg.h>
 #include <zlib.h>
 

@@ -8,7 +8,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -148,9 +150,19 @@ static bool stream_exchange(FILE *from, FILE *to)
     return found;
 }
 
-static bool stream_fails(FILE *stream, const char *function)
+/* Only the write that fills a stream's buffer reaches the system: of each 4096 bytes one is a
+ * point.
+ */
+static bool stream_is_full(size_t nbytes)
 {
-    if (!io_fails(function))
+    static atomic_size_t written;
+    size_t before = atomic_fetch_add(&written, nbytes);
+    return (before + nbytes) / 4096 != before / 4096;
+}
+
+static bool stream_fails(FILE *stream, const char *function, size_t nbytes)
+{
+    if ((nbytes > 0 && !stream_is_full(nbytes)) || !io_fails(function))
         return false;
     if (!stream_exchange(stream, stream))
         stream_exchange(NULL, stream);
@@ -176,27 +188,25 @@ int __wrap_fclose(FILE *stream)
 int __wrap_fprintf(FILE *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int __wrap_fprintf(FILE *stream, const char *format, ...)
 {
-    if (stream_fails(stream, "fprintf"))
-        return -1;
     va_list list;
     va_start(list, format);
     int written = vfprintf(stream, format, list);
     va_end(list);
-    return written;
+    return written > 0 && stream_fails(stream, "fprintf", (size_t)written) ? -1 : written;
 }
 
-#define IO_STREAM(result, bad, name, parameters, arguments)                   \
-    result __real_##name parameters;                                          \
-    result __wrap_##name parameters;                                          \
-    result __wrap_##name parameters                                           \
-    {                                                                         \
-        return stream_fails(stream, #name) ? (bad) : __real_##name arguments; \
+#define IO_STREAM(result, bad, nbytes, name, parameters, arguments)                   \
+    result __real_##name parameters;                                                  \
+    result __wrap_##name parameters;                                                  \
+    result __wrap_##name parameters                                                   \
+    {                                                                                 \
+        return stream_fails(stream, #name, nbytes) ? (bad) : __real_##name arguments; \
     }
 
-IO_STREAM(int, EOF, fflush, (FILE * stream), (stream))
-IO_STREAM(int, EOF, fputs, (const char *text, FILE *stream), (text, stream))
-IO_STREAM(int, EOF, fputc, (int character, FILE *stream), (character, stream))
-IO_STREAM(size_t, 0, fwrite, (const void *data, size_t size, size_t count, FILE *stream),
-          (data, size, count, stream))
-IO_STREAM(size_t, 0, fread, (void *data, size_t size, size_t count, FILE *stream),
+IO_STREAM(int, EOF, 0, fflush, (FILE * stream), (stream))
+IO_STREAM(int, EOF, strlen(text), fputs, (const char *text, FILE *stream), (text, stream))
+IO_STREAM(int, EOF, 1, fputc, (int character, FILE *stream), (character, stream))
+IO_STREAM(size_t, 0, size *count, fwrite,
+          (const void *data, size_t size, size_t count, FILE *stream), (data, size, count, stream))
+IO_STREAM(size_t, 0, 0, fread, (void *data, size_t size, size_t count, FILE *stream),
           (data, size, count, stream))

@@ -172,7 +172,8 @@ static int archive_attempt(int row)
     return rows[row].save ? save(path) : load(path);
 }
 
-/* A file that is there stays a whole one; what a failed load was to load into is as before. */
+/* A file that is there stays a whole one, or becomes the next: its directory may fail after that.
+ * What a failed load was to load into is as before. */
 static int archive_world(int row)
 {
     if (!rows[row].save) {
@@ -198,4 +199,4 @@ static const char *archive_name(int row)
 
 FAULT_STAGE(archive, .rows = sizeof rows / sizeof *rows, .row_name = archive_name,
             .set_up = archive_set_up, .attempt = archive_attempt, .world = archive_world,
-            .clear = archive_clear, .files = true);
+            .clear = archive_clear, .files = true, .may_be_done = true);

@@ -46,6 +46,9 @@ static void put_npy(void)
     put_file("a.npy", npy, sizeof npy);
 }
 
+static unsigned char picture[2048];
+static size_t picture_nbytes;
+
 static void put_pictures(void)
 {
     unsigned char pixels[4 * 4 * 3], *jpeg = NULL;
@@ -65,6 +68,8 @@ static void put_pictures(void)
     mkdir(fault_path("pictures/cat"), 0777);
     mkdir(fault_path("pictures/dog"), 0777);
     put_file("pictures/dog/1.jpg", jpeg, nbytes);
+    picture_nbytes = nbytes < sizeof picture ? nbytes : 0;
+    memcpy(picture, jpeg, picture_nbytes);
     tjFree(jpeg);
     png_image_write_to_file(&png, fault_path("pictures/cat/1.png"), 0, pixels, 0, NULL);
 }
@@ -72,7 +77,7 @@ static void put_pictures(void)
 static int files_set_up(int row)
 {
     static bool made;
-    static unsigned char cifar[2 * 3073];
+    static unsigned char cifar[2 * 3073], cifar100[2 * 3074];
     (void)row;
     if (made)
         return 0;
@@ -85,6 +90,7 @@ static int files_set_up(int row)
     put_compressed("mnist/train-labels-idx1-ubyte.gz", labels, sizeof labels);
     put_compressed("a.bin.gz", cifar, sizeof cifar);
     put_file("cifar/test_batch.bin", cifar, sizeof cifar);
+    put_file("cifar/test.bin", cifar100, sizeof cifar100);
     put_npy();
     put_pictures();
     return 0;
@@ -143,6 +149,16 @@ static int read_cifar10(void)
     return note_set(ek_cifar10(fault_path("cifar"), false));
 }
 
+static int read_cifar100(void)
+{
+    return note_set(ek_cifar100(fault_path("cifar"), false, true));
+}
+
+static int decode(void)
+{
+    return fault_note_tensor(ek_decode_image(picture, picture_nbytes, 3, "memory"));
+}
+
 static int read_folder(void)
 {
     ek_dataset *folder = ek_image_folder(fault_path("pictures"));
@@ -177,10 +193,11 @@ static const struct {
     const char *name;
     int (*attempt)(void);
 } rows[] = {
-    {"idx", read_idx},       {"idx-gz", read_compressed}, {"npy", read_npy},
-    {"cifar", read_cifar},   {"png", read_png},           {"jpeg", read_jpeg},
-    {"mnist", read_mnist},   {"cifar10", read_cifar10},   {"folder", read_folder},
-    {"save", write_tensors}, {"open", read_tensors},
+    {"idx", read_idx},      {"idx-gz", read_compressed}, {"npy", read_npy},
+    {"cifar", read_cifar},  {"png", read_png},           {"jpeg", read_jpeg},
+    {"mnist", read_mnist},  {"cifar10", read_cifar10},   {"cifar100", read_cifar100},
+    {"decode", decode},     {"folder", read_folder},     {"save", write_tensors},
+    {"open", read_tensors},
 };
 
 /* The file to open is the one that is saved. */

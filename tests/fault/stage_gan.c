@@ -6,13 +6,14 @@
 typedef struct gan_row {
     const char *name;
     ek_penalty_kind kind;
-    bool classic, balanced, synchronised, divided;
+    bool classic, balanced, synchronised, divided, checkpoint;
 } gan_row;
 
 static const gan_row rows[] = {
-    {"wgan-gp", EK_PENALTY_WGAN_GP, false, false, false, false},
+    {"wgan-gp", EK_PENALTY_WGAN_GP, .checkpoint = true},
     {"wgan-gp-classic", EK_PENALTY_WGAN_GP, .classic = true},
-    {"wgan-gp-balanced", EK_PENALTY_WGAN_GP, .balanced = true, .synchronised = true},
+    {"wgan-gp-balanced", EK_PENALTY_WGAN_GP, .balanced = true, .synchronised = true,
+     .checkpoint = true},
     {"wgan-lp-sharded", EK_PENALTY_WGAN_LP, .balanced = true, .divided = true},
     {"dragan", EK_PENALTY_DRAGAN, .synchronised = true},
     {"dragan-balanced", EK_PENALTY_DRAGAN, .balanced = true},
@@ -29,11 +30,10 @@ static struct {
 static ek_module *gan_critic(const gan_row *row)
 {
     ek_device_list devices = fault_devices();
-    ek_module *net = ek_sequential(
-        ek_conv2d(1, 2, 3, .stride = 2, .padding = 1),
-        row->synchronised ? ek_sync_batch_norm(2) : ek_instance_norm2d(2), ek_leaky_relu(0.2),
-        ek_checkpoint(ek_sequential(ek_flatten_module(1, -1), ek_linear(8, 4), ek_tanh())),
-        ek_linear(4, 1));
+    ek_module *head = ek_sequential(ek_flatten_module(1, -1), ek_linear(8, 3), ek_tanh());
+    ek_module *net = ek_sequential(ek_conv2d(1, 2, 3, .stride = 2, .padding = 1),
+                                   row->synchronised ? ek_sync_batch_norm(2) : ek_leaky_relu(0.2),
+                                   row->checkpoint ? ek_checkpoint(head) : head, ek_linear(3, 1));
     if (row->classic)
         return ek_data_parallel(net, .device_ids = devices);
     if (row->balanced)

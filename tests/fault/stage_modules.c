@@ -38,7 +38,7 @@ typedef struct scaled {
 static ek_value scaled_forward(ek_module *module, const ek_args *args)
 {
     scaled *self = (scaled *)module;
-    ek_tensor *y = ek_apply(self->body, ek_arg_tensor(args, 0));
+    ek_tensor *y = ek_apply(self->body, ek_value_tensor(ek_arg(args, 0)));
     return ek_value_of_tensor(ek_add(ek_mul(y, self->scale), self->offset));
 }
 

@@ -1,0 +1,235 @@
+/* stage_optim.c: optim.h call by call, and small calls of other headers. */
+#include <string.h>
+
+#include "fault.h"
+
+static struct {
+    ek_module *model;
+    ek_optimizer *optimizer;
+    ek_schedule *schedule;
+    ek_tensor *weight;
+} run;
+
+static int optim_set_up(int row)
+{
+    (void)row;
+    run.model = ek_sequential(ek_linear(2, 3), ek_linear(3, 1));
+    run.optimizer = ek_adam(run.model, .lr = 0.01);
+    run.schedule = run.optimizer ? ek_cosine_schedule(run.optimizer, 10, 0) : NULL;
+    run.weight = ek_module_tensor(run.model, "0.weight");
+    ek_tensor *loss = ek_sum(ek_square(ek_apply(run.model, ek_randn(EK_SHAPE(4, 2)))));
+    return ek_backward(loss);
+}
+
+static void optim_clear(int row)
+{
+    (void)row;
+    ek_schedule_free(run.schedule);
+    ek_optimizer_free(run.optimizer);
+    ek_module_free(run.model);
+    memset(&run, 0, sizeof run);
+}
+
+static int optim_world(int row)
+{
+    (void)row;
+    int status = fault_note_parameters(run.model);
+    if (status >= 0)
+        status = fault_note_optimizer(run.optimizer, run.model);
+    return status < 0 ? status : fault_note_gradients(run.model);
+}
+
+static int step(void)
+{
+    return ek_step(run.optimizer);
+}
+
+static int clip_value(void)
+{
+    return ek_clip_grad_value(run.optimizer, 0.01);
+}
+
+static int clip_norm(void)
+{
+    double norm = 0;
+    int status = ek_clip_grad_norm(run.optimizer, 0.01, &norm);
+    fault_note(norm);
+    return status;
+}
+
+static int schedule(void)
+{
+    return ek_schedule_step(run.schedule);
+}
+
+static int set_steps(void)
+{
+    return ek_schedule_set_steps(run.schedule, 4);
+}
+
+static int set_lr(void)
+{
+    return ek_optimizer_set_lr(run.optimizer, 0, 0.5);
+}
+
+/* Another parameter, in a group of its own. */
+static int add_group(void)
+{
+    ek_tensor *extra = ek_ones(EK_SHAPE(3), .requires_grad = true);
+    ek_optimizer *optimizer = extra ? ek_sgd(NULL, .lr = 0.1) : NULL;
+    int status =
+        optimizer ? ek_optimizer_add_group(optimizer, &extra, 1, (ek_optimizer_options){.lr = 0.2})
+                  : ek_error_status();
+    if (status >= 0)
+        fault_note(ek_optimizer_parameter_count(optimizer) + ek_optimizer_has(optimizer, extra));
+    ek_optimizer_free(optimizer);
+    return status;
+}
+
+static int set_state(void)
+{
+    const char *const names[] = {"exp_avg", "exp_avg_sq"};
+    ek_tensor *ones = ek_ones(EK_SHAPE(3, 2));
+    ek_tensor *const states[] = {ones, ones};
+    return ones ? ek_optimizer_set_state(run.optimizer, run.weight, 3, names, states, 2)
+                : ek_error_status();
+}
+
+/* ---- others' ---- */
+
+static int without_gradients(void)
+{
+    bool before = ek_set_grad_enabled(false);
+    ek_tensor *y = ek_apply(run.model, ek_ones(EK_SHAPE(1, 2)));
+    fault_note(ek_grad_enabled() + (y ? ek_tensor_is_leaf(y) : 0));
+    ek_set_grad_enabled(before);
+    return y ? fault_note_tensor(y) : ek_error_status();
+}
+
+static int draws(void)
+{
+    ek_generator *generator = ek_generator_new(1);
+    if (!generator)
+        return ek_error_status();
+    ek_generator_seed(generator, 3);
+    fault_note((double)ek_random_u32(generator) + (double)(ek_random_u64(generator) >> 40));
+    ek_generator_free(generator);
+    return 0;
+}
+
+static int points(void)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *y = ek_zeros(EK_SHAPE(2, 3));
+    return fault_note_tensor(ek_penalty_points(x, y, EK_PENALTY_DRAGAN, NULL));
+}
+
+/* ---- a transform of one's own ---- */
+
+static int halve_describe(const ek_transform *self, ek_array *array)
+{
+    (void)self;
+    return array->dtype == EK_F32 ? 0 : ek_error(EK_E_DTYPE, "halve: f32 only");
+}
+
+static int halve_apply(const ek_transform *self, const ek_array *in, ek_array *out,
+                       ek_generator *generator)
+{
+    (void)self;
+    (void)generator;
+    for (int64_t i = 0; i < ek_shape_count(&in->shape); i++)
+        ((float *)out->data)[i] = ((const float *)in->data)[i] / 2;
+    return 0;
+}
+
+static const ek_transform_type halve = {.name = "halve",
+                                        .size = sizeof(ek_transform),
+                                        .describe = halve_describe,
+                                        .apply = halve_apply};
+
+static int transform(void)
+{
+    ek_transform *chain[] = {ek_transform_new(&halve), ek_random_crop(2, .padding = 1)};
+    ek_tensor *x = ek_ones(EK_SHAPE(1, 2, 2));
+    int status = chain[0] && chain[1] && x
+                     ? fault_note_tensor(ek_transform_apply(chain, 2, x, NULL))
+                     : ek_error_status();
+    ek_transform_free(chain[0]);
+    ek_transform_free(chain[1]);
+    return status;
+}
+
+/* ---- a function that asks ---- */
+
+static int scale_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
+{
+    y[0] = ek_mul_scalar(x[0], *(double *)ek_function_user(call));
+    return 0;
+}
+
+static int scale_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
+{
+    if (ek_function_needs(call, 0))
+        dx[0] = ek_mul_scalar(dy[0], *(double *)ek_function_user(call));
+    return 0;
+}
+
+static const ek_function scale = {.name = "scale",
+                                  .forward = scale_forward,
+                                  .backward = scale_backward};
+
+static int function(void)
+{
+    double factor = 3;
+    ek_tensor *x = ek_ones(EK_SHAPE(2), .requires_grad = true), *y = NULL, *g = NULL;
+    int status = x ? ek_function_apply_with(&scale, &x, 1, &y, &factor) : ek_error_status();
+    ek_tensor *sum = status < 0 ? NULL : ek_sum(y);
+    if (status >= 0)
+        status = ek_grad(.outputs = &sum, .output_count = 1, .inputs = &x, .input_count = 1,
+                         .gradients = &g);
+    return status < 0 ? status : fault_note_tensor(g);
+}
+
+/* ---- a loader's parts ---- */
+
+static int loader(void)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(4, 2));
+    ek_dataset *dataset = ek_tensor_dataset(x);
+    ek_loader *loader = ek_data_loader(ek_dataset_keep(dataset), .batch_size = 2);
+    ek_loader_stats stats;
+    ek_worker_info info;
+    int status = loader ? ek_loader_set_epoch(loader, 2) : ek_error_status();
+    if (status >= 0)
+        status = ek_loader_get_stats(loader, &stats);
+    if (status >= 0)
+        fault_note((double)ek_sampler_length(ek_loader_sampler(loader)) +
+                   (ek_loader_dataset(loader) == dataset) + ek_loader_worker(&info));
+    ek_loader_free(loader);
+    ek_dataset_free(dataset);
+    return status;
+}
+
+static const struct {
+    const char *name;
+    int (*attempt)(void);
+} rows[] = {
+    {"step", step},           {"clip-value", clip_value}, {"clip-norm", clip_norm},
+    {"schedule", schedule},   {"set-steps", set_steps},   {"set-lr", set_lr},
+    {"add-group", add_group}, {"set-state", set_state},   {"grad-mode", without_gradients},
+    {"draws", draws},         {"penalty-points", points}, {"transform", transform},
+    {"function", function},   {"loader", loader},
+};
+
+static int optim_attempt(int row)
+{
+    return rows[row].attempt();
+}
+
+static const char *optim_name(int row)
+{
+    return rows[row].name;
+}
+
+FAULT_STAGE(optim, .rows = sizeof rows / sizeof *rows, .row_name = optim_name,
+            .set_up = optim_set_up, .attempt = optim_attempt, .world = optim_world,
+            .clear = optim_clear);
