@@ -120,10 +120,25 @@ static dnnl_status_t describe_operation(dnnl_convolution_desc_t *operation, cons
     }
 }
 
+/* Of bf16 weight gradients oneDNN (2.6) leaves out those elements of a window that never lie on
+ * the input, and some that do, where the input is about as small as the window and padded. */
+static bool leaves_elements_out(const arguments *a)
+{
+    const ek_conv_params *params = a->params;
+    for (int i = 0; i < params->dims; i++) {
+        int64_t window = (a->w->shape[2 + i] - 1) * params->dilation[i] + 1;
+        int64_t stride = params->stride[i];
+        if (params->padding[i] > 0 && (stride > 1 || params->dims == 3) &&
+            a->x->shape[2 + i] < window + stride - 1)
+            return a->w->dtype == EK_BF16;
+    }
+    return false;
+}
+
 /* Before weight gradients of windows of one element with a stride, oneDNN (2.6) copies those
  * elements that windows see, and then reads and writes beyond the copy where the inputs are no
  * multiple of a vector (8 or 16 channels): wrong numbers, and other memory overwritten. */
-static bool is_miscomputed(const arguments *a)
+static bool writes_beyond(const arguments *a)
 {
     enum { LONGEST_VECTOR = 16 };
     bool strided = false;
@@ -132,7 +147,12 @@ static bool is_miscomputed(const arguments *a)
             return false;
         strided = strided || a->params->stride[i] != 1;
     }
-    return strided && a->kind == EK_CONV_WEIGHT_GRADIENT && a->w->shape[1] % LONGEST_VECTOR != 0;
+    return strided && a->w->shape[1] % LONGEST_VECTOR != 0;
+}
+
+static bool is_miscomputed(const arguments *a)
+{
+    return a->kind == EK_CONV_WEIGHT_GRADIENT && (writes_beyond(a) || leaves_elements_out(a));
 }
 
 /* Makes plan->primitive, or leaves it NULL where only the slow reference code is there, or wrong
