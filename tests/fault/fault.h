@@ -47,8 +47,11 @@ fault_stage *fault_stages(void); /* in the order of their names */
 
 /* ---- for stages ---- */
 
-/* All host devices, FAULT_DEVICES of them, of one thread each. */
+/* All host devices, FAULT_DEVICES of them. */
 ek_device_list fault_devices(void);
+/* Each computes with one thread, so that the order of calls repeats. The judge has done this, but
+ * for stages that begin without devices. */
+int fault_use_one_thread(void);
 /* A file in this run's folder; the text is valid until the fourth call from now. */
 const char *fault_path(const char *name);
 

@@ -164,7 +164,9 @@ static int set_up(judge_case *c, fault_notes *before)
     ek_error_clear();
     ek_manual_seed(1);
     ek_scope scope = ek_scope_begin();
-    int status = c->stage->set_up ? c->stage->set_up(c->row) : 0;
+    int status = c->stage->cold ? 0 : fault_use_one_thread();
+    if (status >= 0 && c->stage->set_up)
+        status = c->stage->set_up(c->row);
     ek_scope_end(&scope);
     return status < 0 ? status : note_world(c, before);
 }
@@ -274,6 +276,8 @@ static void try_point(judge_case *c)
                           : "a success leaves something else");
     }
     clear(c);
+    if (c->stage->cold && ek_shutdown() < 0)
+        complain(c, "the ledger is not at zero: %s", ek_error_message());
     if (c->stage->files)
         check_files(c);
 }
@@ -390,7 +394,7 @@ static void judge_row(judge_case *c, int *next, fault_tally *tally)
         }
         tally->anomalies += one.anomalies;
         batch.points[batch.count++] = one.point;
-        if (batch.count == (c->stage->cold ? 1 : BATCH))
+        if (batch.count == BATCH)
             tally->anomalies += close_batch(c, &batch);
     }
     tally->anomalies += close_batch(c, &batch);
@@ -420,7 +424,7 @@ fault_tally fault_judge(const fault_stage *stage, const fault_run *run)
             tally.anomalies++;
         else if (references.rows[row].points[run->series] > 0)
             judge_row(&c, &next, &tally);
-        if (run->verbose)
+        if (run->verbose && tally.points > before.points)
             printf("    %-28s points %6ld  tried %6ld  anomalies %ld\n",
                    stage->row_name ? stage->row_name(row) : "", tally.points - before.points,
                    tally.tried - before.tried, tally.anomalies - before.anomalies);

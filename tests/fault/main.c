@@ -138,8 +138,7 @@ static long run_stage(const fault_stage *stage, const fault_run *run)
     return tally.anomalies;
 }
 
-/* libgomp and the library read these when they begin: one thread per device makes the order of
- * calls repeat. */
+/* libgomp and the library read these when they begin. */
 static void restart_with_environment(char **arguments)
 {
     const char *devices = getenv("EVENKEEL_HOST_DEVICES"), *threads = getenv("OMP_NUM_THREADS");
@@ -147,6 +146,7 @@ static void restart_with_environment(char **arguments)
         return;
     setenv("EVENKEEL_HOST_DEVICES", "3", 1);
     setenv("OMP_NUM_THREADS", "1", 1);
+    setenv("OMP_WAIT_POLICY", "passive", 1);
     execv("/proc/self/exe", arguments);
 }
 

@@ -145,6 +145,14 @@ ek_device_list fault_devices(void)
     return ek_devices(EK_HOST, FAULT_DEVICES);
 }
 
+int fault_use_one_thread(void)
+{
+    int status = ek_device_set_threads(ek_cpu(), 1);
+    for (int i = 0; i < FAULT_DEVICES && status >= 0; i++)
+        status = ek_device_set_threads(ek_host(i), 1);
+    return status;
+}
+
 /* ---- files ---- */
 
 int fault_folder_make(void)

@@ -200,6 +200,14 @@ static ek_dataset *make_pixels(void)
                           ek_center_crop(4, 6, .fill = 1));
 }
 
+static ek_dataset *make_alike(void)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(3, 1, 2, 2)), *y = ek_zeros(EK_SHAPE(3, 1, 2, 2));
+    return ek_transformed_alike(ek_tensor_dataset(x, y),
+                                EK_FIELD(0, ek_random_crop(2, .padding = 1)),
+                                EK_FIELD(1, ek_random_crop(2, .padding = 1, .fill = 2)));
+}
+
 static ek_dataset *make_one_hot(void)
 {
     return ek_transformed(tensors(), 1, ek_one_hot(3));
@@ -211,7 +219,7 @@ static const struct {
 } sets[] = {
     {"tensors", tensors},    {"subset", make_subset},       {"concat", make_concat},
     {"split", make_split},   {"fractions", make_fractions}, {"partition", make_partition},
-    {"pixels", make_pixels}, {"one-hot", make_one_hot},
+    {"pixels", make_pixels}, {"one-hot", make_one_hot},     {"alike", make_alike},
 };
 
 static int datasets_attempt(int row)
