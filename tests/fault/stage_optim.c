@@ -33,6 +33,7 @@ static void optim_clear(int row)
 static int optim_world(int row)
 {
     (void)row;
+    fault_note((double)ek_schedule_steps(run.schedule));
     int status = fault_note_parameters(run.model);
     if (status >= 0)
         status = fault_note_optimizer(run.optimizer, run.model);
