@@ -35,7 +35,8 @@ typedef struct ek_train_options {
 /* ek_train_step(.model = m, .criterion = c, .optimizer = o, .input = EK_VALUE(x), ...): zero_grad,
  * forward, loss, backward, step. Writes the loss to *loss (may be NULL, and then nobody waits for
  * it). On an error parameters are as before and gradients are removed, so that the step can be
- * tried again smaller. */
+ * tried again smaller. Buffers (running statistics) stay as the forwards that ran have left them.
+ */
 EK_API int ek_train_step_with(ek_train_options options, double *loss);
 #define ek_train_step(loss, ...) \
     ek_train_step_with(EK_OPTIONS(ek_train_options, __VA_ARGS__), (loss))

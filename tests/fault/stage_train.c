@@ -183,13 +183,14 @@ static int train_attempt(int row)
     return train_step(&rows[row + TRAIN_AUTO]);
 }
 
-/* Running statistics have moved with the forward, whatever failed after it. */
+/* A whole step that failed has removed the gradients. Running statistics have moved with the
+ * forward, whatever failed after it. */
 static int train_world(int row)
 {
     int status = fault_note_parameters(train.model);
     if (status >= 0)
         status = fault_note_optimizer(train.optimizer, train.model);
-    if (status >= 0 && rows[row + TRAIN_AUTO].accumulate)
+    if (status >= 0 && !rows[row + TRAIN_AUTO].calls)
         status = fault_note_gradients(train.model);
     return status;
 }
