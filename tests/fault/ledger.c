@@ -19,8 +19,8 @@ void __real_free(void *block);
 enum { LEDGER_DEPTH = 24 };
 
 typedef struct ledger_entry {
-    const void *block; /* NULL: free */
-    void **stack;      /* LEDGER_DEPTH addresses, or NULL */
+    uintptr_t key; /* ledger_key; 0: free */
+    void **stack;  /* LEDGER_DEPTH addresses, or NULL */
 } ledger_entry;
 
 static struct {
@@ -30,11 +30,17 @@ static struct {
     bool remember;
 } ledger = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Where the block is, or the free place where it would be. Linear probing. */
-static size_t ledger_find(const ledger_entry *entries, size_t room, const void *block)
+/* No pointer: a leak checker that sees one takes the block for used. */
+static uintptr_t ledger_key(const void *block)
 {
-    size_t place = (size_t)(((uintptr_t)block >> 4) * 0x9e3779b97f4a7c15u) & (room - 1);
-    while (entries[place].block && entries[place].block != block)
+    return ~(uintptr_t)block;
+}
+
+/* Where the block is, or the free place where it would be. Linear probing. */
+static size_t ledger_find(const ledger_entry *entries, size_t room, uintptr_t key)
+{
+    size_t place = (size_t)((key >> 4) * 0x9e3779b97f4a7c15u) & (room - 1);
+    while (entries[place].key && entries[place].key != key)
         place = (place + 1) & (room - 1);
     return place;
 }
@@ -46,8 +52,8 @@ static void ledger_grow(void)
     if (!entries)
         abort();
     for (size_t i = 0; i < ledger.room; i++)
-        if (ledger.entries[i].block)
-            entries[ledger_find(entries, room, ledger.entries[i].block)] = ledger.entries[i];
+        if (ledger.entries[i].key)
+            entries[ledger_find(entries, room, ledger.entries[i].key)] = ledger.entries[i];
     __real_free(ledger.entries);
     ledger.entries = entries;
     ledger.room = room;
@@ -63,8 +69,9 @@ void *ledger_add(void *block)
     pthread_mutex_lock(&ledger.lock);
     if (2 * ledger.count >= ledger.room)
         ledger_grow();
-    ledger_entry *entry = &ledger.entries[ledger_find(ledger.entries, ledger.room, block)];
-    entry->block = block;
+    const uintptr_t key = ledger_key(block);
+    ledger_entry *entry = &ledger.entries[ledger_find(ledger.entries, ledger.room, key)];
+    entry->key = key;
     if (ledger.remember && (entry->stack = __real_calloc(LEDGER_DEPTH, sizeof *stack)))
         memcpy(entry->stack, stack, sizeof stack);
     ledger.count++;
@@ -77,10 +84,10 @@ static void ledger_close(size_t gap)
 {
     size_t mask = ledger.room - 1;
     ledger.entries[gap] = (ledger_entry){0};
-    for (size_t i = (gap + 1) & mask; ledger.entries[i].block; i = (i + 1) & mask) {
+    for (size_t i = (gap + 1) & mask; ledger.entries[i].key; i = (i + 1) & mask) {
         ledger_entry entry = ledger.entries[i];
         ledger.entries[i] = (ledger_entry){0};
-        ledger.entries[ledger_find(ledger.entries, ledger.room, entry.block)] = entry;
+        ledger.entries[ledger_find(ledger.entries, ledger.room, entry.key)] = entry;
     }
 }
 
@@ -89,8 +96,8 @@ bool ledger_remove(const void *block)
     if (!block)
         return false;
     pthread_mutex_lock(&ledger.lock);
-    size_t place = ledger.room ? ledger_find(ledger.entries, ledger.room, block) : 0;
-    bool known = ledger.room && ledger.entries[place].block;
+    size_t place = ledger.room ? ledger_find(ledger.entries, ledger.room, ledger_key(block)) : 0;
+    bool known = ledger.room && ledger.entries[place].key;
     if (known) {
         __real_free(ledger.entries[place].stack);
         ledger_close(place);
