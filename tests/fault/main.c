@@ -166,6 +166,7 @@ int main(int count, char **arguments)
         perror("fault_stages: no folder for files");
         return 1;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what was said stays said, however this ends */
     fault_watch_start();
     for (const fault_stage *stage = stages; stage; stage = stage->next) {
         fault_run run = c.run;
