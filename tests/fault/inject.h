@@ -10,7 +10,6 @@
 #define EVENKEEL_TESTS_FAULT_INJECT_H
 
 #include <stdbool.h>
-#include <stdio.h>
 
 /* Kinds of failure, each with points of its own. */
 #define INJECT_SERIES_MAP(X)                                                                   \
@@ -68,11 +67,12 @@ bool inject_hit(inject_series series, const char *function);
 long inject_live(void);
 /* From now on blocks remember the stack that allocated them. */
 void inject_remember_stacks(bool on);
-/* Calls younger blocks leaked: prints the stacks of at most `most` blocks that were allocated since
- * the last inject_remember_stacks(true). */
-void inject_print_live(FILE *stream, int most);
+/* Prints the stacks of at most `most` blocks that were allocated since
+ * inject_remember_stacks(true).
+ */
+void inject_print_live(int most);
 
-/* One line per frame: function, file, line where the debug information has them. */
-void inject_print_stack(FILE *stream, void *const *stack, int depth);
+/* One line per frame: function, file, line if the debug information has them. */
+void inject_print_stack(void *const *stack, int depth);
 
 #endif

@@ -89,7 +89,7 @@ static void complain(judge_case *c, const char *format, ...)
         if (c->error.status)
             printf("    %s: %s\n", ek_status_name(c->error.status), c->error.message);
         printf("    %s failed at\n", c->fault.function ? c->fault.function : "nothing");
-        inject_print_stack(stdout, c->fault.stack, c->fault.depth);
+        inject_print_stack(c->fault.stack, c->fault.depth);
     }
     fflush(stdout);
 }
@@ -320,7 +320,7 @@ static int find_leaks(judge_case c, judge_batch *batch)
             bool known = found++ > 0;
             complain(&c, "%s", what);
             if (!known)
-                inject_print_live(stdout, PRINTED_STACKS);
+                inject_print_live(PRINTED_STACKS);
         }
         inject_remember_stacks(false);
     }

@@ -7,6 +7,7 @@
 #include <execinfo.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -126,53 +127,40 @@ void inject_remember_stacks(bool on)
     pthread_mutex_unlock(&ledger.lock);
 }
 
-void inject_print_live(FILE *stream, int most)
+void inject_print_live(int most)
 {
     for (size_t i = 0; i < ledger.room && most > 0; i++) {
         if (!ledger.entries[i].stack)
             continue;
-        fprintf(stream, "    a block still allocated came from\n");
-        inject_print_stack(stream, ledger.entries[i].stack, LEDGER_DEPTH);
+        printf("    a block still allocated came from\n");
+        inject_print_stack(ledger.entries[i].stack, LEDGER_DEPTH);
         most--;
     }
 }
 
 /* ---- stacks ---- */
 
-/* The addresses as addr2line takes them, of the program itself; others are passed over. Returns how
- * many there are. */
-static int stack_command(char *command, size_t room, void *const *stack, int depth)
+/* addr2line reads the debug information; without it addresses remain. Nothing is allocated here: a
+ * process that ends may have a broken heap. */
+void inject_print_stack(void *const *stack, int depth)
 {
+    static char command[2 * INJECT_DEPTH * 20 + 200], addresses[INJECT_DEPTH * 20];
     Dl_info self, info;
-    int count = 0;
+    size_t length = 0;
     if (!dladdr((void *)(uintptr_t)inject_print_stack, &self))
-        return 0;
-    size_t length = (size_t)snprintf(command, room, "addr2line -pfe /proc/%ld/exe", (long)getpid());
+        return;
+    addresses[0] = '\0';
     for (int i = 0; i < depth && stack[i]; i++)
-        if (dladdr(stack[i], &info) && info.dli_fbase == self.dli_fbase && length + 24 < room) {
+        if (dladdr(stack[i], &info) && info.dli_fbase == self.dli_fbase) {
             size_t offset = (size_t)((char *)stack[i] - (char *)info.dli_fbase) - 1;
-            length += (size_t)snprintf(command + length, room - length, " %#zx", offset);
-            count++;
+            length +=
+                (size_t)snprintf(addresses + length, sizeof addresses - length, " %#zx", offset);
         }
-    snprintf(command + length, room - length, " 2>/dev/null");
-    return count;
-}
-
-/* addr2line reads the debug information; without it addresses remain. */
-void inject_print_stack(FILE *stream, void *const *stack, int depth)
-{
-    char command[48 * 24 + 100], line[500];
-    FILE *pipe = NULL;
-    bool known = false;
-    if (stack_command(command, sizeof command, stack, depth) > 0)
-        pipe = popen(command, "r");
-    while (pipe && fgets(line, sizeof line, pipe)) {
-        known = true;
-        fprintf(stream, "      %s", line);
-    }
-    if (pipe)
-        pclose(pipe);
-    for (int i = 0; !known && i < depth && stack[i]; i++)
-        fprintf(stream, "      %p\n", stack[i]);
-    fflush(stream);
+    snprintf(command, sizeof command,
+             "(addr2line -pfe /proc/%ld/exe%s 2>/dev/null || echo%s) | sed 's/^/      /'",
+             (long)getpid(), addresses, addresses);
+    fflush(stdout);
+    if (*addresses && system(command) != 0)
+        printf("      %s\n", addresses);
+    fflush(stdout);
 }

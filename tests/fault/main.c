@@ -153,6 +153,7 @@ static void restart_with_environment(char **arguments)
 int main(int count, char **arguments)
 {
     command c;
+    static char line[1 << 12];
     long anomalies = 0;
     bool found = false;
     if (!parse(&c, count, arguments))
@@ -166,7 +167,7 @@ int main(int count, char **arguments)
         perror("fault_stages: no folder for files");
         return 1;
     }
-    setvbuf(stdout, NULL, _IOLBF, 0); /* what was said stays said, however this ends */
+    setvbuf(stdout, line, _IOLBF, sizeof line); /* what was said stays said, however this ends */
     fault_watch_start();
     for (const fault_stage *stage = stages; stage; stage = stage->next) {
         fault_run run = c.run;

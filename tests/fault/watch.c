@@ -40,7 +40,7 @@ static void watch_report(const char *what)
     printf("ANOMALY %s: %s\n", *watch.where ? watch.where : "between points", what);
     if (fault->function) {
         printf("    %s failed at\n", fault->function);
-        inject_print_stack(stdout, fault->stack, fault->depth);
+        inject_print_stack(fault->stack, fault->depth);
     }
     fflush(stdout);
 }
@@ -64,7 +64,7 @@ static void *watch_run(void *unused)
         pthread_kill(watch.watched, SIGUSR1);
         sleep(1);
         printf("    the main thread waits at\n");
-        inject_print_stack(stdout, watch.stack, watch.depth);
+        inject_print_stack(watch.stack, watch.depth);
         fault_folder_remove();
         _exit(1);
     }
