@@ -85,9 +85,7 @@ static ek_module *make_criterion(const program *p)
 
 static ek_module *make_whole_criterion(const program *p)
 {
-    ek_scope scope = ek_scope_begin();
     ek_module *criterion = make_criterion(p);
-    ek_scope_end(&scope);
     return p->output == OUTPUT_ONE ? criterion : nest_criterion_new(criterion);
 }
 
@@ -273,7 +271,9 @@ int trainer_open(trainer *t, const program *p, const way *w)
     t->home = ek_host(w->on[0]);
     place_layers(p, &t->net);
     wrong_set_device(ek_host(w->count > 1 ? w->on[1] : -1));
+    ek_scope scope = ek_scope_begin();
     int rc = open_all(t);
+    ek_scope_end(&scope);
     if (rc < 0)
         trainer_close(t, 0);
     return rc;

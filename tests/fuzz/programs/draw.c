@@ -100,8 +100,7 @@ static int draw_fault(uint64_t *state, const draw_options *options)
 {
     if (!options->faults || !chance(state, 30))
         return FAULT_NONE;
-    return options->allocations && chance(state, 35) ? FAULT_ALLOCATION
-                                                     : between(state, 1, FAULT_CAPACITY);
+    return chance(state, 35) ? FAULT_ALLOCATION : between(state, 1, FAULT_COUNT - 1);
 }
 
 static void draw_steps(uint64_t *state, program *p, const draw_options *options)
@@ -249,7 +248,7 @@ static bool is_incomparable(const program *p)
         means = means || p->ways[i].mean_of_means;
     }
     for (int i = 0; i < p->layer_count; i++)
-        if (p->layers[i].kind == LAYER_DROPOUT && p->layers[i].variant % 2 && several)
+        if (p->layers[i].kind == LAYER_DROPOUT && p->layers[i].variant % 2)
             return true;
     return p->autocast || means || (p->plain_norm && several && has_layer(p, LAYER_BATCH_NORM));
 }
@@ -263,6 +262,10 @@ static void settle_step(const program *p, step *s)
         s->how = STEP_HAND;
     else if (s->how == STEP_LOADER && p->input != INPUT_ONE)
         s->how = STEP_TRAIN;
+    if (s->fault == FAULT_FILE)
+        s->during = DURING_EVENT;
+    if (s->fault == FAULT_FILE && s->event != EVENT_CHECKPOINT)
+        s->fault = FAULT_NONE;
     if (s->fault == FAULT_NONE ||
         (s->event != EVENT_CHECKPOINT && s->event != EVENT_EVALUATE && s->event != EVENT_FORWARD))
         s->during = DURING_STEP;

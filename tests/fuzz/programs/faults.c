@@ -3,19 +3,14 @@
 
 #include <evenkeel/status.h>
 
-#include "allocations.h"
+#include "inject.h"
 
 /* Written while no work runs, read by workers. */
 static struct {
     int fault;
     ek_device device;
-    long allocations; /* of the stretch that was counted; 0: none was */
+    int calls[INJECT_SERIES]; /* of the stretch that was counted */
 } faults;
-
-bool faults_have_allocations(void)
-{
-    return allocations_can_fail();
-}
 
 /* Between what is in use and the peak so far. */
 static void limit_memory(ek_device device, int at)
@@ -28,21 +23,43 @@ static void limit_memory(ek_device device, int at)
     ek_memory_set_capacity(device, stats.in_use + 64 + room * (uint64_t)(at % 997) / 997);
 }
 
+static bool is_call(int fault)
+{
+    return fault == FAULT_ALLOCATION || fault == FAULT_CALL || fault == FAULT_FILE;
+}
+
+static inject_series series_of(int fault, int at)
+{
+    static const inject_series calls[] = {INJECT_THREAD, INJECT_MAP, INJECT_LOCK, INJECT_HELPER};
+    static const inject_series files[] = {INJECT_ERROR, INJECT_FULL, INJECT_INTERRUPTED,
+                                          INJECT_SHORT, INJECT_ZERO};
+    return fault == FAULT_CALL   ? calls[at % 4]
+           : fault == FAULT_FILE ? files[at % 5]
+                                 : INJECT_MEMORY;
+}
+
+static void arm_call(int fault, int at)
+{
+    inject_plan plan = {.series = series_of(fault, at), .persist = at % 10 == 7};
+    int calls = faults.calls[plan.series];
+    plan.point = 1 + (fault == FAULT_ALLOCATION ? at : at / 20) % (calls > 0 ? calls : 1000);
+    inject_arm(&plan);
+}
+
 void fault_arm(int fault, ek_device device, int at)
 {
     faults.fault = fault;
     faults.device = device;
     if (fault == FAULT_CAPACITY)
         limit_memory(device, at);
-    if (fault == FAULT_ALLOCATION)
-        allocations_fail(1 + at % (faults.allocations > 0 ? faults.allocations : 1000),
-                         at % 10 == 7);
+    if (is_call(fault))
+        arm_call(fault, at);
 }
 
 void fault_disarm(void)
 {
-    if (faults.fault == FAULT_ALLOCATION)
-        allocations_succeed();
+    if (is_call(faults.fault))
+        inject_disarm();
     if (faults.fault == FAULT_CAPACITY)
         ek_memory_set_capacity(faults.device, 0);
     faults.fault = FAULT_NONE;
@@ -65,19 +82,22 @@ bool fault_explains(int fault, int status)
         return status == EK_E_OUT_OF_MEMORY;
     case FAULT_ALLOCATION:
         return status == EK_E_NO_MEMORY || status == EK_E_OUT_OF_MEMORY || status == EK_E_IO;
+    case FAULT_CALL:
+        return status == EK_E_NO_MEMORY || status == EK_E_OUT_OF_MEMORY || status == EK_E_BACKEND ||
+               status == EK_E_IO;
     default:
-        return false;
+        return status == EK_E_IO || status == EK_E_FORMAT || status == EK_E_NO_MEMORY;
     }
 }
 
 void fault_count(void)
 {
-    if (faults_have_allocations())
-        allocations_count();
+    inject_arm(&(const inject_plan){.series = INJECT_MEMORY});
 }
 
 void fault_counted(void)
 {
-    if (faults_have_allocations())
-        faults.allocations = allocations_succeed();
+    const inject_result *result = inject_disarm();
+    for (int i = 0; i < INJECT_SERIES; i++)
+        faults.calls[i] = result->points[i];
 }

@@ -1,4 +1,5 @@
-/* faults.h: what fails on purpose: the user's code, a device's capacity, an allocation. */
+/* faults.h: what fails on purpose: the user's code, a device's capacity, calls of other libraries.
+ */
 #ifndef EK_TESTS_FUZZ_FAULTS_H
 #define EK_TESTS_FUZZ_FAULTS_H
 
@@ -6,12 +7,9 @@
 
 #include "program.h"
 
-/* Allocations can be made to fail in this program. */
-bool faults_have_allocations(void);
-
-/* From now on the fault strikes on the device (FAULT_ALLOCATION: anywhere). `at` says how much
- * memory is left, or which of the allocations that the latest stretch between fault_count and
- * fault_counted made. */
+/* From now on the fault strikes, one of a device on this one. `at` says how much memory is left, or
+ * which call fails: one of those that the latest stretch between fault_count and fault_counted had
+ * (of the kind that the fault is about; none where it had none). */
 void fault_arm(int fault, ek_device device, int at);
 void fault_disarm(void);
 
@@ -21,7 +19,7 @@ bool fault_strikes(int fault, ek_device device);
 /* An error that the fault may have caused. */
 bool fault_explains(int fault, int status);
 
-/* Counts allocations. */
+/* Counts calls. */
 void fault_count(void);
 void fault_counted(void);
 

@@ -20,7 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "faults.h"
 #include "fuzz.h"
 #include "print.h"
 #include "shrink.h"
@@ -181,7 +180,6 @@ int main(int argc, char **argv)
     static char file[60];
     command c = {.s = {.seed = 1, .draw = {.faults = true}}, .findings = 1, .shrinks = true};
     (void)argc;
-    c.s.draw.allocations = faults_have_allocations();
     if (!read_command(&c, argv)) {
         fputs(usage, stderr);
         return 2;

@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <evenkeel/evenkeel.h>
 #include <math.h>
+#include <pthread.h>
+#include <time.h>
 
 #include "layers.h"
 
@@ -79,6 +81,16 @@ static bool is_ill_conditioned(const program *p, const tape *reference, int entr
     return ill;
 }
 
+/* Training that runs away multiplies rounding without bound; what comes of it says nothing. */
+static bool has_diverged(const tape *reference, int entry)
+{
+    for (int i = 0; i <= entry && i < reference->count; i++)
+        for (int k = 0; k < reference->entries[i].count; k++)
+            if (fabs(reference->entries[i].values[k]) > 1e10)
+                return true;
+    return false;
+}
+
 static int compare(const program *p, const tape *numbers, const tape *reference, finding *f)
 {
     double distance;
@@ -88,7 +100,8 @@ static int compare(const program *p, const tape *numbers, const tape *reference,
                      reference->count);
     if (entry < 0)
         return 0;
-    if (p->judge == JUDGE_ONE_DEVICE && is_ill_conditioned(p, reference, entry, distance))
+    if (p->judge == JUDGE_ONE_DEVICE &&
+        (has_diverged(reference, entry) || is_ill_conditioned(p, reference, entry, distance)))
         return found(f, FOUND_ILL_CONDITION, "ill-conditioned");
     return describe_difference(f, &numbers->entries[entry], &reference->entries[entry], distance);
 }
@@ -121,11 +134,24 @@ static int entries_of(const char *path)
     return count;
 }
 
-/* The first program starts what stays: OpenMP's threads, sanitizers' own. */
+static void *nothing(void *user)
+{
+    return user;
+}
+
+/* What stays: the first program's (OpenMP's threads), and a thread that a sanitizer starts with the
+ * first that the process starts. */
 static int look_for_remainders(finding *f)
 {
     static int threads, descriptors;
-    int threads_now = entries_of("/proc/self/task"), descriptors_now = entries_of("/proc/self/fd");
+    pthread_t thread;
+    if (!threads && pthread_create(&thread, NULL, nothing, NULL) == 0)
+        pthread_join(thread, NULL);
+    int descriptors_now = entries_of("/proc/self/fd"), threads_now;
+    /* A thread that was joined may be on its way out of the list. */
+    for (int i = 0; (threads_now = entries_of("/proc/self/task")) > threads && threads && i < 500;
+         i++)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
     if (threads && threads_now > threads)
         return found(f, FOUND_REMAINDER, "%d threads are left", threads_now - threads);
     if (descriptors && descriptors_now > descriptors)

@@ -95,13 +95,15 @@ enum { MAX_DEVICES = 4, MAX_LAYERS = 10, MAX_STEPS = 5, WAYS = 2, PROGRAM_TEXT =
     X(EVENT_RATE, "rate")             \
     X(EVENT_HOLD, "hold")             \
     X(EVENT_TOUCH, "touch")
-#define FAULTS(X)                 \
-    X(FAULT_NONE, "none")         \
-    X(FAULT_FORWARD, "forward")   \
-    X(FAULT_BACKWARD, "backward") \
-    X(FAULT_SILENT, "silent")     \
-    X(FAULT_CAPACITY, "capacity") \
-    X(FAULT_ALLOCATION, "allocation")
+#define FAULTS(X)                     \
+    X(FAULT_NONE, "none")             \
+    X(FAULT_FORWARD, "forward")       \
+    X(FAULT_BACKWARD, "backward")     \
+    X(FAULT_SILENT, "silent")         \
+    X(FAULT_CAPACITY, "capacity")     \
+    X(FAULT_ALLOCATION, "allocation") \
+    X(FAULT_CALL, "call")             \
+    X(FAULT_FILE, "file")
 #define MOMENTS(X) X(DURING_STEP, "step") X(DURING_EVENT, "event")
 
 #define WORD_CONSTANT(constant, text) constant,
@@ -207,9 +209,8 @@ const char *fault_word(int fault);
 /* ---- programs ---- */
 
 typedef struct draw_options {
-    bool faults;      /* draw faults at all */
-    bool allocations; /* allocations can be made to fail */
-    bool planted;     /* a layer that is wrong on the second device */
+    bool faults;  /* draw faults at all */
+    bool planted; /* a layer that is wrong on the second device */
 } draw_options;
 
 /* A function of the seed and the options alone. */

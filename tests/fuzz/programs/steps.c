@@ -241,5 +241,5 @@ ek_value step_forward(trainer *t, const step *s, int number)
 {
     batch b;
     make_batch(t, s->batch, number, &b);
-    return call_model(t, b.input);
+    return b.target.kind == EK_VALUE_ERROR ? b.target : call_model(t, b.input);
 }

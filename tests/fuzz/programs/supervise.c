@@ -81,9 +81,12 @@ static void run_one(board *b, const program *p)
 
 static void look_for_leaks(board *b)
 {
-    if (is_leaking())
+    bool leaks = is_leaking();
+    if (leaks && b->seed)
         found(&b->found, FOUND_LEAK, "memory of seeds %llu to %llu leaks",
               (unsigned long long)b->stretch, (unsigned long long)b->seed);
+    else if (leaks)
+        found(&b->found, FOUND_LEAK, "memory leaks");
     b->stretch = b->seed + 1;
 }
 
