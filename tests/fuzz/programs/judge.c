@@ -179,6 +179,7 @@ int program_judge(const program *p, finding *f, run_counts *counts)
     snprintf(devices, sizeof devices, p->slow ? "%dx0@0.7" : "%d", p->devices);
     if (ek_host_devices_configure(devices) < 0)
         return found(f, FOUND_ERROR, "devices: %s", ek_error_message());
+    ek_device_set_threads(ek_cpu(), 1);
     for (int i = 0; i < p->devices; i++)
         ek_device_set_threads(ek_host(i), 1);
     int rc = run_and_compare(p, f, counts);
