@@ -31,8 +31,8 @@ typedef struct ek_training_state {
     ek_generators *generators;
 } ek_training_state;
 
-/* Copies go to cpu, laid out as what they are copies of, so that the way back takes no memory but
- * for gradients that have no slot. model and optimizer may be NULL. Where it fails nothing is held.
+/* Copies go to cpu and keep their originals' layout, so that putting them back takes no memory but
+ * for gradients that have no slot. model and optimizer may be NULL. If it fails, nothing is held.
  */
 int ek_training_state_save(ek_module *model, ek_optimizer *optimizer, ek_training_state *state);
 /* As often as need be. Goes on after an error, and returns the first. */

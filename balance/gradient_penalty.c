@@ -76,7 +76,11 @@ static int cut(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
     ek_wrapper_call call;
     const ek_value whole = ek_value_of_tensor(x);
     bool ours = p->kind != EK_PENALTY_R1 && p->kind != EK_PENALTY_R2;
-    EK_TRY(ek_wrapper_begin(wrapper));
+    const int before = ek_error_status();
+    if (ek_wrapper_begin(wrapper) < 0) {
+        ek_error_prefix(before, "gradient penalty: %s", wrapper->module.type->name);
+        return ek_error_pending();
+    }
     /* The critic's forward is cut here, and for its plans that is one with gradients. */
     bool enabled = ek_set_grad_enabled(true);
     int rc = ek_wrapper_scatter(wrapper, NULL, &(const ek_args){&whole, 1, ek_value_none()}, &call);

@@ -53,6 +53,21 @@
 #define EK_COUNT(type, ...) ((int)(sizeof((type const[]){__VA_ARGS__}) / sizeof(type)))
 #endif
 
+EK_BEGIN_DECLARATIONS
+
+/* Does the text name the option, as in ".lr = 0", or reach its position (counted from 0, behind
+ * `keywords`) without a name? False for NULL: a struct that was filled without its macro. */
+EK_API bool ek_keyword_is_written(const char *keywords, const char *name, int position);
+
+/* For whoever takes options: a numeric one as it was given, 0 if it was left out, EK_ZERO if it is
+ * a zero that was written. */
+#define EK_GIVEN(options, member, position)                                                  \
+    ((options)->member == 0 && ek_keyword_is_written((options)->keywords, #member, position) \
+         ? EK_ZERO                                                                           \
+         : (options)->member)
+
+EK_END_DECLARATIONS
+
 /* A switch whose default is not necessarily off. */
 typedef enum ek_switch { EK_DEFAULT = 0, EK_ON = 1, EK_OFF = 2 } ek_switch;
 

@@ -69,14 +69,28 @@ template <class O> O ek_with_keywords(O options, const char *keywords)
 #define EK_BRACED(...) __VA_ARGS__
 #endif
 
+/* Is the text of what follows the positional arguments empty, or does it begin with a name? */
+constexpr bool ek_is_named(const char *text)
+{
+    return *text == ' ' || *text == ',' ? ek_is_named(text + 1) : *text == '\0' || *text == '.';
+}
+template <bool named, class O> O ek_named(const O &options)
+{
+    static_assert(named, "in C++ no more arguments of this call can go without a name: write "
+                         ".member = value");
+    return options;
+}
+#define EK_NAMED(O, ...) ek_named<ek_is_named(EK_KEYWORDS_TEXT(__VA_ARGS__))>(O{__VA_ARGS__})
+
 #define EK_LEADING(O, m, ...) ek_leading<O, decltype(O::m), &O::m>::of({__VA_ARGS__})
-#define EK_JOINED_1(O, m, a, ...) ek_joined(EK_LEADING(O, m, a), O{__VA_ARGS__})
+#define EK_JOINED_1(O, m, a, ...) ek_joined(EK_LEADING(O, m, a), EK_NAMED(O, __VA_ARGS__))
 #define EK_JOINED_2(O, m, n, a, b, ...) \
-    ek_joined(EK_LEADING(O, m, a), EK_LEADING(O, n, b), O{__VA_ARGS__})
-#define EK_JOINED_3(O, m, n, p, a, b, c, ...) \
-    ek_joined(EK_LEADING(O, m, a), EK_LEADING(O, n, b), EK_LEADING(O, p, c), O{__VA_ARGS__})
+    ek_joined(EK_LEADING(O, m, a), EK_LEADING(O, n, b), EK_NAMED(O, __VA_ARGS__))
+#define EK_JOINED_3(O, m, n, p, a, b, c, ...)                                \
+    ek_joined(EK_LEADING(O, m, a), EK_LEADING(O, n, b), EK_LEADING(O, p, c), \
+              EK_NAMED(O, __VA_ARGS__))
 /* The comma at the end keeps the last macro's `...` from being left out. */
-#define EK_OPTIONS(O, ...) ek_with_keywords(O{__VA_ARGS__}, EK_KEYWORDS(__VA_ARGS__))
+#define EK_OPTIONS(O, ...) ek_with_keywords(EK_NAMED(O, __VA_ARGS__), EK_KEYWORDS(__VA_ARGS__))
 #define EK_OPTIONS_1(O, m, ...) \
     ek_with_keywords(EK_BRACED(EK_JOINED_1(O, m, __VA_ARGS__, )), EK_KEYWORDS(__VA_ARGS__))
 #define EK_OPTIONS_2(O, m, n, ...) \

@@ -13,11 +13,12 @@
  * does with its tensors by itself is not slowed. Unset means one host device per two cores, at
  * least 1. The variable is read on first use; ek_host_devices_configure overrides it.
  *
- * Forks. Fork before the first tensor is made. A child that is forked later has none of the threads
- * that compute: there every call that would need a device is EK_E_STATE, reading and releasing what
- * the parent made still work, and ek_shutdown is well without doing anything. No call waits for
- * what the child doesn't have. What forks inside a function that the library called (a module's
- * forward, a data set's get) may only exec or _exit in the child. system, popen and posix_spawn are
+ * Forks. Fork before the first tensor or loader is made, and before the first question about CUDA
+ * devices. A child that is forked later has none of the threads that compute: there every call that
+ * would need a device is EK_E_STATE, tensors on cpu and host devices can still be read and all
+ * objects released, and ek_shutdown is well without doing anything. A child that is forked inside a
+ * function that the library called (a module's forward, a data set's get, a transform) may only
+ * exec or _exit. system, popen and posix_spawn are
  * always fine. */
 #ifndef EVENKEEL_DEVICE_H
 #define EVENKEEL_DEVICE_H

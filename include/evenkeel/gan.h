@@ -77,7 +77,8 @@ typedef struct ek_gradient_penalty_options {
     ek_tensor *real;   /* (N, ...); DRAGAN, R1 need no fake, R2 no real */
     ek_tensor *fake;   /* of the same shape, dtype and device; used without its history */
     ek_penalty_kind kind;
-    double weight;           /* default 10; 0 draws its numbers all the same */
+    double weight;           /* default 10; with 0 the result is 0, and the same random numbers are
+ drawn */
     ek_generator *generator; /* NULL: the default one */
 } ek_gradient_penalty_options;
 

@@ -250,7 +250,8 @@ EK_API ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options);
 /* ---- the other normalisations: statistics per sample, biased variance, no running ones ---- */
 
 /* Over the last `normalized_ndim` dimensions, at most EK_MAX_DIMS - 1; weight and bias have their
- * shape, or are NULL. eps 0 is the default 1e-5, EK_ZERO stands for 0, here and below. */
+ * shape, or are NULL. These are plain functions, whose
+ * eps has to be given: 0 is the default 1e-5, EK_ZERO is 0. */
 EK_API ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
                                   ek_tensor *bias, double eps);
 /* x (N, C, ...): over each of `groups` groups of channels and space; weight and bias (C) or NULL.

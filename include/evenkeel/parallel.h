@@ -76,7 +76,7 @@ typedef struct ek_data_parallel_options {
                                        cut in these proportions */
     double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares per device */
     int64_t first_device_batch; /* so many on the first device where that relieves it, the rest even
-                                   on the others; 0 is none */
+                                   on the others. A written 0: none there; left out: equal shares */
     const char *plan; /* as text, to replay: ek_data_parallel_plan. With EK_SPLIT_AUTO a run goes on
                          from its last entry, as from a checkpoint's, instead of from capacities,
                          and measures as any other */

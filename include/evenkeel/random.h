@@ -52,12 +52,12 @@ EK_API int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator);
 /* New tensors: rand in [0, 1), randn with mean 0 and deviation 1. */
 EK_API ek_tensor *ek_rand_with(ek_tensor_options options);
 EK_API ek_tensor *ek_randn_with(ek_tensor_options options);
-#define ek_rand(...) ek_rand_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
-#define ek_randn(...) ek_randn_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
+#define ek_rand(...) ek_rand_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
+#define ek_randn(...) ek_randn_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 /* i64 in [low, high): ek_randint(0, 10, EK_SHAPE(4)). options.dtype is ignored. */
 EK_API ek_tensor *ek_randint_with(int64_t low, int64_t high, ek_tensor_options options);
 #define ek_randint(low, high, ...) \
-    ek_randint_with((low), (high), EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
+    ek_randint_with((low), (high), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 
 /* A random permutation of 0..count-1, written to `out`. */
 EK_API int ek_randperm(int64_t count, int64_t *out, ek_generator *generator);

@@ -33,7 +33,8 @@ typedef struct ek_report_options {
 /* Begins to collect; peaks count from here (devices' own, ek_memory_get, go on untouched). NULL
  * with EK_E_STATE while another collects. Stop or free it before the devices are shut down. */
 EK_API ek_report *ek_report_start_with(ek_report_options options);
-#define ek_report_start(...) ek_report_start_with(EK_OPTIONS(ek_report_options, __VA_ARGS__))
+#define ek_report_start(...) \
+    ek_report_start_with(EK_OPTIONS_1(ek_report_options, name, __VA_ARGS__))
 
 /* Ends a step; the next begins. */
 EK_API int ek_report_step(ek_report *report);

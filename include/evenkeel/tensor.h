@@ -79,19 +79,19 @@ EK_API ek_tensor *ek_empty_with(ek_tensor_options options);
 EK_API ek_tensor *ek_zeros_with(ek_tensor_options options);
 EK_API ek_tensor *ek_ones_with(ek_tensor_options options);
 EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
-#define ek_empty(...) ek_empty_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
-#define ek_zeros(...) ek_zeros_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
-#define ek_ones(...) ek_ones_with(EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
+#define ek_empty(...) ek_empty_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
+#define ek_zeros(...) ek_zeros_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
+#define ek_ones(...) ek_ones_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 /* ek_full(0.5, EK_SHAPE(2, 3), ...). EK_E_DTYPE for a fraction, or a number out of range, as an
  * integer. Beyond 2^53 a double doesn't hold every i64: ek_from_data does. */
 #define ek_full(value, ...) \
-    ek_full_with((value), EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
+    ek_full_with((value), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 
 /* Copies ek_shape_count(shape) elements, in row-major order, from `data` (elements of
  * options.dtype). */
 EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options);
 #define ek_from_data(data, ...) \
-    ek_from_data_with((data), EK_OPTIONS_1(ek_tensor_options, shape, __VA_ARGS__))
+    ek_from_data_with((data), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 
 /* 0, 1, ..., count - 1; rounded in a floating dtype, EK_E_DTYPE beyond an integer's range. */
 EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);

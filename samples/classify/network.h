@@ -5,7 +5,7 @@
 #include <evenkeel/evenkeel.h>
 
 typedef struct resnet_options {
-    int keywords;
+    const char *keywords;
     int channels, classes;
     int width;  /* channels of the first stage; each further one has twice those of the last */
     int blocks; /* in each of the three stages */
@@ -16,6 +16,6 @@ typedef struct resnet_options {
  * global average pooling, a linear layer: (N, channels, H, W) to logits (N, classes). A user's own
  * modules. */
 ek_module *resnet_with(resnet_options options);
-#define resnet(...) resnet_with((resnet_options){.keywords = 0, __VA_ARGS__})
+#define resnet(...) resnet_with(EK_OPTIONS(resnet_options, __VA_ARGS__))
 
 #endif

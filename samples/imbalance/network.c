@@ -72,7 +72,8 @@ ek_module *criterion_ce_with(criterion_ce_options options)
 
     if (!self)
         return NULL;
-    self->ignore_index = options.ignore_index ? options.ignore_index : -100;
+    int64_t ignored = EK_GIVEN(&options, ignore_index, 0);
+    self->ignore_index = ignored == 0 ? -100 : ignored == EK_ZERO ? 0 : ignored;
     self->reduction = options.per_pixel ? EK_NONE : EK_MEAN;
     return &self->module;
 }

@@ -14,11 +14,11 @@ ek_module *segmentation_network(int width);
 /* Upsamples the logits to the target's size (bilinear, align_corners) and takes cross entropy.
  * ek_loss(criterion, logits, target): target (N, H, W) of i64 or u8. */
 typedef struct criterion_ce_options {
-    int keywords;
+    const char *keywords;
     int64_t ignore_index; /* default -100 */
     bool per_pixel;       /* losses (N, H, W) instead of their mean */
 } criterion_ce_options;
 ek_module *criterion_ce_with(criterion_ce_options options);
-#define criterion_ce(...) criterion_ce_with((criterion_ce_options){.keywords = 0, __VA_ARGS__})
+#define criterion_ce(...) criterion_ce_with(EK_OPTIONS(criterion_ce_options, __VA_ARGS__))
 
 #endif

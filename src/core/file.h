@@ -13,7 +13,7 @@
 
 /* ---- opening ---- */
 
-/* open(2), closed in children, with permissions 0666 for what it makes; interruptions are not
+/* open(2), closed by exec, with permissions 0666 for what it makes; interruptions are not
  * errors. -1 with errno. */
 int ek_open(const char *path, int flags);
 

@@ -3,7 +3,8 @@
  * A child has the thread that forked and no other: no worker, no thread of an OpenMP team or of a
  * loader, and locks as they were, held by threads that it does not have. Once a device has been
  * opened, a child therefore refuses all that computes, waits or looks into what those threads may
- * have been changing. */
+ * have been changing: every public function that locks a mutex, waits for a thread or allocates on
+ * a device asks ek_fork_check first, itself or through what it calls. */
 #ifndef EK_CORE_FORK_H
 #define EK_CORE_FORK_H
 
@@ -25,7 +26,9 @@ int ek_fork_check(void);
 /* From now on there is something that a child would not have. Any thread. */
 void ek_fork_arm(void);
 
-/* Locks that such a child does without: it has one thread, and they may be held for ever. */
+/* These do nothing in such a child: it has one thread, and a thread that it lacks may hold the
+ * lock.
+ */
 static inline void ek_lock(pthread_mutex_t *lock)
 {
     if (!ek_forked())
@@ -38,9 +41,9 @@ static inline void ek_unlock(pthread_mutex_t *lock)
         pthread_mutex_unlock(lock);
 }
 
-/* For a static lock of what children work with too: it is held while the process forks, so that
- * they find it free and what it guards whole. No other lock may be taken under it, and nothing of
- * the user's be called. */
+/* Marks a static mutex whose data children use too. fork() holds it, so that the child finds it
+ * unlocked and the data consistent. No other lock may be taken under it, and nothing of the user's
+ * be called. */
 #define EK_FORK_SAFE(lock)                                                        \
     static void lock##_before_fork(void)                                          \
     {                                                                             \

@@ -1,4 +1,5 @@
-/* json_read.c: a reader that keeps of the way to its place one bit for each array or object. */
+/* json_read.c: nesting is one bit for each open array or object, so that reading allocates nothing.
+ */
 #include <stdarg.h>
 #include <string.h>
 

@@ -1,21 +1,19 @@
-/* keywords.c: see keywords.h. The text is that of C expressions, as the preprocessor writes it. */
-#include "core/keywords.h"
+/* keywords.c: which options a call writes. The text is that of C expressions, as the preprocessor
+ * writes it. */
+#include "evenkeel/base.h"
 
 #include <string.h>
 
-static bool keyword_is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n';
-}
+#include "core/locale.h"
 
-static bool keyword_is_letter(char c)
+static bool keyword_continues_name(char c)
 {
-    return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    return c == '_' || ek_is_digit(c) || (ek_lower(c) >= 'a' && ek_lower(c) <= 'z');
 }
 
 static const char *keyword_skip_spaces(const char *at)
 {
-    while (keyword_is_space(*at))
+    while (ek_is_space(*at))
         at++;
     return at;
 }
@@ -29,27 +27,48 @@ static const char *keyword_skip_quoted(const char *at)
     return *at ? at + 1 : at;
 }
 
+/* The character behind a name or number. The digits of C++'s and C23's numbers may be separated by
+ * single quotes, which begin no constant. */
+static const char *keyword_skip_word(const char *at)
+{
+    const bool number = ek_is_digit(*at);
+    while (keyword_continues_name(*at) || *at == '.' ||
+           (number && *at == '\'' && keyword_continues_name(at[1])))
+        at++;
+    return at;
+}
+
 /* The comma that ends the argument at `at`, or the end of the text. */
 static const char *keyword_argument_end(const char *at)
 {
-    int depth = 0;
-    while (*at && (depth > 0 || *at != ',')) {
-        if (*at == '"' || *at == '\'') {
+    for (int depth = 0; *at && (depth > 0 || *at != ',');) {
+        switch (*at) {
+        case '"':
+        case '\'':
             at = keyword_skip_quoted(at);
-            continue;
-        }
-        if (strchr("([{", *at))
+            break;
+        case '(':
+        case '[':
+        case '{':
             depth++;
-        else if (strchr(")]}", *at))
+            at++;
+            break;
+        case ')':
+        case ']':
+        case '}':
             depth--;
-        at++;
+            at++;
+            break;
+        default:
+            at = keyword_continues_name(*at) ? keyword_skip_word(at) : at + 1;
+        }
     }
     return at;
 }
 
 bool ek_keyword_is_written(const char *keywords, const char *name, int position)
 {
-    if (!keywords)
+    if (!keywords || !name)
         return false;
     const size_t length = strlen(name);
     bool designated = false; /* an argument before this one has a name */
@@ -59,7 +78,7 @@ bool ek_keyword_is_written(const char *keywords, const char *name, int position)
         if (*at == '.') {
             designated = true;
             const char *word = keyword_skip_spaces(at + 1);
-            if (strncmp(word, name, length) == 0 && !keyword_is_letter(word[length]))
+            if (strncmp(word, name, length) == 0 && !keyword_continues_name(word[length]))
                 return true;
         } else if (*at && *at != ',' && !designated && i == position) {
             return true;

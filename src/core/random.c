@@ -136,8 +136,8 @@ static bool draws_by_row(const ek_tensor *tensor)
            ek_tensor_is_contiguous(tensor, EK_CHANNELS_LAST);
 }
 
-/* Into `values`, of `size` bytes each, as many at a time as PyTorch draws: one where memory is not
- * in row-major order, which is another way to make normal numbers. */
+/* Draws the numbers, of `size` bytes each, into `values`: of row-major tensors all at once, of
+ * others one by one, since PyTorch makes normal numbers in another way then. */
 static void draw_all(ek_generator *generator, const fill *how, bool by_row, char *values,
                      int64_t count, size_t size)
 {

@@ -111,7 +111,7 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
     size_t used = ek_format_list(error->message, sizeof error->message, format, arguments);
     va_end(arguments);
     if (used < sizeof error->message) {
-        const char *base = file ? strrchr(file, '/') : "?";
+        const char *base = file ? strrchr(file, '/') : "/?";
         snprintf(error->message + used, sizeof error->message - used, " [%s:%d]",
                  base ? base + 1 : file, line);
     }
@@ -152,8 +152,8 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_log_function *log_function;
 static void *log_user;
 
-/* Whose function another thread was calling goes without one: it may never have returned. The
- * lock can't be taken before a fork, as the function itself may fork. */
+/* If another thread was in the log function at the fork, that may hold locks for ever, so the child
+ * has no log function. log_lock is not held over forks, because the function itself may fork. */
 static void log_in_child(void)
 {
     if (pthread_mutex_trylock(&log_lock) == 0) {

@@ -77,7 +77,8 @@ static void storage_destroy(ek_object *object)
     ek_storage *storage = (ek_storage *)object;
     ek_object_release(storage->narrow);
     if (storage->locked_by) {
-        storage->locked_by->locked_free(storage->data);
+        if (!ek_forked()) /* the list of such blocks is the parent's */
+            storage->locked_by->locked_free(storage->data);
     } else {
         ek_storage_receive(storage);
         ek_dev_free_for(storage->dev, storage->queue, storage->data, storage->nbytes,

@@ -87,7 +87,7 @@ ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype);
 ek_tensor *ek_tensor_alias(const ek_tensor *tensor);
 ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shape,
                           const int64_t *stride, int64_t offset);
-/* A view of all elements, its dimensions by descending stride: row-major order is that of memory.
+/* A view whose dimensions are sorted by descending stride: its row-major order is that of memory.
  */
 ek_tensor *ek_tensor_in_memory_order(const ek_tensor *tensor);
 /* A handle on part of a storage with a version of its own: a slab's member. */

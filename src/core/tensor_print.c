@@ -69,6 +69,10 @@ static void put_part(printer *p, int dim, int64_t first)
         put_element(p, first);
         return;
     }
+    if (dim == 0 && ek_count(t) == 0) { /* however many rows without elements there are */
+        put(p, "[]");
+        return;
+    }
     int64_t size = t->shape[dim], each = 1;
     for (int d = dim + 1; d < t->ndim; d++)
         each *= t->shape[d];

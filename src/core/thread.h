@@ -83,9 +83,9 @@ int ek_error_pending(void);
  * rc hides it; where rc is negative and nothing was said, a sentence is made up; else 0. */
 int ek_error_outcome(int rc);
 
-/* Puts "prefix: " before the pending sentence: in what it happened. `before` is the status that was
- * pending when that began (ek_error_status): an earlier error stays the first, and keeps its words.
- * A sentence that begins with the prefix already stays as it is. */
+/* Puts the operation and ": " before the pending sentence. `before` is ek_error_status() from when
+ * the operation began: if that was an error, nothing changes. Nor does a sentence that begins with
+ * the operation already. */
 void ek_error_prefix(int before, const char *format, ...) EK_PRINTF(2, 3);
 
 /* One log line. */

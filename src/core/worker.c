@@ -110,8 +110,6 @@ static void *worker_main(void *user)
         if (!gang)
             return NULL;
         run_part(gang, next->index, worker->dev);
-        if (ek_forked())
-            return NULL; /* a child that was forked in the part: its submitter isn't here */
         /* The gang lives on its submitter's stack: the last touch is under its lock. */
         pthread_mutex_lock(&gang->lock);
         if (--gang->remaining == 0)

@@ -1,5 +1,6 @@
 /* backend.c: logical CUDA devices. */
 #include "core/backend.h"
+#include "core/fork.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ static char absence[128]; /* why there are none */
 /* A machine without a GPU or a driver has no CUDA devices, which is no error. */
 static void count_gpus(void)
 {
+    ek_fork_arm(); /* the driver that this starts doesn't work in children */
     cudaError_t error = cudaGetDeviceCount(&gpus);
     if (error != cudaSuccess) {
         (void)cudaGetLastError();

@@ -1,8 +1,9 @@
 /* axis.h: kernels that work on one dimension of a tensor at a time: softmax and cross entropy.
  *
  * Positions are the walk over all other dimensions. A few positions at a time are computed on as
- * rows of contiguous f32 or f64, `size` long: in place where the memory is so, else in scratch
- * memory, which no operand has that never needs it: a row may be all of the data. */
+ * rows of contiguous f32 or f64, `size` long: operands that lie in memory
+ * like that are used in place. Only the others get scratch memory, since a row may be all of the
+ * data. */
 #ifndef EK_HOST_AXIS_H
 #define EK_HOST_AXIS_H
 

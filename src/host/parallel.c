@@ -51,9 +51,8 @@ static int team_for(const ek_dev *dev)
 #pragma omp parallel num_threads(threads)
         {
         }
-    }
-    if (threads > 1)
         own_team.started = threads;
+    }
     return threads;
 }
 

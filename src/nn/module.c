@@ -133,8 +133,9 @@ ek_module *ek_module_retain(ek_module *module)
     return module;
 }
 
-/* A gradient made with create_graph holds its graph, which holds the leaf: nothing would ever free
- * the three. What else holds the leaf keeps the numbers; without memory for their handle, none. */
+/* A gradient made with create_graph holds its graph, and the graph holds the leaf: nothing would
+ * ever free the three. Replaces the gradient by a detached one, for others that hold the leaf; if
+ * there is no memory for it, removes the gradient. */
 static void cut_gradient(ek_tensor *leaf)
 {
     ek_tensor *gradient = ek_tensor_grad(leaf);

@@ -58,6 +58,7 @@ static void options()
     const int64_t n = 4;
     CHECK(ek_tensor_count(ek_zeros(EK_SHAPE(2, n))) == 8);
     CHECK(ek_tensor_dtype(ek_ones(EK_SHAPE(3), .dtype = EK_F64, .device = ek_host(1))) == EK_F64);
+    CHECK(ek_tensor_dtype(ek_ones(EK_SHAPE(3), EK_F64, .requires_grad = true)) == EK_F64);
     CHECK(number(ek_full(0.5, EK_SHAPE(n, 2))) == 4);
     const float data[] = {1, 2, 3, 4};
     ek_tensor *x = ek_from_data(data, EK_SHAPE(1, 1, 2, 2), .requires_grad = true);
@@ -99,8 +100,9 @@ static void values()
 static void data()
 {
     ek_tensor *x = ek_randn(EK_SHAPE(6, 1, 4, 4)), *y = ek_randint(0, 3, EK_SHAPE(6));
-    ek_dataset *pictures = ek_transformed(ek_tensor_dataset(x, y), 0, ek_random_crop(4, .padding = 1),
-                                          ek_random_horizontal_flip(0.5));
+    ek_dataset *pictures =
+        ek_transformed(ek_tensor_dataset(x, y), 0, ek_random_crop(4, .padding = 1),
+                       ek_random_horizontal_flip(0.5));
     ek_loader *loader = ek_data_loader(pictures, .shuffle = true, .batch_size = 4);
     CHECK(loader);
     ek_batch batch;

@@ -21,6 +21,9 @@ START_TEST(what_lies_in_brackets_and_quotes_is_not_the_calls)
     ck_assert(!ek_keyword_is_written("\".lr = 0, .lr\", ',', '\\'', \"a\\\", .lr\"", "lr", 5));
     ck_assert(ek_keyword_is_written("f(a, b[1, 2]), \",)\", .lr = 0", "lr", 5));
     ck_assert(ek_keyword_is_written("a[')'], '\"', .lr = g(1)", "lr", 5));
+    ck_assert(ek_keyword_is_written("net, .lr = 0.000'1, .beta1 = 0", "beta1", 6));
+    ck_assert(ek_keyword_is_written("1'000, 0x1'f, .beta1 = 0", "beta1", 6));
+    ck_assert(ek_keyword_is_written("L'a', u8\"b\", .beta1 = 0", "beta1", 6));
     ck_assert(!ek_keyword_is_written("\"never closed, .lr = 0", "lr", 5));
 }
 END_TEST
