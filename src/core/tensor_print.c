@@ -108,7 +108,8 @@ static void print(printer *p)
     const ek_tensor *t = p->tensor;
     fprintf(p->stream, "%s:", ek_tensor_text(t, text));
     put_part(p, 0, 0); /* which measures */
-    bool one_line = t->ndim < 2 && p->column + (int)strlen(text) + 2 <= COLUMNS;
+    bool one_line =
+        (t->ndim < 2 || ek_count(t) == 0) && p->column + (int)strlen(text) + 2 <= COLUMNS;
     if (one_line)
         p->width = 0;
     fputc(one_line ? ' ' : '\n', p->stream);
