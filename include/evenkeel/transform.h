@@ -93,7 +93,9 @@ static inline ek_field_transforms ek_field_transforms_of(int index, const char *
  * numbers: pictures of one size are cropped and flipped alike if their random transforms are of the
  * same kinds in the same order. Others (a mask's fill, its nearest neighbours, a picture's
  * normalisation) are each element's own. The generator goes on behind the numbers of the first
- * element, as if that alone were transformed. EK_E_INVALID for an element that is named twice.
+ * element, as if that alone were transformed. Other threads may use the default generator while a
+ * sample is transformed: they then draw numbers of another seed, so that none is drawn twice, and
+ * it goes on behind theirs. EK_E_INVALID for an element that is named twice.
  *
  *     ek_transformed_alike(set,
  *                          EK_FIELD(0, ek_random_crop(256, .padding = 8),

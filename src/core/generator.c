@@ -139,6 +139,40 @@ ek_generator *ek_generator_stand_in(ek_generator *generator)
     return before;
 }
 
+/* Workers' own ones follow the seed, which stays. */
+static void reseed(ek_generator *generator)
+{
+    const uint64_t seed = generator->seed;
+    seed_words(generator, ek_generator_u32(generator));
+    generator->seed = seed;
+}
+
+static bool draw_alike(const ek_generator *a, const ek_generator *b)
+{
+    return a->left == b->left && a->next == b->next && a->seed == b->seed &&
+           a->has_cached_normal == b->has_cached_normal &&
+           memcmp(a->state, b->state, sizeof a->state) == 0;
+}
+
+void ek_generator_borrow(ek_generator *begin, ek_generator *meanwhile)
+{
+    ek_generator *own = ek_generator_lock(NULL);
+    *begin = *own;
+    if (own == &default_generator) { /* else no other thread draws from it */
+        reseed(own);
+        *meanwhile = *own;
+    }
+    ek_generator_unlock(own);
+}
+
+void ek_generator_give_back(const ek_generator *end, const ek_generator *meanwhile)
+{
+    ek_generator *own = ek_generator_lock(NULL);
+    if (own != &default_generator || draw_alike(own, meanwhile))
+        *own = *end;
+    ek_generator_unlock(own);
+}
+
 ek_generator *ek_generator_new(uint64_t seed)
 {
     ek_generator *generator = ek_calloc(1, sizeof(*generator));

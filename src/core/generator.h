@@ -26,6 +26,14 @@ void ek_generator_unlock(ek_generator *generator);
  * Returns the one before. For draws that are repeated: the default generator doesn't notice. */
 ek_generator *ek_generator_stand_in(ek_generator *generator);
 
+/* For draws that are repeated by stand-ins, with calls of the user's between them: `begin` becomes
+ * what the calling thread's default generator is. No lock is held until it is given back: other
+ * threads that share it draw from `meanwhile`, another seed, so that no two draw the same. */
+void ek_generator_borrow(ek_generator *begin, ek_generator *meanwhile);
+/* By the same thread. The generator goes on as `end`; as it is if others have drawn from it or have
+ * seeded it. */
+void ek_generator_give_back(const ek_generator *end, const ek_generator *meanwhile);
+
 /* Seeds a generator that is only used as a stand-in: the words are worked out when the first number
  * is drawn from it, if ever. Until then `left` is 0. */
 static inline void ek_generator_seed_late(ek_generator *generator, uint64_t seed)

@@ -36,13 +36,14 @@ static int64_t transformed_length(ek_dataset *dataset)
 /* ---- random numbers ---- */
 
 /* Runs parts 0 to count - 1 of one sample until one fails. All of them draw the same numbers; the
- * generator goes on behind those of the first. It is locked meanwhile, so that no other thread
- * draws between them. */
+ * generator goes on behind those of the first. It is not locked meanwhile, since transforms may be
+ * the user's. */
 static int run_alike(int count, int (*run)(void *user, int number), void *user)
 {
     if (count == 1)
         return run(user, 0);
-    ek_generator *own = ek_generator_lock(NULL), begin = *own, end = begin;
+    ek_generator begin, end, meanwhile;
+    ek_generator_borrow(&begin, &meanwhile);
     int rc = 0;
     for (int i = 0; i < count && rc >= 0; i++) {
         ek_generator drawn = begin, *before = ek_generator_stand_in(&drawn);
@@ -51,8 +52,7 @@ static int run_alike(int count, int (*run)(void *user, int number), void *user)
         if (i == 0)
             end = drawn;
     }
-    *own = end;
-    ek_generator_unlock(own);
+    ek_generator_give_back(&end, &meanwhile);
     return rc;
 }
 

@@ -1,6 +1,10 @@
 /* test_transformed_alike.c: pictures and their masks, cropped and flipped alike. */
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "evenkeel/loader.h"
 #include "evenkeel/transform.h"
@@ -187,6 +191,8 @@ END_TEST
 
 /* ---- threads that share the default generator ---- */
 
+enum { THREADS = 3 };
+
 static void *read_all(void *user)
 {
     for (int i = 0; i < 20 * COUNT; i++) {
@@ -201,7 +207,6 @@ static void *read_all(void *user)
 
 START_TEST(several_threads)
 {
-    enum { THREADS = 3 };
     pthread_t threads[THREADS];
     ek_dataset *set = alike(pictures_and_masks());
     assert_made(set);
@@ -209,6 +214,199 @@ START_TEST(several_threads)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, read_all, set), 0);
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    ek_dataset_free(set);
+}
+END_TEST
+
+/* ---- what a user's transform does while it is applied ---- */
+
+enum { NOTES = THREADS * 20 * COUNT };
+
+/* Numbers that were drawn: by the first field's transforms, and by threads that those started. */
+static uint32_t drawn[NOTES];
+static atomic_int drawn_count;
+
+static void note_draw(void)
+{
+    int at = atomic_fetch_add(&drawn_count, 1);
+    ck_assert_int_lt(at, NOTES);
+    drawn[at] = ek_random_u32(NULL);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void assert_drawn_once(int count)
+{
+    ck_assert_int_eq(drawn_count, count);
+    qsort(drawn, (size_t)count, sizeof *drawn, by_value);
+    for (int i = 1; i < count; i++)
+        ck_assert_uint_ne(drawn[i], drawn[i - 1]);
+    drawn_count = 0;
+}
+
+typedef struct busy {
+    ek_transform transform;
+    void (*work)(void);
+} busy;
+
+static int busy_describe(const ek_transform *self, ek_array *array)
+{
+    (void)self;
+    array->dtype = EK_I64;
+    array->shape = EK_SHAPE(2);
+    return 0;
+}
+
+/* The first of two numbers is drawn before the work, the second after. */
+static int busy_apply(const ek_transform *self, const ek_array *in, ek_array *out,
+                      ek_generator *generator)
+{
+    int64_t *numbers = out->data;
+    (void)in;
+    numbers[0] = ek_random_u32(generator);
+    ((const busy *)self)->work();
+    numbers[1] = ek_random_u32(generator);
+    return 0;
+}
+
+static ek_transform *busy_with(void (*work)(void))
+{
+    static const ek_transform_type type = {.name = "busy",
+                                           .size = sizeof(busy),
+                                           .describe = busy_describe,
+                                           .apply = busy_apply};
+    ek_transform *transform = ek_transform_new(&type);
+    ((busy *)transform)->work = work;
+    return transform;
+}
+
+static ek_dataset *busy_set(void (*first)(void), void (*second)(void))
+{
+    ek_dataset *set = ek_transformed_alike(pictures_and_masks(), EK_FIELD(0, busy_with(first)),
+                                           EK_FIELD(1, busy_with(second)));
+    assert_made(set);
+    return set;
+}
+
+static void assert_same_numbers(ek_value value)
+{
+    ck_assert_msg(value.kind == EK_VALUE_LIST, "%s", ek_error_message());
+    assert_close(ek_value_tensor(ek_value_at(value, 0)), ek_value_tensor(ek_value_at(value, 1)), 0,
+                 0);
+}
+
+static void forks(void)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    int status;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_eq(status, 0);
+}
+
+static void *draws(void *user)
+{
+    (void)user;
+    note_draw();
+    note_draw();
+    return NULL;
+}
+
+static void has_a_thread_draw(void)
+{
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, draws, NULL), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    note_draw(); /* its own */
+}
+
+static void draws_one(void)
+{
+    ek_random_u32(NULL);
+}
+
+START_TEST(fork_while_applied)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *set = busy_set(forks, forks);
+    assert_same_numbers(ek_dataset_get_batch(set, all, COUNT, ek_cpu()));
+    assert_same_numbers(ek_dataset_get(set, 1));
+    ek_dataset_free(set);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* They draw numbers of their own: neither the transform's, nor those of later samples. */
+START_TEST(threads_that_draw_while_applied)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *set = busy_set(has_a_thread_draw, draws_one);
+    assert_same_numbers(ek_dataset_get_batch(set, all, COUNT, ek_cpu()));
+    for (int i = 0; i < COUNT; i++)
+        assert_same_numbers(ek_dataset_get(set, i));
+    note_draw();
+    assert_drawn_once(2 * COUNT * 3 + 1);
+    ek_dataset_free(set);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+/* A seed that another thread gives meanwhile is what the generator goes on from. */
+static void *seeds(void *user)
+{
+    ek_manual_seed(6);
+    return user;
+}
+
+static void has_a_thread_seed(void)
+{
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, seeds, NULL), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ek_random_u32(NULL);
+}
+
+START_TEST(threads_that_seed_while_applied)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_dataset *set = busy_set(draws_one, has_a_thread_seed);
+    assert_same_numbers(ek_dataset_get(set, 1));
+    uint32_t next = ek_random_u32(NULL);
+    ek_manual_seed(6);
+    ck_assert_uint_eq(ek_random_u32(NULL), next);
+    ek_dataset_free(set);
+    ek_scope_end(&scope);
+    assert_ok(ek_shutdown());
+}
+END_TEST
+
+static void *read_busy(void *user)
+{
+    for (int i = 0; i < 20 * COUNT; i++) {
+        ek_scope scope = ek_scope_begin();
+        assert_same_numbers(ek_dataset_get(user, i % COUNT));
+        ek_scope_end(&scope);
+    }
+    return NULL;
+}
+
+/* No two threads transform their samples by the same numbers. */
+START_TEST(several_threads_draw_apart)
+{
+    pthread_t threads[THREADS];
+    ek_dataset *set = busy_set(note_draw, draws_one);
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, read_busy, set), 0);
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
+    assert_drawn_once(THREADS * 20 * COUNT);
     ek_dataset_free(set);
 }
 END_TEST
@@ -278,6 +476,10 @@ Suite *suite(void)
     tcase_add_test(c, loaded);
     tcase_add_test(c, keys);
     tcase_add_test(c, several_threads);
+    tcase_add_test(c, fork_while_applied);
+    tcase_add_test(c, threads_that_draw_while_applied);
+    tcase_add_test(c, threads_that_seed_while_applied);
+    tcase_add_test(c, several_threads_draw_apart);
     tcase_add_test(c, refused);
     tcase_add_test(c, errors_of_the_second);
     suite_add_tcase(s, c);
