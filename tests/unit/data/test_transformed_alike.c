@@ -387,6 +387,15 @@ START_TEST(threads_that_seed_while_applied)
 }
 END_TEST
 
+static pthread_barrier_t meeting;
+
+/* All threads are between their samples' first numbers and second ones. */
+static void meets(void)
+{
+    pthread_barrier_wait(&meeting);
+    note_draw();
+}
+
 static void *read_busy(void *user)
 {
     for (int i = 0; i < 20 * COUNT; i++) {
@@ -401,12 +410,14 @@ static void *read_busy(void *user)
 START_TEST(several_threads_draw_apart)
 {
     pthread_t threads[THREADS];
-    ek_dataset *set = busy_set(note_draw, draws_one);
+    ek_dataset *set = busy_set(meets, draws_one);
+    ck_assert_int_eq(pthread_barrier_init(&meeting, NULL, THREADS), 0);
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, read_busy, set), 0);
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
     assert_drawn_once(THREADS * 20 * COUNT);
+    pthread_barrier_destroy(&meeting);
     ek_dataset_free(set);
 }
 END_TEST
