@@ -477,7 +477,8 @@ START_TEST(options_that_cannot_be_are_refused)
     assert_refused((ek_loader_options){.seeding = (ek_seeding)2}, "2 is no way of seeding");
     assert_refused((ek_loader_options){.device_ids = EK_DEVICES(ek_host(1), ek_cpu(), ek_host(1))},
                    "host:1 stands twice");
-    assert_refused((ek_loader_options){.device_ids = {.count = -1}}, "the list of devices could not be made");
+    assert_refused((ek_loader_options){.device_ids = {.count = -1}},
+                   "the list of devices could not be made");
     assert_refused((ek_loader_options){.device_ids = {.count = 65}}, "65 devices");
     assert_refused((ek_loader_options){.device_ids = two, .split = EK_SPLIT_AUTO}, "by sizes");
     assert_refused((ek_loader_options){.device_ids = two,

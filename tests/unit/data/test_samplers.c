@@ -117,8 +117,9 @@ START_TEST(random_samplers)
     for (int64_t row = 0; row < t.rows; row++) {
         const int64_t *c = t.cases + row * t.columns;
         ek_generator *generator = source(c[3], c[4]);
-        ek_sampler *sampler = ek_random_sampler(c[0], .replacement = c[1], .num_samples = c[2] ? c[2] : c[0],
-                                                .generator = generator);
+        ek_sampler *sampler =
+            ek_random_sampler(c[0], .replacement = c[1], .num_samples = c[2] ? c[2] : c[0],
+                              .generator = generator);
         assert_random(&t, row, sampler, generator, c[5], c[6]);
     }
     ck_assert_int_eq(t.left, 0);
