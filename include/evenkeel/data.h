@@ -47,7 +47,8 @@ EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek
  * Transparency that is no channel of the file is made one only where alpha is asked for. Gamma,
  * colour profiles and orientation change nothing. EK_E_IO; EK_E_FORMAT with the decoder's reason,
  * for a file without its end, and for more than 2^28 pixels; a JPEG file that has an end is read
- * also where bytes before it are missing or wrong. */
+ * also where bytes before it are missing or wrong. EK_E_BACKEND where libpng is of another version
+ * than the one that Evenkeel was compiled for. */
 EK_API ek_tensor *ek_read_image(const char *path, int channels);
 /* The same from memory; `name` for sentences. */
 EK_API ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const char *name);

@@ -148,17 +148,25 @@ static int decode(png_decoding *self)
     return 0;
 }
 
+/* libpng does not begin without memory, nor for what was compiled for another of its versions. */
+static int fail_begin(const png_decoding *self)
+{
+    if (self->png || self->no_memory)
+        return ek_encoded_fail_memory(self->picture);
+    return EK_FAIL(EK_E_BACKEND,
+                   "%s: %.500s: libpng %s is here, and Evenkeel was compiled for libpng %s; both "
+                   "must be of one version",
+                   self->picture->what, self->picture->name, png_get_libpng_ver(NULL),
+                   PNG_LIBPNG_VER_STRING);
+}
+
 ek_tensor *ek_encoded_png(const ek_encoded *picture)
 {
     png_decoding self = {.picture = picture};
     self.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &self, keep_reason, ignore_warning,
                                         &self, allocate, release);
     self.info = self.png ? png_create_info_struct(self.png) : NULL;
-    int status = EK_E_NO_MEMORY;
-    if (self.info)
-        status = decode(&self);
-    else
-        ek_encoded_fail_memory(picture);
+    int status = self.info ? decode(&self) : fail_begin(&self);
     png_destroy_read_struct(&self.png, &self.info, NULL);
     free(self.rows);
     return status == 0 ? self.tensor : NULL;
