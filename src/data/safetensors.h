@@ -18,7 +18,7 @@ enum {
 typedef struct ek_safetensors_dtype {
     const char *name;
     int bits;                  /* of one element */
-    const ek_element *element; /* NULL: no dtype holds it exactly */
+    const ek_element *element; /* NULL: it is not read */
 } ek_safetensors_dtype;
 
 /* All dtypes in the reference's order, in which the alignment never falls: the position of the one

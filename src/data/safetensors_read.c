@@ -120,8 +120,8 @@ int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_v
     const ek_safetensors_dtype *dtype = ek_safetensors_dtype_at(e->position);
     if (!dtype->element)
         return EK_FAIL(EK_E_DTYPE,
-                       "safetensors: %s: tensor \"%.200s\" is %s, which no dtype holds exactly; "
-                       "all but U64, C64, F4 and F6 are read",
+                       "safetensors: %s: tensor \"%.200s\" is %s, which is not read; "
+                       "all but U64, C64, F4 and F6 are",
                        file->path, e->name, dtype->name);
     if (e->ndim > EK_MAX_DIMS)
         return EK_FAIL(
