@@ -194,6 +194,10 @@ static int call_count;
 
 static inline void add_call(const char *text, void (*call)(void))
 {
+    if (call_count == sizeof calls / sizeof *calls) {
+        fprintf(stderr, "no room for %s: make `calls` larger\n", text);
+        exit(EXIT_FAILURE);
+    }
     calls[call_count++] = (null_call){text, call};
 }
 
