@@ -1,7 +1,6 @@
 /* test_json.c: JSON that is read, refused and written. */
 #include "core/json.h"
 
-#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -250,7 +249,7 @@ static const char compact[] =
     "\"empty\":[],\"numbers\":[-9223372036854775808,9223372036854775807,0.10000000000000001,"
     "-2.5e-300,3,1e+100,null,null]}";
 
-static void assert_written(void)
+START_TEST(what_is_written_compactly)
 {
     char bytes[sizeof compact + 100];
     ek_json_writer counting = {.bytes = NULL}, writing = {.bytes = bytes};
@@ -263,6 +262,7 @@ static void assert_written(void)
     char trace[800];
     ck_assert_int_eq(parse(bytes, writing.nbytes, &reader, trace), 0);
 }
+END_TEST
 
 START_TEST(what_is_written)
 {
@@ -280,18 +280,6 @@ START_TEST(what_is_written)
     ek_json_close(&json, '}');
     fclose(stream);
     ck_assert_str_eq(text, "{\n \"a\": 1,\n \"b\": [\n  \"c\"\n ],\n \"d\": {}\n}");
-    assert_written();
-}
-END_TEST
-
-/* Those that are installed here, of whatever decimal point. */
-START_TEST(locales)
-{
-    static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "ps_AF.UTF-8", "fa_IR"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (setlocale(LC_ALL, names[i]))
-            assert_written();
-    }
 }
 END_TEST
 
@@ -305,7 +293,7 @@ Suite *suite(void)
     tcase_add_test(c, depth);
     tcase_add_test(c, skipping);
     tcase_add_test(c, what_is_written);
-    tcase_add_test(c, locales);
+    tcase_add_test(c, what_is_written_compactly);
     suite_add_tcase(s, c);
     return s;
 }
