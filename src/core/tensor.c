@@ -1,11 +1,11 @@
 /* tensor.c: storages, versions, handles and their geometry. */
 #include "core/tensor.h"
 
-#include "core/casts.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "core/casts.h"
 
 /* ---- dtypes and shapes ---- */
 

@@ -1,11 +1,11 @@
 /* loader.c: options, passes, and giving batches in their order. */
 #include "data/loader.h"
-#include "core/keywords.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "core/keywords.h"
 #include "core/trace.h"
 #include "plan/split.h"
 

@@ -1,8 +1,9 @@
 /* spatial.c: see spatial.h. */
 #include "ops/spatial.h"
-#include "core/keywords.h"
 
 #include <stdio.h>
+
+#include "core/keywords.h"
 
 const int64_t ek_spatial_zeros[3] = {0, 0, 0}, ek_spatial_ones[3] = {1, 1, 1};
 

@@ -1,11 +1,11 @@
 /* wrapper.c: what the data-parallel wrappers share. */
 #include "parallel/wrapper.h"
-#include "core/keywords.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/lists.h"
+#include "core/keywords.h"
 #include "nn/module_members.h"
 #include "parallel/home.h"
 #include "parallel/unequal.h"
