@@ -41,8 +41,8 @@ static size_t record_nbytes(const cifar *kind)
 
 /* ---- records ---- */
 
-/* Bytes of a file: those of all records that there are, as a few bytes of a gzip stream may claim
- * billions. One that lies on the disk as it is may have more. */
+/* The most bytes that are read. A few bytes of gzip can claim billions, so a compressed file may
+ * hold at most all records of the data set; a plain file may be as large as it is. */
 static size_t most_nbytes(const cifar *kind, const ek_stream *stream)
 {
     size_t all = MAX_RECORDS * record_nbytes(kind);

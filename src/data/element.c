@@ -55,7 +55,7 @@ static void widen_f16(const void *from, void *to, size_t count)
 
 /* ---- 8 bits ---- */
 
-/* Sign, exponent and so many bits of mantissa, all of which are finite. */
+/* The value of a finite 8-bit number: sign, exponent, then `mantissa_bits` bits. */
 static float value_of_f8(unsigned byte, int mantissa_bits, int bias)
 {
     int exponent = (int)(byte & 0x7f) >> mantissa_bits;
@@ -85,7 +85,7 @@ static float value_of_e8m0(unsigned byte)
     return byte == 0xff ? NAN : ldexpf(1, (int)byte - 127);
 }
 
-/* Neither infinities nor a negative zero, whose place is NaN's. */
+/* No infinities and no negative zero: 0x80 is NaN. */
 static float value_of_e4m3fnuz(unsigned byte)
 {
     return byte == 0x80 ? NAN : value_of_f8(byte, 3, 8);

@@ -4,7 +4,7 @@
 
 #include "evenkeel/tensor.h"
 
-/* Elements are copied as they are, and put together from bytes in this order. */
+/* Elements are read as the machine lays them out, so it must be little-endian. */
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian elements are read");
 
 typedef struct ek_element {

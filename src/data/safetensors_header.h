@@ -29,8 +29,8 @@ struct ek_safetensors {
     int metadata_count, metadata_room;
 };
 
-/* Fills all members behind the mapping's, in a file that is zero otherwise: EK_E_FORMAT with what
- * is wrong and where. ek_safetensors_close frees also what a failure leaves. */
+/* Reads the header of a mapped file whose other members are zero, and fills them. EK_E_FORMAT says
+ * what is wrong and where. After a failure ek_safetensors_close frees what was filled. */
 int ek_safetensors_read_header(ek_safetensors *file);
 
 /* NULL without an error if there is none of this key. */

@@ -107,7 +107,8 @@ int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes)
     return 0;
 }
 
-/* Plain files are compared with what they hold when they have been read. */
+/* Refuses only what no gzip stream of this size can hold. A plain file that is too short is found
+ * when it is read. */
 static int check_claim(const ek_stream *stream, size_t count, size_t size)
 {
     if (count * size / EK_DEFLATE_MOST <= stream->file_nbytes)

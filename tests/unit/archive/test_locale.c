@@ -23,7 +23,7 @@ static void remove_folder(void)
     ck_assert_int_eq(system(command), 0);
 }
 
-/* Makes the locale in a folder of its own. Skipped where the system has no sources of locales. */
+/* Makes the locale in a folder of its own. */
 static void begin(int number)
 {
     char command[256], name[32];
@@ -242,6 +242,7 @@ START_TEST(files_and_sentences)
 }
 END_TEST
 
+/* Skipped where the system has no sources of locales. */
 Suite *suite(void)
 {
     if (access("/usr/share/i18n/locales/tr_TR", R_OK) != 0 ||
