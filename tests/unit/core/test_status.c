@@ -178,13 +178,6 @@ START_TEST(a_bad_environment_is_an_error)
 }
 END_TEST
 
-/* AddressSanitizer's allocator ends the process else. */
-__attribute__((visibility("default"))) const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "allocator_may_return_null=1";
-}
-
 START_TEST(want_of_memory_names_the_place)
 {
     char place[64];
