@@ -5,24 +5,24 @@
 #include "core/trace.h"
 
 atomic_bool ek_fork_happened;
-static atomic_bool armed;
+static atomic_bool fork_armed;
 
-static void in_child(void)
+static void fork_in_child(void)
 {
-    if (!atomic_load(&armed))
+    if (!atomic_load(&fork_armed))
         return;
     atomic_store(&ek_fork_happened, true);
     ek_trace_abandon();
 }
 
-__attribute__((constructor)) static void watch_forks(void)
+__attribute__((constructor)) static void fork_watch(void)
 {
-    pthread_atfork(NULL, NULL, in_child);
+    pthread_atfork(NULL, NULL, fork_in_child);
 }
 
 void ek_fork_arm(void)
 {
-    atomic_store_explicit(&armed, true, memory_order_relaxed);
+    atomic_store_explicit(&fork_armed, true, memory_order_relaxed);
 }
 
 int ek_fork_check(void)

@@ -8,8 +8,8 @@
 
 /* ---- errors ---- */
 
-static int fail(ek_json_reader *reader, const char *format, ...) EK_PRINTF(2, 3);
-static int fail(ek_json_reader *reader, const char *format, ...)
+static int json_fail(ek_json_reader *reader, const char *format, ...) EK_PRINTF(2, 3);
+static int json_fail(ek_json_reader *reader, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -20,32 +20,32 @@ static int fail(ek_json_reader *reader, const char *format, ...)
 
 /* ---- bytes ---- */
 
-static bool at_end(const ek_json_reader *reader)
+static bool json_at_end(const ek_json_reader *reader)
 {
     return reader->at == reader->nbytes;
 }
 
 /* The next byte that is no space; NUL, which stands in no JSON, at the end. */
-static char look(ek_json_reader *reader)
+static char json_look(ek_json_reader *reader)
 {
-    while (!at_end(reader) && memchr(" \t\r\n", reader->text[reader->at], 4))
+    while (!json_at_end(reader) && memchr(" \t\r\n", reader->text[reader->at], 4))
         reader->at++;
-    return at_end(reader) ? '\0' : reader->text[reader->at];
+    return json_at_end(reader) ? '\0' : reader->text[reader->at];
 }
 
-static int fail_here(ek_json_reader *reader, const char *wanted)
+static int json_fail_here(ek_json_reader *reader, const char *wanted)
 {
-    unsigned char byte = (unsigned char)look(reader);
-    if (at_end(reader))
-        return fail(reader, "it ends instead of %s", wanted);
+    unsigned char byte = (unsigned char)json_look(reader);
+    if (json_at_end(reader))
+        return json_fail(reader, "it ends instead of %s", wanted);
     if (byte > ' ' && byte < 127)
-        return fail(reader, "there is '%c' instead of %s", byte, wanted);
-    return fail(reader, "there is byte 0x%02x instead of %s", byte, wanted);
+        return json_fail(reader, "there is '%c' instead of %s", byte, wanted);
+    return json_fail(reader, "there is byte 0x%02x instead of %s", byte, wanted);
 }
 
-static bool accept(ek_json_reader *reader, char wanted)
+static bool json_accept(ek_json_reader *reader, char wanted)
 {
-    if (look(reader) != wanted || at_end(reader))
+    if (json_look(reader) != wanted || json_at_end(reader))
         return false;
     reader->at++;
     return true;
@@ -53,27 +53,27 @@ static bool accept(ek_json_reader *reader, char wanted)
 
 /* ---- UTF-8 ---- */
 
-static bool is_between(unsigned char byte, unsigned char low, unsigned char high)
+static bool json_is_between(unsigned char byte, unsigned char low, unsigned char high)
 {
     return byte >= low && byte <= high;
 }
 
 /* The bytes of the character at `text`, of which there are `nbytes`; 0 if it is none: shortest
  * forms only, no surrogates, nothing beyond U+10FFFF (Unicode, table 3-7). */
-static size_t character_nbytes(const char *text, size_t nbytes)
+static size_t json_character_nbytes(const char *text, size_t nbytes)
 {
     const unsigned char *byte = (const unsigned char *)text;
     size_t length = byte[0] < 0x80 ? 1 : byte[0] < 0xe0 ? 2 : byte[0] < 0xf0 ? 3 : 4;
     if (length == 1)
         return 1;
-    if (!is_between(byte[0], 0xc2, 0xf4) || length > nbytes)
+    if (!json_is_between(byte[0], 0xc2, 0xf4) || length > nbytes)
         return 0;
     unsigned char low = byte[0] == 0xe0 ? 0xa0 : byte[0] == 0xf0 ? 0x90 : 0x80;
     unsigned char high = byte[0] == 0xed ? 0x9f : byte[0] == 0xf4 ? 0x8f : 0xbf;
-    if (!is_between(byte[1], low, high))
+    if (!json_is_between(byte[1], low, high))
         return 0;
     for (size_t i = 2; i < length; i++)
-        if (!is_between(byte[i], 0x80, 0xbf))
+        if (!json_is_between(byte[i], 0x80, 0xbf))
             return 0;
     return length;
 }
@@ -82,12 +82,12 @@ bool ek_utf8_is_valid(const char *text)
 {
     size_t nbytes = strlen(text), length = 1;
     for (size_t at = 0; at < nbytes && length > 0; at += length)
-        length = character_nbytes(text + at, nbytes - at);
+        length = json_character_nbytes(text + at, nbytes - at);
     return length > 0;
 }
 
 /* Returns its length. */
-static size_t encode(uint32_t code, char *to)
+static size_t json_encode(uint32_t code, char *to)
 {
     if (code < 0x80) {
         to[0] = (char)code;
@@ -104,15 +104,15 @@ static size_t encode(uint32_t code, char *to)
 /* ---- strings ---- */
 
 /* The four hexadecimal digits after "\u". */
-static int read_unit(ek_json_reader *reader, uint32_t *unit)
+static int json_read_unit(ek_json_reader *reader, uint32_t *unit)
 {
     *unit = 0;
     for (int i = 0; i < 4; i++) {
         static const char digits[] = "0123456789abcdef";
-        char c = at_end(reader) ? '\0' : reader->text[reader->at];
+        char c = json_at_end(reader) ? '\0' : reader->text[reader->at];
         const char *digit = c ? strchr(digits, c >= 'A' && c <= 'F' ? c + ('a' - 'A') : c) : NULL;
         if (!digit)
-            return fail(reader, "four hexadecimal digits follow \\u");
+            return json_fail(reader, "four hexadecimal digits follow \\u");
         *unit = 16 * *unit + (uint32_t)(digit - digits);
         reader->at++;
     }
@@ -120,66 +120,66 @@ static int read_unit(ek_json_reader *reader, uint32_t *unit)
 }
 
 /* What follows "\u". Two surrogates make one character. */
-static int read_code(ek_json_reader *reader, uint32_t *code)
+static int json_read_code(ek_json_reader *reader, uint32_t *code)
 {
     uint32_t low = 0;
-    EK_TRY(read_unit(reader, code));
+    EK_TRY(json_read_unit(reader, code));
     if (*code == 0)
-        return fail(reader, "\\u0000 is not allowed");
+        return json_fail(reader, "\\u0000 is not allowed");
     if (*code < 0xd800 || *code > 0xdfff)
         return 0;
     if (*code > 0xdbff || reader->nbytes - reader->at < 2 ||
         memcmp(reader->text + reader->at, "\\u", 2) != 0)
-        return fail(reader, "\\u%04x is half a character", (unsigned)*code);
+        return json_fail(reader, "\\u%04x is half a character", (unsigned)*code);
     reader->at += 2;
-    EK_TRY(read_unit(reader, &low));
+    EK_TRY(json_read_unit(reader, &low));
     if (low < 0xdc00 || low > 0xdfff)
-        return fail(reader, "\\u%04x is half a character", (unsigned)*code);
+        return json_fail(reader, "\\u%04x is half a character", (unsigned)*code);
     *code = 0x10000 + ((*code & 0x3ff) << 10 | (low & 0x3ff));
     return 0;
 }
 
 /* Writes what the escape after a backslash means to `to`, which the escape is longer than. */
-static int read_escape(ek_json_reader *reader, char *to, size_t *nbytes)
+static int json_read_escape(ek_json_reader *reader, char *to, size_t *nbytes)
 {
     static const char names[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
     uint32_t code = 0;
-    char name = at_end(reader) ? '\0' : reader->text[reader->at];
+    char name = json_at_end(reader) ? '\0' : reader->text[reader->at];
     const char *found = name ? strchr(names, name) : NULL;
     if (!found && name != 'u')
-        return fail_here(reader, "an escape");
+        return json_fail_here(reader, "an escape");
     reader->at++;
     if (found)
         code = (unsigned char)meanings[found - names];
     else
-        EK_TRY(read_code(reader, &code));
-    *nbytes = encode(code, to);
+        EK_TRY(json_read_code(reader, &code));
+    *nbytes = json_encode(code, to);
     return 0;
 }
 
 /* In place: no escape is shorter than what it means, and the closing quote's place is the NUL's. */
-static int read_string(ek_json_reader *reader, ek_json_value *value)
+static int json_read_string(ek_json_reader *reader, ek_json_value *value)
 {
     char *begin = reader->text + ++reader->at, *to = begin;
-    while (!at_end(reader) && reader->text[reader->at] != '"') {
+    while (!json_at_end(reader) && reader->text[reader->at] != '"') {
         const char *from = reader->text + reader->at;
         size_t nbytes = 0;
         if (*from == '\\') {
             reader->at++;
-            EK_TRY(read_escape(reader, to, &nbytes));
+            EK_TRY(json_read_escape(reader, to, &nbytes));
         } else {
-            nbytes = character_nbytes(from, reader->nbytes - reader->at);
+            nbytes = json_character_nbytes(from, reader->nbytes - reader->at);
             if (nbytes == 0)
-                return fail(reader, "byte 0x%02x is not UTF-8", (unsigned char)*from);
+                return json_fail(reader, "byte 0x%02x is not UTF-8", (unsigned char)*from);
             if ((unsigned char)*from < ' ')
-                return fail(reader, "byte 0x%02x stands in a string", (unsigned char)*from);
+                return json_fail(reader, "byte 0x%02x stands in a string", (unsigned char)*from);
             memmove(to, from, nbytes);
             reader->at += nbytes;
         }
         to += nbytes;
     }
-    if (at_end(reader))
-        return fail(reader, "it ends within a string");
+    if (json_at_end(reader))
+        return json_fail(reader, "it ends within a string");
     reader->at++;
     *to = '\0';
     *value = (ek_json_value){EK_JSON_STRING, 0, begin, (size_t)(to - begin)};
@@ -188,29 +188,30 @@ static int read_string(ek_json_reader *reader, ek_json_value *value)
 
 /* ---- numbers and words ---- */
 
-static bool is_digit(const ek_json_reader *reader)
+static bool json_is_digit(const ek_json_reader *reader)
 {
-    return !at_end(reader) && reader->text[reader->at] >= '0' && reader->text[reader->at] <= '9';
+    return !json_at_end(reader) && reader->text[reader->at] >= '0' &&
+           reader->text[reader->at] <= '9';
 }
 
-static int read_digits(ek_json_reader *reader)
+static int json_read_digits(ek_json_reader *reader)
 {
-    if (!is_digit(reader))
-        return fail_here(reader, "a digit");
-    while (is_digit(reader))
+    if (!json_is_digit(reader))
+        return json_fail_here(reader, "a digit");
+    while (json_is_digit(reader))
         reader->at++;
     return 0;
 }
 
-static bool accept_any(ek_json_reader *reader, const char *wanted)
+static bool json_accept_any(ek_json_reader *reader, const char *wanted)
 {
-    bool found = !at_end(reader) && memchr(wanted, reader->text[reader->at], strlen(wanted));
+    bool found = !json_at_end(reader) && memchr(wanted, reader->text[reader->at], strlen(wanted));
     reader->at += found;
     return found;
 }
 
 /* The number from `begin` to the reader's place as a whole one. */
-static int take_integer(ek_json_reader *reader, size_t begin, int64_t *integer)
+static int json_take_integer(ek_json_reader *reader, size_t begin, int64_t *integer)
 {
     bool negative = reader->text[begin] == '-';
     *integer = 0;
@@ -218,35 +219,35 @@ static int take_integer(ek_json_reader *reader, size_t begin, int64_t *integer)
         int digit = reader->text[at] - '0';
         if (__builtin_mul_overflow(*integer, 10, integer) ||
             __builtin_add_overflow(*integer, negative ? -digit : digit, integer))
-            return fail(reader, "a whole number beyond 64 bits");
+            return json_fail(reader, "a whole number beyond 64 bits");
     }
     return 0;
 }
 
-static int read_number(ek_json_reader *reader, ek_json_value *value)
+static int json_read_number(ek_json_reader *reader, ek_json_value *value)
 {
     size_t begin = reader->at;
     bool real = false;
-    accept_any(reader, "-");
-    if (!accept_any(reader, "0"))
-        EK_TRY(read_digits(reader));
-    else if (is_digit(reader))
-        return fail_here(reader, "the end of a number that begins with 0");
-    if (accept_any(reader, ".")) {
+    json_accept_any(reader, "-");
+    if (!json_accept_any(reader, "0"))
+        EK_TRY(json_read_digits(reader));
+    else if (json_is_digit(reader))
+        return json_fail_here(reader, "the end of a number that begins with 0");
+    if (json_accept_any(reader, ".")) {
         real = true;
-        EK_TRY(read_digits(reader));
+        EK_TRY(json_read_digits(reader));
     }
-    if (accept_any(reader, "eE")) {
+    if (json_accept_any(reader, "eE")) {
         real = true;
-        accept_any(reader, "+-");
-        EK_TRY(read_digits(reader));
+        json_accept_any(reader, "+-");
+        EK_TRY(json_read_digits(reader));
     }
     *value = (ek_json_value){real ? EK_JSON_REAL : EK_JSON_INTEGER, 0, reader->text + begin,
                              reader->at - begin};
-    return real ? 0 : take_integer(reader, begin, &value->integer);
+    return real ? 0 : json_take_integer(reader, begin, &value->integer);
 }
 
-static int read_word(ek_json_reader *reader, ek_json_value *value)
+static int json_read_word(ek_json_reader *reader, ek_json_value *value)
 {
     static const struct {
         const char *name;
@@ -263,21 +264,21 @@ static int read_word(ek_json_reader *reader, ek_json_value *value)
             return 0;
         }
     }
-    return fail_here(reader, "a value");
+    return json_fail_here(reader, "a value");
 }
 
 /* ---- arrays and objects ---- */
 
-static bool in_object(const ek_json_reader *reader)
+static bool json_in_object(const ek_json_reader *reader)
 {
     int innermost = reader->depth - 1;
     return reader->objects[innermost / 8] >> innermost % 8 & 1;
 }
 
-static int open_nest(ek_json_reader *reader, ek_json_value *value, bool object)
+static int json_open_nest(ek_json_reader *reader, ek_json_value *value, bool object)
 {
     if (reader->depth == EK_JSON_DEPTH)
-        return fail(reader, "nested deeper than %d", EK_JSON_DEPTH);
+        return json_fail(reader, "nested deeper than %d", EK_JSON_DEPTH);
     unsigned char bit = (unsigned char)(1u << reader->depth % 8);
     unsigned char *bits = &reader->objects[reader->depth / 8];
     *bits = (unsigned char)(object ? *bits | bit : *bits & ~bit);
@@ -290,40 +291,40 @@ static int open_nest(ek_json_reader *reader, ek_json_value *value, bool object)
 
 int ek_json_read(ek_json_reader *reader, ek_json_value *value)
 {
-    char first = look(reader);
+    char first = json_look(reader);
     if (first == '{' || first == '[')
-        return open_nest(reader, value, first == '{');
+        return json_open_nest(reader, value, first == '{');
     reader->begun = true;
     if (first == '"')
-        return read_string(reader, value);
-    if (first == '-' || is_digit(reader))
-        return read_number(reader, value);
-    return read_word(reader, value);
+        return json_read_string(reader, value);
+    if (first == '-' || json_is_digit(reader))
+        return json_read_number(reader, value);
+    return json_read_word(reader, value);
 }
 
-static int read_key(ek_json_reader *reader, const char **key)
+static int json_read_key(ek_json_reader *reader, const char **key)
 {
     ek_json_value string;
-    if (look(reader) != '"')
-        return fail_here(reader, "a key");
-    EK_TRY(read_string(reader, &string));
+    if (json_look(reader) != '"')
+        return json_fail_here(reader, "a key");
+    EK_TRY(json_read_string(reader, &string));
     *key = string.text;
-    return accept(reader, ':') ? 0 : fail_here(reader, "':'");
+    return json_accept(reader, ':') ? 0 : json_fail_here(reader, "':'");
 }
 
 int ek_json_next(ek_json_reader *reader, const char **key)
 {
-    bool object = in_object(reader);
+    bool object = json_in_object(reader);
     *key = NULL;
-    if (accept(reader, object ? '}' : ']')) {
+    if (json_accept(reader, object ? '}' : ']')) {
         reader->depth--;
         reader->begun = true;
         return 0;
     }
-    if (reader->begun && !accept(reader, ','))
-        return fail_here(reader, object ? "',' or '}'" : "',' or ']'");
+    if (reader->begun && !json_accept(reader, ','))
+        return json_fail_here(reader, object ? "',' or '}'" : "',' or ']'");
     if (object)
-        EK_TRY(read_key(reader, key));
+        EK_TRY(json_read_key(reader, key));
     return 1;
 }
 
@@ -345,6 +346,6 @@ int ek_json_skip(ek_json_reader *reader, const ek_json_value *value)
 
 int ek_json_end(ek_json_reader *reader)
 {
-    look(reader);
-    return at_end(reader) ? 0 : fail_here(reader, "the end");
+    json_look(reader);
+    return json_at_end(reader) ? 0 : json_fail_here(reader, "the end");
 }

@@ -9,7 +9,7 @@
 /* ---- whole numbers ---- */
 
 #define WIDEN_INTEGER(name, type)                                                   \
-    static void widen_##name(const void *from, void *to, size_t count)              \
+    static void element_widen_##name(const void *from, void *to, size_t count)      \
     {                                                                               \
         int64_t *wide = to;                                                         \
         for (size_t i = 0; i < count; i++) {                                        \
@@ -27,7 +27,7 @@ WIDEN_INTEGER(u32, uint32_t)
 /* ---- 16 bits ---- */
 
 /* IEEE 754's binary16: sign, five bits of exponent, ten of mantissa. */
-static float value_of_f16(uint16_t half)
+static float element_value_of_f16(uint16_t half)
 {
     enum { QUIET = 1 << 22 };
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31;
@@ -43,20 +43,20 @@ static float value_of_f16(uint16_t half)
     return value;
 }
 
-static void widen_f16(const void *from, void *to, size_t count)
+static void element_widen_f16(const void *from, void *to, size_t count)
 {
     float *wide = to;
     for (size_t i = 0; i < count; i++) {
         uint16_t half;
         memcpy(&half, (const char *)from + i * sizeof half, sizeof half);
-        wide[i] = value_of_f16(half);
+        wide[i] = element_value_of_f16(half);
     }
 }
 
 /* ---- 8 bits ---- */
 
 /* The value of a finite 8-bit number: sign, exponent, then `mantissa_bits` bits. */
-static float value_of_f8(unsigned byte, int mantissa_bits, int bias)
+static float element_value_of_f8(unsigned byte, int mantissa_bits, int bias)
 {
     int exponent = (int)(byte & 0x7f) >> mantissa_bits;
     int mantissa = (int)byte & ((1 << mantissa_bits) - 1);
@@ -68,35 +68,36 @@ static float value_of_f8(unsigned byte, int mantissa_bits, int bias)
     return byte & 0x80 ? -value : value;
 }
 
-static float value_of_e5m2(unsigned byte)
+static float element_value_of_e5m2(unsigned byte)
 {
-    return value_of_f16((uint16_t)(byte << 8));
+    return element_value_of_f16((uint16_t)(byte << 8));
 }
 
-static float value_of_e4m3(unsigned byte)
+static float element_value_of_e4m3(unsigned byte)
 {
     return (byte & 0x7f) == 0x7f ? copysignf(NAN, byte & 0x80 ? -1.0f : 1.0f)
-                                 : value_of_f8(byte, 3, 7);
+                                 : element_value_of_f8(byte, 3, 7);
 }
 
 /* Powers of two, without a sign. */
-static float value_of_e8m0(unsigned byte)
+static float element_value_of_e8m0(unsigned byte)
 {
     return byte == 0xff ? NAN : ldexpf(1, (int)byte - 127);
 }
 
 /* No infinities and no negative zero: 0x80 is NaN. */
-static float value_of_e4m3fnuz(unsigned byte)
+static float element_value_of_e4m3fnuz(unsigned byte)
 {
-    return byte == 0x80 ? NAN : value_of_f8(byte, 3, 8);
+    return byte == 0x80 ? NAN : element_value_of_f8(byte, 3, 8);
 }
 
-static float value_of_e5m2fnuz(unsigned byte)
+static float element_value_of_e5m2fnuz(unsigned byte)
 {
-    return byte == 0x80 ? NAN : value_of_f8(byte, 2, 16);
+    return byte == 0x80 ? NAN : element_value_of_f8(byte, 2, 16);
 }
 
-static void widen_f8(const void *from, void *to, size_t count, float (*value_of)(unsigned byte))
+static void element_widen_f8(const void *from, void *to, size_t count,
+                             float (*value_of)(unsigned byte))
 {
     float values[256], *wide = to;
     for (unsigned byte = 0; byte < 256; byte++)
@@ -105,10 +106,10 @@ static void widen_f8(const void *from, void *to, size_t count, float (*value_of)
         wide[i] = values[((const uint8_t *)from)[i]];
 }
 
-#define WIDEN_F8(name)                                                 \
-    static void widen_##name(const void *from, void *to, size_t count) \
-    {                                                                  \
-        widen_f8(from, to, count, value_of_##name);                    \
+#define WIDEN_F8(name)                                                         \
+    static void element_widen_##name(const void *from, void *to, size_t count) \
+    {                                                                          \
+        element_widen_f8(from, to, count, element_value_of_##name);            \
     }
 WIDEN_F8(e5m2)
 WIDEN_F8(e4m3)
@@ -123,17 +124,17 @@ const ek_element ek_element_f32 = {4, EK_F32, NULL};
 const ek_element ek_element_bf16 = {2, EK_BF16, NULL};
 const ek_element ek_element_i64 = {8, EK_I64, NULL};
 const ek_element ek_element_u8 = {1, EK_U8, NULL};
-const ek_element ek_element_f16 = {2, EK_F32, widen_f16};
-const ek_element ek_element_f8_e5m2 = {1, EK_F32, widen_e5m2};
-const ek_element ek_element_f8_e4m3 = {1, EK_F32, widen_e4m3};
-const ek_element ek_element_f8_e8m0 = {1, EK_F32, widen_e8m0};
-const ek_element ek_element_f8_e4m3fnuz = {1, EK_F32, widen_e4m3fnuz};
-const ek_element ek_element_f8_e5m2fnuz = {1, EK_F32, widen_e5m2fnuz};
-const ek_element ek_element_i8 = {1, EK_I64, widen_i8};
-const ek_element ek_element_i16 = {2, EK_I64, widen_i16};
-const ek_element ek_element_u16 = {2, EK_I64, widen_u16};
-const ek_element ek_element_i32 = {4, EK_I64, widen_i32};
-const ek_element ek_element_u32 = {4, EK_I64, widen_u32};
+const ek_element ek_element_f16 = {2, EK_F32, element_widen_f16};
+const ek_element ek_element_f8_e5m2 = {1, EK_F32, element_widen_e5m2};
+const ek_element ek_element_f8_e4m3 = {1, EK_F32, element_widen_e4m3};
+const ek_element ek_element_f8_e8m0 = {1, EK_F32, element_widen_e8m0};
+const ek_element ek_element_f8_e4m3fnuz = {1, EK_F32, element_widen_e4m3fnuz};
+const ek_element ek_element_f8_e5m2fnuz = {1, EK_F32, element_widen_e5m2fnuz};
+const ek_element ek_element_i8 = {1, EK_I64, element_widen_i8};
+const ek_element ek_element_i16 = {2, EK_I64, element_widen_i16};
+const ek_element ek_element_u16 = {2, EK_I64, element_widen_u16};
+const ek_element ek_element_i32 = {4, EK_I64, element_widen_i32};
+const ek_element ek_element_u32 = {4, EK_I64, element_widen_u32};
 
 void *ek_element_widened(const ek_element *element, const void *from, size_t count)
 {

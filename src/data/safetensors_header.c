@@ -12,7 +12,7 @@
     EK_FAIL(EK_E_FORMAT, "safetensors: %s: " text, (file)->path, __VA_ARGS__)
 
 /* `array`, moved if it has no room for another element behind its `count`; NULL without memory. */
-static void *with_room(void *array, int count, int *room, size_t size)
+static void *header_with_room(void *array, int count, int *room, size_t size)
 {
     if (count < *room)
         return array;
@@ -25,7 +25,7 @@ static void *with_room(void *array, int count, int *room, size_t size)
 
 /* ---- the header's text ---- */
 
-static int copy_header(ek_safetensors *file)
+static int header_copy(ek_safetensors *file)
 {
     uint64_t length = 0;
     if (file->nbytes < EK_SAFETENSORS_PREFIX)
@@ -54,34 +54,34 @@ static int copy_header(ek_safetensors *file)
 }
 
 /* `result` of a function of the reader's: its errors are the header's. */
-static int check_json(const ek_safetensors *file, const ek_json_reader *reader, int result)
+static int header_check_json(const ek_safetensors *file, const ek_json_reader *reader, int result)
 {
     if (result >= 0)
         return result;
     return FAIL_FORMAT(file, "the header is no JSON object, at its byte %zu: %s", reader->at,
                        reader->error);
 }
-#define TRY_JSON(result) EK_TRY(check_json(file, reader, (result)))
+#define TRY_JSON(result) EK_TRY(header_check_json(file, reader, (result)))
 
-static int fail_twice(const ek_safetensors *file, const char *key)
+static int header_fail_twice(const ek_safetensors *file, const char *key)
 {
     return FAIL_FORMAT(file, "its header has \"%.200s\" twice", key);
 }
 
 /* ---- metadata ---- */
 
-static int compare_keys(const void *a, const void *b)
+static int header_compare_keys(const void *a, const void *b)
 {
     return strcmp(((const ek_metadata *)a)->key, ((const ek_metadata *)b)->key);
 }
 
-static int read_metadata(ek_safetensors *file, ek_json_reader *reader)
+static int header_read_metadata(ek_safetensors *file, ek_json_reader *reader)
 {
     ek_json_value value;
     const char *key;
     int more;
     if (file->has_metadata)
-        return fail_twice(file, EK_SAFETENSORS_METADATA);
+        return header_fail_twice(file, EK_SAFETENSORS_METADATA);
     file->has_metadata = true;
     TRY_JSON(ek_json_read(reader, &value));
     if (value.kind != EK_JSON_OBJECT)
@@ -90,8 +90,8 @@ static int read_metadata(ek_safetensors *file, ek_json_reader *reader)
         TRY_JSON(ek_json_read(reader, &value));
         if (value.kind != EK_JSON_STRING)
             return FAIL_FORMAT(file, "the value of metadata \"%.200s\" is no string", key);
-        ek_metadata *pairs =
-            with_room(file->metadata, file->metadata_count, &file->metadata_room, sizeof *pairs);
+        ek_metadata *pairs = header_with_room(file->metadata, file->metadata_count,
+                                              &file->metadata_room, sizeof *pairs);
         if (!pairs)
             return EK_E_NO_MEMORY;
         file->metadata = pairs;
@@ -99,10 +99,11 @@ static int read_metadata(ek_safetensors *file, ek_json_reader *reader)
     }
     TRY_JSON(more);
     if (file->metadata_count > 0)
-        qsort(file->metadata, (size_t)file->metadata_count, sizeof *file->metadata, compare_keys);
+        qsort(file->metadata, (size_t)file->metadata_count, sizeof *file->metadata,
+              header_compare_keys);
     for (int i = 1; i < file->metadata_count; i++)
-        if (compare_keys(&file->metadata[i - 1], &file->metadata[i]) == 0)
-            return fail_twice(file, file->metadata[i].key);
+        if (header_compare_keys(&file->metadata[i - 1], &file->metadata[i]) == 0)
+            return header_fail_twice(file, file->metadata[i].key);
     return 0;
 }
 
@@ -111,7 +112,7 @@ const char *ek_safetensors_find_metadata(const ek_safetensors *file, const char 
     const ek_metadata wanted = {key, NULL};
     const ek_metadata *found = file->metadata_count > 0
                                    ? bsearch(&wanted, file->metadata, (size_t)file->metadata_count,
-                                             sizeof *file->metadata, compare_keys)
+                                             sizeof *file->metadata, header_compare_keys)
                                    : NULL;
     return found ? found->value : NULL;
 }
@@ -130,8 +131,8 @@ typedef struct description {
 } description;
 
 /* A size or an offset. */
-static int take_natural(const ek_safetensors *file, const description *d, const char *what,
-                        const ek_json_value *value)
+static int header_take_natural(const ek_safetensors *file, const description *d, const char *what,
+                               const ek_json_value *value)
 {
     if (value->kind != EK_JSON_INTEGER)
         return FAIL_FORMAT(file, "tensor \"%.200s\": %s is no whole number", d->name, what);
@@ -141,7 +142,7 @@ static int take_natural(const ek_safetensors *file, const description *d, const 
     return 0;
 }
 
-static int read_shape(const ek_safetensors *file, ek_json_reader *reader, description *d)
+static int header_read_shape(const ek_safetensors *file, ek_json_reader *reader, description *d)
 {
     ek_json_value value;
     const char *key;
@@ -153,7 +154,7 @@ static int read_shape(const ek_safetensors *file, ek_json_reader *reader, descri
     d->count = 1;
     while ((more = ek_json_next(reader, &key)) > 0) {
         TRY_JSON(ek_json_read(reader, &value));
-        EK_TRY(take_natural(file, d, "a size", &value));
+        EK_TRY(header_take_natural(file, d, "a size", &value));
         if (d->entry->ndim < EK_MAX_DIMS)
             d->entry->sizes[d->entry->ndim] = value.integer;
         d->entry->ndim++;
@@ -164,32 +165,32 @@ static int read_shape(const ek_safetensors *file, ek_json_reader *reader, descri
     return 0;
 }
 
-static int fail_offsets(const ek_safetensors *file, const description *d)
+static int header_fail_offsets(const ek_safetensors *file, const description *d)
 {
     return FAIL_FORMAT(file, "tensor \"%.200s\": data_offsets is no array of two", d->name);
 }
 
-static int read_offsets(const ek_safetensors *file, ek_json_reader *reader, description *d)
+static int header_read_offsets(const ek_safetensors *file, ek_json_reader *reader, description *d)
 {
     ek_json_value value;
     const char *key;
     int more, count = 0;
     TRY_JSON(ek_json_read(reader, &value));
     if (value.kind != EK_JSON_ARRAY)
-        return fail_offsets(file, d);
+        return header_fail_offsets(file, d);
     while ((more = ek_json_next(reader, &key)) > 0) {
         if (count == 2)
-            return fail_offsets(file, d);
+            return header_fail_offsets(file, d);
         TRY_JSON(ek_json_read(reader, &value));
-        EK_TRY(take_natural(file, d, "an offset", &value));
+        EK_TRY(header_take_natural(file, d, "an offset", &value));
         d->offsets[count++] = value.integer;
     }
     TRY_JSON(more);
     d->has_offsets = true;
-    return count == 2 ? 0 : fail_offsets(file, d);
+    return count == 2 ? 0 : header_fail_offsets(file, d);
 }
 
-static int read_dtype(const ek_safetensors *file, ek_json_reader *reader, description *d)
+static int header_read_dtype(const ek_safetensors *file, ek_json_reader *reader, description *d)
 {
     ek_json_value value;
     TRY_JSON(ek_json_read(reader, &value));
@@ -200,7 +201,8 @@ static int read_dtype(const ek_safetensors *file, ek_json_reader *reader, descri
 }
 
 /* Members that the format does not know are read over. */
-static int read_description(const ek_safetensors *file, ek_json_reader *reader, description *d)
+static int header_read_description(const ek_safetensors *file, ek_json_reader *reader,
+                                   description *d)
 {
     ek_json_value value;
     const char *key;
@@ -212,9 +214,11 @@ static int read_description(const ek_safetensors *file, ek_json_reader *reader, 
         bool dtype = strcmp(key, "dtype") == 0, shape = strcmp(key, "shape") == 0;
         bool offsets = strcmp(key, "data_offsets") == 0;
         if ((dtype && d->dtype) || (shape && d->has_shape) || (offsets && d->has_offsets))
-            return fail_twice(file, key);
+            return header_fail_twice(file, key);
         if (dtype || shape || offsets) {
-            EK_TRY((dtype ? read_dtype : shape ? read_shape : read_offsets)(file, reader, d));
+            EK_TRY((dtype   ? header_read_dtype
+                    : shape ? header_read_shape
+                            : header_read_offsets)(file, reader, d));
             continue;
         }
         TRY_JSON(ek_json_read(reader, &value));
@@ -225,7 +229,7 @@ static int read_description(const ek_safetensors *file, ek_json_reader *reader, 
 }
 
 /* *nbytes becomes what shape and dtype ask for. */
-static int check_shape(const ek_safetensors *file, const description *d, int64_t *nbytes)
+static int header_check_shape(const ek_safetensors *file, const description *d, int64_t *nbytes)
 {
     const ek_safetensors_dtype *dtype = ek_safetensors_dtype_at(d->entry->position);
     int64_t bits = 0;
@@ -241,11 +245,11 @@ static int check_shape(const ek_safetensors *file, const description *d, int64_t
     return 0;
 }
 
-static int check_offsets(const ek_safetensors *file, const description *d, int64_t nbytes)
+static int header_check_offsets(const ek_safetensors *file, const description *d, int64_t nbytes)
 {
     int64_t begin = d->offsets[0], end = d->offsets[1];
     if (!d->has_offsets)
-        return fail_offsets(file, d);
+        return header_fail_offsets(file, d);
     if (begin > end)
         return FAIL_FORMAT(file, "tensor \"%.200s\" begins at %lld and ends before, at %lld",
                            d->name, (long long)begin, (long long)end);
@@ -261,25 +265,26 @@ static int check_offsets(const ek_safetensors *file, const description *d, int64
     return 0;
 }
 
-static int read_entry(const ek_safetensors *file, ek_json_reader *reader, ek_safetensors_entry *e)
+static int header_read_entry(const ek_safetensors *file, ek_json_reader *reader,
+                             ek_safetensors_entry *e)
 {
     int64_t nbytes = 0;
     description d = {.name = e->name, .entry = e};
-    EK_TRY(read_description(file, reader, &d));
+    EK_TRY(header_read_description(file, reader, &d));
     if (!d.dtype)
         return FAIL_FORMAT(file, "tensor \"%.200s\": dtype is no string", d.name);
     e->position = ek_safetensors_dtype_find(d.dtype);
     if (e->position < 0)
         return FAIL_FORMAT(file, "tensor \"%.200s\": the format has no dtype \"%.200s\"", d.name,
                            d.dtype);
-    EK_TRY(check_shape(file, &d, &nbytes));
-    return check_offsets(file, &d, nbytes);
+    EK_TRY(header_check_shape(file, &d, &nbytes));
+    return header_check_offsets(file, &d, nbytes);
 }
 
 /* ---- all tensors ---- */
 
 /* Empty tensors come before what begins in their place. */
-static int compare_places(const void *a, const void *b)
+static int header_compare_places(const void *a, const void *b)
 {
     const ek_safetensors_entry *x = a, *y = b;
     if (x->begin != y->begin)
@@ -289,14 +294,14 @@ static int compare_places(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static int compare_names(const void *a, const void *b, void *entries)
+static int header_compare_names(const void *a, const void *b, void *entries)
 {
     const ek_safetensors_entry *e = entries;
     return strcmp(e[*(const int *)a].name, e[*(const int *)b].name);
 }
 
 /* Each tensor begins where the one before ends, the last ends with the file. */
-static int check_places(const ek_safetensors *file)
+static int header_check_places(const ek_safetensors *file)
 {
     int64_t end = 0;
     for (int i = 0; i < file->count; i++) {
@@ -316,7 +321,7 @@ static int check_places(const ek_safetensors *file)
 }
 
 /* Tensors and metadata in the header's order. */
-static int read_all(ek_safetensors *file)
+static int header_read_all(ek_safetensors *file)
 {
     ek_json_reader reading = {.text = file->header, .nbytes = file->header_nbytes};
     ek_json_reader *reader = &reading;
@@ -326,44 +331,44 @@ static int read_all(ek_safetensors *file)
     TRY_JSON(ek_json_read(reader, &object));
     while ((more = ek_json_next(reader, &name)) > 0) {
         if (strcmp(name, EK_SAFETENSORS_METADATA) == 0) {
-            EK_TRY(read_metadata(file, reader));
+            EK_TRY(header_read_metadata(file, reader));
             continue;
         }
         ek_safetensors_entry *entries =
-            with_room(file->entries, file->count, &file->room, sizeof *entries);
+            header_with_room(file->entries, file->count, &file->room, sizeof *entries);
         if (!entries)
             return EK_E_NO_MEMORY;
         file->entries = entries;
         file->entries[file->count] = (ek_safetensors_entry){.name = name};
-        EK_TRY(read_entry(file, reader, &file->entries[file->count++]));
+        EK_TRY(header_read_entry(file, reader, &file->entries[file->count++]));
     }
     TRY_JSON(more);
     TRY_JSON(ek_json_end(reader));
     return 0;
 }
 
-static int sort_entries(ek_safetensors *file)
+static int header_sort_entries(ek_safetensors *file)
 {
     if (file->count == 0)
         return 0;
     file->by_name = ek_calloc((size_t)file->count, sizeof *file->by_name);
     if (!file->by_name)
         return EK_E_NO_MEMORY;
-    qsort(file->entries, (size_t)file->count, sizeof *file->entries, compare_places);
+    qsort(file->entries, (size_t)file->count, sizeof *file->entries, header_compare_places);
     for (int i = 0; i < file->count; i++)
         file->by_name[i] = i;
-    qsort_r(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names,
+    qsort_r(file->by_name, (size_t)file->count, sizeof *file->by_name, header_compare_names,
             file->entries);
     for (int i = 1; i < file->count; i++)
-        if (compare_names(&file->by_name[i - 1], &file->by_name[i], file->entries) == 0)
-            return fail_twice(file, file->entries[file->by_name[i]].name);
+        if (header_compare_names(&file->by_name[i - 1], &file->by_name[i], file->entries) == 0)
+            return header_fail_twice(file, file->entries[file->by_name[i]].name);
     return 0;
 }
 
 int ek_safetensors_read_header(ek_safetensors *file)
 {
-    EK_TRY(copy_header(file));
-    EK_TRY(read_all(file));
-    EK_TRY(sort_entries(file));
-    return check_places(file);
+    EK_TRY(header_copy(file));
+    EK_TRY(header_read_all(file));
+    EK_TRY(header_sort_entries(file));
+    return header_check_places(file);
 }
