@@ -9,13 +9,16 @@
  * where Check's own 4 are soon over. ctest has limits for whole programs. */
 static const char patience[] = "120";
 
-/* An allocation that is too large fails under AddressSanitizer as it does elsewhere. Options of the
+/* An allocation that is too large fails under sanitizers as it does elsewhere. Options of the
  * environment come on top. */
-__attribute__((visibility("default"))) const char *__asan_default_options(void);
-const char *__asan_default_options(void)
-{
-    return "allocator_may_return_null=1";
-}
+#define SANITIZER_OPTIONS(function)                                    \
+    __attribute__((visibility("default"))) const char *function(void); \
+    const char *function(void)                                         \
+    {                                                                  \
+        return "allocator_may_return_null=1";                          \
+    }
+SANITIZER_OPTIONS(__asan_default_options)
+SANITIZER_OPTIONS(__tsan_default_options)
 
 int main(void)
 {

@@ -131,15 +131,26 @@ static unsigned next_random(unsigned *state)
     return *state >> 8;
 }
 
-/* Kills after up to `longest` microseconds; returns how often the second state was there. */
-static int kill_often(const states *of, int rounds, unsigned longest)
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* Kills while the next few files are saved, however long this machine takes for one; returns how
+ * often the second state was there. */
+static int kill_often(const states *of, int rounds)
 {
     unsigned state = 12345;
     int second = 0;
     for (int i = 0; i < rounds; i++) {
         int status;
+        int64_t begun = now_ns();
         pid_t child = start(of);
-        struct timespec moment = {0, 1000L * (long)(next_random(&state) % longest)};
+        int64_t first_save = now_ns() - begun;
+        int64_t wait = (int64_t)(4 * (double)first_save * (next_random(&state) % 1000) / 1000);
+        struct timespec moment = {wait / 1000000000, wait % 1000000000};
         nanosleep(&moment, NULL);
         kill(child, SIGKILL);
         ck_assert_int_eq(waitpid(child, &status, 0), child);
@@ -154,7 +165,7 @@ static int kill_often(const states *of, int rounds, unsigned longest)
 START_TEST(killed_savers_leave_a_whole_file)
 {
     int rounds = test_is_short() ? 5 : _i ? 50 : 150;
-    int second = kill_often(_i ? &large : &small, rounds, _i ? 12000 : 3000);
+    int second = kill_often(_i ? &large : &small, rounds);
     if (!test_is_short())
         ck_assert_msg(second > 0 && second < rounds, "the second state %d of %d times", second,
                       rounds);
