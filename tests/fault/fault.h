@@ -29,7 +29,8 @@ typedef struct fault_stage {
     bool may_be_done; /* what failed may have been done all the same, as a whole */
     bool files;       /* reads or writes files: points of io count */
     bool cold;        /* begins, each time, as the process does: without devices and threads */
-    double tolerance; /* relative, of the numbers noted; 0: to the bit */
+    bool keeps_world; /* a success leaves it as it was too, to the bit */
+    double tolerance; /* relative, of the numbers noted, where digests may differ; 0: to the bit */
     struct fault_stage *next;
 } fault_stage;
 
@@ -63,7 +64,9 @@ void fault_broken(const char *promise);
 void fault_note(double number);
 void fault_note_bytes(const void *data, size_t nbytes);
 int fault_note_tensor(ek_tensor *tensor); /* also NULL without an error: none */
-int fault_note_value(ek_value value);     /* the tensors and numbers of a nest */
+int fault_note_numbers(
+    ek_tensor *tensor);               /* its elements as numbers: at most FAULT_NUMBERS in all */
+int fault_note_value(ek_value value); /* the tensors and numbers of a nest */
 int fault_note_parameters(ek_module *module);
 int fault_note_buffers(ek_module *module);
 int fault_note_gradients(ek_module *module);
@@ -72,7 +75,7 @@ int fault_note_optimizer(ek_optimizer *optimizer, ek_module *module);
 
 /* ---- for the judge ---- */
 
-enum { FAULT_NUMBERS = 64, FAULT_PARTS = 8 };
+enum { FAULT_NUMBERS = 96, FAULT_PARTS = 8 };
 
 typedef struct fault_notes {
     double numbers[FAULT_NUMBERS];

@@ -59,8 +59,8 @@ const inject_result *inject_last(void)
     return &inject.result;
 }
 
-/* A call that is interrupted each time would be tried for ever: for good, it is every second one.
- */
+/* A call that is always interrupted would be retried for ever, so a persisting plan interrupts
+ * every second call. */
 static bool inject_is_due(int point)
 {
     int past = point - inject.plan.point;

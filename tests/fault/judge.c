@@ -271,7 +271,8 @@ static void try_point(judge_case *c)
             complain(c, "the result cannot be read: %s", ek_error_message());
         compare(c, &notes, &reference->notes, tolerance,
                 c->failed ? "the second attempt differs" : "a success differs");
-        compare(c, &after, &reference->after, tolerance,
+        const bool kept = c->stage->keeps_world;
+        compare(c, &after, kept ? &before : &reference->after, kept ? 0 : tolerance,
                 c->failed ? "the second attempt leaves something else"
                           : "a success leaves something else");
     }
@@ -340,7 +341,8 @@ static int close_batch(const judge_case *c, judge_batch *batch)
 
 /* ---- rows ---- */
 
-/* Twice: what the process makes once is made then. */
+/* Runs it twice: the first run makes what the process makes only once (threads, caches); the second
+ * is the reference. */
 static int learn(judge_case *c, judge_reference *reference)
 {
     c->reference = reference;

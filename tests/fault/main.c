@@ -8,7 +8,8 @@
  * Without a stage, class or kind: all of them. Points are numbered from 1, over all rows of a
  * stage; tried are K, K + N, K + 2N, ... (1 and 1 if not given; with --every N, K is (N + 1) / 2).
  * Each fails once and, in a second round, with all that follow, unless --once or --persist chooses
- * one. One line is printed per stage, class and round; the exit status is 1 if there is an anomaly.
+ * one. One line is printed per stage, class and round; the exit status is 1 if there is an anomaly,
+ * or if nothing was made to fail.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -123,7 +124,7 @@ static void list_stages(void)
                    stage->files ? " (files)" : "");
 }
 
-static long run_stage(const fault_stage *stage, const fault_run *run)
+static fault_tally run_stage(const fault_stage *stage, const fault_run *run)
 {
     fault_tally tally = fault_judge(stage, run);
     const char *kind = inject_series_kind(run->series);
@@ -134,8 +135,12 @@ static long run_stage(const fault_stage *stage, const fault_run *run)
                "%ld\n",
                stage->name, name, run->persist ? "persisting" : "once", tally.points, tally.tried,
                tally.errors, tally.survived, tally.anomalies);
+    if (run->series == INJECT_MEMORY && tally.points == 0 && tally.anomalies == 0) {
+        printf("ANOMALY %s: no call that can fail is seen; are they wrapped?\n", stage->name);
+        tally.anomalies++;
+    }
     fflush(stdout);
-    return tally.anomalies;
+    return tally;
 }
 
 /* libgomp and the library read these when they begin. */
@@ -154,7 +159,7 @@ int main(int count, char **arguments)
 {
     command c;
     static char line[1 << 12];
-    long anomalies = 0;
+    long anomalies = 0, tried = 0;
     bool found = false;
     if (!parse(&c, count, arguments))
         return usage();
@@ -178,12 +183,17 @@ int main(int count, char **arguments)
             for (int persist = 0; persist < 2; persist++) {
                 run.series = (inject_series)series;
                 run.persist = persist;
-                if ((persist ? c.persist : c.once) && is_series_wanted(&c, stage, run.series))
-                    anomalies += run_stage(stage, &run);
+                if (!(persist ? c.persist : c.once) || !is_series_wanted(&c, stage, run.series))
+                    continue;
+                fault_tally tally = run_stage(stage, &run);
+                anomalies += tally.anomalies;
+                tried += tally.tried;
             }
     }
     fault_folder_remove();
     if (!found)
         fprintf(stderr, "fault_stages: no such stage; --list names them\n");
-    return anomalies > 0 || !found;
+    else if (tried == 0)
+        printf("ANOMALY fault_stages: nothing was made to fail\n");
+    return anomalies > 0 || tried == 0;
 }

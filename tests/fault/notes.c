@@ -65,6 +65,21 @@ int fault_note_tensor(ek_tensor *tensor)
     return status;
 }
 
+int fault_note_numbers(ek_tensor *tensor)
+{
+    float data[FAULT_NUMBERS];
+    int64_t count = tensor ? ek_tensor_count(tensor) : 0;
+    if (!tensor)
+        return ek_error_status();
+    if (notes.count + count > FAULT_NUMBERS)
+        return ek_error(EK_E_USER, "a stage notes %lld numbers more than there is room for",
+                        (long long)(notes.count + count - FAULT_NUMBERS));
+    int status = ek_to_data(tensor, data, (size_t)count * sizeof *data);
+    for (int64_t i = 0; i < count && status >= 0; i++)
+        fault_note(data[i]);
+    return status;
+}
+
 int fault_note_value(ek_value value)
 {
     int status = 0;

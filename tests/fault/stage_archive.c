@@ -172,8 +172,8 @@ static int archive_attempt(int row)
     return rows[row].save ? save(path) : load(path);
 }
 
-/* A file that is there stays a whole one, or becomes the next: its directory may fail after that.
- * What a failed load was to load into is as before. */
+/* After a failed save the file is the old one or, if only its directory could not be synchronised,
+ * the new one, always whole. After a failed load the module is as before. */
 static int archive_world(int row)
 {
     if (!rows[row].save) {

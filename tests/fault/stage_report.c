@@ -178,4 +178,5 @@ static const char *find_name(int row)
 }
 
 FAULT_STAGE(find_batch, .rows = 2, .row_name = find_name, .set_up = find_set_up,
-            .attempt = find_attempt, .world = find_world, .clear = clear, .tolerance = 1);
+            .attempt = find_attempt, .world = find_world, .clear = clear, .keeps_world = true,
+            .tolerance = 1);

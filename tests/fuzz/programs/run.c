@@ -110,8 +110,8 @@ static int work_step(runner *r, const step *s, int number)
     return step_do(&r->t, s, number, micro, &r->loss);
 }
 
-/* Buffers that count or average what replicas saw follow one device's only where nothing failed,
- * was cut, or was kept by replicas. */
+/* Buffers equal those of one device only if no step failed, no batch was cut, and replicas kept
+ * none of their own. */
 static bool buffers_differ(const runner *r)
 {
     return r->failed || r->cut || r->p->ways[0].own || r->p->ways[1].own;
