@@ -66,13 +66,6 @@ static bool helper_no_errno(const char *function)
     return hit;
 }
 
-gzFile __real_gzopen(const char *path, const char *mode);
-gzFile __wrap_gzopen(const char *path, const char *mode);
-gzFile __wrap_gzopen(const char *path, const char *mode)
-{
-    return helper_no_errno("gzopen") ? NULL : __real_gzopen(path, mode);
-}
-
 gzFile __real_gzdopen(int file, const char *mode);
 gzFile __wrap_gzdopen(int file, const char *mode);
 gzFile __wrap_gzdopen(int file, const char *mode)
@@ -111,9 +104,6 @@ const char *__wrap_gzerror(gzFile file, int *code)
 
 HELPER_CALL(tjhandle, NULL, tjInitDecompress, (void), ())
 HELPER_CALL(png_infop, NULL, png_create_info_struct, (png_const_structrp png), (png))
-HELPER_CALL(png_structp, NULL, png_create_read_struct,
-            (png_const_charp version, png_voidp user, png_error_ptr fail, png_error_ptr warn),
-            (version, user, fail, warn))
 HELPER_CALL(png_structp, NULL, png_create_read_struct_2,
             (png_const_charp version, png_voidp user, png_error_ptr fail, png_error_ptr warn,
              png_voidp memory, png_malloc_ptr allocate, png_free_ptr give_back),

@@ -72,9 +72,7 @@ IO_BYTES(write, const void *, (int file, const void *data, size_t nbytes), (file
     }
 
 IO_CALL(io_breaks, int, -1, fsync, (int file), (file))
-IO_CALL(io_breaks, FILE *, NULL, fopen, (const char *path, const char *mode), (path, mode))
 IO_CALL(io_fails, FILE *, NULL, fdopen, (int file, const char *mode), (file, mode))
-IO_CALL(io_fails, DIR *, NULL, opendir, (const char *path), (path))
 IO_CALL(io_fails, int, -1, rename, (const char *from, const char *to), (from, to))
 IO_CALL(io_fails, int, -1, linkat, (int at, const char *from, int to_at, const char *to, int flags),
         (at, from, to_at, to, flags))
@@ -208,5 +206,3 @@ IO_STREAM(int, EOF, strlen(text), fputs, (const char *text, FILE *stream), (text
 IO_STREAM(int, EOF, 1, fputc, (int character, FILE *stream), (character, stream))
 IO_STREAM(size_t, 0, size *count, fwrite,
           (const void *data, size_t size, size_t count, FILE *stream), (data, size, count, stream))
-IO_STREAM(size_t, 0, 0, fread, (void *data, size_t size, size_t count, FILE *stream),
-          (data, size, count, stream))

@@ -307,15 +307,17 @@ static const char *uneven(const judge_batch *batch, char text[1100])
 /* One by one: which of them was it? */
 static int find_leaks(judge_case c, judge_batch *batch)
 {
-    char text[1100];
+    char text[1100], where[200];
     int found = 0;
     for (int i = 0; i < batch->count; i++) {
         c.point = batch->points[i];
         c.quiet = true;
         batch->live = inject_live();
         inject_remember_stacks(true);
+        fault_watch(case_text(&c, where));
         try_point(&c);
         const char *what = uneven(batch, text);
+        fault_watch("");
         c.quiet = false;
         if (what) {
             bool known = found++ > 0;
@@ -332,7 +334,10 @@ static int close_batch(const judge_case *c, judge_batch *batch)
 {
     char text[1100];
     int found = 0;
-    if (batch->count > 0 && uneven(batch, text))
+    fault_watch("looking for what is left");
+    bool clean = batch->count == 0 || !uneven(batch, text);
+    fault_watch("");
+    if (!clean)
         found = find_leaks(*c, batch);
     batch->count = 0;
     batch->live = inject_live();
@@ -422,7 +427,11 @@ fault_tally fault_judge(const fault_stage *stage, const fault_run *run)
         fault_tally before = tally;
         if (references.rows[row].broken)
             continue;
-        if (!references.rows[row].known && learn(&c, &references.rows[row]) < 0)
+        char text[200];
+        fault_watch(case_text(&c, text)); /* point 0: undisturbed */
+        bool learnt = references.rows[row].known || learn(&c, &references.rows[row]) >= 0;
+        fault_watch("");
+        if (!learnt)
             tally.anomalies++;
         else if (references.rows[row].points[run->series] > 0)
             judge_row(&c, &next, &tally);

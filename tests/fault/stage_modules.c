@@ -97,11 +97,16 @@ static ek_tensor *patched(ek_tensor *x)
     ek_tensor *y = NULL;
     int64_t sizes[FAULT_DEVICES];
     ek_data_parallel_stats stats;
+    char plan[200];
     if (module && ek_patch_replication_callback(module) >= 0 && ek_data_parallel_module(module) &&
         ek_data_parallel_sizes(module, 7, sizes) >= 0)
         y = ek_apply(module, x);
-    if (y && ek_data_parallel_get_stats(module, &stats) < 0)
+    if (y && (ek_data_parallel_get_stats(module, &stats) < 0 ||
+              ek_data_parallel_plan(module, plan, sizeof plan) < 0))
         y = NULL;
+    for (int i = 0; i < FAULT_DEVICES && y; i++)
+        if (ek_synchronize(ek_host(i)) < 0)
+            y = NULL;
     ek_module_free(module);
     return y;
 }

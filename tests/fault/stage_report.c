@@ -67,6 +67,11 @@ static int write_html(void)
     return ek_report_html_with(fault_path("report.html"), &run.report, 1, &page);
 }
 
+static int write_plain_html(void)
+{
+    return ek_report_html(fault_path("report.html"), &run.report, 1);
+}
+
 static int write_trace(void)
 {
     return ek_report_trace(fault_path("report.trace"), run.report);
@@ -82,6 +87,21 @@ static int print_tensor(void)
     return ek_tensor_print(run.x, run.stream);
 }
 
+/* Times and memory differ from run to run: only whether they can be asked for is seen. */
+static int query(void)
+{
+    ek_memory_sample samples[4];
+    ek_report_set_largest_batch(run.report, 5);
+    fault_note((double)ek_report_device_count(run.report));
+    fault_note((double)ek_report_step_count(run.report));
+    fault_note_bytes(ek_report_name(run.report), 3);
+    if (!(ek_report_seconds(run.report) >= 0 && ek_report_step_seconds(run.report) >= 0 &&
+          ek_report_imbalance(run.report) >= 1))
+        fault_broken("a report has its times and its imbalance");
+    int count = ek_report_memory(run.report, 0, samples, 4);
+    return count < 0 ? count : 0;
+}
+
 /* Collecting, on the side. */
 static int collect(void)
 {
@@ -95,6 +115,8 @@ static int collect(void)
     ek_device_report about;
     if (status >= 0)
         status = ek_report_device(run.report, 0, &about);
+    if (status >= 0)
+        status = query();
     ek_report_free(run.report);
     run.report = NULL;
     return status;
@@ -104,8 +126,9 @@ static const struct {
     const char *name;
     int (*attempt)(void);
 } writers[] = {
-    {"json", write_json},   {"html", write_html},    {"trace", write_trace},
-    {"table", write_table}, {"print", print_tensor}, {"collect", collect},
+    {"json", write_json},   {"html", write_html},   {"plain-html", write_plain_html},
+    {"trace", write_trace}, {"table", write_table}, {"print", print_tensor},
+    {"collect", collect},
 };
 
 static int report_set_up(int row)

@@ -74,6 +74,7 @@ static void *watch_run(void *unused)
 static void watch_died(void)
 {
     watch_report("ends the process");
+    fault_folder_remove();
 }
 
 #ifndef WATCH_SANITIZED
@@ -83,7 +84,6 @@ static void watch_crashed(int number)
     signal(SIGALRM, SIG_DFL);
     alarm(10); /* a broken heap may not let the report be made */
     watch_died();
-    fault_folder_remove();
     raise(number);
 }
 #endif

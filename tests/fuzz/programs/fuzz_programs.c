@@ -177,18 +177,25 @@ static int test_shrinking(command *c, verdict *v)
 int main(int argc, char **argv)
 {
     static verdict v;
-    static char file[60];
+    static char folder[200], file[240];
+    const char *where = getenv("TMPDIR");
     command c = {.s = {.seed = 1, .draw = {.faults = true}}, .findings = 1, .shrinks = true};
     (void)argc;
     if (!read_command(&c, argv)) {
         fputs(usage, stderr);
         return 2;
     }
-    snprintf(file, sizeof file, "/tmp/fuzz_programs.%d.safetensors", (int)getpid());
+    snprintf(folder, sizeof folder, "%s/fuzz_programs-XXXXXX",
+             where && strlen(where) < 170 ? where : "/tmp");
+    fuzz_require(mkdtemp(folder) != NULL, "a folder for checkpoints can be made");
+    snprintf(file, sizeof file, "%s/checkpoint.safetensors", folder);
     run_set_file(file);
     int status = c.tests_shrinking ? test_shrinking(&c, &v)
                  : c.text          ? run_text(&c, &v)
                                    : run_seeds(&c, &v);
-    unlink(file);
+    char command[sizeof folder + 20]; /* a child that died may have left a half-written file */
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0)
+        fprintf(stderr, "fuzz_programs: %s stays\n", folder);
     return status;
 }
