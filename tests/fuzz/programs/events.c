@@ -25,10 +25,7 @@ static int sum_of_squares(ek_value value, double *sum)
         return ek_error_status();
     }
     for (int i = 0; rc >= 0 && i < ek_value_length(value); i++)
-        rc =
-            sum_of_squares(value.kind == EK_VALUE_DICT ? ek_value_get(value, ek_value_key(value, i))
-                                                       : ek_value_at(value, i),
-                           sum);
+        rc = sum_of_squares(ek_value_at(value, i), sum);
     return rc;
 }
 

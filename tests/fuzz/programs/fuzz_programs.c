@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "fuzz.h"
@@ -113,20 +112,12 @@ static int run_text(const command *c, verdict *v)
     return 1;
 }
 
-static double since(const struct timespec *begin)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)(t.tv_sec - begin->tv_sec) + 1e-9 * (double)(t.tv_nsec - begin->tv_nsec);
-}
-
 static int run_seeds(command *c, verdict *v)
 {
     fuzz_counts n = {0};
     long findings = 0;
     double seconds = c->s.seconds;
-    struct timespec begin;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    const double begin = supervise_now();
     for (;;) {
         supervise_seeds(&c->s, &n, v);
         if (!is_finding(&v->found))
@@ -135,14 +126,14 @@ static int run_seeds(command *c, verdict *v)
         if (++findings >= c->findings)
             break;
         c->s.seed = v->seed + 1;
-        c->s.seconds = seconds > 0 ? seconds - since(&begin) : 0;
+        c->s.seconds = seconds > 0 ? seconds - (supervise_now() - begin) : 0;
         if (c->s.seed >= c->s.end || (seconds > 0 && c->s.seconds <= 0))
             break;
     }
     printf("%ld programs (%ld that one device can't run, %ld ill-conditioned: not judged), "
            "%ld steps, %ld faults injected, %ld hit, %ld findings, %.0f s\n",
            n.programs, n.none, n.ill, n.runs.steps, n.runs.faults, n.runs.faults_hit, findings,
-           since(&begin));
+           supervise_now() - begin);
     return findings > 0;
 }
 
@@ -193,9 +184,9 @@ int main(int argc, char **argv)
     int status = c.tests_shrinking ? test_shrinking(&c, &v)
                  : c.text          ? run_text(&c, &v)
                                    : run_seeds(&c, &v);
-    char command[sizeof folder + 20]; /* a child that died may have left a half-written file */
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    if (system(command) != 0)
+    char removal[sizeof folder + 20]; /* a child that died may have left a half-written file */
+    snprintf(removal, sizeof removal, "rm -rf '%s'", folder);
+    if (system(removal) != 0)
         fprintf(stderr, "fuzz_programs: %s stays\n", folder);
     return status;
 }

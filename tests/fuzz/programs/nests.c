@@ -20,10 +20,7 @@ static int collect(ek_value value, ek_tensor **tensors, int count)
         tensors[count++] = value.as.tensor;
     else if (value.kind == EK_VALUE_LIST || value.kind == EK_VALUE_DICT)
         for (int i = 0; i < ek_value_length(value); i++)
-            count =
-                collect(value.kind == EK_VALUE_DICT ? ek_value_get(value, ek_value_key(value, i))
-                                                    : ek_value_at(value, i),
-                        tensors, count);
+            count = collect(ek_value_at(value, i), tensors, count);
     return count;
 }
 

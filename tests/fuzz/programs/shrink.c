@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "fuzz.h"
 
@@ -15,13 +14,6 @@ typedef struct shrinking {
     double end;
     bool improved;
 } shrinking;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Simpler by the sum of what its fields are away from their simplest values, layers and steps
  * counting most, so that settling contradictions can't lead round in circles. */
@@ -53,7 +45,7 @@ static long complexity(const program *p)
 static bool try_candidate(shrinking *s, program *candidate)
 {
     program_settle(candidate);
-    if (s->attempts <= 0 || now() > s->end ||
+    if (s->attempts <= 0 || supervise_now() > s->end ||
         complexity(candidate) >= complexity(&s->best->program))
         return false;
     s->attempts--;
@@ -137,9 +129,9 @@ int shrink(verdict *v, int attempts, double seconds)
 {
     verdict *both = malloc(2 * sizeof *both);
     fuzz_require(both != NULL, "there is memory for verdicts");
-    shrinking s = {&both[0], &both[1], attempts, now() + seconds, true};
+    shrinking s = {&both[0], &both[1], attempts, supervise_now() + seconds, true};
     both[0] = *v;
-    while (s.improved && s.attempts > 0 && now() < s.end) {
+    while (s.improved && s.attempts > 0 && supervise_now() < s.end) {
         s.improved = false;
         drop_steps(&s);
         drop_layers(&s);

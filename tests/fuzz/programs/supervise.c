@@ -57,7 +57,7 @@ static board *the_board(void)
     return b;
 }
 
-static double now(void)
+double supervise_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -93,7 +93,7 @@ static void look_for_leaks(board *b)
 static void run_seeds(board *b, const supervision *s, double end)
 {
     program p;
-    for (; b->seed < s->end && now() < end; b->seed++) {
+    for (; b->seed < s->end && supervise_now() < end; b->seed++) {
         program_draw(&p, b->seed, &s->draw);
         run_one(b, &p);
         if (s->verbose)
@@ -162,16 +162,16 @@ static void describe_death(finding *f, const char *output, int status)
 static int wait_for_child(board *b, pid_t child, bool *hangs)
 {
     unsigned long serial = atomic_load(&b->serial);
-    double since = now();
+    double since = supervise_now();
     int status;
     *hangs = false;
     while (waitpid(child, &status, WNOHANG) == 0) {
         unsigned long latest = atomic_load(&b->serial);
         if (latest != serial) {
             serial = latest;
-            since = now();
+            since = supervise_now();
         }
-        if (now() - since > HANG_SECONDS && !*hangs) {
+        if (supervise_now() - since > HANG_SECONDS && !*hangs) {
             *hangs = true;
             kill(child, SIGKILL);
         }
@@ -239,7 +239,7 @@ void supervise_seeds(const supervision *s, fuzz_counts *counts, verdict *v)
     fuzz_require(child >= 0, "a process can be made");
     if (child == 0) {
         begin_child(s->verbose ? -1 : file);
-        run_seeds(b, s, s->seconds > 0 ? now() + s->seconds : 1e300);
+        run_seeds(b, s, s->seconds > 0 ? supervise_now() + s->seconds : 1e300);
         end_child(b);
     }
     end_supervision(b, child, file, v);

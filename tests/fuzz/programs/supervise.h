@@ -30,6 +30,9 @@ typedef struct verdict {
     char output[MOST_OUTPUT]; /* what the child wrote to stderr, its end */
 } verdict;
 
+/* Seconds of a clock that only goes forward. */
+double supervise_now(void);
+
 /* Runs programs from seed to seed until there is a finding or nothing is left. Counts are added. */
 void supervise_seeds(const supervision *s, fuzz_counts *counts, verdict *v);
 
