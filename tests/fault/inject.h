@@ -67,6 +67,8 @@ bool inject_hit(inject_series series, const char *function);
 long inject_live(void);
 /* From now on blocks remember the stack that allocated them. */
 void inject_remember_stacks(bool on);
+/* Does the address sanitizer find a leak? Without that sanitizer: false. */
+bool inject_sanitizer_leaks(void);
 /* Prints the stacks of at most `most` blocks that were allocated since
  * inject_remember_stacks(true).
  */

@@ -6,19 +6,6 @@
 
 #include "fault.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/lsan_interface.h>
-static bool sanitizer_leaks(void)
-{
-    return __lsan_do_recoverable_leak_check() != 0;
-}
-#else
-static bool sanitizer_leaks(void)
-{
-    return false;
-}
-#endif
-
 /* So many points share one set of devices and threads, and one look for leaks. */
 enum { BATCH = 64, PRINTED_STACKS = 3 };
 
@@ -298,7 +285,7 @@ static const char *uneven(const judge_batch *batch, char text[1100])
         snprintf(text, 1100, "the ledger is not at zero: %s", ek_error_message());
     else if (inject_live() > batch->live)
         snprintf(text, 1100, "%ld blocks are leaked", inject_live() - batch->live);
-    else if (sanitizer_leaks())
+    else if (inject_sanitizer_leaks())
         snprintf(text, 1100, "the sanitizer finds a leak");
     ek_error_clear();
     return *text ? text : NULL;
@@ -384,7 +371,7 @@ static void judge_row(judge_case *c, int *next, fault_tally *tally)
     const int points = c->reference->points[run->series];
     char text[200];
     ek_shutdown();
-    sanitizer_leaks();
+    inject_sanitizer_leaks();
     batch.live = inject_live();
     tally->points += points;
     for (; *next <= points; *next += run->every) {

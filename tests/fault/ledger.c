@@ -138,6 +138,24 @@ void inject_print_live(int most)
     }
 }
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define LEDGER_SANITIZED
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(LEDGER_SANITIZED)
+int __lsan_do_recoverable_leak_check(void);
+bool inject_sanitizer_leaks(void)
+{
+    return __lsan_do_recoverable_leak_check() != 0;
+}
+#else
+bool inject_sanitizer_leaks(void)
+{
+    return false;
+}
+#endif
+
 /* ---- stacks ---- */
 
 /* addr2line reads the debug information; without it addresses remain. Nothing is allocated here: a

@@ -14,25 +14,8 @@
 #include <unistd.h>
 
 #include "fuzz.h"
+#include "inject.h"
 #include "judge.h"
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define HAS_LEAK_CHECK
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(HAS_LEAK_CHECK)
-int __lsan_do_recoverable_leak_check(void);
-static bool is_leaking(void)
-{
-    return __lsan_do_recoverable_leak_check() != 0;
-}
-#else
-static bool is_leaking(void)
-{
-    return false;
-}
-#endif
 
 enum { LEAK_STRETCH = 50, HANG_SECONDS = 90 };
 
@@ -81,7 +64,7 @@ static void run_one(board *b, const program *p)
 
 static void look_for_leaks(board *b)
 {
-    bool leaks = is_leaking();
+    bool leaks = inject_sanitizer_leaks();
     if (leaks && b->seed)
         found(&b->found, FOUND_LEAK, "memory of seeds %llu to %llu leaks",
               (unsigned long long)b->stretch, (unsigned long long)b->seed);
