@@ -9,7 +9,7 @@
  * stage; tried are K, K + N, K + 2N, ... (1 and 1 if not given; with --every N, K is (N + 1) / 2).
  * Each fails once and, in a second round, with all that follow, unless --once or --persist chooses
  * one. One line is printed per stage, class and round; the exit status is 1 if there is an anomaly,
- * or if nothing was made to fail.
+ * or if whole stages were chosen and nothing was made to fail.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -135,7 +135,8 @@ static fault_tally run_stage(const fault_stage *stage, const fault_run *run)
                "%ld\n",
                stage->name, name, run->persist ? "persisting" : "once", tally.points, tally.tried,
                tally.errors, tally.survived, tally.anomalies);
-    if (run->series == INJECT_MEMORY && tally.points == 0 && tally.anomalies == 0) {
+    if (run->series == INJECT_MEMORY && run->only < 0 && tally.points == 0 &&
+        tally.anomalies == 0) {
         printf("ANOMALY %s: no call that can fail is seen; are they wrapped?\n", stage->name);
         tally.anomalies++;
     }
@@ -160,7 +161,7 @@ int main(int count, char **arguments)
     command c;
     static char line[1 << 12];
     long anomalies = 0, tried = 0;
-    bool found = false;
+    bool found = false, whole = false; /* a single row may have no point */
     if (!parse(&c, count, arguments))
         return usage();
     if (c.list) {
@@ -179,6 +180,7 @@ int main(int count, char **arguments)
         if (!is_wanted(&c, stage, &run.only))
             continue;
         found = true;
+        whole = whole || run.only < 0;
         for (int series = 0; series < INJECT_SERIES; series++)
             for (int persist = 0; persist < 2; persist++) {
                 run.series = (inject_series)series;
@@ -193,7 +195,7 @@ int main(int count, char **arguments)
     fault_folder_remove();
     if (!found)
         fprintf(stderr, "fault_stages: no such stage; --list names them\n");
-    else if (tried == 0)
+    else if (tried == 0 && whole)
         printf("ANOMALY fault_stages: nothing was made to fail\n");
-    return anomalies > 0 || tried == 0;
+    return anomalies > 0 || !found || (tried == 0 && whole);
 }
