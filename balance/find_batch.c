@@ -17,7 +17,7 @@
 enum {
     DEFAULT_MOST = 65536,
     GROWTH = 4,
-    RUNS = 2,        /* what the first step makes and keeps is there in the second */
+    RUNS = 2,        /* the second step finds the state that the first one made */
     PLAN_RUNS = 4,   /* a wrapper that plans by itself measures over some forwards */
     PLAN_CHANGES = 8 /* and after so many failures its plan is taken as it is */
 };

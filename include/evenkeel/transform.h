@@ -71,7 +71,7 @@ EK_API ek_dataset *ek_transformed_key_of(ek_dataset *dataset, const char *key,
 
 /* An element of samples and the transforms for it. */
 typedef struct ek_field_transforms {
-    int field;       /* of a list, as above */
+    int field;       /* index in a list, as in ek_transformed */
     const char *key; /* not NULL: of a dictionary */
     ek_transform *const *transforms;
     int count;

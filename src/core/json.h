@@ -23,7 +23,7 @@
  * do. UTF-8 is checked. Repeated keys are the caller's to find. On an error the functions return -1
  * and set no pending one; `at` and `error` say what is wrong. */
 
-enum { EK_JSON_DEPTH = 128 }; /* of arrays and objects in each other */
+enum { EK_JSON_DEPTH = 128 }; /* arrays and objects nest at most so deep */
 
 typedef struct ek_json_reader {
     char *text;
@@ -46,9 +46,9 @@ typedef enum ek_json_kind {
 
 typedef struct ek_json_value {
     ek_json_kind kind;
-    int64_t integer;  /* of booleans, 0 or 1 */
-    const char *text; /* of strings, without NUL within; of numbers, their first character */
-    size_t nbytes;    /* of text */
+    int64_t integer;  /* a boolean is 0 or 1 */
+    const char *text; /* a string, with no NUL within; or the first character of a number */
+    size_t nbytes;    /* the length of text */
 } ek_json_value;
 
 /* Reads a value. Of an array or object it reads the bracket: its elements follow. */

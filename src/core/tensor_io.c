@@ -209,6 +209,6 @@ int ek_item(const ek_tensor *tensor, double *value)
     EK_TRY(ek_to_data(tensor, element, ek_dtype_size(tensor->dtype)));
     *value = ek_element_double(element, tensor->dtype);
     if (isnan(*value))
-        *value = NAN; /* of either sign, which printf would show */
+        *value = NAN; /* printf would show a sign, which says nothing */
     return 0;
 }

@@ -15,7 +15,7 @@ typedef struct printer {
     const char *rows; /* all elements, row-major */
     bool summarised;
     bool measured;     /* `width` is that of the widest element; before, nothing is written */
-    int width, column; /* of elements; where the line stands */
+    int width, column; /* the widest element; the column that is written next */
 } printer;
 
 static int element_text(const printer *p, int64_t i, char text[ELEMENT])
@@ -107,7 +107,7 @@ static void print(printer *p)
     char text[200];
     const ek_tensor *t = p->tensor;
     fprintf(p->stream, "%s:", ek_tensor_text(t, text));
-    put_part(p, 0, 0); /* which measures */
+    put_part(p, 0, 0); /* the first time it only measures */
     bool one_line =
         (t->ndim < 2 || ek_count(t) == 0) && p->column + (int)strlen(text) + 2 <= COLUMNS;
     if (one_line)

@@ -9,7 +9,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "little-endian element
 
 typedef struct ek_element {
     size_t size;    /* bytes in the file */
-    ek_dtype dtype; /* what it becomes */
+    ek_dtype dtype; /* the dtype that holds it exactly */
     /* Converts `count` of them, at any address; NULL: they are the dtype's already. */
     void (*widen)(const void *from, void *to, size_t count);
 } ek_element;

@@ -17,7 +17,7 @@ enum {
 /* A dtype of the format. */
 typedef struct ek_safetensors_dtype {
     const char *name;
-    int bits;                  /* of one element */
+    int bits;                  /* an element takes this many */
     const ek_element *element; /* NULL: it is not read */
 } ek_safetensors_dtype;
 
@@ -47,7 +47,7 @@ const char *ek_safetensors_sorted(const ek_safetensors *file, int index);
 
 /* A tensor where it lies in the file: row-major, at any address, as long as the file is open. */
 typedef struct ek_array_view {
-    ek_dtype dtype; /* that it is read as */
+    ek_dtype dtype; /* the dtype it is read as */
     ek_shape shape;
     const ek_element *element; /* in the file */
     const void *elements;

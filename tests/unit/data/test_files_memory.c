@@ -2,8 +2,8 @@
  * of zlib, libpng and TurboJPEG among them: the process is to blame, never the file. */
 #include <errno.h>
 
-#include "evenkeel/data.h"
 #include "files.h"
+#include "readers.h"
 
 /* ---- allocations that fail ---- */
 
@@ -47,33 +47,9 @@ EK_API void *realloc(void *memory, size_t nbytes)
 
 /* ---- what is tried ---- */
 
-static bool read_idx(const char *path)
-{
-    return ek_read_idx(path) != NULL;
-}
-
-static bool read_npy(const char *path)
-{
-    return ek_read_npy(path) != NULL;
-}
-
-static bool read_cifar(const char *path)
-{
-    ek_tensor *pictures, *labels;
-    return ek_read_cifar(path, 10, &pictures, &labels) == 0;
-}
-
 static bool read_image(const char *path)
 {
     return ek_read_image(path, 0) != NULL;
-}
-
-static bool read_safetensors(const char *path)
-{
-    ek_safetensors *file = ek_safetensors_open(path);
-    bool opened = file != NULL;
-    ek_safetensors_close(file);
-    return opened;
 }
 
 static bool save_safetensors(const char *path)

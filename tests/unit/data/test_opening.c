@@ -7,9 +7,9 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "evenkeel/data.h"
 #include "evenkeel/dataset.h"
 #include "files.h"
+#include "readers.h"
 
 /* ---- interruptions ---- */
 
@@ -35,33 +35,9 @@ int open(const char *path, int flags, ...)
 
 /* ---- readers ---- */
 
-static bool read_idx(const char *path)
-{
-    return ek_read_idx(path) != NULL;
-}
-
-static bool read_npy(const char *path)
-{
-    return ek_read_npy(path) != NULL;
-}
-
-static bool read_cifar(const char *path)
-{
-    ek_tensor *pictures, *labels;
-    return ek_read_cifar(path, 10, &pictures, &labels) == 0;
-}
-
 static bool read_image(const char *path)
 {
     return ek_read_image(path, 3) != NULL;
-}
-
-static bool read_safetensors(const char *path)
-{
-    ek_safetensors *file = ek_safetensors_open(path);
-    bool opened = file != NULL;
-    ek_safetensors_close(file);
-    return opened;
 }
 
 /* Files of one element, pixel, record, or no tensor. */
