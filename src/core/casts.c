@@ -71,18 +71,18 @@ ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph)
     return ek_scope_adopt(ek_keep(entry->cast));
 }
 
-void ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
+int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
 {
     ek_thread *thread = ek_thread_self();
     if (!thread->autocast_depth)
-        return;
+        return 0;
     ek_cast *entry = entry_of(leaf, graph);
     if (entry) {
         release_parts(entry);
     } else {
-        entry = calloc(1, sizeof *entry);
+        entry = ek_calloc(1, sizeof *entry);
         if (!entry)
-            return;
+            return ek_error_status();
         entry->next = thread->casts;
         thread->casts = entry;
     }
@@ -92,6 +92,7 @@ void ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
     entry->offset = leaf->offset;
     entry->count = writes_of(leaf->version);
     entry->graph = graph;
+    return 0;
 }
 
 void ek_casts_forget(ek_thread *thread)

@@ -13,8 +13,10 @@
  * the scope has no room for it. `graph`: with history. */
 ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph);
 
-/* In place of what is remembered of the leaf under this `graph`. Without memory nothing is. */
-void ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast);
+/* In place of what is remembered of the leaf under this `graph`. Without memory it fails: gradients
+ * of uses of one cast are summed in its dtype, those of casts of their own in the leaf's, which
+ * rounds differently. */
+int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast);
 
 /* Forgets all of the thread's. */
 void ek_casts_forget(ek_thread *thread);

@@ -95,9 +95,7 @@ ek_tensor *ek_autocast_narrow(ek_tensor *x)
     if (known || ek_error_status() != pending)
         return known;
     ek_tensor *y = cast_parameter(x);
-    if (y)
-        ek_cast_remember(x, graph, y);
-    return y;
+    return y && ek_cast_remember(x, graph, y) >= 0 ? y : NULL;
 }
 
 ek_tensor *ek_autocast_image(ek_tensor *x)

@@ -7,6 +7,7 @@ typedef struct gan_row {
     const char *name;
     ek_penalty_kind kind;
     bool classic, balanced, synchronised, divided, checkpoint;
+    bool narrow; /* autocast to bf16 */
 } gan_row;
 
 static const gan_row rows[] = {
@@ -19,6 +20,7 @@ static const gan_row rows[] = {
     {"dragan-balanced", EK_PENALTY_DRAGAN, .balanced = true},
     {"r1-balanced", EK_PENALTY_R1, .balanced = true},
     {"r2-classic", EK_PENALTY_R2, .classic = true, .synchronised = true},
+    {"wgan-gp-bf16", EK_PENALTY_WGAN_GP, .narrow = true},
 };
 
 static struct {
@@ -59,7 +61,7 @@ static int gan_set_up(int row)
     return ek_error_status();
 }
 
-static int gan_attempt(int row)
+static int gan_step(int row)
 {
     double value = 0;
     ek_tensor *real = ek_loss(gan.on_real, ek_forward(gan.critic, gan.real));
@@ -74,6 +76,14 @@ static int gan_attempt(int row)
     if (status >= 0)
         status = ek_step(gan.optimizer);
     fault_note(value);
+    return status;
+}
+
+static int gan_attempt(int row)
+{
+    ek_autocast autocast = ek_autocast_begin(rows[row].narrow ? EK_BF16 : EK_F32);
+    int status = gan_step(row);
+    ek_autocast_end(&autocast);
     return status;
 }
 
