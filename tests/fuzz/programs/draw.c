@@ -190,14 +190,6 @@ bool program_sees_batch(const program *p)
            has_layer(p, LAYER_MIX);
 }
 
-static bool has_faults(const program *p)
-{
-    for (int i = 0; i < p->step_count; i++)
-        if (p->steps[i].fault != FAULT_NONE || p->steps[i].event == EVENT_FIND_BATCH)
-            return true;
-    return false;
-}
-
 /* Each device once, those there are. */
 static void settle_devices(way *w, int devices)
 {
@@ -302,10 +294,10 @@ void program_settle(program *p)
         settle_step(p, &p->steps[i]);
     if (is_incomparable(p))
         p->judge = JUDGE_ITSELF;
-    /* Plans that follow measured times or failures differ from run to run. */
+    /* Plans that follow measurements differ from run to run: peaks depend on how the devices'
+     * threads take turns. */
     for (int i = 0; i < WAYS; i++)
-        if (p->judge == JUDGE_ITSELF && p->ways[i].split == SPLIT_AUTO &&
-            (p->ways[i].goal != 0 || has_faults(p)))
+        if (p->judge == JUDGE_ITSELF && p->ways[i].split == SPLIT_AUTO)
             p->ways[i].split = SPLIT_EVEN;
     for (int i = 0; i < WAYS; i++)
         if (p->ways[i].split != SPLIT_AUTO)

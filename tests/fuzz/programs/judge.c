@@ -81,12 +81,14 @@ static bool is_ill_conditioned(const program *p, const tape *reference, int entr
     return ill;
 }
 
-/* Training that runs away multiplies rounding without bound; what comes of it says nothing. */
-static bool has_diverged(const tape *reference, int entry)
+/* Training that runs away multiplies rounding without bound; what comes of it says nothing. Large
+ * gradients are the first that is seen of it. */
+static bool has_diverged(const program *p, const tape *reference, int entry)
 {
+    double limit = p->dtype == DTYPE_F64 ? 1e10 : 1e5;
     for (int i = 0; i <= entry && i < reference->count; i++)
         for (int k = 0; k < reference->entries[i].count; k++)
-            if (fabs(reference->entries[i].values[k]) > 1e10)
+            if (fabs(reference->entries[i].values[k]) > limit)
                 return true;
     return false;
 }
@@ -101,7 +103,7 @@ static int compare(const program *p, const tape *numbers, const tape *reference,
     if (entry < 0)
         return 0;
     if (p->judge == JUDGE_ONE_DEVICE &&
-        (has_diverged(reference, entry) || is_ill_conditioned(p, reference, entry, distance)))
+        (has_diverged(p, reference, entry) || is_ill_conditioned(p, reference, entry, distance)))
         return found(f, FOUND_ILL_CONDITION, "ill-conditioned");
     return describe_difference(f, &numbers->entries[entry], &reference->entries[entry], distance);
 }
