@@ -1,10 +1,9 @@
 /* micro_batch.c: nests in parts along the batch. */
 #include "balance/micro_batch.h"
 
-#include <stdlib.h>
-
 #include "comm/nest.h"
 #include "core/thread.h"
+#include "core/value.h"
 #include "evenkeel/ops.h"
 
 int ek_micro_batches_plan(ek_value input, ek_value target, int dim, int wanted,
@@ -35,33 +34,22 @@ int64_t ek_micro_batch_length(const ek_micro_batches *plan, int index)
     return left < plan->size ? left : plan->size;
 }
 
-static ek_value cut_container(const ek_micro_batches *plan, ek_value value, int index)
+typedef struct cut {
+    const ek_micro_batches *plan;
+    int index;
+} cut;
+
+static bool cut_tensor(ek_value *value, void *user)
 {
-    int count = ek_value_length(value);
-    bool is_dict = value.kind == EK_VALUE_DICT;
-    ek_value *items = ek_calloc((size_t)count + 1, sizeof *items);
-    ek_value_entry *entries = ek_calloc((size_t)count + 1, sizeof *entries);
-    ek_value cut = ek_value_error();
-    for (int i = 0; items && entries && i < count; i++) {
-        items[i] = ek_micro_batch(plan, ek_value_at(value, i), index);
-        if (is_dict)
-            entries[i] = (ek_value_entry){ek_value_key(value, i), items[i]};
-    }
-    if (items && entries)
-        cut = is_dict ? ek_value_dict(entries, count) : ek_value_list(items, count);
-    free(items);
-    free(entries);
-    return cut;
+    const cut *c = user;
+    if (value->kind != EK_VALUE_TENSOR)
+        return false;
+    *value = ek_value_of_tensor(ek_narrow(value->as.tensor, c->plan->dim, c->index * c->plan->size,
+                                          ek_micro_batch_length(c->plan, c->index)));
+    return true;
 }
 
 ek_value ek_micro_batch(const ek_micro_batches *plan, ek_value value, int index)
 {
-    if (plan->parts == 1)
-        return value;
-    if (value.kind == EK_VALUE_TENSOR)
-        return ek_value_of_tensor(ek_narrow(value.as.tensor, plan->dim, index * plan->size,
-                                            ek_micro_batch_length(plan, index)));
-    return value.kind == EK_VALUE_LIST || value.kind == EK_VALUE_DICT
-               ? cut_container(plan, value, index)
-               : value;
+    return plan->parts == 1 ? value : ek_value_map(value, cut_tensor, &(cut){plan, index});
 }

@@ -110,30 +110,26 @@ static ek_value join(ek_value list, ek_device device, int dim)
                       : ek_gather_value(items, count, device, dim);
 }
 
+typedef struct destination {
+    ek_device device;
+    int dim;
+} destination;
+
+static bool move(ek_value *value, void *user)
+{
+    const destination *to = user;
+    if (value->kind == EK_VALUE_TENSOR)
+        *value = ek_value_of_tensor(ek_to_device(value->as.tensor, to->device));
+    else if (value->per_device)
+        *value = join(*value, to->device, to->dim);
+    else
+        return false;
+    return true;
+}
+
 ek_value ek_value_to_device(ek_value value, ek_device device, int dim)
 {
-    if (value.kind == EK_VALUE_TENSOR)
-        return ek_value_of_tensor(ek_to_device(value.as.tensor, device));
-    if (value.per_device)
-        return join(value, device, dim);
-    if (value.kind != EK_VALUE_LIST && value.kind != EK_VALUE_DICT)
-        return value;
-    int count = ek_value_length(value);
-    ek_value *items = ek_calloc((size_t)count + 1, sizeof *items);
-    ek_value_entry *entries = ek_calloc((size_t)count + 1, sizeof *entries);
-    ek_value moved = ek_value_error();
-    if (items && entries) {
-        for (int i = 0; i < count; i++) {
-            items[i] = ek_value_to_device(ek_value_at(value, i), device, dim);
-            if (value.kind == EK_VALUE_DICT)
-                entries[i] = (ek_value_entry){ek_value_key(value, i), items[i]};
-        }
-        moved = value.kind == EK_VALUE_DICT ? ek_value_dict(entries, count)
-                                            : ek_value_list(items, count);
-    }
-    free(items);
-    free(entries);
-    return moved;
+    return ek_value_map(value, move, &(destination){device, dim});
 }
 
 ek_value ek_nest_adopt(ek_value value)

@@ -63,26 +63,20 @@ static ek_value gather_containers(const ek_value *values, int count, ek_device d
 {
     if (check_lengths(values, count) < 0)
         return ek_value_error();
-    int length = ek_value_length(values[0]);
-    ek_value *items = ek_calloc((size_t)length + 1, sizeof *items);
-    ek_value_entry *entries = ek_calloc((size_t)length + 1, sizeof *entries);
-    ek_value joined = ek_value_error();
-    int rc = items && entries ? 0 : -1;
-    for (int i = 0; i < length && rc >= 0; i++) {
+    int length = ek_value_length(values[0]), done = 0;
+    ek_value *items = ek_calloc((size_t)length, sizeof *items), joined = ek_value_error();
+    while (items && done < length) {
         ek_value parts[EK_MAX_DEVICES];
-        rc = elements(values, count, i, parts);
-        if (rc < 0)
+        if (elements(values, count, done, parts) < 0)
             break;
-        items[i] = ek_gather_value(parts, count, destination, dim);
-        rc = items[i].kind == EK_VALUE_ERROR ? -1 : 0;
-        if (values[0].kind == EK_VALUE_DICT)
-            entries[i] = (ek_value_entry){ek_value_key(values[0], i), items[i]};
+        items[done] = ek_gather_value(parts, count, destination, dim);
+        if (items[done].kind == EK_VALUE_ERROR)
+            break;
+        done++;
     }
-    if (rc >= 0)
-        joined = values[0].kind == EK_VALUE_DICT ? ek_value_dict(entries, length)
-                                                 : ek_value_list(items, length);
+    if (items && done == length)
+        joined = ek_value_like(values[0], items);
     free(items);
-    free(entries);
     return joined;
 }
 

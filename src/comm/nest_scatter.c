@@ -5,6 +5,7 @@
 #include "comm/lists.h"
 #include "comm/nest.h"
 #include "core/thread.h"
+#include "core/value.h"
 
 /* How one nest is cut. */
 typedef struct cut {
@@ -28,25 +29,19 @@ static int cut_tensor(ek_tensor *tensor, const cut *c, ek_value *out)
 static int cut_container(ek_value value, const cut *c, ek_value *out)
 {
     int parts = c->devices.count, count = ek_value_length(value);
-    ek_value *cuts = ek_calloc((size_t)(count * parts) + 1, sizeof *cuts);
-    ek_value *items = ek_calloc((size_t)count + 1, sizeof *items);
-    ek_value_entry *entries = ek_calloc((size_t)count + 1, sizeof *entries);
-    int rc = cuts && items && entries ? 0 : ek_error_pending();
+    ek_value *cuts = ek_calloc((size_t)(count * parts), sizeof *cuts);
+    ek_value *items = ek_calloc((size_t)count, sizeof *items);
+    int rc = cuts && items ? 0 : ek_error_pending();
     for (int i = 0; i < count && rc >= 0; i++)
         rc = cut_value(ek_value_at(value, i), c, cuts + (ptrdiff_t)i * parts);
     for (int p = 0; p < parts && rc >= 0; p++) {
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < count; i++)
             items[i] = cuts[i * parts + p];
-            if (value.kind == EK_VALUE_DICT)
-                entries[i] = (ek_value_entry){ek_value_key(value, i), items[i]};
-        }
-        out[p] = value.kind == EK_VALUE_DICT ? ek_value_dict(entries, count)
-                                             : ek_value_list(items, count);
+        out[p] = ek_value_like(value, items);
         rc = out[p].kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
     }
     free(cuts);
     free(items);
-    free(entries);
     return rc;
 }
 

@@ -210,6 +210,53 @@ ek_value ek_value_dict(const ek_value_entry *entries, int count)
     return (ek_value){.kind = EK_VALUE_DICT, .as.dict = dict};
 }
 
+/* ---- the same nest with other leaves ---- */
+
+static ek_value dict_like(ek_value dict, const ek_value *items)
+{
+    int count = ek_value_length(dict);
+    ek_value_entry *entries = ek_calloc((size_t)count, sizeof *entries);
+    if (!entries)
+        return ek_value_error();
+    for (int i = 0; i < count; i++)
+        entries[i] = (ek_value_entry){dict.as.dict->entries[i].key, items[i]};
+    ek_value made = ek_value_dict(entries, count);
+    free(entries);
+    return made;
+}
+
+ek_value ek_value_like(ek_value container, const ek_value *items)
+{
+    return container.kind == EK_VALUE_DICT ? dict_like(container, items)
+                                           : ek_value_list(items, ek_value_length(container));
+}
+
+static ek_value map_elements(ek_value value, ek_value_replacement *replace, void *user)
+{
+    int count = ek_value_length(value), done = 0;
+    ek_value *items = ek_calloc((size_t)count, sizeof *items), mapped = ek_value_error();
+    while (items && done < count) {
+        items[done] = ek_value_map(ek_value_at(value, done), replace, user);
+        if (items[done].kind == EK_VALUE_ERROR)
+            break;
+        done++;
+    }
+    if (items && done == count)
+        mapped = ek_value_like(value, items);
+    mapped.per_device = value.per_device;
+    free(items);
+    return mapped;
+}
+
+ek_value ek_value_map(ek_value value, ek_value_replacement *replace, void *user)
+{
+    if (replace(&value, user))
+        return value;
+    return value.kind == EK_VALUE_LIST || value.kind == EK_VALUE_DICT
+               ? map_elements(value, replace, user)
+               : value;
+}
+
 /* ---- looking inside ---- */
 
 const char *ek_value_kind_name(ek_value value)

@@ -190,20 +190,6 @@ static int take_column(const collation *c, const ek_value *values, const place *
     return 0;
 }
 
-static ek_value make_nest(ek_value like, const ek_value *items, int count)
-{
-    if (like.kind == EK_VALUE_LIST)
-        return ek_value_list(items, count);
-    ek_value_entry *entries = ek_calloc((size_t)count, sizeof *entries);
-    if (!entries)
-        return ek_value_error();
-    for (int i = 0; i < count; i++)
-        entries[i] = (ek_value_entry){ek_value_key(like, i), items[i]};
-    ek_value dict = ek_value_dict(entries, count);
-    free(entries);
-    return dict;
-}
-
 static ek_value collate_nest(const collation *c, const ek_value *values, const place *where)
 {
     int length = ek_value_length(values[0]);
@@ -221,7 +207,7 @@ static ek_value collate_nest(const collation *c, const ek_value *values, const p
             batch = items[j];
     }
     if (batch.kind != EK_VALUE_ERROR)
-        batch = make_nest(values[0], items, length);
+        batch = ek_value_like(values[0], items);
     free(items);
     return batch;
 }

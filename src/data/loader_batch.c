@@ -28,37 +28,25 @@ bool ek_loader_abandoned(void)
 
 typedef ek_tensor *tensor_function(ek_tensor *tensor, ek_dev *dev);
 
-static ek_value map(ek_value value, tensor_function *function, ek_dev *dev);
+typedef struct tensor_map {
+    tensor_function *function;
+    ek_dev *dev;
+} tensor_map;
 
-static ek_value map_elements(ek_value value, tensor_function *function, ek_dev *dev)
+static bool map_tensor(ek_value *value, void *user)
 {
-    int count = ek_value_length(value);
-    ek_value_entry *entries = ek_calloc((size_t)count, sizeof *entries);
-    ek_value *items = ek_calloc((size_t)count, sizeof *items), mapped = ek_value_error();
-    if (entries && items) {
-        for (int i = 0; i < count; i++) {
-            items[i] = map(ek_value_at(value, i), function, dev);
-            if (value.kind == EK_VALUE_DICT)
-                entries[i] = (ek_value_entry){ek_value_key(value, i), items[i]};
-        }
-        mapped = value.kind == EK_VALUE_DICT ? ek_value_dict(entries, count)
-                 : value.per_device          ? ek_value_per_device(items, count)
-                                             : ek_value_list(items, count);
-    }
-    free(entries);
-    free(items);
-    return mapped;
+    const tensor_map *m = user;
+    if (value->kind != EK_VALUE_TENSOR)
+        return false;
+    ek_tensor *image = m->function(value->as.tensor, m->dev);
+    *value = image ? ek_value_of_tensor(image) : ek_value_error();
+    return true;
 }
 
 /* The same nest with each tensor's image; NULL is an error. */
-static ek_value map(ek_value value, tensor_function *function, ek_dev *dev)
+static ek_value map_tensors(ek_value value, tensor_function *function, ek_dev *dev)
 {
-    if (value.kind == EK_VALUE_LIST || value.kind == EK_VALUE_DICT)
-        return map_elements(value, function, dev);
-    if (value.kind != EK_VALUE_TENSOR)
-        return value;
-    ek_tensor *image = function(value.as.tensor, dev);
-    return image ? ek_value_of_tensor(image) : ek_value_error();
+    return ek_value_map(value, map_tensor, &(tensor_map){function, dev});
 }
 
 /* ---- from where samples are made to where they are needed ---- */
@@ -82,7 +70,7 @@ static ek_value pass(ek_value staged, ek_device device, tensor_function *functio
     ek_dev *dev = ek_dev_get(device);
     if (!dev)
         return ek_value_error();
-    return ek_dev_is_host(dev) ? staged : map(staged, function, dev);
+    return ek_dev_is_host(dev) ? staged : map_tensors(staged, function, dev);
 }
 
 /* ---- a part: the samples that one device gets ---- */
@@ -139,7 +127,7 @@ static ek_value make_part(ek_loader_maker *worker, const int64_t *indices, int64
             ek_dataset_get_batch(dataset, indices, count, ek_dev_is_host(dev) ? device : ek_cpu());
     if (loader->options.device_ids.count == 0)
         return part; /* a function of the user's may have its tensors where it likes */
-    return part.kind == EK_VALUE_ERROR ? part : map(part, stage, dev);
+    return part.kind == EK_VALUE_ERROR ? part : map_tensors(part, stage, dev);
 }
 
 /* ---- a batch ---- */

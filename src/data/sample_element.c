@@ -66,21 +66,6 @@ ek_tensor *ek_sample_tensor(ek_value element)
     return NULL;
 }
 
-ek_value ek_sample_nest(ek_value like, const ek_value *items)
-{
-    int count = ek_value_length(like);
-    if (like.kind == EK_VALUE_LIST)
-        return ek_value_list(items, count);
-    ek_value_entry *entries = ek_calloc((size_t)count, sizeof *entries);
-    if (!entries)
-        return ek_value_error();
-    for (int i = 0; i < count; i++)
-        entries[i] = (ek_value_entry){.key = ek_value_key(like, i), .value = items[i]};
-    ek_value nest = ek_value_dict(entries, count);
-    free(entries);
-    return nest;
-}
-
 ek_value ek_sample_replaced(ek_value sample, int at, ek_tensor *tensor)
 {
     if (!tensor)
@@ -92,7 +77,7 @@ ek_value ek_sample_replaced(ek_value sample, int at, ek_tensor *tensor)
         return ek_value_error();
     for (int i = 0; i < ek_value_length(sample); i++)
         items[i] = i == at ? ek_value_of_tensor(tensor) : ek_value_at(sample, i);
-    ek_value result = ek_sample_nest(sample, items);
+    ek_value result = ek_value_like(sample, items);
     free(items);
     return result;
 }

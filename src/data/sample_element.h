@@ -20,9 +20,6 @@ ek_value ek_sample_at(ek_value sample, int at);
 /* Numbers count as tensors of no dimension; NULL with EK_E_INVALID for what is neither. */
 ek_tensor *ek_sample_tensor(ek_value element);
 
-/* `like` with other items. */
-ek_value ek_sample_nest(ek_value like, const ek_value *items);
-
 /* The sample with `tensor` there; an error if that is NULL. */
 ek_value ek_sample_replaced(ek_value sample, int at, ek_tensor *tensor);
 

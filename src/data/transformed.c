@@ -257,7 +257,7 @@ static ek_value moved(ek_value value, ek_dev *dev)
             result = items[i];
     }
     if (result.kind != EK_VALUE_ERROR)
-        result = ek_sample_nest(value, items);
+        result = ek_value_like(value, items);
     free(items);
     return result;
 }
