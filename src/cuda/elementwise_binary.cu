@@ -5,14 +5,14 @@
 
 /* ---- any operation, chosen when it runs ---- */
 
-#define BINARY_CASE(suffix, name, function)                 \
-    case EK_BINARY_##name:                                  \
-        for (int j = 0; j < V; j++)                         \
-            r[j] = ek_##function##_##suffix(x[j], y[j], a); \
+#define BINARY_CASE(suffix, name)                              \
+    case EK_BINARY_##name:                                     \
+        for (int j = 0; j < V; j++)                            \
+            r[j] = ek_binary_##name##_##suffix(x[j], y[j], a); \
         break;
-#define BINARY_F32(name, function) BINARY_CASE(f32, name, function)
-#define BINARY_F64(name, function) BINARY_CASE(f64, name, function)
-#define BINARY_I64(name, function) BINARY_CASE(i64, name, function)
+#define BINARY_F32(name, formula) BINARY_CASE(f32, name)
+#define BINARY_F64(name, formula) BINARY_CASE(f64, name)
+#define BINARY_I64(name, formula) BINARY_CASE(i64, name)
 
 template <typename C> struct binary_any;
 
@@ -31,32 +31,32 @@ template <typename C> struct binary_any;
             }                                                                         \
         }                                                                             \
     };
-DEFINE_ANY(float, float, EK_BINARY_REAL_FORMULAS(BINARY_F32))
-DEFINE_ANY(double, double, EK_BINARY_REAL_FORMULAS(BINARY_F64))
-DEFINE_ANY(int64_t, double, EK_BINARY_INTEGER_FORMULAS(BINARY_I64))
+DEFINE_ANY(float, float, EK_BINARY_REALS(BINARY_F32))
+DEFINE_ANY(double, double, EK_BINARY_REALS(BINARY_F64))
+DEFINE_ANY(int64_t, double, EK_BINARY_INTEGERS(BINARY_I64))
 
 /* ---- one operation of f32 (and bf16), known when it is compiled ---- */
 
-#define DEFINE_ONE(name, function)                                                                \
-    struct binary_##function {                                                                    \
+#define DEFINE_ONE(name, formula)                                                                 \
+    struct binary_##name {                                                                        \
         float a;                                                                                  \
         template <int V>                                                                          \
         __device__ void operator()(float (&r)[V], const float (&x)[V], const float (&y)[V]) const \
         {                                                                                         \
             for (int j = 0; j < V; j++)                                                           \
-                r[j] = ek_##function##_f32(x[j], y[j], a);                                        \
+                r[j] = ek_binary_##name##_f32(x[j], y[j], a);                                     \
         }                                                                                         \
     };
-EK_BINARY_REAL_FORMULAS(DEFINE_ONE)
+EK_BINARY_REALS(DEFINE_ONE)
 
 template <typename T>
 static int launch_one(const ek_cuda_queue *queue, ek_binary op, const ek_cuda_walk *walk, double a)
 {
     switch (op) {
-#define LAUNCH_ONE(name, function) \
-    case EK_BINARY_##name:         \
-        return ek_launch_flat<2, T, T, T>(queue, walk, binary_##function{(float)a});
-        EK_BINARY_REAL_FORMULAS(LAUNCH_ONE)
+#define LAUNCH_ONE(name, formula) \
+    case EK_BINARY_##name:        \
+        return ek_launch_flat<2, T, T, T>(queue, walk, binary_##name{(float)a});
+        EK_BINARY_REALS(LAUNCH_ONE)
     default:
         return (int)cudaErrorInvalidValue;
     }

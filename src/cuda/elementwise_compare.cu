@@ -16,7 +16,7 @@ template <typename C> struct compare_any {
         for (int j = 0; j < V; j++)    \
             r[j] = x[j] operator y[j]; \
         break;
-            EK_COMPARE_OPERATORS(COMPARE_CASE)
+            EK_COMPARISONS(COMPARE_CASE)
         default:
             break;
         }

@@ -8,14 +8,14 @@
 
 /* ---- any operation, chosen when it runs ---- */
 
-#define UNARY_CASE(suffix, name, function)               \
-    case EK_UNARY_##name:                                \
-        for (int j = 0; j < V; j++)                      \
-            r[j] = ek_##function##_##suffix(x[j], a, b); \
+#define UNARY_CASE(suffix, name)                           \
+    case EK_UNARY_##name:                                  \
+        for (int j = 0; j < V; j++)                        \
+            r[j] = ek_unary_##name##_##suffix(x[j], a, b); \
         break;
-#define UNARY_F32(name, function) UNARY_CASE(f32, name, function)
-#define UNARY_F64(name, function) UNARY_CASE(f64, name, function)
-#define UNARY_I64(name, function) UNARY_CASE(i64, name, function)
+#define UNARY_F32(name, formula) UNARY_CASE(f32, name)
+#define UNARY_F64(name, formula) UNARY_CASE(f64, name)
+#define UNARY_I64(name, formula) UNARY_CASE(i64, name)
 
 template <typename C> struct unary_any;
 
@@ -33,32 +33,32 @@ template <typename C> struct unary_any;
             }                                                                                      \
         }                                                                                          \
     };
-DEFINE_ANY(float, float, EK_UNARY_REAL_FORMULAS(UNARY_F32))
-DEFINE_ANY(double, double, EK_UNARY_REAL_FORMULAS(UNARY_F64))
-DEFINE_ANY(int64_t, double, EK_UNARY_INTEGER_FORMULAS(UNARY_I64))
+DEFINE_ANY(float, float, EK_UNARY_REALS(UNARY_F32))
+DEFINE_ANY(double, double, EK_UNARY_REALS(UNARY_F64))
+DEFINE_ANY(int64_t, double, EK_UNARY_INTEGERS(UNARY_I64))
 
 /* ---- one operation of f32 (and bf16), known when it is compiled: what training is made of ---- */
 
-#define DEFINE_ONE(name, function)                                                            \
-    struct unary_##function {                                                                 \
+#define DEFINE_ONE(name, formula)                                                             \
+    struct unary_##name {                                                                     \
         float a, b;                                                                           \
         template <int V> __device__ void operator()(float (&r)[V], const float (&x)[V]) const \
         {                                                                                     \
             for (int j = 0; j < V; j++)                                                       \
-                r[j] = ek_##function##_f32(x[j], a, b);                                       \
+                r[j] = ek_unary_##name##_f32(x[j], a, b);                                     \
         }                                                                                     \
     };
-EK_UNARY_REAL_FORMULAS(DEFINE_ONE)
+EK_UNARY_REALS(DEFINE_ONE)
 
 template <typename T>
 static int launch_one(const ek_cuda_queue *queue, ek_unary op, const ek_cuda_walk *walk, double a,
                       double b)
 {
     switch (op) {
-#define LAUNCH_ONE(name, function) \
-    case EK_UNARY_##name:          \
-        return ek_launch_flat<1, T, T, T>(queue, walk, unary_##function{(float)a, (float)b});
-        EK_UNARY_REAL_FORMULAS(LAUNCH_ONE)
+#define LAUNCH_ONE(name, formula) \
+    case EK_UNARY_##name:         \
+        return ek_launch_flat<1, T, T, T>(queue, walk, unary_##name{(float)a, (float)b});
+        EK_UNARY_REALS(LAUNCH_ONE)
     default:
         return (int)cudaErrorInvalidValue;
     }

@@ -5,21 +5,21 @@
 
 /* Loops carry EK_IVDEP: out may be x, but never overlaps it otherwise. */
 
-#define UNARY_CASE(suffix, name, function)                 \
-    case EK_UNARY_##name:                                  \
-        EK_IVDEP                                           \
-        for (int64_t i = 0; i < n; i++)                    \
-            out[i] = ek_##function##_##suffix(x[i], a, b); \
+#define UNARY_CASE(suffix, name)                             \
+    case EK_UNARY_##name:                                    \
+        EK_IVDEP                                             \
+        for (int64_t i = 0; i < n; i++)                      \
+            out[i] = ek_unary_##name##_##suffix(x[i], a, b); \
         break;
-#define UNARY_F32(name, function) UNARY_CASE(f32, name, function)
-#define UNARY_F64(name, function) UNARY_CASE(f64, name, function)
-#define UNARY_I64(name, function) UNARY_CASE(i64, name, function)
+#define UNARY_F32(name, formula) UNARY_CASE(f32, name)
+#define UNARY_F64(name, formula) UNARY_CASE(f64, name)
+#define UNARY_I64(name, formula) UNARY_CASE(i64, name)
 
 EK_MULTIVERSION
 void ek_rows_unary_f32(ek_unary op, int64_t n, float *out, const float *x, float a, float b)
 {
     switch (op) {
-        EK_UNARY_REAL_FORMULAS(UNARY_F32)
+        EK_UNARY_REALS(UNARY_F32)
     default:
         break;
     }
@@ -29,7 +29,7 @@ EK_MULTIVERSION
 void ek_rows_unary_f64(ek_unary op, int64_t n, double *out, const double *x, double a, double b)
 {
     switch (op) {
-        EK_UNARY_REAL_FORMULAS(UNARY_F64)
+        EK_UNARY_REALS(UNARY_F64)
     default:
         break;
     }
@@ -38,28 +38,28 @@ void ek_rows_unary_f64(ek_unary op, int64_t n, double *out, const double *x, dou
 void ek_rows_unary_i64(ek_unary op, int64_t n, int64_t *out, const int64_t *x, double a, double b)
 {
     switch (op) {
-        EK_UNARY_INTEGER_FORMULAS(UNARY_I64)
+        EK_UNARY_INTEGERS(UNARY_I64)
     default:
         break;
     }
 }
 
-#define BINARY_CASE(suffix, name, function)                   \
-    case EK_BINARY_##name:                                    \
-        EK_IVDEP                                              \
-        for (int64_t i = 0; i < n; i++)                       \
-            out[i] = ek_##function##_##suffix(x[i], y[i], a); \
+#define BINARY_CASE(suffix, name)                                \
+    case EK_BINARY_##name:                                       \
+        EK_IVDEP                                                 \
+        for (int64_t i = 0; i < n; i++)                          \
+            out[i] = ek_binary_##name##_##suffix(x[i], y[i], a); \
         break;
-#define BINARY_F32(name, function) BINARY_CASE(f32, name, function)
-#define BINARY_F64(name, function) BINARY_CASE(f64, name, function)
-#define BINARY_I64(name, function) BINARY_CASE(i64, name, function)
+#define BINARY_F32(name, formula) BINARY_CASE(f32, name)
+#define BINARY_F64(name, formula) BINARY_CASE(f64, name)
+#define BINARY_I64(name, formula) BINARY_CASE(i64, name)
 
 EK_MULTIVERSION
 void ek_rows_binary_f32(ek_binary op, int64_t n, float *out, const float *x, const float *y,
                         float a)
 {
     switch (op) {
-        EK_BINARY_REAL_FORMULAS(BINARY_F32)
+        EK_BINARY_REALS(BINARY_F32)
     default:
         break;
     }
@@ -70,7 +70,7 @@ void ek_rows_binary_f64(ek_binary op, int64_t n, double *out, const double *x, c
                         double a)
 {
     switch (op) {
-        EK_BINARY_REAL_FORMULAS(BINARY_F64)
+        EK_BINARY_REALS(BINARY_F64)
     default:
         break;
     }
@@ -80,19 +80,19 @@ void ek_rows_binary_i64(ek_binary op, int64_t n, int64_t *out, const int64_t *x,
                         double a)
 {
     switch (op) {
-        EK_BINARY_INTEGER_FORMULAS(BINARY_I64)
+        EK_BINARY_INTEGERS(BINARY_I64)
     default:
         break;
     }
 }
 
-#define COMPARE_LOOPS(ctype)                   \
-    {                                          \
-        const ctype *u = x, *v = y;            \
-        switch (op) {                          \
-            EK_COMPARE_OPERATORS(COMPARE_CASE) \
-        }                                      \
-        break;                                 \
+#define COMPARE_LOOPS(ctype)             \
+    {                                    \
+        const ctype *u = x, *v = y;      \
+        switch (op) {                    \
+            EK_COMPARISONS(COMPARE_CASE) \
+        }                                \
+        break;                           \
     }
 #define COMPARE_CASE(name, operator)     \
     case EK_COMPARE_##name:              \

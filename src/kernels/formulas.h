@@ -1,5 +1,6 @@
 /* formulas.h: the scalar arithmetic of elementwise kernels, once, in the common subset of C11 and
- * C++17 that gcc, clang and nvcc compile.
+ * C++17 that gcc, clang and nvcc compile: functions that formulas are made of, and the operations'
+ * own, from elementwise.h's list.
  *
  * Functions exist as <name>_f32, <name>_f64 and, for the operations that integers have, <name>_i64.
  * The f32 functions are free of branches and calls, so that loops over them vectorise; exp, log and
@@ -11,6 +12,8 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "kernels/elementwise.h"
 
 #if defined(__CUDACC__)
 #define EK_FORMULA static __host__ __device__ __forceinline__
@@ -184,69 +187,63 @@ EK_FORMULA double ek_power_f64(double x, double a)
     return pow(x, a);
 }
 
-/* ---- operations ---- */
+/* ---- operations: ek_unary_<NAME>_f32(x, a, b), ek_binary_<NAME>_f32(x, y, a) ---- */
 
-/* X(enumerator, function): f(x, a, b), in the order of ek_unary. */
-#define EK_UNARY_REAL_FORMULAS(X) \
-    EK_UNARY_INTEGER_FORMULAS(X)  \
-    X(SQRT, square_root)          \
-    X(RECIPROCAL, reciprocal)     \
-    X(POW, pow)                   \
-    X(EXP, exponential)           \
-    X(LOG, logarithm)             \
-    X(SIGMOID, sigmoid)           \
-    X(TANH, hyperbolic_tangent)   \
-    X(SOFTPLUS, softplus)         \
-    X(RELU, relu)                 \
-    X(LEAKY_RELU, leaky_relu)     \
-    X(STEP, step)                 \
-    X(INSIDE, inside)
-#define EK_UNARY_INTEGER_FORMULAS(X) \
-    X(AFFINE, affine)                \
-    X(NEG, neg)                      \
-    X(ABS, magnitude)                \
-    X(SIGN, sign)                    \
-    X(SQUARE, square)                \
-    X(CLAMP, clamp)
+EK_FORMULA float ek_clamp_f32(float x, float low, float high)
+{
+    float raised = x < low ? low : x;
+    return raised > high ? high : raised;
+}
 
-/* X(enumerator, function): f(x, y, a). */
-#define EK_BINARY_REAL_FORMULAS(X)            \
-    EK_BINARY_INTEGER_FORMULAS(X)             \
-    X(RELU_GRADIENT, relu_gradient)           \
-    X(SIGMOID_GRADIENT, sigmoid_gradient)     \
-    X(TANH_GRADIENT, tanh_gradient)           \
-    X(SIGN_MUL, sign_mul)                     \
-    X(SQUARED_DIFFERENCE, squared_difference) \
-    X(ABSOLUTE_DIFFERENCE, absolute_difference)
-#define EK_BINARY_INTEGER_FORMULAS(X) \
-    X(ADD, add)                       \
-    X(SUB, sub)                       \
-    X(MUL, mul)                       \
-    X(DIV, div)                       \
-    X(MAXIMUM, maximum)               \
-    X(MINIMUM, minimum)
+EK_FORMULA double ek_clamp_f64(double x, double low, double high)
+{
+    double raised = x < low ? low : x;
+    return raised > high ? high : raised;
+}
 
-/* X(enumerator, operator) */
-#define EK_COMPARE_OPERATORS(X) \
-    X(EQ, ==)                   \
-    X(NE, !=)                   \
-    X(LT, <)                    \
-    X(LE, <=)                   \
-    X(GT, >)                    \
-    X(GE, >=)
+/* Bounds may be fractions or infinite. Compared as integers: doubles don't hold all of them. */
+EK_FORMULA int64_t ek_clamp_i64(int64_t x, double a, double b)
+{
+    int64_t low = a >= 9223372036854775808.0 ? INT64_MAX : ek_i64_of(ceil(a));
+    int64_t high = b >= 9223372036854775808.0 ? INT64_MAX : ek_i64_of(floor(b));
+    int64_t raised = x < low ? low : x;
+    return raised > high ? high : raised;
+}
+
+#define EK_DEFINE_UNARY(type, scalar, name, formula)                     \
+    EK_FORMULA type EK_NAME(ek_unary_##name)(type x, scalar a, scalar b) \
+    {                                                                    \
+        (void)a, (void)b;                                                \
+        return formula;                                                  \
+    }
+#define EK_DEFINE_BINARY(type, scalar, name, formula)                   \
+    EK_FORMULA type EK_NAME(ek_binary_##name)(type x, type y, scalar a) \
+    {                                                                   \
+        (void)a;                                                        \
+        return formula;                                                 \
+    }
+#define EK_UNARY_REAL(name, formula) EK_DEFINE_UNARY(EK_REAL, EK_REAL, name, formula)
+#define EK_BINARY_REAL(name, formula) EK_DEFINE_BINARY(EK_REAL, EK_REAL, name, formula)
+#define EK_UNARY_INTEGER(name, formula) EK_DEFINE_UNARY(int64_t, double, name, formula)
+#define EK_BINARY_INTEGER(name, formula) EK_DEFINE_BINARY(int64_t, double, name, formula)
 
 #define EK_REAL float
 #define EK_NAME(name) name##_f32
-#include "kernels/formulas_real.h"
+EK_UNARY_REALS(EK_UNARY_REAL)
+EK_BINARY_REALS(EK_BINARY_REAL)
 #undef EK_REAL
 #undef EK_NAME
 
 #define EK_REAL double
 #define EK_NAME(name) name##_f64
-#include "kernels/formulas_real.h"
+EK_UNARY_REALS(EK_UNARY_REAL)
+EK_BINARY_REALS(EK_BINARY_REAL)
 #undef EK_REAL
 #undef EK_NAME
 
-#include "kernels/formulas_integer.h"
+#define EK_NAME(name) name##_i64
+EK_UNARY_INTEGERS(EK_UNARY_INTEGER)
+EK_BINARY_INTEGERS(EK_BINARY_INTEGER)
+#undef EK_NAME
 
 #endif

@@ -2,15 +2,14 @@
 #ifndef EK_KERNELS_OPERATIONS_H
 #define EK_KERNELS_OPERATIONS_H
 
-#include "kernels/formulas.h"
 #include "kernels/params.h"
 
 /* Whether integers have the operation. */
 static inline bool ek_unary_has_integers(ek_unary op)
 {
     switch (op) {
-#define EK_HAS(name, function) case EK_UNARY_##name:
-        EK_UNARY_INTEGER_FORMULAS(EK_HAS)
+#define EK_HAS(name, formula) case EK_UNARY_##name:
+        EK_UNARY_INTEGERS(EK_HAS)
 #undef EK_HAS
         return true;
     default:
@@ -21,8 +20,8 @@ static inline bool ek_unary_has_integers(ek_unary op)
 static inline bool ek_binary_has_integers(ek_binary op)
 {
     switch (op) {
-#define EK_HAS(name, function) case EK_BINARY_##name:
-        EK_BINARY_INTEGER_FORMULAS(EK_HAS)
+#define EK_HAS(name, formula) case EK_BINARY_##name:
+        EK_BINARY_INTEGERS(EK_HAS)
 #undef EK_HAS
         return true;
     default:

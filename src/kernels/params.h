@@ -6,56 +6,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ---- elementwise: names in the order of kernels/formulas.h ---- */
+#include "kernels/elementwise.h"
 
-/* y = f(x; a, b) */
-typedef enum ek_unary {
-    EK_UNARY_AFFINE, /* a x + b */
-    EK_UNARY_NEG,
-    EK_UNARY_ABS,
-    EK_UNARY_SIGN,
-    EK_UNARY_SQUARE,
-    EK_UNARY_SQRT,
-    EK_UNARY_RECIPROCAL,
-    EK_UNARY_POW, /* x^a */
-    EK_UNARY_EXP,
-    EK_UNARY_LOG,
-    EK_UNARY_SIGMOID,
-    EK_UNARY_TANH,
-    EK_UNARY_SOFTPLUS,
-    EK_UNARY_RELU,       /* NaN stays NaN */
-    EK_UNARY_LEAKY_RELU, /* x > 0 ? x : a x */
-    EK_UNARY_CLAMP,      /* into [a, b] */
-    EK_UNARY_STEP,       /* x > a ? 1 : b */
-    EK_UNARY_INSIDE,     /* a <= x <= b ? 1 : 0 */
-    EK_UNARY_COUNT
-} ek_unary;
+/* ---- elementwise ---- */
 
-/* z = f(x, y; a) */
-typedef enum ek_binary {
-    EK_BINARY_ADD, /* x + a y */
-    EK_BINARY_SUB,
-    EK_BINARY_MUL,
-    EK_BINARY_DIV,
-    EK_BINARY_MAXIMUM,
-    EK_BINARY_MINIMUM,
-    EK_BINARY_RELU_GRADIENT,       /* x (gradient), a x where y <= 0 */
-    EK_BINARY_SIGMOID_GRADIENT,    /* x y (1 - y), y the output */
-    EK_BINARY_TANH_GRADIENT,       /* x (1 - y^2), y the output */
-    EK_BINARY_SIGN_MUL,            /* x sign(y) */
-    EK_BINARY_SQUARED_DIFFERENCE,  /* (x - y)^2 */
-    EK_BINARY_ABSOLUTE_DIFFERENCE, /* |x - y| */
-    EK_BINARY_COUNT
-} ek_binary;
+#define EK_ENUMERATOR(name, formula) EK_UNARY_##name,
+typedef enum ek_unary { EK_UNARY_REALS(EK_ENUMERATOR) EK_UNARY_COUNT } ek_unary;
+#undef EK_ENUMERATOR
 
-typedef enum ek_compare {
-    EK_COMPARE_EQ,
-    EK_COMPARE_NE,
-    EK_COMPARE_LT,
-    EK_COMPARE_LE,
-    EK_COMPARE_GT,
-    EK_COMPARE_GE
-} ek_compare;
+#define EK_ENUMERATOR(name, formula) EK_BINARY_##name,
+typedef enum ek_binary { EK_BINARY_REALS(EK_ENUMERATOR) EK_BINARY_COUNT } ek_binary;
+#undef EK_ENUMERATOR
+
+#define EK_ENUMERATOR(name, operator) EK_COMPARE_##name,
+typedef enum ek_compare { EK_COMPARISONS(EK_ENUMERATOR) } ek_compare;
+#undef EK_ENUMERATOR
 
 typedef enum ek_reduce_kind {
     EK_REDUCE_SUM,

@@ -1,5 +1,5 @@
-/* activation.c: relu and its kin, and dropout. Each gradient is one fused kernel, and an operation
- * of its own, so that it can be differentiated again. */
+/* activation.c: relu, gradients of activations, and dropout. A gradient that is one fused kernel is
+ * an operation of its own, so that it can be differentiated again. */
 #include "core/generator.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
@@ -48,13 +48,7 @@ ek_tensor *ek_f_leaky_relu(ek_tensor *x, double negative_slope)
                      EK_ATTRIBUTES(negative_slope));
 }
 
-/* ---- sigmoid: dx = g y (1 - y) ---- */
-
-static int sigmoid_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_sigmoid_gradient(gradients[0], ek_node_saved(node, 0));
-    return 0;
-}
+/* ---- of sigmoid: dx = g y (1 - y) ---- */
 
 /* Of z = x y (1 - y): dx = h y (1 - y), dy = h x (1 - 2 y). */
 static int sigmoid_gradient_backward(ek_node *node, ek_tensor *const *gradients,
@@ -69,7 +63,6 @@ static int sigmoid_gradient_backward(ek_node *node, ek_tensor *const *gradients,
     return 0;
 }
 
-static const ek_operation sigmoid_operation = {.name = "sigmoid", .backward = sigmoid_backward};
 static const ek_operation sigmoid_gradient_operation = {.name = "sigmoid_gradient",
                                                         .backward = sigmoid_gradient_backward};
 
@@ -82,21 +75,7 @@ ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y)
                      EK_SAVED(ek_wants(y) ? x : NULL, y));
 }
 
-ek_tensor *ek_f_sigmoid(ek_tensor *x)
-{
-    if (!ek_floating("sigmoid", "x", x))
-        return NULL;
-    ek_tensor *y = ek_run_unary(EK_UNARY_SIGMOID, x, 0, 0);
-    return EK_RECORD(y, &sigmoid_operation, EK_INPUTS(x), EK_SAVED(y));
-}
-
-/* ---- tanh: dx = g (1 - y^2) ---- */
-
-static int tanh_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_tanh_gradient(gradients[0], ek_node_saved(node, 0));
-    return 0;
-}
+/* ---- of tanh: dx = g (1 - y^2) ---- */
 
 /* Of z = x (1 - y^2): dx = h (1 - y^2), dy = -2 h x y. */
 static int tanh_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
@@ -109,7 +88,6 @@ static int tanh_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek
     return 0;
 }
 
-static const ek_operation tanh_operation = {.name = "tanh", .backward = tanh_backward};
 static const ek_operation tanh_gradient_operation = {.name = "tanh_gradient",
                                                      .backward = tanh_gradient_backward};
 
@@ -119,34 +97,6 @@ ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y)
         return NULL;
     return EK_RECORD(ek_run_binary(EK_BINARY_TANH_GRADIENT, x, y, 0), &tanh_gradient_operation,
                      EK_INPUTS(x, y), EK_SAVED(ek_wants(y) ? x : NULL, y));
-}
-
-ek_tensor *ek_f_tanh(ek_tensor *x)
-{
-    if (!ek_floating("tanh", "x", x))
-        return NULL;
-    ek_tensor *y = ek_run_unary(EK_UNARY_TANH, x, 0, 0);
-    return EK_RECORD(y, &tanh_operation, EK_INPUTS(x), EK_SAVED(y));
-}
-
-/* ---- softplus: dx = g sigmoid(x) ---- */
-
-static int softplus_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_mul(gradients[0], ek_f_sigmoid(ek_node_saved(node, 0)));
-    return 0;
-}
-
-static const ek_operation softplus_operation = {.name = "softplus", .backward = softplus_backward};
-
-ek_tensor *ek_f_softplus(ek_tensor *x)
-{
-    if (ek_autocast_widens(x))
-        return ek_autocast_unary(ek_f_softplus, x);
-    if (!ek_floating("softplus", "x", x))
-        return NULL;
-    return EK_RECORD(ek_run_unary(EK_UNARY_SOFTPLUS, x, 0, 0), &softplus_operation, EK_INPUTS(x),
-                     EK_SAVED(x));
 }
 
 /* ---- dropout ---- */

@@ -113,13 +113,6 @@ ek_tensor *ek_autocast_wide(ek_tensor *x)
     return cast(x, EK_BF16, EK_F32);
 }
 
-ek_tensor *ek_autocast_unary(ek_tensor *(*operation)(ek_tensor *), ek_tensor *x)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *wide = ek_autocast_wide(x);
-    return ek_scope_end_with(&scope, wide ? operation(wide) : NULL);
-}
-
 void ek_autocast_promote(ek_tensor **x, ek_tensor **y)
 {
     if (!*x || !*y)

@@ -35,12 +35,6 @@ static inline bool ek_autocast_widens(const ek_tensor *x)
     return x && x->dtype == EK_BF16 && ek_thread_self()->modes.flags & EK_MODE_AUTOCAST;
 }
 
-/* operation(x in f32); for operations that begin with
- *
- *     if (ek_autocast_widens(x))
- *         return ek_autocast_unary(ek_exp, x); */
-ek_tensor *ek_autocast_unary(ek_tensor *(*operation)(ek_tensor *), ek_tensor *x);
-
 /* bf16 with f32: the bf16 one becomes f32. */
 void ek_autocast_promote(ek_tensor **x, ek_tensor **y);
 

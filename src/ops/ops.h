@@ -2,13 +2,15 @@
  *
  * An operation checks its operands, allocates its result, runs a kernel and records itself:
  *
- *     ek_tensor *ek_exp(ek_tensor *x)
+ *     ek_tensor *ek_f_relu(ek_tensor *x)
  *     {
- *         if (!ek_floating("exp", "x", x))
+ *         if (!ek_floating("relu", "x", x))
  *             return NULL;
- *         ek_tensor *y = ek_run_unary(EK_UNARY_EXP, x, 0, 0);
- *         return EK_RECORD(y, &exp_operation, EK_INPUTS(x), EK_SAVED(y));
+ *         ek_tensor *y = ek_run_unary(EK_UNARY_RELU, x, 0, 0);
+ *         return EK_RECORD(y, &relu_operation, EK_INPUTS(x), EK_SAVED(y));
  *     }
+ *
+ * One that is a function of one tensor's elements alone is a line (EK_UNARY_OPERATION).
  *
  * Checks return false (or a negative number) with the sentence set; `operation` and `name` are
  * static strings that start the sentence: "exp: x is NULL". */
@@ -84,6 +86,42 @@ ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z,
 /* New tensors filled with f(x; a, b) and f(x, y; a), not recorded. x and y have one shape. */
 ek_tensor *ek_run_unary(ek_unary op, const ek_tensor *x, double a, double b);
 ek_tensor *ek_run_binary(ek_binary op, const ek_tensor *x, const ek_tensor *y, double a);
+
+/* What an elementwise operation of one tensor saves for its gradient. */
+typedef enum ek_unary_saved { EK_SAVED_nothing, EK_SAVED_x, EK_SAVED_y } ek_unary_saved;
+
+typedef struct ek_unary_rules {
+    ek_unary formula;
+    ek_unary_saved saved;
+    bool integers; /* takes them too */
+    bool wide;     /* autocast computes it in f32 */
+} ek_unary_rules;
+
+/* Checks x, computes and records. */
+ek_tensor *ek_unary_apply(const ek_operation *operation, const ek_unary_rules *rules, ek_tensor *x);
+
+/* Defines `ek_tensor *function(ek_tensor *x)`, whose formula is row NAME of kernels/elementwise.h.
+ * `saved` is x, y or nothing: what the gradient needs beside g, which is the result's gradient.
+ * `gradient` is an expression of both in differentiable operations. Further arguments are rules, as
+ * in `.wide = true`. */
+#define EK_UNARY_OPERATION(function, title, NAME, saved, gradient, ...)                          \
+    static int function##_backward(ek_node *node, ek_tensor *const *gradients,                   \
+                                   ek_tensor **results)                                          \
+    {                                                                                            \
+        ek_tensor *g = gradients[0];                                                             \
+        ek_tensor *saved = EK_SAVED_##saved == EK_SAVED_nothing ? NULL : ek_node_saved(node, 0); \
+        (void)saved;                                                                             \
+        results[0] = gradient;                                                                   \
+        return 0;                                                                                \
+    }                                                                                            \
+    static const ek_operation function##_operation = {.name = title,                             \
+                                                      .backward = function##_backward};          \
+    static const ek_unary_rules function##_rules = {EK_UNARY_##NAME, EK_SAVED_##saved,           \
+                                                    __VA_ARGS__};                                \
+    ek_tensor *function(ek_tensor *x)                                                            \
+    {                                                                                            \
+        return ek_unary_apply(&function##_operation, &function##_rules, x);                      \
+    }
 
 /* A tensor filled with a number, without history. */
 ek_tensor *ek_filled(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, double value);

@@ -90,23 +90,37 @@ ek_tensor *ek_pow_scalar(ek_tensor *x, double exponent)
                      EK_ATTRIBUTES(exponent));
 }
 
-/* ---- sign and size ---- */
+/* ---- functions of the elements alone ---- */
 
-static int neg_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+ek_tensor *ek_unary_apply(const ek_operation *operation, const ek_unary_rules *rules, ek_tensor *x)
 {
-    (void)node;
-    results[0] = ek_neg(gradients[0]);
-    return 0;
-}
-
-static const ek_operation neg_operation = {.name = "neg", .backward = neg_backward};
-
-ek_tensor *ek_neg(ek_tensor *x)
-{
-    if (!ek_given("neg", "x", x))
+    if (rules->wide && ek_autocast_widens(x)) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *wide = ek_autocast_wide(x);
+        return ek_scope_end_with(&scope, wide ? ek_unary_apply(operation, rules, wide) : NULL);
+    }
+    if (!(rules->integers ? ek_given : ek_floating)(operation->name, "x", x))
         return NULL;
-    return EK_RECORD(ek_run_unary(EK_UNARY_NEG, x, 0, 0), &neg_operation, EK_INPUTS(x));
+    ek_tensor *y = ek_run_unary(rules->formula, x, 0, 0);
+    ek_tensor *saved = rules->saved == EK_SAVED_x ? x : rules->saved == EK_SAVED_y ? y : NULL;
+    return EK_RECORD(y, operation, EK_INPUTS(x), EK_SAVED(saved));
 }
+
+EK_UNARY_OPERATION(ek_neg, "neg", NEG, nothing, ek_neg(g), .integers = true)
+EK_UNARY_OPERATION(ek_abs, "abs", ABS, x, ek_sign_mul(g, x), .integers = true)
+EK_UNARY_OPERATION(ek_sign, "sign", SIGN, nothing, ek_zeros_like(g), .integers = true)
+EK_UNARY_OPERATION(ek_sqrt, "sqrt", SQRT, y, ek_div(g, ek_mul_scalar(y, 2)), .wide = false)
+EK_UNARY_OPERATION(ek_square, "square", SQUARE, x, ek_mul(g, ek_mul_scalar(x, 2)), .integers = true,
+                   .wide = true)
+EK_UNARY_OPERATION(ek_reciprocal, "reciprocal", RECIPROCAL, y, ek_neg(ek_mul(g, ek_square(y))),
+                   .wide = true)
+EK_UNARY_OPERATION(ek_exp, "exp", EXP, y, ek_mul(g, y), .wide = true)
+EK_UNARY_OPERATION(ek_log, "log", LOG, x, ek_div(g, x), .wide = true)
+EK_UNARY_OPERATION(ek_f_sigmoid, "sigmoid", SIGMOID, y, ek_sigmoid_gradient(g, y), .wide = false)
+EK_UNARY_OPERATION(ek_f_tanh, "tanh", TANH, y, ek_tanh_gradient(g, y), .wide = false)
+EK_UNARY_OPERATION(ek_f_softplus, "softplus", SOFTPLUS, x, ek_mul(g, ek_f_sigmoid(x)), .wide = true)
+
+/* ---- x sign(y) ---- */
 
 static int sign_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
@@ -114,16 +128,7 @@ static int sign_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     return 0;
 }
 
-static const ek_operation abs_operation = {.name = "abs", .backward = sign_mul_backward};
 static const ek_operation sign_mul_operation = {.name = "sign_mul", .backward = sign_mul_backward};
-
-ek_tensor *ek_abs(ek_tensor *x)
-{
-    if (!ek_given("abs", "x", x))
-        return NULL;
-    return EK_RECORD(ek_run_unary(EK_UNARY_ABS, x, 0, 0), &abs_operation, EK_INPUTS(x),
-                     EK_SAVED(x));
-}
 
 ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y)
 {
@@ -131,118 +136,6 @@ ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y)
         return NULL;
     return EK_RECORD(ek_run_binary(EK_BINARY_SIGN_MUL, x, y, 0), &sign_mul_operation, EK_INPUTS(x),
                      EK_SAVED(y));
-}
-
-static int sign_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    (void)node;
-    results[0] = ek_zeros_like(gradients[0]);
-    return 0;
-}
-
-static const ek_operation sign_operation = {.name = "sign", .backward = sign_backward};
-
-ek_tensor *ek_sign(ek_tensor *x)
-{
-    if (!ek_given("sign", "x", x))
-        return NULL;
-    return EK_RECORD(ek_run_unary(EK_UNARY_SIGN, x, 0, 0), &sign_operation, EK_INPUTS(x));
-}
-
-/* ---- powers with names ---- */
-
-/* g / (2 y) */
-static int sqrt_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_div(gradients[0], ek_mul_scalar(ek_node_saved(node, 0), 2));
-    return 0;
-}
-
-static const ek_operation sqrt_operation = {.name = "sqrt", .backward = sqrt_backward};
-
-ek_tensor *ek_sqrt(ek_tensor *x)
-{
-    if (!ek_floating("sqrt", "x", x))
-        return NULL;
-    ek_tensor *y = ek_run_unary(EK_UNARY_SQRT, x, 0, 0);
-    return EK_RECORD(y, &sqrt_operation, EK_INPUTS(x), EK_SAVED(y));
-}
-
-/* 2 g x */
-static int square_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_mul(gradients[0], ek_mul_scalar(ek_node_saved(node, 0), 2));
-    return 0;
-}
-
-static const ek_operation square_operation = {.name = "square", .backward = square_backward};
-
-ek_tensor *ek_square(ek_tensor *x)
-{
-    if (ek_autocast_widens(x))
-        return ek_autocast_unary(ek_square, x);
-    if (!ek_given("square", "x", x))
-        return NULL;
-    return EK_RECORD(ek_run_unary(EK_UNARY_SQUARE, x, 0, 0), &square_operation, EK_INPUTS(x),
-                     EK_SAVED(x));
-}
-
-/* -g y^2 */
-static int reciprocal_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_neg(ek_mul(gradients[0], ek_square(ek_node_saved(node, 0))));
-    return 0;
-}
-
-static const ek_operation reciprocal_operation = {.name = "reciprocal",
-                                                  .backward = reciprocal_backward};
-
-ek_tensor *ek_reciprocal(ek_tensor *x)
-{
-    if (ek_autocast_widens(x))
-        return ek_autocast_unary(ek_reciprocal, x);
-    if (!ek_floating("reciprocal", "x", x))
-        return NULL;
-    ek_tensor *y = ek_run_unary(EK_UNARY_RECIPROCAL, x, 0, 0);
-    return EK_RECORD(y, &reciprocal_operation, EK_INPUTS(x), EK_SAVED(y));
-}
-
-/* ---- exp, log ---- */
-
-static int exp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_mul(gradients[0], ek_node_saved(node, 0));
-    return 0;
-}
-
-static const ek_operation exp_operation = {.name = "exp", .backward = exp_backward};
-
-ek_tensor *ek_exp(ek_tensor *x)
-{
-    if (ek_autocast_widens(x))
-        return ek_autocast_unary(ek_exp, x);
-    if (!ek_floating("exp", "x", x))
-        return NULL;
-    ek_tensor *y = ek_run_unary(EK_UNARY_EXP, x, 0, 0);
-    return EK_RECORD(y, &exp_operation, EK_INPUTS(x), EK_SAVED(y));
-}
-
-static int log_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_div(gradients[0], ek_node_saved(node, 0));
-    return 0;
-}
-
-static const ek_operation log_operation = {.name = "log", .backward = log_backward};
-
-ek_tensor *ek_log(ek_tensor *x)
-{
-    if (ek_autocast_widens(x))
-        return ek_autocast_unary(ek_log, x);
-    if (!ek_floating("log", "x", x))
-        return NULL;
-    return EK_RECORD(ek_run_unary(EK_UNARY_LOG, x, 0, 0), &log_operation, EK_INPUTS(x),
-                     EK_SAVED(x));
 }
 
 /* ---- clamp ---- */
