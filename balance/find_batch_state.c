@@ -36,7 +36,7 @@ static int collect(ek_module *model, const ek_optimizer *optimizer, ek_tensor_li
                    int *parameters)
 {
     int status = 0;
-    ek_identity_map seen = {0};
+    ek_map seen = {0};
     ek_tensor_list all = {0};
     if (model)
         status = ek_module_collect(model, true, false, &all);
@@ -47,13 +47,13 @@ static int collect(ek_module *model, const ek_optimizer *optimizer, ek_tensor_li
         status = ek_module_collect(model, false, true, &all);
     *parameters = 0;
     for (int i = 0; i < all.count && status >= 0; i++) {
-        if (!ek_identity_add(&seen, all.tensors[i], &status))
+        if (!ek_map_add(&seen, all.tensors[i], &status))
             continue;
         status = ek_tensor_list_append(list, all.tensors[i]);
         *parameters += i < first_buffer;
     }
     ek_tensor_list_clear(&all);
-    ek_identity_clear(&seen);
+    ek_map_clear(&seen);
     return status;
 }
 

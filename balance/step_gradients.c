@@ -22,20 +22,20 @@ static void release_all(ek_tensor **tensors, int count)
 static int collect(ek_optimizer *optimizer, ek_module *model, ek_tensor_list *list)
 {
     int status = 0;
-    ek_identity_map seen = {0};
+    ek_map seen = {0};
     ek_tensor_list of_model = {0};
     for (int i = 0; i < optimizer->slot_count && status >= 0; i++) {
         ek_tensor *parameter = optimizer->slots[i]->parameter;
-        if (ek_identity_add(&seen, parameter, &status))
+        if (ek_map_add(&seen, parameter, &status))
             status = ek_tensor_list_append(list, parameter);
     }
     if (status >= 0)
         status = ek_module_collect(model, true, false, &of_model);
     for (int i = 0; i < of_model.count && status >= 0; i++)
-        if (ek_identity_add(&seen, of_model.tensors[i], &status))
+        if (ek_map_add(&seen, of_model.tensors[i], &status))
             status = ek_tensor_list_append(list, of_model.tensors[i]);
     ek_tensor_list_clear(&of_model);
-    ek_identity_clear(&seen);
+    ek_map_clear(&seen);
     return status;
 }
 

@@ -134,7 +134,7 @@ typedef struct ek_loader_stats {
     uint64_t waited_ns;       /* that it has waited for, or spent on, making them */
     uint64_t worked_ns;       /* that workers have spent on making batches, of all workers */
 } ek_loader_stats;
-EK_API int ek_loader_get_stats(const ek_loader *loader, ek_loader_stats *stats);
+EK_API int ek_loader_get_stats(ek_loader *loader, ek_loader_stats *stats);
 
 /* Where the loader is, for checkpoints: as of the batches that ek_loader_next has given, whatever
  * has been made ahead. A dictionary of tensors, the sampler's state among them; and back, into a

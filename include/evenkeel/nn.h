@@ -25,7 +25,8 @@ EK_API ek_module *ek_linear_with(ek_linear_options options);
     ek_linear_with(EK_OPTIONS_2(ek_linear_options, in_features, out_features, __VA_ARGS__))
 
 /* ek_conv2d(in, out, kernel, .stride = 2, .padding = 1). Options count for all directions, or for
- * each, in the order of the input's dimensions: .kernels = {3, 1}; give one of the two. */
+ * each, in the order of the input's dimensions: .kernels = {3, 1}; an entry of 0 stands for the
+ * option for all, as in evenkeel/ops.h. */
 typedef struct ek_conv_module_options {
     const char *keywords;
     int64_t in_channels, out_channels;

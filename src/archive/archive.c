@@ -118,34 +118,18 @@ int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status)
     return status;
 }
 
-/* Room for one more of `count` elements of `size` bytes. */
-static int make_room(void **elements, int *room, int count, size_t size)
-{
-    if (count < *room)
-        return 0;
-    int larger = *room ? 2 * *room : 64;
-    void *grown = ek_realloc(*elements, (size_t)larger * size);
-    if (!grown)
-        return EK_E_NO_MEMORY;
-    *elements = grown;
-    *room = larger;
-    return 0;
-}
-
 /* Takes `entry.name`. */
 static int append_entry(ek_archive *archive, const char *what, ek_archive_entry entry)
 {
-    void *entries = archive->entries;
     int status = check_parts(what, entry.name);
     if (status >= 0)
         status = check_free(archive, what, entry.name, false);
     if (status >= 0)
-        status = make_room(&entries, &archive->room, archive->count, sizeof *archive->entries);
+        status = ek_grow(&archive->entries, &archive->room, archive->count + 1);
     if (status < 0) {
         free(entry.name);
         return status;
     }
-    archive->entries = entries;
     ek_object_retain(entry.object);
     archive->entries[archive->count++] = entry;
     ek_archive_mark before = {archive->count - 1, archive->text_count};
@@ -292,9 +276,7 @@ int ek_archive_put(ek_archive *archive, const char *name, ek_value value)
 
 static int append_text(ek_archive *archive, const char *name, const char *text)
 {
-    void *texts = archive->texts;
-    EK_TRY(make_room(&texts, &archive->text_room, archive->text_count, sizeof *archive->texts));
-    archive->texts = texts;
+    EK_TRY(ek_grow(&archive->texts, &archive->text_room, archive->text_count + 1));
     ek_archive_mark before = ek_archive_begin(archive);
     ek_archive_text_entry *entry = &archive->texts[archive->text_count++];
     *entry = (ek_archive_text_entry){ek_strdup(name), ek_strdup(text)};

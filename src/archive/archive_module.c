@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "archive/archive.h"
+#include "core/map.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
-#include "nn/identity.h"
 
 /* ---- out ---- */
 
@@ -59,24 +59,17 @@ typedef struct loading {
     size_t skip;     /* bytes of the file's names before the module's paths */
     target *targets; /* parameters, then buffers */
     int count, room, parameters;
-    ek_identity_map by_tensor; /* the number of its target and 1 */
-    char *prefix;              /* the first `skip` bytes */
-    bool *used;                /* by place in the range */
+    ek_map by_tensor; /* the number of its target and 1 */
+    char *prefix;     /* the first `skip` bytes */
+    bool *used;       /* by place in the range */
     ek_load_report report;
 } loading;
 
 static int note_target(const char *path, ek_tensor *tensor, void *user)
 {
     loading *l = user;
-    if (l->count == l->room) {
-        int room = l->room ? 2 * l->room : 64;
-        target *grown = ek_realloc(l->targets, (size_t)room * sizeof *grown);
-        if (!grown)
-            return EK_E_NO_MEMORY;
-        l->targets = grown;
-        l->room = room;
-    }
-    void **number = ek_identity_at(&l->by_tensor, tensor);
+    EK_TRY(ek_grow(&l->targets, &l->room, l->count + 1));
+    void **number = ek_map_at(&l->by_tensor, tensor);
     char *copy = ek_strdup(path);
     if (!number || !copy) {
         free(copy);
@@ -150,7 +143,7 @@ static int find_tied(loading *l, const char *path)
     ek_error_record before;
     ek_error_take(&before);
     ek_tensor *tensor = ek_module_tensor(l->module, path);
-    void *number = tensor ? ek_identity_find(&l->by_tensor, tensor) : NULL;
+    void *number = tensor ? ek_map_find(&l->by_tensor, tensor) : NULL;
     ek_error_clear();
     ek_error_raise(&before);
     return number ? (int)(uintptr_t)number - 1 : -1;
@@ -371,7 +364,7 @@ int ek_archive_load_module_with(const ek_archive *archive, const char *name,
         ek_object_release(l.targets[i].fresh);
         free(l.targets[i].path);
     }
-    ek_identity_clear(&l.by_tensor);
+    ek_map_clear(&l.by_tensor);
     free(l.targets);
     free(l.prefix);
     free(l.used);

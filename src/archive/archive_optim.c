@@ -167,14 +167,7 @@ static int note_parameter(const char *path, ek_tensor *parameter, void *user)
     reader *r = user;
     if (!ek_optimizer_has(r->optimizer, parameter))
         return 0;
-    if (r->count == r->room) {
-        int room = r->room ? 2 * r->room : 64;
-        parameter_entry *grown = ek_realloc(r->entries, (size_t)room * sizeof *grown);
-        if (!grown)
-            return EK_E_NO_MEMORY;
-        r->entries = grown;
-        r->room = room;
-    }
+    EK_TRY(ek_grow(&r->entries, &r->room, r->count + 1));
     char *copy = ek_strdup(path);
     if (!copy)
         return EK_E_NO_MEMORY;

@@ -17,6 +17,7 @@
 #include <pthread.h>
 
 #include "autograd/graph.h"
+#include "core/map.h"
 
 typedef struct ek_task ek_task;
 
@@ -70,8 +71,7 @@ typedef struct ek_run {
     /* The walk's: tasks by node or leaf, and in an order in which inputs come before what uses
      * them. */
     struct ek_block *blocks; /* memory of all below */
-    ek_task **map;
-    size_t map_size, map_used; /* a power of two */
+    ek_map tasks;            /* by node or leaf */
     ek_task **order;
     int count, order_room;
     int widest; /* inputs or outputs of one node */

@@ -38,36 +38,6 @@ void *ek_run_alloc(ek_run *run, size_t nbytes)
 
 /* ---- tasks by node or leaf ---- */
 
-static const void *key_of(const ek_task *task)
-{
-    return task->node ? (const void *)task->node : (const void *)task->leaf;
-}
-
-static size_t place_of(const ek_run *run, const void *key)
-{
-    size_t at = (size_t)((uint64_t)(uintptr_t)key * UINT64_C(0x9E3779B97F4A7C15) >> 20);
-    for (at &= run->map_size - 1; run->map[at] && key_of(run->map[at]) != key;)
-        at = (at + 1) & (run->map_size - 1);
-    return at;
-}
-
-static int grow_map(ek_run *run)
-{
-    size_t before_size = run->map_size;
-    ek_task **before = run->map;
-    size_t size = before_size ? 4 * before_size : 256;
-    ek_task **map = ek_calloc(size, sizeof(ek_task *));
-    if (!map)
-        return ek_error_pending();
-    run->map = map;
-    run->map_size = size;
-    for (size_t i = 0; i < before_size; i++)
-        if (before[i])
-            run->map[place_of(run, key_of(before[i]))] = before[i];
-    free(before);
-    return 0;
-}
-
 static ek_task *new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
 {
     int slots = node ? node->output_count : 1;
@@ -88,18 +58,17 @@ static ek_task *new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
     return task;
 }
 
-/* The task of a node, or of a leaf where node is NULL; made where `make` says so; NULL if there is
- * none. */
+/* The task of a node, or of a leaf if node is NULL. If there is none, one is made if `make`, else
+ * the result is NULL. */
 static ek_task *task_of(ek_run *run, ek_node *node, ek_tensor *leaf, bool make)
 {
-    if (2 * run->map_used >= run->map_size && grow_map(run) < 0)
-        return NULL;
-    size_t at = place_of(run, node ? (const void *)node : (const void *)leaf);
-    if (!run->map[at] && make) {
-        run->map[at] = new_task(run, node, leaf);
-        run->map_used += run->map[at] != NULL;
-    }
-    return run->map[at];
+    const void *key = node ? (const void *)node : (const void *)leaf;
+    if (!make)
+        return ek_map_find(&run->tasks, key);
+    void **task = ek_map_at(&run->tasks, key);
+    if (task && !*task)
+        *task = new_task(run, node, leaf);
+    return task ? *task : NULL;
 }
 
 ek_slot *ek_run_slot(ek_run *run, const ek_tensor *tensor, ek_task **task)
@@ -114,19 +83,12 @@ ek_slot *ek_run_slot(ek_run *run, const ek_tensor *tensor, ek_task **task)
 
 typedef struct ek_stack {
     ek_task **tasks;
-    size_t count, room;
+    int count, room;
 } ek_stack;
 
 static int push(ek_stack *stack, ek_task *task)
 {
-    if (stack->count == stack->room) {
-        size_t room = stack->room ? 2 * stack->room : 256;
-        ek_task **grown = ek_realloc(stack->tasks, room * sizeof *grown);
-        if (!grown)
-            return ek_error_pending();
-        stack->tasks = grown;
-        stack->room = room;
-    }
+    EK_TRY(ek_grow(&stack->tasks, &stack->room, stack->count + 1));
     task->visited = true;
     stack->tasks[stack->count++] = task;
     return 0;
@@ -134,14 +96,7 @@ static int push(ek_stack *stack, ek_task *task)
 
 static int append(ek_run *run, ek_task *task)
 {
-    if (run->count == run->order_room) {
-        int room = run->order_room ? 2 * run->order_room : 256;
-        ek_task **grown = ek_realloc(run->order, (size_t)room * sizeof *grown);
-        if (!grown)
-            return ek_error_pending();
-        run->order = grown;
-        run->order_room = room;
-    }
+    EK_TRY(ek_grow(&run->order, &run->order_room, run->count + 1));
     run->order[run->count++] = task;
     return 0;
 }
@@ -274,7 +229,7 @@ void ek_run_free(ek_run *run)
         }
     }
     free(run->order);
-    free(run->map);
+    ek_map_clear(&run->tasks);
     while (run->blocks) {
         ek_block *next = run->blocks->next;
         free(run->blocks);

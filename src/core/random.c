@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bits.h"
 #include "core/generator.h"
 #include "core/tensor.h"
 
@@ -21,28 +22,6 @@ struct fill {
     uint64_t range;
 };
 
-static uint16_t bf16_of(float value)
-{
-    union {
-        float f;
-        uint32_t bits;
-    } u = {value};
-
-    if (value != value)
-        return 0x7fc0;
-    return (uint16_t)((u.bits + 0x7fffu + ((u.bits >> 16) & 1u)) >> 16);
-}
-
-static float float_of_bf16(uint16_t value)
-{
-    union {
-        uint32_t bits;
-        float f;
-    } u = {(uint32_t)value << 16};
-
-    return u.f;
-}
-
 /* PyTorch rounds x (high - low) + low once. */
 static void draw_uniform(ek_generator *generator, const fill *how, void *out, int64_t count)
 {
@@ -56,12 +35,12 @@ static void draw_uniform(ek_generator *generator, const fill *how, void *out, in
             values[i] = fmaf(ek_generator_f32(generator), scale, low);
     } else {
         uint16_t *values = out;
-        float low = float_of_bf16(bf16_of((float)how->a));
-        float high = float_of_bf16(bf16_of((float)how->b));
-        float scale = float_of_bf16(bf16_of(high - low));
+        float low = ek_float_of_bf16(ek_bf16_of((float)how->a));
+        float high = ek_float_of_bf16(ek_bf16_of((float)how->b));
+        float scale = ek_float_of_bf16(ek_bf16_of(high - low));
         for (int64_t i = 0; i < count; i++) {
             float x = (float)(ek_generator_u32(generator) & 0xffu) * 0x1p-8f;
-            values[i] = bf16_of(fmaf(x, scale, low));
+            values[i] = ek_bf16_of(fmaf(x, scale, low));
         }
     }
 }
@@ -77,7 +56,7 @@ static void draw_normal(ek_generator *generator, const fill *how, void *out, int
         for (int64_t i = 0; i < count; i++) { /* narrowed where they lie */
             float wide;
             memcpy(&wide, (char *)out + i * 4, sizeof(wide));
-            uint16_t narrow = bf16_of(wide);
+            uint16_t narrow = ek_bf16_of(wide);
             memcpy((char *)out + i * 2, &narrow, sizeof(narrow));
         }
     }
@@ -93,7 +72,7 @@ static void store(ek_dtype dtype, void *out, int64_t i, int64_t value)
         ((double *)out)[i] = (double)value;
         break;
     case EK_BF16:
-        ((uint16_t *)out)[i] = bf16_of((float)value);
+        ((uint16_t *)out)[i] = ek_bf16_of((float)value);
         break;
     case EK_I64:
         ((int64_t *)out)[i] = value;

@@ -9,18 +9,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/bits.h"
 #include "core/generator.h"
+#include "core/multiversion.h"
 
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
-#endif
-
-/* The same bits from a fused instruction and from the library's fmaf. ThreadSanitizer crashes in
- * the resolver that picks one. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(EK_SANITIZED_THREAD)
-#define FUSED_WHERE_POSSIBLE __attribute__((target_clones("arch=x86-64-v3", "default")))
-#else
-#define FUSED_WHERE_POSSIBLE
 #endif
 
 enum { BLOCK = 16, HALF = 8 };
@@ -29,29 +23,13 @@ static const double pi = 3.14159265358979323846;
 
 /* ---- f32 blocks ---- */
 
-static inline float float_of_bits(uint32_t bits)
-{
-    float value;
-
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-static inline uint32_t bits_of_float(float value)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
 /* Natural logarithm for x in (0, 1]: x = m 2^e with m in [sqrt(1/2), sqrt(2)), a polynomial in m
  * - 1. */
 static inline __attribute__((always_inline)) float log_polynomial(float x)
 {
-    uint32_t bits = bits_of_float(x);
+    uint32_t bits = ek_bits_of(x);
     float e = (float)((int32_t)(bits >> 23) - 127) + 1.0f;
-    float m = float_of_bits((bits & 0x807fffffu) | 0x3f000000u);
+    float m = ek_float_of((bits & 0x807fffffu) | 0x3f000000u);
     bool small = m < 0.707106781186547524f;
 
     x = m - 1.0f;
@@ -108,12 +86,12 @@ static inline __attribute__((always_inline)) void sincos_polynomial(float x, flo
 
     float for_sine = swapped ? c : s;
     float for_cosine = swapped ? s : c;
-    *sine = float_of_bits(bits_of_float(for_sine) ^ sign_of_sine);
-    *cosine = float_of_bits(bits_of_float(for_cosine) ^ sign_of_cosine);
+    *sine = ek_float_of(ek_bits_of(for_sine) ^ sign_of_sine);
+    *cosine = ek_float_of(ek_bits_of(for_cosine) ^ sign_of_cosine);
 }
 
 /* `data` holds whole blocks of uniforms, and normal numbers afterwards. */
-FUSED_WHERE_POSSIBLE
+EK_MULTIVERSION
 static void transform_f32(float *data, int64_t blocks, float mean, float std)
 {
     const float two_pi = (float)(2 * pi);
@@ -151,9 +129,7 @@ static void transform_f64(double *data, int64_t blocks, double mean, double std)
 
 static float round_bf16(float value)
 {
-    uint32_t bits = bits_of_float(value);
-
-    return float_of_bits((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
+    return ek_float_of_bf16(ek_bf16_of(value));
 }
 
 static float uniform_bf16(ek_generator *generator)

@@ -1,6 +1,7 @@
 /* thread.c: the calling thread's state, and the library's own memory. */
 #include "core/thread.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,23 @@ void *ek_realloc_at(void *pointer, size_t nbytes, const char *file, int line)
         ek_error_set(EK_E_NO_MEMORY, file, line, "the process has no memory left for %zu bytes",
                      nbytes);
     return grown;
+}
+
+int ek_grow_at(void *array, size_t item_nbytes, int *room, int count, const char *file, int line)
+{
+    void *items;
+    if (count <= *room)
+        return 0;
+    int larger = *room > INT_MAX / 2 ? INT_MAX : 2 * *room;
+    if (larger < count)
+        larger = count < 8 ? 8 : count;
+    memcpy(&items, array, sizeof items);
+    items = ek_realloc_at(items, (size_t)larger * item_nbytes, file, line);
+    if (!items)
+        return EK_E_NO_MEMORY;
+    memcpy(array, &items, sizeof items);
+    *room = larger;
+    return 0;
 }
 
 char *ek_strdup_at(const char *text, const char *file, int line)

@@ -9,7 +9,6 @@
 
 #include "core/thread.h"
 #include "core/value.h"
-#include "data/loader.h"
 
 /* ---- counting ---- */
 
@@ -170,6 +169,20 @@ int ek_dataset_check_samples(ek_dataset *dataset, const int64_t *samples, int64_
     return 0;
 }
 
+static _Thread_local const atomic_bool *dataset_stop;
+
+const atomic_bool *ek_dataset_stop_when(const atomic_bool *stop)
+{
+    const atomic_bool *before = dataset_stop;
+    dataset_stop = stop;
+    return before;
+}
+
+bool ek_dataset_stopped(void)
+{
+    return dataset_stop && atomic_load_explicit(dataset_stop, memory_order_relaxed);
+}
+
 ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples, int64_t count,
                                      ek_device device)
 {
@@ -179,7 +192,7 @@ ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples
     ek_value batch = ek_value_none();
     ek_scope scope = ek_scope_begin();
     for (int64_t i = 0; i < count && batch.kind != EK_VALUE_ERROR; i++) {
-        values[i] = ek_loader_abandoned() ? ek_value_error() : get(dataset, samples[i]);
+        values[i] = ek_dataset_stopped() ? ek_value_error() : get(dataset, samples[i]);
         if (values[i].kind == EK_VALUE_ERROR)
             batch = values[i];
     }

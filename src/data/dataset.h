@@ -2,6 +2,8 @@
 #ifndef EK_DATA_DATASET_H
 #define EK_DATA_DATASET_H
 
+#include <stdatomic.h>
+
 #include "core/tensor.h"
 #include "evenkeel/dataset.h"
 
@@ -22,5 +24,10 @@ ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples
 /* ek_collate whose sentences call samples[i] numbers[i], or i where `numbers` is NULL. */
 ek_value ek_collate_numbered(const ek_value *samples, const int64_t *numbers, int64_t count,
                              ek_device device);
+
+/* For batches that nobody waits for any more. From now on this thread asks data sets for no further
+ * sample of a batch once *stop is true; NULL: never stops. Returns what was set before. */
+const atomic_bool *ek_dataset_stop_when(const atomic_bool *stop);
+bool ek_dataset_stopped(void);
 
 #endif

@@ -3,20 +3,13 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/clock.h"
 #include "core/keywords.h"
 #include "core/trace.h"
 #include "plan/split.h"
 
 enum { DEFAULT_PREFETCH = 2 };
-
-uint64_t ek_loader_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- options ---- */
 
@@ -340,7 +333,7 @@ static ek_loader_slot *made_slot(ek_loader *loader)
 {
     ek_loader_slot *slot = &loader->slots[loader->given % loader->slot_count];
     ek_span span;
-    uint64_t began = ek_loader_now();
+    uint64_t began = ek_clock_ns();
     if (loader->options.workers) {
         ek_span_begin(&span, EK_SPAN_WAIT, "waiting for a batch", NULL, NULL);
         ek_loader_wait(loader);
@@ -349,7 +342,7 @@ static ek_loader_slot *made_slot(ek_loader *loader)
         ek_loader_make(loader->workers, slot);
     }
     ek_span_end(&span);
-    loader->stats.waited_ns += ek_loader_now() - began;
+    loader->stats.waited_ns += ek_clock_ns() - began;
     return slot;
 }
 
@@ -464,16 +457,15 @@ ek_sampler *ek_loader_sampler(ek_loader *loader)
     return loader ? loader->sampler : NULL;
 }
 
-int ek_loader_get_stats(const ek_loader *loader, ek_loader_stats *stats)
+int ek_loader_get_stats(ek_loader *loader, ek_loader_stats *stats)
 {
     if (!loader)
         return ek_error_pending();
     if (!stats)
         return EK_FAIL(EK_E_INVALID, "loader_get_stats: the statistics are NULL");
     *stats = loader->stats;
-    pthread_mutex_t *lock = (pthread_mutex_t *)&loader->lock;
-    ek_lock(lock);
+    ek_lock(&loader->lock);
     stats->worked_ns = loader->worked_ns;
-    ek_unlock(lock);
+    ek_unlock(&loader->lock);
     return 0;
 }

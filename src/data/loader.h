@@ -103,8 +103,6 @@ int ek_loader_take(ek_loader *loader, ek_loader_slot *slot);
 void ek_loader_drop(ek_loader_slot *slot);
 /* Gives the last batch's values back. */
 void ek_loader_forget(ek_loader *loader);
-/* True on a thread whose loader throws away what it makes. */
-bool ek_loader_abandoned(void);
 
 /* ---- loader_workers.c ---- */
 
@@ -137,7 +135,5 @@ static inline bool ek_loader_seeds_workers(const ek_loader *loader)
 {
     return loader->options.seeding == EK_SEED_WORKER && loader->options.workers > 0;
 }
-
-uint64_t ek_loader_now(void); /* nanoseconds */
 
 #endif

@@ -4,10 +4,10 @@
 #include "core/object.h"
 #include "core/staging.h"
 #include "core/value.h"
+#include "data/dataset.h"
 #include "data/loader.h"
 
 static _Thread_local const ek_loader_maker *of_thread; /* a thread of a loader's */
-static _Thread_local const ek_loader *making;
 
 bool ek_loader_worker(ek_worker_info *info)
 {
@@ -17,11 +17,6 @@ bool ek_loader_worker(ek_worker_info *info)
     info->workers = of_thread->loader->options.workers;
     info->seed = of_thread->loader->base_seed + (uint64_t)of_thread->number;
     return true;
-}
-
-bool ek_loader_abandoned(void)
-{
-    return making && atomic_load_explicit(&making->stop, memory_order_relaxed);
 }
 
 /* ---- nests ---- */
@@ -94,12 +89,12 @@ static ek_value collate_by_user(ek_loader_maker *worker, const int64_t *indices,
     ek_value *samples = room_for(worker, count);
     if (!samples)
         return ek_value_error();
-    for (int64_t i = 0; i < count && !ek_loader_abandoned(); i++) {
+    for (int64_t i = 0; i < count && !ek_dataset_stopped(); i++) {
         samples[i] = ek_dataset_get(options->dataset, indices[i]);
         if (samples[i].kind == EK_VALUE_ERROR)
             return samples[i];
     }
-    if (ek_loader_abandoned())
+    if (ek_dataset_stopped())
         return ek_value_error();
     ek_value batch = options->collate(samples, count, options->collate_user);
     int rc = ek_error_outcome(batch.kind == EK_VALUE_ERROR ? EK_E_USER : 0);
@@ -174,15 +169,16 @@ typedef struct surroundings {
     ek_thread_modes modes;
     ek_generator *generator;
     bool stands_in;
-    const ek_loader *making;
+    const atomic_bool *stop;
 } surroundings;
 
 static surroundings enter(const ek_loader *loader, ek_generator *generator)
 {
     ek_thread *self = ek_thread_self();
-    surroundings before = {.modes = self->modes, .stands_in = generator != NULL, .making = making};
+    surroundings before = {.modes = self->modes,
+                           .stands_in = generator != NULL,
+                           .stop = ek_dataset_stop_when(&loader->stop)};
     self->modes = (ek_thread_modes){.category = EK_MEMORY_ACTIVATION};
-    making = loader;
     if (generator)
         before.generator = ek_generator_stand_in(generator);
     return before;
@@ -192,7 +188,7 @@ static void leave(const surroundings *before)
 {
     if (before->stands_in)
         ek_generator_stand_in(before->generator);
-    making = before->making;
+    ek_dataset_stop_when(before->stop);
     ek_thread_self()->modes = before->modes;
 }
 

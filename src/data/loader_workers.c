@@ -4,6 +4,8 @@
 
 #include "data/loader.h"
 
+#include "core/clock.h"
+
 static ek_loader_slot *slot_of(const ek_loader *loader, int64_t number)
 {
     return &loader->slots[number % loader->slot_count];
@@ -31,9 +33,9 @@ static ek_loader_slot *take(ek_loader_maker *worker)
 static void make(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     ek_loader *loader = worker->loader;
-    uint64_t began = ek_loader_now();
+    uint64_t began = ek_clock_ns();
     ek_loader_make(worker, slot);
-    uint64_t worked_ns = ek_loader_now() - began;
+    uint64_t worked_ns = ek_clock_ns() - began;
     pthread_mutex_lock(&loader->lock);
     slot->made = true;
     loader->busy--;

@@ -11,18 +11,6 @@
 #define FAIL_FORMAT(file, text, ...) \
     EK_FAIL(EK_E_FORMAT, "safetensors: %s: " text, (file)->path, __VA_ARGS__)
 
-/* `array`, moved if it has no room for another element behind its `count`; NULL without memory. */
-static void *header_with_room(void *array, int count, int *room, size_t size)
-{
-    if (count < *room)
-        return array;
-    int larger = *room ? 2 * *room : 64;
-    void *grown = ek_realloc(array, (size_t)larger * size);
-    if (grown)
-        *room = larger;
-    return grown;
-}
-
 /* ---- the header's text ---- */
 
 static int header_copy(ek_safetensors *file)
@@ -90,11 +78,7 @@ static int header_read_metadata(ek_safetensors *file, ek_json_reader *reader)
         TRY_JSON(ek_json_read(reader, &value));
         if (value.kind != EK_JSON_STRING)
             return FAIL_FORMAT(file, "the value of metadata \"%.200s\" is no string", key);
-        ek_metadata *pairs = header_with_room(file->metadata, file->metadata_count,
-                                              &file->metadata_room, sizeof *pairs);
-        if (!pairs)
-            return EK_E_NO_MEMORY;
-        file->metadata = pairs;
+        EK_TRY(ek_grow(&file->metadata, &file->metadata_room, file->metadata_count + 1));
         file->metadata[file->metadata_count++] = (ek_metadata){key, value.text};
     }
     TRY_JSON(more);
@@ -334,11 +318,7 @@ static int header_read_all(ek_safetensors *file)
             EK_TRY(header_read_metadata(file, reader));
             continue;
         }
-        ek_safetensors_entry *entries =
-            header_with_room(file->entries, file->count, &file->room, sizeof *entries);
-        if (!entries)
-            return EK_E_NO_MEMORY;
-        file->entries = entries;
+        EK_TRY(ek_grow(&file->entries, &file->room, file->count + 1));
         file->entries[file->count] = (ek_safetensors_entry){.name = name};
         EK_TRY(header_read_entry(file, reader, &file->entries[file->count++]));
     }

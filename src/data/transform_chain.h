@@ -2,17 +2,9 @@
 #ifndef EK_DATA_TRANSFORM_CHAIN_H
 #define EK_DATA_TRANSFORM_CHAIN_H
 
+#include "core/multiversion.h"
 #include "core/thread.h"
 #include "evenkeel/transform.h"
-
-/* Before a plain loop: compiled for AVX2 too, chosen when the program is loaded. Elements are the
- * same to the bit: ISO C's mode fuses no product with a sum. ThreadSanitizer crashes in the
- * resolver that picks one. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(EK_SANITIZED)
-#define EK_VECTORISED __attribute__((target_clones("arch=x86-64-v3", "default")))
-#else
-#define EK_VECTORISED
-#endif
 
 /* steps[0] is what goes in, steps[i] what comes out of transform i - 1. Two buffers hold what is
  * between them in turns: one sample after the other goes through the whole chain, so that they stay

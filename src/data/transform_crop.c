@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/bits.h"
 #include "core/generator.h"
 #include "data/transform_chain.h"
 
@@ -15,16 +16,6 @@ typedef struct crop {
 } crop;
 
 /* ---- one element of the border, as its bytes ---- */
-
-/* bf16: rounded to nearest even; NaN stays a NaN. */
-static uint16_t bf16_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if (value != value)
-        return 0x7fc0;
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
 
 static void fill_element(ek_dtype dtype, double fill, unsigned char element[8])
 {
@@ -40,7 +31,7 @@ static void fill_element(ek_dtype dtype, double fill, unsigned char element[8])
     else if (dtype == EK_F64)
         value.f64 = fill;
     else if (dtype == EK_BF16)
-        value.bf16 = bf16_of((float)fill);
+        value.bf16 = ek_bf16_of((float)fill);
     else if (dtype == EK_I64)
         value.i64 = (int64_t)fill;
     else

@@ -31,7 +31,7 @@ static void copy_all(const ek_array *in, ek_array *out)
 }
 
 #define DEFINE_MIRROR(bits)                                                               \
-    EK_VECTORISED                                                                         \
+    EK_MULTIVERSION                                                                       \
     static void mirror_##bits(int64_t rows, int64_t w, const uint##bits##_t *restrict in, \
                               uint##bits##_t *restrict out)                               \
     {                                                                                     \

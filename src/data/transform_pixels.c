@@ -14,21 +14,21 @@ static int to_float_describe(const ek_transform *self, ek_array *array)
     return 0;
 }
 
-EK_VECTORISED
+EK_MULTIVERSION
 static void float_of_u8(int64_t count, const uint8_t *restrict in, float *restrict out)
 {
     for (int64_t i = 0; i < count; i++)
         out[i] = (float)in[i] / 255.0f;
 }
 
-EK_VECTORISED
+EK_MULTIVERSION
 static void float_of_f64(int64_t count, const double *restrict in, float *restrict out)
 {
     for (int64_t i = 0; i < count; i++)
         out[i] = (float)in[i];
 }
 
-EK_VECTORISED
+EK_MULTIVERSION
 static void float_of_i64(int64_t count, const int64_t *restrict in, float *restrict out)
 {
     for (int64_t i = 0; i < count; i++)
@@ -123,7 +123,7 @@ static int normalize_describe(const ek_transform *transform, ek_array *array)
 }
 
 /* Two roundings, as PyTorch's sub and div. */
-EK_VECTORISED
+EK_MULTIVERSION
 static void normalize_f32(int64_t count, const float *restrict in, float *restrict out, float mean,
                           float std)
 {
@@ -131,7 +131,7 @@ static void normalize_f32(int64_t count, const float *restrict in, float *restri
         out[i] = (in[i] - mean) / std;
 }
 
-EK_VECTORISED
+EK_MULTIVERSION
 static void normalize_f64(int64_t count, const double *restrict in, double *restrict out,
                           double mean, double std)
 {

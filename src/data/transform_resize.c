@@ -88,7 +88,7 @@ DEFINE_SPREAD(spread_f64, double, double, f64)
 #undef DEFINE_SPREAD
 
 #define DEFINE_BLEND(real, member)                                                                \
-    EK_VECTORISED                                                                                 \
+    EK_MULTIVERSION                                                                               \
     static void blend_##member(int64_t count, const tap *t, const void *lower, const void *upper, \
                                void *result)                                                      \
     {                                                                                             \
@@ -102,7 +102,7 @@ DEFINE_BLEND(double, f64)
 #undef DEFINE_BLEND
 
 /* What is added makes the sum's last digit 1: it is rounded to a whole number, halves to even. */
-EK_VECTORISED
+EK_MULTIVERSION
 static void blend_u8(int64_t count, const tap *t, const void *lower, const void *upper,
                      void *result)
 {

@@ -1,4 +1,4 @@
-/* parallel.h: the one place that owns OpenMP and function multiversioning.
+/* parallel.h: the one place that owns OpenMP.
  *
  * Each thread that computes for a device uses a team of dev->threads. A kernel's result may not
  * depend on the team's size: reductions split their work by its shape and never by the number of
@@ -7,16 +7,7 @@
 #define EK_HOST_PARALLEL_H
 
 #include "core/device.h"
-
-/* Before a function: compiled for AVX-512, AVX2 and plain x86-64, chosen when the program is
- * loaded. The attribute is not inherited by callees: what shall be vectorised with it must be
- * inlined into the function (static inline). */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(EK_SANITIZED)
-#define EK_MULTIVERSION \
-    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define EK_MULTIVERSION
-#endif
+#include "core/multiversion.h"
 
 /* Part [begin, end) of the work. */
 typedef void ek_parallel_body(void *context, int64_t begin, int64_t end);

@@ -57,22 +57,8 @@ static int table_grow(struct ek_module_members *members)
     }
     ek_layout *layout = members->layout;
     int count = layout->count;
-    if (count == layout->capacity) {
-        int capacity = count ? 2 * count : 4;
-        ek_layout_entry *entries = ek_realloc(layout->entries, (size_t)capacity * sizeof *entries);
-        if (!entries)
-            return EK_E_NO_MEMORY;
-        layout->entries = entries;
-        layout->capacity = capacity;
-    }
-    if (count >= members->slot_capacity) {
-        int capacity = count ? 2 * count : 4;
-        void **slots = ek_realloc(members->slots, (size_t)capacity * sizeof *slots);
-        if (!slots)
-            return EK_E_NO_MEMORY;
-        members->slots = slots;
-        members->slot_capacity = capacity;
-    }
+    EK_TRY(ek_grow(&layout->entries, &layout->capacity, count + 1));
+    EK_TRY(ek_grow(&members->slots, &members->slot_capacity, count + 1));
     members->slots[count] = NULL;
     return 0;
 }

@@ -1,13 +1,13 @@
 /* module_copy.c: copies of module structs, which show other tensors. */
 #include "nn/module_copy.h"
 
+#include "core/map.h"
 #include "core/tensor.h"
-#include "nn/identity.h"
 
 /* `map` leads from the module's tensors to the handles, and from modules to their copies. */
-static ek_module *copy_module(ek_module *module, ek_identity_map *map)
+static ek_module *copy_module(ek_module *module, ek_map *map)
 {
-    void **known = ek_identity_at(map, module);
+    void **known = ek_map_at(map, module);
     if (!known)
         return NULL;
     if (*known)
@@ -26,7 +26,7 @@ static ek_module *copy_module(ek_module *module, ek_identity_map *map)
             if (!*to.slot.module)
                 goto fail;
         } else if (*from.slot.tensor) {
-            void **handle = ek_identity_at(map, *from.slot.tensor);
+            void **handle = ek_map_at(map, *from.slot.tensor);
             if (!handle)
                 goto fail;
             *to.slot.tensor = ek_object_retain(*handle);
@@ -42,16 +42,16 @@ fail:
 ek_module *ek_module_copy_with(ek_module *module, ek_tensor *const *sources,
                                ek_tensor *const *handles, int count)
 {
-    ek_identity_map map = {0};
+    ek_map map = {0};
     ek_module *copy = NULL;
     for (int i = 0; i < count; i++) {
-        void **handle = ek_identity_at(&map, sources[i]);
+        void **handle = ek_map_at(&map, sources[i]);
         if (!handle)
             goto done;
         *handle = handles[i];
     }
     copy = copy_module(module, &map);
 done:
-    ek_identity_clear(&map);
+    ek_map_clear(&map);
     return copy;
 }

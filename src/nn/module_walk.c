@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/map.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/module.h"
-#include "nn/identity.h"
 #include "nn/module_table.h"
 #include "nn/module_walk.h"
 
@@ -14,7 +14,7 @@ typedef struct walk {
     ek_member_kind kind;
     ek_tensor_visitor *visit;
     void *user;
-    ek_identity_map seen; /* tensors and modules */
+    ek_map seen; /* tensors and modules */
     char *path;
     size_t path_capacity;
 } walk;
@@ -44,14 +44,14 @@ static size_t path_append(walk *w, size_t length, const char *name)
 static int walk_module(walk *w, ek_module *module, size_t length)
 {
     int status = 0;
-    if (!ek_identity_add(&w->seen, module, &status))
+    if (!ek_map_add(&w->seen, module, &status))
         return status;
     int count = ek_module_member_count(module);
     for (int i = 0; i < count; i++) {
         ek_member member = ek_module_member(module, i);
         if (member.kind != w->kind || !*member.slot.tensor)
             continue;
-        if (!ek_identity_add(&w->seen, *member.slot.tensor, &status)) {
+        if (!ek_map_add(&w->seen, *member.slot.tensor, &status)) {
             EK_TRY(status);
             continue;
         }
@@ -84,7 +84,7 @@ static int walk_tensors(ek_module *module, ek_member_kind kind, ek_tensor_visito
                    : EK_FAIL(EK_E_INVALID, "the %s is NULL", !module ? "module" : "visitor");
     walk w = {.kind = kind, .visit = visit, .user = user};
     int status = walk_module(&w, module, 0);
-    ek_identity_clear(&w.seen);
+    ek_map_clear(&w.seen);
     free(w.path);
     return status;
 }
@@ -148,14 +148,7 @@ ek_tensor *ek_module_tensor(ek_module *module, const char *path)
 
 int ek_tensor_list_append(ek_tensor_list *list, ek_tensor *tensor)
 {
-    if (list->count == list->capacity) {
-        int capacity = list->capacity ? 2 * list->capacity : 32;
-        ek_tensor **grown = ek_realloc(list->tensors, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return EK_E_NO_MEMORY;
-        list->tensors = grown;
-        list->capacity = capacity;
-    }
+    EK_TRY(ek_grow(&list->tensors, &list->capacity, list->count + 1));
     list->tensors[list->count++] = tensor;
     return 0;
 }

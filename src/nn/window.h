@@ -4,9 +4,7 @@
 
 #include "nn/nn.h"
 
-/* One option of `layer`: for all directions (`all`), or for each of `dims`; where neither is given,
- * fallback. EK_E_INVALID, with the option's name, where both are given, for an entry beyond `dims`,
- * and unless all are at least `least`. */
+/* One option of `layer`, as ek_spatial_option reads it. */
 int ek_window_option(const char *layer, const char *name, int dims, int all, const int each[3],
                      const int fallback[3], int least, int result[3]);
 

@@ -35,7 +35,7 @@ static int check_parameter(ek_optimizer *optimizer, ek_tensor *parameter, int po
 /* Notes a slot for a parameter that is in no group yet. */
 static int append_slot(ek_optimizer *optimizer, ek_tensor *parameter, int position)
 {
-    void **entry = ek_identity_at(&optimizer->index, parameter);
+    void **entry = ek_map_at(&optimizer->index, parameter);
     if (!entry)
         return EK_E_NO_MEMORY;
     if (*entry) {
@@ -64,7 +64,7 @@ static int append_slots(ek_optimizer *optimizer, ek_tensor *const *parameters, i
         status = append_slot(optimizer, parameters[i], i);
     while (status < 0 && optimizer->slot_count > before) {
         ek_slot *slot = slots[--optimizer->slot_count];
-        *ek_identity_at(&optimizer->index, slot->parameter) = NULL;
+        *ek_map_at(&optimizer->index, slot->parameter) = NULL;
         ek_slot_free(slot);
     }
     optimizer->table_is_current = false;
@@ -159,7 +159,7 @@ void ek_optimizer_free(ek_optimizer *optimizer)
         return;
     for (int i = 0; i < optimizer->slot_count; i++)
         ek_slot_free(optimizer->slots[i]);
-    ek_identity_clear(&optimizer->index);
+    ek_map_clear(&optimizer->index);
     free(optimizer->slots);
     free(optimizer->groups);
     free(optimizer->table);

@@ -3,9 +3,9 @@
 #define EK_OPTIM_OPTIMIZER_H
 
 #include "core/keywords.h"
+#include "core/map.h"
 #include "core/tensor.h"
 #include "evenkeel/optim.h"
-#include "nn/identity.h"
 
 enum { EK_STATES = 3 }; /* at most, of one parameter */
 
@@ -72,7 +72,7 @@ struct ek_optimizer {
     int group_count;
     ek_slot **slots;
     int slot_count;
-    ek_identity_map index; /* parameter to slot */
+    ek_map index; /* parameter to slot */
     /* All pieces by group and place in memory (layout.c). */
     ek_slot_piece **table;
     int piece_count;

@@ -11,7 +11,7 @@
 /* NULL without an error where the parameter belongs to another. */
 static ek_slot *slot_of(const ek_optimizer *optimizer, const ek_tensor *parameter)
 {
-    return parameter ? ek_identity_find(&optimizer->index, parameter) : NULL;
+    return parameter ? ek_map_find(&optimizer->index, parameter) : NULL;
 }
 
 /* Of a divided parameter a copy of the whole. */

@@ -48,7 +48,7 @@ static state_parts *parts_of(const ek_slot *slot, int s)
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
                              const char *name, ek_object **parts, ek_dtype *dtype)
 {
-    const ek_slot *slot = ek_identity_find(&optimizer->index, parameter);
+    const ek_slot *slot = ek_map_find(&optimizer->index, parameter);
     *parts = NULL;
     if (!slot)
         return 0;

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
+#include "core/map.h"
 #include "core/thread.h"
-#include "nn/identity.h"
 #include "nn/module_members.h"
 
 /* ---- modules that want to be told ---- */
@@ -17,23 +17,16 @@ typedef struct module_list {
 
 static int append(module_list *list, ek_module *module)
 {
-    if (list->count == list->capacity) {
-        int capacity = list->capacity ? 2 * list->capacity : 8;
-        ek_module **grown = ek_realloc(list->modules, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return ek_error_pending();
-        list->modules = grown;
-        list->capacity = capacity;
-    }
+    EK_TRY(ek_grow(&list->modules, &list->capacity, list->count + 1));
     list->modules[list->count++] = module;
     return 0;
 }
 
 /* A module before those below it; what is shared counts where it is met first. */
-static int collect(ek_module *module, ek_identity_map *seen, module_list *list)
+static int collect(ek_module *module, ek_map *seen, module_list *list)
 {
     int status = 0;
-    if (!ek_identity_add(seen, module, &status))
+    if (!ek_map_add(seen, module, &status))
         return status;
     if (module->type->replicated)
         EK_TRY(append(list, module));
@@ -47,9 +40,9 @@ static int collect(ek_module *module, ek_identity_map *seen, module_list *list)
 
 static int list_modules(ek_module *module, module_list *list)
 {
-    ek_identity_map seen = {0};
+    ek_map seen = {0};
     int rc = collect(module, &seen, list);
-    ek_identity_clear(&seen);
+    ek_map_clear(&seen);
     return rc;
 }
 

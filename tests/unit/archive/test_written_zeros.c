@@ -118,9 +118,9 @@ END_TEST
 START_TEST(geometry)
 {
     ck_assert_ptr_null(ek_conv2d(1, 1, 3, .stride = 0));
-    assert_error(EK_E_INVALID, "stride has to be at least 1, not 0");
+    assert_error(EK_E_INVALID, "stride must be at least 1, got 0 x 0");
     ck_assert_ptr_null(ek_conv2d(1, 1, 3, 0));
-    assert_error(EK_E_INVALID, "stride has to be at least 1, not 0");
+    assert_error(EK_E_INVALID, "stride must be at least 1, got 0 x 0");
     ck_assert_ptr_null(ek_conv2d(1, 1, 3, .groups = 0));
     assert_error(EK_E_INVALID, "groups 0");
     ck_assert_ptr_null(ek_max_pool2d(2, .stride = 0));

@@ -179,14 +179,23 @@ END_TEST
         assert_error(EK_E_INVALID, part); \
     } while (0)
 
+START_TEST(an_entry_of_a_direction_counts_before_the_option_for_all)
+{
+    ek_module *conv = ek_conv2d(1, 1, 3, .kernels = {0, 5});
+    ek_shape shape = ek_tensor_shape(ek_module_tensor(conv, "weight"));
+    ck_assert_int_eq(shape.dims[2], 3);
+    ck_assert_int_eq(shape.dims[3], 5);
+    ek_module_free(conv);
+}
+END_TEST
+
 START_TEST(options_out_of_range)
 {
     assert_refused(ek_linear(3, -1), "out_features -1");
     assert_refused(ek_conv2d(0, 1, 3), "in_channels 0");
-    assert_refused(ek_conv2d(1, 1), "kernel has to be at least 1, not 0");
-    assert_refused(ek_conv2d(1, 1, 3, .kernels = {3, 3}), "kernel or kernels");
+    assert_refused(ek_conv2d(1, 1), "kernel must be at least 1, got 0 x 0");
     assert_refused(ek_conv2d(1, 1, .kernels = {3, 0}), "kernel");
-    assert_refused(ek_conv2d(1, 1, 3, .stride = EK_ZERO), "stride has to be at least 1, not 0");
+    assert_refused(ek_conv2d(1, 1, 3, .stride = EK_ZERO), "stride must be at least 1, got 0 x 0");
     assert_refused(ek_conv2d(1, 1, 3, .padding = -1), "padding");
     assert_refused(ek_conv2d(1, 1, 3, .dilation = -2), "dilation");
     assert_refused(ek_conv2d(4, 6, 3, .groups = 4), "groups 4");
@@ -195,7 +204,7 @@ START_TEST(options_out_of_range)
     assert_refused(ek_batch_norm1d(3, .momentum = 1.5), "momentum 1.5");
     assert_refused(ek_dropout(1.5), "1.5");
     assert_refused(ek_dropout(__builtin_nan("")), "probability");
-    assert_refused(ek_max_pool2d(0), "kernel has to be at least 1, not 0");
+    assert_refused(ek_max_pool2d(0), "kernel must be at least 1, got 0 x 0");
     assert_refused(ek_max_pool2d(2, .padding = 2), "padding 2");
     assert_refused(ek_max_pool2d(2, .count_include_pad = EK_OFF), "count_include_pad");
     assert_refused(ek_avg_pool2d(2, .dilation = 2), "dilation");
@@ -214,6 +223,7 @@ Suite *suite(void)
     tcase_add_test(t, linear_and_conv_forward);
     tcase_add_test(t, batch_norm_tracks);
     tcase_add_test(t, layers_without_weights);
+    tcase_add_test(t, an_entry_of_a_direction_counts_before_the_option_for_all);
     tcase_add_test(t, options_out_of_range);
     suite_add_tcase(s, t);
     return s;
