@@ -82,13 +82,14 @@ static bool is_ill_conditioned(const program *p, const tape *reference, int entr
 }
 
 /* Training that runs away multiplies rounding without bound; what comes of it says nothing. Large
- * gradients are the first that is seen of it. */
+ * gradients are the first that is seen of it. Behind a loss that is no number, zeros that hide a
+ * NaN may be any. */
 static bool has_diverged(const program *p, const tape *reference, int entry)
 {
     double limit = p->dtype == DTYPE_F64 ? 1e10 : 1e5;
     for (int i = 0; i <= entry && i < reference->count; i++)
         for (int k = 0; k < reference->entries[i].count; k++)
-            if (fabs(reference->entries[i].values[k]) > limit)
+            if (!(fabs(reference->entries[i].values[k]) <= limit))
                 return true;
     return false;
 }
