@@ -108,22 +108,28 @@ static int put_report(ek_json_writer *json, const ek_report *report)
     return 0;
 }
 
-typedef struct report_list {
-    ek_report *const *reports;
-    int count;
-} report_list;
-
-static int write_reports(FILE *stream, void *user)
+int ek_report_put(FILE *stream, bool in_html, ek_report *const *reports, int count)
 {
-    const report_list *list = user;
-    ek_json_writer json = {.stream = stream, .indented = true};
+    ek_json_writer json = {.stream = stream, .indented = !in_html, .in_html = in_html};
     ek_json_begin(&json, NULL, '{');
     ek_json_put_text(&json, "format", "evenkeel-report-1");
     ek_json_begin(&json, "reports", '[');
-    for (int i = 0; i < list->count; i++)
-        EK_TRY(put_report(&json, list->reports[i]));
+    for (int i = 0; i < count; i++)
+        EK_TRY(put_report(&json, reports[i]));
     ek_json_close(&json, ']');
     ek_json_close(&json, '}');
+    return 0;
+}
+
+typedef struct json_job {
+    ek_report *const *reports;
+    int count;
+} json_job;
+
+static int write_reports(FILE *stream, void *user)
+{
+    const json_job *job = user;
+    EK_TRY(ek_report_put(stream, false, job->reports, job->count));
     fputc('\n', stream);
     return 0;
 }
@@ -136,6 +142,6 @@ int ek_report_json(const char *path, ek_report *const *reports, int count)
     for (int i = 0; i < count; i++)
         if (!reports[i])
             return EK_FAIL(EK_E_INVALID, "report_json: report %d is NULL", i);
-    report_list list = {reports, count};
-    return ek_file_replace_text("report_json", path, write_reports, &list);
+    json_job job = {reports, count};
+    return ek_file_replace_text("report_json", path, write_reports, &job);
 }

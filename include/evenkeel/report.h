@@ -90,8 +90,9 @@ EK_API void ek_report_set_largest_batch(ek_report *report, int64_t batch);
 EK_API int ek_report_table(const ek_report *report, FILE *stream);
 
 /* Files are written whole or not at all; EK_E_IO with the system's reason. Several reports (ways of
- * training the same) stand side by side. HTML: one page without scripts or other files. JSON, in
- * bytes and seconds, with the names of ek_device_report and ek_memory_sample:
+ * training the same) stand side by side. HTML: one page that needs no other files and no network;
+ * a script in it draws the JSON, which it holds too, and zooms into memory and time. JSON, in bytes
+ * and seconds, with the names of ek_device_report and ek_memory_sample:
  *
  *     {"format": "evenkeel-report-1",
  *      "reports": [{"name", "steps", "seconds", "step_seconds", "imbalance", "largest_batch",

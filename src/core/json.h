@@ -78,6 +78,7 @@ typedef struct ek_json_writer {
     char *bytes;   /* at least as many as will be written; NULL: they are counted only */
     size_t nbytes; /* written so far */
     bool indented; /* a value on each line */
+    bool in_html;  /* within a script element, which no text ends: '<' is written as \u003c */
     int depth;
     bool begun; /* a value stands before the next one */
 } ek_json_writer;

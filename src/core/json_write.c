@@ -40,7 +40,8 @@ static void put_quoted(ek_json_writer *writer, const char *text)
     put_character(writer, '"');
     while (*text) {
         size_t plain = 0;
-        while ((unsigned char)text[plain] >= ' ' && text[plain] != '"' && text[plain] != '\\')
+        while ((unsigned char)text[plain] >= ' ' && text[plain] != '"' && text[plain] != '\\' &&
+               !(writer->in_html && text[plain] == '<'))
             plain++;
         put(writer, text, plain);
         text += plain;
