@@ -7,9 +7,126 @@
 #include "core/clock.h"
 #include "core/thread.h"
 
+/* ---- the spans of one thread ---- */
+
+static size_t label_append(char *label, size_t used, size_t room, const char *text)
+{
+    while (*text && used + 1 < room)
+        label[used++] = *text++;
+    label[used] = '\0';
+    return used;
+}
+
+/* Drops a letter of several bytes at the end, which may have been cut. */
+static void label_drop_cut_letter(char *label, size_t used)
+{
+    while (used > 0 && ((unsigned char)label[used - 1] & 0xC0) == 0x80)
+        used--;
+    if (used > 0 && (unsigned char)label[used - 1] >= 0xC0)
+        used--;
+    label[used] = '\0';
+}
+
+/* "backward of conv2d"; empty for NULL. */
+static void span_label(const ek_span *span, char label[96])
+{
+    size_t used = 0;
+    label[0] = '\0';
+    if (span && span->what)
+        used = label_append(label, used, 96, span->what);
+    if (span && span->what && span->name)
+        used = label_append(label, used, 96, " ");
+    if (span && span->name)
+        used = label_append(label, used, 96, span->name);
+    if (used == 95)
+        label_drop_cut_letter(label, used);
+}
+
+static ek_log *log_new(int thread)
+{
+    ek_log *log = calloc(1, sizeof *log); /* no sentence: the thread's work has not failed */
+    if (!log)
+        return NULL;
+    log->thread = thread;
+    pthread_mutex_init(&log->lock, NULL);
+    return log;
+}
+
+static void log_free(ek_log *log)
+{
+    if (!log)
+        return;
+    pthread_mutex_destroy(&log->lock);
+    free(log->pages[0].spans);
+    free(log->pages[1].spans);
+    free(log);
+}
+
+/* Room for one more span; NULL if it is not kept. */
+static ek_log_span *log_next_span(ek_log_page *page)
+{
+    enum { FIRST = 256 };
+    if (page->count == page->room && page->room < EK_LOG_SPANS) {
+        const int room = page->room ? 2 * page->room : FIRST;
+        ek_log_span *grown = realloc(page->spans, (size_t)room * sizeof *grown);
+        if (grown) {
+            page->spans = grown;
+            page->room = room;
+        }
+    }
+    if (page->count < page->room)
+        return &page->spans[page->count++];
+    page->dropped++;
+    return NULL;
+}
+
+/* How many of the thread's spans for the same device are around it. */
+static int span_depth(const ek_span *span)
+{
+    int depth = 0;
+    for (const ek_span *outer = span->outer; outer; outer = outer->outer)
+        depth += outer->dev == span->dev;
+    return depth;
+}
+
+/* A span of device `device` has ended; of its time `self` counts. */
+static void log_add(ek_log *log, const ek_span *span, int device, uint64_t ended, uint64_t self)
+{
+    ek_lock(&log->lock);
+    if (span->kind == EK_SPAN_COMPUTE)
+        log->busy[device].computing += self;
+    else if (span->kind == EK_SPAN_COMMUNICATE)
+        log->busy[device].communicating += self;
+    ek_log_span *kept = log_next_span(&log->pages[log->current]);
+    if (kept) {
+        kept->begin = span->began;
+        kept->end = ended;
+        kept->device = (int16_t)device;
+        kept->depth = (int16_t)span_depth(span);
+        kept->kind = span->kind;
+        span_label(span, kept->label);
+    }
+    ek_unlock(&log->lock);
+}
+
+/* Ends the step: its page becomes the last finished one's, and its sums are added to busy. */
+static void log_turn(ek_log *log, int devices, ek_busy *busy)
+{
+    ek_lock(&log->lock);
+    for (int d = 0; d < devices; d++) {
+        busy[d].computing += log->busy[d].computing;
+        busy[d].communicating += log->busy[d].communicating;
+        log->busy[d] = (ek_busy){0, 0};
+    }
+    log->current = !log->current;
+    log->pages[log->current].count = 0;
+    log->pages[log->current].dropped = 0;
+    ek_unlock(&log->lock);
+}
+
 /* ---- what the tracer is told ---- */
 
-static int index_of(const ek_report *report, const ek_dev *dev)
+static int report_index(const ek_report *report, const ek_dev *dev)
 {
     return dev ? report->index_of[dev->id.kind][dev->id.index] : -1;
 }
@@ -20,14 +137,14 @@ static _Thread_local struct {
     ek_log *log;
 } own;
 
-static ek_log *own_log(ek_report *report)
+static ek_log *report_own_log(ek_report *report)
 {
     if (own.serial == report->serial)
         return own.log;
     pthread_mutex_lock(&report->logs_lock);
-    ek_log *log = ek_log_new(report->threads);
+    ek_log *log = log_new(report->threads);
     if (log) {
-        log->worker = index_of(report, ek_thread_self()->worker_of);
+        log->worker = report_index(report, ek_thread_self()->worker_of);
         log->next = report->logs;
         report->logs = log;
         report->threads++;
@@ -40,29 +157,29 @@ static ek_log *own_log(ek_report *report)
     return log;
 }
 
-static void on_span(const ek_span *span, uint64_t ended, void *user)
+static void report_on_span(const ek_span *span, uint64_t ended, void *user)
 {
     ek_report *report = user;
-    const int device = index_of(report, span->dev);
-    ek_log *log = device >= 0 ? own_log(report) : NULL;
+    const int device = report_index(report, span->dev);
+    ek_log *log = device >= 0 ? report_own_log(report) : NULL;
     if (!log)
         return;
     /* What lies before the step counts in no step. */
     const uint64_t began = atomic_load_explicit(&report->step_began, memory_order_relaxed);
     const uint64_t most = ended > began ? ended - began : 0;
     const uint64_t self = ended - span->began - span->inner;
-    ek_log_add(log, span, device, ended, self < most ? self : most);
+    log_add(log, span, device, ended, self < most ? self : most);
 }
 
 /* The allocator's lock is held. */
-static void note(ek_report *report, ek_tracked *device, uint64_t clock,
-                 const ek_memory_stats *stats, const ek_span *span)
+static void tracked_note(ek_report *report, ek_tracked *device, uint64_t clock,
+                         const ek_memory_stats *stats, const ek_span *span)
 {
     ek_moment moment = {.ns = clock - report->began, .step = device->step, .in_use = stats->in_use};
     memcpy(moment.now, stats->now, sizeof moment.now);
     if (moment.in_use > device->peak.in_use) {
         device->peak = moment;
-        ek_span_label(span, device->peak_operation);
+        span_label(span, device->peak_operation);
     }
     device->capacity = stats->capacity;
     if (stats->reserved > device->reserved_peak)
@@ -72,27 +189,27 @@ static void note(ek_report *report, ek_tracked *device, uint64_t clock,
     ek_series_note(&device->running, &moment);
 }
 
-static void on_memory(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
-                      void *user)
+static void report_on_memory(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
+                             void *user)
 {
     ek_report *report = user;
-    const int device = index_of(report, dev);
+    const int device = report_index(report, dev);
     /* One that was opened in another's place isn't the report's. */
     if (device >= 0 && report->devices[device].open.dev == dev)
-        note(report, &report->devices[device], ek_clock_ns(), stats, span);
+        tracked_note(report, &report->devices[device], ek_clock_ns(), stats, span);
 }
 
 /* ---- steps ---- */
 
 /* The device's step ends at `clock`, or with the last change if that came later. */
-static void turn_device(ek_report *report, ek_tracked *device, uint64_t clock)
+static void tracked_turn(ek_report *report, ek_tracked *device, uint64_t clock)
 {
     ek_allocator *allocator = &device->open.dev->allocator;
     pthread_mutex_lock(&allocator->lock);
     const uint64_t last = report->began + ek_series_last(&device->run)->ns;
     if (clock < last)
         clock = last;
-    note(report, device, clock, &allocator->stats, NULL);
+    tracked_note(report, device, clock, &allocator->stats, NULL);
     const ek_series before = device->finished;
     device->finished = device->running;
     device->finished_ns = clock - device->step_began;
@@ -100,19 +217,19 @@ static void turn_device(ek_report *report, ek_tracked *device, uint64_t clock)
     ek_series_restart(&device->running, &device->finished);
     device->step++;
     device->step_began = clock;
-    note(report, device, clock, &allocator->stats, NULL);
+    tracked_note(report, device, clock, &allocator->stats, NULL);
     pthread_mutex_unlock(&allocator->lock);
 }
 
-static void turn_logs(ek_report *report, ek_busy *busy)
+static void report_turn_logs(ek_report *report, ek_busy *busy)
 {
     pthread_mutex_lock(&report->logs_lock);
     for (ek_log *log = report->logs; log; log = log->next)
-        ek_log_turn(log, report->count, busy);
+        log_turn(log, report->count, busy);
     pthread_mutex_unlock(&report->logs_lock);
 }
 
-static int check_open(const ek_report *report)
+static int report_check_open(const ek_report *report)
 {
     char name[16];
     for (int d = 0; d < report->count; d++)
@@ -131,11 +248,11 @@ int ek_report_step(ek_report *report)
         return EK_FAIL(EK_E_STATE, "report_step: the report %s",
                        report ? "has been stopped" : "is NULL");
     EK_TRY(ek_fork_check());
-    EK_TRY(check_open(report));
+    EK_TRY(report_check_open(report));
     const uint64_t now = ek_clock_ns();
-    turn_logs(report, busy);
+    report_turn_logs(report, busy);
     for (int d = 0; d < report->count; d++)
-        turn_device(report, &report->devices[d], now);
+        tracked_turn(report, &report->devices[d], now);
     report->finished_began = atomic_load(&report->step_began);
     report->finished_ns = now - report->finished_began;
     atomic_store(&report->step_began, now);
@@ -151,7 +268,7 @@ int ek_report_step(ek_report *report)
 
 static _Atomic uint64_t serials;
 
-static int open_device(ek_report *report, int index, ek_device id)
+static int tracked_open(ek_report *report, int index, ek_device id)
 {
     ek_tracked *device = &report->devices[index];
     device->id = id;
@@ -169,16 +286,16 @@ static int open_device(ek_report *report, int index, ek_device id)
 }
 
 /* What there is already; peaks count from here. */
-static void begin_device(ek_report *report, ek_tracked *device)
+static void tracked_begin(ek_report *report, ek_tracked *device)
 {
     ek_allocator *allocator = &device->open.dev->allocator;
     pthread_mutex_lock(&allocator->lock);
     device->step_began = report->began;
-    note(report, device, ek_clock_ns(), &allocator->stats, NULL);
+    tracked_note(report, device, ek_clock_ns(), &allocator->stats, NULL);
     pthread_mutex_unlock(&allocator->lock);
 }
 
-static int open_report(ek_report *report, const ek_report_options *options)
+static int report_open(ek_report *report, const ek_report_options *options)
 {
     ek_device_list list = options->device_ids;
     if (list.count == 0)
@@ -193,27 +310,27 @@ static int open_report(ek_report *report, const ek_report_options *options)
         return ek_error_pending();
     report->count = list.count;
     for (int d = 0; d < list.count; d++)
-        EK_TRY(open_device(report, d, list.devices[d]));
+        EK_TRY(tracked_open(report, d, list.devices[d]));
     return ek_steps_init(&report->steps, list.count);
 }
 
 /* Levels are noted before anything is told, and again when everything is. */
-static int begin(ek_report *report)
+static int report_begin(ek_report *report)
 {
     const int before = ek_error_status();
-    const ek_tracer tracer = {.span = on_span, .memory = on_memory, .user = report};
+    const ek_tracer tracer = {.span = report_on_span, .memory = report_on_memory, .user = report};
     report->serial = 1 + atomic_fetch_add(&serials, 1);
     report->began = ek_clock_ns();
     atomic_store(&report->step_began, report->began);
     for (int d = 0; d < report->count; d++)
-        begin_device(report, &report->devices[d]);
+        tracked_begin(report, &report->devices[d]);
     if (ek_trace_set(&tracer) < 0) {
         ek_error_prefix(before, "report_start");
         return ek_error_pending();
     }
     report->collecting = true;
     for (int d = 0; d < report->count; d++)
-        begin_device(report, &report->devices[d]);
+        tracked_begin(report, &report->devices[d]);
     return 0;
 }
 
@@ -225,14 +342,14 @@ ek_report *ek_report_start_with(ek_report_options options)
     if (!report)
         return NULL;
     pthread_mutex_init(&report->logs_lock, NULL);
-    if (open_report(report, &options) < 0 || begin(report) < 0) {
+    if (report_open(report, &options) < 0 || report_begin(report) < 0) {
         ek_report_free(report);
         return NULL;
     }
     return report;
 }
 
-static void end_watches(ek_report *report)
+static void report_end_watches(ek_report *report)
 {
     for (int d = 0; report->devices && d < report->count; d++)
         ek_memory_watch_end(&report->devices[d].open);
@@ -247,7 +364,7 @@ int ek_report_stop(ek_report *report)
     EK_TRY(ek_trace_set(NULL));
     report->collecting = false;
     report->ended = ek_clock_ns() - report->began;
-    end_watches(report);
+    report_end_watches(report);
     return 0;
 }
 
@@ -256,7 +373,7 @@ void ek_report_free(ek_report *report)
     if (!report || (report->collecting && ek_forked())) /* other threads may have been in it */
         return;
     ek_report_stop(report);
-    end_watches(report); /* of one that never collected */
+    report_end_watches(report); /* of one that never collected */
     for (int d = 0; report->devices && d < report->count; d++) {
         ek_series_free(&report->devices[d].run);
         ek_series_free(&report->devices[d].running);
@@ -264,7 +381,7 @@ void ek_report_free(ek_report *report)
     }
     while (report->logs) {
         ek_log *next = report->logs->next;
-        ek_log_free(report->logs);
+        log_free(report->logs);
         report->logs = next;
     }
     ek_steps_free(&report->steps);

@@ -22,7 +22,7 @@ void ek_html_text(FILE *page, const char *text)
 }
 
 /* Writes page.html from `from` to the mark, which it has; returns what comes behind the mark. */
-static const char *write_until(FILE *page, const char *from, const char *mark)
+static const char *page_write_until(FILE *page, const char *from, const char *mark)
 {
     const char *end = strstr(from, mark);
 
@@ -35,23 +35,23 @@ void ek_html_begin(FILE *page, const char *title, const char *subtitle)
     const char *rest = (const char *)ek_page_html;
 
     for (int i = 0; i < 2; i++) { /* in the head and as the heading */
-        rest = write_until(page, rest, "{{title}}");
+        rest = page_write_until(page, rest, "{{title}}");
         ek_html_text(page, title);
     }
-    rest = write_until(page, rest, "{{subtitle}}");
+    rest = page_write_until(page, rest, "{{subtitle}}");
     if (subtitle) {
         fputs("<p class=\"faint\">", page);
         ek_html_text(page, subtitle);
         fputs("</p>\n", page);
     }
-    write_until(page, rest, "{{more}}");
+    page_write_until(page, rest, "{{more}}");
 }
 
 int ek_html_end(FILE *page, ek_report *const *reports, int count)
 {
     const char *more = "{{more}}", *rest = strstr((const char *)ek_page_html, more) + strlen(more);
 
-    rest = write_until(page, rest, "{{report}}");
+    rest = page_write_until(page, rest, "{{report}}");
     if (count < 0)
         fputs("null", page);
     else
@@ -68,7 +68,7 @@ typedef struct page_job {
     ek_report_page page;
 } page_job;
 
-static int write_page(FILE *stream, void *user)
+static int page_write(FILE *stream, void *user)
 {
     const page_job *job = user;
     const ek_report_page *page = &job->page;
@@ -84,7 +84,7 @@ static int write_page(FILE *stream, void *user)
     return ek_html_end(stream, job->reports, job->count);
 }
 
-static int check(const char *path, ek_report *const *reports, int count)
+static int page_check(const char *path, ek_report *const *reports, int count)
 {
     if (!path || !*path)
         return EK_FAIL(EK_E_INVALID, "report_html: there is no path");
@@ -101,9 +101,9 @@ static int check(const char *path, ek_report *const *reports, int count)
 int ek_report_html_with(const char *path, ek_report *const *reports, int count,
                         const ek_report_page *page)
 {
-    EK_TRY(check(path, reports, count));
+    EK_TRY(page_check(path, reports, count));
     page_job job = {.reports = reports, .count = count, .page = page ? *page : (ek_report_page){0}};
-    return ek_file_replace_text("report_html", path, write_page, &job);
+    return ek_file_replace_text("report_html", path, page_write, &job);
 }
 
 int ek_report_html(const char *path, ek_report *const *reports, int count)

@@ -6,11 +6,11 @@
 #include "core/thread.h"
 #include "report/report.h"
 
-static const char *const kinds[EK_SPAN_KINDS] = {"compute", "communicate", "wait"};
+static const char *const json_kinds[EK_SPAN_KINDS] = {"compute", "communicate", "wait"};
 
 enum { DIGITS = 12 };
 
-static void put_sample(ek_json_writer *json, const char *key, const ek_memory_sample *sample)
+static void json_put_sample(ek_json_writer *json, const char *key, const ek_memory_sample *sample)
 {
     ek_json_begin(json, key, '{');
     ek_json_put_real(json, "seconds", sample->seconds, DIGITS);
@@ -23,11 +23,11 @@ static void put_sample(ek_json_writer *json, const char *key, const ek_memory_sa
     ek_json_close(json, '}');
 }
 
-typedef int reader(const ek_report *report, int index, ek_memory_sample *samples, int room);
+typedef int json_reader(const ek_report *report, int index, ek_memory_sample *samples, int room);
 
 /* All samples of a device, which may become more while they are counted. */
-static int put_memory(ek_json_writer *json, const char *key, const ek_report *report, int index,
-                      reader *read)
+static int json_put_memory(ek_json_writer *json, const char *key, const ek_report *report,
+                           int index, json_reader *read)
 {
     const int count = read(report, index, NULL, 0), room = count + 64;
     EK_TRY(count);
@@ -37,13 +37,13 @@ static int put_memory(ek_json_writer *json, const char *key, const ek_report *re
     const int there = read(report, index, samples, room);
     ek_json_begin(json, key, '[');
     for (int i = 0; i < there && i < room; i++)
-        put_sample(json, NULL, &samples[i]);
+        json_put_sample(json, NULL, &samples[i]);
     ek_json_close(json, ']');
     free(samples);
     return there < 0 ? there : 0;
 }
 
-static int put_device(ek_json_writer *json, const ek_report *report, int index)
+static int json_put_device(ek_json_writer *json, const ek_report *report, int index)
 {
     ek_device_report device;
     char name[16];
@@ -51,19 +51,19 @@ static int put_device(ek_json_writer *json, const ek_report *report, int index)
     ek_json_begin(json, NULL, '{');
     ek_json_put_text(json, "device", ek_device_name(device.device, name));
     ek_json_put_integer(json, "capacity", (int64_t)device.capacity);
-    put_sample(json, "peak", &device.peak);
+    json_put_sample(json, "peak", &device.peak);
     ek_json_put_text(json, "peak_operation", device.peak_operation);
     ek_json_put_integer(json, "reserved_peak", (int64_t)device.reserved_peak);
     ek_json_put_real(json, "computing", device.computing, DIGITS);
     ek_json_put_real(json, "communicating", device.communicating, DIGITS);
     ek_json_put_real(json, "waiting", device.waiting, DIGITS);
-    EK_TRY(put_memory(json, "memory", report, index, ek_report_memory));
-    EK_TRY(put_memory(json, "step_memory", report, index, ek_report_step_memory));
+    EK_TRY(json_put_memory(json, "memory", report, index, ek_report_memory));
+    EK_TRY(json_put_memory(json, "step_memory", report, index, ek_report_step_memory));
     ek_json_close(json, '}');
     return 0;
 }
 
-static int put_spans(ek_json_writer *json, const ek_report *report)
+static int json_put_spans(ek_json_writer *json, const ek_report *report)
 {
     int count;
     double seconds;
@@ -79,7 +79,7 @@ static int put_spans(ek_json_writer *json, const ek_report *report)
         ek_json_put_integer(json, "device", spans[i].device);
         ek_json_put_integer(json, "thread", spans[i].thread);
         ek_json_put_integer(json, "depth", spans[i].depth);
-        ek_json_put_text(json, "kind", kinds[spans[i].kind]);
+        ek_json_put_text(json, "kind", json_kinds[spans[i].kind]);
         ek_json_put_real(json, "begin", spans[i].begin, DIGITS);
         ek_json_put_real(json, "end", spans[i].end, DIGITS);
         ek_json_put_text(json, "label", spans[i].label);
@@ -90,7 +90,7 @@ static int put_spans(ek_json_writer *json, const ek_report *report)
     return 0;
 }
 
-static int put_report(ek_json_writer *json, const ek_report *report)
+static int json_put_report(ek_json_writer *json, const ek_report *report)
 {
     ek_json_begin(json, NULL, '{');
     ek_json_put_text(json, "name", ek_report_name(report));
@@ -101,9 +101,9 @@ static int put_report(ek_json_writer *json, const ek_report *report)
     ek_json_put_integer(json, "largest_batch", ek_report_largest_batch(report));
     ek_json_begin(json, "devices", '[');
     for (int d = 0; d < ek_report_device_count(report); d++)
-        EK_TRY(put_device(json, report, d));
+        EK_TRY(json_put_device(json, report, d));
     ek_json_close(json, ']');
-    EK_TRY(put_spans(json, report));
+    EK_TRY(json_put_spans(json, report));
     ek_json_close(json, '}');
     return 0;
 }
@@ -115,7 +115,7 @@ int ek_report_put(FILE *stream, bool in_html, ek_report *const *reports, int cou
     ek_json_put_text(&json, "format", "evenkeel-report-1");
     ek_json_begin(&json, "reports", '[');
     for (int i = 0; i < count; i++)
-        EK_TRY(put_report(&json, reports[i]));
+        EK_TRY(json_put_report(&json, reports[i]));
     ek_json_close(&json, ']');
     ek_json_close(&json, '}');
     return 0;
@@ -126,7 +126,7 @@ typedef struct json_job {
     int count;
 } json_job;
 
-static int write_reports(FILE *stream, void *user)
+static int json_write(FILE *stream, void *user)
 {
     const json_job *job = user;
     EK_TRY(ek_report_put(stream, false, job->reports, job->count));
@@ -143,5 +143,5 @@ int ek_report_json(const char *path, ek_report *const *reports, int count)
         if (!reports[i])
             return EK_FAIL(EK_E_INVALID, "report_json: report %d is NULL", i);
     json_job job = {reports, count};
-    return ek_file_replace_text("report_json", path, write_reports, &job);
+    return ek_file_replace_text("report_json", path, json_write, &job);
 }

@@ -16,7 +16,7 @@ void ek_page_end(FILE *page)
     ek_html_end(page, NULL, -1); /* without reports it can't fail */
 }
 
-static ek_json_writer begin_chart(FILE *page, const char *title)
+static ek_json_writer chart_begin(FILE *page, const char *title)
 {
     ek_json_writer json = {.stream = page, .in_html = true};
 
@@ -26,7 +26,7 @@ static ek_json_writer begin_chart(FILE *page, const char *title)
     return json;
 }
 
-static void end_chart(ek_json_writer *json)
+static void chart_end(ek_json_writer *json)
 {
     ek_json_close(json, ']');
     ek_json_close(json, '}');
@@ -36,7 +36,7 @@ static void end_chart(ek_json_writer *json)
 void ek_page_bars(FILE *page, const char *title, const char *note, const ek_page_bar *bars,
                   int count)
 {
-    ek_json_writer json = begin_chart(page, title);
+    ek_json_writer json = chart_begin(page, title);
 
     if (note)
         ek_json_put_text(&json, "note", note);
@@ -48,13 +48,13 @@ void ek_page_bars(FILE *page, const char *title, const char *note, const ek_page
         ek_json_put_real(&json, "value", bars[i].value, DIGITS);
         ek_json_close(&json, '}');
     }
-    end_chart(&json);
+    chart_end(&json);
 }
 
 void ek_page_lines(FILE *page, const char *title, const char *unit, const ek_page_series *series,
                    int count)
 {
-    ek_json_writer json = begin_chart(page, title);
+    ek_json_writer json = chart_begin(page, title);
 
     ek_json_put_text(&json, "unit", unit);
     ek_json_begin(&json, "series", '[');
@@ -67,5 +67,5 @@ void ek_page_lines(FILE *page, const char *title, const char *unit, const ek_pag
         ek_json_close(&json, ']');
         ek_json_close(&json, '}');
     }
-    end_chart(&json);
+    chart_end(&json);
 }

@@ -8,7 +8,8 @@
 
 static const double nanosecond = 1e-9;
 
-ek_tracked *ek_report_lock(const ek_report *report, int index)
+/* A device for reading: locked if the report collects and the device is open. */
+static ek_tracked *tracked_lock(const ek_report *report, int index)
 {
     ek_tracked *device = &report->devices[index];
     if (device->open.dev)
@@ -16,13 +17,14 @@ ek_tracked *ek_report_lock(const ek_report *report, int index)
     return device;
 }
 
-void ek_report_unlock(const ek_tracked *device)
+static void tracked_unlock(const ek_tracked *device)
 {
     if (device->open.dev)
         ek_unlock(&device->open.dev->allocator.lock);
 }
 
-uint64_t ek_report_ns(const ek_report *report)
+/* Nanoseconds since the start; of a stopped report those that it took. */
+static uint64_t report_ns(const ek_report *report)
 {
     return report->collecting ? ek_clock_ns() - report->began : report->ended;
 }
@@ -67,7 +69,7 @@ int64_t ek_report_largest_batch(const ek_report *report)
 
 /* ---- devices ---- */
 
-static int check_index(const ek_report *report, int index)
+static int report_check_index(const ek_report *report, int index)
 {
     if (!report)
         return EK_FAIL(EK_E_INVALID, "report: it is NULL");
@@ -81,15 +83,15 @@ static int check_index(const ek_report *report, int index)
 
 int ek_report_device(const ek_report *report, int index, ek_device_report *device)
 {
-    EK_TRY(check_index(report, index));
+    EK_TRY(report_check_index(report, index));
     EK_TRY(ek_check_pointer("report_device", "where to put the numbers", device));
-    const ek_tracked *tracked = ek_report_lock(report, index);
+    const ek_tracked *tracked = tracked_lock(report, index);
     *device = (ek_device_report){.device = tracked->id,
                                  .capacity = tracked->capacity,
                                  .peak = ek_moment_sample(&tracked->peak),
                                  .reserved_peak = tracked->reserved_peak};
     memcpy(device->peak_operation, tracked->peak_operation, sizeof device->peak_operation);
-    ek_report_unlock(tracked);
+    tracked_unlock(tracked);
     const ek_busy *busy = &report->steps.sums[index];
     device->computing = nanosecond * (double)busy->computing;
     device->communicating = nanosecond * (double)busy->communicating;
@@ -102,9 +104,9 @@ double ek_report_imbalance(const ek_report *report)
 {
     double sum = 0, most = 0;
     for (int d = 0; d < ek_report_device_count(report); d++) {
-        const ek_tracked *tracked = ek_report_lock(report, d);
+        const ek_tracked *tracked = tracked_lock(report, d);
         const double peak = (double)tracked->peak.in_use;
-        ek_report_unlock(tracked);
+        tracked_unlock(tracked);
         sum += peak;
         most = peak > most ? peak : most;
     }
@@ -115,25 +117,31 @@ int ek_report_memory(const ek_report *report, int index, ek_memory_sample *sampl
 {
     if (room > 0)
         EK_TRY(ek_check_pointer("report_memory", "the array for the samples", samples));
-    EK_TRY(check_index(report, index));
-    const ek_tracked *tracked = ek_report_lock(report, index);
-    const int count = ek_series_read(&tracked->run, ek_report_ns(report), samples, room);
-    ek_report_unlock(tracked);
+    EK_TRY(report_check_index(report, index));
+    const ek_tracked *tracked = tracked_lock(report, index);
+    const int count = ek_series_read(&tracked->run, report_ns(report), samples, room);
+    tracked_unlock(tracked);
     return count;
 }
 
 int ek_report_step_memory(const ek_report *report, int index, ek_memory_sample *samples, int room)
 {
-    EK_TRY(check_index(report, index));
-    const ek_tracked *tracked = ek_report_lock(report, index);
+    EK_TRY(report_check_index(report, index));
+    const ek_tracked *tracked = tracked_lock(report, index);
     const int count = report->steps.total
                           ? ek_series_read(&tracked->finished, tracked->finished_ns, samples, room)
                           : 0;
-    ek_report_unlock(tracked);
+    tracked_unlock(tracked);
     return count;
 }
 
 /* ---- the last finished step's spans ---- */
+
+/* Who reads a report takes its lock, too. */
+static pthread_mutex_t *logs_lock(const ek_report *report)
+{
+    return &((ek_report *)report)->logs_lock;
+}
 
 void ek_gathered_clear(ek_gathered *gathered)
 {
@@ -141,7 +149,7 @@ void ek_gathered_clear(ek_gathered *gathered)
     *gathered = (ek_gathered){0};
 }
 
-static int compare_spans(const void *a, const void *b)
+static int span_compare(const void *a, const void *b)
 {
     const ek_report_span *x = a, *y = b;
     if (x->begin != y->begin)
@@ -154,14 +162,14 @@ static int compare_spans(const void *a, const void *b)
 }
 
 /* Seconds since the step began, within it. */
-static double within_step(const ek_report *report, uint64_t clock)
+static double report_within_step(const ek_report *report, uint64_t clock)
 {
     const uint64_t began = report->finished_began;
     const uint64_t ns = clock > began ? clock - began : 0;
     return nanosecond * (double)(ns < report->finished_ns ? ns : report->finished_ns);
 }
 
-static void copy_page(const ek_report *report, const ek_log *log, ek_report_span *to)
+static void log_copy_page(const ek_report *report, const ek_log *log, ek_report_span *to)
 {
     const ek_log_page *page = &log->pages[!log->current];
     for (int i = 0; i < page->count; i++) {
@@ -170,15 +178,15 @@ static void copy_page(const ek_report *report, const ek_log *log, ek_report_span
                                  .thread = log->thread,
                                  .depth = from->depth,
                                  .kind = from->kind,
-                                 .begin = within_step(report, from->begin),
-                                 .end = within_step(report, from->end)};
+                                 .begin = report_within_step(report, from->begin),
+                                 .end = report_within_step(report, from->end)};
         memcpy(to[i].label, from->label, sizeof to[i].label);
     }
 }
 
 /* Pages of finished steps stay as they are until ek_report_step, which the caller's thread calls:
  * only their place is guarded. */
-static int gather(const ek_report *report, ek_gathered *gathered)
+static int gathered_read(const ek_report *report, ek_gathered *gathered)
 {
     int count = 0;
     for (ek_log *log = report->logs; log; log = log->next)
@@ -188,17 +196,17 @@ static int gather(const ek_report *report, ek_gathered *gathered)
         return ek_error_pending();
     for (ek_log *log = report->logs; log; log = log->next) {
         const ek_log_page *page = &log->pages[!log->current];
-        copy_page(report, log, gathered->spans + gathered->count);
+        log_copy_page(report, log, gathered->spans + gathered->count);
         gathered->count += page->count;
         gathered->dropped += page->dropped;
     }
-    qsort(gathered->spans, (size_t)count, sizeof *gathered->spans, compare_spans);
+    qsort(gathered->spans, (size_t)count, sizeof *gathered->spans, span_compare);
     gathered->ready = true;
     return 0;
 }
 
 /* Writes NULL if there is no finished step. */
-static int gathered_of(const ek_report *report, const ek_gathered **result)
+static int gathered_get(const ek_report *report, const ek_gathered **result)
 {
     ek_gathered *gathered = report->gathered;
     *result = NULL;
@@ -207,10 +215,9 @@ static int gathered_of(const ek_report *report, const ek_gathered **result)
     if (report->collecting)
         EK_TRY(ek_fork_check());
     if (!gathered->ready) {
-        ek_report *mutable = (ek_report *)report; /* its lock */
-        ek_lock(&mutable->logs_lock);
-        int rc = gather(report, gathered);
-        ek_unlock(&mutable->logs_lock);
+        ek_lock(logs_lock(report));
+        int rc = gathered_read(report, gathered);
+        ek_unlock(logs_lock(report));
         EK_TRY(rc);
     }
     *result = gathered;
@@ -220,7 +227,7 @@ static int gathered_of(const ek_report *report, const ek_gathered **result)
 const ek_report_span *ek_report_spans(const ek_report *report, int *count, double *seconds)
 {
     const ek_gathered *gathered;
-    int rc = gathered_of(report, &gathered);
+    int rc = gathered_get(report, &gathered);
     *count = gathered ? gathered->count : rc;
     *seconds = gathered ? nanosecond * (double)report->finished_ns : 0;
     return gathered && gathered->count ? gathered->spans : NULL;
@@ -228,28 +235,26 @@ const ek_report_span *ek_report_spans(const ek_report *report, int *count, doubl
 
 int ek_report_thread_count(const ek_report *report)
 {
-    ek_report *mutable = (ek_report *)report; /* its lock */
-    ek_lock(&mutable->logs_lock);
+    ek_lock(logs_lock(report));
     const int count = report->threads;
-    ek_unlock(&mutable->logs_lock);
+    ek_unlock(logs_lock(report));
     return count;
 }
 
 int ek_report_thread_device(const ek_report *report, int thread)
 {
-    ek_report *mutable = (ek_report *)report; /* its lock */
     int device = -1;
-    ek_lock(&mutable->logs_lock);
+    ek_lock(logs_lock(report));
     for (const ek_log *log = report->logs; log; log = log->next)
         if (log->thread == thread)
             device = log->worker;
-    ek_unlock(&mutable->logs_lock);
+    ek_unlock(logs_lock(report));
     return device;
 }
 
 int64_t ek_report_spans_dropped(const ek_report *report)
 {
     const ek_gathered *gathered;
-    int rc = gathered_of(report, &gathered);
+    int rc = gathered_get(report, &gathered);
     return gathered ? gathered->dropped : rc;
 }

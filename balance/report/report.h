@@ -23,7 +23,7 @@ typedef struct ek_report_span {
  * cannot be read (EK_E_NO_MEMORY). They live as long as the report is not changed. */
 const ek_report_span *ek_report_spans(const ek_report *report, int *count, double *seconds);
 
-/* Threads that had spans; the device whose worker one is, -1 where it is no worker. */
+/* Threads that had spans; the device whose worker one is, -1 if it is no worker. */
 int ek_report_thread_count(const ek_report *report);
 int ek_report_thread_device(const ek_report *report, int thread);
 

@@ -12,7 +12,7 @@ static const char *const columns[EK_MEMORY_CATEGORIES] = {
     [EK_MEMORY_COMMUNICATION] = "commun", [EK_MEMORY_WORKSPACE] = "work",
 };
 
-static void write_head(const ek_report *report, FILE *stream)
+static void table_write_head(const ek_report *report, FILE *stream)
 {
     const int64_t largest = ek_report_largest_batch(report);
     fprintf(stream, "%s: %lld steps, median %.2f ms; imbalance %.2f", ek_report_name(report),
@@ -28,7 +28,7 @@ static void write_head(const ek_report *report, FILE *stream)
     fputs("  at\n", stream);
 }
 
-static void write_memory(const ek_device_report *device, FILE *stream)
+static void table_write_memory(const ek_device_report *device, FILE *stream)
 {
     const ek_memory_sample *peak = &device->peak;
     char name[16], share[16] = "-";
@@ -43,38 +43,38 @@ static void write_memory(const ek_device_report *device, FILE *stream)
 }
 
 /* Of the mean step. */
-static void write_share(double seconds, double all, int64_t steps, FILE *stream)
+static void table_write_share(double seconds, double all, int64_t steps, FILE *stream)
 {
     fprintf(stream, " %9.2f %3.0f %%", 1e3 * seconds / (double)steps,
             all > 0 ? 100 * seconds / all : 0);
 }
 
-static void write_time(const ek_report *report, const ek_device_report *device, FILE *stream)
+static void table_write_time(const ek_report *report, const ek_device_report *device, FILE *stream)
 {
     const int64_t steps = ek_report_step_count(report);
     const double all = ek_report_seconds(report);
     char name[16];
     fprintf(stream, "%-8s", ek_device_name(device->device, name));
-    write_share(device->computing, all, steps, stream);
-    write_share(device->communicating, all, steps, stream);
-    write_share(device->waiting, all, steps, stream);
+    table_write_share(device->computing, all, steps, stream);
+    table_write_share(device->communicating, all, steps, stream);
+    table_write_share(device->waiting, all, steps, stream);
     fputc('\n', stream);
 }
 
-static int write_table(const ek_report *report, FILE *stream)
+static int table_write(const ek_report *report, FILE *stream)
 {
     ek_device_report device;
-    write_head(report, stream);
+    table_write_head(report, stream);
     for (int d = 0; d < ek_report_device_count(report); d++) {
         EK_TRY(ek_report_device(report, d, &device));
-        write_memory(&device, stream);
+        table_write_memory(&device, stream);
     }
     if (ek_report_step_count(report) > 0)
         fprintf(stream, "\nMilliseconds of the mean step\n\n%-8s %15s %15s %15s\n", "device",
                 "computing", "communicating", "waiting");
     for (int d = 0; d < ek_report_device_count(report) && ek_report_step_count(report) > 0; d++) {
         EK_TRY(ek_report_device(report, d, &device));
-        write_time(report, &device, stream);
+        table_write_time(report, &device, stream);
     }
     fputc('\n', stream);
     return 0;
@@ -85,7 +85,7 @@ int ek_report_table(const ek_report *report, FILE *stream)
     if (!report || !stream)
         return EK_FAIL(EK_E_INVALID, "report_table: the %s is NULL", report ? "stream" : "report");
     locale_t before = ek_locale_begin();
-    int rc = write_table(report, stream);
+    int rc = table_write(report, stream);
     ek_locale_end(before);
     EK_TRY(rc);
     if (fflush(stream) != 0 || ferror(stream))

@@ -40,7 +40,7 @@ EK_API ek_report *ek_report_start_with(ek_report_options options);
 EK_API int ek_report_step(ek_report *report);
 /* Ends collecting; what was collected stays. What came after the last step counts as no step. */
 EK_API int ek_report_stop(ek_report *report);
-/* Stops it where need be; NULL is ignored. */
+/* Stops it first if it still collects; NULL is ignored. */
 EK_API void ek_report_free(ek_report *report);
 
 /* ---- reading ---- */
@@ -72,7 +72,7 @@ EK_API double ek_report_seconds(const ek_report *report);
 EK_API double ek_report_step_seconds(const ek_report *report);
 /* 0, or EK_E_INVALID for no such device. */
 EK_API int ek_report_device(const ek_report *report, int index, ek_device_report *device);
-/* The peak of the fullest device over the mean of all devices' peaks; 1 where nothing was used. */
+/* The peak of the fullest device over the mean of all devices' peaks; 1 if nothing was used. */
 EK_API double ek_report_imbalance(const ek_report *report);
 /* Memory over time of a device, ascending: each sample is the fullest moment of its stretch of
  * time, or the level that lasts through stretches without changes. Copies at most `room` and
@@ -80,7 +80,7 @@ EK_API double ek_report_imbalance(const ek_report *report);
 EK_API int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples,
                             int room);
 
-/* The largest batch that this way of training can run (evenkeel/train.h), where the caller knows
+/* The largest batch that this way of training can run (evenkeel/train.h), if the caller knows
  * it: shown beside the rest. */
 EK_API void ek_report_set_largest_batch(ek_report *report, int64_t batch);
 

@@ -9,8 +9,7 @@
 #include "core/device.h"
 #include "core/worker.h"
 #include "report/report.h"
-#include "report/series.h"
-#include "report/steps.h"
+#include "report/history.h"
 #include "unit.h"
 
 enum { ROOM = 4096 };

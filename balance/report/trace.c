@@ -1,4 +1,4 @@
-/* chrome.c: the last finished step in the Chrome trace format, which Perfetto opens.
+/* trace.c: the last finished step in the Chrome trace format, which Perfetto opens.
  *
  * One process, a thread for each that worked, complete events for spans, and for each device a
  * counter of its memory by category. Times are microseconds since the step began. */
@@ -40,7 +40,7 @@ static double microseconds(double seconds)
 
 /* ---- events in the order of their beginnings ---- */
 
-static int add(trace *t, event e)
+static int trace_add(trace *t, event e)
 {
     if (t->count == t->room) {
         const int room = t->room ? 2 * t->room : 1024;
@@ -55,7 +55,7 @@ static int add(trace *t, event e)
     return 0;
 }
 
-static int add_device(trace *t, int index)
+static int trace_add_device(trace *t, int index)
 {
     ek_device_report device;
     EK_TRY(ek_report_device(t->report, index, &device));
@@ -67,13 +67,13 @@ static int add_device(trace *t, int index)
     t->samples[index] = samples;
     const int count = ek_report_step_memory(t->report, index, samples, room);
     for (int i = 0; i < count && i < room; i++)
-        EK_TRY(add(t, (event){.begin = microseconds(samples[i].seconds),
-                              .sample = &samples[i],
-                              .device = index}));
+        EK_TRY(trace_add(t, (event){.begin = microseconds(samples[i].seconds),
+                                    .sample = &samples[i],
+                                    .device = index}));
     return 0;
 }
 
-static int compare(const void *a, const void *b)
+static int event_compare(const void *a, const void *b)
 {
     const event *x = a, *y = b;
     if (x->begin != y->begin)
@@ -81,22 +81,22 @@ static int compare(const void *a, const void *b)
     return x->order - y->order;
 }
 
-static int collect(trace *t)
+static int trace_collect(trace *t)
 {
     for (int d = 0; d < ek_report_device_count(t->report); d++)
-        EK_TRY(add_device(t, d));
+        EK_TRY(trace_add_device(t, d));
     for (int i = 0; i < t->span_count; i++)
-        EK_TRY(add(t, (event){.begin = microseconds(t->spans[i].begin),
-                              .span = &t->spans[i],
-                              .device = t->spans[i].device}));
+        EK_TRY(trace_add(t, (event){.begin = microseconds(t->spans[i].begin),
+                                    .span = &t->spans[i],
+                                    .device = t->spans[i].device}));
     if (t->count > 0)
-        qsort(t->events, (size_t)t->count, sizeof *t->events, compare);
+        qsort(t->events, (size_t)t->count, sizeof *t->events, event_compare);
     return 0;
 }
 
 /* ---- writing ---- */
 
-static void put_span(ek_json_writer *json, const event *e, const char *device)
+static void trace_put_span(ek_json_writer *json, const event *e, const char *device)
 {
     static const char *const kinds[EK_SPAN_KINDS] = {"computing", "communicating", "waiting"};
     const ek_report_span *span = e->span;
@@ -112,7 +112,7 @@ static void put_span(ek_json_writer *json, const event *e, const char *device)
     ek_json_close(json, '}');
 }
 
-static void put_sample(ek_json_writer *json, const event *e, const char *device)
+static void trace_put_sample(ek_json_writer *json, const event *e, const char *device)
 {
     char name[32];
     snprintf(name, sizeof name, "memory of %s", device);
@@ -126,18 +126,18 @@ static void put_sample(ek_json_writer *json, const event *e, const char *device)
     ek_json_close(json, '}');
 }
 
-static void put_event(ek_json_writer *json, const trace *t, const event *e)
+static void trace_put_event(ek_json_writer *json, const trace *t, const event *e)
 {
     const char *device = t->names[e->device];
     ek_json_begin(json, NULL, '{');
     if (e->span)
-        put_span(json, e, device);
+        trace_put_span(json, e, device);
     else
-        put_sample(json, e, device);
+        trace_put_sample(json, e, device);
     ek_json_close(json, '}');
 }
 
-static void put_name(ek_json_writer *json, const char *what, int thread, const char *name)
+static void trace_put_name(ek_json_writer *json, const char *what, int thread, const char *name)
 {
     ek_json_begin(json, NULL, '{');
     ek_json_put_text(json, "name", what);
@@ -151,7 +151,7 @@ static void put_name(ek_json_writer *json, const char *what, int thread, const c
 }
 
 /* A thread that works for one device, which no worker does, goes by its name too. */
-static int only_device(const trace *t, int thread)
+static int trace_only_device(const trace *t, int thread)
 {
     int device = -1;
     for (int i = 0; i < t->span_count; i++) {
@@ -167,18 +167,19 @@ static int only_device(const trace *t, int thread)
     return device;
 }
 
-static void put_names(ek_json_writer *json, const trace *t)
+static void trace_put_names(ek_json_writer *json, const trace *t)
 {
-    put_name(json, "process_name", 0, ek_report_name(t->report));
+    trace_put_name(json, "process_name", 0, ek_report_name(t->report));
     for (int thread = 0; thread < ek_report_thread_count(t->report); thread++) {
         int device = ek_report_thread_device(t->report, thread);
         if (device < 0)
-            device = only_device(t, thread);
-        put_name(json, "thread_name", thread + 1, device < 0 ? "calling thread" : t->names[device]);
+            device = trace_only_device(t, thread);
+        trace_put_name(json, "thread_name", thread + 1,
+                       device < 0 ? "calling thread" : t->names[device]);
     }
 }
 
-static int write_trace(FILE *stream, void *user)
+static int trace_write(FILE *stream, void *user)
 {
     const trace *t = user;
     ek_json_writer json = {.stream = stream};
@@ -189,9 +190,9 @@ static int write_trace(FILE *stream, void *user)
     ek_json_put_integer(&json, "spans_dropped", ek_report_spans_dropped(t->report));
     ek_json_close(&json, '}');
     ek_json_begin(&json, "traceEvents", '[');
-    put_names(&json, t);
+    trace_put_names(&json, t);
     for (int i = 0; i < t->count; i++)
-        put_event(&json, t, &t->events[i]);
+        trace_put_event(&json, t, &t->events[i]);
     ek_json_close(&json, ']');
     ek_json_close(&json, '}');
     fputc('\n', stream);
@@ -207,9 +208,9 @@ int ek_report_trace(const char *path, const ek_report *report)
         return EK_FAIL(EK_E_STATE, "report_trace: no step has ended (ek_report_step)");
     trace t = {.report = report};
     t.spans = ek_report_spans(report, &t.span_count, &t.seconds);
-    int rc = t.span_count < 0 ? t.span_count : collect(&t);
+    int rc = t.span_count < 0 ? t.span_count : trace_collect(&t);
     if (rc == 0)
-        rc = ek_file_replace_text("report_trace", path, write_trace, &t);
+        rc = ek_file_replace_text("report_trace", path, trace_write, &t);
     for (int d = 0; d < EK_MAX_DEVICES; d++)
         free(t.samples[d]);
     free(t.events);

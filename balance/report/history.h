@@ -1,0 +1,90 @@
+/* history.h: what is kept of a run in bounded room, coarser the longer it lasts: a device's memory
+ * over time, and how long steps took and what devices did in them. */
+#ifndef EK_REPORT_HISTORY_H
+#define EK_REPORT_HISTORY_H
+
+#include "evenkeel/report.h"
+
+/* ---- memory ----
+ *
+ * Time is cut into stretches of 2^shift nanoseconds. Of each stretch with a change two moments are
+ * kept: the fullest one, its beginning included, and the last change, which holds until the next
+ * stretch with a change begins. If time outgrows the stretches, they double: pairs become one. */
+
+typedef struct ek_moment {
+    uint64_t ns; /* since the series' begin */
+    int64_t step;
+    uint64_t in_use;
+    uint64_t now[EK_MEMORY_CATEGORIES];
+} ek_moment;
+
+enum { EK_SERIES_STRETCHES = 512 };
+
+typedef struct ek_stretch {
+    ek_moment fullest, last;
+} ek_stretch;
+
+typedef struct ek_series {
+    ek_stretch *stretches; /* ascending, those with changes; room for EK_SERIES_STRETCHES */
+    int count;
+    unsigned shift;
+} ek_series;
+
+int ek_series_init(ek_series *series);
+void ek_series_free(ek_series *series);
+
+/* Empties it, for a time as long as that of `before`. */
+void ek_series_restart(ek_series *series, const ek_series *before);
+
+/* From moment->ns on (never before the last one's) memory is as `moment` says. */
+void ek_series_note(ek_series *series, const ek_moment *moment);
+
+/* The last change; there is one. */
+const ek_moment *ek_series_last(const ek_series *series);
+
+/* Reads all fullest moments, the last change of a stretch too if nothing changed in the stretch
+ * behind it, and the level at `ns`. Each holds until the next. Copies at most `room`; returns how
+ * many there are. */
+int ek_series_read(const ek_series *series, uint64_t ns, ek_memory_sample *samples, int room);
+
+ek_memory_sample ek_moment_sample(const ek_moment *moment);
+
+/* ---- steps ----
+ *
+ * While there is room each step has a record of its own. If it is full, pairs become one: a record
+ * is the sum of twice as many steps. */
+
+/* Nanoseconds of one device; the rest of the step it waited. */
+typedef struct ek_busy {
+    uint64_t computing, communicating;
+} ek_busy;
+
+typedef struct ek_step_record {
+    int64_t first, count; /* steps */
+    uint64_t ns;
+} ek_step_record;
+
+enum { EK_STEP_RECORDS = 1024 };
+
+typedef struct ek_steps {
+    ek_step_record *records; /* room for EK_STEP_RECORDS */
+    ek_busy *busy;           /* [record][device] */
+    int devices;
+    int count;
+    int64_t stride; /* steps of one record; the last has as many or fewer */
+    int64_t total;  /* steps */
+    uint64_t ns;    /* all of them */
+    ek_busy *sums;  /* of all steps, by device */
+} ek_steps;
+
+int ek_steps_init(ek_steps *steps, int devices);
+void ek_steps_free(ek_steps *steps);
+
+/* Adds a finished step. If a device did more than there was time, since several threads worked for
+ * it, its share is scaled to the step. */
+void ek_steps_add(ek_steps *steps, uint64_t ns, const ek_busy *busy);
+
+/* The median of the records' seconds per step; 0 if there are none. */
+double ek_steps_median(const ek_steps *steps);
+
+#endif
