@@ -49,14 +49,16 @@ class Element {
     setPointerCapture() {}
     addEventListener(type, listener) { this.listeners[type] = listener; }
     fire(type, event = {}) {
-        this.listeners[type]({target: this, button: 0, clientX: 0, clientY: 0, preventDefault() { event.prevented = true; }, ...event});
+        const prevent = () => { event.prevented = true; };
+        this.listeners[type]({target: this, button: 0, clientX: 0, clientY: 0, preventDefault: prevent, ...event});
         return event;
     }
 }
 
 /* The elements and texts of markup. */
 function parse(text, parent) {
-    const root = new Element("root"), token = /<!--.*?-->|<!doctype html>|<(\/?)([a-z0-9]+)((?:\s+[\w-]+(?:="[^"<]*")?)*)\s*(\/?)>|[^<]+/gsy;
+    const token = /<!--.*?-->|<!doctype html>|<(\/?)([a-z0-9]+)((?:\s+[\w-]+(?:="[^"<]*")?)*)\s*(\/?)>|[^<]+/gsy;
+    const root = new Element("root");
     let open = root;
     for (let at = 0; at < text.length; at = token.lastIndex) {
         const found = token.exec(text);
@@ -104,7 +106,8 @@ const [before, behind] = written.split(/(?<=id="data">)[^]*?(?=<\/script>)/);
 /* What the page makes of data: the document, and the script's own functions and charts. */
 function run(data, more = "") {
     const document = new Element("document");
-    document.innerHTML = before.replace("</main>", `${more}</main>`) + JSON.stringify(data).replaceAll("<", "\\u003c") + behind;
+    document.innerHTML = before.replace("</main>", `${more}</main>`) +
+        JSON.stringify(data).replaceAll("<", "\\u003c") + behind;
     document.activeElement = null;
     const listeners = {};
     const page = vm.createContext({document, innerWidth: 1280, innerHeight: 900,
@@ -148,7 +151,8 @@ function span(device, thread, depth, kind, begin, end, label) {
 
 function report(name, more = {}) {
     const devices = [device("host:0", 3), device("host:1", 1)];
-    const spans = [span(0, 0, 0, "compute", 0, 0.004, "backward of conv2d"), span(0, 0, 1, "communicate", 0.001, 0.002, "reduce"),
+    const spans = [span(0, 0, 0, "compute", 0, 0.004, "backward of conv2d"),
+                   span(0, 0, 1, "communicate", 0.001, 0.002, "reduce"),
                    span(1, 0, 0, "wait", 0.001, 0.005, "waiting")];
     return {name, steps: 3, seconds: 1, step_seconds: 0.005, imbalance: 1.5, largest_batch: 0, devices,
             last_step: {seconds: 0.005, dropped: 0, spans}, ...more};
@@ -195,7 +199,8 @@ const tests = {
     reports_stand_side_by_side() {
         const drawn = page(report("classic way"), report("sharded way", {largest_batch: 77}));
         assert.equal(drawn.charts.length, 8);
-        assertHas(drawn, "Fullest device", "Median step", "Largest batch", "classic waynot known", "sharded way77", "one vertical scale");
+        assertHas(drawn, "Fullest device", "Median step", "Largest batch", "classic way not known", "sharded way 77",
+            "one vertical scale");
         const bars = all(drawn, "div.bars")[0].querySelectorAll("div.bar");
         assert.equal(bars.length, 8);
         assert.equal(bars[0].attributes.style, "width:100.000%");
@@ -203,14 +208,15 @@ const tests = {
 
     every_number_of_the_tables_is_there() {
         const drawn = page(report("a"));
-        const cells = all(drawn, "table").slice(-3).map(table => table.querySelectorAll("td").map(cell => cell.textContent).join("|"));
+        const cells = all(drawn, "table").slice(-3).map(table =>
+            table.querySelectorAll("td").map(cell => cell.textContent).join("|"));
         assert.equal(cells[0], "2|3|1.500|3.00|5.000|1.000|");
         assert.equal(cells[1], ["host:0|3.00|0.00|0.00|0.00|3.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d",
                                 "host:1|1.00|0.00|0.00|0.00|1.00|0.00|0.00|7.00|512.00|1|0.250|forward of conv2d"].join("|"));
         assert.equal(cells[2], "host:0|0.500|0.250|0.250|host:1|0.500|0.250|0.250");
-        const memory = all(drawn, "table")[0];
-        assert.equal(memory.querySelectorAll("tr").length, 5);
-        assert.equal(memory.querySelectorAll("tr")[3].textContent.replace(/\s+/g, " "), "500 ms20.750.750.000.000.000.500.000.25");
+        const rows = all(drawn, "table")[0].querySelectorAll("tr");
+        assert.equal(rows.length, 5);
+        assert.equal(rows[3].textContent, "500\u00a0ms20.750.750.000.000.000.500.000.25");
     },
 
     names_are_text_only() {
@@ -230,31 +236,37 @@ const tests = {
         const nothing = report("run", {steps: 0, seconds: 0, step_seconds: 0, imbalance: 1, devices: [empty],
                                        last_step: {seconds: 0, dropped: 0, spans: []}});
         const drawn = page(nothing);
-        assertHas(drawn, "held no memory", "No step has been finished", "Nothing is known of what a step did", "No device held memory");
+        assertHas(drawn, "held no memory", "No step has been finished", "Nothing is known of what a step did",
+            "No device held memory");
         assert.equal(drawn.charts.length, 0);
         assert.equal(all(drawn, "svg").length, 0);
         assertHas(page(), "No way of training was reported.");
         assertHas(page({...nothing, devices: []}), "0 devices");
         assertHas(page(nothing, report("other")), "No step has been finished.");
-        assertHas(page(report("run", {last_step: {seconds: 1, dropped: 0, spans: []}}), report("other")), "Nothing is known of what its last step did");
+        assertHas(page(report("run", {last_step: {seconds: 1, dropped: 0, spans: []}}), report("other")),
+            "Nothing is known of what its last step did");
         assert.equal(run(null).text, "");
     },
 
     what_is_no_number_is_left_out() {
         const one = report("a", {seconds: null, step_seconds: null, imbalance: null}), [first] = one.devices;
         first.computing = first.peak.seconds = first.memory[1].seconds = first.step_memory[1].seconds = null;
-        one.last_step.spans.push(span(0, 0, 0, "wait", null, null, "never"), span(0, 0, 0, "wait", 1, 0, "backwards"));
+        one.last_step.spans.push(span(0, 0, 0, "wait", null, null, "never"),
+                                 span(0, 0, 0, "wait", 1, 0, "backwards"));
         const drawn = page(one);
         assert.equal(all(drawn, "div.lane").length, 2);
-        assert.equal(drawn.charts[0].host.querySelector("path").attributes.d, "M0.0 198.0L454.0 198.0L454.0 148.5L908.0 148.5L908.0 198.0");
+        assert.equal(firstPath(drawn), "M0.0 198.0L454.0 198.0L454.0 148.5L908.0 148.5L908.0 198.0");
         assert(!drawn.text.includes("never") && !drawn.text.includes("backwards"));
     },
 
     numbers_are_for_people() {
         const {bytes, seconds, percent} = page();
-        for (const [value, memory, time] of [[NaN, "0 B", "0 s"], [null, "0 B", "0 s"], [-1, "0 B", "0 s"], [0, "0 B", "0 s"],
-            [0.0125, "0 B", "12.5 ms"], [0.9996, "1 B", "1.00 s"], [1023, "1023 B", "17.1 min"], [3e-6, "0 B", "3.00 \u00b5s"],
-            [1023.9 * 2 ** 20, "1.00 GiB", "298232 h"], [312.4 * MIB, "312 MiB", "90993 h"], [1e300, "1000000000000000 PiB", "1000000000000000 h"]]) {
+        const cases = [
+            [NaN, "0 B", "0 s"], [null, "0 B", "0 s"], [-1, "0 B", "0 s"], [0, "0 B", "0 s"],
+            [3e-6, "0 B", "3.00 \u00b5s"], [0.0125, "0 B", "12.5 ms"], [0.9996, "1 B", "1.00 s"],
+            [1023, "1023 B", "17.1 min"], [1023.9 * 2 ** 20, "1.00 GiB", "298232 h"],
+            [312.4 * MIB, "312 MiB", "90993 h"], [1e300, "1000000000000000 PiB", "1000000000000000 h"]];
+        for (const [value, memory, time] of cases) {
             assert.equal(bytes(value), memory.replace(" ", "\u00a0"));
             assert.equal(seconds(value), time.replace(" ", "\u00a0"));
         }
@@ -271,10 +283,11 @@ const tests = {
         assert.equal(lines.querySelectorAll("circle").length, 1);
         assert.equal(lines.querySelectorAll("text.mark")[0].textContent, "peak of host:0: 3.00\u00a0MiB");
         assert.deepEqual([...lines.querySelectorAll("text")].map(text => text.textContent.replace("\u00a0", " ")),
-            ["0 MiB", "0.5 MiB", "1 MiB", "1.5 MiB", "2 MiB", "2.5 MiB", "3 MiB", "0.0 s", "0.2 s", "0.4 s", "0.6 s", "0.8 s", "1.0 s",
-             "peak of host:0: 3.00 MiB"]);
+            ["0 MiB", "0.5 MiB", "1 MiB", "1.5 MiB", "2 MiB", "2.5 MiB", "3 MiB",
+             "0.0 s", "0.2 s", "0.4 s", "0.6 s", "0.8 s", "1.0 s", "peak of host:0: 3.00 MiB"]);
         /* Each value is held until the next: along, then up. */
-        assert.equal(lines.querySelector("path").attributes.d, "M0.0 198.0L227.0 198.0L227.0 0.0L454.0 0.0L454.0 148.5L908.0 148.5L908.0 198.0");
+        assert.equal(firstPath(drawn),
+            "M0.0 198.0L227.0 198.0L227.0 0.0L454.0 0.0L454.0 148.5L908.0 148.5L908.0 198.0");
     },
 
     capacities_that_are_near_are_lines_across() {
@@ -292,7 +305,8 @@ const tests = {
         assert.equal(drawn.tip.textContent, "0.300\u00a0s, step 1host:03.00\u00a0MiBhost:11.00\u00a0MiB");
         assert.equal(lines.querySelector(".cursor").hidden, false);
         stack.fire("pointermove", {clientX: clientX(0.75)});
-        assert.equal(drawn.tip.textContent, "0.750\u00a0s, step 2together768\u00a0KiBactivation512\u00a0KiBworkspace256\u00a0KiB");
+        assert.equal(drawn.tip.textContent,
+            "0.750\u00a0s, step 2together768\u00a0KiBactivation512\u00a0KiBworkspace256\u00a0KiB");
         lanes.fire("pointermove", {clientX: clientX(0.3), target: lanes.querySelectorAll("i")[1]});
         assert.equal(drawn.tip.textContent, "1.500\u00a0msreduce: communicating, 1.00\u00a0ms from 1.00\u00a0ms");
         lanes.fire("pointermove", {clientX: clientX(0.3)});
@@ -357,8 +371,8 @@ const tests = {
     lanes_keep_every_span() {
         const SPANS = 20000, spans = [];
         for (let i = 0; i < SPANS; i++) {
-            const begin = Math.floor(i / 4) / (SPANS / 4);
-            spans.push(span(i % 2, i % 4, 0, ["compute", "communicate", "wait"][i % 3], begin, begin + 1e-5 * (i % 16), "relu"));
+            const begin = Math.floor(i / 4) / (SPANS / 4), end = begin + 1e-5 * (i % 16);
+            spans.push(span(i % 2, i % 4, 0, ["compute", "communicate", "wait"][i % 3], begin, end, "relu"));
         }
         const drawn = page(report("a", {last_step: {seconds: 1, dropped: 3, spans}})), {host, axis} = drawn.charts[2];
         const boxes = () => host.querySelectorAll("i");
@@ -373,9 +387,10 @@ const tests = {
     },
 
     operations_that_consist_of_others_are_frames() {
-        const spans = [span(0, 0, 0, "compute", 0, 10, "backward"), span(0, 0, 1, "wait", 1, 9, "waiting for gradients"),
+        const spans = [span(0, 0, 0, "compute", 0, 10, "backward"), span(0, 0, 1, "wait", 1, 9, "waiting"),
                        span(0, 0, 0, "compute", 20, 30, "forward"), span(0, 0, 1, "wait", 21, 23, "waiting")];
-        const boxes = page(report("a", {last_step: {seconds: 30, dropped: 0, spans}})).charts[2].host.querySelectorAll("i");
+        const drawn = page(report("a", {last_step: {seconds: 30, dropped: 0, spans}}));
+        const boxes = drawn.charts[2].host.querySelectorAll("i");
         assert.equal(boxes.length, 4);
         for (const box of boxes)
             assert.equal(box.classes.includes("frame"), box.dataset.tip.startsWith("backward"));
@@ -396,26 +411,33 @@ const tests = {
     },
 
     long_lines_keep_their_extremes() {
-        const memory = Array.from({length: 50000}, (_, i) => sample(i / 50000, i === 33333 ? 3 * MIB : i % 2 ? MIB : 2 * MIB));
-        const drawn = page(report("a", {devices: [{...device("host:0", 3), memory}]})), path = drawn.charts[0].host.querySelector("path").attributes.d;
-        assert(path.length < 120000);
-        assert(path.includes(" 0.0L")); /* the top of the plot, which one sample alone reaches */
+        const memory = Array.from({length: 50000}, (_, i) =>
+            sample(i / 50000, i === 33333 ? 3 * MIB : i % 2 ? MIB : 2 * MIB));
+        const drawn = page(report("a", {devices: [{...device("host:0", 3), memory}]}));
+        assert(firstPath(drawn).length < 120000);
+        assert(firstPath(drawn).includes(" 0.0L")); /* the top of the plot, which one sample alone reaches */
     },
 
     charts_behind_the_report_are_drawn_in_their_places() {
         const json = value => `<script type="application/json" class="chart">${JSON.stringify(value)}</script>`;
-        const drawn = run(null, `<p>before</p>${json({title: "Loss", unit: "step", series: [{name: "a", values: [null, 1, -2, 0.5]},
-            {name: "b", values: [3]}, {name: "c", values: [null]}, {name: "d", values: []}]})}${json({title: "Rate", bars:
-            [{name: "x", text: "5", value: 5}, {name: "y", text: "none", value: null}]})}<p>behind</p>`);
+        const lines = {title: "Loss", unit: "step", series: [{name: "a", values: [null, 1, -2, 0.5]},
+            {name: "b", values: [3]}, {name: "c", values: [null]}, {name: "d", values: []}]};
+        const bars = {title: "Rate", bars: [{name: "x", text: "5", value: 5}, {name: "y", text: "none", value: null}]};
+        const drawn = run(null, `<p>before</p>${json(lines)}${json(bars)}<p>behind</p>`);
         const main = drawn.document.querySelector("main").children.filter(child => child.tag).map(child => child.tag);
         assert.deepEqual(main, ["div", "p", "section", "script", "section", "script", "p"]);
         const [{host}] = drawn.charts;
         assert.equal(host.querySelectorAll("path").length, 2);
         host.fire("pointermove", {clientX: clientX(1 / 3)});
         assert.equal(drawn.tip.textContent, "step 2a1b3");
-        assert.deepEqual(all(drawn, "div.bar").map(bar => bar.attributes.style), ["width:100.000%", "width:0.000%"]);
+        assert.deepEqual(all(drawn, "div.bar").map(bar => bar.attributes.style),
+            ["width:100.000%", "width:0.000%"]);
     },
 };
+
+function firstPath(page) {
+    return page.charts[0].host.querySelector("path").attributes.d;
+}
 
 function markupOf(chart) {
     return chart.host.querySelectorAll("path").map(path => path.attributes.d).join() +
