@@ -42,14 +42,7 @@ static double microseconds(double seconds)
 
 static int trace_add(trace *t, event e)
 {
-    if (t->count == t->room) {
-        const int room = t->room ? 2 * t->room : 1024;
-        event *grown = ek_realloc(t->events, (size_t)room * sizeof *grown);
-        if (!grown)
-            return EK_E_NO_MEMORY;
-        t->events = grown;
-        t->room = room;
-    }
+    EK_TRY(ek_grow(&t->events, &t->room, t->count + 1));
     e.order = t->count;
     t->events[t->count++] = e;
     return 0;
