@@ -1,10 +1,269 @@
-/* npy.c: NumPy's format: a header (npy_header.c), then the elements. */
+/* npy.c: NumPy's format: magic, version, the length of the header, and the header, a Python
+ * dictionary of three literals,
+ *
+ *     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
+ *
+ * The parser knows the literals that can stand there, in any order and spacing, and nothing of
+ * Python besides. */
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/tensor.h"
-#include "data/npy.h"
+#include "core/thread.h"
+#include "data/element.h"
+#include "data/stream.h"
 #include "evenkeel/data.h"
+
+typedef struct npy_header {
+    const ek_element *element;
+    bool fortran_order; /* the first index runs fastest */
+    ek_shape shape;
+} npy_header;
+
+/* ---- header ---- */
+
+enum { MAX_HEADER = 65535 }; /* bytes: what version 1 can have, and plain elements need no more */
+
+typedef struct parser {
+    const ek_stream *stream;
+    const char *text;
+    size_t nbytes, at;
+} parser;
+
+/* ---- tokens ---- */
+
+/* The next byte that is no space; NUL at the end. */
+static char look(parser *p)
+{
+    while (p->at < p->nbytes && strchr(" \t\r\n", p->text[p->at]) && p->text[p->at])
+        p->at++;
+    return p->at < p->nbytes ? p->text[p->at] : '\0';
+}
+
+static int fail(parser *p, const char *wanted)
+{
+    unsigned char found = (unsigned char)look(p);
+    char name[32];
+
+    if (p->at >= p->nbytes)
+        snprintf(name, sizeof name, "it ends");
+    else
+        snprintf(name, sizeof name,
+                 found >= ' ' && found < 127 ? "there is '%c'" : "there is 0x%02x", found);
+    return EK_FAIL(EK_E_FORMAT, "read_npy: %s: at byte %zu of its header %s instead of %s",
+                   p->stream->path, p->at, name, wanted);
+}
+
+static bool accept(parser *p, char wanted)
+{
+    if (look(p) != wanted)
+        return false;
+    p->at++;
+    return true;
+}
+
+static int expect(parser *p, char wanted)
+{
+    char name[] = {'\'', wanted, '\'', '\0'};
+    return accept(p, wanted) ? 0 : fail(p, name);
+}
+
+static bool accept_word(parser *p, const char *word)
+{
+    size_t nbytes = strlen(word);
+    look(p);
+    if (p->nbytes - p->at < nbytes || memcmp(p->text + p->at, word, nbytes) != 0)
+        return false;
+    p->at += nbytes;
+    return true;
+}
+
+/* A string without escapes, of bytes that can be shown. */
+static int parse_string(parser *p, char *string, size_t room)
+{
+    char quote = look(p);
+    size_t nbytes = 0;
+
+    if (quote != '\'' && quote != '"')
+        return fail(p, "a string");
+    for (p->at++; p->at < p->nbytes && p->text[p->at] != quote; p->at++) {
+        char byte = p->text[p->at];
+        if (byte < ' ' || byte > '~' || byte == '\\' || nbytes + 1 == room)
+            return fail(p, "the end of a short string");
+        string[nbytes++] = byte;
+    }
+    string[nbytes] = '\0';
+    return expect(p, quote);
+}
+
+static int parse_size(parser *p, int64_t *size)
+{
+    if (look(p) == '-')
+        return fail(p, "a size, which is not negative");
+    if (look(p) < '0' || look(p) > '9')
+        return fail(p, "a size");
+    *size = 0;
+    for (; p->at < p->nbytes && p->text[p->at] >= '0' && p->text[p->at] <= '9'; p->at++)
+        if (__builtin_mul_overflow(*size, 10, size) ||
+            __builtin_add_overflow(*size, p->text[p->at] - '0', size))
+            return fail(p, "the end of a size below 2^63");
+    if (p->at < p->nbytes && p->text[p->at] == 'L') /* Python 2's long integers */
+        p->at++;
+    return 0;
+}
+
+/* ---- values ---- */
+
+#define TYPES \
+    "'<f2', '<f4', '<f8', '|i1', '<i2', '<i4', '<i8', '|u1', '<u2', '<u4' and '|b1' are read"
+
+/* Of one byte there is no order, whatever is written. */
+static int parse_descr(parser *p, npy_header *header)
+{
+    static const struct {
+        const char *name;
+        const ek_element *element;
+    } dtypes[] = {{"<f2", &ek_element_f16}, {"<f4", &ek_element_f32}, {"<f8", &ek_element_f64},
+                  {"<i2", &ek_element_i16}, {"<i4", &ek_element_i32}, {"<i8", &ek_element_i64},
+                  {"<u2", &ek_element_u16}, {"<u4", &ek_element_u32}, {"|i1", &ek_element_i8},
+                  {"<i1", &ek_element_i8},  {">i1", &ek_element_i8},  {"|u1", &ek_element_u8},
+                  {"<u1", &ek_element_u8},  {">u1", &ek_element_u8},  {"|b1", &ek_element_u8},
+                  {"<b1", &ek_element_u8},  {">b1", &ek_element_u8}};
+    const char *path = p->stream->path, *reason = "";
+    char name[64];
+
+    if (look(p) == '[' || look(p) == '(')
+        return EK_FAIL(EK_E_DTYPE,
+                       "read_npy: %s: its elements have parts (a structured dtype); " TYPES, path);
+    EK_TRY(parse_string(p, name, sizeof name));
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+        if (strcmp(name, dtypes[i].name) == 0) {
+            header->element = dtypes[i].element;
+            return 0;
+        }
+    if (name[0] == '>')
+        reason = " (big-endian)";
+    else if (strcmp(name, "|O") == 0)
+        reason = " (pickled Python objects, which are never loaded)";
+    return EK_FAIL(EK_E_DTYPE, "read_npy: %s: elements of type '%s'%s; " TYPES, path, name, reason);
+}
+
+static int parse_fortran_order(parser *p, npy_header *header)
+{
+    if (accept_word(p, "True"))
+        header->fortran_order = true;
+    else if (!accept_word(p, "False"))
+        return fail(p, "True or False");
+    return 0;
+}
+
+/* A tuple; one of a single size has a comma. */
+static int parse_shape(parser *p, npy_header *header)
+{
+    bool comma = true;
+    int64_t size = 0;
+
+    EK_TRY(expect(p, '('));
+    while (!accept(p, ')')) {
+        if (!comma)
+            return fail(p, "',' or ')'");
+        EK_TRY(parse_size(p, &size));
+        EK_TRY(ek_stream_add_size(p->stream, &header->shape, size));
+        comma = accept(p, ',');
+        if (!comma && header->shape.ndim == 1)
+            return fail(p, "','");
+    }
+    return 0;
+}
+
+static const struct {
+    const char *key;
+    int (*parse)(parser *p, npy_header *header);
+} entries[] = {{"descr", parse_descr},
+               {"fortran_order", parse_fortran_order},
+               {"shape", parse_shape}};
+enum { ENTRIES = sizeof entries / sizeof *entries };
+
+static int parse_entry(parser *p, npy_header *header, bool seen[ENTRIES])
+{
+    char key[32];
+    size_t begin = (look(p), p->at), i = 0;
+
+    EK_TRY(parse_string(p, key, sizeof key));
+    while (i < ENTRIES && strcmp(key, entries[i].key) != 0)
+        i++;
+    if (i == ENTRIES || seen[i]) {
+        p->at = begin;
+        return fail(p, "'descr', 'fortran_order' or 'shape', each once");
+    }
+    seen[i] = true;
+    EK_TRY(expect(p, ':'));
+    return entries[i].parse(p, header);
+}
+
+static int parse(parser *p, npy_header *header)
+{
+    bool seen[ENTRIES] = {false}, comma = true;
+
+    EK_TRY(expect(p, '{'));
+    while (!accept(p, '}')) {
+        if (!comma)
+            return fail(p, "',' or '}'");
+        EK_TRY(parse_entry(p, header, seen));
+        comma = accept(p, ',');
+    }
+    for (int i = 0; i < ENTRIES; i++)
+        if (!seen[i])
+            return EK_FAIL(EK_E_FORMAT, "read_npy: %s: there is no '%s' in its header",
+                           p->stream->path, entries[i].key);
+    if (look(p) || p->at < p->nbytes)
+        return fail(p, "its end");
+    return 0;
+}
+
+/* ---- the file ---- */
+
+/* The length is little endian, of 2 bytes in version 1, then of 4. */
+static int read_length(ek_stream *stream, size_t *length)
+{
+    uint8_t start[8], bytes[4] = {0};
+
+    EK_TRY(ek_stream_read_header(stream, start, sizeof start));
+    if (memcmp(start, "\x93NUMPY", 6) != 0)
+        return EK_FAIL(EK_E_FORMAT,
+                       "read_npy: %s: not an .npy file: it begins with %02x %02x instead of 93 4e",
+                       stream->path, start[0], start[1]);
+    if (start[6] < 1 || start[6] > 3 || start[7] != 0)
+        return EK_FAIL(EK_E_FORMAT, "read_npy: %s: version %d.%d; 1.0, 2.0 and 3.0 are read",
+                       stream->path, start[6], start[7]);
+    EK_TRY(ek_stream_read_header(stream, bytes, start[6] == 1 ? 2 : 4));
+    *length = bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16 | (size_t)bytes[3] << 24;
+    if (*length > MAX_HEADER)
+        return EK_FAIL(EK_E_FORMAT, "read_npy: %s: a header of %zu bytes; up to %d are read",
+                       stream->path, *length, MAX_HEADER);
+    return 0;
+}
+
+/* Reads magic, version and header. EK_E_DTYPE names an element type that Evenkeel lacks. */
+static int npy_read_header(ek_stream *stream, npy_header *header)
+{
+    size_t length = 0;
+
+    *header = (npy_header){0};
+    EK_TRY(read_length(stream, &length));
+    char *text = ek_calloc(1, length);
+    if (!text)
+        return EK_E_NO_MEMORY;
+    parser p = {.stream = stream, .text = text, .nbytes = length};
+    int status = ek_stream_read_header(stream, text, length);
+    if (status == 0)
+        status = parse(&p, header);
+    free(text);
+    return status;
+}
+
+/* ---- elements ---- */
 
 /* ---- the other order ---- */
 
@@ -67,7 +326,7 @@ static void fill_reversed(ek_tensor *tensor, const uint8_t *from)
 /* ---- the file ---- */
 
 /* Of elements of the tensor's dtype, in the file's order. */
-static ek_tensor *ordered(const ek_npy_header *header, const uint8_t *elements)
+static ek_tensor *ordered(const npy_header *header, const uint8_t *elements)
 {
     ek_dtype dtype = header->element->dtype;
     if (!header->fortran_order || header->shape.ndim < 2)
@@ -78,7 +337,7 @@ static ek_tensor *ordered(const ek_npy_header *header, const uint8_t *elements)
     return tensor;
 }
 
-static ek_tensor *tensor_of(const ek_npy_header *header, const uint8_t *elements)
+static ek_tensor *tensor_of(const npy_header *header, const uint8_t *elements)
 {
     size_t count = (size_t)ek_shape_count(&header->shape);
     if (!header->element->widen)
@@ -92,13 +351,13 @@ static ek_tensor *tensor_of(const ek_npy_header *header, const uint8_t *elements
 ek_tensor *ek_read_npy(const char *path)
 {
     ek_stream stream;
-    ek_npy_header header;
+    npy_header header;
     ek_bytes elements = {0};
     ek_tensor *tensor = NULL;
 
     if (ek_stream_open(&stream, "read_npy", path) < 0)
         return NULL;
-    if (ek_npy_read_header(&stream, &header) == 0 &&
+    if (npy_read_header(&stream, &header) == 0 &&
         ek_stream_append_elements(&stream, (size_t)ek_shape_count(&header.shape),
                                   header.element->size, &elements) == 0)
         tensor = tensor_of(&header, elements.bytes);

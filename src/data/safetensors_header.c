@@ -1,4 +1,5 @@
 /* safetensors_header.c: what a file says of its tensors, of which nothing is believed unchecked. */
+
 #include "data/safetensors_header.h"
 
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 
 #include "core/json.h"
 #include "core/thread.h"
+#include "data/safetensors.h"
 
 /* The sentence begins with the file's name. */
 #define FAIL_FORMAT(file, text, ...) \
@@ -351,4 +353,59 @@ int ek_safetensors_read_header(ek_safetensors *file)
     EK_TRY(header_read_all(file));
     EK_TRY(header_sort_entries(file));
     return header_check_places(file);
+}
+
+/* ---- dtypes ---- */
+
+/* BOOL comes before U8, so that u8 must be looked for from the end. */
+static const ek_safetensors_dtype dtypes[] = {
+    {"BOOL", 8, &ek_element_u8},
+    {"F4", 4, NULL},
+    {"F6_E2M3", 6, NULL},
+    {"F6_E3M2", 6, NULL},
+    {"U8", 8, &ek_element_u8},
+    {"I8", 8, &ek_element_i8},
+    {"F8_E5M2", 8, &ek_element_f8_e5m2},
+    {"F8_E4M3", 8, &ek_element_f8_e4m3},
+    {"F8_E8M0", 8, &ek_element_f8_e8m0},
+    {"F8_E4M3FNUZ", 8, &ek_element_f8_e4m3fnuz},
+    {"F8_E5M2FNUZ", 8, &ek_element_f8_e5m2fnuz},
+    {"I16", 16, &ek_element_i16},
+    {"U16", 16, &ek_element_u16},
+    {"F16", 16, &ek_element_f16},
+    {"BF16", 16, &ek_element_bf16},
+    {"I32", 32, &ek_element_i32},
+    {"U32", 32, &ek_element_u32},
+    {"F32", 32, &ek_element_f32},
+    {"C64", 64, NULL},
+    {"F64", 64, &ek_element_f64},
+    {"I64", 64, &ek_element_i64},
+    {"U64", 64, NULL},
+};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+
+int ek_safetensors_dtype_find(const char *name)
+{
+    int position = DTYPES - 1;
+    while (position >= 0 && strcmp(dtypes[position].name, name) != 0)
+        position--;
+    return position;
+}
+
+static bool holds(const ek_element *element, ek_dtype dtype)
+{
+    return element && !element->widen && element->dtype == dtype;
+}
+
+int ek_safetensors_dtype_of(ek_dtype dtype)
+{
+    int position = DTYPES - 1;
+    while (position >= 0 && !holds(dtypes[position].element, dtype))
+        position--;
+    return position;
+}
+
+const ek_safetensors_dtype *ek_safetensors_dtype_at(int position)
+{
+    return &dtypes[position];
 }

@@ -8,9 +8,53 @@
 
 #include "autograd/recompute.h"
 #include "core/generator.h"
-#include "nn/module_copy.h"
+#include "core/value.h"
+#include "nn/module_table.h"
 #include "nn/nn.h"
-#include "nn/outline.h"
+
+/* ---- outlines: a nest without its tensors, which are given again later ---- */
+
+/* A kind of value that only outlines have: as.integer is a place in the list. */
+static const ek_value_kind place_kind = (ek_value_kind)(EK_VALUE_ERROR + 1);
+
+static bool outline_take(ek_value *value, void *user)
+{
+    ek_tensor_list *list = user;
+    if (value->kind != EK_VALUE_TENSOR)
+        return false;
+    int place = 0;
+    while (place < list->count && list->tensors[place] != value->as.tensor)
+        place++;
+    if (place == list->count && ek_tensor_list_append(list, value->as.tensor) < 0)
+        *value = ek_value_error();
+    else
+        *value = (ek_value){.kind = place_kind, .as.integer = place};
+    return true;
+}
+
+static bool outline_put(ek_value *value, void *user)
+{
+    ek_tensor *const *tensors = user;
+    if (value->kind != place_kind)
+        return false;
+    *value = ek_value_of_tensor(tensors[value->as.integer]);
+    return true;
+}
+
+/* The nest with a place for each of its tensors, in the scope; an error for an error. The tensors
+ * go to `list`, each once. */
+static ek_value outline_of(ek_value value, ek_tensor_list *list)
+{
+    return ek_value_map(value, outline_take, list);
+}
+
+/* The nest of this outline with tensors[i] for the list's tensor i, in the scope. */
+static ek_value outline_fill(ek_value outline, ek_tensor *const *tensors)
+{
+    return ek_value_map(outline, outline_put, (void *)(uintptr_t)tensors);
+}
+
+/* ---- the module and the record of one forward ---- */
 
 typedef struct checkpoint {
     ek_module module;
@@ -50,7 +94,7 @@ static bool is_state(const record *self, int index, const ek_tensor *tensor)
 static ek_value call_again(const record *self, ek_tensor *const *handles)
 {
     int first = self->argument_tensors, count = self->tensors.count - first;
-    ek_value arguments = ek_outline_fill(self->arguments, handles);
+    ek_value arguments = outline_fill(self->arguments, handles);
     if (arguments.kind == EK_VALUE_ERROR)
         return arguments;
     ek_value inputs = ek_value_at(arguments, 0);
@@ -87,7 +131,7 @@ static int evaluate(ek_object *state, ek_tensor *const *inputs, int input_count,
         rc = handles[i] ? 0 : ek_error_pending();
     }
     ek_tensor_list list = {0};
-    if (rc >= 0 && ek_outline_of(call_again(self, handles), &list).kind == EK_VALUE_ERROR)
+    if (rc >= 0 && outline_of(call_again(self, handles), &list).kind == EK_VALUE_ERROR)
         rc = ek_error_pending();
     if (rc >= 0 && list.count != output_count)
         rc = EK_FAIL(EK_E_STATE,
@@ -111,7 +155,7 @@ static record *new_record(ek_module *body, const ek_args *args)
     ek_object_init(&self->object, destroy_record);
     self->body = ek_module_retain(body);
     ek_value arguments = EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
-    self->arguments = ek_value_keep(ek_outline_of(arguments, &self->tensors));
+    self->arguments = ek_value_keep(outline_of(arguments, &self->tensors));
     self->argument_tensors = self->tensors.count;
     int rc = self->arguments.kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
     if (rc >= 0)
@@ -179,12 +223,12 @@ static const ek_operation operation = {.name = "checkpoint",
 static ek_value attach(record *self, ek_value output, ek_tensor *const *inputs)
 {
     ek_tensor_list list = {0};
-    ek_value outline = ek_outline_of(output, &list);
+    ek_value outline = outline_of(output, &list);
     ek_recomputed recomputed = {&operation, evaluate, &self->object, ek_thread_self()->modes.flags};
     if (outline.kind != EK_VALUE_ERROR &&
         ek_record_recomputed(list.tensors, list.count, &recomputed, inputs, self->tensors.count) >=
             0)
-        outline = ek_outline_fill(outline, list.tensors);
+        outline = outline_fill(outline, list.tensors);
     else
         outline = ek_value_error();
     ek_tensor_list_clear(&list);

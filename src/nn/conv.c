@@ -2,9 +2,19 @@
  * is (out, in / groups, window), transposed (in, out / groups, window); over two dimensions its
  * memory is channels-last, as that of the activations. */
 #include "nn/nn.h"
-#include "nn/window.h"
+#include "ops/spatial.h"
 
 /* What tells one constructor from another. */
+int ek_window_option(const char *layer, const char *name, int dims, int all, const int each[3],
+                     const int fallback[3], int least, int result[3])
+{
+    int64_t otherwise[3] = {fallback[0], fallback[1], fallback[2]}, chosen[3];
+    EK_TRY(ek_spatial_option(layer, name, dims, each, all, otherwise, least, chosen));
+    for (int i = 0; i < dims; i++)
+        result[i] = (int)chosen[i];
+    return 0;
+}
+
 typedef struct conv_family {
     ek_module_type type;
     ek_tensor *(*function)(ek_conv_options options);

@@ -24,6 +24,12 @@ int ek_init_default(ek_tensor *weight, ek_tensor *bias);
 ek_value ek_module_call(ek_module *module, const ek_args *args,
                         ek_value (*forward)(ek_module *self, const ek_args *args));
 
+/* One option of `layer`, whose windows move over `dims` directions, as ek_spatial_option reads it.
+ * fallback: of each direction. */
+int ek_window_option(const char *layer, const char *name, int dims, int all, const int each[3],
+                     const int fallback[3], int least, int result[3]);
+static const int ek_window_ones[3] = {1, 1, 1}, ek_window_zeros[3] = {0, 0, 0};
+
 /* ---- what sequential fuses: batch norm, then ReLU, in one pass over the memory ---- */
 
 bool ek_module_is_batch_norm(const ek_module *module);

@@ -1,6 +1,5 @@
 /* pool.c: pooling, upsampling and flattening: modules of geometry, without parameters. */
 #include "nn/nn.h"
-#include "nn/window.h"
 
 /* ---- windows ---- */
 

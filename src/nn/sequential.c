@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "core/object.h"
-#include "nn/module_members.h"
+#include "nn/module_table.h"
 #include "nn/nn.h"
 
 /* The children are in the table only, in order. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "evenkeel/autograd.h"
-#include "nn/module_walk.h"
+#include "nn/module_table.h"
 
 /* ---- groups ---- */
 

@@ -6,7 +6,7 @@
 #include "autograd/graph.h"
 #include "comm/transport.h"
 #include "core/slab.h"
-#include "nn/module_walk.h"
+#include "nn/module_table.h"
 
 /* A slab's member is alone in its version, but not in its storage; or it has a slot for its
  * gradient. A divided one stays where its pieces are. */

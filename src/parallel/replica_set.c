@@ -7,8 +7,7 @@
 #include "autograd/graph.h"
 #include "comm/lists.h"
 #include "comm/transport.h"
-#include "nn/module_copy.h"
-#include "nn/module_walk.h"
+#include "nn/module_table.h"
 #include "parallel/home.h"
 #include "parallel/replica_copies.h"
 

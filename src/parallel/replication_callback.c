@@ -5,7 +5,7 @@
 
 #include "core/map.h"
 #include "core/thread.h"
-#include "nn/module_members.h"
+#include "nn/module_table.h"
 
 /* ---- modules that want to be told ---- */
 

@@ -11,7 +11,7 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/parallel.h"
 #include "nn/batch_norm_module.h"
-#include "nn/module_members.h"
+#include "nn/module_table.h"
 #include "ops/batch_norm.h"
 
 static const char what[] = "sync_batch_norm";

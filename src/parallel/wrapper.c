@@ -6,7 +6,7 @@
 
 #include "comm/lists.h"
 #include "core/keywords.h"
-#include "nn/module_members.h"
+#include "nn/module_table.h"
 #include "parallel/home.h"
 #include "parallel/unequal.h"
 

@@ -4,7 +4,7 @@
 #include "comm/lists.h"
 #include "comm/nest.h"
 #include "evenkeel/autograd.h"
-#include "nn/module_members.h"
+#include "nn/module_table.h"
 #include "parallel/running_stats.h"
 #include "parallel/wrapper.h"
 

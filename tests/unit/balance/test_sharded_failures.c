@@ -3,7 +3,7 @@
 
 #include "core/device.h"
 #include "core/thread.h"
-#include "nn/module_members.h"
+#include "nn/module_table.h"
 #include "sharded_setup.h"
 
 /* ---- errors ---- */

@@ -1,6 +1,6 @@
 /* Divided state through the lives of its modules, wrappers and optimizers: what is made, changed
  * and freed in between, and in any order. */
-#include "nn/module_members.h"
+#include "nn/module_table.h"
 #include "sharded_setup.h"
 
 /* ---- checkpoints ---- */

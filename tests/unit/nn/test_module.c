@@ -4,7 +4,7 @@
 
 #include "evenkeel/autograd.h"
 #include "evenkeel/nn.h"
-#include "nn/module_members.h"
+#include "nn/module_table.h"
 #include "unit.h"
 
 /* The example of module.h. */

@@ -1,6 +1,6 @@
 /* Replicas: what persists, what is shared, what is sent again, where parameters live. */
 #include "core/tensor.h"
-#include "nn/module_members.h"
+#include "nn/module_table.h"
 #include "parallel/replica_set.h"
 #include "parallel_setup.h"
 
