@@ -7,7 +7,7 @@
 #include "core/object.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
-#include "nn/module_walk.h"
+#include "nn/module_table.h"
 #include "optim/optimizer.h"
 
 static uint64_t version_of(const ek_tensor *tensor)

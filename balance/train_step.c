@@ -20,7 +20,7 @@
 #include "core/value.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
-#include "nn/module_walk.h"
+#include "nn/module_table.h"
 #include "parallel/wrapper.h"
 
 typedef struct train_step {

@@ -197,7 +197,7 @@ static const ek_dataset_type concat_dataset_type = {
     .destroy = concat_destroy,
 };
 
-/* Of parts of which some give single samples (as in subset.c). */
+/* Of parts of which some give single samples (as of a subset). */
 static const ek_dataset_type concat_samples_type = {
     .name = "concat_dataset",
     .size = sizeof(concat_dataset),
