@@ -21,7 +21,7 @@
  * another number of devices, divided or not. Wrappers (data parallel and the like) are seen
  * through: names are the wrapped module's own.
  *
- * Every function returns 0 or a negative status, and does nothing with a pending error where the
+ * Every function returns 0 or a negative status, and does nothing with a pending error if the
  * archive is NULL because making or opening it failed. A load that fails has changed nothing of
  * what it was to load into. */
 #ifndef EVENKEEL_ARCHIVE_H
@@ -68,7 +68,7 @@ EK_API int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_sch
 EK_API int ek_archive_put_random(ek_archive *archive, const char *name);
 /* One generator of the caller's. */
 EK_API int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator *generator);
-/* The plans of a data-parallel wrapper as text, for .plan: read with ek_archive_text. Nothing where
+/* The plans of a data-parallel wrapper as text, for .plan: read with ek_archive_text. Nothing if
  * there are none so far. */
 EK_API int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_parallel);
 
@@ -86,15 +86,15 @@ EK_API ek_archive *ek_archive_open(const char *path);
 /* There is a tensor, a text, or something below the name. */
 EK_API bool ek_archive_has(const ek_archive *archive, const char *name);
 /* All below `name` as a dictionary of tensors on cpu, nested by the dots of their names, or the
- * tensor itself; an error where there is nothing. Keys that are numbers come first and by value,
- * then the others as strcmp orders them. EK_E_FORMAT where files of others have tensors below a
+ * tensor itself; an error if there is nothing. Keys that are numbers come first and by value,
+ * then the others as strcmp orders them. EK_E_FORMAT if files of others have tensors below a
  * tensor's name, or names of more than 128 parts. In the scope. */
 EK_API ek_value ek_archive_get(const ek_archive *archive, const char *name);
-/* A number that was put as one. EK_E_INVALID where there is none, EK_E_DTYPE and EK_E_SHAPE for
+/* A number that was put as one. EK_E_INVALID if there is none, EK_E_DTYPE and EK_E_SHAPE for
  * other tensors. */
 EK_API int ek_archive_get_int(const ek_archive *archive, const char *name, int64_t *value);
 EK_API int ek_archive_get_float(const ek_archive *archive, const char *name, double *value);
-/* A text, as long as the archive is; NULL without an error where there is none. */
+/* A text, as long as the archive is; NULL without an error if there is none. */
 EK_API const char *ek_archive_text(const ek_archive *archive, const char *name);
 
 /* From which device to which: as torch.load's map_location. */
@@ -105,7 +105,7 @@ typedef struct ek_device_map {
     } pairs[EK_MAX_DEVICES];
 } ek_device_map;
 /* A tensor on the device that it was put on, or where the map sends that (NULL: no map).
- * EK_E_DEVICE where there is no such device here: the sentence names it. Files of others are on
+ * EK_E_DEVICE if there is no such device here: the sentence names it. Files of others are on
  * cpu. */
 EK_API ek_tensor *ek_archive_tensor(const ek_archive *archive, const char *name,
                                     const ek_device_map *map);
@@ -129,9 +129,9 @@ typedef struct ek_load_options {
 /* Into parameters and buffers where they are, on their devices; handles, gradients and optimizers
  * stay, and all replicas have the new values at the next forward, those too that go on with buffers
  * of their own. Names in the file with or without "module." at their front (below `name`) do. Tied
- * weights load from any of their paths; where the file has several, those that differ from the
+ * weights load from any of their paths; if the file has several, those that differ from the
  * first are unexpected. EK_E_INVALID for names, EK_E_SHAPE, EK_E_DTYPE for dtypes of the format
- * that are not read. The report is filled also where names or shapes are an error (0 loaded). */
+ * that are not read. The report is filled even if names or shapes are an error (0 loaded). */
 EK_API int ek_archive_load_module_with(const ek_archive *archive, const char *name,
                                        ek_load_options options);
 /* ek_archive_load_module(a, "model", net, .strict = EK_OFF) */

@@ -16,14 +16,14 @@ EK_API bool ek_tensor_requires_grad(const ek_tensor *tensor);
 EK_API int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad);
 EK_API bool ek_tensor_is_leaf(const ek_tensor *tensor);
 
-/* The accumulated gradient, owned by `tensor`; NULL, without an error, where there is none. */
+/* The accumulated gradient, owned by `tensor`; NULL, without an error, if there is none. */
 EK_API ek_tensor *ek_tensor_grad(const ek_tensor *tensor);
 /* Replaces the gradient (NULL removes it), of a divided parameter that of all its pieces: same
  * shape, dtype and device as `tensor`. */
 EK_API int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad);
 
-/* The whole gradient of a parameter, on its device: where it is divided (EK_SHARD_OPTIMIZER) a copy
- * put together in the scope, else ek_tensor_grad's. NULL, without an error, where there is none. */
+/* The whole gradient of a parameter, on its device: if it is divided (EK_SHARD_OPTIMIZER) a copy
+ * put together in the scope, else ek_tensor_grad's. NULL, without an error, if there is none. */
 EK_API ek_tensor *ek_gather_grad(ek_tensor *parameter);
 
 /* A handle on the same memory (and version) without history. */
@@ -65,8 +65,8 @@ typedef struct ek_grad_options {
         *grad_outputs;      /* NULL, or one per output (NULL entries: ones, for one element) */
     ek_switch retain_graph; /* default: as create_graph */
     bool create_graph;
-    /* A NULL gradient where an input has no part in the outputs; otherwise that is EK_E_AUTOGRAD.
-     * A mask (of relu, abs, clamp, max, ...) is constant and gives no part in a gradient, where
+    /* A NULL gradient if an input has no part in the outputs; otherwise that is EK_E_AUTOGRAD.
+     * A mask (of relu, abs, clamp, max, ...) is constant and gives no part in a gradient; there
      * torch computes zeros. */
     bool allow_unused;
 } ek_grad_options;

@@ -30,7 +30,7 @@ typedef struct ek_data_parallel_criterion_options {
     ek_loss_reduction reduction;
     int dim;
     bool is_target_scattered; /* targets are lists with one element per device */
-    /* Of whole targets where outputs have no batch that says how they were cut (a number per
+    /* Of whole targets if outputs have no batch that says how they were cut (a number per
      * device): EK_SPLIT_CHUNK or EK_SPLIT_EVEN, over the devices that outputs came from. */
     ek_split_policy split;
 } ek_data_parallel_criterion_options;
@@ -45,7 +45,7 @@ typedef struct ek_data_parallel_criterion_options {
  * as the model's, in the same order. Scalars are reduced onto device 0; losses that are not scalars
  * (reduction none) stay on their devices as a list marked per_device, which ek_value_to_device
  * joins in batch order. A device whose denominator is zero contributes zero, and no gradient flows
- * there; where all are zero the loss is NaN, as on one device. On GPUs nobody waits for
+ * there; if all are zero the loss is NaN, as on one device. On GPUs nobody waits for
  * denominators: there the gradient 0 goes into such a device's backward, and a criterion of one's
  * own must not make NaN of it, as 0 / 0 does. */
 EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);

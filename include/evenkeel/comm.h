@@ -4,7 +4,7 @@
  * the coalesced ones each buffer, is one node in the graph with an input and an output per device;
  * gradients of gradients work. Sums add the root first, then the others in ascending order of
  * device, so that results are the same to the bit from run to run. Device 0's part is a view of the
- * source where the source lies there already.
+ * source if the source lies there already.
  */
 #ifndef EVENKEEL_COMM_H
 #define EVENKEEL_COMM_H
@@ -15,7 +15,7 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* Buffer size of the coalesced forms where 0 is given: 10 MiB. */
+/* Buffer size of the coalesced forms if 0 is given: 10 MiB. */
 enum { EK_COMM_BUFFER_BYTES = 10485760 };
 
 /* A copy of `tensor` on each device; writes devices->count handles to `out`. Where the tensor lies
@@ -59,7 +59,7 @@ EK_API ek_tensor *ek_reduce(ek_tensor *const *tensors, int count);
  * Inside the replicas of one forward, `tensors` are this replica's alone (count == num_inputs) and
  * the call waits for the same call of the others: a rendezvous. A replica whose chunk gave it
  * nothing to add brings zeros. Where a replica fails, the others get EK_E_ABORTED with its error;
- * EK_E_STATE where one ends without the call or they call something else, in backward, and inside
+ * EK_E_STATE if one ends without the call or they call something else, in backward, and inside
  * of ek_checkpoint. Without gradient mode a replica's sums and what it brings have no history. */
 EK_API int ek_allreduce(int num_inputs, ek_tensor *const *tensors, int count, ek_tensor **out);
 
@@ -78,7 +78,7 @@ EK_API int ek_scatter_value(ek_value value, const ek_device_list *devices,
 EK_API ek_value ek_gather_value(const ek_value *values, int count, ek_device destination, int dim);
 
 /* The nest with its tensors on `device`; lists marked per_device, as a data-parallel model's output
- * is one, are joined there along `dim`, in batch order. Differentiable. The value itself where
+ * is one, are joined there along `dim`, in batch order. Differentiable. The value itself if
  * nothing moves. EK_VALUE_ERROR with the first that does not fit. */
 EK_API ek_value ek_value_to_device(ek_value value, ek_device device, int dim);
 

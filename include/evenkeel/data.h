@@ -14,7 +14,7 @@ EK_BEGIN_DECLARATIONS
  * truncated, trailing bytes). */
 EK_API ek_tensor *ek_read_idx(const char *path);
 
-/* Reads NumPy's format (versions 1 to 3, plain or gzip) into a tensor on cpu, row-major also where
+/* Reads NumPy's format (versions 1 to 3, plain or gzip) into a tensor on cpu, row-major even if
  * the file has Fortran's order. Every number is kept exactly:
  *
  *     '<f4', '<f8', '<i8', '|u1'                    f32, f64, i64, u8
@@ -44,10 +44,10 @@ EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek
  * are those of Pillow's convert: alpha is dropped without compositing, or 255; brightness is
  * 0.299 R + 0.587 G + 0.114 B; 16 bits become 8 by dropping the lower ones.
  *
- * Transparency that is no channel of the file is made one only where alpha is asked for. Gamma,
+ * Transparency that is no channel of the file is made one only if alpha is asked for. Gamma,
  * colour profiles and orientation change nothing. EK_E_IO; EK_E_FORMAT with the decoder's reason,
  * for a file without its end, and for more than 2^28 pixels; a JPEG file that has an end is read
- * also where bytes before it are missing or wrong. EK_E_BACKEND where libpng is of another version
+ * even if bytes before it are missing or wrong. EK_E_BACKEND if libpng is of another version
  * than the one that Evenkeel was compiled for. */
 EK_API ek_tensor *ek_read_image(const char *path, int channels);
 /* The same from memory; `name` for sentences. */
@@ -70,7 +70,7 @@ typedef struct ek_metadata {
 /* Writes `path` so that a reader sees the old file or the new one, never a part: to a temporary
  * file beside it, synchronised, renamed. A symbolic link is replaced, not followed. Names are
  * UTF-8, not empty, each once, and not "__metadata__" (EK_E_INVALID). EK_E_IO with the system's
- * reason, also where an old file or its directory may not be written; the old file stays then. */
+ * reason, also if an old file or its directory may not be written; the old file stays then. */
 EK_API int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,
                                const ek_metadata *metadata, int metadata_count);
 
@@ -95,10 +95,10 @@ EK_API const char *ek_safetensors_name(const ek_safetensors *file, int index);
  *                                                   f32
  *     I8, I16, I32, U16, U32                        i64
  *
- * NULL with EK_E_INVALID where there is none, with EK_E_DTYPE for the format's other dtypes (U64,
+ * NULL with EK_E_INVALID if there is none, with EK_E_DTYPE for the format's other dtypes (U64,
  * C64, F4, F6), with EK_E_SHAPE for more than EK_MAX_DIMS dimensions. */
 EK_API ek_tensor *ek_safetensors_read(const ek_safetensors *file, const char *name);
-/* The value of a key, as long as the file is open; NULL without an error where there is none. */
+/* The value of a key, as long as the file is open; NULL without an error if there is none. */
 EK_API const char *ek_safetensors_metadata(const ek_safetensors *file, const char *key);
 
 EK_END_DECLARATIONS

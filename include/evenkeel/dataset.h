@@ -74,14 +74,14 @@ EK_API ek_dataset *ek_dataset_keep(ek_dataset *dataset);
 /* Gives one back; NULL is ignored. Any thread. */
 EK_API void ek_dataset_free(ek_dataset *dataset);
 
-/* Negative status on error (the type's own, or EK_E_INVALID where it gives a negative number). */
+/* Negative status on error (the type's own, or EK_E_INVALID if it gives a negative number). */
 EK_API int64_t ek_dataset_length(ek_dataset *dataset);
 /* A sample; a negative index counts from the end. EK_E_INVALID out of range; errors of the type
  * name data set and sample. */
 EK_API ek_value ek_dataset_get(ek_dataset *dataset, int64_t index);
 /* Samples, at least one and each in [0, length), as one batch: the type's get_batch, or get for
  * each in order and ek_collate. `device` as there: EK_E_DEVICE for others. An error names the
- * sample where one sample is to blame. */
+ * sample if one sample is to blame. */
 EK_API ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
                                      ek_device device);
 
@@ -96,7 +96,7 @@ EK_API ek_value ek_collate(const ek_value *samples, int64_t count, ek_device dev
 /* ---- data sets of data sets ---- */
 
 /* Rows of tensors on cpu (sizes along dimension 0 equal): sample i is the list of each tensor's row
- * i, or the row itself where there is one tensor. Row-major tensors are shared, others copied: what
+ * i, or the row itself if there is one tensor. Row-major tensors are shared, others copied: what
  * is written to them, or to a sample, which is a view of its row, is in later samples. Batches are
  * copies. Takes references to tensors, the caller keeps his own. */
 EK_API ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count);
@@ -139,12 +139,12 @@ EK_API ek_dataset *ek_partition_with(int part, ek_partition_options options);
 
 /* ---- data sets from files (readers of single files: evenkeel/data.h) ---- */
 
-/* Whole in memory. Each file may also have .gz; where both are there, the plain one is read.
+/* Whole in memory. Each file may also have .gz; if both are there, the plain one is read.
  * EK_E_IO for a file that is not there (with what the directory must hold) or cannot be read,
  * EK_E_FORMAT for one that is damaged; sentences name the file. */
 
 /* The MNIST family: <directory>/train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-...
- * for `train` false. Samples: u8 (1, H, W), i64 label. EK_E_FORMAT where the counts differ. */
+ * for `train` false. Samples: u8 (1, H, W), i64 label. EK_E_FORMAT if the counts differ. */
 EK_API ek_dataset *ek_mnist(const char *directory, bool train);
 /* data_batch_1.bin to data_batch_5.bin, or test_batch.bin. Samples: u8 (3, 32, 32), i64 label. */
 EK_API ek_dataset *ek_cifar10(const char *directory, bool train);
@@ -155,8 +155,8 @@ EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
  * .png, .jpg or .jpeg (in any case). Classes in the order of their names' bytes, pictures in that
  * of their directories and names, as torchvision's ImageFolder. Symbolic links are followed; a
  * directory within itself is not entered again. Samples: u8 (3, H, W), read when they are asked
- * for; whole number: the class. EK_E_INVALID where there is no class, for classes without a picture
- * (named), and where links lead to more than 2^14 directories of one class; EK_E_IO where a
+ * for; whole number: the class. EK_E_INVALID if there is no class, for classes without a picture
+ * (named), and if links lead to more than 2^14 directories of one class; EK_E_IO if a
  * directory cannot be listed. */
 EK_API ek_dataset *ek_image_folder(const char *root);
 /* The name of a class and the path of a sample, as long as the folder is; NULL with EK_E_INVALID

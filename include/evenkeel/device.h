@@ -37,7 +37,7 @@ typedef struct ek_device {
 
 enum { EK_MAX_DEVICES = 64 };
 
-/* A list of devices by value. Empty means "all accelerators of the default kind" where an option
+/* A list of devices by value. Empty means "all accelerators of the default kind" if an option
  * asks for devices. What makes lists returns one of count -1 on an error, which nothing takes for
  * an empty one. */
 typedef struct ek_device_list {
@@ -71,7 +71,7 @@ static inline bool ek_device_equal(ek_device a, ek_device b)
 /* How many devices of the kind there are (1 for EK_CPU); none is no error. */
 EK_API int ek_device_count(ek_device_kind kind);
 
-/* The kind used where none is named: EK_CUDA where there is one, else EK_HOST. */
+/* The kind used if none is named: EK_CUDA if there is one, else EK_HOST. */
 EK_API ek_device_kind ek_default_device_kind(void);
 
 /* The first `count` devices of a kind; count 0 takes all. More than there are, or all of none:
@@ -157,7 +157,7 @@ EK_API int ek_memory_set_capacity(ek_device device, uint64_t nbytes);
 EK_API int ek_memory_trim(ek_device device);
 
 /* What the calling thread allocates from now on is counted as `category`; returns the category
- * before. The default is EK_MEMORY_ACTIVATION; the library sets the others where they apply. */
+ * before. The default is EK_MEMORY_ACTIVATION; the library sets the others itself. */
 EK_API ek_memory_category ek_memory_set_category(ek_memory_category category);
 
 /* Parses "512M", "1.5G", "4096" into bytes. Returns 0 or EK_E_INVALID. */

@@ -42,19 +42,19 @@ typedef struct ek_function {
     int (*forward)(ek_function_call *call, ek_tensor *const *inputs, ek_tensor **outputs);
 
     /* Writes the gradients of the inputs, NULL for zero or for those that ek_function_needs says no
-     * to. gradients[o] is NULL where nothing arrived for output o. In gradient mode where the
+     * to. gradients[o] is NULL if nothing arrived for output o. In gradient mode if the
      * gradient is to be differentiated again. NULL: the outputs carry no gradient. */
     int (*backward)(ek_function_call *call, ek_tensor *const *gradients, ek_tensor **results);
 
     /* Optional: frees what ek_function_user points to, when the graph is released, or after the
-     * forward where nothing was recorded or it failed. */
+     * forward if nothing was recorded or it failed. */
     void (*destroy)(void *user);
 } ek_function;
 
 enum { EK_FUNCTION_TENSORS = 64 }; /* inputs, outputs or saved tensors of a call, at most */
 
 /* Calls the function on `count` inputs (NULL inputs are passed on) and writes its outputs. `user`
- * is for the function (ek_function_user), owned by the call where `destroy` is set. Returns 0 or a
+ * is for the function (ek_function_user), owned by the call if `destroy` is set. Returns 0 or a
  * negative status. */
 EK_API int ek_function_apply_with(const ek_function *function, ek_tensor *const *inputs, int count,
                                   ek_tensor **outputs, void *user);
@@ -64,8 +64,8 @@ EK_API int ek_function_apply_with(const ek_function *function, ek_tensor *const 
 /* In forward, at most once: what backward wants to read, inputs, outputs or others (constants to
  * the gradient's gradient); NULLs stay NULL. */
 EK_API int ek_function_save(ek_function_call *call, ek_tensor *const *tensors, int count);
-/* In backward: saved tensor `index`, in the scope. NULL with EK_E_MODIFIED where it was modified
- * since, with EK_E_STATE where an earlier backward freed it. */
+/* In backward: saved tensor `index`, in the scope. NULL with EK_E_MODIFIED if it was modified
+ * since, with EK_E_STATE if an earlier backward freed it. */
 EK_API ek_tensor *ek_function_saved(ek_function_call *call, int index);
 /* Does anybody want the gradient of this input? In forward: might anybody? */
 EK_API bool ek_function_needs(const ek_function_call *call, int input);

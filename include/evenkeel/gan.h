@@ -1,6 +1,6 @@
 /* gan.h: what training generative adversarial networks needs: losses and gradient penalties.
  *
- * A critic step, balanced or not, on any number of devices; where the generator is balanced, its
+ * A critic step, balanced or not, on any number of devices; if the generator is balanced, its
  * pictures for the penalty are made one tensor by ek_value_to_device(made, ek_cpu(), 0):
  *
  *     ek_module *on_real = ek_data_parallel_criterion(

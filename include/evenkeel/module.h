@@ -72,7 +72,7 @@ typedef struct ek_module_type {
      * mean. Without it a mean is taken to be over samples. */
     ek_tensor *(*denominator)(ek_module *self, const ek_args *args);
 
-    /* Optional, for criteria: true where this loss is a sum, so that devices' losses add up and
+    /* Optional, for criteria: true if this loss is a sum, so that devices' losses add up and
      * nothing divides them; `denominator` is not asked then. Without it a scalar loss is a mean. */
     bool (*is_sum)(ek_module *self);
 
@@ -101,7 +101,7 @@ EK_API void ek_module_free(ek_module *module);
 
 /* Registers *member under `name` (copied; no dots) and stores `tensor` there, keeping a reference:
  * a parameter, which is made to require a gradient, or a buffer. `member` must lie within the
- * struct; with member NULL the module's table alone holds the tensor (where their number is known
+ * struct; with member NULL the module's table alone holds the tensor (if their number is known
  * at run time only). tensor NULL registers an absent one (a bias that is off). Returns 0, the
  * pending error when tensor is the result of a failed operation, or EK_E_INVALID (name taken or
  * malformed, member outside of the struct). */
@@ -139,7 +139,7 @@ EK_API ek_tensor *ek_apply(ek_module *module, ek_tensor *x);
 /* A criterion's result as a tensor: ek_loss(criterion, output, target). */
 #define ek_loss(criterion, ...) ek_value_tensor(ek_forward(criterion, __VA_ARGS__))
 
-/* Positional argument `index`: EK_E_INVALID where there is none or it is not a tensor. */
+/* Positional argument `index`: EK_E_INVALID if there is none or it is not a tensor. */
 EK_API ek_tensor *ek_arg_tensor(const ek_args *args, int index);
 EK_API ek_value ek_arg(const ek_args *args, int index);
 

@@ -71,9 +71,9 @@ EK_API ek_tensor *ek_f_softplus(ek_tensor *x); /* log(1 + exp(x)), stable */
 EK_API ek_tensor *ek_f_softmax(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_f_log_softmax(ek_tensor *x, int dim);
 /* Zeroes elements with probability p and scales the others by 1 / (1 - p) when training; else x
- * itself. The mask is drawn in row-major order from the default generator on the CPU: f64 keeps
- * where an f64 uniform is below 1 - p, as PyTorch does, f32 and bf16 where an f32 uniform is p or
- * more. */
+ * itself. The mask is drawn in row-major order from the default generator on the CPU. An f64
+ * element is kept if its f64 uniform is below 1 - p, as in PyTorch; one of f32 or bf16 if its f32
+ * uniform is at least p. */
 EK_API ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training);
 
 /* ---- reductions ---- */
@@ -111,7 +111,7 @@ EK_API ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape);
 
 /* ---- shape ---- */
 
-/* One size may be -1. A view where strides allow, else a copy. */
+/* One size may be -1. A view if strides allow, else a copy. */
 EK_API ek_tensor *ek_reshape(ek_tensor *x, ek_shape shape);
 EK_API ek_tensor *ek_flatten(ek_tensor *x, int start_dim, int end_dim);
 EK_API ek_tensor *ek_unsqueeze(ek_tensor *x, int dim);
@@ -129,7 +129,7 @@ EK_API ek_tensor *ek_expand(ek_tensor *x, ek_shape shape); /* a view with zero s
 EK_API ek_tensor *ek_contiguous(ek_tensor *x, ek_memory_format format);
 EK_API ek_tensor *ek_clone(ek_tensor *x);
 EK_API ek_tensor *ek_to_dtype(ek_tensor *x, ek_dtype dtype);
-/* The tensor on another device, x itself where it is there already; differentiable. */
+/* The tensor on another device, x itself if it is there already; differentiable. */
 EK_API ek_tensor *ek_to_device(ek_tensor *x, ek_device device);
 
 EK_API ek_tensor *ek_cat(ek_tensor *const *tensors, int count, int dim);
@@ -237,7 +237,7 @@ typedef struct ek_batch_norm_options {
     ek_tensor *x;                          /* (N, C) or (N, C, ...) */
     ek_tensor *weight, *bias;              /* (C) or NULL */
     ek_tensor *running_mean, *running_var; /* (C) or NULL; updated when training */
-    bool training;                         /* or where there are no running statistics */
+    bool training;                         /* or if there are no running statistics */
     double momentum;                       /* default 0.1 */
     double eps;                            /* default 1e-5 */
 } ek_batch_norm_options;

@@ -3,7 +3,7 @@
  * An optimizer keeps references to its parameters and one state per parameter. Parameters without a
  * gradient are skipped, their state too. Neighbouring parameters that live in one slab are stepped
  * by one fused kernel. Parameters that a wrapper has divided (EK_SHARD_OPTIMIZER) are stepped in
- * pieces where these lie, devices side by side, and their state lies there too; where a division
+ * pieces where these lie, devices side by side, and their state lies there too; if a division
  * changes, the state follows at the next step. An optimizer and its parameters are for one thread
  * at a time. */
 #ifndef EVENKEEL_OPTIM_H
@@ -58,7 +58,7 @@ EK_API int ek_step(ek_optimizer *optimizer);
 EK_API void ek_zero_grad(ek_optimizer *optimizer);
 
 /* State of one parameter, for checkpoints: "momentum_buffer", "exp_avg", "exp_avg_sq",
- * "max_exp_avg_sq"; NULL without an error where there is none yet. Owned by the optimizer, but of a
+ * "max_exp_avg_sq"; NULL without an error if there is none yet. Owned by the optimizer, but of a
  * divided parameter a copy of the whole, on cpu, in the scope. */
 EK_API ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter,
                                      const char *name);

@@ -2,7 +2,7 @@
  *
  * Each device has one long-lived worker thread that runs its replica's forward and its part of
  * backward. An error in one replica is raised in the caller with replica and device in its
- * sentence, after all replicas have finished; where several fail in forward, the first by index is
+ * sentence, after all replicas have finished; if several fail in forward, the first by index is
  * raised, in backward one of those that failed first. */
 #ifndef EVENKEEL_PARALLEL_H
 #define EVENKEEL_PARALLEL_H
@@ -30,7 +30,7 @@ EK_API int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int
 /* What the buffers that replicas write in training (running statistics) become. */
 typedef enum ek_running_stats {
     EK_RUNNING_STATS_FIRST = 0,  /* those of the first replica that takes part, wherever it runs.
-                                    (PyTorch loses them where device 0 takes no part.) */
+                                    (PyTorch loses them if device 0 takes no part.) */
     EK_RUNNING_STATS_AVERAGE = 1 /* the average over the replicas that took part, weighted by their
                                     samples: of batch norm, (1 - m) r + m times the weighted mean of
                                     the replicas' batch statistics. Floating buffers without a
@@ -48,7 +48,7 @@ typedef enum ek_shard_policy {
      *
      * ek_tensor_grad of such a parameter is NULL unless somebody has set one or used the module
      * itself (that gradient is whole, on device_ids[0], until the step adds it to the others');
-     * ek_gather_grad gives the whole gradient, and ek_grad reaches such a parameter only where the
+     * ek_gather_grad gives the whole gradient, and ek_grad reaches such a parameter only if the
      * module itself was used. Parameters that don't require a gradient when the wrapper is made
      * stay whole; what is converted, moved or replaced is divided anew at the next forward.
      *
@@ -67,7 +67,7 @@ typedef struct ek_data_parallel_options {
     int dim;                   /* along which inputs are cut and outputs joined */
     /* How inputs are cut (evenkeel/plan.h): by a policy, or by one of the four below it. Devices
      * that get no sample take no part: no replica is made there. Inputs that are scattered already
-     * keep their sizes, and their devices where each lies on another one in this order; from
+     * keep their sizes, and their devices if each lies on another one in this order; from
      * elsewhere they go to the first devices. Without gradient mode a forward follows the plan,
      * but, as those of scattered inputs, is neither counted nor measured. */
     ek_split_policy split;
@@ -75,7 +75,7 @@ typedef struct ek_data_parallel_options {
     int64_t chunks[EK_MAX_DEVICES]; /* {12, 20, 20}: samples per device; batches of another sum are
                                        cut in these proportions */
     double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares per device */
-    int64_t first_device_batch; /* so many on the first device where that relieves it, the rest even
+    int64_t first_device_batch; /* so many on the first device if that relieves it, the rest even
                                    on the others. A written 0: none there; left out: equal shares */
     const char *plan; /* as text, to replay: ek_data_parallel_plan. With EK_SPLIT_AUTO a run goes on
                          from its last entry, as from a checkpoint's, instead of from capacities,
@@ -139,7 +139,7 @@ EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64
  * A module's ek_replication is shared by its replicas of one forward. Contexts are released when
  * all replicas have run, also after errors; what runs again in backward (ek_checkpoint) no longer
  * has them. Where the module itself runs, nothing is replicated and nothing is called: with one
- * device or a batch of device 0 alone (where PyTorch makes one replica), as the plain module of
+ * device or a batch of device 0 alone (PyTorch makes one replica there), as the plain module of
  * ek_data_parallel_model, and as a wrapper within a replica. EK_E_INVALID for a module that is no
  * data-parallel wrapper. */
 EK_API int ek_patch_replication_callback(ek_module *data_parallel);
@@ -155,7 +155,7 @@ EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
     ek_sync_batch_norm_with(EK_OPTIONS_1(ek_norm_options, features, __VA_ARGS__))
 
 /* Turns every batch normalisation in `module`, itself included, into a synchronised one with the
- * same parameters, buffers, options and mode, and returns `module`. They turn where they are, so
+ * same parameters, buffers, options and mode, and returns `module`. They turn in place, so
  * that pointers to modules and tensors (an optimizer's, a wrapper's) stay valid; inputs have as
  * many dimensions as before. NULL gives the pending error. */
 EK_API ek_module *ek_convert_sync_batch_norm(ek_module *module);

@@ -16,7 +16,7 @@ typedef enum ek_split_policy {
     EK_SPLIT_EVEN = 1,  /* sizes that differ by one at most, larger ones first */
     /* Measured: the first forwards are cut by capacity, or speed, and each a little otherwise; from
      * what they show (memory and time of each device, fixed and per sample) follows a plan for
-     * `goal`. It is measured on and made anew where that promises a gain that is worth it, and
+     * `goal`. It is measured on and made anew if that promises a gain that is worth it, and
      * after a device ran out of memory. Each new plan is one log line (EK_LOG_INFO; EK_LOG_DEBUG
      * the first ones, which are there to measure). */
     EK_SPLIT_AUTO = 2

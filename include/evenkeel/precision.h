@@ -9,7 +9,7 @@
  *
  * Parameters stay f32 (the master weights), and so do their gradients. What they were converted to
  * is kept beside them, half as many bytes of the category EK_MEMORY_PARAMETER, until they are
- * written next (ek_tensor_touch, where that is done by hand): replicas, several forwards and what
+ * written next (ek_tensor_touch, if that is done by hand): replicas, several forwards and what
  * ek_checkpoint computes again share it, and a wrapper's parameters are converted all at once.
  *
  * The mode is the thread's; jobs on workers inherit it. Backward runs on the dtypes that the
@@ -33,7 +33,7 @@ typedef struct ek_autocast {
 EK_API ek_autocast ek_autocast_begin(ek_dtype dtype);
 EK_API void ek_autocast_end(const ek_autocast *autocast);
 
-/* The dtype that is cast to: EK_BF16, or EK_F32 where autocast is off. */
+/* The dtype that is cast to: EK_BF16, or EK_F32 if autocast is off. */
 EK_API ek_dtype ek_autocast_dtype(void);
 
 /* Lets GPUs round the operands of f32 matrix products and convolutions to TF32 (10 bits of

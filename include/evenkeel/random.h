@@ -40,7 +40,7 @@ EK_API uint32_t ek_random_u32(ek_generator *generator);
 EK_API uint64_t ek_random_u64(ek_generator *generator);
 
 /* In-place fills: row-major and channels-last tensors in row-major order, others (transposed, with
- * gaps) in the order of memory, where normal numbers are made one by one, as in PyTorch. Errors:
+ * gaps) in the order of memory, in which normal numbers are made one by one, as in PyTorch. Errors:
  * EK_E_DTYPE; EK_E_INVALID for low > high, std < 0. */
 EK_API int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator *generator);
 EK_API int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generator);

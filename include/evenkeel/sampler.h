@@ -36,7 +36,7 @@ typedef struct ek_sampler ek_sampler;
 typedef struct ek_sampler_type {
     const char *name;
     size_t size; /* of the struct that embeds ek_sampler */
-    /* Samples in a pass, or batches where the sampler makes batches. */
+    /* Samples in a pass, or batches if the sampler makes batches. */
     int64_t (*length)(ek_sampler *self);
     /* Adds a pass to `pass`, which is empty. May look at self->epoch, may draw from
      * self->generator. */
@@ -68,7 +68,7 @@ EK_API int64_t ek_sampler_length(ek_sampler *sampler);
 EK_API int ek_sampler_set_epoch(ek_sampler *sampler, int64_t epoch);
 
 /* A whole pass, in place of what `pass` held; apart from that of ek_sampler_next. EK_E_INVALID
- * where a user's type leaves a batch empty or without an end. */
+ * if a user's type leaves a batch empty or without an end. */
 EK_API int ek_sampler_draw(ek_sampler *sampler, ek_pass *pass);
 /* One by one: 1 and the next index; 0 at the end of a pass, after which the next call begins
  * another; negative on error. EK_E_INVALID for a sampler that makes batches. */
@@ -108,7 +108,7 @@ EK_API ek_sampler *ek_subset_random_sampler(const int64_t *indices, int64_t coun
                                             ek_generator *generator);
 
 /* num_samples of 0..count-1 with replacement, i with a probability in proportion to weights[i]
- * (copied). EK_E_INVALID for weights that are negative or not finite, or where none is
+ * (copied). EK_E_INVALID for weights that are negative or not finite, or if none is
  * positive. */
 EK_API ek_sampler *ek_weighted_random_sampler(const double *weights, int64_t count,
                                               int64_t num_samples, ek_generator *generator);
@@ -154,7 +154,7 @@ typedef struct ek_identity_sampler_options {
     bool automatic_epochs;
 } ek_identity_sampler_options;
 /* RandomIdentitySampler: draws with Python's and NumPy's global generators (ek_set_seed). It has no
- * ranks and no seed: EK_E_INVALID where they are given. */
+ * ranks and no seed: EK_E_INVALID if they are given. */
 EK_API ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options);
 #define ek_random_identity_sampler(...) \
     ek_random_identity_sampler_with(    \

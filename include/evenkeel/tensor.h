@@ -55,7 +55,7 @@ static inline ek_shape ek_scalar_shape(void)
     return shape;
 }
 
-/* The product of the sizes; INT64_MAX where it is larger. */
+/* The product of the sizes; INT64_MAX if it is larger. */
 EK_API int64_t ek_shape_count(const ek_shape *shape);
 EK_API bool ek_shape_equal(const ek_shape *a, const ek_shape *b);
 /* Writes "[2, 3]" to `text` (at least 160 bytes); returns it. */
@@ -106,7 +106,7 @@ EK_API ek_device ek_tensor_device(const ek_tensor *tensor);
 EK_API ek_shape ek_tensor_shape(const ek_tensor *tensor);
 EK_API ek_shape ek_tensor_strides(const ek_tensor *tensor); /* in elements */
 EK_API int ek_tensor_ndim(const ek_tensor *tensor);
-/* Size of dimension `dim`; negative counts from the end. EK_E_SHAPE where there is none. */
+/* Size of dimension `dim`; negative counts from the end. EK_E_SHAPE if there is none. */
 EK_API int64_t ek_tensor_size(const ek_tensor *tensor, int dim);
 EK_API int64_t ek_tensor_count(const ek_tensor *tensor);
 EK_API bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format format);
@@ -124,7 +124,7 @@ EK_API int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes);
 /* Copies `nbytes` in row-major order from `data` into the tensor and bumps its version. */
 EK_API int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes);
 
-/* The address of the first element where the CPU can read it (cpu and host devices), else NULL
+/* The address of the first element if the CPU can read it (cpu and host devices), else NULL
  * without an error. Valid as long as the tensor is; a caller who writes there calls
  * ek_tensor_touch. */
 EK_API void *ek_tensor_data(const ek_tensor *tensor);
@@ -134,7 +134,7 @@ EK_API void ek_tensor_touch(ek_tensor *tensor);
 
 /* Writes dtype, shape, device and the elements to `stream`: rows in brackets, long ones over
  * several lines, and of tensors of more than 1000 elements the first and last 3 along each
- * dimension. NULL is written as such. Returns EK_E_IO where the stream does not take it. */
+ * dimension. NULL is written as such. Returns EK_E_IO if the stream does not take it. */
 EK_API int ek_tensor_print(const ek_tensor *tensor, FILE *stream);
 
 EK_END_DECLARATIONS

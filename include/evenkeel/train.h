@@ -1,4 +1,4 @@
-/* train.h: a whole training step, in micro-batches where memory is short, and the largest batch
+/* train.h: a whole training step, in micro-batches if memory is short, and the largest batch
  * that fits. */
 #ifndef EVENKEEL_TRAIN_H
 #define EVENKEEL_TRAIN_H
@@ -27,7 +27,7 @@ typedef struct ek_train_options {
      * taken, parameters and state stay. */
     double max_norm;
     /* No step, and gradients are kept for one. This call's batch is one loss: what it gives is
-     * added to gradients that are there already, which wait in memory of their own where the batch
+     * added to gradients that are there already, which wait in memory of their own if the batch
      * is cut. */
     bool accumulate_only;
 } ek_train_options;
@@ -59,7 +59,7 @@ typedef struct ek_find_batch_options {
 } ek_find_batch_options;
 
 /* The largest batch that `function` runs without EK_E_OUT_OF_MEMORY: the batch grows, as far as the
- * memory that it took lets hope for, until one fails, then the bracket is halved. 0 where not even
+ * memory that it took lets hope for, until one fails, then the bracket is halved. 0 if not even
  * the first fits; negative for other errors, which end the search.
  *
  * The batch lasts: each is run twice in a row, so that the optimizer's state, which the first step

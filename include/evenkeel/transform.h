@@ -23,8 +23,8 @@ typedef struct ek_transform_type {
     const char *name;
     size_t size; /* of the struct that embeds ek_transform */
 
-    /* What comes out where `array` (data is NULL) goes in: changes dtype and shape in place. May
-     * not depend on random numbers. EK_E_SHAPE or EK_E_DTYPE where it cannot go in. */
+    /* What comes out if `array` (data is NULL) goes in: changes dtype and shape in place. May
+     * not depend on random numbers. EK_E_SHAPE or EK_E_DTYPE if it cannot go in. */
     int (*describe)(const ek_transform *self, ek_array *array);
 
     /* Writes out->data. The two don't overlap. Called by several threads at a time, each with a
@@ -46,7 +46,7 @@ EK_API ek_transform *ek_transform_new(const ek_transform_type *type);
 EK_API void ek_transform_free(ek_transform *transform); /* NULL is ignored */
 
 /* `dataset` with transforms applied, one after the other, to one tensor of each sample: to element
- * `field` of a list (0: the input, 1: the target) or, for field 0, the sample itself where it is no
+ * `field` of a list (0: the input, 1: the target) or, for field 0, the sample itself if it is no
  * list. A whole number counts as an i64 scalar, a floating one as f64. Takes over the data set and
  * the transforms, also when it fails; NULL among them gives the pending error.
  *
@@ -131,13 +131,13 @@ typedef struct ek_crop_options {
     bool pad_if_needed; /* smaller pictures are padded to size, by the difference on both sides */
 } ek_crop_options;
 /* ek_random_crop(28, .padding = 2): as torchvision's RandomCrop: top, then left edge, one randint
- * each, nothing drawn where the size is right already. EK_E_SHAPE for pictures that are too small.
+ * each, nothing drawn if the size is right already. EK_E_SHAPE for pictures that are too small.
  */
 EK_API ek_transform *ek_random_crop_with(ek_crop_options options);
 #define ek_random_crop(...) \
     ek_random_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))
-/* The middle, padded by fill where the picture is smaller (whatever pad_if_needed); edges rounded
- * as torchvision's CenterCrop. Of both: EK_E_DTYPE where integers cannot be filled by `fill`. */
+/* The middle, padded by fill if the picture is smaller (whatever pad_if_needed); edges rounded
+ * as torchvision's CenterCrop. Of both: EK_E_DTYPE if integers cannot be filled by `fill`. */
 EK_API ek_transform *ek_center_crop_with(ek_crop_options options);
 #define ek_center_crop(...) \
     ek_center_crop_with(EK_OPTIONS_2(ek_crop_options, height, width, __VA_ARGS__))

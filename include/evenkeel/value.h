@@ -60,7 +60,7 @@ typedef struct ek_value_entry {
 } ek_value_entry;
 EK_API ek_value ek_value_dict(const ek_value_entry *entries, int count);
 
-/* The tensor of a value; NULL with EK_E_INVALID where it is something else, NULL with the pending
+/* The tensor of a value; NULL with EK_E_INVALID if it is something else, NULL with the pending
  * error for an error. */
 EK_API ek_tensor *ek_value_tensor(ek_value value);
 
@@ -69,7 +69,7 @@ EK_API int ek_value_length(ek_value value);
 /* Element of a list, or of a dictionary by position; EK_VALUE_ERROR out of range. */
 EK_API ek_value ek_value_at(ek_value value, int index);
 EK_API const char *ek_value_key(ek_value value, int index);
-/* Element of a dictionary by key; EK_VALUE_NONE where there is none. */
+/* Element of a dictionary by key; EK_VALUE_NONE if there is none. */
 EK_API ek_value ek_value_get(ek_value value, const char *key);
 
 /* References, as for tensors. */
