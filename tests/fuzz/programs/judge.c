@@ -81,6 +81,29 @@ static bool is_ill_conditioned(const program *p, const tape *reference, int entr
     return ill;
 }
 
+/* Do both agree in f64? Small differences in f32 are rounding then: where all of a result cancels,
+ * as the critic's gradient behind a batch normalisation does, one device may give exactly 0
+ * whatever is perturbed. */
+static bool is_rounding(const program *p, double distance)
+{
+    program wide = *p;
+    run_counts counts = {0};
+    finding ignored = {.kind = FOUND_NOTHING};
+    run_options plain = {.one_device = true}, own = {.faults = true};
+    tape reference = {.count = 0}, numbers = {.count = 0};
+    double other;
+    if (p->dtype != DTYPE_F32 || !(distance < 0.01))
+        return false;
+    wide.dtype = DTYPE_F64;
+    bool agree = program_run(&wide, &plain, &reference, &ignored, &counts) == 0 &&
+                 program_run(&wide, &own, &numbers, &ignored, &counts) == 0 &&
+                 numbers.count == reference.count &&
+                 first_difference(&wide, &numbers, &reference, &other) < 0;
+    tape_clear(&numbers);
+    tape_clear(&reference);
+    return agree;
+}
+
 /* Training that runs away multiplies rounding without bound; what comes of it says nothing. Large
  * gradients are the first that is seen of it. Behind a loss that is no number, zeros that hide a
  * NaN may be any. */
@@ -104,7 +127,8 @@ static int compare(const program *p, const tape *numbers, const tape *reference,
     if (entry < 0)
         return 0;
     if (p->judge == JUDGE_ONE_DEVICE &&
-        (has_diverged(p, reference, entry) || is_ill_conditioned(p, reference, entry, distance)))
+        (has_diverged(p, reference, entry) || is_ill_conditioned(p, reference, entry, distance) ||
+         is_rounding(p, distance)))
         return found(f, FOUND_ILL_CONDITION, "ill-conditioned");
     return describe_difference(f, &numbers->entries[entry], &reference->entries[entry], distance);
 }
