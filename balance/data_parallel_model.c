@@ -1,5 +1,5 @@
 /* data_parallel_model.c: outputs stay on the devices that made them. */
-#include "balance/data_parallel_model.h"
+#include "balance/balance.h"
 
 #include "core/thread.h"
 #include "evenkeel/balance.h"
@@ -19,7 +19,7 @@ static ek_value model_call(ek_module *module, const ek_args *args)
 {
     data_parallel_model *self = (data_parallel_model *)module;
     if (is_plain(self))
-        return ek_wrapper_call_plain(&self->wrapper, args);
+        return ek_wrapper_call_plain(&self->wrapper, args, ek_part_forward, NULL);
     ek_value outputs[EK_MAX_DEVICES];
     int parts = ek_wrapper_apply(&self->wrapper, args, outputs);
     return parts < 0 ? ek_value_error() : ek_value_per_device(outputs, parts);

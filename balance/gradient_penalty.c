@@ -7,7 +7,7 @@
  * sums meet. */
 #include <math.h>
 
-#include "balance/data_parallel_model.h"
+#include "balance/balance.h"
 #include "balance/penalty.h"
 #include "core/keywords.h"
 #include "core/tensor.h"

@@ -1,19 +1,15 @@
 /* train_step.c: a whole training step, in micro-batches.
  *
- * With loss_k the mean over part k and d_k what it divides by, the loss of the batch is
- *
- *     sum_k loss_k d_k / sum_k d_k
- *
- * The total is known after the last part only. So each part goes backward with the weight d_k / n,
+ * The loss of the batch is sum_k s_k / sum_k w_k over its parts' sums and weights (loss_sum.c). The
+ * weight of all is known after the last part only. So each part's sum goes backward with 1 / n,
  * where n, the batch's samples, keeps the numbers in their range, and what has added up is scaled
- * once by n / sum_k d_k: by 1, and not at all, where the loss is a mean over samples. Denominators
- * that lie on devices stay there, and nobody waits for them. */
+ * once by n / sum_k w_k: by 1, and not at all, if the loss is a mean over samples. Weights that lie
+ * on devices stay there, and nobody waits for them. */
 #include "evenkeel/train.h"
 
 #include <stdlib.h>
 
-#include "balance/loss_weight.h"
-#include "balance/micro_batch.h"
+#include "balance/balance.h"
 #include "balance/step_gradients.h"
 #include "comm/nest.h"
 #include "core/tensor.h"
@@ -21,17 +17,70 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "nn/module_table.h"
-#include "parallel/wrapper.h"
 
 typedef struct train_step {
     const ek_train_options *options;
     ek_step_gradients gradients;
-    ek_micro_batches plan;
-    bool is_sum;
-    double total;       /* of the denominators that the host knows */
-    ek_tensor *counted; /* of the others; a reference, NULL: there are none */
-    ek_tensor *loss;    /* so far, weighted as the gradients are: f64, a reference, NULL for 0 */
+    int parts;
+    int64_t part_size, samples; /* along options->dim; the last part may be smaller */
+    ek_loss_sum total;          /* of the parts so far: references */
 } train_step;
+
+/* ---- micro-batches ---- */
+
+/* Cuts as torch.chunk does; one part if there is nothing to cut. A batch that is to be one part is
+ * not looked at. */
+static int step_plan(train_step *step)
+{
+    const ek_train_options *options = step->options;
+    int wanted = options->micro_batches;
+    step->parts = 1;
+    if (wanted <= 1)
+        return 0;
+    ek_nest_survey survey = {.size = -1};
+    EK_TRY(ek_nest_look(options->input, options->dim, &survey));
+    EK_TRY(ek_nest_look(options->target, options->dim, &survey));
+    if (survey.parts > 0)
+        return EK_FAIL(EK_E_INVALID,
+                       "a list that is scattered already cannot be cut into %d micro-batches; give "
+                       "the whole batch, the model scatters each part",
+                       wanted);
+    if (survey.size <= 0)
+        return 0;
+    step->samples = survey.size;
+    step->part_size = (survey.size + wanted - 1) / wanted;
+    step->parts = (int)((survey.size + step->part_size - 1) / step->part_size);
+    return 0;
+}
+
+static int64_t part_length(const train_step *step, int index)
+{
+    int64_t left = step->samples - index * step->part_size;
+    return left < step->part_size ? left : step->part_size;
+}
+
+typedef struct part_cut {
+    const train_step *step;
+    int index;
+} part_cut;
+
+static bool cut_tensor(ek_value *value, void *user)
+{
+    const part_cut *cut = user;
+    const train_step *step = cut->step;
+    if (value->kind != EK_VALUE_TENSOR)
+        return false;
+    *value =
+        ek_value_of_tensor(ek_narrow(value->as.tensor, step->options->dim,
+                                     cut->index * step->part_size, part_length(step, cut->index)));
+    return true;
+}
+
+/* Part `index` of a nest: its tensors are views, everything else is repeated. */
+static ek_value part_of(const train_step *step, ek_value value, int index)
+{
+    return step->parts == 1 ? value : ek_value_map(value, cut_tensor, &(part_cut){step, index});
+}
 
 /* ---- one part ---- */
 
@@ -56,7 +105,7 @@ static ek_value move_to(ek_value value, const ek_tensor *there, int dim)
 static ek_value run_model(const train_step *step, int index)
 {
     const ek_train_options *options = step->options;
-    ek_value input = ek_micro_batch(&step->plan, options->input, index);
+    ek_value input = part_of(step, options->input, index);
     if (input.kind == EK_VALUE_ERROR)
         return input;
     input = move_to(input, first_tensor(options->model), options->dim);
@@ -74,171 +123,110 @@ static ek_value run_model(const train_step *step, int index)
     return output;
 }
 
-static int ask(const train_step *step, int index, const ek_args *args, ek_loss_weight *weight)
-{
-    double samples = (double)ek_micro_batch_length(&step->plan, index);
-    return ek_loss_weight_ask(step->options->criterion, args, samples, weight);
-}
-
-/* The loss as a number, and its weight where there are several parts. */
-static ek_tensor *run_criterion(const train_step *step, int index, ek_value output,
-                                ek_loss_weight *weight)
+/* The loss as a sum and, if there are several parts, a weight. */
+static int run_criterion(const train_step *step, int index, ek_value output, ek_loss_sum *part)
 {
     const ek_train_options *options = step->options;
-    ek_value inputs[2] = {output, ek_micro_batch(&step->plan, options->target, index)};
+    ek_value inputs[2] = {output, part_of(step, options->target, index)};
     ek_args args = {inputs, options->target.kind == EK_VALUE_NONE ? 1 : 2, ek_value_none()};
-    bool several = step->plan.parts > 1;
+    char text[200];
     if (inputs[1].kind == EK_VALUE_ERROR)
-        return NULL;
+        return ek_error_pending();
     if (!output.per_device)
         inputs[1] = move_to(inputs[1], ek_nest_first(output), options->dim);
-    bool told = several && ek_data_parallel_criterion_watch(options->criterion, weight);
-    ek_value loss = ek_module_forward(options->criterion, &args);
-    if (told)
-        ek_data_parallel_criterion_watch(options->criterion, NULL);
-    else if (several && loss.kind != EK_VALUE_ERROR && ask(step, index, &args, weight) < 0)
-        return NULL;
-    char text[200];
+    bool whole = step->parts == 1;
+    double samples = (double)part_length(step, index);
+    ek_value loss = whole ? ek_module_forward(options->criterion, &args)
+                          : ek_loss_sum_ask(options->criterion, &args, samples, part);
     if (loss.kind == EK_VALUE_ERROR)
-        return NULL;
-    if (loss.kind != EK_VALUE_TENSOR || ek_tensor_ndim(loss.as.tensor) > 0) {
-        EK_FAIL(EK_E_SHAPE,
-                "the criterion gives %s, but a training step needs one number; its reduction has "
-                "to be a mean or a sum",
-                loss.kind == EK_VALUE_TENSOR ? ek_tensor_text(loss.as.tensor, text)
-                                             : ek_value_kind_name(loss));
-        return NULL;
-    }
-    return loss.as.tensor;
+        return ek_error_pending();
+    if (whole ? ek_loss_is_scalar(loss) : part->sum != NULL)
+        return whole ? ek_loss_sum_of(loss.as.tensor, NULL, part) : 0;
+    return EK_FAIL(EK_E_SHAPE,
+                   "the criterion gives %s, but a training step needs one number; its reduction "
+                   "has to be a mean or a sum",
+                   loss.kind == EK_VALUE_TENSOR ? ek_tensor_text(loss.as.tensor, text)
+                                                : ek_value_kind_name(loss));
 }
 
-static int add_to(ek_tensor **sum, ek_tensor *term)
+static int add_to_total(train_step *step, const ek_loss_sum *part)
 {
-    if (*sum && term)
-        term = ek_add(*sum, ek_to_device(term, ek_tensor_device(*sum)));
-    if (!term)
-        return ek_error_pending();
-    ek_release(*sum);
-    *sum = ek_keep(term);
+    ek_loss_sum parts[2] = {step->total, {ek_detach(part->sum), part->weight}}, total;
+    bool first = !step->total.sum;
+    ek_device root = ek_tensor_device(first ? part->sum : step->total.sum);
+    EK_TRY(ek_loss_sums_add(parts + first, 2 - first, root, &total));
+    ek_release(step->total.sum);
+    ek_release(step->total.weight);
+    step->total = (ek_loss_sum){ek_keep(total.sum), ek_keep(total.weight)};
     return 0;
 }
 
-/* The loss's weight is a number. Parts without anything to average add nothing; where all are such
- * the last one makes the step what it is for one whole batch. */
-static int weigh_by_number(train_step *step, ek_tensor *loss, double denominator, bool last,
-                           double *factor)
-{
-    step->total += denominator;
-    *factor = step->is_sum || step->plan.parts == 1 ? 1 : denominator / (double)step->plan.total;
-    if (denominator == 0 && last && step->total == 0 && !step->counted)
-        *factor = 1;
-    bool enabled = ek_set_grad_enabled(false);
-    ek_tensor *term = ek_to_dtype(ek_detach(loss), EK_F64);
-    int rc = *factor == 0 ? 0 : add_to(&step->loss, ek_mul_scalar(term, *factor));
-    ek_set_grad_enabled(enabled);
-    return rc;
-}
-
-static int add_counted(train_step *step, ek_tensor *loss, ek_tensor *counted, ek_tensor **share)
-{
-    ek_device device = ek_tensor_device(loss);
-    EK_TRY(add_to(&step->counted, counted));
-    ek_tensor *wide = ek_mul_scalar(ek_to_device(counted, device), 1 / (double)step->plan.total);
-    ek_tensor *zero = ek_scalar(0, EK_F64, device);
-    ek_tensor *term = ek_mul(ek_to_dtype(ek_detach(loss), EK_F64), wide);
-    EK_TRY(add_to(&step->loss, ek_where(ek_ne(wide, zero), term, zero)));
-    *share = ek_to_dtype(wide, ek_tensor_dtype(loss));
-    return *share ? 0 : ek_error_pending();
-}
-
-/* The same where it lies on a device. */
-static int weigh_by_tensor(train_step *step, ek_tensor *loss, ek_tensor *counted, ek_tensor **share)
-{
-    bool enabled = ek_set_grad_enabled(false);
-    int rc = add_counted(step, loss, counted, share);
-    ek_set_grad_enabled(enabled);
-    return rc;
-}
-
+/* Parts without anything to average go nowhere; if all are such the last one makes the step what it
+ * is for one whole batch. */
 static int run_part(train_step *step, int index)
 {
-    ek_loss_weight weight = {.is_sum = step->plan.parts == 1, .number = 1};
+    ek_loss_sum part = {0};
     ek_value output = run_model(step, index);
     if (output.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    ek_tensor *loss = run_criterion(step, index, output, &weight);
-    if (weight.counted && !ek_scope_adopt(weight.counted))
-        return ek_error_pending();
-    if (!loss)
-        return ek_error_pending();
-    step->is_sum = weight.is_sum;
-    if (weight.counted && !weight.is_sum) {
-        ek_tensor *share;
-        EK_TRY(weigh_by_tensor(step, loss, weight.counted, &share));
-        return ek_backward(loss, .gradient = share);
-    }
-    double factor;
-    bool last = index == step->plan.parts - 1;
-    EK_TRY(weigh_by_number(step, loss, weight.is_sum ? 1 : weight.number, last, &factor));
-    if (factor == 0)
+    EK_TRY(run_criterion(step, index, output, &part));
+    ek_device device = ek_tensor_device(part.sum);
+    EK_TRY(ek_loss_sums_add(&part, 1, device, &part)); /* an empty one may be 0 / 0 */
+    EK_TRY(add_to_total(step, &part));
+    int empty = ek_loss_sum_is_empty(&part), all_empty = ek_loss_sum_is_empty(&step->total);
+    EK_TRY(empty < 0 ? empty : all_empty);
+    if (empty && !(all_empty && index == step->parts - 1))
         return 0;
-    if (factor == 1)
-        return ek_backward(loss);
-    ek_tensor *gradient = ek_scalar(factor, ek_tensor_dtype(loss), ek_tensor_device(loss));
-    return gradient ? ek_backward(loss, .gradient = gradient) : ek_error_pending();
+    double share = part.weight ? 1 / (double)step->samples : 1;
+    ek_tensor *gradient = ek_scalar(share, EK_F64, device);
+    return gradient ? ek_backward(part.sum, .gradient = gradient) : ek_error_pending();
 }
 
 /* ---- after the last ---- */
 
-/* What the loss is multiplied by at the end: a number, or a f64 scalar that lies on a device; and
- * what gradients are multiplied by then. Without anything to average only the loss is NaN. */
-static int final_factor(const train_step *step, double *number, ek_tensor **scalar,
-                        ek_tensor **of_gradients)
+/* What gradients are multiplied by: a number, or a f64 scalar that lies on a device. Without
+ * anything to average only the loss is NaN. */
+static int final_factor(const train_step *step, double *number, ek_tensor **scalar)
 {
-    double samples = (double)step->plan.total;
+    ek_tensor *weight = step->total.weight;
     *number = 1;
-    *scalar = *of_gradients = NULL;
-    if (step->plan.parts == 1 || step->is_sum)
+    *scalar = NULL;
+    if (!weight)
         return 0;
-    if (!step->counted) {
-        *number = step->total == 0 ? 1 : samples / step->total;
+    ek_device device = ek_tensor_device(weight);
+    if (ek_dev_is_host(ek_tensor_dev(weight))) {
+        double of_all;
+        EK_TRY(ek_item(weight, &of_all));
+        *number = of_all == 0 ? 1 : (double)step->samples / of_all;
         return 0;
     }
-    ek_device device = ek_tensor_device(step->counted);
-    ek_tensor *all = ek_add_scalar(step->counted, step->total);
-    *scalar = ek_div(ek_scalar(samples, EK_F64, device), all);
-    *of_gradients =
-        ek_where(ek_ne(all, ek_scalar(0, EK_F64, device)), *scalar, ek_scalar(1, EK_F64, device));
-    return *of_gradients ? 0 : ek_error_pending();
+    ek_tensor *factor = ek_div(ek_scalar((double)step->samples, EK_F64, device), weight);
+    *scalar =
+        ek_where(ek_ne(weight, ek_scalar(0, EK_F64, device)), factor, ek_scalar(1, EK_F64, device));
+    return *scalar ? 0 : ek_error_pending();
 }
 
-static int read_loss(const train_step *step, double number, ek_tensor *scalar, double *loss)
+static int scale_gradients(const train_step *step)
 {
-    double of_scalar = 1;
-    *loss = 0;
-    if (step->loss)
-        EK_TRY(ek_item(step->loss, loss));
-    if (scalar)
-        EK_TRY(ek_item(scalar, &of_scalar));
-    *loss *= number * of_scalar;
-    return 0;
+    double number;
+    ek_tensor *scalar;
+    bool enabled = ek_set_grad_enabled(false);
+    int rc = final_factor(step, &number, &scalar);
+    ek_set_grad_enabled(enabled);
+    EK_TRY(rc);
+    return scalar || number != 1 ? ek_step_gradients_scale(&step->gradients, number, scalar) : 0;
 }
 
 static int finish(train_step *step, double *loss)
 {
     const ek_train_options *options = step->options;
-    double number, value;
-    ek_tensor *scalar, *of_gradients;
-    bool enabled = ek_set_grad_enabled(false);
-    int rc = final_factor(step, &number, &scalar, &of_gradients);
-    ek_set_grad_enabled(enabled);
-    EK_TRY(rc);
-    if (of_gradients || number != 1)
-        EK_TRY(ek_step_gradients_scale(&step->gradients, number, of_gradients));
+    double value;
+    EK_TRY(scale_gradients(step));
     EK_TRY(ek_step_gradients_add_earlier(&step->gradients));
     /* Before the step, so that an error found here leaves parameters as they are. */
     if (loss)
-        EK_TRY(read_loss(step, number, scalar, &value));
+        EK_TRY(
+            ek_item(ek_loss_sums_mean(&step->total, 1, ek_tensor_device(step->total.sum)), &value));
     if (!options->accumulate_only) {
         if (options->max_norm > 0)
             EK_TRY(ek_clip_grad_norm(options->optimizer, options->max_norm,
@@ -255,13 +243,12 @@ static int finish(train_step *step, double *loss)
 static int run(train_step *step, double *loss)
 {
     const ek_train_options *options = step->options;
-    EK_TRY(ek_micro_batches_plan(options->input, options->target, options->dim,
-                                 options->micro_batches, &step->plan));
+    EK_TRY(step_plan(step));
     if (!options->accumulate_only)
         ek_zero_grad(options->optimizer);
-    if (step->plan.parts > 1)
+    if (step->parts > 1)
         EK_TRY(ek_step_gradients_set_aside(&step->gradients));
-    for (int k = 0; k < step->plan.parts; k++) {
+    for (int k = 0; k < step->parts; k++) {
         /* A part's activations are gone before the next. */
         ek_scope scope = ek_scope_begin();
         int rc = run_part(step, k);
@@ -297,8 +284,8 @@ static int run_alone(ek_train_options options, double *loss)
     EK_TRY(ek_step_gradients_open(options.optimizer, options.model, &step.gradients));
     ek_scope scope = ek_scope_begin();
     int rc = run(&step, loss);
-    ek_release(step.loss);
-    ek_release(step.counted);
+    ek_release(step.total.sum);
+    ek_release(step.total.weight);
     ek_scope_end(&scope);
     if (rc < 0) {
         ek_step_gradients_remove(&step.gradients);

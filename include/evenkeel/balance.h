@@ -16,7 +16,7 @@ EK_API ek_module *ek_data_parallel_model_with(ek_data_parallel_options options);
     ek_data_parallel_model_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))
 
 typedef enum ek_loss_reduction {
-    /* The sum over all devices over the denominator of all: equal to one device's value and
+    /* The sum over all devices over the weight of all: equal to one device's value and
      * gradient for any chunks and any ignored targets. */
     EK_EXACT = 0,
     /* The mean of the devices' means, as in the literature. */
@@ -44,10 +44,11 @@ typedef struct ek_data_parallel_criterion_options {
  * The criterion is replicated and applied on each device that an output lies on: the same devices
  * as the model's, in the same order. Scalars are reduced onto device 0; losses that are not scalars
  * (reduction none) stay on their devices as a list marked per_device, which ek_value_to_device
- * joins in batch order. A device whose denominator is zero contributes zero, and no gradient flows
- * there; if all are zero the loss is NaN, as on one device. On GPUs nobody waits for
- * denominators: there the gradient 0 goes into such a device's backward, and a criterion of one's
- * own must not make NaN of it, as 0 / 0 does. */
+ * joins in batch order. A device whose weight (its denominator) is zero contributes zero, and no
+ * gradient flows there; if all are zero the loss is NaN, as on one device. On GPUs nobody waits for
+ * weights: there the gradient 0 goes into such a device's backward, and a criterion of one's own
+ * must not make NaN of it, as 0 / 0 does; one that tells its sum (ek_module_type.loss_sum) makes
+ * none. */
 EK_API ek_module *ek_data_parallel_criterion_with(ek_data_parallel_criterion_options options);
 #define ek_data_parallel_criterion(...) \
     ek_data_parallel_criterion_with(    \

@@ -55,6 +55,14 @@ typedef struct ek_replication {
     void (*release)(void *context);
 } ek_replication;
 
+/* A criterion's loss before its division: loss = sum / weight. So losses of parts of a batch (of
+ * devices, of micro-batches) become the loss of the whole: their sums and weights are added.
+ * Scalars in the caller's scope. */
+typedef struct ek_loss_sum {
+    ek_tensor *sum;    /* on the inputs' device; anything, NaN too, if the weight is 0 */
+    ek_tensor *weight; /* there or on cpu, without a gradient; NULL: nothing divides the sum */
+} ek_loss_sum;
+
 typedef struct ek_module_type {
     const char *name;
     size_t size; /* of the struct that embeds ek_module */
@@ -67,13 +75,19 @@ typedef struct ek_module_type {
      */
     void (*destroy)(ek_module *self);
 
-    /* Optional, for criteria: the number that the mean of this loss divides by, a scalar tensor on
-     * the inputs' device, without a gradient. With it the forward's scalar result must be that
-     * mean. Without it a mean is taken to be over samples. */
+    /* Optional, for criteria: this call's loss as a sum and a weight. A loss that is not reduced is
+     * a sum of any shape without a weight. Returns 0 or a negative status. Without it a scalar loss
+     * is asked of `forward`, and is a mean that is multiplied by `denominator`, or a sum. */
+    int (*loss_sum)(ek_module *self, const ek_args *args, ek_loss_sum *loss);
+
+    /* Optional, for criteria without `loss_sum`: the number that the mean of this loss divides by,
+     * a scalar tensor on the inputs' device, without a gradient. With it the forward's scalar
+     * result must be that mean. Without it a mean is taken to be over samples. */
     ek_tensor *(*denominator)(ek_module *self, const ek_args *args);
 
-    /* Optional, for criteria: true if this loss is a sum, so that devices' losses add up and
-     * nothing divides them; `denominator` is not asked then. Without it a scalar loss is a mean. */
+    /* Optional, for criteria without `loss_sum`: true if this loss is a sum, so that devices'
+     * losses add up and nothing divides them; `denominator` is not asked then. Without it a scalar
+     * loss is a mean. */
     bool (*is_sum)(ek_module *self);
 
     /* Optional: called on each replica that a patched data-parallel wrapper makes

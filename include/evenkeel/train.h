@@ -19,8 +19,8 @@ typedef struct ek_train_options {
     int dim;    /* along which both are cut */
     /* So many parts, cut as torch.chunk does, go forward and backward one after the other, and
      * their gradients add up before the one step: memory of activations is that of a part. Loss and
-     * gradients are those of the whole batch, means being weighted by what they divide by
-     * (ek_module_type.denominator); what looks at the whole batch (batch normalisation) sees parts.
+     * gradients are those of the whole batch, sums being divided by the weight of all parts
+     * (ek_module_type.loss_sum); what looks at the whole batch (batch normalisation) sees parts.
      * A criterion's loss has to be one number. 0 and 1: the batch as it is. */
     int micro_batches;
     /* > 0: ek_clip_grad_norm before the step. A norm that is not finite is EK_E_INVALID: no step is

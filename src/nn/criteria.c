@@ -30,7 +30,8 @@ static bool is_sum(ek_module *module)
     return ((criterion *)module)->reduction == EK_SUM;
 }
 
-/* ---- denominators: bf16 cannot count, so they are f32 there ---- */
+/* ---- denominators, also for criteria around these: bf16 cannot count, so they are f32 there ----
+ */
 
 static ek_dtype counting_dtype(const ek_tensor *input)
 {
@@ -48,33 +49,65 @@ static ek_tensor *class_denominator(ek_module *module, const ek_args *args)
                             counting_dtype(options.input));
 }
 
-/* The elements of input and target, broadcast together. */
+/* The elements of input and target, broadcast together: of views that repeat elements there are
+ * more than an integer holds. */
+static double element_count(const ek_tensor *x, const ek_tensor *y)
+{
+    double count = 1;
+    for (int i = 1; i <= x->ndim || i <= y->ndim; i++) {
+        int64_t a = i <= x->ndim ? x->shape[x->ndim - i] : 1;
+        int64_t b = i <= y->ndim ? y->shape[y->ndim - i] : 1;
+        count *= (double)(a == 1 ? b : a);
+    }
+    return count;
+}
+
 static ek_tensor *element_denominator(ek_module *module, const ek_args *args)
 {
     ek_loss_options options = loss_options(module, args);
     const ek_tensor *x = options.input, *y = options.target;
     if (!x || !y)
         return NULL;
-    double count = 1; /* of views that repeat elements there are more than an integer holds */
-    for (int i = 1; i <= x->ndim || i <= y->ndim; i++) {
-        int64_t a = i <= x->ndim ? x->shape[x->ndim - i] : 1;
-        int64_t b = i <= y->ndim ? y->shape[y->ndim - i] : 1;
-        count *= (double)(a == 1 ? b : a);
-    }
-    return ek_scalar(count, counting_dtype(x), x->storage->dev->id);
+    return ek_scalar(element_count(x, y), counting_dtype(x), x->storage->dev->id);
 }
 
 /* ---- the criteria ---- */
 
-#define EK_CRITERION(criterion_name, function, denominator_function)                          \
-    static ek_value criterion_name##_forward(ek_module *module, const ek_args *args)          \
-    {                                                                                         \
-        return ek_value_of_tensor(function(loss_options(module, args)));                      \
-    }                                                                                         \
-    static const ek_module_type criterion_name##_type = {.name = #criterion_name,             \
-                                                         .size = sizeof(criterion),           \
-                                                         .forward = criterion_name##_forward, \
-                                                         .denominator = denominator_function, \
+typedef ek_tensor *loss_function(ek_loss_options options);
+
+/* Nothing divides a sum, nor losses per element. A count of elements is known, and stays on cpu. */
+static int loss_sum(ek_module *module, const ek_args *args, loss_function *function,
+                    ek_loss_sum *loss)
+{
+    ek_loss_options options = loss_options(module, args);
+    bool is_mean = options.reduction == EK_MEAN;
+    if (is_mean)
+        options.reduction = EK_SUM;
+    loss->sum = function(options);
+    if (!loss->sum || !is_mean)
+        return loss->sum ? 0 : ek_error_pending();
+    if (module->type->denominator == class_denominator)
+        loss->weight = class_denominator(module, args);
+    else
+        loss->weight = ek_scalar(element_count(options.input, options.target), EK_F64, ek_cpu());
+    return loss->weight ? 0 : ek_error_pending();
+}
+
+#define EK_CRITERION(criterion_name, function, denominator_function)                            \
+    static ek_value criterion_name##_forward(ek_module *module, const ek_args *args)            \
+    {                                                                                           \
+        return ek_value_of_tensor(function(loss_options(module, args)));                        \
+    }                                                                                           \
+    static int criterion_name##_loss_sum(ek_module *module, const ek_args *args,                \
+                                         ek_loss_sum *loss)                                     \
+    {                                                                                           \
+        return loss_sum(module, args, function, loss);                                          \
+    }                                                                                           \
+    static const ek_module_type criterion_name##_type = {.name = #criterion_name,               \
+                                                         .size = sizeof(criterion),             \
+                                                         .forward = criterion_name##_forward,   \
+                                                         .loss_sum = criterion_name##_loss_sum, \
+                                                         .denominator = denominator_function,   \
                                                          .is_sum = is_sum};
 
 EK_CRITERION(cross_entropy_loss, ek_f_cross_entropy_with, class_denominator)

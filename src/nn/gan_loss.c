@@ -41,7 +41,8 @@ static ek_tensor *per_element(const gan_loss *self, ek_tensor *d)
     return NULL;
 }
 
-static ek_value gan_loss_forward(ek_module *module, const ek_args *args)
+/* The loss of each element of the only input. */
+static ek_tensor *gan_losses(ek_module *module, const ek_args *args)
 {
     ek_tensor *d = ek_only_input(module, args);
     if (d && !ek_dtype_is_floating(d->dtype)) {
@@ -51,7 +52,22 @@ static ek_value gan_loss_forward(ek_module *module, const ek_args *args)
         d = NULL;
     }
     d = ek_autocast_wide(d); /* as all losses */
-    return ek_value_of_tensor(d ? ek_mean(per_element((gan_loss *)module, d)) : NULL);
+    return d ? per_element((gan_loss *)module, d) : NULL;
+}
+
+static ek_value gan_loss_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *losses = gan_losses(module, args);
+    return ek_value_of_tensor(losses ? ek_mean(losses) : NULL);
+}
+
+static int gan_loss_sum(ek_module *module, const ek_args *args, ek_loss_sum *loss)
+{
+    ek_tensor *losses = gan_losses(module, args);
+    if (!losses)
+        return ek_error_pending();
+    *loss = (ek_loss_sum){ek_sum(losses), ek_scalar((double)ek_count(losses), EK_F64, ek_cpu())};
+    return loss->sum && loss->weight ? 0 : ek_error_pending();
 }
 
 /* The elements of d; bf16 cannot count, so they are f32 there. */
@@ -67,6 +83,7 @@ static ek_tensor *gan_loss_denominator(ek_module *module, const ek_args *args)
 static const ek_module_type gan_loss_type = {.name = "gan_loss",
                                              .size = sizeof(gan_loss),
                                              .forward = gan_loss_forward,
+                                             .loss_sum = gan_loss_sum,
                                              .denominator = gan_loss_denominator};
 
 ek_module *ek_gan_loss(ek_gan_loss_kind kind, ek_gan_role role)

@@ -14,7 +14,7 @@ static ek_value data_parallel_call(ek_module *module, const ek_args *args)
     data_parallel *self = (data_parallel *)module;
     ek_wrapper *wrapper = &self->wrapper;
     if (ek_wrapper_is_plain(wrapper)) {
-        ek_value output = ek_wrapper_call_plain(wrapper, args);
+        ek_value output = ek_wrapper_call_plain(wrapper, args, ek_part_forward, NULL);
         /* It stays where the module leaves it, unless another device was asked for. */
         if (module->is_replica || ek_device_equal(self->output_device, wrapper->devices.devices[0]))
             return output;

@@ -296,11 +296,12 @@ bool ek_wrapper_is_plain(const ek_wrapper *wrapper)
     return !wrapper->replicas || wrapper->module.is_replica;
 }
 
-ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args)
+ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part_function *function,
+                               void *user)
 {
     /* A replica's inputs were moved by whoever called it. */
     if (wrapper->module.is_replica)
-        return ek_module_forward(wrapper->child, args);
+        return function(wrapper->child, args, user);
     ek_planner_disturb(wrapper->planner);
     ek_device device = wrapper->devices.count ? wrapper->devices.devices[0] : ek_cpu();
     ek_value *inputs = ek_calloc((size_t)args->count + 1, sizeof *inputs);
@@ -311,10 +312,11 @@ ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args)
         failed = inputs[i].kind == EK_VALUE_ERROR;
     }
     if (!failed)
-        output = ek_module_forward(wrapper->child,
-                                   &(const ek_args){inputs, args->count,
-                                                    ek_value_to_device(args->keywords, device,
-                                                                       wrapper->dim)});
+        output =
+            function(wrapper->child,
+                     &(const ek_args){inputs, args->count,
+                                      ek_value_to_device(args->keywords, device, wrapper->dim)},
+                     user);
     free(inputs);
     return output;
 }

@@ -10,7 +10,6 @@
 #include "evenkeel/parallel.h"
 #include "parallel/call_guard.h"
 #include "parallel/replica_set.h"
-#include "parallel/replication_callback.h"
 #include "plan/planner.h"
 
 /* The first member of every wrapper's struct. */
@@ -29,19 +28,23 @@ typedef struct ek_wrapper {
     ek_replica_set *replicas; /* NULL without several devices */
 } ek_wrapper;
 
+/* What one device does in a call: `module` is its replica, or the child in a plain call. The output
+ * is in the caller's scope. */
+typedef ek_value ek_part_function(ek_module *module, const ek_args *args, void *user);
+/* The module's forward; `user` is ignored. */
+ek_value ek_part_forward(ek_module *module, const ek_args *args, void *user);
+
+/* `function` for modules[i] and args[i] on the worker of devs[i], side by side. Writes one output
+ * per module, in the caller's scope; after an error all are EK_VALUE_ERROR. */
+int ek_apply_parts(ek_module *const *modules, const ek_args *args, ek_dev *const *devs, int count,
+                   ek_part_function *function, void *user, ek_value *outputs);
+
 /* One call, cut for the devices that take part. All zero is an empty one. */
 typedef struct ek_wrapper_call {
     ek_places places; /* their places in `devices` */
     ek_args args[EK_MAX_DEVICES];
     ek_value *inputs; /* memory of args[].inputs */
 } ek_wrapper_call;
-
-/* The modules that they run. All zero is none. */
-typedef struct ek_wrapper_replicas {
-    ek_places places;
-    ek_module *modules[EK_MAX_DEVICES];
-    ek_replications replications;
-} ek_wrapper_replicas;
 
 /* A wrapper of this type (whose `destroy` must be ek_wrapper_destroy) around options->module, which
  * it owns from now on, also where this fails. Moves the module to the first device and its
@@ -64,8 +67,10 @@ ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
 /* True where a call is a plain call of the child. */
 bool ek_wrapper_is_plain(const ek_wrapper *wrapper);
 
-/* Calls the child itself on the first device: inputs are moved there, scattered ones joined. */
-ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args);
+/* Calls `function` for the child itself on the first device: inputs are moved there, scattered ones
+ * joined. */
+ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part_function *function,
+                               void *user);
 
 /* Begins a call of several devices: looks them up, since idle ones may have been closed and opened
  * again after the last call, and checks that the child is on the first. */
@@ -79,27 +84,20 @@ typedef struct ek_wrapper_cut {
     int64_t sizes[EK_MAX_DEVICES];
 } ek_wrapper_cut;
 
-/* Writes the devices at these places. */
-void ek_wrapper_devs(const ek_wrapper *wrapper, const ek_places *places, ek_dev **devs);
-
 /* Cuts the arguments of a call: as `cut` says, or (NULL) for those that should take part; without
  * arguments that is the first device. End every successful one with ek_wrapper_call_end. */
 int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_args *args,
                        ek_wrapper_call *call);
 void ek_wrapper_call_end(ek_wrapper_call *call);
 
-/* Scatters, replicates, applies: writes one output per part and returns how many. */
-int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs);
+/* Runs `function` with the parts of a call on replicas, side by side, and lets the module have what
+ * they did to its buffers. Writes one output per part, in the caller's scope. */
+int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_function *function,
+                   void *user, ek_value *outputs);
 
-/* The modules that the devices at `places` run: replicas, told of their replication where the
- * wrapper is patched, or the child itself where the first device is alone (which, where parameters
- * are divided, has a replica too, whose gradients go to their owners). End every successful
- * call with ek_wrapper_replicas_end, after ek_wrapper_replicas_settle once they have run well. */
-int ek_wrapper_replicate(ek_wrapper *wrapper, const ek_places *places,
-                         ek_wrapper_replicas *replicas);
-/* What the replicas did to their buffers becomes the module's, as far as it isn't. */
-int ek_wrapper_replicas_settle(ek_wrapper *wrapper, const ek_wrapper_replicas *replicas);
-void ek_wrapper_replicas_end(ek_wrapper_replicas *replicas);
+/* A forward of several devices: scatters and runs. Writes one output per part and returns how many.
+ */
+int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs);
 
 /* Writes where the outputs of an ek_data_parallel meet; nothing for other modules. */
 void ek_data_parallel_output(const ek_module *module, ek_device *device);

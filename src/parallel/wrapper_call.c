@@ -5,6 +5,7 @@
 #include "comm/nest.h"
 #include "evenkeel/autograd.h"
 #include "nn/module_table.h"
+#include "parallel/replication_callback.h"
 #include "parallel/running_stats.h"
 #include "parallel/wrapper.h"
 
@@ -100,12 +101,6 @@ static int decide(ek_wrapper *wrapper, ek_value nest, ek_wrapper_cut *cut)
 
 /* ---- cutting ---- */
 
-void ek_wrapper_devs(const ek_wrapper *wrapper, const ek_places *places, ek_dev **devs)
-{
-    for (int i = 0; i < places->count; i++)
-        devs[i] = wrapper->devs[places->at[i]];
-}
-
 static ek_device_list devices_at(const ek_wrapper *wrapper, const ek_places *places)
 {
     ek_device_list devices = {.count = places->count};
@@ -164,40 +159,43 @@ void ek_wrapper_call_end(ek_wrapper_call *call)
 
 /* ---- replicas ---- */
 
-int ek_wrapper_replicate(ek_wrapper *wrapper, const ek_places *places,
-                         ek_wrapper_replicas *replicas)
+/* The modules that a call's devices run. All zero is none. */
+typedef struct wrapper_replicas {
+    int count;
+    ek_module *modules[EK_MAX_DEVICES];
+    ek_replications replications;
+} wrapper_replicas;
+
+static void replicas_end(wrapper_replicas *replicas)
 {
-    *replicas = (ek_wrapper_replicas){0};
+    ek_replications_end(&replicas->replications);
+    for (int i = 0; i < replicas->count; i++)
+        ek_module_free(replicas->modules[i]);
+    *replicas = (wrapper_replicas){0};
+}
+
+/* Replicas, told of their replication if the wrapper is patched, or the child itself if the first
+ * device is alone (which has a replica too if parameters are divided, whose gradients go to their
+ * owners). */
+static int replicas_make(ek_wrapper *wrapper, const ek_places *places, ek_dev *const *devs,
+                         wrapper_replicas *replicas)
+{
+    *replicas = (wrapper_replicas){0};
     bool alone = places->count == 1 && places->at[0] == 0;
     if (alone && !wrapper->divides) {
         replicas->modules[0] = ek_module_retain(wrapper->child);
-        replicas->places = *places;
+        replicas->count = 1;
         return 0;
     }
     EK_TRY(ek_replica_set_make(wrapper->replicas, wrapper->devs, places, replicas->modules));
-    replicas->places = *places;
-    ek_dev *devs[EK_MAX_DEVICES];
-    ek_wrapper_devs(wrapper, places, devs);
+    replicas->count = places->count;
     int rc = 0;
     if (wrapper->calls_back && !alone)
         rc = ek_replications_call(&replicas->replications, wrapper->child, replicas->modules, devs,
                                   places->count);
     if (rc < 0)
-        ek_wrapper_replicas_end(replicas);
+        replicas_end(replicas);
     return rc;
-}
-
-int ek_wrapper_replicas_settle(ek_wrapper *wrapper, const ek_wrapper_replicas *replicas)
-{
-    return ek_replica_set_settle_buffers(wrapper->replicas, &replicas->places);
-}
-
-void ek_wrapper_replicas_end(ek_wrapper_replicas *replicas)
-{
-    ek_replications_end(&replicas->replications);
-    for (int i = 0; i < replicas->places.count; i++)
-        ek_module_free(replicas->modules[i]);
-    *replicas = (ek_wrapper_replicas){0};
 }
 
 /* ---- running ---- */
@@ -221,22 +219,26 @@ static int count_samples(const ek_wrapper *wrapper, const ek_wrapper_call *call,
     return 0;
 }
 
-static int run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_value *outputs)
+int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_function *function,
+                   void *user, ek_value *outputs)
 {
     const ek_places *places = &call->places;
-    ek_wrapper_replicas replicas;
+    wrapper_replicas replicas;
+    ek_dev *devs[EK_MAX_DEVICES];
     int64_t samples[EK_MAX_DEVICES];
     bool averages = wrapper->running_stats == EK_RUNNING_STATS_AVERAGE && places->count > 1;
     if (averages)
         EK_TRY(count_samples(wrapper, call, samples));
-    EK_TRY(ek_wrapper_replicate(wrapper, places, &replicas));
-    ek_device_list devices = devices_at(wrapper, places);
-    int rc = ek_parallel_apply(replicas.modules, call->args, places->count, &devices, outputs);
+    for (int i = 0; i < places->count; i++)
+        devs[i] = wrapper->devs[places->at[i]];
+    EK_TRY(replicas_make(wrapper, places, devs, &replicas));
+    int rc =
+        ek_apply_parts(replicas.modules, call->args, devs, places->count, function, user, outputs);
     if (rc >= 0)
-        rc = ek_wrapper_replicas_settle(wrapper, &replicas);
+        rc = ek_replica_set_settle_buffers(wrapper->replicas, places);
     if (rc >= 0 && averages)
         rc = ek_running_stats_average(wrapper->replicas, places, samples);
-    ek_wrapper_replicas_end(&replicas);
+    replicas_end(&replicas);
     return rc;
 }
 
@@ -246,7 +248,7 @@ int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs
     EK_TRY(ek_wrapper_begin(wrapper));
     EK_TRY(ek_wrapper_scatter(wrapper, NULL, args, &call));
     int parts = call.places.count;
-    int rc = run(wrapper, &call, outputs);
+    int rc = ek_wrapper_run(wrapper, &call, ek_part_forward, NULL, outputs);
     ek_wrapper_call_end(&call);
     return rc < 0 ? rc : parts;
 }

@@ -17,6 +17,7 @@ typedef enum loss_kind {
     BINARY,
     USERS_COUNTED, /* of the user's own, with a denominator */
     USERS_MEAN,    /* and without */
+    USERS_SUM,     /* and one that tells its sum and weight */
     LOSS_KINDS
 } loss_kind;
 
@@ -31,23 +32,39 @@ static inline ek_tensor *counted_points(ek_module *module, const ek_args *args)
     return target ? ek_target_weight(target, NULL, IGNORED, EK_F64) : NULL;
 }
 
-static inline ek_value counted_forward(ek_module *module, const ek_args *args)
+static inline ek_tensor *counted_sum(const ek_args *args)
 {
     ek_tensor *scores = ek_arg_tensor(args, 0), *target = ek_arg_tensor(args, 1);
     if (!scores || !target)
-        return ek_value_error();
+        return NULL;
     ek_tensor *ignored = ek_scalar(IGNORED, EK_I64, ek_tensor_device(target));
     ek_tensor *counts = ek_to_dtype(ek_ne(target, ignored), ek_tensor_dtype(scores));
     ek_tensor *first = ek_select(scores, 1, 0);
-    ek_tensor *sum = ek_sum(ek_mul(ek_mul(first, first), counts));
-    ek_tensor *divisor = ek_to_dtype(counted_points(module, args), ek_tensor_dtype(scores));
-    return ek_value_of_tensor(ek_div(sum, divisor));
+    return ek_sum(ek_mul(ek_mul(first, first), counts));
+}
+
+static inline ek_value counted_forward(ek_module *module, const ek_args *args)
+{
+    ek_tensor *sum = counted_sum(args);
+    ek_dtype dtype = sum ? ek_tensor_dtype(sum) : EK_F64;
+    return ek_value_of_tensor(ek_div(sum, ek_to_dtype(counted_points(module, args), dtype)));
+}
+
+static inline int counted_loss_sum(ek_module *module, const ek_args *args, ek_loss_sum *loss)
+{
+    *loss = (ek_loss_sum){counted_sum(args), counted_points(module, args)};
+    return ek_error_status();
 }
 
 static const ek_module_type counted_type = {.name = "counted",
                                             .size = sizeof(ek_module),
                                             .forward = counted_forward,
                                             .denominator = counted_points};
+
+static const ek_module_type counted_sum_type = {.name = "counted_sum",
+                                                .size = sizeof(ek_module),
+                                                .forward = counted_forward,
+                                                .loss_sum = counted_loss_sum};
 
 /* The mean over samples of the sums over points: output only. */
 static inline ek_value samples_forward(ek_module *module, const ek_args *args)
@@ -82,6 +99,8 @@ static inline ek_module *make_criterion(loss_kind kind, ek_dtype dtype)
         return ek_bce_with_logits_loss();
     case USERS_COUNTED:
         return ek_module_new(&counted_type);
+    case USERS_SUM:
+        return ek_module_new(&counted_sum_type);
     default:
         return ek_module_new(&samples_type);
     }

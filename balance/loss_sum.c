@@ -1,0 +1,170 @@
+/* loss_sum.c: losses of parts of a batch, each a sum and a weight (ek_loss_sum), and their mean.
+ *
+ * With s_i the sum of part i and w_i its weight, the loss of all parts is
+ *
+ *     sum_i s_i / sum_i w_i
+ *
+ * which has one device's value and gradients for any parts: devices in criterion.c, micro-batches
+ * in train_step.c. Sums and weights are f64: a mean that is multiplied by its weight, and divided
+ * by the weight of all, is rounded once, when its gradient comes back.
+ *
+ * An empty part's mean is 0 / 0. If the host knows the weight, such a part is left out, since its
+ * gradient must not be multiplied by anything but must not flow at all. If the weight lies on a
+ * GPU nobody waits for it, and its sum is replaced by 0 there. */
+#include "balance/balance.h"
+#include "core/tensor.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/comm.h"
+#include "evenkeel/ops.h"
+#include "nn/nn.h"
+
+/* ---- asking a criterion for a sum and a weight ---- */
+
+bool ek_loss_is_scalar(ek_value loss)
+{
+    return loss.kind == EK_VALUE_TENSOR && ek_tensor_ndim(loss.as.tensor) == 0;
+}
+
+int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part)
+{
+    *part = (ek_loss_sum){ek_to_dtype(loss, EK_F64), weight};
+    if (weight)
+        part->sum = ek_mul(part->sum, ek_to_device(weight, ek_tensor_device(loss)));
+    return part->sum ? 0 : ek_error_pending();
+}
+
+/* A number that the criterion told, in f64. */
+static ek_tensor *told_number(const ek_module *criterion, const char *what, ek_tensor *number)
+{
+    char text[200];
+    if (number && ek_count(number) != 1) {
+        EK_FAIL(EK_E_SHAPE, "%s: the %s of its loss has to be one number, not %s",
+                criterion->type->name, what, ek_tensor_text(number, text));
+        return NULL;
+    }
+    return ek_to_dtype(ek_reshape(number, ek_scalar_shape()), EK_F64);
+}
+
+/* What a mean divides by. */
+static ek_tensor *loss_denominator(ek_module *criterion, const ek_args *args, double samples)
+{
+    if (!criterion->type->denominator)
+        return ek_scalar(samples, EK_F64, ek_cpu());
+    bool enabled = ek_set_grad_enabled(false);
+    ek_tensor *weight = criterion->type->denominator(criterion, args);
+    weight = told_number(criterion, "weight", weight);
+    ek_set_grad_enabled(enabled);
+    return weight;
+}
+
+static ek_value call_loss_sum(ek_module *criterion, const ek_args *args)
+{
+    ek_loss_sum loss = {0};
+    if (criterion->type->loss_sum(criterion, args, &loss) < 0)
+        return ek_value_error();
+    if (!loss.sum && ek_error_status() == 0)
+        EK_FAIL(EK_E_INVALID, "loss_sum gave no sum");
+    return EK_LIST(loss.sum, loss.weight);
+}
+
+static ek_value ask_loss_sum(ek_module *criterion, const ek_args *args, ek_loss_sum *part)
+{
+    ek_value told = ek_module_call(criterion, args, call_loss_sum);
+    if (told.kind == EK_VALUE_ERROR)
+        return told;
+    ek_value sum = ek_value_at(told, 0), weight = ek_value_at(told, 1);
+    if (weight.kind == EK_VALUE_NONE && !ek_loss_is_scalar(sum))
+        return sum;
+    part->sum = told_number(criterion, "sum", sum.as.tensor);
+    if (weight.kind == EK_VALUE_TENSOR)
+        part->weight = ek_detach(told_number(criterion, "weight", weight.as.tensor));
+    bool whole = part->sum && (part->weight || weight.kind == EK_VALUE_NONE);
+    return whole ? sum : ek_value_error();
+}
+
+ek_value ek_loss_sum_ask(ek_module *criterion, const ek_args *args, double samples,
+                         ek_loss_sum *part)
+{
+    const ek_module_type *type = criterion->type;
+    *part = (ek_loss_sum){0};
+    if (type->loss_sum)
+        return ask_loss_sum(criterion, args, part);
+    ek_value loss = ek_module_forward(criterion, args);
+    if (!ek_loss_is_scalar(loss))
+        return loss;
+    ek_tensor *weight = NULL;
+    bool is_sum = type->is_sum && type->is_sum(criterion);
+    if (!is_sum && !(weight = loss_denominator(criterion, args, samples)))
+        return ek_value_error();
+    return ek_loss_sum_of(loss.as.tensor, weight, part) < 0 ? ek_value_error() : loss;
+}
+
+/* ---- joining parts ---- */
+
+static bool weight_is_known(const ek_loss_sum *part)
+{
+    return part->weight && ek_dev_is_host(ek_tensor_dev(part->weight));
+}
+
+int ek_loss_sum_is_empty(const ek_loss_sum *part)
+{
+    double weight;
+    if (!weight_is_known(part))
+        return 0;
+    EK_TRY(ek_item(part->weight, &weight));
+    return weight == 0;
+}
+
+/* The sum of a part, 0 if its weight on a device is. */
+static ek_tensor *sum_of_counted(const ek_loss_sum *part)
+{
+    if (!part->weight || weight_is_known(part))
+        return part->sum;
+    ek_device device = ek_tensor_device(part->sum);
+    ek_tensor *zero = ek_scalar(0, EK_F64, device);
+    return ek_where(ek_ne(ek_to_device(part->weight, device), zero), part->sum, zero);
+}
+
+/* In order. A weight that the host doesn't know stays on a device. */
+static ek_tensor *add_weights(const ek_loss_sum *parts, int count, ek_device root)
+{
+    bool known = true;
+    for (int i = 0; i < count; i++)
+        known = known && weight_is_known(&parts[i]);
+    ek_device device = known ? ek_cpu() : root;
+    ek_tensor *total = ek_to_device(parts[0].weight, device);
+    for (int i = 1; i < count && total; i++)
+        total = ek_add(total, ek_to_device(parts[i].weight, device));
+    return total;
+}
+
+int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_loss_sum *total)
+{
+    ek_tensor *sums[EK_MAX_DEVICES];
+    int empty[EK_MAX_DEVICES], empties = 0, terms = 0;
+    bool weighted = true;
+    for (int i = 0; i < count; i++) {
+        empty[i] = ek_loss_sum_is_empty(&parts[i]);
+        EK_TRY(empty[i]);
+        empties += empty[i];
+        weighted = weighted && parts[i].weight;
+    }
+    for (int i = 0; i < count; i++) {
+        if (empty[i] && empties < count)
+            continue;
+        sums[terms] = sum_of_counted(&parts[i]);
+        if (!sums[terms++])
+            return ek_error_pending();
+    }
+    ek_tensor *weight = weighted ? add_weights(parts, count, root) : NULL;
+    *total = (ek_loss_sum){ek_to_device(ek_reduce(sums, terms), root), weight};
+    return total->sum && (weight || !weighted) ? 0 : ek_error_pending();
+}
+
+ek_tensor *ek_loss_sums_mean(const ek_loss_sum *parts, int count, ek_device root)
+{
+    ek_loss_sum total;
+    if (ek_loss_sums_add(parts, count, root, &total) < 0)
+        return NULL;
+    return total.weight ? ek_div(total.sum, ek_to_device(total.weight, root)) : total.sum;
+}
