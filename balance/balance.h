@@ -2,6 +2,9 @@
 #ifndef EK_BALANCE_BALANCE_H
 #define EK_BALANCE_BALANCE_H
 
+#include "evenkeel/gan.h"
+#include "evenkeel/optim.h"
+#include "nn/module_table.h"
 #include "parallel/wrapper.h"
 
 /* ---- data_parallel_model.c ---- */
@@ -10,7 +13,7 @@
  * several devices in training and not .plain. NULL, without an error, for everything else. */
 ek_wrapper *ek_data_parallel_model_apart(ek_module *module);
 
-/* ---- criterion.c: sums and weights are f64 scalars in the caller's scope ---- */
+/* ---- loss_sum.c: sums and weights are f64 scalars in the caller's scope ---- */
 
 /* A tensor of zero dimensions. */
 bool ek_loss_is_scalar(ek_value loss);
@@ -29,10 +32,54 @@ int ek_loss_sum_is_empty(const ek_loss_sum *part);
 
 /* Adds the parts' sums in order, and so their weights, up to EK_MAX_DEVICES: the sum on `root`, the
  * weight there or, if the host knows all of them, on cpu. An empty part adds nothing and gets no
- * gradient, unless the host knows that all are empty. */
+ * gradient, unless the host knows that all are empty. If a part has no weight, nothing divides the
+ * total. */
 int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_loss_sum *total);
 
 /* The loss of all parts, on `root`: NaN only if all are empty. NULL on error. */
 ek_tensor *ek_loss_sums_mean(const ek_loss_sum *parts, int count, ek_device root);
+
+/* ---- step_gradients.c: the gradients that a training step makes, wherever they lie ---- */
+
+/* Appends the model's parameters and the optimizer's, each once; both may be NULL. */
+int ek_collect_trained(ek_module *model, const ek_optimizer *optimizer, ek_tensor_list *list);
+
+/* What holds gradients: the leaves and, of divided ones, their pieces too. A parameter may be
+ * divided, or become whole again, in any forward. Makes an array of references; returns how many.
+ */
+int ek_gradient_holders(ek_tensor *const *leaves, int count, ek_tensor ***holders);
+
+/* Of all that ek_collect_trained finds, and gradients that they had before. */
+typedef struct ek_step_gradients ek_step_gradients;
+ek_step_gradients *ek_step_gradients_new(ek_module *model, ek_optimizer *optimizer);
+void ek_step_gradients_free(ek_step_gradients *gradients);
+
+/* Puts the gradients there are aside, so that they are not scaled with those to come. */
+int ek_step_gradients_set_aside(ek_step_gradients *gradients);
+/* Adds them to what has come. */
+int ek_step_gradients_add_earlier(ek_step_gradients *gradients);
+
+/* Multiplies all gradients by a number or, if it isn't NULL, by a f64 scalar on any device, which
+ * nobody waits for. */
+int ek_step_gradients_scale(const ek_step_gradients *gradients, double number, ek_tensor *scalar);
+
+/* After an error: there are none. */
+void ek_step_gradients_remove(const ek_step_gradients *gradients);
+
+/* ---- training_state.c ---- */
+
+/* Parameters, buffers, gradients, the optimizer and all generators, as they were. Copies go to cpu
+ * and keep their originals' layout, so that putting them back takes no memory but for gradients
+ * that have no slot. model and optimizer may be NULL. */
+typedef struct ek_training_state ek_training_state;
+ek_training_state *ek_training_state_save(ek_module *model, ek_optimizer *optimizer);
+/* As often as need be. Goes on after an error, and returns the first. */
+int ek_training_state_restore(ek_training_state *state);
+void ek_training_state_free(ek_training_state *state);
+
+/* ---- gradient_penalty.c ---- */
+
+/* "wgan_gp" etc. for sentences; NULL for what is no kind. */
+const char *ek_penalty_name(ek_penalty_kind kind);
 
 #endif

@@ -7,12 +7,11 @@
  * stays, and so does the optimizer's state, which is part of what it measures. */
 #include <string.h>
 
-#include "balance/find_batch_state.h"
+#include "balance/balance.h"
 #include "core/device.h"
 #include "core/keywords.h"
 #include "core/thread.h"
 #include "evenkeel/train.h"
-#include "parallel/wrapper.h"
 
 enum {
     DEFAULT_MOST = 65536,
@@ -26,7 +25,7 @@ typedef struct search {
     const ek_find_batch_options *options;
     ek_device_list devices;
     ek_dev *devs[EK_MAX_DEVICES];
-    ek_training_state state;
+    ek_training_state *state;
     bool plans; /* the model does, by itself */
     size_t plan_nbytes;
     int64_t fits, smaller, failing, most; /* batches; 0: none yet */
@@ -38,7 +37,7 @@ typedef struct search {
 
 static int begin_run(search *s)
 {
-    int rc = s->plans ? 0 : ek_training_state_restore(&s->state);
+    int rc = s->plans ? 0 : ek_training_state_restore(s->state);
     for (int d = 0; d < s->devices.count; d++) {
         ek_dev_trim(s->devs[d]);
         ek_memory_reset_peak(s->devices.devices[d]);
@@ -216,8 +215,8 @@ static int put_back(search *s, const ek_memory_stats *before)
 {
     ek_error_record error;
     ek_error_take(&error);
-    int rc = ek_training_state_restore(&s->state);
-    ek_training_state_close(&s->state);
+    int rc = ek_training_state_restore(s->state);
+    ek_training_state_free(s->state);
     for (int d = 0; d < s->devices.count; d++) {
         ek_dev_trim(s->devs[d]);
         ek_dev_restore_peak(s->devs[d], &before[d]);
@@ -238,7 +237,9 @@ int64_t ek_find_batch_with(ek_find_batch_options options)
     EK_TRY(open_devices(&s));
     for (int d = 0; d < s.devices.count; d++)
         EK_TRY(ek_memory_get(s.devices.devices[d], &before[d]));
-    EK_TRY(ek_training_state_save(options.model, options.optimizer, &s.state));
+    s.state = ek_training_state_save(options.model, options.optimizer);
+    if (!s.state)
+        return ek_error_pending();
     int64_t batch = search_largest(&s);
     int rc = put_back(&s, before);
     return batch < 0 ? batch : rc < 0 ? rc : batch;

@@ -8,15 +8,148 @@
 #include <math.h>
 
 #include "balance/balance.h"
-#include "balance/penalty.h"
 #include "core/keywords.h"
 #include "core/tensor.h"
 #include "core/value.h"
 #include "core/worker.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/comm.h"
+#include "evenkeel/gan.h"
 #include "evenkeel/ops.h"
 #include "nn/nn.h"
+#include "ops/autocast.h"
+
+const char *ek_penalty_name(ek_penalty_kind kind)
+{
+    static const char *const names[] = {"wgan_gp", "wgan_lp", "dragan", "r1", "r2"};
+    return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : NULL;
+}
+
+static bool needs_real(ek_penalty_kind kind)
+{
+    return kind != EK_PENALTY_R2;
+}
+
+static bool needs_fake(ek_penalty_kind kind)
+{
+    return kind == EK_PENALTY_WGAN_GP || kind == EK_PENALTY_WGAN_LP || kind == EK_PENALTY_R2;
+}
+
+/* ---- what a penalty needs ---- */
+
+static int check_samples(const char *kind, const char *name, const ek_tensor *x)
+{
+    char text[200];
+    if (!x) {
+        EK_TRY(ek_error_status());
+        return EK_FAIL(EK_E_INVALID, "gradient penalty: %s needs %s samples; %s is NULL", kind,
+                       name, name);
+    }
+    if (!ek_dtype_is_floating(x->dtype))
+        return EK_FAIL(EK_E_DTYPE, "gradient penalty: %s samples have to be floating, not %s", name,
+                       ek_tensor_text(x, text));
+    if (x->ndim == 0 || ek_count(x) == 0)
+        return EK_FAIL(EK_E_SHAPE,
+                       "gradient penalty: %s samples have to be (N, ...) with at least one "
+                       "element, not %s",
+                       name, ek_tensor_text(x, text));
+    return 0;
+}
+
+static int check_pair(const ek_tensor *real, const ek_tensor *fake)
+{
+    char texts[2][200];
+    ek_tensor_text(real, texts[0]);
+    ek_tensor_text(fake, texts[1]);
+    if (!ek_same_shape(real, fake))
+        return EK_FAIL(EK_E_SHAPE,
+                       "gradient penalty: real is %s, but fake is %s; the shapes must "
+                       "be the same",
+                       texts[0], texts[1]);
+    if (real->dtype != fake->dtype)
+        return EK_FAIL(EK_E_DTYPE,
+                       "gradient penalty: real is %s, but fake is %s; the dtypes must "
+                       "be the same",
+                       texts[0], texts[1]);
+    if (ek_tensor_dev(real) != ek_tensor_dev(fake))
+        return EK_FAIL(EK_E_DEVICE,
+                       "gradient penalty: real is %s, but fake is %s; they must lie "
+                       "on one device",
+                       texts[0], texts[1]);
+    return 0;
+}
+
+static int check_points(const ek_tensor *real, const ek_tensor *fake, ek_penalty_kind kind)
+{
+    const char *name = ek_penalty_name(kind);
+    if (!name)
+        return EK_FAIL(EK_E_INVALID, "gradient penalty: %d is no kind (ek_penalty_kind)",
+                       (int)kind);
+    if ((!real || !fake) && ek_error_status() < 0)
+        return ek_error_status(); /* also of samples that this kind does without */
+    if (needs_real(kind))
+        EK_TRY(check_samples(name, "real", real));
+    if (needs_fake(kind))
+        EK_TRY(check_samples(name, "fake", fake));
+    if (needs_real(kind) && needs_fake(kind))
+        EK_TRY(check_pair(real, fake));
+    if (kind == EK_PENALTY_DRAGAN && ek_count(real) < 2)
+        return EK_FAIL(EK_E_SHAPE,
+                       "gradient penalty: dragan needs the deviation of real's elements, and there "
+                       "is only one");
+    return 0;
+}
+
+/* ---- points: where the penalty looks at the critic ---- */
+
+/* Uniform in [0, 1), of real's dtype and device. */
+static ek_tensor *draw_uniform(ek_shape shape, const ek_tensor *real, ek_generator *generator)
+{
+    ek_tensor *u = ek_empty(shape, .dtype = real->dtype, .device = ek_tensor_device(real));
+    return u && ek_uniform_(u, 0, 1, generator) < 0 ? NULL : u;
+}
+
+/* x + a (y - x), a for each sample. */
+static ek_tensor *interpolate(ek_tensor *x, ek_tensor *y, ek_generator *generator)
+{
+    ek_shape shape = {.ndim = x->ndim};
+    for (int i = 0; i < x->ndim; i++)
+        shape.dims[i] = i == 0 ? x->shape[0] : 1;
+    ek_tensor *a = draw_uniform(shape, x, generator);
+    return ek_add(x, ek_mul(ek_sub(y, x), a));
+}
+
+/* x + std b / 2, b for each element; std of the whole batch. */
+static ek_tensor *perturb(ek_tensor *x, ek_generator *generator)
+{
+    ek_tensor *b = draw_uniform(ek_tensor_shape(x), x, generator);
+    return ek_add(x, ek_mul(b, ek_mul_scalar(ek_std(x), 0.5)));
+}
+
+static ek_tensor *points_of_kind(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
+                                 ek_generator *generator)
+{
+    if (kind == EK_PENALTY_R1 || kind == EK_PENALTY_R2)
+        return ek_detach(kind == EK_PENALTY_R1 ? real : fake);
+    ek_tensor *other = kind == EK_PENALTY_DRAGAN ? perturb(real, generator) : fake;
+    return other ? interpolate(real, other, generator) : NULL;
+}
+
+ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
+                             ek_generator *generator)
+{
+    ek_scope scope = ek_scope_begin();
+    bool enabled = ek_set_grad_enabled(false);
+    /* A generator under autocast gives bf16, a loader f32. */
+    real = ek_autocast_wide(real);
+    fake = ek_autocast_wide(fake);
+    ek_tensor *x =
+        check_points(real, fake, kind) < 0 ? NULL : points_of_kind(real, fake, kind, generator);
+    ek_set_grad_enabled(enabled);
+    return ek_scope_end_with(&scope, x);
+}
+
+/* ---- leaves: the points on the critic's devices ---- */
 
 /* One penalty, by parts: tensors are in the scope. */
 typedef struct penalty {
@@ -30,23 +163,6 @@ typedef struct penalty {
     ek_tensor *gradients[EK_MAX_DEVICES];
     ek_tensor *sums[EK_MAX_DEVICES]; /* of the samples' penalties */
 } penalty;
-
-static int check_options(const ek_gradient_penalty_options *options, double weight)
-{
-    EK_TRY(ek_error_status());
-    if (!options->critic)
-        return EK_FAIL(EK_E_INVALID, "gradient penalty: the critic is NULL");
-    if (!(weight >= 0 && weight < INFINITY))
-        return EK_FAIL(EK_E_INVALID,
-                       "gradient penalty: the weight has to be a number of at least 0, not %g",
-                       weight);
-    if (!ek_grad_enabled())
-        return EK_FAIL(EK_E_AUTOGRAD,
-                       "gradient penalty: it is made of a gradient, but gradient mode is off");
-    return 0;
-}
-
-/* ---- points: leaves on the critic's devices ---- */
 
 /* Where a critic that takes its input whole wants it: a data-parallel one gives its gradients on
  * the device that its input comes from. */
@@ -71,7 +187,7 @@ static ek_tensor *chunk_of(ek_tensor *part, const ek_tensor *x, bool ours)
     return shares ? ek_detach(part) : part;
 }
 
-static int cut(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
+static int cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
 {
     ek_wrapper_call call;
     const ek_value whole = ek_value_of_tensor(x);
@@ -94,13 +210,13 @@ static int cut(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
 }
 
 /* Cuts or moves x; all in the scope. */
-static int place(ek_module *critic, ek_tensor *x, penalty *p)
+static int place_points(ek_module *critic, ek_tensor *x, penalty *p)
 {
     ek_wrapper *wrapper = ek_data_parallel_model_apart(critic);
     p->apart = wrapper != NULL;
     if (wrapper) {
         p->home = wrapper->devices.devices[0]; /* with losses of other forwards */
-        return cut(wrapper, x, p);
+        return cut_points(wrapper, x, p);
     }
     p->parts = 1;
     p->points[0] = ek_to_device(x, place_of(critic, x));
@@ -124,7 +240,7 @@ static int make_points(const ek_gradient_penalty_options *options, penalty *p)
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_penalty_points(options->real, options->fake, p->kind, options->generator);
     bool enabled = ek_set_grad_enabled(false);
-    int rc = x ? place(options->critic, x, p) : ek_error_pending();
+    int rc = x ? place_points(options->critic, x, p) : ek_error_pending();
     ek_set_grad_enabled(enabled);
     if (x)
         p->samples = x->shape[0];
@@ -177,7 +293,7 @@ static int call_critic(ek_module *critic, penalty *p)
     return 0;
 }
 
-static int differentiate(penalty *p)
+static int differentiate_critic(penalty *p)
 {
     const int before = ek_error_status();
     ek_tensor *ones[EK_MAX_DEVICES];
@@ -240,11 +356,26 @@ static int sum_penalties(penalty *p)
 
 /* ---- the penalty ---- */
 
-static ek_tensor *compute(const ek_gradient_penalty_options *options, double weight)
+static int check_options(const ek_gradient_penalty_options *options, double weight)
+{
+    EK_TRY(ek_error_status());
+    if (!options->critic)
+        return EK_FAIL(EK_E_INVALID, "gradient penalty: the critic is NULL");
+    if (!(weight >= 0 && weight < INFINITY))
+        return EK_FAIL(EK_E_INVALID,
+                       "gradient penalty: the weight has to be a number of at least 0, not %g",
+                       weight);
+    if (!ek_grad_enabled())
+        return EK_FAIL(EK_E_AUTOGRAD,
+                       "gradient penalty: it is made of a gradient, but gradient mode is off");
+    return 0;
+}
+
+static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, double weight)
 {
     penalty p = {.kind = options->kind};
     if (make_points(options, &p) < 0 || call_critic(options->critic, &p) < 0 ||
-        differentiate(&p) < 0 || sum_penalties(&p) < 0)
+        differentiate_critic(&p) < 0 || sum_penalties(&p) < 0)
         return NULL;
     ek_tensor *sum = ek_reduce(p.sums, p.parts);
     if (p.apart)
@@ -264,7 +395,7 @@ ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)
         return NULL;
     }
     ek_scope scope = ek_scope_begin();
-    ek_tensor *result = ek_scope_end_with(&scope, compute(&options, weight));
+    ek_tensor *result = ek_scope_end_with(&scope, penalty_of(&options, weight));
     if (wrapper)
         ek_wrapper_leave(wrapper);
     return result;

@@ -42,7 +42,8 @@ static ek_tensor *told_number(const ek_module *criterion, const char *what, ek_t
                 criterion->type->name, what, ek_tensor_text(number, text));
         return NULL;
     }
-    return ek_to_dtype(ek_reshape(number, ek_scalar_shape()), EK_F64);
+    bool is_scalar = number && ek_tensor_ndim(number) == 0;
+    return ek_to_dtype(is_scalar ? number : ek_reshape(number, ek_scalar_shape()), EK_F64);
 }
 
 /* What a mean divides by. */

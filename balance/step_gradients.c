@@ -1,14 +1,21 @@
 /* step_gradients.c: the gradients of all parameters that a training step touches. */
-#include "balance/step_gradients.h"
-
 #include <stdlib.h>
 
 #include "autograd/shards.h"
+#include "balance/balance.h"
 #include "core/object.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "nn/module_table.h"
 #include "optim/optimizer.h"
+
+struct ek_step_gradients {
+    int leaf_count;
+    ek_tensor **leaves; /* references */
+    /* Whose gradients were put aside, and those: references, NULLs among them. */
+    int earlier_count;
+    ek_tensor **holders, **earlier;
+};
 
 static void release_all(ek_tensor **tensors, int count)
 {
@@ -19,60 +26,55 @@ static void release_all(ek_tensor **tensors, int count)
 
 /* ---- which there are ---- */
 
-static int collect(ek_optimizer *optimizer, ek_module *model, ek_tensor_list *list)
+int ek_collect_trained(ek_module *model, const ek_optimizer *optimizer, ek_tensor_list *list)
 {
     int status = 0;
     ek_map seen = {0};
-    ek_tensor_list of_model = {0};
-    for (int i = 0; i < optimizer->slot_count && status >= 0; i++) {
-        ek_tensor *parameter = optimizer->slots[i]->parameter;
-        if (ek_map_add(&seen, parameter, &status))
-            status = ek_tensor_list_append(list, parameter);
-    }
-    if (status >= 0)
-        status = ek_module_collect(model, true, false, &of_model);
-    for (int i = 0; i < of_model.count && status >= 0; i++)
-        if (ek_map_add(&seen, of_model.tensors[i], &status))
-            status = ek_tensor_list_append(list, of_model.tensors[i]);
-    ek_tensor_list_clear(&of_model);
+    ek_tensor_list all = {0};
+    if (model)
+        status = ek_module_collect(model, true, false, &all);
+    for (int i = 0; optimizer && i < optimizer->slot_count && status >= 0; i++)
+        status = ek_tensor_list_append(&all, optimizer->slots[i]->parameter);
+    for (int i = 0; i < all.count && status >= 0; i++)
+        if (ek_map_add(&seen, all.tensors[i], &status))
+            status = ek_tensor_list_append(list, all.tensors[i]);
+    ek_tensor_list_clear(&all);
     ek_map_clear(&seen);
     return status;
 }
 
-/* What holds gradients: the leaves, and of divided ones their pieces too. A parameter may be
- * divided, or become whole again, in any forward. References; returns how many. */
-static int find_holders(const ek_step_gradients *g, ek_tensor ***holders)
+int ek_gradient_holders(ek_tensor *const *leaves, int count, ek_tensor ***holders)
 {
-    int count = g->leaf_count, n = 0;
-    for (int i = 0; i < g->leaf_count; i++)
-        if (ek_leaf_shards(g->leaves[i]))
-            count += ek_leaf_shards(g->leaves[i])->count;
-    *holders = ek_calloc((size_t)count + 1, sizeof **holders);
+    int room = count, n = 0;
+    for (int i = 0; i < count; i++)
+        if (ek_leaf_shards(leaves[i]))
+            room += ek_leaf_shards(leaves[i])->count;
+    *holders = ek_calloc((size_t)room + 1, sizeof **holders);
     if (!*holders)
         return EK_E_NO_MEMORY;
-    for (int i = 0; i < g->leaf_count; i++) {
-        const ek_shards *shards = ek_leaf_shards(g->leaves[i]);
-        (*holders)[n++] = ek_object_retain(g->leaves[i]);
+    for (int i = 0; i < count; i++) {
+        const ek_shards *shards = ek_leaf_shards(leaves[i]);
+        (*holders)[n++] = ek_object_retain(leaves[i]);
         for (int s = 0; shards && s < shards->count; s++)
             (*holders)[n++] = ek_object_retain(shards->shards[s].piece);
     }
     return n;
 }
 
-int ek_step_gradients_open(ek_optimizer *optimizer, ek_module *model, ek_step_gradients *gradients)
+ek_step_gradients *ek_step_gradients_new(ek_module *model, ek_optimizer *optimizer)
 {
     ek_tensor_list list = {0};
-    *gradients = (ek_step_gradients){0};
-    int status = collect(optimizer, model, &list);
-    if (status < 0) {
+    ek_step_gradients *gradients = ek_calloc(1, sizeof *gradients);
+    if (!gradients || ek_collect_trained(model, optimizer, &list) < 0) {
         ek_tensor_list_clear(&list);
-        return status;
+        free(gradients);
+        return NULL;
     }
     gradients->leaves = list.tensors;
     gradients->leaf_count = list.count;
     for (int i = 0; i < list.count; i++)
         ek_object_retain(list.tensors[i]);
-    return 0;
+    return gradients;
 }
 
 static void drop_earlier(ek_step_gradients *g)
@@ -83,11 +85,11 @@ static void drop_earlier(ek_step_gradients *g)
     g->earlier_count = 0;
 }
 
-void ek_step_gradients_close(ek_step_gradients *gradients)
+void ek_step_gradients_free(ek_step_gradients *gradients)
 {
     drop_earlier(gradients);
     release_all(gradients->leaves, gradients->leaf_count);
-    *gradients = (ek_step_gradients){0};
+    free(gradients);
 }
 
 /* ---- those before ---- */
@@ -109,7 +111,7 @@ static int set_one_aside(ek_tensor *holder, ek_tensor **earlier)
 
 int ek_step_gradients_set_aside(ek_step_gradients *gradients)
 {
-    int count = find_holders(gradients, &gradients->holders);
+    int count = ek_gradient_holders(gradients->leaves, gradients->leaf_count, &gradients->holders);
     EK_TRY(count);
     gradients->earlier_count = count;
     gradients->earlier = ek_calloc((size_t)count + 1, sizeof(ek_tensor *));
@@ -171,7 +173,7 @@ static int scale(ek_tensor *const *holders, int count, double number, ek_tensor 
 int ek_step_gradients_scale(const ek_step_gradients *gradients, double number, ek_tensor *scalar)
 {
     ek_tensor **holders;
-    int count = find_holders(gradients, &holders);
+    int count = ek_gradient_holders(gradients->leaves, gradients->leaf_count, &holders);
     EK_TRY(count);
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 
 #include "balance/balance.h"
-#include "balance/step_gradients.h"
 #include "comm/nest.h"
 #include "core/tensor.h"
 #include "core/value.h"
@@ -20,7 +19,7 @@
 
 typedef struct train_step {
     const ek_train_options *options;
-    ek_step_gradients gradients;
+    ek_step_gradients *gradients;
     int parts;
     int64_t part_size, samples; /* along options->dim; the last part may be smaller */
     ek_loss_sum total;          /* of the parts so far: references */
@@ -214,7 +213,7 @@ static int scale_gradients(const train_step *step)
     int rc = final_factor(step, &number, &scalar);
     ek_set_grad_enabled(enabled);
     EK_TRY(rc);
-    return scalar || number != 1 ? ek_step_gradients_scale(&step->gradients, number, scalar) : 0;
+    return scalar || number != 1 ? ek_step_gradients_scale(step->gradients, number, scalar) : 0;
 }
 
 static int finish(train_step *step, double *loss)
@@ -222,7 +221,7 @@ static int finish(train_step *step, double *loss)
     const ek_train_options *options = step->options;
     double value;
     EK_TRY(scale_gradients(step));
-    EK_TRY(ek_step_gradients_add_earlier(&step->gradients));
+    EK_TRY(ek_step_gradients_add_earlier(step->gradients));
     /* Before the step, so that an error found here leaves parameters as they are. */
     if (loss)
         EK_TRY(
@@ -247,7 +246,7 @@ static int run(train_step *step, double *loss)
     if (!options->accumulate_only)
         ek_zero_grad(options->optimizer);
     if (step->parts > 1)
-        EK_TRY(ek_step_gradients_set_aside(&step->gradients));
+        EK_TRY(ek_step_gradients_set_aside(step->gradients));
     for (int k = 0; k < step->parts; k++) {
         /* A part's activations are gone before the next. */
         ek_scope scope = ek_scope_begin();
@@ -281,17 +280,19 @@ static int run_alone(ek_train_options options, double *loss)
 {
     const int before = ek_error_status();
     train_step step = {.options = &options};
-    EK_TRY(ek_step_gradients_open(options.optimizer, options.model, &step.gradients));
+    step.gradients = ek_step_gradients_new(options.model, options.optimizer);
+    if (!step.gradients)
+        return ek_error_pending();
     ek_scope scope = ek_scope_begin();
     int rc = run(&step, loss);
     ek_release(step.total.sum);
     ek_release(step.total.weight);
     ek_scope_end(&scope);
     if (rc < 0) {
-        ek_step_gradients_remove(&step.gradients);
+        ek_step_gradients_remove(step.gradients);
         ek_error_prefix(before, "train_step");
     }
-    ek_step_gradients_close(&step.gradients);
+    ek_step_gradients_free(step.gradients);
     return rc < 0 ? rc : 0;
 }
 

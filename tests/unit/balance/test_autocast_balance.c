@@ -1,5 +1,5 @@
 /* Balanced training, adversarial losses and gradient penalties under autocast. */
-#include "balance/penalty.h"
+#include "balance/balance.h"
 #include "core/tensor.h"
 #include "evenkeel/optim.h"
 #include "evenkeel/precision.h"

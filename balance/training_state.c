@@ -1,14 +1,37 @@
-/* find_batch_state.c: what training steps change, on cpu meanwhile. */
-#include "balance/find_batch_state.h"
-
+/* training_state.c: what training steps change, on cpu meanwhile. */
 #include <stdlib.h>
 
-#include "autograd/shards.h"
+#include "balance/balance.h"
+#include "core/generator.h"
 #include "core/object.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "nn/module_table.h"
 #include "optim/optimizer.h"
+
+/* A tensor that is written, or a gradient that comes and goes. */
+typedef struct saved_tensor {
+    ek_tensor *tensor;           /* a reference */
+    ek_tensor *copy;             /* on cpu, a reference; NULL for a gradient that was unset */
+    ek_memory_category category; /* of the gradient's memory */
+    uint64_t version;            /* of the tensor, when it was equal to the copy last */
+} saved_tensor;
+
+typedef struct saved_slot {
+    ek_tensor *parameter; /* a reference */
+    int64_t steps;
+    ek_tensor **states; /* by the optimizer's names; references, on cpu */
+} saved_slot;
+
+struct ek_training_state {
+    ek_optimizer *optimizer;
+    saved_tensor *tensors, *gradients;
+    int tensor_count, gradient_count;
+    saved_slot *slots;
+    int slot_count, state_names;
+    double *rates; /* of the optimizer's groups */
+    ek_generators *generators;
+};
 
 static uint64_t version_of(const ek_tensor *tensor)
 {
@@ -31,41 +54,15 @@ static ek_tensor *copy_of(ek_tensor *tensor)
 
 /* ---- parameters and buffers ---- */
 
-/* Those of the model, then the optimizer's that are not among them. */
-static int collect(ek_module *model, const ek_optimizer *optimizer, ek_tensor_list *list,
-                   int *parameters)
-{
-    int status = 0;
-    ek_map seen = {0};
-    ek_tensor_list all = {0};
-    if (model)
-        status = ek_module_collect(model, true, false, &all);
-    for (int i = 0; optimizer && i < optimizer->slot_count && status >= 0; i++)
-        status = ek_tensor_list_append(&all, optimizer->slots[i]->parameter);
-    int first_buffer = all.count;
-    if (model && status >= 0)
-        status = ek_module_collect(model, false, true, &all);
-    *parameters = 0;
-    for (int i = 0; i < all.count && status >= 0; i++) {
-        if (!ek_map_add(&seen, all.tensors[i], &status))
-            continue;
-        status = ek_tensor_list_append(list, all.tensors[i]);
-        *parameters += i < first_buffer;
-    }
-    ek_tensor_list_clear(&all);
-    ek_map_clear(&seen);
-    return status;
-}
-
 static int save_tensors(const ek_tensor_list *list, ek_training_state *state)
 {
     state->tensors = ek_calloc((size_t)list->count + 1, sizeof *state->tensors);
     if (!state->tensors)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < list->count; i++) {
-        ek_saved_tensor *saved = &state->tensors[state->tensor_count++];
-        *saved = (ek_saved_tensor){.tensor = ek_object_retain(list->tensors[i]),
-                                   .version = version_of(list->tensors[i])};
+        saved_tensor *saved = &state->tensors[state->tensor_count++];
+        *saved = (saved_tensor){.tensor = ek_object_retain(list->tensors[i]),
+                                .version = version_of(list->tensors[i])};
         saved->copy = copy_of(list->tensors[i]);
         if (!saved->copy)
             return ek_error_pending();
@@ -73,7 +70,7 @@ static int save_tensors(const ek_tensor_list *list, ek_training_state *state)
     return 0;
 }
 
-static int restore_tensor(ek_saved_tensor *saved)
+static int restore_tensor(saved_tensor *saved)
 {
     if (version_of(saved->tensor) == saved->version)
         return 0;
@@ -87,8 +84,8 @@ static int restore_tensor(ek_saved_tensor *saved)
 
 static int save_gradient(ek_tensor *holder, ek_training_state *state)
 {
-    ek_saved_tensor *saved = &state->gradients[state->gradient_count++];
-    *saved = (ek_saved_tensor){.tensor = ek_object_retain(holder)};
+    saved_tensor *saved = &state->gradients[state->gradient_count++];
+    *saved = (saved_tensor){.tensor = ek_object_retain(holder)};
     ek_tensor *gradient = ek_tensor_grad(holder);
     if (!gradient)
         return 0;
@@ -100,23 +97,22 @@ static int save_gradient(ek_tensor *holder, ek_training_state *state)
 /* Of divided parameters those of the pieces too. */
 static int save_gradients(ek_tensor *const *parameters, int count, ek_training_state *state)
 {
-    int holders = count;
-    for (int i = 0; i < count; i++)
-        holders += ek_leaf_shards(parameters[i]) ? ek_leaf_shards(parameters[i])->count : 0;
-    state->gradients = ek_calloc((size_t)holders + 1, sizeof *state->gradients);
+    ek_tensor **holders;
+    int rc = 0, found = ek_gradient_holders(parameters, count, &holders);
+    EK_TRY(found);
+    state->gradients = ek_calloc((size_t)found + 1, sizeof *state->gradients);
     if (!state->gradients)
-        return EK_E_NO_MEMORY;
-    for (int i = 0; i < count; i++) {
-        const ek_shards *shards = ek_leaf_shards(parameters[i]);
-        EK_TRY(save_gradient(parameters[i], state));
-        for (int s = 0; shards && s < shards->count; s++)
-            EK_TRY(save_gradient(shards->shards[s].piece, state));
-    }
-    return 0;
+        rc = EK_E_NO_MEMORY;
+    for (int i = 0; i < found && rc >= 0; i++)
+        rc = save_gradient(holders[i], state);
+    for (int i = 0; i < found; i++)
+        ek_object_release(holders[i]);
+    free(holders);
+    return rc;
 }
 
 /* Into the memory that is kept for it, or new memory of the same kind. */
-static int restore_gradient(const ek_saved_tensor *saved)
+static int restore_gradient(const saved_tensor *saved)
 {
     ek_tensor *holder = saved->tensor;
     EK_TRY(ek_tensor_set_grad(holder, NULL));
@@ -144,11 +140,11 @@ static void drop_gradients(const ek_training_state *state)
 
 /* ---- the optimizer ---- */
 
-static int save_slot(ek_training_state *state, ek_tensor *parameter, ek_saved_slot *saved)
+static int save_slot(ek_training_state *state, ek_tensor *parameter, saved_slot *saved)
 {
     ek_optimizer *optimizer = state->optimizer;
-    *saved = (ek_saved_slot){.parameter = ek_object_retain(parameter),
-                             .steps = ek_optimizer_steps(optimizer, parameter)};
+    *saved = (saved_slot){.parameter = ek_object_retain(parameter),
+                          .steps = ek_optimizer_steps(optimizer, parameter)};
     if (saved->steps <= 0)
         return (int)saved->steps;
     saved->states = ek_calloc((size_t)state->state_names + 1, sizeof *saved->states);
@@ -185,7 +181,7 @@ static int save_optimizer(ek_training_state *state)
     return rc;
 }
 
-static int restore_slot(const ek_training_state *state, const ek_saved_slot *saved)
+static int restore_slot(const ek_training_state *state, const saved_slot *saved)
 {
     const char *names[EK_STATES];
     ek_tensor *states[EK_STATES];
@@ -220,8 +216,10 @@ static int restore_optimizer(const ek_training_state *state)
 static int save(ek_module *model, ek_training_state *state)
 {
     ek_tensor_list list = {0};
-    int parameters;
-    int rc = collect(model, state->optimizer, &list, &parameters);
+    int rc = ek_collect_trained(model, state->optimizer, &list);
+    int parameters = list.count;
+    if (rc >= 0 && model)
+        rc = ek_module_collect(model, false, true, &list);
     if (rc >= 0)
         rc = save_tensors(&list, state);
     if (rc >= 0)
@@ -234,17 +232,21 @@ static int save(ek_module *model, ek_training_state *state)
     return state->generators ? 0 : ek_error_pending();
 }
 
-int ek_training_state_save(ek_module *model, ek_optimizer *optimizer, ek_training_state *state)
+ek_training_state *ek_training_state_save(ek_module *model, ek_optimizer *optimizer)
 {
-    *state = (ek_training_state){.optimizer = optimizer};
+    ek_training_state *state = ek_calloc(1, sizeof *state);
+    if (!state)
+        return NULL;
+    state->optimizer = optimizer;
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
     int rc = save(model, state);
     ek_set_grad_enabled(enabled);
     ek_scope_end(&scope);
-    if (rc < 0)
-        ek_training_state_close(state);
-    return rc < 0 ? rc : 0;
+    if (rc >= 0)
+        return state;
+    ek_training_state_free(state);
+    return NULL;
 }
 
 static int restore(ek_training_state *state)
@@ -271,7 +273,7 @@ int ek_training_state_restore(ek_training_state *state)
     return rc < 0 ? rc : 0;
 }
 
-static void release_saved(ek_saved_tensor *saved, int count)
+static void release_saved(saved_tensor *saved, int count)
 {
     for (int i = 0; i < count; i++) {
         ek_object_release(saved[i].tensor);
@@ -280,7 +282,7 @@ static void release_saved(ek_saved_tensor *saved, int count)
     free(saved);
 }
 
-void ek_training_state_close(ek_training_state *state)
+void ek_training_state_free(ek_training_state *state)
 {
     release_saved(state->tensors, state->tensor_count);
     release_saved(state->gradients, state->gradient_count);
@@ -293,5 +295,5 @@ void ek_training_state_close(ek_training_state *state)
     free(state->slots);
     free(state->rates);
     free(state->generators);
-    *state = (ek_training_state){0};
+    free(state);
 }
