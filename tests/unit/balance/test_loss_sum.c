@@ -22,15 +22,16 @@ static double gradient_of(ek_tensor *x)
     return ek_tensor_grad(x) ? value_of(ek_tensor_grad(x)) : 0;
 }
 
-/* (2 + 3 + 7) / (1 + 0 + 3): the part without weight is left out, whatever its sum is. */
-START_TEST(sums_and_weights_are_added)
+/* (2 + 7) / (1 + 3): the part without weight is left out, whatever its sum is. */
+static void check_sums(bool weights_on_cpu)
 {
     ek_tensor *x[3];
     ek_loss_sum parts[3];
     const double sums[] = {2, (double)NAN, 7}, weights[] = {1, 0, 3};
     for (int i = 0; i < 3; i++) {
         x[i] = leaf(sums[i], test_device(i));
-        parts[i] = (ek_loss_sum){x[i], number(weights[i], _i ? ek_cpu() : test_device(i))};
+        parts[i] =
+            (ek_loss_sum){x[i], number(weights[i], weights_on_cpu ? ek_cpu() : test_device(i))};
     }
     ek_tensor *loss = ek_loss_sums_mean(parts, 3, test_device(1));
     ck_assert_double_eq(value_of(loss), 2.25);
@@ -39,6 +40,21 @@ START_TEST(sums_and_weights_are_added)
     ck_assert_double_eq(gradient_of(x[0]), 0.25);
     ck_assert_double_eq(gradient_of(x[1]), 0);
     ck_assert_double_eq(gradient_of(x[2]), 0.25);
+}
+
+START_TEST(sums_and_weights_are_added)
+{
+    check_sums(_i);
+}
+END_TEST
+
+START_TEST(weights_on_devices_are_not_waited_for)
+{
+    ek_scope scope = ek_scope_begin();
+    const ek_backend *real = make_remote();
+    check_sums(false);
+    end_remote(real);
+    ek_scope_end(&scope);
 }
 END_TEST
 
@@ -194,6 +210,7 @@ Suite *suite(void)
     Suite *s = suite_create("loss_sum");
     TCase *tests = balance_case(s, "sums and weights");
     tcase_add_loop_test(tests, sums_and_weights_are_added, 0, 2);
+    tcase_add_test(tests, weights_on_devices_are_not_waited_for);
     tcase_add_test(tests, nothing_divides_sums);
     tcase_add_test(tests, all_empty_is_nan);
     tcase_add_test(tests, what_is_joined_is_a_part);

@@ -1,5 +1,4 @@
 /* A training step in micro-batches gives the loss and gradients of the whole batch. */
-#include "core/device.h"
 #include "evenkeel/precision.h"
 #include "step_setup.h"
 
@@ -157,19 +156,6 @@ START_TEST(steps_in_parts_clip_what_has_added_up)
 }
 END_TEST
 
-/* Host devices whose memory the CPU can't read, as far as anybody asks: denominators stay there. */
-static ek_backend remote;
-
-static const ek_backend *make_remote(void)
-{
-    const ek_backend *real = ek_dev_get(test_device(0))->backend;
-    remote = *real;
-    remote.host_memory = false;
-    for (int d = 0; d < 3; d++)
-        ek_dev_get(test_device(d))->backend = &remote;
-    return real;
-}
-
 START_TEST(denominators_stay_on_devices)
 {
     way how = (way)(_i / LOSS_KINDS);
@@ -189,8 +175,7 @@ START_TEST(denominators_stay_on_devices)
     ck_assert(isnan(loss));
     ek_scope_end(&scope);
     free_job(&j);
-    for (int d = 0; d < 3; d++)
-        ek_dev_get(test_device(d))->backend = real;
+    end_remote(real);
 }
 END_TEST
 
