@@ -39,6 +39,12 @@ int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_los
 /* The loss of all parts, on `root`: NaN only if all are empty. NULL on error. */
 ek_tensor *ek_loss_sums_mean(const ek_loss_sum *parts, int count, ek_device root);
 
+/* ---- criterion.c ---- */
+
+/* The positional inputs (first, rest...) of a call: if `first` is a list, and not per device, each
+ * of its elements is one. The caller frees them; NULL if memory is short. */
+ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *count);
+
 /* ---- step_gradients.c: the gradients that a training step makes, wherever they lie ---- */
 
 /* Appends the model's parameters and the optimizer's, each once; both may be NULL. */

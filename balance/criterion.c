@@ -32,17 +32,17 @@ typedef struct data_parallel_criterion {
     ek_split_policy split;
 } data_parallel_criterion;
 
-/* An output that is a list is several positional inputs. Writes them (inputs NULL: only counts). */
-static int spread(ek_value output, ek_value *inputs)
+ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *count)
 {
-    if (output.kind != EK_VALUE_LIST || output.per_device) {
-        if (inputs)
-            inputs[0] = output;
-        return 1;
-    }
-    for (int i = 0; inputs && i < ek_value_length(output); i++)
-        inputs[i] = ek_value_at(output, i);
-    return ek_value_length(output);
+    bool is_list = first.kind == EK_VALUE_LIST && !first.per_device;
+    int width = is_list ? ek_value_length(first) : 1;
+    ek_value *inputs = ek_calloc((size_t)(width + rest_count) + 1, sizeof *inputs);
+    for (int i = 0; i < width && inputs; i++)
+        inputs[i] = is_list ? ek_value_at(first, i) : first;
+    for (int i = 0; i < rest_count && inputs; i++)
+        inputs[width + i] = rest[i];
+    *count = width + rest_count;
+    return inputs;
 }
 
 /* Samples of an output: 1 if it has no batch. */
@@ -52,7 +52,7 @@ static int64_t samples_of(ek_value output, int dim)
     return first && ek_tensor_ndim(first) > 0 ? ek_nest_batch_size(output, dim) : 1;
 }
 
-/* (loss, sum, weight) as one value; the last two are none if the loss is not scalar. */
+/* A loss with its sum and weight as one value; the last two are none if the loss is not scalar. */
 static ek_value weighed_loss(ek_module *criterion, const ek_args *args, int64_t samples)
 {
     ek_loss_sum part;
@@ -77,14 +77,11 @@ static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *
 {
     const criterion_mode *mode = user;
     ek_value output = args->inputs[0];
-    int width = spread(output, NULL);
-    ek_value *inputs = ek_calloc((size_t)(width + args->count), sizeof *inputs);
+    int count;
+    ek_value *inputs = ek_spread(output, args->inputs + 1, args->count - 1, &count);
     if (!inputs)
         return ek_value_error();
-    spread(output, inputs);
-    for (int i = 1; i < args->count; i++)
-        inputs[width + i - 1] = args->inputs[i];
-    ek_args own = {inputs, width + args->count - 1, args->keywords};
+    ek_args own = {inputs, count, args->keywords};
     ek_value loss = mode->weighs ? weighed_loss(criterion, &own, samples_of(output, mode->dim))
                                  : ek_module_forward(criterion, &own);
     free(inputs);

@@ -100,22 +100,17 @@ static ek_value move_to(ek_value value, const ek_tensor *there, int dim)
     return there ? ek_value_to_device(value, ek_tensor_device(there), dim) : value;
 }
 
-/* A list is one argument per element. */
 static ek_value run_model(const train_step *step, int index)
 {
     const ek_train_options *options = step->options;
     ek_value input = part_of(step, options->input, index);
     if (input.kind == EK_VALUE_ERROR)
         return input;
+    int count;
     input = move_to(input, first_tensor(options->model), options->dim);
-    if (input.kind != EK_VALUE_LIST || input.per_device)
-        return ek_module_forward(options->model, &(const ek_args){&input, 1, ek_value_none()});
-    int count = ek_value_length(input);
-    ek_value *inputs = ek_calloc((size_t)count + 1, sizeof *inputs);
+    ek_value *inputs = ek_spread(input, NULL, 0, &count);
     if (!inputs)
         return ek_value_error();
-    for (int i = 0; i < count; i++)
-        inputs[i] = ek_value_at(input, i);
     ek_value output =
         ek_module_forward(options->model, &(const ek_args){inputs, count, ek_value_none()});
     free(inputs);
