@@ -3,6 +3,7 @@
 
 #include "autograd/shards.h"
 #include "balance/balance.h"
+#include "core/map.h"
 #include "core/object.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
