@@ -83,16 +83,14 @@ void ek_auto_free(ek_auto *automatic)
 static void read_all(const ek_auto *automatic, ek_dev *const *devs, reading *now)
 {
     for (int i = 0; i < automatic->plans->devices; i++) {
-        ek_allocator *a = &devs[i]->allocator;
-        pthread_mutex_lock(&a->lock);
-        const ek_memory_stats *stats = &a->stats;
+        const ek_memory_stats *stats = ek_ledger_hold(devs[i]);
         now[i] =
             (reading){.peak = automatic->watches[i].peak,
                       .state = stats->now[EK_MEMORY_PARAMETER] + stats->now[EK_MEMORY_OPTIMIZER],
                       .optimizer = stats->now[EK_MEMORY_OPTIMIZER],
                       .capacity = stats->capacity,
                       .failures = stats->failures};
-        pthread_mutex_unlock(&a->lock);
+        ek_ledger_release(devs[i]);
         now[i].busy_ns = ek_dev_busy_ns(devs[i]);
     }
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device.h"
 #include "core/clock.h"
 #include "core/thread.h"
 
@@ -204,12 +205,11 @@ static void report_on_memory(const ek_dev *dev, const ek_memory_stats *stats, co
 /* The device's step ends at `clock`, or with the last change if that came later. */
 static void tracked_turn(ek_report *report, ek_tracked *device, uint64_t clock)
 {
-    ek_allocator *allocator = &device->open.dev->allocator;
-    pthread_mutex_lock(&allocator->lock);
+    const ek_memory_stats *stats = ek_ledger_hold(device->open.dev);
     const uint64_t last = report->began + ek_series_last(&device->run)->ns;
     if (clock < last)
         clock = last;
-    tracked_note(report, device, clock, &allocator->stats, NULL);
+    tracked_note(report, device, clock, stats, NULL);
     const ek_series before = device->finished;
     device->finished = device->running;
     device->finished_ns = clock - device->step_began;
@@ -217,8 +217,8 @@ static void tracked_turn(ek_report *report, ek_tracked *device, uint64_t clock)
     ek_series_restart(&device->running, &device->finished);
     device->step++;
     device->step_began = clock;
-    tracked_note(report, device, clock, &allocator->stats, NULL);
-    pthread_mutex_unlock(&allocator->lock);
+    tracked_note(report, device, clock, stats, NULL);
+    ek_ledger_release(device->open.dev);
 }
 
 static void report_turn_logs(ek_report *report, ek_busy *busy)
@@ -288,11 +288,10 @@ static int tracked_open(ek_report *report, int index, ek_device id)
 /* What there is already; peaks count from here. */
 static void tracked_begin(ek_report *report, ek_tracked *device)
 {
-    ek_allocator *allocator = &device->open.dev->allocator;
-    pthread_mutex_lock(&allocator->lock);
+    const ek_memory_stats *stats = ek_ledger_hold(device->open.dev);
     device->step_began = report->began;
-    tracked_note(report, device, ek_clock_ns(), &allocator->stats, NULL);
-    pthread_mutex_unlock(&allocator->lock);
+    tracked_note(report, device, ek_clock_ns(), stats, NULL);
+    ek_ledger_release(device->open.dev);
 }
 
 static int report_open(ek_report *report, const ek_report_options *options)

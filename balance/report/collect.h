@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "core/device.h"
 #include "report/history.h"
 #include "report/report.h"
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device.h"
 #include "core/clock.h"
 #include "core/thread.h"
 #include "report/collect.h"
@@ -13,14 +14,14 @@ static ek_tracked *tracked_lock(const ek_report *report, int index)
 {
     ek_tracked *device = &report->devices[index];
     if (device->open.dev)
-        ek_lock(&device->open.dev->allocator.lock);
+        ek_ledger_hold(device->open.dev);
     return device;
 }
 
 static void tracked_unlock(const ek_tracked *device)
 {
     if (device->open.dev)
-        ek_unlock(&device->open.dev->allocator.lock);
+        ek_ledger_release(device->open.dev);
 }
 
 /* Nanoseconds since the start; of a stopped report those that it took. */

@@ -9,12 +9,17 @@
  * queue's order as it is; one of another keeps a mark of where EK_QUEUE_COMPUTE was when the block
  * was given back, which the other queue waits for when it is taken again. What the system gives is
  * free for all. */
+#include "core/allocator.h"
+
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device.h"
+#include "core/error.h"
+#include "core/fork.h"
+#include "core/heap.h"
 #include "core/locale.h"
-#include "core/thread.h"
+#include "core/stream.h"
 #include "core/trace.h"
 
 typedef struct ek_block {
@@ -26,9 +31,19 @@ typedef struct ek_block {
     ek_mark *mark; /* of EK_QUEUE_COMPUTE; for other queues' */
 } ek_block;
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64, BUCKETS = 256 };
 /* Cached bytes of the host that are never worth dropping. */
 static const uint64_t cache_floor = (uint64_t)64 << 20;
+
+/* Blocks of one device: cached ones by size, and the ledger. All guarded by `lock`. */
+struct ek_allocator {
+    pthread_mutex_t lock;
+    struct ek_block *buckets[BUCKETS]; /* cached blocks by hash of their size */
+    struct ek_block *oldest, *newest;  /* the same blocks by time of their release */
+    struct ek_block *spare;            /* records that describe no block now */
+    ek_memory_stats stats;
+    struct ek_memory_watch *watches;
+};
 
 static size_t round_up(size_t nbytes)
 {
@@ -42,7 +57,7 @@ static unsigned bucket_of(size_t nbytes)
 
 /* ---- cached blocks: `lock` is held ---- */
 
-static void unlink_block(ek_allocator *a, ek_block *block)
+static void unlink_block(struct ek_allocator *a, ek_block *block)
 {
     ek_block *next = block->next_in_bucket, *previous = block->previous_in_bucket;
     *(previous ? &previous->next_in_bucket : &a->buckets[bucket_of(block->nbytes)]) = next;
@@ -54,7 +69,7 @@ static void unlink_block(ek_allocator *a, ek_block *block)
     a->spare = block;
 }
 
-static void *take_cached(ek_allocator *a, ek_queue queue, size_t nbytes, ek_mark **mark)
+static void *take_cached(struct ek_allocator *a, ek_queue queue, size_t nbytes, ek_mark **mark)
 {
     for (ek_block *block = a->buckets[bucket_of(nbytes)]; block; block = block->next_in_bucket) {
         if (block->nbytes == nbytes && block->queue == queue) {
@@ -68,7 +83,7 @@ static void *take_cached(ek_allocator *a, ek_queue queue, size_t nbytes, ek_mark
 
 static void to_system(ek_dev *dev, void *pointer, size_t nbytes, ek_mark *mark)
 {
-    dev->allocator.stats.reserved -= nbytes;
+    dev->allocator->stats.reserved -= nbytes;
     dev->backend->memory_free(dev, pointer, nbytes);
     if (mark)
         dev->backend->mark_free(dev, mark);
@@ -76,7 +91,7 @@ static void to_system(ek_dev *dev, void *pointer, size_t nbytes, ek_mark *mark)
 
 static void drop_oldest(ek_dev *dev)
 {
-    ek_allocator *a = &dev->allocator;
+    struct ek_allocator *a = dev->allocator;
     ek_block *block = a->oldest;
     to_system(dev, block->pointer, block->nbytes, block->mark);
     unlink_block(a, block);
@@ -84,7 +99,7 @@ static void drop_oldest(ek_dev *dev)
 
 static void drop_until(ek_dev *dev, uint64_t cached_nbytes)
 {
-    ek_allocator *a = &dev->allocator;
+    struct ek_allocator *a = dev->allocator;
     while (a->oldest && a->stats.reserved - a->stats.in_use > cached_nbytes)
         drop_oldest(dev);
 }
@@ -93,7 +108,7 @@ static void drop_until(ek_dev *dev, uint64_t cached_nbytes)
  * fit can need more than was ever in use at once, so that it would be taken again in every step. */
 static uint64_t most_cached(const ek_dev *dev)
 {
-    uint64_t peak = dev->allocator.stats.peak;
+    uint64_t peak = dev->allocator->stats.peak;
     if (!dev->backend->host_memory)
         return UINT64_MAX;
     return peak > cache_floor ? peak : cache_floor;
@@ -138,7 +153,7 @@ static int out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category
 
 static void *from_system(ek_dev *dev, size_t nbytes, int *status)
 {
-    ek_allocator *a = &dev->allocator;
+    struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
     if (stats->capacity) {
         if (nbytes > stats->capacity || stats->in_use > stats->capacity - nbytes)
@@ -162,7 +177,7 @@ static void *from_system(ek_dev *dev, size_t nbytes, int *status)
 int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_category category,
                      void **pointer, ek_mark **mark)
 {
-    ek_allocator *a = &dev->allocator;
+    struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
     size_t rounded = round_up(nbytes);
     int status = 0;
@@ -172,7 +187,7 @@ int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_categ
     EK_TRY(ek_fork_check());
     if (nbytes > SIZE_MAX / 2) {
         ek_memory_stats now;
-        ek_memory_get(dev->id, &now);
+        ek_ledger_read(dev, &now);
         return out_of_memory(dev, nbytes, category, &now);
     }
     pthread_mutex_lock(&a->lock);
@@ -215,7 +230,7 @@ void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category c
 void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
                      ek_memory_category category, ek_mark *mark)
 {
-    ek_allocator *a = &dev->allocator;
+    struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
     size_t rounded = round_up(nbytes);
 
@@ -262,11 +277,11 @@ void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from, ek
     if (ek_forked())
         return;
     size_t rounded = round_up(nbytes);
-    pthread_mutex_lock(&dev->allocator.lock);
-    dev->allocator.stats.now[from] -= rounded;
-    dev->allocator.stats.now[to] += rounded;
-    ek_trace_memory(dev, &dev->allocator.stats);
-    pthread_mutex_unlock(&dev->allocator.lock);
+    pthread_mutex_lock(&dev->allocator->lock);
+    dev->allocator->stats.now[from] -= rounded;
+    dev->allocator->stats.now[to] += rounded;
+    ek_trace_memory(dev, &dev->allocator->stats);
+    pthread_mutex_unlock(&dev->allocator->lock);
 }
 
 /* ---- watches ---- */
@@ -277,7 +292,7 @@ void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch)
         *watch = (ek_memory_watch){0};
         return;
     }
-    ek_allocator *a = &dev->allocator;
+    struct ek_allocator *a = dev->allocator;
     pthread_mutex_lock(&a->lock);
     *watch = (ek_memory_watch){.dev = dev, .peak = a->stats.in_use, .next = a->watches};
     a->watches = watch;
@@ -289,10 +304,10 @@ uint64_t ek_memory_watch_restart(ek_memory_watch *watch)
     ek_dev *dev = watch->dev;
     if (!dev || ek_forked())
         return watch->peak;
-    pthread_mutex_lock(&dev->allocator.lock);
+    pthread_mutex_lock(&dev->allocator->lock);
     uint64_t peak = watch->peak;
-    watch->peak = dev->allocator.stats.in_use;
-    pthread_mutex_unlock(&dev->allocator.lock);
+    watch->peak = dev->allocator->stats.in_use;
+    pthread_mutex_unlock(&dev->allocator->lock);
     return peak;
 }
 
@@ -301,22 +316,27 @@ void ek_memory_watch_end(ek_memory_watch *watch)
     ek_dev *dev = watch->dev;
     if (!dev || ek_forked())
         return;
-    pthread_mutex_lock(&dev->allocator.lock);
-    ek_memory_watch **at = &dev->allocator.watches;
+    pthread_mutex_lock(&dev->allocator->lock);
+    ek_memory_watch **at = &dev->allocator->watches;
     while (*at != watch)
         at = &(*at)->next;
     *at = watch->next;
     watch->dev = NULL;
-    pthread_mutex_unlock(&dev->allocator.lock);
+    pthread_mutex_unlock(&dev->allocator->lock);
 }
 
 /* ---- the registry's ---- */
 
-int ek_allocator_open(ek_allocator *allocator)
+int ek_allocator_open(ek_dev *dev)
 {
-    memset(allocator, 0, sizeof *allocator);
-    if (pthread_mutex_init(&allocator->lock, NULL) != 0)
+    struct ek_allocator *allocator = ek_calloc(1, sizeof *allocator);
+    if (!allocator)
+        return EK_E_NO_MEMORY;
+    if (pthread_mutex_init(&allocator->lock, NULL) != 0) {
+        free(allocator);
         return EK_FAIL(EK_E_NO_MEMORY, "no mutex for an allocator can be had");
+    }
+    dev->allocator = allocator;
     return 0;
 }
 
@@ -324,24 +344,29 @@ void ek_dev_trim(ek_dev *dev)
 {
     if (ek_forked())
         return;
-    pthread_mutex_lock(&dev->allocator.lock);
+    pthread_mutex_lock(&dev->allocator->lock);
     drop_until(dev, 0);
-    pthread_mutex_unlock(&dev->allocator.lock);
+    pthread_mutex_unlock(&dev->allocator->lock);
+}
+
+bool ek_dev_has_cached(const ek_dev *dev)
+{
+    return dev->allocator->oldest;
 }
 
 int ek_dev_trim_if_free(ek_dev *dev)
 {
-    if (ek_forked() || pthread_mutex_trylock(&dev->allocator.lock) != 0)
+    if (ek_forked() || pthread_mutex_trylock(&dev->allocator->lock) != 0)
         return -1;
-    int some = dev->allocator.oldest != NULL;
+    int some = dev->allocator->oldest != NULL;
     drop_until(dev, 0);
-    pthread_mutex_unlock(&dev->allocator.lock);
+    pthread_mutex_unlock(&dev->allocator->lock);
     return some;
 }
 
 void ek_allocator_close(ek_dev *dev)
 {
-    ek_allocator *a = &dev->allocator;
+    struct ek_allocator *a = dev->allocator;
     ek_dev_trim(dev);
     for (ek_memory_watch *watch = a->watches; watch; watch = watch->next)
         watch->dev = NULL;
@@ -351,14 +376,16 @@ void ek_allocator_close(ek_dev *dev)
         free(block);
     }
     pthread_mutex_destroy(&a->lock);
+    free(a);
+    dev->allocator = NULL;
 }
 
 void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before)
 {
     if (ek_forked())
         return;
-    pthread_mutex_lock(&dev->allocator.lock);
-    ek_memory_stats *stats = &dev->allocator.stats;
+    pthread_mutex_lock(&dev->allocator->lock);
+    ek_memory_stats *stats = &dev->allocator->stats;
     stats->peak = before->peak;
     memcpy(stats->at_peak, before->at_peak, sizeof stats->at_peak);
     if (stats->in_use > stats->peak) {
@@ -367,10 +394,49 @@ void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before)
     }
     stats->reserved_peak =
         before->reserved_peak > stats->reserved ? before->reserved_peak : stats->reserved;
-    pthread_mutex_unlock(&dev->allocator.lock);
+    pthread_mutex_unlock(&dev->allocator->lock);
 }
 
-/* ---- public ---- */
+void ek_ledger_read(ek_dev *dev, ek_memory_stats *stats)
+{
+    *stats = *ek_ledger_hold(dev);
+    ek_ledger_release(dev);
+}
+
+const ek_memory_stats *ek_ledger_hold(ek_dev *dev)
+{
+    ek_lock(&dev->allocator->lock);
+    return &dev->allocator->stats;
+}
+
+void ek_ledger_release(ek_dev *dev)
+{
+    ek_unlock(&dev->allocator->lock);
+}
+
+void ek_ledger_reset_peak(ek_dev *dev)
+{
+    pthread_mutex_lock(&dev->allocator->lock);
+    ek_memory_stats *stats = &dev->allocator->stats;
+    stats->peak = stats->in_use;
+    stats->reserved_peak = stats->reserved;
+    memcpy(stats->at_peak, stats->now, sizeof stats->now);
+    pthread_mutex_unlock(&dev->allocator->lock);
+}
+
+bool ek_ledger_set_capacity(ek_dev *dev, uint64_t nbytes, uint64_t *in_use)
+{
+    pthread_mutex_lock(&dev->allocator->lock);
+    ek_memory_stats *stats = &dev->allocator->stats;
+    *in_use = stats->in_use;
+    bool fits = !nbytes || *in_use <= nbytes;
+    if (fits)
+        stats->capacity = nbytes;
+    if (fits && nbytes)
+        drop_until(dev, nbytes - *in_use);
+    pthread_mutex_unlock(&dev->allocator->lock);
+    return fits;
+}
 
 const char *ek_memory_category_name(ek_memory_category category)
 {
@@ -384,62 +450,4 @@ const char *ek_memory_category_name(ek_memory_category category)
         break;
     }
     return "unknown";
-}
-
-int ek_memory_get(ek_device device, ek_memory_stats *stats)
-{
-    EK_TRY(ek_check_pointer("memory_get", "where to put the statistics", stats));
-    ek_dev *dev = ek_dev_get(device);
-    if (!dev)
-        return ek_error_pending();
-    pthread_mutex_lock(&dev->allocator.lock);
-    *stats = dev->allocator.stats;
-    pthread_mutex_unlock(&dev->allocator.lock);
-    return 0;
-}
-
-int ek_memory_reset_peak(ek_device device)
-{
-    ek_dev *dev = ek_dev_get(device);
-    if (!dev)
-        return ek_error_pending();
-    pthread_mutex_lock(&dev->allocator.lock);
-    ek_memory_stats *stats = &dev->allocator.stats;
-    stats->peak = stats->in_use;
-    stats->reserved_peak = stats->reserved;
-    memcpy(stats->at_peak, stats->now, sizeof stats->now);
-    pthread_mutex_unlock(&dev->allocator.lock);
-    return 0;
-}
-
-int ek_memory_set_capacity(ek_device device, uint64_t nbytes)
-{
-    ek_dev *dev = ek_dev_get(device);
-    if (!dev)
-        return ek_error_pending();
-    if (device.kind == EK_CPU && nbytes)
-        return EK_FAIL(EK_E_DEVICE, "cpu is plain memory and has no capacity; set it on host:0 "
-                                    "or another accelerator");
-    pthread_mutex_lock(&dev->allocator.lock);
-    ek_memory_stats *stats = &dev->allocator.stats;
-    uint64_t in_use = stats->in_use;
-    if (!nbytes || in_use <= nbytes) {
-        stats->capacity = nbytes;
-        if (nbytes)
-            drop_until(dev, nbytes - in_use);
-    }
-    pthread_mutex_unlock(&dev->allocator.lock);
-    if (nbytes && in_use > nbytes)
-        return EK_FAIL(EK_E_STATE, "%s has %llu bytes in use; its capacity cannot become %llu",
-                       dev->name, (unsigned long long)in_use, (unsigned long long)nbytes);
-    return 0;
-}
-
-int ek_memory_trim(ek_device device)
-{
-    ek_dev *dev = ek_dev_get(device);
-    if (!dev)
-        return ek_error_pending();
-    ek_dev_trim(dev);
-    return 0;
 }

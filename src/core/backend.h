@@ -129,4 +129,19 @@ typedef struct ek_backend {
  */
 extern const ek_backend *const ek_backend_table[];
 
+/* ---- a device, as the registry opens it ---- */
+
+struct ek_dev {
+    ek_device id;
+    char name[16];
+    const ek_backend *backend;
+    void *context; /* the backend's */
+    int threads;   /* that this device computes with (host) */
+    double speed;  /* EK_LEAST_SPEED to 1: below 1 its worker sleeps in proportion */
+    struct ek_allocator *allocator; /* allocator.c */
+    struct ek_worker *worker;       /* started with first use */
+    _Atomic uint64_t busy_ns; /* what ek_dev_busy_ns returns, but for what its clock still holds */
+    _Atomic int64_t rest_ns;  /* that a slow one still has to sleep; below 0: has slept too much */
+};
+
 #endif

@@ -5,11 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/casts.h"
 #include "core/device_spec.h"
-#include "core/object.h"
 #include "core/thread.h"
 #include "core/worker.h"
+#include "evenkeel/scope.h"
 
 enum { KINDS = 3 };
 static const char *const kind_names[KINDS] = {"cpu", "host", "cuda"};
@@ -82,7 +81,7 @@ static ek_dev *open_device(const ek_backend *backend, ek_device device)
     dev->threads = 1;
     dev->speed = 1.0;
     ek_device_name(device, dev->name);
-    if (ek_allocator_open(&dev->allocator) < 0) {
+    if (ek_allocator_open(dev) < 0) {
         free(dev);
         return NULL;
     }
@@ -160,7 +159,9 @@ static void quiesce(ek_dev *dev)
 static int check_idle(ek_dev *dev)
 {
     quiesce(dev);
-    uint64_t in_use = dev->allocator.stats.in_use;
+    ek_memory_stats stats;
+    ek_ledger_read(dev, &stats);
+    uint64_t in_use = stats.in_use;
     return in_use ? EK_FAIL(EK_E_STATE, "%s still has %llu bytes in use", dev->name,
                             (unsigned long long)in_use)
                   : 0;
@@ -262,10 +263,7 @@ int ek_shutdown(void)
     if (ek_forked())
         return 0; /* there is nothing to end, and nothing that anybody waits for */
     EK_TRY(check_not_worker("ek_shutdown"));
-    ek_scope root = {0, 1};
-    ek_casts_forget(ek_thread_self());
-    ek_thread_self()->scope_depth = 1;
-    ek_scope_end(&root);
+    ek_thread_clear();
     ek_workers_join();
     int rc = 0;
     pthread_mutex_lock(&registry_lock);
@@ -353,61 +351,49 @@ int ek_device_threads(ek_device device)
     return dev ? dev->threads : ek_error_pending();
 }
 
-/* ---- defaults of optional slots ---- */
+/* ---- memory ---- */
 
-int ek_dev_order(ek_dev *waiter, ek_dev *awaited)
+int ek_memory_get(ek_device device, ek_memory_stats *stats)
 {
-    EK_TRY(ek_fork_check());
-    if (waiter == awaited || !awaited->backend->order)
-        return 0;
-    return awaited->backend->order(waiter, awaited);
+    EK_TRY(ek_check_pointer("memory_get", "where to put the statistics", stats));
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_error_pending();
+    ek_ledger_read(dev, stats);
+    return 0;
 }
 
-int ek_dev_synchronize(ek_dev *dev)
+int ek_memory_reset_peak(ek_device device)
 {
-    EK_TRY(ek_fork_check());
-    return dev->backend->synchronize ? dev->backend->synchronize(dev) : 0;
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_error_pending();
+    ek_ledger_reset_peak(dev);
+    return 0;
 }
 
-int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
+int ek_memory_set_capacity(ek_device device, uint64_t nbytes)
 {
-    EK_TRY(ek_fork_check());
-    if (nbytes == 0)
-        return 0;
-    /* A backend with memory of its own knows how to reach plain memory, not the other way round. */
-    const ek_backend *backend = to->backend->host_memory ? from->backend : to->backend;
-    bool with_host = to->backend->host_memory || from->backend->host_memory;
-    if (with_host || to == from)
-        return backend->copy(to, to_data, from, from_data, nbytes);
-    EK_TRY(ek_dev_order(to, from));
-    EK_TRY(backend->copy(to, to_data, from, from_data, nbytes));
-    return ek_dev_order(from, to);
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_error_pending();
+    if (device.kind == EK_CPU && nbytes)
+        return EK_FAIL(EK_E_DEVICE, "cpu is plain memory and has no capacity; set it on host:0 "
+                                    "or another accelerator");
+    uint64_t in_use;
+    return ek_ledger_set_capacity(dev, nbytes, &in_use)
+               ? 0
+               : EK_FAIL(EK_E_STATE, "%s has %llu bytes in use; its capacity cannot become %llu",
+                         dev->name, (unsigned long long)in_use, (unsigned long long)nbytes);
 }
 
-bool ek_dev_has_queues(const ek_dev *dev)
+int ek_memory_trim(ek_device device)
 {
-    return dev->backend->mark != NULL;
-}
-
-void ek_dev_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
-{
-    if (dev->backend->mark && !ek_forked())
-        dev->backend->mark(dev, queue, mark);
-}
-
-void ek_dev_await(ek_dev *dev, ek_queue queue, ek_mark *mark)
-{
-    if (mark && !ek_forked())
-        dev->backend->await(dev, queue, mark);
-}
-
-int ek_dev_send(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
-{
-    EK_TRY(ek_fork_check());
-    if (nbytes == 0)
-        return 0;
-    return dev->backend->send ? dev->backend->send(dev, to_data, from_data, nbytes)
-                              : ek_dev_copy(dev, to_data, from, from_data, nbytes);
+    ek_dev *dev = ek_dev_get(device);
+    if (!dev)
+        return ek_error_pending();
+    ek_dev_trim(dev);
+    return 0;
 }
 
 int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes)
@@ -426,26 +412,4 @@ int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes)
     int rc = plain && zeros ? ek_dev_copy(dev, data, plain, zeros, nbytes) : ek_error_pending();
     free(zeros);
     return rc;
-}
-
-bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other)
-{
-    if (dev == other || (dev->backend->host_memory && other->backend->host_memory))
-        return true;
-    return dev->backend == other->backend && dev->backend->reaches &&
-           dev->backend->reaches(dev, other);
-}
-
-int ek_dev_collective(ek_dev *const *devs, int count)
-{
-    int with = 0; /* the first whose backend has any */
-    while (with < count && !devs[with]->backend->collective)
-        with++;
-    return count > 1 && with < count ? devs[with]->backend->collective(devs, count)
-                                     : EK_COLLECTIVE_NONE;
-}
-
-bool ek_dev_is_host(const ek_dev *dev)
-{
-    return dev->backend->host_memory;
 }

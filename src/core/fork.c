@@ -1,18 +1,24 @@
 /* fork.c: see fork.h. */
 #include "core/fork.h"
 
-#include "core/thread.h"
-#include "core/trace.h"
+#include "core/error.h"
 
 atomic_bool ek_fork_happened;
 static atomic_bool fork_armed;
+static void (*fork_abandon)(void); /* written by a constructor alone */
+
+void ek_fork_at_child(void (*abandon)(void))
+{
+    fork_abandon = abandon;
+}
 
 static void fork_in_child(void)
 {
     if (!atomic_load(&fork_armed))
         return;
     atomic_store(&ek_fork_happened, true);
-    ek_trace_abandon();
+    if (fork_abandon)
+        fork_abandon();
 }
 
 __attribute__((constructor)) static void fork_watch(void)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend.h"
 #include "core/thread.h"
 
 enum { SHIFTED_WORDS = 397 };

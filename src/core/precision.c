@@ -1,9 +1,8 @@
-/* precision.c: the process' and the thread's choices of precision. */
+/* precision.c: the process' choices of precision. */
 #include "evenkeel/precision.h"
 
 #include <stdatomic.h>
 
-#include "core/casts.h"
 #include "core/python_random.h"
 #include "evenkeel/random.h"
 
@@ -37,38 +36,4 @@ void ek_set_seed(int64_t seed)
     ek_python_seed(NULL, seed);
     ek_numpy_seed(NULL, (uint32_t)seed);
     ek_use_deterministic_algorithms(true);
-}
-
-/* ---- autocast ---- */
-
-ek_autocast ek_autocast_begin(ek_dtype dtype)
-{
-    ek_thread *thread = ek_thread_self();
-    ek_thread_modes *modes = &thread->modes;
-    thread->autocast_depth++;
-    ek_autocast autocast = {modes->flags & EK_MODE_AUTOCAST};
-    if (dtype == EK_BF16)
-        modes->flags |= EK_MODE_AUTOCAST;
-    else if (dtype == EK_F32)
-        modes->flags &= ~(unsigned)EK_MODE_AUTOCAST;
-    else
-        EK_FAIL(EK_E_DTYPE, "autocast to %s; bf16 is possible, and f32, which switches it off",
-                ek_dtype_name(dtype));
-    return autocast;
-}
-
-void ek_autocast_end(const ek_autocast *autocast)
-{
-    if (!autocast)
-        return;
-    ek_thread *thread = ek_thread_self();
-    ek_thread_modes *modes = &thread->modes;
-    modes->flags = (modes->flags & ~(unsigned)EK_MODE_AUTOCAST) | autocast->before;
-    if (thread->autocast_depth && --thread->autocast_depth == 0)
-        ek_casts_forget(thread);
-}
-
-ek_dtype ek_autocast_dtype(void)
-{
-    return ek_thread_self()->modes.flags & EK_MODE_AUTOCAST ? EK_BF16 : EK_F32;
 }

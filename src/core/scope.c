@@ -3,9 +3,10 @@
 
 #include <stdlib.h>
 
+#include "core/heap.h"
 #include "core/object.h"
-#include "core/tensor.h"
-#include "core/thread.h"
+#include "core/thread_state.h"
+#include "evenkeel/tensor.h"
 
 void *ek_object_retain(void *object)
 {
@@ -65,6 +66,22 @@ void *ek_scope_end_with_object(ek_scope *scope, void *object)
     ek_object_retain(object);
     ek_scope_end(scope);
     return ek_scope_adopt(object);
+}
+
+/* A thread that ends releases its root scope. */
+static void scope_thread_exit(ek_thread *thread)
+{
+    ek_scope root = {0, 1};
+    thread->scope_depth = 1;
+    ek_scope_end(&root);
+    free(thread->owned);
+    thread->owned = NULL;
+    thread->owned_capacity = 0;
+}
+
+__attribute__((constructor)) static void scope_watch_threads(void)
+{
+    ek_thread_at_exit(scope_thread_exit);
 }
 
 ek_tensor *ek_scope_end_with(ek_scope *scope, ek_tensor *tensor)

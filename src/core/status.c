@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
 #include "core/locale.h"
-#include "core/thread.h"
+#include "core/thread_state.h"
 
 const char *ek_status_name(int status)
 {

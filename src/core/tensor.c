@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/casts.h"
-
 /* ---- dtypes and shapes ---- */
 
 const char *ek_dtype_name(ek_dtype dtype)
@@ -75,7 +73,7 @@ char *ek_shape_text(const ek_shape *shape, char text[160])
 static void storage_destroy(ek_object *object)
 {
     ek_storage *storage = (ek_storage *)object;
-    ek_object_release(storage->narrow);
+    ek_object_release(atomic_load(&storage->derived));
     if (storage->locked_by) {
         if (!ek_forked()) /* the list of such blocks is the parent's */
             storage->locked_by->locked_free(storage->data);
@@ -85,6 +83,14 @@ static void storage_destroy(ek_object *object)
                         storage->category, storage->mark);
     }
     free(storage);
+}
+
+ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh)
+{
+    ek_derived *none = NULL;
+    if (!fresh || !atomic_compare_exchange_strong(&storage->derived, &none, fresh))
+        return fresh ? none : atomic_load(&storage->derived);
+    return ek_object_retain(fresh);
 }
 
 void ek_storage_receive(ek_storage *storage)
@@ -164,7 +170,9 @@ void ek_tensor_written(ek_tensor *tensor, const char *writer)
 {
     atomic_store_explicit(&tensor->version->writer, writer, memory_order_relaxed);
     atomic_fetch_add_explicit(&tensor->version->count, 1, memory_order_release);
-    ek_narrow_drop(tensor->storage);
+    ek_derived *derived = atomic_load(&tensor->storage->derived);
+    if (derived)
+        derived->outdated(derived);
 }
 
 void ek_tensor_touch(ek_tensor *tensor)

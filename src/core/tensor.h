@@ -10,18 +10,22 @@
 #include "core/thread.h"
 #include "evenkeel/tensor.h"
 
+/* What was computed from a storage's elements, and is kept with it. It learns of every write: who
+ * publishes one (ek_storage_derive) before it reads the elements misses none. */
+typedef struct ek_derived {
+    ek_object object;
+    void (*outdated)(struct ek_derived *self); /* something was written. Any thread */
+} ek_derived;
+
 typedef struct ek_storage {
     ek_object object;
     ek_dev *dev;
     void *data;
     size_t nbytes;
     ek_memory_category category;
-    _Atomic(struct ek_storage *) narrow; /* the elements in bf16, until one is written (casts.h) */
-    _Atomic(uint64_t) writes;            /* how many there were; casts.c's, as the next */
-    int64_t narrow_used;
-    bool narrow_wastes;
-    const ek_backend *locked_by; /* whose page-locked memory it is (staging.h); NULL: dev's own */
-    const ek_dev *locked_for;    /* who reads it; may be closed before */
+    _Atomic(ek_derived *) derived; /* a reference; NULL: nothing is known */
+    const ek_backend *locked_by;   /* whose page-locked memory it is (staging.h); NULL: dev's own */
+    const ek_dev *locked_for;      /* who reads it; may be closed before */
     ek_queue queue; /* whose memory it is: EK_QUEUE_COMPUTE's unless it comes from the host */
     ek_mark *mark;  /* goes with such memory: where EK_QUEUE_UPLOAD has filled it, if `arriving` */
     bool arriving;  /* EK_QUEUE_COMPUTE has not been told to wait for that (staging.h) */
@@ -65,6 +69,9 @@ ek_storage *ek_storage_new_for(ek_dev *dev, ek_queue queue, size_t nbytes);
 void ek_storage_receive(ek_storage *storage);
 /* The same on cpu, in memory that `reader` reads by itself; its backend has such. */
 ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes);
+/* The storage's derived object, a borrowed reference: the one there is, or `fresh`, of which a
+ * reference is taken. */
+ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
 ek_version *ek_version_new(void);
 /* Counts the storage's bytes under another category from now on. Any thread. */
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);

@@ -54,10 +54,15 @@ static void wait_for_callers(void)
             sched_yield(); /* calls are short */
 }
 
-void ek_trace_abandon(void)
+static void trace_abandon(void)
 {
     atomic_store(&ek_trace_on, false);
     atomic_store(&present, false);
+}
+
+__attribute__((constructor)) static void trace_watch_forks(void)
+{
+    ek_fork_at_child(trace_abandon);
 }
 
 int ek_trace_set(const ek_tracer *tracer)

@@ -15,7 +15,9 @@
 
 #include <stdatomic.h>
 
-#include "core/device.h"
+#include "evenkeel/device.h"
+
+typedef struct ek_dev ek_dev;
 
 typedef enum ek_span_kind {
     EK_SPAN_COMPUTE,
@@ -43,9 +45,6 @@ typedef struct ek_tracer {
                    void *user);
     void *user;
 } ek_tracer;
-
-/* In a child of this process: nobody collects, and nobody is waited for. */
-void ek_trace_abandon(void);
 
 /* NULL: nobody collects from now on, and on return no call of the tracer before is running.
  * EK_E_STATE where there is one already. */

@@ -160,7 +160,8 @@ static int device_open(ek_dev *dev)
     device->dev = dev;
     device->physical = spec.devices[dev->id.index].physical;
     dev->context = device;
-    dev->allocator.stats.capacity = spec.devices[dev->id.index].capacity;
+    uint64_t none;
+    ek_ledger_set_capacity(dev, spec.devices[dev->id.index].capacity, &none);
     pthread_mutex_init(&device->lock, NULL);
     int rc = ek_cuda_usable(dev);
     if (rc >= 0)
@@ -267,7 +268,7 @@ static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
     bool full = try_alloc(dev, nbytes, pointer, &rc);
-    for (int i = 0; i < TRIM_ROUNDS && full && !dev->allocator.oldest && trim_others(dev); i++)
+    for (int i = 0; i < TRIM_ROUNDS && full && !ek_dev_has_cached(dev) && trim_others(dev); i++)
         full = try_alloc(dev, nbytes, pointer, &rc);
     ek_cuda_leave(dev, restore);
     return rc;

@@ -50,7 +50,9 @@ enum { WORKSPACE_ALIGNMENT = 256 };
 static void give_workspace(ek_dev *dev, struct ek_cuda_blas *blas)
 {
     size_t nbytes = (size_t)(ek_cuda_of(dev)->capability >= 90 ? 32 : 8) << 20;
-    uint64_t capacity = dev->allocator.stats.capacity;
+    ek_memory_stats stats;
+    ek_ledger_read(dev, &stats);
+    uint64_t capacity = stats.capacity;
     while (capacity > 0 && nbytes > capacity / 64)
         nbytes /= 2;
     void *workspace = NULL;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device.h"
 #include "core/clock.h"
 #include "core/keywords.h"
 #include "core/trace.h"

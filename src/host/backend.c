@@ -41,7 +41,8 @@ static int host_open(ek_dev *dev)
     int share = ek_parallel_cores() / spec.count;
     dev->threads = share > 1 ? share : 1;
     dev->speed = spec.devices[dev->id.index].speed;
-    dev->allocator.stats.capacity = spec.devices[dev->id.index].capacity;
+    uint64_t none;
+    ek_ledger_set_capacity(dev, spec.devices[dev->id.index].capacity, &none);
     atomic_fetch_add(&open_devices, 1);
     return 0;
 }

@@ -1,8 +1,8 @@
 /* autocast.c: see autocast.h. */
 #include "ops/autocast.h"
 
-#include "core/casts.h"
 #include "evenkeel/autograd.h"
+#include "ops/casts.h"
 #include "ops/ops.h"
 
 static bool casts(void)
@@ -57,17 +57,18 @@ static ek_tensor *shown_in(ek_storage *storage, ek_tensor *x)
 /* By way of its storage, as that keeps what was cast, unless that doesn't pay. */
 static ek_tensor *cast_parameter(ek_tensor *x)
 {
-    bool wastes;
-    uint64_t writes;
+    ek_narrow_found found;
     int64_t count = ek_count(x);
-    ek_storage *narrow = ek_narrow_find(x->storage, count, &wastes, &writes);
-    if (!narrow && wastes)
+    if (ek_narrow_find(x->storage, count, &found) < 0)
+        return NULL;
+    ek_storage *narrow = found.elements;
+    if (!narrow && found.wastes)
         return ek_to_dtype(x, EK_BF16);
     if (!narrow) {
         narrow = cast_storage(x->storage);
         if (!narrow)
             return NULL;
-        ek_narrow_keep(x->storage, narrow, count, writes);
+        ek_narrow_keep(x->storage, narrow, count, found.writes);
     }
     ek_tensor *y = shown_in(narrow, x);
     ek_object_release(narrow);

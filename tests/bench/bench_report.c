@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "common/devices.h"
+#include "core/device.h"
 #include "job.h"
 #include "report/report.h"
 

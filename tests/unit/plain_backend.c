@@ -24,7 +24,8 @@ static int host_open(ek_dev *dev)
 {
     ek_device_spec spec;
     EK_TRY(ek_host_spec(&spec));
-    dev->allocator.stats.capacity = spec.devices[dev->id.index].capacity;
+    uint64_t none;
+    ek_ledger_set_capacity(dev, spec.devices[dev->id.index].capacity, &none);
     dev->speed = spec.devices[dev->id.index].speed;
     return 0;
 }

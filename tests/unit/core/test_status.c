@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/device.h"
 #include "core/device_spec.h"
 #include "core/thread.h"
 #include "evenkeel/device.h"

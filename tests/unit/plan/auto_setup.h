@@ -164,7 +164,9 @@ static inline double evenness(const double *numbers, int count)
 
 static inline double fullness(const run *r, int i)
 {
-    return r->peak[i] / (double)r->devs[i]->allocator.stats.capacity;
+    ek_memory_stats stats;
+    ek_ledger_read(r->devs[i], &stats);
+    return r->peak[i] / (double)stats.capacity;
 }
 
 static inline run timed(double noise)

@@ -4,10 +4,11 @@
  * and its end; elsewhere, as in jobs on workers, they are not. The numbers are kept by the storage
  * they were cast from, until something is written there: so replicas, what is computed again in
  * backward, and later forwards with the same weights find them, and a slab is cast at once. */
-#ifndef EK_CORE_CASTS_H
-#define EK_CORE_CASTS_H
+#ifndef EK_OPS_CASTS_H
+#define EK_OPS_CASTS_H
 
 #include "core/tensor.h"
+#include "evenkeel/precision.h"
 
 /* The cast of `leaf` as it is now, in the scope; NULL where there is none, or with an error where
  * the scope has no room for it. `graph`: with history. */
@@ -18,21 +19,20 @@ ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph);
  * rounds differently. */
 int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast);
 
-/* Forgets all of the thread's. */
-void ek_casts_forget(ek_thread *thread);
-
 /* ---- numbers. Any thread ---- */
 
-/* The elements of an f32 storage in bf16, in the same places, for a reader of `count` of them: one
- * reference. NULL where there are none; then *wastes says whether the last ones were read in so
- * small a part that casting all of them doesn't pay, and *writes is for ek_narrow_keep. */
-ek_storage *ek_narrow_find(ek_storage *storage, int64_t count, bool *wastes, uint64_t *writes);
+typedef struct ek_narrow_found {
+    ek_storage *elements; /* in the places of the f32 ones: a reference, or NULL if there are none */
+    bool wastes;          /* so few of the last ones were read that casting all of them doesn't pay */
+    uint64_t writes;      /* for ek_narrow_keep */
+} ek_narrow_found;
 
-/* In place of those that are kept, unless the storage was written to since ek_narrow_find gave
- * `writes`; counts `count` as read. Takes one more reference. */
-void ek_narrow_keep(ek_storage *storage, ek_storage *narrow, int64_t count, uint64_t writes);
+/* The bf16 elements of an f32 storage, for a reader of `count` of them. 0, or without memory an
+ * error. */
+int ek_narrow_find(ek_storage *storage, int64_t count, ek_narrow_found *found);
 
-/* The storage was written to. */
-void ek_narrow_drop(ek_storage *storage);
+/* Keeps `elements` in place of the ones before, unless the storage was written to since
+ * ek_narrow_find gave `writes`; counts `count` as read. Takes a reference of its own. */
+void ek_narrow_keep(ek_storage *storage, ek_storage *elements, int64_t count, uint64_t writes);
 
 #endif

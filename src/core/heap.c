@@ -1,47 +1,11 @@
-/* thread.c: the calling thread's state, and the library's own memory. */
-#include "core/thread.h"
+/* heap.c: see heap.h. */
+#include "core/heap.h"
 
 #include <limits.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/casts.h"
-#include "core/object.h"
-
-static _Thread_local ek_thread self;
-static _Thread_local bool self_ready;
-static pthread_key_t exit_key;
-static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
-
-/* A thread that ends releases its root scope. */
-static void thread_exit(void *user)
-{
-    ek_thread *thread = user;
-    ek_casts_forget(thread);
-    ek_scope root = {0, 1};
-    thread->scope_depth = 1;
-    ek_scope_end(&root);
-    free(thread->owned);
-    thread->owned = NULL;
-    thread->owned_capacity = 0;
-}
-
-static void make_exit_key(void)
-{
-    pthread_key_create(&exit_key, thread_exit);
-}
-
-ek_thread *ek_thread_self(void)
-{
-    if (!self_ready) {
-        self_ready = true;
-        self.modes.category = EK_MEMORY_ACTIVATION;
-        pthread_once(&exit_once, make_exit_key);
-        pthread_setspecific(exit_key, &self);
-    }
-    return &self;
-}
+#include "core/error.h"
 
 void *ek_calloc_at(size_t count, size_t size, const char *file, int line)
 {
@@ -85,13 +49,4 @@ char *ek_strdup_at(const char *text, const char *file, int line)
     if (copy)
         memcpy(copy, text, nbytes);
     return copy;
-}
-
-ek_memory_category ek_memory_set_category(ek_memory_category category)
-{
-    ek_thread *thread = ek_thread_self();
-    ek_memory_category before = thread->modes.category;
-    if ((unsigned)category < EK_MEMORY_CATEGORIES)
-        thread->modes.category = category;
-    return before;
 }

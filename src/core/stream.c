@@ -1,0 +1,82 @@
+/* stream.c: see stream.h. */
+#include "core/stream.h"
+
+#include "core/error.h"
+#include "core/fork.h"
+
+int ek_dev_order(ek_dev *waiter, ek_dev *awaited)
+{
+    EK_TRY(ek_fork_check());
+    if (waiter == awaited || !awaited->backend->order)
+        return 0;
+    return awaited->backend->order(waiter, awaited);
+}
+
+int ek_dev_synchronize(ek_dev *dev)
+{
+    EK_TRY(ek_fork_check());
+    return dev->backend->synchronize ? dev->backend->synchronize(dev) : 0;
+}
+
+int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
+{
+    EK_TRY(ek_fork_check());
+    if (nbytes == 0)
+        return 0;
+    /* A backend with memory of its own knows how to reach plain memory, not the other way round. */
+    const ek_backend *backend = to->backend->host_memory ? from->backend : to->backend;
+    bool with_host = to->backend->host_memory || from->backend->host_memory;
+    if (with_host || to == from)
+        return backend->copy(to, to_data, from, from_data, nbytes);
+    EK_TRY(ek_dev_order(to, from));
+    EK_TRY(backend->copy(to, to_data, from, from_data, nbytes));
+    return ek_dev_order(from, to);
+}
+
+bool ek_dev_has_queues(const ek_dev *dev)
+{
+    return dev->backend->mark != NULL;
+}
+
+void ek_dev_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
+{
+    if (dev->backend->mark && !ek_forked())
+        dev->backend->mark(dev, queue, mark);
+}
+
+void ek_dev_await(ek_dev *dev, ek_queue queue, ek_mark *mark)
+{
+    if (mark && !ek_forked())
+        dev->backend->await(dev, queue, mark);
+}
+
+int ek_dev_send(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes)
+{
+    EK_TRY(ek_fork_check());
+    if (nbytes == 0)
+        return 0;
+    return dev->backend->send ? dev->backend->send(dev, to_data, from_data, nbytes)
+                              : ek_dev_copy(dev, to_data, from, from_data, nbytes);
+}
+
+bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other)
+{
+    if (dev == other || (dev->backend->host_memory && other->backend->host_memory))
+        return true;
+    return dev->backend == other->backend && dev->backend->reaches &&
+           dev->backend->reaches(dev, other);
+}
+
+int ek_dev_collective(ek_dev *const *devs, int count)
+{
+    int with = 0; /* the first whose backend has any */
+    while (with < count && !devs[with]->backend->collective)
+        with++;
+    return count > 1 && with < count ? devs[with]->backend->collective(devs, count)
+                                     : EK_COLLECTIVE_NONE;
+}
+
+bool ek_dev_is_host(const ek_dev *dev)
+{
+    return dev->backend->host_memory;
+}

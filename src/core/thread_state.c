@@ -1,0 +1,57 @@
+/* thread_state.c: see thread_state.h. */
+#include "core/thread_state.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+enum { MOST_EXITS = 4 };
+
+static _Thread_local ek_thread self;
+static _Thread_local bool self_ready;
+static pthread_key_t exit_key;
+static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
+static void (*exits[MOST_EXITS])(ek_thread *thread); /* written by constructors alone */
+
+void ek_thread_at_exit(void (*function)(ek_thread *thread))
+{
+    int i = 0;
+    while (i < MOST_EXITS - 1 && exits[i])
+        i++;
+    exits[i] = function;
+}
+
+static void run_exits(void *thread)
+{
+    for (int i = 0; i < MOST_EXITS && exits[i]; i++)
+        exits[i](thread);
+}
+
+void ek_thread_clear(void)
+{
+    run_exits(ek_thread_self());
+}
+
+static void make_exit_key(void)
+{
+    pthread_key_create(&exit_key, run_exits);
+}
+
+ek_thread *ek_thread_self(void)
+{
+    if (!self_ready) {
+        self_ready = true;
+        self.modes.category = EK_MEMORY_ACTIVATION;
+        pthread_once(&exit_once, make_exit_key);
+        pthread_setspecific(exit_key, &self);
+    }
+    return &self;
+}
+
+ek_memory_category ek_memory_set_category(ek_memory_category category)
+{
+    ek_thread *thread = ek_thread_self();
+    ek_memory_category before = thread->modes.category;
+    if ((unsigned)category < EK_MEMORY_CATEGORIES)
+        thread->modes.category = category;
+    return before;
+}

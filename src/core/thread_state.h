@@ -1,0 +1,63 @@
+/* thread_state.h: what every thread carries. Jobs on workers start from a copy of the submitter's
+ * modes. */
+#ifndef EK_CORE_THREAD_STATE_H
+#define EK_CORE_THREAD_STATE_H
+
+#include "evenkeel/device.h"
+#include "evenkeel/status.h"
+
+typedef struct ek_dev ek_dev;
+
+/* Inherited by jobs. Core only carries `flags`; autograd gives them meaning. */
+typedef struct ek_thread_modes {
+    unsigned flags;
+    ek_memory_category category;
+} ek_thread_modes;
+
+enum {
+    EK_MODE_NO_GRAD = 1u << 0,
+    EK_MODE_ALONE = 1u << 1,    /* within what is computed again in backward: no rendezvous */
+    EK_MODE_BACKWARD = 1u << 2, /* within backward: no rendezvous */
+    EK_MODE_AUTOCAST = 1u << 3  /* evenkeel/precision.h */
+};
+
+/* Which part of which gang a thread runs; see rendezvous.h. */
+typedef struct ek_seat {
+    struct ek_meeting *meeting; /* NULL: of none with several parts */
+    int part;
+} ek_seat;
+
+typedef struct ek_thread {
+    ek_thread_modes modes;
+    ek_error_record error;
+    void **owned; /* the scope list */
+    size_t owned_count, owned_capacity;
+    unsigned scope_depth;
+    ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
+    ek_seat seat;
+    ek_dev *part_of;         /* whose work this thread does (part.h); NULL: nobody's */
+    uint64_t waited_ns;      /* for others, in all */
+    uint64_t cpu_ns;         /* of this thread, when a slow device's part last rested */
+    unsigned autocast_depth; /* regions that this thread began and has not ended */
+    struct ek_cast *casts;   /* ops/casts.c */
+    struct ek_span *span;    /* the innermost one; see trace.h */
+    unsigned trace_number;   /* trace.c */
+} ek_thread;
+
+ek_thread *ek_thread_self(void);
+
+/* True on workers and in parts of gangs: a gang that is started there runs inline, since the
+ * workers may be waiting for the calling thread. */
+static inline bool ek_thread_in_gang(void)
+{
+    const ek_thread *self = ek_thread_self();
+    return self->worker_of || self->seat.meeting;
+}
+
+/* Calls `function` whenever a thread that has a state ends, and in ek_shutdown for its caller: the
+ * owners of members release them there. From constructors only. */
+void ek_thread_at_exit(void (*function)(ek_thread *thread));
+/* Does that now for the calling thread. */
+void ek_thread_clear(void);
+
+#endif
