@@ -1,86 +1,244 @@
 /* broadcast_buffers.c: what becomes of batch normalisation's running means on two devices, of which
  * one is fed zeros and the other one ones: sent at every forward, kept apart, or synchronised. */
-#include <stdlib.h>
+#include <evenkeel/evenkeel.h>
+#include <string.h>
 
-#include "broadcast_buffers/train.h"
-#include "common/args.h"
-#include "common/devices.h"
+#include "args.h"
 
-/* Exit statuses: 0 well, 1 the training failed, 2 it was not begun. */
-enum { FAILED = 1, REFUSED = 2 };
+enum { DEVICES = 2, CHANNELS = 5, MOST_LOOKS = 7 };
 
 static const char about[] =
     "Trains Conv2d(3, 5, 3, padding 1), BatchNorm2d(5), summed, for a step on two devices: of\n"
     "one batch of 14 the first device gets 7 samples of zeros, the second 7 of ones. The loss is\n"
     "the mean of the squared sums; Adam, learning rate 0.001. Shows the running means of each\n"
-    "device at five moments, for each way of treating them.\n\n"
-    "Options (and defaults):\n";
+    "device at five moments, for each way of treating them.\n\n";
 
-static ek_device_list devices;
+typedef enum buffer_policy {
+    POLICY_BROADCAST,    /* device 0's buffers are sent at every forward */
+    POLICY_KEPT,         /* each device goes on with its own */
+    POLICY_SYNCHRONISED, /* statistics of the whole batch */
+    POLICY_EXTRA,        /* as the first, and one more forward, not used, before backward */
+    POLICIES
+} buffer_policy;
 
-static void print_means(const char *moment, const channel_means means[DEVICES])
+static const char *const policy_names[] = {"broadcast", "kept", "synchronised",
+                                           "extra",     "all",  NULL};
+static const char *const policy_lines[POLICIES] = {
+    "buffers of device 0 are sent at every forward (the default)",
+    "each device keeps its own buffers (.broadcast_buffers = EK_OFF)",
+    "statistics of the whole batch (ek_convert_sync_batch_norm)",
+    "buffers are sent, and an extra forward that nobody uses runs before backward",
+};
+
+/* ---- a user's module with a replication callback: its replicas show their running means ---- */
+
+typedef float channel_means[CHANNELS];
+
+/* What the replicas of the last forward showed. Each writes to places of its own. */
+typedef struct buffer_view {
+    ek_tensor *running_mean[DEVICES];  /* references: read on to see what becomes of them */
+    channel_means inside[DEVICES];     /* running means at the start of the forward */
+    channel_means batch_mean[DEVICES]; /* of the replica's chunk, as it is normalised */
+} buffer_view;
+
+typedef struct observed {
+    ek_module module;
+    ek_module *conv, *norm;
+    buffer_view *view; /* shared by all replicas, as plain members are */
+    int index;         /* of the replica */
+} observed;
+
+/* Called on every replica before any runs: it learns which one it is, and leaves a handle on its
+ * running mean, whose memory goes on when the replica's struct is gone. */
+static int observed_replicated(ek_module *replica, ek_replication *replication)
+{
+    observed *self = (observed *)replica;
+    ek_tensor *mean = ek_module_tensor(self->norm, "running_mean");
+    if (!mean || replication->count > DEVICES)
+        return mean ? ek_error(EK_E_USER, "there is room for %d replicas", DEVICES)
+                    : ek_error_status();
+    self->index = replication->index;
+    ek_release(self->view->running_mean[self->index]);
+    self->view->running_mean[self->index] = ek_keep(mean);
+    return 0;
+}
+
+static ek_value observed_forward(ek_module *module, const ek_args *args)
+{
+    observed *self = (observed *)module;
+    buffer_view *view = self->view;
+    ek_tensor *mean = ek_module_tensor(self->norm, "running_mean");
+    if (ek_to_data(mean, view->inside[self->index], sizeof(channel_means)) < 0)
+        return ek_value_error();
+    ek_tensor *x = ek_apply(self->conv, ek_arg_tensor(args, 0)); /* (N, CHANNELS, H, W) */
+    mean = x ? ek_mean(ek_detach(x), .dims = {0, 2, 3}, .dim_count = 3) : NULL;
+    if (!mean || ek_to_data(mean, view->batch_mean[self->index], sizeof(channel_means)) < 0)
+        return ek_value_error();
+    return ek_value_of_tensor(ek_sum(ek_apply(self->norm, x)));
+}
+
+static const ek_module_type observed_type = {
+    .name = "observed",
+    .size = sizeof(observed),
+    .forward = observed_forward,
+    .replicated = observed_replicated,
+};
+
+/* A convolution of 3 channels, batch normalisation, and the sum of all that comes out (a scalar).
+ * Its replicas show themselves in *view if the replication callback is patched in. */
+static ek_module *observed_network(buffer_view *view)
+{
+    observed *self = (observed *)ek_module_new(&observed_type);
+    if (!self)
+        return NULL;
+    self->view = view;
+    ek_register_module(&self->module, "conv", &self->conv, ek_conv2d(3, CHANNELS, 3, .padding = 1));
+    ek_register_module(&self->module, "norm", &self->norm, ek_batch_norm2d(CHANNELS));
+    return ek_module_finish(&self->module);
+}
+
+/* ---- two training steps under one policy ---- */
+
+/* The running means of each device, again and again. */
+typedef struct train_result {
+    int looks;
+    const char *moments[MOST_LOOKS]; /* "inside the first forward" */
+    channel_means means[MOST_LOOKS][DEVICES];
+    channel_means batch_mean[DEVICES]; /* of each device's chunk in the last forward */
+    double loss;                       /* of the first forward */
+} train_result;
+
+typedef struct training {
+    buffer_view view;
+    ek_module *model; /* data parallel over DEVICES devices */
+    ek_optimizer *optimizer;
+    ek_tensor *batch; /* first half zeros, second half ones */
+    train_result *result;
+} training;
+
+static int train_begin(training *run, buffer_policy policy, const ek_device_list *devices,
+                       uint64_t seed)
+{
+    const ek_shape half = EK_SHAPE(7, 3, 5, 5);
+    ek_manual_seed(seed);
+    ek_module *network = observed_network(&run->view);
+    if (network && policy == POLICY_SYNCHRONISED && !ek_convert_sync_batch_norm(network)) {
+        ek_module_free(network);
+        network = NULL;
+    }
+    run->model = ek_data_parallel(network, *devices,
+                                  .broadcast_buffers = policy == POLICY_KEPT ? EK_OFF : EK_DEFAULT);
+    run->optimizer = run->model ? ek_adam(run->model, .lr = 1e-3) : NULL;
+    run->batch = ek_cat((ek_tensor *const[]){ek_zeros(half), ek_ones(half)}, 2, 0);
+    if (!run->optimizer || !run->batch)
+        return ek_error_status();
+    return ek_patch_replication_callback(run->model);
+}
+
+/* The next look's means, for the caller to fill in. */
+static channel_means *train_look(training *run, const char *moment)
+{
+    run->result->moments[run->result->looks] = moment;
+    return run->result->means[run->result->looks++];
+}
+
+/* Looks at the running means of all devices as they are now. */
+static int train_look_now(training *run, const char *moment)
+{
+    channel_means *means = train_look(run, moment);
+    for (int d = 0; d < DEVICES; d++)
+        if (ek_to_data(run->view.running_mean[d], means[d], sizeof means[d]) < 0)
+            return ek_error_status();
+    return 0;
+}
+
+/* The mean of the squared sums; looks inside the forward and after it. */
+static ek_tensor *train_forward(training *run, const char *inside)
+{
+    ek_tensor *sums = ek_apply(run->model, run->batch); /* one per device */
+    memcpy(train_look(run, inside), run->view.inside, sizeof run->view.inside);
+    if (!sums || train_look_now(run, "after it") < 0)
+        return NULL;
+    return ek_mean(ek_square(sums));
+}
+
+static int train_steps(training *run, buffer_policy policy)
+{
+    ek_tensor *loss = train_forward(run, "inside the first forward");
+    if (policy == POLICY_EXTRA)
+        train_forward(run, "inside the extra forward");
+    ek_zero_grad(run->optimizer);
+    if (ek_backward(loss) < 0 || ek_step(run->optimizer) < 0 ||
+        ek_item(loss, &run->result->loss) < 0 || train_look_now(run, "after backward and step") < 0)
+        return ek_error_status();
+    train_forward(run,
+                  policy == POLICY_EXTRA ? "inside the next forward" : "inside the second forward");
+    memcpy(run->result->batch_mean, run->view.batch_mean, sizeof run->view.batch_mean);
+    return ek_error_status();
+}
+
+static int train_twice(buffer_policy policy, const ek_device_list *devices, uint64_t seed,
+                       train_result *result)
+{
+    ek_scope scope = ek_scope_begin();
+    training run = {.result = result};
+    *result = (train_result){0};
+    int rc = train_begin(&run, policy, devices, seed);
+    if (rc == 0)
+        rc = train_steps(&run, policy);
+    ek_optimizer_free(run.optimizer);
+    ek_module_free(run.model);
+    for (int d = 0; d < DEVICES; d++)
+        ek_release(run.view.running_mean[d]);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* ---- the program ---- */
+
+static void print_means(const ek_device_list *devices, const char *moment,
+                        channel_means means[DEVICES])
 {
     for (int d = 0; d < DEVICES; d++) {
         char name[16];
-        printf("  %-26s%s ", d ? "" : moment, ek_device_name(devices.devices[d], name));
+        printf("  %-26s%s ", d ? "" : moment, ek_device_name(devices->devices[d], name));
         for (int c = 0; c < CHANNELS; c++)
             printf(" %11.7f", (double)means[d][c]);
         putchar('\n');
     }
 }
 
-static void print_result(buffer_policy policy, const train_result *result)
-{
-    printf("%s: %s\n", policy_names[policy], policy_lines[policy]);
-    for (int i = 0; i < result->looks; i++)
-        print_means(result->moments[i], result->means[i]);
-    print_means("mean of the last batch", result->batch_mean);
-    printf("  %-26s%.4g\n\n", "loss", result->loss);
-}
-
-static int open_devices(ek_device_kind kind, const char *program)
-{
-    devices = devices_open(kind, DEVICES);
-    if (devices.count == DEVICES)
-        return 0;
-    args_complain(program, "%d devices are needed: %s", DEVICES, ek_error_message());
-    ek_error_clear();
-    return -1;
-}
-
 int main(int argc, char **argv)
 {
-    arg_choice policy = {policy_names, POLICIES};
-    arg_choice device = devices_choice();
+    int policy = POLICIES, kind = 0;
     int64_t seed = 0;
     const arg_spec args[] = {
-        {"case", ARG_CHOICE, &policy, 0, 0, "CASE", "what to show"},
-        {"device", ARG_CHOICE, &device, 0, 0, "KIND", "which kind of devices"},
-        {"seed", ARG_INT, &seed, 0, 9007199254740992.0, "N", "of the weights"},
+        arg_word("case", &policy, policy_names, "CASE", "what to show"),
+        arg_device(&kind),
+        arg_int("seed", &seed, 0, ARG_MOST_SEED, "N", "of the weights"),
+        arg_end,
     };
-    const size_t count = sizeof(args) / sizeof(args[0]);
-    char error[512];
-
-    if (args_want_help(argc, argv)) {
-        printf("usage: %s [option...]\n\n%s", argv[0], about);
-        args_help(stdout, args, count);
-        return 0;
-    }
-    if (args_parse(argc, argv, args, count, error, sizeof(error)) < 0) {
-        args_complain(argv[0], "%s", error);
+    int rc = args_read(argc, argv, about, args);
+    if (rc != 0)
+        return rc == ARGS_HELP ? 0 : REFUSED;
+    ek_device_list devices = devices_open(kind, DEVICES);
+    if (devices.count != DEVICES) {
+        args_complain("%d devices are needed: %s", DEVICES, ek_error_message());
         return REFUSED;
     }
-    if (open_devices(devices_kind(&device), argv[0]) < 0)
-        return REFUSED;
     for (int p = 0; p < POLICIES; p++) {
         train_result result;
-        if (policy.chosen != POLICIES && policy.chosen != p)
+        if (policy != POLICIES && policy != p)
             continue;
         if (train_twice((buffer_policy)p, &devices, (uint64_t)seed, &result) < 0) {
-            args_complain(argv[0], "%s: %s", policy_names[p], ek_error_message());
+            args_complain("%s: %s", policy_names[p], ek_error_message());
             return FAILED;
         }
-        print_result((buffer_policy)p, &result);
+        printf("%s: %s\n", policy_names[p], policy_lines[p]);
+        for (int i = 0; i < result.looks; i++)
+            print_means(&devices, result.moments[i], result.means[i]);
+        print_means(&devices, "mean of the last batch", result.batch_mean);
+        printf("  %-26s%.4g\n\n", "loss", result.loss);
     }
     return ek_shutdown() < 0 ? FAILED : 0;
 }

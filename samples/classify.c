@@ -1,71 +1,800 @@
 /* classify.c: trains a residual network on Fashion-MNIST or CIFAR-10, from the files to the test:
  * augmentation, loader, schedule, checkpoints, one device or several. */
-#include "classify/report.h"
-#include "classify/train.h"
-#include "common/interrupt.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
-/* Exit statuses: 0 well, 1 the run failed, 2 it was not begun, interrupt_status() where a
- * signal stopped it. */
-enum { FAILED = 1, REFUSED = 2 };
+#include "networks.h"
+#include "run.h"
 
-static int finish(const train_run *run, int argc, char **argv)
+/* ---- settings ---- */
+
+/* classic: outputs and loss on device 0. The others have the loss where the outputs are;
+ * balanced-auto measures each device's share of the batch, sharded divides gradients and the
+ * optimizer's state. */
+enum { MODE_SINGLE, MODE_CLASSIC, MODE_BALANCED, MODE_AUTO, MODE_SHARDED, MODES };
+static const char *const mode_names[MODES + 1] = {"single", "classic", "balanced", "balanced-auto",
+                                                  "sharded"};
+enum { FASHION_MNIST, CIFAR10 };
+static const char *const set_names[] = {"fashion-mnist", "cifar10", NULL};
+enum { SGD, ADAM, ADAMW };
+static const char *const optimizer_names[] = {"sgd", "adam", "adamw", NULL};
+enum { SCHEDULE_COSINE, SCHEDULE_STEP, SCHEDULE_NONE };
+static const char *const schedule_names[] = {"cosine", "step", "none", NULL};
+enum { TOGETHER, APART }; /* batch normalisation: over the whole batch, or each device's own */
+static const char *const norm_names[] = {"sync-batch", "batch", NULL};
+static const char *const goal_names[] = {"memory", "time", NULL};
+
+static struct classify_options {
+    int set, mode, optimizer, schedule, norm, goal, kind;
+    const char *device_text; /* a number or a list; NULL: all there are */
+    const char *plan;        /* for balanced-auto, in place of measuring; NULL: none */
+    int64_t batch, epochs, steps, width, blocks, seed, step_epochs;
+    int64_t train_samples, test_samples; /* 0: all */
+    int64_t workers, every;
+    double lr, momentum, weight_decay, gamma, smoothing;
+    bool plain; /* pictures as they are: no crops, no flips */
+    const char *data, *out, *json, *resume;
+} opt = {.mode = MODE_BALANCED,
+         .batch = 128,
+         .epochs = 8,
+         .width = 16,
+         .blocks = 1,
+         .step_epochs = 3,
+         .workers = 1,
+         .lr = -1,
+         .momentum = 0.9,
+         .weight_decay = 5e-4,
+         .gamma = 0.1};
+
+enum { MOST = 1 << 20, CLASSES = 10 };
+static const arg_spec classify_args[] = {
+    arg_word("dataset", &opt.set, set_names, "NAME", "what to classify"),
+    arg_text("data", &opt.data, "DIR",
+             "its files; of fashion-mnist /usr/share/datasets/fashion-mnist"),
+    arg_word("mode", &opt.mode, mode_names, "MODE", "how devices are used"),
+    arg_text("devices", &opt.device_text, "N",
+             "how many devices, or a list: 512M@1,256M@0.5; all there are unless given"),
+    arg_device(&opt.kind),
+    arg_word("goal", &opt.goal, goal_names, "GOAL", "what balanced-auto levels"),
+    arg_text("plan", &opt.plan, "PLAN", "what balanced-auto follows instead: 40,32,32,24"),
+    arg_int("epochs", &opt.epochs, 1, MOST, "N", "passes over the training pictures"),
+    arg_int("steps", &opt.steps, 1, MOST, "N",
+            "stop after so many, as if all epochs were to follow"),
+    arg_int("batch", &opt.batch, 1, MOST, "N", "pictures per step"),
+    arg_int("width", &opt.width, 1, 512, "N", "channels of the first stage"),
+    arg_int("blocks", &opt.blocks, 1, RESNET_MOST_BLOCKS, "N", "in each of three stages"),
+    arg_word("norm", &opt.norm, norm_names, "KIND", "over the whole batch, or on each device"),
+    arg_word("optimizer", &opt.optimizer, optimizer_names, "NAME", "the optimizer"),
+    arg_real("lr", &opt.lr, 0, 1e6, "learning rate; 0.1, with adam(w) 0.003"),
+    arg_real("momentum", &opt.momentum, 0, 1, "of sgd"),
+    arg_real("weight-decay", &opt.weight_decay, 0, 1e6, "of the optimizer"),
+    arg_word("schedule", &opt.schedule, schedule_names, "KIND", "of the learning rate, to its end"),
+    arg_int("step-epochs", &opt.step_epochs, 1, MOST, "N",
+            "after which schedule step multiplies the rate"),
+    arg_real("gamma", &opt.gamma, 0, 1, "by which it does"),
+    arg_real("smoothing", &opt.smoothing, 0, 1, "of the labels in training"),
+    arg_switch("plain", &opt.plain, "train on pictures as they are: neither shifted nor mirrored"),
+    arg_int("seed", &opt.seed, 0, ARG_MOST_SEED, "N", "of weights, order and augmentation"),
+    arg_int("train-samples", &opt.train_samples, 1, MOST, "N",
+            "train on the first so many pictures"),
+    arg_int("test-samples", &opt.test_samples, 1, MOST, "N", "test on the first so many pictures"),
+    arg_int("loader-workers", &opt.workers, 0, 64, "N",
+            "threads that make batches; 0: none, steps wait for them"),
+    arg_text("out", &opt.out, "DIR", "write a checkpoint there after each epoch and at the end"),
+    arg_int("every", &opt.every, 1, MOST, "N", "and each so many steps"),
+    arg_text("resume", &opt.resume, "FILE", "go on from this checkpoint"),
+    arg_text("json", &opt.json, "FILE", "write the results there"),
+    arg_end,
+};
+
+static const char about[] =
+    "Trains a residual network to classify the pictures of Fashion-MNIST or CIFAR-10, and tests\n"
+    "it after each epoch: on a single device; on several with outputs and loss on device 0\n"
+    "(classic); with the loss on every device (balanced); with shares of the batch that follow\n"
+    "from measurements (balanced-auto); with gradients and optimizer state divided (sharded).\n"
+    "What --out wrote can be gone on with: --resume.\n\n";
+
+static ek_device_list classify_devices(void)
 {
-    char path[4096];
+    return opt.device_text ? devices_open_text(opt.kind, opt.device_text)
+                           : devices_open(opt.kind, opt.mode == MODE_SINGLE ? 1 : 0);
+}
 
-    if (run->settings.out)
-        train_checkpoint_path(run, path, sizeof(path));
-    if (run->settings.json && report_json(run->settings.json, run) < 0) {
-        fprintf(stderr, "%s: %s\n", argv[0], ek_error_message());
-        ek_error_clear();
-        return FAILED;
-    }
-    if (run->step < run->last_step) {
-        interrupt_explain(run->step, run->settings.out ? path : NULL, argc, argv);
-        return interrupt_status();
-    }
-    report_table(stdout, run);
-    if (run->settings.out)
-        printf("Checkpoint: %s\n", path);
+static int classify_check_devices(void)
+{
+    if (opt.device_text && devices_text_count(opt.device_text) < 0)
+        return -1;
+    int count = classify_devices().count;
+    if (count < 1)
+        return opt.device_text ? args_complain_error("devices", opt.device_text) : args_fail(-1);
+    if (opt.mode == MODE_SINGLE && count > 1)
+        return args_complain("--devices %s: --mode single trains on one device; another mode is "
+                             "needed for more",
+                             opt.device_text);
+    if (opt.plan && strchr(opt.plan, ';'))
+        return args_complain("--plan %s: one plan for the whole run is needed", opt.plan);
+    if (opt.plan && ek_plan_check(opt.plan, count) < 0)
+        return args_complain_error("plan", opt.plan);
     return 0;
 }
 
-/* What went wrong, and where in the run. */
-static void complain(const train_run *run, const char *program)
+static int classify_read_args(int argc, char **argv)
 {
-    if (run->step > 0)
-        fprintf(stderr, "%s: after step %lld: %s\n", program, (long long)run->step,
-                ek_error_message());
-    else
-        fprintf(stderr, "%s: %s\n", program, ek_error_message());
+    int rc = args_read(argc, argv, about, classify_args);
+    if (rc != 0)
+        return rc;
+    if (opt.lr < 0)
+        opt.lr = opt.optimizer == SGD ? 0.1 : 0.003;
+    if (!opt.data && opt.set == FASHION_MNIST)
+        opt.data = "/usr/share/datasets/fashion-mnist";
+    if (!opt.data || !*opt.data)
+        return args_complain("--dataset %s: --data DIR is needed, with the files of its binary "
+                             "version (data_batch_1.bin to data_batch_5.bin, test_batch.bin)",
+                             set_names[opt.set]);
+    if (opt.plan && opt.mode != MODE_AUTO)
+        return args_complain("--plan %s: it is for --mode %s", opt.plan, mode_names[MODE_AUTO]);
+    rc = classify_check_devices();
+    return rc == 0 ? args_check_files(opt.resume, opt.json, opt.out) : rc;
+}
+
+/* ---- data ---- */
+
+enum { TESTED_AT_ONCE = 64 }; /* few: a capacity that fits training fits this */
+
+/* Mean and deviation are of the training pictures' channels, in [0, 1]. */
+static const struct picture_set {
+    int channels, side;
+    ek_dataset *(*open)(const char *directory, bool train);
+    double mean[3], deviation[3];
+} picture_sets[] = {
+    [FASHION_MNIST] = {1, 28, ek_mnist, {0.2860}, {0.3530}},
+    [CIFAR10] = {3, 32, ek_cifar10, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}},
+};
+
+/* The first `count` samples; all for 0, or if there are no more. */
+static ek_dataset *classify_first(ek_dataset *pictures, int64_t count)
+{
+    if (count == 0 || count >= ek_dataset_length(pictures))
+        return pictures;
+    int64_t *indices = malloc((size_t)count * sizeof *indices);
+    for (int64_t i = 0; indices && i < count; i++)
+        indices[i] = i;
+    if (!indices)
+        ek_error(EK_E_NO_MEMORY, "no memory for %lld samples", (long long)count);
+    ek_dataset *subset = ek_subset(pictures, indices, indices ? count : 0);
+    free(indices);
+    return subset;
+}
+
+/* Samples are (f32 picture, i64 class). Pictures of training are changed a little each time they
+ * are asked for, unless --plain. NULL on an error. */
+static ek_dataset *classify_pictures(bool train)
+{
+    const struct picture_set *set = &picture_sets[opt.set];
+    ek_dataset *pictures = set->open(opt.data, train);
+    if (!pictures ||
+        pictures_check(pictures, opt.data, EK_SHAPE(set->channels, set->side, set->side)) < 0) {
+        ek_dataset_free(pictures);
+        return NULL;
+    }
+    pictures = classify_first(pictures, train ? opt.train_samples : opt.test_samples);
+    if (!train || opt.plain)
+        return ek_transformed(pictures, 0, ek_to_float(),
+                              ek_normalize(set->mean, set->deviation, set->channels));
+    /* Moved as bytes: a quarter of what floats are. */
+    return ek_transformed(pictures, 0, ek_random_crop(set->side, .padding = 2),
+                          ek_random_horizontal_flip(0.5), ek_to_float(),
+                          ek_normalize(set->mean, set->deviation, set->channels));
+}
+
+/* ---- the job: network, criterion, optimizer and schedule on their devices ---- */
+
+typedef struct epoch_record {
+    double train_loss; /* mean over the samples as they were trained on */
+    double test_loss, test_accuracy;
+    double seconds, waited; /* of training; of these for batches */
+} epoch_record;
+
+/* The epoch under way: sums over its steps so far. */
+typedef struct epoch_sums {
+    double loss, samples, seconds, waited;
+} epoch_sums;
+
+typedef struct evaluation {
+    int64_t count; /* pictures; 0: not tested since the last step */
+    double loss, accuracy;
+} evaluation;
+
+typedef struct classify {
+    ek_device_list devices;
+    ek_module *network; /* owned by the model */
+    ek_module *model, *criterion;
+    ek_optimizer *optimizer;
+    ek_schedule *schedule; /* NULL: the rate stays */
+    char plan[1024];       /* of balanced-auto: each device's share; "" for others */
+    ek_loader *training, *testing;
+    ek_generator *test_random;      /* the testing loader's: testing changes nothing in training */
+    int64_t train_count;            /* pictures; 0: they could not be read */
+    int64_t epoch_steps, last_step; /* steps in an epoch; at which the run ends */
+    int64_t step;                   /* steps that are finished, from the run's start */
+    epoch_record *epochs;           /* owned */
+    int64_t epoch_count;            /* finished epochs */
+    epoch_sums now;
+    evaluation tested;
+    double speed; /* samples per second of this program's steps */
+} classify;
+
+static bool classify_is_balanced(void)
+{
+    return opt.mode != MODE_SINGLE && opt.mode != MODE_CLASSIC;
+}
+
+/* The ways to train differ in these lines only. Without a plan balanced-auto measures. */
+static void classify_make_model(classify *c, const char *plan)
+{
+    ek_data_parallel_options options = {.module = c->network, .device_ids = c->devices};
+    c->criterion = ek_cross_entropy_loss(.label_smoothing = opt.smoothing);
+    if (!classify_is_balanced()) {
+        c->model = ek_data_parallel_with(options);
+        return;
+    }
+    if (opt.mode == MODE_AUTO) {
+        options.plan = plan;
+        options.split = plan ? EK_SPLIT_CHUNK : EK_SPLIT_AUTO;
+        options.goal = plan ? EK_GOAL_MEMORY : (ek_plan_goal)opt.goal;
+    }
+    if (opt.mode == MODE_SHARDED)
+        options.shard = EK_SHARD_OPTIMIZER;
+    c->model = ek_data_parallel_model_with(options);
+    c->criterion = ek_data_parallel_criterion(c->criterion, .device_ids = c->devices);
+}
+
+static ek_optimizer *classify_optimizer(ek_module *model)
+{
+    double lr = opt.lr, decay = opt.weight_decay;
+    if (opt.optimizer == SGD)
+        return ek_sgd(model, .lr = lr, .weight_decay = decay, .momentum = opt.momentum);
+    return opt.optimizer == ADAM ? ek_adam(model, .lr = lr, .weight_decay = decay)
+                                 : ek_adamw(model, .lr = lr, .weight_decay = decay);
+}
+
+/* Makes the network from the seed, and all that trains it. */
+static int classify_make(classify *c, const char *plan)
+{
+    ek_manual_seed((uint64_t)opt.seed);
+    c->network = resnet(picture_sets[opt.set].channels, (int)opt.width, (int)opt.blocks,
+                        opt.norm == APART, CLASSES);
+    classify_make_model(c, plan);
+    c->optimizer = classify_optimizer(c->model);
+    /* Schedules are stepped after each step, not after each epoch. */
+    if (opt.schedule == SCHEDULE_COSINE)
+        c->schedule = ek_cosine_schedule(c->optimizer, opt.epochs * c->epoch_steps, 0);
+    else if (opt.schedule == SCHEDULE_STEP)
+        c->schedule = ek_step_schedule(c->optimizer, opt.step_epochs * c->epoch_steps, opt.gamma);
+    return ek_error_status();
+}
+
+static void classify_close(classify *c)
+{
+    ek_loader_free(c->training);
+    ek_loader_free(c->testing);
+    ek_generator_free(c->test_random);
+    ek_schedule_free(c->schedule);
+    ek_optimizer_free(c->optimizer);
+    ek_module_free(c->criterion);
+    ek_module_free(c->model);
+    free(c->epochs);
+    *c = (classify){0};
+}
+
+/* A step on a batch of darkness: memory and time depend on sizes alone. Whole, since nothing is
+ * measured of batches that are cut already. */
+static int classify_try_batch(int64_t batch, void *user)
+{
+    classify *c = user;
+    const struct picture_set *set = &picture_sets[opt.set];
+    ek_tensor *pictures = ek_zeros(EK_SHAPE(batch, set->channels, set->side, set->side));
+    ek_tensor *labels = ek_zeros(EK_SHAPE(batch), EK_I64);
+    return ek_train_step(NULL, .model = c->model, .criterion = c->criterion,
+                         .optimizer = c->optimizer, .input = EK_VALUE(pictures),
+                         .target = EK_VALUE(labels));
+}
+
+/* Measures on a job of its own, before the run: from its first step to its last all batches are cut
+ * alike, so that a run that is stopped anywhere and gone on with is the same to the bit. */
+static int classify_measure_plan(classify *c)
+{
+    int64_t sizes[EK_MAX_DEVICES], batch = opt.batch;
+    classify trial = {.devices = c->devices, .epoch_steps = c->epoch_steps};
+    int64_t rc = classify_make(&trial, NULL);
+    if (rc == 0)
+        rc = ek_find_batch(.function = classify_try_batch, .user = &trial,
+                           .device_ids = trial.devices, .model = trial.model,
+                           .optimizer = trial.optimizer, .first = batch, .most = batch);
+    if (rc == 0)
+        rc = ek_error(EK_E_OUT_OF_MEMORY,
+                      "a batch of %lld does not fit on these devices, however it is cut",
+                      (long long)batch);
+    if (rc > 0)
+        rc = ek_data_parallel_sizes(trial.model, batch, sizes);
+    size_t length = 0; /* "40,30,30" */
+    for (int d = 0; d < c->devices.count && rc == 0 && length < sizeof c->plan; d++)
+        length += (size_t)snprintf(c->plan + length, sizeof c->plan - length, "%s%" PRId64,
+                                   d ? "," : "", sizes[d]);
+    classify_close(&trial);
+    for (int d = 0; d < c->devices.count; d++)
+        ek_memory_reset_peak(c->devices.devices[d]);
+    return (int)rc;
+}
+
+/* The plan of --plan, of the checkpoint if it is for so many devices, or a measured one. */
+static int classify_find_plan(classify *c, const ek_archive *from)
+{
+    const char *plan = opt.plan;
+    if (opt.mode != MODE_AUTO)
+        return 0;
+    if (!plan && from) {
+        plan = ek_archive_text(from, "plan");
+        if (plan && (!*plan || ek_plan_check(plan, c->devices.count) < 0))
+            plan = NULL;
+        ek_error_clear();
+    }
+    if (!plan)
+        return classify_measure_plan(c);
+    snprintf(c->plan, sizeof c->plan, "%s", plan);
+    return 0;
+}
+
+/* ---- checkpoints: all that a run needs to go on as if it had not been stopped ----
+ *
+ * An archive (evenkeel/archive.h): the network, the optimizer, the schedule, the training loader,
+ * the random numbers, step, records and best accuracy, the plan of balanced-auto, and as texts
+ * ("settings.lr") the settings that decide the numbers. */
+
+static const char classify_format[] = "evenkeel classify 1";
+static const char classify_deciding[] =
+    "dataset train-samples plain seed epochs batch width blocks norm optimizer lr momentum "
+    "weight-decay schedule step-epochs gamma smoothing";
+enum {
+    RECORD_NUMBERS = sizeof(epoch_record) / sizeof(double),
+    SUMS_NUMBERS = sizeof(epoch_sums) / sizeof(double)
+};
+
+/* The finished epoch with the best accuracy, the first of equals; -1 if there is none. */
+static int64_t classify_best(const classify *c)
+{
+    int64_t best = c->epoch_count > 0 ? 0 : -1;
+    for (int64_t i = 1; i < c->epoch_count; i++)
+        if (c->epochs[i].test_accuracy > c->epochs[best].test_accuracy)
+            best = i;
+    return best;
+}
+
+/* An older file stays if this fails. */
+static int classify_save(const char *path, classify *c)
+{
+    ek_scope scope = ek_scope_begin();
+    ek_archive *to = ek_archive_new();
+    int64_t best = classify_best(c);
+    settings_put(to, classify_format, "settings.", classify_args, classify_deciding);
+    ek_archive_put_module(to, "model", c->network);
+    ek_archive_put_optimizer(to, "optimizer", c->optimizer, c->network);
+    if (c->schedule)
+        ek_archive_put_schedule(to, "schedule", c->schedule);
+    ek_archive_put_random(to, "random");
+    ek_archive_put(to, "loader", ek_loader_state(c->training));
+    ek_archive_put(to, "step", ek_value_of_int(c->step));
+    ek_archive_put(to, "epoch_so_far",
+                   EK_VALUE(ek_from_data(&c->now, EK_SHAPE(SUMS_NUMBERS), EK_F64)));
+    if (best >= 0) {
+        ek_shape shape = EK_SHAPE(c->epoch_count, RECORD_NUMBERS);
+        ek_archive_put(to, "epochs", EK_VALUE(ek_from_data(c->epochs, shape, EK_F64)));
+        ek_archive_put(to, "best_accuracy", ek_value_of_float(c->epochs[best].test_accuracy));
+    }
+    if (opt.mode == MODE_AUTO)
+        ek_archive_put_plan(to, "plan", c->model);
+    int rc = ek_error_status();
+    if (rc == 0)
+        rc = ek_archive_save(to, path);
+    ek_archive_free(to);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* Brings a run that was opened with the archive's plan to where the file left it. */
+static int classify_load(classify *c, const ek_archive *from)
+{
+    const char *path = opt.resume;
+    int rc = ek_archive_get_int(from, "step", &c->step);
+    if (rc < 0)
+        return rc;
+    c->epoch_count = c->step / c->epoch_steps;
+    if (c->step < 0 || c->step > c->last_step)
+        return ek_error(EK_E_INVALID, "%s is at step %lld; --steps %lld asks for fewer", path,
+                        (long long)c->step, (long long)c->last_step);
+    ek_to_data(ek_to_dtype(ek_value_tensor(ek_archive_get(from, "epoch_so_far")), EK_F64), &c->now,
+               sizeof c->now);
+    if (c->epoch_count > 0)
+        ek_to_data(ek_to_dtype(ek_value_tensor(ek_archive_get(from, "epochs")), EK_F64), c->epochs,
+                   (size_t)c->epoch_count * sizeof *c->epochs);
+    ek_archive_load_module(from, "model", c->network);
+    ek_archive_load_optimizer(from, "optimizer", c->optimizer, c->network);
+    if (c->schedule)
+        ek_archive_load_schedule(from, "schedule", c->schedule);
+    ek_archive_load_random(from, "random");
+    ek_loader_load_state(c->training, ek_archive_get(from, "loader"));
+    return ek_error_status();
+}
+
+/* ---- opening: both sets, before anything else: a run without them is not begun ---- */
+
+static int sizes_of_parts(int64_t batch, int64_t *sizes, void *user)
+{
+    return ek_data_parallel_sizes(((classify *)user)->model, batch, sizes);
+}
+
+static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *training,
+                               ek_dataset *testing)
+{
+    int rc = classify_find_plan(c, from);
+    if (rc == 0)
+        rc = classify_make(c, c->plan[0] ? c->plan : NULL);
+    if (rc < 0)
+        return rc;
+    c->test_random = ek_generator_new((uint64_t)opt.seed);
+    /* On several devices a part of each batch is made where it is needed. */
+    c->training =
+        ek_data_loader(.dataset = ek_dataset_keep(training), .shuffle = true,
+                       .batch_size = opt.batch, .workers = (int)opt.workers,
+                       .device_ids = c->devices,
+                       .sizes = c->devices.count > 1 ? sizes_of_parts : NULL, .sizes_user = c);
+    c->testing = ek_data_loader(.dataset = ek_dataset_keep(testing), .batch_size = TESTED_AT_ONCE,
+                                .workers = (int)opt.workers, .generator = c->test_random,
+                                .device_ids = EK_DEVICES(c->devices.devices[0]));
+    return ek_error_status();
+}
+
+/* Begins, or goes on from settingopt.resume. 0 or a negative status; close it anyway. */
+static int classify_open(classify *c)
+{
+    *c = (classify){.devices = classify_devices()};
+    ek_scope scope = ek_scope_begin();
+    ek_archive *from = NULL;
+    ek_dataset *training = classify_pictures(true);
+    ek_dataset *testing = training ? classify_pictures(false) : NULL;
+    int rc = ek_error_status();
+    if (rc == 0) {
+        c->train_count = ek_dataset_length(training);
+        c->epoch_steps = (c->train_count + opt.batch - 1) / opt.batch;
+        c->last_step = opt.epochs * c->epoch_steps;
+        if (opt.steps > 0 && opt.steps < c->last_step)
+            c->last_step = opt.steps;
+        c->epochs = calloc((size_t)opt.epochs, sizeof *c->epochs);
+        if (!c->epochs)
+            rc = ek_error(EK_E_NO_MEMORY, "no memory for the records of %lld epochs",
+                          (long long)opt.epochs);
+    }
+    if (rc == 0 && opt.resume) {
+        from = ek_archive_open(opt.resume);
+        rc = from ? settings_check(from, opt.resume, classify_format, "settings.", classify_args,
+                                   classify_deciding)
+                  : ek_error_status();
+    }
+    if (rc == 0)
+        rc = classify_open_parts(c, from, training, testing);
+    if (rc == 0 && from)
+        rc = classify_load(c, from);
+    ek_archive_free(from);
+    ek_dataset_free(training);
+    ek_dataset_free(testing);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* ---- testing and training ---- */
+
+static int classify_test_batch(ek_module *network, const ek_batch *batch, evaluation *sums)
+{
+    int64_t predicted[TESTED_AT_ONCE], labels[TESTED_AT_ONCE];
+    const size_t nbytes = (size_t)batch->count * sizeof(int64_t);
+    ek_tensor *target = ek_value_tensor(batch->target);
+    ek_tensor *logits = ek_apply(network, ek_value_tensor(batch->input));
+    double sum;
+    int rc = ek_item(ek_f_cross_entropy(logits, target, .reduction = EK_SUM), &sum);
+    if (rc == 0)
+        rc = ek_to_data(ek_argmax(logits, 1, false), predicted, nbytes);
+    if (rc == 0)
+        rc = ek_to_data(target, labels, nbytes);
+    if (rc < 0)
+        return rc;
+    for (int64_t i = 0; i < batch->count; i++)
+        sums->accuracy += predicted[i] == labels[i];
+    sums->loss += sum;
+    sums->count += batch->count;
+    return 0;
+}
+
+/* One pass over the pictures that the network was not trained on, in evaluation mode and without
+ * gradients; it is in training mode afterwards. */
+static int classify_test(ek_module *network, ek_loader *loader, evaluation *result)
+{
+    bool had_gradients = ek_set_grad_enabled(false);
+    evaluation sums = {0};
+    ek_batch batch;
+    int rc = 0;
+    ek_module_train(network, false);
+    while (rc >= 0 && (rc = ek_loader_next(loader, &batch)) > 0) {
+        ek_scope scope = ek_scope_begin();
+        rc = classify_test_batch(network, &batch, &sums);
+        ek_scope_end(&scope);
+    }
+    ek_module_train(network, true);
+    ek_set_grad_enabled(had_gradients);
+    *result = sums;
+    if (rc == 0) {
+        result->loss = sums.loss / (double)sums.count;
+        result->accuracy = sums.accuracy / (double)sums.count;
+    }
+    return rc;
+}
+
+/* Seconds that the training loader has been waited for so far. */
+static double classify_waited(const classify *c)
+{
+    ek_loader_stats stats = {0};
+    ek_loader_get_stats(c->training, &stats);
+    return 1e-9 * (double)stats.waited_ns;
+}
+
+/* Forward, loss, backward, optimizer, schedule on the next batch. */
+static int classify_train_batch(classify *c)
+{
+    ek_batch batch;
+    double loss = 0;
+    int rc = ek_loader_next(c->training, &batch);
+    if (rc == 0) /* the end of a pass: the next begins */
+        rc = ek_loader_next(c->training, &batch);
+    if (rc <= 0)
+        return rc == 0 ? ek_error(EK_E_STATE, "the loader has no batches") : rc;
+    /* The balanced criterion takes labels where they are; elsewhere they meet the outputs. */
+    ek_value labels = classify_is_balanced()
+                          ? batch.target
+                          : ek_value_to_device(batch.target, c->devices.devices[0], 0);
+    rc = ek_train_step(&loss, .model = c->model, .criterion = c->criterion,
+                       .optimizer = c->optimizer, .input = batch.input, .target = labels);
+    if (rc == 0 && !isfinite(loss))
+        rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
+    if (rc == 0 && c->schedule)
+        rc = ek_schedule_step(c->schedule);
+    c->now.loss += loss * (double)batch.count;
+    c->now.samples += (double)batch.count;
+    return rc;
+}
+
+/* One step; after the last one of an epoch also its test and record. */
+static int classify_step(classify *c)
+{
+    ek_scope scope = ek_scope_begin();
+    double begin = seconds_now(), waited = classify_waited(c);
+    int rc = classify_train_batch(c);
+    ek_scope_end(&scope);
+    c->now.seconds += seconds_now() - begin;
+    c->now.waited += classify_waited(c) - waited;
+    c->tested.count = 0;
+    if (rc < 0 || ++c->step % c->epoch_steps != 0)
+        return rc;
+    rc = classify_test(c->network, c->testing, &c->tested);
+    if (rc == 0)
+        c->epochs[c->epoch_count++] = (epoch_record){.train_loss = c->now.loss / c->now.samples,
+                                                     .test_loss = c->tested.loss,
+                                                     .test_accuracy = c->tested.accuracy,
+                                                     .seconds = c->now.seconds,
+                                                     .waited = c->now.waited};
+    c->now = (epoch_sums){0};
+    return rc;
+}
+
+/* After an epoch a line that stays. */
+static void classify_show(progress_bar *bar, const classify *c)
+{
+    char note[64];
+    if (c->step % c->epoch_steps == 0) {
+        const epoch_record *last = &c->epochs[c->epoch_count - 1];
+        progress_end(bar);
+        printf("Epoch %" PRId64 " of %" PRId64
+               ": training loss %.4f, test loss %.4f, accuracy %.2f %%, %.0f s\n",
+               c->epoch_count, opt.epochs, last->train_loss, last->test_loss,
+               100 * last->test_accuracy, last->seconds);
+        fflush(stdout);
+        return;
+    }
+    snprintf(note, sizeof note, "epoch %" PRId64 ", loss %.4f", c->epoch_count + 1,
+             c->now.loss / c->now.samples);
+    progress_show(bar, c->step, note);
+}
+
+/* Seconds of training and of waiting, over all finished epochs and the one under way. */
+static epoch_sums classify_total(const classify *c)
+{
+    epoch_sums total = c->now;
+    for (int64_t i = 0; i < c->epoch_count; i++) {
+        total.seconds += c->epochs[i].seconds;
+        total.waited += c->epochs[i].waited;
+    }
+    return total;
+}
+
+static char *classify_path(char path[4096])
+{
+    snprintf(path, 4096, "%s/checkpoint.safetensors", opt.out);
+    return path;
+}
+
+/* Steps until the last one is finished, or until *stopped after the step at hand; then tests,
+ * unless an epoch has just ended. Shows progress and, with --out, writes checkpoints. */
+static int classify_train(classify *c, const volatile sig_atomic_t *stopped)
+{
+    progress_bar bar = progress_begin(mode_names[opt.mode], c->step, c->last_step, opt.batch);
+    const int64_t first = c->step;
+    const double before = classify_total(c).seconds;
+    int64_t written = -1; /* the last step that was written: none of this run yet */
+    char path[4096];
+    int rc = 0;
+    while (rc == 0 && c->step < c->last_step && !*stopped) {
+        rc = classify_step(c);
+        if (rc < 0)
+            break;
+        classify_show(&bar, c);
+        bool due = c->step % c->epoch_steps == 0 || (opt.every > 0 && c->step % opt.every == 0);
+        if (opt.out && due) {
+            rc = classify_save(classify_path(path), c);
+            written = c->step;
+        }
+    }
+    progress_end(&bar);
+    double seconds = classify_total(c).seconds - before;
+    c->speed = seconds > 0 ? (double)((c->step - first) * opt.batch) / seconds : 0;
+    if (rc == 0 && opt.out && written < c->step)
+        rc = classify_save(classify_path(path), c);
+    if (rc == 0 && c->step >= c->last_step && c->tested.count == 0)
+        rc = classify_test(c->network, c->testing, &c->tested);
+    return rc;
+}
+
+/* ---- results ---- */
+
+static double share_of(double part, double whole)
+{
+    return whole > 0 ? part / whole : 0;
+}
+
+static void classify_print(const classify *c)
+{
+    const epoch_sums total = classify_total(c);
+    const int64_t best = classify_best(c);
+    if (c->epoch_count > 0)
+        printf("\n%5s %14s %10s %10s %8s %8s\n", "epoch", "training loss", "test loss", "accuracy",
+               "seconds", "waiting");
+    for (int64_t i = 0; i < c->epoch_count; i++) {
+        const epoch_record *r = &c->epochs[i];
+        printf("%5" PRId64 " %14.4f %10.4f %9.2f%% %8.1f %7.2f%%%s\n", i + 1, r->train_loss,
+               r->test_loss, 100 * r->test_accuracy, r->seconds,
+               100 * share_of(r->waited, r->seconds), i == best ? "  best" : "");
+    }
+    putchar('\n');
+    print_peaks(&c->devices);
+    if (c->plan[0])
+        printf("\nPlan: %s\n", c->plan);
+    printf("\nStep %" PRId64 ": test loss %.4f, accuracy %.2f %% of %" PRId64
+           " pictures. %.0f samples/s; %.2f %% of the\ntraining time was spent waiting for "
+           "batches\n",
+           c->step, c->tested.loss, 100 * c->tested.accuracy, c->tested.count, c->speed,
+           100 * share_of(total.waited, total.seconds));
+}
+
+static void classify_json_times(json_writer *json, double seconds, double waited)
+{
+    json_real(json, "training_seconds", seconds);
+    json_real(json, "waiting_seconds", waited);
+    json_real(json, "waiting_share", share_of(waited, seconds));
+}
+
+static void classify_json_settings(json_writer *json, const classify *c)
+{
+    json_begin(json, "settings", '{');
+    json_settings(json, classify_args, "dataset mode");
+    json_integer(json, "devices", c->devices.count);
+    if (c->plan[0])
+        json_text(json, "plan", c->plan);
+    json_integer(json, "training_samples", c->train_count);
+    json_settings(json, classify_args, "epochs");
+    json_integer(json, "epoch_steps", c->epoch_steps);
+    json_settings(json, classify_args,
+                  "batch width blocks norm optimizer lr momentum weight-decay schedule smoothing");
+    json_integer(json, "augmented", !opt.plain);
+    json_settings(json, classify_args, "seed loader-workers");
+    json_end(json, '}');
+}
+
+static int classify_write_json(const classify *c)
+{
+    const epoch_sums total = classify_total(c);
+    const int64_t best = classify_best(c);
+    json_writer json;
+    int rc = json_open(&json, opt.json);
+    if (rc < 0)
+        return rc;
+    classify_json_settings(&json, c);
+    rc = json_network(&json, "network", c->network);
+    if (rc == 0)
+        rc = json_devices(&json, &c->devices);
+    json_integer(&json, "finished_steps", c->step);
+    json_begin(&json, "epochs", '[');
+    for (const epoch_record *r = c->epochs; r < c->epochs + c->epoch_count; r++) {
+        json_begin(&json, NULL, '{');
+        json_real(&json, "training_loss", r->train_loss);
+        json_real(&json, "test_loss", r->test_loss);
+        json_real(&json, "test_accuracy", r->test_accuracy);
+        classify_json_times(&json, r->seconds, r->waited);
+        json_end(&json, '}');
+    }
+    json_end(&json, ']');
+    if (best >= 0)
+        json_real(&json, "best_accuracy", c->epochs[best].test_accuracy);
+    if (c->tested.count > 0) {
+        json_begin(&json, "test", '{');
+        json_integer(&json, "samples", c->tested.count);
+        json_real(&json, "loss", c->tested.loss);
+        json_real(&json, "accuracy", c->tested.accuracy);
+        json_end(&json, '}');
+    }
+    json_real(&json, "samples_per_second", c->speed);
+    classify_json_times(&json, total.seconds, total.waited);
+    return json_close(&json, opt.json, rc);
+}
+
+/* ---- the program ---- */
+
+/* Says what there is to say after the steps; returns the exit status. */
+static int classify_finish(const classify *c, int argc, char **argv)
+{
+    char path[4096];
+    if (opt.json && classify_write_json(c) < 0)
+        return args_fail(FAILED);
+    if (c->step < c->last_step)
+        return interrupt_explain(c->step, opt.out ? classify_path(path) : NULL, argc, argv);
+    classify_print(c);
+    if (opt.out)
+        printf("Checkpoint: %s\n", classify_path(path));
+    return 0;
 }
 
 int main(int argc, char **argv)
 {
-    run_settings settings;
-    train_run run;
-    int rc = settings_parse(&settings, argc, argv);
-
+    classify c;
+    int status, rc = classify_read_args(argc, argv);
     if (rc != 0)
-        return rc == SETTINGS_HELP ? 0 : REFUSED;
+        return rc == ARGS_HELP ? 0 : REFUSED;
     const volatile sig_atomic_t *stopped = interrupt_catch();
-    ek_device_list devices = settings_devices(&settings);
-    int status = REFUSED;
-    rc = train_open(&run, &settings, &devices);
-    bool lacks_data = rc < 0 && !run.has_data;
-    if (rc == 0) {
+    if (classify_open(&c) < 0) {
+        status = args_fail(REFUSED);
+        if (c.train_count == 0 && opt.set == FASHION_MNIST)
+            pictures_explain(opt.data);
+        else if (c.train_count == 0)
+            args_complain("--data %s must hold the six files of CIFAR-10's binary version: "
+                          "data_batch_1.bin to data_batch_5.bin and test_batch.bin",
+                          opt.data);
+    } else if (classify_train(&c, stopped) < 0) {
+        args_complain("after step %lld: %s", (long long)c.step, ek_error_message());
+        ek_error_clear();
         status = FAILED;
-        rc = train_steps(&run, stopped);
+    } else {
+        status = classify_finish(&c, argc, argv);
     }
-    if (rc == 0)
-        status = finish(&run, argc, argv);
-    else
-        complain(&run, argv[0]);
-    if (lacks_data)
-        data_explain(argv[0], &settings);
-    ek_error_clear();
-    if (train_close(&run) < 0 && status == 0) {
-        fprintf(stderr, "%s: %s\n", argv[0], ek_error_message());
-        status = FAILED;
-    }
-    return status;
+    classify_close(&c);
+    return ek_shutdown() < 0 && status == 0 ? args_fail(FAILED) : status;
 }

@@ -1,159 +1,104 @@
 /* data_parallel.c: the first program with data parallelism: one line makes a model run on several
  * devices, and each replica says what it sees of a batch. */
-#include <stdio.h>
-
 #include <evenkeel/evenkeel.h>
 
-#include "common/args.h"
-#include "common/devices.h"
-
-/* Exit statuses: 0 well, 1 the run failed, 2 it was not begun. */
-enum { FAILED = 1, REFUSED = 2 };
+#include "args.h"
 
 enum { INPUT_SIZE = 5, OUTPUT_SIZE = 2, BATCH_SIZE = 30, DATA_SIZE = 100 };
 
-static const char about[] =
-    "Runs a linear layer of 5 inputs and 2 outputs, data parallel, over 100 random rows in "
-    "shuffled\n"
-    "batches of 30, and prints the sizes that each replica, and the caller, sees.\n\n"
-    "Options (and defaults):\n";
-
 /* ---- the model: a user's own module ---- */
-
-/* What the replicas say: one line each, printed when all have spoken, in the devices' order. */
-typedef struct said {
-    ek_device_list devices;
-    char lines[EK_MAX_DEVICES][400];
-} said;
 
 typedef struct model {
     ek_module module;
     ek_module *fc;
-    said *said; /* replicas share what pointers point to */
 } model;
 
-static char *line_of(said *all, ek_device device)
-{
-    int at = 0;
-    while (at + 1 < all->devices.count && !ek_device_equal(all->devices.devices[at], device))
-        at++;
-    return all->lines[at];
-}
+/* What the replica on each device sees, printed when all have run. */
+static ek_shape seen_input[EK_MAX_DEVICES], seen_output[EK_MAX_DEVICES];
 
 static ek_value model_forward(ek_module *module, const ek_args *args)
 {
-    model *self = (model *)module;
-    ek_tensor *input = ek_arg_tensor(args, 0);
-    ek_tensor *output = ek_apply(self->fc, input);
-    char in_text[160], out_text[160];
-
+    ek_tensor *input = ek_arg_tensor(args, 0), *output = ek_apply(((model *)module)->fc, input);
     if (output) {
-        ek_shape in = ek_tensor_shape(input), out = ek_tensor_shape(output);
-        snprintf(line_of(self->said, ek_tensor_device(input)), sizeof(self->said->lines[0]),
-                 "\tIn Model: input size %s output size %s\n", ek_shape_text(&in, in_text),
-                 ek_shape_text(&out, out_text));
+        int device = ek_tensor_device(input).index;
+        seen_input[device] = ek_tensor_shape(input);
+        seen_output[device] = ek_tensor_shape(output);
     }
     return ek_value_of_tensor(output);
 }
 
-static const ek_module_type model_type = {.name = "model",
-                                          .size = sizeof(model),
-                                          .forward = model_forward};
+static const ek_module_type model_type = {"model", sizeof(model), .forward = model_forward};
 
-static ek_module *model_new(said *all)
+static ek_module *model_new(void)
 {
     model *self = (model *)ek_module_new(&model_type);
-
     if (!self)
         return NULL;
-    self->said = all;
     ek_register_module(&self->module, "fc", &self->fc, ek_linear(INPUT_SIZE, OUTPUT_SIZE));
     return ek_module_finish(&self->module);
 }
 
 /* ---- the run ---- */
 
-static void print_batch(said *all, const ek_batch *batch, ek_value output)
+static void print_sizes(const char *format, ek_shape input, ek_shape output)
 {
-    ek_shape in = ek_tensor_shape(ek_value_tensor(batch->input));
-    ek_shape out = ek_tensor_shape(ek_value_tensor(output));
-    char in_text[160], out_text[160];
-
-    for (int d = 0; d < all->devices.count; d++) {
-        fputs(all->lines[d], stdout);
-        all->lines[d][0] = '\0'; /* a small batch may leave a device out */
-    }
-    printf("Outside: input size %s output_size %s\n", ek_shape_text(&in, in_text),
-           ek_shape_text(&out, out_text));
+    char input_text[160], output_text[160];
+    printf(format, ek_shape_text(&input, input_text), ek_shape_text(&output, output_text));
 }
 
-static int run(ek_module *net, ek_loader *loader, said *all)
+static int run(ek_module *net, ek_loader *loader, int devices)
 {
     ek_batch batch;
     int rc;
-
     while ((rc = ek_loader_next(loader, &batch)) > 0) {
         ek_scope step = ek_scope_begin();
-        ek_value output = ek_forward(net, batch.input);
-        if (output.kind != EK_VALUE_ERROR)
-            print_batch(all, &batch, output);
+        ek_tensor *input = ek_value_tensor(batch.input), *output = ek_apply(net, input);
+        for (int d = 0; d < devices && output; d++) {
+            if (seen_input[d].ndim > 0) /* a small batch may leave a device out */
+                print_sizes("\tIn Model: input size %s output size %s\n", seen_input[d],
+                            seen_output[d]);
+            seen_input[d].ndim = 0;
+        }
+        if (output)
+            print_sizes("Outside: input size %s output_size %s\n", ek_tensor_shape(input),
+                        ek_tensor_shape(output));
         ek_scope_end(&step);
-        if (output.kind == EK_VALUE_ERROR)
+        if (!output)
             return ek_error_status();
     }
     return rc;
 }
 
-static int train_nothing(const ek_device_list *devices, int64_t seed)
+int main(int argc, char **argv)
 {
-    static said all;
+    int kind = 0;
+    int64_t count = 2, seed = 0;
+    const arg_spec args[] = {
+        arg_int("devices", &count, 1, EK_MAX_DEVICES, "N", "how many devices"), arg_device(&kind),
+        arg_int("seed", &seed, 0, ARG_MOST_SEED, "N", "of weights, rows and their order"), arg_end};
+    int rc = args_read(argc, argv,
+                       "Runs a linear layer of 5 inputs and 2 outputs, data parallel, over 100 "
+                       "random rows in shuffled\nbatches of 30, and prints the sizes that each "
+                       "replica, and the caller, sees.\n\n",
+                       args);
+    if (rc != 0)
+        return rc == ARGS_HELP ? 0 : REFUSED;
+    ek_device_list devices = devices_open(kind, (int)count);
+    if (devices.count < 1)
+        return args_fail(REFUSED);
 
-    all.devices = *devices;
     ek_set_seed(seed);
-    ek_module *net = model_new(&all);
+    ek_module *net = model_new();
     ek_tensor *rows = ek_randn(EK_SHAPE(DATA_SIZE, INPUT_SIZE));
     ek_loader *loader =
         ek_data_loader(ek_tensor_dataset(rows), .batch_size = BATCH_SIZE, .shuffle = true);
-    if (devices->count > 1) {
-        printf("Let's use %d GPUs!\n", devices->count);
-        net = ek_data_parallel(net, .device_ids = *devices);
+    if (devices.count > 1) {
+        printf("Let's use %d GPUs!\n", devices.count);
+        net = ek_data_parallel(net, .device_ids = devices);
     }
-    int rc = net && loader ? run(net, loader, &all) : ek_error_status();
+    rc = net && loader ? run(net, loader, devices.count) : ek_error_status();
     ek_loader_free(loader);
     ek_module_free(net);
-    return rc;
-}
-
-int main(int argc, char **argv)
-{
-    arg_choice device = devices_choice();
-    int64_t count = 2, seed = 0;
-    const arg_spec args[] = {
-        {"devices", ARG_INT, &count, 1, EK_MAX_DEVICES, "N", "how many devices"},
-        {"device", ARG_CHOICE, &device, 0, 0, "KIND", "which kind of devices"},
-        {"seed", ARG_INT, &seed, 0, 9007199254740992.0, "N", "of weights, rows and their order"},
-    };
-    const size_t number = sizeof(args) / sizeof(args[0]);
-    char error[512];
-
-    if (args_want_help(argc, argv)) {
-        printf("usage: %s [option...]\n\n%s", argv[0], about);
-        args_help(stdout, args, number);
-        return 0;
-    }
-    if (args_parse(argc, argv, args, number, error, sizeof(error)) < 0) {
-        args_complain(argv[0], "%s", error);
-        return REFUSED;
-    }
-    ek_device_list devices = devices_open(devices_kind(&device), (int)count);
-    if (devices.count < 1) {
-        args_complain(argv[0], "%s", ek_error_message());
-        return REFUSED;
-    }
-    int rc = train_nothing(&devices, seed);
-    if (rc < 0) {
-        args_complain(argv[0], "%s", ek_error_message());
-        ek_error_clear();
-    }
-    return ek_shutdown() < 0 || rc < 0 ? FAILED : 0;
+    int shut = rc < 0 ? args_fail(FAILED) : 0;
+    return ek_shutdown() < 0 ? FAILED : shut;
 }

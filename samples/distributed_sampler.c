@@ -3,17 +3,14 @@
 #include <evenkeel/evenkeel.h>
 #include <stdlib.h>
 
-#include "common/args.h"
+#include "args.h"
 
-/* Exit statuses: 0 well, 1 the reading failed, 2 it was not begun. */
-enum { FAILED = 1, REFUSED = 2 };
 enum { RANKS = 2, EPOCHS = 2, BATCH = 4 };
 enum { CHANNELS = 3, SIDE = 224, LABELS = 2 };
 
 static const char about[] =
     "Two ranks read a data set of pictures in batches of 4, for two epochs. Shows the numbers of\n"
-    "the pictures that each rank gets, batch by batch.\n\n"
-    "Options (and defaults):\n";
+    "the pictures that each rank gets, batch by batch.\n\n";
 
 /* ---- the data set: a picture, its label and its number ---- */
 
@@ -42,7 +39,6 @@ static const ek_dataset_type pictures_type = {.name = "pictures",
 static ek_dataset *make_pictures(int64_t count)
 {
     pictures *self = (pictures *)ek_dataset_new(&pictures_type);
-
     if (!self)
         return NULL;
     self->count = count;
@@ -76,7 +72,6 @@ static const char *const case_names[] = {"1", "2", "3", "4", "5", "6", "7", "all
 static ek_loader *make_loader(const sampler_case *c, int rank, int64_t seed)
 {
     ek_sampler *sampler = NULL; /* in order */
-
     if (c->distributed) {
         sampler =
             ek_distributed_sampler(c->count, .num_replicas = RANKS, .rank = rank, .seed = seed);
@@ -92,7 +87,6 @@ static int print_batch(const ek_batch *batch)
 {
     int64_t numbers[BATCH];
     ek_tensor *tensor = ek_value_tensor(ek_value_at(batch->data, 2));
-
     if (!tensor || ek_to_data(tensor, numbers, (size_t)batch->count * sizeof numbers[0]) < 0)
         return -1;
     printf(" [");
@@ -106,7 +100,6 @@ static int print_epoch(ek_loader *loader, int epoch, int rank)
 {
     ek_batch batch;
     int rc;
-
     if (rank == 0)
         printf("  epoch %d  rank %d:", epoch, rank);
     else
@@ -126,7 +119,6 @@ static int print_case(const sampler_case *c, int64_t seed)
 {
     ek_loader *loaders[RANKS] = {NULL};
     int rc = 0;
-
     printf("case %s: %lld pictures%s%s%s\n", c->name, (long long)c->count,
            c->distributed ? ", distributed sampler" : "", c->set_epoch ? ", set_epoch" : "",
            c->drop_last ? ", drop_last" : "");
@@ -150,30 +142,22 @@ static int print_case(const sampler_case *c, int64_t seed)
 
 int main(int argc, char **argv)
 {
-    arg_choice chosen = {case_names, ALL};
+    int chosen = ALL;
     int64_t seed = 0;
     const arg_spec args[] = {
-        {"case", ARG_CHOICE, &chosen, 0, 0, "CASE", "what to show"},
-        {"seed", ARG_INT, &seed, 0, 9007199254740992.0, "N", "of the distributed samplers"},
+        arg_word("case", &chosen, case_names, "CASE", "what to show"),
+        arg_int("seed", &seed, 0, ARG_MOST_SEED, "N", "of the distributed samplers"),
+        arg_end,
     };
-    const size_t count = sizeof(args) / sizeof(args[0]);
-    char error[512];
-
-    if (args_want_help(argc, argv)) {
-        printf("usage: %s [option...]\n\n%s", argv[0], about);
-        args_help(stdout, args, count);
-        return 0;
-    }
-    if (args_parse(argc, argv, args, count, error, sizeof(error)) < 0) {
-        args_complain(argv[0], "%s", error);
-        return REFUSED;
-    }
+    int rc = args_read(argc, argv, about, args);
+    if (rc != 0)
+        return rc == ARGS_HELP ? 0 : REFUSED;
     for (int i = 0; i < CASES; i++) {
-        if (chosen.chosen != ALL && cases[i].name[0] != case_names[chosen.chosen][0])
+        if (chosen != ALL && cases[i].name[0] != case_names[chosen][0])
             continue;
         if (print_case(&cases[i], seed) < 0) {
             fflush(stdout);
-            args_complain(argv[0], "case %s: %s", cases[i].name, ek_error_message());
+            args_complain("case %s: %s", cases[i].name, ek_error_message());
             return FAILED;
         }
     }

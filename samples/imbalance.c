@@ -1,155 +1,521 @@
 /* imbalance.c: trains the same network on a single device and in several data-parallel ways, and
  * compares memory, time and result. */
-#include <errno.h>
+#include "imbalance.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/devices.h"
-#include "common/interrupt.h"
-#include "common/pictures.h"
-#include "imbalance/train.h"
+/* ---- settings ---- */
 
-/* Exit statuses: 0 well, 1 the job failed, 2 it was not begun, interrupt_status() where a
- * signal stopped it. */
-enum { FAILED = 1, REFUSED = 2 };
+const char *const mode_names[MODES] = {"single", "classic", "balanced", "balanced-auto", "sharded"};
 
-/* Both sets of scenes; they differ in pictures, and in seed. */
-static int make_scenes(const run_settings *settings, scene_set *train, scene_set *test)
+#define ALL_MODES "single,classic,balanced,balanced-auto,sharded"
+
+static const char about[] =
+    "Trains a segmentation network on scenes made of Fashion-MNIST pictures, from the same seed, "
+    "and\ncompares memory, time and result of: a single device; several with outputs and loss on "
+    "device\n0 (classic); with the loss on every device (balanced); with shares of the batch that "
+    "follow from\nmeasurements (balanced-auto); with gradients and optimizer state divided "
+    "(sharded).\n\n";
+
+/* "classic,balanced" into runs[]. */
+static int settings_parse_modes(run_settings *s)
 {
-    uint64_t seed = (uint64_t)settings->seed;
-    int rc =
-        scenes_make(train, settings->data, "train", settings->scenes, (int)settings->size, seed);
+    const char *text = s->modes;
+    do {
+        size_t length = strcspn(text, ",");
+        int mode = 0;
+        while (mode < MODES &&
+               (strlen(mode_names[mode]) != length || strncmp(mode_names[mode], text, length) != 0))
+            mode++;
+        if (mode == MODES)
+            return args_complain("--modes %s: some of " ALL_MODES " are needed", s->modes);
+        s->runs[mode] = true;
+        text += length;
+    } while (*text++ == ',');
+    return 0;
+}
 
+/* Opens the devices once, so that a list that can't be had is refused now. */
+static int settings_check_devices(run_settings *s)
+{
+    if (devices_text_count(s->device_text) < 0)
+        return -1;
+    s->devices = devices_open_text(s->kind, s->device_text).count;
+    if (s->devices < 0)
+        return args_complain_error("devices", s->device_text);
+    if (s->plan && ek_plan_check(s->plan, (int)s->devices) < 0)
+        return args_complain_error("plan", s->plan);
+    return 0;
+}
+
+static int settings_parse(run_settings *s, int argc, char **argv)
+{
+    enum { MOST = 1 << 20 };
+    static const volatile sig_atomic_t never;
+    static const char *const goals[] = {"memory", "time", NULL};
+    *s = (run_settings){.device_text = "4",
+                        .batch = 64,
+                        .size = 64,
+                        .width = 32,
+                        .scenes = 2048,
+                        .test_scenes = 512,
+                        .lr = -1,
+                        .momentum = 0.9,
+                        .modes = ALL_MODES,
+                        .optimizer = "sgd",
+                        .stopped = &never,
+                        .data = "/usr/share/datasets/fashion-mnist"};
+    const arg_spec args[] = {
+        arg_text("devices", &s->device_text, "N", "how many devices, or a list: 512M@1,256M@0.5"),
+        arg_device(&s->kind),
+        arg_int("batch", &s->batch, 1, MOST, "N", "scenes per step"),
+        arg_int("steps", &s->steps, 1, MOST, "N", "steps per mode; 128 unless --epochs"),
+        arg_int("epochs", &s->epochs, 1, MOST, "N", "passes over the training scenes"),
+        arg_text("modes", &s->modes, "LIST", "which to run"),
+        arg_int("seed", &s->seed, 0, ARG_MOST_SEED, "N", "of scenes, weights and order"),
+        arg_real("lr", &s->lr, 0, 1e6, "learning rate; 0.05, with adam 0.001"),
+        arg_text("optimizer", &s->optimizer, "NAME", "sgd or adam"),
+        arg_real("momentum", &s->momentum, 0, 1, "of sgd"),
+        arg_int("width", &s->width, 1, 512, "N", "channels of the first convolution"),
+        arg_int("size", &s->size, PICTURE, 1024, "N", "height and width of a scene"),
+        arg_int("scenes", &s->scenes, 1, MOST, "N", "training scenes"),
+        arg_int("test-scenes", &s->test_scenes, 1, MOST, "N", "test scenes"),
+        arg_text("data", &s->data, "DIR", "Fashion-MNIST's files"),
+        arg_bytes("cap", &s->capacity, "memory per device: 64M, 1.5G"),
+        arg_switch("find-batch", &s->find_batch,
+                   "only find each mode's largest batch (by default under 3 times single's state)"),
+        arg_word("goal", &s->goal, goals, "GOAL", "what balanced-auto levels"),
+        arg_text("plan", &s->plan, "PLAN",
+                 "what balanced-auto follows instead: 16,16,16,16; 3: 20,15,15,14"),
+        arg_text("json", &s->json, "FILE", "write the results there"),
+        arg_text("html", &s->html, "FILE", "write a page with charts there"),
+        arg_text("trace", &s->trace, "FILE", "write the last mode's last step there, for Perfetto"),
+        arg_end,
+    };
+    int rc = args_read(argc, argv, about, args);
+    if (rc != 0)
+        return rc;
+    s->adam = strcmp(s->optimizer, "adam") == 0;
+    if (!s->adam && strcmp(s->optimizer, "sgd") != 0)
+        return args_complain("--optimizer %s: sgd or adam is needed", s->optimizer);
+    if (s->lr < 0)
+        s->lr = s->adam ? 0.001 : 0.05;
+    if (settings_parse_modes(s) < 0 || args_check_output("json", s->json) < 0 ||
+        args_check_output("html", s->html) < 0 || args_check_output("trace", s->trace) < 0)
+        return -1;
+    return settings_check_devices(s);
+}
+
+int settings_steps(const run_settings *s)
+{
+    enum { DEFAULT_STEPS = 128 };
+    int64_t per_epoch = (s->scenes + s->batch - 1) / s->batch, steps = s->steps;
+    if (s->epochs && (steps == 0 || s->epochs * per_epoch < steps))
+        steps = s->epochs * per_epoch;
+    return (int)(steps ? steps : DEFAULT_STEPS);
+}
+
+/* ---- one mode's model, criterion and optimizer on fresh devices ---- */
+
+typedef struct train_job {
+    train_mode mode;
+    ek_device_list devices;
+    ek_module *network; /* owned by the model */
+    ek_module *model;
+    ek_module *criterion;
+    ek_optimizer *optimizer;
+} train_job;
+
+/* The ways to train differ in these lines only. */
+static void job_make_model(train_job *job, const run_settings *s)
+{
+    job->criterion = segmentation_criterion();
+    switch (job->mode) {
+    case MODE_BALANCED:
+        job->model = ek_data_parallel_model(job->network, job->devices);
+        break;
+    case MODE_AUTO:
+        job->model =
+            s->plan ? ek_data_parallel_model(job->network, job->devices, .plan = s->plan)
+                    : ek_data_parallel_model(job->network, job->devices, .split = EK_SPLIT_AUTO,
+                                             .goal = (ek_plan_goal)s->goal);
+        break;
+    case MODE_SHARDED:
+        job->model =
+            ek_data_parallel_model(job->network, job->devices, .shard = EK_SHARD_OPTIMIZER);
+        break;
+    default:
+        job->model = ek_data_parallel(job->network, job->devices);
+        return;
+    }
+    job->criterion = ek_data_parallel_criterion(job->criterion, job->devices);
+}
+
+/* Replaces the devices by fresh ones, so that no mode sees another's memory, and makes the model on
+ * them from the seed. Everything must be closed before. 0 or a negative status; close it anyway.
+ *
+ * A number of devices gives mode single one that computes with all cores, as one GPU of several
+ * would not; of a list it takes the first. */
+static int job_open(train_job *job, const run_settings *s, train_mode mode)
+{
+    bool single = mode == MODE_SINGLE, counted = devices_text_count(s->device_text) > 0;
+    *job = (train_job){.mode = mode,
+                       .devices =
+                           devices_open_text(s->kind, single && counted ? "1" : s->device_text)};
+    if (single && job->devices.count > 1)
+        job->devices.count = 1;
+    for (int i = 0; i < job->devices.count && s->capacity; i++)
+        ek_memory_set_capacity(job->devices.devices[i], s->capacity);
+    if (ek_error_status() < 0)
+        return ek_error_status();
+    ek_manual_seed((uint64_t)s->seed);
+    job->network = segmentation_network((int)s->width);
+    job_make_model(job, s);
+    if (s->adam)
+        job->optimizer = ek_adam(job->model, .lr = s->lr);
+    else
+        job->optimizer = ek_sgd(job->model, .lr = s->lr, .momentum = s->momentum);
+    return ek_error_status();
+}
+
+/* One step on a batch on cpu: forward, loss, backward, optimizer. */
+static int job_step(train_job *job, ek_tensor *images, ek_tensor *labels, double *loss)
+{
+    ek_scope step = ek_scope_begin();
+    ek_value output = ek_forward(job->model, images);
+    /* The balanced criterion scatters the target itself; elsewhere it meets the output on device 0.
+     */
+    bool balanced = job->mode != MODE_SINGLE && job->mode != MODE_CLASSIC;
+    ek_tensor *target = balanced ? labels : ek_to_device(labels, job->devices.devices[0]);
+    ek_tensor *l = ek_loss(job->criterion, output, target);
+    ek_zero_grad(job->optimizer);
+    int rc = ek_backward(l);
     if (rc == 0)
-        rc = scenes_make(test, settings->data, "t10k", settings->test_scenes, (int)settings->size,
-                         seed + 1);
+        rc = ek_step(job->optimizer);
+    if (rc == 0)
+        rc = ek_item(l, loss);
+    ek_scope_end(&step);
     return rc;
 }
 
+/* `rc` if that is an error; else 0, or EK_E_STATE with a sentence if a device's memory has not come
+ * back to zero. */
+static int job_close(train_job *job, int rc)
+{
+    ek_optimizer_free(job->optimizer);
+    ek_module_free(job->criterion);
+    ek_module_free(job->model);
+    *job = (train_job){0};
+    int closed = ek_shutdown();
+    return rc < 0 ? rc : closed;
+}
+
+/* ---- training in one mode ---- */
+
+/* The next scenes of the order, fewer at its end; a largest batch is whole, as it was found. */
+static int train_next_scenes(const run_settings *s, const scene_set *scenes, sample_order *order,
+                             int64_t batch, ek_tensor **images, ek_tensor **labels)
+{
+    if (s->find_batch)
+        return scenes_batch(scenes, NULL, batch, images, labels);
+    const int64_t *which = order_take(order, batch, &batch);
+    return which ? scenes_batch(scenes, which, batch, images, labels) : ek_error_status();
+}
+
+/* A stop after the last step is none: what is left is short, and its results are worth it. */
+static int train_check_stopped(const run_settings *s, const char *name, int64_t step, int64_t steps)
+{
+    if (!*s->stopped || step == steps)
+        return 0;
+    return ek_error(EK_E_USER, "%s was at step %lld of %lld; nothing of it is kept", name,
+                    (long long)step, (long long)steps);
+}
+
+/* Measured plans settle in the first steps: in longer runs the report begins behind them. */
+static int64_t train_first_reported(int64_t steps)
+{
+    enum { SETTLING = 6 };
+    return steps >= 3 * SETTLING ? SETTLING : 0;
+}
+
+static int train_steps(train_job *job, const run_settings *s, const scene_set *scenes,
+                       int64_t steps, mode_result *result)
+{
+    double *seconds = malloc((size_t)steps * sizeof *seconds);
+    sample_order order;
+    progress_bar bar = progress_begin(result->name, 0, steps, result->batch);
+    int rc = order_open(&order, scenes->count, s->seed);
+    result->losses = malloc((size_t)steps * sizeof *result->losses);
+    if (rc == 0 && (!seconds || !result->losses))
+        rc = ek_error(EK_E_NO_MEMORY, "no memory for %d steps", (int)steps);
+    for (int i = 0; rc == 0 && i < steps; i++) {
+        if (i == train_first_reported(steps)) {
+            result->report = ek_report_start(.name = result->name, .device_ids = job->devices);
+            rc = result->report ? 0 : ek_error_status();
+        }
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *images, *labels;
+        char note[32];
+        if (rc == 0)
+            rc = train_next_scenes(s, scenes, &order, result->batch, &images, &labels);
+        double begin = seconds_now();
+        if (rc == 0)
+            rc = job_step(job, images, labels, &result->losses[i]);
+        seconds[i] = seconds_now() - begin;
+        ek_scope_end(&scope);
+        if (rc == 0 && result->report)
+            rc = ek_report_step(result->report);
+        if (rc == 0) {
+            result->loss_count = i + 1;
+            snprintf(note, sizeof note, "loss %.4f", result->losses[i]);
+            progress_show(&bar, i + 1, note);
+            rc = train_check_stopped(s, result->name, i + 1, steps);
+        }
+    }
+    progress_end(&bar);
+    if (rc == 0) {
+        result->step_seconds = median_of(seconds, steps);
+        result->samples_per_second = (double)result->batch / result->step_seconds;
+    }
+    order_close(&order);
+    free(seconds);
+    return rc;
+}
+
+/* `steps` steps and their report, and the plan that they ended with. */
+static int train_reported(train_job *job, const run_settings *s, const scene_set *scenes,
+                          int64_t steps, mode_result *result)
+{
+    int rc = train_steps(job, s, scenes, steps, result);
+    int stopped = result->report ? ek_report_stop(result->report) : 0;
+    rc = rc < 0 ? rc : stopped;
+    if (rc == 0)
+        rc = ek_data_parallel_sizes(job->model, result->batch, result->share);
+    if (rc == 0 && job->mode == MODE_AUTO &&
+        ek_data_parallel_plan(job->model, result->plan, sizeof result->plan) < 0)
+        rc = ek_error_status();
+    result->parameters = ek_module_parameter_count(job->network);
+    return rc;
+}
+
+static void mode_result_free(mode_result *result)
+{
+    ek_report_free(result->report);
+    free(result->losses);
+    *result = (mode_result){0};
+}
+
+/* Trains and evaluates. On success the result is to be freed; memory is given back in any case. */
+static int train_run(const run_settings *s, const scene_set *train, const scene_set *test,
+                     train_mode mode, mode_result *result)
+{
+    train_job job;
+    *result = (mode_result){.name = mode_names[mode], .batch = s->batch, .largest = -1};
+    int rc = job_open(&job, s, mode);
+    if (rc == 0)
+        rc = train_reported(&job, s, train, settings_steps(s), result);
+    if (rc == 0)
+        rc = evaluate(job.network, job.devices.devices[0], test, &result->pixel_accuracy,
+                      &result->mean_iou);
+    if (rc == 0)
+        rc = ek_module_sha256(job.network, result->sha256);
+    rc = job_close(&job, rc);
+    if (rc < 0)
+        mode_result_free(result);
+    return rc;
+}
+
+/* ---- the largest batch of a mode ---- */
+
+typedef struct batch_trial {
+    train_job *job;
+    const scene_set *scenes;
+    const run_settings *settings;
+} batch_trial;
+
+static int batch_try(int64_t batch, void *user)
+{
+    const batch_trial *trial = user;
+    if (*trial->settings->stopped)
+        return ek_error(EK_E_USER, "%s was at trying a batch of %lld; nothing of it is kept",
+                        mode_names[trial->job->mode], (long long)batch);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *images = NULL, *labels = NULL;
+    double loss;
+    int rc = scenes_batch(trial->scenes, NULL, batch, &images, &labels);
+    if (rc == 0)
+        rc = job_step(trial->job, images, labels, &loss);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+/* At most `most`; 0 if not even one scene fits, or not even the model. */
+static int64_t batch_find(train_job *job, const run_settings *s, const scene_set *train,
+                          train_mode mode, int64_t most)
+{
+    batch_trial trial = {job, train, s};
+    int64_t fits = job_open(job, s, mode);
+    if (fits == 0 && most > 0)
+        fits = ek_find_batch(.function = batch_try, .user = &trial, .device_ids = job->devices,
+                             .model = job->model, .optimizer = job->optimizer, .most = most);
+    if (fits < 0 && ek_error_status() == EK_E_OUT_OF_MEMORY) {
+        ek_error_clear();
+        fits = 0;
+    }
+    return fits;
+}
+
+/* The largest batch that a mode could run, below one that is known not to fit; 0 if not even one
+ * scene fits; negative on an error that is not about memory. */
+static int64_t train_largest_batch(const run_settings *s, const scene_set *train, train_mode mode,
+                                   int64_t failing)
+{
+    train_job job;
+    int64_t fits = batch_find(&job, s, train, mode, failing - 1);
+    int closed = job_close(&job, 0);
+    return fits < 0 ? fits : closed < 0 ? closed : fits;
+}
+
+/* Finds the largest batch, and trains a few steps with it, so that the result shows what it takes.
+ * result->largest is 0 if not even one scene fits. */
+static int train_find_batch(const run_settings *s, const scene_set *train, train_mode mode,
+                            mode_result *result)
+{
+    enum { STEPS = 4, MOST_TRIED = 65536 };
+    train_job job;
+    *result = (mode_result){.name = mode_names[mode]};
+    result->largest = batch_find(&job, s, train, mode, MOST_TRIED);
+    int rc = result->largest < 0 ? (int)result->largest : 0;
+    if (result->largest > 0) {
+        result->batch = result->largest;
+        rc = train_reported(&job, s, train, STEPS, result);
+        ek_report_set_largest_batch(result->report, result->largest);
+    }
+    rc = job_close(&job, rc);
+    if (rc < 0)
+        mode_result_free(result);
+    return rc;
+}
+
+/* Without a capacity by option or list it becomes three times what a single device holds when no
+ * scene is there, once it has trained: parameters, gradients and the optimizer's state. */
+static int batch_choose_capacity(run_settings *s, const scene_set *train)
+{
+    ek_memory_stats stats;
+    train_job job;
+    ek_device_list devices = devices_open_text(s->kind, s->device_text);
+    int rc = devices.count > 0 ? ek_memory_get(devices.devices[0], &stats) : ek_error_status();
+    if (rc < 0 || s->capacity || stats.capacity)
+        return rc;
+    rc = job_open(&job, s, MODE_SINGLE);
+    if (rc == 0)
+        rc = batch_try(1, &(batch_trial){&job, train, s});
+    if (rc == 0)
+        rc = ek_memory_get(job.devices.devices[0], &stats);
+    rc = job_close(&job, rc);
+    if (rc < 0)
+        return rc;
+    s->capacity = 3 * stats.in_use;
+    printf("Capacity: %.2f MiB per device, three times what single holds without a scene\n",
+           (double)s->capacity / (1 << 20));
+    return 0;
+}
+
+/* ---- the program ---- */
+
 /* Ctrl-C: what is lost by it. Modes that were finished before are worth their rows. */
-static int explain_stop(const run_settings *settings, const mode_result *results, int count)
+static int explain_stop(const run_settings *s, const mode_result *results, int count)
 {
     ek_error_record error;
-
     ek_error_take(&error);
-    if (settings->find_batch && count > 0)
-        report_batches(stdout, results, count);
+    if (s->find_batch && count > 0)
+        report_batches(results, count);
     else if (count > 0)
-        report_table(stdout, results, count);
+        report_table(results, count);
     printf("Stopped: %s\n", error.message);
-    if (settings->json || settings->html || settings->trace)
+    if (s->json || s->html || s->trace)
         puts("No file was written");
     return interrupt_status();
 }
 
-/* After an error of a mode: its sentence and, where memory was short, what would have fitted. */
-static int explain(const run_settings *settings, const scene_set *train, train_mode mode)
+/* After an error of a mode: its sentence and, if memory was short, what would have fitted. */
+static int explain(const run_settings *s, const scene_set *train, train_mode mode)
 {
     ek_error_record error;
-
     ek_error_take(&error);
     fprintf(stderr, "%s: %s\n", mode_names[mode], error.message);
     if (error.status != EK_E_OUT_OF_MEMORY)
         return FAILED;
     fprintf(stderr, "%s: looking for the largest batch that fits ...\n", mode_names[mode]);
-    int64_t fits = train_largest_batch(settings, train, mode, settings->batch);
-    if (fits < 0 && *settings->stopped)
-        return explain_stop(settings, NULL, 0);
-    if (fits < 0) {
+    int64_t fits = train_largest_batch(s, train, mode, s->batch);
+    if (fits < 0 && *s->stopped)
+        return explain_stop(s, NULL, 0);
+    if (fits < 0)
         ek_print_error(stderr);
-    } else if (fits == 0) {
+    else if (fits == 0)
         fprintf(stderr,
                 "%s: not even a batch of 1 fits; give more with --cap, or a smaller --width\n",
                 mode_names[mode]);
-    } else {
+    else
         fprintf(stderr, "%s: the largest batch that would fit is %lld (--batch %lld)\n",
                 mode_names[mode], (long long)fits, (long long)fits);
-    }
     return FAILED;
 }
 
-static int train_all(const run_settings *settings, const scene_set *train, const scene_set *test,
+static int train_all(const run_settings *s, const scene_set *train, const scene_set *test,
                      mode_result *results, int *count)
 {
     for (int mode = 0; mode < MODES; mode++) {
-        if (!settings->runs[mode])
+        if (!s->runs[mode])
             continue;
-        if (train_run(settings, train, test, (train_mode)mode, &results[*count]) < 0)
-            return *settings->stopped ? explain_stop(settings, results, *count)
-                                      : explain(settings, train, (train_mode)mode);
+        if (train_run(s, train, test, (train_mode)mode, &results[*count]) < 0)
+            return *s->stopped ? explain_stop(s, results, *count)
+                               : explain(s, train, (train_mode)mode);
         ++*count;
     }
     return 0;
 }
 
-/* Without a capacity by option or list: three times the state of a single device. */
-static int choose_capacity(run_settings *settings, const scene_set *train)
+static int find_all(run_settings *s, const scene_set *train, mode_result *results, int *count)
 {
-    uint64_t state;
-    ek_memory_stats stats;
-    ek_device_list devices = devices_open_text(settings->kind, settings->device_text);
-
-    int rc = devices.count > 0 ? ek_memory_get(devices.devices[0], &stats) : ek_error_status();
-    if (rc < 0 || settings->capacity || stats.capacity)
-        return rc;
-    rc = train_state_nbytes(settings, train, &state);
-    settings->capacity = 3 * state;
-    if (rc == 0)
-        printf("Capacity: %.2f MiB per device, three times what single holds without a scene\n",
-               (double)settings->capacity / (1 << 20));
-    return rc;
-}
-
-static int find_all(run_settings *settings, const scene_set *train, mode_result *results,
-                    int *count)
-{
-    int rc = choose_capacity(settings, train);
-
+    int rc = batch_choose_capacity(s, train);
     for (int mode = 0; mode < MODES && rc == 0; mode++) {
-        if (!settings->runs[mode])
+        if (!s->runs[mode])
             continue;
-        rc = train_find_batch(settings, train, (train_mode)mode, &results[*count]);
+        rc = train_find_batch(s, train, (train_mode)mode, &results[*count]);
         *count += rc == 0;
     }
-    if (rc < 0 && *settings->stopped)
-        return explain_stop(settings, results, *count);
+    if (rc < 0 && *s->stopped)
+        return explain_stop(s, results, *count);
     if (rc < 0)
         ek_print_error(stderr);
     return rc < 0 ? FAILED : 0;
 }
 
-/* The last report there is. */
-static int write_trace(const run_settings *settings, const mode_result *results, int count)
+static int report(const run_settings *s, const mode_result *results, int count)
 {
+    if (s->find_batch)
+        report_batches(results, count);
+    else
+        report_table(results, count);
+    if ((s->json && report_json(s->json, s, results, count) < 0) ||
+        (s->html && report_html(s->html, s, results, count) < 0)) {
+        ek_print_error(stderr);
+        return FAILED;
+    }
+    if (s->html)
+        printf("Charts: %s\n", s->html);
     while (count > 0 && !results[count - 1].report)
         count--;
-    if (!settings->trace || count == 0)
+    if (!s->trace || count == 0)
         return 0;
-    if (ek_report_trace(settings->trace, results[count - 1].report) < 0) {
+    if (ek_report_trace(s->trace, results[count - 1].report) < 0) {
         ek_print_error(stderr);
         return FAILED;
     }
-    printf("Trace of %s: %s\n", results[count - 1].name, settings->trace);
+    printf("Trace of %s: %s\n", results[count - 1].name, s->trace);
     return 0;
-}
-
-static int report(const run_settings *settings, const mode_result *results, int count)
-{
-    if (settings->find_batch)
-        report_batches(stdout, results, count);
-    else
-        report_table(stdout, results, count);
-    if (settings->json && report_json(settings->json, settings, results, count) < 0) {
-        fprintf(stderr, "%s: %s\n", settings->json, strerror(errno));
-        return FAILED;
-    }
-    if (settings->html && report_html(settings->html, settings, results, count) < 0) {
-        ek_print_error(stderr);
-        return FAILED;
-    }
-    if (settings->html)
-        printf("Charts: %s\n", settings->html);
-    return write_trace(settings, results, count);
 }
 
 /* Plans and warnings. */
@@ -166,28 +532,30 @@ int main(int argc, char **argv)
     scene_set train = {0}, test = {0};
     mode_result results[MODES] = {{0}};
     int count = 0, rc = settings_parse(&settings, argc, argv);
-
     if (rc != 0)
-        return rc == SETTINGS_HELP ? 0 : REFUSED;
+        return rc == ARGS_HELP ? 0 : REFUSED;
+    const run_settings *s = &settings;
     settings.stopped = interrupt_catch();
-    if (make_scenes(&settings, &train, &test) < 0) {
-        fprintf(stderr, "%s: %s\n", argv[0], ek_error_message());
-        pictures_explain(argv[0], settings.data);
-        ek_error_clear();
+    rc = scenes_make(&train, s->data, true, s->scenes, (int)s->size, (uint64_t)s->seed);
+    if (rc == 0) /* other pictures, and another seed */
+        rc =
+            scenes_make(&test, s->data, false, s->test_scenes, (int)s->size, (uint64_t)s->seed + 1);
+    if (rc < 0) {
+        args_fail(REFUSED);
+        pictures_explain(s->data);
         scenes_free(&train);
         return REFUSED;
     }
     printf("Scenes: %lld for training, %lld for testing, %lld x %lld pixels\n",
-           (long long)train.count, (long long)test.count, (long long)settings.size,
-           (long long)settings.size);
+           (long long)train.count, (long long)test.count, (long long)s->size, (long long)s->size);
     fflush(stdout);
     ek_set_log(show_log, NULL);
-    if (settings.find_batch)
+    if (s->find_batch)
         rc = find_all(&settings, &train, results, &count);
     else
-        rc = train_all(&settings, &train, &test, results, &count);
+        rc = train_all(s, &train, &test, results, &count);
     if (rc == 0)
-        rc = report(&settings, results, count);
+        rc = report(s, results, count);
     for (int m = 0; m < count; m++)
         mode_result_free(&results[m]);
     scenes_free(&train);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "common/devices.h"
+#include "args.h"
 #include "evenkeel/evenkeel.h"
 
 enum { WARMUP = 3, ROUNDS = 20, LIST = 64 };
@@ -133,16 +133,16 @@ int main(int argc, char **argv)
 {
     int devices = argc >= 3 ? atoi(argv[1]) : 0;
     double megabytes = argc >= 3 ? atof(argv[2]) : 0;
-    arg_choice choice = devices_choice();
+    int kind = ek_default_device_kind();
     copy_job job = {0};
 
     if (argc > 3)
-        choice.chosen = argv[3][0] == 'c';
+        kind = argv[3][0] == 'c' ? EK_CUDA : EK_HOST;
     if (devices < 2 || megabytes <= 0) {
         fprintf(stderr, "usage: %s DEVICES MEGABYTES [host|cuda]; at least 2 devices\n", argv[0]);
         return 2;
     }
-    job.devices = devices_open(devices_kind(&choice), devices);
+    job.devices = devices_open(kind, devices);
     ek_scope scope = ek_scope_begin();
     make_tensors(&job, (int64_t)(megabytes * 250000));
     int rc = ek_error_status();

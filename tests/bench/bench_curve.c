@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/devices.h"
+#include "args.h"
 #include "job.h"
 
 enum { MOST_STEPS = 10000 };

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/devices.h"
+#include "args.h"
 #include "job.h"
 #include "report/report.h"
 

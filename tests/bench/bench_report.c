@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "common/devices.h"
+#include "args.h"
 #include "core/device.h"
 #include "job.h"
 #include "report/report.h"

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/devices.h"
+#include "args.h"
 #include "job.h"
 
 enum { WARMUP_STEPS = 3, MOST_PAIRS = 10000 };

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gan/network.h"
-#include "imbalance/network.h"
+#include "networks.h"
 
 /* ---- a residual block, as a user writes it ---- */
 
@@ -81,19 +80,14 @@ static ek_module *cross_entropy(void)
     return ek_cross_entropy_loss();
 }
 
-static ek_module *segmentation_criterion(void)
-{
-    return criterion_ce(.ignore_index = IGNORED);
-}
-
 static ek_module *critic(void)
 {
-    return critic_network(64, NORM_NONE);
+    return gan_critic(64, NORM_NONE);
 }
 
 static ek_module *critic_with_layer_norm(void)
 {
-    return critic_network(64, NORM_LAYER);
+    return gan_critic(64, NORM_LAYER);
 }
 
 static ek_module *score_of_fakes(void)
@@ -148,7 +142,7 @@ static const workload workloads[] = {
      IMAGES(128),
      {128, 128},
      2,
-     CLASSES,
+     SCENE_CLASSES,
      segmentation,
      segmentation_criterion,
      supervised,

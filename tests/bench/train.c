@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/devices.h"
+#include "args.h"
 #include "job.h"
 
 enum { WARMUP_STEPS = 3, CUDA_BLOCK = 10, MOST_BLOCKS = 10000 };

@@ -2,7 +2,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "broadcast_buffers/train.h"
+int broadcast_buffers_main(int argc, char **argv);
+#define main broadcast_buffers_main
+#include "broadcast_buffers.c"
+#undef main
 #include "unit.h"
 
 static const char file[] = "broadcast_buffers.golden";

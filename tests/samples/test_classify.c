@@ -6,9 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "classify/checkpoint.h"
-#include "classify/network.h"
-#include "classify/train.h"
+int classify_main(int argc, char **argv);
+#define main classify_main
+#include "classify.c"
+#undef main
 #include "unit.h"
 
 /* ---- pictures: few, so that files are read at once ---- */
@@ -102,65 +103,63 @@ static void remove_pictures(void)
 }
 
 /* The sample's defaults, smaller: 5 steps an epoch, the last of 10 pictures. */
-static run_settings small(void)
+static void make_small(void)
 {
-    run_settings settings;
     char name[] = "classify", *argv[] = {name, NULL};
 
-    ck_assert_int_eq(settings_parse(&settings, 1, argv), 0);
-    settings.kind = test_kind();
-    settings.data = fashion;
-    settings.width = 4;
-    settings.batch = 25; /* does not divide by 4 */
-    settings.epochs = 2;
-    settings.device_text = "4";
-    return settings;
+    ck_assert_int_eq(classify_read_args(1, argv), 0);
+    opt.kind = test_kind();
+    opt.data = fashion;
+    opt.width = 4;
+    opt.batch = 25; /* does not divide by 4 */
+    opt.epochs = 2;
+    opt.device_text = "4";
 }
 
-static void open_run(train_run *run, const run_settings *settings)
+static int close_run(classify *run)
 {
-    ek_device_list devices = settings_devices(settings);
-
-    assert_ok(train_open(run, settings, &devices));
+    classify_close(run);
+    return ek_shutdown();
 }
 
-static void train_to(train_run *run, int64_t step)
+static void train_to(classify *run, int64_t step)
 {
     while (run->step < step)
-        assert_ok(train_step(run));
+        assert_ok(classify_step(run));
 }
 
 /* ---- stopped and gone on with ---- */
 
 enum { END = 10 };
 
-static void finish(train_run *run, char sha256[65])
+static void finish(classify *run, char sha256[65])
 {
     train_to(run, END);
-    assert_ok(ek_module_sha256(run->job.network, sha256));
+    assert_ok(ek_module_sha256(run->network, sha256));
 }
 
 /* Stopped after `step` steps, with `workers` loader threads then and the other number afterwards.
- */
-static void stop_and_go_on(const run_settings *settings, int64_t step, int workers, char sha256[65],
-                           run_records *records)
+ * The epochs' records are to be freed. */
+static epoch_record *stop_and_go_on(int64_t step, int workers, char sha256[65])
 {
-    train_run run;
-    run_settings own = *settings;
+    classify run;
 
-    own.workers = workers;
-    open_run(&run, &own);
+    opt.workers = workers;
+    opt.resume = NULL;
+    assert_ok(classify_open(&run));
     train_to(&run, step);
-    assert_ok(checkpoint_save(checkpoint, &run));
-    assert_ok(train_close(&run));
-    own.workers = 1 - workers;
-    own.resume = checkpoint;
-    open_run(&run, &own);
+    assert_ok(classify_save(checkpoint, &run));
+    assert_ok(close_run(&run));
+    opt.workers = 1 - workers;
+    opt.resume = checkpoint;
+    assert_ok(classify_open(&run));
     ck_assert_int_eq(run.step, step);
     finish(&run, sha256);
-    *records = run.records;
-    run.records.epochs = NULL;
-    assert_ok(train_close(&run));
+    ck_assert_int_eq(run.epoch_count, 2);
+    epoch_record *epochs = run.epochs;
+    run.epochs = NULL;
+    assert_ok(close_run(&run));
+    return epochs;
 }
 
 /* In the first epoch, at its end, in the second. */
@@ -168,33 +167,31 @@ START_TEST(resumed_runs_are_the_same)
 {
     static const int64_t stops[] = {1, 5, 8};
     const int count = (int)(sizeof(stops) / sizeof(stops[0]));
-    run_settings settings = small();
-    train_run run;
+    make_small();
+    classify run;
     char whole[65], resumed[65];
 
-    settings.mode = (train_mode)_i;
-    if (settings.mode == MODE_SINGLE)
-        settings.device_text = "1";
-    if (settings.mode == MODE_AUTO && test_kind() == EK_HOST)
-        settings.device_text = "64M,64M,32M,32M"; /* something to level */
-    open_run(&run, &settings);
+    opt.mode = _i;
+    if (opt.mode == MODE_SINGLE)
+        opt.device_text = "1";
+    if (opt.mode == MODE_AUTO && test_kind() == EK_HOST)
+        opt.device_text = "64M,64M,32M,32M"; /* something to level */
+    assert_ok(classify_open(&run));
     finish(&run, whole);
-    const run_records wanted = run.records;
-    run.records.epochs = NULL;
-    assert_ok(train_close(&run));
+    epoch_record *wanted = run.epochs;
+    run.epochs = NULL;
+    assert_ok(close_run(&run));
     for (int i = 0; i < count; i++) {
-        run_records records;
-        stop_and_go_on(&settings, stops[i], i % 2, resumed, &records);
+        epoch_record *epochs = stop_and_go_on(stops[i], i % 2, resumed);
         ck_assert_str_eq(whole, resumed);
-        ck_assert_int_eq(records.count, 2);
         for (int e = 0; e < 2; e++) {
-            ck_assert(records.epochs[e].train_loss == wanted.epochs[e].train_loss);
-            ck_assert(records.epochs[e].test_loss == wanted.epochs[e].test_loss);
-            ck_assert(records.epochs[e].test_accuracy == wanted.epochs[e].test_accuracy);
+            ck_assert(epochs[e].train_loss == wanted[e].train_loss);
+            ck_assert(epochs[e].test_loss == wanted[e].test_loss);
+            ck_assert(epochs[e].test_accuracy == wanted[e].test_accuracy);
         }
-        records_close(&records);
+        free(epochs);
     }
-    free(wanted.epochs);
+    free(wanted);
 }
 END_TEST
 
@@ -208,15 +205,15 @@ static double largest_difference(const double *a, const double *b, int count)
 }
 
 /* The losses of the last steps, which end in `losses`. */
-static void last_losses(train_run *run, double *losses)
+static void last_losses(classify *run, double *losses)
 {
     for (int i = 0; run->step < END - 1; i++) {
-        double before = run->records.now.loss;
+        double before = run->now.loss;
         int64_t step = run->step;
-        assert_ok(train_step(run));
+        assert_ok(classify_step(run));
         losses[i] = step % run->epoch_steps == run->epoch_steps - 1
-                        ? run->records.epochs[run->records.count - 1].train_loss
-                        : run->records.now.loss - before;
+                        ? run->epochs[run->epoch_count - 1].train_loss
+                        : run->now.loss - before;
     }
 }
 
@@ -224,26 +221,26 @@ static void last_losses(train_run *run, double *losses)
  * for roundings. */
 START_TEST(other_devices_go_on)
 {
-    run_settings settings = small();
-    train_run run;
+    make_small();
+    classify run;
     double whole[END], other[END];
     const int64_t stop = 3, count = END - 1 - stop;
 
-    settings.mode = MODE_SHARDED;
-    settings.lr = 0.01; /* roundings don't grow much in six steps */
-    open_run(&run, &settings);
+    opt.mode = MODE_SHARDED;
+    opt.lr = 0.01; /* roundings don't grow much in six steps */
+    assert_ok(classify_open(&run));
     train_to(&run, stop);
-    assert_ok(checkpoint_save(checkpoint, &run));
+    assert_ok(classify_save(checkpoint, &run));
     last_losses(&run, whole);
-    assert_ok(train_close(&run));
-    settings.resume = checkpoint;
+    assert_ok(close_run(&run));
+    opt.resume = checkpoint;
     for (int mode = 0; mode < MODES; mode++) {
-        settings.mode = (train_mode)mode;
-        settings.device_text = mode == MODE_SINGLE ? "1" : "2";
-        open_run(&run, &settings);
+        opt.mode = mode;
+        opt.device_text = mode == MODE_SINGLE ? "1" : "2";
+        assert_ok(classify_open(&run));
         last_losses(&run, other);
         ck_assert_double_le(largest_difference(whole, other, (int)count), 0.02);
-        assert_ok(train_close(&run));
+        assert_ok(close_run(&run));
     }
 }
 END_TEST
@@ -252,117 +249,116 @@ END_TEST
  */
 START_TEST(plans_are_kept)
 {
-    run_settings settings = small();
-    train_run run;
+    make_small();
+    classify run;
 
-    settings.mode = MODE_AUTO;
-    settings.plan = "10,7,5,3";
-    open_run(&run, &settings);
+    opt.mode = MODE_AUTO;
+    opt.plan = "10,7,5,3";
+    assert_ok(classify_open(&run));
     train_to(&run, 2);
-    assert_ok(checkpoint_save(checkpoint, &run));
-    assert_ok(train_close(&run));
-    settings.plan = NULL;
-    settings.resume = checkpoint;
-    open_run(&run, &settings);
-    ck_assert_str_eq(run.job.plan, "10,7,5,3");
-    assert_ok(train_step(&run));
-    assert_ok(train_close(&run));
-    settings.device_text = "2";
-    open_run(&run, &settings);
-    ck_assert_int_eq(ek_plan_check(run.job.plan, 2), 0);
-    assert_ok(train_step(&run));
-    assert_ok(train_close(&run));
+    assert_ok(classify_save(checkpoint, &run));
+    assert_ok(close_run(&run));
+    opt.plan = NULL;
+    opt.resume = checkpoint;
+    assert_ok(classify_open(&run));
+    ck_assert_str_eq(run.plan, "10,7,5,3");
+    assert_ok(classify_step(&run));
+    assert_ok(close_run(&run));
+    opt.device_text = "2";
+    assert_ok(classify_open(&run));
+    ck_assert_int_eq(ek_plan_check(run.plan, 2), 0);
+    assert_ok(classify_step(&run));
+    assert_ok(close_run(&run));
 }
 END_TEST
 
 /* ---- what is refused ---- */
 
-static void refuse(const run_settings *settings, int status, const char *part)
+static void refuse(int status, const char *part)
 {
-    train_run run;
-    ek_device_list devices = settings_devices(settings);
+    classify run;
 
-    ck_assert_int_eq(train_open(&run, settings, &devices), status);
+    ck_assert_int_eq(classify_open(&run), status);
     assert_error(status, part);
-    assert_ok(train_close(&run));
+    assert_ok(close_run(&run));
 }
 
 START_TEST(other_checkpoints_are_refused)
 {
-    run_settings settings = small(), other;
-    train_run run;
+    classify run;
     ek_named_tensor one = {"weight", NULL};
 
-    open_run(&run, &settings);
+    make_small();
+    assert_ok(classify_open(&run));
     train_to(&run, 1);
-    assert_ok(checkpoint_save(checkpoint, &run));
-    assert_ok(train_close(&run));
-    settings.resume = checkpoint;
-    other = settings;
-    other.width = 6;
-    refuse(&other, EK_E_INVALID, "was made with --width 4, not 6");
-    other = settings;
-    other.lr = 0.5;
-    refuse(&other, EK_E_INVALID, "was made with --lr 0.1");
-    other = settings;
-    other.plain = true;
-    refuse(&other, EK_E_INVALID, "was made with --plain off, not on");
-    other = settings;
-    other.seed = 1;
-    refuse(&other, EK_E_INVALID, "was made with --seed 0, not 1");
-    settings.steps = 1; /* may be */
-    open_run(&run, &settings);
-    assert_ok(train_close(&run));
+    assert_ok(classify_save(checkpoint, &run));
+    assert_ok(close_run(&run));
+    opt.resume = checkpoint;
+    const struct classify_options same = opt;
+    opt.width = 6;
+    refuse(EK_E_INVALID, "was made with --width 4, not 6");
+    opt = same;
+    opt.lr = 0.5;
+    refuse(EK_E_INVALID, "was made with --lr 0.1");
+    opt = same;
+    opt.plain = true;
+    refuse(EK_E_INVALID, "was made with --plain off, not on");
+    opt = same;
+    opt.seed = 1;
+    refuse(EK_E_INVALID, "was made with --seed 0, not 1");
+    opt = same;
+    opt.steps = 1; /* may be */
+    assert_ok(classify_open(&run));
+    assert_ok(close_run(&run));
     one.tensor = ek_ones(EK_SHAPE(2));
     assert_ok(ek_safetensors_save(checkpoint, &one, 1, NULL, 0));
-    refuse(&settings, EK_E_FORMAT, "a checkpoint of this program");
+    refuse(EK_E_FORMAT, "a checkpoint of this program");
     ck_assert_int_eq(truncate(checkpoint, 20), 0);
-    refuse(&settings, EK_E_FORMAT, checkpoint);
+    refuse(EK_E_FORMAT, checkpoint);
 }
 END_TEST
 
 START_TEST(missing_pictures_are_told)
 {
-    run_settings settings = small();
-    train_run run;
-    ek_device_list devices = settings_devices(&settings);
+    classify run;
 
-    settings.data = "/nowhere";
-    ck_assert_int_eq(train_open(&run, &settings, &devices), EK_E_IO);
-    ck_assert(!run.has_data);
+    make_small();
+    opt.data = "/nowhere";
+    ck_assert_int_eq(classify_open(&run), EK_E_IO);
+    ck_assert_int_eq(run.train_count, 0);
     assert_error(EK_E_IO, "/nowhere");
-    assert_ok(train_close(&run));
+    assert_ok(close_run(&run));
 }
 END_TEST
 
 START_TEST(losses_must_be_numbers)
 {
-    run_settings settings = small();
-    train_run run;
+    make_small();
+    classify run;
     const volatile sig_atomic_t stopped = 0;
 
-    settings.lr = 1e6;
-    settings.momentum = 0.99;
-    settings.epochs = 40;
-    open_run(&run, &settings);
-    ck_assert_int_eq(train_steps(&run, &stopped), EK_E_INVALID);
+    opt.lr = 1e6;
+    opt.momentum = 0.99;
+    opt.epochs = 40;
+    assert_ok(classify_open(&run));
+    ck_assert_int_eq(classify_train(&run, &stopped), EK_E_INVALID);
     assert_error(EK_E_INVALID, "a smaller --lr may help");
     ck_assert_int_lt(run.step, run.last_step);
-    assert_ok(train_close(&run));
+    assert_ok(close_run(&run));
 }
 END_TEST
 
 START_TEST(runs_can_be_stopped)
 {
-    run_settings settings = small();
-    train_run run;
+    make_small();
+    classify run;
     const volatile sig_atomic_t stopped = 1;
 
-    open_run(&run, &settings);
-    assert_ok(train_steps(&run, &stopped));
+    assert_ok(classify_open(&run));
+    assert_ok(classify_train(&run, &stopped));
     ck_assert_int_eq(run.step, 0);
     ck_assert_int_eq(run.tested.count, 0);
-    assert_ok(train_close(&run));
+    assert_ok(close_run(&run));
 }
 END_TEST
 
@@ -371,29 +367,29 @@ END_TEST
 /* 70 pictures in batches of 64: each once, by the running statistics, which stay. */
 START_TEST(tests_count_each_picture_once)
 {
-    run_settings settings = small();
-    train_run run;
+    make_small();
+    classify run;
     evaluation first, second;
     double sum = 0;
     int64_t right = 0;
 
-    open_run(&run, &settings);
+    assert_ok(classify_open(&run));
     train_to(&run, 2);
-    assert_ok(evaluate(run.job.network, run.testing, &first));
-    assert_ok(evaluate(run.job.network, run.testing, &second));
+    assert_ok(classify_test(run.network, run.testing, &first));
+    assert_ok(classify_test(run.network, run.testing, &second));
     ck_assert_int_eq(first.count, TESTING);
     ck_assert(first.loss == second.loss && first.accuracy == second.accuracy);
-    ck_assert(run.job.network->training && ek_grad_enabled());
+    ck_assert(run.network->training && ek_grad_enabled());
 
-    ek_dataset *pictures = data_open(&settings, false);
-    ek_module_train(run.job.network, false);
+    ek_dataset *pictures = classify_pictures(false);
+    ek_module_train(run.network, false);
     for (int64_t i = 0; i < TESTING; i++) { /* one by one */
         ek_scope scope = ek_scope_begin();
         ek_batch one = {.data = ek_dataset_get_batch(pictures, &i, 1, ek_cpu())};
-        ek_device device = run.job.devices.devices[0];
+        ek_device device = run.devices.devices[0];
         ek_tensor *x = ek_to_device(ek_value_tensor(ek_value_at(one.data, 0)), device);
         ek_tensor *y = ek_to_device(ek_value_tensor(ek_value_at(one.data, 1)), device);
-        ek_tensor *logits = ek_apply(run.job.network, x);
+        ek_tensor *logits = ek_apply(run.network, x);
         assert_made(logits);
         sum += element(ek_f_cross_entropy(logits, y), 0);
         right += element(ek_argmax(logits, 1, false), 0) == element(y, 0);
@@ -402,69 +398,69 @@ START_TEST(tests_count_each_picture_once)
     ck_assert_double_le(fabs(first.loss - sum / TESTING), 1e-5 * sum / TESTING);
     ck_assert(first.accuracy == (double)right / TESTING);
     ek_dataset_free(pictures);
-    assert_ok(train_close(&run));
+    assert_ok(close_run(&run));
 }
 END_TEST
 
 START_TEST(rates_follow_their_schedule)
 {
-    run_settings settings = small();
-    train_run run;
+    make_small();
+    classify run;
 
-    settings.device_text = "1";
-    open_run(&run, &settings);
+    opt.device_text = "1";
+    assert_ok(classify_open(&run));
     train_to(&run, 5); /* half way */
-    ck_assert_double_le(fabs(ek_optimizer_lr(run.job.optimizer, 0) - 0.05), 1e-12);
-    assert_ok(train_close(&run));
-    settings.schedule = SCHEDULE_STEP;
-    settings.step_epochs = 1;
-    open_run(&run, &settings);
+    ck_assert_double_le(fabs(ek_optimizer_lr(run.optimizer, 0) - 0.05), 1e-12);
+    assert_ok(close_run(&run));
+    opt.schedule = SCHEDULE_STEP;
+    opt.step_epochs = 1;
+    assert_ok(classify_open(&run));
     train_to(&run, 4);
-    ck_assert_double_le(fabs(ek_optimizer_lr(run.job.optimizer, 0) - 0.1), 1e-12);
+    ck_assert_double_le(fabs(ek_optimizer_lr(run.optimizer, 0) - 0.1), 1e-12);
     train_to(&run, 5);
-    ck_assert_double_le(fabs(ek_optimizer_lr(run.job.optimizer, 0) - 0.01), 1e-12);
-    assert_ok(train_close(&run));
+    ck_assert_double_le(fabs(ek_optimizer_lr(run.optimizer, 0) - 0.01), 1e-12);
+    assert_ok(close_run(&run));
 }
 END_TEST
 
 START_TEST(coloured_pictures_are_classified)
 {
-    run_settings settings = small();
-    train_run run;
+    make_small();
+    classify run;
 
-    settings.set = CIFAR10;
-    settings.data = cifar;
-    settings.batch = 20;
-    settings.epochs = 1;
-    open_run(&run, &settings);
+    opt.set = CIFAR10;
+    opt.data = cifar;
+    opt.batch = 20;
+    opt.epochs = 1;
+    assert_ok(classify_open(&run));
     ck_assert_int_eq(run.train_count, 5 * FEW);
     train_to(&run, 3);
     ck_assert_int_eq(run.tested.count, FEW);
-    assert_ok(train_close(&run));
-    settings.set = FASHION_MNIST; /* which these are not */
-    refuse(&settings, EK_E_IO, "images-idx3-ubyte");
+    assert_ok(close_run(&run));
+    opt.set = FASHION_MNIST; /* which these are not */
+    refuse(EK_E_IO, "images-idx3-ubyte");
 }
 END_TEST
 
 START_TEST(the_network_learns)
 {
-    run_settings settings = small();
-    train_run run;
+    make_small();
+    classify run;
 
-    settings.plain = true;
-    settings.epochs = 12;
-    settings.lr = 0.05;
-    open_run(&run, &settings);
+    opt.plain = true;
+    opt.epochs = 12;
+    opt.lr = 0.05;
+    assert_ok(classify_open(&run));
     train_to(&run, 60);
     ck_assert_double_gt(run.tested.accuracy, 0.4); /* by chance: 0.1 */
-    ck_assert_double_lt(run.records.epochs[11].train_loss, 0.6 * run.records.epochs[0].train_loss);
-    assert_ok(train_close(&run));
+    ck_assert_double_lt(run.epochs[11].train_loss, 0.6 * run.epochs[0].train_loss);
+    assert_ok(close_run(&run));
 }
 END_TEST
 
 START_TEST(the_network_has_its_shape)
 {
-    ek_module *network = resnet(.channels = 3, .classes = 10, .width = 4, .blocks = 2);
+    ek_module *network = resnet(3, 4, 2, false, 10);
     ek_tensor *logits = ek_apply(network, ek_randn(EK_SHAPE(2, 3, 32, 32)));
 
     assert_made(logits);
@@ -472,29 +468,22 @@ START_TEST(the_network_has_its_shape)
     ck_assert(ek_shape_equal(&shape, &wanted));
     assert_made(ek_module_tensor(network, "stage3.1.conv2.weight"));
     ek_module_free(network);
-    ck_assert_ptr_null(resnet(.channels = 1, .classes = 10, .width = 4, .blocks = 0));
-    assert_error(EK_E_INVALID, "0 blocks");
 }
 END_TEST
 
 START_TEST(records_add_up)
 {
-    run_records records;
+    epoch_record epochs[] = {{.seconds = 3, .waited = 0.5, .test_accuracy = 0.5},
+                             {.seconds = 1, .test_accuracy = 0.5},
+                             {.seconds = 2, .test_accuracy = 0.75}};
+    classify run = {.epochs = epochs, .now = {.seconds = 1, .waited = 0.25}};
 
-    assert_ok(records_open(&records, 2));
-    ck_assert_int_eq(records_best(&records), -1);
-    records_add(&records, 1, 30, 2, 0.5);
-    records_add(&records, 4, 10, 1, 0.25);
-    records_end_epoch(&records, 3, 0.5);
-    ck_assert(records.epochs[0].train_loss == 1.75 && records.epochs[0].seconds == 3);
-    records_add(&records, 1, 10, 1, 0);
-    records_end_epoch(&records, 3, 0.5);
-    ck_assert_int_eq(records_best(&records), 0);
-    records_add(&records, 1, 10, 1, 0.25);
-    records_end_epoch(&records, 3, 0.9); /* finds no room */
-    ck_assert_int_eq(records.count, 2);
-    ck_assert(records_total(&records).seconds == 4 && records_total(&records).waited == 0.75);
-    records_close(&records);
+    ck_assert_int_eq(classify_best(&run), -1);
+    run.epoch_count = 2;
+    ck_assert_int_eq(classify_best(&run), 0); /* the first of equals */
+    ck_assert(classify_total(&run).seconds == 5 && classify_total(&run).waited == 0.75);
+    run.epoch_count = 3;
+    ck_assert_int_eq(classify_best(&run), 2);
 }
 END_TEST
 

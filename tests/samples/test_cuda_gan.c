@@ -4,9 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "evenkeel/device.h"
-#include "gan/checkpoint.h"
-#include "gan/train.h"
+int gan_main(int argc, char **argv);
+#define main gan_main
+#include "gan.c"
+#undef main
 #include "unit.h"
 
 enum { STEPS = 50, CRITIC_STEPS = 2 };
@@ -16,39 +17,35 @@ typedef struct measured {
     double critic[STEPS * CRITIC_STEPS], penalty[STEPS * CRITIC_STEPS], generator[STEPS];
 } measured;
 
-static run_settings make_settings(ek_device_kind kind, ek_dtype dtype)
+static void choose(ek_device_kind kind, ek_dtype dtype)
 {
-    run_settings settings;
     char name[] = "gan", *argv[] = {name, NULL};
 
-    ck_assert_int_eq(settings_parse(&settings, 1, argv), 0);
-    settings.kind = kind;
-    settings.dtype = dtype;
-    settings.devices = 2;
-    settings.mode = MODE_BALANCED;
-    settings.norm = NORM_LAYER;
-    settings.width = 2;
-    settings.batch = 5; /* 3 and 2 */
-    settings.critic_steps = CRITIC_STEPS;
-    settings.steps = STEPS;
-    return settings;
+    ck_assert_int_eq(gan_read_args(1, argv), 0);
+    opt.kind = kind;
+    opt.dtype = dtype;
+    opt.devices = 2;
+    opt.mode = MODE_BALANCED;
+    opt.norm = NORM_LAYER;
+    opt.width = 2;
+    opt.batch = 5; /* 3 and 2 */
+    opt.critic_steps = CRITIC_STEPS;
+    opt.steps = STEPS;
 }
 
-static void open_run(train_run *run, const run_settings *settings)
+static int close_run(gan *run)
 {
-    ek_device_list devices = settings_devices(settings);
-
-    assert_ok(train_open(run, settings, &devices));
+    gan_close(run);
+    return ek_shutdown();
 }
 
-static void keep(const train_run *run, measured *into)
+static void keep(const gan *run, measured *into)
 {
     int64_t critic = run->step * CRITIC_STEPS;
 
-    memcpy(into->critic, run->records.values[CRITIC_LOSSES], (size_t)critic * sizeof(double));
-    memcpy(into->penalty, run->records.values[PENALTIES], (size_t)critic * sizeof(double));
-    memcpy(into->generator, run->records.values[GENERATOR_LOSSES],
-           (size_t)run->step * sizeof(double));
+    memcpy(into->critic, run->values[CRITIC_LOSSES], (size_t)critic * sizeof(double));
+    memcpy(into->penalty, run->values[PENALTIES], (size_t)critic * sizeof(double));
+    memcpy(into->generator, run->values[GENERATOR_LOSSES], (size_t)run->step * sizeof(double));
 }
 
 /* Losses are differences of scores: what is close is measured against 1 where they are small. */
@@ -74,13 +71,13 @@ START_TEST(f64_stays_close_over_all_steps)
     static measured of[2];
 
     for (int gpu = 0; gpu < 2; gpu++) {
-        train_run run;
-        run_settings settings = make_settings(gpu ? EK_CUDA : EK_HOST, EK_F64);
-        open_run(&run, &settings);
+        gan run;
+        choose(gpu ? EK_CUDA : EK_HOST, EK_F64);
+        assert_ok(gan_open(&run));
         while (run.step < STEPS)
-            assert_ok(train_step(&run));
+            assert_ok(gan_step(&run));
         keep(&run, &of[gpu]);
-        assert_ok(train_close(&run));
+        assert_ok(close_run(&run));
     }
     for (int64_t step = 0; step < STEPS; step++)
         compare_step(&of[0], &of[1], step, 1e-8);
@@ -93,28 +90,28 @@ START_TEST(f32_steps_are_close_from_the_same_state)
 {
     static measured host, gpu;
     char folder[] = "/tmp/test_cuda_gan_XXXXXX", path[64];
-    run_settings settings = make_settings(EK_HOST, EK_F32);
-    train_run run;
+    gan run;
 
     ck_assert_ptr_nonnull(mkdtemp(folder));
-    open_run(&run, &settings);
+    choose(EK_HOST, EK_F32);
+    assert_ok(gan_open(&run));
     while (run.step < STEPS) {
         snprintf(path, sizeof(path), "%s/%d", folder, (int)run.step);
-        assert_ok(checkpoint_save(path, &run.job, &run.records, run.step));
-        assert_ok(train_step(&run));
+        assert_ok(gan_save(path, &run));
+        assert_ok(gan_step(&run));
     }
     keep(&run, &host);
-    assert_ok(train_close(&run));
+    assert_ok(close_run(&run));
 
-    settings.kind = EK_CUDA;
-    settings.resume = path;
+    opt.kind = EK_CUDA;
+    opt.resume = path;
     for (int step = 0; step < STEPS; step++) {
         snprintf(path, sizeof(path), "%s/%d", folder, step);
-        open_run(&run, &settings);
-        assert_ok(train_step(&run));
+        assert_ok(gan_open(&run));
+        assert_ok(gan_step(&run));
         keep(&run, &gpu);
         compare_step(&host, &gpu, step, 1e-4);
-        assert_ok(train_close(&run));
+        assert_ok(close_run(&run));
         unlink(path);
     }
     rmdir(folder);

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 
 #include "evenkeel/device.h"
-#include "imbalance/train.h"
+int imbalance_main(int argc, char **argv);
+#define main imbalance_main
+#include "imbalance.c"
+#undef main
 #include "unit.h"
 
 enum { STEPS = 50, SHORT = 5 };
@@ -31,8 +34,8 @@ static void run(ek_device_kind kind, train_mode mode, int steps, mode_result *re
         settings.scenes = 100;
         settings.test_scenes = 8;
     }
-    assert_ok(scenes_make(&train, data, "train", settings.scenes, (int)settings.size, 0));
-    assert_ok(scenes_make(&test, data, "t10k", settings.test_scenes, (int)settings.size, 1));
+    assert_ok(scenes_make(&train, data, true, settings.scenes, (int)settings.size, 0));
+    assert_ok(scenes_make(&test, data, false, settings.test_scenes, (int)settings.size, 1));
     assert_ok(train_run(&settings, &train, &test, mode, result));
     scenes_free(&train);
     scenes_free(&test);

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "imbalance/job.h"
-#include "imbalance/network.h"
-#include "imbalance/scenes.h"
-#include "imbalance/train.h"
+int imbalance_main(int argc, char **argv);
+#define main imbalance_main
+#include "imbalance.c"
+#undef main
 #include "unit.h"
 
 static const char data[] = "/usr/share/datasets/fashion-mnist";
@@ -28,7 +28,7 @@ static bool near_another_label(const uint8_t *labels, int size, int y, int x, ui
 {
     for (int v = y - 1; v <= y + 1; v++)
         for (int u = x - 1; u <= x + 1; u++)
-            if (v >= 0 && u >= 0 && v < size && u < size && labels[v * size + u] != IGNORED &&
+            if (v >= 0 && u >= 0 && v < size && u < size && labels[v * size + u] != SCENE_IGNORED &&
                 labels[v * size + u] != label)
                 return true;
     return false;
@@ -39,14 +39,14 @@ START_TEST(scenes_are_labelled)
     scene_set scenes;
     int64_t counts[256] = {0};
 
-    assert_ok(scenes_make(&scenes, data, "t10k", 100, 64, 5));
+    assert_ok(scenes_make(&scenes, data, false, 100, 64, 5));
     for (int64_t s = 0; s < scenes.count; s++) {
         const uint8_t *image = scenes.images + s * 64 * 64, *labels = scenes.labels + s * 64 * 64;
         for (int i = 0; i < 64 * 64; i++) {
             uint8_t label = labels[i];
             counts[label]++;
-            ck_assert(label <= 10 || label == IGNORED);
-            if (label == IGNORED)
+            ck_assert(label <= 10 || label == SCENE_IGNORED);
+            if (label == SCENE_IGNORED)
                 continue;
             ck_assert_int_eq(image[i] > THRESHOLD, label > 0);
             /* Two labels never touch: what lies between is ignored. */
@@ -55,8 +55,8 @@ START_TEST(scenes_are_labelled)
     }
     for (int label = 0; label <= 10; label++)
         ck_assert_int_gt(counts[label], 100);
-    ck_assert_int_gt(counts[IGNORED], 100 * 64 * 64 / 20);
-    ck_assert_int_lt(counts[IGNORED], 100 * 64 * 64 / 2);
+    ck_assert_int_gt(counts[SCENE_IGNORED], 100 * 64 * 64 / 20);
+    ck_assert_int_lt(counts[SCENE_IGNORED], 100 * 64 * 64 / 2);
     scenes_free(&scenes);
 }
 END_TEST
@@ -65,9 +65,9 @@ START_TEST(scenes_follow_the_seed)
 {
     scene_set a, b, c;
 
-    assert_ok(scenes_make(&a, data, "t10k", 3, 40, 1));
-    assert_ok(scenes_make(&b, data, "t10k", 3, 40, 1));
-    assert_ok(scenes_make(&c, data, "t10k", 3, 40, 2));
+    assert_ok(scenes_make(&a, data, false, 3, 40, 1));
+    assert_ok(scenes_make(&b, data, false, 3, 40, 1));
+    assert_ok(scenes_make(&c, data, false, 3, 40, 2));
     ck_assert(memcmp(a.images, b.images, 3 * 1600) == 0);
     ck_assert(memcmp(a.labels, b.labels, 3 * 1600) == 0);
     ck_assert(memcmp(a.images, c.images, 3 * 1600) != 0);
@@ -83,7 +83,7 @@ START_TEST(batches_hold_scenes)
     ek_tensor *images, *labels;
     const int64_t order[] = {2, 0, 5}; /* 5 wraps around to 2 */
 
-    assert_ok(scenes_make(&scenes, data, "t10k", 3, 32, 1));
+    assert_ok(scenes_make(&scenes, data, false, 3, 32, 1));
     assert_ok(scenes_batch(&scenes, order, 3, &images, &labels));
     for (int i = 0; i < 1024; i++) {
         ck_assert(element(images, i) == (double)((float)scenes.images[2 * 1024 + i] / 255));
@@ -113,8 +113,8 @@ static void run(const run_settings *settings, train_mode mode, mode_result *resu
 {
     scene_set train, test;
 
-    assert_ok(scenes_make(&train, data, "train", settings->scenes, (int)settings->size, 0));
-    assert_ok(scenes_make(&test, data, "t10k", settings->test_scenes, (int)settings->size, 1));
+    assert_ok(scenes_make(&train, data, true, settings->scenes, (int)settings->size, 0));
+    assert_ok(scenes_make(&test, data, false, settings->test_scenes, (int)settings->size, 1));
     assert_ok(train_run(settings, &train, &test, mode, result));
     scenes_free(&train);
     scenes_free(&test);
@@ -210,7 +210,7 @@ static double needed_on_device_0(const run_settings *settings, double parameters
     /* Elements per scene of each stage's output: channels times pixels at its stride. */
     const double stages =
         width * pixels / 4 + 2 * 2 * width * pixels / 16 + (2 * 4 + 6) * width * pixels / 64;
-    const double logits = CLASSES * pixels / 64, upsampled = CLASSES * pixels;
+    const double logits = SCENE_CLASSES * pixels / 64, upsampled = SCENE_CLASSES * pixels;
     double bytes = 0;
 
     bytes += f32 * parameters;     /* the weights */
@@ -294,7 +294,7 @@ START_TEST(balanced_fits_twice_the_batch)
     scene_set train;
 
     settings.capacity = 32 << 20;
-    assert_ok(scenes_make(&train, data, "train", 64, (int)settings.size, 0));
+    assert_ok(scenes_make(&train, data, true, 64, (int)settings.size, 0));
     int64_t classic = train_largest_batch(&settings, &train, MODE_CLASSIC, 1 << 16);
     int64_t balanced = train_largest_batch(&settings, &train, MODE_BALANCED, 1 << 16);
     ck_assert_int_gt(classic, 0);
@@ -313,7 +313,7 @@ START_TEST(automatic_plans_fill_unequal_devices)
 
     settings.device_text = "2x8M,2x4M";
     settings.find_batch = true;
-    assert_ok(scenes_make(&train, data, "train", 64, (int)settings.size, 0));
+    assert_ok(scenes_make(&train, data, true, 64, (int)settings.size, 0));
     assert_ok(train_find_batch(&settings, &train, MODE_AUTO, &result));
     ck_assert_int_gt(result.largest, 0);
     for (int d = 0; d < 4; d++)
@@ -330,7 +330,7 @@ START_TEST(memory_does_not_grow)
     run_settings settings = small();
     scene_set scenes;
 
-    assert_ok(scenes_make(&scenes, data, "train", 16, (int)settings.size, 0));
+    assert_ok(scenes_make(&scenes, data, true, 16, (int)settings.size, 0));
     for (int mode = 0; mode < MODES; mode++) {
         train_job job;
         uint64_t in_use[EK_MAX_DEVICES] = {0};
@@ -353,7 +353,7 @@ START_TEST(memory_does_not_grow)
                 ck_assert_uint_eq(stats.in_use, in_use[d]);
             }
         }
-        assert_ok(job_close(&job)); /* every ledger is at zero */
+        assert_ok(job_close(&job, 0)); /* every ledger is at zero */
     }
     scenes_free(&scenes);
 }
@@ -367,7 +367,7 @@ START_TEST(an_empty_environment_names_no_devices)
     train_job job;
     assert_ok(job_open(&job, &settings, MODE_BALANCED));
     ck_assert_int_eq(job.devices.count, 4);
-    assert_ok(job_close(&job));
+    assert_ok(job_close(&job, 0));
 }
 END_TEST
 
@@ -381,7 +381,7 @@ START_TEST(a_smaller_step_succeeds)
     double loss;
 
     settings.capacity = 2 << 20;
-    assert_ok(scenes_make(&scenes, data, "train", 16, (int)settings.size, 0));
+    assert_ok(scenes_make(&scenes, data, true, 16, (int)settings.size, 0));
     for (int mode = 0; mode < MODES; mode++) {
         ek_tensor *images, *labels, *few_images, *few_labels;
         assert_ok(scenes_batch(&scenes, order, 200, &images, &labels));
@@ -394,7 +394,7 @@ START_TEST(a_smaller_step_succeeds)
             assert_ok(job_step(&job, few_images, few_labels, &loss));
         }
         ck_assert(isfinite(loss));
-        assert_ok(job_close(&job));
+        assert_ok(job_close(&job, 0));
     }
     scenes_free(&scenes);
 }

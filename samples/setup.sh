@@ -1,7 +1,7 @@
 # setup.sh: what samples/demo and tests/check share: find what is missing, install it, build.
 # Source it with bash; the working directory becomes the project's root.
 
-cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 fashion_mnist=/usr/share/datasets/fashion-mnist
 

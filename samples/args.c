@@ -1,0 +1,288 @@
+#include "args.h"
+
+#include <errno.h>
+#include <evenkeel/status.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *args_program = "sample";
+
+const char *const args_device_words[] = {"cpu", "host", "cuda", NULL};
+
+/* "a, b or c" */
+static char *arg_list_words(const arg_spec *arg, char *text, size_t nbytes)
+{
+    const char *const *words = arg->words + (arg->kind == ARG_DEVICE); /* cpu can't be chosen */
+    size_t length = 0;
+    for (int i = 0; words[i] && length < nbytes; i++) {
+        const char *before = i == 0 ? "" : words[i + 1] ? ", " : " or ";
+        length += (size_t)snprintf(text + length, nbytes - length, "%s%s", before, words[i]);
+    }
+    return text;
+}
+
+char *arg_value_text(const arg_spec *arg, char text[64])
+{
+    const void *value = arg->value;
+    if (arg->kind == ARG_INT)
+        snprintf(text, 64, "%" PRId64, *(const int64_t *)value);
+    else if (arg->kind == ARG_REAL)
+        snprintf(text, 64, "%.17g", *(const double *)value);
+    else if (arg->kind == ARG_BYTES)
+        snprintf(text, 64, "%" PRIu64, *(const uint64_t *)value);
+    else if (arg->kind == ARG_TEXT)
+        snprintf(text, 64, "%s", *(char *const *)value ? *(char *const *)value : "");
+    else if (arg->kind == ARG_SWITCH)
+        snprintf(text, 64, "%s", *(const bool *)value ? "on" : "off");
+    else
+        snprintf(text, 64, "%s", arg->words[*(const int *)value]);
+    return text;
+}
+
+/* ---- reading ---- */
+
+static int arg_parse(const arg_spec *arg, const char *text)
+{
+    char *end, words[256];
+    errno = 0;
+    switch (arg->kind) {
+    case ARG_INT: {
+        long long value = strtoll(text, &end, 10);
+        if (end == text || *end || errno || (double)value < arg->low || (double)value > arg->high)
+            return args_complain("--%s %s: a whole number from %.0f to %.0f is needed", arg->name,
+                                 text, arg->low, arg->high);
+        *(int64_t *)arg->value = value;
+        return 0;
+    }
+    case ARG_REAL: {
+        double value = strtod(text, &end);
+        if (end == text || *end || !(value >= arg->low && value <= arg->high))
+            return args_complain("--%s %s: a number from %g to %g is needed", arg->name, text,
+                                 arg->low, arg->high);
+        *(double *)arg->value = value;
+        return 0;
+    }
+    case ARG_BYTES:
+        if (ek_parse_bytes(text, arg->value) == 0)
+            return 0;
+        ek_error_clear();
+        return args_complain("--%s %s: bytes are needed, as in 67108864, 64M or 1.5G", arg->name,
+                             text);
+    case ARG_TEXT:
+        *(const char **)arg->value = text;
+        return 0;
+    case ARG_WORD:
+    case ARG_DEVICE:
+        for (int i = arg->kind == ARG_DEVICE; arg->words[i]; i++)
+            if (strcmp(arg->words[i], text) == 0) {
+                *(int *)arg->value = i;
+                return 0;
+            }
+        return args_complain("--%s %s: %s is needed", arg->name, text,
+                             arg_list_words(arg, words, sizeof words));
+    case ARG_SWITCH:
+        break;
+    }
+    *(bool *)arg->value = true;
+    return 0;
+}
+
+/* Levenshtein's distance, one row at a time: how many letters must change to make `a`, `length`
+ * long, into `b`. */
+static size_t arg_distance(const char *a, size_t length, const char *b)
+{
+    size_t row[64], columns = strlen(b);
+    if (columns >= sizeof row / sizeof row[0])
+        return SIZE_MAX;
+    for (size_t j = 0; j <= columns; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= columns; j++) {
+            size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+            size_t inserted = (row[j - 1] < row[j] ? row[j - 1] : row[j]) + 1;
+            diagonal = row[j];
+            row[j] = replaced < inserted ? replaced : inserted;
+        }
+    }
+    return row[columns];
+}
+
+/* Complains about an option that there is not, and names the one that may have been meant. */
+static int arg_complain_unknown(const arg_spec *args, const char *text, size_t length)
+{
+    const arg_spec *best = args;
+    for (const arg_spec *arg = args; arg->name; arg++)
+        if (arg_distance(text + 2, length, arg->name) < arg_distance(text + 2, length, best->name))
+            best = arg;
+    if (arg_distance(text + 2, length, best->name) <= 2)
+        return args_complain("%s: there is no such option; is --%s meant? --help lists them", text,
+                             best->name);
+    return args_complain("%s: there is no such option; --help lists them", text);
+}
+
+static void args_help(const char *about, const arg_spec *args)
+{
+    char text[256], left[64];
+    printf("usage: %s [option...]\n\n%sOptions (and defaults):\n", args_program, about);
+    for (const arg_spec *arg = args; arg->name; arg++) {
+        snprintf(left, sizeof left, "--%s %s", arg->name, arg->placeholder);
+        printf("  %-20s %s", left, arg->help);
+        if (arg->words)
+            printf(": %s (%s)", arg_list_words(arg, text, sizeof text),
+                   arg->words[*(int *)arg->value]);
+        else if (arg->kind == ARG_INT && *(int64_t *)arg->value)
+            printf(" (%" PRId64 ")", *(int64_t *)arg->value);
+        else if (arg->kind == ARG_REAL && *(double *)arg->value >= arg->low)
+            printf(" (%g)", *(double *)arg->value);
+        else if (arg->kind == ARG_TEXT && *(const char **)arg->value)
+            printf(" (%s)", *(const char **)arg->value);
+        putchar('\n');
+    }
+    printf("  %-20s %s\n", "--help", "this text");
+}
+
+int args_read(int argc, char **argv, const char *about, const arg_spec *args)
+{
+    args_program = argv[0];
+    for (const arg_spec *arg = args; arg->name; arg++)
+        if (arg->kind == ARG_DEVICE && !*(int *)arg->value)
+            *(int *)arg->value = ek_default_device_kind();
+    for (int i = 1; i < argc; i++) /* before any is parsed: the help shows defaults */
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            args_help(about, args);
+            return ARGS_HELP;
+        }
+    for (int i = 1; i < argc; i++) {
+        const char *text = argv[i], *equals = strchr(text, '=');
+        if (strncmp(text, "--", 2) != 0)
+            return args_complain("%s: only options (--name value) are taken; --help lists them",
+                                 text);
+        size_t length = (equals ? (size_t)(equals - text) : strlen(text)) - 2;
+        const arg_spec *arg = args;
+        while (arg->name &&
+               (strlen(arg->name) != length || strncmp(arg->name, text + 2, length) != 0))
+            arg++;
+        if (!arg->name)
+            return arg_complain_unknown(args, text, length);
+        if (arg->kind == ARG_SWITCH && equals)
+            return args_complain("%s: --%s takes no value", text, arg->name);
+        if (arg->kind != ARG_SWITCH && !equals && i + 1 == argc)
+            return args_complain("--%s: its value (%s) is missing", arg->name, arg->placeholder);
+        const char *value = equals ? equals + 1 : arg->kind == ARG_SWITCH ? NULL : argv[++i];
+        if (arg_parse(arg, value) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---- complaints ---- */
+
+int args_complain(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "%s: ", args_program);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    return -1;
+}
+
+int args_complain_error(const char *option, const char *text)
+{
+    args_complain("--%s %s: %s", option, text, ek_error_message());
+    ek_error_clear();
+    return -1;
+}
+
+int args_fail(int status)
+{
+    args_complain("%s", ek_error_message());
+    ek_error_clear();
+    return status;
+}
+
+int args_check_output(const char *option, const char *path)
+{
+    bool existed = path && access(path, F_OK) == 0;
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (path && !file)
+        return args_complain("--%s %s: a file in a directory that exists and can be written is "
+                             "needed",
+                             option, path);
+    if (file)
+        fclose(file);
+    if (file && !existed)
+        unlink(path);
+    return 0;
+}
+
+int args_check_files(const char *resume, const char *json, const char *out)
+{
+    struct stat status;
+    if (resume && access(resume, R_OK) < 0)
+        return args_complain("--resume %s: %s", resume, strerror(errno));
+    if (args_check_output("json", json) < 0)
+        return -1;
+    if (out && stat(out, &status) < 0 && mkdir(out, 0777) < 0)
+        return args_complain("--out %s: it cannot be made: %s", out, strerror(errno));
+    if (out && (stat(out, &status) < 0 || !S_ISDIR(status.st_mode) || access(out, W_OK) < 0))
+        return args_complain("--out %s: a directory that can be written is needed", out);
+    return 0;
+}
+
+/* ---- devices ---- */
+
+/* Four on one GPU are "0,0,0,0", on two "0,1,0,1". */
+static int devices_configure(int kind, int count)
+{
+    static int gpus;
+    char text[8 * EK_MAX_DEVICES] = "";
+    if (kind == EK_HOST) {
+        snprintf(text, sizeof text, "%d", count);
+        return ek_host_devices_configure(text);
+    }
+    if (!gpus)
+        gpus = ek_device_count(EK_CUDA);
+    if (gpus <= 0)
+        return gpus;
+    for (int i = 0; i < count; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d", i ? "," : "", i % gpus);
+    return ek_cuda_devices_configure(text);
+}
+
+ek_device_list devices_open(int kind, int count)
+{
+    const ek_device_list none = {.count = -1};
+    const char *given = getenv(kind == EK_CUDA ? "EVENKEEL_CUDA_DEVICES" : "EVENKEEL_HOST_DEVICES");
+    if (!(given && *given) && count > 0 && devices_configure(kind, count) < 0)
+        return none;
+    return ek_devices((ek_device_kind)kind, count);
+}
+
+int devices_text_count(const char *text)
+{
+    if (!*text || strspn(text, "0123456789") != strlen(text))
+        return 0;
+    long count = strtol(text, NULL, 10);
+    return count >= 1 && count <= EK_MAX_DEVICES
+               ? (int)count
+               : args_complain("--devices %s: a whole number from 1 to %d is needed, or a list",
+                               text, EK_MAX_DEVICES);
+}
+
+ek_device_list devices_open_text(int kind, const char *text)
+{
+    const ek_device_list none = {.count = -1};
+    int count = devices_text_count(text);
+    if (count > 0)
+        return devices_open(kind, count);
+    int rc = kind == EK_CUDA ? ek_cuda_devices_configure(text) : ek_host_devices_configure(text);
+    return rc < 0 ? none : ek_devices((ek_device_kind)kind, 0);
+}

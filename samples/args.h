@@ -1,0 +1,91 @@
+/* args.h: command-line options from a table, and the devices that they name.
+ *
+ *     static int64_t batch = 64;
+ *     static const arg_spec args[] = {arg_int("batch", &batch, 1, 4096, "N", "rows per step"),
+ *                                     arg_end};
+ *     int rc = args_read(argc, argv, "Trains a model.\n\n", args);
+ */
+#ifndef SAMPLES_ARGS_H
+#define SAMPLES_ARGS_H
+
+#include <evenkeel/device.h>
+
+/* Exit statuses of all samples: the run failed; it was not begun. */
+enum { FAILED = 1, REFUSED = 2 };
+
+/* A seed is at most this: a double holds it exactly. */
+#define ARG_MOST_SEED 9007199254740992.0
+
+typedef enum arg_kind {
+    ARG_INT,    /* int64_t, in [low, high] */
+    ARG_REAL,   /* double, in [low, high]; the help shows no default below `low` */
+    ARG_BYTES,  /* uint64_t: 4096, 512M, 1.5G */
+    ARG_TEXT,   /* const char *, which may point into argv afterwards */
+    ARG_SWITCH, /* bool */
+    ARG_WORD,   /* int: the position of one of some words */
+    ARG_DEVICE  /* int: EK_HOST or EK_CUDA; 0 becomes the default kind */
+} arg_kind;
+
+/* One option. Its value holds the default until args_read writes to it. */
+typedef struct arg_spec {
+    const char *name; /* without the dashes; NULL ends a table */
+    arg_kind kind;
+    void *value;
+    double low, high;
+    const char *placeholder; /* for the help: "N" */
+    const char *help;
+    const char *const *words; /* NULL ends them */
+} arg_spec;
+
+/* Rows of a table. */
+/* clang-format off */
+#define arg_int(name, value, low, high, placeholder, help) \
+    {name, ARG_INT, value, low, high, placeholder, help, NULL}
+#define arg_real(name, value, low, high, help) {name, ARG_REAL, value, low, high, "X", help, NULL}
+#define arg_bytes(name, value, help) {name, ARG_BYTES, value, 0, 0, "BYTES", help, NULL}
+#define arg_text(name, value, holder, help) {name, ARG_TEXT, value, 0, 0, holder, help, NULL}
+#define arg_switch(name, value, help) {name, ARG_SWITCH, value, 0, 0, "", help, NULL}
+#define arg_word(name, value, words, holder, help) {name, ARG_WORD, value, 0, 0, holder, help, words}
+#define arg_device(value) \
+    {"device", ARG_DEVICE, value, 0, 0, "KIND", "which kind of devices", args_device_words}
+#define arg_end {NULL, ARG_SWITCH, NULL, 0, 0, NULL, NULL, NULL}
+/* clang-format on */
+extern const char *const args_device_words[];
+
+/* The option's value as the command line takes it; "on" or "off" for a switch. Returns `text`. */
+char *arg_value_text(const arg_spec *arg, char text[64]);
+
+enum { ARGS_HELP = 1 };
+/* Takes --name value and --name=value. Returns 0; ARGS_HELP after it printed `about` and the
+ * options, if --help is among the arguments; -1 after a complaint that says what is wrong and what
+ * would be right. */
+int args_read(int argc, char **argv, const char *about, const arg_spec *args);
+
+/* Prints "program: sentence" to standard error; returns -1. */
+int args_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same with the library's pending error, which it clears, behind the option at fault:
+ * "program: --plan 3,4: sentence". */
+int args_complain_error(const char *option, const char *text);
+/* The same without an option; returns the exit status `status`. */
+int args_fail(int status);
+
+/* A file that is written at the end has to be one that can be: 0, or -1 after a complaint. NULL is
+ * no file. */
+int args_check_output(const char *option, const char *path);
+/* Checks the files of --resume and --json and the directory of --out, which is made if it is
+ * missing, in the same way. */
+int args_check_files(const char *resume, const char *json, const char *out);
+
+/* ---- devices ---- */
+
+/* `count` devices of the kind, 0 for all there are. EVENKEEL_HOST_DEVICES or EVENKEEL_CUDA_DEVICES
+ * says which these are; unset, as many host devices as asked for are made, or logical devices on
+ * the machine's GPUs in turn. Nothing may live on that kind. A list of count -1 with an error. */
+ek_device_list devices_open(int kind, int count);
+/* The same from an option's text: a number, or a list as the environment takes it
+ * ("512M@1,256M@0.5"; for GPUs "0,0:8G"), which is used instead of the environment's. */
+ek_device_list devices_open_text(int kind, const char *text);
+/* The number in an option's text; 0 for a list; -1 after a complaint, for a number out of range. */
+int devices_text_count(const char *text);
+
+#endif

@@ -1,0 +1,32 @@
+/* networks.h: the networks that the samples train, as a user would write them. */
+#ifndef SAMPLES_NETWORKS_H
+#define SAMPLES_NETWORKS_H
+
+#include <evenkeel/evenkeel.h>
+
+/* A strided encoder of 3 x 3 convolutions, batch normalisation and ReLU, and a 1 x 1 classifier:
+ * (N, 1, H, W) to logits (N, SCENE_CLASSES, H / 8, W / 8). Width 32 gives half a million
+ * parameters. */
+enum { SCENE_CLASSES = 11, SCENE_IGNORED = 255 };
+ek_module *segmentation_network(int width);
+/* Upsamples the logits to the target's size (bilinear, align_corners) and takes the mean cross
+ * entropy over pixels that are not SCENE_IGNORED. ek_loss(criterion, logits, target): target
+ * (N, H, W) of i64 or u8. */
+ek_module *segmentation_criterion(void);
+
+/* Pictures (N, 1, GAN_SIDE, GAN_SIDE) to scores (N, 1, 1, 1). NORM_LAYER is over a whole sample,
+ * NORM_BATCH per device, NORM_SYNC_BATCH over the whole batch. */
+enum { GAN_NOISE = 128, GAN_SIDE = 32 }; /* numbers of noise per picture; height and width */
+enum { NORM_NONE, NORM_LAYER, NORM_INSTANCE, NORM_BATCH, NORM_SYNC_BATCH, NORMS };
+ek_module *gan_critic(int width, int norm);
+/* Noise (N, GAN_NOISE, 1, 1) to pictures in (-1, 1). Its batch normalisation is synchronised, so
+ * that several devices make the pictures that one would make. */
+ek_module *gan_generator(int width);
+
+/* Pictures (N, channels, H, W), H and W multiples of 4, to logits (N, classes). `width` is that of
+ * the first of three stages of `blocks` basic blocks, 1 to RESNET_MOST_BLOCKS; batch normalisation
+ * is synchronised unless `apart`. */
+enum { RESNET_MOST_BLOCKS = 64 };
+ek_module *resnet(int channels, int width, int blocks, bool apart, int classes);
+
+#endif
