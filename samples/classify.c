@@ -155,21 +155,6 @@ static const struct picture_set {
     [CIFAR10] = {3, 32, ek_cifar10, {0.4914, 0.4822, 0.4465}, {0.2470, 0.2435, 0.2616}},
 };
 
-/* The first `count` samples; all for 0, or if there are no more. */
-static ek_dataset *classify_first(ek_dataset *pictures, int64_t count)
-{
-    if (count == 0 || count >= ek_dataset_length(pictures))
-        return pictures;
-    int64_t *indices = malloc((size_t)count * sizeof *indices);
-    for (int64_t i = 0; indices && i < count; i++)
-        indices[i] = i;
-    if (!indices)
-        ek_error(EK_E_NO_MEMORY, "no memory for %lld samples", (long long)count);
-    ek_dataset *subset = ek_subset(pictures, indices, indices ? count : 0);
-    free(indices);
-    return subset;
-}
-
 /* Samples are (f32 picture, i64 class). Pictures of training are changed a little each time they
  * are asked for, unless --plain. NULL on an error. */
 static ek_dataset *classify_pictures(bool train)
@@ -181,7 +166,6 @@ static ek_dataset *classify_pictures(bool train)
         ek_dataset_free(pictures);
         return NULL;
     }
-    pictures = classify_first(pictures, train ? opt.train_samples : opt.test_samples);
     if (!train || opt.plain)
         return ek_transformed(pictures, 0, ek_to_float(),
                               ek_normalize(set->mean, set->deviation, set->channels));
@@ -432,6 +416,13 @@ static int classify_load(classify *c, const ek_archive *from)
 
 /* ---- opening: both sets, before anything else: a run without them is not begun ---- */
 
+/* How many of the set's samples are used: the first `wanted`; 0 are all. */
+static int64_t classify_count(ek_dataset *pictures, int64_t wanted)
+{
+    int64_t length = ek_dataset_length(pictures);
+    return wanted == 0 || wanted > length ? length : wanted;
+}
+
 static int sizes_of_parts(int64_t batch, int64_t *sizes, void *user)
 {
     return ek_data_parallel_sizes(((classify *)user)->model, batch, sizes);
@@ -448,13 +439,16 @@ static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *
     c->test_random = ek_generator_new((uint64_t)opt.seed);
     /* On several devices a part of each batch is made where it is needed. */
     c->training =
-        ek_data_loader(.dataset = ek_dataset_keep(training), .shuffle = true,
-                       .batch_size = opt.batch, .workers = (int)opt.workers,
-                       .device_ids = c->devices,
-                       .sizes = c->devices.count > 1 ? sizes_of_parts : NULL, .sizes_user = c);
-    c->testing = ek_data_loader(.dataset = ek_dataset_keep(testing), .batch_size = TESTED_AT_ONCE,
-                                .workers = (int)opt.workers, .generator = c->test_random,
-                                .device_ids = EK_DEVICES(c->devices.devices[0]));
+        ek_data_loader(.dataset = ek_dataset_keep(training),
+                       .sampler = ek_random_sampler(c->train_count), .batch_size = opt.batch,
+                       .workers = (int)opt.workers, .device_ids = c->devices, .sizes_user = c,
+                       .sizes = c->devices.count > 1 ? sizes_of_parts : NULL);
+    c->testing =
+        ek_data_loader(.dataset = ek_dataset_keep(testing),
+                       .sampler = ek_sequential_sampler(classify_count(testing, opt.test_samples)),
+                       .batch_size = TESTED_AT_ONCE, .workers = (int)opt.workers,
+                       .generator = c->test_random,
+                       .device_ids = EK_DEVICES(c->devices.devices[0]));
     return ek_error_status();
 }
 
@@ -468,7 +462,7 @@ static int classify_open(classify *c)
     ek_dataset *testing = training ? classify_pictures(false) : NULL;
     int rc = ek_error_status();
     if (rc == 0) {
-        c->train_count = ek_dataset_length(training);
+        c->train_count = classify_count(training, opt.train_samples);
         c->epoch_steps = (c->train_count + opt.batch - 1) / opt.batch;
         c->last_step = opt.epochs * c->epoch_steps;
         if (opt.steps > 0 && opt.steps < c->last_step)
