@@ -516,29 +516,30 @@ static int gan_write_png(const char *path, const uint8_t *pixels, int height, in
 }
 
 /* Losses and norms over steps. */
-static int gan_write_charts(const char *path, const gan *g)
+static void gan_write_charts(FILE *page, void *user)
 {
-    static const char title[] = "Fashion-MNIST from noise";
+    const gan *g = user;
     page_curve curves[SERIES];
-    FILE *page = fopen(path, "w");
-    if (!page)
-        return ek_error(EK_E_IO, "%s: %s", path, strerror(errno));
     for (int i = 0; i < SERIES; i++)
         curves[i] = (page_curve){series_names[i], g->values[i], gan_count(i, g->step)};
-    fprintf(page,
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>%s</title>\n"
-            "<style>body { font: 15px sans-serif; margin: 2em; }</style>\n<h1>%s</h1>\n"
-            "<p>%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch %" PRId64
-            ", seed %" PRId64 ", step %" PRId64 "</p>\n",
-            title, title, loss_names[opt.loss], penalty_names[opt.penalty], opt.weight,
-            norm_names[opt.norm], mode_names[opt.mode], g->devices.count, opt.batch, opt.seed,
-            g->step);
     page_curves(page, "Critic", "critic step", &curves[CRITIC_LOSSES], 3);
     page_curves(page, "Norm of the critic's gradient", "critic step", &curves[GRADIENT_NORMS], 1);
     page_curves(page, "Generator", "step", &curves[GENERATOR_LOSSES], 1);
-    fputs("</html>\n", page);
-    int failed = ferror(page);
-    return fclose(page) != 0 || failed ? ek_error(EK_E_IO, "%s: %s", path, strerror(errno)) : 0;
+}
+
+static int gan_write_page(const char *path, gan *g)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch %" PRId64
+             ", seed %" PRId64 ", step %" PRId64,
+             loss_names[opt.loss], penalty_names[opt.penalty], opt.weight, norm_names[opt.norm],
+             mode_names[opt.mode], g->devices.count, opt.batch, opt.seed, g->step);
+    return ek_report_html_with(path, NULL, 0,
+                               &(const ek_report_page){.title = "Fashion-MNIST from noise",
+                                                       .subtitle = text,
+                                                       .more = gan_write_charts,
+                                                       .user = g});
 }
 
 static char *gan_path(const char *name, char path[4096])
@@ -557,7 +558,7 @@ static int gan_write(gan *g)
     if (rc == 0)
         rc = gan_write_png(gan_path(name, path), pixels, GRID_SIDE, GRID_SIDE);
     if (rc == 0)
-        rc = gan_write_charts(gan_path("losses.html", path), g);
+        rc = gan_write_page(gan_path("losses.html", path), g);
     return rc == 0 ? gan_save(gan_path("checkpoint.safetensors", path), g) : rc;
 }
 

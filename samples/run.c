@@ -409,35 +409,21 @@ int json_network(json_writer *json, const char *key, ek_module *network)
 
 /* ---- curves ---- */
 
-enum { PAGE_WIDTH = 640, PAGE_HEIGHT = 200, PAGE_MOST_POINTS = 1000 };
-
 void page_curves(FILE *page, const char *title, const char *x, const page_curve *curves, int count)
 {
-    static const char *const colours[] = {"#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed"};
-    double low = INFINITY, high = -INFINITY; /* of all finite values */
-    int64_t longest = 1;
-    for (int c = 0; c < count; c++)
-        for (int64_t i = 0; i < curves[c].count; i++) {
-            double value = curves[c].values[i];
-            low = isfinite(value) ? fmin(low, value) : low;
-            high = isfinite(value) ? fmax(high, value) : high;
-            longest = i >= longest ? i + 1 : longest;
-        }
-    double scale = high > low ? PAGE_HEIGHT / (high - low) : 0;
-    fprintf(page,
-            "<section>\n<h2>%s</h2>\n<p>%.4g to %.4g over %" PRId64
-            " %ss</p>\n<svg viewBox=\"0 0 %d %d\" style=\"max-width: %dpx\">\n",
-            title, low, high, longest, x, PAGE_WIDTH, PAGE_HEIGHT, PAGE_WIDTH);
-    for (int c = 0; c < count; c++) {
-        fprintf(page, "<polyline fill=\"none\" stroke=\"%s\" points=\"", colours[c]);
-        for (int64_t i = 0; i < curves[c].count; i += longest / PAGE_MOST_POINTS + 1)
-            if (isfinite(curves[c].values[i]))
-                fprintf(page, "%.1f,%.1f ", (double)i * PAGE_WIDTH / (double)longest,
-                        PAGE_HEIGHT - scale * (curves[c].values[i] - low));
-        fputs("\"/>\n", page);
+    json_writer json = {.stream = page};
+    fputs("<script type=\"application/json\" class=\"chart\">", page);
+    json_begin(&json, NULL, '{');
+    json_text(&json, "title", title);
+    json_text(&json, "unit", x);
+    json_begin(&json, "series", '[');
+    for (int i = 0; i < count; i++) {
+        json_begin(&json, NULL, '{');
+        json_text(&json, "name", curves[i].name);
+        json_reals(&json, "values", curves[i].values, curves[i].count);
+        json_end(&json, '}');
     }
-    fputs("</svg>\n<p>", page);
-    for (int c = 0; c < count; c++)
-        fprintf(page, "<span style=\"color: %s\">%s</span>\n", colours[c], curves[c].name);
-    fputs("</p>\n</section>\n", page);
+    json_end(&json, ']');
+    json_end(&json, '}');
+    fputs("</script>\n", page);
 }

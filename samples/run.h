@@ -109,7 +109,8 @@ typedef struct page_curve {
     const double *values;
     int64_t count;
 } page_curve;
-/* A section of an HTML page: up to 5 curves over their values' numbers in one picture (SVG). */
+/* A chart on a page of the library's (ek_report_page.more): curves over their values' numbers,
+ * which count `x`s. Names hold no '<'. */
 void page_curves(FILE *page, const char *title, const char *x, const page_curve *curves, int count);
 
 #endif

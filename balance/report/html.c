@@ -11,7 +11,7 @@ extern const unsigned char ek_page_html[]; /* page.html as it is, and a NUL */
 
 /* ---- the page ---- */
 
-void ek_html_text(FILE *page, const char *text)
+static void page_text(FILE *page, const char *text)
 {
     for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
         if (strchr("<>&\"'", *c))
@@ -30,32 +30,29 @@ static const char *page_write_until(FILE *page, const char *from, const char *ma
     return end + strlen(mark);
 }
 
-void ek_html_begin(FILE *page, const char *title, const char *subtitle)
+static void page_begin(FILE *page, const char *title, const char *subtitle)
 {
     const char *rest = (const char *)ek_page_html;
 
     for (int i = 0; i < 2; i++) { /* in the head and as the heading */
         rest = page_write_until(page, rest, "{{title}}");
-        ek_html_text(page, title);
+        page_text(page, title);
     }
     rest = page_write_until(page, rest, "{{subtitle}}");
     if (subtitle) {
         fputs("<p class=\"faint\">", page);
-        ek_html_text(page, subtitle);
+        page_text(page, subtitle);
         fputs("</p>\n", page);
     }
     page_write_until(page, rest, "{{more}}");
 }
 
-int ek_html_end(FILE *page, ek_report *const *reports, int count)
+static int page_end(FILE *page, ek_report *const *reports, int count)
 {
     const char *more = "{{more}}", *rest = strstr((const char *)ek_page_html, more) + strlen(more);
 
     rest = page_write_until(page, rest, "{{report}}");
-    if (count < 0)
-        fputs("null", page);
-    else
-        EK_TRY(ek_report_put(page, true, reports, count));
+    EK_TRY(ek_report_put(page, true, reports, count));
     fputs(rest, page);
     return 0;
 }
@@ -73,15 +70,14 @@ static int page_write(FILE *stream, void *user)
     const page_job *job = user;
     const ek_report_page *page = &job->page;
 
-    ek_html_begin(stream, page->title ? page->title : "Memory and time of training",
-                  page->subtitle);
+    page_begin(stream, page->title ? page->title : "Memory and time of training", page->subtitle);
     if (page->more) {
         /* Style sheets and drawings want decimal points whatever language the program speaks. */
         locale_t before = ek_locale_begin();
         page->more(stream, page->user);
         ek_locale_end(before);
     }
-    return ek_html_end(stream, job->reports, job->count);
+    return page_end(stream, job->reports, job->count);
 }
 
 static int page_check(const char *path, ek_report *const *reports, int count)

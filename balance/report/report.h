@@ -41,12 +41,4 @@ int64_t ek_report_largest_batch(const ek_report *report);
 /* The reports as JSON; in_html: on one line, for a script element. */
 int ek_report_put(FILE *stream, bool in_html, ek_report *const *reports, int count);
 
-/* Text of a page, also within attributes: what would be markup is escaped. */
-void ek_html_text(FILE *page, const char *text);
-
-/* A page up to where more of its body can be written, and the rest of it with the reports to draw;
- * count < 0: it draws no report. `subtitle` may be NULL. */
-void ek_html_begin(FILE *page, const char *title, const char *subtitle);
-int ek_html_end(FILE *page, ek_report *const *reports, int count);
-
 #endif

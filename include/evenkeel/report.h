@@ -112,7 +112,11 @@ EK_API int ek_report_html(const char *path, ek_report *const *reports, int count
 typedef struct ek_report_page {
     const char *title;    /* NULL: "Memory and time of training" */
     const char *subtitle; /* a paragraph below it; NULL: none */
-    /* Writes more of the page's body behind the report's own sections; NULL: nothing. */
+    /* Writes more of the page's body behind the report's own sections; NULL: nothing. The page's
+     * script draws a chart where there is an element
+     * <script type="application/json" class="chart">JSON</script>, without '<' in its JSON:
+     * {"title", "unit": "step", "series": [{"name", "values": [1.5, null, ...]}]} for lines,
+     * {"title", "note", "bars": [{"name", "text", "value"}]} for bars. */
     void (*more)(FILE *page, void *user);
     void *user;
 } ek_report_page;

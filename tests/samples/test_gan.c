@@ -325,6 +325,21 @@ START_TEST(records_have_a_median)
 }
 END_TEST
 
+/* What is no number reaches no page. */
+START_TEST(curves_leave_out_what_is_no_number)
+{
+    const double values[] = {NAN, 1, INFINITY, 2, -INFINITY};
+    char *text = NULL;
+    size_t length;
+    FILE *page = open_memstream(&text, &length);
+
+    page_curves(page, "t", "step", &(page_curve){"a", values, 5}, 1);
+    fclose(page);
+    ck_assert_ptr_nonnull(strstr(text, "\"values\": [null, 1, null, 2, null]"));
+    free(text);
+}
+END_TEST
+
 START_TEST(pictures_are_written)
 {
     static uint8_t pixels[GRID_SIDE * GRID_SIDE], again[GRID_SIDE * GRID_SIDE];
@@ -512,6 +527,7 @@ Suite *suite(void)
     tcase_add_test(parts, pictures_are_padded);
     tcase_add_test(parts, networks_have_their_shapes);
     tcase_add_test(parts, records_have_a_median);
+    tcase_add_test(parts, curves_leave_out_what_is_no_number);
     tcase_add_test(parts, pictures_are_written);
     tcase_add_loop_test(runs, resumed_runs_are_the_same, 0, MODES);
     tcase_add_test(runs, other_checkpoints_are_refused);

@@ -10,7 +10,6 @@
 #include "core/device.h"
 #include "core/trace.h"
 #include "json_tree.h"
-#include "report/page.h"
 #include "report/report.h"
 #include "unit.h"
 
@@ -280,29 +279,6 @@ START_TEST(no_report_is_a_page_too)
 }
 END_TEST
 
-/* What is no number reaches no page; what they are called breaks out of nothing. */
-START_TEST(charts_leave_out_what_is_no_number)
-{
-    const double values[] = {NAN, 1, INFINITY, 2, -INFINITY}, one[] = {3};
-    const ek_page_series series[] = {{"</script>", values, 5, NULL}, {"b", one, 1, NULL}};
-    const ek_page_bar bars[] = {{"a", "x", NAN}, {"b", "y", INFINITY}, {"c", "z", -1}};
-    FILE *stream = fopen(path, "w");
-    ck_assert_ptr_nonnull(stream);
-    ek_page_begin(stream, "t");
-    ek_page_lines(stream, "l", "step", series, 2);
-    ek_page_lines(stream, "n", "step", NULL, 0);
-    ek_page_bars(stream, "b", "note", bars, 3);
-    ek_page_end(stream);
-    ck_assert_int_eq(fclose(stream), 0);
-    char *page = read_file(path);
-    assert_whole(page, 3);
-    assert_has(page, "\"values\":[null,1,null,2,null]");
-    assert_has(page, "{\"name\":\"a\",\"text\":\"x\",\"value\":null}");
-    assert_has(page, "id=\"data\">null</script>");
-    free(page);
-}
-END_TEST
-
 /* Where the machine has a locale with decimal commas: they stay out of the page, and in force
  * behind it. */
 START_TEST(decimal_commas_stay_out)
@@ -419,7 +395,6 @@ Suite *suite(void)
     tcase_add_test(tests, page_has_every_number_of_the_json);
     tcase_add_test(tests, texts_break_out_of_nothing);
     tcase_add_test(tests, no_report_is_a_page_too);
-    tcase_add_test(tests, charts_leave_out_what_is_no_number);
     tcase_add_test(tests, decimal_commas_stay_out);
     tcase_add_test(tests, errors_leave_the_old_file);
     if (node_is_here())
