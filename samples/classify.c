@@ -1,11 +1,9 @@
 /* classify.c: trains a residual network on Fashion-MNIST or CIFAR-10, from the files to the test:
  * augmentation, loader, schedule, checkpoints, one device or several. */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "networks.h"
 #include "run.h"
@@ -237,15 +235,6 @@ static void classify_make_model(classify *c, const char *plan)
     c->criterion = ek_data_parallel_criterion(c->criterion, .device_ids = c->devices);
 }
 
-static ek_optimizer *classify_optimizer(ek_module *model)
-{
-    double lr = opt.lr, decay = opt.weight_decay;
-    if (opt.optimizer == SGD)
-        return ek_sgd(model, .lr = lr, .weight_decay = decay, .momentum = opt.momentum);
-    return opt.optimizer == ADAM ? ek_adam(model, .lr = lr, .weight_decay = decay)
-                                 : ek_adamw(model, .lr = lr, .weight_decay = decay);
-}
-
 /* Makes the network from the seed, and all that trains it. */
 static int classify_make(classify *c, const char *plan)
 {
@@ -253,7 +242,13 @@ static int classify_make(classify *c, const char *plan)
     c->network = resnet(picture_sets[opt.set].channels, (int)opt.width, (int)opt.blocks,
                         opt.norm == APART, CLASSES);
     classify_make_model(c, plan);
-    c->optimizer = classify_optimizer(c->model);
+    if (opt.optimizer == SGD)
+        c->optimizer = ek_sgd(c->model, .lr = opt.lr, .weight_decay = opt.weight_decay,
+                              .momentum = opt.momentum);
+    else if (opt.optimizer == ADAM)
+        c->optimizer = ek_adam(c->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
+    else
+        c->optimizer = ek_adamw(c->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
     /* Schedules are stepped after each step, not after each epoch. */
     if (opt.schedule == SCHEDULE_COSINE)
         c->schedule = ek_cosine_schedule(c->optimizer, opt.epochs * c->epoch_steps, 0);

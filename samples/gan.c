@@ -8,13 +8,11 @@
  * the critic as they are, and losses and norms are computed there. Only the penalty's choice of
  * points between real and made pictures needs whole batches: for it the made ones are copied to
  * plain memory (cpu), where the real ones are, so that it costs no device anything. */
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <png.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "networks.h"
 #include "run.h"
@@ -152,7 +150,7 @@ static ek_module *gan_criterion(const gan *g, ek_gan_role role)
     return g->balanced ? ek_data_parallel_criterion(loss, .device_ids = g->devices) : loss;
 }
 
-/* Betas of Adam: half of the usual momentum (Radford et al. 2016), and a short memory of squares,
+/* Its betas: half of the usual momentum (Radford et al. 2016), and a short memory of squares,
  * since the critic's gradients change with the generator (Gulrajani et al. 2017). */
 static ek_optimizer *gan_adam(ek_module *model)
 {

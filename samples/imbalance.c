@@ -223,25 +223,11 @@ static int train_next_scenes(const run_settings *s, const scene_set *scenes, sam
     return which ? scenes_batch(scenes, which, batch, images, labels) : ek_error_status();
 }
 
-/* A stop after the last step is none: what is left is short, and its results are worth it. */
-static int train_check_stopped(const run_settings *s, const char *name, int64_t step, int64_t steps)
-{
-    if (!*s->stopped || step == steps)
-        return 0;
-    return ek_error(EK_E_USER, "%s was at step %lld of %lld; nothing of it is kept", name,
-                    (long long)step, (long long)steps);
-}
-
-/* Measured plans settle in the first steps: in longer runs the report begins behind them. */
-static int64_t train_first_reported(int64_t steps)
-{
-    enum { SETTLING = 6 };
-    return steps >= 3 * SETTLING ? SETTLING : 0;
-}
-
 static int train_steps(train_job *job, const run_settings *s, const scene_set *scenes,
                        int64_t steps, mode_result *result)
 {
+    enum { SETTLING = 6 }; /* measured plans do, in the first steps: longer reports begin behind */
+    const int64_t first_reported = steps >= 3 * SETTLING ? SETTLING : 0;
     double *seconds = malloc((size_t)steps * sizeof *seconds);
     sample_order order;
     progress_bar bar = progress_begin(result->name, 0, steps, result->batch);
@@ -250,7 +236,7 @@ static int train_steps(train_job *job, const run_settings *s, const scene_set *s
     if (rc == 0 && (!seconds || !result->losses))
         rc = ek_error(EK_E_NO_MEMORY, "no memory for %d steps", (int)steps);
     for (int i = 0; rc == 0 && i < steps; i++) {
-        if (i == train_first_reported(steps)) {
+        if (i == first_reported) {
             result->report = ek_report_start(.name = result->name, .device_ids = job->devices);
             rc = result->report ? 0 : ek_error_status();
         }
@@ -270,7 +256,9 @@ static int train_steps(train_job *job, const run_settings *s, const scene_set *s
             result->loss_count = i + 1;
             snprintf(note, sizeof note, "loss %.4f", result->losses[i]);
             progress_show(&bar, i + 1, note);
-            rc = train_check_stopped(s, result->name, i + 1, steps);
+            if (*s->stopped && i + 1 < steps) /* what is left after the last step is short */
+                rc = ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept",
+                              result->name, i + 1, (int)steps);
         }
     }
     progress_end(&bar);
