@@ -199,38 +199,35 @@ static __device__ __forceinline__ double ek_norm_root(double x)
     return sqrt(x);
 }
 
-/* What follows from mean and variance i. Products are rounded where the compiler has no choice, so
- * that every kernel gives the same bits. */
+/* What becomes of mean and variance i; returns what variances turn into. Products are rounded where
+ * the compiler has no choice, so that every kernel gives the same bits. */
 template <typename R>
-static __device__ __forceinline__ void ek_norm_follow(const ek_norm_settling &s, int64_t i, R mean,
-                                                      R var)
+static __device__ __forceinline__ R ek_norm_updated(const ek_norm_updating &u, int64_t i, R mean,
+                                                    R var)
 {
-    if (s.running_mean != nullptr) {
-        const double momentum = s.average != nullptr ? 1 / (double)*s.average : s.momentum;
+    if (u.running_mean != nullptr) {
+        const double momentum = u.average != nullptr ? 1 / (double)*u.average : u.momentum;
         const R keep = (R)(1 - momentum);
-        R *const means = (R *)s.running_mean + i, *const vars = (R *)s.running_var + i;
+        R *const means = (R *)u.running_mean + i, *const vars = (R *)u.running_var + i;
         *means = ek_norm_fma((R)momentum, mean, keep * *means);
-        *vars = ek_norm_fma((R)(momentum * s.unbiased), var, keep * *vars);
+        *vars = ek_norm_fma((R)(momentum * u.unbiased), var, keep * *vars);
     }
-    if (s.mean != nullptr)
-        ((R *)s.mean)[i] = mean;
-    if (s.invstd != nullptr)
-        ((R *)s.invstd)[i] = 1 / ek_norm_root(var + (R)s.eps);
-    if (s.batches != nullptr && i == 0)
-        ++*s.batches;
+    if (u.batches != nullptr && i == 0)
+        ++*u.batches;
+    return u.inverts ? 1 / ek_norm_root(var + (R)u.eps) : var;
 }
 
 /* What follows from a channel's sums of dy and of dy (x - mean). */
 template <typename R>
-static __device__ __forceinline__ void ek_norm_chain_rule(const ek_norm_chaining &chain, int64_t i,
-                                                          R sum, R product, R invstd)
+static __device__ __forceinline__ void ek_norm_put_line(const ek_norm_line &line, int64_t i, R sum,
+                                                        R product, R invstd)
 {
-    if (chain.scale == nullptr)
+    if (line.scale == nullptr)
         return;
-    const R weight = ek_norm_value(chain.weight, i, R(1)), scale = weight * invstd;
-    ((R *)chain.dmean)[i] = -scale * sum;
-    ((R *)chain.dinvstd)[i] = weight * product;
-    ((R *)chain.scale)[i] = scale;
+    const R scale = ek_norm_value(line.weight, i, R(1)) * invstd, share = scale * (R)line.share;
+    ((R *)line.scale)[i] = scale;
+    ((R *)line.shift)[i] = share * sum;
+    ((R *)line.slope)[i] = share * invstd * (product * invstd);
 }
 
 #endif

@@ -38,20 +38,21 @@ typedef struct ek_norm_cut {
     int64_t tasks;
 } ek_norm_cut;
 
-/* What follows from means and variances, as kernels.h's ek_norm_settle: dense, by index, or NULL.
- */
-typedef struct ek_norm_settling {
-    void *invstd, *mean, *running_mean, *running_var;
+/* What becomes of means and variances, as kernels.h's ek_norm_update: dense, by index, or NULL. */
+typedef struct ek_norm_updating {
+    bool inverts; /* variances turn into 1 / sqrt(variance + eps) */
+    void *running_mean, *running_var;
     double eps, momentum, unbiased; /* unbiased: count / (count - 1) */
     const int64_t *average;
     int64_t *batches;
-} ek_norm_settling;
+} ek_norm_updating;
 
-/* What follows from sums of channels, as kernels.h's ek_norm_chain; scale NULL: nothing. */
-typedef struct ek_norm_chaining {
+/* What follows from sums of channels, as in kernels.h's ek_norm_sums; scale NULL: nothing. */
+typedef struct ek_norm_line {
     const void *weight;
-    void *dmean, *dinvstd, *scale;
-} ek_norm_chaining;
+    void *scale, *shift, *slope;
+    double share; /* -1 / values */
+} ek_norm_line;
 
 typedef struct ek_cuda_norm {
     ek_dtype dtype; /* of x, dy, mask and y */
@@ -68,20 +69,20 @@ typedef struct ek_cuda_norm {
     const void *mean, *invstd, *weight, *bias, *sum, *sum_xhat;
     bool element; /* weight and bias: one for each element of a sample's planes; else per channel */
     bool relu;
-    bool weighted;            /* gradient: the sums don't contain the weight yet (batch norm) */
-    double share, share_xhat; /* gradient: what the sums are multiplied with: 1 / values */
+    bool weighted; /* gradient: the sums don't contain the weight yet (batch norm) */
+    double share;  /* gradient: what the sums are multiplied with: 1 / values */
     /* Partial sums by sample, part and column; or NULL: there is one part of each column and one
      * column of each group, so that sums are results. */
     double *first, *second;
     /* Results of sums, of the type that is computed in: by sample and group, and per column over
      * all samples. Either pair may be NULL. */
     void *by_group[2], *by_column[2];
-    ek_norm_settling settle; /* statistics: for by_group */
-    ek_norm_chaining chain;  /* sums: for by_group, of single channels */
+    ek_norm_updating update; /* moments: for by_group */
+    ek_norm_line line;       /* sums: for by_group, of single channels */
 } ek_cuda_norm;
 
-/* mean and (biased) variance into by_group, and what follows from them */
-int ek_cuda_launch_norm_statistics(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
+/* mean and (biased) variance into by_group, with what becomes of them */
+int ek_cuda_launch_norm_moments(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 /* sum of dy and of dy (x - mean) into partial sums, or with the latter times invstd into by_group.
  * With `element` dy is multiplied with weight. */
 int ek_cuda_launch_norm_reduce(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
@@ -99,27 +100,19 @@ int ek_cuda_launch_norm_join_moments(const ek_cuda_queue *queue, const ek_cuda_n
 int ek_cuda_launch_norm_join_groups(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 int ek_cuda_launch_norm_join_columns(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 
-/* What follows from `count` means and variances, of f64 or f32. */
-int ek_cuda_launch_norm_settle(const ek_cuda_queue *queue, bool wide, const void *mean,
-                               const void *var, int64_t count, const ek_norm_settling *settle);
-
-/* Moments of chunks, of f64 or f32, and what they are merged into. */
+/* Moments of chunks, of f64 or f32, from chunk to chunk by steps, and what they are merged into. */
 typedef struct ek_norm_merging {
     int64_t channels;
     int chunks;
     double shares[EK_MAX_DEVICES];
-    double eps;
-    const void *moments; /* (chunks, 2, channels) */
-    void *mean, *var, *invstd;
-    /* The gradient: of what was merged into these two; each of the gradients may be NULL. */
-    const void *merged_mean, *merged_invstd, *dmean, *dvar, *dinvstd;
-    void *dmoments;
+    const void *means, *vars;
+    int64_t means_step, vars_step;
+    void *mean, *invstd;
+    ek_norm_updating update;
 } ek_norm_merging;
 
 int ek_cuda_launch_norm_merge(const ek_cuda_queue *queue, bool wide,
                               const ek_norm_merging *merging);
-int ek_cuda_launch_norm_merge_gradient(const ek_cuda_queue *queue, bool wide,
-                                       const ek_norm_merging *merging);
 
 EK_END_DECLARATIONS
 #endif

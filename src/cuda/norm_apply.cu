@@ -32,7 +32,7 @@ static __device__ __forceinline__ plane<R> plane_of(const ek_cuda_norm &a, int64
     const R factor = a.weighted ? scale : invstd;
     return {((const R *)a.mean)[group], scale,
             factor * (R)a.share * ek_norm_value(a.sum, group, R(0)),
-            factor * (R)a.share_xhat * ek_norm_value(a.sum_xhat, group, R(0)) * invstd};
+            factor * (R)a.share * ek_norm_value(a.sum_xhat, group, R(0)) * invstd};
 }
 
 /* ---- U vectors of V elements: all loads before the first store ---- */

@@ -237,22 +237,21 @@ int ek_cuda_norm_output(ek_norm_call *call, ek_tensor *tensor, void **values)
     return take_dense(call, tensor, tensor, false, values);
 }
 
-int ek_cuda_norm_take_settle(ek_norm_call *call, const ek_norm_settle *settle)
+int ek_cuda_norm_take_update(ek_norm_call *call, const ek_norm_update *update)
 {
-    ek_norm_settling *into = &call->norm.settle;
-    if (!settle)
+    ek_norm_updating *into = &call->norm.update;
+    if (!update)
         return 0;
-    into->eps = settle->eps;
-    into->momentum = settle->momentum;
-    into->unbiased = settle->count / (settle->count - 1);
-    if (settle->average)
-        into->average = ek_tensor_address(settle->average);
-    if (settle->batches)
-        into->batches = ek_tensor_address(settle->batches);
-    EK_TRY(ek_cuda_norm_output(call, settle->mean, &into->mean));
-    EK_TRY(ek_cuda_norm_output(call, settle->invstd, &into->invstd));
-    EK_TRY(take_dense(call, settle->running_mean, settle->running_mean, true, &into->running_mean));
-    return take_dense(call, settle->running_var, settle->running_var, true, &into->running_var);
+    into->inverts = true;
+    into->eps = update->eps;
+    into->momentum = update->momentum;
+    into->unbiased = update->count / (update->count - 1);
+    if (update->average)
+        into->average = ek_tensor_address(update->average);
+    if (update->batches)
+        into->batches = ek_tensor_address(update->batches);
+    EK_TRY(take_dense(call, update->running_mean, update->running_mean, true, &into->running_mean));
+    return take_dense(call, update->running_var, update->running_var, true, &into->running_var);
 }
 
 /* As a batch of one sample, in the order of x's samples. */

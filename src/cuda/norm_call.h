@@ -48,9 +48,8 @@ int ek_cuda_norm_input(ek_norm_call *call, const ek_tensor *tensor, const void *
 int ek_cuda_norm_element_input(ek_norm_call *call, const ek_tensor *x, const ek_tensor *tensor,
                                const void **values);
 int ek_cuda_norm_output(ek_norm_call *call, ek_tensor *tensor, void **values);
-/* What follows from statistics, into norm.settle; after the statistics themselves. NULL: nothing.
- */
-int ek_cuda_norm_take_settle(ek_norm_call *call, const ek_norm_settle *settle);
+/* What becomes of moments, into norm.update. NULL: nothing. */
+int ek_cuda_norm_take_update(ek_norm_call *call, const ek_norm_update *update);
 int ek_cuda_norm_element_output(ek_norm_call *call, const ek_tensor *x, ek_tensor *tensor,
                                 void **values);
 /* Cuts the work: for sums, with room for partial ones unless `direct` allows that there are none;

@@ -35,11 +35,10 @@ static __device__ __forceinline__ void put(void *const (&into)[2], bool wide, in
 static __device__ __forceinline__ void put_moments(const ek_cuda_norm &a, bool wide, int64_t i,
                                                    double mean, double var)
 {
-    put(a.by_group, wide, i, mean, var);
     if (wide)
-        ek_norm_follow(a.settle, i, mean, var);
+        put_pair<double>(a.by_group, i, mean, ek_norm_updated(a.update, i, mean, var));
     else
-        ek_norm_follow(a.settle, i, (float)mean, (float)var);
+        put_pair<float>(a.by_group, i, mean, ek_norm_updated(a.update, i, (float)mean, (float)var));
 }
 
 /* Elements of a part: what its blocks saw. */
@@ -128,9 +127,9 @@ template <bool moments> EK_KERNEL join_columns(const ek_cuda_norm a, const bool 
             const double invstd = value_of(a.invstd, wide, at, 1);
             put(a.by_group, wide, at, weight * own.first, own.second * (weight * invstd));
             if (wide)
-                ek_norm_chain_rule(a.chain, at, own.first, own.second, invstd);
+                ek_norm_put_line(a.line, at, own.first, own.second, invstd);
             else
-                ek_norm_chain_rule(a.chain, at, (float)own.first, (float)own.second, (float)invstd);
+                ek_norm_put_line(a.line, at, (float)own.first, (float)own.second, (float)invstd);
         }
     }
 }
@@ -159,6 +158,31 @@ template <bool moments> EK_KERNEL join_groups(const ek_cuda_norm a)
         else
             put(a.by_group, wide, task, own.first, own.second * value_of(a.invstd, wide, task, 1));
     }
+}
+
+/* ---- moments of chunks: a thread has a channel, in f64 and in the chunks' order ---- */
+
+template <typename R> EK_KERNEL merge_chunks(const ek_norm_merging m)
+{
+    EK_GRID_LOOP(c, m.channels)
+    {
+        const R *const means = (const R *)m.means + c, *const vars = (const R *)m.vars + c;
+        double mean = 0, var = 0;
+        for (int k = 0; k < m.chunks; k++)
+            mean += m.shares[k] * (double)means[k * m.means_step];
+        for (int k = 0; k < m.chunks; k++) {
+            const double apart = (double)means[k * m.means_step] - mean;
+            var += m.shares[k] * ((double)vars[k * m.vars_step] + apart * apart);
+        }
+        ((R *)m.mean)[c] = (R)mean;
+        ((R *)m.invstd)[c] = ek_norm_updated(m.update, c, (R)mean, (R)var);
+    }
+}
+
+int ek_cuda_launch_norm_merge(const ek_cuda_queue *queue, bool wide, const ek_norm_merging *merging)
+{
+    return ek_launch(queue, dim3(ek_grid(queue, merging->channels)), dim3(EK_BLOCK),
+                     wide ? merge_chunks<double> : merge_chunks<float>, *merging);
 }
 
 /* ---- launching ---- */

@@ -35,10 +35,10 @@ static __device__ __forceinline__ void put(const ek_cuda_norm &a, int64_t sample
         a.second[at] = (double)product;
     } else {
         const int64_t at = sample * a.channels + column;
-        const R invstd = ((const R *)a.invstd)[at];
+        const R invstd = ek_norm_value(a.invstd, at, R(1));
         ((R *)a.by_group[0])[at] = sum;
         ((R *)a.by_group[1])[at] = product * invstd;
-        ek_norm_chain_rule(a.chain, at, sum, product, invstd);
+        ek_norm_put_line(a.line, at, sum, product, invstd);
     }
 }
 

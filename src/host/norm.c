@@ -1,343 +1,345 @@
-/* norm.c: passes over memory for normalisation. The rows are cut into blocks by the shape alone and
- * joined in order, so that statistics don't depend on threads. */
-#include "host/norm.h"
+/* norm.c: the slots of normalisation.
+ *
+ * Sums are made per channel, of the whole batch or of each sample, and joined by group; what is
+ * applied has parameters per channel (norm_pass.c). If parameters are per element, or one group has
+ * none, or channels are elements, there are rows instead (norm_rows.c). */
+#include <math.h>
 
 #include "host/host.h"
+#include "host/norm.h"
 
-enum { GRAIN = 16384 };
+enum { GRAIN = 4096 };
 
-#define EK_REAL float
-#define EK_NAME(name) name##_f32
-#include "host/norm_real.h"
-#undef EK_REAL
-#undef EK_NAME
+/* Statistics, by sample and group; for those of the batch there is one sample in this sense. */
+typedef struct norm_call {
+    ek_norm_pass pass;
+    int64_t channels, groups, each; /* of a sample; `each`: channels of a group */
+    double count;                   /* that sums are divided by */
+    bool weighted;                  /* the sums lack the weight */
+    const ek_tensor *mean, *invstd, *weight, *bias, *sum, *sum_xhat;
+    const ek_norm_sums *sums;
+    ek_tensor *into_mean, *into_var;
+} norm_call;
 
-#define EK_REAL double
-#define EK_NAME(name) name##_f64
-#include "host/norm_real.h"
-#undef EK_REAL
-#undef EK_NAME
-
-/* ---- geometry ---- */
-
-static bool plan_rows(ek_norm_plan *plan, int64_t rows, int64_t stride)
+static int norm_begin(norm_call *call, ek_dev *dev, const ek_norm_geometry *g,
+                      const ek_tensor *const *tensors, int count, bool has_output)
 {
-    int64_t channels = plan->channels;
-    bool join =
-        stride == channels && channels * 2 <= EK_NORM_LANES && rows >= EK_NORM_LANES / channels;
-    plan->lanes = join ? EK_NORM_LANES / channels : 1;
-    plan->width = plan->lanes * channels;
-    plan->rows = rows / plan->lanes;
-    plan->rest = rows % plan->lanes * channels;
-    plan->row_stride = stride * plan->lanes;
-    int64_t columns = plan->width < EK_NORM_COLUMNS ? plan->width : EK_NORM_COLUMNS;
-    int64_t step = ek_norm_short_rows(columns);
-    int64_t steps = 32768 / (step * columns);
-    plan->block_rows = step * (steps > 0 ? steps : 1);
-    plan->blocks = (plan->rows + plan->block_rows - 1) / plan->block_rows;
-    return true;
+    call->channels = g->groups * g->each;
+    call->groups = g->groups;
+    call->each = g->each;
+    return ek_norm_pass_begin(&call->pass, dev, tensors, count, has_output,
+                              g->batch ? EK_NORM_BATCH : EK_NORM_SAMPLES);
 }
 
-static void cut_row(ek_norm_plan *plan, int64_t length, int64_t pieces)
+static void norm_over_samples(norm_call *call, ek_parallel_body *body)
 {
-    plan->planes = true;
-    plan->blocks = plan->outer = 1;
-    plan->channels = plan->width = pieces;
-    plan->inner = plan->channel_stride = length / pieces;
+    ek_parallel_for(call->pass.dev, call->pass.job.plan.samples, 1 + GRAIN / call->channels, body,
+                    call);
 }
 
-static bool plan_pieces(ek_norm_plan *plan, int64_t length)
+/* ---- moments ---- */
+
+/* All channels of a group have equally many values: the mean of their means is exact, and a second
+ * pass over these adds what lies between channels. */
+static void norm_join_moments(void *context, int64_t begin, int64_t end)
 {
-    int64_t pieces = 1;
-    for (int64_t n = 2; n <= 64 && length / n >= GRAIN / 2; n++)
-        if (length % n == 0)
-            pieces = n;
-    cut_row(plan, length, pieces);
-    return true;
-}
-
-void ek_norm_cut(ek_norm_batch *batch, int64_t pieces)
-{
-    ek_norm_plan *plan = &batch->job.plan;
-    cut_row(plan, plan->channels * plan->inner, pieces);
-}
-
-/* False where the memory is neither rows nor planes. */
-static bool plan_init(ek_norm_plan *plan, const ek_tensor *x, ek_norm_parts parts)
-{
-    *plan = (ek_norm_plan){.channels = x->shape[1], .samples = 1};
-    if (parts != EK_NORM_BATCH) {
-        plan->samples = x->shape[0];
-        plan->sample_stride = x->stride[0];
-    }
-    int64_t shape[EK_MAX_DIMS] = {0};
-    for (int d = 0; d < x->ndim; d++)
-        shape[d] = (d == 1 && parts != EK_NORM_ROWS) || (d == 0 && parts != EK_NORM_BATCH)
-                       ? 1
-                       : x->shape[d];
-    ek_walk walk;
-    ek_walk_init_raw(&walk, 1, x->ndim, shape, (const int64_t *[]){x->stride});
-    if (parts == EK_NORM_ROWS)
-        return walk.ndim == 1 && (walk.count == 1 || walk.stride[0][0] == 1) &&
-               plan_pieces(plan, walk.count);
-    if (walk.ndim == 1 && (x->stride[1] == 1 || plan->channels == 1))
-        return plan_rows(plan, walk.count, walk.count == 1 ? plan->channels : walk.stride[0][0]);
-    if (walk.ndim > 2 || walk.stride[0][walk.ndim - 1] != 1)
-        return false;
-    plan->planes = true;
-    plan->blocks = 1;
-    plan->width = plan->channels;
-    plan->inner = walk.shape[walk.ndim - 1];
-    plan->outer = walk.ndim == 2 ? walk.shape[0] : 1;
-    plan->outer_stride = walk.ndim == 2 ? walk.stride[0][0] : 0;
-    plan->channel_stride = x->stride[1];
-    return true;
-}
-
-int ek_norm_end(ek_norm_batch *batch, int rc)
-{
-    for (int i = 0; i < batch->count; i++)
-        rc = ek_stage_end(&batch->stage[i], batch->dev, i == 0 && batch->has_output, rc);
-    if (batch->parameters != NULL)
-        ek_dev_free(batch->dev, batch->parameters, batch->parameter_bytes, EK_MEMORY_WORKSPACE);
-    if (batch->sums != NULL)
-        ek_dev_free(batch->dev, batch->sums, batch->sum_bytes, EK_MEMORY_WORKSPACE);
-    return rc;
-}
-
-int ek_norm_begin(ek_norm_batch *batch, ek_dev *dev, const ek_tensor *const *tensors, int count,
-                  bool has_output, ek_norm_parts parts)
-{
-    const ek_tensor *x = tensors[has_output ? 1 : 0];
-    batch->dev = dev;
-    batch->is_f64 = x->dtype == EK_F64;
-    batch->has_output = has_output;
-    batch->count = 0;
-    batch->parameters = batch->sums = NULL;
-    batch->job = (ek_norm_job){.relu = false};
-    ek_dtype dtype = batch->is_f64 ? EK_F64 : EK_F32;
-    bool keep = plan_init(&batch->job.plan, x, parts);
-    for (int i = 0; i < count; i++)
-        if (tensors[i] != NULL)
-            keep = keep && tensors[i]->dtype == dtype && ek_same_layout(tensors[i], x);
-    for (int i = 0; i < count; i++) {
-        int rc =
-            ek_stage_begin(&batch->stage[i], dev, tensors[i], dtype, 1, keep, i > 0 || !has_output);
-        if (rc < 0)
-            return ek_norm_end(batch, rc);
-        batch->count++;
-    }
-    plan_init(&batch->job.plan, batch->stage[has_output ? 1 : 0].tensor, parts);
-    return 0;
-}
-
-void *ek_norm_data(const ek_norm_batch *batch, int i)
-{
-    return batch->stage[i].tensor != NULL ? ek_tensor_address(batch->stage[i].tensor) : NULL;
-}
-
-int ek_norm_begin_sums(ek_norm_batch *batch)
-{
-    const ek_norm_plan *plan = &batch->job.plan;
-    int64_t count = plan->samples * (plan->blocks > 0 ? plan->blocks : 1) * plan->width;
-    batch->sum_bytes = (size_t)(2 * count) * sizeof(double);
-    EK_TRY(ek_dev_alloc(batch->dev, batch->sum_bytes, EK_MEMORY_WORKSPACE, &batch->sums));
-    batch->job.first = batch->sums;
-    batch->job.second = batch->job.first + count;
-    return 0;
-}
-
-/* ---- parameters, repeated over the columns ---- */
-
-double ek_norm_value(const ek_tensor *tensor, int64_t i, double otherwise)
-{
-    double value;
-    if (tensor == NULL)
-        return otherwise;
-    ek_row_load(EK_CLASS_F64, &value, tensor->dtype,
-                (const char *)ek_tensor_address(tensor) +
-                    i * tensor->stride[0] * (int64_t)ek_dtype_size(tensor->dtype),
-                1, 1);
-    return value;
-}
-
-void ek_norm_set(ek_norm_batch *batch, int parameter, int64_t sample, int64_t c, double value)
-{
-    const ek_norm_plan *plan = &batch->job.plan;
-    for (int64_t lane = 0; lane < plan->lanes || lane == 0; lane++) {
-        int64_t at = (parameter * plan->samples + sample) * plan->width + lane * plan->channels + c;
-        if (batch->is_f64)
-            ((double *)batch->parameters)[at] = value;
-        else
-            ((float *)batch->parameters)[at] = (float)value;
-    }
-}
-
-int ek_norm_begin_parameters(ek_norm_batch *batch)
-{
-    ek_norm_plan *plan = &batch->job.plan;
-    size_t size = batch->is_f64 ? sizeof(double) : sizeof(float);
-    batch->parameter_bytes = (size_t)(EK_NORM_PARAMETERS * plan->samples * plan->width) * size;
-    EK_TRY(
-        ek_dev_alloc(batch->dev, batch->parameter_bytes, EK_MEMORY_WORKSPACE, &batch->parameters));
-    char *base = batch->parameters;
-    size_t nbytes = (size_t)(plan->samples * plan->width) * size;
-    batch->job.center = base;
-    batch->job.scale = base + nbytes;
-    batch->job.shift = base + 2 * nbytes;
-    batch->job.slope = base + 3 * nbytes;
-    return 0;
-}
-
-/* ---- running ---- */
-
-static void over_sums(ek_norm_batch *batch, ek_parallel_body *rows, ek_parallel_body *planes)
-{
-    const ek_norm_plan *plan = &batch->job.plan;
-    int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
-    int64_t task = plan->block_rows < plan->rows ? plan->block_rows : plan->rows;
-    task *= plan->width < EK_NORM_COLUMNS ? plan->width : EK_NORM_COLUMNS;
-    task += task == 0;
-    if (plan->planes)
-        ek_parallel_for(batch->dev, plan->samples * plan->channels,
-                        1 + GRAIN / (plan->outer * plan->inner), planes, &batch->job);
-    else
-        ek_parallel_for(batch->dev, plan->samples * plan->blocks * parts, 1 + GRAIN / task, rows,
-                        &batch->job);
-}
-
-static void over_elements(ek_norm_batch *batch, ek_parallel_body *rows, ek_parallel_body *planes)
-{
-    const ek_norm_plan *plan = &batch->job.plan;
-    if (plan->planes)
-        ek_parallel_for(batch->dev, plan->samples * plan->outer * plan->channels,
-                        1 + GRAIN / plan->inner, planes, &batch->job);
-    else
-        ek_parallel_for(batch->dev, plan->samples * (plan->rows + (plan->rest > 0)),
-                        1 + GRAIN / plan->width, rows, &batch->job);
-}
-
-void ek_norm_store(ek_tensor *out, int64_t i, double value)
-{
-    ek_row_store(EK_CLASS_F64, &value, out->dtype,
-                 (char *)ek_tensor_address(out) +
-                     i * out->stride[0] * (int64_t)ek_dtype_size(out->dtype),
-                 1, 1);
-}
-
-/* ---- statistics ---- */
-
-static ek_moments joined(ek_moments a, ek_moments b)
-{
-    if (b.count == 0)
-        return a;
-    double count = a.count + b.count, delta = b.mean - a.mean, part = b.count / count;
-    return (ek_moments){count, a.mean + delta * part,
-                        a.deviation + b.deviation + delta * delta * a.count * part};
-}
-
-/* The rows after the last joined one: fewer than there are lanes. */
-static ek_moments rest_moments(const ek_norm_batch *batch, int64_t sample, int64_t c)
-{
-    const ek_norm_plan *plan = &batch->job.plan;
-    ek_moments sum = {0, 0, 0};
-    for (int64_t i = c; i < plan->rest; i += plan->channels) {
-        int64_t at = sample * plan->sample_stride + plan->rows * plan->row_stride + i;
-        double x = batch->is_f64 ? ((const double *)batch->job.x)[at]
-                                 : (double)((const float *)batch->job.x)[at];
-        sum = joined(sum, (ek_moments){1, x, 0});
-    }
-    return sum;
-}
-
-ek_moments ek_norm_moments(const ek_norm_batch *batch, int64_t sample, int64_t c)
-{
-    const ek_norm_job *job = &batch->job;
-    const ek_norm_plan *plan = &job->plan;
-    const int64_t column = sample * plan->channels + c;
-    if (plan->planes)
-        return (ek_moments){(double)(plan->outer * plan->inner), job->first[column],
-                            job->second[column]};
-    ek_moments sum = {0, 0, 0};
-    for (int64_t block = 0; block < plan->blocks; block++) {
-        int64_t begin = block * plan->block_rows;
-        int64_t rows =
-            plan->rows - begin < plan->block_rows ? plan->rows - begin : plan->block_rows;
-        for (int64_t lane = 0; lane < plan->lanes; lane++) {
-            int64_t at = (sample * plan->blocks + block) * plan->width + lane * plan->channels + c;
-            sum = joined(sum, (ek_moments){(double)rows, job->first[at], job->second[at]});
+    norm_call *call = context;
+    for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
+        int64_t sample = i / call->groups, first = i % call->groups * call->each;
+        double mean = 0, deviation = 0;
+        for (int64_t c = first; c < first + call->each; c++)
+            mean += ek_norm_moments(&call->pass, sample, c).mean;
+        mean /= (double)call->each;
+        for (int64_t c = first; c < first + call->each; c++) {
+            ek_moments part = ek_norm_moments(&call->pass, sample, c);
+            deviation += part.deviation + part.count * (part.mean - mean) * (part.mean - mean);
         }
+        ek_norm_store(call->into_mean, i, mean);
+        ek_norm_store(call->into_var, i, deviation / call->count);
     }
-    return joined(sum, rest_moments(batch, sample, c));
 }
 
-void ek_norm_run_statistics(ek_norm_batch *batch)
+static int norm_move(ek_dev *dev, ek_tensor *running, const ek_tensor *value, double momentum,
+                     double scale)
 {
-    over_sums(batch, batch->is_f64 ? statistics_rows_f64 : statistics_rows_f32,
-              batch->is_f64 ? statistics_planes_f64 : statistics_planes_f32);
+    if (!running)
+        return 0;
+    EK_TRY(ek_host_unary(dev, EK_UNARY_AFFINE, running, running, 1 - momentum, 0));
+    return ek_host_binary(dev, EK_BINARY_ADD, running, running, value, momentum * scale);
+}
+
+/* What becomes of moments; var is turned into invstd at last. */
+static int norm_update(ek_dev *dev, const ek_tensor *mean, ek_tensor *var,
+                       const ek_norm_update *update)
+{
+    const double momentum = update->average
+                                ? 1 / (double)*(const int64_t *)ek_tensor_address(update->average)
+                                : update->momentum;
+    EK_TRY(norm_move(dev, update->running_mean, mean, momentum, 1));
+    EK_TRY(norm_move(dev, update->running_var, var, momentum, update->count / (update->count - 1)));
+    if (update->batches)
+        EK_TRY(ek_host_unary(dev, EK_UNARY_AFFINE, update->batches, update->batches, 1, 1));
+    EK_TRY(ek_host_unary(dev, EK_UNARY_AFFINE, var, var, 1, update->eps));
+    EK_TRY(ek_host_unary(dev, EK_UNARY_SQRT, var, var, 0, 0));
+    return ek_host_unary(dev, EK_UNARY_RECIPROCAL, var, var, 0, 0);
+}
+
+/* The groups of a sample lie one after the other if channels are elements; one group is a run in
+ * any order of memory. */
+static int norm_begin_moments(norm_call *call, ek_dev *dev, const ek_norm_geometry *g,
+                              const ek_tensor *x)
+{
+    if (g->batch || (g->groups > 1 && g->inner > 1))
+        return norm_begin(call, dev, g, (const ek_tensor *[]){x}, 1, false);
+    EK_TRY(ek_norm_pass_begin(&call->pass, dev, (const ek_tensor *[]){x}, 1, false, EK_NORM_ROWS));
+    if (g->groups > 1)
+        ek_norm_pass_cut(&call->pass, g->groups);
+    call->channels = call->pass.job.plan.channels;
+    call->groups = g->groups;
+    call->each = call->channels / g->groups;
+    return 0;
+}
+
+int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
+                         const ek_norm_update *update)
+{
+    if (ek_count(x) == 0) {
+        EK_TRY(ek_host_fill(dev, mean, (double)NAN));
+        return ek_host_fill(dev, var, (double)NAN);
+    }
+    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    norm_call call = {.into_mean = mean,
+                      .into_var = var,
+                      .count = (double)(ek_count(x) / ek_count(mean))};
+    EK_TRY(norm_begin_moments(&call, dev, &g, x));
+    int rc = ek_norm_pass_begin_sums(&call.pass);
+    if (rc >= 0) {
+        call.pass.job.x = ek_norm_pass_data(&call.pass, 0);
+        ek_norm_pass_moments(&call.pass);
+        norm_over_samples(&call, norm_join_moments);
+        rc = update ? norm_update(dev, mean, var, update) : 0;
+    }
+    return ek_norm_pass_end(&call.pass, rc);
+}
+
+/* Element c of chunk k. */
+static double norm_chunk_value(const ek_tensor *values, int64_t k, int64_t c)
+{
+    const int last = values->ndim - 1;
+    const int64_t at = c * values->stride[last] + (last > 0 ? k * values->stride[0] : 0);
+    const void *data = ek_tensor_address(values);
+    return values->dtype == EK_F64 ? ((const double *)data)[at] : (double)((const float *)data)[at];
+}
+
+int ek_host_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek_tensor *means,
+                       const ek_tensor *vars, const double *shares, const ek_norm_update *update)
+{
+    const int64_t chunks = means->ndim > 1 ? means->shape[0] : 1;
+    for (int64_t c = 0; c < ek_count(mean); c++) {
+        double m = 0, v = 0;
+        for (int64_t k = 0; k < chunks; k++)
+            m += shares[k] * norm_chunk_value(means, k, c);
+        for (int64_t k = 0; k < chunks; k++) {
+            const double apart = norm_chunk_value(means, k, c) - m;
+            v += shares[k] * (norm_chunk_value(vars, k, c) + apart * apart);
+        }
+        ek_norm_store(mean, c, m);
+        ek_norm_store(invstd, c, v);
+    }
+    return norm_update(dev, mean, invstd, update);
+}
+
+/* ---- apply ---- */
+
+static void norm_set_apply(void *context, int64_t begin, int64_t end)
+{
+    norm_call *call = context;
+    for (int64_t sample = begin; sample < end; sample++)
+        for (int64_t c = 0; c < call->channels; c++) {
+            int64_t group = sample * call->groups + c / call->each;
+            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c,
+                             ek_norm_value(call->mean, group, 0));
+            ek_norm_pass_set(&call->pass, EK_NORM_SCALE, sample, c,
+                             ek_norm_value(call->invstd, group, 1) *
+                                 ek_norm_value(call->weight, c, 1));
+            ek_norm_pass_set(&call->pass, EK_NORM_SHIFT, sample, c,
+                             ek_norm_value(call->bias, c, 0));
+        }
+}
+
+int ek_host_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
+                       const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias,
+                       bool relu)
+{
+    if (ek_count(x) == 0)
+        return 0;
+    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    if (ek_norm_has_runs(&g, x, weight ? weight : bias))
+        return ek_norm_rows_apply(dev, y, x, mean, invstd, weight, bias);
+    norm_call call = {.mean = mean, .invstd = invstd, .weight = weight, .bias = bias};
+    EK_TRY(norm_begin(&call, dev, &g, (const ek_tensor *[]){y, x}, 2, true));
+    int rc = ek_norm_pass_begin_parameters(&call.pass);
+    if (rc >= 0) {
+        call.pass.job.y = ek_norm_pass_data(&call.pass, 0);
+        call.pass.job.x = ek_norm_pass_data(&call.pass, 1);
+        call.pass.job.relu = relu;
+        norm_over_samples(&call, norm_set_apply);
+        ek_norm_pass_apply(&call.pass);
+    }
+    return ek_norm_pass_end(&call.pass, rc);
 }
 
 /* ---- reduce ---- */
 
-static void rest_sums(const ek_norm_batch *batch, int64_t sample, int64_t c, double *first,
-                      double *second)
+static void norm_set_center(void *context, int64_t begin, int64_t end)
 {
-    const ek_norm_job *job = &batch->job;
-    const ek_norm_plan *plan = &job->plan;
-    for (int64_t i = c; i < plan->rest; i += plan->channels) {
-        int64_t at = sample * plan->sample_stride + plan->rows * plan->row_stride + i;
-        double dy, x, mask = 1, center;
-        if (batch->is_f64) {
-            dy = ((const double *)job->dy)[at];
-            x = ((const double *)job->x)[at];
-            center = ((const double *)job->center)[sample * plan->width + c];
-            if (job->mask != NULL)
-                mask = ((const double *)job->mask)[at];
-        } else {
-            dy = (double)((const float *)job->dy)[at];
-            x = (double)((const float *)job->x)[at];
-            center = (double)((const float *)job->center)[sample * plan->width + c];
-            if (job->mask != NULL)
-                mask = (double)((const float *)job->mask)[at];
+    norm_call *call = context;
+    for (int64_t sample = begin; sample < end; sample++)
+        for (int64_t c = 0; c < call->channels; c++)
+            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c,
+                             ek_norm_value(call->mean, sample * call->groups + c / call->each, 0));
+}
+
+static void norm_join_groups(void *context, int64_t begin, int64_t end)
+{
+    norm_call *call = context;
+    for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
+        int64_t sample = i / call->groups, first = i % call->groups * call->each;
+        double sum = 0, product = 0;
+        for (int64_t c = first; c < first + call->each; c++) {
+            double own_sum, own_product, weight = ek_norm_value(call->weight, c, 1);
+            ek_norm_sums_of(&call->pass, sample, c, &own_sum, &own_product);
+            sum += weight * own_sum;
+            product += weight * own_product;
         }
-        if (!(mask <= 0)) {
-            *first += dy;
-            *second += dy * (x - center);
-        }
+        ek_norm_store(call->sums->sum, i, sum);
+        ek_norm_store(call->sums->sum_xhat, i, product * ek_norm_value(call->invstd, i, 1));
     }
 }
 
-void ek_norm_sums(const ek_norm_batch *batch, int64_t sample, int64_t c, double *first,
-                  double *second)
+/* What makes the gradient of x from the sums of channel c. */
+static void norm_store_line(const norm_call *call, int64_t c, double dbias, double dweight)
 {
-    const ek_norm_plan *plan = &batch->job.plan;
-    *first = *second = 0;
-    for (int64_t block = 0; block < plan->blocks; block++) {
-        int64_t begin = (sample * plan->blocks + block) * plan->width;
-        for (int64_t at = c; at < plan->width; at += plan->channels) {
-            *first += batch->job.first[begin + at];
-            *second += batch->job.second[begin + at];
+    const ek_norm_sums *sums = call->sums;
+    const double invstd = ek_norm_value(call->invstd, c, 1);
+    const double scale = ek_norm_value(call->weight, c, 1) * invstd;
+    ek_norm_store(sums->scale, c, scale);
+    ek_norm_store(sums->shift, c, -scale * dbias / sums->count);
+    ek_norm_store(sums->slope, c, -scale * invstd * dweight / sums->count);
+}
+
+static void norm_join_channels(void *context, int64_t begin, int64_t end)
+{
+    norm_call *call = context;
+    for (int64_t c = begin; c < end; c++) {
+        double sum = 0, product = 0;
+        for (int64_t sample = 0; sample < call->pass.job.plan.samples; sample++) {
+            double own_sum, own_product;
+            ek_norm_sums_of(&call->pass, sample, c, &own_sum, &own_product);
+            sum += own_sum;
+            product += own_product *
+                       ek_norm_value(call->invstd, sample * call->groups + c / call->each, 1);
         }
+        ek_norm_store(call->sums->dbias, c, sum);
+        ek_norm_store(call->sums->dweight, c, product);
+        if (call->sums->scale)
+            norm_store_line(call, c, sum, product);
     }
-    rest_sums(batch, sample, c, first, second);
 }
 
-void ek_norm_run_reduce(ek_norm_batch *batch)
+static void norm_run_reduce(norm_call *call)
 {
-    over_sums(batch, batch->is_f64 ? reduce_rows_f64 : reduce_rows_f32,
-              batch->is_f64 ? reduce_planes_f64 : reduce_planes_f32);
+    norm_over_samples(call, norm_set_center);
+    ek_norm_pass_reduce(&call->pass);
+    if (call->sums->sum)
+        norm_over_samples(call, norm_join_groups);
+    if (call->sums->dweight)
+        ek_parallel_for(call->pass.dev, call->channels, 1 + GRAIN / call->pass.job.plan.samples,
+                        norm_join_channels, call);
 }
 
-/* ---- elements ---- */
-
-void ek_norm_run_apply(ek_norm_batch *batch)
+static int norm_fill_zero(ek_dev *dev, const ek_norm_sums *sums)
 {
-    over_elements(batch, batch->is_f64 ? apply_rows_f64 : apply_rows_f32,
-                  batch->is_f64 ? apply_planes_f64 : apply_planes_f32);
+    ek_tensor *const all[] = {sums->sum,   sums->sum_xhat, sums->dweight, sums->dbias,
+                              sums->shift, sums->slope,    sums->scale};
+    for (int i = 0; i < 7; i++)
+        if (all[i])
+            EK_TRY(ek_host_fill(dev, all[i], 0));
+    return 0;
 }
 
-void ek_norm_run_gradient(ek_norm_batch *batch)
+int ek_host_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *dy,
+                        const ek_tensor *x, const ek_tensor *mean, const ek_tensor *invstd,
+                        const ek_tensor *weight, const ek_tensor *y_relu)
 {
-    over_elements(batch, batch->is_f64 ? gradient_rows_f64 : gradient_rows_f32,
-                  batch->is_f64 ? gradient_planes_f64 : gradient_planes_f32);
+    if (ek_count(x) == 0)
+        return norm_fill_zero(dev, sums);
+    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    if (ek_norm_has_runs(&g, x, weight ? weight : sums->dweight))
+        return ek_norm_rows_reduce(dev, sums, dy, x, mean, invstd, weight);
+    norm_call call = {.mean = mean, .invstd = invstd, .weight = weight, .sums = sums};
+    EK_TRY(norm_begin(&call, dev, &g, (const ek_tensor *[]){x, dy, y_relu}, 3, false));
+    int rc = ek_norm_pass_begin_parameters(&call.pass);
+    if (rc >= 0)
+        rc = ek_norm_pass_begin_sums(&call.pass);
+    if (rc >= 0) {
+        call.pass.job.x = ek_norm_pass_data(&call.pass, 0);
+        call.pass.job.dy = ek_norm_pass_data(&call.pass, 1);
+        call.pass.job.mask = ek_norm_pass_data(&call.pass, 2);
+        norm_run_reduce(&call);
+    }
+    return ek_norm_pass_end(&call.pass, rc);
+}
+
+/* ---- gradient ---- */
+
+static void norm_set_gradient(void *context, int64_t begin, int64_t end)
+{
+    norm_call *call = context;
+    for (int64_t sample = begin; sample < end; sample++)
+        for (int64_t c = 0; c < call->channels; c++) {
+            int64_t group = sample * call->groups + c / call->each;
+            double inverse = ek_norm_value(call->invstd, group, 1);
+            double scale = inverse * ek_norm_value(call->weight, c, 1);
+            double share = (call->weighted ? scale : inverse) / call->count;
+            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c,
+                             ek_norm_value(call->mean, group, 0));
+            ek_norm_pass_set(&call->pass, EK_NORM_SCALE, sample, c, scale);
+            ek_norm_pass_set(&call->pass, EK_NORM_SHIFT, sample, c,
+                             share * ek_norm_value(call->sum, group, 0));
+            ek_norm_pass_set(&call->pass, EK_NORM_SLOPE, sample, c,
+                             share * ek_norm_value(call->sum_xhat, group, 0) * inverse);
+        }
+}
+
+int ek_host_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
+                          const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
+                          const ek_tensor *sum, const ek_tensor *sum_xhat, double count,
+                          const ek_tensor *y_relu)
+{
+    if (ek_count(x) == 0)
+        return 0;
+    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    if (ek_norm_has_runs(&g, x, weight))
+        return ek_norm_rows_gradient(dev, dx, dy, x, mean, invstd, weight, sum, sum_xhat);
+    norm_call call = {.count = count,
+                      .weighted = g.batch && invstd,
+                      .mean = mean,
+                      .invstd = invstd,
+                      .weight = weight,
+                      .sum = sum,
+                      .sum_xhat = sum_xhat};
+    EK_TRY(norm_begin(&call, dev, &g, (const ek_tensor *[]){dx, x, dy, y_relu}, 4, true));
+    int rc = ek_norm_pass_begin_parameters(&call.pass);
+    if (rc >= 0) {
+        call.pass.job.y = ek_norm_pass_data(&call.pass, 0);
+        call.pass.job.x = ek_norm_pass_data(&call.pass, 1);
+        call.pass.job.dy = ek_norm_pass_data(&call.pass, 2);
+        call.pass.job.mask = ek_norm_pass_data(&call.pass, 3);
+        norm_over_samples(&call, norm_set_gradient);
+        if (!sum)
+            call.pass.job.shift = call.pass.job.slope = NULL;
+        ek_norm_pass_gradient(&call.pass);
+    }
+    return ek_norm_pass_end(&call.pass, rc);
 }

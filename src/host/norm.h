@@ -1,4 +1,5 @@
-/* norm.h: passes over memory that the normalisation kernels share.
+/* norm.h: passes over memory that the slots of normalisation share (norm_pass.c), and those over
+ * rows with parameters per element (norm_rows.c).
  *
  * Sums are per column: a channel, of the whole batch (batch norm) or of one sample (group norm),
  * and what is applied has parameters per column. Rows: memory is `rows` of C contiguous channels
@@ -13,6 +14,8 @@
 #include "host/parallel.h"
 #include "host/stage.h"
 #include "host/tile.h"
+#include "kernels/kernels.h"
+#include "kernels/norm.h"
 
 typedef struct ek_norm_plan {
     int64_t samples, sample_stride; /* parts with sums and parameters of their own */
@@ -62,7 +65,7 @@ typedef enum ek_norm_parts {
 
 /* The tensors of one call (NULL allowed after the first), in one layout that has a plan and in the
  * type that is computed in. */
-typedef struct ek_norm_batch {
+typedef struct ek_norm_pass {
     ek_dev *dev;
     bool is_f64, has_output;
     int count;
@@ -72,45 +75,82 @@ typedef struct ek_norm_batch {
     size_t parameter_bytes;
     void *sums; /* workspace: partial sums */
     size_t sum_bytes;
-} ek_norm_batch;
+} ek_norm_pass;
 
 /* `tensors`: 0 is an output where `has_output` (only it is stored back), others are inputs. */
-int ek_norm_begin(ek_norm_batch *batch, ek_dev *dev, const ek_tensor *const *tensors, int count,
-                  bool has_output, ek_norm_parts parts);
+int ek_norm_pass_begin(ek_norm_pass *pass, ek_dev *dev, const ek_tensor *const *tensors, int count,
+                       bool has_output, ek_norm_parts parts);
 /* Stores and frees; keeps `rc` where it is an error. */
-int ek_norm_end(ek_norm_batch *batch, int rc);
+int ek_norm_pass_end(ek_norm_pass *pass, int rc);
 /* EK_NORM_ROWS: another number of pieces, which divides the length. */
-void ek_norm_cut(ek_norm_batch *batch, int64_t pieces);
+void ek_norm_pass_cut(ek_norm_pass *pass, int64_t pieces);
 /* The address of tensor i, NULL where it is. */
-void *ek_norm_data(const ek_norm_batch *batch, int i);
+void *ek_norm_pass_data(const ek_norm_pass *pass, int i);
 
 /* Room for partial sums, and for parameters. */
-int ek_norm_begin_sums(ek_norm_batch *batch);
-int ek_norm_begin_parameters(ek_norm_batch *batch);
+int ek_norm_pass_begin_sums(ek_norm_pass *pass);
+int ek_norm_pass_begin_parameters(ek_norm_pass *pass);
 /* Sets a parameter, in the type that is computed in. */
-void ek_norm_set(ek_norm_batch *batch, int parameter, int64_t sample, int64_t c, double value);
+void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t c, double value);
 
 /* Over job.x: mean and squared deviations. */
 typedef struct ek_moments {
     double count, mean, deviation;
 } ek_moments;
-void ek_norm_run_statistics(ek_norm_batch *batch);
-ek_moments ek_norm_moments(const ek_norm_batch *batch, int64_t sample, int64_t c);
+void ek_norm_pass_moments(ek_norm_pass *pass);
+ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c);
 
 /* Sums of dy and of dy (x - center); a mask leaves out what is not positive in it. */
-void ek_norm_run_reduce(ek_norm_batch *batch);
-void ek_norm_sums(const ek_norm_batch *batch, int64_t sample, int64_t c, double *first,
-                  double *second);
+void ek_norm_pass_reduce(ek_norm_pass *pass);
+void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
+                     double *second);
 
 /* y = (x - center) scale + shift, with `relu` not below 0. */
-void ek_norm_run_apply(ek_norm_batch *batch);
+void ek_norm_pass_apply(ek_norm_pass *pass);
 /* y = scale dy - shift - (x - center) slope; scale dy where shift and slope are NULL. */
-void ek_norm_run_gradient(ek_norm_batch *batch);
+void ek_norm_pass_gradient(ek_norm_pass *pass);
 
 /* ---- values of a channel, sample or group ---- */
 
-/* Element i of a tensor of one dimension; `otherwise` where the tensor is NULL. */
-double ek_norm_value(const ek_tensor *tensor, int64_t i, double otherwise);
-void ek_norm_store(ek_tensor *out, int64_t i, double value);
+/* Where element i lies: tensors of two dimensions are contiguous. */
+static inline char *ek_norm_address(const ek_tensor *tensor, int64_t i)
+{
+    return (char *)ek_tensor_address(tensor) +
+           i * (tensor->ndim == 1 ? tensor->stride[0] : 1) * (int64_t)ek_dtype_size(tensor->dtype);
+}
+
+/* Element i; `otherwise` if the tensor is NULL. */
+static inline double ek_norm_value(const ek_tensor *tensor, int64_t i, double otherwise)
+{
+    if (!tensor)
+        return otherwise;
+    const char *address = ek_norm_address(tensor, i);
+    if (tensor->dtype == EK_F32)
+        return (double)*(const float *)address;
+    if (tensor->dtype == EK_F64)
+        return *(const double *)address;
+    double value;
+    ek_row_load(EK_CLASS_F64, &value, tensor->dtype, address, 1, 1);
+    return value;
+}
+
+static inline void ek_norm_store(ek_tensor *out, int64_t i, double value)
+{
+    if (out->dtype == EK_F32)
+        *(float *)ek_norm_address(out, i) = (float)value;
+    else
+        ek_row_store(EK_CLASS_F64, &value, out->dtype, ek_norm_address(out, i), 1, 1);
+}
+
+/* ---- slots for rows with parameters per element ---- */
+
+int ek_norm_rows_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
+                       const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias);
+int ek_norm_rows_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *dy,
+                        const ek_tensor *x, const ek_tensor *mean, const ek_tensor *invstd,
+                        const ek_tensor *weight);
+int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
+                          const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
+                          const ek_tensor *sum, const ek_tensor *sum_xhat);
 
 #endif

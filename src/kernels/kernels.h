@@ -98,91 +98,61 @@ typedef int ek_upsample_forward_kernel(ek_dev *dev, ek_tensor *y, const ek_tenso
 typedef int ek_upsample_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                         bool bilinear, bool align_corners);
 
-/* ---- what follows from means and biased variances of `count` values each. All tensors are of one
- * shape and dtype, but for `batches`; each may be NULL, running_mean and running_var both ---- */
-typedef struct ek_norm_settle {
+/* ---- normalisation: batch, group, instance and layer norm are one. x is (N, C, ...);
+ * kernels/norm.h has its geometry. Statistics, and sums of the same shape, are (C), each channel's
+ * over the whole batch, or (N, G), each sample's over groups of C / G channels; the latter are
+ * contiguous. They are f32 for bf16 inputs. Weight and bias are (C), or with statistics (N, 1) per
+ * element, of x's shape without N; each may be NULL. xhat = (x - mean) invstd; an invstd of NULL
+ * is 1. Only statistics of the batch have `relu`, `y_relu`, an update, and scale, shift and slope.
+ * ---- */
+
+/* What else becomes of a mean and a variance of `count` values. Each of the tensors may be NULL,
+ * running_mean and running_var both. */
+typedef struct ek_norm_update {
     double eps;
-    ek_tensor *invstd; /* 1 / sqrt(var + eps); may be var */
-    ek_tensor *mean;   /* a copy */
     /* (1 - momentum) running + momentum value; the value of variances is the unbiased one */
     ek_tensor *running_mean, *running_var;
     double momentum, count;
     const ek_tensor *average; /* i64 scalar: momentum is 1 by this instead */
     ek_tensor *batches;       /* i64 scalar: one more; not `average` */
-} ek_norm_settle;
-typedef int ek_norm_settle_kernel(ek_dev *dev, const ek_tensor *mean, const ek_tensor *var,
-                                  const ek_norm_settle *settle);
-
-/* ---- normalisation over all but dimension 1; statistics (C) are f32 for bf16 inputs ---- */
-/* mean and biased variance, by a stable two-pass or merged (Chan) sum; and what follows from them,
- * if `settle` isn't NULL: as norm_settle, but at once. */
-typedef int ek_batch_norm_statistics_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var,
-                                            const ek_tensor *x, const ek_norm_settle *settle);
-/* y = (x - mean) invstd weight + bias; weight and bias may be NULL. With `relu`, y = max(y, 0).
- */
-typedef int ek_batch_norm_apply_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
-                                       const ek_tensor *mean, const ek_tensor *invstd,
-                                       const ek_tensor *weight, const ek_tensor *bias, bool relu);
-/* What follows from the sums for statistics that are operands of `apply`, (C) each: */
-typedef struct ek_norm_chain {
-    const ek_tensor *weight; /* NULL is 1 */
-    ek_tensor *dmean;        /* -weight invstd sum_dy */
-    ek_tensor *dinvstd;      /* weight sum_dy_xhat / invstd */
-    ek_tensor *scale;        /* weight invstd */
-} ek_norm_chain;
-/* sum_dy (C) = sum of dy, sum_dy_xhat (C) = sum of dy (x - mean) invstd. With y_relu not NULL,
- * dy counts only where y_relu > 0 (or NaN). And what follows from them, if `chain` isn't NULL. */
-typedef int ek_batch_norm_reduce_kernel(ek_dev *dev, ek_tensor *sum_dy, ek_tensor *sum_dy_xhat,
-                                        const ek_tensor *dy, const ek_tensor *x,
-                                        const ek_tensor *mean, const ek_tensor *invstd,
-                                        const ek_tensor *y_relu, const ek_norm_chain *chain);
-/* dx = weight invstd (dy - sum_dy / count - xhat sum_dy_xhat / count); with the sums NULL
- * (statistics were constants): weight invstd dy. */
-typedef int ek_batch_norm_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
-                                          const ek_tensor *x, const ek_tensor *mean,
-                                          const ek_tensor *invstd, const ek_tensor *weight,
-                                          const ek_tensor *sum_dy, const ek_tensor *sum_dy_xhat,
-                                          double count, const ek_tensor *y_relu);
-
-/* dx = scale dy + dmean / n + 2 dvar (x - mean) / n, n the values of a channel: with the gradients
- * of its moments. scale NULL is 1. */
-typedef int ek_norm_moments_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
-                                            const ek_tensor *scale, const ek_tensor *x,
-                                            const ek_tensor *mean, const ek_tensor *dmean,
-                                            const ek_tensor *dvar);
-
-/* ---- moments of chunks: (chunks, 2, C), means and biased variances, contiguous; shares[i] is what
- * chunk i has of all values; chunks <= EK_MAX_DEVICES ---- */
-/* Those of all values (Chan et al. 1983), and 1 / sqrt(var + eps). */
-typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var, ek_tensor *invstd,
-                                 const ek_tensor *moments, const double *shares, double eps);
-/* dmoments from the gradients of what merge gave, any of which may be NULL. */
-typedef int ek_norm_merge_gradient_kernel(ek_dev *dev, ek_tensor *dmoments, const ek_tensor *dmean,
-                                          const ek_tensor *dvar, const ek_tensor *dinvstd,
-                                          const ek_tensor *moments, const ek_tensor *mean,
-                                          const ek_tensor *invstd, const double *shares);
-
-/* ---- normalisation of each sample over groups of channels: x (N, C, ...), statistics and sums
- * (N, G), contiguous, f32 for bf16 inputs. Weight and bias are per channel (C) or, with one
- * group, per element, of x's shape without N; both may be NULL ---- */
-/* mean and biased variance, stable as above, and what follows from them. */
-typedef int ek_group_norm_statistics_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var,
-                                            const ek_tensor *x, const ek_norm_settle *settle);
-/* y = xhat weight + bias, xhat = (x - mean) invstd */
-typedef int ek_group_norm_apply_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
-                                       const ek_tensor *mean, const ek_tensor *invstd,
-                                       const ek_tensor *weight, const ek_tensor *bias);
-/* By group: sum = sum of weight dy, sum_xhat = sum of weight dy xhat. Of weight's shape:
- * dweight = sum of dy xhat, dbias = sum of dy. Either pair may be NULL. */
-typedef int ek_group_norm_reduce_kernel(ek_dev *dev, ek_tensor *sum, ek_tensor *sum_xhat,
-                                        ek_tensor *dweight, ek_tensor *dbias, const ek_tensor *dy,
-                                        const ek_tensor *x, const ek_tensor *mean,
-                                        const ek_tensor *invstd, const ek_tensor *weight);
-/* dx = invstd (weight dy - sum / n - xhat sum_xhat / n), n the values of a group. */
-typedef int ek_group_norm_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
-                                          const ek_tensor *x, const ek_tensor *mean,
-                                          const ek_tensor *invstd, const ek_tensor *weight,
-                                          const ek_tensor *sum, const ek_tensor *sum_xhat);
+} ek_norm_update;
+/* Mean and biased variance, by a stable two-pass or merged (Chan) sum. With an update, var gets
+ * 1 / sqrt(variance + eps). */
+typedef int ek_norm_moments_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
+                                   const ek_norm_update *update);
+/* Mean (C) and 1 / sqrt(variance + eps) of all values of several chunks (Chan et al. 1983), from
+ * the chunks' means and biased variances (chunks, C) and what share each chunk has of all values;
+ * (C) is one chunk, whose moments come out as they are. At most EK_MAX_DEVICES chunks. */
+typedef int ek_norm_merge_kernel(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd,
+                                 const ek_tensor *means, const ek_tensor *vars,
+                                 const double *shares, const ek_norm_update *update);
+/* y = xhat weight + bias; with `relu`, y = max(y, 0). */
+typedef int ek_norm_apply_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                                 const ek_tensor *mean, const ek_tensor *invstd,
+                                 const ek_tensor *weight, const ek_tensor *bias, bool relu);
+/* Either pair may be NULL, and the three at the end. */
+typedef struct ek_norm_sums {
+    ek_tensor *sum, *sum_xhat;  /* of a statistic's values: of weight dy, of weight dy xhat */
+    ek_tensor *dweight, *dbias; /* of what shares a parameter: of dy xhat, of dy */
+    /* dx = scale dy + shift + slope (x - mean), shift and slope still to be summed over chunks that
+     * have `count` values of a channel together: scale = weight invstd, shift = -scale dbias /
+     * count, slope = -scale invstd dweight / count. With dweight and dbias. */
+    ek_tensor *scale, *shift, *slope;
+    double count;
+} ek_norm_sums;
+/* With y_relu not NULL, dy counts only where y_relu > 0 (or NaN). */
+typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *dy,
+                                  const ek_tensor *x, const ek_tensor *mean,
+                                  const ek_tensor *invstd, const ek_tensor *weight,
+                                  const ek_tensor *y_relu);
+/* dx = invstd (weight dy - sum / count - xhat sum_xhat / count), where the sums contain the weight;
+ * those of the batch, which are dbias and dweight, are multiplied with it here, unless invstd is
+ * NULL. With the sums NULL: invstd weight dy. */
+typedef int ek_norm_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                    const ek_tensor *x, const ek_tensor *mean,
+                                    const ek_tensor *invstd, const ek_tensor *weight,
+                                    const ek_tensor *sum, const ek_tensor *sum_xhat, double count,
+                                    const ek_tensor *y_relu);
 
 /* ---- softmax along dim ---- */
 typedef int ek_softmax_kernel(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim,
@@ -253,18 +223,11 @@ typedef int ek_adam_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *p
     SLOT(adaptive_avg_pool_gradient) \
     SLOT(upsample_forward)           \
     SLOT(upsample_gradient)          \
-    SLOT(norm_settle)                \
-    SLOT(batch_norm_statistics)      \
-    SLOT(batch_norm_apply)           \
-    SLOT(batch_norm_reduce)          \
-    SLOT(batch_norm_gradient)        \
-    SLOT(norm_moments_gradient)      \
+    SLOT(norm_moments)               \
     SLOT(norm_merge)                 \
-    SLOT(norm_merge_gradient)        \
-    SLOT(group_norm_statistics)      \
-    SLOT(group_norm_apply)           \
-    SLOT(group_norm_reduce)          \
-    SLOT(group_norm_gradient)        \
+    SLOT(norm_apply)                 \
+    SLOT(norm_reduce)                \
+    SLOT(norm_gradient)              \
     SLOT(softmax)                    \
     SLOT(softmax_gradient)           \
     SLOT(cross_entropy_forward)      \

@@ -2,7 +2,7 @@
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "nn/batch_norm_module.h"
-#include "ops/batch_norm.h"
+#include "ops/norm.h"
 
 int ek_batch_norm_module_check(const ek_batch_norm_module *self, const ek_tensor *x)
 {

@@ -1,119 +1,139 @@
 /* sync_batch_norm.c: batch normalisation with the statistics of all replicas' chunks.
  *
- * Each replica computes the moments of its own chunk. The last to arrive at the rendezvous gathers
- * them, merges them and broadcasts the result: few nodes over vectors, which join the replicas'
- * graphs. So gradients of any order reach every chunk through the statistics. */
+ * Each replica computes the moments of its own chunk. The last to arrive at the rendezvous brings
+ * all moments to every replica, which merges them, and joins the replicas' graphs by one node: what
+ * the chunks send back is summed by an allreduce. So gradients of any order reach every chunk
+ * through the statistics. */
 #include <stdatomic.h>
+#include <string.h>
 
 #include "comm/lists.h"
 #include "core/object.h"
 #include "core/rendezvous.h"
 #include "evenkeel/autograd.h"
+#include "evenkeel/comm.h"
 #include "evenkeel/parallel.h"
 #include "nn/batch_norm_module.h"
 #include "nn/module_table.h"
-#include "ops/batch_norm.h"
+#include "ops/norm.h"
 
-static const char what[] = "sync_batch_norm";
+static const char sync_name[] = "sync_batch_norm";
 
-/* What a replica brings to the others, and what it gets. */
-typedef struct share {
-    ek_tensor *x;           /* for its shape and device */
-    ek_channel_chunk chunk; /* nothing where it is empty */
-    int64_t count;          /* values per channel in the chunk */
-    double eps;
-    int64_t total;             /* in all chunks */
-    ek_merged_moments results; /* of all chunks, on the replica's device, references; NULL where all
-                                  are empty */
-} share;
+/* What a replica brings to the others, and what it gets: */
+typedef struct sync_share {
+    ek_norm_chunk chunk;
+    int64_t count;                  /* values per channel in the chunk */
+    int64_t total;                  /* in all chunks */
+    int chunks;                     /* that have values, */
+    int64_t counts[EK_MAX_DEVICES]; /* how many */
+    ek_tensor *moments; /* (chunks, 2, C), theirs; a reference, on the replica's device */
+    ek_tensor *shared;  /* the chunk's statistics in the graph; a reference */
+} sync_share;
 
-static int check_alike(share *const *shares, int parts)
+static int sync_check(sync_share *const *shares, int parts)
 {
-    const ek_tensor *first = shares[0]->x;
-    for (int p = 1; p < parts; p++) {
-        const ek_tensor *x = shares[p]->x;
+    const ek_tensor *first = shares[0]->chunk.x;
+    int64_t total = 0;
+    for (int p = 0; p < parts; p++) {
+        const ek_tensor *x = shares[p]->chunk.x;
         char text[200], expected[200];
         if (x->dtype != first->dtype || x->shape[1] != first->shape[1])
             return EK_FAIL(EK_E_SHAPE,
                            "channels and dtype must agree, but replica %d has %s "
                            "and replica 0 %s",
                            p, ek_tensor_text(x, text), ek_tensor_text(first, expected));
-    }
-    return 0;
-}
-
-/* The moments of all chunks, merged on the first replica's device. */
-static int merge(share *const *shares, int parts, ek_merged_moments *merged)
-{
-    ek_tensor *moments[EK_MAX_DEVICES];
-    int64_t counts[EK_MAX_DEVICES];
-    int chunks = 0;
-    for (int p = 0; p < parts; p++) {
-        if (shares[p]->count == 0)
-            continue;
-        moments[chunks] = shares[p]->chunk.moments;
-        counts[chunks++] = shares[p]->count;
-    }
-    ek_tensor *all = ek_gather(moments, chunks, ek_tensor_device(shares[0]->x), 0);
-    return ek_merge_moments(all, counts, chunks, shares[0]->eps, merged);
-}
-
-static int share_out(const ek_merged_moments *merged, share *const *shares, int parts)
-{
-    enum { COUNT = 3 };
-    /* The running statistics alone read the variance. */
-    ek_tensor *sent[COUNT] = {merged->mean, merged->invstd, ek_detach(merged->var)};
-    ek_tensor *out[COUNT * EK_MAX_DEVICES];
-    ek_dev *devs[EK_MAX_DEVICES];
-    for (int p = 0; p < parts; p++)
-        devs[p] = ek_tensor_dev(shares[p]->x);
-    if (!sent[2])
-        return ek_error_pending();
-    EK_TRY(ek_comm_broadcast(devs[0], sent, COUNT, devs, parts, NULL, out));
-    for (int p = 0; p < parts; p++)
-        shares[p]->results = (ek_merged_moments){.mean = ek_keep(out[p * COUNT]),
-                                                 .invstd = ek_keep(out[p * COUNT + 1]),
-                                                 .var = ek_keep(out[p * COUNT + 2])};
-    return 0;
-}
-
-/* In gradient mode whoever does it: replicas without bring moments without history. */
-static int merge_shares(void *const *brought, int parts)
-{
-    share *const *shares = (share *const *)brought;
-    int64_t total = 0;
-    EK_TRY(check_alike(shares, parts));
-    for (int p = 0; p < parts; p++)
         total += shares[p]->count;
+    }
     for (int p = 0; p < parts; p++) {
         shares[p]->total = total;
         if (shares[p]->count > 0)
-            EK_TRY(ek_check_values_per_channel(shares[p]->x, total));
+            EK_TRY(ek_check_values_per_channel(shares[p]->chunk.x, total));
     }
-    if (total == 0)
+    return 0;
+}
+
+/* The moments of all chunks to every replica. */
+static int sync_send_moments(sync_share *const *shares, int parts)
+{
+    ek_tensor *moments[EK_MAX_DEVICES], *out[EK_MAX_DEVICES];
+    ek_dev *devs[EK_MAX_DEVICES];
+    int64_t counts[EK_MAX_DEVICES];
+    int chunks = 0;
+    for (int p = 0; p < parts; p++) {
+        devs[p] = ek_tensor_dev(shares[p]->chunk.x);
+        if (shares[p]->count == 0)
+            continue;
+        moments[chunks] = ek_detach(shares[p]->chunk.moments);
+        counts[chunks++] = shares[p]->count;
+    }
+    ek_tensor *all = ek_gather(moments, chunks, devs[0]->id, 0);
+    all = ek_reshape(all, EK_SHAPE(chunks, 2, -1));
+    if (!all)
+        return ek_error_pending();
+    EK_TRY(ek_comm_broadcast(devs[0], &all, 1, devs, parts, NULL, out));
+    for (int p = 0; p < parts; p++) {
+        shares[p]->moments = ek_keep(out[p]);
+        shares[p]->chunks = chunks;
+        memcpy(shares[p]->counts, counts, sizeof counts);
+    }
+    return 0;
+}
+
+/* Input and output d are chunk d's moments and the statistics of all, as sums that have one
+ * gradient: that of all outputs. */
+static int sync_join_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const int chunks = ek_node_input_count(node);
+    ek_tensor *given[EK_MAX_DEVICES];
+    for (int d = 0; d < chunks; d++)
+        given[d] = gradients[d] ? gradients[d] : ek_node_zeros(node, d);
+    if (chunks == 1)
+        results[0] = given[0];
+    else
+        EK_TRY(ek_allreduce(1, given, chunks, results));
+    for (int d = 0; d < chunks; d++)
+        if (!ek_node_needs(node, d))
+            results[d] = NULL;
+    return ek_error_status();
+}
+
+static const ek_operation sync_join_operation = {.name = "sync_batch_norm_join",
+                                                 .backward = sync_join_backward};
+
+static int sync_join(sync_share *const *shares, int parts)
+{
+    ek_tensor *inputs[EK_MAX_DEVICES], *outputs[EK_MAX_DEVICES];
+    int chunks = 0;
+    for (int p = 0; p < parts; p++) {
+        ek_tensor *shared = ek_tensor_alias(shares[p]->chunk.statistics);
+        if (!shared)
+            return ek_error_pending();
+        shares[p]->shared = ek_keep(shared);
+        if (shares[p]->count == 0)
+            continue;
+        inputs[chunks] = shares[p]->chunk.moments;
+        outputs[chunks++] = shared;
+    }
+    return ek_record_outputs(outputs, chunks, &sync_join_operation,
+                             &(const ek_record_options){.inputs = inputs, .input_count = chunks});
+}
+
+/* In gradient mode whoever does it: replicas without bring moments without history. */
+static int sync_meet(void *const *brought, int parts)
+{
+    sync_share *const *shares = (sync_share *const *)brought;
+    EK_TRY(sync_check(shares, parts));
+    if (shares[0]->total == 0)
         return 0;
     bool before = ek_set_grad_enabled(true);
-    ek_merged_moments merged;
-    int rc = merge(shares, parts, &merged);
+    int rc = sync_send_moments(shares, parts);
     if (rc >= 0)
-        rc = share_out(&merged, shares, parts);
+        rc = sync_join(shares, parts);
     ek_set_grad_enabled(before);
     return rc;
 }
 
-/* The results come into the scope, without history where gradient mode is off. */
-static int adopt(ek_merged_moments *results)
-{
-    ek_tensor **tensors[] = {&results->mean, &results->invstd, &results->var};
-    for (int i = 0; i < 3; i++) {
-        *tensors[i] = ek_scope_adopt(*tensors[i]);
-        if (!ek_grad_enabled())
-            *tensors[i] = ek_detach(*tensors[i]);
-    }
-    return results->mean && results->invstd && results->var ? 0 : ek_error_pending();
-}
-
-static ek_tensor *normalise(ek_batch_norm_module *self, ek_tensor *x)
+static ek_tensor *sync_normalise(ek_batch_norm_module *self, ek_tensor *x)
 {
     ek_batch_norm_options options = ek_batch_norm_module_options(self, x);
     if (ek_check_batch_norm(&options) < 0)
@@ -122,22 +142,20 @@ static ek_tensor *normalise(ek_batch_norm_module *self, ek_tensor *x)
                                        .var = self->running_var,
                                        .batches = self->num_batches_tracked,
                                        .momentum = self->momentum};
-    share mine = {.x = x,
-                  .eps = self->eps,
-                  .count = ek_count(x) > 0 ? ek_count(x) / x->shape[1] : 0};
-    if (mine.count > 0 && ek_channel_moments(x, &mine.chunk) < 0)
+    sync_share mine = {.count = ek_count(x) > 0 ? ek_count(x) / x->shape[1] : 0};
+    if (ek_norm_chunk_begin(x, &mine.chunk) < 0)
         return NULL;
-    if (mine.count > 0 && !ek_grad_enabled())
-        mine.chunk.moments = ek_detach(mine.chunk.moments);
-    if (ek_rendezvous(what, self->place, &mine, merge_shares) < 0)
-        return NULL;
-    if ((mine.total > 0 && adopt(&mine.results) < 0) ||
-        ek_move_tracked(&tracking, mine.results.mean, mine.results.var, mine.total) < 0)
+    int rc = ek_rendezvous(sync_name, self->place, &mine, sync_meet);
+    mine.moments = ek_scope_adopt(mine.moments);
+    mine.shared = ek_scope_adopt(mine.shared);
+    if (rc < 0 ||
+        (mine.total > 0 ? ek_norm_chunks_merge(mine.chunk.statistics, mine.moments, mine.counts,
+                                               mine.chunks, self->eps, &tracking)
+                        : ek_norm_count_batch(&tracking)) < 0)
         return NULL;
     if (mine.count == 0)
         return ek_f_batch_norm_with(options); /* as empty as x */
-    return ek_normalise_chunk(&mine.chunk, mine.results.mean, mine.results.invstd, self->weight,
-                              self->bias);
+    return ek_norm_chunk_apply(&mine.chunk, mine.shared, mine.total, self->weight, self->bias);
 }
 
 static ek_value sync_batch_norm_forward(ek_module *module, const ek_args *args)
@@ -150,15 +168,15 @@ static ek_value sync_batch_norm_forward(ek_module *module, const ek_args *args)
         return ek_value_of_tensor(ek_batch_norm_tracked(ek_batch_norm_module_options(self, x),
                                                         false, self->num_batches_tracked));
     ek_scope scope = ek_scope_begin();
-    return ek_value_of_tensor(ek_scope_end_with(&scope, normalise(self, x)));
+    return ek_value_of_tensor(ek_scope_end_with(&scope, sync_normalise(self, x)));
 }
 
-static const ek_module_type sync_batch_norm_type = {.name = what,
+static const ek_module_type sync_batch_norm_type = {.name = sync_name,
                                                     .size = sizeof(ek_batch_norm_module),
                                                     .forward = sync_batch_norm_forward};
 
 /* Replicas copy their module's, so that they meet each other and nobody else. */
-static uint64_t new_place(void)
+static uint64_t sync_new_place(void)
 {
     static atomic_uint_fast64_t last;
     return atomic_fetch_add(&last, 1) + 1;
@@ -168,7 +186,7 @@ ek_module *ek_sync_batch_norm_with(ek_norm_options options)
 {
     ek_module *module = ek_batch_norm_module_new(&sync_batch_norm_type, &options, 2, 5);
     if (module)
-        ((ek_batch_norm_module *)module)->place = new_place();
+        ((ek_batch_norm_module *)module)->place = sync_new_place();
     return module;
 }
 
@@ -176,16 +194,16 @@ ek_module *ek_sync_batch_norm_with(ek_norm_options options)
 
 /* A batch normalisation turns into a synchronised one where it is: whoever points to it, a parent,
  * another parent, an optimizer, a wrapper, goes on doing so. */
-static void convert(ek_module *module)
+static void sync_convert(ek_module *module)
 {
     if (ek_module_is_batch_norm(module)) {
         module->type = &sync_batch_norm_type;
-        ((ek_batch_norm_module *)module)->place = new_place();
+        ((ek_batch_norm_module *)module)->place = sync_new_place();
     }
     for (int i = 0; i < ek_module_member_count(module); i++) {
         ek_member member = ek_module_member(module, i);
         if (member.kind == EK_MEMBER_MODULE && *member.slot.module)
-            convert(*member.slot.module);
+            sync_convert(*member.slot.module);
     }
 }
 
@@ -195,6 +213,6 @@ ek_module *ek_convert_sync_batch_norm(ek_module *module)
         EK_FAIL(EK_E_INVALID, "convert_sync_batch_norm: module is NULL");
         return NULL;
     }
-    convert(module);
+    sync_convert(module);
     return module;
 }

@@ -57,10 +57,8 @@ static double rounded(const batch_case *c)
 static void check_statistics(batch_case *c)
 {
     twin mean = per_channel(c, 0, 0, 0), var = per_channel(c, 0, 0, 0);
-    assert_ok(twin_host()->batch_norm_statistics(twin_dev(EK_HOST), mean.host, var.host, c->x.host,
-                                                 NULL));
-    assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, c->x.cuda,
-                                                 NULL));
+    assert_ok(twin_host()->norm_moments(twin_dev(EK_HOST), mean.host, var.host, c->x.host, NULL));
+    assert_ok(twin_cuda()->norm_moments(twin_dev(EK_CUDA), mean.cuda, var.cuda, c->x.cuda, NULL));
     twin_close(mean, c->exact, c->exact, text_of(c, "mean"));
     twin_close(var, c->exact, c->exact, text_of(c, "var"));
     c->mean = mean;
@@ -75,10 +73,10 @@ static void check_apply(batch_case *c, twin_layout layout)
 {
     c->y = like(c, layout);
     const ek_kernels *host = twin_host(), *cuda = twin_cuda();
-    assert_ok(host->batch_norm_apply(twin_dev(EK_HOST), c->y.host, c->x.host, c->mean.host,
-                                     c->invstd.host, c->weight.host, c->bias.host, c->relu));
-    assert_ok(cuda->batch_norm_apply(twin_dev(EK_CUDA), c->y.cuda, c->x.cuda, c->mean.cuda,
-                                     c->invstd.cuda, c->weight.cuda, c->bias.cuda, c->relu));
+    assert_ok(host->norm_apply(twin_dev(EK_HOST), c->y.host, c->x.host, c->mean.host,
+                               c->invstd.host, c->weight.host, c->bias.host, c->relu));
+    assert_ok(cuda->norm_apply(twin_dev(EK_CUDA), c->y.cuda, c->x.cuda, c->mean.cuda,
+                               c->invstd.cuda, c->weight.cuda, c->bias.cuda, c->relu));
     twin_close(c->y, rounded(c), 8 * c->exact, text_of(c, "apply"));
     twin_push(c->y);
 }
@@ -88,10 +86,14 @@ static void check_backward(const batch_case *c, twin_layout layout)
     const ek_kernels *host = twin_host(), *cuda = twin_cuda();
     twin sum = per_channel(c, 0, 0, 0), product = per_channel(c, 0, 0, 0);
     twin mask = c->relu ? c->y : (twin){NULL, NULL};
-    assert_ok(host->batch_norm_reduce(twin_dev(EK_HOST), sum.host, product.host, c->dy.host,
-                                      c->x.host, c->mean.host, c->invstd.host, mask.host, NULL));
-    assert_ok(cuda->batch_norm_reduce(twin_dev(EK_CUDA), sum.cuda, product.cuda, c->dy.cuda,
-                                      c->x.cuda, c->mean.cuda, c->invstd.cuda, mask.cuda, NULL));
+    assert_ok(host->norm_reduce(twin_dev(EK_HOST),
+                                &(ek_norm_sums){.dbias = sum.host, .dweight = product.host},
+                                c->dy.host, c->x.host, c->mean.host, c->invstd.host, NULL,
+                                mask.host));
+    assert_ok(cuda->norm_reduce(twin_dev(EK_CUDA),
+                                &(ek_norm_sums){.dbias = sum.cuda, .dweight = product.cuda},
+                                c->dy.cuda, c->x.cuda, c->mean.cuda, c->invstd.cuda, NULL,
+                                mask.cuda));
     double scale = c->exact * sqrt((double)c->values);
     twin_close(sum, c->exact, 4 * scale, text_of(c, "sum_dy"));
     twin_close(product, c->exact, 8 * scale, text_of(c, "sum_dy_xhat"));
@@ -100,12 +102,12 @@ static void check_backward(const batch_case *c, twin_layout layout)
     for (int constant = 0; constant < 2; constant++) {
         twin dx = like(c, layout), none = {NULL, NULL};
         twin first = constant ? none : sum, second = constant ? none : product;
-        assert_ok(host->batch_norm_gradient(twin_dev(EK_HOST), dx.host, c->dy.host, c->x.host,
-                                            c->mean.host, c->invstd.host, c->weight.host,
-                                            first.host, second.host, (double)c->values, mask.host));
-        assert_ok(cuda->batch_norm_gradient(twin_dev(EK_CUDA), dx.cuda, c->dy.cuda, c->x.cuda,
-                                            c->mean.cuda, c->invstd.cuda, c->weight.cuda,
-                                            first.cuda, second.cuda, (double)c->values, mask.cuda));
+        assert_ok(host->norm_gradient(twin_dev(EK_HOST), dx.host, c->dy.host, c->x.host,
+                                      c->mean.host, c->invstd.host, c->weight.host, first.host,
+                                      second.host, (double)c->values, mask.host));
+        assert_ok(cuda->norm_gradient(twin_dev(EK_CUDA), dx.cuda, c->dy.cuda, c->x.cuda,
+                                      c->mean.cuda, c->invstd.cuda, c->weight.cuda, first.cuda,
+                                      second.cuda, (double)c->values, mask.cuda));
         twin_close(dx, rounded(c), 40 * c->exact, text_of(c, constant ? "dx, constant" : "dx"));
     }
 }
@@ -186,19 +188,17 @@ START_TEST(parts_of_tensors)
         const int64_t channels = 8;
         twin mean = twin_new(EK_F32, 1, &channels, TWIN_ROWS);
         twin var = twin_new(EK_F32, 1, &channels, TWIN_ROWS);
-        assert_ok(twin_host()->batch_norm_statistics(twin_dev(EK_HOST), mean.host, var.host, x.host,
-                                                     NULL));
-        assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda,
-                                                     NULL));
+        assert_ok(twin_host()->norm_moments(twin_dev(EK_HOST), mean.host, var.host, x.host, NULL));
+        assert_ok(twin_cuda()->norm_moments(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda, NULL));
         twin_close(mean, 1e-6, 1e-6, "mean of a part");
         twin_close(var, 1e-6, 1e-6, "var of a part");
         twin_push(mean);
         twin_push(var);
         twin y = twin_new(EK_F32, 4, part, TWIN_ROWS);
-        assert_ok(twin_host()->batch_norm_apply(twin_dev(EK_HOST), y.host, x.host, mean.host,
-                                                var.host, NULL, NULL, false));
-        assert_ok(twin_cuda()->batch_norm_apply(twin_dev(EK_CUDA), y.cuda, x.cuda, mean.cuda,
-                                                var.cuda, NULL, NULL, false));
+        assert_ok(twin_host()->norm_apply(twin_dev(EK_HOST), y.host, x.host, mean.host, var.host,
+                                          NULL, NULL, false));
+        assert_ok(twin_cuda()->norm_apply(twin_dev(EK_CUDA), y.cuda, x.cuda, mean.cuda, var.cuda,
+                                          NULL, NULL, false));
         twin_close(y, 1e-5, 1e-6, "apply to a part");
     }
 }
@@ -219,10 +219,10 @@ START_TEST(other_parameters)
             part[i].host = ek_tensor_view(both.host, 1, &channels, &stride, i);
             part[i].cuda = ek_tensor_view(both.cuda, 1, &channels, &stride, i);
         }
-        assert_ok(twin_host()->batch_norm_apply(twin_dev(EK_HOST), y.host, x.host, part[0].host,
-                                                part[1].host, part[0].host, bias.host, true));
-        assert_ok(twin_cuda()->batch_norm_apply(twin_dev(EK_CUDA), y.cuda, x.cuda, part[0].cuda,
-                                                part[1].cuda, part[0].cuda, bias.cuda, true));
+        assert_ok(twin_host()->norm_apply(twin_dev(EK_HOST), y.host, x.host, part[0].host,
+                                          part[1].host, part[0].host, bias.host, true));
+        assert_ok(twin_cuda()->norm_apply(twin_dev(EK_CUDA), y.cuda, x.cuda, part[0].cuda,
+                                          part[1].cuda, part[0].cuda, bias.cuda, true));
         twin_close(y, d == 2 ? 8e-3 : 2e-6, 2e-6, "strided parameters");
         twin into = twin_new(EK_F32, 2, table, TWIN_ROWS), out[2];
         for (int i = 0; i < 2; i++) {
@@ -230,10 +230,10 @@ START_TEST(other_parameters)
             out[i].host = ek_tensor_view(into.host, 1, &channels, &stride, i);
             out[i].cuda = ek_tensor_view(into.cuda, 1, &channels, &stride, i);
         }
-        assert_ok(twin_host()->batch_norm_statistics(twin_dev(EK_HOST), out[0].host, out[1].host,
-                                                     x.host, NULL));
-        assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), out[0].cuda, out[1].cuda,
-                                                     x.cuda, NULL));
+        assert_ok(
+            twin_host()->norm_moments(twin_dev(EK_HOST), out[0].host, out[1].host, x.host, NULL));
+        assert_ok(
+            twin_cuda()->norm_moments(twin_dev(EK_CUDA), out[0].cuda, out[1].cuda, x.cuda, NULL));
         twin_close(into, 2e-6, 2e-6, "strided statistics");
     }
 }
@@ -248,8 +248,7 @@ START_TEST(large_mean)
         twin x = twin_uniform(twin_new(EK_F32, 4, dims, (twin_layout)l), 9998.3, 10001.7, 9);
         twin mean = per_channel(&c, 0, 0, 0), var = per_channel(&c, 0, 0, 0);
         const ek_tensor *at = x.host;
-        assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda,
-                                                     NULL));
+        assert_ok(twin_cuda()->norm_moments(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda, NULL));
         double m[24] = {0}, v[24] = {0};
         for (int64_t i = 0; i < ek_count(at); i++)
             m[i / 510 % 24] += case_get(at, i) / 4080;
@@ -276,8 +275,7 @@ START_TEST(not_finite)
         case_set(x.host, 16 * 9 + 2, INFINITY); /* channel 1 */
         twin_push(x);
         twin mean = per_channel(&c, 0, 0, 0), var = per_channel(&c, 1, 2, 0);
-        assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda,
-                                                     NULL));
+        assert_ok(twin_cuda()->norm_moments(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda, NULL));
         const ek_tensor *got = twin_pull(mean.cuda);
         case_must(isnan(case_get(got, 0)) && !isfinite(case_get(got, 1)));
         got = twin_pull(var.cuda);
@@ -286,19 +284,17 @@ START_TEST(not_finite)
 
         twin_push(mean);
         twin_push(var);
-        assert_ok(twin_host()->batch_norm_apply(twin_dev(EK_HOST), y.host, x.host, mean.host,
-                                                var.host, NULL, NULL, true));
-        assert_ok(twin_cuda()->batch_norm_apply(twin_dev(EK_CUDA), y.cuda, x.cuda, mean.cuda,
-                                                var.cuda, NULL, NULL, true));
+        assert_ok(twin_host()->norm_apply(twin_dev(EK_HOST), y.host, x.host, mean.host, var.host,
+                                          NULL, NULL, true));
+        assert_ok(twin_cuda()->norm_apply(twin_dev(EK_CUDA), y.cuda, x.cuda, mean.cuda, var.cuda,
+                                          NULL, NULL, true));
         twin_close(y, 1e-6, 1e-6, "not finite");
         twin_push(y);
         /* Constant statistics: x isn't looked at. */
-        assert_ok(twin_host()->batch_norm_gradient(twin_dev(EK_HOST), dx.host, y.host, x.host,
-                                                   mean.host, var.host, NULL, NULL, NULL, 1,
-                                                   y.host));
-        assert_ok(twin_cuda()->batch_norm_gradient(twin_dev(EK_CUDA), dx.cuda, y.cuda, x.cuda,
-                                                   mean.cuda, var.cuda, NULL, NULL, NULL, 1,
-                                                   y.cuda));
+        assert_ok(twin_host()->norm_gradient(twin_dev(EK_HOST), dx.host, y.host, x.host, mean.host,
+                                             var.host, NULL, NULL, NULL, 1, y.host));
+        assert_ok(twin_cuda()->norm_gradient(twin_dev(EK_CUDA), dx.cuda, y.cuda, x.cuda, mean.cuda,
+                                             var.cuda, NULL, NULL, NULL, 1, y.cuda));
         if (l == 0) /* over planes the host multiplies x by 0 */
             twin_close(dx, 1e-6, 1e-6, "gradient of what isn't finite");
     }
@@ -316,11 +312,13 @@ START_TEST(repeatable)
         for (int t = 0; t < 2; t++) {
             for (int i = 0; i < 4; i++)
                 out[t][i] = per_channel(&c, 0, 0, 0);
-            assert_ok(twin_cuda()->batch_norm_statistics(twin_dev(EK_CUDA), out[t][0].cuda,
-                                                         out[t][1].cuda, x.cuda, NULL));
-            assert_ok(twin_cuda()->batch_norm_reduce(twin_dev(EK_CUDA), out[t][2].cuda,
-                                                     out[t][3].cuda, x.cuda, x.cuda, out[t][0].cuda,
-                                                     out[t][1].cuda, NULL, NULL));
+            assert_ok(twin_cuda()->norm_moments(twin_dev(EK_CUDA), out[t][0].cuda, out[t][1].cuda,
+                                                x.cuda, NULL));
+            assert_ok(twin_cuda()->norm_reduce(twin_dev(EK_CUDA),
+                                               &(ek_norm_sums){.dbias = out[t][2].cuda,
+                                                               .dweight = out[t][3].cuda},
+                                               x.cuda, x.cuda, out[t][0].cuda, out[t][1].cuda, NULL,
+                                               NULL));
         }
         for (int i = 0; i < 4; i++)
             case_same(twin_pull(out[0][i].cuda), twin_pull(out[1][i].cuda), "twice");
@@ -335,14 +333,14 @@ START_TEST(no_values)
     ek_dev *dev = twin_dev(EK_CUDA);
     twin x = twin_new(EK_F32, 4, dims, TWIN_LAST);
     twin mean = per_channel(&c, 0, 0, 0), var = per_channel(&c, 0, 0, 0);
-    assert_ok(twin_cuda()->batch_norm_statistics(dev, mean.cuda, var.cuda, x.cuda, NULL));
+    assert_ok(twin_cuda()->norm_moments(dev, mean.cuda, var.cuda, x.cuda, NULL));
     case_must(isnan(case_get(twin_pull(mean.cuda), 2)) && isnan(case_get(twin_pull(var.cuda), 0)));
-    assert_ok(
-        twin_cuda()->batch_norm_apply(dev, x.cuda, x.cuda, mean.cuda, var.cuda, NULL, NULL, true));
-    assert_ok(twin_cuda()->batch_norm_gradient(dev, x.cuda, x.cuda, x.cuda, mean.cuda, var.cuda,
-                                               NULL, NULL, NULL, 1, NULL));
-    assert_ok(twin_cuda()->batch_norm_reduce(dev, mean.cuda, var.cuda, x.cuda, x.cuda, mean.cuda,
-                                             var.cuda, NULL, NULL));
+    assert_ok(twin_cuda()->norm_apply(dev, x.cuda, x.cuda, mean.cuda, var.cuda, NULL, NULL, true));
+    assert_ok(twin_cuda()->norm_gradient(dev, x.cuda, x.cuda, x.cuda, mean.cuda, var.cuda, NULL,
+                                         NULL, NULL, 1, NULL));
+    assert_ok(twin_cuda()->norm_reduce(dev,
+                                       &(ek_norm_sums){.dbias = mean.cuda, .dweight = var.cuda},
+                                       x.cuda, x.cuda, mean.cuda, var.cuda, NULL, NULL));
     case_must(case_get(twin_pull(mean.cuda), 1) == 0 && case_get(twin_pull(var.cuda), 1) == 0);
 }
 END_TEST

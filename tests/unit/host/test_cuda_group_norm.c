@@ -66,10 +66,10 @@ static void check_statistics(group_case *c)
 {
     twin var = statistic(c);
     c->mean = statistic(c);
-    assert_ok(twin_host()->group_norm_statistics(twin_dev(EK_HOST), c->mean.host, var.host,
-                                                 c->x.host, NULL));
-    assert_ok(twin_cuda()->group_norm_statistics(twin_dev(EK_CUDA), c->mean.cuda, var.cuda,
-                                                 c->x.cuda, NULL));
+    assert_ok(
+        twin_host()->norm_moments(twin_dev(EK_HOST), c->mean.host, var.host, c->x.host, NULL));
+    assert_ok(
+        twin_cuda()->norm_moments(twin_dev(EK_CUDA), c->mean.cuda, var.cuda, c->x.cuda, NULL));
     twin_close(c->mean, c->exact, c->exact, text_of(c, "mean"));
     twin_close(var, c->exact, c->exact, text_of(c, "var"));
     twin_push(c->mean);
@@ -82,10 +82,10 @@ static void check_statistics(group_case *c)
 static void check_apply(const group_case *c, twin_layout layout)
 {
     twin y = like(c, layout);
-    assert_ok(twin_host()->group_norm_apply(twin_dev(EK_HOST), y.host, c->x.host, c->mean.host,
-                                            c->invstd.host, c->weight.host, c->bias.host));
-    assert_ok(twin_cuda()->group_norm_apply(twin_dev(EK_CUDA), y.cuda, c->x.cuda, c->mean.cuda,
-                                            c->invstd.cuda, c->weight.cuda, c->bias.cuda));
+    assert_ok(twin_host()->norm_apply(twin_dev(EK_HOST), y.host, c->x.host, c->mean.host,
+                                      c->invstd.host, c->weight.host, c->bias.host, false));
+    assert_ok(twin_cuda()->norm_apply(twin_dev(EK_CUDA), y.cuda, c->x.cuda, c->mean.cuda,
+                                      c->invstd.cuda, c->weight.cuda, c->bias.cuda, false));
     twin_close(y, c->rounded, 8 * c->exact, text_of(c, "apply"));
 }
 
@@ -98,12 +98,20 @@ static void check_reduce(const group_case *c, bool groups, bool parameters)
     for (int i = 0; i < 4; i++)
         if (i < 2 ? !groups : !parameters)
             out[i] = none;
-    assert_ok(twin_host()->group_norm_reduce(twin_dev(EK_HOST), out[0].host, out[1].host,
-                                             out[2].host, out[3].host, c->dy.host, c->x.host,
-                                             c->mean.host, c->invstd.host, c->weight.host));
-    assert_ok(twin_cuda()->group_norm_reduce(twin_dev(EK_CUDA), out[0].cuda, out[1].cuda,
-                                             out[2].cuda, out[3].cuda, c->dy.cuda, c->x.cuda,
-                                             c->mean.cuda, c->invstd.cuda, c->weight.cuda));
+    assert_ok(twin_host()->norm_reduce(twin_dev(EK_HOST),
+                                       &(ek_norm_sums){.sum = out[0].host,
+                                                       .sum_xhat = out[1].host,
+                                                       .dweight = out[2].host,
+                                                       .dbias = out[3].host},
+                                       c->dy.host, c->x.host, c->mean.host, c->invstd.host,
+                                       c->weight.host, NULL));
+    assert_ok(twin_cuda()->norm_reduce(twin_dev(EK_CUDA),
+                                       &(ek_norm_sums){.sum = out[0].cuda,
+                                                       .sum_xhat = out[1].cuda,
+                                                       .dweight = out[2].cuda,
+                                                       .dbias = out[3].cuda},
+                                       c->dy.cuda, c->x.cuda, c->mean.cuda, c->invstd.cuda,
+                                       c->weight.cuda, NULL));
     for (int i = 0; i < 4; i++) {
         if (out[i].host == NULL)
             continue;
@@ -116,12 +124,14 @@ static void check_gradient(const group_case *c, twin_layout layout)
 {
     twin dx = like(c, layout);
     twin sum = twin_uniform(statistic(c), -2, 2, 7), product = twin_uniform(statistic(c), -2, 2, 8);
-    assert_ok(twin_host()->group_norm_gradient(twin_dev(EK_HOST), dx.host, c->dy.host, c->x.host,
-                                               c->mean.host, c->invstd.host, c->weight.host,
-                                               sum.host, product.host));
-    assert_ok(twin_cuda()->group_norm_gradient(twin_dev(EK_CUDA), dx.cuda, c->dy.cuda, c->x.cuda,
-                                               c->mean.cuda, c->invstd.cuda, c->weight.cuda,
-                                               sum.cuda, product.cuda));
+    assert_ok(
+        twin_host()->norm_gradient(twin_dev(EK_HOST), dx.host, c->dy.host, c->x.host, c->mean.host,
+                                   c->invstd.host, c->weight.host, sum.host, product.host,
+                                   (double)(ek_count(c->x.host) / ek_count(c->mean.host)), NULL));
+    assert_ok(
+        twin_cuda()->norm_gradient(twin_dev(EK_CUDA), dx.cuda, c->dy.cuda, c->x.cuda, c->mean.cuda,
+                                   c->invstd.cuda, c->weight.cuda, sum.cuda, product.cuda,
+                                   (double)(ek_count(c->x.cuda) / ek_count(c->mean.cuda)), NULL));
     twin_close(dx, c->rounded, 40 * c->exact, text_of(c, "dx"));
 }
 
@@ -256,8 +266,8 @@ START_TEST(large_mean)
             twin mean = twin_new(EK_F32, 2, table, TWIN_ROWS);
             twin var = twin_new(EK_F32, 2, table, TWIN_ROWS);
             const int64_t count = ek_count(x.host), values = count / (3 * groups);
-            assert_ok(twin_cuda()->group_norm_statistics(twin_dev(EK_CUDA), mean.cuda, var.cuda,
-                                                         x.cuda, NULL));
+            assert_ok(
+                twin_cuda()->norm_moments(twin_dev(EK_CUDA), mean.cuda, var.cuda, x.cuda, NULL));
             double m[72] = {0}, v[72] = {0};
             for (int64_t i = 0; i < count; i++)
                 m[i / values] += case_get(x.host, i) / (double)values;
@@ -289,11 +299,14 @@ START_TEST(repeatable)
             twin *o = out[t];
             for (int i = 0; i < 6; i++)
                 o[i] = i < 4 ? statistic(&c) : parameter(&c, 0, 0, 0);
-            assert_ok(twin_cuda()->group_norm_statistics(twin_dev(EK_CUDA), o[0].cuda, o[1].cuda,
-                                                         x.cuda, NULL));
-            assert_ok(twin_cuda()->group_norm_reduce(twin_dev(EK_CUDA), o[2].cuda, o[3].cuda,
-                                                     o[4].cuda, o[5].cuda, x.cuda, x.cuda,
-                                                     o[0].cuda, o[1].cuda, NULL));
+            assert_ok(
+                twin_cuda()->norm_moments(twin_dev(EK_CUDA), o[0].cuda, o[1].cuda, x.cuda, NULL));
+            assert_ok(twin_cuda()->norm_reduce(twin_dev(EK_CUDA),
+                                               &(ek_norm_sums){.sum = o[2].cuda,
+                                                               .sum_xhat = o[3].cuda,
+                                                               .dweight = o[4].cuda,
+                                                               .dbias = o[5].cuda},
+                                               x.cuda, x.cuda, o[0].cuda, o[1].cuda, NULL, NULL));
         }
         for (int i = 0; i < 6; i++)
             case_same(twin_pull(out[0][i].cuda), twin_pull(out[1][i].cuda), "twice");
@@ -314,18 +327,22 @@ START_TEST(no_values)
         twin dbias = twin_new(EK_F32, 1, &three, TWIN_ROWS);
         if (k == 0)
             twin_uniform(mean, 1, 2, 3);
-        assert_ok(cuda->group_norm_statistics(dev, mean.cuda, var.cuda, x.cuda, NULL));
+        assert_ok(cuda->norm_moments(dev, mean.cuda, var.cuda, x.cuda, NULL));
         case_must(k || isnan(case_get(twin_pull(mean.cuda), 2)));
         case_must(k || isnan(case_get(twin_pull(var.cuda), 0)));
-        assert_ok(cuda->group_norm_apply(dev, x.cuda, x.cuda, mean.cuda, var.cuda, NULL, NULL));
-        assert_ok(cuda->group_norm_reduce(dev, mean.cuda, var.cuda, dweight.cuda, dbias.cuda,
-                                          x.cuda, x.cuda, mean.cuda, var.cuda, NULL));
+        assert_ok(cuda->norm_apply(dev, x.cuda, x.cuda, mean.cuda, var.cuda, NULL, NULL, false));
+        assert_ok(cuda->norm_reduce(dev,
+                                    &(ek_norm_sums){.sum = mean.cuda,
+                                                    .sum_xhat = var.cuda,
+                                                    .dweight = dweight.cuda,
+                                                    .dbias = dbias.cuda},
+                                    x.cuda, x.cuda, mean.cuda, var.cuda, NULL, NULL));
         case_must(k || case_get(twin_pull(mean.cuda), 5) == 0);
         case_must(k || case_get(twin_pull(var.cuda), 0) == 0);
         case_must(case_get(twin_pull(dweight.cuda), 2) == 0);
         case_must(case_get(twin_pull(dbias.cuda), 1) == 0);
-        assert_ok(cuda->group_norm_gradient(dev, x.cuda, x.cuda, x.cuda, mean.cuda, var.cuda, NULL,
-                                            mean.cuda, var.cuda));
+        assert_ok(cuda->norm_gradient(dev, x.cuda, x.cuda, x.cuda, mean.cuda, var.cuda, NULL,
+                                      mean.cuda, var.cuda, 1, NULL));
     }
 }
 END_TEST

@@ -105,7 +105,7 @@ static void check_statistics(group_case *c)
     ek_tensor *var = statistic(c->dev, c->x, c->groups);
     double *mean = case_zeros(ek_count(var)), *wanted = case_zeros(ek_count(var));
     moments_of(c->x, c->groups, mean, wanted);
-    assert_ok(ek_host_group_norm_statistics(c->dev, c->mean, var, c->x, NULL));
+    assert_ok(ek_host_norm_moments(c->dev, c->mean, var, c->x, NULL));
     near(c->mean, mean, c->exact, c->exact, "mean", c->number);
     near(var, wanted, c->exact, c->exact, "var", c->number);
     for (int64_t i = 0; i < ek_count(var); i++)
@@ -117,7 +117,7 @@ static void check_apply(const group_case *c)
 {
     ek_tensor *y = like_x(c, (case_layout)((c->layout + (c->bias == NULL)) % 3));
     double *want = case_zeros(ek_count(y));
-    assert_ok(ek_host_group_norm_apply(c->dev, y, c->x, c->mean, c->invstd, c->weight, c->bias));
+    assert_ok(ek_host_norm_apply(c->dev, y, c->x, c->mean, c->invstd, c->weight, c->bias, false));
     for (int64_t i = 0; i < ek_count(y); i++)
         want[i] = value(c, i) * weight(c, i) +
                   (c->bias ? case_get(c->bias, parameter_of(c->x, c->element, i)) : 0);
@@ -137,9 +137,12 @@ static void check_reduce(const group_case *c, bool groups, bool parameters)
         want[k] = case_zeros(ek_count(out[k]));
         case_poison(out[k]);
     }
-    assert_ok(ek_host_group_norm_reduce(c->dev, groups ? out[0] : NULL, groups ? out[1] : NULL,
-                                        parameters ? out[2] : NULL, parameters ? out[3] : NULL,
-                                        c->dy, c->x, c->mean, c->invstd, c->weight));
+    assert_ok(ek_host_norm_reduce(c->dev,
+                                  &(ek_norm_sums){.sum = groups ? out[0] : NULL,
+                                                  .sum_xhat = groups ? out[1] : NULL,
+                                                  .dweight = parameters ? out[2] : NULL,
+                                                  .dbias = parameters ? out[3] : NULL},
+                                  c->dy, c->x, c->mean, c->invstd, c->weight, NULL));
     for (int64_t i = 0; i < ek_count(c->x); i++) {
         int64_t group = group_of(c->x, c->groups, i), p = parameter_of(c->x, c->element, i);
         double dy = case_get(c->dy, i);
@@ -167,8 +170,8 @@ static void check_gradient(const group_case *c)
     double n = (double)ek_count(dx) / (double)ek_count(sum);
     case_fill(sum, 7);
     case_fill(sum_xhat, 8);
-    assert_ok(ek_host_group_norm_gradient(c->dev, dx, c->dy, c->x, c->mean, c->invstd, c->weight,
-                                          sum, sum_xhat));
+    assert_ok(ek_host_norm_gradient(c->dev, dx, c->dy, c->x, c->mean, c->invstd, c->weight, sum,
+                                    sum_xhat, n, NULL));
     for (int64_t i = 0; i < ek_count(dx); i++) {
         int64_t group = group_of(c->x, c->groups, i);
         want[i] = case_get(c->invstd, group) *
@@ -236,7 +239,7 @@ START_TEST(large_mean)
             ek_tensor *mean = statistic(dev, x, groups), *var = statistic(dev, x, groups);
             double *m = case_zeros(3 * groups), *v = case_zeros(3 * groups);
             moments_of(x, groups, m, v);
-            assert_ok(ek_host_group_norm_statistics(dev, mean, var, x, NULL));
+            assert_ok(ek_host_norm_moments(dev, mean, var, x, NULL));
             near(mean, m, 1e-7, 0, "mean", l);
             near(var, v, 1e-5, 0, "var", l);
             free(m), free(v);
@@ -261,9 +264,12 @@ static void check_threads(const int64_t dims[4], int64_t groups, bool element, c
         o[4] = parameter(dev, x, element, 0);
         o[5] = parameter(dev, x, element, 0);
         o[6] = case_tensor(dev, EK_F32, 4, dims, layout);
-        assert_ok(ek_host_group_norm_statistics(dev, o[0], o[1], x, NULL));
-        assert_ok(ek_host_group_norm_reduce(dev, o[2], o[3], o[4], o[5], dy, x, o[0], o[1], NULL));
-        assert_ok(ek_host_group_norm_gradient(dev, o[6], dy, x, o[0], o[1], NULL, o[2], o[3]));
+        assert_ok(ek_host_norm_moments(dev, o[0], o[1], x, NULL));
+        assert_ok(ek_host_norm_reduce(
+            dev, &(ek_norm_sums){.sum = o[2], .sum_xhat = o[3], .dweight = o[4], .dbias = o[5]}, dy,
+            x, o[0], o[1], NULL, NULL));
+        assert_ok(ek_host_norm_gradient(dev, o[6], dy, x, o[0], o[1], NULL, o[2], o[3],
+                                        (double)(ek_count(x) / ek_count(o[0])), NULL));
     }
     for (int i = 0; i < OUTPUTS; i++)
         case_same(out[0][i], out[1][i], "one and two threads");
@@ -287,13 +293,15 @@ START_TEST(no_values)
     ek_tensor *mean = statistic(dev, x, 3), *var = statistic(dev, x, 3);
     ek_tensor *dweight = parameter(dev, x, false, 1), *dbias = parameter(dev, x, false, 1);
     case_fill(mean, 1);
-    assert_ok(ek_host_group_norm_statistics(dev, mean, var, x, NULL));
+    assert_ok(ek_host_norm_moments(dev, mean, var, x, NULL));
     case_must(isnan(case_get(mean, 2)) && isnan(case_get(var, 0)));
-    assert_ok(ek_host_group_norm_apply(dev, x, x, mean, var, NULL, NULL));
-    assert_ok(ek_host_group_norm_reduce(dev, mean, var, dweight, dbias, x, x, mean, var, NULL));
+    assert_ok(ek_host_norm_apply(dev, x, x, mean, var, NULL, NULL, false));
+    assert_ok(ek_host_norm_reduce(
+        dev, &(ek_norm_sums){.sum = mean, .sum_xhat = var, .dweight = dweight, .dbias = dbias}, x,
+        x, mean, var, NULL, NULL));
     case_must(case_get(mean, 5) == 0 && case_get(var, 0) == 0);
     case_must(case_get(dweight, 2) == 0 && case_get(dbias, 1) == 0);
-    assert_ok(ek_host_group_norm_gradient(dev, x, x, x, mean, var, NULL, mean, var));
+    assert_ok(ek_host_norm_gradient(dev, x, x, x, mean, var, NULL, mean, var, 1, NULL));
 }
 END_TEST
 

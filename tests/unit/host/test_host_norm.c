@@ -63,15 +63,15 @@ static void check_case(ek_dev *dev, int k, ek_dtype dtype, case_layout layout, b
     double exact = dtype == EK_F64 ? 1e-13 : 2e-6, rounded = dtype == EK_BF16 ? 5e-3 : exact;
 
     moments_of(x, m, v);
-    assert_ok(ek_host_batch_norm_statistics(dev, mean, var, x, NULL));
+    assert_ok(ek_host_norm_moments(dev, mean, var, x, NULL));
     near(mean, m, exact, exact, "mean", k);
     near(var, v, exact, exact, "var", k);
 
     ek_tensor *invstd = per_channel(dev, x, 0);
     for (int64_t c = 0; c < channels; c++)
         case_set(invstd, c, 1 / sqrt(case_get(var, c) + 1e-5));
-    assert_ok(ek_host_batch_norm_apply(dev, y, x, mean, invstd, masked ? weight : NULL,
-                                       masked ? bias : NULL, masked));
+    assert_ok(ek_host_norm_apply(dev, y, x, mean, invstd, masked ? weight : NULL,
+                                 masked ? bias : NULL, masked));
     for (int64_t i = 0; i < count; i++) {
         int64_t c = channel_of(x, i);
         want[i] = (case_get(x, i) - case_get(mean, c)) * case_get(invstd, c);
@@ -82,7 +82,8 @@ static void check_case(ek_dev *dev, int k, ek_dtype dtype, case_layout layout, b
 
     ek_tensor *sum_dy = per_channel(dev, x, 0), *sum_dy_xhat = per_channel(dev, x, 0);
     const ek_tensor *mask = masked ? y : NULL;
-    assert_ok(ek_host_batch_norm_reduce(dev, sum_dy, sum_dy_xhat, dy, x, mean, invstd, mask, NULL));
+    assert_ok(ek_host_norm_reduce(dev, &(ek_norm_sums){.dbias = sum_dy, .dweight = sum_dy_xhat}, dy,
+                                  x, mean, invstd, NULL, mask));
     double *first = case_zeros(channels), *second = case_zeros(channels);
     for (int64_t i = 0; i < count; i++) {
         int64_t c = channel_of(x, i);
@@ -98,9 +99,9 @@ static void check_case(ek_dev *dev, int k, ek_dtype dtype, case_layout layout, b
     for (int constant = 0; constant < 2; constant++) {
         double n = (double)count / (double)channels;
         case_poison(dx);
-        assert_ok(ek_host_batch_norm_gradient(dev, dx, dy, x, mean, invstd, masked ? weight : NULL,
-                                              constant ? NULL : sum_dy,
-                                              constant ? NULL : sum_dy_xhat, n, mask));
+        assert_ok(ek_host_norm_gradient(dev, dx, dy, x, mean, invstd, masked ? weight : NULL,
+                                        constant ? NULL : sum_dy, constant ? NULL : sum_dy_xhat, n,
+                                        mask));
         for (int64_t i = 0; i < count; i++) {
             int64_t c = channel_of(x, i);
             double xhat = (case_get(x, i) - case_get(mean, c)) * case_get(invstd, c);
@@ -141,7 +142,7 @@ START_TEST(large_mean)
         ek_tensor *mean = per_channel(dev, x, 0), *var = per_channel(dev, x, 0);
         double *m = case_zeros(24), *v = case_zeros(24);
         moments_of(x, m, v);
-        assert_ok(ek_host_batch_norm_statistics(dev, mean, var, x, NULL));
+        assert_ok(ek_host_norm_moments(dev, mean, var, x, NULL));
         near(mean, m, 1e-7, 0, "mean", l);
         near(var, v, 1e-5, 0, "var", l);
         free(m), free(v);
@@ -165,11 +166,13 @@ START_TEST(threads)
                 for (int i = 0; i < 4; i++)
                     out[t][i] = per_channel(dev, x, 0);
                 out[t][4] = case_tensor(dev, EK_F32, 4, dims, (case_layout)l);
-                assert_ok(ek_host_batch_norm_statistics(dev, out[t][0], out[t][1], x, NULL));
-                assert_ok(ek_host_batch_norm_reduce(dev, out[t][2], out[t][3], dy, x, out[t][0],
-                                                    out[t][1], NULL, NULL));
-                assert_ok(ek_host_batch_norm_gradient(dev, out[t][4], dy, x, out[t][0], out[t][1],
-                                                      NULL, out[t][2], out[t][3], 1763, NULL));
+                assert_ok(ek_host_norm_moments(dev, out[t][0], out[t][1], x, NULL));
+                assert_ok(
+                    ek_host_norm_reduce(dev,
+                                        &(ek_norm_sums){.dbias = out[t][2], .dweight = out[t][3]},
+                                        dy, x, out[t][0], out[t][1], NULL, NULL));
+                assert_ok(ek_host_norm_gradient(dev, out[t][4], dy, x, out[t][0], out[t][1], NULL,
+                                                out[t][2], out[t][3], 1763, NULL));
             }
             for (int i = 0; i < 5; i++)
                 case_same(out[0][i], out[1][i], "one and two threads");
@@ -182,10 +185,11 @@ START_TEST(no_values)
     ek_dev *dev = case_device(1);
     ek_tensor *x = case_tensor(dev, EK_F32, 4, (const int64_t[]){0, 3, 2, 2}, CASE_LAST);
     ek_tensor *mean = per_channel(dev, x, 0), *var = per_channel(dev, x, 0);
-    assert_ok(ek_host_batch_norm_statistics(dev, mean, var, x, NULL));
+    assert_ok(ek_host_norm_moments(dev, mean, var, x, NULL));
     case_must(isnan(case_get(mean, 2)) && isnan(case_get(var, 0)));
-    assert_ok(ek_host_batch_norm_apply(dev, x, x, mean, var, NULL, NULL, true));
-    assert_ok(ek_host_batch_norm_reduce(dev, mean, var, x, x, mean, var, NULL, NULL));
+    assert_ok(ek_host_norm_apply(dev, x, x, mean, var, NULL, NULL, true));
+    assert_ok(ek_host_norm_reduce(dev, &(ek_norm_sums){.dbias = mean, .dweight = var}, x, x, mean,
+                                  var, NULL, NULL));
     case_must(case_get(mean, 1) == 0 && case_get(var, 1) == 0);
 }
 END_TEST

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "cases.h"
-#include "ops/batch_norm.h"
+#include "ops/norm.h"
 
 #include "home.h"
 

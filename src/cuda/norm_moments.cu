@@ -1,4 +1,4 @@
-/* norm_statistics.cu: mean and variance of columns.
+/* norm_moments.cu: mean and variance of columns.
  *
  * Values are taken relative to the column's first one, so that a mean that is large against the
  * deviation costs no digits, in groups of a few, whose mean and deviations are made in two passes
@@ -89,12 +89,11 @@ static __device__ __forceinline__ void put(const ek_cuda_norm &a, int64_t sample
         const int64_t at = sample * a.channels + column;
         const R var = own.deviation / (R)count;
         ((R *)a.by_group[0])[at] = (R)mean;
-        ((R *)a.by_group[1])[at] = var;
-        ek_norm_follow(a.settle, at, (R)mean, var);
+        ((R *)a.by_group[1])[at] = ek_norm_updated(a.update, at, (R)mean, var);
     }
 }
 
-template <typename T, int V> EK_KERNEL statistics_rows(const ek_cuda_norm a)
+template <typename T, int V> EK_KERNEL moments_rows(const ek_cuda_norm a)
 {
     typedef typename ek_compute<T>::type R;
     EK_TASK_LOOP(task, a.cut)
@@ -198,7 +197,7 @@ static __device__ __forceinline__ void join_lanes(ek_norm_moments<R> *own, int *
             merge(own, count, {means[other], deviations[other]}, counts[other]);
 }
 
-template <typename T, int V> EK_KERNEL statistics_planes(const ek_cuda_norm a)
+template <typename T, int V> EK_KERNEL moments_planes(const ek_cuda_norm a)
 {
     typedef typename ek_compute<T>::type R;
     EK_TASK_LOOP(task, a.cut)
@@ -224,17 +223,16 @@ template <typename T, int V> EK_KERNEL statistics_planes(const ek_cuda_norm a)
 
 /* ---- launching ---- */
 
-template <typename T, int V>
-static int statistics(const ek_cuda_queue *queue, const ek_cuda_norm *a)
+template <typename T, int V> static int moments(const ek_cuda_queue *queue, const ek_cuda_norm *a)
 {
     return ek_launch(queue, ek_norm_grid(a), dim3(EK_BLOCK),
-                     a->planes ? statistics_planes<T, V> : statistics_rows<T, V>, *a);
+                     a->planes ? moments_planes<T, V> : moments_rows<T, V>, *a);
 }
 
-int ek_cuda_launch_norm_statistics(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
+int ek_cuda_launch_norm_moments(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
 {
     EK_FLOATING(norm->dtype, T, enum {V = ek_norm_width<T>::value};
-                return norm->cut.vector > 1 ? statistics<T, V>(queue, norm)
-                                            : statistics<T, 1>(queue, norm))
+                return norm->cut.vector > 1 ? moments<T, V>(queue, norm)
+                                            : moments<T, 1>(queue, norm))
     return (int)cudaErrorInvalidValue;
 }

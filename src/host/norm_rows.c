@@ -1,9 +1,9 @@
-/* group_norm_rows.c: group normalisation with parameters per element. With one group (layer norm) a
+/* norm_rows.c: normalisation with parameters per element. With one group (layer norm) a
  * sample is a row of contiguous memory, in whatever order of its dimensions; without space, where a
  * channel is an element, each group of a sample is a row. Weight and bias are brought into the
  * order of a sample, which is cheap: they are as long as one. */
-#include "host/group_norm.h"
 #include "host/host.h"
+#include "host/norm.h"
 
 enum {
     GRAIN = 16384,
@@ -26,51 +26,51 @@ typedef struct rows_job {
 } rows_job;
 
 /* Where a row's parameters begin, and where its values. */
-static inline int64_t own_offset(const rows_job *job, int64_t row)
+static inline int64_t rows_own_offset(const rows_job *job, int64_t row)
 {
     return row % job->groups * job->length;
 }
 
-static inline int64_t row_offset(const rows_job *job, int64_t row)
+static inline int64_t rows_offset(const rows_job *job, int64_t row)
 {
-    return row / job->groups * job->stride + own_offset(job, row);
+    return row / job->groups * job->stride + rows_own_offset(job, row);
 }
 
-static inline int64_t part_length(const rows_job *job, int64_t begin)
+static inline int64_t rows_part_length(const rows_job *job, int64_t begin)
 {
     return job->length - begin < PART ? job->length - begin : PART;
 }
 
 #define EK_REAL float
 #define EK_NAME(name) name##_f32
-#include "host/group_norm_real.h"
+#include "host/norm_rows_real.h"
 #undef EK_REAL
 #undef EK_NAME
 
 #define EK_REAL double
 #define EK_NAME(name) name##_f64
-#include "host/group_norm_real.h"
+#include "host/norm_rows_real.h"
 #undef EK_REAL
 #undef EK_NAME
 
 /* ---- a call ---- */
 
 typedef struct rows_call {
-    ek_norm_batch batch;
+    ek_norm_pass pass;
     rows_job job;
     void *room; /* workspace */
     size_t nbytes;
 } rows_call;
 
 /* Parameters by row, and what the call asks for: `sums` by row, `elements` by block and element. */
-static int take_room(rows_call *call, bool affine, bool sums, bool elements)
+static int rows_take_room(rows_call *call, bool affine, bool sums, bool elements)
 {
     rows_job *job = &call->job;
     int64_t by_part = sums ? job->rows * job->parts : 0;
     int64_t sample = job->groups * job->length, by_element = elements ? job->blocks * sample : 0;
     int64_t count = 4 * job->rows + 2 * by_part + 2 * by_element + (affine ? 2 * sample : 0);
     call->nbytes = (size_t)count * sizeof(double);
-    EK_TRY(ek_dev_alloc(call->batch.dev, call->nbytes, EK_MEMORY_WORKSPACE, &call->room));
+    EK_TRY(ek_dev_alloc(call->pass.dev, call->nbytes, EK_MEMORY_WORKSPACE, &call->room));
     double *room = call->room;
     job->center = room;
     job->scale = job->center + job->rows;
@@ -96,10 +96,10 @@ static int take_room(rows_call *call, bool affine, bool sums, bool elements)
 
 /* A tensor of one sample of x, on the caller's stack, over `data`; its first `ndim` dimensions,
  * where the others have size 1. */
-static void sample_view(ek_tensor *view, ek_storage *storage, const rows_call *call,
-                        const ek_tensor *x, int ndim, const void *data, ek_dtype dtype)
+static void rows_sample_view(ek_tensor *view, ek_storage *storage, const rows_call *call,
+                             const ek_tensor *x, int ndim, const void *data, ek_dtype dtype)
 {
-    *storage = (ek_storage){.dev = call->batch.dev, .data = (void *)data};
+    *storage = (ek_storage){.dev = call->pass.dev, .data = (void *)data};
     view->dtype = dtype;
     view->ndim = ndim;
     view->offset = 0;
@@ -112,26 +112,26 @@ static void sample_view(ek_tensor *view, ek_storage *storage, const rows_call *c
 }
 
 /* Brings a parameter into the sample's order; `otherwise` where there is none. */
-static int load_parameter(const rows_call *call, const ek_tensor *x, const void *room,
-                          const ek_tensor *parameter, double otherwise)
+static int rows_load_parameter(const rows_call *call, const ek_tensor *x, const void *room,
+                               const ek_tensor *parameter, double otherwise)
 {
     ek_tensor view;
     ek_storage storage;
-    sample_view(&view, &storage, call, x, parameter != NULL ? parameter->ndim : x->ndim - 1, room,
-                call->batch.is_f64 ? EK_F64 : EK_F32);
-    return parameter != NULL ? ek_host_copy(call->batch.dev, &view, parameter)
-                             : ek_host_fill(call->batch.dev, &view, otherwise);
+    rows_sample_view(&view, &storage, call, x, parameter != NULL ? parameter->ndim : x->ndim - 1,
+                     room, call->pass.is_f64 ? EK_F64 : EK_F32);
+    return parameter != NULL ? ek_host_copy(call->pass.dev, &view, parameter)
+                             : ek_host_fill(call->pass.dev, &view, otherwise);
 }
 
-static int call_end(rows_call *call, int rc)
+static int rows_end(rows_call *call, int rc)
 {
     if (call->room != NULL)
-        ek_dev_free(call->batch.dev, call->room, call->nbytes, EK_MEMORY_WORKSPACE);
-    return ek_norm_end(&call->batch, rc);
+        ek_dev_free(call->pass.dev, call->room, call->nbytes, EK_MEMORY_WORKSPACE);
+    return ek_norm_pass_end(&call->pass, rc);
 }
 
 /* The rows that the batch's memory has, without room. */
-static void set_geometry(rows_call *call, const ek_tensor *x, int64_t groups, bool elements)
+static void rows_set_geometry(rows_call *call, const ek_tensor *x, int64_t groups, bool elements)
 {
     rows_job *job = &call->job;
     const int64_t samples = x->shape[0];
@@ -146,38 +146,38 @@ static void set_geometry(rows_call *call, const ek_tensor *x, int64_t groups, bo
     job->blocks = (samples + job->block_samples - 1) / job->block_samples;
 }
 
-static void set_rows(rows_job *job, const ek_tensor *mean, const ek_tensor *invstd)
+static void rows_set_statistics(rows_job *job, const ek_tensor *mean, const ek_tensor *invstd)
 {
     for (int64_t row = 0; row < job->rows; row++) {
-        job->center[row] = ek_group_value(mean, row);
-        job->scale[row] = ek_group_value(invstd, row);
+        job->center[row] = ek_norm_value(mean, row, 1);
+        job->scale[row] = ek_norm_value(invstd, row, 1);
     }
 }
 
 /* tensors: 0 is an output where there is one, then x. */
-static int call_begin(rows_call *call, ek_dev *dev, const ek_tensor *const *tensors, int count,
+static int rows_begin(rows_call *call, ek_dev *dev, const ek_tensor *const *tensors, int count,
                       bool has_output, int64_t groups, const ek_tensor *weight,
                       const ek_tensor *bias, bool sums, bool elements)
 {
     call->room = NULL;
-    EK_TRY(ek_norm_begin(&call->batch, dev, tensors, count, has_output, EK_NORM_ROWS));
-    const ek_tensor *x = call->batch.stage[has_output ? 1 : 0].tensor;
-    set_geometry(call, x, groups, elements);
+    EK_TRY(ek_norm_pass_begin(&call->pass, dev, tensors, count, has_output, EK_NORM_ROWS));
+    const ek_tensor *x = call->pass.stage[has_output ? 1 : 0].tensor;
+    rows_set_geometry(call, x, groups, elements);
     bool affine = weight != NULL || bias != NULL;
-    int rc = take_room(call, affine, sums, elements);
+    int rc = rows_take_room(call, affine, sums, elements);
     if (rc >= 0 && affine)
-        rc = load_parameter(call, x, call->job.weight, weight, 1);
+        rc = rows_load_parameter(call, x, call->job.weight, weight, 1);
     if (rc >= 0 && affine)
-        rc = load_parameter(call, x, call->job.bias, bias, 0);
-    return rc < 0 ? call_end(call, rc) : 0;
+        rc = rows_load_parameter(call, x, call->job.bias, bias, 0);
+    return rc < 0 ? rows_end(call, rc) : 0;
 }
 
-static void over_parts(rows_call *call, int64_t tasks, int64_t rows, ek_parallel_body *f32,
-                       ek_parallel_body *f64)
+static void rows_over_parts(rows_call *call, int64_t tasks, int64_t rows, ek_parallel_body *f32,
+                            ek_parallel_body *f64)
 {
-    int64_t n = rows * part_length(&call->job, 0);
-    ek_parallel_for(call->batch.dev, tasks * call->job.parts, 1 + GRAIN / n,
-                    call->batch.is_f64 ? f64 : f32, &call->job);
+    int64_t n = rows * rows_part_length(&call->job, 0);
+    ek_parallel_for(call->pass.dev, tasks * call->job.parts, 1 + GRAIN / n,
+                    call->pass.is_f64 ? f64 : f32, &call->job);
 }
 
 /* ---- the kernels ---- */
@@ -186,17 +186,17 @@ int ek_norm_rows_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
                        const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias)
 {
     rows_call call;
-    EK_TRY(call_begin(&call, dev, (const ek_tensor *[]){y, x}, 2, true, mean->shape[1], weight,
+    EK_TRY(rows_begin(&call, dev, (const ek_tensor *[]){y, x}, 2, true, mean->shape[1], weight,
                       bias, false, false));
-    call.job.y = ek_norm_data(&call.batch, 0);
-    call.job.x = ek_norm_data(&call.batch, 1);
-    set_rows(&call.job, mean, invstd);
-    over_parts(&call, call.job.rows, 1, apply_parts_f32, apply_parts_f64);
-    return call_end(&call, 0);
+    call.job.y = ek_norm_pass_data(&call.pass, 0);
+    call.job.x = ek_norm_pass_data(&call.pass, 1);
+    rows_set_statistics(&call.job, mean, invstd);
+    rows_over_parts(&call, call.job.rows, 1, apply_parts_f32, apply_parts_f64);
+    return rows_end(&call, 0);
 }
 
 /* Sums of all blocks into the first. */
-static void join_blocks(void *context, int64_t begin, int64_t end)
+static void rows_join_blocks(void *context, int64_t begin, int64_t end)
 {
     rows_job *job = context;
     for (int64_t block = 1; block < job->blocks; block++)
@@ -206,15 +206,16 @@ static void join_blocks(void *context, int64_t begin, int64_t end)
         }
 }
 
-static int store_elements(rows_call *call, const ek_tensor *x, ek_tensor *into, const double *sums)
+static int rows_store_elements(rows_call *call, const ek_tensor *x, ek_tensor *into,
+                               const double *sums)
 {
     ek_tensor view;
     ek_storage storage;
-    sample_view(&view, &storage, call, x, into->ndim, sums, EK_F64);
-    return ek_host_copy(call->batch.dev, into, &view);
+    rows_sample_view(&view, &storage, call, x, into->ndim, sums, EK_F64);
+    return ek_host_copy(call->pass.dev, into, &view);
 }
 
-static void store_rows(const rows_job *job, ek_tensor *sum, ek_tensor *sum_xhat)
+static void rows_store_sums(const rows_job *job, ek_tensor *sum, ek_tensor *sum_xhat)
 {
     for (int64_t row = 0; row < job->rows; row++) {
         double first = 0, second = 0;
@@ -222,35 +223,36 @@ static void store_rows(const rows_job *job, ek_tensor *sum, ek_tensor *sum_xhat)
             first += job->first[part];
             second += job->second[part];
         }
-        ek_group_store(sum, row, first);
-        ek_group_store(sum_xhat, row, second * job->scale[row]);
+        ek_norm_store(sum, row, first);
+        ek_norm_store(sum_xhat, row, second * job->scale[row]);
     }
 }
 
-int ek_norm_rows_reduce(ek_dev *dev, ek_tensor *sum, ek_tensor *sum_xhat, ek_tensor *dweight,
-                        ek_tensor *dbias, const ek_tensor *dy, const ek_tensor *x,
-                        const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight)
+int ek_norm_rows_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *dy,
+                        const ek_tensor *x, const ek_tensor *mean, const ek_tensor *invstd,
+                        const ek_tensor *weight)
 {
     rows_call call;
-    EK_TRY(call_begin(&call, dev, (const ek_tensor *[]){x, dy}, 2, false, mean->shape[1], weight,
-                      NULL, sum != NULL, dweight != NULL));
+    EK_TRY(rows_begin(&call, dev, (const ek_tensor *[]){x, dy}, 2, false, mean->shape[1], weight,
+                      NULL, sums->sum != NULL, sums->dweight != NULL));
     rows_job *job = &call.job;
-    job->x = ek_norm_data(&call.batch, 0);
-    job->dy = ek_norm_data(&call.batch, 1);
-    set_rows(job, mean, invstd);
-    over_parts(&call, job->blocks * job->groups, job->block_samples, reduce_parts_f32,
-               reduce_parts_f64);
-    if (sum != NULL)
-        store_rows(job, sum, sum_xhat);
+    job->x = ek_norm_pass_data(&call.pass, 0);
+    job->dy = ek_norm_pass_data(&call.pass, 1);
+    rows_set_statistics(job, mean, invstd);
+    rows_over_parts(&call, job->blocks * job->groups, job->block_samples, reduce_parts_f32,
+                    reduce_parts_f64);
+    if (sums->sum)
+        rows_store_sums(job, sums->sum, sums->sum_xhat);
     int rc = 0;
-    if (dweight != NULL) {
-        const ek_tensor *sample = call.batch.stage[0].tensor;
-        ek_parallel_for(dev, job->groups * job->length, 1 + GRAIN / job->blocks, join_blocks, job);
-        rc = store_elements(&call, sample, dweight, job->dweight);
+    if (sums->dweight) {
+        const ek_tensor *sample = call.pass.stage[0].tensor;
+        ek_parallel_for(dev, job->groups * job->length, 1 + GRAIN / job->blocks, rows_join_blocks,
+                        job);
+        rc = rows_store_elements(&call, sample, sums->dweight, job->dweight);
         if (rc >= 0)
-            rc = store_elements(&call, sample, dbias, job->dbias);
+            rc = rows_store_elements(&call, sample, sums->dbias, job->dbias);
     }
-    return call_end(&call, rc);
+    return rows_end(&call, rc);
 }
 
 int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
@@ -258,18 +260,18 @@ int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
                           const ek_tensor *sum, const ek_tensor *sum_xhat)
 {
     rows_call call;
-    EK_TRY(call_begin(&call, dev, (const ek_tensor *[]){dx, x, dy}, 3, true, mean->shape[1], weight,
+    EK_TRY(rows_begin(&call, dev, (const ek_tensor *[]){dx, x, dy}, 3, true, mean->shape[1], weight,
                       NULL, false, false));
     rows_job *job = &call.job;
-    job->y = ek_norm_data(&call.batch, 0);
-    job->x = ek_norm_data(&call.batch, 1);
-    job->dy = ek_norm_data(&call.batch, 2);
-    set_rows(job, mean, invstd);
+    job->y = ek_norm_pass_data(&call.pass, 0);
+    job->x = ek_norm_pass_data(&call.pass, 1);
+    job->dy = ek_norm_pass_data(&call.pass, 2);
+    rows_set_statistics(job, mean, invstd);
     for (int64_t row = 0; row < job->rows; row++) {
         double share = job->scale[row] / (double)job->length;
-        job->shift[row] = share * ek_group_value(sum, row);
-        job->slope[row] = share * job->scale[row] * ek_group_value(sum_xhat, row);
+        job->shift[row] = share * ek_norm_value(sum, row, 1);
+        job->slope[row] = share * job->scale[row] * ek_norm_value(sum_xhat, row, 1);
     }
-    over_parts(&call, job->rows, 1, gradient_parts_f32, gradient_parts_f64);
-    return call_end(&call, 0);
+    rows_over_parts(&call, job->rows, 1, gradient_parts_f32, gradient_parts_f64);
+    return rows_end(&call, 0);
 }

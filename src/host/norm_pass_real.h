@@ -1,5 +1,5 @@
-/* norm_real.h: passes over rows and planes of EK_REAL, included by norm.c for f32 and f64. Each
- * function takes part [begin, end) of the work; see ek_norm_job. */
+/* norm_pass_real.h: passes over rows and planes of EK_REAL, included by norm_pass.c for f32 and
+ * f64. Each function takes part [begin, end) of the work; see ek_norm_job. */
 
 static inline int64_t EK_NAME(columns_of)(const ek_norm_plan *plan, int64_t part)
 {

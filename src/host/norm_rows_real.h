@@ -1,5 +1,5 @@
-/* group_norm_real.h: passes over rows with parameters per element of EK_REAL, included by
- * group_norm_rows.c for f32 and f64. Tasks are parts of rows; see rows_job. */
+/* norm_rows_real.h: passes over rows with parameters per element of EK_REAL, included by
+ * norm_rows.c for f32 and f64. Tasks are parts of rows; see rows_job. */
 
 /* ---- y = (x - center) scale weight + bias ---- */
 
@@ -23,8 +23,8 @@ static void EK_NAME(apply_parts)(void *context, int64_t begin, int64_t end)
     const EK_REAL *weight = job->weight, *bias = job->bias;
     for (int64_t task = begin; task < end; task++) {
         int64_t row = task / job->parts, i = task % job->parts * PART;
-        int64_t at = row_offset(job, row) + i, own = own_offset(job, row) + i;
-        int64_t n = part_length(job, i);
+        int64_t at = rows_offset(job, row) + i, own = rows_own_offset(job, row) + i;
+        int64_t n = rows_part_length(job, i);
         EK_NAME(apply_part)
         ((EK_REAL *)job->y + at, (const EK_REAL *)job->x + at, n, (EK_REAL)job->center[row],
          (EK_REAL)job->scale[row], weight != NULL ? weight + own : NULL,
@@ -84,7 +84,7 @@ static void EK_NAME(add_row)(EK_REAL *restrict sum, EK_REAL *restrict product,
 static void EK_NAME(reduce_block)(const rows_job *job, int64_t block, int64_t group, int64_t part)
 {
     EK_REAL sum[PART], product[PART];
-    const int64_t i = part * PART, n = part_length(job, i);
+    const int64_t i = part * PART, n = rows_part_length(job, i);
     const int64_t own = group * job->length + i, at = block * job->groups * job->length + own;
     const int64_t samples = job->rows / job->groups, first = block * job->block_samples;
     const int64_t last =
@@ -149,8 +149,8 @@ static void EK_NAME(gradient_parts)(void *context, int64_t begin, int64_t end)
     const EK_REAL *weight = job->weight;
     for (int64_t task = begin; task < end; task++) {
         int64_t row = task / job->parts, i = task % job->parts * PART;
-        int64_t at = row_offset(job, row) + i, own = own_offset(job, row) + i;
-        int64_t n = part_length(job, i);
+        int64_t at = rows_offset(job, row) + i, own = rows_own_offset(job, row) + i;
+        int64_t n = rows_part_length(job, i);
         EK_NAME(gradient_part)
         ((EK_REAL *)job->y + at, (const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at, n,
          (EK_REAL)job->center[row], (EK_REAL)job->scale[row], (EK_REAL)job->shift[row],

@@ -1,0 +1,266 @@
+/* norm.c: the slots of normalisation.
+ *
+ * Where a group is one run of memory whose parameters are per element (layer norm), or absent, or
+ * where channels are elements, the run is a plane of one column, and sums are the group's at once.
+ * Otherwise sums are by channel, of the batch or of each sample, and the latter joined by group. */
+#include <math.h>
+
+#include "cuda/cuda.h"
+#include "cuda/norm_call.h"
+#include "kernels/norm.h"
+
+/* The tensors in a form for all of them, and what is applied to them. */
+static int norm_take(ek_norm_call *call, const ek_norm_tensors *tensors, const ek_norm_geometry *g,
+                     bool runs, const ek_tensor *mean, const ek_tensor *invstd,
+                     const ek_tensor *weight, const ek_tensor *bias)
+{
+    ek_cuda_norm *norm = &call->norm;
+    const ek_norm_kind kind = g->batch ? EK_NORM_BATCH : runs ? EK_NORM_RUNS : EK_NORM_CHANNELS;
+    EK_TRY(ek_cuda_norm_take(call, kind, g->groups, tensors));
+    EK_TRY(ek_cuda_norm_input(call, mean, &norm->mean));
+    EK_TRY(ek_cuda_norm_input(call, invstd, &norm->invstd));
+    norm->element = runs;
+    if (runs) {
+        EK_TRY(ek_cuda_norm_element_input(call, tensors->x, weight, &norm->weight));
+        return ek_cuda_norm_element_input(call, tensors->x, bias, &norm->bias);
+    }
+    EK_TRY(ek_cuda_norm_input(call, weight, &norm->weight));
+    return ek_cuda_norm_input(call, bias, &norm->bias);
+}
+
+static int norm_fill(ek_dev *dev, ek_tensor *const *tensors, int count, double value)
+{
+    for (int i = 0; i < count; i++)
+        if (tensors[i])
+            EK_TRY(ek_cuda_fill(dev, tensors[i], value));
+    return 0;
+}
+
+/* ---- moments ---- */
+
+static const char moments_name[] = "norm_moments";
+
+/* The groups of a sample that is row-major lie one after the other, and so do one group's channels
+ * in any order of memory. */
+static int norm_run_moments(ek_norm_call *call, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
+                            const ek_norm_update *update)
+{
+    ek_cuda_norm *norm = &call->norm;
+    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    const bool runs = g.groups == 1 || g.inner == 1 || !ek_cuda_norm_has_rows(x);
+    EK_TRY(norm_take(call, &(ek_norm_tensors){.x = x}, &g, runs, NULL, NULL, NULL, NULL));
+    EK_TRY(ek_cuda_norm_output(call, mean, &norm->by_group[0]));
+    EK_TRY(ek_cuda_norm_output(call, var, &norm->by_group[1]));
+    EK_TRY(ek_cuda_norm_take_update(call, update));
+    EK_TRY(ek_cuda_norm_cut_sums(call, true));
+    int rc = ek_cuda_launch_norm_moments(&call->queue, norm);
+    return rc == 0 && norm->first ? ek_cuda_launch_norm_join_moments(&call->queue, norm) : rc;
+}
+
+int ek_cuda_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
+                         const ek_norm_update *update)
+{
+    if (ek_count(x) == 0)
+        return norm_fill(dev, (ek_tensor *[]){mean, var}, 2, (double)NAN);
+    ek_norm_call call;
+    EK_TRY(ek_cuda_norm_begin(&call, dev, moments_name));
+    return ek_cuda_norm_end(&call, norm_run_moments(&call, mean, var, x, update));
+}
+
+/* ---- merge ---- */
+
+static const char merge_name[] = "norm_merge";
+
+/* Values of chunks, and the step from chunk to chunk. */
+static int norm_take_chunks(ek_norm_call *call, const ek_tensor *t, const void **values,
+                            int64_t *step)
+{
+    const int last = t->ndim - 1;
+    const bool keep = t->dtype == call->norm.dtype && t->stride[last] == 1;
+    *step = keep && last > 0 ? t->stride[0] : t->shape[last];
+    if (!keep)
+        return ek_cuda_norm_input(call, t, values);
+    *values = ek_tensor_address(t);
+    return 0;
+}
+
+static int norm_run_merge(ek_norm_call *call, ek_tensor *mean, ek_tensor *invstd,
+                          const ek_tensor *means, const ek_tensor *vars, const double *shares,
+                          const ek_norm_update *update)
+{
+    ek_norm_merging m = {.channels = ek_count(mean),
+                         .chunks = means->ndim > 1 ? (int)means->shape[0] : 1};
+    call->norm.dtype = mean->dtype == EK_F64 ? EK_F64 : EK_F32;
+    for (int k = 0; k < m.chunks; k++)
+        m.shares[k] = shares[k];
+    EK_TRY(norm_take_chunks(call, means, &m.means, &m.means_step));
+    EK_TRY(norm_take_chunks(call, vars, &m.vars, &m.vars_step));
+    EK_TRY(ek_cuda_norm_output(call, mean, &m.mean));
+    EK_TRY(ek_cuda_norm_output(call, invstd, &m.invstd));
+    EK_TRY(ek_cuda_norm_take_update(call, update));
+    m.update = call->norm.update;
+    return ek_cuda_launch_norm_merge(&call->queue, call->norm.dtype == EK_F64, &m);
+}
+
+int ek_cuda_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek_tensor *means,
+                       const ek_tensor *vars, const double *shares, const ek_norm_update *update)
+{
+    ek_norm_call call;
+    EK_TRY(ek_cuda_norm_begin(&call, dev, merge_name));
+    return ek_cuda_norm_end(&call,
+                            norm_run_merge(&call, mean, invstd, means, vars, shares, update));
+}
+
+/* ---- apply ---- */
+
+static const char apply_name[] = "norm_apply";
+
+static int norm_run_apply(ek_norm_call *call, ek_tensor *y, const ek_tensor *x,
+                          const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
+                          const ek_tensor *bias, bool relu)
+{
+    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    const bool runs = ek_norm_has_runs(&g, x, weight ? weight : bias);
+    EK_TRY(
+        norm_take(call, &(ek_norm_tensors){.x = x, .y = y}, &g, runs, mean, invstd, weight, bias));
+    call->norm.relu = relu;
+    ek_cuda_norm_cut_elements(call);
+    return ek_cuda_launch_norm_apply(&call->queue, &call->norm);
+}
+
+int ek_cuda_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
+                       const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias,
+                       bool relu)
+{
+    if (ek_count(x) == 0)
+        return 0;
+    ek_norm_call call;
+    EK_TRY(ek_cuda_norm_begin(&call, dev, apply_name));
+    return ek_cuda_norm_end(&call, norm_run_apply(&call, y, x, mean, invstd, weight, bias, relu));
+}
+
+/* ---- reduce ---- */
+
+static const char reduce_name[] = "norm_reduce";
+
+/* The sums of the batch are those of parameters; what follows has the weight. */
+static int norm_take_line(ek_norm_call *call, const ek_norm_sums *sums)
+{
+    ek_norm_line *line = &call->norm.line;
+    line->weight = call->norm.weight;
+    call->norm.weight = NULL;
+    line->share = -1 / sums->count;
+    EK_TRY(ek_cuda_norm_output(call, sums->scale, &line->scale));
+    EK_TRY(ek_cuda_norm_output(call, sums->shift, &line->shift));
+    return ek_cuda_norm_output(call, sums->slope, &line->slope);
+}
+
+/* dweight and dbias of elements: columns over the samples, which are rows here. */
+static int norm_reduce_elements(ek_norm_call *call)
+{
+    ek_cuda_norm *norm = &call->norm;
+    norm->planes = norm->element = false;
+    norm->each = norm->inner;
+    norm->channels *= norm->inner;
+    norm->rows = norm->samples;
+    norm->samples = 1;
+    norm->x.row = norm->x.sample;
+    norm->dy.row = norm->dy.sample;
+    norm->x.sample = norm->dy.sample = 0;
+    EK_TRY(ek_cuda_norm_cut_sums(call, true));
+    int rc = ek_cuda_launch_norm_elements(&call->queue, norm);
+    norm->invstd = NULL;
+    return rc == 0 && norm->first ? ek_cuda_launch_norm_join_columns(&call->queue, norm) : rc;
+}
+
+/* Sums of groups, which are there at once, or of channels, which are joined to both kinds. */
+static int norm_run_sums(ek_norm_call *call, bool runs)
+{
+    ek_cuda_norm *norm = &call->norm;
+    const bool groups = norm->by_group[0], columns = norm->by_column[0];
+    int rc = 0;
+    if (groups || !runs) {
+        EK_TRY(ek_cuda_norm_cut_sums(call, runs || (groups && !columns && !norm->weight)));
+        rc = ek_cuda_launch_norm_reduce(&call->queue, norm);
+        if (rc == 0 && groups && norm->first)
+            rc = ek_cuda_launch_norm_join_groups(&call->queue, norm);
+    }
+    if (rc != 0 || !columns)
+        return rc;
+    return runs ? norm_reduce_elements(call) : ek_cuda_launch_norm_join_columns(&call->queue, norm);
+}
+
+static int norm_run_reduce(ek_norm_call *call, const ek_norm_sums *sums,
+                           const ek_norm_tensors *tensors, const ek_tensor *mean,
+                           const ek_tensor *invstd, const ek_tensor *weight)
+{
+    ek_cuda_norm *norm = &call->norm;
+    const ek_norm_geometry g = ek_norm_geometry_of(tensors->x, mean);
+    const bool runs = ek_norm_has_runs(&g, tensors->x, weight ? weight : sums->dweight);
+    EK_TRY(norm_take(call, tensors, &g, runs, mean, invstd, weight, NULL));
+    if (g.batch) {
+        EK_TRY(norm_take_line(call, sums));
+        EK_TRY(ek_cuda_norm_output(call, sums->dbias, &norm->by_group[0]));
+        EK_TRY(ek_cuda_norm_output(call, sums->dweight, &norm->by_group[1]));
+        return norm_run_sums(call, false);
+    }
+    EK_TRY(ek_cuda_norm_output(call, sums->sum, &norm->by_group[0]));
+    EK_TRY(ek_cuda_norm_output(call, sums->sum_xhat, &norm->by_group[1]));
+    if (runs) {
+        EK_TRY(ek_cuda_norm_element_output(call, tensors->x, sums->dbias, &norm->by_column[0]));
+        EK_TRY(ek_cuda_norm_element_output(call, tensors->x, sums->dweight, &norm->by_column[1]));
+    } else {
+        EK_TRY(ek_cuda_norm_output(call, sums->dbias, &norm->by_column[0]));
+        EK_TRY(ek_cuda_norm_output(call, sums->dweight, &norm->by_column[1]));
+    }
+    return norm_run_sums(call, runs);
+}
+
+int ek_cuda_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *dy,
+                        const ek_tensor *x, const ek_tensor *mean, const ek_tensor *invstd,
+                        const ek_tensor *weight, const ek_tensor *y_relu)
+{
+    if (ek_count(x) == 0)
+        return norm_fill(dev,
+                         (ek_tensor *[]){sums->sum, sums->sum_xhat, sums->dweight, sums->dbias,
+                                         sums->scale, sums->shift, sums->slope},
+                         7, 0);
+    ek_norm_call call;
+    EK_TRY(ek_cuda_norm_begin(&call, dev, reduce_name));
+    const ek_norm_tensors tensors = {.x = x, .dy = dy, .mask = y_relu};
+    return ek_cuda_norm_end(&call, norm_run_reduce(&call, sums, &tensors, mean, invstd, weight));
+}
+
+/* ---- gradient ---- */
+
+static const char gradient_name[] = "norm_gradient";
+
+static int norm_run_gradient(ek_norm_call *call, const ek_norm_tensors *tensors,
+                             const ek_tensor *mean, const ek_tensor *invstd,
+                             const ek_tensor *weight, const ek_tensor *sum,
+                             const ek_tensor *sum_xhat, double count)
+{
+    const ek_norm_geometry g = ek_norm_geometry_of(tensors->x, mean);
+    const bool runs = ek_norm_has_runs(&g, tensors->x, weight);
+    EK_TRY(norm_take(call, tensors, &g, runs, mean, invstd, weight, NULL));
+    EK_TRY(ek_cuda_norm_input(call, sum, &call->norm.sum));
+    EK_TRY(ek_cuda_norm_input(call, sum_xhat, &call->norm.sum_xhat));
+    call->norm.weighted = g.batch && invstd;
+    call->norm.share = 1 / count;
+    ek_cuda_norm_cut_elements(call);
+    return ek_cuda_launch_norm_gradient(&call->queue, &call->norm);
+}
+
+int ek_cuda_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
+                          const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
+                          const ek_tensor *sum, const ek_tensor *sum_xhat, double count,
+                          const ek_tensor *y_relu)
+{
+    if (ek_count(x) == 0)
+        return 0;
+    ek_norm_call call;
+    EK_TRY(ek_cuda_norm_begin(&call, dev, gradient_name));
+    const ek_norm_tensors tensors = {.x = x, .dy = dy, .mask = y_relu, .y = dx};
+    return ek_cuda_norm_end(&call, norm_run_gradient(&call, &tensors, mean, invstd, weight, sum,
+                                                     sum_xhat, count));
+}

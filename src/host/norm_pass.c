@@ -1,0 +1,321 @@
+/* norm_pass.c: passes over memory for normalisation. The rows are cut into blocks by the shape
+ * alone and pass_join in order, so that statistics don't depend on threads. */
+#include "host/norm.h"
+
+enum { GRAIN = 16384 };
+
+#define EK_REAL float
+#define EK_NAME(name) name##_f32
+#include "host/norm_pass_real.h"
+#undef EK_REAL
+#undef EK_NAME
+
+#define EK_REAL double
+#define EK_NAME(name) name##_f64
+#include "host/norm_pass_real.h"
+#undef EK_REAL
+#undef EK_NAME
+
+/* ---- geometry ---- */
+
+static bool pass_plan_rows(ek_norm_plan *plan, int64_t rows, int64_t stride)
+{
+    int64_t channels = plan->channels;
+    bool join =
+        stride == channels && channels * 2 <= EK_NORM_LANES && rows >= EK_NORM_LANES / channels;
+    plan->lanes = join ? EK_NORM_LANES / channels : 1;
+    plan->width = plan->lanes * channels;
+    plan->rows = rows / plan->lanes;
+    plan->rest = rows % plan->lanes * channels;
+    plan->row_stride = stride * plan->lanes;
+    int64_t columns = plan->width < EK_NORM_COLUMNS ? plan->width : EK_NORM_COLUMNS;
+    int64_t step = ek_norm_short_rows(columns);
+    int64_t steps = 32768 / (step * columns);
+    plan->block_rows = step * (steps > 0 ? steps : 1);
+    plan->blocks = (plan->rows + plan->block_rows - 1) / plan->block_rows;
+    return true;
+}
+
+static void pass_cut_row(ek_norm_plan *plan, int64_t length, int64_t pieces)
+{
+    plan->planes = true;
+    plan->blocks = plan->outer = 1;
+    plan->channels = plan->width = pieces;
+    plan->inner = plan->channel_stride = length / pieces;
+}
+
+static bool pass_plan_pieces(ek_norm_plan *plan, int64_t length)
+{
+    int64_t pieces = 1;
+    for (int64_t n = 2; n <= 64 && length / n >= GRAIN / 2; n++)
+        if (length % n == 0)
+            pieces = n;
+    pass_cut_row(plan, length, pieces);
+    return true;
+}
+
+void ek_norm_pass_cut(ek_norm_pass *pass, int64_t pieces)
+{
+    ek_norm_plan *plan = &pass->job.plan;
+    pass_cut_row(plan, plan->channels * plan->inner, pieces);
+}
+
+/* False where the memory is neither rows nor planes. */
+static bool pass_plan(ek_norm_plan *plan, const ek_tensor *x, ek_norm_parts parts)
+{
+    *plan = (ek_norm_plan){.channels = x->shape[1], .samples = 1};
+    if (parts != EK_NORM_BATCH) {
+        plan->samples = x->shape[0];
+        plan->sample_stride = x->stride[0];
+    }
+    int64_t shape[EK_MAX_DIMS] = {0};
+    for (int d = 0; d < x->ndim; d++)
+        shape[d] = (d == 1 && parts != EK_NORM_ROWS) || (d == 0 && parts != EK_NORM_BATCH)
+                       ? 1
+                       : x->shape[d];
+    ek_walk walk;
+    ek_walk_init_raw(&walk, 1, x->ndim, shape, (const int64_t *[]){x->stride});
+    if (parts == EK_NORM_ROWS)
+        return walk.ndim == 1 && (walk.count == 1 || walk.stride[0][0] == 1) &&
+               pass_plan_pieces(plan, walk.count);
+    if (walk.ndim == 1 && (x->stride[1] == 1 || plan->channels == 1))
+        return pass_plan_rows(plan, walk.count,
+                              walk.count == 1 ? plan->channels : walk.stride[0][0]);
+    if (walk.ndim > 2 || walk.stride[0][walk.ndim - 1] != 1)
+        return false;
+    plan->planes = true;
+    plan->blocks = 1;
+    plan->width = plan->channels;
+    plan->inner = walk.shape[walk.ndim - 1];
+    plan->outer = walk.ndim == 2 ? walk.shape[0] : 1;
+    plan->outer_stride = walk.ndim == 2 ? walk.stride[0][0] : 0;
+    plan->channel_stride = x->stride[1];
+    return true;
+}
+
+int ek_norm_pass_end(ek_norm_pass *pass, int rc)
+{
+    for (int i = 0; i < pass->count; i++)
+        rc = ek_stage_end(&pass->stage[i], pass->dev, i == 0 && pass->has_output, rc);
+    if (pass->parameters != NULL)
+        ek_dev_free(pass->dev, pass->parameters, pass->parameter_bytes, EK_MEMORY_WORKSPACE);
+    if (pass->sums != NULL)
+        ek_dev_free(pass->dev, pass->sums, pass->sum_bytes, EK_MEMORY_WORKSPACE);
+    return rc;
+}
+
+int ek_norm_pass_begin(ek_norm_pass *pass, ek_dev *dev, const ek_tensor *const *tensors, int count,
+                       bool has_output, ek_norm_parts parts)
+{
+    const ek_tensor *x = tensors[has_output ? 1 : 0];
+    pass->dev = dev;
+    pass->is_f64 = x->dtype == EK_F64;
+    pass->has_output = has_output;
+    pass->count = 0;
+    pass->parameters = pass->sums = NULL;
+    pass->job = (ek_norm_job){.relu = false};
+    ek_dtype dtype = pass->is_f64 ? EK_F64 : EK_F32;
+    bool keep = pass_plan(&pass->job.plan, x, parts);
+    for (int i = 0; i < count; i++)
+        if (tensors[i] != NULL)
+            keep = keep && tensors[i]->dtype == dtype && ek_same_layout(tensors[i], x);
+    for (int i = 0; i < count; i++) {
+        int rc =
+            ek_stage_begin(&pass->stage[i], dev, tensors[i], dtype, 1, keep, i > 0 || !has_output);
+        if (rc < 0)
+            return ek_norm_pass_end(pass, rc);
+        pass->count++;
+    }
+    pass_plan(&pass->job.plan, pass->stage[has_output ? 1 : 0].tensor, parts);
+    return 0;
+}
+
+void *ek_norm_pass_data(const ek_norm_pass *pass, int i)
+{
+    return pass->stage[i].tensor != NULL ? ek_tensor_address(pass->stage[i].tensor) : NULL;
+}
+
+int ek_norm_pass_begin_sums(ek_norm_pass *pass)
+{
+    const ek_norm_plan *plan = &pass->job.plan;
+    int64_t count = plan->samples * (plan->blocks > 0 ? plan->blocks : 1) * plan->width;
+    pass->sum_bytes = (size_t)(2 * count) * sizeof(double);
+    EK_TRY(ek_dev_alloc(pass->dev, pass->sum_bytes, EK_MEMORY_WORKSPACE, &pass->sums));
+    pass->job.first = pass->sums;
+    pass->job.second = pass->job.first + count;
+    return 0;
+}
+
+/* ---- parameters, repeated over the columns ---- */
+
+void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t c, double value)
+{
+    const ek_norm_plan *plan = &pass->job.plan;
+    for (int64_t lane = 0; lane < plan->lanes || lane == 0; lane++) {
+        int64_t at = (parameter * plan->samples + sample) * plan->width + lane * plan->channels + c;
+        if (pass->is_f64)
+            ((double *)pass->parameters)[at] = value;
+        else
+            ((float *)pass->parameters)[at] = (float)value;
+    }
+}
+
+int ek_norm_pass_begin_parameters(ek_norm_pass *pass)
+{
+    ek_norm_plan *plan = &pass->job.plan;
+    size_t size = pass->is_f64 ? sizeof(double) : sizeof(float);
+    pass->parameter_bytes = (size_t)(EK_NORM_PARAMETERS * plan->samples * plan->width) * size;
+    EK_TRY(ek_dev_alloc(pass->dev, pass->parameter_bytes, EK_MEMORY_WORKSPACE, &pass->parameters));
+    char *base = pass->parameters;
+    size_t nbytes = (size_t)(plan->samples * plan->width) * size;
+    pass->job.center = base;
+    pass->job.scale = base + nbytes;
+    pass->job.shift = base + 2 * nbytes;
+    pass->job.slope = base + 3 * nbytes;
+    return 0;
+}
+
+/* ---- running ---- */
+
+static void pass_over_sums(ek_norm_pass *pass, ek_parallel_body *rows, ek_parallel_body *planes)
+{
+    const ek_norm_plan *plan = &pass->job.plan;
+    int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
+    int64_t task = plan->block_rows < plan->rows ? plan->block_rows : plan->rows;
+    task *= plan->width < EK_NORM_COLUMNS ? plan->width : EK_NORM_COLUMNS;
+    task += task == 0;
+    if (plan->planes)
+        ek_parallel_for(pass->dev, plan->samples * plan->channels,
+                        1 + GRAIN / (plan->outer * plan->inner), planes, &pass->job);
+    else
+        ek_parallel_for(pass->dev, plan->samples * plan->blocks * parts, 1 + GRAIN / task, rows,
+                        &pass->job);
+}
+
+static void pass_over_elements(ek_norm_pass *pass, ek_parallel_body *rows, ek_parallel_body *planes)
+{
+    const ek_norm_plan *plan = &pass->job.plan;
+    if (plan->planes)
+        ek_parallel_for(pass->dev, plan->samples * plan->outer * plan->channels,
+                        1 + GRAIN / plan->inner, planes, &pass->job);
+    else
+        ek_parallel_for(pass->dev, plan->samples * (plan->rows + (plan->rest > 0)),
+                        1 + GRAIN / plan->width, rows, &pass->job);
+}
+
+/* ---- statistics ---- */
+
+static ek_moments pass_join(ek_moments a, ek_moments b)
+{
+    if (b.count == 0)
+        return a;
+    double count = a.count + b.count, delta = b.mean - a.mean, part = b.count / count;
+    return (ek_moments){count, a.mean + delta * part,
+                        a.deviation + b.deviation + delta * delta * a.count * part};
+}
+
+/* The rows after the last pass_join one: fewer than there are lanes. */
+static ek_moments pass_rest_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
+{
+    const ek_norm_plan *plan = &pass->job.plan;
+    ek_moments sum = {0, 0, 0};
+    for (int64_t i = c; i < plan->rest; i += plan->channels) {
+        int64_t at = sample * plan->sample_stride + plan->rows * plan->row_stride + i;
+        double x = pass->is_f64 ? ((const double *)pass->job.x)[at]
+                                : (double)((const float *)pass->job.x)[at];
+        sum = pass_join(sum, (ek_moments){1, x, 0});
+    }
+    return sum;
+}
+
+ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
+{
+    const ek_norm_job *job = &pass->job;
+    const ek_norm_plan *plan = &job->plan;
+    const int64_t column = sample * plan->channels + c;
+    if (plan->planes)
+        return (ek_moments){(double)(plan->outer * plan->inner), job->first[column],
+                            job->second[column]};
+    ek_moments sum = {0, 0, 0};
+    for (int64_t block = 0; block < plan->blocks; block++) {
+        int64_t begin = block * plan->block_rows;
+        int64_t rows =
+            plan->rows - begin < plan->block_rows ? plan->rows - begin : plan->block_rows;
+        for (int64_t lane = 0; lane < plan->lanes; lane++) {
+            int64_t at = (sample * plan->blocks + block) * plan->width + lane * plan->channels + c;
+            sum = pass_join(sum, (ek_moments){(double)rows, job->first[at], job->second[at]});
+        }
+    }
+    return pass_join(sum, pass_rest_moments(pass, sample, c));
+}
+
+void ek_norm_pass_moments(ek_norm_pass *pass)
+{
+    pass_over_sums(pass, pass->is_f64 ? statistics_rows_f64 : statistics_rows_f32,
+                   pass->is_f64 ? statistics_planes_f64 : statistics_planes_f32);
+}
+
+/* ---- reduce ---- */
+
+static void pass_rest_sums(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
+                           double *second)
+{
+    const ek_norm_job *job = &pass->job;
+    const ek_norm_plan *plan = &job->plan;
+    for (int64_t i = c; i < plan->rest; i += plan->channels) {
+        int64_t at = sample * plan->sample_stride + plan->rows * plan->row_stride + i;
+        double dy, x, mask = 1, center;
+        if (pass->is_f64) {
+            dy = ((const double *)job->dy)[at];
+            x = ((const double *)job->x)[at];
+            center = ((const double *)job->center)[sample * plan->width + c];
+            if (job->mask != NULL)
+                mask = ((const double *)job->mask)[at];
+        } else {
+            dy = (double)((const float *)job->dy)[at];
+            x = (double)((const float *)job->x)[at];
+            center = (double)((const float *)job->center)[sample * plan->width + c];
+            if (job->mask != NULL)
+                mask = (double)((const float *)job->mask)[at];
+        }
+        if (!(mask <= 0)) {
+            *first += dy;
+            *second += dy * (x - center);
+        }
+    }
+}
+
+void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
+                     double *second)
+{
+    const ek_norm_plan *plan = &pass->job.plan;
+    *first = *second = 0;
+    for (int64_t block = 0; block < plan->blocks; block++) {
+        int64_t begin = (sample * plan->blocks + block) * plan->width;
+        for (int64_t at = c; at < plan->width; at += plan->channels) {
+            *first += pass->job.first[begin + at];
+            *second += pass->job.second[begin + at];
+        }
+    }
+    pass_rest_sums(pass, sample, c, first, second);
+}
+
+void ek_norm_pass_reduce(ek_norm_pass *pass)
+{
+    pass_over_sums(pass, pass->is_f64 ? reduce_rows_f64 : reduce_rows_f32,
+                   pass->is_f64 ? reduce_planes_f64 : reduce_planes_f32);
+}
+
+/* ---- elements ---- */
+
+void ek_norm_pass_apply(ek_norm_pass *pass)
+{
+    pass_over_elements(pass, pass->is_f64 ? apply_rows_f64 : apply_rows_f32,
+                       pass->is_f64 ? apply_planes_f64 : apply_planes_f32);
+}
+
+void ek_norm_pass_gradient(ek_norm_pass *pass)
+{
+    pass_over_elements(pass, pass->is_f64 ? gradient_rows_f64 : gradient_rows_f32,
+                       pass->is_f64 ? gradient_planes_f64 : gradient_planes_f32);
+}

@@ -1,0 +1,38 @@
+/* norm.h: the geometry of normalisation, as its slots read it from their operands' shapes. Plain C
+ * that C++ compiles too. */
+#ifndef EK_KERNELS_NORM_H
+#define EK_KERNELS_NORM_H
+
+#include "core/tensor.h"
+
+/* x (N, C, ...) as (outer, groups, channels of a group, inner). */
+typedef struct ek_norm_geometry {
+    int64_t outer, groups, each, inner;
+    bool batch; /* statistics sum over outer, too: one for each channel */
+} ek_norm_geometry;
+
+/* From the shape of x's statistics: (C), or (N, groups). x isn't empty. */
+static inline ek_norm_geometry ek_norm_geometry_of(const ek_tensor *x, const ek_tensor *statistics)
+{
+    ek_norm_geometry g;
+    g.batch = statistics->ndim == 1;
+    g.outer = x->shape[0];
+    g.groups = g.batch ? x->shape[1] : statistics->shape[1];
+    g.each = x->shape[1] / g.groups;
+    g.inner = 1;
+    for (int d = 2; d < x->ndim; d++)
+        g.inner *= x->shape[d];
+    return g;
+}
+
+/* True if a group of a sample is one run whose parameters are per element of it: there is one group
+ * and `parameter` (one of those that are there, or NULL) is of x's shape without N, or every
+ * channel is a single value. */
+static inline bool ek_norm_has_runs(const ek_norm_geometry *g, const ek_tensor *x,
+                                    const ek_tensor *parameter)
+{
+    return !g->batch &&
+           (g->inner == 1 || (g->groups == 1 && (!parameter || parameter->ndim == x->ndim - 1)));
+}
+
+#endif
