@@ -115,7 +115,7 @@ int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
     int rc = ek_norm_pass_begin_sums(&call.pass);
     if (rc >= 0) {
         call.pass.job.x = ek_norm_pass_data(&call.pass, 0);
-        ek_norm_pass_moments(&call.pass);
+        ek_norm_pass_sum(&call.pass);
         norm_over_samples(&call, norm_join_moments);
         rc = update ? norm_update(dev, mean, var, update) : 0;
     }
@@ -250,7 +250,7 @@ static void norm_join_channels(void *context, int64_t begin, int64_t end)
 static void norm_run_reduce(norm_call *call)
 {
     norm_over_samples(call, norm_set_center);
-    ek_norm_pass_reduce(&call->pass);
+    ek_norm_pass_sum(&call->pass);
     if (call->sums->sum)
         norm_over_samples(call, norm_join_groups);
     if (call->sums->dweight)
@@ -339,7 +339,7 @@ int ek_host_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
         norm_over_samples(&call, norm_set_gradient);
         if (!sum)
             call.pass.job.shift = call.pass.job.slope = NULL;
-        ek_norm_pass_gradient(&call.pass);
+        ek_norm_pass_apply(&call.pass);
     }
     return ek_norm_pass_end(&call.pass, rc);
 }

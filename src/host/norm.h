@@ -14,6 +14,7 @@
 #include "host/parallel.h"
 #include "host/stage.h"
 #include "host/tile.h"
+#include "kernels/formulas.h"
 #include "kernels/kernels.h"
 #include "kernels/norm.h"
 
@@ -93,53 +94,47 @@ int ek_norm_pass_begin_parameters(ek_norm_pass *pass);
 /* Sets a parameter, in the type that is computed in. */
 void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t c, double value);
 
-/* Over job.x: mean and squared deviations. */
+/* Sums by column: of dy and of dy (x - center), where a mask leaves out what is not positive in it;
+ * without dy, moments of x. */
+void ek_norm_pass_sum(ek_norm_pass *pass);
 typedef struct ek_moments {
-    double count, mean, deviation;
+    double count, mean, deviation; /* deviation: squared, and summed */
 } ek_moments;
-void ek_norm_pass_moments(ek_norm_pass *pass);
 ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c);
-
-/* Sums of dy and of dy (x - center); a mask leaves out what is not positive in it. */
-void ek_norm_pass_reduce(ek_norm_pass *pass);
 void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
                      double *second);
 
-/* y = (x - center) scale + shift, with `relu` not below 0. */
+/* y = scale dy - shift - (x - center) slope; scale dy if shift and slope are NULL. Without dy,
+ * y = (x - center) scale + shift, with `relu` not below 0. */
 void ek_norm_pass_apply(ek_norm_pass *pass);
-/* y = scale dy - shift - (x - center) slope; scale dy where shift and slope are NULL. */
-void ek_norm_pass_gradient(ek_norm_pass *pass);
 
 /* ---- values of a channel, sample or group ---- */
 
-/* Where element i lies: tensors of two dimensions are contiguous. */
-static inline char *ek_norm_address(const ek_tensor *tensor, int64_t i)
+/* How far element i is from the first: tensors of two dimensions are contiguous. */
+static inline int64_t ek_norm_offset(const ek_tensor *tensor, int64_t i)
 {
-    return (char *)ek_tensor_address(tensor) +
-           i * (tensor->ndim == 1 ? tensor->stride[0] : 1) * (int64_t)ek_dtype_size(tensor->dtype);
+    return tensor->ndim == 1 ? i * tensor->stride[0] : i;
 }
 
-/* Element i; `otherwise` if the tensor is NULL. */
+/* Element i; `otherwise` if the tensor is NULL. Parameters may be bf16. */
 static inline double ek_norm_value(const ek_tensor *tensor, int64_t i, double otherwise)
 {
     if (!tensor)
         return otherwise;
-    const char *address = ek_norm_address(tensor, i);
-    if (tensor->dtype == EK_F32)
-        return (double)*(const float *)address;
-    if (tensor->dtype == EK_F64)
-        return *(const double *)address;
-    double value;
-    ek_row_load(EK_CLASS_F64, &value, tensor->dtype, address, 1, 1);
-    return value;
+    const void *data = ek_tensor_address(tensor);
+    const int64_t at = ek_norm_offset(tensor, i);
+    return tensor->dtype == EK_F32   ? (double)((const float *)data)[at]
+           : tensor->dtype == EK_F64 ? ((const double *)data)[at]
+                                     : (double)ek_float_of_bf16(((const uint16_t *)data)[at]);
 }
 
 static inline void ek_norm_store(ek_tensor *out, int64_t i, double value)
 {
-    if (out->dtype == EK_F32)
-        *(float *)ek_norm_address(out, i) = (float)value;
+    void *data = ek_tensor_address(out);
+    if (out->dtype == EK_F64)
+        ((double *)data)[ek_norm_offset(out, i)] = value;
     else
-        ek_row_store(EK_CLASS_F64, &value, out->dtype, ek_norm_address(out, i), 1, 1);
+        ((float *)data)[ek_norm_offset(out, i)] = (float)value;
 }
 
 /* ---- slots for rows with parameters per element ---- */

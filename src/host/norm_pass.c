@@ -177,7 +177,7 @@ int ek_norm_pass_begin_parameters(ek_norm_pass *pass)
 
 /* ---- running ---- */
 
-static void pass_over_sums(ek_norm_pass *pass, ek_parallel_body *rows, ek_parallel_body *planes)
+void ek_norm_pass_sum(ek_norm_pass *pass)
 {
     const ek_norm_plan *plan = &pass->job.plan;
     int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
@@ -186,24 +186,33 @@ static void pass_over_sums(ek_norm_pass *pass, ek_parallel_body *rows, ek_parall
     task += task == 0;
     if (plan->planes)
         ek_parallel_for(pass->dev, plan->samples * plan->channels,
-                        1 + GRAIN / (plan->outer * plan->inner), planes, &pass->job);
+                        1 + GRAIN / (plan->outer * plan->inner),
+                        pass->is_f64 ? sum_planes_f64 : sum_planes_f32, &pass->job);
     else
-        ek_parallel_for(pass->dev, plan->samples * plan->blocks * parts, 1 + GRAIN / task, rows,
-                        &pass->job);
+        ek_parallel_for(pass->dev, plan->samples * plan->blocks * parts, 1 + GRAIN / task,
+                        pass->is_f64 ? sum_rows_f64 : sum_rows_f32, &pass->job);
 }
 
-static void pass_over_elements(ek_norm_pass *pass, ek_parallel_body *rows, ek_parallel_body *planes)
+void ek_norm_pass_apply(ek_norm_pass *pass)
 {
     const ek_norm_plan *plan = &pass->job.plan;
     if (plan->planes)
         ek_parallel_for(pass->dev, plan->samples * plan->outer * plan->channels,
-                        1 + GRAIN / plan->inner, planes, &pass->job);
+                        1 + GRAIN / plan->inner, pass->is_f64 ? line_planes_f64 : line_planes_f32,
+                        &pass->job);
     else
         ek_parallel_for(pass->dev, plan->samples * (plan->rows + (plan->rest > 0)),
-                        1 + GRAIN / plan->width, rows, &pass->job);
+                        1 + GRAIN / plan->width, pass->is_f64 ? line_rows_f64 : line_rows_f32,
+                        &pass->job);
 }
 
-/* ---- statistics ---- */
+/* Element `at` of x, dy or the mask. */
+static double pass_value(const ek_norm_pass *pass, const void *values, int64_t at)
+{
+    return pass->is_f64 ? ((const double *)values)[at] : (double)((const float *)values)[at];
+}
+
+/* ---- moments ---- */
 
 static ek_moments pass_join(ek_moments a, ek_moments b)
 {
@@ -249,12 +258,6 @@ ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
     return pass_join(sum, pass_rest_moments(pass, sample, c));
 }
 
-void ek_norm_pass_moments(ek_norm_pass *pass)
-{
-    pass_over_sums(pass, pass->is_f64 ? statistics_rows_f64 : statistics_rows_f32,
-                   pass->is_f64 ? statistics_planes_f64 : statistics_planes_f32);
-}
-
 /* ---- reduce ---- */
 
 static void pass_rest_sums(const ek_norm_pass *pass, int64_t sample, int64_t c, double *first,
@@ -262,25 +265,13 @@ static void pass_rest_sums(const ek_norm_pass *pass, int64_t sample, int64_t c, 
 {
     const ek_norm_job *job = &pass->job;
     const ek_norm_plan *plan = &job->plan;
+    const double center = pass_value(pass, job->center, sample * plan->width + c);
     for (int64_t i = c; i < plan->rest; i += plan->channels) {
         int64_t at = sample * plan->sample_stride + plan->rows * plan->row_stride + i;
-        double dy, x, mask = 1, center;
-        if (pass->is_f64) {
-            dy = ((const double *)job->dy)[at];
-            x = ((const double *)job->x)[at];
-            center = ((const double *)job->center)[sample * plan->width + c];
-            if (job->mask != NULL)
-                mask = ((const double *)job->mask)[at];
-        } else {
-            dy = (double)((const float *)job->dy)[at];
-            x = (double)((const float *)job->x)[at];
-            center = (double)((const float *)job->center)[sample * plan->width + c];
-            if (job->mask != NULL)
-                mask = (double)((const float *)job->mask)[at];
-        }
-        if (!(mask <= 0)) {
+        if (job->mask == NULL || !(pass_value(pass, job->mask, at) <= 0)) {
+            double dy = pass_value(pass, job->dy, at);
             *first += dy;
-            *second += dy * (x - center);
+            *second += dy * (pass_value(pass, job->x, at) - center);
         }
     }
 }
@@ -298,24 +289,4 @@ void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double
         }
     }
     pass_rest_sums(pass, sample, c, first, second);
-}
-
-void ek_norm_pass_reduce(ek_norm_pass *pass)
-{
-    pass_over_sums(pass, pass->is_f64 ? reduce_rows_f64 : reduce_rows_f32,
-                   pass->is_f64 ? reduce_planes_f64 : reduce_planes_f32);
-}
-
-/* ---- elements ---- */
-
-void ek_norm_pass_apply(ek_norm_pass *pass)
-{
-    pass_over_elements(pass, pass->is_f64 ? apply_rows_f64 : apply_rows_f32,
-                       pass->is_f64 ? apply_planes_f64 : apply_planes_f32);
-}
-
-void ek_norm_pass_gradient(ek_norm_pass *pass)
-{
-    pass_over_elements(pass, pass->is_f64 ? gradient_rows_f64 : gradient_rows_f32,
-                       pass->is_f64 ? gradient_planes_f64 : gradient_planes_f32);
 }

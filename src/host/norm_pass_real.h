@@ -14,14 +14,14 @@ static inline int64_t EK_NAME(plane_of)(const ek_norm_plan *plan, int64_t column
            column % plan->channels * plan->channel_stride;
 }
 
-/* ---- statistics ---- */
+/* ---- moments ---- */
 
 /* Joins n values of mean m / n and squared deviations s to those of `count` values (Chan et al.).
  * The short sums are two-pass: exact mean first, then deviations, while the rows are in the cache.
  */
 EK_MULTIVERSION
-static void EK_NAME(statistics_block)(const EK_REAL *x, int64_t stride, int64_t rows,
-                                      int64_t columns, double *mean, double *deviation)
+static void EK_NAME(moments_block)(const EK_REAL *x, int64_t stride, int64_t rows, int64_t columns,
+                                   double *mean, double *deviation)
 {
     EK_REAL sum[EK_NORM_COLUMNS], rest[EK_NORM_COLUMNS], square[EK_NORM_COLUMNS];
     int64_t step = ek_norm_short_rows(columns);
@@ -53,22 +53,6 @@ static void EK_NAME(statistics_block)(const EK_REAL *x, int64_t stride, int64_t 
             mean[c] += delta * part;
             deviation[c] += (double)square[c] - residue * residue * own + delta * delta * both;
         }
-    }
-}
-
-static void EK_NAME(statistics_rows)(void *context, int64_t begin, int64_t end)
-{
-    const ek_norm_job *job = context;
-    const ek_norm_plan *plan = &job->plan;
-    int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
-    for (int64_t task = begin; task < end; task++) {
-        int64_t place = task / parts, column = task % parts * EK_NORM_COLUMNS;
-        int64_t sample = place / plan->blocks, row = place % plan->blocks * plan->block_rows;
-        int64_t rows = plan->rows - row < plan->block_rows ? plan->rows - row : plan->block_rows;
-        EK_NAME(statistics_block)
-        ((const EK_REAL *)job->x + sample * plan->sample_stride + row * plan->row_stride + column,
-         plan->row_stride, rows, EK_NAME(columns_of)(plan, task % parts),
-         job->first + place * plan->width + column, job->second + place * plan->width + column);
     }
 }
 
@@ -106,28 +90,24 @@ static double EK_NAME(run_deviation)(const EK_REAL *x, int64_t n, double center)
     return sum;
 }
 
-static void EK_NAME(statistics_planes)(void *context, int64_t begin, int64_t end)
+/* The moments of column c. */
+static void EK_NAME(moments_plane)(const ek_norm_job *job, int64_t c)
 {
-    const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
-    for (int64_t c = begin; c < end; c++) {
-        int64_t base = EK_NAME(plane_of)(plan, c);
-        double count = 0, mean = 0, deviation = 0;
-        for (int64_t o = 0; o < plan->outer; o++) {
-            const EK_REAL *x = (const EK_REAL *)job->x + base + o * plan->outer_stride;
-            for (int64_t i = 0; i < plan->inner; i += EK_TILE) {
-                int64_t n = plan->inner - i < EK_TILE ? plan->inner - i : EK_TILE;
-                double own = (double)n, own_mean = EK_NAME(run_sum)(x + i, n) / own;
-                double delta = own_mean - mean;
-                deviation += EK_NAME(run_deviation)(x + i, n, own_mean) +
-                             delta * delta * count * own / (count + own);
-                count += own;
-                mean += delta * own / count;
-            }
+    const EK_REAL *x = (const EK_REAL *)job->x + EK_NAME(plane_of)(plan, c);
+    double count = 0, mean = 0, deviation = 0;
+    for (int64_t o = 0; o < plan->outer; o++, x += plan->outer_stride)
+        for (int64_t i = 0; i < plan->inner; i += EK_TILE) {
+            int64_t n = plan->inner - i < EK_TILE ? plan->inner - i : EK_TILE;
+            double own = (double)n, own_mean = EK_NAME(run_sum)(x + i, n) / own;
+            double delta = own_mean - mean;
+            deviation += EK_NAME(run_deviation)(x + i, n, own_mean) +
+                         delta * delta * count * own / (count + own);
+            count += own;
+            mean += delta * own / count;
         }
-        job->first[c] = mean;
-        job->second[c] = deviation;
-    }
+    job->first[c] = mean;
+    job->second[c] = deviation;
 }
 
 /* ---- y = (x - center) scale + shift ---- */
@@ -155,37 +135,6 @@ static void EK_NAME(apply_run)(EK_REAL *restrict y, const EK_REAL *restrict x, i
     for (int64_t i = 0; i < n; i++) {
         EK_REAL v = (x[i] - center) * scale + shift;
         y[i] = (relu & (v <= 0)) ? 0 : v;
-    }
-}
-
-/* Parts are joined rows, the last of a sample shorter. */
-static void EK_NAME(apply_rows)(void *context, int64_t begin, int64_t end)
-{
-    const ek_norm_job *job = context;
-    const ek_norm_plan *plan = &job->plan;
-    const int64_t rows = plan->rows + (plan->rest > 0);
-    for (int64_t part = begin; part < end; part++) {
-        int64_t sample = part / rows, r = part % rows, own = sample * plan->width;
-        int64_t at = sample * plan->sample_stride + r * plan->row_stride;
-        EK_NAME(apply_row)
-        ((EK_REAL *)job->y + at, (const EK_REAL *)job->x + at,
-         r < plan->rows ? plan->width : plan->rest, (const EK_REAL *)job->center + own,
-         (const EK_REAL *)job->scale + own, (const EK_REAL *)job->shift + own, job->relu);
-    }
-}
-
-static void EK_NAME(apply_planes)(void *context, int64_t begin, int64_t end)
-{
-    const ek_norm_job *job = context;
-    const ek_norm_plan *plan = &job->plan;
-    for (int64_t p = begin; p < end; p++) {
-        int64_t o = p / plan->channels % plan->outer;
-        int64_t c = p / plan->channels / plan->outer * plan->channels + p % plan->channels;
-        int64_t at = EK_NAME(plane_of)(plan, c) + o * plan->outer_stride;
-        EK_NAME(apply_run)
-        ((EK_REAL *)job->y + at, (const EK_REAL *)job->x + at, plan->inner,
-         ((const EK_REAL *)job->center)[c], ((const EK_REAL *)job->scale)[c],
-         ((const EK_REAL *)job->shift)[c], job->relu);
     }
 }
 
@@ -227,25 +176,6 @@ static void EK_NAME(reduce_block)(const EK_REAL *dy, const EK_REAL *x, const EK_
     }
 }
 
-static void EK_NAME(reduce_rows)(void *context, int64_t begin, int64_t end)
-{
-    const ek_norm_job *job = context;
-    const ek_norm_plan *plan = &job->plan;
-    int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
-    for (int64_t task = begin; task < end; task++) {
-        int64_t place = task / parts, column = task % parts * EK_NORM_COLUMNS;
-        int64_t sample = place / plan->blocks, row = place % plan->blocks * plan->block_rows;
-        int64_t rows = plan->rows - row < plan->block_rows ? plan->rows - row : plan->block_rows;
-        int64_t at = sample * plan->sample_stride + row * plan->row_stride + column;
-        EK_NAME(reduce_block)
-        ((const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
-         job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->row_stride, rows,
-         EK_NAME(columns_of)(plan, task % parts),
-         (const EK_REAL *)job->center + sample * plan->width + column,
-         job->first + place * plan->width + column, job->second + place * plan->width + column);
-    }
-}
-
 EK_MULTIVERSION
 static void EK_NAME(reduce_run)(const EK_REAL *g, const EK_REAL *x, const EK_REAL *mask, int64_t n,
                                 double center, double *first, double *second)
@@ -269,21 +199,53 @@ static void EK_NAME(reduce_run)(const EK_REAL *g, const EK_REAL *x, const EK_REA
     }
 }
 
-static void EK_NAME(reduce_planes)(void *context, int64_t begin, int64_t end)
+/* The sums of column c. */
+static void EK_NAME(reduce_plane)(const ek_norm_job *job, int64_t c)
+{
+    const ek_norm_plan *plan = &job->plan;
+    const double center = (double)((const EK_REAL *)job->center)[c];
+    job->first[c] = job->second[c] = 0;
+    for (int64_t o = 0; o < plan->outer; o++) {
+        int64_t at = EK_NAME(plane_of)(plan, c) + o * plan->outer_stride;
+        EK_NAME(reduce_run)
+        ((const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
+         job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->inner, center,
+         &job->first[c], &job->second[c]);
+    }
+}
+
+/* ---- both kinds of sums: with dy, or moments ---- */
+
+static void EK_NAME(sum_rows)(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
-    for (int64_t c = begin; c < end; c++) {
-        int64_t base = EK_NAME(plane_of)(plan, c);
-        job->first[c] = job->second[c] = 0;
-        for (int64_t o = 0; o < plan->outer; o++) {
-            int64_t at = base + o * plan->outer_stride;
-            EK_NAME(reduce_run)
-            ((const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
-             job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->inner,
-             (double)((const EK_REAL *)job->center)[c], &job->first[c], &job->second[c]);
+    int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t place = task / parts, column = task % parts * EK_NORM_COLUMNS;
+        int64_t columns = EK_NAME(columns_of)(plan, task % parts);
+        int64_t sample = place / plan->blocks, row = place % plan->blocks * plan->block_rows;
+        int64_t rows = plan->rows - row < plan->block_rows ? plan->rows - row : plan->block_rows;
+        int64_t at = sample * plan->sample_stride + row * plan->row_stride + column;
+        const EK_REAL *x = (const EK_REAL *)job->x + at;
+        double *first = job->first + place * plan->width + column;
+        double *second = job->second + place * plan->width + column;
+        if (job->dy == NULL) {
+            EK_NAME(moments_block)(x, plan->row_stride, rows, columns, first, second);
+        } else {
+            EK_NAME(reduce_block)
+            ((const EK_REAL *)job->dy + at, x,
+             job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->row_stride, rows,
+             columns, (const EK_REAL *)job->center + sample * plan->width + column, first, second);
         }
     }
+}
+
+static void EK_NAME(sum_planes)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    for (int64_t c = begin; c < end; c++)
+        (job->dy == NULL ? EK_NAME(moments_plane) : EK_NAME(reduce_plane))(job, c);
 }
 
 /* ---- dx = scale dy - shift - (x - center) slope ---- */
@@ -321,7 +283,10 @@ static void EK_NAME(gradient_run)(EK_REAL *restrict dx, const EK_REAL *restrict 
     }
 }
 
-static void EK_NAME(gradient_rows)(void *context, int64_t begin, int64_t end)
+/* ---- both kinds of elements: with dy, or from x alone ---- */
+
+/* Parts are joined rows, the last of a sample shorter. */
+static void EK_NAME(line_rows)(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
@@ -329,17 +294,24 @@ static void EK_NAME(gradient_rows)(void *context, int64_t begin, int64_t end)
     for (int64_t part = begin; part < end; part++) {
         int64_t sample = part / rows, r = part % rows, own = sample * plan->width;
         int64_t at = sample * plan->sample_stride + r * plan->row_stride;
-        bool constant = job->shift == NULL;
-        EK_NAME(gradient_row)
-        ((EK_REAL *)job->y + at, (const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
-         job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL,
-         r < plan->rows ? plan->width : plan->rest, (const EK_REAL *)job->center + own,
-         (const EK_REAL *)job->scale + own, constant ? NULL : (const EK_REAL *)job->shift + own,
-         constant ? NULL : (const EK_REAL *)job->slope + own);
+        int64_t n = r < plan->rows ? plan->width : plan->rest;
+        EK_REAL *y = (EK_REAL *)job->y + at;
+        const EK_REAL *x = (const EK_REAL *)job->x + at;
+        const EK_REAL *center = (const EK_REAL *)job->center + own;
+        const EK_REAL *scale = (const EK_REAL *)job->scale + own;
+        const EK_REAL *shift = job->shift != NULL ? (const EK_REAL *)job->shift + own : NULL;
+        if (job->dy == NULL) {
+            EK_NAME(apply_row)(y, x, n, center, scale, shift, job->relu);
+        } else {
+            EK_NAME(gradient_row)
+            (y, (const EK_REAL *)job->dy + at, x,
+             job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, n, center, scale, shift,
+             shift != NULL ? (const EK_REAL *)job->slope + own : NULL);
+        }
     }
 }
 
-static void EK_NAME(gradient_planes)(void *context, int64_t begin, int64_t end)
+static void EK_NAME(line_planes)(void *context, int64_t begin, int64_t end)
 {
     const ek_norm_job *job = context;
     const ek_norm_plan *plan = &job->plan;
@@ -347,12 +319,17 @@ static void EK_NAME(gradient_planes)(void *context, int64_t begin, int64_t end)
         int64_t o = p / plan->channels % plan->outer;
         int64_t c = p / plan->channels / plan->outer * plan->channels + p % plan->channels;
         int64_t at = EK_NAME(plane_of)(plan, c) + o * plan->outer_stride;
-        bool constant = job->shift == NULL;
-        EK_NAME(gradient_run)
-        ((EK_REAL *)job->y + at, (const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at,
-         job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->inner,
-         ((const EK_REAL *)job->center)[c], ((const EK_REAL *)job->scale)[c],
-         constant ? 0 : ((const EK_REAL *)job->shift)[c],
-         constant ? 0 : ((const EK_REAL *)job->slope)[c]);
+        EK_REAL *y = (EK_REAL *)job->y + at, center = ((const EK_REAL *)job->center)[c];
+        EK_REAL scale = ((const EK_REAL *)job->scale)[c];
+        EK_REAL shift = job->shift != NULL ? ((const EK_REAL *)job->shift)[c] : 0;
+        const EK_REAL *x = (const EK_REAL *)job->x + at;
+        if (job->dy == NULL) {
+            EK_NAME(apply_run)(y, x, plan->inner, center, scale, shift, job->relu);
+        } else {
+            EK_NAME(gradient_run)
+            (y, (const EK_REAL *)job->dy + at, x,
+             job->mask != NULL ? (const EK_REAL *)job->mask + at : NULL, plan->inner, center, scale,
+             shift, job->shift != NULL ? ((const EK_REAL *)job->slope)[c] : 0);
+        }
     }
 }

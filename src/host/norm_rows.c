@@ -191,7 +191,7 @@ int ek_norm_rows_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
     call.job.y = ek_norm_pass_data(&call.pass, 0);
     call.job.x = ek_norm_pass_data(&call.pass, 1);
     rows_set_statistics(&call.job, mean, invstd);
-    rows_over_parts(&call, call.job.rows, 1, apply_parts_f32, apply_parts_f64);
+    rows_over_parts(&call, call.job.rows, 1, line_parts_f32, line_parts_f64);
     return rows_end(&call, 0);
 }
 
@@ -272,6 +272,6 @@ int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
         job->shift[row] = share * ek_norm_value(sum, row, 1);
         job->slope[row] = share * job->scale[row] * ek_norm_value(sum_xhat, row, 1);
     }
-    rows_over_parts(&call, job->rows, 1, gradient_parts_f32, gradient_parts_f64);
+    rows_over_parts(&call, job->rows, 1, line_parts_f32, line_parts_f64);
     return rows_end(&call, 0);
 }

@@ -17,21 +17,6 @@ static void EK_NAME(apply_part)(EK_REAL *restrict y, const EK_REAL *restrict x, 
     }
 }
 
-static void EK_NAME(apply_parts)(void *context, int64_t begin, int64_t end)
-{
-    const rows_job *job = context;
-    const EK_REAL *weight = job->weight, *bias = job->bias;
-    for (int64_t task = begin; task < end; task++) {
-        int64_t row = task / job->parts, i = task % job->parts * PART;
-        int64_t at = rows_offset(job, row) + i, own = rows_own_offset(job, row) + i;
-        int64_t n = rows_part_length(job, i);
-        EK_NAME(apply_part)
-        ((EK_REAL *)job->y + at, (const EK_REAL *)job->x + at, n, (EK_REAL)job->center[row],
-         (EK_REAL)job->scale[row], weight != NULL ? weight + own : NULL,
-         bias != NULL ? bias + own : NULL);
-    }
-}
-
 /* ---- sums ---- */
 
 /* Over a part of a row: of weight dy, and of weight dy (x - center). A lane adds few values in the
@@ -143,17 +128,25 @@ static void EK_NAME(gradient_part)(EK_REAL *restrict y, const EK_REAL *restrict 
     }
 }
 
-static void EK_NAME(gradient_parts)(void *context, int64_t begin, int64_t end)
+/* With dy the gradient, else x normalised. */
+static void EK_NAME(line_parts)(void *context, int64_t begin, int64_t end)
 {
     const rows_job *job = context;
-    const EK_REAL *weight = job->weight;
     for (int64_t task = begin; task < end; task++) {
         int64_t row = task / job->parts, i = task % job->parts * PART;
         int64_t at = rows_offset(job, row) + i, own = rows_own_offset(job, row) + i;
         int64_t n = rows_part_length(job, i);
-        EK_NAME(gradient_part)
-        ((EK_REAL *)job->y + at, (const EK_REAL *)job->dy + at, (const EK_REAL *)job->x + at, n,
-         (EK_REAL)job->center[row], (EK_REAL)job->scale[row], (EK_REAL)job->shift[row],
-         (EK_REAL)job->slope[row], weight != NULL ? weight + own : NULL);
+        const EK_REAL *x = (const EK_REAL *)job->x + at;
+        const EK_REAL *weight = job->weight != NULL ? (const EK_REAL *)job->weight + own : NULL;
+        const EK_REAL *bias = job->bias != NULL ? (const EK_REAL *)job->bias + own : NULL;
+        EK_REAL *y = (EK_REAL *)job->y + at, center = (EK_REAL)job->center[row];
+        EK_REAL scale = (EK_REAL)job->scale[row];
+        if (job->dy == NULL) {
+            EK_NAME(apply_part)(y, x, n, center, scale, weight, bias);
+        } else {
+            EK_NAME(gradient_part)
+            (y, (const EK_REAL *)job->dy + at, x, n, center, scale, (EK_REAL)job->shift[row],
+             (EK_REAL)job->slope[row], weight);
+        }
     }
 }

@@ -1,4 +1,5 @@
-/* norm.c: normalisation: batch (alone or followed by a ReLU), group, instance and layer.
+/* norm.c: normalisation, of which batch (alone or followed by a ReLU), group, instance and layer
+ * norm are cases (norm_public.c).
  *
  * With xhat = (x - mean) r, r = 1 / sqrt(var + eps), over the n values that share a statistic: a
  * channel's of the whole batch, or those of a sample's group of channels:
@@ -32,23 +33,7 @@
  * Weight and bias are per channel or, with one group, per element of a sample (layer norm). */
 #include "ops/norm.h"
 
-#include "ops/autocast.h"
 #include "ops/ops.h"
-
-/* The statistics of one forward pass: constants to the graph, whose dependence on x is in the
- * formulas. (C) of the batch, else (N, groups). */
-typedef struct norm_statistics {
-    ek_tensor *mean, *invstd;
-} norm_statistics;
-
-typedef struct norm_attributes {
-    bool batch;     /* statistics of the whole batch, else of each sample's groups: */
-    int64_t groups; /* of channels */
-    double count;   /* values that share a statistic */
-    bool element;   /* weight and bias are per element */
-    bool constant;  /* the statistics are not x's own */
-    bool relu;
-} norm_attributes;
 
 /* What G gives; parts that nobody wants are NULL. */
 typedef struct norm_gradients {
@@ -61,20 +46,14 @@ typedef struct norm_request {
     ek_tensor *dw, *db;
 } norm_request;
 
-static const char batch_norm_name[] = "batch_norm";
-
-static ek_tensor *norm_apply(ek_tensor *x, ek_tensor *w, ek_tensor *b, norm_statistics stats,
-                             norm_attributes attributes);
-
 /* y_relu: the output where a ReLU followed, else NULL. */
 static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu,
-                         norm_statistics stats, norm_attributes attributes, norm_request request,
-                         norm_gradients *result);
+                         ek_norm_statistics stats, ek_norm_attributes attributes,
+                         norm_request request, norm_gradients *result);
 
 /* ---- shapes ---- */
 
-/* Of weight and bias. */
-static ek_shape norm_affine_shape(const ek_tensor *x, norm_attributes attributes)
+ek_shape ek_norm_affine_shape(const ek_tensor *x, ek_norm_attributes attributes)
 {
     if (!attributes.element)
         return EK_SHAPE(x->shape[1]);
@@ -84,13 +63,13 @@ static ek_shape norm_affine_shape(const ek_tensor *x, norm_attributes attributes
     return shape;
 }
 
-static ek_tensor *norm_new_affine(const ek_tensor *x, norm_attributes attributes)
+static ek_tensor *norm_new_affine(const ek_tensor *x, ek_norm_attributes attributes)
 {
-    ek_shape shape = norm_affine_shape(x, attributes);
+    ek_shape shape = ek_norm_affine_shape(x, attributes);
     return ek_tensor_new(ek_tensor_dev(x), ek_norm_dtype(x), &shape, EK_CONTIGUOUS);
 }
 
-static ek_tensor *norm_new_statistic(const ek_tensor *x, norm_attributes attributes)
+ek_tensor *ek_norm_new_statistic(const ek_tensor *x, ek_norm_attributes attributes)
 {
     ek_shape shape =
         attributes.batch ? EK_SHAPE(x->shape[1]) : EK_SHAPE(x->shape[0], attributes.groups);
@@ -103,7 +82,7 @@ static ek_tensor *norm_like(ek_tensor *values, const ek_tensor *x)
     return values && values->dtype != x->dtype ? ek_to_dtype(values, x->dtype) : values;
 }
 
-ek_tensor *ek_norm_per_channel(ek_tensor *values, const ek_tensor *x)
+static ek_tensor *norm_per_channel(ek_tensor *values, const ek_tensor *x)
 {
     ek_shape shape = {.ndim = x->ndim};
     for (int i = 0; i < x->ndim; i++)
@@ -128,23 +107,22 @@ ek_tensor *ek_norm_channel_sum(ek_tensor *x)
     return norm_sum(x, ~2U);
 }
 
-/* u w, u of x's shape; NULL is 1. */
-static ek_tensor *norm_mul_affine(ek_tensor *u, ek_tensor *w, norm_attributes attributes)
+ek_tensor *ek_norm_mul_affine(ek_tensor *u, ek_tensor *w, ek_norm_attributes attributes)
 {
     if (!u || !w)
         return u;
-    return ek_mul(u, norm_like(attributes.element ? w : ek_norm_per_channel(w, u), u));
+    return ek_mul(u, norm_like(attributes.element ? w : norm_per_channel(w, u), u));
 }
 
 /* Sum over what shares a weight. */
-static ek_tensor *norm_sum_affine(ek_tensor *u, norm_attributes attributes)
+static ek_tensor *norm_sum_affine(ek_tensor *u, ek_norm_attributes attributes)
 {
     return norm_sum(u, attributes.element ? 1U : ~2U);
 }
 
 /* x's shape with groups and the channels in one as two dimensions: a view in any order of memory,
  * unless there is no room for one dimension more, where the last two become one. */
-static ek_shape norm_split_shape(const ek_tensor *x, norm_attributes attributes)
+static ek_shape norm_split_shape(const ek_tensor *x, ek_norm_attributes attributes)
 {
     ek_shape shape = {.ndim = 3,
                       .dims = {x->shape[0], attributes.groups, x->shape[1] / attributes.groups}};
@@ -158,12 +136,12 @@ static ek_shape norm_split_shape(const ek_tensor *x, norm_attributes attributes)
 }
 
 /* u f, u of x's shape, f like a statistic. */
-static ek_tensor *norm_mul_statistic(ek_tensor *u, ek_tensor *f, norm_attributes attributes)
+static ek_tensor *norm_mul_statistic(ek_tensor *u, ek_tensor *f, ek_norm_attributes attributes)
 {
     if (!u || !f)
         return NULL;
     if (attributes.batch)
-        return ek_mul(u, norm_like(ek_norm_per_channel(f, u), u));
+        return ek_mul(u, norm_like(norm_per_channel(f, u), u));
     const ek_shape shape = ek_tensor_shape(u), split = norm_split_shape(u, attributes);
     ek_shape factor = split;
     for (int i = 2; i < factor.ndim; i++)
@@ -172,7 +150,7 @@ static ek_tensor *norm_mul_statistic(ek_tensor *u, ek_tensor *f, norm_attributes
 }
 
 /* Sum over what shares a statistic. */
-static ek_tensor *norm_sum_statistic(ek_tensor *u, norm_attributes attributes)
+static ek_tensor *norm_sum_statistic(ek_tensor *u, ek_norm_attributes attributes)
 {
     if (attributes.batch || !u)
         return ek_norm_channel_sum(u);
@@ -191,10 +169,10 @@ static ek_tensor *norm_added(ek_tensor *x, ek_tensor *y)
 /* Saved x, mean, and r itself, which leads on to x. */
 static int invstd_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const norm_attributes attributes = *(const norm_attributes *)ek_node_attributes(node);
+    const ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
     ek_tensor *r = ek_node_saved(node, 2);
-    norm_statistics stats = {ek_node_saved(node, 1), r};
-    ek_tensor *xhat = norm_apply(ek_node_saved(node, 0), NULL, NULL, stats, attributes);
+    ek_norm_statistics stats = {ek_node_saved(node, 1), r};
+    ek_tensor *xhat = ek_norm_normalize(ek_node_saved(node, 0), NULL, NULL, stats, attributes);
     ek_tensor *factor = ek_mul_scalar(ek_mul(gradients[0], ek_square(r)), -1 / attributes.count);
     results[0] = norm_mul_statistic(xhat, factor, attributes);
     return 0;
@@ -202,7 +180,7 @@ static int invstd_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 
 static const ek_operation invstd_operation = {.name = "norm_invstd", .backward = invstd_backward};
 
-static ek_tensor *invstd_of(ek_tensor *x, norm_statistics stats, norm_attributes attributes)
+static ek_tensor *invstd_of(ek_tensor *x, ek_norm_statistics stats, ek_norm_attributes attributes)
 {
     if (!x || !stats.mean || !stats.invstd)
         return NULL;
@@ -216,8 +194,8 @@ static ek_tensor *invstd_of(ek_tensor *x, norm_statistics stats, norm_attributes
 /* Inputs x, w, b; saved x, w, mean, invstd, and y with a ReLU. */
 static int apply_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const norm_attributes *attributes = ek_node_attributes(node);
-    norm_statistics stats = {ek_node_saved(node, 2), ek_node_saved(node, 3)};
+    const ek_norm_attributes *attributes = ek_node_attributes(node);
+    ek_norm_statistics stats = {ek_node_saved(node, 2), ek_node_saved(node, 3)};
     ek_tensor *y_relu = attributes->relu ? ek_detach(ek_node_saved(node, 4)) : NULL;
     norm_request request = {.want_dx = ek_node_needs(node, 0),
                             .want_sums = ek_node_needs(node, 1) || ek_node_needs(node, 2),
@@ -232,13 +210,13 @@ static int apply_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
     return 0;
 }
 
-static const ek_operation batch_operation = {.name = batch_norm_name, .backward = apply_backward};
+static const ek_operation batch_operation = {.name = "batch_norm", .backward = apply_backward};
 static const ek_operation batch_relu_operation = {.name = "batch_norm_relu",
                                                   .backward = apply_backward};
 static const ek_operation group_operation = {.name = "group_norm", .backward = apply_backward};
 
-static ek_tensor *norm_apply(ek_tensor *x, ek_tensor *w, ek_tensor *b, norm_statistics stats,
-                             norm_attributes attributes)
+ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_statistics stats,
+                             ek_norm_attributes attributes)
 {
     if (!x || !stats.mean || !stats.invstd || ek_error_status() < 0)
         return NULL;
@@ -260,8 +238,8 @@ static ek_tensor *norm_apply(ek_tensor *x, ek_tensor *w, ek_tensor *b, norm_stat
 /* What G was of, and the gradient of its dx. */
 typedef struct norm_operands {
     ek_tensor *dy, *x, *w, *a;
-    norm_statistics stats;
-    norm_attributes attributes;
+    ek_norm_statistics stats;
+    ek_norm_attributes attributes;
     bool want_dy, want_x, want_w; /* want_x: through the statistics */
 } norm_operands;
 
@@ -274,7 +252,7 @@ typedef struct norm_terms {
 static ek_tensor *through_statistics(const norm_operands *o, const norm_gradients *a_parts,
                                      ek_tensor *xhat, ek_tensor *dx, ek_tensor *s)
 {
-    const norm_attributes attributes = o->attributes;
+    const ek_norm_attributes attributes = o->attributes;
     ek_tensor *r = ek_mul_scalar(invstd_of(o->x, o->stats, attributes), -1 / attributes.count);
     ek_tensor *first = norm_mul_statistic(a_parts->dx, ek_mul(s, r), attributes);
     ek_tensor *second = norm_mul_statistic(dx, ek_mul(a_parts->s, r), attributes);
@@ -286,16 +264,16 @@ static ek_tensor *through_statistics(const norm_operands *o, const norm_gradient
 static int sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx, ek_tensor *s,
                         norm_terms *terms)
 {
-    const norm_attributes attributes = o->attributes;
+    const ek_norm_attributes attributes = o->attributes;
     norm_gradients a_parts = {NULL, NULL, NULL, NULL};
     if (o->a)
         EK_TRY(norm_gradient(o->a, o->x, NULL, NULL, o->stats, attributes,
                              (norm_request){.want_dx = true}, &a_parts));
-    ek_tensor *xhat = o->a || e ? norm_apply(o->x, NULL, NULL, o->stats, attributes) : NULL;
+    ek_tensor *xhat = o->a || e ? ek_norm_normalize(o->x, NULL, NULL, o->stats, attributes) : NULL;
     /* What meets w dy: A.dx + xhat e. */
     ek_tensor *met = norm_added(a_parts.dx, e ? norm_mul_statistic(xhat, e, attributes) : NULL);
     if (o->want_dy)
-        terms->dy = norm_mul_affine(met, o->w, attributes);
+        terms->dy = ek_norm_mul_affine(met, o->w, attributes);
     if (o->want_x)
         terms->x = norm_added(e ? norm_mul_statistic(dx, e, attributes) : NULL,
                               o->a ? through_statistics(o, &a_parts, xhat, dx, s) : NULL);
@@ -309,7 +287,7 @@ static int sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx, ek_
 static ek_tensor *through_batch(const norm_operands *o, ek_tensor *a_dw, ek_tensor *d_dw,
                                 ek_tensor *q)
 {
-    const norm_attributes attributes = o->attributes;
+    const ek_norm_attributes attributes = o->attributes;
     const double share = 1.0 / attributes.count;
     norm_gradients inner;
     ek_tensor *mixed = ek_add(norm_mul_statistic(o->a, ek_mul_scalar(d_dw, share), attributes),
@@ -317,7 +295,7 @@ static ek_tensor *through_batch(const norm_operands *o, ek_tensor *a_dw, ek_tens
     if (norm_gradient(mixed, o->x, NULL, NULL, o->stats, attributes,
                       (norm_request){.want_dx = true}, &inner) < 0)
         return NULL;
-    ek_tensor *line = norm_apply(o->x, ek_mul_scalar(q, share), NULL, o->stats, attributes);
+    ek_tensor *line = ek_norm_normalize(o->x, ek_mul_scalar(q, share), NULL, o->stats, attributes);
     ek_tensor *r = invstd_of(o->x, o->stats, attributes);
     return ek_neg(
         norm_mul_statistic(ek_add(inner.dx, line), o->w ? ek_mul(o->w, r) : r, attributes));
@@ -354,7 +332,7 @@ static int gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
                        .w = ek_node_saved(node, 2),
                        .a = gradients[0],
                        .stats = {ek_node_saved(node, 3), ek_node_saved(node, 4)},
-                       .attributes = *(const norm_attributes *)ek_node_attributes(node),
+                       .attributes = *(const ek_norm_attributes *)ek_node_attributes(node),
                        .want_dy = ek_node_needs(node, 0),
                        .want_w = ek_node_needs(node, 2)};
     ek_tensor *b = gradients[1], *c = gradients[2], *y_relu = ek_node_saved(node, 5);
@@ -372,7 +350,7 @@ static int gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
             sample_terms(&o, gradients[3], ek_node_saved(node, 6), ek_node_saved(node, 7), &terms));
     if (o.want_dy) {
         ek_tensor *zero = !b && c ? ek_zeros_like(c) : b;
-        ek_tensor *affine = b || c ? norm_apply(o.x, zero, c, o.stats, o.attributes) : NULL;
+        ek_tensor *affine = b || c ? ek_norm_normalize(o.x, zero, c, o.stats, o.attributes) : NULL;
         results[0] = norm_added(terms.dy, affine);
         if (y_relu && results[0])
             results[0] = ek_relu_gradient(results[0], y_relu, 0);
@@ -394,8 +372,8 @@ static const ek_operation gradient_operation = {.name = "norm_gradient",
 
 /* Of the batch dx needs dw and db, of samples sums of its own. */
 static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu,
-                         norm_statistics stats, norm_attributes attributes, norm_request request,
-                         norm_gradients *result)
+                         ek_norm_statistics stats, ek_norm_attributes attributes,
+                         norm_request request, norm_gradients *result)
 {
     *result = (norm_gradients){NULL, NULL, NULL, NULL};
     if (!dy || !x || !stats.mean || !stats.invstd || ek_error_status() < 0)
@@ -407,8 +385,8 @@ static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y
     if (request.want_dx)
         result->dx = ek_result(x, NULL, NULL, x->dtype);
     if (through && !attributes.batch) {
-        result->s = norm_new_statistic(x, attributes);
-        sum = norm_new_statistic(x, attributes);
+        result->s = ek_norm_new_statistic(x, attributes);
+        sum = ek_norm_new_statistic(x, attributes);
     }
     if (request.want_sums || (through && attributes.batch)) {
         result->dw = request.dw ? request.dw : norm_new_affine(x, attributes);
@@ -435,299 +413,4 @@ static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y
                                    EK_SAVED(dy, x, w, stats.mean, stats.invstd, y_relu,
                                             attributes.batch ? NULL : result->dx, result->s),
                                    EK_ATTRIBUTES(attributes)});
-}
-
-/* Nothing to normalise, but still a function of the operands. */
-static ek_tensor *norm_empty(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
-                             norm_attributes attributes)
-{
-    ek_tensor *y = norm_mul_affine(ek_clone(x), weight, attributes);
-    return bias ? ek_add(y, norm_mul_affine(ek_ones(ek_tensor_shape(x), x->dtype,
-                                                    .device = ek_tensor_device(x)),
-                                            bias, attributes))
-                : y;
-}
-
-/* A parameter, or another tensor of its kind, is absent or fits. */
-static bool norm_fits(const char *operation, const char *name, const ek_tensor *x,
-                      const ek_tensor *tensor, norm_attributes attributes)
-{
-    ek_shape shape = norm_affine_shape(x, attributes);
-    return !tensor ||
-           (ek_of_dtype(operation, name, tensor, ek_norm_dtype(x)) &&
-            ek_same_device(operation, x, tensor) && ek_of_shape(operation, name, tensor, &shape));
-}
-
-/* ---- batch ---- */
-
-int ek_check_batch_norm(const ek_batch_norm_options *options)
-{
-    const ek_tensor *x = options->x;
-    if (!ek_floating(batch_norm_name, "x", x) || !ek_optional(options->weight) ||
-        !ek_optional(options->bias))
-        return ek_error_pending();
-    char text[200];
-    if (x->ndim < 2)
-        return EK_FAIL(EK_E_SHAPE,
-                       "batch_norm: expected x of 2 or more dimensions (N, C, ...), got %s",
-                       ek_tensor_text(x, text));
-    const norm_attributes attributes = {.batch = true};
-    if (!norm_fits(batch_norm_name, "weight", x, options->weight, attributes) ||
-        !norm_fits(batch_norm_name, "bias", x, options->bias, attributes) ||
-        !norm_fits(batch_norm_name, "running_mean", x, options->running_mean, attributes) ||
-        !norm_fits(batch_norm_name, "running_var", x, options->running_var, attributes))
-        return ek_error_pending();
-    if (!options->running_mean != !options->running_var)
-        return EK_FAIL(EK_E_INVALID, "batch_norm: running_mean and running_var go together, but "
-                                     "only one is given");
-    if (!(options->eps >= 0) && options->eps != EK_ZERO)
-        return EK_FAIL(EK_E_INVALID, "batch_norm: eps must not be negative, got %g", options->eps);
-    return 0;
-}
-
-int ek_check_values_per_channel(const ek_tensor *x, int64_t count)
-{
-    if (count != 1)
-        return 0;
-    char text[200];
-    ek_shape shape = ek_tensor_shape(x);
-    return EK_FAIL(EK_E_SHAPE,
-                   "batch_norm: expected more than 1 value per channel when training, got input "
-                   "size %s",
-                   ek_shape_text(&shape, text));
-}
-
-int ek_norm_count_batch(const ek_norm_tracking *tracking)
-{
-    ek_tensor *batches = tracking->batches;
-    if (!batches)
-        return 0;
-    EK_TRY(ek_kernels_of(batches)->unary(ek_tensor_dev(batches), EK_UNARY_AFFINE, batches, batches,
-                                         1, 1));
-    ek_tensor_written(batches, batch_norm_name);
-    return 0;
-}
-
-int ek_norm_tracking_begin(const ek_norm_tracking *tracking, int64_t count, ek_norm_update *update)
-{
-    if (!tracking->mean)
-        return 0;
-    if (tracking->momentum == EK_CUMULATIVE && !tracking->batches)
-        return EK_FAIL(EK_E_INVALID, "batch_norm: EK_CUMULATIVE is for modules, which count their "
-                                     "batches");
-    update->running_mean = tracking->mean;
-    update->running_var = tracking->var;
-    update->momentum = tracking->momentum;
-    update->count = (double)count;
-    if (tracking->momentum != EK_CUMULATIVE) {
-        update->batches = tracking->batches;
-        return 0;
-    }
-    /* Every channel reads the number: it is counted before. */
-    update->average = tracking->batches;
-    return ek_norm_count_batch(tracking);
-}
-
-void ek_norm_tracking_end(const ek_norm_tracking *tracking)
-{
-    ek_tensor *const written[] = {tracking->mean, tracking->var, tracking->batches};
-    for (int i = 0; tracking->mean && i < 3; i++)
-        if (written[i])
-            ek_tensor_written(written[i], batch_norm_name);
-}
-
-/* x's own statistics; moves the running ones. */
-static int own_statistics(const ek_tensor *x, const ek_norm_tracking *tracking, double eps,
-                          norm_attributes attributes, norm_statistics *stats)
-{
-    *stats =
-        (norm_statistics){norm_new_statistic(x, attributes), norm_new_statistic(x, attributes)};
-    if (!stats->mean || !stats->invstd)
-        return ek_error_pending();
-    ek_norm_update update = {.eps = eps};
-    EK_TRY(ek_norm_tracking_begin(tracking, (int64_t)attributes.count, &update));
-    EK_TRY(
-        ek_kernels_of(x)->norm_moments(ek_tensor_dev(x), stats->mean, stats->invstd, x, &update));
-    ek_norm_tracking_end(tracking);
-    return 0;
-}
-
-/* Copies of the running statistics, so that a later training pass may move them before backward. */
-static int running_statistics(const ek_batch_norm_options *options, double eps,
-                              norm_attributes attributes, norm_statistics *stats)
-{
-    ek_tensor *x = options->x;
-    *stats =
-        (norm_statistics){norm_new_statistic(x, attributes), norm_new_statistic(x, attributes)};
-    if (!stats->mean || !stats->invstd)
-        return ek_error_pending();
-    const ek_norm_update update = {.eps = eps};
-    return ek_kernels_of(x)->norm_merge(ek_tensor_dev(x), stats->mean, stats->invstd,
-                                        options->running_mean, options->running_var,
-                                        (const double[]){1}, &update);
-}
-
-/* What this call moves. */
-static ek_norm_tracking tracking_of(const ek_batch_norm_options *options, ek_tensor *batches)
-{
-    if (!options->training || !options->running_mean)
-        return (ek_norm_tracking){.mean = NULL};
-    return (ek_norm_tracking){.mean = options->running_mean,
-                              .var = options->running_var,
-                              .batches = batches,
-                              .momentum = ek_number_or(EK_GIVEN(options, momentum, 6), 0.1)};
-}
-
-static ek_tensor *batch_norm(const ek_batch_norm_options *options, const ek_norm_tracking *tracking,
-                             norm_attributes attributes)
-{
-    ek_tensor *x = options->x;
-    norm_statistics stats = {NULL, NULL};
-    if (ek_count(x) == 0)
-        return ek_norm_count_batch(tracking) < 0
-                   ? NULL
-                   : norm_empty(x, options->weight, options->bias, attributes);
-    attributes.count = (double)(ek_count(x) / x->shape[1]);
-    const double eps = ek_number_or(EK_GIVEN(options, eps, 7), 1e-5);
-    if ((attributes.constant ? running_statistics(options, eps, attributes, &stats)
-                             : own_statistics(x, tracking, eps, attributes, &stats)) < 0)
-        return NULL;
-    return norm_apply(x, options->weight, options->bias, stats, attributes);
-}
-
-ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_tensor *batches)
-{
-    const ek_tensor *x = options.x;
-    const bool training = options.training || !options.running_mean;
-    if (ek_check_batch_norm(&options) < 0)
-        return NULL;
-    if (training && ek_count(x) > 0 &&
-        ek_check_values_per_channel(x, ek_count(x) / x->shape[1]) < 0)
-        return NULL;
-    const ek_norm_tracking tracking = tracking_of(&options, batches);
-    const norm_attributes attributes = {.batch = true, .constant = !training, .relu = relu};
-    ek_scope scope = ek_scope_begin();
-    return ek_scope_end_with(&scope, batch_norm(&options, &tracking, attributes));
-}
-
-ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options)
-{
-    return ek_batch_norm_tracked(options, false, NULL);
-}
-
-/* ---- group, instance, layer ---- */
-
-/* x (N, C, ...), checked by the caller as far as groups go. */
-static ek_tensor *sample_norm(const char *name, ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
-                              double eps, norm_attributes attributes)
-{
-    eps = ek_number_or(eps, 1e-5);
-    if (!ek_optional(weight) || !ek_optional(bias) ||
-        !norm_fits(name, "weight", x, weight, attributes) ||
-        !norm_fits(name, "bias", x, bias, attributes))
-        return NULL;
-    if (!(eps >= 0)) {
-        EK_FAIL(EK_E_INVALID, "%s: eps must not be negative, got %g", name, eps);
-        return NULL;
-    }
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *y = NULL;
-    if (ek_count(x) == 0) {
-        y = norm_empty(x, weight, bias, attributes);
-    } else {
-        norm_statistics stats;
-        attributes.count = (double)(ek_count(x) / (x->shape[0] * attributes.groups));
-        if (own_statistics(x, &(const ek_norm_tracking){.mean = NULL}, eps, attributes, &stats) >=
-            0)
-            y = norm_apply(x, weight, bias, stats, attributes);
-    }
-    return ek_scope_end_with(&scope, y);
-}
-
-/* The size of x, for sentences. */
-static const char *size_text(const ek_tensor *x, char text[160])
-{
-    ek_shape shape = ek_tensor_shape(x);
-    return ek_shape_text(&shape, text);
-}
-
-ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_tensor *bias,
-                           double eps)
-{
-    char text[160];
-    if (!ek_floating("group_norm", "x", x) || !(x = ek_autocast_wide(x)))
-        return NULL;
-    if (x->ndim < 2) {
-        EK_FAIL(EK_E_SHAPE, "group_norm: expected x of 2 or more dimensions (N, C, ...), got %s",
-                size_text(x, text));
-        return NULL;
-    }
-    if (groups < 1 || x->shape[1] % groups != 0) {
-        EK_FAIL(EK_E_INVALID,
-                "group_norm: expected a number of channels that groups divides, got input size %s "
-                "and %lld groups",
-                size_text(x, text), (long long)groups);
-        return NULL;
-    }
-    /* One value per group is its own mean: the result is the bias. PyTorch refuses it for a batch
-     * of one only. */
-    if (ek_count(x) == groups) {
-        EK_FAIL(EK_E_SHAPE,
-                "group_norm: expected more than 1 value per group or a batch of more than 1, got "
-                "input size %s and %lld groups",
-                size_text(x, text), (long long)groups);
-        return NULL;
-    }
-    return sample_norm("group_norm", x, weight, bias, eps, (norm_attributes){.groups = groups});
-}
-
-ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, double eps)
-{
-    char text[160];
-    if (!ek_floating("instance_norm", "x", x))
-        return NULL;
-    if (x->ndim < 3) {
-        EK_FAIL(EK_E_SHAPE, "instance_norm: expected x of 3 or more dimensions (N, C, ...), got %s",
-                size_text(x, text));
-        return NULL;
-    }
-    if (ek_count(x) > 0 && ek_count(x) == x->shape[0] * x->shape[1]) {
-        EK_FAIL(EK_E_SHAPE,
-                "instance_norm: expected more than 1 spatial element, got input size %s",
-                size_text(x, text));
-        return NULL;
-    }
-    /* Without channels there are no elements either, and no groups to count. */
-    int64_t groups = x->shape[1] > 0 ? x->shape[1] : 1;
-    return sample_norm("instance_norm", x, weight, bias, eps, (norm_attributes){.groups = groups});
-}
-
-ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight, ek_tensor *bias,
-                           double eps)
-{
-    if (!ek_floating("layer_norm", "x", x) || !(x = ek_autocast_wide(x)))
-        return NULL;
-    const int lead = x->ndim - normalized_ndim;
-    /* Rows are a dimension of their own, so that one has to be left for them. */
-    const int most = x->ndim < EK_MAX_DIMS ? x->ndim : EK_MAX_DIMS - 1;
-    if (normalized_ndim < 1 || normalized_ndim > most) {
-        char text[160];
-        EK_FAIL(EK_E_SHAPE,
-                "layer_norm: cannot normalise over the last %d dimensions of %s; 1 to %d can be",
-                normalized_ndim, size_text(x, text), most);
-        return NULL;
-    }
-    const norm_attributes attributes = {.groups = 1, .element = true};
-    if (lead == 1)
-        return sample_norm("layer_norm", x, weight, bias, eps, attributes);
-    ek_shape rows = {.ndim = normalized_ndim + 1, .dims = {1}};
-    for (int i = 0; i < lead; i++)
-        rows.dims[0] *= x->shape[i];
-    for (int i = 0; i < normalized_ndim; i++)
-        rows.dims[i + 1] = x->shape[lead + i];
-    ek_tensor *flat = ek_reshape(x, rows);
-    if (!flat)
-        return NULL;
-    ek_tensor *y = sample_norm("layer_norm", flat, weight, bias, eps, attributes);
-    return y ? ek_reshape(y, ek_tensor_shape(x)) : NULL;
 }

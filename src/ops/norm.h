@@ -50,22 +50,45 @@ int ek_norm_count_batch(const ek_norm_tracking *tracking);
 ek_tensor *ek_norm_chunk_apply(const ek_norm_chunk *chunk, ek_tensor *shared, int64_t total,
                                ek_tensor *weight, ek_tensor *bias);
 
-/* ---- what chunks and the whole share ---- */
+/* ---- what the operations share ---- */
 
-/* The operands fit, but for the number of values. */
-int ek_check_batch_norm(const ek_batch_norm_options *options);
-/* EK_E_SHAPE if a channel has one value in all; x for the sentence. */
-int ek_check_values_per_channel(const ek_tensor *x, int64_t count);
+/* The statistics of one forward pass: constants to the graph, whose dependence on x is in the
+ * gradients' formulas. (C) of the batch, else (N, groups). */
+typedef struct ek_norm_statistics {
+    ek_tensor *mean, *invstd;
+} ek_norm_statistics;
+
+typedef struct ek_norm_attributes {
+    bool batch;     /* statistics of the whole batch, else of each sample's groups: */
+    int64_t groups; /* of channels */
+    double count;   /* values that share a statistic */
+    bool element;   /* weight and bias are per element */
+    bool constant;  /* the statistics are not x's own */
+    bool relu;
+} ek_norm_attributes;
+
+/* w xhat + b, recorded. x isn't empty; w and b may be NULL. */
+ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_statistics stats,
+                             ek_norm_attributes attributes);
 
 /* The dtype of statistics and parameters. */
 static inline ek_dtype ek_norm_dtype(const ek_tensor *x)
 {
     return x->dtype == EK_BF16 ? EK_F32 : x->dtype;
 }
-/* (C) as (1, C, 1, ...), to broadcast with x. */
-ek_tensor *ek_norm_per_channel(ek_tensor *values, const ek_tensor *x);
+ek_tensor *ek_norm_new_statistic(const ek_tensor *x, ek_norm_attributes attributes);
+/* Of weight and bias. */
+ek_shape ek_norm_affine_shape(const ek_tensor *x, ek_norm_attributes attributes);
+/* u w, u of x's shape; a w of NULL is 1. */
+ek_tensor *ek_norm_mul_affine(ek_tensor *u, ek_tensor *w, ek_norm_attributes attributes);
 /* Sum over all but the channels, in the statistics' dtype. */
 ek_tensor *ek_norm_channel_sum(ek_tensor *x);
+
+/* The operands fit, but for the number of values. */
+int ek_check_batch_norm(const ek_batch_norm_options *options);
+/* EK_E_SHAPE if a channel has one value in all; x for the sentence. */
+int ek_check_values_per_channel(const ek_tensor *x, int64_t count);
+
 /* Moves what is tracked, by a kernel that runs with `update` between begin and end. */
 struct ek_norm_update;
 int ek_norm_tracking_begin(const ek_norm_tracking *tracking, int64_t count,

@@ -1,0 +1,303 @@
+/* norm_public.c: batch, group, instance and layer norm: what they take, what of the batch's
+ * statistics is tracked. */
+#include "ops/autocast.h"
+#include "ops/norm.h"
+#include "ops/ops.h"
+
+static const char batch_norm_name[] = "batch_norm";
+
+/* Nothing to normalise, but still a function of the operands. */
+static ek_tensor *norm_empty(ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
+                             ek_norm_attributes attributes)
+{
+    ek_tensor *y = ek_norm_mul_affine(ek_clone(x), weight, attributes);
+    return bias ? ek_add(y, ek_norm_mul_affine(ek_ones(ek_tensor_shape(x), x->dtype,
+                                                       .device = ek_tensor_device(x)),
+                                               bias, attributes))
+                : y;
+}
+
+/* A parameter, or another tensor of its kind, is absent or fits. */
+static bool norm_fits(const char *operation, const char *name, const ek_tensor *x,
+                      const ek_tensor *tensor, ek_norm_attributes attributes)
+{
+    ek_shape shape = ek_norm_affine_shape(x, attributes);
+    return !tensor ||
+           (ek_of_dtype(operation, name, tensor, ek_norm_dtype(x)) &&
+            ek_same_device(operation, x, tensor) && ek_of_shape(operation, name, tensor, &shape));
+}
+
+/* ---- batch ---- */
+
+int ek_check_batch_norm(const ek_batch_norm_options *options)
+{
+    const ek_tensor *x = options->x;
+    if (!ek_floating(batch_norm_name, "x", x) || !ek_optional(options->weight) ||
+        !ek_optional(options->bias))
+        return ek_error_pending();
+    char text[200];
+    if (x->ndim < 2)
+        return EK_FAIL(EK_E_SHAPE,
+                       "batch_norm: expected x of 2 or more dimensions (N, C, ...), got %s",
+                       ek_tensor_text(x, text));
+    const ek_norm_attributes attributes = {.batch = true};
+    if (!norm_fits(batch_norm_name, "weight", x, options->weight, attributes) ||
+        !norm_fits(batch_norm_name, "bias", x, options->bias, attributes) ||
+        !norm_fits(batch_norm_name, "running_mean", x, options->running_mean, attributes) ||
+        !norm_fits(batch_norm_name, "running_var", x, options->running_var, attributes))
+        return ek_error_pending();
+    if (!options->running_mean != !options->running_var)
+        return EK_FAIL(EK_E_INVALID, "batch_norm: running_mean and running_var go together, but "
+                                     "only one is given");
+    if (!(options->eps >= 0) && options->eps != EK_ZERO)
+        return EK_FAIL(EK_E_INVALID, "batch_norm: eps must not be negative, got %g", options->eps);
+    return 0;
+}
+
+int ek_check_values_per_channel(const ek_tensor *x, int64_t count)
+{
+    if (count != 1)
+        return 0;
+    char text[200];
+    ek_shape shape = ek_tensor_shape(x);
+    return EK_FAIL(EK_E_SHAPE,
+                   "batch_norm: expected more than 1 value per channel when training, got input "
+                   "size %s",
+                   ek_shape_text(&shape, text));
+}
+
+int ek_norm_count_batch(const ek_norm_tracking *tracking)
+{
+    ek_tensor *batches = tracking->batches;
+    if (!batches)
+        return 0;
+    EK_TRY(ek_kernels_of(batches)->unary(ek_tensor_dev(batches), EK_UNARY_AFFINE, batches, batches,
+                                         1, 1));
+    ek_tensor_written(batches, batch_norm_name);
+    return 0;
+}
+
+int ek_norm_tracking_begin(const ek_norm_tracking *tracking, int64_t count, ek_norm_update *update)
+{
+    if (!tracking->mean)
+        return 0;
+    if (tracking->momentum == EK_CUMULATIVE && !tracking->batches)
+        return EK_FAIL(EK_E_INVALID, "batch_norm: EK_CUMULATIVE is for modules, which count their "
+                                     "batches");
+    update->running_mean = tracking->mean;
+    update->running_var = tracking->var;
+    update->momentum = tracking->momentum;
+    update->count = (double)count;
+    if (tracking->momentum != EK_CUMULATIVE) {
+        update->batches = tracking->batches;
+        return 0;
+    }
+    /* Every channel reads the number: it is counted before. */
+    update->average = tracking->batches;
+    return ek_norm_count_batch(tracking);
+}
+
+void ek_norm_tracking_end(const ek_norm_tracking *tracking)
+{
+    ek_tensor *const written[] = {tracking->mean, tracking->var, tracking->batches};
+    for (int i = 0; tracking->mean && i < 3; i++)
+        if (written[i])
+            ek_tensor_written(written[i], batch_norm_name);
+}
+
+/* x's own statistics; moves the running ones. */
+static int own_statistics(const ek_tensor *x, const ek_norm_tracking *tracking, double eps,
+                          ek_norm_attributes attributes, ek_norm_statistics *stats)
+{
+    *stats = (ek_norm_statistics){ek_norm_new_statistic(x, attributes),
+                                  ek_norm_new_statistic(x, attributes)};
+    if (!stats->mean || !stats->invstd)
+        return ek_error_pending();
+    ek_norm_update update = {.eps = eps};
+    EK_TRY(ek_norm_tracking_begin(tracking, (int64_t)attributes.count, &update));
+    EK_TRY(
+        ek_kernels_of(x)->norm_moments(ek_tensor_dev(x), stats->mean, stats->invstd, x, &update));
+    ek_norm_tracking_end(tracking);
+    return 0;
+}
+
+/* Copies of the running statistics, so that a later training pass may move them before backward. */
+static int running_statistics(const ek_batch_norm_options *options, double eps,
+                              ek_norm_attributes attributes, ek_norm_statistics *stats)
+{
+    ek_tensor *x = options->x;
+    *stats = (ek_norm_statistics){ek_norm_new_statistic(x, attributes),
+                                  ek_norm_new_statistic(x, attributes)};
+    if (!stats->mean || !stats->invstd)
+        return ek_error_pending();
+    const ek_norm_update update = {.eps = eps};
+    return ek_kernels_of(x)->norm_merge(ek_tensor_dev(x), stats->mean, stats->invstd,
+                                        options->running_mean, options->running_var,
+                                        (const double[]){1}, &update);
+}
+
+/* What this call moves. */
+static ek_norm_tracking tracking_of(const ek_batch_norm_options *options, ek_tensor *batches)
+{
+    if (!options->training || !options->running_mean)
+        return (ek_norm_tracking){.mean = NULL};
+    return (ek_norm_tracking){.mean = options->running_mean,
+                              .var = options->running_var,
+                              .batches = batches,
+                              .momentum = ek_number_or(EK_GIVEN(options, momentum, 6), 0.1)};
+}
+
+static ek_tensor *batch_norm(const ek_batch_norm_options *options, const ek_norm_tracking *tracking,
+                             ek_norm_attributes attributes)
+{
+    ek_tensor *x = options->x;
+    ek_norm_statistics stats = {NULL, NULL};
+    if (ek_count(x) == 0)
+        return ek_norm_count_batch(tracking) < 0
+                   ? NULL
+                   : norm_empty(x, options->weight, options->bias, attributes);
+    attributes.count = (double)(ek_count(x) / x->shape[1]);
+    const double eps = ek_number_or(EK_GIVEN(options, eps, 7), 1e-5);
+    if ((attributes.constant ? running_statistics(options, eps, attributes, &stats)
+                             : own_statistics(x, tracking, eps, attributes, &stats)) < 0)
+        return NULL;
+    return ek_norm_normalize(x, options->weight, options->bias, stats, attributes);
+}
+
+ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_tensor *batches)
+{
+    const ek_tensor *x = options.x;
+    const bool training = options.training || !options.running_mean;
+    if (ek_check_batch_norm(&options) < 0)
+        return NULL;
+    if (training && ek_count(x) > 0 &&
+        ek_check_values_per_channel(x, ek_count(x) / x->shape[1]) < 0)
+        return NULL;
+    const ek_norm_tracking tracking = tracking_of(&options, batches);
+    const ek_norm_attributes attributes = {.batch = true, .constant = !training, .relu = relu};
+    ek_scope scope = ek_scope_begin();
+    return ek_scope_end_with(&scope, batch_norm(&options, &tracking, attributes));
+}
+
+ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options)
+{
+    return ek_batch_norm_tracked(options, false, NULL);
+}
+
+/* ---- group, instance, layer ---- */
+
+/* x (N, C, ...), checked by the caller as far as groups go. */
+static ek_tensor *sample_norm(const char *name, ek_tensor *x, ek_tensor *weight, ek_tensor *bias,
+                              double eps, ek_norm_attributes attributes)
+{
+    eps = ek_number_or(eps, 1e-5);
+    if (!ek_optional(weight) || !ek_optional(bias) ||
+        !norm_fits(name, "weight", x, weight, attributes) ||
+        !norm_fits(name, "bias", x, bias, attributes))
+        return NULL;
+    if (!(eps >= 0)) {
+        EK_FAIL(EK_E_INVALID, "%s: eps must not be negative, got %g", name, eps);
+        return NULL;
+    }
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *y = NULL;
+    if (ek_count(x) == 0) {
+        y = norm_empty(x, weight, bias, attributes);
+    } else {
+        ek_norm_statistics stats;
+        attributes.count = (double)(ek_count(x) / (x->shape[0] * attributes.groups));
+        if (own_statistics(x, &(const ek_norm_tracking){.mean = NULL}, eps, attributes, &stats) >=
+            0)
+            y = ek_norm_normalize(x, weight, bias, stats, attributes);
+    }
+    return ek_scope_end_with(&scope, y);
+}
+
+/* The size of x, for sentences. */
+static const char *size_text(const ek_tensor *x, char text[160])
+{
+    ek_shape shape = ek_tensor_shape(x);
+    return ek_shape_text(&shape, text);
+}
+
+ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_tensor *bias,
+                           double eps)
+{
+    char text[160];
+    if (!ek_floating("group_norm", "x", x) || !(x = ek_autocast_wide(x)))
+        return NULL;
+    if (x->ndim < 2) {
+        EK_FAIL(EK_E_SHAPE, "group_norm: expected x of 2 or more dimensions (N, C, ...), got %s",
+                size_text(x, text));
+        return NULL;
+    }
+    if (groups < 1 || x->shape[1] % groups != 0) {
+        EK_FAIL(EK_E_INVALID,
+                "group_norm: expected a number of channels that groups divides, got input size %s "
+                "and %lld groups",
+                size_text(x, text), (long long)groups);
+        return NULL;
+    }
+    /* One value per group is its own mean: the result is the bias. PyTorch refuses it for a batch
+     * of one only. */
+    if (ek_count(x) == groups) {
+        EK_FAIL(EK_E_SHAPE,
+                "group_norm: expected more than 1 value per group or a batch of more than 1, got "
+                "input size %s and %lld groups",
+                size_text(x, text), (long long)groups);
+        return NULL;
+    }
+    return sample_norm("group_norm", x, weight, bias, eps, (ek_norm_attributes){.groups = groups});
+}
+
+ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, double eps)
+{
+    char text[160];
+    if (!ek_floating("instance_norm", "x", x))
+        return NULL;
+    if (x->ndim < 3) {
+        EK_FAIL(EK_E_SHAPE, "instance_norm: expected x of 3 or more dimensions (N, C, ...), got %s",
+                size_text(x, text));
+        return NULL;
+    }
+    if (ek_count(x) > 0 && ek_count(x) == x->shape[0] * x->shape[1]) {
+        EK_FAIL(EK_E_SHAPE,
+                "instance_norm: expected more than 1 spatial element, got input size %s",
+                size_text(x, text));
+        return NULL;
+    }
+    /* Without channels there are no elements either, and no groups to count. */
+    int64_t groups = x->shape[1] > 0 ? x->shape[1] : 1;
+    return sample_norm("instance_norm", x, weight, bias, eps,
+                       (ek_norm_attributes){.groups = groups});
+}
+
+ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight, ek_tensor *bias,
+                           double eps)
+{
+    if (!ek_floating("layer_norm", "x", x) || !(x = ek_autocast_wide(x)))
+        return NULL;
+    const int lead = x->ndim - normalized_ndim;
+    /* Rows are a dimension of their own, so that one has to be left for them. */
+    const int most = x->ndim < EK_MAX_DIMS ? x->ndim : EK_MAX_DIMS - 1;
+    if (normalized_ndim < 1 || normalized_ndim > most) {
+        char text[160];
+        EK_FAIL(EK_E_SHAPE,
+                "layer_norm: cannot normalise over the last %d dimensions of %s; 1 to %d can be",
+                normalized_ndim, size_text(x, text), most);
+        return NULL;
+    }
+    const ek_norm_attributes attributes = {.groups = 1, .element = true};
+    if (lead == 1)
+        return sample_norm("layer_norm", x, weight, bias, eps, attributes);
+    ek_shape rows = {.ndim = normalized_ndim + 1, .dims = {1}};
+    for (int i = 0; i < lead; i++)
+        rows.dims[0] *= x->shape[i];
+    for (int i = 0; i < normalized_ndim; i++)
+        rows.dims[i + 1] = x->shape[lead + i];
+    ek_tensor *flat = ek_reshape(x, rows);
+    if (!flat)
+        return NULL;
+    ek_tensor *y = sample_norm("layer_norm", flat, weight, bias, eps, attributes);
+    return y ? ek_reshape(y, ek_tensor_shape(x)) : NULL;
+}
