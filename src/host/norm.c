@@ -154,17 +154,17 @@ int ek_host_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek
 static void norm_set_apply(void *context, int64_t begin, int64_t end)
 {
     norm_call *call = context;
-    for (int64_t sample = begin; sample < end; sample++)
-        for (int64_t c = 0; c < call->channels; c++) {
-            int64_t group = sample * call->groups + c / call->each;
-            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c,
-                             ek_norm_value(call->mean, group, 0));
+    for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
+        int64_t sample = i / call->groups, first = i % call->groups * call->each;
+        double mean = ek_norm_value(call->mean, i, 0), invstd = ek_norm_value(call->invstd, i, 1);
+        for (int64_t c = first; c < first + call->each; c++) {
+            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c, mean);
             ek_norm_pass_set(&call->pass, EK_NORM_SCALE, sample, c,
-                             ek_norm_value(call->invstd, group, 1) *
-                                 ek_norm_value(call->weight, c, 1));
+                             invstd * ek_norm_value(call->weight, c, 1));
             ek_norm_pass_set(&call->pass, EK_NORM_SHIFT, sample, c,
                              ek_norm_value(call->bias, c, 0));
         }
+    }
 }
 
 int ek_host_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
@@ -194,10 +194,12 @@ int ek_host_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
 static void norm_set_center(void *context, int64_t begin, int64_t end)
 {
     norm_call *call = context;
-    for (int64_t sample = begin; sample < end; sample++)
-        for (int64_t c = 0; c < call->channels; c++)
-            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c,
-                             ek_norm_value(call->mean, sample * call->groups + c / call->each, 0));
+    for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
+        int64_t sample = i / call->groups, first = i % call->groups * call->each;
+        double mean = ek_norm_value(call->mean, i, 0);
+        for (int64_t c = first; c < first + call->each; c++)
+            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c, mean);
+    }
 }
 
 static void norm_join_groups(void *context, int64_t begin, int64_t end)
@@ -296,20 +298,19 @@ int ek_host_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *
 static void norm_set_gradient(void *context, int64_t begin, int64_t end)
 {
     norm_call *call = context;
-    for (int64_t sample = begin; sample < end; sample++)
-        for (int64_t c = 0; c < call->channels; c++) {
-            int64_t group = sample * call->groups + c / call->each;
-            double inverse = ek_norm_value(call->invstd, group, 1);
-            double scale = inverse * ek_norm_value(call->weight, c, 1);
-            double share = (call->weighted ? scale : inverse) / call->count;
-            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c,
-                             ek_norm_value(call->mean, group, 0));
+    for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
+        int64_t sample = i / call->groups, first = i % call->groups * call->each;
+        double mean = ek_norm_value(call->mean, i, 0), invstd = ek_norm_value(call->invstd, i, 1);
+        double sum = ek_norm_value(call->sum, i, 0), product = ek_norm_value(call->sum_xhat, i, 0);
+        for (int64_t c = first; c < first + call->each; c++) {
+            double scale = invstd * ek_norm_value(call->weight, c, 1);
+            double share = (call->weighted ? scale : invstd) / call->count;
+            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c, mean);
             ek_norm_pass_set(&call->pass, EK_NORM_SCALE, sample, c, scale);
-            ek_norm_pass_set(&call->pass, EK_NORM_SHIFT, sample, c,
-                             share * ek_norm_value(call->sum, group, 0));
-            ek_norm_pass_set(&call->pass, EK_NORM_SLOPE, sample, c,
-                             share * ek_norm_value(call->sum_xhat, group, 0) * inverse);
+            ek_norm_pass_set(&call->pass, EK_NORM_SHIFT, sample, c, share * sum);
+            ek_norm_pass_set(&call->pass, EK_NORM_SLOPE, sample, c, share * product * invstd);
         }
+    }
 }
 
 int ek_host_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
