@@ -103,8 +103,8 @@ typedef int ek_upsample_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_ten
  * over the whole batch, or (N, G), each sample's over groups of C / G channels; the latter are
  * contiguous. They are f32 for bf16 inputs. Weight and bias are (C), or with statistics (N, 1) per
  * element, of x's shape without N; each may be NULL. xhat = (x - mean) invstd; an invstd of NULL
- * is 1. Only statistics of the batch have `relu`, `y_relu`, an update, and scale, shift and slope.
- * ---- */
+ * is 1. Of the batch only there are `relu`, `y_relu`, tensors in an update, and scale, shift
+ * and slope; of samples only, sum and sum_xhat. ---- */
 
 /* What else becomes of a mean and a variance of `count` values. Each of the tensors may be NULL,
  * running_mean and running_var both. */
@@ -145,9 +145,9 @@ typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const e
                                   const ek_tensor *x, const ek_tensor *mean,
                                   const ek_tensor *invstd, const ek_tensor *weight,
                                   const ek_tensor *y_relu);
-/* dx = invstd (weight dy - sum / count - xhat sum_xhat / count), where the sums contain the weight;
- * those of the batch, which are dbias and dweight, are multiplied with it here, unless invstd is
- * NULL. With the sums NULL: invstd weight dy. */
+/* dx = invstd (weight dy - sum / count - xhat sum_xhat / count): the sums contain the weight. Those
+ * of the batch, which are dbias and dweight, are multiplied with it here, unless invstd is NULL. If
+ * the sums are NULL: invstd weight dy. */
 typedef int ek_norm_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                     const ek_tensor *x, const ek_tensor *mean,
                                     const ek_tensor *invstd, const ek_tensor *weight,

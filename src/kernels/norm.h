@@ -1,5 +1,4 @@
-/* norm.h: the geometry of normalisation, as its slots read it from their operands' shapes. Plain C
- * that C++ compiles too. */
+/* norm.h: the geometry of normalisation, as its slots read it from their operands' shapes. */
 #ifndef EK_KERNELS_NORM_H
 #define EK_KERNELS_NORM_H
 

@@ -8,7 +8,7 @@
  *     gradient   G(dy, x; w) = (dx, dw, db, s), dx = r (g - sum(g) / n - xhat s / n), g = w dy,
  *                              s = sum(g xhat) over what shares a statistic,
  *                              dw = sum(dy xhat) and db = sum(dy) over what shares a weight,
- *                              dx = r g where mean and var are constants.
+ *                              dx = r g if mean and var are constants.
  *
  * dx, which is symmetric between g and what it is multiplied with, is r times a projection: it
  * takes from g what the mean and xhat explain. For gradients a, b, c, e that arrive at G's outputs,
@@ -46,7 +46,7 @@ typedef struct norm_request {
     ek_tensor *dw, *db;
 } norm_request;
 
-/* y_relu: the output where a ReLU followed, else NULL. */
+/* y_relu: the output if a ReLU followed, else NULL. */
 static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu,
                          ek_norm_statistics stats, ek_norm_attributes attributes,
                          norm_request request, norm_gradients *result);

@@ -74,7 +74,7 @@ static int sync_send_moments(sync_share *const *shares, int parts)
     for (int p = 0; p < parts; p++) {
         shares[p]->moments = ek_keep(out[p]);
         shares[p]->chunks = chunks;
-        memcpy(shares[p]->counts, counts, sizeof counts);
+        memcpy(shares[p]->counts, counts, (size_t)chunks * sizeof *counts);
     }
     return 0;
 }
