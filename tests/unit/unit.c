@@ -1,6 +1,7 @@
-/* unit.c: main of every Check program, comparisons, golden files. */
+/* unit.c: main of every Check program and its register of tests, comparisons, golden files. */
 #include "unit.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +21,52 @@ static const char patience[] = "120";
 SANITIZER_OPTIONS(__asan_default_options)
 SANITIZER_OPTIONS(__tsan_default_options)
 
+/* ---- tests ---- */
+
+/* In the order of their registration. */
+static unit_test *tests, **tests_end = &tests;
+static SFun before_all, setup_now, teardown_now;
+
+void unit_add(unit_test *test, int first, int end)
+{
+    test->first = first;
+    test->end = end;
+    test->setup = setup_now;
+    test->teardown = teardown_now;
+    *tests_end = test;
+    tests_end = &test->next;
+}
+
+void unit_fixture(SFun setup, SFun teardown)
+{
+    setup_now = setup;
+    teardown_now = teardown;
+}
+
+void unit_before_all(SFun function)
+{
+    before_all = function;
+}
+
+/* Each test is a case of its own, so that CK_RUN_CASE can choose it. */
+static Suite *registered_suite(void)
+{
+    Suite *all = suite_create(program_invocation_short_name);
+    for (const unit_test *test = tests; test; test = test->next) {
+        TCase *one = tcase_create(test->test.name);
+        tcase_add_checked_fixture(one, test->setup, test->teardown);
+        tcase_add_loop_test(one, &test->test, test->first, test->end);
+        suite_add_tcase(all, one);
+    }
+    return all;
+}
+
 int main(void)
 {
     setenv("CK_DEFAULT_TIMEOUT", patience, 0);
-    SRunner *runner = srunner_create(suite());
+    if (before_all)
+        before_all();
+    SRunner *runner = srunner_create(suite ? suite() : registered_suite());
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

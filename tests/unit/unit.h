@@ -1,7 +1,15 @@
-/* unit.h: what the Check programs share: tensor comparison, goldens, and their main.
+/* unit.h: what the Check programs share: their main, tensor comparison, goldens.
  *
- * A test file defines `Suite *suite(void)`; unit.c has main. Don't call the library before Check
- * forks: threads started in the parent don't exist in the child. */
+ *     FIXTURE(setup, teardown)
+ *
+ *     TEST(a_sentence)
+ *     {
+ *         ck_assert_int_eq(1 + 1, 2);
+ *     }
+ *
+ * Nothing else is needed: tests register themselves, and unit.c has main. CK_RUN_CASE=a_sentence
+ * runs this one alone. Nothing may call the library before Check forks: threads started in the
+ * parent don't exist in the child. */
 #ifndef EK_TESTS_UNIT_H
 #define EK_TESTS_UNIT_H
 
@@ -13,7 +21,46 @@
 #include "evenkeel/status.h"
 #include "evenkeel/tensor.h"
 
-Suite *suite(void);
+/* A test, with its body behind. */
+#define TEST(name) TEST_LOOP(name, 0, 1)
+
+/* A test for each `_i` of [first, end): none if the range is empty. */
+#define TEST_LOOP(name, first, end)                                          \
+    static void name(int _i);                                                \
+    __attribute__((constructor)) static void unit_test_##name(void)          \
+    {                                                                        \
+        static unit_test test = {.test = {#name, name, __FILE__, __LINE__}}; \
+        unit_add(&test, (first), (end));                                     \
+    }                                                                        \
+    static void name(int _i __attribute__((unused)))
+
+/* Functions before and after each test that the file defines further down; NULL for none. */
+#define FIXTURE(setup, teardown)                                        \
+    __attribute__((constructor)) static void unit_fixture_##setup(void) \
+    {                                                                   \
+        unit_fixture((setup), (teardown));                              \
+    }
+
+/* A function that main calls before all tests, in the process that Check forks. */
+#define BEFORE_ALL(function)                                              \
+    __attribute__((constructor)) static void unit_before_##function(void) \
+    {                                                                     \
+        unit_before_all(function);                                        \
+    }
+
+typedef struct unit_test {
+    TTest test;
+    int first, end;
+    SFun setup, teardown;
+    struct unit_test *next;
+} unit_test;
+
+void unit_add(unit_test *test, int first, int end);
+void unit_fixture(SFun setup, SFun teardown);
+void unit_before_all(SFun function);
+
+/* A program that groups its tests defines this in place of TESTs. */
+Suite *suite(void) __attribute__((weak));
 
 /* Fails with the pending error's sentence unless `status` >= 0 or the pointer is not NULL. */
 void assert_ok_at(int status, const char *file, int line);

@@ -71,12 +71,6 @@ static inline void end_devices(void)
     assert_ok(ek_shutdown());
 }
 
-static inline TCase *archive_case(Suite *s, const char *name)
-{
-    TCase *tests = tcase_create(name);
-    tcase_add_checked_fixture(tests, four_devices, end_devices);
-    suite_add_tcase(s, tests);
-    return tests;
-}
+FIXTURE(four_devices, end_devices)
 
 #endif

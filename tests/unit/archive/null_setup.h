@@ -232,7 +232,7 @@ static bool survives(const null_call *entry)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-START_TEST(null_operands_crash_nothing)
+TEST(null_operands_crash_nothing)
 {
     char failed[4096] = "";
     size_t used = 0;
@@ -241,16 +241,6 @@ START_TEST(null_operands_crash_nothing)
             used += (size_t)snprintf(failed + used, sizeof failed - used, "\n  %s", calls[i].text);
     ck_assert_msg(!used, "these crash:%s", failed);
     ck_assert_int_gt(call_count, 100);
-}
-END_TEST
-
-static Suite *null_suite(const char *name)
-{
-    Suite *suite = suite_create(name);
-    TCase *tcase = tcase_create(name);
-    tcase_add_test(tcase, null_operands_crash_nothing);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }
 
 #endif

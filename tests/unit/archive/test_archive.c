@@ -5,7 +5,7 @@
 
 /* ---- there and back ---- */
 
-START_TEST(nests_come_back)
+TEST(nests_come_back)
 {
     const float data[] = {1, 2, 3, 4, 5, 6};
     ek_tensor *t = ek_from_data(data, EK_SHAPE(2, 3));
@@ -48,10 +48,9 @@ START_TEST(nests_come_back)
     ck_assert(!ek_archive_has(a, "ste") && !ek_archive_has(a, "step.") && !ek_archive_has(a, "a."));
     ek_archive_free(a);
 }
-END_TEST
 
 /* Numbers by value, before words; names that begin alike are not below one another. */
-START_TEST(keys_come_in_order)
+TEST(keys_come_in_order)
 {
     static const char *const given[] = {"m.10.x", "m.b", "m.2",    "m.1a",
                                         "m-2",    "m.a", "m.10.a", "mm"};
@@ -72,10 +71,9 @@ START_TEST(keys_come_in_order)
     ck_assert_int_eq(ek_value_length(ek_archive_get(a, "")), 3);
     ek_archive_free(a);
 }
-END_TEST
 
 /* References are noted: what is written is what the tensor holds then. */
-START_TEST(elements_are_read_when_it_is_saved)
+TEST(elements_are_read_when_it_is_saved)
 {
     ek_archive *a = ek_archive_new();
     ek_scope scope = ek_scope_begin();
@@ -93,10 +91,9 @@ START_TEST(elements_are_read_when_it_is_saved)
     ck_assert(element(ek_value_tensor(ek_archive_get(a, "made")), 1) == 1);
     ek_archive_free(a);
 }
-END_TEST
 
 /* An archive can be saved twice, and filled further in between. */
-START_TEST(saving_does_not_end_it)
+TEST(saving_does_not_end_it)
 {
     ek_archive *a = ek_archive_new();
     assert_ok(ek_archive_save(a, path));
@@ -108,11 +105,10 @@ START_TEST(saving_does_not_end_it)
     ck_assert_int_eq(files_in_directory(), 1);
     ek_archive_free(a);
 }
-END_TEST
 
 /* ---- devices ---- */
 
-START_TEST(tensors_go_back_to_their_devices)
+TEST(tensors_go_back_to_their_devices)
 {
     const double values[] = {1, 2};
     ek_archive *a = ek_archive_new();
@@ -143,10 +139,9 @@ START_TEST(tensors_go_back_to_their_devices)
     assert_error(EK_E_INVALID, "no tensor \"x\"");
     ek_archive_free(a);
 }
-END_TEST
 
 /* Written where there were more devices. */
-START_TEST(missing_devices_are_named)
+TEST(missing_devices_are_named)
 {
     float one = 1;
     ek_named_tensor t = {"t", ek_from_data(&one, EK_SHAPE(1))};
@@ -166,7 +161,6 @@ START_TEST(missing_devices_are_named)
     assert_made(ek_value_tensor(ek_archive_get(a, "u"))); /* on cpu, as all that get gives */
     ek_archive_free(a);
 }
-END_TEST
 
 /* ---- wrong calls ---- */
 
@@ -177,7 +171,7 @@ static void assert_put(ek_archive *a, const char *name, ek_value value, int stat
     assert_error(status, part);
 }
 
-START_TEST(wrong_names_are_refused)
+TEST(wrong_names_are_refused)
 {
     ek_value one = ek_value_of_int(1);
     ek_archive *a = ek_archive_new();
@@ -214,9 +208,8 @@ START_TEST(wrong_names_are_refused)
     ck_assert_int_eq(ek_value_length(ek_archive_get(a, "")), 3);
     ek_archive_free(a);
 }
-END_TEST
 
-START_TEST(depth_is_bounded)
+TEST(depth_is_bounded)
 {
     enum { DEEP = 3000 };
     static char name[2 * DEEP];
@@ -242,9 +235,8 @@ START_TEST(depth_is_bounded)
     assert_made(ek_archive_tensor(a, name, NULL));
     ek_archive_free(a);
 }
-END_TEST
 
-START_TEST(hostile_names_are_told)
+TEST(hostile_names_are_told)
 {
     ek_tensor *t = ek_zeros(EK_SHAPE(1));
     const ek_named_tensor both[] = {{"m.a", t}, {"m.a.b", t}, {"m.a-", t}, {"n..x", t}, {"n.", t}};
@@ -258,9 +250,8 @@ START_TEST(hostile_names_are_told)
     assert_made(ek_value_tensor(ek_archive_get(a, "m.a-")));
     ek_archive_free(a);
 }
-END_TEST
 
-START_TEST(wrong_reads_are_refused)
+TEST(wrong_reads_are_refused)
 {
     int64_t n = 3;
     double x = 3;
@@ -296,10 +287,9 @@ START_TEST(wrong_reads_are_refused)
     ck_assert(n == 3 && x == 3);
     ek_archive_free(a);
 }
-END_TEST
 
 /* The first error stays, also through an archive that could not be opened. */
-START_TEST(errors_travel)
+TEST(errors_travel)
 {
     int64_t n;
     ek_archive *a = ek_archive_open("/nowhere/file");
@@ -330,25 +320,4 @@ START_TEST(errors_travel)
     assert_error(EK_E_INVALID, "is not UTF-8");
     ck_assert_int_eq(files_in_directory(), 0);
     ek_archive_free(a);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("archive");
-    TCase *values = archive_case(s, "values");
-    tcase_add_test(values, nests_come_back);
-    tcase_add_test(values, keys_come_in_order);
-    tcase_add_test(values, elements_are_read_when_it_is_saved);
-    tcase_add_test(values, saving_does_not_end_it);
-    TCase *devices = archive_case(s, "devices");
-    tcase_add_test(devices, tensors_go_back_to_their_devices);
-    tcase_add_test(devices, missing_devices_are_named);
-    TCase *wrong = archive_case(s, "wrong calls");
-    tcase_add_test(wrong, wrong_names_are_refused);
-    tcase_add_test(wrong, depth_is_bounded);
-    tcase_add_test(wrong, hostile_names_are_told);
-    tcase_add_test(wrong, wrong_reads_are_refused);
-    tcase_add_test(wrong, errors_travel);
-    return s;
 }

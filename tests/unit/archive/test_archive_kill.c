@@ -28,6 +28,8 @@ static void make_fast_directory(void)
     }
 }
 
+FIXTURE(make_fast_directory, remove_directory)
+
 /* A state: tensors "0", "1", ... of `size` numbers, all of which are `value` and its number. */
 typedef struct states {
     int tensors;
@@ -162,7 +164,7 @@ static int kill_often(const states *of, int rounds)
     return second;
 }
 
-START_TEST(killed_savers_leave_a_whole_file)
+TEST_LOOP(killed_savers_leave_a_whole_file, 0, 2)
 {
     int rounds = test_is_short() ? 5 : _i ? 50 : 150;
     int second = kill_often(_i ? &large : &small, rounds);
@@ -182,7 +184,6 @@ START_TEST(killed_savers_leave_a_whole_file)
     }
     closedir(list);
 }
-END_TEST
 
 /* ---- systems that cannot do all ---- */
 
@@ -218,7 +219,7 @@ static void save_restricted(int which)
     _exit(0);
 }
 
-START_TEST(restricted_systems_can_save)
+TEST_LOOP(restricted_systems_can_save, 0, 2)
 {
     int status;
     pid_t child = fork();
@@ -230,16 +231,4 @@ START_TEST(restricted_systems_can_save)
     if (WEXITSTATUS(status) != 77) /* filters are not to be had everywhere */
         ck_assert_int_eq(WEXITSTATUS(status), 0);
     ck_assert_int_le(files_in_directory(), 1);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("killed savers");
-    TCase *tests = tcase_create("kill");
-    tcase_add_checked_fixture(tests, make_fast_directory, remove_directory);
-    tcase_add_loop_test(tests, killed_savers_leave_a_whole_file, 0, 2);
-    tcase_add_loop_test(tests, restricted_systems_can_save, 0, 2);
-    suite_add_tcase(s, tests);
-    return s;
 }

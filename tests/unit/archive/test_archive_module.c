@@ -68,7 +68,7 @@ static void rename_all(ek_module *module, const char *prefix, renamed *r)
 
 /* ---- there and back ---- */
 
-START_TEST(state_dicts_come_back)
+TEST(state_dicts_come_back)
 {
     char texts[2][80];
     ek_module *from = net(1), *to = net(2);
@@ -90,9 +90,8 @@ START_TEST(state_dicts_come_back)
     ek_module_free(from);
     ek_module_free(to);
 }
-END_TEST
 
-START_TEST(names_may_begin_with_module)
+TEST_LOOP(names_may_begin_with_module, 0, 4)
 {
     static const char *const prefixes[] = {"", "module.", "a.b.", "a.b.module."};
     char texts[2][80];
@@ -106,7 +105,6 @@ START_TEST(names_may_begin_with_module)
     ek_module_free(from);
     ek_module_free(to);
 }
-END_TEST
 
 static ek_value no_forward(ek_module *module, const ek_args *args)
 {
@@ -120,7 +118,7 @@ static const ek_module_type holder_type = {.name = "holder",
                                            .forward = no_forward};
 
 /* A module whose own child is named so: with and without a wrapper's prefix. */
-START_TEST(modules_may_have_a_child_of_that_name)
+TEST_LOOP(modules_may_have_a_child_of_that_name, 0, 2)
 {
     char texts[2][65];
     renamed r;
@@ -137,9 +135,8 @@ START_TEST(modules_may_have_a_child_of_that_name)
     ek_module_free(from);
     ek_module_free(to);
 }
-END_TEST
 
-START_TEST(dtypes_are_converted)
+TEST_LOOP(dtypes_are_converted, 0, 2)
 {
     ek_module *from = net(1), *to = net(2), *wide = net(1);
     assert_ok(ek_module_to_dtype(wide, EK_F64));
@@ -156,10 +153,9 @@ START_TEST(dtypes_are_converted)
     ek_module_free(wide);
     ek_module_free(to);
 }
-END_TEST
 
 /* Weights as they are published, in dtypes that there are none of here. */
-START_TEST(narrow_dtypes_are_widened)
+TEST_LOOP(narrow_dtypes_are_widened, 0, 2)
 {
     static const char header[] = "{\"weight\":{\"dtype\":\"F16\",\"shape\":[2,2],"
                                  "\"data_offsets\":[0,8]},\"bias\":{\"dtype\":\"I8\","
@@ -192,10 +188,9 @@ START_TEST(narrow_dtypes_are_widened)
     ek_archive_free(a);
     ek_module_free(to);
 }
-END_TEST
 
 /* Handles, gradients and leaves are as before; a graph that has saved old values is told. */
-START_TEST(loading_is_a_write)
+TEST(loading_is_a_write)
 {
     ek_module *from = net(1), *to = net(2);
     ek_archive *a = saved(from, "m");
@@ -218,7 +213,6 @@ START_TEST(loading_is_a_write)
     ek_module_free(from);
     ek_module_free(to);
 }
-END_TEST
 
 /* ---- wrappers ---- */
 
@@ -238,7 +232,7 @@ static void assert_outputs(ek_module *model, ek_module *plain)
 }
 
 /* Replicas that were there before compute with what was loaded, in all ways of wrapping. */
-START_TEST(wrappers_are_seen_through)
+TEST_LOOP(wrappers_are_seen_through, 0, 4)
 {
     static const char *const wrapped_too[] = {"0.weight", "1.running_var", "3.weight"};
     ek_module *from = net(1), *inner = net(2);
@@ -270,7 +264,6 @@ START_TEST(wrappers_are_seen_through)
     ek_module_free(model);
     ek_module_free(from);
 }
-END_TEST
 
 /* ---- what doesn't fit ---- */
 
@@ -284,7 +277,7 @@ static void assert_unchanged(ek_archive *a, const char *name, ek_module *to, int
     ck_assert_str_eq(texts[0], digest(to, texts[1]));
 }
 
-START_TEST(other_names_are_listed)
+TEST(other_names_are_listed)
 {
     renamed r;
     ek_load_report report;
@@ -315,10 +308,9 @@ START_TEST(other_names_are_listed)
     ek_module_free(from);
     ek_module_free(to);
 }
-END_TEST
 
 /* Whatever strict says. */
-START_TEST(other_shapes_are_told)
+TEST(other_shapes_are_told)
 {
     ek_module *to = net(2);
     ek_manual_seed(1);
@@ -334,9 +326,8 @@ START_TEST(other_shapes_are_told)
     ek_module_free(from);
     ek_module_free(to);
 }
-END_TEST
 
-START_TEST(wrong_calls_are_refused)
+TEST(wrong_calls_are_refused)
 {
     ek_module *module = net(1);
     ek_archive *a = ek_archive_new();
@@ -359,7 +350,6 @@ START_TEST(wrong_calls_are_refused)
     ek_archive_free(a);
     ek_module_free(module);
 }
-END_TEST
 
 /* ---- tied weights ---- */
 
@@ -374,7 +364,7 @@ static ek_module *tied(double value)
     return module;
 }
 
-START_TEST(tied_weights_load_from_any_of_their_names)
+TEST_LOOP(tied_weights_load_from_any_of_their_names, 0, 5)
 {
     ek_tensor *three = ek_full(3, EK_SHAPE(2)), *four = ek_full(4, EK_SHAPE(2));
     const ek_named_tensor names[][2] = {{{"first", three}, {NULL, NULL}},
@@ -396,25 +386,4 @@ START_TEST(tied_weights_load_from_any_of_their_names)
     ck_assert(ek_archive_has(a, "t.first") && !ek_archive_has(a, "t.second"));
     ek_archive_free(a);
     ek_module_free(to);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("archived modules");
-    TCase *back = archive_case(s, "there and back");
-    tcase_add_test(back, state_dicts_come_back);
-    tcase_add_loop_test(back, names_may_begin_with_module, 0, 4);
-    tcase_add_loop_test(back, modules_may_have_a_child_of_that_name, 0, 2);
-    tcase_add_loop_test(back, dtypes_are_converted, 0, 2);
-    tcase_add_loop_test(back, narrow_dtypes_are_widened, 0, 2);
-    tcase_add_test(back, loading_is_a_write);
-    TCase *wrappers = archive_case(s, "wrappers");
-    tcase_add_loop_test(wrappers, wrappers_are_seen_through, 0, 4);
-    TCase *wrong = archive_case(s, "what doesn't fit");
-    tcase_add_test(wrong, other_names_are_listed);
-    tcase_add_test(wrong, other_shapes_are_told);
-    tcase_add_test(wrong, wrong_calls_are_refused);
-    tcase_add_loop_test(wrong, tied_weights_load_from_any_of_their_names, 0, 5);
-    return s;
 }

@@ -128,15 +128,14 @@ static void assert_goes_on(job from, job to, bool sgd)
     end(&t);
 }
 
-START_TEST(training_goes_on)
+TEST_LOOP(training_goes_on, 0, JOBS)
 {
     for (int to = 0; to < JOBS; to++)
         assert_goes_on(jobs[_i], jobs[to], to % 2);
 }
-END_TEST
 
 /* Into one that has trained already, divided or not; states that are put are not yet gathered. */
-START_TEST(a_used_optimizer_is_overwritten)
+TEST_LOOP(a_used_optimizer_is_overwritten, 0, JOBS)
 {
     training one = begin(jobs[_i], 1, false), other = begin(jobs[_i], 2, false);
     for (int i = 0; i < BEFORE; i++) {
@@ -152,10 +151,9 @@ START_TEST(a_used_optimizer_is_overwritten)
     end(&one);
     end(&other);
 }
-END_TEST
 
 /* The optimizer may go before the archive is saved. */
-START_TEST(states_outlive_their_optimizer)
+TEST_LOOP(states_outlive_their_optimizer, 0, 2)
 {
     training t = begin(jobs[_i], 1, false);
     step(&t, 0);
@@ -173,10 +171,9 @@ START_TEST(states_outlive_their_optimizer)
     ek_archive_free(a);
     ek_archive_free(b);
 }
-END_TEST
 
 /* Before any step, and with a group that needs no state. */
-START_TEST(optimizers_without_states_come_back)
+TEST(optimizers_without_states_come_back)
 {
     ek_module *module = net(1);
     ek_optimizer *optimizer = ek_sgd(.lr = 0.5), *again = ek_sgd(.lr = 0.25);
@@ -206,13 +203,12 @@ START_TEST(optimizers_without_states_come_back)
     ek_optimizer_free(again);
     ek_module_free(module);
 }
-END_TEST
 
 /* ---- schedules ---- */
 
 /* The rates that it began with come along, though it is made with the optimizer's rates of now; a
  * rate that was set by hand stays. */
-START_TEST(schedules_remember_where_they_began)
+TEST(schedules_remember_where_they_began)
 {
     ek_module *module = net(1);
     ek_optimizer *optimizer = ek_sgd(module, .lr = 0.8);
@@ -253,7 +249,6 @@ START_TEST(schedules_remember_where_they_began)
     ek_optimizer_free(other);
     ek_module_free(module);
 }
-END_TEST
 
 /* ---- what doesn't fit ---- */
 
@@ -308,7 +303,7 @@ static void assert_no_load(const char *without, ek_named_tensor added, int statu
     end(&t[1]);
 }
 
-START_TEST(what_doesnt_fit_changes_nothing)
+TEST_LOOP(what_doesnt_fit_changes_nothing, 0, 8)
 {
     const double rates[] = {0.1, 0.2}, negative = -1;
     const int64_t minus = -1;
@@ -352,9 +347,8 @@ START_TEST(what_doesnt_fit_changes_nothing)
                        "no state \"other\"");
     }
 }
-END_TEST
 
-START_TEST(wrong_calls_are_refused)
+TEST(wrong_calls_are_refused)
 {
     training t = begin(jobs[4], 1, false), sgd = begin(jobs[4], 1, true);
     ek_module *part = ek_linear(1, 1);
@@ -385,20 +379,4 @@ START_TEST(wrong_calls_are_refused)
     ek_module_free(part);
     end(&t);
     end(&sgd);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("archived optimizers");
-    TCase *on = archive_case(s, "going on");
-    tcase_add_loop_test(on, training_goes_on, 0, JOBS);
-    tcase_add_loop_test(on, a_used_optimizer_is_overwritten, 0, JOBS);
-    tcase_add_loop_test(on, states_outlive_their_optimizer, 0, 2);
-    tcase_add_test(on, optimizers_without_states_come_back);
-    tcase_add_test(on, schedules_remember_where_they_began);
-    TCase *wrong = archive_case(s, "what doesn't fit");
-    tcase_add_loop_test(wrong, what_doesnt_fit_changes_nothing, 0, 8);
-    tcase_add_test(wrong, wrong_calls_are_refused);
-    return s;
 }

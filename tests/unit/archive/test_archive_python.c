@@ -21,7 +21,7 @@ static double train_step(ek_module *net, ek_optimizer *optimizer, ek_tensor *x)
 }
 
 /* Loaded strictly, the network gives PyTorch's output, and Adam goes on with its losses. */
-START_TEST(checkpoints_of_pytorch_go_on)
+TEST(checkpoints_of_pytorch_go_on)
 {
     ek_load_report report;
     ek_module *net = ek_sequential(ek_conv2d(2, 4, 3, .padding = 1), ek_batch_norm2d(4), ek_relu(),
@@ -50,7 +50,6 @@ START_TEST(checkpoints_of_pytorch_go_on)
     ek_optimizer_free(optimizer);
     ek_module_free(net);
 }
-END_TEST
 
 /* ---- ours ---- */
 
@@ -88,7 +87,7 @@ static size_t read_whole(const char *name, unsigned char *bytes, size_t room)
     return nbytes;
 }
 
-START_TEST(files_for_python_are_the_same)
+TEST(files_for_python_are_the_same)
 {
     static unsigned char ours[1 << 15], wanted[1 << 15];
     ek_archive *a = made();
@@ -101,14 +100,4 @@ START_TEST(files_for_python_are_the_same)
     ck_assert_uint_eq(nbytes, read_whole(EK_GOLDEN_DIR "/evenkeel_archive.safetensors", wanted,
                                          sizeof wanted));
     ck_assert_mem_eq(ours, wanted, nbytes);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("archives and Python");
-    TCase *tests = archive_case(s, "Python");
-    tcase_add_test(tests, checkpoints_of_pytorch_go_on);
-    tcase_add_test(tests, files_for_python_are_the_same);
-    return s;
 }

@@ -75,7 +75,7 @@ static ek_archive *saved(ek_generator *own)
 
 /* 0: in the same process. 1: with workers that are new, as in another one. 2: with workers that
  * were seeded otherwise since. */
-START_TEST(numbers_go_on)
+TEST_LOOP(numbers_go_on, 0, 3)
 {
     static numbers wanted, got;
     ek_generator *own = ek_generator_new(3);
@@ -106,10 +106,9 @@ START_TEST(numbers_go_on)
     ek_module_free(model);
     ek_generator_free(own);
 }
-END_TEST
 
 /* Devices that have drawn nothing since the seed have no state in the file: they follow it. */
-START_TEST(devices_follow_the_seed)
+TEST(devices_follow_the_seed)
 {
     ek_module *model = dropout(4);
     ek_manual_seed(6);
@@ -127,10 +126,9 @@ START_TEST(devices_follow_the_seed)
     ek_archive_free(a);
     ek_module_free(model);
 }
-END_TEST
 
 /* Fewer devices: the others' states are left out, and more of them than there were are seeded. */
-START_TEST(numbers_of_devices_may_differ)
+TEST(numbers_of_devices_may_differ)
 {
     ek_module *model = dropout(4);
     ek_manual_seed(6);
@@ -166,7 +164,6 @@ START_TEST(numbers_of_devices_may_differ)
     ek_module_free(model);
     ek_archive_free(a);
 }
-END_TEST
 
 /* ---- what doesn't fit ---- */
 
@@ -185,7 +182,7 @@ static void assert_no_load(const ek_named_tensor *tensors, int count, int status
     ek_archive_free(a);
 }
 
-START_TEST(what_doesnt_fit_changes_nothing)
+TEST(what_doesnt_fit_changes_nothing)
 {
     unsigned char state[EK_GENERATOR_STATE_BYTES];
     ek_generator *own = ek_generator_new(3);
@@ -230,17 +227,4 @@ START_TEST(what_doesnt_fit_changes_nothing)
     ck_assert(!ek_archive_has(a, "r.default"));
     ek_archive_free(a);
     ek_generator_free(own);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("archived random numbers");
-    TCase *on = archive_case(s, "going on");
-    tcase_add_loop_test(on, numbers_go_on, 0, 3);
-    tcase_add_test(on, devices_follow_the_seed);
-    tcase_add_test(on, numbers_of_devices_may_differ);
-    TCase *wrong = archive_case(s, "what doesn't fit");
-    tcase_add_test(wrong, what_doesnt_fit_changes_nothing);
-    return s;
 }

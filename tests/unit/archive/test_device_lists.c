@@ -26,7 +26,7 @@ static int try_batch(int64_t batch, void *user)
     return batch > 4 || !user ? EK_E_OUT_OF_MEMORY : 0;
 }
 
-START_TEST(unmade_lists_are_refused)
+TEST_LOOP(unmade_lists_are_refused, 0, 2)
 {
     const bool cleared = _i;
     ek_module *modules[] = {ek_linear(2, 2), ek_linear(2, 2),
@@ -55,14 +55,4 @@ START_TEST(unmade_lists_are_refused)
     list = unmade(cleared);
     ck_assert_int_lt(ek_scatter(x, &list, NULL, 0, out), 0);
     assert_refused(cleared, "scatter: the list of devices could not be made");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("device_lists");
-    TCase *tcase = tcase_create("device_lists");
-    tcase_add_loop_test(tcase, unmade_lists_are_refused, 0, 2);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

@@ -191,7 +191,7 @@ static int (*const bodies[])(void) = {calls_that_compute, calls_that_read, an_en
                                       a_child_of_its_own};
 enum { BODIES = sizeof bodies / sizeof *bodies };
 
-START_TEST(children_of_a_process_that_has_computed)
+TEST_LOOP(children_of_a_process_that_has_computed, 0, BODIES)
 {
     make_everything();
     in_child(bodies[_i]);
@@ -201,7 +201,6 @@ START_TEST(children_of_a_process_that_has_computed)
     free_everything();
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- while others work ---- */
 
@@ -236,7 +235,7 @@ static void *log_and_draw(void *user)
     return ek_error_status() ? user : NULL;
 }
 
-START_TEST(children_of_a_process_that_computes)
+TEST(children_of_a_process_that_computes)
 {
     pthread_t threads[2];
     double loss;
@@ -254,7 +253,6 @@ START_TEST(children_of_a_process_that_computes)
     free_everything();
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- before the first use ---- */
 
@@ -270,22 +268,10 @@ static int a_first_use(void)
     return 0;
 }
 
-START_TEST(children_from_before_the_first_use)
+TEST(children_from_before_the_first_use)
 {
     assert_ok(ek_host_devices_configure("3"));
     ek_manual_seed(1);
     in_child(a_first_use);
     in_child(a_first_use);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("fork");
-    TCase *tcase = tcase_create("fork");
-    tcase_add_loop_test(tcase, children_of_a_process_that_has_computed, 0, BODIES);
-    tcase_add_test(tcase, children_of_a_process_that_computes);
-    tcase_add_test(tcase, children_from_before_the_first_use);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

@@ -47,7 +47,19 @@ static void in_locale(int number)
     ck_assert_ptr_nonnull(setlocale(LC_ALL, name));
 }
 
-START_TEST(lists_of_devices)
+/* Skipped where the system has no sources of locales. */
+static void skip_without_locales(void)
+{
+    if (access("/usr/share/i18n/locales/tr_TR", R_OK) != 0 ||
+        system("command -v localedef >/dev/null") != 0) {
+        fprintf(stderr, "skipped: localedef and the sources of locales are not here\n");
+        exit(77);
+    }
+}
+
+BEFORE_ALL(skip_without_locales)
+
+TEST_LOOP(lists_of_devices, 0, LOCALES)
 {
     static const char *const good[] = {"2x512MiB,2x256mib@0.5", "8000000,4000000", "1.5G@.25",
                                        "1e6,2E6b@1", "4"};
@@ -83,7 +95,6 @@ START_TEST(lists_of_devices)
     setlocale(LC_ALL, "C");
     remove_folder();
 }
-END_TEST
 
 /* ---- files ---- */
 
@@ -197,7 +208,7 @@ static void make_run(void)
     ek_module_free(model);
 }
 
-START_TEST(files_and_sentences)
+TEST_LOOP(files_and_sentences, 0, LOCALES)
 {
     begin(_i);
     ek_set_log(note_line, NULL);
@@ -239,21 +250,4 @@ START_TEST(files_and_sentences)
     ek_archive_free(archive);
     ek_report_free(report);
     remove_folder();
-}
-END_TEST
-
-/* Skipped where the system has no sources of locales. */
-Suite *suite(void)
-{
-    if (access("/usr/share/i18n/locales/tr_TR", R_OK) != 0 ||
-        system("command -v localedef >/dev/null") != 0) {
-        fprintf(stderr, "skipped: localedef and the sources of locales are not here\n");
-        exit(77);
-    }
-    Suite *suite = suite_create("locale");
-    TCase *tcase = tcase_create("locale");
-    tcase_add_loop_test(tcase, lists_of_devices, 0, LOCALES);
-    tcase_add_loop_test(tcase, files_and_sentences, 0, LOCALES);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

@@ -364,8 +364,3 @@ CALL(ek_normalize(reals, NOTHING, 2));
 CALL(ek_random_crop_with((ek_crop_options){0}));
 CALL(ek_center_crop_with((ek_crop_options){0}));
 CALL(ek_resize_with((ek_resize_options){0}));
-
-Suite *suite(void)
-{
-    return null_suite("null_objects");
-}

@@ -293,8 +293,3 @@ CALL(ek_scatter_value(EK_VALUE(a_tensor()), NOTHING, numbers, 0, room.values));
 CALL(ek_scatter_value(EK_VALUE(a_tensor()), devices(), NOTHING, 0, room.values));
 CALL(ek_scatter_value(EK_VALUE(a_tensor()), devices(), numbers, 0, NOTHING));
 CALL(ek_gather_value(NOTHING, 2, ek_host(0), 0));
-
-Suite *suite(void)
-{
-    return null_suite("null_tensors");
-}

@@ -32,7 +32,7 @@ static ek_module *line(void)
 
 #define SHARED_OPTIONS .lr = 0.5, .beta1 = 0, .beta2 = 0
 
-START_TEST(optimizers)
+TEST(optimizers)
 {
     ek_module *net = line();
     const double plain = after_two_steps(net, ek_adam(net, .lr = 0.5));
@@ -61,9 +61,8 @@ START_TEST(optimizers)
     ek_optimizer_free(groups);
     ek_module_free(net);
 }
-END_TEST
 
-START_TEST(criteria)
+TEST(criteria)
 {
     assert_ok(test_devices_configure("2"));
     const double logits[] = {2, 0, 0, 1};
@@ -88,9 +87,8 @@ START_TEST(criteria)
     ck_assert_ptr_null(ek_mse_loss(.ignore_index = 0));
     assert_error(EK_E_INVALID, "has no ignore_index");
 }
-END_TEST
 
-START_TEST(normalisation)
+TEST(normalisation)
 {
     ek_tensor *x = ek_full(3, EK_SHAPE(4, 2), .device = test_home());
     ek_module *still = ek_batch_norm1d(2, .momentum = 0), *moves = ek_batch_norm1d(2);
@@ -113,9 +111,8 @@ START_TEST(normalisation)
     ck_assert(isnan(a));
     ek_module_free(exact);
 }
-END_TEST
 
-START_TEST(geometry)
+TEST(geometry)
 {
     ck_assert_ptr_null(ek_conv2d(1, 1, 3, .stride = 0));
     assert_error(EK_E_INVALID, "stride must be at least 1, got 0 x 0");
@@ -131,14 +128,13 @@ START_TEST(geometry)
     ck_assert_ptr_null(ek_f_max_pool2d(x, 2, .stride = 0));
     assert_error(EK_E_INVALID, "stride");
 }
-END_TEST
 
 static ek_dataset *ten(void)
 {
     return ek_tensor_dataset(ek_arange(10, EK_I64, ek_cpu()));
 }
 
-START_TEST(data)
+TEST(data)
 {
     ek_dataset *seeded = ek_partition(0, ten(), .seed = 0), *usual = ek_partition(0, ten());
     assert_made(seeded);
@@ -167,14 +163,13 @@ START_TEST(data)
     ck_assert_ptr_null(ek_random_sampler(10, .num_samples = 0));
     assert_error(EK_E_INVALID, "num_samples is 0");
 }
-END_TEST
 
 static ek_module *critic(void)
 {
     return ek_sequential(ek_linear(3, 4), ek_tanh(), ek_linear(4, 1));
 }
 
-START_TEST(balance)
+TEST(balance)
 {
     assert_ok(test_devices_configure("2"));
     ek_module *net = critic();
@@ -201,7 +196,6 @@ START_TEST(balance)
         ek_data_parallel_model(critic(), .device_ids = ek_devices(test_kind(), 2), .weights = {0}));
     assert_error(EK_E_INVALID, "gives no device a sample");
 }
-END_TEST
 
 static int never(int64_t count, void *user)
 {
@@ -210,26 +204,10 @@ static int never(int64_t count, void *user)
     return 0;
 }
 
-START_TEST(searches)
+TEST(searches)
 {
     ck_assert_int_lt(ek_find_batch(.function = never, .most = 0), 0);
     assert_error(EK_E_INVALID, "most 0");
     ck_assert_int_lt(ek_find_batch(.function = never, .multiple = 0), 0);
     assert_error(EK_E_INVALID, "multiple 0");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("written zeros");
-    TCase *tcase = tcase_create("written zeros");
-    tcase_add_test(tcase, optimizers);
-    tcase_add_test(tcase, criteria);
-    tcase_add_test(tcase, normalisation);
-    tcase_add_test(tcase, geometry);
-    tcase_add_test(tcase, data);
-    tcase_add_test(tcase, balance);
-    tcase_add_test(tcase, searches);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

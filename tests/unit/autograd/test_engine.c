@@ -22,6 +22,8 @@ static void teardown(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(setup, teardown)
+
 /* A sum of x over several devices, in which each device's part of x's gradient has another size:
  * only one order of summation gives the same bits. Naps shuffle the order of arrival. */
 static ek_tensor *shuffled(ek_tensor *x, const unsigned *naps)
@@ -35,7 +37,7 @@ static ek_tensor *shuffled(ek_tensor *x, const unsigned *naps)
     return toy_sum(sum);
 }
 
-START_TEST(sums_do_not_depend_on_arrival)
+TEST(sums_do_not_depend_on_arrival)
 {
     static const double values[2] = {1, 2};
     static const unsigned naps[][DEVICES] = {
@@ -52,7 +54,6 @@ START_TEST(sums_do_not_depend_on_arrival)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
 static int grad_in_job(void *user, int index)
 {
@@ -64,7 +65,7 @@ static int grad_in_job(void *user, int index)
     return 0;
 }
 
-START_TEST(passes_inside_of_jobs_run_on_their_thread)
+TEST(passes_inside_of_jobs_run_on_their_thread)
 {
     double results[DEVICES], outside;
     grad_in_job(&outside, 0);
@@ -72,7 +73,6 @@ START_TEST(passes_inside_of_jobs_run_on_their_thread)
     for (int i = 0; i < DEVICES; i++)
         ck_assert_mem_eq(&results[i], &outside, sizeof outside);
 }
-END_TEST
 
 /* ---- the thread of each node ---- */
 
@@ -93,7 +93,7 @@ static ek_tensor *witness(ek_tensor *x, int index)
     return EK_RECORD(y, &operation, EK_INPUTS(x), EK_ATTRIBUTES(index));
 }
 
-START_TEST(nodes_run_on_the_worker_of_their_device)
+TEST(nodes_run_on_the_worker_of_their_device)
 {
     static const double values[2] = {1, 2};
     ek_tensor *x = toy_leaf(values, 2, ek_cpu());
@@ -112,9 +112,8 @@ START_TEST(nodes_run_on_the_worker_of_their_device)
     assert_ok(ek_backward(toy_sum(witness(x, 1))));
     ck_assert_ptr_null(ran_on[1]);
 }
-END_TEST
 
-START_TEST(one_node_over_several_devices)
+TEST(one_node_over_several_devices)
 {
     static const double values[2] = {1, 2};
     for (int used = 1; used <= DEVICES; used++) {
@@ -135,9 +134,8 @@ START_TEST(one_node_over_several_devices)
         ck_assert_double_eq(element(ek_tensor_grad(x), 1), wanted);
     }
 }
-END_TEST
 
-START_TEST(second_order_over_devices)
+TEST(second_order_over_devices)
 {
     static const double values[2] = {1, 2};
     ek_tensor *x = toy_leaf(values, 2, test_device(0));
@@ -162,9 +160,8 @@ START_TEST(second_order_over_devices)
         ck_assert_double_eq_tol(element(ek_tensor_grad(x), i),
                                 DEVICES * 36 * values[i] * values[i] * values[i], 1e-9);
 }
-END_TEST
 
-START_TEST(failures_on_any_device_stop_all)
+TEST(failures_on_any_device_stop_all)
 {
     static const double values[2] = {1, 2};
     for (int round = 0; round < 30; round++) {
@@ -193,9 +190,8 @@ START_TEST(failures_on_any_device_stop_all)
             ck_assert_uint_eq(toy_memory(test_device(i)).in_use, 0);
     }
 }
-END_TEST
 
-START_TEST(out_of_memory_in_backward_can_be_retried)
+TEST(out_of_memory_in_backward_can_be_retried)
 {
     static const double values[2] = {1, 2};
     enum { COUNT = 4096 };
@@ -223,7 +219,6 @@ START_TEST(out_of_memory_in_backward_can_be_retried)
     ek_scope_end(&scope);
     assert_ok(ek_memory_set_capacity(test_device(2), 0));
 }
-END_TEST
 
 /* ---- several callers ---- */
 
@@ -266,7 +261,7 @@ static void *call_backward(void *user)
     return NULL;
 }
 
-START_TEST(callers_do_not_get_in_each_others_way)
+TEST(callers_do_not_get_in_each_others_way)
 {
 #ifdef EK_SANITIZED
     enum { ROUNDS = 50 };
@@ -283,22 +278,4 @@ START_TEST(callers_do_not_get_in_each_others_way)
     /* 6 (x + 1) e^x at 2 */
     ck_assert_double_eq_tol(callers[0].gradient, 6 * 3 * 7.38905609893065, 1e-9);
     ck_assert_mem_eq(&callers[0].gradient, &callers[1].gradient, sizeof(double));
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("engine");
-    TCase *tests = tcase_create("engine");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, sums_do_not_depend_on_arrival);
-    tcase_add_test(tests, passes_inside_of_jobs_run_on_their_thread);
-    tcase_add_test(tests, nodes_run_on_the_worker_of_their_device);
-    tcase_add_test(tests, one_node_over_several_devices);
-    tcase_add_test(tests, second_order_over_devices);
-    tcase_add_test(tests, failures_on_any_device_stop_all);
-    tcase_add_test(tests, out_of_memory_in_backward_can_be_retried);
-    tcase_add_test(tests, callers_do_not_get_in_each_others_way);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -1,6 +1,8 @@
 /* Functions of the user's own: their gradients to any order, and who owns what. */
 #include "function_setup.h"
 
+FIXTURE(setup, teardown)
+
 static atomic_int destroyed;
 
 static void count_destroyed(void *user)
@@ -22,7 +24,7 @@ static ek_tensor *cube_of_exp(ek_tensor *const *x, int count, void *user)
     return toy_sum(toy_exp(apply(&cube, toy_scale(x[0], 0.5))));
 }
 
-START_TEST(differences_agree)
+TEST(differences_agree)
 {
     static const double values[3] = {-1.5, 0.25, 2};
     ek_tensor *x = toy_leaf(values, 3, ek_cpu());
@@ -32,9 +34,8 @@ START_TEST(differences_agree)
     assert_ok(ek_gradcheck(cube_of_exp, &x, 1));
     assert_ok(ek_gradgradcheck(cube_of_exp, &x, 1));
 }
-END_TEST
 
-START_TEST(every_derivative_of_a_cube)
+TEST(every_derivative_of_a_cube)
 {
     ek_tensor *x = toy_leaf((double[]){2}, 1, test_device(1));
     ek_tensor *y = apply(&cube, x);
@@ -46,9 +47,8 @@ START_TEST(every_derivative_of_a_cube)
         ck_assert_double_eq(element(y, 0), derivatives[order]);
     }
 }
-END_TEST
 
-START_TEST(what_the_forward_makes_ends_with_it)
+TEST(what_the_forward_makes_ends_with_it)
 {
     ek_tensor *x = toy_full(2, EK_SHAPE(1000), test_device(0));
     uint64_t before = toy_memory(test_device(0)).in_use;
@@ -58,7 +58,6 @@ START_TEST(what_the_forward_makes_ends_with_it)
     ek_scope_end(&scope);
     ck_assert_uint_eq(toy_memory(test_device(0)).in_use, before);
 }
-END_TEST
 
 /* ---- x y and exp(x), saved as an output; NULL inputs ---- */
 
@@ -107,7 +106,7 @@ static ek_tensor *pair_product(ek_tensor *const *x, int count, void *user)
     return *which == 2 ? toy_mul(y[0], y[1]) : toy_mul(y[*which], y[*which]);
 }
 
-START_TEST(forwards_know_what_backward_may_want)
+TEST(forwards_know_what_backward_may_want)
 {
     ek_tensor *x = toy_leaf((double[]){2}, 1, ek_cpu()), *y[2];
     ek_tensor *const inputs[] = {x, NULL, ek_detach(x)};
@@ -123,9 +122,8 @@ START_TEST(forwards_know_what_backward_may_want)
     assert_ok(ek_function_apply(&constant, inputs, 3, y));
     ck_assert(!pair_wanted);
 }
-END_TEST
 
-START_TEST(several_outputs)
+TEST_LOOP(several_outputs, 0, 3)
 {
     ek_tensor *inputs[] = {toy_leaf((double[]){0.5, -1}, 2, test_device(0)),
                            toy_leaf((double[]){2, 3}, 2, test_device(0))};
@@ -140,7 +138,6 @@ START_TEST(several_outputs)
     assert_ok(ek_gradgradcheck(.function = pair_product, .inputs = inputs, .input_count = 2,
                                .user = &which));
 }
-END_TEST
 
 /* ---- ownership of `user` ---- */
 
@@ -169,7 +166,7 @@ static const ek_function owner = {.name = "owner",
                                   .backward = user_backward,
                                   .destroy = count_destroyed};
 
-START_TEST(user_is_freed_once)
+TEST(user_is_freed_once)
 {
     int freed = 0;
     ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_cpu());
@@ -211,11 +208,10 @@ START_TEST(user_is_freed_once)
     assert_error(EK_E_MODIFIED, "owner: input 0 is a view");
     ck_assert_int_eq(freed, 1);
 }
-END_TEST
 
 /* ---- no gradient ---- */
 
-START_TEST(without_a_backward_there_is_no_gradient)
+TEST(without_a_backward_there_is_no_gradient)
 {
     int freed = 0;
     ek_function constant = owner;
@@ -227,7 +223,6 @@ START_TEST(without_a_backward_there_is_no_gradient)
     ck_assert_int_lt(ek_backward(y), 0);
     assert_error(EK_E_AUTOGRAD, "has no gradient");
 }
-END_TEST
 /* ---- workers ---- */
 
 enum { DEVICES = 3 };
@@ -247,7 +242,7 @@ static int witness_backward(ek_function_call *call, ek_tensor *const *dy, ek_ten
     return 0;
 }
 
-START_TEST(backwards_run_on_the_worker_of_their_device)
+TEST(backwards_run_on_the_worker_of_their_device)
 {
     static const ek_function witness = {.name = "witness",
                                         .forward = witness_forward,
@@ -266,7 +261,6 @@ START_TEST(backwards_run_on_the_worker_of_their_device)
     for (int d = 0; d < DEVICES; d++)
         ck_assert_ptr_eq(ran_on[d], devs[d]);
 }
-END_TEST
 
 static int apply_in_job(void *user, int index)
 {
@@ -276,7 +270,7 @@ static int apply_in_job(void *user, int index)
     return 0;
 }
 
-START_TEST(functions_work_inside_of_jobs)
+TEST(functions_work_inside_of_jobs)
 {
     ek_dev *devs[DEVICES];
     double results[DEVICES];
@@ -285,23 +279,4 @@ START_TEST(functions_work_inside_of_jobs)
     assert_ok(ek_gang_run(devs, DEVICES, apply_in_job, results, NULL));
     for (int d = 0; d < DEVICES; d++)
         ck_assert_double_eq(results[d], 6 * (d + 1));
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("function");
-    TCase *tc = tcase_create("function");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, differences_agree);
-    tcase_add_test(tc, every_derivative_of_a_cube);
-    tcase_add_test(tc, what_the_forward_makes_ends_with_it);
-    tcase_add_test(tc, forwards_know_what_backward_may_want);
-    tcase_add_loop_test(tc, several_outputs, 0, 3);
-    tcase_add_test(tc, user_is_freed_once);
-    tcase_add_test(tc, without_a_backward_there_is_no_gradient);
-    tcase_add_test(tc, backwards_run_on_the_worker_of_their_device);
-    tcase_add_test(tc, functions_work_inside_of_jobs);
-    suite_add_tcase(s, tc);
-    return s;
 }

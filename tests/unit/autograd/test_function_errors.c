@@ -1,6 +1,8 @@
 /* Functions of the user's own: every way to get them wrong. */
 #include "function_setup.h"
 
+FIXTURE(setup, teardown)
+
 /* ---- wrong forwards ---- */
 
 typedef enum mistake {
@@ -58,7 +60,7 @@ static int wrong_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor 
     return 0;
 }
 
-START_TEST(wrong_forwards_are_told)
+TEST_LOOP(wrong_forwards_are_told, 0, MISTAKES)
 {
     static const struct {
         int status;
@@ -86,9 +88,8 @@ START_TEST(wrong_forwards_are_told)
     ck_assert_ptr_null(y);
     ck_assert(ek_tensor_is_leaf(x) && ek_grad_enabled());
 }
-END_TEST
 
-START_TEST(wrong_calls_are_told)
+TEST(wrong_calls_are_told)
 {
     ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_cpu());
     ek_function wrong = cube;
@@ -106,7 +107,6 @@ START_TEST(wrong_calls_are_told)
     ck_assert_int_lt(ek_function_apply(&cube, &x, 1, NULL), 0);
     assert_error(EK_E_INVALID, "cube: 1 outputs at NULL");
 }
-END_TEST
 
 /* The forward's tensor was there before, and is not touched. */
 static int constant_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
@@ -123,7 +123,7 @@ static int constant_backward(ek_function_call *call, ek_tensor *const *dy, ek_te
     return 0;
 }
 
-START_TEST(somebody_elses_tensor_stays_as_it_is)
+TEST(somebody_elses_tensor_stays_as_it_is)
 {
     static const ek_function constant = {.name = "constant",
                                          .outputs = 2,
@@ -136,7 +136,6 @@ START_TEST(somebody_elses_tensor_stays_as_it_is)
     ck_assert(ek_tensor_requires_grad(y[0]) && ek_tensor_requires_grad(y[1]));
     ck_assert_double_eq(element(toy_grad(ek_fold_add(y[0], toy_scale(y[1], 4)), x, false), 0), 5);
 }
-END_TEST
 
 /* ---- wrong backwards ---- */
 
@@ -157,7 +156,7 @@ static int wrong_backward(ek_function_call *call, ek_tensor *const *dy, ek_tenso
     return ek_function_save(call, dx, 0) == EK_E_STATE ? 0 : EK_E_STATE;
 }
 
-START_TEST(wrong_backwards_are_told)
+TEST_LOOP(wrong_backwards_are_told, 0, 4)
 {
     static const struct {
         int status;
@@ -177,7 +176,6 @@ START_TEST(wrong_backwards_are_told)
     ck_assert_int_lt(ek_backward(y), 0);
     assert_error(wanted[_i].status, wanted[_i].part);
 }
-END_TEST
 
 static int wide_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)
 {
@@ -186,7 +184,7 @@ static int wide_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor
     return 0;
 }
 
-START_TEST(gradients_have_to_fit)
+TEST(gradients_have_to_fit)
 {
     static const ek_function wide = {.name = "wide",
                                      .forward = cube_forward,
@@ -196,9 +194,8 @@ START_TEST(gradients_have_to_fit)
     assert_error(EK_E_AUTOGRAD, "in backward of wide on host:1: the gradient of input 0 is "
                                 "f64[7, 7] on host:1, but the input is f64[1] on host:1");
 }
-END_TEST
 
-START_TEST(saved_tensors_are_watched)
+TEST(saved_tensors_are_watched)
 {
     ek_tensor *x = toy_leaf((double[]){2}, 1, ek_cpu());
     ek_tensor *y = apply(&cube, x);
@@ -210,20 +207,4 @@ START_TEST(saved_tensors_are_watched)
     assert_made(toy_scale_(between, 3));
     ck_assert_int_lt(ek_backward(y), 0);
     assert_error(EK_E_MODIFIED, "cube saved f64[1] on cpu for its backward");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("function/errors");
-    TCase *tc = tcase_create("function/errors");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_loop_test(tc, wrong_forwards_are_told, 0, MISTAKES);
-    tcase_add_test(tc, wrong_calls_are_told);
-    tcase_add_test(tc, somebody_elses_tensor_stays_as_it_is);
-    tcase_add_loop_test(tc, wrong_backwards_are_told, 0, 4);
-    tcase_add_test(tc, gradients_have_to_fit);
-    tcase_add_test(tc, saved_tensors_are_watched);
-    suite_add_tcase(s, tc);
-    return s;
 }

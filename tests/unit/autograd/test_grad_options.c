@@ -12,7 +12,7 @@ static int grad_of(ek_tensor *y, ek_tensor *x, ek_tensor **gradient, bool create
                    .gradients = gradient, .create_graph = create_graph, .retain_graph = retain);
 }
 
-START_TEST(the_graph_is_retained_when_asked)
+TEST(the_graph_is_retained_when_asked)
 {
     ek_tensor *x = toy_leaf(values, 3, ek_cpu()), *gradient;
     ek_tensor *y = toy_sum(toy_exp(x));
@@ -40,9 +40,8 @@ START_TEST(the_graph_is_retained_when_asked)
     assert_error(EK_E_STATE, "the saved tensors of toy_mul were freed");
     ck_assert_ptr_null(ek_tensor_grad(x));
 }
-END_TEST
 
-START_TEST(inputs_that_repeat_and_that_are_outputs)
+TEST(inputs_that_repeat_and_that_are_outputs)
 {
     ek_tensor *x = toy_leaf(values, 3, ek_cpu()), *e = toy_exp(x);
     ek_tensor *weights = toy_full(3, EK_SHAPE(3), ek_cpu()), *gradients[5];
@@ -62,10 +61,9 @@ START_TEST(inputs_that_repeat_and_that_are_outputs)
                       .gradients = gradients, .grad_outputs = &weights));
     ck_assert_double_eq(element(gradients[0], 1), 3);
 }
-END_TEST
 
 /* Entries of grad_outputs that are NULL are ones; those given may carry a gradient. */
-START_TEST(gradients_of_outputs)
+TEST(gradients_of_outputs)
 {
     ek_tensor *x = toy_leaf(values, 3, ek_cpu());
     ek_tensor *w = toy_leaf(values, 3, ek_cpu()), *gradient, *of_w;
@@ -98,9 +96,8 @@ START_TEST(gradients_of_outputs)
                      0);
     assert_error(EK_E_INVALID, "ek_grad: input 0 is NULL");
 }
-END_TEST
 
-START_TEST(unused_inputs)
+TEST(unused_inputs)
 {
     ek_tensor *x = toy_leaf(values, 3, ek_cpu()), *other = toy_leaf(values, 3, ek_cpu());
     ek_tensor *aside = toy_exp(x), *y = toy_sum(toy_mul(x, x));
@@ -121,10 +118,9 @@ START_TEST(unused_inputs)
                       .gradients = gradients, .allow_unused = true));
     ck_assert_ptr_null(gradients[1]);
 }
-END_TEST
 
 /* Of an inner tensor by an inner tensor, and again. */
-START_TEST(inputs_that_are_no_leaves)
+TEST(inputs_that_are_no_leaves)
 {
     ek_tensor *x = toy_leaf(values, 3, ek_cpu()), *inner = toy_scale(x, 3);
     ek_tensor *y = toy_sum(toy_mul(toy_mul(inner, inner), inner));
@@ -140,7 +136,6 @@ START_TEST(inputs_that_are_no_leaves)
     y = toy_sum(toy_grad(toy_sum(toy_mul(inner, inner)), inner, true));
     ck_assert_double_eq(element(toy_grad(y, x, false), 0), 6);
 }
-END_TEST
 
 /* Everything above the first order inside of jobs, on each device's own thread. */
 enum { DEVICES = 3 };
@@ -160,7 +155,7 @@ static int penalty_in_job(void *user, int index)
     return 0;
 }
 
-START_TEST(inside_of_jobs)
+TEST(inside_of_jobs)
 {
     ek_dev *devs[DEVICES];
     double results[DEVICES];
@@ -171,19 +166,4 @@ START_TEST(inside_of_jobs)
     for (int d = 0; d < DEVICES; d++)
         ck_assert_double_eq(results[d], 9 * 12 * values[2] * values[2]); /* (9 x^4)'' */
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("grad options");
-    TCase *tc = tcase_create("options");
-    tcase_add_test(tc, the_graph_is_retained_when_asked);
-    tcase_add_test(tc, inputs_that_repeat_and_that_are_outputs);
-    tcase_add_test(tc, gradients_of_outputs);
-    tcase_add_test(tc, unused_inputs);
-    tcase_add_test(tc, inputs_that_are_no_leaves);
-    tcase_add_test(tc, inside_of_jobs);
-    suite_add_tcase(s, tc);
-    return s;
 }

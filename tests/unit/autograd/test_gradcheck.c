@@ -11,6 +11,8 @@ static void teardown(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(setup, teardown)
+
 /* exp(x y) x, with several elements */
 static ek_tensor *smooth(ek_tensor *const *inputs, int count, void *user)
 {
@@ -51,7 +53,7 @@ static ek_tensor *failing(ek_tensor *const *inputs, int count, void *user)
 
 static const double values[3] = {0.5, -1.25, 2};
 
-START_TEST(right_gradients_pass)
+TEST(right_gradients_pass)
 {
     ek_tensor *inputs[] = {toy_leaf(values, 3, test_device(0)),
                            tensor_of((double[]){0.3, 0.7, -0.2}, EK_SHAPE(3), EK_F64,
@@ -69,9 +71,8 @@ START_TEST(right_gradients_pass)
         ck_assert_double_eq(element(inputs[0], i), values[i]);
     ck_assert_ptr_null(ek_tensor_grad(inputs[0]));
 }
-END_TEST
 
-START_TEST(wrong_gradients_are_found)
+TEST(wrong_gradients_are_found)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     mistake made = WRONG;
@@ -85,9 +86,8 @@ START_TEST(wrong_gradients_are_found)
                      EK_E_AUTOGRAD);
     assert_error(EK_E_AUTOGRAD, "ek_gradgradcheck: element");
 }
-END_TEST
 
-START_TEST(what_cannot_be_checked_is_refused)
+TEST(what_cannot_be_checked_is_refused)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ck_assert_int_eq(ek_gradcheck(failing, .inputs = &x, .input_count = 1), EK_E_USER);
@@ -99,17 +99,4 @@ START_TEST(what_cannot_be_checked_is_refused)
     assert_ok(ek_tensor_set_requires_grad(single, true));
     ck_assert_int_eq(ek_gradcheck(smooth, .inputs = &single, .input_count = 1), EK_E_DTYPE);
     assert_error(EK_E_DTYPE, "f32[3] on host:0");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("gradcheck");
-    TCase *tests = tcase_create("gradcheck");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, right_gradients_pass);
-    tcase_add_test(tests, wrong_gradients_are_found);
-    tcase_add_test(tests, what_cannot_be_checked_is_refused);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -17,13 +17,15 @@ static void teardown(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(setup, teardown)
+
 /* x^3 */
 static ek_tensor *cube(ek_tensor *x)
 {
     return toy_mul(toy_mul(x, x), x);
 }
 
-START_TEST(gradients_to_third_order)
+TEST(gradients_to_third_order)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *first = toy_grad(toy_sum(cube(x)), x, true);
@@ -46,9 +48,8 @@ START_TEST(gradients_to_third_order)
             ck_assert_double_eq_tol(element(e, i), exp(values[i]), 1e-12);
     }
 }
-END_TEST
 
-START_TEST(backward_accumulates_and_retains)
+TEST(backward_accumulates_and_retains)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *y = toy_sum(cube(x));
@@ -73,10 +74,9 @@ START_TEST(backward_accumulates_and_retains)
     assert_ok(ek_backward(y));
     ck_assert_double_eq(element(ek_tensor_grad(x), 0), 6);
 }
-END_TEST
 
 /* The way to it isn't computed either. */
-START_TEST(leaves_that_no_longer_require_a_gradient)
+TEST(leaves_that_no_longer_require_a_gradient)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0)), *y = toy_leaf(values, 3, test_device(0));
     ek_tensor *loss = toy_sum(toy_mul(toy_exp(x), y));
@@ -90,9 +90,8 @@ START_TEST(leaves_that_no_longer_require_a_gradient)
     assert_ok(ek_backward(loss));
     ck_assert_double_eq_tol(element(ek_tensor_grad(x), 1), values[1] * exp(values[1]), 1e-15);
 }
-END_TEST
 
-START_TEST(create_graph_leaves_gradients_that_can_be_differentiated)
+TEST(create_graph_leaves_gradients_that_can_be_differentiated)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     assert_ok(ek_backward(toy_sum(cube(x)), .create_graph = true));
@@ -102,9 +101,8 @@ START_TEST(create_graph_leaves_gradients_that_can_be_differentiated)
         ck_assert_double_eq_tol(element(second, i), 12 * values[i], 1e-12);
     assert_ok(ek_tensor_set_grad(x, NULL)); /* else leaf and graph own each other */
 }
-END_TEST
 
-START_TEST(grad_of_intermediates_and_unused_inputs)
+TEST(grad_of_intermediates_and_unused_inputs)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0)),
               *other = toy_leaf(values, 3, test_device(0));
@@ -144,9 +142,8 @@ START_TEST(grad_of_intermediates_and_unused_inputs)
     ck_assert_int_eq(ek_backward(NULL), EK_E_INVALID);
     assert_error(EK_E_INVALID, "NULL");
 }
-END_TEST
 
-START_TEST(several_outputs_with_weights)
+TEST(several_outputs_with_weights)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *weights = tensor_of((double[]){1, 10, 100}, EK_SHAPE(3), EK_F64, test_device(0));
@@ -158,9 +155,8 @@ START_TEST(several_outputs_with_weights)
         ck_assert_double_eq_tol(element(gradient, i),
                                 element(weights, i) * (exp(values[i]) + 1) + 1, 1e-9);
 }
-END_TEST
 
-START_TEST(no_gradient_mode_records_nothing)
+TEST(no_gradient_mode_records_nothing)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ck_assert(ek_set_grad_enabled(false));
@@ -177,9 +173,8 @@ START_TEST(no_gradient_mode_records_nothing)
     ck_assert_int_eq(ek_tensor_set_grad(x, toy_full(0, EK_SHAPE(4), ek_cpu())), EK_E_INVALID);
     assert_error(EK_E_INVALID, "f64[4] on cpu");
 }
-END_TEST
 
-START_TEST(modified_saved_tensors_are_noticed)
+TEST(modified_saved_tensors_are_noticed)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *a = toy_scale(x, 2);
@@ -205,9 +200,8 @@ START_TEST(modified_saved_tensors_are_noticed)
     ck_assert_int_eq(ek_backward(y), EK_E_MODIFIED);
     assert_error(EK_E_MODIFIED, "toy_scale_ modified");
 }
-END_TEST
 
-START_TEST(in_place_operations)
+TEST(in_place_operations)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *a = toy_scale(x, 2);
@@ -230,9 +224,8 @@ START_TEST(in_place_operations)
     assert_error(EK_E_MODIFIED, "view made by toy_spread before toy_scale_");
     assert_made(toy_sum(toy_spread(base, EK_SHAPE(3))));
 }
-END_TEST
 
-START_TEST(parameters_may_be_rehomed_under_a_live_graph)
+TEST(parameters_may_be_rehomed_under_a_live_graph)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *y = toy_sum(cube(x));
@@ -245,9 +238,8 @@ START_TEST(parameters_may_be_rehomed_under_a_live_graph)
         ck_assert_double_eq_tol(element(second, i), 6 * values[i], 1e-12);
     }
 }
-END_TEST
 
-START_TEST(saved_tensors_are_freed_as_backward_goes)
+TEST(saved_tensors_are_freed_as_backward_goes)
 {
     enum { COUNT = 1 << 14, DEPTH = 8 };
     const uint64_t nbytes = COUNT * sizeof(double);
@@ -274,9 +266,8 @@ START_TEST(saved_tensors_are_freed_as_backward_goes)
     assert_ok(ek_tensor_set_grad(x, NULL));
     ck_assert_uint_eq(toy_memory(test_device(0)).now[EK_MEMORY_GRADIENT], 0);
 }
-END_TEST
 
-START_TEST(a_shared_gradient_is_not_stolen)
+TEST(a_shared_gradient_is_not_stolen)
 {
     /* Both leaves get the same tensor from one node. */
     ek_tensor *x = toy_leaf(values, 3, test_device(0)), *y = toy_leaf(values, 3, test_device(0));
@@ -291,9 +282,8 @@ START_TEST(a_shared_gradient_is_not_stolen)
         ck_assert_double_eq(element(given, i), values[i]);
     }
 }
-END_TEST
 
-START_TEST(long_chains_need_no_deep_stack)
+TEST(long_chains_need_no_deep_stack)
 {
 #ifdef EK_SANITIZED
     enum { LENGTH = 100000 };
@@ -317,7 +307,6 @@ START_TEST(long_chains_need_no_deep_stack)
     ck_assert_double_eq(element(ek_tensor_grad(x), 0), 0);
     ek_release(y); /* the gradient's graph goes at the end */
 }
-END_TEST
 
 /* ---- slots for gradients ---- */
 
@@ -342,7 +331,7 @@ static ek_tensor *direct(ek_tensor *x)
     return EK_RECORD(y, &operation, EK_INPUTS(x));
 }
 
-START_TEST(gradients_can_have_a_home)
+TEST(gradients_can_have_a_home)
 {
     ek_tensor *x = toy_leaf(values, 3, test_device(0));
     ek_tensor *slot = toy_full(NAN, EK_SHAPE(3), test_device(0));
@@ -397,9 +386,8 @@ START_TEST(gradients_can_have_a_home)
     ck_assert_ptr_eq(ek_tensor_grad(y), second);
     ck_assert_double_eq(element(second, 0), 1);
 }
-END_TEST
 
-START_TEST(gradients_take_the_layout_of_their_leaf)
+TEST(gradients_take_the_layout_of_their_leaf)
 {
     ek_tensor *x = ek_empty(EK_SHAPE(2, 3, 4, 5), .dtype = EK_F64, .device = test_device(0),
                             .format = EK_CHANNELS_LAST, .requires_grad = true);
@@ -409,9 +397,8 @@ START_TEST(gradients_take_the_layout_of_their_leaf)
     assert_ok(ek_backward(toy_sum(x)));
     ck_assert_double_eq(element(grad, 119), 2);
 }
-END_TEST
 
-START_TEST(failures_say_where)
+TEST(failures_say_where)
 {
     static const struct {
         toy_failure failure;
@@ -433,30 +420,4 @@ START_TEST(failures_say_where)
         ek_scope_end(&scope);
         ck_assert_uint_eq(toy_memory(test_device(0)).in_use, 0);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("graph");
-    TCase *tests = tcase_create("graph");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, gradients_to_third_order);
-    tcase_add_test(tests, backward_accumulates_and_retains);
-    tcase_add_test(tests, leaves_that_no_longer_require_a_gradient);
-    tcase_add_test(tests, create_graph_leaves_gradients_that_can_be_differentiated);
-    tcase_add_test(tests, grad_of_intermediates_and_unused_inputs);
-    tcase_add_test(tests, several_outputs_with_weights);
-    tcase_add_test(tests, no_gradient_mode_records_nothing);
-    tcase_add_test(tests, modified_saved_tensors_are_noticed);
-    tcase_add_test(tests, in_place_operations);
-    tcase_add_test(tests, parameters_may_be_rehomed_under_a_live_graph);
-    tcase_add_test(tests, saved_tensors_are_freed_as_backward_goes);
-    tcase_add_test(tests, a_shared_gradient_is_not_stolen);
-    tcase_add_test(tests, long_chains_need_no_deep_stack);
-    tcase_add_test(tests, gradients_can_have_a_home);
-    tcase_add_test(tests, gradients_take_the_layout_of_their_leaf);
-    tcase_add_test(tests, failures_say_where);
-    suite_add_tcase(suite, tests);
-    return suite;
 }

@@ -126,7 +126,7 @@ static void end(ek_scope *scope)
 
 /* ---- tests ---- */
 
-START_TEST(gradient_moves_and_returns)
+TEST(gradient_moves_and_returns)
 {
     ek_scope scope;
     begin(&scope);
@@ -156,9 +156,8 @@ START_TEST(gradient_moves_and_returns)
     ck_assert_ptr_eq(ek_gather_grad(leaf), ek_tensor_grad(leaf));
     end(&scope);
 }
-END_TEST
 
-START_TEST(no_gradient_is_none)
+TEST(no_gradient_is_none)
 {
     ek_scope scope;
     begin(&scope);
@@ -176,10 +175,9 @@ START_TEST(no_gradient_is_none)
     assert_error(EK_E_INVALID, "NULL");
     end(&scope);
 }
-END_TEST
 
 /* What arrives beside the pieces is added to them, or fills those that have none. */
-START_TEST(settles_what_arrives_beside)
+TEST(settles_what_arrives_beside)
 {
     ek_scope scope;
     begin(&scope);
@@ -207,10 +205,9 @@ START_TEST(settles_what_arrives_beside)
     ck_assert_double_eq(element(gathered, 20), element(sum, 20));
     end(&scope);
 }
-END_TEST
 
 /* A leaf in another order of memory, and a gradient in that of rows. */
-START_TEST(orders_of_memory_differ)
+TEST(orders_of_memory_differ)
 {
     ek_scope scope;
     begin(&scope);
@@ -226,9 +223,8 @@ START_TEST(orders_of_memory_differ)
     assert_close(ek_gather_grad(leaf), gradient, 0, 0);
     end(&scope);
 }
-END_TEST
 
-START_TEST(setting_replaces_the_pieces)
+TEST(setting_replaces_the_pieces)
 {
     ek_scope scope;
     begin(&scope);
@@ -257,7 +253,6 @@ START_TEST(setting_replaces_the_pieces)
         ck_assert_ptr_null(ek_tensor_grad(ek_leaf_shards(leaf)->shards[i].piece));
     end(&scope);
 }
-END_TEST
 
 static void assert_refused(ek_tensor *leaf, ek_shards *shards, const char *part)
 {
@@ -267,7 +262,7 @@ static void assert_refused(ek_tensor *leaf, ek_shards *shards, const char *part)
     ek_object_release(shards);
 }
 
-START_TEST(refuses_what_does_not_cover)
+TEST(refuses_what_does_not_cover)
 {
     ek_scope scope;
     begin(&scope);
@@ -303,10 +298,9 @@ START_TEST(refuses_what_does_not_cover)
     ek_object_release(group);
     end(&scope);
 }
-END_TEST
 
 /* A large gradient goes to a device through little memory; without room there, nothing changes. */
-START_TEST(temporaries_are_bounded)
+TEST(temporaries_are_bounded)
 {
     enum { LARGE = 8 << 20, LIMIT = 10 << 20 };
     ek_scope scope;
@@ -342,20 +336,4 @@ START_TEST(temporaries_are_bounded)
                  0);
     ck_assert_double_eq(element(sums, LARGE - 2), 12);
     end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("shards");
-    TCase *t = tcase_create("shards");
-    tcase_add_test(t, gradient_moves_and_returns);
-    tcase_add_test(t, no_gradient_is_none);
-    tcase_add_test(t, settles_what_arrives_beside);
-    tcase_add_test(t, orders_of_memory_differ);
-    tcase_add_test(t, setting_replaces_the_pieces);
-    tcase_add_test(t, refuses_what_does_not_cover);
-    tcase_add_test(t, temporaries_are_bounded);
-    suite_add_tcase(s, t);
-    return s;
 }

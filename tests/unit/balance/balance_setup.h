@@ -22,13 +22,7 @@ static inline void teardown(void)
     assert_ok(ek_shutdown());
 }
 
-static inline TCase *balance_case(Suite *s, const char *name)
-{
-    TCase *tests = tcase_create(name);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    suite_add_tcase(s, tests);
-    return tests;
-}
+FIXTURE(setup, teardown)
 
 /* Scores (n, CLASSES, POINTS) from x (n, POINTS, FEATURES); the same numbers each time. f64. */
 typedef struct scorer {

@@ -23,13 +23,7 @@ static inline void teardown(void)
     assert_ok(ek_shutdown());
 }
 
-static inline TCase *penalty_case(Suite *s, const char *name)
-{
-    TCase *tests = tcase_create(name);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    suite_add_tcase(s, tests);
-    return tests;
-}
+FIXTURE(setup, teardown)
 
 static inline ek_tensor *normal(uint64_t seed, ek_shape shape, ek_dtype dtype)
 {

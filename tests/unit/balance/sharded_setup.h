@@ -20,13 +20,7 @@ static inline void teardown(void)
     assert_ok(ek_shutdown());
 }
 
-static inline TCase *sharded_case(Suite *s, const char *name)
-{
-    TCase *tests = tcase_create(name);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    suite_add_tcase(s, tests);
-    return tests;
-}
+FIXTURE(setup, teardown)
 
 typedef enum algorithm { SGD, ADAM } algorithm;
 

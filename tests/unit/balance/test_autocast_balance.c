@@ -63,7 +63,7 @@ static double balanced_step(ek_module *model, ek_module *criterion, bool autocas
     return value;
 }
 
-START_TEST(balanced_losses)
+TEST_LOOP(balanced_losses, 0, 4)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *one = make_classifier();
@@ -85,11 +85,10 @@ START_TEST(balanced_losses)
     ek_module_free(plain);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- adversarial losses: of a critic's bf16 ---- */
 
-START_TEST(adversarial_losses)
+TEST(adversarial_losses)
 {
     ek_scope scope = ek_scope_begin();
     for (ek_gan_loss_kind kind = EK_GAN_WASSERSTEIN; kind <= EK_GAN_LOGISTIC; kind++) {
@@ -103,7 +102,6 @@ START_TEST(adversarial_losses)
     }
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- gradient penalties: second order, through casts ---- */
 
@@ -144,7 +142,7 @@ static double penalty_step(ek_module *critic, ek_penalty_kind kind, bool autocas
     return value;
 }
 
-START_TEST(penalties)
+TEST_LOOP(penalties, 0, 6)
 {
     static make_critic *const critics[] = {conv_critic, conv_critic_tanh};
     ek_scope scope = ek_scope_begin();
@@ -168,12 +166,11 @@ START_TEST(penalties)
     }
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- training ---- */
 
 /* Weights stay f32 and memory in use where it was. */
-START_TEST(master_weights)
+TEST(master_weights)
 {
     ek_scope scope = ek_scope_begin();
     const ek_device_list devices = ek_devices(test_kind(), 3);
@@ -203,16 +200,4 @@ START_TEST(master_weights)
     ek_module_free(model);
     ek_module_free(criterion);
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("autocast_balance");
-    TCase *t = penalty_case(s, "autocast");
-    tcase_add_loop_test(t, balanced_losses, 0, 4);
-    tcase_add_test(t, adversarial_losses);
-    tcase_add_loop_test(t, penalties, 0, 6);
-    tcase_add_test(t, master_weights);
-    return s;
 }

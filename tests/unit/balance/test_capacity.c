@@ -50,7 +50,7 @@ static outcome fresh_run(way how, int device, uint64_t capacity)
     return o;
 }
 
-START_TEST(the_peak_is_enough_and_needed)
+TEST_LOOP(the_peak_is_enough_and_needed, USED *CLASSIC, USED *WAYS)
 {
     way how = (way)(_i / USED);
     int device = _i % USED;
@@ -62,10 +62,9 @@ START_TEST(the_peak_is_enough_and_needed)
     ck_assert_uint_eq(enough.peaks[device], peak);
     ck_assert_int_eq(fresh_run(how, device, peak - 64).status, EK_E_OUT_OF_MEMORY);
 }
-END_TEST
 
 /* The activations of a part are gone before the next: the step takes less memory in more parts. */
-START_TEST(more_parts_take_less)
+TEST_LOOP(more_parts_take_less, ONE_DEVICE, WAYS)
 {
     enum { SAMPLES = 48 };
     uint64_t last = UINT64_MAX;
@@ -88,11 +87,10 @@ START_TEST(more_parts_take_less)
         free_job(&j);
     }
 }
-END_TEST
 
 /* A batch that is too large fails in its first part; cut finer, it goes through with the same job.
  */
-START_TEST(a_smaller_part_fits)
+TEST_LOOP(a_smaller_part_fits, ONE_DEVICE, WAYS)
 {
     enum { SAMPLES = 48 };
     char before[65], after[65];
@@ -125,16 +123,4 @@ START_TEST(a_smaller_part_fits)
     ek_scope_end(&scope);
     assert_ok(ek_memory_set_capacity(test_device(0), 0));
     free_job(&j);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("capacity");
-    TCase *tests = balance_case(s, "capacity");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, the_peak_is_enough_and_needed, USED * CLASSIC, USED * WAYS);
-    tcase_add_loop_test(tests, more_parts_take_less, ONE_DEVICE, WAYS);
-    tcase_add_loop_test(tests, a_smaller_part_fits, ONE_DEVICE, WAYS);
-    return s;
 }

@@ -23,7 +23,7 @@ static int fits_up_to(int64_t batch, void *user)
     return batch <= l->limit ? 0 : ek_error(EK_E_OUT_OF_MEMORY, "no room for %d", (int)batch);
 }
 
-START_TEST(finds_any_limit)
+TEST(finds_any_limit)
 {
     static const int64_t multiples[] = {1, 3, 8};
     for (int k = 0; k < 3; k++)
@@ -47,9 +47,8 @@ START_TEST(finds_any_limit)
             ck_assert_int_eq(ek_error_status(), 0);
         }
 }
-END_TEST
 
-START_TEST(begins_where_it_is_told)
+TEST(begins_where_it_is_told)
 {
     limited l = {.limit = 1000};
     ck_assert_int_eq(ek_find_batch(.function = fits_up_to, .user = &l, .first = 20, .most = 21),
@@ -65,7 +64,6 @@ START_TEST(begins_where_it_is_told)
     l = (limited){.limit = INT64_MAX};
     ck_assert_int_eq(ek_find_batch(.function = fits_up_to, .user = &l), 65536);
 }
-END_TEST
 
 /* ---- against brute force ---- */
 
@@ -127,7 +125,7 @@ static int64_t brute_force(way how, int64_t most)
     return most;
 }
 
-START_TEST(is_exact)
+TEST_LOOP(is_exact, ONE_DEVICE, WAYS)
 {
     static const uint64_t capacities[][2] = {{40000, 40000}, {60000, 20000}, {25000, 80000}};
     for (int c = 0; c < 3; c++) {
@@ -142,7 +140,6 @@ START_TEST(is_exact)
         ck_assert_int_le(w.calls, 2 * 14);
     }
 }
-END_TEST
 
 /* ---- Adam: the first step makes its state ---- */
 
@@ -182,7 +179,7 @@ static int steps_in_a_row(way how, int64_t batch, int most)
     return steps;
 }
 
-START_TEST(what_it_finds_lasts)
+TEST_LOOP(what_it_finds_lasts, ONE_DEVICE, WAYS)
 {
     static const uint64_t capacities[][2] = {{20000, 20000}, {30000, 24000}};
     way how = (way)_i;
@@ -202,10 +199,9 @@ START_TEST(what_it_finds_lasts)
         set_capacities(0, 0);
     }
 }
-END_TEST
 
 /* A model that plans by itself: where devices differ it takes more than equal chunks do. */
-START_TEST(plans_settle_while_it_searches)
+TEST(plans_settle_while_it_searches)
 {
     int64_t found[2];
     for (int k = 0; k < 2; k++) {
@@ -226,9 +222,8 @@ START_TEST(plans_settle_while_it_searches)
     ck_assert_int_gt(found[0], 10);
     ck_assert_int_gt(found[1], found[0] * 5 / 4);
 }
-END_TEST
 
-START_TEST(nothing_fits)
+TEST_LOOP(nothing_fits, ONE_DEVICE, WAYS)
 {
     work w;
     job j = make_job((way)_i, CROSS_ENTROPY, EK_F64);
@@ -238,7 +233,6 @@ START_TEST(nothing_fits)
     set_capacities(0, 0);
     free_job(&j);
 }
-END_TEST
 
 /* ---- no trace ---- */
 
@@ -297,7 +291,7 @@ static void assert_same(const traces *a, const traces *b, bool memory)
 }
 
 /* After a step (state, gradients, replicas), and before the first. */
-START_TEST(leaves_no_trace)
+TEST_LOOP(leaves_no_trace, 2 * ONE_DEVICE, 2 * WAYS)
 {
     bool stepped = _i % 2;
     way how = (way)(_i / 2);
@@ -322,10 +316,9 @@ START_TEST(leaves_no_trace)
     set_capacities(0, 0);
     free_job(&j);
 }
-END_TEST
 
 /* Training goes on as it would have, to the bit. */
-START_TEST(training_goes_on_as_before)
+TEST_LOOP(training_goes_on_as_before, ONE_DEVICE, WAYS)
 {
     char hashes[2][65];
     for (int searched = 0; searched < 2; searched++) {
@@ -345,7 +338,6 @@ START_TEST(training_goes_on_as_before)
     }
     ck_assert_str_eq(hashes[0], hashes[1]);
 }
-END_TEST
 
 /* Dropout draws on every device's own generator. */
 static int draw_on_devices(job *j, double *sum)
@@ -366,7 +358,7 @@ static int draw(int64_t batch, void *user)
     return batch > 5 ? ek_error(EK_E_OUT_OF_MEMORY, "enough") : draw_on_devices(user, &sum);
 }
 
-START_TEST(devices_generators_go_on_as_before)
+TEST(devices_generators_go_on_as_before)
 {
     double sums[2];
     for (int searched = 0; searched < 2; searched++) {
@@ -385,7 +377,6 @@ START_TEST(devices_generators_go_on_as_before)
     }
     ck_assert_double_eq(sums[1], sums[0]);
 }
-END_TEST
 
 /* ---- memory that is gone when something is put back ---- */
 
@@ -402,7 +393,7 @@ static int leave_little(int64_t batch, void *user)
 }
 
 /* The first gradient is too large; what comes after it is put back all the same. */
-START_TEST(what_cannot_come_back_keeps_nothing_else)
+TEST(what_cannot_come_back_keeps_nothing_else)
 {
     set_capacities(0, 0);
     ek_scope scope = ek_scope_begin();
@@ -428,11 +419,10 @@ START_TEST(what_cannot_come_back_keeps_nothing_else)
     ek_optimizer_free(optimizer);
     ek_module_free(net);
 }
-END_TEST
 
 /* ---- errors ---- */
 
-START_TEST(other_errors_end_it)
+TEST(other_errors_end_it)
 {
     job j = make_job(BALANCED, CROSS_ENTROPY, EK_F64);
     work w = {.j = &j};
@@ -448,7 +438,6 @@ START_TEST(other_errors_end_it)
     assert_same(&before, &after, true);
     free_job(&j);
 }
-END_TEST
 
 static void expect_invalid(ek_find_batch_options options, const char *text)
 {
@@ -456,7 +445,7 @@ static void expect_invalid(ek_find_batch_options options, const char *text)
     assert_error(EK_E_INVALID, text);
 }
 
-START_TEST(wrong_options)
+TEST(wrong_options)
 {
     expect_invalid((ek_find_batch_options){.first = 1}, "the function");
     expect_invalid((ek_find_batch_options){.function = fits_up_to, .first = -1}, "first -1");
@@ -469,27 +458,4 @@ START_TEST(wrong_options)
                                            .first = INT64_MAX,
                                            .multiple = 2},
                    "the first batch");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("find_batch");
-    TCase *search = balance_case(s, "search");
-    tcase_set_timeout(search, 60);
-    tcase_add_test(search, finds_any_limit);
-    tcase_add_test(search, begins_where_it_is_told);
-    tcase_add_loop_test(search, is_exact, ONE_DEVICE, WAYS);
-    tcase_add_loop_test(search, what_it_finds_lasts, ONE_DEVICE, WAYS);
-    tcase_add_test(search, plans_settle_while_it_searches);
-    tcase_add_loop_test(search, nothing_fits, ONE_DEVICE, WAYS);
-    TCase *trace = balance_case(s, "trace");
-    tcase_add_loop_test(trace, leaves_no_trace, 2 * ONE_DEVICE, 2 * WAYS);
-    tcase_add_loop_test(trace, training_goes_on_as_before, ONE_DEVICE, WAYS);
-    tcase_add_test(trace, devices_generators_go_on_as_before);
-    tcase_add_test(trace, what_cannot_come_back_keeps_nothing_else);
-    TCase *errors = balance_case(s, "errors");
-    tcase_add_test(errors, other_errors_end_it);
-    tcase_add_test(errors, wrong_options);
-    return s;
 }

@@ -24,7 +24,7 @@ static void compare(ek_module *plain, ek_module *wrapped, way how, int devices, 
 }
 
 /* 4 devices: 10 is cut 3 3 3 1. */
-START_TEST(outputs_alone)
+TEST_LOOP(outputs_alone, 0, LOSSES *ROLES)
 {
     ek_gan_loss_kind kind = (ek_gan_loss_kind)(_i / ROLES);
     ek_gan_role role = (ek_gan_role)(_i % ROLES);
@@ -41,12 +41,4 @@ START_TEST(outputs_alone)
         ek_module_free(wrapped);
     }
     ek_module_free(plain);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("gan_criterion");
-    tcase_add_loop_test(penalty_case(s, "criterion"), outputs_alone, 0, LOSSES * ROLES);
-    return s;
 }

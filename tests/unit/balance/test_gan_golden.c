@@ -158,17 +158,16 @@ static void follow(int kind, int norm, ek_dtype dtype, way how, int devices)
     ek_scope_end(&scope);
 }
 
-START_TEST(one_device_follows_pytorch)
+TEST_LOOP(one_device_follows_pytorch, 0, GOLDEN_KINDS *NORMS)
 {
     if (!test_is_short() || _i % 2 == 0)
         follow(_i / NORMS, _i % NORMS, EK_F64, PLAIN, 1);
     if (!test_is_short() || _i % 5 == 1)
         follow(_i / NORMS, _i % NORMS, EK_F32, PLAIN, 1);
 }
-END_TEST
 
 /* 6 samples on 4 devices are cut 2 2 2, on 3 devices evenly: one device is left out, or none. */
-START_TEST(several_devices_follow_pytorch)
+TEST_LOOP(several_devices_follow_pytorch, 0, GOLDEN_KINDS)
 {
     for (int norm = test_is_short() ? _i % NORMS : NONE; norm < NORMS; norm++) {
         follow(_i, norm, EK_F64, BALANCED, 4);
@@ -178,14 +177,4 @@ START_TEST(several_devices_follow_pytorch)
         follow(_i, norm, EK_F64, BALANCED_EVEN, 4);
         follow(_i, norm, EK_F32, BALANCED, 3);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("gan_golden");
-    TCase *tests = penalty_case(s, "gan");
-    tcase_add_loop_test(tests, one_device_follows_pytorch, 0, GOLDEN_KINDS * NORMS);
-    tcase_add_loop_test(tests, several_devices_follow_pytorch, 0, GOLDEN_KINDS);
-    return s;
 }

@@ -22,7 +22,7 @@ static ek_module *linear_critic(void)
 
 /* Of a linear critic g is its weight w at every point: the penalty is f(|w|), its gradient
  * f'(|w|) w / |w|, and the bias has none. */
-START_TEST(linear_critics)
+TEST_LOOP(linear_critics, 0, KINDS)
 {
     static const double weights[][3] = {{0.3, -0.4, 0}, {2, -1, 2}, {0, 0, 0}};
     static const double lengths[] = {0.5, 3, 0};
@@ -51,9 +51,8 @@ START_TEST(linear_critics)
         ek_module_free(critic);
     }
 }
-END_TEST
 
-START_TEST(weights_scale)
+TEST(weights_scale)
 {
     ek_module *critic = seeded(smooth_critic, EK_F64);
     ek_tensor *real = normal(1, sample_shape(4), EK_F64),
@@ -84,11 +83,10 @@ START_TEST(weights_scale)
     ck_assert_double_eq(values[2], 0);
     ek_module_free(critic);
 }
-END_TEST
 
 /* ---- points ---- */
 
-START_TEST(points_are_drawn_in_order)
+TEST_LOOP(points_are_drawn_in_order, 0, 2)
 {
     ek_dtype dtype = _i ? EK_F32 : EK_F64;
     ek_tensor *real = normal(1, EK_SHAPE(5, 2, 3), dtype),
@@ -118,10 +116,9 @@ START_TEST(points_are_drawn_in_order)
     assert_close(ek_penalty_points(real, NULL, EK_PENALTY_R1, NULL), real, 0, 0);
     assert_close(ek_penalty_points(NULL, fake, EK_PENALTY_R2, NULL), fake, 0, 0);
 }
-END_TEST
 
 /* Neither the device nor the order of memory changes a bit. */
-START_TEST(points_are_the_same_everywhere)
+TEST_LOOP(points_are_the_same_everywhere, 0, 2 * KINDS)
 {
     ek_dtype dtype = _i % 2 ? EK_F32 : EK_F64;
     ek_penalty_kind kind = (ek_penalty_kind)(_i / 2);
@@ -144,9 +141,8 @@ START_TEST(points_are_the_same_everywhere)
     else
         assert_close(points[2], points[0], 0, 0);
 }
-END_TEST
 
-START_TEST(points_have_no_history)
+TEST(points_have_no_history)
 {
     ek_tensor *real = normal(1, EK_SHAPE(5, 2), EK_F64), *seed = normal(2, EK_SHAPE(5, 2), EK_F64);
     assert_ok(ek_tensor_set_requires_grad(real, true));
@@ -167,7 +163,6 @@ START_TEST(points_have_no_history)
     ck_assert_ptr_null(ek_tensor_grad(seed));
     ek_module_free(critic);
 }
-END_TEST
 
 /* ---- every way is one device's ---- */
 
@@ -197,7 +192,7 @@ static void compare_ways(make_critic *make, int batch, ek_penalty_kind kind, ek_
     ek_module_free(alone);
 }
 
-START_TEST(all_ways_agree)
+TEST_LOOP(all_ways_agree, 0, CRITICS *KINDS)
 {
     for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
         ek_scope scope = ek_scope_begin();
@@ -205,14 +200,12 @@ START_TEST(all_ways_agree)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
-START_TEST(all_ways_agree_in_f32)
+TEST_LOOP(all_ways_agree_in_f32, 0, CRITICS *KINDS)
 {
     if (!test_is_short() || _i % KINDS == _i % CRITICS)
         compare_ways(critics[_i % CRITICS], 10, (ek_penalty_kind)(_i % KINDS), EK_F32, 1e-5);
 }
-END_TEST
 
 static ek_module *batch_norm_critic(void)
 {
@@ -221,7 +214,7 @@ static ek_module *batch_norm_critic(void)
 }
 
 /* Synchronised statistics: a sample's gradient has parts that come through other replicas. */
-START_TEST(all_replicas_count)
+TEST_LOOP(all_replicas_count, 0, 4 * KINDS)
 {
     static const way ways[] = {CLASSIC, BALANCED, BALANCED_EVEN};
     ek_penalty_kind kind = (ek_penalty_kind)(_i % KINDS);
@@ -242,9 +235,8 @@ START_TEST(all_replicas_count)
         }
     ek_module_free(alone);
 }
-END_TEST
 
-START_TEST(bf16)
+TEST(bf16)
 {
     ek_tensor *real = normal(4, sample_shape(7), EK_BF16),
               *fake = normal(5, sample_shape(7), EK_BF16);
@@ -262,10 +254,9 @@ START_TEST(bf16)
     }
     ek_module_free(wide);
 }
-END_TEST
 
 /* A penalty counts like any other part of a loss, and goes on from the gradients that are there. */
-START_TEST(penalties_add_to_a_loss)
+TEST(penalties_add_to_a_loss)
 {
     outcome wanted = {0};
     for (int h = 0; h < 3; h++) {
@@ -298,9 +289,8 @@ START_TEST(penalties_add_to_a_loss)
         ek_module_free(on_fake);
     }
 }
-END_TEST
 
-START_TEST(own_gradients_stay)
+TEST(own_gradients_stay)
 {
     for (int h = 0; h < WAYS; h++) {
         ek_module *critic = on_devices(seeded(smooth_critic, EK_F64), (way)h, h == PLAIN ? 1 : 3);
@@ -321,7 +311,6 @@ START_TEST(own_gradients_stay)
         ek_module_free(critic);
     }
 }
-END_TEST
 
 /* ---- norms of zero ---- */
 
@@ -339,7 +328,7 @@ static ek_tensor *half_dead_samples(void)
     return tensor_of(values, sample_shape(9), EK_F64, test_device(0));
 }
 
-START_TEST(norms_of_zero)
+TEST(norms_of_zero)
 {
     for (int h = 0; h < WAYS; h++) {
         ek_module *critic =
@@ -365,9 +354,8 @@ START_TEST(norms_of_zero)
         ek_module_free(critic);
     }
 }
-END_TEST
 
-START_TEST(critics_of_zeros)
+TEST(critics_of_zeros)
 {
     /* |g| = 0 everywhere: (0 - 1)^2, or 0; all gradients are 0. */
     static const double values[KINDS] = {10, 0, 10, 0, 0};
@@ -388,11 +376,10 @@ START_TEST(critics_of_zeros)
         ek_module_free(critic);
     }
 }
-END_TEST
 
 /* ---- memory ---- */
 
-START_TEST(nothing_grows)
+TEST_LOOP(nothing_grows, 0, 3)
 {
     way how = _i == 0 ? PLAIN : _i == 1 ? CLASSIC : BALANCED;
     ek_module *critic = on_devices(seeded(conv_critic, EK_F32), how, how == PLAIN ? 1 : 4);
@@ -418,10 +405,9 @@ START_TEST(nothing_grows)
     }
     ek_module_free(critic);
 }
-END_TEST
 
 /* No chunk holds on to the whole batch, and no point gets a gradient of its own. */
-START_TEST(chunks_are_all_that_stays)
+TEST(chunks_are_all_that_stays)
 {
     ek_module *critic = on_devices(seeded(smooth_critic, EK_F64), BALANCED, 4);
     ek_tensor *real = ek_to_device(normal(4, sample_shape(256), EK_F64), test_device(0));
@@ -445,30 +431,4 @@ START_TEST(chunks_are_all_that_stays)
         ck_assert_uint_eq(after[d].now[EK_MEMORY_GRADIENT], before[d].now[EK_MEMORY_GRADIENT]);
     }
     ek_module_free(critic);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("gradient_penalty");
-    TCase *tests = penalty_case(s, "values");
-    tcase_add_loop_test(tests, linear_critics, 0, KINDS);
-    tcase_add_test(tests, weights_scale);
-    tcase_add_loop_test(tests, points_are_drawn_in_order, 0, 2);
-    tcase_add_loop_test(tests, points_are_the_same_everywhere, 0, 2 * KINDS);
-    tcase_add_test(tests, points_have_no_history);
-    tests = penalty_case(s, "ways");
-    tcase_add_loop_test(tests, all_ways_agree, 0, CRITICS * KINDS);
-    tcase_add_loop_test(tests, all_ways_agree_in_f32, 0, CRITICS * KINDS);
-    tcase_add_loop_test(tests, all_replicas_count, 0, 4 * KINDS);
-    tcase_add_test(tests, bf16);
-    tcase_add_test(tests, penalties_add_to_a_loss);
-    tcase_add_test(tests, own_gradients_stay);
-    tests = penalty_case(s, "zero");
-    tcase_add_test(tests, norms_of_zero);
-    tcase_add_test(tests, critics_of_zeros);
-    tests = penalty_case(s, "memory");
-    tcase_add_loop_test(tests, nothing_grows, 0, 3);
-    tcase_add_test(tests, chunks_are_all_that_stays);
-    return s;
 }

@@ -42,13 +42,12 @@ static void check_sums(bool weights_on_cpu)
     ck_assert_double_eq(gradient_of(x[2]), 0.25);
 }
 
-START_TEST(sums_and_weights_are_added)
+TEST_LOOP(sums_and_weights_are_added, 0, 2)
 {
     check_sums(_i);
 }
-END_TEST
 
-START_TEST(weights_on_devices_are_not_waited_for)
+TEST(weights_on_devices_are_not_waited_for)
 {
     ek_scope scope = ek_scope_begin();
     const ek_backend *real = make_remote();
@@ -56,17 +55,15 @@ START_TEST(weights_on_devices_are_not_waited_for)
     end_remote(real);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(nothing_divides_sums)
+TEST(nothing_divides_sums)
 {
     ek_loss_sum parts[2] = {{leaf(2, test_device(0)), NULL}, {leaf(5, test_device(1)), NULL}};
     ck_assert_double_eq(value_of(ek_loss_sums_mean(parts, 2, test_device(0))), 7);
 }
-END_TEST
 
 /* All are empty: the loss is NaN, and still has a history. */
-START_TEST(all_empty_is_nan)
+TEST(all_empty_is_nan)
 {
     ek_loss_sum parts[2] = {{leaf(0, test_device(0)), number(0, ek_cpu())},
                             {leaf(0, test_device(1)), number(0, ek_cpu())}};
@@ -74,10 +71,9 @@ START_TEST(all_empty_is_nan)
     ck_assert(isnan(value_of(loss)));
     assert_ok(ek_backward(loss));
 }
-END_TEST
 
 /* Joined in steps or at once, the numbers are the same: what has been joined is a part again. */
-START_TEST(what_is_joined_is_a_part)
+TEST(what_is_joined_is_a_part)
 {
     ek_loss_sum parts[4], two[2];
     for (int i = 0; i < 4; i++)
@@ -88,13 +84,12 @@ START_TEST(what_is_joined_is_a_part)
     ck_assert_double_eq(value_of(ek_loss_sums_mean(two, 2, test_device(0))), 14.0 / 6);
     ck_assert_double_eq(value_of(ek_loss_sums_mean(parts, 4, test_device(0))), 14.0 / 6);
 }
-END_TEST
 
 /* ---- what criteria tell ---- */
 
 /* Criteria give their mean by sum and weight too; a sum has no weight, and losses per element have
  * no sum. */
-START_TEST(sums_over_weights_are_the_loss)
+TEST_LOOP(sums_over_weights_are_the_loss, 0, LOSS_KINDS)
 {
     loss_kind kind = (loss_kind)_i;
     job j = make_job(PLAIN, kind, EK_F64);
@@ -111,9 +106,8 @@ START_TEST(sums_over_weights_are_the_loss)
                 1e-13);
     free_job(&j);
 }
-END_TEST
 
-START_TEST(losses_per_element_have_no_sum)
+TEST(losses_per_element_have_no_sum)
 {
     ek_module *criterion = ek_mse_loss(.reduction = EK_NONE);
     ek_tensor *x = ek_ones(EK_SHAPE(3), .device = test_device(0));
@@ -124,10 +118,9 @@ START_TEST(losses_per_element_have_no_sum)
     ck_assert_ptr_null(part.sum);
     ek_module_free(criterion);
 }
-END_TEST
 
 /* The second device has nothing to average. */
-START_TEST(a_sum_of_the_users_own)
+TEST(a_sum_of_the_users_own)
 {
     job plain = make_job(PLAIN, USERS_SUM, EK_F64), j = make_job(BALANCED, USERS_SUM, EK_F64);
     ek_tensor *x = make_inputs(9), *target = make_targets(9, 3, 6);
@@ -139,7 +132,6 @@ START_TEST(a_sum_of_the_users_own)
     free_job(&plain);
     free_job(&j);
 }
-END_TEST
 
 /* ---- errors ---- */
 
@@ -164,7 +156,7 @@ static const ek_module_type faulty_type = {.name = "faulty",
                                            .forward = counted_forward,
                                            .loss_sum = faulty_loss_sum};
 
-START_TEST(wrong_sums_are_errors)
+TEST(wrong_sums_are_errors)
 {
     static const char *const texts[] = {"faulty: loss_sum gave no sum",
                                         "faulty: the sum of its loss has to be one number, not f64",
@@ -183,10 +175,9 @@ START_TEST(wrong_sums_are_errors)
     ek_module_free(model);
     ek_module_free(criterion);
 }
-END_TEST
 
 /* Losses per element have no sum that micro-batches could add, on several devices neither. */
-START_TEST(losses_per_element_are_no_step)
+TEST(losses_per_element_are_no_step)
 {
     job j = make_job(BALANCED, CROSS_ENTROPY, EK_F64);
     ek_module_free(j.criterion);
@@ -202,22 +193,4 @@ START_TEST(losses_per_element_are_no_step)
         assert_error(EK_E_SHAPE, "its reduction has to be a mean or a sum");
     }
     free_job(&j);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("loss_sum");
-    TCase *tests = balance_case(s, "sums and weights");
-    tcase_add_loop_test(tests, sums_and_weights_are_added, 0, 2);
-    tcase_add_test(tests, weights_on_devices_are_not_waited_for);
-    tcase_add_test(tests, nothing_divides_sums);
-    tcase_add_test(tests, all_empty_is_nan);
-    tcase_add_test(tests, what_is_joined_is_a_part);
-    tcase_add_loop_test(tests, sums_over_weights_are_the_loss, 0, LOSS_KINDS);
-    tcase_add_test(tests, losses_per_element_have_no_sum);
-    tcase_add_test(tests, a_sum_of_the_users_own);
-    tcase_add_test(tests, wrong_sums_are_errors);
-    tcase_add_test(tests, losses_per_element_are_no_step);
-    return s;
 }

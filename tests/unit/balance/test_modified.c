@@ -56,7 +56,7 @@ static void assert_modified(const char *operation, const char *device, const cha
     assert_error(EK_E_MODIFIED, part);
 }
 
-START_TEST(by_the_optimizer)
+TEST(by_the_optimizer)
 {
     ek_module *model = make_model();
     ek_optimizer *optimizer = ek_sgd(model, .lr = 0.1);
@@ -73,9 +73,8 @@ START_TEST(by_the_optimizer)
     ek_optimizer_free(optimizer);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(by_the_broadcast_to_replicas)
+TEST(by_the_broadcast_to_replicas)
 {
     ek_module *model = make_model();
     ek_optimizer *optimizer = ek_adam(model);
@@ -92,7 +91,6 @@ START_TEST(by_the_broadcast_to_replicas)
     ek_optimizer_free(optimizer);
     ek_module_free(model);
 }
-END_TEST
 
 static void by_add(ek_tensor *x)
 {
@@ -139,7 +137,7 @@ static void write_without_history(int index, ek_tensor *x)
     ek_set_grad_enabled(before);
 }
 
-START_TEST(by_a_write_to_a_parameter)
+TEST_LOOP(by_a_write_to_a_parameter, 0, WRITERS)
 {
     ek_module *model = make_model();
     ek_tensor *weight = ek_module_tensor(model, "2.weight");
@@ -149,9 +147,8 @@ START_TEST(by_a_write_to_a_parameter)
     assert_modified("linear", "host:0", writers[_i].writer);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(by_a_write_to_a_replicas_output)
+TEST_LOOP(by_a_write_to_a_replicas_output, 0, WRITERS)
 {
     static const char *const names[] = {"host:0", "host:1", "host:2"};
     ek_module *model = make_model();
@@ -170,7 +167,6 @@ START_TEST(by_a_write_to_a_replicas_output)
     }
     ek_module_free(model);
 }
-END_TEST
 
 /* ---- a module that needs its buffer for backward ---- */
 
@@ -205,7 +201,7 @@ static ek_module *make_scaler(ek_switch broadcast_buffers, ek_running_stats runn
     return model;
 }
 
-START_TEST(by_what_happens_to_buffers)
+TEST(by_what_happens_to_buffers)
 {
     ek_tensor *x = inputs(4);
     assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -226,17 +222,4 @@ START_TEST(by_what_happens_to_buffers)
     assert_modified("mul", "host:0", "the average of running statistics");
     assert_ok(ek_backward(ek_sum(ek_value_tensor(ek_value_at(old, 1)))));
     ek_module_free(model);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("modified in place");
-    TCase *tests = balance_case(s, "modified in place");
-    tcase_add_test(tests, by_the_optimizer);
-    tcase_add_test(tests, by_the_broadcast_to_replicas);
-    tcase_add_loop_test(tests, by_a_write_to_a_parameter, 0, WRITERS);
-    tcase_add_loop_test(tests, by_a_write_to_a_replicas_output, 0, WRITERS);
-    tcase_add_test(tests, by_what_happens_to_buffers);
-    return s;
 }

@@ -231,7 +231,7 @@ static const struct {
 };
 enum { MEETINGS = sizeof meetings / sizeof *meetings };
 
-START_TEST(the_second_thread_is_refused)
+TEST_LOOP(the_second_thread_is_refused, 0, MEETINGS)
 {
     char before[65], after[65];
     assert_ok(test_devices_configure("3"));
@@ -262,7 +262,6 @@ START_TEST(the_second_thread_is_refused)
     free_all();
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- calls within calls ---- */
 
@@ -280,7 +279,7 @@ static const ek_module_type curious_type = {.name = "curious",
                                             .size = sizeof(ek_module),
                                             .forward = curious_forward};
 
-START_TEST(one_thread_may_enter_again)
+TEST(one_thread_may_enter_again)
 {
     assert_ok(test_devices_configure("3"));
     ek_scope scope = ek_scope_begin();
@@ -300,7 +299,6 @@ START_TEST(one_thread_may_enter_again)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- plain modules: several threads may read ---- */
 
@@ -325,7 +323,7 @@ static void *read_it(void *user)
     return NULL;
 }
 
-START_TEST(several_threads_may_read_a_plain_module)
+TEST(several_threads_may_read_a_plain_module)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(3);
@@ -347,17 +345,4 @@ START_TEST(several_threads_may_read_a_plain_module)
     ek_module_free(net);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("one thread");
-    TCase *tests = tcase_create("one thread");
-    tcase_set_timeout(tests, 20);
-    tcase_add_loop_test(tests, the_second_thread_is_refused, 0, MEETINGS);
-    tcase_add_test(tests, one_thread_may_enter_again);
-    tcase_add_test(tests, several_threads_may_read_a_plain_module);
-    suite_add_tcase(s, tests);
-    return s;
 }

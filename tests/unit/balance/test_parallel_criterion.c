@@ -17,7 +17,7 @@ static ek_module *make_criterion(ek_reduction reduction)
     return ek_cross_entropy_loss(.reduction = reduction, .ignore_index = IGNORED, .weight = weight);
 }
 
-START_TEST(all_ways_agree)
+TEST_LOOP(all_ways_agree, 0, CASES)
 {
     static const ek_reduction reductions[] = {EK_MEAN, EK_SUM};
     for (int r = 0; r < 2; r++) {
@@ -53,10 +53,9 @@ START_TEST(all_ways_agree)
         ek_module_free(balanced);
     }
 }
-END_TEST
 
 /* The weights of positives go to every device, and the loss is that of one. */
-START_TEST(positives_are_weighted)
+TEST(positives_are_weighted)
 {
     static const ek_reduction reductions[] = {EK_MEAN, EK_SUM};
     ek_device_list devices = ek_devices(test_kind(), 4);
@@ -83,9 +82,8 @@ START_TEST(positives_are_weighted)
         ek_module_free(balanced);
     }
 }
-END_TEST
 
-START_TEST(nothing_counts_anywhere)
+TEST(nothing_counts_anywhere)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
@@ -95,9 +93,8 @@ START_TEST(nothing_counts_anywhere)
     ek_module_free(model);
     ek_module_free(criterion);
 }
-END_TEST
 
-START_TEST(the_mean_of_means_is_the_literatures)
+TEST(the_mean_of_means_is_the_literatures)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *net = make_scorer(), *model = ek_data_parallel_model(make_scorer(), devices);
@@ -123,9 +120,8 @@ START_TEST(the_mean_of_means_is_the_literatures)
     ek_module_free(criterion);
     ek_module_free(means);
 }
-END_TEST
 
-START_TEST(losses_per_point_stay_on_their_devices)
+TEST(losses_per_point_stay_on_their_devices)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *net = make_scorer(), *model = ek_data_parallel_model(make_scorer(), devices);
@@ -150,9 +146,8 @@ START_TEST(losses_per_point_stay_on_their_devices)
     ek_module_free(criterion);
     ek_module_free(balanced);
 }
-END_TEST
 
-START_TEST(targets_may_be_scattered_already)
+TEST(targets_may_be_scattered_already)
 {
     ek_device_list devices = ek_devices(test_kind(), 2);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
@@ -176,9 +171,8 @@ START_TEST(targets_may_be_scattered_already)
     ek_module_free(given);
     ek_module_free(option);
 }
-END_TEST
 
-START_TEST(inputs_and_targets_scattered_unevenly)
+TEST(inputs_and_targets_scattered_unevenly)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *net = make_scorer(), *criterion = make_criterion(EK_MEAN);
@@ -199,7 +193,6 @@ START_TEST(inputs_and_targets_scattered_unevenly)
     ek_module_free(model);
     ek_module_free(balanced);
 }
-END_TEST
 
 /* ---- criteria of the user's own ---- */
 
@@ -237,7 +230,7 @@ static const ek_module_type pair_type = {.name = "pair",
                                          .size = sizeof(ek_module),
                                          .forward = pair_forward};
 
-START_TEST(several_targets_and_keywords)
+TEST(several_targets_and_keywords)
 {
     ek_tensor *x = make_inputs(7);
     ek_tensor *a = make_inputs(7), *mask = ek_narrow(make_inputs(7), 2, 0, 1);
@@ -257,9 +250,8 @@ START_TEST(several_targets_and_keywords)
         ek_module_free(criterion);
     }
 }
-END_TEST
 
-START_TEST(scattered_keywords_come_together_in_a_plain_call)
+TEST(scattered_keywords_come_together_in_a_plain_call)
 {
     ek_tensor *x = make_inputs(7), *a = ek_mul_scalar(x, 0.5), *mask = ek_narrow(x, 2, 0, 1);
     ek_value parts = EK_SCATTERED(ek_narrow(mask, 0, 0, 2), ek_narrow(mask, 0, 2, 5));
@@ -271,9 +263,8 @@ START_TEST(scattered_keywords_come_together_in_a_plain_call)
     assert_near(value_of(ek_value_tensor(loss)), value_of(expected), 1e-13);
     ek_module_free(criterion);
 }
-END_TEST
 
-START_TEST(targets_of_outputs_without_a_batch_are_split_as_asked)
+TEST(targets_of_outputs_without_a_batch_are_split_as_asked)
 {
     ek_value outputs[4];
     for (int d = 0; d < 4; d++)
@@ -287,9 +278,8 @@ START_TEST(targets_of_outputs_without_a_batch_are_split_as_asked)
     assert_near(value_of(loss), 14.5 / 4, 1e-13);
     ek_module_free(criterion);
 }
-END_TEST
 
-START_TEST(idle_devices_may_be_opened_anew)
+TEST(idle_devices_may_be_opened_anew)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *criterion = ek_data_parallel_criterion(ek_module_new(&distance_type), devices);
@@ -307,9 +297,8 @@ START_TEST(idle_devices_may_be_opened_anew)
     }
     ek_module_free(criterion);
 }
-END_TEST
 
-START_TEST(an_output_list_is_spread)
+TEST(an_output_list_is_spread)
 {
     ek_tensor *x = make_inputs(7);
     for (int count = 1; count < 4; count++) {
@@ -323,9 +312,8 @@ START_TEST(an_output_list_is_spread)
         ek_module_free(criterion);
     }
 }
-END_TEST
 
-START_TEST(bare_outputs_are_a_plain_call)
+TEST(bare_outputs_are_a_plain_call)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
@@ -342,7 +330,6 @@ START_TEST(bare_outputs_are_a_plain_call)
     ek_module_free(balanced);
     ek_module_free(scattered);
 }
-END_TEST
 
 /* A loss that fails on host:1. */
 static ek_value touchy_forward(ek_module *module, const ek_args *args)
@@ -360,7 +347,7 @@ static const ek_module_type touchy_type = {.name = "touchy",
                                            .size = sizeof(ek_module),
                                            .forward = touchy_forward};
 
-START_TEST(wrong_calls_are_errors)
+TEST(wrong_calls_are_errors)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
@@ -394,9 +381,8 @@ START_TEST(wrong_calls_are_errors)
     ek_module_free(others);
     ek_module_free(touchy);
 }
-END_TEST
 
-START_TEST(only_scalars_reach_the_first_device)
+TEST(only_scalars_reach_the_first_device)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
@@ -408,9 +394,8 @@ START_TEST(only_scalars_reach_the_first_device)
     ek_module_free(model);
     ek_module_free(balanced);
 }
-END_TEST
 
-START_TEST(memory_does_not_grow)
+TEST(memory_does_not_grow)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices);
@@ -435,28 +420,4 @@ START_TEST(memory_does_not_grow)
     }
     ek_module_free(model);
     ek_module_free(balanced);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("data_parallel_criterion");
-    TCase *tests = balance_case(s, "criterion");
-    tcase_add_loop_test(tests, all_ways_agree, 0, CASES);
-    tcase_add_test(tests, positives_are_weighted);
-    tcase_add_test(tests, nothing_counts_anywhere);
-    tcase_add_test(tests, the_mean_of_means_is_the_literatures);
-    tcase_add_test(tests, losses_per_point_stay_on_their_devices);
-    tcase_add_test(tests, targets_may_be_scattered_already);
-    tcase_add_test(tests, inputs_and_targets_scattered_unevenly);
-    tcase_add_test(tests, several_targets_and_keywords);
-    tcase_add_test(tests, scattered_keywords_come_together_in_a_plain_call);
-    tcase_add_test(tests, targets_of_outputs_without_a_batch_are_split_as_asked);
-    tcase_add_test(tests, idle_devices_may_be_opened_anew);
-    tcase_add_test(tests, an_output_list_is_spread);
-    tcase_add_test(tests, bare_outputs_are_a_plain_call);
-    tcase_add_test(tests, wrong_calls_are_errors);
-    tcase_add_test(tests, only_scalars_reach_the_first_device);
-    tcase_add_test(tests, memory_does_not_grow);
-    return s;
 }

@@ -1,7 +1,7 @@
 /* ek_data_parallel_model: outputs stay on their devices. */
 #include "balance_setup.h"
 
-START_TEST(outputs_stay_where_they_are)
+TEST(outputs_stay_where_they_are)
 {
     ek_module *net = make_scorer();
     ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4));
@@ -23,9 +23,8 @@ START_TEST(outputs_stay_where_they_are)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(a_short_batch_uses_fewer_devices)
+TEST(a_short_batch_uses_fewer_devices)
 {
     ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4));
     ek_value out = ek_forward(model, make_inputs(1));
@@ -34,9 +33,8 @@ START_TEST(a_short_batch_uses_fewer_devices)
     ck_assert_int_eq(ek_value_length(ek_forward(model, make_inputs(5))), 3);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(an_even_split_fills_all_devices)
+TEST(an_even_split_fills_all_devices)
 {
     static const int sizes[][4] = {{3, 3, 2, 2}, {2, 1, 1, 1}, {1, 1, 1, 0}};
     static const int batches[] = {10, 5, 3};
@@ -50,9 +48,8 @@ START_TEST(an_even_split_fills_all_devices)
     }
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(plain_calls_give_bare_outputs)
+TEST(plain_calls_give_bare_outputs)
 {
     ek_tensor *x = make_inputs(6);
     for (int i = 0; i < 3; i++) {
@@ -70,9 +67,8 @@ START_TEST(plain_calls_give_bare_outputs)
         ek_module_free(model);
     }
 }
-END_TEST
 
-START_TEST(scattered_inputs_are_taken_as_they_are)
+TEST(scattered_inputs_are_taken_as_they_are)
 {
     ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 3));
     ek_tensor *x = make_inputs(6);
@@ -83,26 +79,11 @@ START_TEST(scattered_inputs_are_taken_as_they_are)
         ek_device_equal(ek_tensor_device(ek_value_tensor(ek_value_at(out, 1))), test_device(1)));
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(wrong_options_are_errors)
+TEST(wrong_options_are_errors)
 {
     ck_assert_ptr_null(ek_data_parallel_model(make_scorer(), .output_on_cpu = true));
     assert_error(EK_E_INVALID, "outputs stay on their devices");
     ck_assert_ptr_null(ek_data_parallel_model(NULL));
     assert_error(EK_E_INVALID, "module is NULL");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("data_parallel_model");
-    TCase *tests = balance_case(s, "model");
-    tcase_add_test(tests, outputs_stay_where_they_are);
-    tcase_add_test(tests, a_short_batch_uses_fewer_devices);
-    tcase_add_test(tests, an_even_split_fills_all_devices);
-    tcase_add_test(tests, plain_calls_give_bare_outputs);
-    tcase_add_test(tests, scattered_inputs_are_taken_as_they_are);
-    tcase_add_test(tests, wrong_options_are_errors);
-    return s;
 }

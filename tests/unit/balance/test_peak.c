@@ -14,6 +14,8 @@ static void teardown(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(setup, teardown)
+
 /* Peaks of the second step: state exists, and so do the replicas. */
 static void peaks_of(train_mode mode, uint64_t peaks[DEVICES])
 {
@@ -36,7 +38,7 @@ static void peaks_of(train_mode mode, uint64_t peaks[DEVICES])
     free_trainer(&t);
 }
 
-START_TEST(classic_takes_what_the_algorithm_needs)
+TEST(classic_takes_what_the_algorithm_needs)
 {
     uint64_t peaks[DEVICES];
     peaks_of(CLASSIC, peaks);
@@ -61,7 +63,6 @@ START_TEST(classic_takes_what_the_algorithm_needs)
                   "device 0 takes %llu bytes at its peak, the algorithm needs %llu",
                   (unsigned long long)peaks[0], (unsigned long long)needed);
 }
-END_TEST
 
 static double imbalance(const uint64_t peaks[DEVICES])
 {
@@ -73,7 +74,7 @@ static double imbalance(const uint64_t peaks[DEVICES])
     return largest / (sum / DEVICES);
 }
 
-START_TEST(balanced_is_balanced)
+TEST(balanced_is_balanced)
 {
     uint64_t classic[DEVICES], balanced[DEVICES];
     peaks_of(CLASSIC, classic);
@@ -81,16 +82,4 @@ START_TEST(balanced_is_balanced)
     ck_assert_msg(imbalance(classic) >= 1.6 * imbalance(balanced), "imbalance %g, balanced %g",
                   imbalance(classic), imbalance(balanced));
     ck_assert_uint_lt(2 * balanced[0], classic[0]);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("peak");
-    TCase *tcase = tcase_create("peak");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, classic_takes_what_the_algorithm_needs);
-    tcase_add_test(tcase, balanced_is_balanced);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

@@ -14,7 +14,7 @@ static ek_tensor *samples(int n)
         assert_error(status, part);        \
     } while (0)
 
-START_TEST(samples_that_do_not_fit)
+TEST(samples_that_do_not_fit)
 {
     ek_module *critic = seeded(smooth_critic, EK_F64);
     ek_tensor *real = normal(1, sample_shape(3), EK_F64),
@@ -53,10 +53,9 @@ START_TEST(samples_that_do_not_fit)
     assert_made(ek_gradient_penalty(critic, real, fake));
     ek_module_free(critic);
 }
-END_TEST
 
 /* Before any number is drawn. */
-START_TEST(options_that_do_not_fit)
+TEST(options_that_do_not_fit)
 {
     ek_module *critic = seeded(smooth_critic, EK_F64);
     ek_tensor *real = normal(1, sample_shape(3), EK_F64),
@@ -82,7 +81,6 @@ START_TEST(options_that_do_not_fit)
     ek_generator_free(same);
     ek_module_free(critic);
 }
-END_TEST
 
 /* ---- critics ---- */
 
@@ -156,7 +154,7 @@ static ek_module *make_faulty(fault kind)
     return &self->module;
 }
 
-START_TEST(critics_that_do_not_fit)
+TEST(critics_that_do_not_fit)
 {
     for (int h = 0; h < WAYS; h++)
         for (int f = 0; f < FAULTS; f++) {
@@ -174,9 +172,8 @@ START_TEST(critics_that_do_not_fit)
             ek_module_free(critic);
         }
 }
-END_TEST
 
-START_TEST(critics_cut_along_another_dimension)
+TEST(critics_cut_along_another_dimension)
 {
     ek_module *critic =
         ek_data_parallel(seeded(smooth_critic, EK_F64), ek_devices(test_kind(), 2), .dim = 1);
@@ -184,10 +181,9 @@ START_TEST(critics_cut_along_another_dimension)
                    "cut along dimension 1");
     ek_module_free(critic);
 }
-END_TEST
 
 /* A device that cannot hold its chunk's activations: all goes on afterwards. */
-START_TEST(out_of_memory)
+TEST(out_of_memory)
 {
     ek_module *critic = on_devices(seeded(conv_critic, EK_F64), BALANCED, 4);
     ek_tensor *real = samples(64);
@@ -215,17 +211,4 @@ START_TEST(out_of_memory)
     assert_same_outcome(&o, &wanted, 1e-12);
     ek_module_free(alone);
     ek_module_free(critic);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("penalty_errors");
-    TCase *tests = penalty_case(s, "errors");
-    tcase_add_test(tests, samples_that_do_not_fit);
-    tcase_add_test(tests, options_that_do_not_fit);
-    tcase_add_test(tests, critics_that_do_not_fit);
-    tcase_add_test(tests, critics_cut_along_another_dimension);
-    tcase_add_test(tests, out_of_memory);
-    return s;
 }

@@ -36,7 +36,7 @@ static const struct {
                  {10, 1, {1, 3, 3, 3}}};
 enum { PUBLISHED = sizeof published / sizeof *published };
 
-START_TEST(a_smaller_share_for_the_first_device)
+TEST_LOOP(a_smaller_share_for_the_first_device, 0, PUBLISHED)
 {
     ek_module *net = make_scorer();
     ek_module *model = ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4),
@@ -52,9 +52,8 @@ START_TEST(a_smaller_share_for_the_first_device)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(shares_of_other_kinds)
+TEST(shares_of_other_kinds)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *models[] = {ek_data_parallel_model(make_scorer(), devices, .chunks = {12, 0, 20}),
@@ -79,9 +78,8 @@ START_TEST(shares_of_other_kinds)
         ek_module_free(models[m]);
     }
 }
-END_TEST
 
-START_TEST(scattered_inputs_stay_where_they_lie)
+TEST(scattered_inputs_stay_where_they_lie)
 {
     ek_module *model =
         ek_data_parallel_model(make_scorer(), ek_devices(test_kind(), 4), .chunks = {0, 2, 0, 1});
@@ -100,7 +98,6 @@ START_TEST(scattered_inputs_stay_where_they_lie)
     ek_module_free(model);
     ek_module_free(last);
 }
-END_TEST
 
 /* ---- losses ---- */
 
@@ -113,7 +110,7 @@ static ek_module *make_criterion(ek_device_list devices, bool scattered)
     return criterion;
 }
 
-START_TEST(losses_meet_on_the_first_device)
+TEST(losses_meet_on_the_first_device)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices, .chunks = {0, 0, 2, 3});
@@ -136,9 +133,8 @@ START_TEST(losses_meet_on_the_first_device)
     ek_module_free(criterion);
     ek_module_free(given);
 }
-END_TEST
 
-START_TEST(outputs_from_strange_places_are_errors)
+TEST(outputs_from_strange_places_are_errors)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices, .chunks = {0, 2, 0, 1});
@@ -156,9 +152,8 @@ START_TEST(outputs_from_strange_places_are_errors)
     ek_module_free(fewer);
     ek_module_free(turned);
 }
-END_TEST
 
-START_TEST(a_criterion_has_no_plans)
+TEST(a_criterion_has_no_plans)
 {
     char text[8];
     ek_module *criterion = make_criterion(ek_devices(test_kind(), 4), false);
@@ -166,7 +161,6 @@ START_TEST(a_criterion_has_no_plans)
     ck_assert_str_eq(text, "");
     ek_module_free(criterion);
 }
-END_TEST
 
 /* Adds the mean over all replicas' samples: they have to meet. */
 typedef struct meeting {
@@ -186,7 +180,7 @@ static const ek_module_type meeting_type = {.name = "meeting",
                                             .size = sizeof(meeting),
                                             .forward = meeting_forward};
 
-START_TEST(those_that_take_part_meet)
+TEST(those_that_take_part_meet)
 {
     static const int64_t sizes[] = {0, 2, 0, 2};
     ek_module *model = ek_data_parallel_model(ek_module_new(&meeting_type),
@@ -201,9 +195,8 @@ START_TEST(those_that_take_part_meet)
     ck_assert_double_eq(value_of(ek_value_tensor(ek_value_at(out, 0))), 2);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(a_penalty_is_a_forward_of_its_critic)
+TEST(a_penalty_is_a_forward_of_its_critic)
 {
     ek_module *critic = ek_data_parallel_model(ek_linear(FEATURES, 1), ek_devices(test_kind(), 2),
                                                .plan = "1,1; 1: 0,1");
@@ -218,7 +211,6 @@ START_TEST(a_penalty_is_a_forward_of_its_critic)
     }
     ek_module_free(critic);
 }
-END_TEST
 
 static void train_steps(ek_module *model, ek_module *criterion, int count)
 {
@@ -231,7 +223,7 @@ static void train_steps(ek_module *model, ek_module *criterion, int count)
 }
 
 /* From a plan's last entry on; and evaluation, all on the first device, changes nothing. */
-START_TEST(a_measured_plan_goes_on)
+TEST(a_measured_plan_goes_on)
 {
     ek_device_list devices = ek_devices(test_kind(), 2);
     ek_module *model = ek_data_parallel_model(make_scorer(), devices, .split = EK_SPLIT_AUTO,
@@ -255,21 +247,4 @@ START_TEST(a_measured_plan_goes_on)
     }
     ek_module_free(model);
     ek_module_free(criterion);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("plans of balanced wrappers");
-    TCase *tests = balance_case(s, "plans");
-    tcase_add_loop_test(tests, a_smaller_share_for_the_first_device, 0, PUBLISHED);
-    tcase_add_test(tests, shares_of_other_kinds);
-    tcase_add_test(tests, scattered_inputs_stay_where_they_lie);
-    tcase_add_test(tests, losses_meet_on_the_first_device);
-    tcase_add_test(tests, outputs_from_strange_places_are_errors);
-    tcase_add_test(tests, a_criterion_has_no_plans);
-    tcase_add_test(tests, those_that_take_part_meet);
-    tcase_add_test(tests, a_penalty_is_a_forward_of_its_critic);
-    tcase_add_test(tests, a_measured_plan_goes_on);
-    return s;
 }

@@ -402,24 +402,12 @@ static void try_groups(uint64_t first, int groups, bool sync)
     }
 }
 
-START_TEST(any_plan_gives_one_devices_numbers)
+TEST_LOOP(any_plan_gives_one_devices_numbers, 0, LOOPS)
 {
     try_groups(1000 * (uint64_t)(_i + 1), GROUPS, false); /* 36 cases in a group */
 }
-END_TEST
 
-START_TEST(with_synchronised_batch_norm_too)
+TEST(with_synchronised_batch_norm_too)
 {
     try_groups(100000, SYNC_GROUPS, true);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("plans");
-    TCase *tests = balance_case(s, "any plan");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, any_plan_gives_one_devices_numbers, 0, LOOPS);
-    tcase_add_test(tests, with_synchronised_batch_norm_too);
-    return s;
 }

@@ -25,6 +25,8 @@ static void teardown(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(setup, teardown)
+
 typedef struct job {
     trainer trainer;
     ek_tensor *images, *target;
@@ -180,17 +182,15 @@ static void check_training(train_mode mode)
     free_job(&j);
 }
 
-START_TEST(the_classic_way)
+TEST(the_classic_way)
 {
     check_training(CLASSIC);
 }
-END_TEST
 
-START_TEST(the_balanced_way)
+TEST(the_balanced_way)
 {
     check_training(BALANCED);
 }
-END_TEST
 
 /* ---- errors ---- */
 
@@ -255,21 +255,19 @@ static void check_failures(train_mode mode)
     free_job(&j);
 }
 
-START_TEST(memory_runs_out_in_the_classic_way)
+TEST(memory_runs_out_in_the_classic_way)
 {
     check_failures(CLASSIC);
 }
-END_TEST
 
-START_TEST(memory_runs_out_in_the_balanced_way)
+TEST(memory_runs_out_in_the_balanced_way)
 {
     check_failures(BALANCED);
 }
-END_TEST
 
 /* ---- coming and going ---- */
 
-START_TEST(reports_change_no_number)
+TEST(reports_change_no_number)
 {
     double losses[6];
     job j = make_job(BALANCED);
@@ -290,7 +288,6 @@ START_TEST(reports_change_no_number)
     }
     free_job(&j);
 }
-END_TEST
 
 /* ---- operations of the user's own ---- */
 
@@ -313,7 +310,7 @@ static int double_backward(ek_function_call *call, ek_tensor *const *dy, ek_tens
 }
 
 /* The name ends with the graph. */
-START_TEST(operations_names_are_kept)
+TEST(operations_names_are_kept)
 {
     ek_report *report = ek_report_start();
     assert_made(report);
@@ -339,20 +336,4 @@ START_TEST(operations_names_are_kept)
     ck_assert_int_eq(labelled(root, 0, "gradient of"), 1);
     json_free(&tree);
     ek_report_free(report);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("report_training");
-    TCase *tests = tcase_create("training");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, the_classic_way);
-    tcase_add_test(tests, the_balanced_way);
-    tcase_add_test(tests, memory_runs_out_in_the_classic_way);
-    tcase_add_test(tests, memory_runs_out_in_the_balanced_way);
-    tcase_add_test(tests, reports_change_no_number);
-    tcase_add_test(tests, operations_names_are_kept);
-    suite_add_tcase(s, tests);
-    return s;
 }

@@ -103,7 +103,7 @@ static int same_gradient(const char *path, ek_tensor *parameter, void *user)
     return 0;
 }
 
-START_TEST(gradients_are_the_sum_of_separate_passes)
+TEST_LOOP(gradients_are_the_sum_of_separate_passes, 0, CASES)
 {
     ek_module *together = make_critic(_i), *separate = make_critic(_i);
     for (int step = 0; step < 2; step++) {
@@ -124,9 +124,8 @@ START_TEST(gradients_are_the_sum_of_separate_passes)
     ek_module_free(together);
     ek_module_free(separate);
 }
-END_TEST
 
-START_TEST(an_extra_forward_changes_no_gradient)
+TEST_LOOP(an_extra_forward_changes_no_gradient, 0, CASES)
 {
     ek_module *plain = make_critic(_i), *extra = make_critic(_i);
     ek_tensor *loss = pass_loss(plain, 1, cases[_i].batch);
@@ -148,9 +147,8 @@ START_TEST(an_extra_forward_changes_no_gradient)
     ek_module_free(plain);
     ek_module_free(extra);
 }
-END_TEST
 
-START_TEST(parameters_are_sent_once_per_step)
+TEST_LOOP(parameters_are_sent_once_per_step, 0, CASES)
 {
     ek_module *critic = make_critic(_i);
     ek_optimizer *optimizer = ek_adam(critic);
@@ -178,7 +176,6 @@ START_TEST(parameters_are_sent_once_per_step)
     ek_optimizer_free(optimizer);
     ek_module_free(critic);
 }
-END_TEST
 
 /* ---- the balanced wrappers and replication ---- */
 
@@ -220,7 +217,7 @@ static const ek_module_type told_type = {.name = "told",
                                          .forward = told_forward,
                                          .replicated = told_replicated};
 
-START_TEST(balanced_wrappers_tell_their_modules)
+TEST(balanced_wrappers_tell_their_modules)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
     ek_module *model = ek_data_parallel_model(ek_module_new(&told_type), devices);
@@ -253,9 +250,8 @@ START_TEST(balanced_wrappers_tell_their_modules)
     ek_module_free(model);
     ek_module_free(criterion);
 }
-END_TEST
 
-START_TEST(balanced_statistics_are_averaged)
+TEST(balanced_statistics_are_averaged)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *norms[2] = {ek_batch_norm1d(INPUTS), ek_batch_norm1d(INPUTS)}, *models[2];
@@ -283,18 +279,4 @@ START_TEST(balanced_statistics_are_averaged)
                                               .broadcast_buffers = EK_OFF,
                                               .running_stats = EK_RUNNING_STATS_AVERAGE));
     assert_error(EK_E_INVALID, "data_parallel_model: EK_RUNNING_STATS_AVERAGE needs");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("several forwards");
-    TCase *tests = balance_case(s, "several forwards before backward");
-    tcase_add_loop_test(tests, gradients_are_the_sum_of_separate_passes, 0, CASES);
-    tcase_add_loop_test(tests, an_extra_forward_changes_no_gradient, 0, CASES);
-    tcase_add_loop_test(tests, parameters_are_sent_once_per_step, 0, CASES);
-    tests = balance_case(s, "replication");
-    tcase_add_test(tests, balanced_wrappers_tell_their_modules);
-    tcase_add_test(tests, balanced_statistics_are_averaged);
-    return s;
 }

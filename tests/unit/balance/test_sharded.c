@@ -19,7 +19,7 @@ static void compare(job j, int steps)
 static const int64_t batches[] = {8, 10, 3, 1};
 
 /* Over 2, 3 and 4 devices. */
-START_TEST(training_is_the_undivided_run)
+TEST_LOOP(training_is_the_undivided_run, 0, 12)
 {
     job j = {.devices = 2 + _i / 4, .batch = batches[_i % 4]};
     for (int k = 0; k < 4; k++) {
@@ -30,19 +30,17 @@ START_TEST(training_is_the_undivided_run)
         compare(j, step_count());
     }
 }
-END_TEST
 
 /* Several buckets and owners; steps are shared by the workers. */
-START_TEST(large_parameters_too)
+TEST_LOOP(large_parameters_too, 0, test_is_short() ? 1 : 2)
 {
     compare(
         (job){.mode = BALANCED, .mlp = 2000, .algorithm = ADAM, .devices = 2 + 2 * _i, .batch = 5},
         2);
 }
-END_TEST
 
 /* A device may own a range and have no samples. */
-START_TEST(idle_devices_own_their_range)
+TEST_LOOP(idle_devices_own_their_range, 0, 5)
 {
     static const char *const plans[] = {"0,4,4", "4,0,4", "0,8,0", "8,0,0", "0,0,8; 2: 3,5,0"};
     compare((job){.mode = _i % 2 ? CLASSIC : BALANCED,
@@ -52,7 +50,6 @@ START_TEST(idle_devices_own_their_range)
                   .plan = plans[_i]},
             6);
 }
-END_TEST
 
 /* ---- memory ---- */
 
@@ -64,7 +61,7 @@ static uint64_t parameter_bytes(void)
     return (PIXELS * PIXELS * WIDTH + WIDTH + WIDTH * last + last) * sizeof(float);
 }
 
-START_TEST(ledgers_are_level)
+TEST(ledgers_are_level)
 {
     job j = {
         .mode = BALANCED, .mlp = WIDTH, .algorithm = ADAM, .devices = 4, .batch = 8, .shard = true};
@@ -94,9 +91,8 @@ START_TEST(ledgers_are_level)
     ck_assert_msg(imbalance <= tolerance, "imbalance is %g", imbalance);
     free_trainer(&t);
 }
-END_TEST
 
-START_TEST(a_step_is_shared_once)
+TEST(a_step_is_shared_once)
 {
     job j = {
         .mode = BALANCED, .mlp = WIDTH, .algorithm = SGD, .devices = 4, .batch = 8, .shard = true};
@@ -112,9 +108,8 @@ START_TEST(a_step_is_shared_once)
     }
     free_trainer(&t);
 }
-END_TEST
 
-START_TEST(memory_does_not_grow)
+TEST_LOOP(memory_does_not_grow, 0, 2)
 {
     job j = {.mode = _i ? BALANCED : CLASSIC,
              .algorithm = ADAM,
@@ -135,7 +130,6 @@ START_TEST(memory_does_not_grow)
     }
     free_trainer(&t);
 }
-END_TEST
 
 /* ---- steps of other kinds ---- */
 
@@ -170,7 +164,7 @@ static outcome run_accumulating(const job *j, bool in_one_graph)
     return o;
 }
 
-START_TEST(gradients_accumulate)
+TEST_LOOP(gradients_accumulate, 0, 4)
 {
     job j = {.mode = BALANCED,
              .mlp = _i / 2 * 20,
@@ -182,7 +176,6 @@ START_TEST(gradients_accumulate)
     outcome a = run_accumulating(&j, _i % 2), b = run_accumulating(&other, _i % 2);
     assert_same_outcome(&a, &b, 6);
 }
-END_TEST
 
 static int compare_gradient(const char *path, ek_tensor *parameter, void *user)
 {
@@ -196,7 +189,7 @@ static int compare_gradient(const char *path, ek_tensor *parameter, void *user)
 }
 
 /* Of a single sample too, which one replica takes. */
-START_TEST(whole_gradients_can_be_gathered)
+TEST_LOOP(whole_gradients_can_be_gathered, 0, 4)
 {
     job j = {.mode = _i % 2 ? BALANCED : CLASSIC,
              .dtype = EK_F64,
@@ -222,10 +215,9 @@ START_TEST(whole_gradients_can_be_gathered)
     free_trainer(&a);
     free_trainer(&b);
 }
-END_TEST
 
 /* What reaches only the pieces is no gradient of the parameter. */
-START_TEST(single_gradients_are_asked_for_otherwise)
+TEST(single_gradients_are_asked_for_otherwise)
 {
     job j = {.mode = BALANCED, .devices = 3, .batch = 6, .shard = true};
     trainer t = make_job(&j);
@@ -243,7 +235,6 @@ START_TEST(single_gradients_are_asked_for_otherwise)
     ek_release(target);
     free_trainer(&t);
 }
-END_TEST
 
 /* A critic with a penalty on the gradient of its outputs, whose backward is of second order. */
 static outcome run_penalty(const job *j, ek_penalty_kind kind)
@@ -275,7 +266,7 @@ static outcome run_penalty(const job *j, ek_penalty_kind kind)
     return o;
 }
 
-START_TEST(gradient_penalties_are_the_same)
+TEST_LOOP(gradient_penalties_are_the_same, 0, 4)
 {
     job j = {.mode = _i % 2 ? BALANCED : CLASSIC,
              .dtype = _i / 2 ? EK_F64 : EK_F32,
@@ -288,7 +279,6 @@ START_TEST(gradient_penalties_are_the_same)
     outcome a = run_penalty(&j, kind), b = run_penalty(&other, kind);
     assert_same_outcome(&a, &b, 4);
 }
-END_TEST
 
 /* The module itself, beside its replicas: its gradients are whole, and added before the step. */
 static outcome run_mixed(const job *j)
@@ -318,7 +308,7 @@ static outcome run_mixed(const job *j)
 }
 
 /* Where whole gradients and pieces meet the order of additions is another: not to the bit. */
-START_TEST(the_module_can_be_used_itself)
+TEST(the_module_can_be_used_itself)
 {
     job j = {.mode = BALANCED, .dtype = EK_F64, .devices = 4, .batch = 6, .shard = true};
     job other = whole(j);
@@ -328,9 +318,8 @@ START_TEST(the_module_can_be_used_itself)
     free(a.states);
     free(b.states);
 }
-END_TEST
 
-START_TEST(evaluation_is_the_same)
+TEST_LOOP(evaluation_is_the_same, 0, 2)
 {
     job j = {.mode = _i ? BALANCED : CLASSIC, .devices = 3, .batch = 7, .shard = true};
     job other = whole(j);
@@ -353,25 +342,4 @@ START_TEST(evaluation_is_the_same)
         free_trainer(&t[k]);
     }
     ck_assert_double_eq(values[0], values[1]);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("divided state");
-    TCase *tests = sharded_case(s, "divided state");
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, training_is_the_undivided_run, 0, 12);
-    tcase_add_loop_test(tests, large_parameters_too, 0, test_is_short() ? 1 : 2);
-    tcase_add_loop_test(tests, idle_devices_own_their_range, 0, 5);
-    tcase_add_test(tests, ledgers_are_level);
-    tcase_add_test(tests, a_step_is_shared_once);
-    tcase_add_loop_test(tests, memory_does_not_grow, 0, 2);
-    tcase_add_loop_test(tests, gradients_accumulate, 0, 4);
-    tcase_add_loop_test(tests, whole_gradients_can_be_gathered, 0, 4);
-    tcase_add_test(tests, single_gradients_are_asked_for_otherwise);
-    tcase_add_loop_test(tests, gradient_penalties_are_the_same, 0, 4);
-    tcase_add_test(tests, the_module_can_be_used_itself);
-    tcase_add_loop_test(tests, evaluation_is_the_same, 0, 2);
-    return s;
 }

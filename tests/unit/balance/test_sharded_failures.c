@@ -14,7 +14,7 @@ static int try_step(const trainer *t, ek_tensor *images, ek_tensor *target)
     return train_step(t, images, target, &loss);
 }
 
-START_TEST(out_of_memory_is_survived)
+TEST_LOOP(out_of_memory_is_survived, 0, 4)
 {
     job j = small_job(4);
     j.dtype = EK_F64;
@@ -46,10 +46,9 @@ START_TEST(out_of_memory_is_survived)
     free_trainer(&t);
     free_trainer(&other);
 }
-END_TEST
 
 /* No memory for copies, slots: there is no wrapper, and the module is whole. */
-START_TEST(a_wrapper_that_cannot_be_made_leaves_the_module_whole)
+TEST_LOOP(a_wrapper_that_cannot_be_made_leaves_the_module_whole, 0, 6)
 {
     ek_module *net = make_mlp(200, EK_F32);
     assert_ok(ek_memory_set_capacity(test_device(_i % 3), _i < 3 ? 100000 : 400000));
@@ -65,7 +64,6 @@ START_TEST(a_wrapper_that_cannot_be_made_leaves_the_module_whole)
     ek_module_free(model);
     ek_module_free(net);
 }
-END_TEST
 
 /* ---- backends of other kinds ---- */
 
@@ -123,7 +121,7 @@ static void make_remote(bool with_collectives)
     }
 }
 
-START_TEST(devices_that_do_not_reach_each_other)
+TEST_LOOP(devices_that_do_not_reach_each_other, 0, test_kind() == EK_HOST ? 4 : 0)
 {
     job j = small_job(3 + _i / 2), undivided = whole(j);
     j.mlp = _i / 2 * 300;
@@ -134,10 +132,9 @@ START_TEST(devices_that_do_not_reach_each_other)
     ck_assert_int_eq(atomic_load(&exchanges) > 0, _i % 2);
     assert_same_outcome(&o, &wanted, 4);
 }
-END_TEST
 
 /* What was stepped and could not be shared is shared before it is used. */
-START_TEST(a_share_that_fails_is_made_up_for)
+TEST_LOOP(a_share_that_fails_is_made_up_for, 0, test_kind() == EK_HOST ? 3 : 0)
 {
     job j = small_job(3), undivided = whole(j);
     outcome wanted = run(&undivided, 4), o = {.count = 0};
@@ -168,10 +165,9 @@ START_TEST(a_share_that_fails_is_made_up_for)
     free_trainer(&t);
     assert_same_outcome(&o, &wanted, 4);
 }
-END_TEST
 
 /* Without the wrapper the module has the whole step too. */
-START_TEST(a_share_that_failed_is_made_up_for_at_the_end)
+TEST_LOOP(a_share_that_failed_is_made_up_for_at_the_end, 0, test_kind() == EK_HOST ? 3 : 0)
 {
     char hashes[2][65];
     job jobs[] = {small_job(3), whole(small_job(3))};
@@ -196,10 +192,9 @@ START_TEST(a_share_that_failed_is_made_up_for_at_the_end)
     }
     ck_assert_str_eq(hashes[0], hashes[1]);
 }
-END_TEST
 
 /* What a user writes after it (a checkpoint) is what counts. */
-START_TEST(what_is_written_after_a_share_that_failed_stays)
+TEST_LOOP(what_is_written_after_a_share_that_failed_stays, 0, test_kind() == EK_HOST ? 3 : 0)
 {
     job j = small_job(3), undivided = whole(j);
     outcome wanted = run(&undivided, 3), o = {.count = 0};
@@ -226,21 +221,4 @@ START_TEST(what_is_written_after_a_share_that_failed_stays)
     ek_release(target);
     free_trainer(&t);
     assert_same_outcome(&o, &wanted, 3);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("failures of divided state");
-    TCase *tests = sharded_case(s, "failures of divided state");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, out_of_memory_is_survived, 0, 4);
-    tcase_add_loop_test(tests, a_wrapper_that_cannot_be_made_leaves_the_module_whole, 0, 6);
-    if (test_kind() == EK_HOST) {
-        tcase_add_loop_test(tests, devices_that_do_not_reach_each_other, 0, 4);
-        tcase_add_loop_test(tests, a_share_that_fails_is_made_up_for, 0, 3);
-        tcase_add_loop_test(tests, a_share_that_failed_is_made_up_for_at_the_end, 0, 3);
-        tcase_add_loop_test(tests, what_is_written_after_a_share_that_failed_stays, 0, 3);
-    }
-    return s;
 }

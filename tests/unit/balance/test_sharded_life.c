@@ -27,14 +27,13 @@ static outcome run_in_two(const job *first, const job *second)
     return o;
 }
 
-START_TEST(checkpoints_are_the_undivided_ones)
+TEST_LOOP(checkpoints_are_the_undivided_ones, 0, 4)
 {
     job divided = small_job(3), undivided = whole(divided);
     outcome wanted = run(&undivided, 6);
     outcome o = run_in_two(_i & 1 ? &divided : &undivided, _i & 2 ? &divided : &undivided);
     assert_same_outcome(&o, &wanted, 6);
 }
-END_TEST
 
 /* ---- orders of making and freeing ---- */
 
@@ -72,15 +71,14 @@ static outcome run_bare(const job *j)
     return o;
 }
 
-START_TEST(a_wrapper_can_go_before_the_optimizer)
+TEST_LOOP(a_wrapper_can_go_before_the_optimizer, 0, 3)
 {
     job divided = small_job(2 + _i), undivided = whole(divided);
     outcome a = run_bare(&divided), b = run_bare(&undivided);
     assert_same_outcome(&a, &b, 3);
 }
-END_TEST
 
-START_TEST(all_orders_of_freeing)
+TEST_LOOP(all_orders_of_freeing, 0, 4)
 {
     job j = small_job(3);
     trainer t = make_job(&j);
@@ -107,9 +105,8 @@ START_TEST(all_orders_of_freeing)
     ek_release(images);
     ek_release(target);
 }
-END_TEST
 
-START_TEST(a_module_is_divided_once)
+TEST(a_module_is_divided_once)
 {
     job j = small_job(3);
     ek_module *net = make_net(true, EK_F32);
@@ -138,11 +135,10 @@ START_TEST(a_module_is_divided_once)
     free_trainer(&t);
     ek_module_free(net);
 }
-END_TEST
 
 /* One parameter that fills its memory to the last byte looks like one that lies in no slab; its
  * pieces stay on it whoever wraps its module beside. */
-START_TEST(divided_parameters_stay_where_they_are)
+TEST_LOOP(divided_parameters_stay_where_they_are, 0, 2)
 {
     ek_module *net = ek_linear(16, 4, .bias = EK_OFF);
     ek_device_list devices = ek_devices(test_kind(), 2);
@@ -170,9 +166,8 @@ START_TEST(divided_parameters_stay_where_they_are)
     ek_module_free(model);
     ek_module_free(net);
 }
-END_TEST
 
-START_TEST(policies_are_checked)
+TEST(policies_are_checked)
 {
     ck_assert_ptr_null(ek_data_parallel(ek_linear(2, 2), .device_ids = ek_devices(test_kind(), 2),
                                         .shard = (ek_shard_policy)7));
@@ -187,10 +182,9 @@ START_TEST(policies_are_checked)
     ek_scope_end(&scope);
     ek_module_free(one);
 }
-END_TEST
 
 /* Two optimizers have some of the parameters each, others none, and they step by turns. */
-START_TEST(optimizers_can_share_a_module)
+TEST_LOOP(optimizers_can_share_a_module, 0, 2)
 {
     char hashes[2][65];
     job jobs[] = {small_job(3), whole(small_job(3))};
@@ -226,10 +220,9 @@ START_TEST(optimizers_can_share_a_module)
     }
     ck_assert_str_eq(hashes[0], hashes[1]);
 }
-END_TEST
 
 /* Inside another wrapper's replicas its own call is plain: gradients are whole until the step. */
-START_TEST(wrappers_can_be_nested)
+TEST(wrappers_can_be_nested)
 {
     char hashes[2][65];
     job jobs[] = {small_job(3), whole(small_job(3))};
@@ -256,7 +249,6 @@ START_TEST(wrappers_can_be_nested)
     }
     ck_assert_str_eq(hashes[0], hashes[1]);
 }
-END_TEST
 
 /* ---- changes in between ---- */
 
@@ -294,11 +286,10 @@ static void write_parameters(const trainer *t, int step)
     ek_set_grad_enabled(before);
 }
 
-START_TEST(what_others_write_is_sent)
+TEST(what_others_write_is_sent)
 {
     assert_change_is_the_same(small_job(3), write_parameters);
 }
-END_TEST
 
 static void freeze(const trainer *t, int step)
 {
@@ -306,14 +297,13 @@ static void freeze(const trainer *t, int step)
     assert_ok(ek_tensor_set_requires_grad(ek_module_tensor(t->model, "0.weight"), step % 2 != 1));
 }
 
-START_TEST(parameters_can_be_frozen)
+TEST(parameters_can_be_frozen)
 {
     assert_change_is_the_same(small_job(3), freeze);
 }
-END_TEST
 
 /* A gradient penalty, a second loss: what is frozen after the forward gets no gradient either. */
-START_TEST(frozen_after_the_forward)
+TEST(frozen_after_the_forward)
 {
     job j = small_job(3);
     trainer t = make_job(&j);
@@ -330,10 +320,9 @@ START_TEST(frozen_after_the_forward)
     ek_release(target);
     free_trainer(&t);
 }
-END_TEST
 
 /* Undivided from the beginning, and divided only in what required a gradient then. */
-START_TEST(parameters_without_a_gradient_stay_whole)
+TEST(parameters_without_a_gradient_stay_whole)
 {
     job j = small_job(3), undivided = whole(j);
     outcome o[2];
@@ -351,7 +340,6 @@ START_TEST(parameters_without_a_gradient_stay_whole)
     }
     assert_same_outcome(&o[0], &o[1], 4);
 }
-END_TEST
 
 /* Converted to f64 and later moved away and back: divided anew, with the state it had. */
 static void convert(const trainer *t, int step)
@@ -379,31 +367,9 @@ static outcome run_converting(const job *j)
     return o;
 }
 
-START_TEST(converted_modules_are_divided_anew)
+TEST(converted_modules_are_divided_anew)
 {
     job j = small_job(3), undivided = whole(j);
     outcome a = run_converting(&j), b = run_converting(&undivided);
     assert_same_outcome(&a, &b, 6);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("lives of divided state");
-    TCase *tests = sharded_case(s, "lives of divided state");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, checkpoints_are_the_undivided_ones, 0, 4);
-    tcase_add_loop_test(tests, a_wrapper_can_go_before_the_optimizer, 0, 3);
-    tcase_add_loop_test(tests, all_orders_of_freeing, 0, 4);
-    tcase_add_test(tests, a_module_is_divided_once);
-    tcase_add_loop_test(tests, divided_parameters_stay_where_they_are, 0, 2);
-    tcase_add_test(tests, policies_are_checked);
-    tcase_add_loop_test(tests, optimizers_can_share_a_module, 0, 2);
-    tcase_add_test(tests, wrappers_can_be_nested);
-    tcase_add_test(tests, what_others_write_is_sent);
-    tcase_add_test(tests, parameters_can_be_frozen);
-    tcase_add_test(tests, frozen_after_the_forward);
-    tcase_add_test(tests, parameters_without_a_gradient_stay_whole);
-    tcase_add_test(tests, converted_modules_are_divided_anew);
-    return s;
 }

@@ -44,7 +44,7 @@ static void assert_same_state(ek_module *a, ek_module *b)
                           1e-10);
 }
 
-START_TEST(training_goes_as_on_one_device)
+TEST_LOOP(training_goes_as_on_one_device, 0, 2)
 {
     ek_device_list devices = ek_devices(test_kind(), 4);
     if (_i)
@@ -80,7 +80,6 @@ START_TEST(training_goes_as_on_one_device)
     ek_module_free(plain);
     ek_module_free(plain_loss);
 }
-END_TEST
 
 /* (|dx| - 1)^2 over samples, then backward to the parameters. */
 static ek_tensor *penalty_of(ek_tensor *const *outputs, int count, ek_tensor *x)
@@ -96,7 +95,7 @@ static ek_tensor *penalty_of(ek_tensor *const *outputs, int count, ek_tensor *x)
     return ek_mean(ek_square(ek_add_scalar(norm, -1)));
 }
 
-START_TEST(a_penalty_over_all_replicas_is_that_of_one_device)
+TEST(a_penalty_over_all_replicas_is_that_of_one_device)
 {
     ek_module *model =
         ek_data_parallel_model(make_net(true), .device_ids = ek_devices(test_kind(), 4));
@@ -122,9 +121,8 @@ START_TEST(a_penalty_over_all_replicas_is_that_of_one_device)
     ek_module_free(model);
     ek_module_free(plain);
 }
-END_TEST
 
-START_TEST(a_replica_that_fails_ends_the_waiting)
+TEST(a_replica_that_fails_ends_the_waiting)
 {
     ek_module *model =
         ek_data_parallel_model(make_net(true), .device_ids = ek_devices(test_kind(), 4));
@@ -142,15 +140,4 @@ START_TEST(a_replica_that_fails_ends_the_waiting)
     }
     ck_assert_int_eq(ek_forward(model, inputs_of(1)).kind, EK_VALUE_LIST);
     ek_module_free(model);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("synchronised batch norm, balanced");
-    TCase *tests = balance_case(s, "balanced");
-    tcase_add_loop_test(tests, training_goes_as_on_one_device, 0, 2);
-    tcase_add_test(tests, a_penalty_over_all_replicas_is_that_of_one_device);
-    tcase_add_test(tests, a_replica_that_fails_ends_the_waiting);
-    return s;
 }

@@ -30,28 +30,25 @@ static void check_parts(way how, loss_kind kind, ek_dtype dtype, int parts, doub
     free_job(&j);
 }
 
-START_TEST(parts_add_up)
+TEST_LOOP(parts_add_up, 0, (WAYS * LOSS_KINDS))
 {
     way how = _i % WAYS;
     loss_kind kind = (loss_kind)(_i / WAYS);
     for (int parts = 0; parts <= 7 && !is_nan_on_gpus(kind); parts++)
         check_parts(how, kind, EK_F64, parts, 1e-12);
 }
-END_TEST
 
-START_TEST(parts_add_up_in_f32)
+TEST_LOOP(parts_add_up_in_f32, 0, WAYS)
 {
     for (int kind = 0; kind < LOSS_KINDS; kind++)
         if (!is_nan_on_gpus((loss_kind)kind))
             check_parts((way)_i, (loss_kind)kind, EK_F32, 4, 1e-5);
 }
-END_TEST
 
-START_TEST(more_parts_than_samples)
+TEST_LOOP(more_parts_than_samples, 0, WAYS)
 {
     check_parts((way)_i, CROSS_ENTROPY, EK_F64, 100, 1e-12);
 }
-END_TEST
 
 /* Parts are those of torch.chunk: of 11 in 4 they have 3, 3, 3 and 2 samples. */
 static int part_sizes[16], part_count;
@@ -67,7 +64,7 @@ static const ek_module_type noting_type = {.name = "noting",
                                            .size = sizeof(ek_module),
                                            .forward = noting_forward};
 
-START_TEST(parts_are_chunks)
+TEST(parts_are_chunks)
 {
     static const int expected[] = {3, 3, 3, 2};
     ek_scope scope = ek_scope_begin();
@@ -83,7 +80,6 @@ START_TEST(parts_are_chunks)
     ek_module_free(noting);
     free_job(&j);
 }
-END_TEST
 
 /* ---- steps ---- */
 
@@ -94,7 +90,7 @@ static void hash_of(ek_module *net, char text[65])
 
 /* Without micro-batches it is the loop that everybody writes, to the bit; twice, momentum with it.
  */
-START_TEST(whole_steps_are_the_plain_loop)
+TEST_LOOP(whole_steps_are_the_plain_loop, 0, WAYS)
 {
     char a[65], b[65];
     job one = make_job((way)_i, CROSS_ENTROPY, EK_F64);
@@ -126,9 +122,8 @@ START_TEST(whole_steps_are_the_plain_loop)
     free_job(&one);
     free_job(&two);
 }
-END_TEST
 
-START_TEST(steps_in_parts_clip_what_has_added_up)
+TEST_LOOP(steps_in_parts_clip_what_has_added_up, 0, WAYS)
 {
     job whole = make_job(PLAIN, WEIGHTED, EK_F64), parts = make_job((way)_i, WEIGHTED, EK_F64);
     for (int step = 0; step < 3; step++) {
@@ -154,9 +149,8 @@ START_TEST(steps_in_parts_clip_what_has_added_up)
     free_job(&whole);
     free_job(&parts);
 }
-END_TEST
 
-START_TEST(denominators_stay_on_devices)
+TEST_LOOP(denominators_stay_on_devices, (ONE_DEVICE * LOSS_KINDS), (WAYS * LOSS_KINDS))
 {
     way how = (way)(_i / LOSS_KINDS);
     loss_kind kind = (loss_kind)(_i % LOSS_KINDS);
@@ -177,10 +171,9 @@ START_TEST(denominators_stay_on_devices)
     free_job(&j);
     end_remote(real);
 }
-END_TEST
 
 /* Two calls give the sum of two batches' gradients: what was there is not scaled. */
-START_TEST(gradients_accumulate_over_calls)
+TEST_LOOP(gradients_accumulate_over_calls, 0, (2 * WAYS))
 {
     ek_scope scope = ek_scope_begin();
     loss_kind kind = _i % 2 ? CROSS_ENTROPY : SQUARES;
@@ -198,9 +191,8 @@ START_TEST(gradients_accumulate_over_calls)
     free_job(&plain);
     free_job(&j);
 }
-END_TEST
 
-START_TEST(autocast_holds_in_parts)
+TEST_LOOP(autocast_holds_in_parts, 0, WAYS)
 {
     ek_scope scope = ek_scope_begin();
     job plain = make_job(PLAIN, CROSS_ENTROPY, EK_F32),
@@ -220,7 +212,6 @@ START_TEST(autocast_holds_in_parts)
     free_job(&plain);
     free_job(&j);
 }
-END_TEST
 
 /* ---- nests and dimensions ---- */
 
@@ -255,7 +246,7 @@ static const ek_module_type squares_type = {.name = "squares",
                                             .size = sizeof(ek_module),
                                             .forward = squares_forward};
 
-START_TEST(nests_along_dimension_1)
+TEST(nests_along_dimension_1)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *nets[2] = {make_scorer(), make_scorer()}, *squares = ek_module_new(&squares_type);
@@ -286,7 +277,6 @@ START_TEST(nests_along_dimension_1)
     ek_module_free(nets[0]);
     ek_module_free(nets[1]);
 }
-END_TEST
 
 /* ---- nothing to average ---- */
 
@@ -303,7 +293,7 @@ static bool gradients_are_finite(ek_module *net)
 }
 
 /* Parts without a target add nothing, be they the first, the last or between. */
-START_TEST(empty_parts_add_nothing)
+TEST_LOOP(empty_parts_add_nothing, 0, (6 * WAYS))
 {
     static const int from[] = {0, 3, 6}, to[] = {6, 7, 9};
     way how = (way)(_i / 6);
@@ -324,9 +314,8 @@ START_TEST(empty_parts_add_nothing)
     free_job(&plain);
     free_job(&j);
 }
-END_TEST
 
-START_TEST(nothing_at_all_is_nan_as_one_batch_is)
+TEST_LOOP(nothing_at_all_is_nan_as_one_batch_is, 0, (2 * WAYS))
 {
     loss_kind kind = _i % 2 ? CROSS_ENTROPY : USERS_COUNTED;
     ek_scope scope = ek_scope_begin();
@@ -348,7 +337,6 @@ START_TEST(nothing_at_all_is_nan_as_one_batch_is)
     free_job(&whole);
     free_job(&parts);
 }
-END_TEST
 
 /* ---- errors ---- */
 
@@ -374,7 +362,7 @@ static const ek_module_type failing_type = {.name = "failing",
                                             .size = sizeof(ek_module),
                                             .forward = failing_forward};
 
-START_TEST(a_failed_part_leaves_no_gradients)
+TEST_LOOP(a_failed_part_leaves_no_gradients, 0, 2)
 {
     char before[65], after[65];
     ek_scope scope = ek_scope_begin();
@@ -401,7 +389,6 @@ START_TEST(a_failed_part_leaves_no_gradients)
     ek_module_free(failing);
     free_job(&j);
 }
-END_TEST
 
 static void expect_error(const job *j, ek_value x, ek_value target, int parts, double max_norm,
                          int status, const char *text)
@@ -414,7 +401,7 @@ static void expect_error(const job *j, ek_value x, ek_value target, int parts, d
     assert_no_gradients(j->net);
 }
 
-START_TEST(errors_say_what_is_wrong)
+TEST(errors_say_what_is_wrong)
 {
     ek_scope scope = ek_scope_begin();
     job j = make_job(PLAIN, CROSS_ENTROPY, EK_F64);
@@ -437,10 +424,9 @@ START_TEST(errors_say_what_is_wrong)
     ek_scope_end(&scope);
     free_job(&j);
 }
-END_TEST
 
 /* A norm that is not finite: nothing is stepped. */
-START_TEST(infinite_gradients_are_not_stepped)
+TEST(infinite_gradients_are_not_stepped)
 {
     char before[65], after[65];
     ek_scope scope = ek_scope_begin();
@@ -452,33 +438,4 @@ START_TEST(infinite_gradients_are_not_stepped)
     ck_assert_str_eq(before, after);
     ek_scope_end(&scope);
     free_job(&j);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("train_step");
-    TCase *numbers = balance_case(s, "numbers");
-    tcase_set_timeout(numbers, 60);
-    tcase_add_loop_test(numbers, parts_add_up, 0, WAYS * LOSS_KINDS);
-    tcase_add_loop_test(numbers, parts_add_up_in_f32, 0, WAYS);
-    tcase_add_loop_test(numbers, more_parts_than_samples, 0, WAYS);
-    tcase_add_test(numbers, parts_are_chunks);
-    TCase *steps = balance_case(s, "steps");
-    tcase_add_loop_test(steps, whole_steps_are_the_plain_loop, 0, WAYS);
-    tcase_add_loop_test(steps, steps_in_parts_clip_what_has_added_up, 0, WAYS);
-    tcase_add_loop_test(steps, denominators_stay_on_devices, ONE_DEVICE * LOSS_KINDS,
-                        WAYS * LOSS_KINDS);
-    tcase_add_loop_test(steps, gradients_accumulate_over_calls, 0, 2 * WAYS);
-    tcase_add_loop_test(steps, autocast_holds_in_parts, 0, WAYS);
-    TCase *nests = balance_case(s, "nests");
-    tcase_add_test(nests, nests_along_dimension_1);
-    TCase *nothing = balance_case(s, "nothing to average");
-    tcase_add_loop_test(nothing, empty_parts_add_nothing, 0, 6 * WAYS);
-    tcase_add_loop_test(nothing, nothing_at_all_is_nan_as_one_batch_is, 0, 2 * WAYS);
-    TCase *errors = balance_case(s, "errors");
-    tcase_add_loop_test(errors, a_failed_part_leaves_no_gradients, 0, 2);
-    tcase_add_test(errors, errors_say_what_is_wrong);
-    tcase_add_test(errors, infinite_gradients_are_not_stepped);
-    return s;
 }

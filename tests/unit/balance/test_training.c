@@ -24,6 +24,8 @@ static void teardown(void)
     assert_ok(ek_shutdown()); /* the ledger of every device is at zero */
 }
 
+FIXTURE(setup, teardown)
+
 static void train(train_mode mode, bool batch_norm, ek_dtype dtype, int64_t batch,
                   ignored_pixels ignoring, int steps, double *losses)
 {
@@ -56,7 +58,7 @@ static const struct {
 } cases[] = {{8, NONE_IGNORED},     {10, NONE_IGNORED},        {10, UNEVENLY_IGNORED},
              {3, UNEVENLY_IGNORED}, {8, FIRST_DEVICE_IGNORED}, {9, FIRST_DEVICE_IGNORED}};
 
-START_TEST(modes_agree_in_f64)
+TEST_LOOP(modes_agree_in_f64, 0, sizeof cases / sizeof *cases)
 {
     double losses[MODES][STEPS];
     for (train_mode mode = SINGLE; mode < MODES; mode++)
@@ -64,9 +66,8 @@ START_TEST(modes_agree_in_f64)
     assert_curves(losses[CLASSIC], losses[SINGLE], step_count(), 1e-12);
     assert_curves(losses[BALANCED], losses[SINGLE], step_count(), 1e-12);
 }
-END_TEST
 
-START_TEST(modes_agree_in_f32)
+TEST_LOOP(modes_agree_in_f32, 0, sizeof cases / sizeof *cases)
 {
     double losses[MODES][STEPS];
     for (train_mode mode = SINGLE; mode < MODES; mode++)
@@ -74,9 +75,8 @@ START_TEST(modes_agree_in_f32)
     assert_curves(losses[CLASSIC], losses[SINGLE], step_count(), 1e-5);
     assert_curves(losses[BALANCED], losses[SINGLE], step_count(), 1e-5);
 }
-END_TEST
 
-START_TEST(classic_and_balanced_agree_with_batch_norm)
+TEST_LOOP(classic_and_balanced_agree_with_batch_norm, 0, sizeof cases / sizeof *cases)
 {
     double losses[MODES][STEPS];
     for (int dtype = EK_F32; dtype <= EK_F64; dtype++) {
@@ -87,9 +87,8 @@ START_TEST(classic_and_balanced_agree_with_batch_norm)
                       dtype == EK_F64 ? 1e-12 : 1e-5);
     }
 }
-END_TEST
 
-START_TEST(runs_are_equal_to_the_bit)
+TEST_LOOP(runs_are_equal_to_the_bit, 0, MODES)
 {
     char digests[2][65];
     for (int run = 0; run < 2; run++) {
@@ -109,9 +108,8 @@ START_TEST(runs_are_equal_to_the_bit)
     }
     ck_assert_str_eq(digests[0], digests[1]);
 }
-END_TEST
 
-START_TEST(memory_does_not_grow)
+TEST_LOOP(memory_does_not_grow, 0, MODES)
 {
     trainer t = make_trainer((train_mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
     ek_tensor *images, *target;
@@ -134,9 +132,8 @@ START_TEST(memory_does_not_grow)
     ek_release(target);
     free_trainer(&t);
 }
-END_TEST
 
-START_TEST(out_of_memory_is_survived)
+TEST_LOOP(out_of_memory_is_survived, 0, MODES)
 {
     trainer t = make_trainer((train_mode)_i, make_net(true, EK_F32), DEVICES, EK_EXACT);
     ek_tensor *small[2], *large[2];
@@ -171,21 +168,4 @@ START_TEST(out_of_memory_is_survived)
         ek_release(large[i]);
     }
     free_trainer(&t);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("training");
-    TCase *tcase = tcase_create("training");
-    int count = (int)(sizeof cases / sizeof *cases);
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, modes_agree_in_f64, 0, count);
-    tcase_add_loop_test(tcase, modes_agree_in_f32, 0, count);
-    tcase_add_loop_test(tcase, classic_and_balanced_agree_with_batch_norm, 0, count);
-    tcase_add_loop_test(tcase, runs_are_equal_to_the_bit, 0, MODES);
-    tcase_add_loop_test(tcase, memory_does_not_grow, 0, MODES);
-    tcase_add_loop_test(tcase, out_of_memory_is_survived, 0, MODES);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

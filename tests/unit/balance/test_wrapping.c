@@ -30,7 +30,7 @@ static void train_alone(double *losses)
     ek_module_free(criterion);
 }
 
-START_TEST(an_optimizer_from_before_survives)
+TEST_LOOP(an_optimizer_from_before_survives, 0, 2)
 {
     double expected[STEPS], losses[STEPS];
     train_alone(expected);
@@ -53,9 +53,8 @@ START_TEST(an_optimizer_from_before_survives)
     ek_module_free(model);
     ek_module_free(criterion);
 }
-END_TEST
 
-START_TEST(wrapping_in_the_middle_of_training)
+TEST(wrapping_in_the_middle_of_training)
 {
     /* State that the optimizer has already goes on; one wrapper follows the other. */
     ek_module *alone = make_scorer(), *net = make_scorer();
@@ -88,9 +87,8 @@ START_TEST(wrapping_in_the_middle_of_training)
     ek_module_free(models[1]); /* the wrappers share the net */
     ek_module_free(models[2]);
 }
-END_TEST
 
-START_TEST(two_runs_give_the_same_bits)
+TEST_LOOP(two_runs_give_the_same_bits, 0, 2)
 {
     char sums[2][65];
     for (int run = 0; run < 2; run++) {
@@ -118,15 +116,4 @@ START_TEST(two_runs_give_the_same_bits)
         ek_module_free(criterion);
     }
     ck_assert_str_eq(sums[0], sums[1]);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("wrapping");
-    TCase *tests = balance_case(s, "wrapping");
-    tcase_add_loop_test(tests, an_optimizer_from_before_survives, 0, 2);
-    tcase_add_test(tests, wrapping_in_the_middle_of_training);
-    tcase_add_loop_test(tests, two_runs_give_the_same_bits, 0, 2);
-    return s;
 }

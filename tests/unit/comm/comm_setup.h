@@ -21,13 +21,7 @@ static inline void teardown(void)
     assert_ok(ek_shutdown());
 }
 
-static inline TCase *comm_case(Suite *s, const char *name)
-{
-    TCase *tests = tcase_create(name);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    suite_add_tcase(s, tests);
-    return tests;
-}
+FIXTURE(setup, teardown)
 
 /* Element i is first + i step. */
 static inline ek_tensor *ramp(double first, double step, ek_shape shape, ek_dtype dtype,

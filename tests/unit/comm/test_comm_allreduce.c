@@ -10,7 +10,7 @@
 
 /* ---- from one thread ---- */
 
-START_TEST(every_device_gets_the_sums)
+TEST_LOOP(every_device_gets_the_sums, 0, 4)
 {
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_I64};
     ek_tensor *x[6], *out[6];
@@ -30,9 +30,8 @@ START_TEST(every_device_gets_the_sums)
     assert_ramp(out[0], 0, 1);
     assert_ok(ek_allreduce(0, NULL, 0, NULL));
 }
-END_TEST
 
-START_TEST(long_lists_travel_in_buffers)
+TEST(long_lists_travel_in_buffers)
 {
     enum { COUNT = 3, ELEMENTS = 2000000 }; /* 8 MB each: a buffer holds one */
     ek_tensor *x[2 * COUNT], *out[2 * COUNT];
@@ -47,9 +46,8 @@ START_TEST(long_lists_travel_in_buffers)
     ck_assert_ptr_eq(out[0]->history, out[1]->history); /* a bucket closes once it is full */
     ck_assert_ptr_ne(out[0]->history, out[2]->history);
 }
-END_TEST
 
-START_TEST(wrong_lists_are_refused)
+TEST(wrong_lists_are_refused)
 {
     ek_tensor *a = ramp(0, 1, EK_SHAPE(2), EK_F32, test_device(0));
     ek_tensor *b = ramp(0, 1, EK_SHAPE(2), EK_F32, test_device(1));
@@ -85,7 +83,6 @@ START_TEST(wrong_lists_are_refused)
     ck_assert_int_eq(ek_allreduce(1, (ek_tensor *[]){a, b}, 2, out), EK_E_IO);
     assert_error(EK_E_IO, "older");
 }
-END_TEST
 
 /* ---- by the parts of a gang ---- */
 
@@ -164,7 +161,7 @@ static void make_inputs(ek_tensor **inputs)
     }
 }
 
-START_TEST(parts_get_the_sums_of_all)
+TEST(parts_get_the_sums_of_all)
 {
     ek_tensor *inputs[2 * PARTS];
     make_inputs(inputs);
@@ -182,7 +179,6 @@ START_TEST(parts_get_the_sums_of_all)
         ck_assert_double_eq_tol(element(y, e), sums[0] * sums[1] * (own[0] + own[2]), 1e-12);
     }
 }
-END_TEST
 
 static ek_tensor *one_thread(ek_tensor *const *inputs, int count, void *user)
 {
@@ -200,7 +196,7 @@ static ek_tensor *one_thread(ek_tensor *const *inputs, int count, void *user)
     return y;
 }
 
-START_TEST(gradients_to_second_order)
+TEST_LOOP(gradients_to_second_order, 0, 2)
 {
     ek_tensor *inputs[2 * PARTS];
     make_inputs(inputs);
@@ -211,9 +207,8 @@ START_TEST(gradients_to_second_order)
     assert_ok(ek_gradgradcheck(.function = function, .inputs = inputs, .input_count = 2 * PARTS,
                                .user = &j));
 }
-END_TEST
 
-START_TEST(a_part_may_go_without_gradients)
+TEST(a_part_may_go_without_gradients)
 {
     /* Whoever comes last: its share is a constant to the others, and the sum to itself. */
     ek_tensor *inputs[2 * PARTS], *gradients[2 * PARTS];
@@ -234,9 +229,8 @@ START_TEST(a_part_may_go_without_gradients)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
-START_TEST(no_graph_without_gradient_mode)
+TEST(no_graph_without_gradient_mode)
 {
     ek_tensor *inputs[2 * PARTS];
     make_inputs(inputs);
@@ -247,9 +241,8 @@ START_TEST(no_graph_without_gradient_mode)
     ck_assert(!ek_tensor_requires_grad(y));
     ek_set_grad_enabled(true);
 }
-END_TEST
 
-START_TEST(failures_arrive)
+TEST(failures_arrive)
 {
     ek_tensor *inputs[2 * PARTS];
     make_inputs(inputs);
@@ -270,9 +263,8 @@ START_TEST(failures_arrive)
     job j = whole;
     assert_made(together(inputs, 2 * PARTS, &j));
 }
-END_TEST
 
-START_TEST(parts_must_agree)
+TEST(parts_must_agree)
 {
     ek_tensor *inputs[2 * PARTS];
     make_inputs(inputs);
@@ -286,7 +278,6 @@ START_TEST(parts_must_agree)
     ck_assert_ptr_null(together(inputs, 2 * PARTS, &j));
     assert_error(EK_E_DEVICE, "allreduce: lists 1 and 2 are both on host:1");
 }
-END_TEST
 
 static int bring_all(void *user, int d)
 {
@@ -294,7 +285,7 @@ static int bring_all(void *user, int d)
     return ek_allreduce(1, user, 4, out) + 0 * d;
 }
 
-START_TEST(a_part_brings_its_own_alone)
+TEST(a_part_brings_its_own_alone)
 {
     ek_tensor *x[4];
     ek_dev *devs[4];
@@ -305,7 +296,6 @@ START_TEST(a_part_brings_its_own_alone)
     ck_assert_int_eq(ek_gang_run(devs, 4, bring_all, x, "replica"), EK_E_INVALID);
     assert_error(EK_E_INVALID, "this replica's 1 tensors alone, not 4");
 }
-END_TEST
 
 /* ---- in backward ---- */
 
@@ -317,7 +307,7 @@ static int meeting_backward(ek_node *node, ek_tensor *const *gradients, ek_tenso
 
 static const ek_operation meeting_operation = {.name = "meeting", .backward = meeting_backward};
 
-START_TEST(lanes_of_backward_are_no_replicas)
+TEST(lanes_of_backward_are_no_replicas)
 {
     ek_tensor *terms[3];
     for (int d = 0; d < 3; d++) {
@@ -332,7 +322,6 @@ START_TEST(lanes_of_backward_are_no_replicas)
                              "backward");
     ck_assert_int_eq(ek_rendezvous_count(), 1);
 }
-END_TEST
 
 /* One node with a tensor on each of two devices: its backward has the whole list. */
 static int listing_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
@@ -343,7 +332,7 @@ static int listing_backward(ek_node *node, ek_tensor *const *gradients, ek_tenso
 
 static const ek_operation listing_operation = {.name = "listing", .backward = listing_backward};
 
-START_TEST(a_backward_may_sum_a_whole_list)
+TEST(a_backward_may_sum_a_whole_list)
 {
     ek_tensor *x[2], *y[2], *gradients[2];
     for (int d = 0; d < 2; d++) {
@@ -360,24 +349,4 @@ START_TEST(a_backward_may_sum_a_whole_list)
     for (int d = 0; d < 2; d++)
         assert_close(gradients[d],
                      ek_full(7, EK_SHAPE(2), .dtype = EK_F64, .device = test_device(d)), 0, 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("allreduce");
-    TCase *tests = comm_case(s, "allreduce");
-    tcase_add_loop_test(tests, every_device_gets_the_sums, 0, 4);
-    tcase_add_test(tests, long_lists_travel_in_buffers);
-    tcase_add_test(tests, wrong_lists_are_refused);
-    tcase_add_test(tests, parts_get_the_sums_of_all);
-    tcase_add_loop_test(tests, gradients_to_second_order, 0, 2);
-    tcase_add_test(tests, a_part_may_go_without_gradients);
-    tcase_add_test(tests, no_graph_without_gradient_mode);
-    tcase_add_test(tests, failures_arrive);
-    tcase_add_test(tests, parts_must_agree);
-    tcase_add_test(tests, a_part_brings_its_own_alone);
-    tcase_add_test(tests, lanes_of_backward_are_no_replicas);
-    tcase_add_test(tests, a_backward_may_sum_a_whole_list);
-    return s;
 }

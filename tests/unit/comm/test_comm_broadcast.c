@@ -4,7 +4,7 @@
 #include "comm_setup.h"
 #include "core/tensor.h"
 
-START_TEST(copies_reach_every_device)
+TEST_LOOP(copies_reach_every_device, 0, 5)
 {
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_I64, EK_U8};
     ek_tensor *x = ramp(1, 1, EK_SHAPE(3, 5), dtypes[_i], test_device(1));
@@ -19,9 +19,8 @@ START_TEST(copies_reach_every_device)
     ck_assert_ptr_eq(ek_tensor_address(out[1]), ek_tensor_address(x));
     ck_assert_ptr_ne(out[1], x);
 }
-END_TEST
 
-START_TEST(gradients_are_summed_root_first)
+TEST(gradients_are_summed_root_first)
 {
     /* 1e16 + 1 - 1e16 depends on the order: (root + d0) + d1 ... = ((-1e16 + 1e16) + 1) + 1. */
     ek_tensor *x = ramp(0, 1, EK_SHAPE(2), EK_F64, test_device(2));
@@ -40,9 +39,8 @@ START_TEST(gradients_are_summed_root_first)
     assert_on(ek_tensor_grad(x), test_device(2));
     assert_ramp(ek_tensor_grad(x), 2, 0);
 }
-END_TEST
 
-START_TEST(a_replica_that_sends_nothing_counts_as_zero)
+TEST(a_replica_that_sends_nothing_counts_as_zero)
 {
     ek_tensor *x = ramp(1, 1, EK_SHAPE(3), EK_F64, test_device(0));
     assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -52,9 +50,8 @@ START_TEST(a_replica_that_sends_nothing_counts_as_zero)
     assert_ok(ek_backward(ek_sum(ek_mul_scalar(out[2], 5))));
     assert_ramp(ek_tensor_grad(x), 5, 0);
 }
-END_TEST
 
-START_TEST(no_nodes_without_gradient_mode)
+TEST(no_nodes_without_gradient_mode)
 {
     ek_tensor *x = ramp(1, 1, EK_SHAPE(3), EK_F64, test_device(0));
     assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -65,11 +62,10 @@ START_TEST(no_nodes_without_gradient_mode)
     ek_set_grad_enabled(before);
     ck_assert(!ek_tensor_requires_grad(out[0]) && !ek_tensor_requires_grad(out[1]));
 }
-END_TEST
 
 static const size_t limits[] = {0, 1, 64, 100};
 
-START_TEST(coalesced_lists_keep_their_order)
+TEST_LOOP(coalesced_lists_keep_their_order, 0, 4)
 {
     enum { COUNT = 6 };
     ek_tensor *tensors[COUNT], *out[3 * COUNT];
@@ -99,9 +95,8 @@ START_TEST(coalesced_lists_keep_their_order)
             assert_ramp(ek_tensor_grad(tensors[i]), 6 * (i + 1), 0);
     }
 }
-END_TEST
 
-START_TEST(each_bucket_is_one_node)
+TEST(each_bucket_is_one_node)
 {
     ek_tensor *tensors[3], *out[6];
     for (int i = 0; i < 3; i++) {
@@ -116,7 +111,6 @@ START_TEST(each_bucket_is_one_node)
     ck_assert_ptr_eq(out[3]->storage, out[4]->storage); /* one buffer, two versions */
     ck_assert_ptr_ne(out[3]->version, out[4]->version);
 }
-END_TEST
 
 /* ---- buckets ---- */
 
@@ -132,7 +126,7 @@ static int note(void *user, const int *indices, int count)
     return 0;
 }
 
-START_TEST(buckets_close_as_in_pytorch)
+TEST(buckets_close_as_in_pytorch)
 {
     /* Bytes: f64 16, f32 8, f64 24, f32 40, f64 16, i64 8. */
     static const int64_t counts[] = {2, 2, 3, 10, 2, 1};
@@ -155,9 +149,8 @@ START_TEST(buckets_close_as_in_pytorch)
     assert_ok(ek_buckets_for_reduce(tensors, 0, 39, note, NULL));
     ck_assert_str_eq(seen, "");
 }
-END_TEST
 
-START_TEST(wrong_calls_are_errors)
+TEST(wrong_calls_are_errors)
 {
     ek_tensor *out[8];
     ek_device_list devices = ek_devices(test_kind(), 2), none = {0},
@@ -173,9 +166,8 @@ START_TEST(wrong_calls_are_errors)
     ck_assert_int_lt(ek_broadcast_coalesced(tensors, 2, &devices, 0, out), 0);
     assert_error(EK_E_DEVICE, "must be on devices[0], which is host:0; tensor 1");
 }
-END_TEST
 
-START_TEST(out_of_memory_leaves_everything_usable)
+TEST(out_of_memory_leaves_everything_usable)
 {
     ek_tensor *x = ek_zeros(EK_SHAPE(1 << 16), .device = test_device(0));
     ek_device_list devices = ek_devices(test_kind(), 3);
@@ -185,21 +177,4 @@ START_TEST(out_of_memory_leaves_everything_usable)
     assert_error(EK_E_OUT_OF_MEMORY, "host:2");
     assert_ok(ek_memory_set_capacity(test_device(2), 0));
     assert_ok(ek_broadcast(x, &devices, out));
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("broadcast");
-    TCase *tests = comm_case(s, "broadcast");
-    tcase_add_loop_test(tests, copies_reach_every_device, 0, 5);
-    tcase_add_test(tests, gradients_are_summed_root_first);
-    tcase_add_test(tests, a_replica_that_sends_nothing_counts_as_zero);
-    tcase_add_test(tests, no_nodes_without_gradient_mode);
-    tcase_add_loop_test(tests, coalesced_lists_keep_their_order, 0, 4);
-    tcase_add_test(tests, each_bucket_is_one_node);
-    tcase_add_test(tests, buckets_close_as_in_pytorch);
-    tcase_add_test(tests, wrong_calls_are_errors);
-    tcase_add_test(tests, out_of_memory_leaves_everything_usable);
-    return s;
 }

@@ -78,22 +78,20 @@ static void check_sum(bool apart, bool transposed, int64_t rows, int64_t columns
     ek_scope_end(&scope);
 }
 
-START_TEST(a_sum_is_added_slice_by_slice)
+TEST_LOOP(a_sum_is_added_slice_by_slice, 0, 4)
 {
     check_sum(_i & 1, _i & 2, ROWS, COLUMNS);
 }
-END_TEST
 
 /* One row that is larger than a buffer, and a size that nothing divides. */
-START_TEST(few_rows_are_sliced_too)
+TEST_LOOP(few_rows_are_sliced_too, 0, 4)
 {
     check_sum(_i & 1, _i & 2, 1, 5000011);
     check_sum(_i & 1, _i & 2, 2, 2500007);
 }
-END_TEST
 
 /* bf16 adds up in f32 and rounds once: so it does in slices. Integers are added in turn. */
-START_TEST(slices_round_as_the_whole)
+TEST_LOOP(slices_round_as_the_whole, 0, 2)
 {
     ek_tensor *near[DEVICES], *far[DEVICES];
     ek_dtype dtype = _i ? EK_BF16 : EK_I64;
@@ -113,10 +111,9 @@ START_TEST(slices_round_as_the_whole)
     assert_close(ek_to_device(sum, ek_cpu()), ek_to_device(whole, ek_cpu()), 0, 0);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* A list of many tensors goes in groups, each in one copy. */
-START_TEST(a_list_goes_in_groups)
+TEST_LOOP(a_list_goes_in_groups, 0, 2)
 {
     enum { COUNT = 40 };
     ek_tensor *inputs[DEVICES * COUNT], *out[COUNT];
@@ -139,9 +136,8 @@ START_TEST(a_list_goes_in_groups)
     ck_assert_uint_le(growth(0, before), nbytes + 64 * COUNT + 2 * EK_COMM_BUFFER_BYTES);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(a_gather_writes_into_the_result)
+TEST_LOOP(a_gather_writes_into_the_result, 0, 4)
 {
     ek_tensor *parts[DEVICES];
     int dim = _i >> 1;
@@ -160,9 +156,8 @@ START_TEST(a_gather_writes_into_the_result)
     }
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(a_scatter_needs_no_copy_of_all)
+TEST_LOOP(a_scatter_needs_no_copy_of_all, 0, 4)
 {
     ek_tensor *chunks[DEVICES];
     int dim = _i >> 1;
@@ -185,19 +180,4 @@ START_TEST(a_scatter_needs_no_copy_of_all)
         assert_summed(chunks[d], &part, 1);
     }
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("comm_buffers");
-    TCase *tests = comm_case(s, "buffers");
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, a_sum_is_added_slice_by_slice, 0, 4);
-    tcase_add_loop_test(tests, few_rows_are_sliced_too, 0, 4);
-    tcase_add_loop_test(tests, slices_round_as_the_whole, 0, 2);
-    tcase_add_loop_test(tests, a_list_goes_in_groups, 0, 2);
-    tcase_add_loop_test(tests, a_gather_writes_into_the_result, 0, 4);
-    tcase_add_loop_test(tests, a_scatter_needs_no_copy_of_all, 0, 4);
-    return s;
 }

@@ -26,7 +26,7 @@ static const struct {
              {100, 8, {13, 13, 13, 13, 13, 13, 13, 9}}};
 enum { TABLE = sizeof table / sizeof *table };
 
-START_TEST(chunks_are_those_of_torch)
+TEST_LOOP(chunks_are_those_of_torch, 0, TABLE)
 {
     assert_ok(test_devices_configure("8"));
     ek_tensor *x = ramp(0, 1, EK_SHAPE(table[_i].n, 2), EK_F64, ek_cpu());
@@ -44,9 +44,8 @@ START_TEST(chunks_are_those_of_torch)
     ck_assert_int_eq(table[_i].sizes[count], 0);
     assert_ramp(ek_gather(out, count, test_device(1), 0), 0, 1);
 }
-END_TEST
 
-START_TEST(an_empty_batch_gives_everyone_an_empty_chunk)
+TEST(an_empty_batch_gives_everyone_an_empty_chunk)
 {
     ek_tensor *x = ek_zeros(EK_SHAPE(0, 3));
     ek_device_list devices = ek_devices(test_kind(), 3);
@@ -56,9 +55,8 @@ START_TEST(an_empty_batch_gives_everyone_an_empty_chunk)
         ck_assert_int_eq(ek_tensor_size(out[i], 0), 0);
     ck_assert_int_eq(ek_tensor_size(ek_gather(out, 3, test_device(0), 0), 0), 0);
 }
-END_TEST
 
-START_TEST(given_sizes_along_any_dimension)
+TEST(given_sizes_along_any_dimension)
 {
     static const int64_t sizes[] = {1, 4, 2};
     ek_device_list devices = EK_DEVICES(test_device(2), test_device(0), test_device(1));
@@ -77,9 +75,8 @@ START_TEST(given_sizes_along_any_dimension)
         assert_ramp(ek_gather(out, 3, ek_cpu(), dim), 0, 1);
     }
 }
-END_TEST
 
-START_TEST(the_chunk_that_is_there_already_is_a_view)
+TEST(the_chunk_that_is_there_already_is_a_view)
 {
     ek_tensor *x = ramp(0, 1, EK_SHAPE(5, 2), EK_F32, test_device(0));
     ek_device_list devices = ek_devices(test_kind(), 2);
@@ -92,9 +89,8 @@ START_TEST(the_chunk_that_is_there_already_is_a_view)
     assert_made(ek_fill_(out[0], 7));
     ck_assert_double_eq(element(x, 0), 7);
 }
-END_TEST
 
-START_TEST(channels_last_stays)
+TEST(channels_last_stays)
 {
     ek_tensor *x =
         ek_contiguous(ramp(0, 1, EK_SHAPE(4, 3, 2, 5), EK_F32, test_device(0)), EK_CHANNELS_LAST);
@@ -115,9 +111,8 @@ START_TEST(channels_last_stays)
     ck_assert(ek_tensor_is_contiguous(mixed, EK_CONTIGUOUS));
     assert_ramp(mixed, 0, 1);
 }
-END_TEST
 
-START_TEST(gathered_outputs_count_as_communication)
+TEST(gathered_outputs_count_as_communication)
 {
     ek_tensor *parts[2] = {ramp(0, 1, EK_SHAPE(16), EK_F32, test_device(0)),
                            ramp(16, 1, EK_SHAPE(48), EK_F32, test_device(1))};
@@ -125,9 +120,8 @@ START_TEST(gathered_outputs_count_as_communication)
     ck_assert_uint_eq(bytes_now(test_device(0), EK_MEMORY_COMMUNICATION), 64 * 4);
     ck_assert_ptr_eq(ek_gather(parts, 1, test_device(0), 0), parts[0]); /* nothing to join */
 }
-END_TEST
 
-START_TEST(scalars_become_a_vector)
+TEST(scalars_become_a_vector)
 {
     ek_tensor *parts[3];
     for (int i = 0; i < 3; i++) {
@@ -144,9 +138,8 @@ START_TEST(scalars_become_a_vector)
         ck_assert_double_eq(element(ek_tensor_grad(parts[i]), 0), 2 * (i + 1));
     }
 }
-END_TEST
 
-START_TEST(gradients_come_back_together)
+TEST(gradients_come_back_together)
 {
     ek_tensor *x = ramp(0, 1, EK_SHAPE(7, 2), EK_F64, test_device(1));
     assert_ok(ek_tensor_set_requires_grad(x, true));
@@ -165,9 +158,8 @@ START_TEST(gradients_come_back_together)
     for (int i = 0; i < 14; i++)
         ck_assert_double_eq(element(ek_tensor_grad(x), i), rows[i / 2]);
 }
-END_TEST
 
-START_TEST(wrong_calls_are_errors)
+TEST(wrong_calls_are_errors)
 {
     ek_device_list devices = ek_devices(test_kind(), 2);
     ek_tensor *x = ek_zeros(EK_SHAPE(4, 2)), *out[2];
@@ -201,21 +193,4 @@ START_TEST(wrong_calls_are_errors)
     out[1] = NULL;
     ck_assert_ptr_null(ek_gather(out, 2, test_device(0), 0));
     assert_error(EK_E_INVALID, "index 1 is NULL");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("chunks");
-    TCase *tests = comm_case(s, "chunks");
-    tcase_add_loop_test(tests, chunks_are_those_of_torch, 0, TABLE);
-    tcase_add_test(tests, an_empty_batch_gives_everyone_an_empty_chunk);
-    tcase_add_test(tests, given_sizes_along_any_dimension);
-    tcase_add_test(tests, the_chunk_that_is_there_already_is_a_view);
-    tcase_add_test(tests, channels_last_stays);
-    tcase_add_test(tests, gathered_outputs_count_as_communication);
-    tcase_add_test(tests, scalars_become_a_vector);
-    tcase_add_test(tests, gradients_come_back_together);
-    tcase_add_test(tests, wrong_calls_are_errors);
-    return s;
 }

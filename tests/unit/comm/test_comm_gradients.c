@@ -94,50 +94,45 @@ static void check(ek_check_function *function, ek_tensor *const *inputs, int cou
                                .user = user));
 }
 
-START_TEST(broadcast_and_reduce_to_second_order)
+TEST_LOOP(broadcast_and_reduce_to_second_order, 0, 4)
 {
     ek_tensor *inputs[4] = {leaf(1, EK_SHAPE(2, 2), test_device(_i))};
     for (int d = 0; d < COUNT; d++)
         inputs[1 + d] = leaf(2 + (uint64_t)d, EK_SHAPE(2, 2), test_device(d));
     check(broadcast_and_reduce, inputs, 4, NULL);
 }
-END_TEST
 
-START_TEST(coalesced_to_second_order)
+TEST(coalesced_to_second_order)
 {
     ek_tensor *inputs[4];
     for (int i = 0; i < 4; i++)
         inputs[i] = leaf(10 + (uint64_t)i, EK_SHAPE(2), test_device(0));
     check(coalesced, inputs, 4, NULL);
 }
-END_TEST
 
-START_TEST(scatter_and_gather_to_second_order)
+TEST_LOOP(scatter_and_gather_to_second_order, 0, 2)
 {
     ek_tensor *inputs[2] = {leaf(20, EK_SHAPE(4, 3), test_device(1)),
                             leaf(21, EK_SHAPE(4, 3), test_device(0))};
     int dim = _i;
     check(scatter_and_gather, inputs, 2, &dim);
 }
-END_TEST
 
-START_TEST(one_chunk_to_second_order)
+TEST(one_chunk_to_second_order)
 {
     ek_tensor *input = leaf(30, EK_SHAPE(5, 2), test_device(0));
     check(one_chunk, &input, 1, NULL);
 }
-END_TEST
 
-START_TEST(scalars_to_second_order)
+TEST(scalars_to_second_order)
 {
     ek_tensor *inputs[COUNT];
     for (int d = 0; d < COUNT; d++)
         inputs[d] = leaf(40 + (uint64_t)d, EK_SHAPE(2), test_device(d));
     check(gather_scalars, inputs, COUNT, NULL);
 }
-END_TEST
 
-START_TEST(a_third_derivative)
+TEST(a_third_derivative)
 {
     /* f = sum_d (d + 1) x^3 on three devices: f''' = 6 * 6. */
     ek_tensor *x = tensor_of((double[]){2}, EK_SHAPE(1), EK_F64, test_device(0));
@@ -156,18 +151,4 @@ START_TEST(a_third_derivative)
         ck_assert_double_eq(element(gradient, 0), expected[order]);
         y = gradient;
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("gradients of communication");
-    TCase *tests = comm_case(s, "gradients");
-    tcase_add_loop_test(tests, broadcast_and_reduce_to_second_order, 0, 4); /* 3: in no list */
-    tcase_add_test(tests, coalesced_to_second_order);
-    tcase_add_loop_test(tests, scatter_and_gather_to_second_order, 0, 2);
-    tcase_add_test(tests, one_chunk_to_second_order);
-    tcase_add_test(tests, scalars_to_second_order);
-    tcase_add_test(tests, a_third_derivative);
-    return s;
 }

@@ -6,7 +6,7 @@ static double at(ek_value value, int64_t i)
     return element(ek_value_tensor(value), i);
 }
 
-START_TEST(nests_are_cut_element_by_element)
+TEST(nests_are_cut_element_by_element)
 {
     int user;
     ek_tensor *x = ramp(0, 1, EK_SHAPE(5), EK_F32, ek_cpu());
@@ -34,18 +34,16 @@ START_TEST(nests_are_cut_element_by_element)
         ck_assert_int_eq(ek_value_length(ek_value_at(out[p], 5)), 0);
     }
 }
-END_TEST
 
-START_TEST(without_tensors_every_device_gets_one)
+TEST(without_tensors_every_device_gets_one)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
     ek_value out[3];
     ck_assert_int_eq(ek_scatter_value(EK_LIST(ek_value_of_int(1)), &devices, NULL, 0, out), 3);
     ck_assert_int_eq(ek_value_at(out[2], 0).as.integer, 1);
 }
-END_TEST
 
-START_TEST(scattered_lists_are_taken_apart)
+TEST(scattered_lists_are_taken_apart)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
     ek_value scattered = EK_SCATTERED(ramp(0, 1, EK_SHAPE(3), EK_F32, test_device(0)),
@@ -69,9 +67,8 @@ START_TEST(scattered_lists_are_taken_apart)
     ck_assert_int_lt(ek_scatter_value(scattered, &devices, NULL, 0, out), 0);
     assert_error(EK_E_SHAPE, "2 elements for 1 devices");
 }
-END_TEST
 
-START_TEST(unequal_batches_are_errors)
+TEST(unequal_batches_are_errors)
 {
     ek_device_list devices = ek_devices(test_kind(), 2);
     ek_value out[2];
@@ -88,9 +85,8 @@ START_TEST(unequal_batches_are_errors)
     ck_assert_int_lt(ek_scatter_value(ek_value_error(), &devices, NULL, 0, out), 0);
     assert_error(EK_E_INVALID, "an input is an error");
 }
-END_TEST
 
-START_TEST(given_sizes_hold_for_the_whole_nest)
+TEST(given_sizes_hold_for_the_whole_nest)
 {
     ek_device_list devices = ek_devices(test_kind(), 2);
     static const int64_t sizes[] = {1, 3};
@@ -100,9 +96,8 @@ START_TEST(given_sizes_hold_for_the_whole_nest)
     ck_assert_int_eq(ek_tensor_size(ek_value_tensor(ek_value_at(out[1], 0)), 1), 3);
     ck_assert_int_eq(ek_tensor_size(ek_value_tensor(ek_value_at(out[0], 1)), 1), 1);
 }
-END_TEST
 
-START_TEST(outputs_are_joined_element_by_element)
+TEST(outputs_are_joined_element_by_element)
 {
     ek_value outputs[3];
     for (int i = 0; i < 3; i++) {
@@ -129,10 +124,9 @@ START_TEST(outputs_are_joined_element_by_element)
     assert_ramp(ek_value_tensor(ek_value_at(joined, 2)), 0.5, 1);
     ck_assert_int_eq(ek_tensor_size(ek_value_tensor(ek_value_at(joined, 3)), 0), 3);
 }
-END_TEST
 
 /* What lies one per device is joined in batch order, anything else moves as it is. */
-START_TEST(values_go_to_one_device)
+TEST(values_go_to_one_device)
 {
     ek_tensor *a = ramp(0, 1, EK_SHAPE(2, 3), EK_F32, test_device(0));
     ek_tensor *b = ramp(6, 1, EK_SHAPE(1, 3), EK_F32, test_device(1));
@@ -146,9 +140,8 @@ START_TEST(values_go_to_one_device)
     ck_assert_int_eq(ek_value_to_device(EK_SCATTERED(a, other), ek_cpu(), 0).kind, EK_VALUE_ERROR);
     assert_error(EK_E_SHAPE, "index 1");
 }
-END_TEST
 
-START_TEST(outputs_that_do_not_fit_are_errors)
+TEST(outputs_that_do_not_fit_are_errors)
 {
     int user[2];
     ek_value x = EK_VALUE(ek_zeros(EK_SHAPE(2)));
@@ -170,20 +163,4 @@ START_TEST(outputs_that_do_not_fit_are_errors)
     pairs[0][0] = EK_VALUE(ek_zeros(EK_SHAPE(2, 2)));
     ck_assert_int_eq(ek_gather_value(pairs[0], 2, test_device(0), 0).kind, EK_VALUE_ERROR);
     assert_error(EK_E_SHAPE, "index 1");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("nest");
-    TCase *tests = comm_case(s, "nest");
-    tcase_add_test(tests, nests_are_cut_element_by_element);
-    tcase_add_test(tests, without_tensors_every_device_gets_one);
-    tcase_add_test(tests, scattered_lists_are_taken_apart);
-    tcase_add_test(tests, unequal_batches_are_errors);
-    tcase_add_test(tests, given_sizes_hold_for_the_whole_nest);
-    tcase_add_test(tests, outputs_are_joined_element_by_element);
-    tcase_add_test(tests, values_go_to_one_device);
-    tcase_add_test(tests, outputs_that_do_not_fit_are_errors);
-    return s;
 }

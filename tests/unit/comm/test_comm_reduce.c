@@ -2,7 +2,7 @@
 #include "comm_setup.h"
 #include "core/tensor.h"
 
-START_TEST(sums_end_on_the_destination)
+TEST_LOOP(sums_end_on_the_destination, 0, 4)
 {
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16, EK_I64};
     ek_tensor *x[3];
@@ -13,9 +13,8 @@ START_TEST(sums_end_on_the_destination)
     assert_ramp(sum, 3, 6);
     assert_ramp(x[1], 1, 2); /* inputs stay */
 }
-END_TEST
 
-START_TEST(the_root_comes_first_then_ascending_devices)
+TEST(the_root_comes_first_then_ascending_devices)
 {
     /* In order of the list 1e16 would swallow the ones. Two inputs on the destination: the last is
      * the root. */
@@ -27,17 +26,15 @@ START_TEST(the_root_comes_first_then_ascending_devices)
     ck_assert_double_eq(element(ek_reduce_add(x, 4, test_device(0)), 0), 2);
     ck_assert_double_eq(element(ek_reduce_add(x, 4, test_device(2)), 0), 1 + 1e16 - 1e16 + 1);
 }
-END_TEST
 
-START_TEST(one_input_is_returned_unchanged)
+TEST(one_input_is_returned_unchanged)
 {
     ek_tensor *x = ramp(0, 1, EK_SHAPE(2), EK_F32, test_device(1));
     ck_assert_ptr_eq(ek_reduce_add(&x, 1, test_device(1)), x);
     ck_assert_ptr_eq(ek_reduce(&x, 1), x);
 }
-END_TEST
 
-START_TEST(layouts_may_differ)
+TEST(layouts_may_differ)
 {
     ek_tensor *a = ramp(0, 1, EK_SHAPE(2, 3), EK_F64, test_device(0));
     ek_tensor *b = ek_permute(ramp(0, 1, EK_SHAPE(3, 2), EK_F64, test_device(1)), EK_SHAPE(1, 0));
@@ -48,9 +45,8 @@ START_TEST(layouts_may_differ)
     for (int i = 0; i < 6; i++)
         ck_assert_double_eq(element(sum, i), expected[i]);
 }
-END_TEST
 
-START_TEST(every_input_gets_the_gradient)
+TEST(every_input_gets_the_gradient)
 {
     ek_tensor *x[3];
     for (int d = 0; d < 3; d++) {
@@ -65,11 +61,10 @@ START_TEST(every_input_gets_the_gradient)
     }
     ck_assert_ptr_null(ek_tensor_grad(x[1]));
 }
-END_TEST
 
 static const size_t limits[] = {0, 1, 50, 100};
 
-START_TEST(coalesced_sums_keep_their_order)
+TEST_LOOP(coalesced_sums_keep_their_order, 0, 4)
 {
     enum { COUNT = 5 };
     ek_tensor *x[3 * COUNT], *out[COUNT];
@@ -86,9 +81,8 @@ START_TEST(coalesced_sums_keep_their_order)
     for (int i = 0; i < COUNT; i++)
         ck_assert_ptr_eq(out[i], x[i]);
 }
-END_TEST
 
-START_TEST(wrong_calls_are_errors)
+TEST(wrong_calls_are_errors)
 {
     ek_tensor *x[2] = {ek_zeros(EK_SHAPE(2), .device = test_device(0)),
                        ek_zeros(EK_SHAPE(3), .device = test_device(1))};
@@ -106,19 +100,4 @@ START_TEST(wrong_calls_are_errors)
     x[1] = NULL;
     ck_assert_ptr_null(ek_reduce(x, 2));
     assert_error(EK_E_INVALID, "input 1 is NULL");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("reduce");
-    TCase *tests = comm_case(s, "reduce");
-    tcase_add_loop_test(tests, sums_end_on_the_destination, 0, 4);
-    tcase_add_test(tests, the_root_comes_first_then_ascending_devices);
-    tcase_add_test(tests, one_input_is_returned_unchanged);
-    tcase_add_test(tests, layouts_may_differ);
-    tcase_add_test(tests, every_input_gets_the_gradient);
-    tcase_add_loop_test(tests, coalesced_sums_keep_their_order, 0, 4);
-    tcase_add_test(tests, wrong_calls_are_errors);
-    return s;
 }

@@ -39,7 +39,7 @@ static ek_tensor *reduced(ek_tensor *const *inputs, int count, void *user)
     return ek_mul(sum, ek_to_device(terms[1], test_device(0)));
 }
 
-START_TEST(sums_of_what_is_used_elsewhere_too)
+TEST(sums_of_what_is_used_elsewhere_too)
 {
     ek_tensor *inputs[COUNT];
     for (int d = 0; d < COUNT; d++)
@@ -47,7 +47,6 @@ START_TEST(sums_of_what_is_used_elsewhere_too)
     check(reduced, inputs, COUNT, NULL);
     check(reduced, inputs, 2, NULL);
 }
-END_TEST
 
 static ek_tensor *scattered(ek_tensor *const *inputs, int count, void *user)
 {
@@ -62,13 +61,12 @@ static ek_tensor *scattered(ek_tensor *const *inputs, int count, void *user)
     return ek_gather(chunks, COUNT, test_device(1), 1);
 }
 
-START_TEST(chunks_of_given_sizes)
+TEST(chunks_of_given_sizes)
 {
     int64_t sizes[COUNT] = {1, 3, 1};
     ek_tensor *x = leaf(4, EK_SHAPE(2, 5), test_device(0));
     check(scattered, &x, 1, sizes);
 }
-END_TEST
 
 /* {a: x, rest: [y, 2]} is cut, each part computes [a^3, sum of rest], and both are joined. */
 static ek_tensor *nested(ek_tensor *const *inputs, int count, void *user)
@@ -89,20 +87,9 @@ static ek_tensor *nested(ek_tensor *const *inputs, int count, void *user)
                   ek_value_tensor(ek_value_at(joined, 1)));
 }
 
-START_TEST(nests)
+TEST(nests)
 {
     ek_tensor *inputs[] = {leaf(5, EK_SHAPE(4, 2), test_device(1)),
                            leaf(6, EK_SHAPE(4, 2), ek_cpu())};
     check(nested, inputs, 2, NULL);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("second order of communication");
-    TCase *tests = comm_case(s, "second order");
-    tcase_add_test(tests, sums_of_what_is_used_elsewhere_too);
-    tcase_add_test(tests, chunks_of_given_sizes);
-    tcase_add_test(tests, nests);
-    return s;
 }

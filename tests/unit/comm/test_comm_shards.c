@@ -79,7 +79,7 @@ static ek_tensor *piece_of(const setting *s, int p, double first)
                 EK_SHAPE(piece->end - piece->begin), s->like[piece->tensor]->dtype, piece->dev->id);
 }
 
-START_TEST(sums_go_to_owners)
+TEST(sums_go_to_owners)
 {
     const setting *s = set_up(3, EK_F32);
     ek_tensor *whole[3 * COUNT], *pieces[PIECES];
@@ -92,9 +92,8 @@ START_TEST(sums_go_to_owners)
         assert_ramp(pieces[p], 300 + 3 * (20 * piece->tensor + (double)piece->begin), 3);
     }
 }
-END_TEST
 
-START_TEST(missing_parts_count_as_zeros)
+TEST(missing_parts_count_as_zeros)
 {
     const setting *s = set_up(3, EK_F32);
     ek_tensor *whole[3 * COUNT], *pieces[PIECES];
@@ -110,9 +109,8 @@ START_TEST(missing_parts_count_as_zeros)
     assert_made(pieces[5]);
     ck_assert_ptr_null(pieces[6]);
 }
-END_TEST
 
-START_TEST(sums_go_into_given_memory)
+TEST(sums_go_into_given_memory)
 {
     const setting *s = set_up(2, EK_F64);
     ek_tensor *whole[2 * COUNT], *pieces[PIECES], *into[PIECES] = {0};
@@ -126,10 +124,9 @@ START_TEST(sums_go_into_given_memory)
     assert_ramp(pieces[3], 140, 2);
     assert_ramp(pieces[4], 154, 2);
 }
-END_TEST
 
 /* In f64, 1 beside 1e17 is nothing. */
-START_TEST(the_order_of_devices_is_the_order_of_additions)
+TEST_LOOP(the_order_of_devices_is_the_order_of_additions, 0, 3)
 {
     setting *s = set_up(3, EK_F64);
     static const double cases[][4] = {{1e17, -1e17, 1, 1},
@@ -149,9 +146,8 @@ START_TEST(the_order_of_devices_is_the_order_of_additions)
             ck_assert_double_eq(element(pieces[p], 0), values[3]);
     }
 }
-END_TEST
 
-START_TEST(gradients_may_be_laid_out_otherwise)
+TEST(gradients_may_be_laid_out_otherwise)
 {
     const setting *s = set_up(3, EK_F32);
     ek_tensor *whole[3 * COUNT], *pieces[PIECES];
@@ -170,9 +166,8 @@ START_TEST(gradients_may_be_laid_out_otherwise)
     assert_ramp(pieces[3], 300 + 60, 3);
     assert_ramp(pieces[4], 300 + 81, 3);
 }
-END_TEST
 
-START_TEST(pieces_are_joined_on_every_device)
+TEST(pieces_are_joined_on_every_device)
 {
     const setting *s = set_up(4, EK_F32);
     ek_tensor *whole[4 * COUNT], *pieces[PIECES];
@@ -187,9 +182,8 @@ START_TEST(pieces_are_joined_on_every_device)
         }
     }
 }
-END_TEST
 
-START_TEST(missing_pieces_are_zeros)
+TEST(missing_pieces_are_zeros)
 {
     const setting *s = set_up(2, EK_F64);
     ek_tensor *whole[2 * COUNT], *pieces[PIECES] = {0};
@@ -216,7 +210,6 @@ START_TEST(missing_pieces_are_zeros)
         ck_assert_ptr_null(whole[d * COUNT + 3]);
     }
 }
-END_TEST
 
 /* ---- gradients ---- */
 
@@ -278,7 +271,7 @@ static void check(ek_check_function *function, ek_tensor *const *inputs, int cou
                                .user = user));
 }
 
-START_TEST(gathers_differentiate_to_any_order)
+TEST(gathers_differentiate_to_any_order)
 {
     setting *s = set_up(3, EK_F64);
     ek_tensor *pieces[PIECES];
@@ -287,9 +280,8 @@ START_TEST(gathers_differentiate_to_any_order)
     check(gathered, pieces, PIECES, s);
     check(gathered, pieces, 4, s);
 }
-END_TEST
 
-START_TEST(sums_differentiate_to_any_order)
+TEST(sums_differentiate_to_any_order)
 {
     setting *s = set_up(2, EK_F64);
     ek_tensor *whole[2 * COUNT];
@@ -300,10 +292,9 @@ START_TEST(sums_differentiate_to_any_order)
     whole[COUNT] = whole[COUNT + 1]; /* is left out */
     check(scattered, whole, 2 * COUNT, s);
 }
-END_TEST
 
 /* Replicas whose memory is there already: gradients come to the pieces' slots. */
-START_TEST(recorded_gathers_fill_slots)
+TEST(recorded_gathers_fill_slots)
 {
     const setting *s = set_up(3, EK_F32);
     ek_tensor *whole[3 * COUNT], *pieces[PIECES], *slots[PIECES];
@@ -329,7 +320,6 @@ START_TEST(recorded_gathers_fill_slots)
     }
     ck_assert_ptr_null(ek_tensor_grad(pieces[6]));
 }
-END_TEST
 
 /* ---- bounded buffers ---- */
 
@@ -375,7 +365,7 @@ static int exchange(const ek_move *moves, int count)
 }
 
 /* All that is fetched at a time is one exchange. */
-START_TEST(pieces_are_exchanged_where_devices_can)
+TEST_LOOP(pieces_are_exchanged_where_devices_can, 0, test_kind() == EK_HOST ? 1 : 0)
 {
     const setting *s = set_up(3, EK_F32);
     ek_tensor *whole[3 * COUNT], *pieces[PIECES];
@@ -392,9 +382,8 @@ START_TEST(pieces_are_exchanged_where_devices_can)
         assert_ramp(pieces[p], 300 + 3 * (20 * piece->tensor + (double)piece->begin), 3);
     }
 }
-END_TEST
 
-START_TEST(small_pieces_of_one_owner_come_in_one_copy_a_device)
+TEST(small_pieces_of_one_owner_come_in_one_copy_a_device)
 {
     const setting *s = set_up(3, EK_F32);
     ek_tensor *whole[3 * COUNT], *pieces[PIECES];
@@ -410,7 +399,6 @@ START_TEST(small_pieces_of_one_owner_come_in_one_copy_a_device)
         assert_ramp(pieces[p], 300 + 3 * (20 * piece->tensor + (double)piece->begin), 3);
     }
 }
-END_TEST
 
 enum { ROWS = 1024, COLUMNS = 3000 }; /* 12 MB of f32 */
 
@@ -465,29 +453,7 @@ static void sum_large(bool apart, bool turned)
     }
 }
 
-START_TEST(buffers_are_bounded)
+TEST_LOOP(buffers_are_bounded, 0, 4)
 {
     sum_large(_i & 1 && test_kind() == EK_HOST, _i & 2);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("divided tensors");
-    TCase *tests = comm_case(s, "divided tensors");
-    tcase_add_test(tests, sums_go_to_owners);
-    tcase_add_test(tests, missing_parts_count_as_zeros);
-    tcase_add_test(tests, sums_go_into_given_memory);
-    tcase_add_loop_test(tests, the_order_of_devices_is_the_order_of_additions, 0, 3);
-    tcase_add_test(tests, gradients_may_be_laid_out_otherwise);
-    tcase_add_test(tests, pieces_are_joined_on_every_device);
-    tcase_add_test(tests, missing_pieces_are_zeros);
-    tcase_add_test(tests, gathers_differentiate_to_any_order);
-    tcase_add_test(tests, sums_differentiate_to_any_order);
-    tcase_add_test(tests, recorded_gathers_fill_slots);
-    tcase_add_test(tests, small_pieces_of_one_owner_come_in_one_copy_a_device);
-    if (test_kind() == EK_HOST)
-        tcase_add_test(tests, pieces_are_exchanged_where_devices_can);
-    tcase_add_loop_test(tests, buffers_are_bounded, 0, 4);
-    return s;
 }

@@ -35,7 +35,7 @@ static void make_lists(ek_tensor **tensors, ek_device device, double first)
         tensors[i] = ramp(first + 10 * i, 1, EK_SHAPE(3 + i), EK_F32, device);
 }
 
-START_TEST(a_bucket_is_one_copy_a_device)
+TEST(a_bucket_is_one_copy_a_device)
 {
     ek_tensor *tensors[COUNT], *out[3 * COUNT];
     make_lists(tensors, ek_host(0), 0);
@@ -49,9 +49,8 @@ START_TEST(a_bucket_is_one_copy_a_device)
         for (int i = 0; i < COUNT; i++)
             assert_ramp(out[d * COUNT + i], 10 * i, 1);
 }
-END_TEST
 
-START_TEST(a_slab_needs_no_packing)
+TEST(a_slab_needs_no_packing)
 {
     ek_tensor *tensors[COUNT], *there[COUNT];
     make_lists(tensors, ek_host(0), 0);
@@ -78,9 +77,8 @@ START_TEST(a_slab_needs_no_packing)
     ek_object_release(source);
     ek_object_release(target);
 }
-END_TEST
 
-START_TEST(sums_are_staged)
+TEST(sums_are_staged)
 {
     ek_tensor *x[3 * COUNT], *out[COUNT];
     for (int d = 0; d < 3; d++)
@@ -93,9 +91,8 @@ START_TEST(sums_are_staged)
     for (int i = 0; i < COUNT; i++)
         assert_ramp(out[i], 300 + 30 * i, 3);
 }
-END_TEST
 
-START_TEST(chunks_are_packed_where_they_have_gaps)
+TEST(chunks_are_packed_where_they_have_gaps)
 {
     ek_tensor *x = ramp(0, 1, EK_SHAPE(3, 6), EK_F64, ek_host(0)), *out[3];
     make_remote(3);
@@ -105,9 +102,8 @@ START_TEST(chunks_are_packed_where_they_have_gaps)
     ck_assert_double_eq(element(out[2], 2), 10);
     assert_ramp(ek_gather(out, 3, ek_host(2), 1), 0, 1);
 }
-END_TEST
 
-START_TEST(gradients_are_the_same)
+TEST(gradients_are_the_same)
 {
     ek_tensor *x = ramp(1, 1, EK_SHAPE(4, 2), EK_F64, ek_host(0));
     ek_tensor *w = ramp(1, 1, EK_SHAPE(2), EK_F64, ek_host(0));
@@ -125,17 +121,4 @@ START_TEST(gradients_are_the_same)
     ck_assert_double_eq(element(ek_tensor_grad(w), 1), 20);
     for (int i = 0; i < 8; i++)
         ck_assert_double_eq(element(ek_tensor_grad(x), i), i % 2 + 1);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("staging");
-    TCase *tests = comm_case(s, "staging");
-    tcase_add_test(tests, a_bucket_is_one_copy_a_device);
-    tcase_add_test(tests, a_slab_needs_no_packing);
-    tcase_add_test(tests, sums_are_staged);
-    tcase_add_test(tests, chunks_are_packed_where_they_have_gaps);
-    tcase_add_test(tests, gradients_are_the_same);
-    return s;
 }

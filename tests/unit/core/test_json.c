@@ -82,7 +82,7 @@ static const struct {
     {"{\"a\":1,\"a\":2}", "{ a: 1 a: 2 } "},
 };
 
-START_TEST(what_is_read)
+TEST_LOOP(what_is_read, 0, sizeof good / sizeof *good)
 {
     ek_json_reader reader;
     char trace[400];
@@ -90,7 +90,6 @@ START_TEST(what_is_read)
     ck_assert_msg(status == 0, "%s: byte %zu: %s", good[_i].text, reader.at, reader.error);
     ck_assert_str_eq(trace, good[_i].trace);
 }
-END_TEST
 
 static const struct {
     const char *text, *part;
@@ -158,7 +157,7 @@ static const struct {
     {"/**/1", "there is '/' instead of a value", 0},
 };
 
-START_TEST(what_is_refused)
+TEST_LOOP(what_is_refused, 0, sizeof bad / sizeof *bad)
 {
     ek_json_reader reader;
     char trace[400];
@@ -168,10 +167,9 @@ START_TEST(what_is_refused)
     ck_assert_uint_eq(reader.at, bad[_i].at);
     ck_assert_int_eq(ek_error_status(), 0);
 }
-END_TEST
 
 /* A NUL is no end. */
-START_TEST(zero_bytes)
+TEST(zero_bytes)
 {
     static const char text[] = "{\"a\":[1,true,\"b\"]} ";
     ek_json_reader reader;
@@ -182,9 +180,8 @@ START_TEST(zero_bytes)
         ck_assert_msg(parse(changed, sizeof text - 1, &reader, trace) < 0, "NUL at %zu", at);
     }
 }
-END_TEST
 
-START_TEST(depth)
+TEST(depth)
 {
     for (int deep = EK_JSON_DEPTH; deep <= EK_JSON_DEPTH + 1; deep++) {
         char text[2 * EK_JSON_DEPTH + 2], trace[8 * EK_JSON_DEPTH];
@@ -197,9 +194,8 @@ START_TEST(depth)
             ck_assert_str_eq(reader.error, "nested deeper than 128");
     }
 }
-END_TEST
 
-START_TEST(skipping)
+TEST(skipping)
 {
     char text[] = "[{\"a\":[1,{\"b\":[]}],\"c\":\"d\"},7,[],[2,3]]";
     ek_json_reader reader = {.text = text, .nbytes = sizeof text - 1};
@@ -220,7 +216,6 @@ START_TEST(skipping)
     ck_assert_int_eq(ek_json_next(&reader, &key), 0);
     ck_assert_int_eq(ek_json_end(&reader), 0);
 }
-END_TEST
 
 /* ---- writing ---- */
 
@@ -249,7 +244,7 @@ static const char compact[] =
     "\"empty\":[],\"numbers\":[-9223372036854775808,9223372036854775807,0.10000000000000001,"
     "-2.5e-300,3,1e+100,null,null]}";
 
-START_TEST(what_is_written_compactly)
+TEST(what_is_written_compactly)
 {
     char bytes[sizeof compact + 100];
     ek_json_writer counting = {.bytes = NULL}, writing = {.bytes = bytes};
@@ -262,9 +257,8 @@ START_TEST(what_is_written_compactly)
     char trace[800];
     ck_assert_int_eq(parse(bytes, writing.nbytes, &reader, trace), 0);
 }
-END_TEST
 
-START_TEST(what_is_written)
+TEST(what_is_written)
 {
     char text[100] = "";
     FILE *stream = fmemopen(text, sizeof text, "w");
@@ -280,20 +274,4 @@ START_TEST(what_is_written)
     ek_json_close(&json, '}');
     fclose(stream);
     ck_assert_str_eq(text, "{\n \"a\": 1,\n \"b\": [\n  \"c\"\n ],\n \"d\": {}\n}");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("json");
-    TCase *c = tcase_create("json");
-    tcase_add_loop_test(c, what_is_read, 0, sizeof good / sizeof *good);
-    tcase_add_loop_test(c, what_is_refused, 0, sizeof bad / sizeof *bad);
-    tcase_add_test(c, zero_bytes);
-    tcase_add_test(c, depth);
-    tcase_add_test(c, skipping);
-    tcase_add_test(c, what_is_written);
-    tcase_add_test(c, what_is_written_compactly);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -2,7 +2,7 @@
 #include "core/keywords.h"
 #include "unit.h"
 
-START_TEST(names_count_and_nothing_else_does)
+TEST(names_count_and_nothing_else_does)
 {
     ck_assert(ek_keyword_is_written("net, .lr = 0", "lr", 1));
     ck_assert(ek_keyword_is_written(".lr=0", "lr", 1));
@@ -13,9 +13,8 @@ START_TEST(names_count_and_nothing_else_does)
     ck_assert(!ek_keyword_is_written("", "lr", 1));
     ck_assert(!ek_keyword_is_written(NULL, "lr", 1));
 }
-END_TEST
 
-START_TEST(what_lies_in_brackets_and_quotes_is_not_the_calls)
+TEST(what_lies_in_brackets_and_quotes_is_not_the_calls)
 {
     ck_assert(!ek_keyword_is_written("f(.lr = 0), (options){.lr = 0}, {.lr = 0}", "lr", 5));
     ck_assert(!ek_keyword_is_written("\".lr = 0, .lr\", ',', '\\'', \"a\\\", .lr\"", "lr", 5));
@@ -26,9 +25,8 @@ START_TEST(what_lies_in_brackets_and_quotes_is_not_the_calls)
     ck_assert(ek_keyword_is_written("L'a', u8\"b\", .beta1 = 0", "beta1", 6));
     ck_assert(!ek_keyword_is_written("\"never closed, .lr = 0", "lr", 5));
 }
-END_TEST
 
-START_TEST(positions_are_counted_up_to_the_first_name)
+TEST(positions_are_counted_up_to_the_first_name)
 {
     ck_assert(ek_keyword_is_written("net, 0", "lr", 1));
     ck_assert(!ek_keyword_is_written("net", "lr", 1));
@@ -37,9 +35,8 @@ START_TEST(positions_are_counted_up_to_the_first_name)
     ck_assert(!ek_keyword_is_written(".module = net, 0", "lr", 1));
     ck_assert(!ek_keyword_is_written("0, .eps = 1, 0", "lr", 2));
 }
-END_TEST
 
-START_TEST(a_given_zero_is_told_from_none)
+TEST(a_given_zero_is_told_from_none)
 {
     struct {
         const char *keywords;
@@ -53,17 +50,4 @@ START_TEST(a_given_zero_is_told_from_none)
     ck_assert(ek_integer_or(EK_ZERO, 3) == 0);
     ck_assert(ek_integer_or(0, 3) == 3);
     ck_assert(ek_integer_or(-7, 3) == -7);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("keywords");
-    TCase *tcase = tcase_create("keywords");
-    tcase_add_test(tcase, names_count_and_nothing_else_does);
-    tcase_add_test(tcase, what_lies_in_brackets_and_quotes_is_not_the_calls);
-    tcase_add_test(tcase, positions_are_counted_up_to_the_first_name);
-    tcase_add_test(tcase, a_given_zero_is_told_from_none);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

@@ -20,7 +20,7 @@ static ek_memory_stats stats_of(int index)
     return stats;
 }
 
-START_TEST(the_ledger_counts_by_category)
+TEST(the_ledger_counts_by_category)
 {
     ek_dev *dev = open_host("1");
     void *a, *b;
@@ -44,9 +44,8 @@ START_TEST(the_ledger_counts_by_category)
     ck_assert_uint_eq(stats_of(0).reserved, 0);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(blocks_are_given_out_again)
+TEST(blocks_are_given_out_again)
 {
     ek_dev *dev = open_host("1");
     void *a, *b, *c;
@@ -61,9 +60,8 @@ START_TEST(blocks_are_given_out_again)
     ck_assert_uint_eq(stats_of(0).reserved, 8192);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(capacity_is_honoured_and_survived)
+TEST(capacity_is_honoured_and_survived)
 {
     ek_dev *dev = open_host("2x64K");
     void *a, *b, *c;
@@ -91,9 +89,8 @@ START_TEST(capacity_is_honoured_and_survived)
     ek_error_clear();
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(what_is_kept_is_named_at_shutdown)
+TEST(what_is_kept_is_named_at_shutdown)
 {
     open_host("1");
     ek_tensor *kept = ek_keep(ek_empty(EK_SHAPE(16), .device = ek_host(0)));
@@ -107,9 +104,8 @@ START_TEST(what_is_kept_is_named_at_shutdown)
     ck_assert_int_eq(ek_device_count(EK_HOST), 2);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(a_refused_configuration_changes_nothing)
+TEST(a_refused_configuration_changes_nothing)
 {
     open_host("3");
     ek_tensor *kept = ek_keep(ek_empty(EK_SHAPE(16), .device = ek_host(1)));
@@ -123,9 +119,8 @@ START_TEST(a_refused_configuration_changes_nothing)
     ek_release(kept);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(scopes_release_and_hand_over)
+TEST(scopes_release_and_hand_over)
 {
     open_host("1");
     ek_scope outer = ek_scope_begin();
@@ -145,9 +140,8 @@ START_TEST(scopes_release_and_hand_over)
     ck_assert_uint_eq(stats_of(0).in_use, 0);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(slab_members_have_versions_of_their_own)
+TEST(slab_members_have_versions_of_their_own)
 {
     ek_dev *dev = open_host("1");
     ek_tensor *like[3] = {ek_empty(EK_SHAPE(3)),
@@ -174,9 +168,8 @@ START_TEST(slab_members_have_versions_of_their_own)
     ek_object_release(slab);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(watches_have_peaks_of_their_own)
+TEST(watches_have_peaks_of_their_own)
 {
     ek_dev *dev = open_host("1");
     ek_memory_watch early, late;
@@ -204,21 +197,4 @@ START_TEST(watches_have_peaks_of_their_own)
     assert_ok(ek_shutdown());
     ck_assert_uint_eq(ek_memory_watch_restart(&late), 9728); /* ended with the device */
     ek_memory_watch_end(&late);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("memory");
-    TCase *tcase = tcase_create("memory");
-    tcase_add_test(tcase, the_ledger_counts_by_category);
-    tcase_add_test(tcase, blocks_are_given_out_again);
-    tcase_add_test(tcase, capacity_is_honoured_and_survived);
-    tcase_add_test(tcase, what_is_kept_is_named_at_shutdown);
-    tcase_add_test(tcase, a_refused_configuration_changes_nothing);
-    tcase_add_test(tcase, scopes_release_and_hand_over);
-    tcase_add_test(tcase, slab_members_have_versions_of_their_own);
-    tcase_add_test(tcase, watches_have_peaks_of_their_own);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

@@ -27,7 +27,7 @@ static void assert_shuffle(ek_generator *generator, const int64_t *expected)
 }
 
 /* For the process' generator and for one of the caller's. */
-START_TEST(python_numbers)
+TEST_LOOP(python_numbers, 0, 2)
 {
     int64_t seeds, bounds, count;
     const int64_t *seed = integers("seeds", &seeds), *bound = integers("bounds", &bounds);
@@ -44,9 +44,8 @@ START_TEST(python_numbers)
     }
     ek_generator_free(own);
 }
-END_TEST
 
-START_TEST(numpy_numbers)
+TEST_LOOP(numpy_numbers, 0, 2)
 {
     int64_t seeds, bounds, count;
     const int64_t *seed = integers("numpy_seeds", &seeds), *bound = integers("bounds", &bounds);
@@ -61,10 +60,9 @@ START_TEST(numpy_numbers)
     }
     ek_generator_free(own);
 }
-END_TEST
 
 /* Elements of any size move whole; none and one are left alone and draw nothing. */
-START_TEST(shuffles_move_elements)
+TEST(shuffles_move_elements)
 {
     static const uint8_t published[10] = {7, 8, 1, 5, 3, 4, 2, 0, 9, 6}; /* seed 0 */
     uint8_t bytes[10], wide[10][3];
@@ -84,10 +82,9 @@ START_TEST(shuffles_move_elements)
         for (int k = 0; k < 3; k++)
             ck_assert_int_eq(wide[i][k], published[i]);
 }
-END_TEST
 
 /* Nobody seeded: as after seed 0. */
-START_TEST(unseeded_generators)
+TEST(unseeded_generators)
 {
     int64_t python = ek_python_below(NULL, INT64_MAX), numpy = ek_numpy_below(NULL, INT64_MAX);
 
@@ -98,7 +95,6 @@ START_TEST(unseeded_generators)
     ck_assert_ptr_eq(ek_python_generator(), ek_python_generator());
     ck_assert_ptr_ne(ek_python_generator(), ek_numpy_generator());
 }
-END_TEST
 
 static void draw_three(uint64_t drawn[3])
 {
@@ -107,7 +103,7 @@ static void draw_three(uint64_t drawn[3])
     drawn[2] = (uint64_t)ek_numpy_below(NULL, INT64_MAX);
 }
 
-START_TEST(set_seed)
+TEST(set_seed)
 {
     uint64_t plain[3], first[3], again[3], next[3];
 
@@ -137,19 +133,4 @@ START_TEST(set_seed)
     ek_numpy_seed(NULL, UINT32_MAX - 2);
     draw_three(again);
     ck_assert_mem_eq(again, first, sizeof first);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("python_random");
-    TCase *tcase = tcase_create("python_random");
-
-    tcase_add_loop_test(tcase, python_numbers, 0, 2);
-    tcase_add_loop_test(tcase, numpy_numbers, 0, 2);
-    tcase_add_test(tcase, shuffles_move_elements);
-    tcase_add_test(tcase, unseeded_generators);
-    tcase_add_test(tcase, set_seed);
-    suite_add_tcase(s, tcase);
-    return s;
 }

@@ -74,22 +74,20 @@ static void check_fills(const char *kind)
     }
 }
 
-START_TEST(uniform_fills)
+TEST(uniform_fills)
 {
     check_fills("rand");
     check_fills("uniform");
 }
-END_TEST
 
-START_TEST(normal_fills)
+TEST(normal_fills)
 {
     check_fills("randn");
     check_fills("normal");
 }
-END_TEST
 
 /* Numbers published elsewhere: other builds of PyTorch, and the Mersenne Twister's own. */
-START_TEST(published_vectors)
+TEST(published_vectors)
 {
     static const uint32_t first[] = {2357136044u, 2546248239u, 3071714933u, 3626093760u};
     static const int64_t permutation[] = {2, 6, 1, 8, 4, 5, 0, 9, 3, 7};
@@ -116,9 +114,8 @@ START_TEST(published_vectors)
     assert_ok(ek_to_data(ek_randn(EK_SHAPE(3)), few, sizeof(few)));
     ck_assert(few[0] == -0.856674612f && few[1] == 1.10060418f && few[2] == -1.07118738f);
 }
-END_TEST
 
-START_TEST(integers)
+TEST(integers)
 {
     for (int s = 0; s < SEEDS; s++) {
         int64_t order[50];
@@ -142,16 +139,14 @@ START_TEST(integers)
                     seeded_golden("random64", "", seeds[s]));
     }
 }
-END_TEST
 
-START_TEST(every_rounding)
+TEST(every_rounding)
 {
     ek_manual_seed(123);
     assert_bits(ek_randn(EK_SHAPE(4096)), golden("random.golden", "long"));
 }
-END_TEST
 
-START_TEST(memory_order_does_not_matter)
+TEST(memory_order_does_not_matter)
 {
     ek_tensor *weight = ek_empty(EK_SHAPE(3, 4, 2, 2), .format = EK_CHANNELS_LAST);
 
@@ -162,7 +157,6 @@ START_TEST(memory_order_does_not_matter)
     assert_bits(weight, golden("random.golden", "weight"));
     ck_assert_uint_gt(ek_tensor_version(weight), version);
 }
-END_TEST
 
 /* Twice, so that what a fill leaves counts. */
 static void check_strided(const char *kind, const char *type, ek_dtype dtype)
@@ -196,7 +190,7 @@ static void check_strided(const char *kind, const char *type, ek_dtype dtype)
     }
 }
 
-START_TEST(other_memory_is_filled_in_its_own_order)
+TEST(other_memory_is_filled_in_its_own_order)
 {
     for (int t = 0; t < 3; t++) {
         check_strided("uniform", types[t].name, types[t].dtype);
@@ -210,7 +204,6 @@ START_TEST(other_memory_is_filled_in_its_own_order)
     check_strided("bernoulli", "i64", EK_I64);
     check_strided("bernoulli", "u8", EK_U8);
 }
-END_TEST
 
 static void assert_state(ek_generator *generator, const char *name)
 {
@@ -229,7 +222,7 @@ static void load_state(ek_generator *generator, const char *name)
     assert_ok(ek_generator_set_state(generator, state, sizeof(state)));
 }
 
-START_TEST(states_are_pytorchs)
+TEST(states_are_pytorchs)
 {
     ek_generator *generator = ek_generator_new(0);
     ek_tensor *x = ek_empty(EK_SHAPE(700)), *four = ek_empty(EK_SHAPE(4)),
@@ -253,9 +246,8 @@ START_TEST(states_are_pytorchs)
     assert_state(generator, "state/fresh");
     ek_generator_free(generator);
 }
-END_TEST
 
-START_TEST(states_are_checked)
+TEST(states_are_checked)
 {
     uint8_t state[EK_GENERATOR_STATE_BYTES] = {0};
 
@@ -266,9 +258,8 @@ START_TEST(states_are_checked)
     ck_assert_int_lt(ek_generator_get_state(NULL, NULL, sizeof(state)), 0);
     assert_error(EK_E_INVALID, "NULL");
 }
-END_TEST
 
-START_TEST(default_seed)
+TEST(default_seed)
 {
     ek_generator *generator = ek_generator_new(67280421310721ull);
 
@@ -277,9 +268,8 @@ START_TEST(default_seed)
         ck_assert_uint_eq(ek_random_u32(NULL), ek_random_u32(generator));
     ek_generator_free(generator);
 }
-END_TEST
 
-START_TEST(bernoulli)
+TEST(bernoulli)
 {
     ek_tensor *mask = ek_empty(EK_SHAPE(1000)), *u;
     int ones = 0;
@@ -299,9 +289,8 @@ START_TEST(bernoulli)
     assert_ok(ek_bernoulli_(mask, 0, NULL));
     ck_assert(element(mask, 999) == 0);
 }
-END_TEST
 
-START_TEST(wrong_arguments)
+TEST(wrong_arguments)
 {
     ek_tensor *i64 = ek_empty(EK_SHAPE(2), EK_I64), *f32 = ek_empty(EK_SHAPE(2)),
               *u8 = ek_empty(EK_SHAPE(2), EK_U8);
@@ -345,26 +334,4 @@ START_TEST(wrong_arguments)
     assert_error(EK_E_INVALID, "NULL");
     assert_ok(ek_randperm(0, NULL, NULL));
     assert_made(ek_randn(EK_SHAPE(0, 3)));
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("random");
-    TCase *c = tcase_create("random");
-
-    tcase_add_test(c, default_seed); /* first: before anything seeds it, without forks too */
-    tcase_add_test(c, uniform_fills);
-    tcase_add_test(c, normal_fills);
-    tcase_add_test(c, published_vectors);
-    tcase_add_test(c, every_rounding);
-    tcase_add_test(c, integers);
-    tcase_add_test(c, memory_order_does_not_matter);
-    tcase_add_test(c, other_memory_is_filled_in_its_own_order);
-    tcase_add_test(c, states_are_pytorchs);
-    tcase_add_test(c, states_are_checked);
-    tcase_add_test(c, bernoulli);
-    tcase_add_test(c, wrong_arguments);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -25,6 +25,8 @@ static void teardown(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(setup, teardown)
+
 /* What a part brings: a number, and room for the sum of all. */
 typedef struct number {
     int value, sum, count;
@@ -77,14 +79,13 @@ static int meet_often(void *user, int index)
     return rc;
 }
 
-START_TEST(parts_meet_in_order_as_often_as_they_like)
+TEST(parts_meet_in_order_as_often_as_they_like)
 {
     assert_ok(ek_gang_run(devs, DEVICES, meet_often, NULL, "replica"));
     ek_memory_stats stats;
     assert_ok(ek_memory_get(ek_host(0), &stats));
     ck_assert_uint_eq(stats.in_use, 0);
 }
-END_TEST
 
 static int inner_part(void *user, int index)
 {
@@ -99,13 +100,12 @@ static int nest_single(void *user, int index)
     return ek_gang_run(&devs[index], 1, inner_part, &value, "inner");
 }
 
-START_TEST(a_gang_of_one_belongs_to_the_gang_around_it)
+TEST(a_gang_of_one_belongs_to_the_gang_around_it)
 {
     assert_ok(ek_gang_run(devs, DEVICES, nest_single, NULL, "replica"));
 }
-END_TEST
 
-START_TEST(one_thread_meets_itself)
+TEST(one_thread_meets_itself)
 {
     ck_assert_int_eq(ek_rendezvous_count(), 1);
     assert_ok(meet("alone", 1, 7, 7));
@@ -115,16 +115,14 @@ START_TEST(one_thread_meets_itself)
     int value = 5678; /* the sum of one part */
     assert_ok(ek_gang_run(&devs[1], 1, inner_part, &value, "replica"));
 }
-END_TEST
 
-START_TEST(cpu_meets_the_others_on_the_callers_thread)
+TEST(cpu_meets_the_others_on_the_callers_thread)
 {
     ek_dev *const mixed[] = {devs[2], ek_dev_get(ek_cpu()), devs[0], devs[1]};
     for (int i = 0; i < 100; i++)
         assert_ok(ek_gang_run(mixed, 4, meet_once, NULL, "replica"));
     ck_assert_int_eq(ek_rendezvous_count(), 1);
 }
-END_TEST
 
 /* ---- failing ---- */
 
@@ -161,7 +159,7 @@ static int fail_or_wait(void *user, int index)
     return meet("after", 9, index, 0);
 }
 
-START_TEST(a_part_that_fails_ends_the_waiting)
+TEST(a_part_that_fails_ends_the_waiting)
 {
     for (int i = 0; i < ROUNDS; i++) {
         plan p = {.failing = i % DEVICES, .status = EK_E_USER, .meetings = i % 3};
@@ -176,9 +174,8 @@ START_TEST(a_part_that_fails_ends_the_waiting)
     }
     assert_usable();
 }
-END_TEST
 
-START_TEST(a_part_that_ends_well_ends_the_waiting)
+TEST(a_part_that_ends_well_ends_the_waiting)
 {
     for (int i = 0; i < ROUNDS; i++) {
         plan p = {.failing = 1, .meetings = i % 2};
@@ -189,7 +186,6 @@ START_TEST(a_part_that_ends_well_ends_the_waiting)
     }
     assert_usable();
 }
-END_TEST
 
 static int go_different_ways(void *user, int index)
 {
@@ -204,7 +200,7 @@ static int go_different_ways(void *user, int index)
     return rc;
 }
 
-START_TEST(parts_at_different_places_are_told_of_both)
+TEST(parts_at_different_places_are_told_of_both)
 {
     for (int i = 0; i < ROUNDS; i++) {
         int odd = i % DEVICES;
@@ -214,7 +210,6 @@ START_TEST(parts_at_different_places_are_told_of_both)
     }
     assert_usable();
 }
-END_TEST
 
 static int same_name_other_place(void *user, int index)
 {
@@ -222,14 +217,13 @@ static int same_name_other_place(void *user, int index)
     return meet("norm", (uint64_t)index / 2, index, 0);
 }
 
-START_TEST(a_name_does_not_make_a_place)
+TEST(a_name_does_not_make_a_place)
 {
     ck_assert_int_eq(ek_gang_run(devs, DEVICES, same_name_other_place, NULL, "replica"),
                      EK_E_STATE);
     assert_error(EK_E_STATE, "norm (1)");
     assert_usable();
 }
-END_TEST
 
 static atomic_int calls;
 
@@ -255,7 +249,7 @@ static int call_what_fails(void *user, int index)
     return rc;
 }
 
-START_TEST(everybody_gets_the_error_of_the_common_work)
+TEST(everybody_gets_the_error_of_the_common_work)
 {
     bool sentence = true;
     for (int i = 0; i < ROUNDS; i++) {
@@ -272,7 +266,6 @@ START_TEST(everybody_gets_the_error_of_the_common_work)
     assert_error(EK_E_SHAPE, "1 parts");
     assert_usable();
 }
-END_TEST
 
 static int fail_all(void *user, int index)
 {
@@ -282,14 +275,13 @@ static int fail_all(void *user, int index)
     return ek_error(index == 2 ? EK_E_USER : EK_E_IO, "part %d fails", index);
 }
 
-START_TEST(the_first_error_that_is_not_a_consequence_is_raised)
+TEST(the_first_error_that_is_not_a_consequence_is_raised)
 {
     for (int i = 0; i < ROUNDS; i++) {
         ck_assert_int_eq(ek_gang_run(devs, DEVICES, fail_all, NULL, "replica"), EK_E_USER);
         assert_error(EK_E_USER, "replica 2 on host:2: part 2 fails");
     }
 }
-END_TEST
 
 static int come_with_an_error(void *user, int index)
 {
@@ -299,13 +291,12 @@ static int come_with_an_error(void *user, int index)
     return meet("late", 1, index, 0);
 }
 
-START_TEST(a_pending_error_does_not_meet)
+TEST(a_pending_error_does_not_meet)
 {
     ck_assert_int_eq(ek_gang_run(devs, DEVICES, come_with_an_error, NULL, "replica"), EK_E_IO);
     assert_error(EK_E_IO, "replica 3 on host:3: older");
     assert_usable();
 }
-END_TEST
 
 /* ---- where parts cannot meet ---- */
 
@@ -316,7 +307,7 @@ static int nest_several(void *user, int index)
     return ek_gang_run(devs, 2, meet_once, NULL, "inner");
 }
 
-START_TEST(a_gang_within_a_gang_cannot_meet)
+TEST(a_gang_within_a_gang_cannot_meet)
 {
     ck_assert_int_eq(ek_gang_run(devs, DEVICES, nest_several, NULL, "replica"), EK_E_STATE);
     assert_error(EK_E_STATE,
@@ -328,9 +319,8 @@ START_TEST(a_gang_within_a_gang_cannot_meet)
     assert_error(EK_E_STATE, "a gang within a gang");
     assert_usable();
 }
-END_TEST
 
-START_TEST(parts_on_one_device_cannot_meet)
+TEST(parts_on_one_device_cannot_meet)
 {
     ek_dev *const twice_cpu[] = {devs[0], ek_dev_get(ek_cpu()), ek_dev_get(ek_cpu()), devs[1]};
     ek_dev *const twice[] = {devs[0], devs[1], devs[0], devs[2]};
@@ -340,9 +330,8 @@ START_TEST(parts_on_one_device_cannot_meet)
     assert_error(EK_E_STATE, "two of them are on one device");
     assert_usable();
 }
-END_TEST
 
-START_TEST(what_is_computed_again_cannot_meet)
+TEST(what_is_computed_again_cannot_meet)
 {
     ek_thread_self()->modes.flags = EK_MODE_ALONE;
     ck_assert_int_eq(ek_gang_run(devs, DEVICES, meet_once, NULL, "replica"), EK_E_STATE);
@@ -353,28 +342,4 @@ START_TEST(what_is_computed_again_cannot_meet)
     assert_error(EK_E_STATE, "impossible in backward");
     ek_thread_self()->modes.flags = 0;
     assert_usable();
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("rendezvous");
-    TCase *tcase = tcase_create("rendezvous");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, parts_meet_in_order_as_often_as_they_like);
-    tcase_add_test(tcase, a_gang_of_one_belongs_to_the_gang_around_it);
-    tcase_add_test(tcase, one_thread_meets_itself);
-    tcase_add_test(tcase, cpu_meets_the_others_on_the_callers_thread);
-    tcase_add_test(tcase, a_part_that_fails_ends_the_waiting);
-    tcase_add_test(tcase, a_part_that_ends_well_ends_the_waiting);
-    tcase_add_test(tcase, parts_at_different_places_are_told_of_both);
-    tcase_add_test(tcase, a_name_does_not_make_a_place);
-    tcase_add_test(tcase, everybody_gets_the_error_of_the_common_work);
-    tcase_add_test(tcase, the_first_error_that_is_not_a_consequence_is_raised);
-    tcase_add_test(tcase, a_pending_error_does_not_meet);
-    tcase_add_test(tcase, a_gang_within_a_gang_cannot_meet);
-    tcase_add_test(tcase, parts_on_one_device_cannot_meet);
-    tcase_add_test(tcase, what_is_computed_again_cannot_meet);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

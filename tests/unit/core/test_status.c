@@ -9,16 +9,15 @@
 #include "evenkeel/device.h"
 #include "unit.h"
 
-START_TEST(names_and_messages)
+TEST(names_and_messages)
 {
     ck_assert_str_eq(ek_status_name(EK_E_SHAPE), "E_SHAPE");
     ck_assert_str_eq(ek_status_message(EK_E_SHAPE), "shapes do not fit");
     ck_assert_str_eq(ek_status_name(-999), "E_UNKNOWN");
     ck_assert_str_eq(ek_status_message(EK_OK), "success");
 }
-END_TEST
 
-START_TEST(the_first_error_stays)
+TEST(the_first_error_stays)
 {
     ck_assert_int_eq(ek_error(EK_E_SHAPE, "first %d", 1), EK_E_SHAPE);
     ck_assert_int_eq(ek_error(EK_E_DTYPE, "second"), EK_E_DTYPE);
@@ -35,9 +34,8 @@ START_TEST(the_first_error_stays)
     ck_assert_int_eq(strncmp(ek_error_message(), "in replica 3: first 1", 21), 0);
     assert_error(EK_E_SHAPE, "in replica 3: first 1");
 }
-END_TEST
 
-START_TEST(a_long_sentence_is_cut_not_spilled)
+TEST(a_long_sentence_is_cut_not_spilled)
 {
     char text[3000];
     memset(text, 'x', sizeof text);
@@ -47,7 +45,6 @@ START_TEST(a_long_sentence_is_cut_not_spilled)
     ek_error_prefix(0, "%s", text);
     ck_assert_uint_eq(strlen(ek_error_message()), sizeof((ek_error_record *)0)->message - 1);
 }
-END_TEST
 
 static void *other_thread(void *user)
 {
@@ -56,7 +53,7 @@ static void *other_thread(void *user)
     return NULL;
 }
 
-START_TEST(prefixes_are_not_repeated)
+TEST(prefixes_are_not_repeated)
 {
     ek_error(EK_E_SHAPE, "linear: x is odd");
     ek_error_prefix(0, "%s", "linear");
@@ -80,9 +77,8 @@ START_TEST(prefixes_are_not_repeated)
     ck_assert_uint_eq(strlen(ek_error_message()), sizeof((ek_error_record *)NULL)->message - 1);
     ek_error_clear();
 }
-END_TEST
 
-START_TEST(threads_have_errors_of_their_own)
+TEST(threads_have_errors_of_their_own)
 {
     ek_error(EK_E_SHAPE, "mine");
     pthread_t thread;
@@ -92,9 +88,8 @@ START_TEST(threads_have_errors_of_their_own)
     ck_assert_int_eq(seen, 0);
     assert_error(EK_E_SHAPE, "mine");
 }
-END_TEST
 
-START_TEST(sizes_in_bytes)
+TEST(sizes_in_bytes)
 {
     uint64_t nbytes;
     assert_ok(ek_parse_bytes("4096", &nbytes));
@@ -111,9 +106,8 @@ START_TEST(sizes_in_bytes)
         assert_error(EK_E_INVALID, "is not a number of bytes");
     }
 }
-END_TEST
 
-START_TEST(device_lists)
+TEST(device_lists)
 {
     ek_device_spec spec;
     assert_ok(ek_device_spec_parse("4", &spec));
@@ -150,9 +144,8 @@ START_TEST(device_lists)
     ck_assert_int_eq(ek_device_spec_parse("1M,9223372036854775807x1M", &spec), EK_E_INVALID);
     assert_error(EK_E_INVALID, "9223372036854775807 devices after 1");
 }
-END_TEST
 
-START_TEST(the_environment_names_host_devices)
+TEST(the_environment_names_host_devices)
 {
     setenv("EVENKEEL_HOST_DEVICES", "2x64M,32M@0.25", 1);
     ck_assert_int_eq(ek_device_count(EK_HOST), 3);
@@ -163,9 +156,8 @@ START_TEST(the_environment_names_host_devices)
     assert_error(EK_E_DEVICE, "there is no device host:3; this process has 3");
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(a_bad_environment_is_an_error)
+TEST(a_bad_environment_is_an_error)
 {
     setenv("EVENKEEL_HOST_DEVICES", "4y", 1);
     ek_memory_stats stats;
@@ -177,9 +169,8 @@ START_TEST(a_bad_environment_is_an_error)
     ck_assert_ptr_null(strstr(name + 1, "EVENKEEL_HOST_DEVICES: "));
     assert_error(EK_E_INVALID, "EVENKEEL_HOST_DEVICES: device list \"4y\"");
 }
-END_TEST
 
-START_TEST(want_of_memory_names_the_place)
+TEST(want_of_memory_names_the_place)
 {
     char place[64];
     const size_t much = SIZE_MAX / 2;
@@ -192,10 +183,9 @@ START_TEST(want_of_memory_names_the_place)
     assert_error(EK_E_NO_MEMORY, place);
     free(kept);
 }
-END_TEST
 
 /* None is no error, but a list of all of none is not the empty one that stands for others. */
-START_TEST(there_is_no_list_of_what_there_is_not)
+TEST(there_is_no_list_of_what_there_is_not)
 {
     ck_assert_int_eq(ek_device_count(EK_CUDA), 0);
     ck_assert_int_eq(ek_error_status(), 0);
@@ -214,9 +204,8 @@ START_TEST(there_is_no_list_of_what_there_is_not)
     list = ek_devices(EK_HOST, 0);
     assert_ok(ek_device_list_check("here", &list));
 }
-END_TEST
 
-START_TEST(device_names)
+TEST(device_names)
 {
     ek_device device;
     char text[16];
@@ -230,25 +219,4 @@ START_TEST(device_names)
         ck_assert_int_eq(ek_device_parse(bad[i], &device), EK_E_DEVICE);
         assert_error(EK_E_DEVICE, "is no device");
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("status");
-    TCase *tcase = tcase_create("status");
-    tcase_add_test(tcase, names_and_messages);
-    tcase_add_test(tcase, the_first_error_stays);
-    tcase_add_test(tcase, a_long_sentence_is_cut_not_spilled);
-    tcase_add_test(tcase, prefixes_are_not_repeated);
-    tcase_add_test(tcase, threads_have_errors_of_their_own);
-    tcase_add_test(tcase, sizes_in_bytes);
-    tcase_add_test(tcase, device_lists);
-    tcase_add_test(tcase, the_environment_names_host_devices);
-    tcase_add_test(tcase, a_bad_environment_is_an_error);
-    tcase_add_test(tcase, device_names);
-    tcase_add_test(tcase, want_of_memory_names_the_place);
-    tcase_add_test(tcase, there_is_no_list_of_what_there_is_not);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

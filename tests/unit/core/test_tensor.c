@@ -10,7 +10,7 @@
 #include "evenkeel/value.h"
 #include "unit.h"
 
-START_TEST(bad_shapes_and_dtypes)
+TEST(bad_shapes_and_dtypes)
 {
     ck_assert_ptr_null(ek_empty(EK_SHAPE(2, -1)));
     assert_error(EK_E_SHAPE, "[2, -1]");
@@ -26,10 +26,9 @@ START_TEST(bad_shapes_and_dtypes)
     assert_error(EK_E_DEVICE, "there is no device cuda:0");
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* Shapes come from files and callers: sizes that no memory holds must not wrap to small ones. */
-START_TEST(counts_and_strides_do_not_wrap)
+TEST(counts_and_strides_do_not_wrap)
 {
     const int64_t half = (int64_t)1 << 32;
     ek_shape large = EK_SHAPE(half, half, half, 2), none = EK_SHAPE(half, half, half, 0);
@@ -49,9 +48,8 @@ START_TEST(counts_and_strides_do_not_wrap)
     assert_error(EK_E_SHAPE, "too large");
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(elements_travel_in_row_major_order)
+TEST(elements_travel_in_row_major_order)
 {
     double values[120];
     for (int i = 0; i < 120; i++)
@@ -95,9 +93,8 @@ START_TEST(elements_travel_in_row_major_order)
     assert_ok(ek_set_data(none, NULL, 0));
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(layouts_ignore_dimensions_of_one)
+TEST(layouts_ignore_dimensions_of_one)
 {
     ek_tensor *a = ek_empty(EK_SHAPE(8, 1, 5, 5));
     ck_assert(ek_tensor_is_contiguous(a, EK_CHANNELS_LAST));
@@ -111,9 +108,8 @@ START_TEST(layouts_ignore_dimensions_of_one)
     assert_error(EK_E_SHAPE, "f32[8, 2, 5, 5] on cpu has no dimension 4");
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(items_and_printing)
+TEST(items_and_printing)
 {
     double value, pi = 3.25;
     assert_ok(ek_item(tensor_of(&pi, ek_scalar_shape(), EK_BF16, ek_host(0)), &value));
@@ -135,9 +131,8 @@ START_TEST(items_and_printing)
     ck_assert_int_eq(ek_tensor_count(empty), 0);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(values_nest_and_are_released)
+TEST(values_nest_and_are_released)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *a = ek_empty(EK_SHAPE(2)), *b = ek_empty(EK_SHAPE(3));
@@ -174,10 +169,9 @@ START_TEST(values_nest_and_are_released)
     ck_assert_uint_eq(stats.in_use, 64); /* b is gone, a lives in the dictionary */
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* Files of others may have very many names: comparing each with each would take minutes. */
-START_TEST(large_dictionaries_are_made_fast)
+TEST(large_dictionaries_are_made_fast)
 {
     enum { COUNT = 100000, LENGTH = 12 };
     ek_scope scope = ek_scope_begin();
@@ -207,20 +201,4 @@ START_TEST(large_dictionaries_are_made_fast)
     free(entries);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("tensor");
-    TCase *tcase = tcase_create("tensor");
-    tcase_add_test(tcase, bad_shapes_and_dtypes);
-    tcase_add_test(tcase, counts_and_strides_do_not_wrap);
-    tcase_add_test(tcase, elements_travel_in_row_major_order);
-    tcase_add_test(tcase, layouts_ignore_dimensions_of_one);
-    tcase_add_test(tcase, items_and_printing);
-    tcase_add_test(tcase, values_nest_and_are_released);
-    tcase_add_test(tcase, large_dictionaries_are_made_fast);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

@@ -34,7 +34,7 @@ static ek_tensor *counted(ek_shape shape, ek_dtype dtype, double step)
     return tensor;
 }
 
-START_TEST(small_ones_stand_on_a_line)
+TEST(small_ones_stand_on_a_line)
 {
     double value = 3.25;
     assert_printed(tensor_of(&value, ek_scalar_shape(), EK_BF16, ek_cpu()),
@@ -43,9 +43,8 @@ START_TEST(small_ones_stand_on_a_line)
     assert_printed(ek_empty(EK_SHAPE(0)), "f32[0] on cpu: []\n");
     assert_printed(NULL, "NULL\n");
 }
-END_TEST
 
-START_TEST(rows_are_rows)
+TEST(rows_are_rows)
 {
     assert_printed(counted(EK_SHAPE(2, 3), EK_F64, 2.5), "f64[2, 3] on cpu:\n"
                                                          "[[   0,  2.5,    5],\n"
@@ -59,17 +58,15 @@ START_TEST(rows_are_rows)
     assert_printed(ek_empty(EK_SHAPE(2, 0)), "f32[2, 0] on cpu: []\n");
     assert_printed(ek_empty(EK_SHAPE(INT64_C(1) << 40, 0)), "f32[1099511627776, 0] on cpu: []\n");
 }
-END_TEST
 
-START_TEST(integers_are_whole)
+TEST(integers_are_whole)
 {
     int64_t values[2] = {INT64_MAX, -1};
     assert_printed(ek_from_data(values, EK_SHAPE(2), .dtype = EK_I64),
                    "i64[2] on cpu: [9223372036854775807, -1]\n");
 }
-END_TEST
 
-START_TEST(nan_has_no_sign)
+TEST(nan_has_no_sign)
 {
     float values[3] = {copysignf(NAN, -1), copysignf(NAN, 1), -INFINITY};
     assert_printed(ek_from_data(values, EK_SHAPE(3)), "f32[3] on cpu: [nan, nan, -inf]\n");
@@ -82,9 +79,8 @@ START_TEST(nan_has_no_sign)
     ek_error(EK_E_INVALID, "the file %s", "-nan"); /* no number */
     assert_error(EK_E_INVALID, "the file -nan [");
 }
-END_TEST
 
-START_TEST(long_rows_go_on_below)
+TEST(long_rows_go_on_below)
 {
     char *text = printed(counted(EK_SHAPE(2, 50), EK_F32, 1));
     int lines = 0;
@@ -102,9 +98,8 @@ START_TEST(long_rows_go_on_below)
     ck_assert_ptr_nonnull(strstr(text, "f32[50] on cpu:\n[ 0,  1,"));
     free(text);
 }
-END_TEST
 
-START_TEST(large_ones_are_summarised)
+TEST(large_ones_are_summarised)
 {
     assert_printed(counted(EK_SHAPE(1001), EK_F32, 1),
                    "f32[1001] on cpu: [0, 1, 2, ..., 998, 999, 1000]\n");
@@ -121,9 +116,8 @@ START_TEST(large_ones_are_summarised)
                    " [1000, 1001, 1002, ..., 1197, 1198, 1199],\n"
                    " [1200, 1201, 1202, ..., 1397, 1398, 1399]]\n");
 }
-END_TEST
 
-START_TEST(a_stream_that_takes_nothing)
+TEST(a_stream_that_takes_nothing)
 {
     FILE *full = fopen("/dev/full", "w");
     ck_assert_ptr_nonnull(full);
@@ -132,20 +126,4 @@ START_TEST(a_stream_that_takes_nothing)
     fclose(full);
     ck_assert_int_eq(ek_tensor_print(counted(EK_SHAPE(3), EK_F32, 1), NULL), EK_E_INVALID);
     assert_error(EK_E_INVALID, "tensor_print: the stream is NULL");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("tensor_print");
-    TCase *tcase = tcase_create("tensor_print");
-    tcase_add_test(tcase, small_ones_stand_on_a_line);
-    tcase_add_test(tcase, rows_are_rows);
-    tcase_add_test(tcase, integers_are_whole);
-    tcase_add_test(tcase, nan_has_no_sign);
-    tcase_add_test(tcase, long_rows_go_on_below);
-    tcase_add_test(tcase, large_ones_are_summarised);
-    tcase_add_test(tcase, a_stream_that_takes_nothing);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

@@ -28,6 +28,8 @@ static void teardown(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(setup, teardown)
+
 typedef struct record {
     pthread_t thread[DEVICES];
     ek_dev *worker[DEVICES];
@@ -47,7 +49,7 @@ static int part(void *user, int index)
     return seen->fail[index] ? ek_error(EK_E_USER, "part %d fails", index) : 0;
 }
 
-START_TEST(parts_run_on_their_devices_with_the_submitters_modes)
+TEST(parts_run_on_their_devices_with_the_submitters_modes)
 {
     record first = {0}, second = {0};
     ek_thread_self()->modes.flags = EK_MODE_NO_GRAD;
@@ -70,18 +72,16 @@ START_TEST(parts_run_on_their_devices_with_the_submitters_modes)
         ek_scope_adopt(second.made[i]);
     }
 }
-END_TEST
 
-START_TEST(one_part_runs_on_the_caller)
+TEST(one_part_runs_on_the_caller)
 {
     record seen = {0};
     assert_ok(ek_gang_run(&devs[2], 1, part, &seen, NULL));
     ck_assert(pthread_equal(seen.thread[0], pthread_self()));
     ek_release(seen.made[0]);
 }
-END_TEST
 
-START_TEST(the_first_error_by_index_is_raised)
+TEST(the_first_error_by_index_is_raised)
 {
     record seen = {.fail = {0, 0, 1, 1}};
     ck_assert_int_eq(ek_gang_run(devs, DEVICES, part, &seen, "replica"), EK_E_USER);
@@ -102,7 +102,6 @@ START_TEST(the_first_error_by_index_is_raised)
         ek_release(seen.made[i]);
     assert_error(EK_E_IO, "older");
 }
-END_TEST
 
 static int nested(void *user, int index)
 {
@@ -117,14 +116,13 @@ static int nested(void *user, int index)
     return rc;
 }
 
-START_TEST(a_nested_gang_runs_inline)
+TEST(a_nested_gang_runs_inline)
 {
     int ran[DEVICES] = {0};
     assert_ok(ek_gang_run(devs, DEVICES, nested, ran, NULL));
     for (int i = 0; i < DEVICES; i++)
         ck_assert_int_eq(ran[i], 1);
 }
-END_TEST
 
 static int leave_modes_changed(void *user, int index)
 {
@@ -134,7 +132,7 @@ static int leave_modes_changed(void *user, int index)
     return 0;
 }
 
-START_TEST(parts_on_the_caller_leave_its_modes)
+TEST(parts_on_the_caller_leave_its_modes)
 {
     ek_dev *cpu = ek_dev_get(ek_cpu());
     assert_made(cpu);
@@ -145,7 +143,6 @@ START_TEST(parts_on_the_caller_leave_its_modes)
     for (int i = 0; i < 3; i++)
         ck_assert_uint_eq(seen[i], 0);
 }
-END_TEST
 
 static int meet(void *user, int index)
 {
@@ -164,7 +161,7 @@ static void *caller(void *user)
     return NULL;
 }
 
-START_TEST(two_callers_with_a_rendezvous_do_not_deadlock)
+TEST(two_callers_with_a_rendezvous_do_not_deadlock)
 {
     pthread_t threads[3];
     int failed[3] = {0};
@@ -175,7 +172,6 @@ START_TEST(two_callers_with_a_rendezvous_do_not_deadlock)
         ck_assert_int_eq(failed[i], 0);
     }
 }
-END_TEST
 
 static int shut_down(void *user, int index)
 {
@@ -183,12 +179,11 @@ static int shut_down(void *user, int index)
     return index ? ek_host_devices_configure("2") : ek_shutdown();
 }
 
-START_TEST(a_worker_cannot_end_the_workers)
+TEST(a_worker_cannot_end_the_workers)
 {
     ck_assert_int_eq(ek_gang_run(devs, 2, shut_down, NULL, "part"), EK_E_STATE);
     assert_error(EK_E_STATE, "part 0 on host:0: ek_shutdown was called on the worker of host:0");
 }
-END_TEST
 
 static double spin(double seconds)
 {
@@ -211,7 +206,7 @@ static int work(void *user, int index)
     return 0;
 }
 
-START_TEST(a_slow_device_takes_its_time)
+TEST(a_slow_device_takes_its_time)
 {
     assert_ok(ek_host_devices_configure("0,0@0.25"));
     ek_dev *both[2] = {ek_dev_get(ek_host(0)), ek_dev_get(ek_host(1))};
@@ -223,7 +218,6 @@ START_TEST(a_slow_device_takes_its_time)
         (double)(ended.tv_sec - began.tv_sec) + 1e-9 * (double)(ended.tv_nsec - began.tv_nsec);
     ck_assert(seconds >= 0.079); /* a lower bound only: machines are noisy */
 }
-END_TEST
 
 /* ---- how long devices are busy ---- */
 
@@ -253,7 +247,7 @@ static int nap_and_meet(void *user, int index)
     return ek_rendezvous("test", 0, user, nothing);
 }
 
-START_TEST(waiting_for_others_is_no_work)
+TEST(waiting_for_others_is_no_work)
 {
     assert_ok(ek_gang_run(devs, 2, nap_and_meet, NULL, NULL));
     uint64_t waits = atomic_load(&devs[0]->busy_ns), works = atomic_load(&devs[1]->busy_ns);
@@ -266,7 +260,6 @@ START_TEST(waiting_for_others_is_no_work)
     ck_assert_uint_eq(atomic_load(&devs[3]->busy_ns), before);
     ck_assert_uint_gt(atomic_load(&devs[0]->busy_ns), waits);
 }
-END_TEST
 
 typedef struct spinning {
     uint64_t used; /* by the parts so far */
@@ -287,7 +280,7 @@ static int spin_part(void *user, int index)
 }
 
 /* What is not slept at once is slept later, and neither twice. */
-START_TEST(slow_devices_rest_in_proportion)
+TEST(slow_devices_rest_in_proportion)
 {
     assert_ok(ek_host_devices_configure("512M@1,256M@0.5"));
     ek_dev *fast = ek_dev_get(ek_host(0)), *slow = ek_dev_get(ek_host(1));
@@ -305,7 +298,6 @@ START_TEST(slow_devices_rest_in_proportion)
     ck_assert_int_ge((int64_t)atomic_load(&slow->busy_ns), (int64_t)(2 * s.used) - 21000000);
     ck_assert_int_eq(atomic_load(&fast->rest_ns), 0);
 }
-END_TEST
 
 static int spin_once(void *user, int index)
 {
@@ -318,7 +310,7 @@ static int spin_once(void *user, int index)
 
 /* A debt beyond all numbers is the largest there is; a credit as large keeps the test from
  * sleeping. */
-START_TEST(debts_of_sleep_do_not_overflow)
+TEST(debts_of_sleep_do_not_overflow)
 {
     assert_ok(ek_host_devices_configure("1M@0.001"));
     ek_dev *dev = ek_dev_get(ek_host(0));
@@ -327,25 +319,4 @@ START_TEST(debts_of_sleep_do_not_overflow)
     atomic_store(&dev->rest_ns, credit);
     assert_ok(ek_gang_run(&dev, 1, spin_once, NULL, NULL));
     ck_assert_int_eq(atomic_load(&dev->rest_ns), credit + most);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("worker");
-    TCase *tcase = tcase_create("worker");
-    tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_test(tcase, parts_run_on_their_devices_with_the_submitters_modes);
-    tcase_add_test(tcase, one_part_runs_on_the_caller);
-    tcase_add_test(tcase, the_first_error_by_index_is_raised);
-    tcase_add_test(tcase, a_nested_gang_runs_inline);
-    tcase_add_test(tcase, parts_on_the_caller_leave_its_modes);
-    tcase_add_test(tcase, two_callers_with_a_rendezvous_do_not_deadlock);
-    tcase_add_test(tcase, a_worker_cannot_end_the_workers);
-    tcase_add_test(tcase, a_slow_device_takes_its_time);
-    tcase_add_test(tcase, waiting_for_others_is_no_work);
-    tcase_add_test(tcase, slow_devices_rest_in_proportion);
-    tcase_add_test(tcase, debts_of_sleep_do_not_overflow);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

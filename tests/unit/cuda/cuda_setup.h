@@ -14,20 +14,7 @@
 #include <emulator.h>
 #endif
 
-/* A suite of the name; ends the program with 77 where there is no GPU. Another process looks, since
- * neither threads nor a GPU's state outlive Check's fork. */
-static inline Suite *cuda_suite(const char *name)
-{
-    int status = 0;
-    pid_t child = fork();
-    if (child == 0)
-        _exit(ek_device_count(EK_CUDA) > 0 ? 0 : 77);
-    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
-        exit(EXIT_FAILURE);
-    if (WEXITSTATUS(status) != 0)
-        exit(WEXITSTATUS(status));
-    return suite_create(name);
-}
+BEFORE_ALL(skip_without_gpu)
 
 /* How the emulator is to be, before it is first called: EK_EMULATOR_<name>. */
 static inline void emulator_set(const char *name, const char *value)

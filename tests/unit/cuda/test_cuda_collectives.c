@@ -51,7 +51,7 @@ static void check_arrived(const pair *p)
             ck_abort_msg("byte %d is %d", i, bytes[i]);
 }
 
-START_TEST(a_broadcast_arrives)
+TEST(a_broadcast_arrives)
 {
     pair p;
     if (open_pair(&p)) {
@@ -61,7 +61,6 @@ START_TEST(a_broadcast_arrives)
     }
     close_pair(&p);
 }
-END_TEST
 
 /* Each device waits for the other, again and again. */
 static void *order_both_ways(void *user)
@@ -75,7 +74,7 @@ static void *order_both_ways(void *user)
 
 /* The parts of a collective wait for each other: a wait between devices that another thread issued
  * between two parts would never end. */
-START_TEST(waits_of_other_threads_close_no_circle)
+TEST(waits_of_other_threads_close_no_circle)
 {
     pair p;
     if (open_pair(&p)) {
@@ -91,7 +90,6 @@ START_TEST(waits_of_other_threads_close_no_circle)
     }
     close_pair(&p);
 }
-END_TEST
 
 /* ---- waits while there are communicators ---- */
 
@@ -107,7 +105,7 @@ static void *order(void *user)
 }
 
 /* A device to which another thread issues work all the time is waited for as any other. */
-START_TEST(a_wait_is_for_what_came_before)
+TEST_LOOP(a_wait_is_for_what_came_before, 0, 2)
 {
     static void *(*const waits[])(void *) = {synchronize, order};
     const struct timespec moment = {0, 30000000};
@@ -129,12 +127,11 @@ START_TEST(a_wait_is_for_what_came_before)
     }
     close_pair(&p);
 }
-END_TEST
 
 #ifdef EK_CUDA_EMULATED
 
 /* The error is the caller's, and the next collective has new communicators. */
-START_TEST(a_failed_group_is_survived)
+TEST(a_failed_group_is_survived)
 {
     pair p;
     ck_assert(open_pair(&p));
@@ -150,7 +147,6 @@ START_TEST(a_failed_group_is_survived)
     check_arrived(&p);
     close_pair(&p);
 }
-END_TEST
 
 /* ---- a GPU that is lost while others wait for it ---- */
 
@@ -227,7 +223,7 @@ static int by_order(many *m, int i)
 static waiting *const ways[] = {by_synchronize, by_read, by_order};
 
 /* All that were in it are told, once, and are as good as before without the one. */
-START_TEST(a_lost_member_lets_the_others_go)
+TEST_LOOP(a_lost_member_lets_the_others_go, 0, 3)
 {
     many m;
     open_many(&m);
@@ -258,7 +254,6 @@ START_TEST(a_lost_member_lets_the_others_go)
     ck_assert_uint_eq(ek_emulator_live_communicators(), 3);
     close_many(&m, true);
 }
-END_TEST
 
 typedef struct waiter {
     many *m;
@@ -273,7 +268,7 @@ static void *wait_for_one(void *user)
 }
 
 /* Whoever waits first sets all free, also those that wait already. */
-START_TEST(threads_that_wait_are_let_go)
+TEST(threads_that_wait_are_let_go)
 {
     many m;
     waiter waiters[PARTIES];
@@ -290,20 +285,18 @@ START_TEST(threads_that_wait_are_let_go)
     }
     close_many(&m, true);
 }
-END_TEST
 
 /* Nobody has waited: what comes next does, and that nobody hears of it is as of other errors. */
-START_TEST(a_lost_member_does_not_keep_devices_from_closing)
+TEST(a_lost_member_does_not_keep_devices_from_closing)
 {
     many m;
     open_many(&m);
     lose_in_broadcast(&m);
     close_many(&m, false);
 }
-END_TEST
 
 /* A device that has no part waits for one that has. */
-START_TEST(a_bystander_is_let_go_too)
+TEST(a_bystander_is_let_go_too)
 {
     many m;
     open_many(&m);
@@ -314,10 +307,9 @@ START_TEST(a_bystander_is_let_go_too)
     assert_error(EK_E_BACKEND, lost_gpu);
     close_many(&m, true);
 }
-END_TEST
 
 /* What NCCL itself reports ends communicators as well; they are looked at in long waits. */
-START_TEST(errors_that_nccl_reports_end_a_collective)
+TEST(errors_that_nccl_reports_end_a_collective)
 {
     many m;
     open_many(&m);
@@ -339,11 +331,10 @@ START_TEST(errors_that_nccl_reports_end_a_collective)
     assert_error(EK_E_BACKEND, "NCCL reports on cuda:3: remote process exited");
     close_many(&m, true);
 }
-END_TEST
 
 /* ---- lists that NCCL doesn't serve ---- */
 
-START_TEST(a_gpu_that_stands_twice_is_named)
+TEST(a_gpu_that_stands_twice_is_named)
 {
     setenv("EVENKEEL_COMM", "nccl", 1);
     open_cuda("0,1,0");
@@ -353,7 +344,6 @@ START_TEST(a_gpu_that_stands_twice_is_named)
                                "and cuda:2 are both on GPU 0, and NCCL refuses two parts on one");
     close_cuda();
 }
-END_TEST
 
 static int mixed_lines;
 
@@ -364,7 +354,7 @@ static void count_mixed(ek_log_level level, const char *line, void *user)
                                 "asks for NCCL: cpu is no GPU") != NULL;
 }
 
-START_TEST(lists_with_devices_of_the_host_use_copies)
+TEST(lists_with_devices_of_the_host_use_copies)
 {
     setenv("EVENKEEL_COMM", "nccl", 1);
     ek_set_log(count_mixed, NULL);
@@ -378,27 +368,5 @@ START_TEST(lists_with_devices_of_the_host_use_copies)
     assert_error(EK_E_INVALID, "EVENKEEL_COMM is \"ncll\"");
     close_cuda();
 }
-END_TEST
 
 #endif
-
-Suite *suite(void)
-{
-    Suite *s = cuda_suite("cuda_collectives");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, a_broadcast_arrives);
-    tcase_add_test(t, waits_of_other_threads_close_no_circle);
-    tcase_add_loop_test(t, a_wait_is_for_what_came_before, 0, 2);
-#ifdef EK_CUDA_EMULATED
-    tcase_add_test(t, a_failed_group_is_survived);
-    tcase_add_loop_test(t, a_lost_member_lets_the_others_go, 0, 3);
-    tcase_add_test(t, threads_that_wait_are_let_go);
-    tcase_add_test(t, a_lost_member_does_not_keep_devices_from_closing);
-    tcase_add_test(t, a_bystander_is_let_go_too);
-    tcase_add_test(t, errors_that_nccl_reports_end_a_collective);
-    tcase_add_test(t, a_gpu_that_stands_twice_is_named);
-    tcase_add_test(t, lists_with_devices_of_the_host_use_copies);
-#endif
-    suite_add_tcase(s, t);
-    return s;
-}

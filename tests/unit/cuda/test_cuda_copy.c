@@ -80,14 +80,13 @@ static void there_and_back(int index, size_t nbytes, uint32_t seed)
     free(bytes);
 }
 
-START_TEST(bytes_come_back_from_a_device)
+TEST(bytes_come_back_from_a_device)
 {
     open_cuda(devices);
     for (int i = 0; i < SIZES; i++)
         there_and_back(i % 3, sizes[i], (uint32_t)i + 1);
     close_cuda();
 }
-END_TEST
 
 /* Up to `from`, over to `to` and down. What comes before and after on either device (the target is
  * zeroed before, the source after) must not disturb. */
@@ -127,11 +126,10 @@ static void all_pairs(void)
     close_cuda();
 }
 
-START_TEST(bytes_travel_between_devices)
+TEST(bytes_travel_between_devices)
 {
     all_pairs();
 }
-END_TEST
 
 /* A chain over all devices, issued at once, in memory that is used again. */
 static void chain(size_t nbytes, int rounds)
@@ -158,14 +156,13 @@ static void chain(size_t nbytes, int rounds)
     close_cuda();
 }
 
-START_TEST(copies_in_a_row_keep_their_order)
+TEST(copies_in_a_row_keep_their_order)
 {
     chain((5 << 20) + 3, 6);
 }
-END_TEST
 
 /* Memory that is given back and taken again while work on it is still queued. */
-START_TEST(memory_is_used_again_in_order)
+TEST(memory_is_used_again_in_order)
 {
     enum { LENGTH = 300000, ROUNDS = 20 };
     open_cuda(devices);
@@ -187,7 +184,6 @@ START_TEST(memory_is_used_again_in_order)
     free(bytes);
     close_cuda();
 }
-END_TEST
 
 /* ---- several threads on the same devices ---- */
 
@@ -230,7 +226,7 @@ static void run_threads(bool across_devices)
 #ifdef EK_CUDA_EMULATED
 
 /* Later ones could wait for the device in the midst of a step. */
-START_TEST(pinned_memory_is_allocated_with_the_first_upload)
+TEST(pinned_memory_is_allocated_with_the_first_upload)
 {
     open_cuda("0");
     ek_dev *dev = cuda_dev(0);
@@ -247,21 +243,18 @@ START_TEST(pinned_memory_is_allocated_with_the_first_upload)
     ek_dev_free(dev, data, sizeof bytes, EK_MEMORY_ACTIVATION);
     close_cuda();
 }
-END_TEST
 
 #endif
 
-START_TEST(threads_share_the_pinned_buffers)
+TEST(threads_share_the_pinned_buffers)
 {
     run_threads(false);
 }
-END_TEST
 
-START_TEST(threads_copy_between_devices_in_all_directions)
+TEST(threads_copy_between_devices_in_all_directions)
 {
     run_threads(true);
 }
-END_TEST
 
 /* ---- the caller's CUDA device ---- */
 
@@ -272,7 +265,7 @@ static void assert_current(int wanted)
     ck_assert_int_eq(now, wanted);
 }
 
-START_TEST(the_callers_device_stays_current)
+TEST(the_callers_device_stays_current)
 {
     int count;
     open_cuda(devices);
@@ -293,11 +286,10 @@ START_TEST(the_callers_device_stays_current)
         assert_current(own);
     }
 }
-END_TEST
 
 #ifdef EK_CUDA_EMULATED
 
-START_TEST(without_peers_bytes_go_through_the_host)
+TEST(without_peers_bytes_go_through_the_host)
 {
     emulator_set("PEERS", "0");
     open_cuda(devices);
@@ -309,23 +301,20 @@ START_TEST(without_peers_bytes_go_through_the_host)
     ck_assert_uint_eq(counters.peer, 0);
     all_pairs();
 }
-END_TEST
 
-START_TEST(without_peers_copies_keep_their_order)
+TEST(without_peers_copies_keep_their_order)
 {
     emulator_set("PEERS", "0");
     chain((5 << 20) + 3, 6);
 }
-END_TEST
 
-START_TEST(without_peers_threads_copy_in_all_directions)
+TEST(without_peers_threads_copy_in_all_directions)
 {
     emulator_set("PEERS", "0");
     run_threads(true);
 }
-END_TEST
 
-START_TEST(any_schedule_gives_the_same)
+TEST_LOOP(any_schedule_gives_the_same, 0, 24)
 {
     char order[32];
     snprintf(order, sizeof order, "random:%d", _i + 1);
@@ -333,17 +322,15 @@ START_TEST(any_schedule_gives_the_same)
     emulator_set("PEERS", _i % 2 ? "0" : "1");
     chain(_i < 4 ? (5 << 20) + 3 : 5003, _i < 4 ? 2 : 6);
 }
-END_TEST
 
-START_TEST(issuing_at_once_gives_the_same)
+TEST(issuing_at_once_gives_the_same)
 {
     emulator_set("ORDER", "eager");
     chain((5 << 20) + 3, 2);
 }
-END_TEST
 
 /* GPUs that say that they reach each other, and fail when it is tried. */
-START_TEST(peers_that_do_not_work_are_not_used)
+TEST(peers_that_do_not_work_are_not_used)
 {
     emulator_set("DEVICES", "2");
     open_cuda(devices);
@@ -356,9 +343,8 @@ START_TEST(peers_that_do_not_work_are_not_used)
     across(2, 0, 100, 2);
     close_cuda();
 }
-END_TEST
 
-START_TEST(copies_between_devices_do_not_wait)
+TEST_LOOP(copies_between_devices_do_not_wait, 0, 2)
 {
     enum { LENGTH = 30 << 20 };
     emulator_set("PEERS", _i ? "0" : "1");
@@ -379,10 +365,9 @@ START_TEST(copies_between_devices_do_not_wait)
     device_free(2, b, LENGTH);
     close_cuda();
 }
-END_TEST
 
 /* A few small uploads don't wait for the device to catch up. */
-START_TEST(small_uploads_are_only_issued)
+TEST(small_uploads_are_only_issued)
 {
     open_cuda("0");
     unsigned char bytes[100] = {0};
@@ -398,34 +383,5 @@ START_TEST(small_uploads_are_only_issued)
     device_free(0, a, sizeof bytes);
     close_cuda();
 }
-END_TEST
 
 #endif
-
-Suite *suite(void)
-{
-    Suite *s = cuda_suite("cuda_copy");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, bytes_come_back_from_a_device);
-    tcase_add_test(t, bytes_travel_between_devices);
-    tcase_add_test(t, copies_in_a_row_keep_their_order);
-    tcase_add_test(t, memory_is_used_again_in_order);
-    tcase_add_test(t, threads_share_the_pinned_buffers);
-#ifdef EK_CUDA_EMULATED
-    tcase_add_test(t, pinned_memory_is_allocated_with_the_first_upload);
-#endif
-    tcase_add_test(t, threads_copy_between_devices_in_all_directions);
-    tcase_add_test(t, the_callers_device_stays_current);
-#ifdef EK_CUDA_EMULATED
-    tcase_add_test(t, without_peers_bytes_go_through_the_host);
-    tcase_add_test(t, without_peers_copies_keep_their_order);
-    tcase_add_test(t, without_peers_threads_copy_in_all_directions);
-    tcase_add_loop_test(t, any_schedule_gives_the_same, 0, 24);
-    tcase_add_test(t, issuing_at_once_gives_the_same);
-    tcase_add_test(t, peers_that_do_not_work_are_not_used);
-    tcase_add_loop_test(t, copies_between_devices_do_not_wait, 0, 2);
-    tcase_add_test(t, small_uploads_are_only_issued);
-#endif
-    suite_add_tcase(s, t);
-    return s;
-}

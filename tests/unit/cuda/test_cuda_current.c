@@ -13,7 +13,7 @@ static int current_now(void)
     return now;
 }
 
-START_TEST(turns_nest)
+TEST(turns_nest)
 {
     int count, outer, inner;
     emulator_set("DEVICES", "2");
@@ -29,7 +29,6 @@ START_TEST(turns_nest)
     ck_assert_int_eq(ek_cuda_current_leave(other, outer), 0);
     ck_assert_int_eq(current_now(), 0);
 }
-END_TEST
 
 #ifdef EK_CUDA_EMULATED
 
@@ -58,7 +57,7 @@ static void *use_gpu_1(void *user)
     return NULL;
 }
 
-START_TEST(a_gpu_that_is_not_used_gets_no_context)
+TEST(a_gpu_that_is_not_used_gets_no_context)
 {
     pthread_t thread;
     emulator_set("DEVICES", "2");
@@ -69,11 +68,10 @@ START_TEST(a_gpu_that_is_not_used_gets_no_context)
     close_cuda();
     ck_assert_int_eq(current_now(), 0);
 }
-END_TEST
 
 /* Whether GPUs reach each other is tried out between the two of a pair, and nowhere else; nor do
  * their collectives need another. */
-START_TEST(a_pair_of_gpus_does_without_a_third)
+TEST(a_pair_of_gpus_does_without_a_third)
 {
     emulator_set("DEVICES", "3");
     assert_ok(ek_cuda_devices_configure("1,2"));
@@ -91,19 +89,5 @@ START_TEST(a_pair_of_gpus_does_without_a_third)
     close_cuda();
     ck_assert(!ek_emulator_has_context(0));
 }
-END_TEST
 
 #endif
-
-Suite *suite(void)
-{
-    Suite *s = cuda_suite("cuda_current");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, turns_nest);
-#ifdef EK_CUDA_EMULATED
-    tcase_add_test(t, a_gpu_that_is_not_used_gets_no_context);
-    tcase_add_test(t, a_pair_of_gpus_does_without_a_third);
-#endif
-    suite_add_tcase(s, t);
-    return s;
-}

@@ -14,7 +14,7 @@ typedef struct accepted {
     uint64_t capacity[4];
 } accepted;
 
-START_TEST(lists_are_read)
+TEST(lists_are_read)
 {
     static const accepted cases[] = {
         {"0", 1, {0}, {0}},
@@ -39,7 +39,6 @@ START_TEST(lists_are_read)
         }
     }
 }
-END_TEST
 
 typedef struct refused {
     const char *text;
@@ -47,7 +46,7 @@ typedef struct refused {
     const char *part;
 } refused;
 
-START_TEST(faults_are_named)
+TEST(faults_are_named)
 {
     static const refused cases[] = {
         {"", EK_E_INVALID, "the number of a GPU wanted at position 1"},
@@ -92,9 +91,8 @@ START_TEST(faults_are_named)
         assert_error(cases[i].status, cases[i].part);
     }
 }
-END_TEST
 
-START_TEST(a_long_list_is_refused_within_bounds)
+TEST(a_long_list_is_refused_within_bounds)
 {
     enum { LENGTH = 1 << 20 };
     char *text = malloc(LENGTH + 1);
@@ -110,9 +108,8 @@ START_TEST(a_long_list_is_refused_within_bounds)
     assert_error(EK_E_DEVICE, "device list");
     free(text);
 }
-END_TEST
 
-START_TEST(the_environment_decides_until_a_list_is_set)
+TEST(the_environment_decides_until_a_list_is_set)
 {
     ek_cuda_spec spec;
     setenv("EVENKEEL_CUDA_DEVICES", "0,x", 1);
@@ -134,9 +131,8 @@ START_TEST(the_environment_decides_until_a_list_is_set)
     assert_ok(ek_cuda_spec_now(GPUS, &spec));
     ck_assert_int_eq(spec.count, 3);
 }
-END_TEST
 
-START_TEST(by_default_there_is_one_device_for_each_gpu)
+TEST(by_default_there_is_one_device_for_each_gpu)
 {
     ek_cuda_spec spec;
     setenv("EVENKEEL_CUDA_DEVICES", "", 1);
@@ -147,9 +143,8 @@ START_TEST(by_default_there_is_one_device_for_each_gpu)
         ck_assert_uint_eq(spec.devices[i].capacity, 0);
     }
 }
-END_TEST
 
-START_TEST(without_gpus_there_are_no_devices)
+TEST(without_gpus_there_are_no_devices)
 {
     ek_cuda_spec spec;
     unsetenv("EVENKEEL_CUDA_DEVICES");
@@ -157,19 +152,4 @@ START_TEST(without_gpus_there_are_no_devices)
     ck_assert_int_eq(spec.count, 0);
     ck_assert_int_eq(ek_cuda_spec_parse("0", 0, &spec), EK_E_DEVICE);
     assert_error(EK_E_DEVICE, "finds 0");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("cuda_devices");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, lists_are_read);
-    tcase_add_test(t, faults_are_named);
-    tcase_add_test(t, a_long_list_is_refused_within_bounds);
-    tcase_add_test(t, the_environment_decides_until_a_list_is_set);
-    tcase_add_test(t, by_default_there_is_one_device_for_each_gpu);
-    tcase_add_test(t, without_gpus_there_are_no_devices);
-    suite_add_tcase(s, t);
-    return s;
 }

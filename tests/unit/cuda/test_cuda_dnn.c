@@ -72,7 +72,7 @@ static bool problem_of(const conv_case *c, ek_dnn_operation operation, ek_dtype 
     return ek_dnn_problem_of(problem, operation, &x, &w, &y, &params, format);
 }
 
-START_TEST(padding_follows_from_the_sizes)
+TEST(padding_follows_from_the_sizes)
 {
     ek_dnn_problem problem;
     for (int i = 0; i < CASES; i++) {
@@ -87,17 +87,15 @@ START_TEST(padding_follows_from_the_sizes)
     c.fewer = 1;
     ck_assert(!problem_of(&c, EK_DNN_FORWARD, EK_F32, EK_CHANNELS_LAST, &problem));
 }
-END_TEST
 
-START_TEST(what_cudnn_is_not_asked_for)
+TEST(what_cudnn_is_not_asked_for)
 {
     ek_dnn_problem problem;
     ck_assert(!problem_of(&cases[0], EK_DNN_FORWARD, EK_F64, EK_CHANNELS_LAST, &problem));
     ck_assert(!problem_of(&cases[0], EK_DNN_FORWARD, EK_I64, EK_CHANNELS_LAST, &problem));
 }
-END_TEST
 
-START_TEST(flags_follow_the_modes)
+TEST(flags_follow_the_modes)
 {
     ek_dnn_problem problem;
     ek_allow_tf32(true);
@@ -111,16 +109,14 @@ START_TEST(flags_follow_the_modes)
     ck_assert(problem_of(&cases[0], EK_DNN_FORWARD, EK_F32, EK_CHANNELS_LAST, &problem));
     ck_assert(!problem.tf32 && !problem.deterministic);
 }
-END_TEST
 
-START_TEST(alignment_of_addresses)
+TEST(alignment_of_addresses)
 {
     ck_assert_int_eq(ek_dnn_alignment((void *)64), 16);
     ck_assert_int_eq(ek_dnn_alignment((void *)24), 8);
     ck_assert_int_eq(ek_dnn_alignment((void *)68), 4);
     ck_assert_int_eq(ek_dnn_alignment((void *)70), 2);
 }
-END_TEST
 
 #ifdef EK_HAVE_CUDNN
 
@@ -159,7 +155,7 @@ static void ask(const conv_case *c, const variant *v, ek_dnn_problem *problem)
     problem->bias = v->bias;
 }
 
-START_TEST(descriptors_are_accepted)
+TEST_LOOP(descriptors_are_accepted, 0, CASES)
 {
     const ek_cudnn_api *api = ek_cudnn();
     if (!api)
@@ -175,10 +171,9 @@ START_TEST(descriptors_are_accepted)
         ek_dnn_graph_free(api, &graph);
     }
 }
-END_TEST
 
 /* cuDNN checks y's shape against x, w and the padding: so a wrong problem is seen. */
-START_TEST(a_wrong_size_is_refused)
+TEST(a_wrong_size_is_refused)
 {
     const ek_cudnn_api *api = ek_cudnn();
     if (!api)
@@ -193,9 +188,8 @@ START_TEST(a_wrong_size_is_refused)
         ek_dnn_graph_free(api, &graph);
     }
 }
-END_TEST
 
-START_TEST(packs_are_accepted)
+TEST(packs_are_accepted)
 {
     const ek_cudnn_api *api = ek_cudnn();
     char memory[4096]; /* only the addresses count */
@@ -210,11 +204,10 @@ START_TEST(packs_are_accepted)
         ck_assert(api->cudnnBackendDestroyDescriptor(pack) == CUDNN_STATUS_SUCCESS);
     }
 }
-END_TEST
 
 /* ---- engines ---- */
 
-START_TEST(engines_are_chosen_by_precision)
+TEST(engines_are_chosen_by_precision)
 {
     static const cudnnBackendNumericalNote_t tensor_core[] = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE};
     static const cudnnBackendNumericalNote_t arrival[] = {CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP,
@@ -231,7 +224,6 @@ START_TEST(engines_are_chosen_by_precision)
     ck_assert(!ek_dnn_notes_allow(&fixed, arrival, 2));
     ck_assert(!ek_dnn_notes_allow(&bf16, narrow, 1));
 }
-END_TEST
 
 #ifdef EK_DNN_WITH_PROPERTIES
 
@@ -284,7 +276,7 @@ static void check_plans(const ek_cudnn_api *api, const ek_dnn_target *target, co
     ek_dnn_plan_free(api, &plan);
 }
 
-START_TEST(an_h100_has_plans)
+TEST_LOOP(an_h100_has_plans, 0, CASES)
 {
     const ek_cudnn_api *api = ek_cudnn();
     ek_dnn_target target = {0};
@@ -298,28 +290,6 @@ START_TEST(an_h100_has_plans)
     }
     (void)api->cudnnBackendDestroyDescriptor(target.properties);
 }
-END_TEST
 
 #endif
 #endif
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("cuda_dnn");
-    TCase *t = tcase_create("dnn");
-    tcase_add_test(t, padding_follows_from_the_sizes);
-    tcase_add_test(t, what_cudnn_is_not_asked_for);
-    tcase_add_test(t, flags_follow_the_modes);
-    tcase_add_test(t, alignment_of_addresses);
-#ifdef EK_HAVE_CUDNN
-    tcase_add_loop_test(t, descriptors_are_accepted, 0, CASES);
-    tcase_add_test(t, a_wrong_size_is_refused);
-    tcase_add_test(t, packs_are_accepted);
-    tcase_add_test(t, engines_are_chosen_by_precision);
-#ifdef EK_DNN_WITH_PROPERTIES
-    tcase_add_loop_test(t, an_h100_has_plans, 0, CASES);
-#endif
-#endif
-    suite_add_tcase(s, t);
-    return s;
-}

@@ -48,7 +48,7 @@ static int call_synchronize(ek_dev *dev, void *memory)
     return ek_synchronize(dev->id);
 }
 
-START_TEST(a_fault_is_the_result_of_the_next_call)
+TEST(a_fault_is_the_result_of_the_next_call)
 {
     static fault_call *const calls[] = {call_zero, call_upload, call_download, call_order,
                                         call_synchronize};
@@ -77,10 +77,9 @@ START_TEST(a_fault_is_the_result_of_the_next_call)
     ek_dev_free(dev, memory, 64, EK_MEMORY_ACTIVATION);
     close_cuda();
 }
-END_TEST
 
 /* Whoever sends ahead drops errors: this one isn't his. */
-START_TEST(what_is_sent_takes_no_fault)
+TEST(what_is_sent_takes_no_fault)
 {
     static unsigned char bytes[64];
     void *memory;
@@ -97,7 +96,6 @@ START_TEST(what_is_sent_takes_no_fault)
     ek_dev_free(dev, memory, sizeof bytes, EK_MEMORY_ACTIVATION);
     close_cuda();
 }
-END_TEST
 
 static void *ask(void *user)
 {
@@ -105,7 +103,7 @@ static void *ask(void *user)
     return ek_cuda_fault_check(dev) < 0 ? user : NULL;
 }
 
-START_TEST(one_thread_gets_a_fault)
+TEST(one_thread_gets_a_fault)
 {
     enum { THREADS = 4, ROUNDS = 20 };
     open_cuda("0");
@@ -125,10 +123,9 @@ START_TEST(one_thread_gets_a_fault)
     }
     close_cuda();
 }
-END_TEST
 
 /* A fault that nobody asked for any more does not keep a device from closing. */
-START_TEST(a_late_fault_does_not_outlive_its_device)
+TEST(a_late_fault_does_not_outlive_its_device)
 {
     open_cuda("0");
     raise_fault(cuda_dev(0), EK_CUDA_FAULT_INDEX, 1, 1, "gather");
@@ -136,7 +133,6 @@ START_TEST(a_late_fault_does_not_outlive_its_device)
     assert_ok(ek_synchronize(ek_cuda(0)));
     close_cuda();
 }
-END_TEST
 
 #ifdef EK_CUDA_EMULATED
 
@@ -266,17 +262,15 @@ static void fail_each(const failing *f, bool peers)
     free(bytes);
 }
 
-START_TEST(each_call_can_fail_once)
+TEST_LOOP(each_call_can_fail_once, 0, FAILINGS)
 {
     fail_each(&failings[_i], true);
 }
-END_TEST
 
-START_TEST(each_call_can_fail_once_without_peers)
+TEST_LOOP(each_call_can_fail_once_without_peers, 0, FAILINGS)
 {
     fail_each(&failings[_i], false);
 }
-END_TEST
 
 /* No part of a copy that failed is still on its way: what is written afterwards stays. */
 static void nothing_is_under_way(const char *function, int after, bool across)
@@ -307,7 +301,7 @@ static void nothing_is_under_way(const char *function, int after, bool across)
     ek_dev_free(to, target, NBYTES, EK_MEMORY_ACTIVATION);
 }
 
-START_TEST(a_copy_that_failed_has_ended)
+TEST(a_copy_that_failed_has_ended)
 {
     static const char *const functions[] = {"cudaEventRecord", "cudaStreamWaitEvent",
                                             "cudaMemcpyAsync", "cudaEventSynchronize"};
@@ -322,7 +316,6 @@ START_TEST(a_copy_that_failed_has_ended)
         nothing_is_under_way("cudaEventSynchronize", 0, false);
     close_cuda();
 }
-END_TEST
 
 /* ---- a driver that doesn't do ---- */
 
@@ -334,7 +327,7 @@ static void count_line(ek_log_level level, const char *line, void *user)
     lines += strstr(line, "no CUDA devices: CUDA driver version is insufficient") != NULL;
 }
 
-START_TEST(an_old_driver_means_no_devices)
+TEST(an_old_driver_means_no_devices)
 {
     ek_set_log(count_line, NULL);
     ek_emulator_fail_next("cudaGetDeviceCount", cudaErrorInsufficientDriver, 0);
@@ -347,7 +340,6 @@ START_TEST(an_old_driver_means_no_devices)
                               "insufficient for CUDA runtime version");
     ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
 }
-END_TEST
 
 /* ---- a GPU that is lost ---- */
 
@@ -364,7 +356,7 @@ static int fill_on(ek_tensor *x)
     return dev->backend->kernels->fill(dev, x, 1.5);
 }
 
-START_TEST(a_lost_gpu_is_named_and_others_go_on)
+TEST_LOOP(a_lost_gpu_is_named_and_others_go_on, 0, 3)
 {
     static const int errors[] = {cudaErrorIllegalAddress, cudaErrorLaunchFailure,
                                  cudaErrorMisalignedAddress};
@@ -415,10 +407,9 @@ START_TEST(a_lost_gpu_is_named_and_others_go_on)
     assert_error(EK_E_BACKEND, "cuda:1 can no longer be used by this process: GPU 0 was lost");
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* A library's call is the first to meet a kernel's error, which its own status doesn't tell. */
-START_TEST(a_library_that_fails_on_a_lost_gpu_says_so)
+TEST(a_library_that_fails_on_a_lost_gpu_says_so)
 {
     emulator_set("ORDER", "eager"); /* the kernel has failed before the product is issued */
     open_cuda("0");
@@ -434,9 +425,8 @@ START_TEST(a_library_that_fails_on_a_lost_gpu_says_so)
     assert_error(EK_E_BACKEND, "matrix product on cuda:0: an illegal memory access");
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(a_launch_that_fails_is_only_that)
+TEST(a_launch_that_fails_is_only_that)
 {
     open_cuda("0");
     ek_tensor *x = on(0);
@@ -449,27 +439,5 @@ START_TEST(a_launch_that_fails_is_only_that)
     assert_ok(ek_synchronize(ek_cuda(0)));
     close_cuda();
 }
-END_TEST
 
 #endif
-
-Suite *suite(void)
-{
-    Suite *s = cuda_suite("cuda_errors");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, a_fault_is_the_result_of_the_next_call);
-    tcase_add_test(t, what_is_sent_takes_no_fault);
-    tcase_add_test(t, one_thread_gets_a_fault);
-    tcase_add_test(t, a_late_fault_does_not_outlive_its_device);
-#ifdef EK_CUDA_EMULATED
-    tcase_add_loop_test(t, each_call_can_fail_once, 0, FAILINGS);
-    tcase_add_loop_test(t, each_call_can_fail_once_without_peers, 0, FAILINGS);
-    tcase_add_test(t, a_copy_that_failed_has_ended);
-    tcase_add_test(t, an_old_driver_means_no_devices);
-    tcase_add_loop_test(t, a_lost_gpu_is_named_and_others_go_on, 0, 3);
-    tcase_add_test(t, a_library_that_fails_on_a_lost_gpu_says_so);
-    tcase_add_test(t, a_launch_that_fails_is_only_that);
-#endif
-    suite_add_tcase(s, t);
-    return s;
-}

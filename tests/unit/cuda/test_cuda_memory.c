@@ -14,7 +14,7 @@ static ek_memory_stats stats_of(int index)
     return stats;
 }
 
-START_TEST(the_ledger_counts_what_lies_on_the_device)
+TEST(the_ledger_counts_what_lies_on_the_device)
 {
     open_cuda("0,0");
     ek_dev *dev = cuda_dev(0);
@@ -35,9 +35,8 @@ START_TEST(the_ledger_counts_what_lies_on_the_device)
     ck_assert_ptr_null(b);
     close_cuda();
 }
-END_TEST
 
-START_TEST(each_logical_device_has_its_capacity)
+TEST(each_logical_device_has_its_capacity)
 {
     open_cuda("0:1M,0:2M");
     void *a, *b, *c;
@@ -54,10 +53,9 @@ START_TEST(each_logical_device_has_its_capacity)
     ek_dev_free(cuda_dev(0), c, 400 << 10, EK_MEMORY_PARAMETER);
     close_cuda();
 }
-END_TEST
 
 /* Freeing waits for the device: a step whose blocks are never in use together keeps them all. */
-START_TEST(blocks_stay_until_memory_is_short)
+TEST(blocks_stay_until_memory_is_short)
 {
     enum { SIZES = 20 };
     const size_t mb = 1 << 20, all = SIZES * (SIZES + 1) / 2 * mb;
@@ -77,9 +75,8 @@ START_TEST(blocks_stay_until_memory_is_short)
     ek_dev_free(dev, a, 300 * mb, EK_MEMORY_ACTIVATION);
     close_cuda();
 }
-END_TEST
 
-START_TEST(memory_in_use_forbids_another_list)
+TEST(memory_in_use_forbids_another_list)
 {
     open_cuda("0");
     void *a;
@@ -103,9 +100,8 @@ START_TEST(memory_in_use_forbids_another_list)
     assert_error(EK_E_DEVICE, "there is no device cuda:2");
     close_cuda();
 }
-END_TEST
 
-START_TEST(devices_open_again_after_shutdown)
+TEST(devices_open_again_after_shutdown)
 {
     open_cuda("0,1");
     for (int round = 0; round < 3; round++) {
@@ -124,13 +120,12 @@ START_TEST(devices_open_again_after_shutdown)
         close_cuda();
     }
 }
-END_TEST
 
 #ifdef EK_CUDA_EMULATED
 
 enum { MB = 1 << 20 };
 
-START_TEST(a_full_gpu_is_survived)
+TEST(a_full_gpu_is_survived)
 {
     emulator_set("MEMORY", "64M");
     open_cuda("0");
@@ -147,9 +142,8 @@ START_TEST(a_full_gpu_is_survived)
     ek_dev_free(dev, b, 50 * MB, EK_MEMORY_ACTIVATION);
     close_cuda();
 }
-END_TEST
 
-START_TEST(logical_devices_give_each_other_what_they_have_cached)
+TEST(logical_devices_give_each_other_what_they_have_cached)
 {
     emulator_set("MEMORY", "64M");
     open_cuda("0,0,1");
@@ -164,7 +158,6 @@ START_TEST(logical_devices_give_each_other_what_they_have_cached)
     ek_dev_free(cuda_dev(1), b, 40 * MB, EK_MEMORY_PARAMETER);
     close_cuda();
 }
-END_TEST
 
 typedef struct holder {
     ek_allocator *allocator;
@@ -183,7 +176,7 @@ static void *hold_allocator(void *user)
     return NULL;
 }
 
-START_TEST(logical_devices_wait_for_what_another_thread_will_give)
+TEST(logical_devices_wait_for_what_another_thread_will_give)
 {
     emulator_set("MEMORY", "64M");
     open_cuda("0,0");
@@ -203,10 +196,9 @@ START_TEST(logical_devices_wait_for_what_another_thread_will_give)
     ek_dev_free(cuda_dev(1), b, 40 * MB, EK_MEMORY_PARAMETER);
     close_cuda();
 }
-END_TEST
 
 /* Memory that queued work uses goes back to the system only after it. */
-START_TEST(freeing_waits_for_work_that_uses_the_memory)
+TEST(freeing_waits_for_work_that_uses_the_memory)
 {
     open_cuda("0,1");
     ek_dev *dev = cuda_dev(0), *other = cuda_dev(1);
@@ -230,9 +222,8 @@ START_TEST(freeing_waits_for_work_that_uses_the_memory)
     ek_dev_free(other, c, MB, EK_MEMORY_ACTIVATION);
     close_cuda();
 }
-END_TEST
 
-START_TEST(without_a_gpu_there_are_no_devices)
+TEST(without_a_gpu_there_are_no_devices)
 {
     emulator_set("DEVICES", "0");
     ck_assert_int_eq(ek_device_count(EK_CUDA), 0);
@@ -246,9 +237,8 @@ START_TEST(without_a_gpu_there_are_no_devices)
     assert_error(EK_E_DEVICE, "there is no GPU 0");
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(the_environment_is_believed_or_refused)
+TEST(the_environment_is_believed_or_refused)
 {
     emulator_set("DEVICES", "2");
     setenv("EVENKEEL_CUDA_DEVICES", "0,2", 1);
@@ -260,27 +250,5 @@ START_TEST(the_environment_is_believed_or_refused)
     ck_assert_uint_eq(stats_of(2).capacity, MB);
     close_cuda();
 }
-END_TEST
 
 #endif
-
-Suite *suite(void)
-{
-    Suite *s = cuda_suite("cuda_memory");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, the_ledger_counts_what_lies_on_the_device);
-    tcase_add_test(t, each_logical_device_has_its_capacity);
-    tcase_add_test(t, blocks_stay_until_memory_is_short);
-    tcase_add_test(t, memory_in_use_forbids_another_list);
-    tcase_add_test(t, devices_open_again_after_shutdown);
-#ifdef EK_CUDA_EMULATED
-    tcase_add_test(t, a_full_gpu_is_survived);
-    tcase_add_test(t, logical_devices_give_each_other_what_they_have_cached);
-    tcase_add_test(t, logical_devices_wait_for_what_another_thread_will_give);
-    tcase_add_test(t, freeing_waits_for_work_that_uses_the_memory);
-    tcase_add_test(t, without_a_gpu_there_are_no_devices);
-    tcase_add_test(t, the_environment_is_believed_or_refused);
-#endif
-    suite_add_tcase(s, t);
-    return s;
-}

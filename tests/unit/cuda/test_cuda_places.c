@@ -1,6 +1,6 @@
 /* Divisions by what is known before a launch. */
 #include "cuda/places.h"
-#include "cuda_setup.h"
+#include "unit.h"
 
 static uint64_t random_bits(uint64_t *state)
 {
@@ -17,7 +17,7 @@ static uint64_t random_number(uint64_t *state, int bits)
     return random_bits(state) >> shift;
 }
 
-START_TEST(division_is_exact)
+TEST_LOOP(division_is_exact, 0, 2)
 {
     const int bits = _i == 0 ? 31 : 63;
     uint64_t state = 88172645463325252u;
@@ -39,14 +39,4 @@ START_TEST(division_is_exact)
                 ck_assert_uint_eq(ek_cuda_divide(narrow, (uint32_t)n), n / by);
         }
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("cuda_places");
-    TCase *t = tcase_create("places");
-    tcase_add_loop_test(t, division_is_exact, 0, 2);
-    suite_add_tcase(s, t);
-    return s;
 }

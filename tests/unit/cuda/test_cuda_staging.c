@@ -36,7 +36,7 @@ static void assert_rows(ek_tensor *sent, int64_t rows, uint8_t first)
 }
 
 /* The next tensor may get the memory of the one before, but not while that is being read. */
-START_TEST(what_is_given_back_at_once_arrives)
+TEST_LOOP(what_is_given_back_at_once_arrives, 0, 6)
 {
     enum { TENSORS = 40 };
     ek_tensor *sent[TENSORS];
@@ -55,10 +55,9 @@ START_TEST(what_is_given_back_at_once_arrives)
         assert_rows(sent[i], 1 + i * 7, (uint8_t)i);
     close_cuda();
 }
-END_TEST
 
 /* Small downloads go by the compute stream, which waits for what is sent. */
-START_TEST(what_is_issued_later_sees_what_was_sent)
+TEST_LOOP(what_is_issued_later_sees_what_was_sent, 0, 6)
 {
     char order[32];
     snprintf(order, sizeof order, "random:%d", _i + 1);
@@ -69,9 +68,8 @@ START_TEST(what_is_issued_later_sees_what_was_sent)
                     (uint8_t)i);
     close_cuda();
 }
-END_TEST
 
-START_TEST(for_any_device)
+TEST(for_any_device)
 {
     open_cuda(devices);
     for (int index = 0; index < 3; index++)
@@ -86,9 +84,8 @@ START_TEST(for_any_device)
     ck_assert_ptr_eq(ek_staging_bring(staged, cpu_dev()), staged);
     close_cuda();
 }
-END_TEST
 
-START_TEST(nothing_is_sent_of_nothing)
+TEST(nothing_is_sent_of_nothing)
 {
     open_cuda(devices);
     ek_shape shape = EK_SHAPE(0, 4);
@@ -97,11 +94,10 @@ START_TEST(nothing_is_sent_of_nothing)
     assert_made(ek_staging_bring(staged, cuda_dev(0)));
     close_cuda();
 }
-END_TEST
 
 /* Memory that is used again is not allocated again. */
 #ifdef EK_CUDA_EMULATED
-START_TEST(memory_is_kept)
+TEST(memory_is_kept)
 {
     open_cuda(devices);
     size_t after_first = 0;
@@ -116,10 +112,9 @@ START_TEST(memory_is_kept)
     ck_assert_uint_eq(ek_emulator_pinned_allocations(), after_first);
     close_cuda();
 }
-END_TEST
 #endif
 
-START_TEST(a_size_that_overflows_is_refused)
+TEST(a_size_that_overflows_is_refused)
 {
     open_cuda(devices);
     ek_shape shape = EK_SHAPE(INT64_MAX / 4, 4);
@@ -127,7 +122,6 @@ START_TEST(a_size_that_overflows_is_refused)
     assert_error(EK_E_SHAPE, "more than memory can have");
     close_cuda();
 }
-END_TEST
 
 /* ---- beside what the device computes ---- */
 
@@ -150,7 +144,7 @@ static void drive_uploads(void)
 }
 
 /* Also where it is more than the buffers hold through which plain memory travels. */
-START_TEST(sending_does_not_wait_for_kernels)
+TEST_LOOP(sending_does_not_wait_for_kernels, 0, 6)
 {
     static const int64_t counts[] = {100, 300 << 10, 20 << 20};
     hold h = {.patience = 2};
@@ -173,12 +167,11 @@ START_TEST(sending_does_not_wait_for_kernels)
     ck_assert_uint_eq(last, (uint8_t)(2 + (count - 1) % 251));
     close_cuda();
 }
-END_TEST
 
 enum { ROUNDS = 8, BYTES = 100 << 10 };
 
 /* Each is copied by the compute stream, late, and given back; the next take its memory, early. */
-START_TEST(memory_is_not_written_before_its_last_use)
+TEST_LOOP(memory_is_not_written_before_its_last_use, 0, 2)
 {
     void *copies[ROUNDS];
     static uint8_t bytes[BYTES];
@@ -205,10 +198,9 @@ START_TEST(memory_is_not_written_before_its_last_use)
     }
     close_cuda();
 }
-END_TEST
 
 /* Two batches in flight need two blocks, and a use elsewhere none of theirs. */
-START_TEST(blocks_stay_with_their_queue)
+TEST(blocks_stay_with_their_queue)
 {
     ek_memory_stats stats;
     void *other;
@@ -230,11 +222,10 @@ START_TEST(blocks_stay_with_their_queue)
     ck_assert_uint_eq(stats.reserved, 0);
     close_cuda();
 }
-END_TEST
 
 #ifdef EK_CUDA_EMULATED
 /* An error, or the right bytes, also of what was in the memory before. */
-START_TEST(calls_that_fail_leave_memory_whole)
+TEST_LOOP(calls_that_fail_leave_memory_whole, 0, 5)
 {
     static const char *const functions[] = {"cudaEventRecord", "cudaStreamWaitEvent",
                                             "cudaMemcpyAsync", "cudaEventCreateWithFlags",
@@ -265,7 +256,6 @@ START_TEST(calls_that_fail_leave_memory_whole)
     ek_dev_free(dev, copy, BYTES, EK_MEMORY_ACTIVATION);
     close_cuda();
 }
-END_TEST
 #endif
 
 /* ---- two threads fill, one sends ---- */
@@ -281,7 +271,7 @@ static void *fill(void *user)
     return NULL;
 }
 
-START_TEST(filled_by_other_threads)
+TEST(filled_by_other_threads)
 {
     pthread_t threads[2];
     int which[2] = {0, 1};
@@ -297,29 +287,4 @@ START_TEST(filled_by_other_threads)
         }
     }
     close_cuda();
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = cuda_suite("cuda_staging");
-    TCase *t = tcase_create("staging");
-
-    tcase_add_loop_test(t, what_is_given_back_at_once_arrives, 0, 6);
-    tcase_add_loop_test(t, what_is_issued_later_sees_what_was_sent, 0, 6);
-    tcase_add_test(t, for_any_device);
-    tcase_add_test(t, nothing_is_sent_of_nothing);
-#ifdef EK_CUDA_EMULATED
-    tcase_add_test(t, memory_is_kept);
-#endif
-    tcase_add_test(t, a_size_that_overflows_is_refused);
-    tcase_add_test(t, filled_by_other_threads);
-    tcase_add_loop_test(t, sending_does_not_wait_for_kernels, 0, 6);
-    tcase_add_loop_test(t, memory_is_not_written_before_its_last_use, 0, 2);
-    tcase_add_test(t, blocks_stay_with_their_queue);
-#ifdef EK_CUDA_EMULATED
-    tcase_add_loop_test(t, calls_that_fail_leave_memory_whole, 0, 5);
-#endif
-    suite_add_tcase(s, t);
-    return s;
 }

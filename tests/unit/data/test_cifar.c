@@ -5,6 +5,8 @@
 #include "evenkeel/dataset.h"
 #include "files.h"
 
+FIXTURE(make_directory, remove_directory)
+
 enum { PIXELS = 3072, MAX_RECORDS = 12 };
 
 static uint8_t bytes[MAX_RECORDS * (PIXELS + 2) + 1];
@@ -70,7 +72,7 @@ static void assert_read(const char *path, int classes, int count)
         }
 }
 
-START_TEST(plain_and_gzip)
+TEST(plain_and_gzip)
 {
     size_t nbytes = fill(10, 0, 12);
     assert_read(write_file("file", bytes, nbytes), 10, 12);
@@ -80,7 +82,6 @@ START_TEST(plain_and_gzip)
     assert_read(write_gzip("file", bytes, nbytes), 100, 12);
     assert_read(write_file("file", bytes, fill(10, 0, 1)), 10, 1);
 }
-END_TEST
 
 static void assert_refused(size_t nbytes, int classes, const char *part)
 {
@@ -92,7 +93,7 @@ static void assert_refused(size_t nbytes, int classes, const char *part)
     ck_assert(!pictures && !labels);
 }
 
-START_TEST(damaged)
+TEST(damaged)
 {
     static uint8_t zipped[sizeof bytes];
     size_t nbytes = fill(10, 0, 2);
@@ -120,10 +121,9 @@ START_TEST(damaged)
     bytes[nbytes - 6] ^= 1; /* in the checksum */
     assert_refused(nbytes, 10, "damaged");
 }
-END_TEST
 
 /* Few bytes that become many: no more is inflated than all of CIFAR. */
-START_TEST(larger_than_it_can_be)
+TEST(larger_than_it_can_be)
 {
     ek_tensor *pictures, *labels;
     const char *path = write_zeros("file", "", 0, 180);
@@ -132,9 +132,8 @@ START_TEST(larger_than_it_can_be)
     ck_assert_int_eq(ek_read_cifar(path, 100, &pictures, &labels), EK_E_FORMAT);
     assert_error(EK_E_FORMAT, "; cifar100 has 60000 records of 3074 in all");
 }
-END_TEST
 
-START_TEST(wrong_arguments)
+TEST(wrong_arguments)
 {
     ek_tensor *pictures, *labels;
     const char *path = write_file("file", bytes, fill(10, 0, 1));
@@ -153,7 +152,6 @@ START_TEST(wrong_arguments)
     ck_assert_int_lt(ek_read_cifar(directory, 100, &pictures, &labels), 0);
     assert_error(EK_E_IO, "Is a directory");
 }
-END_TEST
 
 /* ---- data sets ---- */
 
@@ -195,7 +193,7 @@ static void write_train(void)
     }
 }
 
-START_TEST(cifar10)
+TEST(cifar10)
 {
     write_train();
     write_file("test_batch.bin", bytes, fill(10, 40, 3));
@@ -212,9 +210,8 @@ START_TEST(cifar10)
     ek_dataset_free(train);
     ek_dataset_free(test);
 }
-END_TEST
 
-START_TEST(cifar100)
+TEST(cifar100)
 {
     write_file("train.bin", bytes, fill(100, 0, 4));
     write_file("test.bin", bytes, fill(100, 30, 2));
@@ -235,10 +232,9 @@ START_TEST(cifar100)
     ek_dataset_free(coarse);
     ek_dataset_free(test);
 }
-END_TEST
 
 /* The plain file is read where both are there. */
-START_TEST(plain_before_gzip)
+TEST(plain_before_gzip)
 {
     write_file("test.bin", bytes, fill(100, 0, 1));
     write_file("test.bin.gz", "rubbish", 7);
@@ -246,9 +242,8 @@ START_TEST(plain_before_gzip)
     assert_made(test);
     ek_dataset_free(test);
 }
-END_TEST
 
-START_TEST(missing_and_broken)
+TEST(missing_and_broken)
 {
     write_train();
     ck_assert_ptr_null(ek_cifar10(directory, false));
@@ -275,23 +270,4 @@ START_TEST(missing_and_broken)
     assert_error(EK_E_INVALID, "cifar10: the directory is NULL");
     ck_assert_ptr_null(ek_cifar100(NULL, true, true));
     assert_error(EK_E_INVALID, "cifar100: the directory is NULL");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("cifar");
-    TCase *c = tcase_create("cifar");
-
-    tcase_add_checked_fixture(c, make_directory, remove_directory);
-    tcase_add_test(c, plain_and_gzip);
-    tcase_add_test(c, damaged);
-    tcase_add_test(c, larger_than_it_can_be);
-    tcase_add_test(c, wrong_arguments);
-    tcase_add_test(c, cifar10);
-    tcase_add_test(c, cifar100);
-    tcase_add_test(c, plain_before_gzip);
-    tcase_add_test(c, missing_and_broken);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -10,6 +10,8 @@ static void end(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(NULL, end)
+
 static ek_tensor *row(double a, double b)
 {
     return tensor_of((double[]){a, b}, EK_SHAPE(2), EK_F32, ek_cpu());
@@ -21,7 +23,7 @@ static void assert_refused(const ek_value *samples, int64_t count, int status, c
     assert_error(status, part);
 }
 
-START_TEST(leaves)
+TEST(leaves)
 {
     ek_value tensors[] = {EK_VALUE(row(1, 2)), EK_VALUE(row(3, 4)), EK_VALUE(row(5, 6))};
     assert_close(ek_value_tensor(ek_collate(tensors, 3, ek_cpu())),
@@ -38,10 +40,9 @@ START_TEST(leaves)
     ek_value nothing[] = {ek_value_none(), ek_value_none()};
     ck_assert_int_eq(ek_collate(nothing, 2, ek_cpu()).kind, EK_VALUE_NONE);
 }
-END_TEST
 
 /* Of every dtype, of no dimensions and of no elements. */
-START_TEST(shapes)
+TEST(shapes)
 {
     const double values[] = {1, 2, 3, 4};
     for (int d = 0; d < EK_DTYPES; d++) {
@@ -56,10 +57,9 @@ START_TEST(shapes)
     ek_value deep[] = {EK_VALUE(ek_empty(EK_SHAPE(1, 1, 1, 1, 1, 1, 1, 1)))};
     assert_refused(deep, 1, EK_E_SHAPE, "more than 8 dimensions");
 }
-END_TEST
 
 /* In whatever order their memory is, batches are row-major. */
-START_TEST(strided)
+TEST(strided)
 {
     double values[24];
     for (int i = 0; i < 24; i++)
@@ -76,9 +76,8 @@ START_TEST(strided)
     assert_close(batch, tensor_of(values, EK_SHAPE(2, 1, 2, 3, 2), EK_F32, ek_cpu()), 0, 0);
     ck_assert(ek_tensor_is_contiguous(batch, EK_CONTIGUOUS));
 }
-END_TEST
 
-START_TEST(only_data)
+TEST(only_data)
 {
     ek_tensor *learned = ek_empty(EK_SHAPE(2), .requires_grad = true);
     assert_ok(ek_set_data(learned, (float[]){5, 6}, 8));
@@ -89,7 +88,6 @@ START_TEST(only_data)
     assert_ok(ek_set_data(batch, (float[4]){0}, 16));
     ck_assert(element(learned, 0) == 5); /* a copy */
 }
-END_TEST
 
 static ek_value nest(double a, int64_t b, double c)
 {
@@ -102,7 +100,7 @@ static ek_value nest(double a, int64_t b, double c)
         2);
 }
 
-START_TEST(nests)
+TEST(nests)
 {
     ek_value samples[] = {nest(1, 10, .5), nest(2, 20, .25)};
     ek_value batch = ek_collate(samples, 2, ek_cpu());
@@ -122,10 +120,9 @@ START_TEST(nests)
     ck_assert_int_eq(ek_value_at(more, 3).kind, EK_VALUE_LIST);
     ck_assert_int_eq(ek_value_length(ek_value_at(more, 3)), 0);
 }
-END_TEST
 
 /* Keys say what belongs together, not their order. */
-START_TEST(keys)
+TEST(keys)
 {
     ek_value_entry ab[] = {{"a", ek_value_of_int(1)}, {"b", ek_value_of_float(2)}};
     ek_value_entry ba[] = {{"b", ek_value_of_float(4)}, {"a", ek_value_of_int(3)}};
@@ -139,9 +136,8 @@ START_TEST(keys)
     ek_value inner[] = {EK_LIST(samples[0]), EK_LIST(samples[1])};
     assert_refused(inner, 2, EK_E_INVALID, "collate: sample 1 at [0] has no \"b\", sample 0 has");
 }
-END_TEST
 
-START_TEST(differences)
+TEST(differences)
 {
     ek_value same = EK_VALUE(row(1, 2));
     ek_value shape[] = {same, same, EK_VALUE(ek_empty(EK_SHAPE(3)))};
@@ -165,9 +161,8 @@ START_TEST(differences)
     assert_refused(deep, 3, EK_E_INVALID,
                    "collate: sample 2 at [1][\"more\"] is f32[2] on cpu, sample 0 is a list of 4");
 }
-END_TEST
 
-START_TEST(impossible)
+TEST(impossible)
 {
     int here;
     ek_value same = EK_VALUE(row(1, 2));
@@ -185,10 +180,9 @@ START_TEST(impossible)
     ck_assert_int_eq(ek_collate(&same, 1, ek_host(63)).kind, EK_VALUE_ERROR);
     assert_error(EK_E_DEVICE, "host:63");
 }
-END_TEST
 
 /* Where places are nested deeper than a sentence is long. */
-START_TEST(long_places)
+TEST(long_places)
 {
     ek_value same = EK_VALUE(row(1, 2)), other = ek_value_none();
     const char *key = "a key that is rather long, and longer";
@@ -199,10 +193,9 @@ START_TEST(long_places)
     ek_value samples[] = {same, other};
     assert_refused(samples, 2, EK_E_INVALID, "collate: sample 1 at [\"a key");
 }
-END_TEST
 
 /* The device's memory is short: an error, and all that was made until then is given back. */
-START_TEST(out_of_memory)
+TEST(out_of_memory)
 {
     assert_ok(ek_host_devices_configure("1x4K"));
     ek_tensor *large = ek_empty(EK_SHAPE(700));
@@ -215,24 +208,4 @@ START_TEST(out_of_memory)
     ek_value batch = ek_collate(samples, 1, ek_host(0));
     ck_assert(
         ek_device_equal(ek_tensor_device(ek_value_tensor(ek_value_at(batch, 1))), ek_host(0)));
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("collate");
-    TCase *c = tcase_create("collate");
-    tcase_add_checked_fixture(c, NULL, end);
-    tcase_add_test(c, leaves);
-    tcase_add_test(c, shapes);
-    tcase_add_test(c, strided);
-    tcase_add_test(c, only_data);
-    tcase_add_test(c, nests);
-    tcase_add_test(c, keys);
-    tcase_add_test(c, differences);
-    tcase_add_test(c, impossible);
-    tcase_add_test(c, long_places);
-    tcase_add_test(c, out_of_memory);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -87,7 +87,9 @@ static void end(void)
     assert_ok(ek_shutdown());
 }
 
-START_TEST(counted)
+FIXTURE(begin, end)
+
+TEST(counted)
 {
     ek_dataset *dataset = pairs_new(3);
     ck_assert_ptr_eq(ek_dataset_keep(dataset), dataset);
@@ -99,7 +101,6 @@ START_TEST(counted)
     ek_dataset_free(NULL);
     ck_assert_ptr_null(ek_dataset_keep(NULL));
 }
-END_TEST
 
 typedef struct wide {
     ek_dataset dataset;
@@ -107,7 +108,7 @@ typedef struct wide {
 } wide;
 
 /* Zeroed, and aligned for whatever the struct holds; without destroy nothing is called. */
-START_TEST(zeroed)
+TEST(zeroed)
 {
     const ek_dataset_type type = {.name = "wide",
                                   .size = sizeof(wide),
@@ -121,9 +122,8 @@ START_TEST(zeroed)
     ck_assert_ptr_eq(self->dataset.type, &type);
     ek_dataset_free(&self->dataset);
 }
-END_TEST
 
-START_TEST(bad_types)
+TEST(bad_types)
 {
     ck_assert_ptr_null(ek_dataset_new(NULL));
     assert_error(EK_E_INVALID, "the type is NULL");
@@ -144,7 +144,6 @@ START_TEST(bad_types)
     ck_assert_ptr_null(ek_dataset_new(&type));
     assert_error(EK_E_INVALID, "mine has a size of");
 }
-END_TEST
 
 static ek_value told_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
                            ek_device device)
@@ -153,7 +152,7 @@ static ek_value told_batch(ek_dataset *dataset, const int64_t *samples, int64_t 
     return ek_value_none();
 }
 
-START_TEST(length_checked)
+TEST(length_checked)
 {
     ek_dataset *dataset = pairs_new(-4);
     ck_assert_int_eq(ek_dataset_length(dataset), EK_E_INVALID);
@@ -167,7 +166,6 @@ START_TEST(length_checked)
     ck_assert_int_eq(ek_dataset_length(NULL), EK_E_IO);
     assert_error(EK_E_IO, "earlier");
 }
-END_TEST
 
 static int64_t length_fails(ek_dataset *dataset)
 {
@@ -175,7 +173,7 @@ static int64_t length_fails(ek_dataset *dataset)
     return ek_error(EK_E_IO, "cannot count");
 }
 
-START_TEST(length_of_its_own)
+TEST(length_of_its_own)
 {
     const ek_dataset_type type = {.name = "disk",
                                   .size = sizeof(ek_dataset),
@@ -186,7 +184,6 @@ START_TEST(length_of_its_own)
     assert_error(EK_E_IO, "disk: cannot count");
     ek_dataset_free(dataset);
 }
-END_TEST
 
 static void assert_pair(ek_value sample, int64_t wanted)
 {
@@ -195,7 +192,7 @@ static void assert_pair(ek_value sample, int64_t wanted)
     ck_assert(element(ek_value_tensor(ek_value_at(sample, 0)), 1) == (double)wanted + 0.5);
 }
 
-START_TEST(samples_one_by_one)
+TEST(samples_one_by_one)
 {
     ek_dataset *dataset = pairs_new(10);
     for (int i = 0; i < 10; i++) {
@@ -210,10 +207,9 @@ START_TEST(samples_one_by_one)
     assert_error(EK_E_INVALID, "dataset_get: the data set is NULL");
     ek_dataset_free(dataset);
 }
-END_TEST
 
 /* A data set has no error of others' to answer for, but nor does it hide one. */
-START_TEST(earlier_errors)
+TEST(earlier_errors)
 {
     ek_dataset *dataset = pairs_new(10), *bad = faulty(SAYS);
     ek_error(EK_E_DTYPE, "earlier");
@@ -228,9 +224,8 @@ START_TEST(earlier_errors)
     ek_dataset_free(dataset);
     ek_dataset_free(bad);
 }
-END_TEST
 
-START_TEST(errors_name_the_sample)
+TEST(errors_name_the_sample)
 {
     static const struct {
         fault kind;
@@ -250,9 +245,8 @@ START_TEST(errors_name_the_sample)
         ek_dataset_free(dataset);
     }
 }
-END_TEST
 
-START_TEST(batches)
+TEST(batches)
 {
     ek_dataset *dataset = pairs_new(10);
     const int64_t order[] = {9, 0, 9, 4};
@@ -273,7 +267,6 @@ START_TEST(batches)
     }
     ek_dataset_free(dataset);
 }
-END_TEST
 
 static void assert_no_batch(ek_value batch, int status, const char *part)
 {
@@ -281,7 +274,7 @@ static void assert_no_batch(ek_value batch, int status, const char *part)
     assert_error(status, part);
 }
 
-START_TEST(bad_batches)
+TEST(bad_batches)
 {
     ek_dataset *dataset = pairs_new(10);
     const int64_t high[] = {1, 10}, low[] = {-1};
@@ -300,10 +293,9 @@ START_TEST(bad_batches)
     assert_no_batch(ek_dataset_get_batch(dataset, high, 1, ek_host(63)), EK_E_DEVICE, "host:63");
     ek_dataset_free(dataset);
 }
-END_TEST
 
 /* A device whose memory is not the CPU's. */
-START_TEST(devices_of_their_own_memory)
+TEST(devices_of_their_own_memory)
 {
     ek_dataset *dataset = pairs_new(10);
     ek_dev *dev = ek_dev_get(ek_host(0));
@@ -319,10 +311,9 @@ START_TEST(devices_of_their_own_memory)
     dev->backend = backend;
     ek_dataset_free(dataset);
 }
-END_TEST
 
 /* Only results stay in the caller's scope, and of a batch only the batch. */
-START_TEST(nothing_piles_up)
+TEST(nothing_piles_up)
 {
     ek_dataset *dataset = pairs_new(10), *bad = faulty(SAYS);
     int64_t order[200];
@@ -351,7 +342,6 @@ START_TEST(nothing_piles_up)
     ek_dataset_free(dataset);
     ek_dataset_free(bad);
 }
-END_TEST
 
 /* ---- types with a get_batch of their own ---- */
 
@@ -370,7 +360,7 @@ static ek_value fails_at_once(ek_dataset *dataset, const int64_t *samples, int64
     return ek_value_error();
 }
 
-START_TEST(batches_of_its_own)
+TEST(batches_of_its_own)
 {
     ek_dataset_type type = {.name = "mine",
                             .size = sizeof(pairs),
@@ -394,7 +384,6 @@ START_TEST(batches_of_its_own)
     ck_assert_int_eq(ek_dataset_get_batch(&self->dataset, order, 2, ek_cpu()).kind, EK_VALUE_NONE);
     ek_dataset_free(&self->dataset);
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -422,7 +411,7 @@ static void *reads(void *user)
     return NULL;
 }
 
-START_TEST(read_by_threads)
+TEST(read_by_threads)
 {
     ek_dataset *dataset = pairs_new(10);
     pthread_t threads[THREADS];
@@ -434,28 +423,4 @@ START_TEST(read_by_threads)
         ck_assert_int_eq(pthread_join(threads[i], &wrong), 0);
         ck_assert_msg(!wrong, "%s", (char *)wrong);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("dataset");
-    TCase *c = tcase_create("dataset");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, counted);
-    tcase_add_test(c, zeroed);
-    tcase_add_test(c, bad_types);
-    tcase_add_test(c, length_checked);
-    tcase_add_test(c, length_of_its_own);
-    tcase_add_test(c, samples_one_by_one);
-    tcase_add_test(c, earlier_errors);
-    tcase_add_test(c, errors_name_the_sample);
-    tcase_add_test(c, batches);
-    tcase_add_test(c, bad_batches);
-    tcase_add_test(c, devices_of_their_own_memory);
-    tcase_add_test(c, nothing_piles_up);
-    tcase_add_test(c, batches_of_its_own);
-    tcase_add_test(c, read_by_threads);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -95,6 +95,8 @@ static void end(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(begin, end)
+
 /* Every sample, by itself and all in one batch. */
 static void assert_holds_at(ek_dataset *dataset, const int64_t *wanted, int64_t count, int line)
 {
@@ -132,7 +134,7 @@ static void assert_batch(ek_dataset *dataset, const int64_t *samples, const int6
 
 /* ---- subsets ---- */
 
-START_TEST(subsets)
+TEST(subsets)
 {
     int64_t indices[] = {9, 0, 9, 4};
     ek_dataset *subset = ek_subset(single(100, 10), indices, 4);
@@ -146,18 +148,16 @@ START_TEST(subsets)
     assert_holds(empty, 0, 0);
     ek_dataset_free(empty);
 }
-END_TEST
 
-START_TEST(subsets_pass_batches_on)
+TEST(subsets_pass_batches_on)
 {
     ek_dataset *subset = ek_subset(batched(10, 10), (int64_t[]){7, 8, 9}, 3);
     assert_batch(subset, (int64_t[]){2, 0, 2, 1}, (int64_t[]){19, 17, 19, 18}, 4, ek_host(0));
     ck_assert_int_eq(atomic_load(&batches), 1);
     ek_dataset_free(subset);
 }
-END_TEST
 
-START_TEST(subset_errors)
+TEST(subset_errors)
 {
     ck_assert_ptr_null(ek_subset(single(0, 3), (int64_t[]){2, 3}, 2));
     assert_error(EK_E_INVALID, "subset: index 1 is 3; single has 3 samples");
@@ -183,11 +183,10 @@ START_TEST(subset_errors)
     assert_error(EK_E_IO, "subset: sample 1: single: sample 2: torn out");
     ek_dataset_free(subset);
 }
-END_TEST
 
 /* ---- one after another ---- */
 
-START_TEST(concats)
+TEST(concats)
 {
     ek_dataset *all = ek_concat_dataset(single(0, 0), single(10, 2), single(20, 0), batched(30, 3),
                                         single(40, 0), single(50, 1), single(60, 0));
@@ -202,10 +201,9 @@ START_TEST(concats)
     assert_holds(both, 4, 5, 6, 5, 6);
     ek_dataset_free(both);
 }
-END_TEST
 
 /* A batch within one data set is asked of it at once, others sample by sample. */
-START_TEST(concat_batches)
+TEST(concat_batches)
 {
     ek_dataset *all = ek_concat_dataset(batched(10, 3), batched(20, 3), batched(30, 3));
     assert_batch(all, (int64_t[]){5, 3, 4, 5}, (int64_t[]){22, 20, 21, 22}, 4, ek_host(0));
@@ -218,9 +216,8 @@ START_TEST(concat_batches)
     ck_assert_int_eq(atomic_load(&batches), 3);
     ek_dataset_free(all);
 }
-END_TEST
 
-START_TEST(concat_errors)
+TEST(concat_errors)
 {
     ck_assert_ptr_null(ek_concat_dataset_of(NULL, 1));
     assert_error(EK_E_INVALID, "concat_dataset: the data sets are NULL");
@@ -247,10 +244,9 @@ START_TEST(concat_errors)
     assert_error(EK_E_IO, "concat_dataset: sample 5: single: sample 2: torn out");
     ek_dataset_free(all);
 }
-END_TEST
 
 /* Samples of different data sets that do not fit together are named as the whole counts them. */
-START_TEST(concat_differences)
+TEST(concat_differences)
 {
     ek_tensor *narrow = ek_empty(EK_SHAPE(2, 3)), *wide = ek_empty(EK_SHAPE(2, 4));
     ek_dataset *all = ek_concat_dataset(ek_tensor_dataset(narrow), ek_tensor_dataset(wide));
@@ -260,7 +256,6 @@ START_TEST(concat_differences)
                  "concat_dataset: collate: sample 3 is f32[4] on cpu, sample 1 is f32[3]");
     ek_dataset_free(all);
 }
-END_TEST
 
 /* ---- random splits ---- */
 
@@ -280,7 +275,7 @@ static void assert_part(ek_dataset *part, ek_tensor *wanted)
     ek_dataset_free(part);
 }
 
-START_TEST(splits)
+TEST(splits)
 {
     int cases = 0;
     for (ek_tensor *count; (count = of_case(cases, "count")); cases++) {
@@ -303,9 +298,8 @@ START_TEST(splits)
     }
     ck_assert_int_eq(cases, 11);
 }
-END_TEST
 
-START_TEST(split_by_the_default_generator)
+TEST(split_by_the_default_generator)
 {
     ek_dataset *parts[2];
     ek_manual_seed(7);
@@ -313,10 +307,9 @@ START_TEST(split_by_the_default_generator)
     assert_part(parts[0], golden(file, "default/0"));
     assert_part(parts[1], golden(file, "default/1"));
 }
-END_TEST
 
 /* PyTorch refuses these, whose sum is 1.0000000000000002 in doubles. */
-START_TEST(fractions_rounded_up)
+TEST(fractions_rounded_up)
 {
     const double fractions[] = {0.2, 0.4, 0.3, 0.1};
     const int64_t lengths[] = {8, 16, 12, 4};
@@ -327,7 +320,6 @@ START_TEST(fractions_rounded_up)
         ek_dataset_free(parts[i]);
     }
 }
-END_TEST
 
 static ek_dataset *const unmade = (ek_dataset *)&alive;
 
@@ -342,7 +334,7 @@ static void assert_not_split(int rc, ek_dataset **parts, int count, int status, 
     ck_assert_int_eq(atomic_load(&alive), 0);
 }
 
-START_TEST(split_errors)
+TEST(split_errors)
 {
     ek_dataset *p[3] = {unmade, unmade, unmade};
     ek_generator *g = NULL;
@@ -385,7 +377,6 @@ START_TEST(split_errors)
                      EK_E_INVALID, "single: its length is -1");
     ck_assert_uint_eq(ek_random_u32(NULL), first); /* nothing was drawn */
 }
-END_TEST
 
 /* A set that shrinks after it was first asked: the second part fails, and the first is taken back.
  */
@@ -394,7 +385,7 @@ static int64_t shrinking_length(ek_dataset *dataset)
     return ((numbers *)dataset)->count--;
 }
 
-START_TEST(split_fails_midway)
+TEST(split_fails_midway)
 {
     ek_dataset_type type = single_type;
     type.length = shrinking_length;
@@ -404,7 +395,6 @@ START_TEST(split_fails_midway)
     assert_not_split(ek_random_split(dataset, lengths, 4, NULL, parts), parts, 4, EK_E_INVALID,
                      "subset: index");
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -427,7 +417,7 @@ static void *reads(void *user)
     return NULL;
 }
 
-START_TEST(read_by_threads)
+TEST(read_by_threads)
 {
     ek_dataset *parts[2];
     assert_ok(ek_random_split(ek_concat_dataset(single(0, 5), batched(10, 5)), (int64_t[]){6, 4}, 2,
@@ -442,27 +432,4 @@ START_TEST(read_by_threads)
         ck_assert_int_eq(pthread_join(threads[i], &wrong), 0);
         ck_assert_msg(!wrong, "%s", (char *)wrong);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("dataset_parts");
-    TCase *c = tcase_create("dataset_parts");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, subsets);
-    tcase_add_test(c, subsets_pass_batches_on);
-    tcase_add_test(c, subset_errors);
-    tcase_add_test(c, concats);
-    tcase_add_test(c, concat_batches);
-    tcase_add_test(c, concat_errors);
-    tcase_add_test(c, concat_differences);
-    tcase_add_test(c, splits);
-    tcase_add_test(c, split_by_the_default_generator);
-    tcase_add_test(c, fractions_rounded_up);
-    tcase_add_test(c, split_errors);
-    tcase_add_test(c, split_fails_midway);
-    tcase_add_test(c, read_by_threads);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -13,6 +13,8 @@ static void end(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(NULL, end)
+
 /* Elements 0, 1, 2, ... modulo 251, which f32, f64, i64 and u8 hold exactly. */
 static ek_tensor *counted_up(ek_shape shape, ek_dtype dtype)
 {
@@ -26,7 +28,7 @@ static ek_tensor *counted_up(ek_shape shape, ek_dtype dtype)
     return tensor;
 }
 
-START_TEST(samples_one_by_one)
+TEST(samples_one_by_one)
 {
     ek_tensor *images = counted_up(EK_SHAPE(5, 2, 3), EK_U8),
               *labels = counted_up(EK_SHAPE(5), EK_I64);
@@ -47,10 +49,9 @@ START_TEST(samples_one_by_one)
     }
     ek_dataset_free(dataset);
 }
-END_TEST
 
 /* One tensor: the rows themselves. */
-START_TEST(one_tensor)
+TEST(one_tensor)
 {
     ek_dataset *dataset = ek_tensor_dataset(counted_up(EK_SHAPE(4), EK_I64));
     ek_value sample = ek_dataset_get(dataset, -1);
@@ -62,10 +63,9 @@ START_TEST(one_tensor)
     assert_close(batch.as.tensor, tensor_of((double[]){2, 0}, EK_SHAPE(2), EK_I64, ek_cpu()), 0, 0);
     ek_dataset_free(dataset);
 }
-END_TEST
 
 /* Row-major tensors are shared, also when the caller's handles are gone; others are copied. */
-START_TEST(shared_and_copied)
+TEST(shared_and_copied)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *rows = counted_up(EK_SHAPE(3, 2), EK_F32);
@@ -90,10 +90,9 @@ START_TEST(shared_and_copied)
         ck_assert(element(ek_value_tensor(ek_value_at(batch, 1)), i) == (i < 8 ? 16 + i : i));
     ek_dataset_free(dataset);
 }
-END_TEST
 
 /* Rows in the midst of a storage; what becomes of the caller's handle is its own matter. */
-START_TEST(part_of_a_storage)
+TEST(part_of_a_storage)
 {
     ek_tensor *all = counted_up(EK_SHAPE(6, 2), EK_F32);
     ek_tensor *middle = ek_tensor_view(all, 2, (int64_t[]){3, 2}, (int64_t[]){2, 1}, 4);
@@ -106,10 +105,9 @@ START_TEST(part_of_a_storage)
     }
     ek_dataset_free(dataset);
 }
-END_TEST
 
 /* Rows of every size that is copied in its own way, and longer than is fetched ahead. */
-START_TEST(rows_of_all_sizes)
+TEST(rows_of_all_sizes)
 {
     static const int64_t widths[] = {1, 2, 3, 4, 5, 8, 13, 64, 100, 1000, 3000};
     const int64_t order[] = {6, 0, 6, 3, 1, 5, 2, 4, 0, 0};
@@ -135,9 +133,8 @@ START_TEST(rows_of_all_sizes)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
-START_TEST(empty)
+TEST(empty)
 {
     ek_dataset *none = ek_tensor_dataset(ek_empty(EK_SHAPE(0, 3)));
     assert_made(none);
@@ -151,10 +148,9 @@ START_TEST(empty)
     ek_dataset_free(none);
     ek_dataset_free(thin);
 }
-END_TEST
 
 /* More than fit in a sample made without the heap. */
-START_TEST(many_tensors)
+TEST(many_tensors)
 {
     ek_tensor *tensors[20];
     for (int i = 0; i < 20; i++)
@@ -172,16 +168,14 @@ START_TEST(many_tensors)
         ek_dataset_free(dataset);
     }
 }
-END_TEST
 
-START_TEST(only_data)
+TEST(only_data)
 {
     ek_dataset *dataset = ek_tensor_dataset(ek_empty(EK_SHAPE(3, 1), .requires_grad = true));
     ek_value batch = ek_dataset_get_batch(dataset, (int64_t[]){2, 1}, 2, ek_cpu());
     ck_assert_int_eq(batch.kind, EK_VALUE_TENSOR);
     ek_dataset_free(dataset);
 }
-END_TEST
 
 static void assert_refused(ek_tensor *const *tensors, int count, int status, const char *part)
 {
@@ -189,7 +183,7 @@ static void assert_refused(ek_tensor *const *tensors, int count, int status, con
     assert_error(status, part);
 }
 
-START_TEST(bad_tensors)
+TEST(bad_tensors)
 {
     ek_tensor *good = counted_up(EK_SHAPE(3, 2), EK_F32);
     assert_refused(&good, 0, EK_E_INVALID, "tensor_dataset: no tensor");
@@ -205,10 +199,9 @@ START_TEST(bad_tensors)
     ek_error(EK_E_IO, "earlier");
     assert_refused((ek_tensor *[]){NULL}, 1, EK_E_IO, "earlier");
 }
-END_TEST
 
 /* The device's memory is short: the tensors made before are given back. */
-START_TEST(out_of_memory)
+TEST(out_of_memory)
 {
     assert_ok(ek_host_devices_configure("1x4K"));
     ek_dataset *dataset =
@@ -222,7 +215,6 @@ START_TEST(out_of_memory)
     ck_assert_int_eq(ek_dataset_get_batch(dataset, order, 2, ek_cpu()).kind, EK_VALUE_LIST);
     ek_dataset_free(dataset);
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -252,7 +244,7 @@ static void *reads(void *user)
     return NULL;
 }
 
-START_TEST(read_by_threads)
+TEST(read_by_threads)
 {
     ek_dataset *dataset =
         ek_tensor_dataset(counted_up(EK_SHAPE(ROWS, 5), EK_U8), counted_up(EK_SHAPE(ROWS), EK_I64));
@@ -265,25 +257,4 @@ START_TEST(read_by_threads)
         ck_assert_int_eq(pthread_join(threads[i], &wrong), 0);
         ck_assert_msg(!wrong, "%s", (char *)wrong);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("dataset_tensors");
-    TCase *c = tcase_create("dataset_tensors");
-    tcase_add_checked_fixture(c, NULL, end);
-    tcase_add_test(c, samples_one_by_one);
-    tcase_add_test(c, one_tensor);
-    tcase_add_test(c, shared_and_copied);
-    tcase_add_test(c, part_of_a_storage);
-    tcase_add_test(c, rows_of_all_sizes);
-    tcase_add_test(c, empty);
-    tcase_add_test(c, many_tensors);
-    tcase_add_test(c, only_data);
-    tcase_add_test(c, bad_tensors);
-    tcase_add_test(c, out_of_memory);
-    tcase_add_test(c, read_by_threads);
-    suite_add_tcase(s, c);
-    return s;
 }

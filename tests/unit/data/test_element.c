@@ -34,7 +34,7 @@ static void assert_f32(unsigned from, float got, double wanted)
         ck_assert((double)(float)wanted == wanted);
 }
 
-START_TEST(all_of_f16)
+TEST(all_of_f16)
 {
     enum { ALL = 65536 };
     static uint16_t halves[ALL];
@@ -54,7 +54,6 @@ START_TEST(all_of_f16)
     }
     free(wide);
 }
-END_TEST
 
 static double e5m2(unsigned byte)
 {
@@ -92,7 +91,7 @@ static const struct {
               {&ek_element_f8_e4m3fnuz, e4m3fnuz, 240},
               {&ek_element_f8_e5m2fnuz, e5m2fnuz, 57344}};
 
-START_TEST(all_of_f8)
+TEST_LOOP(all_of_f8, 0, sizeof eights / sizeof *eights)
 {
     uint8_t bytes[256];
     double largest = 0;
@@ -108,7 +107,6 @@ START_TEST(all_of_f8)
     ck_assert_double_eq(largest, eights[_i].largest);
     free(wide);
 }
-END_TEST
 
 /* Each number at an address that is not aligned. */
 #define ASSERT_WHOLE(name, type, ...)                                             \
@@ -126,23 +124,11 @@ END_TEST
         free(wide);                                                               \
     } while (0)
 
-START_TEST(whole_numbers)
+TEST(whole_numbers)
 {
     ASSERT_WHOLE(i8, int8_t, INT8_MIN, -1, 0, 1, INT8_MAX);
     ASSERT_WHOLE(i16, int16_t, INT16_MIN, -1, 0, 0x0102, INT16_MAX);
     ASSERT_WHOLE(u16, uint16_t, 0, 0x0102, 0x8000, UINT16_MAX);
     ASSERT_WHOLE(i32, int32_t, INT32_MIN, -1, 0, 0x01020304, INT32_MAX);
     ASSERT_WHOLE(u32, uint32_t, 0, 0x01020304, 0x80000000, UINT32_MAX);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("element");
-    TCase *c = tcase_create("element");
-    tcase_add_test(c, all_of_f16);
-    tcase_add_loop_test(c, all_of_f8, 0, sizeof eights / sizeof *eights);
-    tcase_add_test(c, whole_numbers);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -5,6 +5,8 @@
 #include "files.h"
 #include "readers.h"
 
+FIXTURE(make_directory, remove_directory)
+
 /* ---- allocations that fail ---- */
 
 #ifdef EK_SANITIZED
@@ -123,7 +125,7 @@ static bool run_without(int i, const char *path, int k)
     return failed > 0;
 }
 
-START_TEST(each_allocation)
+TEST_LOOP(each_allocation, 0, sizeof tries / sizeof *tries)
 {
     int k = 1;
     if (!can_fail)
@@ -134,16 +136,4 @@ START_TEST(each_allocation)
         k++;
     ck_assert_int_gt(k, 3);
     run_without(_i, path, 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("files_memory");
-    TCase *c = tcase_create("files_memory");
-
-    tcase_add_checked_fixture(c, make_directory, remove_directory);
-    tcase_add_loop_test(c, each_allocation, 0, sizeof tries / sizeof *tries);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -2,6 +2,8 @@
 #include "evenkeel/data.h"
 #include "files.h"
 
+FIXTURE(make_directory, remove_directory)
+
 static const uint8_t small[] = {0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 10, 20, 30, 40, 50, 255};
 
 static void assert_small(void)
@@ -17,17 +19,16 @@ static void assert_small(void)
     ck_assert_mem_eq(data, small + 12, sizeof(data));
 }
 
-START_TEST(plain_and_gzip)
+TEST(plain_and_gzip)
 {
     write_file("file", small, sizeof(small));
     assert_small();
     write_gzip("file", small, sizeof(small));
     assert_small();
 }
-END_TEST
 
 /* Larger than the pieces that are read at a time. */
-START_TEST(several_pieces)
+TEST(several_pieces)
 {
     size_t count = 3000 * 1111;
     uint8_t *bytes = malloc(12 + count), *back = malloc(count);
@@ -45,16 +46,14 @@ START_TEST(several_pieces)
     free(bytes);
     free(back);
 }
-END_TEST
 
-START_TEST(no_elements)
+TEST(no_elements)
 {
     write_file("file", (uint8_t[]){0, 0, 8, 1, 0, 0, 0, 0}, 8);
     ek_tensor *tensor = ek_read_idx(path_of("file"));
     assert_made(tensor);
     ck_assert_int_eq(ek_tensor_count(tensor), 0);
 }
-END_TEST
 
 static void assert_refused(int status, const char *part)
 {
@@ -62,7 +61,7 @@ static void assert_refused(int status, const char *part)
     assert_error(status, part);
 }
 
-START_TEST(damaged)
+TEST(damaged)
 {
     uint8_t bytes[sizeof(small) + 1], zipped[200];
 
@@ -112,10 +111,9 @@ START_TEST(damaged)
     write_file("file", zipped, nbytes);
     assert_refused(EK_E_FORMAT, "damaged");
 }
-END_TEST
 
 /* Few bytes that become many: nothing is inflated for a size that no file of theirs can have. */
-START_TEST(larger_than_it_can_be)
+TEST(larger_than_it_can_be)
 {
     static const uint8_t head[] = {0, 0, 8, 2, 0, 16, 0, 0, 0x7f, 0xff, 0xff, 0xff};
     write_zeros("file", head, sizeof head, 20);
@@ -123,9 +121,8 @@ START_TEST(larger_than_it_can_be)
                    "file is truncated: its header says 2251799812636672 elements, which "
                    "take 2251799812636672 bytes; in a file of ");
 }
-END_TEST
 
-START_TEST(unreadable)
+TEST(unreadable)
 {
     ck_assert_ptr_null(ek_read_idx("/nowhere/train-images"));
     assert_error(EK_E_IO, "/nowhere/train-images: No such file");
@@ -133,21 +130,4 @@ START_TEST(unreadable)
     assert_error(EK_E_IO, "/tmp: Is a directory");
     ck_assert_ptr_null(ek_read_idx(NULL));
     assert_error(EK_E_INVALID, "NULL");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("idx");
-    TCase *c = tcase_create("idx");
-
-    tcase_add_checked_fixture(c, make_directory, remove_directory);
-    tcase_add_test(c, plain_and_gzip);
-    tcase_add_test(c, several_pieces);
-    tcase_add_test(c, no_elements);
-    tcase_add_test(c, damaged);
-    tcase_add_test(c, larger_than_it_can_be);
-    tcase_add_test(c, unreadable);
-    suite_add_tcase(s, c);
-    return s;
 }

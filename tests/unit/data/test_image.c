@@ -117,7 +117,7 @@ static void assert_alpha(const char *name, const ek_tensor *tensor, int first)
     assert_planes(name, tensor, first, alpha);
 }
 
-START_TEST(as_pillow)
+TEST_LOOP(as_pillow, 0, PICTURES)
 {
     const char *name = pictures[_i].name;
     for (int channels = 1; channels <= 4; channels++) {
@@ -131,7 +131,6 @@ START_TEST(as_pillow)
             assert_alpha(name, tensor, channels - 1);
     }
 }
-END_TEST
 
 /* What 16 bits become in 8 has tests above. */
 static ek_tensor *high_bytes(const ek_tensor *wide)
@@ -145,7 +144,7 @@ static ek_tensor *high_bytes(const ek_tensor *wide)
 }
 
 /* Transparency that is no channel of the file is not made one. */
-START_TEST(channels_of_the_file)
+TEST_LOOP(channels_of_the_file, 0, PICTURES)
 {
     const char *name = pictures[_i].name;
     int channels = strstr(name, "palette") ? 1 : pictures[_i].channels;
@@ -161,10 +160,9 @@ START_TEST(channels_of_the_file)
     if (channels % 2 == 0)
         assert_alpha(name, tensor, channels - 1);
 }
-END_TEST
 
 /* Indices, and samples of 16 bits, as they were written. */
-START_TEST(values_of_the_file)
+TEST_LOOP(values_of_the_file, 0, PICTURES)
 {
     const char *name = pictures[_i].name;
     ek_tensor *tensor = decode(name, 0);
@@ -175,7 +173,6 @@ START_TEST(values_of_the_file)
     if (golden_has(values, path))
         assert_close(tensor, golden(values, path), 0, 0);
 }
-END_TEST
 
 /* ---- files ---- */
 
@@ -195,6 +192,8 @@ static void remove_directory(void)
     memcpy(directory + strlen(directory) - 6, "XXXXXX", 6);
 }
 
+FIXTURE(make_directory, remove_directory)
+
 static void write_bytes(const void *bytes, size_t nbytes)
 {
     FILE *stream = fopen(path, "wb");
@@ -204,7 +203,7 @@ static void write_bytes(const void *bytes, size_t nbytes)
 }
 
 /* The name's ending does not matter. */
-START_TEST(from_files)
+TEST(from_files)
 {
     static const char *const names[] = {"rgb_alpha8", "jpeg_420"};
     for (int i = 0; i < 2; i++) {
@@ -215,9 +214,8 @@ START_TEST(from_files)
         assert_close(tensor, decode(names[i], 3), 0, 0);
     }
 }
-END_TEST
 
-START_TEST(unreadable)
+TEST(unreadable)
 {
     ck_assert_ptr_null(ek_read_image("/nowhere/cat.png", 3));
     assert_error(EK_E_IO, "read_image: cannot open /nowhere/cat.png: No such file");
@@ -234,9 +232,8 @@ START_TEST(unreadable)
     ck_assert_ptr_null(ek_decode_image(NULL, 0, 0, NULL));
     assert_error(EK_E_FORMAT, "decode_image: a picture: empty; PNG and JPEG are read");
 }
-END_TEST
 
-START_TEST(other_formats)
+TEST(other_formats)
 {
     write_bytes("GIF89a\1\0\1\0", 10);
     ck_assert_ptr_null(ek_read_image(path, 3));
@@ -249,10 +246,9 @@ START_TEST(other_formats)
     ck_assert_ptr_null(ek_read_image(path, 3));
     assert_error(EK_E_FORMAT, "picture: empty");
 }
-END_TEST
 
 /* A sentence of a long name still says what is wrong. */
-START_TEST(long_names)
+TEST(long_names)
 {
     char name[4000];
     memset(name, 'x', sizeof name);
@@ -261,21 +257,4 @@ START_TEST(long_names)
     assert_error(EK_E_FORMAT, "neither PNG nor JPEG");
     ck_assert_ptr_null(ek_read_image(name, 3));
     assert_error(EK_E_IO, "File name too long");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("image");
-    TCase *c = tcase_create("image");
-    tcase_add_checked_fixture(c, make_directory, remove_directory);
-    tcase_add_loop_test(c, as_pillow, 0, PICTURES);
-    tcase_add_loop_test(c, channels_of_the_file, 0, PICTURES);
-    tcase_add_loop_test(c, values_of_the_file, 0, PICTURES);
-    tcase_add_test(c, from_files);
-    tcase_add_test(c, unreadable);
-    tcase_add_test(c, other_formats);
-    tcase_add_test(c, long_names);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -35,6 +35,8 @@ static void remove_root(void)
     memcpy(root + strlen(root) - 6, "XXXXXX", 6);
 }
 
+FIXTURE(make_root, remove_root)
+
 static const char *at(const char *name)
 {
     static char paths[4][300];
@@ -108,7 +110,7 @@ static void assert_samples(ek_dataset *folder, const expected *samples, int coun
 /* ---- what is found, and in which order ---- */
 
 /* Of directories, whole paths are compared: '-' comes before '/', upper case before lower case. */
-START_TEST(order)
+TEST(order)
 {
     directories("dog", "Cat", "bird", "dog/a", "dog/a-b", "dog/a/z", "dog/a/z/deep", "dog/b", NULL);
     files("dog/2.png", "dog/10.JPEG", "dog/a/1.jpg", "dog/a/z/deep/0.Png", "dog/a-b/9.png", NULL);
@@ -124,10 +126,9 @@ START_TEST(order)
     ck_assert_str_eq(ek_image_folder_class(folder, 2), "dog");
     ek_dataset_free(folder);
 }
-END_TEST
 
 /* Names are bytes; a root that ends in a slash gets no other. */
-START_TEST(names)
+TEST(names)
 {
     directories("\xc3\xa4", "\xff\xfe", "z", NULL);
     files("\xc3\xa4/\xff.png", "\xff\xfe/a b\n.png", "z/\xc3\xa4.png", "z/y.png", NULL);
@@ -138,9 +139,8 @@ START_TEST(names)
                   {"\xff\xfe/a b\n.png", 2});
     ek_dataset_free(folder);
 }
-END_TEST
 
-START_TEST(pictures_are_rgb)
+TEST(pictures_are_rgb)
 {
     static const char *const kinds[] = {"gray_alpha8", "jpeg_cmyk", "rgb_alpha8"};
     char name[100];
@@ -159,10 +159,9 @@ START_TEST(pictures_are_rgb)
     }
     ek_dataset_free(folder);
 }
-END_TEST
 
 /* Many classes and samples: the class is found by halving. */
-START_TEST(many)
+TEST(many)
 {
     char name[100];
     for (int i = 0; i < 37; i++) {
@@ -187,11 +186,10 @@ START_TEST(many)
     ck_assert_int_eq(ek_dataset_length(folder), sample);
     ek_dataset_free(folder);
 }
-END_TEST
 
 /* ---- links ---- */
 
-START_TEST(links)
+TEST(links)
 {
     directories("a", "a/real", NULL);
     files("a/real/1.png", "a/0.png", NULL);
@@ -206,10 +204,9 @@ START_TEST(links)
                   {"b/0.png", 1}, {"b/1.png", 1}, {"b/other/1.png", 1}, {"b/real/1.png", 1});
     ek_dataset_free(folder);
 }
-END_TEST
 
 /* Over a link upwards the other classes are found, but nothing within itself. */
-START_TEST(loops)
+TEST(loops)
 {
     directories("a", "b", "a/in", NULL);
     files("a/1.png", "b/2.png", NULL);
@@ -224,10 +221,9 @@ START_TEST(loops)
     assert_folder(folder, {"a/1.png", 0}, {"b/2.png", 1}, {"b/top/a/1.png", 1});
     ek_dataset_free(folder);
 }
-END_TEST
 
 /* Directories that all link to each other: paths without number. */
-START_TEST(links_running_wild)
+TEST(links_running_wild)
 {
     char name[100], target[100];
     directories("a", "others", NULL);
@@ -245,11 +241,10 @@ START_TEST(links_running_wild)
     ck_assert_ptr_null(ek_image_folder(root));
     assert_error(EK_E_INVALID, "symbolic links lead to more than 16384 directories below /tmp/");
 }
-END_TEST
 
 /* ---- what is not there ---- */
 
-START_TEST(classes_without_pictures)
+TEST(classes_without_pictures)
 {
     directories("a", "b", "c", "c/deep", NULL);
     files("b/1.png", "a/1.txt", "c/deep/readme", NULL);
@@ -267,9 +262,8 @@ START_TEST(classes_without_pictures)
     assert_error(EK_E_INVALID, "classes a, empty00, empty01, empty02, empty03, empty04, empty05, "
                                "empty06 and 13 more");
 }
-END_TEST
 
-START_TEST(no_classes)
+TEST(no_classes)
 {
     files("1.png", NULL);
     ck_assert_ptr_null(ek_image_folder(root));
@@ -283,10 +277,9 @@ START_TEST(no_classes)
     ck_assert_ptr_null(ek_image_folder(""));
     assert_error(EK_E_INVALID, "image_folder: the directory is \"\"");
 }
-END_TEST
 
 /* The administrator may read everything, so that the test becomes somebody else for a while. */
-START_TEST(unreadable)
+TEST(unreadable)
 {
     directories("a", "a/secret", NULL);
     files("a/1.png", NULL);
@@ -301,10 +294,9 @@ START_TEST(unreadable)
     ck_assert_ptr_null(folder);
     assert_error(EK_E_IO, "a/secret: Permission denied");
 }
-END_TEST
 
 /* As long as the system takes paths; beyond that it says so. */
-START_TEST(long_paths)
+TEST(long_paths)
 {
     char name[201];
     memset(name, 'd', 200);
@@ -332,11 +324,10 @@ START_TEST(long_paths)
         ck_assert_int_eq(rmdir(name), 0);
     }
 }
-END_TEST
 
 /* ---- reading ---- */
 
-START_TEST(damaged_picture)
+TEST(damaged_picture)
 {
     directories("a", NULL);
     files("a/1.png", "a/2.png", NULL);
@@ -353,9 +344,8 @@ START_TEST(damaged_picture)
     assert_error(EK_E_IO, "a/1.png: No such file");
     ek_dataset_free(folder);
 }
-END_TEST
 
-START_TEST(questions)
+TEST(questions)
 {
     directories("a", NULL);
     files("a/1.png", NULL);
@@ -375,27 +365,4 @@ START_TEST(questions)
     assert_error(EK_E_INVALID, "image_folder_path: the data set is NULL");
     ek_dataset_free(other);
     ek_dataset_free(folder);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("image_folder");
-    TCase *c = tcase_create("image_folder");
-    tcase_add_checked_fixture(c, make_root, remove_root);
-    tcase_add_test(c, order);
-    tcase_add_test(c, names);
-    tcase_add_test(c, pictures_are_rgb);
-    tcase_add_test(c, many);
-    tcase_add_test(c, links);
-    tcase_add_test(c, loops);
-    tcase_add_test(c, links_running_wild);
-    tcase_add_test(c, classes_without_pictures);
-    tcase_add_test(c, no_classes);
-    tcase_add_test(c, unreadable);
-    tcase_add_test(c, long_paths);
-    tcase_add_test(c, damaged_picture);
-    tcase_add_test(c, questions);
-    suite_add_tcase(s, c);
-    return s;
 }

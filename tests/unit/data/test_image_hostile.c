@@ -79,7 +79,7 @@ static void set_png_size(encoded *self, uint32_t width, uint32_t height)
     repair_header(self);
 }
 
-START_TEST(png_truncated)
+TEST(png_truncated)
 {
     static const char *const names[] = {"palette4_transparent", "rgb_alpha16_interlaced"};
     for (int i = 0; i < 2; i++) {
@@ -91,9 +91,8 @@ START_TEST(png_truncated)
             assert_refused(&self, "truncated");
     }
 }
-END_TEST
 
-START_TEST(png_sums)
+TEST(png_sums)
 {
     static const char *const chunks[] = {"IHDR", "PLTE", "tRNS", "IDAT", "IEND"};
     for (int i = 0; i < 5; i++) {
@@ -107,9 +106,8 @@ START_TEST(png_sums)
     self.bytes[find(&self, "tEXt", 4) + 5] ^= 1;
     assert_refused(&self, "CRC error");
 }
-END_TEST
 
-START_TEST(png_headers)
+TEST(png_headers)
 {
     encoded self = picture("rgb8");
     set_png_size(&self, 0, 9);
@@ -129,9 +127,8 @@ START_TEST(png_headers)
     set_png_size(&self, 13, 9);
     assert_refused(&self, "PLTE");
 }
-END_TEST
 
-START_TEST(png_sizes)
+TEST(png_sizes)
 {
     encoded self = picture("gray1");
     set_png_size(&self, 1u << 15, 1u << 13); /* as many as are read */
@@ -145,11 +142,10 @@ START_TEST(png_sizes)
     set_png_size(&self, 300, 300); /* plausible, and yet too few */
     assert_refused(&self, "no PNG that can be read");
 }
-END_TEST
 
 /* ---- JPEG ---- */
 
-START_TEST(jpeg_truncated)
+TEST(jpeg_truncated)
 {
     static const char *const names[] = {"jpeg_420", "jpeg_progressive", "jpeg_cmyk"};
     for (int i = 0; i < 3; i++) {
@@ -161,10 +157,9 @@ START_TEST(jpeg_truncated)
         assert_refused(&self, "truncated: a JPEG file without an end");
     }
 }
-END_TEST
 
 /* An end within the bytes of a table is none; here the library finds that out. */
-START_TEST(jpeg_end_in_a_table)
+TEST(jpeg_end_in_a_table)
 {
     encoded self = picture("jpeg_progressive");
     size_t last = self.nbytes - 2;
@@ -173,7 +168,6 @@ START_TEST(jpeg_end_in_a_table)
     self.nbytes = last + sizeof comment;
     assert_refused(&self, "Premature end of JPEG file");
 }
-END_TEST
 
 static size_t frame_of(const encoded *self)
 {
@@ -191,7 +185,7 @@ static void set_jpeg_size(encoded *self, unsigned width, unsigned height)
     size[2] = (uint8_t)(width >> 8), size[3] = (uint8_t)width;
 }
 
-START_TEST(jpeg_headers)
+TEST(jpeg_headers)
 {
     encoded self = picture("jpeg_420");
     set_jpeg_size(&self, 0, 21);
@@ -210,10 +204,9 @@ START_TEST(jpeg_headers)
     self.nbytes = 4;
     assert_refused(&self, "tables without a picture");
 }
-END_TEST
 
 /* Two components mean nothing that is known. */
-START_TEST(jpeg_of_two_components)
+TEST(jpeg_of_two_components)
 {
     encoded self = picture("jpeg_444");
     size_t frame = frame_of(&self), scan = find(&self, "\xff\xda\0\x0c\3", 5);
@@ -226,10 +219,9 @@ START_TEST(jpeg_of_two_components)
     self.nbytes -= 5;
     assert_refused(&self, "unknown colours");
 }
-END_TEST
 
 /* Pillow reads what has an end, whatever is missing before. */
-START_TEST(jpeg_with_a_hole)
+TEST(jpeg_with_a_hole)
 {
     encoded self = picture("jpeg_420"), tail;
     size_t hole = 40, at = self.nbytes - hole - 100;
@@ -245,12 +237,11 @@ START_TEST(jpeg_with_a_hole)
     tail.nbytes -= 4;
     assert_close(tensor, decode(&tail, 3), 0, 0);
 }
-END_TEST
 
 /* ---- both ---- */
 
 /* Whatever bytes say, there is a picture or a sentence. */
-START_TEST(flipped_bits)
+TEST_LOOP(flipped_bits, 0, 6)
 {
     static const char *const names[] = {"rgb_alpha16_interlaced", "palette4_transparent",
                                         "jpeg_progressive",       "jpeg_cmyk",
@@ -270,23 +261,4 @@ START_TEST(flipped_bits)
         ck_assert_int_eq(ek_error_status(), 0);
         ek_scope_end(&scope);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("image_hostile");
-    TCase *c = tcase_create("image_hostile");
-    tcase_add_test(c, png_truncated);
-    tcase_add_test(c, png_sums);
-    tcase_add_test(c, png_headers);
-    tcase_add_test(c, png_sizes);
-    tcase_add_test(c, jpeg_truncated);
-    tcase_add_test(c, jpeg_end_in_a_table);
-    tcase_add_test(c, jpeg_headers);
-    tcase_add_test(c, jpeg_of_two_components);
-    tcase_add_test(c, jpeg_with_a_hole);
-    tcase_add_loop_test(c, flipped_bits, 0, 6);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -2,6 +2,8 @@
 #include "core/thread.h"
 #include "loader_setup.h"
 
+FIXTURE(setup_devices, all_is_given_back)
+
 /* ---- PyTorch's order ---- */
 
 enum { COUNT = 10, EPOCHS = 3 };
@@ -52,7 +54,7 @@ static void assert_golden(const char *name, int workers, const char *what, const
     ck_assert_msg(memcmp(ek_tensor_data(wanted), data, nbytes) == 0, "%s differs", key);
 }
 
-START_TEST(order_and_numbers_are_pytorchs)
+TEST_LOOP(order_and_numbers_are_pytorchs, 0, 3 * CASES)
 {
     const char *name = cases[_i % CASES];
     int workers = worker_counts[_i / CASES];
@@ -76,7 +78,6 @@ START_TEST(order_and_numbers_are_pytorchs)
     ek_generator_free(generator);
     ek_scope_end(&scope);
 }
-END_TEST
 
 static ek_tensor *range_of(int64_t count)
 {
@@ -87,7 +88,7 @@ static ek_tensor *range_of(int64_t count)
     return range;
 }
 
-START_TEST(a_range_comes_in_pytorchs_order)
+TEST(a_range_comes_in_pytorchs_order)
 {
     static const int64_t wanted[] = {6, 7, 1, 4, 2, 0, 9, 8, 3, 5};
     ek_scope scope = ek_scope_begin();
@@ -102,7 +103,6 @@ START_TEST(a_range_comes_in_pytorchs_order)
     ek_loader_free(loader);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- the same for any number of workers ---- */
 
@@ -119,7 +119,7 @@ static void run(record *into, ek_loader_options options, int workers, int prefet
     ek_loader_free(loader);
 }
 
-START_TEST(numbers_of_batches_do_not_depend_on_workers)
+TEST(numbers_of_batches_do_not_depend_on_workers)
 {
     static record alone, other;
     ek_scope scope = ek_scope_begin();
@@ -142,9 +142,8 @@ START_TEST(numbers_of_batches_do_not_depend_on_workers)
     assert_same(&alone, &other);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(a_batch_draws_from_base_seed_plus_number)
+TEST(a_batch_draws_from_base_seed_plus_number)
 {
     ek_scope scope = ek_scope_begin();
     ek_generator *copy = ek_generator_new(11), *own = ek_generator_new(11);
@@ -164,11 +163,10 @@ START_TEST(a_batch_draws_from_base_seed_plus_number)
     ek_generator_free(own);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- batches ---- */
 
-START_TEST(inputs_and_targets_are_the_first_two_of_a_list)
+TEST_LOOP(inputs_and_targets_are_the_first_two_of_a_list, 0, 2)
 {
     ek_batch batch;
     ek_scope scope = ek_scope_begin();
@@ -194,9 +192,8 @@ START_TEST(inputs_and_targets_are_the_first_two_of_a_list)
     ek_loader_free(loader);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(samples_can_come_as_they_are)
+TEST_LOOP(samples_can_come_as_they_are, 0, 2)
 {
     ek_batch batch;
     ek_scope scope = ek_scope_begin();
@@ -215,10 +212,9 @@ START_TEST(samples_can_come_as_they_are)
     ek_loader_free(loader);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* A batch goes with the next one, whatever scope it was asked for in; what is kept stays. */
-START_TEST(batches_are_given_back)
+TEST_LOOP(batches_are_given_back, 0, 3)
 {
     ek_memory_stats stats;
     ek_batch batch;
@@ -239,9 +235,8 @@ START_TEST(batches_are_given_back)
     ek_value_release(kept);
     ek_loader_free(loader);
 }
-END_TEST
 
-START_TEST(an_error_of_the_callers_stays_the_first)
+TEST_LOOP(an_error_of_the_callers_stays_the_first, 0, 2)
 {
     ek_batch batch;
     noisy *set = noisy_new(4);
@@ -254,7 +249,6 @@ START_TEST(an_error_of_the_callers_stays_the_first)
     assert_error(EK_E_USER, "older");
     ek_loader_free(loader);
 }
-END_TEST
 
 /* ---- a collate function of the user's ---- */
 
@@ -283,7 +277,7 @@ static ek_value collate_sum(const ek_value *samples, int64_t count, void *user)
                          2);
 }
 
-START_TEST(a_function_of_the_users_collates)
+TEST_LOOP(a_function_of_the_users_collates, 0, 2)
 {
     sums adder = {0};
     ek_batch batch;
@@ -323,9 +317,8 @@ START_TEST(a_function_of_the_users_collates)
     ek_loader_free(loader);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(a_function_that_fails_loses_its_batch)
+TEST_LOOP(a_function_that_fails_loses_its_batch, 0, 2)
 {
     sums adder = {.fails = true};
     ek_batch batch;
@@ -349,11 +342,10 @@ START_TEST(a_function_that_fails_loses_its_batch)
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
     ek_loader_free(loader);
 }
-END_TEST
 
 /* ---- what a loader says of itself ---- */
 
-START_TEST(a_loader_knows_its_length_parts_and_counts)
+TEST_LOOP(a_loader_knows_its_length_parts_and_counts, 0, 2)
 {
     ek_loader_stats stats;
     ek_batch batch;
@@ -398,10 +390,9 @@ START_TEST(a_loader_knows_its_length_parts_and_counts)
     ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
     ek_loader_free(loader);
 }
-END_TEST
 
 /* Two passes of different orders by ek_loader_set_epoch. */
-START_TEST(epochs_go_to_the_sampler)
+TEST_LOOP(epochs_go_to_the_sampler, 0, 3)
 {
     static record one, other;
     ek_loader *loader =
@@ -417,7 +408,6 @@ START_TEST(epochs_go_to_the_sampler)
     ck_assert_mem_eq(one.indices, other.indices, sizeof one.indices);
     ek_loader_free(loader);
 }
-END_TEST
 
 /* ---- options ---- */
 
@@ -438,7 +428,7 @@ static int no_sizes(int64_t batch, int64_t *sizes, void *user)
 }
 
 /* What it was given is freed: the sanitizers see to that. */
-START_TEST(options_that_cannot_be_are_refused)
+TEST(options_that_cannot_be_are_refused)
 {
     const ek_device_list two = ek_devices(EK_HOST, 2);
     assert_refused((ek_loader_options){.shuffle = true, .sampler = ek_sequential_sampler(4)},
@@ -499,9 +489,8 @@ START_TEST(options_that_cannot_be_are_refused)
         ek_data_loader(&noisy_new(4)->dataset, .sampler = ek_sequential_sampler(-1)));
     assert_error(EK_E_INVALID, "sequential_sampler");
 }
-END_TEST
 
-START_TEST(no_loader_is_the_pending_error)
+TEST(no_loader_is_the_pending_error)
 {
     ek_batch batch;
     ek_loader_stats stats;
@@ -524,34 +513,4 @@ START_TEST(no_loader_is_the_pending_error)
     ck_assert_int_eq(ek_loader_get_stats(loader, NULL), EK_E_INVALID);
     assert_error(EK_E_INVALID, "loader_get_stats");
     ek_loader_free(loader);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("loader");
-    TCase *order = tcase_create("order");
-    tcase_add_checked_fixture(order, setup_devices, all_is_given_back);
-    tcase_add_loop_test(order, order_and_numbers_are_pytorchs, 0, 3 * CASES);
-    tcase_add_test(order, a_range_comes_in_pytorchs_order);
-    tcase_add_test(order, numbers_of_batches_do_not_depend_on_workers);
-    tcase_add_test(order, a_batch_draws_from_base_seed_plus_number);
-    suite_add_tcase(s, order);
-    TCase *batches = tcase_create("batches");
-    tcase_add_checked_fixture(batches, setup_devices, all_is_given_back);
-    tcase_add_loop_test(batches, inputs_and_targets_are_the_first_two_of_a_list, 0, 2);
-    tcase_add_loop_test(batches, samples_can_come_as_they_are, 0, 2);
-    tcase_add_loop_test(batches, batches_are_given_back, 0, 3);
-    tcase_add_loop_test(batches, an_error_of_the_callers_stays_the_first, 0, 2);
-    tcase_add_loop_test(batches, a_function_of_the_users_collates, 0, 2);
-    tcase_add_loop_test(batches, a_function_that_fails_loses_its_batch, 0, 2);
-    tcase_add_loop_test(batches, a_loader_knows_its_length_parts_and_counts, 0, 2);
-    tcase_add_loop_test(batches, epochs_go_to_the_sampler, 0, 3);
-    suite_add_tcase(s, batches);
-    TCase *options = tcase_create("options");
-    tcase_add_checked_fixture(options, setup_devices, all_is_given_back);
-    tcase_add_test(options, options_that_cannot_be_are_refused);
-    tcase_add_test(options, no_loader_is_the_pending_error);
-    suite_add_tcase(s, options);
-    return s;
 }

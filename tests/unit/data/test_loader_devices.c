@@ -6,6 +6,8 @@
 #include "core/staging.h"
 #include "loader_setup.h"
 
+FIXTURE(setup_devices, all_is_given_back)
+
 enum { DEVICES = 4 };
 
 typedef struct cutter {
@@ -69,7 +71,7 @@ static void assert_parts(ek_loader *loader, const int64_t *sizes)
     ck_assert_int_eq(ek_value_length(batch.target), at);
 }
 
-START_TEST(parts_lie_on_their_devices)
+TEST_LOOP(parts_lie_on_their_devices, 0, 3)
 {
     cutter told = {.sizes = {2, 0, 7, 1}};
     ek_loader *loader = loader_of(_i, (ek_loader_options){0});
@@ -86,9 +88,8 @@ START_TEST(parts_lie_on_their_devices)
     ck_assert(pthread_equal(told.thread, pthread_self()));
     ek_loader_free(loader);
 }
-END_TEST
 
-START_TEST(sizes_that_do_not_add_up_lose_the_batch)
+TEST_LOOP(sizes_that_do_not_add_up_lose_the_batch, 0, 2)
 {
     static const struct {
         int64_t sizes[DEVICES];
@@ -121,9 +122,8 @@ START_TEST(sizes_that_do_not_add_up_lose_the_batch)
     }
     ek_loader_free(loader);
 }
-END_TEST
 
-START_TEST(one_device_gets_plain_values)
+TEST_LOOP(one_device_gets_plain_values, 0, 2)
 {
     ek_batch batch;
     ek_loader *loader = ek_data_loader(&noisy_new(3)->dataset, .batch_size = 2, .workers = _i,
@@ -134,10 +134,9 @@ START_TEST(one_device_gets_plain_values)
     ck_assert(ek_device_equal(ek_tensor_device(ek_value_tensor(batch.target)), ek_host(3)));
     ek_loader_free(loader);
 }
-END_TEST
 
 /* The memory of batches that are ahead is their devices', and goes with them. */
-START_TEST(batches_ahead_are_in_their_devices_memory)
+TEST(batches_ahead_are_in_their_devices_memory)
 {
     ek_memory_stats stats;
     ek_batch batch;
@@ -159,9 +158,8 @@ START_TEST(batches_ahead_are_in_their_devices_memory)
     ck_assert_uint_eq(stats.in_use, 0);
     ck_assert_int_eq(ek_memory_set_category(before), EK_MEMORY_PARAMETER);
 }
-END_TEST
 
-START_TEST(a_device_without_memory_loses_the_batch)
+TEST_LOOP(a_device_without_memory_loses_the_batch, 0, 2)
 {
     ek_batch batch;
     ek_loader *loader = ek_data_loader(&noisy_new(8)->dataset, .batch_size = 4, .workers = _i,
@@ -174,7 +172,6 @@ START_TEST(a_device_without_memory_loses_the_batch)
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
     ek_loader_free(loader);
 }
-END_TEST
 
 /* ---- sets that make batches themselves ---- */
 
@@ -199,7 +196,7 @@ static const ek_dataset_type whole_type = {.name = "whole",
                                            .get_batch = whole_get_batch};
 
 /* Where they are needed; and those that nobody wants any more are not begun. */
-START_TEST(sets_make_batches_where_they_are_needed)
+TEST(sets_make_batches_where_they_are_needed)
 {
     ek_batch batch;
     noisy *set = (noisy *)ek_dataset_new(&whole_type);
@@ -213,7 +210,6 @@ START_TEST(sets_make_batches_where_they_are_needed)
     ck_assert_int_eq(made_elsewhere, 0);
     ek_loader_free(loader);
 }
-END_TEST
 
 /* ---- memory that the CPU cannot write to ----
  *
@@ -262,7 +258,7 @@ static void assert_fed(const ek_batch *batch)
     }
 }
 
-START_TEST(other_memory_is_fed_when_a_batch_is_given)
+TEST_LOOP(other_memory_is_fed_when_a_batch_is_given, 0, 3)
 {
     ek_dev *reads = ek_dev_get(ek_host(1)), *plain = ek_dev_get(ek_host(2));
     const ek_backend *before = reads->backend;
@@ -300,9 +296,8 @@ START_TEST(other_memory_is_fed_when_a_batch_is_given)
     ck_assert_int_eq(locked, 0);
     reads->backend = plain->backend = before;
 }
-END_TEST
 
-START_TEST(fed_memory_outlives_its_device)
+TEST(fed_memory_outlives_its_device)
 {
     ek_dev *reads = ek_dev_get(ek_host(1));
     const ek_backend *before = reads->backend;
@@ -320,22 +315,4 @@ START_TEST(fed_memory_outlives_its_device)
     ck_assert_int_eq(locked, 1);
     ek_release(fed);
     ck_assert_int_eq(locked, 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("loader_devices");
-    TCase *tcase = tcase_create("devices");
-    tcase_add_checked_fixture(tcase, setup_devices, all_is_given_back);
-    tcase_add_loop_test(tcase, parts_lie_on_their_devices, 0, 3);
-    tcase_add_loop_test(tcase, sizes_that_do_not_add_up_lose_the_batch, 0, 2);
-    tcase_add_loop_test(tcase, one_device_gets_plain_values, 0, 2);
-    tcase_add_test(tcase, batches_ahead_are_in_their_devices_memory);
-    tcase_add_loop_test(tcase, a_device_without_memory_loses_the_batch, 0, 2);
-    tcase_add_test(tcase, sets_make_batches_where_they_are_needed);
-    tcase_add_loop_test(tcase, other_memory_is_fed_when_a_batch_is_given, 0, 3);
-    tcase_add_test(tcase, fed_memory_outlives_its_device);
-    suite_add_tcase(s, tcase);
-    return s;
 }

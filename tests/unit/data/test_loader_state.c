@@ -2,6 +2,8 @@
 #include "evenkeel/random.h"
 #include "loader_setup.h"
 
+FIXTURE(setup_devices, all_is_given_back)
+
 enum { COUNT = 11, PASSES = 3 };
 
 /* ---- ways to make a loader; `generator` is the caller's where there is one ---- */
@@ -164,22 +166,20 @@ static void assert_goes_on(way *how, ek_seeding seeding, const int *workers)
     assert_same(&whole, &pieces);
 }
 
-START_TEST(another_loader_goes_on_with_any_number_of_workers)
+TEST_LOOP(another_loader_goes_on_with_any_number_of_workers, 0, 4 * WAYS)
 {
     static const int workers[][2] = {{0, 0}, {0, 2}, {2, 0}, {3, 1}};
     assert_goes_on(ways[_i % WAYS], EK_SEED_BATCH, workers[_i / WAYS]);
 }
-END_TEST
 
-START_TEST(workers_go_on_with_their_generators)
+TEST_LOOP(workers_go_on_with_their_generators, 0, 3 * WAYS)
 {
     static const int workers[][2] = {{0, 0}, {1, 1}, {3, 3}};
     assert_goes_on(ways[_i % WAYS], EK_SEED_WORKER, workers[_i / WAYS]);
 }
-END_TEST
 
 /* Wherever it was, and whatever it had made ahead. */
-START_TEST(a_loader_in_the_midst_of_a_pass_goes_elsewhere)
+TEST(a_loader_in_the_midst_of_a_pass_goes_elsewhere)
 {
     static record whole, seen, skipped;
     int passes = 0;
@@ -204,10 +204,9 @@ START_TEST(a_loader_in_the_midst_of_a_pass_goes_elsewhere)
     unmake(&m);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* A state of no pass has none. */
-START_TEST(between_passes_a_state_is_small)
+TEST(between_passes_a_state_is_small)
 {
     ek_scope scope = ek_scope_begin();
     made m = make(shuffled, EK_SEED_BATCH, 0), other = make(shuffled, EK_SEED_BATCH, 0);
@@ -222,7 +221,6 @@ START_TEST(between_passes_a_state_is_small)
     unmake(&other);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- states that cannot be ---- */
 
@@ -280,7 +278,7 @@ static ek_value state_of(way *how, ek_seeding seeding, int workers)
     return state;
 }
 
-START_TEST(a_key_that_lacks_or_is_something_else_is_refused)
+TEST(a_key_that_lacks_or_is_something_else_is_refused)
 {
     static const struct {
         const char *key;
@@ -306,9 +304,8 @@ START_TEST(a_key_that_lacks_or_is_something_else_is_refused)
     }
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(numbers_out_of_range_are_refused)
+TEST(numbers_out_of_range_are_refused)
 {
     static const struct {
         const char *key;
@@ -344,9 +341,8 @@ START_TEST(numbers_out_of_range_are_refused)
     assert_refused(shuffled, EK_SEED_BATCH, 2, ek_value_none(), EK_E_FORMAT, "the state is none");
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(ends_that_do_not_rise_are_refused)
+TEST(ends_that_do_not_rise_are_refused)
 {
     static const int64_t ends[][3] = {{0, 4, 7}, {4, 4, 7}, {4, 3, 7},
                                       {4, 6, 8}, {4, 5, 6}, {-1, 4, 7}};
@@ -359,9 +355,8 @@ START_TEST(ends_that_do_not_rise_are_refused)
                        EK_E_FORMAT, "load_state");
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(states_of_other_loaders_are_refused)
+TEST(states_of_other_loaders_are_refused)
 {
     ek_scope scope = ek_scope_begin();
     assert_refused(shuffled, EK_SEED_BATCH, 0, state_of(in_order, EK_SEED_BATCH, 0), EK_E_INVALID,
@@ -388,25 +383,4 @@ START_TEST(states_of_other_loaders_are_refused)
                    with(state_of(shuffled, EK_SEED_WORKER, 2), "of_worker", bytes), EK_E_FORMAT,
                    "worker 0 in \"of_worker\"");
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("loader_state");
-    TCase *exact = tcase_create("exact");
-    tcase_add_checked_fixture(exact, setup_devices, all_is_given_back);
-    tcase_add_loop_test(exact, another_loader_goes_on_with_any_number_of_workers, 0, 4 * WAYS);
-    tcase_add_loop_test(exact, workers_go_on_with_their_generators, 0, 3 * WAYS);
-    tcase_add_test(exact, a_loader_in_the_midst_of_a_pass_goes_elsewhere);
-    tcase_add_test(exact, between_passes_a_state_is_small);
-    suite_add_tcase(s, exact);
-    TCase *hostile = tcase_create("hostile");
-    tcase_add_checked_fixture(hostile, setup_devices, all_is_given_back);
-    tcase_add_test(hostile, a_key_that_lacks_or_is_something_else_is_refused);
-    tcase_add_test(hostile, numbers_out_of_range_are_refused);
-    tcase_add_test(hostile, ends_that_do_not_rise_are_refused);
-    tcase_add_test(hostile, states_of_other_loaders_are_refused);
-    suite_add_tcase(s, hostile);
-    return s;
 }

@@ -11,6 +11,8 @@
 #include "data/loader.h"
 #include "loader_setup.h"
 
+FIXTURE(setup_devices, all_is_given_back)
+
 /* ---- threads that cannot be had ----
  *
  * Instead of the C library's; clang's sanitizers bring their own into the program. */
@@ -37,7 +39,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     return create(thread, attributes, start, argument);
 }
 
-START_TEST(threads_that_cannot_be_had_are_an_error)
+TEST(threads_that_cannot_be_had_are_an_error)
 {
     ek_batch batch;
     ek_loader *loader = ek_data_loader(&noisy_new(6)->dataset, .workers = 3);
@@ -58,7 +60,6 @@ START_TEST(threads_that_cannot_be_had_are_an_error)
     ck_assert_int_eq(record_pass(&seen, loader), 6);
     ek_loader_free(loader);
 }
-END_TEST
 #endif
 
 /* ---- memory that cannot be had ---- */
@@ -81,7 +82,7 @@ static struct rlimit limit_memory(size_t nbytes)
     return before;
 }
 
-START_TEST(memory_that_cannot_be_had_is_an_error)
+TEST(memory_that_cannot_be_had_is_an_error)
 {
     size_t slots = (size_t)MANY * AHEAD * sizeof(ek_loader_slot), spare = 200 << 10;
     const size_t some[] = {spare, slots + spare, slots + MANY * sizeof(ek_loader_maker) + spare};
@@ -94,12 +95,11 @@ START_TEST(memory_that_cannot_be_had_is_an_error)
         assert_error(EK_E_NO_MEMORY, "no memory left");
     }
 }
-END_TEST
 #endif
 
 /* ---- errors ---- */
 
-START_TEST(an_error_names_batch_worker_and_sample)
+TEST_LOOP(an_error_names_batch_worker_and_sample, 0, 4)
 {
     static record seen;
     char part[128];
@@ -126,7 +126,6 @@ START_TEST(an_error_names_batch_worker_and_sample)
     }
     ek_loader_free(loader);
 }
-END_TEST
 
 typedef struct wrong_sampler {
     ek_sampler sampler;
@@ -157,7 +156,7 @@ static const ek_sampler_type wrong_type = {.name = "wrong",
                                            .length = wrong_length,
                                            .draw = wrong_draw};
 
-START_TEST(a_sample_that_is_not_there_is_the_samplers_error)
+TEST_LOOP(a_sample_that_is_not_there_is_the_samplers_error, 0, 2)
 {
     ek_batch batch;
     wrong_sampler *sampler = (wrong_sampler *)ek_sampler_new(&wrong_type);
@@ -185,7 +184,6 @@ START_TEST(a_sample_that_is_not_there_is_the_samplers_error)
     ck_assert_int_eq(batch.number, 0);
     ek_loader_free(loader);
 }
-END_TEST
 
 /* ---- starting ---- */
 
@@ -212,7 +210,7 @@ static int start_worker(int worker, void *user)
     return worker == self->bad ? ek_error(EK_E_USER, "cannot start") : 0;
 }
 
-START_TEST(workers_start_once)
+TEST(workers_start_once)
 {
     static record with, without;
     starts seen = {.bad = -1};
@@ -241,9 +239,8 @@ START_TEST(workers_start_once)
     ck_assert(!ek_loader_worker(&untouched));
     ck_assert_int_eq(untouched.worker, 7);
 }
-END_TEST
 
-START_TEST(a_worker_that_cannot_start_fails_all_batches)
+TEST(a_worker_that_cannot_start_fails_all_batches)
 {
     starts seen = {.bad = 1};
     ek_batch batch;
@@ -259,7 +256,6 @@ START_TEST(a_worker_that_cannot_start_fails_all_batches)
     ck_assert_int_eq(seen.calls, 3);
     ek_loader_free(loader);
 }
-END_TEST
 
 /* ---- what a data set sees ---- */
 
@@ -280,7 +276,7 @@ static void look_around(int64_t index)
     ek_memory_set_category(EK_MEMORY_WORKSPACE);
 }
 
-START_TEST(samples_are_read_in_fresh_modes)
+TEST_LOOP(samples_are_read_in_fresh_modes, 0, 3)
 {
     static record seen;
     noisy *set = noisy_new(8);
@@ -298,7 +294,6 @@ START_TEST(samples_are_read_in_fresh_modes)
     ck_assert_int_eq(worker_samples, _i ? 8 : 0);
     ek_loader_free(loader);
 }
-END_TEST
 
 /* ---- ends at any time ---- */
 
@@ -347,7 +342,7 @@ static ek_value collate_none(const ek_value *samples, int64_t count, void *user)
 }
 
 /* Of samples one by one, behind a subset, and for a function of the user's. */
-START_TEST(ends_wait_for_a_sample_not_for_a_batch)
+TEST_LOOP(ends_wait_for_a_sample_not_for_a_batch, 0, 3)
 {
     static const int64_t all[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
     ek_batch batch;
@@ -369,9 +364,8 @@ START_TEST(ends_wait_for_a_sample_not_for_a_batch)
     ek_loader_free(loader);
     ck_assert_int_lt(samples_read, LONG / 2);
 }
-END_TEST
 
-START_TEST(a_pass_that_is_left_begins_anew)
+TEST_LOOP(a_pass_that_is_left_begins_anew, 0, 4)
 {
     static record whole, again;
     ek_batch batch;
@@ -398,10 +392,9 @@ START_TEST(a_pass_that_is_left_begins_anew)
         ek_generator_free(other);
     }
 }
-END_TEST
 
 /* Threads that nobody waits for do nothing. */
-START_TEST(waiting_costs_nothing)
+TEST(waiting_costs_nothing)
 {
     struct timespec while_idle = {.tv_nsec = 200000000}, began, ended;
     ek_batch batch;
@@ -415,7 +408,6 @@ START_TEST(waiting_costs_nothing)
     ck_assert_int_lt(spent, 20000000);
     ek_loader_free(loader);
 }
-END_TEST
 
 /* ---- several at a time ---- */
 
@@ -438,7 +430,7 @@ static void *use_loader(void *user)
     return NULL;
 }
 
-START_TEST(loaders_of_several_threads_share_a_data_set)
+TEST(loaders_of_several_threads_share_a_data_set)
 {
     static use uses[4];
     pthread_t threads[4];
@@ -454,7 +446,6 @@ START_TEST(loaders_of_several_threads_share_a_data_set)
     ck_assert(memcmp(uses[0].seen.indices, uses[2].seen.indices, 50) != 0);
     ek_dataset_free(&set->dataset);
 }
-END_TEST
 
 /* ---- anything, in any order ---- */
 
@@ -517,7 +508,7 @@ static void use_at_random(ek_generator *choice, ek_loader *loader, const noisy *
     assert_ok(ek_loader_get_stats(loader, &stats));
 }
 
-START_TEST(anything_in_any_order_leaves_nothing)
+TEST_LOOP(anything_in_any_order_leaves_nothing, 0, 4)
 {
     ek_generator *choice = ek_generator_new((uint64_t)_i);
     for (int round = 0; round < (test_is_short() ? 10 : 60); round++) {
@@ -535,33 +526,4 @@ START_TEST(anything_in_any_order_leaves_nothing)
         assert_ok(ek_memory_get(i < 3 ? ek_host(i) : ek_cpu(), &stats));
         ck_assert_uint_eq(stats.in_use, 0);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("loader_workers");
-    TCase *errors = tcase_create("errors");
-    tcase_add_checked_fixture(errors, setup_devices, all_is_given_back);
-#ifndef THREADS_CAN_ALWAYS_BE_HAD
-    tcase_add_test(errors, threads_that_cannot_be_had_are_an_error);
-#endif
-#ifndef EK_SANITIZED
-    tcase_add_test(errors, memory_that_cannot_be_had_is_an_error);
-#endif
-    tcase_add_loop_test(errors, an_error_names_batch_worker_and_sample, 0, 4);
-    tcase_add_loop_test(errors, a_sample_that_is_not_there_is_the_samplers_error, 0, 2);
-    tcase_add_test(errors, a_worker_that_cannot_start_fails_all_batches);
-    suite_add_tcase(s, errors);
-    TCase *threads = tcase_create("threads");
-    tcase_add_checked_fixture(threads, setup_devices, all_is_given_back);
-    tcase_add_test(threads, workers_start_once);
-    tcase_add_loop_test(threads, samples_are_read_in_fresh_modes, 0, 3);
-    tcase_add_loop_test(threads, ends_wait_for_a_sample_not_for_a_batch, 0, 3);
-    tcase_add_loop_test(threads, a_pass_that_is_left_begins_anew, 0, 4);
-    tcase_add_test(threads, waiting_costs_nothing);
-    tcase_add_test(threads, loaders_of_several_threads_share_a_data_set);
-    tcase_add_loop_test(threads, anything_in_any_order_leaves_nothing, 0, 4);
-    suite_add_tcase(s, threads);
-    return s;
 }

@@ -3,6 +3,8 @@
 #include "evenkeel/dataset.h"
 #include "files.h"
 
+FIXTURE(make_directory, remove_directory)
+
 static const char fashion[] = "/usr/share/datasets/fashion-mnist";
 
 /* Pictures of 2 x 3 pixels, which count from 0 on. */
@@ -40,7 +42,7 @@ static void assert_sample(ek_dataset *dataset, int64_t index, const uint8_t *pix
     ek_scope_end(&scope);
 }
 
-START_TEST(train_and_test)
+TEST(train_and_test)
 {
     write_train();
     write_gzip("t10k-images-idx3-ubyte.gz", pictures, sizeof pictures);
@@ -54,10 +56,9 @@ START_TEST(train_and_test)
         ek_dataset_free(dataset);
     }
 }
-END_TEST
 
 /* The plain file is read where both are there; a part's files are not taken for the other's. */
-START_TEST(plain_before_gzip)
+TEST(plain_before_gzip)
 {
     write_train();
     write_file("train-images-idx3-ubyte.gz", "rubbish", 7);
@@ -69,7 +70,6 @@ START_TEST(plain_before_gzip)
     ck_assert_ptr_null(ek_mnist(directory, true));
     assert_error(EK_E_FORMAT, "train-images-idx3-ubyte.gz: not an IDX file");
 }
-END_TEST
 
 static void assert_refused(int status, const char *part)
 {
@@ -77,7 +77,7 @@ static void assert_refused(int status, const char *part)
     assert_error(status, part);
 }
 
-START_TEST(files_that_do_not_fit)
+TEST(files_that_do_not_fit)
 {
     uint8_t four[] = {0, 0, 8, 1, 0, 0, 0, 4, 1, 2, 3, 4};
 
@@ -101,9 +101,8 @@ START_TEST(files_that_do_not_fit)
     ck_assert_ptr_null(ek_mnist(NULL, true));
     assert_error(EK_E_INVALID, "mnist: the directory is NULL");
 }
-END_TEST
 
-START_TEST(fashion_mnist)
+TEST(fashion_mnist)
 {
     static const int64_t train_labels[] = {9, 0, 0, 3, 0}, test_labels[] = {9, 2, 1, 1, 6};
 
@@ -118,19 +117,4 @@ START_TEST(fashion_mnist)
             assert_sample(dataset, i, NULL, EK_SHAPE(1, 28, 28), first[i]);
         ek_dataset_free(dataset);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("mnist");
-    TCase *c = tcase_create("mnist");
-
-    tcase_add_checked_fixture(c, make_directory, remove_directory);
-    tcase_add_test(c, train_and_test);
-    tcase_add_test(c, plain_before_gzip);
-    tcase_add_test(c, files_that_do_not_fit);
-    tcase_add_test(c, fashion_mnist);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -2,6 +2,8 @@
 #include "evenkeel/data.h"
 #include "files.h"
 
+FIXTURE(make_directory, remove_directory)
+
 static ek_tensor *read_golden(const char *name)
 {
     char path[512];
@@ -55,7 +57,7 @@ static void assert_golden(const char *name, ek_dtype dtype, ek_shape shape)
     }
 }
 
-START_TEST(written_by_numpy)
+TEST(written_by_numpy)
 {
     assert_golden("f4.npy", EK_F32, EK_SHAPE(2, 3));
     assert_golden("f4.npy.gz", EK_F32, EK_SHAPE(2, 3));
@@ -69,10 +71,9 @@ START_TEST(written_by_numpy)
     assert_golden("empty.npy", EK_I64, EK_SHAPE(0, 3));
     assert_golden("dimensions8.npy", EK_U8, EK_SHAPE(1, 2, 1, 3, 1, 2, 1, 1));
 }
-END_TEST
 
 /* Types that there is no dtype of become one that holds their numbers. */
-START_TEST(widened)
+TEST(widened)
 {
     static const uint32_t all_kinds[] = {0,          0x80000000, 0x33800000, 0xb87fc000,
                                          0x38800000, 0x3eaaa000, 0xc77fe000, 0x7f800000,
@@ -91,9 +92,8 @@ START_TEST(widened)
     ck_assert_int_eq(ek_tensor_count(tensor), 11);
     ck_assert_mem_eq(ek_tensor_data(tensor), all_kinds, sizeof all_kinds);
 }
-END_TEST
 
-START_TEST(fortran_order)
+TEST(fortran_order)
 {
     assert_golden("fortran2.npy", EK_F32, EK_SHAPE(5, 3));
     assert_golden("fortran3.npy", EK_F64, EK_SHAPE(2, 3, 4));
@@ -101,7 +101,6 @@ START_TEST(fortran_order)
     assert_golden("fortran_blocks.npy", EK_U8, EK_SHAPE(35, 2, 67));
     assert_golden("empty_fortran.npy", EK_F32, EK_SHAPE(3, 0, 2));
 }
-END_TEST
 
 static void assert_golden_refused(const char *name, int status, const char *part)
 {
@@ -109,7 +108,7 @@ static void assert_golden_refused(const char *name, int status, const char *part
     assert_error(status, part);
 }
 
-START_TEST(other_types)
+TEST(other_types)
 {
     assert_golden_refused("big_endian.npy", EK_E_DTYPE,
                           "big_endian.npy: elements of type '>f4' (big-endian)");
@@ -121,7 +120,6 @@ START_TEST(other_types)
     assert_golden_refused("text.npy", EK_E_DTYPE, "type '<U2'");
     assert_golden_refused("dimensions9.npy", EK_E_FORMAT, "more than 8 dimensions");
 }
-END_TEST
 
 /* ---- headers of all kinds ---- */
 
@@ -147,7 +145,7 @@ static ek_tensor *read_with(const char *header)
 }
 
 /* All of these are the same array. */
-START_TEST(spacing_and_order)
+TEST(spacing_and_order)
 {
     static const char *const headers[] = {
         "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3), }         \n",
@@ -168,9 +166,8 @@ START_TEST(spacing_and_order)
         ck_assert_mem_eq(data, "\1\2\3\4\5\6", 6);
     }
 }
-END_TEST
 
-START_TEST(broken_headers)
+TEST(broken_headers)
 {
     static const struct {
         const char *header, *part;
@@ -224,10 +221,9 @@ START_TEST(broken_headers)
                      cases[i].part ? cases[i].part : "'<u4' and '|b1' are read");
     }
 }
-END_TEST
 
 /* A NUL is neither space nor the end. */
-START_TEST(zero_bytes)
+TEST(zero_bytes)
 {
     static const char good[] = "{'descr': '|u1', 'fortran_order': False, 'shape': (6,)}   ";
     uint8_t bytes[256];
@@ -242,7 +238,6 @@ START_TEST(zero_bytes)
         ek_error_clear();
     }
 }
-END_TEST
 
 /* ---- files ---- */
 
@@ -252,7 +247,7 @@ static void assert_refused(const uint8_t *bytes, size_t nbytes, const char *part
     assert_error(EK_E_FORMAT, part);
 }
 
-START_TEST(damaged)
+TEST(damaged)
 {
     static const char good[] = "{'descr': '<f8', 'fortran_order': False, 'shape': (0, 2)}";
     static uint8_t bytes[ROOM], zipped[ROOM];
@@ -292,10 +287,9 @@ START_TEST(damaged)
     zipped[nbytes - 6] ^= 1; /* in the checksum */
     assert_refused(zipped, nbytes, "damaged");
 }
-END_TEST
 
 /* A header as long as version 1 allows, and larger elements than are read at a time. */
-START_TEST(large)
+TEST(large)
 {
     static uint8_t bytes[ROOM];
     static char header[65536];
@@ -319,9 +313,8 @@ START_TEST(large)
     free(whole);
     free(back);
 }
-END_TEST
 
-START_TEST(unreadable)
+TEST(unreadable)
 {
     ck_assert_ptr_null(ek_read_npy("/nowhere/array.npy"));
     assert_error(EK_E_IO, "read_npy: cannot open /nowhere/array.npy: No such file");
@@ -329,25 +322,4 @@ START_TEST(unreadable)
     assert_error(EK_E_IO, "Is a directory");
     ck_assert_ptr_null(ek_read_npy(NULL));
     assert_error(EK_E_INVALID, "read_npy: the path is NULL");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("npy");
-    TCase *c = tcase_create("npy");
-
-    tcase_add_checked_fixture(c, make_directory, remove_directory);
-    tcase_add_test(c, written_by_numpy);
-    tcase_add_test(c, widened);
-    tcase_add_test(c, fortran_order);
-    tcase_add_test(c, other_types);
-    tcase_add_test(c, spacing_and_order);
-    tcase_add_test(c, broken_headers);
-    tcase_add_test(c, zero_bytes);
-    tcase_add_test(c, damaged);
-    tcase_add_test(c, large);
-    tcase_add_test(c, unreadable);
-    suite_add_tcase(s, c);
-    return s;
 }

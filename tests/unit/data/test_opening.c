@@ -11,6 +11,8 @@
 #include "files.h"
 #include "readers.h"
 
+FIXTURE(make_directory, remove_directory)
+
 /* ---- interruptions ---- */
 
 static int interruptions;
@@ -89,7 +91,7 @@ static void assert_refused(int reader, const char *path)
 }
 
 /* Nobody writes to the pipe: a reader that waited would wait for ever. */
-START_TEST(no_regular_files)
+TEST_LOOP(no_regular_files, 0, READERS)
 {
     char link[128];
     ck_assert_int_eq(mkfifo(path_of("pipe"), 0600), 0);
@@ -104,7 +106,6 @@ START_TEST(no_regular_files)
     ck_assert(!readers[_i].read(directory));
     assert_error(EK_E_IO, "Is a directory");
 }
-END_TEST
 
 static void read_interrupted(int reader, const char *path)
 {
@@ -116,15 +117,14 @@ static void read_interrupted(int reader, const char *path)
     ek_scope_end(&scope);
 }
 
-START_TEST(interrupted_reading)
+TEST_LOOP(interrupted_reading, 0, READERS)
 {
     read_interrupted(_i, write_file("file", readers[_i].bytes, readers[_i].nbytes));
     if (readers[_i].read != read_image && readers[_i].read != read_safetensors)
         read_interrupted(_i, write_gzip("file.gz", readers[_i].bytes, readers[_i].nbytes));
 }
-END_TEST
 
-START_TEST(interrupted_writing)
+TEST(interrupted_writing)
 {
     static const float one = 1;
     ek_scope scope = ek_scope_begin();
@@ -135,7 +135,6 @@ START_TEST(interrupted_writing)
     ck_assert(read_safetensors(path_of("saved")));
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- folders ---- */
 
@@ -147,7 +146,7 @@ static const char *in_class(const char *name)
     return path_of(within);
 }
 
-START_TEST(folders_skip_them)
+TEST(folders_skip_them)
 {
     static const char *const names[] = {"1.png", "pipe.png", "socket.png", "link.png", "zero.png"};
     char root[128], link[128];
@@ -173,19 +172,4 @@ START_TEST(folders_skip_them)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unlink(in_class(names[i]));
     ck_assert_int_eq(rmdir(path_of("class")), 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("opening");
-    TCase *c = tcase_create("opening");
-
-    tcase_add_checked_fixture(c, make_directory, remove_directory);
-    tcase_add_loop_test(c, no_regular_files, 0, READERS);
-    tcase_add_loop_test(c, interrupted_reading, 0, READERS);
-    tcase_add_test(c, interrupted_writing);
-    tcase_add_test(c, folders_skip_them);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -59,7 +59,7 @@ static void assert_part(ek_dataset *part, const int64_t *expected, int64_t count
 /* ---- tests ---- */
 
 /* Numbers of the tutorial. */
-START_TEST(published_parts)
+TEST(published_parts)
 {
     static const int64_t ten[3][7] = {{2, 8, 3, 5, 6, 4, 9}, {0, 1}, {7}}, sizes[3] = {7, 2, 1},
                          of_29[3] = {20, 5, 2}, first[5] = {33712, 36159, 45528, 25849, 53734};
@@ -82,9 +82,8 @@ START_TEST(published_parts)
     }
     ck_assert_int_eq(freed, 13);
 }
-END_TEST
 
-START_TEST(random_parts)
+TEST(random_parts)
 {
     enum { COLUMNS = 3 };
     ek_tensor *cases = golden("samplers.golden", "partition/cases");
@@ -108,10 +107,9 @@ START_TEST(random_parts)
         sizes += c[2];
     }
 }
-END_TEST
 
 /* All parts, and what is dropped, are the set. */
-START_TEST(rounded_fractions)
+TEST(rounded_fractions)
 {
     static const double tenths[10] = {.1, .1, .1, .1, .1, .1, .1, .1, .1, .1},
                         over[3] = {1 / 3., 1 / 3., 1 / 3. + 4e-16};
@@ -132,9 +130,8 @@ START_TEST(rounded_fractions)
         ck_assert(three <= length && three >= length - 2);
     }
 }
-END_TEST
 
-START_TEST(wrong_arguments)
+TEST(wrong_arguments)
 {
     const double sizes[] = {.5, .5, .1}, odd[] = {-.5, strtod("nan", NULL), 2};
     const struct {
@@ -169,18 +166,4 @@ START_TEST(wrong_arguments)
     assert_error(EK_E_USER, "earlier");
     ck_assert_ptr_null(ek_partition(0, make_numbers(-1)));
     assert_error(EK_E_INVALID, "");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("partition");
-    TCase *tcase = tcase_create("partition");
-
-    tcase_add_test(tcase, published_parts);
-    tcase_add_test(tcase, random_parts);
-    tcase_add_test(tcase, rounded_fractions);
-    tcase_add_test(tcase, wrong_arguments);
-    suite_add_tcase(s, tcase);
-    return s;
 }

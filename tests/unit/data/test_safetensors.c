@@ -31,6 +31,8 @@ static void remove_directory(void)
     memcpy(directory + strlen(directory) - 6, "XXXXXX", 6);
 }
 
+FIXTURE(make_directory, remove_directory)
+
 static int files_in_directory(void)
 {
     int count = 0;
@@ -153,7 +155,7 @@ static void assert_widened(const ek_safetensors *file)
     assert_elements(file, "u32", EK_I64, ek_scalar_shape(), u32);
 }
 
-START_TEST(python_writes_and_we_read)
+TEST(python_writes_and_we_read)
 {
     static const char *const order[] = {"u64",         "i64",      "f64",
                                         "empty",       "f16 wide", "scalar",
@@ -180,9 +182,8 @@ START_TEST(python_writes_and_we_read)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(we_write_what_python_writes)
+TEST(we_write_what_python_writes)
 {
     unsigned char ours[2048], golden_bytes[2048];
     ek_scope scope = ek_scope_begin();
@@ -203,7 +204,6 @@ START_TEST(we_write_what_python_writes)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- layouts and devices ---- */
 
@@ -219,7 +219,7 @@ static void assert_counts(const char *name, ek_shape wanted)
         ck_assert_msg(data[i] == (float)i, "%s: element %d is %g", name, (int)i, (double)data[i]);
 }
 
-START_TEST(row_major_from_any_layout)
+TEST(row_major_from_any_layout)
 {
     float counts[48];
     for (int i = 0; i < 48; i++)
@@ -256,9 +256,8 @@ START_TEST(row_major_from_any_layout)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(nothing_but_metadata)
+TEST(nothing_but_metadata)
 {
     const ek_metadata pairs[] = {{"a", ""}, {"ä\"\\", "line\nline"}, {"", "no key"}};
     ek_scope scope = ek_scope_begin();
@@ -288,10 +287,9 @@ START_TEST(nothing_but_metadata)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* Enough names that looking them up has to be right in every half. */
-START_TEST(many_tensors)
+TEST(many_tensors)
 {
     enum { COUNT = 300 };
     char names[COUNT][16];
@@ -317,11 +315,10 @@ START_TEST(many_tensors)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- what cannot be written ---- */
 
-START_TEST(refused_arguments)
+TEST(refused_arguments)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = filled(0, 2);
@@ -366,7 +363,6 @@ START_TEST(refused_arguments)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 static void save_value(float value, int64_t count)
 {
@@ -384,7 +380,7 @@ static void assert_not_saved(const char *to, const char *part)
     ck_assert_double_eq(element(read_one(path, "x"), 0), 1);
 }
 
-START_TEST(replaces_the_old_file)
+TEST(replaces_the_old_file)
 {
     struct stat status;
     ek_scope scope = ek_scope_begin();
@@ -421,9 +417,8 @@ START_TEST(replaces_the_old_file)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(full_disk_keeps_the_old_file)
+TEST(full_disk_keeps_the_old_file)
 {
     ek_scope scope = ek_scope_begin();
     struct rlimit limit;
@@ -447,9 +442,8 @@ START_TEST(full_disk_keeps_the_old_file)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(places_that_cannot_be_written)
+TEST(places_that_cannot_be_written)
 {
     char other[128];
     ek_scope scope = ek_scope_begin();
@@ -490,10 +484,9 @@ START_TEST(places_that_cannot_be_written)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* The longest name that a file may have leaves no room for a suffix. */
-START_TEST(longest_name)
+TEST(longest_name)
 {
     char longest[320];
     ek_scope scope = ek_scope_begin();
@@ -504,25 +497,4 @@ START_TEST(longest_name)
     ck_assert_int_eq(unlink(longest), 0);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("safetensors");
-    TCase *c = tcase_create("safetensors");
-
-    tcase_add_checked_fixture(c, make_directory, remove_directory);
-    tcase_add_test(c, python_writes_and_we_read);
-    tcase_add_test(c, we_write_what_python_writes);
-    tcase_add_test(c, row_major_from_any_layout);
-    tcase_add_test(c, nothing_but_metadata);
-    tcase_add_test(c, many_tensors);
-    tcase_add_test(c, refused_arguments);
-    tcase_add_test(c, replaces_the_old_file);
-    tcase_add_test(c, full_disk_keeps_the_old_file);
-    tcase_add_test(c, places_that_cannot_be_written);
-    tcase_add_test(c, longest_name);
-    suite_add_tcase(s, c);
-    return s;
 }

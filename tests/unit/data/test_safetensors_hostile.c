@@ -23,6 +23,8 @@ static void remove_path(void)
     memcpy(path + strlen(path) - 6, "XXXXXX", 6);
 }
 
+FIXTURE(make_path, remove_path)
+
 static void write_bytes(const void *bytes, size_t nbytes)
 {
     FILE *file = fopen(path, "wb");
@@ -60,7 +62,7 @@ static void assert_refused(const char *part)
 #define F32(shape, begin, end) \
     "{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
 
-START_TEST(prefixes)
+TEST(prefixes)
 {
     write_bytes("", 0);
     assert_refused("0 bytes; the length of the header alone takes 8");
@@ -79,7 +81,6 @@ START_TEST(prefixes)
     write_file("{}", 2, 100000000, 0);
     assert_refused("truncated: a header of 100000000");
 }
-END_TEST
 
 static const struct {
     const char *header, *part;
@@ -146,15 +147,14 @@ static const struct {
     {"{\"__metadata__\":{\"k\":\"\",\"k\":\"\"}}", "its header has \"k\" twice", 0},
 };
 
-START_TEST(headers)
+TEST_LOOP(headers, 0, sizeof broken / sizeof *broken)
 {
     write_header(broken[_i].header, (size_t)broken[_i].elements);
     assert_refused(broken[_i].part);
 }
-END_TEST
 
 /* Nested too deep for any parser's stack: brackets, and objects. */
-START_TEST(depth)
+TEST(depth)
 {
     enum { DEPTH = 10000000 };
     static const char *const levels[] = {"[", "{\"a\":"};
@@ -170,11 +170,10 @@ START_TEST(depth)
     }
     free(header);
 }
-END_TEST
 
 /* Unusual, but whole: spaces at the end, members that are not known, empty tensors anywhere, names
  * out of order, elements in no aligned place, sizes that no memory holds but multiply to none. */
-START_TEST(unusual_but_whole)
+TEST(unusual_but_whole)
 {
     ek_scope scope = ek_scope_begin();
     write_header(
@@ -198,9 +197,8 @@ START_TEST(unusual_but_whole)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(unreadable)
+TEST(unreadable)
 {
     ck_assert_ptr_null(ek_safetensors_open("/nowhere/file"));
     assert_error(EK_E_IO, "cannot open /nowhere/file: No such file");
@@ -208,20 +206,4 @@ START_TEST(unreadable)
     assert_error(EK_E_IO, "/tmp: Is a directory");
     ck_assert_ptr_null(ek_safetensors_open(NULL));
     assert_error(EK_E_INVALID, "the path is NULL");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("safetensors_hostile");
-    TCase *c = tcase_create("safetensors_hostile");
-
-    tcase_add_checked_fixture(c, make_path, remove_path);
-    tcase_add_test(c, prefixes);
-    tcase_add_loop_test(c, headers, 0, sizeof broken / sizeof *broken);
-    tcase_add_test(c, depth);
-    tcase_add_test(c, unusual_but_whole);
-    tcase_add_test(c, unreadable);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -110,7 +110,7 @@ static void assert_random(table *t, int64_t row, ek_sampler *sampler, ek_generat
     ek_generator_free(generator);
 }
 
-START_TEST(random_samplers)
+TEST(random_samplers)
 {
     table t = open_table("random", 7);
 
@@ -124,9 +124,8 @@ START_TEST(random_samplers)
     }
     ck_assert_int_eq(t.left, 0);
 }
-END_TEST
 
-START_TEST(subset_samplers)
+TEST(subset_samplers)
 {
     table t = open_table("subset", 5);
 
@@ -139,9 +138,8 @@ START_TEST(subset_samplers)
     }
     ck_assert_int_eq(t.left, 0);
 }
-END_TEST
 
-START_TEST(weighted_samplers)
+TEST(weighted_samplers)
 {
     table t = open_table("weighted", 6);
 
@@ -154,9 +152,8 @@ START_TEST(weighted_samplers)
     }
     ck_assert_int_eq(t.left, 0);
 }
-END_TEST
 
-START_TEST(batch_samplers)
+TEST(batch_samplers)
 {
     table t = open_table("batch", 7);
 
@@ -180,9 +177,8 @@ START_TEST(batch_samplers)
     }
     ck_assert_int_eq(t.left, 0);
 }
-END_TEST
 
-START_TEST(distributed_samplers)
+TEST(distributed_samplers)
 {
     table t = open_table("distributed", 8);
 
@@ -202,9 +198,8 @@ START_TEST(distributed_samplers)
     }
     ck_assert_int_eq(t.left, 0);
 }
-END_TEST
 
-START_TEST(inference_samplers)
+TEST(inference_samplers)
 {
     table t = open_table("inference", 3);
 
@@ -221,9 +216,8 @@ START_TEST(inference_samplers)
     }
     ck_assert_int_eq(t.left, 0);
 }
-END_TEST
 
-START_TEST(identity_samplers)
+TEST(identity_samplers)
 {
     table t = open_table("identity", 4);
 
@@ -240,9 +234,8 @@ START_TEST(identity_samplers)
     }
     ck_assert_int_eq(t.left, 0);
 }
-END_TEST
 
-START_TEST(distributed_identity_samplers)
+TEST(distributed_identity_samplers)
 {
     table t = open_table("distributed_identity", 6);
 
@@ -263,7 +256,6 @@ START_TEST(distributed_identity_samplers)
     }
     ck_assert_int_eq(t.left, 0);
 }
-END_TEST
 
 /* ---- what holds for all of them ---- */
 
@@ -275,7 +267,7 @@ static void assert_all_once(const int *seen, int64_t count)
 }
 
 /* For evaluation: with padding off, ranks cover the set, their lengths differ by one at most. */
-START_TEST(evaluation_covers_everything_once)
+TEST(evaluation_covers_everything_once)
 {
     for (int64_t count = 0; count < 40; count++)
         for (int ranks = 1; ranks < 9; ranks++)
@@ -300,9 +292,8 @@ START_TEST(evaluation_covers_everything_once)
                 assert_all_once(seen, count);
             }
 }
-END_TEST
 
-START_TEST(epochs)
+TEST(epochs)
 {
     int64_t passes[5][8], index;
     ek_sampler *sampler = ek_distributed_sampler(8, .automatic_epochs = true);
@@ -343,11 +334,10 @@ START_TEST(epochs)
     ek_sampler_free(sampler);
     ek_sampler_free(batches);
 }
-END_TEST
 
 /* As torch.utils.data.DataLoader(range(10), shuffle=True) after torch.manual_seed(0): it draws a
  * base seed first. */
-START_TEST(shuffled_loader)
+TEST(shuffled_loader)
 {
     static const int64_t expected[10] = {6, 7, 1, 4, 2, 0, 9, 8, 3, 5};
     ek_sampler *sampler = ek_random_sampler(10);
@@ -362,10 +352,9 @@ START_TEST(shuffled_loader)
     }
     ek_sampler_free(sampler);
 }
-END_TEST
 
 /* More than 32 bits: each number then takes two draws. */
-START_TEST(very_large_sets)
+TEST(very_large_sets)
 {
     const int64_t count = (int64_t)1 << 40;
     ek_generator *mine = ek_generator_new(3), *same = ek_generator_new(3);
@@ -390,26 +379,4 @@ START_TEST(very_large_sets)
     ek_sampler_free(sampler);
     ek_generator_free(mine);
     ek_generator_free(same);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("samplers");
-    TCase *tcase = tcase_create("samplers");
-
-    tcase_add_test(tcase, random_samplers);
-    tcase_add_test(tcase, subset_samplers);
-    tcase_add_test(tcase, weighted_samplers);
-    tcase_add_test(tcase, batch_samplers);
-    tcase_add_test(tcase, distributed_samplers);
-    tcase_add_test(tcase, inference_samplers);
-    tcase_add_test(tcase, identity_samplers);
-    tcase_add_test(tcase, distributed_identity_samplers);
-    tcase_add_test(tcase, evaluation_covers_everything_once);
-    tcase_add_test(tcase, epochs);
-    tcase_add_test(tcase, shuffled_loader);
-    tcase_add_test(tcase, very_large_sets);
-    suite_add_tcase(s, tcase);
-    return s;
 }

@@ -51,7 +51,7 @@ static void read_pass(ek_sampler *sampler, char *text, size_t room)
     assert_ok(rc);
 }
 
-START_TEST(seven_cases)
+TEST_LOOP(seven_cases, 0, sizeof cases / sizeof *cases)
 {
     char text[200];
 
@@ -70,15 +70,4 @@ START_TEST(seven_cases)
         }
         ek_sampler_free(sampler);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("samplers_ranks");
-    TCase *tcase = tcase_create("samplers_ranks");
-
-    tcase_add_loop_test(tcase, seven_cases, 0, sizeof cases / sizeof *cases);
-    suite_add_tcase(s, tcase);
-    return s;
 }

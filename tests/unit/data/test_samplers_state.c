@@ -58,7 +58,7 @@ static void go_on(ek_sampler *sampler, int64_t *out, int count)
 }
 
 /* At every place within two passes: the rest is the same from a new sampler with the state. */
-START_TEST(state_goes_on)
+TEST_LOOP(state_goes_on, 0, KINDS)
 {
     enum { PLACES = 22, REST = 30 };
     int64_t skipped[PLACES], expected[REST], found[REST];
@@ -95,10 +95,9 @@ START_TEST(state_goes_on)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
 /* Tensors only, so that archives take it; numbers may also come as whole numbers. */
-START_TEST(state_of_tensors)
+TEST(state_of_tensors)
 {
     ek_sampler *sampler = ek_distributed_sampler(10, 2);
     int64_t index, after;
@@ -121,9 +120,8 @@ START_TEST(state_of_tensors)
     ck_assert_int_eq(after, rest[0]);
     ek_sampler_free(sampler);
 }
-END_TEST
 
-START_TEST(state_of_another_kind)
+TEST(state_of_another_kind)
 {
     ek_generator *generator = ek_generator_new(1);
 
@@ -148,7 +146,6 @@ START_TEST(state_of_another_kind)
     ek_sampler_free(without);
     ek_generator_free(generator);
 }
-END_TEST
 
 /* ---- hostile states ---- */
 
@@ -185,7 +182,7 @@ static ek_value spoiled(ek_value state, const char *key, ek_value value)
     return ek_value_dict(entries, count);
 }
 
-START_TEST(hostile_states)
+TEST(hostile_states)
 {
     uint8_t blob[EK_GENERATOR_STATE_BYTES] = {0};
     ek_generator *generator = ek_generator_new(1);
@@ -255,10 +252,9 @@ START_TEST(hostile_states)
     ek_sampler_free(sampler);
     ek_generator_free(generator);
 }
-END_TEST
 
 /* What is given lies between the least and the greatest of a subset. */
-START_TEST(hostile_subsets)
+TEST(hostile_subsets)
 {
     static const int64_t subset[] = {40, 7, 12}, outside[] = {6, 41, -1, 0, INT64_MIN, INT64_MAX};
     ek_sampler *sampler = ek_subset_random_sampler(subset, 3, NULL);
@@ -274,19 +270,4 @@ START_TEST(hostile_subsets)
     }
     assert_ok(ek_sampler_load_state(sampler, spoiled(state, "indices", integers(7, 40, 12))));
     ek_sampler_free(sampler);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("samplers_state");
-    TCase *tcase = tcase_create("samplers_state");
-
-    tcase_add_loop_test(tcase, state_goes_on, 0, KINDS);
-    tcase_add_test(tcase, state_of_tensors);
-    tcase_add_test(tcase, state_of_another_kind);
-    tcase_add_test(tcase, hostile_states);
-    tcase_add_test(tcase, hostile_subsets);
-    suite_add_tcase(s, tcase);
-    return s;
 }

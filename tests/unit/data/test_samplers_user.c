@@ -3,7 +3,7 @@
 
 #include "user_samplers.h"
 
-START_TEST(user_samplers)
+TEST(user_samplers)
 {
     ek_sampler *sampler = make_user(&backwards_type, 100, NO_FAULT);
     int64_t index, count;
@@ -39,9 +39,8 @@ START_TEST(user_samplers)
     ck_assert_int_eq(ek_sampler_next_batch(sampler, &batch, &count), 0);
     ek_sampler_free(sampler);
 }
-END_TEST
 
-START_TEST(user_faults)
+TEST(user_faults)
 {
     static const struct {
         const ek_sampler_type *type;
@@ -80,9 +79,8 @@ START_TEST(user_faults)
     assert_error(EK_E_INVALID, "\"unsaid\" gives -4");
     ek_sampler_free(sampler);
 }
-END_TEST
 
-START_TEST(broken_types)
+TEST(broken_types)
 {
     const ek_sampler_type types[] = {{NULL, sizeof(backwards), backwards_length, backwards_draw,
                                       false, NULL},
@@ -99,7 +97,6 @@ START_TEST(broken_types)
         assert_error(EK_E_INVALID, parts[i]);
     }
 }
-END_TEST
 
 /* ---- wrong arguments ---- */
 
@@ -107,7 +104,7 @@ static const int64_t identities[] = {5, 5, 7, 5, 7, 9, 9, 9, 9, 9, 2, 5};
 enum { PEOPLE = sizeof identities / sizeof *identities };
 
 /* A chain that begins with an error ends with it. */
-START_TEST(null_samplers)
+TEST(null_samplers)
 {
     const int64_t *batch;
     int64_t index;
@@ -151,9 +148,8 @@ START_TEST(null_samplers)
             assert_error(pending ? EK_E_USER : EK_E_INVALID, pending ? "earlier" : "NULL");
         }
 }
-END_TEST
 
-START_TEST(wrong_calls)
+TEST(wrong_calls)
 {
     ek_sampler *sampler = ek_sequential_sampler(3);
     ek_sampler *batches = ek_batch_sampler(ek_sequential_sampler(3), 2, true);
@@ -177,7 +173,6 @@ START_TEST(wrong_calls)
     ck_assert_ptr_null(ek_batch_sampler(sampler, 0, false));
     assert_error(EK_E_INVALID, "batch_size is 0");
 }
-END_TEST
 
 static void assert_refused(ek_sampler *sampler, const char *part)
 {
@@ -185,7 +180,7 @@ static void assert_refused(ek_sampler *sampler, const char *part)
     assert_error(EK_E_INVALID, part);
 }
 
-START_TEST(wrong_arguments)
+TEST(wrong_arguments)
 {
     static const double negative[] = {1, -1}, zeros[] = {0, 0}, huge[] = {1e308, 1e308};
     const double nan[] = {1, strtod("nan", NULL)}, infinite[] = {strtod("inf", NULL), 1};
@@ -222,10 +217,9 @@ START_TEST(wrong_arguments)
     assert_refused(ek_distributed_random_identity_sampler(identities, PEOPLE, 4, 2, 2),
                    "Invalid rank 2, rank should be in the interval [0, 1]");
 }
-END_TEST
 
 /* Nothing to sample from is no error where PyTorch has none. */
-START_TEST(empty_sets)
+TEST(empty_sets)
 {
     ek_sampler *samplers[] = {
         ek_sequential_sampler(0),
@@ -246,21 +240,4 @@ START_TEST(empty_sets)
         assert_ok(ek_sampler_load_state(samplers[i], ek_sampler_state(samplers[i])));
         ek_sampler_free(samplers[i]);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("samplers_user");
-    TCase *tcase = tcase_create("samplers_user");
-
-    tcase_add_test(tcase, user_samplers);
-    tcase_add_test(tcase, user_faults);
-    tcase_add_test(tcase, broken_types);
-    tcase_add_test(tcase, null_samplers);
-    tcase_add_test(tcase, wrong_calls);
-    tcase_add_test(tcase, wrong_arguments);
-    tcase_add_test(tcase, empty_sets);
-    suite_add_tcase(s, tcase);
-    return s;
 }

@@ -93,7 +93,7 @@ static ek_transform *add_new(float what, failure fault, int *destroyed)
     return &self->transform;
 }
 
-START_TEST(types_refused)
+TEST(types_refused)
 {
     ek_transform_type type = add_type;
     ck_assert_ptr_null(ek_transform_new(NULL));
@@ -114,16 +114,14 @@ START_TEST(types_refused)
     ck_assert_ptr_null(ek_transform_new(&type));
     assert_error(EK_E_INVALID, "add has a size of 7 bytes");
 }
-END_TEST
 
-START_TEST(freed)
+TEST(freed)
 {
     int destroyed = 0;
     ek_transform_free(add_new(0, NO_FAULT, &destroyed));
     ck_assert_int_eq(destroyed, 1);
     ek_transform_free(NULL);
 }
-END_TEST
 
 /* ---- chains ---- */
 
@@ -133,7 +131,7 @@ static ek_tensor *counting(ek_dtype dtype)
 }
 
 /* 0 to 5 transforms: the buffers between them take turns. */
-START_TEST(lengths)
+TEST(lengths)
 {
     ek_transform *chain[5];
     double values[6] = {0, 1, 2, 3, 4, 5};
@@ -152,10 +150,9 @@ START_TEST(lengths)
     for (int i = 0; i < 5; i++)
         ek_transform_free(chain[i]);
 }
-END_TEST
 
 /* Steps of growing and shrinking size. */
-START_TEST(sizes_between)
+TEST(sizes_between)
 {
     ek_transform *chain[] = {ek_center_crop(1),    ek_center_crop(40), ek_to_float(),
                              ek_center_crop(2, 3), ek_center_crop(50), ek_center_crop(2, 1)};
@@ -167,9 +164,8 @@ START_TEST(sizes_between)
     for (int i = 0; i < 6; i++)
         ek_transform_free(chain[i]);
 }
-END_TEST
 
-START_TEST(order_in_memory)
+TEST(order_in_memory)
 {
     int64_t strides[] = {1, 1, 2}; /* columns first */
     ek_shape shape = EK_SHAPE(1, 2, 3);
@@ -180,7 +176,6 @@ START_TEST(order_in_memory)
     assert_close(ek_transform_apply(&transform, 1, in, NULL), counting(EK_F32), 0, 0);
     ek_transform_free(transform);
 }
-END_TEST
 
 static ek_tensor *chain_rows(int64_t first, int64_t count)
 {
@@ -189,7 +184,7 @@ static ek_tensor *chain_rows(int64_t first, int64_t count)
                         EK_U8);
 }
 
-START_TEST(torch_draws)
+TEST(torch_draws)
 {
     ek_transform *chain[] = {ek_random_crop(12, .padding = 2), ek_random_horizontal_flip(0.5),
                              ek_to_float(),
@@ -209,7 +204,6 @@ START_TEST(torch_draws)
     for (int i = 0; i < 4; i++)
         ek_transform_free(chain[i]);
 }
-END_TEST
 
 /* ---- errors ---- */
 
@@ -225,7 +219,7 @@ static void assert_fails(failure fault, int status, const char *part)
         ek_transform_free(chain[i]);
 }
 
-START_TEST(users_errors)
+TEST(users_errors)
 {
     assert_fails(SAYS_NOTHING, EK_E_USER, "transform add: it failed with E_USER");
     assert_fails(SAYS_ALL, EK_E_INVALID, "add: not today");
@@ -236,9 +230,8 @@ START_TEST(users_errors)
     assert_fails(DESCRIBES_SIZE, EK_E_SHAPE, "transform add: describe gives f32[-2, 2, 3]");
     assert_fails(DESCRIBES_MUCH, EK_E_SHAPE, "transform add: f32[1099511627776, 1099511627776]");
 }
-END_TEST
 
-START_TEST(arguments_refused)
+TEST(arguments_refused)
 {
     ek_tensor *in = counting(EK_F32);
     ek_transform *chain[] = {add_new(1, NO_FAULT, NULL), NULL};
@@ -264,22 +257,4 @@ START_TEST(arguments_refused)
     ck_assert_ptr_null(ek_transform_apply(chain, 1, there, NULL));
     assert_error(EK_E_DEVICE, "transform_apply: f32[1] on host:0; transforms take tensors on cpu");
     ek_transform_free(chain[0]);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("transform_chain");
-    TCase *c = tcase_create("transform_chain");
-
-    tcase_add_test(c, types_refused);
-    tcase_add_test(c, freed);
-    tcase_add_test(c, lengths);
-    tcase_add_test(c, sizes_between);
-    tcase_add_test(c, order_in_memory);
-    tcase_add_test(c, torch_draws);
-    tcase_add_test(c, users_errors);
-    tcase_add_test(c, arguments_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

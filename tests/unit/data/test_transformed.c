@@ -103,7 +103,7 @@ static ek_tensor *part(ek_value value, int index)
     return tensor;
 }
 
-START_TEST(one_by_one)
+TEST(one_by_one)
 {
     ek_dataset *set = augmented(pictures());
     ek_tensor *expected = golden(file, "chain/out");
@@ -120,7 +120,6 @@ START_TEST(one_by_one)
     }
     ek_dataset_free(set);
 }
-END_TEST
 
 static void assert_on(const ek_tensor *tensor, ek_device device)
 {
@@ -140,7 +139,7 @@ static void assert_batch(ek_dataset *set, ek_device device)
     ck_assert_int_eq(ek_random_u32(NULL) % 1000, (int64_t)element(golden(file, "chain/next"), 0));
 }
 
-START_TEST(batches)
+TEST(batches)
 {
     assert_ok(ek_host_devices_configure("2"));
     ek_dataset *set = augmented(pictures());
@@ -148,7 +147,6 @@ START_TEST(batches)
     assert_batch(set, ek_host(1));
     ek_dataset_free(set);
 }
-END_TEST
 
 static ek_memory_stats memory(ek_device device)
 {
@@ -159,7 +157,7 @@ static ek_memory_stats memory(ek_device device)
 
 /* The device holds the batch and nothing else, at no time; cpu, what is read and what is
  * transformed again: no more is copied. */
-START_TEST(memory_of_devices)
+TEST(memory_of_devices)
 {
     assert_ok(ek_host_devices_configure("1"));
     ek_dataset *set = ek_transformed(augmented(pictures()), 1, ek_one_hot(10));
@@ -176,10 +174,9 @@ START_TEST(memory_of_devices)
     ck_assert_uint_eq(memory(ek_host(0)).in_use, 0);
     ek_dataset_free(set);
 }
-END_TEST
 
 /* Samples in any order, some twice: each draws anew. */
-START_TEST(any_samples)
+TEST(any_samples)
 {
     static const int64_t samples[] = {3, 3, 0, 6, 3};
     ek_dataset *set = augmented(pictures());
@@ -195,10 +192,9 @@ START_TEST(any_samples)
     }
     ek_dataset_free(set);
 }
-END_TEST
 
 /* Both elements, and one of them twice: by samples and in batches, on cpu and elsewhere. */
-START_TEST(sets_in_sets)
+TEST(sets_in_sets)
 {
     assert_ok(ek_host_devices_configure("1"));
     ek_dataset *set = ek_transformed(pictures(), 0, ek_to_float());
@@ -222,10 +218,9 @@ START_TEST(sets_in_sets)
     }
     ek_dataset_free(set);
 }
-END_TEST
 
 /* Pictures that differ until they are cropped: each is read once, also through other sets. */
-START_TEST(shapes_that_differ)
+TEST(shapes_that_differ)
 {
     enum { SETS = 3, HALF = COUNT / 2 };
     ek_dataset *sets[SETS] = {any_new(growing), ek_subset(any_new(growing), all, COUNT),
@@ -247,10 +242,9 @@ START_TEST(shapes_that_differ)
         ek_dataset_free(set);
     }
 }
-END_TEST
 
 /* Of parts that give rows, each of another shape and type. */
-START_TEST(parts_that_differ)
+TEST(parts_that_differ)
 {
     ek_dataset *small =
         ek_tensor_dataset(tensor_of((double[]){51, 102}, EK_SHAPE(2, 1, 1), EK_U8, ek_cpu()));
@@ -264,11 +258,10 @@ START_TEST(parts_that_differ)
                  1e-7, 0);
     ek_dataset_free(set);
 }
-END_TEST
 
 /* ---- which element ---- */
 
-START_TEST(numbers)
+TEST(numbers)
 {
     ek_dataset *set = ek_transformed(any_new(number), 0, ek_one_hot(7));
     ek_tensor *hot = ek_value_tensor(ek_dataset_get(set, 2));
@@ -294,9 +287,8 @@ START_TEST(numbers)
     ck_assert_int_eq(ek_tensor_count(batch), COUNT * 144);
     ek_dataset_free(set);
 }
-END_TEST
 
-START_TEST(dictionaries)
+TEST(dictionaries)
 {
     ek_dataset *set = ek_transformed_key(any_new(named), "image", ek_to_float(), ek_center_crop(2));
     set = ek_transformed_key(set, "label", ek_one_hot(7));
@@ -312,7 +304,6 @@ START_TEST(dictionaries)
     ck_assert_int_eq(ek_tensor_count(ek_value_tensor(ek_value_get(batch, "label"))), 49);
     ek_dataset_free(set);
 }
-END_TEST
 
 static void assert_get_fails(ek_dataset *set, const char *sentence)
 {
@@ -324,7 +315,7 @@ static void assert_get_fails(ek_dataset *set, const char *sentence)
     ek_dataset_free(set);
 }
 
-START_TEST(no_such_element)
+TEST(no_such_element)
 {
     assert_get_fails(ek_transformed(pictures(), 2, ek_to_float()),
                      "field 2 is transformed, and the sample is a list of 2");
@@ -341,11 +332,10 @@ START_TEST(no_such_element)
     assert_get_fails(ek_transformed_key(any_new(named), "name", ek_to_float()),
                      "what is transformed is none; tensors and numbers are");
 }
-END_TEST
 
 /* ---- errors ---- */
 
-START_TEST(samples_are_named)
+TEST(samples_are_named)
 {
     ek_dataset *set = ek_transformed(pictures(), 1, ek_one_hot(5));
     ck_assert_int_eq(ek_dataset_get(set, -1).kind, EK_VALUE_ERROR);
@@ -366,7 +356,6 @@ START_TEST(samples_are_named)
     assert_error(EK_E_SHAPE, "samples become f32[1, 1, 1, 1, 1, 1, 1, 2]; a batch");
     ek_dataset_free(set);
 }
-END_TEST
 
 static int destroyed;
 
@@ -430,7 +419,7 @@ static void assert_taken(ek_dataset *set, int count, int status, const char *sen
     destroyed = 0;
 }
 
-START_TEST(taken_over)
+TEST(taken_over)
 {
     assert_taken(ek_transformed(counted_set(), 0, counted(), counted()), 102, 0, NULL);
     assert_taken(ek_transformed_key(counted_set(), "x", counted()), 101, 0, NULL);
@@ -450,7 +439,6 @@ START_TEST(taken_over)
     ck_assert_double_eq(element(ek_value_tensor(ek_dataset_get(plain, 4)), 0), 4);
     assert_taken(plain, 100, 0, NULL);
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -485,7 +473,7 @@ static void *read_batches(void *context)
     return NULL;
 }
 
-START_TEST(several_threads)
+TEST(several_threads)
 {
     ek_dataset *set = augmented(pictures());
     pthread_t threads[THREADS];
@@ -500,27 +488,4 @@ START_TEST(several_threads)
         ck_assert_float_eq(readers[i].sum, readers[0].sum);
     }
     ek_dataset_free(set);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("transformed");
-    TCase *c = tcase_create("transformed");
-
-    tcase_add_test(c, one_by_one);
-    tcase_add_test(c, batches);
-    tcase_add_test(c, memory_of_devices);
-    tcase_add_test(c, any_samples);
-    tcase_add_test(c, sets_in_sets);
-    tcase_add_test(c, shapes_that_differ);
-    tcase_add_test(c, parts_that_differ);
-    tcase_add_test(c, numbers);
-    tcase_add_test(c, dictionaries);
-    tcase_add_test(c, no_such_element);
-    tcase_add_test(c, samples_are_named);
-    tcase_add_test(c, taken_over);
-    tcase_add_test(c, several_threads);
-    suite_add_tcase(s, c);
-    return s;
 }

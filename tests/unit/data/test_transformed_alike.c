@@ -59,7 +59,7 @@ static void assert_value_alike(ek_value value)
 
 static const int64_t all[COUNT] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
 
-START_TEST(samples_and_batches)
+TEST(samples_and_batches)
 {
     ek_scope scope = ek_scope_begin();
     ek_dataset *set = alike(pictures_and_masks());
@@ -84,10 +84,9 @@ START_TEST(samples_and_batches)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* The picture, and the numbers that are drawn after it, are those of a picture alone. */
-START_TEST(as_if_alone)
+TEST(as_if_alone)
 {
     ek_scope scope = ek_scope_begin();
     ek_dataset *set = alike(pictures_and_masks());
@@ -109,10 +108,9 @@ START_TEST(as_if_alone)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* Around another one, on a device, by a loader's threads. */
-START_TEST(loaded)
+TEST(loaded)
 {
     ek_scope scope = ek_scope_begin();
     assert_ok(ek_host_devices_configure("1"));
@@ -136,7 +134,6 @@ START_TEST(loaded)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- samples of dictionaries, which are read one by one ---- */
 
@@ -166,7 +163,7 @@ static const ek_dataset_type named_type = {.name = "named",
                                            .length = named_length,
                                            .get = named_get};
 
-START_TEST(keys)
+TEST(keys)
 {
     ek_scope scope = ek_scope_begin();
     ek_dataset *set =
@@ -187,7 +184,6 @@ START_TEST(keys)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- threads that share the default generator ---- */
 
@@ -205,7 +201,7 @@ static void *read_all(void *user)
     return NULL;
 }
 
-START_TEST(several_threads)
+TEST(several_threads)
 {
     pthread_t threads[THREADS];
     ek_dataset *set = alike(pictures_and_masks());
@@ -216,7 +212,6 @@ START_TEST(several_threads)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
     ek_dataset_free(set);
 }
-END_TEST
 
 /* ---- what a user's transform does while it is applied ---- */
 
@@ -330,7 +325,7 @@ static void draws_one(void)
     ek_random_u32(NULL);
 }
 
-START_TEST(fork_while_applied)
+TEST(fork_while_applied)
 {
     ek_scope scope = ek_scope_begin();
     ek_dataset *set = busy_set(forks, forks);
@@ -340,10 +335,9 @@ START_TEST(fork_while_applied)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* They draw numbers of their own: neither the transform's, nor those of later samples. */
-START_TEST(threads_that_draw_while_applied)
+TEST(threads_that_draw_while_applied)
 {
     ek_scope scope = ek_scope_begin();
     ek_dataset *set = busy_set(has_a_thread_draw, draws_one);
@@ -356,7 +350,6 @@ START_TEST(threads_that_draw_while_applied)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* A seed that another thread gives meanwhile is what the generator goes on from. */
 static void *seeds(void *user)
@@ -373,7 +366,7 @@ static void has_a_thread_seed(void)
     ek_random_u32(NULL);
 }
 
-START_TEST(threads_that_seed_while_applied)
+TEST(threads_that_seed_while_applied)
 {
     ek_scope scope = ek_scope_begin();
     ek_dataset *set = busy_set(draws_one, has_a_thread_seed);
@@ -385,7 +378,6 @@ START_TEST(threads_that_seed_while_applied)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 static pthread_barrier_t meeting;
 
@@ -407,7 +399,7 @@ static void *read_busy(void *user)
 }
 
 /* No two threads transform their samples by the same numbers. */
-START_TEST(several_threads_draw_apart)
+TEST(several_threads_draw_apart)
 {
     pthread_t threads[THREADS];
     ek_dataset *set = busy_set(meets, draws_one);
@@ -420,11 +412,10 @@ START_TEST(several_threads_draw_apart)
     pthread_barrier_destroy(&meeting);
     ek_dataset_free(set);
 }
-END_TEST
 
 /* ---- what is refused ---- */
 
-START_TEST(refused)
+TEST(refused)
 {
     ek_scope scope = ek_scope_begin();
     ck_assert_ptr_null(ek_transformed_alike(pictures_and_masks(), EK_FIELD(1, ek_to_float()),
@@ -447,10 +438,9 @@ START_TEST(refused)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* What fails for the second element leaves the generator usable. */
-START_TEST(errors_of_the_second)
+TEST(errors_of_the_second)
 {
     ek_scope scope = ek_scope_begin();
     ek_dataset *set =
@@ -475,24 +465,4 @@ START_TEST(errors_of_the_second)
     ek_dataset_free(further);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("transformed_alike");
-    TCase *c = tcase_create("transformed_alike");
-    tcase_add_test(c, samples_and_batches);
-    tcase_add_test(c, as_if_alone);
-    tcase_add_test(c, loaded);
-    tcase_add_test(c, keys);
-    tcase_add_test(c, several_threads);
-    tcase_add_test(c, fork_while_applied);
-    tcase_add_test(c, threads_that_draw_while_applied);
-    tcase_add_test(c, threads_that_seed_while_applied);
-    tcase_add_test(c, several_threads_draw_apart);
-    tcase_add_test(c, refused);
-    tcase_add_test(c, errors_of_the_second);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -74,7 +74,7 @@ static void assert_draws(ek_transform *transform, ek_tensor *in, uint64_t seed,
 
 /* ---- crops ---- */
 
-START_TEST(random_crops)
+TEST(random_crops)
 {
     static const struct {
         const char *name;
@@ -91,18 +91,16 @@ START_TEST(random_crops)
                      named("random_crop/%s/u8", cases[i].name, ""),
                      named("random_crop/%s/u8/next", cases[i].name, ""));
 }
-END_TEST
 
-START_TEST(random_crops_of_all_dtypes)
+TEST(random_crops_of_all_dtypes)
 {
     for (int i = 0; i < DTYPES; i++)
         assert_draws(ek_random_crop(5, 7, .padding = 3, .fill = 7), named("in/%s", dtypes[i], ""),
                      42, named("random_crop/filled/%s", dtypes[i], ""),
                      named("random_crop/filled/%s/next", dtypes[i], ""));
 }
-END_TEST
 
-START_TEST(center_crops)
+TEST(center_crops)
 {
     ek_tensor *in = named("in/%s", "u8", "");
     assert_close(apply(ek_center_crop(7, 9), in, NULL), golden(file, "center_crop/even"), 0, 0);
@@ -115,10 +113,9 @@ START_TEST(center_crops)
     assert_close(apply(ek_center_crop(17, 13, .padding = 2, .fill = 9), in, NULL),
                  golden(file, "center_crop/padded"), 0, 0);
 }
-END_TEST
 
 /* A fill that each dtype rounds in its own way. */
-START_TEST(fills)
+TEST(fills)
 {
     ek_tensor *in = tensor_of((double[]){1, 2, 3, 4}, EK_SHAPE(2, 2), EK_BF16, ek_cpu());
     ek_tensor *out = apply(ek_center_crop(2, 4, .fill = -0.3), in, NULL);
@@ -132,10 +129,9 @@ START_TEST(fills)
     in = tensor_of((double[]){1}, EK_SHAPE(1, 1), EK_I64, ek_cpu());
     ck_assert_double_eq(element(apply(ek_center_crop(3, .fill = -5e9), in, NULL), 0), -5e9);
 }
-END_TEST
 
 /* Windows that lie beside the picture, and pictures without pixels. */
-START_TEST(crops_of_little)
+TEST(crops_of_little)
 {
     ek_tensor *in = tensor_of((double[]){7}, EK_SHAPE(1, 1), EK_U8, ek_cpu());
     ek_generator *generator = ek_generator_new(5);
@@ -156,11 +152,10 @@ START_TEST(crops_of_little)
                          apply(ek_center_crop(2), full(0, EK_SHAPE(0, 1, 4), EK_F32), NULL)),
                      0);
 }
-END_TEST
 
 /* ---- flips ---- */
 
-START_TEST(flips)
+TEST(flips)
 {
     for (int i = 0; i < DTYPES; i++) {
         ek_tensor *in =
@@ -176,9 +171,8 @@ START_TEST(flips)
                      named("flip/vertical/%s/next", dtypes[i], ""));
     }
 }
-END_TEST
 
-START_TEST(flips_of_planes)
+TEST(flips_of_planes)
 {
     ek_tensor *in =
         tensor_of((double[]){1, 2, 3, 4, 5, 6, 7, 8}, EK_SHAPE(2, 2, 2), EK_F32, ek_cpu());
@@ -194,11 +188,10 @@ START_TEST(flips_of_planes)
     ck_assert_int_eq(ek_tensor_count(apply(ek_random_vertical_flip(1), none, NULL)), 0);
     ck_assert_int_eq(ek_tensor_count(apply(ek_random_horizontal_flip(1), none, NULL)), 0);
 }
-END_TEST
 
 /* ---- elements ---- */
 
-START_TEST(floats)
+TEST(floats)
 {
     for (int i = 0; i < DTYPES; i++)
         assert_close(apply(ek_to_float(), named("in/%s", dtypes[i], ""), NULL),
@@ -207,9 +200,8 @@ START_TEST(floats)
                        tensor_of((double[]){255}, ek_scalar_shape(), EK_U8, ek_cpu()), NULL),
                  full(1, ek_scalar_shape(), EK_F32), 0, 0);
 }
-END_TEST
 
-START_TEST(normalized)
+TEST(normalized)
 {
     double mean[3] = {0.4914, 0.4822, 0.4465}, std[3] = {0.247, 0.2435, 0.2616};
     for (int i = 2; i < 4; i++) {
@@ -224,9 +216,8 @@ START_TEST(normalized)
                      named("normalize/one/%s", dtypes[i], ""), 0, 0);
     }
 }
-END_TEST
 
-START_TEST(all_bytes)
+TEST(all_bytes)
 {
     double values[256];
     for (int i = 0; i < 256; i++)
@@ -238,9 +229,8 @@ START_TEST(all_bytes)
     ek_transform_free(chain[0]);
     ek_transform_free(chain[1]);
 }
-END_TEST
 
-START_TEST(one_hots)
+TEST(one_hots)
 {
     ek_tensor *labels = golden(file, "labels"), *expected = golden(file, "one_hot");
     assert_close(apply(ek_one_hot(10), labels, NULL), expected, 0, 0);
@@ -256,7 +246,6 @@ START_TEST(one_hots)
     ck_assert_ptr_null(apply(ek_one_hot(200), full(200, EK_SHAPE(1), EK_U8), NULL));
     assert_error(EK_E_INVALID, "label 200");
 }
-END_TEST
 
 /* ---- resizing ---- */
 
@@ -266,7 +255,7 @@ static const struct {
 } sizes[] = {{"down", 5, 6}, {"up", 19, 17}, {"double", 26, 18},
              {"edge", 7, 0}, {"one", 1, 1},  {"wide", 13, 5}};
 
-START_TEST(nearest)
+TEST(nearest)
 {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int d = 0; d < DTYPES; d++)
@@ -274,7 +263,6 @@ START_TEST(nearest)
                                named("tall/%s", dtypes[d], ""), NULL),
                          named("nearest/%s/%s", sizes[i].name, dtypes[d]), 0, 0);
 }
-END_TEST
 
 static ek_tensor *resized(size_t size, const char *dtype)
 {
@@ -284,17 +272,16 @@ static ek_tensor *resized(size_t size, const char *dtype)
 
 /* Torch may fuse products and sums: places in [8, 16) then differ by half a unit, 2^-21 of f32, in
  * either direction, between pixels that differ by up to 6. */
-START_TEST(bilinear)
+TEST(bilinear)
 {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         assert_close(resized(i, "f32"), named("bilinear/%s/f32", sizes[i].name, ""), 0, 6e-6);
         assert_close(resized(i, "f64"), named("bilinear/%s/f64", sizes[i].name, ""), 0, 1.2e-14);
     }
 }
-END_TEST
 
 /* Halves that f32 represents go to the even neighbour; where it doesn't, to either. */
-START_TEST(bilinear_bytes)
+TEST(bilinear_bytes)
 {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         bool unsure = strcmp(sizes[i].name, "down") == 0 || strcmp(sizes[i].name, "edge") == 0;
@@ -311,7 +298,6 @@ START_TEST(bilinear_bytes)
     ck_assert(element(apply(ek_resize(2, 2), in, NULL), 0) == INFINITY);
     ck_assert(element(apply(ek_resize(2), in, NULL), 2) == -INFINITY);
 }
-END_TEST
 
 /* ---- what is refused ---- */
 
@@ -322,7 +308,7 @@ static void assert_refused(ek_transform *transform, ek_tensor *in, int status, c
     assert_error(status, part);
 }
 
-START_TEST(pictures_refused)
+TEST(pictures_refused)
 {
     ek_tensor *flat = full(0, EK_SHAPE(28), EK_U8);
     ek_tensor *small = full(0, EK_SHAPE(1, 20, 30), EK_U8);
@@ -370,7 +356,6 @@ START_TEST(pictures_refused)
     assert_refused(ek_one_hot(INT64_MAX), full(0, EK_SHAPE(2), EK_I64), EK_E_SHAPE,
                    "more than memory can hold");
 }
-END_TEST
 
 static void assert_not_made(ek_transform *transform, const char *part)
 {
@@ -378,7 +363,7 @@ static void assert_not_made(ek_transform *transform, const char *part)
     assert_error(EK_E_INVALID, part);
 }
 
-START_TEST(options_refused)
+TEST(options_refused)
 {
     const double one[] = {1}, zero[] = {0}, negative[] = {-1}, nan_[] = {NAN};
     assert_not_made(ek_random_crop(0), "random_crop: a size of 0 x 0");
@@ -400,30 +385,4 @@ START_TEST(options_refused)
     assert_not_made(ek_normalize(one, negative, 1), "deviation -1");
     assert_not_made(ek_normalize(one, nan_, 1), "deviation nan");
     assert_not_made(ek_normalize(nan_, one, 1), "mean nan");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("transforms");
-    TCase *c = tcase_create("transforms");
-
-    tcase_add_test(c, random_crops);
-    tcase_add_test(c, random_crops_of_all_dtypes);
-    tcase_add_test(c, center_crops);
-    tcase_add_test(c, fills);
-    tcase_add_test(c, crops_of_little);
-    tcase_add_test(c, flips);
-    tcase_add_test(c, flips_of_planes);
-    tcase_add_test(c, floats);
-    tcase_add_test(c, normalized);
-    tcase_add_test(c, all_bytes);
-    tcase_add_test(c, one_hots);
-    tcase_add_test(c, nearest);
-    tcase_add_test(c, bilinear);
-    tcase_add_test(c, bilinear_bytes);
-    tcase_add_test(c, pictures_refused);
-    tcase_add_test(c, options_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

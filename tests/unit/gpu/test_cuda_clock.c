@@ -5,6 +5,8 @@
 #include "evenkeel/evenkeel.h"
 #include "unit.h"
 
+BEFORE_ALL(skip_without_gpu)
+
 enum { DEVICES = 2, LONG_MS = 60, SHORT_MS = 20 };
 
 static void sleep_on_stream(void *user)
@@ -39,7 +41,7 @@ static double busy_ms(int device)
     return 1e-6 * (double)ek_dev_busy_ns(ek_dev_get(ek_cuda(device)));
 }
 
-START_TEST(forwards_are_timed_where_they_run)
+TEST(forwards_are_timed_where_they_run)
 {
     double before[DEVICES];
     assert_ok(ek_cuda_devices_configure("0,0"));
@@ -64,10 +66,9 @@ START_TEST(forwards_are_timed_where_they_run)
     ek_module_free(model);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* More forwards than the clock has room for are issued at once: none waits, some aren't timed. */
-START_TEST(many_forwards_at_once)
+TEST(many_forwards_at_once)
 {
     enum { FORWARDS = 2 * EK_CUDA_LAPS };
     assert_ok(ek_cuda_devices_configure("0,0"));
@@ -84,16 +85,4 @@ START_TEST(many_forwards_at_once)
     ek_scope_end(&scope);
     ek_module_free(model);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    skip_without_gpu();
-    Suite *s = suite_create("clock");
-    TCase *tests = tcase_create("forwards");
-    tcase_add_test(tests, forwards_are_timed_where_they_run);
-    tcase_add_test(tests, many_forwards_at_once);
-    suite_add_tcase(s, tests);
-    return s;
 }

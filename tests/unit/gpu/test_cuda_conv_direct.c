@@ -109,19 +109,17 @@ static void check_layouts(const conv_case *c, ek_dtype dtype, int first, int ste
     }
 }
 
-START_TEST(small_ones_agree)
+TEST_LOOP(small_ones_agree, 0, 3 * SMALL)
 {
     check_layouts(&small[_i / 3], dtypes[_i % 3], (_i + _i / 3) % 2, 2);
 }
-END_TEST
 
-START_TEST(tiles_agree)
+TEST_LOOP(tiles_agree, 0, 3 * TILES)
 {
     check_layouts(&tiles[_i / 3], dtypes[_i % 3], (_i + _i / 3) % 3, 3);
 }
-END_TEST
 
-START_TEST(results_are_the_same_from_run_to_run)
+TEST(results_are_the_same_from_run_to_run)
 {
     problem p = problem_of(&tiles[6], EK_F32, TWIN_LAST, TWIN_LAST, TWIN_LAST, 0);
     ek_dev *cuda = twin_dev(EK_CUDA);
@@ -134,17 +132,4 @@ START_TEST(results_are_the_same_from_run_to_run)
             case_same(got, first, "dw");
         first = got;
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_conv_direct");
-    TCase *t = tcase_create("conv");
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, small_ones_agree, 0, 3 * SMALL);
-    tcase_add_loop_test(t, tiles_agree, 0, 3 * TILES);
-    tcase_add_test(t, results_are_the_same_from_run_to_run);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -80,7 +80,7 @@ static float first_of(const float *data)
     return value;
 }
 
-START_TEST(the_next_batch_arrives_while_a_step_computes)
+TEST(the_next_batch_arrives_while_a_step_computes)
 {
     hold h = {.patience = PATIENCE};
     ek_batch batch;
@@ -102,10 +102,9 @@ START_TEST(the_next_batch_arrives_while_a_step_computes)
     ek_loader_free(loader);
     close_cuda();
 }
-END_TEST
 
 /* Copies of all batches, made late, while later batches take the memory of earlier ones. */
-START_TEST(steps_see_their_own_batches)
+TEST_LOOP(steps_see_their_own_batches, 0, 7)
 {
     enum { BATCHES = SAMPLES / BATCH };
     ek_tensor *copies[2][BATCHES];
@@ -140,9 +139,8 @@ START_TEST(steps_see_their_own_batches)
     ek_loader_free(loader);
     close_cuda();
 }
-END_TEST
 
-START_TEST(one_batch_is_ahead_and_no_more)
+TEST(one_batch_is_ahead_and_no_more)
 {
     ek_batch batch;
     open_cuda("0,0");
@@ -166,10 +164,9 @@ START_TEST(one_batch_is_ahead_and_no_more)
     ek_loader_free(loader);
     close_cuda();
 }
-END_TEST
 
 /* What has no room ahead comes when it is asked for, and doesn't ask for room again. */
-START_TEST(where_one_batch_fits_none_is_ahead)
+TEST(where_one_batch_fits_none_is_ahead)
 {
     ek_memory_stats stats;
     ek_batch batch;
@@ -189,11 +186,10 @@ START_TEST(where_one_batch_fits_none_is_ahead)
     ek_loader_free(loader);
     close_cuda();
 }
-END_TEST
 
 /* A batch on the host is cut for devices that compute, and arrives meanwhile: chunks of more than
  * one buffer, or of less. */
-START_TEST(scattering_waits_for_no_kernel)
+TEST_LOOP(scattering_waits_for_no_kernel, 0, 2)
 {
     const int64_t rows = 12, columns = _i ? 1 << 18 : 100;
     const ek_device_list devices = EK_DEVICES(ek_cuda(0), ek_cuda(1), ek_cuda(2));
@@ -225,27 +221,11 @@ START_TEST(scattering_waits_for_no_kernel)
     }
     close_cuda();
 }
-END_TEST
 
-START_TEST(other_switches_are_refused)
+TEST(other_switches_are_refused)
 {
     open_cuda("0,0");
     ck_assert_ptr_null(ek_data_loader(ek_dataset_new(&rows_type), .send_ahead = (ek_switch)3));
     assert_error(EK_E_INVALID, "send_ahead can be EK_ON or EK_OFF, not 3");
     close_cuda();
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = cuda_suite("cuda_loader");
-    TCase *t = tcase_create("loader");
-    tcase_add_test(t, the_next_batch_arrives_while_a_step_computes);
-    tcase_add_loop_test(t, steps_see_their_own_batches, 0, 7);
-    tcase_add_test(t, one_batch_is_ahead_and_no_more);
-    tcase_add_test(t, where_one_batch_fits_none_is_ahead);
-    tcase_add_loop_test(t, scattering_waits_for_no_kernel, 0, 2);
-    tcase_add_test(t, other_switches_are_refused);
-    suite_add_tcase(s, t);
-    return s;
 }

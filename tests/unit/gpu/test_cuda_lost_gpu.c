@@ -6,6 +6,8 @@
 #include "evenkeel/evenkeel.h"
 #include "unit.h"
 
+BEFORE_ALL(skip_without_gpu)
+
 #ifdef EK_CUDA_EMULATED
 #include <emulator.h>
 
@@ -81,7 +83,7 @@ static double wanted_loss(bool balanced)
     return loss;
 }
 
-START_TEST(a_new_module_goes_on_without_a_lost_gpu)
+TEST_LOOP(a_new_module_goes_on_without_a_lost_gpu, 0, 4)
 {
     bool balanced = _i % 2;
     job j;
@@ -124,18 +126,5 @@ START_TEST(a_new_module_goes_on_without_a_lost_gpu)
     assert_ok(ek_shutdown());
     ck_assert_uint_eq(ek_emulator_live_communicators(), 0);
 }
-END_TEST
 
 #endif
-
-Suite *suite(void)
-{
-    skip_without_gpu();
-    Suite *s = suite_create("a lost GPU");
-    TCase *tests = tcase_create("steps");
-#ifdef EK_CUDA_EMULATED /* a real one would have to be broken */
-    tcase_add_loop_test(tests, a_new_module_goes_on_without_a_lost_gpu, 0, 4);
-#endif
-    suite_add_tcase(s, tests);
-    return s;
-}

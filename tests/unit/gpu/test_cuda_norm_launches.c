@@ -3,6 +3,9 @@
 #include "core/tensor.h"
 #include "evenkeel/evenkeel.h"
 #include "unit.h"
+
+BEFORE_ALL(skip_without_gpu)
+
 #ifdef EK_CUDA_EMULATED
 #include <emulator.h>
 
@@ -125,7 +128,7 @@ static launches count(kind k, ek_dtype dtype)
     return got;
 }
 
-START_TEST(no_more_launches)
+TEST_LOOP(no_more_launches, 0, KINDS * 2)
 {
     const kind k = (kind)(_i / 2);
     const ek_dtype dtype = dtypes[_i % 2];
@@ -143,17 +146,4 @@ START_TEST(no_more_launches)
                   most.forward, most.backward, most.second);
     assert_ok(ek_shutdown());
 }
-END_TEST
 #endif
-
-Suite *suite(void)
-{
-    skip_without_gpu();
-    Suite *s = suite_create("launches of normalisation");
-#ifdef EK_CUDA_EMULATED
-    TCase *tests = tcase_create("launches");
-    tcase_add_loop_test(tests, no_more_launches, 0, KINDS * 2);
-    suite_add_tcase(s, tests);
-#endif
-    return s;
-}

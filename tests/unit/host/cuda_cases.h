@@ -8,8 +8,8 @@
  *     twin_close(y, 1e-6, 1e-6, "unary");
  *
  * Both have the same geometry, offsets included, and the same bytes between their elements, which
- * comparisons look at too: kernels must leave them alone. Tests say `return twin_suite(...)` in
- * suite(), which skips the program where there is no GPU. */
+ * comparisons look at too: kernels must leave them alone. The program is skipped where there is no
+ * GPU. */
 #ifndef EK_TESTS_CUDA_CASES_H
 #define EK_TESTS_CUDA_CASES_H
 
@@ -54,20 +54,7 @@ static inline const ek_kernels *twin_cuda(void)
     return twin_dev(EK_CUDA)->backend->kernels;
 }
 
-/* A suite of the name; ends the program with 77 where there is no GPU. Another process looks, since
- * neither threads nor a GPU's state outlive Check's fork. */
-static inline Suite *twin_suite(const char *name)
-{
-    int status = 0;
-    pid_t child = fork();
-    if (child == 0)
-        _exit(ek_device_count(EK_CUDA) > 0 ? 0 : 77);
-    if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status))
-        exit(EXIT_FAILURE);
-    if (WEXITSTATUS(status) != 0)
-        exit(WEXITSTATUS(status));
-    return suite_create(name);
-}
+BEFORE_ALL(skip_without_gpu)
 
 /* ---- making ---- */
 

@@ -137,7 +137,7 @@ static void check_case(int k, ek_dtype dtype, twin_layout layout, twin_layout ot
     check_backward(&c, layout);
 }
 
-START_TEST(against_host)
+TEST_LOOP(against_host, 0, 3)
 {
     for (int k = 0; k < CASES; k++)
         for (int l = 0; l < 4; l++) {
@@ -155,10 +155,9 @@ START_TEST(against_host)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
 /* Memory in unusual orders, and a repeated gradient, as a sum's is. */
-START_TEST(other_layouts)
+TEST(other_layouts)
 {
     check_case(7, EK_F32, TWIN_REVERSED, TWIN_LAST, true, true);
     check_case(7, EK_F32, TWIN_ROWS, TWIN_REVERSED, true, true);
@@ -174,10 +173,9 @@ START_TEST(other_layouts)
     check_statistics(&c);
     check_backward(&c, TWIN_LAST);
 }
-END_TEST
 
 /* Channels of a wider tensor, samples of a longer one: strides are kept. */
-START_TEST(parts_of_tensors)
+TEST(parts_of_tensors)
 {
     for (int l = 0; l < 2; l++) {
         const int64_t dims[] = {4, 24, 6, 10}, part[] = {3, 8, 6, 10};
@@ -202,10 +200,9 @@ START_TEST(parts_of_tensors)
         twin_close(y, 1e-5, 1e-6, "apply to a part");
     }
 }
-END_TEST
 
 /* Statistics that are rows of one tensor, strided parameters, parameters of x's own dtype. */
-START_TEST(other_parameters)
+TEST(other_parameters)
 {
     const int64_t dims[] = {3, 8, 5, 4}, table[] = {8, 2}, channels = 8;
     for (int d = 0; d < 3; d++) {
@@ -237,10 +234,9 @@ START_TEST(other_parameters)
         twin_close(into, 2e-6, 2e-6, "strided statistics");
     }
 }
-END_TEST
 
 /* A mean 1e4 times the deviation: sums of squares alone would lose all digits of f32. */
-START_TEST(large_mean)
+TEST(large_mean)
 {
     const int64_t dims[] = {8, 24, 30, 17};
     for (int l = 0; l < 4; l++) {
@@ -260,10 +256,9 @@ START_TEST(large_mean)
         twin_close(var, 1e-6, 0, "var around a large mean");
     }
 }
-END_TEST
 
 /* NaN and infinity stay where they are, and a NaN hides nothing behind a ReLU. */
-START_TEST(not_finite)
+TEST(not_finite)
 {
     const int64_t dims[] = {6, 8, 4, 4}, channels = 8;
     for (int l = 0; l < 2; l++) {
@@ -299,10 +294,9 @@ START_TEST(not_finite)
             twin_close(dx, 1e-6, 1e-6, "gradient of what isn't finite");
     }
 }
-END_TEST
 
 /* The same bits each time. */
-START_TEST(repeatable)
+TEST(repeatable)
 {
     for (int l = 0; l < 2; l++) {
         const int64_t dims[] = {6, 36, 41, 43}, channels = 36;
@@ -324,9 +318,8 @@ START_TEST(repeatable)
             case_same(twin_pull(out[0][i].cuda), twin_pull(out[1][i].cuda), "twice");
     }
 }
-END_TEST
 
-START_TEST(no_values)
+TEST(no_values)
 {
     const int64_t dims[] = {0, 3, 2, 2}, channels = 3;
     batch_case c = {.channels = channels, .wide = EK_F32};
@@ -342,22 +335,4 @@ START_TEST(no_values)
                                        &(ek_norm_sums){.dbias = mean.cuda, .dweight = var.cuda},
                                        x.cuda, x.cuda, mean.cuda, var.cuda, NULL, NULL));
     case_must(case_get(twin_pull(mean.cuda), 1) == 0 && case_get(twin_pull(var.cuda), 1) == 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_batch_norm");
-    TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, against_host, 0, 3);
-    tcase_add_test(t, other_layouts);
-    tcase_add_test(t, parts_of_tensors);
-    tcase_add_test(t, other_parameters);
-    tcase_add_test(t, large_mean);
-    tcase_add_test(t, not_finite);
-    tcase_add_test(t, repeatable);
-    tcase_add_test(t, no_values);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -108,23 +108,21 @@ static void check(const conv_case *c, ek_dtype dtype, twin_layout layout, bool w
     ek_scope_end(&scope);
 }
 
-START_TEST(conv_agrees_with_the_host)
+TEST_LOOP(conv_agrees_with_the_host, 0, 3 * CASES)
 {
     static const twin_layout layouts[] = {TWIN_LAST, TWIN_ROWS, TWIN_DENSE_OFFSET, TWIN_SWAPPED};
     for (int i = 0; i < 4; i++)
         check(&cases[_i / 3], dtypes[_i % 3], layouts[i], i % 2 == 0);
 }
-END_TEST
 
-START_TEST(conv_without_libraries_agrees_with_the_host)
+TEST_LOOP(conv_without_libraries_agrees_with_the_host, 0, 3 * CASES)
 {
     setenv("EVENKEEL_CUDA_WITHOUT", "cublas,cudnn", 1);
     check(&cases[_i / 3], dtypes[_i % 3], TWIN_GAPS, true);
     check(&cases[_i / 3], dtypes[_i % 3], TWIN_REVERSED, false);
 }
-END_TEST
 
-START_TEST(conv_with_rounded_operands)
+TEST_LOOP(conv_with_rounded_operands, 0, CASES)
 {
     ek_allow_tf32(true);
     ek_scope scope = ek_scope_begin();
@@ -135,9 +133,8 @@ START_TEST(conv_with_rounded_operands)
     twin_close_norm(p.dw, 2e-3, cases[_i].what);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(conv_repeats_to_the_bit)
+TEST_LOOP(conv_repeats_to_the_bit, 0, CASES)
 {
     ek_use_deterministic_algorithms(true);
     for (int d = 0; d < 3; d++) {
@@ -151,10 +148,9 @@ START_TEST(conv_repeats_to_the_bit)
         case_same(twin_pull(p.dbias.cuda), twin_pull(q.dbias.cuda), cases[_i].what);
     }
 }
-END_TEST
 
 /* Gradients of sums have one value, expanded. */
-START_TEST(conv_takes_zero_strides)
+TEST(conv_takes_zero_strides)
 {
     for (int d = 0; d < 3; d++) {
         problem p = problem_of(&cases[0], dtypes[d], TWIN_LAST, true);
@@ -167,10 +163,9 @@ START_TEST(conv_takes_zero_strides)
         twin_close_norm(p.dbias, tolerance_of(dtypes[d]), "dbias");
     }
 }
-END_TEST
 
 /* No samples, or no channels: sums of nothing are 0, and a bias remains. */
-START_TEST(conv_of_nothing)
+TEST(conv_of_nothing)
 {
     conv_case samples = cases[0], channels = cases[0], outputs = cases[0];
     samples.samples = 0;
@@ -187,10 +182,9 @@ START_TEST(conv_of_nothing)
             twin_close_norm(p.dbias, tolerance_of(dtypes[d]), empty[i]->what);
         }
 }
-END_TEST
 
 /* With little memory another engine, or our own kernels, compute the same. */
-START_TEST(conv_with_little_memory)
+TEST(conv_with_little_memory)
 {
     ek_memory_stats stats;
     conv_case c = cases[0];
@@ -206,9 +200,8 @@ START_TEST(conv_with_little_memory)
     ck_assert_int_eq(ek_error_status(), 0);
     twin_close_norm(p.y, tolerance_of(EK_F32), "little memory");
 }
-END_TEST
 
-START_TEST(conv_workspace_is_given_back)
+TEST(conv_workspace_is_given_back)
 {
     ek_memory_stats before, after;
     problem p = problem_of(&cases[0], EK_F32, TWIN_SWAPPED, true);
@@ -217,21 +210,4 @@ START_TEST(conv_workspace_is_given_back)
     assert_ok(ek_memory_get(ek_cuda(0), &after));
     ck_assert(after.now[EK_MEMORY_WORKSPACE] == before.now[EK_MEMORY_WORKSPACE]);
     ck_assert(after.in_use == before.in_use);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_conv");
-    TCase *t = tcase_create("conv");
-    tcase_add_loop_test(t, conv_agrees_with_the_host, 0, 3 * CASES);
-    tcase_add_loop_test(t, conv_without_libraries_agrees_with_the_host, 0, 3 * CASES);
-    tcase_add_loop_test(t, conv_with_rounded_operands, 0, CASES);
-    tcase_add_loop_test(t, conv_repeats_to_the_bit, 0, CASES);
-    tcase_add_test(t, conv_takes_zero_strides);
-    tcase_add_test(t, conv_of_nothing);
-    tcase_add_test(t, conv_with_little_memory);
-    tcase_add_test(t, conv_workspace_is_given_back);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -28,7 +28,7 @@ static twin numbered(twin t)
 }
 
 /* All pairs of dtypes; rows of odd and even lengths, tiles that are full and that aren't. */
-START_TEST(every_dtype_and_layout)
+TEST_LOOP(every_dtype_and_layout, 0, EK_DTYPES *EK_DTYPES)
 {
     static const int64_t shapes[][4] = {{2, 3, 5, 7},   {2, 40, 3, 37}, {1, 16, 4, 8},
                                         {1, 3, 33, 65}, {3, 1, 0, 2},   {1, 1, 1, 1}};
@@ -45,10 +45,9 @@ START_TEST(every_dtype_and_layout)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
 /* Biases and such: the source repeats. */
-START_TEST(repeated)
+TEST(repeated)
 {
     static const int64_t dims[] = {3, 16, 4, 12};
     for (int d = 0; d < EK_DTYPES; d++)
@@ -63,10 +62,9 @@ START_TEST(repeated)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
 /* Every other element, and parts, without the last: what ek_slice makes. */
-START_TEST(parts)
+TEST(parts)
 {
     static const int64_t dims[] = {6, 8, 9};
     for (int d = 0; d < EK_DTYPES; d++)
@@ -91,9 +89,8 @@ START_TEST(parts)
                     ek_scope_end(&scope);
                 }
 }
-END_TEST
 
-START_TEST(conversions_of_special_values)
+TEST(conversions_of_special_values)
 {
     static const double values[] = {(double)NAN,
                                     (double)INFINITY,
@@ -128,10 +125,9 @@ START_TEST(conversions_of_special_values)
     for (int d = 0; d < EK_DTYPES; d++)
         run_copy(twin_new((ek_dtype)d, 1, dims, TWIN_ROWS), big, "large integers");
 }
-END_TEST
 
 /* Halfway cases go to even; NaN with a payload in the lower half stays NaN: to the bit. */
-START_TEST(rounding_to_bf16)
+TEST(rounding_to_bf16)
 {
     const uint32_t bits[] = {0x3f808000, 0x3f818000, 0x3f808001,
                              0x7f800001, 0xff7fffff, 0x7f800000};
@@ -142,10 +138,9 @@ START_TEST(rounding_to_bf16)
     run_copy(y, x, "rounding");
     ck_assert_mem_eq(ek_tensor_address(twin_pull(y.cuda)), ek_tensor_address(y.host), 12);
 }
-END_TEST
 
 /* Copies of one dtype keep all bits, those of a NaN too. */
-START_TEST(bits_are_kept)
+TEST(bits_are_kept)
 {
     const int64_t dims[] = {5, 24};
     for (int l = 0; l < TWIN_LAYOUTS; l++) {
@@ -161,10 +156,9 @@ START_TEST(bits_are_kept)
             case_must(got[i] == 0x7f800001u + i);
     }
 }
-END_TEST
 
 /* More tiles and units than a grid takes in one round. */
-START_TEST(large)
+TEST(large)
 {
     const int64_t picture[] = {1, 96, 31, 33}, rows[] = {300, 130};
     for (int d = 0; d < EK_DTYPES; d++) {
@@ -179,9 +173,8 @@ START_TEST(large)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
-START_TEST(into_itself)
+TEST(into_itself)
 {
     const int64_t dims[] = {3, 4};
     for (int l = 0; l < TWIN_LAYOUTS; l++) {
@@ -189,9 +182,8 @@ START_TEST(into_itself)
         run_copy(x, x, "into itself");
     }
 }
-END_TEST
 
-START_TEST(filling)
+TEST(filling)
 {
     static const int64_t shapes[][4] = {{2, 3, 5, 7}, {2, 16, 4, 8}, {1, 1, 1, 1},
                                         {1, 1, 1, 3}, {3, 1, 0, 2},  {3, 16, 20, 73}};
@@ -212,22 +204,4 @@ START_TEST(filling)
     assert_made(scalar);
     memset(ek_tensor_address(scalar), 0, sizeof(double));
     run_fill(twin_of(scalar), 7, "a scalar");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_copy_kernel");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, every_dtype_and_layout, 0, EK_DTYPES * EK_DTYPES);
-    tcase_add_test(t, repeated);
-    tcase_add_test(t, parts);
-    tcase_add_test(t, conversions_of_special_values);
-    tcase_add_test(t, rounding_to_bf16);
-    tcase_add_test(t, bits_are_kept);
-    tcase_add_test(t, large);
-    tcase_add_test(t, into_itself);
-    tcase_add_test(t, filling);
-    suite_add_tcase(s, t);
-    return s;
 }

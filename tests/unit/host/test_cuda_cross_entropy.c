@@ -58,7 +58,7 @@ static void run_gradient(const entropy_case *c)
                                                   c->weight.cuda, &c->params));
 }
 
-START_TEST(cross_entropy)
+TEST_LOOP(cross_entropy, 0, 3)
 {
     ek_dtype dtype = floating[_i];
     double tolerance = dtype == EK_F64 ? 1e-13 : 3e-6, last = dtype == EK_BF16 ? 8e-3 : tolerance;
@@ -78,10 +78,9 @@ START_TEST(cross_entropy)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
 /* So many elements that fewer lanes work on each. */
-START_TEST(cross_entropy_of_many_elements)
+TEST_LOOP(cross_entropy_of_many_elements, 0, 6)
 {
     ek_dtype dtype = floating[_i / 2];
     double tolerance = dtype == EK_F64 ? 1e-13 : 3e-6, last = dtype == EK_BF16 ? 8e-3 : tolerance;
@@ -93,9 +92,8 @@ START_TEST(cross_entropy_of_many_elements)
     run_gradient(&c);
     twin_close(c.dx, last, tolerance, "gradient");
 }
-END_TEST
 
-START_TEST(special_values)
+TEST(special_values)
 {
     const int64_t shape[] = {6, 7, 1, 2};
     const double infinity = (double)INFINITY;
@@ -120,9 +118,8 @@ START_TEST(special_values)
             twin_close(c.dx, 1e-5, 1e-5, "special gradients");
         }
 }
-END_TEST
 
-START_TEST(target_weight)
+TEST(target_weight)
 {
     const int64_t shape[] = {3, 4, 5, 7}, large[] = {3, 6, 60, 211}, one[] = {1};
     for (int big = 0; big < 2; big++)
@@ -145,9 +142,8 @@ START_TEST(target_weight)
     case_set(out.host, 0, 0);
     twin_same(out, "no targets");
 }
-END_TEST
 
-START_TEST(targets_out_of_range)
+TEST(targets_out_of_range)
 {
     const int64_t shape[] = {6, 4, 1, 1};
     ek_dev *dev = twin_dev(EK_CUDA);
@@ -180,19 +176,4 @@ START_TEST(targets_out_of_range)
             run(&c);
             twin_close(c.loss, 1e-5, 1e-5, "after an error");
         }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_cross_entropy");
-    TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, cross_entropy, 0, 3);
-    tcase_add_loop_test(t, cross_entropy_of_many_elements, 0, 6);
-    tcase_add_test(t, special_values);
-    tcase_add_test(t, target_weight);
-    tcase_add_test(t, targets_out_of_range);
-    suite_add_tcase(s, t);
-    return s;
 }

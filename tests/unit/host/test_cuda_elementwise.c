@@ -41,7 +41,7 @@ static int run_binary(ek_binary op, twin z, twin x, twin y, double a)
     return rc;
 }
 
-START_TEST(unary)
+TEST_LOOP(unary, 0, EK_DTYPES)
 {
     ek_dtype dtype = (ek_dtype)_i;
     for (int op = 0; op < EK_UNARY_COUNT; op++) {
@@ -64,9 +64,8 @@ START_TEST(unary)
             }
     }
 }
-END_TEST
 
-START_TEST(powers)
+TEST(powers)
 {
     static const double exponents[] = {2, 0.5, -1, 3, 0, -0.75};
     const int64_t dims[] = {4, 8};
@@ -78,10 +77,9 @@ START_TEST(powers)
             twin_close(y, tolerance_of((ek_dtype)d), 0, "pow");
         }
 }
-END_TEST
 
 /* A second operand that is repeated along the dimensions of a mask. */
-START_TEST(binary)
+TEST_LOOP(binary, 0, EK_DTYPES)
 {
     ek_dtype dtype = (ek_dtype)_i;
     for (int op = 0; op < EK_BINARY_COUNT; op++) {
@@ -105,11 +103,10 @@ START_TEST(binary)
             }
     }
 }
-END_TEST
 
 /* The first columns of matrices: rows that are whole vectors or not, at starts that are aligned or
  * not, with a second operand that all rows share. */
-START_TEST(columns)
+TEST(columns)
 {
     for (int d = 0; d < EK_DTYPES; d++)
         for (int64_t pitch = 8; pitch <= 24; pitch++)
@@ -134,10 +131,9 @@ START_TEST(columns)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
 /* Computed as the first operand's dtype is. */
-START_TEST(mixed_dtypes)
+TEST(mixed_dtypes)
 {
     for (int d = 0; d < EK_DTYPES * EK_DTYPES * EK_DTYPES; d++) {
         ek_scope scope = ek_scope_begin();
@@ -158,9 +154,8 @@ START_TEST(mixed_dtypes)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
-START_TEST(integers_have_fewer_operations)
+TEST(integers_have_fewer_operations)
 {
     twin x = operand(EK_I64, shapes[0], TWIN_ROWS, 1);
     ck_assert_int_eq(twin_cuda()->unary(twin_dev(EK_CUDA), EK_UNARY_EXP, x.cuda, x.cuda, 0, 0),
@@ -171,10 +166,9 @@ START_TEST(integers_have_fewer_operations)
                      EK_E_DTYPE);
     assert_error(EK_E_DTYPE, "takes a floating dtype, not i64");
 }
-END_TEST
 
 /* NaN, infinities, zeros of either sign, subnormal and huge numbers, alone and in pairs. */
-START_TEST(special_values)
+TEST(special_values)
 {
     static const double values[] = {(double)NAN,
                                     (double)INFINITY,
@@ -220,9 +214,8 @@ START_TEST(special_values)
         }
     }
 }
-END_TEST
 
-START_TEST(integers_wrap)
+TEST(integers_wrap)
 {
     const int64_t dims[] = {16};
     static const double values[] = {0,    1, -1, 9.2e18, -9.2e18, 4e18,  255, 256,
@@ -246,9 +239,8 @@ START_TEST(integers_wrap)
         twin_same(z, "clamp of integers");
     }
 }
-END_TEST
 
-START_TEST(comparing)
+TEST(comparing)
 {
     for (int d = 0; d < EK_DTYPES; d++)
         for (int op = EK_COMPARE_EQ; op <= EK_COMPARE_GE; op++)
@@ -277,10 +269,9 @@ START_TEST(comparing)
                     ek_scope_end(&scope);
                 }
 }
-END_TEST
 
 /* More than all blocks of a grid take in one round. */
-START_TEST(large)
+TEST(large)
 {
     const int64_t flat[] = {130003}, rows[] = {20000, 8}, turned[] = {170, 201};
     twin x = twin_uniform(twin_new(EK_F32, 1, flat, TWIN_ROWS), -1, 1, 1);
@@ -297,10 +288,9 @@ START_TEST(large)
     assert_ok(run_binary(EK_BINARY_MUL, t, s, s, 0));
     twin_same(t, "strided");
 }
-END_TEST
 
 /* 64 addends, as there are devices; more than one launch takes; one. */
-START_TEST(sums_of_many)
+TEST(sums_of_many)
 {
     static const int counts[] = {1, 2, 3, 64, 330};
     static const int64_t sizes[] = {0, 1, 7, 1003};
@@ -333,11 +323,10 @@ START_TEST(sums_of_many)
     ck_assert_int_eq(twin_cuda()->add_n(twin_dev(EK_CUDA), 1, NULL, NULL, 0), EK_E_INVALID);
     assert_error(EK_E_INVALID, "at least 1");
 }
-END_TEST
 
 /* Many sums at once, of different sizes and addresses, more than one launch takes; the large ones
  * are of several blocks. */
-START_TEST(lists_of_sums)
+TEST(lists_of_sums)
 {
     enum { SUMS = 70, ADDENDS = 3 };
     static const int64_t sizes[] = {0, 1, 4096, 7, 4097, 64, 9001};
@@ -369,10 +358,9 @@ START_TEST(lists_of_sums)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
 /* The order of the addends is the caller's: with these the sum depends on it. */
-START_TEST(order_of_sums)
+TEST(order_of_sums)
 {
     const int64_t dims[] = {5};
     static const double values[] = {1e8, 1, -1e8, 1};
@@ -388,26 +376,4 @@ START_TEST(order_of_sums)
     assert_ok(twin_cuda()->add_n(twin_dev(EK_CUDA), 1, &y.cuda, cuda, 4));
     twin_same(y, "the order of a sum");
     case_must(case_get(y.host, 0) == 1);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_elementwise");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, unary, 0, EK_DTYPES);
-    tcase_add_loop_test(t, binary, 0, EK_DTYPES);
-    tcase_add_test(t, powers);
-    tcase_add_test(t, columns);
-    tcase_add_test(t, mixed_dtypes);
-    tcase_add_test(t, integers_have_fewer_operations);
-    tcase_add_test(t, special_values);
-    tcase_add_test(t, integers_wrap);
-    tcase_add_test(t, comparing);
-    tcase_add_test(t, large);
-    tcase_add_test(t, sums_of_many);
-    tcase_add_test(t, lists_of_sums);
-    tcase_add_test(t, order_of_sums);
-    suite_add_tcase(s, t);
-    return s;
 }

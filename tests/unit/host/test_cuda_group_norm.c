@@ -158,7 +158,7 @@ static void check_case(int k, ek_dtype dtype, twin_layout layout, twin_layout ot
     check_gradient(&c, layout);
 }
 
-START_TEST(against_host)
+TEST_LOOP(against_host, 0, 3)
 {
     for (int k = 0; k < CASES; k++)
         for (int l = 0; l < 4; l++) {
@@ -175,10 +175,9 @@ START_TEST(against_host)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
 /* Every form of memory with and without parameters; unusual orders. */
-START_TEST(other_layouts)
+TEST(other_layouts)
 {
     static const int numbers[] = {0, 1, 2, 15, 17, 20, 25, 26};
     for (int i = 0; i < 8; i++)
@@ -190,10 +189,9 @@ START_TEST(other_layouts)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
 /* One of the parameters alone; a gradient that is repeated, as a sum's is. */
-START_TEST(some_operands)
+TEST(some_operands)
 {
     static const int numbers[] = {1, 2, 14, 18};
     for (int i = 0; i < 4; i++)
@@ -218,10 +216,9 @@ START_TEST(some_operands)
             check_gradient(&c, (twin_layout)l);
         }
 }
-END_TEST
 
 /* Strided parameters; those per element also of x's own dtype. */
-START_TEST(other_parameters)
+TEST(other_parameters)
 {
     for (int k = 0; k < 2; k++) {
         group_case c = {.number = k ? 15 : 1,
@@ -254,10 +251,9 @@ START_TEST(other_parameters)
         check_gradient(&c, TWIN_LAST);
     }
 }
-END_TEST
 
 /* A mean 1e4 times the deviation: sums of squares alone would lose all digits of f32. */
-START_TEST(large_mean)
+TEST(large_mean)
 {
     for (int l = 0; l < 4; l++)
         for (int64_t groups = 1; groups <= 24; groups = groups == 1 ? 6 : groups * 4) {
@@ -281,10 +277,9 @@ START_TEST(large_mean)
             twin_close(var, 2e-6, 0, "var around a large mean");
         }
 }
-END_TEST
 
 /* The same bits each time. */
-START_TEST(repeatable)
+TEST(repeatable)
 {
     static const int numbers[] = {5, 6, 18};
     for (int k = 0; k < 3; k++) {
@@ -312,9 +307,8 @@ START_TEST(repeatable)
             case_same(twin_pull(out[0][i].cuda), twin_pull(out[1][i].cuda), "twice");
     }
 }
-END_TEST
 
-START_TEST(no_values)
+TEST(no_values)
 {
     ek_dev *dev = twin_dev(EK_CUDA);
     const ek_kernels *cuda = twin_cuda();
@@ -344,21 +338,4 @@ START_TEST(no_values)
         assert_ok(cuda->norm_gradient(dev, x.cuda, x.cuda, x.cuda, mean.cuda, var.cuda, NULL,
                                       mean.cuda, var.cuda, 1, NULL));
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_group_norm");
-    TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, against_host, 0, 3);
-    tcase_add_test(t, other_layouts);
-    tcase_add_test(t, some_operands);
-    tcase_add_test(t, other_parameters);
-    tcase_add_test(t, large_mean);
-    tcase_add_test(t, repeatable);
-    tcase_add_test(t, no_values);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -55,7 +55,7 @@ static void check(int which, ek_dtype dtype, int s, int dim, int layout, int64_t
         twin_same(to, what); /* additions in the host's order */
 }
 
-START_TEST(selected)
+TEST_LOOP(selected, 0, EK_DTYPES)
 {
     for (int s = 0; s < SHAPES; s++)
         for (int dim = 0; dim < 4; dim++)
@@ -66,9 +66,8 @@ START_TEST(selected)
                     ek_scope_end(&scope);
                 }
 }
-END_TEST
 
-START_TEST(added)
+TEST_LOOP(added, 0, 4)
 {
     ek_use_deterministic_algorithms(_i >= 2);
     for (int s = 0; s < SHAPES; s++)
@@ -80,9 +79,8 @@ START_TEST(added)
                     ek_scope_end(&scope);
                 }
 }
-END_TEST
 
-START_TEST(scalars_and_dtypes)
+TEST(scalars_and_dtypes)
 {
     const int64_t one[] = {1}, three[] = {3};
     twin x = values(twin_new(EK_F32, 0, no_dims, TWIN_ROWS), 1);
@@ -102,10 +100,9 @@ START_TEST(scalars_and_dtypes)
                      EK_E_DTYPE);
     assert_error(EK_E_DTYPE, "take f32 or f64, not bf16");
 }
-END_TEST
 
 /* The kernel's error comes with a later call; what is in range is done, and the device goes on. */
-START_TEST(out_of_range)
+TEST(out_of_range)
 {
     const int64_t shape[] = {4, 3};
     static const char *const names[] = {"index_select", "index_add", "gather", "scatter_add"};
@@ -131,18 +128,4 @@ START_TEST(out_of_range)
         twin_close(y, 0, 1e-6, names[which]);
         assert_ok(ek_synchronize(ek_cuda(0)));
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_index");
-    TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, selected, 0, EK_DTYPES);
-    tcase_add_loop_test(t, added, 0, 4);
-    tcase_add_test(t, scalars_and_dtypes);
-    tcase_add_test(t, out_of_range);
-    suite_add_tcase(s, t);
-    return s;
 }

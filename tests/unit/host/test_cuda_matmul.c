@@ -101,20 +101,18 @@ static void check_all_forms(const product *p, ek_dtype dtype, int sparse)
             }
 }
 
-START_TEST(matmul_agrees_with_the_host)
+TEST_LOOP(matmul_agrees_with_the_host, 0, 3 * PRODUCTS)
 {
     check_all_forms(&products[_i / 3], dtypes[_i % 3], 1);
 }
-END_TEST
 
-START_TEST(matmul_without_cublas_agrees_with_the_host)
+TEST_LOOP(matmul_without_cublas_agrees_with_the_host, 0, 3 * PRODUCTS)
 {
     setenv("EVENKEEL_CUDA_WITHOUT", "cublas", 1);
     check_all_forms(&products[_i / 3], dtypes[_i % 3], 2);
 }
-END_TEST
 
-START_TEST(matmul_of_nothing)
+TEST(matmul_of_nothing)
 {
     static const product empty[] = {{0, 2, 3, 4}, {2, 0, 3, 4}, {2, 3, 4, 0}, {0, 0, 0, 0}};
     const form rows[3] = {ROWS, ROWS, ROWS};
@@ -122,10 +120,9 @@ START_TEST(matmul_of_nothing)
         for (int d = 0; d < 3; d++)
             check(dtypes[d], &empty[i], rows, true, i % 2);
 }
-END_TEST
 
 /* A bias and an operand that are the same everywhere, and a bias with a stride. */
-START_TEST(matmul_takes_repeated_operands)
+TEST(matmul_takes_repeated_operands)
 {
     int64_t wide = 21, strides[1] = {3}, seven[1] = {7};
     for (int d = 0; d < 3; d++) {
@@ -140,9 +137,8 @@ START_TEST(matmul_takes_repeated_operands)
         twin_close(out, tolerance_of(dtypes[d], 6), tolerance_of(dtypes[d], 6), "repeated");
     }
 }
-END_TEST
 
-START_TEST(matmul_repeats_to_the_bit)
+TEST(matmul_repeats_to_the_bit)
 {
     ek_use_deterministic_algorithms(true);
     for (int d = 0; d < 3; d++) {
@@ -158,10 +154,9 @@ START_TEST(matmul_repeats_to_the_bit)
         }
     }
 }
-END_TEST
 
 /* NaN and infinity go where the formula has them, and what is in out doesn't matter. */
-START_TEST(matmul_carries_what_is_not_finite)
+TEST(matmul_carries_what_is_not_finite)
 {
     twin x = matrix(EK_F32, 1, 4, 4, ROWS, 1), y = matrix(EK_F32, 1, 4, 4, ROWS, 2);
     twin out = matrix(EK_F32, 1, 4, 4, ROWS, 3);
@@ -176,10 +171,9 @@ START_TEST(matmul_carries_what_is_not_finite)
     ck_assert(isnan(case_get(out.host, 0)) && isfinite(case_get(out.host, 4)));
     twin_close(out, 1e-6, 1e-6, "not finite");
 }
-END_TEST
 
 /* The workspace is counted, and stays with the device; products are computed without it too. */
-START_TEST(matmul_without_memory_for_a_workspace)
+TEST(matmul_without_memory_for_a_workspace)
 {
     ek_memory_stats stats;
     twin x = matrix(EK_F32, 1, 40, 50, ROWS, 1), y = matrix(EK_F32, 1, 50, 60, ROWS, 2);
@@ -190,20 +184,4 @@ START_TEST(matmul_without_memory_for_a_workspace)
     assert_ok(twin_cuda()->matmul(twin_dev(EK_CUDA), out.cuda, x.cuda, y.cuda, NULL, false));
     ck_assert_int_eq(ek_error_status(), 0);
     twin_close(out, 1e-5, 1e-5, "no workspace");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_matmul");
-    TCase *t = tcase_create("matmul");
-    tcase_add_loop_test(t, matmul_agrees_with_the_host, 0, 3 * PRODUCTS);
-    tcase_add_loop_test(t, matmul_without_cublas_agrees_with_the_host, 0, 3 * PRODUCTS);
-    tcase_add_test(t, matmul_of_nothing);
-    tcase_add_test(t, matmul_takes_repeated_operands);
-    tcase_add_test(t, matmul_repeats_to_the_bit);
-    tcase_add_test(t, matmul_carries_what_is_not_finite);
-    tcase_add_test(t, matmul_without_memory_for_a_workspace);
-    suite_add_tcase(s, t);
-    return s;
 }

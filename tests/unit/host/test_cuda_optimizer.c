@@ -48,7 +48,7 @@ static void compare(const stepped *all, ek_dtype dtype, const char *name, int va
         }
 }
 
-START_TEST(sgd)
+TEST_LOOP(sgd, 0, 2)
 {
     static const ek_sgd_params variants[] = {
         {.lr = 0.1},
@@ -84,9 +84,8 @@ START_TEST(sgd)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
-START_TEST(adam)
+TEST_LOOP(adam, 0, 4)
 {
     static const ek_adam_params variants[] = {
         {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8},
@@ -123,9 +122,8 @@ START_TEST(adam)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
-START_TEST(not_a_number)
+TEST(not_a_number)
 {
     const ek_adam_params p = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .step = 3};
     stepped *all = make(EK_F32, 1, 1);
@@ -141,9 +139,8 @@ START_TEST(not_a_number)
     compare(all, EK_F32, "not a number", 0);
     free(all);
 }
-END_TEST
 
-START_TEST(errors)
+TEST(errors)
 {
     const int64_t dims[] = {4};
     ek_dev *dev = twin_dev(EK_CUDA);
@@ -160,17 +157,4 @@ START_TEST(errors)
     ck_assert_int_eq(twin_cuda()->adam_step(dev, narrow, w, w, w, NULL, &zeroth), EK_E_DTYPE);
     assert_error(EK_E_DTYPE, "Adam steps parameters of f32 or f64, not bf16");
     assert_ok(twin_cuda()->sgd_step_list(dev, 0, NULL, NULL, NULL, &(ek_sgd_params){.lr = 1}));
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_optimizer");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, sgd, 0, 2);
-    tcase_add_loop_test(t, adam, 0, 4);
-    tcase_add_test(t, not_a_number);
-    tcase_add_test(t, errors);
-    suite_add_tcase(s, t);
-    return s;
 }

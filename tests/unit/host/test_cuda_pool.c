@@ -114,7 +114,7 @@ static void check_avg(const pool_case *c, ek_dtype dtype, twin_layout of_x, twin
 }
 
 /* Either side in each layout. */
-START_TEST(pools_agree)
+TEST_LOOP(pools_agree, 0, 3 * CASES)
 {
     ek_dtype dtype = dtypes[_i % 3];
     for (int layout = 0; layout < TWIN_LAYOUTS; layout++) {
@@ -127,9 +127,8 @@ START_TEST(pools_agree)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
-START_TEST(adaptive_pools_agree)
+TEST_LOOP(adaptive_pools_agree, 0, 3)
 {
     static const int64_t sizes[][8] = {{2, 35, 1, 8, 8, 1, 4, 4},   {2, 3, 1, 7, 5, 1, 3, 2},
                                        {1, 33, 1, 16, 20, 1, 1, 1}, {2, 2, 1, 3, 5, 1, 7, 5},
@@ -161,7 +160,6 @@ START_TEST(adaptive_pools_agree)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
 /* `channels` of `all`, from the first-th on, of memory with all of them innermost. */
 static twin some_channels(twin all, int64_t first, int64_t channels)
@@ -177,7 +175,7 @@ static twin some_channels(twin all, int64_t first, int64_t channels)
 }
 
 /* Vectors of channels that start at any element, with neighbours on either side. */
-START_TEST(pools_of_some_channels_agree)
+TEST_LOOP(pools_of_some_channels_agree, 0, 18)
 {
     static const int64_t all[] = {24, 24, 19}, firsts[] = {1, 8, 1};
     pool_case c = cases[_i % 2 == 0 ? 1 : 2];
@@ -191,9 +189,8 @@ START_TEST(pools_of_some_channels_agree)
     p.params.count_include_pad = true;
     run_avg(&p, dtype, c.what);
 }
-END_TEST
 
-START_TEST(max_gradients_are_the_same_from_run_to_run)
+TEST(max_gradients_are_the_same_from_run_to_run)
 {
     problem p = problem_of(&cases[1], EK_F32, TWIN_LAST, TWIN_LAST, true);
     ek_dev *cuda = twin_dev(EK_CUDA);
@@ -203,10 +200,9 @@ START_TEST(max_gradients_are_the_same_from_run_to_run)
     assert_ok(twin_cuda()->max_pool_gradient(cuda, p.dx.cuda, p.dy.cuda, p.index.cuda, &p.params));
     case_same(twin_pull(p.dx.cuda), first, "gradient");
 }
-END_TEST
 
 /* The device tells by the next call that waits, and goes on; the other elements are right. */
-START_TEST(positions_out_of_range_are_refused)
+TEST_LOOP(positions_out_of_range_are_refused, 0, 4)
 {
     const double bad = _i % 2 == 0 ? 72 : -1;
     problem p = problem_of(&cases[1], EK_F32, TWIN_LAST, TWIN_LAST, true);
@@ -233,19 +229,4 @@ START_TEST(positions_out_of_range_are_refused)
     assert_ok(twin_host()->max_pool_gradient(twin_dev(EK_HOST), p.dx.host, p.dy.host, p.index.host,
                                              &p.params));
     twin_close(p.dx, 1e-5, 1e-5, "without the bad position");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_pool");
-    TCase *t = tcase_create("pool");
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, pools_agree, 0, 3 * CASES);
-    tcase_add_loop_test(t, adaptive_pools_agree, 0, 3);
-    tcase_add_loop_test(t, pools_of_some_channels_agree, 0, 18);
-    tcase_add_test(t, max_gradients_are_the_same_from_run_to_run);
-    tcase_add_loop_test(t, positions_out_of_range_are_refused, 0, 4);
-    suite_add_tcase(s, t);
-    return s;
 }

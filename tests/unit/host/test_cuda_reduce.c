@@ -55,7 +55,7 @@ static void check_reduce(ek_reduce_kind kind, ek_dtype dtype, const int64_t *sha
         close_sums(y, kind, dtype, n, what);
 }
 
-START_TEST(reduce)
+TEST_LOOP(reduce, 0, 4 * EK_DTYPES)
 {
     ek_reduce_kind kind = (ek_reduce_kind)(_i / EK_DTYPES);
     ek_dtype dtype = (ek_dtype)(_i % EK_DTYPES);
@@ -67,10 +67,9 @@ START_TEST(reduce)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
 /* Few outputs of many elements: work is cut into chunks, in both orders of memory. */
-START_TEST(chunks)
+TEST_LOOP(chunks, 0, EK_DTYPES)
 {
     static const struct {
         int64_t shape[4];
@@ -90,9 +89,8 @@ START_TEST(chunks)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
-START_TEST(scalars_and_repeats)
+TEST(scalars_and_repeats)
 {
     twin x = values(twin_new(EK_F32, 0, no_dims, TWIN_ROWS), 1);
     twin y = twin_new(EK_F32, 0, no_dims, TWIN_ROWS),
@@ -118,9 +116,8 @@ START_TEST(scalars_and_repeats)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
-START_TEST(not_a_number)
+TEST(not_a_number)
 {
     const int64_t shape[] = {300, 70}, rows[] = {300, 1}, columns[] = {1, 70};
     for (int place = 0; place < 21000; place += 2999)
@@ -140,10 +137,9 @@ START_TEST(not_a_number)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
 /* A million f32 values of 0.1: sums that are added one after the other are off by percents. */
-START_TEST(long_sum)
+TEST(long_sum)
 {
     const int64_t dims[] = {1000000}, one[] = {1};
     twin x = twin_new(EK_F32, 1, dims, TWIN_ROWS), y = twin_new(EK_F32, 1, one, TWIN_ROWS);
@@ -153,9 +149,8 @@ START_TEST(long_sum)
     assert_ok(twin_cuda()->reduce(twin_dev(EK_CUDA), EK_REDUCE_SUM, y.cuda, x.cuda));
     twin_close(y, 2e-6, 0, "a million values");
 }
-END_TEST
 
-START_TEST(positions)
+TEST_LOOP(positions, 0, EK_DTYPES)
 {
     ek_dtype dtype = (ek_dtype)_i;
     for (int s = 0; s < SHAPES; s++)
@@ -192,20 +187,4 @@ START_TEST(positions)
     assert_ok(twin_host()->arg_reduce(twin_dev(EK_HOST), EK_REDUCE_MAX, index.host, x.host, 1));
     assert_ok(twin_cuda()->arg_reduce(twin_dev(EK_CUDA), EK_REDUCE_MAX, index.cuda, x.cuda, 1));
     twin_same(index, "long lines");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_reduce");
-    TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, reduce, 0, 4 * EK_DTYPES);
-    tcase_add_loop_test(t, chunks, 0, EK_DTYPES);
-    tcase_add_test(t, scalars_and_repeats);
-    tcase_add_test(t, not_a_number);
-    tcase_add_test(t, long_sum);
-    tcase_add_loop_test(t, positions, 0, EK_DTYPES);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -37,7 +37,7 @@ static void check(ek_dtype dtype, int ndim, const int64_t *shape, int dim, int l
     twin_close(dx, tolerance, 3 * tolerance, what);
 }
 
-START_TEST(softmax)
+TEST_LOOP(softmax, 0, 3)
 {
     for (int s = 0; s < SHAPES; s++)
         for (int dim = 0; dim < 4; dim++)
@@ -51,10 +51,9 @@ START_TEST(softmax)
     check(floating[_i], 0, shapes[0], 0, TWIN_ROWS, false, 3);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* Long lines, few or many, in both orders of memory. */
-START_TEST(long_lines)
+TEST_LOOP(long_lines, 0, 3)
 {
     const int64_t long_shapes[][2] = {{3, 5000}, {5000, 3}, {37, 600}, {600, 37}, {1, 300}};
     for (int s = 0; s < 5; s++)
@@ -65,10 +64,9 @@ START_TEST(long_lines)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
 /* Lines with NaN, with infinities, of nothing but -inf, and of huge numbers. */
-START_TEST(special_values)
+TEST(special_values)
 {
     const int64_t shape[] = {8, 19};
     const double infinity = (double)INFINITY;
@@ -93,17 +91,4 @@ START_TEST(special_values)
             assert_ok(twin_cuda()->softmax(twin_dev(EK_CUDA), y.cuda, x.cuda, dim, logarithm));
             twin_close(y, 1e-6, 1e-6, "special values");
         }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_softmax");
-    TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 120);
-    tcase_add_loop_test(t, softmax, 0, 3);
-    tcase_add_loop_test(t, long_lines, 0, 3);
-    tcase_add_test(t, special_values);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -35,7 +35,7 @@ static void check_case(const int64_t *c, ek_dtype dtype, twin_layout of_x, twin_
     twin_close(dx, tolerance, 4 * tolerance, what);
 }
 
-START_TEST(upsampling_agrees)
+TEST_LOOP(upsampling_agrees, 0, CASES)
 {
     for (int k = 0; k < 3 * TWIN_LAYOUTS * MODES; k++) {
         ek_scope scope = ek_scope_begin();
@@ -45,10 +45,9 @@ START_TEST(upsampling_agrees)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
 /* Every ratio of small sizes: the adjoint asks exactly the positions that read a place. */
-START_TEST(all_ratios_agree)
+TEST_LOOP(all_ratios_agree, 0, MODES)
 {
     for (int64_t in = 1; in <= 12; in++)
         for (int64_t out = 1; out <= 24; out++) {
@@ -58,19 +57,17 @@ START_TEST(all_ratios_agree)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
 /* Many positions: groups of channels of a position share a thread. */
-START_TEST(many_positions_agree)
+TEST_LOOP(many_positions_agree, 0, 12)
 {
     static const twin_layout layouts[] = {TWIN_LAST, TWIN_ROWS, TWIN_GAPS, TWIN_DENSE_OFFSET};
     check_case((const int64_t[]){2, 11, 41, 43, 45, 47}, dtypes[_i / 4 % 3], layouts[_i % 4],
                layouts[_i % 4], 1 + _i % 2);
 }
-END_TEST
 
 /* Vectors of channels that start at any element, with neighbours on either side. */
-START_TEST(some_channels_agree)
+TEST_LOOP(some_channels_agree, 0, 9)
 {
     static const int64_t firsts[] = {0, 1, 8};
     const int64_t first = firsts[_i % 3], all[] = {2, 24, 4, 5}, more[] = {2, 24, 9, 7};
@@ -96,10 +93,9 @@ START_TEST(some_channels_agree)
     assert_ok(twin_cuda()->upsample_forward(cuda, large.cuda, small.cuda, true, false));
     twin_close(large, tolerance, 4 * tolerance, "forward");
 }
-END_TEST
 
 /* An infinite element is seen only where it has a share; by both backends. */
-START_TEST(infinity_stays_in_its_place)
+TEST_LOOP(infinity_stays_in_its_place, 0, 6)
 {
     const int64_t in[] = {1, 8, 4, 4}, out[] = {1, 8, 7, 7};
     const int mode = _i % 3;
@@ -117,19 +113,4 @@ START_TEST(infinity_stays_in_its_place)
     for (int64_t i = 0; i < ek_count(y.host); i++)
         ck_assert(!isnan(case_get(y.host, i)));
     twin_close(y, 1e-6, 1e-6, "infinity");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("cuda_upsample");
-    TCase *t = tcase_create("upsample");
-    tcase_set_timeout(t, 60);
-    tcase_add_loop_test(t, upsampling_agrees, 0, CASES);
-    tcase_add_loop_test(t, all_ratios_agree, 0, MODES);
-    tcase_add_loop_test(t, many_positions_agree, 0, 12);
-    tcase_add_loop_test(t, some_channels_agree, 0, 9);
-    tcase_add_loop_test(t, infinity_stays_in_its_place, 0, 6);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -224,7 +224,7 @@ static void check_case(const conv_case *c, int64_t unread, ek_dtype dtype, case_
     ek_scope_end(&scope);
 }
 
-START_TEST(conv_agrees_with_reference)
+TEST_LOOP(conv_agrees_with_reference, 0, 3 * CASES)
 {
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
     for (int layout = 0; layout < CASE_LAYOUTS; layout++)
@@ -232,10 +232,9 @@ START_TEST(conv_agrees_with_reference)
                    layout == CASE_ROWS ? 2 : 1);
     check_case(&cases[_i / 3], 0, dtypes[_i % 3], CASE_LAST, 2);
 }
-END_TEST
 
 /* Gradients of sums have one value, expanded. */
-START_TEST(conv_takes_zero_strides)
+TEST(conv_takes_zero_strides)
 {
     ek_dev *dev = case_device(2);
     problem p = problem_of(dev, &cases[0], EK_F32, CASE_LAST, true);
@@ -254,9 +253,8 @@ START_TEST(conv_takes_zero_strides)
     free(ones);
     problem_free(&p);
 }
-END_TEST
 
-START_TEST(conv_repeats_to_the_bit)
+TEST(conv_repeats_to_the_bit)
 {
     ek_dev *dev = case_device(2);
     for (int dtype = EK_F32; dtype <= EK_BF16; dtype++) {
@@ -276,7 +274,6 @@ START_TEST(conv_repeats_to_the_bit)
         }
     }
 }
-END_TEST
 
 /* What ek_conv_implicit is to get right, whether or not it would be chosen. */
 static const conv_case implicit_cases[] = {
@@ -308,7 +305,7 @@ static void run_implicit(ek_dev *dev, problem *p)
     assert_ok(ek_conv_implicit(dev, EK_CONV_WEIGHT_GRADIENT, p->x, p->dw, p->dbias, p->dy, params));
 }
 
-START_TEST(conv_in_place_agrees_with_reference)
+TEST_LOOP(conv_in_place_agrees_with_reference, 0, IMPLICIT_CASES)
 {
     const conv_case *c = &implicit_cases[_i];
     problem p = problem_of(case_device(1), c, EK_F32, CASE_LAST, true);
@@ -328,11 +325,10 @@ START_TEST(conv_in_place_agrees_with_reference)
     problem_free(&p);
     problem_free(&q);
 }
-END_TEST
 
 /* As a transposed convolution asks for with an output padding: more of x than the windows of y
  * reach, which may be more than a stride. */
-START_TEST(conv_leaves_the_last_windows_out)
+TEST_LOOP(conv_leaves_the_last_windows_out, 0, 4)
 {
     static const conv_case few[] = {
         {"dilated", 2, 2, 8, 16, 1, {9, 11}, {3, 3}, {1, 2}, {1, 1}, {3, 4}},
@@ -354,9 +350,8 @@ START_TEST(conv_leaves_the_last_windows_out)
         problem_free(&p);
     }
 }
-END_TEST
 
-START_TEST(conv_of_no_samples)
+TEST(conv_of_no_samples)
 {
     ek_dev *dev = case_device(2);
     conv_case c = cases[0];
@@ -371,9 +366,8 @@ START_TEST(conv_of_no_samples)
         problem_free(&p);
     }
 }
-END_TEST
 
-START_TEST(conv_workspace_is_on_the_ledger)
+TEST(conv_workspace_is_on_the_ledger)
 {
     ek_dev *dev = case_device(1);
     ek_memory_stats before, after;
@@ -386,9 +380,8 @@ START_TEST(conv_workspace_is_on_the_ledger)
     ck_assert(after.peak >= before.in_use + 64 * 64 * 9 * sizeof(float)); /* reordered weights */
     problem_free(&p);
 }
-END_TEST
 
-START_TEST(conv_out_of_memory_leaves_all_usable)
+TEST(conv_out_of_memory_leaves_all_usable)
 {
     ek_dev *dev = case_device(1);
     problem p = problem_of(dev, &cases[16], EK_F32, CASE_LAST, true);
@@ -404,21 +397,4 @@ START_TEST(conv_out_of_memory_leaves_all_usable)
     assert_ok(kernels->conv_forward(dev, p.y, p.x, p.w, p.bias, &p.params));
     case_compare(p.y, p.y_true, 1e-6, "after running out of memory");
     problem_free(&p);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_conv");
-    TCase *t = tcase_create("conv");
-    tcase_add_loop_test(t, conv_agrees_with_reference, 0, 3 * CASES);
-    tcase_add_loop_test(t, conv_in_place_agrees_with_reference, 0, IMPLICIT_CASES);
-    tcase_add_test(t, conv_takes_zero_strides);
-    tcase_add_test(t, conv_repeats_to_the_bit);
-    tcase_add_loop_test(t, conv_leaves_the_last_windows_out, 0, 4);
-    tcase_add_test(t, conv_of_no_samples);
-    tcase_add_test(t, conv_workspace_is_on_the_ledger);
-    tcase_add_test(t, conv_out_of_memory_leaves_all_usable);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -61,7 +61,7 @@ static double unary_of(ek_unary op, double x, double a, double b)
     }
 }
 
-START_TEST(unary)
+TEST(unary)
 {
     ek_dev *dev = case_device(2);
     for (int op = 0; op < EK_UNARY_COUNT; op++)
@@ -86,7 +86,6 @@ START_TEST(unary)
                     ek_scope_end(&scope);
                 }
 }
-END_TEST
 
 static double binary_of(ek_binary op, double x, double y, double a)
 {
@@ -131,7 +130,7 @@ static ek_tensor *repeated(ek_tensor *x, unsigned mask)
     return view;
 }
 
-START_TEST(binary)
+TEST(binary)
 {
     ek_dev *dev = case_device(2);
     for (int op = 0; op < EK_BINARY_COUNT; op++)
@@ -155,9 +154,8 @@ START_TEST(binary)
                     ek_scope_end(&scope);
                 }
 }
-END_TEST
 
-START_TEST(integers)
+TEST(integers)
 {
     ek_dev *dev = case_device(1);
     const int64_t dims[] = {3, 5};
@@ -186,10 +184,9 @@ START_TEST(integers)
         assert_error(EK_E_DTYPE, "floating");
     }
 }
-END_TEST
 
 /* NaN stays NaN where PyTorch keeps it. */
-START_TEST(not_a_number)
+TEST(not_a_number)
 {
     ek_dev *dev = case_device(1);
     const int64_t dims[] = {19};
@@ -222,9 +219,8 @@ START_TEST(not_a_number)
         }
     }
 }
-END_TEST
 
-START_TEST(limits_of_exponentials)
+TEST(limits_of_exponentials)
 {
     ek_dev *dev = case_device(1);
     const int64_t dims[] = {8};
@@ -247,9 +243,8 @@ START_TEST(limits_of_exponentials)
     assert_ok(ek_host_unary(dev, EK_UNARY_LOG, y, x, 0, 0));
     case_must(case_get(y, 0) == -(double)INFINITY && isnan(case_get(y, 7)));
 }
-END_TEST
 
-START_TEST(comparing)
+TEST(comparing)
 {
     ek_dev *dev = case_device(2);
     const int64_t dims[] = {3, 4, 5, 9};
@@ -277,9 +272,8 @@ START_TEST(comparing)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
-START_TEST(copying)
+TEST(copying)
 {
     ek_dev *dev = case_device(2);
     const int64_t sizes[][4] = {{2, 3, 5, 7}, {2, 40, 9, 37}, {1, 3, 33, 65}, {3, 1, 0, 2}};
@@ -303,9 +297,8 @@ START_TEST(copying)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
-START_TEST(rounding_to_bf16)
+TEST(rounding_to_bf16)
 {
     ek_dev *dev = case_device(1);
     const int64_t dims[] = {6};
@@ -320,9 +313,8 @@ START_TEST(rounding_to_bf16)
     for (int i = 0; i < 6; i++)
         ck_assert_uint_eq(((uint16_t *)ek_tensor_address(y))[i], want[i]);
 }
-END_TEST
 
-START_TEST(filling)
+TEST(filling)
 {
     ek_dev *dev = case_device(2);
     for (int d = 0; d < EK_DTYPES; d++)
@@ -347,9 +339,8 @@ START_TEST(filling)
     assert_ok(ek_host_unary(dev, EK_UNARY_SQUARE, scalar, scalar, 0, 0));
     case_must(case_get(scalar, 0) == 49);
 }
-END_TEST
 
-START_TEST(sums_of_many)
+TEST(sums_of_many)
 {
     ek_dev *dev = case_device(2);
     const int64_t dims[] = {2, 3, 50, 61};
@@ -370,10 +361,9 @@ START_TEST(sums_of_many)
     ck_assert_int_eq(ek_host_add_n(dev, 1, NULL, NULL, 0), EK_E_INVALID);
     assert_error(EK_E_INVALID, "at least 1");
 }
-END_TEST
 
 /* Large enough for two threads; the same bits with one. */
-START_TEST(threads)
+TEST(threads)
 {
     const int64_t dims[] = {4, 37, 31, 29};
     ek_tensor *z[2][4];
@@ -394,24 +384,4 @@ START_TEST(threads)
     }
     for (int k = 0; k < 4; k++)
         case_same(z[0][k], z[1][k], "one and two threads");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_elementwise");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, unary);
-    tcase_add_test(t, binary);
-    tcase_add_test(t, integers);
-    tcase_add_test(t, not_a_number);
-    tcase_add_test(t, limits_of_exponentials);
-    tcase_add_test(t, comparing);
-    tcase_add_test(t, copying);
-    tcase_add_test(t, rounding_to_bf16);
-    tcase_add_test(t, filling);
-    tcase_add_test(t, sums_of_many);
-    tcase_add_test(t, threads);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -208,7 +208,7 @@ static void check_case(ek_dev *dev, int k, ek_dtype dtype, case_layout layout, b
     check_gradient(&c);
 }
 
-START_TEST(against_loops)
+TEST_LOOP(against_loops, 0, 3)
 {
     ek_dev *dev = case_device(2);
     for (int k = 0; k < CASES; k++)
@@ -223,10 +223,9 @@ START_TEST(against_loops)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
 /* A mean 1e4 times the deviation: sums of squares alone would lose all digits of f32. */
-START_TEST(large_mean)
+TEST(large_mean)
 {
     ek_dev *dev = case_device(2);
     for (int l = 0; l < 2; l++)
@@ -245,7 +244,6 @@ START_TEST(large_mean)
             free(m), free(v);
         }
 }
-END_TEST
 
 /* The same bits on one thread and on two. */
 static void check_threads(const int64_t dims[4], int64_t groups, bool element, case_layout layout)
@@ -275,7 +273,7 @@ static void check_threads(const int64_t dims[4], int64_t groups, bool element, c
         case_same(out[0][i], out[1][i], "one and two threads");
 }
 
-START_TEST(threads)
+TEST(threads)
 {
     for (int l = 0; l < 2; l++) {
         check_threads((const int64_t[]){3, 5, 41, 43}, 5, false, (case_layout)l);
@@ -284,9 +282,8 @@ START_TEST(threads)
         check_threads((const int64_t[]){90, 4, 20, 30}, 1, true, (case_layout)l);
     }
 }
-END_TEST
 
-START_TEST(no_values)
+TEST(no_values)
 {
     ek_dev *dev = case_device(1);
     ek_tensor *x = case_tensor(dev, EK_F32, 4, (const int64_t[]){2, 3, 0, 2}, CASE_ROWS);
@@ -302,17 +299,4 @@ START_TEST(no_values)
     case_must(case_get(mean, 5) == 0 && case_get(var, 0) == 0);
     case_must(case_get(dweight, 2) == 0 && case_get(dbias, 1) == 0);
     assert_ok(ek_host_norm_gradient(dev, x, x, x, mean, var, NULL, mean, var, 1, NULL));
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_group_norm");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, against_loops, 0, 3);
-    tcase_add_test(t, large_mean);
-    tcase_add_test(t, threads);
-    tcase_add_test(t, no_values);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -30,7 +30,7 @@ static ek_tensor *vector_of_indices(ek_dev *dev, int64_t size)
     return index;
 }
 
-START_TEST(select_and_add)
+TEST(select_and_add)
 {
     ek_dev *dev = case_device(2);
     for (int dtype = 0; dtype < EK_DTYPES; dtype++)
@@ -64,9 +64,8 @@ START_TEST(select_and_add)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
-START_TEST(gather_and_scatter)
+TEST(gather_and_scatter)
 {
     ek_dev *dev = case_device(2);
     for (int dtype = 0; dtype < EK_DTYPES; dtype++)
@@ -102,9 +101,8 @@ START_TEST(gather_and_scatter)
                 ek_scope_end(&scope);
             }
 }
-END_TEST
 
-START_TEST(out_of_range)
+TEST(out_of_range)
 {
     ek_dev *dev = case_device(1);
     ek_tensor *x = case_tensor(dev, EK_F32, 4, dims, CASE_ROWS);
@@ -127,9 +125,8 @@ START_TEST(out_of_range)
     ck_assert_int_eq(ek_host_index_add(dev, bytes, bytes, 1, index), EK_E_DTYPE);
     assert_error(EK_E_DTYPE, "f32 or f64");
 }
-END_TEST
 
-START_TEST(empty)
+TEST(empty)
 {
     ek_dev *dev = case_device(1);
     ek_tensor *x = case_tensor(dev, EK_F32, 2, (const int64_t[]){4, 3}, CASE_ROWS);
@@ -140,10 +137,9 @@ START_TEST(empty)
     for (int i = 0; i < 12; i++)
         case_must(case_get(x, i) == 0);
 }
-END_TEST
 
 /* Additions that meet keep their order whatever the threads: rounding would show it. */
-START_TEST(threads)
+TEST(threads)
 {
     ek_tensor *out[2][2];
     const int64_t wide[] = {4000, 17}, narrow[] = {5, 17};
@@ -165,18 +161,4 @@ START_TEST(threads)
     }
     case_same(out[0][0], out[1][0], "index_add on one and two threads");
     case_same(out[0][1], out[1][1], "scatter_add on one and two threads");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_index");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, select_and_add);
-    tcase_add_test(t, gather_and_scatter);
-    tcase_add_test(t, out_of_range);
-    tcase_add_test(t, empty);
-    tcase_add_test(t, threads);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -95,7 +95,7 @@ static const product products[] = {{1, 1, 1, 1},     {1, 5, 7, 3},     {1, 64, 3
 enum { PRODUCTS = sizeof products / sizeof *products };
 static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
 
-START_TEST(matmul_agrees_with_reference)
+TEST_LOOP(matmul_agrees_with_reference, 0, 6 * PRODUCTS)
 {
     ek_dev *dev = case_device(1 + _i % 2);
     const product *p = &products[_i / 6];
@@ -110,7 +110,6 @@ START_TEST(matmul_agrees_with_reference)
                 check(dev, dtype, p, forms, (x + y) % 2, (x + out) % 2);
             }
 }
-END_TEST
 
 /* oneDNN's primitive is taken for bf16 where the processor multiplies that. In f32 it can be tried
  * on all. */
@@ -151,7 +150,7 @@ static void check_primitive(ek_dev *dev, ek_dtype dtype, ek_dtype sum, const pro
     ek_scope_end(&scope);
 }
 
-START_TEST(matmul_by_primitive_agrees_with_reference)
+TEST_LOOP(matmul_by_primitive_agrees_with_reference, 0, 3 * PRODUCTS)
 {
     static const struct {
         ek_dtype dtype, sum;
@@ -174,10 +173,9 @@ START_TEST(matmul_by_primitive_agrees_with_reference)
     assert_ok(ek_memory_get(ek_host(0), &after));
     ck_assert(after.now[EK_MEMORY_WORKSPACE] == before.now[EK_MEMORY_WORKSPACE]);
 }
-END_TEST
 
 /* The slot takes a sum of f32, too. */
-START_TEST(matmul_of_bf16_into_f32)
+TEST(matmul_of_bf16_into_f32)
 {
     ek_dev *dev = case_device(2);
     const ek_kernels *kernels = dev->backend->kernels;
@@ -200,9 +198,8 @@ START_TEST(matmul_of_bf16_into_f32)
         free(truth);
     }
 }
-END_TEST
 
-START_TEST(matmul_results_do_not_depend_on_threads_in_f64)
+TEST(matmul_results_do_not_depend_on_threads_in_f64)
 {
     product p = {1, 200, 300, 520};
     ek_dev *dev = case_device(1);
@@ -220,9 +217,8 @@ START_TEST(matmul_results_do_not_depend_on_threads_in_f64)
     assert_ok(kernels->matmul(dev, two, x, y, NULL, false));
     case_same(one, two, "threads");
 }
-END_TEST
 
-START_TEST(matmul_of_nothing)
+TEST(matmul_of_nothing)
 {
     ek_dev *dev = case_device(2);
     static const product empty[] = {{0, 2, 3, 4}, {2, 0, 3, 4}, {2, 3, 4, 0}, {0, 0, 0, 0}};
@@ -231,10 +227,9 @@ START_TEST(matmul_of_nothing)
         for (int d = 0; d < 3; d++)
             check(dev, dtypes[d], &empty[i], rows, true, i % 2);
 }
-END_TEST
 
 /* What lies between and beside the elements of a strided output stays. */
-START_TEST(matmul_writes_nothing_else)
+TEST(matmul_writes_nothing_else)
 {
     ek_dev *dev = case_device(2);
     const ek_kernels *kernels = dev->backend->kernels;
@@ -258,11 +253,10 @@ START_TEST(matmul_writes_nothing_else)
         ck_assert(sum == -3.0 * (480 - 70) + 6.0 * 70);
     }
 }
-END_TEST
 
 /* So large that bf16, here with f32 against it, is converted in blocks of rows, of columns and of
  * the depth: as in one. Sums of small whole numbers are exact. */
-START_TEST(blocks)
+TEST(blocks)
 {
     static const product large[] = {{1, (1 << 22) + 7, 1, 1},
                                     {1, 1, 1, (1 << 22) + 7},
@@ -301,20 +295,4 @@ START_TEST(blocks)
         case_same(out, rounded, "blocks");
         ek_scope_end(&scope);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_matmul");
-    TCase *t = tcase_create("matmul");
-    tcase_add_loop_test(t, matmul_agrees_with_reference, 0, 6 * PRODUCTS);
-    tcase_add_loop_test(t, matmul_by_primitive_agrees_with_reference, 0, 3 * PRODUCTS);
-    tcase_add_test(t, matmul_of_bf16_into_f32);
-    tcase_add_test(t, matmul_results_do_not_depend_on_threads_in_f64);
-    tcase_add_test(t, matmul_of_nothing);
-    tcase_add_test(t, matmul_writes_nothing_else);
-    tcase_add_test(t, blocks);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -115,7 +115,7 @@ static void check_case(ek_dev *dev, int k, ek_dtype dtype, case_layout layout, b
     free(m), free(v), free(want), free(first), free(second);
 }
 
-START_TEST(against_loops)
+TEST(against_loops)
 {
     ek_dev *dev = case_device(2);
     for (int k = 0; k < CASES; k++)
@@ -127,10 +127,9 @@ START_TEST(against_loops)
                     ek_scope_end(&scope);
                 }
 }
-END_TEST
 
 /* A mean 1e4 times the deviation: sums of squares alone would lose all digits of f32. */
-START_TEST(large_mean)
+TEST(large_mean)
 {
     ek_dev *dev = case_device(2);
     for (int l = 0; l < 2; l++) {
@@ -148,9 +147,8 @@ START_TEST(large_mean)
         free(m), free(v);
     }
 }
-END_TEST
 
-START_TEST(threads)
+TEST(threads)
 {
     for (int l = 0; l < 2; l++)
         for (int narrow = 0; narrow < 2; narrow++) {
@@ -178,9 +176,8 @@ START_TEST(threads)
                 case_same(out[0][i], out[1][i], "one and two threads");
         }
 }
-END_TEST
 
-START_TEST(no_values)
+TEST(no_values)
 {
     ek_dev *dev = case_device(1);
     ek_tensor *x = case_tensor(dev, EK_F32, 4, (const int64_t[]){0, 3, 2, 2}, CASE_LAST);
@@ -191,17 +188,4 @@ START_TEST(no_values)
     assert_ok(ek_host_norm_reduce(dev, &(ek_norm_sums){.dbias = mean, .dweight = var}, x, x, mean,
                                   var, NULL, NULL));
     case_must(case_get(mean, 1) == 0 && case_get(var, 1) == 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_norm");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, against_loops);
-    tcase_add_test(t, large_mean);
-    tcase_add_test(t, threads);
-    tcase_add_test(t, no_values);
-    suite_add_tcase(s, t);
-    return s;
 }

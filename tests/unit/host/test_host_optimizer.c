@@ -28,7 +28,7 @@ static void near(const ek_tensor *x, const double *want, const char *what, int v
                          (long long)i, case_get(x, i), want[i]);
 }
 
-START_TEST(sgd)
+TEST(sgd)
 {
     ek_dev *dev = case_device(2);
     static const ek_sgd_params variants[] = {
@@ -68,9 +68,8 @@ START_TEST(sgd)
     ck_assert_int_eq(ek_host_sgd_step(dev, w, w, NULL, &variants[2]), EK_E_INVALID);
     assert_error(EK_E_INVALID, "momentum buffer");
 }
-END_TEST
 
-START_TEST(adam)
+TEST(adam)
 {
     ek_dev *dev = case_device(2);
     static const ek_adam_params variants[] = {
@@ -126,15 +125,4 @@ START_TEST(adam)
     ek_tensor *w = vector(dev, EK_F32, 1);
     ck_assert_int_eq(ek_host_adam_step(dev, w, w, w, w, NULL, &variants[0]), EK_E_INVALID);
     assert_error(EK_E_INVALID, "number 1");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_optimizer");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, sgd);
-    tcase_add_test(t, adam);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -24,7 +24,7 @@ static void visit(void *context, int64_t begin, int64_t end)
         atomic_fetch_add(&v->seen[i], 1);
 }
 
-START_TEST(parallel_for_visits_each_index_once)
+TEST(parallel_for_visits_each_index_once)
 {
     static const int64_t grains[] = {0, 1, 7, 300, 999, 1000, 5000};
     for (int threads = 1; threads <= 5; threads++) {
@@ -42,21 +42,19 @@ START_TEST(parallel_for_visits_each_index_once)
         }
     }
 }
-END_TEST
 
 static void count_calls(void *context, int64_t begin, int64_t end)
 {
     atomic_fetch_add((atomic_int *)context, (int)(end - begin) + 100);
 }
 
-START_TEST(parallel_for_of_nothing_calls_nothing)
+TEST(parallel_for_of_nothing_calls_nothing)
 {
     atomic_int calls = 0;
     ek_parallel_for(case_device(2), 0, 1, count_calls, &calls);
     ek_parallel_for(case_device(2), -1, 1, count_calls, &calls);
     ck_assert_int_eq(calls, 0);
 }
-END_TEST
 
 typedef struct nest {
     ek_dev *dev;
@@ -74,17 +72,16 @@ static void outer(void *context, int64_t begin, int64_t end)
         ek_parallel_for(((nest *)context)->dev, 10, 1, inner, context);
 }
 
-START_TEST(parallel_for_nests)
+TEST(parallel_for_nests)
 {
     nest n = {.dev = case_device(2)};
     ek_parallel_for(n.dev, 20, 1, outer, &n);
     ck_assert_int_eq(n.total, 200);
 }
-END_TEST
 
 /* ---- devices ---- */
 
-START_TEST(host_devices_share_the_cores)
+TEST(host_devices_share_the_cores)
 {
     int cores = ek_parallel_cores();
     ck_assert_int_ge(cores, 1);
@@ -102,9 +99,8 @@ START_TEST(host_devices_share_the_cores)
     ck_assert_ptr_null(ek_dev_get(ek_host(4)));
     assert_error(EK_E_DEVICE, "host:4");
 }
-END_TEST
 
-START_TEST(memory_is_aligned_and_copied)
+TEST(memory_is_aligned_and_copied)
 {
     assert_ok(ek_host_devices_configure("2"));
     ek_dev *from = ek_dev_get(ek_host(0)), *to = ek_dev_get(ek_cpu());
@@ -122,9 +118,8 @@ START_TEST(memory_is_aligned_and_copied)
     ek_dev_free(from, a, 1001, EK_MEMORY_ACTIVATION);
     ek_dev_free(to, b, 1001, EK_MEMORY_ACTIVATION);
 }
-END_TEST
 
-START_TEST(impossible_requests_are_refused)
+TEST(impossible_requests_are_refused)
 {
     ek_dev *dev = case_device(1);
     void *pointer;
@@ -134,7 +129,6 @@ START_TEST(impossible_requests_are_refused)
     assert_ok(ek_dev_alloc(dev, 64, EK_MEMORY_ACTIVATION, &pointer));
     ek_dev_free(dev, pointer, 64, EK_MEMORY_ACTIVATION);
 }
-END_TEST
 
 /* ---- several devices at once ---- */
 
@@ -166,7 +160,7 @@ static int convolve(void *user, int index)
     return rc;
 }
 
-START_TEST(devices_compute_side_by_side)
+TEST(devices_compute_side_by_side)
 {
     assert_ok(ek_host_devices_configure("4"));
     gang g = {.params = {
@@ -182,20 +176,4 @@ START_TEST(devices_compute_side_by_side)
     for (int i = 1; i < 4; i++)
         case_same(g.y[0], g.y[i], "devices");
     ck_assert(case_get(g.y[0], 3) != 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_parallel");
-    TCase *t = tcase_create("parallel");
-    tcase_add_test(t, parallel_for_visits_each_index_once);
-    tcase_add_test(t, parallel_for_of_nothing_calls_nothing);
-    tcase_add_test(t, parallel_for_nests);
-    tcase_add_test(t, host_devices_share_the_cores);
-    tcase_add_test(t, memory_is_aligned_and_copied);
-    tcase_add_test(t, impossible_requests_are_refused);
-    tcase_add_test(t, devices_compute_side_by_side);
-    suite_add_tcase(s, t);
-    return s;
 }

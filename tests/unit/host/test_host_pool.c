@@ -161,7 +161,7 @@ static void check_avg(ek_dev *dev, const pool_case *c, ek_dtype dtype, case_layo
     free(dx);
 }
 
-START_TEST(pools_agree_with_references)
+TEST_LOOP(pools_agree_with_references, 0, 3 * CASES)
 {
     for (int layout = 0; layout < CASE_LAYOUTS; layout++) {
         for (int threads = 1; threads <= 2; threads++) {
@@ -175,9 +175,8 @@ START_TEST(pools_agree_with_references)
         }
     }
 }
-END_TEST
 
-START_TEST(adaptive_pools_agree_with_references)
+TEST_LOOP(adaptive_pools_agree_with_references, 0, 36)
 {
     static const int64_t sizes[][4] = {{8, 8, 4, 4}, {7, 5, 3, 2}, {4, 4, 1, 1},
                                        {3, 5, 7, 5}, {1, 1, 2, 3}, {6, 6, 6, 6}};
@@ -216,9 +215,8 @@ START_TEST(adaptive_pools_agree_with_references)
         free(dx_true);
     }
 }
-END_TEST
 
-START_TEST(pools_do_not_depend_on_threads)
+TEST(pools_do_not_depend_on_threads)
 {
     pool_case c = {"threads", 2, 8, 96, {32, 31}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, false};
     ek_dev *dev = case_device(1);
@@ -244,11 +242,10 @@ START_TEST(pools_do_not_depend_on_threads)
     case_same(one.y, two.y, "mean");
     case_same(one.dx, two.dx, "gradient of mean");
 }
-END_TEST
 
 /* Nothing outside of the plane is read or written; the first position in row-major order is named.
  */
-START_TEST(positions_out_of_range_are_refused)
+TEST_LOOP(positions_out_of_range_are_refused, 0, 4)
 {
     const ek_kernels *kernels = ek_dev_get(ek_host(0))->backend->kernels;
     ek_dev *dev = ek_dev_get(ek_host(0));
@@ -265,17 +262,4 @@ START_TEST(positions_out_of_range_are_refused)
              low ? -1LL : (long long)p.in_plane, (long long)p.in_plane);
     ck_assert_int_eq(rc, EK_E_INVALID);
     assert_error(EK_E_INVALID, sentence);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_pool");
-    TCase *t = tcase_create("pool");
-    tcase_add_loop_test(t, pools_agree_with_references, 0, 3 * CASES);
-    tcase_add_loop_test(t, adaptive_pools_agree_with_references, 0, 36);
-    tcase_add_loop_test(t, positions_out_of_range_are_refused, 0, 4);
-    tcase_add_test(t, pools_do_not_depend_on_threads);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -75,7 +75,7 @@ static void check_reduce(ek_dev *dev, ek_reduce_kind kind, ek_dtype dtype, int s
     free(want);
 }
 
-START_TEST(reduce)
+TEST(reduce)
 {
     ek_dev *dev = case_device(2);
     for (int kind = EK_REDUCE_SUM; kind <= EK_REDUCE_MIN; kind++)
@@ -89,9 +89,8 @@ START_TEST(reduce)
                         ek_scope_end(&scope);
                     }
 }
-END_TEST
 
-START_TEST(scalars)
+TEST(scalars)
 {
     ek_dev *dev = case_device(1);
     ek_shape none = ek_scalar_shape();
@@ -104,9 +103,8 @@ START_TEST(scalars)
     assert_ok(ek_host_arg_reduce(dev, EK_REDUCE_MAX, index, x, 0));
     case_must(case_get(index, 0) == 0);
 }
-END_TEST
 
-START_TEST(not_a_number)
+TEST(not_a_number)
 {
     ek_dev *dev = case_device(1);
     const int64_t dims[] = {50}, one[] = {1};
@@ -120,10 +118,9 @@ START_TEST(not_a_number)
             case_must(isnan(case_get(y, 0)));
         }
 }
-END_TEST
 
 /* Four million f32 values of 0.1: naive f32 sums are off by percents. */
-START_TEST(long_sum)
+TEST(long_sum)
 {
     ek_dev *dev = case_device(2);
     const int64_t dims[] = {4000000}, one[] = {1};
@@ -133,9 +130,8 @@ START_TEST(long_sum)
     assert_ok(ek_host_reduce(dev, EK_REDUCE_SUM, y, x));
     case_must(fabs(case_get(y, 0) - 4e6 * (double)0.1f) <= 4e5 * 6e-8);
 }
-END_TEST
 
-START_TEST(threads)
+TEST(threads)
 {
     const int64_t dims[] = {4, 37, 31, 29};
     for (unsigned mask = 1; mask < 16; mask++)
@@ -157,9 +153,8 @@ START_TEST(threads)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
-START_TEST(positions)
+TEST(positions)
 {
     ek_dev *dev = case_device(2);
     for (int dtype = 0; dtype < EK_DTYPES; dtype++)
@@ -204,19 +199,4 @@ START_TEST(positions)
         case_set(x, i, i == 2 || i == 3 ? (double)NAN : 10 * i);
     assert_ok(ek_host_arg_reduce(dev, EK_REDUCE_MAX, index, x, 0));
     case_must(case_get(index, 0) == 2);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_reduce");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, reduce);
-    tcase_add_test(t, scalars);
-    tcase_add_test(t, not_a_number);
-    tcase_add_test(t, long_sum);
-    tcase_add_test(t, threads);
-    tcase_add_test(t, positions);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -28,7 +28,7 @@ static double tolerance_of(ek_dtype dtype)
     return dtype == EK_F64 ? 1e-13 : dtype == EK_F32 ? 1e-6 : 5e-3;
 }
 
-START_TEST(softmax)
+TEST(softmax)
 {
     ek_dev *dev = case_device(2);
     for (int dtype = 0; dtype < 3; dtype++)
@@ -77,9 +77,8 @@ START_TEST(softmax)
                     ek_scope_end(&scope);
                 }
 }
-END_TEST
 
-START_TEST(large_and_infinite)
+TEST(large_and_infinite)
 {
     ek_dev *dev = case_device(1);
     ek_tensor *x = case_tensor(dev, EK_F32, 2, (const int64_t[]){3, 19}, CASE_ROWS);
@@ -94,7 +93,6 @@ START_TEST(large_and_infinite)
         case_must(isnan(case_get(y, i)));
     case_must(case_get(y, 38) == 0 && fabs(case_get(y, 40) - 1.0 / 18) < 1e-8);
 }
-END_TEST
 
 static ek_tensor *targets_of(ek_dev *dev, const int64_t *shape, case_layout layout)
 {
@@ -160,7 +158,7 @@ static void check_entropy(ek_dev *dev, int s, ek_dtype dtype, int l, double smoo
     free(want), free(slope);
 }
 
-START_TEST(cross_entropy)
+TEST(cross_entropy)
 {
     ek_dev *dev = case_device(2);
     for (int s = 0; s < SHAPES; s++)
@@ -172,9 +170,8 @@ START_TEST(cross_entropy)
                     ek_scope_end(&scope);
                 }
 }
-END_TEST
 
-START_TEST(targets_out_of_range)
+TEST(targets_out_of_range)
 {
     ek_dev *dev = case_device(2);
     const int64_t dims[] = {6, 4};
@@ -202,9 +199,8 @@ START_TEST(targets_out_of_range)
                      EK_E_INVALID);
     assert_error(EK_E_INVALID, "target -1 at position 4");
 }
-END_TEST
 
-START_TEST(threads)
+TEST(threads)
 {
     ek_tensor *out[2][4];
     const int64_t dims[] = {2, 11, 61, 67};
@@ -226,18 +222,4 @@ START_TEST(threads)
     }
     for (int k = 0; k < 4; k++)
         case_same(out[0][k], out[1][k], "one and two threads");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_softmax");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, softmax);
-    tcase_add_test(t, large_and_infinite);
-    tcase_add_test(t, cross_entropy);
-    tcase_add_test(t, targets_out_of_range);
-    tcase_add_test(t, threads);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -95,7 +95,7 @@ enum { ALONE = 1 };
 enum { ALONE = 0 };
 #endif
 
-START_TEST(a_team_of_what_can_be_had)
+TEST_LOOP(a_team_of_what_can_be_had, 0, 5)
 {
     static const int limits[] = {0, 1, 2, 3, 50};
     ek_dev *dev = case_device(4);
@@ -110,10 +110,9 @@ START_TEST(a_team_of_what_can_be_had)
         ck_assert_str_eq(logged, "");
     ck_assert_int_eq(parts_of_a_loop(dev), wanted);
 }
-END_TEST
 
 /* A team that is there needs no thread more. */
-START_TEST(a_team_stays)
+TEST(a_team_stays)
 {
     ek_dev *dev = case_device(3);
     int parts = parts_of_a_loop(dev);
@@ -126,10 +125,9 @@ START_TEST(a_team_stays)
     dev = case_device(2);
     ck_assert_int_eq(parts_of_a_loop(dev), ALONE ? 1 : 2);
 }
-END_TEST
 
 /* oneDNN's teams on the calling thread, too. */
-START_TEST(convolutions_without_threads)
+TEST(convolutions_without_threads)
 {
     ek_dev *dev = case_device(4);
     ek_conv_params params = {
@@ -146,16 +144,4 @@ START_TEST(convolutions_without_threads)
     }
     case_same(y[0], y[1], "runs");
     ck_assert(case_get(y[0], 100) != 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_threads");
-    TCase *t = tcase_create("threads");
-    tcase_add_loop_test(t, a_team_of_what_can_be_had, 0, 5);
-    tcase_add_test(t, a_team_stays);
-    tcase_add_test(t, convolutions_without_threads);
-    suite_add_tcase(s, t);
-    return s;
 }

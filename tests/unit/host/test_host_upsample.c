@@ -76,7 +76,7 @@ static void check_case(ek_dev *dev, int k, ek_dtype dtype, int l, bool bilinear,
                      left, right);
 }
 
-START_TEST(forward_and_adjoint)
+TEST(forward_and_adjoint)
 {
     ek_dev *dev = case_device(2);
     for (int k = 0; k < CASES; k++)
@@ -88,10 +88,9 @@ START_TEST(forward_and_adjoint)
                     ek_scope_end(&scope);
                 }
 }
-END_TEST
 
 /* The gradient's every element, from a one at a time. */
-START_TEST(adjoint_by_element)
+TEST(adjoint_by_element)
 {
     ek_dev *dev = case_device(1);
     const int64_t in[] = {1, 2, 3, 4}, out[] = {1, 2, 7, 6};
@@ -113,9 +112,8 @@ START_TEST(adjoint_by_element)
         }
     }
 }
-END_TEST
 
-START_TEST(threads)
+TEST(threads)
 {
     const int64_t in[] = {3, 11, 16, 16}, out[] = {3, 11, 60, 61};
     for (int l = 0; l < 2; l++) {
@@ -133,10 +131,9 @@ START_TEST(threads)
         case_same(dx[0], dx[1], "gradient on one and two threads");
     }
 }
-END_TEST
 
 /* An infinite element is seen only where it has a share: 0 times infinity is none. */
-START_TEST(infinity_stays_in_its_place)
+TEST_LOOP(infinity_stays_in_its_place, 0, 6)
 {
     ek_dev *dev = ek_dev_get(ek_host(0));
     ek_dtype dtype = floating[_i % 3];
@@ -155,17 +152,4 @@ START_TEST(infinity_stays_in_its_place)
         ck_assert_msg(isinf(case_get(y, i)) == (i < 49 && row && column) && !isnan(case_get(y, i)),
                       "element %d is %g", (int)i, case_get(y, i));
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_upsample");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, forward_and_adjoint);
-    tcase_add_test(t, adjoint_by_element);
-    tcase_add_test(t, threads);
-    tcase_add_loop_test(t, infinity_stays_in_its_place, 0, 6);
-    suite_add_tcase(s, t);
-    return s;
 }

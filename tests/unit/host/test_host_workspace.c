@@ -21,7 +21,7 @@ static void at_most(const ek_dev *dev, int64_t bound, const char *what)
 
 /* Rows of all shapes: where memory is in place nothing is taken, else a row of f32 for each operand
  * and thread, though never for more rows than there are. */
-START_TEST(softmax)
+TEST(softmax)
 {
     static const int64_t shapes[][2] = {{1, 300000}, {2, 150000}, {3000, 100}, {300000, 1}};
     ek_dev *dev = case_device(2);
@@ -42,9 +42,8 @@ START_TEST(softmax)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
-START_TEST(cross_entropy)
+TEST(cross_entropy)
 {
     static const int64_t shapes[][2] = {{1, 300000}, {3000, 100}, {150000, 2}};
     const ek_cross_entropy_params params = {.ignore_index = -100, .label_smoothing = 0.1};
@@ -70,7 +69,6 @@ START_TEST(cross_entropy)
             ek_scope_end(&scope);
         }
 }
-END_TEST
 
 static ek_tensor *ones(ek_dev *dev, ek_dtype dtype, int64_t batch, int64_t rows, int64_t columns)
 {
@@ -81,7 +79,7 @@ static ek_tensor *ones(ek_dev *dev, ek_dtype dtype, int64_t batch, int64_t rows,
 
 /* bf16 by f32, which no library takes: converted, and not more at once than 3 blocks of 16 MiB,
  * with a tenth more for the product's own packing. */
-START_TEST(matrix_products)
+TEST(matrix_products)
 {
     static const int64_t products[][4] = {/* batch, n, k, m */
                                           {1, (1 << 23) + 5, 1, 2},
@@ -104,16 +102,4 @@ START_TEST(matrix_products)
                       case_get(out, j) == (double)(p[2] - p[2] % 65536));
         ek_scope_end(&scope);
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("host_workspace");
-    TCase *t = tcase_create("workspace");
-    tcase_add_test(t, softmax);
-    tcase_add_test(t, cross_entropy);
-    tcase_add_test(t, matrix_products);
-    suite_add_tcase(s, t);
-    return s;
 }

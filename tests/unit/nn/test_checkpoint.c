@@ -6,6 +6,8 @@
 
 #include "checkpoint_setup.h"
 
+FIXTURE(setup, teardown)
+
 /* Batch norm, dropout, two layers: all kinds of state. Paths 0 to 5. */
 static ek_module *make_body(void)
 {
@@ -45,7 +47,7 @@ static uint32_t two_steps(ek_module *module, ek_tensor *x, ek_tensor **outputs)
     return ek_random_u32(NULL);
 }
 
-START_TEST(a_step_is_the_same_to_the_bit)
+TEST(a_step_is_the_same_to_the_bit)
 {
     ek_module *plain = f64(make_body()), *checkpoint = f64(ek_checkpoint(make_body()));
     ek_tensor *x = leaf(1, EK_SHAPE(5, 4)), *y = ek_detach(x);
@@ -68,10 +70,9 @@ START_TEST(a_step_is_the_same_to_the_bit)
     ek_module_free(plain);
     ek_module_free(checkpoint);
 }
-END_TEST
 
 /* The mode of the forward counts, not that of the backward. */
-START_TEST(plain_members_are_found_again)
+TEST(plain_members_are_found_again)
 {
     ek_module *plain = f64(make_body()), *checkpoint = f64(ek_checkpoint(make_body()));
     ek_tensor *x = normal(1, EK_SHAPE(5, 4), ek_cpu());
@@ -86,7 +87,6 @@ START_TEST(plain_members_are_found_again)
     ek_module_free(plain);
     ek_module_free(checkpoint);
 }
-END_TEST
 
 /* ---- higher orders ---- */
 
@@ -114,7 +114,7 @@ static ek_tensor *gradient_of_net(ek_tensor *const *x, int count, void *user)
     return gradient;
 }
 
-START_TEST(differences_agree)
+TEST(differences_agree)
 {
     net_case net = {f64(ek_checkpoint(make_body())), true};
     ek_tensor *inputs[] = {leaf(2, EK_SHAPE(3, 4)), ek_module_tensor(net.module, "4.weight"),
@@ -128,10 +128,9 @@ START_TEST(differences_agree)
                                .user = &net));
     ek_module_free(net.module);
 }
-END_TEST
 
 /* Outputs that are the inputs, and gradients that are the gradients of the output, or views. */
-START_TEST(linear_modules)
+TEST(linear_modules)
 {
     ek_module *modules[] = {ek_identity(), ek_flatten_module(0, -1), ek_linear(3, 2)};
     for (int i = 0; i < 3; i++) {
@@ -144,7 +143,6 @@ START_TEST(linear_modules)
         ek_module_free(net.module);
     }
 }
-END_TEST
 
 /* A critic's penalty. */
 static double penalty(ek_module *critic, uint64_t seed)
@@ -173,7 +171,7 @@ static ek_module *make_critic(bool checkpoints)
     return f64(ek_sequential(first, second, ek_linear(6, 1)));
 }
 
-START_TEST(a_gradient_penalty)
+TEST(a_gradient_penalty)
 {
     ek_module *plain = make_critic(false), *checkpoint = make_critic(true);
     ck_assert_double_eq(penalty(checkpoint, 4), penalty(plain, 4));
@@ -184,9 +182,8 @@ START_TEST(a_gradient_penalty)
     ek_module_free(plain);
     ek_module_free(checkpoint);
 }
-END_TEST
 
-START_TEST(nested_checkpoints)
+TEST(nested_checkpoints)
 {
     ek_manual_seed(3);
     ek_module *plain = f64(make_body());
@@ -212,7 +209,6 @@ START_TEST(nested_checkpoints)
     ek_module_free(plain);
     ek_module_free(nested);
 }
-END_TEST
 
 /* ---- nests ---- */
 
@@ -282,7 +278,7 @@ static ek_tensor *mixed(ek_tensor *const *x, int count, void *user)
     return ek_add(ek_square(product), ek_value_tensor(ek_value_at(rest, 1)));
 }
 
-START_TEST(nests_and_keywords)
+TEST(nests_and_keywords)
 {
     ek_module *plain = make_mixer(), *checkpoint = ek_checkpoint(make_mixer());
     ek_tensor *inputs[] = {leaf(21, EK_SHAPE(3)), leaf(22, EK_SHAPE(3)), leaf(23, EK_SHAPE(1)),
@@ -312,9 +308,8 @@ START_TEST(nests_and_keywords)
     ek_module_free(plain);
     ek_module_free(checkpoint);
 }
-END_TEST
 
-START_TEST(plain_calls)
+TEST(plain_calls)
 {
     ek_module *checkpoint = ek_checkpoint(make_mixer());
     mixer *body = (mixer *)ek_module_child(checkpoint, 0);
@@ -340,9 +335,8 @@ START_TEST(plain_calls)
     ck_assert_int_eq(body->calls, 3);
     ek_module_free(checkpoint);
 }
-END_TEST
 
-START_TEST(parameters_without_a_gradient)
+TEST(parameters_without_a_gradient)
 {
     ek_module *plain = f64(make_body()), *checkpoint = f64(ek_checkpoint(make_body()));
     ek_tensor *x = leaf(1, EK_SHAPE(5, 4)), *of[2];
@@ -364,9 +358,8 @@ START_TEST(parameters_without_a_gradient)
     ek_module_free(plain);
     ek_module_free(checkpoint);
 }
-END_TEST
 
-START_TEST(the_graph_outlives_the_module)
+TEST(the_graph_outlives_the_module)
 {
     ek_module *checkpoint = f64(ek_checkpoint(make_body()));
     ek_tensor *x = leaf(1, EK_SHAPE(5, 4));
@@ -378,7 +371,6 @@ START_TEST(the_graph_outlives_the_module)
     assert_made(ek_tensor_grad(x));
     ek_release(weight);
 }
-END_TEST
 /* ---- memory ---- */
 
 enum { BATCH = 64, WIDTH = 64, DEPTH = 6, BLOCKS = 4 };
@@ -421,7 +413,7 @@ static void measure(bool checkpoints, uint64_t *forward, uint64_t *peak)
     ek_module_free(net);
 }
 
-START_TEST(the_inside_is_not_kept)
+TEST(the_inside_is_not_kept)
 {
     const uint64_t activation = BATCH * WIDTH * 4;
     uint64_t plain, plain_peak, checkpoint, checkpoint_peak;
@@ -436,25 +428,4 @@ START_TEST(the_inside_is_not_kept)
     ck_assert_uint_le(checkpoint, (BLOCKS + 1) * activation);
     ck_assert_uint_ge(plain_peak, BLOCKS * DEPTH * activation);
     ck_assert_uint_le(checkpoint_peak, (BLOCKS + DEPTH + 8) * activation);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("checkpoint");
-    TCase *tc = tcase_create("checkpoint");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, a_step_is_the_same_to_the_bit);
-    tcase_add_test(tc, plain_members_are_found_again);
-    tcase_add_test(tc, differences_agree);
-    tcase_add_test(tc, linear_modules);
-    tcase_add_test(tc, a_gradient_penalty);
-    tcase_add_test(tc, nested_checkpoints);
-    tcase_add_test(tc, nests_and_keywords);
-    tcase_add_test(tc, plain_calls);
-    tcase_add_test(tc, parameters_without_a_gradient);
-    tcase_add_test(tc, the_graph_outlives_the_module);
-    tcase_add_test(tc, the_inside_is_not_kept);
-    suite_add_tcase(s, tc);
-    return s;
 }

@@ -1,6 +1,8 @@
 /* ek_checkpoint: what bodies may not do, and what is told about it. */
 #include "checkpoint_setup.h"
 
+FIXTURE(setup, teardown)
+
 /* Writes its input; or fails, or gives more, from the second call on. */
 static int shared_calls;
 
@@ -42,7 +44,7 @@ static ek_module *make_troubled(trouble what)
     return ek_checkpoint(&self->module);
 }
 
-START_TEST(errors_reach_the_caller)
+TEST(errors_reach_the_caller)
 {
     ek_tensor *x = leaf(1, EK_SHAPE(3));
     ek_module *module = make_troubled(WRITES);
@@ -66,10 +68,9 @@ START_TEST(errors_reach_the_caller)
     ck_assert_ptr_null(ek_checkpoint(ek_linear(0, 3)));
     assert_error(EK_E_INVALID, "in_features 0");
 }
-END_TEST
 
 /* A tensor that the module did not make keeps its own history. */
-START_TEST(tensors_from_elsewhere)
+TEST(tensors_from_elsewhere)
 {
     ek_tensor *x = leaf(1, EK_SHAPE(3)), *other = leaf(2, EK_SHAPE(3)), *gradients[2];
     elsewhere = ek_mul_scalar(other, 2);
@@ -83,9 +84,8 @@ START_TEST(tensors_from_elsewhere)
     assert_close(gradients[1], ek_mul_scalar(ek_detach(x), 6), 1e-15, 0);
     ek_module_free(module);
 }
-END_TEST
 
-START_TEST(modified_inputs_are_told)
+TEST(modified_inputs_are_told)
 {
     ek_module *module = f64(ek_checkpoint(ek_linear(3, 2)));
     ek_tensor *x = ek_mul_scalar(leaf(1, EK_SHAPE(4, 3)), 1);
@@ -98,17 +98,4 @@ START_TEST(modified_inputs_are_told)
     ck_assert_int_lt(ek_backward(ek_sum(y)), 0);
     assert_error(EK_E_STATE, "the saved tensors of checkpoint were freed");
     ek_module_free(module);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("checkpoint/errors");
-    TCase *tc = tcase_create("checkpoint/errors");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, errors_reach_the_caller);
-    tcase_add_test(tc, tensors_from_elsewhere);
-    tcase_add_test(tc, modified_inputs_are_told);
-    suite_add_tcase(s, tc);
-    return s;
 }

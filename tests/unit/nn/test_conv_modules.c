@@ -31,7 +31,7 @@ static void assert_initial(ek_module *module, const char *name)
     ek_module_free(module);
 }
 
-START_TEST(initial_values)
+TEST(initial_values)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(7);
@@ -43,7 +43,6 @@ START_TEST(initial_values)
     assert_initial(ek_conv_transpose3d(2, 3, 2), "conv_transpose3d");
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* The module gives what the operation gives with its weights. */
 static void assert_forward(ek_module *module, ek_tensor *x,
@@ -61,7 +60,7 @@ static void assert_forward(ek_module *module, ek_tensor *x,
     ek_module_free(module);
 }
 
-START_TEST(convolutions_forward)
+TEST(convolutions_forward)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(1);
@@ -93,7 +92,6 @@ START_TEST(convolutions_forward)
     ek_module_free(twice);
     ek_scope_end(&scope);
 }
-END_TEST
 
 static void assert_same(ek_module *module, ek_tensor *x, ek_tensor *expected)
 {
@@ -102,7 +100,7 @@ static void assert_same(ek_module *module, ek_tensor *x, ek_tensor *expected)
     ek_module_free(module);
 }
 
-START_TEST(pools_forward)
+TEST(pools_forward)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(2);
@@ -122,7 +120,6 @@ START_TEST(pools_forward)
     assert_same(ek_adaptive_avg_pool3d(1, 2, 3), volume, ek_f_adaptive_avg_pool3d(volume, 1, 2, 3));
     ek_scope_end(&scope);
 }
-END_TEST
 
 #define assert_refused(call, part)        \
     do {                                  \
@@ -130,7 +127,7 @@ END_TEST
         assert_error(EK_E_INVALID, part); \
     } while (0)
 
-START_TEST(refusals)
+TEST(refusals)
 {
     assert_refused(ek_conv1d(0, 1, 3), "conv1d: in_channels 0");
     assert_refused(ek_conv3d(1, 1, .kernels = {3, 3}),
@@ -151,17 +148,4 @@ START_TEST(refusals)
                    "count_include_pad is for average");
     assert_refused(ek_adaptive_avg_pool1d(0), "adaptive_avg_pool1d: length 0");
     assert_refused(ek_adaptive_avg_pool3d(2, -1, 2), "adaptive_avg_pool3d: height -1");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("conv modules");
-    TCase *t = tcase_create("conv modules");
-    tcase_add_test(t, initial_values);
-    tcase_add_test(t, convolutions_forward);
-    tcase_add_test(t, pools_forward);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -18,7 +18,7 @@ static double denominator(ek_module *criterion, ek_tensor *input, ek_tensor *tar
     return scalar_of(criterion->type->denominator(criterion, &args));
 }
 
-START_TEST(class_criteria)
+TEST(class_criteria)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(2);
@@ -70,9 +70,8 @@ START_TEST(class_criteria)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(element_criteria)
+TEST(element_criteria)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(2);
@@ -101,10 +100,9 @@ START_TEST(element_criteria)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* Views that repeat one element: more pairs than an integer counts. */
-START_TEST(denominators_of_any_size)
+TEST(denominators_of_any_size)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *mse = ek_mse_loss();
@@ -115,7 +113,6 @@ START_TEST(denominators_of_any_size)
     ek_module_free(mse);
     ek_scope_end(&scope);
 }
-END_TEST
 
 #define assert_refused(call, part)        \
     do {                                  \
@@ -123,7 +120,7 @@ END_TEST
         assert_error(EK_E_INVALID, part); \
     } while (0)
 
-START_TEST(options_that_do_not_apply)
+TEST(options_that_do_not_apply)
 {
     ek_scope scope = ek_scope_begin();
     assert_refused(ek_mse_loss(.ignore_index = 3), "ignore_index");
@@ -140,17 +137,4 @@ START_TEST(options_that_do_not_apply)
     assert_error(EK_E_INVALID, "takes 2 inputs, not 1");
     ek_module_free(mse);
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("criteria");
-    TCase *t = tcase_create("criteria");
-    tcase_add_test(t, class_criteria);
-    tcase_add_test(t, element_criteria);
-    tcase_add_test(t, denominators_of_any_size);
-    tcase_add_test(t, options_that_do_not_apply);
-    suite_add_tcase(s, t);
-    return s;
 }

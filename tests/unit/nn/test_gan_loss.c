@@ -39,7 +39,7 @@ static ek_tensor *draw(ek_shape shape, double spread)
     return d;
 }
 
-START_TEST(formulas)
+TEST(formulas)
 {
     ek_scope scope = ek_scope_begin();
     const ek_shape shapes[] = {EK_SHAPE(1), EK_SHAPE(7), EK_SHAPE(5, 1), EK_SHAPE(3, 1, 1, 1),
@@ -69,10 +69,9 @@ START_TEST(formulas)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* Logits whose exponential overflows. */
-START_TEST(large_outputs)
+TEST(large_outputs)
 {
     ek_scope scope = ek_scope_begin();
     const double large[] = {2000, -2000};
@@ -82,7 +81,6 @@ START_TEST(large_outputs)
     ek_module_free(criterion);
     ek_scope_end(&scope);
 }
-END_TEST
 
 static ek_tensor *loss_of(ek_tensor *const *inputs, int count, void *user)
 {
@@ -90,7 +88,7 @@ static ek_tensor *loss_of(ek_tensor *const *inputs, int count, void *user)
     return ek_loss((ek_module *)user, inputs[0]);
 }
 
-START_TEST(gradients)
+TEST(gradients)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(12);
@@ -104,9 +102,8 @@ START_TEST(gradients)
     }
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(denominators_are_elements)
+TEST(denominators_are_elements)
 {
     ek_scope scope = ek_scope_begin();
     static const ek_dtype dtypes[][2] = {{EK_F64, EK_F64}, {EK_F32, EK_F32}, {EK_BF16, EK_F32}};
@@ -126,9 +123,8 @@ START_TEST(denominators_are_elements)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ek_scope scope = ek_scope_begin();
     ck_assert_ptr_null(ek_gan_loss((ek_gan_loss_kind)4, EK_GAN_GENERATOR));
@@ -147,18 +143,4 @@ START_TEST(refusals)
     assert_error(EK_E_INVALID, "has to be a tensor");
     ek_module_free(criterion);
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("gan_loss");
-    TCase *t = tcase_create("gan_loss");
-    tcase_add_test(t, formulas);
-    tcase_add_test(t, large_outputs);
-    tcase_add_test(t, gradients);
-    tcase_add_test(t, denominators_are_elements);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

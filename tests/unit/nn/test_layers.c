@@ -23,7 +23,7 @@ static void assert_initial(ek_module *module, const char *name)
     ek_module_free(module);
 }
 
-START_TEST(initial_values)
+TEST(initial_values)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(42);
@@ -44,9 +44,8 @@ START_TEST(initial_values)
     assert_error(EK_E_SHAPE, "2 dimensions");
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(initialisation_in_place)
+TEST(initialisation_in_place)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *leaf = ek_ones(EK_SHAPE(4, 5), .requires_grad = true);
@@ -62,9 +61,8 @@ START_TEST(initialisation_in_place)
     ck_assert_uint_eq(ek_tensor_version(leaf), version + 3);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(linear_and_conv_forward)
+TEST(linear_and_conv_forward)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(1);
@@ -91,9 +89,8 @@ START_TEST(linear_and_conv_forward)
     ek_module_free(conv);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(batch_norm_tracks)
+TEST(batch_norm_tracks)
 {
     ek_scope scope = ek_scope_begin();
     const double values[] = {1, 3, 5, 7};
@@ -140,7 +137,6 @@ START_TEST(batch_norm_tracks)
     ek_module_free(norm);
     ek_scope_end(&scope);
 }
-END_TEST
 
 static void assert_same(ek_module *module, ek_tensor *x, ek_tensor *expected)
 {
@@ -149,7 +145,7 @@ static void assert_same(ek_module *module, ek_tensor *x, ek_tensor *expected)
     ek_module_free(module);
 }
 
-START_TEST(layers_without_weights)
+TEST(layers_without_weights)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(5);
@@ -171,7 +167,6 @@ START_TEST(layers_without_weights)
                 ek_f_upsample(x, 12, 14, EK_NEAREST, false));
     ek_scope_end(&scope);
 }
-END_TEST
 
 #define assert_refused(call, part)        \
     do {                                  \
@@ -179,7 +174,7 @@ END_TEST
         assert_error(EK_E_INVALID, part); \
     } while (0)
 
-START_TEST(an_entry_of_a_direction_counts_before_the_option_for_all)
+TEST(an_entry_of_a_direction_counts_before_the_option_for_all)
 {
     ek_module *conv = ek_conv2d(1, 1, 3, .kernels = {0, 5});
     ek_shape shape = ek_tensor_shape(ek_module_tensor(conv, "weight"));
@@ -187,9 +182,8 @@ START_TEST(an_entry_of_a_direction_counts_before_the_option_for_all)
     ck_assert_int_eq(shape.dims[3], 5);
     ek_module_free(conv);
 }
-END_TEST
 
-START_TEST(options_out_of_range)
+TEST(options_out_of_range)
 {
     assert_refused(ek_linear(3, -1), "out_features -1");
     assert_refused(ek_conv2d(0, 1, 3), "in_channels 0");
@@ -211,20 +205,4 @@ START_TEST(options_out_of_range)
     assert_refused(ek_adaptive_avg_pool2d(0, 1), "height 0");
     assert_refused(ek_upsample(2, 2, EK_NEAREST, true), "align_corners");
     assert_refused(ek_upsample(2, 2, (ek_upsample_mode)9, false), "mode 9");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("layers");
-    TCase *t = tcase_create("layers");
-    tcase_add_test(t, initial_values);
-    tcase_add_test(t, initialisation_in_place);
-    tcase_add_test(t, linear_and_conv_forward);
-    tcase_add_test(t, batch_norm_tracks);
-    tcase_add_test(t, layers_without_weights);
-    tcase_add_test(t, an_entry_of_a_direction_counts_before_the_option_for_all);
-    tcase_add_test(t, options_out_of_range);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -43,7 +43,7 @@ static scaled *make_scaled(void)
     return self;
 }
 
-START_TEST(user_module_runs)
+TEST(user_module_runs)
 {
     ek_scope scope = ek_scope_begin();
     scaled *self = make_scaled();
@@ -61,7 +61,6 @@ START_TEST(user_module_runs)
     ek_module_free(&self->module);
     ek_scope_end(&scope);
 }
-END_TEST
 
 static int append_path(const char *path, ek_tensor *tensor, void *user)
 {
@@ -71,7 +70,7 @@ static int append_path(const char *path, ek_tensor *tensor, void *user)
     return 0;
 }
 
-START_TEST(walks_own_tensors_first_and_shared_ones_once)
+TEST(walks_own_tensors_first_and_shared_ones_once)
 {
     ek_scope scope = ek_scope_begin();
     scaled *self = (scaled *)ek_module_new(&scaled_type);
@@ -101,7 +100,6 @@ START_TEST(walks_own_tensors_first_and_shared_ones_once)
     ek_module_free(m);
     ek_scope_end(&scope);
 }
-END_TEST
 
 static int stop(const char *path, ek_tensor *tensor, void *user)
 {
@@ -110,7 +108,7 @@ static int stop(const char *path, ek_tensor *tensor, void *user)
     return ++*(int *)user == 2 ? 7 : 0;
 }
 
-START_TEST(walk_stops_where_told)
+TEST(walk_stops_where_told)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_linear(2, 2), ek_linear(2, 2));
@@ -128,9 +126,8 @@ START_TEST(walk_stops_where_told)
     ek_module_free(net);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(registering_refuses)
+TEST(registering_refuses)
 {
     ek_scope scope = ek_scope_begin();
     scaled *self = make_scaled();
@@ -165,9 +162,8 @@ START_TEST(registering_refuses)
     assert_error(EK_E_INVALID, "name");
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(contents_are_owned)
+TEST(contents_are_owned)
 {
     ek_scope scope = ek_scope_begin();
     int destroyed = 0;
@@ -184,7 +180,6 @@ START_TEST(contents_are_owned)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 static int backward_with_graph(ek_module *net)
 {
@@ -193,7 +188,7 @@ static int backward_with_graph(ek_module *net)
 }
 
 /* Gradients that hold the graph that holds their parameters, which hold them. */
-START_TEST(gradients_with_a_history_go_with_the_module)
+TEST(gradients_with_a_history_go_with_the_module)
 {
     assert_ok(test_devices_configure("1"));
     ek_scope scope = ek_scope_begin();
@@ -206,10 +201,9 @@ START_TEST(gradients_with_a_history_go_with_the_module)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* Whoever holds a parameter too has its gradient as before, but for a history. */
-START_TEST(held_parameters_keep_their_gradients)
+TEST(held_parameters_keep_their_gradients)
 {
     ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("1"));
@@ -233,9 +227,8 @@ START_TEST(held_parameters_keep_their_gradients)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(memory_is_counted_as_parameters)
+TEST(memory_is_counted_as_parameters)
 {
     ek_memory_stats stats;
     ek_module *net = ek_sequential(ek_linear(16, 16), ek_batch_norm1d(16));
@@ -246,9 +239,8 @@ START_TEST(memory_is_counted_as_parameters)
     ek_module_free(net);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(replica_is_an_empty_copy)
+TEST(replica_is_an_empty_copy)
 {
     ek_scope scope = ek_scope_begin();
     int destroyed = 0;
@@ -289,9 +281,8 @@ START_TEST(replica_is_an_empty_copy)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(calls_check_their_arguments)
+TEST(calls_check_their_arguments)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_linear(4, 3), ek_relu());
@@ -321,9 +312,8 @@ START_TEST(calls_check_their_arguments)
     ek_module_free(net);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(training_flag_reaches_all)
+TEST(training_flag_reaches_all)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_sequential(ek_dropout(0.5)), ek_relu());
@@ -340,24 +330,4 @@ START_TEST(training_flag_reaches_all)
     ck_assert(sum > 10 && sum < 54);
     ek_module_free(net);
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("module");
-    TCase *t = tcase_create("module");
-    tcase_add_test(t, user_module_runs);
-    tcase_add_test(t, walks_own_tensors_first_and_shared_ones_once);
-    tcase_add_test(t, walk_stops_where_told);
-    tcase_add_test(t, registering_refuses);
-    tcase_add_test(t, contents_are_owned);
-    tcase_add_test(t, gradients_with_a_history_go_with_the_module);
-    tcase_add_test(t, held_parameters_keep_their_gradients);
-    tcase_add_test(t, memory_is_counted_as_parameters);
-    tcase_add_test(t, replica_is_an_empty_copy);
-    tcase_add_test(t, calls_check_their_arguments);
-    tcase_add_test(t, training_flag_reaches_all);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -89,7 +89,7 @@ static ek_module *module_of(int number)
 }
 enum { MODULES = 39, IDENTITY = 30 };
 
-START_TEST(modules)
+TEST_LOOP(modules, 0, MODULES)
 {
     ek_module *module = module_of(_i);
     assert_made(module);
@@ -114,7 +114,6 @@ START_TEST(modules)
     ck_assert_int_lt(status, 0);
     ek_module_free(module);
 }
-END_TEST
 
 /* ---- operations ---- */
 
@@ -213,7 +212,7 @@ static const struct {
 } operations[] = {OPERATIONS(ROW)};
 enum { ALL_OPERATIONS = sizeof operations / sizeof *operations };
 
-START_TEST(functions)
+TEST_LOOP(functions, 0, ALL_OPERATIONS)
 {
     int refused = 0;
     for (int way = 0; way < 3; way++) {
@@ -229,15 +228,4 @@ START_TEST(functions)
         assert_error(status, "");
     }
     ck_assert_msg(refused > 0, "%s took everything", operations[_i].name);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("nn/module_errors");
-    TCase *t = tcase_create("errors");
-    tcase_add_loop_test(t, modules, 0, MODULES);
-    tcase_add_loop_test(t, functions, 0, ALL_OPERATIONS);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -15,7 +15,7 @@ static ek_module *make_net(void)
     return net;
 }
 
-START_TEST(handles_stay)
+TEST(handles_stay)
 {
     ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
@@ -59,10 +59,9 @@ START_TEST(handles_stay)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* The second parameter does not fit: the first stays where it was. */
-START_TEST(nothing_moves_on_an_error)
+TEST(nothing_moves_on_an_error)
 {
     ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("1K"));
@@ -78,9 +77,8 @@ START_TEST(nothing_moves_on_an_error)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(sha256_of_fips)
+TEST(sha256_of_fips)
 {
     static const struct {
         const char *text, *digest;
@@ -111,10 +109,9 @@ START_TEST(sha256_of_fips)
     ek_sha256_end(&hash, text);
     ck_assert_str_eq(text, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
-END_TEST
 
 /* Every length around a block's end, against one call for each byte. */
-START_TEST(sha256_in_pieces)
+TEST(sha256_in_pieces)
 {
     unsigned char data[200];
     for (size_t i = 0; i < sizeof data; i++)
@@ -132,9 +129,8 @@ START_TEST(sha256_in_pieces)
         ck_assert_str_eq(whole, pieces);
     }
 }
-END_TEST
 
-START_TEST(hash_sees_parameters_alone)
+TEST(hash_sees_parameters_alone)
 {
     ek_scope scope = ek_scope_begin();
     char first[65], second[65], layout[65], changed[65];
@@ -160,18 +156,4 @@ START_TEST(hash_sees_parameters_alone)
     ek_module_free(net);
     ek_module_free(same);
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("module_move");
-    TCase *t = tcase_create("module_move");
-    tcase_add_test(t, handles_stay);
-    tcase_add_test(t, nothing_moves_on_an_error);
-    tcase_add_test(t, sha256_of_fips);
-    tcase_add_test(t, sha256_in_pieces);
-    tcase_add_test(t, hash_sees_parameters_alone);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -25,7 +25,7 @@ static void assert_affine(ek_module *module, ek_shape shape)
     assert_close(ek_module_tensor(module, "bias"), ek_zeros(shape), 0, 0);
 }
 
-START_TEST(layer_norm)
+TEST(layer_norm)
 {
     ek_tensor *x = picture(EK_SHAPE(2, 3, 4, 5));
     ek_module *norm = ek_layer_norm(EK_SHAPE(4, 5));
@@ -51,9 +51,8 @@ START_TEST(layer_norm)
     assert_close(ek_apply(norm, x), ek_f_layer_norm(x, 1, NULL, NULL, 0.5), 0, 0);
     ek_module_free(norm);
 }
-END_TEST
 
-START_TEST(group_norm)
+TEST(group_norm)
 {
     ek_tensor *x = picture(EK_SHAPE(2, 6, 3, 3));
     ek_module *norm = ek_group_norm(3, 6);
@@ -71,9 +70,8 @@ START_TEST(group_norm)
     assert_close(ek_apply(norm, x), ek_f_layer_norm(x, 3, NULL, NULL, 0), 1e-5, 1e-6);
     ek_module_free(norm);
 }
-END_TEST
 
-START_TEST(instance_norm)
+TEST(instance_norm)
 {
     const ek_shape shapes[] = {EK_SHAPE(2, 3, 5), EK_SHAPE(2, 3, 4, 5), EK_SHAPE(2, 3, 2, 4, 3)};
     for (int i = 0; i < 3; i++) {
@@ -98,9 +96,8 @@ START_TEST(instance_norm)
     assert_error(EK_E_SHAPE, "expected more than 1 spatial element");
     ek_module_free(norm);
 }
-END_TEST
 
-START_TEST(batch_norm_of_volumes)
+TEST(batch_norm_of_volumes)
 {
     ek_tensor *x = picture(EK_SHAPE(2, 3, 2, 4, 3));
     ek_module *norm = ek_batch_norm3d(3);
@@ -113,10 +110,9 @@ START_TEST(batch_norm_of_volumes)
     assert_error(EK_E_SHAPE, "expected an input of 5 dimensions, got f32[2, 3, 4, 3]");
     ek_module_free(norm);
 }
-END_TEST
 
 /* Averages over all batches, as torch's momentum=None: each weighs as much as any other. */
-START_TEST(cumulative_averages)
+TEST(cumulative_averages)
 {
     enum { BATCHES = 3 };
     ek_module *norm = ek_batch_norm2d(3, .momentum = EK_CUMULATIVE);
@@ -133,7 +129,6 @@ START_TEST(cumulative_averages)
     ck_assert_double_eq_tol(element(ek_module_tensor(norm, "running_var"), 1), var, 1e-5 * var);
     ek_module_free(norm);
 }
-END_TEST
 
 static void assert_refused(ek_module *module, const char *part)
 {
@@ -141,7 +136,7 @@ static void assert_refused(ek_module *module, const char *part)
     assert_error(EK_E_INVALID, part);
 }
 
-START_TEST(refusals)
+TEST(refusals)
 {
     assert_refused(ek_instance_norm2d(3, .momentum = 0.2), "momentum is for running statistics");
     assert_refused(ek_layer_norm(EK_SHAPE(3, 0)), "normalized_shape needs 1 to");
@@ -154,19 +149,4 @@ START_TEST(refusals)
     assert_refused(ek_instance_norm2d(3, .track_running_stats = EK_ON),
                    "instance_norm2d: running statistics are not kept");
     assert_refused(ek_instance_norm3d(3, .eps = -1), "instance_norm3d: eps -1");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("nn/norm_modules");
-    TCase *t = tcase_create("norm_modules");
-    tcase_add_test(t, layer_norm);
-    tcase_add_test(t, group_norm);
-    tcase_add_test(t, instance_norm);
-    tcase_add_test(t, batch_norm_of_volumes);
-    tcase_add_test(t, cumulative_averages);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -3,7 +3,7 @@
 #include "evenkeel/nn.h"
 #include "unit.h"
 
-START_TEST(runs_in_order)
+TEST(runs_in_order)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *first = ek_linear(3, 3), *second = ek_linear(3, 3);
@@ -23,9 +23,8 @@ START_TEST(runs_in_order)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(owns_all_also_when_one_failed)
+TEST(owns_all_also_when_one_failed)
 {
     ek_scope scope = ek_scope_begin();
     ck_assert_ptr_null(ek_sequential(ek_linear(3, 3), ek_linear(3, 0), ek_linear(3, 3)));
@@ -42,7 +41,6 @@ START_TEST(owns_all_also_when_one_failed)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 enum { LAYERS = 6, WIDTH = 64, BATCH = 128 };
 
@@ -66,7 +64,7 @@ static uint64_t peak_of_forward(bool grad)
 }
 
 /* Without a graph two activations are alive at a time; with one, all that the layers read. */
-START_TEST(frees_what_no_graph_holds)
+TEST(frees_what_no_graph_holds)
 {
     ek_scope scope = ek_scope_begin();
     uint64_t activation = sizeof(float) * WIDTH * BATCH;
@@ -75,10 +73,9 @@ START_TEST(frees_what_no_graph_holds)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* The output stays the caller's alone. */
-START_TEST(leaves_nothing_behind)
+TEST(leaves_nothing_behind)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *net = ek_sequential(ek_linear(4, 4), ek_sequential(ek_relu(), ek_tanh()));
@@ -95,11 +92,10 @@ START_TEST(leaves_nothing_behind)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* In a sequence they are one operation; apart, two. Both give the same, gradients and buffers too.
  */
-START_TEST(batch_norm_and_relu_fused)
+TEST(batch_norm_and_relu_fused)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(11);
@@ -142,18 +138,4 @@ START_TEST(batch_norm_and_relu_fused)
     ek_module_free(net);
     ek_module_free(apart);
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("sequential");
-    TCase *t = tcase_create("sequential");
-    tcase_add_test(t, runs_in_order);
-    tcase_add_test(t, owns_all_also_when_one_failed);
-    tcase_add_test(t, frees_what_no_graph_holds);
-    tcase_add_test(t, leaves_nothing_behind);
-    tcase_add_test(t, batch_norm_and_relu_fused);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -269,7 +269,7 @@ static ek_tensor *value_and_gradient(operation *function, ek_dtype dtype, bool a
     return y;
 }
 
-START_TEST(dtypes_and_numbers)
+TEST_LOOP(dtypes_and_numbers, 0, OPERATIONS)
 {
     static const ek_dtype dtypes[] = {EK_F32, EK_BF16, EK_F64};
     ek_tensor *gradient, *exact_gradient;
@@ -292,10 +292,9 @@ START_TEST(dtypes_and_numbers)
     }
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* Nothing happens outside of a region, and inside of one that switches autocast off. */
-START_TEST(without)
+TEST_LOOP(without, 0, OPERATIONS)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(2, 4, 6, 6), 0.2, 1);
@@ -311,7 +310,6 @@ START_TEST(without)
     ck_assert_int_eq(operations[_i].function(x)->dtype, EK_F32);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- mixed dtypes ---- */
 
@@ -334,7 +332,7 @@ static ek_tensor *(*const pairs[])(ek_tensor *, ek_tensor *) = {ek_add,      ek_
                                                                 ek_div,      ek_maximum, ek_minimum,
                                                                 first_where, joined,     stacked};
 
-START_TEST(mixed_give_f32)
+TEST_LOOP(mixed_give_f32, 0, sizeof pairs / sizeof *pairs)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(3, 4), 0.2, 1);
@@ -361,9 +359,8 @@ START_TEST(mixed_give_f32)
     ek_autocast_end(&region);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(in_place_keeps_the_dtype)
+TEST(in_place_keeps_the_dtype)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *wide = uniform(EK_SHAPE(3, 4), 0.2, 1), *narrow = ek_to_dtype(wide, EK_BF16);
@@ -377,9 +374,8 @@ START_TEST(in_place_keeps_the_dtype)
     ek_autocast_end(&region);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(losses_of_mixed)
+TEST(losses_of_mixed)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(3, 4), 0.2, 1), *target = ek_mul_scalar(x, 0.5);
@@ -393,18 +389,4 @@ START_TEST(losses_of_mixed)
                      EK_F32);
     ek_autocast_end(&region);
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("autocast");
-    TCase *t = tcase_create("autocast");
-    tcase_add_loop_test(t, dtypes_and_numbers, 0, OPERATIONS);
-    tcase_add_loop_test(t, without, 0, OPERATIONS);
-    tcase_add_loop_test(t, mixed_give_f32, 0, sizeof pairs / sizeof *pairs);
-    tcase_add_test(t, in_place_keeps_the_dtype);
-    tcase_add_test(t, losses_of_mixed);
-    suite_add_tcase(s, t);
-    return s;
 }

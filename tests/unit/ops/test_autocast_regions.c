@@ -6,7 +6,7 @@
 
 /* ---- regions ---- */
 
-START_TEST(regions_nest)
+TEST(regions_nest)
 {
     ck_assert_int_eq(ek_autocast_dtype(), EK_F32);
     ek_autocast outer = ek_autocast_begin(EK_BF16);
@@ -27,10 +27,9 @@ START_TEST(regions_nest)
     ek_autocast_end(&outer);
     ck_assert_int_eq(ek_autocast_dtype(), EK_F32);
 }
-END_TEST
 
 /* Backward runs on the forward's dtypes, whether the region has ended or not. */
-START_TEST(backward_in_the_region)
+TEST(backward_in_the_region)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(6, 4), -1, 1), *gradients[2];
@@ -52,9 +51,8 @@ START_TEST(backward_in_the_region)
     assert_close(gradients[0], gradients[1], 0, 0);
     ek_scope_end(&scope);
 }
-END_TEST
 
-START_TEST(errors_end_the_scopes)
+TEST(errors_end_the_scopes)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(2, 3, 5, 5), 0.2, 1);
@@ -79,11 +77,10 @@ START_TEST(errors_end_the_scopes)
     ck_assert_uint_le(ek_thread_self()->owned_count, owned + 5); /* the weights made above */
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- what is remembered ---- */
 
-START_TEST(parameters_are_cast_once)
+TEST(parameters_are_cast_once)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *w = parameter(EK_SHAPE(3, 4));
@@ -127,10 +124,9 @@ START_TEST(parameters_are_cast_once)
     ck_assert_ptr_eq(ek_autocast_narrow(w), w);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* Inputs are many; they are not kept. */
-START_TEST(only_parameters_are_remembered)
+TEST(only_parameters_are_remembered)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(3, 4), -1, 1);
@@ -148,10 +144,9 @@ START_TEST(only_parameters_are_remembered)
     ek_autocast_end(&region);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* One pass gives what two do. */
-START_TEST(images_are_cast_and_turned)
+TEST(images_are_cast_and_turned)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(2, 3, 5, 4), -1, 1), *w = parameter(EK_SHAPE(4, 3, 2, 2));
@@ -169,10 +164,9 @@ START_TEST(images_are_cast_and_turned)
     assert_close(ek_tensor_grad(x), ek_to_dtype(ek_mul_scalar(y, 2), EK_F32), 0, 0);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* A weight used twice: one cast, whose gradient is the sum; again after a backward. */
-START_TEST(one_cast_several_uses)
+TEST(one_cast_several_uses)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = uniform(EK_SHAPE(6, 4), -1, 1), *w = parameter(EK_SHAPE(4, 4)), *gradient[2];
@@ -190,10 +184,9 @@ START_TEST(one_cast_several_uses)
     ck_assert(close_in_norm(gradient[0], ek_tensor_grad(w), 0.02));
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* Everything is given back, also when the library ends within a region. */
-START_TEST(nothing_is_left)
+TEST_LOOP(nothing_is_left, 0, 2)
 {
     ek_memory_stats stats;
     ek_scope scope = ek_scope_begin();
@@ -209,7 +202,6 @@ START_TEST(nothing_is_left)
     ck_assert_uint_eq(stats.now[EK_MEMORY_PARAMETER], 0);
     ck_assert_uint_eq(stats.now[EK_MEMORY_ACTIVATION], 0);
 }
-END_TEST
 
 /* ---- second order ---- */
 
@@ -234,7 +226,7 @@ static ek_tensor *penalty_gradient(bool autocast)
     return ek_tensor_grad(w);
 }
 
-START_TEST(second_order)
+TEST(second_order)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *exact = penalty_gradient(false);
@@ -242,7 +234,6 @@ START_TEST(second_order)
     ck_assert(close_in_norm(penalty_gradient(true), exact, 0.02));
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- functions of the user's own ---- */
 
@@ -281,7 +272,7 @@ static ek_tensor *function_gradient(bool autocast)
     return ek_tensor_grad(w);
 }
 
-START_TEST(functions_backward_as_forward)
+TEST(functions_backward_as_forward)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *exact = function_gradient(false), *narrow = function_gradient(true);
@@ -290,10 +281,9 @@ START_TEST(functions_backward_as_forward)
     ck_assert(!close_in_norm(narrow, exact, 1e-6));
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* Views and handles on parameters that come and go, in forward and backward. */
-START_TEST(remembered_once_per_parameter)
+TEST(remembered_once_per_parameter)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *w = parameter(EK_SHAPE(64, 4)), *x = uniform(EK_SHAPE(5, 4), -1, 1), *y;
@@ -313,24 +303,4 @@ START_TEST(remembered_once_per_parameter)
     }
     ek_autocast_end(&region);
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("autocast_regions");
-    TCase *t = tcase_create("autocast");
-    tcase_add_test(t, regions_nest);
-    tcase_add_test(t, backward_in_the_region);
-    tcase_add_test(t, errors_end_the_scopes);
-    tcase_add_test(t, parameters_are_cast_once);
-    tcase_add_test(t, only_parameters_are_remembered);
-    tcase_add_test(t, one_cast_several_uses);
-    tcase_add_test(t, images_are_cast_and_turned);
-    tcase_add_loop_test(t, nothing_is_left, 0, 2);
-    tcase_add_test(t, second_order);
-    tcase_add_test(t, functions_backward_as_forward);
-    tcase_add_test(t, remembered_once_per_parameter);
-    suite_add_tcase(s, t);
-    return s;
 }

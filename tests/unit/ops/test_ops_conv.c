@@ -17,20 +17,18 @@ static const case_family conv_family = {.file = "nn_conv.golden",
                                         .inputs = {"x", "w", "b"},
                                         .function = conv};
 
-START_TEST(matches_pytorch_and_finite_differences)
+TEST(matches_pytorch_and_finite_differences)
 {
     case_run_all(&conv_family);
 }
-END_TEST
 
-START_TEST(third_derivatives)
+TEST(third_derivatives)
 {
     case_check_third(&conv_family, 7);
     case_check_third(&conv_family, 9);
 }
-END_TEST
 
-START_TEST(output_is_channels_last)
+TEST(output_is_channels_last)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 5, 5)), *w = ek_ones(EK_SHAPE(4, 3, 3, 3));
     ek_tensor *y = ek_f_conv2d(x, w, .stride = 2, .padding = 1);
@@ -40,9 +38,8 @@ START_TEST(output_is_channels_last)
     ck_assert_double_eq(element(y, 0), 12);
     ck_assert_double_eq(element(y, 4), 27);
 }
-END_TEST
 
-START_TEST(gradient_goes_to_leaves)
+TEST(gradient_goes_to_leaves)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 1, 3, 3), EK_F64);
     ek_tensor *w =
@@ -55,9 +52,8 @@ START_TEST(gradient_goes_to_leaves)
     }
     ck_assert_ptr_null(ek_tensor_grad(x));
 }
-END_TEST
 
-START_TEST(only_the_bias_wants_a_gradient)
+TEST(only_the_bias_wants_a_gradient)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 1, 3, 3), EK_F64),
               *w = ek_ones(EK_SHAPE(2, 1, 2, 2), EK_F64);
@@ -65,9 +61,8 @@ START_TEST(only_the_bias_wants_a_gradient)
     assert_ok(ek_backward(ek_sum(ek_f_conv2d(x, w, b))));
     ck_assert_double_eq(element(ek_tensor_grad(b), 1), 8);
 }
-END_TEST
 
-START_TEST(empty_batch)
+TEST(empty_batch)
 {
     ek_tensor *x = ek_zeros(EK_SHAPE(0, 2, 4, 4), .requires_grad = true);
     ek_tensor *w = ek_ones(EK_SHAPE(3, 2, 3, 3), .requires_grad = true);
@@ -80,15 +75,13 @@ START_TEST(empty_batch)
     ck_assert_double_eq(element(ek_tensor_grad(b), 2), 0);
     ck_assert_int_eq(ek_tensor_count(ek_tensor_grad(x)), 0);
 }
-END_TEST
 
-START_TEST(gradients_go_to_slots)
+TEST(gradients_go_to_slots)
 {
     case_check_slots(&conv_family, 0);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 4)), *w = ek_ones(EK_SHAPE(4, 3, 3, 3));
     ck_assert_ptr_null(ek_f_conv2d(NULL, w));
@@ -121,21 +114,4 @@ START_TEST(refusals)
     ck_assert_int_lt(ek_error_status(), 0);
     ek_error_clear();
     assert_made(ek_f_conv2d(x, w));
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/conv");
-    TCase *t = tcase_create("conv");
-    tcase_add_test(t, matches_pytorch_and_finite_differences);
-    tcase_add_test(t, third_derivatives);
-    tcase_add_test(t, output_is_channels_last);
-    tcase_add_test(t, gradient_goes_to_leaves);
-    tcase_add_test(t, only_the_bias_wants_a_gradient);
-    tcase_add_test(t, empty_batch);
-    tcase_add_test(t, gradients_go_to_slots);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

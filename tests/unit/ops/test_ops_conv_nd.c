@@ -51,24 +51,21 @@ static const case_family families[] = {FAMILY("conv1d"), FAMILY("conv3d"),
                                        FAMILY("conv_transpose1d"), FAMILY("conv_transpose2d"),
                                        FAMILY("conv_transpose3d")};
 
-START_TEST(matches_pytorch_and_finite_differences)
+TEST_LOOP(matches_pytorch_and_finite_differences, 0, CONVOLUTIONS)
 {
     case_run_all(&families[_i]);
 }
-END_TEST
 
-START_TEST(third_derivatives)
+TEST_LOOP(third_derivatives, 0, CONVOLUTIONS)
 {
     if (!test_is_short() || _i == 0)
         case_check_third(&families[_i], 2);
 }
-END_TEST
 
-START_TEST(gradients_go_to_slots)
+TEST_LOOP(gradients_go_to_slots, 0, CONVOLUTIONS)
 {
     case_check_slots(&families[_i], 0);
 }
-END_TEST
 
 /* f32 that bf16 holds exactly, in memory of another order than its shape's, with gaps. */
 static ek_tensor *scattered(int dims)
@@ -84,7 +81,7 @@ static ek_tensor *scattered(int dims)
     return ek_slice(x, 1, 0, 8, 2);
 }
 
-START_TEST(any_memory_and_bf16)
+TEST_LOOP(any_memory_and_bf16, 0, CONVOLUTIONS)
 {
     ek_manual_seed(5);
     ek_tensor *x = scattered(convolutions[_i].dims);
@@ -114,9 +111,8 @@ START_TEST(any_memory_and_bf16)
     for (int i = 0; i < 3; i++)
         ck_assert(ek_tensor_dtype(ek_tensor_grad(leaves[i])) == EK_BF16);
 }
-END_TEST
 
-START_TEST(images_stay_channels_last)
+TEST(images_stay_channels_last)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 4)), *w = ek_ones(EK_SHAPE(3, 5, 4, 4));
     ek_tensor *y = ek_f_conv_transpose2d(x, w, .stride = 2, .padding = 1);
@@ -128,7 +124,6 @@ START_TEST(images_stay_channels_last)
     ck_assert_double_eq(element(y, 0), 3);
     ck_assert_double_eq(element(y, 9), 12);
 }
-END_TEST
 
 /* ek_conv* with sizes 4 in each direction and a window of 3, four channels to four. */
 static ek_conv_options ones(int i, int64_t samples)
@@ -140,7 +135,7 @@ static ek_conv_options ones(int i, int64_t samples)
                              .bias = ek_ones(EK_SHAPE(4), .requires_grad = true)};
 }
 
-START_TEST(empty_batch)
+TEST_LOOP(empty_batch, 0, CONVOLUTIONS)
 {
     ek_conv_options o = ones(_i, 0);
     ek_tensor *y = convolutions[_i].function(o);
@@ -152,9 +147,8 @@ START_TEST(empty_batch)
     ck_assert_double_eq(element(ek_tensor_grad(o.bias), 2), 0);
     ck_assert_int_eq(ek_tensor_count(ek_tensor_grad(o.x)), 0);
 }
-END_TEST
 
-START_TEST(only_the_bias_wants_a_gradient)
+TEST_LOOP(only_the_bias_wants_a_gradient, 0, CONVOLUTIONS)
 {
     ek_conv_options o = ones(_i, 2);
     o.x = ek_detach(o.x);
@@ -164,9 +158,8 @@ START_TEST(only_the_bias_wants_a_gradient)
     ck_assert_double_eq(element(ek_tensor_grad(o.bias), 1), (double)ek_tensor_count(y) / 4);
     ck_assert_ptr_null(ek_tensor_grad(o.x));
 }
-END_TEST
 
-START_TEST(errors_name_the_operation)
+TEST_LOOP(errors_name_the_operation, 0, CONVOLUTIONS)
 {
     char text[96];
     ek_conv_options o = ones(_i, 2);
@@ -182,9 +175,8 @@ START_TEST(errors_name_the_operation)
     snprintf(text, sizeof text, "%s: weight is NULL", convolutions[_i].name);
     assert_error(EK_E_INVALID, text);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ek_tensor *x1 = ek_ones(EK_SHAPE(2, 4, 5)), *x2 = ek_ones(EK_SHAPE(2, 4, 5, 6)),
               *x3 = ek_ones(EK_SHAPE(2, 4, 5, 6, 7)), *w1 = ek_ones(EK_SHAPE(4, 4, 3)),
@@ -230,22 +222,4 @@ START_TEST(refusals)
     assert_error(EK_E_SHAPE, "conv_transpose2d: the weight must have no dimension of size 0");
     ck_assert_ptr_null(ek_f_conv_transpose1d(x1, ek_ones(EK_SHAPE(4, 4, 3), EK_F64)));
     assert_error(EK_E_DTYPE, "conv_transpose1d");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/conv_nd");
-    TCase *t = tcase_create("conv_nd");
-    tcase_add_loop_test(t, matches_pytorch_and_finite_differences, 0, CONVOLUTIONS);
-    tcase_add_loop_test(t, third_derivatives, 0, CONVOLUTIONS);
-    tcase_add_loop_test(t, gradients_go_to_slots, 0, CONVOLUTIONS);
-    tcase_add_loop_test(t, any_memory_and_bf16, 0, CONVOLUTIONS);
-    tcase_add_test(t, images_stay_channels_last);
-    tcase_add_loop_test(t, empty_batch, 0, CONVOLUTIONS);
-    tcase_add_loop_test(t, only_the_bias_wants_a_gradient, 0, CONVOLUTIONS);
-    tcase_add_loop_test(t, errors_name_the_operation, 0, CONVOLUTIONS);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -61,7 +61,7 @@ static ek_tensor *cube_of(ek_tensor *const *x, int count, void *user)
     return ek_function_apply(&cube, x, 1, &y) < 0 ? NULL : y;
 }
 
-START_TEST(the_example_of_the_header)
+TEST(the_example_of_the_header)
 {
     ek_tensor *x = leaf(1, EK_SHAPE(2, 3));
     check(cube_of, &x, 1, NULL);
@@ -70,7 +70,6 @@ START_TEST(the_example_of_the_header)
         y = ek_sum(gradient_of(y, x));
     assert_close(gradient_of(y, x), ek_full(6, EK_SHAPE(2, 3), EK_F64), 1e-14, 0);
 }
-END_TEST
 
 /* ---- sine and cosine by plain loops: each the other's backward ---- */
 
@@ -120,7 +119,7 @@ static ek_tensor *wave_of(ek_tensor *const *x, int count, void *user)
     return wave(ek_transpose(x[0], 0, 1), 0.3);
 }
 
-START_TEST(functions_of_functions_to_any_order)
+TEST(functions_of_functions_to_any_order)
 {
     ek_tensor *x = leaf(2, EK_SHAPE(2, 3));
     check(wave_of, &x, 1, NULL);
@@ -131,7 +130,6 @@ START_TEST(functions_of_functions_to_any_order)
             ck_assert_double_eq_tol(element(y, i), sin(element(x, i) + order * acos(0)), 1e-12);
     }
 }
-END_TEST
 
 /* ---- several in, several out: the mean and the deviation that is left ---- */
 
@@ -177,7 +175,7 @@ static ek_tensor *parts_of(ek_tensor *const *x, int count, void *user)
     return ek_square(y[*used - 1]);
 }
 
-START_TEST(several_outputs_of_which_some_are_used)
+TEST_LOOP(several_outputs_of_which_some_are_used, 1, 4)
 {
     ek_tensor *inputs[] = {leaf(3, EK_SHAPE(4)), leaf(4, EK_SHAPE(4))};
     int used = _i;
@@ -185,9 +183,8 @@ START_TEST(several_outputs_of_which_some_are_used)
     assert_ok(ek_tensor_set_requires_grad(inputs[0], false));
     check(parts_of, inputs, 2, &used);
 }
-END_TEST
 
-START_TEST(results_in_memory_of_every_order)
+TEST(results_in_memory_of_every_order)
 {
     ek_tensor *x = leaf(5, EK_SHAPE(1, 2, 2, 2));
     ek_tensor *y, *last = ek_contiguous(x, EK_CHANNELS_LAST);
@@ -196,17 +193,4 @@ START_TEST(results_in_memory_of_every_order)
     assert_made(ek_mul_scalar_(y, 2));
     assert_ok(ek_backward(ek_sum(y)));
     assert_close(ek_tensor_grad(x), ek_mul_scalar(ek_square(ek_detach(x)), 6), 1e-14, 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/function");
-    TCase *tc = tcase_create("function");
-    tcase_add_test(tc, the_example_of_the_header);
-    tcase_add_test(tc, functions_of_functions_to_any_order);
-    tcase_add_loop_test(tc, several_outputs_of_which_some_are_used, 1, 4);
-    tcase_add_test(tc, results_in_memory_of_every_order);
-    suite_add_tcase(s, tc);
-    return s;
 }

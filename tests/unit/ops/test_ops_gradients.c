@@ -192,33 +192,19 @@ static const op_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-START_TEST(f64_is_pytorch)
+TEST_LOOP(f64_is_pytorch, 0, CASES)
 {
     check_golden(&cases[_i], EK_F64, test_home(), 1e-12);
 }
-END_TEST
 
 /* One rounding of the inputs and a few of f32 each; values are of order 1 to 30. */
-START_TEST(f32_on_a_host_device_is_pytorch)
+TEST_LOOP(f32_on_a_host_device_is_pytorch, 0, CASES)
 {
     check_golden(&cases[_i], EK_F32, test_device(0), 2e-6);
 }
-END_TEST
 
-START_TEST(differences_agree)
+TEST_LOOP(differences_agree, 0, CASES)
 {
     if (!cases[_i].kinked)
         check_differences(&cases[_i]);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops_gradients");
-    TCase *tc = tcase_create("operations");
-    tcase_add_loop_test(tc, f64_is_pytorch, 0, CASES);
-    tcase_add_loop_test(tc, f32_on_a_host_device_is_pytorch, 0, CASES);
-    tcase_add_loop_test(tc, differences_agree, 0, CASES);
-    suite_add_tcase(s, tc);
-    return s;
 }

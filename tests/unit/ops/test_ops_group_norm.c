@@ -51,27 +51,24 @@ static const case_family families[] = {
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
-START_TEST(match_pytorch_and_finite_differences)
+TEST_LOOP(match_pytorch_and_finite_differences, 0, FAMILIES)
 {
     case_run_all(&families[_i]);
 }
-END_TEST
 
-START_TEST(second_derivatives_match_pytorch)
+TEST_LOOP(second_derivatives_match_pytorch, 0, FAMILIES)
 {
     case_run_second(&families[_i]);
 }
-END_TEST
 
-START_TEST(third_derivatives)
+TEST_LOOP(third_derivatives, 0, FAMILIES)
 {
     for (int number = 0; number < (test_is_short() ? 1 : 4); number++)
         case_check_third(&families[_i], number);
 }
-END_TEST
 
 /* ek_gradcheck varies what requires a gradient: here the parameters, then x, alone. */
-START_TEST(gradients_of_some_operands)
+TEST_LOOP(gradients_of_some_operands, 0, FAMILIES)
 {
     for (int kept = 0; kept < 3; kept++) {
         golden_case which;
@@ -87,7 +84,6 @@ START_TEST(gradients_of_some_operands)
                                    .input_count = 3, .user = &which));
     }
 }
-END_TEST
 
 /* The gradient of the weight alone, where dy is some constant. */
 static ek_tensor *parameter_gradient(ek_tensor *const *inputs, int count, void *user)
@@ -102,7 +98,7 @@ static ek_tensor *parameter_gradient(ek_tensor *const *inputs, int count, void *
     return gradient;
 }
 
-START_TEST(gradient_of_the_weight_is_differentiable)
+TEST_LOOP(gradient_of_the_weight_is_differentiable, 0, FAMILIES)
 {
     golden_case which;
     ck_assert(case_load(&which, &families[_i], 0, EK_F64));
@@ -128,9 +124,8 @@ START_TEST(gradient_of_the_weight_is_differentiable)
                       .gradients = &same));
     assert_close(dx, same, 1e-10, 1e-10);
 }
-END_TEST
 
-START_TEST(memory_order_is_kept)
+TEST(memory_order_is_kept)
 {
     ek_tensor *x = ek_contiguous(ek_reshape(ek_arange(2 * 6 * 4 * 5, EK_F32, test_home()),
                                             EK_SHAPE(2, 6, 4, 5)),
@@ -149,9 +144,8 @@ START_TEST(memory_order_is_kept)
         ck_assert(ek_same_layout(dx, x));
     }
 }
-END_TEST
 
-START_TEST(bf16_has_f32_statistics)
+TEST(bf16_has_f32_statistics)
 {
     /* Around 256, bf16 counts in twos: its own sums would be far off. */
     ek_tensor *wide =
@@ -180,9 +174,8 @@ START_TEST(bf16_has_f32_statistics)
     ck_assert_int_eq(ek_tensor_dtype(ek_tensor_grad(x)), EK_BF16);
     ck_assert_int_eq(ek_tensor_dtype(ek_tensor_grad(c)), EK_F32);
 }
-END_TEST
 
-START_TEST(layer_norm_of_every_rank)
+TEST(layer_norm_of_every_rank)
 {
     ek_tensor *x = ek_reshape(ek_arange(24, EK_F64, test_home()), EK_SHAPE(2, 3, 4));
     x = ek_mul(x, x);
@@ -200,7 +193,6 @@ START_TEST(layer_norm_of_every_rank)
     assert_ok(ek_backward(ek_sum(y)));
     assert_close(ek_tensor_grad(single), ek_zeros(EK_SHAPE(3, 1), EK_F64), 0, 0);
 }
-END_TEST
 
 static ek_tensor *group_of_one(ek_tensor *const *inputs, int count, void *user)
 {
@@ -210,7 +202,7 @@ static ek_tensor *group_of_one(ek_tensor *const *inputs, int count, void *user)
 }
 
 /* What varies in no group is the bias, and x and the weight move nothing, in any order. */
-START_TEST(one_value_per_group)
+TEST(one_value_per_group)
 {
     const double x_values[] = {3, -1.7, 1e3, 0.1, 5, -2}, w_values[] = {2, -3, 0.5},
                  b_values[] = {0.25, 7, -1}, c_values[] = {1, 2, 3, 5, 8, 13};
@@ -252,7 +244,6 @@ START_TEST(one_value_per_group)
         assert_ok(ek_gradgradcheck(.function = group_of_one, .inputs = inputs, .input_count = 3));
     }
 }
-END_TEST
 
 /* The largest rank: the second order splits channels into groups, one dimension more. */
 static ek_tensor *group_of_eight(ek_tensor *const *inputs, int count, void *user)
@@ -263,7 +254,7 @@ static ek_tensor *group_of_eight(ek_tensor *const *inputs, int count, void *user
                         : ek_f_layer_norm(x, 7, NULL, NULL, 0);
 }
 
-START_TEST(eight_dimensions)
+TEST_LOOP(eight_dimensions, 0, 2)
 {
     double values[32];
     for (int i = 0; i < 32; i++)
@@ -278,18 +269,16 @@ START_TEST(eight_dimensions)
     assert_ok(ek_gradgradcheck(.function = group_of_eight, .inputs = inputs, .input_count = 2,
                                .user = &grouped));
 }
-END_TEST
 
-START_TEST(eps_zero_is_said)
+TEST(eps_zero_is_said)
 {
     const double values[] = {1, 3};
     ek_tensor *x = tensor_of(values, EK_SHAPE(1, 2), EK_F64, test_home());
     ck_assert_double_eq(element(ek_f_layer_norm(x, 1, NULL, NULL, EK_ZERO), 1), 1);
     ck_assert_double_lt(element(ek_f_layer_norm(x, 1, NULL, NULL, 0), 1), 1);
 }
-END_TEST
 
-START_TEST(empty_batch)
+TEST(empty_batch)
 {
     ek_tensor *x = ek_zeros(EK_SHAPE(0, 4, 2, 2), .requires_grad = true);
     ek_tensor *w = ek_ones(EK_SHAPE(4), .requires_grad = true);
@@ -305,15 +294,13 @@ START_TEST(empty_batch)
     assert_made(ek_f_instance_norm(ek_zeros(EK_SHAPE(2, 0, 3)), NULL, NULL, 0));
     assert_made(ek_f_group_norm(ek_zeros(EK_SHAPE(2, 3, 0)), 3, NULL, NULL, 0));
 }
-END_TEST
 
-START_TEST(gradients_go_to_slots)
+TEST_LOOP(gradients_go_to_slots, 0, FAMILIES)
 {
     case_check_slots(&families[_i], 0);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 6, 2, 2)), *c = ek_ones(EK_SHAPE(6));
     ck_assert_ptr_null(ek_f_group_norm(NULL, 2, c, c, 0));
@@ -356,27 +343,4 @@ START_TEST(refusals)
     assert_error(EK_E_SHAPE, "over the last 0 dimensions");
     ck_assert_ptr_null(ek_f_layer_norm(x, 2, c, NULL, 0));
     assert_error(EK_E_SHAPE, "layer_norm: weight has shape [6] and must have [2, 2]");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/group_norm");
-    TCase *t = tcase_create("group_norm");
-    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, FAMILIES);
-    tcase_add_loop_test(t, second_derivatives_match_pytorch, 0, FAMILIES);
-    tcase_add_loop_test(t, third_derivatives, 0, FAMILIES);
-    tcase_add_loop_test(t, gradients_go_to_slots, 0, FAMILIES);
-    tcase_add_loop_test(t, gradients_of_some_operands, 0, FAMILIES);
-    tcase_add_loop_test(t, gradient_of_the_weight_is_differentiable, 0, FAMILIES);
-    tcase_add_test(t, memory_order_is_kept);
-    tcase_add_test(t, bf16_has_f32_statistics);
-    tcase_add_test(t, layer_norm_of_every_rank);
-    tcase_add_test(t, one_value_per_group);
-    tcase_add_loop_test(t, eight_dimensions, 0, 2);
-    tcase_add_test(t, eps_zero_is_said);
-    tcase_add_test(t, empty_batch);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -92,35 +92,32 @@ static const case_family families[] = {
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
-START_TEST(match_pytorch_and_finite_differences)
+TEST_LOOP(match_pytorch_and_finite_differences, 0, FAMILIES)
 {
     case_run_all(&families[_i]);
 }
-END_TEST
 
-START_TEST(third_derivatives)
+TEST(third_derivatives)
 {
     for (int number = 0; number < 12; number += 3)
         case_check_third(&families[0], number);
     case_check_third(&families[4], 2);
 }
-END_TEST
 
 static ek_tensor *targets(const int64_t *values, ek_shape shape)
 {
     return ek_from_data(values, shape, EK_I64);
 }
 
-START_TEST(cross_entropy_is_nll_of_log_softmax)
+TEST(cross_entropy_is_nll_of_log_softmax)
 {
     const double values[] = {2, -1, 0.5, 3, 0, 1, -2, 4};
     ek_tensor *x = tensor_of(values, EK_SHAPE(2, 4), EK_F64, test_home());
     ek_tensor *t = targets((const int64_t[]){3, 0}, EK_SHAPE(2));
     assert_close(ek_f_cross_entropy(x, t), ek_f_nll_loss(ek_f_log_softmax(x, 1), t), 1e-14, 0);
 }
-END_TEST
 
-START_TEST(nothing_that_counts)
+TEST(nothing_that_counts)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3), .requires_grad = true);
     ek_tensor *t = targets((const int64_t[]){255, 255}, EK_SHAPE(2));
@@ -135,9 +132,8 @@ START_TEST(nothing_that_counts)
     assert_ok(ek_backward(sum));
     ck_assert_double_eq(element(ek_tensor_grad(x), 5), 0);
 }
-END_TEST
 
-START_TEST(ignored_elements_hide_infinities)
+TEST(ignored_elements_hide_infinities)
 {
     const double values[] = {-INFINITY, 0, 0, 0};
     ek_tensor *x = tensor_of(values, EK_SHAPE(2, 2), EK_F64, test_home());
@@ -146,9 +142,8 @@ START_TEST(ignored_elements_hide_infinities)
     assert_ok(ek_item(ek_f_nll_loss(x, t, .reduction = EK_SUM), &value));
     ck_assert_double_eq(value, 0);
 }
-END_TEST
 
-START_TEST(target_weight_is_the_denominator)
+TEST(target_weight_is_the_denominator)
 {
     const double values[] = {0.5, 1, 2};
     ek_tensor *weight = tensor_of(values, EK_SHAPE(3), EK_F64, test_home());
@@ -164,9 +159,8 @@ START_TEST(target_weight_is_the_denominator)
     assert_ok(ek_item(ek_target_weight(t, NULL, 0, EK_F32), &value));
     ck_assert_double_eq(value, 3);
 }
-END_TEST
 
-START_TEST(mean_saves_no_log_probabilities)
+TEST(mean_saves_no_log_probabilities)
 {
     /* What stays for backward beside the logits: lse, and the mean's scalars. */
     const ek_device host = test_device(0);
@@ -187,9 +181,8 @@ START_TEST(mean_saves_no_log_probabilities)
     assert_ok(ek_memory_get(host, &after));
     ck_assert_uint_le(after.peak - before.in_use, 17 * elements + workspace);
 }
-END_TEST
 
-START_TEST(bf16_probabilities_sum_to_one)
+TEST(bf16_probabilities_sum_to_one)
 {
     /* lse is about 100, where bf16 steps by 0.5. */
     const double values[] = {100, 99, 98, 97};
@@ -204,9 +197,8 @@ START_TEST(bf16_probabilities_sum_to_one)
     ck_assert_double_eq_tol(total, 0, 5e-3);
     ck_assert_double_eq_tol(element(gradient, 1), 0.2369, 2e-3);
 }
-END_TEST
 
-START_TEST(bce_keeps_small_losses)
+TEST(bce_keeps_small_losses)
 {
     const double values[] = {80, -80}, ones[] = {1, 0};
     ek_tensor *x = tensor_of(values, EK_SHAPE(2), EK_F64, test_home());
@@ -216,9 +208,8 @@ START_TEST(bce_keeps_small_losses)
     ck_assert_double_eq_tol(element(loss, 0) / exp(-80), 1, 1e-12);
     ck_assert_double_eq_tol(element(loss, 1) / exp(-80), 1, 1e-12);
 }
-END_TEST
 
-START_TEST(bce_weights_carry_gradients)
+TEST(bce_weights_carry_gradients)
 {
     const double values[] = {1, -2, 0.5, 3}, positive[] = {1, 0, 0.5, 1};
     ek_tensor *x = tensor_of(values, EK_SHAPE(2, 2), EK_F64, test_home());
@@ -231,9 +222,8 @@ START_TEST(bce_weights_carry_gradients)
     ck_assert_double_eq_tol(element(ek_tensor_grad(weight), 0) + element(ek_tensor_grad(weight), 1),
                             element(loss, 0), 1e-12);
 }
-END_TEST
 
-START_TEST(class_refusals)
+TEST(class_refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3));
     ek_tensor *t = targets((const int64_t[]){0, 2}, EK_SHAPE(2));
@@ -267,9 +257,8 @@ START_TEST(class_refusals)
     assert_error(EK_E_DTYPE, "target_weight: dtype must be floating, got i64");
     assert_made(ek_f_cross_entropy(x, outside, .ignore_index = 3));
 }
-END_TEST
 
-START_TEST(pair_refusals)
+TEST(pair_refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 1));
     ck_assert_ptr_null(ek_f_mse_loss(NULL, x));
@@ -288,25 +277,4 @@ START_TEST(pair_refusals)
     assert_error(EK_E_INVALID, "l1_loss has no ignore_index");
     ck_assert_ptr_null(ek_f_bce_with_logits(x, x, .label_smoothing = 0.1));
     assert_error(EK_E_INVALID, "bce_with_logits has no ignore_index and no label_smoothing");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/loss");
-    TCase *t = tcase_create("loss");
-    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, FAMILIES);
-    tcase_add_test(t, third_derivatives);
-    tcase_add_test(t, cross_entropy_is_nll_of_log_softmax);
-    tcase_add_test(t, nothing_that_counts);
-    tcase_add_test(t, ignored_elements_hide_infinities);
-    tcase_add_test(t, target_weight_is_the_denominator);
-    tcase_add_test(t, mean_saves_no_log_probabilities);
-    tcase_add_test(t, bf16_probabilities_sum_to_one);
-    tcase_add_test(t, bce_keeps_small_losses);
-    tcase_add_test(t, bce_weights_carry_gradients);
-    tcase_add_test(t, class_refusals);
-    tcase_add_test(t, pair_refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

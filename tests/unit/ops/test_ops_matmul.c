@@ -21,20 +21,18 @@ static const case_family families[] = {
     {.file = "nn_matmul.golden", .name = "linear", .inputs = {"x", "w", "b"}, .function = linear},
 };
 
-START_TEST(match_pytorch_and_finite_differences)
+TEST_LOOP(match_pytorch_and_finite_differences, 0, 2)
 {
     case_run_all(&families[_i]);
 }
-END_TEST
 
-START_TEST(third_derivatives)
+TEST(third_derivatives)
 {
     case_check_third(&families[0], 6);
     case_check_third(&families[1], 0);
 }
-END_TEST
 
-START_TEST(gradients_accumulate_in_leaves)
+TEST(gradients_accumulate_in_leaves)
 {
     const double values[] = {1, 2, 3, 4, 5, 6};
     ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F64, test_home());
@@ -47,9 +45,8 @@ START_TEST(gradients_accumulate_in_leaves)
         ck_assert_double_eq(element(ek_tensor_grad(b), 1), 2.0 * pass);
     }
 }
-END_TEST
 
-START_TEST(strided_operands)
+TEST(strided_operands)
 {
     ek_tensor *x = ek_reshape(ek_arange(24, EK_F64, test_home()), EK_SHAPE(4, 6));
     ek_tensor *left = ek_slice(x, 1, 0, 6, 2), *right = ek_transpose(ek_slice(x, 0, 0, 4, 3), 0, 1);
@@ -58,9 +55,8 @@ START_TEST(strided_operands)
     assert_close(ek_matmul(left, ek_narrow(right, 0, 1, 3)), ek_matmul(copy_left, copy_right), 0,
                  0);
 }
-END_TEST
 
-START_TEST(empty_sizes)
+TEST(empty_sizes)
 {
     /* A sum of no products is zero, or the bias. */
     ek_tensor *x = ek_ones(EK_SHAPE(2, 0)), *w = ek_ones(EK_SHAPE(3, 0));
@@ -79,15 +75,13 @@ START_TEST(empty_sizes)
     assert_ok(ek_backward(ek_sum(none)));
     ck_assert_double_eq(element(ek_tensor_grad(weight), 11), 0);
 }
-END_TEST
 
-START_TEST(gradients_go_to_slots)
+TEST(gradients_go_to_slots)
 {
     case_check_slots(&families[1], 0);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *w = ek_ones(EK_SHAPE(4, 3));
     ck_assert_ptr_null(ek_matmul(x, NULL));
@@ -106,20 +100,4 @@ START_TEST(refusals)
     assert_error(EK_E_SHAPE, "expected a weight of 2 dimensions (out, in)");
     ck_assert_ptr_null(ek_f_linear(x, w, ek_ones(EK_SHAPE(3))));
     assert_error(EK_E_SHAPE, "linear: bias has shape [3] and must have [4]");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/matmul");
-    TCase *t = tcase_create("matmul");
-    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, 2);
-    tcase_add_test(t, third_derivatives);
-    tcase_add_test(t, gradients_accumulate_in_leaves);
-    tcase_add_test(t, strided_operands);
-    tcase_add_test(t, empty_sizes);
-    tcase_add_test(t, gradients_go_to_slots);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -40,24 +40,21 @@ static const case_family families[] = {
     {.file = "norms.golden", .name = "var", .inputs = {"x"}, .function = var},
 };
 
-START_TEST(match_pytorch_and_finite_differences)
+TEST_LOOP(match_pytorch_and_finite_differences, 0, 3)
 {
     case_run_all(&families[_i]);
 }
-END_TEST
 
-START_TEST(second_derivatives_match_pytorch)
+TEST_LOOP(second_derivatives_match_pytorch, 0, 2)
 {
     case_run_second(&families[_i]);
 }
-END_TEST
 
-START_TEST(third_derivatives)
+TEST_LOOP(third_derivatives, 0, 3)
 {
     for (int number = 0; number < 4; number++)
         case_check_third(&families[_i], number);
 }
-END_TEST
 
 /* Gradients of orders 1 to 3 of f(x), x given, each summed with weights; the last in `gradients`.
  */
@@ -74,7 +71,7 @@ static void differentiate(ek_tensor *y, ek_tensor *x, ek_tensor *gradients[3])
     }
 }
 
-START_TEST(norm_of_zeros_has_zero_gradients)
+TEST(norm_of_zeros_has_zero_gradients)
 {
     const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
     /* Sample 0 is zeros, sample 1 is not. */
@@ -96,9 +93,8 @@ START_TEST(norm_of_zeros_has_zero_gradients)
         }
     }
 }
-END_TEST
 
-START_TEST(penalty_on_a_vanishing_gradient)
+TEST(penalty_on_a_vanishing_gradient)
 {
     /* A critic that ignores its input: the penalty (norm - 1)^2 is 1 and moves nothing, as long as
      * no NaN appears. */
@@ -113,9 +109,8 @@ START_TEST(penalty_on_a_vanishing_gradient)
     assert_ok(ek_backward(penalty));
     assert_close(ek_tensor_grad(w), ek_zeros(EK_SHAPE(1, 3)), 0, 0);
 }
-END_TEST
 
-START_TEST(norm_lets_nan_through)
+TEST(norm_lets_nan_through)
 {
     const double values[] = {NAN, 1};
     ek_tensor *x = tensor_of(values, EK_SHAPE(2), EK_F64, test_home());
@@ -125,9 +120,8 @@ START_TEST(norm_lets_nan_through)
     assert_ok(ek_backward(y));
     ck_assert(isnan(element(ek_tensor_grad(x), 1)));
 }
-END_TEST
 
-START_TEST(variance_of_a_large_mean)
+TEST(variance_of_a_large_mean)
 {
     const int64_t count = 4096;
     ek_tensor *x = ek_mul_scalar(ek_arange(count, EK_F32, test_home()), 1.0 / 4096);
@@ -137,9 +131,8 @@ START_TEST(variance_of_a_large_mean)
     ck_assert_double_eq_tol(near, 4097.0 / 12 / 4096, 1e-6);
     ck_assert_double_eq_tol(far, near, 1e-4);
 }
-END_TEST
 
-START_TEST(variance_of_bf16)
+TEST(variance_of_bf16)
 {
     /* Neighbours in bf16: 100.25 between them is none, so that a mean in bf16 is one of the two. */
     ek_tensor *halves = ek_mul_scalar(ek_arange(2, EK_F32, test_home()), 0.5);
@@ -155,9 +148,8 @@ START_TEST(variance_of_bf16)
     ck_assert_double_eq_tol(element(ek_tensor_grad(x), 0), -0.5 / 15, 2e-4);
     ck_assert_double_eq_tol(element(ek_tensor_grad(x), 1), 0.5 / 15, 2e-4);
 }
-END_TEST
 
-START_TEST(constants_have_no_deviation)
+TEST(constants_have_no_deviation)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3), EK_F64, .requires_grad = true);
     ek_tensor *y = ek_std(x, .dims = {1}, .dim_count = 1);
@@ -176,9 +168,8 @@ START_TEST(constants_have_no_deviation)
     /* No variance of none. */
     ck_assert_int_eq(ek_tensor_count(ek_var(none, .dims = {1}, .dim_count = 1)), 0);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *whole = ek_ones(EK_SHAPE(2), EK_I64);
     ck_assert_ptr_null(ek_norm(NULL));
@@ -189,23 +180,4 @@ START_TEST(refusals)
     assert_error(EK_E_SHAPE, "std: dimension 2 is not in [-2, 1]");
     ck_assert_ptr_null(ek_norm(x, .dims = {1, -1}, .dim_count = 2));
     assert_error(EK_E_INVALID, "norm: dimension 1 is named twice");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/moments");
-    TCase *t = tcase_create("moments");
-    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, 3);
-    tcase_add_loop_test(t, second_derivatives_match_pytorch, 0, 2);
-    tcase_add_loop_test(t, third_derivatives, 0, 3);
-    tcase_add_test(t, norm_of_zeros_has_zero_gradients);
-    tcase_add_test(t, penalty_on_a_vanishing_gradient);
-    tcase_add_test(t, norm_lets_nan_through);
-    tcase_add_test(t, variance_of_a_large_mean);
-    tcase_add_test(t, variance_of_bf16);
-    tcase_add_test(t, constants_have_no_deviation);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

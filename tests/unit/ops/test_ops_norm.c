@@ -56,20 +56,18 @@ static const case_family families[] = {
      .function = norm_relu},
 };
 
-START_TEST(match_pytorch_and_finite_differences)
+TEST_LOOP(match_pytorch_and_finite_differences, 0, 2)
 {
     case_run_all(&families[_i]);
 }
-END_TEST
 
-START_TEST(third_derivatives)
+TEST_LOOP(third_derivatives, 0, 2)
 {
     for (int number = 0; number < 6; number++)
         case_check_third(&families[_i], number);
 }
-END_TEST
 
-START_TEST(running_statistics_match_pytorch)
+TEST_LOOP(running_statistics_match_pytorch, 0, 2)
 {
     for (int number = 0; number < 6; number++) {
         golden_case which;
@@ -85,9 +83,8 @@ START_TEST(running_statistics_match_pytorch)
         case_compare(&which, options.running_var, "after_var");
     }
 }
-END_TEST
 
-START_TEST(weight_and_bias_alone)
+TEST(weight_and_bias_alone)
 {
     /* One parameter of the two, or one gradient of the three. */
     const double values[] = {1, 2, 3, 5, 8, 13};
@@ -105,9 +102,8 @@ START_TEST(weight_and_bias_alone)
     ek_tensor *only_bias = ek_f_batch_norm(x, .bias = b, .training = true);
     assert_close(only_weight, only_bias, 1e-15, 1e-15);
 }
-END_TEST
 
-START_TEST(backward_of_evaluation_survives_training)
+TEST(backward_of_evaluation_survives_training)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 2), EK_F64, .requires_grad = true);
     ek_tensor *mean = ek_zeros(EK_SHAPE(2), EK_F64), *var = ek_full(4, EK_SHAPE(2), EK_F64);
@@ -118,9 +114,8 @@ START_TEST(backward_of_evaluation_survives_training)
     assert_ok(ek_backward(ek_sum(y)));
     ck_assert_double_eq_tol(element(ek_tensor_grad(x), 0), 0.5, 1e-5);
 }
-END_TEST
 
-START_TEST(large_mean_keeps_its_variance)
+TEST(large_mean_keeps_its_variance)
 {
     const int64_t count = 4096;
     ek_tensor *x =
@@ -131,9 +126,8 @@ START_TEST(large_mean_keeps_its_variance)
     assert_ok(ek_item(ek_mean(ek_square(y)), &square));
     ck_assert_double_eq_tol(square, 1, 2e-2);
 }
-END_TEST
 
-START_TEST(empty_batch)
+TEST(empty_batch)
 {
     ek_tensor *x = ek_zeros(EK_SHAPE(0, 3, 2, 2), .requires_grad = true);
     ek_tensor *w = ek_ones(EK_SHAPE(3), .requires_grad = true), *b = ek_zeros(EK_SHAPE(3));
@@ -145,15 +139,13 @@ START_TEST(empty_batch)
     ck_assert_double_eq(element(ek_tensor_grad(w), 0), 0);
     ck_assert_double_eq(element(var, 0), 1);
 }
-END_TEST
 
-START_TEST(gradients_go_to_slots)
+TEST_LOOP(gradients_go_to_slots, 0, 2)
 {
     case_check_slots(&families[_i], 2);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *c = ek_ones(EK_SHAPE(3));
     ck_assert_ptr_null(ek_f_batch_norm(NULL, c));
@@ -179,22 +171,4 @@ START_TEST(refusals)
     ck_assert_ptr_null(ek_f_batch_norm(ek_ones(EK_SHAPE(1, 3, 1, 1))));
     assert_error(EK_E_SHAPE, "got input size [1, 3, 1, 1]");
     assert_made(ek_f_batch_norm(ek_ones(EK_SHAPE(1, 3)), .running_mean = c, .running_var = c));
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/norm");
-    TCase *t = tcase_create("norm");
-    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, 2);
-    tcase_add_loop_test(t, third_derivatives, 0, 2);
-    tcase_add_loop_test(t, running_statistics_match_pytorch, 0, 2);
-    tcase_add_test(t, weight_and_bias_alone);
-    tcase_add_test(t, backward_of_evaluation_survives_training);
-    tcase_add_test(t, large_mean_keeps_its_variance);
-    tcase_add_test(t, empty_batch);
-    tcase_add_loop_test(t, gradients_go_to_slots, 0, 2);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

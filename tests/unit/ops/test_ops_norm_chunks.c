@@ -129,7 +129,7 @@ static void assert_same(ek_check_function *a, ek_check_function *b, ek_tensor *c
         assert_close_norm(results[0][4 + i], results[1][4 + i], 10 * relative);
 }
 
-START_TEST(pieces_make_the_whole)
+TEST_LOOP(pieces_make_the_whole, 0, 3)
 {
     static const double tolerance[] = {1e-5, 1e-12, 2e-2};
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
@@ -139,9 +139,8 @@ START_TEST(pieces_make_the_whole)
     assert_same(in_pieces, whole, inputs, 1, tolerance[_i]);
     assert_same(in_one, whole, inputs, 3, tolerance[_i]);
 }
-END_TEST
 
-START_TEST(differences)
+TEST(differences)
 {
     ek_tensor *inputs[3];
     make_inputs(inputs, EK_F64);
@@ -150,7 +149,6 @@ START_TEST(differences)
     assert_ok(ek_gradcheck(.function = in_pieces, .inputs = inputs, .input_count = 1));
     assert_ok(ek_gradgradcheck(.function = in_pieces, .inputs = inputs, .input_count = 1));
 }
-END_TEST
 
 /* The gradient of a function of the gradient, which is differentiated twice again. */
 static ek_tensor *penalty(ek_tensor *const *inputs, int count, void *user)
@@ -165,22 +163,10 @@ static ek_tensor *penalty(ek_tensor *const *inputs, int count, void *user)
     return ek_sum(ek_mul(ek_square(gradients[0]), gradients[0]));
 }
 
-START_TEST(third_derivatives)
+TEST(third_derivatives)
 {
     ek_tensor *inputs[3];
     make_inputs(inputs, EK_F64);
     assert_ok(ek_gradcheck(.function = penalty, .inputs = inputs, .input_count = 2));
     assert_ok(ek_gradgradcheck(.function = penalty, .inputs = inputs, .input_count = 2));
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("batch norm in pieces");
-    TCase *tcase = tcase_create("pieces");
-    tcase_add_loop_test(tcase, pieces_make_the_whole, 0, 3);
-    tcase_add_test(tcase, differences);
-    tcase_add_test(tcase, third_derivatives);
-    suite_add_tcase(suite, tcase);
-    return suite;
 }

@@ -63,13 +63,12 @@ static const case_family families[] = {
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
-START_TEST(match_pytorch_and_finite_differences)
+TEST_LOOP(match_pytorch_and_finite_differences, 0, FAMILIES)
 {
     case_run_all(&families[_i]);
 }
-END_TEST
 
-START_TEST(keep_the_order_of_memory)
+TEST(keep_the_order_of_memory)
 {
     for (int format = EK_CONTIGUOUS; format <= EK_CHANNELS_LAST; format++) {
         ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 6, 6), .format = (ek_memory_format)format,
@@ -93,9 +92,8 @@ START_TEST(keep_the_order_of_memory)
         }
     }
 }
-END_TEST
 
-START_TEST(strided_input)
+TEST(strided_input)
 {
     /* Every other column of a wider image. */
     ek_tensor *wide =
@@ -108,9 +106,8 @@ START_TEST(strided_input)
     assert_close(ek_f_upsample(x, 5, 5, EK_BILINEAR, true),
                  ek_f_upsample(dense, 5, 5, EK_BILINEAR, true), 0, 0);
 }
-END_TEST
 
-START_TEST(nan_and_infinity_reach_the_maximum)
+TEST(nan_and_infinity_reach_the_maximum)
 {
     const double values[] = {1, NAN, 2, 3, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
     ek_tensor *x = tensor_of(values, EK_SHAPE(1, 2, 2, 2), EK_F64, test_home());
@@ -119,9 +116,8 @@ START_TEST(nan_and_infinity_reach_the_maximum)
     ck_assert_double_nan(element(y, 0));
     ck_assert(element(y, 1) == -INFINITY);
 }
-END_TEST
 
-START_TEST(empty_batch)
+TEST(empty_batch)
 {
     ek_tensor *x = ek_zeros(EK_SHAPE(0, 2, 4, 4), .requires_grad = true);
     ek_tensor *results[] = {ek_f_max_pool2d(x, 2), ek_f_avg_pool2d(x, 2),
@@ -133,9 +129,8 @@ START_TEST(empty_batch)
         assert_ok(ek_backward(ek_sum(results[i])));
     }
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 5));
     ck_assert_ptr_null(ek_f_max_pool2d(NULL, 2));
@@ -173,19 +168,4 @@ START_TEST(refusals)
     assert_error(EK_E_INVALID, "align_corners is for EK_BILINEAR");
     ck_assert_ptr_null(ek_f_upsample(ek_zeros(EK_SHAPE(1, 1, 0, 4)), 8, 8, EK_NEAREST, false));
     assert_error(EK_E_SHAPE, "at least one pixel");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/pool");
-    TCase *t = tcase_create("pool");
-    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, FAMILIES);
-    tcase_add_test(t, keep_the_order_of_memory);
-    tcase_add_test(t, strided_input);
-    tcase_add_test(t, nan_and_infinity_reach_the_maximum);
-    tcase_add_test(t, empty_batch);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -57,11 +57,10 @@ static const case_family families[] = {FAMILY("max_pool1d", max_pool1d_case, fal
                                        FAMILY("adaptive_avg_pool3d", adaptive_case, false)};
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
-START_TEST(match_pytorch_and_finite_differences)
+TEST_LOOP(match_pytorch_and_finite_differences, 0, FAMILIES)
 {
     case_run_all(&families[_i]);
 }
-END_TEST
 
 /* f32 that bf16 holds exactly. */
 static ek_tensor *integers(ek_shape shape)
@@ -69,7 +68,7 @@ static ek_tensor *integers(ek_shape shape)
     return ek_to_dtype(ek_randint(-8, 8, shape), EK_F32);
 }
 
-START_TEST(any_memory_and_bf16)
+TEST(any_memory_and_bf16)
 {
     ek_manual_seed(3);
     /* (N, C, ...) as a view of (N, ..., C), of every second position. */
@@ -98,9 +97,8 @@ START_TEST(any_memory_and_bf16)
         }
     }
 }
-END_TEST
 
-START_TEST(empty_batch)
+TEST(empty_batch)
 {
     ek_tensor *x3 = ek_zeros(EK_SHAPE(0, 2, 4, 4, 4), .requires_grad = true);
     ek_tensor *x1 = ek_zeros(EK_SHAPE(0, 2, 4), .requires_grad = true);
@@ -115,9 +113,8 @@ START_TEST(empty_batch)
     ck_assert_int_eq(ek_tensor_ndim(results[0]), 5);
     ck_assert_int_eq(ek_tensor_ndim(results[3]), 3);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ek_tensor *x3 = ek_ones(EK_SHAPE(2, 3, 4, 5, 6)), *x1 = ek_ones(EK_SHAPE(2, 3, 4));
     ck_assert_ptr_null(ek_f_max_pool1d(NULL, 2));
@@ -150,17 +147,4 @@ START_TEST(refusals)
                  "adaptive_avg_pool1d: x must not have a length of 0, got f32[2, 3, 0]");
     ck_assert_ptr_null(ek_f_max_pool3d(ek_zeros(EK_SHAPE(1, 1, 4, 4, 4), EK_I64), 2));
     assert_error(EK_E_DTYPE, "max_pool3d: expected a floating x");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/pool_nd");
-    TCase *t = tcase_create("pool_nd");
-    tcase_add_loop_test(t, match_pytorch_and_finite_differences, 0, FAMILIES);
-    tcase_add_test(t, any_memory_and_bf16);
-    tcase_add_test(t, empty_batch);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -55,7 +55,7 @@ static const struct {
 };
 enum { FUNCTIONS = sizeof functions / sizeof *functions };
 
-START_TEST(fractions_are_refused)
+TEST(fractions_are_refused)
 {
     static const struct {
         double number;
@@ -82,9 +82,8 @@ START_TEST(fractions_are_refused)
                 ck_assert_uint_eq(ek_tensor_version(x), version);
             }
 }
-END_TEST
 
-START_TEST(numbers_out_of_range_are_refused)
+TEST(numbers_out_of_range_are_refused)
 {
     static const double beyond_u8[] = {-1, 256, 1e300, NAN}, beyond_i64[] = {0x1p63, -1e19, NAN};
     for (int f = 0; f < FUNCTIONS; f++) {
@@ -111,9 +110,8 @@ START_TEST(numbers_out_of_range_are_refused)
     ck_assert_ptr_null(ek_arange(257, EK_U8, test_home()));
     assert_error(EK_E_DTYPE, "arange: the last number is 256, but u8 holds");
 }
-END_TEST
 
-START_TEST(whole_numbers_count)
+TEST(whole_numbers_count)
 {
     ek_tensor *i64 = integers(EK_I64), *u8 = integers(EK_U8);
     assert_close(ek_mul_scalar(i64, -2),
@@ -128,7 +126,6 @@ START_TEST(whole_numbers_count)
     assert_close(ek_fill_(u8, 255), ek_full(255, EK_SHAPE(3), EK_U8), 0, 0);
     assert_made(ek_mul_scalar(ek_to_dtype(u8, EK_F32), 1 / 255.));
 }
-END_TEST
 
 static void assert_i64(ek_tensor *x, int64_t wanted)
 {
@@ -139,7 +136,7 @@ static void assert_i64(ek_tensor *x, int64_t wanted)
 }
 
 /* What the double is counts; i64 that no double holds are not touched. */
-START_TEST(beyond_doubles)
+TEST(beyond_doubles)
 {
     const int64_t odd = (1LL << 53) + 1, least = INT64_MIN, most = INT64_MAX;
     ek_tensor *x = ek_from_data(&odd, ek_scalar_shape(), EK_I64);
@@ -153,10 +150,9 @@ START_TEST(beyond_doubles)
     assert_i64(ek_clamp(ek_from_data(&most, ek_scalar_shape(), EK_I64), -0x1p63, 0x1p63), most);
     assert_i64(ek_clamp(ek_from_data(&least, ek_scalar_shape(), EK_I64), -0x1p63, 0), least);
 }
-END_TEST
 
 /* A target that no double holds is ignored in derivatives of every order. */
-START_TEST(ignored_index_beyond_doubles)
+TEST(ignored_index_beyond_doubles)
 {
     const int64_t ignored = (1LL << 53) + 1, targets[] = {0, ignored, 1};
     ek_tensor *target = ek_from_data(targets, EK_SHAPE(3), EK_I64);
@@ -173,18 +169,4 @@ START_TEST(ignored_index_beyond_doubles)
                       .gradients = &second));
     const double curvature[] = {0.25, -0.25, 0, 0, 0.25, -0.25};
     assert_close(second, tensor_of(curvature, EK_SHAPE(3, 2), EK_F64, test_home()), 0, 1e-15);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops_scalars");
-    TCase *tc = tcase_create("scalars");
-    tcase_add_test(tc, fractions_are_refused);
-    tcase_add_test(tc, numbers_out_of_range_are_refused);
-    tcase_add_test(tc, whole_numbers_count);
-    tcase_add_test(tc, beyond_doubles);
-    tcase_add_test(tc, ignored_index_beyond_doubles);
-    suite_add_tcase(s, tc);
-    return s;
 }

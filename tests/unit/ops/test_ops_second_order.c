@@ -17,6 +17,8 @@ static void teardown(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(setup, teardown)
+
 static ek_tensor *leaf_on(uint64_t seed, ek_shape shape, ek_device device)
 {
     ek_generator *generator = ek_generator_new(seed);
@@ -70,7 +72,7 @@ static ek_check_function *const broadcasts[] = {add,     sub,        mul,   divi
                                                 minimum, add_scaled, where, expand, sum_to};
 enum { BROADCASTS = sizeof broadcasts / sizeof *broadcasts };
 
-START_TEST(broadcasting)
+TEST_LOOP(broadcasting, 0, BROADCASTS)
 {
     ek_tensor *inputs[] = {leaf(1, EK_SHAPE(3, 1)), leaf(2, EK_SHAPE(4))};
     check(broadcasts[_i], inputs, 2, NULL);
@@ -81,7 +83,6 @@ START_TEST(broadcasting)
     if (broadcasts[_i] != expand && broadcasts[_i] != where && broadcasts[_i] != sum_to)
         check(broadcasts[_i], mixed, 2, NULL);
 }
-END_TEST
 
 /* ---- in place, on a result of its own, with what is written broadcast, twice ---- */
 
@@ -98,14 +99,13 @@ static ek_check_function *const writers[] = {add_in_place,  add_scaled_in_place,
                                              fill_in_place, copy_in_place};
 enum { WRITERS = sizeof writers / sizeof *writers };
 
-START_TEST(in_place)
+TEST_LOOP(in_place, 0, WRITERS)
 {
     ek_tensor *inputs[] = {leaf(1, EK_SHAPE(3, 4)), leaf(2, EK_SHAPE(4))};
     check(writers[_i], inputs, 2, NULL);
     inputs[1] = leaf(3, EK_SHAPE(3, 4));
     check(writers[_i], inputs, 2, NULL);
 }
-END_TEST
 
 /* ---- positions that repeat ---- */
 
@@ -138,7 +138,7 @@ static ek_tensor *scatter_add(ek_tensor *const *x, int count, void *user)
     return ek_square(ek_scatter_add_dim(ek_slice(x[0], 0, 0, 2, 1), *dim, index, EK_SHAPE(2, 3)));
 }
 
-START_TEST(repeated_positions)
+TEST_LOOP(repeated_positions, 0, 2)
 {
     ek_tensor *x = leaf(1, EK_SHAPE(3, 3));
     int dim = _i;
@@ -146,7 +146,6 @@ START_TEST(repeated_positions)
     check(gather, &x, 1, &dim);
     check(scatter_add, &x, 1, &dim);
 }
-END_TEST
 
 /* ---- across dtypes and devices ---- */
 
@@ -158,7 +157,7 @@ OP(through_f32, ek_to_dtype(ek_mul(ek_to_dtype(x[0], EK_F32), ek_to_dtype(x[1], 
 OP(copied_through_f32,
    ek_square(ek_copy_(ek_mul_scalar(x[0], 2), ek_square(ek_to_dtype(x[1], EK_F32)))))
 
-START_TEST(devices_and_dtypes_crossed)
+TEST(devices_and_dtypes_crossed)
 {
     ek_tensor *inputs[] = {leaf(1, EK_SHAPE(2, 3)), leaf(2, EK_SHAPE(2, 3))};
     check(there_and_back, inputs, 1, NULL);
@@ -172,7 +171,6 @@ START_TEST(devices_and_dtypes_crossed)
                                    .absolute_tolerance = 5e-3, .relative_tolerance = 5e-3));
     }
 }
-END_TEST
 
 /* ---- dropout with the same mask each time ---- */
 
@@ -184,14 +182,13 @@ static ek_tensor *dropped(ek_tensor *const *x, int count, void *user)
     return ek_f_dropout(ek_square(x[0]), *p, true);
 }
 
-START_TEST(dropout_with_a_fixed_mask)
+TEST_LOOP(dropout_with_a_fixed_mask, 0, 3)
 {
     ek_tensor *x = leaf(1, EK_SHAPE(4, 3));
     static const double shares[] = {0, 0.4, 1};
     double p = shares[_i];
     check(dropped, &x, 1, &p);
 }
-END_TEST
 
 /* ---- losses ---- */
 
@@ -227,7 +224,7 @@ static ek_tensor *nll(ek_tensor *const *x, int count, void *user)
     return ek_f_nll_loss_with(class_options(ek_f_log_softmax(x[0], 1), user));
 }
 
-START_TEST(class_losses_with_every_option)
+TEST_LOOP(class_losses_with_every_option, 0, 3)
 {
     for (int bits = 0; bits < 16; bits++) {
         ek_scope scope = ek_scope_begin();
@@ -240,7 +237,6 @@ START_TEST(class_losses_with_every_option)
         ek_scope_end(&scope);
     }
 }
-END_TEST
 
 static ek_tensor *bce(ek_tensor *const *x, int count, void *user)
 {
@@ -258,7 +254,7 @@ OP(l1_sum, ek_square(ek_f_l1_loss(x[0], x[1], .reduction = EK_SUM)))
 OP(l1_mean, ek_square(ek_f_l1_loss(x[0], x[1])))
 
 /* Weights are varied too. */
-START_TEST(pair_losses_with_every_option)
+TEST_LOOP(pair_losses_with_every_option, 0, 3)
 {
     static ek_check_function *const pairs[] = {mse_mean, mse_sum, mse_none,
                                                l1_mean,  l1_sum,  l1_none};
@@ -271,7 +267,6 @@ START_TEST(pair_losses_with_every_option)
         check(bce, inputs, bits ? 4 : 2, &c);
     }
 }
-END_TEST
 
 /* ---- penalties on gradients of what is linear in pieces ---- */
 
@@ -314,7 +309,7 @@ static ek_tensor *penalty(ek_tensor *const *x, int count, void *user)
     return ek_mean(ek_square(ek_add_scalar(norm, -1)));
 }
 
-START_TEST(penalties_of_piecewise_linear_critics)
+TEST_LOOP(penalties_of_piecewise_linear_critics, 0, PIECES)
 {
     activation *act = pieces[_i];
     ek_tensor *inputs[] = {leaf(1, EK_SHAPE(4, 3)), leaf(2, EK_SHAPE(5, 3)), leaf(3, EK_SHAPE(1)),
@@ -331,22 +326,4 @@ START_TEST(penalties_of_piecewise_linear_critics)
     assert_ok(ek_grad(.outputs = &loss, .output_count = 1, .inputs = inputs + 1, .input_count = 2,
                       .gradients = gradients));
     assert_close(gradients[0], ek_tensor_grad(inputs[1]), 1e-14, 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/second_order");
-    TCase *tc = tcase_create("second order");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_loop_test(tc, broadcasting, 0, BROADCASTS);
-    tcase_add_loop_test(tc, in_place, 0, WRITERS);
-    tcase_add_loop_test(tc, repeated_positions, 0, 2);
-    tcase_add_test(tc, devices_and_dtypes_crossed);
-    tcase_add_loop_test(tc, dropout_with_a_fixed_mask, 0, 3);
-    tcase_add_loop_test(tc, class_losses_with_every_option, 0, 3);
-    tcase_add_loop_test(tc, pair_losses_with_every_option, 0, 3);
-    tcase_add_loop_test(tc, penalties_of_piecewise_linear_critics, 0, PIECES);
-    suite_add_tcase(s, tc);
-    return s;
 }

@@ -38,7 +38,7 @@ static bool shares(const ek_tensor *x, const ek_tensor *y)
 
 /* ---- memory order ---- */
 
-START_TEST(channels_last_stays)
+TEST(channels_last_stays)
 {
     ek_tensor *x = channels_last(EK_SHAPE(2, 3, 4, 5)), *bias = ek_ones(EK_SHAPE(1, 3, 1, 1));
     ek_tensor *row_major = ramp(EK_SHAPE(2, 3, 4, 5), EK_F32);
@@ -67,11 +67,10 @@ START_TEST(channels_last_stays)
     ck_assert(ek_tensor_is_contiguous(ek_add(gaps, x), EK_CHANNELS_LAST));
     ck_assert(ek_tensor_is_contiguous(ek_add(gaps, bias), EK_CONTIGUOUS));
 }
-END_TEST
 
 /* ---- views ---- */
 
-START_TEST(views_share_memory_and_version)
+TEST(views_share_memory_and_version)
 {
     ek_tensor *x = ramp(EK_SHAPE(2, 3, 4), EK_F64);
     ek_tensor *views[] = {ek_reshape(x, EK_SHAPE(6, 4)),
@@ -97,9 +96,8 @@ START_TEST(views_share_memory_and_version)
     ck_assert(!shares(ek_reshape(ek_transpose(x, 0, 2), EK_SHAPE(24)), x));
     ck_assert(!shares(ek_clone(x), x));
 }
-END_TEST
 
-START_TEST(reshape_keeps_the_order)
+TEST(reshape_keeps_the_order)
 {
     ek_tensor *x = ramp(EK_SHAPE(2, 3, 4), EK_F64);
     ek_tensor *copied = ek_reshape(ek_permute(x, EK_SHAPE(2, 0, 1)), EK_SHAPE(4, -1));
@@ -114,9 +112,8 @@ START_TEST(reshape_keeps_the_order)
     assert_close(ek_flatten(channels_last(EK_SHAPE(2, 3, 4, 5)), 1, -1),
                  ramp(EK_SHAPE(2, 60), EK_F32), 0, 0);
 }
-END_TEST
 
-START_TEST(shape_errors_say_what)
+TEST(shape_errors_say_what)
 {
     ek_tensor *x = ramp(EK_SHAPE(2, 3), EK_F64);
     ck_assert_ptr_null(ek_add(x, ek_ones(EK_SHAPE(4), EK_F64)));
@@ -154,11 +151,10 @@ START_TEST(shape_errors_say_what)
     assert_error(EK_E_INVALID, "select: index 9");
     ck_assert_int_eq(ek_error_status(), 0);
 }
-END_TEST
 
 /* ---- pieces ---- */
 
-START_TEST(chunks_are_torchs)
+TEST(chunks_are_torchs)
 {
     static const struct {
         int64_t n;
@@ -182,9 +178,8 @@ START_TEST(chunks_are_torchs)
     ck_assert_int_eq(ek_chunk_sizes(3, 0, sizes), EK_E_INVALID);
     assert_error(EK_E_INVALID, "3 elements into 0 chunks");
 }
-END_TEST
 
-START_TEST(split_says_when_there_is_no_room)
+TEST(split_says_when_there_is_no_room)
 {
     ek_tensor *x = ramp(EK_SHAPE(7, 2), EK_F32), *out[4];
     ck_assert_int_eq(ek_split(x, 2, 0, out, 4), 4);
@@ -196,9 +191,8 @@ START_TEST(split_says_when_there_is_no_room)
     ck_assert_int_eq(ek_split_sizes(x, sizes, 2, 0, out), EK_E_SHAPE);
     assert_error(EK_E_SHAPE, "2 sizes add up to 6, and dimension 0 is 7");
 }
-END_TEST
 
-START_TEST(many_tensors_join)
+TEST(many_tensors_join)
 {
     ek_tensor *parts[40], *gradients[40];
     for (int i = 0; i < 40; i++)
@@ -211,11 +205,10 @@ START_TEST(many_tensors_join)
     for (int i = 0; i < 40; i++)
         assert_close(gradients[i], ek_full(2 * i, EK_SHAPE(2, i % 3)), 0, 0);
 }
-END_TEST
 
 /* ---- positions and integers ---- */
 
-START_TEST(positions_are_checked)
+TEST(positions_are_checked)
 {
     ek_tensor *x = ramp(EK_SHAPE(3, 2), EK_F32);
     const double out_of_range[] = {0, 3};
@@ -229,9 +222,8 @@ START_TEST(positions_are_checked)
     ck_assert_ptr_null(ek_index_select(x, 0, ek_ones(EK_SHAPE(2))));
     assert_error(EK_E_DTYPE, "index has dtype f32 and must have i64");
 }
-END_TEST
 
-START_TEST(integers_compute)
+TEST(integers_compute)
 {
     const double a[] = {3, -1, 2, 2}, b[] = {1, -1, 5, 0};
     ek_tensor *x = tensor_of(a, EK_SHAPE(4), EK_I64, test_home());
@@ -251,9 +243,8 @@ START_TEST(integers_compute)
     ck_assert_ptr_null(ek_add(x, ek_ones(EK_SHAPE(4))));
     assert_error(EK_E_DTYPE, "add: operands of dtype i64 and f32");
 }
-END_TEST
 
-START_TEST(created_tensors_have_their_values)
+TEST(created_tensors_have_their_values)
 {
     assert_close(ek_full(2.5, EK_SHAPE(2, 2), EK_BF16),
                  tensor_of((const double[]){2.5, 2.5, 2.5, 2.5}, EK_SHAPE(2, 2), EK_BF16,
@@ -269,11 +260,10 @@ START_TEST(created_tensors_have_their_values)
     ck_assert_ptr_null(ek_arange(-1, EK_F32, test_home()));
     assert_error(EK_E_INVALID, "arange: count is -1");
 }
-END_TEST
 
 /* ---- devices ---- */
 
-START_TEST(devices_are_crossed_and_come_back)
+TEST(devices_are_crossed_and_come_back)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3), .requires_grad = true);
     ek_tensor *moved = ek_to_device(ek_transpose(ek_mul_scalar(x, 3), 0, 1), test_device(0));
@@ -297,10 +287,9 @@ START_TEST(devices_are_crossed_and_come_back)
     const double copied[] = {0, 2, 4, 6};
     assert_close(target, tensor_of(copied, EK_SHAPE(2, 2), EK_F64, test_home()), 0, 0);
 }
-END_TEST
 
 /* Many gradients meet in one element: more than bf16 could count one by one. */
-START_TEST(bf16_gradients_meet_at_an_index)
+TEST(bf16_gradients_meet_at_an_index)
 {
     enum { COUNT = 1000 };
     ek_tensor *index = ek_zeros(EK_SHAPE(COUNT, 1), EK_I64);
@@ -321,9 +310,8 @@ START_TEST(bf16_gradients_meet_at_an_index)
     assert_ok(ek_backward(ek_sum(y)));
     ck_assert(element(ek_tensor_grad(x), 7) == 1);
 }
-END_TEST
 
-START_TEST(sizes_beyond_64_bits_are_refused)
+TEST(sizes_beyond_64_bits_are_refused)
 {
     const int64_t huge = (int64_t)1 << 32;
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *empty = ek_ones(EK_SHAPE(0, 3)), *parts[2];
@@ -339,9 +327,8 @@ START_TEST(sizes_beyond_64_bits_are_refused)
     ck_assert_ptr_null(ek_sum_to(x, (ek_shape){.ndim = -1}));
     assert_error(EK_E_SHAPE, "sum_to");
 }
-END_TEST
 
-START_TEST(pieces_need_a_place)
+TEST(pieces_need_a_place)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *parts[2];
     ck_assert_int_eq(ek_split(x, 1, 0, NULL, 2), EK_E_INVALID);
@@ -353,10 +340,9 @@ START_TEST(pieces_need_a_place)
     ck_assert_int_eq(ek_chunk_sizes(2, 2, NULL), EK_E_INVALID);
     assert_error(EK_E_INVALID, "chunk: sizes is NULL");
 }
-END_TEST
 
 /* Sizes and strides of views that repeat elements, or were cut again and again. */
-START_TEST(nothing_overflows)
+TEST(nothing_overflows)
 {
     ek_tensor *longest = ek_expand(ek_ones(EK_SHAPE(1)), EK_SHAPE(1LL << 58)), *many[64];
     for (int i = 0; i < 64; i++)
@@ -374,28 +360,4 @@ START_TEST(nothing_overflows)
     ck_assert_int_eq(ek_tensor_strides(x).dims[0], 2);
     assert_close(x, ek_ones(EK_SHAPE(1, 2)), 0, 0);
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops_shapes");
-    TCase *tc = tcase_create("shapes");
-    tcase_add_test(tc, channels_last_stays);
-    tcase_add_test(tc, views_share_memory_and_version);
-    tcase_add_test(tc, reshape_keeps_the_order);
-    tcase_add_test(tc, shape_errors_say_what);
-    tcase_add_test(tc, chunks_are_torchs);
-    tcase_add_test(tc, split_says_when_there_is_no_room);
-    tcase_add_test(tc, many_tensors_join);
-    tcase_add_test(tc, positions_are_checked);
-    tcase_add_test(tc, integers_compute);
-    tcase_add_test(tc, created_tensors_have_their_values);
-    tcase_add_test(tc, devices_are_crossed_and_come_back);
-    tcase_add_test(tc, bf16_gradients_meet_at_an_index);
-    tcase_add_test(tc, sizes_beyond_64_bits_are_refused);
-    tcase_add_test(tc, pieces_need_a_place);
-    tcase_add_test(tc, nothing_overflows);
-    suite_add_tcase(s, tc);
-    return s;
 }

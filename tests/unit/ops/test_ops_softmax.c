@@ -18,20 +18,18 @@ static const case_family family = {.file = "nn_norm.golden",
                                    .inputs = {"x"},
                                    .function = softmax};
 
-START_TEST(matches_pytorch_and_finite_differences)
+TEST(matches_pytorch_and_finite_differences)
 {
     case_run_all(&family);
 }
-END_TEST
 
-START_TEST(third_derivatives)
+TEST(third_derivatives)
 {
     case_check_third(&family, 0);
     case_check_third(&family, 1);
 }
-END_TEST
 
-START_TEST(large_values_do_not_overflow)
+TEST(large_values_do_not_overflow)
 {
     const double values[] = {1e4, 1e4 - 1, -1e4, 0, -INFINITY, 0};
     ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F32, test_home());
@@ -44,18 +42,16 @@ START_TEST(large_values_do_not_overflow)
     ck_assert(element(p, 4) == 0);
     ck_assert(element(log_p, 4) == -INFINITY);
 }
-END_TEST
 
-START_TEST(gradient_of_a_transposed_view)
+TEST(gradient_of_a_transposed_view)
 {
     const double values[] = {0.5, -1, 2, 0.25, 1, -3};
     ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F64, test_home());
     ek_tensor *view = ek_transpose(x, 0, 1);
     assert_close(ek_f_softmax(view, 0), ek_transpose(ek_f_softmax(x, 1), 0, 1), 1e-15, 1e-15);
 }
-END_TEST
 
-START_TEST(refusals)
+TEST(refusals)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3));
     ck_assert_ptr_null(ek_f_softmax(NULL, 0));
@@ -64,18 +60,4 @@ START_TEST(refusals)
     assert_error(EK_E_SHAPE, "log_softmax: dimension 2 is not in [-2, 1]");
     ck_assert_ptr_null(ek_f_softmax(ek_zeros(EK_SHAPE(2, 3), EK_I64), 0));
     assert_error(EK_E_DTYPE, "softmax: x has dtype i64");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops/softmax");
-    TCase *t = tcase_create("softmax");
-    tcase_add_test(t, matches_pytorch_and_finite_differences);
-    tcase_add_test(t, third_derivatives);
-    tcase_add_test(t, large_values_do_not_overflow);
-    tcase_add_test(t, gradient_of_a_transposed_view);
-    tcase_add_test(t, refusals);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -24,15 +24,14 @@ static ek_tensor *gradient_of(ek_tensor *y, ek_tensor *x, bool create_graph)
     return gradient;
 }
 
-START_TEST(infinite_slopes_are_infinite)
+TEST(infinite_slopes_are_infinite)
 {
     ek_tensor *x = vector((const double[]){0, 4}, 2, true);
     ek_tensor *gradient = gradient_of(ek_sum(ek_sqrt(x)), x, false);
     ck_assert(isinf(element(gradient, 0)) && element(gradient, 1) == 0.25);
 }
-END_TEST
 
-START_TEST(nan_passes_relu_and_stays_out_of_dead_gradients)
+TEST(nan_passes_relu_and_stays_out_of_dead_gradients)
 {
     ek_tensor *x = vector((const double[]){NAN, -1, 1}, 3, true);
     ek_tensor *y = ek_f_relu(x);
@@ -44,9 +43,8 @@ START_TEST(nan_passes_relu_and_stays_out_of_dead_gradients)
     ck_assert(element(gradient, 1) == 0);
     ck_assert(element(gradient, 2) == 1);
 }
-END_TEST
 
-START_TEST(mean_of_ones_is_one)
+TEST(mean_of_ones_is_one)
 {
     for (int64_t n = 1; n < 200; n++)
         ck_assert(element(ek_mean(ek_ones(EK_SHAPE(n))), 0) == 1);
@@ -56,10 +54,9 @@ START_TEST(mean_of_ones_is_one)
     ck_assert_ptr_null(ek_max_dim(ek_ones(EK_SHAPE(2, 0)), 1, false));
     assert_error(EK_E_SHAPE, "max_dim: dimension 1 has no elements");
 }
-END_TEST
 
 /* d^n tanh at 0.5, to the fourth order. */
-START_TEST(any_order)
+TEST(any_order)
 {
     ek_tensor *x = vector((const double[]){0.5}, 1, true);
     ek_tensor *y = ek_sum(ek_f_tanh(x));
@@ -70,11 +67,10 @@ START_TEST(any_order)
         ck_assert_double_eq_tol(element(y, 0), wanted[order], 1e-12);
     }
 }
-END_TEST
 
 /* ---- in place ---- */
 
-START_TEST(leaves_are_not_written)
+TEST(leaves_are_not_written)
 {
     ek_tensor *x = vector((const double[]){1, 2}, 2, true);
     ck_assert_ptr_null(ek_mul_scalar_(x, 2));
@@ -88,9 +84,8 @@ START_TEST(leaves_are_not_written)
     ck_assert_ptr_null(ek_add_(ek_ones(EK_SHAPE(1)), ek_ones(EK_SHAPE(3))));
     assert_error(EK_E_SHAPE, "add_: y of shape [3] does not broadcast to x's [1]");
 }
-END_TEST
 
-START_TEST(saved_tensors_are_guarded)
+TEST(saved_tensors_are_guarded)
 {
     ek_tensor *x = vector((const double[]){1, 2}, 2, true);
     ek_tensor *y = ek_exp(x), *loss = ek_sum(y);
@@ -101,9 +96,8 @@ START_TEST(saved_tensors_are_guarded)
                      EK_E_MODIFIED);
     assert_error(EK_E_MODIFIED, "add_");
 }
-END_TEST
 
-START_TEST(operands_may_overlap)
+TEST(operands_may_overlap)
 {
     /* Large enough that a kernel writes before it has read everything. */
     ek_tensor *x = ek_arange(10000, EK_F64, test_home());
@@ -124,11 +118,10 @@ START_TEST(operands_may_overlap)
     ek_tensor *gradient = gradient_of(ek_sum(y), leaf, false);
     assert_close(gradient, vector((const double[]){8, 16, 24, 32}, 4, false), 0, 0);
 }
-END_TEST
 
 /* ---- dropout ---- */
 
-START_TEST(dropout_of_f64_is_pytorchs)
+TEST(dropout_of_f64_is_pytorchs)
 {
     ek_manual_seed(42);
     assert_close(ek_f_dropout(ek_ones(EK_SHAPE(3, 7), EK_F64), 0.4, true),
@@ -153,9 +146,8 @@ START_TEST(dropout_of_f64_is_pytorchs)
         }
     }
 }
-END_TEST
 
-START_TEST(dropout_draws_in_row_major_order)
+TEST(dropout_draws_in_row_major_order)
 {
     ek_tensor *u = golden("ops.golden", "uniform_7");
     for (int transposed = 0; transposed < 2; transposed++) {
@@ -184,11 +176,10 @@ START_TEST(dropout_draws_in_row_major_order)
         assert_error(EK_E_INVALID, "dropout: p is 1.5; it must lie between 0 and 1");
     }
 }
-END_TEST
 
 /* ---- what is left after an operation ---- */
 
-START_TEST(gradients_are_tensors_of_their_own)
+TEST(gradients_are_tensors_of_their_own)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3), .requires_grad = true);
     ek_tensor *halves[2];
@@ -202,9 +193,8 @@ START_TEST(gradients_are_tensors_of_their_own)
     assert_made(ek_mul_(ek_tensor_grad(x), ek_tensor_grad(x)));
     assert_close(ek_tensor_grad(x), ek_full(9, EK_SHAPE(2, 3)), 1e-6, 0);
 }
-END_TEST
 
-START_TEST(without_memory_the_operation_is_all_that_fails)
+TEST(without_memory_the_operation_is_all_that_fails)
 {
     assert_ok(ek_memory_set_capacity(test_device(0), 1 << 20));
     ek_scope scope = ek_scope_begin();
@@ -221,9 +211,8 @@ START_TEST(without_memory_the_operation_is_all_that_fails)
     ek_scope_end(&scope);
     assert_made(ek_exp(ek_ones(EK_SHAPE(300, 300), .device = test_device(0))));
 }
-END_TEST
 
-START_TEST(bf16_rounds_once)
+TEST(bf16_rounds_once)
 {
     const double a[] = {1, 2, 3}, b[] = {0.00390625, 0.5, 1.0078125};
     ek_tensor *x = tensor_of(a, EK_SHAPE(3), EK_BF16, test_home());
@@ -233,25 +222,4 @@ START_TEST(bf16_rounds_once)
     ek_tensor *leaf = ek_ones(EK_SHAPE(3), .requires_grad = true);
     assert_ok(ek_backward(ek_sum(ek_to_dtype(ek_mul(ek_to_dtype(leaf, EK_BF16), x), EK_F32))));
     assert_close(ek_tensor_grad(leaf), tensor_of(a, EK_SHAPE(3), EK_F32, test_home()), 0, 0);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("ops_values");
-    TCase *tc = tcase_create("values");
-    tcase_add_test(tc, infinite_slopes_are_infinite);
-    tcase_add_test(tc, nan_passes_relu_and_stays_out_of_dead_gradients);
-    tcase_add_test(tc, mean_of_ones_is_one);
-    tcase_add_test(tc, any_order);
-    tcase_add_test(tc, leaves_are_not_written);
-    tcase_add_test(tc, saved_tensors_are_guarded);
-    tcase_add_test(tc, operands_may_overlap);
-    tcase_add_test(tc, dropout_of_f64_is_pytorchs);
-    tcase_add_test(tc, dropout_draws_in_row_major_order);
-    tcase_add_test(tc, gradients_are_tensors_of_their_own);
-    tcase_add_test(tc, without_memory_the_operation_is_all_that_fails);
-    tcase_add_test(tc, bf16_rounds_once);
-    suite_add_tcase(s, tc);
-    return s;
 }

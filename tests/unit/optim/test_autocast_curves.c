@@ -92,7 +92,7 @@ static void check_gradients(const network *which, ek_module *net)
     }
 }
 
-START_TEST(follows_pytorch)
+TEST_LOOP(follows_pytorch, 0, sizeof networks / sizeof *networks)
 {
     const network *which = &networks[_i];
     ek_scope scope = ek_scope_begin();
@@ -132,14 +132,4 @@ START_TEST(follows_pytorch)
     ek_module_free(net);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("autocast_curves");
-    TCase *t = tcase_create("autocast_curves");
-    tcase_add_loop_test(t, follows_pytorch, 0, sizeof networks / sizeof *networks);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -37,7 +37,7 @@ static void assert_gradients(ek_tensor **leaves, const char *what)
                      1e-14);
 }
 
-START_TEST(norm_follows_pytorch)
+TEST(norm_follows_pytorch)
 {
     ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
@@ -57,9 +57,8 @@ START_TEST(norm_follows_pytorch)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(value_follows_pytorch)
+TEST(value_follows_pytorch)
 {
     ek_scope scope = ek_scope_begin();
     ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
@@ -71,10 +70,9 @@ START_TEST(value_follows_pytorch)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* 0 times infinity is NaN, 0 times the rest is 0; with a NaN all are. */
-START_TEST(what_is_not_finite_is_scaled_as_pytorch_does)
+TEST_LOOP(what_is_not_finite_is_scaled_as_pytorch_does, 0, 3)
 {
     static const double worst[] = {INFINITY, -INFINITY, NAN};
     static const char *const names[] = {"inf", "minus_inf", "nan"};
@@ -98,9 +96,8 @@ START_TEST(what_is_not_finite_is_scaled_as_pytorch_does)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(norm_must_be_finite)
+TEST(norm_must_be_finite)
 {
     ek_scope scope = ek_scope_begin();
     ek_device devices[COUNT] = {ek_cpu(), ek_cpu(), ek_cpu()};
@@ -127,17 +124,4 @@ START_TEST(norm_must_be_finite)
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("clip");
-    TCase *t = tcase_create("clip");
-    tcase_add_test(t, norm_follows_pytorch);
-    tcase_add_test(t, value_follows_pytorch);
-    tcase_add_loop_test(t, what_is_not_finite_is_scaled_as_pytorch_does, 0, 3);
-    tcase_add_test(t, norm_must_be_finite);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -65,7 +65,7 @@ static void train(const char *name, ek_module *(*make)(void), ek_shape shape, in
     ek_module_free(net);
 }
 
-START_TEST(mlp_follows_pytorch)
+TEST_LOOP(mlp_follows_pytorch, 0, 2)
 {
     ek_scope scope = ek_scope_begin();
     train("mlp", make_mlp, EK_SHAPE(32, 12), 5, _i, ek_cpu());
@@ -73,19 +73,17 @@ START_TEST(mlp_follows_pytorch)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(convnet_follows_pytorch)
+TEST_LOOP(convnet_follows_pytorch, 0, 2)
 {
     ek_scope scope = ek_scope_begin();
     train("convnet", make_convnet, EK_SHAPE(16, 3, 12, 12), 4, _i, test_device(0));
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* The same seed gives the same weights to the bit, and memory in use does not grow. */
-START_TEST(training_repeats)
+TEST(training_repeats)
 {
     char hashes[2][65];
     for (int run = 0; run < 2; run++) {
@@ -115,16 +113,4 @@ START_TEST(training_repeats)
     }
     ck_assert_str_eq(hashes[0], hashes[1]);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("curves");
-    TCase *t = tcase_create("curves");
-    tcase_add_loop_test(t, mlp_follows_pytorch, 0, 2);
-    tcase_add_loop_test(t, convnet_follows_pytorch, 0, 2);
-    tcase_add_test(t, training_repeats);
-    suite_add_tcase(s, t);
-    return s;
 }

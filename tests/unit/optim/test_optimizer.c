@@ -83,23 +83,21 @@ static void follow_trajectory(int i, ek_dtype dtype, double tolerance)
     ek_optimizer_free(optimizer);
 }
 
-START_TEST(follows_pytorch_f64)
+TEST_LOOP(follows_pytorch_f64, 0, TRAJECTORIES)
 {
     ek_scope scope = ek_scope_begin();
     follow_trajectory(_i, EK_F64, 1e-13);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(follows_pytorch_f32)
+TEST_LOOP(follows_pytorch_f32, 0, TRAJECTORIES)
 {
     ek_scope scope = ek_scope_begin();
     follow_trajectory(_i, EK_F32, 2e-6);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- parameters without a gradient ---- */
 
@@ -116,7 +114,7 @@ static void give_gradient(ek_tensor *leaf, double value)
                                                .device = ek_tensor_device(leaf))));
 }
 
-START_TEST(skips_parameters_without_gradient)
+TEST(skips_parameters_without_gradient)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *p[2] = {leaf_of(1, EK_SHAPE(3)), leaf_of(1, EK_SHAPE(2, 2))};
@@ -142,9 +140,8 @@ START_TEST(skips_parameters_without_gradient)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(groups_have_their_own_options)
+TEST(groups_have_their_own_options)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *p = leaf_of(1, EK_SHAPE(3)), *q = leaf_of(1, EK_SHAPE(3)),
@@ -188,9 +185,8 @@ START_TEST(groups_have_their_own_options)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(refuses_what_cannot_be_stepped)
+TEST(refuses_what_cannot_be_stepped)
 {
     ek_scope scope = ek_scope_begin();
     ek_optimizer *optimizer = ek_adam();
@@ -224,7 +220,6 @@ START_TEST(refuses_what_cannot_be_stepped)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 #define assert_refused(call, part)        \
     do {                                  \
@@ -232,7 +227,7 @@ END_TEST
         assert_error(EK_E_INVALID, part); \
     } while (0)
 
-START_TEST(options_out_of_range)
+TEST(options_out_of_range)
 {
     assert_refused(ek_sgd(.lr = -1), "sgd: invalid learning rate -1");
     assert_refused(ek_sgd(.lr = NAN), "learning rate");
@@ -249,7 +244,6 @@ START_TEST(options_out_of_range)
     assert_refused(ek_adamw(.weight_decay = -1), "adamw: invalid weight_decay");
     assert_refused(ek_adamw(.momentum = 0.9), "no momentum");
 }
-END_TEST
 
 /* ---- slabs ---- */
 
@@ -302,7 +296,7 @@ static void run_in_slabs(constructor *make, ek_optimizer_options options, int va
     ek_optimizer_free(b);
 }
 
-START_TEST(slabs_step_as_single_tensors)
+TEST_LOOP(slabs_step_as_single_tensors, 0, 2)
 {
     ek_scope scope = ek_scope_begin();
     const ek_optimizer_options sgd = {.lr = 0.1,
@@ -318,10 +312,9 @@ START_TEST(slabs_step_as_single_tensors)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* The state of neighbours is one storage in the parameters' order; handles survive a re-homing. */
-START_TEST(state_is_laid_out_as_parameters)
+TEST(state_is_laid_out_as_parameters)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *apart[MEMBERS], *p[MEMBERS], *before[MEMBERS];
@@ -359,10 +352,9 @@ START_TEST(state_is_laid_out_as_parameters)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* Gradients of a slab are marked absent, and their memory stays what it is. */
-START_TEST(zero_grad_keeps_slots)
+TEST(zero_grad_keeps_slots)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *apart[MEMBERS], *p[MEMBERS];
@@ -381,11 +373,10 @@ START_TEST(zero_grad_keeps_slots)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- all or nothing ---- */
 
-START_TEST(no_update_on_an_error)
+TEST(no_update_on_an_error)
 {
     ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("4K"));
@@ -414,10 +405,9 @@ START_TEST(no_update_on_an_error)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* A gradient in another order of memory, and state that follows its parameter to another device. */
-START_TEST(layouts_and_devices)
+TEST(layouts_and_devices)
 {
     ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
@@ -444,10 +434,9 @@ START_TEST(layouts_and_devices)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* A graph that read the parameter before the step must not be differentiated after it. */
-START_TEST(step_is_seen_by_graphs)
+TEST(step_is_seen_by_graphs)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *p = leaf_of(2, EK_SHAPE(3));
@@ -461,25 +450,4 @@ START_TEST(step_is_seen_by_graphs)
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("optimizer");
-    TCase *t = tcase_create("optimizer");
-    tcase_add_loop_test(t, follows_pytorch_f64, 0, TRAJECTORIES);
-    tcase_add_loop_test(t, follows_pytorch_f32, 0, TRAJECTORIES);
-    tcase_add_test(t, skips_parameters_without_gradient);
-    tcase_add_test(t, groups_have_their_own_options);
-    tcase_add_test(t, refuses_what_cannot_be_stepped);
-    tcase_add_test(t, options_out_of_range);
-    tcase_add_loop_test(t, slabs_step_as_single_tensors, 0, 2);
-    tcase_add_test(t, state_is_laid_out_as_parameters);
-    tcase_add_test(t, zero_grad_keeps_slots);
-    tcase_add_test(t, no_update_on_an_error);
-    tcase_add_test(t, layouts_and_devices);
-    tcase_add_test(t, step_is_seen_by_graphs);
-    suite_add_tcase(s, t);
-    return s;
 }

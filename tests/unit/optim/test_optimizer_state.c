@@ -104,7 +104,7 @@ static void continue_elsewhere(int i, bool from_slabs, bool to_slabs)
     ek_optimizer_free(second);
 }
 
-START_TEST(continues_to_the_same_bits)
+TEST_LOOP(continues_to_the_same_bits, 0, CASES)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(7);
@@ -114,7 +114,6 @@ START_TEST(continues_to_the_same_bits)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- places ---- */
 
@@ -126,7 +125,7 @@ static uint64_t optimizer_bytes(ek_device device)
 }
 
 /* After a restore the state of neighbours lies as stepping wants it: the step moves nothing. */
-START_TEST(lands_where_stepping_looks)
+TEST(lands_where_stepping_looks)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *p[MEMBERS], *q[MEMBERS], *state[2][MEMBERS];
@@ -170,10 +169,9 @@ START_TEST(lands_where_stepping_looks)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* One parameter of a slab alone: the others have no state, whatever memory there is for it. */
-START_TEST(neighbours_stay_new)
+TEST(neighbours_stay_new)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *p[MEMBERS], *q[MEMBERS];
@@ -201,10 +199,9 @@ START_TEST(neighbours_stay_new)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* A parameter of a slab that has no room for a gradient, as one that requires none. */
-START_TEST(frozen_neighbours_are_left_out)
+TEST(frozen_neighbours_are_left_out)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *q[MEMBERS];
@@ -223,9 +220,8 @@ START_TEST(frozen_neighbours_are_left_out)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(converts_dtypes_and_devices)
+TEST(converts_dtypes_and_devices)
 {
     ek_scope scope = ek_scope_begin();
     assert_ok(test_devices_configure("2"));
@@ -259,11 +255,10 @@ START_TEST(converts_dtypes_and_devices)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- names, steps 0 ---- */
 
-START_TEST(names_follow_the_options)
+TEST(names_follow_the_options)
 {
     ek_scope scope = ek_scope_begin();
     static const int counts[] = {0, 1, 1, 2, 2, 3, 2, 3};
@@ -294,9 +289,8 @@ START_TEST(names_follow_the_options)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(steps_zero_begins_anew)
+TEST_LOOP(steps_zero_begins_anew, 0, CASES)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *p[MEMBERS], *q[MEMBERS];
@@ -325,7 +319,6 @@ START_TEST(steps_zero_begins_anew)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- errors ---- */
 
@@ -341,7 +334,7 @@ static void assert_refused(ek_optimizer *optimizer, int64_t steps, const char *c
     ck_assert_double_eq(element(ek_optimizer_state(optimizer, p0, "exp_avg_sq"), 0), 2);
 }
 
-START_TEST(refuses_what_does_not_fit)
+TEST(refuses_what_does_not_fit)
 {
     ek_scope scope = ek_scope_begin();
     x = ek_full(9, EK_SHAPE(2, 3));
@@ -393,10 +386,9 @@ START_TEST(refuses_what_does_not_fit)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* Without memory for all, nothing has changed; with it, the same call works. */
-START_TEST(memory_runs_out)
+TEST(memory_runs_out)
 {
     enum { COUNT = 1 << 16 };
     ek_scope scope = ek_scope_begin();
@@ -426,22 +418,4 @@ START_TEST(memory_runs_out)
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("optimizer_state");
-    TCase *t = tcase_create("optimizer_state");
-    tcase_add_loop_test(t, continues_to_the_same_bits, 0, CASES);
-    tcase_add_test(t, lands_where_stepping_looks);
-    tcase_add_test(t, neighbours_stay_new);
-    tcase_add_test(t, frozen_neighbours_are_left_out);
-    tcase_add_test(t, converts_dtypes_and_devices);
-    tcase_add_test(t, names_follow_the_options);
-    tcase_add_loop_test(t, steps_zero_begins_anew, 0, CASES);
-    tcase_add_test(t, refuses_what_does_not_fit);
-    tcase_add_test(t, memory_runs_out);
-    suite_add_tcase(s, t);
-    return s;
 }

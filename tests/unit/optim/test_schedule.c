@@ -26,26 +26,23 @@ static void follow(ek_optimizer *optimizer, ek_schedule *schedule, const char *n
     ek_optimizer_free(optimizer);
 }
 
-START_TEST(step_follows_pytorch)
+TEST(step_follows_pytorch)
 {
     ek_optimizer *optimizer = two_groups();
     follow(optimizer, ek_step_schedule(optimizer, 3, 0.5), "schedule/step");
 }
-END_TEST
 
-START_TEST(cosine_follows_pytorch)
+TEST(cosine_follows_pytorch)
 {
     ek_optimizer *optimizer = two_groups();
     follow(optimizer, ek_cosine_schedule(optimizer, 8, 0.01), "schedule/cosine");
 }
-END_TEST
 
-START_TEST(cosine_follows_pytorch_beyond_its_end)
+TEST(cosine_follows_pytorch_beyond_its_end)
 {
     ek_optimizer *optimizer = two_groups();
     follow(optimizer, ek_cosine_schedule(optimizer, 7, 0.003), "schedule/cosine_beyond");
 }
-END_TEST
 
 /* ---- rates that are set by hand ---- */
 
@@ -67,7 +64,7 @@ static ek_schedule *schedule_by_hand(ek_optimizer *optimizer, int which)
     return which ? ek_cosine_schedule(optimizer, 8, 0.01) : ek_step_schedule(optimizer, 3, 0.7);
 }
 
-START_TEST(goes_on_from_what_is_set_as_pytorch_does)
+TEST_LOOP(goes_on_from_what_is_set_as_pytorch_does, 0, 2)
 {
     ek_tensor *rates =
         golden("optim.golden", _i ? "schedule/cosine_by_hand" : "schedule/step_by_hand");
@@ -84,11 +81,10 @@ START_TEST(goes_on_from_what_is_set_as_pytorch_does)
     ek_schedule_free(schedule);
     ek_optimizer_free(optimizer);
 }
-END_TEST
 
 /* As many steps at once are what they are one by one, to the bit; and what was set by hand is
  * forgotten. */
-START_TEST(set_steps_is_as_stepping)
+TEST_LOOP(set_steps_is_as_stepping, 0, 2)
 {
     ek_optimizer *optimizer = two_groups(), *other = two_groups();
     ek_schedule *schedule = schedule_by_hand(optimizer, _i);
@@ -111,10 +107,9 @@ START_TEST(set_steps_is_as_stepping)
     ek_optimizer_free(optimizer);
     ek_optimizer_free(other);
 }
-END_TEST
 
 /* A rate below lr_min is led away from it beyond the end, and would become negative. */
-START_TEST(an_impossible_rate_changes_nothing)
+TEST(an_impossible_rate_changes_nothing)
 {
     ek_optimizer *optimizer = two_groups();
     ek_schedule *schedule = ek_cosine_schedule(optimizer, 4, 0.1);
@@ -130,9 +125,8 @@ START_TEST(an_impossible_rate_changes_nothing)
     ek_schedule_free(schedule);
     ek_optimizer_free(optimizer);
 }
-END_TEST
 
-START_TEST(later_groups_start_from_their_own_rate)
+TEST(later_groups_start_from_their_own_rate)
 {
     ek_optimizer *optimizer = two_groups();
     ek_schedule *schedule = ek_step_schedule(optimizer, 1, 0.5);
@@ -145,9 +139,8 @@ START_TEST(later_groups_start_from_their_own_rate)
     ek_schedule_free(schedule);
     ek_optimizer_free(optimizer);
 }
-END_TEST
 
-START_TEST(refuses)
+TEST(refuses)
 {
     ek_optimizer *optimizer = two_groups();
     ck_assert_ptr_null(ek_step_schedule(optimizer, 0, 0.5));
@@ -162,21 +155,4 @@ START_TEST(refuses)
     assert_error(EK_E_INVALID, "schedule is NULL");
     ek_schedule_free(NULL);
     ek_optimizer_free(optimizer);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("schedule");
-    TCase *t = tcase_create("schedule");
-    tcase_add_test(t, step_follows_pytorch);
-    tcase_add_test(t, cosine_follows_pytorch);
-    tcase_add_test(t, cosine_follows_pytorch_beyond_its_end);
-    tcase_add_loop_test(t, goes_on_from_what_is_set_as_pytorch_does, 0, 2);
-    tcase_add_loop_test(t, set_steps_is_as_stepping, 0, 2);
-    tcase_add_test(t, an_impossible_rate_changes_nothing);
-    tcase_add_test(t, later_groups_start_from_their_own_rate);
-    tcase_add_test(t, refuses);
-    suite_add_tcase(s, t);
-    return s;
 }

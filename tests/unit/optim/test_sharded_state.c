@@ -32,7 +32,7 @@ static void change_division(int i, bool optimizer_first)
         ck_assert_uint_eq(bytes_of(test_device(d), EK_MEMORY_OPTIMIZER), 0);
 }
 
-START_TEST(state_follows_the_division)
+TEST_LOOP(state_follows_the_division, 0, CASES)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(12);
@@ -42,10 +42,9 @@ START_TEST(state_follows_the_division)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* A wrapper that goes leaves nothing of its devices' memory behind in the optimizer. */
-START_TEST(former_pieces_are_not_kept)
+TEST(former_pieces_are_not_kept)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(13);
@@ -72,10 +71,9 @@ START_TEST(former_pieces_are_not_kept)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* A module that is moved has whole parameters, and their state comes along. */
-START_TEST(a_moved_module_is_whole)
+TEST(a_moved_module_is_whole)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(14);
@@ -114,7 +112,6 @@ START_TEST(a_moved_module_is_whole)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- state out and in ---- */
 
@@ -167,7 +164,7 @@ static void exchange_state(int i, bool into_divided)
     ek_optimizer_free(divided);
 }
 
-START_TEST(state_is_the_same_for_both_kinds)
+TEST_LOOP(state_is_the_same_for_both_kinds, 0, CASES)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(16);
@@ -177,9 +174,8 @@ START_TEST(state_is_the_same_for_both_kinds)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(state_of_the_whole_is_a_copy)
+TEST(state_of_the_whole_is_a_copy)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(17);
@@ -205,10 +201,9 @@ START_TEST(state_of_the_whole_is_a_copy)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* What a restore prepares is where the step looks for it. */
-START_TEST(restored_state_stays_where_it_is)
+TEST(restored_state_stays_where_it_is)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(18);
@@ -244,11 +239,10 @@ START_TEST(restored_state_stays_where_it_is)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- memory ---- */
 
-START_TEST(each_device_has_its_part_of_the_state)
+TEST(each_device_has_its_part_of_the_state)
 {
     enum { COUNT = 1 << 14, DEVICES = 4 };
     ek_scope scope = ek_scope_begin();
@@ -272,7 +266,6 @@ START_TEST(each_device_has_its_part_of_the_state)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* One large parameter; device 2 has no room for its part of the state. */
 static void run_out(bool with_state)
@@ -321,7 +314,7 @@ static void run_out(bool with_state)
     ek_scope_end(&scope);
 }
 
-START_TEST(nothing_changes_where_an_owner_has_no_room)
+TEST_LOOP(nothing_changes_where_an_owner_has_no_room, 0, 2)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(19);
@@ -329,21 +322,4 @@ START_TEST(nothing_changes_where_an_owner_has_no_room)
     run_out(_i);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("sharded_state");
-    TCase *t = tcase_create("sharded_state");
-    tcase_add_loop_test(t, state_follows_the_division, 0, CASES);
-    tcase_add_test(t, former_pieces_are_not_kept);
-    tcase_add_test(t, a_moved_module_is_whole);
-    tcase_add_loop_test(t, state_is_the_same_for_both_kinds, 0, CASES);
-    tcase_add_test(t, state_of_the_whole_is_a_copy);
-    tcase_add_test(t, restored_state_stays_where_it_is);
-    tcase_add_test(t, each_device_has_its_part_of_the_state);
-    tcase_add_loop_test(t, nothing_changes_where_an_owner_has_no_room, 0, 2);
-    suite_add_tcase(s, t);
-    return s;
 }

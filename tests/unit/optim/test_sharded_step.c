@@ -30,7 +30,7 @@ static void step_as_whole(int i, int devices, bool straddling)
     ek_optimizer_free(divided);
 }
 
-START_TEST(steps_as_the_whole_does)
+TEST_LOOP(steps_as_the_whole_does, 0, CASES)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(11);
@@ -42,11 +42,10 @@ START_TEST(steps_as_the_whole_does)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- the group ---- */
 
-START_TEST(a_failing_refresh_leaves_all)
+TEST(a_failing_refresh_leaves_all)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(20);
@@ -68,7 +67,6 @@ START_TEST(a_failing_refresh_leaves_all)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 static int publish_nothing(ek_shard_group *base)
 {
@@ -77,7 +75,7 @@ static int publish_nothing(ek_shard_group *base)
 }
 
 /* Between two pieces of one owner there may be another's, where a slab of gradients has padding. */
-START_TEST(what_others_own_is_left)
+TEST(what_others_own_is_left)
 {
     enum { PIECES = 3 };
     static const int64_t ends[PIECES] = {20, 32, 64};
@@ -118,10 +116,9 @@ START_TEST(what_others_own_is_left)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* What a user wrote into a parameter is what is stepped. */
-START_TEST(parameters_may_be_written_between_steps)
+TEST(parameters_may_be_written_between_steps)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(21);
@@ -146,10 +143,9 @@ START_TEST(parameters_may_be_written_between_steps)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* A graph that saved the parameter, or a piece, must not go on with what the step made of it. */
-START_TEST(graphs_notice_the_step)
+TEST(graphs_notice_the_step)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(22);
@@ -176,11 +172,10 @@ START_TEST(graphs_notice_the_step)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- gradients ---- */
 
-START_TEST(zero_grad_empties_pieces)
+TEST(zero_grad_empties_pieces)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(23);
@@ -204,9 +199,8 @@ START_TEST(zero_grad_empties_pieces)
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(gradients_are_clipped_in_pieces)
+TEST(gradients_are_clipped_in_pieces)
 {
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(24);
@@ -241,20 +235,4 @@ START_TEST(gradients_are_clipped_in_pieces)
     ek_optimizer_free(divided);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("sharded_step");
-    TCase *t = tcase_create("sharded_step");
-    tcase_add_loop_test(t, steps_as_the_whole_does, 0, CASES);
-    tcase_add_test(t, a_failing_refresh_leaves_all);
-    tcase_add_test(t, what_others_own_is_left);
-    tcase_add_test(t, parameters_may_be_written_between_steps);
-    tcase_add_test(t, graphs_notice_the_step);
-    tcase_add_test(t, zero_grad_empties_pieces);
-    tcase_add_test(t, gradients_are_clipped_in_pieces);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -25,13 +25,7 @@ static inline void teardown(void)
     assert_ok(ek_shutdown());
 }
 
-static inline TCase *parallel_case(Suite *s, const char *name)
-{
-    TCase *tests = tcase_create(name);
-    tcase_add_checked_fixture(tests, setup, teardown);
-    suite_add_tcase(s, tests);
-    return tests;
-}
+FIXTURE(setup, teardown)
 
 static inline void assert_on(const ek_tensor *tensor, ek_device device)
 {

@@ -90,7 +90,7 @@ static void assert_same(const outcome *a, const outcome *b, double relative)
         assert_close_norm(a->gradients[i], b->gradients[i], relative);
 }
 
-START_TEST(devices_give_what_one_gives)
+TEST_LOOP(devices_give_what_one_gives, 0, 8)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *one = make_conv_net(false);
@@ -112,10 +112,9 @@ START_TEST(devices_give_what_one_gives)
     ek_module_free(several);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* To the bit: the forward's casts again, on one device and on several. */
-START_TEST(computed_again_alike)
+TEST_LOOP(computed_again_alike, 0, 2)
 {
     static const int devices[] = {1, 3};
     ek_scope scope = ek_scope_begin();
@@ -130,10 +129,9 @@ START_TEST(computed_again_alike)
     assert_same(&results[1], &results[0], 0);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* A region around all steps: what is remembered is replaced, not added to. */
-START_TEST(one_region_for_all_steps)
+TEST_LOOP(one_region_for_all_steps, 0, 2)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *net = make_conv_net(true);
@@ -166,7 +164,6 @@ START_TEST(one_region_for_all_steps)
     ek_autocast_end(&region);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- what is cast once ---- */
 
@@ -182,7 +179,7 @@ static ek_storage *narrow_of(ek_tensor *w)
 
 /* A slab is cast at once, kept from region to region and for what is computed again, and cast anew
  * when one of its members was written. */
-START_TEST(a_slab_is_cast_at_once)
+TEST(a_slab_is_cast_at_once)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *net = make_conv_net(false);
@@ -215,7 +212,6 @@ START_TEST(a_slab_is_cast_at_once)
     ek_module_free(all);
     ek_scope_end(&scope);
 }
-END_TEST
 
 static uint64_t bytes_in_use(void)
 {
@@ -225,7 +221,7 @@ static uint64_t bytes_in_use(void)
 }
 
 /* In one region too, over several steps. */
-START_TEST(casts_of_older_weights_hold_no_slab)
+TEST(casts_of_older_weights_hold_no_slab)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *net = make_conv_net(false);
@@ -254,10 +250,9 @@ START_TEST(casts_of_older_weights_hold_no_slab)
     ek_module_free(all);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* What is cast while another thread writes is not kept: some of it may be older. */
-START_TEST(casts_that_met_a_write_are_not_kept)
+TEST(casts_that_met_a_write_are_not_kept)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *w = ek_ones(EK_SHAPE(4), EK_F32), *y = ek_to_dtype(w, EK_BF16);
@@ -275,10 +270,9 @@ START_TEST(casts_that_met_a_write_are_not_kept)
     }
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* Where a small part is read between two writes, the others are not cast with it again. */
-START_TEST(small_parts_of_slabs_are_cast_alone)
+TEST(small_parts_of_slabs_are_cast_alone)
 {
     ek_scope scope = ek_scope_begin();
     ek_module *net = make_conv_net(false);
@@ -299,7 +293,6 @@ START_TEST(small_parts_of_slabs_are_cast_alone)
     ek_module_free(all);
     ek_scope_end(&scope);
 }
-END_TEST
 
 /* ---- the mode of workers ---- */
 
@@ -329,7 +322,7 @@ static const ek_module_type witness_type = {.name = "witness",
                                             .size = sizeof(witness),
                                             .forward = witness_forward};
 
-START_TEST(workers_inherit)
+TEST(workers_inherit)
 {
     ek_scope scope = ek_scope_begin();
     witness *self = (witness *)ek_module_new(&witness_type);
@@ -364,20 +357,4 @@ START_TEST(workers_inherit)
     }
     ek_module_free(all);
     ek_scope_end(&scope);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("autocast_parallel");
-    TCase *t = parallel_case(s, "autocast");
-    tcase_add_loop_test(t, devices_give_what_one_gives, 0, 8);
-    tcase_add_loop_test(t, computed_again_alike, 0, 2);
-    tcase_add_loop_test(t, one_region_for_all_steps, 0, 2);
-    tcase_add_test(t, a_slab_is_cast_at_once);
-    tcase_add_test(t, casts_of_older_weights_hold_no_slab);
-    tcase_add_test(t, casts_that_met_a_write_are_not_kept);
-    tcase_add_test(t, small_parts_of_slabs_are_cast_alone);
-    tcase_add_test(t, workers_inherit);
-    return s;
 }

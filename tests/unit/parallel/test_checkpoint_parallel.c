@@ -19,7 +19,7 @@ static ek_module *net(bool checkpoints)
     return all;
 }
 
-START_TEST(gradients_are_those_of_one_device)
+TEST_LOOP(gradients_are_those_of_one_device, 0, 4)
 {
     ek_module *one = net(false);
     ek_module *several = ek_data_parallel(net(true), .device_ids = ek_devices(test_kind(), 1 + _i));
@@ -37,7 +37,6 @@ START_TEST(gradients_are_those_of_one_device)
     ek_module_free(one);
     ek_module_free(several);
 }
-END_TEST
 
 /* Of random masks and running statistics: to the bit what the same replicas give without. */
 static void noisy_step(bool checkpoints, ek_tensor **gradients, ek_tensor **mean, uint32_t *next)
@@ -63,7 +62,7 @@ static void noisy_step(bool checkpoints, ek_tensor **gradients, ek_tensor **mean
     ek_module_free(all);
 }
 
-START_TEST(state_is_found_again_on_every_device)
+TEST(state_is_found_again_on_every_device)
 {
     ek_tensor *plain[3], *checkpoint[3], *mean, *other_mean;
     uint32_t next, other_next;
@@ -74,7 +73,6 @@ START_TEST(state_is_found_again_on_every_device)
     assert_close(other_mean, mean, 0, 0);
     ck_assert_uint_eq(next, other_next);
 }
-END_TEST
 
 static double penalty_step(ek_module *critic, ek_tensor *x)
 {
@@ -85,7 +83,7 @@ static double penalty_step(ek_module *critic, ek_tensor *x)
     return square_loss(ek_add_scalar(norm, -1));
 }
 
-START_TEST(a_gradient_penalty_over_devices)
+TEST_LOOP(a_gradient_penalty_over_devices, 0, 4)
 {
     ek_module *one = net(false);
     ek_module *several = ek_data_parallel(net(true), .device_ids = ek_devices(test_kind(), 1 + _i));
@@ -100,7 +98,6 @@ START_TEST(a_gradient_penalty_over_devices)
     ek_module_free(one);
     ek_module_free(several);
 }
-END_TEST
 
 /* ---- what goes wrong inside ---- */
 
@@ -127,7 +124,7 @@ static const ek_module_type troubled_type = {.name = "troubled",
                                              .size = sizeof(troubled),
                                              .forward = troubled_forward};
 
-START_TEST(errors_inside_reach_the_caller)
+TEST(errors_inside_reach_the_caller)
 {
     troubled *body = (troubled *)ek_module_new(&troubled_type);
     ek_module *all = ek_data_parallel(ek_sequential(ek_linear(3, 5), ek_checkpoint(&body->module)),
@@ -148,9 +145,8 @@ START_TEST(errors_inside_reach_the_caller)
     ek_set_grad_enabled(before);
     ek_module_free(all);
 }
-END_TEST
 
-START_TEST(a_wrapper_inside_is_refused)
+TEST(a_wrapper_inside_is_refused)
 {
     ek_module *all =
         ek_checkpoint(ek_data_parallel(ek_linear(3, 2), .device_ids = ek_devices(test_kind(), 2)));
@@ -158,17 +154,4 @@ START_TEST(a_wrapper_inside_is_refused)
     ck_assert_ptr_null(ek_apply(all, ek_ones(EK_SHAPE(6, 3))));
     assert_error(EK_E_STATE, "put the checkpoint inside the module that is wrapped");
     ek_module_free(all);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("checkpoint, parallel");
-    TCase *tests = parallel_case(s, "checkpoint");
-    tcase_add_loop_test(tests, gradients_are_those_of_one_device, 0, 4);
-    tcase_add_test(tests, state_is_found_again_on_every_device);
-    tcase_add_test(tests, errors_inside_reach_the_caller);
-    tcase_add_test(tests, a_wrapper_inside_is_refused);
-    tcase_add_loop_test(tests, a_gradient_penalty_over_devices, 0, 4);
-    return s;
 }

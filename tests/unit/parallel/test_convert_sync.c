@@ -9,7 +9,7 @@ static const char *type_name(ek_module *module)
     return module->type->name;
 }
 
-START_TEST(every_kind_turns_and_works)
+TEST(every_kind_turns_and_works)
 {
     for (int form = 0; form < 4; form++) {
         ek_module *net = plain_net(form, EK_F64), *plain = plain_net(form, EK_F64);
@@ -31,9 +31,8 @@ START_TEST(every_kind_turns_and_works)
         ek_module_free(plain);
     }
 }
-END_TEST
 
-START_TEST(options_and_mode_stay)
+TEST(options_and_mode_stay)
 {
     ek_norm_options options = {.features = CHANNELS, .momentum = 0.5, .eps = 0.1};
     ek_module *net = ek_batch_norm2d_with(options), *plain = ek_batch_norm2d_with(options);
@@ -67,7 +66,6 @@ START_TEST(options_and_mode_stay)
     ck_assert_ptr_null(ek_convert_sync_batch_norm(NULL));
     assert_error(EK_E_INVALID, "module is NULL");
 }
-END_TEST
 
 /* A norm under two names, and one in a list. */
 typedef struct shared {
@@ -98,7 +96,7 @@ static ek_module *make_shared(void)
     return &self->module;
 }
 
-START_TEST(shared_modules_stay_shared)
+TEST(shared_modules_stay_shared)
 {
     ek_module *net = ek_convert_sync_batch_norm(make_shared()), *plain = make_shared();
     ck_assert_ptr_eq(((shared *)net)->norm, ((shared *)net)->same);
@@ -119,9 +117,8 @@ START_TEST(shared_modules_stay_shared)
     ek_module_free(model);
     ek_module_free(plain);
 }
-END_TEST
 
-START_TEST(a_wrapper_turns_after_its_first_forward)
+TEST(a_wrapper_turns_after_its_first_forward)
 {
     ek_module *model =
         ek_data_parallel(plain_net(2, EK_F64), .device_ids = ek_devices(test_kind(), 4));
@@ -152,11 +149,10 @@ START_TEST(a_wrapper_turns_after_its_first_forward)
     ek_module_free(model);
     ek_module_free(plain);
 }
-END_TEST
 
 /* ---- in modules ---- */
 
-START_TEST(a_wrapper_within_a_wrapper)
+TEST(a_wrapper_within_a_wrapper)
 {
     ek_module *inner = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 2));
     ek_module *model = ek_data_parallel(inner, .device_ids = ek_devices(test_kind(), 4));
@@ -167,9 +163,8 @@ START_TEST(a_wrapper_within_a_wrapper)
     ek_module_free(model);
     ek_module_free(plain);
 }
-END_TEST
 
-START_TEST(in_what_is_computed_again)
+TEST(in_what_is_computed_again)
 {
     ek_module *model =
         ek_data_parallel(ek_sequential(ek_checkpoint(sync_net(EK_F64))),
@@ -192,7 +187,6 @@ START_TEST(in_what_is_computed_again)
     ek_module_free(model);
     ek_module_free(plain);
 }
-END_TEST
 
 /* Softmax over the whole batch: exp(x) / sum over all replicas, per column. */
 static ek_value share_forward(ek_module *module, const ek_args *args)
@@ -214,7 +208,7 @@ static ek_tensor *shares(ek_tensor *const *inputs, int count, void *user)
     return ek_apply(user, inputs[0]);
 }
 
-START_TEST(allreduce_in_modules)
+TEST(allreduce_in_modules)
 {
     ek_module *model =
         ek_data_parallel(ek_module_new(&share_type), .device_ids = ek_devices(test_kind(), 4));
@@ -226,7 +220,6 @@ START_TEST(allreduce_in_modules)
     assert_ok(ek_gradgradcheck(.function = shares, .inputs = &x, .input_count = 1, .user = model));
     ek_module_free(model);
 }
-END_TEST
 
 /* A replica that applies one module: its norm meets those of the other replicas. Several modules
  * run one after the other there, and cannot meet. */
@@ -253,7 +246,7 @@ static const ek_module_type applying_type = {.name = "applying",
                                              .size = sizeof(applying),
                                              .forward = applying_forward};
 
-START_TEST(modules_that_a_replica_applies)
+TEST(modules_that_a_replica_applies)
 {
     applying *self = (applying *)ek_module_new(&applying_type);
     assert_ok(ek_register_module(&self->module, "norm", &self->norm, ek_sync_batch_norm(CHANNELS)));
@@ -267,21 +260,4 @@ START_TEST(modules_that_a_replica_applies)
     assert_error(EK_E_STATE, "the parts of a gang within a gang run one after the other");
     ek_module_free(model);
     ek_module_free(plain);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("converted batch norm");
-    TCase *tests = parallel_case(s, "converted");
-    tcase_add_test(tests, every_kind_turns_and_works);
-    tcase_add_test(tests, options_and_mode_stay);
-    tcase_add_test(tests, shared_modules_stay_shared);
-    tcase_add_test(tests, a_wrapper_turns_after_its_first_forward);
-    TCase *modules = parallel_case(s, "in modules");
-    tcase_add_test(modules, a_wrapper_within_a_wrapper);
-    tcase_add_test(modules, in_what_is_computed_again);
-    tcase_add_test(modules, allreduce_in_modules);
-    tcase_add_test(modules, modules_that_a_replica_applies);
-    return s;
 }

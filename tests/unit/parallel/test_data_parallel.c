@@ -9,7 +9,7 @@ static const struct {
              {1, 4, EK_SPLIT_CHUNK}, {6, 1, EK_SPLIT_CHUNK},  {7, 2, EK_SPLIT_CHUNK}};
 enum { CASES = sizeof cases / sizeof *cases };
 
-START_TEST(equals_one_device)
+TEST_LOOP(equals_one_device, 0, CASES)
 {
     ek_tensor *x = normal(3, EK_SHAPE(cases[_i].batch, 3), ek_cpu());
     ek_module *net = make_net();
@@ -31,9 +31,8 @@ START_TEST(equals_one_device)
     ek_module_free(model);
     ek_module_free(net);
 }
-END_TEST
 
-START_TEST(inputs_need_gradients_too)
+TEST(inputs_need_gradients_too)
 {
     ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
     ek_tensor *x = normal(3, EK_SHAPE(7, 3), ek_cpu());
@@ -47,9 +46,8 @@ START_TEST(inputs_need_gradients_too)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(outputs_meet_where_they_should)
+TEST(outputs_meet_where_they_should)
 {
     ek_tensor *x = normal(3, EK_SHAPE(4, 3), test_device(1));
     ek_module *model =
@@ -72,9 +70,8 @@ START_TEST(outputs_meet_where_they_should)
     ck_assert_uint_gt(bytes_now(test_device(3)), 0);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(paths_are_the_modules_own)
+TEST(paths_are_the_modules_own)
 {
     ek_module *net = make_net();
     ek_tensor *weight = ek_module_tensor(net, "2.weight");
@@ -86,7 +83,6 @@ START_TEST(paths_are_the_modules_own)
     assert_error(EK_E_INVALID, "sequential is no data-parallel wrapper");
     ek_module_free(model);
 }
-END_TEST
 
 /* ---- a module with nests and keywords ---- */
 
@@ -132,7 +128,7 @@ static ek_module *make_nested(void)
 
 static const int short_batches[] = {2, 4, 7};
 
-START_TEST(nests_and_keywords_of_short_batches)
+TEST_LOOP(nests_and_keywords_of_short_batches, 0, 3)
 {
     int n = short_batches[_i];
     ek_module *model = ek_data_parallel(make_nested(), ek_devices(test_kind(), 4));
@@ -155,9 +151,8 @@ START_TEST(nests_and_keywords_of_short_batches)
     ck_assert_int_eq(((nested *)ek_data_parallel_module(model))->calls, 0);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(without_inputs_it_runs_once)
+TEST(without_inputs_it_runs_once)
 {
     ek_module *model = ek_data_parallel(make_nested(), ek_devices(test_kind(), 4));
     atomic_store(&nested_calls, 0);
@@ -166,9 +161,8 @@ START_TEST(without_inputs_it_runs_once)
     ck_assert_int_eq(atomic_load(&nested_calls), 1);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(unequal_batches_are_errors)
+TEST(unequal_batches_are_errors)
 {
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
     ek_value out = ek_forward(model, ek_zeros(EK_SHAPE(4, 3)), ek_zeros(EK_SHAPE(3, 3)));
@@ -176,9 +170,8 @@ START_TEST(unequal_batches_are_errors)
     assert_error(EK_E_SHAPE, "data_parallel: scatter:");
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(along_another_dimension)
+TEST(along_another_dimension)
 {
     /* Linear layers act on the last dimension: a batch in the middle. */
     ek_tensor *x = normal(3, EK_SHAPE(2, 5, 3), ek_cpu());
@@ -189,9 +182,8 @@ START_TEST(along_another_dimension)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(no_gradients_no_graph)
+TEST(no_gradients_no_graph)
 {
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
     bool before = ek_set_grad_enabled(false);
@@ -201,9 +193,8 @@ START_TEST(no_gradients_no_graph)
     ck_assert(!ek_tensor_requires_grad(out));
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(a_wrapper_within_a_wrapper)
+TEST(a_wrapper_within_a_wrapper)
 {
     ek_tensor *x = normal(3, EK_SHAPE(6, 3), ek_cpu());
     ek_module *net = make_net();
@@ -215,9 +206,8 @@ START_TEST(a_wrapper_within_a_wrapper)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(wrong_constructions_are_errors)
+TEST(wrong_constructions_are_errors)
 {
     ck_assert_ptr_null(ek_data_parallel(NULL));
     assert_error(EK_E_INVALID, "data_parallel: module is NULL");
@@ -234,10 +224,9 @@ START_TEST(wrong_constructions_are_errors)
     ck_assert_ptr_null(ek_data_parallel(make_net(), .split = (ek_split_policy)5));
     assert_error(EK_E_INVALID, "5 is no way to split");
 }
-END_TEST
 
 /* Moving it would undo what somebody did on purpose. */
-START_TEST(a_module_on_two_devices_is_refused)
+TEST_LOOP(a_module_on_two_devices_is_refused, 0, 2)
 {
     ek_device_list devices = ek_devices(test_kind(), 3);
     ek_module *first = ek_linear(3, 4), *second = _i ? ek_batch_norm1d(4) : ek_linear(4, 2);
@@ -268,9 +257,8 @@ START_TEST(a_module_on_two_devices_is_refused)
         ek_module_free(model);
     }
 }
-END_TEST
 
-START_TEST(parameters_must_be_at_home)
+TEST(parameters_must_be_at_home)
 {
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
     assert_ok(ek_module_to_device(ek_data_parallel_module(model), test_device(1)));
@@ -281,9 +269,8 @@ START_TEST(parameters_must_be_at_home)
     assert_made(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(replicas_draw_the_same_numbers_in_every_run)
+TEST(replicas_draw_the_same_numbers_in_every_run)
 {
     ek_module *model = ek_data_parallel(ek_dropout(0.5), ek_devices(test_kind(), 4));
     ek_tensor *x = ek_ones(EK_SHAPE(8, 4000)), *first = NULL;
@@ -302,7 +289,6 @@ START_TEST(replicas_draw_the_same_numbers_in_every_run)
     ck_assert_double_eq_tol(same, 0.5, 0.05);
     ek_module_free(model);
 }
-END_TEST
 
 static char logged[2][300];
 static int log_count;
@@ -314,7 +300,7 @@ static void keep_line(ek_log_level level, const char *line, void *user)
         snprintf(logged[log_count++], sizeof logged[0], "%s", line);
 }
 
-START_TEST(unequal_devices_are_logged)
+TEST(unequal_devices_are_logged)
 {
     static const char *const specifications[] = {
         "3x512M",        "512M,256M",           "512M@0.5,256M",
@@ -339,9 +325,8 @@ START_TEST(unequal_devices_are_logged)
     }
     ek_set_log(NULL, NULL);
 }
-END_TEST
 
-START_TEST(whoever_chose_a_plan_is_not_warned)
+TEST(whoever_chose_a_plan_is_not_warned)
 {
     ek_device_list devices = {2, {test_device(0), test_device(1)}};
     ek_set_log(keep_line, NULL);
@@ -356,28 +341,4 @@ START_TEST(whoever_chose_a_plan_is_not_warned)
     ek_module_free(ek_data_parallel(make_net(), devices, .split = EK_SPLIT_EVEN));
     ck_assert_int_eq(log_count, 1);
     ek_set_log(NULL, NULL);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("data_parallel");
-    TCase *tests = parallel_case(s, "data_parallel");
-    tcase_add_loop_test(tests, equals_one_device, 0, CASES);
-    tcase_add_test(tests, inputs_need_gradients_too);
-    tcase_add_test(tests, outputs_meet_where_they_should);
-    tcase_add_test(tests, paths_are_the_modules_own);
-    tcase_add_loop_test(tests, nests_and_keywords_of_short_batches, 0, 3);
-    tcase_add_test(tests, without_inputs_it_runs_once);
-    tcase_add_test(tests, unequal_batches_are_errors);
-    tcase_add_test(tests, along_another_dimension);
-    tcase_add_test(tests, no_gradients_no_graph);
-    tcase_add_test(tests, a_wrapper_within_a_wrapper);
-    tcase_add_test(tests, wrong_constructions_are_errors);
-    tcase_add_loop_test(tests, a_module_on_two_devices_is_refused, 0, 2);
-    tcase_add_test(tests, parameters_must_be_at_home);
-    tcase_add_test(tests, replicas_draw_the_same_numbers_in_every_run);
-    tcase_add_test(tests, unequal_devices_are_logged);
-    tcase_add_test(tests, whoever_chose_a_plan_is_not_warned);
-    return s;
 }

@@ -32,7 +32,7 @@ static const struct {
              {2, {0, 1}},       {4, {1, 0, 0, 0}}, {4, {0, 5, 4, 3}}, {3, {2, 0, 1}}};
 enum { PLANS = sizeof plans / sizeof *plans };
 
-START_TEST(results_are_one_devices)
+TEST_LOOP(results_are_one_devices, 0, PLANS)
 {
     ek_module *net = make_net();
     ek_data_parallel_options options = {.module = make_net(),
@@ -52,9 +52,8 @@ START_TEST(results_are_one_devices)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(idle_devices_keep_no_replica)
+TEST(idle_devices_keep_no_replica)
 {
     uint64_t before = 0;
     assert_made(ek_zeros(EK_SHAPE(1), .device = test_device(3)));
@@ -71,7 +70,6 @@ START_TEST(idle_devices_keep_no_replica)
     ek_module_free(model);
     ek_module_free(others);
 }
-END_TEST
 
 /* ---- buffers ---- */
 
@@ -95,7 +93,7 @@ static void assert_same_statistics(ek_module *model, ek_module *alone)
         assert_close(on_cpu(model, paths[i]), on_cpu(alone, paths[i]), test_rounding(), 0);
 }
 
-START_TEST(statistics_of_the_first_replica_come_home)
+TEST(statistics_of_the_first_replica_come_home)
 {
     ek_module *alone = make_norm();
     ek_module *model = ek_data_parallel(make_norm(), devices_of(4), .chunks = {0, 4, 0, 2});
@@ -120,9 +118,8 @@ START_TEST(statistics_of_the_first_replica_come_home)
     ek_module_free(alone);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(averages_come_home)
+TEST(averages_come_home)
 {
     ek_module *idle = ek_data_parallel(make_norm(), devices_of(3), .chunks = {0, 4, 2},
                                        .running_stats = EK_RUNNING_STATS_AVERAGE);
@@ -136,9 +133,8 @@ START_TEST(averages_come_home)
     ek_module_free(idle);
     ek_module_free(busy);
 }
-END_TEST
 
-START_TEST(replicas_with_buffers_of_their_own)
+TEST(replicas_with_buffers_of_their_own)
 {
     /* The module shows the first taking part's; each goes on with its own. */
     ek_module *first = make_norm(), *last = make_norm();
@@ -162,9 +158,8 @@ START_TEST(replicas_with_buffers_of_their_own)
     ek_module_free(last);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(a_device_that_comes_back_is_up_to_date)
+TEST(a_device_that_comes_back_is_up_to_date)
 {
     ek_module *alone = make_norm();
     ek_module *model = ek_data_parallel(make_norm(), devices_of(3),
@@ -178,7 +173,6 @@ START_TEST(a_device_that_comes_back_is_up_to_date)
     ek_module_free(alone);
     ek_module_free(model);
 }
-END_TEST
 
 /* ---- who is told what ---- */
 
@@ -208,7 +202,7 @@ static const ek_module_type noting_type = {.name = "noting",
                                            .forward = noting_forward,
                                            .replicated = noting_replicated};
 
-START_TEST(replicas_are_counted_without_idle_devices)
+TEST(replicas_are_counted_without_idle_devices)
 {
     ek_module *model = ek_data_parallel(ek_module_new(&noting_type), devices_of(4),
                                         .plan = "0,2,0,1; 1: 0,0,0,1; 2: 1,0,0,0");
@@ -229,9 +223,8 @@ START_TEST(replicas_are_counted_without_idle_devices)
     ck_assert_int_eq(told_count, 1);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(errors_name_the_device)
+TEST(errors_name_the_device)
 {
     ek_module *model =
         ek_data_parallel(ek_module_new(&noting_type), devices_of(4), .chunks = {0, 2, 0, 1});
@@ -241,7 +234,6 @@ START_TEST(errors_name_the_device)
     assert_made(ek_apply(model, ek_ones(EK_SHAPE(3))));
     ek_module_free(model);
 }
-END_TEST
 
 /* ---- inputs of all sorts ---- */
 
@@ -260,7 +252,7 @@ static const ek_module_type summing_type = {.name = "summing",
                                             .size = sizeof(ek_module),
                                             .forward = summing_forward};
 
-START_TEST(nests_and_keywords_follow_the_plan)
+TEST(nests_and_keywords_follow_the_plan)
 {
     ek_module *model =
         ek_data_parallel(ek_module_new(&summing_type), devices_of(3), .chunks = {0, 4, 1});
@@ -274,9 +266,8 @@ START_TEST(nests_and_keywords_follow_the_plan)
     }
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(an_empty_batch)
+TEST(an_empty_batch)
 {
     ek_module *net = make_net();
     ek_module *model = ek_data_parallel(make_net(), devices_of(3), .chunks = {0, 4, 1});
@@ -288,9 +279,8 @@ START_TEST(an_empty_batch)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(what_is_scattered_already_stays_so)
+TEST(what_is_scattered_already_stays_so)
 {
     ek_module *net = make_net();
     ek_module *model = ek_data_parallel(make_net(), devices_of(4), .chunks = {0, 4, 1, 1});
@@ -309,9 +299,8 @@ START_TEST(what_is_scattered_already_stays_so)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(numbers_per_device_must_suit_the_plan)
+TEST(numbers_per_device_must_suit_the_plan)
 {
     ek_module *model =
         ek_data_parallel(ek_module_new(&noting_type), devices_of(3), .chunks = {0, 4, 1});
@@ -326,9 +315,8 @@ START_TEST(numbers_per_device_must_suit_the_plan)
     ck_assert_int_ne(out.kind, EK_VALUE_ERROR);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(a_wrapper_within_a_wrapper)
+TEST(a_wrapper_within_a_wrapper)
 {
     ek_tensor *x = normal(3, EK_SHAPE(6, 3), ek_cpu());
     ek_module *net = make_net();
@@ -343,11 +331,10 @@ START_TEST(a_wrapper_within_a_wrapper)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
 /* ---- asking for plans ---- */
 
-START_TEST(plans_can_be_asked_for)
+TEST(plans_can_be_asked_for)
 {
     int64_t sizes[4];
     char text[40];
@@ -375,9 +362,8 @@ START_TEST(plans_can_be_asked_for)
     assert_error(EK_E_INVALID, "NULL is no data-parallel wrapper");
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(only_forwards_with_gradients_count)
+TEST(only_forwards_with_gradients_count)
 {
     /* The first two go by the first entry; evaluation in between only follows it. */
     ek_module *model = ek_data_parallel(make_net(), devices_of(2), .plan = "1,3; 2: 3,1");
@@ -394,9 +380,8 @@ START_TEST(only_forwards_with_gradients_count)
     ck_assert_int_eq(sizes[0], 3);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(wishes_that_contradict_are_errors)
+TEST(wishes_that_contradict_are_errors)
 {
     ek_device_list two = devices_of(2);
     ck_assert_ptr_null(ek_data_parallel(make_net(), two, .split = EK_SPLIT_EVEN, .chunks = {1, 2}));
@@ -407,28 +392,4 @@ START_TEST(wishes_that_contradict_are_errors)
     assert_error(EK_E_INVALID, "data_parallel: .plan");
     ck_assert_ptr_null(ek_data_parallel(make_net(), two, .weights = {1, -1}));
     assert_error(EK_E_INVALID, ".weights[1] is -1");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("idle devices");
-    TCase *tests = parallel_case(s, "idle devices");
-    tcase_add_loop_test(tests, results_are_one_devices, 0, PLANS);
-    tcase_add_test(tests, idle_devices_keep_no_replica);
-    tcase_add_test(tests, statistics_of_the_first_replica_come_home);
-    tcase_add_test(tests, averages_come_home);
-    tcase_add_test(tests, replicas_with_buffers_of_their_own);
-    tcase_add_test(tests, a_device_that_comes_back_is_up_to_date);
-    tcase_add_test(tests, replicas_are_counted_without_idle_devices);
-    tcase_add_test(tests, errors_name_the_device);
-    tcase_add_test(tests, nests_and_keywords_follow_the_plan);
-    tcase_add_test(tests, an_empty_batch);
-    tcase_add_test(tests, what_is_scattered_already_stays_so);
-    tcase_add_test(tests, numbers_per_device_must_suit_the_plan);
-    tcase_add_test(tests, a_wrapper_within_a_wrapper);
-    tcase_add_test(tests, plans_can_be_asked_for);
-    tcase_add_test(tests, only_forwards_with_gradients_count);
-    tcase_add_test(tests, wishes_that_contradict_are_errors);
-    return s;
 }

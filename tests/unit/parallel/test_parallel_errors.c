@@ -40,7 +40,7 @@ static ek_module *make_moody(moody **self)
     return ek_data_parallel(&(*self)->module, ek_devices(test_kind(), 4));
 }
 
-START_TEST(the_first_failing_replica_is_named)
+TEST(the_first_failing_replica_is_named)
 {
     moody *self;
     ek_module *model = make_moody(&self);
@@ -55,9 +55,8 @@ START_TEST(the_first_failing_replica_is_named)
     ck_assert_double_gt(square_loss(ek_apply(model, x)), 0);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(a_silent_failure_gets_a_sentence)
+TEST(a_silent_failure_gets_a_sentence)
 {
     moody *self;
     ek_module *model = make_moody(&self);
@@ -67,9 +66,8 @@ START_TEST(a_silent_failure_gets_a_sentence)
     assert_error(EK_E_STATE, "replica 0 on host:0");
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(an_error_in_backward_names_the_device)
+TEST(an_error_in_backward_names_the_device)
 {
     moody *self;
     ek_module *model = make_moody(&self);
@@ -91,9 +89,8 @@ START_TEST(an_error_in_backward_names_the_device)
     square_loss(ek_apply(model, x));
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(out_of_memory_in_one_replica)
+TEST(out_of_memory_in_one_replica)
 {
     ek_manual_seed(1);
     ek_module *model =
@@ -118,9 +115,8 @@ START_TEST(out_of_memory_in_one_replica)
     ek_scope_end(&scope);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(no_room_for_a_replica)
+TEST(no_room_for_a_replica)
 {
     ek_manual_seed(1);
     ek_module *model = ek_data_parallel(ek_linear(256, 256), ek_devices(test_kind(), 3));
@@ -132,9 +128,8 @@ START_TEST(no_room_for_a_replica)
     square_loss(ek_apply(model, x));
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(memory_does_not_grow)
+TEST(memory_does_not_grow)
 {
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 4));
     uint64_t after[4] = {0};
@@ -157,11 +152,10 @@ START_TEST(memory_does_not_grow)
     }
     ek_module_free(model);
 }
-END_TEST
 
 /* ---- parallel_apply by itself ---- */
 
-START_TEST(apply_checks_its_arguments)
+TEST(apply_checks_its_arguments)
 {
     ek_module *net = make_net();
     ek_tensor *x = normal(3, EK_SHAPE(2, 3), ek_cpu());
@@ -176,9 +170,8 @@ START_TEST(apply_checks_its_arguments)
     assert_error(EK_E_INVALID, "0 modules");
     ek_module_free(net);
 }
-END_TEST
 
-START_TEST(apply_runs_different_modules)
+TEST(apply_runs_different_modules)
 {
     ek_module *modules[2] = {ek_relu(), ek_tanh()};
     ek_value inputs[2] = {EK_VALUE(ek_full(-1, EK_SHAPE(2), .device = test_device(2))),
@@ -192,11 +185,10 @@ START_TEST(apply_runs_different_modules)
     ek_module_free(modules[0]);
     ek_module_free(modules[1]);
 }
-END_TEST
 
 /* ---- a model that spans devices on its own ---- */
 
-START_TEST(a_model_on_two_devices)
+TEST(a_model_on_two_devices)
 {
     ek_manual_seed(7);
     ek_module *first = ek_linear(3, 5), *second = ek_linear(5, 2);
@@ -221,21 +213,4 @@ START_TEST(a_model_on_two_devices)
     ek_module_free(first);
     ek_module_free(second);
     ek_module_free(net);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("errors in replicas");
-    TCase *tests = parallel_case(s, "errors");
-    tcase_add_test(tests, the_first_failing_replica_is_named);
-    tcase_add_test(tests, a_silent_failure_gets_a_sentence);
-    tcase_add_test(tests, an_error_in_backward_names_the_device);
-    tcase_add_test(tests, out_of_memory_in_one_replica);
-    tcase_add_test(tests, no_room_for_a_replica);
-    tcase_add_test(tests, memory_does_not_grow);
-    tcase_add_test(tests, apply_checks_its_arguments);
-    tcase_add_test(tests, apply_runs_different_modules);
-    tcase_add_test(tests, a_model_on_two_devices);
-    return s;
 }

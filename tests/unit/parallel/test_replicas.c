@@ -17,7 +17,7 @@ static ek_module *make_bn_net(void)
     return net;
 }
 
-START_TEST(replicas_are_complete)
+TEST(replicas_are_complete)
 {
     ek_module *net = make_bn_net();
     ek_device_list devices = ek_devices(test_kind(), 3);
@@ -48,9 +48,8 @@ START_TEST(replicas_are_complete)
     assert_error(EK_E_INVALID, "module is NULL");
     ek_module_free(net);
 }
-END_TEST
 
-START_TEST(gradients_of_replicas_add_up)
+TEST(gradients_of_replicas_add_up)
 {
     ek_module *net = ek_linear(1, 1, EK_OFF), *replicas[3];
     ek_device_list devices = ek_devices(test_kind(), 3);
@@ -66,7 +65,6 @@ START_TEST(gradients_of_replicas_add_up)
     ck_assert_double_eq(element(ek_tensor_grad(ek_module_tensor(net, "weight")), 0), 6);
     ek_module_free(net);
 }
-END_TEST
 
 typedef struct tied {
     ek_module module;
@@ -89,7 +87,7 @@ static const ek_module_type tied_type = {.name = "tied",
                                          .size = sizeof(tied),
                                          .forward = tied_forward};
 
-START_TEST(what_is_shared_stays_shared)
+TEST(what_is_shared_stays_shared)
 {
     tied *self = (tied *)ek_module_new(&tied_type);
     ek_module *linear = ek_linear(2, 2);
@@ -114,9 +112,8 @@ START_TEST(what_is_shared_stays_shared)
     ek_release(expected);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(only_what_was_written_is_sent)
+TEST(only_what_was_written_is_sent)
 {
     ek_module *net = make_bn_net(), *replicas[2];
     assert_ok(ek_module_to_device(net, test_device(0)));
@@ -147,9 +144,8 @@ START_TEST(only_what_was_written_is_sent)
     ek_replica_set_free(set);
     ek_module_free(net);
 }
-END_TEST
 
-START_TEST(a_module_that_changes_is_looked_at_again)
+TEST(a_module_that_changes_is_looked_at_again)
 {
     ek_module *net = make_net();
     ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
@@ -161,9 +157,8 @@ START_TEST(a_module_that_changes_is_looked_at_again)
     ck_assert_int_eq(ek_tensor_dtype(out), EK_F32);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(several_forwards_before_backward)
+TEST(several_forwards_before_backward)
 {
     ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
     ek_module *both[2] = {net, model};
@@ -180,9 +175,8 @@ START_TEST(several_forwards_before_backward)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(older_graphs_err_after_a_step)
+TEST(older_graphs_err_after_a_step)
 {
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
     ek_tensor *x = normal(3, EK_SHAPE(4, 3), ek_cpu());
@@ -197,11 +191,10 @@ START_TEST(older_graphs_err_after_a_step)
     assert_ok(ek_backward(new));
     ek_module_free(model);
 }
-END_TEST
 
 /* ---- buffers ---- */
 
-START_TEST(the_first_replicas_buffers_are_the_modules)
+TEST(the_first_replicas_buffers_are_the_modules)
 {
     ek_module *net = make_bn_net(), *alone = make_bn_net();
     ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
@@ -221,9 +214,8 @@ START_TEST(the_first_replicas_buffers_are_the_modules)
     ek_module_free(model);
     ek_module_free(alone);
 }
-END_TEST
 
-START_TEST(replicas_may_keep_their_own_buffers)
+TEST(replicas_may_keep_their_own_buffers)
 {
     ek_module *net = make_bn_net(), *alone = make_bn_net();
     ek_module *model =
@@ -240,11 +232,10 @@ START_TEST(replicas_may_keep_their_own_buffers)
     ek_module_free(model);
     ek_module_free(alone);
 }
-END_TEST
 
 /* ---- slabs ---- */
 
-START_TEST(parameters_and_gradients_live_in_slabs)
+TEST(parameters_and_gradients_live_in_slabs)
 {
     ek_module *net = make_net();
     ek_tensor *weight = ek_module_tensor(net, "0.weight"), *bias = ek_module_tensor(net, "0.bias");
@@ -267,9 +258,8 @@ START_TEST(parameters_and_gradients_live_in_slabs)
     ck_assert_ptr_eq(ek_tensor_grad(weight), gradient); /* the slot again */
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(two_wrappers_share_a_slab)
+TEST(two_wrappers_share_a_slab)
 {
     ek_module *net = make_net();
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
@@ -292,9 +282,8 @@ START_TEST(two_wrappers_share_a_slab)
     assert_made(ek_apply(second, x));
     ek_module_free(second);
 }
-END_TEST
 
-START_TEST(a_larger_module_takes_in_a_homed_one)
+TEST(a_larger_module_takes_in_a_homed_one)
 {
     ek_module *inner = make_net(), *wrapper = ek_data_parallel(inner, ek_devices(test_kind(), 2));
     const ek_storage *home = ek_module_tensor(inner, "0.weight")->storage;
@@ -309,9 +298,8 @@ START_TEST(a_larger_module_takes_in_a_homed_one)
     ek_module_free(all);
     ek_module_free(wrapper);
 }
-END_TEST
 
-START_TEST(gradients_and_graphs_from_before_survive)
+TEST(gradients_and_graphs_from_before_survive)
 {
     ek_module *net = make_net();
     assert_ok(ek_module_to_device(net, test_device(0)));
@@ -326,9 +314,8 @@ START_TEST(gradients_and_graphs_from_before_survive)
     assert_close(ek_tensor_grad(weight), ek_mul_scalar(before, 2), 1e-14, 1e-16);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(frozen_parameters_get_no_gradient)
+TEST(frozen_parameters_get_no_gradient)
 {
     ek_module *net = make_net();
     ek_tensor *frozen = ek_module_tensor(net, "0.weight");
@@ -342,9 +329,8 @@ START_TEST(frozen_parameters_get_no_gradient)
     assert_made(ek_tensor_grad(frozen));
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(second_order_through_replicas)
+TEST(second_order_through_replicas)
 {
     /* The gradient of a gradient's norm, against one device. */
     ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
@@ -361,9 +347,8 @@ START_TEST(second_order_through_replicas)
     ek_module_free(net);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(many_buckets_give_the_same_gradients)
+TEST(many_buckets_give_the_same_gradients)
 {
     /* 1.1 M parameters in f32: several buckets of 1 and 4 MiB, sent by the workers. */
     ek_manual_seed(1);
@@ -383,28 +368,4 @@ START_TEST(many_buckets_give_the_same_gradients)
                           ek_tensor_grad(ek_module_tensor(net, paths[i])), 1e-5);
     ek_module_free(net);
     ek_module_free(model);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("replicas");
-    TCase *tests = parallel_case(s, "replicas");
-    tcase_add_test(tests, replicas_are_complete);
-    tcase_add_test(tests, gradients_of_replicas_add_up);
-    tcase_add_test(tests, what_is_shared_stays_shared);
-    tcase_add_test(tests, only_what_was_written_is_sent);
-    tcase_add_test(tests, a_module_that_changes_is_looked_at_again);
-    tcase_add_test(tests, several_forwards_before_backward);
-    tcase_add_test(tests, older_graphs_err_after_a_step);
-    tcase_add_test(tests, the_first_replicas_buffers_are_the_modules);
-    tcase_add_test(tests, replicas_may_keep_their_own_buffers);
-    tcase_add_test(tests, parameters_and_gradients_live_in_slabs);
-    tcase_add_test(tests, two_wrappers_share_a_slab);
-    tcase_add_test(tests, a_larger_module_takes_in_a_homed_one);
-    tcase_add_test(tests, gradients_and_graphs_from_before_survive);
-    tcase_add_test(tests, frozen_parameters_get_no_gradient);
-    tcase_add_test(tests, second_order_through_replicas);
-    tcase_add_test(tests, many_buckets_give_the_same_gradients);
-    return s;
 }

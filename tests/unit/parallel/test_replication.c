@@ -108,7 +108,7 @@ static watched *make_tree(watched *parts[4])
     return parts[0] = make_watched(0, &parts[1]->module, plain);
 }
 
-START_TEST(in_order_of_replicas_and_registration)
+TEST(in_order_of_replicas_and_registration)
 {
     static const int order[] = {0, 1, 3, 2};
     watched *parts[4];
@@ -141,9 +141,8 @@ START_TEST(in_order_of_replicas_and_registration)
     ck_assert_int_eq(parts[0]->index, -1);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(only_where_modules_are_replicated)
+TEST(only_where_modules_are_replicated)
 {
     watched *parts[4];
     ek_tensor *x = ek_zeros(EK_SHAPE(6, 1));
@@ -172,9 +171,8 @@ START_TEST(only_where_modules_are_replicated)
     ck_assert_int_eq(call_count, 0);
     ek_module_free(one);
 }
-END_TEST
 
-START_TEST(evaluation_and_no_gradients_replicate_too)
+TEST(evaluation_and_no_gradients_replicate_too)
 {
     watched *parts[4];
     ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 2));
@@ -187,9 +185,8 @@ START_TEST(evaluation_and_no_gradients_replicate_too)
     ck_assert_int_eq(release_count, 4);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(a_failing_callback_fails_the_forward)
+TEST(a_failing_callback_fails_the_forward)
 {
     watched *parts[4];
     ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4));
@@ -222,9 +219,8 @@ START_TEST(a_failing_callback_fails_the_forward)
     ck_assert_int_eq(release_count, 4);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(contexts_are_released_after_failing_forwards)
+TEST(contexts_are_released_after_failing_forwards)
 {
     watched *parts[4];
     ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 4));
@@ -237,9 +233,8 @@ START_TEST(contexts_are_released_after_failing_forwards)
     ck_assert_int_eq(forwards_at_release, 4 * 5 - 1);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(a_first_error_stays)
+TEST(a_first_error_stays)
 {
     watched *parts[4];
     ek_module *model = ek_data_parallel(&make_tree(parts)->module, ek_devices(test_kind(), 2));
@@ -253,9 +248,8 @@ START_TEST(a_first_error_stays)
     ck_assert_int_eq(release_count, 4);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(other_modules_cannot_be_patched)
+TEST(other_modules_cannot_be_patched)
 {
     ek_module *net = make_net();
     ck_assert_int_eq(ek_patch_replication_callback(net), EK_E_INVALID);
@@ -267,7 +261,6 @@ START_TEST(other_modules_cannot_be_patched)
     assert_error(EK_E_INVALID, "sequential is no data-parallel wrapper");
     ek_module_free(net);
 }
-END_TEST
 
 /* ---- what is sent ---- */
 
@@ -299,7 +292,7 @@ static int descend(const char *path, ek_tensor *parameter, void *user)
 
 static const ek_switch switches[] = {EK_ON, EK_OFF};
 
-START_TEST(parameters_are_sent_once_per_step)
+TEST_LOOP(parameters_are_sent_once_per_step, 0, 2)
 {
     enum { DEVICES = 3, FORWARDS = 3, STEPS = 4 };
     const uint64_t parameters = 4 * (FEATURES * CHANNELS + CHANNELS + 2 * CHANNELS);
@@ -332,9 +325,8 @@ START_TEST(parameters_are_sent_once_per_step)
     }
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(what_does_not_change_is_not_sent)
+TEST(what_does_not_change_is_not_sent)
 {
     ek_module *model = ek_data_parallel(make_bn_net(), ek_devices(test_kind(), 4));
     ek_tensor *x = ek_zeros(EK_SHAPE(8, FEATURES));
@@ -368,22 +360,4 @@ START_TEST(what_does_not_change_is_not_sent)
     ck_assert_int_eq(ek_data_parallel_get_stats(model, NULL), EK_E_INVALID);
     assert_error(EK_E_INVALID, "stats is NULL");
     ek_module_free(model);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("replication");
-    TCase *tests = parallel_case(s, "callback");
-    tcase_add_test(tests, in_order_of_replicas_and_registration);
-    tcase_add_test(tests, only_where_modules_are_replicated);
-    tcase_add_test(tests, evaluation_and_no_gradients_replicate_too);
-    tcase_add_test(tests, a_failing_callback_fails_the_forward);
-    tcase_add_test(tests, contexts_are_released_after_failing_forwards);
-    tcase_add_test(tests, a_first_error_stays);
-    tcase_add_test(tests, other_modules_cannot_be_patched);
-    tests = parallel_case(s, "what is sent");
-    tcase_add_loop_test(tests, parameters_are_sent_once_per_step, 0, 2);
-    tcase_add_test(tests, what_does_not_change_is_not_sent);
-    return s;
 }

@@ -41,7 +41,7 @@ static const struct {
              {6, 1, EK_SPLIT_CHUNK, {6}}};
 enum { CASES = sizeof cases / sizeof *cases };
 
-START_TEST(they_are_the_weighted_mean_of_the_replicas)
+TEST_LOOP(they_are_the_weighted_mean_of_the_replicas, 0, CASES)
 {
     const double m = 0.1;
     double mean[CHANNELS] = {0}, var[CHANNELS] = {1, 1, 1};
@@ -79,9 +79,8 @@ START_TEST(they_are_the_weighted_mean_of_the_replicas)
     ck_assert_double_eq(element(on_cpu(model, "0.num_batches_tracked"), 0), 4);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(the_mean_is_the_whole_batchs)
+TEST(the_mean_is_the_whole_batchs)
 {
     ek_module *alone = make_norm(EK_F64);
     ek_module *model = ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 4), .dim = 2,
@@ -105,9 +104,8 @@ START_TEST(the_mean_is_the_whole_batchs)
     ek_module_free(alone);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(gradients_are_the_same)
+TEST(gradients_are_the_same)
 {
     ek_module *first = ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 3));
     ek_module *average = ek_data_parallel(make_norm(EK_F64), ek_devices(test_kind(), 3),
@@ -127,7 +125,6 @@ START_TEST(gradients_are_the_same)
     ek_module_free(first);
     ek_module_free(average);
 }
-END_TEST
 
 /* ---- buffers of a user's own ---- */
 
@@ -173,7 +170,7 @@ static keeper *make_keeper(void)
     return self;
 }
 
-START_TEST(any_floating_buffer_that_was_written)
+TEST(any_floating_buffer_that_was_written)
 {
     keeper *self = make_keeper();
     ek_module *model = ek_data_parallel(&self->module, ek_devices(test_kind(), 3),
@@ -203,9 +200,8 @@ START_TEST(any_floating_buffer_that_was_written)
     ck_assert_uint_eq(ek_tensor_version(self->wide), version);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(a_buffer_with_a_gradient_stays_the_first_replicas)
+TEST(a_buffer_with_a_gradient_stays_the_first_replicas)
 {
     keeper *self = make_keeper();
     assert_ok(ek_tensor_set_requires_grad(self->wide, true));
@@ -217,9 +213,8 @@ START_TEST(a_buffer_with_a_gradient_stays_the_first_replicas)
     ck_assert_double_eq(element(self->same, 0), 0.1f);
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(keywords_count_samples_too)
+TEST(keywords_count_samples_too)
 {
     /* The only tensor that is cut is a keyword; positional inputs hold none. */
     keeper *self = make_keeper();
@@ -233,9 +228,8 @@ START_TEST(keywords_count_samples_too)
     ck_assert(fabs(element(self->wide, 0) - 2) <= 1e-15); /* 2/3 x 1 + 1/3 x 4 */
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(wrong_policies_are_errors)
+TEST(wrong_policies_are_errors)
 {
     ek_device_list devices = ek_devices(test_kind(), 2);
     ck_assert_ptr_null(ek_data_parallel(make_norm(EK_F64), devices, .broadcast_buffers = EK_OFF,
@@ -244,19 +238,4 @@ START_TEST(wrong_policies_are_errors)
     ck_assert_ptr_null(
         ek_data_parallel(make_norm(EK_F64), devices, .running_stats = (ek_running_stats)7));
     assert_error(EK_E_INVALID, "data_parallel: 7 is no policy for running statistics");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("running statistics");
-    TCase *tests = parallel_case(s, "averages");
-    tcase_add_loop_test(tests, they_are_the_weighted_mean_of_the_replicas, 0, CASES);
-    tcase_add_test(tests, the_mean_is_the_whole_batchs);
-    tcase_add_test(tests, gradients_are_the_same);
-    tcase_add_test(tests, any_floating_buffer_that_was_written);
-    tcase_add_test(tests, a_buffer_with_a_gradient_stays_the_first_replicas);
-    tcase_add_test(tests, keywords_count_samples_too);
-    tcase_add_test(tests, wrong_policies_are_errors);
-    return s;
 }

@@ -19,7 +19,7 @@ static void compare(ek_module *model, ek_module *plain, int form, const int *siz
 
 static const int all_sizes[] = {10, 3, 7, 8, 2};
 
-START_TEST(as_one_device_in_every_order)
+TEST_LOOP(as_one_device_in_every_order, 0, 8)
 {
     /* (3, 3, 3, 1); three chunks of one sample; (2, 2, 2, 1); (2, 2, 2, 2); two chunks of one
      * sample, where two values per channel would leave no gradient to speak of. */
@@ -31,9 +31,8 @@ START_TEST(as_one_device_in_every_order)
     ek_module_free(model);
     ek_module_free(plain);
 }
-END_TEST
 
-START_TEST(one_chunk_on_four_devices)
+TEST(one_chunk_on_four_devices)
 {
     for (int form = 1; form < 4; form++) {
         ek_module *model =
@@ -44,9 +43,8 @@ START_TEST(one_chunk_on_four_devices)
         ek_module_free(plain);
     }
 }
-END_TEST
 
-START_TEST(any_devices)
+TEST(any_devices)
 {
     static const ek_switch buffers[] = {EK_ON, EK_OFF};
     for (int i = 0; i < 2; i++) {
@@ -60,9 +58,8 @@ START_TEST(any_devices)
         ek_module_free(plain);
     }
 }
-END_TEST
 
-START_TEST(without_a_graph_and_in_evaluation)
+TEST(without_a_graph_and_in_evaluation)
 {
     ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 4));
     ek_module *plain = plain_net(2, EK_F64);
@@ -76,9 +73,8 @@ START_TEST(without_a_graph_and_in_evaluation)
     ek_module_free(model);
     ek_module_free(plain);
 }
-END_TEST
 
-START_TEST(in_bf16_with_statistics_in_f32)
+TEST(in_bf16_with_statistics_in_f32)
 {
     ek_module *model = ek_data_parallel(sync_net(EK_F32), .device_ids = ek_devices(test_kind(), 4));
     ek_module *plain = plain_net(2, EK_F32);
@@ -86,9 +82,8 @@ START_TEST(in_bf16_with_statistics_in_f32)
     ek_module_free(model);
     ek_module_free(plain);
 }
-END_TEST
 
-START_TEST(without_weights_or_running_statistics)
+TEST_LOOP(without_weights_or_running_statistics, 0, 4)
 {
     ek_norm_options options = {.features = CHANNELS,
                                .affine = _i & 1 ? EK_OFF : EK_ON,
@@ -108,9 +103,8 @@ START_TEST(without_weights_or_running_statistics)
     ek_module_free(model);
     ek_module_free(plain);
 }
-END_TEST
 
-START_TEST(empty_chunks_take_no_part)
+TEST_LOOP(empty_chunks_take_no_part, 0, 3)
 {
     /* Chunk `_i` is empty; the others have 3 samples. */
     ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 3));
@@ -139,9 +133,8 @@ START_TEST(empty_chunks_take_no_part)
     ek_module_free(model);
     ek_module_free(plain);
 }
-END_TEST
 
-START_TEST(an_empty_batch_changes_nothing)
+TEST(an_empty_batch_changes_nothing)
 {
     ek_module *model = ek_data_parallel(sync_net(EK_F64), .device_ids = ek_devices(test_kind(), 3));
     ek_tensor *out = ek_apply(model, ek_zeros(shape_of(2, 0), .dtype = EK_F64));
@@ -150,7 +143,6 @@ START_TEST(an_empty_batch_changes_nothing)
     ck_assert_double_eq(element(ek_module_tensor(model, "0.running_var"), 0), 1);
     ek_module_free(model);
 }
-END_TEST
 
 /* ---- failures ---- */
 
@@ -172,7 +164,7 @@ static const ek_module_type fragile_type = {.name = "fragile",
                                             .size = sizeof(ek_module),
                                             .forward = fragile_forward};
 
-START_TEST(a_replica_that_fails_ends_the_waiting)
+TEST(a_replica_that_fails_ends_the_waiting)
 {
     /* Before the only one; with a norm on each side, the first of which must pass 666 on. */
     ek_module *net = ek_sequential(ek_module_new(&fragile_type), ek_sync_batch_norm(CHANNELS),
@@ -195,7 +187,6 @@ START_TEST(a_replica_that_fails_ends_the_waiting)
     }
     ek_module_free(model);
 }
-END_TEST
 
 /* Norms its input, unless its chunk is marked. */
 typedef struct skipping {
@@ -226,7 +217,7 @@ static skipping *make_skipping(void)
     return self;
 }
 
-START_TEST(a_replica_that_does_not_come_ends_the_waiting)
+TEST(a_replica_that_does_not_come_ends_the_waiting)
 {
     skipping *net = make_skipping();
     ek_module *model = ek_data_parallel(&net->module, .device_ids = ek_devices(test_kind(), 4));
@@ -246,9 +237,8 @@ START_TEST(a_replica_that_does_not_come_ends_the_waiting)
     assert_made(ek_apply(model, ek_ones(shape_of(0, 8))));
     ek_module_free(model);
 }
-END_TEST
 
-START_TEST(what_is_refused)
+TEST(what_is_refused)
 {
     /* One value per channel in all, which (N, C) on one device would refuse too. */
     ek_module *model = ek_data_parallel(sync_net(EK_F32), .device_ids = ek_devices(test_kind(), 2));
@@ -277,24 +267,4 @@ START_TEST(what_is_refused)
     ek_module_free(model);
     ck_assert_ptr_null(ek_sync_batch_norm(0));
     assert_error(EK_E_INVALID, "sync_batch_norm: features has to be at least 1");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("synchronised batch norm");
-    TCase *tests = parallel_case(s, "numbers");
-    tcase_add_loop_test(tests, as_one_device_in_every_order, 0, 8);
-    tcase_add_test(tests, one_chunk_on_four_devices);
-    tcase_add_test(tests, any_devices);
-    tcase_add_test(tests, without_a_graph_and_in_evaluation);
-    tcase_add_test(tests, in_bf16_with_statistics_in_f32);
-    tcase_add_loop_test(tests, without_weights_or_running_statistics, 0, 4);
-    tcase_add_loop_test(tests, empty_chunks_take_no_part, 0, 3);
-    tcase_add_test(tests, an_empty_batch_changes_nothing);
-    TCase *failures = parallel_case(s, "failures");
-    tcase_add_test(failures, a_replica_that_fails_ends_the_waiting);
-    tcase_add_test(failures, a_replica_that_does_not_come_ends_the_waiting);
-    tcase_add_test(failures, what_is_refused);
-    return s;
 }

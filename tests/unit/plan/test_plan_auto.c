@@ -6,7 +6,7 @@
 
 /* ---- memory ---- */
 
-START_TEST(memory_is_levelled_after_three_measured_forwards)
+TEST(memory_is_levelled_after_three_measured_forwards)
 {
     run r = {.parameters = MIB,
              .optimizer = 2 * MIB,
@@ -25,10 +25,9 @@ START_TEST(memory_is_levelled_after_three_measured_forwards)
     ck_assert_int_eq(lines, 5);
     close_run(&r);
 }
-END_TEST
 
 /* The first measured plan of linear devices is the best there is, but for a sample's rounding. */
-START_TEST(any_linear_devices_are_levelled)
+TEST(any_linear_devices_are_levelled)
 {
     run draw = {.state = 9};
     for (int round = 0; round < 200; round++) {
@@ -58,10 +57,9 @@ START_TEST(any_linear_devices_are_levelled)
         close_run(&r);
     }
 }
-END_TEST
 
 /* Each batch is twice the one before, and planned for before it was ever seen. */
-START_TEST(larger_batches_are_foreseen)
+TEST(larger_batches_are_foreseen)
 {
     run r = {.parameters = 20 * MIB,
              .optimizer = 40 * MIB,
@@ -91,10 +89,9 @@ START_TEST(larger_batches_are_foreseen)
         ck_assert_msg(fullness(&r, i) >= 0.97, "device %d: %g, %s", i, fullness(&r, i), last_line);
     close_run(&r);
 }
-END_TEST
 
 /* The last batch of an epoch is cut in proportion and changes nothing. */
-START_TEST(short_batches_do_not_disturb)
+TEST(short_batches_do_not_disturb)
 {
     run r = {.parameters = MIB,
              .optimizer = 2 * MIB,
@@ -112,9 +109,8 @@ START_TEST(short_batches_do_not_disturb)
         ck_assert(evenness((double[]){fullness(&r, 0), fullness(&r, i)}, 2) > 0.95);
     close_run(&r);
 }
-END_TEST
 
-START_TEST(a_step_that_failed_can_be_retried)
+TEST(a_step_that_failed_can_be_retried)
 {
     /* From 52 samples on a device needs more than any line would say. */
     run r = {.parameters = 8 * MIB,
@@ -137,10 +133,9 @@ START_TEST(a_step_that_failed_can_be_retried)
     ck_assert_int_eq(lines, plans);
     close_run(&r);
 }
-END_TEST
 
 /* A device without room for what every replica needs is left out. */
-START_TEST(a_full_device_gets_nothing)
+TEST(a_full_device_gets_nothing)
 {
     run r = {.parameters = 16 * MIB, .optimizer = 32 * MIB, .fixed = 4 * MIB, .per_sample = MIB};
     open_run(&r, "128M,128M,40M", EK_GOAL_MEMORY);
@@ -153,9 +148,8 @@ START_TEST(a_full_device_gets_nothing)
     steps(&r, 64, 10);
     close_run(&r);
 }
-END_TEST
 
-START_TEST(what_is_too_much_for_all_is_levelled)
+TEST(what_is_too_much_for_all_is_levelled)
 {
     run r = {.parameters = MIB, .fixed = MIB, .per_sample = MIB};
     open_run(&r, "64M,32M", EK_GOAL_MEMORY);
@@ -167,11 +161,10 @@ START_TEST(what_is_too_much_for_all_is_levelled)
     ck_assert(evenness((double[]){fullness(&r, 0), fullness(&r, 1)}, 2) > 0.95);
     close_run(&r);
 }
-END_TEST
 
 /* ---- time ---- */
 
-START_TEST(devices_finish_together)
+TEST(devices_finish_together)
 {
     run r = timed(0);
     open_run(&r, "0@1,0@1", EK_GOAL_TIME); /* the speeds are not what they say */
@@ -184,9 +177,8 @@ START_TEST(devices_finish_together)
     ck_assert(evenness(r.spent_ns, 2) > 0.99);
     close_run(&r);
 }
-END_TEST
 
-START_TEST(noise_is_no_reason_for_plans)
+TEST(noise_is_no_reason_for_plans)
 {
     run r = timed(0.04);
     open_run(&r, "0@1,0@0.5", EK_GOAL_TIME);
@@ -203,9 +195,8 @@ START_TEST(noise_is_no_reason_for_plans)
     ck_assert(evenness(r.spent_ns, 2) > 0.95);
     close_run(&r);
 }
-END_TEST
 
-START_TEST(a_device_that_slows_down_is_relieved_once)
+TEST(a_device_that_slows_down_is_relieved_once)
 {
     run r = timed(0.01);
     open_run(&r, "0@1,0@0.5", EK_GOAL_TIME);
@@ -219,11 +210,10 @@ START_TEST(a_device_that_slows_down_is_relieved_once)
     ck_assert_msg(evenness(r.spent_ns, 2) > 0.95, "%s", last_line);
     close_run(&r);
 }
-END_TEST
 
 /* A device so slow that it got nothing gets its share once it is fast again; until then it is asked
  * seldom. */
-START_TEST(a_slow_device_gets_another_chance)
+TEST(a_slow_device_gets_another_chance)
 {
     run r = timed(0.01);
     open_run(&r, "0@1,0@1", EK_GOAL_TIME);
@@ -246,10 +236,9 @@ START_TEST(a_slow_device_gets_another_chance)
     ck_assert_int_gt(r.sizes[0], 10);
     close_run(&r);
 }
-END_TEST
 
 /* A fast device takes what its capacity allows and no more. */
-START_TEST(time_is_subject_to_memory)
+TEST(time_is_subject_to_memory)
 {
     run r = timed(0);
     r.per_sample = MIB;
@@ -258,25 +247,4 @@ START_TEST(time_is_subject_to_memory)
     ck_assert_int_eq(r.sizes[0], 30);
     ck_assert_int_eq(r.sizes[1], 66);
     close_run(&r);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("plan auto");
-    TCase *tcase = tcase_create("auto");
-    tcase_add_test(tcase, memory_is_levelled_after_three_measured_forwards);
-    tcase_add_test(tcase, any_linear_devices_are_levelled);
-    tcase_add_test(tcase, larger_batches_are_foreseen);
-    tcase_add_test(tcase, short_batches_do_not_disturb);
-    tcase_add_test(tcase, a_step_that_failed_can_be_retried);
-    tcase_add_test(tcase, a_full_device_gets_nothing);
-    tcase_add_test(tcase, what_is_too_much_for_all_is_levelled);
-    tcase_add_test(tcase, devices_finish_together);
-    tcase_add_test(tcase, noise_is_no_reason_for_plans);
-    tcase_add_test(tcase, a_device_that_slows_down_is_relieved_once);
-    tcase_add_test(tcase, a_slow_device_gets_another_chance);
-    tcase_add_test(tcase, time_is_subject_to_memory);
-    suite_add_tcase(s, tcase);
-    return s;
 }

@@ -2,7 +2,7 @@
 #include "auto_setup.h"
 
 /* They need not come twice for a plan that is better. */
-START_TEST(batches_that_change_are_planned_for)
+TEST(batches_that_change_are_planned_for)
 {
     run r = timed(0);
     open_run(&r, "0@1,0@1", EK_GOAL_TIME);
@@ -14,10 +14,9 @@ START_TEST(batches_that_change_are_planned_for)
     ck_assert_msg(evenness(r.spent_ns, 2) > 0.93, "%s", last_line);
     close_run(&r);
 }
-END_TEST
 
 /* Any batches, none like the one before: there is little to say about that. */
-START_TEST(batches_that_change_are_planned_for_seldom)
+TEST(batches_that_change_are_planned_for_seldom)
 {
     run r = {.parameters = MIB,
              .optimizer = MIB,
@@ -40,11 +39,10 @@ START_TEST(batches_that_change_are_planned_for_seldom)
     ck_assert_msg(evenness(r.peak, 3) > 0.95, "%s", last_line);
     close_run(&r);
 }
-END_TEST
 
 /* ---- replay ---- */
 
-START_TEST(what_was_planned_is_replayed)
+TEST(what_was_planned_is_replayed)
 {
     run r = timed(0.1);
     open_run(&r, "0@1,0@1", EK_GOAL_TIME);
@@ -70,13 +68,12 @@ START_TEST(what_was_planned_is_replayed)
     ek_planner_free(again);
     close_run(&r);
 }
-END_TEST
 
 /* ---- runs that go on ---- */
 
 /* One that begins where another ended needs no plan of capacities first, and ends where that did.
  */
-START_TEST(a_run_goes_on_from_a_plan)
+TEST(a_run_goes_on_from_a_plan)
 {
     run r = timed(0);
     char text[200];
@@ -97,10 +94,9 @@ START_TEST(a_run_goes_on_from_a_plan)
     ck_assert(evenness(r.spent_ns, 2) > 0.95);
     close_run(&r);
 }
-END_TEST
 
 /* What a plan calls for may not fit any more; who has no share in it helps only then. */
-START_TEST(a_plan_that_fits_no_more_is_left)
+TEST(a_plan_that_fits_no_more_is_left)
 {
     run r = {.parameters = MIB, .fixed = MIB, .per_sample = MIB};
     open_run_from(&r, "16M,64M,64M", EK_GOAL_MEMORY, "30,10,0");
@@ -114,13 +110,12 @@ START_TEST(a_plan_that_fits_no_more_is_left)
     ck_assert_int_gt(r.sizes[2], 10);
     close_run(&r);
 }
-END_TEST
 
 /* ---- what isn't measured ---- */
 
 /* A wrapper without gradients between any two forwards, as a generator whose critic is trained,
  * is measured all the same. */
-START_TEST(forwards_that_are_held_every_time_are_no_hindrance)
+TEST(forwards_that_are_held_every_time_are_no_hindrance)
 {
     run r = timed(0);
     int64_t held[2];
@@ -132,10 +127,9 @@ START_TEST(forwards_that_are_held_every_time_are_no_hindrance)
     ck_assert_int_eq(r.sizes[0], 64);
     close_run(&r);
 }
-END_TEST
 
 /* An evaluation now and then needs what no step does. */
-START_TEST(evaluations_are_not_taken_for_steps)
+TEST(evaluations_are_not_taken_for_steps)
 {
     run r = {.parameters = MIB, .fixed = MIB, .per_sample = MIB / 8};
     open_run(&r, "2", EK_GOAL_MEMORY);
@@ -150,9 +144,8 @@ START_TEST(evaluations_are_not_taken_for_steps)
     ck_assert_int_eq(r.sizes[0], 32);
     close_run(&r);
 }
-END_TEST
 
-START_TEST(small_cases_are_planned_too)
+TEST(small_cases_are_planned_too)
 {
     run r = {.parameters = MIB, .fixed = MIB, .per_sample = MIB / 8};
     open_run(&r, "1", EK_GOAL_TIME);
@@ -173,10 +166,9 @@ START_TEST(small_cases_are_planned_too)
         steps(&few, 1 + (int64_t)(uniform(&few) * 40), 1);
     close_run(&few);
 }
-END_TEST
 
 /* Devices that were closed and opened again are others. */
-START_TEST(devices_may_be_replaced)
+TEST(devices_may_be_replaced)
 {
     run r = {.parameters = 0, .fixed = MIB, .per_sample = MIB / 8};
     open_run(&r, "2", EK_GOAL_MEMORY);
@@ -186,22 +178,4 @@ START_TEST(devices_may_be_replaced)
         r.devs[i] = ek_dev_get(ek_host(i));
     ck_assert_int_eq(step(&r, 8), EK_E_OUT_OF_MEMORY);
     close_run(&r);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("plan auto life");
-    TCase *tcase = tcase_create("life");
-    tcase_add_test(tcase, batches_that_change_are_planned_for);
-    tcase_add_test(tcase, batches_that_change_are_planned_for_seldom);
-    tcase_add_test(tcase, what_was_planned_is_replayed);
-    tcase_add_test(tcase, a_run_goes_on_from_a_plan);
-    tcase_add_test(tcase, a_plan_that_fits_no_more_is_left);
-    tcase_add_test(tcase, forwards_that_are_held_every_time_are_no_hindrance);
-    tcase_add_test(tcase, evaluations_are_not_taken_for_steps);
-    tcase_add_test(tcase, small_cases_are_planned_too);
-    tcase_add_test(tcase, devices_may_be_replaced);
-    suite_add_tcase(s, tcase);
-    return s;
 }

@@ -44,7 +44,7 @@ static void assert_sum(const int64_t *sizes, int devices, int64_t batch)
 
 /* ---- chunks, even, first ---- */
 
-START_TEST(chunks_are_those_of_torch)
+TEST(chunks_are_those_of_torch)
 {
     int64_t sizes[EK_MAX_DEVICES];
     ek_split_chunk(10, 4, sizes);
@@ -58,9 +58,8 @@ START_TEST(chunks_are_those_of_torch)
     ek_split_even(10, 4, sizes);
     assert_sizes(sizes, 4, SIZES(3, 3, 2, 2));
 }
-END_TEST
 
-START_TEST(the_first_device_is_relieved_as_published)
+TEST(the_first_device_is_relieved_as_published)
 {
     static const struct {
         int64_t batch, first, wanted[4];
@@ -85,11 +84,10 @@ START_TEST(the_first_device_is_relieved_as_published)
         assert_sizes(sizes, cases[i].devices, cases[i].wanted);
     }
 }
-END_TEST
 
 /* ---- proportions ---- */
 
-START_TEST(shares_are_rounded_by_the_largest_remainder)
+TEST(shares_are_rounded_by_the_largest_remainder)
 {
     int64_t sizes[EK_MAX_DEVICES];
     ek_split_weights(10, 3, (const double[]){1, 1, 1}, sizes);
@@ -111,11 +109,10 @@ START_TEST(shares_are_rounded_by_the_largest_remainder)
     ek_split_whole(4, (const double[]){0.5, 1.5, 0, 3}, whole);
     assert_sizes(whole, 4, SIZES(1, 3, 0, 6));
 }
-END_TEST
 
 /* Each size is its exact share rounded down or up, and smaller batches never give a device more:
  * where there is room for a batch there is room for a part of it. */
-START_TEST(shares_are_exact)
+TEST(shares_are_exact)
 {
     state = 1;
     for (int round = 0; round < 4000; round++) {
@@ -138,7 +135,6 @@ START_TEST(shares_are_exact)
         }
     }
 }
-END_TEST
 
 /* ---- levels ---- */
 
@@ -169,7 +165,7 @@ static double best_cost(int64_t batch, int devices, const ek_cost *costs, int64_
     return best;
 }
 
-START_TEST(levels_are_the_best)
+TEST(levels_are_the_best)
 {
     state = 7;
     int unlimited = 0;
@@ -206,9 +202,8 @@ START_TEST(levels_are_the_best)
     }
     ck_assert_int_gt(unlimited, 100);
 }
-END_TEST
 
-START_TEST(ties_are_even_and_begin_with_the_first)
+TEST(ties_are_even_and_begin_with_the_first)
 {
     int64_t sizes[EK_MAX_DEVICES];
     ek_cost alike[4], flat[3];
@@ -223,9 +218,8 @@ START_TEST(ties_are_even_and_begin_with_the_first)
     ck_assert(ek_split_level(0, 3, flat, sizes));
     assert_sizes(sizes, 3, SIZES(0, 0, 0));
 }
-END_TEST
 
-START_TEST(large_batches_are_levelled)
+TEST(large_batches_are_levelled)
 {
     int64_t sizes[EK_MAX_DEVICES];
     ek_cost costs[EK_MAX_DEVICES];
@@ -243,20 +237,4 @@ START_TEST(large_batches_are_levelled)
     ck_assert(ek_split_level(batch, EK_MAX_DEVICES, costs, sizes));
     ck_assert_int_eq(sizes[3], 0);
     assert_sum(sizes, EK_MAX_DEVICES, batch);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("plan split");
-    TCase *tcase = tcase_create("split");
-    tcase_add_test(tcase, chunks_are_those_of_torch);
-    tcase_add_test(tcase, the_first_device_is_relieved_as_published);
-    tcase_add_test(tcase, shares_are_rounded_by_the_largest_remainder);
-    tcase_add_test(tcase, shares_are_exact);
-    tcase_add_test(tcase, levels_are_the_best);
-    tcase_add_test(tcase, ties_are_even_and_begin_with_the_first);
-    tcase_add_test(tcase, large_batches_are_levelled);
-    suite_add_tcase(s, tcase);
-    return s;
 }

@@ -21,7 +21,7 @@ static void assert_sizes(const int64_t *sizes, int devices, const int64_t *wante
 
 /* ---- text ---- */
 
-START_TEST(text_is_read_and_written)
+TEST(text_is_read_and_written)
 {
     static const char *const same[] = {"12,20,20", "16,16,16; 4: 22,13,13",
                                        "0,0,1; 7: 1,0,0; 8: 1,1,1",
@@ -46,9 +46,8 @@ START_TEST(text_is_read_and_written)
     assert_sizes(ek_plans_at(&plans, INT64_MAX), 3, SIZES(22, 13, 13));
     ek_plans_free(&plans);
 }
-END_TEST
 
-START_TEST(faults_are_named_with_their_position)
+TEST(faults_are_named_with_their_position)
 {
     static const struct {
         const char *text, *part;
@@ -84,10 +83,9 @@ START_TEST(faults_are_named_with_their_position)
     ck_assert_int_eq(ek_plan_check("1", 65), EK_E_INVALID);
     assert_error(EK_E_INVALID, "not for 65");
 }
-END_TEST
 
 /* Long and hostile text is refused or taken, and never read beyond its end. */
-START_TEST(hostile_text_does_no_harm)
+TEST(hostile_text_does_no_harm)
 {
     static const char alphabet[] = "0123456789,,,;:  \t-+.eEx%n\x80";
     uint64_t state = 5;
@@ -119,7 +117,6 @@ START_TEST(hostile_text_does_no_harm)
     ek_error_clear();
     free(text);
 }
-END_TEST
 
 /* ---- planners ---- */
 
@@ -147,7 +144,7 @@ static void assert_text(const ek_planner *planner, const char *wanted)
     ck_assert_str_eq(text, wanted);
 }
 
-START_TEST(wishes_become_sizes)
+TEST(wishes_become_sizes)
 {
     ek_planner *planner = planner_of(&(ek_split_options){0}, 3);
     ck_assert(ek_planner_is_chunk(planner));
@@ -182,9 +179,8 @@ START_TEST(wishes_become_sizes)
     assert_begins(planner, 60, 4, SIZES(0, 20, 20, 20));
     ek_planner_free(planner);
 }
-END_TEST
 
-START_TEST(a_plan_is_replayed)
+TEST(a_plan_is_replayed)
 {
     char text[] = "16,16,16; 2: 22,13,13";
     ek_planner *planner = planner_of(&(ek_split_options){.plan = text}, 3);
@@ -196,10 +192,9 @@ START_TEST(a_plan_is_replayed)
     assert_text(planner, "16,16,16; 2: 22,13,13");
     ek_planner_free(planner);
 }
-END_TEST
 
 /* Text says what any weights give, to the bit. */
-START_TEST(weights_are_replayed)
+TEST(weights_are_replayed)
 {
     uint64_t state = 11;
     for (int round = 0; round < 300; round++) {
@@ -222,7 +217,6 @@ START_TEST(weights_are_replayed)
         ek_planner_free(again);
     }
 }
-END_TEST
 
 static void assert_refused(const ek_split_options *options, int devices, const char *part)
 {
@@ -230,7 +224,7 @@ static void assert_refused(const ek_split_options *options, int devices, const c
     assert_error(EK_E_INVALID, part);
 }
 
-START_TEST(contradictions_are_refused)
+TEST(contradictions_are_refused)
 {
     assert_refused(&(ek_split_options){.chunks = {1}, .weights = {1}}, 2,
                    "data_parallel: one way to split is possible, not .chunks .weights");
@@ -264,20 +258,4 @@ START_TEST(contradictions_are_refused)
     assert_error(EK_E_INVALID, "a batch of 0 samples");
     ek_planner_free(planner);
     ek_planner_free(NULL);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("plan text");
-    TCase *tcase = tcase_create("text");
-    tcase_add_test(tcase, text_is_read_and_written);
-    tcase_add_test(tcase, faults_are_named_with_their_position);
-    tcase_add_test(tcase, hostile_text_does_no_harm);
-    tcase_add_test(tcase, wishes_become_sizes);
-    tcase_add_test(tcase, a_plan_is_replayed);
-    tcase_add_test(tcase, weights_are_replayed);
-    tcase_add_test(tcase, contradictions_are_refused);
-    suite_add_tcase(s, tcase);
-    return s;
 }

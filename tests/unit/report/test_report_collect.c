@@ -77,7 +77,7 @@ static void assert_times_add_up(const ek_report *report)
     }
 }
 
-START_TEST(the_peak_has_its_moment_and_operation)
+TEST(the_peak_has_its_moment_and_operation)
 {
     assert_ok(ek_host_devices_configure("2x1M"));
     void *before = take(0, 4096, EK_MEMORY_PARAMETER);
@@ -122,9 +122,8 @@ START_TEST(the_peak_has_its_moment_and_operation)
     ck_assert_uint_eq(device_of(report, 0).peak.in_use, 5120);
     ek_report_free(report);
 }
-END_TEST
 
-START_TEST(every_change_is_a_sample)
+TEST(every_change_is_a_sample)
 {
     assert_ok(ek_host_devices_configure("1"));
     ek_report *report = ek_report_start();
@@ -153,9 +152,8 @@ START_TEST(every_change_is_a_sample)
     ek_report_free(report);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(spans_are_told_to_the_device_that_works)
+TEST(spans_are_told_to_the_device_that_works)
 {
     assert_ok(ek_host_devices_configure("2"));
     ek_report *report = ek_report_start();
@@ -208,7 +206,6 @@ START_TEST(spans_are_told_to_the_device_that_works)
     ek_report_free(report);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- long runs ---- */
 
@@ -242,7 +239,7 @@ static void fill_series(ek_series *series, unsigned seed)
     }
 }
 
-START_TEST(no_moment_is_lost_that_is_the_fullest_of_its_stretch)
+TEST_LOOP(no_moment_is_lost_that_is_the_fullest_of_its_stretch, 1, 5)
 {
     ek_series series;
     fill_series(&series, (unsigned)_i);
@@ -275,9 +272,8 @@ START_TEST(no_moment_is_lost_that_is_the_fullest_of_its_stretch)
             ck_abort_msg("sample %d of %d", i, count);
     ek_series_free(&series);
 }
-END_TEST
 
-START_TEST(steps_sums_stay_exact)
+TEST(steps_sums_stay_exact)
 {
     enum { STEPS = 5000, DEVICES = 3 };
     ek_steps steps;
@@ -320,9 +316,8 @@ START_TEST(steps_sums_stay_exact)
     ck_assert_uint_eq(steps.sums[0].communicating - before.communicating, 250);
     ek_steps_free(&steps);
 }
-END_TEST
 
-START_TEST(spans_without_room_are_counted)
+TEST(spans_without_room_are_counted)
 {
     enum { SPANS = 40000 };
     assert_ok(ek_host_devices_configure("1"));
@@ -345,9 +340,8 @@ START_TEST(spans_without_room_are_counted)
     ek_report_free(report);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(what_lies_before_the_step_counts_in_none)
+TEST(what_lies_before_the_step_counts_in_none)
 {
     assert_ok(ek_host_devices_configure("1"));
     ek_span before, across;
@@ -387,9 +381,8 @@ START_TEST(what_lies_before_the_step_counts_in_none)
     ek_report_free(report);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(labels_have_an_end)
+TEST(labels_have_an_end)
 {
     char longest[300];
     assert_ok(ek_host_devices_configure("1"));
@@ -411,7 +404,6 @@ START_TEST(labels_have_an_end)
     ek_report_free(report);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -480,7 +472,7 @@ static void join_threads(pthread_t *threads)
     atomic_store(&stop, false);
 }
 
-START_TEST(threads_go_on_while_reports_come_and_go)
+TEST(threads_go_on_while_reports_come_and_go)
 {
     pthread_t threads[2 * WORKERS];
     int indices[2 * WORKERS];
@@ -510,7 +502,6 @@ START_TEST(threads_go_on_while_reports_come_and_go)
     join_threads(threads);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* On a worker everything is within the part, whatever device it names. */
 static int part(void *user, int index)
@@ -520,7 +511,7 @@ static int part(void *user, int index)
     return 0;
 }
 
-START_TEST(workers_are_their_devices)
+TEST(workers_are_their_devices)
 {
     assert_ok(ek_host_devices_configure("4"));
     ek_dev *devs[4];
@@ -544,23 +535,4 @@ START_TEST(workers_are_their_devices)
     assert_times_add_up(report);
     ek_report_free(report);
     assert_ok(ek_shutdown());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("report_collect");
-    TCase *collecting = tcase_create("collecting");
-    tcase_add_test(collecting, the_peak_has_its_moment_and_operation);
-    tcase_add_test(collecting, every_change_is_a_sample);
-    tcase_add_test(collecting, spans_are_told_to_the_device_that_works);
-    tcase_add_loop_test(collecting, no_moment_is_lost_that_is_the_fullest_of_its_stretch, 1, 5);
-    tcase_add_test(collecting, steps_sums_stay_exact);
-    tcase_add_test(collecting, spans_without_room_are_counted);
-    tcase_add_test(collecting, what_lies_before_the_step_counts_in_none);
-    tcase_add_test(collecting, labels_have_an_end);
-    tcase_add_test(collecting, threads_go_on_while_reports_come_and_go);
-    tcase_add_test(collecting, workers_are_their_devices);
-    suite_add_tcase(s, collecting);
-    return s;
 }

@@ -31,6 +31,8 @@ static void teardown(void)
     assert_ok(ek_shutdown());
 }
 
+FIXTURE(setup, teardown)
+
 static void pass(uint64_t microseconds)
 {
     const uint64_t end = ek_clock_ns() + 1000 * microseconds;
@@ -119,7 +121,7 @@ static void assert_device(const json_node *json, const ek_report *report, int in
                      ek_report_step_memory(report, index, samples, ROOM));
 }
 
-START_TEST(json_has_all_numbers_of_all_reports)
+TEST(json_has_all_numbers_of_all_reports)
 {
     ek_report *reports[2];
     for (int r = 0; r < 2; r++) {
@@ -154,7 +156,6 @@ START_TEST(json_has_all_numbers_of_all_reports)
     ek_report_free(reports[0]);
     ek_report_free(reports[1]);
 }
-END_TEST
 
 /* ---- the trace ---- */
 
@@ -188,7 +189,7 @@ static void take_span(nest *nests, const json_node *event)
     n->ends[n->depth++] = end;
 }
 
-START_TEST(the_trace_is_sorted_and_nests)
+TEST(the_trace_is_sorted_and_nests)
 {
     ek_report *report = make_report("traced");
     assert_ok(ek_report_trace(path, report));
@@ -220,11 +221,10 @@ START_TEST(the_trace_is_sorted_and_nests)
     json_free(&tree);
     ek_report_free(report);
 }
-END_TEST
 
 /* ---- the table ---- */
 
-START_TEST(the_table_names_devices_and_operations)
+TEST(the_table_names_devices_and_operations)
 {
     char text[4096] = "";
     ek_report *report = make_report("tabled");
@@ -245,11 +245,10 @@ START_TEST(the_table_names_devices_and_operations)
     fclose(stream);
     ek_report_free(report);
 }
-END_TEST
 
 /* ---- what cannot be written ---- */
 
-START_TEST(files_are_written_whole_or_not_at_all)
+TEST(files_are_written_whole_or_not_at_all)
 {
     char missing[128];
     ek_report *report = ek_report_start();
@@ -274,18 +273,4 @@ START_TEST(files_are_written_whole_or_not_at_all)
     assert_error(EK_E_INVALID, "path");
     ck_assert_int_ne(access(path, F_OK), 0);
     ek_report_free(report);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("report_files");
-    TCase *files = tcase_create("files");
-    tcase_add_checked_fixture(files, setup, teardown);
-    tcase_add_test(files, json_has_all_numbers_of_all_reports);
-    tcase_add_test(files, the_trace_is_sorted_and_nests);
-    tcase_add_test(files, the_table_names_devices_and_operations);
-    tcase_add_test(files, files_are_written_whole_or_not_at_all);
-    suite_add_tcase(s, files);
-    return s;
 }

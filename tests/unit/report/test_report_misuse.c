@@ -13,7 +13,7 @@ static void use(int index)
     ek_dev_free(dev, memory, 4096, EK_MEMORY_GRADIENT);
 }
 
-START_TEST(one_report_collects_at_a_time)
+TEST(one_report_collects_at_a_time)
 {
     assert_ok(ek_host_devices_configure("1"));
     ek_report *report = ek_report_start();
@@ -34,9 +34,8 @@ START_TEST(one_report_collects_at_a_time)
     ek_report_free(NULL);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
-START_TEST(devices_are_checked)
+TEST(devices_are_checked)
 {
     assert_ok(ek_host_devices_configure("2"));
     ck_assert_ptr_null(ek_report_start(.device_ids = EK_DEVICES(ek_host(5))));
@@ -57,10 +56,9 @@ START_TEST(devices_are_checked)
     ek_report_free(report);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* What was collected stays, and what is opened in a device's place is none of the report's. */
-START_TEST(devices_may_close_before_the_report)
+TEST(devices_may_close_before_the_report)
 {
     assert_ok(ek_host_devices_configure("2"));
     ek_report *report = ek_report_start();
@@ -88,9 +86,8 @@ START_TEST(devices_may_close_before_the_report)
     assert_ok(ek_shutdown());
     ek_report_free(report);
 }
-END_TEST
 
-START_TEST(no_report_has_collected_nothing)
+TEST(no_report_has_collected_nothing)
 {
     ek_device_report device;
     ck_assert_int_eq(ek_report_step(NULL), EK_E_STATE);
@@ -107,17 +104,4 @@ START_TEST(no_report_has_collected_nothing)
     assert_error(EK_E_INVALID, "NULL");
     ck_assert_int_eq(ek_report_memory(NULL, 0, NULL, 0), EK_E_INVALID);
     assert_error(EK_E_INVALID, "NULL");
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("report_misuse");
-    TCase *tcase = tcase_create("misuse");
-    tcase_add_test(tcase, one_report_collects_at_a_time);
-    tcase_add_test(tcase, devices_are_checked);
-    tcase_add_test(tcase, devices_may_close_before_the_report);
-    tcase_add_test(tcase, no_report_has_collected_nothing);
-    suite_add_tcase(s, tcase);
-    return s;
 }
