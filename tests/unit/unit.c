@@ -114,6 +114,31 @@ void assert_error_at(int status, const char *part, const char *file, int line)
     ek_error_clear();
 }
 
+bool gives_error(ek_value result, int status)
+{
+    (void)status;
+    return result.kind == EK_VALUE_ERROR;
+}
+
+bool gives_status(int64_t result, int status)
+{
+    return result == status;
+}
+
+bool gives_null(const void *result, int status)
+{
+    (void)status;
+    return !result;
+}
+
+void assert_refused_at(bool refused, int status, const char *part, const char *file, int line)
+{
+    if (!refused)
+        ck_abort_msg("%s:%d: not refused with %s and \"%s\"", file, line, ek_status_name(status),
+                     device_text(part));
+    assert_error_at(status, part, file, line);
+}
+
 /* ---- elements ---- */
 
 static double read_element(const unsigned char *rows, int64_t i, ek_dtype dtype)
@@ -260,6 +285,16 @@ void assert_close_norm_at(const ek_tensor *a, const ek_tensor *b, double relativ
     if (!(sqrt(difference) <= relative * sqrt(norm)))
         ck_abort_msg("%s:%d: |a - b| is %.3g, |b| is %.3g: ratio %.3g, wanted at most %.3g", file,
                      line, sqrt(difference), sqrt(norm), sqrt(difference / norm), relative);
+}
+
+void assert_on_at(const ek_tensor *tensor, ek_device device, const char *file, int line)
+{
+    char text[16], wanted[16];
+    assert_tensor_at(tensor, file, line);
+    ek_device found = ek_tensor_device(tensor);
+    if (found.kind != device.kind || found.index != device.index)
+        ck_abort_msg("%s:%d: on %s, wanted %s", file, line, ek_device_name(found, text),
+                     ek_device_name(device, wanted));
 }
 
 /* ---- goldens ---- */

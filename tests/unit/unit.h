@@ -20,6 +20,7 @@
 #include "evenkeel/scope.h"
 #include "evenkeel/status.h"
 #include "evenkeel/tensor.h"
+#include "evenkeel/value.h"
 
 /* A test, with its body behind. */
 #define TEST(name) TEST_LOOP(name, 0, 1)
@@ -73,6 +74,20 @@ void assert_tensor_at(const void *pointer, const char *file, int line);
 void assert_error_at(int status, const char *part, const char *file, int line);
 #define assert_error(status, part) assert_error_at((status), (part), __FILE__, __LINE__)
 
+/* The call gives nothing (NULL, this status, or the value of an error), and assert_error(status,
+ * part). */
+#define assert_refused(call, status, part)                      \
+    assert_refused_at(_Generic((call), ek_value                 \
+                               : gives_error, int               \
+                               : gives_status, int64_t          \
+                               : gives_status, default          \
+                               : gives_null)((call), (status)), \
+                      (status), (part), __FILE__, __LINE__)
+bool gives_error(ek_value result, int status);
+bool gives_status(int64_t result, int status);
+bool gives_null(const void *result, int status);
+void assert_refused_at(bool refused, int status, const char *part, const char *file, int line);
+
 /* Same shape and dtype, and |a - b| <= absolute + relative * |b| for every element; NaN fails. */
 void assert_close_at(const ek_tensor *a, const ek_tensor *b, double relative, double absolute,
                      const char *file, int line);
@@ -85,6 +100,10 @@ void assert_close_norm_at(const ek_tensor *a, const ek_tensor *b, double relativ
                           int line);
 #define assert_close_norm(a, b, relative) \
     assert_close_norm_at((a), (b), (relative), __FILE__, __LINE__)
+
+/* Made, and on this device. */
+void assert_on_at(const ek_tensor *tensor, ek_device device, const char *file, int line);
+#define assert_on(tensor, device) assert_on_at((tensor), (device), __FILE__, __LINE__)
 
 /* Element i in row-major order, as double. */
 double element(const ek_tensor *tensor, int64_t i);

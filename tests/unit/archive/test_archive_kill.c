@@ -2,6 +2,7 @@
  *
  * The test's own process never uses the library: threads don't outlive a fork. One child saves
  * until it is killed, another one looks. */
+#include <dirent.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -22,7 +23,7 @@ static void make_fast_directory(void)
     static char fast[] = "/dev/shm/evenkeel-archive-XXXXXX";
     if (mkdtemp(fast)) {
         snprintf(directory, sizeof directory, "%s", fast);
-        snprintf(path, sizeof path, "%s/file", directory);
+        snprintf(file_path, sizeof file_path, "%s/file", directory);
     } else {
         make_directory();
     }
@@ -59,7 +60,7 @@ static int save_state(const states *of, int value)
     ek_archive *a = ek_archive_new();
     int rc = put_state(a, of, value);
     if (rc == 0)
-        rc = ek_archive_save(a, path);
+        rc = ek_archive_save(a, file_path);
     ek_archive_free(a);
     ek_scope_end(&scope);
     return rc;
@@ -69,7 +70,7 @@ static int save_state(const states *of, int value)
 static int whole_value(const states *of)
 {
     int64_t value = -1;
-    ek_archive *a = ek_archive_open(path);
+    ek_archive *a = ek_archive_open(file_path);
     if (ek_archive_get_int(a, "value", &value) < 0)
         return -1;
     for (int t = 0; t < of->tensors; t++) {
@@ -213,8 +214,8 @@ static void save_restricted(int which)
     if (save_state(&large, 1) < 0 || whole_value(&large) != 1)
         _exit(1);
     struct stat about;
-    if (chmod(path, 0604) != 0 || save_state(&small, 2) < 0 || whole_value(&small) != 2 ||
-        stat(path, &about) != 0 || (about.st_mode & 07777) != 0604)
+    if (chmod(file_path, 0604) != 0 || save_state(&small, 2) < 0 || whole_value(&small) != 2 ||
+        stat(file_path, &about) != 0 || (about.st_mode & 07777) != 0604)
         _exit(2);
     _exit(0);
 }

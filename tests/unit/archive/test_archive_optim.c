@@ -238,8 +238,7 @@ TEST(schedules_remember_where_they_began)
     ck_assert(ek_optimizer_lr(other, 0) == ek_optimizer_lr(untouched, 0));
     ek_schedule_free(plain);
     ek_optimizer_free(untouched);
-    ck_assert_int_eq(ek_schedule_set_steps(again, -1), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "after -1 steps");
+    assert_refused(ek_schedule_set_steps(again, -1), EK_E_INVALID, "after -1 steps");
     ck_assert_int_eq((int)ek_schedule_steps(NULL), EK_E_INVALID);
     assert_error(EK_E_INVALID, "the schedule is NULL");
     ek_archive_free(a);
@@ -260,7 +259,7 @@ static ek_archive *changed(training *t, const char *without, ek_named_tensor add
     int count = 0;
     ek_archive *a = saved(t);
     ek_archive_free(a);
-    ek_safetensors *file = ek_safetensors_open(path);
+    ek_safetensors *file = ek_safetensors_open(file_path);
     for (int i = 0; i < ek_safetensors_count(file); i++) {
         const char *name = ek_safetensors_name(file, i);
         if (strstr(name, without))
@@ -287,10 +286,8 @@ static void assert_no_load(const char *without, ek_named_tensor added, int statu
     step(&other, 1);
     step(&other, 2);
     ek_archive *a = changed(&other, without, added);
-    ck_assert_int_eq(load_optimizer(a, &t[0]), status);
-    assert_error(status, part);
-    ck_assert_int_eq(load_optimizer(a, &fresh), status);
-    assert_error(status, part);
+    assert_refused(load_optimizer(a, &t[0]), status, part);
+    assert_refused(load_optimizer(a, &fresh), status, part);
     ck_assert_int_eq(ek_optimizer_steps(fresh.optimizer, ek_module_tensor(fresh.model, "0.weight")),
                      0);
     ck_assert(ek_optimizer_lr(t[0].optimizer, 0) == ek_optimizer_lr(t[1].optimizer, 0));
@@ -354,27 +351,25 @@ TEST(wrong_calls_are_refused)
     ek_module *part = ek_linear(1, 1);
     ek_archive *a = ek_archive_new();
     step(&t, 0);
-    ck_assert_int_eq(ek_archive_put_optimizer(a, "o", t.optimizer, part), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "6 of the optimizer's 6 parameters are none of the module's");
+    assert_refused(ek_archive_put_optimizer(a, "o", t.optimizer, part), EK_E_INVALID,
+                   "6 of the optimizer's 6 parameters are none of the module's");
     ck_assert(!ek_archive_has(a, "o"));
-    ck_assert_int_eq(ek_archive_put_optimizer(a, "o", NULL, part), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "the optimizer is NULL");
-    ck_assert_int_eq(ek_archive_put_optimizer(a, "o", t.optimizer, NULL), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "the module is NULL");
-    ck_assert_int_eq(ek_archive_put_schedule(a, "s", NULL), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "the schedule is NULL");
+    assert_refused(ek_archive_put_optimizer(a, "o", NULL, part), EK_E_INVALID,
+                   "the optimizer is NULL");
+    assert_refused(ek_archive_put_optimizer(a, "o", t.optimizer, NULL), EK_E_INVALID,
+                   "the module is NULL");
+    assert_refused(ek_archive_put_schedule(a, "s", NULL), EK_E_INVALID, "the schedule is NULL");
     ek_archive_free(a);
     a = saved(&t);
-    ck_assert_int_eq(ek_archive_load_optimizer(a, "optimizer", t.optimizer, part), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "none of the module's parameters");
-    ck_assert_int_eq(ek_archive_load_optimizer(a, "optimizer", NULL, part), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "the optimizer is NULL");
-    ck_assert_int_eq(load_optimizer(a, &sgd), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "no state");
-    ck_assert_int_eq(ek_archive_load_schedule(a, "optimizer", t.schedule), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "no tensor \"optimizer.steps\"");
-    ck_assert_int_eq(ek_archive_load_schedule(a, "schedule", NULL), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "the schedule is NULL");
+    assert_refused(ek_archive_load_optimizer(a, "optimizer", t.optimizer, part), EK_E_INVALID,
+                   "none of the module's parameters");
+    assert_refused(ek_archive_load_optimizer(a, "optimizer", NULL, part), EK_E_INVALID,
+                   "the optimizer is NULL");
+    assert_refused(load_optimizer(a, &sgd), EK_E_INVALID, "no state");
+    assert_refused(ek_archive_load_schedule(a, "optimizer", t.schedule), EK_E_INVALID,
+                   "no tensor \"optimizer.steps\"");
+    assert_refused(ek_archive_load_schedule(a, "schedule", NULL), EK_E_INVALID,
+                   "the schedule is NULL");
     ek_archive_free(a);
     ek_module_free(part);
     end(&t);

@@ -77,27 +77,17 @@ static ek_archive *made(void)
     return a;
 }
 
-static size_t read_whole(const char *name, unsigned char *bytes, size_t room)
-{
-    FILE *stream = fopen(name, "rb");
-    ck_assert_msg(stream != NULL, "%s cannot be opened", name);
-    size_t nbytes = fread(bytes, 1, room, stream);
-    ck_assert_uint_lt(nbytes, room);
-    fclose(stream);
-    return nbytes;
-}
-
 TEST(files_for_python_are_the_same)
 {
     static unsigned char ours[1 << 15], wanted[1 << 15];
     ek_archive *a = made();
-    assert_ok(ek_archive_save(a, path));
+    assert_ok(ek_archive_save(a, file_path));
     const char *golden_path = getenv("EVENKEEL_GOLDEN_WRITE");
     if (golden_path)
         assert_ok(ek_archive_save(a, golden_path));
     ek_archive_free(a);
-    size_t nbytes = read_whole(path, ours, sizeof ours);
-    ck_assert_uint_eq(nbytes, read_whole(EK_GOLDEN_DIR "/evenkeel_archive.safetensors", wanted,
-                                         sizeof wanted));
+    size_t nbytes = read_file(file_path, ours, sizeof ours);
+    ck_assert_uint_eq(nbytes, read_file(EK_GOLDEN_DIR "/evenkeel_archive.safetensors", wanted,
+                                        sizeof wanted));
     ck_assert_mem_eq(ours, wanted, nbytes);
 }

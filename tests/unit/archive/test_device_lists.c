@@ -13,7 +13,7 @@ static ek_device_list unmade(bool cleared)
     return list;
 }
 
-static void assert_refused(bool cleared, const char *what)
+static void assert_list_refused(bool cleared, const char *what)
 {
     if (!cleared)
         assert_error(EK_E_DEVICE, " cuda devices wanted, but there ");
@@ -36,23 +36,23 @@ TEST_LOOP(unmade_lists_are_refused, 0, 2)
     int64_t batch = 0;
 
     ck_assert_ptr_null(ek_data_parallel(modules[0], .device_ids = unmade(cleared)));
-    assert_refused(cleared, "data_parallel: the list of devices could not be made");
+    assert_list_refused(cleared, "data_parallel: the list of devices could not be made");
     ck_assert_ptr_null(ek_data_parallel_model(modules[1], .device_ids = unmade(cleared)));
-    assert_refused(cleared, "data_parallel_model: the list of devices could not be made");
+    assert_list_refused(cleared, "data_parallel_model: the list of devices could not be made");
     ck_assert_ptr_null(ek_data_parallel_criterion(modules[2], .device_ids = unmade(cleared)));
-    assert_refused(cleared, "data_parallel_criterion: the list of devices could not be made");
+    assert_list_refused(cleared, "data_parallel_criterion: the list of devices could not be made");
     ck_assert_ptr_null(ek_data_loader(dataset, .batch_size = 2, .device_ids = unmade(cleared)));
-    assert_refused(cleared, "data_loader: the list of devices could not be made");
+    assert_list_refused(cleared, "data_loader: the list of devices could not be made");
     ck_assert_ptr_null(ek_report_start(.device_ids = unmade(cleared)));
-    assert_refused(cleared, "report_start: the list of devices could not be made");
+    assert_list_refused(cleared, "report_start: the list of devices could not be made");
     ck_assert_int_lt(ek_find_batch(.function = try_batch, .user = &batch,
                                    .device_ids = unmade(cleared)),
                      0);
-    assert_refused(cleared, "find_batch: the list of devices could not be made");
+    assert_list_refused(cleared, "find_batch: the list of devices could not be made");
     ek_device_list list = unmade(cleared);
     ck_assert_int_lt(ek_broadcast(x, &list, out), 0);
-    assert_refused(cleared, "broadcast: the list of devices could not be made");
+    assert_list_refused(cleared, "broadcast: the list of devices could not be made");
     list = unmade(cleared);
     ck_assert_int_lt(ek_scatter(x, &list, NULL, 0, out), 0);
-    assert_refused(cleared, "scatter: the list of devices could not be made");
+    assert_list_refused(cleared, "scatter: the list of devices could not be made");
 }

@@ -3,18 +3,8 @@
 #define EK_TESTS_AUTOGRAD_FUNCTION_SETUP_H
 
 #include "evenkeel/function.h"
+#include "kit/devices.h"
 #include "toy.h"
-
-static inline void setup(void)
-{
-    assert_ok(test_devices_configure("4"));
-}
-
-/* Every ledger must be at zero. */
-static inline void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
 
 /* ---- x^3 ---- */
 

@@ -2,6 +2,7 @@
  * several callers at a time, passes inside of jobs. */
 #include <pthread.h>
 
+#include "kit/devices.h"
 #include "toy.h"
 
 enum { DEVICES = 4 };
@@ -17,12 +18,7 @@ static void setup(void)
     }
 }
 
-static void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
+FIXTURE(setup, shut_down)
 
 /* A sum of x over several devices, in which each device's part of x's gradient has another size:
  * only one order of summation gives the same bits. Naps shuffle the order of arrival. */

@@ -7,22 +7,11 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/balance.h"
 #include "evenkeel/nn.h"
-#include "unit.h"
+#include "kit/devices.h"
 
 enum { FEATURES = 3, CLASSES = 4, POINTS = 5, IGNORED = 255 };
 
-static inline void setup(void)
-{
-    assert_ok(test_devices_configure("4"));
-}
-
-/* Every ledger must be at zero. */
-static inline void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
+FIXTURE(four_devices, shut_down)
 
 /* Scores (n, CLASSES, POINTS) from x (n, POINTS, FEATURES); the same numbers each time. f64. */
 typedef struct scorer {

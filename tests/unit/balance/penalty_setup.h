@@ -8,22 +8,11 @@
 #include "evenkeel/balance.h"
 #include "evenkeel/gan.h"
 #include "evenkeel/nn.h"
-#include "unit.h"
+#include "kit/devices.h"
 
 enum { KINDS = 5, PARAMETERS = 16 };
 
-static inline void setup(void)
-{
-    assert_ok(test_devices_configure("4"));
-}
-
-/* Every ledger must be at zero. */
-static inline void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
+FIXTURE(four_devices, shut_down)
 
 static inline ek_tensor *normal(uint64_t seed, ek_shape shape, ek_dtype dtype)
 {

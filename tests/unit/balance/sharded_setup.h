@@ -5,22 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kit/devices.h"
 #include "segmentation.h"
 
 enum { DEVICES = 4, MOST_STEPS = 24 };
 
-static inline void setup(void)
-{
-    assert_ok(test_devices_configure("4"));
-}
-
-/* Every ledger must be at zero. */
-static inline void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
+FIXTURE(four_devices, shut_down)
 
 typedef enum algorithm { SGD, ADAM } algorithm;
 
@@ -207,13 +197,6 @@ static inline job whole(job j)
 {
     j.shard = false;
     return j;
-}
-
-static inline uint64_t bytes_now(int device, ek_memory_category category)
-{
-    ek_memory_stats stats;
-    assert_ok(ek_memory_get(test_device(device), &stats));
-    return stats.now[category];
 }
 
 static inline job small_job(int devices)

@@ -1,20 +1,11 @@
 /* What the classic way needs on device 0, tensor by tensor, against what it takes; and what the
  * balanced way takes. */
+#include "kit/devices.h"
 #include "segmentation.h"
 
 enum { DEVICES = 4, BATCH = 64, CHUNK = BATCH / DEVICES };
 
-static void setup(void)
-{
-    assert_ok(test_devices_configure("4"));
-}
-
-static void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
+FIXTURE(four_devices, shut_down)
 
 /* Peaks of the second step: state exists, and so do the replicas. */
 static void peaks_of(train_mode mode, uint64_t peaks[DEVICES])

@@ -8,12 +8,6 @@ static ek_tensor *samples(int n)
     return ek_to_device(normal(4, sample_shape(n), EK_F64), test_device(0));
 }
 
-#define assert_refused(call, status, part) \
-    do {                                   \
-        ck_assert_ptr_null(call);          \
-        assert_error(status, part);        \
-    } while (0)
-
 TEST(samples_that_do_not_fit)
 {
     ek_module *critic = seeded(smooth_critic, EK_F64);

@@ -9,23 +9,14 @@
 #include "core/worker.h"
 #include "evenkeel/report.h"
 #include "json_tree.h"
+#include "kit/devices.h"
 #include "segmentation.h"
 
 enum { DEVICES = 4, BATCH = 32, CHUNK = BATCH / DEVICES, STEPS = 3, ROOM = 4096 };
 
 static ek_memory_sample samples[ROOM];
 
-static void setup(void)
-{
-    assert_ok(test_devices_configure("4"));
-}
-
-static void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
+FIXTURE(four_devices, shut_down)
 
 typedef struct job {
     trainer trainer;

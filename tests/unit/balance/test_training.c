@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kit/devices.h"
 #include "segmentation.h"
 
 enum { DEVICES = 4, STEPS = 50 };
@@ -14,17 +15,7 @@ static int step_count(void)
     return test_is_short() ? 6 : STEPS;
 }
 
-static void setup(void)
-{
-    assert_ok(test_devices_configure("4"));
-}
-
-static void teardown(void)
-{
-    assert_ok(ek_shutdown()); /* the ledger of every device is at zero */
-}
-
-FIXTURE(setup, teardown)
+FIXTURE(four_devices, shut_down)
 
 static void train(train_mode mode, bool batch_norm, ek_dtype dtype, int64_t batch,
                   ignored_pixels ignoring, int steps, double *losses)

@@ -6,22 +6,12 @@
 #include "evenkeel/comm.h"
 #include "evenkeel/device.h"
 #include "evenkeel/ops.h"
-#include "unit.h"
+#include "kit/devices.h"
+#include "kit/tensors.h"
 
 enum { DEVICES = 4 };
 
-static inline void setup(void)
-{
-    assert_ok(test_devices_configure("4"));
-}
-
-/* Every ledger must be at zero. */
-static inline void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
+FIXTURE(four_devices, shut_down)
 
 /* Element i is first + i step. */
 static inline ek_tensor *ramp(double first, double step, ek_shape shape, ek_dtype dtype,
@@ -35,26 +25,11 @@ static inline ek_tensor *ramp(double first, double step, ek_shape shape, ek_dtyp
     return tensor_of(values, shape, dtype, device);
 }
 
-static inline void assert_on(const ek_tensor *tensor, ek_device device)
-{
-    char text[16];
-    assert_made(tensor);
-    ck_assert_str_eq(ek_device_name(ek_tensor_device(tensor), text),
-                     ek_device_name(device, (char[16]){0}));
-}
-
 static inline void assert_ramp(const ek_tensor *tensor, double first, double step)
 {
     assert_made(tensor);
     for (int64_t i = 0; i < ek_tensor_count(tensor); i++)
         ck_assert_double_eq(element(tensor, i), first + (double)i * step);
-}
-
-static inline uint64_t bytes_now(ek_device device, ek_memory_category category)
-{
-    ek_memory_stats stats;
-    assert_ok(ek_memory_get(device, &stats));
-    return stats.now[category];
 }
 
 #endif

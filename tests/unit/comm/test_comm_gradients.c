@@ -75,61 +75,42 @@ static ek_tensor *gather_scalars(ek_tensor *const *inputs, int count, void *user
     return ek_square(ek_gather(terms, count, ek_cpu(), 0));
 }
 
-static ek_tensor *leaf(uint64_t seed, ek_shape shape, ek_device device)
-{
-    ek_generator *generator = ek_generator_new(seed);
-    ek_tensor *x = ek_empty(shape, .dtype = EK_F64, .device = device);
-    assert_made(x);
-    assert_ok(ek_normal_(x, 0, 1, generator));
-    ek_generator_free(generator);
-    assert_ok(ek_tensor_set_requires_grad(x, true));
-    return x;
-}
-
-static void check(ek_check_function *function, ek_tensor *const *inputs, int count, void *user)
-{
-    assert_ok(
-        ek_gradcheck(.function = function, .inputs = inputs, .input_count = count, .user = user));
-    assert_ok(ek_gradgradcheck(.function = function, .inputs = inputs, .input_count = count,
-                               .user = user));
-}
-
 TEST_LOOP(broadcast_and_reduce_to_second_order, 0, 4)
 {
-    ek_tensor *inputs[4] = {leaf(1, EK_SHAPE(2, 2), test_device(_i))};
+    ek_tensor *inputs[4] = {leaf_on(1, EK_SHAPE(2, 2), test_device(_i))};
     for (int d = 0; d < COUNT; d++)
-        inputs[1 + d] = leaf(2 + (uint64_t)d, EK_SHAPE(2, 2), test_device(d));
-    check(broadcast_and_reduce, inputs, 4, NULL);
+        inputs[1 + d] = leaf_on(2 + (uint64_t)d, EK_SHAPE(2, 2), test_device(d));
+    check_gradients(broadcast_and_reduce, inputs, 4, NULL);
 }
 
 TEST(coalesced_to_second_order)
 {
     ek_tensor *inputs[4];
     for (int i = 0; i < 4; i++)
-        inputs[i] = leaf(10 + (uint64_t)i, EK_SHAPE(2), test_device(0));
-    check(coalesced, inputs, 4, NULL);
+        inputs[i] = leaf_on(10 + (uint64_t)i, EK_SHAPE(2), test_device(0));
+    check_gradients(coalesced, inputs, 4, NULL);
 }
 
 TEST_LOOP(scatter_and_gather_to_second_order, 0, 2)
 {
-    ek_tensor *inputs[2] = {leaf(20, EK_SHAPE(4, 3), test_device(1)),
-                            leaf(21, EK_SHAPE(4, 3), test_device(0))};
+    ek_tensor *inputs[2] = {leaf_on(20, EK_SHAPE(4, 3), test_device(1)),
+                            leaf_on(21, EK_SHAPE(4, 3), test_device(0))};
     int dim = _i;
-    check(scatter_and_gather, inputs, 2, &dim);
+    check_gradients(scatter_and_gather, inputs, 2, &dim);
 }
 
 TEST(one_chunk_to_second_order)
 {
-    ek_tensor *input = leaf(30, EK_SHAPE(5, 2), test_device(0));
-    check(one_chunk, &input, 1, NULL);
+    ek_tensor *input = leaf_on(30, EK_SHAPE(5, 2), test_device(0));
+    check_gradients(one_chunk, &input, 1, NULL);
 }
 
 TEST(scalars_to_second_order)
 {
     ek_tensor *inputs[COUNT];
     for (int d = 0; d < COUNT; d++)
-        inputs[d] = leaf(40 + (uint64_t)d, EK_SHAPE(2), test_device(d));
-    check(gather_scalars, inputs, COUNT, NULL);
+        inputs[d] = leaf_on(40 + (uint64_t)d, EK_SHAPE(2), test_device(d));
+    check_gradients(gather_scalars, inputs, COUNT, NULL);
 }
 
 TEST(a_third_derivative)

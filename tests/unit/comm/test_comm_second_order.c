@@ -9,25 +9,6 @@ static ek_tensor *curve(ek_tensor *x, int d)
     return ek_mul(ek_mul_scalar(ek_square(x), d + 1), x);
 }
 
-static ek_tensor *leaf(uint64_t seed, ek_shape shape, ek_device device)
-{
-    ek_generator *generator = ek_generator_new(seed);
-    ek_tensor *x = ek_empty(shape, .dtype = EK_F64, .device = device);
-    assert_made(x);
-    assert_ok(ek_normal_(x, 0, 1, generator));
-    ek_generator_free(generator);
-    assert_ok(ek_tensor_set_requires_grad(x, true));
-    return x;
-}
-
-static void check(ek_check_function *function, ek_tensor *const *inputs, int count, void *user)
-{
-    assert_ok(
-        ek_gradcheck(.function = function, .inputs = inputs, .input_count = count, .user = user));
-    assert_ok(ek_gradgradcheck(.function = function, .inputs = inputs, .input_count = count,
-                               .user = user));
-}
-
 /* Device 1's tensor counts twice. */
 static ek_tensor *reduced(ek_tensor *const *inputs, int count, void *user)
 {
@@ -43,9 +24,9 @@ TEST(sums_of_what_is_used_elsewhere_too)
 {
     ek_tensor *inputs[COUNT];
     for (int d = 0; d < COUNT; d++)
-        inputs[d] = leaf(1 + (uint64_t)d, EK_SHAPE(2), test_device(d));
-    check(reduced, inputs, COUNT, NULL);
-    check(reduced, inputs, 2, NULL);
+        inputs[d] = leaf_on(1 + (uint64_t)d, EK_SHAPE(2), test_device(d));
+    check_gradients(reduced, inputs, COUNT, NULL);
+    check_gradients(reduced, inputs, 2, NULL);
 }
 
 static ek_tensor *scattered(ek_tensor *const *inputs, int count, void *user)
@@ -64,8 +45,8 @@ static ek_tensor *scattered(ek_tensor *const *inputs, int count, void *user)
 TEST(chunks_of_given_sizes)
 {
     int64_t sizes[COUNT] = {1, 3, 1};
-    ek_tensor *x = leaf(4, EK_SHAPE(2, 5), test_device(0));
-    check(scattered, &x, 1, sizes);
+    ek_tensor *x = leaf_on(4, EK_SHAPE(2, 5), test_device(0));
+    check_gradients(scattered, &x, 1, sizes);
 }
 
 /* {a: x, rest: [y, 2]} is cut, each part computes [a^3, sum of rest], and both are joined. */
@@ -89,7 +70,7 @@ static ek_tensor *nested(ek_tensor *const *inputs, int count, void *user)
 
 TEST(nests)
 {
-    ek_tensor *inputs[] = {leaf(5, EK_SHAPE(4, 2), test_device(1)),
-                           leaf(6, EK_SHAPE(4, 2), ek_cpu())};
-    check(nested, inputs, 2, NULL);
+    ek_tensor *inputs[] = {leaf_on(5, EK_SHAPE(4, 2), test_device(1)),
+                           leaf_on(6, EK_SHAPE(4, 2), ek_cpu())};
+    check_gradients(nested, inputs, 2, NULL);
 }

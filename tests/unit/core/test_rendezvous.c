@@ -6,7 +6,7 @@
 #include "core/rendezvous.h"
 #include "core/tensor.h"
 #include "core/worker.h"
-#include "unit.h"
+#include "kit/devices.h"
 
 enum { DEVICES = 4, ROUNDS = 1000 };
 static ek_dev *devs[DEVICES];
@@ -20,12 +20,7 @@ static void setup(void)
     }
 }
 
-static void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
+FIXTURE(setup, shut_down)
 
 /* What a part brings: a number, and room for the sum of all. */
 typedef struct number {
@@ -179,8 +174,8 @@ TEST(a_part_that_ends_well_ends_the_waiting)
 {
     for (int i = 0; i < ROUNDS; i++) {
         plan p = {.failing = 1, .meetings = i % 2};
-        ck_assert_int_eq(ek_gang_run(devs, DEVICES, fail_or_wait, &p, "replica"), EK_E_STATE);
-        assert_error(EK_E_STATE, "replica 1 on host:1 ended without taking part in");
+        assert_refused(ek_gang_run(devs, DEVICES, fail_or_wait, &p, "replica"), EK_E_STATE,
+                       "replica 1 on host:1 ended without taking part in");
         ck_assert_int_eq(atomic_load(&p.seen[1]), 0);
         ck_assert_int_lt(atomic_load(&p.seen[2]), 0);
     }
@@ -204,9 +199,8 @@ TEST(parts_at_different_places_are_told_of_both)
 {
     for (int i = 0; i < ROUNDS; i++) {
         int odd = i % DEVICES;
-        ck_assert_int_eq(ek_gang_run(devs, DEVICES, go_different_ways, &odd, "replica"),
-                         EK_E_STATE);
-        assert_error(EK_E_STATE, "replica 0 on host:0");
+        assert_refused(ek_gang_run(devs, DEVICES, go_different_ways, &odd, "replica"), EK_E_STATE,
+                       "replica 0 on host:0");
     }
     assert_usable();
 }
@@ -219,9 +213,8 @@ static int same_name_other_place(void *user, int index)
 
 TEST(a_name_does_not_make_a_place)
 {
-    ck_assert_int_eq(ek_gang_run(devs, DEVICES, same_name_other_place, NULL, "replica"),
-                     EK_E_STATE);
-    assert_error(EK_E_STATE, "norm (1)");
+    assert_refused(ek_gang_run(devs, DEVICES, same_name_other_place, NULL, "replica"), EK_E_STATE,
+                   "norm (1)");
     assert_usable();
 }
 
@@ -253,17 +246,15 @@ TEST(everybody_gets_the_error_of_the_common_work)
 {
     bool sentence = true;
     for (int i = 0; i < ROUNDS; i++) {
-        ck_assert_int_eq(ek_gang_run(devs, DEVICES, call_what_fails, &sentence, "replica"),
-                         EK_E_SHAPE);
-        assert_error(EK_E_SHAPE, "replica 0 on host:0: 4 parts don't fit");
+        assert_refused(ek_gang_run(devs, DEVICES, call_what_fails, &sentence, "replica"),
+                       EK_E_SHAPE, "replica 0 on host:0: 4 parts don't fit");
     }
     ck_assert_int_eq(atomic_load(&calls), ROUNDS);
     sentence = false;
-    ck_assert_int_eq(ek_gang_run(devs, DEVICES, call_what_fails, &sentence, "replica"), EK_E_STATE);
-    assert_error(EK_E_STATE, "without saying why");
+    assert_refused(ek_gang_run(devs, DEVICES, call_what_fails, &sentence, "replica"), EK_E_STATE,
+                   "without saying why");
     int value = 0;
-    ck_assert_int_eq(ek_rendezvous("common", 1, &value, cannot), EK_E_SHAPE);
-    assert_error(EK_E_SHAPE, "1 parts");
+    assert_refused(ek_rendezvous("common", 1, &value, cannot), EK_E_SHAPE, "1 parts");
     assert_usable();
 }
 
@@ -278,8 +269,8 @@ static int fail_all(void *user, int index)
 TEST(the_first_error_that_is_not_a_consequence_is_raised)
 {
     for (int i = 0; i < ROUNDS; i++) {
-        ck_assert_int_eq(ek_gang_run(devs, DEVICES, fail_all, NULL, "replica"), EK_E_USER);
-        assert_error(EK_E_USER, "replica 2 on host:2: part 2 fails");
+        assert_refused(ek_gang_run(devs, DEVICES, fail_all, NULL, "replica"), EK_E_USER,
+                       "replica 2 on host:2: part 2 fails");
     }
 }
 
@@ -293,8 +284,8 @@ static int come_with_an_error(void *user, int index)
 
 TEST(a_pending_error_does_not_meet)
 {
-    ck_assert_int_eq(ek_gang_run(devs, DEVICES, come_with_an_error, NULL, "replica"), EK_E_IO);
-    assert_error(EK_E_IO, "replica 3 on host:3: older");
+    assert_refused(ek_gang_run(devs, DEVICES, come_with_an_error, NULL, "replica"), EK_E_IO,
+                   "replica 3 on host:3: older");
     assert_usable();
 }
 
@@ -309,14 +300,13 @@ static int nest_several(void *user, int index)
 
 TEST(a_gang_within_a_gang_cannot_meet)
 {
-    ck_assert_int_eq(ek_gang_run(devs, DEVICES, nest_several, NULL, "replica"), EK_E_STATE);
-    assert_error(EK_E_STATE,
-                 "replica 0 on host:0: inner 0 on host:0: again waits for the other "
-                 "replicas, which is impossible here: the parts of a gang within a gang");
+    assert_refused(ek_gang_run(devs, DEVICES, nest_several, NULL, "replica"), EK_E_STATE,
+                   "replica 0 on host:0: inner 0 on host:0: again waits for the other "
+                   "replicas, which is impossible here: the parts of a gang within a gang");
     /* Nor within the part that cpu has, whose thread is the caller's. */
     ek_dev *const mixed[] = {ek_dev_get(ek_cpu()), devs[0]};
-    ck_assert_int_eq(ek_gang_run(mixed, 2, nest_several, NULL, "replica"), EK_E_STATE);
-    assert_error(EK_E_STATE, "a gang within a gang");
+    assert_refused(ek_gang_run(mixed, 2, nest_several, NULL, "replica"), EK_E_STATE,
+                   "a gang within a gang");
     assert_usable();
 }
 
@@ -324,22 +314,22 @@ TEST(parts_on_one_device_cannot_meet)
 {
     ek_dev *const twice_cpu[] = {devs[0], ek_dev_get(ek_cpu()), ek_dev_get(ek_cpu()), devs[1]};
     ek_dev *const twice[] = {devs[0], devs[1], devs[0], devs[2]};
-    ck_assert_int_eq(ek_gang_run(twice_cpu, 4, meet_once, NULL, "replica"), EK_E_STATE);
-    assert_error(EK_E_STATE, "two of them are on one device");
-    ck_assert_int_eq(ek_gang_run(twice, 4, meet_once, NULL, "replica"), EK_E_STATE);
-    assert_error(EK_E_STATE, "two of them are on one device");
+    assert_refused(ek_gang_run(twice_cpu, 4, meet_once, NULL, "replica"), EK_E_STATE,
+                   "two of them are on one device");
+    assert_refused(ek_gang_run(twice, 4, meet_once, NULL, "replica"), EK_E_STATE,
+                   "two of them are on one device");
     assert_usable();
 }
 
 TEST(what_is_computed_again_cannot_meet)
 {
     ek_thread_self()->modes.flags = EK_MODE_ALONE;
-    ck_assert_int_eq(ek_gang_run(devs, DEVICES, meet_once, NULL, "replica"), EK_E_STATE);
-    assert_error(EK_E_STATE, "again waits for the other replicas, which is impossible inside "
-                             "ek_checkpoint: its recomputation in backward has no others to meet");
+    assert_refused(ek_gang_run(devs, DEVICES, meet_once, NULL, "replica"), EK_E_STATE,
+                   "again waits for the other replicas, which is impossible inside "
+                   "ek_checkpoint: its recomputation in backward has no others to meet");
     ek_thread_self()->modes.flags = EK_MODE_BACKWARD;
-    ck_assert_int_eq(ek_gang_run(devs, DEVICES, meet_once, NULL, "replica"), EK_E_STATE);
-    assert_error(EK_E_STATE, "impossible in backward");
+    assert_refused(ek_gang_run(devs, DEVICES, meet_once, NULL, "replica"), EK_E_STATE,
+                   "impossible in backward");
     ek_thread_self()->modes.flags = 0;
     assert_usable();
 }

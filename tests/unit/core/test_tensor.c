@@ -12,18 +12,14 @@
 
 TEST(bad_shapes_and_dtypes)
 {
-    ck_assert_ptr_null(ek_empty(EK_SHAPE(2, -1)));
-    assert_error(EK_E_SHAPE, "[2, -1]");
-    ck_assert_ptr_null(ek_empty(EK_SHAPE(INT64_MAX / 2, 8)));
-    assert_error(EK_E_SHAPE, "too large");
-    ck_assert_ptr_null(ek_empty(((ek_shape){.ndim = 9})));
-    assert_error(EK_E_SHAPE, "9 dimensions");
-    ck_assert_ptr_null(ek_empty(EK_SHAPE(2), .dtype = EK_I64, .requires_grad = true));
-    assert_error(EK_E_DTYPE, "i64 cannot require a gradient");
-    ck_assert_ptr_null(ek_empty(EK_SHAPE(2), .dtype = (ek_dtype)99));
-    assert_error(EK_E_DTYPE, "99 is no dtype");
-    ck_assert_ptr_null(ek_empty(EK_SHAPE(2), .device = ek_cuda(0)));
-    assert_error(EK_E_DEVICE, "there is no device cuda:0");
+    assert_refused(ek_empty(EK_SHAPE(2, -1)), EK_E_SHAPE, "[2, -1]");
+    assert_refused(ek_empty(EK_SHAPE(INT64_MAX / 2, 8)), EK_E_SHAPE, "too large");
+    assert_refused(ek_empty(((ek_shape){.ndim = 9})), EK_E_SHAPE, "9 dimensions");
+    assert_refused(ek_empty(EK_SHAPE(2), .dtype = EK_I64, .requires_grad = true), EK_E_DTYPE,
+                   "i64 cannot require a gradient");
+    assert_refused(ek_empty(EK_SHAPE(2), .dtype = (ek_dtype)99), EK_E_DTYPE, "99 is no dtype");
+    assert_refused(ek_empty(EK_SHAPE(2), .device = ek_cuda(0)), EK_E_DEVICE,
+                   "there is no device cuda:0");
     assert_ok(ek_shutdown());
 }
 
@@ -42,10 +38,8 @@ TEST(counts_and_strides_do_not_wrap)
     ek_strides_of(&large, EK_CHANNELS_LAST, strides);
     ck_assert_int_eq(strides[0], INT64_MAX);
     ck_assert_int_eq(strides[2], 2 * half);
-    ck_assert_ptr_null(ek_empty(large));
-    assert_error(EK_E_SHAPE, "too large");
-    ck_assert_ptr_null(ek_empty(none));
-    assert_error(EK_E_SHAPE, "too large");
+    assert_refused(ek_empty(large), EK_E_SHAPE, "too large");
+    assert_refused(ek_empty(none), EK_E_SHAPE, "too large");
     assert_ok(ek_shutdown());
 }
 
@@ -68,8 +62,7 @@ TEST(elements_travel_in_row_major_order)
         assert_close(last, rows, 0, 0);
         ck_assert(!ek_tensor_is_contiguous(last, EK_CONTIGUOUS));
         ck_assert(ek_is_dense(last));
-        ck_assert_int_eq(ek_to_data(last, data, nbytes - 1), EK_E_INVALID);
-        assert_error(EK_E_INVALID, "bytes given");
+        assert_refused(ek_to_data(last, data, nbytes - 1), EK_E_INVALID, "bytes given");
     }
     /* A view with gaps: every second column. */
     ek_tensor *base = tensor_of(values, EK_SHAPE(4, 6), EK_F64, ek_cpu());
@@ -85,8 +78,8 @@ TEST(elements_travel_in_row_major_order)
     /* An expanded view can be read, not written; one without elements takes them all. */
     ek_tensor *expanded = ek_tensor_view(base, 2, (int64_t[]){6, 2}, (int64_t[]){0, 1}, 0);
     assert_ok(ek_to_data(expanded, twelve, sizeof twelve));
-    ck_assert_int_eq(ek_set_data(expanded, twelve, sizeof twelve), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "set_data: elements of f64[6, 2] on cpu share memory");
+    assert_refused(ek_set_data(expanded, twelve, sizeof twelve), EK_E_INVALID,
+                   "set_data: elements of f64[6, 2] on cpu share memory");
     ek_tensor *one = ek_tensor_view(base, 2, (int64_t[]){1, 2}, (int64_t[]){0, 1}, 0);
     assert_ok(ek_set_data(one, twelve, 2 * sizeof *twelve));
     ek_tensor *none = ek_tensor_view(base, 2, (int64_t[]){0, 2}, (int64_t[]){0, 0}, 0);
@@ -104,8 +97,7 @@ TEST(layouts_ignore_dimensions_of_one)
     ck_assert(!ek_tensor_is_contiguous(c, EK_CONTIGUOUS));
     ck_assert(ek_same_layout(ek_tensor_like(c), c));
     ck_assert_int_eq(ek_tensor_size(c, -3), 2);
-    ck_assert_int_eq(ek_tensor_size(c, 4), EK_E_SHAPE);
-    assert_error(EK_E_SHAPE, "f32[8, 2, 5, 5] on cpu has no dimension 4");
+    assert_refused(ek_tensor_size(c, 4), EK_E_SHAPE, "f32[8, 2, 5, 5] on cpu has no dimension 4");
     assert_ok(ek_shutdown());
 }
 
@@ -114,8 +106,7 @@ TEST(items_and_printing)
     double value, pi = 3.25;
     assert_ok(ek_item(tensor_of(&pi, ek_scalar_shape(), EK_BF16, ek_host(0)), &value));
     ck_assert(value == 3.25);
-    ck_assert_int_eq(ek_item(ek_empty(EK_SHAPE(2)), &value), EK_E_SHAPE);
-    assert_error(EK_E_SHAPE, "2 elements, one is wanted");
+    assert_refused(ek_item(ek_empty(EK_SHAPE(2)), &value), EK_E_SHAPE, "2 elements, one is wanted");
     ck_assert_int_eq(ek_item(NULL, &value), EK_E_INVALID);
     ek_error_clear();
     char *text;
@@ -152,12 +143,11 @@ TEST(values_nest_and_are_released)
     ck_assert_ptr_eq(ek_value_tensor(ek_value_get(dict, "logits")), a);
 
     entries[1].key = "logits";
-    ck_assert_int_eq(ek_value_dict(entries, 2).kind, EK_VALUE_ERROR);
-    assert_error(EK_E_INVALID, "stands twice");
-    ck_assert_ptr_null(ek_value_tensor(ek_value_of_int(1)));
-    assert_error(EK_E_INVALID, "but the value is an integer");
-    ck_assert_ptr_null(ek_value_tensor(EK_SCATTERED(a, a)));
-    assert_error(EK_E_INVALID, "a list with one element per device; ek_gather_value joins them");
+    assert_refused(ek_value_dict(entries, 2), EK_E_INVALID, "stands twice");
+    assert_refused(ek_value_tensor(ek_value_of_int(1)), EK_E_INVALID,
+                   "but the value is an integer");
+    assert_refused(ek_value_tensor(EK_SCATTERED(a, a)), EK_E_INVALID,
+                   "a list with one element per device; ek_gather_value joins them");
     ck_assert_int_eq(ek_value_at(dict, 7).kind, EK_VALUE_ERROR);
     ek_error_clear();
     ck_assert_int_eq(ek_value_of_tensor(NULL).kind, EK_VALUE_NONE);
@@ -189,14 +179,14 @@ TEST(large_dictionaries_are_made_fast)
     ck_assert_str_eq(ek_value_key(dict, 99999), "99999"); /* entries stay in their order */
     for (int twice = 1; twice < COUNT; twice *= 40) {     /* in small ones and in large ones */
         snprintf(keys[twice], LENGTH, "0");
-        ck_assert_int_eq(ek_value_dict(entries, twice + 1).kind, EK_VALUE_ERROR);
-        assert_error(EK_E_INVALID, "key \"0\" stands twice in a dictionary");
+        assert_refused(ek_value_dict(entries, twice + 1), EK_E_INVALID,
+                       "key \"0\" stands twice in a dictionary");
         snprintf(keys[twice], LENGTH, "%d", twice);
         ck_assert_int_eq(ek_value_dict(entries, twice + 1).kind, EK_VALUE_DICT);
     }
     entries[4000].key = NULL;
-    ck_assert_int_eq(ek_value_dict(entries, COUNT).kind, EK_VALUE_ERROR);
-    assert_error(EK_E_INVALID, "entry 4000 of a dictionary has no key");
+    assert_refused(ek_value_dict(entries, COUNT), EK_E_INVALID,
+                   "entry 4000 of a dictionary has no key");
     free(keys);
     free(entries);
     ek_scope_end(&scope);

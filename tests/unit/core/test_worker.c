@@ -9,7 +9,7 @@
 #include "core/rendezvous.h"
 #include "core/tensor.h"
 #include "core/worker.h"
-#include "unit.h"
+#include "kit/devices.h"
 
 enum { DEVICES = 4 };
 static ek_dev *devs[DEVICES];
@@ -23,12 +23,7 @@ static void setup(void)
     }
 }
 
-static void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
+FIXTURE(setup, shut_down)
 
 typedef struct record {
     pthread_t thread[DEVICES];
@@ -84,8 +79,8 @@ TEST(one_part_runs_on_the_caller)
 TEST(the_first_error_by_index_is_raised)
 {
     record seen = {.fail = {0, 0, 1, 1}};
-    ck_assert_int_eq(ek_gang_run(devs, DEVICES, part, &seen, "replica"), EK_E_USER);
-    assert_error(EK_E_USER, "replica 2 on host:2: part 2 fails");
+    assert_refused(ek_gang_run(devs, DEVICES, part, &seen, "replica"), EK_E_USER,
+                   "replica 2 on host:2: part 2 fails");
     for (int i = 0; i < DEVICES; i++) {
         ck_assert_ptr_nonnull(seen.made[i]); /* all have run */
         ek_release(seen.made[i]);
@@ -173,7 +168,7 @@ TEST(two_callers_with_a_rendezvous_do_not_deadlock)
     }
 }
 
-static int shut_down(void *user, int index)
+static int shut_library_down(void *user, int index)
 {
     (void)user;
     return index ? ek_host_devices_configure("2") : ek_shutdown();
@@ -181,8 +176,8 @@ static int shut_down(void *user, int index)
 
 TEST(a_worker_cannot_end_the_workers)
 {
-    ck_assert_int_eq(ek_gang_run(devs, 2, shut_down, NULL, "part"), EK_E_STATE);
-    assert_error(EK_E_STATE, "part 0 on host:0: ek_shutdown was called on the worker of host:0");
+    assert_refused(ek_gang_run(devs, 2, shut_library_down, NULL, "part"), EK_E_STATE,
+                   "part 0 on host:0: ek_shutdown was called on the worker of host:0");
 }
 
 static double spin(double seconds)

@@ -5,7 +5,7 @@
 #include "files.h"
 #include "readers.h"
 
-FIXTURE(make_directory, remove_directory)
+FIXTURE(make_directory, empty_directory)
 
 /* ---- allocations that fail ---- */
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "evenkeel/data.h"
-#include "unit.h"
+#include "kit/files.h"
 
 static const char file[] = "images.golden", values[] = "image_values.golden";
 
@@ -76,9 +76,9 @@ enum { PICTURES = sizeof pictures / sizeof *pictures };
 
 static ek_tensor *part(const char *name, const char *what)
 {
-    char path[100];
-    snprintf(path, sizeof path, "%s/%s", name, what);
-    return golden_has(file, path) ? golden(file, path) : NULL;
+    char key[100];
+    snprintf(key, sizeof key, "%s/%s", name, what);
+    return golden_has(file, key) ? golden(file, key) : NULL;
 }
 
 static ek_tensor *decode(const char *name, int channels)
@@ -166,41 +166,17 @@ TEST_LOOP(values_of_the_file, 0, PICTURES)
 {
     const char *name = pictures[_i].name;
     ek_tensor *tensor = decode(name, 0);
-    char path[100];
+    char key[100];
     assert_made(tensor);
-    snprintf(path, sizeof path, "%s/values", name);
-    ck_assert_int_eq(golden_has(values, path), strstr(name, "palette") || strstr(name, "16"));
-    if (golden_has(values, path))
-        assert_close(tensor, golden(values, path), 0, 0);
+    snprintf(key, sizeof key, "%s/values", name);
+    ck_assert_int_eq(golden_has(values, key), strstr(name, "palette") || strstr(name, "16"));
+    if (golden_has(values, key))
+        assert_close(tensor, golden(values, key), 0, 0);
 }
 
 /* ---- files ---- */
 
-static char directory[] = "/tmp/evenkeel-image-XXXXXX";
-static char path[100];
-
-static void make_directory(void)
-{
-    ck_assert_ptr_nonnull(mkdtemp(directory));
-    snprintf(path, sizeof path, "%s/picture", directory);
-}
-
-static void remove_directory(void)
-{
-    unlink(path);
-    rmdir(directory);
-    memcpy(directory + strlen(directory) - 6, "XXXXXX", 6);
-}
-
 FIXTURE(make_directory, remove_directory)
-
-static void write_bytes(const void *bytes, size_t nbytes)
-{
-    FILE *stream = fopen(path, "wb");
-    ck_assert_ptr_nonnull(stream);
-    ck_assert_uint_eq(fwrite(bytes, 1, nbytes, stream), nbytes);
-    ck_assert_int_eq(fclose(stream), 0);
-}
 
 /* The name's ending does not matter. */
 TEST(from_files)
@@ -208,8 +184,8 @@ TEST(from_files)
     static const char *const names[] = {"rgb_alpha8", "jpeg_420"};
     for (int i = 0; i < 2; i++) {
         ek_tensor *bytes = part(names[i], "file");
-        write_bytes(ek_tensor_data(bytes), (size_t)ek_tensor_count(bytes));
-        ek_tensor *tensor = ek_read_image(path, 3);
+        write_file("file", ek_tensor_data(bytes), (size_t)ek_tensor_count(bytes));
+        ek_tensor *tensor = ek_read_image(file_path, 3);
         assert_made(tensor);
         assert_close(tensor, decode(names[i], 3), 0, 0);
     }
@@ -217,34 +193,31 @@ TEST(from_files)
 
 TEST(unreadable)
 {
-    ck_assert_ptr_null(ek_read_image("/nowhere/cat.png", 3));
-    assert_error(EK_E_IO, "read_image: cannot open /nowhere/cat.png: No such file");
-    ck_assert_ptr_null(ek_read_image("/tmp", 3));
-    assert_error(EK_E_IO, "read_image: cannot open /tmp: Is a directory");
-    ck_assert_ptr_null(ek_read_image(NULL, 3));
-    assert_error(EK_E_INVALID, "NULL");
-    ck_assert_ptr_null(ek_read_image("/nowhere/cat.png", 5));
-    assert_error(EK_E_INVALID, "read_image: /nowhere/cat.png: 5 channels; 1 (brightness)");
-    ck_assert_ptr_null(ek_decode_image("", 0, -1, "cat"));
-    assert_error(EK_E_INVALID, "decode_image: cat: -1 channels");
-    ck_assert_ptr_null(ek_decode_image(NULL, 3, 0, "cat"));
-    assert_error(EK_E_INVALID, "decode_image: cat: the bytes are NULL");
-    ck_assert_ptr_null(ek_decode_image(NULL, 0, 0, NULL));
-    assert_error(EK_E_FORMAT, "decode_image: a picture: empty; PNG and JPEG are read");
+    assert_refused(ek_read_image("/nowhere/cat.png", 3), EK_E_IO,
+                   "read_image: cannot open /nowhere/cat.png: No such file");
+    assert_refused(ek_read_image("/tmp", 3), EK_E_IO,
+                   "read_image: cannot open /tmp: Is a directory");
+    assert_refused(ek_read_image(NULL, 3), EK_E_INVALID, "NULL");
+    assert_refused(ek_read_image("/nowhere/cat.png", 5), EK_E_INVALID,
+                   "read_image: /nowhere/cat.png: 5 channels; 1 (brightness)");
+    assert_refused(ek_decode_image("", 0, -1, "cat"), EK_E_INVALID,
+                   "decode_image: cat: -1 channels");
+    assert_refused(ek_decode_image(NULL, 3, 0, "cat"), EK_E_INVALID,
+                   "decode_image: cat: the bytes are NULL");
+    assert_refused(ek_decode_image(NULL, 0, 0, NULL), EK_E_FORMAT,
+                   "decode_image: a picture: empty; PNG and JPEG are read");
 }
 
 TEST(other_formats)
 {
-    write_bytes("GIF89a\1\0\1\0", 10);
-    ck_assert_ptr_null(ek_read_image(path, 3));
-    assert_error(EK_E_FORMAT, "picture: neither PNG nor JPEG: it begins with 47 49 46 38 39 61 01 "
-                              "00");
-    write_bytes("\x89P", 2);
-    ck_assert_ptr_null(ek_read_image(path, 3));
-    assert_error(EK_E_FORMAT, "it begins with 89 50");
-    write_bytes("", 0);
-    ck_assert_ptr_null(ek_read_image(path, 3));
-    assert_error(EK_E_FORMAT, "picture: empty");
+    write_file("file", "GIF89a\1\0\1\0", 10);
+    assert_refused(ek_read_image(file_path, 3), EK_E_FORMAT,
+                   "file: neither PNG nor JPEG: it begins with 47 49 46 38 39 61 01 "
+                   "00");
+    write_file("file", "\x89P", 2);
+    assert_refused(ek_read_image(file_path, 3), EK_E_FORMAT, "it begins with 89 50");
+    write_file("file", "", 0);
+    assert_refused(ek_read_image(file_path, 3), EK_E_FORMAT, "file: empty");
 }
 
 /* A sentence of a long name still says what is wrong. */
@@ -253,8 +226,6 @@ TEST(long_names)
     char name[4000];
     memset(name, 'x', sizeof name);
     name[sizeof name - 1] = '\0';
-    ck_assert_ptr_null(ek_decode_image("GIF89a", 6, 3, name));
-    assert_error(EK_E_FORMAT, "neither PNG nor JPEG");
-    ck_assert_ptr_null(ek_read_image(name, 3));
-    assert_error(EK_E_IO, "File name too long");
+    assert_refused(ek_decode_image("GIF89a", 6, 3, name), EK_E_FORMAT, "neither PNG nor JPEG");
+    assert_refused(ek_read_image(name, 3), EK_E_IO, "File name too long");
 }

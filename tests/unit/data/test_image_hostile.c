@@ -37,7 +37,7 @@ static ek_tensor *decode(const encoded *self, int channels)
     return tensor;
 }
 
-static void assert_refused(const encoded *self, const char *part)
+static void assert_picture_refused(const encoded *self, const char *part)
 {
     ek_memory_stats before, after;
     assert_ok(ek_memory_get(ek_cpu(), &before));
@@ -86,9 +86,9 @@ TEST(png_truncated)
         encoded self = picture(names[i]);
         size_t whole = self.nbytes;
         for (self.nbytes = 0; self.nbytes < 8; self.nbytes++)
-            assert_refused(&self, self.nbytes ? "it begins with" : "empty");
+            assert_picture_refused(&self, self.nbytes ? "it begins with" : "empty");
         for (; self.nbytes < whole; self.nbytes++)
-            assert_refused(&self, "truncated");
+            assert_picture_refused(&self, "truncated");
     }
 }
 
@@ -100,47 +100,47 @@ TEST(png_sums)
         size_t at = find(&self, chunks[i], 4);
         uint32_t length = (uint32_t)self.bytes[at - 2] << 8 | self.bytes[at - 1];
         self.bytes[at + 4 + length] ^= 0x10;
-        assert_refused(&self, "CRC error");
+        assert_picture_refused(&self, "CRC error");
     }
     encoded self = picture("rgb8_gamma"); /* of a chunk that is not even looked at */
     self.bytes[find(&self, "tEXt", 4) + 5] ^= 1;
-    assert_refused(&self, "CRC error");
+    assert_picture_refused(&self, "CRC error");
 }
 
 TEST(png_headers)
 {
     encoded self = picture("rgb8");
     set_png_size(&self, 0, 9);
-    assert_refused(&self, "Invalid IHDR");
+    assert_picture_refused(&self, "Invalid IHDR");
     set_png_size(&self, 13, 0);
-    assert_refused(&self, "Invalid IHDR");
+    assert_picture_refused(&self, "Invalid IHDR");
     set_png_size(&self, 0xffffffff, 9);
-    assert_refused(&self, "PNG unsigned integer out of range");
+    assert_picture_refused(&self, "PNG unsigned integer out of range");
     self.bytes[IHDR_DATA + 8] = 3;
     set_png_size(&self, 13, 9);
-    assert_refused(&self, "Invalid IHDR");
+    assert_picture_refused(&self, "Invalid IHDR");
     self.bytes[IHDR_DATA + 8] = 8;
     self.bytes[IHDR_DATA + 9] = 5;
     set_png_size(&self, 13, 9);
-    assert_refused(&self, "Invalid IHDR");
+    assert_picture_refused(&self, "Invalid IHDR");
     self.bytes[IHDR_DATA + 9] = 3;
     set_png_size(&self, 13, 9);
-    assert_refused(&self, "PLTE");
+    assert_picture_refused(&self, "PLTE");
 }
 
 TEST(png_sizes)
 {
     encoded self = picture("gray1");
     set_png_size(&self, 1u << 15, 1u << 13); /* as many as are read */
-    assert_refused(&self, "truncated: 32768 x 8192 pixels do not fit in a PNG file of");
+    assert_picture_refused(&self, "truncated: 32768 x 8192 pixels do not fit in a PNG file of");
     set_png_size(&self, 1u << 15, (1u << 13) + 1);
-    assert_refused(&self, "32768 x 8193 pixels; at most 268435456 in all are read");
+    assert_picture_refused(&self, "32768 x 8193 pixels; at most 268435456 in all are read");
     set_png_size(&self, 0x7fffffff, 0x7fffffff);
-    assert_refused(&self, "2147483647 x 2147483647 pixels; at most");
+    assert_picture_refused(&self, "2147483647 x 2147483647 pixels; at most");
     set_png_size(&self, 2000001, 1); /* more than libpng's own limit */
-    assert_refused(&self, "truncated: 2000001 x 1 pixels");
+    assert_picture_refused(&self, "truncated: 2000001 x 1 pixels");
     set_png_size(&self, 300, 300); /* plausible, and yet too few */
-    assert_refused(&self, "no PNG that can be read");
+    assert_picture_refused(&self, "no PNG that can be read");
 }
 
 /* ---- JPEG ---- */
@@ -152,9 +152,9 @@ TEST(jpeg_truncated)
         encoded self = picture(names[i]);
         size_t whole = self.nbytes;
         for (self.nbytes = 3; self.nbytes < whole; self.nbytes++)
-            assert_refused(&self, "");
+            assert_picture_refused(&self, "");
         self.nbytes = whole - 1;
-        assert_refused(&self, "truncated: a JPEG file without an end");
+        assert_picture_refused(&self, "truncated: a JPEG file without an end");
     }
 }
 
@@ -166,7 +166,7 @@ TEST(jpeg_end_in_a_table)
     static const uint8_t comment[] = {0xff, 0xfe, 0, 4, 0xff, 0xd9};
     memcpy(self.bytes + last, comment, sizeof comment);
     self.nbytes = last + sizeof comment;
-    assert_refused(&self, "Premature end of JPEG file");
+    assert_picture_refused(&self, "Premature end of JPEG file");
 }
 
 static size_t frame_of(const encoded *self)
@@ -189,20 +189,20 @@ TEST(jpeg_headers)
 {
     encoded self = picture("jpeg_420");
     set_jpeg_size(&self, 0, 21);
-    assert_refused(&self, "no JPEG that can be read");
+    assert_picture_refused(&self, "no JPEG that can be read");
     set_jpeg_size(&self, 35, 0);
-    assert_refused(&self, "no JPEG that can be read");
+    assert_picture_refused(&self, "no JPEG that can be read");
     set_jpeg_size(&self, 65500, 65500);
-    assert_refused(&self, "65500 x 65500 pixels; at most 268435456 in all are read");
+    assert_picture_refused(&self, "65500 x 65500 pixels; at most 268435456 in all are read");
     set_jpeg_size(&self, 16384, 16384);
-    assert_refused(&self, "truncated: 16384 x 16384 pixels do not fit in a JPEG file of");
+    assert_picture_refused(&self, "truncated: 16384 x 16384 pixels do not fit in a JPEG file of");
     set_jpeg_size(&self, 35, 21);
     self.bytes[frame_of(&self) + 4] = 12; /* bits */
-    assert_refused(&self, "Unsupported JPEG data precision 12");
+    assert_picture_refused(&self, "Unsupported JPEG data precision 12");
     self.nbytes = 2;
     memcpy(self.bytes + self.nbytes, (uint8_t[]){0xff, 0xd9}, 2);
     self.nbytes = 4;
-    assert_refused(&self, "tables without a picture");
+    assert_picture_refused(&self, "tables without a picture");
 }
 
 /* Two components mean nothing that is known. */
@@ -217,7 +217,7 @@ TEST(jpeg_of_two_components)
     memmove(self.bytes + scan + 9, self.bytes + scan + 11, self.nbytes - scan - 11);
     memmove(self.bytes + frame + 16, self.bytes + frame + 19, self.nbytes - frame - 19);
     self.nbytes -= 5;
-    assert_refused(&self, "unknown colours");
+    assert_picture_refused(&self, "unknown colours");
 }
 
 /* Pillow reads what has an end, whatever is missing before. */

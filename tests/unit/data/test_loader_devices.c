@@ -105,8 +105,7 @@ TEST_LOOP(sizes_that_do_not_add_up_lose_the_batch, 0, 2)
         memcpy(told.sizes, wrong[i].sizes, sizeof told.sizes);
         ek_loader *loader =
             loader_of(_i, (ek_loader_options){.sizes = cut_as_told, .sizes_user = &told});
-        ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_INVALID);
-        assert_error(EK_E_INVALID, wrong[i].part);
+        assert_refused(ek_loader_next(loader, &batch), EK_E_INVALID, wrong[i].part);
         assert_parts(loader, (int64_t[]){0, 0, 0, 4});
         ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
         ek_loader_free(loader);
@@ -117,8 +116,8 @@ TEST_LOOP(sizes_that_do_not_add_up_lose_the_batch, 0, 2)
         loader_of(_i,
                   (ek_loader_options){.sizes = cut_as_told, .sizes_user = &fails, .prefetch = 1});
     for (int b = 0; b < 2; b++) {
-        ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_STATE);
-        assert_error(EK_E_STATE, b ? "loader: batch 1: no plan" : "loader: batch 0: no plan");
+        assert_refused(ek_loader_next(loader, &batch), EK_E_STATE,
+                       b ? "loader: batch 1: no plan" : "loader: batch 0: no plan");
     }
     ek_loader_free(loader);
 }
@@ -165,8 +164,7 @@ TEST_LOOP(a_device_without_memory_loses_the_batch, 0, 2)
     ek_loader *loader = ek_data_loader(&noisy_new(8)->dataset, .batch_size = 4, .workers = _i,
                                        .device_ids = ek_devices(EK_HOST, 2));
     assert_ok(ek_memory_set_capacity(ek_host(1), 64));
-    ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_OUT_OF_MEMORY);
-    assert_error(EK_E_OUT_OF_MEMORY, "host:1 is out of memory");
+    assert_refused(ek_loader_next(loader, &batch), EK_E_OUT_OF_MEMORY, "host:1 is out of memory");
     assert_ok(ek_loader_reset(loader));
     assert_ok(ek_memory_set_capacity(ek_host(1), 0));
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
@@ -287,8 +285,8 @@ TEST_LOOP(other_memory_is_fed_when_a_batch_is_given, 0, 3)
     ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
     /* Where nothing of it is left to send it to, the batch is lost. */
     assert_ok(ek_memory_set_capacity(ek_host(1), 64));
-    ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_OUT_OF_MEMORY);
-    assert_error(EK_E_OUT_OF_MEMORY, "loader: batch 0: host:1 is out of memory");
+    assert_refused(ek_loader_next(loader, &batch), EK_E_OUT_OF_MEMORY,
+                   "loader: batch 0: host:1 is out of memory");
     assert_ok(ek_memory_set_capacity(ek_host(1), 0));
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
     assert_fed(&batch);

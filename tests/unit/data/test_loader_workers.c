@@ -47,8 +47,7 @@ TEST(threads_that_cannot_be_had_are_an_error)
         threads_left = had;
         char part[64];
         snprintf(part, sizeof part, "loader: no thread for worker %d of 3 can be had", had);
-        ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_NO_MEMORY);
-        assert_error(EK_E_NO_MEMORY, part);
+        assert_refused(ek_loader_next(loader, &batch), EK_E_NO_MEMORY, part);
     }
     threads_left = 1;
     ek_loader *never = ek_data_loader(&noisy_new(6)->dataset, .workers = 3);
@@ -170,15 +169,13 @@ TEST_LOOP(a_sample_that_is_not_there_is_the_samplers_error, 0, 2)
         sampler->wrong = wrong[i];
         ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
         ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
-        ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_INVALID);
-        assert_error(EK_E_INVALID, part);
+        assert_refused(ek_loader_next(loader, &batch), EK_E_INVALID, part);
         ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
         ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
     }
     /* An order that cannot be drawn begins no pass. */
     sampler->fails = true;
-    ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_USER);
-    assert_error(EK_E_USER, "no order");
+    assert_refused(ek_loader_next(loader, &batch), EK_E_USER, "no order");
     sampler->fails = false;
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
     ck_assert_int_eq(batch.number, 0);
@@ -249,8 +246,7 @@ TEST(a_worker_that_cannot_start_fails_all_batches)
                                        .worker_start = start_worker, .worker_user = &seen);
     for (int b = 0; b < 5; b++) {
         snprintf(part, sizeof part, "loader: batch %d (worker 1): worker_start: cannot start", b);
-        ck_assert_int_eq(ek_loader_next(loader, &batch), EK_E_USER);
-        assert_error(EK_E_USER, part);
+        assert_refused(ek_loader_next(loader, &batch), EK_E_USER, part);
     }
     ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
     ck_assert_int_eq(seen.calls, 3);

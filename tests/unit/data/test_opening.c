@@ -11,7 +11,7 @@
 #include "files.h"
 #include "readers.h"
 
-FIXTURE(make_directory, remove_directory)
+FIXTURE(make_directory, empty_directory)
 
 /* ---- interruptions ---- */
 
@@ -81,7 +81,7 @@ static void make_socket(const char *path)
     close(end);
 }
 
-static void assert_refused(int reader, const char *path)
+static void assert_path_refused(int reader, const char *path)
 {
     char sentence[200];
     ck_assert_msg(!readers[reader].read(path), "%s reads %s", readers[reader].name, path);
@@ -95,14 +95,14 @@ TEST_LOOP(no_regular_files, 0, READERS)
 {
     char link[128];
     ck_assert_int_eq(mkfifo(path_of("pipe"), 0600), 0);
-    assert_refused(_i, path_of("pipe"));
+    assert_path_refused(_i, path_of("pipe"));
     snprintf(link, sizeof link, "%s", path_of("link"));
     ck_assert_int_eq(symlink(path_of("pipe"), link), 0);
-    assert_refused(_i, link);
+    assert_path_refused(_i, link);
     make_socket(path_of("socket"));
-    assert_refused(_i, path_of("socket"));
-    assert_refused(_i, "/dev/null");
-    assert_refused(_i, "/dev/zero");
+    assert_path_refused(_i, path_of("socket"));
+    assert_path_refused(_i, "/dev/null");
+    assert_path_refused(_i, "/dev/zero");
     ck_assert(!readers[_i].read(directory));
     assert_error(EK_E_IO, "Is a directory");
 }
@@ -158,8 +158,8 @@ TEST(folders_skip_them)
     ck_assert_int_eq(symlink("pipe.png", link), 0);
     snprintf(link, sizeof link, "%s", in_class("zero.png"));
     ck_assert_int_eq(symlink("/dev/zero", link), 0);
-    ck_assert_ptr_null(ek_image_folder(root));
-    assert_error(EK_E_INVALID, "no .png, .jpg or .jpeg file in class class");
+    assert_refused(ek_image_folder(root), EK_E_INVALID,
+                   "no .png, .jpg or .jpeg file in class class");
     write_file("class/1.png", png, sizeof png);
     ek_dataset *folder = ek_image_folder(root);
     assert_made(folder);

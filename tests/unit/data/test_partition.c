@@ -154,16 +154,12 @@ TEST(wrong_arguments)
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         freed = 0;
-        ck_assert_ptr_null(
-            ek_partition(wrong[i].part, make_numbers(9), wrong[i].sizes, wrong[i].count));
-        assert_error(EK_E_INVALID, wrong[i].text);
+        assert_refused(ek_partition(wrong[i].part, make_numbers(9), wrong[i].sizes, wrong[i].count),
+                       EK_E_INVALID, wrong[i].text);
         ck_assert_int_eq(freed, 1); /* it was taken over */
     }
-    ck_assert_ptr_null(ek_partition(0, NULL));
-    assert_error(EK_E_INVALID, "NULL");
+    assert_refused(ek_partition(0, NULL), EK_E_INVALID, "NULL");
     ek_error(EK_E_USER, "earlier");
-    ck_assert_ptr_null(ek_partition(0, NULL));
-    assert_error(EK_E_USER, "earlier");
-    ck_assert_ptr_null(ek_partition(0, make_numbers(-1)));
-    assert_error(EK_E_INVALID, "");
+    assert_refused(ek_partition(0, NULL), EK_E_USER, "earlier");
+    assert_refused(ek_partition(0, make_numbers(-1)), EK_E_INVALID, "");
 }

@@ -2,6 +2,7 @@
 #include "cuda/cuda_setup.h"
 #include "evenkeel/evenkeel.h"
 #include "held_stream.h"
+#include "kit/devices.h"
 
 enum { BATCH = 6, COLUMNS = 4992, SAMPLES = 10 * BATCH, PATIENCE = 2 };
 enum { ROW = COLUMNS * sizeof(float), PART = BATCH / 2 * ROW };
@@ -40,13 +41,6 @@ static ek_loader *open_loader(int workers, ek_switch send_ahead)
     return loader;
 }
 
-static uint64_t in_use(int index)
-{
-    ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_cuda(index), &stats));
-    return stats.in_use;
-}
-
 static const struct timespec moment = {0, 20000000};
 
 /* Asks for batches until one is ahead of the one that was given. */
@@ -54,7 +48,7 @@ static void ask_until_ahead(ek_loader *loader, ek_batch *batch)
 {
     for (int i = 0; i < SAMPLES / BATCH - 2; i++) {
         ck_assert_int_eq(ek_loader_next(loader, batch), 1);
-        if (in_use(0) == 2 * PART && in_use(1) == 2 * PART)
+        if (bytes_in_use(ek_cuda(0)) == 2 * PART && bytes_in_use(ek_cuda(1)) == 2 * PART)
             return;
         nanosleep(&moment, NULL);
     }
@@ -148,18 +142,18 @@ TEST(one_batch_is_ahead_and_no_more)
     ask_until_ahead(loader, &batch);
     for (int i = 0; i < 2 * SAMPLES / BATCH; i++) {
         ck_assert_int_ge(ek_loader_next(loader, &batch), 0);
-        ck_assert_uint_le(in_use(0), 2 * PART);
+        ck_assert_uint_le(bytes_in_use(ek_cuda(0)), 2 * PART);
         nanosleep(&moment, NULL);
     }
     assert_ok(ek_loader_reset(loader));
-    ck_assert_uint_eq(in_use(0) + in_use(1), 0);
+    ck_assert_uint_eq(bytes_in_use(ek_cuda(0)) + bytes_in_use(ek_cuda(1)), 0);
     ask_until_ahead(loader, &batch);
     ek_loader_free(loader);
-    ck_assert_uint_eq(in_use(0) + in_use(1), 0);
+    ck_assert_uint_eq(bytes_in_use(ek_cuda(0)) + bytes_in_use(ek_cuda(1)), 0);
     loader = open_loader(2, EK_OFF);
     while (ek_loader_next(loader, &batch) > 0) {
         nanosleep(&moment, NULL);
-        ck_assert_uint_le(in_use(0), PART);
+        ck_assert_uint_le(bytes_in_use(ek_cuda(0)), PART);
     }
     ek_loader_free(loader);
     close_cuda();
@@ -225,7 +219,7 @@ TEST_LOOP(scattering_waits_for_no_kernel, 0, 2)
 TEST(other_switches_are_refused)
 {
     open_cuda("0,0");
-    ck_assert_ptr_null(ek_data_loader(ek_dataset_new(&rows_type), .send_ahead = (ek_switch)3));
-    assert_error(EK_E_INVALID, "send_ahead can be EK_ON or EK_OFF, not 3");
+    assert_refused(ek_data_loader(ek_dataset_new(&rows_type), .send_ahead = (ek_switch)3),
+                   EK_E_INVALID, "send_ahead can be EK_ON or EK_OFF, not 3");
     close_cuda();
 }

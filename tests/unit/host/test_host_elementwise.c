@@ -180,8 +180,7 @@ TEST(integers)
         assert_ok(ek_host_unary(dev, EK_UNARY_AFFINE, z, x, 2, 1));
         for (int i = 0; i < 15; i++)
             case_must(case_get(z, i) == 4 * i + 1);
-        ck_assert_int_eq(ek_host_unary(dev, EK_UNARY_EXP, z, x, 0, 0), EK_E_DTYPE);
-        assert_error(EK_E_DTYPE, "floating");
+        assert_refused(ek_host_unary(dev, EK_UNARY_EXP, z, x, 0, 0), EK_E_DTYPE, "floating");
     }
 }
 
@@ -358,8 +357,7 @@ TEST(sums_of_many)
             expect(x[0], i, want[i], floating[d] == EK_BF16 ? 4e-3 : 0, "add_n", 3);
         free(want);
     }
-    ck_assert_int_eq(ek_host_add_n(dev, 1, NULL, NULL, 0), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "at least 1");
+    assert_refused(ek_host_add_n(dev, 1, NULL, NULL, 0), EK_E_INVALID, "at least 1");
 }
 
 /* Large enough for two threads; the same bits with one. */

@@ -65,8 +65,8 @@ TEST(sgd)
         ek_scope_end(&scope);
     }
     ek_tensor *w = vector(dev, EK_F32, 1);
-    ck_assert_int_eq(ek_host_sgd_step(dev, w, w, NULL, &variants[2]), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "momentum buffer");
+    assert_refused(ek_host_sgd_step(dev, w, w, NULL, &variants[2]), EK_E_INVALID,
+                   "momentum buffer");
 }
 
 TEST(adam)
@@ -123,6 +123,6 @@ TEST(adam)
         ek_scope_end(&scope);
     }
     ek_tensor *w = vector(dev, EK_F32, 1);
-    ck_assert_int_eq(ek_host_adam_step(dev, w, w, w, w, NULL, &variants[0]), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "number 1");
+    assert_refused(ek_host_adam_step(dev, w, w, w, w, NULL, &variants[0]), EK_E_INVALID,
+                   "number 1");
 }

@@ -6,7 +6,7 @@
 
 #include "checkpoint_setup.h"
 
-FIXTURE(setup, teardown)
+FIXTURE(setup, shut_down)
 
 /* Batch norm, dropout, two layers: all kinds of state. Paths 0 to 5. */
 static ek_module *make_body(void)
@@ -50,7 +50,7 @@ static uint32_t two_steps(ek_module *module, ek_tensor *x, ek_tensor **outputs)
 TEST(a_step_is_the_same_to_the_bit)
 {
     ek_module *plain = f64(make_body()), *checkpoint = f64(ek_checkpoint(make_body()));
-    ek_tensor *x = leaf(1, EK_SHAPE(5, 4)), *y = ek_detach(x);
+    ek_tensor *x = leaf_on(1, EK_SHAPE(5, 4), ek_cpu()), *y = ek_detach(x);
     assert_ok(ek_tensor_set_requires_grad(y, true));
     ek_tensor *of_plain[2], *of_checkpoint[2];
     uint32_t next = two_steps(plain, x, of_plain);
@@ -75,7 +75,7 @@ TEST(a_step_is_the_same_to_the_bit)
 TEST(plain_members_are_found_again)
 {
     ek_module *plain = f64(make_body()), *checkpoint = f64(ek_checkpoint(make_body()));
-    ek_tensor *x = normal(1, EK_SHAPE(5, 4), ek_cpu());
+    ek_tensor *x = normal(1, EK_SHAPE(5, 4), EK_F64, ek_cpu());
     for (int i = 0; i < 2; i++) {
         ek_module *module = i ? checkpoint : plain;
         ek_manual_seed(9);
@@ -117,13 +117,14 @@ static ek_tensor *gradient_of_net(ek_tensor *const *x, int count, void *user)
 TEST(differences_agree)
 {
     net_case net = {f64(ek_checkpoint(make_body())), true};
-    ek_tensor *inputs[] = {leaf(2, EK_SHAPE(3, 4)), ek_module_tensor(net.module, "4.weight"),
+    ek_tensor *inputs[] = {leaf_on(2, EK_SHAPE(3, 4), ek_cpu()),
+                           ek_module_tensor(net.module, "4.weight"),
                            ek_module_tensor(net.module, "1.weight")};
     assert_ok(ek_gradcheck(.function = net_of, .inputs = inputs, .input_count = 3, .user = &net));
     assert_ok(
         ek_gradgradcheck(.function = net_of, .inputs = inputs, .input_count = 3, .user = &net));
     /* One order more. */
-    ek_tensor *few[] = {leaf(2, EK_SHAPE(2, 4)), inputs[2]};
+    ek_tensor *few[] = {leaf_on(2, EK_SHAPE(2, 4), ek_cpu()), inputs[2]};
     assert_ok(ek_gradgradcheck(.function = gradient_of_net, .inputs = few, .input_count = 2,
                                .user = &net));
     ek_module_free(net.module);
@@ -135,7 +136,7 @@ TEST(linear_modules)
     ek_module *modules[] = {ek_identity(), ek_flatten_module(0, -1), ek_linear(3, 2)};
     for (int i = 0; i < 3; i++) {
         net_case net = {f64(ek_checkpoint(ek_checkpoint(modules[i]))), false};
-        ek_tensor *x = leaf(6, EK_SHAPE(2, 3));
+        ek_tensor *x = leaf_on(6, EK_SHAPE(2, 3), ek_cpu());
         assert_ok(ek_gradcheck(.function = net_of, .inputs = &x, .input_count = 1, .user = &net));
         assert_ok(
             ek_gradgradcheck(.function = net_of, .inputs = &x, .input_count = 1, .user = &net));
@@ -147,7 +148,7 @@ TEST(linear_modules)
 /* A critic's penalty. */
 static double penalty(ek_module *critic, uint64_t seed)
 {
-    ek_tensor *x = leaf(seed, EK_SHAPE(5, 4)), *gradient;
+    ek_tensor *x = leaf_on(seed, EK_SHAPE(5, 4), ek_cpu()), *gradient;
     ek_tensor *score = ek_sum(ek_apply(critic, x));
     assert_ok(ek_grad(.outputs = &score, .output_count = 1, .inputs = &x, .input_count = 1,
                       .gradients = &gradient, .create_graph = true));
@@ -192,7 +193,7 @@ TEST(nested_checkpoints)
     ek_module *nested =
         f64(ek_checkpoint(ek_sequential(ek_checkpoint(inner), ek_checkpoint(ek_dropout(0.4)),
                                         ek_linear(6, 3), ek_sigmoid())));
-    ek_tensor *x = leaf(1, EK_SHAPE(5, 4)), *y = ek_detach(x);
+    ek_tensor *x = leaf_on(1, EK_SHAPE(5, 4), ek_cpu()), *y = ek_detach(x);
     assert_ok(ek_tensor_set_requires_grad(y, true));
     ek_tensor *of_plain[2], *of_nested[2];
     uint32_t next = two_steps(plain, x, of_plain);
@@ -204,7 +205,7 @@ TEST(nested_checkpoints)
     assert_equal(ek_module_tensor(nested, "0.1.running_var"),
                  ek_module_tensor(plain, "1.running_var"));
     net_case net = {nested, true};
-    ek_tensor *few = leaf(2, EK_SHAPE(2, 4));
+    ek_tensor *few = leaf_on(2, EK_SHAPE(2, 4), ek_cpu());
     assert_ok(ek_gradgradcheck(.function = net_of, .inputs = &few, .input_count = 1, .user = &net));
     ek_module_free(plain);
     ek_module_free(nested);
@@ -248,7 +249,7 @@ static ek_module *make_mixer(void)
 {
     mixer *self = (mixer *)ek_module_new(&mixer_type);
     assert_ok(ek_register_parameter(&self->module, "scale", &self->scale,
-                                    normal(20, EK_SHAPE(3), ek_cpu())));
+                                    normal(20, EK_SHAPE(3), EK_F64, ek_cpu())));
     assert_ok(ek_register_buffer(&self->module, "offset", &self->offset,
                                  ek_zeros(EK_SHAPE(1), .dtype = EK_F64)));
     return &self->module;
@@ -281,7 +282,8 @@ static ek_tensor *mixed(ek_tensor *const *x, int count, void *user)
 TEST(nests_and_keywords)
 {
     ek_module *plain = make_mixer(), *checkpoint = ek_checkpoint(make_mixer());
-    ek_tensor *inputs[] = {leaf(21, EK_SHAPE(3)), leaf(22, EK_SHAPE(3)), leaf(23, EK_SHAPE(1)),
+    ek_tensor *inputs[] = {leaf_on(21, EK_SHAPE(3), ek_cpu()), leaf_on(22, EK_SHAPE(3), ek_cpu()),
+                           leaf_on(23, EK_SHAPE(1), ek_cpu()),
                            ek_module_tensor(checkpoint, "scale")};
     ek_tensor *y = mixed(inputs, 3, checkpoint), *wanted = mixed(inputs, 3, plain);
     assert_equal(y, wanted);
@@ -313,7 +315,8 @@ TEST(plain_calls)
 {
     ek_module *checkpoint = ek_checkpoint(make_mixer());
     mixer *body = (mixer *)ek_module_child(checkpoint, 0);
-    ek_tensor *x[] = {leaf(21, EK_SHAPE(3)), leaf(22, EK_SHAPE(3)), leaf(23, EK_SHAPE(1))};
+    ek_tensor *x[] = {leaf_on(21, EK_SHAPE(3), ek_cpu()), leaf_on(22, EK_SHAPE(3), ek_cpu()),
+                      leaf_on(23, EK_SHAPE(1), ek_cpu())};
     ek_value value = mix(checkpoint, x);
     ck_assert(is_alone);
     ck_assert(!(ek_thread_self()->modes.flags & EK_MODE_ALONE) && ek_grad_enabled());
@@ -339,7 +342,7 @@ TEST(plain_calls)
 TEST(parameters_without_a_gradient)
 {
     ek_module *plain = f64(make_body()), *checkpoint = f64(ek_checkpoint(make_body()));
-    ek_tensor *x = leaf(1, EK_SHAPE(5, 4)), *of[2];
+    ek_tensor *x = leaf_on(1, EK_SHAPE(5, 4), ek_cpu()), *of[2];
     for (int i = 0; i < 2; i++) {
         ek_module *module = i ? checkpoint : plain;
         assert_ok(ek_tensor_set_requires_grad(ek_module_tensor(module, "0.weight"), false));
@@ -362,7 +365,7 @@ TEST(parameters_without_a_gradient)
 TEST(the_graph_outlives_the_module)
 {
     ek_module *checkpoint = f64(ek_checkpoint(make_body()));
-    ek_tensor *x = leaf(1, EK_SHAPE(5, 4));
+    ek_tensor *x = leaf_on(1, EK_SHAPE(5, 4), ek_cpu());
     ek_tensor *weight = ek_keep(ek_module_tensor(checkpoint, "0.weight"));
     ek_tensor *y = ek_apply(checkpoint, x);
     ek_module_free(checkpoint);

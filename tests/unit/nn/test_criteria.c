@@ -114,27 +114,22 @@ TEST(denominators_of_any_size)
     ek_scope_end(&scope);
 }
 
-#define assert_refused(call, part)        \
-    do {                                  \
-        ck_assert_ptr_null(call);         \
-        assert_error(EK_E_INVALID, part); \
-    } while (0)
-
 TEST(options_that_do_not_apply)
 {
     ek_scope scope = ek_scope_begin();
-    assert_refused(ek_mse_loss(.ignore_index = 3), "ignore_index");
-    assert_refused(ek_nll_loss(.label_smoothing = 0.1), "label_smoothing");
-    assert_refused(ek_cross_entropy_loss(.label_smoothing = 2), "between 0 and 1, not 2");
-    assert_refused(ek_l1_loss(.weight = ek_ones(EK_SHAPE(2))), "weight");
-    assert_refused(ek_mse_loss(.reduction = (ek_reduction)5), "reduction 5");
-    assert_refused(ek_mse_loss(.pos_weight = ek_ones(EK_SHAPE(2))), "mse_loss takes no pos_weight");
-    assert_refused(ek_cross_entropy_loss(.pos_weight = ek_ones(EK_SHAPE(2))),
+    assert_refused(ek_mse_loss(.ignore_index = 3), EK_E_INVALID, "ignore_index");
+    assert_refused(ek_nll_loss(.label_smoothing = 0.1), EK_E_INVALID, "label_smoothing");
+    assert_refused(ek_cross_entropy_loss(.label_smoothing = 2), EK_E_INVALID,
+                   "between 0 and 1, not 2");
+    assert_refused(ek_l1_loss(.weight = ek_ones(EK_SHAPE(2))), EK_E_INVALID, "weight");
+    assert_refused(ek_mse_loss(.reduction = (ek_reduction)5), EK_E_INVALID, "reduction 5");
+    assert_refused(ek_mse_loss(.pos_weight = ek_ones(EK_SHAPE(2))), EK_E_INVALID,
+                   "mse_loss takes no pos_weight");
+    assert_refused(ek_cross_entropy_loss(.pos_weight = ek_ones(EK_SHAPE(2))), EK_E_INVALID,
                    "cross_entropy_loss takes no pos_weight; bce_with_logits_loss does");
     ek_module *mse = ek_mse_loss();
     ek_tensor *x = ek_ones(EK_SHAPE(2));
-    ck_assert_ptr_null(ek_loss(mse, x));
-    assert_error(EK_E_INVALID, "takes 2 inputs, not 1");
+    assert_refused(ek_loss(mse, x), EK_E_INVALID, "takes 2 inputs, not 1");
     ek_module_free(mse);
     ek_scope_end(&scope);
 }

@@ -128,12 +128,10 @@ TEST(batch_norm_tracks)
     ek_module_free(norm);
 
     norm = ek_batch_norm2d(1);
-    ck_assert_ptr_null(ek_apply(norm, x));
-    assert_error(EK_E_SHAPE, "4 dimensions");
+    assert_refused(ek_apply(norm, x), EK_E_SHAPE, "4 dimensions");
     ek_module_free(norm);
     norm = ek_batch_norm1d(1);
-    ck_assert_ptr_null(ek_apply(norm, ek_ones(EK_SHAPE(1, 1, 2, 2))));
-    assert_error(EK_E_SHAPE, "2 or 3 dimensions");
+    assert_refused(ek_apply(norm, ek_ones(EK_SHAPE(1, 1, 2, 2))), EK_E_SHAPE, "2 or 3 dimensions");
     ek_module_free(norm);
     ek_scope_end(&scope);
 }
@@ -168,12 +166,6 @@ TEST(layers_without_weights)
     ek_scope_end(&scope);
 }
 
-#define assert_refused(call, part)        \
-    do {                                  \
-        ck_assert_ptr_null(call);         \
-        assert_error(EK_E_INVALID, part); \
-    } while (0)
-
 TEST(an_entry_of_a_direction_counts_before_the_option_for_all)
 {
     ek_module *conv = ek_conv2d(1, 1, 3, .kernels = {0, 5});
@@ -185,24 +177,26 @@ TEST(an_entry_of_a_direction_counts_before_the_option_for_all)
 
 TEST(options_out_of_range)
 {
-    assert_refused(ek_linear(3, -1), "out_features -1");
-    assert_refused(ek_conv2d(0, 1, 3), "in_channels 0");
-    assert_refused(ek_conv2d(1, 1), "kernel must be at least 1, got 0 x 0");
-    assert_refused(ek_conv2d(1, 1, .kernels = {3, 0}), "kernel");
-    assert_refused(ek_conv2d(1, 1, 3, .stride = EK_ZERO), "stride must be at least 1, got 0 x 0");
-    assert_refused(ek_conv2d(1, 1, 3, .padding = -1), "padding");
-    assert_refused(ek_conv2d(1, 1, 3, .dilation = -2), "dilation");
-    assert_refused(ek_conv2d(4, 6, 3, .groups = 4), "groups 4");
-    assert_refused(ek_batch_norm2d(0), "features");
-    assert_refused(ek_batch_norm2d(3, .eps = -1), "eps -1");
-    assert_refused(ek_batch_norm1d(3, .momentum = 1.5), "momentum 1.5");
-    assert_refused(ek_dropout(1.5), "1.5");
-    assert_refused(ek_dropout(__builtin_nan("")), "probability");
-    assert_refused(ek_max_pool2d(0), "kernel must be at least 1, got 0 x 0");
-    assert_refused(ek_max_pool2d(2, .padding = 2), "padding 2");
-    assert_refused(ek_max_pool2d(2, .count_include_pad = EK_OFF), "count_include_pad");
-    assert_refused(ek_avg_pool2d(2, .dilation = 2), "dilation");
-    assert_refused(ek_adaptive_avg_pool2d(0, 1), "height 0");
-    assert_refused(ek_upsample(2, 2, EK_NEAREST, true), "align_corners");
-    assert_refused(ek_upsample(2, 2, (ek_upsample_mode)9, false), "mode 9");
+    assert_refused(ek_linear(3, -1), EK_E_INVALID, "out_features -1");
+    assert_refused(ek_conv2d(0, 1, 3), EK_E_INVALID, "in_channels 0");
+    assert_refused(ek_conv2d(1, 1), EK_E_INVALID, "kernel must be at least 1, got 0 x 0");
+    assert_refused(ek_conv2d(1, 1, .kernels = {3, 0}), EK_E_INVALID, "kernel");
+    assert_refused(ek_conv2d(1, 1, 3, .stride = EK_ZERO), EK_E_INVALID,
+                   "stride must be at least 1, got 0 x 0");
+    assert_refused(ek_conv2d(1, 1, 3, .padding = -1), EK_E_INVALID, "padding");
+    assert_refused(ek_conv2d(1, 1, 3, .dilation = -2), EK_E_INVALID, "dilation");
+    assert_refused(ek_conv2d(4, 6, 3, .groups = 4), EK_E_INVALID, "groups 4");
+    assert_refused(ek_batch_norm2d(0), EK_E_INVALID, "features");
+    assert_refused(ek_batch_norm2d(3, .eps = -1), EK_E_INVALID, "eps -1");
+    assert_refused(ek_batch_norm1d(3, .momentum = 1.5), EK_E_INVALID, "momentum 1.5");
+    assert_refused(ek_dropout(1.5), EK_E_INVALID, "1.5");
+    assert_refused(ek_dropout(__builtin_nan("")), EK_E_INVALID, "probability");
+    assert_refused(ek_max_pool2d(0), EK_E_INVALID, "kernel must be at least 1, got 0 x 0");
+    assert_refused(ek_max_pool2d(2, .padding = 2), EK_E_INVALID, "padding 2");
+    assert_refused(ek_max_pool2d(2, .count_include_pad = EK_OFF), EK_E_INVALID,
+                   "count_include_pad");
+    assert_refused(ek_avg_pool2d(2, .dilation = 2), EK_E_INVALID, "dilation");
+    assert_refused(ek_adaptive_avg_pool2d(0, 1), EK_E_INVALID, "height 0");
+    assert_refused(ek_upsample(2, 2, EK_NEAREST, true), EK_E_INVALID, "align_corners");
+    assert_refused(ek_upsample(2, 2, (ek_upsample_mode)9, false), EK_E_INVALID, "mode 9");
 }

@@ -5,28 +5,9 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/function.h"
 #include "evenkeel/ops.h"
-#include "unit.h"
+#include "kit/tensors.h"
 
 #include "home.h"
-
-static ek_tensor *leaf(uint64_t seed, ek_shape shape)
-{
-    ek_generator *generator = ek_generator_new(seed);
-    ek_tensor *x = ek_empty(shape, .dtype = EK_F64);
-    assert_made(x);
-    assert_ok(ek_normal_(x, 0, 1, generator));
-    ek_generator_free(generator);
-    assert_ok(ek_tensor_set_requires_grad(x, true));
-    return x;
-}
-
-static void check(ek_check_function *function, ek_tensor *const *inputs, int count, void *user)
-{
-    assert_ok(
-        ek_gradcheck(.function = function, .inputs = inputs, .input_count = count, .user = user));
-    assert_ok(ek_gradgradcheck(.function = function, .inputs = inputs, .input_count = count,
-                               .user = user));
-}
 
 static ek_tensor *gradient_of(ek_tensor *y, ek_tensor *x)
 {
@@ -64,7 +45,7 @@ static ek_tensor *cube_of(ek_tensor *const *x, int count, void *user)
 TEST(the_example_of_the_header)
 {
     ek_tensor *x = leaf(1, EK_SHAPE(2, 3));
-    check(cube_of, &x, 1, NULL);
+    check_gradients(cube_of, &x, 1, NULL);
     ek_tensor *y = ek_sum(cube_of(&x, 1, NULL));
     for (int order = 0; order < 2; order++)
         y = ek_sum(gradient_of(y, x));
@@ -122,7 +103,7 @@ static ek_tensor *wave_of(ek_tensor *const *x, int count, void *user)
 TEST(functions_of_functions_to_any_order)
 {
     ek_tensor *x = leaf(2, EK_SHAPE(2, 3));
-    check(wave_of, &x, 1, NULL);
+    check_gradients(wave_of, &x, 1, NULL);
     ek_tensor *y = wave(x, 0);
     for (int order = 1; order <= 5; order++) {
         y = gradient_of(ek_sum(y), x);
@@ -179,9 +160,9 @@ TEST_LOOP(several_outputs_of_which_some_are_used, 1, 4)
 {
     ek_tensor *inputs[] = {leaf(3, EK_SHAPE(4)), leaf(4, EK_SHAPE(4))};
     int used = _i;
-    check(parts_of, inputs, 2, &used);
+    check_gradients(parts_of, inputs, 2, &used);
     assert_ok(ek_tensor_set_requires_grad(inputs[0], false));
-    check(parts_of, inputs, 2, &used);
+    check_gradients(parts_of, inputs, 2, &used);
 }
 
 TEST(results_in_memory_of_every_order)

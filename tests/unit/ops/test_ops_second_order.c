@@ -3,45 +3,12 @@
  * masks, every combination of a loss's options; and penalties on gradients. */
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
-#include "unit.h"
+#include "kit/devices.h"
+#include "kit/tensors.h"
 
 #include "home.h"
 
-static void setup(void)
-{
-    assert_ok(test_devices_configure("2"));
-}
-
-static void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
-
-static ek_tensor *leaf_on(uint64_t seed, ek_shape shape, ek_device device)
-{
-    ek_generator *generator = ek_generator_new(seed);
-    ek_tensor *x = ek_empty(shape, .dtype = EK_F64, .device = device);
-    assert_made(x);
-    assert_ok(ek_normal_(x, 0, 1, generator));
-    ek_generator_free(generator);
-    assert_ok(ek_tensor_set_requires_grad(x, true));
-    return x;
-}
-
-static ek_tensor *leaf(uint64_t seed, ek_shape shape)
-{
-    return leaf_on(seed, shape, test_home());
-}
-
-static void check(ek_check_function *function, ek_tensor *const *inputs, int count, void *user)
-{
-    assert_ok(
-        ek_gradcheck(.function = function, .inputs = inputs, .input_count = count, .user = user));
-    assert_ok(ek_gradgradcheck(.function = function, .inputs = inputs, .input_count = count,
-                               .user = user));
-}
+FIXTURE(two_devices, shut_down)
 
 /* ---- broadcasting: (3, 1) with (4), and with a number ---- */
 
@@ -75,13 +42,13 @@ enum { BROADCASTS = sizeof broadcasts / sizeof *broadcasts };
 TEST_LOOP(broadcasting, 0, BROADCASTS)
 {
     ek_tensor *inputs[] = {leaf(1, EK_SHAPE(3, 1)), leaf(2, EK_SHAPE(4))};
-    check(broadcasts[_i], inputs, 2, NULL);
+    check_gradients(broadcasts[_i], inputs, 2, NULL);
     inputs[0] = leaf(3, EK_SHAPE(3, 4));
-    check(broadcasts[_i], inputs, 2, NULL);
+    check_gradients(broadcasts[_i], inputs, 2, NULL);
     /* A number on cpu meets a tensor elsewhere. */
     ek_tensor *mixed[] = {leaf_on(4, EK_SHAPE(2, 4), test_device(0)), leaf(5, ek_scalar_shape())};
     if (broadcasts[_i] != expand && broadcasts[_i] != where && broadcasts[_i] != sum_to)
-        check(broadcasts[_i], mixed, 2, NULL);
+        check_gradients(broadcasts[_i], mixed, 2, NULL);
 }
 
 /* ---- in place, on a result of its own, with what is written broadcast, twice ---- */
@@ -102,9 +69,9 @@ enum { WRITERS = sizeof writers / sizeof *writers };
 TEST_LOOP(in_place, 0, WRITERS)
 {
     ek_tensor *inputs[] = {leaf(1, EK_SHAPE(3, 4)), leaf(2, EK_SHAPE(4))};
-    check(writers[_i], inputs, 2, NULL);
+    check_gradients(writers[_i], inputs, 2, NULL);
     inputs[1] = leaf(3, EK_SHAPE(3, 4));
-    check(writers[_i], inputs, 2, NULL);
+    check_gradients(writers[_i], inputs, 2, NULL);
 }
 
 /* ---- positions that repeat ---- */
@@ -142,9 +109,9 @@ TEST_LOOP(repeated_positions, 0, 2)
 {
     ek_tensor *x = leaf(1, EK_SHAPE(3, 3));
     int dim = _i;
-    check(pick, &x, 1, &dim);
-    check(gather, &x, 1, &dim);
-    check(scatter_add, &x, 1, &dim);
+    check_gradients(pick, &x, 1, &dim);
+    check_gradients(gather, &x, 1, &dim);
+    check_gradients(scatter_add, &x, 1, &dim);
 }
 
 /* ---- across dtypes and devices ---- */
@@ -160,8 +127,8 @@ OP(copied_through_f32,
 TEST(devices_and_dtypes_crossed)
 {
     ek_tensor *inputs[] = {leaf(1, EK_SHAPE(2, 3)), leaf(2, EK_SHAPE(2, 3))};
-    check(there_and_back, inputs, 1, NULL);
-    check(copied_there, inputs, 2, NULL);
+    check_gradients(there_and_back, inputs, 1, NULL);
+    check_gradients(copied_there, inputs, 2, NULL);
     /* f32 rounds to 6e-8; steps of 0.01 keep that to 6e-6 of a difference. */
     ek_check_function *const narrow[] = {through_f32, copied_through_f32};
     for (int i = 0; i < 2; i++) {
@@ -187,7 +154,7 @@ TEST_LOOP(dropout_with_a_fixed_mask, 0, 3)
     ek_tensor *x = leaf(1, EK_SHAPE(4, 3));
     static const double shares[] = {0, 0.4, 1};
     double p = shares[_i];
-    check(dropped, &x, 1, &p);
+    check_gradients(dropped, &x, 1, &p);
 }
 
 /* ---- losses ---- */
@@ -230,10 +197,10 @@ TEST_LOOP(class_losses_with_every_option, 0, 3)
         ek_scope scope = ek_scope_begin();
         loss_case c = {(ek_reduction)_i, bits & 1, bits & 2, bits & 4, bits & 8 ? 0.2 : 0};
         ek_tensor *x = leaf(7, c.spatial ? EK_SHAPE(2, 4, 2) : EK_SHAPE(4, 4));
-        check(cross_entropy, &x, 1, &c);
+        check_gradients(cross_entropy, &x, 1, &c);
         c.smoothing = 0;
         if (bits < 8)
-            check(nll, &x, 1, &c);
+            check_gradients(nll, &x, 1, &c);
         ek_scope_end(&scope);
     }
 }
@@ -260,11 +227,11 @@ TEST_LOOP(pair_losses_with_every_option, 0, 3)
                                                l1_mean,  l1_sum,  l1_none};
     ek_tensor *inputs[] = {leaf(1, EK_SHAPE(2, 3)), leaf(2, EK_SHAPE(2, 3)), leaf(3, EK_SHAPE(3)),
                            leaf(4, EK_SHAPE(3))};
-    check(pairs[_i], inputs, 2, NULL);
-    check(pairs[_i + 3], inputs, 2, NULL);
+    check_gradients(pairs[_i], inputs, 2, NULL);
+    check_gradients(pairs[_i + 3], inputs, 2, NULL);
     for (int bits = 0; bits < 4; bits++) {
         loss_case c = {.reduction = (ek_reduction)_i, .weighted = bits & 1, .ignores = bits & 2};
-        check(bce, inputs, bits ? 4 : 2, &c);
+        check_gradients(bce, inputs, bits ? 4 : 2, &c);
     }
 }
 
@@ -314,7 +281,7 @@ TEST_LOOP(penalties_of_piecewise_linear_critics, 0, PIECES)
     activation *act = pieces[_i];
     ek_tensor *inputs[] = {leaf(1, EK_SHAPE(4, 3)), leaf(2, EK_SHAPE(5, 3)), leaf(3, EK_SHAPE(1)),
                            leaf(4, EK_SHAPE(5))};
-    check(penalty, inputs, 4, &act);
+    check_gradients(penalty, inputs, 4, &act);
     ek_tensor *loss = penalty(inputs, 4, &act);
     assert_ok(ek_backward(loss));
     assert_made(ek_tensor_grad(inputs[1]));

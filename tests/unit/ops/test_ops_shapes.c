@@ -116,39 +116,33 @@ TEST(reshape_keeps_the_order)
 TEST(shape_errors_say_what)
 {
     ek_tensor *x = ramp(EK_SHAPE(2, 3), EK_F64);
-    ck_assert_ptr_null(ek_add(x, ek_ones(EK_SHAPE(4), EK_F64)));
-    assert_error(EK_E_SHAPE, "add: shapes [2, 3] and [4] do not broadcast (dimension 1: 3 and 4)");
-    ck_assert_ptr_null(ek_reshape(x, EK_SHAPE(4, -1)));
-    assert_error(EK_E_SHAPE, "reshape: [2, 3] (6 elements) does not fit [4, -1]");
-    ck_assert_ptr_null(ek_permute(x, EK_SHAPE(0, 0)));
-    assert_error(EK_E_SHAPE, "order [0, 0] must name each of 2 dimensions once");
-    ck_assert_ptr_null(ek_expand(x, EK_SHAPE(2, 4)));
-    assert_error(EK_E_SHAPE, "expand: shape [2, 3] does not broadcast to [2, 4]");
+    assert_refused(ek_add(x, ek_ones(EK_SHAPE(4), EK_F64)), EK_E_SHAPE,
+                   "add: shapes [2, 3] and [4] do not broadcast (dimension 1: 3 and 4)");
+    assert_refused(ek_reshape(x, EK_SHAPE(4, -1)), EK_E_SHAPE,
+                   "reshape: [2, 3] (6 elements) does not fit [4, -1]");
+    assert_refused(ek_permute(x, EK_SHAPE(0, 0)), EK_E_SHAPE,
+                   "order [0, 0] must name each of 2 dimensions once");
+    assert_refused(ek_expand(x, EK_SHAPE(2, 4)), EK_E_SHAPE,
+                   "expand: shape [2, 3] does not broadcast to [2, 4]");
     ek_tensor *one = ek_ones(EK_SHAPE(1, 1)), *many = ek_expand(one, EK_SHAPE(1, INT64_C(1) << 40));
     ck_assert_ptr_null(ek_expand(one, EK_SHAPE(3, 6148914691236517206))); /* 2 modulo 2^64 */
     assert_error(EK_E_SHAPE, "too large in dimension 1");
-    ck_assert_ptr_null(ek_add(many, ek_transpose(many, 0, 1)));
-    assert_error(EK_E_SHAPE, "too large in dimension 1");
-    ck_assert_ptr_null(ek_squeeze(x, 2));
-    assert_error(EK_E_SHAPE, "squeeze: dimension 2 is not in [-2, 1]");
-    ck_assert_ptr_null(ek_narrow(x, 1, 2, 2));
-    assert_error(EK_E_INVALID, "narrow: 2 elements from 2 on are not in dimension 1 of 3");
-    ck_assert_ptr_null(ek_select(x, 0, 2));
-    assert_error(EK_E_INVALID, "select: index 2 is not in dimension 0 of 2");
-    ck_assert_ptr_null(ek_slice(x, 0, 0, 2, 0));
-    assert_error(EK_E_INVALID, "slice: step is 0");
-    ck_assert_ptr_null(ek_cat((ek_tensor *const[]){x, ek_ones(EK_SHAPE(2, 2), EK_F64)}, 2, 0));
-    assert_error(EK_E_SHAPE, "cat: shapes [2, 3] and [2, 2] (tensor 1) differ");
-    ck_assert_ptr_null(ek_stack((ek_tensor *const[]){x, x}, 2, -4));
-    assert_error(EK_E_SHAPE, "stack: dimension -4 is not in [-3, 2]");
-    ck_assert_ptr_null(ek_sum_to(x, EK_SHAPE(2, 2)));
-    assert_error(EK_E_SHAPE, "sum_to: [2, 2] does not broadcast to [2, 3]");
-    ck_assert_ptr_null(ek_sum(x, .dims = {1, -1}, .dim_count = 2));
-    assert_error(EK_E_INVALID, "sum: dimension 1 is named twice");
-    ck_assert_ptr_null(ek_f_relu(NULL));
-    assert_error(EK_E_INVALID, "relu: x is NULL");
-    ck_assert_ptr_null(ek_add(x, ek_exp(ek_select(x, 0, 9))));
-    assert_error(EK_E_INVALID, "select: index 9");
+    assert_refused(ek_add(many, ek_transpose(many, 0, 1)), EK_E_SHAPE, "too large in dimension 1");
+    assert_refused(ek_squeeze(x, 2), EK_E_SHAPE, "squeeze: dimension 2 is not in [-2, 1]");
+    assert_refused(ek_narrow(x, 1, 2, 2), EK_E_INVALID,
+                   "narrow: 2 elements from 2 on are not in dimension 1 of 3");
+    assert_refused(ek_select(x, 0, 2), EK_E_INVALID, "select: index 2 is not in dimension 0 of 2");
+    assert_refused(ek_slice(x, 0, 0, 2, 0), EK_E_INVALID, "slice: step is 0");
+    assert_refused(ek_cat((ek_tensor *const[]){x, ek_ones(EK_SHAPE(2, 2), EK_F64)}, 2, 0),
+                   EK_E_SHAPE, "cat: shapes [2, 3] and [2, 2] (tensor 1) differ");
+    assert_refused(ek_stack((ek_tensor *const[]){x, x}, 2, -4), EK_E_SHAPE,
+                   "stack: dimension -4 is not in [-3, 2]");
+    assert_refused(ek_sum_to(x, EK_SHAPE(2, 2)), EK_E_SHAPE,
+                   "sum_to: [2, 2] does not broadcast to [2, 3]");
+    assert_refused(ek_sum(x, .dims = {1, -1}, .dim_count = 2), EK_E_INVALID,
+                   "sum: dimension 1 is named twice");
+    assert_refused(ek_f_relu(NULL), EK_E_INVALID, "relu: x is NULL");
+    assert_refused(ek_add(x, ek_exp(ek_select(x, 0, 9))), EK_E_INVALID, "select: index 9");
     ck_assert_int_eq(ek_error_status(), 0);
 }
 
@@ -175,8 +169,7 @@ TEST(chunks_are_torchs)
         }
     }
     int64_t sizes[1];
-    ck_assert_int_eq(ek_chunk_sizes(3, 0, sizes), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "3 elements into 0 chunks");
+    assert_refused(ek_chunk_sizes(3, 0, sizes), EK_E_INVALID, "3 elements into 0 chunks");
 }
 
 TEST(split_says_when_there_is_no_room)
@@ -185,11 +178,11 @@ TEST(split_says_when_there_is_no_room)
     ck_assert_int_eq(ek_split(x, 2, 0, out, 4), 4);
     assert_shape(out[3], EK_SHAPE(1, 2));
     ck_assert(shares(out[3], x) && element(out[3], 1) == 13);
-    ck_assert_int_eq(ek_split(x, 2, 0, out, 3), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "split: there are 4 pieces and room for 3");
+    assert_refused(ek_split(x, 2, 0, out, 3), EK_E_INVALID,
+                   "split: there are 4 pieces and room for 3");
     const int64_t sizes[] = {3, 3};
-    ck_assert_int_eq(ek_split_sizes(x, sizes, 2, 0, out), EK_E_SHAPE);
-    assert_error(EK_E_SHAPE, "2 sizes add up to 6, and dimension 0 is 7");
+    assert_refused(ek_split_sizes(x, sizes, 2, 0, out), EK_E_SHAPE,
+                   "2 sizes add up to 6, and dimension 0 is 7");
 }
 
 TEST(many_tensors_join)
@@ -213,14 +206,12 @@ TEST(positions_are_checked)
     ek_tensor *x = ramp(EK_SHAPE(3, 2), EK_F32);
     const double out_of_range[] = {0, 3};
     ek_tensor *index = tensor_of(out_of_range, EK_SHAPE(2), EK_I64, test_home());
-    ck_assert_ptr_null(settled_tensor(ek_index_select(x, 0, index)));
-    assert_error(EK_E_INVALID, "3");
-    ck_assert_ptr_null(settled_tensor(ek_gather_dim(x, 0, ek_unsqueeze(index, 0))));
-    assert_error(EK_E_INVALID, "3");
-    ck_assert_ptr_null(ek_scatter_add_dim(x, 0, ek_ones(EK_SHAPE(2, 2), EK_I64), EK_SHAPE(3, 2)));
-    assert_error(EK_E_SHAPE, "index has shape [2, 2] and must have [3, 2]");
-    ck_assert_ptr_null(ek_index_select(x, 0, ek_ones(EK_SHAPE(2))));
-    assert_error(EK_E_DTYPE, "index has dtype f32 and must have i64");
+    assert_refused(settled_tensor(ek_index_select(x, 0, index)), EK_E_INVALID, "3");
+    assert_refused(settled_tensor(ek_gather_dim(x, 0, ek_unsqueeze(index, 0))), EK_E_INVALID, "3");
+    assert_refused(ek_scatter_add_dim(x, 0, ek_ones(EK_SHAPE(2, 2), EK_I64), EK_SHAPE(3, 2)),
+                   EK_E_SHAPE, "index has shape [2, 2] and must have [3, 2]");
+    assert_refused(ek_index_select(x, 0, ek_ones(EK_SHAPE(2))), EK_E_DTYPE,
+                   "index has dtype f32 and must have i64");
 }
 
 TEST(integers_compute)
@@ -238,10 +229,10 @@ TEST(integers_compute)
     ck_assert(element(ek_argmax(x, 0, false), 0) == 0);
     ck_assert(element(ek_max_dim(y, 0, false), 0) == 5);
     assert_shape(ek_argmax(ramp(EK_SHAPE(2, 3), EK_F32), 1, true), EK_SHAPE(2, 1));
-    ck_assert_ptr_null(ek_div(x, y));
-    assert_error(EK_E_DTYPE, "div: x has dtype i64; convert it to a floating dtype");
-    ck_assert_ptr_null(ek_add(x, ek_ones(EK_SHAPE(4))));
-    assert_error(EK_E_DTYPE, "add: operands of dtype i64 and f32");
+    assert_refused(ek_div(x, y), EK_E_DTYPE,
+                   "div: x has dtype i64; convert it to a floating dtype");
+    assert_refused(ek_add(x, ek_ones(EK_SHAPE(4))), EK_E_DTYPE,
+                   "add: operands of dtype i64 and f32");
 }
 
 TEST(created_tensors_have_their_values)
@@ -257,8 +248,7 @@ TEST(created_tensors_have_their_values)
     ck_assert(element(ek_scalar(-3, EK_I64, test_home()), 0) == -3);
     ek_tensor *leaf = ek_zeros(EK_SHAPE(3), .requires_grad = true);
     ck_assert(ek_tensor_requires_grad(leaf) && ek_tensor_is_leaf(leaf));
-    ck_assert_ptr_null(ek_arange(-1, EK_F32, test_home()));
-    assert_error(EK_E_INVALID, "arange: count is -1");
+    assert_refused(ek_arange(-1, EK_F32, test_home()), EK_E_INVALID, "arange: count is -1");
 }
 
 /* ---- devices ---- */
@@ -279,8 +269,8 @@ TEST(devices_are_crossed_and_come_back)
     ek_tensor *chosen = ek_where(ek_gt(moved, one), one, ek_mul_scalar(one, 0));
     ck_assert_int_eq(ek_tensor_device(chosen).kind, test_kind());
     ck_assert(element(chosen, 0) == 1);
-    ck_assert_ptr_null(ek_add(moved, ek_to_device(ek_ones(EK_SHAPE(3, 2)), ek_cpu())));
-    assert_error(EK_E_DEVICE, "add: operands on host:0 and cpu");
+    assert_refused(ek_add(moved, ek_to_device(ek_ones(EK_SHAPE(3, 2)), ek_cpu())), EK_E_DEVICE,
+                   "add: operands on host:0 and cpu");
     /* A slice with gaps, into a tensor of another dtype on another device. */
     ek_tensor *target = ek_zeros(EK_SHAPE(2, 2), EK_F64, test_device(0));
     assert_made(ek_copy_(target, ek_slice(ramp(EK_SHAPE(2, 4), EK_F32), 1, 0, 4, 2)));
@@ -316,29 +306,24 @@ TEST(sizes_beyond_64_bits_are_refused)
     const int64_t huge = (int64_t)1 << 32;
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *empty = ek_ones(EK_SHAPE(0, 3)), *parts[2];
     /* Products of sizes that wrap to 0, and a sum that wraps to 2. */
-    ck_assert_ptr_null(ek_reshape(empty, EK_SHAPE(huge, huge)));
-    assert_error(EK_E_SHAPE, "reshape: [0, 3] (0 elements) does not fit");
-    ck_assert_ptr_null(ek_reshape(empty, EK_SHAPE(0, huge, huge)));
-    assert_error(EK_E_SHAPE, "reshape: [0, 3] (0 elements) does not fit");
-    ck_assert_int_eq(ek_split_sizes(x, (const int64_t[]){INT64_MAX, INT64_MAX, 4}, 3, 0, parts),
-                     EK_E_SHAPE);
-    assert_error(EK_E_SHAPE, "split_sizes: 3 sizes add up to");
+    assert_refused(ek_reshape(empty, EK_SHAPE(huge, huge)), EK_E_SHAPE,
+                   "reshape: [0, 3] (0 elements) does not fit");
+    assert_refused(ek_reshape(empty, EK_SHAPE(0, huge, huge)), EK_E_SHAPE,
+                   "reshape: [0, 3] (0 elements) does not fit");
+    assert_refused(ek_split_sizes(x, (const int64_t[]){INT64_MAX, INT64_MAX, 4}, 3, 0, parts),
+                   EK_E_SHAPE, "split_sizes: 3 sizes add up to");
     assert_shape(ek_slice(x, 0, 0, 2, INT64_MAX), EK_SHAPE(1, 3));
-    ck_assert_ptr_null(ek_sum_to(x, (ek_shape){.ndim = -1}));
-    assert_error(EK_E_SHAPE, "sum_to");
+    assert_refused(ek_sum_to(x, (ek_shape){.ndim = -1}), EK_E_SHAPE, "sum_to");
 }
 
 TEST(pieces_need_a_place)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3)), *parts[2];
-    ck_assert_int_eq(ek_split(x, 1, 0, NULL, 2), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "split: out is NULL");
-    ck_assert_int_eq(ek_chunk(x, 2, 0, NULL, 2), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "chunk: out is NULL");
-    ck_assert_int_eq(ek_split_sizes(x, NULL, 2, 0, parts), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "split_sizes: sizes is NULL");
-    ck_assert_int_eq(ek_chunk_sizes(2, 2, NULL), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "chunk: sizes is NULL");
+    assert_refused(ek_split(x, 1, 0, NULL, 2), EK_E_INVALID, "split: out is NULL");
+    assert_refused(ek_chunk(x, 2, 0, NULL, 2), EK_E_INVALID, "chunk: out is NULL");
+    assert_refused(ek_split_sizes(x, NULL, 2, 0, parts), EK_E_INVALID,
+                   "split_sizes: sizes is NULL");
+    assert_refused(ek_chunk_sizes(2, 2, NULL), EK_E_INVALID, "chunk: sizes is NULL");
 }
 
 /* Sizes and strides of views that repeat elements, or were cut again and again. */
@@ -349,8 +334,7 @@ TEST(nothing_overflows)
         many[i] = longest;
     ck_assert_ptr_null(ek_cat(many, 64, 0)); /* 2^64 */
     assert_error(EK_E_SHAPE, "cat: 64 tensors are too long in dimension 0");
-    ck_assert_ptr_null(ek_cat(many, 4, 0));
-    assert_error(EK_E_SHAPE, "too large in dimension 0");
+    assert_refused(ek_cat(many, 4, 0), EK_E_SHAPE, "too large in dimension 0");
 
     ek_tensor *x = ek_ones(EK_SHAPE(3, 2));
     ek_scope scope = ek_scope_begin();

@@ -51,8 +51,8 @@ TEST(mean_of_ones_is_one)
     ck_assert(element(ek_mean(ek_ones(EK_SHAPE(1001), EK_BF16)), 0) == 1);
     ck_assert(isnan(element(ek_mean(ek_ones(EK_SHAPE(0))), 0)));
     ck_assert(element(ek_sum(ek_ones(EK_SHAPE(0))), 0) == 0);
-    ck_assert_ptr_null(ek_max_dim(ek_ones(EK_SHAPE(2, 0)), 1, false));
-    assert_error(EK_E_SHAPE, "max_dim: dimension 1 has no elements");
+    assert_refused(ek_max_dim(ek_ones(EK_SHAPE(2, 0)), 1, false), EK_E_SHAPE,
+                   "max_dim: dimension 1 has no elements");
 }
 
 /* d^n tanh at 0.5, to the fourth order. */
@@ -73,16 +73,15 @@ TEST(any_order)
 TEST(leaves_are_not_written)
 {
     ek_tensor *x = vector((const double[]){1, 2}, 2, true);
-    ck_assert_ptr_null(ek_mul_scalar_(x, 2));
-    assert_error(EK_E_AUTOGRAD, "mul_scalar_");
+    assert_refused(ek_mul_scalar_(x, 2), EK_E_AUTOGRAD, "mul_scalar_");
     bool before = ek_set_grad_enabled(false);
     assert_made(ek_mul_scalar_(x, 2));
     ek_set_grad_enabled(before);
     ck_assert(element(x, 1) == 4);
-    ck_assert_ptr_null(ek_add_(ek_expand(ek_ones(EK_SHAPE(1)), EK_SHAPE(3)), ek_ones(EK_SHAPE(3))));
-    assert_error(EK_E_INVALID, "elements of x share memory");
-    ck_assert_ptr_null(ek_add_(ek_ones(EK_SHAPE(1)), ek_ones(EK_SHAPE(3))));
-    assert_error(EK_E_SHAPE, "add_: y of shape [3] does not broadcast to x's [1]");
+    assert_refused(ek_add_(ek_expand(ek_ones(EK_SHAPE(1)), EK_SHAPE(3)), ek_ones(EK_SHAPE(3))),
+                   EK_E_INVALID, "elements of x share memory");
+    assert_refused(ek_add_(ek_ones(EK_SHAPE(1)), ek_ones(EK_SHAPE(3))), EK_E_SHAPE,
+                   "add_: y of shape [3] does not broadcast to x's [1]");
 }
 
 TEST(saved_tensors_are_guarded)
@@ -91,10 +90,9 @@ TEST(saved_tensors_are_guarded)
     ek_tensor *y = ek_exp(x), *loss = ek_sum(y);
     assert_made(ek_add_(y, ek_ones(EK_SHAPE(2), EK_F64)));
     ek_tensor *gradient = NULL;
-    ck_assert_int_eq(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &x, .input_count = 1,
-                             .gradients = &gradient),
-                     EK_E_MODIFIED);
-    assert_error(EK_E_MODIFIED, "add_");
+    assert_refused(ek_grad(.outputs = &loss, .output_count = 1, .inputs = &x, .input_count = 1,
+                           .gradients = &gradient),
+                   EK_E_MODIFIED, "add_");
 }
 
 TEST(operands_may_overlap)
@@ -172,8 +170,8 @@ TEST(dropout_draws_in_row_major_order)
         ck_assert(ek_f_dropout(x, 0.4, false) == x);
         ck_assert(ek_f_dropout(x, 0, true) == x);
         assert_close(ek_f_dropout(x, 1, true), ek_zeros(EK_SHAPE(3, 5)), 0, 0);
-        ck_assert_ptr_null(ek_f_dropout(x, 1.5, true));
-        assert_error(EK_E_INVALID, "dropout: p is 1.5; it must lie between 0 and 1");
+        assert_refused(ek_f_dropout(x, 1.5, true), EK_E_INVALID,
+                       "dropout: p is 1.5; it must lie between 0 and 1");
     }
 }
 
@@ -203,8 +201,7 @@ TEST(without_memory_the_operation_is_all_that_fails)
     assert_made(y);
     ek_memory_stats before, after;
     assert_ok(ek_memory_get(test_device(0), &before));
-    ck_assert_ptr_null(ek_f_relu(ek_exp(y)));
-    assert_error(EK_E_OUT_OF_MEMORY, "host:0");
+    assert_refused(ek_f_relu(ek_exp(y)), EK_E_OUT_OF_MEMORY, "host:0");
     assert_ok(ek_memory_get(test_device(0), &after));
     ck_assert_uint_eq(before.in_use, after.in_use);
     assert_close(ek_sum(y), ek_full(90000, ek_scalar_shape(), .device = test_device(0)), 0, 0);

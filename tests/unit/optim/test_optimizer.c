@@ -206,10 +206,8 @@ TEST(refuses_what_cannot_be_stepped)
     ck_assert_int_lt(ek_optimizer_add_group(optimizer, NULL, 0, (ek_optimizer_options){0}), 0);
     assert_error(EK_E_INVALID, "at least one parameter");
     ek_module *empty = ek_relu();
-    ck_assert_ptr_null(ek_sgd(empty));
-    assert_error(EK_E_INVALID, "at least one parameter");
-    ck_assert_ptr_null(ek_sgd(ek_linear(0, 0)));
-    assert_error(EK_E_INVALID, "in_features");
+    assert_refused(ek_sgd(empty), EK_E_INVALID, "at least one parameter");
+    assert_refused(ek_sgd(ek_linear(0, 0)), EK_E_INVALID, "in_features");
     ck_assert_int_lt(ek_step(NULL), 0);
     assert_error(EK_E_INVALID, "optimizer is NULL");
     ck_assert_ptr_null(ek_optimizer_state(optimizer, leaf, "exp_avg"));
@@ -221,28 +219,23 @@ TEST(refuses_what_cannot_be_stepped)
     assert_ok(ek_shutdown());
 }
 
-#define assert_refused(call, part)        \
-    do {                                  \
-        ck_assert_ptr_null(call);         \
-        assert_error(EK_E_INVALID, part); \
-    } while (0)
-
 TEST(options_out_of_range)
 {
-    assert_refused(ek_sgd(.lr = -1), "sgd: invalid learning rate -1");
-    assert_refused(ek_sgd(.lr = NAN), "learning rate");
-    assert_refused(ek_sgd(.momentum = -0.5), "invalid momentum -0.5");
-    assert_refused(ek_sgd(.weight_decay = -1), "invalid weight_decay");
-    assert_refused(ek_sgd(.nesterov = true), "requires a momentum and zero dampening");
-    assert_refused(ek_sgd(.nesterov = true, .momentum = 0.9, .dampening = 0.1),
+    assert_refused(ek_sgd(.lr = -1), EK_E_INVALID, "sgd: invalid learning rate -1");
+    assert_refused(ek_sgd(.lr = NAN), EK_E_INVALID, "learning rate");
+    assert_refused(ek_sgd(.momentum = -0.5), EK_E_INVALID, "invalid momentum -0.5");
+    assert_refused(ek_sgd(.weight_decay = -1), EK_E_INVALID, "invalid weight_decay");
+    assert_refused(ek_sgd(.nesterov = true), EK_E_INVALID,
                    "requires a momentum and zero dampening");
-    assert_refused(ek_sgd(.beta1 = 0.5), "no beta1");
-    assert_refused(ek_adam(.lr = -1), "adam: invalid learning rate");
-    assert_refused(ek_adam(.beta1 = 1), "invalid beta1 1");
-    assert_refused(ek_adam(.beta2 = -0.1), "invalid beta2");
-    assert_refused(ek_adam(.eps = -1), "invalid eps");
-    assert_refused(ek_adamw(.weight_decay = -1), "adamw: invalid weight_decay");
-    assert_refused(ek_adamw(.momentum = 0.9), "no momentum");
+    assert_refused(ek_sgd(.nesterov = true, .momentum = 0.9, .dampening = 0.1), EK_E_INVALID,
+                   "requires a momentum and zero dampening");
+    assert_refused(ek_sgd(.beta1 = 0.5), EK_E_INVALID, "no beta1");
+    assert_refused(ek_adam(.lr = -1), EK_E_INVALID, "adam: invalid learning rate");
+    assert_refused(ek_adam(.beta1 = 1), EK_E_INVALID, "invalid beta1 1");
+    assert_refused(ek_adam(.beta2 = -0.1), EK_E_INVALID, "invalid beta2");
+    assert_refused(ek_adam(.eps = -1), EK_E_INVALID, "invalid eps");
+    assert_refused(ek_adamw(.weight_decay = -1), EK_E_INVALID, "adamw: invalid weight_decay");
+    assert_refused(ek_adamw(.momentum = 0.9), EK_E_INVALID, "no momentum");
 }
 
 /* ---- slabs ---- */
@@ -392,8 +385,7 @@ TEST(no_update_on_an_error)
     {
         ek_scope full = ek_scope_begin();
         assert_made(ek_empty(EK_SHAPE(400), .device = test_device(0)));
-        ck_assert_int_eq(ek_step(optimizer), EK_E_OUT_OF_MEMORY);
-        assert_error(EK_E_OUT_OF_MEMORY, "host:0");
+        assert_refused(ek_step(optimizer), EK_E_OUT_OF_MEMORY, "host:0");
         ek_scope_end(&full);
     }
     ck_assert_double_eq(element(p[0], 0), 1);
@@ -445,8 +437,7 @@ TEST(step_is_seen_by_graphs)
     ek_tensor *loss = ek_sum(ek_mul(p, p));
     assert_ok(ek_backward(loss, .retain_graph = true));
     assert_ok(ek_step(optimizer));
-    ck_assert_int_eq(ek_backward(loss), EK_E_MODIFIED);
-    assert_error(EK_E_MODIFIED, "step");
+    assert_refused(ek_backward(loss), EK_E_MODIFIED, "step");
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());

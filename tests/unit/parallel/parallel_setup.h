@@ -11,7 +11,7 @@
 #include "evenkeel/device.h"
 #include "evenkeel/nn.h"
 #include "evenkeel/parallel.h"
-#include "unit.h"
+#include "kit/devices.h"
 
 static inline void setup(void)
 {
@@ -19,21 +19,7 @@ static inline void setup(void)
     ek_manual_seed(1);
 }
 
-/* Every ledger must be at zero. */
-static inline void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(setup, teardown)
-
-static inline void assert_on(const ek_tensor *tensor, ek_device device)
-{
-    char text[16];
-    assert_made(tensor);
-    ck_assert_str_eq(ek_device_name(ek_tensor_device(tensor), text),
-                     ek_device_name(device, (char[16]){0}));
-}
+FIXTURE(setup, shut_down)
 
 /* Normal numbers, f64. */
 static inline ek_tensor *normal(uint64_t seed, ek_shape shape, ek_device device)
@@ -78,13 +64,6 @@ static inline void assert_same_gradients(ek_module *a, ek_module *b, double rela
         assert_made(of_b);
         assert_close_norm(ek_to_device(of_b, ek_cpu()), ek_to_device(of_a, ek_cpu()), relative);
     }
-}
-
-static inline uint64_t bytes_now(ek_device device)
-{
-    ek_memory_stats stats;
-    assert_ok(ek_memory_get(device, &stats));
-    return stats.in_use;
 }
 
 #endif

@@ -67,7 +67,7 @@ TEST(outputs_meet_where_they_should)
     ek_module_free(model);
     model = ek_data_parallel(make_net()); /* all accelerators */
     assert_on(ek_apply(model, x), test_device(0));
-    ck_assert_uint_gt(bytes_now(test_device(3)), 0);
+    ck_assert_uint_gt(bytes_in_use(test_device(3)), 0);
     ek_module_free(model);
 }
 

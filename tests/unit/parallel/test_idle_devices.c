@@ -57,10 +57,10 @@ TEST(idle_devices_keep_no_replica)
 {
     uint64_t before = 0;
     assert_made(ek_zeros(EK_SHAPE(1), .device = test_device(3)));
-    before = bytes_now(test_device(3));
+    before = bytes_in_use(test_device(3));
     ek_module *model = ek_data_parallel(make_net(), devices_of(4), .chunks = {1, 1, 1});
     assert_made(ek_apply(model, normal(3, EK_SHAPE(9, 3), ek_cpu())));
-    ck_assert_uint_eq(bytes_now(test_device(3)), before);
+    ck_assert_uint_eq(bytes_in_use(test_device(3)), before);
     /* Nor does device 0, beside the module itself: two copies were sent. */
     ek_module *others = ek_data_parallel(make_net(), devices_of(3), .chunks = {0, 1, 1});
     assert_made(ek_apply(others, normal(3, EK_SHAPE(9, 3), ek_cpu())));

@@ -100,16 +100,16 @@ TEST(out_of_memory_in_one_replica)
     square_loss(ek_apply(model, small));
     ek_module_zero_grad(model);
     ek_memory_trim(test_device(2));
-    assert_ok(ek_memory_set_capacity(test_device(2), bytes_now(test_device(2)) + (2 << 20)));
+    assert_ok(ek_memory_set_capacity(test_device(2), bytes_in_use(test_device(2)) + (2 << 20)));
     uint64_t before[4];
     for (int d = 0; d < 4; d++)
-        before[d] = bytes_now(test_device(d));
+        before[d] = bytes_in_use(test_device(d));
     ek_scope scope = ek_scope_begin();
     ck_assert_ptr_null(ek_apply(model, large));
     assert_error(EK_E_OUT_OF_MEMORY, "host:2");
     ek_scope_end(&scope);
     for (int d = 0; d < 4; d++)
-        ck_assert_uint_eq(bytes_now(test_device(d)), before[d]);
+        ck_assert_uint_eq(bytes_in_use(test_device(d)), before[d]);
     scope = ek_scope_begin();
     square_loss(ek_apply(model, small)); /* a smaller batch succeeds */
     ek_scope_end(&scope);
@@ -145,9 +145,9 @@ TEST(memory_does_not_grow)
         ek_scope_end(&scope);
         for (int d = 0; d < 4; d++) {
             if (step == 4)
-                after[d] = bytes_now(test_device(d));
+                after[d] = bytes_in_use(test_device(d));
             if (step > 4)
-                ck_assert_uint_eq(bytes_now(test_device(d)), after[d]);
+                ck_assert_uint_eq(bytes_in_use(test_device(d)), after[d]);
         }
     }
     ek_module_free(model);
