@@ -301,7 +301,7 @@ sanitize() {
         return
     fi
     local log=$logs/$1-programs.log
-    find "$build/tests" -maxdepth 1 -type f -executable -name 'test_cuda_*' | grep -E "$2" | sort |
+    find "$build/tests" -maxdepth 1 -type f -executable \( -name 'test_cuda_*' -o -name 'test_kernel_*' \) | grep -E "$2" | sort |
         xargs -P 6 -I{} bash -c 'sanitize_one "$@"' _ "$1" {} | tee "$log"
     ! grep -qE '^(NOT WATCHED|ERRORS FOUND|FAILED)' "$log" && grep -q '^clean' "$log"
 }
@@ -309,7 +309,7 @@ sanitize() {
 stage_memcheck() { sanitize memcheck .; }
 
 stage_racecheck() {
-    sanitize racecheck '/test_cuda_(batch_norm|group_norm|reduce|softmax|conv_direct|pool|matmul|cross_entropy|optimizer)$'
+    sanitize racecheck '/test_(cuda_(batch_norm|group_norm|softmax|conv_direct|pool|matmul|cross_entropy|optimizer)|kernel_reduce)$'
 }
 
 # ---- one after another ----

@@ -50,7 +50,7 @@ static outcome fresh_run(way how, int device, uint64_t capacity)
     return o;
 }
 
-TEST_LOOP(the_peak_is_enough_and_needed, USED *CLASSIC, USED *WAYS)
+TEST_LOOP(the_peak_is_enough_and_needed, (USED * CLASSIC), (USED * WAYS))
 {
     way how = (way)(_i / USED);
     int device = _i % USED;

@@ -24,7 +24,7 @@ static void compare(ek_module *plain, ek_module *wrapped, way how, int devices, 
 }
 
 /* 4 devices: 10 is cut 3 3 3 1. */
-TEST_LOOP(outputs_alone, 0, LOSSES *ROLES)
+TEST_LOOP(outputs_alone, 0, (LOSSES * ROLES))
 {
     ek_gan_loss_kind kind = (ek_gan_loss_kind)(_i / ROLES);
     ek_gan_role role = (ek_gan_role)(_i % ROLES);

@@ -158,7 +158,7 @@ static void follow(int kind, int norm, ek_dtype dtype, way how, int devices)
     ek_scope_end(&scope);
 }
 
-TEST_LOOP(one_device_follows_pytorch, 0, GOLDEN_KINDS *NORMS)
+TEST_LOOP(one_device_follows_pytorch, 0, (GOLDEN_KINDS * NORMS))
 {
     if (!test_is_short() || _i % 2 == 0)
         follow(_i / NORMS, _i % NORMS, EK_F64, PLAIN, 1);

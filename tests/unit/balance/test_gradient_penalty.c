@@ -192,7 +192,7 @@ static void compare_ways(make_critic *make, int batch, ek_penalty_kind kind, ek_
     ek_module_free(alone);
 }
 
-TEST_LOOP(all_ways_agree, 0, CRITICS *KINDS)
+TEST_LOOP(all_ways_agree, 0, (CRITICS * KINDS))
 {
     for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
         ek_scope scope = ek_scope_begin();
@@ -201,7 +201,7 @@ TEST_LOOP(all_ways_agree, 0, CRITICS *KINDS)
     }
 }
 
-TEST_LOOP(all_ways_agree_in_f32, 0, CRITICS *KINDS)
+TEST_LOOP(all_ways_agree_in_f32, 0, (CRITICS * KINDS))
 {
     if (!test_is_short() || _i % KINDS == _i % CRITICS)
         compare_ways(critics[_i % CRITICS], 10, (ek_penalty_kind)(_i % KINDS), EK_F32, 1e-5);

@@ -31,6 +31,8 @@ static void teardown(void)
     ck_assert_int_eq(rmdir(directory), 0);
 }
 
+FIXTURE(setup, teardown)
+
 /* ---- reading a page ---- */
 
 /* The caller frees. */
@@ -211,7 +213,7 @@ static ek_report *trained(const char *name, int steps)
 /* ---- tests ---- */
 
 /* What the file of JSON says, the page holds, to the last digit. */
-START_TEST(page_has_every_number_of_the_json)
+TEST(page_has_every_number_of_the_json)
 {
     ek_report *reports[] = {trained("classic way", 3), trained("sharded way", 2)};
     ek_report_set_largest_batch(reports[1], 77);
@@ -239,7 +241,6 @@ START_TEST(page_has_every_number_of_the_json)
     for (int r = 0; r < 2; r++)
         ek_report_free(reports[r]);
 }
-END_TEST
 
 static void write_more(FILE *page, void *user)
 {
@@ -247,7 +248,7 @@ static void write_more(FILE *page, void *user)
 }
 
 /* Names that would end the script, begin another, or open a comment in it. */
-START_TEST(texts_break_out_of_nothing)
+TEST(texts_break_out_of_nothing)
 {
     const char *hostile = "</script><script>alert(1)</script><!--<script>&\"'";
     ek_report *report = trained(hostile, 1);
@@ -267,9 +268,8 @@ START_TEST(texts_break_out_of_nothing)
     free(page);
     ek_report_free(report);
 }
-END_TEST
 
-START_TEST(no_report_is_a_page_too)
+TEST(no_report_is_a_page_too)
 {
     char *page = page_of(NULL, 0, NULL);
     json_tree tree;
@@ -277,11 +277,10 @@ START_TEST(no_report_is_a_page_too)
     json_free(&tree);
     free(page);
 }
-END_TEST
 
 /* Where the machine has a locale with decimal commas: they stay out of the page, and in force
  * behind it. */
-START_TEST(decimal_commas_stay_out)
+TEST(decimal_commas_stay_out)
 {
     static const char *const names[] = {"de_DE.UTF-8", "de_DE.utf8", "fr_FR.UTF-8", "nl_NL.UTF-8"};
     char before[16], after[16];
@@ -302,9 +301,8 @@ START_TEST(decimal_commas_stay_out)
     free(page);
     ek_report_free(report);
 }
-END_TEST
 
-START_TEST(errors_leave_the_old_file)
+TEST(errors_leave_the_old_file)
 {
     ek_report *report = trained("balanced", 1), *missing[] = {report, NULL};
     FILE *old = fopen(path, "w");
@@ -334,13 +332,15 @@ START_TEST(errors_leave_the_old_file)
     assert_error(EK_E_IO, "/dev/full");
     ek_report_free(report);
 }
-END_TEST
 
 /* ---- the script ---- */
 
 static bool node_is_here(void)
 {
-    return system("command -v node >/dev/null") == 0;
+    if (system("command -v node >/dev/null") == 0)
+        return true;
+    fprintf(stderr, "skipped: node, which runs the page's script, is not here\n");
+    return false;
 }
 
 /* Many spans of many sizes, nested, and memory that never stands still. */
@@ -380,27 +380,7 @@ static void run_script(ek_report *report)
     ek_report_free(report);
 }
 
-START_TEST(script_draws_the_page)
+TEST_LOOP(script_draws_the_page, 0, node_is_here() ? 2 : 0)
 {
     run_script(_i == 0 ? trained("balanced", 3) : restless());
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *suite = suite_create("html");
-    TCase *tests = tcase_create("html");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, page_has_every_number_of_the_json);
-    tcase_add_test(tests, texts_break_out_of_nothing);
-    tcase_add_test(tests, no_report_is_a_page_too);
-    tcase_add_test(tests, decimal_commas_stay_out);
-    tcase_add_test(tests, errors_leave_the_old_file);
-    if (node_is_here())
-        tcase_add_loop_test(tests, script_draws_the_page, 0, 2);
-    else
-        fprintf(stderr, "skipped: node, which runs the page's script, is not here\n");
-    suite_add_tcase(suite, tests);
-    return suite;
 }

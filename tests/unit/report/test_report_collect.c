@@ -8,8 +8,8 @@
 #include "core/clock.h"
 #include "core/device.h"
 #include "core/worker.h"
-#include "report/report.h"
 #include "report/history.h"
+#include "report/report.h"
 #include "unit.h"
 
 enum { ROOM = 4096 };

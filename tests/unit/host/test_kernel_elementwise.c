@@ -1,0 +1,460 @@
+/* Elementwise kernels: the host's against formulas in double, the GPU's against the host's. */
+#include "twin.h"
+
+/* Whole vectors and not, rows that are and that aren't, nothing, one, more than a grid. */
+static const int64_t shapes[][4] = {{2, 5, 3, 4}, {3, 8, 2, 16},  {3, 7, 1, 33}, {1, 1, 1, 1},
+                                    {2, 0, 3, 4}, {2, 3, 2, 131}, {1, 7, 1, 33}};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void two_threads(void)
+{
+    case_device(2);
+}
+
+FIXTURE(two_threads, NULL)
+
+/* Of the GPU's from the host's. */
+static double tolerance_of(ek_dtype dtype)
+{
+    return dtype == EK_F64 ? 1e-14 : dtype == EK_F32 ? 1e-6 : 8e-3;
+}
+
+/* Of the host's from the formulas. */
+static double rounding_of(ek_dtype dtype)
+{
+    return dtype == EK_F64 ? 1e-14 : dtype == EK_F32 ? 4e-7 : 4e-3;
+}
+
+/* Values that the operation takes, and that tell operations apart; with zeros and ones if `seed` is
+ * odd. */
+static twin operand(ek_dtype dtype, const int64_t *shape, twin_layout layout, unsigned seed)
+{
+    twin t = twin_new(dtype, 4, shape, layout);
+    if (dtype == EK_U8)
+        return twin_integers(t, 0, 255, seed);
+    if (dtype == EK_I64)
+        return twin_integers(t, -9, 9, seed);
+    if (seed % 2 == 0)
+        return twin_uniform(t, -3, 3, seed);
+    case_fill(t.host, seed);
+    twin_push(t);
+    return t;
+}
+
+static bool takes(ek_dtype dtype, bool integers)
+{
+    return integers || ek_dtype_is_floating(dtype);
+}
+
+/* ---- one operand ---- */
+
+static double unary_of(ek_unary op, double x, double a, double b)
+{
+    switch (op) {
+    case EK_UNARY_AFFINE:
+        return a * x + b;
+    case EK_UNARY_NEG:
+        return -x;
+    case EK_UNARY_ABS:
+        return fabs(x);
+    case EK_UNARY_SIGN:
+        return x > 0 ? 1 : x < 0 ? -1 : 0;
+    case EK_UNARY_SQUARE:
+        return x * x;
+    case EK_UNARY_SQRT:
+        return sqrt(x);
+    case EK_UNARY_RECIPROCAL:
+        return 1 / x;
+    case EK_UNARY_POW:
+        return pow(x, a);
+    case EK_UNARY_EXP:
+        return exp(x);
+    case EK_UNARY_LOG:
+        return log(x);
+    case EK_UNARY_SIGMOID:
+        return 1 / (1 + exp(-x));
+    case EK_UNARY_TANH:
+        return tanh(x);
+    case EK_UNARY_SOFTPLUS:
+        return log1p(exp(x));
+    case EK_UNARY_RELU:
+        return x > 0 ? x : 0;
+    case EK_UNARY_LEAKY_RELU:
+        return x > 0 ? x : a * x;
+    case EK_UNARY_CLAMP:
+        return fmin(fmax(x, a), b);
+    case EK_UNARY_STEP:
+        return x > a ? 1 : b;
+    case EK_UNARY_INSIDE:
+        return a <= x && x <= b ? 1 : 0;
+    default:
+        return NAN;
+    }
+}
+
+/* y may be x. */
+static void check_unary(ek_unary op, twin y, twin x, double a, double b, const char *what)
+{
+    ek_dtype dtype = y.host->dtype;
+    double *wanted = case_values(x.host);
+    for (int64_t i = 0; i < ek_count(x.host); i++)
+        wanted[i] = unary_of(op, wanted[i], a, b);
+    twin_run(unary, op, twin_on(y, side), twin_on(x, side), a, b);
+    if (ek_dtype_is_floating(dtype))
+        twin_expect(y, wanted, rounding_of(dtype), what);
+    twin_close(y, tolerance_of(dtype), tolerance_of(dtype), what);
+    free(wanted);
+}
+
+TEST_LOOP(unary, 0, EK_DTYPES)
+{
+    ek_dtype dtype = (ek_dtype)_i;
+    for (int op = 0; op < EK_UNARY_COUNT; op++) {
+        if (!takes(dtype, op <= EK_UNARY_SQUARE || op == EK_UNARY_CLAMP))
+            continue;
+        for (int s = 0; s < SHAPES; s++)
+            for (int l = 0; l < TWIN_LAYOUTS; l++) {
+                ek_scope scope = ek_scope_begin();
+                char what[120];
+                twin_layout to = (twin_layout)((l + op) % 3 ? l : (l + 1 + s % 2) % TWIN_LAYOUTS);
+                twin x = operand(dtype, shapes[s], (twin_layout)l, (unsigned)(op + s + l));
+                twin y = twin_new(dtype, 4, shapes[s], to);
+                double a = op == EK_UNARY_POW ? 2.5 : l % 2 ? -2 : -0.25;
+                double b = op == EK_UNARY_CLAMP ? 1.5 : 0.5;
+                snprintf(what, sizeof what, "unary %d, shape %d, layouts %d to %d", op, s, l, to);
+                check_unary((ek_unary)op, y, x, a, b, what);
+                check_unary((ek_unary)op, x, x, a, b, what); /* in place */
+                ek_scope_end(&scope);
+            }
+    }
+}
+
+TEST(powers)
+{
+    static const double exponents[] = {2, 0.5, -1, 3, 0, -0.75};
+    const int64_t dims[] = {4, 8};
+    for (int d = 0; d < 3; d++)
+        for (int e = 0; e < 6; e++) {
+            twin x = twin_uniform(twin_new((ek_dtype)d, 2, dims, TWIN_ROWS), -3, 3, 5);
+            twin y = twin_new((ek_dtype)d, 2, dims, TWIN_ROWS);
+            check_unary(EK_UNARY_POW, y, x, exponents[e], 0, "pow");
+            twin_close(y, tolerance_of((ek_dtype)d), 0, "pow");
+        }
+}
+
+TEST(limits_of_exponentials)
+{
+    const int64_t dims[] = {8};
+    const double values[] = {0, 88.7, 89, -104, -87.5, -100, 1e30, -1e30};
+    twin x = twin_set(twin_new(EK_F32, 1, dims, TWIN_ROWS), values);
+    twin y = twin_new(EK_F32, 1, dims, TWIN_ROWS);
+    twin_run(unary, EK_UNARY_EXP, twin_on(y, side), twin_on(x, side), 0, 0);
+    case_must(case_get(y.host, 0) == 1);
+    for (int i = 0; i < 8; i++) {
+        float want = (float)exp((double)(float)values[i]);
+        case_must(case_get(y.host, i) == (double)want ||
+                  fabs(case_get(y.host, i) - (double)want) <= 2e-7 * (double)want + 2e-45);
+    }
+    twin_close(y, 1e-6, 3e-45, "exp");
+    static const double sigmoid[] = {0.5, 1, 0}, tanh_of[] = {0, 1, -1};
+    static const int at[] = {0, 6, 7};
+    twin s = twin_new(EK_F32, 1, dims, TWIN_ROWS), h = twin_new(EK_F32, 1, dims, TWIN_ROWS);
+    twin_run(unary, EK_UNARY_SIGMOID, twin_on(s, side), twin_on(x, side), 0, 0);
+    twin_run(unary, EK_UNARY_TANH, twin_on(h, side), twin_on(x, side), 0, 0);
+    for (int i = 0; i < 3; i++)
+        case_must(case_get(s.host, at[i]) == sigmoid[i] && case_get(h.host, at[i]) == tanh_of[i]);
+    twin_run(unary, EK_UNARY_LOG, twin_on(y, side), twin_on(x, side), 0, 0);
+    case_must(case_get(y.host, 0) == -(double)INFINITY && isnan(case_get(y.host, 7)));
+}
+
+/* ---- two operands ---- */
+
+static double binary_of(ek_binary op, double x, double y, double a)
+{
+    switch (op) {
+    case EK_BINARY_ADD:
+        return x + a * y;
+    case EK_BINARY_SUB:
+        return x - y;
+    case EK_BINARY_MUL:
+        return x * y;
+    case EK_BINARY_DIV:
+        return x / y;
+    case EK_BINARY_MAXIMUM:
+        return fmax(x, y);
+    case EK_BINARY_MINIMUM:
+        return fmin(x, y);
+    case EK_BINARY_RELU_GRADIENT:
+        return y <= 0 ? a * x : x;
+    case EK_BINARY_SIGMOID_GRADIENT:
+        return x * y * (1 - y);
+    case EK_BINARY_TANH_GRADIENT:
+        return x * (1 - y * y);
+    case EK_BINARY_SIGN_MUL:
+        return x * ((y > 0) - (y < 0));
+    case EK_BINARY_SQUARED_DIFFERENCE:
+        return (x - y) * (x - y);
+    case EK_BINARY_ABSOLUTE_DIFFERENCE:
+        return fabs(x - y);
+    default:
+        return NAN;
+    }
+}
+
+/* z may be x or y. */
+static void check_binary(ek_binary op, twin z, twin x, twin y, double a, const char *what)
+{
+    ek_dtype dtype = z.host->dtype;
+    double *left = case_values(x.host), *right = case_values(y.host);
+    for (int64_t i = 0; i < ek_count(x.host); i++)
+        left[i] = binary_of(op, left[i], right[i], a);
+    twin_run(binary, op, twin_on(z, side), twin_on(x, side), twin_on(y, side), a);
+    if (ek_dtype_is_floating(dtype))
+        twin_expect(z, left, rounding_of(dtype), what);
+    twin_close(z, tolerance_of(dtype), tolerance_of(dtype), what);
+    free(left);
+    free(right);
+}
+
+/* A second operand that is repeated along the dimensions of a mask. */
+TEST_LOOP(binary, 0, EK_DTYPES)
+{
+    ek_dtype dtype = (ek_dtype)_i;
+    for (int op = 0; op < EK_BINARY_COUNT; op++) {
+        if (!takes(dtype, op <= EK_BINARY_MINIMUM))
+            continue;
+        for (int s = 0; s < SHAPES; s++)
+            for (unsigned mask = 0; mask < 16; mask += 1 + (unsigned)(op > 1)) {
+                ek_scope scope = ek_scope_begin();
+                char what[120];
+                twin_layout layout = (twin_layout)((mask + (unsigned)op) % TWIN_LAYOUTS);
+                twin_layout other = mask % 3 ? layout : (twin_layout)(mask % TWIN_LAYOUTS);
+                twin_layout to = mask % 4 ? layout : TWIN_LAST;
+                twin x = operand(dtype, shapes[s], layout, (unsigned)op);
+                twin y = twin_repeat(operand(dtype, shapes[s], other, mask + 99), mask);
+                twin z = twin_new(dtype, 4, shapes[s], to);
+                double a = mask % 2 ? 0.75 : -2;
+                snprintf(what, sizeof what, "binary %d, shape %d, mask %u", op, s, mask);
+                check_binary((ek_binary)op, z, x, y, a, what);
+                check_binary((ek_binary)op, x, y, x, a, what); /* in place, repeated first */
+                ek_scope_end(&scope);
+            }
+    }
+}
+
+/* The first columns of matrices: rows that are whole vectors or not, at starts that are aligned or
+ * not, with a second operand that all rows share. */
+TEST(columns)
+{
+    for (int d = 0; d < EK_DTYPES; d++)
+        for (int64_t pitch = 8; pitch <= 24; pitch++)
+            for (int64_t width = 5; width <= 8; width++) {
+                ek_scope scope = ek_scope_begin();
+                const int64_t base[] = {5, pitch}, shape[] = {5, width}, stride[] = {pitch, 1};
+                twin t[3];
+                for (int k = 0; k < 3; k++) {
+                    twin whole = twin_new((ek_dtype)d, 2, base, TWIN_ROWS);
+                    if (k > 0)
+                        twin_integers(whole, 0, 9, (unsigned)k);
+                    t[k] = twin_view(whole, 2, shape, stride, 0);
+                }
+                check_binary(EK_BINARY_ADD, t[0], t[1], t[2], 2, "columns");
+                twin_same(t[0], "columns");
+                check_binary(EK_BINARY_ADD, t[0], t[1], twin_repeat(t[2], 1), 2, "and a row");
+                twin_same(t[0], "columns and a row");
+                check_binary(EK_BINARY_ADD, t[0], twin_repeat(t[1], 2), t[2], 2, "and a column");
+                twin_same(t[0], "columns and a column");
+                ek_scope_end(&scope);
+            }
+}
+
+/* Computed as the first operand's dtype is. */
+TEST(mixed_dtypes)
+{
+    for (int d = 0; d < EK_DTYPES * EK_DTYPES * EK_DTYPES; d++) {
+        ek_scope scope = ek_scope_begin();
+        ek_dtype of[] = {(ek_dtype)(d % EK_DTYPES), (ek_dtype)(d / EK_DTYPES % EK_DTYPES),
+                         (ek_dtype)(d / EK_DTYPES / EK_DTYPES)};
+        twin x = operand(of[0], shapes[0], TWIN_ROWS, 2);
+        twin y = operand(of[1], shapes[0], TWIN_LAST, 4);
+        twin z = twin_new(of[2], 4, shapes[0], TWIN_ROWS);
+        twin b = twin_new(EK_U8, 4, shapes[0], TWIN_GAPS);
+        twin_run(binary, EK_BINARY_SUB, twin_on(z, side), twin_on(x, side), twin_on(y, side), 0);
+        twin_close(z, 8e-3, 1e-6, "sub of two dtypes");
+        twin_run(compare, EK_COMPARE_LT, twin_on(b, side), twin_on(x, side), twin_on(y, side));
+        twin_same(b, "compare of two dtypes");
+        twin_run(where, twin_on(z, side), twin_on(b, side), twin_on(x, side), twin_on(y, side));
+        twin_same(z, "where of two dtypes");
+        ek_scope_end(&scope);
+    }
+}
+
+/* NaN, infinities, zeros of either sign, subnormal and huge numbers, alone and in pairs. NaN stays
+ * NaN if PyTorch keeps it. */
+TEST_LOOP(special_values, 0, 3)
+{
+    static const double values[] = {(double)NAN,
+                                    (double)INFINITY,
+                                    -(double)INFINITY,
+                                    0,
+                                    -0.0,
+                                    1,
+                                    -1,
+                                    1e-40,
+                                    -1e-40,
+                                    88.7,
+                                    89,
+                                    -87.5,
+                                    -104,
+                                    1e30,
+                                    -1e30,
+                                    0.625,
+                                    0.5};
+    static const ek_unary keeps_nan[] = {EK_UNARY_RELU,  EK_UNARY_CLAMP,    EK_UNARY_EXP,
+                                         EK_UNARY_LOG,   EK_UNARY_TANH,     EK_UNARY_SIGMOID,
+                                         EK_UNARY_SQRT,  EK_UNARY_SOFTPLUS, EK_UNARY_LEAKY_RELU,
+                                         EK_UNARY_SQUARE};
+    enum { COUNT = sizeof values / sizeof values[0] };
+    const int64_t dims[] = {COUNT, COUNT};
+    ek_dtype dtype = (ek_dtype)_i;
+    double left[COUNT * COUNT], right[COUNT * COUNT];
+    char what[80];
+    for (int i = 0; i < COUNT * COUNT; i++) {
+        left[i] = values[i / COUNT];
+        right[i] = values[i % COUNT];
+    }
+    twin x = twin_set(twin_new(dtype, 2, dims, TWIN_ROWS), left);
+    twin y = twin_set(twin_new(dtype, 2, dims, TWIN_ROWS), right);
+    twin z = twin_new(dtype, 2, dims, TWIN_ROWS);
+    for (int op = 0; op < EK_UNARY_COUNT; op++) {
+        snprintf(what, sizeof what, "unary %d of special values", op);
+        twin_run(unary, (ek_unary)op, twin_on(z, side), twin_on(x, side),
+                 op == EK_UNARY_POW ? 3 : 0, 1);
+        twin_close(z, tolerance_of(dtype), 3e-45, what);
+    }
+    for (size_t k = 0; k < sizeof keeps_nan / sizeof keeps_nan[0]; k++) {
+        twin_run(unary, keeps_nan[k], twin_on(z, side), twin_on(y, side), 0, 1);
+        for (int i = 0; i < COUNT * COUNT; i += COUNT)
+            if (!isnan(case_get(z.host, i)))
+                ck_abort_msg("unary %d loses NaN", (int)keeps_nan[k]);
+    }
+    /* A root, which infinity tells from pow. */
+    twin_run(unary, EK_UNARY_POW, twin_on(z, side), twin_on(x, side), 0.5, 0);
+    twin_close(z, tolerance_of(dtype), 3e-45, "a power that is a root");
+    for (int op = 0; op < EK_BINARY_COUNT; op++) {
+        snprintf(what, sizeof what, "binary %d of special values", op);
+        twin_run(binary, (ek_binary)op, twin_on(z, side), twin_on(x, side), twin_on(y, side), 1);
+        twin_close(z, tolerance_of(dtype), 3e-45, what);
+        for (int i = 0; i < COUNT * COUNT; i++)
+            if (op >= EK_BINARY_MAXIMUM && op <= EK_BINARY_MINIMUM && (i < COUNT || i % COUNT == 0))
+                case_must(isnan(case_get(z.host, i)));
+    }
+}
+
+/* ---- integers ---- */
+
+/* A division by zero gives zero. */
+TEST_LOOP(integers, 0, 2)
+{
+    const int64_t dims[] = {3, 5};
+    ek_dtype dtype = _i ? EK_U8 : EK_I64;
+    double x[15], y[15], sum[15], quotient[15], clamped[15], affine[15];
+    for (int i = 0; i < 15; i++) {
+        x[i] = 2 * i;
+        y[i] = i % 4;
+        sum[i] = 2 * i + 3 * (i % 4);
+        quotient[i] = i % 4 ? 2 * i / (i % 4) : 0;
+        clamped[i] = i < 2 ? 4 : 2 * i;
+        affine[i] = 4 * i + 1;
+    }
+    twin a = twin_set(twin_new(dtype, 2, dims, TWIN_GAPS), x);
+    twin b = twin_set(twin_new(dtype, 2, dims, TWIN_ROWS), y),
+         z = twin_new(dtype, 2, dims, TWIN_GAPS);
+    twin_run(binary, EK_BINARY_ADD, twin_on(z, side), twin_on(a, side), twin_on(b, side), 3);
+    twin_expect(z, sum, 0, "add");
+    twin_run(binary, EK_BINARY_DIV, twin_on(z, side), twin_on(a, side), twin_on(b, side), 1);
+    twin_expect(z, quotient, 0, "div");
+    twin_same(z, "div");
+    twin_run(unary, EK_UNARY_CLAMP, twin_on(z, side), twin_on(a, side), 3.5, (double)INFINITY);
+    twin_expect(z, clamped, 0, "clamp");
+    twin_run(unary, EK_UNARY_AFFINE, twin_on(z, side), twin_on(a, side), 2, 1);
+    twin_expect(z, affine, 0, "affine");
+    twin_refused(EK_E_DTYPE, "floating dtype, not ", unary, EK_UNARY_EXP, twin_on(z, side),
+                 twin_on(a, side), 0, 0);
+    twin_refused(EK_E_DTYPE, "floating dtype, not ", binary, EK_BINARY_SIGN_MUL, twin_on(z, side),
+                 twin_on(a, side), twin_on(b, side), 0);
+}
+
+TEST_LOOP(integers_wrap, 0, 2)
+{
+    const int64_t dims[] = {16};
+    static const double values[] = {0,    1, -1, 9.2e18, -9.2e18, 4e18,  255, 256,
+                                    -255, 3, 7,  -7,     1e10,    -1e10, 2,   -2};
+    ek_dtype dtype = _i ? EK_U8 : EK_I64;
+    twin x = twin_new(dtype, 1, dims, TWIN_ROWS), y = twin_new(dtype, 1, dims, TWIN_ROWS);
+    twin z = twin_new(dtype, 1, dims, TWIN_ROWS);
+    x = _i ? twin_integers(x, 100, 255, 2) : twin_set(x, values);
+    y = _i ? twin_integers(y, 0, 200, 3) : twin_integers(y, -3, 3, 1);
+    for (int op = 0; op <= EK_BINARY_MINIMUM; op++) {
+        twin_run(binary, (ek_binary)op, twin_on(z, side), twin_on(x, side), twin_on(y, side), 3);
+        twin_same(z, "wrapping");
+    }
+    twin_run(unary, EK_UNARY_AFFINE, twin_on(z, side), twin_on(x, side), 3, -5);
+    twin_same(z, "affine of integers");
+    twin_run(unary, EK_UNARY_CLAMP, twin_on(z, side), twin_on(x, side), -2.5, (double)INFINITY);
+    twin_same(z, "clamp of integers");
+}
+
+/* ---- comparisons ---- */
+
+TEST_LOOP(comparing, 0, EK_DTYPES)
+{
+    ek_dtype dtype = (ek_dtype)_i;
+    for (int op = EK_COMPARE_EQ; op <= EK_COMPARE_GE; op++)
+        for (int s = 0; s < SHAPES; s++)
+            for (int l = 0; l < TWIN_LAYOUTS; l++) {
+                ek_scope scope = ek_scope_begin();
+                twin_layout layout = (twin_layout)l;
+                twin_layout other = op % 2 ? layout : (twin_layout)((l + op) % TWIN_LAYOUTS);
+                twin x = twin_integers(twin_new(dtype, 4, shapes[s], layout), 0, 4, 1);
+                twin y = twin_integers(twin_new(dtype, 4, shapes[s], other), 0, 4, 2);
+                if (op == EK_COMPARE_LE)
+                    y = twin_repeat(y, 13); /* along all but the channels */
+                twin z = twin_new(EK_U8, 4, shapes[s], layout);
+                twin w = twin_new(dtype, 4, shapes[s], layout);
+                twin_run(compare, (ek_compare)op, twin_on(z, side), twin_on(x, side),
+                         twin_on(y, side));
+                twin_run(where, twin_on(w, side), twin_on(z, side), twin_on(x, side),
+                         twin_on(y, side));
+                for (int64_t i = 0; i < ek_count(x.host); i++) {
+                    double a = case_get(x.host, i), b = case_get(y.host, i);
+                    const bool wanted[] = {a == b, a != b, a<b, a <= b, a> b, a >= b};
+                    case_must(case_get(z.host, i) == (double)wanted[op]);
+                    case_must(case_get(w.host, i) == (wanted[op] ? a : b));
+                }
+                twin_same(z, "compare");
+                twin_same(w, "where");
+                ek_scope_end(&scope);
+            }
+}
+
+/* ---- many elements ---- */
+
+/* More than all blocks of a grid take in one round. */
+TEST(large)
+{
+    const int64_t flat[] = {130003}, rows[] = {20000, 8}, turned[] = {170, 201};
+    twin x = twin_uniform(twin_new(EK_F32, 1, flat, TWIN_ROWS), -1, 1, 1);
+    twin y = twin_new(EK_F32, 1, flat, TWIN_ROWS);
+    check_unary(EK_UNARY_RELU, y, x, 0, 0, "flat");
+    twin_same(y, "flat");
+    twin u = twin_uniform(twin_new(EK_F32, 2, rows, TWIN_ROWS), -1, 1, 2);
+    twin bias = twin_repeat(twin_uniform(twin_new(EK_F32, 2, rows, TWIN_ROWS), -1, 1, 3), 1);
+    twin v = twin_new(EK_F32, 2, rows, TWIN_ROWS);
+    check_binary(EK_BINARY_ADD, v, u, bias, 1, "rows");
+    twin_same(v, "rows");
+    twin s = twin_uniform(twin_new(EK_F32, 2, turned, TWIN_SWAPPED), -1, 1, 4);
+    twin t = twin_new(EK_F32, 2, turned, TWIN_ROWS);
+    check_binary(EK_BINARY_MUL, t, s, s, 0, "strided");
+    twin_same(t, "strided");
+}

@@ -1,0 +1,241 @@
+/* Selecting and adding at indices: the host's kernels against loops, the GPU's against the host's.
+ */
+#include "evenkeel/precision.h"
+#include "host/host.h"
+#include "twin.h"
+
+static const int64_t no_dims[1] = {0}; /* of a scalar */
+static const int64_t shapes[][4] = {{2, 5, 3, 4},   {3, 20, 1, 33}, {1, 1, 1, 1},
+                                    {40, 10, 1, 1}, {5, 6, 4, 16},  {2, 0, 3, 4}};
+enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static void two_threads(void)
+{
+    case_device(2);
+}
+
+FIXTURE(two_threads, NULL)
+
+static twin values(twin x, unsigned seed)
+{
+    if (ek_dtype_is_floating(x.host->dtype))
+        return twin_uniform(x, -2, 2, seed);
+    return twin_integers(x, 0, 200, seed);
+}
+
+typedef int selecting(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
+                      const ek_tensor *index);
+
+/* Of one call on both sides, the first within (0, 1, 2 or 3): index_select, index_add, gather,
+ * scatter_add. */
+static selecting *kernel(const ek_kernels *kernels, int which)
+{
+    selecting *const all[] = {kernels->index_select, kernels->index_add, kernels->gather,
+                              kernels->scatter_add};
+    return all[which];
+}
+
+/* Row-major position i of `some`, with the index in place of its position along dim: one of
+ * `whole`. */
+static int64_t position_of(const ek_tensor *some, int64_t i, const ek_tensor *whole, int dim,
+                           const ek_tensor *index)
+{
+    int64_t at[4], rest = i, position = 0;
+    for (int d = 3; d >= 0; d--) {
+        at[d] = rest % some->shape[d];
+        rest /= some->shape[d];
+    }
+    at[dim] = (int64_t)case_get(index, index->ndim == 1 ? at[dim] : i);
+    for (int d = 0; d < 4; d++)
+        position = position * whole->shape[d] + at[d];
+    return position;
+}
+
+static void check(int which, ek_dtype dtype, int s, int dim, int layout, int64_t count)
+{
+    bool is_list = which < 2, adds = which % 2;
+    int64_t size = shapes[s][dim], part[4];
+    memcpy(part, shapes[s], sizeof part);
+    part[dim] = size > 0 ? count : 0;
+    if (!is_list && layout % 2)
+        for (int d = 0; d < 4; d++)
+            if (d != dim && part[d] > 1)
+                part[d]--; /* index may be smaller */
+    twin whole = twin_new(dtype, 4, shapes[s], (twin_layout)layout);
+    twin some = twin_new(dtype, 4, part, (twin_layout)((layout + s) % TWIN_LAYOUTS));
+    twin index = is_list ? twin_new(EK_I64, 1, &part[dim], TWIN_GAPS)
+                         : twin_new(EK_I64, 4, part, (twin_layout)((layout + dim) % TWIN_LAYOUTS));
+    twin_integers(index, 0, size > 0 ? size - 1 : 0, 3);
+    twin from = values(adds ? some : whole, 4), to = adds ? whole : some;
+    double *wanted = case_zeros(ek_count(to.host));
+    for (int64_t i = 0; i < ek_count(some.host); i++) {
+        int64_t at = position_of(some.host, i, whole.host, dim, index.host);
+        wanted[adds ? at : i] += case_get(from.host, adds ? i : at);
+    }
+    for (int side = 0; side < twin_sides(); side++) {
+        ek_dev *dev = twin_dev(side ? EK_CUDA : EK_HOST);
+        assert_ok(kernel(dev->backend->kernels, which)(dev, twin_on(to, side), twin_on(from, side),
+                                                       dim, twin_on(index, side)));
+    }
+    char what[96];
+    snprintf(what, sizeof what, "kernel %d, shape %d, dimension %d, layout %d", which, s, dim,
+             layout);
+    double rounding = (double)count * (dtype == EK_F32 ? 3e-7 : 1e-15);
+    twin_expect(to, wanted, adds ? rounding : 0, what);
+    if (adds && !ek_deterministic())
+        twin_close(to, 0, rounding, what);
+    else
+        twin_same(to, what); /* additions in the host's order */
+    free(wanted);
+}
+
+TEST_LOOP(selected, 0, EK_DTYPES)
+{
+    for (int s = 0; s < SHAPES; s++)
+        for (int dim = 0; dim < 4; dim++)
+            for (int l = 0; l < TWIN_LAYOUTS; l++)
+                for (int which = 0; which < 4; which += 2) {
+                    ek_scope scope = ek_scope_begin();
+                    check(which, (ek_dtype)_i, s, dim, l, l == 5 ? 0 : 7);
+                    ek_scope_end(&scope);
+                }
+}
+
+TEST_LOOP(added, 0, 4)
+{
+    ek_use_deterministic_algorithms(_i >= 2);
+    for (int s = 0; s < SHAPES; s++)
+        for (int dim = 0; dim < 4; dim++)
+            for (int l = 0; l < TWIN_LAYOUTS; l++)
+                for (int which = 1; which < 4; which += 2) {
+                    ek_scope scope = ek_scope_begin();
+                    check(which, _i % 2 ? EK_F64 : EK_F32, s, dim, l, l == 5 ? 0 : 23);
+                    ek_scope_end(&scope);
+                }
+}
+
+TEST(scalars_and_dtypes)
+{
+    const int64_t one[] = {1}, three[] = {3};
+    twin x = values(twin_new(EK_F32, 0, no_dims, TWIN_ROWS), 1);
+    twin y = twin_new(EK_F32, 0, no_dims, TWIN_ROWS);
+    twin index = twin_integers(twin_new(EK_I64, 1, one, TWIN_ROWS), 0, 0, 1);
+    for (int deterministic = 0; deterministic < 2; deterministic++)
+        for (int which = 0; which < 2; which++) {
+            ek_use_deterministic_algorithms(deterministic);
+            for (int side = 0; side < twin_sides(); side++) {
+                ek_dev *dev = twin_dev(side ? EK_CUDA : EK_HOST);
+                assert_ok(kernel(dev->backend->kernels, which)(dev, twin_on(y, side),
+                                                               twin_on(x, side), 0,
+                                                               twin_on(index, side)));
+            }
+            case_must(case_get(y.host, 0) == case_get(x.host, 0));
+            twin_same(y, "a scalar");
+        }
+    twin coarse = values(twin_new(EK_BF16, 1, three, TWIN_ROWS), 1);
+    twin sum = twin_new(EK_BF16, 1, three, TWIN_ROWS);
+    twin at = twin_integers(twin_new(EK_I64, 1, three, TWIN_ROWS), 0, 2, 1);
+    twin_refused(EK_E_DTYPE, "f32 or f64", index_add, twin_on(sum, side), twin_on(coarse, side), 0,
+                 twin_on(at, side));
+}
+
+/* ---- the host's ---- */
+
+static const int64_t dims[] = {3, 6, 4, 5};
+enum { PICKED = 7 };
+
+static ek_tensor *vector_of_indices(ek_dev *dev, int64_t size)
+{
+    ek_tensor *index = case_tensor(dev, EK_I64, 1, (const int64_t[]){PICKED}, CASE_GAPS);
+    for (int i = 0; i < PICKED; i++)
+        case_set(index, i, (double)(i * 5 % size));
+    return index;
+}
+
+TEST(out_of_range_on_the_host)
+{
+    ek_dev *dev = case_device(1);
+    ek_tensor *x = case_tensor(dev, EK_F32, 4, dims, CASE_ROWS);
+    ek_tensor *y = case_tensor(dev, EK_F32, 4, (const int64_t[]){3, PICKED, 4, 5}, CASE_ROWS);
+    ek_tensor *index = vector_of_indices(dev, 6);
+    case_set(index, 4, 6);
+    assert_refused(ek_host_index_select(dev, y, x, 1, index), EK_E_INVALID,
+                   "index 6 at position 4 is out of range for dimension 1 of size 6");
+    case_set(index, 4, -1);
+    assert_refused(ek_host_index_add(dev, x, y, 1, index), EK_E_INVALID, "index -1 at position 4");
+    ek_tensor *full = case_tensor(dev, EK_I64, 4, y->shape, CASE_LAST);
+    assert_ok(ek_host_fill(dev, full, 0));
+    case_set(full, 31, 9);
+    assert_refused(ek_host_gather(dev, y, x, 1, full), EK_E_INVALID, "index 9 at position 31");
+    assert_refused(ek_host_scatter_add(dev, x, y, 1, full), EK_E_INVALID, "index 9 at position 31");
+    ek_tensor *bytes = case_tensor(dev, EK_U8, 4, dims, CASE_ROWS);
+    assert_refused(ek_host_index_add(dev, bytes, bytes, 1, index), EK_E_DTYPE, "f32 or f64");
+}
+
+TEST(empty)
+{
+    ek_dev *dev = case_device(1);
+    ek_tensor *x = case_tensor(dev, EK_F32, 2, (const int64_t[]){4, 3}, CASE_ROWS);
+    ek_tensor *y = case_tensor(dev, EK_F32, 2, (const int64_t[]){0, 3}, CASE_ROWS);
+    ek_tensor *index = case_tensor(dev, EK_I64, 1, (const int64_t[]){0}, CASE_ROWS);
+    assert_ok(ek_host_index_select(dev, y, x, 0, index));
+    assert_ok(ek_host_index_add(dev, x, y, 0, index));
+    for (int i = 0; i < 12; i++)
+        case_must(case_get(x, i) == 0);
+}
+
+/* Additions that meet keep their order whatever the threads: rounding would show it. */
+TEST(threads)
+{
+    ek_tensor *out[2][2];
+    const int64_t wide[] = {4000, 17}, narrow[] = {5, 17};
+    for (int t = 0; t < 2; t++) {
+        ek_dev *dev = case_device(t + 1);
+        ek_tensor *x = case_tensor(dev, EK_F32, 2, wide, CASE_ROWS);
+        ek_tensor *index = case_tensor(dev, EK_I64, 1, wide, CASE_ROWS);
+        ek_tensor *full = case_tensor(dev, EK_I64, 2, wide, CASE_ROWS);
+        case_fill(x, 5);
+        assert_ok(ek_host_unary(dev, EK_UNARY_EXP, x, x, 0, 0));
+        for (int i = 0; i < 4000; i++)
+            case_set(index, i, i * 3 % 5);
+        for (int64_t i = 0; i < ek_count(full); i++)
+            case_set(full, i, (double)(i * 7 % 5));
+        for (int k = 0; k < 2; k++)
+            out[t][k] = case_tensor(dev, EK_F32, 2, narrow, CASE_ROWS);
+        assert_ok(ek_host_index_add(dev, out[t][0], x, 0, index));
+        assert_ok(ek_host_scatter_add(dev, out[t][1], x, 0, full));
+    }
+    case_same(out[0][0], out[1][0], "index_add on one and two threads");
+    case_same(out[0][1], out[1][1], "scatter_add on one and two threads");
+}
+
+/* ---- the GPU's ---- */
+
+/* The kernel's error comes with a later call; what is in range is done, and the device goes on. */
+TEST(out_of_range_on_the_gpu)
+{
+    const int64_t shape[] = {4, 3};
+    static const char *const names[] = {"index_select", "index_add", "gather", "scatter_add"};
+    for (int round = 0; round < 8 && twin_sides() == 2; round++) {
+        int which = round % 4;
+        ek_use_deterministic_algorithms(round >= 4);
+        twin x = values(twin_new(EK_F32, 2, shape, TWIN_ROWS), 1);
+        twin y = twin_new(EK_F32, 2, shape, TWIN_ROWS);
+        twin index = which < 2 ? twin_new(EK_I64, 1, shape, TWIN_ROWS)
+                               : twin_new(EK_I64, 2, shape, TWIN_ROWS);
+        twin_integers(index, 0, 3, 2);
+        case_set(index.host, 2, round % 2 ? -3 : 4);
+        twin_push(index);
+        assert_ok(kernel(twin_cuda(), which)(twin_dev(EK_CUDA), y.cuda, x.cuda, 0, index.cuda));
+        assert_refused(ek_synchronize(ek_cuda(0)), EK_E_INVALID,
+                       round % 2 ? "index -3 is out of range for a dimension of size 4"
+                                 : "index 4 is out of range for a dimension of size 4");
+        ck_assert_int_eq(ek_synchronize(ek_cuda(0)), 0);
+        case_set(index.host, 2, 0);
+        twin_push(index);
+        assert_ok(kernel(twin_host(), which)(twin_dev(EK_HOST), y.host, x.host, 0, index.host));
+        assert_ok(kernel(twin_cuda(), which)(twin_dev(EK_CUDA), y.cuda, x.cuda, 0, index.cuda));
+        twin_close(y, 0, 1e-6, names[which]);
+        assert_ok(ek_synchronize(ek_cuda(0)));
+    }
+}

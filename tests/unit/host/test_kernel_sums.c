@@ -1,0 +1,114 @@
+/* Sums of many tensors, and elementwise kernels on threads: the host's against sums in double, the
+ * GPU's against the host's. */
+#include "twin.h"
+
+/* 64 addends, as there are devices; more than one launch takes; one. */
+TEST_LOOP(sums_of_many, 0, EK_DTYPES)
+{
+    static const int counts[] = {1, 2, 3, 64, 330};
+    static const int64_t sizes[] = {0, 1, 7, 1003};
+    for (int c = 0; c < 5; c++)
+        for (int s = 0; s < 4; s++)
+            for (int l = TWIN_ROWS; l <= TWIN_DENSE_OFFSET; l += TWIN_DENSE_OFFSET - TWIN_ROWS) {
+                ek_scope scope = ek_scope_begin();
+                const ek_tensor *parts[2][330];
+                double wanted[1003] = {0};
+                twin first = {.host = NULL};
+                for (int k = 0; k < counts[c]; k++) {
+                    twin x = twin_new((ek_dtype)_i, 1, &sizes[s], (twin_layout)l);
+                    x = twin_integers(x, 0, k ? 1 : 3, (unsigned)k);
+                    first = k ? first : x;
+                    for (int side = 0; side < 2; side++)
+                        parts[side][k] = twin_on(x, side);
+                    for (int64_t i = 0; i < sizes[s]; i++)
+                        wanted[i] += case_get(x.host, i);
+                }
+                twin y = twin_new((ek_dtype)_i, 1, &sizes[s], TWIN_ROWS);
+                twin_run(add_n, 1, &twin_on(y, side), parts[side], counts[c]);
+                if (counts[c] <= 64) /* more rounds in bf16 */
+                    twin_expect(y, wanted, 0, "add_n");
+                twin_same(y, "add_n");
+                twin_run(add_n, 1, &twin_on(first, side), parts[side], counts[c]);
+                twin_same(first, "add_n into the first");
+                ek_scope_end(&scope);
+            }
+    twin_refused(EK_E_INVALID, "at least 1", add_n, 1, NULL, NULL, 0);
+}
+
+/* Many sums at once, of different sizes and addresses, more than one launch takes; the large ones
+ * are of several blocks. */
+TEST_LOOP(lists_of_sums, 0, EK_DTYPES)
+{
+    enum { SUMS = 70, ADDENDS = 3 };
+    static const int64_t sizes[] = {0, 1, 4096, 7, 4097, 64, 9001};
+    twin sums[SUMS];
+    ek_tensor *outs[2][SUMS];
+    const ek_tensor *parts[2][ADDENDS * SUMS];
+    for (int i = 0; i < SUMS; i++) {
+        const int64_t *size = &sizes[i % 7];
+        twin_layout layout = i % 3 == 1 ? TWIN_DENSE_OFFSET : TWIN_ROWS;
+        twin first = {.host = NULL};
+        for (int k = 0; k < ADDENDS; k++) {
+            twin x = twin_new((ek_dtype)_i, 1, size, layout);
+            x = twin_integers(x, 0, 60, (unsigned)(i * ADDENDS + k));
+            first = k ? first : x;
+            for (int side = 0; side < 2; side++)
+                parts[side][k * SUMS + i] = twin_on(x, side);
+        }
+        /* Some are their first addends. */
+        sums[i] = i % 5 ? twin_new((ek_dtype)_i, 1, size, TWIN_ROWS) : first;
+        for (int side = 0; side < 2; side++)
+            outs[side][i] = twin_on(sums[i], side);
+    }
+    twin_run(add_n, SUMS, outs[side], parts[side], ADDENDS);
+    for (int i = 0; i < SUMS; i++)
+        twin_same(sums[i], "a list of sums");
+}
+
+/* The order of the addends is the caller's: with these the sum depends on it. */
+TEST(order_of_sums)
+{
+    const int64_t dims[] = {5};
+    static const double values[] = {1e8, 1, -1e8, 1};
+    const ek_tensor *parts[2][4];
+    for (int k = 0; k < 4; k++) {
+        double row[5] = {values[k], values[k], values[k], values[k], values[k]};
+        twin x = twin_set(twin_new(EK_F32, 1, dims, TWIN_ROWS), row);
+        for (int side = 0; side < 2; side++)
+            parts[side][k] = twin_on(x, side);
+    }
+    twin y = twin_new(EK_F32, 1, dims, TWIN_ROWS);
+    twin_run(add_n, 1, &twin_on(y, side), parts[side], 4);
+    twin_same(y, "the order of a sum");
+    case_must(case_get(y.host, 0) == 1);
+}
+
+/* Large enough for two threads of the host; the same bits with one. */
+TEST_LOOP(threads, 0, 3)
+{
+    const int64_t dims[] = {4, 37, 31, 29};
+    const double rounding = _i == EK_BF16 ? 4e-3 : 1e-6;
+    ek_tensor *z[2][3];
+    for (int t = 0; t < 2; t++) {
+        ek_dev *dev = case_device(t + 1);
+        ek_tensor *x = case_tensor(dev, (ek_dtype)_i, 4, dims, CASE_LAST);
+        ek_tensor *y = case_tensor(dev, (ek_dtype)_i, 4, dims, CASE_ROWS);
+        ek_tensor *copy = case_tensor(dev, (ek_dtype)_i, 4, dims, CASE_LAST);
+        case_fill(x, 1);
+        case_fill(y, 2);
+        for (int k = 0; k < 3; k++)
+            z[t][k] = case_tensor(dev, (ek_dtype)_i, 4, dims, CASE_LAST);
+        const ek_kernels *kernels = dev->backend->kernels;
+        assert_ok(kernels->unary(dev, EK_UNARY_TANH, z[t][0], x, 0, 0));
+        assert_ok(kernels->binary(dev, EK_BINARY_MUL, z[t][1], z[t][0], y, 0));
+        assert_ok(kernels->copy(dev, copy, y));
+        assert_ok(kernels->add_n(dev, 1, &z[t][2], (const ek_tensor *[]){x, z[t][1], copy}, 3));
+        for (int64_t i = 0; i < ek_count(x); i++) {
+            double wanted = case_get(x, i) + case_get(z[t][1], i) + case_get(y, i);
+            case_must(case_get(copy, i) == case_get(y, i));
+            case_must(fabs(case_get(z[t][2], i) - wanted) <= rounding * fmax(1, fabs(wanted)));
+        }
+    }
+    for (int k = 0; k < 3; k++)
+        case_same(z[0][k], z[1][k], "one and two threads");
+}
