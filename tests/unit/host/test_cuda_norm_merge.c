@@ -87,7 +87,7 @@ static twin row_of_chunks(twin moments, int row)
                   ek_tensor_view(moments.cuda, 2, dims, strides, row * dims[1])};
 }
 
-START_TEST(chunks)
+TEST_LOOP(chunks, 0, 2)
 {
     static const int64_t counts[] = {1, 7, 300};
     static const twin_layout layouts[] = {TWIN_ROWS, TWIN_GAPS, TWIN_DENSE_OFFSET};
@@ -102,10 +102,9 @@ START_TEST(chunks)
             outcomes_close(&o, 4 * exact_of(dtype), "merged");
         }
 }
-END_TEST
 
 /* They come out as they are. */
-START_TEST(one_chunk)
+TEST_LOOP(one_chunk, 0, 2)
 {
     static const int64_t counts[] = {1, 7, 300};
     static const twin_layout layouts[] = {TWIN_ROWS, TWIN_GAPS, TWIN_DENSE_OFFSET};
@@ -121,11 +120,10 @@ START_TEST(one_chunk)
                 case_must(case_get(o.mean.host, c) == case_get(mean.host, c));
         }
 }
-END_TEST
 
 /* With the moments or after them: the host's numbers, and the same bits. Sums that are a block's
  * own, and sums in parts. */
-START_TEST(with_moments)
+TEST_LOOP(with_moments, 0, 3)
 {
     static const int64_t shapes[][4] = {{4, 5, 2, 3}, {40, 8, 16, 16}};
     const ek_dtype dtype = floating[_i], wide = wide_of(dtype);
@@ -158,10 +156,9 @@ START_TEST(with_moments)
                 twin_same((twin){twin_pull(pairs[i][0].cuda), pairs[i][1].cuda}, "at once");
         }
 }
-END_TEST
 
 /* A sample's groups turn their variances, too. */
-START_TEST(of_samples)
+TEST_LOOP(of_samples, 0, 3)
 {
     static const int64_t dims[] = {6, 8, 5, 4}, tables[][2] = {{6, 8}, {6, 2}, {6, 1}};
     const ek_dtype dtype = floating[_i], wide = wide_of(dtype);
@@ -179,10 +176,9 @@ START_TEST(of_samples)
             twin_close(var, 8 * exact_of(wide), 0, "invstd of groups");
         }
 }
-END_TEST
 
 /* What makes the gradient of x from the sums, and that gradient about a centre. */
-START_TEST(lines)
+TEST_LOOP(lines, 0, 3)
 {
     static const int64_t shapes[][4] = {{4, 5, 2, 3}, {40, 8, 16, 16}};
     const ek_dtype dtype = floating[_i], wide = wide_of(dtype);
@@ -227,18 +223,4 @@ START_TEST(lines)
                                                  out[4].cuda, -1, NULL));
             twin_close(dx, dtype == EK_BF16 ? 8e-3 : exact, 4 * exact, "gradient of x");
         }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = twin_suite("merged moments on the GPU");
-    TCase *tests = tcase_create("merged");
-    tcase_add_loop_test(tests, chunks, 0, 2);
-    tcase_add_loop_test(tests, one_chunk, 0, 2);
-    tcase_add_loop_test(tests, with_moments, 0, 3);
-    tcase_add_loop_test(tests, of_samples, 0, 3);
-    tcase_add_loop_test(tests, lines, 0, 3);
-    suite_add_tcase(s, tests);
-    return s;
 }
