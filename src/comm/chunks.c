@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "autograd/graph.h"
-#include "comm/lists.h"
-#include "comm/transport.h"
+#include "comm/collectives.h"
+#include "comm/exchange.h"
 #include "core/staging.h"
 #include "core/trace.h"
 #include "kernels/kernels.h"
@@ -67,36 +67,44 @@ static int scatter_backward(ek_node *node, ek_tensor *const *gradients, ek_tenso
 
 static const ek_operation scatter_operation = {.name = "scatter", .backward = scatter_backward};
 
-/* The part itself where it lies there; NULL stays NULL. What comes from the host is sent beside
- * what the device computes. */
-static ek_tensor *chunk_on(ek_dev *dev, ek_tensor *part)
+static ek_tensor *bring(ek_tensor *part, ek_dev *dev)
 {
-    if (!part || ek_tensor_dev(part) == dev)
-        return part;
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMMUNICATE, "scatter", NULL, dev);
-    ek_tensor *there;
-    if (ek_staging_brings(part, dev))
-        there = ek_staging_bring(part, dev);
-    else if ((there = ek_comm_like(part, NULL, dev)) && ek_comm_copy(there, part) < 0)
-        there = NULL;
+    ek_tensor *there = ek_staging_bring(part, dev);
     ek_span_end(&span);
     return there;
 }
 
-/* Chunk i on c->devs[i] where wanted (NULL: all); a view where the tensor lies there. */
+/* Chunk i on c->devs[i] if wanted (NULL: all): a view on the tensor's device. What comes from the
+ * host is sent beside what the device computes; the other chunks are one exchange. */
+static int copy_to_chunks(const ek_tensor *tensor, const chunks *c, const bool *wanted,
+                          ek_tensor **out)
+{
+    ek_move moves[EK_MAX_DEVICES];
+    int64_t start = 0;
+    int count = 0;
+    for (int i = 0; i < c->count; start += c->sizes[i++]) {
+        out[i] = NULL;
+        if (wanted && !wanted[i])
+            continue;
+        ek_dev *dev = c->devs[i];
+        ek_tensor *part = ek_comm_part(tensor, c->dim, start, c->sizes[i]);
+        if (part && ek_tensor_dev(part) == dev)
+            out[i] = part;
+        else if (part && ek_staging_brings(part, dev))
+            out[i] = bring(part, dev);
+        else if (part && (out[i] = ek_comm_like(part, NULL, dev)))
+            moves[count++] = (ek_move){out[i], part};
+        if (!out[i])
+            return ek_error_pending();
+    }
+    return ek_exchange("scatter", moves, count);
+}
+
 static int scatter_to(ek_tensor *tensor, const chunks *c, const bool *wanted, ek_tensor **out)
 {
-    int64_t start = 0;
-    for (int i = 0; i < c->count; i++) {
-        out[i] = NULL;
-        if (!wanted || wanted[i]) {
-            out[i] = chunk_on(c->devs[i], ek_comm_part(tensor, c->dim, start, c->sizes[i]));
-            if (!out[i])
-                return ek_error_pending();
-        }
-        start += c->sizes[i];
-    }
+    EK_TRY(copy_to_chunks(tensor, c, wanted, out));
     return ek_record_outputs(out, c->count, &scatter_operation,
                              &(const ek_record_options){EK_INPUTS(tensor), EK_ATTRIBUTES(*c)});
 }
@@ -157,18 +165,19 @@ static ek_tensor *joined(ek_tensor *const *tensors, const chunks *c)
 
 static int copy_chunks(ek_tensor *whole, ek_tensor *const *tensors, const chunks *c)
 {
+    ek_move moves[EK_MAX_DEVICES];
     int64_t start = 0;
-    for (int i = 0; i < c->count; i++) {
+    int count = 0;
+    for (int i = 0; i < c->count; start += c->sizes[i++]) {
         ek_tensor *part = ek_comm_part(whole, c->dim, start, c->sizes[i]);
         if (!part)
             return ek_error_pending();
         if (tensors[i])
-            EK_TRY(ek_comm_copy(part, tensors[i]));
+            moves[count++] = (ek_move){part, tensors[i]};
         else
             EK_TRY(c->whole->backend->kernels->fill(c->whole, part, 0));
-        start += c->sizes[i];
     }
-    return 0;
+    return ek_exchange("gather", moves, count);
 }
 
 /* Joins the chunks on c->whole; NULLs (not all) are zeros. */

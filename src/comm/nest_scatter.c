@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "comm/chunks.h"
-#include "comm/lists.h"
+#include "comm/collectives.h"
 #include "comm/nest.h"
 #include "core/thread.h"
 #include "core/value.h"

@@ -25,12 +25,12 @@ typedef enum ek_queue {
 typedef struct ek_mark ek_mark;
 
 /* One block that travels between two devices. */
-typedef struct ek_move {
+typedef struct ek_block_move {
     ek_dev *to, *from;
     void *target;
     const void *source;
     size_t nbytes;
-} ek_move;
+} ek_block_move;
 
 /* What a backend can do for several devices at once. */
 typedef enum ek_collective {
@@ -95,7 +95,7 @@ typedef struct ek_backend {
      * `collective` says. broadcast: data[0] on devs[0] to data[i] on devs[i]; exchange: any number
      * of moves; sum: data[i] on devs[i] into `out` on devs[0], which may be data[0]. */
     int (*broadcast)(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
-    int (*exchange)(const ek_move *moves, int count);
+    int (*exchange)(const ek_block_move *moves, int count);
     int (*sum)(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                ek_dtype dtype);
 

@@ -142,7 +142,7 @@ int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t 
 
 /* The devices of the moves, each once, ascending, so that an exchange among the same devices finds
  * its communicators again. */
-static int parties(const ek_move *moves, int count, ek_dev **devs)
+static int parties(const ek_block_move *moves, int count, ek_dev **devs)
 {
     bool seen[EK_MAX_DEVICES] = {false};
     ek_dev *by_index[EK_MAX_DEVICES];
@@ -168,7 +168,7 @@ static int place_of(ek_dev *const *devs, const ek_dev *dev)
     return place;
 }
 
-static int issue_move(const ek_nccl_group *group, const ek_move *move)
+static int issue_move(const ek_nccl_group *group, const ek_block_move *move)
 {
     int from = place_of(group->devs, move->from), to = place_of(group->devs, move->to);
     EK_TRY(ek_nccl_check(move->from, "send",
@@ -179,7 +179,7 @@ static int issue_move(const ek_nccl_group *group, const ek_move *move)
                                              group->comms[to], stream_of(move->to)));
 }
 
-static int issue_exchange(ek_dev *const *devs, int n, const ek_move *moves, int count)
+static int issue_exchange(ek_dev *const *devs, int n, const ek_block_move *moves, int count)
 {
     ek_nccl_group *group = ek_nccl_group_of(devs, n);
     if (!group)
@@ -193,7 +193,7 @@ static int issue_exchange(ek_dev *const *devs, int n, const ek_move *moves, int 
     return group_end(group, rc);
 }
 
-int ek_cuda_exchange(const ek_move *moves, int count)
+int ek_cuda_exchange(const ek_block_move *moves, int count)
 {
     ek_dev *devs[EK_MAX_DEVICES];
     int restore, n = parties(moves, count, devs);
@@ -272,7 +272,7 @@ int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t 
     return EK_FAIL(EK_E_BACKEND, "broadcast from %s: %s", devs[0]->name, ek_nccl_reason());
 }
 
-int ek_cuda_exchange(const ek_move *moves, int count)
+int ek_cuda_exchange(const ek_block_move *moves, int count)
 {
     (void)count;
     return EK_FAIL(EK_E_BACKEND, "sending from %s: %s", moves[0].from->name, ek_nccl_reason());

@@ -12,7 +12,7 @@
 /* The backend's slots of these names. */
 int ek_cuda_collective(ek_dev *const *devs, int count);
 int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
-int ek_cuda_exchange(const ek_move *moves, int count);
+int ek_cuda_exchange(const ek_block_move *moves, int count);
 int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                 ek_dtype dtype);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "autograd/graph.h"
-#include "comm/transport.h"
+#include "comm/exchange.h"
 #include "core/slab.h"
 #include "nn/module_table.h"
 

@@ -1,5 +1,5 @@
 /* parallel_apply.c: modules on their devices, side by side. */
-#include "comm/lists.h"
+#include "comm/collectives.h"
 #include "comm/nest.h"
 #include "core/worker.h"
 #include "evenkeel/parallel.h"

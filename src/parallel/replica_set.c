@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "autograd/graph.h"
-#include "comm/lists.h"
-#include "comm/transport.h"
+#include "comm/collectives.h"
+#include "comm/exchange.h"
 #include "nn/module_table.h"
 #include "parallel/home.h"
 #include "parallel/replica_copies.h"
@@ -162,19 +162,20 @@ typedef struct recording {
     int count;
     ek_dev *devs[EK_MAX_DEVICES]; /* theirs */
     ek_tensor *const *handles;    /* as make_handles gives them */
-    int *indices;                 /* room for a bucket's */
+    int *indices;                 /* room for a bucket's, descending */
     ek_tensor **work;             /* room for its handles: (count + 1) lists */
 } recording;
 
-/* Records one bucket: the entries indices[0 .. n). */
+/* Records one bucket: the entries indices[0 .. n), in order of memory: ascending. */
 static int record_bucket(const recording *r, int n)
 {
     const ek_replica_set *set = r->set;
     ek_tensor **out = r->work + n;
     for (int k = 0; k < n; k++) {
-        r->work[k] = set->sources[r->indices[k]];
+        int i = r->indices[n - 1 - k];
+        r->work[k] = set->sources[i];
         for (int d = 0; d < r->count; d++)
-            out[d * n + k] = r->handles[d * set->count + r->indices[k]];
+            out[d * n + k] = r->handles[d * set->count + i];
     }
     return ek_comm_record_broadcast(set->devs[0], r->work, n, r->devs, r->count, out);
 }
@@ -309,28 +310,24 @@ int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places)
     ek_copies *first = &set->copies[places->at[0]];
     if (places->at[0] == 0 || set->parameters == set->count)
         return 0;
-    ek_tensor **to = ek_calloc(2 * (size_t)set->count, sizeof(ek_tensor *));
-    if (!to)
+    ek_move *moves = ek_calloc((size_t)set->count, sizeof *moves);
+    if (!moves)
         return ek_error_pending();
-    ek_tensor **from = to + set->count;
-    for (int i = set->parameters; i < set->count; i++) {
-        if (set->sources[i]->requires_grad ||
-            ek_tensor_version(first->tensors[i]) == first->sent[i].begun)
-            continue;
-        to[count] = set->sources[i];
-        from[count++] = first->tensors[i];
-    }
-    int rc = count ? ek_comm_copy_list(to, from, count) : 0;
+    for (int i = set->parameters; i < set->count; i++)
+        if (!set->sources[i]->requires_grad &&
+            ek_tensor_version(first->tensors[i]) != first->sent[i].begun)
+            moves[count++] = (ek_move){set->sources[i], first->tensors[i]};
+    int rc = ek_exchange("fetching buffers", moves, count);
     for (int i = 0; i < count; i++)
-        ek_tensor_written(to[i], "the first replica, in its buffers");
+        ek_tensor_written(moves[i].to, "the first replica, in its buffers");
     /* The first replica has what the module has: it need not be sent back. */
     for (int i = set->parameters, next = 0; i < set->count && next < count && rc >= 0; i++) {
-        if (set->sources[i] != to[next])
+        if (set->sources[i] != moves[next].to)
             continue;
-        first->sent[i].source = ek_tensor_version(to[next++]);
+        first->sent[i].source = ek_tensor_version(moves[next++].to);
         first->sent[i].replica = ek_tensor_version(first->tensors[i]);
     }
-    free(to);
+    free(moves);
     if (rc < 0)
         ek_error_prefix(before, "fetching buffers from %s", set->devs[places->at[0]]->name);
     return rc;

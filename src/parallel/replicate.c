@@ -1,5 +1,5 @@
 /* replicate.c: replicate, for callers. */
-#include "comm/lists.h"
+#include "comm/collectives.h"
 #include "evenkeel/parallel.h"
 #include "parallel/replica_set.h"
 

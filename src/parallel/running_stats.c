@@ -8,7 +8,8 @@
 
 #include <stdlib.h>
 
-#include "comm/transport.h"
+#include "comm/exchange.h"
+#include "core/slab.h"
 #include "kernels/kernels.h"
 
 /* Buffers of one dtype: copies[i * replicas + r] is buffer i of replica r. */
@@ -16,6 +17,7 @@ typedef struct group {
     ek_tensor **copies;
     int count, replicas;
     ek_tensor **list; /* room for one replica's */
+    ek_move *moves;   /* room for one replica's */
 } group;
 
 static ek_tensor *const *copies_of(const group *g, int r)
@@ -25,9 +27,19 @@ static ek_tensor *const *copies_of(const group *g, int r)
     return g->list;
 }
 
+/* Replica r's buffers to a slab. */
+static int fetch(const group *g, int r, const ek_slab *slab)
+{
+    for (int i = 0; i < g->count; i++)
+        g->moves[i] = (ek_move){slab->members[i], g->copies[i * g->replicas + r]};
+    return ek_exchange("running statistics", g->moves, g->count);
+}
+
 static int copy_back(const group *g, const ek_slab *average)
 {
-    EK_TRY(ek_comm_copy_list(copies_of(g, 0), average->members, g->count));
+    for (int i = 0; i < g->count; i++)
+        g->moves[i] = (ek_move){g->copies[i * g->replicas], average->members[i]};
+    EK_TRY(ek_exchange("running statistics", g->moves, g->count));
     for (int i = 0; i < g->count; i++)
         ek_tensor_written(g->copies[i * g->replicas], "the average of running statistics");
     return 0;
@@ -44,9 +56,9 @@ static int average(const group *g, const double *weights, const ek_slab *first, 
         return ek_error_pending();
     ek_dev *dev = ek_tensor_dev(flat_sum);
     const ek_kernels *kernels = ek_kernels_of(flat_sum);
-    EK_TRY(ek_comm_copy_list(first->members, copies_of(g, 0), g->count));
+    EK_TRY(fetch(g, 0, first));
     for (int r = 1; r < g->replicas; r++) {
-        EK_TRY(ek_comm_send(other->members, copies_of(g, r), g->count));
+        EK_TRY(fetch(g, r, other));
         EK_TRY(kernels->binary(dev, EK_BINARY_SUB, flat_other, flat_other, flat_first, 0));
         EK_TRY(kernels->binary(dev, EK_BINARY_ADD, flat_sum, flat_sum, flat_other, weights[r]));
     }
@@ -79,12 +91,15 @@ static int average_dtype(const ek_replica_set *set, const ek_places *places, con
     if (g.count == 0)
         return 0;
     g.copies = ek_calloc((size_t)g.count * (size_t)(g.replicas + 1), sizeof *g.copies);
-    if (!g.copies)
-        return ek_error_pending();
-    g.list = g.copies + (ptrdiff_t)g.count * g.replicas;
-    ek_replica_set_written_buffers(set, places, dtype, g.copies);
-    int rc = average_group(&g, weights);
+    g.moves = ek_calloc((size_t)g.count, sizeof *g.moves);
+    int rc = g.copies && g.moves ? 0 : ek_error_pending();
+    if (rc >= 0) {
+        g.list = g.copies + (ptrdiff_t)g.count * g.replicas;
+        ek_replica_set_written_buffers(set, places, dtype, g.copies);
+        rc = average_group(&g, weights);
+    }
     free(g.copies);
+    free(g.moves);
     return rc;
 }
 

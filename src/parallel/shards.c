@@ -5,10 +5,9 @@
 #include <string.h>
 
 #include "autograd/graph.h"
-#include "comm/collective.h"
-#include "comm/shards.h"
-#include "core/trace.h"
-#include "core/worker.h"
+#include "comm/collectives.h"
+#include "comm/exchange.h"
+#include "core/slab.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -34,9 +33,8 @@ struct ek_sharding {
     ek_tensor **there; /* [d * part_count + p]: part p on device d, a reference; on its owner it is
                           the piece */
     /* Room for publishing, which comes after an update and must not fail for want of it. */
-    bool *changed;     /* by part */
-    ek_tensor **lists; /* 2 * part_count handles per device */
-    ek_move *moves;    /* devices * part_count */
+    bool *changed;  /* by part */
+    ek_move *moves; /* devices * part_count */
 };
 
 /* ---- releasing ---- */
@@ -54,7 +52,6 @@ static void sharding_destroy(ek_object *object)
     release_all(s->parameters, s->count);
     release_all(s->there, s->devices * s->part_count);
     free(s->changed);
-    free(s->lists);
     free(s->moves);
     free(s->shards);
     free(s->parts);
@@ -196,9 +193,8 @@ static int make_room(ek_sharding *s)
 {
     size_t parts = (size_t)s->part_count + 1, devices = (size_t)s->devices;
     s->changed = ek_calloc(parts, sizeof *s->changed);
-    s->lists = ek_calloc(2 * devices * parts, sizeof(ek_tensor *));
     s->moves = ek_calloc(devices * parts, sizeof *s->moves);
-    return s->changed && s->lists && s->moves ? 0 : ek_error_pending();
+    return s->changed && s->moves ? 0 : ek_error_pending();
 }
 
 static int divide(ek_sharding *s, ek_tensor *const *const *copies)
@@ -309,88 +305,19 @@ bool ek_sharding_has(const ek_sharding *s, int parameter)
 
 /* ---- publishing ---- */
 
-/* What device d lacks of another: to[] there, from[] the owner's. Returns how many. */
-static int list_lacking(const ek_sharding *s, int d, int owner, ek_tensor **to, ek_tensor **from)
+/* Each device gets what it lacks of the others, and not all from the same at once. */
+static int deliver(const ek_sharding *s)
 {
     int count = 0;
-    for (int p = 0; p < s->part_count; p++) {
-        if (!s->changed[p] || s->parts[p].owner != owner)
-            continue;
-        to[count] = s->there[d * s->part_count + p];
-        from[count++] = piece_of(s, p);
+    for (int d = 0; d < s->devices; d++) {
+        for (int k = 1; k < s->devices; k++) {
+            int owner = (d + k) % s->devices;
+            for (int p = 0; p < s->part_count; p++)
+                if (s->changed[p] && s->parts[p].owner == owner)
+                    s->moves[count++] = (ek_move){s->there[d * s->part_count + p], piece_of(s, p)};
+        }
     }
-    return count;
-}
-
-/* Device d fetches what it lacks, in few large copies. */
-static int fetch(void *user, int d)
-{
-    const ek_sharding *s = user;
-    ek_tensor **to = s->lists + 2 * (ptrdiff_t)d * s->part_count, **from = to + s->part_count;
-    int rc = 0;
-    ek_span span;
-    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "sharing the step", NULL, s->devs[d]);
-    for (int k = 1; k < s->devices && rc >= 0; k++) {
-        int owner = (d + k) % s->devices; /* not all from the same at once */
-        rc = ek_comm_copy_list(to, from, list_lacking(s, d, owner, to, from));
-    }
-    ek_span_end(&span);
-    return rc;
-}
-
-/* Adds what device d lacks of `owner` to the moves. */
-static void plan(const ek_sharding *s, int d, int owner, int *count)
-{
-    ek_tensor **to = s->lists, **from = to + s->part_count;
-    int n = list_lacking(s, d, owner, to, from);
-    for (int i = 0, length; i < n; i += length) {
-        length = ek_comm_run_length(to + i, from + i, n - i);
-        s->moves[(*count)++] =
-            (ek_move){s->devs[d], s->devs[owner], ek_tensor_address(to[i]),
-                      ek_tensor_address(from[i]), ek_comm_run_nbytes(from + i, length)};
-    }
-}
-
-static int exchange(const ek_sharding *s)
-{
-    int count = 0;
-    for (int d = 0; d < s->devices; d++)
-        for (int owner = 0; owner < s->devices; owner++)
-            if (owner != d)
-                plan(s, d, owner, &count);
-    ek_span span;
-    ek_span_begin(&span, EK_SPAN_COMMUNICATE, "sharing the step", NULL, s->devs[0]);
-    int rc = s->devs[0]->backend->exchange(s->moves, count);
-    ek_span_end(&span);
-    return rc;
-}
-
-/* On the workers; without memory for the gang, or for one of its threads, the calling thread does
- * it all: copies can be made twice. */
-static int fetch_on_workers(ek_sharding *s)
-{
-    int pending = ek_error_status();
-    int rc = ek_gang_run(s->devs, s->devices, fetch, s, NULL);
-    if (rc != EK_E_NO_MEMORY)
-        return rc;
-    if (pending == 0)
-        ek_error_clear();
-    rc = 0;
-    for (int d = 0; d < s->devices && rc >= 0; d++)
-        rc = fetch(s, d);
-    return rc;
-}
-
-static int deliver(ek_sharding *s, size_t nbytes)
-{
-    int rc;
-    if (ek_comm_has_collective(s->devs, s->devices, &rc))
-        return exchange(s);
-    if (rc >= 0 && nbytes >= EK_WORKER_BYTES)
-        return fetch_on_workers(s);
-    for (int d = 0; d < s->devices && rc >= 0; d++)
-        rc = fetch(s, d);
-    return rc;
+    return ek_exchange("sharing the step", s->moves, count);
 }
 
 /* Notes what was delivered, or with status < 0 may have been. */
@@ -426,14 +353,9 @@ int ek_sharding_publish(ek_sharding *s)
     const int before = ek_error_status();
     if (!s || !s->owner.user)
         return 0;
-    size_t nbytes = 0;
-    bool any = false;
-    for (int p = 0; p < s->part_count; p++) {
+    for (int p = 0; p < s->part_count; p++)
         s->changed[p] = is_changed(s, p);
-        any = any || s->changed[p];
-        nbytes += s->changed[p] ? ek_comm_nbytes(piece_of(s, p)) : 0;
-    }
-    int rc = any ? deliver(s, nbytes * ((size_t)s->devices - 1)) : 0;
+    int rc = deliver(s);
     note(s, rc);
     if (rc < 0)
         ek_error_prefix(before, "sharing the optimizer's step");

@@ -64,7 +64,4 @@ int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *f
 
 /* Buckets of gradients: the first is small, so that reduction starts early. */
 enum { EK_FIRST_BUCKET_BYTES = 1 << 20, EK_BUCKET_BYTES = 4 << 20 };
-/* Less is sent by the calling thread: waking the workers would take longer. */
-enum { EK_WORKER_BYTES = 1 << 18 };
-
 #endif

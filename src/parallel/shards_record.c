@@ -2,8 +2,8 @@
 #include <stdlib.h>
 
 #include "autograd/graph.h"
-#include "comm/shards.h"
-#include "comm/transport.h"
+#include "comm/collectives.h"
+#include "comm/layout.h"
 #include "parallel/shards.h"
 
 /* One forward while its nodes are recorded, and room for a bucket. */
@@ -12,7 +12,7 @@ typedef struct recording {
     const ek_sharding_forward *forward;
     ek_dev *devs[EK_MAX_DEVICES]; /* in order of summation */
     int places[EK_MAX_DEVICES];   /* in the forward's list of devices */
-    int *indices;                 /* the bucket's parameters */
+    int *indices;                 /* the bucket's parameters, descending */
     int count;
     ek_tensor **like, **out, **inputs;
     ek_piece *pieces;
@@ -43,7 +43,7 @@ static int record_bucket(recording *r)
     const ek_sharding_forward *f = r->forward;
     int n = r->count, pieces = 0;
     for (int k = 0; k < n; k++) {
-        int i = r->indices[k];
+        int i = r->indices[n - 1 - k];
         const ek_shards *shards = ek_leaf_shards(f->parameters[i]);
         r->like[k] = f->parameters[i];
         for (int j = 0; j < shards->count; j++) {

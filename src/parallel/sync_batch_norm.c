@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "comm/lists.h"
+#include "comm/collectives.h"
 #include "core/object.h"
 #include "core/rendezvous.h"
 #include "evenkeel/autograd.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/lists.h"
+#include "comm/collectives.h"
 #include "core/keywords.h"
 #include "nn/module_table.h"
 #include "parallel/home.h"

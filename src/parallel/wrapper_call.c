@@ -1,7 +1,7 @@
 /* wrapper_call.c: calls of several devices: cut, replicated, run. */
 #include <stdlib.h>
 
-#include "comm/lists.h"
+#include "comm/collectives.h"
 #include "comm/nest.h"
 #include "evenkeel/autograd.h"
 #include "nn/module_table.h"

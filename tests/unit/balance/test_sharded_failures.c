@@ -94,7 +94,7 @@ static int broadcast(ek_dev *const *devs, int count, void *const *data, size_t n
 
 static atomic_int exchanges;
 
-static int exchange(const ek_move *moves, int count)
+static int exchange(const ek_block_move *moves, int count)
 {
     atomic_fetch_add(&exchanges, 1);
     for (int i = 0; i < count; i++)

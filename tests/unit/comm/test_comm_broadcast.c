@@ -1,6 +1,6 @@
 /* Broadcast: values, aliases, buckets, backward. */
 #include "autograd/graph.h"
-#include "comm/buckets.h"
+#include "comm/coalesced.h"
 #include "comm_setup.h"
 #include "core/tensor.h"
 
@@ -134,19 +134,19 @@ TEST(buckets_close_as_in_pytorch)
     ek_tensor *tensors[6];
     for (int i = 0; i < 6; i++)
         tensors[i] = ek_zeros(EK_SHAPE(counts[i]), .dtype = dtypes[i]);
-    assert_ok(ek_buckets_for_broadcast(tensors, 6, 40, note, NULL));
+    assert_ok(ek_buckets(EK_BUCKETS_OF_BROADCAST, tensors, 6, 40, note, NULL));
     ck_assert_str_eq(seen, "02|13|4|5|"); /* overshoots; leftovers by dtype */
     seen[0] = '\0';
-    assert_ok(ek_buckets_for_reduce(tensors, 6, 40, note, NULL));
+    assert_ok(ek_buckets(EK_BUCKETS_OF_REDUCE, tensors, 6, 40, note, NULL));
     ck_assert_str_eq(seen, "1|02|4|3|5|"); /* never overshoots; leftovers as seen */
     seen[0] = '\0';
-    assert_ok(ek_buckets_for_broadcast(tensors, 6, 39, note, NULL));
+    assert_ok(ek_buckets(EK_BUCKETS_OF_BROADCAST, tensors, 6, 39, note, NULL));
     ck_assert_str_eq(seen, "02|13|4|5|");
     seen[0] = '\0';
-    assert_ok(ek_buckets_for_reduce(tensors, 6, 39, note, NULL));
+    assert_ok(ek_buckets(EK_BUCKETS_OF_REDUCE, tensors, 6, 39, note, NULL));
     ck_assert_str_eq(seen, "0|1|2|4|3|5|");
     seen[0] = '\0';
-    assert_ok(ek_buckets_for_reduce(tensors, 0, 39, note, NULL));
+    assert_ok(ek_buckets(EK_BUCKETS_OF_REDUCE, tensors, 0, 39, note, NULL));
     ck_assert_str_eq(seen, "");
 }
 

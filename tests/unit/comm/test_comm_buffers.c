@@ -1,6 +1,6 @@
 /* Sums, gathers and copies need no room for several copies of anything where they end. */
-#include "comm/transport.h"
 #include "comm_setup.h"
+#include "core/device.h"
 
 /* Host devices whose memory the others can't read, if `_i` says so. */
 static ek_backend remote;

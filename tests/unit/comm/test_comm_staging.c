@@ -1,6 +1,6 @@
 /* Memory that the CPU can't read: lists are packed, few copies are made, nothing is read in place.
  * The devices here are host devices whose backend says otherwise and counts. */
-#include "comm/transport.h"
+#include "comm/exchange.h"
 #include "comm_setup.h"
 #include "core/slab.h"
 
@@ -52,26 +52,27 @@ TEST(a_bucket_is_one_copy_a_device)
 
 TEST(a_slab_needs_no_packing)
 {
-    ek_tensor *tensors[COUNT], *there[COUNT];
+    ek_tensor *tensors[COUNT];
     make_lists(tensors, ek_host(0), 0);
     ek_slab *source = ek_slab_new(ek_dev_get(ek_host(0)), tensors, COUNT);
     ek_slab *target = ek_slab_new(ek_dev_get(ek_host(1)), tensors, COUNT);
     assert_made(source);
     assert_made(target);
-    assert_ok(ek_comm_copy_list(source->members, tensors, COUNT));
+    for (int i = 0; i < COUNT; i++)
+        assert_ok(ek_comm_copy(source->members[i], tensors[i]));
     make_remote(2);
+    ek_move moves[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        moves[i] = (ek_move){target->members[i], source->members[i]};
     copies = 0;
-    assert_ok(ek_comm_send(target->members, source->members, COUNT));
+    assert_ok(ek_exchange("test", moves, COUNT));
     ck_assert_int_eq(copies, 1);
-    for (int i = 0; i < COUNT; i++) {
-        there[i] = target->members[i];
-        assert_ramp(there[i], 10 * i, 1);
-    }
+    for (int i = 0; i < COUNT; i++)
+        assert_ramp(target->members[i], 10 * i, 1);
     /* Neighbours only: the first and the last are two runs. */
-    there[1] = there[2];
-    ek_tensor *ends[2] = {source->members[0], source->members[2]};
+    moves[1] = moves[2];
     copies = 0;
-    assert_ok(ek_comm_copy_list(there, ends, 2));
+    assert_ok(ek_exchange("test", moves, 2));
     ck_assert_int_eq(copies, 2);
     assert_ramp(target->members[1], 10, 1);
     ek_object_release(source);

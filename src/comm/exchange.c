@@ -1,0 +1,393 @@
+/* exchange.c: moving elements between devices, below the graph. */
+#include "comm/exchange.h"
+
+#include "core/fork.h"
+#include "core/thread.h"
+#include "core/trace.h"
+#include "core/worker.h"
+#include "ops/ops.h"
+
+enum {
+    MOST_AT_ONCE = 64,     /* moves that are packed or exchanged at a time: they fit on the stack */
+    WORKER_BYTES = 1 << 18 /* less is copied by the calling thread: waking workers takes longer */
+};
+
+int ek_dev_set_add(ek_dev_set *set, ek_dev *dev)
+{
+    int at = 0;
+    while (at < set->count && set->devs[at] != dev)
+        at++;
+    if (at == set->count)
+        set->devs[set->count++] = dev;
+    return at;
+}
+
+/* ---- one move ---- */
+
+/* What a device can't write in place goes through blocks on both: of limited size. */
+static int copy_in_parts(ek_tensor *to, const ek_tensor *from)
+{
+    int dim = ek_comm_slowest(to);
+    if (ek_comm_alike(to, from) || dim < 0 || ek_comm_nbytes(to) <= EK_COMM_BUFFER_BYTES) {
+        ek_scope scope = ek_scope_begin();
+        int rc = ek_transfer(to, from);
+        ek_scope_end(&scope);
+        return rc;
+    }
+    int64_t size = to->shape[dim], half = size / 2;
+    for (int64_t start = 0; start < size; start += half, half = size - half) {
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *target = ek_comm_part(to, dim, start, half);
+        ek_tensor *source = ek_comm_part(from, dim, start, half);
+        int rc = target && source ? copy_in_parts(target, source) : ek_error_pending();
+        ek_scope_end(&scope);
+        EK_TRY(rc);
+    }
+    return 0;
+}
+
+int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
+{
+    size_t nbytes = ek_comm_nbytes(from);
+    if (nbytes == 0)
+        return 0;
+    if (ek_comm_alike(to, from))
+        return ek_dev_copy(ek_tensor_dev(to), ek_tensor_address(to), ek_tensor_dev(from),
+                           ek_tensor_address(from), nbytes);
+    ek_dev *dev = ek_tensor_dev(to), *source = ek_tensor_dev(from);
+    if (!ek_dev_reaches(dev, source))
+        return copy_in_parts(to, from);
+    EK_TRY(ek_dev_order(dev, source));
+    EK_TRY(dev->backend->kernels->copy(dev, to, from));
+    return ek_dev_order(source, dev);
+}
+
+/* ---- runs: moves that are one copy ---- */
+
+/* How many of the moves, from the first, are one copy. */
+static int run_length(const ek_move *moves, int count)
+{
+    int n = 1;
+    if (!ek_comm_alike(moves[0].to, moves[0].from))
+        return 1;
+    for (; n < count; n++) {
+        const ek_move *move = &moves[n - 1], *next = &moves[n];
+        ptrdiff_t step = ek_comm_step(move->to, next->to);
+        if (!ek_comm_alike(next->to, next->from) || step < 0 ||
+            step != ek_comm_step(move->from, next->from))
+            break;
+    }
+    return n;
+}
+
+/* How many, from the first, the receiver has as a slab would have them: they are packed at once. */
+static int pack_length(const ek_move *moves, int count)
+{
+    int n = 1;
+    size_t nbytes = ek_comm_nbytes(moves[0].to);
+    if (!ek_is_dense(moves[0].to))
+        return 0;
+    for (; n < count && n < MOST_AT_ONCE; n++) {
+        const ek_tensor *before = moves[n - 1].to, *to = moves[n].to;
+        size_t step = (ek_comm_nbytes(before) + EK_COMM_ALIGNMENT - 1) / EK_COMM_ALIGNMENT;
+        nbytes += ek_comm_nbytes(to);
+        if (!ek_is_dense(to) || to->dtype != before->dtype || nbytes > EK_COMM_BUFFER_BYTES ||
+            ek_comm_step(before, to) != (ptrdiff_t)step * EK_COMM_ALIGNMENT)
+            break;
+    }
+    return n;
+}
+
+/* Copies of what is to be moved, beside it and laid out as at the receiver: packed[i]. In the
+ * scope. */
+static int pack(const ek_move *moves, int count, ek_tensor **packed)
+{
+    ek_tensor *to[MOST_AT_ONCE];
+    for (int i = 0; i < count; i++)
+        to[i] = moves[i].to;
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
+    int rc = ek_comm_room(ek_tensor_dev(moves[0].from), to, count, packed);
+    ek_memory_set_category(before);
+    for (int i = 0; i < count && rc >= 0; i++)
+        rc = ek_comm_copy(packed[i], moves[i].from);
+    return rc;
+}
+
+/* Moves that are one copy. */
+static ek_block_move block_of(const ek_move *moves, int count)
+{
+    const ek_tensor *to = moves[0].to, *from = moves[0].from, *last = moves[count - 1].to;
+    ptrdiff_t before_last = (char *)ek_tensor_address(last) - (char *)ek_tensor_address(to);
+    return (ek_block_move){ek_tensor_dev(to), ek_tensor_dev(from), ek_tensor_address(to),
+                           ek_tensor_address(from), (size_t)before_last + ek_comm_nbytes(last)};
+}
+
+static int copy_run(const ek_move *moves, int count)
+{
+    if (count == 1)
+        return ek_comm_copy(moves[0].to, moves[0].from);
+    ek_block_move block = block_of(moves, count);
+    return ek_dev_copy(block.to, block.target, block.from, block.source, block.nbytes);
+}
+
+/* ---- copies between two devices ---- */
+
+static bool same_route(const ek_move *a, const ek_move *b)
+{
+    return ek_tensor_dev(a->to) == ek_tensor_dev(b->to) &&
+           ek_tensor_dev(a->from) == ek_tensor_dev(b->from);
+}
+
+static int route_length(const ek_move *moves, int count)
+{
+    int n = 1;
+    while (n < count && same_route(&moves[0], &moves[n]))
+        n++;
+    return n;
+}
+
+static int copy_packed(const ek_move *moves, int count)
+{
+    ek_tensor *packed[MOST_AT_ONCE];
+    ek_block_move block = block_of(moves, count);
+    ek_scope scope = ek_scope_begin();
+    int rc = pack(moves, count, packed);
+    if (rc >= 0)
+        rc = ek_dev_copy(block.to, block.target, block.from, ek_tensor_address(packed[0]),
+                         block.nbytes);
+    ek_scope_end(&scope);
+    return rc;
+}
+
+static int copy_route(const char *what, const ek_move *moves, int count)
+{
+    ek_dev *to = ek_tensor_dev(moves[0].to);
+    bool packs = count > 1 && !ek_dev_reaches(to, ek_tensor_dev(moves[0].from));
+    int rc = 0;
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, what, NULL, to);
+    for (int i = 0, n; i < count && rc >= 0; i += n) {
+        n = run_length(moves + i, count - i);
+        int together = packs ? pack_length(moves + i, count - i) : 0;
+        if (together > n) {
+            n = together;
+            rc = copy_packed(moves + i, n);
+        } else {
+            rc = copy_run(moves + i, n);
+        }
+    }
+    ek_span_end(&span);
+    return rc;
+}
+
+/* ---- copies on workers ---- */
+
+typedef struct exchange {
+    const char *what;
+    const ek_move *moves;
+    int count;
+    size_t nbytes;        /* that leave their device */
+    ek_dev_set receivers; /* of these */
+    ek_dev_set devs;      /* that have a part in them */
+} exchange;
+
+static void survey(exchange *x)
+{
+    for (int i = 0, n; i < x->count; i += n) {
+        n = route_length(x->moves + i, x->count - i);
+        ek_dev *to = ek_tensor_dev(x->moves[i].to), *from = ek_tensor_dev(x->moves[i].from);
+        if (to == from)
+            continue;
+        ek_dev_set_add(&x->devs, from);
+        ek_dev_set_add(&x->devs, to);
+        ek_dev_set_add(&x->receivers, to);
+        for (int k = i; k < i + n; k++)
+            x->nbytes += ek_comm_nbytes(x->moves[k].to);
+    }
+}
+
+/* The moves to one device; NULL: to all. */
+static int copy_to(const exchange *x, const ek_dev *dev)
+{
+    for (int i = 0, n; i < x->count; i += n) {
+        n = route_length(x->moves + i, x->count - i);
+        if (!dev || ek_tensor_dev(x->moves[i].to) == dev)
+            EK_TRY(copy_route(x->what, x->moves + i, n));
+    }
+    return 0;
+}
+
+static int copy_on_worker(void *user, int index)
+{
+    const exchange *x = user;
+    return copy_to(x, x->receivers.devs[index]);
+}
+
+/* Moves within a device are left to the calling thread, which does all of it as well if there is no
+ * memory for the workers' jobs: copies can be made twice. */
+static int copy_on_workers(exchange *x)
+{
+    int pending = ek_error_status();
+    int rc = ek_gang_run(x->receivers.devs, x->receivers.count, copy_on_worker, x, NULL);
+    if (rc == EK_E_NO_MEMORY && pending == 0)
+        ek_error_clear();
+    if (rc == EK_E_NO_MEMORY)
+        return copy_to(x, NULL);
+    for (int i = 0; i < x->count && rc >= 0; i++) {
+        ek_dev *to = ek_tensor_dev(x->moves[i].to);
+        bool done = false;
+        for (int k = 0; k < x->receivers.count; k++)
+            done = done || x->receivers.devs[k] == to;
+        if (!done)
+            rc = ek_comm_copy(x->moves[i].to, x->moves[i].from);
+    }
+    return rc;
+}
+
+/* In backward workers run lanes, which may be waiting for this. */
+static bool can_use_workers(const exchange *x)
+{
+    return x->receivers.count > 1 && x->nbytes >= WORKER_BYTES && !ek_forked() &&
+           !(ek_thread_self()->modes.flags & EK_MODE_BACKWARD);
+}
+
+/* ---- collectives ---- */
+
+/* Moves of which one side has to be unpacked, or packed in parts, are left to ek_comm_copy. */
+static bool is_block(const ek_move *move)
+{
+    return ek_is_dense(move->to) && (ek_comm_alike(move->to, move->from) ||
+                                     ek_comm_nbytes(move->to) <= EK_COMM_BUFFER_BYTES);
+}
+
+/* How many moves a receiver has if several get the same list from one device, one receiver after
+ * another; 0 if that isn't so. */
+static int broadcast_length(const exchange *x)
+{
+    const ek_move *moves = x->moves;
+    int n = route_length(moves, x->count), receivers = x->count / n;
+    if (receivers < 2 || x->count % n != 0 || receivers != x->receivers.count)
+        return 0;
+    for (int i = 0; i < x->count; i++)
+        if (moves[i].from != moves[i % n].from || !same_route(&moves[i], &moves[i / n * n]) ||
+            !ek_comm_alike(moves[i].to, moves[i % n].to) || !is_block(&moves[i]))
+            return 0;
+    return n;
+}
+
+/* Moves from the first that have the same steps at all receivers. */
+static int common_length(const exchange *x, int n, int first, int length)
+{
+    for (int r = n; r < x->count; r += n)
+        for (int i = first + 1; i < first + length; i++)
+            if (ek_comm_step(x->moves[r + i - 1].to, x->moves[r + i].to) !=
+                ek_comm_step(x->moves[i - 1].to, x->moves[i].to))
+                length = i - first;
+    return length;
+}
+
+/* Moves [first, first + length) of each receiver's n, all at once. */
+static int broadcast_block(const exchange *x, int n, int first, int length, ek_tensor *source)
+{
+    ek_dev *devs[EK_COMM_MOST_DEVICES] = {ek_tensor_dev(x->moves[0].from)};
+    void *data[EK_COMM_MOST_DEVICES] = {ek_tensor_address(source)};
+    int count = 1;
+    for (int r = 0; r < x->count; r += n) {
+        devs[count] = ek_tensor_dev(x->moves[r].to);
+        data[count++] = ek_tensor_address(x->moves[r + first].to);
+    }
+    size_t nbytes = block_of(x->moves + first, length).nbytes;
+    return nbytes ? devs[0]->backend->broadcast(devs, count, data, nbytes) : 0;
+}
+
+static int broadcast_all(const exchange *x, int n)
+{
+    for (int i = 0, length; i < n; i += length) {
+        ek_tensor *packed[MOST_AT_ONCE] = {NULL};
+        ek_scope scope = ek_scope_begin();
+        int rc = 0;
+        int together = common_length(x, n, i, pack_length(x->moves + i, n - i));
+        length = common_length(x, n, i, run_length(x->moves + i, n - i));
+        ek_tensor *source = x->moves[i].from;
+        if (together > length || !ek_comm_alike(x->moves[i].to, source)) {
+            length = together;
+            rc = pack(x->moves + i, length, packed);
+            source = packed[0];
+        }
+        if (rc >= 0)
+            rc = broadcast_block(x, n, i, length, source);
+        ek_scope_end(&scope);
+        EK_TRY(rc);
+    }
+    return 0;
+}
+
+/* Moves that are one block each once they have been packed, MOST_AT_ONCE of them or fewer; the
+ * others are copied. Returns how many moves are done with. */
+static int exchange_some(const ek_move *moves, int count)
+{
+    ek_block_move blocks[MOST_AT_ONCE];
+    int n = 0, done = 0;
+    size_t packed_nbytes = 0;
+    while (done < count && n < MOST_AT_ONCE) {
+        const ek_move *first = &moves[done];
+        int route = route_length(first, count - done), length = run_length(first, route);
+        if (ek_tensor_dev(first->to) == ek_tensor_dev(first->from) || !is_block(first)) {
+            EK_TRY(copy_run(first, length));
+            done += length;
+            continue;
+        }
+        int together = pack_length(first, route);
+        if (together > length || !ek_comm_alike(first->to, first->from)) {
+            ek_tensor *packed[MOST_AT_ONCE];
+            ek_block_move block = block_of(first, together);
+            packed_nbytes += block.nbytes;
+            if (n > 0 && packed_nbytes > EK_COMM_BUFFER_BYTES)
+                break;
+            EK_TRY(pack(first, together, packed));
+            block.source = ek_tensor_address(packed[0]);
+            blocks[n++] = block;
+            done += together;
+            continue;
+        }
+        blocks[n] = block_of(first, length);
+        n += blocks[n].nbytes > 0;
+        done += length;
+    }
+    EK_TRY(n ? blocks[0].to->backend->exchange(blocks, n) : 0);
+    return done;
+}
+
+static int exchange_all(const exchange *x)
+{
+    for (int done = 0, n; done < x->count; done += n) {
+        ek_scope scope = ek_scope_begin();
+        n = exchange_some(x->moves + done, x->count - done);
+        ek_scope_end(&scope);
+        EK_TRY(n);
+    }
+    return 0;
+}
+
+static int exchange_at_once(const exchange *x)
+{
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, x->what, NULL, x->devs.devs[0]);
+    int n = broadcast_length(x);
+    int rc = n ? broadcast_all(x, n) : exchange_all(x);
+    ek_span_end(&span);
+    return rc;
+}
+
+int ek_exchange(const char *what, const ek_move *moves, int count)
+{
+    if (count == 0)
+        return 0;
+    exchange x = {.what = what, .moves = moves, .count = count};
+    survey(&x);
+    int collective = ek_dev_collective(x.devs.devs, x.devs.count);
+    EK_TRY(collective);
+    if (collective > EK_COLLECTIVE_NONE)
+        return exchange_at_once(&x);
+    return can_use_workers(&x) ? copy_on_workers(&x) : copy_to(&x, NULL);
+}

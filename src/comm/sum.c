@@ -1,0 +1,520 @@
+/* sum.c: adding tensors of several devices.
+ *
+ * Sums are cut into stretches, and stretches put into batches that bounded buffers are enough for.
+ * A batch fetches what its sums can't read in place, all in one exchange, and then adds.
+ *
+ * A sum to one device of N could be N - 1 blocks sent there and added, but then its link carries
+ * N - 1 times the data while the others rest. With collectives each device gets its slice of all
+ * others, adds them in the fixed order, and sends the result to the first: less than two times the
+ * data on any link (the reduce-scatter and gather of Thakur, Rabenseifner and Gropp, 2005). */
+#include "comm/sum.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/object.h"
+#include "core/trace.h"
+#include "kernels/kernels.h"
+
+enum { CUT_ELEMENTS = 64 }; /* stretches of flat tensors begin at multiples */
+
+void ek_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int *order)
+{
+    int root = -1, n = 0;
+    for (int d = 0; d < count; d++)
+        if (devs[d] == first)
+            root = d;
+    if (root >= 0)
+        order[n++] = root;
+    for (int d = 0, begin = n; d < count; d++) {
+        if (d == root)
+            continue;
+        int at = n++;
+        for (; at > begin; at--) {
+            ek_device before = devs[order[at - 1]]->id, id = devs[d]->id;
+            if (before.kind < id.kind || (before.kind == id.kind && before.index <= id.index))
+                break;
+            order[at] = order[at - 1];
+        }
+        order[at] = d;
+    }
+}
+
+/* ---- a batch ---- */
+
+/* Sums that are made together. */
+typedef struct batch {
+    const char *what;
+    int collective; /* among all devices of all sums: ek_collective */
+    int room, most; /* sums, and terms of one */
+    int count;
+    ek_addition *sums; /* `room` of them, each with its terms in `terms` */
+    ek_tensor **terms; /* `most` for each */
+    /* Room for all terms of a batch. */
+    ek_move *moves;
+    ek_tensor ***unread;                 /* entries of `terms` */
+    ek_tensor **handles;                 /* twice */
+    ek_dev_set devs;                     /* that take part, */
+    size_t staged[EK_COMM_MOST_DEVICES]; /* and how many bytes each of them stages */
+} batch;
+
+static void batch_close(batch *b)
+{
+    free(b->sums);
+    free(b->terms);
+    free(b->moves);
+    free(b->unread);
+    free(b->handles);
+}
+
+static int batch_open(batch *b, int room, int most)
+{
+    size_t terms = (size_t)room * (size_t)most;
+    b->room = room;
+    b->most = most;
+    b->sums = ek_calloc((size_t)room, sizeof *b->sums);
+    b->terms = ek_calloc(terms, sizeof(ek_tensor *));
+    b->moves = ek_calloc(terms, sizeof *b->moves);
+    b->unread = ek_calloc(terms, sizeof *b->unread);
+    b->handles = ek_calloc(2 * terms, sizeof(ek_tensor *));
+    return b->sums && b->terms && b->moves && b->unread && b->handles ? 0 : ek_error_pending();
+}
+
+/* True if the sum's device reads the term as it is. With collectives devices exchange what they
+ * could read as well. */
+static bool is_read_in_place(const batch *b, const ek_tensor *term, const ek_tensor *out)
+{
+    ek_dev *dev = ek_tensor_dev(out), *from = ek_tensor_dev(term);
+    bool reaches = dev == from || (!b->collective && ek_dev_reaches(dev, from));
+    return reaches && ek_comm_alike(term, out);
+}
+
+/* Room for what the sums on `dev` can't read in place of `from`, and the moves that bring it there.
+ * Returns how many moves there are by now. */
+static int batch_stage(batch *b, ek_dev *dev, const ek_dev *from, int moves)
+{
+    int n = 0;
+    ek_tensor **like = b->handles, **staged = like + (ptrdiff_t)b->room * b->most;
+    for (int k = 0; k < b->count; k++) {
+        const ek_addition *sum = &b->sums[k];
+        if (sum->count == 1 || ek_tensor_dev(sum->out) != dev)
+            continue;
+        for (int p = 0; p < sum->count; p++) {
+            ek_tensor **term = &b->terms[(ptrdiff_t)k * b->most + p];
+            if (ek_tensor_dev(*term) != from || is_read_in_place(b, *term, sum->out))
+                continue;
+            like[n] = sum->out;
+            b->unread[n++] = term;
+        }
+    }
+    EK_TRY(n > 0 ? ek_comm_room(dev, like, n, staged) : 0);
+    for (int k = 0; k < n; k++) {
+        b->moves[moves + k] = (ek_move){staged[k], *b->unread[k]};
+        *b->unread[k] = staged[k];
+    }
+    return moves + n;
+}
+
+/* Brings all that the sums can't read in place, and what is a copy alone. */
+static int batch_fetch(batch *b)
+{
+    int moves = 0;
+    bool any = false;
+    for (int d = 0; d < b->devs.count; d++)
+        any = any || b->staged[d] > 0;
+    for (int to = 0; any && to < b->devs.count && moves >= 0; to++)
+        for (int from = 0; from < b->devs.count && moves >= 0; from++)
+            moves = batch_stage(b, b->devs.devs[to], b->devs.devs[from], moves);
+    EK_TRY(moves);
+    for (int k = 0; k < b->count; k++)
+        if (b->sums[k].count == 1)
+            b->moves[moves++] = (ek_move){b->sums[k].out, b->sums[k].terms[0]};
+    return ek_exchange(b->what, b->moves, moves);
+}
+
+/* True if a sum on `dev` reads memory of `other`. */
+static bool batch_reads(const batch *b, const ek_dev *dev, const ek_dev *other)
+{
+    for (int k = 0; k < b->count; k++)
+        for (int p = 0; p < b->sums[k].count && ek_tensor_dev(b->sums[k].out) == dev; p++)
+            if (ek_tensor_dev(b->sums[k].terms[p]) == other)
+                return true;
+    return false;
+}
+
+/* Devices wait for those whose memory they read, or (afterwards) are waited for. */
+static int batch_order(const batch *b, bool before)
+{
+    for (int to = 0; to < b->devs.count; to++) {
+        for (int from = 0; from < b->devs.count; from++) {
+            ek_dev *dev = b->devs.devs[to], *other = b->devs.devs[from];
+            if (dev != other && batch_reads(b, dev, other))
+                EK_TRY(before ? ek_dev_order(dev, other) : ek_dev_order(other, dev));
+        }
+    }
+    return 0;
+}
+
+/* Adds in turn for dtypes that add_n doesn't take. */
+static int add_in_turn(const ek_addition *sum)
+{
+    ek_dev *dev = ek_tensor_dev(sum->out);
+    EK_TRY(ek_comm_copy(sum->out, sum->terms[0]));
+    for (int p = 1; p < sum->count; p++)
+        EK_TRY(dev->backend->kernels->binary(dev, EK_BINARY_ADD, sum->out, sum->out, sum->terms[p],
+                                             1));
+    return 0;
+}
+
+/* Sums from `first` on that the kernel makes in one launch. */
+static int launch_length(const batch *b, int first)
+{
+    const ek_addition *sum = &b->sums[first];
+    int n = 1;
+    for (; first + n < b->count; n++) {
+        const ek_addition *next = &b->sums[first + n];
+        if (next->count != sum->count || next->out->dtype != sum->out->dtype ||
+            ek_tensor_dev(next->out) != ek_tensor_dev(sum->out))
+            break;
+    }
+    return n;
+}
+
+static int batch_add(const batch *b)
+{
+    for (int first = 0, n; first < b->count; first += n) {
+        const ek_addition *sum = &b->sums[first];
+        ek_dev *dev = ek_tensor_dev(sum->out);
+        n = ek_dtype_is_floating(sum->out->dtype) ? launch_length(b, first) : 1;
+        if (sum->count == 1)
+            continue;
+        if (!ek_dtype_is_floating(sum->out->dtype)) {
+            EK_TRY(add_in_turn(sum));
+            continue;
+        }
+        ek_tensor **outs = b->handles, **terms = outs + n;
+        for (int k = 0; k < n; k++) {
+            outs[k] = b->sums[first + k].out;
+            for (int p = 0; p < sum->count; p++)
+                terms[(ptrdiff_t)p * n + k] = b->sums[first + k].terms[p];
+        }
+        EK_TRY(dev->backend->kernels->add_n(dev, n, outs, (const ek_tensor *const *)terms,
+                                            sum->count));
+    }
+    return 0;
+}
+
+/* Makes the batch's sums and empties it. */
+static int batch_flush(batch *b)
+{
+    if (b->count == 0)
+        return 0;
+    ek_memory_category category = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
+    ek_scope scope = ek_scope_begin();
+    int rc = batch_fetch(b);
+    if (rc >= 0)
+        rc = batch_order(b, true);
+    if (rc >= 0)
+        rc = batch_add(b);
+    /* Also after an error: sums that were issued still read the others' memory. */
+    int ordered = batch_order(b, false);
+    ek_scope_end(&scope);
+    ek_memory_set_category(category);
+    memset(b->staged, 0, sizeof b->staged);
+    b->devs.count = b->count = 0;
+    return rc < 0 ? rc : ordered;
+}
+
+/* ---- cutting ---- */
+
+/* Bytes that each device stages for one element of a sum: for each of the batch's devices. A term
+ * that has to travel may have to be packed where it comes from, unless it is one block. */
+static void cost_of(batch *b, const ek_addition *sum, bool alone, size_t *cost)
+{
+    size_t size = ek_dtype_size(sum->out->dtype);
+    memset(cost, 0, EK_COMM_MOST_DEVICES * sizeof *cost);
+    int to = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->out));
+    for (int p = 0; p < sum->count; p++) {
+        int from = ek_dev_set_add(&b->devs, ek_tensor_dev(sum->terms[p]));
+        if (sum->count == 1 || is_read_in_place(b, sum->terms[p], sum->out))
+            continue;
+        bool block = alone && ek_comm_alike(sum->terms[p], sum->out);
+        cost[to] += size;
+        if (from != to && !block)
+            cost[from] += size;
+    }
+}
+
+/* How many of n elements still fit the batch. */
+static int64_t fitting(const batch *b, const size_t *cost, int64_t n)
+{
+    for (int d = 0; d < b->devs.count; d++) {
+        if (cost[d] == 0)
+            continue;
+        size_t left = (size_t)EK_COMM_BUFFER_BYTES - b->staged[d];
+        int64_t most = (int64_t)(left / cost[d]);
+        n = n < most ? n : most;
+    }
+    return n;
+}
+
+/* Puts a stretch into the batch, which has room for it. */
+static int batch_append(batch *b, const ek_addition *sum, const size_t *cost)
+{
+    ek_tensor **terms = b->terms + (ptrdiff_t)b->count * b->most;
+    memcpy(terms, sum->terms, (size_t)sum->count * sizeof *terms);
+    b->sums[b->count++] = (ek_addition){sum->out, terms, sum->count};
+    for (int d = 0; d < b->devs.count; d++)
+        b->staged[d] += cost[d] * (size_t)ek_count(sum->out);
+    return b->count == b->room ? batch_flush(b) : 0;
+}
+
+/* Elements [begin, end) of a sum whose tensors are dense and alike, flat. */
+static int flat_sum(const ek_addition *sum, int64_t begin, int64_t end, ek_tensor **terms,
+                    ek_addition *flat)
+{
+    *flat = (ek_addition){ek_comm_flat(sum->out, begin, end), terms, sum->count};
+    for (int p = 0; p < sum->count && flat->out; p++) {
+        terms[p] = ek_comm_flat(sum->terms[p], begin, end);
+        flat->out = terms[p] ? flat->out : NULL;
+    }
+    return flat->out ? 0 : ek_error_pending();
+}
+
+static int add_flat(batch *b, const ek_addition *sum, bool alone)
+{
+    size_t cost[EK_COMM_MOST_DEVICES];
+    ek_tensor *terms[EK_MAX_DEVICES];
+    int64_t count = ek_count(sum->out);
+    for (int64_t begin = 0, n; begin < count; begin += n) {
+        cost_of(b, sum, alone, cost);
+        n = fitting(b, cost, count - begin);
+        if (n == count)
+            return batch_append(b, sum, cost);
+        if (n < count - begin)
+            n = n / CUT_ELEMENTS * CUT_ELEMENTS;
+        if (n == 0) {
+            EK_TRY(batch_flush(b));
+            continue;
+        }
+        ek_addition flat;
+        EK_TRY(flat_sum(sum, begin, begin + n, terms, &flat));
+        EK_TRY(batch_append(b, &flat, cost));
+    }
+    return 0;
+}
+
+/* Tensors of several layouts: halved along the dimension that is slowest in the sum's memory until
+ * what has to be staged fits. */
+static int add_parts(batch *b, const ek_addition *sum)
+{
+    size_t cost[EK_COMM_MOST_DEVICES];
+    int64_t count = ek_count(sum->out);
+    int dim = ek_comm_slowest(sum->out);
+    cost_of(b, sum, false, cost);
+    if (fitting(b, cost, count) == count)
+        return batch_append(b, sum, cost);
+    if (b->count > 0) {
+        EK_TRY(batch_flush(b));
+        return add_parts(b, sum);
+    }
+    int64_t size = sum->out->shape[dim], half = size / 2;
+    for (int64_t start = 0; start < size; start += half, half = size - half) {
+        ek_tensor *terms[EK_MAX_DEVICES];
+        ek_addition part = {ek_comm_part(sum->out, dim, start, half), terms, sum->count};
+        for (int p = 0; p < sum->count && part.out; p++) {
+            terms[p] = ek_comm_part(sum->terms[p], dim, start, half);
+            part.out = terms[p] ? part.out : NULL;
+        }
+        EK_TRY(part.out ? add_parts(b, &part) : ek_error_pending());
+    }
+    return 0;
+}
+
+static bool all_alike(const ek_addition *sum)
+{
+    bool alike = true;
+    for (int p = 0; p < sum->count && alike; p++)
+        alike = ek_comm_alike(sum->terms[p], sum->out);
+    return alike;
+}
+
+static int add_list(batch *b, const ek_addition *sums, int count)
+{
+    int rc = 0;
+    for (int i = 0; i < count && rc >= 0; i++)
+        if (ek_comm_nbytes(sums[i].out) > 0)
+            rc = all_alike(&sums[i]) ? add_flat(b, &sums[i], count == 1) : add_parts(b, &sums[i]);
+    return rc < 0 ? rc : batch_flush(b);
+}
+
+/* ---- collectives ---- */
+
+/* True if all devices have a term of each sum, in one order from the sums' device on, and can add
+ * slices of them. */
+static bool can_slice(const ek_addition *sums, int count, const ek_dev_set *devs)
+{
+    for (int i = 0; i < count; i++) {
+        bool fits = sums[i].count == devs->count && ek_tensor_dev(sums[i].out) == devs->devs[0] &&
+                    sums[i].out->dtype == sums[0].out->dtype && all_alike(&sums[i]);
+        for (int p = 0; p < devs->count && fits; p++)
+            fits = ek_tensor_dev(sums[i].terms[p]) == devs->devs[p];
+        if (!fits)
+            return false;
+    }
+    return devs->count > 1 && ek_dtype_is_floating(sums[0].out->dtype);
+}
+
+static int64_t elements_of(const ek_addition *sums, int count)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < count; i++)
+        elements += ek_count(sums[i].out);
+    return elements;
+}
+
+/* One device's slice: elements [begin, end) of the sums laid end to end. Slices of a device other
+ * than the first are added into memory there, from which moves bring them. */
+typedef struct slices {
+    const ek_addition *sums;
+    int count;
+    ek_move *moves;
+    int move_count;
+    ek_tensor **outs; /* room for 2 * count: those of one device, and where they are added */
+    ek_addition *cut; /* room for count */
+    ek_tensor **terms;
+} slices;
+
+static int add_slice(batch *b, slices *s, ek_dev *dev, int64_t begin, int64_t end)
+{
+    int n = 0;
+    int64_t at = 0;
+    for (int i = 0; i < s->count && at < end; i++) {
+        int64_t size = ek_count(s->sums[i].out), from = begin - at, to = end - at;
+        at += size;
+        from = from < 0 ? 0 : from;
+        to = to > size ? size : to;
+        if (from >= to)
+            continue;
+        EK_TRY(flat_sum(&s->sums[i], from, to, s->terms + (ptrdiff_t)n * b->most, &s->cut[n]));
+        s->outs[n] = s->cut[n].out;
+        n++;
+    }
+    if (n > 0 && dev != ek_tensor_dev(s->outs[0])) {
+        ek_tensor **there = s->outs + s->count;
+        EK_TRY(ek_comm_room(dev, s->outs, n, there));
+        for (int k = 0; k < n; k++) {
+            s->moves[s->move_count++] = (ek_move){s->outs[k], there[k]};
+            s->cut[k].out = there[k];
+        }
+    }
+    for (int k = 0; k < n; k++)
+        EK_TRY(add_flat(b, &s->cut[k], n == 1));
+    return 0;
+}
+
+static int add_chunk(batch *b, slices *s, const ek_dev_set *devs, int64_t begin, int64_t end)
+{
+    int64_t share = (end - begin) / devs->count;
+    s->move_count = 0;
+    for (int j = 0; j < devs->count; j++) {
+        int64_t from = begin + share * j / CUT_ELEMENTS * CUT_ELEMENTS;
+        int64_t to = begin + share * (j + 1) / CUT_ELEMENTS * CUT_ELEMENTS;
+        EK_TRY(add_slice(b, s, devs->devs[j], from, j == devs->count - 1 ? end : to));
+    }
+    EK_TRY(batch_flush(b));
+    return ek_exchange(b->what, s->moves, s->move_count);
+}
+
+/* All devices add: each a slice of what its buffers hold at a time. */
+static int add_slices(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs)
+{
+    size_t most = (size_t)count * (size_t)devs->count;
+    int64_t elements = elements_of(sums, count);
+    int64_t step = EK_COMM_BUFFER_BYTES / (int64_t)ek_dtype_size(sums[0].out->dtype);
+    slices s = {.sums = sums, .count = count};
+    s.moves = ek_calloc(most, sizeof *s.moves);
+    s.outs = ek_calloc(2 * (size_t)count, sizeof(ek_tensor *));
+    s.cut = ek_calloc((size_t)count, sizeof *s.cut);
+    s.terms = ek_calloc(most, sizeof(ek_tensor *));
+    int rc = s.moves && s.outs && s.cut && s.terms ? 0 : ek_error_pending();
+    for (int64_t begin = 0; begin < elements && rc >= 0; begin += step) {
+        ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
+        ek_scope scope = ek_scope_begin();
+        rc = add_chunk(b, &s, devs, begin, elements - begin > step ? begin + step : elements);
+        ek_scope_end(&scope);
+        ek_memory_set_category(before);
+    }
+    free(s.moves);
+    free(s.outs);
+    free(s.cut);
+    free(s.terms);
+    return rc;
+}
+
+/* True if all tensors of the next sum are neighbours of this one's, with the same step. */
+static bool are_neighbours(const ek_addition *sum, const ek_addition *next)
+{
+    ptrdiff_t step = ek_comm_step(sum->out, next->out);
+    bool same = step >= 0;
+    for (int p = 0; p < sum->count && same; p++)
+        same = ek_comm_step(sum->terms[p], next->terms[p]) == step;
+    return same;
+}
+
+/* Sums that are neighbours on all devices are one call of the library's. */
+static int add_by_library(const ek_addition *sums, int count, const ek_dev_set *devs)
+{
+    ek_dev *root = devs->devs[0];
+    for (int i = 0, n; i < count; i += n) {
+        void *data[EK_MAX_DEVICES];
+        for (n = 1; i + n < count && are_neighbours(&sums[i + n - 1], &sums[i + n]); n++)
+            ;
+        for (int d = 0; d < devs->count; d++)
+            data[d] = ek_tensor_address(sums[i].terms[d]);
+        const char *begin = ek_tensor_address(sums[i].out);
+        const char *last = ek_tensor_address(sums[i + n - 1].out);
+        size_t nbytes = (size_t)(last - begin) + ek_comm_nbytes(sums[i + n - 1].out);
+        size_t elements = nbytes / ek_dtype_size(sums[i].out->dtype);
+        if (elements > 0)
+            EK_TRY(root->backend->sum(devs->devs, devs->count, data, ek_tensor_address(sums[i].out),
+                                      (int64_t)elements, sums[i].out->dtype));
+    }
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+static int add_batches(batch *b, const ek_addition *sums, int count)
+{
+    ek_dev_set devs = {0};
+    int most = 1;
+    for (int i = 0; i < count; i++) {
+        ek_dev_set_add(&devs, ek_tensor_dev(sums[i].out));
+        for (int p = 0; p < sums[i].count; p++)
+            ek_dev_set_add(&devs, ek_tensor_dev(sums[i].terms[p]));
+        most = sums[i].count > most ? sums[i].count : most;
+    }
+    b->collective = ek_dev_collective(devs.devs, devs.count);
+    EK_TRY(b->collective);
+    bool sliced = b->collective && can_slice(sums, count, &devs);
+    if (sliced && b->collective == EK_COLLECTIVE_SUMS)
+        return add_by_library(sums, count, &devs);
+    EK_TRY(batch_open(b, count + (sliced ? devs.count : 0), most));
+    return sliced ? add_slices(b, sums, count, &devs) : add_list(b, sums, count);
+}
+
+int ek_add_all(const char *what, const ek_addition *sums, int count)
+{
+    batch b = {.what = what};
+    if (count == 0)
+        return 0;
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, what, NULL, ek_tensor_dev(sums[0].out));
+    ek_scope scope = ek_scope_begin();
+    int rc = add_batches(&b, sums, count);
+    ek_scope_end(&scope);
+    ek_span_end(&span);
+    batch_close(&b);
+    return rc;
+}
