@@ -2,7 +2,7 @@
  *
  * A divided leaf is a parameter that stands for pieces of its memory. Each piece is a leaf of its
  * own: flat, on the device that owns it, on that device's copy of the parameter's elements, with a
- * slot for its gradient. Forwards are recorded from the pieces (comm/shards.h), so that gradients
+ * slot for its gradient. Forwards are recorded from the pieces (comm/collectives.h), so that gradients
  * arrive there; the optimizer steps the pieces where they are, and the group then shows the result
  * in the parameter and in all copies. */
 #ifndef EK_AUTOGRAD_SHARDS_H

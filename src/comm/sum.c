@@ -48,12 +48,13 @@ typedef struct batch {
     int collective; /* among all devices of all sums: ek_collective */
     int room, most; /* sums, and terms of one */
     int count;
-    ek_addition *sums; /* `room` of them, each with its terms in `terms` */
-    ek_tensor **terms; /* `most` for each */
-    /* Room for all terms of a batch. */
-    ek_move *moves;
-    ek_tensor ***unread;                 /* entries of `terms` */
-    ek_tensor **handles;                 /* twice */
+    ek_addition *sums;   /* `room` of them, */
+    ek_tensor **terms;   /* `most` terms for each, */
+    ek_tensor ***unread; /* entries of `terms`, */
+    ek_move *moves;      /* one for each term, */
+    ek_tensor **handles; /* and twice as many of these */
+    ek_move *results;    /* of sums that were added elsewhere: `room` of them */
+    int result_count;
     ek_dev_set devs;                     /* that take part, */
     size_t staged[EK_COMM_MOST_DEVICES]; /* and how many bytes each of them stages */
 } batch;
@@ -63,6 +64,7 @@ static void batch_close(batch *b)
     free(b->sums);
     free(b->terms);
     free(b->moves);
+    free(b->results);
     free(b->unread);
     free(b->handles);
 }
@@ -75,9 +77,12 @@ static int batch_open(batch *b, int room, int most)
     b->sums = ek_calloc((size_t)room, sizeof *b->sums);
     b->terms = ek_calloc(terms, sizeof(ek_tensor *));
     b->moves = ek_calloc(terms, sizeof *b->moves);
+    b->results = ek_calloc((size_t)room, sizeof *b->results);
     b->unread = ek_calloc(terms, sizeof *b->unread);
     b->handles = ek_calloc(2 * terms, sizeof(ek_tensor *));
-    return b->sums && b->terms && b->moves && b->unread && b->handles ? 0 : ek_error_pending();
+    return b->sums && b->terms && b->moves && b->results && b->unread && b->handles
+               ? 0
+               : ek_error_pending();
 }
 
 /* True if the sum's device reads the term as it is. With collectives devices exchange what they
@@ -216,12 +221,14 @@ static int batch_flush(batch *b)
         rc = batch_order(b, true);
     if (rc >= 0)
         rc = batch_add(b);
+    if (rc >= 0)
+        rc = ek_exchange(b->what, b->results, b->result_count);
     /* Also after an error: sums that were issued still read the others' memory. */
     int ordered = batch_order(b, false);
     ek_scope_end(&scope);
     ek_memory_set_category(category);
     memset(b->staged, 0, sizeof b->staged);
-    b->devs.count = b->count = 0;
+    b->devs.count = b->count = b->result_count = 0;
     return rc < 0 ? rc : ordered;
 }
 
@@ -365,91 +372,63 @@ static bool can_slice(const ek_addition *sums, int count, const ek_dev_set *devs
     return devs->count > 1 && ek_dtype_is_floating(sums[0].out->dtype);
 }
 
-static int64_t elements_of(const ek_addition *sums, int count)
+/* Elements [from, to) of a sum, added on `dev`: the batch brings the result to where it belongs. */
+static int add_on(batch *b, const ek_addition *sum, int64_t from, int64_t to, ek_dev *dev)
 {
-    int64_t elements = 0;
-    for (int i = 0; i < count; i++)
-        elements += ek_count(sums[i].out);
-    return elements;
+    ek_addition flat;
+    ek_tensor *terms[EK_MAX_DEVICES];
+    if (from == to)
+        return 0;
+    EK_TRY(flat_sum(sum, from, to, terms, &flat));
+    if (dev != ek_tensor_dev(flat.out)) {
+        ek_tensor *there = ek_comm_like(flat.out, NULL, dev);
+        if (!there)
+            return ek_error_pending();
+        b->results[b->result_count++] = (ek_move){flat.out, there};
+        flat.out = there;
+    }
+    return add_flat(b, &flat, false);
 }
 
-/* One device's slice: elements [begin, end) of the sums laid end to end. Slices of a device other
- * than the first are added into memory there, from which moves bring them. */
-typedef struct slices {
-    const ek_addition *sums;
-    int count;
-    ek_move *moves;
-    int move_count;
-    ek_tensor **outs; /* room for 2 * count: those of one device, and where they are added */
-    ek_addition *cut; /* room for count */
-    ek_tensor **terms;
-} slices;
-
-static int add_slice(batch *b, slices *s, ek_dev *dev, int64_t begin, int64_t end)
+/* Elements [from, end) of a sum, or fewer: those of one device's slice of the chunk [begin, end) of
+ * all sums, of which the sum's first element is number `at`. Returns where it stopped. */
+static int64_t add_slice(batch *b, const ek_addition *sum, int64_t at, int64_t from, int64_t begin,
+                         int64_t end, const ek_dev_set *devs)
 {
-    int n = 0;
-    int64_t at = 0;
-    for (int i = 0; i < s->count && at < end; i++) {
-        int64_t size = ek_count(s->sums[i].out), from = begin - at, to = end - at;
-        at += size;
-        from = from < 0 ? 0 : from;
-        to = to > size ? size : to;
-        if (from >= to)
-            continue;
-        EK_TRY(flat_sum(&s->sums[i], from, to, s->terms + (ptrdiff_t)n * b->most, &s->cut[n]));
-        s->outs[n] = s->cut[n].out;
-        n++;
-    }
-    if (n > 0 && dev != ek_tensor_dev(s->outs[0])) {
-        ek_tensor **there = s->outs + s->count;
-        EK_TRY(ek_comm_room(dev, s->outs, n, there));
-        for (int k = 0; k < n; k++) {
-            s->moves[s->move_count++] = (ek_move){s->outs[k], there[k]};
-            s->cut[k].out = there[k];
-        }
-    }
-    for (int k = 0; k < n; k++)
-        EK_TRY(add_flat(b, &s->cut[k], n == 1));
-    return 0;
+    int64_t share = (end - begin) / devs->count / CUT_ELEMENTS * CUT_ELEMENTS;
+    int64_t j = share ? (at + from - begin) / share : 0, size = ek_count(sum->out);
+    if (share && j < devs->count - 1)
+        end = begin + share * (j + 1);
+    else if (share)
+        j = devs->count - 1;
+    int64_t to = end - at < size ? end - at : size;
+    return add_on(b, sum, from, to, devs->devs[j]) < 0 ? ek_error_pending() : to;
 }
 
-static int add_chunk(batch *b, slices *s, const ek_dev_set *devs, int64_t begin, int64_t end)
-{
-    int64_t share = (end - begin) / devs->count;
-    s->move_count = 0;
-    for (int j = 0; j < devs->count; j++) {
-        int64_t from = begin + share * j / CUT_ELEMENTS * CUT_ELEMENTS;
-        int64_t to = begin + share * (j + 1) / CUT_ELEMENTS * CUT_ELEMENTS;
-        EK_TRY(add_slice(b, s, devs->devs[j], from, j == devs->count - 1 ? end : to));
-    }
-    EK_TRY(batch_flush(b));
-    return ek_exchange(b->what, s->moves, s->move_count);
-}
-
-/* All devices add: each a slice of what its buffers hold at a time. */
+/* All devices add. Laid end to end the sums are cut into chunks, and each chunk into a slice for
+ * every device. A chunk is half of what its buffers hold, since lists may have to be packed. */
 static int add_slices(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs)
 {
-    size_t most = (size_t)count * (size_t)devs->count;
-    int64_t elements = elements_of(sums, count);
-    int64_t step = EK_COMM_BUFFER_BYTES / (int64_t)ek_dtype_size(sums[0].out->dtype);
-    slices s = {.sums = sums, .count = count};
-    s.moves = ek_calloc(most, sizeof *s.moves);
-    s.outs = ek_calloc(2 * (size_t)count, sizeof(ek_tensor *));
-    s.cut = ek_calloc((size_t)count, sizeof *s.cut);
-    s.terms = ek_calloc(most, sizeof(ek_tensor *));
-    int rc = s.moves && s.outs && s.cut && s.terms ? 0 : ek_error_pending();
-    for (int64_t begin = 0; begin < elements && rc >= 0; begin += step) {
-        ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
+    int64_t step = EK_COMM_BUFFER_BYTES / 2 / (int64_t)ek_dtype_size(sums[0].out->dtype);
+    int64_t elements = 0, at = 0, from = 0;
+    for (int i = 0; i < count; i++)
+        elements += ek_count(sums[i].out);
+    for (int64_t begin = 0; begin < elements; begin += step) {
+        int64_t end = elements - begin > step ? begin + step : elements;
         ek_scope scope = ek_scope_begin();
-        rc = add_chunk(b, &s, devs, begin, elements - begin > step ? begin + step : elements);
+        while (at + from < end && from >= 0) {
+            from = add_slice(b, sums, at, from, begin, end, devs);
+            if (from == ek_count(sums->out)) {
+                at += from;
+                from = 0;
+                sums++;
+            }
+        }
+        int rc = from < 0 ? (int)from : batch_flush(b);
         ek_scope_end(&scope);
-        ek_memory_set_category(before);
+        EK_TRY(rc);
     }
-    free(s.moves);
-    free(s.outs);
-    free(s.cut);
-    free(s.terms);
-    return rc;
+    return 0;
 }
 
 /* True if all tensors of the next sum are neighbours of this one's, with the same step. */
