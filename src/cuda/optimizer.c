@@ -83,20 +83,3 @@ int ek_cuda_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
     }
     return ek_cuda_end(dev, &queue, "Adam's step", launched);
 }
-
-int ek_cuda_sgd_step(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
-                     ek_tensor *momentum_buffer, const ek_sgd_params *params)
-{
-    ek_tensor *const read = (ek_tensor *)gradient; /* lists are of tensors that can be written */
-    return ek_cuda_sgd_step_list(dev, 1, &parameter, &read,
-                                 momentum_buffer ? &momentum_buffer : NULL, params);
-}
-
-int ek_cuda_adam_step(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
-                      ek_tensor *exp_avg, ek_tensor *exp_avg_sq, ek_tensor *max_exp_avg_sq,
-                      const ek_adam_params *params)
-{
-    ek_tensor *const read = (ek_tensor *)gradient;
-    return ek_cuda_adam_step_list(dev, 1, &parameter, &read, &exp_avg, &exp_avg_sq,
-                                  max_exp_avg_sq ? &max_exp_avg_sq : NULL, params);
-}

@@ -68,8 +68,8 @@ static int check_dtype(const ek_tensor *parameter, const char *name)
                    ek_dtype_name(parameter->dtype));
 }
 
-int ek_host_sgd_step(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
-                     ek_tensor *momentum_buffer, const ek_sgd_params *params)
+static int sgd_step(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
+                    ek_tensor *momentum_buffer, const ek_sgd_params *params)
 {
     EK_TRY(check_dtype(parameter, "SGD"));
     if (params->momentum != 0 && momentum_buffer == NULL)
@@ -90,8 +90,8 @@ int ek_host_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
                           const ek_sgd_params *params)
 {
     for (int i = 0; i < count; i++)
-        EK_TRY(ek_host_sgd_step(dev, parameters[i], gradients[i],
-                                momentum_buffers ? momentum_buffers[i] : NULL, params));
+        EK_TRY(sgd_step(dev, parameters[i], gradients[i],
+                        momentum_buffers ? momentum_buffers[i] : NULL, params));
     return 0;
 }
 
@@ -142,9 +142,9 @@ static void adam_part_f64(void *context, int64_t begin, int64_t end)
     adam_f64(context, begin, end);
 }
 
-int ek_host_adam_step(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
-                      ek_tensor *exp_avg, ek_tensor *exp_avg_sq, ek_tensor *max_exp_avg_sq,
-                      const ek_adam_params *params)
+static int adam_step(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
+                     ek_tensor *exp_avg, ek_tensor *exp_avg_sq, ek_tensor *max_exp_avg_sq,
+                     const ek_adam_params *params)
 {
     EK_TRY(check_dtype(parameter, "Adam"));
     if (params->step < 1)
@@ -168,7 +168,7 @@ int ek_host_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
                            const ek_adam_params *params)
 {
     for (int i = 0; i < count; i++)
-        EK_TRY(ek_host_adam_step(dev, parameters[i], gradients[i], exp_avgs[i], exp_avg_sqs[i],
-                                 max_exp_avg_sqs ? max_exp_avg_sqs[i] : NULL, params));
+        EK_TRY(adam_step(dev, parameters[i], gradients[i], exp_avgs[i], exp_avg_sqs[i],
+                         max_exp_avg_sqs ? max_exp_avg_sqs[i] : NULL, params));
     return 0;
 }

@@ -177,14 +177,8 @@ typedef int ek_cross_entropy_gradient_kernel(ek_dev *dev, ek_tensor *dx, const e
 typedef int ek_target_weight_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
                                     const ek_tensor *weight, int64_t ignore_index);
 
-/* ---- optimizers: all dense with one layout; NULL for state that the options don't need ---- */
-typedef int ek_sgd_step_kernel(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
-                               ek_tensor *momentum_buffer, const ek_sgd_params *params);
-typedef int ek_adam_step_kernel(ek_dev *dev, ek_tensor *parameter, const ek_tensor *gradient,
-                                ek_tensor *exp_avg, ek_tensor *exp_avg_sq,
-                                ek_tensor *max_exp_avg_sq, const ek_adam_params *params);
-/* The same for `count` parameters of one dtype; NULL in the place of an array of states that
- * the options don't need. */
+/* ---- optimizers: `count` parameters of one dtype; those with one index are all dense with one
+ * layout. NULL in the place of an array of states that the options don't need. ---- */
 typedef int ek_sgd_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *parameters,
                                     ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
                                     const ek_sgd_params *params);
@@ -233,8 +227,6 @@ typedef int ek_adam_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *p
     SLOT(cross_entropy_forward)      \
     SLOT(cross_entropy_gradient)     \
     SLOT(target_weight)              \
-    SLOT(sgd_step)                   \
-    SLOT(adam_step)                  \
     SLOT(sgd_step_list)              \
     SLOT(adam_step_list)
 

@@ -1,4 +1,4 @@
-/* The GPU's optimizer steps against the host's: one parameter, and lists of them. */
+/* The GPU's optimizer steps against the host's: lists of parameters. */
 #include "cuda_cases.h"
 
 enum { MOST = 150, STEPS = 3, STATES = 3 };
@@ -70,14 +70,9 @@ TEST_LOOP(sgd, 0, 2)
                 assert_ok(twin_host()->sgd_step_list(twin_dev(EK_HOST), counts[c], all->host[0],
                                                      all->host[1], buffers ? all->host[2] : NULL,
                                                      &p));
-                if (counts[c] == 1)
-                    assert_ok(twin_cuda()->sgd_step(twin_dev(EK_CUDA), all->cuda[0][0],
-                                                    all->cuda[1][0],
-                                                    buffers ? all->cuda[2][0] : NULL, &p));
-                else
-                    assert_ok(twin_cuda()->sgd_step_list(twin_dev(EK_CUDA), counts[c], all->cuda[0],
-                                                         all->cuda[1],
-                                                         buffers ? all->cuda[2] : NULL, &p));
+                assert_ok(twin_cuda()->sgd_step_list(twin_dev(EK_CUDA), counts[c], all->cuda[0],
+                                                     all->cuda[1], buffers ? all->cuda[2] : NULL,
+                                                     &p));
             }
             compare(all, dtype, "sgd", v);
             free(all);
@@ -106,16 +101,9 @@ TEST_LOOP(adam, 0, 4)
                 assert_ok(twin_host()->adam_step_list(twin_dev(EK_HOST), counts[c], all->host[0],
                                                       all->host[1], all->host[3], all->host[4],
                                                       largest ? all->host[2] : NULL, &p));
-                if (counts[c] == 1)
-                    assert_ok(twin_cuda()->adam_step(twin_dev(EK_CUDA), all->cuda[0][0],
-                                                     all->cuda[1][0], all->cuda[3][0],
-                                                     all->cuda[4][0],
-                                                     largest ? all->cuda[2][0] : NULL, &p));
-                else
-                    assert_ok(twin_cuda()->adam_step_list(twin_dev(EK_CUDA), counts[c],
-                                                          all->cuda[0], all->cuda[1], all->cuda[3],
-                                                          all->cuda[4],
-                                                          largest ? all->cuda[2] : NULL, &p));
+                assert_ok(twin_cuda()->adam_step_list(twin_dev(EK_CUDA), counts[c], all->cuda[0],
+                                                      all->cuda[1], all->cuda[3], all->cuda[4],
+                                                      largest ? all->cuda[2] : NULL, &p));
             }
             compare(all, dtype, largest ? "amsgrad" : "adam", v);
             free(all);
@@ -131,10 +119,10 @@ TEST(not_a_number)
     case_set(all->host[2][0], 3, (double)INFINITY);
     twin_push(all->both[1][0]);
     twin_push(all->both[2][0]);
-    assert_ok(twin_host()->adam_step(twin_dev(EK_HOST), all->host[0][0], all->host[1][0],
-                                     all->host[3][0], all->host[4][0], all->host[2][0], &p));
-    assert_ok(twin_cuda()->adam_step(twin_dev(EK_CUDA), all->cuda[0][0], all->cuda[1][0],
-                                     all->cuda[3][0], all->cuda[4][0], all->cuda[2][0], &p));
+    assert_ok(twin_host()->adam_step_list(twin_dev(EK_HOST), 1, all->host[0], all->host[1],
+                                          all->host[3], all->host[4], all->host[2], &p));
+    assert_ok(twin_cuda()->adam_step_list(twin_dev(EK_CUDA), 1, all->cuda[0], all->cuda[1],
+                                          all->cuda[3], all->cuda[4], all->cuda[2], &p));
     case_must(isnan(case_get(all->host[0][0], 2)) && isnan(case_get(all->host[2][0], 2)));
     compare(all, EK_F32, "not a number", 0);
     free(all);
@@ -148,13 +136,13 @@ TEST(errors)
     const ek_adam_params zeroth = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.9};
     ek_tensor *w = twin_new(EK_F32, 1, dims, TWIN_ROWS).cuda;
     ek_tensor *narrow = twin_new(EK_BF16, 1, dims, TWIN_ROWS).cuda;
-    assert_refused(twin_cuda()->sgd_step(dev, w, w, NULL, &heavy), EK_E_INVALID,
+    assert_refused(twin_cuda()->sgd_step_list(dev, 1, &w, &w, NULL, &heavy), EK_E_INVALID,
                    "SGD with momentum 0.9 needs a momentum buffer");
-    assert_refused(twin_cuda()->sgd_step(dev, narrow, narrow, narrow, &heavy), EK_E_DTYPE,
-                   "SGD steps parameters of f32 or f64, not bf16");
-    assert_refused(twin_cuda()->adam_step(dev, w, w, w, w, NULL, &zeroth), EK_E_INVALID,
+    assert_refused(twin_cuda()->sgd_step_list(dev, 1, &narrow, &narrow, &narrow, &heavy),
+                   EK_E_DTYPE, "SGD steps parameters of f32 or f64, not bf16");
+    assert_refused(twin_cuda()->adam_step_list(dev, 1, &w, &w, &w, &w, NULL, &zeroth), EK_E_INVALID,
                    "Adam's first step has number 1, not 0");
-    assert_refused(twin_cuda()->adam_step(dev, narrow, w, w, w, NULL, &zeroth), EK_E_DTYPE,
-                   "Adam steps parameters of f32 or f64, not bf16");
+    assert_refused(twin_cuda()->adam_step_list(dev, 1, &narrow, &w, &w, &w, NULL, &zeroth),
+                   EK_E_DTYPE, "Adam steps parameters of f32 or f64, not bf16");
     assert_ok(twin_cuda()->sgd_step_list(dev, 0, NULL, NULL, NULL, &(ek_sgd_params){.lr = 1}));
 }

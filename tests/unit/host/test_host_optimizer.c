@@ -48,7 +48,7 @@ TEST(sgd)
         for (int step = 0; step < STEPS; step++) {
             ek_tensor *g = vector(dev, dtype, 10 + (unsigned)step);
             p.first = step == 0;
-            assert_ok(ek_host_sgd_step(dev, w, g, buffer, &p));
+            assert_ok(ek_host_sgd_step_list(dev, 1, &w, &g, buffer ? &buffer : NULL, &p));
             for (int64_t i = 0; i < COUNT; i++) {
                 double d = (p.maximize ? -1 : 1) * case_get(g, i) + p.weight_decay * want[i];
                 if (p.momentum != 0) {
@@ -65,7 +65,7 @@ TEST(sgd)
         ek_scope_end(&scope);
     }
     ek_tensor *w = vector(dev, EK_F32, 1);
-    assert_refused(ek_host_sgd_step(dev, w, w, NULL, &variants[2]), EK_E_INVALID,
+    assert_refused(ek_host_sgd_step_list(dev, 1, &w, &w, NULL, &variants[2]), EK_E_INVALID,
                    "momentum buffer");
 }
 
@@ -100,7 +100,7 @@ TEST(adam)
         for (int step = 1; step <= STEPS; step++) {
             ek_tensor *g = vector(dev, dtype, 10 + (unsigned)step);
             p.step = step;
-            assert_ok(ek_host_adam_step(dev, w, g, m, v, most, &p));
+            assert_ok(ek_host_adam_step_list(dev, 1, &w, &g, &m, &v, most ? &most : NULL, &p));
             for (int64_t i = 0; i < COUNT; i++) {
                 double d = (p.maximize ? -1 : 1) * case_get(g, i);
                 if (p.decoupled)
@@ -123,6 +123,6 @@ TEST(adam)
         ek_scope_end(&scope);
     }
     ek_tensor *w = vector(dev, EK_F32, 1);
-    assert_refused(ek_host_adam_step(dev, w, w, w, w, NULL, &variants[0]), EK_E_INVALID,
+    assert_refused(ek_host_adam_step_list(dev, 1, &w, &w, &w, &w, NULL, &variants[0]), EK_E_INVALID,
                    "number 1");
 }
