@@ -22,6 +22,28 @@ int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **de
     return 0;
 }
 
+void ek_comm_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int *order)
+{
+    int root = -1, n = 0;
+    for (int d = 0; d < count; d++)
+        if (devs[d] == first)
+            root = d;
+    if (root >= 0)
+        order[n++] = root;
+    for (int d = 0, begin = n; d < count; d++) {
+        if (d == root)
+            continue;
+        int at = n++;
+        for (; at > begin; at--) {
+            ek_device before = devs[order[at - 1]]->id, id = devs[d]->id;
+            if (before.kind < id.kind || (before.kind == id.kind && before.index <= id.index))
+                break;
+            order[at] = order[at - 1];
+        }
+        order[at] = d;
+    }
+}
+
 bool *ek_comm_needed_inputs(const ek_node *node)
 {
     int count = ek_node_input_count(node);
@@ -185,7 +207,7 @@ static int reduce(ek_tensor *const *inputs, const routes *r, ek_tensor *const *i
                   ek_addition *sums, ek_tensor **terms, ek_tensor **out)
 {
     int order[EK_MAX_DEVICES] = {0}, count = 0;
-    ek_sum_order(r->devs, r->devices, r->root, order);
+    ek_comm_sum_order(r->devs, r->devices, r->root, order);
     for (int i = 0; i < r->count; i++) {
         ek_tensor **present = terms + (ptrdiff_t)i * r->devices;
         int n = 0;

@@ -10,6 +10,10 @@
  * `what` begins the sentence. */
 int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **devs);
 
+/* The order of addition: the last of devs that is `first`, then the others ascending by kind and
+ * index. Writes places in devs to order[0 .. count). */
+void ek_comm_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int *order);
+
 /* True for the inputs of a node whose gradient somebody wants; freed with free(). NULL with an
  * error. */
 bool *ek_comm_needed_inputs(const ek_node *node);

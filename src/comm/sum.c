@@ -18,28 +18,6 @@
 
 enum { CUT_ELEMENTS = 64 }; /* stretches of flat tensors begin at multiples */
 
-void ek_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int *order)
-{
-    int root = -1, n = 0;
-    for (int d = 0; d < count; d++)
-        if (devs[d] == first)
-            root = d;
-    if (root >= 0)
-        order[n++] = root;
-    for (int d = 0, begin = n; d < count; d++) {
-        if (d == root)
-            continue;
-        int at = n++;
-        for (; at > begin; at--) {
-            ek_device before = devs[order[at - 1]]->id, id = devs[d]->id;
-            if (before.kind < id.kind || (before.kind == id.kind && before.index <= id.index))
-                break;
-            order[at] = order[at - 1];
-        }
-        order[at] = d;
-    }
-}
-
 /* ---- a batch ---- */
 
 /* Sums that are made together. */
@@ -346,12 +324,16 @@ static bool all_alike(const ek_addition *sum)
     return alike;
 }
 
+/* A batch is of one dtype: what it fetches from a device lies in one slab. */
 static int add_list(batch *b, const ek_addition *sums, int count)
 {
     int rc = 0;
-    for (int i = 0; i < count && rc >= 0; i++)
-        if (ek_comm_nbytes(sums[i].out) > 0)
+    for (int i = 0; i < count && rc >= 0; i++) {
+        if (b->count > 0 && b->sums[0].out->dtype != sums[i].out->dtype)
+            rc = batch_flush(b);
+        if (rc >= 0 && ek_comm_nbytes(sums[i].out) > 0)
             rc = all_alike(&sums[i]) ? add_flat(b, &sums[i], count == 1) : add_parts(b, &sums[i]);
+    }
     return rc < 0 ? rc : batch_flush(b);
 }
 

@@ -22,8 +22,4 @@ typedef struct ek_addition {
  * been made, whole or in part. */
 int ek_add_all(const char *what, const ek_addition *sums, int count);
 
-/* The order of addition: the last of devs that is `first`, then the others ascending by kind and
- * index. Writes places in devs to order[0 .. count). */
-void ek_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int *order);
-
 #endif

@@ -4,7 +4,7 @@
 
 #include "core/tensor.h"
 #include "parallel/replica_set.h"
-#include "parallel/shards.h"
+#include "parallel/sharding.h"
 
 /* What was sent of one tensor to one device. */
 typedef struct ek_sent {

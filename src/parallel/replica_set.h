@@ -28,7 +28,7 @@ ek_replica_set *ek_replica_set_new(ek_module *module, int devices, bool broadcas
 void ek_replica_set_free(ek_replica_set *set);
 
 /* From now on the parameters' gradients are divided over all of the set's devices
- * (parallel/shards.h): makes copies on all of them, and divides the parameters that require a
+ * (parallel/sharding.h): makes copies on all of them, and divides the parameters that require a
  * gradient now. Where the module has changed since, the next replicas divide it anew. An
  * optimizer's step enters the guard. */
 int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard);

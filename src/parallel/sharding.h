@@ -1,4 +1,4 @@
-/* shards.h: a module's parameters divided over the devices of its replicas.
+/* sharding.h: a module's parameters divided over the devices of its replicas.
  *
  * The parameters of one dtype, in order of registration and each padded to 64 bytes as in a slab,
  * are one stretch of memory that is cut into a range per device, at multiples of 64 bytes. What
@@ -6,8 +6,8 @@
  * device: on the parameters), with slots for their gradients in one slab. Neighbours there are
  * neighbours in the parameters' slab, with the same distances, so that an optimizer steps a range
  * at once. */
-#ifndef EK_PARALLEL_SHARDS_H
-#define EK_PARALLEL_SHARDS_H
+#ifndef EK_PARALLEL_SHARDING_H
+#define EK_PARALLEL_SHARDING_H
 
 #include "autograd/shards.h"
 #include "evenkeel/module.h"

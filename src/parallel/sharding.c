@@ -1,15 +1,13 @@
-/* shards.c: a module's parameters divided over the devices of its replicas. */
-#include "parallel/shards.h"
+/* sharding.c: a module's parameters divided over the devices of its replicas. */
+#include "parallel/sharding.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "autograd/graph.h"
 #include "comm/collectives.h"
-#include "comm/exchange.h"
+#include "comm/sum.h"
 #include "core/slab.h"
-
-enum { ALIGNMENT = 64 };
 
 typedef struct part {
     int parameter;
@@ -68,13 +66,13 @@ static bool can_be_divided(const ek_tensor *tensor)
 
 static size_t padded_nbytes(const ek_tensor *tensor)
 {
-    return (ek_comm_nbytes(tensor) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return (ek_comm_nbytes(tensor) + EK_COMM_ALIGNMENT - 1) / EK_COMM_ALIGNMENT * EK_COMM_ALIGNMENT;
 }
 
 /* Where range d begins, of `total` bytes. */
 static size_t bound(const ek_sharding *s, size_t total, int d)
 {
-    return total / ALIGNMENT * (size_t)d / (size_t)s->devices * ALIGNMENT;
+    return total / EK_COMM_ALIGNMENT * (size_t)d / (size_t)s->devices * EK_COMM_ALIGNMENT;
 }
 
 /* Cuts parameter i, which begins at byte `offset` of all of its dtype. */
@@ -301,6 +299,98 @@ bool ek_sharding_is_current(const ek_sharding *s)
 bool ek_sharding_has(const ek_sharding *s, int parameter)
 {
     return s && parameter < s->count && s->shards[parameter];
+}
+
+/* ---- gradients: nodes that bring those of replicas to their owners ---- */
+
+/* One forward while its nodes are recorded, and room for a bucket. */
+typedef struct recording {
+    const ek_sharding *sharding;
+    const ek_sharding_forward *forward;
+    ek_dev *devs[EK_MAX_DEVICES]; /* in order of summation */
+    int order[EK_MAX_DEVICES];    /* their places in the forward's list of devices */
+    int *indices;                 /* the bucket's parameters, descending */
+    int count;
+    ek_tensor **like, **out, **inputs;
+    ek_piece *pieces;
+} recording;
+
+static int record_bucket(recording *r)
+{
+    const ek_sharding_forward *f = r->forward;
+    int n = r->count, pieces = 0;
+    for (int k = 0; k < n; k++) {
+        int i = r->indices[n - 1 - k];
+        const ek_shards *shards = ek_leaf_shards(f->parameters[i]);
+        r->like[k] = f->parameters[i];
+        for (int j = 0; j < shards->count; j++) {
+            const ek_shard *shard = &shards->shards[j];
+            shard->piece->requires_grad = true; /* as the parameter does */
+            r->inputs[pieces] = shard->piece;
+            r->pieces[pieces++] =
+                (ek_piece){k, shard->begin, shard->end, ek_tensor_dev(shard->piece)};
+        }
+        for (int d = 0; d < f->devices; d++)
+            r->out[d * n + k] = f->handles[r->order[d] * f->stride + i];
+    }
+    r->count = 0;
+    ek_division division = {r->devs, f->devices, r->like, n, r->pieces, pieces};
+    return n ? ek_comm_record_all_gather(&division, r->inputs, r->out) : 0;
+}
+
+/* The device that owns all of a parameter, or NULL. */
+static const ek_dev *owner_of(const ek_tensor *parameter)
+{
+    const ek_shards *shards = ek_leaf_shards(parameter);
+    return shards->count == 1 ? ek_tensor_dev(shards->shards[0].piece) : NULL;
+}
+
+static int record_dtype(recording *r, ek_dtype dtype)
+{
+    size_t nbytes = 0, limit = EK_FIRST_BUCKET_BYTES;
+    const ek_dev *owner = NULL;
+    for (int i = r->forward->parameter_count - 1; i >= 0; i--) {
+        const ek_tensor *parameter = r->forward->parameters[i];
+        if (!ek_sharding_has(r->sharding, i) || !parameter->requires_grad ||
+            parameter->dtype != dtype)
+            continue;
+        const ek_dev *own = owner_of(parameter);
+        if (r->count && (nbytes >= limit || !own || own != owner)) {
+            EK_TRY(record_bucket(r));
+            limit = EK_BUCKET_BYTES;
+            nbytes = 0;
+        }
+        owner = own;
+        r->indices[r->count++] = i;
+        nbytes += ek_comm_nbytes(parameter);
+    }
+    return record_bucket(r);
+}
+
+int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *forward)
+{
+    size_t count = (size_t)forward->parameter_count + 1, pieces = 1;
+    for (int i = 0; i < forward->parameter_count; i++)
+        if (ek_sharding_has(sharding, i))
+            pieces += (size_t)ek_leaf_shards(forward->parameters[i])->count;
+    recording r = {.sharding = sharding, .forward = forward};
+    ek_comm_sum_order(forward->devs, forward->devices, forward->home, r.order);
+    for (int d = 0; d < forward->devices; d++)
+        r.devs[d] = forward->devs[r.order[d]];
+    r.indices = ek_calloc(count, sizeof *r.indices);
+    r.like = ek_calloc(count, sizeof *r.like);
+    r.out = ek_calloc(count * (size_t)forward->devices, sizeof *r.out);
+    r.inputs = ek_calloc(pieces, sizeof *r.inputs);
+    r.pieces = ek_calloc(pieces, sizeof *r.pieces);
+    int rc = r.indices && r.like && r.out && r.inputs && r.pieces ? 0 : ek_error_pending();
+    for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
+        rc = record_dtype(&r, (ek_dtype)dtype);
+    free(r.indices);
+    free(r.like);
+    free(r.out);
+    free(r.inputs);
+    free(r.pieces);
+    return rc;
 }
 
 /* ---- publishing ---- */
