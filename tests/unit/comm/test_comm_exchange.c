@@ -1,12 +1,15 @@
 /* Moves and sums below the graph, on host devices whose backend says that they don't reach each
  * other but have collectives, and counts these. */
+#include <stdatomic.h>
+
 #include "comm/exchange.h"
 #include "comm/sum.h"
 #include "comm_setup.h"
 
 static ek_backend remote;
 static const ek_backend *real;
-static int copies, broadcasts, exchanges, sums;
+static atomic_int copies; /* also made on workers */
+static int broadcasts, exchanges, sums;
 static ek_collective offered;
 
 static int counted_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,

@@ -1,6 +1,7 @@
 /* all_gather and reduce_scatter of divided tensors. */
 #include "comm/collectives.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "comm/exchange.h"
@@ -325,7 +326,7 @@ TEST(recorded_gathers_fill_slots)
 
 static ek_backend remote;
 static const ek_backend *real;
-static int copies;
+static atomic_int copies; /* also made on workers */
 
 static int counted_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
                         size_t nbytes)

@@ -1,12 +1,14 @@
 /* Memory that the CPU can't read: lists are packed, few copies are made, nothing is read in place.
  * The devices here are host devices whose backend says otherwise and counts. */
+#include <stdatomic.h>
+
 #include "comm/exchange.h"
 #include "comm_setup.h"
 #include "core/slab.h"
 
 static ek_backend remote;
 static const ek_backend *real;
-static int copies;
+static atomic_int copies; /* also made on workers */
 
 static int counted_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
                         size_t nbytes)
