@@ -101,7 +101,7 @@ static void assert_moved(const ek_move *moves, int count)
 }
 
 /* Tensors that lie apart are packed once, neighbours (_i) go as they are. */
-START_TEST(one_list_for_all_is_a_broadcast)
+TEST_LOOP(one_list_for_all_is_a_broadcast, 0, 2)
 {
     ek_tensor *from[COUNT], *room[COUNT];
     ek_move moves[(DEVICES - 1) * COUNT];
@@ -120,10 +120,9 @@ START_TEST(one_list_for_all_is_a_broadcast)
     ck_assert_uint_eq(bytes_now(ek_host(0), EK_MEMORY_COMMUNICATION), 0);
     assert_moved(moves, (DEVICES - 1) * COUNT);
 }
-END_TEST
 
 /* A receiver gets less than the others. */
-START_TEST(other_lists_are_exchanges)
+TEST(other_lists_are_exchanges)
 {
     ek_tensor *from[COUNT];
     ek_move moves[(DEVICES - 1) * COUNT];
@@ -136,10 +135,9 @@ START_TEST(other_lists_are_exchanges)
     ck_assert_int_eq(exchanges, 1);
     assert_moved(moves, (DEVICES - 1) * COUNT - 1);
 }
-END_TEST
 
 /* Both to one device, packed once; with gaps at the receiver it is copied. */
-START_TEST(layouts_may_differ)
+TEST_LOOP(layouts_may_differ, 0, 2)
 {
     ek_tensor *x = ramp(0, 1, EK_SHAPE(4, 5), EK_F64, ek_host(1));
     ek_tensor *turned = ek_permute(x, EK_SHAPE(1, 0));
@@ -155,7 +153,6 @@ START_TEST(layouts_may_differ)
     ck_assert_double_eq(element(wide, 0), 0);
     ck_assert_double_eq(element(wide, 6), 0);
 }
-END_TEST
 
 /* ---- sums ---- */
 
@@ -184,7 +181,7 @@ static void assert_sum(const ek_tensor *out, ek_tensor *const *terms, bool ascen
 }
 
 /* A large tensor, a small one, nothing, and one that isn't there on all devices (_i). */
-START_TEST(every_device_adds_a_slice)
+TEST_LOOP(every_device_adds_a_slice, 0, 2)
 {
     static const int64_t sizes[] = {LARGE, 5, 0, 7000};
     ek_tensor *terms[4][DEVICES];
@@ -217,9 +214,8 @@ START_TEST(every_device_adds_a_slice)
     for (int i = 0; i < 3 + !_i; i++)
         assert_sum(list[i].out, terms[i], true);
 }
-END_TEST
 
-START_TEST(the_library_adds_if_it_is_asked_for)
+TEST(the_library_adds_if_it_is_asked_for)
 {
     ek_tensor *terms[DEVICES];
     for (int d = 0; d < DEVICES; d++)
@@ -231,10 +227,9 @@ START_TEST(the_library_adds_if_it_is_asked_for)
     ck_assert_int_eq(copies + exchanges, 0);
     assert_sum(out, terms, false);
 }
-END_TEST
 
 /* Sums of several dtypes, on several devices, of one term or more. */
-START_TEST(one_list_of_all_kinds)
+TEST_LOOP(one_list_of_all_kinds, 0, 2)
 {
     static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_I64, EK_F32, EK_BF16, EK_F64};
     ek_tensor *terms[6][DEVICES];
@@ -250,20 +245,4 @@ START_TEST(one_list_of_all_kinds)
     assert_ok(ek_add_all("test", list, 6));
     for (int i = 0; i < 6; i++)
         assert_ramp(list[i].out, i == 3 ? 3 : DEVICES * i + 6, i == 3 ? 1 : DEVICES);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("moves and sums");
-    TCase *tests = comm_case(s, "moves and sums");
-    if (test_kind() != EK_HOST)
-        return s;
-    tcase_add_loop_test(tests, one_list_for_all_is_a_broadcast, 0, 2);
-    tcase_add_test(tests, other_lists_are_exchanges);
-    tcase_add_loop_test(tests, layouts_may_differ, 0, 2);
-    tcase_add_loop_test(tests, every_device_adds_a_slice, 0, 2);
-    tcase_add_test(tests, the_library_adds_if_it_is_asked_for);
-    tcase_add_loop_test(tests, one_list_of_all_kinds, 0, 2);
-    return s;
 }
