@@ -109,7 +109,7 @@ static int try_batch(search *s, int64_t batch)
     memcpy(s->smaller_peaks, s->peaks, sizeof s->peaks);
     for (int d = 0; d < s->devices.count; d++) {
         ek_memory_stats stats;
-        EK_TRY(ek_memory_get(s->devices.devices[d], &stats));
+        EK_TRY(ek_memory_get_stats(s->devices.devices[d], &stats));
         s->peaks[d] = stats.peak;
     }
     return 0;
@@ -121,7 +121,7 @@ static int try_batch(search *s, int64_t batch)
 static double room_on(const search *s, int d, double most)
 {
     ek_memory_stats stats;
-    if (ek_memory_get(s->devices.devices[d], &stats) < 0 || !stats.capacity ||
+    if (ek_memory_get_stats(s->devices.devices[d], &stats) < 0 || !stats.capacity ||
         s->peaks[d] <= s->smaller_peaks[d])
         return most;
     double per_sample =
@@ -236,7 +236,7 @@ int64_t ek_find_batch_with(ek_find_batch_options options)
     s.plan_nbytes = s.plans ? (size_t)wrapper->devices.count * sizeof(int64_t) : 0;
     EK_TRY(open_devices(&s));
     for (int d = 0; d < s.devices.count; d++)
-        EK_TRY(ek_memory_get(s.devices.devices[d], &before[d]));
+        EK_TRY(ek_memory_get_stats(s.devices.devices[d], &before[d]));
     s.state = ek_training_state_save(options.model, options.optimizer);
     if (!s.state)
         return ek_error_pending();

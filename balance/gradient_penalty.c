@@ -146,7 +146,7 @@ ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind k
     ek_tensor *x =
         check_points(real, fake, kind) < 0 ? NULL : points_of_kind(real, fake, kind, generator);
     ek_set_grad_enabled(enabled);
-    return ek_scope_end_with(&scope, x);
+    return ek_scope_return(&scope, x);
 }
 
 /* ---- leaves: the points on the critic's devices ---- */
@@ -164,7 +164,7 @@ typedef struct penalty {
     ek_tensor *sums[EK_MAX_DEVICES]; /* of the samples' penalties */
 } penalty;
 
-/* Where a critic that takes its input whole wants it: a data-parallel one gives its gradients on
+/* If a critic that takes its input whole wants it: a data-parallel one gives its gradients on
  * the device that its input comes from. */
 static ek_device place_of(ek_module *critic, const ek_tensor *x)
 {
@@ -395,7 +395,7 @@ ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)
         return NULL;
     }
     ek_scope scope = ek_scope_begin();
-    ek_tensor *result = ek_scope_end_with(&scope, penalty_of(&options, weight));
+    ek_tensor *result = ek_scope_return(&scope, penalty_of(&options, weight));
     if (wrapper)
         ek_wrapper_leave(wrapper);
     return result;

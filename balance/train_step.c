@@ -83,7 +83,7 @@ static ek_value part_of(const train_step *step, ek_value value, int index)
 
 /* ---- one part ---- */
 
-/* Where a plain module's inputs have to be; NULL where it doesn't say. Wrappers move theirs. */
+/* Where a plain module's inputs have to be; NULL if it doesn't say. Wrappers move theirs. */
 static ek_tensor *first_tensor(ek_module *module)
 {
     ek_tensor_list list = {0};

@@ -251,9 +251,9 @@ static int classify_make(classify *c, const char *plan)
         c->optimizer = ek_adamw(c->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
     /* Schedules are stepped after each step, not after each epoch. */
     if (opt.schedule == SCHEDULE_COSINE)
-        c->schedule = ek_cosine_schedule(c->optimizer, opt.epochs * c->epoch_steps, 0);
+        c->schedule = ek_cosine_annealing_lr(c->optimizer, opt.epochs * c->epoch_steps, 0);
     else if (opt.schedule == SCHEDULE_STEP)
-        c->schedule = ek_step_schedule(c->optimizer, opt.step_epochs * c->epoch_steps, opt.gamma);
+        c->schedule = ek_step_lr(c->optimizer, opt.step_epochs * c->epoch_steps, opt.gamma);
     return ek_error_status();
 }
 
@@ -317,7 +317,7 @@ static int classify_find_plan(classify *c, const ek_archive *from)
     if (opt.mode != MODE_AUTO)
         return 0;
     if (!plan && from) {
-        plan = ek_archive_text(from, "plan");
+        plan = ek_archive_get_text(from, "plan");
         if (plan && (!*plan || ek_plan_check(plan, c->devices.count) < 0))
             plan = NULL;
         ek_error_clear();

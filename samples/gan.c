@@ -126,7 +126,7 @@ typedef struct gan {
 static ek_module *gan_wrap(const gan *g, ek_module *network, const char *plan_name)
 {
     ek_archive *from = opt.automatic && opt.resume ? ek_archive_open(opt.resume) : NULL;
-    const char *plan = from ? ek_archive_text(from, plan_name) : NULL;
+    const char *plan = from ? ek_archive_get_text(from, plan_name) : NULL;
     if (plan && ek_plan_check(plan, g->devices.count) < 0) {
         ek_error_clear();
         plan = NULL;
@@ -408,7 +408,7 @@ static int gan_load(gan *g, const ek_archive *from)
     int rc = settings_check(from, opt.resume, gan_format, "", gan_args, gan_deciding);
     if (rc < 0)
         return rc;
-    const char *step = ek_archive_text(from, "step");
+    const char *step = ek_archive_get_text(from, "step");
     g->step = step ? strtoll(step, NULL, 10) : -1;
     if (g->step < 0 || g->step > opt.steps)
         return ek_error(EK_E_INVALID, "%s is at step %lld; --steps %lld asks for fewer", opt.resume,
@@ -533,7 +533,7 @@ static int gan_write_page(const char *path, gan *g)
              ", seed %" PRId64 ", step %" PRId64,
              loss_names[opt.loss], penalty_names[opt.penalty], opt.weight, norm_names[opt.norm],
              mode_names[opt.mode], g->devices.count, opt.batch, opt.seed, g->step);
-    return ek_report_html_with(path, NULL, 0,
+    return ek_report_html_page(path, NULL, 0,
                                &(const ek_report_page){.title = "Fashion-MNIST from noise",
                                                        .subtitle = text,
                                                        .more = gan_write_charts,

@@ -283,7 +283,7 @@ static int train_reported(train_job *job, const run_settings *s, const scene_set
     if (rc == 0 && job->mode == MODE_AUTO &&
         ek_data_parallel_plan(job->model, result->plan, sizeof result->plan) < 0)
         rc = ek_error_status();
-    result->parameters = ek_module_parameter_count(job->network);
+    result->parameters = ek_module_numel(job->network);
     return rc;
 }
 
@@ -393,14 +393,15 @@ static int batch_choose_capacity(run_settings *s, const scene_set *train)
     ek_memory_stats stats;
     train_job job;
     ek_device_list devices = devices_open_text(s->kind, s->device_text);
-    int rc = devices.count > 0 ? ek_memory_get(devices.devices[0], &stats) : ek_error_status();
+    int rc =
+        devices.count > 0 ? ek_memory_get_stats(devices.devices[0], &stats) : ek_error_status();
     if (rc < 0 || s->capacity || stats.capacity)
         return rc;
     rc = job_open(&job, s, MODE_SINGLE);
     if (rc == 0)
         rc = batch_try(1, &(batch_trial){&job, train, s});
     if (rc == 0)
-        rc = ek_memory_get(job.devices.devices[0], &stats);
+        rc = ek_memory_get_stats(job.devices.devices[0], &stats);
     rc = job_close(&job, rc);
     if (rc < 0)
         return rc;

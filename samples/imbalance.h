@@ -19,7 +19,7 @@ typedef struct scene_set {
 } scene_set;
 
 /* Makes `count` scenes of the pictures for training or of those for testing: 4 to 6 pictures each
- * on a dark ground, later ones over earlier ones where they are brighter than THRESHOLD. The same
+ * on a dark ground, later ones over earlier ones if they are brighter than THRESHOLD. The same
  * seed gives the same scenes. Returns 0 or a negative status. */
 int scenes_make(scene_set *scenes, const char *directory, bool train, int64_t count, int size,
                 uint64_t seed);

@@ -20,7 +20,7 @@ static void table_row(const mode_result *r, int index)
     ek_device_report device;
     char name[16];
     int64_t steps = ek_report_step_count(r->report);
-    if (ek_report_device(r->report, index, &device) < 0)
+    if (ek_report_get_device(r->report, index, &device) < 0)
         return;
     printf("%-13s %-8s %6" PRId64 " %8.2f", r->name, ek_device_name(device.device, name),
            r->share[index], (double)device.peak.in_use / mebibyte);
@@ -69,7 +69,7 @@ void report_batches(const mode_result *results, int count)
             printf(" %8s ", "");
         for (int d = 0; r->report && d < ek_report_device_count(r->report); d++) {
             ek_device_report device;
-            if (ek_report_device(r->report, d, &device) < 0)
+            if (ek_report_get_device(r->report, d, &device) < 0)
                 continue;
             printf(" %" PRId64, r->share[d]);
             if (device.capacity > 0)
@@ -107,7 +107,7 @@ static void json_device(json_writer *json, const mode_result *r, int index)
 {
     ek_device_report device;
     char name[16];
-    if (ek_report_device(r->report, index, &device) < 0)
+    if (ek_report_get_device(r->report, index, &device) < 0)
         return;
     json_begin(json, NULL, '{');
     json_text(json, "name", ek_device_name(device.device, name));
@@ -211,7 +211,7 @@ int report_html(const char *path, const run_settings *settings, const mode_resul
              " parameters, %s, devices %s, %s, learning rate %g, seed %" PRId64 ".",
              settings->size, settings->size, count > 0 ? results[0].parameters : 0, batch,
              settings->device_text, settings->optimizer, settings->lr, settings->seed);
-    return ek_report_html_with(path, reports, with_report,
+    return ek_report_html_page(path, reports, with_report,
                                &(const ek_report_page){
                                    .title = "Memory and time of data-parallel training",
                                    .subtitle = subtitle,

@@ -176,7 +176,7 @@ static ek_value resnet_forward(ek_module *module, const ek_args *args)
     ek_tensor *x = ek_f_relu(ek_apply(self->norm, ek_apply(self->stem, ek_arg_tensor(args, 0))));
     for (int i = 0; i < RESNET_STAGES; i++)
         x = ek_apply(self->stages[i], x);
-    x = ek_flatten(ek_f_adaptive_avg_pool2d(x, 1, 1), 1, -1);
+    x = ek_f_flatten(ek_f_adaptive_avg_pool2d(x, 1, 1), 1, -1);
     return ek_value_of_tensor(ek_apply(self->head, x));
 }
 

@@ -39,7 +39,7 @@ void print_peaks(const ek_device_list *devices)
     for (int d = 0; d < devices->count; d++) {
         ek_memory_stats stats;
         char name[16];
-        if (ek_memory_get(devices->devices[d], &stats) == 0)
+        if (ek_memory_get_stats(devices->devices[d], &stats) == 0)
             printf("%s%s %.1f MiB",
                    d ? ", " : "Peak memory: ", ek_device_name(devices->devices[d], name),
                    (double)stats.peak / (1 << 20));
@@ -232,7 +232,7 @@ int settings_put(ek_archive *archive, const char *format, const char *prefix, co
 int settings_check(const ek_archive *archive, const char *path, const char *format,
                    const char *prefix, const arg_spec *args, const char *names)
 {
-    const char *found = ek_archive_text(archive, "format");
+    const char *found = ek_archive_get_text(archive, "format");
     if (!found || strcmp(found, format) != 0)
         return ek_error(EK_E_FORMAT,
                         "%s: its format is \"%s\"; a checkpoint of this program (%s) is needed",
@@ -240,7 +240,7 @@ int settings_check(const ek_archive *archive, const char *path, const char *form
     for (const arg_spec *arg; (arg = settings_next(args, &names));) {
         char key[64], text[64];
         snprintf(key, sizeof key, "%s%s", prefix, arg->name);
-        found = ek_archive_text(archive, key);
+        found = ek_archive_get_text(archive, key);
         if (!found)
             return ek_error(EK_E_FORMAT,
                             "%s: no \"%s\" in it; a checkpoint of this program is needed", path,
@@ -381,7 +381,7 @@ int json_devices(json_writer *json, const ek_device_list *devices)
     int rc = 0;
     json_begin(json, "devices", '[');
     for (int d = 0; d < devices->count && rc == 0; d++) {
-        rc = ek_memory_get(devices->devices[d], &stats);
+        rc = ek_memory_get_stats(devices->devices[d], &stats);
         if (rc < 0)
             break;
         json_begin(json, NULL, '{');
@@ -401,7 +401,7 @@ int json_network(json_writer *json, const char *key, ek_module *network)
     if (rc < 0)
         return rc;
     json_begin(json, key, '{');
-    json_integer(json, "parameters", ek_module_parameter_count(network));
+    json_integer(json, "parameters", ek_module_numel(network));
     json_text(json, "parameters_sha256", sha256);
     json_end(json, '}');
     return 0;

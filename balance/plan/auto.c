@@ -184,7 +184,7 @@ static void resume(const ek_auto *automatic, const mind *m, int64_t batch, int64
         ek_split_level(batch, devices, costs, sizes);
 }
 
-/* Without such a plan: by capacity where all devices have one, by speed where time is the goal,
+/* Without such a plan: by capacity if all devices have one, by speed where time is the goal,
  * else even. */
 static void guess(const ek_auto *automatic, const mind *m, int64_t batch, int64_t *sizes)
 {
@@ -279,7 +279,7 @@ static bool worth_it(const ek_auto *automatic, const mind *m, int64_t forward, i
     return due && gains(automatic, proposal, held);
 }
 
-/* Where no batch comes twice, the last plan is compared for the batch that it was made for. */
+/* If no batch comes twice, the last plan is compared for the batch that it was made for. */
 static bool look_again(const ek_auto *automatic, const mind *m, int64_t forward,
                        const int64_t *last, ek_proposal *proposal)
 {
@@ -289,7 +289,7 @@ static bool look_again(const ek_auto *automatic, const mind *m, int64_t forward,
            gains(automatic, proposal, last);
 }
 
-/* What a device takes is measured only where it has samples: one that was slow once would stay
+/* What a device takes is measured only if it has samples: one that was slow once would stay
  * without any for good. Moves one to the first that has waited long enough and has room for it. */
 static int try_idle(const ek_auto *automatic, const mind *m, decision *d)
 {

@@ -3,7 +3,7 @@
  * Memory is exact, but not a plane: which part of a step holds most changes with the size, and what
  * was seen of small batches says little about large ones. So each question is answered by a plane
  * of its own, nbytes = fixed + per_sample n + per_batch batch, by least squares in which points of
- * other batches weigh less, and shifted to the nearest points. Where points don't tell slopes apart
+ * other batches weigh less, and shifted to the nearest points. If points don't tell slopes apart
  * (one size only, or n in proportion to the batch), a weak wish decides: all growth is by the
  * device's own samples, and nothing is fixed. */
 #include "plan/models.h"

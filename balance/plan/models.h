@@ -29,7 +29,7 @@ typedef struct ek_memory_model {
 void ek_memory_model_add(ek_memory_model *model, int64_t batch, int64_t n, double nbytes);
 /* What is fixed has changed: the next point says by how much. */
 void ek_memory_model_outdate(ek_memory_model *model);
-/* The line for batches of this size; false where there are no points. */
+/* The line for batches of this size; false if there are no points. */
 bool ek_memory_model_line(const ek_memory_model *model, int64_t batch, ek_line *line);
 
 /* ---- time: noisy, so that medians count ---- */

@@ -105,7 +105,7 @@ static int read_number(reader *r, int64_t largest, const char *wanted, int64_t *
     return 0;
 }
 
-/* "4:"; 0 where the first entry has none. */
+/* "4:"; 0 if the first entry has none. */
 static int read_forward(reader *r, const ek_plans *plans, int64_t *forward)
 {
     reader ahead = *r;

@@ -6,7 +6,7 @@
 
 typedef struct ek_plans {
     int devices, count, capacity;
-    int64_t *forwards; /* ascending, the first 0 where it was parsed */
+    int64_t *forwards; /* ascending, the first 0 if it was parsed */
     int64_t *sizes;    /* count x devices */
 } ek_plans;
 
@@ -14,11 +14,11 @@ typedef struct ek_plans {
 int ek_plans_parse(ek_plans *plans, const char *text, int devices);
 void ek_plans_free(ek_plans *plans);
 
-/* From `forward` on, which is not before the last entry's (that one is replaced where it is the
+/* From `forward` on, which is not before the last entry's (that one is replaced if it is the
  * same). */
 int ek_plans_add(ek_plans *plans, int64_t forward, const int64_t *sizes);
 
-/* The entry that holds at this forward; NULL where there is none yet. */
+/* The entry that holds at this forward; NULL if there is none yet. */
 const int64_t *ek_plans_at(const ek_plans *plans, int64_t forward);
 
 /* Writes at most `room` bytes with the NUL; returns the text's length, as snprintf. */

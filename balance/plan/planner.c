@@ -23,7 +23,7 @@ struct ek_planner {
 
 /* ---- wishes ---- */
 
-/* Which wishes are there, for one sentence where it is more than one. */
+/* Which wishes are there, for one sentence if it is more than one. */
 typedef struct wishes {
     bool chunks, weights, first, plan;
 } wishes;

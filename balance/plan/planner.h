@@ -26,7 +26,7 @@ typedef struct ek_planner ek_planner;
 ek_planner *ek_planner_new(const char *what, const ek_split_options *options, int devices);
 void ek_planner_free(ek_planner *planner);
 
-/* True where every plan is torch.chunk's: the wrapper may leave the cutting to scatter. */
+/* True if every plan is torch.chunk's: the wrapper may leave the cutting to scatter. */
 bool ek_planner_is_chunk(const ek_planner *planner);
 
 /* A forward of `batch` samples (1 or more) begins on devs (the same in every call): writes the size

@@ -121,7 +121,7 @@ static ek_cost memory_cost(const ek_proposal *p, int i, int64_t most)
                      most};
 }
 
-/* Levels the goal's costs within `most`; where that can't be, memory within what has not failed;
+/* Levels the goal's costs within `most`; if that can't be, memory within what has not failed;
  * where that can't be either, memory alone. */
 static void level(const ek_plan_device *known, int devices, int64_t batch, ek_proposal *p)
 {

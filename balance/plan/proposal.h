@@ -12,7 +12,7 @@ typedef struct ek_plan_device {
     ek_time_model time;
     double state;    /* bytes of parameters and optimizer state now */
     double capacity; /* 0: none */
-    double speed;    /* as configured, where no time was measured */
+    double speed;    /* as configured, if no time was measured */
     /* It ran out of memory: what it takes at most of a batch of this size or a larger one, less
      * than failed. And what was tried then, fewer by more each time: of this batch it gets no more
      * for good, since a failure costs its user a step; of larger ones until it does a forward
@@ -31,10 +31,10 @@ typedef struct ek_proposal {
     ek_cost memory[EK_MAX_DEVICES];  /* bytes, state included */
     ek_cost time[EK_MAX_DEVICES];    /* ns */
     double capacity[EK_MAX_DEVICES]; /* what memory is compared with */
-    ek_plan_goal goal; /* what was levelled: memory where no plan is within its limits */
+    ek_plan_goal goal;               /* what was levelled: memory if no plan is within its limits */
 } ek_proposal;
 
-/* False where nothing was measured that a plan could be made from. */
+/* False if nothing was measured that a plan could be made from. */
 bool ek_propose(const ek_plan_device *known, int devices, ek_plan_goal goal, int64_t batch,
                 ek_proposal *proposal);
 
@@ -44,7 +44,7 @@ double ek_proposal_cost(const ek_proposal *proposal, int devices, const int64_t 
 /* No device is given more than `most`. */
 bool ek_proposal_allows(const ek_proposal *proposal, int devices, const int64_t *sizes);
 
-/* What a device takes at most of a batch by what failed; INT64_MAX where nothing did. */
+/* What a device takes at most of a batch by what failed; INT64_MAX if nothing did. */
 int64_t ek_plan_bound_of(const ek_plan_device *known, int64_t batch);
 /* n samples of a batch were too many. */
 void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n);

@@ -128,7 +128,7 @@ static int64_t taken_at(const ek_cost *cost, int64_t most, double level)
     return low;
 }
 
-/* What all take at this level; false where that is less than the batch (`taken` has all then). */
+/* What all take at this level; false if that is less than the batch (`taken` has all then). */
 static bool take(int64_t batch, int devices, const ek_cost *costs, double level, int64_t *taken)
 {
     int64_t left = batch;

@@ -17,7 +17,7 @@ static double median(double *numbers, int count)
     return count % 2 ? numbers[count / 2] : (numbers[count / 2 - 1] + numbers[count / 2]) / 2;
 }
 
-/* The median at the n of points[of], and of how many; 0 where an earlier point is of that n. */
+/* The median at the n of points[of], and of how many; 0 if an earlier point is of that n. */
 static int at_size(const ek_time_model *model, int of, double *ns)
 {
     double same[EK_MODEL_POINTS];

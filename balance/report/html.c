@@ -94,7 +94,7 @@ static int page_check(const char *path, ek_report *const *reports, int count)
     return 0;
 }
 
-int ek_report_html_with(const char *path, ek_report *const *reports, int count,
+int ek_report_html_page(const char *path, ek_report *const *reports, int count,
                         const ek_report_page *page)
 {
     EK_TRY(page_check(path, reports, count));
@@ -104,5 +104,5 @@ int ek_report_html_with(const char *path, ek_report *const *reports, int count,
 
 int ek_report_html(const char *path, ek_report *const *reports, int count)
 {
-    return ek_report_html_with(path, reports, count, NULL);
+    return ek_report_html_page(path, reports, count, NULL);
 }

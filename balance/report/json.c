@@ -47,7 +47,7 @@ static int json_put_device(ek_json_writer *json, const ek_report *report, int in
 {
     ek_device_report device;
     char name[16];
-    EK_TRY(ek_report_device(report, index, &device));
+    EK_TRY(ek_report_get_device(report, index, &device));
     ek_json_begin(json, NULL, '{');
     ek_json_put_text(json, "device", ek_device_name(device.device, name));
     ek_json_put_integer(json, "capacity", (int64_t)device.capacity);

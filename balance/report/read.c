@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device.h"
 #include "core/clock.h"
+#include "core/device.h"
 #include "core/thread.h"
 #include "report/collect.h"
 
@@ -82,7 +82,7 @@ static int report_check_index(const ek_report *report, int index)
                          report->count);
 }
 
-int ek_report_device(const ek_report *report, int index, ek_device_report *device)
+int ek_report_get_device(const ek_report *report, int index, ek_device_report *device)
 {
     EK_TRY(report_check_index(report, index));
     EK_TRY(ek_check_pointer("report_device", "where to put the numbers", device));

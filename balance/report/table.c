@@ -66,14 +66,14 @@ static int table_write(const ek_report *report, FILE *stream)
     ek_device_report device;
     table_write_head(report, stream);
     for (int d = 0; d < ek_report_device_count(report); d++) {
-        EK_TRY(ek_report_device(report, d, &device));
+        EK_TRY(ek_report_get_device(report, d, &device));
         table_write_memory(&device, stream);
     }
     if (ek_report_step_count(report) > 0)
         fprintf(stream, "\nMilliseconds of the mean step\n\n%-8s %15s %15s %15s\n", "device",
                 "computing", "communicating", "waiting");
     for (int d = 0; d < ek_report_device_count(report) && ek_report_step_count(report) > 0; d++) {
-        EK_TRY(ek_report_device(report, d, &device));
+        EK_TRY(ek_report_get_device(report, d, &device));
         table_write_time(report, &device, stream);
     }
     fputc('\n', stream);

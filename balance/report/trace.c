@@ -51,7 +51,7 @@ static int trace_add(trace *t, event e)
 static int trace_add_device(trace *t, int index)
 {
     ek_device_report device;
-    EK_TRY(ek_report_device(t->report, index, &device));
+    EK_TRY(ek_report_get_device(t->report, index, &device));
     ek_device_name(device.device, t->names[index]);
     const int room = ek_report_step_memory(t->report, index, NULL, 0);
     ek_memory_sample *samples = ek_calloc((size_t)(room > 0 ? room : 0), sizeof *samples);

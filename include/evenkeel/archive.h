@@ -68,8 +68,8 @@ EK_API int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_sch
 EK_API int ek_archive_put_random(ek_archive *archive, const char *name);
 /* One generator of the caller's. */
 EK_API int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator *generator);
-/* The plans of a data-parallel wrapper as text, for .plan: read with ek_archive_text. Nothing if
- * there are none so far. */
+/* The plans of a data-parallel wrapper as text, for .plan: read with ek_archive_get_text. Nothing
+ * if there are none so far. */
 EK_API int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_parallel);
 
 /* Writes all to `path` whole or not at all: who is killed, or loses power, at any moment leaves the
@@ -95,7 +95,7 @@ EK_API ek_value ek_archive_get(const ek_archive *archive, const char *name);
 EK_API int ek_archive_get_int(const ek_archive *archive, const char *name, int64_t *value);
 EK_API int ek_archive_get_float(const ek_archive *archive, const char *name, double *value);
 /* A text, as long as the archive is; NULL without an error if there is none. */
-EK_API const char *ek_archive_text(const ek_archive *archive, const char *name);
+EK_API const char *ek_archive_get_text(const ek_archive *archive, const char *name);
 
 /* From which device to which: as torch.load's map_location. */
 typedef struct ek_device_map {

@@ -144,7 +144,7 @@ typedef struct ek_memory_stats {
 } ek_memory_stats;
 
 /* Any thread. Returns 0 or EK_E_DEVICE. */
-EK_API int ek_memory_get(ek_device device, ek_memory_stats *stats);
+EK_API int ek_memory_get_stats(ek_device device, ek_memory_stats *stats);
 
 /* Starts a new peak at what is in use now. */
 EK_API int ek_memory_reset_peak(ek_device device);

@@ -56,10 +56,10 @@ enum { EK_FUNCTION_TENSORS = 64 }; /* inputs, outputs or saved tensors of a call
 /* Calls the function on `count` inputs (NULL inputs are passed on) and writes its outputs. `user`
  * is for the function (ek_function_user), owned by the call if `destroy` is set. Returns 0 or a
  * negative status. */
-EK_API int ek_function_apply_with(const ek_function *function, ek_tensor *const *inputs, int count,
+EK_API int ek_function_apply_user(const ek_function *function, ek_tensor *const *inputs, int count,
                                   ek_tensor **outputs, void *user);
 #define ek_function_apply(function, inputs, count, outputs) \
-    ek_function_apply_with((function), (inputs), (count), (outputs), NULL)
+    ek_function_apply_user((function), (inputs), (count), (outputs), NULL)
 
 /* In forward, at most once: what backward wants to read, inputs, outputs or others (constants to
  * the gradient's gradient); NULLs stay NULL. */

@@ -167,7 +167,7 @@ EK_API int ek_module_buffers(ek_module *module, ek_tensor_visitor *visit, void *
 EK_API ek_module *ek_module_child(ek_module *module, int index);
 /* A parameter or buffer by its path; NULL with EK_E_INVALID. */
 EK_API ek_tensor *ek_module_tensor(ek_module *module, const char *path);
-EK_API int64_t ek_module_parameter_count(ek_module *module); /* elements */
+EK_API int64_t ek_module_numel(ek_module *module); /* elements */
 
 /* ---- changing ---- */
 

@@ -105,7 +105,7 @@ EK_API ek_module *ek_sigmoid(void);
 EK_API ek_module *ek_tanh(void);
 EK_API ek_module *ek_dropout(double p);
 EK_API ek_module *ek_identity(void);
-EK_API ek_module *ek_flatten_module(int start_dim, int end_dim); /* usually 1, -1 */
+EK_API ek_module *ek_flatten(int start_dim, int end_dim); /* usually 1, -1 */
 
 typedef struct ek_pool_module_options {
     const char *keywords;

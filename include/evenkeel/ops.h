@@ -113,7 +113,7 @@ EK_API ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape);
 
 /* One size may be -1. A view if strides allow, else a copy. */
 EK_API ek_tensor *ek_reshape(ek_tensor *x, ek_shape shape);
-EK_API ek_tensor *ek_flatten(ek_tensor *x, int start_dim, int end_dim);
+EK_API ek_tensor *ek_f_flatten(ek_tensor *x, int start_dim, int end_dim);
 EK_API ek_tensor *ek_unsqueeze(ek_tensor *x, int dim);
 EK_API ek_tensor *ek_squeeze(ek_tensor *x, int dim);
 /* Dimension i of the result is dimension order.dims[i] of x. A view. */

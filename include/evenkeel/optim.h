@@ -86,8 +86,8 @@ EK_API const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int in
  * does, beyond the end) is EK_E_INVALID; on an error all is as before. A schedule is not to
  * be stepped after its optimizer is freed. */
 typedef struct ek_schedule ek_schedule;
-EK_API ek_schedule *ek_step_schedule(ek_optimizer *optimizer, int64_t step_size, double gamma);
-EK_API ek_schedule *ek_cosine_schedule(ek_optimizer *optimizer, int64_t steps, double lr_min);
+EK_API ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma);
+EK_API ek_schedule *ek_cosine_annealing_lr(ek_optimizer *optimizer, int64_t steps, double lr_min);
 EK_API int ek_schedule_step(ek_schedule *schedule);
 /* How often it has stepped; and back, for checkpoints: the rates become those of that many steps
  * from the rates that the groups had when the schedule first saw them, whatever was set by hand

@@ -30,8 +30,8 @@ typedef struct ek_report_options {
     ek_device_list device_ids; /* empty: all accelerators of the default kind */
 } ek_report_options;
 
-/* Begins to collect; peaks count from here (devices' own, ek_memory_get, go on untouched). NULL
- * with EK_E_STATE while another collects. Stop or free it before the devices are shut down. */
+/* Begins to collect; peaks count from here (devices' own, ek_memory_get_stats, go on untouched).
+ * NULL with EK_E_STATE while another collects. Stop or free it before the devices are shut down. */
 EK_API ek_report *ek_report_start_with(ek_report_options options);
 #define ek_report_start(...) \
     ek_report_start_with(EK_OPTIONS_1(ek_report_options, name, __VA_ARGS__))
@@ -71,7 +71,7 @@ EK_API int64_t ek_report_step_count(const ek_report *report);
 EK_API double ek_report_seconds(const ek_report *report);
 EK_API double ek_report_step_seconds(const ek_report *report);
 /* 0, or EK_E_INVALID for no such device. */
-EK_API int ek_report_device(const ek_report *report, int index, ek_device_report *device);
+EK_API int ek_report_get_device(const ek_report *report, int index, ek_device_report *device);
 /* The peak of the fullest device over the mean of all devices' peaks; 1 if nothing was used. */
 EK_API double ek_report_imbalance(const ek_report *report);
 /* Memory over time of a device, ascending: each sample is the fullest moment of its stretch of
@@ -120,7 +120,7 @@ typedef struct ek_report_page {
     void (*more)(FILE *page, void *user);
     void *user;
 } ek_report_page;
-EK_API int ek_report_html_with(const char *path, ek_report *const *reports, int count,
+EK_API int ek_report_html_page(const char *path, ek_report *const *reports, int count,
                                const ek_report_page *page);
 
 /* The last finished step, operation by operation, in the Chrome trace format: open it in Perfetto

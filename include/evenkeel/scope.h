@@ -26,7 +26,7 @@ EK_API ek_scope ek_scope_begin(void);
 EK_API void ek_scope_end(ek_scope *scope);
 
 /* Ends the scope but hands `tensor` (may be NULL) to the enclosing scope; returns it. */
-EK_API struct ek_tensor *ek_scope_end_with(ek_scope *scope, struct ek_tensor *tensor);
+EK_API struct ek_tensor *ek_scope_return(ek_scope *scope, struct ek_tensor *tensor);
 
 /* Adds a reference for the caller; NULL stays NULL. Returns its argument. Any thread. */
 EK_API struct ek_tensor *ek_keep(struct ek_tensor *tensor);

@@ -76,7 +76,7 @@ EK_API ek_value ek_value_get(ek_value value, const char *key);
 EK_API ek_value ek_value_keep(ek_value value);
 EK_API void ek_value_release(ek_value value);
 /* Ends a scope but hands the value to the enclosing one; returns it. */
-EK_API ek_value ek_scope_end_with_value(ek_scope *scope, ek_value value);
+EK_API ek_value ek_scope_return_value(ek_scope *scope, ek_value value);
 
 /* EK_VALUE(x): a tensor or a value as a value. */
 #ifdef __cplusplus

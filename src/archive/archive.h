@@ -44,11 +44,11 @@ struct ek_archive {
 
 /* ---- archive.c ---- */
 
-/* 0 where the archive is written, or read, and there is a name; `what` begins the sentence. */
+/* 0 if the archive is written, or read, and there is a name; `what` begins the sentence. */
 int ek_archive_check_written(const ek_archive *archive, const char *what, const char *name);
 int ek_archive_check_read(const ek_archive *archive, const char *what, const char *name);
 
-/* The pending error's status, or EK_E_INVALID where a required argument is NULL without one. */
+/* The pending error's status, or EK_E_INVALID if a required argument is NULL without one. */
 int ek_archive_check_given(const void *argument, const char *what, const char *which);
 
 /* How far an archive was filled, and back to there where `status` is an error; returns it. */
@@ -83,7 +83,7 @@ typedef struct ek_archive_range {
 ek_archive_range ek_archive_below(const ek_archive *archive, const char *name);
 bool ek_archive_has_tensor(const ek_archive *archive, const char *name);
 
-/* "name.path" where it lies in the file: EK_E_INVALID where there is none. */
+/* "name.path" where it lies in the file: EK_E_INVALID if there is none. */
 int ek_archive_view(const ek_archive *archive, const char *what, const char *name, const char *path,
                     ek_array_view *view);
 /* A number as ek_archive_get_int reads it. */

@@ -165,5 +165,5 @@ ek_value ek_archive_get(const ek_archive *archive, const char *name)
     if (is_tensor)
         return ek_value_of_tensor(ek_safetensors_read(archive->file, name));
     ek_scope scope = ek_scope_begin();
-    return ek_scope_end_with_value(&scope, get_below(archive, name, range));
+    return ek_scope_return_value(&scope, get_below(archive, name, range));
 }

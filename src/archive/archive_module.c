@@ -2,7 +2,7 @@
  *
  * A tensor that stands in several places of a module (tied weights) is written once, under the
  * path that walks give it. Files of others may have it under another of its paths, or under
- * several: any of them does, where all that are there are equal. */
+ * several: any of them does, if all that are there are equal. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +113,7 @@ static int count_found(const loading *l, size_t skip, const char *prefix)
     return found;
 }
 
-/* A file of a data-parallel module may have "module." before all of its names; where the module
+/* A file of a data-parallel module may have "module." before all of its names; if the module
  * itself has a child of that name, what finds more is meant. */
 static int choose_prefix(loading *l, const char *name)
 {

@@ -175,7 +175,7 @@ static int note_parameter(const char *path, ek_tensor *parameter, void *user)
     return 0;
 }
 
-/* A copy of what the parameter has, on cpu: nothing where it was never updated. */
+/* A copy of what the parameter has, on cpu: nothing if it was never updated. */
 static int note_before(const reader *r, parameter_entry *entry)
 {
     state_set *before = &entry->before;

@@ -75,7 +75,7 @@ bool ek_archive_has(const ek_archive *archive, const char *name)
            ek_safetensors_metadata(archive->file, name);
 }
 
-const char *ek_archive_text(const ek_archive *archive, const char *name)
+const char *ek_archive_get_text(const ek_archive *archive, const char *name)
 {
     if (ek_archive_check_given(archive, "archive_text", "archive") < 0 ||
         ek_archive_check_given(name, "archive_text", "name") < 0)

@@ -17,7 +17,7 @@ static bool fills_storage(const ek_tensor *tensor)
            (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype) == tensor->storage->nbytes;
 }
 
-/* The gradient as the leaf's own, one reference: the tensor itself where nobody else can see it. */
+/* The gradient as the leaf's own, one reference: the tensor itself if nobody else can see it. */
 static ek_tensor *adopt(ek_tensor *leaf, ek_tensor *gradient)
 {
     if (ek_is_exclusive(gradient) && fills_storage(gradient) && ek_same_layout(gradient, leaf)) {

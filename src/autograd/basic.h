@@ -12,7 +12,7 @@ ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y);
  * gradient mode. */
 ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like);
 
-/* x in another floating dtype, x itself where it has that; recorded in gradient mode. */
+/* x in another floating dtype, x itself if it has that; recorded in gradient mode. */
 ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype);
 
 /* x itself under another handle: what a saved leaf becomes whose memory has been moved since. */

@@ -173,7 +173,7 @@ static ek_tensor *check_output(const ek_function_call *call, int index, ek_tenso
     return ek_tensor_alias(output);
 }
 
-/* Outputs become handles of this call, also where they were saved. */
+/* Outputs become handles of this call, also if they were saved. */
 static int check_outputs(ek_function_call *call, ek_tensor **outputs, int output_count)
 {
     for (int o = 0; o < output_count; o++) {
@@ -255,7 +255,7 @@ static int apply(ek_function_call *call, ek_tensor **outputs, int output_count)
     return rc < 0 ? rc : 0;
 }
 
-int ek_function_apply_with(const ek_function *function, ek_tensor *const *inputs, int count,
+int ek_function_apply_user(const ek_function *function, ek_tensor *const *inputs, int count,
                            ek_tensor **outputs, void *user)
 {
     int rc = ek_error_status();

@@ -28,13 +28,13 @@ typedef struct ek_node ek_node;
 
 typedef struct ek_operation {
     const char *name;
-    /* gradients[o] is the gradient of output o, NULL where none arrived (counts as zero);
+    /* gradients[o] is the gradient of output o, NULL if none arrived (counts as zero);
      * results[i], all NULL at first, gets the gradient of input i in the scope, and stays NULL
      * where ek_node_needs says no or the gradient is zero. Written with differentiable operations:
      * with create_graph they record. Returns 0 or a negative status; a NULL result with an error
      * pending is taken as that error. */
     int (*backward)(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
-    /* Optional: frees what the attributes own, once, also where recording fails. Where ek_records
+    /* Optional: frees what the attributes own, once, also if recording fails. If ek_records
      * says no it is not called. */
     void (*destroy)(void *attributes);
     /* Its backward runs as soon as it is ready, before nodes that were recorded later: for what
@@ -80,7 +80,7 @@ int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_oper
 
 /* For in-place operations on x, already written and its version bumped: x's history becomes the new
  * node, whose edge for input 0, x itself, leads to x's history before. Saved tensors that are x
- * itself count as the output. EK_E_AUTOGRAD where x is a view, whose base would not know. */
+ * itself count as the output. EK_E_AUTOGRAD if x is a view, whose base would not know. */
 ek_tensor *ek_record_in_place(ek_tensor *x, const ek_operation *operation,
                               const ek_record_options *options);
 /* Before writing in place: EK_E_AUTOGRAD for a leaf that requires a gradient, or a view of history,

@@ -14,7 +14,7 @@ typedef struct ek_saved {
     uint64_t version;  /* of the memory, when it was saved */
 } ek_saved;
 
-/* Where the gradient of `tensor` goes, with a reference; nothing where it requires none. */
+/* Where the gradient of `tensor` goes, with a reference; nothing if it requires none. */
 ek_edge ek_edge_to(ek_tensor *tensor);
 void ek_edge_release(ek_edge *edge);
 

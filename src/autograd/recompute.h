@@ -11,7 +11,7 @@
 
 #include "autograd/graph.h"
 
-/* F: writes its outputs, in the scope, NULL at first. Where gradient mode is on they are to be a
+/* F: writes its outputs, in the scope, NULL at first. If gradient mode is on they are to be a
  * graph from the inputs, which are leaves of this evaluation; the gradients of those that require
  * one are wanted. Gives the same values each time it is called with the same state. */
 typedef int ek_recomputed_function(ek_object *state, ek_tensor *const *inputs, int input_count,

@@ -106,7 +106,7 @@ void ek_run_free(ek_run *run);
 /* Adds what has arrived, in order, up to the first gap. For the slot's thread. */
 int ek_slot_fold(ek_run *run, ek_slot *slot);
 
-/* True where nobody else can see the tensor's memory. */
+/* True if nobody else can see the tensor's memory. */
 bool ek_is_exclusive(const ek_tensor *tensor);
 
 /* ---- lanes.c ---- */

@@ -264,7 +264,7 @@ ek_tensor *ek_gather_grad(ek_tensor *parameter)
     ek_tensor *whole = ek_tensor_like(parameter);
     ek_memory_set_category(before);
     bool made = whole && gather(whole, parameter) >= 0;
-    return ek_scope_end_with(&scope, made ? whole : NULL);
+    return ek_scope_return(&scope, made ? whole : NULL);
 }
 
 /* ---- changes ---- */

@@ -1,4 +1,4 @@
-/* slot.c: summing gradients where several meet. */
+/* slot.c: summing gradients if several meet. */
 #include "autograd/basic.h"
 #include "autograd/run.h"
 #include "kernels/kernels.h"
@@ -11,7 +11,7 @@ bool ek_is_exclusive(const ek_tensor *tensor)
            atomic_load_explicit(&tensor->storage->object.references, memory_order_acquire) == 1;
 }
 
-/* sum + gradient, in memory of one of the two where nobody else sees it. Takes both references; the
+/* sum + gradient, in memory of one of the two if nobody else sees it. Takes both references; the
  * result, one reference, is NULL on error. */
 static ek_tensor *add(const ek_run *run, ek_tensor *sum, ek_tensor *gradient)
 {

@@ -143,7 +143,7 @@ static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
 
 static const ek_operation gather_operation = {.name = "gather", .backward = gather_backward};
 
-/* An uninitialised tensor for the joined chunks: channels-last where all chunks are. */
+/* An uninitialised tensor for the joined chunks: channels-last if all chunks are. */
 static ek_tensor *joined(ek_tensor *const *tensors, const chunks *c)
 {
     ek_shape shape = {0};

@@ -13,11 +13,11 @@ typedef struct ek_nest_survey {
     int64_t sizes[EK_MAX_DEVICES];
 } ek_nest_survey;
 
-/* Fills *survey, all zero but size = -1 before. EK_E_SHAPE where tensors differ in size along dim,
+/* Fills *survey, all zero but size = -1 before. EK_E_SHAPE if tensors differ in size along dim,
  * or scattered lists in length or in the sizes of their elements. */
 int ek_nest_look(ek_value value, int dim, ek_nest_survey *survey);
 
-/* Size along dim of the first tensor in the nest; -1 where there is none, EK_E_SHAPE where it has
+/* Size along dim of the first tensor in the nest; -1 if there is none, EK_E_SHAPE if it has
  * no such dimension. */
 int64_t ek_nest_batch_size(ek_value value, int dim);
 

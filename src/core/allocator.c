@@ -104,7 +104,7 @@ static void drop_until(ek_dev *dev, uint64_t cached_nbytes)
         drop_oldest(dev);
 }
 
-/* Other devices' memory is given back only where it is short: that waits for the device, and exact
+/* Other devices' memory is given back only if it is short: that waits for the device, and exact
  * fit can need more than was ever in use at once, so that it would be taken again in every step. */
 static uint64_t most_cached(const ek_dev *dev)
 {

@@ -36,7 +36,7 @@ uint64_t ek_memory_watch_restart(ek_memory_watch *watch);
 void ek_memory_watch_end(ek_memory_watch *watch);
 
 /* The device's peaks become those of `before` again, as if what came since had not happened, or
- * what is in use now where that is more. Any thread. */
+ * what is in use now if that is more. Any thread. */
 void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before);
 
 /* The ledger as it is now. Any thread. */
@@ -62,7 +62,7 @@ void ek_dev_trim(ek_dev *dev);
 /* Blocks are cached. For backends, from their memory_alloc. */
 bool ek_dev_has_cached(const ek_dev *dev);
 
-/* Gives the cached blocks back: 1 where there were some, 0 where none, and -1 where a thread is in
+/* Gives the cached blocks back: 1 if there were some, 0 if none, and -1 if a thread is in
  * the device's allocator and nothing was done. For backends whose devices share memory, from their
  * memory_alloc. */
 int ek_dev_trim_if_free(ek_dev *dev);

@@ -43,10 +43,10 @@ typedef struct ek_backend {
     const char *name;
     ek_device_kind kind;
 
-    /* How many logical devices this backend offers; 0 where the hardware or the driver is missing.
+    /* How many logical devices this backend offers; 0 if the hardware or the driver is missing.
      */
     int (*device_count)(void);
-    /* Why there are none, for the end of a sentence; NULL where there are some. Optional: nothing
+    /* Why there are none, for the end of a sentence; NULL if there are some. Optional: nothing
      * is said. */
     const char *(*why_none)(void);
     /* Replaces the list of devices while none is open; with `keep` false only says whether it would
@@ -63,14 +63,14 @@ typedef struct ek_backend {
      * thread whenever it turns to another device). Optional: nothing. */
     int (*thread_enter)(ek_dev *dev);
 
-    /* Memory from the system, aligned to 64 bytes; NULL pointer result with 0 where there is none
+    /* Memory from the system, aligned to 64 bytes; NULL pointer result with 0 if there is none
      * left. */
     int (*memory_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*memory_free)(ek_dev *dev, void *pointer, size_t nbytes);
 
-    /* Copy of bytes where either side, or both, is this backend's. Asynchronous where there are
+    /* Copy of bytes if either side, or both, is this backend's. Asynchronous where there are
      * streams: the caller (ek_dev_copy) has ordered it after earlier work of both devices and
-     * orders later work after it. Where one side is memory of the host the copy sees to that
+     * orders later work after it. If one side is memory of the host the copy sees to that
      * itself: it returns when the host may change the source, or has all of the result. */
     int (*copy)(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
     /* Fills with zero bytes, in order with other work. Optional: memset, or a copy of zeros. */
@@ -80,11 +80,11 @@ typedef struct ek_backend {
     int (*locked_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*locked_free)(void *pointer);
     /* Copies from memory of the host in EK_QUEUE_UPLOAD, ordered by the caller's marks alone.
-     * Returns when the source may change or go: at once where it is the start of a block of
+     * Returns when the source may change or go: at once if it is the start of a block of
      * locked_alloc, which nobody writes to any more. Optional: `copy`. */
     int (*send)(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
     /* Kernels of `dev` can read and write the memory of `other`, a different device of this
-     * backend, at full speed. Optional: where both are memory of the host. */
+     * backend, at full speed. Optional: if both are memory of the host. */
     bool (*reaches)(const ek_dev *dev, const ek_dev *other);
 
     /* Which collectives are to be used among these devices, at least two, or a negative status; a
@@ -102,9 +102,9 @@ typedef struct ek_backend {
     /* Later work on `waiter` waits for earlier work on `awaited`, which is this backend's; `waiter`
      * can be of the host, and then the call waits. Optional: work is done on return. */
     int (*order)(ek_dev *waiter, ek_dev *awaited);
-    /* *mark becomes what is issued to the queue by now: moved there, or made where it is NULL. What
+    /* *mark becomes what is issued to the queue by now: moved there, or made if it is NULL. What
      * is issued to a queue of the same device after `await` comes after the mark; NULL is behind
-     * everything already. Neither waits, nor fails: where there is no mark to be had, or no order,
+     * everything already. Neither waits, nor fails: if there is no mark to be had, or no order,
      * the host waits instead (and *mark may stay NULL); errors are those of later work. The owner
      * of a mark is one thread at a time. Optional, all or none: there is one queue. */
     void (*mark)(ek_dev *dev, ek_queue queue, ek_mark **mark);

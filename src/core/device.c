@@ -104,7 +104,7 @@ static const char *hint_of(ek_device_kind kind, const ek_backend *backend)
                    : " (this build has no CUDA backend)";
 }
 
-/* Why there are no devices of a kind; NULL where there are some, or nothing is known. */
+/* Why there are no devices of a kind; NULL if there are some, or nothing is known. */
 static const char *why_none(const ek_backend *backend)
 {
     return backend && backend->why_none ? backend->why_none() : NULL;
@@ -353,9 +353,9 @@ int ek_device_threads(ek_device device)
 
 /* ---- memory ---- */
 
-int ek_memory_get(ek_device device, ek_memory_stats *stats)
+int ek_memory_get_stats(ek_device device, ek_memory_stats *stats)
 {
-    EK_TRY(ek_check_pointer("memory_get", "where to put the statistics", stats));
+    EK_TRY(ek_check_pointer("memory_get_stats", "where to put the statistics", stats));
     ek_dev *dev = ek_dev_get(device);
     if (!dev)
         return ek_error_pending();

@@ -17,7 +17,7 @@ const char *ek_spec_skip_space(const char *at)
     return at;
 }
 
-/* A number of digits with a decimal point; NAN where none stands there. */
+/* A number of digits with a decimal point; NAN if none stands there. */
 static double read_number(const char *at, char **end)
 {
     if (!ek_is_digit(*at) && *at != '.')

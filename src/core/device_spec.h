@@ -23,13 +23,13 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec);
 /* ---- parts: `at` stands in the list `text` ---- */
 
 const char *ek_spec_skip_space(const char *at);
-/* "3 x": moves *at past it; 1 where there is none. */
+/* "3 x": moves *at past it; 1 if there is none. */
 long ek_spec_repeat(const char **at);
 /* A size with an optional K, M, G or T (and an optional B or iB behind it); moves *at past it. */
 bool ek_spec_size(const char **at, uint64_t *nbytes);
 /* EK_E_INVALID: "wanted" at this place, and what a list looks like. */
 int ek_spec_fault(const char *text, const char *at, const char *wanted, const char *grammar);
-/* EK_E_INVALID where `count` more devices than `before` are too many. */
+/* EK_E_INVALID if `count` more devices than `before` are too many. */
 int ek_spec_check_count(const char *text, const char *at, long count, int before);
 
 /* ---- the host's ---- */

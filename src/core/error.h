@@ -25,11 +25,11 @@
 /* EK_E_INVALID "what: operand is NULL" where it is. */
 int ek_check_pointer(const char *what, const char *operand, const void *pointer);
 
-/* The pending error's status, or EK_E_STATE where a callee failed without setting one. */
+/* The pending error's status, or EK_E_STATE if a callee failed without setting one. */
 int ek_error_pending(void);
 
-/* What became of a function of the user's that returned rc: the pending error's status, also where
- * rc hides it; where rc is negative and nothing was said, a sentence is made up; else 0. */
+/* What became of a function of the user's that returned rc: the pending error's status, also if
+ * rc hides it; if rc is negative and nothing was said, a sentence is made up; else 0. */
 int ek_error_outcome(int rc);
 
 /* Puts the operation and ": " before the pending sentence. `before` is ek_error_status() from when

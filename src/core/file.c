@@ -155,7 +155,7 @@ static char *descriptor_path(int descriptor, char text[32])
     return text;
 }
 
-/* -1 where there can be none, or where it could not be named afterwards. */
+/* -1 if there can be none, or where it could not be named afterwards. */
 static int open_nameless(const char *directory)
 {
     char link[32];
@@ -196,7 +196,7 @@ static int make_alike(int descriptor, const struct stat *old)
     return fchmod(descriptor, old->st_mode & 0777);
 }
 
-/* Where links are forbidden: to a file with a name. */
+/* If links are forbidden: to a file with a name. */
 static int copy_to_named(temporary *t)
 {
     enum { CHUNK = 1 << 16 };

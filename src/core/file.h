@@ -33,7 +33,7 @@ typedef struct ek_file {
 } ek_file;
 
 /* Writes what `write` writes. An old file has to be a regular one that the caller may write; its
- * permissions stay, and its owner where the system lets us give files away. Where `write` returns
+ * permissions stay, and its owner where the system lets us give files away. If `write` returns
  * an error, that is the result and nothing has changed. */
 int ek_file_replace(const char *what, const char *path,
                     int (*write)(const ek_file *file, void *user), void *user);

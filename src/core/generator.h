@@ -49,7 +49,7 @@ ek_generators *ek_generators_save(void);
 void ek_generators_restore(const ek_generators *saved);
 
 /* The same one by one, for files; no work may run. A device's own, which its worker goes on with;
- * NULL without an error where it would be seeded from the default one first. */
+ * NULL without an error if it would be seeded from the default one first. */
 ek_generator *ek_device_generator(ek_device device);
 /* The default generator becomes `shared`; these devices go on with theirs, all others' are seeded
  * from it at their next draw. */

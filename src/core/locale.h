@@ -35,7 +35,7 @@ static inline char ek_lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
-/* True where the texts are equal but for the case of ASCII's letters. */
+/* True if the texts are equal but for the case of ASCII's letters. */
 bool ek_same_letters(const char *a, const char *b);
 
 #endif

@@ -28,6 +28,6 @@ void ek_object_release(void *object);
 void *ek_scope_adopt(void *object);
 
 /* Ends the scope but hands `object`, one reference, to the enclosing scope. */
-void *ek_scope_end_with_object(ek_scope *scope, void *object);
+void *ek_scope_return_object(ek_scope *scope, void *object);
 
 #endif

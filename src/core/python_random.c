@@ -4,7 +4,7 @@
 
 enum { PYTHON, NUMPY, OWNERS };
 
-/* The process' own; left is 0 until they are seeded, by 0 where nobody did. */
+/* The process' own; left is 0 until they are seeded, by 0 if nobody did. */
 static ek_generator own[OWNERS];
 
 ek_generator *ek_python_generator(void)

@@ -96,7 +96,7 @@ void ek_meeting_leave(ek_meeting *meeting, int index, ek_seat before)
 /* ---- the functions below but for the last two are called with the lock held ---- */
 
 /* A part that can't come any more, rather one that failed than one that ended well, and rather one
- * that failed first than one that gave up because of it; -1 where there is none. */
+ * that failed first than one that gave up because of it; -1 if there is none. */
 static int absent(const ek_meeting *meeting)
 {
     int ended = -1, failed = -1;
@@ -136,7 +136,7 @@ static void break_off(ek_meeting *meeting)
     pthread_cond_broadcast(&meeting->changed);
 }
 
-/* A part that waits somewhere else; -1 where there is none. */
+/* A part that waits somewhere else; -1 if there is none. */
 static int elsewhere(const ek_meeting *meeting, const char *name, uint64_t place)
 {
     for (int i = 0; i < meeting->count; i++) {

@@ -22,8 +22,8 @@ int ek_rendezvous_count(void);
 
 /* Meets the other parts. `place` and `name` tell one rendezvous from another: parts that meet at
  * different ones are EK_E_STATE with both names. With one part the work is done at once. Where
- * another part has failed: EK_E_ABORTED with its sentence; where it ended well: EK_E_STATE. After a
- * failure all later ones of the gang fail too. EK_E_STATE where parts run one after the other (a
+ * another part has failed: EK_E_ABORTED with its sentence; if it ended well: EK_E_STATE. After a
+ * failure all later ones of the gang fail too. EK_E_STATE if parts run one after the other (a
  * gang within a gang, two parts on cpu), so that they cannot meet, where modes carry EK_MODE_ALONE,
  * and in backward. `name` is a static string. */
 int ek_rendezvous(const char *name, uint64_t place, void *mine, ek_rendezvous_function *function);

@@ -61,7 +61,7 @@ void ek_scope_end(ek_scope *scope)
     thread->scope_depth = scope->depth - 1;
 }
 
-void *ek_scope_end_with_object(ek_scope *scope, void *object)
+void *ek_scope_return_object(ek_scope *scope, void *object)
 {
     ek_object_retain(object);
     ek_scope_end(scope);
@@ -84,9 +84,9 @@ __attribute__((constructor)) static void scope_watch_threads(void)
     ek_thread_at_exit(scope_thread_exit);
 }
 
-ek_tensor *ek_scope_end_with(ek_scope *scope, ek_tensor *tensor)
+ek_tensor *ek_scope_return(ek_scope *scope, ek_tensor *tensor)
 {
-    return ek_scope_end_with_object(scope, tensor);
+    return ek_scope_return_object(scope, tensor);
 }
 
 ek_tensor *ek_keep(ek_tensor *tensor)

@@ -8,13 +8,13 @@
 
 #include "core/tensor.h"
 
-/* A tensor to be filled by the CPU and then sent to `dev` once: on `dev` itself where the CPU can
+/* A tensor to be filled by the CPU and then sent to `dev` once: on `dev` itself if the CPU can
  * write to its memory, else on cpu, page-locked where the device's backend can do that. In the
  * scope, uninitialised, row-major. Any thread. */
 ek_tensor *ek_staging_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape);
 
 /* A copy on `dev` of a dense tensor of the host's memory, laid out alike, without history; or
- * `staged` itself if it lies there. Waits for none of the device's work. Where `staged` is
+ * `staged` itself if it lies there. Waits for none of the device's work. If `staged` is
  * page-locked it may be released at once, but nobody writes to it any more; else it may be written
  * to. Nobody uses the copy before ek_staging_receive, but it may be released. In the scope. */
 ek_tensor *ek_staging_send(ek_tensor *staged, ek_dev *dev);

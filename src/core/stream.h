@@ -11,10 +11,10 @@ int ek_dev_order(ek_dev *waiter, ek_dev *awaited);
 /* Returns when all work issued to the device is done. */
 int ek_dev_synchronize(ek_dev *dev);
 
-/* True where the device has more queues than one. */
+/* True if the device has more queues than one. */
 bool ek_dev_has_queues(const ek_dev *dev);
 
-/* The backend's mark and await; nothing where there is one queue. */
+/* The backend's mark and await; nothing if there is one queue. */
 void ek_dev_mark(ek_dev *dev, ek_queue queue, ek_mark **mark);
 void ek_dev_await(ek_dev *dev, ek_queue queue, ek_mark *mark);
 
@@ -23,7 +23,7 @@ void ek_dev_await(ek_dev *dev, ek_queue queue, ek_mark *mark);
 int ek_dev_send(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
 /* Copies contiguous bytes between any two devices, after work issued to either; nothing that is
- * issued to either later overtakes it. Where one side is memory of the host: on return the host may
+ * issued to either later overtakes it. If one side is memory of the host: on return the host may
  * change the source, or has all of the result. */
 int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
@@ -33,7 +33,7 @@ bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 /* What can be done for these devices at once (ek_collective), or a negative status. */
 int ek_dev_collective(ek_dev *const *devs, int count);
 
-/* True where the CPU can read and write the device's memory directly. */
+/* True if the CPU can read and write the device's memory directly. */
 bool ek_dev_is_host(const ek_dev *dev);
 
 #endif

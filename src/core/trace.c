@@ -34,7 +34,7 @@ static place *place_of(ek_thread *self)
     return &places[self->trace_number % PLACES];
 }
 
-/* The tracer, which stays until leave; NULL where there is none (leave all the same). Sequentially
+/* The tracer, which stays until leave; NULL if there is none (leave all the same). Sequentially
  * consistent like wait_for_callers: either this sees that it is gone, or that sees this. */
 static const ek_tracer *enter(place *at)
 {

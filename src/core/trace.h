@@ -47,7 +47,7 @@ typedef struct ek_tracer {
 } ek_tracer;
 
 /* NULL: nobody collects from now on, and on return no call of the tracer before is running.
- * EK_E_STATE where there is one already. */
+ * EK_E_STATE if there is one already. */
 int ek_trace_set(const ek_tracer *tracer);
 
 extern atomic_bool ek_trace_on;

@@ -79,10 +79,10 @@ void ek_value_release(ek_value value)
     ek_object_release(ek_value_object(value));
 }
 
-ek_value ek_scope_end_with_value(ek_scope *scope, ek_value value)
+ek_value ek_scope_return_value(ek_scope *scope, ek_value value)
 {
     void *object = ek_value_object(value);
-    if (ek_scope_end_with_object(scope, object) != object)
+    if (ek_scope_return_object(scope, object) != object)
         return ek_value_error();
     return value;
 }

@@ -207,7 +207,7 @@ static int run_everywhere(ek_gang *gang, ek_dev *const *devs, int count)
     return rc;
 }
 
-/* The part whose error the caller gets: the first that didn't give up because of another; -1 where
+/* The part whose error the caller gets: the first that didn't give up because of another; -1 if
  * all went well. */
 static int first_failed(const ek_error_record *errors, int count)
 {

@@ -23,7 +23,7 @@ typedef int ek_gang_function(void *user, int index);
 int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void *user,
                 const char *what);
 
-/* True where at least one worker has been started: devices compute beside the caller. Any thread.
+/* True if at least one worker has been started: devices compute beside the caller. Any thread.
  */
 bool ek_workers_exist(void);
 

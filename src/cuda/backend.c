@@ -246,7 +246,7 @@ static bool trim_others(const ek_dev *dev)
     return some;
 }
 
-/* True where there is too little memory, which is no error yet. */
+/* True if there is too little memory, which is no error yet. */
 static bool try_alloc(ek_dev *dev, size_t nbytes, void **pointer, int *rc)
 {
     cudaError_t error = cudaMalloc(pointer, nbytes);

@@ -37,7 +37,7 @@ bool ek_cuda_blas_reads(const ek_cuda_matrices *m, int64_t rows, int64_t columns
 
 struct ek_cuda_blas {
     const ek_cublas_api *api;
-    cublasHandle_t handle; /* NULL where it could not be made */
+    cublasHandle_t handle; /* NULL if it could not be made */
     void *workspace;       /* as allocated */
     size_t nbytes;
 };
@@ -93,7 +93,7 @@ static void make_handle(ek_dev *dev, struct ek_cuda_blas *blas)
     blas->handle = NULL;
 }
 
-/* *blas is NULL where there is no cuBLAS. The caller holds the lock. */
+/* *blas is NULL if there is no cuBLAS. The caller holds the lock. */
 static int enter(ek_dev *dev, struct ek_cuda_blas **blas)
 {
     ek_cuda_device *device = ek_cuda_of(dev);

@@ -1,4 +1,4 @@
-/* conv.c: convolution and its gradients: by cuDNN where it has an engine, in the order of memory
+/* conv.c: convolution and its gradients: by cuDNN if it has an engine, in the order of memory
  * that it is fastest in, else by our own kernels. */
 #include <limits.h>
 
@@ -9,7 +9,7 @@
 #include "cuda/runtime.h"
 #include "evenkeel/precision.h"
 
-/* x, w, y and bias stand for their gradients where these are computed. */
+/* x, w, y and bias stand for their gradients if these are computed. */
 typedef struct call {
     ek_dnn_operation operation;
     const ek_tensor *x, *w, *y, *bias;
@@ -129,7 +129,7 @@ static bool reads_bias(const call *c, const ek_dnn_problem *problem)
            ek_dnn_alignment(ek_tensor_address(bias)) >= problem->alignment;
 }
 
-/* 1 when issued, 0 where cuDNN doesn't compute it in this order of memory. */
+/* 1 when issued, 0 if cuDNN doesn't compute it in this order of memory. */
 static int by_dnn_in(ek_dev *dev, const call *c, ek_memory_format format)
 {
     ek_dnn_problem problem;

@@ -3,7 +3,7 @@
  *
  * gather_tiles is the product of (rows, K) by (K, columns) that a convolution is, for each group:
  * rows are positions of `to`, K the taps and channels of `from`, columns the channels of `to`. The
- * matrix of rows is never made: its elements are looked up in `from`. Where `divide` is above 1,
+ * matrix of rows is never made: its elements are looked up in `from`. If `divide` is above 1,
  * positions of `to` fall into phases by their remainder, each of which meets only some of the taps:
  * within a phase the division is exact, and no product is wasted. A block loads 2 * 64 * 16 numbers
  * for 64 * 64 * 16 multiply-adds: 16 a byte for f32, with about as many other instructions for the
@@ -17,7 +17,7 @@
 
 /* ---- one element by one thread or warp ---- */
 
-/* Where tap t of position i reads; false where it doesn't. */
+/* Where tap t of position i reads; false if it doesn't. */
 template <typename I>
 static __device__ __forceinline__ bool source_of(const ek_cuda_conv_gather &conv, int d, I i, I t,
                                                  I *source)
@@ -102,7 +102,7 @@ struct phases {
     int tap_stride[3]; /* divide / gcd(divide, tap_step) */
 };
 
-/* Phase `index` starts with row `index`, since row_step is 1 where divide isn't. Of the taps those
+/* Phase `index` starts with row `index`, since row_step is 1 if divide isn't. Of the taps those
  * count that lead to a multiple of divide; they are tap_stride apart. */
 static __device__ phase phase_of(const ek_cuda_conv_gather &conv, const phases &all, int d,
                                  int index)
@@ -155,7 +155,7 @@ static __device__ __forceinline__ depth_place depth_place_of(const ek_cuda_conv_
 /* The rows of a tile. */
 struct row_places {
     int at[TILE][3];
-    int64_t from[TILE], to[TILE]; /* offsets; to is negative where there is no row */
+    int64_t from[TILE], to[TILE]; /* offsets; to is negative if there is no row */
 };
 
 static __device__ void row_places_fill(row_places *rows, const ek_cuda_conv_gather &conv,

@@ -57,7 +57,7 @@ static __host__ __device__ __forceinline__ int64_t width_of(const ek_cuda_conv_w
  */
 struct weight_places {
     int row[EK_BLOCK][3], column[TILE][3];
-    int64_t row_x[EK_BLOCK], row_y[EK_BLOCK]; /* row_y is negative where there is no row */
+    int64_t row_x[EK_BLOCK], row_y[EK_BLOCK]; /* row_y is negative if there is no row */
     int64_t column_x[TILE];
 };
 

@@ -38,7 +38,7 @@ typedef struct ek_cuda_target_job {
     ek_cuda_places places; /* operand: target */
     ek_cuda_values weight, out;
     int64_t weight_stride, classes, ignore_index;
-    double *partial; /* one per block; NULL where there is one */
+    double *partial; /* one per block; NULL if there is one */
     int64_t blocks;
 } ek_cuda_target_job;
 

@@ -1,5 +1,5 @@
 /* current.c: see current.h. The driver's functions are asked of the runtime, so that a program
- * starts where there is no driver. */
+ * starts if there is no driver. */
 #include "cuda/current.h"
 
 #include <pthread.h>

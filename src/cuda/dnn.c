@@ -29,7 +29,7 @@ typedef struct kept {
 
 struct ek_cuda_dnn {
     const ek_cudnn_api *api;
-    cudnnHandle_t handle; /* NULL where it could not be made */
+    cudnnHandle_t handle; /* NULL if it could not be made */
     uint64_t clock;
     int count;
     uint64_t hashes[PLANS]; /* side by side: these are what a look-up reads */
@@ -122,7 +122,7 @@ static void make_handle(ek_dev *dev, struct ek_cuda_dnn *dnn)
     dnn->handle = NULL;
 }
 
-/* The device's state, *dnn NULL where cuDNN is not there. The caller holds the lock. */
+/* The device's state, *dnn NULL if cuDNN is not there. The caller holds the lock. */
 static int enter(ek_dev *dev, struct ek_cuda_dnn **dnn)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
@@ -208,9 +208,9 @@ static void *aligned(void *workspace)
     return past ? (char *)workspace + (WORKSPACE_ALIGNMENT - past) : workspace;
 }
 
-/* Workspace for the entry's plan; where there is too little memory, for another plan that needs at
+/* Workspace for the entry's plan; if there is too little memory, for another plan that needs at
  * most half of it, which then stays, as asking again in every step would be slower than any plan.
- * False where no plan is left. */
+ * False if no plan is left. */
 static int find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept *entry, void **workspace)
 {
     *workspace = NULL;

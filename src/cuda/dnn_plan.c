@@ -70,7 +70,7 @@ static bool config_allowed(const ek_cudnn_api *api, const ek_dnn_problem *proble
 
 /* ---- plans ---- */
 
-/* Says for which device; heuristics know it from the graph, where that has a handle. */
+/* Says for which device; heuristics know it from the graph, if that has a handle. */
 static bool aim(const ek_cudnn_api *api, const ek_dnn_target *target,
                 cudnnBackendDescriptor_t descriptor, bool plan)
 {

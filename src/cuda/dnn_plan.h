@@ -14,12 +14,12 @@ typedef struct ek_dnn_plan {
 } ek_dnn_plan;
 
 /* The first of cuDNN's suggestions that computes as exactly and as repeatably as the problem asks
- * for, works on this device, and needs at most `most` bytes of workspace. False where there is none
+ * for, works on this device, and needs at most `most` bytes of workspace. False if there is none
  * (the plan is empty). */
 bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan);
 
-/* Addresses of what ek_dnn_problem names: bias NULL where the problem has none, workspace where the
+/* Addresses of what ek_dnn_problem names: bias NULL if the problem has none, workspace where the
  * plan needs none. */
 typedef struct ek_dnn_memory {
     void *x, *w, *y, *bias, *workspace;
@@ -29,7 +29,7 @@ typedef struct ek_dnn_memory {
 cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,
                               const ek_dnn_plan *plan, const ek_dnn_memory *memory);
 
-/* What a plan is run with. Free it, also where it failed. */
+/* What a plan is run with. Free it, also if it failed. */
 cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, const ek_dnn_memory *memory,
                           cudnnBackendDescriptor_t *pack);
 

@@ -38,7 +38,7 @@ int64_t ek_dnn_alignment(const void *address)
 }
 
 /* cuDNN derives y's size from the padding, so y's size decides about the padding after: as much as
- * before where that fits (most engines know only this), else the most that gives y. Where that is
+ * before if that fits (most engines know only this), else the most that gives y. If that is
  * less than nothing, the end of x is not read, and cuDNN can't be told. */
 static bool fit_padding(ek_dnn_problem *p, int i)
 {

@@ -27,7 +27,7 @@ typedef struct ek_dnn_problem {
 } ek_dnn_problem;
 
 /* Fills the problem but for its alignment (16) and its bias (0). x, w and y stand for their
- * gradients where these are asked for, and are not empty. False where cuDNN has no words for it. */
+ * gradients if these are asked for, and are not empty. False if cuDNN has no words for it. */
 bool ek_dnn_problem_of(ek_dnn_problem *problem, ek_dnn_operation operation, const ek_tensor *x,
                        const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params,
                        ek_memory_format format);

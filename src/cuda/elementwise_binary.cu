@@ -1,5 +1,5 @@
 /* elementwise_binary.cu: z = f(x, y; a). The formulas are the host's (kernels/formulas.h); x + a y
- * and its like may differ in the last bit, where only one of the compilers fuses them. */
+ * and its like may differ in the last bit, if only one of the compilers fuses them. */
 #include "cuda/elementwise.cuh"
 #include "cuda/elementwise.h"
 

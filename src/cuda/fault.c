@@ -41,7 +41,7 @@ static int report(const ek_dev *dev, int kind, const ek_cuda_fault *fault)
 
 /* ---- sentences ---- */
 
-/* The first stays, as of faults; where there is no memory for it nothing is said. */
+/* The first stays, as of faults; if there is no memory for it nothing is said. */
 void ek_cuda_tell(ek_cuda_device *device, const char *sentence)
 {
     char *none = NULL, *copy = strdup(sentence);

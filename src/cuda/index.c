@@ -18,7 +18,7 @@ static int64_t size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
-/* index's strides as a tensor of `like`'s dimensions has them: its own, or, where it is a list
+/* index's strides as a tensor of `like`'s dimensions has them: its own, or, if it is a list
  * along dim, 0 along the others. */
 static void index_strides(const ek_tensor *like, const ek_tensor *index, bool is_list, int dim,
                           int64_t stride[EK_MAX_DIMS])

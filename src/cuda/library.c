@@ -24,7 +24,7 @@ typedef struct library {
         const char *soname, *before;
     } versions[3];
     const char *const *functions;
-    char reason[320]; /* "" where it is open */
+    char reason[320]; /* "" if it is open */
 } library;
 
 #ifdef EK_CUDA_EMULATED

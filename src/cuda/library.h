@@ -1,5 +1,5 @@
 /* library.h: NVIDIA's libraries, opened at run time with their first use, so that the program
- * starts, and computes on the host, where they are missing.
+ * starts, and computes on the host, if they are missing.
  *
  * They are looked for in the folders that EVENKEEL_CUDA_LIBRARIES lists (separated by colons), then
  * where the system's loader looks, then in the toolkit's usual folder. Those that
@@ -23,7 +23,7 @@ typedef struct ek_cublas_api ek_cublas_api;
 typedef struct ek_cudnn_api ek_cudnn_api;
 typedef struct ek_nccl_api ek_nccl_api;
 
-/* The library's functions, or NULL where it cannot be had; then the _reason is part of a sentence
+/* The library's functions, or NULL if it cannot be had; then the _reason is part of a sentence
  * ("cuBLAS cannot be used: ..."), else NULL. The same for the life of the process. Any thread. */
 const ek_cublas_api *ek_cublas(void);
 const char *ek_cublas_reason(void);

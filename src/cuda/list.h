@@ -23,7 +23,7 @@ typedef struct ek_cuda_list {
 } ek_cuda_list;
 
 /* The next place, of `elements` of each operand, which go into the `operands` addresses that are
- * returned. NULL where the list is full: it is launched, and the next one begun. */
+ * returned. NULL if the list is full: it is launched, and the next one begun. */
 static inline void **ek_cuda_list_add(ek_cuda_list *list, int64_t elements)
 {
     int at = list->count;

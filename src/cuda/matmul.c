@@ -56,7 +56,7 @@ static int readable(ek_cuda_stage *stage, ek_dev *dev, ek_cuda_matrices *m, cons
     return 0;
 }
 
-/* 1 when issued, 0 where there is no cuBLAS. The bias is in out already. */
+/* 1 when issued, 0 if there is no cuBLAS. The bias is in out already. */
 static int by_blas(ek_dev *dev, const ek_cuda_gemm *gemm, ek_tensor *out, const ek_tensor *x,
                    const ek_tensor *y)
 {

@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(EK_BLOCK)
 
 /* ---- the gradient's adjoint ---- */
 
-/* The position of one output, checked; -1 where it is none. */
+/* The position of one output, checked; -1 if it is none. */
 template <typename I>
 static __device__ __forceinline__ int32_t position_at(const ek_cuda_pool &pool, I offset,
                                                       ek_cuda_fault *fault, const char *operation)

@@ -15,7 +15,7 @@
 
 /* ---- the choice ---- */
 
-/* Why NCCL cannot serve the list, as part of a sentence; false where it can. */
+/* Why NCCL cannot serve the list, as part of a sentence; false if it can. */
 static bool has_obstacle(ek_dev *const *devs, int count, char why[256])
 {
     for (int i = 0; i < count; i++)

@@ -1,7 +1,7 @@
 /* nccl.h: collectives of GPUs by NCCL, where each logical device is a GPU of its own.
  *
  * EVENKEEL_COMM says what is used: `nccl`, `copy` (peer or staged copies by pairs), or `nccl-sum`,
- * which also leaves the order of additions to NCCL. Unset: NCCL where it is found and the devices
+ * which also leaves the order of additions to NCCL. Unset: NCCL if it is found and the devices
  * are different GPUs (it refuses two parts on one), else copies. The choice is logged once per list
  * of devices. Lists of GPUs and devices of the host together use copies, whatever it says. */
 #ifndef EK_CUDA_NCCL_H

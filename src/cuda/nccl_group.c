@@ -108,7 +108,7 @@ static void leave_one(int physical, int restore)
     (void)cudaGetLastError();
 }
 
-/* Ends all communicators there are by `end`, NULL where there are none, and what else is open. */
+/* Ends all communicators there are by `end`, NULL if there are none, and what else is open. */
 static void end_all(ek_nccl_group *group, __typeof__(ncclCommAbort) *end)
 {
     int restore, physical = enter_one(group, &restore);
@@ -144,7 +144,7 @@ static void name_rest(const ek_nccl_group *group, char text[128])
         snprintf(text + used, 128 - used, " and %d more", more);
 }
 
-/* Every part that hasn't ended ends as it is. With a reason, the devices where that is so are told
+/* Every part that hasn't ended ends as it is. With a reason, the devices if that is so are told
  * with their next call. */
 static void abort_group(ek_nccl_group *group, const char *reason)
 {
@@ -177,7 +177,7 @@ static void look_after_all(void)
             abort_group(groups[i], reason);
 }
 
-/* True once nothing of its collectives runs; false where they were given up. They may wait behind
+/* True once nothing of its collectives runs; false if they were given up. They may wait behind
  * those of other lists. */
 static bool has_ended(const ek_nccl_group *group)
 {

@@ -2,8 +2,8 @@
  * lost.
  *
  * A part of a collective whose peer is gone waits for ever, and all that is issued to its device
- * afterwards waits behind it. NCCL says nothing of it where all GPUs are one process's. So whoever
- * waits for a device (wait.h) looks after all communicators; where a member is lost, or NCCL
+ * afterwards waits behind it. NCCL says nothing of it if all GPUs are one process's. So whoever
+ * waits for a device (wait.h) looks after all communicators; if a member is lost, or NCCL
  * reports an error, they are aborted, and devices whose part had not ended are told so, once. */
 #ifndef EK_CUDA_NCCL_GROUP_H
 #define EK_CUDA_NCCL_GROUP_H
@@ -30,7 +30,7 @@ void ek_nccl_unlock(void);
 
 /* ---- while it has them ---- */
 
-/* The entry of a list, made where there is none; NULL without memory. */
+/* The entry of a list, made if there is none; NULL without memory. */
 ek_nccl_group *ek_nccl_group_of(ek_dev *const *devs, int count);
 
 int ek_nccl_open(ek_nccl_group *group);

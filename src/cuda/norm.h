@@ -64,7 +64,7 @@ typedef struct ek_cuda_norm {
     int64_t inner;    /* elements of a plane; rows: 1, or of elements, those of a group */
     ek_norm_cut cut;
     ek_norm_operand x, dy, mask, y; /* mask: the ReLU's output or NULL; y: also dx */
-    /* Dense and in the type that is computed in (f64 for f64, else f32); NULL where absent.
+    /* Dense and in the type that is computed in (f64 for f64, else f32); NULL if absent.
      * Statistics and sums by sample and group. */
     const void *mean, *invstd, *weight, *bias, *sum, *sum_xhat;
     bool element; /* weight and bias: one for each element of a sample's planes; else per channel */
@@ -95,7 +95,7 @@ int ek_cuda_launch_norm_apply(const ek_cuda_queue *queue, const ek_cuda_norm *no
 int ek_cuda_launch_norm_gradient(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 
 /* Partial sums into results. Sums: by_group multiplies with weight (per channel; never with
- * `element`) and the second with invstd; by_column the second with invstd, where there is one. */
+ * `element`) and the second with invstd; by_column the second with invstd, if there is one. */
 int ek_cuda_launch_norm_join_moments(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 int ek_cuda_launch_norm_join_groups(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 int ek_cuda_launch_norm_join_columns(const ek_cuda_queue *queue, const ek_cuda_norm *norm);

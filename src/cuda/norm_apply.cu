@@ -56,7 +56,7 @@ static __device__ __forceinline__ void store(T *to, int64_t stride, const R (&fr
         ek_norm_store(to + u * stride, from[u]);
 }
 
-/* dy, 0 where the ReLU's output isn't positive. */
+/* dy, 0 if the ReLU's output isn't positive. */
 template <typename T, typename R, int U, int V>
 static __device__ __forceinline__ void cut_off(R (&dy)[U][V], const T *mask, int64_t stride)
 {

@@ -26,8 +26,8 @@ static bool joins(const ek_tensor *t, int d, int64_t *stride, int64_t *next)
 }
 
 /* The stride of the run that dimensions are in row-major order: those from 2 on, with dimension 1
- * before or after them or not at all, and with dimension 0 or without. -1 where they are none,
- * `otherwise` where they are one element. */
+ * before or after them or not at all, and with dimension 0 or without. -1 if they are none,
+ * `otherwise` if they are one element. */
 static int64_t run_stride(const ek_tensor *t, bool samples, bool channels, bool last,
                           int64_t otherwise)
 {

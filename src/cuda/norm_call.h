@@ -14,7 +14,7 @@ typedef enum ek_norm_kind {
     EK_NORM_RUNS      /* a piece of a sample, which is one run in memory */
 } ek_norm_kind;
 
-/* x and those that go with it; NULL where there is none. y is an output, also dx. */
+/* x and those that go with it; NULL if there is none. y is an output, also dx. */
 typedef struct ek_norm_tensors {
     const ek_tensor *x, *dy, *mask;
     ek_tensor *y;

@@ -1,7 +1,7 @@
 /* optimizer.cu: optimizer steps over a list of flat ranges, one pass over memory.
  *
  * The arithmetic is the host's (kernels/steps.h). In f32 last bits may differ from the host's,
- * where one of the compilers fuses another product with a sum. */
+ * if one of the compilers fuses another product with a sum. */
 #include "cuda/optimizer.h"
 
 #include "cuda/list.cuh"

@@ -10,7 +10,7 @@
  * So whatever other streams did, a block that is given back is free in the compute stream's order;
  * and one that another stream is to take (EK_QUEUE_UPLOAD) keeps a mark of that moment, which the
  * stream waits for, and for nothing else that the compute stream does: its copies run beside
- * kernels. Where a stream of another device uses a block, the waits are that device's (ek_dev_order
+ * kernels. If a stream of another device uses a block, the waits are that device's (ek_dev_order
  * in both directions).
  *
  * Events that belong to a device are recorded again and again, by any thread without a lock. That

@@ -50,7 +50,7 @@ ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, 
     ek_cuda_team team = {.lanes = 1};
     int64_t threads = (int64_t)multiprocessors * 1024; /* fewer leave the device idle */
     if (!inner && lines >= WARP) {
-        /* Neighbouring threads read neighbouring elements in any case: more lanes only where there
+        /* Neighbouring threads read neighbouring elements in any case: more lanes only if there
          * are few lines. */
         if (lines < threads && size >= WARP)
             team = (ek_cuda_team){.lanes = BLOCK / WARP, .across = true};

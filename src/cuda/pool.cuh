@@ -5,7 +5,7 @@
 #include "cuda/image.cuh"
 #include "cuda/pool.h"
 
-/* The pool by vectors of channels, where all of its images have them; index: its positions count.
+/* The pool by vectors of channels, if all of its images have them; index: its positions count.
  */
 static inline bool ek_pool_has_vectors(const ek_cuda_pool &pool, int count, size_t size, bool index)
 {

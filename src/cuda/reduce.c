@@ -121,7 +121,7 @@ static void plan_rows(ek_cuda_reduction *r, int multiprocessors, bool may_cut, b
         cut(r, 0, blocks, BLOCK);
 }
 
-/* out_stride: 0 where reduced, nowhere else. kind, dtypes and addresses are set. */
+/* out_stride: 0 if reduced, nowhere else. kind, dtypes and addresses are set. */
 static void plan(ek_cuda_reduction *r, int multiprocessors, int ndim, const int64_t *shape,
                  const int64_t *x_stride, const int64_t *out_stride, bool may_cut)
 {

@@ -1,6 +1,6 @@
 /* reduce.h: sums and extremes over any set of dimensions.
  *
- * Sums go in a fixed order that depends on shape, strides and device alone. Where there are fewer
+ * Sums go in a fixed order that depends on shape, strides and device alone. If there are fewer
  * outputs than keep the device busy, the reduced elements are cut into chunks; a second reduction
  * joins their results. */
 #ifndef EK_CUDA_REDUCE_H
@@ -28,7 +28,7 @@ typedef struct ek_cuda_reduction {
     int width;
 
     /* Else a team of threads goes along the reduced elements: in runs of the innermost dimension,
-     * or place by place where these are short. */
+     * or place by place if these are short. */
     ek_cuda_team team;
     bool runs;
 } ek_cuda_reduction;

@@ -21,7 +21,7 @@ void ek_cuda_ring_close(ek_cuda_ring *ring)
     pthread_mutex_destroy(&ring->lock);
 }
 
-/* All slots at once: pinned memory is not to be asked for in the midst of a step, where it may wait
+/* All slots at once: pinned memory is not to be asked for in the midst of a step, if it may wait
  * for the device. An event that was never recorded is done. The lock is held. */
 static int make(ek_cuda_ring *ring, ek_dev *dev)
 {

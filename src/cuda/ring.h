@@ -28,7 +28,7 @@ typedef struct ek_cuda_ring {
 void ek_cuda_ring_open(ek_cuda_ring *ring, int count, size_t nbytes);
 void ek_cuda_ring_close(ek_cuda_ring *ring);
 
-/* The slot that was taken longest ago, once its last copy is done. Where other threads hold all
+/* The slot that was taken longest ago, once its last copy is done. If other threads hold all
  * slots: waits for one, or without `wait` gives NULL. The device is current. */
 int ek_cuda_ring_take(ek_cuda_ring *ring, ek_dev *dev, bool wait, ek_cuda_slot **slot);
 void ek_cuda_ring_release(ek_cuda_ring *ring, ek_cuda_slot *slot);

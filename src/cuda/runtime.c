@@ -143,7 +143,7 @@ int ek_cuda_enter_anyway(const ek_dev *dev)
 
 void ek_cuda_leave(const ek_dev *dev, int restore)
 {
-    /* Where what was current before is lost it's not this call's error. */
+    /* If what was current before is lost it's not this call's error. */
     ek_cuda_note(NULL, "leaving it", ek_cuda_current_leave(ek_cuda_of(dev)->physical, restore));
 }
 

@@ -59,7 +59,7 @@ int ek_cuda_begin(ek_dev *dev, ek_cuda_queue *queue);
  * above 0) or a cudaError_t, which becomes a sentence with operation and device. */
 int ek_cuda_end(ek_dev *dev, const ek_cuda_queue *queue, const char *operation, int launched);
 
-/* The parts of these two: EK_E_BACKEND where the device is on a GPU that an earlier error made
+/* The parts of these two: EK_E_BACKEND if the device is on a GPU that an earlier error made
  * unusable; and making the physical device current, then the one before. */
 int ek_cuda_usable(const ek_dev *dev);
 bool ek_cuda_is_lost(const ek_dev *dev);
@@ -104,15 +104,15 @@ typedef struct ek_cuda_stage {
     ek_tensor *tensor; /* what the kernel uses */
     ek_tensor own;
     ek_storage storage;
-    size_t nbytes; /* of the copy; 0 where `tensor` is the original */
+    size_t nbytes; /* of the copy; 0 if `tensor` is the original */
 } ek_cuda_stage;
 int ek_cuda_stage_begin(ek_cuda_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype,
                         ek_memory_format format, bool keep, bool load);
-/* With `store`, copies back into `original`; keeps `rc` where it is an error. */
+/* With `store`, copies back into `original`; keeps `rc` if it is an error. */
 int ek_cuda_stage_end(ek_cuda_stage *stage, ek_dev *dev, ek_tensor *original, bool store, int rc);
 
 /* Give back what the libraries' handles and plans hold of the device, the ledger's workspaces
- * included: before the device closes. Fine where there is nothing. */
+ * included: before the device closes. Fine if there is nothing. */
 void ek_cuda_blas_close(ek_cuda_device *device);
 void ek_cuda_dnn_close(ek_cuda_device *device);
 

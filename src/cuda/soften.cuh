@@ -41,7 +41,7 @@ template <typename R> static __device__ __forceinline__ R ek_larger(R a, R b)
     return b > a || b != b ? b : a;
 }
 
-/* What exponents are taken from: where all are -inf so far, -inf - -inf must not be NaN. */
+/* What exponents are taken from: if all are -inf so far, -inf - -inf must not be NaN. */
 template <typename R> static __device__ __forceinline__ R ek_shift_of(R largest)
 {
     return largest == -(R)INFINITY ? (R)0 : largest;

@@ -6,7 +6,7 @@
 #include "cuda/launch.cuh"
 #include "cuda/places.h"
 
-/* ---- vectors: loaded and stored at once where they are aligned to their size ---- */
+/* ---- vectors: loaded and stored at once if they are aligned to their size ---- */
 
 template <typename T, int Count> struct alignas(sizeof(T) * Count) ek_vector {
     T element[Count];
@@ -211,7 +211,7 @@ typedef ek_vector<uint64_t, 2> ek_unit16;
         break;                   \
     }
 
-/* Pairs of neighbours become one unit, again and again up to 16 bytes, where all operands allow it.
+/* Pairs of neighbours become one unit, again and again up to 16 bytes, if all operands allow it.
  * Returns the unit's size. */
 static inline size_t ek_widen(ek_cuda_walk *walk, size_t size)
 {

@@ -39,7 +39,7 @@ bool ek_cuda_reaches(const ek_dev *dev, const ek_dev *other);
 int ek_cuda_upload(ek_dev *dev, cudaStream_t stream, void *to, const void *from, size_t nbytes);
 int ek_cuda_upload_locked(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done);
 
-/* Buffers and events of a device, which is current; where it closes nothing runs. */
+/* Buffers and events of a device, which is current; if it closes nothing runs. */
 int ek_cuda_transfer_open(ek_cuda_device *device);
 void ek_cuda_transfer_close(ek_cuda_device *device);
 

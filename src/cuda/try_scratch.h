@@ -1,10 +1,10 @@
-/* try_scratch.h: scratch memory for callers that have another way where there is none. */
+/* try_scratch.h: scratch memory for callers that have another way if there is none. */
 #ifndef EK_CUDA_TRY_SCRATCH_H
 #define EK_CUDA_TRY_SCRATCH_H
 
 #include "cuda/runtime.h"
 
-/* 1 with memory (NULL for 0 bytes), 0 where there is too little (no error is pending for it),
+/* 1 with memory (NULL for 0 bytes), 0 if there is too little (no error is pending for it),
  * negative on other errors. */
 static inline int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer)
 {

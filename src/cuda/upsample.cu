@@ -68,7 +68,7 @@ static __device__ __forceinline__ R share_of(const tap<R, I> &t, I p)
 }
 
 /* values += share times the V elements at `from`; elements without a share don't count, not even
- * where they are infinite. */
+ * if they are infinite. */
 template <typename T, int V>
 static __device__ __forceinline__ void blend(typename ek_compute<T>::type (&values)[V],
                                              typename ek_compute<T>::type share, const T *from)

@@ -29,7 +29,7 @@ static long long number_of(const collation *c, int64_t i)
     return (long long)(c->numbers ? c->numbers[i] : i);
 }
 
-/* Writes ` at [1]["mask"]`, or nothing where samples are not nested; returns how many bytes. */
+/* Writes ` at [1]["mask"]`, or nothing if samples are not nested; returns how many bytes. */
 static size_t write_place(const place *where, char *text, size_t room)
 {
     if (!where) {
@@ -162,7 +162,7 @@ static ek_value numbers(const collation *c, const ek_value *values, ek_dtype dty
 static ek_value collate(const collation *c, const ek_value *values, const place *where);
 
 /* The element of a dictionary under `key`, which is most often at the same position as in others;
- * -1 where there is none. */
+ * -1 if there is none. */
 static int find_key(ek_value dict, const char *key, int guess)
 {
     if (strcmp(ek_value_key(dict, guess), key) == 0)
@@ -243,7 +243,7 @@ ek_value ek_collate_numbered(const ek_value *samples, const int64_t *numbers_of,
     if (!c.dev)
         return ek_value_error();
     ek_scope scope = ek_scope_begin();
-    return ek_scope_end_with_value(&scope, collate(&c, samples, NULL));
+    return ek_scope_return_value(&scope, collate(&c, samples, NULL));
 }
 
 ek_value ek_collate(const ek_value *samples, int64_t count, ek_device device)

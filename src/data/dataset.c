@@ -118,7 +118,7 @@ static ek_value get(ek_dataset *dataset, int64_t index)
         ek_error_prefix(before, "%s: sample %lld", dataset->type->name, (long long)index);
         sample = ek_value_error();
     }
-    return ek_scope_end_with_value(&scope, sample);
+    return ek_scope_return_value(&scope, sample);
 }
 
 ek_value ek_dataset_get(ek_dataset *dataset, int64_t index)
@@ -199,7 +199,7 @@ ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples
     if (batch.kind != EK_VALUE_ERROR)
         batch = ek_collate_numbered(values, samples, count, device);
     free(values);
-    return ek_scope_end_with_value(&scope, batch);
+    return ek_scope_return_value(&scope, batch);
 }
 
 /* All tensors of what a type's get_batch made lie where they were asked for. */
@@ -235,5 +235,5 @@ ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64
     } else {
         batch = ek_dataset_batch_by_samples(dataset, samples, count, device);
     }
-    return ek_scope_end_with_value(&scope, batch);
+    return ek_scope_return_value(&scope, batch);
 }

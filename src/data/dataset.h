@@ -7,13 +7,13 @@
 #include "core/tensor.h"
 #include "evenkeel/dataset.h"
 
-/* 0, or for a NULL in place of a data set the pending error, which is made up where none is. */
+/* 0, or for a NULL in place of a data set the pending error, which is made up if none is. */
 int ek_dataset_given(const ek_dataset *dataset, const char *caller);
 
 /* 0, or EK_E_INVALID unless there are `count` >= 1 samples, all of them in [0, length). */
 int ek_dataset_check_samples(ek_dataset *dataset, const int64_t *samples, int64_t count);
 
-/* The device of a batch; NULL with EK_E_DEVICE where the CPU cannot write to its memory. */
+/* The device of a batch; NULL with EK_E_DEVICE if the CPU cannot write to its memory. */
 ek_dev *ek_batch_dev(ek_device device, const char *caller);
 
 /* get_batch by get for each sample and ek_collate; samples are in range. Gives all that get leaves

@@ -15,7 +15,7 @@ typedef struct distributed_sampler {
     bool repeat_last; /* padding is the last sample again, not those of the start */
 } distributed_sampler;
 
-/* Where ranks get no padding, the first count % num_replicas have one more. */
+/* If ranks get no padding, the first count % num_replicas have one more. */
 static bool uneven(const distributed_sampler *self)
 {
     return !self->padding && !self->drop_last;

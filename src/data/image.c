@@ -88,7 +88,7 @@ static ek_tensor *decode(const ek_encoded *picture)
         return NULL;
     }
     ek_scope scope = ek_scope_begin(); /* nothing is left of what fails half-way */
-    return ek_scope_end_with(&scope, decoder(picture));
+    return ek_scope_return(&scope, decoder(picture));
 }
 
 static int check_channels(const char *what, const char *name, int channels)

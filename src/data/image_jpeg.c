@@ -9,7 +9,7 @@
 
 /* What a walk over the markers tells. */
 typedef struct jpeg_outline {
-    size_t scan;     /* where the first one begins; the file's end where there is none */
+    size_t scan;     /* where the first one begins; the file's end if there is none */
     bool arithmetic; /* coded so, instead of by Huffman's codes of whole bits */
 } jpeg_outline;
 
@@ -78,7 +78,7 @@ static int fail(const ek_encoded *picture, tjhandle handle)
 }
 
 /* Warnings of the library behind which there are pixels: Pillow does not mention them. The code
- * alone does not tell, it is a warning's also where an error followed. */
+ * alone does not tell, it is a warning's also if an error followed. */
 static bool is_harmless(tjhandle handle)
 {
     static const char *const texts[] = {"Corrupt JPEG data", "Warning: unknown JFIF revision",

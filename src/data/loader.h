@@ -27,7 +27,7 @@ typedef struct ek_loader_slot {
     int64_t number;
     const int64_t *indices; /* in the pass */
     int64_t count;
-    int64_t sizes[EK_MAX_DEVICES]; /* of each device's part; of the only part where none is named */
+    int64_t sizes[EK_MAX_DEVICES]; /* of each device's part; of the only part if none is named */
     bool made;                     /* guarded by lock: the rest is the caller's again */
     int parts;
     ek_value part[EK_MAX_DEVICES]; /* references; of the devices that have samples, in order */
@@ -37,7 +37,7 @@ typedef struct ek_loader_slot {
     ek_generator after;            /* EK_SEED_WORKER: the worker's, when the batch was made */
 } ek_loader_slot;
 
-/* Who makes batches: a thread, or the caller where there are no workers. */
+/* Who makes batches: a thread, or the caller if there are no workers. */
 typedef struct ek_loader_maker {
     ek_loader *loader;
     int number;

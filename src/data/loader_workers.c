@@ -13,7 +13,7 @@ static ek_loader_slot *slot_of(const ek_loader *loader, int64_t number)
 
 /* ---- workers ----
  *
- * Who is woken runs at once where there is no other processor, and wants the lock: it is given up
+ * Who is woken runs at once if there is no other processor, and wants the lock: it is given up
  * before. */
 
 /* The lock is held. The batch that a worker makes next, its own from now on; NULL: there is none.

@@ -14,7 +14,7 @@ typedef struct ek_texts {
     int64_t count, places;
 } ek_texts;
 
-/* Appends `name`, or <directory>/<name> where that is not NULL. */
+/* Appends `name`, or <directory>/<name> if that is not NULL. */
 int ek_texts_add(ek_texts *texts, const char *directory, const char *name);
 const char *ek_texts_at(const ek_texts *texts, int64_t index);
 /* Gives back what was allocated for more. */
@@ -28,7 +28,7 @@ void ek_texts_free(ek_texts *texts);
 int ek_walk_classes(const char *root, ek_texts *names);
 /* Appends the paths of the regular files below `directory` whose names end in .png, .jpg or .jpeg,
  * in any case: directories in the order of their whole paths' bytes, in each the names.
- * EK_E_INVALID where links lead to so many directories that they must be running wild. */
+ * EK_E_INVALID if links lead to so many directories that they must be running wild. */
 int ek_walk_pictures(const char *directory, ek_texts *paths);
 
 #endif

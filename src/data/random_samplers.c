@@ -69,7 +69,7 @@ static void draw_with_replacement(ek_generator *generator, int64_t below, int64_
     }
 }
 
-/* Whole permutations, then a part of one more. PyTorch draws that also where nothing of it is
+/* Whole permutations, then a part of one more. PyTorch draws that also if nothing of it is
  * needed, which is seen where somebody goes on with the generator. */
 static int draw_permutations(ek_generator *generator, bool goes_on, int64_t count, int64_t *out,
                              int64_t wanted)

@@ -22,7 +22,7 @@ typedef struct ek_safetensors_dtype {
 } ek_safetensors_dtype;
 
 /* All dtypes in the reference's order, in which the alignment never falls: the position of the one
- * with this name, -1 where there is none. */
+ * with this name, -1 if there is none. */
 int ek_safetensors_dtype_find(const char *name);
 /* The position of the one that `dtype` is written as. */
 int ek_safetensors_dtype_of(ek_dtype dtype);
@@ -38,7 +38,7 @@ typedef struct ek_array_source {
     ek_tensor *(*make)(ek_object *object); /* in the scope */
     ek_object *object;
 } ek_array_source;
-/* As ek_safetensors_save. EK_E_STATE where dtype or shape are others than was said. */
+/* As ek_safetensors_save. EK_E_STATE if dtype or shape are others than was said. */
 int ek_safetensors_save_from(const char *path, const ek_array_source *sources, int count,
                              const ek_metadata *metadata, int metadata_count);
 

@@ -178,7 +178,7 @@ int ek_sampler_draw(ek_sampler *sampler, ek_pass *pass)
     return 0;
 }
 
-/* 1 where there is a sample (batch) at the position, after beginning a pass where none is begun;
+/* 1 if there is a sample (batch) at the position, after beginning a pass if none is begun;
  * 0 at the end, which ends the pass. */
 static int stand(ek_sampler *sampler)
 {

@@ -21,7 +21,7 @@ int ek_pass_reserve(ek_pass *pass, int64_t count);
 /* 0, or the error that stands for a NULL sampler. */
 int ek_sampler_given(const ek_sampler *sampler, const char *function);
 
-/* 0, or EK_E_INVALID where `rank` is none of `num_replicas` ranks. */
+/* 0, or EK_E_INVALID if `rank` is none of `num_replicas` ranks. */
 int ek_sampler_check_rank(int num_replicas, int rank, const char *function);
 
 #endif

@@ -18,7 +18,7 @@ ek_value ek_state_of_generator(ek_generator *generator); /* NULL: the default on
 
 /* ---- reading ---- */
 
-/* 0, or an error where `state` is no dictionary. */
+/* 0, or an error if `state` is no dictionary. */
 int ek_state_check(ek_value state, const char *function);
 bool ek_state_has(ek_value state, const char *key);
 

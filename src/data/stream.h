@@ -31,7 +31,7 @@ typedef struct ek_bytes {
 int ek_stream_open(ek_stream *stream, const char *what, const char *path);
 void ek_stream_close(ek_stream *stream);
 
-/* All of nbytes; EK_E_FORMAT where the file ends before. */
+/* All of nbytes; EK_E_FORMAT if the file ends before. */
 int ek_stream_read_header(ek_stream *stream, void *data, size_t nbytes);
 
 /* Appends up to `most` bytes, fewer only at the file's end. */
@@ -41,13 +41,13 @@ int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes);
  * for more than can be in a file of its size, however it was compressed. */
 int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_bytes *bytes);
 
-/* Gives a shape that is being read one dimension more. EK_E_FORMAT where it would have more than
+/* Gives a shape that is being read one dimension more. EK_E_FORMAT if it would have more than
  * EK_MAX_DIMS, or sizes that multiply to more than any tensor has; a size of 0 does not save the
  * others. */
 int ek_stream_add_size(const ek_stream *stream, ek_shape *shape, int64_t size);
 
-/* The path of <directory>/<name>, or of <name>.gz where only that is there; free() it. NULL with
- * EK_E_IO where there is neither: the sentence ends with what the directory `must_hold`. */
+/* The path of <directory>/<name>, or of <name>.gz if only that is there; free() it. NULL with
+ * EK_E_IO if there is neither: the sentence ends with what the directory `must_hold`. */
 char *ek_stream_find(const char *what, const char *directory, const char *name,
                      const char *must_hold);
 

@@ -25,7 +25,7 @@ static int64_t tensors_length(ek_dataset *dataset)
     return ((tensor_dataset *)dataset)->length;
 }
 
-/* A list of what `make` gives for each column, or that itself where there is one. */
+/* A list of what `make` gives for each column, or that itself if there is one. */
 typedef ek_tensor *column_function(const column *from, const void *context);
 
 static ek_value of_columns(const tensor_dataset *self, column_function *make, const void *context)
@@ -178,7 +178,7 @@ static int check_tensors(ek_tensor *const *tensors, int count)
     return 0;
 }
 
-/* The tensor itself in another handle where it is row-major, else a copy; in the scope. */
+/* The tensor itself in another handle if it is row-major, else a copy; in the scope. */
 static ek_tensor *in_rows(const ek_tensor *tensor)
 {
     if (ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS))

@@ -259,5 +259,5 @@ ek_tensor *ek_transform_apply(ek_transform *const *transforms, int count, ek_ten
         out = run(&chain, tensor, generator);
         ek_chain_close(&chain);
     }
-    return ek_scope_end_with(&scope, out);
+    return ek_scope_return(&scope, out);
 }

@@ -168,7 +168,7 @@ static int random_crop_describe(const ek_transform *transform, ek_array *array)
     return crop_describe(transform, array);
 }
 
-/* torch.randint(0, below): of 32 bits where they are enough. */
+/* torch.randint(0, below): of 32 bits if they are enough. */
 static int64_t draw_below(ek_generator *generator, int64_t below)
 {
     uint64_t draw = below >> 32 ? ek_generator_u64(generator) : ek_generator_u32(generator);

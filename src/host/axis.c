@@ -104,7 +104,7 @@ static char *row_address(const ek_axis *axis, const ek_cursor *cursor,
            (cursor->offset[o->index] + row * stride) * (int64_t)ek_dtype_size(o->dtype);
 }
 
-/* Where positions follow each other in memory, elements of one class are taken together: memory is
+/* If positions follow each other in memory, elements of one class are taken together: memory is
  * read in its own order and turned round in the scratch. */
 static bool is_across(const ek_axis *axis, const ek_axis_operand *operand, int64_t rows)
 {

@@ -31,7 +31,7 @@ static bool fits(const ek_tensor *tensor, ek_dtype dtype)
 /* Who computes. */
 typedef enum way { BY_DNN, BY_COLUMNS, IMPLICIT } way;
 
-/* Computes in `dtype`. Returns 1 when done, 0 where another way must be taken, negative on error.
+/* Computes in `dtype`. Returns 1 when done, 0 if another way must be taken, negative on error.
  */
 static int compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                    const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params,

@@ -13,7 +13,7 @@ bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params);
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params);
 
-/* x, bias and y stand for their gradients where these are asked for. x, w and y are channels-last,
+/* x, bias and y stand for their gradients if these are asked for. x, w and y are channels-last,
  * bias is contiguous or NULL; none is empty. */
 int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                      const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);
@@ -40,7 +40,7 @@ typedef struct ek_conv_tap {
 typedef void ek_conv_kernel(const ek_conv_tap *taps, int64_t count, int64_t channels,
                             const float *b, const float *start, float *out);
 
-/* By rows - 1; NULL where the processor has no AVX2 or no FMA. */
+/* By rows - 1; NULL if the processor has no AVX2 or no FMA. */
 ek_conv_kernel *const *ek_conv_kernels(void);
 
 /* Whether the processor has no wider vectors than they use. */

@@ -70,7 +70,7 @@ static inline void zero_rows(float *to, int64_t to_stride, int64_t length, int64
             to[i] = 0;
 }
 
-/* Copies by a length that the compiler knows where it is a usual one. */
+/* Copies by a length that the compiler knows if it is a usual one. */
 static inline void copy(float *to, int64_t to_stride, const float *from, int64_t from_stride,
                         int64_t length, int64_t count)
 {

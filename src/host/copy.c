@@ -59,11 +59,11 @@ typedef struct copy_job {
     ek_walk walk;
     ek_operand out, x;
     ek_class type;
-    int across; /* the dimension in which x is contiguous, where it is not the innermost */
+    int across; /* the dimension in which x is contiguous, if it is not the innermost */
     int64_t blocks_outer, blocks_inner;
 } copy_job;
 
-/* Rows: bytes where nothing changes, else by way of a tile. */
+/* Rows: bytes if nothing changes, else by way of a tile. */
 static void copy_part(void *context, int64_t begin, int64_t end)
 {
     const copy_job *job = context;

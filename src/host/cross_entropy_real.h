@@ -27,7 +27,7 @@ static EK_REAL EK_NAME(soften_sum)(int64_t size, const EK_REAL *restrict row, EK
     return (EK_REAL)total;
 }
 
-/* As soften, where nobody asks for e. */
+/* As soften, if nobody asks for e. */
 static void EK_NAME(soften_sums)(int64_t rows, int64_t size, const EK_REAL *x, EK_REAL *largest,
                                  EK_REAL *sum)
 {

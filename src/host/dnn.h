@@ -15,7 +15,7 @@ typedef enum ek_conv_kind {
 
 /* Convolution of f32 or bf16 or its gradients: x, bias and y stand for their gradients where these
  * are asked for. x and y are channels-last, w is channels-last or row-major, bias is contiguous or
- * NULL; none is empty. Returns 1 when it is done, 0 where oneDNN has nothing fast for it (nothing
+ * NULL; none is empty. Returns 1 when it is done, 0 if oneDNN has nothing fast for it (nothing
  * is written then), negative on error. */
 int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                 const ek_tensor *bias, const ek_tensor *y, const ek_conv_params *params);

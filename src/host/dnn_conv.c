@@ -37,7 +37,7 @@ static dnnl_status_t describe_activation(dnnl_memory_desc_t *desc, const ek_tens
                                             stride);
 }
 
-/* (groups,) outputs, inputs, window. Where the primitive may choose, the layout is left open. */
+/* (groups,) outputs, inputs, window. If the primitive may choose, the layout is left open. */
 static dnnl_status_t describe_weights(dnnl_memory_desc_t *desc, const ek_tensor *w, int64_t groups,
                                       bool open)
 {
@@ -155,7 +155,7 @@ static bool is_miscomputed(const arguments *a)
     return a->kind == EK_CONV_WEIGHT_GRADIENT && (writes_beyond(a) || leaves_elements_out(a));
 }
 
-/* Makes plan->primitive, or leaves it NULL where only the slow reference code is there, or wrong
+/* Makes plan->primitive, or leaves it NULL if only the slow reference code is there, or wrong
  * code. */
 static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
                                      const_dnnl_primitive_attr_t attributes, const arguments *a)

@@ -14,7 +14,7 @@ typedef struct operand {
     int64_t leading;
 } operand;
 
-/* Dimensions of size 1 fit any stride. False where neither direction has unit stride. */
+/* Dimensions of size 1 fit any stride. False if neither direction has unit stride. */
 static bool describe(operand *o, const ek_matrices *m, int64_t rows, int64_t columns, int64_t batch)
 {
     o->data = (const float *)m->data + batch * m->batch_stride;

@@ -62,7 +62,7 @@ static dnnl_status_t describe_operation(dnnl_matmul_desc_t *operation, ek_dnn_pl
     return status;
 }
 
-/* Makes plan->primitive, or leaves it NULL where only the slow reference code is there. */
+/* Makes plan->primitive, or leaves it NULL if only the slow reference code is there. */
 static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
                                      const_dnnl_primitive_attr_t attributes, const arguments *a)
 {
@@ -171,7 +171,7 @@ static int run(ek_dev *dev, const ek_dnn_plan *plan, const arguments *a)
     return check(status, a);
 }
 
-/* 1 when done, 0 where there is nothing fast, negative on error. */
+/* 1 when done, 0 if there is nothing fast, negative on error. */
 static int multiply(ek_dev *dev, const arguments *a)
 {
     ek_parallel_enter(dev);

@@ -24,10 +24,10 @@ typedef struct ek_dnn_plan {
     uint64_t last_use;
     int users; /* calls that run it now */
 
-    /* The primitive; NULL where oneDNN has nothing fast. Weights are brought into the primitive's
-     * layout before it, or out of it after it where they are what is computed. */
+    /* The primitive; NULL if oneDNN has nothing fast. Weights are brought into the primitive's
+     * layout before it, or out of it after it if they are what is computed. */
     dnnl_primitive_t primitive;
-    dnnl_primitive_t reorder;         /* NULL where the layouts agree */
+    dnnl_primitive_t reorder;         /* NULL if the layouts agree */
     dnnl_memory_desc_t x, w, bias, y; /* the primitive's */
     dnnl_memory_desc_t w_user;        /* the tensor's */
     dnnl_memory_desc_t scratch, reorder_scratch;

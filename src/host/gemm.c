@@ -70,7 +70,7 @@ static void choose_tiles(tiles *t, int threads)
     }
 }
 
-/* Where packing is the caller's and slower than a copy: tiles of equal size, as many for each
+/* If packing is the caller's and slower than a copy: tiles of equal size, as many for each
  * thread. */
 static void choose_equal_tiles(tiles *t, int threads)
 {

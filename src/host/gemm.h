@@ -21,7 +21,7 @@ typedef struct ek_gemm {
     int64_t batch, n, m, k;
     ek_matrices a, b, c; /* (n, k), (k, m), (n, m) */
     bool accumulate;     /* c += a b instead of c = a b */
-    /* Where set, these pack a's rows or b's columns, which are not read otherwise; f32. */
+    /* If set, these pack a's rows or b's columns, which are not read otherwise; f32. */
     ek_gemm_pack *pack_a, *pack_b;
     const void *pack_context;
     const int64_t *batch_k; /* k of each of the batch, at most k; NULL: all have k */

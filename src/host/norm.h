@@ -3,7 +3,7 @@
  *
  * Sums are per column: a channel, of the whole batch (batch norm) or of one sample (group norm),
  * and what is applied has parameters per column. Rows: memory is `rows` of C contiguous channels
- * (channels-last, and (N, C)). Where C is small and rows follow each other without gaps, `lanes` of
+ * (channels-last, and (N, C)). If C is small and rows follow each other without gaps, `lanes` of
  * them are taken as one row of lanes * C, so that loops over a row are long enough for vectors;
  * parameters are repeated accordingly. Planes: for each of `outer` samples and C channels a
  * contiguous run of `inner` elements. The batch is all of this once, or each sample by itself is
@@ -60,7 +60,7 @@ enum { EK_NORM_CENTER, EK_NORM_SCALE, EK_NORM_SHIFT, EK_NORM_SLOPE, EK_NORM_PARA
 typedef enum ek_norm_parts {
     EK_NORM_BATCH,   /* a channel of the batch */
     EK_NORM_SAMPLES, /* a channel of a sample */
-    EK_NORM_ROWS     /* a sample, which is one run; cut into equal pieces where it is long, which
+    EK_NORM_ROWS     /* a sample, which is one run; cut into equal pieces if it is long, which
                         count as channels */
 } ek_norm_parts;
 
@@ -81,11 +81,11 @@ typedef struct ek_norm_pass {
 /* `tensors`: 0 is an output where `has_output` (only it is stored back), others are inputs. */
 int ek_norm_pass_begin(ek_norm_pass *pass, ek_dev *dev, const ek_tensor *const *tensors, int count,
                        bool has_output, ek_norm_parts parts);
-/* Stores and frees; keeps `rc` where it is an error. */
+/* Stores and frees; keeps `rc` if it is an error. */
 int ek_norm_pass_end(ek_norm_pass *pass, int rc);
 /* EK_NORM_ROWS: another number of pieces, which divides the length. */
 void ek_norm_pass_cut(ek_norm_pass *pass, int64_t pieces);
-/* The address of tensor i, NULL where it is. */
+/* The address of tensor i, NULL if it is. */
 void *ek_norm_pass_data(const ek_norm_pass *pass, int i);
 
 /* Room for partial sums, and for parameters. */

@@ -60,7 +60,7 @@ void ek_norm_pass_cut(ek_norm_pass *pass, int64_t pieces)
     pass_cut_row(plan, plan->channels * plan->inner, pieces);
 }
 
-/* False where the memory is neither rows nor planes. */
+/* False if the memory is neither rows nor planes. */
 static bool pass_plan(ek_norm_plan *plan, const ek_tensor *x, ek_norm_parts parts)
 {
     *plan = (ek_norm_plan){.channels = x->shape[1], .samples = 1};

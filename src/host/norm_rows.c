@@ -111,7 +111,7 @@ static void rows_sample_view(ek_tensor *view, ek_storage *storage, const rows_ca
     }
 }
 
-/* Brings a parameter into the sample's order; `otherwise` where there is none. */
+/* Brings a parameter into the sample's order; `otherwise` if there is none. */
 static int rows_load_parameter(const rows_call *call, const ek_tensor *x, const void *room,
                                const ek_tensor *parameter, double otherwise)
 {
@@ -154,7 +154,7 @@ static void rows_set_statistics(rows_job *job, const ek_tensor *mean, const ek_t
     }
 }
 
-/* tensors: 0 is an output where there is one, then x. */
+/* tensors: 0 is an output if there is one, then x. */
 static int rows_begin(rows_call *call, ek_dev *dev, const ek_tensor *const *tensors, int count,
                       bool has_output, int64_t groups, const ek_tensor *weight,
                       const ek_tensor *bias, bool sums, bool elements)

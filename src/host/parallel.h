@@ -13,7 +13,7 @@
 typedef void ek_parallel_body(void *context, int64_t begin, int64_t end);
 
 /* Runs body over [0, count), each index once, in contiguous parts of at least `grain` (except the
- * last), on the device's threads, in no more parts than threads; inline where one part remains or a
+ * last), on the device's threads, in no more parts than threads; inline if one part remains or a
  * team is active already. */
 void ek_parallel_for(ek_dev *dev, int64_t count, int64_t grain, ek_parallel_body *body,
                      void *context);

@@ -160,7 +160,7 @@ typedef struct reduce_job {
     ek_reduce_kind kind;
     ek_class type;
     ek_operand x, out;
-    bool in_place;                           /* rows of x can be read where they are */
+    bool in_place;                           /* rows of x can be read if they are */
     ek_walk kept, reduced;                   /* outer dimensions; strides: 0 of x, 1 of out */
     int64_t inner, inner_stride, out_stride; /* the innermost dimension */
     bool inner_kept;

@@ -10,7 +10,7 @@ typedef struct ek_stage {
     ek_tensor *original;
     ek_tensor own;
     ek_storage storage;
-    size_t nbytes; /* of the copy; 0 where there is none */
+    size_t nbytes; /* of the copy; 0 if there is none */
 } ek_stage;
 
 /* Makes a stage for x: x itself with `keep`, else workspace of `dtype` whose memory runs with
@@ -18,7 +18,7 @@ typedef struct ek_stage {
  * in. */
 int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, int axis,
                    bool keep, bool load);
-/* With `store`, copies back into the original; frees the workspace. Keeps `rc` where it is an
+/* With `store`, copies back into the original; frees the workspace. Keeps `rc` if it is an
  * error. */
 int ek_stage_end(ek_stage *stage, ek_dev *dev, bool store, int rc);
 

@@ -47,7 +47,7 @@ typedef struct ek_operand {
 ek_operand ek_operand_of(const ek_walk *walk, int index, const ek_tensor *tensor);
 
 /* How many elements from the cursor one tile takes: at most the row where rows are long, several
- * rows where they are short. */
+ * rows if they are short. */
 int64_t ek_tile_count(const ek_walk *walk, const ek_cursor *cursor, int64_t rest);
 
 /* The address of `count` elements from the cursor as class `type`: in place where they lie so, else

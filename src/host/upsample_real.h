@@ -48,7 +48,7 @@ static void EK_NAME(accumulate)(int64_t n, EK_REAL *restrict row, EK_REAL a,
 }
 
 /* One row of y from one row of x, each of pixels of k elements. Elements without a share don't
- * count, not even where they are infinite. */
+ * count, not even if they are infinite. */
 EK_MULTIVERSION
 static void EK_NAME(spread)(const taps *t, int64_t k, EK_REAL *restrict y,
                             const EK_REAL *restrict x)

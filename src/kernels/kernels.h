@@ -37,7 +37,7 @@ typedef int ek_where_kernel(ek_dev *dev, ek_tensor *out, const ek_tensor *condit
 typedef int ek_add_n_kernel(ek_dev *dev, int count, ek_tensor *const *outs,
                             const ek_tensor *const *inputs, int addends);
 
-/* ---- reductions: out has x's ndim with size 1 where reduced. Sums of i64 and u8 inputs go to
+/* ---- reductions: out has x's ndim with size 1 if reduced. Sums of i64 and u8 inputs go to
  * i64 ---- */
 typedef int ek_reduce_kernel(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_tensor *x);
 /* First position of the largest (or smallest) along dim; index i64 with size 1 there; NaN wins.
@@ -140,7 +140,7 @@ typedef struct ek_norm_sums {
     ek_tensor *scale, *shift, *slope;
     double count;
 } ek_norm_sums;
-/* With y_relu not NULL, dy counts only where y_relu > 0 (or NaN). */
+/* With y_relu not NULL, dy counts only if y_relu > 0 (or NaN). */
 typedef int ek_norm_reduce_kernel(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *dy,
                                   const ek_tensor *x, const ek_tensor *mean,
                                   const ek_tensor *invstd, const ek_tensor *weight,
@@ -162,7 +162,7 @@ typedef int ek_softmax_gradient_kernel(ek_dev *dev, ek_tensor *dx, const ek_tens
                                        const ek_tensor *y, int dim, bool logarithm);
 
 /* ---- cross entropy over dimension 1 of x (N, C, ...); target i64 (N, ...) ---- */
-/* loss (N, ...) per element (0 where ignored), lse (N, ...) = log sum exp. weight (C) or NULL.
+/* loss (N, ...) per element (0 if ignored), lse (N, ...) = log sum exp. weight (C) or NULL.
  * A target out of range is EK_E_INVALID with the value. Label smoothing as torch, weighted. */
 typedef int ek_cross_entropy_forward_kernel(ek_dev *dev, ek_tensor *loss, ek_tensor *lse,
                                             const ek_tensor *x, const ek_tensor *target,

@@ -1,7 +1,7 @@
 /* walk.h: index arithmetic of kernels over several tensors of one shape.
  *
  * A walk is the order in which elements are visited: dimensions sorted by the first tensor's
- * strides (largest first), those of size 1 dropped, neighbours joined where all tensors allow it.
+ * strides (largest first), those of size 1 dropped, neighbours joined if all tensors allow it.
  * So dense tensors of one layout become a single dimension of stride 1, whatever the layout, and a
  * bias broadcast over channels-last memory becomes rows over the channels. */
 #ifndef EK_KERNELS_WALK_H

@@ -82,7 +82,7 @@ static void destroy_record(ek_object *object)
     free(self);
 }
 
-/* True where `tensor`, number `index`, is a buffer that the body may write to. */
+/* True if `tensor`, number `index`, is a buffer that the body may write to. */
 static bool is_state(const record *self, int index, const ek_tensor *tensor)
 {
     return index >= self->argument_tensors + self->parameters && !tensor->requires_grad;

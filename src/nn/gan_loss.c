@@ -10,7 +10,7 @@ typedef struct gan_loss {
     ek_gan_role role;
 } gan_loss;
 
-/* +1 where the loss falls with d, -1 where it rises: only the critic wants small d, of fakes. */
+/* +1 if the loss falls with d, -1 if it rises: only the critic wants small d, of fakes. */
 static double direction(ek_gan_role role)
 {
     return role == EK_GAN_CRITIC_FAKE ? -1 : 1;

@@ -198,7 +198,7 @@ ek_member ek_module_member(const ek_module *module, int index)
     return member;
 }
 
-/* Adds an entry and stores `content` in its slot. Takes over the reference only where it returns 0.
+/* Adds an entry and stores `content` in its slot. Takes over the reference only if it returns 0.
  */
 static int enter(ek_module *module, ek_member_kind kind, const char *name, void *member,
                  void *content)
@@ -276,7 +276,7 @@ int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member, 
     return register_tensor(module, EK_MEMBER_BUFFER, name, member, tensor);
 }
 
-/* True where `part` is `module` or below it. */
+/* True if `part` is `module` or below it. */
 static bool contains(const ek_module *module, const ek_module *part)
 {
     if (module == part)

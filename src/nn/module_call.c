@@ -5,7 +5,7 @@
 #include "nn/module_table.h"
 #include "nn/nn.h"
 
-/* True where an operation that made one of the arguments failed. */
+/* True if an operation that made one of the arguments failed. */
 static bool has_error(const ek_args *args)
 {
     for (int i = 0; i < args->count; i++)
@@ -15,7 +15,7 @@ static bool has_error(const ek_args *args)
     return args->keywords.kind == EK_VALUE_ERROR;
 }
 
-/* Where the first tensor of a value lies; NULL where there is none. */
+/* Where the first tensor of a value lies; NULL if there is none. */
 static ek_dev *dev_in(ek_value value)
 {
     ek_dev *dev = NULL;
@@ -45,7 +45,7 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
             EK_FAIL(EK_E_INVALID, "%s: an argument is NULL", module->type->name);
         return ek_value_error();
     }
-    /* The caller's scope gets the output alone: where no graph holds them, activations are freed
+    /* The caller's scope gets the output alone: if no graph holds them, activations are freed
      * here. */
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", module->type->name, dev_of(args));
@@ -53,7 +53,7 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     ek_value output = forward(module, args);
     if (output.kind == EK_VALUE_TENSOR && !output.as.tensor)
         output = ek_value_error();
-    output = ek_scope_end_with_value(&scope, output);
+    output = ek_scope_return_value(&scope, output);
     ek_span_end(&span);
     if (output.kind != EK_VALUE_ERROR)
         return output;

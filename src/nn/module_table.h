@@ -78,7 +78,7 @@ typedef struct ek_tensor_list {
     int count, capacity;
 } ek_tensor_list;
 
-/* Appends the parameters, then the buffers, each once. Where it fails the list is emptied. */
+/* Appends the parameters, then the buffers, each once. If it fails the list is emptied. */
 int ek_module_collect(ek_module *module, bool parameters, bool buffers, ek_tensor_list *list);
 /* Appends one; 0 or EK_E_NO_MEMORY. */
 int ek_tensor_list_append(ek_tensor_list *list, ek_tensor *tensor);

@@ -190,7 +190,7 @@ static int add_count(const char *path, ek_tensor *tensor, void *user)
     return 0;
 }
 
-int64_t ek_module_parameter_count(ek_module *module)
+int64_t ek_module_numel(ek_module *module)
 {
     int64_t count = 0;
     int status = ek_module_parameters(module, add_count, &count);
@@ -287,7 +287,7 @@ static ek_tensor *convert_device(ek_tensor *tensor, const void *user)
 int ek_module_to_device(ek_module *module, ek_device device)
 {
     EK_TRY(convert_all(module, convert_device, &device));
-    /* Blocks of a model's size are not asked for again where it was made: plain memory has no
+    /* Blocks of a model's size are not asked for again if it was made: plain memory has no
      * capacity that would ever make it give them back. */
     return device.kind == EK_CPU ? 0 : ek_memory_trim(ek_cpu());
 }

@@ -6,7 +6,7 @@
 #include "core/thread.h"
 #include "evenkeel/nn.h"
 
-/* The only input of a module that takes one tensor; NULL with EK_E_INVALID where the call has
+/* The only input of a module that takes one tensor; NULL with EK_E_INVALID if the call has
  * others, or keyword arguments. */
 ek_tensor *ek_only_input(const ek_module *module, const ek_args *args);
 
@@ -16,7 +16,7 @@ int ek_check_inputs(const ek_module *module, const ek_args *args, int count);
 /* A parameter or buffer to be: uninitialised, on cpu, counted as a parameter. */
 ek_tensor *ek_new_parameter(ek_shape shape, ek_dtype dtype);
 
-/* PyTorch's default for layers with weights: kaiming_uniform(a = sqrt 5), then, where there is one,
+/* PyTorch's default for layers with weights: kaiming_uniform(a = sqrt 5), then, if there is one,
  * the bias between -1 / sqrt(fan in) and 1 / sqrt(fan in). */
 int ek_init_default(ek_tensor *weight, ek_tensor *bias);
 

@@ -217,14 +217,14 @@ static ek_value flatten_forward(ek_module *module, const ek_args *args)
 {
     const flatten *self = (flatten *)module;
     ek_tensor *x = ek_only_input(module, args);
-    return ek_value_of_tensor(ek_flatten(x, self->start_dim, self->end_dim));
+    return ek_value_of_tensor(ek_f_flatten(x, self->start_dim, self->end_dim));
 }
 
 static const ek_module_type flatten_type = {.name = "flatten",
                                             .size = sizeof(flatten),
                                             .forward = flatten_forward};
 
-ek_module *ek_flatten_module(int start_dim, int end_dim)
+ek_module *ek_flatten(int start_dim, int end_dim)
 {
     flatten *self = (flatten *)ek_module_new(&flatten_type);
     if (self) {

@@ -33,7 +33,7 @@ static ek_value sequential_forward(ek_module *module, const ek_args *args)
     if (ek_check_inputs(module, args, 1) < 0)
         return ek_value_error();
     int count = ek_module_member_count(module);
-    /* x holds one reference of ours. It goes as soon as the next layer has read it: where no graph
+    /* x holds one reference of ours. It goes as soon as the next layer has read it: if no graph
      * holds it, its memory is free for the layer after. */
     ek_value x = ek_value_keep(ek_arg(args, 0));
     for (int i = 0; i < count; i++) {
@@ -58,7 +58,7 @@ static const ek_module_type sequential_type = {.name = "sequential",
                                                .size = sizeof(sequential),
                                                .forward = sequential_forward};
 
-/* True where modules[index] stands earlier in the list too. */
+/* True if modules[index] stands earlier in the list too. */
 static bool is_repeated(ek_module *const *modules, int index)
 {
     for (int i = 0; i < index; i++)

@@ -12,7 +12,7 @@
  * dtypes that the forward left.
  *
  * All functions take NULL for NULL, give results in the scope, and NULL with an error pending where
- * a cast fails; where autocast is off they do nothing. Casts are differentiable. */
+ * a cast fails; if autocast is off they do nothing. Casts are differentiable. */
 #ifndef EK_OPS_AUTOCAST_H
 #define EK_OPS_AUTOCAST_H
 
@@ -41,7 +41,7 @@ void ek_autocast_promote(ek_tensor **x, ek_tensor **y);
 /* Some are bf16 and some f32: they are to become f32. NULLs are skipped. */
 bool ek_autocast_mixes(ek_tensor *const *tensors, int count);
 
-/* y becomes x's dtype, where they are bf16 and f32. */
+/* y becomes x's dtype, if they are bf16 and f32. */
 ek_tensor *ek_autocast_like(ek_tensor *y, const ek_tensor *x);
 
 /* The tensors of a loss become f32, but for classes. */

@@ -10,7 +10,7 @@
 #include "core/tensor.h"
 #include "evenkeel/precision.h"
 
-/* The cast of `leaf` as it is now, in the scope; NULL where there is none, or with an error where
+/* The cast of `leaf` as it is now, in the scope; NULL if there is none, or with an error if
  * the scope has no room for it. `graph`: with history. */
 ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph);
 
@@ -22,9 +22,10 @@ int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast);
 /* ---- numbers. Any thread ---- */
 
 typedef struct ek_narrow_found {
-    ek_storage *elements; /* in the places of the f32 ones: a reference, or NULL if there are none */
-    bool wastes;          /* so few of the last ones were read that casting all of them doesn't pay */
-    uint64_t writes;      /* for ek_narrow_keep */
+    ek_storage
+        *elements;   /* in the places of the f32 ones: a reference, or NULL if there are none */
+    bool wastes;     /* so few of the last ones were read that casting all of them doesn't pay */
+    uint64_t writes; /* for ek_narrow_keep */
 } ek_narrow_found;
 
 /* The bf16 elements of an f32 storage, for a reader of `count` of them. 0, or without memory an

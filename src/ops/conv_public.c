@@ -205,7 +205,7 @@ static ek_tensor *run(ek_conv_attributes *a, ek_tensor *x, ek_tensor *w, ek_tens
     }
     ek_tensor *y = a->family->transposed ? ek_conv_input_gradient(x, w, bias, a)
                                          : ek_conv_forward(x, w, bias, a);
-    return ek_scope_end_with(&scope, lifted ? ek_squeeze(y, 2) : y);
+    return ek_scope_return(&scope, lifted ? ek_squeeze(y, 2) : y);
 }
 
 static ek_tensor *checked(const ek_conv_family *family, const ek_conv_options *options)
@@ -232,7 +232,7 @@ static ek_tensor *convolve(const ek_conv_family *family, ek_conv_options *option
     options->x = ek_autocast_image(options->x);
     options->weight = ek_autocast_narrow(options->weight);
     options->bias = ek_autocast_narrow(options->bias);
-    return ek_scope_end_with(&scope, checked(family, options));
+    return ek_scope_return(&scope, checked(family, options));
 }
 
 ek_tensor *ek_f_conv1d_with(ek_conv_options options)

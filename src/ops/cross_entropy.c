@@ -3,7 +3,7 @@
  *
  * Per element i with target t, class weights w and smoothing e, cross entropy is
  *     loss = sum_c T_c (lse(x) - x_c),   T_c = (1 - e) w_t [c = t] + e / C w_c,
- * or 0 where t is ignored. Backward needs the logits, the target and lse: log-probabilities are
+ * or 0 if t is ignored. Backward needs the logits, the target and lse: log-probabilities are
  * never stored. With W = sum_c T_c and p = softmax(x), its gradient E(g, x) = g (W p - T) is an
  * operation of its own, with derivatives for an arriving a d/dg = sum_c a E(1, x)          d/dx = g
  * W p (a - sum_c a p) = W g softmax_gradient(a, p). */
@@ -45,7 +45,7 @@ static ek_tensor *index_scalar(ek_dev *dev, int64_t index)
     return ek_to_device(ek_from_data(&index, scalar, EK_I64), dev->id);
 }
 
-/* u8, 1 where the target counts. */
+/* u8, 1 if the target counts. */
 static ek_tensor *counted(ek_tensor *target, int64_t ignore_index)
 {
     if (!target)
@@ -59,7 +59,7 @@ static ek_tensor *class_index(ek_tensor *target, ek_tensor *counts)
     return ek_mul(target, ek_to_dtype(counts, EK_I64));
 }
 
-/* weight[t] per element of `index`, 0 where the target does not count; without weight 1. Of
+/* weight[t] per element of `index`, 0 if the target does not count; without weight 1. Of
  * `dtype`. */
 static ek_tensor *weight_per_element(ek_tensor *weight, ek_tensor *index, ek_tensor *counts,
                                      ek_dtype dtype)
@@ -266,14 +266,14 @@ ek_tensor *ek_f_cross_entropy_with(ek_loss_options options)
 {
     ek_scope scope = ek_scope_begin();
     ek_autocast_loss(&options);
-    return ek_scope_end_with(&scope, checked_cross_entropy(&options));
+    return ek_scope_return(&scope, checked_cross_entropy(&options));
 }
 
 ek_tensor *ek_f_nll_loss_with(ek_loss_options options)
 {
     ek_scope scope = ek_scope_begin();
     ek_autocast_loss(&options);
-    return ek_scope_end_with(&scope, checked_nll(&options));
+    return ek_scope_return(&scope, checked_nll(&options));
 }
 
 ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,

@@ -2,7 +2,7 @@
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
-/* True where x may be written; the sentence says why not. */
+/* True if x may be written; the sentence says why not. */
 static bool writable(const char *operation, ek_tensor *x)
 {
     if (!ek_given(operation, "x", x) || ek_check_in_place(operation, x) < 0)
@@ -14,7 +14,7 @@ static bool writable(const char *operation, ek_tensor *x)
     return false;
 }
 
-/* y expanded to x's shape. Where it shows x's memory in another geometry, or is saved from it, a
+/* y expanded to x's shape. If it shows x's memory in another geometry, or is saved from it, a
  * copy. */
 static ek_tensor *operand(const char *operation, ek_tensor *x, ek_tensor *y, bool saved)
 {

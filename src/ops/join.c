@@ -53,7 +53,7 @@ static int cat_shape(ek_tensor *const *tensors, int count, int dim, ek_shape *sh
     return 0;
 }
 
-/* Channels-last where all inputs are that, and not row-major as well. */
+/* Channels-last if all inputs are that, and not row-major as well. */
 static ek_memory_format cat_format(ek_tensor *const *tensors, int count)
 {
     bool row_major = true;
@@ -76,7 +76,7 @@ static ek_tensor *cat_wide(ek_tensor *const *tensors, int count, int dim)
     ek_scope scope = ek_scope_begin();
     for (int i = 0; i < count; i++)
         wide[i] = ek_autocast_wide(tensors[i]);
-    y = ek_scope_end_with(&scope, ek_cat(wide, count, dim));
+    y = ek_scope_return(&scope, ek_cat(wide, count, dim));
     free(wide);
     return y;
 }

@@ -89,7 +89,7 @@ static ek_tensor *difference_loss(ek_loss_options *options, ek_binary op,
 {
     ek_scope scope = ek_scope_begin();
     ek_autocast_loss(options);
-    return ek_scope_end_with(&scope, checked_difference_loss(options, op, operation));
+    return ek_scope_return(&scope, checked_difference_loss(options, op, operation));
 }
 
 ek_tensor *ek_f_mse_loss_with(ek_loss_options options)
@@ -198,5 +198,5 @@ ek_tensor *ek_f_bce_with_logits_with(ek_loss_options options)
 {
     ek_scope scope = ek_scope_begin();
     ek_autocast_loss(&options);
-    return ek_scope_end_with(&scope, checked_bce(&options));
+    return ek_scope_return(&scope, checked_bce(&options));
 }

@@ -161,7 +161,7 @@ ek_tensor *ek_matmul(ek_tensor *x, ek_tensor *y)
     ek_scope scope = ek_scope_begin();
     x = ek_autocast_narrow(x);
     y = ek_autocast_narrow(y);
-    return ek_scope_end_with(&scope, checked_matmul(x, y));
+    return ek_scope_return(&scope, checked_matmul(x, y));
 }
 
 /* ---- linear: y = x w' + b for x (n, in), w (out, in), b (out) ---- */
@@ -260,5 +260,5 @@ ek_tensor *ek_f_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bias)
     x = ek_autocast_narrow(x);
     weight = ek_autocast_narrow(weight);
     bias = ek_autocast_narrow(bias);
-    return ek_scope_end_with(&scope, checked_linear(x, weight, bias));
+    return ek_scope_return(&scope, checked_linear(x, weight, bias));
 }

@@ -1,6 +1,6 @@
 /* moments.c: the 2-norm, variance and standard deviation.
  *
- * The root is safe: where it is 0, so is its gradient, and the gradient of that, to any order. A
+ * The root is safe: if it is 0, so is its gradient, and the gradient of that, to any order. A
  * quotient by 0 is never formed, not even one that is thrown away afterwards: its own gradient
  * would be NaN. */
 #include <math.h>
@@ -10,7 +10,7 @@
 
 /* ---- sqrt(x), with gradient 0 at 0 ---- */
 
-/* 1 / x, and 0 where x is 0; NaN stays NaN. */
+/* 1 / x, and 0 if x is 0; NaN stays NaN. */
 static ek_tensor *safe_reciprocal(ek_tensor *x)
 {
     if (!x)
@@ -40,7 +40,7 @@ static ek_tensor *safe_root(ek_tensor *x)
 
 /* ---- sums over dimensions ---- */
 
-/* The input's shape with size 1 where it is summed. */
+/* The input's shape with size 1 if it is summed. */
 static ek_shape kept_shape(const ek_tensor *x, unsigned mask)
 {
     ek_shape shape = ek_tensor_shape(x);
@@ -88,7 +88,7 @@ ek_tensor *ek_norm_with(ek_reduce_options options)
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_autocast_wide(options.x);
     ek_tensor *y = x ? safe_root(sum_squares(x, (unsigned)mask)) : NULL;
-    return ek_scope_end_with(&scope, finished(y, (unsigned)mask, options.keepdim));
+    return ek_scope_return(&scope, finished(y, (unsigned)mask, options.keepdim));
 }
 
 /* ---- variance ---- */
@@ -160,7 +160,7 @@ static ek_tensor *variance(const char *operation, const ek_reduce_options *optio
     ek_tensor *x = ek_to_dtype(options->x, dtype == EK_BF16 ? EK_F32 : dtype);
     ek_tensor *y = x ? run_variance(x, attributes) : NULL;
     y = EK_RECORD(y, &variance_operation, EK_INPUTS(x), EK_SAVED(x), EK_ATTRIBUTES(attributes));
-    y = ek_scope_end_with(&scope, ek_to_dtype(y, dtype));
+    y = ek_scope_return(&scope, ek_to_dtype(y, dtype));
     return finished(y, (unsigned)mask, options->keepdim);
 }
 

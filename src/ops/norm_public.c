@@ -176,7 +176,7 @@ ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_te
     const ek_norm_tracking tracking = tracking_of(&options, batches);
     const ek_norm_attributes attributes = {.batch = true, .constant = !training, .relu = relu};
     ek_scope scope = ek_scope_begin();
-    return ek_scope_end_with(&scope, batch_norm(&options, &tracking, attributes));
+    return ek_scope_return(&scope, batch_norm(&options, &tracking, attributes));
 }
 
 ek_tensor *ek_f_batch_norm_with(ek_batch_norm_options options)
@@ -210,7 +210,7 @@ static ek_tensor *sample_norm(const char *name, ek_tensor *x, ek_tensor *weight,
             0)
             y = ek_norm_normalize(x, weight, bias, stats, attributes);
     }
-    return ek_scope_end_with(&scope, y);
+    return ek_scope_return(&scope, y);
 }
 
 /* The size of x, for sentences. */

@@ -38,7 +38,7 @@ bool ek_alike(const char *operation, const ek_tensor *x, const ek_tensor *y);
 bool ek_same_device(const char *operation, const ek_tensor *x, const ek_tensor *y);
 /* Of this dtype. */
 bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek_dtype dtype);
-/* A number that goes into elements of `dtype`: any where that is floating, else one that the dtype
+/* A number that goes into elements of `dtype`: any if that is floating, else one that the dtype
  * holds exactly, EK_E_DTYPE otherwise: no fraction is dropped. */
 bool ek_holds(const char *operation, const char *name, ek_dtype dtype, double value);
 /* The same for an end of a range; one that no element of `dtype` reaches holds too. */

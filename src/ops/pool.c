@@ -253,7 +253,7 @@ static ek_tensor *run(pool_function *function, pool_attributes *a, ek_tensor *x)
     if (x)
         a->format = ek_spatial_format(x);
     ek_tensor *y = x ? function(x, a) : NULL;
-    return ek_scope_end_with(&scope, lifted ? ek_squeeze(y, 2) : y);
+    return ek_scope_return(&scope, lifted ? ek_squeeze(y, 2) : y);
 }
 
 static ek_tensor *maximum(ek_tensor *x, const pool_attributes *attributes)

@@ -6,7 +6,7 @@
 
 typedef struct sum_attributes {
     ek_shape whole; /* the input's shape */
-    ek_shape kept;  /* the same with size 1 where reduced */
+    ek_shape kept;  /* the same with size 1 if reduced */
 } sum_attributes;
 
 static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
@@ -79,7 +79,7 @@ ek_tensor *ek_sum_with(ek_reduce_options options)
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_autocast_wide(options.x);
     ek_tensor *y = x ? sum(x, (unsigned)mask, options.keepdim ? 0 : (unsigned)mask) : NULL;
-    return ek_scope_end_with(&scope, y);
+    return ek_scope_return(&scope, y);
 }
 
 ek_tensor *ek_mean_with(ek_reduce_options options)

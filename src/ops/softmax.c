@@ -85,7 +85,7 @@ static ek_tensor *softmax(ek_tensor *x, int dim, bool logarithm)
     if (ek_autocast_widens(x)) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *wide = ek_autocast_wide(x);
-        return ek_scope_end_with(&scope, wide ? softmax(wide, dim, logarithm) : NULL);
+        return ek_scope_return(&scope, wide ? softmax(wide, dim, logarithm) : NULL);
     }
     const char *name = logarithm ? "log_softmax" : "softmax";
     if (!ek_floating(name, "x", x))

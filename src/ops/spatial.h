@@ -5,7 +5,7 @@
 
 #include "core/tensor.h"
 
-/* The order of x's memory, which results keep; channels-last where both would do. */
+/* The order of x's memory, which results keep; channels-last if both would do. */
 ek_memory_format ek_spatial_format(const ek_tensor *x);
 
 /* x is floating and has `dims` dimensions behind (N, C). */

@@ -97,7 +97,7 @@ ek_tensor *ek_unary_apply(const ek_operation *operation, const ek_unary_rules *r
     if (rules->wide && ek_autocast_widens(x)) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *wide = ek_autocast_wide(x);
-        return ek_scope_end_with(&scope, wide ? ek_unary_apply(operation, rules, wide) : NULL);
+        return ek_scope_return(&scope, wide ? ek_unary_apply(operation, rules, wide) : NULL);
     }
     if (!(rules->integers ? ek_given : ek_floating)(operation->name, "x", x))
         return NULL;

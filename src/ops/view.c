@@ -20,7 +20,7 @@ static ek_tensor *view_as(ek_tensor *x, const ek_shape *shape, const int64_t *st
                      &reshape_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
 }
 
-/* Strides that show x's elements in row-major order as `shape`; false where there are none. Runs of
+/* Strides that show x's elements in row-major order as `shape`; false if there are none. Runs of
  * x's dimensions that lie one within the other in memory are cut anew, from the last to the first.
  */
 static bool view_strides(const ek_tensor *x, const ek_shape *shape, int64_t *stride)
@@ -95,7 +95,7 @@ ek_tensor *ek_reshape(ek_tensor *x, ek_shape shape)
     return view_as(x, &shape, stride);
 }
 
-ek_tensor *ek_flatten(ek_tensor *x, int start_dim, int end_dim)
+ek_tensor *ek_f_flatten(ek_tensor *x, int start_dim, int end_dim)
 {
     if (!ek_given("flatten", "x", x))
         return NULL;

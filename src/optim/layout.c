@@ -145,7 +145,7 @@ static int lay_out_state(ek_optimizer *optimizer, const ek_row *rows, int begin,
     return status;
 }
 
-/* True where the piece's own state lies as it does. */
+/* True if the piece's own state lies as it does. */
 static bool fits(const ek_row *row, int s)
 {
     const ek_tensor *tensor = row->tensor, *state = ek_piece_state(row->piece, s);
@@ -153,7 +153,7 @@ static bool fits(const ek_row *row, int s)
            ek_tensor_dev(state) == ek_tensor_dev(tensor);
 }
 
-/* True where the state of rows [begin, end) lies as their pieces do. */
+/* True if the state of rows [begin, end) lies as their pieces do. */
 static bool is_laid_out(const ek_row *rows, int begin, int end, int s)
 {
     for (int i = begin; i < end; i++) {
@@ -201,7 +201,7 @@ static bool joins_next(const ek_optimizer *optimizer, int at)
     return ek_rows_join(optimizer, &a, &b);
 }
 
-/* True where a step with all gradients will find the state of row `at` laid out with its
+/* True if a step with all gradients will find the state of row `at` laid out with its
  * neighbours'. */
 static bool is_placed(const ek_optimizer *optimizer, int at)
 {
@@ -237,7 +237,7 @@ static int reserve_block(ek_optimizer *optimizer, int at)
     return status;
 }
 
-/* For many parameters in turn: the table is sorted anew only where one has moved, and a block is
+/* For many parameters in turn: the table is sorted anew only if one has moved, and a block is
  * laid out once. */
 int ek_optimizer_reserve_state(ek_optimizer *optimizer, const ek_slot *slot)
 {

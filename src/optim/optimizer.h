@@ -14,7 +14,7 @@ typedef struct ek_algorithm {
     const char *state_names[EK_STATES]; /* NULL at the end */
 
     /* Checks `given` and fills *resolved with plain numbers: what is left out comes from
-     * `defaults`, or where that is NULL from the algorithm's own. */
+     * `defaults`, or if that is NULL from the algorithm's own. */
     int (*resolve)(const ek_optimizer_options *given, const ek_optimizer_options *defaults,
                    ek_optimizer_options *resolved);
 
@@ -24,7 +24,7 @@ typedef struct ek_algorithm {
     /* Parameters may share a kernel call where this number is equal; `step` counts from 1. */
     int64_t (*phase)(const ek_optimizer_options *options, int64_t step);
 
-    /* True where zeros with a zero gradient and zero state stay zeros: a slab's padding. */
+    /* True if zeros with a zero gradient and zero state stay zeros: a slab's padding. */
     bool (*keeps_zeros)(const ek_optimizer_options *options);
 
     /* One update of each of `count` flat ranges, of one device and dtype. state[s] has as many;
@@ -80,7 +80,7 @@ struct ek_optimizer {
     bool changing; /* some piece has fresh memory, or some slot a division before */
 };
 
-/* Makes an optimizer of `options`, with the module's parameters as group 0 where there is one. */
+/* Makes an optimizer of `options`, with the module's parameters as group 0 if there is one. */
 ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer_options *options);
 
 /* ---- pieces.c: parameters and their pieces ---- */
@@ -88,7 +88,7 @@ ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer
 ek_slot *ek_slot_new(ek_tensor *parameter, int group);
 void ek_slot_free(ek_slot *slot);
 
-/* Where the piece lies now; NULL where its parameter has been divided otherwise since. */
+/* Where the piece lies now; NULL if its parameter has been divided otherwise since. */
 ek_tensor *ek_piece_tensor(const ek_slot_piece *piece);
 bool ek_slot_is_current(const ek_slot *slot);
 

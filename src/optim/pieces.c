@@ -175,7 +175,7 @@ ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_slot_division *div
     return whole;
 }
 
-/* True where writing the slot's state may write `tensor`. */
+/* True if writing the slot's state may write `tensor`. */
 static bool shares_memory(const ek_slot *slot, const ek_tensor *tensor)
 {
     for (int i = 0; i < slot->division.count; i++)

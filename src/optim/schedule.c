@@ -39,7 +39,7 @@ static double step_closed(const ek_schedule *schedule, int64_t step, double init
     return initial * pow(schedule->gamma, (double)(step / schedule->period));
 }
 
-static const schedule_kind step_kind = {"step_schedule", step_next, step_closed};
+static const schedule_kind step_kind = {"step_lr", step_next, step_closed};
 
 static const double pi = 3.14159265358979323846;
 
@@ -65,7 +65,7 @@ static double cosine_closed(const ek_schedule *schedule, int64_t step, double in
     return schedule->lr_min + (initial - schedule->lr_min) * height(schedule, step) / 2;
 }
 
-static const schedule_kind cosine_kind = {"cosine_schedule", cosine_next, cosine_closed};
+static const schedule_kind cosine_kind = {"cosine_annealing_lr", cosine_next, cosine_closed};
 
 /* Notes the rates of groups that were added since the last look. */
 static int note_groups(ek_schedule *schedule)
@@ -108,24 +108,24 @@ static bool usable(const char *name, const ek_optimizer *optimizer, const char *
     return optimizer && period >= 1;
 }
 
-ek_schedule *ek_step_schedule(ek_optimizer *optimizer, int64_t step_size, double gamma)
+ek_schedule *ek_step_lr(ek_optimizer *optimizer, int64_t step_size, double gamma)
 {
-    if (!usable("step_schedule", optimizer, "step_size", step_size))
+    if (!usable("step_lr", optimizer, "step_size", step_size))
         return NULL;
     if (!(gamma >= 0)) {
-        EK_FAIL(EK_E_INVALID, "step_schedule: gamma has to be 0 or more, not %g", gamma);
+        EK_FAIL(EK_E_INVALID, "step_lr: gamma has to be 0 or more, not %g", gamma);
         return NULL;
     }
     return schedule_new(&(const ek_schedule){
         .kind = &step_kind, .optimizer = optimizer, .period = step_size, .gamma = gamma});
 }
 
-ek_schedule *ek_cosine_schedule(ek_optimizer *optimizer, int64_t steps, double lr_min)
+ek_schedule *ek_cosine_annealing_lr(ek_optimizer *optimizer, int64_t steps, double lr_min)
 {
-    if (!usable("cosine_schedule", optimizer, "steps", steps))
+    if (!usable("cosine_annealing_lr", optimizer, "steps", steps))
         return NULL;
     if (!(lr_min >= 0)) {
-        EK_FAIL(EK_E_INVALID, "cosine_schedule: lr_min has to be 0 or more, not %g", lr_min);
+        EK_FAIL(EK_E_INVALID, "cosine_annealing_lr: lr_min has to be 0 or more, not %g", lr_min);
         return NULL;
     }
     return schedule_new(&(const ek_schedule){

@@ -8,7 +8,7 @@
 
 /* ---- out ---- */
 
-/* NULL without an error where the parameter belongs to another. */
+/* NULL without an error if the parameter belongs to another. */
 static ek_slot *slot_of(const ek_optimizer *optimizer, const ek_tensor *parameter)
 {
     return parameter ? ek_map_find(&optimizer->index, parameter) : NULL;

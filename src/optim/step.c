@@ -368,7 +368,7 @@ static bool note_updates(const step *this)
     return stepped;
 }
 
-/* Where one device fails, the others' results are shown nevertheless: all copies stay equal. */
+/* If one device fails, the others' results are shown nevertheless: all copies stay equal. */
 static int update(step *this)
 {
     int status = ek_gang_run(this->devs, this->dev_count, update_device, this, NULL);

@@ -30,7 +30,7 @@ struct ek_replica_set {
     int count, parameters;
     ek_copies copies[EK_MAX_DEVICES]; /* [0] stays empty */
     bool divides;
-    ek_call_guard *guard;  /* the wrapper's; where it divides */
+    ek_call_guard *guard;  /* the wrapper's; if it divides */
     ek_sharding *sharding; /* where it divides; NULL until that has worked */
     ek_data_parallel_stats stats;
 };

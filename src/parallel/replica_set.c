@@ -27,14 +27,14 @@ static void forget(ek_replica_set *set)
     set->count = set->parameters = 0;
 }
 
-/* True where a copy still has its source's dtype and geometry. */
+/* True if a copy still has its source's dtype and geometry. */
 static bool fits(const ek_tensor *copy, const ek_tensor *source)
 {
     return copy->dtype == source->dtype && ek_same_shape(copy, source) &&
            (ek_same_layout(copy, source) || !ek_is_dense(source));
 }
 
-/* True where the set still describes the module; parameters may have been registered, replaced or
+/* True if the set still describes the module; parameters may have been registered, replaced or
  * converted since the last forward. */
 static bool is_current(const ek_replica_set *set, const ek_tensor_list *list, int parameters)
 {
@@ -292,7 +292,7 @@ ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set)
 
 /* ---- after the forward ---- */
 
-/* True where a replica of the last forward wrote entry i. */
+/* True if a replica of the last forward wrote entry i. */
 static bool was_written(const ek_replica_set *set, const ek_places *places, int i)
 {
     bool written = ek_tensor_version(set->sources[i]) != set->begun[i];

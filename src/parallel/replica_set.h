@@ -29,12 +29,12 @@ void ek_replica_set_free(ek_replica_set *set);
 
 /* From now on the parameters' gradients are divided over all of the set's devices
  * (parallel/sharding.h): makes copies on all of them, and divides the parameters that require a
- * gradient now. Where the module has changed since, the next replicas divide it anew. An
+ * gradient now. If the module has changed since, the next replicas divide it anew. An
  * optimizer's step enters the guard. */
 int ek_replica_set_divide(ek_replica_set *set, ek_dev *const *devs, ek_call_guard *guard);
 
 /* Makes replicas[i] for the device places->at[i]. devs are all of the set's devices, the same in
- * every call; devs[0] is where the module lies. Each is to be freed with ek_module_free. Where it
+ * every call; devs[0] is where the module lies. Each is to be freed with ek_module_free. If it
  * fails there are none. */
 int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_places *places,
                         ek_module **replicas);
@@ -42,7 +42,7 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_place
 /* After the forward of the replicas made last: what the first of them wrote to its buffers becomes
  * the module's, as what is done on devs[0] is the module's at once. (PyTorch's replicas of devices
  * other than the first take it with them when they go.) Buffers that require a gradient are left
- * out. Does nothing where devs[0] took part. */
+ * out. Does nothing if devs[0] took part. */
 int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places);
 
 /* What was sent so far. */

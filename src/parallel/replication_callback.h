@@ -13,7 +13,7 @@ typedef struct ek_replications {
 } ek_replications;
 
 /* Calls `replicated` of all modules of replicas[0], then of replicas[1], ... End it with
- * ek_replications_end, also where it fails, once the replicas' forwards have ended. */
+ * ek_replications_end, also if it fails, once the replicas' forwards have ended. */
 int ek_replications_call(ek_replications *replications, ek_module *original,
                          ek_module *const *replicas, ek_dev *const *devs, int count);
 void ek_replications_end(ek_replications *replications);

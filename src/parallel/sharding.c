@@ -426,7 +426,7 @@ static void note(ek_sharding *s, int status)
     }
 }
 
-/* True where the part has elements that others lack. Those that could not be sent are given up
+/* True if the part has elements that others lack. Those that could not be sent are given up
  * where the parameter was written since (by a checkpoint). */
 static bool is_changed(ek_sharding *s, int p)
 {

@@ -27,7 +27,7 @@ typedef struct ek_sharding_owner {
 
 /* Divides those of the module's parameters that require a gradient; copies[d][i] is parameter i on
  * devs[d] for d > 0, laid out as it is. Gradients that are there already go to the pieces.
- * EK_E_STATE where a parameter is divided already. One reference; NULL with an error, and nothing
+ * EK_E_STATE if a parameter is divided already. One reference; NULL with an error, and nothing
  * has changed. */
 ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices,
                              ek_tensor *const *parameters, int count,

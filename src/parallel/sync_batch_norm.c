@@ -168,7 +168,7 @@ static ek_value sync_batch_norm_forward(ek_module *module, const ek_args *args)
         return ek_value_of_tensor(ek_batch_norm_tracked(ek_batch_norm_module_options(self, x),
                                                         false, self->num_batches_tracked));
     ek_scope scope = ek_scope_begin();
-    return ek_value_of_tensor(ek_scope_end_with(&scope, sync_normalise(self, x)));
+    return ek_value_of_tensor(ek_scope_return(&scope, sync_normalise(self, x)));
 }
 
 static const ek_module_type sync_batch_norm_type = {.name = sync_name,

@@ -14,7 +14,7 @@ static const double NEAR = 0.05;
 static double memory_of(const ek_dev *dev)
 {
     ek_memory_stats stats = {0};
-    ek_memory_get(dev->id, &stats);
+    ek_memory_get_stats(dev->id, &stats);
     return (double)stats.capacity; /* 0: no limit */
 }
 

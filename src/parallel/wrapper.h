@@ -47,13 +47,13 @@ typedef struct ek_wrapper_call {
 } ek_wrapper_call;
 
 /* A wrapper of this type (whose `destroy` must be ek_wrapper_destroy) around options->module, which
- * it owns from now on, also where this fails. Moves the module to the first device and its
+ * it owns from now on, also if this fails. Moves the module to the first device and its
  * parameters into slabs. Does not look at output_device, output_on_cpu and plain. */
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
 /* One log line where the devices are unequal and the options don't say how to treat them. */
 void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options);
-/* The module as a wrapper; NULL, without an error, where it is none. */
+/* The module as a wrapper; NULL, without an error, if it is none. */
 ek_wrapper *ek_wrapper_of(ek_module *module);
 
 /* The calling thread uses the wrapper, its replicas and its plans until it leaves (call_guard.h). A
@@ -64,7 +64,7 @@ void ek_wrapper_leave(ek_wrapper *wrapper);
 ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
                                ek_value (*forward)(ek_module *module, const ek_args *args));
 
-/* True where a call is a plain call of the child. */
+/* True if a call is a plain call of the child. */
 bool ek_wrapper_is_plain(const ek_wrapper *wrapper);
 
 /* Calls `function` for the child itself on the first device: inputs are moved there, scattered ones

@@ -58,7 +58,7 @@ static ek_places places_of(const ek_wrapper *wrapper, ek_value list, int parts)
     return places.count == parts ? places : first_places(parts);
 }
 
-/* The plan for a batch, without the devices that get nothing. Where nothing will go backward the
+/* The plan for a batch, without the devices that get nothing. If nothing will go backward the
  * plan is only read: what such a forward needs says nothing about training. */
 static int follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cut *cut)
 {
@@ -200,7 +200,7 @@ static int replicas_make(ek_wrapper *wrapper, const ek_places *places, ek_dev *c
 
 /* ---- running ---- */
 
-/* How many samples each part of a call has; 1 where it has no tensor that was cut. */
+/* How many samples each part of a call has; 1 if it has no tensor that was cut. */
 static int count_samples(const ek_wrapper *wrapper, const ek_wrapper_call *call, int64_t *samples)
 {
     for (int p = 0; p < call->places.count; p++) {

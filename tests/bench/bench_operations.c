@@ -53,7 +53,7 @@ static void show_devices(const ek_device_list *devices)
 {
     for (int i = 0; i < devices->count; i++) {
         ek_memory_stats stats = {0};
-        ek_memory_get(devices->devices[i], &stats);
+        ek_memory_get_stats(devices->devices[i], &stats);
         printf("  device %d: %.1f MiB in use at the peak, %.1f MiB reserved\n", i,
                (double)stats.peak / 1048576, (double)stats.reserved / 1048576);
     }

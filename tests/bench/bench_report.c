@@ -107,7 +107,7 @@ static uint64_t changes_of(const ek_device_list *devices)
 
     for (int i = 0; i < devices->count; i++) {
         ek_memory_stats stats;
-        if (ek_memory_get(devices->devices[i], &stats) == 0)
+        if (ek_memory_get_stats(devices->devices[i], &stats) == 0)
             sum += 2 * stats.allocations; /* what is taken is given back */
     }
     return sum;

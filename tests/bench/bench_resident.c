@@ -5,7 +5,7 @@
  * Trains a perceptron of three layers of WIDTH x WIDTH (3000: 1 GB and more) with Adam on four host
  * devices, classic, balanced and with divided state, and compares the growth of the reserved bytes
  * of all devices with the growth of the process' resident set, from before the model to the peak.
- * Fails where they differ by more than PERCENT (5). */
+ * Fails if they differ by more than PERCENT (5). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ enum { DEVICES = 4, BATCH = 64, LAYERS = 3, MODES = 3 };
 
 static const char *const names[MODES] = {"classic", "balanced", "sharded"};
 
-/* A line of /proc/self/status in bytes, such as "VmHWM"; 0 where there is none. */
+/* A line of /proc/self/status in bytes, such as "VmHWM"; 0 if there is none. */
 static double of_process(const char *key)
 {
     char line[256];
@@ -40,7 +40,7 @@ static int of_ledgers(double *reserved, double *in_use)
     *reserved = *in_use = 0;
     for (int d = 0; d < DEVICES; d++) {
         ek_memory_stats stats;
-        if (ek_memory_get(ek_host(d), &stats) < 0)
+        if (ek_memory_get_stats(ek_host(d), &stats) < 0)
             return ek_error_status();
         *reserved += (double)stats.reserved_peak;
         *in_use += (double)stats.peak;

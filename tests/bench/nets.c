@@ -57,8 +57,8 @@ static ek_module *mlp(void)
 static ek_module *mnist(void)
 {
     return ek_sequential(ek_conv2d(1, 32, 3), ek_relu(), ek_conv2d(32, 64, 3), ek_relu(),
-                         ek_max_pool2d(2), ek_flatten_module(1, -1), ek_linear(9216, 128),
-                         ek_relu(), ek_linear(128, 10));
+                         ek_max_pool2d(2), ek_flatten(1, -1), ek_linear(9216, 128), ek_relu(),
+                         ek_linear(128, 10));
 }
 
 static ek_module *resnet18(void)
@@ -67,7 +67,7 @@ static ek_module *resnet18(void)
                          ek_relu(), residual(64, 64, 1), residual(64, 64, 1), residual(64, 128, 2),
                          residual(128, 128, 1), residual(128, 256, 2), residual(256, 256, 1),
                          residual(256, 512, 2), residual(512, 512, 1), ek_adaptive_avg_pool2d(1, 1),
-                         ek_flatten_module(1, -1), ek_linear(512, 10));
+                         ek_flatten(1, -1), ek_linear(512, 10));
 }
 
 static ek_module *segmentation(void)

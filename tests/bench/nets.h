@@ -29,8 +29,8 @@ typedef struct workload {
     bool tf32; /* products of f32 may round their operands to tf32, where a GPU can */
 } workload;
 
-/* "NET[-bf16|-tf32][@BATCH]": the net, with that batch and precision where they are said. False
- * where there is none. */
+/* "NET[-bf16|-tf32][@BATCH]": the net, with that batch and precision if they are said. False
+ * if there is none. */
 bool workload_named(const char *spelling, workload *load);
 /* Writes "mlp|mnist|..." to `text`. */
 void workload_names(char *text, size_t nbytes);

@@ -74,7 +74,7 @@ static int measure(training *job, const setting *how, result *r)
     return 0;
 }
 
-/* False where the arguments are wrong. */
+/* False if the arguments are wrong. */
 static bool parse(int argc, char **argv, setting *how, int *devices)
 {
     const char *device = getenv("DEVICE");

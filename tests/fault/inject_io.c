@@ -134,7 +134,7 @@ static struct {
     FILE *failed[MOST_STREAMS];
 } streams = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Puts `to` in the place of `from`; false where there is no `from`. */
+/* Puts `to` in the place of `from`; false if there is no `from`. */
 static bool stream_exchange(FILE *from, FILE *to)
 {
     bool found = false;

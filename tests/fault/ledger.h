@@ -7,7 +7,7 @@
 
 /* Notes a block and returns it; NULL is ignored. */
 void *ledger_add(void *block);
-/* Forgets it; false where it is not known: another library has allocated it. */
+/* Forgets it; false if it is not known: another library has allocated it. */
 bool ledger_remove(const void *block);
 
 #endif

@@ -44,7 +44,7 @@ static int make(archive_run *r, int devices, bool divided)
                                .split = EK_SPLIT_EVEN);
     r->criterion = ek_data_parallel_criterion(ek_mse_loss(), .device_ids = list);
     r->optimizer = ek_adam(r->model, .lr = 0.01);
-    r->schedule = r->optimizer ? ek_step_schedule(r->optimizer, 2, 0.5) : NULL;
+    r->schedule = r->optimizer ? ek_step_lr(r->optimizer, 2, 0.5) : NULL;
     r->loader = make_loader();
     r->generator = ek_generator_new(11);
     return ek_error_status();
@@ -144,7 +144,7 @@ static int load(const char *path)
 {
     ek_archive *a = ek_archive_open(path);
     int status = a ? load_all(a) : ek_error_status();
-    if (status >= 0 && (!ek_archive_has(a, "text") || !ek_archive_text(a, "text")))
+    if (status >= 0 && (!ek_archive_has(a, "text") || !ek_archive_get_text(a, "text")))
         status = ek_error(EK_E_USER, "the text is lost");
     ek_archive_free(a);
     return status;

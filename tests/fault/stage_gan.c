@@ -32,7 +32,7 @@ static struct {
 static ek_module *gan_critic(const gan_row *row)
 {
     ek_device_list devices = fault_devices();
-    ek_module *head = ek_sequential(ek_flatten_module(1, -1), ek_linear(8, 3), ek_tanh());
+    ek_module *head = ek_sequential(ek_flatten(1, -1), ek_linear(8, 3), ek_tanh());
     ek_module *net = ek_sequential(ek_conv2d(1, 2, 3, .stride = 2, .padding = 1),
                                    row->synchronised ? ek_sync_batch_norm(2) : ek_leaky_relu(0.2),
                                    row->checkpoint ? ek_checkpoint(head) : head, ek_linear(3, 1));

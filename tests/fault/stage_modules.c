@@ -76,7 +76,7 @@ static int count_visited(const char *path, ek_tensor *tensor, void *user)
 static ek_tensor *own(ek_tensor *x)
 {
     ek_module *module = scaled_new();
-    int64_t buffers = 0, count = module ? ek_module_parameter_count(module) : -1;
+    int64_t buffers = 0, count = module ? ek_module_numel(module) : -1;
     ek_tensor *y = NULL;
     if (count >= 0 && ek_module_child(module, 0) && ek_module_tensor(module, "body.weight") &&
         ek_module_buffers(module, count_visited, &buffers) >= 0 &&
@@ -165,7 +165,7 @@ static ek_tensor *initialised(void)
     X(sync_batch_norm, "f4x2", call(ek_sync_batch_norm(2), x[0]))                                  \
     X(activations, "f4x2", call(ek_sequential(ek_leaky_relu(0.1), ek_sigmoid(), ek_tanh()), x[0])) \
     X(dropout, "f4x2", call(ek_sequential(ek_dropout(0.5), ek_identity()), x[0]))                  \
-    X(flatten, "f2x2x2", call(ek_flatten_module(1, -1), x[0]))                                     \
+    X(flatten, "f2x2x2", call(ek_flatten(1, -1), x[0]))                                            \
     X(max_pool1d, "f1x2x4", call(ek_max_pool1d(2), x[0]))                                          \
     X(max_pool2d, "f1x2x4x4", call(ek_max_pool2d(2), x[0]))                                        \
     X(max_pool3d, "f1x1x2x2x2", call(ek_max_pool3d(2), x[0]))                                      \

@@ -104,7 +104,7 @@ ROWS_STAGE(ops_reductions, REDUCTIONS);
 #define SHAPES(X)                                                                               \
     X(reshape, "f2x3", ek_reshape(x[0], EK_SHAPE(3, -1)))                                       \
     X(reshape_copy, "f2x3", ek_reshape(ek_transpose(x[0], 0, 1), EK_SHAPE(6)))                  \
-    X(flatten, "f2x3x2", ek_flatten(x[0], 1, -1))                                               \
+    X(flatten, "f2x3x2", ek_f_flatten(x[0], 1, -1))                                             \
     X(unsqueeze, "f2x3", ek_unsqueeze(x[0], 1))                                                 \
     X(squeeze, "f2x1x3", ek_squeeze(x[0], 1))                                                   \
     X(permute, "f2x3x1", ek_permute(x[0], EK_SHAPE(2, 0, 1)))                                   \

@@ -15,7 +15,7 @@ static int optim_set_up(int row)
     (void)row;
     run.model = ek_sequential(ek_linear(2, 3), ek_linear(3, 1));
     run.optimizer = ek_adam(run.model, .lr = 0.01);
-    run.schedule = run.optimizer ? ek_cosine_schedule(run.optimizer, 10, 0) : NULL;
+    run.schedule = run.optimizer ? ek_cosine_annealing_lr(run.optimizer, 10, 0) : NULL;
     run.weight = ek_module_tensor(run.model, "0.weight");
     ek_tensor *loss = ek_sum(ek_square(ek_apply(run.model, ek_randn(EK_SHAPE(4, 2)))));
     return ek_backward(loss);
@@ -182,7 +182,7 @@ static int function(void)
 {
     double factor = 3;
     ek_tensor *x = ek_ones(EK_SHAPE(2), .requires_grad = true), *y = NULL, *g = NULL;
-    int status = x ? ek_function_apply_with(&scale, &x, 1, &y, &factor) : ek_error_status();
+    int status = x ? ek_function_apply_user(&scale, &x, 1, &y, &factor) : ek_error_status();
     ek_tensor *sum = status < 0 ? NULL : ek_sum(y);
     if (status >= 0)
         status = ek_grad(.outputs = &sum, .output_count = 1, .inputs = &x, .input_count = 1,

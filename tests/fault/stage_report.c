@@ -64,7 +64,7 @@ static int write_json(void)
 static int write_html(void)
 {
     ek_report_page page = {"title", "subtitle", more, "<p>more</p>"};
-    return ek_report_html_with(fault_path("report.html"), &run.report, 1, &page);
+    return ek_report_html_page(fault_path("report.html"), &run.report, 1, &page);
 }
 
 static int write_plain_html(void)
@@ -114,7 +114,7 @@ static int collect(void)
         status = ek_report_stop(run.report);
     ek_device_report about;
     if (status >= 0)
-        status = ek_report_device(run.report, 0, &about);
+        status = ek_report_get_device(run.report, 0, &about);
     if (status >= 0)
         status = query();
     ek_report_free(run.report);

@@ -61,7 +61,7 @@ static ek_tensor *kept(ek_tensor *x)
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = ek_mul_scalar(x, 2);
     ek_release(ek_keep(y));
-    return ek_scope_end_with(&scope, y);
+    return ek_scope_return(&scope, y);
 }
 
 /* ---- values ---- */
@@ -73,7 +73,7 @@ static ek_tensor *nest(ek_tensor *const *x)
     ek_value_entry entries[] = {{"list", list}, {"scattered", EK_SCATTERED(x[0], x[1])}};
     ek_value dict = ek_value_keep(ek_value_dict(entries, 2));
     ek_value_release(dict);
-    dict = ek_scope_end_with_value(&scope, dict);
+    dict = ek_scope_return_value(&scope, dict);
     if (dict.kind == EK_VALUE_ERROR || !ek_value_key(dict, 1))
         return NULL;
     fault_note(ek_value_length(dict) + (double)strlen(ek_value_key(dict, 1)));

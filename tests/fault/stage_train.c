@@ -74,7 +74,7 @@ static ek_module *train_net(const train_row *row)
         ek_sequential(ek_conv2d(1, 2, 3, .padding = 1), ek_batch_norm2d(2), ek_leaky_relu(0.2),
                       ek_checkpoint(ek_sequential(ek_conv2d(2, 2, 1), ek_tanh())),
                       row->split == EK_SPLIT_AUTO ? ek_identity() : ek_dropout(0.25),
-                      ek_flatten_module(1, -1), ek_linear(2 * 9, 3));
+                      ek_flatten(1, -1), ek_linear(2 * 9, 3));
     return row->synchronised ? ek_convert_sync_batch_norm(net) : net;
 }
 

@@ -68,6 +68,6 @@ void fuzz_require_clean(void)
     ek_memory_stats stats;
 
     fuzz_require(ek_error_status() == 0, "no error is pending");
-    fuzz_require(ek_memory_get(ek_cpu(), &stats) == 0 && stats.in_use == 0,
+    fuzz_require(ek_memory_get_stats(ek_cpu(), &stats) == 0 && stats.in_use == 0,
                  "the ledger of cpu is at zero");
 }

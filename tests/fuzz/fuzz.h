@@ -34,7 +34,7 @@ void fuzz_require(bool holds, const char *what);
 /* The path of a file in memory with these bytes; the next call gives it others. */
 const char *fuzz_file(const uint8_t *data, size_t nbytes);
 
-/* What zlib makes of the latest file: the same bytes, or unzipped ones. NULL where it is damaged or
+/* What zlib makes of the latest file: the same bytes, or unzipped ones. NULL if it is damaged or
  * ends too early. Until the next call. */
 const uint8_t *fuzz_unzipped(const uint8_t *data, size_t nbytes, size_t *unzipped_nbytes);
 

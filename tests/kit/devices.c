@@ -24,7 +24,7 @@ void shut_down(void)
 static ek_memory_stats device_stats(ek_device device)
 {
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(device, &stats));
+    assert_ok(ek_memory_get_stats(device, &stats));
     return stats;
 }
 

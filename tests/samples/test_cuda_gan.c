@@ -48,7 +48,7 @@ static void keep(const gan *run, measured *into)
     memcpy(into->generator, run->values[GENERATOR_LOSSES], (size_t)run->step * sizeof(double));
 }
 
-/* Losses are differences of scores: what is close is measured against 1 where they are small. */
+/* Losses are differences of scores: what is close is measured against 1 if they are small. */
 static void compare(const char *what, double host, double gpu, double tolerance, int64_t step)
 {
     double scale = fabs(host) > 1 ? fabs(host) : 1;

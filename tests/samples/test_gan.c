@@ -475,7 +475,7 @@ static uint64_t in_use(const gan *run, int device)
 {
     ek_memory_stats stats;
 
-    assert_ok(ek_memory_get(run->devices.devices[device], &stats));
+    assert_ok(ek_memory_get_stats(run->devices.devices[device], &stats));
     return stats.in_use;
 }
 

@@ -230,7 +230,7 @@ static uint64_t device_peak(const mode_result *result, int index)
 {
     ek_device_report device;
 
-    assert_ok(ek_report_device(result->report, index, &device));
+    assert_ok(ek_report_get_device(result->report, index, &device));
     return device.peak.in_use;
 }
 
@@ -347,7 +347,7 @@ START_TEST(memory_does_not_grow)
             ek_scope_end(&scope);
             for (int d = 0; d < job.devices.count && step >= 1; d++) {
                 ek_memory_stats stats;
-                assert_ok(ek_memory_get(job.devices.devices[d], &stats));
+                assert_ok(ek_memory_get_stats(job.devices.devices[d], &stats));
                 if (step == 1)
                     in_use[d] = stats.in_use;
                 ck_assert_uint_eq(stats.in_use, in_use[d]);

@@ -22,7 +22,7 @@ double test_rounding(void);
  * out), dealt out over the first EVENKEEL_TEST_GPUS (1) physical ones. */
 int test_devices_configure(const char *specification);
 
-/* Ends the program with 77, which ctest takes for skipped, where there is no GPU. Another process
+/* Ends the program with 77, which ctest takes for skipped, if there is no GPU. Another process
  * looks, since neither threads nor a GPU's state outlive Check's fork. */
 void skip_without_gpu(void);
 
@@ -30,7 +30,7 @@ void skip_without_gpu(void);
 const char *device_text(const char *text);
 
 /* What an asynchronous device found wrong counts as the result of the call that issued the work:
- * `status`, or where that is well, what waiting for the devices brings up. */
+ * `status`, or if that is well, what waiting for the devices brings up. */
 int settled(int status);
 /* The same for a call that gives a tensor. */
 struct ek_tensor *settled_tensor(struct ek_tensor *tensor);

@@ -310,7 +310,7 @@ static void read_exactly(void *data, size_t nbytes, FILE *stream, const char *fi
         ck_abort_msg("golden file %s ends too early", file);
 }
 
-/* The stream stands at the data of the tensor `name`, whose header is filled; NULL where there is
+/* The stream stands at the data of the tensor `name`, whose header is filled; NULL if there is
  * none. */
 static FILE *find(const char *file, const char *name, header *found)
 {

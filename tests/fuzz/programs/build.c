@@ -159,9 +159,9 @@ static int open_optimizer(trainer *t)
     if (p->groups > 1 && add_groups(p, t->optimizer, t->model) < 0)
         return ek_error_status();
     if (p->schedule == SCHEDULE_STEP)
-        t->schedule = ek_step_schedule(t->optimizer, 2, 0.5);
+        t->schedule = ek_step_lr(t->optimizer, 2, 0.5);
     else if (p->schedule == SCHEDULE_COSINE)
-        t->schedule = ek_cosine_schedule(t->optimizer, 6, 1e-3);
+        t->schedule = ek_cosine_annealing_lr(t->optimizer, 6, 1e-3);
     return p->schedule != SCHEDULE_NONE && !t->schedule ? ek_error_status() : 0;
 }
 

@@ -161,7 +161,7 @@ int event_find_batch(runner *r, const step *s, int number)
     (void)s;
     if (r->options->one_device)
         return 0;
-    if (ek_module_sha256(r->t.model, before) < 0 || ek_memory_get(device, &stats) < 0)
+    if (ek_module_sha256(r->t.model, before) < 0 || ek_memory_get_stats(device, &stats) < 0)
         return ek_error_status();
     ek_memory_set_capacity(device, stats.reserved + stats.peak);
     int64_t batch = ek_find_batch(.function = try_batch, .user = r, .model = r->t.model,

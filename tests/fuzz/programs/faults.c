@@ -17,7 +17,7 @@ static void limit_memory(ek_device device, int at)
 {
     ek_memory_stats stats;
     ek_memory_trim(device);
-    if (ek_memory_get(device, &stats) < 0)
+    if (ek_memory_get_stats(device, &stats) < 0)
         return;
     uint64_t room = stats.peak > stats.in_use ? stats.peak - stats.in_use : 4096;
     ek_memory_set_capacity(device, stats.in_use + 64 + room * (uint64_t)(at % 997) / 997);

@@ -9,7 +9,7 @@
 
 /* From now on the fault strikes, one of a device on this one. `at` says how much memory is left, or
  * which call fails: one of those that the latest stretch between fault_count and fault_counted had
- * (of the kind that the fault is about; none where it had none). */
+ * (of the kind that the fault is about; none if it had none). */
 void fault_arm(int fault, ek_device device, int at);
 void fault_disarm(void);
 

@@ -81,7 +81,7 @@ static bool is_ill_conditioned(const program *p, const tape *reference, int entr
     return ill;
 }
 
-/* Do both agree in f64? Small differences in f32 are rounding then: where all of a result cancels,
+/* Do both agree in f64? Small differences in f32 are rounding then: if all of a result cancels,
  * as the critic's gradient behind a batch normalisation does, one device may give exactly 0
  * whatever is perturbed. */
 static bool is_rounding(const program *p, double distance)

@@ -75,7 +75,7 @@ static ek_module *make_linear(const placed_layer *l)
 {
     ek_module *linear =
         ek_linear(sample_count(&l->before), l->after.features, .bias = l->bias ? EK_ON : EK_OFF);
-    return l->before.rank > 0 ? ek_sequential(ek_flatten_module(1, -1), linear) : linear;
+    return l->before.rank > 0 ? ek_sequential(ek_flatten(1, -1), linear) : linear;
 }
 
 static ek_module *make_upsample(const placed_layer *l)
@@ -111,7 +111,7 @@ static ek_module *make_bare(const placed_layer *l)
     case LAYER_DROPOUT:
         return ek_dropout(l->variant % 2 ? 0.3 : 0);
     case LAYER_FLATTEN:
-        return ek_flatten_module(1, -1);
+        return ek_flatten(1, -1);
     case LAYER_MAX_POOL:
     case LAYER_AVG_POOL:
         return make_pool(l);
@@ -156,9 +156,8 @@ static void write_bare(const placed_layer *l, char text[200])
     const char *affine = l->affine ? "EK_ON" : "EK_OFF";
     switch (l->kind) {
     case LAYER_LINEAR:
-        sprintf(text, "%sek_linear(%d, %d, .bias = %s)",
-                rank > 0 ? "ek_flatten_module(1, -1), " : "", sample_count(&l->before), out,
-                l->bias ? "EK_ON" : "EK_OFF");
+        sprintf(text, "%sek_linear(%d, %d, .bias = %s)", rank > 0 ? "ek_flatten(1, -1), " : "",
+                sample_count(&l->before), out, l->bias ? "EK_ON" : "EK_OFF");
         break;
     case LAYER_CONV:
     case LAYER_TRANSPOSE:

@@ -58,8 +58,8 @@ static void print_optimizer(const program *p, FILE *stream)
         "ek_adam(model, .lr = 0.01, .eps = 1e-2, .weight_decay = 1e-2",
         "ek_adam(model, .lr = 0.01, .eps = 1e-2, .beta1 = 0.8, .amsgrad = true",
         "ek_adamw(model, .lr = 0.01, .eps = 1e-2"};
-    static const char *const schedules[] = {"", " ek_step_schedule(optimizer, 2, 0.5);",
-                                            " ek_cosine_schedule(optimizer, 6, 1e-3);"};
+    static const char *const schedules[] = {"", " ek_step_lr(optimizer, 2, 0.5);",
+                                            " ek_cosine_annealing_lr(optimizer, 6, 1e-3);"};
     static const char *const clips[] = {"", " /* gradients clipped to a norm of 0.5 */",
                                         " /* gradients clipped at 0.1 */"};
     fprintf(stream, "optimizer = %s%s)%s;%s%s\n", names[p->optimizer],

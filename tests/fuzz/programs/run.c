@@ -96,7 +96,7 @@ static int attempt(runner *r, const char *what, work *f, const step *s, int duri
 
 /* ---- steps ---- */
 
-/* Where a part of the batch gives other numbers than the batch, one device cuts it too. */
+/* If a part of the batch gives other numbers than the batch, one device cuts it too. */
 static int micro_batches(const runner *r)
 {
     const way *w = &r->p->ways[r->way];

@@ -77,7 +77,7 @@ static ek_value call_model(trainer *t, ek_value input)
     return ek_module_forward(t->model, &(const ek_args){arguments, 2, ek_value_none()});
 }
 
-/* One number, also where the criterion reduces nothing. */
+/* One number, also if the criterion reduces nothing. */
 static ek_tensor *loss_of(trainer *t, const batch *b)
 {
     ek_value output = call_model(t, b->input), target = b->target;

@@ -32,7 +32,7 @@ void tape_begin(tape *t, tape_kind kind, int step, bool open);
 void tape_add(tape *t, const double *values, int count);
 void tape_clear(tape *t);
 
-/* |a - b| / (|b| + 1e-3), in the 2-norm; infinite where one has NaN, or another number of values,
+/* |a - b| / (|b| + 1e-3), in the 2-norm; infinite if one has NaN, or another number of values,
  * and the other has not. */
 double tape_distance(const tape_entry *a, const tape_entry *b);
 

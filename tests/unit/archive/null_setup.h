@@ -113,7 +113,7 @@ __attribute__((unused)) static ek_optimizer *an_optimizer(void)
 
 __attribute__((unused)) static ek_schedule *a_schedule(void)
 {
-    return ek_step_schedule(an_optimizer(), 1, 0.5);
+    return ek_step_lr(an_optimizer(), 1, 0.5);
 }
 
 __attribute__((unused)) static ek_dataset *a_dataset(void)

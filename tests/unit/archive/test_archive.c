@@ -38,8 +38,8 @@ TEST(nests_come_back)
     ck_assert_int_eq(n, -((int64_t)1 << 62) - 1);
     assert_ok(ek_archive_get_float(a, "a.b.2", &x));
     ck_assert(x == -0.1);
-    ck_assert_str_eq(ek_archive_text(a, "note"), "ä, \"quoted\"\n");
-    ck_assert_ptr_null(ek_archive_text(a, "none"));
+    ck_assert_str_eq(ek_archive_get_text(a, "note"), "ä, \"quoted\"\n");
+    ck_assert_ptr_null(ek_archive_get_text(a, "none"));
     ck_assert_int_eq(ek_error_status(), 0);
     ck_assert_int_eq(ek_value_length(ek_archive_get(a, "")), 3); /* a, step, x */
     ck_assert(ek_archive_has(a, "a") && ek_archive_has(a, "a.b.0") && ek_archive_has(a, "step"));
@@ -254,7 +254,7 @@ TEST(wrong_reads_are_refused)
     assert_ok(ek_archive_put_text(a, "t", "x"));
     assert_refused(ek_archive_get_int(a, "i", &n), EK_E_STATE, "is being written");
     assert_refused(ek_archive_get(a, "i"), EK_E_STATE, "is being written");
-    ck_assert_str_eq(ek_archive_text(a, "t"), "x");
+    ck_assert_str_eq(ek_archive_get_text(a, "t"), "x");
     a = through_file(a);
     assert_refused(ek_archive_put(a, "j", ek_value_of_int(1)), EK_E_STATE, "is open to be read");
     assert_refused(ek_archive_save(a, file_path), EK_E_STATE, "is open to be read");
@@ -278,7 +278,7 @@ TEST(errors_travel)
     ck_assert_int_eq(ek_archive_get_int(a, "i", &n), EK_E_IO);
     ck_assert_int_eq(ek_archive_put(a, "i", ek_value_none()), EK_E_IO);
     ck_assert_int_eq(ek_archive_get(a, "i").kind, EK_VALUE_ERROR);
-    ck_assert_ptr_null(ek_archive_text(a, "i"));
+    ck_assert_ptr_null(ek_archive_get_text(a, "i"));
     ck_assert_ptr_null(ek_archive_tensor(a, "i", NULL));
     ck_assert(!ek_archive_has(a, "i"));
     assert_error(EK_E_IO, "/nowhere/file");

@@ -66,7 +66,7 @@ static int save_state(const states *of, int value)
     return rc;
 }
 
-/* The value of a file that is whole; -1 where it is not. */
+/* The value of a file that is whole; -1 if it is not. */
 static int whole_value(const states *of)
 {
     int64_t value = -1;

@@ -40,7 +40,7 @@ static training begin(job j, uint64_t seed, bool sgd)
     assert_made(t.model);
     t.optimizer = sgd ? ek_sgd(t.model, .lr = 0.05, .momentum = 0.9)
                       : ek_adam(t.model, .lr = 0.01, .amsgrad = true);
-    t.schedule = ek_step_schedule(t.optimizer, 2, 0.5);
+    t.schedule = ek_step_lr(t.optimizer, 2, 0.5);
     assert_made(t.schedule);
     return t;
 }
@@ -212,7 +212,7 @@ TEST(schedules_remember_where_they_began)
 {
     ek_module *module = net(1);
     ek_optimizer *optimizer = ek_sgd(module, .lr = 0.8);
-    ek_schedule *schedule = ek_cosine_schedule(optimizer, 10, 0.1);
+    ek_schedule *schedule = ek_cosine_annealing_lr(optimizer, 10, 0.1);
     for (int i = 0; i < 4; i++)
         assert_ok(ek_schedule_step(schedule));
     assert_ok(ek_optimizer_set_lr(optimizer, 0, 0.33));
@@ -220,7 +220,7 @@ TEST(schedules_remember_where_they_began)
     assert_ok(ek_archive_put_schedule(a, "s", schedule));
     a = through_file(a);
     ek_optimizer *other = ek_sgd(module, .lr = 0.33);
-    ek_schedule *again = ek_cosine_schedule(other, 10, 0.1);
+    ek_schedule *again = ek_cosine_annealing_lr(other, 10, 0.1);
     assert_ok(ek_archive_load_schedule(a, "s", again));
     ck_assert(ek_optimizer_lr(other, 0) == 0.33);
     ck_assert_int_eq(ek_schedule_steps(again), 4);
@@ -229,7 +229,7 @@ TEST(schedules_remember_where_they_began)
     ck_assert(ek_optimizer_lr(other, 0) == ek_optimizer_lr(optimizer, 0));
     ck_assert(ek_optimizer_lr(other, 0) < 0.33); /* from what was set by hand */
     ek_optimizer *untouched = ek_sgd(module, .lr = 0.8);
-    ek_schedule *plain = ek_cosine_schedule(untouched, 10, 0.1);
+    ek_schedule *plain = ek_cosine_annealing_lr(untouched, 10, 0.1);
     for (int i = 0; i < 5; i++)
         assert_ok(ek_schedule_step(plain));
     assert_ok(ek_schedule_set_steps(again, 2));

@@ -33,7 +33,7 @@ TEST(checkpoints_of_pytorch_go_on)
     assert_ok(ek_archive_load_module(a, "model", net, .report = &report));
     ck_assert_int_eq(report.loaded, 9);
     assert_ok(ek_archive_load_optimizer(a, "optimizer", optimizer, net));
-    ck_assert_str_eq(ek_archive_text(a, "format"), "pt");
+    ck_assert_str_eq(ek_archive_get_text(a, "format"), "pt");
     ek_archive_free(a);
     ck_assert(ek_optimizer_lr(optimizer, 0) == 0.01);
     ck_assert_int_eq(ek_optimizer_steps(optimizer, ek_module_tensor(net, "3.bias")), 3);

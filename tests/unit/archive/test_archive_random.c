@@ -146,7 +146,7 @@ TEST(numbers_of_devices_may_differ)
     ek_module_free(model);
     ek_archive_free(a);
 
-    /* From two to four: the third is where it is after a seed. */
+    /* From two to four: the third is if it is after a seed. */
     ek_manual_seed(6);
     model = dropout(2);
     mask(model);

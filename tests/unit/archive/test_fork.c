@@ -131,7 +131,7 @@ static int calls_that_compute(void)
     REFUSED(ek_host_devices_configure("3"));
     REFUSED(ek_device_set_threads(ek_host(0), 1));
     REFUSED(ek_synchronize(ek_host(0)));
-    REFUSED(ek_memory_get(ek_host(0), &stats));
+    REFUSED(ek_memory_get_stats(ek_host(0), &stats));
     REFUSED(ek_memory_trim(ek_host(0)));
     REFUSED(ek_report_start(.name = "of the child"));
     REFUSED(ek_report_step(parent.report));

@@ -9,7 +9,7 @@ CALL(ek_device_parse(NOTHING, &room.device));
 CALL(ek_device_parse("cpu", NOTHING));
 CALL(ek_host_devices_configure(NOTHING));
 CALL(ek_cuda_devices_configure(NOTHING));
-CALL(ek_memory_get(ek_host(0), NOTHING));
+CALL(ek_memory_get_stats(ek_host(0), NOTHING));
 CALL(ek_keyword_is_written(NOTHING, "lr", 0));
 CALL(ek_keyword_is_written(".lr = 0", NOTHING, 0));
 CALL(ek_parse_bytes(NOTHING, &room.nbytes));
@@ -27,9 +27,9 @@ CALL(ek_set_log(NULL, room.text));
 /* ---- scope.h ---- */
 
 CALL(ek_scope_end(NOTHING));
-CALL(ek_scope_end_with(NOTHING, a_tensor()));
-CALL(ek_scope_end_with(&room.scope, NOTHING));
-CALL(ek_scope_end_with(&room.scope, a_tensor()));
+CALL(ek_scope_return(NOTHING, a_tensor()));
+CALL(ek_scope_return(&room.scope, NOTHING));
+CALL(ek_scope_return(&room.scope, a_tensor()));
 CALL(ek_keep(NOTHING));
 CALL(ek_release(NOTHING));
 
@@ -74,7 +74,7 @@ CALL(ek_value_list(NOTHING, 2));
 CALL(ek_value_per_device(NOTHING, 2));
 CALL(ek_value_dict(NOTHING, 2));
 CALL(ek_value_get(ek_value_dict(entries(), 2), NOTHING));
-CALL(ek_scope_end_with_value(NOTHING, EK_VALUE(a_tensor())));
+CALL(ek_scope_return_value(NOTHING, EK_VALUE(a_tensor())));
 
 /* ---- random.h ---- */
 
@@ -121,11 +121,11 @@ CALL(ek_gradgradcheck_with((ek_gradcheck_options){0}));
 
 /* ---- function.h ---- */
 
-CALL(ek_function_apply_with(NOTHING, tensors(), 2, room.tensors, room.text));
-CALL(ek_function_apply_with(&a_function, NOTHING, 2, room.tensors, room.text));
-CALL(ek_function_apply_with(&a_function, tensors(), 2, NOTHING, room.text));
-CALL(ek_function_apply_with(&a_function, tensors(), 2, room.tensors, NOTHING));
-CALL(ek_function_apply_with(&a_function, tensors(), 2, room.tensors, room.text));
+CALL(ek_function_apply_user(NOTHING, tensors(), 2, room.tensors, room.text));
+CALL(ek_function_apply_user(&a_function, NOTHING, 2, room.tensors, room.text));
+CALL(ek_function_apply_user(&a_function, tensors(), 2, NOTHING, room.text));
+CALL(ek_function_apply_user(&a_function, tensors(), 2, room.tensors, NOTHING));
+CALL(ek_function_apply_user(&a_function, tensors(), 2, room.tensors, room.text));
 CALL(ek_function_save(NOTHING, tensors(), 2));
 CALL(ek_function_saved(NOTHING, 0));
 CALL(ek_function_needs(NOTHING, 0));
@@ -202,7 +202,7 @@ CALL(ek_min_dim(NOTHING, 0, 1));
 CALL(ek_argmax(NOTHING, 0, 1));
 CALL(ek_sum_to(NOTHING, a_shape));
 CALL(ek_reshape(NOTHING, a_shape));
-CALL(ek_flatten(NOTHING, 1, 1));
+CALL(ek_f_flatten(NOTHING, 1, 1));
 CALL(ek_unsqueeze(NOTHING, 0));
 CALL(ek_squeeze(NOTHING, 0));
 CALL(ek_permute(NOTHING, a_shape));

@@ -1,4 +1,4 @@
-/* A zero that a call writes is a zero, also where the option's default is another number. */
+/* A zero that a call writes is a zero, also if the option's default is another number. */
 #include <math.h>
 
 #include "evenkeel/evenkeel.h"

@@ -130,7 +130,7 @@ TEST_LOOP(several_outputs, 0, 3)
     int which = _i;
     assert_ok(
         ek_gradcheck(.function = pair_product, .inputs = inputs, .input_count = 2, .user = &which));
-    /* What arrives is NULL where the other output alone was used. */
+    /* What arrives is NULL if the other output alone was used. */
     ck_assert_int_eq(pair_missing, which == 0 ? 2 : which == 1 ? 1 : 0);
     assert_ok(ek_gradgradcheck(.function = pair_product, .inputs = inputs, .input_count = 2,
                                .user = &which));
@@ -171,7 +171,7 @@ TEST(user_is_freed_once)
     int freed = 0;
     ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_cpu());
     ek_scope scope = ek_scope_begin();
-    assert_ok(ek_function_apply_with(&owner, &x, 1, &y, &freed));
+    assert_ok(ek_function_apply_user(&owner, &x, 1, &y, &freed));
     assert_ok(ek_backward(y, .retain_graph = true));
     assert_ok(ek_backward(y));
     ck_assert_int_eq(freed, 0); /* with the graph */
@@ -180,7 +180,7 @@ TEST(user_is_freed_once)
 
     freed = 0; /* nothing recorded */
     bool before = ek_set_grad_enabled(false);
-    assert_ok(ek_function_apply_with(&owner, &x, 1, &y, &freed));
+    assert_ok(ek_function_apply_user(&owner, &x, 1, &y, &freed));
     ek_set_grad_enabled(before);
     ck_assert_int_eq(freed, 1);
     ck_assert(!ek_tensor_requires_grad(y));
@@ -188,15 +188,15 @@ TEST(user_is_freed_once)
     freed = 0; /* failures: of the forward, of the call, an error from before */
     ek_function failing = owner;
     failing.forward = failing_forward;
-    assert_refused(ek_function_apply_with(&failing, &x, 1, &y, &freed), EK_E_USER,
+    assert_refused(ek_function_apply_user(&failing, &x, 1, &y, &freed), EK_E_USER,
                    "in forward of owner: it failed with");
     ck_assert_int_eq(freed, 1);
     ck_assert_ptr_null(y);
-    ck_assert_int_lt(ek_function_apply_with(&owner, &x, 65, &y, &freed), 0);
+    ck_assert_int_lt(ek_function_apply_user(&owner, &x, 65, &y, &freed), 0);
     assert_error(EK_E_INVALID, "owner: 65 inputs; there can be 0 to 64");
     ck_assert_int_eq(freed, 2);
     ek_error(EK_E_USER, "from before");
-    ck_assert_int_lt(ek_function_apply_with(&owner, &x, 1, &y, &freed), 0);
+    ck_assert_int_lt(ek_function_apply_user(&owner, &x, 1, &y, &freed), 0);
     assert_error(EK_E_USER, "from before");
     ck_assert_int_eq(freed, 3);
 
@@ -204,7 +204,7 @@ TEST(user_is_freed_once)
     freed = 0;
     ek_tensor *base = toy_scale(x, 1), *view = toy_spread(base, EK_SHAPE(1));
     assert_made(toy_scale_(base, 3));
-    ck_assert_int_lt(ek_function_apply_with(&owner, &view, 1, &y, &freed), 0);
+    ck_assert_int_lt(ek_function_apply_user(&owner, &view, 1, &y, &freed), 0);
     assert_error(EK_E_MODIFIED, "owner: input 0 is a view");
     ck_assert_int_eq(freed, 1);
 }
@@ -217,7 +217,7 @@ TEST(without_a_backward_there_is_no_gradient)
     ek_function constant = owner;
     constant.backward = NULL;
     ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_cpu());
-    assert_ok(ek_function_apply_with(&constant, &x, 1, &y, &freed));
+    assert_ok(ek_function_apply_user(&constant, &x, 1, &y, &freed));
     ck_assert(!ek_tensor_requires_grad(y));
     ck_assert_int_eq(freed, 1);
     ck_assert_int_lt(ek_backward(y), 0);
@@ -252,7 +252,7 @@ TEST(backwards_run_on_the_worker_of_their_device)
     for (int d = 0; d < DEVICES; d++) {
         devs[d] = ek_dev_get(test_device(d));
         ek_tensor *y, *there = toy_to(x, devs[d], 0);
-        assert_ok(ek_function_apply_with(&witness, &there, 1, &y, &ran_on[d]));
+        assert_ok(ek_function_apply_user(&witness, &there, 1, &y, &ran_on[d]));
         y = toy_to(apply(&cube, y), ek_tensor_dev(x), 0);
         sum = sum ? ek_fold_add(sum, y) : y;
     }

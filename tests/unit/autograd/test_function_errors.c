@@ -83,7 +83,7 @@ TEST_LOOP(wrong_forwards_are_told, 0, MISTAKES)
     mistake what = (mistake)_i;
     ek_tensor *y, *x = toy_leaf((double[]){2}, 1, ek_cpu());
     elsewhere = toy_leaf((double[]){2}, 1, ek_cpu());
-    assert_refused(ek_function_apply_with(&wrong, &x, 1, &y, &what), wanted[_i].status,
+    assert_refused(ek_function_apply_user(&wrong, &x, 1, &y, &what), wanted[_i].status,
                    wanted[_i].part);
     ck_assert_ptr_null(y);
     ck_assert(ek_tensor_is_leaf(x) && ek_grad_enabled());
@@ -131,7 +131,7 @@ TEST(somebody_elses_tensor_stays_as_it_is)
                                          .backward = constant_backward};
     ek_tensor *y[2], *x = toy_leaf((double[]){2}, 1, ek_cpu());
     ek_tensor *plain = toy_full(3, EK_SHAPE(1), ek_cpu());
-    assert_ok(ek_function_apply_with(&constant, &x, 1, y, plain));
+    assert_ok(ek_function_apply_user(&constant, &x, 1, y, plain));
     ck_assert(ek_tensor_is_leaf(plain) && !ek_tensor_requires_grad(plain));
     ck_assert(ek_tensor_requires_grad(y[0]) && ek_tensor_requires_grad(y[1]));
     ck_assert_double_eq(element(toy_grad(ek_fold_add(y[0], toy_scale(y[1], 4)), x, false), 0), 5);
@@ -172,7 +172,7 @@ TEST_LOOP(wrong_backwards_are_told, 0, 4)
                                       .backward = wrong_backward};
     toy_failure how = (toy_failure)_i;
     ek_tensor *y, *x = toy_leaf((double[]){2}, 1, test_device(1));
-    assert_ok(ek_function_apply_with(&wrong, &x, 1, &y, &how));
+    assert_ok(ek_function_apply_user(&wrong, &x, 1, &y, &how));
     ck_assert_int_lt(ek_backward(y), 0);
     assert_error(wanted[_i].status, wanted[_i].part);
 }

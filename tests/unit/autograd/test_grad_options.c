@@ -33,7 +33,7 @@ TEST(the_graph_is_retained_when_asked)
     ck_assert_double_eq(element(second, 2), 2);
     assert_refused(grad_of(y, x, &gradient, false, EK_OFF), EK_E_STATE,
                    "the saved tensors of toy_mul were freed");
-    /* Where the gradient's graph leads through the value's, it is too late. */
+    /* If the gradient's graph leads through the value's, it is too late. */
     y = toy_sum(toy_mul(toy_mul(x, x), x));
     assert_ok(grad_of(y, x, &gradient, true, EK_OFF));
     assert_refused(grad_of(toy_sum(gradient), x, &second, false, EK_OFF), EK_E_STATE,

@@ -226,7 +226,7 @@ TEST(saved_tensors_are_freed_as_backward_goes)
     ek_tensor *y = toy_scale(x, 1e-3);
     for (int i = 0; i < DEPTH; i++)
         y = toy_exp(y);
-    y = ek_scope_end_with(&inner, toy_sum(y));
+    y = ek_scope_return(&inner, toy_sum(y));
     uint64_t before = toy_memory(test_device(0)).in_use;
     ck_assert_uint_ge(before, (DEPTH + 1) * nbytes);
     assert_ok(ek_memory_reset_peak(test_device(0)));

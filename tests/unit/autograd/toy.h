@@ -262,7 +262,7 @@ static inline ek_tensor *toy_grad(ek_tensor *y, ek_tensor *x, bool create_graph)
 static inline ek_memory_stats toy_memory(ek_device device)
 {
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(device, &stats));
+    assert_ok(ek_memory_get_stats(device, &stats));
     return stats;
 }
 

@@ -28,13 +28,12 @@ static inline ek_tensor *normal(uint64_t seed, ek_shape shape, ek_dtype dtype)
 
 static inline ek_module *smooth_critic(void)
 {
-    return ek_sequential(ek_flatten_module(1, -1), ek_linear(32, 6), ek_tanh(), ek_linear(6, 1));
+    return ek_sequential(ek_flatten(1, -1), ek_linear(32, 6), ek_tanh(), ek_linear(6, 1));
 }
 
 static inline ek_module *leaky_critic(void)
 {
-    return ek_sequential(ek_flatten_module(1, -1), ek_linear(32, 6), ek_leaky_relu(0.2),
-                         ek_linear(6, 1));
+    return ek_sequential(ek_flatten(1, -1), ek_linear(32, 6), ek_leaky_relu(0.2), ek_linear(6, 1));
 }
 
 static inline ek_module *conv_critic(void)
@@ -113,7 +112,7 @@ static inline ek_device home_of(way how, int devices)
 
 /* ---- results ---- */
 
-/* The penalty, and the parameters' gradients on cpu (NULL where there is none). */
+/* The penalty, and the parameters' gradients on cpu (NULL if there is none). */
 typedef struct outcome {
     ek_tensor *value;
     ek_tensor *gradients[PARAMETERS];

@@ -170,7 +170,7 @@ static inline double whole_batch(job *j, ek_value input, ek_value target)
     return value;
 }
 
-/* |a - b| / |b| over the whole vectors of gradients; NaN where there is one. */
+/* |a - b| / |b| over the whole vectors of gradients; NaN if there is one. */
 static inline double gradient_distance(ek_module *a, ek_module *b)
 {
     double difference = 0, size = 0;

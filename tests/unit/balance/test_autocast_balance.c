@@ -154,7 +154,7 @@ TEST_LOOP(penalties, 0, 6)
                                    .device_ids = ek_devices(test_kind(), 1 + _i / 2));
         assert_made(several);
         double value = penalty_step(several, (ek_penalty_kind)kind, true);
-        /* The norm less 1 and squared: twice its rounding, and more where it is near 1. */
+        /* The norm less 1 and squared: twice its rounding, and more if it is near 1. */
         ck_assert_msg(fabs(value - exact) <= 0.02 * exact, "%s: %g instead of %g",
                       ek_penalty_name((ek_penalty_kind)kind), value, exact);
         ck_assert_double_ne(value, exact);
@@ -187,7 +187,7 @@ TEST(master_weights)
         assert_ok(ek_step(optimizer));
         ek_scope_end(&inner);
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(test_device(0), &stats));
+        assert_ok(ek_memory_get_stats(test_device(0), &stats));
         if (i > 1)
             ck_assert_uint_eq(stats.in_use, in_use);
         in_use = stats.in_use;

@@ -35,11 +35,11 @@ static outcome fresh_run(way how, int device, uint64_t capacity)
     o.status = train(&j, BATCH);
     for (int d = 0; d < USED; d++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(test_device(d), &stats));
+        assert_ok(ek_memory_get_stats(test_device(d), &stats));
         o.peaks[d] = stats.peak;
     }
     if (o.status < 0) {
-        /* All is usable: smaller batches run, and this one where there is room. */
+        /* All is usable: smaller batches run, and this one if there is room. */
         assert_error(EK_E_OUT_OF_MEMORY, "is out of memory");
         assert_ok(train(&j, BATCH / 2));
         assert_ok(ek_memory_set_capacity(test_device(device), 0));
@@ -81,7 +81,7 @@ TEST_LOOP(more_parts_take_less, ONE_DEVICE, WAYS)
                                     .micro_batches = parts));
             ek_scope_end(&scope);
         }
-        assert_ok(ek_memory_get(test_device(0), &stats));
+        assert_ok(ek_memory_get_stats(test_device(0), &stats));
         ck_assert_uint_lt(stats.peak, last - last / 10);
         last = stats.peak;
         free_job(&j);
@@ -100,7 +100,7 @@ TEST_LOOP(a_smaller_part_fits, ONE_DEVICE, WAYS)
     assert_ok(train(&j, 6));
     assert_ok(ek_module_sha256(j.net, before));
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(test_device(0), &stats));
+    assert_ok(ek_memory_get_stats(test_device(0), &stats));
     assert_ok(ek_memory_set_capacity(test_device(0), 4 * stats.peak / 3));
     double loss;
     int rc = 0, parts = 1;

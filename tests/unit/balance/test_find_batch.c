@@ -269,7 +269,7 @@ static traces look(const job *j)
     ek_scope_end(&scope);
     for (int d = 0; d < 4; d++) {
         assert_ok(ek_memory_trim(test_device(d)));
-        assert_ok(ek_memory_get(test_device(d), &t.stats[d]));
+        assert_ok(ek_memory_get_stats(test_device(d), &t.stats[d]));
     }
     return t;
 }
@@ -388,7 +388,7 @@ static int leave_little(int64_t batch, void *user)
     ek_memory_stats stats;
     (void)batch;
     ek_zero_grad(user);
-    EK_TRY(ek_memory_get(test_device(0), &stats));
+    EK_TRY(ek_memory_get_stats(test_device(0), &stats));
     return ek_memory_set_capacity(test_device(0), stats.in_use + SMALL);
 }
 

@@ -4,7 +4,7 @@
 /* Its activations are computed again in backward. */
 static ek_module *checkpointed_critic(void)
 {
-    return ek_sequential(ek_flatten_module(1, -1),
+    return ek_sequential(ek_flatten(1, -1),
                          ek_checkpoint(ek_sequential(ek_linear(32, 6), ek_tanh())),
                          ek_linear(6, 1));
 }
@@ -317,7 +317,7 @@ TEST(own_gradients_stay)
 /* The first layer is dead for samples 0, 3, 6, ...: their gradient is 0, the others' are not. */
 static ek_module *half_dead_critic(void)
 {
-    return ek_sequential(ek_flatten_module(1, -1), ek_linear(32, 1), ek_relu(), ek_linear(1, 1));
+    return ek_sequential(ek_flatten(1, -1), ek_linear(32, 1), ek_relu(), ek_linear(1, 1));
 }
 
 static ek_tensor *half_dead_samples(void)
@@ -397,7 +397,7 @@ TEST_LOOP(nothing_grows, 0, 3)
         ek_scope_end(&scope);
         for (int d = 0; d < 4; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get(test_device(d), &stats));
+            assert_ok(ek_memory_get_stats(test_device(d), &stats));
             if (call > 4)
                 ck_assert_uint_eq(stats.in_use, in_use[d]);
             in_use[d] = stats.in_use;
@@ -415,19 +415,19 @@ TEST(chunks_are_all_that_stays)
     ek_memory_stats before[4], after[4];
     assert_ok(ek_backward(ek_gradient_penalty(critic, real, fake))); /* replicas and gradients */
     for (int d = 0; d < 4; d++)
-        assert_ok(ek_memory_get(test_device(d), &before[d]));
+        assert_ok(ek_memory_get_stats(test_device(d), &before[d]));
     ek_tensor *penalty = ek_gradient_penalty(critic, real, fake);
     assert_made(penalty);
     uint64_t held[4];
     for (int d = 0; d < 4; d++) {
-        assert_ok(ek_memory_get(test_device(d), &after[d]));
+        assert_ok(ek_memory_get_stats(test_device(d), &after[d]));
         held[d] = after[d].in_use - before[d].in_use;
     }
     for (int d = 1; d < 4; d++)
         ck_assert_uint_le(held[0], held[d] + held[d] / 20);
     assert_ok(ek_backward(penalty, .retain_graph = true));
     for (int d = 0; d < 4; d++) {
-        assert_ok(ek_memory_get(test_device(d), &after[d]));
+        assert_ok(ek_memory_get_stats(test_device(d), &after[d]));
         ck_assert_uint_eq(after[d].now[EK_MEMORY_GRADIENT], before[d].now[EK_MEMORY_GRADIENT]);
     }
     ek_module_free(critic);

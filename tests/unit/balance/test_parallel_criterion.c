@@ -389,7 +389,7 @@ TEST(only_scalars_reach_the_first_device)
     ek_module *balanced = ek_data_parallel_criterion(make_criterion(EK_MEAN), devices);
     value_of(ek_loss(balanced, ek_forward(model, make_inputs(64)), make_targets(64, 0, 0)));
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(test_device(0), &stats));
+    assert_ok(ek_memory_get_stats(test_device(0), &stats));
     ck_assert_uint_eq(stats.at_peak[EK_MEMORY_COMMUNICATION], 0);
     ek_module_free(model);
     ek_module_free(balanced);
@@ -411,7 +411,7 @@ TEST(memory_does_not_grow)
         ek_scope_end(&scope);
         for (int d = 0; d < 4; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get(test_device(d), &stats));
+            assert_ok(ek_memory_get_stats(test_device(d), &stats));
             if (step == 8)
                 after[d] = stats.in_use;
             if (step > 8)

@@ -21,7 +21,7 @@ static void peaks_of(train_mode mode, uint64_t peaks[DEVICES])
     }
     for (int d = 0; d < DEVICES; d++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(test_device(d), &stats));
+        assert_ok(ek_memory_get_stats(test_device(d), &stats));
         peaks[d] = stats.peak;
     }
     ek_release(images);

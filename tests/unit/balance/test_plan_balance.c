@@ -6,7 +6,7 @@
 #include "evenkeel/gan.h"
 #include "evenkeel/ops.h"
 
-/* Samples on each device of an ek_data_parallel_model's output, zero where there are none. */
+/* Samples on each device of an ek_data_parallel_model's output, zero if there are none. */
 static void assert_sizes(ek_value out, int devices, const int64_t *sizes)
 {
     int part = 0;

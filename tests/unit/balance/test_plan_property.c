@@ -234,7 +234,7 @@ static double norm_of(const double *a, const double *b, int count)
     return sqrt(sum);
 }
 
-/* Where nothing is left to average both have no number, in the same elements. */
+/* If nothing is left to average both have no number, in the same elements. */
 static bool same_without_numbers(const result *a, const result *b)
 {
     bool same = isnan(a->loss) && isnan(b->loss);

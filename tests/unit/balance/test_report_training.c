@@ -59,7 +59,7 @@ static void assert_sums(const ek_memory_sample *sample)
 static void assert_memory(const ek_report *report, int index)
 {
     ek_device_report device;
-    assert_ok(ek_report_device(report, index, &device));
+    assert_ok(ek_report_get_device(report, index, &device));
     assert_sums(&device.peak);
     const int count = ek_report_memory(report, index, samples, ROOM);
     ck_assert(count > 0 && count <= ROOM);
@@ -78,7 +78,7 @@ static void assert_times(const ek_report *report)
     const double seconds = ek_report_seconds(report);
     for (int d = 0; d < DEVICES; d++) {
         ek_device_report device;
-        assert_ok(ek_report_device(report, d, &device));
+        assert_ok(ek_report_get_device(report, d, &device));
         ck_assert(device.computing >= 0 && device.communicating >= 0 && device.waiting >= 0);
         ck_assert(fabs(device.computing + device.communicating + device.waiting - seconds) <=
                   1e-9 * seconds);
@@ -155,8 +155,8 @@ static void check_training(train_mode mode)
         ek_device_report device;
         ek_memory_stats stats;
         assert_memory(report, d);
-        assert_ok(ek_report_device(report, d, &device));
-        assert_ok(ek_memory_get(test_device(d), &stats));
+        assert_ok(ek_report_get_device(report, d, &device));
+        assert_ok(ek_memory_get_stats(test_device(d), &stats));
         ck_assert_uint_eq(device.peak.in_use, stats.peak);
         for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
             ck_assert_uint_eq(device.peak.now[c], stats.at_peak[c]);
@@ -232,7 +232,7 @@ static void check_failures(train_mode mode)
         for (int d = 0; d < DEVICES; d++) {
             ek_device_report device;
             assert_memory(report, d);
-            assert_ok(ek_report_device(report, d, &device));
+            assert_ok(ek_report_get_device(report, d, &device));
             ck_assert_uint_eq(device.capacity, capacity);
             ck_assert_uint_le(device.peak.in_use, capacity);
             ck_assert_uint_le(device.reserved_peak, capacity);
@@ -316,7 +316,7 @@ TEST(operations_names_are_kept)
                                   .forward = double_forward,
                                   .backward = double_backward,
                                   .destroy = free};
-    assert_ok(ek_function_apply_with(&doubling, &x, 1, &y, function));
+    assert_ok(ek_function_apply_user(&doubling, &x, 1, &y, function));
     assert_ok(ek_backward(ek_sum(y)));
     ek_scope_end(&scope);
     assert_ok(ek_report_step(report));

@@ -152,7 +152,7 @@ TEST_LOOP(parameters_are_sent_once_per_step, 0, CASES)
 {
     ek_module *critic = make_critic(_i);
     ek_optimizer *optimizer = ek_adam(critic);
-    uint64_t nbytes = sizeof(double) * (uint64_t)ek_module_parameter_count(critic);
+    uint64_t nbytes = sizeof(double) * (uint64_t)ek_module_numel(critic);
     uint64_t others = (uint64_t)cases[_i].devices - 1;
     for (uint64_t step = 1; step <= 3; step++) {
         ek_tensor *sum = NULL;

@@ -77,7 +77,7 @@ TEST(ledgers_are_level)
     const double tolerance = 1.1;
     for (int d = 0; d < 4; d++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(test_device(d), &stats));
+        assert_ok(ek_memory_get_stats(test_device(d), &stats));
         ck_assert_uint_ge(stats.now[EK_MEMORY_PARAMETER], all);
         ck_assert_uint_le(stats.now[EK_MEMORY_PARAMETER], all + slack);
         ck_assert_uint_ge(stats.now[EK_MEMORY_GRADIENT] + slack, share);
@@ -122,7 +122,7 @@ TEST_LOOP(memory_does_not_grow, 0, 2)
         one_step(&j, &t, step);
         for (int d = 0; d < 3; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get(test_device(d), &stats));
+            assert_ok(ek_memory_get_stats(test_device(d), &stats));
             if (step < 2)
                 warm[d] = stats.in_use;
             ck_assert_uint_eq(stats.in_use, warm[d]);
@@ -243,7 +243,7 @@ static outcome run_penalty(const job *j, ek_penalty_kind kind)
     ek_manual_seed(21);
     ek_module *critic = ek_sequential(ek_conv2d(1, 5, 4, .stride = 2, .padding = 1),
                                       ek_leaky_relu(0.2), ek_conv2d(5, 3, 4, .stride = 2),
-                                      ek_tanh(), ek_flatten_module(1, -1), ek_linear(27, 1));
+                                      ek_tanh(), ek_flatten(1, -1), ek_linear(27, 1));
     assert_made(critic);
     assert_ok(ek_module_to_dtype(critic, j->dtype));
     trainer t = wrap(j, critic);
@@ -307,7 +307,7 @@ static outcome run_mixed(const job *j)
     return o;
 }
 
-/* Where whole gradients and pieces meet the order of additions is another: not to the bit. */
+/* If whole gradients and pieces meet the order of additions is another: not to the bit. */
 TEST(the_module_can_be_used_itself)
 {
     job j = {.mode = BALANCED, .dtype = EK_F64, .devices = 4, .batch = 6, .shard = true};

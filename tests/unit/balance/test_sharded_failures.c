@@ -24,7 +24,7 @@ TEST_LOOP(out_of_memory_is_survived, 0, 4)
     make_batch(64, 0, NONE_IGNORED, EK_F64, 1, &large[0], &large[1]);
     for (int d = 0; d < DEVICES; d++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(test_device(d), &stats));
+        assert_ok(ek_memory_get_stats(test_device(d), &stats));
         assert_ok(
             ek_memory_set_capacity(test_device(d), stats.peak + (uint64_t)_i * 20000 + 30000));
     }

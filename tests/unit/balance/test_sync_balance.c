@@ -1,4 +1,4 @@
-/* Synchronised batch norm where nothing meets but scalars: outputs stay on their devices. */
+/* Synchronised batch norm if nothing meets but scalars: outputs stay on their devices. */
 #include "balance_setup.h"
 #include "evenkeel/ops.h"
 #include "evenkeel/optim.h"

@@ -111,7 +111,7 @@ TEST_LOOP(memory_does_not_grow, 0, MODES)
         assert_ok(train_step(&t, images, target, &loss));
         for (int d = 0; d <= DEVICES; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get(d < DEVICES ? test_device(d) : ek_cpu(), &stats));
+            assert_ok(ek_memory_get_stats(d < DEVICES ? test_device(d) : ek_cpu(), &stats));
             if (step < 2)
                 after_warm_up[d] = stats.in_use;
             ck_assert_msg(stats.in_use == after_warm_up[d],
@@ -135,7 +135,7 @@ TEST_LOOP(out_of_memory_is_survived, 0, MODES)
     uint64_t before[DEVICES];
     for (int d = 0; d < DEVICES; d++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(test_device(d), &stats));
+        assert_ok(ek_memory_get_stats(test_device(d), &stats));
         before[d] = stats.in_use;
         assert_ok(ek_memory_set_capacity(test_device(d), stats.peak + stats.peak / 4 + 100000));
     }
@@ -151,7 +151,7 @@ TEST_LOOP(out_of_memory_is_survived, 0, MODES)
     ck_assert(again < loss);
     for (int d = 0; d < DEVICES; d++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(test_device(d), &stats));
+        assert_ok(ek_memory_get_stats(test_device(d), &stats));
         ck_assert_uint_eq(stats.in_use, before[d]);
     }
     for (int i = 0; i < 2; i++) {

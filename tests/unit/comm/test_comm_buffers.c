@@ -18,14 +18,14 @@ static void make_remote(bool apart)
 static uint64_t in_use(int device)
 {
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(device), &stats));
+    assert_ok(ek_memory_get_stats(ek_host(device), &stats));
     return stats.in_use;
 }
 
 static uint64_t growth(int device, uint64_t before)
 {
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(device), &stats));
+    assert_ok(ek_memory_get_stats(ek_host(device), &stats));
     return stats.peak - before;
 }
 

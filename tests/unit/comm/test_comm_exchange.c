@@ -197,7 +197,7 @@ TEST_LOOP(every_device_adds_a_slice, 0, 2)
     ek_memory_stats stats;
     for (int d = 0; d < DEVICES; d++) {
         assert_ok(ek_memory_reset_peak(ek_host(d)));
-        assert_ok(ek_memory_get(ek_host(d), &stats));
+        assert_ok(ek_memory_get_stats(ek_host(d), &stats));
         before[d] = stats.in_use;
     }
     assert_ok(ek_add_all("test", list, 4));
@@ -205,7 +205,7 @@ TEST_LOOP(every_device_adds_a_slice, 0, 2)
     if (!_i)
         ck_assert_int_eq(exchanges, 4); /* two chunks: what is added, and what comes of it */
     for (int d = 0; d < DEVICES; d++) {
-        assert_ok(ek_memory_get(ek_host(d), &stats));
+        assert_ok(ek_memory_get_stats(ek_host(d), &stats));
         ck_assert_uint_eq(stats.in_use, before[d]);
         ck_assert_uint_le(stats.peak - before[d], EK_COMM_BUFFER_BYTES);
         if (!_i && d > 0)

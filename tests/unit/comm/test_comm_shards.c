@@ -421,7 +421,7 @@ static void sum_large(bool apart, bool turned)
     for (int d = 0; d < 3; d++) {
         devs[d] = ek_dev_get(test_device(d));
         ek_scope scope = ek_scope_begin();
-        whole[d] = ek_scope_end_with(&scope, large(d, turned));
+        whole[d] = ek_scope_return(&scope, large(d, turned));
         into[d] = ek_zeros(EK_SHAPE(ROWS / 4 * (d == 2 ? 2 : 1) * COLUMNS), .device = devs[d]->id);
     }
     int64_t quarter = ROWS / 4 * COLUMNS;
@@ -436,13 +436,13 @@ static void sum_large(bool apart, bool turned)
     for (int d = 0; d < 3; d++) {
         ek_memory_stats stats;
         assert_ok(ek_memory_reset_peak(devs[d]->id));
-        assert_ok(ek_memory_get(devs[d]->id, &stats));
+        assert_ok(ek_memory_get_stats(devs[d]->id, &stats));
         before[d] = stats.in_use;
     }
     assert_ok(ek_comm_reduce_scatter(&division, whole, into, pieces));
     for (int d = 0; d < 3; d++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(devs[d]->id, &stats));
+        assert_ok(ek_memory_get_stats(devs[d]->id, &stats));
         uint64_t extra = stats.peak - before[d];
         if (!apart && !turned && test_kind() == EK_HOST)
             ck_assert_uint_eq(extra, 0);

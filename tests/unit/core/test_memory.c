@@ -16,7 +16,7 @@ static ek_dev *open_host(const char *specification)
 static ek_memory_stats stats_of(int index)
 {
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(index), &stats));
+    assert_ok(ek_memory_get_stats(ek_host(index), &stats));
     return stats;
 }
 
@@ -127,7 +127,7 @@ TEST(scopes_release_and_hand_over)
     ek_tensor *b = ek_empty(EK_SHAPE(16), .device = ek_host(0));
     ek_empty(EK_SHAPE(16), .device = ek_host(0));
     ck_assert_uint_eq(stats_of(0).in_use, 3 * 64);
-    ck_assert_ptr_eq(ek_scope_end_with(&inner, b), b);
+    ck_assert_ptr_eq(ek_scope_return(&inner, b), b);
     ck_assert_uint_eq(stats_of(0).in_use, 2 * 64);
     ek_keep(a);
     ek_scope_begin(); /* left open: ends with the outer one */

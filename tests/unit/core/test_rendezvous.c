@@ -78,7 +78,7 @@ TEST(parts_meet_in_order_as_often_as_they_like)
 {
     assert_ok(ek_gang_run(devs, DEVICES, meet_often, NULL, "replica"));
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(0), &stats));
+    assert_ok(ek_memory_get_stats(ek_host(0), &stats));
     ck_assert_uint_eq(stats.in_use, 0);
 }
 

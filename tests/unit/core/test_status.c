@@ -149,9 +149,9 @@ TEST(the_environment_names_host_devices)
     setenv("EVENKEEL_HOST_DEVICES", "2x64M,32M@0.25", 1);
     ck_assert_int_eq(ek_device_count(EK_HOST), 3);
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(2), &stats));
+    assert_ok(ek_memory_get_stats(ek_host(2), &stats));
     ck_assert_uint_eq(stats.capacity, 32u << 20);
-    assert_refused(ek_memory_get(ek_host(3), &stats), EK_E_DEVICE,
+    assert_refused(ek_memory_get_stats(ek_host(3), &stats), EK_E_DEVICE,
                    "there is no device host:3; this process has 3");
     assert_ok(ek_shutdown());
 }
@@ -161,7 +161,7 @@ TEST(a_bad_environment_is_an_error)
     setenv("EVENKEEL_HOST_DEVICES", "4y", 1);
     ek_memory_stats stats;
     ck_assert_int_lt(ek_device_count(EK_HOST), 0);
-    ck_assert_int_lt(ek_memory_get(ek_host(0), &stats), 0);
+    ck_assert_int_lt(ek_memory_get_stats(ek_host(0), &stats), 0);
     /* The second call's own error is dropped, and leaves the first as it was. */
     const char *name = strstr(ek_error_message(), "EVENKEEL_HOST_DEVICES: ");
     ck_assert_ptr_eq(name, ek_error_message());

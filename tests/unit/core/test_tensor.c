@@ -139,7 +139,7 @@ TEST(values_nest_and_are_released)
     ck_assert_str_eq(ek_value_key(dict, 1), "scale");
     ck_assert(ek_value_get(dict, "scale").as.floating == 0.5);
     ck_assert_int_eq(ek_value_get(dict, "other").kind, EK_VALUE_NONE);
-    dict = ek_scope_end_with_value(&scope, dict);
+    dict = ek_scope_return_value(&scope, dict);
     ck_assert_ptr_eq(ek_value_tensor(ek_value_get(dict, "logits")), a);
 
     entries[1].key = "logits";
@@ -155,7 +155,7 @@ TEST(values_nest_and_are_released)
     ck_assert_int_eq(ek_value_of_tensor(NULL).kind, EK_VALUE_ERROR);
     ek_error_clear();
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_cpu(), &stats));
+    assert_ok(ek_memory_get_stats(ek_cpu(), &stats));
     ck_assert_uint_eq(stats.in_use, 64); /* b is gone, a lives in the dictionary */
     assert_ok(ek_shutdown());
 }

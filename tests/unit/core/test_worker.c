@@ -60,7 +60,7 @@ TEST(parts_run_on_their_devices_with_the_submitters_modes)
         ck_assert_uint_eq(first.modes[i].flags, EK_MODE_NO_GRAD);
         ck_assert_uint_eq(second.modes[i].flags, 0);
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(ek_host(i), &stats));
+        assert_ok(ek_memory_get_stats(ek_host(i), &stats));
         ck_assert_uint_eq(stats.now[EK_MEMORY_PARAMETER], 64);
         ck_assert_uint_eq(stats.now[EK_MEMORY_ACTIVATION], 64);
         ek_release(first.made[i]);

@@ -9,7 +9,7 @@
 
 enum { NBYTES = 256, ROUNDS = 300 };
 
-/* Two GPUs that NCCL serves, each with a block of memory that is zero. False where there are not.
+/* Two GPUs that NCCL serves, each with a block of memory that is zero. False if there are not.
  */
 typedef struct pair {
     ek_dev *devs[2];
@@ -172,7 +172,7 @@ static void open_many(many *m)
         assert_ok(ek_synchronize(m->devs[i]->id));
 }
 
-/* What lies on a lost GPU can't be given back, but where it is there again. */
+/* What lies on a lost GPU can't be given back, but if it is there again. */
 static void close_many(many *m, bool again)
 {
     for (int i = 0; i < GPUS; i++)

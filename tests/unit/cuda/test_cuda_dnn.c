@@ -238,7 +238,7 @@ static const char h100[] =
     "\"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"smClockRateKHz\": 1980000, "
     "\"memClockRateKHz\": 2619000, \"l2CacheSize\": 52428800, \"totalGlobalMem\": 85899345920}";
 
-/* NULL where this version of cuDNN doesn't understand it. */
+/* NULL if this version of cuDNN doesn't understand it. */
 static cudnnBackendDescriptor_t properties_of(const ek_cudnn_api *api, const char *json)
 {
     cudnnBackendDescriptor_t properties = NULL;
@@ -252,7 +252,7 @@ static cudnnBackendDescriptor_t properties_of(const ek_cudnn_api *api, const cha
     return NULL;
 }
 
-/* Not more workspace than is allowed, repeatable where that is asked for. */
+/* Not more workspace than is allowed, repeatable if that is asked for. */
 static void check_plans(const ek_cudnn_api *api, const ek_dnn_target *target, const conv_case *c,
                         const variant *v)
 {

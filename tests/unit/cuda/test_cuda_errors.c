@@ -191,7 +191,7 @@ typedef struct failing {
     const char *function;
     int error, status;
     const char *part;
-    bool hidden; /* copies go another way where it fails */
+    bool hidden; /* copies go another way if it fails */
 } failing;
 
 static const failing failings[] = {

@@ -10,7 +10,7 @@
 static ek_memory_stats stats_of(int index)
 {
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_cuda(index), &stats));
+    assert_ok(ek_memory_get_stats(ek_cuda(index), &stats));
     return stats;
 }
 
@@ -156,7 +156,7 @@ TEST(logical_devices_give_each_other_what_they_have_cached)
 }
 
 typedef struct holder {
-    ek_allocator *allocator;
+    ek_dev *dev;
     atomic_bool holds;
 } holder;
 
@@ -165,10 +165,10 @@ static void *hold_allocator(void *user)
 {
     holder *h = user;
     const struct timespec moment = {0, 10000000};
-    pthread_mutex_lock(&h->allocator->lock);
+    ek_ledger_hold(h->dev);
     atomic_store(&h->holds, true);
     nanosleep(&moment, NULL);
-    pthread_mutex_unlock(&h->allocator->lock);
+    ek_ledger_release(h->dev);
     return NULL;
 }
 
@@ -180,7 +180,7 @@ TEST(logical_devices_wait_for_what_another_thread_will_give)
     pthread_t thread;
     assert_ok(ek_dev_alloc(cuda_dev(0), 40 * MB, EK_MEMORY_PARAMETER, &a));
     ek_dev_free(cuda_dev(0), a, 40 * MB, EK_MEMORY_PARAMETER);
-    holder h = {&cuda_dev(0)->allocator, false};
+    holder h = {cuda_dev(0), false};
     ck_assert_int_eq(pthread_create(&thread, NULL, hold_allocator, &h), 0);
     while (!atomic_load(&h.holds))
         sched_yield();

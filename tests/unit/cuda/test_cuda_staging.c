@@ -1,4 +1,4 @@
-/* Page-locked memory: what is sent from it arrives, in order, also where it is given back at once.
+/* Page-locked memory: what is sent from it arrives, in order, also if it is given back at once.
  */
 #include <pthread.h>
 
@@ -47,7 +47,7 @@ TEST_LOOP(what_is_given_back_at_once_arrives, 0, 6)
     for (int i = 0; i < TENSORS; i++) {
         ek_scope scope = ek_scope_begin();
         ek_tensor *staged = staged_rows(cuda_dev(0), 1 + i * 7, (uint8_t)i);
-        sent[i] = ek_scope_end_with(&scope, ek_staging_bring(staged, cuda_dev(0)));
+        sent[i] = ek_scope_return(&scope, ek_staging_bring(staged, cuda_dev(0)));
         assert_made(sent[i]);
         ck_assert(ek_device_equal(ek_tensor_device(sent[i]), ek_cuda(0)));
     }
@@ -143,7 +143,7 @@ static void drive_uploads(void)
     ck_assert_int_eq((int)cudaStreamSynchronize(ek_cuda_of(cuda_dev(0))->upload), 0);
 }
 
-/* Also where it is more than the buffers hold through which plain memory travels. */
+/* Also if it is more than the buffers hold through which plain memory travels. */
 TEST_LOOP(sending_does_not_wait_for_kernels, 0, 6)
 {
     static const int64_t counts[] = {100, 300 << 10, 20 << 20};
@@ -213,12 +213,12 @@ TEST(blocks_stay_with_their_queue)
         ek_scope_end(&scope);
         assert_ok(ek_dev_alloc(dev, BYTES, EK_MEMORY_ACTIVATION, &other));
         ek_dev_free(dev, other, BYTES, EK_MEMORY_ACTIVATION);
-        assert_ok(ek_memory_get(ek_cuda(0), &stats));
+        assert_ok(ek_memory_get_stats(ek_cuda(0), &stats));
         ck_assert_uint_eq(stats.reserved, 3 * BYTES);
         ck_assert_uint_eq(stats.in_use, 0);
     }
     assert_ok(ek_memory_trim(ek_cuda(0)));
-    assert_ok(ek_memory_get(ek_cuda(0), &stats));
+    assert_ok(ek_memory_get_stats(ek_cuda(0), &stats));
     ck_assert_uint_eq(stats.reserved, 0);
     close_cuda();
 }

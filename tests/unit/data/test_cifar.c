@@ -234,7 +234,7 @@ TEST(cifar100)
     ek_dataset_free(test);
 }
 
-/* The plain file is read where both are there. */
+/* The plain file is read if both are there. */
 TEST(plain_before_gzip)
 {
     write_file("test.bin", bytes, fill(100, 0, 1));

@@ -201,7 +201,7 @@ TEST(out_of_memory)
     ek_value samples[] = {EK_LIST(ek_value_of_int(1), large), EK_LIST(ek_value_of_int(2), large)};
     assert_refused(ek_collate(samples, 2, ek_host(0)), EK_E_OUT_OF_MEMORY, "host:0");
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(0), &stats));
+    assert_ok(ek_memory_get_stats(ek_host(0), &stats));
     ck_assert_uint_eq(stats.in_use, 0);
     ek_value batch = ek_collate(samples, 1, ek_host(0));
     ck_assert(

@@ -315,7 +315,7 @@ TEST(nothing_piles_up)
     scope = ek_scope_begin();
     ek_dataset_get_batch(dataset, order, 200, ek_cpu());
     ek_scope_end(&scope);
-    assert_ok(ek_memory_get(ek_cpu(), &stats));
+    assert_ok(ek_memory_get_stats(ek_cpu(), &stats));
     ck_assert_uint_le(stats.peak - before, 200 * 64 + 4032 + 200 * 16);
     ek_dataset_free(dataset);
     ek_dataset_free(bad);

@@ -206,7 +206,7 @@ TEST(out_of_memory)
     assert_refused(ek_dataset_get_batch(dataset, order, 2, ek_host(0)), EK_E_OUT_OF_MEMORY,
                    "tensor_dataset: host:0 is out of memory");
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_host(0), &stats));
+    assert_ok(ek_memory_get_stats(ek_host(0), &stats));
     ck_assert_uint_eq(stats.in_use, 0);
     ck_assert_int_eq(ek_dataset_get_batch(dataset, order, 2, ek_cpu()).kind, EK_VALUE_LIST);
     ek_dataset_free(dataset);

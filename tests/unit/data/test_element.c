@@ -7,7 +7,7 @@
 
 #include "unit.h"
 
-/* What sign, exponent and mantissa mean where nothing is infinite. */
+/* What sign, exponent and mantissa mean if nothing is infinite. */
 static double value_of(unsigned bits, int exponent_bits, int mantissa_bits, int bias)
 {
     unsigned sign = bits >> (exponent_bits + mantissa_bits);

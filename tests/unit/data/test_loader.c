@@ -225,12 +225,12 @@ TEST_LOOP(batches_are_given_back, 0, 3)
         ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
         if (i == 7)
             kept = ek_value_keep(batch.input);
-        assert_ok(ek_memory_get(ek_host(0), &stats));
+        assert_ok(ek_memory_get_stats(ek_host(0), &stats));
         ck_assert_uint_le(stats.in_use, (uint64_t)(4 + 2 * _i) * 2 * 64);
     }
     ck_assert_int_eq((int)element(ek_value_tensor(kept), 1), 15);
     assert_ok(ek_loader_reset(loader));
-    assert_ok(ek_memory_get(ek_host(0), &stats));
+    assert_ok(ek_memory_get_stats(ek_host(0), &stats));
     ck_assert_uint_eq(stats.in_use, 64);
     ek_value_release(kept);
     ek_loader_free(loader);

@@ -110,7 +110,7 @@ TEST_LOOP(sizes_that_do_not_add_up_lose_the_batch, 0, 2)
         ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
         ek_loader_free(loader);
     }
-    /* Each batch has its own error, also where the next one's comes while it is given. */
+    /* Each batch has its own error, also if the next one's comes while it is given. */
     cutter fails = {.status = EK_E_STATE};
     ek_loader *loader =
         loader_of(_i,
@@ -145,7 +145,7 @@ TEST(batches_ahead_are_in_their_devices_memory)
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
     for (int wait = 0; wait < 10000; wait++) {
         struct timespec moment = {.tv_nsec = 1000000};
-        assert_ok(ek_memory_get(ek_host(1), &stats));
+        assert_ok(ek_memory_get_stats(ek_host(1), &stats));
         if (stats.in_use == 4 * 2 * 64)
             break;
         nanosleep(&moment, NULL);
@@ -153,7 +153,7 @@ TEST(batches_ahead_are_in_their_devices_memory)
     ck_assert_uint_eq(stats.in_use, 4 * 2 * 64);
     ck_assert_uint_eq(stats.now[EK_MEMORY_ACTIVATION], 4 * 2 * 64);
     ek_loader_free(loader);
-    assert_ok(ek_memory_get(ek_host(1), &stats));
+    assert_ok(ek_memory_get_stats(ek_host(1), &stats));
     ck_assert_uint_eq(stats.in_use, 0);
     ck_assert_int_eq(ek_memory_set_category(before), EK_MEMORY_PARAMETER);
 }
@@ -277,13 +277,13 @@ TEST_LOOP(other_memory_is_fed_when_a_batch_is_given, 0, 3)
         assert_fed(&batch);
         ck_assert_int_eq(sent, 2 * b);
         ck_assert_int_eq(sent_by_receiver, 2 * b);
-        assert_ok(ek_memory_get(ek_host(1), &stats)); /* none that is ahead */
+        assert_ok(ek_memory_get_stats(ek_host(1), &stats)); /* none that is ahead */
         ck_assert_uint_eq(stats.in_use, 2 * 64);
     }
     ck_assert_int_eq(staged, _i ? 6 : 0);
     ck_assert_int_eq(locked, 0);
     ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
-    /* Where nothing of it is left to send it to, the batch is lost. */
+    /* If nothing of it is left to send it to, the batch is lost. */
     assert_ok(ek_memory_set_capacity(ek_host(1), 64));
     assert_refused(ek_loader_next(loader, &batch), EK_E_OUT_OF_MEMORY,
                    "loader: batch 0: host:1 is out of memory");

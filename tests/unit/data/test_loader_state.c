@@ -6,7 +6,7 @@ FIXTURE(setup_devices, all_is_given_back)
 
 enum { COUNT = 11, PASSES = 3 };
 
-/* ---- ways to make a loader; `generator` is the caller's where there is one ---- */
+/* ---- ways to make a loader; `generator` is the caller's if there is one ---- */
 
 typedef ek_loader_options way(ek_generator *generator);
 

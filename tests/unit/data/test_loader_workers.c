@@ -519,7 +519,7 @@ TEST_LOOP(anything_in_any_order_leaves_nothing, 0, 4)
     ek_generator_free(choice);
     for (int i = 0; i < 4; i++) {
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(i < 3 ? ek_host(i) : ek_cpu(), &stats));
+        assert_ok(ek_memory_get_stats(i < 3 ? ek_host(i) : ek_cpu(), &stats));
         ck_assert_uint_eq(stats.in_use, 0);
     }
 }

@@ -1,4 +1,4 @@
-/* test_mnist.c: the MNIST family as data sets; Fashion-MNIST where it is installed. */
+/* test_mnist.c: the MNIST family as data sets; Fashion-MNIST if it is installed. */
 #include "evenkeel/data.h"
 #include "evenkeel/dataset.h"
 #include "files.h"
@@ -57,7 +57,7 @@ TEST(train_and_test)
     }
 }
 
-/* The plain file is read where both are there; a part's files are not taken for the other's. */
+/* The plain file is read if both are there; a part's files are not taken for the other's. */
 TEST(plain_before_gzip)
 {
     write_train();

@@ -12,7 +12,7 @@ static const char file[] = "samplers.golden";
 /* A golden table: a row of parameters per case, and what they give one after the other. */
 typedef struct table {
     const int64_t *cases, *indices, *ends, *more;
-    const double *weights; /* `more` where it is floating */
+    const double *weights; /* `more` if it is floating */
     int64_t rows, columns, used, left;
 } table;
 

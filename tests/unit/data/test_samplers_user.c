@@ -219,7 +219,7 @@ TEST(wrong_arguments)
                    EK_E_INVALID, "Invalid rank 2, rank should be in the interval [0, 1]");
 }
 
-/* Nothing to sample from is no error where PyTorch has none. */
+/* Nothing to sample from is no error if PyTorch has none. */
 TEST(empty_sets)
 {
     ek_sampler *samplers[] = {

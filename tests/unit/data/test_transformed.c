@@ -145,7 +145,7 @@ TEST(batches)
 static ek_memory_stats memory(ek_device device)
 {
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(device, &stats));
+    assert_ok(ek_memory_get_stats(device, &stats));
     return stats;
 }
 

@@ -280,7 +280,7 @@ TEST(bilinear)
     }
 }
 
-/* Halves that f32 represents go to the even neighbour; where it doesn't, to either. */
+/* Halves that f32 represents go to the even neighbour; if it doesn't, to either. */
 TEST(bilinear_bytes)
 {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -292,7 +292,7 @@ TEST(bilinear_bytes)
     }
     assert_close(apply(ek_resize(23), golden(file, "wide"), NULL),
                  golden(file, "bilinear/edge_wide"), 0, 0);
-    /* The right size already: as it is, also where arithmetic would change it. */
+    /* The right size already: as it is, also if arithmetic would change it. */
     ek_tensor *in =
         tensor_of((double[]){INFINITY, 1, -INFINITY, 3}, EK_SHAPE(2, 2), EK_F32, ek_cpu());
     ck_assert(element(apply(ek_resize(2, 2), in, NULL), 0) == INFINITY);

@@ -61,9 +61,8 @@ static void open_job(job *j, way how)
 {
     ek_device_list devices = ek_devices(EK_CUDA, DEVICES);
     ek_manual_seed(3);
-    ek_module *net =
-        ek_sequential(ek_conv2d(2, 4, 3, .padding = 1), ek_batch_norm2d(4), ek_relu(),
-                      ek_max_pool2d(2), ek_flatten_module(1, -1), ek_linear(4 * 4 * 4, 5));
+    ek_module *net = ek_sequential(ek_conv2d(2, 4, 3, .padding = 1), ek_batch_norm2d(4), ek_relu(),
+                                   ek_max_pool2d(2), ek_flatten(1, -1), ek_linear(4 * 4 * 4, 5));
     if (how == SYNCHRONISED)
         net = ek_convert_sync_batch_norm(net);
     ek_module *criterion = ek_cross_entropy_loss();

@@ -175,7 +175,7 @@ TEST(where_one_batch_fits_none_is_ahead)
     }
     assert_ok(rc);
     ck_assert_int_eq(count, SAMPLES / BATCH);
-    assert_ok(ek_memory_get(ek_cuda(1), &stats));
+    assert_ok(ek_memory_get_stats(ek_cuda(1), &stats));
     ck_assert_uint_eq(stats.failures, 1);
     ek_loader_free(loader);
     close_cuda();

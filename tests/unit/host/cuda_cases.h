@@ -1,4 +1,4 @@
-/* cuda_cases.h: twins for programs that are skipped where there is no GPU. */
+/* cuda_cases.h: twins for programs that are skipped if there is no GPU. */
 #ifndef EK_TESTS_CUDA_CASES_H
 #define EK_TESTS_CUDA_CASES_H
 

@@ -191,7 +191,7 @@ TEST(conv_with_little_memory)
     c.samples = 16;
     problem p = problem_of(&c, EK_F32, TWIN_LAST, true);
     assert_ok(ek_memory_trim(ek_cuda(0)));
-    assert_ok(ek_memory_get(ek_cuda(0), &stats));
+    assert_ok(ek_memory_get_stats(ek_cuda(0), &stats));
     assert_ok(ek_memory_set_capacity(ek_cuda(0), stats.reserved + (64 << 10)));
     assert_ok(twin_host()->conv_forward(twin_dev(EK_HOST), p.y.host, p.x.host, p.w.host,
                                         p.bias.host, &p.params));
@@ -205,9 +205,9 @@ TEST(conv_workspace_is_given_back)
 {
     ek_memory_stats before, after;
     problem p = problem_of(&cases[0], EK_F32, TWIN_SWAPPED, true);
-    assert_ok(ek_memory_get(ek_cuda(0), &before));
+    assert_ok(ek_memory_get_stats(ek_cuda(0), &before));
     run(&p);
-    assert_ok(ek_memory_get(ek_cuda(0), &after));
+    assert_ok(ek_memory_get_stats(ek_cuda(0), &after));
     ck_assert(after.now[EK_MEMORY_WORKSPACE] == before.now[EK_MEMORY_WORKSPACE]);
     ck_assert(after.in_use == before.in_use);
 }

@@ -178,7 +178,7 @@ TEST(matmul_without_memory_for_a_workspace)
     ek_memory_stats stats;
     twin x = matrix(EK_F32, 1, 40, 50, ROWS, 1), y = matrix(EK_F32, 1, 50, 60, ROWS, 2);
     twin out = matrix(EK_F32, 1, 40, 60, ROWS, 3);
-    assert_ok(ek_memory_get(ek_cuda(0), &stats));
+    assert_ok(ek_memory_get_stats(ek_cuda(0), &stats));
     assert_ok(ek_memory_set_capacity(ek_cuda(0), stats.reserved + 4096));
     assert_ok(twin_host()->matmul(twin_dev(EK_HOST), out.host, x.host, y.host, NULL, false));
     assert_ok(twin_cuda()->matmul(twin_dev(EK_CUDA), out.cuda, x.cuda, y.cuda, NULL, false));

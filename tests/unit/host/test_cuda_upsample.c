@@ -94,7 +94,7 @@ TEST_LOOP(some_channels_agree, 0, 9)
     twin_close(large, tolerance, 4 * tolerance, "forward");
 }
 
-/* An infinite element is seen only where it has a share; by both backends. */
+/* An infinite element is seen only if it has a share; by both backends. */
 TEST_LOOP(infinity_stays_in_its_place, 0, 6)
 {
     const int64_t in[] = {1, 8, 4, 4}, out[] = {1, 8, 7, 7};

@@ -372,9 +372,9 @@ TEST(conv_workspace_is_on_the_ledger)
     ek_dev *dev = case_device(1);
     ek_memory_stats before, after;
     problem p = problem_of(dev, &cases[16], EK_F32, CASE_LAST, true);
-    assert_ok(ek_memory_get(ek_host(0), &before));
+    assert_ok(ek_memory_get_stats(ek_host(0), &before));
     run(dev, &p);
-    assert_ok(ek_memory_get(ek_host(0), &after));
+    assert_ok(ek_memory_get_stats(ek_host(0), &after));
     ck_assert(after.now[EK_MEMORY_WORKSPACE] == before.now[EK_MEMORY_WORKSPACE]);
     ck_assert(after.in_use == before.in_use);
     ck_assert(after.peak >= before.in_use + 64 * 64 * 9 * sizeof(float)); /* reordered weights */
@@ -387,7 +387,7 @@ TEST(conv_out_of_memory_leaves_all_usable)
     problem p = problem_of(dev, &cases[16], EK_F32, CASE_LAST, true);
     ek_memory_stats stats;
     assert_ok(ek_memory_trim(ek_host(0)));
-    assert_ok(ek_memory_get(ek_host(0), &stats));
+    assert_ok(ek_memory_get_stats(ek_host(0), &stats));
     assert_ok(ek_memory_set_capacity(ek_host(0), stats.reserved + 4096));
     const ek_kernels *kernels = dev->backend->kernels;
     ck_assert_int_eq(kernels->conv_forward(dev, p.y, p.x, p.w, p.bias, &p.params),

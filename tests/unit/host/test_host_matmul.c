@@ -158,7 +158,7 @@ TEST_LOOP(matmul_by_primitive_agrees_with_reference, 0, 3 * PRODUCTS)
     ek_dev *dev = case_device(1 + _i % 2);
     const product *p = &products[_i / 3];
     ek_memory_stats before, after;
-    assert_ok(ek_memory_get(ek_host(0), &before));
+    assert_ok(ek_memory_get_stats(ek_host(0), &before));
     if (p->k == 0 || (pairs[_i % 3].dtype == EK_BF16 && !ek_dnn_has_bf16()))
         return;
     for (int x = 0; x < FORMS; x++)
@@ -170,7 +170,7 @@ TEST_LOOP(matmul_by_primitive_agrees_with_reference, 0, 3 * PRODUCTS)
                     check_primitive(dev, pairs[_i % 3].dtype, pairs[_i % 3].sum, p, forms,
                                     (x + y) % 2, (x + out) % 2);
             }
-    assert_ok(ek_memory_get(ek_host(0), &after));
+    assert_ok(ek_memory_get_stats(ek_host(0), &after));
     ck_assert(after.now[EK_MEMORY_WORKSPACE] == before.now[EK_MEMORY_WORKSPACE]);
 }
 

@@ -93,7 +93,7 @@ TEST(host_devices_share_the_cores)
         ck_assert_int_eq(dev->threads, cores / 4 > 1 ? cores / 4 : 1);
         ck_assert(dev->speed == (i == 3 ? 0.5 : 1.0));
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(ek_host(i), &stats));
+        assert_ok(ek_memory_get_stats(ek_host(i), &stats));
         ck_assert(stats.capacity == (uint64_t)(i == 3 ? 32 : 64) << 20);
     }
     assert_refused(ek_dev_get(ek_host(4)), EK_E_DEVICE, "host:4");

@@ -1,4 +1,4 @@
-/* Where the system refuses threads, a device computes with those that it can have: GNU OpenMP alone
+/* If the system refuses threads, a device computes with those that it can have: GNU OpenMP alone
  * would end the process. This program's pthread_create stands before the system's. */
 #include <dlfcn.h>
 #include <errno.h>

@@ -132,7 +132,7 @@ TEST(threads)
     }
 }
 
-/* An infinite element is seen only where it has a share: 0 times infinity is none. */
+/* An infinite element is seen only if it has a share: 0 times infinity is none. */
 TEST_LOOP(infinity_stays_in_its_place, 0, 6)
 {
     ek_dev *dev = ek_dev_get(ek_host(0));

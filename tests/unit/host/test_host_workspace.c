@@ -1,5 +1,5 @@
 /* test_host_workspace.c: what kernels take beside their operands is a small part of these, also
- * where one row or matrix is all of the data. */
+ * if one row or matrix is all of the data. */
 #include "host/host.h"
 #include "host_cases.h"
 
@@ -12,7 +12,7 @@ static void begin(const ek_dev *dev)
 static void at_most(const ek_dev *dev, int64_t bound, const char *what)
 {
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(dev->id, &stats));
+    assert_ok(ek_memory_get_stats(dev->id, &stats));
     if (stats.at_peak[EK_MEMORY_WORKSPACE] > (uint64_t)bound)
         ck_abort_msg("%s: %llu bytes of workspace, at most %lld are wanted", what,
                      (unsigned long long)stats.at_peak[EK_MEMORY_WORKSPACE], (long long)bound);

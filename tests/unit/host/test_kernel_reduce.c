@@ -57,7 +57,7 @@ static double take(ek_reduce_kind kind, double sum, double x)
     }
 }
 
-/* Position in `out` (size 1 where mask has a bit) of element i of x, both row-major. */
+/* Position in `out` (size 1 if mask has a bit) of element i of x, both row-major. */
 static int64_t kept_position(const ek_tensor *x, unsigned mask, int64_t i)
 {
     int64_t position = 0, step = 1;

@@ -133,7 +133,7 @@ TEST(differences_agree)
 /* Outputs that are the inputs, and gradients that are the gradients of the output, or views. */
 TEST(linear_modules)
 {
-    ek_module *modules[] = {ek_identity(), ek_flatten_module(0, -1), ek_linear(3, 2)};
+    ek_module *modules[] = {ek_identity(), ek_flatten(0, -1), ek_linear(3, 2)};
     for (int i = 0; i < 3; i++) {
         net_case net = {f64(ek_checkpoint(ek_checkpoint(modules[i]))), false};
         ek_tensor *x = leaf_on(6, EK_SHAPE(2, 3), ek_cpu());
@@ -404,14 +404,14 @@ static void measure(bool checkpoints, uint64_t *forward, uint64_t *peak)
     ek_tensor *x = ek_ones(EK_SHAPE(BATCH, WIDTH), .device = test_device(0));
     assert_ok(ek_backward(ek_sum(ek_apply(net, x)))); /* gradients are there from now on */
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(test_device(0), &stats));
+    assert_ok(ek_memory_get_stats(test_device(0), &stats));
     uint64_t before = stats.in_use;
     ek_tensor *y = ek_sum(ek_apply(net, x));
-    assert_ok(ek_memory_get(test_device(0), &stats));
+    assert_ok(ek_memory_get_stats(test_device(0), &stats));
     *forward = stats.in_use - before;
     assert_ok(ek_memory_reset_peak(test_device(0)));
     assert_ok(ek_backward(y));
-    assert_ok(ek_memory_get(test_device(0), &stats));
+    assert_ok(ek_memory_get_stats(test_device(0), &stats));
     *peak = stats.peak - before;
     ek_module_free(net);
 }

@@ -6,7 +6,7 @@
 #include "evenkeel/nn.h"
 #include "unit.h"
 
-/* NULL where there is none. */
+/* NULL if there is none. */
 static ek_tensor *bias_of(ek_module *module)
 {
     ek_tensor *bias = ek_module_tensor(module, "bias");

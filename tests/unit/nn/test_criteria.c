@@ -92,7 +92,7 @@ TEST(element_criteria)
                  ek_f_bce_with_logits(x, y, .weight = weight, .pos_weight = pos_weight), 0, 0);
     ck_assert_double_eq(denominator(positive, x, y), 12);
     ck_assert_ptr_eq(ek_module_tensor(positive, "pos_weight"), pos_weight);
-    ck_assert_int_eq(ek_module_parameter_count(positive), 0);
+    ck_assert_int_eq(ek_module_numel(positive), 0);
     ek_module_free(positive);
     ek_module_free(mse);
     ek_module_free(l1);

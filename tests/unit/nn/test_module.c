@@ -57,7 +57,7 @@ TEST(user_module_runs)
     ck_assert_ptr_nonnull(ek_tensor_grad(ek_module_tensor(self->body, "weight")));
     ek_module_zero_grad(&self->module);
     ck_assert_ptr_null(ek_tensor_grad(self->scale));
-    ck_assert_int_eq(ek_module_parameter_count(&self->module), 1 + 12 + 3);
+    ck_assert_int_eq(ek_module_numel(&self->module), 1 + 12 + 3);
     ek_module_free(&self->module);
     ek_scope_end(&scope);
 }
@@ -224,7 +224,7 @@ TEST(memory_is_counted_as_parameters)
     ek_memory_stats stats;
     ek_module *net = ek_sequential(ek_linear(16, 16), ek_batch_norm1d(16));
     assert_made(net);
-    assert_ok(ek_memory_get(ek_cpu(), &stats));
+    assert_ok(ek_memory_get_stats(ek_cpu(), &stats));
     ck_assert_uint_eq(stats.now[EK_MEMORY_ACTIVATION], 0);
     ck_assert_uint_eq(stats.now[EK_MEMORY_PARAMETER], 1024 + 5 * 64 + 64);
     ek_module_free(net);

@@ -70,7 +70,7 @@ static ek_module *module_of(int number)
     case 30:
         return ek_identity();
     case 31:
-        return ek_flatten_module(3, -1);
+        return ek_flatten(3, -1);
     case 32:
         return ek_sequential(ek_linear(3, 2));
     case 33:
@@ -168,7 +168,7 @@ typedef ek_tensor *operation(ek_tensor *x, ek_tensor *y);
     X(argmax, ek_argmax(x, 7, false))                            \
     X(sum_to, ek_sum_to(x, EK_SHAPE(7, 7)))                      \
     X(reshape, ek_reshape(x, EK_SHAPE(7, 7)))                    \
-    X(flatten, ek_flatten(x, 7, 8))                              \
+    X(flatten, ek_f_flatten(x, 7, 8))                            \
     X(unsqueeze, ek_unsqueeze(x, 9))                             \
     X(squeeze, ek_squeeze(x, 9))                                 \
     X(permute, ek_permute(x, EK_SHAPE(0, 0)))                    \

@@ -37,7 +37,7 @@ TEST(handles_stay)
     assert_made(ek_apply(net, ek_ones(EK_SHAPE(2, 3, 5, 5), .device = test_device(1))));
 
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(test_device(1), &stats));
+    assert_ok(ek_memory_get_stats(test_device(1), &stats));
     ck_assert_uint_ge(stats.now[EK_MEMORY_PARAMETER], 4 * 27 * 4);
 
     /* Staying keeps gradients. */
@@ -70,7 +70,7 @@ TEST(nothing_moves_on_an_error)
     assert_refused(ek_module_to_device(net, test_device(0)), EK_E_OUT_OF_MEMORY, "host:0");
     ck_assert(ek_device_equal(ek_tensor_device(first), ek_cpu()));
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(test_device(0), &stats));
+    assert_ok(ek_memory_get_stats(test_device(0), &stats));
     ck_assert_uint_eq(stats.in_use, 0);
     ek_module_free(net);
     ek_scope_end(&scope);

@@ -12,7 +12,7 @@ TEST(runs_in_order)
     assert_close(ek_apply(net, x), ek_apply(second, ek_f_tanh(ek_apply(first, x))), 0, 0);
     ek_module_free(net);
 
-    /* The input itself where there is nothing to do; a list passes through. */
+    /* The input itself if there is nothing to do; a list passes through. */
     net = ek_sequential(ek_identity());
     ck_assert_ptr_eq(ek_apply(net, x), x);
     ek_module_free(net);
@@ -34,7 +34,7 @@ TEST(owns_all_also_when_one_failed)
     /* The same module in two places has one set of weights. */
     ek_module *layer = ek_linear(3, 3);
     ek_module *net = ek_sequential(layer, ek_relu(), layer);
-    ck_assert_int_eq(ek_module_parameter_count(net), 12);
+    ck_assert_int_eq(ek_module_numel(net), 12);
     ek_module_free(net);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
@@ -53,9 +53,9 @@ static uint64_t peak_of_forward(bool grad)
     bool before = ek_set_grad_enabled(grad);
     ek_memory_stats start, end;
     assert_ok(ek_memory_reset_peak(test_device(0)));
-    assert_ok(ek_memory_get(test_device(0), &start));
+    assert_ok(ek_memory_get_stats(test_device(0), &start));
     assert_made(ek_apply(net, x));
-    assert_ok(ek_memory_get(test_device(0), &end));
+    assert_ok(ek_memory_get_stats(test_device(0), &end));
     ek_set_grad_enabled(before);
     ek_module_free(net);
     return end.at_peak[EK_MEMORY_ACTIVATION] - start.now[EK_MEMORY_ACTIVATION];
@@ -80,11 +80,11 @@ TEST(leaves_nothing_behind)
     ek_tensor *x = ek_ones(EK_SHAPE(1, 4));
     ek_set_grad_enabled(false);
     ek_memory_stats before, after;
-    assert_ok(ek_memory_get(ek_cpu(), &before));
+    assert_ok(ek_memory_get_stats(ek_cpu(), &before));
     ek_scope call = ek_scope_begin();
-    ek_tensor *y = ek_scope_end_with(&call, ek_apply(net, x));
+    ek_tensor *y = ek_scope_return(&call, ek_apply(net, x));
     assert_made(y);
-    assert_ok(ek_memory_get(ek_cpu(), &after));
+    assert_ok(ek_memory_get_stats(ek_cpu(), &after));
     ck_assert_uint_eq(after.in_use - before.in_use, 64);
     ek_module_free(net);
     ek_scope_end(&scope);

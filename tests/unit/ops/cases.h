@@ -21,7 +21,7 @@ typedef struct golden_case {
     const char *file;
     char prefix[64];
     /* Of this run: what the operation reads beside its inputs. Floating constants are of `dtype`;
-     * NULL where the case has none. */
+     * NULL if the case has none. */
     ek_dtype dtype;
     double options[16];
     ek_tensor *constants[CASE_INPUTS];
@@ -59,7 +59,7 @@ static inline ek_tensor *case_tensor(const golden_case *which, const char *key)
     return tensor;
 }
 
-/* In the dtype of this run, where it is floating; NULL where the case has none. */
+/* In the dtype of this run, if it is floating; NULL if the case has none. */
 static inline ek_tensor *case_constant(const golden_case *which, const char *key)
 {
     if (!case_has(which, key))
@@ -69,7 +69,7 @@ static inline ek_tensor *case_constant(const golden_case *which, const char *key
                                                          : tensor;
 }
 
-/* The case of this number, with its options and constants; false where there is none. */
+/* The case of this number, with its options and constants; false if there is none. */
 static inline bool case_load(golden_case *which, const case_family *family, int number,
                              ek_dtype dtype)
 {

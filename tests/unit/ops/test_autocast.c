@@ -14,7 +14,7 @@ static ek_tensor *weight_like(const ek_tensor *x, ek_shape shape)
 
 static ek_tensor *conv1d(ek_tensor *x)
 {
-    return ek_f_conv1d(ek_flatten(x, 2, 3), weight_like(x, EK_SHAPE(3, 4, 3)),
+    return ek_f_conv1d(ek_f_flatten(x, 2, 3), weight_like(x, EK_SHAPE(3, 4, 3)),
                        weight_like(x, EK_SHAPE(3)));
 }
 
@@ -30,7 +30,7 @@ static ek_tensor *conv3d(ek_tensor *x)
 
 static ek_tensor *conv_transpose1d(ek_tensor *x)
 {
-    return ek_f_conv_transpose1d(ek_flatten(x, 2, 3), weight_like(x, EK_SHAPE(4, 3, 3)), NULL);
+    return ek_f_conv_transpose1d(ek_f_flatten(x, 2, 3), weight_like(x, EK_SHAPE(4, 3, 3)), NULL);
 }
 
 static ek_tensor *conv_transpose2d(ek_tensor *x)
@@ -61,7 +61,7 @@ static ek_tensor *linear(ek_tensor *x)
 
 static ek_tensor *linear_rows(ek_tensor *x)
 {
-    return ek_f_linear(ek_flatten(x, 1, 3), weight_like(x, EK_SHAPE(5, 144)), NULL);
+    return ek_f_linear(ek_f_flatten(x, 1, 3), weight_like(x, EK_SHAPE(5, 144)), NULL);
 }
 
 static ek_tensor *softmax(ek_tensor *x)

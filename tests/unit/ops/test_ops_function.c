@@ -84,7 +84,7 @@ static ek_tensor *wave(ek_tensor *x, double phase)
     ek_tensor *y;
     ck_assert_ptr_nonnull(user);
     *user = phase;
-    return ek_function_apply_with(&wave_function, &x, 1, &y, user) < 0 ? NULL : y;
+    return ek_function_apply_user(&wave_function, &x, 1, &y, user) < 0 ? NULL : y;
 }
 
 static int wave_backward(ek_function_call *call, ek_tensor *const *dy, ek_tensor **dx)

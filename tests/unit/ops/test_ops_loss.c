@@ -167,18 +167,18 @@ TEST(mean_saves_no_log_probabilities)
     ek_tensor *x = ek_zeros(EK_SHAPE(4, 16, 128, 128), .device = host, .requires_grad = true);
     ek_tensor *t = ek_zeros(EK_SHAPE(4, 128, 128), EK_I64, host);
     ek_memory_stats before, after;
-    assert_ok(ek_memory_get(host, &before));
+    assert_ok(ek_memory_get_stats(host, &before));
     assert_ok(ek_memory_reset_peak(host));
     ek_tensor *loss = ek_f_cross_entropy(x, t);
     assert_made(loss);
-    assert_ok(ek_memory_get(host, &after));
+    assert_ok(ek_memory_get_stats(host, &after));
     const size_t elements = 4 * 128 * 128 * sizeof(float), slack = 1024, workspace = 65536;
     ck_assert_uint_le(after.in_use - before.in_use, elements + slack);
     ck_assert_uint_le(after.peak - before.in_use, 2 * elements + workspace);
     /* Backward adds the logits' gradient. */
     assert_ok(ek_memory_reset_peak(host));
     assert_ok(ek_backward(loss));
-    assert_ok(ek_memory_get(host, &after));
+    assert_ok(ek_memory_get_stats(host, &after));
     ck_assert_uint_le(after.peak - before.in_use, 17 * elements + workspace);
 }
 

@@ -74,7 +74,7 @@ TEST(views_share_memory_and_version)
 {
     ek_tensor *x = ramp(EK_SHAPE(2, 3, 4), EK_F64);
     ek_tensor *views[] = {ek_reshape(x, EK_SHAPE(6, 4)),
-                          ek_flatten(x, 0, -1),
+                          ek_f_flatten(x, 0, -1),
                           ek_unsqueeze(x, -1),
                           ek_permute(x, EK_SHAPE(2, 0, 1)),
                           ek_slice(x, 1, 1, 3, 1),
@@ -108,8 +108,8 @@ TEST(reshape_keeps_the_order)
     assert_shape(ek_reshape(ek_ones(EK_SHAPE(1, 1)), ek_scalar_shape()), ek_scalar_shape());
     assert_shape(ek_reshape(ek_ones(ek_scalar_shape()), EK_SHAPE(1, 1)), EK_SHAPE(1, 1));
     assert_shape(ek_reshape(ek_ones(EK_SHAPE(0, 3)), EK_SHAPE(3, 0, 2)), EK_SHAPE(3, 0, 2));
-    assert_shape(ek_flatten(channels_last(EK_SHAPE(2, 3, 4, 5)), 1, -1), EK_SHAPE(2, 60));
-    assert_close(ek_flatten(channels_last(EK_SHAPE(2, 3, 4, 5)), 1, -1),
+    assert_shape(ek_f_flatten(channels_last(EK_SHAPE(2, 3, 4, 5)), 1, -1), EK_SHAPE(2, 60));
+    assert_close(ek_f_flatten(channels_last(EK_SHAPE(2, 3, 4, 5)), 1, -1),
                  ramp(EK_SHAPE(2, 60), EK_F32), 0, 0);
 }
 

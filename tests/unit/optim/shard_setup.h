@@ -265,7 +265,7 @@ static inline void assert_published(const fake_group *group)
 static inline uint64_t bytes_of(ek_device device, ek_memory_category category)
 {
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(device, &stats));
+    assert_ok(ek_memory_get_stats(device, &stats));
     return stats.now[category];
 }
 

@@ -19,7 +19,7 @@ static ek_module *make_convnet(void)
     return ek_sequential(ek_conv2d(3, 8, 3, .padding = 1, .bias = EK_OFF), ek_batch_norm2d(8),
                          ek_relu(), ek_max_pool2d(2),
                          ek_conv2d(8, 16, 3, .stride = 2, .bias = EK_OFF), ek_batch_norm2d(16),
-                         ek_relu(), ek_adaptive_avg_pool2d(1, 1), ek_flatten_module(1, -1),
+                         ek_relu(), ek_adaptive_avg_pool2d(1, 1), ek_flatten(1, -1),
                          ek_linear(16, 4));
 }
 
@@ -67,7 +67,7 @@ static double distance(const ek_tensor *a, const ek_tensor *b)
     return sqrt(difference / size);
 }
 
-/* bf16 rounds activations and gradients to 2^-9, a few times in a row: 1 % of a gradient. Where max
+/* bf16 rounds activations and gradients to 2^-9, a few times in a row: 1 % of a gradient. If max
  * pooling then takes another of two neighbours, an element of the gradient goes another way; 1 % of
  * those are sqrt(2 * 0.01) of the norm. PyTorch's own distance from f32 shows how many there are.
  */

@@ -18,7 +18,7 @@ static ek_module *make_convnet(void)
     return ek_sequential(ek_conv2d(3, 8, 3, .padding = 1, .bias = EK_OFF), ek_batch_norm2d(8),
                          ek_relu(), ek_max_pool2d(2),
                          ek_conv2d(8, 16, 3, .stride = 2, .bias = EK_OFF), ek_batch_norm2d(16),
-                         ek_relu(), ek_adaptive_avg_pool2d(1, 1), ek_flatten_module(1, -1),
+                         ek_relu(), ek_adaptive_avg_pool2d(1, 1), ek_flatten(1, -1),
                          ek_linear(16, 4));
 }
 
@@ -101,7 +101,7 @@ TEST(training_repeats)
             ek_zero_grad(optimizer);
             ek_scope_end(&inner);
             ek_memory_stats stats;
-            assert_ok(ek_memory_get(test_device(0), &stats));
+            assert_ok(ek_memory_get_stats(test_device(0), &stats));
             if (step > 0)
                 ck_assert_uint_eq(stats.in_use, in_use);
             in_use = stats.in_use;

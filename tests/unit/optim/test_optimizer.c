@@ -336,11 +336,11 @@ TEST(state_is_laid_out_as_parameters)
         ck_assert_int_eq(before[i]->offset - before[0]->offset, p[i]->offset - p[0]->offset);
     }
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(ek_cpu(), &stats));
+    assert_ok(ek_memory_get_stats(ek_cpu(), &stats));
     /* 16 + 48 + 16 + 16 + 32 elements, twice */
     ck_assert_uint_eq(stats.now[EK_MEMORY_OPTIMIZER], 2 * 4 * 128);
     ek_optimizer_free(optimizer);
-    assert_ok(ek_memory_get(ek_cpu(), &stats));
+    assert_ok(ek_memory_get_stats(ek_cpu(), &stats));
     ck_assert_uint_eq(stats.now[EK_MEMORY_OPTIMIZER], 0);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());

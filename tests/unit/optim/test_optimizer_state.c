@@ -120,7 +120,7 @@ TEST_LOOP(continues_to_the_same_bits, 0, CASES)
 static uint64_t optimizer_bytes(ek_device device)
 {
     ek_memory_stats stats;
-    assert_ok(ek_memory_get(device, &stats));
+    assert_ok(ek_memory_get_stats(device, &stats));
     return stats.now[EK_MEMORY_OPTIMIZER];
 }
 

@@ -29,19 +29,19 @@ static void follow(ek_optimizer *optimizer, ek_schedule *schedule, const char *n
 TEST(step_follows_pytorch)
 {
     ek_optimizer *optimizer = two_groups();
-    follow(optimizer, ek_step_schedule(optimizer, 3, 0.5), "schedule/step");
+    follow(optimizer, ek_step_lr(optimizer, 3, 0.5), "schedule/step");
 }
 
 TEST(cosine_follows_pytorch)
 {
     ek_optimizer *optimizer = two_groups();
-    follow(optimizer, ek_cosine_schedule(optimizer, 8, 0.01), "schedule/cosine");
+    follow(optimizer, ek_cosine_annealing_lr(optimizer, 8, 0.01), "schedule/cosine");
 }
 
 TEST(cosine_follows_pytorch_beyond_its_end)
 {
     ek_optimizer *optimizer = two_groups();
-    follow(optimizer, ek_cosine_schedule(optimizer, 7, 0.003), "schedule/cosine_beyond");
+    follow(optimizer, ek_cosine_annealing_lr(optimizer, 7, 0.003), "schedule/cosine_beyond");
 }
 
 /* ---- rates that are set by hand ---- */
@@ -61,7 +61,7 @@ static void set_by_hand(ek_optimizer *optimizer, int64_t step)
 
 static ek_schedule *schedule_by_hand(ek_optimizer *optimizer, int which)
 {
-    return which ? ek_cosine_schedule(optimizer, 8, 0.01) : ek_step_schedule(optimizer, 3, 0.7);
+    return which ? ek_cosine_annealing_lr(optimizer, 8, 0.01) : ek_step_lr(optimizer, 3, 0.7);
 }
 
 TEST_LOOP(goes_on_from_what_is_set_as_pytorch_does, 0, 2)
@@ -112,13 +112,13 @@ TEST_LOOP(set_steps_is_as_stepping, 0, 2)
 TEST(an_impossible_rate_changes_nothing)
 {
     ek_optimizer *optimizer = two_groups();
-    ek_schedule *schedule = ek_cosine_schedule(optimizer, 4, 0.1);
+    ek_schedule *schedule = ek_cosine_annealing_lr(optimizer, 4, 0.1);
     for (int step = 0; step < 5; step++)
         assert_ok(ek_schedule_step(schedule));
     double first = ek_optimizer_lr(optimizer, 0);
     assert_ok(ek_optimizer_set_lr(optimizer, 1, 0));
     ck_assert_int_eq(ek_schedule_step(schedule), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "cosine_schedule: step 6 would make the rate of group 1 -0.");
+    assert_error(EK_E_INVALID, "cosine_annealing_lr: step 6 would make the rate of group 1 -0.");
     ck_assert_int_eq(ek_schedule_steps(schedule), 5);
     ck_assert_double_eq(ek_optimizer_lr(optimizer, 0), first);
     ck_assert_double_eq(ek_optimizer_lr(optimizer, 1), 0);
@@ -129,7 +129,7 @@ TEST(an_impossible_rate_changes_nothing)
 TEST(later_groups_start_from_their_own_rate)
 {
     ek_optimizer *optimizer = two_groups();
-    ek_schedule *schedule = ek_step_schedule(optimizer, 1, 0.5);
+    ek_schedule *schedule = ek_step_lr(optimizer, 1, 0.5);
     ek_tensor *r = ek_zeros(EK_SHAPE(1), .requires_grad = true);
     assert_ok(ek_schedule_step(schedule));
     assert_ok(ek_optimizer_add_group(optimizer, &r, 1, (ek_optimizer_options){.lr = 8}));
@@ -143,13 +143,13 @@ TEST(later_groups_start_from_their_own_rate)
 TEST(refuses)
 {
     ek_optimizer *optimizer = two_groups();
-    ck_assert_ptr_null(ek_step_schedule(optimizer, 0, 0.5));
+    ck_assert_ptr_null(ek_step_lr(optimizer, 0, 0.5));
     assert_error(EK_E_INVALID, "step_size has to be at least 1, not 0");
-    ck_assert_ptr_null(ek_step_schedule(optimizer, 1, -1));
+    ck_assert_ptr_null(ek_step_lr(optimizer, 1, -1));
     assert_error(EK_E_INVALID, "gamma");
-    ck_assert_ptr_null(ek_cosine_schedule(optimizer, -4, 0));
+    ck_assert_ptr_null(ek_cosine_annealing_lr(optimizer, -4, 0));
     assert_error(EK_E_INVALID, "steps has to be at least 1, not -4");
-    ck_assert_ptr_null(ek_cosine_schedule(NULL, 4, 0));
+    ck_assert_ptr_null(ek_cosine_annealing_lr(NULL, 4, 0));
     assert_error(EK_E_INVALID, "optimizer is NULL");
     ck_assert_int_lt(ek_schedule_step(NULL), 0);
     assert_error(EK_E_INVALID, "schedule is NULL");

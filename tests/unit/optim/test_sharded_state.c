@@ -224,11 +224,11 @@ TEST(restored_state_stays_where_it_is)
     ek_memory_stats before[3], after[3];
     for (int d = 0; d < 3; d++) {
         assert_ok(ek_memory_reset_peak(test_device(d)));
-        assert_ok(ek_memory_get(test_device(d), &before[d]));
+        assert_ok(ek_memory_get_stats(test_device(d), &before[d]));
     }
     assert_ok(ek_step(divided));
     for (int d = 0; d < 3; d++) {
-        assert_ok(ek_memory_get(test_device(d), &after[d]));
+        assert_ok(ek_memory_get_stats(test_device(d), &after[d]));
         ck_assert_uint_eq(before[d].now[EK_MEMORY_OPTIMIZER], after[d].now[EK_MEMORY_OPTIMIZER]);
         ck_assert_uint_eq(before[d].peak, after[d].peak);
     }
@@ -290,7 +290,7 @@ static void run_out(bool with_state)
         bytes[d] = bytes_of(test_device(d), EK_MEMORY_OPTIMIZER);
     ek_memory_stats stats;
     assert_ok(ek_memory_trim(test_device(2)));
-    assert_ok(ek_memory_get(test_device(2), &stats));
+    assert_ok(ek_memory_get_stats(test_device(2), &stats));
     /* Room for what settles the gradient, and for one of the states. */
     assert_ok(ek_memory_set_capacity(test_device(2), stats.in_use + COUNT / DEVICES * 4 + 4096));
     ck_assert_int_eq(ek_step(divided), EK_E_OUT_OF_MEMORY);

@@ -33,7 +33,7 @@ static ek_module *make_conv_net(bool checkpoints)
         second = ek_checkpoint(second);
     }
     ek_module *net = ek_sequential(conv, ek_sync_batch_norm(8), ek_relu(), second,
-                                   ek_flatten_module(1, -1), ek_linear(16, 5));
+                                   ek_flatten(1, -1), ek_linear(16, 5));
     assert_made(net);
     return net;
 }
@@ -154,7 +154,7 @@ TEST_LOOP(one_region_for_all_steps, 0, 2)
         ek_scope_end(&inner);
         for (int d = 0; d < 3; d++) {
             ek_memory_stats stats;
-            assert_ok(ek_memory_get(test_device(d), &stats));
+            assert_ok(ek_memory_get_stats(test_device(d), &stats));
             if (number > 1)
                 ck_assert_uint_eq(stats.in_use, in_use[d]);
             in_use[d] = stats.in_use;
@@ -264,7 +264,7 @@ TEST(casts_that_met_a_write_are_not_kept)
     ek_scope_end(&scope);
 }
 
-/* Where a small part is read between two writes, the others are not cast with it again. */
+/* If a small part is read between two writes, the others are not cast with it again. */
 TEST(small_parts_of_slabs_are_cast_alone)
 {
     ek_scope scope = ek_scope_begin();

@@ -1,4 +1,4 @@
-/* Plain batch norms that turn into synchronised ones; where synchronised ones and allreduce stand
+/* Plain batch norms that turn into synchronised ones; if synchronised ones and allreduce stand
  * in modules. */
 #include "evenkeel/ops.h"
 #include "sync_setup.h"
@@ -174,7 +174,7 @@ TEST(in_what_is_computed_again)
     ck_assert_ptr_null(ek_apply(model, normal(1, shape_of(2, 10), ek_cpu())));
     assert_error(EK_E_STATE, "sync_batch_norm waits for the other replicas, which is impossible "
                              "inside ek_checkpoint");
-    /* One chunk has nobody to wait for, also where lanes of several devices run its backward. */
+    /* One chunk has nobody to wait for, also if lanes of several devices run its backward. */
     ek_tensor *x = normal(1, shape_of(2, 1), test_device(3)), *y = ek_detach(x);
     assert_ok(ek_tensor_set_requires_grad(x, true));
     assert_ok(ek_tensor_set_requires_grad(y, true));

@@ -78,7 +78,7 @@ TEST(paths_are_the_modules_own)
     ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
     ck_assert_ptr_eq(ek_module_tensor(model, "2.weight"), weight);
     ck_assert_ptr_eq(ek_data_parallel_module(model), net);
-    ck_assert_int_eq(ek_module_parameter_count(model), 3 * 5 + 5 + 5 * 2 + 2);
+    ck_assert_int_eq(ek_module_numel(model), 3 * 5 + 5 + 5 * 2 + 2);
     ck_assert_ptr_null(ek_data_parallel_module(net));
     assert_error(EK_E_INVALID, "sequential is no data-parallel wrapper");
     ek_module_free(model);

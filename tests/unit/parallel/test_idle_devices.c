@@ -64,7 +64,7 @@ TEST(idle_devices_keep_no_replica)
     /* Nor does device 0, beside the module itself: two copies were sent. */
     ek_module *others = ek_data_parallel(make_net(), devices_of(3), .chunks = {0, 1, 1});
     assert_made(ek_apply(others, normal(3, EK_SHAPE(9, 3), ek_cpu())));
-    uint64_t nbytes = (uint64_t)ek_module_parameter_count(others) * sizeof(double);
+    uint64_t nbytes = (uint64_t)ek_module_numel(others) * sizeof(double);
     ck_assert_uint_eq(stats_of(others).parameter_nbytes, 2 * nbytes);
     ck_assert_uint_eq(stats_of(others).forwards, 1);
     ek_module_free(model);
@@ -286,7 +286,7 @@ TEST(what_is_scattered_already_stays_so)
     ek_module *model = ek_data_parallel(make_net(), devices_of(4), .chunks = {0, 4, 1, 1});
     ek_tensor *x = normal(1, EK_SHAPE(5, 3), ek_cpu()), *expected = ek_apply(net, x);
     ek_tensor *a = ek_narrow(x, 0, 0, 1), *b = ek_narrow(x, 0, 1, 4);
-    /* Fewer lists than devices; on cpu, so for the first devices, and where some lie. */
+    /* Fewer lists than devices; on cpu, so for the first devices, and if some lie. */
     assert_close(ek_to_device(ek_apply(model, x), ek_cpu()), expected, 1e-14, 1e-15);
     ek_value out = ek_forward(model, EK_SCATTERED(a, b));
     assert_close(ek_to_device(ek_value_tensor(out), ek_cpu()), expected, 1e-14, 1e-15);

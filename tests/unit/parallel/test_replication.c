@@ -9,7 +9,7 @@ typedef struct watched {
     ek_module module;
     ek_module *left, *right;
     int name;
-    int index;           /* of the replica, as it was told; -1 where it was not */
+    int index;           /* of the replica, as it was told; -1 if it was not */
     int callback_fails;  /* the replica whose callback fails: 1, 2 without a sentence, or 3 with
                             a sentence and without a status */
     int forward_fails;   /* the replica whose forward fails */

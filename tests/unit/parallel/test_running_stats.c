@@ -140,7 +140,7 @@ static ek_value keeper_forward(ek_module *module, const ek_args *args)
     ek_value named = ek_value_get(args->keywords, "x");
     ek_tensor *x = named.kind == EK_VALUE_TENSOR ? named.as.tensor : ek_arg_tensor(args, 0);
     double value;
-    if (ek_item(ek_select(ek_flatten(x, 0, -1), 0, 0), &value) < 0)
+    if (ek_item(ek_select(ek_f_flatten(x, 0, -1), 0, 0), &value) < 0)
         return ek_value_error();
     bool before = ek_set_grad_enabled(false);
     ek_fill_(self->same, 0.1);

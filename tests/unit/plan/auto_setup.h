@@ -137,7 +137,7 @@ static inline int step(run *r, int64_t batch)
         if (made[i] && rc >= 0)
             rc = hold(r, i, 1);
         ek_memory_stats stats;
-        assert_ok(ek_memory_get(r->devs[i]->id, &stats));
+        assert_ok(ek_memory_get_stats(r->devs[i]->id, &stats));
         r->peak[i] = (double)stats.peak;
     }
     r->forward++;

@@ -111,7 +111,7 @@ TEST(shares_are_rounded_by_the_largest_remainder)
 }
 
 /* Each size is its exact share rounded down or up, and smaller batches never give a device more:
- * where there is room for a batch there is room for a part of it. */
+ * if there is room for a batch there is room for a part of it. */
 TEST(shares_are_exact)
 {
     state = 1;

@@ -162,7 +162,7 @@ static void assert_whole(const char *page, int charts)
 /* Written, read and checked; the caller frees. */
 static char *page_of(ek_report *const *reports, int count, const ek_report_page *page)
 {
-    assert_ok(ek_report_html_with(path, reports, count, page));
+    assert_ok(ek_report_html_page(path, reports, count, page));
     char *text = read_file(path);
     assert_whole(text, 0);
     return text;
@@ -278,7 +278,7 @@ TEST(no_report_is_a_page_too)
     free(page);
 }
 
-/* Where the machine has a locale with decimal commas: they stay out of the page, and in force
+/* If the machine has a locale with decimal commas: they stay out of the page, and in force
  * behind it. */
 TEST(decimal_commas_stay_out)
 {

@@ -19,7 +19,7 @@ static ek_memory_sample samples[ROOM];
 static ek_device_report device_of(const ek_report *report, int index)
 {
     ek_device_report device;
-    assert_ok(ek_report_device(report, index, &device));
+    assert_ok(ek_report_get_device(report, index, &device));
     return device;
 }
 

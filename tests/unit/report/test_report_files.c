@@ -103,7 +103,7 @@ static void assert_device(const json_node *json, const ek_report *report, int in
     static ek_memory_sample samples[ROOM];
     ek_device_report device;
     char name[16];
-    assert_ok(ek_report_device(report, index, &device));
+    assert_ok(ek_report_get_device(report, index, &device));
     ck_assert_str_eq(json_text_at(json, "device"), ek_device_name(device.device, name));
     ck_assert_str_eq(json_text_at(json, "peak_operation"), device.peak_operation);
     assert_equal(json_number_at(json, "capacity"), (double)device.capacity);

@@ -46,10 +46,10 @@ TEST(devices_are_checked)
     assert_made(report);
     ek_device_report device;
     use(0); /* not in the report */
-    assert_ok(ek_report_device(report, 0, &device));
+    assert_ok(ek_report_get_device(report, 0, &device));
     ck_assert_uint_eq(device.peak.in_use, 0);
     ck_assert(ek_report_imbalance(report) == 1);
-    ck_assert_int_eq(ek_report_device(report, 1, &device), EK_E_INVALID);
+    ck_assert_int_eq(ek_report_get_device(report, 1, &device), EK_E_INVALID);
     assert_error(EK_E_INVALID, "no device 1");
     ck_assert_int_eq(ek_report_memory(report, -1, NULL, 0), EK_E_INVALID);
     assert_error(EK_E_INVALID, "no device -1");
@@ -69,9 +69,9 @@ TEST(devices_may_close_before_the_report)
         assert_ok(round ? ek_host_devices_configure("3") : ek_shutdown());
         use(0);
         ek_device_report device;
-        assert_ok(ek_report_device(report, 0, &device));
+        assert_ok(ek_report_get_device(report, 0, &device));
         ck_assert_uint_eq(device.peak.in_use, 0);
-        assert_ok(ek_report_device(report, 1, &device));
+        assert_ok(ek_report_get_device(report, 1, &device));
         ck_assert_uint_eq(device.peak.in_use, 4096);
         ck_assert_int_ge(ek_report_memory(report, 1, NULL, 0), 1);
         ck_assert(ek_report_imbalance(report) == 2);
@@ -100,7 +100,7 @@ TEST(no_report_has_collected_nothing)
     ck_assert(ek_report_seconds(NULL) == 0 && ek_report_step_seconds(NULL) == 0);
     ck_assert(ek_report_imbalance(NULL) == 1);
     ek_report_set_largest_batch(NULL, 5);
-    ck_assert_int_eq(ek_report_device(NULL, 0, &device), EK_E_INVALID);
+    ck_assert_int_eq(ek_report_get_device(NULL, 0, &device), EK_E_INVALID);
     assert_error(EK_E_INVALID, "NULL");
     ck_assert_int_eq(ek_report_memory(NULL, 0, NULL, 0), EK_E_INVALID);
     assert_error(EK_E_INVALID, "NULL");
