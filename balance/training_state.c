@@ -13,8 +13,8 @@
 typedef struct saved_tensor {
     ek_tensor *tensor;           /* a reference */
     ek_tensor *copy;             /* on cpu, a reference; NULL for a gradient that was unset */
-    ek_memory_category category; /* of the gradient's memory */
-    uint64_t version;            /* of the tensor, when it was equal to the copy last */
+    ek_memory_category category; /* that the gradient's memory is counted under */
+    uint64_t version;            /* the tensor's, when it last equalled the copy */
 } saved_tensor;
 
 typedef struct saved_slot {
@@ -29,7 +29,7 @@ struct ek_training_state {
     int tensor_count, gradient_count;
     saved_slot *slots;
     int slot_count, state_names;
-    double *rates; /* of the optimizer's groups */
+    double *rates; /* one for each of the optimizer's groups */
     ek_generators *generators;
 };
 

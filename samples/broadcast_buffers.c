@@ -38,14 +38,14 @@ typedef float channel_means[CHANNELS];
 typedef struct buffer_view {
     ek_tensor *running_mean[DEVICES];  /* references: read on to see what becomes of them */
     channel_means inside[DEVICES];     /* running means at the start of the forward */
-    channel_means batch_mean[DEVICES]; /* of the replica's chunk, as it is normalised */
+    channel_means batch_mean[DEVICES]; /* what normalises the replica's chunk */
 } buffer_view;
 
 typedef struct observed {
     ek_module module;
     ek_module *conv, *norm;
     buffer_view *view; /* shared by all replicas, as plain members are */
-    int index;         /* of the replica */
+    int index;         /* the replica's */
 } observed;
 
 /* Called on every replica before any runs: it learns which one it is, and leaves a handle on its

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device.h"
 #include "core/clock.h"
+#include "core/device.h"
 #include "core/thread.h"
 
 /* ---- the spans of one thread ---- */
@@ -372,7 +372,7 @@ void ek_report_free(ek_report *report)
     if (!report || (report->collecting && ek_forked())) /* other threads may have been in it */
         return;
     ek_report_stop(report);
-    report_end_watches(report); /* of one that never collected */
+    report_end_watches(report); /* also those of a report that never collected */
     for (int d = 0; report->devices && d < report->count; d++) {
         ek_series_free(&report->devices[d].run);
         ek_series_free(&report->devices[d].running);

@@ -38,7 +38,7 @@ typedef struct ek_log {
     /* guarded by lock: */
     ek_log_page pages[2];
     int current; /* page of the step that runs; the other is the last finished one's */
-    ek_busy busy[EK_MAX_DEVICES]; /* of the step that runs */
+    ek_busy busy[EK_MAX_DEVICES]; /* kept for the step that runs */
 } ek_log;
 
 /* ---- the report ---- */

@@ -74,7 +74,7 @@ typedef struct ek_steps {
     int64_t stride; /* steps of one record; the last has as many or fewer */
     int64_t total;  /* steps */
     uint64_t ns;    /* all of them */
-    ek_busy *sums;  /* of all steps, by device */
+    ek_busy *sums;  /* by device: the sums of all steps */
 } ek_steps;
 
 int ek_steps_init(ek_steps *steps, int devices);

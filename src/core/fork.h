@@ -26,8 +26,7 @@ int ek_fork_check(void);
 /* From now on there is something that a child would not have. Any thread. */
 void ek_fork_arm(void);
 
-/* Calls `abandon` in such a child, first of all: nobody collects spans there. From one constructor.
- */
+/* Calls `abandon` in such a child before anything else runs there. For one constructor only. */
 void ek_fork_at_child(void (*abandon)(void));
 
 /* These do nothing in such a child: it has one thread, and a thread that it lacks may hold the

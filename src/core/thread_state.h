@@ -54,8 +54,8 @@ static inline bool ek_thread_in_gang(void)
     return self->worker_of || self->seat.meeting;
 }
 
-/* Calls `function` whenever a thread that has a state ends, and in ek_shutdown for its caller: the
- * owners of members release them there. From constructors only. */
+/* Calls `function` whenever a thread that has a state ends, and in ek_shutdown for the calling
+ * thread. The owners of the state's members release them there. For constructors only. */
 void ek_thread_at_exit(void (*function)(ek_thread *thread));
 /* Does that now for the calling thread. */
 void ek_thread_clear(void);

@@ -112,37 +112,38 @@ __attribute__((constructor)) static void casts_watch_threads(void)
 typedef struct narrow {
     ek_derived derived;
     pthread_mutex_t lock;
-    ek_storage *elements; /* guarded by `lock`: a reference, or NULL */
-    int64_t used;         /* guarded by `lock`: elements that were read */
-    bool wastes;          /* guarded by `lock` */
+    _Atomic(ek_storage *) elements; /* a reference, or NULL; written under `lock` */
+    int64_t used;                   /* guarded by `lock`: elements that were read */
+    bool wastes;                    /* guarded by `lock` */
     _Atomic uint64_t writes;
 } narrow;
 
 static void narrow_replace(narrow *self, ek_storage *elements, int64_t used)
 {
     ek_lock(&self->lock);
-    ek_storage *before = self->elements;
+    ek_storage *before = atomic_exchange(&self->elements, elements);
     if (before)
         self->wastes = self->used < (int64_t)(before->nbytes / 4);
-    self->elements = elements;
     self->used = used;
     ek_unlock(&self->lock);
     ek_object_release(before);
 }
 
-/* A write is counted first, then it drops the elements. Who keeps elements looks at the count after
- * they are there. So one of both sees the other. */
+/* A write is counted before it looks for elements to drop. ek_narrow_keep puts elements there
+ * before it looks at the count. So one of the two sees the other, and a write that finds nothing
+ * takes no lock. */
 static void narrow_outdated(ek_derived *derived)
 {
     narrow *self = (narrow *)derived;
     atomic_fetch_add(&self->writes, 1);
-    narrow_replace(self, NULL, 0);
+    if (atomic_load(&self->elements))
+        narrow_replace(self, NULL, 0);
 }
 
 static void narrow_destroy(ek_object *object)
 {
     narrow *self = (narrow *)object;
-    ek_object_release(self->elements);
+    ek_object_release(atomic_load(&self->elements));
     pthread_mutex_destroy(&self->lock);
     free(self);
 }
@@ -175,7 +176,7 @@ int ek_narrow_find(ek_storage *storage, int64_t count, ek_narrow_found *found)
         return ek_error_pending();
     found->writes = atomic_load(&self->writes);
     ek_lock(&self->lock);
-    found->elements = ek_object_retain(self->elements);
+    found->elements = ek_object_retain(atomic_load(&self->elements));
     if (found->elements)
         self->used += count;
     found->wastes = self->wastes;
