@@ -3,7 +3,7 @@
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Iinclude -Isrc -Ibalance \
  *         tests/fuzz/fuzz_cifar.c tests/fuzz/fuzz.c tests/unit/plain_backend.c src/core/?*.c \
- *         src/data/?*.c balance/plan/?*.c -lz -lpng -lturbojpeg -lpthread -lm -o fuzz
+ *         src/data/?*.c src/plan/?*.c -lz -lpng -lturbojpeg -lpthread -lm -o fuzz
  *     ./fuzz -max_len=8192 tests/fuzz/corpus/cifar */
 #include "fuzz.h"
 
