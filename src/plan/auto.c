@@ -1,10 +1,13 @@
 /* auto.c: plans from what forwards have shown.
  *
- * What a forward shows becomes known when the next one begins: its backward and the optimizer's
- * step are over then. The first one is not measured: memory is touched for the first time, caches
- * are empty, and optimizers make their state. Three more are tilted around the first guess, or the
- * plan that a run goes on from; then follow plans from models, which every later forward goes on to
- * feed. */
+ * Note [What a forward counts for]
+ *
+ * What a forward needs is known when the next one begins: its backward and the optimizer's step are
+ * over then. The first forward is not measured: memory is touched for the first time, caches are
+ * empty, and optimizers make their state. The next three are probes around the first guess, or
+ * around the plan that a run goes on from. Later plans come from models, which every later forward
+ * feeds. A forward that other work followed, as an evaluation, is left out; work that follows every
+ * time is part of a step. */
 #include "plan/auto.h"
 
 #include <stdatomic.h>
@@ -12,46 +15,46 @@
 #include <string.h>
 
 #include "core/thread.h"
-#include "plan/plan_log.h"
 #include "plan/proposal.h"
-#include "plan/tilt.h"
+#include "plan/split.h"
 
-/* Forwards that a plan stays, unless it is too large for a device. */
+/* A plan stays for so many forwards, unless a device runs out of memory. */
 static const int64_t least_stay = 8;
-/* Forwards after which a device that got nothing, because it was slow, gets a sample again; twice
- * as many the next time, and so on. */
-static const int64_t first_patience = 64;
+/* A device that got no samples, because it was slow, gets one again after so many forwards; after
+ * twice as many the next time, and so on. */
+static const int64_t first_retry = 64;
 
 /* One device's counters at one moment. */
-typedef struct reading {
+typedef struct auto_counters {
     uint64_t peak, state, optimizer, capacity, failures, busy_ns;
-} reading;
+} auto_counters;
 
 /* All that is known, and the forward that is under way. Flat: ek_auto_peek tries on a copy. */
-typedef struct mind {
+typedef struct auto_state {
     ek_plan_device known[EK_MAX_DEVICES];
     bool open;                    /* a forward is under way */
-    bool disturbed;               /* and others that are not measured came between, */
-    bool before_disturbed;        /* as in the one before */
-    bool begun;                   /* the one that isn't measured is over */
-    int measured;                 /* forwards, up to EK_TILTS */
-    double first[EK_MAX_DEVICES]; /* bytes beside state per sample of the one before */
+    bool disturbed;               /* other work came after that forward */
+    bool before_disturbed;        /* other work came after the forward before it */
+    bool begun;                   /* the first forward, which is not measured, is over */
+    int measured;                 /* forwards that were measured, up to EK_SPLIT_PROBES */
+    double first[EK_MAX_DEVICES]; /* the first forward's bytes per sample, without state */
     int64_t batch, sizes[EK_MAX_DEVICES];
-    int64_t changing; /* forwards on end whose batch was not that of the one before */
-    reading before[EK_MAX_DEVICES];
-    int64_t planned; /* the forward of the last plan that models made; -1: none yet */
-    bool failed;     /* a device ran out of memory in the last one */
-    int64_t patience, idle[EK_MAX_DEVICES]; /* forwards since a device last had samples */
-} mind;
+    int64_t changing; /* how many of the last forwards each had another batch than the one before */
+    auto_counters before[EK_MAX_DEVICES];
+    int64_t planned;              /* the forward of the last plan from models; -1: none yet */
+    bool failed;                  /* a device ran out of memory in the last forward */
+    int64_t retry_after;          /* an idle device gets a sample after so many forwards */
+    int64_t idle[EK_MAX_DEVICES]; /* forwards since the device last had samples */
+} auto_state;
 
 struct ek_auto {
     const char *what;
     ek_plan_goal goal;
     ek_plans *plans;
-    bool goes_on;                  /* from a plan that was there before the first forward: */
-    int64_t start[EK_MAX_DEVICES]; /* its sizes */
+    bool goes_on;                  /* there was a plan before the first forward */
+    int64_t start[EK_MAX_DEVICES]; /* that plan's sizes */
     ek_memory_watch watches[EK_MAX_DEVICES];
-    mind mind;
+    auto_state state;
 };
 
 ek_auto *ek_auto_new(const char *what, ek_plan_goal goal, ek_plans *plans)
@@ -62,8 +65,8 @@ ek_auto *ek_auto_new(const char *what, ek_plan_goal goal, ek_plans *plans)
     automatic->what = what;
     automatic->goal = goal;
     automatic->plans = plans;
-    automatic->mind.planned = -1;
-    automatic->mind.patience = first_patience;
+    automatic->state.planned = -1;
+    automatic->state.retry_after = first_retry;
     const int64_t *start = ek_plans_at(plans, 0);
     automatic->goes_on = start != NULL;
     if (start)
@@ -80,38 +83,39 @@ void ek_auto_free(ek_auto *automatic)
 
 /* ---- measuring ---- */
 
-static void read_all(const ek_auto *automatic, ek_dev *const *devs, reading *now)
+static void auto_read(const ek_auto *automatic, ek_dev *const *devs, auto_counters *now)
 {
     for (int i = 0; i < automatic->plans->devices; i++) {
         const ek_memory_stats *stats = ek_ledger_hold(devs[i]);
-        now[i] =
-            (reading){.peak = automatic->watches[i].peak,
-                      .state = stats->now[EK_MEMORY_PARAMETER] + stats->now[EK_MEMORY_OPTIMIZER],
-                      .optimizer = stats->now[EK_MEMORY_OPTIMIZER],
-                      .capacity = stats->capacity,
-                      .failures = stats->failures};
+        now[i] = (auto_counters){.peak = automatic->watches[i].peak,
+                                 .state = stats->now[EK_MEMORY_PARAMETER] +
+                                          stats->now[EK_MEMORY_OPTIMIZER],
+                                 .optimizer = stats->now[EK_MEMORY_OPTIMIZER],
+                                 .capacity = stats->capacity,
+                                 .failures = stats->failures};
         ek_ledger_release(devs[i]);
         now[i].busy_ns = ek_dev_busy_ns(devs[i]);
     }
 }
 
-/* The forward under way failed on these devices. */
-static bool note_failures(mind *m, int devices, const reading *now)
+/* True if the forward under way ran out of memory; adds a bound for each device that did. */
+static bool auto_note_failures(auto_state *s, int devices, const auto_counters *now)
 {
     bool failed = false;
     for (int i = 0; i < devices; i++) {
-        if (now[i].failures == m->before[i].failures)
+        if (now[i].failures == s->before[i].failures)
             continue;
         failed = true;
-        ek_plan_bound_add(&m->known[i], m->batch, m->sizes[i]);
+        ek_plan_bound_add(&s->known[i], s->batch, s->sizes[i]);
     }
     return failed;
 }
 
-static void note_memory(ek_plan_device *known, int64_t batch, int64_t n, const reading *before,
-                        const reading *now)
+static void auto_note_memory(ek_plan_device *known, int64_t batch, int64_t n,
+                             const auto_counters *before, const auto_counters *now)
 {
-    if (now->state != before->state) { /* what is left of it was not there all the time */
+    if (now->state !=
+        before->state) { /* the state was made or freed within the step: the peak says little */
         ek_memory_model_outdate(&known->memory);
         return;
     }
@@ -120,55 +124,55 @@ static void note_memory(ek_plan_device *known, int64_t batch, int64_t n, const r
                             now->peak > now->state ? (double)(now->peak - now->state) : 0);
 }
 
-/* The first forward, roughly: optimizers make their state in its step, after its peak. */
-static void note_first(mind *m, int devices, const reading *now)
+/* What the first forward took, roughly: its peak comes before the optimizer makes its state. */
+static void auto_note_first(auto_state *s, int devices, const auto_counters *now)
 {
     for (int i = 0; i < devices; i++) {
-        uint64_t state = now[i].state - now[i].optimizer + m->before[i].optimizer;
-        if (m->sizes[i] > 0 && now[i].peak > state)
-            m->first[i] = (double)(now[i].peak - state) / (double)m->sizes[i];
+        uint64_t state = now[i].state - now[i].optimizer + s->before[i].optimizer;
+        if (s->sizes[i] > 0 && now[i].peak > state)
+            s->first[i] = (double)(now[i].peak - state) / (double)s->sizes[i];
     }
-    m->begun = true;
+    s->begun = true;
 }
 
-/* A forward counts with its backward and step alone. What comes between now and then, as an
- * evaluation does, would be taken for theirs; what comes every time is part of a step. */
-static bool tells(const mind *m)
+/* See Note [What a forward counts for]. */
+static bool auto_counts(const auto_state *s)
 {
-    return !m->disturbed || m->before_disturbed;
+    return !s->disturbed || s->before_disturbed;
 }
 
-/* What the forward that ends showed. */
-static void learn(mind *m, ek_dev *const *devs, int devices, const reading *now)
+/* Adds what the forward that ends has shown. */
+static void auto_learn(auto_state *s, ek_dev *const *devs, int devices, const auto_counters *now)
 {
-    m->failed = m->open && note_failures(m, devices, now);
+    s->failed = s->open && auto_note_failures(s, devices, now);
     for (int i = 0; i < devices; i++) {
-        m->known[i].state = (double)now[i].state;
-        m->known[i].capacity = (double)now[i].capacity;
-        m->known[i].speed = devs[i]->speed;
+        s->known[i].state = (double)now[i].state;
+        s->known[i].capacity = (double)now[i].capacity;
+        s->known[i].speed = devs[i]->speed;
     }
-    if (!m->open || m->failed)
+    if (!s->open || s->failed)
         return;
     for (int i = 0; i < devices; i++)
-        m->known[i].failures = m->sizes[i] > 0 ? 0 : m->known[i].failures;
-    if (m->begun && tells(m)) {
+        s->known[i].failures = s->sizes[i] > 0 ? 0 : s->known[i].failures;
+    if (s->begun && auto_counts(s)) {
         for (int i = 0; i < devices; i++) {
-            note_memory(&m->known[i], m->batch, m->sizes[i], &m->before[i], &now[i]);
-            if (m->sizes[i] > 0 && now[i].busy_ns > m->before[i].busy_ns)
-                ek_time_model_add(&m->known[i].time, m->sizes[i],
-                                  (double)(now[i].busy_ns - m->before[i].busy_ns));
+            auto_note_memory(&s->known[i], s->batch, s->sizes[i], &s->before[i], &now[i]);
+            if (s->sizes[i] > 0 && now[i].busy_ns > s->before[i].busy_ns)
+                ek_time_model_add(&s->known[i].time, s->sizes[i],
+                                  (double)(now[i].busy_ns - s->before[i].busy_ns));
         }
-        m->measured += m->measured < EK_TILTS;
+        s->measured += s->measured < EK_SPLIT_PROBES;
     }
-    if (!m->begun)
-        note_first(m, devices, now);
+    if (!s->begun)
+        auto_note_first(s, devices, now);
 }
 
 /* ---- first plans ---- */
 
-/* In the proportions of the plan that the run goes on from, within what has not failed: devices
+/* In the proportions of the plan that the run goes on from, within what has not failed. Devices
  * without a share get what the others can't take. */
-static void resume(const ek_auto *automatic, const mind *m, int64_t batch, int64_t *sizes)
+static void auto_resume(const ek_auto *automatic, const auto_state *s, int64_t batch,
+                        int64_t *sizes)
 {
     const int devices = automatic->plans->devices;
     ek_cost costs[EK_MAX_DEVICES];
@@ -177,37 +181,37 @@ static void resume(const ek_auto *automatic, const mind *m, int64_t batch, int64
     for (int i = 0; i < devices; i++) {
         double share = (double)automatic->start[i];
         costs[i] =
-            (ek_cost){0, share > 0 ? 1 / share : 1e100, ek_plan_bound_of(&m->known[i], batch)};
+            (ek_cost){0, share > 0 ? 1 / share : 1e100, ek_plan_bound_of(&s->known[i], batch)};
         within = within && sizes[i] <= costs[i].most;
     }
     if (!within)
         ek_split_level(batch, devices, costs, sizes);
 }
 
-/* Without such a plan: by capacity if all devices have one, by speed where time is the goal,
- * else even. */
-static void guess(const ek_auto *automatic, const mind *m, int64_t batch, int64_t *sizes)
+/* The plan before any measurement: that of `start` if there is one; else by capacity if all devices
+ * have one; else by speed if time is the goal; else even. */
+static void auto_guess(const ek_auto *automatic, const auto_state *s, int64_t batch, int64_t *sizes)
 {
     const int devices = automatic->plans->devices;
     ek_cost costs[EK_MAX_DEVICES];
     bool limited = true;
     if (automatic->goes_on) {
-        resume(automatic, m, batch, sizes);
+        auto_resume(automatic, s, batch, sizes);
         return;
     }
     for (int i = 0; i < devices; i++)
-        limited = limited && m->known[i].capacity > 0;
+        limited = limited && s->known[i].capacity > 0;
     for (int i = 0; i < devices; i++) {
-        double weight = limited                           ? m->known[i].capacity
-                        : automatic->goal == EK_GOAL_TIME ? m->known[i].speed
+        double weight = limited                           ? s->known[i].capacity
+                        : automatic->goal == EK_GOAL_TIME ? s->known[i].speed
                                                           : 1;
-        costs[i] = (ek_cost){0, 1 / weight, ek_plan_bound_of(&m->known[i], batch)};
+        costs[i] = (ek_cost){0, 1 / weight, ek_plan_bound_of(&s->known[i], batch)};
     }
     ek_split_level(batch, devices, costs, sizes);
 }
 
-/* As many samples as a device has room for, all memory beside state counted as the samples'. */
-static int64_t room_of(const ek_plan_device *known, double per_sample, int64_t batch)
+/* As many samples as a device has room for, if all its memory but the state grows with them. */
+static int64_t auto_room(const ek_plan_device *known, double per_sample, int64_t batch)
 {
     int64_t bound = ek_plan_bound_of(known, batch);
     double room = known->capacity - known->state;
@@ -218,16 +222,17 @@ static int64_t room_of(const ek_plan_device *known, double per_sample, int64_t b
     return bound;
 }
 
-static void guess_tilted(const ek_auto *automatic, const mind *m, int64_t batch, int64_t *sizes)
+static void auto_probe(const ek_auto *automatic, const auto_state *s, int64_t batch, int64_t *sizes)
 {
     const int devices = automatic->plans->devices;
     int64_t room[EK_MAX_DEVICES];
-    guess(automatic, m, batch, sizes);
-    if (!m->begun)
+    auto_guess(automatic, s, batch, sizes);
+    if (!s->begun)
         return;
     for (int i = 0; i < devices; i++)
-        room[i] = room_of(&m->known[i], m->first[i], batch);
-    ek_tilt(m->measured, automatic->goal == EK_GOAL_TIME ? 0.25 : 0.125, devices, room, sizes);
+        room[i] = auto_room(&s->known[i], s->first[i], batch);
+    ek_split_probe(s->measured, automatic->goal == EK_GOAL_TIME ? 0.25 : 0.125, devices, room,
+                   sizes);
 }
 
 /* ---- plans ---- */
@@ -237,17 +242,17 @@ typedef struct decision {
     int64_t sizes[EK_MAX_DEVICES];
     int64_t plan[EK_MAX_DEVICES]; /* the same, or what they are in proportion to */
     bool fresh;                   /* it is another plan than the last one */
-    int tried;            /* a device that gets a sample to see how slow it is now; -1: none */
-    bool modelled;        /* `proposal` is what made it */
-    ek_proposal proposal; /* where modelled */
+    int tried;                    /* an idle device that gets a sample to be measured; -1: none */
+    bool modelled;                /* it comes from `proposal`, which is set then */
+    ek_proposal proposal;
 } decision;
 
-static bool equal(const int64_t *a, const int64_t *b, int devices)
+static bool auto_equal(const int64_t *a, const int64_t *b, int devices)
 {
     return memcmp(a, b, (size_t)devices * sizeof *a) == 0;
 }
 
-static int64_t sum_of(const int64_t *sizes, int devices)
+static int64_t auto_sum(const int64_t *sizes, int devices)
 {
     int64_t sum = 0;
     for (int i = 0; i < devices; i++)
@@ -255,7 +260,7 @@ static int64_t sum_of(const int64_t *sizes, int devices)
     return sum;
 }
 
-static bool gains(const ek_auto *automatic, const ek_proposal *proposal, const int64_t *held)
+static bool auto_gains(const ek_auto *automatic, const ek_proposal *proposal, const int64_t *held)
 {
     const int devices = automatic->plans->devices;
     const double least_gain = automatic->goal == EK_GOAL_TIME ? 0.03 : 0.02;
@@ -264,39 +269,42 @@ static bool gains(const ek_auto *automatic, const ek_proposal *proposal, const i
     return now - then >= least_gain * now;
 }
 
-/* The proposal is worth leaving the last plan for, which gives `held` of this batch. A smaller
- * batch that is there once, as the last of an epoch, is no reason; a larger one than the plan was
- * made for need not wait. */
-static bool worth_it(const ek_auto *automatic, const mind *m, int64_t forward, int64_t batch,
-                     int64_t planned_batch, const int64_t *held, const ek_proposal *proposal)
+/* True if the proposal is to replace the last plan, which gives `held` of this batch. A smaller
+ * batch that comes once, as the last of an epoch, is no reason for that. A larger batch than the
+ * plan was made for need not wait. */
+static bool auto_worth_it(const ek_auto *automatic, const auto_state *s, int64_t forward,
+                          int64_t batch, int64_t planned_batch, const int64_t *held,
+                          const ek_proposal *proposal)
 {
     const int devices = automatic->plans->devices;
-    if (m->planned < 0 || m->failed ||
+    if (s->planned < 0 || s->failed ||
         (!ek_proposal_allows(proposal, devices, held) &&
          ek_proposal_allows(proposal, devices, proposal->sizes)))
         return true;
-    bool due = batch == m->batch ? forward - m->planned >= least_stay : batch > planned_batch;
-    return due && gains(automatic, proposal, held);
+    bool due = batch == s->batch ? forward - s->planned >= least_stay : batch > planned_batch;
+    return due && auto_gains(automatic, proposal, held);
 }
 
-/* If no batch comes twice, the last plan is compared for the batch that it was made for. */
-static bool look_again(const ek_auto *automatic, const mind *m, int64_t forward,
-                       const int64_t *last, ek_proposal *proposal)
+/* If no batch comes twice in turn, the last plan is compared for the batch that it was made for. */
+static bool auto_look_again(const ek_auto *automatic, const auto_state *s, int64_t forward,
+                            const int64_t *last, ek_proposal *proposal)
 {
     const int devices = automatic->plans->devices;
-    return m->changing >= least_stay && forward - m->planned >= least_stay &&
-           ek_propose(m->known, devices, automatic->goal, sum_of(last, devices), proposal) &&
-           gains(automatic, proposal, last);
+    return s->changing >= least_stay && forward - s->planned >= least_stay &&
+           ek_propose(s->known, devices, automatic->goal, auto_sum(last, devices), proposal) &&
+           auto_gains(automatic, proposal, last);
 }
 
-/* What a device takes is measured only if it has samples: one that was slow once would stay
- * without any for good. Moves one to the first that has waited long enough and has room for it. */
-static int try_idle(const ek_auto *automatic, const mind *m, decision *d)
+/* A device is measured only if it has samples, so one that was slow once would stay without any for
+ * good. Moves a sample to the first device that has been idle long enough and has room for it;
+ * returns that device, or -1. */
+static int auto_try_idle(const ek_auto *automatic, const auto_state *s, decision *d)
 {
     int largest = 0, waiting = -1;
     for (int i = 0; i < automatic->plans->devices; i++) {
         largest = d->sizes[i] > d->sizes[largest] ? i : largest;
-        if (waiting < 0 && d->sizes[i] == 0 && m->idle[i] >= m->patience && d->proposal.most[i] > 0)
+        if (waiting < 0 && d->sizes[i] == 0 && s->idle[i] >= s->retry_after &&
+            d->proposal.most[i] > 0)
             waiting = i;
     }
     if (automatic->goal != EK_GOAL_TIME || waiting < 0 || d->sizes[largest] < 2)
@@ -306,8 +314,8 @@ static int try_idle(const ek_auto *automatic, const mind *m, decision *d)
     return waiting;
 }
 
-static void decide(const ek_auto *automatic, const mind *m, int64_t forward, int64_t batch,
-                   decision *d)
+static void auto_decide(const ek_auto *automatic, const auto_state *s, int64_t forward,
+                        int64_t batch, decision *d)
 {
     const ek_plans *plans = automatic->plans;
     const int devices = plans->devices;
@@ -316,30 +324,30 @@ static void decide(const ek_auto *automatic, const mind *m, int64_t forward, int
     if (last)
         ek_split_chunks(batch, devices, last, held);
     d->tried = -1;
-    d->modelled = m->measured >= EK_TILTS &&
-                  ek_propose(m->known, devices, automatic->goal, batch, &d->proposal);
-    bool first = d->modelled && m->planned < 0, again = false;
+    d->modelled = s->measured >= EK_SPLIT_PROBES &&
+                  ek_propose(s->known, devices, automatic->goal, batch, &d->proposal);
+    bool first = d->modelled && s->planned < 0, again = false;
     if (!d->modelled) {
-        guess_tilted(automatic, m, batch, d->sizes);
-    } else if (!last ||
-               worth_it(automatic, m, forward, batch, sum_of(last, devices), held, &d->proposal)) {
+        auto_probe(automatic, s, batch, d->sizes);
+    } else if (!last || auto_worth_it(automatic, s, forward, batch, auto_sum(last, devices), held,
+                                      &d->proposal)) {
         memcpy(d->sizes, d->proposal.sizes, sizeof d->sizes);
     } else {
-        again = look_again(automatic, m, forward, last, &d->proposal);
+        again = auto_look_again(automatic, s, forward, last, &d->proposal);
         memcpy(d->plan, d->proposal.sizes, sizeof d->plan);
         ek_split_chunks(batch, devices, again ? d->plan : last, d->sizes);
     }
     if (d->modelled)
-        d->tried = try_idle(automatic, m, d);
+        d->tried = auto_try_idle(automatic, s, d);
     if (!again || d->tried >= 0)
         memcpy(d->plan, d->sizes, sizeof d->plan);
-    d->fresh = !last || !equal(d->sizes, held, devices) || first || again;
+    d->fresh = !last || !auto_equal(d->sizes, held, devices) || first || again;
 }
 
 /* ---- forwards ---- */
 
-/* The watches are of these devices still: one that was closed since is another now. */
-static bool watched(const ek_auto *automatic, ek_dev *const *devs)
+/* False if a device was closed since the forward began: its watch has ended then. */
+static bool auto_watched(const ek_auto *automatic, ek_dev *const *devs)
 {
     for (int i = 0; i < automatic->plans->devices; i++)
         if (automatic->watches[i].dev != devs[i])
@@ -347,19 +355,20 @@ static bool watched(const ek_auto *automatic, ek_dev *const *devs)
     return true;
 }
 
-/* What is known once the forward under way has ended, now. */
-static void think(const ek_auto *automatic, mind *m, ek_dev *const *devs, reading *now)
+/* Ends the forward under way, now, and learns from it. */
+static void auto_conclude(const ek_auto *automatic, auto_state *s, ek_dev *const *devs,
+                          auto_counters *now)
 {
-    m->open = m->open && watched(automatic, devs);
-    read_all(automatic, devs, now);
-    learn(m, devs, automatic->plans->devices, now);
-    m->open = false;
+    s->open = s->open && auto_watched(automatic, devs);
+    auto_read(automatic, devs, now);
+    auto_learn(s, devs, automatic->plans->devices, now);
+    s->open = false;
 }
 
-static void start(ek_auto *automatic, ek_dev *const *devs, int64_t batch, const int64_t *sizes,
-                  const reading *now)
+static void auto_start(ek_auto *automatic, ek_dev *const *devs, int64_t batch, const int64_t *sizes,
+                       const auto_counters *now)
 {
-    mind *m = &automatic->mind;
+    auto_state *s = &automatic->state;
     const int devices = automatic->plans->devices;
     for (int i = 0; i < devices; i++) {
         ek_memory_watch *watch = &automatic->watches[i];
@@ -370,24 +379,24 @@ static void start(ek_auto *automatic, ek_dev *const *devs, int64_t batch, const 
             ek_memory_watch_begin(devs[i], watch);
         }
     }
-    m->open = true;
-    m->before_disturbed = m->disturbed;
-    m->disturbed = false;
-    m->changing = batch == m->batch ? 0 : m->changing + 1;
-    m->batch = batch;
+    s->open = true;
+    s->before_disturbed = s->disturbed;
+    s->disturbed = false;
+    s->changing = batch == s->batch ? 0 : s->changing + 1;
+    s->batch = batch;
     for (int i = 0; i < devices; i++)
-        m->idle[i] = sizes[i] > 0 ? 0 : m->idle[i] + 1;
-    memcpy(m->sizes, sizes, (size_t)devices * sizeof *sizes);
-    memcpy(m->before, now, (size_t)devices * sizeof *now);
+        s->idle[i] = sizes[i] > 0 ? 0 : s->idle[i] + 1;
+    memcpy(s->sizes, sizes, (size_t)devices * sizeof *sizes);
+    memcpy(s->before, now, (size_t)devices * sizeof *now);
 }
 
-/* Devices that work later may still be at the forward before: while little is known, its time is to
- * be its own. Afterwards forwards are alike, and nobody waits. */
-static int settle(const ek_auto *automatic, ek_dev *const *devs)
+/* A device may still be working at the forward before. While probes are timed it is waited for, so
+ * that each forward's time is its own. Later forwards are alike, and nobody waits. */
+static int auto_synchronize(const ek_auto *automatic, ek_dev *const *devs)
 {
-    const mind *m = &automatic->mind;
+    const auto_state *s = &automatic->state;
     for (int i = 0; i < automatic->plans->devices; i++)
-        if (automatic->goal == EK_GOAL_TIME && m->open && m->measured < EK_TILTS)
+        if (automatic->goal == EK_GOAL_TIME && s->open && s->measured < EK_SPLIT_PROBES)
             EK_TRY(ek_dev_synchronize(devs[i]));
     return 0;
 }
@@ -395,39 +404,39 @@ static int settle(const ek_auto *automatic, ek_dev *const *devs)
 int ek_auto_begin(ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
                   int64_t *sizes)
 {
-    mind *m = &automatic->mind;
+    auto_state *s = &automatic->state;
     const int devices = automatic->plans->devices;
-    reading now[EK_MAX_DEVICES];
+    auto_counters now[EK_MAX_DEVICES];
     decision d;
-    EK_TRY(settle(automatic, devs));
-    think(automatic, m, devs, now);
-    decide(automatic, m, forward, batch, &d);
+    EK_TRY(auto_synchronize(automatic, devs));
+    auto_conclude(automatic, s, devs, now);
+    auto_decide(automatic, s, forward, batch, &d);
     if (d.fresh) {
         EK_TRY(ek_plans_add(automatic->plans, forward, d.plan));
-        ek_plan_log(automatic->what, forward, sum_of(d.plan, devices), devs, devices, d.plan,
+        ek_plan_log(automatic->what, forward, auto_sum(d.plan, devices), devs, devices, d.plan,
                     d.modelled && d.tried < 0 ? &d.proposal : NULL);
-        m->planned = d.modelled ? forward : m->planned;
+        s->planned = d.modelled ? forward : s->planned;
     }
-    if (d.tried >= 0) { /* what it was like then counts no more */
-        memset(&m->known[d.tried].time, 0, sizeof m->known[d.tried].time);
-        m->patience *= 2;
+    if (d.tried >= 0) { /* its old times count no more */
+        memset(&s->known[d.tried].time, 0, sizeof s->known[d.tried].time);
+        s->retry_after *= 2;
     }
     memcpy(sizes, d.sizes, (size_t)devices * sizeof *sizes);
-    start(automatic, devs, batch, sizes, now);
+    auto_start(automatic, devs, batch, sizes, now);
     return 0;
 }
 
 int ek_auto_peek(const ek_auto *automatic, ek_dev *const *devs, int64_t forward, int64_t batch,
                  int64_t *sizes)
 {
-    mind *trial = ek_calloc(1, sizeof *trial);
-    reading now[EK_MAX_DEVICES];
+    auto_state *trial = ek_calloc(1, sizeof *trial);
+    auto_counters now[EK_MAX_DEVICES];
     decision d;
     if (!trial)
         return ek_error_pending();
-    *trial = automatic->mind;
-    think(automatic, trial, devs, now);
-    decide(automatic, trial, forward, batch, &d);
+    *trial = automatic->state;
+    auto_conclude(automatic, trial, devs, now);
+    auto_decide(automatic, trial, forward, batch, &d);
     memcpy(sizes, d.sizes, (size_t)automatic->plans->devices * sizeof *sizes);
     free(trial);
     return 0;
@@ -435,7 +444,7 @@ int ek_auto_peek(const ek_auto *automatic, ek_dev *const *devs, int64_t forward,
 
 void ek_auto_disturb(ek_auto *automatic)
 {
-    automatic->mind.disturbed = true;
+    automatic->state.disturbed = true;
 }
 
 int ek_auto_hold(ek_auto *automatic, ek_dev *const *devs, int64_t batch, int64_t *sizes)

@@ -19,7 +19,8 @@ enum { EK_MODEL_POINTS = 15 };
 typedef struct ek_memory_model {
     struct ek_memory_point {
         int64_t batch, n;
-        double nbytes, before; /* what it needed last, and the time before that */
+        double nbytes;         /* what it needed last */
+        double before;         /* what it needed the time before that */
     } points[EK_MODEL_POINTS]; /* of different sizes, the newest last */
     int count;
     bool stale; /* what is fixed has changed since the points were added */
@@ -40,8 +41,8 @@ typedef struct ek_time_model {
         double ns;
     } points[EK_MODEL_POINTS];
     int count, next;
-    ek_line shape; /* of points that differed enough in n; the last ones say by which factor */
-    bool shaped;
+    ek_line shape; /* a line through points of sizes apart; the last points scale it */
+    bool shaped;   /* `shape` comes from such points */
 } ek_time_model;
 
 void ek_time_model_add(ek_time_model *model, int64_t n, double ns);

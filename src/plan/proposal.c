@@ -1,8 +1,15 @@
-/* proposal.c: from models to a plan. */
+/* proposal.c: from models to a plan, and the plan as a log line. */
+
 #include "plan/proposal.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
+
+#include "core/locale.h"
+#include "core/thread.h"
 
 /* ---- what failed ---- */
 
@@ -18,9 +25,9 @@ int64_t ek_plan_bound_of(const ek_plan_device *known, int64_t batch)
     return most;
 }
 
-/* How many fewer are tried next: one where the model is close, more where it keeps failing, or
+/* How many bound_step are tried next: one where the model is close, more where it keeps failing, or
  * there is none. */
-static int64_t fewer(const ek_plan_device *known, int64_t n)
+static int64_t bound_step(const ek_plan_device *known, int64_t n)
 {
     int64_t less = known->failures < 40 ? INT64_C(1) << known->failures : n;
     if (!known->memory.count && less < n - n / 2)
@@ -31,7 +38,7 @@ static int64_t fewer(const ek_plan_device *known, int64_t n)
 void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n)
 {
     enum { BOUNDS = sizeof known->bounds / sizeof *known->bounds };
-    known->retry = (struct ek_plan_bound){batch, n - fewer(known, n)};
+    known->retry = (struct ek_plan_bound){batch, n - bound_step(known, n)};
     known->failures++;
     int kept = 0; /* those that this one doesn't make needless */
     for (int i = 0; i < known->bounded; i++)
@@ -48,7 +55,8 @@ void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n)
 /* ---- lines of all devices ---- */
 
 /* Of those that showed none: the steepest of the others, and what all of them have at least. */
-static bool memory_lines(const ek_plan_device *known, int devices, int64_t batch, ek_cost *costs)
+static bool proposal_memory_lines(const ek_plan_device *known, int devices, int64_t batch,
+                                  ek_cost *costs)
 {
     bool shown[EK_MAX_DEVICES], any = false;
     ek_line other = {INFINITY, 0};
@@ -71,7 +79,7 @@ static bool memory_lines(const ek_plan_device *known, int devices, int64_t batch
 }
 
 /* Of those that showed none: as the others, by speed. */
-static bool time_lines(const ek_plan_device *known, int devices, ek_cost *costs)
+static bool proposal_time_lines(const ek_plan_device *known, int devices, ek_cost *costs)
 {
     bool shown[EK_MAX_DEVICES];
     double fixed = 0, work = 0;
@@ -94,7 +102,7 @@ static bool time_lines(const ek_plan_device *known, int devices, ek_cost *costs)
 }
 
 /* A device without a capacity counts as large as the largest that has one. */
-static void capacities(const ek_plan_device *known, int devices, double *result)
+static void proposal_capacities(const ek_plan_device *known, int devices, double *result)
 {
     double largest = 0;
     for (int i = 0; i < devices; i++)
@@ -103,7 +111,7 @@ static void capacities(const ek_plan_device *known, int devices, double *result)
         result[i] = known[i].capacity > 0 ? known[i].capacity : largest > 0 ? largest : 1;
 }
 
-static int64_t most_within(const ek_cost *memory, double capacity)
+static int64_t proposal_most_within(const ek_cost *memory, double capacity)
 {
     double room = capacity - memory->fixed;
     if (room < 0)
@@ -113,9 +121,9 @@ static int64_t most_within(const ek_cost *memory, double capacity)
     return (int64_t)floor(room / memory->per_sample + 1e-3); /* what is exact may look like less */
 }
 
-/* ---- */
+/* ---- the plan ---- */
 
-static ek_cost memory_cost(const ek_proposal *p, int i, int64_t most)
+static ek_cost proposal_memory_cost(const ek_proposal *p, int i, int64_t most)
 {
     return (ek_cost){p->memory[i].fixed / p->capacity[i], p->memory[i].per_sample / p->capacity[i],
                      most};
@@ -123,18 +131,18 @@ static ek_cost memory_cost(const ek_proposal *p, int i, int64_t most)
 
 /* Levels the goal's costs within `most`; if that can't be, memory within what has not failed;
  * where that can't be either, memory alone. */
-static void level(const ek_plan_device *known, int devices, int64_t batch, ek_proposal *p)
+static void proposal_level(const ek_plan_device *known, int devices, int64_t batch, ek_proposal *p)
 {
     ek_cost costs[EK_MAX_DEVICES] = {{0}};
     for (int i = 0; i < devices; i++) {
-        costs[i] = p->goal == EK_GOAL_TIME ? p->time[i] : memory_cost(p, i, 0);
+        costs[i] = p->goal == EK_GOAL_TIME ? p->time[i] : proposal_memory_cost(p, i, 0);
         costs[i].most = p->most[i];
     }
     if (ek_split_level(batch, devices, costs, p->sizes))
         return;
     p->goal = EK_GOAL_MEMORY;
     for (int i = 0; i < devices; i++)
-        costs[i] = memory_cost(p, i, ek_plan_bound_of(&known[i], batch));
+        costs[i] = proposal_memory_cost(p, i, ek_plan_bound_of(&known[i], batch));
     ek_split_level(batch, devices, costs, p->sizes);
 }
 
@@ -143,17 +151,17 @@ bool ek_propose(const ek_plan_device *known, int devices, ek_plan_goal goal, int
 {
     memset(proposal, 0, sizeof *proposal);
     proposal->goal = goal;
-    bool memory = memory_lines(known, devices, batch, proposal->memory);
-    if (goal == EK_GOAL_TIME ? !time_lines(known, devices, proposal->time) : !memory)
+    bool memory = proposal_memory_lines(known, devices, batch, proposal->memory);
+    if (goal == EK_GOAL_TIME ? !proposal_time_lines(known, devices, proposal->time) : !memory)
         return false;
-    capacities(known, devices, proposal->capacity);
+    proposal_capacities(known, devices, proposal->capacity);
     for (int i = 0; i < devices; i++) {
         int64_t bound = ek_plan_bound_of(&known[i], batch), room = INT64_MAX;
         if (known[i].capacity > 0)
-            room = most_within(&proposal->memory[i], known[i].capacity);
+            room = proposal_most_within(&proposal->memory[i], known[i].capacity);
         proposal->most[i] = bound < room ? bound : room;
     }
-    level(known, devices, batch, proposal);
+    proposal_level(known, devices, batch, proposal);
     return true;
 }
 
@@ -178,4 +186,60 @@ bool ek_proposal_allows(const ek_proposal *proposal, int devices, const int64_t 
         if (sizes[i] > proposal->most[i])
             return false;
     return true;
+}
+
+/* ---- log ---- */
+
+/* Many devices may have more to say than a log log_line holds. */
+typedef struct log_line {
+    char text[900];
+    size_t used;
+} log_line;
+
+static void log_put(log_line *l, const char *format, ...) EK_PRINTF(2, 3);
+
+static void log_put(log_line *l, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    size_t room = sizeof l->text - l->used - 1;
+    size_t wanted = ek_format_list(l->text + l->used, room + 1, format, arguments);
+    va_end(arguments);
+    l->used += wanted < room ? wanted : room;
+}
+
+static void log_cost(log_line *l, const ek_proposal *proposal, int i, bool share)
+{
+    const ek_cost *cost =
+        proposal->goal == EK_GOAL_TIME ? &proposal->time[i] : &proposal->memory[i];
+    double amount = cost->fixed + cost->per_sample * (double)proposal->sizes[i];
+    if (proposal->sizes[i] == 0)
+        log_put(l, "nothing");
+    else if (proposal->goal == EK_GOAL_TIME)
+        log_put(l, "%.3g ms", amount * 1e-6);
+    else if (share)
+        log_put(l, "%.1f %%", 100 * amount / proposal->capacity[i]);
+    else
+        log_put(l, "%.1f MiB", amount * 0x1p-20);
+}
+
+void ek_plan_log(const char *what, int64_t forward, int64_t batch, ek_dev *const *devs, int devices,
+                 const int64_t *sizes, const ek_proposal *proposal)
+{
+    log_line l = {.used = 0};
+    log_put(&l, "%s: plan of forward %" PRId64 ", batch %" PRId64 ": ", what, forward, batch);
+    for (int i = 0; i < devices; i++)
+        log_put(&l, "%s%s %" PRId64, i ? ", " : "", devs[i]->name, sizes[i]);
+    if (proposal) {
+        bool share = proposal->goal == EK_GOAL_MEMORY && proposal->capacity[0] > 1;
+        log_put(&l, " (levels %s: ", proposal->goal == EK_GOAL_TIME ? "time" : "memory");
+        for (int i = 0; i < devices; i++) {
+            log_put(&l, "%s", i ? ", " : "");
+            log_cost(&l, proposal, i, share);
+        }
+        log_put(&l, "%s)", share ? " of capacity" : "");
+    } else {
+        log_put(&l, " (to measure)");
+    }
+    ek_log_line(proposal ? EK_LOG_INFO : EK_LOG_DEBUG, "%s", l.text);
 }

@@ -1,7 +1,8 @@
-/* proposal.h: the plan that models call for. */
+/* proposal.h: the plan that models call for, and its log line. */
 #ifndef EK_PLAN_PROPOSAL_H
 #define EK_PLAN_PROPOSAL_H
 
+#include "core/device.h"
 #include "evenkeel/plan.h"
 #include "plan/models.h"
 #include "plan/split.h"
@@ -12,19 +13,19 @@ typedef struct ek_plan_device {
     ek_time_model time;
     double state;    /* bytes of parameters and optimizer state now */
     double capacity; /* 0: none */
-    double speed;    /* as configured, if no time was measured */
-    /* It ran out of memory: what it takes at most of a batch of this size or a larger one, less
-     * than failed. And what was tried then, fewer by more each time: of this batch it gets no more
-     * for good, since a failure costs its user a step; of larger ones until it does a forward
-     * again. */
+    double speed;    /* as configured; used if no time was measured */
+    /* Of a batch of this size or a larger one the device takes `most` samples at most. */
     struct ek_plan_bound {
         int64_t batch, most;
-    } bounds[4], retry;
-    int bounded;
-    int failures; /* since it last did a forward without */
+    } bounds[4]; /* it ran out of memory with one sample more */
+    int bounded; /* how many of `bounds` there are */
+    /* What was tried after the last failure. It holds for good for this very batch, because each
+     * failure costs a step, and for larger ones until a forward succeeds. */
+    struct ek_plan_bound retry;
+    int failures; /* since the last forward that succeeded */
 } ek_plan_device;
 
-/* Both lines are per device and for one batch. */
+/* The lines `memory` and `time` are per device and for one batch. */
 typedef struct ek_proposal {
     int64_t sizes[EK_MAX_DEVICES];
     int64_t most[EK_MAX_DEVICES];    /* by capacity and what failed */
@@ -48,5 +49,9 @@ bool ek_proposal_allows(const ek_proposal *proposal, int devices, const int64_t 
 int64_t ek_plan_bound_of(const ek_plan_device *known, int64_t batch);
 /* n samples of a batch were too many. */
 void ek_plan_bound_add(ek_plan_device *known, int64_t batch, int64_t n);
+
+/* Logs the plan of a forward. proposal: what it is levelled by; NULL if it was made to measure. */
+void ek_plan_log(const char *what, int64_t forward, int64_t batch, ek_dev *const *devs, int devices,
+                 const int64_t *sizes, const ek_proposal *proposal);
 
 #endif

@@ -1,5 +1,6 @@
 /* split.c: sizes from proportions. Whole numbers throughout: the same wishes give the same sizes on
  * every machine. */
+
 #include "plan/split.h"
 
 #include <math.h>
@@ -58,7 +59,7 @@ void ek_split_chunks(int64_t batch, int devices, const int64_t *chunks, int64_t 
     }
 }
 
-static int64_t common_divisor(int64_t a, int64_t b)
+static int64_t split_common_divisor(int64_t a, int64_t b)
 {
     while (b) {
         int64_t rest = a % b;
@@ -78,7 +79,7 @@ void ek_split_whole(int devices, const double *weights, int64_t *whole)
     int64_t divisor = 0;
     for (int i = 0; i < devices; i++) {
         whole[i] = llrint(ldexp(weights[i], 49 - exponent));
-        divisor = common_divisor(whole[i], divisor);
+        divisor = split_common_divisor(whole[i], divisor);
     }
     for (int i = 0; i < devices && divisor; i++)
         whole[i] /= divisor;
@@ -109,18 +110,18 @@ static double of_rank(int64_t rank)
     return number;
 }
 
-static double cost_of(const ek_cost *cost, int64_t n)
+static double split_cost(const ek_cost *cost, int64_t n)
 {
     return cost->fixed + cost->per_sample * (double)n;
 }
 
-/* The most samples, up to `most`, that cost no more than `level`. */
-static int64_t taken_at(const ek_cost *cost, int64_t most, double level)
+/* The most samples, up to `most`, that cost no more than `split_level`. */
+static int64_t split_taken_at(const ek_cost *cost, int64_t most, double split_level)
 {
     int64_t low = 0, high = most;
     while (low < high) {
         int64_t middle = low + (high - low + 1) / 2;
-        if (cost_of(cost, middle) <= level)
+        if (split_cost(cost, middle) <= split_level)
             low = middle;
         else
             high = middle - 1;
@@ -128,20 +129,22 @@ static int64_t taken_at(const ek_cost *cost, int64_t most, double level)
     return low;
 }
 
-/* What all take at this level; false if that is less than the batch (`taken` has all then). */
-static bool take(int64_t batch, int devices, const ek_cost *costs, double level, int64_t *taken)
+/* What all split_take at this split_level; false if that is less than the batch (`taken` has all
+ * then). */
+static bool split_take(int64_t batch, int devices, const ek_cost *costs, double split_level,
+                       int64_t *taken)
 {
     int64_t left = batch;
     for (int i = 0; i < devices; i++) {
         int64_t most = costs[i].most < batch ? costs[i].most : batch;
-        taken[i] = taken_at(&costs[i], most < 0 ? 0 : most, level);
+        taken[i] = split_taken_at(&costs[i], most < 0 ? 0 : most, split_level);
         left -= taken[i] < left ? taken[i] : left;
     }
     return left == 0;
 }
 
-/* Raises sizes, none above its limit, to the even height at which they take `left` more. */
-static void fill(int64_t left, int devices, const int64_t *limits, int64_t *sizes)
+/* Raises sizes, none above its limit, to the even height at which they split_take `left` more. */
+static void split_fill(int64_t left, int devices, const int64_t *limits, int64_t *sizes)
 {
     int64_t low = 0, high = INT64_MAX;
     while (low < high) { /* the largest height that takes no more */
@@ -170,30 +173,30 @@ static void fill(int64_t left, int devices, const int64_t *limits, int64_t *size
     }
 }
 
-static bool level(int64_t batch, int devices, const ek_cost *costs, int64_t *sizes)
+static bool split_level(int64_t batch, int devices, const ek_cost *costs, int64_t *sizes)
 {
     int64_t taken[EK_MAX_DEVICES], low = rank_of(costs[0].fixed), high = low;
     for (int i = 0; i < devices; i++) {
-        int64_t least = rank_of(costs[i].fixed), most = rank_of(cost_of(&costs[i], batch));
+        int64_t least = rank_of(costs[i].fixed), most = rank_of(split_cost(&costs[i], batch));
         low = least < low ? least : low;
         high = most > high ? most : high;
     }
-    if (!take(batch, devices, costs, of_rank(high), taken))
+    if (!split_take(batch, devices, costs, of_rank(high), taken))
         return false;
     low--;
     while (low < high - 1) { /* low takes less than the batch, high takes it */
         int64_t middle = low + (int64_t)(((uint64_t)high - (uint64_t)low) / 2);
-        if (take(batch, devices, costs, of_rank(middle), taken))
+        if (split_take(batch, devices, costs, of_rank(middle), taken))
             high = middle;
         else
             low = middle;
     }
     int64_t left = batch;
-    take(batch, devices, costs, of_rank(high), taken);
-    take(batch, devices, costs, of_rank(high - 1), sizes);
+    split_take(batch, devices, costs, of_rank(high), taken);
+    split_take(batch, devices, costs, of_rank(high - 1), sizes);
     for (int i = 0; i < devices; i++)
         left -= sizes[i];
-    fill(left, devices, taken, sizes);
+    split_fill(left, devices, taken, sizes);
     return true;
 }
 
@@ -203,13 +206,43 @@ bool ek_split_level(int64_t batch, int devices, const ek_cost *costs, int64_t *s
         memset(sizes, 0, (size_t)devices * sizeof *sizes);
         return true;
     }
-    if (level(batch, devices, costs, sizes))
+    if (split_level(batch, devices, costs, sizes))
         return true;
     ek_cost free_costs[EK_MAX_DEVICES];
     for (int i = 0; i < devices; i++) {
         free_costs[i] = costs[i];
         free_costs[i].most = INT64_MAX;
     }
-    level(batch, devices, free_costs, sizes);
+    split_level(batch, devices, free_costs, sizes);
     return false;
+}
+
+/* ---- probes ---- */
+
+static void probe_move(double part, int64_t room, int64_t *from, int64_t *to)
+{
+    int64_t smaller = *from < *to ? *from : *to, count = (int64_t)((double)smaller * part + 0.5);
+    if (!smaller) /* one that takes no part stays out */
+        return;
+    count = count < 1 ? 1 : count;
+    count = count < *from - 1 ? count : *from - 1;
+    count = count < room - *to ? count : room - *to;
+    if (count > 0) {
+        *from -= count;
+        *to += count;
+    }
+}
+
+void ek_split_probe(int probe, double part, int devices, const int64_t *room, int64_t *sizes)
+{
+    if (probe >= EK_SPLIT_PROBES - 1 || devices < 2)
+        return;
+    for (int i = 0; i < devices; i += 2) {
+        /* The last of an odd number is the first one's second neighbour. */
+        int up = i + 1 < devices ? i : 0, down = i + 1 < devices ? i + 1 : i;
+        if (probe == 1)
+            probe_move(part, room[down], &sizes[up], &sizes[down]);
+        else
+            probe_move(part, room[up], &sizes[down], &sizes[up]);
+    }
 }

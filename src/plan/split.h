@@ -1,4 +1,4 @@
-/* split.h: the arithmetic of plans: from numbers to sizes, without devices. */
+/* split.h: the arithmetic of plans, from numbers to sizes, without devices. */
 #ifndef EK_PLAN_SPLIT_H
 #define EK_PLAN_SPLIT_H
 
@@ -33,5 +33,14 @@ typedef struct ek_cost {
  * False, with the sizes as they would be without limits, where the devices together take less than
  * `batch`. */
 bool ek_split_level(int64_t batch, int devices, const ek_cost *costs, int64_t *sizes);
+
+/* The first forwards are probes: a guess, and the same a little otherwise, so that fixed and
+ * growing costs can be told apart. */
+enum { EK_SPLIT_PROBES = 3 };
+
+/* Moves part of the samples between neighbours: one way with probe 0, the other way with probe 1,
+ * not at all with probe 2. `part` of the smaller one's samples are moved, 1 at least. No device
+ * loses its last sample or gets above room[i]. */
+void ek_split_probe(int probe, double part, int devices, const int64_t *room, int64_t *sizes);
 
 #endif
