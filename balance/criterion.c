@@ -46,14 +46,14 @@ ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *c
 }
 
 /* Samples of an output: 1 if it has no batch. */
-static int64_t samples_of(ek_value output, int dim)
+static int64_t criterion_samples_of(ek_value output, int dim)
 {
     const ek_tensor *first = ek_nest_first(output);
     return first && ek_tensor_ndim(first) > 0 ? ek_nest_batch_size(output, dim) : 1;
 }
 
 /* A loss with its sum and weight as one value; the last two are none if the loss is not scalar. */
-static ek_value weighed_loss(ek_module *criterion, const ek_args *args, int64_t samples)
+static ek_value criterion_weighed_loss(ek_module *criterion, const ek_args *args, int64_t samples)
 {
     ek_loss_sum part;
     if (samples < 0)
@@ -62,7 +62,7 @@ static ek_value weighed_loss(ek_module *criterion, const ek_args *args, int64_t 
     return loss.kind == EK_VALUE_ERROR ? loss : EK_LIST(loss, part.sum, part.weight);
 }
 
-static ek_loss_sum part_in(ek_value weighed)
+static ek_loss_sum criterion_part_in(ek_value weighed)
 {
     return (ek_loss_sum){ek_value_at(weighed, 1).as.tensor, ek_value_at(weighed, 2).as.tensor};
 }
@@ -82,7 +82,8 @@ static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *
     if (!inputs)
         return ek_value_error();
     ek_args own = {inputs, count, args->keywords};
-    ek_value loss = mode->weighs ? weighed_loss(criterion, &own, samples_of(output, mode->dim))
+    ek_value loss = mode->weighs ? criterion_weighed_loss(criterion, &own,
+                                                          criterion_samples_of(output, mode->dim))
                                  : ek_module_forward(criterion, &own);
     free(inputs);
     return loss;
@@ -91,7 +92,8 @@ static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *
 /* ---- its call on all devices ---- */
 
 /* Outputs lie one per device, on any of them, in the order of device_ids: writes which. */
-static int find_places(const data_parallel_criterion *self, ek_value outputs, ek_places *places)
+static int criterion_find_places(const data_parallel_criterion *self, ek_value outputs,
+                                 ek_places *places)
 {
     const ek_wrapper *wrapper = &self->wrapper;
     int parts = ek_value_length(outputs), devices = wrapper->devices.count;
@@ -117,8 +119,8 @@ static int find_places(const data_parallel_criterion *self, ek_value outputs, ek
 
 /* The call's values as scatter takes them: targets that are scattered already are marked as such.
  */
-static int mark_scattered(const data_parallel_criterion *self, int parts, const ek_args *args,
-                          ek_value *inputs)
+static int criterion_mark_scattered(const data_parallel_criterion *self, int parts,
+                                    const ek_args *args, ek_value *inputs)
 {
     for (int i = 0; i < args->count; i++) {
         inputs[i] = args->inputs[i];
@@ -140,7 +142,8 @@ static int mark_scattered(const data_parallel_criterion *self, int parts, const 
 }
 
 /* Sizes for targets if outputs without a batch don't say them. */
-static int find_sizes(const data_parallel_criterion *self, const ek_args *args, ek_wrapper_cut *cut)
+static int criterion_find_sizes(const data_parallel_criterion *self, const ek_args *args,
+                                ek_wrapper_cut *cut)
 {
     ek_nest_survey survey = {.size = -1};
     if (self->split != EK_SPLIT_EVEN)
@@ -160,12 +163,13 @@ static int criterion_scatter(data_parallel_criterion *self, const ek_args *args,
                              ek_wrapper_call *call)
 {
     ek_wrapper_cut cut = {0};
-    EK_TRY(find_places(self, args->inputs[0], &cut.places));
+    EK_TRY(criterion_find_places(self, args->inputs[0], &cut.places));
     ek_value *inputs = ek_calloc((size_t)args->count, sizeof *inputs);
     const ek_args marked = {inputs, args->count, args->keywords};
-    int rc = inputs ? mark_scattered(self, cut.places.count, args, inputs) : ek_error_pending();
+    int rc = inputs ? criterion_mark_scattered(self, cut.places.count, args, inputs)
+                    : ek_error_pending();
     if (rc >= 0)
-        rc = find_sizes(self, &marked, &cut);
+        rc = criterion_find_sizes(self, &marked, &cut);
     if (rc >= 0)
         rc = ek_wrapper_scatter(&self->wrapper, &cut, &marked, call);
     free(inputs);
@@ -215,7 +219,7 @@ static ek_value criterion_join(const data_parallel_criterion *self, ek_value *pa
     ek_loss_sum sums[EK_MAX_DEVICES];
     int scalars = 0;
     for (int i = 0; i < count; i++) {
-        sums[i] = weighed ? part_in(parts[i]) : (ek_loss_sum){0};
+        sums[i] = weighed ? criterion_part_in(parts[i]) : (ek_loss_sum){0};
         parts[i] = weighed ? ek_value_at(parts[i], 0) : parts[i];
         scalars += weighed ? sums[i].sum != NULL : ek_loss_is_scalar(parts[i]);
     }
@@ -234,12 +238,12 @@ static ek_value criterion_join(const data_parallel_criterion *self, ek_value *pa
 
 /* ---- the module ---- */
 
-static bool is_plain_call(const data_parallel_criterion *self, const ek_args *args)
+static bool criterion_is_plain_call(const data_parallel_criterion *self, const ek_args *args)
 {
     return ek_wrapper_is_plain(&self->wrapper) || !args->inputs[0].per_device;
 }
 
-static int check_call(const ek_args *args)
+static int criterion_check_call(const ek_args *args)
 {
     return args->count < 1 ? EK_FAIL(EK_E_INVALID, "the model's outputs are missing") : 0;
 }
@@ -248,9 +252,9 @@ static ek_value criterion_call(ek_module *module, const ek_args *args)
 {
     data_parallel_criterion *self = (data_parallel_criterion *)module;
     ek_value parts[EK_MAX_DEVICES];
-    if (check_call(args) < 0)
+    if (criterion_check_call(args) < 0)
         return ek_value_error();
-    if (is_plain_call(self, args))
+    if (criterion_is_plain_call(self, args))
         return criterion_plain(self, args, false);
     /* One part's mean is the loss. */
     bool weighs = self->reduction == EK_EXACT && ek_value_length(args->inputs[0]) > 1;
@@ -264,13 +268,14 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
 }
 
 /* A mean of means counts as many times as its samples. */
-static int sum_of_means(data_parallel_criterion *self, const ek_args *args, ek_loss_sum *total)
+static int criterion_sum_of_means(data_parallel_criterion *self, const ek_args *args,
+                                  ek_loss_sum *total)
 {
     ek_module *child = self->wrapper.child;
     ek_tensor *weight = NULL;
     double samples = 0;
     for (int i = 0; i < ek_value_length(args->inputs[0]); i++) {
-        int64_t own = samples_of(ek_value_at(args->inputs[0], i), self->wrapper.dim);
+        int64_t own = criterion_samples_of(ek_value_at(args->inputs[0], i), self->wrapper.dim);
         if (own < 0)
             return (int)own;
         samples += (double)own;
@@ -284,14 +289,15 @@ static int sum_of_means(data_parallel_criterion *self, const ek_args *args, ek_l
 }
 
 /* total->sum is NULL if losses are not scalar. */
-static int sum_of_parts(data_parallel_criterion *self, const ek_args *args, ek_loss_sum *total)
+static int criterion_sum_of_parts(data_parallel_criterion *self, const ek_args *args,
+                                  ek_loss_sum *total)
 {
     ek_value parts[EK_MAX_DEVICES];
     ek_loss_sum sums[EK_MAX_DEVICES];
     int count = criterion_parts(self, args, true, parts);
     EK_TRY(count);
     for (int i = 0; i < count; i++) {
-        sums[i] = part_in(parts[i]);
+        sums[i] = criterion_part_in(parts[i]);
         if (!sums[i].sum)
             return 0;
     }
@@ -302,12 +308,12 @@ static ek_value criterion_sum_call(ek_module *module, const ek_args *args)
 {
     data_parallel_criterion *self = (data_parallel_criterion *)module;
     ek_loss_sum total = {0};
-    if (check_call(args) < 0)
+    if (criterion_check_call(args) < 0)
         return ek_value_error();
-    if (is_plain_call(self, args))
+    if (criterion_is_plain_call(self, args))
         return criterion_plain(self, args, true);
-    int rc = self->reduction == EK_EXACT ? sum_of_parts(self, args, &total)
-                                         : sum_of_means(self, args, &total);
+    int rc = self->reduction == EK_EXACT ? criterion_sum_of_parts(self, args, &total)
+                                         : criterion_sum_of_means(self, args, &total);
     return rc < 0 ? ek_value_error() : EK_LIST(ek_value_none(), total.sum, total.weight);
 }
 
@@ -316,7 +322,7 @@ static int criterion_loss_sum(ek_module *module, const ek_args *args, ek_loss_su
     ek_value weighed = ek_wrapper_call_alone((ek_wrapper *)module, args, criterion_sum_call);
     if (weighed.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    *total = part_in(weighed);
+    *total = criterion_part_in(weighed);
     if (total->sum)
         return 0;
     return EK_FAIL(EK_E_SHAPE, "the criterion gives losses that are no numbers; its reduction has "

@@ -10,7 +10,7 @@ typedef struct data_parallel_model {
 } data_parallel_model;
 
 /* True if a call is one of the plain module. */
-static bool is_plain(const data_parallel_model *self)
+static bool model_is_plain(const data_parallel_model *self)
 {
     return self->plain || !self->wrapper.module.training || ek_wrapper_is_plain(&self->wrapper);
 }
@@ -18,7 +18,7 @@ static bool is_plain(const data_parallel_model *self)
 static ek_value model_call(ek_module *module, const ek_args *args)
 {
     data_parallel_model *self = (data_parallel_model *)module;
-    if (is_plain(self))
+    if (model_is_plain(self))
         return ek_wrapper_call_plain(&self->wrapper, args, ek_part_forward, NULL);
     ek_value outputs[EK_MAX_DEVICES];
     int parts = ek_wrapper_apply(&self->wrapper, args, outputs);
@@ -37,7 +37,7 @@ static const ek_module_type data_parallel_model_type = {.name = "data_parallel_m
 
 ek_wrapper *ek_data_parallel_model_apart(ek_module *module)
 {
-    if (module->type != &data_parallel_model_type || is_plain((data_parallel_model *)module))
+    if (module->type != &data_parallel_model_type || model_is_plain((data_parallel_model *)module))
         return NULL;
     return (ek_wrapper *)module;
 }

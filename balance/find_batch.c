@@ -35,7 +35,7 @@ typedef struct search {
 
 /* ---- one try ---- */
 
-static int begin_run(search *s)
+static int find_begin_run(search *s)
 {
     int rc = s->plans ? 0 : ek_training_state_restore(s->state);
     for (int d = 0; d < s->devices.count; d++) {
@@ -46,7 +46,7 @@ static int begin_run(search *s)
 }
 
 /* The function's status, once what it issued is done. */
-static int run(search *s, int64_t batch)
+static int find_run(search *s, int64_t batch)
 {
     ek_thread *self = ek_thread_self();
     const ek_thread_modes modes = self->modes;
@@ -62,12 +62,12 @@ static int run(search *s, int64_t batch)
 }
 
 /* 1: it fits, `runs` times in a row; 0: it doesn't; negative: another error. */
-static int run_from_start(search *s, int64_t batch, int runs)
+static int find_run_from_start(search *s, int64_t batch, int runs)
 {
     int rc = 0;
-    EK_TRY(begin_run(s));
+    EK_TRY(find_begin_run(s));
     for (int k = 0; k < runs && rc >= 0; k++)
-        rc = run(s, batch);
+        rc = find_run(s, batch);
     if (rc == EK_E_OUT_OF_MEMORY) {
         ek_error_clear();
         return 0;
@@ -77,13 +77,13 @@ static int run_from_start(search *s, int64_t batch, int runs)
 
 /* The plan is settled after some runs, of which the last has to fit; a failure that changed it is
  * none. */
-static int run_planned(search *s, int64_t batch)
+static int find_run_planned(search *s, int64_t batch)
 {
     int64_t before[EK_MAX_DEVICES], after[EK_MAX_DEVICES];
     int changes = 0;
     for (int runs = 0; runs < PLAN_RUNS; runs++) {
         EK_TRY(ek_data_parallel_sizes(s->options->model, batch, before));
-        int rc = run_from_start(s, batch, 1);
+        int rc = find_run_from_start(s, batch, 1);
         EK_TRY(rc);
         if (rc == 1)
             continue;
@@ -96,9 +96,9 @@ static int run_planned(search *s, int64_t batch)
 }
 
 /* Notes what the batch took where it fits. */
-static int try_batch(search *s, int64_t batch)
+static int find_try_batch(search *s, int64_t batch)
 {
-    int rc = s->plans ? run_planned(s, batch) : run_from_start(s, batch, RUNS);
+    int rc = s->plans ? find_run_planned(s, batch) : find_run_from_start(s, batch, RUNS);
     EK_TRY(rc);
     if (rc == 0) {
         s->failing = batch;
@@ -118,7 +118,7 @@ static int try_batch(search *s, int64_t batch)
 /* ---- which batch next ---- */
 
 /* How many samples more device d lets hope for; `most` where it says nothing. */
-static double room_on(const search *s, int d, double most)
+static double find_room_on(const search *s, int d, double most)
 {
     ek_memory_stats stats;
     if (ek_memory_get_stats(s->devices.devices[d], &stats) < 0 || !stats.capacity ||
@@ -130,12 +130,12 @@ static double room_on(const search *s, int d, double most)
     return room / per_sample < most ? room / per_sample : most;
 }
 
-static int64_t next_to_grow(search *s)
+static int64_t find_next_to_grow(search *s)
 {
     int64_t multiple = s->options->multiple;
     double more = (double)(GROWTH - 1) * (double)s->fits;
     for (int d = 0; s->smaller > 0 && d < s->devices.count; d++)
-        more = room_on(s, d, more);
+        more = find_room_on(s, d, more);
     int64_t growth = (int64_t)more / multiple * multiple;
     if (growth < s->least_growth) { /* where hopes are too low they are outrun */
         growth = s->least_growth;
@@ -144,21 +144,21 @@ static int64_t next_to_grow(search *s)
     return growth < s->most - s->fits ? s->fits + growth : s->most;
 }
 
-static int64_t next_batch(search *s)
+static int64_t find_next_batch(search *s)
 {
     int64_t multiple = s->options->multiple;
     if (!s->fits)
         return s->options->first;
     if (!s->failing)
-        return next_to_grow(s);
+        return find_next_to_grow(s);
     return s->fits + (s->failing - s->fits) / multiple / 2 * multiple;
 }
 
-static int64_t search_largest(search *s)
+static int64_t find_search_largest(search *s)
 {
     int64_t multiple = s->options->multiple;
     while (s->fits < s->most && !(s->failing && s->failing - s->fits <= multiple)) {
-        EK_TRY(try_batch(s, next_batch(s)));
+        EK_TRY(find_try_batch(s, find_next_batch(s)));
         if (!s->fits)
             return 0; /* not even the first */
     }
@@ -168,7 +168,7 @@ static int64_t search_largest(search *s)
 /* ---- before and after ---- */
 
 /* Puts the defaults in and checks them. */
-static int resolve(ek_find_batch_options *o)
+static int find_resolve(ek_find_batch_options *o)
 {
     EK_TRY(ek_error_status());
     if (!o->function)
@@ -199,7 +199,7 @@ static int resolve(ek_find_batch_options *o)
     return ek_device_list_check("find_batch", &o->device_ids);
 }
 
-static int open_devices(search *s)
+static int find_open_devices(search *s)
 {
     s->devices = s->options->device_ids;
     for (int d = 0; d < s->devices.count; d++) {
@@ -211,7 +211,7 @@ static int open_devices(search *s)
 }
 
 /* The state and the peaks as they were; an error that ended the search stays the first. */
-static int put_back(search *s, const ek_memory_stats *before)
+static int find_put_back(search *s, const ek_memory_stats *before)
 {
     ek_error_record error;
     ek_error_take(&error);
@@ -229,18 +229,18 @@ static int put_back(search *s, const ek_memory_stats *before)
 int64_t ek_find_batch_with(ek_find_batch_options options)
 {
     ek_memory_stats before[EK_MAX_DEVICES];
-    EK_TRY(resolve(&options));
+    EK_TRY(find_resolve(&options));
     search s = {.options = &options, .most = options.most, .least_growth = options.multiple};
     const ek_wrapper *wrapper = options.model ? ek_wrapper_of(options.model) : NULL;
     s.plans = wrapper && wrapper->measures && wrapper->devices.count > 1;
     s.plan_nbytes = s.plans ? (size_t)wrapper->devices.count * sizeof(int64_t) : 0;
-    EK_TRY(open_devices(&s));
+    EK_TRY(find_open_devices(&s));
     for (int d = 0; d < s.devices.count; d++)
         EK_TRY(ek_memory_get_stats(s.devices.devices[d], &before[d]));
     s.state = ek_training_state_save(options.model, options.optimizer);
     if (!s.state)
         return ek_error_pending();
-    int64_t batch = search_largest(&s);
-    int rc = put_back(&s, before);
+    int64_t batch = find_search_largest(&s);
+    int rc = find_put_back(&s, before);
     return batch < 0 ? batch : rc < 0 ? rc : batch;
 }

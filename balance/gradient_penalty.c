@@ -25,19 +25,19 @@ const char *ek_penalty_name(ek_penalty_kind kind)
     return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : NULL;
 }
 
-static bool needs_real(ek_penalty_kind kind)
+static bool penalty_needs_real(ek_penalty_kind kind)
 {
     return kind != EK_PENALTY_R2;
 }
 
-static bool needs_fake(ek_penalty_kind kind)
+static bool penalty_needs_fake(ek_penalty_kind kind)
 {
     return kind == EK_PENALTY_WGAN_GP || kind == EK_PENALTY_WGAN_LP || kind == EK_PENALTY_R2;
 }
 
 /* ---- what a penalty needs ---- */
 
-static int check_samples(const char *kind, const char *name, const ek_tensor *x)
+static int penalty_check_samples(const char *kind, const char *name, const ek_tensor *x)
 {
     char text[200];
     if (!x) {
@@ -56,7 +56,7 @@ static int check_samples(const char *kind, const char *name, const ek_tensor *x)
     return 0;
 }
 
-static int check_pair(const ek_tensor *real, const ek_tensor *fake)
+static int penalty_check_pair(const ek_tensor *real, const ek_tensor *fake)
 {
     char texts[2][200];
     ek_tensor_text(real, texts[0]);
@@ -79,7 +79,7 @@ static int check_pair(const ek_tensor *real, const ek_tensor *fake)
     return 0;
 }
 
-static int check_points(const ek_tensor *real, const ek_tensor *fake, ek_penalty_kind kind)
+static int penalty_check_points(const ek_tensor *real, const ek_tensor *fake, ek_penalty_kind kind)
 {
     const char *name = ek_penalty_name(kind);
     if (!name)
@@ -87,12 +87,12 @@ static int check_points(const ek_tensor *real, const ek_tensor *fake, ek_penalty
                        (int)kind);
     if ((!real || !fake) && ek_error_status() < 0)
         return ek_error_status(); /* also of samples that this kind does without */
-    if (needs_real(kind))
-        EK_TRY(check_samples(name, "real", real));
-    if (needs_fake(kind))
-        EK_TRY(check_samples(name, "fake", fake));
-    if (needs_real(kind) && needs_fake(kind))
-        EK_TRY(check_pair(real, fake));
+    if (penalty_needs_real(kind))
+        EK_TRY(penalty_check_samples(name, "real", real));
+    if (penalty_needs_fake(kind))
+        EK_TRY(penalty_check_samples(name, "fake", fake));
+    if (penalty_needs_real(kind) && penalty_needs_fake(kind))
+        EK_TRY(penalty_check_pair(real, fake));
     if (kind == EK_PENALTY_DRAGAN && ek_count(real) < 2)
         return EK_FAIL(EK_E_SHAPE,
                        "gradient penalty: dragan needs the deviation of real's elements, and there "
@@ -103,36 +103,37 @@ static int check_points(const ek_tensor *real, const ek_tensor *fake, ek_penalty
 /* ---- points: where the penalty looks at the critic ---- */
 
 /* Uniform in [0, 1), of real's dtype and device. */
-static ek_tensor *draw_uniform(ek_shape shape, const ek_tensor *real, ek_generator *generator)
+static ek_tensor *penalty_draw_uniform(ek_shape shape, const ek_tensor *real,
+                                       ek_generator *generator)
 {
     ek_tensor *u = ek_empty(shape, .dtype = real->dtype, .device = ek_tensor_device(real));
     return u && ek_uniform_(u, 0, 1, generator) < 0 ? NULL : u;
 }
 
 /* x + a (y - x), a for each sample. */
-static ek_tensor *interpolate(ek_tensor *x, ek_tensor *y, ek_generator *generator)
+static ek_tensor *penalty_interpolate(ek_tensor *x, ek_tensor *y, ek_generator *generator)
 {
     ek_shape shape = {.ndim = x->ndim};
     for (int i = 0; i < x->ndim; i++)
         shape.dims[i] = i == 0 ? x->shape[0] : 1;
-    ek_tensor *a = draw_uniform(shape, x, generator);
+    ek_tensor *a = penalty_draw_uniform(shape, x, generator);
     return ek_add(x, ek_mul(ek_sub(y, x), a));
 }
 
 /* x + std b / 2, b for each element; std of the whole batch. */
-static ek_tensor *perturb(ek_tensor *x, ek_generator *generator)
+static ek_tensor *penalty_perturb(ek_tensor *x, ek_generator *generator)
 {
-    ek_tensor *b = draw_uniform(ek_tensor_shape(x), x, generator);
+    ek_tensor *b = penalty_draw_uniform(ek_tensor_shape(x), x, generator);
     return ek_add(x, ek_mul(b, ek_mul_scalar(ek_std(x), 0.5)));
 }
 
-static ek_tensor *points_of_kind(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
-                                 ek_generator *generator)
+static ek_tensor *penalty_points_of_kind(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
+                                         ek_generator *generator)
 {
     if (kind == EK_PENALTY_R1 || kind == EK_PENALTY_R2)
         return ek_detach(kind == EK_PENALTY_R1 ? real : fake);
-    ek_tensor *other = kind == EK_PENALTY_DRAGAN ? perturb(real, generator) : fake;
-    return other ? interpolate(real, other, generator) : NULL;
+    ek_tensor *other = kind == EK_PENALTY_DRAGAN ? penalty_perturb(real, generator) : fake;
+    return other ? penalty_interpolate(real, other, generator) : NULL;
 }
 
 ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind kind,
@@ -143,8 +144,9 @@ ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind k
     /* A generator under autocast gives bf16, a loader f32. */
     real = ek_autocast_wide(real);
     fake = ek_autocast_wide(fake);
-    ek_tensor *x =
-        check_points(real, fake, kind) < 0 ? NULL : points_of_kind(real, fake, kind, generator);
+    ek_tensor *x = penalty_check_points(real, fake, kind) < 0
+                       ? NULL
+                       : penalty_points_of_kind(real, fake, kind, generator);
     ek_set_grad_enabled(enabled);
     return ek_scope_return(&scope, x);
 }
@@ -166,7 +168,7 @@ typedef struct penalty {
 
 /* If a critic that takes its input whole wants it: a data-parallel one gives its gradients on
  * the device that its input comes from. */
-static ek_device place_of(ek_module *critic, const ek_tensor *x)
+static ek_device penalty_place_of(ek_module *critic, const ek_tensor *x)
 {
     ek_device device = ek_tensor_device(x);
     const ek_wrapper *wrapper = ek_wrapper_of(critic);
@@ -179,7 +181,7 @@ static ek_device place_of(ek_module *critic, const ek_tensor *x)
 
 /* The chunks must not keep the whole batch alive on one of the devices; the caller's own samples
  * are there anyway. */
-static ek_tensor *chunk_of(ek_tensor *part, const ek_tensor *x, bool ours)
+static ek_tensor *penalty_chunk_of(ek_tensor *part, const ek_tensor *x, bool ours)
 {
     bool shares = part && part->storage == x->storage;
     if (shares && ours && ek_count(part) < ek_count(x))
@@ -187,7 +189,7 @@ static ek_tensor *chunk_of(ek_tensor *part, const ek_tensor *x, bool ours)
     return shares ? ek_detach(part) : part;
 }
 
-static int cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
+static int penalty_cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
 {
     ek_wrapper_call call;
     const ek_value whole = ek_value_of_tensor(x);
@@ -204,26 +206,26 @@ static int cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
     EK_TRY(rc);
     p->parts = call.places.count;
     for (int i = 0; i < p->parts; i++)
-        p->points[i] = chunk_of(ek_arg_tensor(&call.args[i], 0), x, ours);
+        p->points[i] = penalty_chunk_of(ek_arg_tensor(&call.args[i], 0), x, ours);
     ek_wrapper_call_end(&call);
     return ek_error_status();
 }
 
 /* Cuts or moves x; all in the scope. */
-static int place_points(ek_module *critic, ek_tensor *x, penalty *p)
+static int penalty_place_points(ek_module *critic, ek_tensor *x, penalty *p)
 {
     ek_wrapper *wrapper = ek_data_parallel_model_apart(critic);
     p->apart = wrapper != NULL;
     if (wrapper) {
         p->home = wrapper->devices.devices[0]; /* with losses of other forwards */
-        return cut_points(wrapper, x, p);
+        return penalty_cut_points(wrapper, x, p);
     }
     p->parts = 1;
-    p->points[0] = ek_to_device(x, place_of(critic, x));
+    p->points[0] = ek_to_device(x, penalty_place_of(critic, x));
     return p->points[0] ? 0 : ek_error_pending();
 }
 
-static int check_dim(ek_module *critic)
+static int penalty_check_dim(ek_module *critic)
 {
     const ek_wrapper *wrapper = ek_wrapper_of(critic);
     if (!wrapper || wrapper->dim == 0)
@@ -234,13 +236,13 @@ static int check_dim(ek_module *critic)
                    wrapper->dim);
 }
 
-static int make_points(const ek_gradient_penalty_options *options, penalty *p)
+static int penalty_make_points(const ek_gradient_penalty_options *options, penalty *p)
 {
-    EK_TRY(check_dim(options->critic));
+    EK_TRY(penalty_check_dim(options->critic));
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_penalty_points(options->real, options->fake, p->kind, options->generator);
     bool enabled = ek_set_grad_enabled(false);
-    int rc = x ? place_points(options->critic, x, p) : ek_error_pending();
+    int rc = x ? penalty_place_points(options->critic, x, p) : ek_error_pending();
     ek_set_grad_enabled(enabled);
     if (x)
         p->samples = x->shape[0];
@@ -258,7 +260,7 @@ static int make_points(const ek_gradient_penalty_options *options, penalty *p)
 /* ---- the critic and its gradient ---- */
 
 /* One number for each sample. */
-static int check_output(const penalty *p, int part, ek_value output)
+static int penalty_check_output(const penalty *p, int part, ek_value output)
 {
     char texts[2][200];
     if (output.kind != EK_VALUE_TENSOR)
@@ -273,7 +275,7 @@ static int check_output(const penalty *p, int part, ek_value output)
     return 0;
 }
 
-static int call_critic(ek_module *critic, penalty *p)
+static int penalty_call_critic(ek_module *critic, penalty *p)
 {
     ek_value inputs[EK_MAX_DEVICES];
     for (int i = 0; i < p->parts; i++)
@@ -287,13 +289,13 @@ static int call_critic(ek_module *critic, penalty *p)
                        ek_value_length(output), p->parts);
     for (int i = 0; i < p->parts; i++) {
         ek_value own = p->apart ? ek_value_at(output, i) : output;
-        EK_TRY(check_output(p, i, own));
+        EK_TRY(penalty_check_output(p, i, own));
         p->outputs[i] = own.as.tensor;
     }
     return 0;
 }
 
-static int differentiate_critic(penalty *p)
+static int penalty_differentiate_critic(penalty *p)
 {
     const int before = ek_error_status();
     ek_tensor *ones[EK_MAX_DEVICES];
@@ -317,7 +319,7 @@ static int differentiate_critic(penalty *p)
 /* ---- norms ---- */
 
 /* The 2-norm of each sample, (N). */
-static ek_tensor *norms_of(ek_tensor *g)
+static ek_tensor *penalty_norms_of(ek_tensor *g)
 {
     ek_reduce_options over_sample = {.x = g, .dim_count = g->ndim - 1};
     for (int i = 1; i < g->ndim; i++)
@@ -325,29 +327,29 @@ static ek_tensor *norms_of(ek_tensor *g)
     return g->ndim == 1 ? ek_abs(g) : ek_norm_with(over_sample);
 }
 
-static ek_tensor *sum_of(ek_tensor *g, ek_penalty_kind kind)
+static ek_tensor *penalty_sum_of(ek_tensor *g, ek_penalty_kind kind)
 {
     if (kind == EK_PENALTY_R1 || kind == EK_PENALTY_R2)
         return ek_sum(ek_square(g));
-    ek_tensor *excess = ek_add_scalar(norms_of(g), -1);
+    ek_tensor *excess = ek_add_scalar(penalty_norms_of(g), -1);
     if (kind == EK_PENALTY_WGAN_LP)
         excess = ek_f_relu(excess);
     return ek_sum(ek_square(excess));
 }
 
-static int sum_part(void *user, int index)
+static int penalty_sum_part(void *user, int index)
 {
     penalty *p = user;
-    p->sums[index] = ek_keep(sum_of(p->gradients[index], p->kind));
+    p->sums[index] = ek_keep(penalty_sum_of(p->gradients[index], p->kind));
     return p->sums[index] ? 0 : ek_error_pending();
 }
 
-static int sum_penalties(penalty *p)
+static int penalty_sum_penalties(penalty *p)
 {
     ek_dev *devs[EK_MAX_DEVICES];
     for (int i = 0; i < p->parts; i++)
         devs[i] = ek_tensor_dev(p->gradients[i]);
-    int rc = ek_gang_run(devs, p->parts, sum_part, p, "gradient penalty, part");
+    int rc = ek_gang_run(devs, p->parts, penalty_sum_part, p, "gradient penalty, part");
     for (int i = 0; i < p->parts; i++)
         if (!ek_scope_adopt(p->sums[i]) && rc >= 0)
             rc = ek_error_pending();
@@ -356,7 +358,7 @@ static int sum_penalties(penalty *p)
 
 /* ---- the penalty ---- */
 
-static int check_options(const ek_gradient_penalty_options *options, double weight)
+static int penalty_check_options(const ek_gradient_penalty_options *options, double weight)
 {
     EK_TRY(ek_error_status());
     if (!options->critic)
@@ -374,8 +376,8 @@ static int check_options(const ek_gradient_penalty_options *options, double weig
 static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, double weight)
 {
     penalty p = {.kind = options->kind};
-    if (make_points(options, &p) < 0 || call_critic(options->critic, &p) < 0 ||
-        differentiate_critic(&p) < 0 || sum_penalties(&p) < 0)
+    if (penalty_make_points(options, &p) < 0 || penalty_call_critic(options->critic, &p) < 0 ||
+        penalty_differentiate_critic(&p) < 0 || penalty_sum_penalties(&p) < 0)
         return NULL;
     ek_tensor *sum = ek_reduce(p.sums, p.parts);
     if (p.apart)
@@ -386,7 +388,7 @@ static ek_tensor *penalty_of(const ek_gradient_penalty_options *options, double 
 ek_tensor *ek_gradient_penalty_with(ek_gradient_penalty_options options)
 {
     double weight = ek_number_or(EK_GIVEN(&options, weight, 4), 10);
-    if (check_options(&options, weight) < 0)
+    if (penalty_check_options(&options, weight) < 0)
         return NULL;
     ek_wrapper *wrapper = ek_wrapper_of(options.critic);
     const int before = ek_error_status();

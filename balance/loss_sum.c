@@ -34,7 +34,7 @@ int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part)
 }
 
 /* A number that the criterion told, in f64. */
-static ek_tensor *told_number(const ek_module *criterion, const char *what, ek_tensor *number)
+static ek_tensor *loss_told_number(const ek_module *criterion, const char *what, ek_tensor *number)
 {
     char text[200];
     if (number && ek_count(number) != 1) {
@@ -53,7 +53,7 @@ static ek_tensor *loss_denominator(ek_module *criterion, const ek_args *args, do
         return ek_scalar(samples, EK_F64, ek_cpu());
     bool enabled = ek_set_grad_enabled(false);
     ek_tensor *weight = criterion->type->denominator(criterion, args);
-    weight = told_number(criterion, "weight", weight);
+    weight = loss_told_number(criterion, "weight", weight);
     ek_set_grad_enabled(enabled);
     return weight;
 }
@@ -76,9 +76,9 @@ static ek_value ask_loss_sum(ek_module *criterion, const ek_args *args, ek_loss_
     ek_value sum = ek_value_at(told, 0), weight = ek_value_at(told, 1);
     if (weight.kind == EK_VALUE_NONE && !ek_loss_is_scalar(sum))
         return sum;
-    part->sum = told_number(criterion, "sum", sum.as.tensor);
+    part->sum = loss_told_number(criterion, "sum", sum.as.tensor);
     if (weight.kind == EK_VALUE_TENSOR)
-        part->weight = ek_detach(told_number(criterion, "weight", weight.as.tensor));
+        part->weight = ek_detach(loss_told_number(criterion, "weight", weight.as.tensor));
     bool whole = part->sum && (part->weight || weight.kind == EK_VALUE_NONE);
     return whole ? sum : ek_value_error();
 }
@@ -102,7 +102,7 @@ ek_value ek_loss_sum_ask(ek_module *criterion, const ek_args *args, double sampl
 
 /* ---- joining parts ---- */
 
-static bool weight_is_known(const ek_loss_sum *part)
+static bool loss_weight_is_known(const ek_loss_sum *part)
 {
     return part->weight && ek_dev_is_host(ek_tensor_dev(part->weight));
 }
@@ -110,16 +110,16 @@ static bool weight_is_known(const ek_loss_sum *part)
 int ek_loss_sum_is_empty(const ek_loss_sum *part)
 {
     double weight;
-    if (!weight_is_known(part))
+    if (!loss_weight_is_known(part))
         return 0;
     EK_TRY(ek_item(part->weight, &weight));
     return weight == 0;
 }
 
 /* The sum of a part, 0 if its weight on a device is. */
-static ek_tensor *sum_of_counted(const ek_loss_sum *part)
+static ek_tensor *loss_sum_of_counted(const ek_loss_sum *part)
 {
-    if (!part->weight || weight_is_known(part))
+    if (!part->weight || loss_weight_is_known(part))
         return part->sum;
     ek_device device = ek_tensor_device(part->sum);
     ek_tensor *zero = ek_scalar(0, EK_F64, device);
@@ -127,11 +127,11 @@ static ek_tensor *sum_of_counted(const ek_loss_sum *part)
 }
 
 /* In order. A weight that the host doesn't know stays on a device. */
-static ek_tensor *add_weights(const ek_loss_sum *parts, int count, ek_device root)
+static ek_tensor *loss_add_weights(const ek_loss_sum *parts, int count, ek_device root)
 {
     bool known = true;
     for (int i = 0; i < count; i++)
-        known = known && weight_is_known(&parts[i]);
+        known = known && loss_weight_is_known(&parts[i]);
     ek_device device = known ? ek_cpu() : root;
     ek_tensor *total = ek_to_device(parts[0].weight, device);
     for (int i = 1; i < count && total; i++)
@@ -153,11 +153,11 @@ int ek_loss_sums_add(const ek_loss_sum *parts, int count, ek_device root, ek_los
     for (int i = 0; i < count; i++) {
         if (empty[i] && empties < count)
             continue;
-        sums[terms] = sum_of_counted(&parts[i]);
+        sums[terms] = loss_sum_of_counted(&parts[i]);
         if (!sums[terms++])
             return ek_error_pending();
     }
-    ek_tensor *weight = weighted ? add_weights(parts, count, root) : NULL;
+    ek_tensor *weight = weighted ? loss_add_weights(parts, count, root) : NULL;
     *total = (ek_loss_sum){ek_to_device(ek_reduce(sums, terms), root), weight};
     return total->sum && (weight || !weighted) ? 0 : ek_error_pending();
 }

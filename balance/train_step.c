@@ -52,7 +52,7 @@ static int step_plan(train_step *step)
     return 0;
 }
 
-static int64_t part_length(const train_step *step, int index)
+static int64_t step_part_length(const train_step *step, int index)
 {
     int64_t left = step->samples - index * step->part_size;
     return left < step->part_size ? left : step->part_size;
@@ -63,28 +63,29 @@ typedef struct part_cut {
     int index;
 } part_cut;
 
-static bool cut_tensor(ek_value *value, void *user)
+static bool step_cut_tensor(ek_value *value, void *user)
 {
     const part_cut *cut = user;
     const train_step *step = cut->step;
     if (value->kind != EK_VALUE_TENSOR)
         return false;
-    *value =
-        ek_value_of_tensor(ek_narrow(value->as.tensor, step->options->dim,
-                                     cut->index * step->part_size, part_length(step, cut->index)));
+    *value = ek_value_of_tensor(ek_narrow(value->as.tensor, step->options->dim,
+                                          cut->index * step->part_size,
+                                          step_part_length(step, cut->index)));
     return true;
 }
 
 /* Part `index` of a nest: its tensors are views, everything else is repeated. */
-static ek_value part_of(const train_step *step, ek_value value, int index)
+static ek_value step_part_of(const train_step *step, ek_value value, int index)
 {
-    return step->parts == 1 ? value : ek_value_map(value, cut_tensor, &(part_cut){step, index});
+    return step->parts == 1 ? value
+                            : ek_value_map(value, step_cut_tensor, &(part_cut){step, index});
 }
 
 /* ---- one part ---- */
 
 /* Where a plain module's inputs have to be; NULL if it doesn't say. Wrappers move theirs. */
-static ek_tensor *first_tensor(ek_module *module)
+static ek_tensor *step_first_tensor(ek_module *module)
 {
     ek_tensor_list list = {0};
     ek_tensor *first = NULL;
@@ -95,19 +96,19 @@ static ek_tensor *first_tensor(ek_module *module)
     return first;
 }
 
-static ek_value move_to(ek_value value, const ek_tensor *there, int dim)
+static ek_value step_move_to(ek_value value, const ek_tensor *there, int dim)
 {
     return there ? ek_value_to_device(value, ek_tensor_device(there), dim) : value;
 }
 
-static ek_value run_model(const train_step *step, int index)
+static ek_value step_run_model(const train_step *step, int index)
 {
     const ek_train_options *options = step->options;
-    ek_value input = part_of(step, options->input, index);
+    ek_value input = step_part_of(step, options->input, index);
     if (input.kind == EK_VALUE_ERROR)
         return input;
     int count;
-    input = move_to(input, first_tensor(options->model), options->dim);
+    input = step_move_to(input, step_first_tensor(options->model), options->dim);
     ek_value *inputs = ek_spread(input, NULL, 0, &count);
     if (!inputs)
         return ek_value_error();
@@ -118,18 +119,18 @@ static ek_value run_model(const train_step *step, int index)
 }
 
 /* The loss as a sum and, if there are several parts, a weight. */
-static int run_criterion(const train_step *step, int index, ek_value output, ek_loss_sum *part)
+static int step_run_criterion(const train_step *step, int index, ek_value output, ek_loss_sum *part)
 {
     const ek_train_options *options = step->options;
-    ek_value inputs[2] = {output, part_of(step, options->target, index)};
+    ek_value inputs[2] = {output, step_part_of(step, options->target, index)};
     ek_args args = {inputs, options->target.kind == EK_VALUE_NONE ? 1 : 2, ek_value_none()};
     char text[200];
     if (inputs[1].kind == EK_VALUE_ERROR)
         return ek_error_pending();
     if (!output.per_device)
-        inputs[1] = move_to(inputs[1], ek_nest_first(output), options->dim);
+        inputs[1] = step_move_to(inputs[1], ek_nest_first(output), options->dim);
     bool whole = step->parts == 1;
-    double samples = (double)part_length(step, index);
+    double samples = (double)step_part_length(step, index);
     ek_value loss = whole ? ek_module_forward(options->criterion, &args)
                           : ek_loss_sum_ask(options->criterion, &args, samples, part);
     if (loss.kind == EK_VALUE_ERROR)
@@ -143,7 +144,7 @@ static int run_criterion(const train_step *step, int index, ek_value output, ek_
                                                 : ek_value_kind_name(loss));
 }
 
-static int add_to_total(train_step *step, const ek_loss_sum *part)
+static int step_add_to_total(train_step *step, const ek_loss_sum *part)
 {
     ek_loss_sum parts[2] = {step->total, {ek_detach(part->sum), part->weight}}, total;
     bool first = !step->total.sum;
@@ -157,16 +158,16 @@ static int add_to_total(train_step *step, const ek_loss_sum *part)
 
 /* Parts without anything to average go nowhere; if all are such the last one makes the step what it
  * is for one whole batch. */
-static int run_part(train_step *step, int index)
+static int step_run_part(train_step *step, int index)
 {
     ek_loss_sum part = {0};
-    ek_value output = run_model(step, index);
+    ek_value output = step_run_model(step, index);
     if (output.kind == EK_VALUE_ERROR)
         return ek_error_pending();
-    EK_TRY(run_criterion(step, index, output, &part));
+    EK_TRY(step_run_criterion(step, index, output, &part));
     ek_device device = ek_tensor_device(part.sum);
     EK_TRY(ek_loss_sums_add(&part, 1, device, &part)); /* an empty one may be 0 / 0 */
-    EK_TRY(add_to_total(step, &part));
+    EK_TRY(step_add_to_total(step, &part));
     int empty = ek_loss_sum_is_empty(&part), all_empty = ek_loss_sum_is_empty(&step->total);
     EK_TRY(empty < 0 ? empty : all_empty);
     if (empty && !(all_empty && index == step->parts - 1))
@@ -180,7 +181,7 @@ static int run_part(train_step *step, int index)
 
 /* What gradients are multiplied by: a number, or a f64 scalar that lies on a device. Without
  * anything to average only the loss is NaN. */
-static int final_factor(const train_step *step, double *number, ek_tensor **scalar)
+static int step_final_factor(const train_step *step, double *number, ek_tensor **scalar)
 {
     ek_tensor *weight = step->total.weight;
     *number = 1;
@@ -200,22 +201,22 @@ static int final_factor(const train_step *step, double *number, ek_tensor **scal
     return *scalar ? 0 : ek_error_pending();
 }
 
-static int scale_gradients(const train_step *step)
+static int step_scale_gradients(const train_step *step)
 {
     double number;
     ek_tensor *scalar;
     bool enabled = ek_set_grad_enabled(false);
-    int rc = final_factor(step, &number, &scalar);
+    int rc = step_final_factor(step, &number, &scalar);
     ek_set_grad_enabled(enabled);
     EK_TRY(rc);
     return scalar || number != 1 ? ek_step_gradients_scale(step->gradients, number, scalar) : 0;
 }
 
-static int finish(train_step *step, double *loss)
+static int step_finish(train_step *step, double *loss)
 {
     const ek_train_options *options = step->options;
     double value;
-    EK_TRY(scale_gradients(step));
+    EK_TRY(step_scale_gradients(step));
     EK_TRY(ek_step_gradients_add_earlier(step->gradients));
     /* Before the step, so that an error found here leaves parameters as they are. */
     if (loss)
@@ -234,7 +235,7 @@ static int finish(train_step *step, double *loss)
 
 /* ---- the step ---- */
 
-static int run(train_step *step, double *loss)
+static int step_run(train_step *step, double *loss)
 {
     const ek_train_options *options = step->options;
     EK_TRY(step_plan(step));
@@ -245,14 +246,14 @@ static int run(train_step *step, double *loss)
     for (int k = 0; k < step->parts; k++) {
         /* A part's activations are gone before the next. */
         ek_scope scope = ek_scope_begin();
-        int rc = run_part(step, k);
+        int rc = step_run_part(step, k);
         ek_scope_end(&scope);
         EK_TRY(rc);
     }
-    return finish(step, loss);
+    return step_finish(step, loss);
 }
 
-static int check(const ek_train_options *options)
+static int step_check(const ek_train_options *options)
 {
     EK_TRY(ek_error_status());
     if (!options->model || !options->criterion || !options->optimizer)
@@ -271,7 +272,7 @@ static int check(const ek_train_options *options)
     return 0;
 }
 
-static int run_alone(ek_train_options options, double *loss)
+static int step_run_alone(ek_train_options options, double *loss)
 {
     const int before = ek_error_status();
     train_step step = {.options = &options};
@@ -279,7 +280,7 @@ static int run_alone(ek_train_options options, double *loss)
     if (!step.gradients)
         return ek_error_pending();
     ek_scope scope = ek_scope_begin();
-    int rc = run(&step, loss);
+    int rc = step_run(&step, loss);
     ek_release(step.total.sum);
     ek_release(step.total.weight);
     ek_scope_end(&scope);
@@ -295,13 +296,13 @@ static int run_alone(ek_train_options options, double *loss)
 int ek_train_step_with(ek_train_options options, double *loss)
 {
     const int before = ek_error_status();
-    EK_TRY(check(&options));
+    EK_TRY(step_check(&options));
     ek_wrapper *wrappers[] = {ek_wrapper_of(options.model), ek_wrapper_of(options.criterion)};
     int entered = 0, rc = 0;
     for (; entered < 2 && rc >= 0; entered += rc >= 0)
         rc = wrappers[entered] ? ek_wrapper_enter(wrappers[entered]) : 0;
     if (rc >= 0)
-        rc = run_alone(options, loss);
+        rc = step_run_alone(options, loss);
     else
         ek_error_prefix(before, "train_step");
     while (entered-- > 0)

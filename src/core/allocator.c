@@ -45,22 +45,22 @@ struct ek_allocator {
     struct ek_memory_watch *watches;
 };
 
-static size_t round_up(size_t nbytes)
+static size_t allocator_round_up(size_t nbytes)
 {
     return nbytes == 0 ? ALIGNMENT : (nbytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static unsigned bucket_of(size_t nbytes)
+static unsigned allocator_bucket(size_t nbytes)
 {
     return (unsigned)((nbytes / ALIGNMENT * UINT64_C(0x9E3779B97F4A7C15)) >> 56);
 }
 
 /* ---- cached blocks: `lock` is held ---- */
 
-static void unlink_block(struct ek_allocator *a, ek_block *block)
+static void allocator_unlink_block(struct ek_allocator *a, ek_block *block)
 {
     ek_block *next = block->next_in_bucket, *previous = block->previous_in_bucket;
-    *(previous ? &previous->next_in_bucket : &a->buckets[bucket_of(block->nbytes)]) = next;
+    *(previous ? &previous->next_in_bucket : &a->buckets[allocator_bucket(block->nbytes)]) = next;
     if (next)
         next->previous_in_bucket = previous;
     *(block->older ? &block->older->newer : &a->oldest) = block->newer;
@@ -69,11 +69,13 @@ static void unlink_block(struct ek_allocator *a, ek_block *block)
     a->spare = block;
 }
 
-static void *take_cached(struct ek_allocator *a, ek_queue queue, size_t nbytes, ek_mark **mark)
+static void *allocator_take_cached(struct ek_allocator *a, ek_queue queue, size_t nbytes,
+                                   ek_mark **mark)
 {
-    for (ek_block *block = a->buckets[bucket_of(nbytes)]; block; block = block->next_in_bucket) {
+    for (ek_block *block = a->buckets[allocator_bucket(nbytes)]; block;
+         block = block->next_in_bucket) {
         if (block->nbytes == nbytes && block->queue == queue) {
-            unlink_block(a, block);
+            allocator_unlink_block(a, block);
             *mark = block->mark;
             return block->pointer;
         }
@@ -81,7 +83,7 @@ static void *take_cached(struct ek_allocator *a, ek_queue queue, size_t nbytes, 
     return NULL;
 }
 
-static void to_system(ek_dev *dev, void *pointer, size_t nbytes, ek_mark *mark)
+static void allocator_give_back(ek_dev *dev, void *pointer, size_t nbytes, ek_mark *mark)
 {
     dev->allocator->stats.reserved -= nbytes;
     dev->backend->memory_free(dev, pointer, nbytes);
@@ -89,24 +91,24 @@ static void to_system(ek_dev *dev, void *pointer, size_t nbytes, ek_mark *mark)
         dev->backend->mark_free(dev, mark);
 }
 
-static void drop_oldest(ek_dev *dev)
+static void allocator_drop_oldest(ek_dev *dev)
 {
     struct ek_allocator *a = dev->allocator;
     ek_block *block = a->oldest;
-    to_system(dev, block->pointer, block->nbytes, block->mark);
-    unlink_block(a, block);
+    allocator_give_back(dev, block->pointer, block->nbytes, block->mark);
+    allocator_unlink_block(a, block);
 }
 
-static void drop_until(ek_dev *dev, uint64_t cached_nbytes)
+static void allocator_drop_until(ek_dev *dev, uint64_t cached_nbytes)
 {
     struct ek_allocator *a = dev->allocator;
     while (a->oldest && a->stats.reserved - a->stats.in_use > cached_nbytes)
-        drop_oldest(dev);
+        allocator_drop_oldest(dev);
 }
 
 /* Other devices' memory is given back only if it is short: that waits for the device, and exact
  * fit can need more than was ever in use at once, so that it would be taken again in every step. */
-static uint64_t most_cached(const ek_dev *dev)
+static uint64_t allocator_most_cached(const ek_dev *dev)
 {
     uint64_t peak = dev->allocator->stats.peak;
     if (!dev->backend->host_memory)
@@ -117,7 +119,7 @@ static uint64_t most_cached(const ek_dev *dev)
 /* ---- errors ---- */
 
 /* "512 B", "1.5 MiB" */
-static const char *amount(uint64_t nbytes, char text[32])
+static const char *allocator_amount_text(uint64_t nbytes, char text[32])
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double number = (double)nbytes;
@@ -130,8 +132,8 @@ static const char *amount(uint64_t nbytes, char text[32])
     return text;
 }
 
-static int out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
-                         const ek_memory_stats *stats)
+static int allocator_out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category,
+                                   const ek_memory_stats *stats)
 {
     char breakdown[320] = "";
     char text[4][32];
@@ -140,30 +142,32 @@ static int out_of_memory(ek_dev *dev, size_t nbytes, ek_memory_category category
         if (stats->now[i])
             used += (size_t)snprintf(breakdown + used, sizeof breakdown - used, "%s%s %s",
                                      used ? ", " : "", ek_memory_category_name(i),
-                                     amount(stats->now[i], text[0]));
+                                     allocator_amount_text(stats->now[i], text[0]));
     }
     return EK_FAIL(EK_E_OUT_OF_MEMORY,
                    "%s is out of memory: %s requested for %s, %s in use%s%s%s, capacity %s",
-                   dev->name, amount(nbytes, text[0]), ek_memory_category_name(category),
-                   amount(stats->in_use, text[1]), used ? " (" : "", breakdown, used ? ")" : "",
-                   stats->capacity ? amount(stats->capacity, text[2]) : "that of the machine");
+                   dev->name, allocator_amount_text(nbytes, text[0]),
+                   ek_memory_category_name(category), allocator_amount_text(stats->in_use, text[1]),
+                   used ? " (" : "", breakdown, used ? ")" : "",
+                   stats->capacity ? allocator_amount_text(stats->capacity, text[2])
+                                   : "that of the machine");
 }
 
 /* ---- allocation ---- */
 
-static void *from_system(ek_dev *dev, size_t nbytes, int *status)
+static void *allocator_from_system(ek_dev *dev, size_t nbytes, int *status)
 {
     struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
     if (stats->capacity) {
         if (nbytes > stats->capacity || stats->in_use > stats->capacity - nbytes)
             return NULL;
-        drop_until(dev, stats->capacity - nbytes - stats->in_use);
+        allocator_drop_until(dev, stats->capacity - nbytes - stats->in_use);
     }
     void *pointer = NULL;
     *status = dev->backend->memory_alloc(dev, nbytes, &pointer);
     if (!pointer && *status >= 0 && a->oldest) {
-        drop_until(dev, 0);
+        allocator_drop_until(dev, 0);
         *status = dev->backend->memory_alloc(dev, nbytes, &pointer);
     }
     if (pointer) {
@@ -179,7 +183,7 @@ int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_categ
 {
     struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
-    size_t rounded = round_up(nbytes);
+    size_t rounded = allocator_round_up(nbytes);
     int status = 0;
 
     *pointer = NULL;
@@ -188,17 +192,17 @@ int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_categ
     if (nbytes > SIZE_MAX / 2) {
         ek_memory_stats now;
         ek_ledger_read(dev, &now);
-        return out_of_memory(dev, nbytes, category, &now);
+        return allocator_out_of_memory(dev, nbytes, category, &now);
     }
     pthread_mutex_lock(&a->lock);
-    *pointer = take_cached(a, queue, rounded, mark);
+    *pointer = allocator_take_cached(a, queue, rounded, mark);
     if (!*pointer)
-        *pointer = from_system(dev, rounded, &status);
+        *pointer = allocator_from_system(dev, rounded, &status);
     if (!*pointer) {
         stats->failures++;
         ek_memory_stats now = *stats;
         pthread_mutex_unlock(&a->lock);
-        return status < 0 ? status : out_of_memory(dev, rounded, category, &now);
+        return status < 0 ? status : allocator_out_of_memory(dev, rounded, category, &now);
     }
     stats->allocations++;
     stats->in_use += rounded;
@@ -232,7 +236,7 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
 {
     struct ek_allocator *a = dev->allocator;
     ek_memory_stats *stats = &a->stats;
-    size_t rounded = round_up(nbytes);
+    size_t rounded = allocator_round_up(nbytes);
 
     if (!pointer)
         return;
@@ -252,7 +256,7 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
     else
         block = malloc(sizeof *block);
     if (block) {
-        ek_block **bucket = &a->buckets[bucket_of(rounded)];
+        ek_block **bucket = &a->buckets[allocator_bucket(rounded)];
         *block = (ek_block){.next_in_bucket = *bucket,
                             .older = a->newest,
                             .pointer = pointer,
@@ -264,9 +268,9 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
         *bucket = block;
         *(a->newest ? &a->newest->newer : &a->oldest) = block;
         a->newest = block;
-        drop_until(dev, most_cached(dev));
+        allocator_drop_until(dev, allocator_most_cached(dev));
     } else { /* no memory even for the record: don't cache */
-        to_system(dev, pointer, rounded, mark);
+        allocator_give_back(dev, pointer, rounded, mark);
     }
     ek_trace_memory(dev, stats);
     pthread_mutex_unlock(&a->lock);
@@ -276,7 +280,7 @@ void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from, ek
 {
     if (ek_forked())
         return;
-    size_t rounded = round_up(nbytes);
+    size_t rounded = allocator_round_up(nbytes);
     pthread_mutex_lock(&dev->allocator->lock);
     dev->allocator->stats.now[from] -= rounded;
     dev->allocator->stats.now[to] += rounded;
@@ -345,7 +349,7 @@ void ek_dev_trim(ek_dev *dev)
     if (ek_forked())
         return;
     pthread_mutex_lock(&dev->allocator->lock);
-    drop_until(dev, 0);
+    allocator_drop_until(dev, 0);
     pthread_mutex_unlock(&dev->allocator->lock);
 }
 
@@ -359,7 +363,7 @@ int ek_dev_trim_if_free(ek_dev *dev)
     if (ek_forked() || pthread_mutex_trylock(&dev->allocator->lock) != 0)
         return -1;
     int some = dev->allocator->oldest != NULL;
-    drop_until(dev, 0);
+    allocator_drop_until(dev, 0);
     pthread_mutex_unlock(&dev->allocator->lock);
     return some;
 }
@@ -433,7 +437,7 @@ bool ek_ledger_set_capacity(ek_dev *dev, uint64_t nbytes, uint64_t *in_use)
     if (fits)
         stats->capacity = nbytes;
     if (fits && nbytes)
-        drop_until(dev, nbytes - *in_use);
+        allocator_drop_until(dev, nbytes - *in_use);
     pthread_mutex_unlock(&dev->allocator->lock);
     return fits;
 }

@@ -17,7 +17,7 @@ static const char *const kind_names[KINDS] = {"cpu", "host", "cuda"};
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(ek_dev *) registry[KINDS][EK_MAX_DEVICES];
 
-static const ek_backend *backend_of(ek_device_kind kind)
+static const ek_backend *device_backend(ek_device_kind kind)
 {
     for (const ek_backend *const *backend = ek_backend_table; *backend; backend++)
         if ((*backend)->kind == kind)
@@ -28,7 +28,7 @@ static const ek_backend *backend_of(ek_device_kind kind)
 int ek_device_count(ek_device_kind kind)
 {
     EK_TRY(ek_fork_check());
-    const ek_backend *backend = backend_of(kind);
+    const ek_backend *backend = device_backend(kind);
     return backend ? backend->device_count() : 0;
 }
 
@@ -94,7 +94,7 @@ static ek_dev *open_device(const ek_backend *backend, ek_device device)
 }
 
 /* How there might be more devices. */
-static const char *hint_of(ek_device_kind kind, const ek_backend *backend)
+static const char *device_hint(ek_device_kind kind, const ek_backend *backend)
 {
     if (kind == EK_HOST)
         return " (EVENKEEL_HOST_DEVICES or ek_host_devices_configure gives more)";
@@ -105,7 +105,7 @@ static const char *hint_of(ek_device_kind kind, const ek_backend *backend)
 }
 
 /* Why there are no devices of a kind; NULL if there are some, or nothing is known. */
-static const char *why_none(const ek_backend *backend)
+static const char *device_why_none(const ek_backend *backend)
 {
     return backend && backend->why_none ? backend->why_none() : NULL;
 }
@@ -122,14 +122,14 @@ ek_dev *ek_dev_get(ek_device device)
     }
     char name[16];
     ek_device_name(device, name);
-    const ek_backend *backend = kind < KINDS ? backend_of(device.kind) : NULL;
+    const ek_backend *backend = kind < KINDS ? device_backend(device.kind) : NULL;
     int count = backend ? backend->device_count() : 0;
     if (count < 0)
         return NULL;
     if (!backend || device.index < 0 || device.index >= count) {
-        const char *why = why_none(backend);
+        const char *why = device_why_none(backend);
         EK_FAIL(EK_E_DEVICE, "there is no device %s; this process has %d of this kind%s%s", name,
-                count, why ? ": " : hint_of(device.kind, backend), why ? why : "");
+                count, why ? ": " : device_hint(device.kind, backend), why ? why : "");
         return NULL;
     }
     ek_fork_arm();
@@ -144,7 +144,7 @@ ek_dev *ek_dev_get(ek_device device)
 }
 
 /* What went wrong late, on a device that is about to close, is logged: the close goes on. */
-static void quiesce(ek_dev *dev)
+static void device_quiesce(ek_dev *dev)
 {
     ek_error_record before, late;
     ek_error_take(&before);
@@ -156,9 +156,9 @@ static void quiesce(ek_dev *dev)
         dev->backend->device_idle(dev);
 }
 
-static int check_idle(ek_dev *dev)
+static int device_check_idle(ek_dev *dev)
 {
-    quiesce(dev);
+    device_quiesce(dev);
     ek_memory_stats stats;
     ek_ledger_read(dev, &stats);
     uint64_t in_use = stats.in_use;
@@ -169,14 +169,14 @@ static int check_idle(ek_dev *dev)
 
 /* Closes what is open of a kind. A device that still holds memory stays, and is named in an error.
  */
-static int close_kind(int kind)
+static int device_close_kind(int kind)
 {
     int rc = 0;
     for (int i = 0; i < EK_MAX_DEVICES; i++) {
         ek_dev *dev = atomic_load(&registry[kind][i]);
         if (!dev)
             continue;
-        int idle = check_idle(dev);
+        int idle = device_check_idle(dev);
         ek_dev_trim(dev);
         if (idle < 0) {
             rc = idle;
@@ -192,7 +192,7 @@ static int close_kind(int kind)
 }
 
 /* A worker can't wait for itself to end. */
-static int check_not_worker(const char *what)
+static int device_check_not_worker(const char *what)
 {
     EK_TRY(ek_fork_check());
     const ek_dev *dev = ek_thread_self()->worker_of;
@@ -202,7 +202,7 @@ static int check_not_worker(const char *what)
                : 0;
 }
 
-static int configure_host(const char *specification, bool keep)
+static int device_configure_host(const char *specification, bool keep)
 {
     ek_device_spec spec;
     EK_TRY(ek_device_spec_parse(specification, &spec));
@@ -212,8 +212,8 @@ static int configure_host(const char *specification, bool keep)
 }
 
 /* Closes the devices of a kind, all or none, and lets `configure` replace them. */
-static int configure_devices(ek_device_kind kind, const char *specification,
-                             int (*configure)(const char *specification, bool keep))
+static int device_configure_devices(ek_device_kind kind, const char *specification,
+                                    int (*configure)(const char *specification, bool keep))
 {
     EK_TRY(configure(specification, false));
     ek_workers_join();
@@ -221,10 +221,10 @@ static int configure_devices(ek_device_kind kind, const char *specification,
     int rc = 0;
     for (int i = 0; i < EK_MAX_DEVICES && rc == 0; i++) {
         ek_dev *dev = atomic_load(&registry[kind][i]);
-        rc = dev ? check_idle(dev) : 0;
+        rc = dev ? device_check_idle(dev) : 0;
     }
     if (rc == 0) {
-        close_kind(kind);
+        device_close_kind(kind);
         rc = configure(specification, true);
     }
     pthread_mutex_unlock(&registry_lock);
@@ -233,23 +233,23 @@ static int configure_devices(ek_device_kind kind, const char *specification,
 
 int ek_host_devices_configure(const char *specification)
 {
-    EK_TRY(check_not_worker("ek_host_devices_configure"));
+    EK_TRY(device_check_not_worker("ek_host_devices_configure"));
     if (!specification)
         return EK_FAIL(EK_E_INVALID, "the list of host devices is NULL; write for example \"4\"");
-    return configure_devices(EK_HOST, specification, configure_host);
+    return device_configure_devices(EK_HOST, specification, device_configure_host);
 }
 
 int ek_cuda_devices_configure(const char *specification)
 {
-    EK_TRY(check_not_worker("ek_cuda_devices_configure"));
+    EK_TRY(device_check_not_worker("ek_cuda_devices_configure"));
     if (!specification)
         return EK_FAIL(EK_E_INVALID, "the list of CUDA devices is NULL; write for example \"0,1\"");
-    const ek_backend *backend = backend_of(EK_CUDA);
+    const ek_backend *backend = device_backend(EK_CUDA);
     if (!backend || !backend->configure)
         return EK_FAIL(EK_E_DEVICE,
                        "there can be no CUDA devices \"%.100s\": this build has no CUDA backend",
                        specification);
-    return configure_devices(EK_CUDA, specification, backend->configure);
+    return device_configure_devices(EK_CUDA, specification, backend->configure);
 }
 
 int ek_synchronize(ek_device device)
@@ -262,13 +262,13 @@ int ek_shutdown(void)
 {
     if (ek_forked())
         return 0; /* there is nothing to end, and nothing that anybody waits for */
-    EK_TRY(check_not_worker("ek_shutdown"));
+    EK_TRY(device_check_not_worker("ek_shutdown"));
     ek_thread_clear();
     ek_workers_join();
     int rc = 0;
     pthread_mutex_lock(&registry_lock);
     for (int kind = 0; kind < KINDS; kind++) {
-        int closed = close_kind(kind);
+        int closed = device_close_kind(kind);
         rc = rc < 0 ? rc : closed;
     }
     pthread_mutex_unlock(&registry_lock);
@@ -301,14 +301,14 @@ ek_device_list ek_devices(ek_device_kind kind, int count)
         return no_list;
     if (count < 0 || count > available || available == 0) {
         const char *name = (unsigned)kind < KINDS ? kind_names[kind] : "unknown";
-        const ek_backend *backend = backend_of(kind);
-        const char *why = why_none(backend);
+        const ek_backend *backend = device_backend(kind);
+        const char *why = device_why_none(backend);
         if (count)
             EK_FAIL(EK_E_DEVICE, "%d %s devices wanted, but there are %d%s%s", count, name,
                     available, why ? ": " : "", why ? why : "");
         else
             EK_FAIL(EK_E_DEVICE, "all %s devices wanted, but there is none%s%s", name,
-                    why ? ": " : hint_of(kind, backend), why ? why : "");
+                    why ? ": " : device_hint(kind, backend), why ? why : "");
         return no_list;
     }
     list.count = count ? count : available;

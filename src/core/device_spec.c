@@ -18,7 +18,7 @@ const char *ek_spec_skip_space(const char *at)
 }
 
 /* A number of digits with a decimal point; NAN if none stands there. */
-static double read_number(const char *at, char **end)
+static double spec_read_number(const char *at, char **end)
 {
     if (!ek_is_digit(*at) && *at != '.')
         return NAN;
@@ -31,7 +31,7 @@ static double read_number(const char *at, char **end)
 bool ek_spec_size(const char **at, uint64_t *nbytes)
 {
     char *end;
-    double number = read_number(*at, &end);
+    double number = spec_read_number(*at, &end);
     if (!(number >= 0) || !isfinite(number))
         return false;
     int shift = 0;
@@ -108,15 +108,15 @@ int ek_spec_check_count(const char *text, const char *at, long count, int before
     return 0;
 }
 
-static int fault(const char *text, const char *at, const char *wanted)
+static int spec_fault(const char *text, const char *at, const char *wanted)
 {
     return ek_spec_fault(text, at, wanted,
                          "a count such as 4, or a list of [count x] capacity [@speed] such as "
                          "2x512M,2x256M@0.5");
 }
 
-static int append(const char *text, const char *at, ek_device_spec *spec, long count,
-                  uint64_t capacity, double speed)
+static int spec_append(const char *text, const char *at, ek_device_spec *spec, long count,
+                       uint64_t capacity, double speed)
 {
     EK_TRY(ek_spec_check_count(text, at, count, spec->count));
     for (long i = 0; i < count; i++) {
@@ -134,10 +134,10 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec)
     char *end;
 
     if (!ek_is_digit(*at))
-        return fault(text, at, "a count or a capacity");
+        return spec_fault(text, at, "a count or a capacity");
     long count = strtol(at, &end, 10);
     if (!*ek_spec_skip_space(end)) { /* a bare count */
-        EK_TRY(append(text, at, &result, count, 0, 1.0));
+        EK_TRY(spec_append(text, at, &result, count, 0, 1.0));
         *spec = result;
         return 0;
     }
@@ -146,21 +146,21 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec)
         count = ek_spec_repeat(&at);
         uint64_t capacity;
         if (!ek_spec_size(&at, &capacity))
-            return fault(text, at, "a capacity");
+            return spec_fault(text, at, "a capacity");
         double speed = 1.0;
         at = ek_spec_skip_space(at);
         if (*at == '@') {
             at = ek_spec_skip_space(at + 1);
-            speed = read_number(at, &end);
+            speed = spec_read_number(at, &end);
             if (!(speed >= EK_LEAST_SPEED && speed <= 1))
-                return fault(text, at, "a speed from 0.001 to 1");
+                return spec_fault(text, at, "a speed from 0.001 to 1");
             at = ek_spec_skip_space(end);
         }
-        EK_TRY(append(text, item, &result, count, capacity, speed));
+        EK_TRY(spec_append(text, item, &result, count, capacity, speed));
         if (!*at)
             break;
         if (*at != ',')
-            return fault(text, at, "a comma");
+            return spec_fault(text, at, "a comma");
         at++;
     }
     *spec = result;

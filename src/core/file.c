@@ -32,12 +32,12 @@ int ek_open(const char *path, int flags)
 }
 
 /* ENXIO is what opening a socket gives. */
-static int fail_kind(const char *what, const char *path)
+static int file_fail_kind(const char *what, const char *path)
 {
     return EK_FAIL(EK_E_IO, "%s: cannot open %.500s: it is no regular file", what, path);
 }
 
-static int check_kind(int descriptor, const char *what, const char *path, size_t *nbytes)
+static int file_check_kind(int descriptor, const char *what, const char *path, size_t *nbytes)
 {
     struct stat status;
     if (fstat(descriptor, &status) < 0)
@@ -47,7 +47,7 @@ static int check_kind(int descriptor, const char *what, const char *path, size_t
         return ek_file_fail(what, "open", path);
     }
     if (!S_ISREG(status.st_mode))
-        return fail_kind(what, path);
+        return file_fail_kind(what, path);
     *nbytes = (size_t)status.st_size;
     return 0;
 }
@@ -57,8 +57,8 @@ int ek_file_open(const char *what, const char *path, size_t *nbytes)
     /* Without O_NONBLOCK the opening of a pipe waits for its writer. */
     int descriptor = ek_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (descriptor < 0)
-        return errno == ENXIO ? fail_kind(what, path) : ek_file_fail(what, "open", path);
-    int status = check_kind(descriptor, what, path, nbytes);
+        return errno == ENXIO ? file_fail_kind(what, path) : ek_file_fail(what, "open", path);
+    int status = file_check_kind(descriptor, what, path, nbytes);
     if (status == 0)
         return descriptor;
     close(descriptor);
@@ -67,7 +67,7 @@ int ek_file_open(const char *what, const char *path, size_t *nbytes)
 
 /* ---- writing whole or not at all ---- */
 
-static int fail_write(const char *what, const char *path)
+static int file_fail_write(const char *what, const char *path)
 {
     return ek_file_fail(what, "write", path);
 }
@@ -83,7 +83,7 @@ int ek_file_write(const ek_file *file, const void *data, size_t nbytes)
         if (written == 0)
             errno = EIO;
         if (written <= 0)
-            return fail_write(file->what, file->path);
+            return file_fail_write(file->what, file->path);
         at += written;
         nbytes -= (size_t)written;
     }
@@ -91,7 +91,7 @@ int ek_file_write(const ek_file *file, const void *data, size_t nbytes)
 }
 
 /* File systems over a network may be interrupted. */
-static int synchronise(int descriptor)
+static int file_synchronise(int descriptor)
 {
     int rc = -1;
     do
@@ -114,7 +114,7 @@ typedef struct temporary {
 enum { NAME_TRIES = 1000 };
 
 /* The name of the next try. EEXIST ends with another. */
-static void name_temporary(char *name, size_t room, const char *directory, int number)
+static void temporary_name(char *name, size_t room, const char *directory, int number)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -124,13 +124,13 @@ static void name_temporary(char *name, size_t room, const char *directory, int n
 
 /* Calls `give(t, name)` with new names until it returns 0, and keeps the name, or until it fails
  * for another reason than that the name is taken: -1 with errno. */
-static int with_new_name(temporary *t, int (*give)(temporary *t, const char *name))
+static int temporary_with_new_name(temporary *t, int (*give)(temporary *t, const char *name))
 {
     size_t room = strlen(t->directory) + 80;
     char *name = malloc(room);
     int rc = -1;
     for (int i = 0; i < NAME_TRIES && name && rc < 0; i++) {
-        name_temporary(name, room, t->directory, i);
+        temporary_name(name, room, t->directory, i);
         rc = give(t, name);
         if (rc < 0 && errno != EEXIST && errno != EINTR)
             break;
@@ -142,53 +142,53 @@ static int with_new_name(temporary *t, int (*give)(temporary *t, const char *nam
     return rc;
 }
 
-static int open_named(temporary *t, const char *name)
+static int temporary_open_named(temporary *t, const char *name)
 {
     t->descriptor = ek_open(name, O_WRONLY | O_CREAT | O_EXCL);
     return t->descriptor < 0 ? -1 : 0;
 }
 
 /* Where the system shows open files as /proc/self/fd. */
-static char *descriptor_path(int descriptor, char text[32])
+static char *file_descriptor_path(int descriptor, char text[32])
 {
     snprintf(text, 32, "/proc/self/fd/%d", descriptor);
     return text;
 }
 
 /* -1 if there can be none, or where it could not be named afterwards. */
-static int open_nameless(const char *directory)
+static int temporary_open_nameless(const char *directory)
 {
     char link[32];
     int descriptor = -1;
 #ifdef O_TMPFILE
     descriptor = ek_open(*directory ? directory : ".", O_RDWR | O_TMPFILE);
 #endif
-    if (descriptor >= 0 && access(descriptor_path(descriptor, link), F_OK) < 0) {
+    if (descriptor >= 0 && access(file_descriptor_path(descriptor, link), F_OK) < 0) {
         close(descriptor);
         descriptor = -1;
     }
     return descriptor;
 }
 
-static int open_temporary(temporary *t)
+static int temporary_open(temporary *t)
 {
-    t->descriptor = open_nameless(t->directory);
-    if (t->descriptor >= 0 || with_new_name(t, open_named) == 0)
+    t->descriptor = temporary_open_nameless(t->directory);
+    if (t->descriptor >= 0 || temporary_with_new_name(t, temporary_open_named) == 0)
         return 0;
     return EK_FAIL(errno == ENOMEM ? EK_E_NO_MEMORY : EK_E_IO,
                    "%s: cannot write %s: no file can be made in its directory: %s", t->what,
                    t->path, strerror(errno));
 }
 
-static int link_name(temporary *t, const char *name)
+static int temporary_link(temporary *t, const char *name)
 {
     char link[32];
-    return linkat(AT_FDCWD, descriptor_path(t->descriptor, link), AT_FDCWD, name,
+    return linkat(AT_FDCWD, file_descriptor_path(t->descriptor, link), AT_FDCWD, name,
                   AT_SYMLINK_FOLLOW);
 }
 
 /* Owner and group where the system lets us give files away, and permissions. */
-static int make_alike(int descriptor, const struct stat *old)
+static int temporary_make_alike(int descriptor, const struct stat *old)
 {
     if (fchown(descriptor, old->st_uid, old->st_gid) < 0 &&
         fchown(descriptor, (uid_t)-1, old->st_gid) < 0)
@@ -197,7 +197,7 @@ static int make_alike(int descriptor, const struct stat *old)
 }
 
 /* If links are forbidden: to a file with a name. */
-static int copy_to_named(temporary *t)
+static int temporary_copy_to_named(temporary *t)
 {
     enum { CHUNK = 1 << 16 };
     const int from = t->descriptor;
@@ -208,57 +208,58 @@ static int copy_to_named(temporary *t)
     char *chunk = ek_calloc(1, CHUNK);
     if (!chunk)
         return EK_E_NO_MEMORY;
-    if (with_new_name(t, open_named) < 0)
-        status = fail_write(t->what, t->path);
+    if (temporary_with_new_name(t, temporary_open_named) < 0)
+        status = file_fail_write(t->what, t->path);
     const ek_file to = {t->what, t->path, t->descriptor};
     while (status >= 0 && (nbytes = pread(from, chunk, CHUNK, at)) > 0) {
         status = ek_file_write(&to, chunk, (size_t)nbytes);
         at += nbytes;
     }
     free(chunk);
-    if (status >= 0 && (nbytes < 0 || fstat(from, &about) < 0 ||
-                        make_alike(to.descriptor, &about) < 0 || synchronise(to.descriptor) < 0))
-        status = fail_write(t->what, t->path);
+    if (status >= 0 &&
+        (nbytes < 0 || fstat(from, &about) < 0 || temporary_make_alike(to.descriptor, &about) < 0 ||
+         file_synchronise(to.descriptor) < 0))
+        status = file_fail_write(t->what, t->path);
     if (t->descriptor != from)
         close(from);
     return status;
 }
 
 /* Gives it a name and, by that, its place. */
-static int take_place(temporary *t)
+static int temporary_take_place(temporary *t)
 {
-    if (!t->name && with_new_name(t, link_name) < 0)
-        EK_TRY(copy_to_named(t));
-    return rename(t->name, t->path) < 0 ? fail_write(t->what, t->path) : 0;
+    if (!t->name && temporary_with_new_name(t, temporary_link) < 0)
+        EK_TRY(temporary_copy_to_named(t));
+    return rename(t->name, t->path) < 0 ? file_fail_write(t->what, t->path) : 0;
 }
 
 /* A file that is there already has to be a plain one that could be written itself: what is
  * protected is not replaced. */
-static int check_old(const char *what, const char *path, bool *there, struct stat *old)
+static int file_check_old(const char *what, const char *path, bool *there, struct stat *old)
 {
     *there = stat(path, old) == 0;
     if (!*there)
-        return errno == ENOENT ? 0 : fail_write(what, path);
+        return errno == ENOENT ? 0 : file_fail_write(what, path);
     if (S_ISDIR(old->st_mode)) {
         errno = EISDIR;
-        return fail_write(what, path);
+        return file_fail_write(what, path);
     }
     if (!S_ISREG(old->st_mode))
         return EK_FAIL(EK_E_IO, "%s: cannot write %s: it is no regular file", what, path);
-    return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) < 0 ? fail_write(what, path) : 0;
+    return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) < 0 ? file_fail_write(what, path) : 0;
 }
 
 /* Some file systems cannot synchronise directories. */
-static int synchronise_directory(int directory, const char *what, const char *path)
+static int file_synchronise_directory(int directory, const char *what, const char *path)
 {
-    if (synchronise(directory) == 0 || errno == EINVAL || errno == ENOTSUP)
+    if (file_synchronise(directory) == 0 || errno == EINVAL || errno == ENOTSUP)
         return 0;
     return EK_FAIL(EK_E_IO, "%s: %s is written, but its directory cannot be synchronised: %s", what,
                    path, strerror(errno));
 }
 
 /* The bytes before the last slash and the slash itself; the caller frees. */
-static char *directory_of(const char *path)
+static char *file_directory_of(const char *path)
 {
     char *directory = ek_strdup(path);
     char *slash = directory ? strrchr(directory, '/') : NULL;
@@ -268,23 +269,23 @@ static char *directory_of(const char *path)
 }
 
 /* Writes all, so that it outlasts a loss of power. */
-static int fill(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
-                const struct stat *old)
+static int file_fill(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
+                     const struct stat *old)
 {
     const ek_file file = {t->what, t->path, t->descriptor};
     EK_TRY(write(&file, user));
-    if (old && make_alike(t->descriptor, old) < 0)
-        return fail_write(t->what, t->path);
-    return synchronise(t->descriptor) < 0 ? fail_write(t->what, t->path) : 0;
+    if (old && temporary_make_alike(t->descriptor, old) < 0)
+        return file_fail_write(t->what, t->path);
+    return file_synchronise(t->descriptor) < 0 ? file_fail_write(t->what, t->path) : 0;
 }
 
-static int replace(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
-                   const struct stat *old)
+static int file_replace(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
+                        const struct stat *old)
 {
-    EK_TRY(open_temporary(t));
-    int status = fill(t, write, user, old);
+    EK_TRY(temporary_open(t));
+    int status = file_fill(t, write, user, old);
     if (status >= 0)
-        status = take_place(t);
+        status = temporary_take_place(t);
     close(t->descriptor); /* all errors of writing were fsync's */
     if (status < 0 && t->name)
         unlink(t->name);
@@ -296,15 +297,16 @@ int ek_file_replace(const char *what, const char *path,
 {
     bool there;
     struct stat old;
-    EK_TRY(check_old(what, path, &there, &old));
-    char *directory = directory_of(path);
+    EK_TRY(file_check_old(what, path, &there, &old));
+    char *directory = file_directory_of(path);
     if (!directory)
         return EK_E_NO_MEMORY;
     temporary t = {.what = what, .path = path, .directory = directory};
     int place = ek_open(*directory ? directory : ".", O_RDONLY | O_DIRECTORY);
-    int status = place < 0 ? fail_write(what, path) : replace(&t, write, user, there ? &old : NULL);
+    int status = place < 0 ? file_fail_write(what, path)
+                           : file_replace(&t, write, user, there ? &old : NULL);
     if (status >= 0)
-        status = synchronise_directory(place, what, path);
+        status = file_synchronise_directory(place, what, path);
     if (place >= 0)
         close(place);
     free(t.name);
@@ -319,13 +321,13 @@ typedef struct text_file {
     void *user;
 } text_file;
 
-static int write_text(const ek_file *file, void *user)
+static int file_write_text(const ek_file *file, void *user)
 {
     const text_file *text = user;
     int copy = dup(file->descriptor);
     FILE *stream = copy < 0 ? NULL : fdopen(copy, "w");
     if (!stream) {
-        int status = fail_write(file->what, file->path);
+        int status = file_fail_write(file->what, file->path);
         if (copy >= 0)
             close(copy);
         return status;
@@ -334,9 +336,9 @@ static int write_text(const ek_file *file, void *user)
     errno = errno ? errno : EIO; /* of what was written before */
     bool failed = ferror(stream) || fflush(stream) != 0;
     if (failed && status >= 0)
-        status = fail_write(file->what, file->path);
+        status = file_fail_write(file->what, file->path);
     if (fclose(stream) != 0 && status >= 0)
-        status = fail_write(file->what, file->path);
+        status = file_fail_write(file->what, file->path);
     return status;
 }
 
@@ -344,5 +346,5 @@ int ek_file_replace_text(const char *what, const char *path, int (*write)(FILE *
                          void *user)
 {
     text_file text = {write, user};
-    return ek_file_replace(what, path, write_text, &text);
+    return ek_file_replace(what, path, file_write_text, &text);
 }

@@ -31,7 +31,7 @@ enum { DEVICE_KINDS = EK_CUDA + 1, DEVICE_GENERATORS = DEVICE_KINDS * EK_MAX_DEV
 static device_generator of_device[DEVICE_GENERATORS];
 static _Thread_local device_generator *of_worker; /* NULL until the thread draws */
 
-static device_generator *of_device_at(ek_device device)
+static device_generator *generator_of_device_at(ek_device device)
 {
     return &of_device[(int)device.kind * EK_MAX_DEVICES + device.index];
 }
@@ -41,7 +41,7 @@ static _Thread_local ek_generator *stand_in; /* for the thread's default generat
 /* ---- engine ---- */
 
 /* Only the low half of the seed is used, as in PyTorch. */
-static void seed_words(ek_generator *generator, uint64_t seed)
+static void generator_seed_words(ek_generator *generator, uint64_t seed)
 {
     uint32_t *state = generator->state;
 
@@ -55,23 +55,24 @@ static void seed_words(ek_generator *generator, uint64_t seed)
     generator->cached_normal = 0;
 }
 
-static uint32_t twist(uint32_t high, uint32_t low)
+static uint32_t generator_twist(uint32_t high, uint32_t low)
 {
     uint32_t mixed = (high & 0x80000000u) | (low & 0x7fffffffu);
 
     return (mixed >> 1) ^ (low & 1 ? 0x9908b0dfu : 0);
 }
 
-static void twist_all(ek_generator *generator)
+static void generator_twist_all(ek_generator *generator)
 {
     uint32_t *state = generator->state;
     int i = 0;
 
     for (; i < EK_TWISTER_WORDS - SHIFTED_WORDS; i++)
-        state[i] = state[i + SHIFTED_WORDS] ^ twist(state[i], state[i + 1]);
+        state[i] = state[i + SHIFTED_WORDS] ^ generator_twist(state[i], state[i + 1]);
     for (; i < EK_TWISTER_WORDS - 1; i++)
-        state[i] = state[i + SHIFTED_WORDS - EK_TWISTER_WORDS] ^ twist(state[i], state[i + 1]);
-    state[i] = state[SHIFTED_WORDS - 1] ^ twist(state[i], state[0]);
+        state[i] =
+            state[i + SHIFTED_WORDS - EK_TWISTER_WORDS] ^ generator_twist(state[i], state[i + 1]);
+    state[i] = state[SHIFTED_WORDS - 1] ^ generator_twist(state[i], state[0]);
     generator->left = EK_TWISTER_WORDS;
     generator->next = 0;
 }
@@ -79,7 +80,7 @@ static void twist_all(ek_generator *generator)
 uint32_t ek_generator_u32(ek_generator *generator)
 {
     if (--generator->left == 0)
-        twist_all(generator);
+        generator_twist_all(generator);
     uint32_t y = generator->state[generator->next++];
     y ^= y >> 11;
     y ^= (y << 7) & 0x9d2c5680u;
@@ -102,26 +103,26 @@ ek_generator *ek_generator_lock(ek_generator *generator)
         return generator;
     if (stand_in) {
         if (stand_in->left == 0)
-            seed_words(stand_in, stand_in->seed);
+            generator_seed_words(stand_in, stand_in->seed);
         return stand_in;
     }
     pthread_mutex_lock(&default_lock);
     if (default_generator.left == 0)
-        seed_words(&default_generator, default_seed);
+        generator_seed_words(&default_generator, default_seed);
     const ek_dev *dev = ek_thread_self()->worker_of;
     if (!dev)
         return &default_generator;
     uint64_t seed = default_generator.seed, seeding = seedings;
     pthread_mutex_unlock(&default_lock);
     if (!of_worker) { /* the device's last worker may have left one */
-        of_worker = of_device_at(dev->id);
+        of_worker = generator_of_device_at(dev->id);
         of_worker->seeding = of_worker->loaded ? of_worker->seeding : 0;
     }
     of_worker->loaded = false;
     if (of_worker->seeding != seeding) {
         uint64_t number = (uint64_t)dev->id.index + 1;
         memset(&of_worker->generator, 0, sizeof of_worker->generator);
-        seed_words(&of_worker->generator, seed + number * UINT64_C(0x9E3779B97F4A7C15));
+        generator_seed_words(&of_worker->generator, seed + number * UINT64_C(0x9E3779B97F4A7C15));
         of_worker->seeding = seeding;
     }
     return &of_worker->generator;
@@ -141,14 +142,14 @@ ek_generator *ek_generator_stand_in(ek_generator *generator)
 }
 
 /* Workers' own ones follow the seed, which stays. */
-static void reseed(ek_generator *generator)
+static void generator_reseed(ek_generator *generator)
 {
     const uint64_t seed = generator->seed;
-    seed_words(generator, ek_generator_u32(generator));
+    generator_seed_words(generator, ek_generator_u32(generator));
     generator->seed = seed;
 }
 
-static bool draw_alike(const ek_generator *a, const ek_generator *b)
+static bool generator_draw_alike(const ek_generator *a, const ek_generator *b)
 {
     return a->left == b->left && a->next == b->next && a->seed == b->seed &&
            a->has_cached_normal == b->has_cached_normal &&
@@ -160,7 +161,7 @@ void ek_generator_borrow(ek_generator *begin, ek_generator *meanwhile)
     ek_generator *own = ek_generator_lock(NULL);
     *begin = *own;
     if (own == &default_generator) { /* else no other thread draws from it */
-        reseed(own);
+        generator_reseed(own);
         *meanwhile = *own;
     }
     ek_generator_unlock(own);
@@ -169,7 +170,7 @@ void ek_generator_borrow(ek_generator *begin, ek_generator *meanwhile)
 void ek_generator_give_back(const ek_generator *end, const ek_generator *meanwhile)
 {
     ek_generator *own = ek_generator_lock(NULL);
-    if (own != &default_generator || draw_alike(own, meanwhile))
+    if (own != &default_generator || generator_draw_alike(own, meanwhile))
         *own = *end;
     ek_generator_unlock(own);
 }
@@ -179,7 +180,7 @@ ek_generator *ek_generator_new(uint64_t seed)
     ek_generator *generator = ek_calloc(1, sizeof(*generator));
 
     if (generator)
-        seed_words(generator, seed);
+        generator_seed_words(generator, seed);
     return generator;
 }
 
@@ -191,7 +192,7 @@ void ek_generator_free(ek_generator *generator)
 void ek_generator_seed(ek_generator *generator, uint64_t seed)
 {
     generator = ek_generator_lock(generator);
-    seed_words(generator, seed);
+    generator_seed_words(generator, seed);
     if (generator == &default_generator) /* else the lock is not held */
         seedings++;
     ek_generator_unlock(generator);
@@ -327,7 +328,7 @@ void ek_generators_restore(const ek_generators *saved)
 
 ek_generator *ek_device_generator(ek_device device)
 {
-    device_generator *own = of_device_at(device);
+    device_generator *own = generator_of_device_at(device);
     pthread_mutex_lock(&default_lock);
     uint64_t current = seedings;
     pthread_mutex_unlock(&default_lock);
@@ -342,6 +343,6 @@ void ek_generators_load(const ek_generator *shared, const ek_device *devices,
     uint64_t current = ++seedings;
     pthread_mutex_unlock(&default_lock);
     for (int i = 0; i < count; i++)
-        *of_device_at(devices[i]) =
+        *generator_of_device_at(devices[i]) =
             (device_generator){.generator = own[i], .seeding = current, .loaded = true};
 }

@@ -6,7 +6,7 @@
 #include "core/json.h"
 #include "core/locale.h"
 
-static void put(ek_json_writer *writer, const char *bytes, size_t nbytes)
+static void json_put(ek_json_writer *writer, const char *bytes, size_t nbytes)
 {
     if (writer->stream)
         fwrite(bytes, 1, nbytes, writer->stream);
@@ -15,15 +15,15 @@ static void put(ek_json_writer *writer, const char *bytes, size_t nbytes)
     writer->nbytes += nbytes;
 }
 
-static void put_character(ek_json_writer *writer, char character)
+static void json_put_character(ek_json_writer *writer, char character)
 {
-    put(writer, &character, 1);
+    json_put(writer, &character, 1);
 }
 
 /* ---- texts ---- */
 
 /* Control characters as the safetensors reference writes them. */
-static void put_escaped(ek_json_writer *writer, char character)
+static void json_put_escaped(ek_json_writer *writer, char character)
 {
     static const char names[] = "\"\\bfnrt", meanings[] = "\"\\\b\f\n\r\t";
     char text[8];
@@ -32,53 +32,53 @@ static void put_escaped(ek_json_writer *writer, char character)
         snprintf(text, sizeof text, "\\%c", names[found - meanings]);
     else
         snprintf(text, sizeof text, "\\u%04x", (unsigned char)character);
-    put(writer, text, strlen(text));
+    json_put(writer, text, strlen(text));
 }
 
-static void put_quoted(ek_json_writer *writer, const char *text)
+static void json_put_quoted(ek_json_writer *writer, const char *text)
 {
-    put_character(writer, '"');
+    json_put_character(writer, '"');
     while (*text) {
         size_t plain = 0;
         while ((unsigned char)text[plain] >= ' ' && text[plain] != '"' && text[plain] != '\\' &&
                !(writer->in_html && text[plain] == '<'))
             plain++;
-        put(writer, text, plain);
+        json_put(writer, text, plain);
         text += plain;
         if (*text)
-            put_escaped(writer, *text++);
+            json_put_escaped(writer, *text++);
     }
-    put_character(writer, '"');
+    json_put_character(writer, '"');
 }
 
 /* ---- values ---- */
 
-static void new_line(ek_json_writer *writer)
+static void json_new_line(ek_json_writer *writer)
 {
     if (!writer->indented)
         return;
-    put_character(writer, '\n');
+    json_put_character(writer, '\n');
     for (int i = 0; i < writer->depth; i++)
-        put_character(writer, ' ');
+        json_put_character(writer, ' ');
 }
 
-static void begin_value(ek_json_writer *writer, const char *key)
+static void json_begin_value(ek_json_writer *writer, const char *key)
 {
     if (writer->begun)
-        put_character(writer, ',');
+        json_put_character(writer, ',');
     if (writer->depth > 0)
-        new_line(writer);
+        json_new_line(writer);
     writer->begun = true;
     if (!key)
         return;
-    put_quoted(writer, key);
-    put(writer, ": ", writer->indented ? 2 : 1);
+    json_put_quoted(writer, key);
+    json_put(writer, ": ", writer->indented ? 2 : 1);
 }
 
 void ek_json_begin(ek_json_writer *writer, const char *key, char bracket)
 {
-    begin_value(writer, key);
-    put_character(writer, bracket);
+    json_begin_value(writer, key);
+    json_put_character(writer, bracket);
     writer->depth++;
     writer->begun = false;
 }
@@ -87,31 +87,31 @@ void ek_json_close(ek_json_writer *writer, char bracket)
 {
     writer->depth--;
     if (writer->begun)
-        new_line(writer);
-    put_character(writer, bracket);
+        json_new_line(writer);
+    json_put_character(writer, bracket);
     writer->begun = true;
 }
 
 void ek_json_put_text(ek_json_writer *writer, const char *key, const char *text)
 {
-    begin_value(writer, key);
-    put_quoted(writer, ek_utf8_is_valid(text) ? text : "?");
+    json_begin_value(writer, key);
+    json_put_quoted(writer, ek_utf8_is_valid(text) ? text : "?");
 }
 
 void ek_json_put_integer(ek_json_writer *writer, const char *key, int64_t value)
 {
     char text[32];
-    begin_value(writer, key);
-    put(writer, text, (size_t)snprintf(text, sizeof text, "%" PRId64, value));
+    json_begin_value(writer, key);
+    json_put(writer, text, (size_t)snprintf(text, sizeof text, "%" PRId64, value));
 }
 
 void ek_json_put_real(ek_json_writer *writer, const char *key, double value, int digits)
 {
     char text[64];
-    begin_value(writer, key);
+    json_begin_value(writer, key);
     if (!isfinite(value)) {
-        put(writer, "null", 4);
+        json_put(writer, "null", 4);
         return;
     }
-    put(writer, text, ek_format(text, sizeof text, "%.*g", digits < 17 ? digits : 17, value));
+    json_put(writer, text, ek_format(text, sizeof text, "%.*g", digits < 17 ? digits : 17, value));
 }

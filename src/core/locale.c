@@ -8,14 +8,14 @@
 static pthread_once_t plain_once = PTHREAD_ONCE_INIT;
 static locale_t plain; /* for the life of the process */
 
-static void make_plain(void)
+static void locale_make_plain(void)
 {
     plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
 locale_t ek_locale_begin(void)
 {
-    pthread_once(&plain_once, make_plain);
+    pthread_once(&plain_once, locale_make_plain);
     return uselocale(plain); /* 0, for want of memory, leaves the program's */
 }
 
@@ -32,7 +32,7 @@ bool ek_same_letters(const char *a, const char *b)
 }
 
 /* Has it a conversion of a real number? Flags, width and precision may stand before the letter. */
-static bool formats_reals(const char *format)
+static bool locale_formats_reals(const char *format)
 {
     for (const char *at = strchr(format, '%'); at; at = strchr(at + 1, '%')) {
         at += 1 + strspn(at + 1, "-+ #0123456789.*l");
@@ -44,18 +44,18 @@ static bool formats_reals(const char *format)
     return false;
 }
 
-static bool in_word(char c)
+static bool locale_in_word(char c)
 {
     return ek_is_digit(c) || (ek_lower(c) >= 'a' && ek_lower(c) <= 'z') || c == '_' || c == '/' ||
            c == '-';
 }
 
 /* "-nan" as a word of its own loses its sign, which says nothing. */
-static size_t drop_signs(char *text)
+static size_t locale_drop_signs(char *text)
 {
     size_t dropped = 0;
     for (char *at = strstr(text, "-nan"); at; at = strstr(at + 1, "-nan")) {
-        if ((at > text && in_word(at[-1])) || in_word(at[4]))
+        if ((at > text && locale_in_word(at[-1])) || locale_in_word(at[4]))
             continue;
         memmove(at, at + 1, strlen(at));
         dropped++;
@@ -72,7 +72,7 @@ size_t ek_format_list(char *text, size_t room, const char *format, va_list argum
     ek_locale_end(before);
     if (length < 0)
         return 0;
-    return (size_t)length - (formats_reals(format) ? drop_signs(text) : 0);
+    return (size_t)length - (locale_formats_reals(format) ? locale_drop_signs(text) : 0);
 }
 
 size_t ek_format(char *text, size_t room, const char *format, ...)

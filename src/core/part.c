@@ -17,7 +17,7 @@ static const int64_t most_credit_ns = 20000000;
  * far from overflow. */
 static const int64_t most_owed_ns = INT64_C(1) << 55;
 
-static uint64_t thread_cpu_ns(void)
+static uint64_t part_thread_cpu_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -34,7 +34,7 @@ void ek_part_begin(ek_part *part, ek_dev *dev)
     part->began = ek_clock_ns();
     part->waited = self->waited_ns;
     if (dev->speed < 1)
-        self->cpu_ns = thread_cpu_ns();
+        self->cpu_ns = part_thread_cpu_ns();
 }
 
 void ek_part_end(ek_part *part)
@@ -63,14 +63,14 @@ void ek_part_wait(pthread_cond_t *cond, pthread_mutex_t *lock)
     ek_thread_self()->waited_ns += ek_clock_ns() - began;
 }
 
-static void sleep_ns(int64_t nanoseconds)
+static void part_sleep_ns(int64_t nanoseconds)
 {
     struct timespec rest = {(time_t)(nanoseconds / 1000000000), (long)(nanoseconds % 1000000000)};
     nanosleep(&rest, NULL);
 }
 
 /* Adds to what the device has to sleep, up to most_owed_ns; returns all of it. */
-static int64_t owe(ek_dev *dev, int64_t more)
+static int64_t part_owe(ek_dev *dev, int64_t more)
 {
     int64_t before = atomic_load(&dev->rest_ns), owed;
     do {
@@ -85,15 +85,15 @@ void ek_part_rest(void)
     ek_dev *dev = self->part_of;
     if (!dev || dev->speed >= 1)
         return;
-    uint64_t now = thread_cpu_ns();
+    uint64_t now = part_thread_cpu_ns();
     double more = (double)(now - self->cpu_ns) * (1 / dev->speed - 1);
     self->cpu_ns = now;
-    int64_t owed = owe(dev, more < (double)most_owed_ns ? (int64_t)more : most_owed_ns);
+    int64_t owed = part_owe(dev, more < (double)most_owed_ns ? (int64_t)more : most_owed_ns);
     if (owed < least_rest_ns)
         return;
     atomic_fetch_sub(&dev->rest_ns, owed);
     uint64_t began = ek_clock_ns();
-    sleep_ns(owed);
+    part_sleep_ns(owed);
     int64_t left = owed - (int64_t)(ek_clock_ns() - began);
     atomic_fetch_add(&dev->rest_ns, left < -most_credit_ns ? -most_credit_ns : left);
 }

@@ -51,7 +51,7 @@ void ek_python_seed(ek_generator *generator, int64_t seed)
     generator->seed = (uint64_t)seed;
 }
 
-static int bit_length(uint64_t value)
+static int python_bit_length(uint64_t value)
 {
     int bits = 0;
     for (; value; value >>= 1)
@@ -60,7 +60,7 @@ static int bit_length(uint64_t value)
 }
 
 /* random.getrandbits: words from the lowest, of the last one its upper bits. */
-static uint64_t draw_bits(ek_generator *generator, int bits)
+static uint64_t python_draw_bits(ek_generator *generator, int bits)
 {
     uint64_t low = ek_generator_u32(generator);
 
@@ -71,12 +71,12 @@ static uint64_t draw_bits(ek_generator *generator, int bits)
 
 int64_t ek_python_below(ek_generator *generator, int64_t below)
 {
-    int bits = bit_length((uint64_t)below);
+    int bits = python_bit_length((uint64_t)below);
     uint64_t value;
 
     generator = generator ? generator : ek_python_generator();
     do
-        value = draw_bits(generator, bits);
+        value = python_draw_bits(generator, bits);
     while (value >= (uint64_t)below);
     return (int64_t)value;
 }
@@ -108,7 +108,7 @@ int64_t ek_numpy_below(ek_generator *generator, int64_t below)
     generator = generator ? generator : ek_numpy_generator();
     if (most == 0)
         return 0;
-    int bits = bit_length(most);
+    int bits = python_bit_length(most);
     uint64_t mask = bits == 64 ? UINT64_MAX : (UINT64_C(1) << bits) - 1;
     do
         value =

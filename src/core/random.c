@@ -23,7 +23,7 @@ struct fill {
 };
 
 /* PyTorch rounds x (high - low) + low once. */
-static void draw_uniform(ek_generator *generator, const fill *how, void *out, int64_t count)
+static void random_draw_uniform(ek_generator *generator, const fill *how, void *out, int64_t count)
 {
     if (how->dtype == EK_F64) {
         double *values = out, scale = how->b - how->a;
@@ -45,7 +45,7 @@ static void draw_uniform(ek_generator *generator, const fill *how, void *out, in
     }
 }
 
-static void draw_normal(ek_generator *generator, const fill *how, void *out, int64_t count)
+static void random_draw_normal(ek_generator *generator, const fill *how, void *out, int64_t count)
 {
     if (how->dtype == EK_F64) {
         ek_generator_normal_f64(generator, out, count, how->a, how->b);
@@ -62,7 +62,7 @@ static void draw_normal(ek_generator *generator, const fill *how, void *out, int
     }
 }
 
-static void store(ek_dtype dtype, void *out, int64_t i, int64_t value)
+static void random_store(ek_dtype dtype, void *out, int64_t i, int64_t value)
 {
     switch (dtype) {
     case EK_F32:
@@ -84,24 +84,25 @@ static void store(ek_dtype dtype, void *out, int64_t i, int64_t value)
 }
 
 /* The remainder of one draw is slightly uneven; PyTorch's is too. */
-static void draw_integers(ek_generator *generator, const fill *how, void *out, int64_t count)
+static void random_draw_integers(ek_generator *generator, const fill *how, void *out, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         uint64_t draw =
             how->range >> 32 ? ek_generator_u64(generator) : ek_generator_u32(generator);
-        store(how->dtype, out, i, (int64_t)((uint64_t)how->low + draw % how->range));
+        random_store(how->dtype, out, i, (int64_t)((uint64_t)how->low + draw % how->range));
     }
 }
 
 /* bf16 has too few bits for a uniform of its own, and integers none: they use f32 and f64. */
-static void draw_bernoulli(ek_generator *generator, const fill *how, void *out, int64_t count)
+static void random_draw_bernoulli(ek_generator *generator, const fill *how, void *out,
+                                  int64_t count)
 {
     bool single = how->dtype == EK_F32 || how->dtype == EK_BF16;
 
     for (int64_t i = 0; i < count; i++) {
         bool one = single ? ek_generator_f32(generator) < (float)how->a
                           : ek_generator_f64(generator) < how->a;
-        store(how->dtype, out, i, one);
+        random_store(how->dtype, out, i, one);
     }
 }
 
@@ -109,7 +110,7 @@ static void draw_bernoulli(ek_generator *generator, const fill *how, void *out, 
 
 /* Channels-last is contiguous here: the numbers of a weight don't depend on the format that it is
  * kept in. */
-static bool draws_by_row(const ek_tensor *tensor)
+static bool random_draws_by_row(const ek_tensor *tensor)
 {
     return ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS) ||
            ek_tensor_is_contiguous(tensor, EK_CHANNELS_LAST);
@@ -117,8 +118,8 @@ static bool draws_by_row(const ek_tensor *tensor)
 
 /* Draws the numbers, of `size` bytes each, into `values`: of row-major tensors all at once, of
  * others one by one, since PyTorch makes normal numbers in another way then. */
-static void draw_all(ek_generator *generator, const fill *how, bool by_row, char *values,
-                     int64_t count, size_t size)
+static void random_draw_all(ek_generator *generator, const fill *how, bool by_row, char *values,
+                            int64_t count, size_t size)
 {
     if (by_row) {
         how->draw(generator, how, values, count);
@@ -131,7 +132,7 @@ static void draw_all(ek_generator *generator, const fill *how, bool by_row, char
     }
 }
 
-static int run_fill(ek_tensor *tensor, ek_generator *generator, fill *how)
+static int random_run_fill(ek_tensor *tensor, ek_generator *generator, fill *how)
 {
     int64_t count = ek_count(tensor);
     size_t size = ek_dtype_size(tensor->dtype);
@@ -139,7 +140,7 @@ static int run_fill(ek_tensor *tensor, ek_generator *generator, fill *how)
     if (count == 0)
         return 0;
     ek_scope scope = ek_scope_begin();
-    bool by_row = draws_by_row(tensor);
+    bool by_row = random_draws_by_row(tensor);
     ek_tensor *target = by_row ? tensor : ek_tensor_in_memory_order(tensor);
     char *values = target ? ek_calloc((size_t)count, 8) : NULL; /* room to draw bf16 as f32 */
     int rc = 0;
@@ -148,7 +149,7 @@ static int run_fill(ek_tensor *tensor, ek_generator *generator, fill *how)
     } else {
         how->dtype = tensor->dtype;
         generator = ek_generator_lock(generator);
-        draw_all(generator, how, by_row, values, count, size);
+        random_draw_all(generator, how, by_row, values, count, size);
         ek_generator_unlock(generator);
         rc = ek_set_data(target, values, (size_t)count * size);
     }
@@ -157,7 +158,7 @@ static int run_fill(ek_tensor *tensor, ek_generator *generator, fill *how)
     return rc;
 }
 
-static int check_tensor(const ek_tensor *tensor, bool must_float, const char *name)
+static int random_check_tensor(const ek_tensor *tensor, bool must_float, const char *name)
 {
     EK_TRY(ek_fork_check());
     char text[200];
@@ -177,27 +178,27 @@ static int check_tensor(const ek_tensor *tensor, bool must_float, const char *na
 
 int ek_uniform_(ek_tensor *tensor, double low, double high, ek_generator *generator)
 {
-    fill how = {draw_uniform, EK_F32, low, high, 0, 0};
+    fill how = {random_draw_uniform, EK_F32, low, high, 0, 0};
 
-    EK_TRY(check_tensor(tensor, true, "uniform_"));
+    EK_TRY(random_check_tensor(tensor, true, "uniform_"));
     if (!(low <= high) || !isfinite(low) || !isfinite(high))
         return EK_FAIL(EK_E_INVALID, "uniform_: low %g, high %g; finite and low <= high is needed",
                        low, high);
-    return run_fill(tensor, generator, &how);
+    return random_run_fill(tensor, generator, &how);
 }
 
 int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generator)
 {
-    fill how = {draw_normal, EK_F32, mean, std, 0, 0};
+    fill how = {random_draw_normal, EK_F32, mean, std, 0, 0};
 
-    EK_TRY(check_tensor(tensor, true, "normal_"));
+    EK_TRY(random_check_tensor(tensor, true, "normal_"));
     if (!(std >= 0))
         return EK_FAIL(EK_E_INVALID, "normal_: std %g; it must be 0 or more", std);
-    return run_fill(tensor, generator, &how);
+    return random_run_fill(tensor, generator, &how);
 }
 
 /* The integers that a dtype holds without gaps: [low, high). */
-static int check_range(const ek_tensor *tensor, int64_t low, int64_t high)
+static int random_check_range(const ek_tensor *tensor, int64_t low, int64_t high)
 {
     static const int64_t limits[EK_DTYPES][2] = {
         [EK_F32] = {-(1LL << 24), (1LL << 24) + 1},
@@ -220,21 +221,21 @@ static int check_range(const ek_tensor *tensor, int64_t low, int64_t high)
 
 int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator *generator)
 {
-    fill how = {draw_integers, EK_I64, 0, 0, low, (uint64_t)high - (uint64_t)low};
+    fill how = {random_draw_integers, EK_I64, 0, 0, low, (uint64_t)high - (uint64_t)low};
 
-    EK_TRY(check_tensor(tensor, false, "random_"));
-    EK_TRY(check_range(tensor, low, high));
-    return run_fill(tensor, generator, &how);
+    EK_TRY(random_check_tensor(tensor, false, "random_"));
+    EK_TRY(random_check_range(tensor, low, high));
+    return random_run_fill(tensor, generator, &how);
 }
 
 int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator)
 {
-    fill how = {draw_bernoulli, EK_F32, p, 0, 0, 0};
+    fill how = {random_draw_bernoulli, EK_F32, p, 0, 0, 0};
 
-    EK_TRY(check_tensor(tensor, false, "bernoulli_"));
+    EK_TRY(random_check_tensor(tensor, false, "bernoulli_"));
     if (!(p >= 0 && p <= 1))
         return EK_FAIL(EK_E_INVALID, "bernoulli_: p %g; it must lie in [0, 1]", p);
-    return run_fill(tensor, generator, &how);
+    return random_run_fill(tensor, generator, &how);
 }
 
 ek_tensor *ek_rand_with(ek_tensor_options options)

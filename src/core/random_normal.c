@@ -92,7 +92,7 @@ static inline __attribute__((always_inline)) void sincos_polynomial(float x, flo
 
 /* `data` holds whole blocks of uniforms, and normal numbers afterwards. */
 EK_MULTIVERSION
-static void transform_f32(float *data, int64_t blocks, float mean, float std)
+static void normal_transform_f32(float *data, int64_t blocks, float mean, float std)
 {
     const float two_pi = (float)(2 * pi);
 
@@ -113,7 +113,7 @@ static void transform_f32(float *data, int64_t blocks, float mean, float std)
 
 /* ---- f64 blocks ---- */
 
-static void transform_f64(double *data, int64_t blocks, double mean, double std)
+static void normal_transform_f64(double *data, int64_t blocks, double mean, double std)
 {
     for (int64_t block = 0; block < blocks; block++, data += BLOCK) {
         for (int j = 0; j < HALF; j++) {
@@ -127,40 +127,40 @@ static void transform_f64(double *data, int64_t blocks, double mean, double std)
 
 /* ---- bf16 blocks: every step rounds ---- */
 
-static float round_bf16(float value)
+static float normal_round_bf16(float value)
 {
     return ek_float_of_bf16(ek_bf16_of(value));
 }
 
-static float uniform_bf16(ek_generator *generator)
+static float normal_uniform_bf16(ek_generator *generator)
 {
     return (float)(ek_generator_u32(generator) & 0xffu) * 0x1p-8f;
 }
 
-static void transform_bf16(float *data, int64_t blocks, float mean, float std)
+static void normal_transform_bf16(float *data, int64_t blocks, float mean, float std)
 {
-    mean = round_bf16(mean);
-    std = round_bf16(std);
+    mean = normal_round_bf16(mean);
+    std = normal_round_bf16(std);
     for (int64_t block = 0; block < blocks; block++, data += BLOCK) {
         for (int j = 0; j < HALF; j++) {
-            float u = round_bf16(1.0f - data[j]);
-            float log_u = round_bf16(logf(u));
-            float squared = round_bf16(-2.0f * log_u);
-            float radius = round_bf16(sqrtf(squared));
-            float theta = round_bf16((float)(2 * pi * (double)data[j + HALF]));
-            float cosine = round_bf16(cosf(theta));
-            float sine = round_bf16(sinf(theta));
-            float first = round_bf16(round_bf16(radius * cosine) * std);
-            float second = round_bf16(round_bf16(radius * sine) * std);
-            data[j] = round_bf16(first + mean);
-            data[j + HALF] = round_bf16(second + mean);
+            float u = normal_round_bf16(1.0f - data[j]);
+            float log_u = normal_round_bf16(logf(u));
+            float squared = normal_round_bf16(-2.0f * log_u);
+            float radius = normal_round_bf16(sqrtf(squared));
+            float theta = normal_round_bf16((float)(2 * pi * (double)data[j + HALF]));
+            float cosine = normal_round_bf16(cosf(theta));
+            float sine = normal_round_bf16(sinf(theta));
+            float first = normal_round_bf16(normal_round_bf16(radius * cosine) * std);
+            float second = normal_round_bf16(normal_round_bf16(radius * sine) * std);
+            data[j] = normal_round_bf16(first + mean);
+            data[j + HALF] = normal_round_bf16(second + mean);
         }
     }
 }
 
 /* ---- the order of draws ---- */
 
-static double one_normal(ek_generator *generator, double mean, double std)
+static double normal_one(ek_generator *generator, double mean, double std)
 {
     double value;
 
@@ -187,20 +187,20 @@ static double one_normal(ek_generator *generator, double mean, double std)
     {                                                                                    \
         if (count < BLOCK) {                                                             \
             for (int64_t i = 0; i < count; i++)                                          \
-                out[i] = (type)one_normal(generator, mean, std);                         \
+                out[i] = (type)normal_one(generator, mean, std);                         \
             return;                                                                      \
         }                                                                                \
         for (int64_t i = 0; i < count; i++)                                              \
             out[i] = uniform(generator);                                                 \
-        transform_##suffix(out, count / BLOCK, (type)mean, (type)std);                   \
+        normal_transform_##suffix(out, count / BLOCK, (type)mean, (type)std);            \
         if (count % BLOCK != 0) {                                                        \
             type *last = out + count - BLOCK;                                            \
             for (int i = 0; i < BLOCK; i++)                                              \
                 last[i] = uniform(generator);                                            \
-            transform_##suffix(last, 1, (type)mean, (type)std);                          \
+            normal_transform_##suffix(last, 1, (type)mean, (type)std);                   \
         }                                                                                \
     }
 
 DEFINE_NORMAL(f32, float, ek_generator_f32)
 DEFINE_NORMAL(f64, double, ek_generator_f64)
-DEFINE_NORMAL(bf16, float, uniform_bf16)
+DEFINE_NORMAL(bf16, float, normal_uniform_bf16)

@@ -1,6 +1,6 @@
 #include "core/staging.h"
 
-static ek_tensor *new_locked(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
+static ek_tensor *staging_new_locked(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
 {
     int64_t strides[EK_MAX_DIMS], count = ek_shape_count(shape);
     size_t nbytes;
@@ -24,7 +24,7 @@ ek_tensor *ek_staging_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
     if (ek_dev_is_host(dev))
         return ek_tensor_new(dev, dtype, shape, EK_CONTIGUOUS);
     if (dev->backend->locked_alloc)
-        return new_locked(dev, dtype, shape);
+        return staging_new_locked(dev, dtype, shape);
     dev = ek_dev_get(ek_cpu());
     return dev ? ek_tensor_new(dev, dtype, shape, EK_CONTIGUOUS) : NULL;
 }

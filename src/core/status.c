@@ -121,7 +121,7 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
 }
 
 /* "linear: ..." and "linear takes ..." begin with "linear". */
-static bool begins_with(const char *sentence, const char *prefix, size_t length)
+static bool error_begins_with(const char *sentence, const char *prefix, size_t length)
 {
     return strncmp(sentence, prefix, length) == 0 &&
            (sentence[length] == ':' || sentence[length] == ' ');
@@ -139,7 +139,7 @@ void ek_error_prefix(int before, const char *format, ...)
     va_end(arguments);
     if (used >= sizeof prefix)
         used = sizeof prefix - 1;
-    if (begins_with(error->message, prefix, used))
+    if (error_begins_with(error->message, prefix, used))
         return;
     ek_error_record old = *error;
     memcpy(error->message, prefix, used + 1);
@@ -165,7 +165,7 @@ static void log_in_child(void)
     log_function = NULL;
 }
 
-__attribute__((constructor)) static void watch_forks_for_log(void)
+__attribute__((constructor)) static void log_watch_forks(void)
 {
     pthread_atfork(NULL, NULL, log_in_child);
 }

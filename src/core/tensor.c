@@ -20,7 +20,7 @@ size_t ek_dtype_size(ek_dtype dtype)
 }
 
 /* Sizes that nobody has checked yet stop at INT64_MAX. */
-static int64_t multiply(int64_t a, int64_t b)
+static int64_t tensor_multiply(int64_t a, int64_t b)
 {
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
@@ -32,7 +32,7 @@ int64_t ek_shape_count(const ek_shape *shape)
         return 0;
     int64_t count = 1;
     for (int i = 0; i < shape->ndim; i++)
-        count = multiply(count, shape->dims[i]);
+        count = tensor_multiply(count, shape->dims[i]);
     return count;
 }
 
@@ -195,18 +195,18 @@ void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *stri
         static const int order[4] = {1, 3, 2, 0};
         for (int i = 0; i < 4; i++) {
             strides[order[i]] = step;
-            step = multiply(step, shape->dims[order[i]] > 0 ? shape->dims[order[i]] : 1);
+            step = tensor_multiply(step, shape->dims[order[i]] > 0 ? shape->dims[order[i]] : 1);
         }
         return;
     }
     for (int i = shape->ndim - 1; i >= 0; i--) {
         strides[i] = step;
-        step = multiply(step, shape->dims[i] > 0 ? shape->dims[i] : 1);
+        step = tensor_multiply(step, shape->dims[i] > 0 ? shape->dims[i] : 1);
     }
 }
 
 /* Dimensions by descending stride, equal strides in order; those of size 1 are left out. */
-static int dims_by_stride(const ek_tensor *tensor, int *order)
+static int tensor_dims_by_stride(const ek_tensor *tensor, int *order)
 {
     int count = 0;
     for (int i = 0; i < tensor->ndim; i++) {
@@ -226,7 +226,7 @@ bool ek_is_dense(const ek_tensor *tensor)
 {
     int order[EK_MAX_DIMS];
     int64_t step = 1;
-    for (int i = dims_by_stride(tensor, order) - 1; i >= 0; i--) {
+    for (int i = tensor_dims_by_stride(tensor, order) - 1; i >= 0; i--) {
         if (tensor->stride[order[i]] != step)
             return ek_count(tensor) == 0;
         step *= tensor->shape[order[i]];
@@ -291,7 +291,7 @@ static void tensor_destroy(ek_object *object)
 
 /* Sizes are not negative and their product, times the size of any dtype, fits in an int64_t: views
  * that repeat elements can ask for more than any memory holds. */
-static int check_sizes(int ndim, const int64_t *shape)
+static int tensor_check_sizes(int ndim, const int64_t *shape)
 {
     int64_t count = 1;
     for (int i = 0; i < ndim; i++) {
@@ -308,10 +308,10 @@ static int check_sizes(int ndim, const int64_t *shape)
 }
 
 /* A handle without storage and version, one reference, outside of any scope. */
-static ek_tensor *handle_new(ek_dtype dtype, int ndim, const int64_t *shape, const int64_t *stride,
-                             int64_t offset)
+static ek_tensor *tensor_handle_new(ek_dtype dtype, int ndim, const int64_t *shape,
+                                    const int64_t *stride, int64_t offset)
 {
-    ek_tensor *tensor = check_sizes(ndim, shape) < 0 ? NULL : ek_calloc(1, sizeof *tensor);
+    ek_tensor *tensor = tensor_check_sizes(ndim, shape) < 0 ? NULL : ek_calloc(1, sizeof *tensor);
     if (!tensor)
         return NULL;
     ek_object_init(&tensor->object, tensor_destroy);
@@ -328,7 +328,7 @@ static ek_tensor *handle_new(ek_dtype dtype, int ndim, const int64_t *shape, con
 ek_tensor *ek_tensor_new_strided(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                                  const int64_t *strides)
 {
-    ek_tensor *tensor = handle_new(dtype, shape->ndim, shape->dims, strides, 0);
+    ek_tensor *tensor = tensor_handle_new(dtype, shape->ndim, shape->dims, strides, 0);
     if (!tensor)
         return NULL;
     tensor->storage = ek_storage_new(dev, (size_t)ek_shape_count(shape) * ek_dtype_size(dtype));
@@ -344,7 +344,7 @@ ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                          ek_memory_format format)
 {
     int64_t strides[EK_MAX_DIMS];
-    if (check_sizes(shape->ndim, shape->dims) < 0)
+    if (tensor_check_sizes(shape->ndim, shape->dims) < 0)
         return NULL;
     ek_strides_of(shape, format, strides);
     return ek_tensor_new_strided(dev, dtype, shape, strides);
@@ -358,7 +358,7 @@ ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype)
     int64_t strides[EK_MAX_DIMS] = {0};
     int order[EK_MAX_DIMS];
     int64_t step = 1;
-    for (int i = dims_by_stride(like, order) - 1; i >= 0; i--) {
+    for (int i = tensor_dims_by_stride(like, order) - 1; i >= 0; i--) {
         strides[order[i]] = step;
         step *= like->shape[order[i]] > 0 ? like->shape[order[i]] : 1;
     }
@@ -373,7 +373,7 @@ ek_tensor *ek_tensor_like(const ek_tensor *like)
 ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shape,
                           const int64_t *stride, int64_t offset)
 {
-    ek_tensor *view = handle_new(tensor->dtype, ndim, shape, stride, offset);
+    ek_tensor *view = tensor_handle_new(tensor->dtype, ndim, shape, stride, offset);
     if (!view)
         return NULL;
     view->is_view = true;
@@ -385,7 +385,7 @@ ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shap
 ek_tensor *ek_tensor_in_memory_order(const ek_tensor *tensor)
 {
     int64_t shape[EK_MAX_DIMS], stride[EK_MAX_DIMS];
-    int order[EK_MAX_DIMS], ndim = dims_by_stride(tensor, order);
+    int order[EK_MAX_DIMS], ndim = tensor_dims_by_stride(tensor, order);
     for (int i = 0; i < ndim; i++) {
         shape[i] = tensor->shape[order[i]];
         stride[i] = tensor->stride[order[i]];
@@ -405,7 +405,7 @@ ek_tensor *ek_tensor_alias(const ek_tensor *tensor)
 ek_tensor *ek_tensor_member(ek_storage *storage, ek_dtype dtype, const ek_shape *shape,
                             const int64_t *strides, int64_t offset)
 {
-    ek_tensor *member = handle_new(dtype, shape->ndim, shape->dims, strides, offset);
+    ek_tensor *member = tensor_handle_new(dtype, shape->ndim, shape->dims, strides, offset);
     if (!member)
         return NULL;
     member->storage = ek_object_retain(storage);

@@ -9,7 +9,7 @@
 #include "core/tensor.h"
 
 /* Elements from the first to the last one in memory, gaps included. */
-static int64_t span_of(const ek_tensor *tensor)
+static int64_t io_span(const ek_tensor *tensor)
 {
     int64_t last = 0;
     for (int i = 0; i < tensor->ndim; i++) {
@@ -22,8 +22,8 @@ static int64_t span_of(const ek_tensor *tensor)
 
 typedef enum direction { TO_ROWS, FROM_ROWS } direction;
 
-static void copy_row(char *rows, char *span, int64_t count, int64_t stride, size_t size,
-                     direction way)
+static void io_copy_row(char *rows, char *span, int64_t count, int64_t stride, size_t size,
+                        direction way)
 {
     for (int64_t i = 0; i < count; i++) {
         char *element = span + (size_t)(i * stride) * size;
@@ -35,7 +35,7 @@ static void copy_row(char *rows, char *span, int64_t count, int64_t stride, size
 }
 
 /* Between row-major memory and a tensor's span on the CPU. */
-static void reorder(const ek_tensor *tensor, char *rows, char *span, direction way)
+static void io_reorder(const ek_tensor *tensor, char *rows, char *span, direction way)
 {
     size_t size = ek_dtype_size(tensor->dtype);
     int64_t index[EK_MAX_DIMS] = {0};
@@ -49,20 +49,20 @@ static void reorder(const ek_tensor *tensor, char *rows, char *span, direction w
         int64_t offset = 0;
         for (int i = 0; i < inner; i++)
             offset += index[i] * tensor->stride[i];
-        copy_row(rows + (size_t)done * size, span + (size_t)offset * size, row, step, size, way);
+        io_copy_row(rows + (size_t)done * size, span + (size_t)offset * size, row, step, size, way);
         for (int i = inner - 1; i >= 0 && ++index[i] == tensor->shape[i]; i--)
             index[i] = 0;
     }
 }
 
 /* The plain memory device, the other end of copies to and from the caller's memory. */
-static ek_dev *plain_memory(void)
+static ek_dev *io_plain_memory(void)
 {
     return ek_dev_get(ek_cpu());
 }
 
-static int check_room(const char *what, const ek_tensor *tensor, const void *data, size_t nbytes,
-                      size_t *needed)
+static int io_check_room(const char *what, const ek_tensor *tensor, const void *data, size_t nbytes,
+                         size_t *needed)
 {
     char text[200];
     if (!tensor)
@@ -80,28 +80,28 @@ static int check_room(const char *what, const ek_tensor *tensor, const void *dat
 int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes)
 {
     size_t needed;
-    EK_TRY(check_room("to_data", tensor, data, nbytes, &needed));
+    EK_TRY(io_check_room("to_data", tensor, data, nbytes, &needed));
     if (needed == 0)
         return 0;
     ek_dev *dev = ek_tensor_dev(tensor);
-    size_t span_nbytes = (size_t)span_of(tensor) * ek_dtype_size(tensor->dtype);
+    size_t span_nbytes = (size_t)io_span(tensor) * ek_dtype_size(tensor->dtype);
     bool in_order = ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
 
     if (ek_dev_is_host(dev)) {
         if (in_order)
             memcpy(data, ek_tensor_address(tensor), needed);
         else
-            reorder(tensor, data, ek_tensor_address(tensor), TO_ROWS);
+            io_reorder(tensor, data, ek_tensor_address(tensor), TO_ROWS);
         return 0;
     }
-    ek_dev *plain = plain_memory();
+    ek_dev *plain = io_plain_memory();
     char *span = in_order ? data : ek_calloc(1, span_nbytes);
     if (!span || !plain)
         return ek_error_pending();
     int rc = ek_dev_copy(plain, span, dev, ek_tensor_address(tensor), span_nbytes);
     if (!in_order) {
         if (rc >= 0)
-            reorder(tensor, data, span, TO_ROWS);
+            io_reorder(tensor, data, span, TO_ROWS);
         free(span);
     }
     return rc;
@@ -110,7 +110,7 @@ int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes)
 int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
 {
     size_t needed;
-    EK_TRY(check_room("set_data", tensor, data, nbytes, &needed));
+    EK_TRY(io_check_room("set_data", tensor, data, nbytes, &needed));
     if (needed == 0)
         return 0;
     if (ek_repeats(tensor)) {
@@ -128,23 +128,23 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
         if (in_order)
             memcpy(ek_tensor_address(tensor), data, needed);
         else
-            reorder(tensor, rows, ek_tensor_address(tensor), FROM_ROWS);
+            io_reorder(tensor, rows, ek_tensor_address(tensor), FROM_ROWS);
         ek_tensor_written(tensor, "set_data");
         return 0;
     }
-    ek_dev *plain = plain_memory();
+    ek_dev *plain = io_plain_memory();
     if (!plain)
         return ek_error_pending();
     if (in_order) {
         rc = ek_dev_copy(dev, ek_tensor_address(tensor), plain, data, needed);
     } else { /* gaps keep what is in them: read the span, change the elements, write it back */
-        size_t span_nbytes = (size_t)span_of(tensor) * ek_dtype_size(tensor->dtype);
+        size_t span_nbytes = (size_t)io_span(tensor) * ek_dtype_size(tensor->dtype);
         char *span = ek_calloc(1, span_nbytes);
         if (!span)
             return ek_error_pending();
         rc = ek_dev_copy(plain, span, dev, ek_tensor_address(tensor), span_nbytes);
         if (rc >= 0) {
-            reorder(tensor, rows, span, FROM_ROWS);
+            io_reorder(tensor, rows, span, FROM_ROWS);
             rc = ek_dev_copy(dev, ek_tensor_address(tensor), plain, span, span_nbytes);
         }
         free(span);

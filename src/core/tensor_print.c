@@ -18,7 +18,7 @@ typedef struct printer {
     int width, column; /* the widest element; the column that is written next */
 } printer;
 
-static int element_text(const printer *p, int64_t i, char text[ELEMENT])
+static int print_element_text(const printer *p, int64_t i, char text[ELEMENT])
 {
     const char *element = p->rows + (size_t)i * ek_dtype_size(p->tensor->dtype);
     if (p->tensor->dtype == EK_I64) {
@@ -29,7 +29,7 @@ static int element_text(const printer *p, int64_t i, char text[ELEMENT])
     return (int)ek_format(text, ELEMENT, "%.7g", ek_element_double(element, p->tensor->dtype));
 }
 
-static void put(printer *p, const char *text)
+static void print_put(printer *p, const char *text)
 {
     if (p->measured)
         fputs(text, p->stream);
@@ -37,77 +37,77 @@ static void put(printer *p, const char *text)
 }
 
 /* A new line that stands behind `depth` open brackets. */
-static void put_line(printer *p, int depth)
+static void print_put_line(printer *p, int depth)
 {
     if (p->measured)
         fprintf(p->stream, "\n%*s", depth, "");
     p->column = depth;
 }
 
-static void put_element(printer *p, int64_t i)
+static void print_put_element(printer *p, int64_t i)
 {
     char text[ELEMENT], padded[2 * ELEMENT];
-    int length = element_text(p, i, text);
+    int length = print_element_text(p, i, text);
     if (!p->measured && length > p->width)
         p->width = length;
     snprintf(padded, sizeof padded, "%*s", p->measured ? p->width : 0, text);
-    put(p, padded);
+    print_put(p, padded);
 }
 
 /* Element or row `i` of a dimension of `size` is left out; the first of those is an ellipsis. */
-static bool is_left_out(const printer *p, int64_t i, int64_t size)
+static bool print_is_left_out(const printer *p, int64_t i, int64_t size)
 {
     return p->summarised && size > 2 * EDGE && i >= EDGE && i < size - EDGE;
 }
 
 /* The part of dimension `dim` on whose elements begin at `first`; each is `each` elements away from
  * the next. */
-static void put_part(printer *p, int dim, int64_t first)
+static void print_put_part(printer *p, int dim, int64_t first)
 {
     const ek_tensor *t = p->tensor;
     if (dim == t->ndim) {
-        put_element(p, first);
+        print_put_element(p, first);
         return;
     }
     if (dim == 0 && ek_count(t) == 0) { /* however many rows without elements there are */
-        put(p, "[]");
+        print_put(p, "[]");
         return;
     }
     int64_t size = t->shape[dim], each = 1;
     for (int d = dim + 1; d < t->ndim; d++)
         each *= t->shape[d];
     bool innermost = dim == t->ndim - 1;
-    put(p, "[");
+    print_put(p, "[");
     for (int64_t i = 0; i < size; i++) {
-        bool left_out = is_left_out(p, i, size);
+        bool left_out = print_is_left_out(p, i, size);
         if (i > 0 && innermost) {
             /* What follows has to fit with the comma or brackets behind it. */
             bool fits = p->column + 2 + (left_out ? 3 : p->width) + t->ndim <= COLUMNS;
-            put(p, fits || !p->measured ? ", " : ",");
+            print_put(p, fits || !p->measured ? ", " : ",");
             if (!fits && p->measured)
-                put_line(p, t->ndim);
+                print_put_line(p, t->ndim);
         } else if (i > 0) {
-            put(p, ",");
+            print_put(p, ",");
             for (int blank = dim + 2; blank < t->ndim && p->measured; blank++)
                 fputc('\n', p->stream); /* between matrices */
-            put_line(p, dim + 1);
+            print_put_line(p, dim + 1);
         }
         if (left_out) {
-            put(p, "...");
+            print_put(p, "...");
             i = size - EDGE - 1;
         } else {
-            put_part(p, dim + 1, first + i * each);
+            print_put_part(p, dim + 1, first + i * each);
         }
     }
-    put(p, "]");
+    print_put(p, "]");
 }
 
-static void print(printer *p)
+static void print_tensor(printer *p)
 {
     char text[200];
     const ek_tensor *t = p->tensor;
     fprintf(p->stream, "%s:", ek_tensor_text(t, text));
-    put_part(p, 0, 0); /* the first time it only measures */
+    print_put_part(p, 0, 0); /* the first time it only measures */
     bool one_line =
         (t->ndim < 2 || ek_count(t) == 0) && p->column + (int)strlen(text) + 2 <= COLUMNS;
     if (one_line)
@@ -115,7 +115,7 @@ static void print(printer *p)
     fputc(one_line ? ' ' : '\n', p->stream);
     p->measured = true;
     p->column = one_line ? (int)strlen(text) + 2 : 0;
-    put_part(p, 0, 0);
+    print_put_part(p, 0, 0);
     fputc('\n', p->stream);
 }
 
@@ -130,10 +130,10 @@ int ek_tensor_print(const ek_tensor *tensor, FILE *stream)
             return ek_error_pending();
         int rc = ek_to_data(tensor, rows, nbytes);
         if (rc >= 0)
-            print(&(printer){.stream = stream,
-                             .tensor = tensor,
-                             .rows = rows,
-                             .summarised = count > SUMMARISED});
+            print_tensor(&(printer){.stream = stream,
+                                    .tensor = tensor,
+                                    .rows = rows,
+                                    .summarised = count > SUMMARISED});
         free(rows);
         EK_TRY(rc);
     } else {

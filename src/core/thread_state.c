@@ -20,7 +20,7 @@ void ek_thread_at_exit(void (*function)(ek_thread *thread))
     exits[i] = function;
 }
 
-static void run_exits(void *thread)
+static void thread_run_exits(void *thread)
 {
     for (int i = 0; i < MOST_EXITS && exits[i]; i++)
         exits[i](thread);
@@ -28,12 +28,12 @@ static void run_exits(void *thread)
 
 void ek_thread_clear(void)
 {
-    run_exits(ek_thread_self());
+    thread_run_exits(ek_thread_self());
 }
 
-static void make_exit_key(void)
+static void thread_make_exit_key(void)
 {
-    pthread_key_create(&exit_key, run_exits);
+    pthread_key_create(&exit_key, thread_run_exits);
 }
 
 ek_thread *ek_thread_self(void)
@@ -41,7 +41,7 @@ ek_thread *ek_thread_self(void)
     if (!self_ready) {
         self_ready = true;
         self.modes.category = EK_MEMORY_ACTIVATION;
-        pthread_once(&exit_once, make_exit_key);
+        pthread_once(&exit_once, thread_make_exit_key);
         pthread_setspecific(exit_key, &self);
     }
     return &self;

@@ -27,7 +27,7 @@ static atomic_uint threads;                                  /* that have a plac
 
 /* ---- callers ---- */
 
-static place *place_of(ek_thread *self)
+static place *trace_place(ek_thread *self)
 {
     if (!self->trace_number)
         self->trace_number = 1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
@@ -35,19 +35,19 @@ static place *place_of(ek_thread *self)
 }
 
 /* The tracer, which stays until leave; NULL if there is none (leave all the same). Sequentially
- * consistent like wait_for_callers: either this sees that it is gone, or that sees this. */
-static const ek_tracer *enter(place *at)
+ * consistent like trace_wait_for_callers: either this sees that it is gone, or that sees this. */
+static const ek_tracer *trace_enter(place *at)
 {
     atomic_fetch_add(&at->callers, 1);
     return atomic_load(&present) ? &collector : NULL;
 }
 
-static void leave(place *at)
+static void trace_leave(place *at)
 {
     atomic_fetch_sub_explicit(&at->callers, 1, memory_order_release);
 }
 
-static void wait_for_callers(void)
+static void trace_wait_for_callers(void)
 {
     for (int i = 0; i < PLACES; i++)
         while (atomic_load(&places[i].callers) > 0)
@@ -80,7 +80,7 @@ int ek_trace_set(const ek_tracer *tracer)
     } else {
         atomic_store(&ek_trace_on, false);
         atomic_store(&present, false);
-        wait_for_callers();
+        trace_wait_for_callers();
     }
     pthread_mutex_unlock(&set_lock);
     return rc;
@@ -109,19 +109,19 @@ void ek_span_close(ek_span *span)
     self->span = span->outer;
     if (span->outer)
         span->outer->inner += ended - span->began;
-    place *at = place_of(self);
-    const ek_tracer *tracer = enter(at);
+    place *at = trace_place(self);
+    const ek_tracer *tracer = trace_enter(at);
     if (tracer)
         tracer->span(span, ended, tracer->user);
-    leave(at);
+    trace_leave(at);
 }
 
 void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats)
 {
     ek_thread *self = ek_thread_self();
-    place *at = place_of(self);
-    const ek_tracer *tracer = enter(at);
+    place *at = trace_place(self);
+    const ek_tracer *tracer = trace_enter(at);
     if (tracer)
         tracer->memory(dev, stats, self->span, tracer->user);
-    leave(at);
+    trace_leave(at);
 }

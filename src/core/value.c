@@ -137,18 +137,18 @@ static void dict_destroy(ek_object *object)
     free(dict);
 }
 
-static int fail_twice(const char *key)
+static int dict_fail_twice(const char *key)
 {
     return EK_FAIL(EK_E_INVALID, "key \"%s\" stands twice in a dictionary", key);
 }
 
-static int compare_keys(const void *a, const void *b)
+static int dict_compare_keys(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 /* Files may make dictionaries of very many keys: those are sorted, and neighbours compared. */
-static int check_many_keys(const ek_value_entry *entries, int count)
+static int dict_check_many_keys(const ek_value_entry *entries, int count)
 {
     int status = 0;
     const char **keys = ek_calloc((size_t)count, sizeof *keys);
@@ -156,20 +156,20 @@ static int check_many_keys(const ek_value_entry *entries, int count)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < count; i++)
         keys[i] = entries[i].key;
-    qsort(keys, (size_t)count, sizeof *keys, compare_keys);
+    qsort(keys, (size_t)count, sizeof *keys, dict_compare_keys);
     for (int i = 1; i < count && status == 0; i++)
         if (strcmp(keys[i - 1], keys[i]) == 0)
-            status = fail_twice(keys[i]);
+            status = dict_fail_twice(keys[i]);
     free(keys);
     return status;
 }
 
-static int check_few_keys(const ek_value_entry *entries, int count)
+static int dict_check_few_keys(const ek_value_entry *entries, int count)
 {
     for (int i = 0; i < count; i++)
         for (int j = 0; j < i; j++)
             if (strcmp(entries[i].key, entries[j].key) == 0)
-                return fail_twice(entries[i].key);
+                return dict_fail_twice(entries[i].key);
     return 0;
 }
 
@@ -185,7 +185,8 @@ static int dict_check(const ek_value_entry *entries, int count)
         if (entries[i].value.kind == EK_VALUE_ERROR)
             return ek_error_pending();
     }
-    return count <= FEW ? check_few_keys(entries, count) : check_many_keys(entries, count);
+    return count <= FEW ? dict_check_few_keys(entries, count)
+                        : dict_check_many_keys(entries, count);
 }
 
 ek_value ek_value_dict(const ek_value_entry *entries, int count)
@@ -231,7 +232,7 @@ ek_value ek_value_like(ek_value container, const ek_value *items)
                                            : ek_value_list(items, ek_value_length(container));
 }
 
-static ek_value map_elements(ek_value value, ek_value_replacement *replace, void *user)
+static ek_value value_map_elements(ek_value value, ek_value_replacement *replace, void *user)
 {
     int count = ek_value_length(value), done = 0;
     ek_value *items = ek_calloc((size_t)count, sizeof *items), mapped = ek_value_error();
@@ -253,7 +254,7 @@ ek_value ek_value_map(ek_value value, ek_value_replacement *replace, void *user)
     if (replace(&value, user))
         return value;
     return value.kind == EK_VALUE_LIST || value.kind == EK_VALUE_DICT
-               ? map_elements(value, replace, user)
+               ? value_map_elements(value, replace, user)
                : value;
 }
 

@@ -72,7 +72,7 @@ typedef struct record {
     ek_generator generator;           /* as it was */
 } record;
 
-static void destroy_record(ek_object *object)
+static void checkpoint_destroy_record(ek_object *object)
 {
     record *self = (record *)object;
     ek_value_release(self->arguments);
@@ -83,7 +83,7 @@ static void destroy_record(ek_object *object)
 }
 
 /* True if `tensor`, number `index`, is a buffer that the body may write to. */
-static bool is_state(const record *self, int index, const ek_tensor *tensor)
+static bool checkpoint_is_state(const record *self, int index, const ek_tensor *tensor)
 {
     return index >= self->argument_tensors + self->parameters && !tensor->requires_grad;
 }
@@ -91,7 +91,7 @@ static bool is_state(const record *self, int index, const ek_tensor *tensor)
 /* ---- again ---- */
 
 /* The body as the forward found it, showing `handles`. */
-static ek_value call_again(const record *self, ek_tensor *const *handles)
+static ek_value checkpoint_call_again(const record *self, ek_tensor *const *handles)
 {
     int first = self->argument_tensors, count = self->tensors.count - first;
     ek_value arguments = outline_fill(self->arguments, handles);
@@ -117,8 +117,8 @@ static ek_value call_again(const record *self, ek_tensor *const *handles)
     return output;
 }
 
-static int evaluate(ek_object *state, ek_tensor *const *inputs, int input_count,
-                    ek_tensor **outputs, int output_count)
+static int checkpoint_evaluate(ek_object *state, ek_tensor *const *inputs, int input_count,
+                               ek_tensor **outputs, int output_count)
 {
     const record *self = (const record *)state;
     ek_tensor **handles = ek_calloc((size_t)input_count, sizeof *handles);
@@ -127,11 +127,11 @@ static int evaluate(ek_object *state, ek_tensor *const *inputs, int input_count,
     int rc = 0;
     for (int i = 0; i < input_count && rc >= 0; i++) {
         /* What the body writes to its buffers is thrown away: the forward has done it. */
-        handles[i] = is_state(self, i, inputs[i]) ? ek_clone(inputs[i]) : inputs[i];
+        handles[i] = checkpoint_is_state(self, i, inputs[i]) ? ek_clone(inputs[i]) : inputs[i];
         rc = handles[i] ? 0 : ek_error_pending();
     }
     ek_tensor_list list = {0};
-    if (rc >= 0 && outline_of(call_again(self, handles), &list).kind == EK_VALUE_ERROR)
+    if (rc >= 0 && outline_of(checkpoint_call_again(self, handles), &list).kind == EK_VALUE_ERROR)
         rc = ek_error_pending();
     if (rc >= 0 && list.count != output_count)
         rc = EK_FAIL(EK_E_STATE,
@@ -147,12 +147,12 @@ static int evaluate(ek_object *state, ek_tensor *const *inputs, int input_count,
 
 /* ---- the forward ---- */
 
-static record *new_record(ek_module *body, const ek_args *args)
+static record *checkpoint_new_record(ek_module *body, const ek_args *args)
 {
     record *self = ek_calloc(1, sizeof *self);
     if (!self)
         return NULL;
-    ek_object_init(&self->object, destroy_record);
+    ek_object_init(&self->object, checkpoint_destroy_record);
     self->body = ek_module_retain(body);
     ek_value arguments = EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
     self->arguments = ek_value_keep(outline_of(arguments, &self->tensors));
@@ -170,7 +170,7 @@ static record *new_record(ek_module *body, const ek_args *args)
 }
 
 /* Notes what the forward is about to find: the structs, the generator, the buffers. */
-static int look(record *self, ek_tensor **inputs)
+static int checkpoint_look(record *self, ek_tensor **inputs)
 {
     int first = self->argument_tensors;
     self->found = ek_module_copy_with(self->body, self->tensors.tensors + first,
@@ -182,7 +182,7 @@ static int look(record *self, ek_tensor **inputs)
     ek_generator_unlock(generator);
     for (int i = 0; i < self->tensors.count; i++) {
         inputs[i] = self->tensors.tensors[i];
-        if (is_state(self, i, inputs[i]))
+        if (checkpoint_is_state(self, i, inputs[i]))
             inputs[i] = ek_clone(inputs[i]);
         if (!inputs[i])
             return ek_error_pending();
@@ -191,8 +191,8 @@ static int look(record *self, ek_tensor **inputs)
 }
 
 /* The body's output, without a graph. */
-static ek_value call_body(const record *self, const ek_args *args, ek_tensor *const *inputs,
-                          uint64_t *versions)
+static ek_value checkpoint_call_body(const record *self, const ek_args *args,
+                                     ek_tensor *const *inputs, uint64_t *versions)
 {
     for (int i = 0; i < self->tensors.count; i++)
         versions[i] = ek_tensor_version(inputs[i]);
@@ -220,11 +220,12 @@ static const ek_operation operation = {.name = "checkpoint",
                                        .destroy = ek_recomputed_destroy};
 
 /* The output with its graph: a node that computes it again. */
-static ek_value attach(record *self, ek_value output, ek_tensor *const *inputs)
+static ek_value checkpoint_attach(record *self, ek_value output, ek_tensor *const *inputs)
 {
     ek_tensor_list list = {0};
     ek_value outline = outline_of(output, &list);
-    ek_recomputed recomputed = {&operation, evaluate, &self->object, ek_thread_self()->modes.flags};
+    ek_recomputed recomputed = {&operation, checkpoint_evaluate, &self->object,
+                                ek_thread_self()->modes.flags};
     if (outline.kind != EK_VALUE_ERROR &&
         ek_record_recomputed(list.tensors, list.count, &recomputed, inputs, self->tensors.count) >=
             0)
@@ -240,7 +241,7 @@ static ek_value checkpoint_forward(ek_module *module, const ek_args *args)
     ek_module *body = ((checkpoint *)module)->body;
     if (!ek_grad_enabled())
         return ek_module_forward(body, args);
-    record *self = new_record(body, args);
+    record *self = checkpoint_new_record(body, args);
     if (!self)
         return ek_value_error();
     int count = self->tensors.count;
@@ -251,10 +252,10 @@ static ek_value checkpoint_forward(ek_module *module, const ek_args *args)
     }
     ek_tensor **inputs = ek_calloc((size_t)count, sizeof *inputs);
     uint64_t *versions = ek_calloc((size_t)count, sizeof *versions);
-    if (inputs && versions && look(self, inputs) >= 0)
-        output = call_body(self, args, inputs, versions);
+    if (inputs && versions && checkpoint_look(self, inputs) >= 0)
+        output = checkpoint_call_body(self, args, inputs, versions);
     if (output.kind != EK_VALUE_ERROR)
-        output = attach(self, output, inputs);
+        output = checkpoint_attach(self, output, inputs);
     free(inputs);
     free(versions);
     ek_object_release(self);

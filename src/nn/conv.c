@@ -55,8 +55,8 @@ CONV(conv_transpose1d, 1, true);
 CONV(conv_transpose2d, 2, true);
 CONV(conv_transpose3d, 3, true);
 
-static int read_output_padding(const conv_family *family, const ek_conv_module_options *from,
-                               ek_conv_options *to)
+static int conv_read_output_padding(const conv_family *family, const ek_conv_module_options *from,
+                                    ek_conv_options *to)
 {
     const char *name = family->type.name;
     EK_TRY(ek_window_option(name, "output_padding", family->dims, from->output_padding,
@@ -75,8 +75,8 @@ static int read_output_padding(const conv_family *family, const ek_conv_module_o
     return 0;
 }
 
-static int read_options(const conv_family *family, const ek_conv_module_options *from,
-                        ek_conv_options *to, int kernel[3])
+static int conv_read_options(const conv_family *family, const ek_conv_module_options *from,
+                             ek_conv_options *to, int kernel[3])
 {
     const char *name = family->type.name;
     const int dims = family->dims;
@@ -93,7 +93,7 @@ static int read_options(const conv_family *family, const ek_conv_module_options 
                             0, to->paddings));
     EK_TRY(ek_window_option(name, "dilation", dims, EK_GIVEN(from, dilation, 5), from->dilations,
                             ek_window_ones, 1, to->dilations));
-    EK_TRY(read_output_padding(family, from, to));
+    EK_TRY(conv_read_output_padding(family, from, to));
     to->groups = (int)ek_integer_or(EK_GIVEN(from, groups, 6), 1);
     if (to->groups < 1 || in % to->groups || out % to->groups)
         return EK_FAIL(EK_E_INVALID,
@@ -102,8 +102,8 @@ static int read_options(const conv_family *family, const ek_conv_module_options 
     return 0;
 }
 
-static ek_shape weight_shape(const conv_family *family, const ek_conv_module_options *options,
-                             int groups, const int kernel[3])
+static ek_shape conv_weight_shape(const conv_family *family, const ek_conv_module_options *options,
+                                  int groups, const int kernel[3])
 {
     int64_t in = options->in_channels, out = options->out_channels;
     ek_shape shape = {.ndim = family->dims + 2,
@@ -118,7 +118,7 @@ static ek_module *conv_new(const conv_family *family, const ek_conv_module_optio
 {
     ek_conv_options settings = {.groups = 1};
     int kernel[3];
-    if (read_options(family, options, &settings, kernel) < 0)
+    if (conv_read_options(family, options, &settings, kernel) < 0)
         return NULL;
     ek_scope scope = ek_scope_begin();
     conv *self = (conv *)ek_module_new(&family->type);
@@ -126,7 +126,7 @@ static ek_module *conv_new(const conv_family *family, const ek_conv_module_optio
         self->family = family;
         self->options = settings;
         ek_tensor *weight =
-            ek_new_parameter(weight_shape(family, options, settings.groups, kernel), EK_F32);
+            ek_new_parameter(conv_weight_shape(family, options, settings.groups, kernel), EK_F32);
         ek_tensor *bias = options->bias == EK_OFF
                               ? NULL
                               : ek_new_parameter(EK_SHAPE(options->out_channels), EK_F32);

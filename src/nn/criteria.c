@@ -11,7 +11,7 @@ typedef struct criterion {
     double label_smoothing;
 } criterion;
 
-static ek_loss_options loss_options(ek_module *module, const ek_args *args)
+static ek_loss_options criterion_loss_options(ek_module *module, const ek_args *args)
 {
     const criterion *self = (criterion *)module;
     if (ek_check_inputs(module, args, 2) < 0)
@@ -25,7 +25,7 @@ static ek_loss_options loss_options(ek_module *module, const ek_args *args)
                              .pos_weight = self->pos_weight};
 }
 
-static bool is_sum(ek_module *module)
+static bool criterion_is_sum(ek_module *module)
 {
     return ((criterion *)module)->reduction == EK_SUM;
 }
@@ -33,25 +33,25 @@ static bool is_sum(ek_module *module)
 /* ---- denominators, also for criteria around these: bf16 cannot count, so they are f32 there ----
  */
 
-static ek_dtype counting_dtype(const ek_tensor *input)
+static ek_dtype criterion_counting_dtype(const ek_tensor *input)
 {
     return input->dtype == EK_F64 ? EK_F64 : EK_F32;
 }
 
 /* The weights of the targets that count. */
-static ek_tensor *class_denominator(ek_module *module, const ek_args *args)
+static ek_tensor *criterion_class_denominator(ek_module *module, const ek_args *args)
 {
     const criterion *self = (criterion *)module;
-    ek_loss_options options = loss_options(module, args);
+    ek_loss_options options = criterion_loss_options(module, args);
     if (!options.input || !options.target)
         return NULL;
     return ek_target_weight(options.target, self->weight, ek_integer_or(self->ignore_index, -100),
-                            counting_dtype(options.input));
+                            criterion_counting_dtype(options.input));
 }
 
 /* The elements of input and target, broadcast together: of views that repeat elements there are
  * more than an integer holds. */
-static double element_count(const ek_tensor *x, const ek_tensor *y)
+static double criterion_element_count(const ek_tensor *x, const ek_tensor *y)
 {
     double count = 1;
     for (int i = 1; i <= x->ndim || i <= y->ndim; i++) {
@@ -62,13 +62,14 @@ static double element_count(const ek_tensor *x, const ek_tensor *y)
     return count;
 }
 
-static ek_tensor *element_denominator(ek_module *module, const ek_args *args)
+static ek_tensor *criterion_element_denominator(ek_module *module, const ek_args *args)
 {
-    ek_loss_options options = loss_options(module, args);
+    ek_loss_options options = criterion_loss_options(module, args);
     const ek_tensor *x = options.input, *y = options.target;
     if (!x || !y)
         return NULL;
-    return ek_scalar(element_count(x, y), counting_dtype(x), x->storage->dev->id);
+    return ek_scalar(criterion_element_count(x, y), criterion_counting_dtype(x),
+                     x->storage->dev->id);
 }
 
 /* ---- the criteria ---- */
@@ -76,50 +77,51 @@ static ek_tensor *element_denominator(ek_module *module, const ek_args *args)
 typedef ek_tensor *loss_function(ek_loss_options options);
 
 /* Nothing divides a sum, nor losses per element. A count of elements is known, and stays on cpu. */
-static int loss_sum(ek_module *module, const ek_args *args, loss_function *function,
-                    ek_loss_sum *loss)
+static int criterion_loss_sum(ek_module *module, const ek_args *args, loss_function *function,
+                              ek_loss_sum *loss)
 {
-    ek_loss_options options = loss_options(module, args);
+    ek_loss_options options = criterion_loss_options(module, args);
     bool is_mean = options.reduction == EK_MEAN;
     if (is_mean)
         options.reduction = EK_SUM;
     loss->sum = function(options);
     if (!loss->sum || !is_mean)
         return loss->sum ? 0 : ek_error_pending();
-    if (module->type->denominator == class_denominator)
-        loss->weight = class_denominator(module, args);
+    if (module->type->denominator == criterion_class_denominator)
+        loss->weight = criterion_class_denominator(module, args);
     else
-        loss->weight = ek_scalar(element_count(options.input, options.target), EK_F64, ek_cpu());
+        loss->weight =
+            ek_scalar(criterion_element_count(options.input, options.target), EK_F64, ek_cpu());
     return loss->weight ? 0 : ek_error_pending();
 }
 
 #define EK_CRITERION(criterion_name, function, denominator_function)                            \
     static ek_value criterion_name##_forward(ek_module *module, const ek_args *args)            \
     {                                                                                           \
-        return ek_value_of_tensor(function(loss_options(module, args)));                        \
+        return ek_value_of_tensor(function(criterion_loss_options(module, args)));              \
     }                                                                                           \
     static int criterion_name##_loss_sum(ek_module *module, const ek_args *args,                \
                                          ek_loss_sum *loss)                                     \
     {                                                                                           \
-        return loss_sum(module, args, function, loss);                                          \
+        return criterion_loss_sum(module, args, function, loss);                                \
     }                                                                                           \
     static const ek_module_type criterion_name##_type = {.name = #criterion_name,               \
                                                          .size = sizeof(criterion),             \
                                                          .forward = criterion_name##_forward,   \
                                                          .loss_sum = criterion_name##_loss_sum, \
                                                          .denominator = denominator_function,   \
-                                                         .is_sum = is_sum};
+                                                         .is_sum = criterion_is_sum};
 
-EK_CRITERION(cross_entropy_loss, ek_f_cross_entropy_with, class_denominator)
-EK_CRITERION(nll_loss, ek_f_nll_loss_with, class_denominator)
-EK_CRITERION(mse_loss, ek_f_mse_loss_with, element_denominator)
-EK_CRITERION(l1_loss, ek_f_l1_loss_with, element_denominator)
-EK_CRITERION(bce_with_logits_loss, ek_f_bce_with_logits_with, element_denominator)
+EK_CRITERION(cross_entropy_loss, ek_f_cross_entropy_with, criterion_class_denominator)
+EK_CRITERION(nll_loss, ek_f_nll_loss_with, criterion_class_denominator)
+EK_CRITERION(mse_loss, ek_f_mse_loss_with, criterion_element_denominator)
+EK_CRITERION(l1_loss, ek_f_l1_loss_with, criterion_element_denominator)
+EK_CRITERION(bce_with_logits_loss, ek_f_bce_with_logits_with, criterion_element_denominator)
 
 static ek_module *criterion_new(const ek_module_type *type, const ek_criterion_options *options,
                                 bool takes_weight)
 {
-    bool classes = type->denominator == class_denominator;
+    bool classes = type->denominator == criterion_class_denominator;
     bool smooths = type == &cross_entropy_loss_type;
     bool has_positives = type == &bce_with_logits_loss_type;
     if ((unsigned)options->reduction > EK_NONE)

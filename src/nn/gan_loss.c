@@ -11,28 +11,28 @@ typedef struct gan_loss {
 } gan_loss;
 
 /* +1 if the loss falls with d, -1 if it rises: only the critic wants small d, of fakes. */
-static double direction(ek_gan_role role)
+static double gan_loss_direction(ek_gan_role role)
 {
     return role == EK_GAN_CRITIC_FAKE ? -1 : 1;
 }
 
 /* max(0, 1 - d), with d's sign turned for fakes; the generator has no margin. */
-static ek_tensor *hinge(ek_tensor *d, ek_gan_role role)
+static ek_tensor *gan_loss_hinge(ek_tensor *d, ek_gan_role role)
 {
     if (role == EK_GAN_GENERATOR)
         return ek_neg(d);
-    return ek_f_relu(ek_add_scalar(ek_mul_scalar(d, -direction(role)), 1));
+    return ek_f_relu(ek_add_scalar(ek_mul_scalar(d, -gan_loss_direction(role)), 1));
 }
 
 /* The loss of each element of d. */
-static ek_tensor *per_element(const gan_loss *self, ek_tensor *d)
+static ek_tensor *gan_loss_per_element(const gan_loss *self, ek_tensor *d)
 {
-    double sign = direction(self->role);
+    double sign = gan_loss_direction(self->role);
     switch (self->kind) {
     case EK_GAN_WASSERSTEIN:
         return sign > 0 ? ek_neg(d) : d;
     case EK_GAN_HINGE:
-        return hinge(d, self->role);
+        return gan_loss_hinge(d, self->role);
     case EK_GAN_LEAST_SQUARES:
         return ek_square(sign > 0 ? ek_add_scalar(d, -1) : d);
     case EK_GAN_LOGISTIC:
@@ -42,7 +42,7 @@ static ek_tensor *per_element(const gan_loss *self, ek_tensor *d)
 }
 
 /* The loss of each element of the only input. */
-static ek_tensor *gan_losses(ek_module *module, const ek_args *args)
+static ek_tensor *gan_loss_per_output(ek_module *module, const ek_args *args)
 {
     ek_tensor *d = ek_only_input(module, args);
     if (d && !ek_dtype_is_floating(d->dtype)) {
@@ -52,18 +52,18 @@ static ek_tensor *gan_losses(ek_module *module, const ek_args *args)
         d = NULL;
     }
     d = ek_autocast_wide(d); /* as all losses */
-    return d ? per_element((gan_loss *)module, d) : NULL;
+    return d ? gan_loss_per_element((gan_loss *)module, d) : NULL;
 }
 
 static ek_value gan_loss_forward(ek_module *module, const ek_args *args)
 {
-    ek_tensor *losses = gan_losses(module, args);
+    ek_tensor *losses = gan_loss_per_output(module, args);
     return ek_value_of_tensor(losses ? ek_mean(losses) : NULL);
 }
 
 static int gan_loss_sum(ek_module *module, const ek_args *args, ek_loss_sum *loss)
 {
-    ek_tensor *losses = gan_losses(module, args);
+    ek_tensor *losses = gan_loss_per_output(module, args);
     if (!losses)
         return ek_error_pending();
     *loss = (ek_loss_sum){ek_sum(losses), ek_scalar((double)ek_count(losses), EK_F64, ek_cpu())};

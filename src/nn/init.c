@@ -11,7 +11,7 @@ typedef struct fans {
     double in, out;
 } fans;
 
-static int fans_of(const ek_tensor *tensor, fans *result)
+static int init_fans(const ek_tensor *tensor, fans *result)
 {
     if (!tensor)
         return ek_error_status() < 0 ? ek_error_pending()
@@ -30,7 +30,7 @@ static int fans_of(const ek_tensor *tensor, fans *result)
 }
 
 /* of a leaky rectifier */
-static double gain_of(double a)
+static double init_gain(double a)
 {
     return sqrt(2.0 / (1 + a * a));
 }
@@ -56,10 +56,10 @@ int ek_init_constant(ek_tensor *tensor, double value)
 int ek_init_kaiming_uniform(ek_tensor *tensor, double a)
 {
     fans fan;
-    EK_TRY(fans_of(tensor, &fan));
+    EK_TRY(init_fans(tensor, &fan));
     if (ek_count(tensor) == 0)
         return 0;
-    double std = gain_of(a) / sqrt(fan.in);
+    double std = init_gain(a) / sqrt(fan.in);
     double bound = sqrt(3.0) * std;
     return ek_uniform_(tensor, -bound, bound, NULL);
 }
@@ -67,16 +67,16 @@ int ek_init_kaiming_uniform(ek_tensor *tensor, double a)
 int ek_init_kaiming_normal(ek_tensor *tensor, double a)
 {
     fans fan;
-    EK_TRY(fans_of(tensor, &fan));
+    EK_TRY(init_fans(tensor, &fan));
     if (ek_count(tensor) == 0)
         return 0;
-    return ek_normal_(tensor, 0, gain_of(a) / sqrt(fan.in), NULL);
+    return ek_normal_(tensor, 0, init_gain(a) / sqrt(fan.in), NULL);
 }
 
 int ek_init_xavier_uniform(ek_tensor *tensor, double gain)
 {
     fans fan;
-    EK_TRY(fans_of(tensor, &fan));
+    EK_TRY(init_fans(tensor, &fan));
     if (ek_count(tensor) == 0)
         return 0;
     double std = gain * sqrt(2.0 / (fan.in + fan.out));
@@ -87,7 +87,7 @@ int ek_init_xavier_uniform(ek_tensor *tensor, double gain)
 int ek_init_default(ek_tensor *weight, ek_tensor *bias)
 {
     fans fan;
-    EK_TRY(fans_of(weight, &fan));
+    EK_TRY(init_fans(weight, &fan));
     EK_TRY(ek_init_kaiming_uniform(weight, sqrt(5.0)));
     if (!bias)
         return 0;

@@ -122,7 +122,7 @@ ek_module *ek_module_retain(ek_module *module)
 /* A gradient made with create_graph holds its graph, and the graph holds the leaf: nothing would
  * ever free the three. Replaces the gradient by a detached one, for others that hold the leaf; if
  * there is no memory for it, removes the gradient. */
-static void cut_gradient(ek_tensor *leaf)
+static void module_cut_gradient(ek_tensor *leaf)
 {
     ek_tensor *gradient = ek_tensor_grad(leaf);
     if (!gradient || !gradient->history)
@@ -152,7 +152,7 @@ void ek_module_free(ek_module *module)
             continue;
         }
         if (!module->is_replica) /* whose tensors are handles on the module's */
-            cut_gradient(*slot);
+            module_cut_gradient(*slot);
         ek_object_release(*slot);
     }
     ek_object_release(members->layout);
@@ -200,8 +200,8 @@ ek_member ek_module_member(const ek_module *module, int index)
 
 /* Adds an entry and stores `content` in its slot. Takes over the reference only if it returns 0.
  */
-static int enter(ek_module *module, ek_member_kind kind, const char *name, void *member,
-                 void *content)
+static int module_enter(ek_module *module, ek_member_kind kind, const char *name, void *member,
+                        void *content)
 {
     /* A child without a name is transparent: paths pass through it. */
     if (!name || (!name[0] && kind != EK_MEMBER_MODULE) || strchr(name, '.'))
@@ -244,8 +244,8 @@ static int enter(ek_module *module, ek_member_kind kind, const char *name, void 
     return 0;
 }
 
-static int register_tensor(ek_module *module, ek_member_kind kind, const char *name,
-                           ek_tensor **member, ek_tensor *tensor)
+static int module_register_tensor(ek_module *module, ek_member_kind kind, const char *name,
+                                  ek_tensor **member, ek_tensor *tensor)
 {
     if (!module)
         return EK_FAIL(EK_E_INVALID, "module is NULL where \"%s\" is registered", name ? name : "");
@@ -257,7 +257,7 @@ static int register_tensor(ek_module *module, ek_member_kind kind, const char *n
                        module->type->name, name ? name : "");
     if (tensor && kind == EK_MEMBER_PARAMETER && !tensor->requires_grad)
         EK_TRY(ek_tensor_set_requires_grad(tensor, true));
-    EK_TRY(enter(module, kind, name, member, tensor));
+    EK_TRY(module_enter(module, kind, name, member, tensor));
     ek_object_retain(tensor);
     /* The ledger counts it as what it has become. */
     if (tensor)
@@ -268,23 +268,23 @@ static int register_tensor(ek_module *module, ek_member_kind kind, const char *n
 int ek_register_parameter(ek_module *module, const char *name, ek_tensor **member,
                           ek_tensor *tensor)
 {
-    return register_tensor(module, EK_MEMBER_PARAMETER, name, member, tensor);
+    return module_register_tensor(module, EK_MEMBER_PARAMETER, name, member, tensor);
 }
 
 int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member, ek_tensor *tensor)
 {
-    return register_tensor(module, EK_MEMBER_BUFFER, name, member, tensor);
+    return module_register_tensor(module, EK_MEMBER_BUFFER, name, member, tensor);
 }
 
 /* True if `part` is `module` or below it. */
-static bool contains(const ek_module *module, const ek_module *part)
+static bool module_contains(const ek_module *module, const ek_module *part)
 {
     if (module == part)
         return true;
     for (int i = 0; i < ek_module_member_count(module); i++) {
         ek_member member = ek_module_member(module, i);
         if (member.kind == EK_MEMBER_MODULE && *member.slot.module &&
-            contains(*member.slot.module, part))
+            module_contains(*member.slot.module, part))
             return true;
     }
     return false;
@@ -294,7 +294,7 @@ int ek_register_module(ek_module *module, const char *name, ek_module **member, 
 {
     /* A child that has a parent belongs to that one; this one needs a reference of its own. */
     bool shared = child && child->members->has_parent;
-    bool cycle = child && module && contains(child, module);
+    bool cycle = child && module && module_contains(child, module);
     int rc = 0;
     if (!module)
         rc = EK_FAIL(EK_E_INVALID, "module is NULL where \"%s\" is registered", name ? name : "");
@@ -304,7 +304,7 @@ int ek_register_module(ek_module *module, const char *name, ek_module **member, 
         rc = EK_FAIL(EK_E_INVALID, "%s: \"%s\" cannot be a part of itself", module->type->name,
                      name ? name : "");
     else
-        rc = enter(module, EK_MEMBER_MODULE, name, member, child);
+        rc = module_enter(module, EK_MEMBER_MODULE, name, member, child);
     if (rc < 0) {
         if (!shared && !cycle)
             ek_module_free(child);

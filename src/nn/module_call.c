@@ -6,7 +6,7 @@
 #include "nn/nn.h"
 
 /* True if an operation that made one of the arguments failed. */
-static bool has_error(const ek_args *args)
+static bool call_has_error(const ek_args *args)
 {
     for (int i = 0; i < args->count; i++)
         if (args->inputs[i].kind == EK_VALUE_ERROR ||
@@ -16,21 +16,21 @@ static bool has_error(const ek_args *args)
 }
 
 /* Where the first tensor of a value lies; NULL if there is none. */
-static ek_dev *dev_in(ek_value value)
+static ek_dev *call_dev_in(ek_value value)
 {
     ek_dev *dev = NULL;
     if (value.kind == EK_VALUE_TENSOR)
         return ek_tensor_dev(value.as.tensor);
     for (int i = 0; i < ek_value_length(value) && !dev; i++)
-        dev = dev_in(ek_value_at(value, i));
+        dev = call_dev_in(ek_value_at(value, i));
     return dev;
 }
 
-static ek_dev *dev_of(const ek_args *args)
+static ek_dev *call_dev_of(const ek_args *args)
 {
     ek_dev *dev = NULL;
     for (int i = 0; i < args->count && !dev; i++)
-        dev = dev_in(args->inputs[i]);
+        dev = call_dev_in(args->inputs[i]);
     return dev;
 }
 
@@ -40,7 +40,7 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     int before = ek_error_status();
     if (ek_fork_check() < 0)
         return ek_value_error();
-    if (has_error(args)) {
+    if (call_has_error(args)) {
         if (before == 0)
             EK_FAIL(EK_E_INVALID, "%s: an argument is NULL", module->type->name);
         return ek_value_error();
@@ -48,7 +48,7 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     /* The caller's scope gets the output alone: if no graph holds them, activations are freed
      * here. */
     ek_span span;
-    ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", module->type->name, dev_of(args));
+    ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", module->type->name, call_dev_of(args));
     ek_scope scope = ek_scope_begin();
     ek_value output = forward(module, args);
     if (output.kind == EK_VALUE_TENSOR && !output.as.tensor)

@@ -1,8 +1,8 @@
 /* norm.c: batch normalisation. */
+#include "ops/norm.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "nn/batch_norm_module.h"
-#include "ops/norm.h"
 
 int ek_batch_norm_module_check(const ek_batch_norm_module *self, const ek_tensor *x)
 {
@@ -30,7 +30,7 @@ ek_batch_norm_options ek_batch_norm_module_options(const ek_batch_norm_module *s
                                    .eps = self->eps == 0 ? EK_ZERO : self->eps};
 }
 
-static ek_tensor *normalise(ek_module *module, ek_tensor *x, bool relu)
+static ek_tensor *norm_normalise(ek_module *module, ek_tensor *x, bool relu)
 {
     ek_batch_norm_module *self = (ek_batch_norm_module *)module;
     if (ek_batch_norm_module_check(self, x) < 0)
@@ -41,12 +41,12 @@ static ek_tensor *normalise(ek_module *module, ek_tensor *x, bool relu)
 
 static ek_value batch_norm_forward(ek_module *module, const ek_args *args)
 {
-    return ek_value_of_tensor(normalise(module, ek_only_input(module, args), false));
+    return ek_value_of_tensor(norm_normalise(module, ek_only_input(module, args), false));
 }
 
 static ek_value batch_norm_relu_forward(ek_module *module, const ek_args *args)
 {
-    return ek_value_of_tensor(normalise(module, ek_only_input(module, args), true));
+    return ek_value_of_tensor(norm_normalise(module, ek_only_input(module, args), true));
 }
 
 ek_value ek_batch_norm_relu_call(ek_module *module, const ek_args *args)
@@ -69,7 +69,7 @@ bool ek_module_is_batch_norm(const ek_module *module)
     return module->type->forward == batch_norm_forward;
 }
 
-static ek_tensor *filled(int64_t features, double value)
+static ek_tensor *norm_filled(int64_t features, double value)
 {
     ek_tensor *tensor = ek_new_parameter(EK_SHAPE(features), EK_F32);
     return ek_fill_(tensor, value);
@@ -101,12 +101,14 @@ ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_op
         self->momentum = momentum;
         self->ndim_least = ndim_least;
         self->ndim_most = ndim_most;
-        ek_register_parameter(module, "weight", &self->weight, affine ? filled(features, 1) : NULL);
-        ek_register_parameter(module, "bias", &self->bias, affine ? filled(features, 0) : NULL);
+        ek_register_parameter(module, "weight", &self->weight,
+                              affine ? norm_filled(features, 1) : NULL);
+        ek_register_parameter(module, "bias", &self->bias,
+                              affine ? norm_filled(features, 0) : NULL);
         ek_register_buffer(module, "running_mean", &self->running_mean,
-                           track ? filled(features, 0) : NULL);
+                           track ? norm_filled(features, 0) : NULL);
         ek_register_buffer(module, "running_var", &self->running_var,
-                           track ? filled(features, 1) : NULL);
+                           track ? norm_filled(features, 1) : NULL);
         ek_register_buffer(module, "num_batches_tracked", &self->num_batches_tracked,
                            track ? ek_fill_(ek_new_parameter(ek_scalar_shape(), EK_I64), 0) : NULL);
     }

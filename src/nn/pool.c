@@ -40,8 +40,8 @@ POOL(avg_pool1d, 1, false);
 POOL(avg_pool2d, 2, false);
 POOL(avg_pool3d, 3, false);
 
-static int read_options(const pool_family *family, const ek_pool_module_options *from,
-                        ek_pool_options *to)
+static int pool_read_options(const pool_family *family, const ek_pool_module_options *from,
+                             ek_pool_options *to)
 {
     const char *name = family->type.name;
     const int dims = family->dims;
@@ -70,7 +70,7 @@ static int read_options(const pool_family *family, const ek_pool_module_options 
 static ek_module *pool_new(const pool_family *family, const ek_pool_module_options *options)
 {
     ek_pool_options settings = {.kernel = 0};
-    if (read_options(family, options, &settings) < 0)
+    if (pool_read_options(family, options, &settings) < 0)
         return NULL;
     pool *self = (pool *)ek_module_new(&family->type);
     if (self) {

@@ -14,7 +14,7 @@ typedef struct sample_norm {
 
 /* ---- construction ---- */
 
-static ek_tensor *filled(ek_shape shape, double value)
+static ek_tensor *sample_norm_filled(ek_shape shape, double value)
 {
     return ek_fill_(ek_new_parameter(shape, EK_F32), value);
 }
@@ -33,8 +33,9 @@ static sample_norm *sample_norm_new(const ek_module_type *type, ek_shape shape, 
         self->shape = shape;
         self->eps = eps;
         ek_register_parameter(&self->module, "weight", &self->weight,
-                              affine ? filled(shape, 1) : NULL);
-        ek_register_parameter(&self->module, "bias", &self->bias, affine ? filled(shape, 0) : NULL);
+                              affine ? sample_norm_filled(shape, 1) : NULL);
+        ek_register_parameter(&self->module, "bias", &self->bias,
+                              affine ? sample_norm_filled(shape, 0) : NULL);
     }
     ek_scope_end(&scope);
     return self;

@@ -9,7 +9,7 @@
 typedef ek_module sequential;
 
 /* Gives the reference to what a value holds to the innermost scope. */
-static ek_value adopt(ek_value value)
+static ek_value sequential_adopt(ek_value value)
 {
     void *object = NULL;
     switch (value.kind) {
@@ -51,7 +51,7 @@ static ek_value sequential_forward(ek_module *module, const ek_args *args)
         if (x.kind == EK_VALUE_ERROR)
             return x;
     }
-    return adopt(x);
+    return sequential_adopt(x);
 }
 
 static const ek_module_type sequential_type = {.name = "sequential",
@@ -59,7 +59,7 @@ static const ek_module_type sequential_type = {.name = "sequential",
                                                .forward = sequential_forward};
 
 /* True if modules[index] stands earlier in the list too. */
-static bool is_repeated(ek_module *const *modules, int index)
+static bool sequential_is_repeated(ek_module *const *modules, int index)
 {
     for (int i = 0; i < index; i++)
         if (modules[i] == modules[index])
@@ -84,7 +84,7 @@ ek_module *ek_sequential_of(ek_module *const *modules, int count)
         } else if (!failed) {
             /* All are registered, even after one that is NULL, so that all are freed. */
             failed = ek_register_module(self, name, NULL, modules[i]) < 0;
-        } else if (!is_repeated(modules, i)) {
+        } else if (!sequential_is_repeated(modules, i)) {
             ek_module_free(modules[i]);
         }
     }

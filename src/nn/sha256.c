@@ -19,28 +19,28 @@ static const uint32_t constants[64] = {
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 };
 
-static uint32_t rotate(uint32_t x, int n)
+static uint32_t sha256_rotate(uint32_t x, int n)
 {
     return x >> n | x << (32 - n);
 }
 
-static void compress(uint32_t state[8], const uint8_t *block)
+static void sha256_compress(uint32_t state[8], const uint8_t *block)
 {
     uint32_t w[64];
     for (int t = 0; t < 16; t++)
         w[t] = (uint32_t)block[4 * t] << 24 | (uint32_t)block[4 * t + 1] << 16 |
                (uint32_t)block[4 * t + 2] << 8 | (uint32_t)block[4 * t + 3];
     for (int t = 16; t < 64; t++) {
-        uint32_t s0 = rotate(w[t - 15], 7) ^ rotate(w[t - 15], 18) ^ w[t - 15] >> 3;
-        uint32_t s1 = rotate(w[t - 2], 17) ^ rotate(w[t - 2], 19) ^ w[t - 2] >> 10;
+        uint32_t s0 = sha256_rotate(w[t - 15], 7) ^ sha256_rotate(w[t - 15], 18) ^ w[t - 15] >> 3;
+        uint32_t s1 = sha256_rotate(w[t - 2], 17) ^ sha256_rotate(w[t - 2], 19) ^ w[t - 2] >> 10;
         w[t] = s1 + w[t - 7] + s0 + w[t - 16];
     }
     uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
     uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
     for (int t = 0; t < 64; t++) {
-        uint32_t s1 = rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25);
+        uint32_t s1 = sha256_rotate(e, 6) ^ sha256_rotate(e, 11) ^ sha256_rotate(e, 25);
         uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + constants[t] + w[t];
-        uint32_t s0 = rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22);
+        uint32_t s0 = sha256_rotate(a, 2) ^ sha256_rotate(a, 13) ^ sha256_rotate(a, 22);
         uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
         h = g;
         g = f;
@@ -80,7 +80,7 @@ void ek_sha256_add(ek_sha256 *hash, const void *data, size_t nbytes)
         next += n;
         nbytes -= n;
         if (used + n == 64)
-            compress(hash->state, hash->block);
+            sha256_compress(hash->state, hash->block);
     }
 }
 
@@ -100,7 +100,7 @@ void ek_sha256_end(ek_sha256 *hash, char text[65])
 /* ---- parameters: dtype, number of dimensions, sizes (little-endian), bytes in row-major order
  * ---- */
 
-static void add_number(ek_sha256 *hash, uint64_t number, int nbytes)
+static void sha256_add_number(ek_sha256 *hash, uint64_t number, int nbytes)
 {
     uint8_t bytes[8];
     for (int i = 0; i < nbytes; i++)
@@ -108,14 +108,14 @@ static void add_number(ek_sha256 *hash, uint64_t number, int nbytes)
     ek_sha256_add(hash, bytes, (size_t)nbytes);
 }
 
-static int add_tensor(const char *path, ek_tensor *tensor, void *user)
+static int sha256_add_tensor(const char *path, ek_tensor *tensor, void *user)
 {
     ek_sha256 *hash = user;
     (void)path;
-    add_number(hash, (uint64_t)tensor->dtype, 4);
-    add_number(hash, (uint64_t)tensor->ndim, 4);
+    sha256_add_number(hash, (uint64_t)tensor->dtype, 4);
+    sha256_add_number(hash, (uint64_t)tensor->ndim, 4);
     for (int i = 0; i < tensor->ndim; i++)
-        add_number(hash, (uint64_t)tensor->shape[i], 8);
+        sha256_add_number(hash, (uint64_t)tensor->shape[i], 8);
     size_t nbytes = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
     void *data = ek_calloc(nbytes, 1);
     if (!data)
@@ -134,7 +134,7 @@ int ek_module_sha256(ek_module *module, char text[65])
     ek_sha256 hash;
     ek_sha256_begin(&hash);
     text[0] = '\0';
-    EK_TRY(ek_module_parameters(module, add_tensor, &hash));
+    EK_TRY(ek_module_parameters(module, sha256_add_tensor, &hash));
     ek_sha256_end(&hash, text);
     return 0;
 }

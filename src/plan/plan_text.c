@@ -19,7 +19,7 @@ void ek_plans_free(ek_plans *plans)
     *plans = (ek_plans){.devices = plans->devices};
 }
 
-static int make_room(ek_plans *plans)
+static int plans_make_room(ek_plans *plans)
 {
     if (plans->count < plans->capacity)
         return 0;
@@ -40,7 +40,7 @@ static int make_room(ek_plans *plans)
 int ek_plans_add(ek_plans *plans, int64_t forward, const int64_t *sizes)
 {
     if (plans->count == 0 || plans->forwards[plans->count - 1] != forward) {
-        EK_TRY(make_room(plans));
+        EK_TRY(plans_make_room(plans));
         plans->forwards[plans->count++] = forward;
     }
     memcpy(plans->sizes + (size_t)(plans->count - 1) * (size_t)plans->devices, sizes,
@@ -68,7 +68,7 @@ typedef struct reader {
     int devices;
 } reader;
 
-static int fault(const reader *r, const char *wanted)
+static int plans_fault(const reader *r, const char *wanted)
 {
     return EK_FAIL(EK_E_INVALID,
                    "plan \"%.80s\": %s wanted at position %zu (\"%.20s\"); write for example "
@@ -76,15 +76,15 @@ static int fault(const reader *r, const char *wanted)
                    r->text, wanted, (size_t)(r->at - r->text) + 1, r->at);
 }
 
-static void skip_space(reader *r)
+static void plans_skip_space(reader *r)
 {
     r->at += strspn(r->at, " \t\r\n");
 }
 
 /* Digits only, up to `largest`; stands behind them and white space then. */
-static int read_number(reader *r, int64_t largest, const char *wanted, int64_t *number)
+static int plans_read_number(reader *r, int64_t largest, const char *wanted, int64_t *number)
 {
-    skip_space(r);
+    plans_skip_space(r);
     const char *at = r->at;
     int64_t value = 0;
     for (; *at >= '0' && *at <= '9'; at++) {
@@ -98,27 +98,27 @@ static int read_number(reader *r, int64_t largest, const char *wanted, int64_t *
         value = value * 10 + digit;
     }
     if (at == r->at)
-        return fault(r, wanted);
+        return plans_fault(r, wanted);
     *number = value;
     r->at = at;
-    skip_space(r);
+    plans_skip_space(r);
     return 0;
 }
 
 /* "4:"; 0 if the first entry has none. */
-static int read_forward(reader *r, const ek_plans *plans, int64_t *forward)
+static int plans_read_forward(reader *r, const ek_plans *plans, int64_t *forward)
 {
     reader ahead = *r;
-    skip_space(&ahead);
+    plans_skip_space(&ahead);
     ahead.at += strspn(ahead.at, "0123456789");
-    skip_space(&ahead);
+    plans_skip_space(&ahead);
     if (*ahead.at != ':') {
         *forward = 0;
-        return plans->count ? fault(r, "the number of a forward and a colon") : 0;
+        return plans->count ? plans_fault(r, "the number of a forward and a colon") : 0;
     }
-    skip_space(r);
+    plans_skip_space(r);
     const char *began = r->at;
-    EK_TRY(read_number(r, largest_forward, "the number of a forward", forward));
+    EK_TRY(plans_read_number(r, largest_forward, "the number of a forward", forward));
     r->at++;
     int64_t before = plans->count ? plans->forwards[plans->count - 1] : -1;
     if (plans->count ? *forward > before : *forward == 0)
@@ -134,10 +134,10 @@ static int read_forward(reader *r, const ek_plans *plans, int64_t *forward)
                    r->text, (size_t)(began - r->text) + 1, *forward, before);
 }
 
-static int read_sizes(reader *r, int64_t *sizes)
+static int plans_read_sizes(reader *r, int64_t *sizes)
 {
     int64_t sum = 0;
-    skip_space(r);
+    plans_skip_space(r);
     const char *began = r->at;
     for (int i = 0; i < r->devices; i++) {
         if (i > 0) {
@@ -149,7 +149,7 @@ static int read_sizes(reader *r, int64_t *sizes)
                                r->devices, (size_t)(r->at - r->text) + 1, r->at);
             r->at++;
         }
-        EK_TRY(read_number(r, largest_size, "a number of samples", &sizes[i]));
+        EK_TRY(plans_read_number(r, largest_size, "a number of samples", &sizes[i]));
         sum += sizes[i];
     }
     if (*r->at == ',')
@@ -164,17 +164,17 @@ static int read_sizes(reader *r, int64_t *sizes)
     return 0;
 }
 
-static int read_entries(reader *r, ek_plans *plans)
+static int plans_read_entries(reader *r, ek_plans *plans)
 {
     int64_t forward, sizes[EK_MAX_DEVICES];
     for (;;) {
-        EK_TRY(read_forward(r, plans, &forward));
-        EK_TRY(read_sizes(r, sizes));
+        EK_TRY(plans_read_forward(r, plans, &forward));
+        EK_TRY(plans_read_sizes(r, sizes));
         EK_TRY(ek_plans_add(plans, forward, sizes));
         if (!*r->at)
             return 0;
         if (*r->at != ';')
-            return fault(r, "a semicolon or the end");
+            return plans_fault(r, "a semicolon or the end");
         r->at++;
     }
 }
@@ -188,7 +188,7 @@ int ek_plans_parse(ek_plans *plans, const char *text, int devices)
     if (!text)
         return EK_FAIL(EK_E_INVALID, "the plan is NULL; write for example \"12,20,20\"");
     reader r = {text, text, devices};
-    int rc = read_entries(&r, plans);
+    int rc = plans_read_entries(&r, plans);
     if (rc < 0)
         ek_plans_free(plans);
     return rc;
@@ -209,7 +209,7 @@ typedef struct writer {
     size_t room, length;
 } writer;
 
-static void put(writer *w, const char *part)
+static void plans_put(writer *w, const char *part)
 {
     size_t length = strlen(part);
     if (w->length < w->room) {
@@ -225,16 +225,16 @@ size_t ek_plans_write(const ek_plans *plans, char *text, size_t room)
 {
     writer w = {text, room, 0};
     char part[40];
-    put(&w, "");
+    plans_put(&w, "");
     for (int i = 0; i < plans->count; i++) {
         const int64_t *sizes = plans->sizes + (size_t)i * (size_t)plans->devices;
         if (i > 0) {
             snprintf(part, sizeof part, "; %" PRId64 ": ", plans->forwards[i]);
-            put(&w, part);
+            plans_put(&w, part);
         }
         for (int j = 0; j < plans->devices; j++) {
             snprintf(part, sizeof part, "%s%" PRId64, j ? "," : "", sizes[j]);
-            put(&w, part);
+            plans_put(&w, part);
         }
     }
     return w.length;

@@ -38,7 +38,7 @@ static wishes wishes_of(const ek_split_options *options)
     return given;
 }
 
-static int check_policy(const char *what, const ek_split_options *options)
+static int planner_check_policy(const char *what, const ek_split_options *options)
 {
     if ((unsigned)options->policy > EK_SPLIT_AUTO)
         return EK_FAIL(EK_E_INVALID,
@@ -57,7 +57,7 @@ static int check_policy(const char *what, const ek_split_options *options)
     return 0;
 }
 
-static int check_one(const char *what, const ek_split_options *options, wishes given)
+static int planner_check_one(const char *what, const ek_split_options *options, wishes given)
 {
     int count = given.chunks + given.weights + given.first + given.plan;
     bool goes_on = given.plan && options->policy == EK_SPLIT_AUTO;
@@ -71,7 +71,8 @@ static int check_one(const char *what, const ek_split_options *options, wishes g
 }
 
 /* Shares as numbers from 0 on, of the devices that there are, not all zero. */
-static int check_shares(const char *what, const char *name, const double *shares, int devices)
+static int planner_check_shares(const char *what, const char *name, const double *shares,
+                                int devices)
 {
     bool any = false;
     for (int i = 0; i < EK_MAX_DEVICES; i++) {
@@ -90,7 +91,7 @@ static int check_shares(const char *what, const char *name, const double *shares
 
 /* ---- making ---- */
 
-static int use_chunks(ek_planner *planner, const int64_t *given)
+static int planner_use_chunks(ek_planner *planner, const int64_t *given)
 {
     double shares[EK_MAX_DEVICES];
     int64_t chunks[EK_MAX_DEVICES];
@@ -101,24 +102,24 @@ static int use_chunks(ek_planner *planner, const int64_t *given)
             return EK_FAIL(EK_E_INVALID, "%s: .chunks[%d] is %" PRId64 "; at most 1e15 is possible",
                            planner->what, i, chunks[i]);
     }
-    EK_TRY(check_shares(planner->what, "chunks", shares, planner->devices));
+    EK_TRY(planner_check_shares(planner->what, "chunks", shares, planner->devices));
     planner->way = BY_PLANS;
     return ek_plans_add(&planner->plans, 0, chunks);
 }
 
-static int use_weights(ek_planner *planner, const double *given)
+static int planner_use_weights(ek_planner *planner, const double *given)
 {
     double weights[EK_MAX_DEVICES];
     int64_t whole[EK_MAX_DEVICES];
     for (int i = 0; i < EK_MAX_DEVICES; i++)
         weights[i] = given[i] == (double)EK_ZERO ? 0 : given[i];
-    EK_TRY(check_shares(planner->what, "weights", weights, planner->devices));
+    EK_TRY(planner_check_shares(planner->what, "weights", weights, planner->devices));
     ek_split_whole(planner->devices, weights, whole);
     planner->way = BY_PLANS;
     return ek_plans_add(&planner->plans, 0, whole);
 }
 
-static int use_first(ek_planner *planner, int64_t given)
+static int planner_use_first(ek_planner *planner, int64_t given)
 {
     planner->first = given == EK_ZERO ? 0 : given;
     planner->way = BY_FIRST;
@@ -129,7 +130,7 @@ static int use_first(ek_planner *planner, int64_t given)
     return 0;
 }
 
-static int use_plan(ek_planner *planner, const char *text)
+static int planner_use_plan(ek_planner *planner, const char *text)
 {
     const int before = ek_error_status();
     planner->way = BY_PLANS;
@@ -140,7 +141,7 @@ static int use_plan(ek_planner *planner, const char *text)
 }
 
 /* Sizes that differ by one at most are proportions too. */
-static int use_even(ek_planner *planner)
+static int planner_use_even(ek_planner *planner)
 {
     int64_t ones[EK_MAX_DEVICES];
     for (int i = 0; i < EK_MAX_DEVICES; i++)
@@ -150,42 +151,42 @@ static int use_even(ek_planner *planner)
 }
 
 /* Forget all plans but the last one, which is the first now. */
-static int go_on_from(ek_planner *planner, const char *text)
+static int planner_go_on_from(ek_planner *planner, const char *text)
 {
     int64_t sizes[EK_MAX_DEVICES];
-    EK_TRY(use_plan(planner, text));
+    EK_TRY(planner_use_plan(planner, text));
     memcpy(sizes, ek_plans_at(&planner->plans, INT64_MAX),
            (size_t)planner->devices * sizeof *sizes);
     ek_plans_free(&planner->plans);
     return ek_plans_add(&planner->plans, 0, sizes);
 }
 
-static int use_measure(ek_planner *planner, ek_plan_goal goal, const char *plan)
+static int planner_use_measure(ek_planner *planner, ek_plan_goal goal, const char *plan)
 {
     if (plan)
-        EK_TRY(go_on_from(planner, plan));
+        EK_TRY(planner_go_on_from(planner, plan));
     planner->way = BY_MEASURE;
     planner->automatic = ek_auto_new(planner->what, goal, &planner->plans);
     return planner->automatic ? 0 : ek_error_pending();
 }
 
-static int use(ek_planner *planner, const ek_split_options *options)
+static int planner_use(ek_planner *planner, const ek_split_options *options)
 {
     const wishes given = wishes_of(options);
-    EK_TRY(check_policy(planner->what, options));
-    EK_TRY(check_one(planner->what, options, given));
+    EK_TRY(planner_check_policy(planner->what, options));
+    EK_TRY(planner_check_one(planner->what, options, given));
     if (given.chunks)
-        return use_chunks(planner, options->chunks);
+        return planner_use_chunks(planner, options->chunks);
     if (given.weights)
-        return use_weights(planner, options->weights);
+        return planner_use_weights(planner, options->weights);
     if (given.first)
-        return use_first(planner, options->first_device_batch);
+        return planner_use_first(planner, options->first_device_batch);
     if (options->policy == EK_SPLIT_EVEN)
-        return use_even(planner);
+        return planner_use_even(planner);
     if (options->policy == EK_SPLIT_AUTO)
-        return use_measure(planner, options->goal, options->plan);
+        return planner_use_measure(planner, options->goal, options->plan);
     if (given.plan)
-        return use_plan(planner, options->plan);
+        return planner_use_plan(planner, options->plan);
     return 0;
 }
 
@@ -202,7 +203,7 @@ ek_planner *ek_planner_new(const char *what, const ek_split_options *options, in
     planner->what = what;
     planner->devices = devices;
     planner->plans.devices = devices;
-    if (use(planner, options) < 0) {
+    if (planner_use(planner, options) < 0) {
         ek_planner_free(planner);
         return NULL;
     }
@@ -225,7 +226,7 @@ bool ek_planner_is_chunk(const ek_planner *planner)
     return planner->way == BY_CHUNK;
 }
 
-static int check_batch(const ek_planner *planner, int64_t batch)
+static int planner_check_batch(const ek_planner *planner, int64_t batch)
 {
     if (batch >= 1 && batch <= INT64_MAX / 2)
         return 0;
@@ -233,7 +234,7 @@ static int check_batch(const ek_planner *planner, int64_t batch)
                    planner->what, batch);
 }
 
-static void split(const ek_planner *planner, int64_t forward, int64_t batch, int64_t *sizes)
+static void planner_split(const ek_planner *planner, int64_t forward, int64_t batch, int64_t *sizes)
 {
     if (planner->way == BY_PLANS)
         ek_split_chunks(batch, planner->devices, ek_plans_at(&planner->plans, forward), sizes);
@@ -245,30 +246,30 @@ static void split(const ek_planner *planner, int64_t forward, int64_t batch, int
 
 int ek_planner_begin(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes)
 {
-    EK_TRY(check_batch(planner, batch));
+    EK_TRY(planner_check_batch(planner, batch));
     if (planner->way == BY_MEASURE)
         EK_TRY(ek_auto_begin(planner->automatic, devs, planner->forward, batch, sizes));
     else
-        split(planner, planner->forward, batch, sizes);
+        planner_split(planner, planner->forward, batch, sizes);
     planner->forward++;
     return 0;
 }
 
 int ek_planner_peek(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes)
 {
-    EK_TRY(check_batch(planner, batch));
+    EK_TRY(planner_check_batch(planner, batch));
     if (planner->way == BY_MEASURE)
         return ek_auto_peek(planner->automatic, devs, planner->forward, batch, sizes);
-    split(planner, planner->forward, batch, sizes);
+    planner_split(planner, planner->forward, batch, sizes);
     return 0;
 }
 
 int ek_planner_hold(ek_planner *planner, ek_dev *const *devs, int64_t batch, int64_t *sizes)
 {
-    EK_TRY(check_batch(planner, batch));
+    EK_TRY(planner_check_batch(planner, batch));
     if (planner->way == BY_MEASURE)
         return ek_auto_hold(planner->automatic, devs, batch, sizes);
-    split(planner, planner->forward ? planner->forward - 1 : 0, batch, sizes);
+    planner_split(planner, planner->forward ? planner->forward - 1 : 0, batch, sizes);
     return 0;
 }
 
