@@ -27,10 +27,10 @@ static uint64_t part_thread_cpu_ns(void)
 void ek_part_begin(ek_part *part, ek_dev *dev)
 {
     ek_thread *self = ek_thread_self();
-    part->dev = self->part_of ? NULL : dev;
+    part->dev = self->works_for ? NULL : dev;
     if (!part->dev)
         return;
-    self->part_of = dev;
+    self->works_for = dev;
     part->began = ek_clock_ns();
     part->waited = self->waited_ns;
     if (dev->speed < 1)
@@ -46,7 +46,7 @@ void ek_part_end(ek_part *part)
     uint64_t waited = self->waited_ns - part->waited, lasted = ek_clock_ns() - part->began;
     if (lasted > waited && !part->dev->backend->clock_begin)
         atomic_fetch_add_explicit(&part->dev->busy_ns, lasted - waited, memory_order_relaxed);
-    self->part_of = NULL;
+    self->works_for = NULL;
 }
 
 uint64_t ek_dev_busy_ns(ek_dev *dev)
@@ -82,7 +82,7 @@ static int64_t part_owe(ek_dev *dev, int64_t more)
 void ek_part_rest(void)
 {
     ek_thread *self = ek_thread_self();
-    ek_dev *dev = self->part_of;
+    ek_dev *dev = self->works_for;
     if (!dev || dev->speed >= 1)
         return;
     uint64_t now = part_thread_cpu_ns();

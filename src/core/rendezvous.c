@@ -1,4 +1,4 @@
-/* rendezvous.c: where the parts of a gang wait for each other. */
+/* rendezvous.c: a barrier at which one of the jobs of a group works for all. */
 #include "core/rendezvous.h"
 
 #include <pthread.h>
@@ -9,33 +9,32 @@
 #include "core/trace.h"
 #include "evenkeel/scope.h"
 
-/* A part as the others see it. */
-typedef struct attendant {
-    const char *name; /* where it waits; NULL: it doesn't */
+/* A job as the others see it. */
+typedef struct participant {
+    const char *name; /* of the rendezvous at which it waits; NULL: it does not wait */
     uint64_t place;
     bool ended;
-} attendant;
+} participant;
 
-struct ek_meeting {
+struct ek_barrier {
     ek_dev *const *devs;
     const char *what;
-    const ek_error_record *errors; /* of those that have ended */
+    const ek_error_record *errors; /* borrowed; errors[i] is set when job i has ended */
     int count;
-    const char *refusal; /* why the parts cannot meet; NULL: they can */
+    const char *refusal; /* why the jobs cannot meet; NULL: they can */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    /* guarded by lock: */
-    attendant *parts;
-    void **brought;
-    int arrived;
-    uint64_t round;         /* meetings that took place */
-    ek_error_record broken; /* a meeting failed as a whole, and there is none any more */
+    participant *jobs;      /* guarded by lock */
+    void **brought;         /* guarded by lock */
+    int arrived;            /* guarded by lock */
+    uint64_t generation;    /* guarded by lock: how often all have met */
+    ek_error_record broken; /* guarded by lock: the error of all later rendezvous, if set */
 };
 
-static const char *refusal_of(ek_dev *const *devs, int count, bool in_turn)
+static const char *barrier_refusal(ek_dev *const *devs, int count, bool in_turn)
 {
     if (in_turn)
-        return "the parts of a gang within a gang run one after the other";
+        return "the jobs of a group within a group run one after the other";
     for (int i = 0; i < count; i++)
         for (int j = 0; j < i; j++)
             if (devs[i] == devs[j])
@@ -43,67 +42,66 @@ static const char *refusal_of(ek_dev *const *devs, int count, bool in_turn)
     return NULL;
 }
 
-ek_meeting *ek_meeting_new(ek_dev *const *devs, int count, const char *what,
+ek_barrier *ek_barrier_new(ek_dev *const *devs, int count, const char *what,
                            const ek_error_record *errors, bool in_turn)
 {
-    ek_meeting *meeting = ek_calloc(1, sizeof *meeting);
-    if (!meeting)
+    ek_barrier *barrier = ek_calloc(1, sizeof *barrier);
+    if (!barrier)
         return NULL;
-    meeting->parts = ek_calloc((size_t)count, sizeof *meeting->parts);
-    meeting->brought = ek_calloc((size_t)count, sizeof *meeting->brought);
-    pthread_mutex_init(&meeting->lock, NULL);
-    pthread_cond_init(&meeting->changed, NULL);
-    if (!meeting->parts || !meeting->brought) {
-        ek_meeting_free(meeting);
+    barrier->jobs = ek_calloc((size_t)count, sizeof *barrier->jobs);
+    barrier->brought = ek_calloc((size_t)count, sizeof *barrier->brought);
+    pthread_mutex_init(&barrier->lock, NULL);
+    pthread_cond_init(&barrier->changed, NULL);
+    if (!barrier->jobs || !barrier->brought) {
+        ek_barrier_free(barrier);
         return NULL;
     }
-    meeting->devs = devs;
-    meeting->what = what ? what : "part";
-    meeting->errors = errors;
-    meeting->count = count;
-    meeting->refusal = refusal_of(devs, count, in_turn);
-    return meeting;
+    barrier->devs = devs;
+    barrier->what = what ? what : "part";
+    barrier->errors = errors;
+    barrier->count = count;
+    barrier->refusal = barrier_refusal(devs, count, in_turn);
+    return barrier;
 }
 
-void ek_meeting_free(ek_meeting *meeting)
+void ek_barrier_free(ek_barrier *barrier)
 {
-    if (!meeting)
+    if (!barrier)
         return;
-    pthread_cond_destroy(&meeting->changed);
-    pthread_mutex_destroy(&meeting->lock);
-    free(meeting->parts);
-    free(meeting->brought);
-    free(meeting);
+    pthread_cond_destroy(&barrier->changed);
+    pthread_mutex_destroy(&barrier->lock);
+    free(barrier->jobs);
+    free(barrier->brought);
+    free(barrier);
 }
 
-ek_seat ek_meeting_enter(ek_meeting *meeting, int index)
+ek_seat ek_barrier_enter(ek_barrier *barrier, int index)
 {
     ek_thread *self = ek_thread_self();
     ek_seat before = self->seat;
-    self->seat = (ek_seat){meeting, index};
+    self->seat = (ek_seat){barrier, index};
     return before;
 }
 
-void ek_meeting_leave(ek_meeting *meeting, int index, ek_seat before)
+void ek_barrier_leave(ek_barrier *barrier, int index, ek_seat before)
 {
     ek_thread_self()->seat = before;
-    pthread_mutex_lock(&meeting->lock);
-    meeting->parts[index].ended = true;
-    pthread_cond_broadcast(&meeting->changed);
-    pthread_mutex_unlock(&meeting->lock);
+    pthread_mutex_lock(&barrier->lock);
+    barrier->jobs[index].ended = true;
+    pthread_cond_broadcast(&barrier->changed);
+    pthread_mutex_unlock(&barrier->lock);
 }
 
-/* ---- the functions below but for the last two are called with the lock held ---- */
-
-/* A part that can't come any more, rather one that failed than one that ended well, and rather one
- * that failed first than one that gave up because of it; -1 if there is none. */
-static int absent(const ek_meeting *meeting)
+/* A job that has ended and so cannot arrive any more; -1 if there is none. The first that failed by
+ * itself comes before those that gave up because of it, and those before jobs that ended well.
+ * barrier->lock is held. */
+static int barrier_absent(const ek_barrier *barrier)
 {
     int ended = -1, failed = -1;
-    for (int i = 0; i < meeting->count; i++) {
-        if (!meeting->parts[i].ended)
+    for (int i = 0; i < barrier->count; i++) {
+        if (!barrier->jobs[i].ended)
             continue;
-        int status = meeting->errors[i].status;
+        int status = barrier->errors[i].status;
         if (status < 0 && status != EK_E_ABORTED)
             return i;
         if (status < 0 && failed < 0)
@@ -114,95 +112,96 @@ static int absent(const ek_meeting *meeting)
     return failed >= 0 ? failed : ended;
 }
 
-/* Sets the error of a meeting that doesn't take place. */
-static int fail(const ek_meeting *meeting, const char *name)
+/* Sets the error of a rendezvous that does not take place. barrier->lock is held. */
+static int barrier_fail(const ek_barrier *barrier, const char *name)
 {
-    if (meeting->broken.status)
-        return ek_error_raise(&meeting->broken);
-    int index = absent(meeting);
-    const char *device = meeting->devs[index]->name;
-    const ek_error_record *error = &meeting->errors[index];
+    if (barrier->broken.status)
+        return ek_error_raise(&barrier->broken);
+    int index = barrier_absent(barrier);
+    const char *device = barrier->devs[index]->name;
+    const ek_error_record *error = &barrier->errors[index];
     if (error->status < 0)
         return EK_FAIL(EK_E_ABORTED, "%s %d on %s, for which %s waits, has failed: %s",
-                       meeting->what, index, device, name, error->message);
-    return EK_FAIL(EK_E_STATE, "%s %d on %s ended without taking part in %s", meeting->what, index,
+                       barrier->what, index, device, name, error->message);
+    return EK_FAIL(EK_E_STATE, "%s %d on %s ended without taking part in %s", barrier->what, index,
                    device, name);
 }
 
-/* The pending error becomes everybody's. */
-static void break_off(ek_meeting *meeting)
+/* Makes the pending error that of every job. barrier->lock is held. */
+static void barrier_break(ek_barrier *barrier)
 {
-    ek_error_take(&meeting->broken);
-    pthread_cond_broadcast(&meeting->changed);
+    ek_error_take(&barrier->broken);
+    pthread_cond_broadcast(&barrier->changed);
 }
 
-/* A part that waits somewhere else; -1 if there is none. */
-static int elsewhere(const ek_meeting *meeting, const char *name, uint64_t place)
+/* A job that waits at another rendezvous; -1 if there is none. barrier->lock is held. */
+static int barrier_elsewhere(const ek_barrier *barrier, const char *name, uint64_t place)
 {
-    for (int i = 0; i < meeting->count; i++) {
-        const attendant *part = &meeting->parts[i];
-        if (part->name && (part->place != place || strcmp(part->name, name) != 0))
+    for (int i = 0; i < barrier->count; i++) {
+        const participant *job = &barrier->jobs[i];
+        if (job->name && (job->place != place || strcmp(job->name, name) != 0))
             return i;
     }
     return -1;
 }
 
-/* The last part's work: the lock is given away while it lasts, which nobody else takes to change
- * anything, as all others wait. */
-static void hold(ek_meeting *meeting, ek_rendezvous_function *function)
+/* Does the common work, on the thread of the last job to arrive. barrier->lock is held, but
+ * released for the work; nobody changes the barrier meanwhile, because all others wait. */
+static void barrier_lead(ek_barrier *barrier, ek_rendezvous_function *function)
 {
-    pthread_mutex_unlock(&meeting->lock);
+    pthread_mutex_unlock(&barrier->lock);
     ek_scope scope = ek_scope_begin();
-    int rc = function(meeting->brought, meeting->count);
+    int rc = function(barrier->brought, barrier->count);
     ek_scope_end(&scope);
-    pthread_mutex_lock(&meeting->lock);
+    pthread_mutex_lock(&barrier->lock);
     if (rc < 0) {
         ek_error_pending(); /* a failure always has a sentence */
-        break_off(meeting);
+        barrier_break(barrier);
         return;
     }
-    meeting->arrived = 0;
-    for (int i = 0; i < meeting->count; i++)
-        meeting->parts[i].name = NULL;
-    meeting->round++;
-    pthread_cond_broadcast(&meeting->changed);
+    barrier->arrived = 0;
+    for (int i = 0; i < barrier->count; i++)
+        barrier->jobs[i].name = NULL;
+    barrier->generation++;
+    pthread_cond_broadcast(&barrier->changed);
 }
 
-static int attend(ek_meeting *meeting, int index, const char *name, uint64_t place, void *mine,
-                  ek_rendezvous_function *function)
+/* Arrives, and returns when all have. barrier->lock is held. */
+static int barrier_wait(ek_barrier *barrier, int index, const char *name, uint64_t place,
+                        void *mine, ek_rendezvous_function *function)
 {
-    const uint64_t round = meeting->round;
-    int other = elsewhere(meeting, name, place);
-    if (!meeting->broken.status && absent(meeting) < 0 && other >= 0) {
-        const attendant *part = &meeting->parts[other];
-        EK_FAIL(EK_E_STATE, "%s %d is at %s (%llu) while %s %d waits at %s (%llu)", meeting->what,
-                index, name, (unsigned long long)place, meeting->what, other, part->name,
-                (unsigned long long)part->place);
-        break_off(meeting);
+    const uint64_t generation = barrier->generation;
+    int other = barrier_elsewhere(barrier, name, place);
+    if (!barrier->broken.status && barrier_absent(barrier) < 0 && other >= 0) {
+        const participant *job = &barrier->jobs[other];
+        EK_FAIL(EK_E_STATE, "%s %d is at %s (%llu) while %s %d waits at %s (%llu)", barrier->what,
+                index, name, (unsigned long long)place, barrier->what, other, job->name,
+                (unsigned long long)job->place);
+        barrier_break(barrier);
     }
-    meeting->parts[index].name = name;
-    meeting->parts[index].place = place;
-    meeting->brought[index] = mine;
-    if (++meeting->arrived == meeting->count && !meeting->broken.status && absent(meeting) < 0)
-        hold(meeting, function);
+    barrier->jobs[index].name = name;
+    barrier->jobs[index].place = place;
+    barrier->brought[index] = mine;
+    if (++barrier->arrived == barrier->count && !barrier->broken.status &&
+        barrier_absent(barrier) < 0)
+        barrier_lead(barrier, function);
     ek_span span;
     ek_span_begin(&span, EK_SPAN_WAIT, "waiting in", name, NULL);
-    while (meeting->round == round && !meeting->broken.status && absent(meeting) < 0)
-        ek_part_wait(&meeting->changed, &meeting->lock);
+    while (barrier->generation == generation && !barrier->broken.status &&
+           barrier_absent(barrier) < 0)
+        ek_part_wait(&barrier->changed, &barrier->lock);
     ek_span_end(&span);
-    return meeting->round == round ? fail(meeting, name) : 0;
+    return barrier->generation == generation ? barrier_fail(barrier, name) : 0;
 }
-
-/* ---- */
 
 int ek_rendezvous_count(void)
 {
     const ek_thread *self = ek_thread_self();
-    /* What backward computes again met nobody the first time: else it had been refused. */
+    /* A forward that backward computes again met nobody the first time: that is refused. */
     const unsigned again = EK_MODE_ALONE | EK_MODE_BACKWARD;
-    if (!self->seat.meeting || (self->modes.flags & again) == again)
+    if (!self->seat.barrier || (self->modes.flags & again) == again)
         return 1;
-    return self->seat.meeting->count;
+    return self->seat.barrier->count;
 }
 
 int ek_rendezvous(const char *name, uint64_t place, void *mine, ek_rendezvous_function *function)
@@ -215,7 +214,7 @@ int ek_rendezvous(const char *name, uint64_t place, void *mine, ek_rendezvous_fu
         ek_scope_end(&scope);
         return rc < 0 ? ek_error_pending() : 0;
     }
-    ek_meeting *meeting = self->seat.meeting;
+    ek_barrier *barrier = self->seat.barrier;
     if (self->modes.flags & EK_MODE_ALONE)
         return EK_FAIL(EK_E_STATE,
                        "%s waits for the other replicas, which is impossible inside ek_checkpoint: "
@@ -224,12 +223,12 @@ int ek_rendezvous(const char *name, uint64_t place, void *mine, ek_rendezvous_fu
     if (self->modes.flags & EK_MODE_BACKWARD)
         return EK_FAIL(EK_E_STATE,
                        "%s waits for the other replicas, which is impossible in backward", name);
-    if (meeting->refusal)
+    if (barrier->refusal)
         return EK_FAIL(EK_E_STATE, "%s waits for the other replicas, which is impossible here: %s",
-                       name, meeting->refusal);
+                       name, barrier->refusal);
     ek_part_rest();
-    pthread_mutex_lock(&meeting->lock);
-    int rc = attend(meeting, self->seat.part, name, place, mine, function);
-    pthread_mutex_unlock(&meeting->lock);
+    pthread_mutex_lock(&barrier->lock);
+    int rc = barrier_wait(barrier, self->seat.index, name, place, mine, function);
+    pthread_mutex_unlock(&barrier->lock);
     return rc;
 }

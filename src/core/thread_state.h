@@ -21,10 +21,10 @@ enum {
     EK_MODE_AUTOCAST = 1u << 3  /* evenkeel/precision.h */
 };
 
-/* Which part of which gang a thread runs; see rendezvous.h. */
+/* Which job of which group a thread runs; see rendezvous.h. */
 typedef struct ek_seat {
-    struct ek_meeting *meeting; /* NULL: of none with several parts */
-    int part;
+    struct ek_barrier *barrier; /* NULL: of no group with several jobs */
+    int index;
 } ek_seat;
 
 typedef struct ek_thread {
@@ -35,9 +35,9 @@ typedef struct ek_thread {
     unsigned scope_depth;
     ek_dev *worker_of; /* the device whose worker this thread is; NULL elsewhere */
     ek_seat seat;
-    ek_dev *part_of;         /* whose work this thread does (part.h); NULL: nobody's */
-    uint64_t waited_ns;      /* for others, in all */
-    uint64_t cpu_ns;         /* of this thread, when a slow device's part last rested */
+    ek_dev *works_for;       /* the device whose work this thread does; NULL: none */
+    uint64_t waited_ns;      /* how long it has waited for other threads, in all */
+    uint64_t cpu_ns;         /* its CPU time when it last rested for a slow device */
     unsigned autocast_depth; /* regions that this thread began and has not ended */
     struct ek_cast *casts;   /* ops/casts.c */
     struct ek_span *span;    /* the innermost one; see trace.h */
@@ -46,12 +46,12 @@ typedef struct ek_thread {
 
 ek_thread *ek_thread_self(void);
 
-/* True on workers and in parts of gangs: a gang that is started there runs inline, since the
+/* True on workers and in jobs of a group: a group that is started there runs inline, because the
  * workers may be waiting for the calling thread. */
 static inline bool ek_thread_in_gang(void)
 {
     const ek_thread *self = ek_thread_self();
-    return self->worker_of || self->seat.meeting;
+    return self->worker_of || self->seat.barrier;
 }
 
 /* Calls `function` whenever a thread that has a state ends, and in ek_shutdown for the calling

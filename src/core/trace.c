@@ -95,7 +95,7 @@ void ek_span_open(ek_span *span)
     if (self->worker_of)
         span->dev = self->worker_of;
     else if (!span->dev)
-        span->dev = span->outer ? span->outer->dev : self->part_of;
+        span->dev = span->outer ? span->outer->dev : self->works_for;
     span->open = true;
     self->span = span;
     span->began = ek_clock_ns();

@@ -1,4 +1,4 @@
-/* worker.c: worker threads, and gangs of jobs on them. */
+/* worker.c: worker threads, and groups of jobs on them. */
 #include "core/worker.h"
 
 #include <stdatomic.h>
@@ -11,23 +11,23 @@
 #include "core/rendezvous.h"
 #include "core/trace.h"
 
-typedef struct ek_gang {
+typedef struct job_group {
     ek_gang_function *function;
     void *user;
-    const char *what;      /* a part is */
-    bool named;            /* by who submitted it */
+    const char *what;      /* the noun for a job */
+    bool named;            /* the submitter gave `what` */
     ek_thread_modes modes; /* the submitter's */
-    bool nested;           /* runs inside of another gang's part */
+    bool nested;           /* the submitter is a job of another group */
     ek_error_record *errors;
-    ek_meeting *meeting; /* NULL with one part, which belongs to the gang around it */
+    ek_barrier *barrier; /* NULL with one job, which belongs to the group around it */
     pthread_mutex_t lock;
     pthread_cond_t done;
-    int remaining; /* parts on workers that have not ended; guarded by lock */
-} ek_gang;
+    int remaining; /* guarded by lock: jobs on workers that have not ended */
+} job_group;
 
 typedef struct ek_job {
     struct ek_job *next;
-    ek_gang *gang; /* NULL: the worker ends */
+    job_group *group; /* NULL: the worker ends */
     int index;
 } ek_job;
 
@@ -39,53 +39,53 @@ typedef struct ek_worker {
     ek_dev *dev;
 } ek_worker;
 
-/* Orders gangs, and guards the list of workers. */
-static pthread_mutex_t gang_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Orders groups, and guards the list of workers. */
+static pthread_mutex_t group_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_worker *workers[EK_MAX_DEVICES * 2];
 static atomic_int worker_count;
 
-/* What has a name is a replica's forward. */
-static int run_timed(ek_gang *gang, int index, ek_dev *dev)
+/* Times the job by the device's clock if the group is named: only replicas' forwards are. */
+static int job_run_timed(job_group *group, int index, ek_dev *dev)
 {
-    bool clocked = gang->named && !gang->nested && dev->backend->clock_begin;
+    bool clocked = group->named && !group->nested && dev->backend->clock_begin;
     if (clocked)
         dev->backend->clock_begin(dev);
-    int status = gang->function(gang->user, index);
+    int status = group->function(group->user, index);
     if (clocked)
         dev->backend->clock_end(dev);
     return status;
 }
 
-/* One part's function; its error, if any, is moved to the gang. */
-static void call_part(ek_gang *gang, int index, ek_dev *dev)
+/* Calls the function for one job; moves its error, if any, to the group. */
+static void job_call(job_group *group, int index, ek_dev *dev)
 {
-    ek_thread_self()->modes = gang->modes; /* whatever the part before left */
+    ek_thread_self()->modes = group->modes; /* whatever the job before left */
     ek_scope scope = ek_scope_begin();
     int status = dev->backend->thread_enter ? dev->backend->thread_enter(dev) : 0;
     if (status >= 0)
-        status = run_timed(gang, index, dev);
+        status = job_run_timed(group, index, dev);
     ek_scope_end(&scope);
     if (status < 0)
         ek_error_pending(); /* a failure always has a sentence */
-    ek_error_take(&gang->errors[index]);
+    ek_error_take(&group->errors[index]);
     if (status >= 0)
-        gang->errors[index].status = 0;
+        group->errors[index].status = 0;
 }
 
-/* One part on the calling thread. */
-static void run_part(ek_gang *gang, int index, ek_dev *dev)
+/* Runs one job on the calling thread. */
+static void job_run(job_group *group, int index, ek_dev *dev)
 {
     ek_part part;
     ek_span span;
-    ek_span_begin(&span, EK_SPAN_COMPUTE, gang->what, NULL, dev);
+    ek_span_begin(&span, EK_SPAN_COMPUTE, group->what, NULL, dev);
     ek_part_begin(&part, dev);
-    if (gang->meeting) {
-        ek_seat before = ek_meeting_enter(gang->meeting, index);
-        call_part(gang, index, dev);
-        ek_part_rest(); /* the others see it end when it has ended */
-        ek_meeting_leave(gang->meeting, index, before);
+    if (group->barrier) {
+        ek_seat before = ek_barrier_enter(group->barrier, index);
+        job_call(group, index, dev);
+        ek_part_rest(); /* before leaving: the others see a slow device's job end when it ends */
+        ek_barrier_leave(group->barrier, index, before);
     } else {
-        call_part(gang, index, dev);
+        job_call(group, index, dev);
     }
     ek_part_end(&part);
     ek_span_end(&span);
@@ -106,19 +106,19 @@ static void *worker_main(void *user)
             worker->last = NULL;
         pthread_mutex_unlock(&worker->lock);
 
-        ek_gang *gang = next->gang;
-        if (!gang)
+        job_group *group = next->group;
+        if (!group)
             return NULL;
-        run_part(gang, next->index, worker->dev);
-        /* The gang lives on its submitter's stack: the last touch is under its lock. */
-        pthread_mutex_lock(&gang->lock);
-        if (--gang->remaining == 0)
-            pthread_cond_signal(&gang->done);
-        pthread_mutex_unlock(&gang->lock);
+        job_run(group, next->index, worker->dev);
+        /* The group lives on its submitter's stack: the last access is under its lock. */
+        pthread_mutex_lock(&group->lock);
+        if (--group->remaining == 0)
+            pthread_cond_signal(&group->done);
+        pthread_mutex_unlock(&group->lock);
     }
 }
 
-/* The device's worker, started if need be; gang_lock is held. */
+/* The device's worker, started if need be. group_lock is held. */
 static ek_worker *worker_of(ek_dev *dev)
 {
     if (dev->worker)
@@ -145,7 +145,7 @@ static ek_worker *worker_of(ek_dev *dev)
     return worker;
 }
 
-static void enqueue(ek_worker *worker, ek_job *job)
+static void worker_enqueue(ek_worker *worker, ek_job *job)
 {
     pthread_mutex_lock(&worker->lock);
     *(worker->last ? &worker->last->next : &worker->first) = job;
@@ -154,62 +154,62 @@ static void enqueue(ek_worker *worker, ek_job *job)
     pthread_mutex_unlock(&worker->lock);
 }
 
-static bool has_worker(const ek_dev *dev)
+static bool worker_serves(const ek_dev *dev)
 {
     return dev->id.kind != EK_CPU;
 }
 
-/* Enqueues the parts of devices that have workers; all or none. */
-static int submit(ek_gang *gang, ek_job *jobs, ek_dev *const *devs, int count)
+/* Enqueues the jobs of devices that have workers; all or none. */
+static int group_submit(job_group *group, ek_job *jobs, ek_dev *const *devs, int count)
 {
-    pthread_mutex_lock(&gang_lock);
+    pthread_mutex_lock(&group_lock);
     for (int i = 0; i < count; i++) {
-        if (has_worker(devs[i]) && !worker_of(devs[i])) {
-            pthread_mutex_unlock(&gang_lock);
+        if (worker_serves(devs[i]) && !worker_of(devs[i])) {
+            pthread_mutex_unlock(&group_lock);
             return ek_error_pending();
         }
     }
     for (int i = 0; i < count; i++)
-        gang->remaining += has_worker(devs[i]);
+        group->remaining += worker_serves(devs[i]);
     for (int i = 0; i < count; i++) {
-        if (has_worker(devs[i])) {
-            jobs[i] = (ek_job){.gang = gang, .index = i};
-            enqueue(devs[i]->worker, &jobs[i]);
+        if (worker_serves(devs[i])) {
+            jobs[i] = (ek_job){.group = group, .index = i};
+            worker_enqueue(devs[i]->worker, &jobs[i]);
         }
     }
-    pthread_mutex_unlock(&gang_lock);
+    pthread_mutex_unlock(&group_lock);
     return 0;
 }
 
-static int run_everywhere(ek_gang *gang, ek_dev *const *devs, int count)
+static int group_run_on_workers(job_group *group, ek_dev *const *devs, int count)
 {
     ek_job *jobs = ek_calloc((size_t)count, sizeof *jobs);
     if (!jobs)
         return ek_error_pending();
-    pthread_mutex_init(&gang->lock, NULL);
-    pthread_cond_init(&gang->done, NULL);
-    int rc = submit(gang, jobs, devs, count);
+    pthread_mutex_init(&group->lock, NULL);
+    pthread_cond_init(&group->done, NULL);
+    int rc = group_submit(group, jobs, devs, count);
     if (rc >= 0) {
         for (int i = 0; i < count; i++)
-            if (!has_worker(devs[i]))
-                run_part(gang, i, devs[i]);
+            if (!worker_serves(devs[i]))
+                job_run(group, i, devs[i]);
         ek_span span;
         ek_span_begin(&span, EK_SPAN_WAIT, "waiting for the workers", NULL, NULL);
-        pthread_mutex_lock(&gang->lock);
-        while (gang->remaining > 0)
-            ek_part_wait(&gang->done, &gang->lock);
-        pthread_mutex_unlock(&gang->lock);
+        pthread_mutex_lock(&group->lock);
+        while (group->remaining > 0)
+            ek_part_wait(&group->done, &group->lock);
+        pthread_mutex_unlock(&group->lock);
         ek_span_end(&span);
     }
-    pthread_cond_destroy(&gang->done);
-    pthread_mutex_destroy(&gang->lock);
+    pthread_cond_destroy(&group->done);
+    pthread_mutex_destroy(&group->lock);
     free(jobs);
     return rc;
 }
 
-/* The part whose error the caller gets: the first that didn't give up because of another; -1 if
- * all went well. */
-static int first_failed(const ek_error_record *errors, int count)
+/* The job whose error the caller gets: the first that did not give up because of another; -1 if all
+ * went well. */
+static int group_first_failed(const ek_error_record *errors, int count)
 {
     int first = -1;
     for (int i = 0; i < count; i++) {
@@ -221,29 +221,29 @@ static int first_failed(const ek_error_record *errors, int count)
     return first;
 }
 
-static int run_gang(ek_gang *gang, ek_dev *const *devs, int count, const char *what)
+static int group_run(job_group *group, ek_dev *const *devs, int count, const char *what)
 {
     const int before = ek_error_status();
-    gang->errors = ek_calloc((size_t)count, sizeof *gang->errors);
-    if (!gang->errors)
+    group->errors = ek_calloc((size_t)count, sizeof *group->errors);
+    if (!group->errors)
         return ek_error_pending();
     if (count > 1) {
-        gang->meeting = ek_meeting_new(devs, count, what, gang->errors, gang->nested);
-        if (!gang->meeting)
+        group->barrier = ek_barrier_new(devs, count, what, group->errors, group->nested);
+        if (!group->barrier)
             return ek_error_pending();
     }
-    if (count > 1 && !gang->nested)
-        EK_TRY(run_everywhere(gang, devs, count));
+    if (count > 1 && !group->nested)
+        EK_TRY(group_run_on_workers(group, devs, count));
     else
         for (int i = 0; i < count; i++)
-            run_part(gang, i, devs[i]);
-    int failed = first_failed(gang->errors, count);
+            job_run(group, i, devs[i]);
+    int failed = group_first_failed(group->errors, count);
     if (failed < 0)
         return 0;
-    ek_error_raise(&gang->errors[failed]);
+    ek_error_raise(&group->errors[failed]);
     if (what)
         ek_error_prefix(before, "%s %d on %s", what, failed, devs[failed]->name);
-    return gang->errors[failed].status;
+    return group->errors[failed].status;
 }
 
 int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void *user,
@@ -253,22 +253,22 @@ int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void
     if (count <= 0)
         return 0;
     EK_TRY(ek_fork_check());
-    ek_gang gang = {.function = function,
-                    .user = user,
-                    .what = what ? what : "work",
-                    .named = what != NULL,
-                    .modes = self->modes,
-                    .nested = ek_thread_in_gang()};
-    ek_error_record before; /* an error of the caller's stays the first */
+    job_group group = {.function = function,
+                       .user = user,
+                       .what = what ? what : "work",
+                       .named = what != NULL,
+                       .modes = self->modes,
+                       .nested = ek_thread_in_gang()};
+    ek_error_record before; /* an error that was pending stays the first */
     ek_error_take(&before);
-    int rc = run_gang(&gang, devs, count, what);
-    self->modes = gang.modes;
+    int rc = group_run(&group, devs, count, what);
+    self->modes = group.modes;
     if (before.status) {
         ek_error_clear();
         ek_error_raise(&before);
     }
-    ek_meeting_free(gang.meeting);
-    free(gang.errors);
+    ek_barrier_free(group.barrier);
+    free(group.errors);
     return rc;
 }
 
@@ -281,11 +281,11 @@ void ek_workers_join(void)
 {
     if (ek_forked())
         return;
-    pthread_mutex_lock(&gang_lock);
+    pthread_mutex_lock(&group_lock);
     for (int i = 0; i < worker_count; i++) {
         ek_worker *worker = workers[i];
         ek_job stop = {0};
-        enqueue(worker, &stop);
+        worker_enqueue(worker, &stop);
         pthread_join(worker->thread, NULL);
         worker->dev->worker = NULL;
         pthread_cond_destroy(&worker->wake);
@@ -293,5 +293,5 @@ void ek_workers_join(void)
         free(worker);
     }
     worker_count = 0;
-    pthread_mutex_unlock(&gang_lock);
+    pthread_mutex_unlock(&group_lock);
 }

@@ -302,11 +302,11 @@ TEST(a_gang_within_a_gang_cannot_meet)
 {
     assert_refused(ek_gang_run(devs, DEVICES, nest_several, NULL, "replica"), EK_E_STATE,
                    "replica 0 on host:0: inner 0 on host:0: again waits for the other "
-                   "replicas, which is impossible here: the parts of a gang within a gang");
+                   "replicas, which is impossible here: the jobs of a group within a group");
     /* Nor within the part that cpu has, whose thread is the caller's. */
     ek_dev *const mixed[] = {ek_dev_get(ek_cpu()), devs[0]};
     assert_refused(ek_gang_run(mixed, 2, nest_several, NULL, "replica"), EK_E_STATE,
-                   "a gang within a gang");
+                   "a group within a group");
     assert_usable();
 }
 

@@ -257,7 +257,7 @@ TEST(modules_that_a_replica_applies)
     assert_close_norm(here(ek_apply(model, x)), here(ek_apply(plain, x)), 1e-5);
     self->modules = 2;
     ck_assert_ptr_null(ek_apply(model, x));
-    assert_error(EK_E_STATE, "the parts of a gang within a gang run one after the other");
+    assert_error(EK_E_STATE, "the jobs of a group within a group run one after the other");
     ek_module_free(model);
     ek_module_free(plain);
 }
