@@ -39,8 +39,8 @@ typedef enum ek_status {
 #undef EK_STATUS_ENUM
 } ek_status;
 
-/* "E_SHAPE" and "shapes do not fit"; "E_UNKNOWN" and "unknown status" for other numbers. Static
- * strings. Any thread. */
+/* "EK_E_SHAPE" and "shapes do not fit"; "EK_E_UNKNOWN" and "unknown status" for other numbers.
+ * Static strings. Any thread. */
 EK_API const char *ek_status_name(int status);
 EK_API const char *ek_status_message(int status);
 

@@ -14,14 +14,14 @@ const char *ek_status_name(int status)
 {
     switch (status) {
     case EK_OK:
-        return "OK";
+        return "EK_OK";
 #define EK_STATUS_CASE(name, value, text) \
     case value:                           \
-        return #name;
+        return "EK_" #name;
         EK_STATUS_MAP(EK_STATUS_CASE)
 #undef EK_STATUS_CASE
     }
-    return "E_UNKNOWN";
+    return "EK_E_UNKNOWN";
 }
 
 const char *ek_status_message(int status)

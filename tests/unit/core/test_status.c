@@ -11,9 +11,9 @@
 
 TEST(names_and_messages)
 {
-    ck_assert_str_eq(ek_status_name(EK_E_SHAPE), "E_SHAPE");
+    ck_assert_str_eq(ek_status_name(EK_E_SHAPE), "EK_E_SHAPE");
     ck_assert_str_eq(ek_status_message(EK_E_SHAPE), "shapes do not fit");
-    ck_assert_str_eq(ek_status_name(-999), "E_UNKNOWN");
+    ck_assert_str_eq(ek_status_name(-999), "EK_E_UNKNOWN");
     ck_assert_str_eq(ek_status_message(EK_OK), "success");
 }
 

@@ -204,7 +204,7 @@ TEST(a_failing_callback_fails_the_forward)
     parts[0]->callback_fails = 2;
     ck_assert_ptr_null(ek_apply(model, x));
     assert_error(EK_E_USER, "replica 2 on host:2: replication callback of watched: it failed with "
-                            "E_USER without saying why");
+                            "EK_E_USER without saying why");
     ck_assert_int_eq(call_count, 4 + 4 + 1);
     ck_assert_int_eq(release_count, 4);
     forget_calls();
