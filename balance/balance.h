@@ -41,8 +41,8 @@ ek_tensor *ek_loss_sums_mean(const ek_loss_sum *parts, int count, ek_device root
 
 /* ---- criterion.c ---- */
 
-/* The positional inputs (first, rest...) of a call: if `first` is a list, and not per device, each
- * of its elements is one. The caller frees them; NULL if memory is short. */
+/* The positional inputs (first, rest...) of a call. A list as `first` gives one input per element,
+ * unless it is per device. The caller frees the array; NULL if memory is short. */
 ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *count);
 
 /* ---- step_gradients.c: the gradients that a training step makes, wherever they lie ---- */
@@ -50,42 +50,42 @@ ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *c
 /* Appends the model's parameters and the optimizer's, each once; both may be NULL. */
 int ek_collect_trained(ek_module *model, const ek_optimizer *optimizer, ek_tensor_list *list);
 
-/* What holds gradients: the leaves and, of divided ones, their pieces too. A parameter may be
- * divided, or become whole again, in any forward. Makes an array of references; returns how many.
- */
+/* The tensors that hold gradients: the leaves, and the shards of those that are sharded. Any
+ * forward may shard a parameter, or make it whole again. Makes an array of references; returns how
+ * many. */
 int ek_gradient_holders(ek_tensor *const *leaves, int count, ek_tensor ***holders);
 
-/* Of all that ek_collect_trained finds, and gradients that they had before. */
+/* The tensors that ek_collect_trained finds, and the gradients that they had before the step. */
 typedef struct ek_step_gradients ek_step_gradients;
 ek_step_gradients *ek_step_gradients_new(ek_module *model, ek_optimizer *optimizer);
 void ek_step_gradients_free(ek_step_gradients *gradients);
 
-/* Puts the gradients there are aside, so that they are not scaled with those to come. */
+/* Sets the gradients that exist aside, so that the step's own can be scaled without them. */
 int ek_step_gradients_set_aside(ek_step_gradients *gradients);
-/* Adds them to what has come. */
+/* Adds the gradients that were set aside to the step's own. */
 int ek_step_gradients_add_earlier(ek_step_gradients *gradients);
 
-/* Multiplies all gradients by a number or, if it isn't NULL, by a f64 scalar on any device, which
- * nobody waits for. */
+/* Multiplies all gradients by `scalar`, a f64 tensor on any device that the host does not read, or
+ * by `number` if scalar is NULL. */
 int ek_step_gradients_scale(const ek_step_gradients *gradients, double number, ek_tensor *scalar);
 
-/* After an error: there are none. */
+/* Removes all gradients. For a step that failed. */
 void ek_step_gradients_remove(const ek_step_gradients *gradients);
 
 /* ---- training_state.c ---- */
 
-/* Parameters, buffers, gradients, the optimizer and all generators, as they were. Copies go to cpu
- * and keep their originals' layout, so that putting them back takes no memory but for gradients
- * that have no slot. model and optimizer may be NULL. */
+/* Copies of parameters, buffers, gradients, the optimizer's state and all generators. The copies
+ * lie on cpu in their originals' layout, so that restoring allocates nothing but gradients that
+ * have been removed. model and optimizer may be NULL. */
 typedef struct ek_training_state ek_training_state;
 ek_training_state *ek_training_state_save(ek_module *model, ek_optimizer *optimizer);
-/* As often as need be. Goes on after an error, and returns the first. */
+/* Puts everything back; any number of times. Goes on after an error, and returns the first. */
 int ek_training_state_restore(ek_training_state *state);
 void ek_training_state_free(ek_training_state *state);
 
 /* ---- gradient_penalty.c ---- */
 
-/* "wgan_gp" etc. for sentences; NULL for what is no kind. */
+/* "wgan_gp", "r1", ... for sentences; NULL if `kind` is none of ek_penalty_kind. */
 const char *ek_penalty_name(ek_penalty_kind kind);
 
 #endif

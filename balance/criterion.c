@@ -45,14 +45,14 @@ ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *c
     return inputs;
 }
 
-/* Samples of an output: 1 if it has no batch. */
+/* How many samples an output has; 1 if it has no batch dimension. */
 static int64_t criterion_samples_of(ek_value output, int dim)
 {
     const ek_tensor *first = ek_nest_first(output);
     return first && ek_tensor_ndim(first) > 0 ? ek_nest_batch_size(output, dim) : 1;
 }
 
-/* A loss with its sum and weight as one value; the last two are none if the loss is not scalar. */
+/* The list (loss, sum, weight); sum and weight are none if the loss is not a scalar. */
 static ek_value criterion_weighed_loss(ek_module *criterion, const ek_args *args, int64_t samples)
 {
     ek_loss_sum part;
@@ -67,10 +67,10 @@ static ek_loss_sum criterion_part_in(ek_value weighed)
     return (ek_loss_sum){ek_value_at(weighed, 1).as.tensor, ek_value_at(weighed, 2).as.tensor};
 }
 
-/* What a device does: the criterion's call, or what it says of the loss too. */
+/* What each device is asked for. */
 typedef struct criterion_mode {
-    int dim;
-    bool weighs;
+    int dim;     /* the batch's */
+    bool weighs; /* (loss, sum, weight); else the loss alone */
 } criterion_mode;
 
 static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *user)
@@ -91,7 +91,7 @@ static ek_value criterion_part(ek_module *criterion, const ek_args *args, void *
 
 /* ---- its call on all devices ---- */
 
-/* Outputs lie one per device, on any of them, in the order of device_ids: writes which. */
+/* Writes on which of device_ids the outputs lie: one per device, in that order, gaps allowed. */
 static int criterion_find_places(const data_parallel_criterion *self, ek_value outputs,
                                  ek_places *places)
 {
@@ -117,8 +117,7 @@ static int criterion_find_places(const data_parallel_criterion *self, ek_value o
     return 0;
 }
 
-/* The call's values as scatter takes them: targets that are scattered already are marked as such.
- */
+/* Copies the call's inputs, with targets that are scattered already marked as per device. */
 static int criterion_mark_scattered(const data_parallel_criterion *self, int parts,
                                     const ek_args *args, ek_value *inputs)
 {
@@ -141,7 +140,7 @@ static int criterion_mark_scattered(const data_parallel_criterion *self, int par
     return 0;
 }
 
-/* Sizes for targets if outputs without a batch don't say them. */
+/* Even chunk sizes for the targets, with EK_SPLIT_EVEN and outputs that have no batch dimension. */
 static int criterion_find_sizes(const data_parallel_criterion *self, const ek_args *args,
                                 ek_wrapper_cut *cut)
 {
@@ -190,7 +189,7 @@ static int criterion_parts(data_parallel_criterion *self, const ek_args *args, b
     return rc < 0 ? rc : parts;
 }
 
-/* The plain call: (output..., targets...) on the first device. */
+/* Calls the criterion itself, with (output..., targets...), on the first device. */
 static ek_value criterion_plain(data_parallel_criterion *self, const ek_args *args, bool weighs)
 {
     criterion_mode mode = {self->wrapper.dim, weighs};
@@ -211,8 +210,8 @@ static ek_value criterion_plain(data_parallel_criterion *self, const ek_args *ar
     return loss;
 }
 
-/* Scalars become their mean on the first device, also if that had no part: losses of other forwards
- * are there. Anything else stays where it is. */
+/* Scalar losses become their mean, always on the first device, so that losses of several forwards
+ * lie together. Other losses stay on their devices, as a list. */
 static ek_value criterion_join(const data_parallel_criterion *self, ek_value *parts, int count,
                                bool weighed)
 {
@@ -229,7 +228,7 @@ static ek_value criterion_join(const data_parallel_criterion *self, ek_value *pa
         EK_FAIL(EK_E_SHAPE, "%d of %d devices gave a scalar loss", scalars, count);
         return ek_value_error();
     }
-    for (int i = 0; i < count && !weighed; i++) /* means whose weights are equal */
+    for (int i = 0; i < count && !weighed; i++) /* a mean of means: equal weights */
         if (ek_loss_sum_of(parts[i].as.tensor, ek_scalar(1, EK_F64, ek_cpu()), &sums[i]) < 0)
             return ek_value_error();
     ek_tensor *loss = ek_loss_sums_mean(sums, count, self->wrapper.devices.devices[0]);
@@ -256,7 +255,7 @@ static ek_value criterion_call(ek_module *module, const ek_args *args)
         return ek_value_error();
     if (criterion_is_plain_call(self, args))
         return criterion_plain(self, args, false);
-    /* One part's mean is the loss. */
+    /* The mean of a single part is the loss: no weight is needed. */
     bool weighs = self->reduction == EK_EXACT && ek_value_length(args->inputs[0]) > 1;
     int count = criterion_parts(self, args, weighs, parts);
     return count < 0 ? ek_value_error() : criterion_join(self, parts, count, weighs);
@@ -267,7 +266,7 @@ static ek_value criterion_forward(ek_module *module, const ek_args *args)
     return ek_wrapper_call_alone((ek_wrapper *)module, args, criterion_call);
 }
 
-/* A mean of means counts as many times as its samples. */
+/* A micro-batch's mean of means has its number of samples as weight. */
 static int criterion_sum_of_means(data_parallel_criterion *self, const ek_args *args,
                                   ek_loss_sum *total)
 {

@@ -1,10 +1,12 @@
 /* find_batch.c: the largest batch that fits.
  *
- * Memory is nearly linear in the batch. From what the last two that fitted took on each device
- * follows a guess for what just fits; the first that fails and the last that fitted are a bracket,
- * which is halved. Each try starts from the same state and with no cached blocks, so that what fits
- * doesn't depend on what was tried before; but where the model plans by itself, what it has learnt
- * stays, and so does the optimizer's state, which is part of what it measures. */
+ * Memory is nearly linear in the batch. The peaks of the last two batches that fitted give a line
+ * for each device, and the lines a guess at the largest batch. The first batch that fails and the
+ * last that fitted are a bracket, which is then halved.
+ *
+ * Each try starts from the same state and without cached blocks, so that the result does not depend
+ * on earlier tries. A model with EK_SPLIT_AUTO keeps what its plans have learnt, and the
+ * optimizer's state, because that is part of the memory that it measures. */
 #include <string.h>
 
 #include "balance/balance.h"
@@ -16,9 +18,10 @@
 enum {
     DEFAULT_MOST = 65536,
     GROWTH = 4,
-    RUNS = 2,        /* the second step finds the state that the first one made */
-    PLAN_RUNS = 4,   /* a wrapper that plans by itself measures over some forwards */
-    PLAN_CHANGES = 8 /* and after so many failures its plan is taken as it is */
+    RUNS = 2, /* the optimizer makes its state in the first step; the second one has it from the
+                 start */
+    PLAN_RUNS = 4,   /* EK_SPLIT_AUTO measures over some forwards */
+    PLAN_CHANGES = 8 /* a batch fails for good after so many changes of plan */
 };
 
 typedef struct search {
@@ -26,7 +29,7 @@ typedef struct search {
     ek_device_list devices;
     ek_dev *devs[EK_MAX_DEVICES];
     ek_training_state *state;
-    bool plans; /* the model does, by itself */
+    bool plans; /* the model's split is EK_SPLIT_AUTO */
     size_t plan_nbytes;
     int64_t fits, smaller, failing, most; /* batches; 0: none yet */
     int64_t least_growth;
@@ -45,7 +48,7 @@ static int find_begin_run(search *s)
     return rc;
 }
 
-/* The function's status, once what it issued is done. */
+/* Calls the user's function; its status, or that of the work that it issued. */
 static int find_run(search *s, int64_t batch)
 {
     ek_thread *self = ek_thread_self();
@@ -61,7 +64,7 @@ static int find_run(search *s, int64_t batch)
     return rc;
 }
 
-/* 1: it fits, `runs` times in a row; 0: it doesn't; negative: another error. */
+/* 1 if the batch fits, `runs` times in a row; 0 if memory runs out; negative for another error. */
 static int find_run_from_start(search *s, int64_t batch, int runs)
 {
     int rc = 0;
@@ -75,8 +78,8 @@ static int find_run_from_start(search *s, int64_t batch, int runs)
     return rc < 0 ? rc : 1;
 }
 
-/* The plan is settled after some runs, of which the last has to fit; a failure that changed it is
- * none. */
+/* As find_run_from_start, for EK_SPLIT_AUTO: the batch fits if PLAN_RUNS runs in a row do. If a
+ * failure changed the plan, the count begins again. */
 static int find_run_planned(search *s, int64_t batch)
 {
     int64_t before[EK_MAX_DEVICES], after[EK_MAX_DEVICES];
@@ -95,7 +98,7 @@ static int find_run_planned(search *s, int64_t batch)
     return 1;
 }
 
-/* Notes what the batch took where it fits. */
+/* Tries a batch, and notes its peaks if it fits. */
 static int find_try_batch(search *s, int64_t batch)
 {
     int rc = s->plans ? find_run_planned(s, batch) : find_run_from_start(s, batch, RUNS);
@@ -117,7 +120,7 @@ static int find_try_batch(search *s, int64_t batch)
 
 /* ---- which batch next ---- */
 
-/* How many samples more device d lets hope for; `most` where it says nothing. */
+/* How many more samples device d has room for by its line; `most` if it has no capacity or line. */
 static double find_room_on(const search *s, int d, double most)
 {
     ek_memory_stats stats;
@@ -137,7 +140,7 @@ static int64_t find_next_to_grow(search *s)
     for (int d = 0; s->smaller > 0 && d < s->devices.count; d++)
         more = find_room_on(s, d, more);
     int64_t growth = (int64_t)more / multiple * multiple;
-    if (growth < s->least_growth) { /* where hopes are too low they are outrun */
+    if (growth < s->least_growth) { /* a line that is too steep: grow faster with each try */
         growth = s->least_growth;
         s->least_growth *= 2;
     }
@@ -160,14 +163,14 @@ static int64_t find_search_largest(search *s)
     while (s->fits < s->most && !(s->failing && s->failing - s->fits <= multiple)) {
         EK_TRY(find_try_batch(s, find_next_batch(s)));
         if (!s->fits)
-            return 0; /* not even the first */
+            return 0; /* not even the first batch fits */
     }
     return s->fits;
 }
 
 /* ---- before and after ---- */
 
-/* Puts the defaults in and checks them. */
+/* Puts defaults in, and checks the options. */
 static int find_resolve(ek_find_batch_options *o)
 {
     EK_TRY(ek_error_status());
@@ -210,7 +213,7 @@ static int find_open_devices(search *s)
     return 0;
 }
 
-/* The state and the peaks as they were; an error that ended the search stays the first. */
+/* Restores state and peaks. The pending error, if any, stays. */
 static int find_put_back(search *s, const ek_memory_stats *before)
 {
     ek_error_record error;

@@ -2,9 +2,9 @@
  *
  * The points are made for the whole batch. A critic whose outputs stay apart (balanced) gets them
  * cut as it cuts its inputs, each chunk a leaf on its device; any other gets one leaf. One ek_grad
- * over all outputs gives the gradients: a replica's alone would lack what reaches its chunk through
- * other replicas. Norms are taken where the gradients are, by each device's worker, and only their
- * sums meet. */
+ * over all outputs gives the gradients, because synchronised normalisation carries a chunk's
+ * influence to other replicas' outputs. Each device's worker takes the norms of its own gradients;
+ * only sums are added across devices. */
 #include <math.h>
 
 #include "balance/balance.h"
@@ -86,7 +86,7 @@ static int penalty_check_points(const ek_tensor *real, const ek_tensor *fake, ek
         return EK_FAIL(EK_E_INVALID, "gradient penalty: %d is no kind (ek_penalty_kind)",
                        (int)kind);
     if ((!real || !fake) && ek_error_status() < 0)
-        return ek_error_status(); /* also of samples that this kind does without */
+        return ek_error_status(); /* an operation that was to make samples has failed */
     if (penalty_needs_real(kind))
         EK_TRY(penalty_check_samples(name, "real", real));
     if (penalty_needs_fake(kind))
@@ -100,7 +100,7 @@ static int penalty_check_points(const ek_tensor *real, const ek_tensor *fake, ek
     return 0;
 }
 
-/* ---- points: where the penalty looks at the critic ---- */
+/* ---- points: the samples at which the critic's gradient is taken ---- */
 
 /* Uniform in [0, 1), of real's dtype and device. */
 static ek_tensor *penalty_draw_uniform(ek_shape shape, const ek_tensor *real,
@@ -110,7 +110,7 @@ static ek_tensor *penalty_draw_uniform(ek_shape shape, const ek_tensor *real,
     return u && ek_uniform_(u, 0, 1, generator) < 0 ? NULL : u;
 }
 
-/* x + a (y - x), a for each sample. */
+/* x + a (y - x), with one uniform number a per sample. */
 static ek_tensor *penalty_interpolate(ek_tensor *x, ek_tensor *y, ek_generator *generator)
 {
     ek_shape shape = {.ndim = x->ndim};
@@ -120,7 +120,7 @@ static ek_tensor *penalty_interpolate(ek_tensor *x, ek_tensor *y, ek_generator *
     return ek_add(x, ek_mul(ek_sub(y, x), a));
 }
 
-/* x + std b / 2, b for each element; std of the whole batch. */
+/* x + std b / 2, with one uniform number b per element, and std that of the whole batch. */
 static ek_tensor *penalty_perturb(ek_tensor *x, ek_generator *generator)
 {
     ek_tensor *b = penalty_draw_uniform(ek_tensor_shape(x), x, generator);
@@ -141,7 +141,8 @@ ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind k
 {
     ek_scope scope = ek_scope_begin();
     bool enabled = ek_set_grad_enabled(false);
-    /* A generator under autocast gives bf16, a loader f32. */
+    /* Under autocast fake samples come as bf16 from the generator, real ones as f32 from a loader.
+     */
     real = ek_autocast_wide(real);
     fake = ek_autocast_wide(fake);
     ek_tensor *x = penalty_check_points(real, fake, kind) < 0
@@ -153,21 +154,21 @@ ek_tensor *ek_penalty_points(ek_tensor *real, ek_tensor *fake, ek_penalty_kind k
 
 /* ---- leaves: the points on the critic's devices ---- */
 
-/* One penalty, by parts: tensors are in the scope. */
+/* One penalty, in parts. Its tensors are in the scope. */
 typedef struct penalty {
     ek_penalty_kind kind;
-    int64_t samples; /* in all */
+    int64_t samples; /* of all parts */
     int parts;
-    bool apart;     /* the critic takes and gives one tensor per part, else it has one part */
+    bool apart;     /* the critic takes and gives one tensor per part; if false there is one part */
     ek_device home; /* where the parts' sums meet */
     ek_tensor *points[EK_MAX_DEVICES]; /* leaves */
     ek_tensor *outputs[EK_MAX_DEVICES];
     ek_tensor *gradients[EK_MAX_DEVICES];
-    ek_tensor *sums[EK_MAX_DEVICES]; /* of the samples' penalties */
+    ek_tensor *sums[EK_MAX_DEVICES]; /* each adds its samples' penalties */
 } penalty;
 
-/* If a critic that takes its input whole wants it: a data-parallel one gives its gradients on
- * the device that its input comes from. */
+/* The device of the single leaf: that of the critic's outputs if it is a wrapper, else that of x.
+ */
 static ek_device penalty_place_of(ek_module *critic, const ek_tensor *x)
 {
     ek_device device = ek_tensor_device(x);
@@ -179,8 +180,8 @@ static ek_device penalty_place_of(ek_module *critic, const ek_tensor *x)
     return device;
 }
 
-/* The chunks must not keep the whole batch alive on one of the devices; the caller's own samples
- * are there anyway. */
+/* A chunk of x without history. A view of points that we made (`ours`) is copied, so that it does
+ * not keep the whole batch alive; the caller's own samples stay alive anyway. */
 static ek_tensor *penalty_chunk_of(ek_tensor *part, const ek_tensor *x, bool ours)
 {
     bool shares = part && part->storage == x->storage;
@@ -199,7 +200,7 @@ static int penalty_cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
         ek_error_prefix(before, "gradient penalty: %s", wrapper->module.type->name);
         return ek_error_pending();
     }
-    /* The critic's forward is cut here, and for its plans that is one with gradients. */
+    /* The scatter begins the critic's forward; its plans must count that as one with gradients. */
     bool enabled = ek_set_grad_enabled(true);
     int rc = ek_wrapper_scatter(wrapper, NULL, &(const ek_args){&whole, 1, ek_value_none()}, &call);
     ek_set_grad_enabled(enabled);
@@ -211,13 +212,13 @@ static int penalty_cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
     return ek_error_status();
 }
 
-/* Cuts or moves x; all in the scope. */
+/* Cuts x for a critic whose outputs stay apart, or moves it; results are in the scope. */
 static int penalty_place_points(ek_module *critic, ek_tensor *x, penalty *p)
 {
     ek_wrapper *wrapper = ek_data_parallel_model_apart(critic);
     p->apart = wrapper != NULL;
     if (wrapper) {
-        p->home = wrapper->devices.devices[0]; /* with losses of other forwards */
+        p->home = wrapper->devices.devices[0]; /* losses of other forwards lie there too */
         return penalty_cut_points(wrapper, x, p);
     }
     p->parts = 1;
@@ -250,7 +251,7 @@ static int penalty_make_points(const ek_gradient_penalty_options *options, penal
         ek_keep(p->points[i]);
     ek_scope_end(&scope);
     for (int i = 0; i < p->parts && rc >= 0; i++) {
-        /* Each handle is ours alone: real and fake stay as they are. */
+        /* These handles are new: requires_grad of real and fake stays as it is. */
         if (!ek_scope_adopt(p->points[i]) || ek_tensor_set_requires_grad(p->points[i], true) < 0)
             rc = ek_error_pending();
     }
@@ -259,7 +260,7 @@ static int penalty_make_points(const ek_gradient_penalty_options *options, penal
 
 /* ---- the critic and its gradient ---- */
 
-/* One number for each sample. */
+/* Refuses outputs other than one number for each sample. */
 static int penalty_check_output(const penalty *p, int part, ek_value output)
 {
     char texts[2][200];
@@ -308,7 +309,7 @@ static int penalty_differentiate_critic(penalty *p)
     int rc = ek_grad(.outputs = p->outputs, .output_count = p->parts, .inputs = p->points,
                      .input_count = p->parts, .gradients = p->gradients, .grad_outputs = ones,
                      .create_graph = true);
-    /* Backward is to reach the parameters; what would go on to the points nobody wants. */
+    /* The penalty's backward needs the parameters' gradients only, not those of the points. */
     for (int i = 0; i < p->parts; i++)
         ek_tensor_set_requires_grad(p->points[i], false);
     if (rc < 0)

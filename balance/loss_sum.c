@@ -8,9 +8,9 @@
  * in train_step.c. Sums and weights are f64: a mean that is multiplied by its weight, and divided
  * by the weight of all, is rounded once, when its gradient comes back.
  *
- * An empty part's mean is 0 / 0. If the host knows the weight, such a part is left out, since its
- * gradient must not be multiplied by anything but must not flow at all. If the weight lies on a
- * GPU nobody waits for it, and its sum is replaced by 0 there. */
+ * An empty part's mean is 0 / 0, and no factor makes its gradient finite. If the host knows the
+ * weight, such a part is left out. If the weight lies on a GPU, the host does not wait for it: the
+ * sum is replaced by 0 there. */
 #include "balance/balance.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
@@ -33,7 +33,7 @@ int ek_loss_sum_of(ek_tensor *loss, ek_tensor *weight, ek_loss_sum *part)
     return part->sum ? 0 : ek_error_pending();
 }
 
-/* A number that the criterion told, in f64. */
+/* The criterion's sum or weight as a f64 scalar; checks that it is one number. */
 static ek_tensor *loss_told_number(const ek_module *criterion, const char *what, ek_tensor *number)
 {
     char text[200];
@@ -46,7 +46,7 @@ static ek_tensor *loss_told_number(const ek_module *criterion, const char *what,
     return ek_to_dtype(is_scalar ? number : ek_reshape(number, ek_scalar_shape()), EK_F64);
 }
 
-/* What a mean divides by. */
+/* The weight of a criterion that gives a mean. */
 static ek_tensor *loss_denominator(ek_module *criterion, const ek_args *args, double samples)
 {
     if (!criterion->type->denominator)
@@ -116,7 +116,7 @@ int ek_loss_sum_is_empty(const ek_loss_sum *part)
     return weight == 0;
 }
 
-/* The sum of a part, 0 if its weight on a device is. */
+/* The sum of a part; 0 if its weight is 0 and lies on a GPU, where the host cannot leave it out. */
 static ek_tensor *loss_sum_of_counted(const ek_loss_sum *part)
 {
     if (!part->weight || loss_weight_is_known(part))
@@ -126,7 +126,7 @@ static ek_tensor *loss_sum_of_counted(const ek_loss_sum *part)
     return ek_where(ek_ne(ek_to_device(part->weight, device), zero), part->sum, zero);
 }
 
-/* In order. A weight that the host doesn't know stays on a device. */
+/* Adds the weights in order: on cpu if the host knows all of them, else on root. */
 static ek_tensor *loss_add_weights(const ek_loss_sum *parts, int count, ek_device root)
 {
     bool known = true;

@@ -1,10 +1,10 @@
 /* train_step.c: a whole training step, in micro-batches.
  *
  * The loss of the batch is sum_k s_k / sum_k w_k over its parts' sums and weights (loss_sum.c). The
- * weight of all is known after the last part only. So each part's sum goes backward with 1 / n,
- * where n, the batch's samples, keeps the numbers in their range, and what has added up is scaled
- * once by n / sum_k w_k: by 1, and not at all, if the loss is a mean over samples. Weights that lie
- * on devices stay there, and nobody waits for them. */
+ * weight of all is known after the last part only. So each part's sum goes backward with the factor
+ * 1 / n, where n is the batch's samples, which keeps the numbers in their range. The gradients are
+ * scaled once at the end, by n / sum_k w_k. That factor is 1, and nothing is scaled, if the loss is
+ * a mean over samples. Weights on devices stay there: the host does not wait. */
 #include "evenkeel/train.h"
 
 #include <stdlib.h>
@@ -22,13 +22,12 @@ typedef struct train_step {
     ek_step_gradients *gradients;
     int parts;
     int64_t part_size, samples; /* along options->dim; the last part may be smaller */
-    ek_loss_sum total;          /* references: what the parts so far add up to */
+    ek_loss_sum total;          /* of the parts so far; references */
 } train_step;
 
 /* ---- micro-batches ---- */
 
-/* Cuts as torch.chunk does; one part if there is nothing to cut. A batch that is to be one part is
- * not looked at. */
+/* Cuts as torch.chunk does; one part if there is nothing to cut. */
 static int step_plan(train_step *step)
 {
     const ek_train_options *options = step->options;
@@ -75,7 +74,7 @@ static bool step_cut_tensor(ek_value *value, void *user)
     return true;
 }
 
-/* Part `index` of a nest: its tensors are views, everything else is repeated. */
+/* Part `index` of a nest of tensors: each tensor is cut to a view, other leaves stay. */
 static ek_value step_part_of(const train_step *step, ek_value value, int index)
 {
     return step->parts == 1 ? value
@@ -84,7 +83,8 @@ static ek_value step_part_of(const train_step *step, ek_value value, int index)
 
 /* ---- one part ---- */
 
-/* Where a plain module's inputs have to be; NULL if it doesn't say. Wrappers move theirs. */
+/* A tensor of a plain module, on whose device its inputs have to be; NULL if it has none, and for
+ * wrappers, which move their inputs themselves. */
 static ek_tensor *step_first_tensor(ek_module *module)
 {
     ek_tensor_list list = {0};
@@ -118,7 +118,7 @@ static ek_value step_run_model(const train_step *step, int index)
     return output;
 }
 
-/* The loss as a sum and, if there are several parts, a weight. */
+/* Writes the part's loss: a sum and a weight; with a single part the loss alone, without weight. */
 static int step_run_criterion(const train_step *step, int index, ek_value output, ek_loss_sum *part)
 {
     const ek_train_options *options = step->options;
@@ -156,8 +156,8 @@ static int step_add_to_total(train_step *step, const ek_loss_sum *part)
     return 0;
 }
 
-/* Parts without anything to average go nowhere; if all are such the last one makes the step what it
- * is for one whole batch. */
+/* Forward and backward of one part. Backward is left out for a part with weight 0; but if all parts
+ * are such, the last one's runs, which gives the gradients of one whole batch. */
 static int step_run_part(train_step *step, int index)
 {
     ek_loss_sum part = {0};
@@ -166,7 +166,7 @@ static int step_run_part(train_step *step, int index)
         return ek_error_pending();
     EK_TRY(step_run_criterion(step, index, output, &part));
     ek_device device = ek_tensor_device(part.sum);
-    EK_TRY(ek_loss_sums_add(&part, 1, device, &part)); /* an empty one may be 0 / 0 */
+    EK_TRY(ek_loss_sums_add(&part, 1, device, &part)); /* makes 0 of the 0 / 0 of an empty part */
     EK_TRY(step_add_to_total(step, &part));
     int empty = ek_loss_sum_is_empty(&part), all_empty = ek_loss_sum_is_empty(&step->total);
     EK_TRY(empty < 0 ? empty : all_empty);
@@ -179,8 +179,8 @@ static int step_run_part(train_step *step, int index)
 
 /* ---- after the last ---- */
 
-/* What gradients are multiplied by: a number, or a f64 scalar that lies on a device. Without
- * anything to average only the loss is NaN. */
+/* The factor for all gradients: *scalar, if the weight lies on a GPU, else *number. It is 1 if the
+ * weight is 0, so that only the loss is NaN. */
 static int step_final_factor(const train_step *step, double *number, ek_tensor **scalar)
 {
     ek_tensor *weight = step->total.weight;
@@ -218,7 +218,7 @@ static int step_finish(train_step *step, double *loss)
     double value;
     EK_TRY(step_scale_gradients(step));
     EK_TRY(ek_step_gradients_add_earlier(step->gradients));
-    /* Before the step, so that an error found here leaves parameters as they are. */
+    /* The loss is read before the step, so that an error in it leaves parameters as they are. */
     if (loss)
         EK_TRY(
             ek_item(ek_loss_sums_mean(&step->total, 1, ek_tensor_device(step->total.sum)), &value));
@@ -244,7 +244,7 @@ static int step_run(train_step *step, double *loss)
     if (step->parts > 1)
         EK_TRY(ek_step_gradients_set_aside(step->gradients));
     for (int k = 0; k < step->parts; k++) {
-        /* A part's activations are gone before the next. */
+        /* The scope frees a part's activations before the next part. */
         ek_scope scope = ek_scope_begin();
         int rc = step_run_part(step, k);
         ek_scope_end(&scope);
@@ -292,7 +292,7 @@ static int step_run_alone(ek_train_options options, double *loss)
     return rc < 0 ? rc : 0;
 }
 
-/* Wrappers are this thread's from the first forward to the end of the step. */
+/* Holds the wrappers' call locks from the first forward to the end of the step. */
 int ek_train_step_with(ek_train_options options, double *loss)
 {
     const int before = ek_error_status();
