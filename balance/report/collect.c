@@ -18,7 +18,7 @@ static size_t label_append(char *label, size_t used, size_t room, const char *te
     return used;
 }
 
-/* Drops a letter of several bytes at the end, which may have been cut. */
+/* Drops a multi-byte letter (UTF-8) at the end of a full label: it may have been cut. */
 static void label_drop_cut_letter(char *label, size_t used)
 {
     while (used > 0 && ((unsigned char)label[used - 1] & 0xC0) == 0x80)
@@ -45,7 +45,9 @@ static void span_label(const ek_span *span, char label[96])
 
 static ek_log *log_new(int thread)
 {
-    ek_log *log = calloc(1, sizeof *log); /* no sentence: the thread's work has not failed */
+    ek_log *log =
+        calloc(1,
+               sizeof *log); /* not ek_calloc, whose error would be that of the thread's own work */
     if (!log)
         return NULL;
     log->thread = thread;
@@ -63,7 +65,7 @@ static void log_free(ek_log *log)
     free(log);
 }
 
-/* Room for one more span; NULL if it is not kept. */
+/* The place of one more span; NULL if the page is full. */
 static ek_log_span *log_next_span(ek_log_page *page)
 {
     enum { FIRST = 256 };
@@ -90,7 +92,7 @@ static int span_depth(const ek_span *span)
     return depth;
 }
 
-/* A span of device `device` has ended; of its time `self` counts. */
+/* Adds a span that ended. `self` is its time on the device without that of inner spans. */
 static void log_add(ek_log *log, const ek_span *span, int device, uint64_t ended, uint64_t self)
 {
     ek_lock(&log->lock);
@@ -125,7 +127,7 @@ static void log_turn(ek_log *log, int devices, ek_busy *busy)
     ek_unlock(&log->lock);
 }
 
-/* ---- what the tracer is told ---- */
+/* ---- the tracer's functions ---- */
 
 static int report_index(const ek_report *report, const ek_dev *dev)
 {
@@ -165,14 +167,14 @@ static void report_on_span(const ek_span *span, uint64_t ended, void *user)
     ek_log *log = device >= 0 ? report_own_log(report) : NULL;
     if (!log)
         return;
-    /* What lies before the step counts in no step. */
+    /* Time before the step began counts in no step. */
     const uint64_t began = atomic_load_explicit(&report->step_began, memory_order_relaxed);
     const uint64_t most = ended > began ? ended - began : 0;
     const uint64_t self = ended - span->began - span->inner;
     log_add(log, span, device, ended, self < most ? self : most);
 }
 
-/* The allocator's lock is held. */
+/* Notes a level of memory. The ledger is held. */
 static void tracked_note(ek_report *report, ek_tracked *device, uint64_t clock,
                          const ek_memory_stats *stats, const ek_span *span)
 {
@@ -195,14 +197,14 @@ static void report_on_memory(const ek_dev *dev, const ek_memory_stats *stats, co
 {
     ek_report *report = user;
     const int device = report_index(report, dev);
-    /* One that was opened in another's place isn't the report's. */
+    /* A device that was closed and opened again is no longer the report's. */
     if (device >= 0 && report->devices[device].open.dev == dev)
         tracked_note(report, &report->devices[device], ek_clock_ns(), stats, span);
 }
 
 /* ---- steps ---- */
 
-/* The device's step ends at `clock`, or with the last change if that came later. */
+/* Ends the device's step at `clock`, or with the last change of its memory if that came later. */
 static void tracked_turn(ek_report *report, ek_tracked *device, uint64_t clock)
 {
     const ek_memory_stats *stats = ek_ledger_hold(device->open.dev);
@@ -285,7 +287,7 @@ static int tracked_open(ek_report *report, int index, ek_device id)
     return ek_series_init(&device->finished);
 }
 
-/* What there is already; peaks count from here. */
+/* Notes the memory in use when the report begins. */
 static void tracked_begin(ek_report *report, ek_tracked *device)
 {
     const ek_memory_stats *stats = ek_ledger_hold(device->open.dev);
@@ -313,7 +315,8 @@ static int report_open(ek_report *report, const ek_report_options *options)
     return ek_steps_init(&report->steps, list.count);
 }
 
-/* Levels are noted before anything is told, and again when everything is. */
+/* Levels are noted once before the tracer is set, so that every series has a first moment, and once
+ * after, because memory may have changed in between. */
 static int report_begin(ek_report *report)
 {
     const int before = ek_error_status();
@@ -369,10 +372,12 @@ int ek_report_stop(ek_report *report)
 
 void ek_report_free(ek_report *report)
 {
-    if (!report || (report->collecting && ek_forked())) /* other threads may have been in it */
+    if (!report ||
+        (report->collecting &&
+         ek_forked())) /* its locks may be held by threads that this process does not have */
         return;
     ek_report_stop(report);
-    report_end_watches(report); /* also those of a report that never collected */
+    report_end_watches(report); /* a report that failed to start has watches too */
     for (int d = 0; report->devices && d < report->count; d++) {
         ek_series_free(&report->devices[d].run);
         ek_series_free(&report->devices[d].running);

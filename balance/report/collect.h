@@ -1,4 +1,4 @@
-/* collect.h: what a report consists of. */
+/* collect.h: the members of a report. */
 #ifndef EK_REPORT_COLLECT_H
 #define EK_REPORT_COLLECT_H
 
@@ -10,10 +10,10 @@
 
 /* ---- the spans of one thread ----
  *
- * Each thread that works while a report collects has a log of its own: no other device's thread
- * takes its lock, except for the moment in which a step ends. */
+ * Each thread that works while a report collects has a log of its own. Other threads take its lock
+ * only when a step ends. */
 
-/* A span as it is kept, in nanoseconds of the clock. */
+/* A span as a log keeps it. begin and end are nanoseconds of ek_clock_ns. */
 typedef struct ek_log_span {
     uint64_t begin, end;
     int16_t device, depth;
@@ -21,7 +21,7 @@ typedef struct ek_log_span {
     char label[96];
 } ek_log_span;
 
-/* Spans of one step that are kept of one thread; the others are counted. */
+/* How many spans of a step one thread's log keeps; it counts those that it drops. */
 enum { EK_LOG_SPANS = 1 << 15 };
 
 typedef struct ek_log_page {
@@ -32,13 +32,12 @@ typedef struct ek_log_page {
 
 typedef struct ek_log {
     struct ek_log *next;
-    int thread; /* its number */
-    int worker; /* index of the device whose worker it is; -1 elsewhere */
+    int thread; /* the thread's number */
+    int worker; /* index of the device whose worker the thread is; -1: of none */
     pthread_mutex_t lock;
-    /* guarded by lock: */
-    ek_log_page pages[2];
-    int current; /* page of the step that runs; the other is the last finished one's */
-    ek_busy busy[EK_MAX_DEVICES]; /* kept for the step that runs */
+    ek_log_page pages[2]; /* guarded by lock */
+    int current; /* guarded by lock: the running step's page; the other is the last step's */
+    ek_busy busy[EK_MAX_DEVICES]; /* guarded by lock: of the running step */
 } ek_log;
 
 /* ---- the report ---- */
@@ -49,17 +48,17 @@ typedef struct ek_tracked {
     ek_device id;
     ek_memory_watch open; /* its dev is NULL once the report is stopped or the device is closed */
     uint64_t capacity, reserved_peak;
-    int64_t step;        /* that runs */
-    uint64_t step_began; /* by the clock */
+    int64_t step;        /* number of the running step */
+    uint64_t step_began; /* by ek_clock_ns */
     ek_moment peak;
     char peak_operation[96];
     ek_series run;        /* since the report began */
-    ek_series running;    /* since the step that runs began */
+    ek_series running;    /* of the running step */
     ek_series finished;   /* of the last finished step */
-    uint64_t finished_ns; /* how long that step took */
+    uint64_t finished_ns; /* the last finished step's duration */
 } ek_tracked;
 
-/* The last finished step's spans, gathered when somebody asks for them. */
+/* The last finished step's spans, gathered from the logs when they are asked for. */
 typedef struct ek_gathered {
     bool ready;
     ek_report_span *spans;
@@ -73,10 +72,10 @@ struct ek_report {
     ek_tracked *devices;
     int8_t index_of[EK_CUDA + 1][EK_MAX_DEVICES]; /* -1: not in the report */
     bool collecting;
-    uint64_t serial;                      /* never used twice in a process */
-    uint64_t began;                       /* by the clock */
-    uint64_t ended;                       /* nanoseconds from began until it was stopped */
-    _Atomic uint64_t step_began;          /* by the clock */
+    uint64_t serial;                      /* unique in the process */
+    uint64_t began;                       /* by ek_clock_ns */
+    uint64_t ended;                       /* nanoseconds from began until ek_report_stop */
+    _Atomic uint64_t step_began;          /* by ek_clock_ns */
     uint64_t finished_began, finished_ns; /* of the last finished step */
     ek_steps steps;
     ek_gathered *gathered;
@@ -89,7 +88,7 @@ struct ek_report {
     int threads;  /* guarded by logs_lock */
 };
 
-/* Forgets the spans, which the next step's will replace. */
+/* Drops the gathered spans: a step has ended. */
 void ek_gathered_clear(ek_gathered *gathered);
 
 #endif

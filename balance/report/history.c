@@ -37,8 +37,8 @@ void ek_series_restart(ek_series *series, const ek_series *before)
     series->count = 0;
 }
 
-/* Stretches of twice the time. Of two fullest moments in one stretch the fuller stays, of equal
- * ones the earlier. */
+/* Doubles the stretches. Of two fullest moments in one stretch the fuller stays; of equal ones the
+ * earlier. */
 static void series_merge(ek_series *series)
 {
     int kept = 0;
@@ -165,7 +165,7 @@ static void steps_merge(ek_steps *steps)
                     (size_t)steps->devices * sizeof(ek_busy));
         }
     }
-    steps->count /= 2; /* it was full, which is even */
+    steps->count /= 2; /* it was EK_STEP_RECORDS, which is even */
     steps->stride *= 2;
 }
 

@@ -33,18 +33,18 @@ typedef struct ek_series {
 int ek_series_init(ek_series *series);
 void ek_series_free(ek_series *series);
 
-/* Empties it, for a time as long as that of `before`. */
+/* Empties the series, with stretches that suit a time as long as that of `before`. */
 void ek_series_restart(ek_series *series, const ek_series *before);
 
-/* From moment->ns on (never before the last one's) memory is as `moment` says. */
+/* Adds a change of memory, which holds from moment->ns on. Moments come in order of time. */
 void ek_series_note(ek_series *series, const ek_moment *moment);
 
-/* The last change; there is one. */
+/* The last change. The series is not empty. */
 const ek_moment *ek_series_last(const ek_series *series);
 
-/* Reads all fullest moments, the last change of a stretch too if nothing changed in the stretch
- * behind it, and the level at `ns`. Each holds until the next. Copies at most `room`; returns how
- * many there are. */
+/* Reads the level over time up to `ns`; each sample holds until the next one. They are the fullest
+ * moments, and the last change of a stretch if nothing changed in the stretch behind it. Copies at
+ * most `room`; returns how many there are. */
 int ek_series_read(const ek_series *series, uint64_t ns, ek_memory_sample *samples, int room);
 
 ek_memory_sample ek_moment_sample(const ek_moment *moment);
@@ -54,7 +54,7 @@ ek_memory_sample ek_moment_sample(const ek_moment *moment);
  * While there is room each step has a record of its own. If it is full, pairs become one: a record
  * is the sum of twice as many steps. */
 
-/* Nanoseconds of one device; the rest of the step it waited. */
+/* Nanoseconds of one device in one step. It waits for the rest of the step. */
 typedef struct ek_busy {
     uint64_t computing, communicating;
 } ek_busy;
@@ -71,7 +71,7 @@ typedef struct ek_steps {
     ek_busy *busy;           /* [record][device] */
     int devices;
     int count;
-    int64_t stride; /* steps of one record; the last has as many or fewer */
+    int64_t stride; /* steps of one record; the last record may have fewer */
     int64_t total;  /* steps */
     uint64_t ns;    /* all of them */
     ek_busy *sums;  /* by device: the sums of all steps */
@@ -80,8 +80,8 @@ typedef struct ek_steps {
 int ek_steps_init(ek_steps *steps, int devices);
 void ek_steps_free(ek_steps *steps);
 
-/* Adds a finished step. If a device did more than there was time, since several threads worked for
- * it, its share is scaled to the step. */
+/* Adds a finished step. If several threads worked for a device, its times may add up to more than
+ * the step's: they are scaled to it. */
 void ek_steps_add(ek_steps *steps, uint64_t ns, const ek_busy *busy);
 
 /* The median of the records' seconds per step; 0 if there are none. */

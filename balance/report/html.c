@@ -1,5 +1,5 @@
-/* html.c: the report as one page: page.html, with texts and the reports' JSON where its double
- * braces stand. Its script draws them. */
+/* html.c: the report as one page: page.html with its {{marks}} replaced by texts and by the
+ * reports' JSON, which its script draws. */
 #include <string.h>
 
 #include "core/file.h"
@@ -21,11 +21,10 @@ static void page_text(FILE *page, const char *text)
     }
 }
 
-/* Writes page.html from `from` to the mark, which it has; returns what comes behind the mark. */
+/* Writes page.html from `from` to the next `mark`, which exists; returns the text behind it. */
 static const char *page_write_until(FILE *page, const char *from, const char *mark)
 {
     const char *end = strstr(from, mark);
-
     fwrite(from, 1, (size_t)(end - from), page);
     return end + strlen(mark);
 }
@@ -33,7 +32,6 @@ static const char *page_write_until(FILE *page, const char *from, const char *ma
 static void page_begin(FILE *page, const char *title, const char *subtitle)
 {
     const char *rest = (const char *)ek_page_html;
-
     for (int i = 0; i < 2; i++) { /* in the head and as the heading */
         rest = page_write_until(page, rest, "{{title}}");
         page_text(page, title);
@@ -50,7 +48,6 @@ static void page_begin(FILE *page, const char *title, const char *subtitle)
 static int page_end(FILE *page, ek_report *const *reports, int count)
 {
     const char *more = "{{more}}", *rest = strstr((const char *)ek_page_html, more) + strlen(more);
-
     rest = page_write_until(page, rest, "{{report}}");
     EK_TRY(ek_report_put(page, true, reports, count));
     fputs(rest, page);
@@ -69,7 +66,6 @@ static int page_write(FILE *stream, void *user)
 {
     const page_job *job = user;
     const ek_report_page *page = &job->page;
-
     page_begin(stream, page->title ? page->title : "Memory and time of training", page->subtitle);
     if (page->more) {
         /* Style sheets and drawings want decimal points whatever language the program speaks. */
@@ -80,29 +76,34 @@ static int page_write(FILE *stream, void *user)
     return page_end(stream, job->reports, job->count);
 }
 
-static int page_check(const char *path, ek_report *const *reports, int count)
+static int page_check(const char *what, const char *path, ek_report *const *reports, int count)
 {
     if (!path || !*path)
-        return EK_FAIL(EK_E_INVALID, "report_html: there is no path");
+        return EK_FAIL(EK_E_INVALID, "%s: there is no path", what);
     if (count < 0 || (count > 0 && !reports))
-        return EK_FAIL(EK_E_INVALID, "report_html: %s: %d reports%s", path, count,
+        return EK_FAIL(EK_E_INVALID, "%s: %s: %d reports%s", what, path, count,
                        count < 0 ? "" : ", but no list of them");
     for (int r = 0; r < count; r++)
         if (!reports[r])
-            return EK_FAIL(EK_E_INVALID, "report_html: %s: report %d of %d is NULL", path, r,
-                           count);
+            return EK_FAIL(EK_E_INVALID, "%s: %s: report %d of %d is NULL", what, path, r, count);
     return 0;
+}
+
+static int page_make(const char *what, const char *path, ek_report *const *reports, int count,
+                     const ek_report_page *page)
+{
+    EK_TRY(page_check(what, path, reports, count));
+    page_job job = {.reports = reports, .count = count, .page = page ? *page : (ek_report_page){0}};
+    return ek_file_replace_text(what, path, page_write, &job);
 }
 
 int ek_report_html_page(const char *path, ek_report *const *reports, int count,
                         const ek_report_page *page)
 {
-    EK_TRY(page_check(path, reports, count));
-    page_job job = {.reports = reports, .count = count, .page = page ? *page : (ek_report_page){0}};
-    return ek_file_replace_text("report_html", path, page_write, &job);
+    return page_make("report_html_page", path, reports, count, page);
 }
 
 int ek_report_html(const char *path, ek_report *const *reports, int count)
 {
-    return ek_report_html_page(path, reports, count, NULL);
+    return page_make("report_html", path, reports, count, NULL);
 }

@@ -1,4 +1,4 @@
-/* report.h: what the writers of a report read beside the public functions. */
+/* report.h: what the tables, pages and traces of a report read, beside the public functions. */
 #ifndef EK_REPORT_REPORT_H
 #define EK_REPORT_REPORT_H
 
@@ -11,29 +11,30 @@
  * one before it, and has a greater depth. */
 typedef struct ek_report_span {
     int device; /* index in the report */
-    int thread; /* small number, unique per thread */
-    int depth;  /* 0: not within another of its thread */
+    int thread; /* its number, from 0 */
+    int depth;  /* how many spans of the same thread and device are around it */
     ek_span_kind kind;
     double begin, end; /* seconds since the step began */
     char label[96];    /* "backward of conv2d" */
 } ek_report_span;
 
-/* Those of the last finished step by begin (outer ones first); writes how many, and the step's
- * duration in seconds. NULL if there is none, or, with a negative status as the number, if they
- * cannot be read (EK_E_NO_MEMORY). They live as long as the report is not changed. */
+/* The spans of the last finished step, sorted by begin, outer ones first. Writes how many, and the
+ * step's seconds. NULL if there are none; NULL and a negative status as *count on EK_E_NO_MEMORY.
+ * Valid until the report changes. */
 const ek_report_span *ek_report_spans(const ek_report *report, int *count, double *seconds);
 
-/* Threads that had spans; the device whose worker one is, -1 if it is no worker. */
+/* How many threads had spans, and the device whose worker such a thread is (-1: it is no worker).
+ */
 int ek_report_thread_count(const ek_report *report);
 int ek_report_thread_device(const ek_report *report, int thread);
 
-/* Spans of that step that there was no room for, or a negative status. */
+/* How many spans of the last finished step there was no room for, or a negative status. */
 int64_t ek_report_spans_dropped(const ek_report *report);
 
-/* As ek_report_memory, of that step alone and finer; seconds since it began. */
+/* As ek_report_memory, finer and of the last finished step alone. Seconds count from its begin. */
 int ek_report_step_memory(const ek_report *report, int index, ek_memory_sample *samples, int room);
 
-/* The largest batch that the caller told, 0 for none. */
+/* What ek_report_set_largest_batch was given; 0: it was not called. */
 int64_t ek_report_largest_batch(const ek_report *report);
 
 /* ---- writing ---- */

@@ -42,7 +42,7 @@ static void table_write_memory(const ek_device_report *device, FILE *stream)
     fprintf(stream, "  %s\n", device->peak_operation[0] ? device->peak_operation : "-");
 }
 
-/* Of the mean step. */
+/* One kind of time in the mean step: milliseconds and percent. */
 static void table_write_share(double seconds, double all, int64_t steps, FILE *stream)
 {
     fprintf(stream, " %9.2f %3.0f %%", 1e3 * seconds / (double)steps,

@@ -32,7 +32,7 @@ typedef struct trace {
     int count, room;
 } trace;
 
-/* Whole nanoseconds, so that what nests still does. */
+/* Rounded to whole nanoseconds, so that nested spans stay nested. */
 static double microseconds(double seconds)
 {
     return round(1e9 * seconds) / 1000;
@@ -143,7 +143,8 @@ static void trace_put_name(ek_json_writer *json, const char *what, int thread, c
     ek_json_close(json, '}');
 }
 
-/* A thread that works for one device, which no worker does, goes by its name too. */
+/* The device of a thread whose spans are all of one device, if no worker is that device's; else -1.
+ * Such a thread is shown under the device's name. */
 static int trace_only_device(const trace *t, int thread)
 {
     int device = -1;

@@ -23,7 +23,7 @@ struct ek_planner {
 
 /* ---- wishes ---- */
 
-/* Which wishes are there, for one sentence if it is more than one. */
+/* Which wishes were given. Two that exclude each other are named in one sentence. */
 typedef struct wishes {
     bool chunks, weights, first, plan;
 } wishes;
@@ -70,7 +70,7 @@ static int planner_check_one(const char *what, const ek_split_options *options, 
     return 0;
 }
 
-/* Shares as numbers from 0 on, of the devices that there are, not all zero. */
+/* Refuses shares that are negative, all zero, or given for devices that do not exist. */
 static int planner_check_shares(const char *what, const char *name, const double *shares,
                                 int devices)
 {
@@ -140,7 +140,7 @@ static int planner_use_plan(ek_planner *planner, const char *text)
     return rc;
 }
 
-/* Sizes that differ by one at most are proportions too. */
+/* An even split is one by equal proportions. */
 static int planner_use_even(ek_planner *planner)
 {
     int64_t ones[EK_MAX_DEVICES];
@@ -150,7 +150,7 @@ static int planner_use_even(ek_planner *planner)
     return ek_plans_add(&planner->plans, 0, ones);
 }
 
-/* Forget all plans but the last one, which is the first now. */
+/* Drops all plans but the last one, which then holds from the first forward on. */
 static int planner_go_on_from(ek_planner *planner, const char *text)
 {
     int64_t sizes[EK_MAX_DEVICES];
