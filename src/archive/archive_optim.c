@@ -6,8 +6,7 @@
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
-#include "optim/schedule.h"
-#include "optim/state_parts.h"
+#include "optim/optimizer.h"
 
 /* ---- rates of all groups ---- */
 

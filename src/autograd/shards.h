@@ -2,9 +2,9 @@
  *
  * A divided leaf is a parameter that stands for pieces of its memory. Each piece is a leaf of its
  * own: flat, on the device that owns it, on that device's copy of the parameter's elements, with a
- * slot for its gradient. Forwards are recorded from the pieces (comm/collectives.h), so that gradients
- * arrive there; the optimizer steps the pieces where they are, and the group then shows the result
- * in the parameter and in all copies. */
+ * slot for its gradient. Forwards are recorded from the pieces (comm/collectives.h), so that
+ * gradients arrive there; the optimizer steps the pieces where they are, and the group then shows
+ * the result in the parameter and in all copies. */
 #ifndef EK_AUTOGRAD_SHARDS_H
 #define EK_AUTOGRAD_SHARDS_H
 
@@ -53,6 +53,23 @@ int ek_leaf_set_shards(ek_tensor *leaf, ek_shards *shards);
 static inline const ek_shards *ek_leaf_shards(const ek_tensor *leaf)
 {
     return (const ek_shards *)leaf->shards;
+}
+
+/* A whole leaf is one shard, which is the leaf, of serial 0. */
+static inline uint64_t ek_leaf_serial(const ek_tensor *leaf)
+{
+    return leaf->shards ? ek_leaf_shards(leaf)->serial : 0;
+}
+
+static inline int ek_leaf_shard_count(const ek_tensor *leaf)
+{
+    return leaf->shards ? ek_leaf_shards(leaf)->count : 1;
+}
+
+static inline ek_shard ek_leaf_shard(const ek_tensor *leaf, int index)
+{
+    return leaf->shards ? ek_leaf_shards(leaf)->shards[index]
+                        : (ek_shard){0, ek_count(leaf), (ek_tensor *)leaf};
 }
 
 /* A whole gradient that the leaf got beside its pieces (its module was used without its replicas)

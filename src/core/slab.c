@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MEMBER_ALIGNMENT = 64 };
-
 static void slab_destroy(ek_object *object)
 {
     ek_slab *slab = (ek_slab *)object;
@@ -24,7 +22,6 @@ ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count)
     ek_object_init(&slab->object, slab_destroy);
     slab->dtype = count ? tensors[0]->dtype : EK_F32;
     size_t size = ek_dtype_size(slab->dtype);
-    int64_t unit = (int64_t)(MEMBER_ALIGNMENT / size);
 
     ek_scope scope = ek_scope_begin();
     int64_t *offsets = ek_calloc((size_t)count, sizeof *offsets);
@@ -38,7 +35,7 @@ ek_slab *ek_slab_new(ek_dev *dev, ek_tensor *const *tensors, int count)
             goto fail;
         }
         offsets[i] = slab->elements;
-        slab->elements += (ek_count(tensors[i]) + unit - 1) / unit * unit;
+        slab->elements += ek_slab_pitch(slab->dtype, ek_count(tensors[i]));
     }
     slab->storage = ek_storage_new(dev, (size_t)slab->elements * size);
     if (!slab->storage || ek_dev_zero(dev, slab->storage->data, slab->storage->nbytes) < 0)

@@ -7,6 +7,8 @@
 
 #include "core/tensor.h"
 
+enum { EK_SLAB_ALIGNMENT = 64 }; /* of members, in bytes */
+
 typedef struct ek_slab {
     ek_object object;
     ek_storage *storage;
@@ -15,6 +17,13 @@ typedef struct ek_slab {
     int64_t elements;    /* of the whole slab, padding included */
     ek_tensor **members; /* one reference each */
 } ek_slab;
+
+/* From the start of a member of `count` elements to that of the next, in elements. */
+static inline int64_t ek_slab_pitch(ek_dtype dtype, int64_t count)
+{
+    int64_t unit = EK_SLAB_ALIGNMENT / (int64_t)ek_dtype_size(dtype);
+    return (count + unit - 1) / unit * unit;
+}
 
 /* A slab with a member for each of `tensors` (same shapes and strides, made dense), on dev, under
  * the calling thread's category, zeroed (padding must stay finite). All of one dtype. One

@@ -26,8 +26,7 @@ static int collect(const ek_optimizer *optimizer, gradient_list *list)
     size_t room = 1;
     for (int i = 0; i < optimizer->slot_count; i++) {
         ek_tensor *parameter = optimizer->slots[i]->parameter;
-        const ek_shards *shards = ek_leaf_shards(parameter);
-        room += shards ? (size_t)shards->count : 1;
+        room += (size_t)ek_leaf_shard_count(parameter);
         EK_TRY(ek_leaf_settle_gradient(parameter));
     }
     list->gradients = ek_calloc(room, sizeof *list->gradients);
@@ -35,11 +34,8 @@ static int collect(const ek_optimizer *optimizer, gradient_list *list)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < optimizer->slot_count; i++) {
         const ek_tensor *parameter = optimizer->slots[i]->parameter;
-        const ek_shards *shards = ek_leaf_shards(parameter);
-        if (!shards)
-            append(list, parameter);
-        for (int p = 0; shards && p < shards->count; p++)
-            append(list, shards->shards[p].piece);
+        for (int k = 0; k < ek_leaf_shard_count(parameter); k++)
+            append(list, ek_leaf_shard(parameter, k).piece);
     }
     return 0;
 }

@@ -1,4 +1,9 @@
-/* optimizer.h: what the algorithms and the stepping share. */
+/* optimizer.h: what optimizers are made of, for this folder and for checkpoints.
+ *
+ * An optimizer has a slot per parameter. A slot has a segment for each place where its parameter is
+ * stepped: one if the parameter is whole, and one per shard if it is divided (autograd/shards.h).
+ * The optimizer's table has all segments in the order of memory: what follows each other there is
+ * stepped as one range, with state that is laid out like the parameters. */
 #ifndef EK_OPTIM_OPTIMIZER_H
 #define EK_OPTIM_OPTIMIZER_H
 
@@ -34,35 +39,34 @@ typedef struct ek_algorithm {
                   ek_tensor *const *const *state);
 } ek_algorithm;
 
-/* What is stepped in one place: a whole parameter, or one shard of a divided one
- * (autograd/shards.h). */
-typedef struct ek_slot_piece {
+/* Elements [begin, end) of a parameter, in order of its memory, which are stepped in one place. */
+typedef struct ek_segment {
     struct ek_slot *slot;
-    int64_t begin, end;          /* elements of the parameter, in order of its memory */
-    ek_tensor *state[EK_STATES]; /* references, where the piece lies and laid out as it is; NULL or
-                                    zeros before the first update */
+    int64_t begin, end;
+    ek_tensor *state[EK_STATES]; /* references, on the segment's device and laid out as it is; NULL
+                                    or zeros before the first update */
     ek_tensor *fresh[EK_STATES]; /* references: memory that becomes the state's, or not */
-    /* Where the piece lay when the table was sorted, and its place there. */
-    const ek_storage *storage;
-    int64_t offset;
-    int row;
-} ek_slot_piece;
+    /* As the last ek_optimizer_sort found it; borrowed. */
+    ek_tensor *tensor;   /* where it lies; NULL if its parameter has been divided otherwise since */
+    ek_tensor *gradient; /* of this step, in the order of memory of `tensor`; NULL: none */
+} ek_segment;
 
-typedef struct ek_slot_division {
-    uint64_t serial;             /* of the shards; 0: one piece, which is the parameter */
+/* All segments of one parameter. */
+typedef struct ek_cut {
+    uint64_t serial;             /* of the division; 0: one segment, which is the parameter */
     int64_t stride[EK_MAX_DIMS]; /* the parameter's, for the order of elements */
     int count;
-    ek_slot_piece *pieces; /* NULL: no division */
-} ek_slot_division;
+    ek_segment *segments; /* NULL: no cut */
+} ek_cut;
 
 /* One parameter. */
 typedef struct ek_slot {
     ek_tensor *parameter; /* a reference */
     int group;
     int64_t step; /* how many updates it had */
-    ek_slot_division division;
-    ek_slot_division before; /* during a change: the division until then, which has the state */
-    bool takes_part;         /* in this step */
+    ek_cut cut;
+    ek_cut before;   /* during a change: the cut until then, which has the state */
+    bool takes_part; /* in this step */
 } ek_slot;
 
 struct ek_optimizer {
@@ -72,77 +76,79 @@ struct ek_optimizer {
     int group_count;
     ek_slot **slots;
     int slot_count;
-    ek_map index; /* parameter to slot */
-    /* All pieces by group and place in memory (layout.c). */
-    ek_slot_piece **table;
-    int piece_count;
+    ek_map index;       /* parameter to slot */
+    ek_segment **table; /* all segments by group and place in memory */
+    int segment_count;
     bool table_is_current;
-    bool changing; /* some piece has fresh memory, or some slot a division before */
+    bool changing; /* some segment has fresh memory, or some slot a cut before */
 };
 
 /* Makes an optimizer of `options`, with the module's parameters as group 0 if there is one. */
 ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer_options *options);
 
-/* ---- pieces.c: parameters and their pieces ---- */
+/* ---- flat.c: segments, and where their state lies ---- */
 
 ek_slot *ek_slot_new(ek_tensor *parameter, int group);
 void ek_slot_free(ek_slot *slot);
+/* The parameter and its segments with state s, on their own. */
+ek_slot *ek_slot_copy(const ek_slot *slot, int s);
 
-/* Where the piece lies now; NULL if its parameter has been divided otherwise since. */
-ek_tensor *ek_piece_tensor(const ek_slot_piece *piece);
-bool ek_slot_is_current(const ek_slot *slot);
+/* Gives the slot the segments that its parameter has now, if these have changed. State that it has
+ * stays with the cut before, until ek_optimizer_end_change. */
+int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot);
 
-/* Gives the slot the pieces that its parameter has now. State that it has stays with the division
- * before, until ek_optimizer_end_change. */
-int ek_slot_divide(ek_optimizer *optimizer, ek_slot *slot);
+/* Brings the table up to date: by group and place in memory. */
+int ek_optimizer_sort(ek_optimizer *optimizer);
 
-/* Copies the state of the division before to where the pieces' is to lie. */
+/* True if b, the next of those that are stepped, follows a in memory: parameter, gradient and
+ * `states` states. */
+bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const ek_segment *b,
+                      int states);
+
+/* Memory for all states of these segments, a run of the table: in one slab for neighbours, zeros if
+ * there was no state. If `slot` isn't NULL, only for neighbours of its segments. What changes is
+ * fresh until ek_optimizer_end_change. */
+int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, int count,
+                         const ek_slot *slot);
+
+/* Copies the state of the cut before to where the segments' is to lie. */
 int ek_slot_carry_state(ek_slot *slot);
 
-/* Fresh memory and new divisions become valid (all state has been carried over), or all is as it
- * was before. */
+/* Fresh memory and new cuts become valid (all state has been carried over), or all is as it was
+ * before. */
 void ek_optimizer_end_change(ek_optimizer *optimizer, bool keep);
 
+/* What state s is after the change, if there is one. */
+static inline ek_tensor *ek_segment_state(const ek_segment *segment, int s)
+{
+    return segment->fresh[s] ? segment->fresh[s] : segment->state[s];
+}
+
 /* State s as one tensor on cpu, in the scope: shaped as the parameter, of the state's dtype. */
-ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_slot_division *division, int s);
+ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_cut *cut, int s);
 /* A tensor of the parameter's shape on cpu, in the parameter's dtype and order of memory: `state`
  * itself if it is so and no part of the slot's state, else a copy in the scope. */
 ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state);
-/* Copies such a tensor to state s of all pieces. */
+/* Copies such a tensor to state s of all segments. */
 int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);
 
-/* What state s is after the change, if there is one. */
-static inline ek_tensor *ek_piece_state(const ek_slot_piece *piece, int s)
-{
-    return piece->fresh[s] ? piece->fresh[s] : piece->state[s];
-}
+/* ---- for checkpoints ---- */
 
-/* ---- layout.c: places in memory ---- */
+/* Writes the segments' state as one counted object, of which the caller owns a reference: optimizer
+ * and parameter may go. *parts is NULL if the parameter is whole or there is no state. Returns 0 or
+ * a negative status. */
+int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
+                             const char *name, ek_object **parts, ek_dtype *dtype);
 
-/* A row of the segment table: a piece that is stepped. */
-typedef struct ek_row {
-    ek_slot_piece *piece;
-    ek_tensor *tensor;   /* where it lies */
-    ek_tensor *gradient; /* in its order of memory; NULL: none, and no slot for one */
-} ek_row;
+/* The whole, on cpu, in the scope: shaped as the parameter. */
+ek_tensor *ek_state_parts_gather(ek_object *parts);
 
-/* Brings the table of pieces up to date: by group and place in memory. */
-int ek_optimizer_sort(ek_optimizer *optimizer);
+ek_optimizer *ek_schedule_optimizer(const ek_schedule *schedule);
 
-/* May b be stepped by the call that steps a, as far as parameter and gradient go? */
-bool ek_rows_join(const ek_optimizer *optimizer, const ek_row *a, const ek_row *b);
-/* And as far as `count` states go? */
-bool ek_states_join(const ek_row *a, const ek_row *b, int count);
+/* The rates that it began with, of the `*count` groups that it has seen. */
+const double *ek_schedule_initial(const ek_schedule *schedule, int *count);
 
-/* Memory for all states of the rows (zeros where there was none), in one slab for what joins. What
- * changes is fresh until ek_optimizer_end_change. */
-int ek_optimizer_prepare_state(ek_optimizer *optimizer, const ek_row *rows, int count);
-/* The same for the slot, in the place where the next step will look for it: with its neighbours',
- * as if all had gradients. */
-int ek_optimizer_reserve_state(ek_optimizer *optimizer, const ek_slot *slot);
-
-/* The tensor as a flat handle in the scope; it must be dense. `count` may reach beyond its end,
- * over a slab's following members. */
-ek_tensor *ek_flat_range(const ek_tensor *tensor, int64_t count);
+/* Makes it one of `count` groups with these, after `steps` steps. Rates of the optimizer stay. */
+int ek_schedule_restore(ek_schedule *schedule, int64_t steps, const double *initial, int count);
 
 #endif

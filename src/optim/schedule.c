@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "optim/optimizer.h"
-#include "optim/schedule.h"
 
 enum { MOST_REPLAYED = 1 << 24 }; /* steps; a second or so */
 

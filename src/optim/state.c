@@ -1,4 +1,5 @@
 /* state.c: what an optimizer knows of a parameter, out and in again: for checkpoints. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "evenkeel/autograd.h"
@@ -14,11 +15,14 @@ static ek_slot *slot_of(const ek_optimizer *optimizer, const ek_tensor *paramete
     return parameter ? ek_map_find(&optimizer->index, parameter) : NULL;
 }
 
-/* Of a divided parameter a copy of the whole. */
-static ek_tensor *state_of(const ek_slot *slot, int s)
+/* The state's index, or EK_STATES. */
+static int state_index(const ek_optimizer *optimizer, const char *name)
 {
-    ek_tensor *state = slot->division.pieces[0].state[s];
-    return state && slot->division.serial ? ek_slot_gather_state(slot, &slot->division, s) : state;
+    const char *const *names = optimizer->algorithm->state_names;
+    for (int s = 0; s < EK_STATES && names[s]; s++)
+        if (strcmp(names[s], name) == 0)
+            return s;
+    return EK_STATES;
 }
 
 ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, const char *name)
@@ -26,12 +30,51 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
     if (!optimizer || !name)
         return NULL;
     const ek_slot *slot = slot_of(optimizer, parameter);
-    if (!slot || slot->step == 0)
+    int s = state_index(optimizer, name);
+    if (!slot || slot->step == 0 || s == EK_STATES)
         return NULL;
-    for (int s = 0; s < EK_STATES && optimizer->algorithm->state_names[s]; s++)
-        if (strcmp(optimizer->algorithm->state_names[s], name) == 0)
-            return state_of(slot, s);
-    return NULL;
+    ek_tensor *state = slot->cut.segments[0].state[s];
+    return state && slot->cut.serial ? ek_slot_gather_state(slot, &slot->cut, s) : state;
+}
+
+/* State of a divided parameter, which outlives its optimizer. */
+typedef struct state_parts {
+    ek_object object;
+    ek_slot *slot; /* owned */
+    int state;
+} state_parts;
+
+static void state_parts_destroy(ek_object *object)
+{
+    ek_slot_free(((state_parts *)object)->slot);
+    free(object);
+}
+
+int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
+                             const char *name, ek_object **parts, ek_dtype *dtype)
+{
+    const ek_slot *slot = slot_of(optimizer, parameter);
+    int s = state_index(optimizer, name);
+    *parts = NULL;
+    if (!slot || slot->step == 0 || !slot->cut.serial || s == EK_STATES ||
+        !slot->cut.segments[0].state[s])
+        return 0;
+    state_parts *made = ek_calloc(1, sizeof *made);
+    if (!made || !(made->slot = ek_slot_copy(slot, s))) {
+        free(made);
+        return EK_E_NO_MEMORY;
+    }
+    ek_object_init(&made->object, state_parts_destroy);
+    made->state = s;
+    *dtype = slot->cut.segments[0].state[s]->dtype;
+    *parts = &made->object;
+    return 0;
+}
+
+ek_tensor *ek_state_parts_gather(ek_object *object)
+{
+    const state_parts *parts = (state_parts *)object;
+    return ek_slot_gather_state(parts->slot, &parts->slot->cut, parts->state);
 }
 
 static int find_slot(ek_optimizer *optimizer, const ek_tensor *parameter, ek_slot **slot)
@@ -150,27 +193,29 @@ static int check_call(const ek_optimizer *optimizer, const ek_slot *slot, int64_
 
 /* ---- in ---- */
 
-/* Brings the division of the slot up to date, and on the way, since the table of pieces is made
- * anew, that of all that have no state to carry. */
-static int update_division(ek_optimizer *optimizer, ek_slot *slot)
+/* Memory for the slot's states where the next step will look for it: with its neighbours', as if
+ * all had gradients. Those that have no state to carry are cut anew with it, for the sake of
+ * calls for many parameters in turn. */
+static int reserve_states(ek_optimizer *optimizer, ek_slot *slot)
 {
-    if (ek_slot_is_current(slot))
-        return 0;
-    for (int i = 0; i < optimizer->slot_count; i++) {
-        ek_slot *other = optimizer->slots[i];
-        if (!ek_slot_is_current(other) && (other == slot || other->step == 0))
-            EK_TRY(ek_slot_divide(optimizer, other));
+    for (int i = 0; i < optimizer->slot_count; i++)
+        if (optimizer->slots[i] == slot || optimizer->slots[i]->step == 0)
+            EK_TRY(ek_slot_recut(optimizer, optimizer->slots[i]));
+    EK_TRY(ek_optimizer_sort(optimizer));
+    for (int i = 0; i < optimizer->segment_count; i++) {
+        ek_segment *segment = optimizer->table[i];
+        segment->gradient = segment->tensor ? segment->tensor->grad_slot : NULL;
     }
-    return 0;
+    return ek_optimizer_lay_out(optimizer, optimizer->table, optimizer->segment_count, slot);
 }
 
 /* A parameter that was never updated. */
 static void forget_states(ek_slot *slot)
 {
-    for (int i = 0; i < slot->division.count; i++) {
+    for (int i = 0; i < slot->cut.count; i++) {
         for (int s = 0; s < EK_STATES; s++) {
-            ek_object_release(slot->division.pieces[i].state[s]);
-            slot->division.pieces[i].state[s] = NULL;
+            ek_object_release(slot->cut.segments[i].state[s]);
+            slot->cut.segments[i].state[s] = NULL;
         }
     }
     slot->step = 0;
@@ -180,9 +225,9 @@ static int write_states(ek_slot *slot, int64_t steps, ek_tensor *const *states, 
 {
     for (int s = 0; s < count; s++)
         EK_TRY(ek_slot_put_state(slot, s, states[s]));
-    for (int i = 0; i < slot->division.count; i++)
+    for (int i = 0; i < slot->cut.count; i++)
         for (int s = 0; s < count; s++)
-            ek_tensor_written(slot->division.pieces[i].state[s], "ek_optimizer_set_state");
+            ek_tensor_written(slot->cut.segments[i].state[s], "ek_optimizer_set_state");
     slot->step = steps;
     return 0;
 }
@@ -191,15 +236,12 @@ static int write_states(ek_slot *slot, int64_t steps, ek_tensor *const *states, 
 static int put_states(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
                       ek_tensor *states[EK_STATES], int count)
 {
-    int status = 0;
     for (int s = 0; s < count; s++) {
         states[s] = ek_slot_convert_state(slot, states[s]);
         if (!states[s])
             return ek_error_pending();
     }
-    status = update_division(optimizer, slot);
-    if (status >= 0)
-        status = ek_optimizer_reserve_state(optimizer, slot);
+    int status = reserve_states(optimizer, slot);
     ek_optimizer_end_change(optimizer, status >= 0);
     return status < 0 ? status : write_states(slot, steps, states, count);
 }

@@ -1,11 +1,10 @@
 /* step.c: one update of all parameters, in as few kernel calls as their places in memory allow.
  *
- * The rows of the segment table are the pieces of the parameters that have a gradient: a parameter
- * that is whole is one piece. A block of rows that join (layout.c) falls into spans of equal phase
- * (the count of updates, where the formula depends on it); each span is a flat range. Spans of one
- * device, dtype, group and phase are stepped by one call, which a GPU turns into few kernels; where
- * pieces lie on several devices, these step theirs side by side. Everything that can fail (checks,
- * state, copies of gradients in another order of memory, handles) comes before the first update. */
+ * The segments (flat.c) of the parameters that have a gradient fall into ranges of neighbours of
+ * equal phase (the count of updates, if the formula depends on it). Ranges of one device, dtype,
+ * group and phase are stepped by one call, which a GPU turns into few kernels. If segments lie on
+ * several devices, these step theirs side by side. Everything that can fail (checks, state, copies
+ * of gradients in another order of memory, handles) comes before the first update. */
 #include <stdlib.h>
 
 #include "autograd/shards.h"
@@ -15,18 +14,17 @@
 #include "kernels/kernels.h"
 #include "optim/optimizer.h"
 
-typedef struct span {
-    int begin, end; /* rows */
-    ek_tensor *parameter, *gradient, *state[EK_STATES];
+/* Neighbours: segments [begin, end) of the step. */
+typedef struct range {
+    int begin, end;
+    ek_dev *dev;
+    ek_dtype dtype;
+    int group;
+    int64_t phase, step;
     bool done;
-} span;
+} range;
 
-/* Arguments of one call: arrays of as many as there are spans. */
-typedef struct call_list {
-    int count;
-    ek_tensor **parameters, **gradients, **state[EK_STATES];
-    bool *member; /* by span */
-} call_list;
+enum { PARAMETER, GRADIENT, STATE, OPERANDS = STATE + EK_STATES };
 
 typedef struct step_group {
     ek_shard_group *group; /* entered */
@@ -35,13 +33,12 @@ typedef struct step_group {
 
 typedef struct step {
     ek_optimizer *optimizer;
-    ek_row *rows;
-    int row_count;
-    span *spans;
-    int span_count;
-    /* The devices of the spans, and for each the arguments of its calls. */
-    ek_dev **devs;
-    call_list *lists;
+    ek_segment **segments; /* those that are stepped, in the order of the table */
+    int segment_count;
+    range *ranges; /* those of one call follow each other, and those of one device */
+    int range_count;
+    ek_tensor **operands[OPERANDS]; /* by range: flat handles */
+    ek_dev *devs[2 * EK_MAX_DEVICES + 1];
     int dev_count;
     step_group *groups; /* of the divided parameters, each once */
     int group_count;
@@ -72,7 +69,7 @@ static void leave_groups(const step *this)
             this->groups[i].group->leave(this->groups[i].group);
 }
 
-/* Parameters with a gradient take part, divided ones with all of their pieces. */
+/* Parameters with a gradient take part, divided ones with all of their shards. */
 static int choose_slots(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
@@ -89,13 +86,13 @@ static int choose_slots(step *this)
         slot->takes_part = ek_leaf_has_gradient(slot->parameter);
         if (group && slot->takes_part)
             group->takes_part = true;
-        if (slot->takes_part && !ek_slot_is_current(slot))
-            EK_TRY(ek_slot_divide(optimizer, slot));
+        if (slot->takes_part)
+            EK_TRY(ek_slot_recut(optimizer, slot));
     }
     return 0;
 }
 
-/* ---- before the first update ---- */
+/* ---- gradients ---- */
 
 static int check_gradient(const ek_optimizer *optimizer, const ek_tensor *parameter,
                           const ek_tensor *gradient)
@@ -121,7 +118,7 @@ static ek_tensor *new_gradient(const ek_tensor *tensor)
     return gradient;
 }
 
-/* The gradient of a piece for which none arrived, while others of its parameter have one. */
+/* The gradient of a shard for which none arrived, while others of its parameter have one. */
 static ek_tensor *zero_gradient(ek_tensor *tensor)
 {
     ek_tensor *zeros = tensor->grad_slot ? tensor->grad_slot : new_gradient(tensor);
@@ -133,9 +130,9 @@ static ek_tensor *zero_gradient(ek_tensor *tensor)
 }
 
 /* The gradient of what is stepped, in its order of memory. */
-static int find_gradient(const ek_optimizer *optimizer, ek_row *row)
+static int find_gradient(const ek_optimizer *optimizer, ek_segment *segment)
 {
-    ek_tensor *tensor = row->tensor, *gradient = ek_tensor_grad(tensor);
+    ek_tensor *tensor = segment->tensor, *gradient = ek_tensor_grad(tensor);
     if (!gradient)
         gradient = zero_gradient(tensor);
     if (!gradient)
@@ -148,250 +145,211 @@ static int find_gradient(const ek_optimizer *optimizer, ek_row *row)
         EK_TRY(ek_kernels_of(copy)->copy(ek_tensor_dev(copy), copy, gradient));
         gradient = copy;
     }
-    row->gradient = gradient;
+    segment->gradient = gradient;
     return 0;
 }
 
-static int collect_rows(step *this)
+static int collect_segments(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
     EK_TRY(ek_optimizer_sort(optimizer));
-    this->rows = ek_calloc((size_t)optimizer->piece_count + 1, sizeof *this->rows);
-    if (!this->rows)
+    this->segments = ek_calloc((size_t)optimizer->segment_count + 1, sizeof(ek_segment *));
+    if (!this->segments)
         return EK_E_NO_MEMORY;
-    for (int i = 0; i < optimizer->piece_count; i++) {
-        ek_slot_piece *piece = optimizer->table[i];
-        if (!piece->slot->takes_part)
+    for (int i = 0; i < optimizer->segment_count; i++) {
+        if (!optimizer->table[i]->slot->takes_part)
             continue;
-        ek_row *row = &this->rows[this->row_count++];
-        *row = (ek_row){.piece = piece, .tensor = ek_piece_tensor(piece)};
-        EK_TRY(find_gradient(optimizer, row));
+        EK_TRY(find_gradient(optimizer, optimizer->table[i]));
+        this->segments[this->segment_count++] = optimizer->table[i];
     }
     return 0;
 }
 
-/* Memory for the state, and in new pieces what they take over. */
+/* Memory for the state, and in new segments what they take over. */
 static int prepare_state(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
-    EK_TRY(ek_optimizer_prepare_state(optimizer, this->rows, this->row_count));
+    EK_TRY(ek_optimizer_lay_out(optimizer, this->segments, this->segment_count, NULL));
     for (int i = 0; i < optimizer->slot_count && optimizer->changing; i++)
         EK_TRY(ek_slot_carry_state(optimizer->slots[i]));
     return 0;
 }
 
-/* Flat handles for rows [begin, end). */
-static int prepare_span(span *call, const ek_row *rows, int begin, int end, int states)
+/* ---- ranges ---- */
+
+/* 0 if one call steps both. */
+static int compare_calls(const range *a, const range *b)
 {
-    const ek_tensor *first = rows[begin].tensor, *last = rows[end - 1].tensor;
-    int64_t count = last->offset - first->offset + ek_count(last);
-    *call = (span){.begin = begin,
-                   .end = end,
-                   .parameter = ek_flat_range(first, count),
-                   .gradient = ek_flat_range(rows[begin].gradient, count)};
-    bool made = call->parameter && call->gradient;
-    for (int s = 0; s < states; s++) {
-        call->state[s] = ek_flat_range(ek_piece_state(rows[begin].piece, s), count);
-        made = made && call->state[s];
-    }
-    return made ? 0 : ek_error_pending();
+    if (a->dev != b->dev)
+        return a->dev->id.kind != b->dev->id.kind ? (int)a->dev->id.kind - (int)b->dev->id.kind
+                                                  : a->dev->id.index - b->dev->id.index;
+    if (a->dtype != b->dtype)
+        return (int)a->dtype - (int)b->dtype;
+    if (a->group != b->group)
+        return a->group - b->group;
+    return (a->phase > b->phase) - (a->phase < b->phase);
 }
 
-static int prepare_spans(step *this)
+static int compare_ranges(const void *x, const void *y)
+{
+    const range *a = x, *b = y;
+    int order = compare_calls(a, b);
+    return order ? order : a->begin - b->begin;
+}
+
+static int state_count(const step *this, const range *r)
+{
+    return this->optimizer->algorithm->state_count(&this->optimizer->groups[r->group]);
+}
+
+/* Segments that join and are of one phase, as far as they go from `begin`. */
+static range range_from(const step *this, int begin)
 {
     const ek_optimizer *optimizer = this->optimizer;
-    const ek_algorithm *algorithm = optimizer->algorithm;
-    const ek_row *rows = this->rows;
-    this->spans = ek_calloc((size_t)this->row_count + 1, sizeof *this->spans);
-    if (!this->spans)
+    const ek_slot *slot = this->segments[begin]->slot;
+    const ek_tensor *tensor = this->segments[begin]->tensor;
+    const ek_optimizer_options *options = &optimizer->groups[slot->group];
+    range r = {.begin = begin,
+               .dev = ek_tensor_dev(tensor),
+               .dtype = tensor->dtype,
+               .group = slot->group,
+               .phase = optimizer->algorithm->phase(options, slot->step + 1),
+               .step = slot->step + 1};
+    int states = state_count(this, &r);
+    for (r.end = begin + 1; r.end < this->segment_count; r.end++)
+        if (!ek_segments_join(optimizer, this->segments[r.end - 1], this->segments[r.end],
+                              states) ||
+            optimizer->algorithm->phase(options, this->segments[r.end]->slot->step + 1) != r.phase)
+            break;
+    return r;
+}
+
+/* A flat handle, in the scope, on what begins with `tensor`, which is dense. */
+static ek_tensor *flat_handle(const ek_tensor *tensor, int64_t count)
+{
+    int64_t stride = 1;
+    return ek_tensor_view(tensor, 1, &count, &stride, tensor->offset);
+}
+
+static int prepare_operands(step *this)
+{
+    int n = this->range_count;
+    ek_tensor **handles = ek_calloc((size_t)n * OPERANDS + 1, sizeof *handles);
+    if (!handles)
         return EK_E_NO_MEMORY;
-    for (int begin = 0, end; begin < this->row_count; begin = end) {
-        const ek_slot *slot = rows[begin].piece->slot;
-        const ek_optimizer_options *options = &optimizer->groups[slot->group];
-        int states = algorithm->state_count(options);
-        int64_t phase = algorithm->phase(options, slot->step + 1);
-        end = begin + 1;
-        while (end < this->row_count && ek_rows_join(optimizer, &rows[end - 1], &rows[end]) &&
-               ek_states_join(&rows[end - 1], &rows[end], states) &&
-               algorithm->phase(options, rows[end].piece->slot->step + 1) == phase)
-            end++;
-        EK_TRY(prepare_span(&this->spans[this->span_count++], rows, begin, end, states));
+    for (int k = 0; k < OPERANDS; k++)
+        this->operands[k] = handles + (size_t)k * (size_t)n;
+    for (int i = 0; i < n; i++) {
+        const range *r = &this->ranges[i];
+        const ek_segment *first = this->segments[r->begin], *last = this->segments[r->end - 1];
+        int64_t count = last->tensor->offset - first->tensor->offset + ek_count(last->tensor);
+        for (int k = 0; k < STATE + state_count(this, r); k++) {
+            const ek_tensor *tensor = k == PARAMETER  ? first->tensor
+                                      : k == GRADIENT ? first->gradient
+                                                      : ek_segment_state(first, k - STATE);
+            if (!(this->operands[k][i] = flat_handle(tensor, count)))
+                return ek_error_pending();
+        }
     }
     return 0;
 }
 
-static void free_list(call_list *list)
+static int prepare_ranges(step *this)
 {
-    free(list->parameters);
-    free(list->gradients);
-    free(list->member);
-    for (int s = 0; s < EK_STATES; s++)
-        free(list->state[s]);
-}
-
-static int make_list(call_list *list, int spans)
-{
-    size_t n = (size_t)spans + 1;
-    list->parameters = ek_calloc(n, sizeof *list->parameters);
-    list->gradients = ek_calloc(n, sizeof *list->gradients);
-    list->member = ek_calloc(n, sizeof *list->member);
-    bool made = list->parameters && list->gradients && list->member;
-    for (int s = 0; s < EK_STATES; s++) {
-        list->state[s] = ek_calloc(n, sizeof *list->state[s]);
-        made = made && list->state[s];
-    }
-    return made ? 0 : EK_E_NO_MEMORY;
-}
-
-static int prepare_calls(step *this)
-{
-    size_t room = (size_t)this->span_count + 1;
-    this->devs = ek_calloc(room, sizeof(ek_dev *));
-    if (!this->devs)
+    this->ranges = ek_calloc((size_t)this->segment_count + 1, sizeof *this->ranges);
+    if (!this->ranges)
         return EK_E_NO_MEMORY;
-    for (int i = 0; i < this->span_count; i++) {
-        ek_dev *dev = ek_tensor_dev(this->spans[i].parameter);
-        int d = 0;
-        while (d < this->dev_count && this->devs[d] != dev)
-            d++;
-        if (d == this->dev_count)
-            this->devs[this->dev_count++] = dev;
-    }
-    this->lists = ek_calloc((size_t)this->dev_count + 1, sizeof *this->lists);
-    if (!this->lists)
-        return EK_E_NO_MEMORY;
-    for (int d = 0; d < this->dev_count; d++)
-        EK_TRY(make_list(&this->lists[d], this->span_count));
-    return 0;
+    for (int begin = 0; begin < this->segment_count; begin = this->ranges[this->range_count++].end)
+        this->ranges[this->range_count] = range_from(this, begin);
+    qsort(this->ranges, (size_t)this->range_count, sizeof *this->ranges, compare_ranges);
+    for (int i = 0; i < this->range_count; i++)
+        if (i == 0 || this->ranges[i].dev != this->ranges[i - 1].dev)
+            this->devs[this->dev_count++] = this->ranges[i].dev;
+    return prepare_operands(this);
 }
 
 static int prepare(step *this)
 {
     EK_TRY(choose_slots(this));
-    EK_TRY(collect_rows(this));
+    EK_TRY(collect_segments(this));
     for (int i = 0; i < this->group_count; i++)
         if (this->groups[i].takes_part)
             EK_TRY(this->groups[i].group->refresh(this->groups[i].group));
     EK_TRY(prepare_state(this));
-    EK_TRY(prepare_spans(this));
-    return prepare_calls(this);
+    return prepare_ranges(this);
 }
 
 /* ---- updates ---- */
 
 static const char writer[] = "the optimizer's step"; /* for sentences about saved tensors */
 
-/* May one call step both? Those without elements need none. */
-static bool share_call(const step *this, const span *a, const span *b)
+/* Ranges [begin, end). */
+static int run_call(const step *this, int begin, int end)
 {
-    const ek_slot *p = this->rows[a->begin].piece->slot, *q = this->rows[b->begin].piece->slot;
-    const ek_optimizer_options *options = &this->optimizer->groups[p->group];
-    const ek_algorithm *algorithm = this->optimizer->algorithm;
-    return p->group == q->group && a->parameter->dtype == b->parameter->dtype &&
-           ek_tensor_dev(a->parameter) == ek_tensor_dev(b->parameter) &&
-           algorithm->phase(options, p->step + 1) == algorithm->phase(options, q->step + 1);
-}
-
-static void add_to_list(call_list *list, const span *added)
-{
-    int at = list->count++;
-    list->parameters[at] = added->parameter;
-    list->gradients[at] = added->gradient;
-    for (int s = 0; s < EK_STATES; s++)
-        list->state[s][at] = added->state[s];
-}
-
-/* Steps spans[first] and what later ones can share its call. */
-static int run_call(const step *this, int first, call_list *list)
-{
-    span *spans = this->spans;
-    const ek_slot *slot = this->rows[spans[first].begin].piece->slot;
-    bool *member = list->member;
-    list->count = 0;
-    for (int i = first; i < this->span_count; i++) {
-        member[i] = share_call(this, &spans[first], &spans[i]) && !spans[i].done;
-        if (member[i] && ek_count(spans[i].parameter) > 0)
-            add_to_list(list, &spans[i]);
-    }
-    if (list->count > 0) {
-        ek_tensor *const *state[EK_STATES];
-        for (int s = 0; s < EK_STATES; s++)
-            state[s] = spans[first].state[s] ? list->state[s] : NULL;
-        EK_TRY(this->optimizer->algorithm->update(&this->optimizer->groups[slot->group],
-                                                  slot->step + 1, list->count, list->parameters,
-                                                  list->gradients, state));
-    }
-    for (int i = first; i < this->span_count; i++)
-        if (member[i])
-            spans[i].done = true;
+    const range *r = &this->ranges[begin];
+    ek_tensor *const *state[EK_STATES] = {NULL};
+    for (int s = 0; s < state_count(this, r); s++)
+        state[s] = this->operands[STATE + s] + begin;
+    EK_TRY(this->optimizer->algorithm->update(&this->optimizer->groups[r->group], r->step,
+                                              end - begin, this->operands[PARAMETER] + begin,
+                                              this->operands[GRADIENT] + begin, state));
+    for (int i = begin; i < end; i++)
+        this->ranges[i].done = true;
     return 0;
 }
 
-/* All spans of one device; other devices' are theirs to read and write. */
+/* All calls of one device; other devices' are theirs to read and write. */
 static int update_device(void *user, int index)
 {
     const step *this = user;
+    const range *ranges = this->ranges;
     int rc = 0;
     ek_span timed;
     ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", this->optimizer->algorithm->name,
                   this->devs[index]);
-    for (int i = 0; i < this->span_count && rc >= 0; i++)
-        if (ek_tensor_dev(this->spans[i].parameter) == this->devs[index] && !this->spans[i].done)
-            rc = run_call(this, i, &this->lists[index]);
+    for (int begin = 0, end; begin < this->range_count && rc >= 0; begin = end) {
+        end = begin + 1;
+        while (end < this->range_count && compare_calls(&ranges[begin], &ranges[end]) == 0)
+            end++;
+        if (ranges[begin].dev == this->devs[index])
+            rc = run_call(this, begin, end);
+    }
     ek_span_end(&timed);
     return rc;
 }
 
-static void note_piece(const ek_row *row)
+/* A parameter counts its step once. */
+static void note_segment(const ek_segment *segment)
 {
-    ek_slot *slot = row->piece->slot;
-    ek_tensor_written(row->tensor, writer);
-    for (int s = 0; s < EK_STATES && row->piece->state[s]; s++)
-        ek_tensor_written(row->piece->state[s], writer);
+    ek_slot *slot = segment->slot;
+    ek_tensor_written(segment->tensor, writer);
+    for (int s = 0; s < EK_STATES && segment->state[s]; s++)
+        ek_tensor_written(segment->state[s], writer);
     if (!slot->takes_part)
         return;
     slot->takes_part = false;
     slot->step++;
-    if (slot->parameter != row->tensor)
+    if (slot->parameter != segment->tensor)
         ek_tensor_written(slot->parameter, writer);
-}
-
-/* Each parameter counts its step once. Returns whether anything was stepped. */
-static bool note_updates(const step *this)
-{
-    bool stepped = false;
-    for (int i = 0; i < this->span_count; i++) {
-        stepped = stepped || this->spans[i].done;
-        for (int r = this->spans[i].begin; r < this->spans[i].end && this->spans[i].done; r++)
-            note_piece(&this->rows[r]);
-    }
-    return stepped;
 }
 
 /* If one device fails, the others' results are shown nevertheless: all copies stay equal. */
 static int update(step *this)
 {
     int status = ek_gang_run(this->devs, this->dev_count, update_device, this, NULL);
-    if (!note_updates(this))
-        return status;
-    for (int i = 0; i < this->group_count; i++) {
+    bool stepped = false;
+    for (int i = 0; i < this->range_count; i++) {
+        const range *r = &this->ranges[i];
+        stepped = stepped || r->done;
+        for (int k = r->begin; k < r->end && r->done; k++)
+            note_segment(this->segments[k]);
+    }
+    for (int i = 0; i < this->group_count && stepped; i++) {
         ek_shard_group *group = this->groups[i].group;
         int published = this->groups[i].takes_part ? group->publish(group) : 0;
         status = status < 0 ? status : published;
     }
     return status;
-}
-
-static void free_step(step *this)
-{
-    leave_groups(this);
-    for (int d = 0; d < this->dev_count && this->lists; d++)
-        free_list(&this->lists[d]);
-    free(this->lists);
-    free(this->devs);
-    free(this->spans);
-    free(this->rows);
-    free(this->groups);
 }
 
 static ek_dev *first_dev(const ek_optimizer *optimizer)
@@ -414,7 +372,11 @@ int ek_step(ek_optimizer *optimizer)
     ek_optimizer_end_change(optimizer, status >= 0);
     if (status >= 0)
         status = update(&this);
-    free_step(&this);
+    leave_groups(&this);
+    free(this.operands[0]);
+    free(this.ranges);
+    free(this.segments);
+    free(this.groups);
     ek_scope_end(&scope);
     ek_span_end(&timed);
     return status < 0 ? status : 0;

@@ -1,0 +1,381 @@
+/* flat.c: parameters as segments of memory, and state that is laid out like them.
+ *
+ * The table has all segments by group and place. Segments that follow each other within one slab
+ * form a block, whose state is laid out like it: with a slab of state for each kind. A step of a
+ * block is then one range of each.
+ *
+ * A parameter may be cut otherwise between two steps: a wrapper divides parameters whose optimizer
+ * was made before, or gives them back. The state then moves to the new segments. Until all memory
+ * for that is there, a slot has both cuts, so that an error takes nothing away. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/shards.h"
+#include "core/slab.h"
+#include "evenkeel/autograd.h"
+#include "evenkeel/ops.h"
+#include "optim/optimizer.h"
+
+/* ---- the segments of a parameter ---- */
+
+/* The cut that the slot's parameter has now, without state. */
+static int cut_make(ek_slot *slot, ek_cut *cut)
+{
+    int count = ek_leaf_shard_count(slot->parameter);
+    *cut = (ek_cut){.serial = ek_leaf_serial(slot->parameter),
+                    .count = count,
+                    .segments = ek_calloc((size_t)count, sizeof(ek_segment))};
+    if (!cut->segments)
+        return EK_E_NO_MEMORY;
+    memcpy(cut->stride, slot->parameter->stride, sizeof cut->stride);
+    for (int i = 0; i < count; i++) {
+        ek_shard shard = ek_leaf_shard(slot->parameter, i);
+        cut->segments[i] = (ek_segment){.slot = slot, .begin = shard.begin, .end = shard.end};
+    }
+    return 0;
+}
+
+static void cut_clear(ek_cut *cut)
+{
+    for (int i = 0; i < cut->count; i++) {
+        for (int s = 0; s < EK_STATES; s++) {
+            ek_object_release(cut->segments[i].state[s]);
+            ek_object_release(cut->segments[i].fresh[s]);
+        }
+    }
+    free(cut->segments);
+    *cut = (ek_cut){0};
+}
+
+ek_slot *ek_slot_new(ek_tensor *parameter, int group)
+{
+    ek_slot *slot = ek_calloc(1, sizeof *slot);
+    if (!slot)
+        return NULL;
+    slot->parameter = ek_object_retain(parameter);
+    slot->group = group;
+    if (cut_make(slot, &slot->cut) >= 0)
+        return slot;
+    ek_slot_free(slot);
+    return NULL;
+}
+
+ek_slot *ek_slot_copy(const ek_slot *slot, int s)
+{
+    ek_slot *copy = ek_calloc(1, sizeof *copy);
+    ek_segment *segments = ek_calloc((size_t)slot->cut.count, sizeof *segments);
+    if (!copy || !segments) {
+        free(copy);
+        free(segments);
+        return NULL;
+    }
+    copy->parameter = ek_object_retain(slot->parameter);
+    copy->cut = slot->cut;
+    copy->cut.segments = segments;
+    for (int i = 0; i < slot->cut.count; i++) {
+        const ek_segment *from = &slot->cut.segments[i];
+        segments[i] = (ek_segment){.slot = copy, .begin = from->begin, .end = from->end};
+        segments[i].state[s] = ek_object_retain(from->state[s]);
+    }
+    return copy;
+}
+
+void ek_slot_free(ek_slot *slot)
+{
+    cut_clear(&slot->cut);
+    cut_clear(&slot->before);
+    ek_object_release(slot->parameter);
+    free(slot);
+}
+
+static bool slot_is_current(const ek_slot *slot)
+{
+    return ek_leaf_serial(slot->parameter) == slot->cut.serial;
+}
+
+int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot)
+{
+    ek_cut cut;
+    if (slot_is_current(slot))
+        return 0;
+    EK_TRY(cut_make(slot, &cut));
+    if (slot->step > 0) {
+        slot->before = slot->cut;
+        optimizer->changing = true;
+    } else {
+        cut_clear(&slot->cut);
+    }
+    slot->cut = cut;
+    optimizer->table_is_current = false;
+    return 0;
+}
+
+/* The handle of state stays that which was given out. */
+static void segment_end_change(ek_segment *segment, bool keep)
+{
+    for (int s = 0; s < EK_STATES; s++) {
+        ek_tensor *fresh = segment->fresh[s];
+        segment->fresh[s] = NULL;
+        if (keep && fresh && !segment->state[s]) {
+            segment->state[s] = fresh;
+            continue;
+        }
+        if (keep && fresh)
+            ek_tensor_rehome(segment->state[s], fresh);
+        ek_object_release(fresh);
+    }
+}
+
+void ek_optimizer_end_change(ek_optimizer *optimizer, bool keep)
+{
+    for (int i = 0; i < optimizer->slot_count && optimizer->changing; i++) {
+        ek_slot *slot = optimizer->slots[i];
+        for (int k = 0; k < slot->cut.count; k++)
+            segment_end_change(&slot->cut.segments[k], keep);
+        if (!slot->before.segments)
+            continue;
+        cut_clear(keep ? &slot->before : &slot->cut);
+        if (keep)
+            continue;
+        slot->cut = slot->before;
+        slot->before = (ek_cut){0};
+        optimizer->table_is_current = false;
+    }
+    optimizer->changing = false;
+}
+
+/* ---- the table ---- */
+
+static int compare_segments(const void *x, const void *y)
+{
+    const ek_segment *a = *(ek_segment *const *)x, *b = *(ek_segment *const *)y;
+    if (a->slot->group != b->slot->group)
+        return a->slot->group < b->slot->group ? -1 : 1;
+    if (!a->tensor || !b->tensor)
+        return (a->tensor != NULL) - (b->tensor != NULL);
+    if (a->tensor->storage != b->tensor->storage)
+        return (uintptr_t)a->tensor->storage < (uintptr_t)b->tensor->storage ? -1 : 1;
+    if (a->tensor->offset != b->tensor->offset)
+        return a->tensor->offset < b->tensor->offset ? -1 : 1;
+    /* What has no elements begins where its neighbour does. */
+    int64_t p = a->end - a->begin, q = b->end - b->begin;
+    return (p > q) - (p < q);
+}
+
+static int table_fill(ek_optimizer *optimizer)
+{
+    size_t count = 0;
+    for (int i = 0; i < optimizer->slot_count; i++)
+        count += (size_t)optimizer->slots[i]->cut.count;
+    ek_segment **table = ek_realloc(optimizer->table, (count + 1) * sizeof(ek_segment *));
+    if (!table)
+        return EK_E_NO_MEMORY;
+    optimizer->table = table;
+    optimizer->segment_count = 0;
+    for (int i = 0; i < optimizer->slot_count; i++)
+        for (int k = 0; k < optimizer->slots[i]->cut.count; k++)
+            table[optimizer->segment_count++] = &optimizer->slots[i]->cut.segments[k];
+    optimizer->table_is_current = true;
+    return 0;
+}
+
+int ek_optimizer_sort(ek_optimizer *optimizer)
+{
+    bool sorted = true;
+    if (!optimizer->table_is_current)
+        EK_TRY(table_fill(optimizer));
+    ek_segment **table = optimizer->table;
+    for (int i = 0; i < optimizer->slot_count; i++) {
+        const ek_slot *slot = optimizer->slots[i];
+        bool is_current = slot_is_current(slot);
+        for (int k = 0; k < slot->cut.count; k++)
+            slot->cut.segments[k].tensor =
+                is_current ? ek_leaf_shard(slot->parameter, k).piece : NULL;
+    }
+    for (int i = 1; i < optimizer->segment_count; i++)
+        sorted = sorted && compare_segments(&table[i - 1], &table[i]) <= 0;
+    /* Between steps the order hardly ever changes. */
+    if (!sorted)
+        qsort(table, (size_t)optimizer->segment_count, sizeof *table, compare_segments);
+    return 0;
+}
+
+/* ---- neighbours ---- */
+
+static bool follows(const ek_tensor *a, const ek_tensor *b, int64_t pitch)
+{
+    return a && b && a->storage == b->storage && b->offset - a->offset == pitch;
+}
+
+/* What lies between two members is padding if a slab's slot for gradients vouches for it, and it
+ * isn't another's shard of the same parameter. */
+bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const ek_segment *b,
+                      int states)
+{
+    const ek_tensor *p = a->tensor, *q = b->tensor;
+    const ek_slot *slot = a->slot;
+    if (!p || !q || slot->group != b->slot->group || p->dtype != q->dtype)
+        return false;
+    int64_t pitch = ek_slab_pitch(p->dtype, ek_count(p));
+    bool is_padded = pitch != ek_count(p);
+    bool joined =
+        follows(p, q, pitch) && a->gradient == p->grad_slot && b->gradient == q->grad_slot &&
+        follows(a->gradient, b->gradient, pitch) &&
+        (!is_padded || (a->end == ek_count(slot->parameter) &&
+                        optimizer->algorithm->keeps_zeros(&optimizer->groups[slot->group])));
+    for (int s = 0; s < states && joined; s++)
+        joined = follows(ek_segment_state(a, s), ek_segment_state(b, s), pitch);
+    return joined;
+}
+
+/* ---- where state lies ---- */
+
+/* One slab of state for neighbours: what state they have is carried over. */
+static int state_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, int count, int s)
+{
+    ek_tensor **tensors = ek_calloc((size_t)count, sizeof *tensors);
+    if (!tensors)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < count; i++)
+        tensors[i] = segments[i]->tensor;
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
+    ek_slab *slab = ek_slab_new(ek_tensor_dev(tensors[0]), tensors, count);
+    ek_memory_set_category(before);
+    free(tensors);
+    if (!slab)
+        return ek_error_pending();
+    int status = 0;
+    bool grad_enabled = ek_set_grad_enabled(false);
+    optimizer->changing = true;
+    for (int i = 0; i < count && status == 0; i++) {
+        ek_segment *segment = segments[i];
+        if (segment->state[s] && !ek_copy_(slab->members[i], segment->state[s]))
+            status = ek_error_pending();
+        ek_object_release(segment->fresh[s]);
+        segment->fresh[s] = ek_object_retain(slab->members[i]);
+    }
+    ek_set_grad_enabled(grad_enabled);
+    ek_object_release(slab); /* members that became state keep the storage */
+    return status;
+}
+
+/* True if the state of neighbours lies as they do. */
+static bool state_is_laid_out(ek_segment *const *segments, int count, int s)
+{
+    for (int i = 0; i < count; i++) {
+        const ek_tensor *tensor = segments[i]->tensor, *state = ek_segment_state(segments[i], s);
+        if (!state || state->dtype != tensor->dtype || !ek_same_layout(state, tensor) ||
+            ek_tensor_dev(state) != ek_tensor_dev(tensor))
+            return false;
+        const ek_tensor *last = i > 0 ? segments[i - 1]->tensor : NULL;
+        if (last && !follows(ek_segment_state(segments[i - 1], s), state,
+                             ek_slab_pitch(last->dtype, ek_count(last))))
+            return false;
+    }
+    return true;
+}
+
+int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, int count,
+                         const ek_slot *slot)
+{
+    for (int begin = 0, end; begin < count; begin = end) {
+        const ek_optimizer_options *options = &optimizer->groups[segments[begin]->slot->group];
+        int states = optimizer->algorithm->state_count(options);
+        bool wanted = !slot || segments[begin]->slot == slot;
+        for (end = begin + 1;
+             end < count && ek_segments_join(optimizer, segments[end - 1], segments[end], 0); end++)
+            wanted = wanted || segments[end]->slot == slot;
+        for (int s = 0; s < states && wanted; s++)
+            if (!state_is_laid_out(segments + begin, end - begin, s))
+                EK_TRY(state_lay_out(optimizer, segments + begin, end - begin, s));
+    }
+    return 0;
+}
+
+/* ---- state as a whole ---- */
+
+static ek_tensor *on_cpu(const ek_tensor *parameter, ek_dtype dtype, const int64_t *stride)
+{
+    ek_shape shape = ek_tensor_shape(parameter);
+    ek_dev *cpu = ek_dev_get(ek_cpu());
+    return cpu ? ek_tensor_new_strided(cpu, dtype, &shape, stride) : NULL;
+}
+
+/* Copies the elements of a segment between its state and a dense tensor on cpu. */
+static int copy_segment(const ek_segment *segment, ek_tensor *state, ek_tensor *whole, bool out)
+{
+    size_t size = ek_dtype_size(whole->dtype);
+    size_t nbytes = (size_t)(segment->end - segment->begin) * size;
+    char *at = (char *)ek_tensor_address(whole) + (size_t)segment->begin * size;
+    ek_dev *cpu = ek_tensor_dev(whole);
+    if (nbytes == 0)
+        return 0;
+    if (!out)
+        return ek_dev_copy(ek_tensor_dev(state), ek_tensor_address(state), cpu, at, nbytes);
+    if (state)
+        return ek_dev_copy(cpu, at, ek_tensor_dev(state), ek_tensor_address(state), nbytes);
+    memset(at, 0, nbytes);
+    return 0;
+}
+
+ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_cut *cut, int s)
+{
+    const ek_tensor *first = cut->segments[0].state[s];
+    const ek_tensor *like = first ? first : slot->parameter;
+    const int64_t *stride = cut->serial || !first ? cut->stride : first->stride;
+    ek_tensor *whole = on_cpu(slot->parameter, like->dtype, stride);
+    for (int i = 0; i < cut->count && whole; i++)
+        if (copy_segment(&cut->segments[i], cut->segments[i].state[s], whole, true) < 0)
+            return NULL;
+    return whole;
+}
+
+/* True if writing the slot's state may write `tensor`. */
+static bool shares_memory(const ek_slot *slot, const ek_tensor *tensor)
+{
+    for (int i = 0; i < slot->cut.count; i++)
+        for (int s = 0; s < EK_STATES; s++) {
+            const ek_tensor *state = ek_segment_state(&slot->cut.segments[i], s);
+            if (state && state->storage == tensor->storage)
+                return true;
+        }
+    return false;
+}
+
+ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state)
+{
+    const ek_tensor *parameter = slot->parameter;
+    if (ek_tensor_dev(state)->id.kind == EK_CPU && state->dtype == parameter->dtype &&
+        ek_is_dense(state) && ek_same_layout(state, parameter) && !shares_memory(slot, state))
+        return state;
+    bool grad_enabled = ek_set_grad_enabled(false);
+    ek_tensor *copy = on_cpu(parameter, parameter->dtype, parameter->stride);
+    bool made = copy && ek_copy_(copy, state);
+    ek_set_grad_enabled(grad_enabled);
+    return made ? copy : NULL;
+}
+
+int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole)
+{
+    for (int i = 0; i < slot->cut.count; i++) {
+        const ek_segment *segment = &slot->cut.segments[i];
+        EK_TRY(copy_segment(segment, ek_segment_state(segment, s), whole, false));
+    }
+    return 0;
+}
+
+int ek_slot_carry_state(ek_slot *slot)
+{
+    int status = 0;
+    for (int s = 0; s < EK_STATES && slot->before.segments && status >= 0; s++) {
+        if (!slot->before.segments[0].state[s])
+            continue;
+        ek_scope scope = ek_scope_begin();
+        ek_tensor *whole = ek_slot_gather_state(slot, &slot->before, s);
+        if (whole)
+            whole = ek_slot_convert_state(slot, whole);
+        status = whole ? ek_slot_put_state(slot, s, whole) : ek_error_pending();
+        ek_scope_end(&scope);
+    }
+    return status;
+}
