@@ -48,16 +48,14 @@ int ek_gradient_holders(ek_tensor *const *leaves, int count, ek_tensor ***holder
 {
     int room = count, n = 0;
     for (int i = 0; i < count; i++)
-        if (ek_leaf_shards(leaves[i]))
-            room += ek_leaf_shards(leaves[i])->count;
+        room += ek_leaf_shard_count(leaves[i]);
     *holders = ek_calloc((size_t)room + 1, sizeof **holders);
     if (!*holders)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < count; i++) {
-        const ek_shards *shards = ek_leaf_shards(leaves[i]);
         (*holders)[n++] = ek_object_retain(leaves[i]);
-        for (int s = 0; shards && s < shards->count; s++)
-            (*holders)[n++] = ek_object_retain(shards->shards[s].piece);
+        for (int k = 0; leaves[i]->flat && k < ek_leaf_shard_count(leaves[i]); k++)
+            (*holders)[n++] = ek_object_retain(ek_leaf_shard(leaves[i], k).piece);
     }
     return n;
 }
@@ -187,10 +185,6 @@ int ek_step_gradients_scale(const ek_step_gradients *gradients, double number, e
 
 void ek_step_gradients_remove(const ek_step_gradients *gradients)
 {
-    for (int i = 0; i < gradients->leaf_count; i++) {
-        const ek_shards *shards = ek_leaf_shards(gradients->leaves[i]);
+    for (int i = 0; i < gradients->leaf_count; i++)
         ek_tensor_set_grad(gradients->leaves[i], NULL);
-        for (int s = 0; shards && s < shards->count; s++)
-            ek_tensor_set_grad(shards->shards[s].piece, NULL);
-    }
 }

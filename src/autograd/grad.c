@@ -1,6 +1,5 @@
 /* grad.c: ek_backward and ek_grad. */
 #include "autograd/run.h"
-#include "autograd/shards.h"
 #include "kernels/kernels.h"
 
 /* Checks one root and makes its gradient, in the scope. */
@@ -124,7 +123,7 @@ static int check_captured(const ek_grad_options *options, ek_slot *const *slots)
             continue;
         const ek_tensor *input = options->inputs[i];
         ek_tensor_text(input, text);
-        if (ek_leaf_shards(input))
+        if (input->flat)
             return EK_FAIL(
                 EK_E_AUTOGRAD,
                 "ek_grad: input %d, %s, is divided over devices, and gradients go to its "

@@ -1,7 +1,12 @@
-/* leaf.c: what a tensor says about its gradient, and gradient mode. */
+/* leaf.c: gradients of leaves, whole or in shards, and gradient mode. */
+#include <stdlib.h>
+
 #include "autograd/graph.h"
 #include "autograd/shards.h"
 #include "kernels/kernels.h"
+
+/* What is added to a piece's gradient travels in parts of this size. */
+enum { TEMPORARY_BYTES = 10 << 20 };
 
 bool ek_grad_enabled(void)
 {
@@ -16,7 +21,7 @@ bool ek_set_grad_enabled(bool enabled)
     return before;
 }
 
-static int missing(const char *function)
+static int leaf_missing(const char *function)
 {
     int status = ek_error_status();
     return status < 0 ? status : EK_FAIL(EK_E_INVALID, "%s: tensor is NULL", function);
@@ -36,7 +41,7 @@ int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad)
 {
     char text[200];
     if (!tensor)
-        return missing("ek_tensor_set_requires_grad");
+        return leaf_missing("ek_tensor_set_requires_grad");
     if (tensor->history)
         return EK_FAIL(EK_E_AUTOGRAD,
                        "%s is the result of an operation; only leaves can be told whether they "
@@ -46,9 +51,8 @@ int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad)
         return EK_FAIL(EK_E_DTYPE, "%s cannot require a gradient; f32, f64 and bf16 can",
                        ek_tensor_text(tensor, text));
     tensor->requires_grad = requires_grad;
-    const ek_shards *shards = ek_leaf_shards(tensor);
-    for (int i = 0; shards && i < shards->count; i++)
-        shards->shards[i].piece->requires_grad = requires_grad;
+    for (int i = 0; i < ek_leaf_shard_count(tensor); i++)
+        ek_leaf_shard(tensor, i).piece->requires_grad = requires_grad;
     return 0;
 }
 
@@ -57,7 +61,7 @@ ek_tensor *ek_tensor_grad(const ek_tensor *tensor)
     return tensor && !tensor->grad_absent ? tensor->grad : NULL;
 }
 
-static int check_grad(const char *function, const ek_tensor *tensor, const ek_tensor *grad)
+static int grad_check(const char *function, const ek_tensor *tensor, const ek_tensor *grad)
 {
     char texts[2][200];
     if (ek_same_shape(tensor, grad) && tensor->dtype == grad->dtype &&
@@ -67,7 +71,7 @@ static int check_grad(const char *function, const ek_tensor *tensor, const ek_te
                    function, ek_tensor_text(grad, texts[0]), ek_tensor_text(tensor, texts[1]));
 }
 
-static void replace_grad(ek_tensor *tensor, ek_tensor *grad, bool absent)
+static void grad_replace(ek_tensor *tensor, ek_tensor *grad, bool absent)
 {
     ek_tensor *before = tensor->grad;
     tensor->grad = ek_keep(grad);
@@ -78,18 +82,18 @@ static void replace_grad(ek_tensor *tensor, ek_tensor *grad, bool absent)
 int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad)
 {
     if (!tensor)
-        return missing("ek_tensor_set_grad");
+        return leaf_missing("ek_tensor_set_grad");
     if (grad)
-        EK_TRY(check_grad("ek_tensor_set_grad", tensor, grad));
+        EK_TRY(grad_check("ek_tensor_set_grad", tensor, grad));
     ek_leaf_drop_piece_gradients(tensor);
     if (grad) {
         if (tensor->grad && tensor->grad_absent && !tensor->grad_slot)
             tensor->grad_slot = ek_keep(tensor->grad);
-        replace_grad(tensor, grad, false);
+        grad_replace(tensor, grad, false);
     } else if (tensor->grad_slot) {
-        replace_grad(tensor, tensor->grad_slot, true);
+        grad_replace(tensor, tensor->grad_slot, true);
     } else if (!tensor->grad_absent) {
-        replace_grad(tensor, NULL, false);
+        grad_replace(tensor, NULL, false);
     }
     return 0;
 }
@@ -98,12 +102,12 @@ int ek_leaf_set_grad_slot(ek_tensor *leaf, ek_tensor *slot)
 {
     if (!slot) {
         if (leaf->grad_absent || leaf->grad == leaf->grad_slot)
-            replace_grad(leaf, NULL, false);
+            grad_replace(leaf, NULL, false);
         ek_release(leaf->grad_slot);
         leaf->grad_slot = NULL;
         return 0;
     }
-    EK_TRY(check_grad("ek_leaf_set_grad_slot", leaf, slot));
+    EK_TRY(grad_check("ek_leaf_set_grad_slot", leaf, slot));
     ek_tensor *grad = leaf->grad_absent ? NULL : leaf->grad;
     if (grad && grad != slot) {
         EK_TRY(ek_kernels_of(slot)->copy(ek_tensor_dev(slot), slot, grad));
@@ -112,15 +116,258 @@ int ek_leaf_set_grad_slot(ek_tensor *leaf, ek_tensor *slot)
     ek_keep(slot);
     ek_release(leaf->grad_slot);
     leaf->grad_slot = slot;
-    replace_grad(leaf, slot, !grad);
+    grad_replace(leaf, slot, !grad);
     return 0;
 }
 
 ek_tensor *ek_detach(ek_tensor *tensor)
 {
     if (!tensor) {
-        missing("ek_detach");
+        leaf_missing("ek_detach");
         return NULL;
     }
     return ek_tensor_alias(tensor);
+}
+
+/* ---- flats ---- */
+
+int ek_flat_init(ek_flat *flat, int count, int most)
+{
+    static atomic_uint_fast64_t serials;
+    flat->serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed) + 1;
+    flat->segments = ek_calloc((size_t)count + 1, sizeof *flat->segments);
+    flat->shards = ek_calloc((size_t)most + 1, sizeof *flat->shards);
+    flat->count = count;
+    return flat->segments && flat->shards ? 0 : EK_E_NO_MEMORY;
+}
+
+void ek_flat_clear(ek_flat *flat)
+{
+    for (int i = 0; i < flat->shard_count; i++)
+        ek_object_release(flat->shards[i].piece);
+    free(flat->shards);
+    free(flat->segments);
+}
+
+void ek_flat_add(ek_flat *flat, int segment, int64_t end, ek_tensor *piece)
+{
+    ek_shards *own = &flat->segments[segment];
+    ek_shard *added = &flat->shards[flat->shard_count++];
+    int64_t begin = own->count ? added[-1].end : 0;
+    *added = (ek_shard){begin, end, ek_object_retain(piece)};
+    if (own->count++ == 0)
+        own->shards = added;
+}
+
+static int flat_check(const ek_tensor *leaf, const ek_shards *shards)
+{
+    char texts[2][200] = {"NULL"};
+    int64_t covered = shards->count ? shards->shards[shards->count - 1].end : -1;
+    ek_tensor_text(leaf, texts[1]);
+    if (leaf->history)
+        return EK_FAIL(EK_E_INVALID, "%s is the result of an operation; only leaves can be divided",
+                       texts[1]);
+    if (!ek_is_dense(leaf))
+        return EK_FAIL(EK_E_INVALID, "%s is a view with gaps and cannot be divided", texts[1]);
+    if (covered != ek_count(leaf))
+        return EK_FAIL(EK_E_INVALID, "the %d pieces of %s end at element %lld of %lld",
+                       shards->count, texts[1], (long long)covered, (long long)ek_count(leaf));
+    for (int i = 0; i < shards->count; i++) {
+        const ek_shard *shard = &shards->shards[i];
+        const ek_tensor *piece = shard->piece;
+        if (piece && piece->ndim == 1 && piece->shape[0] == shard->end - shard->begin &&
+            ek_is_dense(piece) && piece->dtype == leaf->dtype && !piece->history && !piece->flat)
+            continue;
+        return EK_FAIL(EK_E_INVALID,
+                       "piece %d of %s is %s; it has to be a flat, whole leaf of %s for elements "
+                       "%lld to %lld",
+                       i, texts[1], piece ? ek_tensor_text(piece, texts[0]) : texts[0],
+                       ek_dtype_name(leaf->dtype), (long long)shard->begin, (long long)shard->end);
+    }
+    return 0;
+}
+
+/* ---- from the whole to the pieces ---- */
+
+/* `gradient` in the order of memory of `like`: itself, or a copy where it lies. */
+static ek_tensor *in_order_of(ek_tensor *gradient, const ek_tensor *like)
+{
+    if (ek_same_layout(gradient, like))
+        return gradient;
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
+    ek_tensor *copy = ek_tensor_like(like);
+    ek_memory_set_category(before);
+    if (!copy || ek_kernels_of(copy)->copy(ek_tensor_dev(copy), copy, gradient) < 0)
+        return NULL;
+    return copy;
+}
+
+/* Copies dense elements, those of `from` from `from_begin` on to those of `to`. */
+static int copy_elements(ek_tensor *to, int64_t to_begin, const ek_tensor *from, int64_t from_begin,
+                         int64_t count)
+{
+    size_t size = ek_dtype_size(to->dtype);
+    return ek_dev_copy(ek_tensor_dev(to), (char *)ek_tensor_address(to) + (size_t)to_begin * size,
+                       ek_tensor_dev(from),
+                       (const char *)ek_tensor_address(from) + (size_t)from_begin * size,
+                       (size_t)count * size);
+}
+
+/* Where a piece's part of the whole gradient goes: new or kept memory that is filled, or if the
+ * piece has a gradient a temporary through which it is added. */
+static ek_tensor *piece_room(const ek_tensor *piece)
+{
+    int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(piece->dtype), count = ek_count(piece);
+    bool adds = ek_tensor_grad(piece);
+    if (!adds && (piece->grad_slot || piece->grad))
+        return piece->grad_slot ? piece->grad_slot : piece->grad;
+    ek_shape shape = EK_SHAPE(adds && count > limit ? limit : count);
+    ek_memory_category before =
+        ek_memory_set_category(adds ? EK_MEMORY_COMMUNICATION : EK_MEMORY_GRADIENT);
+    ek_tensor *room = ek_tensor_new(ek_tensor_dev(piece), piece->dtype, &shape, EK_CONTIGUOUS);
+    ek_memory_set_category(before);
+    return room;
+}
+
+/* The piece gets its part of the leaf's gradient, in the room that was made for it. */
+static int piece_arrive(const ek_shard *shard, ek_tensor *room, const ek_tensor *gradient)
+{
+    static const char writer[] = "the division of a gradient";
+    ek_tensor *sum = ek_tensor_grad(shard->piece);
+    int64_t step = ek_count(room), stride = 1;
+    if (!sum) {
+        EK_TRY(copy_elements(room, 0, gradient, shard->begin, step));
+        ek_tensor_written(room, writer);
+        return ek_tensor_set_grad(shard->piece, room);
+    }
+    for (int64_t at = shard->begin; at < shard->end; at += step) {
+        int64_t count = shard->end - at < step ? shard->end - at : step;
+        int64_t offset = (at - shard->begin) * sum->stride[0];
+        ek_tensor *x = ek_tensor_view(sum, 1, &count, sum->stride, sum->offset + offset);
+        ek_tensor *y = ek_tensor_view(room, 1, &count, &stride, room->offset);
+        if (!x || !y)
+            return ek_error_pending();
+        EK_TRY(copy_elements(y, 0, gradient, at, count));
+        EK_TRY(ek_kernels_of(x)->binary(ek_tensor_dev(x), EK_BINARY_ADD, x, x, y, 1));
+    }
+    ek_tensor_written(sum, writer);
+    return 0;
+}
+
+/* Adds a gradient of the leaf to those of the pieces. All memory is there before the first sum
+ * changes. */
+static int gradient_divide(const ek_tensor *leaf, ek_tensor *gradient, const ek_shards *shards)
+{
+    ek_tensor **rooms = ek_calloc((size_t)shards->count, sizeof *rooms);
+    if (!rooms)
+        return EK_E_NO_MEMORY;
+    ek_scope scope = ek_scope_begin();
+    gradient = in_order_of(gradient, leaf);
+    bool made = gradient;
+    for (int i = 0; i < shards->count && made; i++)
+        made = (rooms[i] = piece_room(shards->shards[i].piece));
+    int status = made ? 0 : ek_error_pending();
+    for (int i = 0; i < shards->count && status >= 0; i++)
+        status = piece_arrive(&shards->shards[i], rooms[i], gradient);
+    ek_scope_end(&scope);
+    free(rooms);
+    return status;
+}
+
+int ek_leaf_settle_gradient(ek_tensor *leaf)
+{
+    ek_tensor *gradient = leaf->flat ? ek_tensor_grad(leaf) : NULL;
+    if (!gradient)
+        return 0;
+    EK_TRY(gradient_divide(leaf, gradient, ek_leaf_shards(leaf)));
+    grad_replace(leaf, leaf->grad_slot, leaf->grad_slot != NULL);
+    return 0;
+}
+
+/* ---- from the pieces to the whole ---- */
+
+bool ek_leaf_has_gradient(const ek_tensor *leaf)
+{
+    bool any = ek_tensor_grad(leaf);
+    for (int i = 0; i < ek_leaf_shard_count(leaf) && !any; i++)
+        any = ek_tensor_grad(ek_leaf_shard(leaf, i).piece);
+    return any;
+}
+
+void ek_leaf_drop_piece_gradients(ek_tensor *leaf)
+{
+    for (int i = 0; leaf->flat && i < ek_leaf_shard_count(leaf); i++)
+        ek_tensor_set_grad(ek_leaf_shard(leaf, i).piece, NULL);
+}
+
+/* The pieces' gradients in one, and what the leaf got beside them. */
+static int gradient_gather(ek_tensor *whole, const ek_tensor *leaf)
+{
+    const ek_shards *shards = ek_leaf_shards(leaf);
+    const ek_tensor *beside = ek_tensor_grad(leaf);
+    ek_dev *dev = ek_tensor_dev(whole);
+    size_t size = ek_dtype_size(whole->dtype);
+    for (int i = 0; i < shards->count; i++) {
+        const ek_shard *shard = &shards->shards[i];
+        int64_t count = shard->end - shard->begin;
+        ek_tensor *gradient = ek_tensor_grad(shard->piece);
+        char *at = (char *)ek_tensor_address(whole) + (size_t)shard->begin * size;
+        if (!gradient) {
+            EK_TRY(ek_dev_zero(dev, at, (size_t)count * size));
+            continue;
+        }
+        gradient = in_order_of(gradient, shard->piece);
+        EK_TRY(gradient ? copy_elements(whole, shard->begin, gradient, 0, count)
+                        : ek_error_pending());
+    }
+    return beside ? ek_kernels_of(whole)->binary(dev, EK_BINARY_ADD, whole, whole, beside, 1) : 0;
+}
+
+ek_tensor *ek_gather_grad(ek_tensor *parameter)
+{
+    if (!parameter)
+        leaf_missing("ek_gather_grad");
+    if (!parameter || !parameter->flat)
+        return ek_tensor_grad(parameter);
+    if (!ek_leaf_has_gradient(parameter))
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
+    ek_tensor *whole = ek_tensor_like(parameter);
+    ek_memory_set_category(before);
+    bool made = whole && gradient_gather(whole, parameter) >= 0;
+    return ek_scope_return(&scope, made ? whole : NULL);
+}
+
+/* ---- changes ---- */
+
+static int shards_change(ek_tensor *leaf, ek_flat *flat, int segment)
+{
+    ek_tensor *gradient = ek_gather_grad(leaf);
+    if (!gradient && ek_leaf_has_gradient(leaf))
+        return ek_error_pending();
+    if (gradient && flat)
+        EK_TRY(gradient_divide(leaf, gradient, &flat->segments[segment]));
+    ek_object_retain(gradient);
+    ek_leaf_drop_piece_gradients(leaf);
+    ek_object_release(leaf->flat);
+    leaf->flat = ek_object_retain(flat);
+    leaf->segment = segment;
+    ek_object_release(leaf->grad_slot);
+    leaf->grad_slot = NULL;
+    grad_replace(leaf, flat ? NULL : gradient, false);
+    ek_object_release(gradient);
+    return 0;
+}
+
+int ek_leaf_set_shards(ek_tensor *leaf, ek_flat *flat, int segment)
+{
+    if ((ek_object *)flat == leaf->flat)
+        return 0;
+    if (flat)
+        EK_TRY(flat_check(leaf, &flat->segments[segment]));
+    ek_scope scope = ek_scope_begin();
+    int status = shards_change(leaf, flat, segment);
+    ek_scope_end(&scope);
+    return status;
 }

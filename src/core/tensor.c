@@ -283,7 +283,7 @@ static void tensor_destroy(ek_object *object)
     ek_object_release(tensor->history);
     ek_object_release(tensor->grad);
     ek_object_release(tensor->grad_slot);
-    ek_object_release(tensor->shards);
+    ek_object_release(tensor->flat);
     ek_object_release(tensor->version);
     ek_object_release(tensor->storage);
     free(tensor);

@@ -58,7 +58,9 @@ struct ek_tensor {
     int history_output;          /* which output of `history` */
     ek_object *history;
     struct ek_tensor *grad;
-    ek_object *shards; /* how a leaf is divided (autograd/shards.h); a reference, NULL: it is not */
+    ek_object
+        *flat; /* what a leaf is divided with (autograd/shards.h), a reference; NULL: it is whole */
+    int segment; /* which one of the flat's it is */
 };
 
 /* A storage of nbytes on dev, counted under the calling thread's category. One reference. */

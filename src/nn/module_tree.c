@@ -241,7 +241,7 @@ void ek_module_train(ek_module *module, bool training)
 static void forget_gradient(ek_tensor *tensor)
 {
     ek_tensor_set_grad(tensor, NULL);
-    ek_leaf_set_shards(tensor, NULL);
+    ek_leaf_set_shards(tensor, NULL, 0);
     ek_leaf_set_grad_slot(tensor, NULL);
 }
 

@@ -26,10 +26,10 @@ typedef struct range {
 
 enum { PARAMETER, GRADIENT, STATE, OPERANDS = STATE + EK_STATES };
 
-typedef struct step_group {
-    ek_shard_group *group; /* entered */
-    bool takes_part;       /* some of its parameters do */
-} step_group;
+typedef struct step_flat {
+    ek_flat *flat;   /* entered */
+    bool takes_part; /* some of its parameters do */
+} step_flat;
 
 typedef struct step {
     ek_optimizer *optimizer;
@@ -40,52 +40,52 @@ typedef struct step {
     ek_tensor **operands[OPERANDS]; /* by range: flat handles */
     ek_dev *devs[2 * EK_MAX_DEVICES + 1];
     int dev_count;
-    step_group *groups; /* of the divided parameters, each once */
-    int group_count;
+    step_flat *flats; /* of the divided parameters, each once */
+    int flat_count;
 } step;
 
 /* ---- who takes part ---- */
 
-/* The group's entry, which is entered with its first parameter; NULL with an error. */
-static step_group *enter_group(step *this, ek_shard_group *group)
+/* The flat's entry, which is entered with its first parameter; NULL with an error. */
+static step_flat *enter_flat(step *this, ek_flat *flat)
 {
-    for (int i = 0; i < this->group_count; i++)
-        if (this->groups[i].group == group)
-            return &this->groups[i];
+    for (int i = 0; i < this->flat_count; i++)
+        if (this->flats[i].flat == flat)
+            return &this->flats[i];
     const int before = ek_error_status();
-    if (group->enter && group->enter(group) < 0) {
+    if (flat->enter && flat->enter(flat) < 0) {
         ek_error_prefix(before, "%s", this->optimizer->algorithm->name);
         return NULL;
     }
-    step_group *entry = &this->groups[this->group_count++];
-    entry->group = group;
+    step_flat *entry = &this->flats[this->flat_count++];
+    entry->flat = flat;
     return entry;
 }
 
-static void leave_groups(const step *this)
+static void leave_flats(const step *this)
 {
-    for (int i = 0; i < this->group_count; i++)
-        if (this->groups[i].group->leave)
-            this->groups[i].group->leave(this->groups[i].group);
+    for (int i = 0; i < this->flat_count; i++)
+        if (this->flats[i].flat->leave)
+            this->flats[i].flat->leave(this->flats[i].flat);
 }
 
 /* Parameters with a gradient take part, divided ones with all of their shards. */
 static int choose_slots(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
-    this->groups = ek_calloc((size_t)optimizer->slot_count + 1, sizeof *this->groups);
-    if (!this->groups)
+    this->flats = ek_calloc((size_t)optimizer->slot_count + 1, sizeof *this->flats);
+    if (!this->flats)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < optimizer->slot_count; i++) {
         ek_slot *slot = optimizer->slots[i];
-        const ek_shards *shards = ek_leaf_shards(slot->parameter);
-        step_group *group = shards ? enter_group(this, shards->group) : NULL;
-        if (shards && !group)
+        ek_flat *flat = ek_leaf_flat(slot->parameter);
+        step_flat *entry = flat ? enter_flat(this, flat) : NULL;
+        if (flat && !entry)
             return ek_error_pending();
         EK_TRY(ek_leaf_settle_gradient(slot->parameter));
         slot->takes_part = ek_leaf_has_gradient(slot->parameter);
-        if (group && slot->takes_part)
-            group->takes_part = true;
+        if (entry && slot->takes_part)
+            entry->takes_part = true;
         if (slot->takes_part)
             EK_TRY(ek_slot_recut(optimizer, slot));
     }
@@ -272,9 +272,9 @@ static int prepare(step *this)
 {
     EK_TRY(choose_slots(this));
     EK_TRY(collect_segments(this));
-    for (int i = 0; i < this->group_count; i++)
-        if (this->groups[i].takes_part)
-            EK_TRY(this->groups[i].group->refresh(this->groups[i].group));
+    for (int i = 0; i < this->flat_count; i++)
+        if (this->flats[i].takes_part)
+            EK_TRY(this->flats[i].flat->refresh(this->flats[i].flat));
     EK_TRY(prepare_state(this));
     return prepare_ranges(this);
 }
@@ -344,9 +344,9 @@ static int update(step *this)
         for (int k = r->begin; k < r->end && r->done; k++)
             note_segment(this->segments[k]);
     }
-    for (int i = 0; i < this->group_count && stepped; i++) {
-        ek_shard_group *group = this->groups[i].group;
-        int published = this->groups[i].takes_part ? group->publish(group) : 0;
+    for (int i = 0; i < this->flat_count && stepped; i++) {
+        ek_flat *flat = this->flats[i].flat;
+        int published = this->flats[i].takes_part ? flat->publish(flat) : 0;
         status = status < 0 ? status : published;
     }
     return status;
@@ -372,11 +372,11 @@ int ek_step(ek_optimizer *optimizer)
     ek_optimizer_end_change(optimizer, status >= 0);
     if (status >= 0)
         status = update(&this);
-    leave_groups(&this);
+    leave_flats(&this);
     free(this.operands[0]);
     free(this.ranges);
     free(this.segments);
-    free(this.groups);
+    free(this.flats);
     ek_scope_end(&scope);
     ek_span_end(&timed);
     return status < 0 ? status : 0;

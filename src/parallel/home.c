@@ -12,7 +12,7 @@
  * gradient. A divided one stays where its pieces are. */
 static bool is_homed(const ek_tensor *tensor)
 {
-    return tensor->shards ||
+    return tensor->flat ||
            (!tensor->is_view &&
             (tensor->grad_slot || tensor->storage->nbytes > ek_comm_nbytes(tensor)));
 }
@@ -26,7 +26,7 @@ static bool needs_home(const ek_tensor *tensor)
 
 static bool needs_slot(const ek_tensor *tensor)
 {
-    return tensor->requires_grad && !tensor->grad_slot && !tensor->shards;
+    return tensor->requires_grad && !tensor->grad_slot && !tensor->flat;
 }
 
 /* A slab per dtype for the tensors that `choose` picks: homes[i] is the member for tensors[i], a

@@ -9,30 +9,27 @@
 #include "comm/sum.h"
 #include "core/slab.h"
 
+/* Of a shard. */
 typedef struct part {
     int parameter;
     int owner;          /* index of its device */
-    int64_t begin, end; /* elements of the parameter */
     uint64_t published; /* version when all devices had its elements */
     uint64_t unshared;  /* the parameter's version when sending them failed; 0: it didn't */
+    bool changed;       /* while publishing: others lack elements */
 } part;
 
 struct ek_sharding {
-    ek_shard_group group;
-    ek_sharding_owner owner; /* user NULL: the division has ended */
+    ek_flat
+        flat; /* shards ascending by dtype and parameter: a device's range of a dtype is a run */
+    ek_sharding_owner owner;
     int devices;
     ek_dev *devs[EK_MAX_DEVICES];
-    int count;
     ek_tensor **parameters; /* references; NULL: not divided */
-    ek_shards **shards;     /* references, by parameter */
-    /* Ascending by dtype and parameter: a range is a run of them. */
-    part *parts;
-    int part_count;
-    ek_tensor **there; /* [d * part_count + p]: part p on device d, a reference; on its owner it is
+    part *parts;            /* by shard */
+    ek_tensor **there; /* [d * shards + p]: shard p on device d, a reference; on its owner it is
                           the piece */
-    /* Room for publishing, which comes after an update and must not fail for want of it. */
-    bool *changed;  /* by part */
-    ek_move *moves; /* devices * part_count */
+    ek_move *moves; /* room for publishing, which comes after an update and must not fail for want
+                       of it: devices * shards */
 };
 
 /* ---- releasing ---- */
@@ -47,11 +44,10 @@ static void release_all(ek_tensor **tensors, int count)
 static void sharding_destroy(ek_object *object)
 {
     ek_sharding *s = (ek_sharding *)object;
-    release_all(s->parameters, s->count);
-    release_all(s->there, s->devices * s->part_count);
-    free(s->changed);
+    release_all(s->parameters, s->flat.count);
+    release_all(s->there, s->devices * s->flat.shard_count);
+    ek_flat_clear(&s->flat);
     free(s->moves);
-    free(s->shards);
     free(s->parts);
     free(s);
 }
@@ -64,90 +60,87 @@ static bool can_be_divided(const ek_tensor *tensor)
            ek_dtype_is_floating(tensor->dtype);
 }
 
-static size_t padded_nbytes(const ek_tensor *tensor)
+/* A range's end, in elements of `total`, is a multiple of a slab's alignment. */
+static int64_t range_begin(const ek_sharding *s, ek_dtype dtype, int64_t total, int d)
 {
-    return (ek_comm_nbytes(tensor) + EK_COMM_ALIGNMENT - 1) / EK_COMM_ALIGNMENT * EK_COMM_ALIGNMENT;
+    int64_t unit = ek_slab_pitch(dtype, 1);
+    return total / unit * d / s->devices * unit;
 }
 
-/* Where range d begins, of `total` bytes. */
-static size_t bound(const ek_sharding *s, size_t total, int d)
+static void add_shard(ek_sharding *s, int i, int owner, int64_t end)
 {
-    return total / EK_COMM_ALIGNMENT * (size_t)d / (size_t)s->devices * EK_COMM_ALIGNMENT;
+    s->parts[s->flat.shard_count] = (part){.parameter = i, .owner = owner};
+    ek_flat_add(&s->flat, i, end, NULL);
 }
 
-/* Cuts parameter i, which begins at byte `offset` of all of its dtype. */
-static void cut(ek_sharding *s, int i, size_t offset, size_t total)
+/* Cuts parameter i, which begins at element `offset` of all of its dtype. */
+static void cut_parameter(ek_sharding *s, int i, int64_t offset, int64_t total)
 {
-    const ek_tensor *parameter = s->parameters[i];
-    size_t size = ek_dtype_size(parameter->dtype), end = offset + ek_comm_nbytes(parameter);
-    int before = s->part_count, last = s->devices - 1;
+    ek_dtype dtype = s->parameters[i]->dtype;
+    int64_t count = ek_count(s->parameters[i]), covered = 0;
+    int first = 0;
     for (int d = 0; d < s->devices; d++) {
-        size_t from = bound(s, total, d), to = bound(s, total, d + 1);
-        from = from < offset ? offset : from;
-        to = to > end ? end : to;
-        if (from < to)
-            s->parts[s->part_count++] = (part){.parameter = i,
-                                               .owner = d,
-                                               .begin = (int64_t)((from - offset) / size),
-                                               .end = (int64_t)((to - offset) / size)};
+        int64_t end = range_begin(s, dtype, total, d + 1) - offset;
+        end = end > count ? count : end;
+        if (range_begin(s, dtype, total, d) <= offset)
+            first = d;
+        if (end > covered)
+            add_shard(s, i, d, covered = end);
     }
-    while (last > 0 && bound(s, total, last) > offset)
-        last--;
-    if (s->part_count == before) /* nothing is somebody's too */
-        s->parts[s->part_count++] = (part){.parameter = i, .owner = last};
+    if (count == 0) /* nothing is somebody's too */
+        add_shard(s, i, first, 0);
 }
 
 static void cut_all(ek_sharding *s)
 {
-    for (int dtype = 0; dtype < EK_DTYPES; dtype++) {
-        size_t total = 0, offset = 0;
-        for (int i = 0; i < s->count; i++)
-            if (s->parameters[i] && s->parameters[i]->dtype == (ek_dtype)dtype)
-                total += padded_nbytes(s->parameters[i]);
-        for (int i = 0; i < s->count; i++) {
-            if (!s->parameters[i] || s->parameters[i]->dtype != (ek_dtype)dtype)
-                continue;
-            cut(s, i, offset, total);
-            offset += padded_nbytes(s->parameters[i]);
+    for (int k = 0; k < EK_DTYPES; k++) {
+        ek_dtype dtype = (ek_dtype)k;
+        int64_t total = 0, offset = 0;
+        for (int pass = 0; pass < 2; pass++) {
+            for (int i = 0; i < s->flat.count; i++) {
+                if (!s->parameters[i] || s->parameters[i]->dtype != dtype)
+                    continue;
+                int64_t pitch = ek_slab_pitch(dtype, ek_count(s->parameters[i]));
+                if (pass == 1)
+                    cut_parameter(s, i, offset, total);
+                *(pass == 0 ? &total : &offset) += pitch;
+            }
         }
     }
 }
 
+/* The shards' elements on all devices: copies[d][i] is parameter i on devs[d] for d > 0. */
 static int make_handles(ek_sharding *s, ek_tensor *const *const *copies)
 {
-    s->there = ek_calloc((size_t)s->devices * (size_t)s->part_count + 1, sizeof(ek_tensor *));
-    if (!s->there)
+    int count = s->flat.shard_count;
+    s->there = ek_calloc((size_t)s->devices * (size_t)count + 1, sizeof(ek_tensor *));
+    s->moves = ek_calloc((size_t)s->devices * (size_t)count + 1, sizeof *s->moves);
+    if (!s->there || !s->moves)
         return ek_error_pending();
-    for (int d = 0; d < s->devices; d++) {
-        for (int p = 0; p < s->part_count; p++) {
-            const part *own = &s->parts[p];
-            const ek_tensor *whole =
-                d == 0 ? s->parameters[own->parameter] : copies[d][own->parameter];
-            ek_shape shape = {1, {own->end - own->begin}};
-            int64_t stride = 1;
-            ek_tensor *handle = ek_keep(ek_tensor_member(whole->storage, whole->dtype, &shape,
-                                                         &stride, whole->offset + own->begin));
-            if (!handle)
-                return ek_error_pending();
-            handle->requires_grad = d == own->owner;
-            s->there[d * s->part_count + p] = handle;
-        }
+    for (int k = 0; k < s->devices * count; k++) {
+        int d = k / count, i = s->parts[k % count].parameter;
+        const ek_tensor *whole = d == 0 ? s->parameters[i] : copies[d][i];
+        ek_shard *shard = &s->flat.shards[k % count];
+        s->there[k] = ek_keep(ek_comm_flat(whole, shard->begin, shard->end));
+        if (!s->there[k])
+            return ek_error_pending();
+        if (d != s->parts[k % count].owner)
+            continue;
+        s->there[k]->requires_grad = true;
+        shard->piece = ek_object_retain(s->there[k]);
+        s->parts[k % count].published = ek_tensor_version(shard->piece);
     }
     return 0;
 }
 
-static ek_tensor *piece_of(const ek_sharding *s, int p)
-{
-    return s->there[s->parts[p].owner * s->part_count + p];
-}
-
-/* Slots for the gradients of one device's parts of one dtype: `list` has room for their handles. */
-static int make_slots(ek_sharding *s, int d, ek_dtype dtype, ek_tensor **list)
+/* Slots for the gradients of one device's shards of one dtype: `list` has room for their handles.
+ */
+static int make_slots(const ek_sharding *s, int d, ek_dtype dtype, ek_tensor **list)
 {
     int count = 0;
-    for (int p = 0; p < s->part_count; p++)
-        if (s->parts[p].owner == d && piece_of(s, p)->dtype == dtype)
-            list[count++] = piece_of(s, p);
+    for (int p = 0; p < s->flat.shard_count; p++)
+        if (s->parts[p].owner == d && s->flat.shards[p].piece->dtype == dtype)
+            list[count++] = s->flat.shards[p].piece;
     if (count == 0)
         return 0;
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
@@ -160,64 +153,28 @@ static int make_slots(ek_sharding *s, int d, ek_dtype dtype, ek_tensor **list)
     return rc;
 }
 
-static int make_all_slots(ek_sharding *s)
-{
-    ek_tensor **list = ek_calloc((size_t)s->part_count + 1, sizeof(ek_tensor *));
-    int rc = list ? 0 : ek_error_pending();
-    for (int d = 0; d < s->devices && rc >= 0; d++)
-        for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
-            rc = make_slots(s, d, (ek_dtype)dtype, list);
-    free(list);
-    return rc;
-}
-
-static int make_shards(ek_sharding *s)
-{
-    for (int p = 0, count; p < s->part_count; p += count) {
-        int i = s->parts[p].parameter;
-        for (count = 1; p + count < s->part_count && s->parts[p + count].parameter == i;)
-            count++;
-        s->shards[i] = ek_shards_new(&s->group, count);
-        if (!s->shards[i])
-            return ek_error_pending();
-        for (int k = 0; k < count; k++)
-            s->shards[i]->shards[k] = (ek_shard){s->parts[p + k].begin, s->parts[p + k].end,
-                                                 ek_object_retain(piece_of(s, p + k))};
-    }
-    return 0;
-}
-
-static int make_room(ek_sharding *s)
-{
-    size_t parts = (size_t)s->part_count + 1, devices = (size_t)s->devices;
-    s->changed = ek_calloc(parts, sizeof *s->changed);
-    s->moves = ek_calloc(devices * parts, sizeof *s->moves);
-    return s->changed && s->moves ? 0 : ek_error_pending();
-}
-
 static int divide(ek_sharding *s, ek_tensor *const *const *copies)
 {
     cut_all(s);
-    EK_TRY(make_room(s));
     ek_scope scope = ek_scope_begin();
     int rc = make_handles(s, copies);
     ek_scope_end(&scope);
-    if (rc >= 0)
-        rc = make_all_slots(s);
-    if (rc >= 0)
-        rc = make_shards(s);
-    for (int i = 0; i < s->count && rc >= 0; i++)
-        if (s->shards[i])
-            rc = ek_leaf_set_shards(s->parameters[i], s->shards[i]);
-    for (int p = 0; p < s->part_count && rc >= 0; p++)
-        s->parts[p].published = ek_tensor_version(piece_of(s, p));
+    ek_tensor **list = ek_calloc((size_t)s->flat.shard_count + 1, sizeof(ek_tensor *));
+    if (!list)
+        rc = ek_error_pending();
+    for (int k = 0; k < s->devices * EK_DTYPES && rc >= 0; k++)
+        rc = make_slots(s, k / EK_DTYPES, (ek_dtype)(k % EK_DTYPES), list);
+    free(list);
+    for (int i = 0; i < s->flat.count && rc >= 0; i++)
+        if (s->parameters[i])
+            rc = ek_leaf_set_shards(s->parameters[i], &s->flat, i);
     return rc;
 }
 
 static int check_whole(const char *path, ek_tensor *tensor, void *user)
 {
     (void)user;
-    if (!tensor->shards)
+    if (!tensor->flat)
         return 0;
     return EK_FAIL(EK_E_STATE,
                    "parameter \"%s\" is divided by another wrapper, which must be freed before "
@@ -227,31 +184,26 @@ static int check_whole(const char *path, ek_tensor *tensor, void *user)
 
 /* ---- the optimizer's ---- */
 
-static int sharding_enter(ek_shard_group *group)
+static int sharding_enter(ek_flat *flat)
 {
-    ek_sharding *s = (ek_sharding *)group;
-    return s->owner.user ? ek_call_guard_enter(s->owner.guard, "the sharded model") : 0;
+    return ek_call_guard_enter(((ek_sharding *)flat)->owner.guard, "the sharded model");
 }
 
-static void sharding_leave(ek_shard_group *group)
+static void sharding_leave(ek_flat *flat)
 {
-    ek_sharding *s = (ek_sharding *)group;
-    if (s->owner.user)
-        ek_call_guard_leave(s->owner.guard);
+    ek_call_guard_leave(((ek_sharding *)flat)->owner.guard);
 }
 
-static int sharding_refresh(ek_shard_group *group)
+static int sharding_refresh(ek_flat *flat)
 {
-    ek_sharding *s = (ek_sharding *)group;
-    if (!s->owner.user)
-        return 0;
-    EK_TRY(ek_sharding_publish(s));
+    const ek_sharding *s = (ek_sharding *)flat;
+    EK_TRY(ek_sharding_publish((ek_sharding *)flat));
     return s->owner.refresh(s->owner.user);
 }
 
-static int sharding_publish(ek_shard_group *group)
+static int sharding_publish(ek_flat *flat)
 {
-    return ek_sharding_publish((ek_sharding *)group);
+    return ek_sharding_publish((ek_sharding *)flat);
 }
 
 ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices,
@@ -263,21 +215,19 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
     ek_sharding *s = ek_calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    ek_object_init(&s->group.object, sharding_destroy);
-    s->group.enter = sharding_enter;
-    s->group.leave = sharding_leave;
-    s->group.refresh = sharding_refresh;
-    s->group.publish = sharding_publish;
+    int most = count + devices * EK_DTYPES; /* a bound cuts one parameter of its dtype in two */
+    ek_object_init(&s->flat.object, sharding_destroy);
+    s->flat.enter = sharding_enter;
+    s->flat.leave = sharding_leave;
+    s->flat.refresh = sharding_refresh;
+    s->flat.publish = sharding_publish;
     s->owner = owner;
     s->devices = devices;
     memcpy(s->devs, devs, (size_t)devices * sizeof *devs);
     s->parameters = ek_calloc((size_t)count + 1, sizeof(ek_tensor *));
-    s->shards = ek_calloc((size_t)count + 1, sizeof *s->shards);
-    /* A bound cuts one parameter of its dtype in two. */
-    s->parts = ek_calloc((size_t)count + (size_t)devices * EK_DTYPES, sizeof *s->parts);
-    int rc = s->parameters && s->shards && s->parts ? 0 : ek_error_pending();
-    s->count = rc < 0 ? 0 : count;
-    for (int i = 0; i < s->count; i++)
+    s->parts = ek_calloc((size_t)most, sizeof *s->parts);
+    int rc = s->parameters && s->parts ? ek_flat_init(&s->flat, count, most) : ek_error_pending();
+    for (int i = 0; i < count && rc >= 0; i++)
         if (can_be_divided(parameters[i]))
             s->parameters[i] = ek_object_retain(parameters[i]);
     if (rc >= 0)
@@ -290,15 +240,15 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
 
 bool ek_sharding_is_current(const ek_sharding *s)
 {
-    for (int i = 0; i < s->count; i++)
-        if (s->shards[i] && s->parameters[i]->shards != &s->shards[i]->object)
+    for (int i = 0; i < s->flat.count; i++)
+        if (s->parameters[i] && s->parameters[i]->flat != &s->flat.object)
             return false;
     return true;
 }
 
 bool ek_sharding_has(const ek_sharding *s, int parameter)
 {
-    return s && parameter < s->count && s->shards[parameter];
+    return s && parameter < s->flat.count && s->parameters[parameter];
 }
 
 /* ---- gradients: nodes that bring those of replicas to their owners ---- */
@@ -338,13 +288,6 @@ static int record_bucket(recording *r)
     return n ? ek_comm_record_all_gather(&division, r->inputs, r->out) : 0;
 }
 
-/* The device that owns all of a parameter, or NULL. */
-static const ek_dev *owner_of(const ek_tensor *parameter)
-{
-    const ek_shards *shards = ek_leaf_shards(parameter);
-    return shards->count == 1 ? ek_tensor_dev(shards->shards[0].piece) : NULL;
-}
-
 static int record_dtype(recording *r, ek_dtype dtype)
 {
     size_t nbytes = 0, limit = EK_FIRST_BUCKET_BYTES;
@@ -354,7 +297,8 @@ static int record_dtype(recording *r, ek_dtype dtype)
         if (!ek_sharding_has(r->sharding, i) || !parameter->requires_grad ||
             parameter->dtype != dtype)
             continue;
-        const ek_dev *own = owner_of(parameter);
+        const ek_shards *shards = ek_leaf_shards(parameter);
+        const ek_dev *own = shards->count == 1 ? ek_tensor_dev(shards->shards[0].piece) : NULL;
         if (r->count && (nbytes >= limit || !own || own != owner)) {
             EK_TRY(record_bucket(r));
             limit = EK_BUCKET_BYTES;
@@ -369,10 +313,8 @@ static int record_dtype(recording *r, ek_dtype dtype)
 
 int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *forward)
 {
-    size_t count = (size_t)forward->parameter_count + 1, pieces = 1;
-    for (int i = 0; i < forward->parameter_count; i++)
-        if (ek_sharding_has(sharding, i))
-            pieces += (size_t)ek_leaf_shards(forward->parameters[i])->count;
+    size_t count = (size_t)forward->parameter_count + 1;
+    size_t pieces = (size_t)sharding->flat.shard_count + 1;
     recording r = {.sharding = sharding, .forward = forward};
     ek_comm_sum_order(forward->devs, forward->devices, forward->home, r.order);
     for (int d = 0; d < forward->devices; d++)
@@ -398,55 +340,52 @@ int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *f
 /* Each device gets what it lacks of the others, and not all from the same at once. */
 static int deliver(const ek_sharding *s)
 {
-    int count = 0;
+    int count = 0, shards = s->flat.shard_count;
     for (int d = 0; d < s->devices; d++) {
         for (int k = 1; k < s->devices; k++) {
             int owner = (d + k) % s->devices;
-            for (int p = 0; p < s->part_count; p++)
-                if (s->changed[p] && s->parts[p].owner == owner)
-                    s->moves[count++] = (ek_move){s->there[d * s->part_count + p], piece_of(s, p)};
+            for (int p = 0; p < shards; p++)
+                if (s->parts[p].changed && s->parts[p].owner == owner)
+                    s->moves[count++] =
+                        (ek_move){s->there[d * shards + p], s->flat.shards[p].piece};
         }
     }
     return ek_exchange("sharing the step", s->moves, count);
 }
 
-/* Notes what was delivered, or with status < 0 may have been. */
-static void note(ek_sharding *s, int status)
-{
-    int noted = -1;
-    for (int p = 0; p < s->part_count; p++) {
-        if (!s->changed[p])
-            continue;
-        if (status >= 0)
-            s->parts[p].published = ek_tensor_version(piece_of(s, p));
-        if (s->parts[p].parameter != noted)
-            s->owner.published(s->owner.user, s->parts[p].parameter, status);
-        noted = s->parts[p].parameter;
-        s->parts[p].unshared = status < 0 ? ek_tensor_version(s->parameters[noted]) : 0;
-    }
-}
-
-/* True if the part has elements that others lack. Those that could not be sent are given up
- * where the parameter was written since (by a checkpoint). */
-static bool is_changed(ek_sharding *s, int p)
+/* True if the shard has elements that others lack. Those that could not be sent are given up if the
+ * parameter was written since (by a checkpoint). */
+static bool is_changed(const ek_sharding *s, int p)
 {
     part *own = &s->parts[p];
+    uint64_t now = ek_tensor_version(s->flat.shards[p].piece);
     if (own->unshared && own->unshared != ek_tensor_version(s->parameters[own->parameter])) {
-        own->published = ek_tensor_version(piece_of(s, p));
+        own->published = now;
         own->unshared = 0;
     }
-    return ek_tensor_version(piece_of(s, p)) != own->published;
+    return now != own->published;
 }
 
 int ek_sharding_publish(ek_sharding *s)
 {
     const int before = ek_error_status();
-    if (!s || !s->owner.user)
+    if (!s)
         return 0;
-    for (int p = 0; p < s->part_count; p++)
-        s->changed[p] = is_changed(s, p);
-    int rc = deliver(s);
-    note(s, rc);
+    for (int p = 0; p < s->flat.shard_count; p++)
+        s->parts[p].changed = is_changed(s, p);
+    int rc = deliver(s), noted = -1;
+    /* What was delivered, or with an error may have been. */
+    for (int p = 0; p < s->flat.shard_count; p++) {
+        part *own = &s->parts[p];
+        if (!own->changed)
+            continue;
+        if (rc >= 0)
+            own->published = ek_tensor_version(s->flat.shards[p].piece);
+        if (own->parameter != noted)
+            s->owner.published(s->owner.user, own->parameter, rc);
+        noted = own->parameter;
+        own->unshared = rc < 0 ? ek_tensor_version(s->parameters[noted]) : 0;
+    }
     if (rc < 0)
         ek_error_prefix(before, "sharing the optimizer's step");
     return rc;
@@ -458,11 +397,11 @@ int ek_sharding_publish(ek_sharding *s)
 static void make_whole(ek_tensor *leaf)
 {
     int pending = ek_error_status();
-    if (ek_leaf_set_shards(leaf, NULL) >= 0)
+    if (ek_leaf_set_shards(leaf, NULL, 0) >= 0)
         return;
     ek_leaf_drop_piece_gradients(leaf);
     ek_tensor_set_grad(leaf, NULL);
-    ek_leaf_set_shards(leaf, NULL);
+    ek_leaf_set_shards(leaf, NULL, 0);
     ek_log_line(EK_LOG_WARNING,
                 "the gradient of a parameter that is divided no more was dropped: "
                 "%s has no memory for it",
@@ -488,12 +427,8 @@ void ek_sharding_end(ek_sharding *s)
     if (!s)
         return;
     share_the_rest(s);
-    s->owner.user = NULL;
-    for (int i = 0; i < s->count && s->shards; i++) {
-        if (s->shards[i] && s->parameters[i]->shards == &s->shards[i]->object)
+    for (int i = 0; i < s->flat.count; i++)
+        if (s->parameters[i] && s->parameters[i]->flat == &s->flat.object)
             make_whole(s->parameters[i]);
-        ek_object_release(s->shards[i]); /* which has a reference to this */
-        s->shards[i] = NULL;
-    }
     ek_object_release(s);
 }

@@ -33,8 +33,8 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
                              ek_tensor *const *parameters, int count,
                              ek_tensor *const *const *copies, ek_sharding_owner owner);
 
-/* Makes the parameters whole again, their gradients too, and releases the division. An optimizer
- * may still have it: from now on its methods do nothing. NULL does nothing. */
+/* Makes the parameters whole again, their gradients too, and releases the division. NULL does
+ * nothing. */
 void ek_sharding_end(ek_sharding *sharding);
 
 /* True while every divided parameter is divided by this. */

@@ -7,30 +7,32 @@ enum { ROWS = 5, COLUMNS = 7, COUNT = ROWS * COLUMNS };
 static const int64_t ends[] = {4, 4, 20, COUNT}; /* the second is empty */
 enum { PIECES = sizeof ends / sizeof *ends };
 
-/* ---- a group that does nothing ---- */
+/* ---- flats that do nothing ---- */
 
-static int nothing(ek_shard_group *group)
+static int nothing(ek_flat *flat)
 {
-    (void)group;
+    (void)flat;
     return 0;
 }
 
-static atomic_int groups;
+static atomic_int flats;
 
-static void group_destroy(ek_object *object)
+static void flat_destroy(ek_object *object)
 {
-    atomic_fetch_sub(&groups, 1);
+    atomic_fetch_sub(&flats, 1);
+    ek_flat_clear((ek_flat *)object);
     free(object);
 }
 
-static ek_shard_group *new_group(void)
+static ek_flat *new_flat(int count)
 {
-    ek_shard_group *group = calloc(1, sizeof *group);
-    ck_assert_ptr_nonnull(group);
-    ek_object_init(&group->object, group_destroy);
-    group->refresh = group->publish = nothing;
-    atomic_fetch_add(&groups, 1);
-    return group;
+    ek_flat *flat = calloc(1, sizeof *flat);
+    ck_assert_ptr_nonnull(flat);
+    ek_object_init(&flat->object, flat_destroy);
+    assert_ok(ek_flat_init(flat, 1, count));
+    flat->refresh = flat->publish = nothing;
+    atomic_fetch_add(&flats, 1);
+    return flat;
 }
 
 /* ---- leaves ---- */
@@ -71,29 +73,25 @@ static ek_tensor *zeros(int device, int64_t count)
 }
 
 /* Pieces on device 0, 1, 2, 0; every other one with a slot. One reference. */
-static ek_shards *shards_of(const int64_t *piece_ends, int count)
+static ek_flat *flat_of(const int64_t *piece_ends, int count)
 {
-    ek_shard_group *group = new_group();
-    ek_shards *shards = ek_shards_new(group, count);
-    assert_made(shards);
-    ek_object_release(group);
+    ek_flat *flat = new_flat(count);
     for (int i = 0; i < count; i++) {
-        ek_shard *shard = &shards->shards[i];
-        shard->begin = i ? piece_ends[i - 1] : 0;
-        shard->end = piece_ends[i];
-        shard->piece = ek_keep(zeros(i % 3, shard->end - shard->begin));
-        assert_ok(ek_tensor_set_requires_grad(shard->piece, true));
+        int64_t elements = piece_ends[i] - (i ? piece_ends[i - 1] : 0);
+        ek_tensor *piece = zeros(i % 3, elements);
+        assert_ok(ek_tensor_set_requires_grad(piece, true));
         if (i % 2 == 0)
-            assert_ok(ek_leaf_set_grad_slot(shard->piece, zeros(i % 3, shard->end - shard->begin)));
+            assert_ok(ek_leaf_set_grad_slot(piece, zeros(i % 3, elements)));
+        ek_flat_add(flat, 0, piece_ends[i], piece);
     }
-    return shards;
+    return flat;
 }
 
 static void divide(ek_tensor *leaf)
 {
-    ek_shards *shards = shards_of(ends, PIECES);
-    assert_ok(ek_leaf_set_shards(leaf, shards));
-    ek_object_release(shards);
+    ek_flat *flat = flat_of(ends, PIECES);
+    assert_ok(ek_leaf_set_shards(leaf, flat, 0));
+    ek_object_release(flat);
 }
 
 /* The pieces' gradients are `whole`'s elements, in order of its memory. */
@@ -120,7 +118,7 @@ static void begin(ek_scope *scope)
 static void end(ek_scope *scope)
 {
     ek_scope_end(scope);
-    ck_assert_int_eq(atomic_load(&groups), 0);
+    ck_assert_int_eq(atomic_load(&flats), 0);
     assert_ok(ek_shutdown());
 }
 
@@ -141,15 +139,15 @@ TEST(gradient_moves_and_returns)
     assert_close(ek_gather_grad(leaf), gradient, 0, 0);
 
     /* To another division. */
-    ek_shards *others = shards_of((const int64_t[]){30, COUNT}, 2);
+    ek_flat *others = flat_of((const int64_t[]){30, COUNT}, 2);
     ek_tensor *former = ek_keep(ek_leaf_shards(leaf)->shards[2].piece);
-    assert_ok(ek_leaf_set_shards(leaf, others));
+    assert_ok(ek_leaf_set_shards(leaf, others, 0));
     ek_object_release(others);
     assert_pieces(leaf, gradient);
     ck_assert_ptr_null(ek_tensor_grad(former));
     ek_release(former);
 
-    assert_ok(ek_leaf_set_shards(leaf, NULL));
+    assert_ok(ek_leaf_set_shards(leaf, NULL, 0));
     ck_assert_ptr_null(ek_leaf_shards(leaf));
     ck_assert_ptr_null(leaf->grad_slot);
     assert_close(ek_tensor_grad(leaf), gradient, 0, 0);
@@ -167,7 +165,7 @@ TEST(no_gradient_is_none)
     ck_assert_ptr_null(ek_gather_grad(leaf));
     assert_ok(ek_leaf_settle_gradient(leaf));
     ck_assert(!ek_leaf_has_gradient(leaf));
-    assert_ok(ek_leaf_set_shards(leaf, NULL));
+    assert_ok(ek_leaf_set_shards(leaf, NULL, 0));
     ck_assert_ptr_null(ek_tensor_grad(leaf));
     ck_assert_ptr_null(ek_gather_grad(leaf));
     ck_assert_int_eq(ek_error_status(), 0);
@@ -252,11 +250,17 @@ TEST(setting_replaces_the_pieces)
     end(&scope);
 }
 
-static void assert_shards_refused(ek_tensor *leaf, ek_shards *shards, const char *part)
+static void assert_flat_refused(ek_tensor *leaf, ek_flat *flat, const char *part)
 {
-    assert_refused(ek_leaf_set_shards(leaf, shards), EK_E_INVALID, part);
+    assert_refused(ek_leaf_set_shards(leaf, flat, 0), EK_E_INVALID, part);
     ck_assert_ptr_null(ek_leaf_shards(leaf));
-    ek_object_release(shards);
+    ek_object_release(flat);
+}
+
+static void replace_piece(ek_flat *flat, int index, ek_tensor *piece)
+{
+    ek_release(flat->shards[index].piece);
+    flat->shards[index].piece = ek_keep(piece);
 }
 
 TEST(refuses_what_does_not_cover)
@@ -264,35 +268,30 @@ TEST(refuses_what_does_not_cover)
     ek_scope scope;
     begin(&scope);
     ek_tensor *leaf = leaf_of(1);
-    assert_shards_refused(leaf, shards_of((const int64_t[]){3, COUNT - 1}, 2),
-                          "end at element 34 of 35");
+    assert_flat_refused(leaf, flat_of((const int64_t[]){3, COUNT - 1}, 2),
+                        "the 2 pieces of f32[5, 7] on host:0 end at element 34 of 35");
 
-    ek_shards *shards = shards_of((const int64_t[]){3, COUNT}, 2);
-    shards->shards[1].begin = 4;
-    assert_shards_refused(leaf, shards, "piece 1 of f32[5, 7] on host:0 has elements 4 to 35");
+    ek_flat *flat = flat_of((const int64_t[]){3, COUNT}, 2);
+    flat->shards[1].begin = 4;
+    assert_flat_refused(leaf, flat, "for elements 4 to 35");
 
-    shards = shards_of((const int64_t[]){3, COUNT}, 2);
-    ek_release(shards->shards[1].piece);
-    shards->shards[1].piece = ek_keep(zeros(0, COUNT - 4));
-    assert_shards_refused(leaf, shards, "a flat, whole leaf of f32 for elements 3 to 35");
+    flat = flat_of((const int64_t[]){3, COUNT}, 2);
+    replace_piece(flat, 1, zeros(0, COUNT - 4));
+    assert_flat_refused(leaf, flat, "a flat, whole leaf of f32 for elements 3 to 35");
 
-    shards = shards_of((const int64_t[]){3, COUNT}, 2);
-    shards->shards[1].piece->dtype = EK_BF16;
-    assert_shards_refused(leaf, shards, "leaf of f32");
+    flat = flat_of((const int64_t[]){3, COUNT}, 2);
+    flat->shards[1].piece->dtype = EK_BF16;
+    assert_flat_refused(leaf, flat, "leaf of f32");
 
-    shards = shards_of((const int64_t[]){3, COUNT}, 2);
-    ek_release(shards->shards[0].piece);
-    shards->shards[0].piece = NULL;
-    assert_shards_refused(leaf, shards, "piece 0");
+    flat = flat_of((const int64_t[]){3, COUNT}, 2);
+    replace_piece(flat, 0, NULL);
+    assert_flat_refused(leaf, flat, "piece 0 of f32[5, 7] on host:0 is NULL");
 
     ek_tensor *view =
         ek_tensor_view(leaf, 2, (const int64_t[]){ROWS, COLUMNS - 1}, leaf->stride, leaf->offset);
-    assert_shards_refused(view, shards_of((const int64_t[]){ROWS * (COLUMNS - 1)}, 1), "gaps");
-    assert_shards_refused(toy_exp(leaf), shards_of((const int64_t[]){COUNT}, 1), "only leaves");
-
-    ek_shard_group *group = new_group();
-    assert_refused(ek_shards_new(group, 0), EK_E_INVALID, "0 pieces");
-    ek_object_release(group);
+    assert_flat_refused(view, flat_of((const int64_t[]){ROWS * (COLUMNS - 1)}, 1), "gaps");
+    assert_flat_refused(toy_exp(leaf), flat_of((const int64_t[]){COUNT}, 1), "only leaves");
+    assert_flat_refused(leaf, new_flat(0), "the 0 pieces");
     end(&scope);
 }
 
@@ -303,11 +302,11 @@ TEST(temporaries_are_bounded)
     ek_scope scope;
     begin(&scope);
     ek_tensor *leaf = zeros(0, LARGE), *gradient = zeros(0, LARGE);
-    ek_shards *shards = shards_of((const int64_t[]){1, LARGE}, 2);
+    ek_flat *flat = flat_of((const int64_t[]){1, LARGE}, 2);
     assert_ok(ek_kernels_of(gradient)->fill(ek_tensor_dev(gradient), gradient, 3));
     assert_ok(ek_tensor_set_requires_grad(leaf, true));
-    assert_ok(ek_leaf_set_shards(leaf, shards));
-    ek_object_release(shards);
+    assert_ok(ek_leaf_set_shards(leaf, flat, 0));
+    ek_object_release(flat);
     assert_ok(ek_tensor_set_grad(leaf, gradient));
     assert_ok(ek_leaf_settle_gradient(leaf));
 

@@ -16,12 +16,11 @@
 enum { PARAMETERS = 8, MOST_DEVICES = 4 };
 
 typedef struct fake_group {
-    ek_shard_group base;
+    ek_flat flat;
     int count, devices;
     ek_tensor *parameters[PARAMETERS]; /* borrowed */
     uint64_t versions[PARAMETERS];     /* at which the pieces had the parameters' values */
     ek_tensor *copies[MOST_DEVICES][PARAMETERS]; /* references; of device 0 the parameters */
-    ek_shards *shards[PARAMETERS];               /* borrowed: the leaves' */
     int refreshed, published, fail;              /* fail: the next refresh does */
 } fake_group;
 
@@ -80,9 +79,9 @@ static inline int owner_of(const fake_group *group, const ek_shard *shard)
     ck_abort_msg("nobody owns a piece");
 }
 
-static inline int fake_refresh(ek_shard_group *base)
+static inline int fake_refresh(ek_flat *flat)
 {
-    fake_group *group = (fake_group *)base;
+    fake_group *group = (fake_group *)flat;
     group->refreshed++;
     if (group->fail)
         return EK_FAIL(EK_E_STATE, "no refreshment");
@@ -98,13 +97,13 @@ static inline int fake_refresh(ek_shard_group *base)
     return 0;
 }
 
-static inline int fake_publish(ek_shard_group *base)
+static inline int fake_publish(ek_flat *flat)
 {
-    fake_group *group = (fake_group *)base;
+    fake_group *group = (fake_group *)flat;
     group->published++;
     for (int i = 0; i < group->count; i++) {
-        for (int k = 0; k < group->shards[i]->count; k++) {
-            const ek_shard *shard = &group->shards[i]->shards[k];
+        for (int k = 0; k < flat->segments[i].count; k++) {
+            const ek_shard *shard = &flat->segments[i].shards[k];
             int owner = owner_of(group, shard);
             for (int d = 0; d < group->devices; d++)
                 if (d != owner)
@@ -121,6 +120,7 @@ static inline void fake_destroy(ek_object *object)
     for (int d = 0; d < group->devices; d++)
         for (int i = 0; i < group->count; i++)
             ek_object_release(group->copies[d][i]);
+    ek_flat_clear(&group->flat);
     free(group);
 }
 
@@ -178,15 +178,13 @@ static inline int64_t cut(const ek_tensor *parameter, int devices, int d, bool s
 static inline void divide_parameter(fake_group *group, int i, bool straddling)
 {
     ek_tensor *parameter = group->parameters[i];
-    ek_shards *shards = ek_shards_new(&group->base, group->devices);
-    assert_made(shards);
     for (int d = 0; d < group->devices; d++) {
-        ek_shard *shard = &shards->shards[d];
-        shard->begin = cut(parameter, group->devices, d, straddling);
-        shard->end = cut(parameter, group->devices, d + 1, straddling);
-        shard->piece = piece_of(group->copies[d][i], shard->begin, shard->end);
+        int64_t begin = cut(parameter, group->devices, d, straddling);
+        int64_t end = cut(parameter, group->devices, d + 1, straddling);
+        ek_tensor *piece = piece_of(group->copies[d][i], begin, end);
+        ek_flat_add(&group->flat, i, end, piece);
+        ek_object_release(piece);
     }
-    group->shards[i] = shards;
 }
 
 static inline void give_slots(fake_group *group)
@@ -195,7 +193,7 @@ static inline void give_slots(fake_group *group)
     for (int d = 0; d < group->devices; d++) {
         ek_tensor *pieces[PARAMETERS], *slots[PARAMETERS];
         for (int i = 0; i < group->count; i++)
-            pieces[i] = group->shards[i]->shards[d].piece;
+            pieces[i] = group->flat.segments[i].shards[d].piece;
         make_homes(pieces, group->count, ek_tensor_device(pieces[0]), slots);
         for (int i = 0; i < group->count; i++) {
             assert_ok(ek_leaf_set_grad_slot(pieces[i], slots[i]));
@@ -212,9 +210,10 @@ static inline fake_group *divide_over(ek_tensor *const *p, int count, int device
     ek_tensor *homes[PARAMETERS] = {NULL};
     fake_group *group = calloc(1, sizeof *group);
     ck_assert_ptr_nonnull(group);
-    ek_object_init(&group->base.object, fake_destroy);
-    group->base.refresh = fake_refresh;
-    group->base.publish = fake_publish;
+    ek_object_init(&group->flat.object, fake_destroy);
+    assert_ok(ek_flat_init(&group->flat, count, count * devices));
+    group->flat.refresh = fake_refresh;
+    group->flat.publish = fake_publish;
     group->count = count;
     group->devices = devices;
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
@@ -233,18 +232,16 @@ static inline fake_group *divide_over(ek_tensor *const *p, int count, int device
         divide_parameter(group, i, straddling);
     }
     give_slots(group);
-    for (int i = 0; i < count; i++) {
-        assert_ok(ek_leaf_set_shards(p[i], group->shards[i]));
-        ek_object_release(group->shards[i]);
-    }
-    ek_object_release(&group->base);
+    for (int i = 0; i < count; i++)
+        assert_ok(ek_leaf_set_shards(p[i], &group->flat, i));
+    ek_object_release(&group->flat);
     return group;
 }
 
 static inline void make_whole(ek_tensor *const *p, int count)
 {
     for (int i = 0; i < count; i++)
-        assert_ok(ek_leaf_set_shards(p[i], NULL));
+        assert_ok(ek_leaf_set_shards(p[i], NULL, 0));
 }
 
 /* ---- comparisons ---- */

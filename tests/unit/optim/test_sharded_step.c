@@ -68,10 +68,16 @@ TEST(a_failing_refresh_leaves_all)
     assert_ok(ek_shutdown());
 }
 
-static int publish_nothing(ek_shard_group *base)
+static int do_nothing(ek_flat *flat)
 {
-    (void)base;
+    (void)flat;
     return 0;
+}
+
+static void flat_destroy(ek_object *object)
+{
+    ek_flat_clear((ek_flat *)object);
+    free(object);
 }
 
 /* Between two pieces of one owner there may be another's, where a slab of gradients has padding. */
@@ -84,25 +90,28 @@ TEST(what_others_own_is_left)
     assert_ok(test_devices_configure("2"));
     ek_tensor *p = ek_ones(EK_SHAPE(64), .device = test_device(0), .requires_grad = true);
     fake_group *group = divide_over(&p, 1, 2, false);
-    group->base.publish = publish_nothing;
-    ek_shards *shards = ek_shards_new(&group->base, PIECES);
-    assert_made(shards);
+    ek_object_retain(&group->flat);
+    ek_flat *flat = calloc(1, sizeof *flat);
+    ck_assert_ptr_nonnull(flat);
+    ek_object_init(&flat->object, flat_destroy);
+    assert_ok(ek_flat_init(flat, 1, PIECES));
+    flat->refresh = flat->publish = do_nothing;
     ek_tensor *pieces[2], *slots[3];
     for (int i = 0; i < PIECES; i++) {
-        ek_shard *shard = &shards->shards[i];
-        *shard = (ek_shard){i ? ends[i - 1] : 0, ends[i], NULL};
-        shard->piece = piece_of(group->copies[i % 2][0], shard->begin, shard->end);
+        ek_tensor *piece = piece_of(group->copies[i % 2][0], i ? ends[i - 1] : 0, ends[i]);
+        ek_flat_add(flat, 0, ends[i], piece);
+        ek_object_release(piece);
     }
-    pieces[0] = shards->shards[0].piece;
-    pieces[1] = shards->shards[2].piece;
+    pieces[0] = flat->shards[0].piece;
+    pieces[1] = flat->shards[2].piece;
     make_homes(pieces, 2, test_device(0), slots);
-    make_homes(&shards->shards[1].piece, 1, test_device(1), slots + 2);
+    make_homes(&flat->shards[1].piece, 1, test_device(1), slots + 2);
     for (int i = 0; i < PIECES; i++) {
-        assert_ok(ek_leaf_set_grad_slot(shards->shards[i].piece, slots[i == 0 ? 0 : 3 - i]));
+        assert_ok(ek_leaf_set_grad_slot(flat->shards[i].piece, slots[i == 0 ? 0 : 3 - i]));
         ek_object_release(slots[i == 0 ? 0 : 3 - i]);
     }
-    assert_ok(ek_leaf_set_shards(p, shards));
-    ek_object_release(shards);
+    assert_ok(ek_leaf_set_shards(p, flat, 0));
+    ek_object_release(flat);
     ek_optimizer *optimizer = ek_sgd(.lr = 0.1, .weight_decay = 0.5);
     assert_ok(ek_optimizer_add_group(optimizer, &p, 1, (ek_optimizer_options){0}));
     give_to_pieces(p, ek_ones(EK_SHAPE(64), .device = test_device(0)), false);
@@ -112,6 +121,7 @@ TEST(what_others_own_is_left)
         ck_assert_double_eq_tol(element(p, i), theirs ? 1 : 0.85, 1e-6);
         ck_assert_double_eq_tol(element(group->copies[1][0], i), theirs ? 0.85 : 1, 1e-6);
     }
+    ek_object_release(&group->flat);
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
