@@ -1,4 +1,4 @@
-/* engine.c: running the tasks of a backward pass. */
+/* engine.c: running the tasks of a backward pass, on one lane per device. */
 #include <string.h>
 
 #include "autograd/run.h"
@@ -15,16 +15,153 @@ typedef struct ek_execution {
 
 static _Thread_local ek_execution *current;
 
-static void lock(ek_run *run)
+static void run_lock(ek_run *run)
 {
     if (run->threaded)
         pthread_mutex_lock(&run->lock);
 }
 
-static void unlock(ek_run *run)
+static void run_unlock(ek_run *run)
 {
     if (run->threaded)
         pthread_mutex_unlock(&run->lock);
+}
+
+/* ---- lanes: which thread runs what, and in which order ---- */
+
+/* Accelerators of all kinds. */
+enum { MAX_LANES = 2 * EK_MAX_DEVICES };
+
+/* A lane's ready tasks are a heap; `lock` is held if the run is threaded. */
+static void lane_push(ek_lane *lane, ek_task *task)
+{
+    int at = lane->ready_count++;
+    while (at > 0 && lane->ready[(at - 1) / 2]->priority < task->priority) {
+        lane->ready[at] = lane->ready[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    lane->ready[at] = task;
+}
+
+static ek_task *lane_pop(ek_lane *lane)
+{
+    ek_task *top = lane->ready[0];
+    ek_task *last = lane->ready[--lane->ready_count];
+    int at = 0;
+    for (int child = 1; child < lane->ready_count; child = 2 * at + 1) {
+        if (child + 1 < lane->ready_count &&
+            lane->ready[child + 1]->priority > lane->ready[child]->priority)
+            child++;
+        if (lane->ready[child]->priority <= last->priority)
+            break;
+        lane->ready[at] = lane->ready[child];
+        at = child;
+    }
+    lane->ready[at] = last;
+    return top;
+}
+
+static bool dev_comes_before(const ek_dev *a, const ek_dev *b)
+{
+    return a->id.kind != b->id.kind ? a->id.kind < b->id.kind : a->id.index < b->id.index;
+}
+
+/* Adds a device to the list in order. */
+static void dev_list(ek_dev **devs, int *count, ek_dev *dev)
+{
+    int at = 0;
+    if (!dev || dev->id.kind == EK_CPU)
+        return;
+    while (at < *count && dev_comes_before(devs[at], dev))
+        at++;
+    if ((at < *count && devs[at] == dev) || *count == MAX_LANES)
+        return;
+    for (int i = *count; i > at; i--)
+        devs[i] = devs[i - 1];
+    devs[at] = dev;
+    ++*count;
+}
+
+static int lane_of(const ek_run *run, const ek_dev *dev)
+{
+    for (int i = 0; run->threaded && i < run->lane_count; i++)
+        if (run->lanes[i].dev == dev)
+            return i;
+    return 0;
+}
+
+static ek_dev *task_dev(const ek_task *task)
+{
+    return task->node ? ek_node_dev(task->node) : ek_tensor_dev(task->leaf);
+}
+
+/* Sums and leaves first: they end the life of temporaries. Then what is urgent, then what was
+ * recorded last. */
+static uint64_t task_priority(const ek_task *task, int position)
+{
+    if (!task->runs || task->leaf)
+        return UINT64_C(2) << 62 | (uint64_t)position;
+    return (task->node->operation->urgent ? UINT64_C(1) << 62 : 0) | task->node->sequence;
+}
+
+static void task_assign(ek_run *run, ek_task *task, int position)
+{
+    task->priority = task_priority(task, position);
+    task->lane = lane_of(run, task_dev(task));
+    for (int i = 0; i < task->slot_count; i++)
+        task->slots[i].lane = task->node ? lane_of(run, task->node->outputs[i].dev) : task->lane;
+}
+
+/* Gives every task and slot its lane: one per device in the graph, cpu's on the first; all on one
+ * if the calling thread is in a gang. */
+static int run_assign_lanes(ek_run *run)
+{
+    ek_dev *devs[MAX_LANES];
+    int count = 0;
+    for (int t = 0; t < run->count; t++) {
+        const ek_task *task = run->order[t];
+        if (!task->needed)
+            continue;
+        dev_list(devs, &count, task_dev(task));
+        for (int i = 0; task->node && i < task->slot_count; i++)
+            dev_list(devs, &count, task->slots[i].expected ? task->node->outputs[i].dev : NULL);
+    }
+    run->threaded = count > 1 && !ek_thread_in_gang();
+    run->lane_count = run->threaded ? count : 1;
+    run->lanes = ek_run_alloc(run, (size_t)run->lane_count * sizeof *run->lanes);
+    if (!run->lanes)
+        return ek_error_pending();
+
+    int *tasks = ek_run_alloc(run, (size_t)run->lane_count * sizeof *tasks);
+    if (!tasks)
+        return ek_error_pending();
+    for (int l = 0; l < run->lane_count; l++)
+        run->lanes[l].dev = count ? devs[l] : NULL;
+    for (int t = 0; t < run->count; t++) {
+        task_assign(run, run->order[t], t);
+        tasks[run->order[t]->lane] += run->order[t]->needed;
+    }
+    for (int l = 0; l < run->lane_count; l++) {
+        ek_lane *lane = &run->lanes[l];
+        lane->ready = ek_run_alloc(run, (size_t)tasks[l] * sizeof(ek_task *));
+        lane->gradients = ek_run_alloc(run, (size_t)run->widest * sizeof(ek_tensor *));
+        lane->results = ek_run_alloc(run, (size_t)run->widest * sizeof(ek_tensor *));
+        if (!lane->ready || !lane->gradients || !lane->results)
+            return ek_error_pending();
+    }
+    for (int l = 0; run->threaded && l < run->lane_count; l++)
+        pthread_cond_init(&run->lanes[l].wake, NULL);
+    if (run->threaded)
+        pthread_mutex_init(&run->lock, NULL);
+    return 0;
+}
+
+static void run_close_lanes(ek_run *run)
+{
+    for (int l = 0; run->threaded && l < run->lane_count; l++)
+        pthread_cond_destroy(&run->lanes[l].wake);
+    if (run->threaded)
+        pthread_mutex_destroy(&run->lock);
 }
 
 /* ---- what backwards ask ---- */
@@ -60,7 +197,9 @@ ek_tensor *ek_node_destination(ek_node *node, int input)
 
 /* ---- gradients on their way ---- */
 
-int ek_run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *gradient)
+/* Brings a gradient (takes the reference; NULL: zero) where it belongs, from the thread of `lane`.
+ */
+static int run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *gradient)
 {
     ek_task *task = route->task;
     int rc = 0;
@@ -69,24 +208,24 @@ int ek_run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *grad
         return 0;
     }
     ek_slot *slot = &task->slots[route->slot];
-    lock(run);
+    run_lock(run);
     slot->contributions[route->ordinal] = (ek_contribution){gradient, true};
     if (slot->lane == lane) {
         /* The task cannot start before this contribution is counted: the sum is this thread's. */
-        unlock(run);
+        run_unlock(run);
         rc = ek_slot_fold(run, slot);
-        lock(run);
+        run_lock(run);
     }
     if (--task->pending == 0) {
-        ek_lane_push(&run->lanes[task->lane], task);
+        lane_push(&run->lanes[task->lane], task);
         if (run->threaded && task->lane != lane)
             pthread_cond_signal(&run->lanes[task->lane].wake);
     }
-    unlock(run);
+    run_unlock(run);
     return rc;
 }
 
-static int check_result(const ek_node *node, int input, const ek_tensor *result)
+static int result_check(const ek_node *node, int input, const ek_tensor *result)
 {
     const ek_edge *edge = &node->edges[input];
     ek_output_info leaf;
@@ -122,7 +261,7 @@ static int call_backward(ek_run *run, ek_task *task, ek_tensor *const *gradients
     rc = ek_error_outcome(rc);
     for (int i = 0; i < node->input_count; i++) {
         if (rc >= 0 && results[i] && task->routes[i].task)
-            rc = check_result(node, i, results[i]);
+            rc = result_check(node, i, results[i]);
         results[i] = rc >= 0 && task->routes[i].task ? ek_keep(results[i]) : NULL;
     }
     return rc;
@@ -155,7 +294,7 @@ static int run_node(ek_run *run, int lane, ek_task *task)
         ek_node_free_saved(node);
     ek_part_rest(); /* before others get the results */
     for (int i = 0; i < node->input_count; i++) {
-        int status = ek_run_deliver(run, lane, &task->routes[i], results[i]);
+        int status = run_deliver(run, lane, &task->routes[i], results[i]);
         rc = rc < 0 ? rc : status;
     }
     return rc;
@@ -170,7 +309,7 @@ static int run_leaf(ek_run *run, ek_task *task)
     return ek_accumulate(task->leaf, sum, run->create_graph);
 }
 
-static int sum_and_run(ek_run *run, int lane, ek_task *task)
+static int task_sum_and_run(ek_run *run, int lane, ek_task *task)
 {
     for (int i = 0; i < task->slot_count; i++) {
         ek_slot *slot = &task->slots[i];
@@ -199,7 +338,7 @@ static int run_task(ek_run *run, int lane, ek_task *task)
     else
         ek_span_begin(&span, EK_SPAN_COMPUTE, "gradient of a parameter", NULL,
                       ek_tensor_dev(task->leaf));
-    int rc = sum_and_run(run, lane, task);
+    int rc = task_sum_and_run(run, lane, task);
     ek_span_end(&span);
     if (rc >= 0)
         return 0;
@@ -213,9 +352,9 @@ static int run_task(ek_run *run, int lane, ek_task *task)
     return rc;
 }
 
-/* ---- lanes ---- */
+/* ---- a pass ---- */
 
-static void wake_all(ek_run *run)
+static void run_wake_all(ek_run *run)
 {
     for (int i = 0; run->threaded && i < run->lane_count; i++)
         pthread_cond_signal(&run->lanes[i].wake);
@@ -230,7 +369,7 @@ static int run_lane(void *user, int index)
     int rc = 0;
     ek_span_begin(&span, EK_SPAN_COMPUTE, "backward", NULL, lane->dev);
     ek_thread_self()->modes = run->modes;
-    lock(run);
+    run_lock(run);
     while (run->remaining > 0 && !run->failed) {
         if (!lane->ready_count && run->threaded) {
             ek_span wait;
@@ -239,16 +378,16 @@ static int run_lane(void *user, int index)
             ek_span_end(&wait);
             continue;
         }
-        ek_task *task = ek_lane_pop(lane);
-        unlock(run);
+        ek_task *task = lane_pop(lane);
+        run_unlock(run);
         rc = run_task(run, index, task);
-        lock(run);
+        run_lock(run);
         run->remaining--;
         run->failed = run->failed || rc < 0;
         if (run->failed || run->remaining == 0)
-            wake_all(run);
+            run_wake_all(run);
     }
-    unlock(run);
+    run_unlock(run);
     ek_span_end(&span);
     return rc;
 }
@@ -257,7 +396,7 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
 {
     ek_thread *self = ek_thread_self();
     ek_thread_modes before = self->modes;
-    int rc = ek_run_assign_lanes(run);
+    int rc = run_assign_lanes(run);
     if (rc < 0) {
         for (int i = 0; i < root_count; i++)
             ek_release(gradients[i]);
@@ -272,7 +411,7 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
     run->remaining = run->needed_count;
     /* Lane -1: no lane's thread; the lanes add. */
     for (int i = 0; i < root_count; i++)
-        ek_run_deliver(run, -1, &routes[i], gradients[i]);
+        run_deliver(run, -1, &routes[i], gradients[i]);
 
     if (run->threaded) {
         ek_dev **devs = ek_run_alloc(run, (size_t)run->lane_count * sizeof *devs);
@@ -286,6 +425,6 @@ int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, i
         ek_part_end(&part);
     }
     self->modes = before;
-    ek_run_close_lanes(run);
+    run_close_lanes(run);
     return rc;
 }

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/basic.h"
 #include "autograd/graph.h"
 #include "core/thread.h"
 #include "core/trace.h"

@@ -1,13 +1,66 @@
-/* gradients.c: summing gradients, where several meet in the graph and where one arrives at a leaf.
- */
-
-#include "autograd/basic.h"
+/* gradients.c: summing gradients, where several meet in the graph and where one arrives at a leaf,
+ * and the few differentiable operations that this takes; src/ops has the others. */
 #include "autograd/run.h"
 #include "kernels/kernels.h"
 
+/* ---- operations ---- */
+
+/* Of sums and copies: each input has the output's gradient. */
+static int same_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    for (int i = 0; i < node->input_count; i++)
+        results[i] = gradients[0];
+    return 0;
+}
+
+static const ek_operation add_operation = {.name = "gradient sum", .backward = same_backward};
+
+ek_tensor *ek_fold_add(ek_tensor *x, ek_tensor *y)
+{
+    if (!x || !y)
+        return NULL;
+    /* A broadcast gradient (zero strides) is no model for the sum's memory. */
+    ek_tensor *sum = ek_tensor_like(ek_is_dense(x) ? x : y);
+    if (!sum || ek_kernels_of(sum)->binary(ek_tensor_dev(sum), EK_BINARY_ADD, sum, x, y, 1) < 0)
+        return NULL;
+    return EK_RECORD(sum, &add_operation, EK_INPUTS(x, y));
+}
+
+static const ek_operation copy_operation = {.name = "gradient copy", .backward = same_backward};
+
+ek_tensor *ek_fold_copy(ek_tensor *x, const ek_tensor *like)
+{
+    if (!x)
+        return NULL;
+    ek_tensor *copy = ek_tensor_like(like);
+    if (!copy || ek_kernels_of(copy)->copy(ek_tensor_dev(copy), copy, x) < 0)
+        return NULL;
+    return EK_RECORD(copy, &copy_operation, EK_INPUTS(x));
+}
+
+static int cast_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    results[0] = ek_fold_cast(gradients[0], *(const ek_dtype *)ek_node_attributes(node));
+    return 0;
+}
+
+static const ek_operation cast_operation = {.name = "gradient cast", .backward = cast_backward};
+
+ek_tensor *ek_fold_cast(ek_tensor *x, ek_dtype dtype)
+{
+    if (!x || x->dtype == dtype)
+        return x;
+    ek_dtype before = x->dtype;
+    ek_tensor *y = ek_tensor_like_dtype(x, dtype);
+    if (!y || ek_kernels_of(y)->copy(ek_tensor_dev(y), y, x) < 0)
+        return NULL;
+    return EK_RECORD(y, &cast_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
+}
+
 /* ---- where several meet ---- */
 
-bool ek_is_exclusive(const ek_tensor *tensor)
+/* True if nobody else can see the tensor's memory. */
+static bool is_exclusive(const ek_tensor *tensor)
 {
     /* Acquire: whoever gave up the other references has finished with the memory. */
     return atomic_load_explicit((atomic_int *)&tensor->object.references, memory_order_acquire) ==
@@ -21,9 +74,9 @@ static ek_tensor *slot_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradien
 {
     ek_tensor *out = NULL;
     if (!run->create_graph) {
-        if (ek_is_exclusive(sum) && ek_is_dense(sum))
+        if (is_exclusive(sum) && ek_is_dense(sum))
             out = sum;
-        else if (ek_is_exclusive(gradient) && ek_is_dense(gradient))
+        else if (is_exclusive(gradient) && ek_is_dense(gradient))
             out = gradient;
     }
     if (out) {
@@ -44,7 +97,7 @@ static ek_tensor *slot_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradien
 }
 
 /* Takes the next contribution if it has arrived. */
-static bool take_next(ek_run *run, ek_slot *slot, ek_tensor **gradient)
+static bool slot_take_next(ek_run *run, ek_slot *slot, ek_tensor **gradient)
 {
     if (slot->folded == slot->expected)
         return false;
@@ -62,7 +115,7 @@ static bool take_next(ek_run *run, ek_slot *slot, ek_tensor **gradient)
 int ek_slot_fold(ek_run *run, ek_slot *slot)
 {
     ek_tensor *gradient;
-    while (take_next(run, slot, &gradient)) {
+    while (slot_take_next(run, slot, &gradient)) {
         if (!gradient)
             continue;
         slot->sum = slot->sum ? slot_add(run, slot->sum, gradient) : gradient;
@@ -74,7 +127,7 @@ int ek_slot_fold(ek_run *run, ek_slot *slot)
 
 /* ---- a leaf's gradient when a new one arrives ---- */
 
-static void set_grad(ek_tensor *leaf, ek_tensor *grad)
+static void leaf_set_grad(ek_tensor *leaf, ek_tensor *grad)
 {
     ek_tensor *before = leaf->grad;
     leaf->grad = grad;
@@ -89,9 +142,9 @@ static bool fills_storage(const ek_tensor *tensor)
 }
 
 /* The gradient as the leaf's own, one reference: the tensor itself if nobody else can see it. */
-static ek_tensor *adopt(ek_tensor *leaf, ek_tensor *gradient)
+static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
 {
-    if (ek_is_exclusive(gradient) && fills_storage(gradient) && ek_same_layout(gradient, leaf)) {
+    if (is_exclusive(gradient) && fills_storage(gradient) && ek_same_layout(gradient, leaf)) {
         ek_storage_recategorise(gradient->storage, EK_MEMORY_GRADIENT);
         return gradient;
     }
@@ -101,7 +154,7 @@ static ek_tensor *adopt(ek_tensor *leaf, ek_tensor *gradient)
 }
 
 /* Into memory that was kept for it. */
-static int fill_slot(ek_tensor *grad, ek_tensor *gradient)
+static int gradient_fill(ek_tensor *grad, ek_tensor *gradient)
 {
     int rc = 0;
     if (gradient->storage != grad->storage || gradient->offset != grad->offset)
@@ -111,7 +164,7 @@ static int fill_slot(ek_tensor *grad, ek_tensor *gradient)
     return rc;
 }
 
-static int accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
+static int leaf_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
 {
     ek_tensor *grad = leaf->grad;
     bool absent = !grad || leaf->grad_absent;
@@ -119,17 +172,17 @@ static int accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
         leaf->grad_slot = ek_keep(grad);
 
     if (grad && absent && !create_graph) {
-        int rc = fill_slot(grad, gradient);
+        int rc = gradient_fill(grad, gradient);
         ek_release(gradient);
         if (rc >= 0)
             leaf->grad_absent = false;
         return rc;
     }
     if (absent) {
-        ek_tensor *adopted = adopt(leaf, gradient);
+        ek_tensor *adopted = gradient_adopt(leaf, gradient);
         if (!adopted)
             return ek_error_pending();
-        set_grad(leaf, adopted);
+        leaf_set_grad(leaf, adopted);
         return 0;
     }
     if (!create_graph) {
@@ -143,7 +196,7 @@ static int accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
     ek_release(gradient);
     if (!sum)
         return ek_error_pending();
-    set_grad(leaf, sum);
+    leaf_set_grad(leaf, sum);
     return 0;
 }
 
@@ -151,7 +204,7 @@ int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
     ek_scope scope = ek_scope_begin();
-    int rc = accumulate(leaf, gradient, create_graph);
+    int rc = leaf_accumulate(leaf, gradient, create_graph);
     ek_scope_end(&scope);
     ek_memory_set_category(before);
     return rc;

@@ -1,9 +1,21 @@
-/* node.c: graph nodes: what operations record, and how graphs are released. */
+/* node.c: graph nodes: what operations record, how saved tensors are read back, and how graphs are
+ * released. */
 #include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/node.h"
+#include "autograd/graph.h"
+#include "kernels/kernels.h"
+
+/* A saved tensor: a handle of the node's own, so that neither in-place operations on the caller's
+ * nor re-homing of a parameter change it, and so that it never leads back to the node that saved
+ * it. */
+typedef struct ek_saved {
+    ek_tensor *tensor; /* without history; NULL was saved */
+    ek_edge edge;      /* its history; references */
+    int output;        /* this output of the node itself, with the node as its history; else -1 */
+    uint64_t version;  /* of the memory, when it was saved */
+} ek_saved;
 
 static atomic_uint_fast64_t next_sequence;
 
@@ -14,7 +26,8 @@ static atomic_uint_fast64_t next_sequence;
 static _Thread_local ek_node *dead_nodes;
 static _Thread_local bool releasing;
 
-ek_edge ek_edge_to(ek_tensor *tensor)
+/* Where the gradient of `tensor` goes, with a reference; nothing if it requires none. */
+static ek_edge edge_to(ek_tensor *tensor)
 {
     ek_edge edge = {NULL, 0, NULL};
     if (!tensor || !tensor->requires_grad)
@@ -28,33 +41,33 @@ ek_edge ek_edge_to(ek_tensor *tensor)
     return edge;
 }
 
-void ek_edge_release(ek_edge *edge)
+static void edge_release(ek_edge *edge)
 {
     ek_object_release(edge->node);
     ek_release(edge->leaf);
     *edge = (ek_edge){NULL, 0, NULL};
 }
 
-static void drop_saved(ek_node *node)
+static void node_drop_saved(ek_node *node)
 {
     for (int i = 0; i < node->saved_count; i++) {
         ek_release(node->saved[i].tensor);
         node->saved[i].tensor = NULL;
-        ek_edge_release(&node->saved[i].edge);
+        edge_release(&node->saved[i].edge);
     }
 }
 
-static void release_node(ek_node *node)
+static void node_release(ek_node *node)
 {
-    drop_saved(node);
+    node_drop_saved(node);
     for (int i = 0; i < node->input_count; i++)
-        ek_edge_release(&node->edges[i]);
+        edge_release(&node->edges[i]);
     if (node->attributes && node->operation->destroy)
         node->operation->destroy(node->attributes);
     free(node);
 }
 
-static void destroy_node(ek_object *object)
+static void node_destroy(ek_object *object)
 {
     ek_node *node = (ek_node *)object;
     node->next_dead = dead_nodes;
@@ -65,7 +78,7 @@ static void destroy_node(ek_object *object)
     while (dead_nodes) {
         node = dead_nodes;
         dead_nodes = node->next_dead;
-        release_node(node);
+        node_release(node);
     }
     releasing = false;
 }
@@ -84,7 +97,7 @@ bool ek_records(ek_tensor *const *inputs, int count)
 
 /* A view whose base was modified by a recorded operation since shows the new numbers with the old
  * history: its gradient would be wrong. */
-static int check_views(const ek_operation *operation, const ek_record_options *options)
+static int node_check_views(const ek_operation *operation, const ek_record_options *options)
 {
     for (int i = 0; i < options->input_count; i++) {
         const ek_tensor *input = options->inputs[i];
@@ -109,7 +122,7 @@ static size_t aligned(size_t nbytes)
 }
 
 /* One block: node, edges, saved tensors, outputs, attributes. */
-static ek_node *new_node(const ek_operation *operation, int output_count,
+static ek_node *node_new(const ek_operation *operation, int output_count,
                          const ek_record_options *options)
 {
     size_t edges = aligned(sizeof(ek_node));
@@ -120,7 +133,7 @@ static ek_node *new_node(const ek_operation *operation, int output_count,
     if (!block)
         return NULL;
     ek_node *node = (ek_node *)block;
-    ek_object_init(&node->object, destroy_node);
+    ek_object_init(&node->object, node_destroy);
     node->operation = operation;
     node->sequence = atomic_fetch_add_explicit(&next_sequence, 1, memory_order_relaxed);
     node->input_count = options->input_count;
@@ -136,7 +149,7 @@ static ek_node *new_node(const ek_operation *operation, int output_count,
     return node;
 }
 
-static int save(ek_node *node, ek_saved *saved, ek_tensor *tensor, ek_tensor *const *outputs)
+static int node_save(ek_node *node, ek_saved *saved, ek_tensor *tensor, ek_tensor *const *outputs)
 {
     saved->output = -1;
     if (!tensor)
@@ -151,11 +164,11 @@ static int save(ek_node *node, ek_saved *saved, ek_tensor *tensor, ek_tensor *co
         if (tensor == outputs[i])
             saved->output = i;
     if (saved->output < 0)
-        saved->edge = ek_edge_to(tensor);
+        saved->edge = edge_to(tensor);
     return 0;
 }
 
-static void describe_output(ek_output_info *info, const ek_tensor *output)
+static void output_describe(ek_output_info *info, const ek_tensor *output)
 {
     info->dev = ek_tensor_dev(output);
     info->dtype = output->dtype;
@@ -179,22 +192,22 @@ int ek_record_outputs(ek_tensor *const *outputs, int output_count, const ek_oper
     if (!ek_records(options->inputs, options->input_count))
         return 0;
     ek_node *node = NULL;
-    if (check_views(operation, options) >= 0)
-        node = new_node(operation, output_count, options);
+    if (node_check_views(operation, options) >= 0)
+        node = node_new(operation, output_count, options);
     if (!node) {
         if (operation->destroy)
             operation->destroy((void *)(uintptr_t)options->attributes);
         return ek_error_pending();
     }
     for (int i = 0; i < options->input_count; i++)
-        node->edges[i] = ek_edge_to(options->inputs[i]);
+        node->edges[i] = edge_to(options->inputs[i]);
     int rc = 0;
     for (int i = 0; i < options->saved_count && rc >= 0; i++)
-        rc = save(node, &node->saved[i], options->saved[i], outputs);
+        rc = node_save(node, &node->saved[i], options->saved[i], outputs);
     for (int i = 0; i < output_count && rc >= 0; i++) {
         if (!outputs[i])
             continue;
-        describe_output(&node->outputs[i], outputs[i]);
+        output_describe(&node->outputs[i], outputs[i]);
         if (ek_dtype_is_floating(outputs[i]->dtype))
             set_history(outputs[i], node, i);
     }
@@ -287,6 +300,94 @@ void ek_node_free_saved(ek_node *node)
 {
     if (!node->saved_count)
         return;
-    drop_saved(node);
+    node_drop_saved(node);
     node->freed = true;
+}
+
+/* ---- saved tensors ---- */
+
+static int saved_check(const ek_node *node, const ek_saved *saved)
+{
+    const ek_version *version = saved->tensor->version;
+    uint64_t now = atomic_load_explicit(&version->count, memory_order_relaxed);
+    if (now == saved->version)
+        return 0;
+    const char *writer = atomic_load_explicit(&version->writer, memory_order_relaxed);
+    char text[200];
+    return EK_FAIL(
+        EK_E_MODIFIED,
+        "%s saved %s for its backward at version %llu, but %s modified it in place since "
+        "(version %llu); modify a copy, or after the backward",
+        node->operation->name, ek_tensor_text(saved->tensor, text),
+        (unsigned long long)saved->version, writer ? writer : "something", (unsigned long long)now);
+}
+
+/* A new handle on what was saved, made by `node`. */
+static ek_tensor *saved_with_history(const ek_saved *saved, ek_node *node, int output)
+{
+    ek_tensor *tensor = ek_tensor_alias(saved->tensor);
+    if (tensor) {
+        tensor->history = ek_object_retain(node);
+        tensor->history_output = output;
+        tensor->requires_grad = true;
+    }
+    return tensor;
+}
+
+/* x itself under another handle: what a saved leaf becomes whose memory has been moved since. */
+static int saved_leaf_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    (void)node;
+    results[0] = gradients[0];
+    return 0;
+}
+
+static const ek_operation saved_leaf_operation = {.name = "saved leaf",
+                                                  .backward = saved_leaf_backward};
+
+static ek_tensor *saved_leaf(const ek_tensor *storage, ek_tensor *leaf)
+{
+    return EK_RECORD(ek_tensor_alias(storage), &saved_leaf_operation, EK_INPUTS(leaf));
+}
+
+ek_tensor *ek_node_saved(ek_node *node, int index)
+{
+    if (index < 0 || index >= node->saved_count) {
+        EK_FAIL(EK_E_INVALID, "%s has saved %d tensors, there is no saved tensor %d",
+                node->operation->name, node->saved_count, index);
+        return NULL;
+    }
+    if (node->freed) {
+        EK_FAIL(
+            EK_E_STATE,
+            "the saved tensors of %s were freed by an earlier backward through this graph; call "
+            "backward with retain_graph the first time",
+            node->operation->name);
+        return NULL;
+    }
+    const ek_saved *saved = &node->saved[index];
+    if (!saved->tensor || saved_check(node, saved) < 0)
+        return NULL;
+    if (ek_grad_enabled()) {
+        if (saved->output >= 0 && ek_dtype_is_floating(saved->tensor->dtype))
+            return saved_with_history(saved, node, saved->output);
+        if (saved->edge.node)
+            return saved_with_history(saved, saved->edge.node, saved->edge.output);
+        ek_tensor *leaf = saved->edge.leaf;
+        if (leaf &&
+            (leaf->storage != saved->tensor->storage || leaf->offset != saved->tensor->offset))
+            return saved_leaf(saved->tensor, leaf);
+        if (leaf)
+            return ek_scope_adopt(ek_keep(leaf));
+    }
+    return ek_scope_adopt(ek_keep(saved->tensor));
+}
+
+ek_tensor *ek_node_zeros(ek_node *node, int output)
+{
+    const ek_output_info *info = &node->outputs[output];
+    ek_tensor *zeros = ek_tensor_new(info->dev, info->dtype, &info->shape, EK_CONTIGUOUS);
+    if (!zeros || ek_kernels_of(zeros)->fill(info->dev, zeros, 0) < 0)
+        return NULL;
+    return zeros;
 }

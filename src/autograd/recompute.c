@@ -1,7 +1,7 @@
 /* recompute.c: backward of what is computed again. */
-#include "autograd/recompute.h"
-
 #include <stdlib.h>
+
+#include "autograd/graph.h"
 
 /* ---- F', the gradient of F ---- */
 

@@ -1,8 +1,8 @@
 /* run.h: one backward pass.
  *
  * walk.c makes a task for every node and leaf that takes part, with a place for each gradient that
- * will arrive there; engine.c runs the tasks on one lane per device; slot.c sums what arrives;
- * accumulate.c puts the sums into leaves.
+ * will arrive there; engine.c runs the tasks on one lane per device; gradients.c sums what arrives
+ * and puts the sums into leaves.
  *
  * Order of sums. The walk gives each contribution to a slot an ordinal that follows from the
  * structure of the graph alone. A slot adds contributions in that order and holds early ones back,
@@ -101,37 +101,17 @@ int ek_run_walk(ek_run *run, ek_tensor *const *roots, int root_count, ek_route *
 /* Gives back everything that the run still holds. */
 void ek_run_free(ek_run *run);
 
-/* ---- slot.c ---- */
+/* ---- gradients.c ---- */
 
 /* Adds what has arrived, in order, up to the first gap. For the slot's thread. */
 int ek_slot_fold(ek_run *run, ek_slot *slot);
 
-/* True if nobody else can see the tensor's memory. */
-bool ek_is_exclusive(const ek_tensor *tensor);
-
-/* ---- lanes.c ---- */
-
-/* Gives every task and slot its lane: one per device in the graph, cpu's on the first; all on one
- * where the calling thread is in a gang. */
-int ek_run_assign_lanes(ek_run *run);
-void ek_run_close_lanes(ek_run *run);
-
-/* A lane's ready tasks; `lock` is held where the run is threaded. */
-void ek_lane_push(ek_lane *lane, ek_task *task);
-ek_task *ek_lane_pop(ek_lane *lane);
+/* Adds a gradient (takes the reference) to the leaf's. */
+int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph);
 
 /* ---- engine.c ---- */
 
-/* Brings a gradient (takes the reference; NULL: zero) where it belongs, from the thread of `lane`.
- */
-int ek_run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *gradient);
-
 /* Runs all tasks, the roots' contributions being `gradients` (references are taken). */
 int ek_run_execute(ek_run *run, const ek_route *routes, ek_tensor **gradients, int root_count);
-
-/* ---- accumulate.c ---- */
-
-/* Adds a gradient (takes the reference) to the leaf's. */
-int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph);
 
 #endif

@@ -6,7 +6,7 @@
  */
 #include <stdlib.h>
 
-#include "autograd/recompute.h"
+#include "autograd/graph.h"
 #include "core/generator.h"
 #include "core/value.h"
 #include "nn/module_table.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "autograd/basic.h"
+#include "autograd/graph.h"
 #include "core/worker.h"
 #include "kernels/kernels.h"
 #include "unit.h"
