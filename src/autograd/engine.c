@@ -190,9 +190,9 @@ ek_tensor *ek_node_destination(ek_node *node, int input)
     if (!execution || !execution->run->accumulate || execution->run->create_graph)
         return NULL;
     const ek_task *task = execution->task->routes[input].task;
-    if (!task || !task->leaf || !task->leaf->grad_absent || task->slots[0].expected != 1)
+    if (!task || !task->leaf || task->leaf->grad || task->slots[0].expected != 1)
         return NULL;
-    return task->leaf->grad;
+    return task->leaf->grad_slot;
 }
 
 /* ---- gradients on their way ---- */

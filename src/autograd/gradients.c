@@ -127,14 +127,6 @@ int ek_slot_fold(ek_run *run, ek_slot *slot)
 
 /* ---- a leaf's gradient when a new one arrives ---- */
 
-static void leaf_set_grad(ek_tensor *leaf, ek_tensor *grad)
-{
-    ek_tensor *before = leaf->grad;
-    leaf->grad = grad;
-    leaf->grad_absent = false;
-    ek_release(before);
-}
-
 static bool fills_storage(const ek_tensor *tensor)
 {
     return tensor->offset == 0 &&
@@ -153,38 +145,28 @@ static ek_tensor *gradient_adopt(ek_tensor *leaf, ek_tensor *gradient)
     return copy;
 }
 
-/* Into memory that was kept for it. */
-static int gradient_fill(ek_tensor *grad, ek_tensor *gradient)
+/* The first gradient: into the memory that was kept for it, or as it is. */
+static int gradient_begin(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
 {
+    ek_tensor *slot = leaf->grad_slot;
     int rc = 0;
-    if (gradient->storage != grad->storage || gradient->offset != grad->offset)
-        rc = ek_kernels_of(grad)->copy(ek_tensor_dev(grad), grad, gradient);
-    if (rc >= 0)
-        ek_tensor_written(grad, "backward");
-    return rc;
+    if (create_graph || !slot) {
+        leaf->grad = gradient_adopt(leaf, gradient);
+        return leaf->grad ? 0 : ek_error_pending();
+    }
+    if (gradient->storage != slot->storage || gradient->offset != slot->offset)
+        rc = ek_kernels_of(slot)->copy(ek_tensor_dev(slot), slot, gradient);
+    ek_release(gradient);
+    if (rc < 0)
+        return rc;
+    ek_tensor_written(slot, "backward");
+    leaf->grad = ek_keep(slot);
+    return 0;
 }
 
-static int leaf_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
+static int gradient_add(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
 {
     ek_tensor *grad = leaf->grad;
-    bool absent = !grad || leaf->grad_absent;
-    if (grad && absent && !leaf->grad_slot)
-        leaf->grad_slot = ek_keep(grad);
-
-    if (grad && absent && !create_graph) {
-        int rc = gradient_fill(grad, gradient);
-        ek_release(gradient);
-        if (rc >= 0)
-            leaf->grad_absent = false;
-        return rc;
-    }
-    if (absent) {
-        ek_tensor *adopted = gradient_adopt(leaf, gradient);
-        if (!adopted)
-            return ek_error_pending();
-        leaf_set_grad(leaf, adopted);
-        return 0;
-    }
     if (!create_graph) {
         int rc = ek_kernels_of(grad)->binary(ek_tensor_dev(grad), EK_BINARY_ADD, grad, grad,
                                              gradient, 1);
@@ -196,7 +178,8 @@ static int leaf_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_gra
     ek_release(gradient);
     if (!sum)
         return ek_error_pending();
-    leaf_set_grad(leaf, sum);
+    leaf->grad = sum;
+    ek_release(grad);
     return 0;
 }
 
@@ -204,7 +187,8 @@ int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
     ek_scope scope = ek_scope_begin();
-    int rc = leaf_accumulate(leaf, gradient, create_graph);
+    int rc = leaf->grad ? gradient_add(leaf, gradient, create_graph)
+                        : gradient_begin(leaf, gradient, create_graph);
     ek_scope_end(&scope);
     ek_memory_set_category(before);
     return rc;

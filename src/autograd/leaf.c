@@ -58,7 +58,7 @@ int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad)
 
 ek_tensor *ek_tensor_grad(const ek_tensor *tensor)
 {
-    return tensor && !tensor->grad_absent ? tensor->grad : NULL;
+    return tensor ? tensor->grad : NULL;
 }
 
 static int grad_check(const char *function, const ek_tensor *tensor, const ek_tensor *grad)
@@ -71,11 +71,10 @@ static int grad_check(const char *function, const ek_tensor *tensor, const ek_te
                    function, ek_tensor_text(grad, texts[0]), ek_tensor_text(tensor, texts[1]));
 }
 
-static void grad_replace(ek_tensor *tensor, ek_tensor *grad, bool absent)
+static void grad_replace(ek_tensor *tensor, ek_tensor *grad)
 {
     ek_tensor *before = tensor->grad;
     tensor->grad = ek_keep(grad);
-    tensor->grad_absent = absent;
     ek_release(before);
 }
 
@@ -86,37 +85,24 @@ int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad)
     if (grad)
         EK_TRY(grad_check("ek_tensor_set_grad", tensor, grad));
     ek_leaf_drop_piece_gradients(tensor);
-    if (grad) {
-        if (tensor->grad && tensor->grad_absent && !tensor->grad_slot)
-            tensor->grad_slot = ek_keep(tensor->grad);
-        grad_replace(tensor, grad, false);
-    } else if (tensor->grad_slot) {
-        grad_replace(tensor, tensor->grad_slot, true);
-    } else if (!tensor->grad_absent) {
-        grad_replace(tensor, NULL, false);
-    }
+    grad_replace(tensor, grad);
     return 0;
 }
 
 int ek_leaf_set_grad_slot(ek_tensor *leaf, ek_tensor *slot)
 {
-    if (!slot) {
-        if (leaf->grad_absent || leaf->grad == leaf->grad_slot)
-            grad_replace(leaf, NULL, false);
-        ek_release(leaf->grad_slot);
-        leaf->grad_slot = NULL;
-        return 0;
-    }
-    EK_TRY(grad_check("ek_leaf_set_grad_slot", leaf, slot));
-    ek_tensor *grad = leaf->grad_absent ? NULL : leaf->grad;
-    if (grad && grad != slot) {
+    ek_tensor *grad = leaf->grad;
+    if (slot)
+        EK_TRY(grad_check("ek_leaf_set_grad_slot", leaf, slot));
+    if (slot && grad && grad != slot) {
         EK_TRY(ek_kernels_of(slot)->copy(ek_tensor_dev(slot), slot, grad));
         ek_tensor_written(slot, "ek_leaf_set_grad_slot");
     }
+    if (grad && (slot || grad == leaf->grad_slot))
+        grad_replace(leaf, slot);
     ek_keep(slot);
     ek_release(leaf->grad_slot);
     leaf->grad_slot = slot;
-    grad_replace(leaf, slot, !grad);
     return 0;
 }
 
@@ -219,8 +205,8 @@ static ek_tensor *piece_room(const ek_tensor *piece)
 {
     int64_t limit = TEMPORARY_BYTES / (int64_t)ek_dtype_size(piece->dtype), count = ek_count(piece);
     bool adds = ek_tensor_grad(piece);
-    if (!adds && (piece->grad_slot || piece->grad))
-        return piece->grad_slot ? piece->grad_slot : piece->grad;
+    if (!adds && piece->grad_slot)
+        return piece->grad_slot;
     ek_shape shape = EK_SHAPE(adds && count > limit ? limit : count);
     ek_memory_category before =
         ek_memory_set_category(adds ? EK_MEMORY_COMMUNICATION : EK_MEMORY_GRADIENT);
@@ -280,7 +266,7 @@ int ek_leaf_settle_gradient(ek_tensor *leaf)
     if (!gradient)
         return 0;
     EK_TRY(gradient_divide(leaf, gradient, ek_leaf_shards(leaf)));
-    grad_replace(leaf, leaf->grad_slot, leaf->grad_slot != NULL);
+    grad_replace(leaf, NULL);
     return 0;
 }
 
@@ -355,7 +341,7 @@ static int shards_change(ek_tensor *leaf, ek_flat *flat, int segment)
     leaf->segment = segment;
     ek_object_release(leaf->grad_slot);
     leaf->grad_slot = NULL;
-    grad_replace(leaf, flat ? NULL : gradient, false);
+    grad_replace(leaf, flat ? NULL : gradient);
     ek_object_release(gradient);
     return 0;
 }

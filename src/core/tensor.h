@@ -51,13 +51,12 @@ struct ek_tensor {
 
     /* Autograd's. A leaf has no history; `history` is the graph node that made this tensor. */
     bool requires_grad;
-    bool is_view;                /* shares its base's version: in-place writes are seen by both */
-    bool grad_absent;            /* `grad` is memory that holds nothing yet (a slab's slot) */
-    struct ek_tensor *grad_slot; /* that memory again, once autograd knows it; a reference. `grad`
-                                    may lie outside of it (create_graph) */
-    int history_output;          /* which output of `history` */
+    bool is_view;       /* shares its base's version: in-place writes are seen by both */
+    int history_output; /* which output of `history` */
     ek_object *history;
-    struct ek_tensor *grad;
+    struct ek_tensor *grad;      /* NULL: none */
+    struct ek_tensor *grad_slot; /* memory where gradients are to lie (a slab's), a reference.
+                                    `grad` may lie outside of it (create_graph) */
     ek_object
         *flat; /* what a leaf is divided with (autograd/shards.h), a reference; NULL: it is whole */
     int segment; /* which one of the flat's it is */

@@ -5,8 +5,8 @@
  * block is then one range of each.
  *
  * A parameter may be cut otherwise between two steps: a wrapper divides parameters whose optimizer
- * was made before, or gives them back. The state then moves to the new segments. Until all memory
- * for that is there, a slot has both cuts, so that an error takes nothing away. */
+ * was made before, or gives them back. The state then moves to the new segments. Until it is
+ * there, a slot has both cuts, so that an error takes nothing away. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,12 +37,9 @@ static int cut_make(ek_slot *slot, ek_cut *cut)
 
 static void cut_clear(ek_cut *cut)
 {
-    for (int i = 0; i < cut->count; i++) {
-        for (int s = 0; s < EK_STATES; s++) {
+    for (int i = 0; i < cut->count; i++)
+        for (int s = 0; s < EK_STATES; s++)
             ek_object_release(cut->segments[i].state[s]);
-            ek_object_release(cut->segments[i].fresh[s]);
-        }
-    }
     free(cut->segments);
     *cut = (ek_cut){0};
 }
@@ -99,49 +96,42 @@ int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot)
     if (slot_is_current(slot))
         return 0;
     EK_TRY(cut_make(slot, &cut));
-    if (slot->step > 0) {
+    if (slot->step > 0)
         slot->before = slot->cut;
-        optimizer->changing = true;
-    } else {
+    else
         cut_clear(&slot->cut);
-    }
     slot->cut = cut;
     optimizer->table_is_current = false;
     return 0;
 }
 
-/* The handle of state stays that which was given out. */
-static void segment_end_change(ek_segment *segment, bool keep)
+void ek_slot_forget_state(ek_slot *slot)
 {
-    for (int s = 0; s < EK_STATES; s++) {
-        ek_tensor *fresh = segment->fresh[s];
-        segment->fresh[s] = NULL;
-        if (keep && fresh && !segment->state[s]) {
-            segment->state[s] = fresh;
-            continue;
+    for (int i = 0; i < slot->cut.count; i++) {
+        for (int s = 0; s < EK_STATES; s++) {
+            ek_object_release(slot->cut.segments[i].state[s]);
+            slot->cut.segments[i].state[s] = NULL;
         }
-        if (keep && fresh)
-            ek_tensor_rehome(segment->state[s], fresh);
-        ek_object_release(fresh);
     }
+    slot->step = 0;
 }
 
 void ek_optimizer_end_change(ek_optimizer *optimizer, bool keep)
 {
-    for (int i = 0; i < optimizer->slot_count && optimizer->changing; i++) {
+    for (int i = 0; i < optimizer->slot_count; i++) {
         ek_slot *slot = optimizer->slots[i];
-        for (int k = 0; k < slot->cut.count; k++)
-            segment_end_change(&slot->cut.segments[k], keep);
+        if (slot->step == 0 && !keep)
+            ek_slot_forget_state(slot);
         if (!slot->before.segments)
             continue;
-        cut_clear(keep ? &slot->before : &slot->cut);
-        if (keep)
-            continue;
-        slot->cut = slot->before;
-        slot->before = (ek_cut){0};
-        optimizer->table_is_current = false;
+        if (!keep) {
+            ek_cut cut = slot->cut;
+            slot->cut = slot->before;
+            slot->before = cut;
+            optimizer->table_is_current = false;
+        }
+        cut_clear(&slot->before);
     }
-    optimizer->changing = false;
 }
 
 /* ---- the table ---- */
@@ -224,14 +214,15 @@ bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const 
         (!is_padded || (a->end == ek_count(slot->parameter) &&
                         optimizer->algorithm->keeps_zeros(&optimizer->groups[slot->group])));
     for (int s = 0; s < states && joined; s++)
-        joined = follows(ek_segment_state(a, s), ek_segment_state(b, s), pitch);
+        joined = follows(a->state[s], b->state[s], pitch);
     return joined;
 }
 
 /* ---- where state lies ---- */
 
-/* One slab of state for neighbours: what state they have is carried over. */
-static int state_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, int count, int s)
+/* One slab of state for neighbours: what state they have goes there, under the handle that may have
+ * been given out. */
+static int state_lay_out(ek_segment *const *segments, int count, int s)
 {
     ek_tensor **tensors = ek_calloc((size_t)count, sizeof *tensors);
     if (!tensors)
@@ -246,13 +237,14 @@ static int state_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, i
         return ek_error_pending();
     int status = 0;
     bool grad_enabled = ek_set_grad_enabled(false);
-    optimizer->changing = true;
     for (int i = 0; i < count && status == 0; i++) {
-        ek_segment *segment = segments[i];
-        if (segment->state[s] && !ek_copy_(slab->members[i], segment->state[s]))
+        ek_tensor **state = &segments[i]->state[s], *member = slab->members[i];
+        if (!*state)
+            *state = ek_object_retain(member);
+        else if (ek_copy_(member, *state))
+            ek_tensor_rehome(*state, member);
+        else
             status = ek_error_pending();
-        ek_object_release(segment->fresh[s]);
-        segment->fresh[s] = ek_object_retain(slab->members[i]);
     }
     ek_set_grad_enabled(grad_enabled);
     ek_object_release(slab); /* members that became state keep the storage */
@@ -263,13 +255,13 @@ static int state_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, i
 static bool state_is_laid_out(ek_segment *const *segments, int count, int s)
 {
     for (int i = 0; i < count; i++) {
-        const ek_tensor *tensor = segments[i]->tensor, *state = ek_segment_state(segments[i], s);
+        const ek_tensor *tensor = segments[i]->tensor, *state = segments[i]->state[s];
         if (!state || state->dtype != tensor->dtype || !ek_same_layout(state, tensor) ||
             ek_tensor_dev(state) != ek_tensor_dev(tensor))
             return false;
         const ek_tensor *last = i > 0 ? segments[i - 1]->tensor : NULL;
-        if (last && !follows(ek_segment_state(segments[i - 1], s), state,
-                             ek_slab_pitch(last->dtype, ek_count(last))))
+        if (last &&
+            !follows(segments[i - 1]->state[s], state, ek_slab_pitch(last->dtype, ek_count(last))))
             return false;
     }
     return true;
@@ -287,7 +279,7 @@ int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, i
             wanted = wanted || segments[end]->slot == slot;
         for (int s = 0; s < states && wanted; s++)
             if (!state_is_laid_out(segments + begin, end - begin, s))
-                EK_TRY(state_lay_out(optimizer, segments + begin, end - begin, s));
+                EK_TRY(state_lay_out(segments + begin, end - begin, s));
     }
     return 0;
 }
@@ -302,8 +294,9 @@ static ek_tensor *on_cpu(const ek_tensor *parameter, ek_dtype dtype, const int64
 }
 
 /* Copies the elements of a segment between its state and a dense tensor on cpu. */
-static int copy_segment(const ek_segment *segment, ek_tensor *state, ek_tensor *whole, bool out)
+static int copy_segment(const ek_segment *segment, int s, ek_tensor *whole, bool out)
 {
+    ek_tensor *state = segment->state[s];
     size_t size = ek_dtype_size(whole->dtype);
     size_t nbytes = (size_t)(segment->end - segment->begin) * size;
     char *at = (char *)ek_tensor_address(whole) + (size_t)segment->begin * size;
@@ -325,7 +318,7 @@ ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_cut *cut, int s)
     const int64_t *stride = cut->serial || !first ? cut->stride : first->stride;
     ek_tensor *whole = on_cpu(slot->parameter, like->dtype, stride);
     for (int i = 0; i < cut->count && whole; i++)
-        if (copy_segment(&cut->segments[i], cut->segments[i].state[s], whole, true) < 0)
+        if (copy_segment(&cut->segments[i], s, whole, true) < 0)
             return NULL;
     return whole;
 }
@@ -335,7 +328,7 @@ static bool shares_memory(const ek_slot *slot, const ek_tensor *tensor)
 {
     for (int i = 0; i < slot->cut.count; i++)
         for (int s = 0; s < EK_STATES; s++) {
-            const ek_tensor *state = ek_segment_state(&slot->cut.segments[i], s);
+            const ek_tensor *state = slot->cut.segments[i].state[s];
             if (state && state->storage == tensor->storage)
                 return true;
         }
@@ -357,10 +350,8 @@ ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state)
 
 int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole)
 {
-    for (int i = 0; i < slot->cut.count; i++) {
-        const ek_segment *segment = &slot->cut.segments[i];
-        EK_TRY(copy_segment(segment, ek_segment_state(segment, s), whole, false));
-    }
+    for (int i = 0; i < slot->cut.count; i++)
+        EK_TRY(copy_segment(&slot->cut.segments[i], s, whole, false));
     return 0;
 }
 

@@ -45,7 +45,6 @@ typedef struct ek_segment {
     int64_t begin, end;
     ek_tensor *state[EK_STATES]; /* references, on the segment's device and laid out as it is; NULL
                                     or zeros before the first update */
-    ek_tensor *fresh[EK_STATES]; /* references: memory that becomes the state's, or not */
     /* As the last ek_optimizer_sort found it; borrowed. */
     ek_tensor *tensor;   /* where it lies; NULL if its parameter has been divided otherwise since */
     ek_tensor *gradient; /* of this step, in the order of memory of `tensor`; NULL: none */
@@ -65,7 +64,7 @@ typedef struct ek_slot {
     int group;
     int64_t step; /* how many updates it had */
     ek_cut cut;
-    ek_cut before;   /* during a change: the cut until then, which has the state */
+    ek_cut before;   /* during a call: the cut until then, which has the state */
     bool takes_part; /* in this step */
 } ek_slot;
 
@@ -80,7 +79,6 @@ struct ek_optimizer {
     ek_segment **table; /* all segments by group and place in memory */
     int segment_count;
     bool table_is_current;
-    bool changing; /* some segment has fresh memory, or some slot a cut before */
 };
 
 /* Makes an optimizer of `options`, with the module's parameters as group 0 if there is one. */
@@ -106,23 +104,19 @@ bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const 
                       int states);
 
 /* Memory for all states of these segments, a run of the table: in one slab for neighbours, zeros if
- * there was no state. If `slot` isn't NULL, only for neighbours of its segments. What changes is
- * fresh until ek_optimizer_end_change. */
+ * there was no state. If `slot` isn't NULL, only for neighbours of its segments. */
 int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, int count,
                          const ek_slot *slot);
 
-/* Copies the state of the cut before to where the segments' is to lie. */
+/* Copies the state of the cut before to the segments'. */
 int ek_slot_carry_state(ek_slot *slot);
 
-/* Fresh memory and new cuts become valid (all state has been carried over), or all is as it was
- * before. */
+/* The end of a call that cut or laid out: new cuts stay (all state has been carried over), or the
+ * cuts before come back, and memory for the state of parameters without updates is given back. */
 void ek_optimizer_end_change(ek_optimizer *optimizer, bool keep);
 
-/* What state s is after the change, if there is one. */
-static inline ek_tensor *ek_segment_state(const ek_segment *segment, int s)
-{
-    return segment->fresh[s] ? segment->fresh[s] : segment->state[s];
-}
+/* A parameter that was never updated. */
+void ek_slot_forget_state(ek_slot *slot);
 
 /* State s as one tensor on cpu, in the scope: shaped as the parameter, of the state's dtype. */
 ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_cut *cut, int s);

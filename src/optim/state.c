@@ -209,18 +209,6 @@ static int reserve_states(ek_optimizer *optimizer, ek_slot *slot)
     return ek_optimizer_lay_out(optimizer, optimizer->table, optimizer->segment_count, slot);
 }
 
-/* A parameter that was never updated. */
-static void forget_states(ek_slot *slot)
-{
-    for (int i = 0; i < slot->cut.count; i++) {
-        for (int s = 0; s < EK_STATES; s++) {
-            ek_object_release(slot->cut.segments[i].state[s]);
-            slot->cut.segments[i].state[s] = NULL;
-        }
-    }
-    slot->step = 0;
-}
-
 static int write_states(ek_slot *slot, int64_t steps, ek_tensor *const *states, int count)
 {
     for (int s = 0; s < count; s++)
@@ -257,7 +245,7 @@ int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_
     if (wanted < 0)
         return wanted;
     if (steps == 0) {
-        forget_states(slot);
+        ek_slot_forget_state(slot);
         return 0;
     }
     ek_scope scope = ek_scope_begin();

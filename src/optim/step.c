@@ -170,7 +170,7 @@ static int prepare_state(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
     EK_TRY(ek_optimizer_lay_out(optimizer, this->segments, this->segment_count, NULL));
-    for (int i = 0; i < optimizer->slot_count && optimizer->changing; i++)
+    for (int i = 0; i < optimizer->slot_count; i++)
         EK_TRY(ek_slot_carry_state(optimizer->slots[i]));
     return 0;
 }
@@ -246,7 +246,7 @@ static int prepare_operands(step *this)
         for (int k = 0; k < STATE + state_count(this, r); k++) {
             const ek_tensor *tensor = k == PARAMETER  ? first->tensor
                                       : k == GRADIENT ? first->gradient
-                                                      : ek_segment_state(first, k - STATE);
+                                                      : first->state[k - STATE];
             if (!(this->operands[k][i] = flat_handle(tensor, count)))
                 return ek_error_pending();
         }
