@@ -68,25 +68,21 @@ static bool is_exclusive(const ek_tensor *tensor)
            atomic_load_explicit(&tensor->storage->object.references, memory_order_acquire) == 1;
 }
 
-/* sum + gradient, in memory of one of the two if nobody else sees it. Takes both references; the
- * result, one reference, is NULL on error. */
-static ek_tensor *slot_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradient)
+/* sum + gradient: in the memory of `into`, one of the two, or if that is NULL in new memory, in
+ * gradient mode if `create_graph`. Takes both references; the result, one reference, is NULL on
+ * error. */
+static ek_tensor *gradient_sum(ek_tensor *sum, ek_tensor *gradient, ek_tensor *into,
+                               bool create_graph, const char *writer)
 {
     ek_tensor *out = NULL;
-    if (!run->create_graph) {
-        if (is_exclusive(sum) && ek_is_dense(sum))
-            out = sum;
-        else if (is_exclusive(gradient) && ek_is_dense(gradient))
-            out = gradient;
-    }
-    if (out) {
+    if (into) {
         int rc =
-            ek_kernels_of(out)->binary(ek_tensor_dev(out), EK_BINARY_ADD, out, sum, gradient, 1);
-        ek_tensor_written(out, "gradient sum");
-        out = rc < 0 ? NULL : ek_keep(out);
+            ek_kernels_of(into)->binary(ek_tensor_dev(into), EK_BINARY_ADD, into, sum, gradient, 1);
+        ek_tensor_written(into, writer);
+        out = rc < 0 ? NULL : ek_keep(into);
     } else {
         ek_scope scope = ek_scope_begin();
-        bool enabled = ek_set_grad_enabled(run->create_graph);
+        bool enabled = ek_set_grad_enabled(create_graph);
         out = ek_keep(ek_fold_add(sum, gradient));
         ek_set_grad_enabled(enabled);
         ek_scope_end(&scope);
@@ -94,6 +90,17 @@ static ek_tensor *slot_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradien
     ek_release(sum);
     ek_release(gradient);
     return out;
+}
+
+/* In the memory of one of the two if nobody else sees it. */
+static ek_tensor *slot_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradient)
+{
+    ek_tensor *into = NULL;
+    if (!run->create_graph)
+        into = is_exclusive(sum) && ek_is_dense(sum)             ? sum
+               : is_exclusive(gradient) && ek_is_dense(gradient) ? gradient
+                                                                 : NULL;
+    return gradient_sum(sum, gradient, into, run->create_graph, "gradient sum");
 }
 
 /* Takes the next contribution if it has arrived. */
@@ -167,15 +174,8 @@ static int gradient_begin(ek_tensor *leaf, ek_tensor *gradient, bool create_grap
 static int gradient_add(ek_tensor *leaf, ek_tensor *gradient, bool create_graph)
 {
     ek_tensor *grad = leaf->grad;
-    if (!create_graph) {
-        int rc = ek_kernels_of(grad)->binary(ek_tensor_dev(grad), EK_BINARY_ADD, grad, grad,
-                                             gradient, 1);
-        ek_tensor_written(grad, "backward");
-        ek_release(gradient);
-        return rc;
-    }
-    ek_tensor *sum = ek_keep(ek_fold_add(grad, gradient));
-    ek_release(gradient);
+    ek_tensor *sum =
+        gradient_sum(ek_keep(grad), gradient, create_graph ? NULL : grad, create_graph, "backward");
     if (!sum)
         return ek_error_pending();
     leaf->grad = sum;

@@ -11,37 +11,28 @@
 /* The gradients there are, in the order of the slots, of divided parameters those of the pieces. */
 typedef struct gradient_list {
     ek_tensor **gradients;
-    int count;
+    int count, room;
 } gradient_list;
 
-static void append(gradient_list *list, const ek_tensor *leaf)
+static int clip_collect(const ek_optimizer *optimizer, gradient_list *list)
 {
-    ek_tensor *gradient = ek_tensor_grad(leaf);
-    if (gradient && ek_count(gradient) > 0)
-        list->gradients[list->count++] = gradient;
-}
-
-static int collect(const ek_optimizer *optimizer, gradient_list *list)
-{
-    size_t room = 1;
-    for (int i = 0; i < optimizer->slot_count; i++) {
-        ek_tensor *parameter = optimizer->slots[i]->parameter;
-        room += (size_t)ek_leaf_shard_count(parameter);
-        EK_TRY(ek_leaf_settle_gradient(parameter));
-    }
-    list->gradients = ek_calloc(room, sizeof *list->gradients);
-    if (!list->gradients)
-        return EK_E_NO_MEMORY;
+    for (int i = 0; i < optimizer->slot_count; i++)
+        EK_TRY(ek_leaf_settle_gradient(optimizer->slots[i]->parameter));
     for (int i = 0; i < optimizer->slot_count; i++) {
         const ek_tensor *parameter = optimizer->slots[i]->parameter;
-        for (int k = 0; k < ek_leaf_shard_count(parameter); k++)
-            append(list, ek_leaf_shard(parameter, k).piece);
+        for (int k = 0; k < ek_leaf_shard_count(parameter); k++) {
+            ek_tensor *gradient = ek_tensor_grad(ek_leaf_shard(parameter, k).piece);
+            if (!gradient || ek_count(gradient) == 0)
+                continue;
+            EK_TRY(ek_grow(&list->gradients, &list->room, list->count + 1));
+            list->gradients[list->count++] = gradient;
+        }
     }
     return 0;
 }
 
 /* Element `index` of a vector, shaped as the whole reduction of `like`. */
-static ek_tensor *cell(const ek_tensor *vector, int64_t index, const ek_tensor *like)
+static ek_tensor *square_cell(const ek_tensor *vector, int64_t index, const ek_tensor *like)
 {
     int64_t ones[EK_MAX_DIMS];
     for (int i = 0; i < EK_MAX_DIMS; i++)
@@ -51,7 +42,8 @@ static ek_tensor *cell(const ek_tensor *vector, int64_t index, const ek_tensor *
 
 /* Adds up the squares of all gradients of first's device and dtype: one sum per gradient is made
  * there, in the order of the parameters, and one copy brings them here. */
-static int sum_squares(ek_tensor *const *gradients, bool *done, int count, int first, double *sum)
+static int norm_sum_squares(ek_tensor *const *gradients, bool *done, int count, int first,
+                            double *sum)
 {
     ek_dev *dev = ek_tensor_dev(gradients[first]);
     ek_dtype dtype = gradients[first]->dtype;
@@ -67,7 +59,7 @@ static int sum_squares(ek_tensor *const *gradients, bool *done, int count, int f
             continue;
         done[i] = true;
         ek_tensor *x = ek_to_dtype(gradients[i], sum_dtype);
-        ek_tensor *out = x ? cell(squares, i, x) : NULL;
+        ek_tensor *out = x ? square_cell(squares, i, x) : NULL;
         status = out ? dev->backend->kernels->reduce(dev, EK_REDUCE_SUM_SQUARES, out, x)
                      : ek_error_pending();
     }
@@ -81,7 +73,7 @@ static int sum_squares(ek_tensor *const *gradients, bool *done, int count, int f
     return status;
 }
 
-static int total_norm(ek_tensor *const *gradients, int count, double *norm)
+static int norm_total(ek_tensor *const *gradients, int count, double *norm)
 {
     bool *done = ek_calloc((size_t)count, sizeof *done);
     if (!done)
@@ -90,14 +82,14 @@ static int total_norm(ek_tensor *const *gradients, int count, double *norm)
     int status = 0;
     for (int i = 0; i < count && status == 0; i++)
         if (!done[i])
-            status = sum_squares(gradients, done, count, i, &sum);
+            status = norm_sum_squares(gradients, done, count, i, &sum);
     free(done);
     *norm = sqrt(sum);
     return status;
 }
 
-static int apply(ek_tensor *const *gradients, int count, ek_unary op, double a, double b,
-                 const char *writer)
+static int clip_apply(ek_tensor *const *gradients, int count, ek_unary op, double a, double b,
+                      const char *writer)
 {
     for (int i = 0; i < count; i++) {
         ek_tensor *x = gradients[i];
@@ -107,7 +99,8 @@ static int apply(ek_tensor *const *gradients, int count, ek_unary op, double a, 
     return 0;
 }
 
-static int check(const char *name, const ek_optimizer *optimizer, const char *what, double limit)
+static int clip_check(const char *name, const ek_optimizer *optimizer, const char *what,
+                      double limit)
 {
     if (!optimizer)
         return ek_error_status() < 0 ? ek_error_pending()
@@ -120,7 +113,7 @@ static int check(const char *name, const ek_optimizer *optimizer, const char *wh
 static int clip_norm(const gradient_list *list, const ek_clip_grad_norm_options *options)
 {
     double total = 0;
-    EK_TRY(total_norm(list->gradients, list->count, &total));
+    EK_TRY(norm_total(list->gradients, list->count, &total));
     if (options->norm)
         *options->norm = total;
     if (options->error_if_nonfinite && !isfinite(total))
@@ -131,17 +124,18 @@ static int clip_norm(const gradient_list *list, const ek_clip_grad_norm_options 
     double scale = options->max_norm / (total + 1e-6);
     return scale >= 1 /* NaN isn't, and makes all gradients NaN */
                ? 0
-               : apply(list->gradients, list->count, EK_UNARY_AFFINE, scale, 0, "clip_grad_norm");
+               : clip_apply(list->gradients, list->count, EK_UNARY_AFFINE, scale, 0,
+                            "clip_grad_norm");
 }
 
 int ek_clip_grad_norm_with(ek_clip_grad_norm_options options)
 {
     ek_optimizer *optimizer = options.optimizer;
-    EK_TRY(check("clip_grad_norm", optimizer, "max_norm", options.max_norm));
+    EK_TRY(clip_check("clip_grad_norm", optimizer, "max_norm", options.max_norm));
     gradient_list list = {0};
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
-    int status = collect(optimizer, &list);
+    int status = clip_collect(optimizer, &list);
     if (status >= 0)
         status = clip_norm(&list, &options);
     ek_set_grad_enabled(grad_enabled);
@@ -152,12 +146,12 @@ int ek_clip_grad_norm_with(ek_clip_grad_norm_options options)
 
 int ek_clip_grad_value(ek_optimizer *optimizer, double max_value)
 {
-    EK_TRY(check("clip_grad_value", optimizer, "max_value", max_value));
+    EK_TRY(clip_check("clip_grad_value", optimizer, "max_value", max_value));
     gradient_list list = {0};
-    int status = collect(optimizer, &list);
+    int status = clip_collect(optimizer, &list);
     if (status >= 0)
-        status = apply(list.gradients, list.count, EK_UNARY_CLAMP, -max_value, max_value,
-                       "clip_grad_value");
+        status = clip_apply(list.gradients, list.count, EK_UNARY_CLAMP, -max_value, max_value,
+                            "clip_grad_value");
     free(list.gradients);
     return status;
 }

@@ -6,6 +6,14 @@
 #include "evenkeel/autograd.h"
 #include "nn/module_table.h"
 
+int ek_optimizer_check(const ek_optimizer *optimizer)
+{
+    if (optimizer)
+        return 0;
+    return ek_error_status() < 0 ? ek_error_pending()
+                                 : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
+}
+
 /* ---- groups ---- */
 
 static int check_parameter(ek_optimizer *optimizer, ek_tensor *parameter, int position)
@@ -74,9 +82,7 @@ static int append_slots(ek_optimizer *optimizer, ek_tensor *const *parameters, i
 int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters, int count,
                            ek_optimizer_options options)
 {
-    if (!optimizer)
-        return ek_error_status() < 0 ? ek_error_pending()
-                                     : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
+    EK_TRY(ek_optimizer_check(optimizer));
     const ek_algorithm *algorithm = optimizer->algorithm;
     if (count < 1 || !parameters)
         return EK_FAIL(EK_E_INVALID, "%s: a group needs at least one parameter", algorithm->name);
@@ -101,9 +107,7 @@ int ek_optimizer_group_count(const ek_optimizer *optimizer)
 
 static int check_group(const ek_optimizer *optimizer, int group)
 {
-    if (!optimizer)
-        return ek_error_status() < 0 ? ek_error_pending()
-                                     : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
+    EK_TRY(ek_optimizer_check(optimizer));
     if (group < 0 || group >= optimizer->group_count)
         return EK_FAIL(EK_E_INVALID, "%s has %d group%s, there is none with index %d",
                        optimizer->algorithm->name, optimizer->group_count,
@@ -120,9 +124,7 @@ double ek_optimizer_lr(const ek_optimizer *optimizer, int group)
 int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr)
 {
     EK_TRY(check_group(optimizer, group));
-    if (!(lr >= 0))
-        return EK_FAIL(EK_E_INVALID, "%s: invalid learning rate %g, it has to be 0 or more",
-                       optimizer->algorithm->name, lr);
+    EK_TRY(ek_optimizer_check_option(optimizer->algorithm->name, "learning rate", lr));
     optimizer->groups[group].lr = lr;
     return 0;
 }

@@ -81,6 +81,12 @@ struct ek_optimizer {
     bool table_is_current;
 };
 
+/* 0, or the error of an optimizer that is NULL or could not be made. */
+int ek_optimizer_check(const ek_optimizer *optimizer);
+
+/* EK_E_INVALID unless the option is 0 or more. */
+int ek_optimizer_check_option(const char *algorithm, const char *what, double value);
+
 /* Makes an optimizer of `options`, with the module's parameters as group 0 if there is one. */
 ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer_options *options);
 

@@ -80,9 +80,7 @@ ek_tensor *ek_state_parts_gather(ek_object *object)
 static int find_slot(ek_optimizer *optimizer, const ek_tensor *parameter, ek_slot **slot)
 {
     char text[200];
-    if (!optimizer)
-        return ek_error_status() < 0 ? ek_error_pending()
-                                     : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
+    EK_TRY(ek_optimizer_check(optimizer));
     *slot = slot_of(optimizer, parameter);
     if (*slot)
         return 0;

@@ -359,9 +359,7 @@ static ek_dev *first_dev(const ek_optimizer *optimizer)
 
 int ek_step(ek_optimizer *optimizer)
 {
-    if (!optimizer)
-        return ek_error_status() < 0 ? ek_error_pending()
-                                     : EK_FAIL(EK_E_INVALID, "the optimizer is NULL");
+    EK_TRY(ek_optimizer_check(optimizer));
     EK_TRY(ek_fork_check());
     step this = {.optimizer = optimizer};
     ek_span timed;
