@@ -173,6 +173,37 @@ static int flat_check(const ek_tensor *leaf, const ek_shards *shards)
     return 0;
 }
 
+/* ---- elements ---- */
+
+/* Copies dense elements, those of `from` from `from_begin` on to those of `to`. */
+static int copy_elements(ek_tensor *to, int64_t to_begin, const ek_tensor *from, int64_t from_begin,
+                         int64_t count)
+{
+    size_t size = ek_dtype_size(to->dtype);
+    if (count == 0)
+        return 0;
+    return ek_dev_copy(ek_tensor_dev(to), (char *)ek_tensor_address(to) + (size_t)to_begin * size,
+                       ek_tensor_dev(from),
+                       (const char *)ek_tensor_address(from) + (size_t)from_begin * size,
+                       (size_t)count * size);
+}
+
+int ek_shard_read(const ek_shard *shard, const ek_tensor *from, ek_tensor *whole)
+{
+    int64_t count = shard->end - shard->begin;
+    size_t size = ek_dtype_size(whole->dtype);
+    if (from)
+        return copy_elements(whole, shard->begin, from, 0, count);
+    return ek_dev_zero(ek_tensor_dev(whole),
+                       (char *)ek_tensor_address(whole) + (size_t)shard->begin * size,
+                       (size_t)count * size);
+}
+
+int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole)
+{
+    return copy_elements(to, 0, whole, shard->begin, shard->end - shard->begin);
+}
+
 /* ---- from the whole to the pieces ---- */
 
 /* `gradient` in the order of memory of `like`: itself, or a copy where it lies. */
@@ -186,17 +217,6 @@ static ek_tensor *in_order_of(ek_tensor *gradient, const ek_tensor *like)
     if (!copy || ek_kernels_of(copy)->copy(ek_tensor_dev(copy), copy, gradient) < 0)
         return NULL;
     return copy;
-}
-
-/* Copies dense elements, those of `from` from `from_begin` on to those of `to`. */
-static int copy_elements(ek_tensor *to, int64_t to_begin, const ek_tensor *from, int64_t from_begin,
-                         int64_t count)
-{
-    size_t size = ek_dtype_size(to->dtype);
-    return ek_dev_copy(ek_tensor_dev(to), (char *)ek_tensor_address(to) + (size_t)to_begin * size,
-                       ek_tensor_dev(from),
-                       (const char *)ek_tensor_address(from) + (size_t)from_begin * size,
-                       (size_t)count * size);
 }
 
 /* Where a piece's part of the whole gradient goes: new or kept memory that is filled, or if the
@@ -222,7 +242,7 @@ static int piece_arrive(const ek_shard *shard, ek_tensor *room, const ek_tensor 
     ek_tensor *sum = ek_tensor_grad(shard->piece);
     int64_t step = ek_count(room), stride = 1;
     if (!sum) {
-        EK_TRY(copy_elements(room, 0, gradient, shard->begin, step));
+        EK_TRY(ek_shard_write(shard, room, gradient));
         ek_tensor_written(room, writer);
         return ek_tensor_set_grad(shard->piece, room);
     }
@@ -291,22 +311,16 @@ static int gradient_gather(ek_tensor *whole, const ek_tensor *leaf)
 {
     const ek_shards *shards = ek_leaf_shards(leaf);
     const ek_tensor *beside = ek_tensor_grad(leaf);
-    ek_dev *dev = ek_tensor_dev(whole);
-    size_t size = ek_dtype_size(whole->dtype);
     for (int i = 0; i < shards->count; i++) {
         const ek_shard *shard = &shards->shards[i];
-        int64_t count = shard->end - shard->begin;
         ek_tensor *gradient = ek_tensor_grad(shard->piece);
-        char *at = (char *)ek_tensor_address(whole) + (size_t)shard->begin * size;
-        if (!gradient) {
-            EK_TRY(ek_dev_zero(dev, at, (size_t)count * size));
-            continue;
-        }
-        gradient = in_order_of(gradient, shard->piece);
-        EK_TRY(gradient ? copy_elements(whole, shard->begin, gradient, 0, count)
-                        : ek_error_pending());
+        if (gradient && !(gradient = in_order_of(gradient, shard->piece)))
+            return ek_error_pending();
+        EK_TRY(ek_shard_read(shard, gradient, whole));
     }
-    return beside ? ek_kernels_of(whole)->binary(dev, EK_BINARY_ADD, whole, whole, beside, 1) : 0;
+    return beside ? ek_kernels_of(whole)->binary(ek_tensor_dev(whole), EK_BINARY_ADD, whole, whole,
+                                                 beside, 1)
+                  : 0;
 }
 
 ek_tensor *ek_gather_grad(ek_tensor *parameter)

@@ -91,6 +91,11 @@ static inline ek_shard ek_leaf_shard(const ek_tensor *leaf, int index)
                       : (ek_shard){0, ek_count(leaf), (ek_tensor *)leaf};
 }
 
+/* Copies the shard's elements from `from`, dense, to `whole`, dense and in the parameter's order of
+ * memory (NULL: zeros), or from there to `to`. */
+int ek_shard_read(const ek_shard *shard, const ek_tensor *from, ek_tensor *whole);
+int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole);
+
 /* A whole gradient that the leaf got beside its pieces (its module was used without its replicas)
  * is added to theirs and dropped. Does nothing for other leaves. On an error all is as before. */
 int ek_leaf_settle_gradient(ek_tensor *leaf);

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "autograd/shards.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
 #include "kernels/kernels.h"

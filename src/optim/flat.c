@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/shards.h"
 #include "core/slab.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
@@ -28,10 +27,8 @@ static int cut_make(ek_slot *slot, ek_cut *cut)
     if (!cut->segments)
         return EK_E_NO_MEMORY;
     memcpy(cut->stride, slot->parameter->stride, sizeof cut->stride);
-    for (int i = 0; i < count; i++) {
-        ek_shard shard = ek_leaf_shard(slot->parameter, i);
-        cut->segments[i] = (ek_segment){.slot = slot, .begin = shard.begin, .end = shard.end};
-    }
+    for (int i = 0; i < count; i++)
+        cut->segments[i] = (ek_segment){.slot = slot, .shard = ek_leaf_shard(slot->parameter, i)};
     return 0;
 }
 
@@ -55,26 +52,6 @@ ek_slot *ek_slot_new(ek_tensor *parameter, int group)
         return slot;
     ek_slot_free(slot);
     return NULL;
-}
-
-ek_slot *ek_slot_copy(const ek_slot *slot, int s)
-{
-    ek_slot *copy = ek_calloc(1, sizeof *copy);
-    ek_segment *segments = ek_calloc((size_t)slot->cut.count, sizeof *segments);
-    if (!copy || !segments) {
-        free(copy);
-        free(segments);
-        return NULL;
-    }
-    copy->parameter = ek_object_retain(slot->parameter);
-    copy->cut = slot->cut;
-    copy->cut.segments = segments;
-    for (int i = 0; i < slot->cut.count; i++) {
-        const ek_segment *from = &slot->cut.segments[i];
-        segments[i] = (ek_segment){.slot = copy, .begin = from->begin, .end = from->end};
-        segments[i].state[s] = ek_object_retain(from->state[s]);
-    }
-    return copy;
 }
 
 void ek_slot_free(ek_slot *slot)
@@ -141,14 +118,14 @@ static int compare_segments(const void *x, const void *y)
     const ek_segment *a = *(ek_segment *const *)x, *b = *(ek_segment *const *)y;
     if (a->slot->group != b->slot->group)
         return a->slot->group < b->slot->group ? -1 : 1;
-    if (!a->tensor || !b->tensor)
-        return (a->tensor != NULL) - (b->tensor != NULL);
-    if (a->tensor->storage != b->tensor->storage)
-        return (uintptr_t)a->tensor->storage < (uintptr_t)b->tensor->storage ? -1 : 1;
-    if (a->tensor->offset != b->tensor->offset)
-        return a->tensor->offset < b->tensor->offset ? -1 : 1;
+    if (!a->shard.piece || !b->shard.piece)
+        return (a->shard.piece != NULL) - (b->shard.piece != NULL);
+    if (a->shard.piece->storage != b->shard.piece->storage)
+        return (uintptr_t)a->shard.piece->storage < (uintptr_t)b->shard.piece->storage ? -1 : 1;
+    if (a->shard.piece->offset != b->shard.piece->offset)
+        return a->shard.piece->offset < b->shard.piece->offset ? -1 : 1;
     /* What has no elements begins where its neighbour does. */
-    int64_t p = a->end - a->begin, q = b->end - b->begin;
+    int64_t p = a->shard.end - a->shard.begin, q = b->shard.end - b->shard.begin;
     return (p > q) - (p < q);
 }
 
@@ -179,7 +156,7 @@ int ek_optimizer_sort(ek_optimizer *optimizer)
         const ek_slot *slot = optimizer->slots[i];
         bool is_current = slot_is_current(slot);
         for (int k = 0; k < slot->cut.count; k++)
-            slot->cut.segments[k].tensor =
+            slot->cut.segments[k].shard.piece =
                 is_current ? ek_leaf_shard(slot->parameter, k).piece : NULL;
     }
     for (int i = 1; i < optimizer->segment_count; i++)
@@ -202,7 +179,7 @@ static bool follows(const ek_tensor *a, const ek_tensor *b, int64_t pitch)
 bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const ek_segment *b,
                       int states)
 {
-    const ek_tensor *p = a->tensor, *q = b->tensor;
+    const ek_tensor *p = a->shard.piece, *q = b->shard.piece;
     const ek_slot *slot = a->slot;
     if (!p || !q || slot->group != b->slot->group || p->dtype != q->dtype)
         return false;
@@ -211,7 +188,7 @@ bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const 
     bool joined =
         follows(p, q, pitch) && a->gradient == p->grad_slot && b->gradient == q->grad_slot &&
         follows(a->gradient, b->gradient, pitch) &&
-        (!is_padded || (a->end == ek_count(slot->parameter) &&
+        (!is_padded || (a->shard.end == ek_count(slot->parameter) &&
                         optimizer->algorithm->keeps_zeros(&optimizer->groups[slot->group])));
     for (int s = 0; s < states && joined; s++)
         joined = follows(a->state[s], b->state[s], pitch);
@@ -228,7 +205,7 @@ static int state_lay_out(ek_segment *const *segments, int count, int s)
     if (!tensors)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < count; i++)
-        tensors[i] = segments[i]->tensor;
+        tensors[i] = segments[i]->shard.piece;
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
     ek_slab *slab = ek_slab_new(ek_tensor_dev(tensors[0]), tensors, count);
     ek_memory_set_category(before);
@@ -255,11 +232,11 @@ static int state_lay_out(ek_segment *const *segments, int count, int s)
 static bool state_is_laid_out(ek_segment *const *segments, int count, int s)
 {
     for (int i = 0; i < count; i++) {
-        const ek_tensor *tensor = segments[i]->tensor, *state = segments[i]->state[s];
+        const ek_tensor *tensor = segments[i]->shard.piece, *state = segments[i]->state[s];
         if (!state || state->dtype != tensor->dtype || !ek_same_layout(state, tensor) ||
             ek_tensor_dev(state) != ek_tensor_dev(tensor))
             return false;
-        const ek_tensor *last = i > 0 ? segments[i - 1]->tensor : NULL;
+        const ek_tensor *last = i > 0 ? segments[i - 1]->shard.piece : NULL;
         if (last &&
             !follows(segments[i - 1]->state[s], state, ek_slab_pitch(last->dtype, ek_count(last))))
             return false;
@@ -293,33 +270,57 @@ static ek_tensor *on_cpu(const ek_tensor *parameter, ek_dtype dtype, const int64
     return cpu ? ek_tensor_new_strided(cpu, dtype, &shape, stride) : NULL;
 }
 
-/* Copies the elements of a segment between its state and a dense tensor on cpu. */
-static int copy_segment(const ek_segment *segment, int s, ek_tensor *whole, bool out)
+/* State of one parameter: a flat of one segment, whose pieces it is. */
+typedef struct state_parts {
+    ek_flat flat;
+    ek_tensor *parameter; /* a reference */
+    ek_dtype dtype;
+    int64_t stride[EK_MAX_DIMS];
+} state_parts;
+
+static void state_parts_destroy(ek_object *object)
 {
-    ek_tensor *state = segment->state[s];
-    size_t size = ek_dtype_size(whole->dtype);
-    size_t nbytes = (size_t)(segment->end - segment->begin) * size;
-    char *at = (char *)ek_tensor_address(whole) + (size_t)segment->begin * size;
-    ek_dev *cpu = ek_tensor_dev(whole);
-    if (nbytes == 0)
-        return 0;
-    if (!out)
-        return ek_dev_copy(ek_tensor_dev(state), ek_tensor_address(state), cpu, at, nbytes);
-    if (state)
-        return ek_dev_copy(cpu, at, ek_tensor_dev(state), ek_tensor_address(state), nbytes);
-    memset(at, 0, nbytes);
-    return 0;
+    state_parts *parts = (state_parts *)object;
+    ek_flat_clear(&parts->flat);
+    ek_object_release(parts->parameter);
+    free(parts);
+}
+
+ek_object *ek_slot_state_parts(const ek_slot *slot, const ek_cut *cut, int s)
+{
+    const ek_tensor *first = cut->segments[0].state[s];
+    state_parts *parts = ek_calloc(1, sizeof *parts);
+    if (!parts)
+        return NULL;
+    ek_object_init(&parts->flat.object, state_parts_destroy);
+    parts->parameter = ek_object_retain(slot->parameter);
+    parts->dtype = first ? first->dtype : slot->parameter->dtype;
+    memcpy(parts->stride, cut->serial || !first ? cut->stride : first->stride,
+           sizeof parts->stride);
+    if (ek_flat_init(&parts->flat, 1, cut->count) < 0) {
+        ek_object_release(parts);
+        return NULL;
+    }
+    for (int i = 0; i < cut->count; i++)
+        ek_flat_add(&parts->flat, 0, cut->segments[i].shard.end, cut->segments[i].state[s]);
+    return &parts->flat.object;
+}
+
+ek_tensor *ek_state_parts_gather(ek_object *object)
+{
+    const state_parts *parts = (state_parts *)object;
+    ek_tensor *whole = on_cpu(parts->parameter, parts->dtype, parts->stride);
+    for (int i = 0; i < parts->flat.shard_count && whole; i++)
+        if (ek_shard_read(&parts->flat.shards[i], parts->flat.shards[i].piece, whole) < 0)
+            return NULL;
+    return whole;
 }
 
 ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_cut *cut, int s)
 {
-    const ek_tensor *first = cut->segments[0].state[s];
-    const ek_tensor *like = first ? first : slot->parameter;
-    const int64_t *stride = cut->serial || !first ? cut->stride : first->stride;
-    ek_tensor *whole = on_cpu(slot->parameter, like->dtype, stride);
-    for (int i = 0; i < cut->count && whole; i++)
-        if (copy_segment(&cut->segments[i], s, whole, true) < 0)
-            return NULL;
+    ek_object *parts = ek_slot_state_parts(slot, cut, s);
+    ek_tensor *whole = parts ? ek_state_parts_gather(parts) : NULL;
+    ek_object_release(parts);
     return whole;
 }
 
@@ -351,7 +352,7 @@ ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state)
 int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole)
 {
     for (int i = 0; i < slot->cut.count; i++)
-        EK_TRY(copy_segment(&slot->cut.segments[i], s, whole, false));
+        EK_TRY(ek_shard_write(&slot->cut.segments[i].shard, slot->cut.segments[i].state[s], whole));
     return 0;
 }
 

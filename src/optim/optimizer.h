@@ -7,6 +7,7 @@
 #ifndef EK_OPTIM_OPTIMIZER_H
 #define EK_OPTIM_OPTIMIZER_H
 
+#include "autograd/shards.h"
 #include "core/keywords.h"
 #include "core/map.h"
 #include "core/tensor.h"
@@ -39,15 +40,14 @@ typedef struct ek_algorithm {
                   ek_tensor *const *const *state);
 } ek_algorithm;
 
-/* Elements [begin, end) of a parameter, in order of its memory, which are stepped in one place. */
+/* Elements of a parameter that are stepped in one place. */
 typedef struct ek_segment {
     struct ek_slot *slot;
-    int64_t begin, end;
-    ek_tensor *state[EK_STATES]; /* references, on the segment's device and laid out as it is; NULL
-                                    or zeros before the first update */
-    /* As the last ek_optimizer_sort found it; borrowed. */
-    ek_tensor *tensor;   /* where it lies; NULL if its parameter has been divided otherwise since */
-    ek_tensor *gradient; /* of this step, in the order of memory of `tensor`; NULL: none */
+    ek_shard shard; /* as the last ek_optimizer_sort found it. The piece is borrowed: where the
+                       segment lies; NULL if its parameter has been divided otherwise since */
+    ek_tensor *state[EK_STATES]; /* references, on the piece's device and laid out as it is; NULL or
+                                    zeros before the first update */
+    ek_tensor *gradient; /* of this step, in the piece's order of memory, borrowed; NULL: none */
 } ek_segment;
 
 /* All segments of one parameter. */
@@ -94,8 +94,6 @@ ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer
 
 ek_slot *ek_slot_new(ek_tensor *parameter, int group);
 void ek_slot_free(ek_slot *slot);
-/* The parameter and its segments with state s, on their own. */
-ek_slot *ek_slot_copy(const ek_slot *slot, int s);
 
 /* Gives the slot the segments that its parameter has now, if these have changed. State that it has
  * stays with the cut before, until ek_optimizer_end_change. */
@@ -124,7 +122,11 @@ void ek_optimizer_end_change(ek_optimizer *optimizer, bool keep);
 /* A parameter that was never updated. */
 void ek_slot_forget_state(ek_slot *slot);
 
-/* State s as one tensor on cpu, in the scope: shaped as the parameter, of the state's dtype. */
+/* State s of the segments as one counted object, of which the caller owns a reference: optimizer
+ * and parameter may go. NULL with an error. */
+ek_object *ek_slot_state_parts(const ek_slot *slot, const ek_cut *cut, int s);
+/* The whole, on cpu, in the scope: shaped as the parameter, of the state's dtype. */
+ek_tensor *ek_state_parts_gather(ek_object *parts);
 ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_cut *cut, int s);
 /* A tensor of the parameter's shape on cpu, in the parameter's dtype and order of memory: `state`
  * itself if it is so and no part of the slot's state, else a copy in the scope. */
@@ -134,14 +136,10 @@ int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole);
 
 /* ---- for checkpoints ---- */
 
-/* Writes the segments' state as one counted object, of which the caller owns a reference: optimizer
- * and parameter may go. *parts is NULL if the parameter is whole or there is no state. Returns 0 or
- * a negative status. */
+/* As ek_slot_state_parts; *parts is NULL if the parameter is whole or there is no state. Returns 0
+ * or a negative status. */
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
                              const char *name, ek_object **parts, ek_dtype *dtype);
-
-/* The whole, on cpu, in the scope: shaped as the parameter. */
-ek_tensor *ek_state_parts_gather(ek_object *parts);
 
 ek_optimizer *ek_schedule_optimizer(const ek_schedule *schedule);
 

@@ -1,5 +1,4 @@
 /* state.c: what an optimizer knows of a parameter, out and in again: for checkpoints. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "evenkeel/autograd.h"
@@ -37,19 +36,6 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
     return state && slot->cut.serial ? ek_slot_gather_state(slot, &slot->cut, s) : state;
 }
 
-/* State of a divided parameter, which outlives its optimizer. */
-typedef struct state_parts {
-    ek_object object;
-    ek_slot *slot; /* owned */
-    int state;
-} state_parts;
-
-static void state_parts_destroy(ek_object *object)
-{
-    ek_slot_free(((state_parts *)object)->slot);
-    free(object);
-}
-
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
                              const char *name, ek_object **parts, ek_dtype *dtype)
 {
@@ -59,22 +45,9 @@ int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *par
     if (!slot || slot->step == 0 || !slot->cut.serial || s == EK_STATES ||
         !slot->cut.segments[0].state[s])
         return 0;
-    state_parts *made = ek_calloc(1, sizeof *made);
-    if (!made || !(made->slot = ek_slot_copy(slot, s))) {
-        free(made);
-        return EK_E_NO_MEMORY;
-    }
-    ek_object_init(&made->object, state_parts_destroy);
-    made->state = s;
     *dtype = slot->cut.segments[0].state[s]->dtype;
-    *parts = &made->object;
-    return 0;
-}
-
-ek_tensor *ek_state_parts_gather(ek_object *object)
-{
-    const state_parts *parts = (state_parts *)object;
-    return ek_slot_gather_state(parts->slot, &parts->slot->cut, parts->state);
+    *parts = ek_slot_state_parts(slot, &slot->cut, s);
+    return *parts ? 0 : EK_E_NO_MEMORY;
 }
 
 static int find_slot(ek_optimizer *optimizer, const ek_tensor *parameter, ek_slot **slot)
@@ -202,7 +175,7 @@ static int reserve_states(ek_optimizer *optimizer, ek_slot *slot)
     EK_TRY(ek_optimizer_sort(optimizer));
     for (int i = 0; i < optimizer->segment_count; i++) {
         ek_segment *segment = optimizer->table[i];
-        segment->gradient = segment->tensor ? segment->tensor->grad_slot : NULL;
+        segment->gradient = segment->shard.piece ? segment->shard.piece->grad_slot : NULL;
     }
     return ek_optimizer_lay_out(optimizer, optimizer->table, optimizer->segment_count, slot);
 }

@@ -7,7 +7,6 @@
  * of gradients in another order of memory, handles) comes before the first update. */
 #include <stdlib.h>
 
-#include "autograd/shards.h"
 #include "core/trace.h"
 #include "core/worker.h"
 #include "evenkeel/autograd.h"
@@ -132,7 +131,7 @@ static ek_tensor *zero_gradient(ek_tensor *tensor)
 /* The gradient of what is stepped, in its order of memory. */
 static int find_gradient(const ek_optimizer *optimizer, ek_segment *segment)
 {
-    ek_tensor *tensor = segment->tensor, *gradient = ek_tensor_grad(tensor);
+    ek_tensor *tensor = segment->shard.piece, *gradient = ek_tensor_grad(tensor);
     if (!gradient)
         gradient = zero_gradient(tensor);
     if (!gradient)
@@ -207,7 +206,7 @@ static range range_from(const step *this, int begin)
 {
     const ek_optimizer *optimizer = this->optimizer;
     const ek_slot *slot = this->segments[begin]->slot;
-    const ek_tensor *tensor = this->segments[begin]->tensor;
+    const ek_tensor *tensor = this->segments[begin]->shard.piece;
     const ek_optimizer_options *options = &optimizer->groups[slot->group];
     range r = {.begin = begin,
                .dev = ek_tensor_dev(tensor),
@@ -242,9 +241,10 @@ static int prepare_operands(step *this)
     for (int i = 0; i < n; i++) {
         const range *r = &this->ranges[i];
         const ek_segment *first = this->segments[r->begin], *last = this->segments[r->end - 1];
-        int64_t count = last->tensor->offset - first->tensor->offset + ek_count(last->tensor);
+        int64_t count =
+            last->shard.piece->offset - first->shard.piece->offset + ek_count(last->shard.piece);
         for (int k = 0; k < STATE + state_count(this, r); k++) {
-            const ek_tensor *tensor = k == PARAMETER  ? first->tensor
+            const ek_tensor *tensor = k == PARAMETER  ? first->shard.piece
                                       : k == GRADIENT ? first->gradient
                                                       : first->state[k - STATE];
             if (!(this->operands[k][i] = flat_handle(tensor, count)))
@@ -322,14 +322,14 @@ static int update_device(void *user, int index)
 static void note_segment(const ek_segment *segment)
 {
     ek_slot *slot = segment->slot;
-    ek_tensor_written(segment->tensor, writer);
+    ek_tensor_written(segment->shard.piece, writer);
     for (int s = 0; s < EK_STATES && segment->state[s]; s++)
         ek_tensor_written(segment->state[s], writer);
     if (!slot->takes_part)
         return;
     slot->takes_part = false;
     slot->step++;
-    if (slot->parameter != segment->tensor)
+    if (slot->parameter != segment->shard.piece)
         ek_tensor_written(slot->parameter, writer);
 }
 
