@@ -5,8 +5,8 @@
  * block is then one range of each.
  *
  * A parameter may be cut otherwise between two steps: a wrapper divides parameters whose optimizer
- * was made before, or gives them back. The state then moves to the new segments. Until it is
- * there, a slot has both cuts, so that an error takes nothing away. */
+ * was made before, or gives them back. The state then moves to the new segments: it is there before
+ * it goes from the old ones, so that an error takes nothing away. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,8 +24,10 @@ static int cut_make(ek_slot *slot, ek_cut *cut)
     *cut = (ek_cut){.serial = ek_leaf_serial(slot->parameter),
                     .count = count,
                     .segments = ek_calloc((size_t)count, sizeof(ek_segment))};
-    if (!cut->segments)
+    if (!cut->segments) {
+        cut->count = 0;
         return EK_E_NO_MEMORY;
+    }
     memcpy(cut->stride, slot->parameter->stride, sizeof cut->stride);
     for (int i = 0; i < count; i++)
         cut->segments[i] = (ek_segment){.slot = slot, .shard = ek_leaf_shard(slot->parameter, i)};
@@ -57,7 +59,6 @@ ek_slot *ek_slot_new(ek_tensor *parameter, int group)
 void ek_slot_free(ek_slot *slot)
 {
     cut_clear(&slot->cut);
-    cut_clear(&slot->before);
     ek_object_release(slot->parameter);
     free(slot);
 }
@@ -65,21 +66,6 @@ void ek_slot_free(ek_slot *slot)
 static bool slot_is_current(const ek_slot *slot)
 {
     return ek_leaf_serial(slot->parameter) == slot->cut.serial;
-}
-
-int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot)
-{
-    ek_cut cut;
-    if (slot_is_current(slot))
-        return 0;
-    EK_TRY(cut_make(slot, &cut));
-    if (slot->step > 0)
-        slot->before = slot->cut;
-    else
-        cut_clear(&slot->cut);
-    slot->cut = cut;
-    optimizer->table_is_current = false;
-    return 0;
 }
 
 void ek_slot_forget_state(ek_slot *slot)
@@ -93,22 +79,11 @@ void ek_slot_forget_state(ek_slot *slot)
     slot->step = 0;
 }
 
-void ek_optimizer_end_change(ek_optimizer *optimizer, bool keep)
+void ek_optimizer_forget_unused_state(ek_optimizer *optimizer)
 {
-    for (int i = 0; i < optimizer->slot_count; i++) {
-        ek_slot *slot = optimizer->slots[i];
-        if (slot->step == 0 && !keep)
-            ek_slot_forget_state(slot);
-        if (!slot->before.segments)
-            continue;
-        if (!keep) {
-            ek_cut cut = slot->cut;
-            slot->cut = slot->before;
-            slot->before = cut;
-            optimizer->table_is_current = false;
-        }
-        cut_clear(&slot->before);
-    }
+    for (int i = 0; i < optimizer->slot_count; i++)
+        if (optimizer->slots[i]->step == 0)
+            ek_slot_forget_state(optimizer->slots[i]);
 }
 
 /* ---- the table ---- */
@@ -349,25 +324,57 @@ ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state)
     return made ? copy : NULL;
 }
 
-int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole)
+static int cut_put_state(const ek_cut *cut, int s, ek_tensor *whole)
 {
-    for (int i = 0; i < slot->cut.count; i++)
-        EK_TRY(ek_shard_write(&slot->cut.segments[i].shard, slot->cut.segments[i].state[s], whole));
+    for (int i = 0; i < cut->count; i++)
+        EK_TRY(ek_shard_write(&cut->segments[i].shard, cut->segments[i].state[s], whole));
     return 0;
 }
 
-int ek_slot_carry_state(ek_slot *slot)
+int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole)
 {
-    int status = 0;
-    for (int s = 0; s < EK_STATES && slot->before.segments && status >= 0; s++) {
-        if (!slot->before.segments[0].state[s])
-            continue;
+    return cut_put_state(&slot->cut, s, whole);
+}
+
+/* ---- new cuts ---- */
+
+/* State s of the slot, in memory of each segment's own. */
+static int cut_take_state(ek_cut *cut, const ek_slot *slot, int s)
+{
+    ek_tensor *whole = ek_slot_gather_state(slot, &slot->cut, s);
+    if (whole)
+        whole = ek_slot_convert_state(slot, whole);
+    if (!whole)
+        return ek_error_pending();
+    for (int i = 0; i < cut->count; i++) {
+        ek_segment *segment = &cut->segments[i];
+        ek_memory_category before = ek_memory_set_category(EK_MEMORY_OPTIMIZER);
+        segment->state[s] = ek_keep(ek_tensor_like(segment->shard.piece));
+        ek_memory_set_category(before);
+        if (!segment->state[s])
+            return ek_error_pending();
+    }
+    return cut_put_state(cut, s, whole);
+}
+
+int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot)
+{
+    ek_cut cut;
+    if (slot_is_current(slot))
+        return 0;
+    int status = cut_make(slot, &cut);
+    for (int s = 0; s < EK_STATES && slot->step > 0 && status >= 0; s++) {
         ek_scope scope = ek_scope_begin();
-        ek_tensor *whole = ek_slot_gather_state(slot, &slot->before, s);
-        if (whole)
-            whole = ek_slot_convert_state(slot, whole);
-        status = whole ? ek_slot_put_state(slot, s, whole) : ek_error_pending();
+        if (slot->cut.segments[0].state[s])
+            status = cut_take_state(&cut, slot, s);
         ek_scope_end(&scope);
     }
-    return status;
+    if (status < 0) {
+        cut_clear(&cut);
+        return status;
+    }
+    cut_clear(&slot->cut);
+    slot->cut = cut;
+    optimizer->table_is_current = false;
+    return 0;
 }

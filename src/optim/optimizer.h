@@ -64,7 +64,6 @@ typedef struct ek_slot {
     int group;
     int64_t step; /* how many updates it had */
     ek_cut cut;
-    ek_cut before;   /* during a call: the cut until then, which has the state */
     bool takes_part; /* in this step */
 } ek_slot;
 
@@ -95,8 +94,8 @@ ek_optimizer *ek_optimizer_new(const ek_algorithm *algorithm, const ek_optimizer
 ek_slot *ek_slot_new(ek_tensor *parameter, int group);
 void ek_slot_free(ek_slot *slot);
 
-/* Gives the slot the segments that its parameter has now, if these have changed. State that it has
- * stays with the cut before, until ek_optimizer_end_change. */
+/* Gives the slot the segments that its parameter has now, if these have changed, with the state
+ * that it has. On an error all is as before. */
 int ek_slot_recut(ek_optimizer *optimizer, ek_slot *slot);
 
 /* Brings the table up to date: by group and place in memory. */
@@ -112,12 +111,8 @@ bool ek_segments_join(const ek_optimizer *optimizer, const ek_segment *a, const 
 int ek_optimizer_lay_out(ek_optimizer *optimizer, ek_segment *const *segments, int count,
                          const ek_slot *slot);
 
-/* Copies the state of the cut before to the segments'. */
-int ek_slot_carry_state(ek_slot *slot);
-
-/* The end of a call that cut or laid out: new cuts stay (all state has been carried over), or the
- * cuts before come back, and memory for the state of parameters without updates is given back. */
-void ek_optimizer_end_change(ek_optimizer *optimizer, bool keep);
+/* Memory that parameters got for their first update, which didn't come, is given back. */
+void ek_optimizer_forget_unused_state(ek_optimizer *optimizer);
 
 /* A parameter that was never updated. */
 void ek_slot_forget_state(ek_slot *slot);

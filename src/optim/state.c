@@ -201,7 +201,8 @@ static int put_states(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
             return ek_error_pending();
     }
     int status = reserve_states(optimizer, slot);
-    ek_optimizer_end_change(optimizer, status >= 0);
+    if (status < 0)
+        ek_optimizer_forget_unused_state(optimizer);
     return status < 0 ? status : write_states(slot, steps, states, count);
 }
 

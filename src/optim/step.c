@@ -164,16 +164,6 @@ static int collect_segments(step *this)
     return 0;
 }
 
-/* Memory for the state, and in new segments what they take over. */
-static int prepare_state(step *this)
-{
-    ek_optimizer *optimizer = this->optimizer;
-    EK_TRY(ek_optimizer_lay_out(optimizer, this->segments, this->segment_count, NULL));
-    for (int i = 0; i < optimizer->slot_count; i++)
-        EK_TRY(ek_slot_carry_state(optimizer->slots[i]));
-    return 0;
-}
-
 /* ---- ranges ---- */
 
 /* 0 if one call steps both. */
@@ -275,7 +265,7 @@ static int prepare(step *this)
     for (int i = 0; i < this->flat_count; i++)
         if (this->flats[i].takes_part)
             EK_TRY(this->flats[i].flat->refresh(this->flats[i].flat));
-    EK_TRY(prepare_state(this));
+    EK_TRY(ek_optimizer_lay_out(this->optimizer, this->segments, this->segment_count, NULL));
     return prepare_ranges(this);
 }
 
@@ -367,8 +357,9 @@ int ek_step(ek_optimizer *optimizer)
                   first_dev(optimizer));
     ek_scope scope = ek_scope_begin();
     int status = prepare(&this);
-    ek_optimizer_end_change(optimizer, status >= 0);
-    if (status >= 0)
+    if (status < 0)
+        ek_optimizer_forget_unused_state(optimizer);
+    else
         status = update(&this);
     leave_flats(&this);
     free(this.operands[0]);
