@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coalesced.h"
+#include "comm/collectives.h"
 #include "core/object.h"
 #include "core/rendezvous.h"
 #include "core/trace.h"

@@ -94,7 +94,7 @@ static int copy_to_chunks(const ek_tensor *tensor, const chunks *c, const bool *
             out[i] = part;
         else if (part && ek_staging_brings(part, dev))
             out[i] = bring(part, dev);
-        else if (part && (out[i] = ek_comm_like(part, NULL, dev)))
+        else if (part && (out[i] = ek_comm_like(part, dev)))
             moves[count++] = (ek_move){out[i], part};
         if (!out[i])
             return ek_error_pending();
@@ -175,7 +175,7 @@ static int copy_chunks(ek_tensor *whole, ek_tensor *const *tensors, const chunks
         if (tensors[i])
             moves[count++] = (ek_move){part, tensors[i]};
         else
-            EK_TRY(c->whole->backend->kernels->fill(c->whole, part, 0));
+            EK_TRY(ek_kernels_of(part)->fill(c->whole, part, 0));
     }
     return ek_exchange("gather", moves, count);
 }

@@ -1,56 +1,94 @@
 /* coalesced.c: broadcast and reduce_add of one tensor, and of lists in buckets. */
-#include "comm/coalesced.h"
-
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/collectives.h"
-#include "comm/layout.h"
+#include "comm/exchange.h"
 #include "evenkeel/comm.h"
 #include "ops/ops.h"
 
 /* ---- buckets ---- */
 
-typedef struct bucket {
-    int *indices;
-    int count;
-    size_t nbytes;
-} bucket;
+/* Buckets that are open, by dtype, and those that are closed. */
+typedef struct bucket_list {
+    struct {
+        int *indices, count;
+        size_t nbytes;
+    } open[EK_DTYPES];
+    int *order, *ends;
+    int ordered, closed;
+} bucket_list;
 
-static int bucket_close(bucket *b, ek_bucket_function *function, void *user)
+static void bucket_close(bucket_list *list, int dtype)
 {
-    int rc = b->count > 0 ? function(user, b->indices, b->count) : 0;
-    b->count = 0;
-    b->nbytes = 0;
-    return rc;
+    int count = list->open[dtype].count;
+    if (count == 0)
+        return;
+    memcpy(list->order + list->ordered, list->open[dtype].indices, (size_t)count * sizeof(int));
+    list->ends[list->closed++] = list->ordered += count;
+    list->open[dtype].count = 0;
+    list->open[dtype].nbytes = 0;
 }
 
-int ek_buckets(ek_bucket_rule rule, ek_tensor *const *tensors, int count, size_t limit,
-               ek_bucket_function *function, void *user)
+int ek_buckets(ek_bucket_rule rule, ek_tensor *const *tensors, int count, size_t limit, int *order,
+               int *ends)
 {
-    bucket buckets[EK_DTYPES] = {{0}};
-    int seen[EK_DTYPES], seen_count = 0, rc = 0;
+    bucket_list list = {.order = order, .ends = ends};
+    int seen[EK_DTYPES], seen_count = 0;
     int *room = ek_calloc((size_t)EK_DTYPES * (size_t)count + 1, sizeof *room);
     if (!room)
         return ek_error_pending();
-    for (int i = 0; i < count && rc == 0; i++) {
+    for (int i = 0; i < count; i++) {
         int dtype = (int)tensors[i]->dtype;
-        bucket *b = &buckets[dtype];
         size_t nbytes = ek_comm_nbytes(tensors[i]);
-        if (rule == EK_BUCKETS_OF_REDUCE && b->count > 0 && b->nbytes + nbytes > limit)
-            rc = bucket_close(b, function, user);
-        if (!b->indices)
+        if (rule == EK_BUCKETS_OF_REDUCE && list.open[dtype].nbytes + nbytes > limit)
+            bucket_close(&list, dtype);
+        if (!list.open[dtype].indices)
             seen[seen_count++] = dtype;
-        b->indices = room + (ptrdiff_t)dtype * count;
-        b->indices[b->count++] = i;
-        b->nbytes += nbytes;
-        if (rule == EK_BUCKETS_OF_BROADCAST && b->nbytes >= limit)
-            rc = bucket_close(b, function, user);
+        list.open[dtype].indices = room + (ptrdiff_t)dtype * count;
+        list.open[dtype].indices[list.open[dtype].count++] = i;
+        list.open[dtype].nbytes += nbytes;
+        if (rule == EK_BUCKETS_OF_BROADCAST && list.open[dtype].nbytes >= limit)
+            bucket_close(&list, dtype);
     }
-    for (int k = 0; k < seen_count && rc == 0 && rule == EK_BUCKETS_OF_REDUCE; k++)
-        rc = bucket_close(&buckets[seen[k]], function, user);
-    for (int dtype = 0; dtype < EK_DTYPES && rc == 0; dtype++)
-        rc = bucket_close(&buckets[dtype], function, user);
+    for (int k = 0; k < seen_count && rule == EK_BUCKETS_OF_REDUCE; k++)
+        bucket_close(&list, seen[k]);
+    for (int dtype = 0; dtype < EK_DTYPES; dtype++)
+        bucket_close(&list, dtype);
     free(room);
+    return list.closed;
+}
+
+/* Broadcasts or sums lists of whole tensors, bucket by bucket. `in` and `out` are lists of
+ * all->count tensors: one list and one per device, or the other way round. `limit` 0: the default.
+ */
+static int bucket_each(ek_bucket_rule rule, const ek_division *all, ek_tensor *const *in,
+                       size_t limit, ek_tensor **out)
+{
+    bool sums = rule == EK_BUCKETS_OF_REDUCE;
+    int count = all->count, in_lists = sums ? all->devices : 1, out_lists = sums ? 1 : all->devices;
+    int *order = ek_calloc((size_t)count + 1, sizeof *order);
+    int *ends = ek_calloc((size_t)count + 1, sizeof *ends);
+    ek_tensor **own = ek_calloc((size_t)count * ((size_t)all->devices + 1) + 1, sizeof *own);
+    int buckets =
+        order && ends && own
+            ? ek_buckets(rule, in, count, limit ? limit : EK_COMM_BUFFER_BYTES, order, ends)
+            : ek_error_pending();
+    int rc = buckets < 0 ? buckets : 0;
+    for (int b = 0, begin = 0; b < buckets && rc >= 0; begin = ends[b++]) {
+        int n = ends[b] - begin;
+        ek_division bucket = ek_division_whole(all->root, all->devs, all->devices, n);
+        ek_tensor **made = own + (ptrdiff_t)in_lists * n;
+        for (int k = 0; k < in_lists * n; k++)
+            own[k] = in[k / n * count + order[begin + k % n]];
+        rc = sums ? ek_comm_reduce_scatter(&bucket, own, NULL, NULL, made)
+                  : ek_comm_all_gather(&bucket, own, NULL, made);
+        for (int k = 0; k < out_lists * n && rc >= 0; k++)
+            out[k / n * count + order[begin + k % n]] = made[k];
+    }
+    free(order);
+    free(ends);
+    free(own);
     return rc;
 }
 
@@ -63,59 +101,33 @@ int ek_broadcast(ek_tensor *tensor, const ek_device_list *devices, ek_tensor **o
         return ek_error_pending();
     ek_dev *devs[EK_MAX_DEVICES];
     EK_TRY(ek_comm_devices("broadcast", devices, devs));
-    return ek_comm_broadcast(ek_tensor_dev(tensor), &tensor, 1, devs, devices->count, NULL, out);
-}
-
-/* One call of broadcast_coalesced. */
-typedef struct broadcast_call {
-    ek_tensor *const *tensors;
-    int count;
-    ek_dev *devs[EK_MAX_DEVICES];
-    int devices;
-    ek_tensor **out;
-} broadcast_call;
-
-static int broadcast_bucket(void *user, const int *indices, int count)
-{
-    broadcast_call *c = user;
-    ek_tensor **part = ek_calloc((size_t)count * (size_t)(c->devices + 1), sizeof(ek_tensor *));
-    if (!part)
-        return ek_error_pending();
-    ek_tensor **sent = part + count;
-    for (int i = 0; i < count; i++)
-        part[i] = c->tensors[indices[i]];
-    int rc = ek_comm_broadcast(c->devs[0], part, count, c->devs, c->devices, NULL, sent);
-    for (int d = 0; d < c->devices && rc >= 0; d++)
-        for (int i = 0; i < count; i++)
-            c->out[d * c->count + indices[i]] = sent[d * count + i];
-    free(part);
-    return rc;
+    ek_division whole = ek_division_whole(ek_tensor_dev(tensor), devs, devices->count, 1);
+    return ek_comm_all_gather(&whole, &tensor, NULL, out);
 }
 
 int ek_broadcast_coalesced(ek_tensor *const *tensors, int count, const ek_device_list *devices,
                            size_t buffer_nbytes, ek_tensor **out)
 {
-    broadcast_call c = {.tensors = tensors, .count = count, .out = out};
-    EK_TRY(ek_comm_devices("broadcast_coalesced", devices, c.devs));
+    ek_dev *devs[EK_MAX_DEVICES];
+    EK_TRY(ek_comm_devices("broadcast_coalesced", devices, devs));
     if (count > 0) {
         EK_TRY(ek_check_pointer("broadcast_coalesced", "the array of tensors", tensors));
         EK_TRY(ek_check_pointer("broadcast_coalesced", "the array for the copies", out));
     }
-    c.devices = devices->count;
     for (int i = 0; i < count; i++) {
         char text[200];
         if (!tensors[i]) {
             EK_FAIL(EK_E_INVALID, "broadcast_coalesced: tensor %d is NULL", i);
             return ek_error_pending();
         }
-        if (ek_tensor_dev(tensors[i]) != c.devs[0])
+        if (ek_tensor_dev(tensors[i]) != devs[0])
             return EK_FAIL(EK_E_DEVICE,
                            "broadcast_coalesced: all tensors must be on devices[0], which is %s; "
                            "tensor %d is %s",
-                           c.devs[0]->name, i, ek_tensor_text(tensors[i], text));
+                           devs[0]->name, i, ek_tensor_text(tensors[i], text));
     }
-    return ek_buckets(EK_BUCKETS_OF_BROADCAST, tensors, count,
-                      buffer_nbytes ? buffer_nbytes : EK_COMM_BUFFER_BYTES, broadcast_bucket, &c);
+    ek_division whole = ek_division_whole(devs[0], devs, devices->count, count);
+    return bucket_each(EK_BUCKETS_OF_BROADCAST, &whole, tensors, buffer_nbytes, out);
 }
 
 /* ---- reduce_add ---- */
@@ -177,6 +189,7 @@ static ek_dev *root_of(const char *what, ek_device destination, ek_dev *const *d
 
 ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destination)
 {
+    ek_tensor *sum = NULL;
     ek_dev *devs[EK_MAX_DEVICES];
     if (ek_comm_check_lists("reduce_add", tensors, count, 1, devs) < 0)
         return NULL;
@@ -184,9 +197,9 @@ ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destina
     if (!root)
         return NULL;
     if (count == 1)
-        return ek_scope_adopt(ek_object_retain(tensors[0]));
-    ek_tensor *sum = NULL;
-    return ek_comm_reduce(tensors, count, 1, devs, root, NULL, &sum) < 0 ? NULL : sum;
+        return ek_itself(tensors[0]);
+    ek_division whole = ek_division_whole(root, devs, count, 1);
+    return ek_comm_reduce_scatter(&whole, tensors, NULL, NULL, &sum) < 0 ? NULL : sum;
 }
 
 ek_tensor *ek_reduce(ek_tensor *const *tensors, int count)
@@ -197,51 +210,22 @@ ek_tensor *ek_reduce(ek_tensor *const *tensors, int count)
     return ek_reduce_add(tensors, count, ek_tensor_device(tensors[0]));
 }
 
-/* One call of reduce_add_coalesced. */
-typedef struct reduce_call {
-    ek_tensor *const *inputs;
-    int devices, count;
-    ek_dev *devs[EK_MAX_DEVICES];
-    ek_dev *root;
-    ek_tensor **out;
-} reduce_call;
-
-static int reduce_bucket(void *user, const int *indices, int count)
-{
-    reduce_call *c = user;
-    ek_tensor **part = ek_calloc((size_t)count * (size_t)(c->devices + 1), sizeof(ek_tensor *));
-    if (!part)
-        return ek_error_pending();
-    ek_tensor **sums = part + (ptrdiff_t)count * c->devices;
-    for (int d = 0; d < c->devices; d++)
-        for (int i = 0; i < count; i++)
-            part[d * count + i] = c->inputs[d * c->count + indices[i]];
-    int rc = ek_comm_reduce(part, c->devices, count, c->devs, c->root, NULL, sums);
-    for (int i = 0; i < count && rc >= 0; i++)
-        c->out[indices[i]] = sums[i];
-    free(part);
-    return rc;
-}
-
 int ek_reduce_add_coalesced(ek_tensor *const *inputs, int devices, int count, ek_device destination,
                             size_t buffer_nbytes, ek_tensor **out)
 {
-    reduce_call c = {.inputs = inputs, .devices = devices, .count = count, .out = out};
-    EK_TRY(ek_comm_check_lists("reduce_add_coalesced", inputs, devices, count, c.devs));
+    ek_dev *devs[EK_MAX_DEVICES];
+    EK_TRY(ek_comm_check_lists("reduce_add_coalesced", inputs, devices, count, devs));
     if (count == 0)
         return 0;
     EK_TRY(ek_check_pointer("reduce_add_coalesced", "the array for the sums", out));
-    c.root = root_of("reduce_add_coalesced", destination, c.devs, devices);
-    if (!c.root)
+    ek_dev *root = root_of("reduce_add_coalesced", destination, devs, devices);
+    if (!root)
         return ek_error_pending();
-    if (devices == 1) {
-        for (int i = 0; i < count; i++) {
-            out[i] = ek_scope_adopt(ek_object_retain(inputs[i]));
-            if (!out[i])
-                return ek_error_pending();
-        }
-        return 0;
+    for (int i = 0; i < count && devices == 1; i++) {
+        out[i] = ek_itself(inputs[i]);
+        if (!out[i])
+            return ek_error_pending();
     }
-    return ek_buckets(EK_BUCKETS_OF_REDUCE, inputs, count,
-                      buffer_nbytes ? buffer_nbytes : EK_COMM_BUFFER_BYTES, reduce_bucket, &c);
+    ek_division whole = ek_division_whole(root, devs, devices, count);
+    return devices == 1 ? 0 : bucket_each(EK_BUCKETS_OF_REDUCE, &whole, inputs, buffer_nbytes, out);
 }

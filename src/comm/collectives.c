@@ -1,11 +1,12 @@
-/* collectives.c: broadcast and reduce of lists: which moves and which sums they are. */
+/* collectives.c: broadcast and reduce_add, all_gather and reduce_scatter: which moves and which
+ * sums they are. */
 #include "comm/collectives.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/sum.h"
-#include "core/object.h"
+#include "comm/exchange.h"
+#include "ops/ops.h"
 
 int ek_comm_devices(const char *what, const ek_device_list *devices, ek_dev **devs)
 {
@@ -44,195 +45,343 @@ void ek_comm_sum_order(ek_dev *const *devs, int count, const ek_dev *first, int 
     }
 }
 
-bool *ek_comm_needed_inputs(const ek_node *node)
+/* ---- divisions ---- */
+
+ek_division ek_division_whole(ek_dev *root, ek_dev *const *devs, int devices, int count)
 {
-    int count = ek_node_input_count(node);
-    bool *needed = ek_calloc((size_t)count + 1, sizeof *needed);
-    for (int i = 0; needed && i < count; i++)
-        needed[i] = ek_node_needs(node, i);
-    return needed;
+    return (ek_division){
+        .devs = devs, .devices = devices, .count = count, .piece_count = count, .root = root};
 }
 
-/* ---- broadcast ---- */
+static int division_tensor(const ek_division *division, int piece)
+{
+    return division->pieces ? division->pieces[piece].tensor : piece;
+}
 
-/* Attributes of broadcast and reduce. */
-typedef struct routes {
-    ek_dev *root; /* where a broadcast starts and a reduction ends */
-    int devices, count;
+/* The attributes of a node. Of `shapes` only dtype, shape and strides are set: they hold no memory
+ * of a device. */
+typedef struct division_kept {
+    ek_division division;
     ek_dev *devs[EK_MAX_DEVICES];
-} routes;
+    ek_piece *pieces; /* owned, as are the two below; NULL if pieces are whole */
+    ek_tensor *shapes, **like;
+} division_kept;
 
-static routes routes_of(ek_dev *root, ek_dev *const *devs, int devices, int count)
+static void division_forget(void *attributes)
 {
-    routes r = {.root = root, .devices = devices, .count = count};
-    memcpy(r.devs, devs, (size_t)devices * sizeof *devs);
-    return r;
+    division_kept *kept = attributes;
+    free(kept->pieces);
+    free(kept->shapes);
+    free(kept->like);
 }
 
-static int broadcast_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+static int division_keep(const ek_division *from, division_kept *kept)
 {
-    const routes *r = ek_node_attributes(node);
-    size_t inputs = (size_t)r->devices * (size_t)r->count;
-    ek_tensor **parts = ek_calloc(inputs + (size_t)r->count, sizeof(ek_tensor *));
-    if (!parts)
-        return ek_error_pending();
-    ek_tensor **into = parts + inputs;
-    for (int i = 0; i < r->count; i++) {
-        if (!ek_node_needs(node, i))
-            continue;
-        into[i] = ek_node_destination(node, i);
-        for (int d = 0; d < r->devices; d++)
-            parts[d * r->count + i] = gradients[d * r->count + i];
-    }
-    int rc = ek_comm_reduce(parts, r->devices, r->count, r->devs, r->root, into, results);
-    free(parts);
-    return rc;
-}
-
-/* Urgent: replicas' gradients meet and are freed while the rest of backward goes on. */
-static const ek_operation broadcast_operation = {.name = "broadcast",
-                                                 .backward = broadcast_backward,
-                                                 .urgent = true};
-
-int ek_comm_record_broadcast(ek_dev *source, ek_tensor *const *tensors, int count,
-                             ek_dev *const *devs, int devices, ek_tensor *const *out)
-{
-    if (!ek_records(tensors, count))
+    *kept = (division_kept){.division = *from};
+    memcpy(kept->devs, from->devs, (size_t)from->devices * sizeof(ek_dev *));
+    if (!from->pieces)
         return 0;
-    /* What doesn't require a gradient has no part in the node. */
-    ek_tensor **outputs = ek_calloc((size_t)devices * (size_t)count, sizeof *outputs);
-    if (!outputs)
+    kept->pieces = ek_calloc((size_t)from->piece_count + 1, sizeof(ek_piece));
+    kept->shapes = ek_calloc((size_t)from->count + 1, sizeof(ek_tensor));
+    kept->like = ek_calloc((size_t)from->count + 1, sizeof(ek_tensor *));
+    if (!kept->pieces || !kept->shapes || !kept->like) {
+        division_forget(kept);
         return ek_error_pending();
-    for (int d = 0; d < devices; d++)
-        for (int i = 0; i < count; i++)
-            if (tensors[i] && ek_records(&tensors[i], 1))
-                outputs[d * count + i] = out[d * count + i];
-    routes r = routes_of(source, devs, devices, count);
-    int rc = ek_record_outputs(outputs, devices * count, &broadcast_operation,
-                               &(const ek_record_options){.inputs = tensors,
-                                                          .input_count = count,
-                                                          EK_ATTRIBUTES(r)});
-    free(outputs);
-    return rc;
-}
-
-/* Room on one device for the tensors that it gets, and the moves that bring them. Returns how many
- * moves there are by now. `work` has room for two lists. */
-static int broadcast_room(ek_dev *dev, ek_tensor *const *tensors, int count, const bool *wanted,
-                          ek_tensor **work, ek_move *moves, int n, ek_tensor **out)
-{
-    int own = 0;
-    ek_tensor **there = work + count;
-    for (int i = 0; i < count; i++)
-        if (tensors[i] && (!wanted || wanted[i]))
-            work[own++] = tensors[i];
-    EK_TRY(own > 0 ? ek_comm_room(dev, work, own, there) : 0);
-    for (int i = 0, next = 0; i < count; i++) {
-        if (!tensors[i] || (wanted && !wanted[i]))
-            continue;
-        out[i] = there[next];
-        moves[n++] = (ek_move){there[next++], tensors[i]};
     }
-    return n;
-}
-
-static int broadcast_aliases(ek_tensor *const *tensors, int count, const bool *wanted,
-                             ek_tensor **out)
-{
-    for (int i = 0; i < count; i++) {
-        if (!tensors[i] || (wanted && !wanted[i]))
-            continue;
-        out[i] = ek_tensor_alias(tensors[i]);
-        if (!out[i])
-            return ek_error_pending();
+    memcpy(kept->pieces, from->pieces, (size_t)from->piece_count * sizeof(ek_piece));
+    for (int i = 0; i < from->count; i++) {
+        kept->like[i] = &kept->shapes[i];
+        kept->like[i]->dtype = from->like[i]->dtype;
+        kept->like[i]->ndim = from->like[i]->ndim;
+        memcpy(kept->like[i]->shape, from->like[i]->shape, sizeof from->like[i]->shape);
+        memcpy(kept->like[i]->stride, from->like[i]->stride, sizeof from->like[i]->stride);
     }
     return 0;
 }
 
-int ek_comm_broadcast(ek_dev *source, ek_tensor *const *tensors, int count, ek_dev *const *devs,
-                      int devices, const bool *wanted, ek_tensor **out)
+static ek_division division_of(const ek_node *node)
 {
-    size_t total = (size_t)devices * (size_t)count;
-    memset(out, 0, total * sizeof(ek_tensor *));
-    ek_move *moves = ek_calloc(total + 1, sizeof *moves);
-    ek_tensor **work = ek_calloc(2 * (size_t)count + 1, sizeof *work);
-    int n = moves && work ? 0 : ek_error_pending();
-    for (int d = 0; d < devices && n >= 0; d++) {
-        const bool *there = wanted ? wanted + (ptrdiff_t)d * count : NULL;
-        ek_tensor **own = out + (ptrdiff_t)d * count;
-        if (devs[d] != source)
-            n = broadcast_room(devs[d], tensors, count, there, work, moves, n, own);
-        else if (broadcast_aliases(tensors, count, there, own) < 0)
-            n = ek_error_pending();
-    }
-    int rc = n < 0 ? n : ek_exchange("broadcast", moves, n);
-    free(moves);
-    free(work);
-    EK_TRY(rc);
-    return ek_comm_record_broadcast(source, tensors, count, devs, devices, out);
+    const division_kept *kept = ek_node_attributes(node);
+    ek_division division = kept->division;
+    division.devs = kept->devs;
+    division.pieces = kept->pieces;
+    division.like = kept->like;
+    return division;
 }
 
-/* ---- reduce ---- */
+/* Records the first operation if pieces are whole, else the second. */
+static int division_record(const ek_division *division, ek_tensor *const *inputs, int input_count,
+                           const ek_operation *operations, ek_tensor *const *outputs,
+                           int output_count)
+{
+    division_kept kept;
+    if (!ek_records(inputs, input_count))
+        return 0;
+    EK_TRY(division_keep(division, &kept));
+    return ek_record_outputs(outputs, output_count, &operations[division->pieces != NULL],
+                             &(const ek_record_options){.inputs = inputs,
+                                                        .input_count = input_count,
+                                                        EK_ATTRIBUTES(kept)});
+}
+
+/* True for the inputs of a node whose gradient somebody wants; freed with free(). */
+static bool *wanted_inputs(const ek_node *node)
+{
+    int count = ek_node_input_count(node);
+    bool *wanted = ek_calloc((size_t)count + 1, sizeof *wanted);
+    for (int i = 0; wanted && i < count; i++)
+        wanted[i] = ek_node_needs(node, i);
+    return wanted;
+}
+
+/* ---- pieces to all devices ---- */
+
+static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    ek_division division = division_of(node);
+    ek_tensor **into = ek_calloc((size_t)division.piece_count + 1, sizeof *into);
+    bool *wanted = wanted_inputs(node);
+    int rc = into && wanted ? 0 : ek_error_pending();
+    for (int p = 0; p < division.piece_count && rc >= 0; p++)
+        into[p] = wanted[p] ? ek_node_destination(node, p) : NULL;
+    if (rc >= 0)
+        rc = ek_comm_reduce_scatter(&division, gradients, wanted, into, results);
+    free(wanted);
+    free(into);
+    return rc;
+}
+
+/* Urgent: replicas' gradients meet and are freed while the rest of backward goes on. */
+static const ek_operation gather_operations[] = {
+    {.name = "broadcast", .backward = gather_backward, .destroy = division_forget, .urgent = true},
+    {.name = "all_gather", .backward = gather_backward, .destroy = division_forget, .urgent = true},
+};
+
+int ek_comm_record_all_gather(const ek_division *division, ek_tensor *const *pieces,
+                              ek_tensor *const *whole)
+{
+    int count = division->count, outputs = division->devices * count;
+    if (!ek_records(pieces, division->piece_count))
+        return 0;
+    /* What doesn't require a gradient has no part in the node. */
+    ek_tensor **out = ek_calloc((size_t)outputs + 1, sizeof *out);
+    if (!out)
+        return ek_error_pending();
+    for (int p = 0; p < division->piece_count; p++)
+        for (int at = division_tensor(division, p); at < outputs && ek_records(&pieces[p], 1);
+             at += count)
+            out[at] = whole[at];
+    int rc =
+        division_record(division, pieces, division->piece_count, gather_operations, out, outputs);
+    free(out);
+    return rc;
+}
+
+/* Device d's tensors, whole[0 .. count): aliases of pieces that lie there whole, else room of their
+ * own, and the moves that fill it. Returns how many moves there are by now. `work` has room for two
+ * lists. */
+static int gather_room(const ek_division *division, ek_tensor *const *pieces, const bool *wanted,
+                       int d, ek_tensor **work, ek_move *moves, int n, ek_tensor **whole)
+{
+    int made = 0;
+    ek_dev *dev = division->devs[d];
+    ek_tensor **room = work + division->count;
+    bool aliases = !division->pieces && dev == division->root;
+    for (int p = 0; p < division->piece_count; p++) {
+        int i = division_tensor(division, p);
+        if (!pieces[p] || (wanted && !wanted[i]))
+            continue;
+        whole[i] = aliases            ? ek_tensor_alias(pieces[p])
+                   : division->pieces ? division->like[i]
+                                      : pieces[p];
+        if (!whole[i])
+            return ek_error_pending();
+    }
+    if (aliases)
+        return n;
+    for (int i = 0; i < division->count; i++)
+        if (whole[i])
+            work[made++] = whole[i];
+    EK_TRY(made ? ek_comm_room(dev, work, made, room) : 0);
+    for (int i = 0; i < division->count; i++)
+        if (whole[i])
+            whole[i] = *room++;
+    for (int p = 0; p < division->piece_count; p++) {
+        ek_tensor *place = whole[division_tensor(division, p)];
+        if (place && division->pieces)
+            place = ek_comm_flat(place, division->pieces[p].begin, division->pieces[p].end);
+        if (!whole[division_tensor(division, p)])
+            continue;
+        if (!place)
+            return ek_error_pending();
+        if (pieces[p])
+            moves[n++] = (ek_move){place, pieces[p]};
+        else
+            EK_TRY(ek_dev_zero(dev, ek_tensor_address(place), ek_comm_nbytes(place)));
+    }
+    return n;
+}
+
+int ek_comm_all_gather(const ek_division *division, ek_tensor *const *pieces, const bool *wanted,
+                       ek_tensor **whole)
+{
+    int count = division->count, n = 0;
+    size_t devices = (size_t)division->devices;
+    memset(whole, 0, devices * (size_t)count * sizeof *whole);
+    ek_move *moves = ek_calloc(devices * (size_t)division->piece_count + 1, sizeof *moves);
+    ek_tensor **work = ek_calloc(2 * (size_t)count + 1, sizeof *work);
+    int rc = moves && work ? 0 : ek_error_pending();
+    for (int d = 0; d < division->devices && rc >= 0; d++) {
+        const bool *own = wanted ? wanted + (ptrdiff_t)d * count : NULL;
+        rc = n =
+            gather_room(division, pieces, own, d, work, moves, n, whole + (ptrdiff_t)d * count);
+    }
+    if (rc >= 0)
+        rc = ek_exchange(division->pieces ? "all_gather" : "broadcast", moves, n);
+    free(moves);
+    free(work);
+    if (rc >= 0)
+        rc = ek_comm_record_all_gather(division, pieces, whole);
+    if (rc < 0)
+        memset(whole, 0, devices * (size_t)count * sizeof *whole);
+    return rc;
+}
+
+/* ---- sums of all devices ---- */
 
 static int reduce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const routes *r = ek_node_attributes(node);
-    bool *wanted = ek_comm_needed_inputs(node);
-    if (!wanted)
-        return ek_error_pending();
-    int rc = ek_comm_broadcast(r->root, gradients, r->count, r->devs, r->devices, wanted, results);
+    ek_division division = division_of(node);
+    bool *wanted = wanted_inputs(node);
+    int rc =
+        wanted ? ek_comm_all_gather(&division, gradients, wanted, results) : ek_error_pending();
     free(wanted);
     return rc;
 }
 
-static const ek_operation reduce_operation = {.name = "reduce_add", .backward = reduce_backward};
+static const ek_operation reduce_operations[] = {
+    {.name = "reduce_add", .backward = reduce_backward, .destroy = division_forget},
+    {.name = "reduce_scatter", .backward = reduce_backward, .destroy = division_forget},
+};
 
-/* The sum of n terms, or the one that is there already. */
-static int plan_sum(ek_dev *destination, ek_tensor *into, ek_tensor *const *terms, int n,
-                    ek_tensor **out, ek_addition *sums, int *count)
+/* The tensors that have piece p's elements, in order of addition: terms[0 .. returned). */
+static int reduce_terms(const ek_division *division, ek_tensor *const *whole, const int *order,
+                        int p, ek_tensor **terms)
 {
-    if (n == 0)
-        return 0;
-    if (n == 1 && !into && ek_tensor_dev(terms[0]) == destination) {
-        *out = ek_tensor_alias(terms[0]);
-    } else {
-        *out = into ? ek_scope_adopt(ek_object_retain(into))
-                    : ek_comm_like(terms[0], NULL, destination);
-        sums[(*count)++] = (ek_addition){*out, terms, n};
+    int n = 0;
+    for (int d = 0; d < division->devices; d++) {
+        ek_tensor *there = whole[order[d] * division->count + division_tensor(division, p)];
+        if (there)
+            terms[n++] = there;
     }
-    return *out ? 0 : ek_error_pending();
+    return n;
 }
 
-static int reduce(ek_tensor *const *inputs, const routes *r, ek_tensor *const *into,
-                  ek_addition *sums, ek_tensor **terms, ek_tensor **out)
+/* Memory for piece p's sum; the term itself if it is alone, and there already. */
+static ek_tensor *reduce_room(const ek_division *division, int p, ek_tensor *into,
+                              ek_tensor *const *terms, int n)
 {
-    int order[EK_MAX_DEVICES] = {0}, count = 0;
-    ek_comm_sum_order(r->devs, r->devices, r->root, order);
-    for (int i = 0; i < r->count; i++) {
-        ek_tensor **present = terms + (ptrdiff_t)i * r->devices;
-        int n = 0;
-        for (int d = 0; d < r->devices; d++)
-            if (inputs[order[d] * r->count + i])
-                present[n++] = inputs[order[d] * r->count + i];
-        EK_TRY(plan_sum(r->root, into ? into[i] : NULL, present, n, &out[i], sums, &count));
+    if (into)
+        return ek_itself(into);
+    if (division->pieces) {
+        const ek_piece *piece = &division->pieces[p];
+        return ek_tensor_new(piece->dev, terms[0]->dtype,
+                             &(ek_shape){1, {piece->end - piece->begin}}, EK_CONTIGUOUS);
     }
-    return ek_add_all("reduce", sums, count);
+    return n == 1 && ek_tensor_dev(terms[0]) == division->root
+               ? ek_tensor_alias(terms[0])
+               : ek_comm_like(terms[0], division->root);
 }
 
-int ek_comm_reduce(ek_tensor *const *inputs, int devices, int count, ek_dev *const *devs,
-                   ek_dev *destination, ek_tensor *const *into, ek_tensor **out)
+/* out = elements [begin, end) of the terms, in the order of memory of `out`. They are in other
+ * orders: whole rows of the slowest dimension are added at once, and rows that are cut one
+ * dimension further in. Other rows of `out` need not be there. */
+static int reduce_rows(ek_tensor *out, ek_tensor *const *terms, int n, int64_t begin, int64_t end)
 {
-    size_t total = (size_t)devices * (size_t)count;
-    routes r = routes_of(destination, devs, devices, count);
-    memset(out, 0, (size_t)count * sizeof(ek_tensor *));
+    int dim = ek_comm_slowest(out);
+    int64_t row = dim < 0 ? 1 : out->stride[dim], length;
+    for (; begin < end; begin += length) {
+        ek_tensor *part[EK_MAX_DEVICES], *place = out;
+        int64_t skipped = begin % row, rows = skipped ? 0 : (end - begin) / row;
+        for (int t = -1; t < n && place && dim >= 0; t++) {
+            ek_tensor *narrow =
+                ek_comm_part(t < 0 ? out : terms[t], dim, begin / row, rows ? rows : 1);
+            *(t < 0 ? &place : &part[t]) = narrow;
+            place = narrow ? place : NULL;
+        }
+        if (!place)
+            return ek_error_pending();
+        length = rows ? rows * row : row - skipped;
+        length = length < end - begin ? length : end - begin;
+        EK_TRY(
+            rows ? ek_add_all("reduce_scatter", &(ek_addition){place, dim < 0 ? terms : part, n}, 1)
+                 : reduce_rows(place, part, n, skipped, skipped + length));
+    }
+    return 0;
+}
+
+/* What is added for a piece of a tensor: its range of each term, as long as these are laid out as
+ * the piece is; otherwise that is done at once. Returns the number of terms, 0 if it is done. */
+static int reduce_slice(const ek_division *division, int p, ek_tensor *out, ek_tensor **terms,
+                        int n)
+{
+    const ek_piece *piece = &division->pieces[p];
+    const ek_tensor *like = division->like[piece->tensor];
+    bool alike = true;
+    for (int t = 0; t < n; t++)
+        alike = alike && ek_comm_alike(terms[t], like);
+    if (!alike) {
+        ek_tensor *whole =
+            ek_tensor_view(out, like->ndim, like->shape, like->stride, out->offset - piece->begin);
+        return whole ? reduce_rows(whole, terms, n, piece->begin, piece->end) : ek_error_pending();
+    }
+    for (int t = 0; t < n; t++) {
+        terms[t] = ek_comm_flat(terms[t], piece->begin, piece->end);
+        if (!terms[t])
+            return ek_error_pending();
+    }
+    return n;
+}
+
+static int reduce_all(const ek_division *division, ek_tensor *const *whole, const int *order,
+                      ek_tensor *const *pieces, ek_addition *sums, ek_tensor **terms)
+{
+    int count = 0;
+    for (int p = 0; p < division->piece_count; p++) {
+        int n = pieces[p] ? reduce_terms(division, whole, order, p, terms) : 0;
+        if (n == 0 || (n == 1 && pieces[p]->version == terms[0]->version))
+            continue;
+        if (division->pieces)
+            n = reduce_slice(division, p, pieces[p], terms, n);
+        EK_TRY(n);
+        if (n > 0)
+            sums[count++] = (ek_addition){pieces[p], terms, n};
+        terms += n;
+    }
+    return ek_add_all(division->pieces ? "reduce_scatter" : "reduce", sums, count);
+}
+
+int ek_comm_reduce_scatter(const ek_division *division, ek_tensor *const *whole, const bool *wanted,
+                           ek_tensor *const *into, ek_tensor **pieces)
+{
+    int order[EK_MAX_DEVICES] = {0}, count = division->piece_count;
+    ek_comm_sum_order(division->devs, division->devices, division->root, order);
+    memset(pieces, 0, (size_t)count * sizeof *pieces);
     ek_addition *sums = ek_calloc((size_t)count + 1, sizeof *sums);
-    ek_tensor **terms = ek_calloc(total + 1, sizeof *terms);
-    int rc = sums && terms ? reduce(inputs, &r, into, sums, terms, out) : ek_error_pending();
-    free(sums);
+    ek_tensor **terms = ek_calloc((size_t)count * (size_t)division->devices + 1, sizeof *terms);
+    int rc = sums && terms ? 0 : ek_error_pending();
+    for (int p = 0; p < count && rc >= 0; p++) {
+        int n = !wanted || wanted[p] ? reduce_terms(division, whole, order, p, terms) : 0;
+        if (n > 0 && !(pieces[p] = reduce_room(division, p, into ? into[p] : NULL, terms, n)))
+            rc = ek_error_pending();
+    }
+    ek_scope scope = ek_scope_begin();
+    if (rc >= 0)
+        rc = reduce_all(division, whole, order, pieces, sums, terms);
+    ek_scope_end(&scope);
     free(terms);
+    free(sums);
     EK_TRY(rc);
-    return ek_record_outputs(out, count, &reduce_operation,
-                             &(const ek_record_options){.inputs = inputs,
-                                                        .input_count = devices * count,
-                                                        EK_ATTRIBUTES(r)});
+    return division_record(division, whole, division->devices * division->count, reduce_operations,
+                           pieces, count);
 }

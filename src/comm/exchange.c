@@ -2,6 +2,7 @@
 #include "comm/exchange.h"
 
 #include "core/fork.h"
+#include "core/slab.h"
 #include "core/thread.h"
 #include "core/trace.h"
 #include "core/worker.h"
@@ -12,14 +13,81 @@ enum {
     WORKER_BYTES = 1 << 18 /* less is copied by the calling thread: waking workers takes longer */
 };
 
-int ek_dev_set_add(ek_dev_set *set, ek_dev *dev)
+static int dev_set_find(const ek_dev_set *set, const ek_dev *dev)
 {
     int at = 0;
     while (at < set->count && set->devs[at] != dev)
         at++;
+    return at;
+}
+
+int ek_dev_set_add(ek_dev_set *set, ek_dev *dev)
+{
+    int at = dev_set_find(set, dev);
     if (at == set->count)
         set->devs[set->count++] = dev;
     return at;
+}
+
+/* ---- memory for copies, and parts ---- */
+
+ek_tensor *ek_comm_like(const ek_tensor *like, ek_dev *dev)
+{
+    ek_shape shape = ek_tensor_shape(like);
+    return ek_repeats(like) ? ek_tensor_new(dev, like->dtype, &shape, EK_CONTIGUOUS)
+                            : ek_tensor_like_on(like, like->dtype, dev);
+}
+
+int ek_comm_room(ek_dev *dev, ek_tensor *const *tensors, int count, ek_tensor **out)
+{
+    if (count == 1) {
+        out[0] = ek_comm_like(tensors[0], dev);
+        return out[0] ? 0 : ek_error_pending();
+    }
+    ek_slab *slab = ek_slab_new(dev, tensors, count);
+    int rc = slab ? 0 : ek_error_pending();
+    for (int i = 0; i < count && rc == 0; i++) {
+        out[i] = ek_itself(slab->members[i]);
+        rc = out[i] ? 0 : ek_error_pending();
+    }
+    ek_object_release(slab);
+    return rc;
+}
+
+ek_tensor *ek_comm_part(const ek_tensor *tensor, int dim, int64_t start, int64_t length)
+{
+    ek_shape shape = ek_tensor_shape(tensor);
+    shape.dims[dim] = length;
+    return ek_tensor_view(tensor, tensor->ndim, shape.dims, tensor->stride,
+                          tensor->offset + start * tensor->stride[dim]);
+}
+
+ek_tensor *ek_comm_flat(const ek_tensor *dense, int64_t begin, int64_t end)
+{
+    return ek_tensor_member(dense->storage, dense->dtype, &(ek_shape){1, {end - begin}},
+                            &(int64_t){1}, dense->offset + begin);
+}
+
+int ek_comm_slowest(const ek_tensor *tensor)
+{
+    int slowest = -1;
+    for (int dim = 0; dim < tensor->ndim; dim++)
+        if (tensor->shape[dim] > 1 &&
+            (slowest < 0 || tensor->stride[dim] > tensor->stride[slowest]))
+            slowest = dim;
+    return slowest;
+}
+
+bool ek_comm_alike(const ek_tensor *a, const ek_tensor *b)
+{
+    return ek_same_layout(a, b) && ek_is_dense(a) && ek_is_dense(b);
+}
+
+ptrdiff_t ek_comm_step(const ek_tensor *tensor, const ek_tensor *next)
+{
+    const char *begin = ek_tensor_address(tensor), *end = ek_tensor_address(next);
+    ptrdiff_t step = end - begin, gap = step - (ptrdiff_t)ek_comm_nbytes(tensor);
+    return tensor->storage == next->storage && gap >= 0 && gap < EK_COMM_ALIGNMENT ? step : -1;
 }
 
 /* ---- one move ---- */
@@ -58,7 +126,7 @@ int ek_comm_copy(ek_tensor *to, const ek_tensor *from)
     if (!ek_dev_reaches(dev, source))
         return copy_in_parts(to, from);
     EK_TRY(ek_dev_order(dev, source));
-    EK_TRY(dev->backend->kernels->copy(dev, to, from));
+    EK_TRY(ek_kernels_of(to)->copy(dev, to, from));
     return ek_dev_order(source, dev);
 }
 
@@ -130,7 +198,7 @@ static int copy_run(const ek_move *moves, int count)
     return ek_dev_copy(block.to, block.target, block.from, block.source, block.nbytes);
 }
 
-/* ---- copies between two devices ---- */
+/* ---- lists of moves ---- */
 
 static bool same_route(const ek_move *a, const ek_move *b)
 {
@@ -146,38 +214,67 @@ static int route_length(const ek_move *moves, int count)
     return n;
 }
 
-static int copy_packed(const ek_move *moves, int count)
+/* Moves of which one side has to be unpacked, or packed in parts, are no blocks. */
+static bool is_block(const ek_move *move)
 {
-    ek_tensor *packed[MOST_AT_ONCE];
-    ek_block_move block = block_of(moves, count);
-    ek_scope scope = ek_scope_begin();
-    int rc = pack(moves, count, packed);
-    if (rc >= 0)
-        rc = ek_dev_copy(block.to, block.target, block.from, ek_tensor_address(packed[0]),
-                         block.nbytes);
-    ek_scope_end(&scope);
-    return rc;
+    return ek_is_dense(move->to) && (ek_comm_alike(move->to, move->from) ||
+                                     ek_comm_nbytes(move->to) <= EK_COMM_BUFFER_BYTES);
 }
 
-static int copy_route(const char *what, const ek_move *moves, int count)
+/* Does moves until MOST_AT_ONCE blocks have come together, which then go at once. Blocks are moves
+ * between devices that exchange, and moves that are packed first; all others are copied. Returns
+ * how many moves are done with. */
+static int send_some(const ek_move *moves, int count, bool collective)
 {
-    ek_dev *to = ek_tensor_dev(moves[0].to);
-    bool packs = count > 1 && !ek_dev_reaches(to, ek_tensor_dev(moves[0].from));
+    ek_block_move blocks[MOST_AT_ONCE];
+    int n = 0, done = 0;
+    size_t packed_nbytes = 0;
+    while (done < count && n < MOST_AT_ONCE) {
+        const ek_move *first = &moves[done];
+        ek_dev *to = ek_tensor_dev(first->to), *from = ek_tensor_dev(first->from);
+        int route = route_length(first, count - done), length = run_length(first, route);
+        bool packs = to != from && is_block(first) && (collective || !ek_dev_reaches(to, from));
+        int together = packs ? pack_length(first, route) : 0;
+        if (together > length || (packs && !ek_comm_alike(first->to, first->from))) {
+            ek_tensor *packed[MOST_AT_ONCE];
+            ek_block_move block = block_of(first, together);
+            packed_nbytes += block.nbytes;
+            if (n > 0 && packed_nbytes > EK_COMM_BUFFER_BYTES)
+                break;
+            EK_TRY(pack(first, together, packed));
+            block.source = ek_tensor_address(packed[0]);
+            blocks[n++] = block;
+            done += together;
+            continue;
+        }
+        if (collective && packs) {
+            blocks[n] = block_of(first, length);
+            n += blocks[n].nbytes > 0;
+        } else {
+            EK_TRY(copy_run(first, length));
+        }
+        done += length;
+    }
+    if (collective)
+        EK_TRY(ek_dev_exchange(blocks, n));
+    for (int i = 0; i < n && !collective; i++)
+        EK_TRY(ek_dev_copy(blocks[i].to, blocks[i].target, blocks[i].from, blocks[i].source,
+                           blocks[i].nbytes));
+    return done;
+}
+
+static int send_all(const char *what, ek_dev *dev, const ek_move *moves, int count, bool collective)
+{
     int rc = 0;
     ek_span span;
-    ek_span_begin(&span, EK_SPAN_COMMUNICATE, what, NULL, to);
-    for (int i = 0, n; i < count && rc >= 0; i += n) {
-        n = run_length(moves + i, count - i);
-        int together = packs ? pack_length(moves + i, count - i) : 0;
-        if (together > n) {
-            n = together;
-            rc = copy_packed(moves + i, n);
-        } else {
-            rc = copy_run(moves + i, n);
-        }
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, what, NULL, dev);
+    for (int done = 0; done < count && rc >= 0; done += rc) {
+        ek_scope scope = ek_scope_begin();
+        rc = send_some(moves + done, count - done, collective);
+        ek_scope_end(&scope);
     }
     ek_span_end(&span);
-    return rc;
+    return rc < 0 ? rc : 0;
 }
 
 /* ---- copies on workers ---- */
@@ -211,8 +308,9 @@ static int copy_to(const exchange *x, const ek_dev *dev)
 {
     for (int i = 0, n; i < x->count; i += n) {
         n = route_length(x->moves + i, x->count - i);
-        if (!dev || ek_tensor_dev(x->moves[i].to) == dev)
-            EK_TRY(copy_route(x->what, x->moves + i, n));
+        ek_dev *to = ek_tensor_dev(x->moves[i].to);
+        if (!dev || to == dev)
+            EK_TRY(send_all(x->what, to, x->moves + i, n, false));
     }
     return 0;
 }
@@ -233,14 +331,9 @@ static int copy_on_workers(exchange *x)
         ek_error_clear();
     if (rc == EK_E_NO_MEMORY)
         return copy_to(x, NULL);
-    for (int i = 0; i < x->count && rc >= 0; i++) {
-        ek_dev *to = ek_tensor_dev(x->moves[i].to);
-        bool done = false;
-        for (int k = 0; k < x->receivers.count; k++)
-            done = done || x->receivers.devs[k] == to;
-        if (!done)
+    for (int i = 0; i < x->count && rc >= 0; i++)
+        if (dev_set_find(&x->receivers, ek_tensor_dev(x->moves[i].to)) == x->receivers.count)
             rc = ek_comm_copy(x->moves[i].to, x->moves[i].from);
-    }
     return rc;
 }
 
@@ -251,14 +344,7 @@ static bool can_use_workers(const exchange *x)
            !(ek_thread_self()->modes.flags & EK_MODE_BACKWARD);
 }
 
-/* ---- collectives ---- */
-
-/* Moves of which one side has to be unpacked, or packed in parts, are left to ek_comm_copy. */
-static bool is_block(const ek_move *move)
-{
-    return ek_is_dense(move->to) && (ek_comm_alike(move->to, move->from) ||
-                                     ek_comm_nbytes(move->to) <= EK_COMM_BUFFER_BYTES);
-}
+/* ---- broadcast ---- */
 
 /* How many moves a receiver has if several get the same list from one device, one receiver after
  * another; 0 if that isn't so. */
@@ -297,18 +383,19 @@ static int broadcast_block(const exchange *x, int n, int first, int length, ek_t
         data[count++] = ek_tensor_address(x->moves[r + first].to);
     }
     size_t nbytes = block_of(x->moves + first, length).nbytes;
-    return nbytes ? devs[0]->backend->broadcast(devs, count, data, nbytes) : 0;
+    return ek_dev_broadcast(devs, count, data, nbytes);
 }
 
 static int broadcast_all(const exchange *x, int n)
 {
-    for (int i = 0, length; i < n; i += length) {
-        ek_tensor *packed[MOST_AT_ONCE] = {NULL};
+    int rc = 0;
+    ek_span span;
+    ek_span_begin(&span, EK_SPAN_COMMUNICATE, x->what, NULL, x->devs.devs[0]);
+    for (int i = 0, length; i < n && rc >= 0; i += length) {
+        ek_tensor *packed[MOST_AT_ONCE] = {NULL}, *source = x->moves[i].from;
         ek_scope scope = ek_scope_begin();
-        int rc = 0;
         int together = common_length(x, n, i, pack_length(x->moves + i, n - i));
         length = common_length(x, n, i, run_length(x->moves + i, n - i));
-        ek_tensor *source = x->moves[i].from;
         if (together > length || !ek_comm_alike(x->moves[i].to, source)) {
             length = together;
             rc = pack(x->moves + i, length, packed);
@@ -317,64 +404,7 @@ static int broadcast_all(const exchange *x, int n)
         if (rc >= 0)
             rc = broadcast_block(x, n, i, length, source);
         ek_scope_end(&scope);
-        EK_TRY(rc);
     }
-    return 0;
-}
-
-/* Moves that are one block each once they have been packed, MOST_AT_ONCE of them or fewer; the
- * others are copied. Returns how many moves are done with. */
-static int exchange_some(const ek_move *moves, int count)
-{
-    ek_block_move blocks[MOST_AT_ONCE];
-    int n = 0, done = 0;
-    size_t packed_nbytes = 0;
-    while (done < count && n < MOST_AT_ONCE) {
-        const ek_move *first = &moves[done];
-        int route = route_length(first, count - done), length = run_length(first, route);
-        if (ek_tensor_dev(first->to) == ek_tensor_dev(first->from) || !is_block(first)) {
-            EK_TRY(copy_run(first, length));
-            done += length;
-            continue;
-        }
-        int together = pack_length(first, route);
-        if (together > length || !ek_comm_alike(first->to, first->from)) {
-            ek_tensor *packed[MOST_AT_ONCE];
-            ek_block_move block = block_of(first, together);
-            packed_nbytes += block.nbytes;
-            if (n > 0 && packed_nbytes > EK_COMM_BUFFER_BYTES)
-                break;
-            EK_TRY(pack(first, together, packed));
-            block.source = ek_tensor_address(packed[0]);
-            blocks[n++] = block;
-            done += together;
-            continue;
-        }
-        blocks[n] = block_of(first, length);
-        n += blocks[n].nbytes > 0;
-        done += length;
-    }
-    EK_TRY(n ? blocks[0].to->backend->exchange(blocks, n) : 0);
-    return done;
-}
-
-static int exchange_all(const exchange *x)
-{
-    for (int done = 0, n; done < x->count; done += n) {
-        ek_scope scope = ek_scope_begin();
-        n = exchange_some(x->moves + done, x->count - done);
-        ek_scope_end(&scope);
-        EK_TRY(n);
-    }
-    return 0;
-}
-
-static int exchange_at_once(const exchange *x)
-{
-    ek_span span;
-    ek_span_begin(&span, EK_SPAN_COMMUNICATE, x->what, NULL, x->devs.devs[0]);
-    int n = broadcast_length(x);
-    int rc = n ? broadcast_all(x, n) : exchange_all(x);
     ek_span_end(&span);
     return rc;
 }
@@ -387,7 +417,8 @@ int ek_exchange(const char *what, const ek_move *moves, int count)
     survey(&x);
     int collective = ek_dev_collective(x.devs.devs, x.devs.count);
     EK_TRY(collective);
-    if (collective > EK_COLLECTIVE_NONE)
-        return exchange_at_once(&x);
-    return can_use_workers(&x) ? copy_on_workers(&x) : copy_to(&x, NULL);
+    if (collective == EK_COLLECTIVE_NONE)
+        return can_use_workers(&x) ? copy_on_workers(&x) : copy_to(&x, NULL);
+    int n = broadcast_length(&x);
+    return n ? broadcast_all(&x, n) : send_all(what, x.devs.devs[0], moves, count, true);
 }

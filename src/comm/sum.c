@@ -7,7 +7,7 @@
  * N - 1 times the data while the others rest. With collectives each device gets its slice of all
  * others, adds them in the fixed order, and sends the result to the first: less than two times the
  * data on any link (the reduce-scatter and gather of Thakur, Rabenseifner and Gropp, 2005). */
-#include "comm/sum.h"
+#include "comm/exchange.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -141,11 +141,10 @@ static int batch_order(const batch *b, bool before)
 /* Adds in turn for dtypes that add_n doesn't take. */
 static int add_in_turn(const ek_addition *sum)
 {
-    ek_dev *dev = ek_tensor_dev(sum->out);
     EK_TRY(ek_comm_copy(sum->out, sum->terms[0]));
     for (int p = 1; p < sum->count; p++)
-        EK_TRY(dev->backend->kernels->binary(dev, EK_BINARY_ADD, sum->out, sum->out, sum->terms[p],
-                                             1));
+        EK_TRY(ek_kernels_of(sum->out)->binary(ek_tensor_dev(sum->out), EK_BINARY_ADD, sum->out,
+                                               sum->out, sum->terms[p], 1));
     return 0;
 }
 
@@ -363,7 +362,7 @@ static int add_on(batch *b, const ek_addition *sum, int64_t from, int64_t to, ek
         return 0;
     EK_TRY(flat_sum(sum, from, to, terms, &flat));
     if (dev != ek_tensor_dev(flat.out)) {
-        ek_tensor *there = ek_comm_like(flat.out, NULL, dev);
+        ek_tensor *there = ek_comm_like(flat.out, dev);
         if (!there)
             return ek_error_pending();
         b->results[b->result_count++] = (ek_move){flat.out, there};
@@ -426,7 +425,6 @@ static bool are_neighbours(const ek_addition *sum, const ek_addition *next)
 /* Sums that are neighbours on all devices are one call of the library's. */
 static int add_by_library(const ek_addition *sums, int count, const ek_dev_set *devs)
 {
-    ek_dev *root = devs->devs[0];
     for (int i = 0, n; i < count; i += n) {
         void *data[EK_MAX_DEVICES];
         for (n = 1; i + n < count && are_neighbours(&sums[i + n - 1], &sums[i + n]); n++)
@@ -437,9 +435,8 @@ static int add_by_library(const ek_addition *sums, int count, const ek_dev_set *
         const char *last = ek_tensor_address(sums[i + n - 1].out);
         size_t nbytes = (size_t)(last - begin) + ek_comm_nbytes(sums[i + n - 1].out);
         size_t elements = nbytes / ek_dtype_size(sums[i].out->dtype);
-        if (elements > 0)
-            EK_TRY(root->backend->sum(devs->devs, devs->count, data, ek_tensor_address(sums[i].out),
-                                      (int64_t)elements, sums[i].out->dtype));
+        EK_TRY(ek_dev_sum(devs->devs, devs->count, data, ek_tensor_address(sums[i].out),
+                          (int64_t)elements, sums[i].out->dtype));
     }
     return 0;
 }

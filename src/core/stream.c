@@ -76,6 +76,36 @@ int ek_dev_collective(ek_dev *const *devs, int count)
                                      : EK_COLLECTIVE_NONE;
 }
 
+int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
+{
+    EK_TRY(ek_fork_check());
+    if (nbytes == 0)
+        return 0;
+    if (devs[0]->backend->broadcast)
+        return devs[0]->backend->broadcast(devs, count, data, nbytes);
+    for (int d = 1; d < count; d++)
+        EK_TRY(ek_dev_copy(devs[d], data[d], devs[0], data[0], nbytes));
+    return 0;
+}
+
+int ek_dev_exchange(const ek_block_move *moves, int count)
+{
+    EK_TRY(ek_fork_check());
+    if (count > 0 && moves[0].to->backend->exchange)
+        return moves[0].to->backend->exchange(moves, count);
+    for (int i = 0; i < count; i++)
+        EK_TRY(ek_dev_copy(moves[i].to, moves[i].target, moves[i].from, moves[i].source,
+                           moves[i].nbytes));
+    return 0;
+}
+
+int ek_dev_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
+               ek_dtype dtype)
+{
+    EK_TRY(ek_fork_check());
+    return elements > 0 ? devs[0]->backend->sum(devs, count, data, out, elements, dtype) : 0;
+}
+
 bool ek_dev_is_host(const ek_dev *dev)
 {
     return dev->backend->host_memory;

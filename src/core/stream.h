@@ -33,6 +33,14 @@ bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 /* What can be done for these devices at once (ek_collective), or a negative status. */
 int ek_dev_collective(ek_dev *const *devs, int count);
 
+/* The backend's collectives (backend.h), for devices of which ek_dev_collective says that they have
+ * them; copies between two devices at a time if the backend has none. There is no sum but the
+ * backend's: EK_COLLECTIVE_SUMS. */
+int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
+int ek_dev_exchange(const ek_block_move *moves, int count);
+int ek_dev_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
+               ek_dtype dtype);
+
 /* True if the CPU can read and write the device's memory directly. */
 bool ek_dev_is_host(const ek_dev *dev);
 

@@ -350,11 +350,11 @@ ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
     return ek_tensor_new_strided(dev, dtype, shape, strides);
 }
 
-ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype)
+ek_tensor *ek_tensor_like_on(const ek_tensor *like, ek_dtype dtype, ek_dev *dev)
 {
     ek_shape shape = ek_tensor_shape(like);
     if (ek_is_dense(like))
-        return ek_tensor_new_strided(like->storage->dev, dtype, &shape, like->stride);
+        return ek_tensor_new_strided(dev, dtype, &shape, like->stride);
     int64_t strides[EK_MAX_DIMS] = {0};
     int order[EK_MAX_DIMS];
     int64_t step = 1;
@@ -362,7 +362,12 @@ ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype)
         strides[order[i]] = step;
         step *= like->shape[order[i]] > 0 ? like->shape[order[i]] : 1;
     }
-    return ek_tensor_new_strided(like->storage->dev, dtype, &shape, strides);
+    return ek_tensor_new_strided(dev, dtype, &shape, strides);
+}
+
+ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype)
+{
+    return ek_tensor_like_on(like, dtype, like->storage->dev);
 }
 
 ek_tensor *ek_tensor_like(const ek_tensor *like)

@@ -89,6 +89,8 @@ ek_tensor *ek_tensor_new_strided(ek_dev *dev, ek_dtype dtype, const ek_shape *sh
 ek_tensor *ek_tensor_like(const ek_tensor *like);
 /* As ek_tensor_like, of another dtype. */
 ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype);
+/* The same, on another device; of `like` only the geometry is read. */
+ek_tensor *ek_tensor_like_on(const ek_tensor *like, ek_dtype dtype, ek_dev *dev);
 
 /* A new handle in the scope on the same storage and version, without history. `alias` is the whole
  * tensor; `view` has its own geometry (offset absolute, in elements) and is_view set. */

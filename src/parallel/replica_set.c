@@ -177,7 +177,8 @@ static int record_bucket(const recording *r, int n)
         for (int d = 0; d < r->count; d++)
             out[d * n + k] = r->handles[d * set->count + i];
     }
-    return ek_comm_record_broadcast(set->devs[0], r->work, n, r->devs, r->count, out);
+    ek_division whole = ek_division_whole(set->devs[0], r->devs, r->count, n);
+    return ek_comm_record_all_gather(&whole, r->work, out);
 }
 
 static int record_dtype(const recording *r, ek_dtype dtype)

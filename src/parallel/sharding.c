@@ -6,7 +6,7 @@
 
 #include "autograd/graph.h"
 #include "comm/collectives.h"
-#include "comm/sum.h"
+#include "comm/exchange.h"
 #include "core/slab.h"
 
 /* Of a shard. */
@@ -284,7 +284,7 @@ static int record_bucket(recording *r)
             r->out[d * n + k] = f->handles[r->order[d] * f->stride + i];
     }
     r->count = 0;
-    ek_division division = {r->devs, f->devices, r->like, n, r->pieces, pieces};
+    ek_division division = {r->devs, f->devices, r->like, n, r->pieces, pieces, r->devs[0]};
     return n ? ek_comm_record_all_gather(&division, r->inputs, r->out) : 0;
 }
 

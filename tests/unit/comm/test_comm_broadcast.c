@@ -1,6 +1,6 @@
 /* Broadcast: values, aliases, buckets, backward. */
 #include "autograd/graph.h"
-#include "comm/coalesced.h"
+#include "comm/collectives.h"
 #include "comm_setup.h"
 #include "core/tensor.h"
 
@@ -114,16 +114,17 @@ TEST(each_bucket_is_one_node)
 
 /* ---- buckets ---- */
 
-static char seen[256];
-
-static int note(void *user, const int *indices, int count)
+static void assert_buckets(ek_bucket_rule rule, ek_tensor *const *tensors, int count, size_t limit,
+                           const char *expected)
 {
-    (void)user;
-    char *at = seen + strlen(seen);
-    for (int i = 0; i < count; i++)
-        at += sprintf(at, "%d", indices[i]);
-    strcpy(at, "|");
-    return 0;
+    char seen[256] = "", *at = seen;
+    int order[8], ends[8], buckets = ek_buckets(rule, tensors, count, limit, order, ends);
+    for (int b = 0, i = 0; b < buckets; b++) {
+        for (; i < ends[b]; i++)
+            at += sprintf(at, "%d", order[i]);
+        at += sprintf(at, "|");
+    }
+    ck_assert_str_eq(seen, expected);
 }
 
 TEST(buckets_close_as_in_pytorch)
@@ -134,20 +135,13 @@ TEST(buckets_close_as_in_pytorch)
     ek_tensor *tensors[6];
     for (int i = 0; i < 6; i++)
         tensors[i] = ek_zeros(EK_SHAPE(counts[i]), .dtype = dtypes[i]);
-    assert_ok(ek_buckets(EK_BUCKETS_OF_BROADCAST, tensors, 6, 40, note, NULL));
-    ck_assert_str_eq(seen, "02|13|4|5|"); /* overshoots; leftovers by dtype */
-    seen[0] = '\0';
-    assert_ok(ek_buckets(EK_BUCKETS_OF_REDUCE, tensors, 6, 40, note, NULL));
-    ck_assert_str_eq(seen, "1|02|4|3|5|"); /* never overshoots; leftovers as seen */
-    seen[0] = '\0';
-    assert_ok(ek_buckets(EK_BUCKETS_OF_BROADCAST, tensors, 6, 39, note, NULL));
-    ck_assert_str_eq(seen, "02|13|4|5|");
-    seen[0] = '\0';
-    assert_ok(ek_buckets(EK_BUCKETS_OF_REDUCE, tensors, 6, 39, note, NULL));
-    ck_assert_str_eq(seen, "0|1|2|4|3|5|");
-    seen[0] = '\0';
-    assert_ok(ek_buckets(EK_BUCKETS_OF_REDUCE, tensors, 0, 39, note, NULL));
-    ck_assert_str_eq(seen, "");
+    assert_buckets(EK_BUCKETS_OF_BROADCAST, tensors, 6, 40,
+                   "02|13|4|5|"); /* overshoots; leftovers by dtype */
+    assert_buckets(EK_BUCKETS_OF_REDUCE, tensors, 6, 40,
+                   "1|02|4|3|5|"); /* never overshoots; leftovers as seen */
+    assert_buckets(EK_BUCKETS_OF_BROADCAST, tensors, 6, 39, "02|13|4|5|");
+    assert_buckets(EK_BUCKETS_OF_REDUCE, tensors, 6, 39, "0|1|2|4|3|5|");
+    assert_buckets(EK_BUCKETS_OF_REDUCE, tensors, 0, 39, "");
 }
 
 TEST(wrong_calls_are_errors)

@@ -3,7 +3,6 @@
 #include <stdatomic.h>
 
 #include "comm/exchange.h"
-#include "comm/sum.h"
 #include "comm_setup.h"
 
 static ek_backend remote;

@@ -40,7 +40,7 @@ static setting *set_up(int devices, ek_dtype dtype)
                                      {1, 0, 7, third},     {1, 7, 12, s.devs[0]}, {2, 0, 0, second},
                                      {3, 0, 1, second}};
     memcpy(s.pieces, pieces, sizeof pieces);
-    s.division = (ek_division){s.devs, devices, s.like, COUNT, s.pieces, PIECES};
+    s.division = (ek_division){s.devs, devices, s.like, COUNT, s.pieces, PIECES, s.devs[0]};
     return &s;
 }
 
@@ -57,7 +57,7 @@ static ek_tensor *in_memory(const ek_tensor *tensor)
 /* Tensor i as device d has it: element k in memory is first + k. */
 static ek_tensor *whole_of(const setting *s, int i, int d, double first)
 {
-    ek_tensor *whole = ek_comm_like(s->like[i], NULL, s->devs[d]);
+    ek_tensor *whole = ek_comm_like(s->like[i], s->devs[d]);
     ek_shape shape = {1, {ek_tensor_count(whole)}};
     int64_t stride = 1;
     ek_tensor *flat = ek_tensor_member(whole->storage, whole->dtype, &shape, &stride, 0);
@@ -85,7 +85,7 @@ TEST(sums_go_to_owners)
     const setting *s = set_up(3, EK_F32);
     ek_tensor *whole[3 * COUNT], *pieces[PIECES];
     make_wholes(s, whole);
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
     for (int p = 0; p < PIECES; p++) {
         const ek_piece *piece = &s->pieces[p];
         assert_on(pieces[p], piece->dev->id);
@@ -103,7 +103,7 @@ TEST(missing_parts_count_as_zeros)
     whole[0 * COUNT + 1] = whole[2 * COUNT + 1] = NULL;
     for (int d = 0; d < 3; d++)
         whole[d * COUNT + 3] = NULL;
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
     assert_ramp(pieces[1], 300 + 2, 2);
     assert_ramp(pieces[3], 120, 1);
     assert_ramp(pieces[4], 127, 1);
@@ -118,7 +118,7 @@ TEST(sums_go_into_given_memory)
     make_wholes(s, whole);
     into[2] = ek_zeros(EK_SHAPE(2), .dtype = EK_F64, .device = test_device(2));
     into[4] = ek_zeros(EK_SHAPE(5), .dtype = EK_F64, .device = test_device(0));
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, into, pieces));
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, into, pieces));
     ck_assert_ptr_eq(pieces[2], into[2]);
     ck_assert_ptr_eq(pieces[4], into[4]);
     assert_ramp(pieces[2], 106, 2);
@@ -126,25 +126,28 @@ TEST(sums_go_into_given_memory)
     assert_ramp(pieces[4], 154, 2);
 }
 
-/* In f64, 1 beside 1e17 is nothing. */
-TEST_LOOP(the_order_of_devices_is_the_order_of_additions, 0, 3)
+/* In f64, 1 beside 1e17 is nothing. values[d] lies on device d. */
+TEST_LOOP(the_root_is_added_first_then_the_others_ascending, 0, 3)
 {
     setting *s = set_up(3, EK_F64);
-    static const double cases[][4] = {{1e17, -1e17, 1, 1},
-                                      {1, 1e17, -1e17, 0},
-                                      {1e17, 1, -1e17, 0}};
-    const double *values = cases[_i];
+    static const struct {
+        int root;
+        double values[3], sum;
+    } cases[] = {{0, {1e17, -1e17, 1}, 1}, {1, {1e17, -1e17, 1}, 1}, {2, {1e17, -1e17, 1}, 0}};
     ek_tensor *whole[3], *pieces[3];
+    s->division.root = ek_dev_get(test_device(cases[_i].root));
+    s->division.count = 1;
+    s->division.piece_count = 3;
     for (int turn = 0; turn < 3; turn++) {
-        for (int d = 0; d < 3; d++) {
-            s->devs[d] = ek_dev_get(test_device((d + turn) % 3));
-            whole[d] = ek_full(values[d], EK_SHAPE(5), .dtype = EK_F64, .device = s->devs[d]->id);
+        for (int k = 0; k < 3; k++) {
+            int d = (k + turn) % 3;
+            s->devs[k] = ek_dev_get(test_device(d));
+            whole[k] = ek_full(cases[_i].values[d], EK_SHAPE(5), .dtype = EK_F64,
+                               .device = test_device(d));
         }
-        s->division.count = 1;
-        s->division.piece_count = 3;
-        assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+        assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
         for (int p = 0; p < 3; p++)
-            ck_assert_double_eq(element(pieces[p], 0), values[3]);
+            ck_assert_double_eq(element(pieces[p], 0), cases[_i].sum);
     }
 }
 
@@ -162,7 +165,7 @@ TEST(gradients_may_be_laid_out_otherwise)
                                  EK_CONTIGUOUS),
                    EK_SHAPE(3, 0, 1, 2));
     ck_assert(!ek_same_layout(whole[2 * COUNT + 1], whole[1]));
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
     assert_ramp(pieces[1], 302 + 2, 2);
     assert_ramp(pieces[3], 300 + 60, 3);
     assert_ramp(pieces[4], 300 + 81, 3);
@@ -258,7 +261,7 @@ static ek_tensor *scattered(ek_tensor *const *inputs, int count, void *user)
     for (int i = 0; i < count; i++)
         whole[i] = i % 2 ? inputs[i] : curve(inputs[i], i);
     whole[COUNT] = NULL;
-    if (ek_comm_reduce_scatter(&s->division, whole, NULL, pieces) < 0)
+    if (ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces) < 0)
         return NULL;
     pieces[3] = NULL;
     return total(pieces, PIECES);
@@ -375,7 +378,7 @@ TEST_LOOP(pieces_are_exchanged_where_devices_can, 0, test_kind() == EK_HOST ? 1 
     remote.collective = moves_served;
     remote.exchange = exchange;
     copies = exchanges = 0;
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
     ck_assert_int_eq(copies, 0);
     ck_assert_int_eq(exchanges, 1);
     for (int p = 0; p < PIECES; p++) {
@@ -392,7 +395,7 @@ TEST(small_pieces_of_one_owner_come_in_one_copy_a_device)
     if (test_kind() == EK_HOST)
         make_remote(3);
     copies = 0;
-    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, pieces));
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
     if (test_kind() == EK_HOST)
         ck_assert_int_eq(copies, 6); /* to three owners, from two devices each */
     for (int p = 0; p < PIECES; p++) {
@@ -429,7 +432,7 @@ static void sum_large(bool apart, bool turned)
     const ek_piece parts[3] = {{0, 0, quarter, devs[0]},
                                {0, quarter, 2 * quarter, devs[1]},
                                {0, 2 * quarter, 4 * quarter, devs[2]}};
-    ek_division division = {devs, 3, &like, 1, parts, 3};
+    ek_division division = {devs, 3, &like, 1, parts, 3, devs[0]};
     if (apart)
         make_remote(3);
     uint64_t before[3];
@@ -439,7 +442,7 @@ static void sum_large(bool apart, bool turned)
         assert_ok(ek_memory_get_stats(devs[d]->id, &stats));
         before[d] = stats.in_use;
     }
-    assert_ok(ek_comm_reduce_scatter(&division, whole, into, pieces));
+    assert_ok(ek_comm_reduce_scatter(&division, whole, NULL, into, pieces));
     for (int d = 0; d < 3; d++) {
         ek_memory_stats stats;
         assert_ok(ek_memory_get_stats(devs[d]->id, &stats));
