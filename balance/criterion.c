@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 #include "balance/balance.h"
-#include "comm/nest.h"
+#include "comm/tree.h"
 #include "core/tensor.h"
 #include "core/value.h"
 #include "evenkeel/balance.h"
@@ -48,8 +48,8 @@ ek_value *ek_spread(ek_value first, const ek_value *rest, int rest_count, int *c
 /* How many samples an output has; 1 if it has no batch dimension. */
 static int64_t criterion_samples_of(ek_value output, int dim)
 {
-    const ek_tensor *first = ek_nest_first(output);
-    return first && ek_tensor_ndim(first) > 0 ? ek_nest_batch_size(output, dim) : 1;
+    int64_t size = ek_tree_batch_size(output, dim);
+    return size == -1 ? 1 : size;
 }
 
 /* The list (loss, sum, weight); sum and weight are none if the loss is not a scalar. */
@@ -101,7 +101,7 @@ static int criterion_find_places(const data_parallel_criterion *self, ek_value o
         return EK_FAIL(EK_E_INVALID, "%d outputs for %d devices", parts, devices);
     places->count = 0;
     for (int i = 0, place = 0; i < parts; i++, place++) {
-        const ek_tensor *first = ek_nest_first(ek_value_at(outputs, i));
+        const ek_tensor *first = ek_tree_first(ek_value_at(outputs, i));
         if (!first)
             return EK_FAIL(EK_E_INVALID, "output %d holds no tensor", i);
         while (place < devices && wrapper->devs[place] != ek_tensor_dev(first))
@@ -144,12 +144,12 @@ static int criterion_mark_scattered(const data_parallel_criterion *self, int par
 static int criterion_find_sizes(const data_parallel_criterion *self, const ek_args *args,
                                 ek_wrapper_cut *cut)
 {
-    ek_nest_survey survey = {.size = -1};
+    ek_tree_survey survey = {.size = -1};
     if (self->split != EK_SPLIT_EVEN)
         return 0;
     for (int i = 0; i < args->count; i++)
-        EK_TRY(ek_nest_look(args->inputs[i], self->wrapper.dim, &survey));
-    EK_TRY(ek_nest_look(args->keywords, self->wrapper.dim, &survey));
+        EK_TRY(ek_tree_look(args->inputs[i], self->wrapper.dim, &survey));
+    EK_TRY(ek_tree_look(args->keywords, self->wrapper.dim, &survey));
     if (survey.size < cut->places.count || survey.sizes_known)
         return 0;
     ek_split_even(survey.size, cut->places.count, cut->sizes);
@@ -185,7 +185,6 @@ static int criterion_parts(data_parallel_criterion *self, const ek_args *args, b
     EK_TRY(criterion_scatter(self, args, &call));
     int parts = call.places.count;
     int rc = ek_wrapper_run(&self->wrapper, &call, criterion_part, &mode, losses);
-    ek_wrapper_call_end(&call);
     return rc < 0 ? rc : parts;
 }
 

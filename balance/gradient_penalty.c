@@ -208,7 +208,6 @@ static int penalty_cut_points(ek_wrapper *wrapper, ek_tensor *x, penalty *p)
     p->parts = call.places.count;
     for (int i = 0; i < p->parts; i++)
         p->points[i] = penalty_chunk_of(ek_arg_tensor(&call.args[i], 0), x, ours);
-    ek_wrapper_call_end(&call);
     return ek_error_status();
 }
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "balance/balance.h"
-#include "comm/nest.h"
+#include "comm/tree.h"
 #include "core/tensor.h"
 #include "core/value.h"
 #include "evenkeel/autograd.h"
@@ -35,9 +35,9 @@ static int step_plan(train_step *step)
     step->parts = 1;
     if (wanted <= 1)
         return 0;
-    ek_nest_survey survey = {.size = -1};
-    EK_TRY(ek_nest_look(options->input, options->dim, &survey));
-    EK_TRY(ek_nest_look(options->target, options->dim, &survey));
+    ek_tree_survey survey = {.size = -1};
+    EK_TRY(ek_tree_look(options->input, options->dim, &survey));
+    EK_TRY(ek_tree_look(options->target, options->dim, &survey));
     if (survey.parts > 0)
         return EK_FAIL(EK_E_INVALID,
                        "a list that is scattered already cannot be cut into %d micro-batches; give "
@@ -128,7 +128,7 @@ static int step_run_criterion(const train_step *step, int index, ek_value output
     if (inputs[1].kind == EK_VALUE_ERROR)
         return ek_error_pending();
     if (!output.per_device)
-        inputs[1] = step_move_to(inputs[1], ek_nest_first(output), options->dim);
+        inputs[1] = step_move_to(inputs[1], ek_tree_first(output), options->dim);
     bool whole = step->parts == 1;
     double samples = (double)step_part_length(step, index);
     ek_value loss = whole ? ek_module_forward(options->criterion, &args)

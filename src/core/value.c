@@ -125,6 +125,11 @@ ek_value ek_value_per_device(const ek_value *items, int count)
     return list;
 }
 
+const ek_value *ek_value_items(ek_value list)
+{
+    return list.as.list->items;
+}
+
 /* ---- dictionaries ---- */
 
 static void dict_destroy(ek_object *object)

@@ -10,6 +10,9 @@ void *ek_value_object(ek_value value);
 /* "a tensor", "a list", ... for sentences. */
 const char *ek_value_kind_name(ek_value value);
 
+/* The elements of a list, which live as long as it does. */
+const ek_value *ek_value_items(ek_value list);
+
 /* A list or a dictionary with the keys of `container`, which has as many elements as that, in the
  * scope. An error among `items` is an error. Not marked as per device. */
 ek_value ek_value_like(ek_value container, const ek_value *items);

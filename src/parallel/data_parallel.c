@@ -1,5 +1,5 @@
 /* data_parallel.c: the classic way: outputs meet on one device. */
-#include "comm/nest.h"
+#include "comm/tree.h"
 #include "core/thread.h"
 #include "evenkeel/parallel.h"
 #include "parallel/wrapper.h"

@@ -1,125 +1,182 @@
-/* replica_copies.c: a replica set's copies on other devices. */
+/* replica_copies.c: a module's tensors in slabs, on its device and on others. */
 #include "parallel/replica_copies.h"
 
 #include <stdlib.h>
-#include <string.h>
 
+#include "autograd/graph.h"
 #include "comm/exchange.h"
 #include "core/slab.h"
+#include "nn/module_table.h"
 
-/* ---- memory ---- */
+/* A slab on dev per dtype for the tensors that aren't NULL: members[i] is the one for tensors[i],
+ * a reference. */
+static int slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
+                      ek_memory_category category, ek_tensor **members)
+{
+    ek_tensor **chosen = ek_calloc((size_t)count + 1, sizeof *chosen);
+    int rc = chosen ? 0 : ek_error_pending();
+    ek_memory_category before = ek_memory_set_category(category);
+    for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++) {
+        int n = 0;
+        for (int i = 0; i < count; i++)
+            if (tensors[i] && (int)tensors[i]->dtype == dtype)
+                chosen[n++] = tensors[i];
+        ek_slab *slab = n > 0 ? ek_slab_new(dev, chosen, n) : NULL;
+        rc = n > 0 && !slab ? ek_error_pending() : 0;
+        for (int i = 0, member = 0; i < count && slab; i++)
+            if (tensors[i] && (int)tensors[i]->dtype == dtype)
+                members[i] = ek_object_retain(slab->members[member++]);
+        ek_object_release(slab);
+    }
+    ek_memory_set_category(before);
+    free(chosen);
+    return rc;
+}
+
+/* ---- the module's own ---- */
+
+/* A slab's member is alone in its version, but not in its storage; or it has a slot for its
+ * gradient. A divided one stays where its pieces are. */
+static bool is_flat(const ek_tensor *tensor)
+{
+    return tensor->shards ||
+           (!tensor->is_view &&
+            (tensor->grad_slot || tensor->storage->nbytes > ek_comm_nbytes(tensor)));
+}
+
+/* Room for three lists of `list->count`: those that move or get a slot, where they move, and their
+ * slots. */
+static int flatten(const ek_tensor_list *list, bool gradients, ek_tensor **room)
+{
+    int count = list->count;
+    ek_tensor **chosen = room, **homes = room + count, **slots = homes + count;
+    ek_dev *dev = count ? ek_tensor_dev(list->tensors[0]) : NULL;
+    for (int i = 0; i < count; i++) {
+        ek_tensor *tensor = list->tensors[i];
+        if (ek_tensor_dev(tensor) != dev)
+            return EK_FAIL(EK_E_DEVICE, "parameters of one module lie on %s and on %s", dev->name,
+                           ek_tensor_dev(tensor)->name);
+        chosen[i] = is_flat(tensor) ? NULL : tensor;
+    }
+    EK_TRY(slabs_make(dev, chosen, count, EK_MEMORY_PARAMETER, homes));
+    for (int i = 0; i < count; i++) {
+        ek_tensor *tensor = list->tensors[i];
+        bool needs = tensor->requires_grad && !tensor->grad_slot && !tensor->shards;
+        chosen[i] = gradients && needs ? tensor : NULL;
+    }
+    EK_TRY(slabs_make(dev, chosen, count, EK_MEMORY_GRADIENT, slots));
+    for (int i = 0; i < count; i++)
+        if (homes[i])
+            EK_TRY(ek_comm_copy(homes[i], list->tensors[i]));
+    for (int i = 0; i < count; i++)
+        if (slots[i])
+            EK_TRY(ek_leaf_set_grad_slot(list->tensors[i], slots[i]));
+    for (int i = 0; i < count; i++) {
+        if (!homes[i])
+            continue;
+        ek_tensor_rehome(list->tensors[i], homes[i]);
+        list->tensors[i]->is_view = false;
+    }
+    return 0;
+}
+
+int ek_flatten_parameters(ek_module *module, bool gradients)
+{
+    ek_tensor_list list = {0};
+    EK_TRY(ek_module_collect(module, true, false, &list));
+    ek_tensor **room = ek_calloc(3 * (size_t)list.count + 1, sizeof *room);
+    ek_scope scope = ek_scope_begin();
+    int rc = room ? flatten(&list, gradients, room) : ek_error_pending();
+    ek_scope_end(&scope);
+    for (int i = list.count; room && i < 3 * list.count; i++)
+        ek_object_release(room[i]);
+    free(room);
+    ek_tensor_list_clear(&list);
+    return rc;
+}
+
+/* ---- copies on other devices ---- */
+
+static void copies_free(const ek_replica_set *set, ek_copies *copies)
+{
+    for (int i = 0; i < set->count; i++) {
+        if (copies->tensors)
+            ek_object_release(copies->tensors[i]);
+        if (copies->sent)
+            ek_object_release(copies->sent[i].version);
+    }
+    free(copies->tensors);
+    free(copies->sent);
+    *copies = (ek_copies){0};
+}
 
 void ek_copies_forget(ek_replica_set *set)
 {
-    for (int d = 0; d < set->devices; d++) {
-        ek_copies *c = &set->copies[d];
-        for (int i = 0; i < set->count; i++) {
-            if (c->tensors)
-                ek_object_release(c->tensors[i]);
-            if (c->sent)
-                ek_object_release(c->sent[i].version);
-        }
-        free(c->tensors);
-        free(c->sent);
-        *c = (ek_copies){0};
-    }
-}
-
-/* A slab on `dev` for the sources [begin, end) of one dtype; its members go to tensors[]. */
-static int allocate_group(ek_replica_set *set, ek_dev *dev, int begin, int end, ek_dtype dtype,
-                          ek_tensor **tensors)
-{
-    ek_tensor **group = ek_calloc((size_t)(end - begin) + 1, sizeof(ek_tensor *));
-    if (!group)
-        return ek_error_pending();
-    int count = 0;
-    for (int i = begin; i < end; i++)
-        if (set->sources[i]->dtype == dtype)
-            group[count++] = set->sources[i];
-    ek_slab *slab = count ? ek_slab_new(dev, group, count) : NULL;
-    int rc = count && !slab ? ek_error_pending() : 0;
-    for (int i = begin, member = 0; i < end && slab; i++)
-        if (set->sources[i]->dtype == dtype)
-            tensors[i] = ek_object_retain(slab->members[member++]);
-    ek_object_release(slab);
-    free(group);
-    return rc;
+    for (int d = 0; d < set->devices; d++)
+        copies_free(set, &set->copies[d]);
 }
 
 int ek_copies_allocate(ek_replica_set *set, int d)
 {
-    if (set->copies[d].tensors)
+    ek_copies *copies = &set->copies[d];
+    int parameters = set->parameters;
+    if (copies->tensors)
         return 0;
-    ek_copies c = {ek_calloc((size_t)set->count + 1, sizeof *c.tensors),
-                   ek_calloc((size_t)set->count + 1, sizeof *c.sent)};
-    int rc = c.tensors && c.sent ? 0 : ek_error_pending();
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_PARAMETER);
-    for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++) {
-        rc = allocate_group(set, set->devs[d], 0, set->parameters, (ek_dtype)dtype, c.tensors);
-        if (rc >= 0)
-            rc = allocate_group(set, set->devs[d], set->parameters, set->count, (ek_dtype)dtype,
-                                c.tensors);
-    }
-    ek_memory_set_category(before);
-    if (rc >= 0) {
-        set->copies[d] = c;
-        return 0;
-    }
-    for (int i = 0; c.tensors && i < set->count; i++)
-        ek_object_release(c.tensors[i]);
-    free(c.tensors);
-    free(c.sent);
+    *copies = (ek_copies){ek_calloc((size_t)set->count + 1, sizeof *copies->tensors),
+                          ek_calloc((size_t)set->count + 1, sizeof *copies->sent)};
+    int rc = copies->tensors && copies->sent ? 0 : ek_error_pending();
+    if (rc >= 0)
+        rc = slabs_make(set->devs[d], set->sources, parameters, EK_MEMORY_PARAMETER,
+                        copies->tensors);
+    if (rc >= 0)
+        rc = slabs_make(set->devs[d], set->sources + parameters, set->count - parameters,
+                        EK_MEMORY_PARAMETER, copies->tensors + parameters);
+    if (rc < 0)
+        copies_free(set, copies);
     return rc;
 }
 
 /* ---- sending ---- */
 
+void ek_copies_note(ek_replica_set *set, int d, int i, bool known)
+{
+    const ek_tensor *source = set->sources[i];
+    ek_sent *sent = &set->copies[d].sent[i];
+    ek_object_release(sent->version);
+    sent->version = known ? ek_object_retain(source->version) : NULL;
+    sent->source = ek_tensor_version(source);
+    sent->replica = ek_tensor_version(set->copies[d].tensors[i]);
+}
+
 static bool is_stale(const ek_replica_set *set, int d, int i)
 {
     const ek_tensor *source = set->sources[i];
-    const ek_sent *s = &set->copies[d].sent[i];
+    const ek_sent *sent = &set->copies[d].sent[i];
     bool own_buffer = i >= set->parameters && !set->broadcast_buffers && !source->requires_grad;
-    if (own_buffer) /* what was loaded has begun another count of writes */
-        return s->version != source->version;
-    return s->version != source->version || s->source != ek_tensor_version(source) ||
-           s->replica != ek_tensor_version(set->copies[d].tensors[i]);
+    if (sent->version != source->version)
+        return true;
+    /* What was loaded into a replica's own buffer has begun another count of writes. */
+    return !own_buffer && (sent->source != ek_tensor_version(source) ||
+                           sent->replica != ek_tensor_version(set->copies[d].tensors[i]));
 }
 
-/* Adds the moves that bring what of the first `end` entries is stale to device d. Returns how many
- * moves there are by now. */
-static int list_stale(const ek_replica_set *set, int d, int end, ek_move *moves, int count)
-{
-    for (int i = 0; i < end; i++)
-        if (is_stale(set, d, i))
-            moves[count++] = (ek_move){set->copies[d].tensors[i], set->sources[i]};
-    return count;
-}
-
-/* Notes that device d's moves, as list_stale gives them, were made, or with rc < 0 may have been.
- * Older graphs that saved the replica's tensors err from now on. */
-static void note_sent(ek_replica_set *set, int d, const ek_move *moves, int count, int rc)
-{
-    ek_copies *c = &set->copies[d];
-    for (int i = 0, next = 0; i < set->count && next < count; i++) {
-        if (c->tensors[i] != moves[next].to)
-            continue;
-        ek_sent *s = &c->sent[i];
-        ek_tensor_written(moves[next++].to, "the broadcast to replicas");
-        ek_object_release(s->version);
-        s->version = rc < 0 ? NULL : ek_object_retain(set->sources[i]->version);
-        s->source = ek_tensor_version(set->sources[i]);
-        s->replica = ek_tensor_version(c->tensors[i]);
-    }
-}
-
-/* Sends what moves[] says, those of the k-th place from first[k] on. */
+/* Does the moves, those of the k-th place from first[k] on: moves[first[k] ..] bring what is stale
+ * there. Afterwards, also if an error left that open, copies have new elements: older graphs that
+ * saved them err from now on. */
 static int send_stale(ek_replica_set *set, const ek_places *places, const ek_move *moves,
                       const int *first)
 {
     const int before = ek_error_status();
     int rc = ek_exchange("refreshing replicas", moves, first[places->count]);
-    for (int k = 0; k < places->count; k++)
-        note_sent(set, places->at[k], moves + first[k], first[k + 1] - first[k], rc);
+    for (int k = 0; k < places->count; k++) {
+        int d = places->at[k], next = first[k];
+        for (int i = 0; i < set->count && next < first[k + 1]; i++) {
+            if (set->copies[d].tensors[i] != moves[next].to)
+                continue;
+            ek_tensor_written(moves[next++].to, "the broadcast to replicas");
+            ek_copies_note(set, d, i, rc >= 0);
+        }
+    }
     if (rc < 0)
         ek_error_prefix(before, "sending parameters from %s", set->devs[0]->name);
     return rc;
@@ -128,17 +185,19 @@ static int send_stale(ek_replica_set *set, const ek_places *places, const ek_mov
 int ek_copies_refresh(ek_replica_set *set, const ek_places *places, int end)
 {
     size_t parameters = 0, buffers = 0;
-    int first[EK_MAX_DEVICES + 1] = {0}, rc = 0;
+    int first[EK_MAX_DEVICES + 1] = {0}, n = 0, rc = 0;
     ek_move *moves = ek_calloc((size_t)places->count * (size_t)end + 1, sizeof *moves);
     if (!moves)
         return ek_error_pending();
-    for (int k = 0; k < places->count && rc >= 0; k++) {
+    for (int k = 0; k < places->count && rc >= 0; first[++k] = n) {
         int d = places->at[k];
         rc = d > 0 ? ek_copies_allocate(set, d) : 0;
-        first[k + 1] = d > 0 && rc >= 0 ? list_stale(set, d, end, moves, first[k]) : first[k];
-        for (int i = 0; i < end && d > 0 && rc >= 0; i++)
-            if (is_stale(set, d, i))
-                *(i < set->parameters ? &parameters : &buffers) += ek_comm_nbytes(set->sources[i]);
+        for (int i = 0; i < end && d > 0 && rc >= 0; i++) {
+            if (!is_stale(set, d, i))
+                continue;
+            moves[n++] = (ek_move){set->copies[d].tensors[i], set->sources[i]};
+            *(i < set->parameters ? &parameters : &buffers) += ek_comm_nbytes(set->sources[i]);
+        }
     }
     if (rc >= 0 && parameters + buffers > 0)
         rc = send_stale(set, places, moves, first);

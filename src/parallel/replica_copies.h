@@ -1,4 +1,4 @@
-/* replica_copies.h: a replica set's copies on other devices, for this folder. */
+/* replica_copies.h: a module's tensors in slabs, on its device and on others, for this folder. */
 #ifndef EK_PARALLEL_REPLICA_COPIES_H
 #define EK_PARALLEL_REPLICA_COPIES_H
 
@@ -25,15 +25,21 @@ struct ek_replica_set {
     int devices;
     bool broadcast_buffers;
     /* The module's tensors, each once: parameters, then buffers, in order of registration. */
-    ek_tensor **sources; /* references */
-    uint64_t *begun;     /* their versions when the last forward began */
+    ek_tensor **sources; /* those of copies[0], which are no copies */
     int count, parameters;
-    ek_copies copies[EK_MAX_DEVICES]; /* [0] stays empty */
+    ek_copies copies[EK_MAX_DEVICES];
     bool divides;
     ek_call_guard *guard;  /* the wrapper's; if it divides */
-    ek_sharding *sharding; /* where it divides; NULL until that has worked */
+    ek_sharding *sharding; /* if it divides; NULL until that has worked */
     ek_data_parallel_stats stats;
 };
+
+/* Moves the parameters of `module` into one slab per dtype, in the order of their registration, and
+ * with `gradients` reserves a slab for the gradients of those that require one and aren't divided.
+ * Handles stay valid, and so do optimizers and graphs made before. Parameters that are in a slab
+ * already stay there: modules that share parameters share their slab. All must lie on one device.
+ * If it fails nothing has changed. */
+int ek_flatten_parameters(ek_module *module, bool gradients);
 
 /* Makes the copies on device d, if they aren't there. */
 int ek_copies_allocate(ek_replica_set *set, int d);
@@ -41,5 +47,8 @@ void ek_copies_forget(ek_replica_set *set);
 
 /* Sends what of the first `end` entries is stale to the devices at these places, side by side. */
 int ek_copies_refresh(ek_replica_set *set, const ek_places *places, int end);
+
+/* Notes that device d has what entry i's source has now; or, `known` false, may have. */
+void ek_copies_note(ek_replica_set *set, int d, int i, bool known);
 
 #endif

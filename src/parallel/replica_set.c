@@ -8,22 +8,16 @@
 #include "comm/collectives.h"
 #include "comm/exchange.h"
 #include "nn/module_table.h"
-#include "parallel/home.h"
 #include "parallel/replica_copies.h"
 
 /* ---- the module's tensors ---- */
 
-static void forget(ek_replica_set *set)
+static void set_forget(ek_replica_set *set)
 {
     ek_sharding_end(set->sharding);
     set->sharding = NULL;
     ek_copies_forget(set);
-    for (int i = 0; i < set->count; i++)
-        ek_object_release(set->sources[i]);
-    free(set->sources);
-    free(set->begun);
     set->sources = NULL;
-    set->begun = NULL;
     set->count = set->parameters = 0;
 }
 
@@ -38,7 +32,7 @@ static bool fits(const ek_tensor *copy, const ek_tensor *source)
  * converted since the last forward. */
 static bool is_current(const ek_replica_set *set, const ek_tensor_list *list, int parameters)
 {
-    if (!set->sources || !set->begun || list->count != set->count || parameters != set->parameters)
+    if (!set->sources || list->count != set->count || parameters != set->parameters)
         return false;
     if (set->divides && !(set->sharding && ek_sharding_is_current(set->sharding)))
         return false;
@@ -57,9 +51,7 @@ static bool is_current(const ek_replica_set *set, const ek_tensor_list *list, in
 static int refresh_divided(void *user)
 {
     ek_replica_set *set = user;
-    ek_places all = {.count = set->devices};
-    for (int d = 0; d < set->devices; d++)
-        all.at[d] = d;
+    ek_places all = ek_first_places(set->devices);
     return ek_copies_refresh(set, &all, set->parameters);
 }
 
@@ -67,17 +59,11 @@ static int refresh_divided(void *user)
 static void note_published(void *user, int i, int status)
 {
     ek_replica_set *set = user;
-    ek_tensor *source = set->sources[i];
-    ek_tensor_written(source, "the optimizer's step");
+    ek_tensor_written(set->sources[i], "the optimizer's step");
     for (int d = 1; d < set->devices; d++) {
-        ek_tensor *copy = set->copies[d].tensors[i];
-        ek_sent *s = &set->copies[d].sent[i];
-        ek_tensor_written(copy, "the optimizer's step");
-        ek_object_release(s->version);
-        s->version = status < 0 ? NULL : ek_object_retain(source->version);
-        s->source = ek_tensor_version(source);
-        s->replica = ek_tensor_version(copy);
-        set->stats.shared_nbytes += status < 0 ? 0 : ek_comm_nbytes(source);
+        ek_tensor_written(set->copies[d].tensors[i], "the optimizer's step");
+        ek_copies_note(set, d, i, status >= 0);
+        set->stats.shared_nbytes += status < 0 ? 0 : ek_comm_nbytes(set->sources[i]);
     }
 }
 
@@ -85,7 +71,7 @@ static void note_published(void *user, int i, int status)
 static int divide(ek_replica_set *set)
 {
     ek_tensor *const *there[EK_MAX_DEVICES] = {0};
-    EK_TRY(ek_home_parameters(set->module, false));
+    EK_TRY(ek_flatten_parameters(set->module, false));
     for (int d = 1; d < set->devices; d++) {
         EK_TRY(ek_copies_allocate(set, d));
         there[d] = set->copies[d].tensors;
@@ -99,11 +85,13 @@ static int divide(ek_replica_set *set)
 /* Describes the module anew. */
 static int describe(ek_replica_set *set, const ek_tensor_list *list, int parameters)
 {
-    forget(set);
-    set->sources = ek_calloc((size_t)list->count + 1, sizeof(ek_tensor *));
-    set->begun = ek_calloc((size_t)list->count + 1, sizeof *set->begun);
-    if (!set->sources || !set->begun)
+    size_t room = (size_t)list->count + 1;
+    set_forget(set);
+    ek_copies own = {ek_calloc(room, sizeof *own.tensors), ek_calloc(room, sizeof *own.sent)};
+    set->copies[0] = own;
+    if (!own.tensors || !own.sent)
         return ek_error_pending();
+    set->sources = own.tensors;
     set->count = list->count;
     set->parameters = parameters;
     for (int i = 0; i < set->count; i++)
@@ -125,13 +113,10 @@ static int look_at_module(ek_replica_set *set)
 /* Notes the versions from which writes of the forward that begins are told. */
 static void note_begun(ek_replica_set *set, const ek_places *places)
 {
-    for (int i = set->parameters; i < set->count; i++) {
-        set->begun[i] = ek_tensor_version(set->sources[i]);
-        for (int r = 0; r < places->count; r++) {
-            ek_copies *c = &set->copies[places->at[r]];
-            if (places->at[r] != 0)
-                c->sent[i].begun = ek_tensor_version(c->tensors[i]);
-        }
+    for (int r = 0; r < places->count; r++) {
+        ek_copies *copies = &set->copies[places->at[r]];
+        for (int i = set->parameters; i < set->count; i++)
+            copies->sent[i].begun = ek_tensor_version(copies->tensors[i]);
     }
 }
 
@@ -141,14 +126,11 @@ static void note_begun(ek_replica_set *set, const ek_places *places)
 static int make_handles(const ek_replica_set *set, const ek_places *places, ek_tensor **handles)
 {
     for (int r = 0; r < places->count; r++) {
-        int place = places->at[r];
         for (int i = 0; i < set->count; i++) {
-            ek_tensor *source = set->sources[i];
+            ek_tensor *tensor = set->copies[places->at[r]].tensors[i];
+            bool own = places->at[r] == 0 && i >= set->parameters && !tensor->requires_grad;
             ek_tensor **handle = &handles[r * set->count + i];
-            if (place == 0 && i >= set->parameters && !source->requires_grad)
-                *handle = source;
-            else
-                *handle = ek_tensor_alias(place == 0 ? source : set->copies[place].tensors[i]);
+            *handle = own ? tensor : ek_tensor_alias(tensor);
             if (!*handle)
                 return ek_error_pending();
         }
@@ -249,7 +231,7 @@ void ek_replica_set_free(ek_replica_set *set)
 {
     if (!set)
         return;
-    forget(set);
+    set_forget(set);
     free(set);
 }
 
@@ -291,65 +273,6 @@ ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set)
     return set->stats;
 }
 
-/* ---- after the forward ---- */
-
-/* True if a replica of the last forward wrote entry i. */
-static bool was_written(const ek_replica_set *set, const ek_places *places, int i)
-{
-    bool written = ek_tensor_version(set->sources[i]) != set->begun[i];
-    for (int r = 0; r < places->count && !written; r++) {
-        const ek_copies *c = &set->copies[places->at[r]];
-        written = places->at[r] != 0 && ek_tensor_version(c->tensors[i]) != c->sent[i].begun;
-    }
-    return written;
-}
-
-int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places)
-{
-    const int before = ek_error_status();
-    int count = 0;
-    ek_copies *first = &set->copies[places->at[0]];
-    if (places->at[0] == 0 || set->parameters == set->count)
-        return 0;
-    ek_move *moves = ek_calloc((size_t)set->count, sizeof *moves);
-    if (!moves)
-        return ek_error_pending();
-    for (int i = set->parameters; i < set->count; i++)
-        if (!set->sources[i]->requires_grad &&
-            ek_tensor_version(first->tensors[i]) != first->sent[i].begun)
-            moves[count++] = (ek_move){set->sources[i], first->tensors[i]};
-    int rc = ek_exchange("fetching buffers", moves, count);
-    for (int i = 0; i < count; i++)
-        ek_tensor_written(moves[i].to, "the first replica, in its buffers");
-    /* The first replica has what the module has: it need not be sent back. */
-    for (int i = set->parameters, next = 0; i < set->count && next < count && rc >= 0; i++) {
-        if (set->sources[i] != moves[next].to)
-            continue;
-        first->sent[i].source = ek_tensor_version(moves[next++].to);
-        first->sent[i].replica = ek_tensor_version(first->tensors[i]);
-    }
-    free(moves);
-    if (rc < 0)
-        ek_error_prefix(before, "fetching buffers from %s", set->devs[places->at[0]]->name);
-    return rc;
-}
-
-int ek_replica_set_written_buffers(const ek_replica_set *set, const ek_places *places,
-                                   ek_dtype dtype, ek_tensor **buffers)
-{
-    int n = 0;
-    for (int i = set->parameters; i < set->count; i++) {
-        const ek_tensor *source = set->sources[i];
-        if (source->dtype != dtype || source->requires_grad || !was_written(set, places, i))
-            continue;
-        for (int r = 0; r < places->count && buffers; r++)
-            buffers[n * places->count + r] =
-                r == 0 ? set->sources[i] : set->copies[places->at[r]].tensors[i];
-        n++;
-    }
-    return n;
-}
-
 /* ---- where a module lies ---- */
 
 typedef struct home {
@@ -374,4 +297,23 @@ int ek_check_home(ek_module *module, const ek_dev *dev)
     EK_TRY(ek_module_parameters(module, check_tensor, &h));
     h.kind = "buffer";
     return ek_module_buffers(module, check_tensor, &h);
+}
+
+/* ---- for callers ---- */
+
+/* A set for one use: the replicas' memory is theirs alone once it is gone. */
+int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **replicas)
+{
+    if (!module)
+        return EK_FAIL(EK_E_INVALID, "replicate: module is NULL");
+    ek_dev *devs[EK_MAX_DEVICES];
+    EK_TRY(ek_comm_devices("replicate", devices, devs));
+    EK_TRY(ek_check_home(module, devs[0]));
+    ek_replica_set *set = ek_replica_set_new(module, devices->count, true);
+    if (!set)
+        return ek_error_pending();
+    ek_places all = ek_first_places(devices->count);
+    int rc = ek_replica_set_make(set, devs, &all, replicas);
+    ek_replica_set_free(set);
+    return rc;
 }

@@ -20,6 +20,14 @@ typedef struct ek_places {
     int at[EK_MAX_DEVICES];
 } ek_places;
 
+static inline ek_places ek_first_places(int count)
+{
+    ek_places places = {.count = count};
+    for (int i = 0; i < count; i++)
+        places.at[i] = i;
+    return places;
+}
+
 typedef struct ek_replica_set ek_replica_set;
 
 /* `module` is borrowed. With broadcast_buffers the module's buffers are everyone's at each forward,
@@ -45,15 +53,14 @@ int ek_replica_set_make(ek_replica_set *set, ek_dev *const *devs, const ek_place
  * out. Does nothing if devs[0] took part. */
 int ek_replica_set_settle_buffers(ek_replica_set *set, const ek_places *places);
 
+/* The same for a set that broadcasts buffers, once they are settled: every floating buffer that a
+ * replica wrote becomes, in the module itself, the average over the replicas, weighted by their
+ * samples; without any sample it stays. */
+int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_places *places,
+                                   const int64_t *samples);
+
 /* What was sent so far. */
 ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set);
-
-/* After the forward of the replicas made last, once settled: the buffers of a dtype, without those
- * that require a gradient, that a replica wrote. Returns how many; writes buffer i of replica r to
- * buffers[i * places->count + r] (NULL: only counts), not references. The first replica's are the
- * module's own. */
-int ek_replica_set_written_buffers(const ek_replica_set *set, const ek_places *places,
-                                   ek_dtype dtype, ek_tensor **buffers);
 
 /* 0, or EK_E_DEVICE with the first parameter or buffer that isn't on `dev`. */
 int ek_check_home(ek_module *module, const ek_dev *dev);

@@ -1,14 +1,15 @@
 /* wrapper.c: what the data-parallel wrappers share. */
 #include "parallel/wrapper.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/collectives.h"
 #include "core/keywords.h"
 #include "nn/module_table.h"
-#include "parallel/home.h"
-#include "parallel/unequal.h"
+#include "parallel/replica_copies.h"
 
 /* ---- making ---- */
 
@@ -52,22 +53,6 @@ static int plan(ek_wrapper *wrapper, const ek_data_parallel_options *options)
     return wrapper->planner ? 0 : ek_error_pending();
 }
 
-/* Equal shares: those that chunks and even sizes give. */
-static bool wants_equal_shares(const ek_data_parallel_options *options)
-{
-    bool given = options->split == EK_SPLIT_AUTO || EK_GIVEN(options, first_device_batch, 9) ||
-                 options->plan;
-    for (int i = 0; i < EK_MAX_DEVICES && !given; i++)
-        given = options->chunks[i] != 0 || options->weights[i] != 0;
-    return !given;
-}
-
-void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options)
-{
-    if (wrapper->devices.count > 1 && wants_equal_shares(options))
-        ek_warn_of_unequal(wrapper->module.type->name, wrapper->devs, wrapper->devices.count);
-}
-
 /* Where the module lies, by its first tensor on an accelerator. */
 typedef struct whereabouts {
     const char *what, *kind;
@@ -108,7 +93,7 @@ static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
     wrapper->divides = wrapper->divides && count > 1;
     ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
     EK_TRY(ek_module_to_device(wrapper->child, home));
-    EK_TRY(ek_home_parameters(wrapper->child, !wrapper->divides));
+    EK_TRY(ek_flatten_parameters(wrapper->child, !wrapper->divides));
     if (count < 2)
         return 0;
     wrapper->replicas = ek_replica_set_new(wrapper->child, count, broadcast_buffers);
@@ -211,6 +196,69 @@ int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats 
     return 0;
 }
 
+/* ---- devices that equal shares don't suit ---- */
+
+enum { LARGEST_WEIGHT = 16 };    /* weights up to this are small numbers */
+static const double NEAR = 0.05; /* how far, relatively, weights may be from what they stand for */
+
+/* Writes "{2, 2, 1}": the smallest whole numbers that stand in these proportions, nearly. */
+static void write_weights(const double *measures, int count, double most, char *text, size_t room)
+{
+    long weights[EK_MAX_DEVICES];
+    bool near = false;
+    for (int scale = 1; scale <= LARGEST_WEIGHT && !near; scale++) {
+        near = true;
+        for (int i = 0; i < count; i++) {
+            double exact = measures[i] / most * scale;
+            weights[i] = lround(exact);
+            near = near && fabs((double)weights[i] - exact) <= NEAR * exact;
+        }
+    }
+    size_t length = 0;
+    for (int i = 0; i < count && length < room; i++)
+        length += (size_t)snprintf(text + length, room - length, "%s%ld%s", i ? ", " : "{",
+                                   weights[i], i == count - 1 ? "}" : "");
+}
+
+static bool warn_of(const ek_wrapper *wrapper, const double *measures, const char *measured)
+{
+    char weights[8 * EK_MAX_DEVICES];
+    int count = wrapper->devices.count, low = 0, high = 0;
+    for (int i = 0; i < count; i++) {
+        low = measures[i] < measures[low] ? i : low;
+        high = measures[i] > measures[high] ? i : high;
+    }
+    if (!(measures[low] > 0 && measures[low] < 0.75 * measures[high]))
+        return false;
+    write_weights(measures, count, measures[high], weights, sizeof weights);
+    ek_log_line(EK_LOG_WARNING,
+                "%s: there is an imbalance between the devices: %s has less than 75%% of the %s of "
+                "%s; .weights = %s would suit them, or .split = EK_SPLIT_AUTO; it can also be left "
+                "out of device_ids",
+                wrapper->module.type->name, wrapper->devs[low]->name, measured,
+                wrapper->devs[high]->name, weights);
+    return true;
+}
+
+void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options)
+{
+    double capacities[EK_MAX_DEVICES], speeds[EK_MAX_DEVICES];
+    bool equal = !(options->split == EK_SPLIT_AUTO || EK_GIVEN(options, first_device_batch, 9) ||
+                   options->plan);
+    for (int i = 0; i < EK_MAX_DEVICES; i++)
+        equal = equal && options->chunks[i] == 0 && options->weights[i] == 0;
+    if (!equal || wrapper->devices.count < 2)
+        return;
+    for (int i = 0; i < wrapper->devices.count; i++) {
+        ek_memory_stats stats = {0};
+        ek_memory_get_stats(wrapper->devices.devices[i], &stats);
+        capacities[i] = (double)stats.capacity; /* 0: no limit */
+        speeds[i] = wrapper->devs[i]->speed;
+    }
+    if (!warn_of(wrapper, capacities, "memory"))
+        warn_of(wrapper, speeds, "speed");
+}
+
 /* ---- plans ---- */
 
 int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room)
@@ -286,37 +334,5 @@ ek_value ek_wrapper_call_alone(ek_wrapper *wrapper, const ek_args *args,
         return ek_value_error();
     ek_value output = forward(&wrapper->module, args);
     ek_call_guard_leave(wrapper->guard);
-    return output;
-}
-
-/* ---- plain calls ---- */
-
-bool ek_wrapper_is_plain(const ek_wrapper *wrapper)
-{
-    return !wrapper->replicas || wrapper->module.is_replica;
-}
-
-ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part_function *function,
-                               void *user)
-{
-    /* A replica's inputs were moved by whoever called it. */
-    if (wrapper->module.is_replica)
-        return function(wrapper->child, args, user);
-    ek_planner_disturb(wrapper->planner);
-    ek_device device = wrapper->devices.count ? wrapper->devices.devices[0] : ek_cpu();
-    ek_value *inputs = ek_calloc((size_t)args->count + 1, sizeof *inputs);
-    ek_value output = ek_value_error();
-    bool failed = !inputs;
-    for (int i = 0; i < args->count && !failed; i++) {
-        inputs[i] = ek_value_to_device(args->inputs[i], device, wrapper->dim);
-        failed = inputs[i].kind == EK_VALUE_ERROR;
-    }
-    if (!failed)
-        output =
-            function(wrapper->child,
-                     &(const ek_args){inputs, args->count,
-                                      ek_value_to_device(args->keywords, device, wrapper->dim)},
-                     user);
-    free(inputs);
     return output;
 }

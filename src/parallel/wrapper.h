@@ -34,16 +34,10 @@ typedef ek_value ek_part_function(ek_module *module, const ek_args *args, void *
 /* The module's forward; `user` is ignored. */
 ek_value ek_part_forward(ek_module *module, const ek_args *args, void *user);
 
-/* `function` for modules[i] and args[i] on the worker of devs[i], side by side. Writes one output
- * per module, in the caller's scope; after an error all are EK_VALUE_ERROR. */
-int ek_apply_parts(ek_module *const *modules, const ek_args *args, ek_dev *const *devs, int count,
-                   ek_part_function *function, void *user, ek_value *outputs);
-
-/* One call, cut for the devices that take part. All zero is an empty one. */
+/* One call, cut for the devices that take part. What it holds is in the caller's scope. */
 typedef struct ek_wrapper_call {
     ek_places places; /* their places in `devices` */
     ek_args args[EK_MAX_DEVICES];
-    ek_value *inputs; /* memory of args[].inputs */
 } ek_wrapper_call;
 
 /* A wrapper of this type (whose `destroy` must be ek_wrapper_destroy) around options->module, which
@@ -51,7 +45,8 @@ typedef struct ek_wrapper_call {
  * parameters into slabs. Does not look at output_device, output_on_cpu and plain. */
 ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_options *options);
 void ek_wrapper_destroy(ek_module *module);
-/* One log line where the devices are unequal and the options don't say how to treat them. */
+/* One log line if the smallest device has less than three quarters of the largest's memory, or else
+ * of its speed, with the plan that would suit them, and the options don't say how to treat them. */
 void ek_wrapper_warn(const ek_wrapper *wrapper, const ek_data_parallel_options *options);
 /* The module as a wrapper; NULL, without an error, if it is none. */
 ek_wrapper *ek_wrapper_of(ek_module *module);
@@ -85,10 +80,9 @@ typedef struct ek_wrapper_cut {
 } ek_wrapper_cut;
 
 /* Cuts the arguments of a call: as `cut` says, or (NULL) for those that should take part; without
- * arguments that is the first device. End every successful one with ek_wrapper_call_end. */
+ * arguments that is the first device. */
 int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_args *args,
                        ek_wrapper_call *call);
-void ek_wrapper_call_end(ek_wrapper_call *call);
 
 /* Runs `function` with the parts of a call on replicas, side by side, and lets the module have what
  * they did to its buffers. Writes one output per part, in the caller's scope. */

@@ -2,11 +2,12 @@
 #include <stdlib.h>
 
 #include "comm/collectives.h"
-#include "comm/nest.h"
+#include "comm/tree.h"
+#include "core/map.h"
+#include "core/value.h"
+#include "core/worker.h"
 #include "evenkeel/autograd.h"
 #include "nn/module_table.h"
-#include "parallel/replication_callback.h"
-#include "parallel/running_stats.h"
 #include "parallel/wrapper.h"
 
 /* ---- who takes part ---- */
@@ -21,41 +22,17 @@ int ek_wrapper_begin(ek_wrapper *wrapper)
     return ek_check_home(wrapper->child, wrapper->devs[0]);
 }
 
-static ek_places first_places(int count)
-{
-    ek_places places = {.count = count};
-    for (int i = 0; i < count; i++)
-        places.at[i] = i;
-    return places;
-}
-
-/* The first list in the nest that is scattered already and has tensors in all elements. */
-static ek_value scattered_list(ek_value value)
-{
-    if (value.kind != EK_VALUE_LIST && value.kind != EK_VALUE_DICT)
-        return ek_value_none();
-    int count = ek_value_length(value);
-    bool all = count > 0;
-    for (int i = 0; i < count && value.per_device; i++)
-        all = all && ek_nest_first(ek_value_at(value, i));
-    if (value.per_device)
-        return all ? value : ek_value_none();
-    ek_value found = ek_value_none();
-    for (int i = 0; i < count && found.kind == EK_VALUE_NONE; i++)
-        found = scattered_list(ek_value_at(value, i));
-    return found;
-}
-
 /* Where a scattered list's elements lie already, so that they can stay there; anywhere else they go
  * to the first devices. */
-static ek_places places_of(const ek_wrapper *wrapper, ek_value list, int parts)
+static ek_places places_of(const ek_wrapper *wrapper, const ek_tree_survey *survey)
 {
     ek_places places = {0};
+    int parts = ek_value_length(survey->placed);
     for (int place = 0; place < wrapper->devices.count && places.count < parts; place++)
-        if (ek_value_length(list) == parts &&
-            ek_tensor_dev(ek_nest_first(ek_value_at(list, places.count))) == wrapper->devs[place])
+        if (ek_tensor_dev(ek_tree_first(ek_value_at(survey->placed, places.count))) ==
+            wrapper->devs[place])
             places.at[places.count++] = place;
-    return places.count == parts ? places : first_places(parts);
+    return places.count == survey->parts ? places : ek_first_places(survey->parts);
 }
 
 /* The plan for a batch, without the devices that get nothing. If nothing will go backward the
@@ -78,24 +55,22 @@ static int follow_plan(ek_wrapper *wrapper, int64_t batch, ek_wrapper_cut *cut)
 
 /* Lists that are scattered already keep their sizes, and tensors beside them follow; else the plan
  * says. */
-static int decide(ek_wrapper *wrapper, ek_value nest, ek_wrapper_cut *cut)
+static int decide(ek_wrapper *wrapper, const ek_tree_survey *survey, ek_wrapper_cut *cut)
 {
-    ek_nest_survey survey = {.size = -1};
     int devices = wrapper->devices.count;
-    EK_TRY(ek_nest_look(nest, wrapper->dim, &survey));
-    *cut = (ek_wrapper_cut){.places = first_places(devices)};
-    if (survey.parts > devices)
+    *cut = (ek_wrapper_cut){.places = ek_first_places(devices)};
+    if (survey->parts > devices)
         return 0; /* scatter's error */
-    if (survey.parts)
-        cut->places = places_of(wrapper, scattered_list(nest), survey.parts);
-    if (survey.size <= 0 || survey.sizes_known || ek_planner_is_chunk(wrapper->planner))
+    if (survey->parts)
+        cut->places = places_of(wrapper, survey);
+    if (survey->size <= 0 || survey->sizes_known || ek_planner_is_chunk(wrapper->planner))
         return 0;
-    EK_TRY(follow_plan(wrapper, survey.size, cut));
-    if (survey.parts && survey.parts != cut->places.count)
+    EK_TRY(follow_plan(wrapper, survey->size, cut));
+    if (survey->parts && survey->parts != cut->places.count)
         return EK_FAIL(EK_E_SHAPE,
                        "the plan cuts a batch of %lld into %d chunks, but a scattered list has %d "
                        "elements",
-                       (long long)survey.size, cut->places.count, survey.parts);
+                       (long long)survey->size, cut->places.count, survey->parts);
     return 0;
 }
 
@@ -109,20 +84,16 @@ static ek_device_list devices_at(const ek_wrapper *wrapper, const ek_places *pla
     return devices;
 }
 
-/* Lays the parts' lists of inputs out as arguments. */
-static int lay_out(const ek_value *parts, int count, int inputs, ek_wrapper_call *call)
+/* Inputs and keywords as one value, so that they have one number of chunks; and back. */
+static ek_value value_of(const ek_args *args)
 {
-    call->inputs = ek_calloc((size_t)(count * inputs) + 1, sizeof *call->inputs);
-    if (!call->inputs)
-        return ek_error_pending();
-    for (int p = 0; p < count; p++) {
-        ek_value *own = call->inputs + (ptrdiff_t)p * inputs;
-        ek_value list = ek_value_at(parts[p], 0);
-        for (int i = 0; i < inputs; i++)
-            own[i] = ek_value_at(list, i);
-        call->args[p] = (ek_args){own, inputs, ek_value_at(parts[p], 1)};
-    }
-    return 0;
+    return EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
+}
+
+static ek_args args_of(ek_value value)
+{
+    ek_value inputs = ek_value_at(value, 0);
+    return (ek_args){ek_value_items(inputs), ek_value_length(inputs), ek_value_at(value, 1)};
 }
 
 int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_args *args,
@@ -130,31 +101,131 @@ int ek_wrapper_scatter(ek_wrapper *wrapper, const ek_wrapper_cut *cut, const ek_
 {
     *call = (ek_wrapper_call){0};
     if (args->count == 0 && ek_value_length(args->keywords) == 0) {
-        call->places = cut ? cut->places : first_places(1);
+        call->places = cut ? cut->places : ek_first_places(1);
         return 0;
     }
-    /* Inputs and keywords are one nest, so that they have one number of chunks. */
-    ek_value nest = EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
-    if (nest.kind == EK_VALUE_ERROR)
-        return ek_error_pending();
     ek_wrapper_cut own;
+    ek_tree_survey survey = {.size = -1};
+    ek_value parts[EK_MAX_DEVICES], whole = value_of(args);
+    if (whole.kind == EK_VALUE_ERROR)
+        return ek_error_pending();
+    EK_TRY(ek_tree_look(whole, wrapper->dim, &survey));
     if (!cut)
-        EK_TRY(decide(wrapper, nest, &own));
+        EK_TRY(decide(wrapper, &survey, &own));
     cut = cut ? cut : &own;
     ek_device_list devices = devices_at(wrapper, &cut->places);
-    ek_value parts[EK_MAX_DEVICES];
-    int count =
-        ek_scatter_value(nest, &devices, cut->sized ? cut->sizes : NULL, wrapper->dim, parts);
+    int count = ek_tree_scatter(whole, &survey, &devices, cut->sized ? cut->sizes : NULL,
+                                wrapper->dim, parts);
     EK_TRY(count);
     call->places = cut->places;
     call->places.count = count;
-    return lay_out(parts, count, args->count, call);
+    for (int p = 0; p < count; p++)
+        call->args[p] = args_of(parts[p]);
+    return 0;
 }
 
-void ek_wrapper_call_end(ek_wrapper_call *call)
+/* ---- plain calls ---- */
+
+bool ek_wrapper_is_plain(const ek_wrapper *wrapper)
 {
-    free(call->inputs);
-    *call = (ek_wrapper_call){0};
+    return !wrapper->replicas || wrapper->module.is_replica;
+}
+
+ek_value ek_wrapper_call_plain(ek_wrapper *wrapper, const ek_args *args, ek_part_function *function,
+                               void *user)
+{
+    /* A replica's inputs were moved by whoever called it. */
+    if (wrapper->module.is_replica)
+        return function(wrapper->child, args, user);
+    ek_planner_disturb(wrapper->planner);
+    ek_device device = wrapper->devices.count ? wrapper->devices.devices[0] : ek_cpu();
+    ek_value moved = ek_value_to_device(value_of(args), device, wrapper->dim);
+    if (moved.kind == EK_VALUE_ERROR)
+        return moved;
+    const ek_args own = args_of(moved);
+    return function(wrapper->child, &own, user);
+}
+
+/* ---- replicas that know of each other ---- */
+
+/* What the modules of one forward are told: one for each module of the original whose type has
+ * `replicated`, in order of registration. All zero is none. */
+typedef struct replications {
+    ek_replication *items;
+    int count;
+} replications;
+
+/* Modules without references of the list's own. All zero is an empty one. */
+typedef struct module_list {
+    ek_module **modules;
+    int count, capacity;
+} module_list;
+
+/* The modules whose type has `replicated`: a module before those below it; what is shared counts
+ * if it is met first. */
+static int modules_collect(ek_module *module, ek_map *seen, module_list *list)
+{
+    int status = 0;
+    if (!ek_map_add(seen, module, &status))
+        return status;
+    if (module->type->replicated) {
+        EK_TRY(ek_grow(&list->modules, &list->capacity, list->count + 1));
+        list->modules[list->count++] = module;
+    }
+    for (int i = 0; i < ek_module_member_count(module); i++) {
+        ek_member member = ek_module_member(module, i);
+        if (member.kind == EK_MEMBER_MODULE && *member.slot.module)
+            EK_TRY(modules_collect(*member.slot.module, seen, list));
+    }
+    return 0;
+}
+
+static int modules_list(ek_module *module, module_list *list)
+{
+    ek_map seen = {0};
+    int rc = modules_collect(module, &seen, list);
+    ek_map_clear(&seen);
+    return rc;
+}
+
+static int replications_tell(ek_replication *replication, ek_module *module)
+{
+    int before = ek_error_status();
+    int rc = module->type->replicated(module, replication);
+    if (before == 0)
+        rc = ek_error_outcome(rc);
+    if (rc < 0)
+        ek_error_prefix(before, "replication callback of %s", module->type->name);
+    return rc;
+}
+
+/* Calls `replicated` of all modules of replicas[0], then of replicas[1], ... */
+static int replications_call(replications *told, ek_module *original, ek_module *const *replicas,
+                             ek_dev *const *devs, int count)
+{
+    module_list originals = {0}, own = {0};
+    int rc = modules_list(original, &originals);
+    if (rc >= 0 && originals.count > 0) {
+        told->items = ek_calloc((size_t)originals.count, sizeof *told->items);
+        told->count = told->items ? originals.count : 0;
+        rc = told->items ? 0 : ek_error_pending();
+    }
+    for (int r = 0; r < count && told->count > 0 && rc >= 0; r++) {
+        int before = ek_error_status();
+        own.count = 0;
+        rc = modules_list(replicas[r], &own); /* in the same places */
+        for (int i = 0; i < own.count && rc >= 0; i++) {
+            told->items[i].index = r;
+            told->items[i].count = count;
+            told->items[i].original = originals.modules[i];
+            rc = replications_tell(&told->items[i], own.modules[i]);
+        }
+        if (rc < 0)
+            ek_error_prefix(before, "replica %d on %s", r, devs[r]->name);
+    }
+    free(own.modules);
+    free(originals.modules);
+    return rc;
 }
 
 /* ---- replicas ---- */
@@ -163,12 +234,16 @@ void ek_wrapper_call_end(ek_wrapper_call *call)
 typedef struct wrapper_replicas {
     int count;
     ek_module *modules[EK_MAX_DEVICES];
-    ek_replications replications;
+    replications told;
 } wrapper_replicas;
 
 static void replicas_end(wrapper_replicas *replicas)
 {
-    ek_replications_end(&replicas->replications);
+    const replications *told = &replicas->told;
+    for (int i = 0; i < told->count; i++)
+        if (told->items[i].release)
+            told->items[i].release(told->items[i].context);
+    free(told->items);
     for (int i = 0; i < replicas->count; i++)
         ek_module_free(replicas->modules[i]);
     *replicas = (wrapper_replicas){0};
@@ -191,8 +266,8 @@ static int replicas_make(ek_wrapper *wrapper, const ek_places *places, ek_dev *c
     replicas->count = places->count;
     int rc = 0;
     if (wrapper->calls_back && !alone)
-        rc = ek_replications_call(&replicas->replications, wrapper->child, replicas->modules, devs,
-                                  places->count);
+        rc = replications_call(&replicas->told, wrapper->child, replicas->modules, devs,
+                               places->count);
     if (rc < 0)
         replicas_end(replicas);
     return rc;
@@ -200,18 +275,73 @@ static int replicas_make(ek_wrapper *wrapper, const ek_places *places, ek_dev *c
 
 /* ---- running ---- */
 
+typedef struct apply_call {
+    ek_module *const *modules;
+    const ek_args *args;
+    ek_part_function *function;
+    void *user;
+    ek_value *outputs;
+} apply_call;
+
+ek_value ek_part_forward(ek_module *module, const ek_args *args, void *user)
+{
+    (void)user;
+    return ek_module_forward(module, args);
+}
+
+static int apply_one(void *user, int index)
+{
+    const apply_call *call = user;
+    ek_value output = call->function(call->modules[index], &call->args[index], call->user);
+    if (output.kind == EK_VALUE_ERROR)
+        return ek_error_pending();
+    call->outputs[index] = ek_value_keep(output); /* the job's scope ends with it */
+    return 0;
+}
+
+/* The call's function for each module on its device, side by side. Writes one output per module, in
+ * the caller's scope; after an error all are EK_VALUE_ERROR. */
+static int apply_all(apply_call *call, ek_dev *const *devs, int count)
+{
+    ek_value *outputs = call->outputs;
+    for (int i = 0; i < count; i++)
+        outputs[i] = ek_value_none();
+    int rc = ek_gang_run(devs, count, apply_one, call, "replica");
+    for (int i = 0; i < count; i++) {
+        void *object = ek_value_object(outputs[i]);
+        if (rc < 0)
+            ek_object_release(object);
+        else if (object && !ek_scope_adopt(object))
+            rc = ek_error_pending();
+    }
+    for (int i = 0; rc < 0 && i < count; i++)
+        outputs[i] = ek_value_error();
+    return rc;
+}
+
+int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
+                      const ek_device_list *devices, ek_value *outputs)
+{
+    ek_dev *devs[EK_MAX_DEVICES];
+    EK_TRY(ek_comm_devices("parallel_apply", devices, devs));
+    if (count < 1 || count > devices->count)
+        return EK_FAIL(EK_E_INVALID, "parallel_apply: %d modules for %d devices", count,
+                       devices->count);
+    EK_TRY(ek_check_pointer("parallel_apply", "the array of modules", modules));
+    EK_TRY(ek_check_pointer("parallel_apply", "the array of arguments", args));
+    EK_TRY(ek_check_pointer("parallel_apply", "the array for the outputs", outputs));
+    return apply_all(&(apply_call){modules, args, ek_part_forward, NULL, outputs}, devs, count);
+}
+
 /* How many samples each part of a call has; 1 if it has no tensor that was cut. */
 static int count_samples(const ek_wrapper *wrapper, const ek_wrapper_call *call, int64_t *samples)
 {
     for (int p = 0; p < call->places.count; p++) {
         const ek_args *args = &call->args[p];
         int64_t size = -1;
-        for (int i = 0; i <= args->count && size == -1; i++) {
-            ek_value value = i < args->count ? args->inputs[i] : args->keywords;
-            ek_tensor *first = ek_nest_first(value);
-            if (first && ek_tensor_ndim(first) > 0)
-                size = ek_nest_batch_size(value, wrapper->dim);
-        }
+        for (int i = 0; i <= args->count && size == -1; i++)
+            size = ek_tree_batch_size(i < args->count ? args->inputs[i] : args->keywords,
+                                      wrapper->dim);
         if (size < -1)
             return (int)size;
         samples[p] = size == -1 ? 1 : size;
@@ -232,12 +362,12 @@ int ek_wrapper_run(ek_wrapper *wrapper, const ek_wrapper_call *call, ek_part_fun
     for (int i = 0; i < places->count; i++)
         devs[i] = wrapper->devs[places->at[i]];
     EK_TRY(replicas_make(wrapper, places, devs, &replicas));
-    int rc =
-        ek_apply_parts(replicas.modules, call->args, devs, places->count, function, user, outputs);
+    int rc = apply_all(&(apply_call){replicas.modules, call->args, function, user, outputs}, devs,
+                       places->count);
     if (rc >= 0)
         rc = ek_replica_set_settle_buffers(wrapper->replicas, places);
     if (rc >= 0 && averages)
-        rc = ek_running_stats_average(wrapper->replicas, places, samples);
+        rc = ek_replica_set_average_buffers(wrapper->replicas, places, samples);
     replicas_end(&replicas);
     return rc;
 }
@@ -249,6 +379,5 @@ int ek_wrapper_apply(ek_wrapper *wrapper, const ek_args *args, ek_value *outputs
     EK_TRY(ek_wrapper_scatter(wrapper, NULL, args, &call));
     int parts = call.places.count;
     int rc = ek_wrapper_run(wrapper, &call, ek_part_forward, NULL, outputs);
-    ek_wrapper_call_end(&call);
     return rc < 0 ? rc : parts;
 }

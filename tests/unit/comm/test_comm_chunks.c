@@ -166,7 +166,7 @@ TEST(wrong_calls_are_errors)
     ck_assert_int_lt(ek_scatter(NULL, &devices, NULL, 0, out), 0);
     assert_error(EK_E_INVALID, "scatter: tensor is NULL");
     ck_assert_int_lt(ek_scatter(x, &devices, NULL, 2, out), 0);
-    assert_error(EK_E_SHAPE, "has no dimension 2");
+    assert_error(EK_E_SHAPE, "dimension 2 is not in");
     ck_assert_int_lt(ek_scatter(x, &devices, (int64_t[]){4, 0}, 0, out), 0);
     assert_error(EK_E_SHAPE, "chunk size 1 must be positive, not 0");
     ck_assert_int_lt(ek_scatter(x, &devices, (int64_t[]){2, 1}, 0, out), 0);

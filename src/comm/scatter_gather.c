@@ -1,11 +1,8 @@
-/* chunks.c: scatter and gather. One is the other's backward. */
-#include "comm/chunks.h"
-
-#include <string.h>
-
-#include "autograd/graph.h"
+/* scatter_gather.c: tensors that are cut along a dimension and joined again. One operation is the
+ * other's backward. */
 #include "comm/collectives.h"
 #include "comm/exchange.h"
+#include "comm/tree.h"
 #include "core/staging.h"
 #include "core/trace.h"
 #include "kernels/kernels.h"
@@ -18,15 +15,6 @@ typedef struct chunks {
     ek_dev *devs[EK_MAX_DEVICES];
     int64_t sizes[EK_MAX_DEVICES];
 } chunks;
-
-int ek_comm_dim(const char *what, const ek_tensor *tensor, int dim)
-{
-    if (dim >= -tensor->ndim && dim < tensor->ndim)
-        return dim < 0 ? dim + tensor->ndim : dim;
-    char text[200];
-    return EK_FAIL(EK_E_SHAPE, "%s: %s has no dimension %d", what, ek_tensor_text(tensor, text),
-                   dim);
-}
 
 int ek_comm_chunk_sizes(const char *what, int64_t n, int devices, const int64_t *given,
                         int64_t *sizes)
@@ -117,7 +105,7 @@ int ek_scatter(ek_tensor *tensor, const ek_device_list *devices, const int64_t *
     EK_TRY(ek_check_pointer("scatter", "the array for the chunks", out));
     chunks c = {.whole = ek_tensor_dev(tensor)};
     EK_TRY(ek_comm_devices("scatter", devices, c.devs));
-    c.dim = ek_comm_dim("scatter", tensor, dim);
+    c.dim = ek_dimension("scatter", tensor, dim);
     EK_TRY(c.dim);
     c.count =
         ek_comm_chunk_sizes("scatter", tensor->shape[c.dim], devices->count, chunk_sizes, c.sizes);
@@ -240,7 +228,7 @@ ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device destination
     chunks c = {.whole = ek_dev_get(destination), .count = count};
     if (!c.whole || unsqueezed(tensors, count, parts) < 0)
         return NULL;
-    c.dim = ek_comm_dim("gather", parts[0], dim);
+    c.dim = ek_dimension("gather", parts[0], dim);
     if (c.dim < 0)
         return NULL;
     for (int i = 0; i < count; i++) {
@@ -250,7 +238,7 @@ ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device destination
         c.sizes[i] = parts[i]->shape[c.dim];
     }
     if (count == 1 && c.devs[0] == c.whole)
-        return ek_scope_adopt(ek_object_retain(parts[0]));
+        return ek_itself(parts[0]);
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_COMMUNICATION);
     ek_tensor *whole = gather_from(parts, &c);
     ek_memory_set_category(before);

@@ -1,0 +1,38 @@
+/* tree.h: values within values, and tensors that are cut, on their way to devices and back. */
+#ifndef EK_COMM_TREE_H
+#define EK_COMM_TREE_H
+
+#include "evenkeel/comm.h"
+
+/* What a value holds for scattering. */
+typedef struct ek_tree_survey {
+    int64_t size; /* of every tensor to cut, along dim; -1: there is none */
+    int parts;    /* length of the lists that are scattered already; 0: there is none */
+    /* Sizes along dim of the first tensors in such a list's elements, once one has them. */
+    bool sizes_known;
+    int64_t sizes[EK_MAX_DEVICES];
+    ek_value placed; /* the first such list with a tensor in every element; none: there is none */
+} ek_tree_survey;
+
+/* Adds what the value holds to *survey, all zero but size = -1 at first. EK_E_SHAPE if tensors
+ * differ in size along dim, or scattered lists in length or in the sizes of their elements. */
+int ek_tree_look(ek_value value, int dim, ek_tree_survey *survey);
+
+/* ek_scatter_value of a value with this survey. */
+int ek_tree_scatter(ek_value value, const ek_tree_survey *survey, const ek_device_list *devices,
+                    const int64_t *chunk_sizes, int dim, ek_value *out);
+
+/* Size along dim of the first tensor in the value; -1 if there is none or it has no dimensions,
+ * EK_E_SHAPE if it has no such dimension. */
+int64_t ek_tree_batch_size(ek_value value, int dim);
+
+/* The first tensor in the value, or NULL. */
+ek_tensor *ek_tree_first(ek_value value);
+
+/* The sizes of the chunks of n elements for `devices` devices: as given, checked, or (NULL) as
+ * torch.chunk. Writes them and returns how many there are. An empty dimension gives every device an
+ * empty chunk. */
+int ek_comm_chunk_sizes(const char *what, int64_t n, int devices, const int64_t *given,
+                        int64_t *sizes);
+
+#endif
