@@ -7,6 +7,9 @@
 /* A library-internal error that names no call site of the user: status, sentence. */
 #define EK_FAIL(status, ...) ek_error_set((status), __FILE__, __LINE__, __VA_ARGS__)
 
+/* The same in a function that returns a pointer: NULL. */
+#define EK_FAIL_NULL(status, ...) (EK_FAIL((status), __VA_ARGS__), NULL)
+
 /* Returns from an int function when a call fails; jumps to a label; keeps the first of two errors.
  */
 #define EK_TRY(call)             \
@@ -24,6 +27,9 @@
 
 /* EK_E_INVALID "what: operand is NULL" where it is. */
 int ek_check_pointer(const char *what, const char *operand, const void *pointer);
+
+/* The same for what an earlier call may have failed to make: NULL is the pending error, if one is. */
+int ek_check_given(const char *what, const char *operand, const void *pointer);
 
 /* The pending error's status, or EK_E_STATE if a callee failed without setting one. */
 int ek_error_pending(void);

@@ -60,6 +60,14 @@ int ek_check_pointer(const char *what, const char *operand, const void *pointer)
     return pointer ? 0 : EK_FAIL(EK_E_INVALID, "%s: %s is NULL", what, operand);
 }
 
+int ek_check_given(const char *what, const char *operand, const void *pointer)
+{
+    if (pointer)
+        return 0;
+    int status = ek_error_status();
+    return status < 0 ? status : ek_check_pointer(what, operand, pointer);
+}
+
 int ek_error_outcome(int rc)
 {
     int status = ek_error_status();

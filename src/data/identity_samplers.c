@@ -4,15 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
+#include "core/heap.h"
 #include "core/keywords.h"
 #include "core/python_random.h"
-#include "core/thread.h"
-#include "data/samplers.h"
+#include "data/sampler.h"
 
 typedef struct identity_sampler {
-    ek_ranged_sampler ranged; /* [0, count) */
-    int64_t *members;         /* samples by identity, identities in the order of their first one */
-    int64_t *ends;            /* identity i's members end before members[ends[i]] */
+    ek_index_sampler base; /* [0, count) */
+    int64_t *members;      /* samples by identity, identities in the order of their first one */
+    int64_t *ends;         /* identity i's members end before members[ends[i]]; owned with them */
     int64_t identities;
     int64_t most;      /* members of an identity */
     int64_t instances; /* in a group */
@@ -27,40 +28,39 @@ typedef struct sighting {
     int64_t identity, sample, first; /* sample of the identity */
 } sighting;
 
-static int order(int64_t a, int64_t b)
+static int identity_order(int64_t a, int64_t b)
 {
     return a < b ? -1 : a > b;
 }
 
-static int by_identity(const void *left, const void *right)
+static int identity_by_value(const void *left, const void *right)
 {
     const sighting *a = left, *b = right;
-
-    return a->identity == b->identity ? order(a->sample, b->sample)
-                                      : order(a->identity, b->identity);
+    int order = identity_order(a->identity, b->identity);
+    return order ? order : identity_order(a->sample, b->sample);
 }
 
-static int by_first(const void *left, const void *right)
+static int identity_by_first(const void *left, const void *right)
 {
     const sighting *a = left, *b = right;
-
-    return a->first == b->first ? order(a->sample, b->sample) : order(a->first, b->first);
+    int order = identity_order(a->first, b->first);
+    return order ? order : identity_order(a->sample, b->sample);
 }
 
 /* Sorted so that an identity's samples stand side by side in their order, and identities in that of
  * their first samples. */
-static void sort(sighting *seen, const int64_t *identities, int64_t count)
+static void identity_sort(sighting *seen, const int64_t *identities, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         seen[i] = (sighting){identities[i], i, 0};
-    qsort(seen, (size_t)count, sizeof *seen, by_identity);
+    qsort(seen, (size_t)count, sizeof *seen, identity_by_value);
     for (int64_t i = 0; i < count; i++)
         seen[i].first =
             i > 0 && seen[i].identity == seen[i - 1].identity ? seen[i - 1].first : seen[i].sample;
-    qsort(seen, (size_t)count, sizeof *seen, by_first);
+    qsort(seen, (size_t)count, sizeof *seen, identity_by_first);
 }
 
-static void note(identity_sampler *self, const sighting *seen, int64_t count)
+static void identity_note(identity_sampler *self, const sighting *seen, int64_t count)
 {
     for (int64_t i = 0, size = 0; i < count; i++) {
         self->members[i] = seen[i].sample;
@@ -73,25 +73,27 @@ static void note(identity_sampler *self, const sighting *seen, int64_t count)
     }
 }
 
-static int group(identity_sampler *self, const int64_t *identities, int64_t count)
+static int identity_group(identity_sampler *self, const int64_t *identities, int64_t count)
 {
+    const int64_t limit = INT64_MAX / (int64_t)(2 * sizeof(int64_t));
     sighting *seen = ek_calloc((size_t)count + 1, sizeof *seen);
-
-    self->members = ek_calloc((size_t)count + 1, sizeof *self->members);
-    self->ends = ek_calloc((size_t)count + 1, sizeof *self->ends);
-    if (!seen || !self->members || !self->ends) {
+    self->members = self->base.owned = ek_calloc((size_t)count + 1, 2 * sizeof *self->members);
+    if (!seen || !self->members) {
         free(seen);
         return EK_E_NO_MEMORY;
     }
-    sort(seen, identities, count);
-    note(self, seen, count);
+    self->ends = self->members + count;
+    identity_sort(seen, identities, count);
+    identity_note(self, seen, count);
     free(seen);
-    const int64_t limit = INT64_MAX / (int64_t)(2 * sizeof(int64_t));
     if (self->groups > 0 && self->instances > limit / self->groups)
         return EK_FAIL(EK_E_INVALID,
                        "identity samplers: %lld groups of num_instances %lld are more than any "
                        "memory holds",
                        (long long)self->groups, (long long)self->instances);
+    /* What is over when groups are dealt out evenly is dropped. */
+    self->base.length = self->groups / self->num_replicas * self->instances;
+    self->base.room = self->groups * self->instances;
     return 0;
 }
 
@@ -99,12 +101,11 @@ static int group(identity_sampler *self, const int64_t *identities, int64_t coun
 
 /* Of one identity: all its samples, or with replacement where there are too few, shuffled. Returns
  * how many `drawn` has. */
-static int64_t draw_identity(const identity_sampler *self, int64_t identity, int64_t *drawn)
+static int64_t identity_draw(const identity_sampler *self, int64_t identity, int64_t *drawn)
 {
     int64_t begin = identity ? self->ends[identity - 1] : 0;
     const int64_t *members = self->members + begin;
     int64_t size = self->ends[identity] - begin;
-
     if (size >= self->instances) {
         memcpy(drawn, members, (size_t)size * sizeof *drawn);
     } else {
@@ -117,131 +118,89 @@ static int64_t draw_identity(const identity_sampler *self, int64_t identity, int
 }
 
 /* The groups of all ranks. */
-static int draw_groups(const identity_sampler *self, ek_pass *pass)
+static int identity_draw_groups(const identity_sampler *self, int64_t *indices)
 {
-    int64_t most = self->most > self->instances ? self->most : self->instances;
-    size_t group_bytes = (size_t)self->instances * sizeof *pass->indices;
-
-    EK_TRY(ek_pass_reserve(pass, self->groups * self->instances));
+    int64_t most = self->most > self->instances ? self->most : self->instances, drawn_count = 0;
+    size_t group_nbytes = (size_t)self->instances * sizeof *indices;
     if (self->groups == 0)
         return 0;
     int64_t *drawn = ek_calloc((size_t)most, sizeof *drawn);
     if (!drawn)
         return EK_E_NO_MEMORY;
     for (int64_t i = 0; i < self->identities; i++) {
-        int64_t size = draw_identity(self, i, drawn);
+        int64_t size = identity_draw(self, i, drawn);
         size -= size % self->instances;
-        memcpy(pass->indices + pass->count, drawn, (size_t)size * sizeof *drawn);
-        pass->count += size;
+        memcpy(indices + drawn_count, drawn, (size_t)size * sizeof *drawn);
+        drawn_count += size;
     }
     free(drawn);
-    ek_python_shuffle(NULL, pass->indices, self->groups, group_bytes);
+    ek_python_shuffle(NULL, indices, self->groups, group_nbytes);
     return 0;
 }
 
-/* What is over when groups are dealt out evenly is dropped. */
-static int64_t groups_of_rank(const identity_sampler *self)
+static int identity_fill(ek_index_sampler *self, int64_t *indices)
 {
-    return self->groups / self->num_replicas;
+    return identity_draw_groups((identity_sampler *)self, indices);
 }
 
-static int64_t identity_length(ek_sampler *sampler)
+static int identity_fill_rank(ek_index_sampler *base, int64_t *indices)
 {
-    const identity_sampler *self = (identity_sampler *)sampler;
-
-    return groups_of_rank(self) * self->instances;
-}
-
-static int random_identity_draw(ek_sampler *sampler, ek_pass *pass)
-{
-    return draw_groups((identity_sampler *)sampler, pass);
-}
-
-static int distributed_identity_draw(ek_sampler *sampler, ek_pass *pass)
-{
-    const identity_sampler *self = (identity_sampler *)sampler;
-    int64_t seed = (int64_t)((uint64_t)self->seed + (uint64_t)sampler->epoch);
-    int64_t size = self->instances;
-
+    const identity_sampler *self = (identity_sampler *)base;
+    int64_t seed = (int64_t)((uint64_t)self->seed + (uint64_t)base->sampler.epoch);
+    int64_t size = self->instances, from = self->rank * size, step = self->num_replicas * size;
     ek_python_seed(NULL, seed);
     ek_numpy_seed(NULL, (uint32_t)seed);
-    EK_TRY(draw_groups(self, pass));
-    pass->count = 0;
-    for (int64_t i = 0; i < groups_of_rank(self); i++, pass->count += size)
-        memmove(pass->indices + pass->count,
-                pass->indices + (self->rank + i * self->num_replicas) * size,
-                (size_t)size * sizeof *pass->indices);
+    EK_TRY(identity_draw_groups(self, indices));
+    for (int64_t to = 0; to < base->length; to += size, from += step)
+        memmove(indices + to, indices + from, (size_t)size * sizeof *indices);
     return 0;
 }
 
-static void identity_destroy(ek_sampler *sampler)
-{
-    free(((identity_sampler *)sampler)->members);
-    free(((identity_sampler *)sampler)->ends);
-}
-
-const ek_sampler_type ek_random_identity_type = {.name = "random_identity",
-                                                 .size = sizeof(identity_sampler),
-                                                 .length = identity_length,
-                                                 .draw = random_identity_draw,
-                                                 .destroy = identity_destroy};
-
-const ek_sampler_type ek_distributed_random_identity_type = {.name = "distributed_random_identity",
-                                                             .size = sizeof(identity_sampler),
-                                                             .length = identity_length,
-                                                             .draw = distributed_identity_draw,
-                                                             .destroy = identity_destroy};
+static const ek_index_sampler_type random_identity_type =
+    EK_INDEX_SAMPLER_TYPE("random_identity", identity_sampler, identity_fill);
+static const ek_index_sampler_type distributed_identity_type =
+    EK_INDEX_SAMPLER_TYPE("distributed_random_identity", identity_sampler, identity_fill_rank);
 
 /* ---- making ---- */
 
-static ek_sampler *make(const ek_sampler_type *type, const char *function,
-                        const ek_identity_sampler_options *options)
+static ek_sampler *identity_new(const ek_index_sampler_type *type, const char *function,
+                                const ek_identity_sampler_options *options)
 {
     int64_t instances = ek_integer_or(EK_GIVEN(options, num_instances, 2), 4);
     int num_replicas = (int)ek_integer_or(EK_GIVEN(options, num_replicas, 3), 1);
-
-    if (options->count < 0 || (options->count > 0 && !options->identities)) {
-        EK_FAIL(EK_E_INVALID, "%s: %s", function,
-                options->count < 0 ? "the count is negative" : "the identities are NULL");
+    int64_t count = options->count;
+    if (ek_sampler_check_array(function, "the array of identities", options->identities, count) <
+            0 ||
+        ek_sampler_check_least(function, "num_instances", instances, 1) < 0 ||
+        ek_sampler_check_rank(function, num_replicas, options->rank) < 0)
         return NULL;
-    }
-    if (instances < 1) {
-        EK_FAIL(EK_E_INVALID, "%s: num_instances is %lld; it must be 1 or more", function,
-                (long long)instances);
-        return NULL;
-    }
-    if (ek_sampler_check_rank(num_replicas, options->rank, function) < 0)
-        return NULL;
-    identity_sampler *self = (identity_sampler *)ek_sampler_new(type);
+    identity_sampler *self = ek_index_sampler_new(type, count, 0);
     if (!self)
         return NULL;
-    self->ranged.high = options->count;
-    self->ranged.sampler.automatic_epochs = options->automatic_epochs;
+    self->base.sampler.automatic_epochs = options->automatic_epochs;
     self->instances = instances;
     self->num_replicas = num_replicas;
     self->rank = options->rank;
     self->seed = options->seed;
-    if (group(self, options->identities, options->count) < 0) {
-        ek_sampler_free(&self->ranged.sampler);
+    if (identity_group(self, options->identities, count) < 0) {
+        ek_sampler_free(&self->base.sampler);
         return NULL;
     }
-    return &self->ranged.sampler;
+    return &self->base.sampler;
 }
 
 ek_sampler *ek_random_identity_sampler_with(ek_identity_sampler_options options)
 {
-    if (options.num_replicas > 1 || options.rank || options.seed) {
-        EK_FAIL(EK_E_INVALID,
-                "random_identity_sampler: it has no ranks, and draws from the process' generators "
-                "(ek_set_seed); num_replicas, rank and seed are "
-                "ek_distributed_random_identity_sampler's");
-        return NULL;
-    }
-    return make(&ek_random_identity_type, "random_identity_sampler", &options);
+    if (options.num_replicas > 1 || options.rank || options.seed)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "random_identity_sampler: it has no ranks, and draws from the process' "
+                            "generators (ek_set_seed); num_replicas, rank and seed are "
+                            "ek_distributed_random_identity_sampler's");
+    return identity_new(&random_identity_type, "random_identity_sampler", &options);
 }
 
 ek_sampler *ek_distributed_random_identity_sampler_with(ek_identity_sampler_options options)
 {
-    return make(&ek_distributed_random_identity_type, "distributed_random_identity_sampler",
-                &options);
+    return identity_new(&distributed_identity_type, "distributed_random_identity_sampler",
+                        &options);
 }

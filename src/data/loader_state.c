@@ -7,205 +7,154 @@
  *     workers     i64: with EK_SEED_WORKER their number, else 0
  *     begun       i64: 1 within a pass, else 0
  *     sampler     its state
- *     generator   u8: the state of the caller's generator, where the loader has one
+ *     generator   u8: the state of the caller's generator, if the loader has one
  *
  * and within a pass
  *
  *     given       i64: batches of the pass that were given
  *     base_seed   i64
  *     indices     i64: of the samples that are left
- *     ends        i64: where their batches end, where the sampler makes batches
+ *     ends        i64: where their batches end, if the sampler makes batches
  *     of_worker   u8: with EK_SEED_WORKER the workers' generators, one after another
  *
  * What is left of a pass stands there itself, so that no sampler has to draw it again. */
 #include <stdlib.h>
 
-#include "core/thread.h"
 #include "data/loader.h"
-#include "data/state.h"
+#include "data/sampler.h"
 
-static const char load[] = "loader_load_state";
-
-static int64_t batch_size_of(const ek_loader *loader)
+static int64_t loader_batch_size(const ek_loader *loader)
 {
     return loader->single ? -1 : loader->batch_size;
 }
 
-static int64_t seeded_workers(const ek_loader *loader)
+static int64_t loader_seeded_workers(const ek_loader *loader)
 {
     return loader->options.seeding == EK_SEED_WORKER ? loader->options.workers : 0;
 }
 
 /* ---- saving ---- */
 
-static ek_value rest_of_ends(const ek_loader *loader, int64_t begin)
+static void loader_put_workers(const ek_loader *loader, ek_state_writer *writer)
 {
-    const ek_pass *pass = &loader->pass;
-    int64_t position = loader->given - loader->first, count = pass->batches - position;
-    int64_t *ends = ek_calloc((size_t)count, sizeof *ends);
-    if (!ends)
-        return ek_value_error();
-    for (int64_t b = 0; b < count; b++)
-        ends[b] = pass->ends[position + b] - begin;
-    ek_value value = ek_state_of_ints(ends, count);
-    free(ends);
-    return value;
-}
-
-static ek_value generators_of_workers(const ek_loader *loader)
-{
-    int workers = loader->options.workers;
-    uint8_t *bytes = ek_calloc((size_t)workers, EK_GENERATOR_STATE_BYTES);
-    if (!bytes)
-        return ek_value_error();
-    int rc = 0;
-    for (int w = 0; w < workers && rc == 0; w++) {
+    enum { EACH = EK_GENERATOR_STATE_BYTES };
+    int workers = loader->options.workers, rc = 0;
+    uint8_t *bytes = ek_calloc((size_t)workers, EACH);
+    for (int w = 0; bytes && w < workers && rc == 0; w++) {
         ek_generator generator = loader->after[w];
         if (generator.left == 0)
             ek_generator_seed(&generator, generator.seed);
-        rc = ek_generator_get_state(&generator, bytes + (size_t)w * EK_GENERATOR_STATE_BYTES,
-                                    EK_GENERATOR_STATE_BYTES);
+        rc = ek_generator_get_state(&generator, bytes + (size_t)w * EACH, EACH);
     }
-    ek_value value = rc < 0 ? ek_value_error()
-                            : ek_state_of_bytes(bytes, (int64_t)workers * EK_GENERATOR_STATE_BYTES);
+    if (bytes && rc == 0)
+        ek_state_put_bytes(writer, "of_worker", bytes, (int64_t)workers * EACH);
+    else
+        ek_state_put(writer, "of_worker", ek_value_error());
     free(bytes);
-    return value;
 }
 
-static int add_pass(const ek_loader *loader, ek_value_entry *entries)
+static void loader_put_pass(const ek_loader *loader, ek_state_writer *writer)
 {
-    const ek_pass *pass = &loader->pass;
-    int64_t begin = pass->count, end;
-    int count = 0;
+    int64_t begin = loader->pass.count, end;
     if (loader->given < loader->batches)
         ek_loader_range(loader, loader->given, &begin, &end);
-    entries[count++] = (ek_value_entry){"given", ek_state_of_int(loader->given)};
-    entries[count++] = (ek_value_entry){"base_seed", ek_state_of_int((int64_t)loader->base_seed)};
-    entries[count++] =
-        (ek_value_entry){"indices", ek_state_of_ints(pass->indices + begin, pass->count - begin)};
-    if (loader->batch_size == 0)
-        entries[count++] = (ek_value_entry){"ends", rest_of_ends(loader, begin)};
+    ek_state_put_int(writer, "given", loader->given);
+    ek_state_put_int(writer, "base_seed", (int64_t)loader->base_seed);
+    ek_state_put_pass(writer, &loader->pass, begin, loader->batch_size == 0,
+                      loader->given - loader->first);
     if (ek_loader_seeds_workers(loader))
-        entries[count++] = (ek_value_entry){"of_worker", generators_of_workers(loader)};
-    return count;
+        loader_put_workers(loader, writer);
 }
 
 ek_value ek_loader_state(ek_loader *loader)
 {
-    ek_value_entry entries[13];
-    int count = 0;
-    if (!loader) {
+    ek_state_writer writer = {.count = 0};
+    if (!loader)
         ek_error_pending();
-        return ek_value_error();
-    }
-    if (ek_fork_check() < 0)
+    if (!loader || ek_fork_check() < 0)
         return ek_value_error();
     const ek_loader_options *options = &loader->options;
     int64_t samples = ek_dataset_length(options->dataset);
     if (samples < 0)
         return ek_value_error();
-    entries[count++] = (ek_value_entry){"samples", ek_state_of_int(samples)};
-    entries[count++] = (ek_value_entry){"batch_size", ek_state_of_int(batch_size_of(loader))};
-    entries[count++] = (ek_value_entry){"drop_last", ek_state_of_int(options->drop_last)};
-    entries[count++] = (ek_value_entry){"seeding", ek_state_of_int(options->seeding)};
-    entries[count++] = (ek_value_entry){"workers", ek_state_of_int(seeded_workers(loader))};
-    entries[count++] = (ek_value_entry){"begun", ek_state_of_int(loader->begun)};
-    entries[count++] = (ek_value_entry){"sampler", ek_sampler_state(loader->sampler)};
-    if (options->generator)
-        entries[count++] = (ek_value_entry){"generator", ek_state_of_generator(options->generator)};
+    ek_state_put_int(&writer, "samples", samples);
+    ek_state_put_int(&writer, "batch_size", loader_batch_size(loader));
+    ek_state_put_int(&writer, "drop_last", options->drop_last);
+    ek_state_put_int(&writer, "seeding", options->seeding);
+    ek_state_put_int(&writer, "workers", loader_seeded_workers(loader));
+    ek_state_put_int(&writer, "begun", loader->begun);
+    ek_state_put(&writer, "sampler", ek_sampler_state(loader->sampler));
+    ek_state_put_generator(&writer, options->generator);
     if (loader->begun)
-        count += add_pass(loader, entries + count);
-    return ek_value_dict(entries, count);
+        loader_put_pass(loader, &writer);
+    return ek_value_dict(writer.entries, writer.count);
 }
 
 /* ---- loading: all is read and checked before anything is changed ---- */
 
-typedef struct loaded {
-    int64_t begun, given, base_seed, length;
+typedef struct loader_loaded {
+    int64_t begun, given, base_seed;
     ek_pass pass;
     ek_generator generator;
     ek_generator *of_worker;
-} loaded;
+} loader_loaded;
 
-static int check_same(ek_value state, const char *key, int64_t here, const char *what)
+static int loader_check_same(const ek_state *state, const char *key, int64_t here, const char *what)
 {
     int64_t there;
-    EK_TRY(ek_state_int(state, load, key, INT64_MIN, INT64_MAX, &there));
+    EK_TRY(ek_state_int(state, key, INT64_MIN, INT64_MAX, &there));
     if (there == here)
         return 0;
     return EK_FAIL(EK_E_INVALID, "%s: the state is of a loader with %s %lld; this one has %lld",
-                   load, what, (long long)there, (long long)here);
+                   state->function, what, (long long)there, (long long)here);
 }
 
-static int read_indices(ek_value state, loaded *into)
+static int loader_read_workers(const ek_loader *loader, const ek_state *state, loader_loaded *into)
 {
-    ek_pass *pass = &into->pass;
-    EK_TRY(ek_state_ints(state, load, "indices", &pass->indices, &pass->count));
-    pass->room = pass->count;
-    for (int64_t i = 0; i < pass->count; i++)
-        if (pass->indices[i] < 0 || pass->indices[i] >= into->length)
-            return EK_FAIL(EK_E_FORMAT,
-                           "%s: \"indices\" of the state has sample %lld; the data set has %lld",
-                           load, (long long)pass->indices[i], (long long)into->length);
-    return 0;
-}
-
-static int read_workers(const ek_loader *loader, ek_value state, loaded *into)
-{
+    enum { EACH = EK_GENERATOR_STATE_BYTES };
     const int before = ek_error_status();
     int workers = loader->options.workers;
-    int64_t nbytes = (int64_t)workers * EK_GENERATOR_STATE_BYTES;
-    uint8_t *bytes = ek_calloc(1, (size_t)nbytes);
+    uint8_t *bytes = ek_calloc((size_t)workers, EACH);
     into->of_worker = ek_calloc((size_t)workers, sizeof *into->of_worker);
     int rc = bytes && into->of_worker ? 0 : EK_E_NO_MEMORY;
     if (rc == 0)
-        rc = ek_state_bytes(state, load, "of_worker", bytes, nbytes);
+        rc = ek_state_bytes(state, "of_worker", bytes, (int64_t)workers * EACH);
     for (int w = 0; w < workers && rc == 0; w++) {
-        rc = ek_generator_set_state(&into->of_worker[w],
-                                    bytes + (size_t)w * EK_GENERATOR_STATE_BYTES,
-                                    EK_GENERATOR_STATE_BYTES);
+        rc = ek_generator_set_state(&into->of_worker[w], bytes + (size_t)w * EACH, EACH);
         if (rc < 0)
-            ek_error_prefix(before, "%s: worker %d in \"of_worker\" of the state", load, w);
+            ek_error_prefix(before, "%s: worker %d in \"of_worker\" of the state", state->function,
+                            w);
     }
     free(bytes);
     return rc;
 }
 
-static int read_pass(const ek_loader *loader, ek_value state, loaded *into)
-{
-    EK_TRY(ek_state_int(state, load, "given", 0, INT64_MAX / 2, &into->given));
-    EK_TRY(ek_state_int(state, load, "base_seed", 0, INT64_MAX, &into->base_seed));
-    EK_TRY(read_indices(state, into));
-    if (loader->batch_size == 0)
-        EK_TRY(ek_state_ends(state, load, &into->pass));
-    return ek_loader_seeds_workers(loader) ? read_workers(loader, state, into) : 0;
-}
-
-static int read_state(const ek_loader *loader, ek_value state, loaded *into)
+static int loader_read(const ek_loader *loader, const ek_state *state, loader_loaded *into)
 {
     const ek_loader_options *options = &loader->options;
-    EK_TRY(ek_state_check(state, load));
-    into->length = ek_dataset_length(options->dataset);
-    if (into->length < 0)
+    EK_TRY(ek_state_check(state));
+    int64_t length = ek_dataset_length(options->dataset);
+    if (length < 0)
         return ek_error_pending();
-    EK_TRY(check_same(state, "samples", into->length, "a data set of length"));
-    EK_TRY(check_same(state, "batch_size", batch_size_of(loader),
-                      "batch_size (0: a batch_sampler's, -1: samples as they are)"));
-    EK_TRY(check_same(state, "drop_last", options->drop_last, "drop_last"));
-    EK_TRY(check_same(state, "seeding", options->seeding, "seeding (1: EK_SEED_WORKER)"));
-    EK_TRY(check_same(state, "workers", seeded_workers(loader), "workers (EK_SEED_WORKER)"));
-    EK_TRY(ek_state_int(state, load, "begun", 0, 1, &into->begun));
-    if (into->begun)
-        EK_TRY(read_pass(loader, state, into));
-    if (options->generator)
-        return ek_state_generator(state, load, "generator", &into->generator);
-    if (ek_state_has(state, "generator"))
-        return EK_FAIL(EK_E_FORMAT,
-                       "%s: the state has a generator; this loader was made without one", load);
-    return 0;
+    EK_TRY(loader_check_same(state, "samples", length, "a data set of length"));
+    EK_TRY(loader_check_same(state, "batch_size", loader_batch_size(loader),
+                             "batch_size (0: a batch_sampler's, -1: samples as they are)"));
+    EK_TRY(loader_check_same(state, "drop_last", options->drop_last, "drop_last"));
+    EK_TRY(loader_check_same(state, "seeding", options->seeding, "seeding (1: EK_SEED_WORKER)"));
+    EK_TRY(loader_check_same(state, "workers", loader_seeded_workers(loader),
+                             "workers (EK_SEED_WORKER)"));
+    EK_TRY(ek_state_int(state, "begun", 0, 1, &into->begun));
+    if (into->begun) {
+        EK_TRY(ek_state_int(state, "given", 0, INT64_MAX / 2, &into->given));
+        EK_TRY(ek_state_int(state, "base_seed", 0, INT64_MAX, &into->base_seed));
+        EK_TRY(ek_state_pass(state, loader->batch_size == 0, 0, length - 1, &into->pass));
+        if (ek_loader_seeds_workers(loader))
+            EK_TRY(loader_read_workers(loader, state, into));
+    }
+    return ek_state_generator(state, options->generator, "loader", &into->generator);
 }
 
-static void take(ek_loader *loader, loaded *from)
+static void loader_take(ek_loader *loader, loader_loaded *from)
 {
     ek_loader_settle(loader, 0);
     ek_loader_forget(loader);
@@ -224,21 +173,22 @@ static void take(ek_loader *loader, loaded *from)
     ek_loader_go_on(loader);
 }
 
-int ek_loader_load_state(ek_loader *loader, ek_value state)
+int ek_loader_load_state(ek_loader *loader, ek_value value)
 {
     const int before = ek_error_status();
-    loaded from = {0};
+    const ek_state state = {"loader_load_state", value};
+    loader_loaded from = {0};
     if (!loader)
         return ek_error_pending();
     EK_TRY(ek_fork_check());
-    int rc = read_state(loader, state, &from);
+    int rc = loader_read(loader, &state, &from);
     if (rc == 0) {
-        rc = ek_sampler_load_state(loader->sampler, ek_value_get(state, "sampler"));
+        rc = ek_sampler_load_state(loader->sampler, ek_value_get(value, "sampler"));
         if (rc < 0)
-            ek_error_prefix(before, "%s", load);
+            ek_error_prefix(before, "%s", state.function);
     }
     if (rc == 0)
-        take(loader, &from);
+        loader_take(loader, &from);
     ek_pass_free(&from.pass);
     free(from.of_worker);
     return rc;

@@ -331,7 +331,7 @@ TEST(numbers_out_of_range_are_refused)
     for (int i = 0; i < 3; i++)
         assert_state_refused(shuffled, EK_SEED_BATCH, 2,
                              with(state, "indices", ints(indices[i], 3)), EK_E_FORMAT,
-                             "\"indices\" of the state has sample");
+                             "\"indices\" of the state has ");
     /* Fewer than there were are a shorter pass. */
     made m = make(shuffled, EK_SEED_BATCH, 2);
     static record rest;

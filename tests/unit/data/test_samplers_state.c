@@ -212,7 +212,7 @@ TEST(hostile_states)
         {"indices", none, "no \"indices\""},
         {"indices", floats, "is f32"},
         {"indices", zeros(EK_SHAPE(6, 1), EK_I64), "shape [6, 1]"},
-        {"indices", integers(0, 1, 10), "has 10; samples of this sampler lie in [0, 9]"},
+        {"indices", integers(0, 1, 10), "has 10; samples here lie in [0, 9]"},
         {"indices", integers(0, -1, 1), "has -1"},
         {"indices", integers(INT64_MAX, 0, 0), "has 9223372036854775807"},
         {"ends", none, "no \"ends\""},
@@ -265,7 +265,7 @@ TEST(hostile_subsets)
     for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
         ek_value wrong = spoiled(state, "indices", integers(7, 40, outside[i]));
         assert_refused(ek_sampler_load_state(sampler, wrong), EK_E_FORMAT,
-                       "samples of this sampler lie in [7, 40]");
+                       "samples here lie in [7, 40]");
     }
     assert_ok(ek_sampler_load_state(sampler, spoiled(state, "indices", integers(7, 40, 12))));
     ek_sampler_free(sampler);

@@ -180,9 +180,9 @@ TEST(wrong_arguments)
     assert_refused(ek_random_sampler(-5), EK_E_INVALID, "count is -5");
     assert_refused(ek_random_sampler(5, .num_samples = -2), EK_E_INVALID, "num_samples is -2");
     assert_refused(ek_random_sampler(5, .num_samples = EK_ZERO), EK_E_INVALID, "num_samples is 0");
-    assert_refused(ek_subset_random_sampler(NULL, 2, NULL), EK_E_INVALID, "indices are NULL");
-    assert_refused(ek_subset_random_sampler(identities, -1, NULL), EK_E_INVALID,
-                   "count is negative");
+    assert_refused(ek_subset_random_sampler(NULL, 2, NULL), EK_E_INVALID,
+                   "array of indices is NULL");
+    assert_refused(ek_subset_random_sampler(identities, -1, NULL), EK_E_INVALID, "count is -");
     assert_refused(ek_weighted_random_sampler(negative, 2, 3, NULL), EK_E_INVALID,
                    "weight 1 is -1");
     assert_refused(ek_weighted_random_sampler(nan, 2, 3, NULL), EK_E_INVALID, "weight 1 is");
@@ -191,10 +191,11 @@ TEST(wrong_arguments)
     assert_refused(ek_weighted_random_sampler(zeros, 2, 3, NULL), EK_E_INVALID, "add up to 0");
     assert_refused(ek_weighted_random_sampler(huge, 2, 3, NULL), EK_E_INVALID, "add up to inf");
     assert_refused(ek_weighted_random_sampler(huge, 0, 3, NULL), EK_E_INVALID,
-                   "count is not positive");
-    assert_refused(ek_weighted_random_sampler(NULL, 2, 3, NULL), EK_E_INVALID, "weights are NULL");
+                   "count is 0; it must be 1 or more");
+    assert_refused(ek_weighted_random_sampler(NULL, 2, 3, NULL), EK_E_INVALID,
+                   "array of weights is NULL");
     assert_refused(ek_weighted_random_sampler(huge, 1, 0, NULL), EK_E_INVALID,
-                   "num_samples is not positive");
+                   "num_samples is 0; it must be 1 or more");
     assert_refused(ek_distributed_sampler(10, 2, 2), EK_E_INVALID,
                    "Invalid rank 2, rank should be in the interval [0, 1]");
     assert_refused(ek_distributed_sampler(10, 2, -1), EK_E_INVALID, "Invalid rank -1");
@@ -205,8 +206,9 @@ TEST(wrong_arguments)
     assert_refused(ek_distributed_inference_sampler(10, 3, 3, EK_ON), EK_E_INVALID,
                    "interval [0, 2]");
     assert_refused(ek_distributed_inference_sampler(-1, 3, 0, EK_ON), EK_E_INVALID, "count is -1");
-    assert_refused(ek_random_identity_sampler(NULL, 3), EK_E_INVALID, "identities are NULL");
-    assert_refused(ek_random_identity_sampler(identities, -3), EK_E_INVALID, "count is negative");
+    assert_refused(ek_random_identity_sampler(NULL, 3), EK_E_INVALID,
+                   "array of identities is NULL");
+    assert_refused(ek_random_identity_sampler(identities, -3), EK_E_INVALID, "count is -");
     assert_refused(ek_random_identity_sampler(identities, PEOPLE, EK_ZERO), EK_E_INVALID,
                    "num_instances is 0");
     assert_refused(ek_random_identity_sampler(identities, PEOPLE, INT64_MAX), EK_E_INVALID,
