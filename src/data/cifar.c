@@ -70,7 +70,6 @@ static int check_labels(const cifar *kind, const char *path, const uint8_t *reco
 static int read_records(const cifar *kind, ek_stream *stream, ek_bytes *records)
 {
     size_t before = records->nbytes, size = record_nbytes(kind), most = most_nbytes(kind, stream);
-
     EK_TRY(ek_stream_append(stream, most + 1, records));
     size_t nbytes = records->nbytes - before;
     if (nbytes > most)
@@ -89,7 +88,6 @@ static int read_records(const cifar *kind, ek_stream *stream, ek_bytes *records)
 static int read_file(const cifar *kind, const char *path, ek_bytes *records)
 {
     ek_stream stream;
-
     EK_TRY(ek_stream_open(&stream, "read_cifar", path));
     int status = read_records(kind, &stream, records);
     ek_stream_close(&stream);
@@ -103,7 +101,6 @@ static ek_tensor *pictures_of(const cifar *kind, const ek_bytes *records)
     size_t size = record_nbytes(kind), count = records->nbytes / size;
     ek_tensor *pictures = ek_empty(EK_SHAPE((int64_t)count, 3, 32, 32), EK_U8);
     uint8_t *to = pictures ? ek_tensor_address(pictures) : NULL;
-
     for (size_t i = 0; to && i < count; i++)
         memcpy(to + i * PIXELS, records->bytes + i * size + kind->labels, PIXELS);
     return pictures;
@@ -116,7 +113,6 @@ static ek_tensor *labels_of(const cifar *kind, const ek_bytes *records, int firs
     ek_shape shape = {.ndim = columns > 1 ? 2 : 1, .dims = {(int64_t)count, columns}};
     ek_tensor *labels = ek_empty(shape, EK_I64);
     int64_t *to = labels ? ek_tensor_address(labels) : NULL;
-
     for (size_t i = 0; to && i < count; i++)
         for (int k = first; k < first + columns; k++)
             *to++ = records->bytes[i * size + (size_t)k];
@@ -127,7 +123,6 @@ int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek_tensor
 {
     const cifar *kind = classes == 100 ? &cifar100 : &cifar10;
     ek_bytes records = {0};
-
     if (!pictures || !labels)
         return EK_FAIL(EK_E_INVALID, "read_cifar: there is no place for the %s",
                        pictures ? "labels" : "pictures");
@@ -177,7 +172,6 @@ static ek_dataset *dataset_of(const cifar *kind, const char *directory, bool tra
 {
     ek_bytes records = {0};
     ek_dataset *dataset = NULL;
-
     ek_scope scope = ek_scope_begin();
     if (read_all(kind, directory, train, &records) == 0) {
         ek_tensor *pictures = pictures_of(kind, &records);

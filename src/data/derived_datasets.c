@@ -402,7 +402,6 @@ static int partition_check(int part, const ek_partition_options *options)
 {
     const double rounding = 1e-9;
     double sum = 0;
-
     if (options->count < 1 || !options->sizes)
         return EK_FAIL(EK_E_INVALID, "partition: %d sizes%s; there has to be one at least",
                        options->count, options->sizes ? "" : " at NULL");
@@ -426,7 +425,6 @@ static ek_dataset *partition_cut(int part, const ek_partition_options *options, 
     ek_generator generator;
     int64_t begin = 0, count;
     int64_t *order = ek_calloc((size_t)length + 1, sizeof *order);
-
     if (!order) {
         ek_dataset_free(options->dataset);
         return NULL;

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/thread.h"
+#include "core/heap.h"
 
 /* ---- whole numbers ---- */
 
@@ -117,24 +117,50 @@ WIDEN_F8(e8m0)
 WIDEN_F8(e4m3fnuz)
 WIDEN_F8(e5m2fnuz)
 
-/* ---- */
+/* ---- all types ---- */
 
-const ek_element ek_element_f64 = {8, EK_F64, NULL};
-const ek_element ek_element_f32 = {4, EK_F32, NULL};
-const ek_element ek_element_bf16 = {2, EK_BF16, NULL};
-const ek_element ek_element_i64 = {8, EK_I64, NULL};
-const ek_element ek_element_u8 = {1, EK_U8, NULL};
-const ek_element ek_element_f16 = {2, EK_F32, element_widen_f16};
-const ek_element ek_element_f8_e5m2 = {1, EK_F32, element_widen_e5m2};
-const ek_element ek_element_f8_e4m3 = {1, EK_F32, element_widen_e4m3};
-const ek_element ek_element_f8_e8m0 = {1, EK_F32, element_widen_e8m0};
-const ek_element ek_element_f8_e4m3fnuz = {1, EK_F32, element_widen_e4m3fnuz};
-const ek_element ek_element_f8_e5m2fnuz = {1, EK_F32, element_widen_e5m2fnuz};
-const ek_element ek_element_i8 = {1, EK_I64, element_widen_i8};
-const ek_element ek_element_i16 = {2, EK_I64, element_widen_i16};
-const ek_element ek_element_u16 = {2, EK_I64, element_widen_u16};
-const ek_element ek_element_i32 = {4, EK_I64, element_widen_i32};
-const ek_element ek_element_u32 = {4, EK_I64, element_widen_u32};
+/* BOOL comes before U8, so that u8 is looked for from the end. */
+static const ek_element elements[] = {
+    {"BOOL", 8, EK_U8, NULL, false},
+    {"F4", 4, EK_F32, NULL, true},
+    {"F6_E2M3", 6, EK_F32, NULL, true},
+    {"F6_E3M2", 6, EK_F32, NULL, true},
+    {"U8", 8, EK_U8, NULL, false},
+    {"I8", 8, EK_I64, element_widen_i8, false},
+    {"F8_E5M2", 8, EK_F32, element_widen_e5m2, false},
+    {"F8_E4M3", 8, EK_F32, element_widen_e4m3, false},
+    {"F8_E8M0", 8, EK_F32, element_widen_e8m0, false},
+    {"F8_E4M3FNUZ", 8, EK_F32, element_widen_e4m3fnuz, false},
+    {"F8_E5M2FNUZ", 8, EK_F32, element_widen_e5m2fnuz, false},
+    {"I16", 16, EK_I64, element_widen_i16, false},
+    {"U16", 16, EK_I64, element_widen_u16, false},
+    {"F16", 16, EK_F32, element_widen_f16, false},
+    {"BF16", 16, EK_BF16, NULL, false},
+    {"I32", 32, EK_I64, element_widen_i32, false},
+    {"U32", 32, EK_I64, element_widen_u32, false},
+    {"F32", 32, EK_F32, NULL, false},
+    {"C64", 64, EK_F64, NULL, true},
+    {"F64", 64, EK_F64, NULL, false},
+    {"I64", 64, EK_I64, NULL, false},
+    {"U64", 64, EK_I64, NULL, true},
+};
+enum { ELEMENTS = sizeof elements / sizeof *elements };
+
+const ek_element *ek_element_find(const char *name)
+{
+    for (int i = 0; i < ELEMENTS; i++)
+        if (strcmp(elements[i].name, name) == 0)
+            return &elements[i];
+    return NULL;
+}
+
+const ek_element *ek_element_of(ek_dtype dtype)
+{
+    const ek_element *element = &elements[ELEMENTS - 1];
+    while (element->dtype != dtype || element->widen || element->unread)
+        element--;
+    return element;
+}
 
 void *ek_element_widened(const ek_element *element, const void *from, size_t count)
 {

@@ -20,7 +20,6 @@ static int read_shape(ek_stream *stream, ek_shape *shape)
 {
     const char *path = stream->path;
     uint8_t magic[4], size[4];
-
     EK_TRY(ek_stream_read_header(stream, magic, sizeof magic));
     if (magic[0] != 0 || magic[1] != 0)
         return EK_FAIL(EK_E_FORMAT,
@@ -47,7 +46,6 @@ ek_tensor *ek_read_idx(const char *path)
     ek_shape shape = {0};
     ek_bytes elements = {0};
     ek_tensor *tensor = NULL;
-
     if (ek_stream_open(&stream, "read_idx", path) < 0)
         return NULL;
     if (read_shape(&stream, &shape) == 0 &&
@@ -69,7 +67,6 @@ static ek_tensor *read_named(const char *directory, const char *name, int ndim, 
 {
     const int before = ek_error_status();
     char text[160];
-
     *path = ek_stream_find("mnist", directory, name, must_hold);
     if (!*path)
         return NULL;
@@ -91,7 +88,6 @@ static ek_tensor *read_named(const char *directory, const char *name, int ndim, 
 static ek_tensor *with_channel(const ek_tensor *pictures)
 {
     const int64_t *size = pictures->shape, *step = pictures->stride;
-
     return ek_tensor_view(pictures, 4, (int64_t[]){size[0], 1, size[1], size[2]},
                           (int64_t[]){step[0], step[0], step[1], step[2]}, pictures->offset);
 }
@@ -101,7 +97,6 @@ static ek_tensor *labels_of(const ek_tensor *bytes)
     ek_tensor *labels = ek_empty(EK_SHAPE(bytes->shape[0]), EK_I64);
     const uint8_t *from = ek_tensor_address(bytes);
     int64_t *to = labels ? ek_tensor_address(labels) : NULL;
-
     for (int64_t i = 0; to && i < bytes->shape[0]; i++)
         to[i] = from[i];
     return labels;

@@ -21,8 +21,6 @@ typedef struct npy_header {
     ek_shape shape;
 } npy_header;
 
-/* ---- header ---- */
-
 enum { MAX_HEADER = 65535 }; /* bytes: what version 1 can have, and plain elements need no more */
 
 typedef struct parser {
@@ -45,7 +43,6 @@ static int fail(parser *p, const char *wanted)
 {
     unsigned char found = (unsigned char)look(p);
     char name[32];
-
     if (p->at >= p->nbytes)
         snprintf(name, sizeof name, "it ends");
     else
@@ -84,7 +81,6 @@ static int parse_string(parser *p, char *string, size_t room)
 {
     char quote = look(p);
     size_t nbytes = 0;
-
     if (quote != '\'' && quote != '"')
         return fail(p, "a string");
     for (p->at++; p->at < p->nbytes && p->text[p->at] != quote; p->at++) {
@@ -122,24 +118,20 @@ static int parse_size(parser *p, int64_t *size)
 static int parse_descr(parser *p, npy_header *header)
 {
     static const struct {
-        const char *name;
-        const ek_element *element;
-    } dtypes[] = {{"<f2", &ek_element_f16}, {"<f4", &ek_element_f32}, {"<f8", &ek_element_f64},
-                  {"<i2", &ek_element_i16}, {"<i4", &ek_element_i32}, {"<i8", &ek_element_i64},
-                  {"<u2", &ek_element_u16}, {"<u4", &ek_element_u32}, {"|i1", &ek_element_i8},
-                  {"<i1", &ek_element_i8},  {">i1", &ek_element_i8},  {"|u1", &ek_element_u8},
-                  {"<u1", &ek_element_u8},  {">u1", &ek_element_u8},  {"|b1", &ek_element_u8},
-                  {"<b1", &ek_element_u8},  {">b1", &ek_element_u8}};
+        const char *name, *element;
+    } dtypes[] = {{"<f2", "F16"},  {"<f4", "F32"}, {"<f8", "F64"}, {"<i2", "I16"}, {"<i4", "I32"},
+                  {"<i8", "I64"},  {"<u2", "U16"}, {"<u4", "U32"}, {"|i1", "I8"},  {"<i1", "I8"},
+                  {">i1", "I8"},   {"|u1", "U8"},  {"<u1", "U8"},  {">u1", "U8"},  {"|b1", "BOOL"},
+                  {"<b1", "BOOL"}, {">b1", "BOOL"}};
     const char *path = p->stream->path, *reason = "";
     char name[64];
-
     if (look(p) == '[' || look(p) == '(')
         return EK_FAIL(EK_E_DTYPE,
                        "read_npy: %s: its elements have parts (a structured dtype); " TYPES, path);
     EK_TRY(parse_string(p, name, sizeof name));
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (strcmp(name, dtypes[i].name) == 0) {
-            header->element = dtypes[i].element;
+            header->element = ek_element_find(dtypes[i].element);
             return 0;
         }
     if (name[0] == '>')
@@ -163,7 +155,6 @@ static int parse_shape(parser *p, npy_header *header)
 {
     bool comma = true;
     int64_t size = 0;
-
     EK_TRY(expect(p, '('));
     while (!accept(p, ')')) {
         if (!comma)
@@ -189,7 +180,6 @@ static int parse_entry(parser *p, npy_header *header, bool seen[ENTRIES])
 {
     char key[32];
     size_t begin = (look(p), p->at), i = 0;
-
     EK_TRY(parse_string(p, key, sizeof key));
     while (i < ENTRIES && strcmp(key, entries[i].key) != 0)
         i++;
@@ -205,7 +195,6 @@ static int parse_entry(parser *p, npy_header *header, bool seen[ENTRIES])
 static int parse(parser *p, npy_header *header)
 {
     bool seen[ENTRIES] = {false}, comma = true;
-
     EK_TRY(expect(p, '{'));
     while (!accept(p, '}')) {
         if (!comma)
@@ -228,7 +217,6 @@ static int parse(parser *p, npy_header *header)
 static int read_length(ek_stream *stream, size_t *length)
 {
     uint8_t start[8], bytes[4] = {0};
-
     EK_TRY(ek_stream_read_header(stream, start, sizeof start));
     if (memcmp(start, "\x93NUMPY", 6) != 0)
         return EK_FAIL(EK_E_FORMAT,
@@ -249,7 +237,6 @@ static int read_length(ek_stream *stream, size_t *length)
 static int npy_read_header(ek_stream *stream, npy_header *header)
 {
     size_t length = 0;
-
     *header = (npy_header){0};
     EK_TRY(read_length(stream, &length));
     char *text = ek_calloc(1, length);
@@ -263,8 +250,6 @@ static int npy_read_header(ek_stream *stream, npy_header *header)
     return status;
 }
 
-/* ---- elements ---- */
-
 /* ---- the other order ---- */
 
 /* to[i * to_step + j] = from[i + j * from_step], in squares that both sides' lines of cache
@@ -273,7 +258,6 @@ static inline void transpose(int64_t rows, int64_t columns, const uint8_t *from,
                              uint8_t *to, int64_t to_step, size_t size)
 {
     enum { SIDE = 32 };
-
     for (int64_t i0 = 0; i0 < rows; i0 += SIDE)
         for (int64_t j0 = 0; j0 < columns; j0 += SIDE) {
             int64_t i1 = i0 + SIDE < rows ? i0 + SIDE : rows;
@@ -304,7 +288,6 @@ static void fill_reversed(ek_tensor *tensor, const uint8_t *from)
     size_t size = ek_dtype_size(tensor->dtype);
     int last = tensor->ndim - 1;
     int64_t step[EK_MAX_DIMS] = {1}, index[EK_MAX_DIMS] = {0}, places = 1;
-
     for (int i = 1; i <= last; i++)
         step[i] = step[i - 1] * tensor->shape[i - 1];
     for (int i = 1; i < last; i++)
@@ -354,12 +337,11 @@ ek_tensor *ek_read_npy(const char *path)
     npy_header header;
     ek_bytes elements = {0};
     ek_tensor *tensor = NULL;
-
     if (ek_stream_open(&stream, "read_npy", path) < 0)
         return NULL;
     if (npy_read_header(&stream, &header) == 0 &&
         ek_stream_append_elements(&stream, (size_t)ek_shape_count(&header.shape),
-                                  header.element->size, &elements) == 0)
+                                  ek_element_size(header.element), &elements) == 0)
         tensor = tensor_of(&header, elements.bytes);
     free(elements.bytes);
     ek_stream_close(&stream);

@@ -1,17 +1,21 @@
 /* safetensors_header.c: what a file says of its tensors, of which nothing is believed unchecked. */
-
-#include "data/safetensors_header.h"
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
+#include "core/heap.h"
 #include "core/json.h"
-#include "core/thread.h"
 #include "data/safetensors.h"
 
+/* A file whose header is read. */
+typedef struct header {
+    ek_safetensors *file;
+    ek_json_reader json;
+} header;
+
 /* The sentence begins with the file's name. */
-#define FAIL_FORMAT(file, text, ...) \
-    EK_FAIL(EK_E_FORMAT, "safetensors: %s: " text, (file)->path, __VA_ARGS__)
+#define FAIL_FORMAT(file_, text, ...) \
+    EK_FAIL(EK_E_FORMAT, "safetensors: %s: " text, (file_)->path, __VA_ARGS__)
 
 /* ---- the header's text ---- */
 
@@ -44,14 +48,26 @@ static int header_copy(ek_safetensors *file)
 }
 
 /* `result` of a function of the reader's: its errors are the header's. */
-static int header_check_json(const ek_safetensors *file, const ek_json_reader *reader, int result)
+static int header_check_json(const header *h, int result)
 {
     if (result >= 0)
         return result;
-    return FAIL_FORMAT(file, "the header is no JSON object, at its byte %zu: %s", reader->at,
-                       reader->error);
+    return FAIL_FORMAT(h->file, "the header is no JSON object, at its byte %zu: %s", h->json.at,
+                       h->json.error);
 }
-#define TRY_JSON(result) EK_TRY(header_check_json(file, reader, (result)))
+
+/* A value of this kind, else the sentence of `before`, `name` and `after`. */
+static int header_read_value(header *h, ek_json_kind kind, ek_json_value *value, const char *before,
+                             const char *name, const char *after)
+{
+    EK_TRY(header_check_json(h, ek_json_read(&h->json, value)));
+    return value->kind == kind ? 0 : FAIL_FORMAT(h->file, "%s%.200s%s", before, name, after);
+}
+
+static int header_next(header *h, const char **key)
+{
+    return header_check_json(h, ek_json_next(&h->json, key));
+}
 
 static int header_fail_twice(const ek_safetensors *file, const char *key)
 {
@@ -65,25 +81,24 @@ static int header_compare_keys(const void *a, const void *b)
     return strcmp(((const ek_metadata *)a)->key, ((const ek_metadata *)b)->key);
 }
 
-static int header_read_metadata(ek_safetensors *file, ek_json_reader *reader)
+static int header_read_metadata(header *h)
 {
+    ek_safetensors *file = h->file;
     ek_json_value value;
     const char *key;
     int more;
     if (file->has_metadata)
         return header_fail_twice(file, EK_SAFETENSORS_METADATA);
     file->has_metadata = true;
-    TRY_JSON(ek_json_read(reader, &value));
-    if (value.kind != EK_JSON_OBJECT)
-        return FAIL_FORMAT(file, "%s is no object", EK_SAFETENSORS_METADATA);
-    while ((more = ek_json_next(reader, &key)) > 0) {
-        TRY_JSON(ek_json_read(reader, &value));
-        if (value.kind != EK_JSON_STRING)
-            return FAIL_FORMAT(file, "the value of metadata \"%.200s\" is no string", key);
+    EK_TRY(
+        header_read_value(h, EK_JSON_OBJECT, &value, "", EK_SAFETENSORS_METADATA, " is no object"));
+    while ((more = header_next(h, &key)) > 0) {
+        EK_TRY(header_read_value(h, EK_JSON_STRING, &value, "the value of metadata \"", key,
+                                 "\" is no string"));
         EK_TRY(ek_grow(&file->metadata, &file->metadata_room, file->metadata_count + 1));
         file->metadata[file->metadata_count++] = (ek_metadata){key, value.text};
     }
-    TRY_JSON(more);
+    EK_TRY(more);
     if (file->metadata_count > 0)
         qsort(file->metadata, (size_t)file->metadata_count, sizeof *file->metadata,
               header_compare_keys);
@@ -117,125 +132,119 @@ typedef struct description {
 } description;
 
 /* A size or an offset. */
-static int header_take_natural(const ek_safetensors *file, const description *d, const char *what,
-                               const ek_json_value *value)
+static int header_read_natural(header *h, const description *d, const char *what, int64_t *number)
 {
-    if (value->kind != EK_JSON_INTEGER)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": %s is no whole number", d->name, what);
-    if (value->integer < 0)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": %s is negative: %lld", d->name, what,
-                           (long long)value->integer);
+    ek_json_value value;
+    EK_TRY(header_check_json(h, ek_json_read(&h->json, &value)));
+    if (value.kind != EK_JSON_INTEGER)
+        return FAIL_FORMAT(h->file, "tensor \"%.200s\": %s is no whole number", d->name, what);
+    if (value.integer < 0)
+        return FAIL_FORMAT(h->file, "tensor \"%.200s\": %s is negative: %lld", d->name, what,
+                           (long long)value.integer);
+    *number = value.integer;
     return 0;
 }
 
-static int header_read_shape(const ek_safetensors *file, ek_json_reader *reader, description *d)
+static int header_read_dtype(header *h, description *d)
 {
     ek_json_value value;
-    const char *key;
-    int more;
-    TRY_JSON(ek_json_read(reader, &value));
-    if (value.kind != EK_JSON_ARRAY)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": shape is no array", d->name);
-    d->has_shape = d->fits = true;
-    d->count = 1;
-    while ((more = ek_json_next(reader, &key)) > 0) {
-        TRY_JSON(ek_json_read(reader, &value));
-        EK_TRY(header_take_natural(file, d, "a size", &value));
-        if (d->entry->ndim < EK_MAX_DIMS)
-            d->entry->sizes[d->entry->ndim] = value.integer;
-        d->entry->ndim++;
-        d->empty = d->empty || value.integer == 0;
-        d->fits = d->fits && !__builtin_mul_overflow(d->count, value.integer, &d->count);
-    }
-    TRY_JSON(more);
-    return 0;
-}
-
-static int header_fail_offsets(const ek_safetensors *file, const description *d)
-{
-    return FAIL_FORMAT(file, "tensor \"%.200s\": data_offsets is no array of two", d->name);
-}
-
-static int header_read_offsets(const ek_safetensors *file, ek_json_reader *reader, description *d)
-{
-    ek_json_value value;
-    const char *key;
-    int more, count = 0;
-    TRY_JSON(ek_json_read(reader, &value));
-    if (value.kind != EK_JSON_ARRAY)
-        return header_fail_offsets(file, d);
-    while ((more = ek_json_next(reader, &key)) > 0) {
-        if (count == 2)
-            return header_fail_offsets(file, d);
-        TRY_JSON(ek_json_read(reader, &value));
-        EK_TRY(header_take_natural(file, d, "an offset", &value));
-        d->offsets[count++] = value.integer;
-    }
-    TRY_JSON(more);
-    d->has_offsets = true;
-    return count == 2 ? 0 : header_fail_offsets(file, d);
-}
-
-static int header_read_dtype(const ek_safetensors *file, ek_json_reader *reader, description *d)
-{
-    ek_json_value value;
-    TRY_JSON(ek_json_read(reader, &value));
-    if (value.kind != EK_JSON_STRING)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": dtype is no string", d->name);
+    EK_TRY(header_read_value(h, EK_JSON_STRING, &value, "tensor \"", d->name,
+                             "\": dtype is no string"));
     d->dtype = value.text;
     return 0;
 }
 
+static int header_read_shape(header *h, description *d)
+{
+    ek_json_value value;
+    const char *key;
+    int64_t size = 0;
+    int more;
+    EK_TRY(
+        header_read_value(h, EK_JSON_ARRAY, &value, "tensor \"", d->name, "\": shape is no array"));
+    d->has_shape = d->fits = true;
+    d->count = 1;
+    while ((more = header_next(h, &key)) > 0) {
+        EK_TRY(header_read_natural(h, d, "a size", &size));
+        if (d->entry->ndim < EK_MAX_DIMS)
+            d->entry->sizes[d->entry->ndim] = size;
+        d->entry->ndim++;
+        d->empty = d->empty || size == 0;
+        d->fits = d->fits && !__builtin_mul_overflow(d->count, size, &d->count);
+    }
+    return more;
+}
+
+static int header_fail_offsets(const header *h, const description *d)
+{
+    return FAIL_FORMAT(h->file, "tensor \"%.200s\": data_offsets is no array of two", d->name);
+}
+
+static int header_read_offsets(header *h, description *d)
+{
+    ek_json_value value;
+    const char *key;
+    int more, count = 0;
+    EK_TRY(header_read_value(h, EK_JSON_ARRAY, &value, "tensor \"", d->name,
+                             "\": data_offsets is no array of two"));
+    while ((more = header_next(h, &key)) > 0) {
+        if (count == 2)
+            return header_fail_offsets(h, d);
+        EK_TRY(header_read_natural(h, d, "an offset", &d->offsets[count++]));
+    }
+    EK_TRY(more);
+    d->has_offsets = true;
+    return count == 2 ? 0 : header_fail_offsets(h, d);
+}
+
 /* Members that the format does not know are read over. */
-static int header_read_description(const ek_safetensors *file, ek_json_reader *reader,
-                                   description *d)
+static int header_read_description(header *h, description *d)
 {
     ek_json_value value;
     const char *key;
     int more;
-    TRY_JSON(ek_json_read(reader, &value));
-    if (value.kind != EK_JSON_OBJECT)
-        return FAIL_FORMAT(file, "the description of tensor \"%.200s\" is no object", d->name);
-    while ((more = ek_json_next(reader, &key)) > 0) {
+    EK_TRY(header_read_value(h, EK_JSON_OBJECT, &value, "the description of tensor \"", d->name,
+                             "\" is no object"));
+    while ((more = header_next(h, &key)) > 0) {
         bool dtype = strcmp(key, "dtype") == 0, shape = strcmp(key, "shape") == 0;
         bool offsets = strcmp(key, "data_offsets") == 0;
         if ((dtype && d->dtype) || (shape && d->has_shape) || (offsets && d->has_offsets))
-            return header_fail_twice(file, key);
+            return header_fail_twice(h->file, key);
         if (dtype || shape || offsets) {
             EK_TRY((dtype   ? header_read_dtype
                     : shape ? header_read_shape
-                            : header_read_offsets)(file, reader, d));
+                            : header_read_offsets)(h, d));
             continue;
         }
-        TRY_JSON(ek_json_read(reader, &value));
-        TRY_JSON(ek_json_skip(reader, &value));
+        EK_TRY(header_check_json(h, ek_json_read(&h->json, &value)));
+        EK_TRY(header_check_json(h, ek_json_skip(&h->json, &value)));
     }
-    TRY_JSON(more);
-    return 0;
+    return more;
 }
 
 /* *nbytes becomes what shape and dtype ask for. */
 static int header_check_shape(const ek_safetensors *file, const description *d, int64_t *nbytes)
 {
-    const ek_safetensors_dtype *dtype = ek_safetensors_dtype_at(d->entry->position);
+    const ek_element *element = d->entry->element;
     int64_t bits = 0;
     if (!d->has_shape)
         return FAIL_FORMAT(file, "tensor \"%.200s\": shape is no array", d->name);
-    if (!d->empty && (!d->fits || __builtin_mul_overflow(d->count, dtype->bits, &bits)))
+    if (!d->empty && (!d->fits || __builtin_mul_overflow(d->count, element->bits, &bits)))
         return FAIL_FORMAT(file, "tensor \"%.200s\": its sizes multiply to more than 2^63 bits",
                            d->name);
     if (bits % 8 != 0)
         return FAIL_FORMAT(file, "tensor \"%.200s\": %lld bits of %s are no whole bytes", d->name,
-                           (long long)bits, dtype->name);
+                           (long long)bits, element->name);
     *nbytes = bits / 8;
     return 0;
 }
 
-static int header_check_offsets(const ek_safetensors *file, const description *d, int64_t nbytes)
+static int header_check_offsets(const header *h, const description *d, int64_t nbytes)
 {
+    const ek_safetensors *file = h->file;
     int64_t begin = d->offsets[0], end = d->offsets[1];
     if (!d->has_offsets)
-        return header_fail_offsets(file, d);
+        return header_fail_offsets(h, d);
     if (begin > end)
         return FAIL_FORMAT(file, "tensor \"%.200s\" begins at %lld and ends before, at %lld",
                            d->name, (long long)begin, (long long)end);
@@ -251,20 +260,19 @@ static int header_check_offsets(const ek_safetensors *file, const description *d
     return 0;
 }
 
-static int header_read_entry(const ek_safetensors *file, ek_json_reader *reader,
-                             ek_safetensors_entry *e)
+static int header_read_entry(header *h, ek_safetensors_entry *e)
 {
     int64_t nbytes = 0;
     description d = {.name = e->name, .entry = e};
-    EK_TRY(header_read_description(file, reader, &d));
+    EK_TRY(header_read_description(h, &d));
     if (!d.dtype)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": dtype is no string", d.name);
-    e->position = ek_safetensors_dtype_find(d.dtype);
-    if (e->position < 0)
-        return FAIL_FORMAT(file, "tensor \"%.200s\": the format has no dtype \"%.200s\"", d.name,
+        return FAIL_FORMAT(h->file, "tensor \"%.200s\": dtype is no string", d.name);
+    e->element = ek_element_find(d.dtype);
+    if (!e->element)
+        return FAIL_FORMAT(h->file, "tensor \"%.200s\": the format has no dtype \"%.200s\"", d.name,
                            d.dtype);
-    EK_TRY(header_check_shape(file, &d, &nbytes));
-    return header_check_offsets(file, &d, nbytes);
+    EK_TRY(header_check_shape(h->file, &d, &nbytes));
+    return header_check_offsets(h, &d, nbytes);
 }
 
 /* ---- all tensors ---- */
@@ -309,24 +317,22 @@ static int header_check_places(const ek_safetensors *file)
 /* Tensors and metadata in the header's order. */
 static int header_read_all(ek_safetensors *file)
 {
-    ek_json_reader reading = {.text = file->header, .nbytes = file->header_nbytes};
-    ek_json_reader *reader = &reading;
+    header h = {file, {.text = file->header, .nbytes = file->header_nbytes}};
     ek_json_value object;
     const char *name;
     int more;
-    TRY_JSON(ek_json_read(reader, &object));
-    while ((more = ek_json_next(reader, &name)) > 0) {
+    EK_TRY(header_check_json(&h, ek_json_read(&h.json, &object)));
+    while ((more = header_next(&h, &name)) > 0) {
         if (strcmp(name, EK_SAFETENSORS_METADATA) == 0) {
-            EK_TRY(header_read_metadata(file, reader));
+            EK_TRY(header_read_metadata(&h));
             continue;
         }
         EK_TRY(ek_grow(&file->entries, &file->room, file->count + 1));
         file->entries[file->count] = (ek_safetensors_entry){.name = name};
-        EK_TRY(header_read_entry(file, reader, &file->entries[file->count++]));
+        EK_TRY(header_read_entry(&h, &file->entries[file->count++]));
     }
-    TRY_JSON(more);
-    TRY_JSON(ek_json_end(reader));
-    return 0;
+    EK_TRY(more);
+    return header_check_json(&h, ek_json_end(&h.json));
 }
 
 static int header_sort_entries(ek_safetensors *file)
@@ -353,59 +359,4 @@ int ek_safetensors_read_header(ek_safetensors *file)
     EK_TRY(header_read_all(file));
     EK_TRY(header_sort_entries(file));
     return header_check_places(file);
-}
-
-/* ---- dtypes ---- */
-
-/* BOOL comes before U8, so that u8 must be looked for from the end. */
-static const ek_safetensors_dtype dtypes[] = {
-    {"BOOL", 8, &ek_element_u8},
-    {"F4", 4, NULL},
-    {"F6_E2M3", 6, NULL},
-    {"F6_E3M2", 6, NULL},
-    {"U8", 8, &ek_element_u8},
-    {"I8", 8, &ek_element_i8},
-    {"F8_E5M2", 8, &ek_element_f8_e5m2},
-    {"F8_E4M3", 8, &ek_element_f8_e4m3},
-    {"F8_E8M0", 8, &ek_element_f8_e8m0},
-    {"F8_E4M3FNUZ", 8, &ek_element_f8_e4m3fnuz},
-    {"F8_E5M2FNUZ", 8, &ek_element_f8_e5m2fnuz},
-    {"I16", 16, &ek_element_i16},
-    {"U16", 16, &ek_element_u16},
-    {"F16", 16, &ek_element_f16},
-    {"BF16", 16, &ek_element_bf16},
-    {"I32", 32, &ek_element_i32},
-    {"U32", 32, &ek_element_u32},
-    {"F32", 32, &ek_element_f32},
-    {"C64", 64, NULL},
-    {"F64", 64, &ek_element_f64},
-    {"I64", 64, &ek_element_i64},
-    {"U64", 64, NULL},
-};
-enum { DTYPES = sizeof dtypes / sizeof *dtypes };
-
-int ek_safetensors_dtype_find(const char *name)
-{
-    int position = DTYPES - 1;
-    while (position >= 0 && strcmp(dtypes[position].name, name) != 0)
-        position--;
-    return position;
-}
-
-static bool holds(const ek_element *element, ek_dtype dtype)
-{
-    return element && !element->widen && element->dtype == dtype;
-}
-
-int ek_safetensors_dtype_of(ek_dtype dtype)
-{
-    int position = DTYPES - 1;
-    while (position >= 0 && !holds(dtypes[position].element, dtype))
-        position--;
-    return position;
-}
-
-const ek_safetensors_dtype *ek_safetensors_dtype_at(int position)
-{
-    return &dtypes[position];
 }

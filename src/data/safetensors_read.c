@@ -4,13 +4,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/error.h"
 #include "core/file.h"
-#include "core/thread.h"
-#include "data/safetensors_header.h"
+#include "core/heap.h"
+#include "data/safetensors.h"
 
 /* ---- opening and closing ---- */
 
-static int map_descriptor(ek_safetensors *file, int descriptor)
+static int safetensors_map_descriptor(ek_safetensors *file, int descriptor)
 {
     if (file->nbytes == 0)
         return 0; /* nothing can be mapped; the header's reader says what is wrong */
@@ -21,26 +22,24 @@ static int map_descriptor(ek_safetensors *file, int descriptor)
     return 0;
 }
 
-static int map_file(ek_safetensors *file)
+static int safetensors_map(ek_safetensors *file)
 {
     int descriptor = ek_file_open("safetensors", file->path, &file->nbytes);
     EK_TRY(descriptor);
-    int status = map_descriptor(file, descriptor);
+    int status = safetensors_map_descriptor(file, descriptor);
     close(descriptor); /* the mapping stays */
     return status;
 }
 
 ek_safetensors *ek_safetensors_open(const char *path)
 {
-    if (!path) {
-        EK_FAIL(EK_E_INVALID, "safetensors: the path is NULL");
+    if (ek_check_pointer("safetensors", "the path", path) < 0)
         return NULL;
-    }
     ek_safetensors *file = ek_calloc(1, sizeof *file);
     if (!file)
         return NULL;
     file->path = ek_strdup(path);
-    if (file->path && map_file(file) == 0 && ek_safetensors_read_header(file) == 0)
+    if (file->path && safetensors_map(file) == 0 && ek_safetensors_read_header(file) == 0)
         return file;
     ek_safetensors_close(file);
     return NULL;
@@ -62,28 +61,24 @@ void ek_safetensors_close(ek_safetensors *file)
 
 /* ---- looking inside ---- */
 
-static int fail_closed(void)
+static int safetensors_check(const ek_safetensors *file)
 {
-    return ek_error_status() < 0 ? ek_error_pending()
-                                 : EK_FAIL(EK_E_INVALID, "safetensors: the file is NULL");
+    return ek_check_given("safetensors", "the file", file);
 }
 
 int ek_safetensors_count(const ek_safetensors *file)
 {
-    return file ? file->count : fail_closed();
+    return file ? file->count : safetensors_check(file);
 }
 
 const char *ek_safetensors_name(const ek_safetensors *file, int index)
 {
-    if (!file) {
-        fail_closed();
+    if (safetensors_check(file) < 0)
         return NULL;
-    }
-    if (index < 0 || index >= file->count) {
-        EK_FAIL(EK_E_INVALID, "safetensors: %s has %d tensors, there is none with index %d",
-                file->path, file->count, index);
-        return NULL;
-    }
+    if (index < 0 || index >= file->count)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "safetensors: %s has %d tensors, there is none with index %d",
+                            file->path, file->count, index);
     return file->entries[index].name;
 }
 
@@ -92,48 +87,56 @@ const char *ek_safetensors_sorted(const ek_safetensors *file, int index)
     return file->entries[file->by_name[index]].name;
 }
 
-static const ek_safetensors_entry *find(const ek_safetensors *file, const char *name)
+int ek_safetensors_place(const ek_safetensors *file, const char *begin, const char *end)
 {
     int low = 0, high = file->count;
+    size_t length = strlen(begin);
     while (low < high) {
         int middle = low + (high - low) / 2;
-        const ek_safetensors_entry *e = &file->entries[file->by_name[middle]];
-        int order = strcmp(e->name, name);
-        if (order == 0)
-            return e;
-        if (order < 0)
+        const char *name = ek_safetensors_sorted(file, middle);
+        int order = strncmp(name, begin, length);
+        if ((order ? order : strcmp(name + length, end)) < 0)
             low = middle + 1;
         else
             high = middle;
     }
-    return NULL;
+    return low;
+}
+
+int ek_safetensors_find(const ek_safetensors *file, const char *begin, const char *end)
+{
+    int place = ek_safetensors_place(file, begin, end);
+    const char *name = place < file->count ? ek_safetensors_sorted(file, place) : NULL;
+    size_t length = strlen(begin);
+    return name && strncmp(name, begin, length) == 0 && strcmp(name + length, end) == 0 ? place
+                                                                                        : -1;
 }
 
 int ek_safetensors_view(const ek_safetensors *file, const char *name, ek_array_view *view)
 {
-    if (!file)
-        return fail_closed();
-    const ek_safetensors_entry *e = name ? find(file, name) : NULL;
-    if (!e)
+    EK_TRY(safetensors_check(file));
+    int index = name ? ek_safetensors_find(file, name, "") : -1;
+    if (index < 0)
         return EK_FAIL(EK_E_INVALID, "safetensors: %s has no tensor \"%.200s\"", file->path,
                        name ? name : "NULL");
-    const ek_safetensors_dtype *dtype = ek_safetensors_dtype_at(e->position);
-    if (!dtype->element)
+    const ek_safetensors_entry *e = &file->entries[file->by_name[index]];
+    if (e->element->unread)
         return EK_FAIL(EK_E_DTYPE,
                        "safetensors: %s: tensor \"%.200s\" is %s, which is not read; "
                        "all but U64, C64, F4 and F6 are",
-                       file->path, e->name, dtype->name);
+                       file->path, e->name, e->element->name);
     if (e->ndim > EK_MAX_DIMS)
         return EK_FAIL(
             EK_E_SHAPE,
             "safetensors: %s: tensor \"%.200s\" has %d dimensions; at most %d are possible",
             file->path, e->name, e->ndim, EK_MAX_DIMS);
-    *view = (ek_array_view){.dtype = dtype->element->dtype,
+    size_t nbytes = (size_t)(e->end - e->begin);
+    *view = (ek_array_view){.dtype = e->element->dtype,
                             .shape.ndim = e->ndim,
-                            .element = dtype->element,
+                            .element = e->element,
                             .elements = file->elements + e->begin,
-                            .count = (size_t)(e->end - e->begin) / dtype->element->size,
-                            .nbytes = (size_t)(e->end - e->begin)};
+                            .count = nbytes / ek_element_size(e->element),
+                            .nbytes = nbytes};
     memcpy(view->shape.dims, e->sizes, sizeof view->shape.dims);
     return 0;
 }
@@ -160,7 +163,7 @@ ek_tensor *ek_array_tensor(const ek_array_view *view, ek_device device)
 
 ek_tensor *ek_safetensors_read(const ek_safetensors *file, const char *name)
 {
-    ek_array_view view;
+    ek_array_view view = {0};
     if (ek_safetensors_view(file, name, &view) < 0)
         return NULL;
     return ek_array_tensor(&view, ek_cpu());
@@ -168,10 +171,7 @@ ek_tensor *ek_safetensors_read(const ek_safetensors *file, const char *name)
 
 const char *ek_safetensors_metadata(const ek_safetensors *file, const char *key)
 {
-    if (!file || !key) {
-        if (!file)
-            fail_closed();
+    if (safetensors_check(file) < 0)
         return NULL;
-    }
-    return ek_safetensors_find_metadata(file, key);
+    return key ? ek_safetensors_find_metadata(file, key) : NULL;
 }

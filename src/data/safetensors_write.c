@@ -14,21 +14,21 @@
 typedef struct entry {
     const char *name;
     const ek_array_source *source;
-    int position; /* of its dtype */
+    const ek_element *element;
     size_t nbytes;
 } entry;
 
 /* As the reference: by dtype from the last to the first, so that all elements are aligned, then by
  * name. */
-static int compare_entries(const void *a, const void *b)
+static int writer_compare_entries(const void *a, const void *b)
 {
     const entry *x = a, *y = b;
-    if (x->position != y->position)
-        return x->position > y->position ? -1 : 1;
+    if (x->element != y->element)
+        return x->element > y->element ? -1 : 1;
     return strcmp(x->name, y->name);
 }
 
-static int check_utf8(const char *path, const char *what, const char *text)
+static int writer_check_utf8(const char *path, const char *what, const char *text)
 {
     return ek_utf8_is_valid(text)
                ? 0
@@ -36,18 +36,18 @@ static int check_utf8(const char *path, const char *what, const char *text)
                          what, text);
 }
 
-static int compare_texts(const void *a, const void *b)
+static int writer_compare_texts(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 /* UTF-8, and no two the same. Changes the order. */
-static int check_texts(const char *path, const char *what, const char **texts, int count)
+static int writer_check_texts(const char *path, const char *what, const char **texts, int count)
 {
     for (int i = 0; i < count; i++)
-        EK_TRY(check_utf8(path, what, texts[i]));
+        EK_TRY(writer_check_utf8(path, what, texts[i]));
     if (count > 0)
-        qsort(texts, (size_t)count, sizeof *texts, compare_texts);
+        qsort(texts, (size_t)count, sizeof *texts, writer_compare_texts);
     for (int i = 1; i < count; i++)
         if (strcmp(texts[i - 1], texts[i]) == 0)
             return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: %s \"%.200s\" is given twice", path,
@@ -55,8 +55,8 @@ static int check_texts(const char *path, const char *what, const char **texts, i
     return 0;
 }
 
-static int check_metadata(const char *path, const ek_metadata *metadata, int count,
-                          const char **texts)
+static int writer_check_metadata(const char *path, const ek_metadata *metadata, int count,
+                                 const char **texts)
 {
     for (int i = 0; i < count; i++) {
         const char *key = metadata[i].key, *value = metadata[i].value;
@@ -70,10 +70,10 @@ static int check_metadata(const char *path, const ek_metadata *metadata, int cou
                            "safetensors_save: %s: the value of metadata %d (%.200s) is not UTF-8",
                            path, i, key);
     }
-    return check_texts(path, "metadata key", texts, count);
+    return writer_check_texts(path, "metadata key", texts, count);
 }
 
-static int check_source(const char *path, const ek_array_source *given, int i)
+static int writer_check_source(const char *path, const ek_array_source *given, int i)
 {
     if (!given->name || !*given->name)
         return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: tensor %d has no name", path, i);
@@ -91,26 +91,26 @@ static int check_source(const char *path, const ek_array_source *given, int i)
 }
 
 /* Fills `entries` in the file's order. */
-static int describe_all(const char *path, const ek_array_source *sources, entry *entries, int count,
-                        const char **texts)
+static int writer_describe_all(const char *path, const ek_array_source *sources, entry *entries,
+                               int count, const char **texts)
 {
     size_t end = 0;
     for (int i = 0; i < count; i++) {
         const ek_array_source *source = &sources[i];
-        EK_TRY(check_source(path, source, i));
+        EK_TRY(writer_check_source(path, source, i));
         texts[i] = source->name;
         entries[i] = (entry){.name = source->name,
                              .source = source,
-                             .position = ek_safetensors_dtype_of(source->dtype),
+                             .element = ek_element_of(source->dtype),
                              .nbytes = (size_t)ek_shape_count(&source->shape) *
                                        ek_dtype_size(source->dtype)};
     }
-    qsort(entries, (size_t)count, sizeof *entries, compare_entries);
+    qsort(entries, (size_t)count, sizeof *entries, writer_compare_entries);
     for (int i = 0; i < count; i++)
         if (__builtin_add_overflow(end, entries[i].nbytes, &end) || end > INT64_MAX / 2)
             return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: more than 2^62 bytes of elements",
                            path);
-    return check_texts(path, "tensor name", texts, count);
+    return writer_check_texts(path, "tensor name", texts, count);
 }
 
 /* What is written, in this order. */
@@ -123,10 +123,10 @@ typedef struct content {
     size_t header_nbytes;
 } content;
 
-static void put_entry(ek_json_writer *json, const entry *e, size_t begin)
+static void writer_put_entry(ek_json_writer *json, const entry *e, size_t begin)
 {
     ek_json_begin(json, e->name, '{');
-    ek_json_put_text(json, "dtype", ek_safetensors_dtype_at(e->position)->name);
+    ek_json_put_text(json, "dtype", e->element->name);
     ek_json_begin(json, "shape", '[');
     for (int i = 0; i < e->source->shape.ndim; i++)
         ek_json_put_integer(json, NULL, e->source->shape.dims[i]);
@@ -139,7 +139,7 @@ static void put_entry(ek_json_writer *json, const entry *e, size_t begin)
 }
 
 /* To `bytes`, or only counted if that is NULL. Returns the number of bytes. */
-static size_t put_header(const content *c, char *bytes)
+static size_t writer_put_header(const content *c, char *bytes)
 {
     ek_json_writer json = {.bytes = bytes};
     size_t end = 0;
@@ -151,15 +151,15 @@ static size_t put_header(const content *c, char *bytes)
         ek_json_close(&json, '}');
     }
     for (int i = 0; i < c->count; end += c->entries[i++].nbytes)
-        put_entry(&json, &c->entries[i], end);
+        writer_put_entry(&json, &c->entries[i], end);
     ek_json_close(&json, '}');
     return json.nbytes;
 }
 
 /* The file's first bytes, with length and padding; free() them. */
-static int make_header(const char *path, content *c)
+static int writer_make_header(const char *path, content *c)
 {
-    size_t length = put_header(c, NULL);
+    size_t length = writer_put_header(c, NULL);
     size_t padded = (length + EK_SAFETENSORS_ALIGNMENT - 1) / EK_SAFETENSORS_ALIGNMENT *
                     EK_SAFETENSORS_ALIGNMENT;
     if (padded > EK_SAFETENSORS_MAX_HEADER)
@@ -172,7 +172,7 @@ static int make_header(const char *path, content *c)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < EK_SAFETENSORS_PREFIX; i++)
         c->header[i] = (char)(padded >> 8 * i);
-    put_header(c, c->header + EK_SAFETENSORS_PREFIX);
+    writer_put_header(c, c->header + EK_SAFETENSORS_PREFIX);
     memset(c->header + EK_SAFETENSORS_PREFIX + length, ' ', padded - length);
     return 0;
 }
@@ -180,7 +180,7 @@ static int make_header(const char *path, content *c)
 /* ---- the file ---- */
 
 /* What lies in row-major order where the CPU can read it is written from its place. */
-static int write_elements(const ek_file *file, const ek_tensor *tensor, size_t nbytes)
+static int writer_write_elements(const ek_file *file, const ek_tensor *tensor, size_t nbytes)
 {
     ek_dev *dev = ek_tensor_dev(tensor);
     if (ek_dev_is_host(dev) && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS)) {
@@ -198,7 +198,7 @@ static int write_elements(const ek_file *file, const ek_tensor *tensor, size_t n
 }
 
 /* The shape and dtype that are in the header already. */
-static int check_made(const entry *e, const ek_tensor *tensor)
+static int writer_check_made(const entry *e, const ek_tensor *tensor)
 {
     char texts[2][200];
     if (!tensor)
@@ -211,26 +211,26 @@ static int check_made(const entry *e, const ek_tensor *tensor)
                    ek_shape_text(&e->source->shape, texts[1]));
 }
 
-static int write_tensor(const ek_file *file, const entry *e)
+static int writer_write_tensor(const ek_file *file, const entry *e)
 {
     if (e->nbytes == 0)
         return 0;
     ek_scope scope = ek_scope_begin();
     const ek_tensor *tensor =
         e->source->make ? e->source->make(e->source->object) : e->source->tensor;
-    int status = check_made(e, tensor);
+    int status = writer_check_made(e, tensor);
     if (status >= 0)
-        status = write_elements(file, tensor, e->nbytes);
+        status = writer_write_elements(file, tensor, e->nbytes);
     ek_scope_end(&scope);
     return status;
 }
 
-static int write_content(const ek_file *file, void *user)
+static int writer_write_content(const ek_file *file, void *user)
 {
     const content *c = user;
     EK_TRY(ek_file_write(file, c->header, c->header_nbytes));
     for (int i = 0; i < c->count; i++)
-        EK_TRY(write_tensor(file, &c->entries[i]));
+        EK_TRY(writer_write_tensor(file, &c->entries[i]));
     return 0;
 }
 
@@ -245,13 +245,13 @@ int ek_safetensors_save_from(const char *path, const ek_array_source *sources, i
     content c = {metadata, metadata_count, entries, count, NULL, 0};
     int status = entries && texts ? 0 : EK_E_NO_MEMORY;
     if (status == 0)
-        status = check_metadata(path, metadata, metadata_count, texts);
+        status = writer_check_metadata(path, metadata, metadata_count, texts);
     if (status == 0)
-        status = describe_all(path, sources, entries, count, texts);
+        status = writer_describe_all(path, sources, entries, count, texts);
     if (status == 0)
-        status = make_header(path, &c);
+        status = writer_make_header(path, &c);
     if (status == 0)
-        status = ek_file_replace("safetensors_save", path, write_content, &c);
+        status = ek_file_replace("safetensors_save", path, writer_write_content, &c);
     free(c.header);
     free(texts);
     free(entries);

@@ -41,7 +41,6 @@ static int check(const ek_stream *stream)
 {
     int code;
     const char *text = gzerror(stream->file, &code);
-
     if (code == Z_OK || code == Z_STREAM_END)
         return 0;
     if (code == Z_ERRNO)
@@ -70,7 +69,6 @@ static int read_some(ek_stream *stream, void *data, size_t nbytes, size_t *got)
 int ek_stream_read_header(ek_stream *stream, void *data, size_t nbytes)
 {
     size_t got;
-
     EK_TRY(read_some(stream, data, nbytes, &got));
     if (got < nbytes)
         return EK_FAIL(EK_E_FORMAT, "%s: %s is truncated: it ends within its header", stream->what,
@@ -94,7 +92,6 @@ static int grow(ek_bytes *bytes, size_t most)
 int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes)
 {
     size_t end = most < SIZE_MAX - bytes->nbytes ? bytes->nbytes + most : SIZE_MAX;
-
     while (bytes->nbytes < end) {
         if (bytes->nbytes == bytes->room)
             EK_TRY(grow(bytes, end));
@@ -124,7 +121,6 @@ int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_b
 {
     size_t before = bytes->nbytes, got;
     uint8_t after;
-
     EK_TRY(check_claim(stream, count, size));
     EK_TRY(ek_stream_append(stream, count * size, bytes));
     if (bytes->nbytes - before < count * size)
@@ -143,7 +139,6 @@ int ek_stream_add_size(const ek_stream *stream, ek_shape *shape, int64_t size)
 {
     const int64_t most = INT64_MAX / 16; /* elements, so that their bytes can be counted */
     int64_t count = size ? size : 1;
-
     if (shape->ndim == EK_MAX_DIMS)
         return EK_FAIL(EK_E_FORMAT, "%s: %s: more than %d dimensions", stream->what, stream->path,
                        EK_MAX_DIMS);
@@ -179,7 +174,6 @@ char *ek_stream_find(const char *what, const char *directory, const char *name,
                      const char *must_hold)
 {
     static const char *const endings[] = {"", ".gz"};
-
     if (!directory) {
         EK_FAIL(EK_E_INVALID, "%s: the directory is NULL", what);
         return NULL;

@@ -154,7 +154,6 @@ int ek_chain_open(ek_chain *chain, ek_transform *const *transforms, int count, e
 {
     size_t nbytes[2] = {0, 0};
     int rc;
-
     *chain = (ek_chain){.transforms = transforms, .count = count};
     chain->steps = ek_calloc((size_t)count + 1, sizeof *chain->steps);
     if (!chain->steps)

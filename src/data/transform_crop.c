@@ -88,7 +88,6 @@ static void copy_window(const crop *self, const ek_array *in, ek_array *out, int
     int64_t first_row = larger(0, -top), end_row = smaller(self->height, h - top);
     int64_t first = larger(0, -left), end = smaller(self->width, w - left);
     size_t nbytes = end > first ? (size_t)(end - first) * size : 0;
-
     if (end_row - first_row < self->height || end - first < self->width) {
         unsigned char element[8];
         fill_element(in->dtype, self->fill, element);
