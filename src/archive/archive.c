@@ -5,27 +5,106 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
+#include "core/heap.h"
 #include "core/tensor.h"
 #include "core/value.h"
 #include "evenkeel/parallel.h"
 
-/* ---- checks ---- */
-
-int ek_archive_check_given(const void *argument, const char *what, const char *which)
+int ek_archive_check_put(const ek_archive_put_call *put)
 {
-    if (argument)
-        return 0;
-    return ek_error_status() < 0 ? ek_error_pending()
-                                 : EK_FAIL(EK_E_INVALID, "%s: the %s is NULL", what, which);
+    EK_TRY(ek_check_given(put->what, "the archive", put->archive));
+    if (put->archive->file)
+        return EK_FAIL(EK_E_STATE, "%s: %s is open to be read; ek_archive_new makes one to write",
+                       put->what, put->archive->path);
+    return ek_check_given(put->what, "the name", put->name);
 }
 
-int ek_archive_check_written(const ek_archive *archive, const char *what, const char *name)
+/* ---- the table of names: hashed by FNV-1a (Fowler, Noll, Vo) ---- */
+
+enum {
+    NAME_TENSOR = 1,
+    NAME_ABOVE = 2, /* tensors lie below it */
+    NAME_TEXT = 4
+};
+
+typedef struct ek_archive_slot {
+    const char *text; /* `length` bytes within a name of the archive's; NULL: free */
+    size_t length, hash;
+    unsigned kinds;
+} ek_archive_slot;
+
+static size_t name_hash(const char *text, size_t length)
 {
-    EK_TRY(ek_archive_check_given(archive, what, "archive"));
-    if (archive->file)
-        return EK_FAIL(EK_E_STATE, "%s: %s is open to be read; ek_archive_new makes one to write",
-                       what, archive->path);
-    return ek_archive_check_given(name, what, "name");
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
+    return (size_t)hash;
+}
+
+/* The slot of a name, or the free one where it would be. */
+static ek_archive_slot *name_slot(const ek_archive_names *names, const char *text, size_t length,
+                                  size_t hash)
+{
+    size_t at = hash & (names->capacity - 1);
+    for (;; at = (at + 1) & (names->capacity - 1)) {
+        ek_archive_slot *slot = &names->slots[at];
+        if (!slot->text ||
+            (slot->hash == hash && slot->length == length && memcmp(slot->text, text, length) == 0))
+            return slot;
+    }
+}
+
+static int name_grow(ek_archive_names *names)
+{
+    ek_archive_names larger = {.capacity = names->capacity ? 2 * names->capacity : 64,
+                               .count = names->count};
+    larger.slots = ek_calloc(larger.capacity, sizeof *larger.slots);
+    if (!larger.slots)
+        return EK_E_NO_MEMORY;
+    for (size_t i = 0; i < names->capacity; i++) {
+        const ek_archive_slot *slot = &names->slots[i];
+        if (slot->text)
+            *name_slot(&larger, slot->text, slot->length, slot->hash) = *slot;
+    }
+    free(names->slots);
+    *names = larger;
+    return 0;
+}
+
+/* What the first `length` bytes of `text` stand for; 0: nothing. */
+static unsigned name_kinds(const ek_archive_names *names, const char *text, size_t length)
+{
+    if (names->count == 0)
+        return 0;
+    return name_slot(names, text, length, name_hash(text, length))->kinds;
+}
+
+static int name_add(ek_archive_names *names, const char *text, size_t length, unsigned kind)
+{
+    size_t hash = name_hash(text, length);
+    if (2 * names->count >= names->capacity)
+        EK_TRY(name_grow(names));
+    ek_archive_slot *slot = name_slot(names, text, length, hash);
+    if (!slot->text) {
+        *slot = (ek_archive_slot){text, length, hash, 0};
+        names->count++;
+    }
+    slot->kinds |= kind;
+    return 0;
+}
+
+/* A tensor's name and those above it. */
+static int name_add_tensor(ek_archive_names *names, const char *name)
+{
+    for (const char *at = name; (at = strchr(at, '.')); at++)
+        EK_TRY(name_add(names, name, (size_t)(at - name), NAME_ABOVE));
+    return name_add(names, name, strlen(name), NAME_TENSOR);
+}
+
+bool ek_archive_has_put(const ek_archive *archive, const char *name)
+{
+    return name_kinds(&archive->names, name, strlen(name)) != 0;
 }
 
 /* ---- names ---- */
@@ -40,7 +119,7 @@ char *ek_archive_join(const char *name, const char *path)
 }
 
 /* Parts that are not empty, and not too many. */
-static int check_parts(const char *what, const char *name)
+static int name_check_parts(const char *what, const char *name)
 {
     int parts = 1;
     size_t length = strlen(name);
@@ -58,30 +137,23 @@ static int check_parts(const char *what, const char *name)
 }
 
 /* No tensor, and for one nothing below or above, has the name. */
-static int check_free(const ek_archive *archive, const char *what, const char *name, bool text)
+static int name_check_free(const ek_archive *archive, const char *what, const char *name, bool text)
 {
-    unsigned kinds = ek_name_kinds(&archive->names, name, strlen(name));
-    if (kinds & (EK_NAME_TENSOR | EK_NAME_TEXT))
+    unsigned kinds = name_kinds(&archive->names, name, strlen(name));
+    if (kinds & (NAME_TENSOR | NAME_TEXT))
         return EK_FAIL(EK_E_INVALID, "%s: \"%.200s\" is taken already, by a %s", what, name,
-                       kinds & EK_NAME_TEXT ? "text" : "tensor");
+                       kinds & NAME_TEXT ? "text" : "tensor");
     if (text)
         return 0;
-    if (kinds & EK_NAME_ABOVE)
+    if (kinds & NAME_ABOVE)
         return EK_FAIL(EK_E_INVALID,
                        "%s: \"%.200s\" cannot be a tensor: there are tensors below that name", what,
                        name);
     for (const char *at = name; (at = strchr(at, '.')); at++)
-        if (ek_name_kinds(&archive->names, name, (size_t)(at - name)) & EK_NAME_TENSOR)
+        if (name_kinds(&archive->names, name, (size_t)(at - name)) & NAME_TENSOR)
             return EK_FAIL(EK_E_INVALID, "%s: \"%.200s\" cannot be: \"%.*s\" is a tensor already",
                            what, name, (int)(at - name > 200 ? 200 : at - name), name);
     return 0;
-}
-
-static int add_names(ek_name_table *names, const char *name)
-{
-    for (const char *at = name; (at = strchr(at, '.')); at++)
-        EK_TRY(ek_name_add(names, name, (size_t)(at - name), EK_NAME_ABOVE));
-    return ek_name_add(names, name, strlen(name), EK_NAME_TENSOR);
 }
 
 /* ---- entries ---- */
@@ -91,11 +163,8 @@ ek_archive_mark ek_archive_begin(const ek_archive *archive)
     return (ek_archive_mark){archive->count, archive->text_count};
 }
 
-/* The table has texts of what goes: it is made anew. */
-int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status)
+static void archive_cut(ek_archive *archive, ek_archive_mark mark)
 {
-    if (status >= 0)
-        return 0;
     while (archive->count > mark.count) {
         ek_archive_entry *entry = &archive->entries[--archive->count];
         ek_object_release(entry->object);
@@ -106,75 +175,68 @@ int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status)
         free(entry->name);
         free(entry->text);
     }
-    for (size_t i = 0; i < archive->names.capacity; i++)
-        archive->names.slots[i] = (ek_name_slot){0};
-    archive->names.count = 0;
+}
+
+/* The table has texts of what goes: it is made anew. */
+int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status)
+{
+    ek_archive_names *names = &archive->names;
+    if (status >= 0)
+        return 0;
+    archive_cut(archive, mark);
+    for (size_t i = 0; i < names->capacity; i++)
+        names->slots[i] = (ek_archive_slot){0};
+    names->count = 0;
     /* Fewer than before: there is room. */
     for (int i = 0; i < archive->count; i++)
-        add_names(&archive->names, archive->entries[i].name);
+        name_add_tensor(names, archive->entries[i].name);
     for (int i = 0; i < archive->text_count; i++)
-        ek_name_add(&archive->names, archive->texts[i].name, strlen(archive->texts[i].name),
-                    EK_NAME_TEXT);
+        name_add(names, archive->texts[i].name, strlen(archive->texts[i].name), NAME_TEXT);
     return status;
 }
 
 /* Takes `entry.name`. */
-static int append_entry(ek_archive *archive, const char *what, ek_archive_entry entry)
+static int archive_append(ek_archive *archive, const char *what, ek_archive_entry entry)
 {
-    int status = check_parts(what, entry.name);
+    int status = name_check_parts(what, entry.name);
     if (status >= 0)
-        status = check_free(archive, what, entry.name, false);
+        status = name_check_free(archive, what, entry.name, false);
     if (status >= 0)
         status = ek_grow(&archive->entries, &archive->room, archive->count + 1);
     if (status < 0) {
         free(entry.name);
         return status;
     }
+    ek_archive_mark before = ek_archive_begin(archive);
     ek_object_retain(entry.object);
     archive->entries[archive->count++] = entry;
-    ek_archive_mark before = {archive->count - 1, archive->text_count};
-    return ek_archive_end(archive, before, add_names(&archive->names, entry.name));
+    return ek_archive_end(archive, before, name_add_tensor(&archive->names, entry.name));
 }
 
-int ek_archive_add_made(ek_archive *archive, const char *what, ek_archive_entry entry,
-                        const char *name, const char *path)
+int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry)
 {
-    entry.name = ek_archive_join(name, path);
-    return entry.name ? append_entry(archive, what, entry) : EK_E_NO_MEMORY;
+    entry.name = ek_archive_join(put->name, path);
+    return entry.name ? archive_append(put->archive, put->what, entry) : EK_E_NO_MEMORY;
 }
 
-int ek_archive_add(ek_archive *archive, const char *what, const char *name, const char *path,
-                   ek_tensor *tensor, ek_device device)
+int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
+                   ek_device device)
 {
-    if (!tensor)
-        return ek_error_status() < 0
-                   ? ek_error_pending()
-                   : EK_FAIL(EK_E_INVALID, "%s: \"%.200s\" is NULL", what, *path ? path : name);
-    if (tensor->history) /* what it was computed from is not kept alive */
+    if (!tensor && ek_error_status() == 0)
+        return EK_FAIL(EK_E_INVALID, "%s: \"%.200s\" is NULL", put->what, *path ? path : put->name);
+    if (tensor && tensor->history) /* what it was computed from is not kept alive */
         tensor = ek_tensor_alias(tensor);
     if (!tensor)
         return ek_error_pending();
-    return ek_archive_add_made(archive, what,
-                               (ek_archive_entry){.object = &tensor->object, .device = device},
-                               name, path);
+    ek_archive_entry entry = {.object = &tensor->object, .device = device};
+    return ek_archive_add_made(put, path, entry);
 }
 
-int ek_archive_add_int(ek_archive *archive, const char *what, const char *name, const char *path,
-                       int64_t value, ek_device device)
+int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
+                        ek_shape shape, ek_dtype dtype, ek_device device)
 {
     ek_scope scope = ek_scope_begin();
-    ek_tensor *tensor = ek_from_data(&value, ek_scalar_shape(), EK_I64);
-    int status = ek_archive_add(archive, what, name, path, tensor, device);
-    ek_scope_end(&scope);
-    return status;
-}
-
-int ek_archive_add_floats(ek_archive *archive, const char *what, const char *name, const char *path,
-                          const double *values, int count)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *tensor = ek_from_data(values, EK_SHAPE(count), EK_F64);
-    int status = ek_archive_add(archive, what, name, path, tensor, ek_cpu());
+    int status = ek_archive_add(put, path, ek_from_data(elements, shape, dtype), device);
     ek_scope_end(&scope);
     return status;
 }
@@ -190,16 +252,9 @@ void ek_archive_free(ek_archive *archive)
 {
     if (!archive)
         return;
-    for (int i = 0; i < archive->count; i++) {
-        ek_object_release(archive->entries[i].object);
-        free(archive->entries[i].name);
-    }
-    for (int i = 0; i < archive->text_count; i++) {
-        free(archive->texts[i].name);
-        free(archive->texts[i].text);
-    }
-    ek_name_clear(&archive->names);
+    archive_cut(archive, (ek_archive_mark){0});
     ek_safetensors_close(archive->file);
+    free(archive->names.slots);
     free(archive->entries);
     free(archive->texts);
     free(archive->path);
@@ -208,73 +263,65 @@ void ek_archive_free(ek_archive *archive)
 
 /* ---- putting values ---- */
 
-static int put_value(ek_archive *archive, const char *name, ek_value value, int depth);
+static int archive_put(const ek_archive_put_call *put, ek_value value, int depth);
 
-static int put_elements(ek_archive *archive, const char *name, ek_value value, int depth)
+static int archive_put_elements(const ek_archive_put_call *put, ek_value value, int depth)
 {
     if (depth >= EK_ARCHIVE_DEPTH)
-        return EK_FAIL(EK_E_INVALID, "archive_put: \"%.80s...\" nests more than %d deep", name,
-                       EK_ARCHIVE_DEPTH);
+        return EK_FAIL(EK_E_INVALID, "%s: \"%.80s...\" nests more than %d deep", put->what,
+                       put->name, EK_ARCHIVE_DEPTH);
     int status = 0;
     for (int i = 0; i < ek_value_length(value) && status == 0; i++) {
         char number[16];
         snprintf(number, sizeof number, "%d", i);
         const char *key = value.kind == EK_VALUE_DICT ? ek_value_key(value, i) : number;
         if (!*key)
-            return EK_FAIL(EK_E_INVALID, "archive_put: a key below \"%.200s\" is empty", name);
-        char *below = ek_archive_join(name, key);
-        status =
-            below ? put_value(archive, below, ek_value_at(value, i), depth + 1) : EK_E_NO_MEMORY;
-        free(below);
+            return EK_FAIL(EK_E_INVALID, "%s: a key below \"%.200s\" is empty", put->what,
+                           put->name);
+        char *name = ek_archive_join(put->name, key);
+        const ek_archive_put_call below = {put->archive, put->what, name};
+        status = name ? archive_put(&below, ek_value_at(value, i), depth + 1) : EK_E_NO_MEMORY;
+        free(name);
     }
     return status;
 }
 
-static int put_float(ek_archive *archive, const char *name, double value)
+static int archive_put(const ek_archive_put_call *put, ek_value value, int depth)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *tensor = ek_from_data(&value, ek_scalar_shape(), EK_F64);
-    int status = ek_archive_add(archive, "archive_put", name, "", tensor, ek_cpu());
-    ek_scope_end(&scope);
-    return status;
-}
-
-static int put_value(ek_archive *archive, const char *name, ek_value value, int depth)
-{
-    static const char what[] = "archive_put";
     switch (value.kind) {
     case EK_VALUE_NONE:
         return 0;
     case EK_VALUE_TENSOR:
-        EK_TRY(ek_archive_check_given(value.as.tensor, what, "tensor"));
-        return ek_archive_add(archive, what, name, "", value.as.tensor,
-                              ek_tensor_device(value.as.tensor));
+        EK_TRY(ek_check_given(put->what, "the tensor", value.as.tensor));
+        return ek_archive_add(put, "", value.as.tensor, ek_tensor_device(value.as.tensor));
     case EK_VALUE_INT:
-        return ek_archive_add_int(archive, what, name, "", value.as.integer, ek_cpu());
+        return ek_archive_add_data(put, "", &value.as.integer, ek_scalar_shape(), EK_I64, ek_cpu());
     case EK_VALUE_FLOAT:
-        return put_float(archive, name, value.as.floating);
+        return ek_archive_add_data(put, "", &value.as.floating, ek_scalar_shape(), EK_F64,
+                                   ek_cpu());
     case EK_VALUE_LIST:
     case EK_VALUE_DICT:
-        return put_elements(archive, name, value, depth);
+        return archive_put_elements(put, value, depth);
     case EK_VALUE_ERROR:
         return ek_error_pending();
     default:
         return EK_FAIL(EK_E_INVALID,
                        "%s: \"%.200s\" is %s; tensors, numbers, dictionaries and lists can be put",
-                       what, name, ek_value_kind_name(value));
+                       put->what, put->name, ek_value_kind_name(value));
     }
 }
 
 int ek_archive_put(ek_archive *archive, const char *name, ek_value value)
 {
-    EK_TRY(ek_archive_check_written(archive, "archive_put", name));
+    const ek_archive_put_call put = {archive, "archive_put", name};
+    EK_TRY(ek_archive_check_put(&put));
     ek_archive_mark mark = ek_archive_begin(archive);
-    return ek_archive_end(archive, mark, put_value(archive, name, value, 0));
+    return ek_archive_end(archive, mark, archive_put(&put, value, 0));
 }
 
 /* ---- putting texts ---- */
 
-static int append_text(ek_archive *archive, const char *name, const char *text)
+static int archive_append_text(ek_archive *archive, const char *name, const char *text)
 {
     EK_TRY(ek_grow(&archive->texts, &archive->text_room, archive->text_count + 1));
     ek_archive_mark before = ek_archive_begin(archive);
@@ -282,29 +329,30 @@ static int append_text(ek_archive *archive, const char *name, const char *text)
     *entry = (ek_archive_text_entry){ek_strdup(name), ek_strdup(text)};
     int status = entry->name && entry->text ? 0 : EK_E_NO_MEMORY;
     if (status >= 0)
-        status = ek_name_add(&archive->names, entry->name, strlen(name), EK_NAME_TEXT);
+        status = name_add(&archive->names, entry->name, strlen(name), NAME_TEXT);
     return ek_archive_end(archive, before, status);
 }
 
 int ek_archive_put_text(ek_archive *archive, const char *name, const char *text)
 {
-    static const char what[] = "archive_put_text";
-    EK_TRY(ek_archive_check_written(archive, what, name));
-    EK_TRY(ek_archive_check_given(text, what, "text"));
-    EK_TRY(check_parts(what, name));
+    const ek_archive_put_call put = {archive, "archive_put_text", name};
+    EK_TRY(ek_archive_check_put(&put));
+    EK_TRY(ek_check_given(put.what, "the text", text));
+    EK_TRY(name_check_parts(put.what, name));
     if (strncmp(name, EK_ARCHIVE_RESERVED, strlen(EK_ARCHIVE_RESERVED)) == 0)
         return EK_FAIL(EK_E_INVALID,
                        "%s: \"%.200s\": names of texts that begin with \"%s\" are "
                        "the archive's own",
-                       what, name, EK_ARCHIVE_RESERVED);
-    EK_TRY(check_free(archive, what, name, true));
-    return append_text(archive, name, text);
+                       put.what, name, EK_ARCHIVE_RESERVED);
+    EK_TRY(name_check_free(archive, put.what, name, true));
+    return archive_append_text(archive, name, text);
 }
 
 int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_parallel)
 {
-    EK_TRY(ek_archive_check_written(archive, "archive_put_plan", name));
-    EK_TRY(ek_archive_check_given(data_parallel, "archive_put_plan", "module"));
+    const ek_archive_put_call put = {archive, "archive_put_plan", name};
+    EK_TRY(ek_archive_check_put(&put));
+    EK_TRY(ek_check_given(put.what, "the module", data_parallel));
     int64_t length = ek_data_parallel_plan(data_parallel, NULL, 0);
     if (length <= 0) /* an error, or no plans so far */
         return (int)length;
@@ -314,5 +362,102 @@ int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_p
     int64_t written = ek_data_parallel_plan(data_parallel, text, (size_t)length + 1);
     int status = written < 0 ? (int)written : ek_archive_put_text(archive, name, text);
     free(text);
+    return status;
+}
+
+/* ---- saving: devices ---- */
+
+enum { KINDS = EK_CUDA + 1 };
+
+/* Where most of the tensors were put on; of equally many the first by kind and index. */
+static ek_device archive_usual_device(const ek_archive *archive)
+{
+    int counts[KINDS][EK_MAX_DEVICES] = {{0}};
+    ek_device usual = ek_cpu();
+    for (int i = 0; i < archive->count; i++) {
+        ek_device device = archive->entries[i].device;
+        counts[device.kind][device.index]++;
+    }
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int index = 0; index < EK_MAX_DEVICES; index++)
+            if (counts[kind][index] > counts[usual.kind][usual.index])
+                usual = (ek_device){(ek_device_kind)kind, index};
+    return usual;
+}
+
+/* The metadata of the file. Keys from `owned` on are its own, each with its value behind it. */
+typedef struct pair_list {
+    ek_metadata *pairs;
+    int count, owned;
+} pair_list;
+
+static void pair_free(pair_list *list)
+{
+    for (int i = list->owned; i < list->count; i++)
+        free((char *)(uintptr_t)list->pairs[i].key);
+    free(list->pairs);
+}
+
+static int pair_add_device(pair_list *list, const char *of, ek_device device)
+{
+    enum { LONGEST = 16 }; /* a device's name */
+    size_t room = sizeof EK_ARCHIVE_DEVICE + strlen(of) + 1;
+    char *key = ek_calloc(1, room + LONGEST);
+    if (!key)
+        return EK_E_NO_MEMORY;
+    snprintf(key, room, "%s%s%s", EK_ARCHIVE_DEVICE, *of ? ":" : "", of);
+    list->pairs[list->count++] = (ek_metadata){key, ek_device_name(device, key + room)};
+    return 0;
+}
+
+static int pair_add_all(pair_list *list, const ek_archive *archive)
+{
+    ek_device usual = archive_usual_device(archive);
+    size_t room = (size_t)archive->text_count + (size_t)archive->count + 1;
+    list->pairs = ek_calloc(room, sizeof *list->pairs);
+    if (!list->pairs)
+        return EK_E_NO_MEMORY;
+    for (int i = 0; i < archive->text_count; i++)
+        list->pairs[list->count++] = (ek_metadata){archive->texts[i].name, archive->texts[i].text};
+    list->owned = list->count;
+    if (!ek_device_equal(usual, ek_cpu()))
+        EK_TRY(pair_add_device(list, "", usual));
+    for (int i = 0; i < archive->count; i++)
+        if (!ek_device_equal(archive->entries[i].device, usual))
+            EK_TRY(pair_add_device(list, archive->entries[i].name, archive->entries[i].device));
+    return 0;
+}
+
+/* ---- saving: the file ---- */
+
+static ek_array_source archive_source(const ek_archive_entry *entry)
+{
+    ek_array_source source = {.name = entry->name,
+                              .dtype = entry->dtype,
+                              .shape = entry->shape,
+                              .make = entry->make,
+                              .object = entry->object};
+    if (!entry->make) {
+        source.tensor = (ek_tensor *)entry->object;
+        source.dtype = source.tensor->dtype;
+        source.shape = ek_tensor_shape(source.tensor);
+    }
+    return source;
+}
+
+int ek_archive_save(ek_archive *archive, const char *path)
+{
+    const ek_archive_put_call put = {archive, "archive_save", ""};
+    pair_list list = {0};
+    EK_TRY(ek_archive_check_put(&put));
+    EK_TRY(ek_check_given(put.what, "the path", path));
+    ek_array_source *sources = ek_calloc((size_t)archive->count, sizeof *sources);
+    int status = sources ? pair_add_all(&list, archive) : EK_E_NO_MEMORY;
+    for (int i = 0; i < archive->count && status == 0; i++)
+        sources[i] = archive_source(&archive->entries[i]);
+    if (status == 0)
+        status = ek_safetensors_save_from(path, sources, archive->count, list.pairs, list.count);
+    pair_free(&list);
+    free(sources);
     return status;
 }

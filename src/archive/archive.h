@@ -5,7 +5,6 @@
 #ifndef EK_ARCHIVE_ARCHIVE_H
 #define EK_ARCHIVE_ARCHIVE_H
 
-#include "archive/names.h"
 #include "core/object.h"
 #include "data/safetensors.h"
 #include "evenkeel/archive.h"
@@ -32,6 +31,12 @@ typedef struct ek_archive_text_entry {
     char *name, *text; /* owned */
 } ek_archive_text_entry;
 
+/* A table of dotted names: open addressing, a power of two. */
+typedef struct ek_archive_names {
+    struct ek_archive_slot *slots;
+    size_t capacity, count;
+} ek_archive_names;
+
 struct ek_archive {
     ek_safetensors *file; /* NULL: it is written */
     char *path;           /* of the file, for sentences */
@@ -39,19 +44,24 @@ struct ek_archive {
     int count, room;
     ek_archive_text_entry *texts;
     int text_count, text_room;
-    ek_name_table names;
+    ek_archive_names names;
 };
 
-/* ---- archive.c ---- */
+/* "name.path", either may be ""; NULL without memory. Freed with free(). */
+char *ek_archive_join(const char *name, const char *path);
 
-/* 0 if the archive is written, or read, and there is a name; `what` begins the sentence. */
-int ek_archive_check_written(const ek_archive *archive, const char *what, const char *name);
-int ek_archive_check_read(const ek_archive *archive, const char *what, const char *name);
+/* ---- writing: archive.c ---- */
 
-/* The pending error's status, or EK_E_INVALID if a required argument is NULL without one. */
-int ek_archive_check_given(const void *argument, const char *what, const char *which);
+/* A call that puts something below `name`; `what` begins its sentences. */
+typedef struct ek_archive_put_call {
+    ek_archive *archive;
+    const char *what, *name;
+} ek_archive_put_call;
 
-/* How far an archive was filled, and back to there where `status` is an error; returns it. */
+/* 0 if the archive is written and there is a name. */
+int ek_archive_check_put(const ek_archive_put_call *put);
+
+/* How far an archive was filled, and back to there if `status` is an error; returns it. */
 typedef struct ek_archive_mark {
     int count, text_count;
 } ek_archive_mark;
@@ -59,38 +69,40 @@ ek_archive_mark ek_archive_begin(const ek_archive *archive);
 int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status);
 
 /* Notes a tensor (NULL with a pending error is that error) as "name.path"; either may be "". */
-int ek_archive_add(ek_archive *archive, const char *what, const char *name, const char *path,
-                   ek_tensor *tensor, ek_device device);
+int ek_archive_add(const ek_archive_put_call *put, const char *path, ek_tensor *tensor,
+                   ek_device device);
 /* The same of what `make` makes of `object`, of which a reference is taken: on cpu. */
-int ek_archive_add_made(ek_archive *archive, const char *what, ek_archive_entry entry,
-                        const char *name, const char *path);
-/* A number, as a tensor without dimensions. */
-int ek_archive_add_int(ek_archive *archive, const char *what, const char *name, const char *path,
-                       int64_t value, ek_device device);
-/* Numbers, as a tensor of one dimension. */
-int ek_archive_add_floats(ek_archive *archive, const char *what, const char *name, const char *path,
-                          const double *values, int count);
+int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry);
+/* The same of a new tensor of these elements. */
+int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
+                        ek_shape shape, ek_dtype dtype, ek_device device);
 
-/* ---- archive_read.c ---- */
+/* What was put under the name, or has it above its own. */
+bool ek_archive_has_put(const ek_archive *archive, const char *name);
 
-/* "name.path", either may be ""; NULL without memory. Freed with free(). */
-char *ek_archive_join(const char *name, const char *path);
+/* ---- reading: archive_read.c ---- */
+
+/* A call that reads what is below `name`. */
+typedef struct ek_archive_get_call {
+    const ek_archive *archive;
+    const char *what, *name;
+} ek_archive_get_call;
+
+/* 0 if the archive is read and there is a name. */
+int ek_archive_check_get(const ek_archive_get_call *get);
 
 /* The tensors below `name`, all of them for "", as a range of ek_safetensors_sorted. */
 typedef struct ek_archive_range {
     int begin, end;
 } ek_archive_range;
 ek_archive_range ek_archive_below(const ek_archive *archive, const char *name);
-bool ek_archive_has_tensor(const ek_archive *archive, const char *name);
 
 /* "name.path" where it lies in the file: EK_E_INVALID if there is none. */
-int ek_archive_view(const ek_archive *archive, const char *what, const char *name, const char *path,
-                    ek_array_view *view);
+int ek_archive_view(const ek_archive_get_call *get, const char *path, ek_array_view *view);
 /* A number as ek_archive_get_int reads it. */
-int ek_archive_view_int(const ek_archive *archive, const char *what, const char *name,
-                        const char *path, int64_t *value);
+int ek_archive_view_int(const ek_archive_get_call *get, const char *path, int64_t *value);
 /* Up to `room` f64 numbers of a tensor with one dimension; returns how many there are. */
-int ek_archive_view_floats(const ek_archive *archive, const char *what, const char *name,
-                           const char *path, double *values, int room);
+int ek_archive_view_floats(const ek_archive_get_call *get, const char *path, double *values,
+                           int room);
 
 #endif

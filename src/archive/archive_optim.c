@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "archive/archive.h"
+#include "core/error.h"
+#include "core/heap.h"
 #include "core/tensor.h"
 #include "evenkeel/autograd.h"
 #include "evenkeel/ops.h"
@@ -10,8 +12,7 @@
 
 /* ---- rates of all groups ---- */
 
-static int put_rates(ek_archive *archive, const char *what, const char *name,
-                     const ek_optimizer *optimizer)
+static int rates_put(const ek_archive_put_call *put, const ek_optimizer *optimizer)
 {
     int count = ek_optimizer_group_count(optimizer);
     double *rates = ek_calloc((size_t)count, sizeof *rates);
@@ -19,38 +20,36 @@ static int put_rates(ek_archive *archive, const char *what, const char *name,
         return EK_E_NO_MEMORY;
     for (int i = 0; i < count; i++)
         rates[i] = ek_optimizer_lr(optimizer, i);
-    int status = ek_archive_add_floats(archive, what, name, "lr", rates, count);
+    int status = ek_archive_add_data(put, "lr", rates, EK_SHAPE(count), EK_F64, ek_cpu());
     free(rates);
     return status;
 }
 
 /* Fills `values`, at most `room`, that have to be rates; returns how many. */
-static int read_rates(const ek_archive *archive, const char *what, const char *name,
-                      const char *path, double *values, int room)
+static int rates_read(const ek_archive_get_call *get, const char *path, double *values, int room)
 {
-    int count = ek_archive_view_floats(archive, what, name, path, values, room);
+    int count = ek_archive_view_floats(get, path, values, room);
     for (int i = 0; i < count; i++)
         if (!(values[i] >= 0))
             return EK_FAIL(EK_E_FORMAT,
-                           "%s: %s: \"%.100s.%s\" of group %d is %g; a rate is 0 or more", what,
-                           archive->path, name, path, i, values[i]);
+                           "%s: %s: \"%.100s.%s\" of group %d is %g; a rate is 0 or more",
+                           get->what, get->archive->path, get->name, path, i, values[i]);
     return count;
 }
 
 /* Of as many groups as there are. */
-static int read_all_rates(const ek_archive *archive, const char *what, const char *name,
-                          double *values, int groups)
+static int rates_read_all(const ek_archive_get_call *get, double *values, int groups)
 {
-    int count = read_rates(archive, what, name, "lr", values, groups);
+    int count = rates_read(get, "lr", values, groups);
     if (count >= 0 && count < groups)
         return EK_FAIL(EK_E_SHAPE,
-                       "%s: %s: \"%.100s.lr\" is of %d groups, and the optimizer has %d", what,
-                       archive->path, name, count, groups);
+                       "%s: %s: \"%.100s.lr\" is of %d groups, and the optimizer has %d", get->what,
+                       get->archive->path, get->name, count, groups);
     return count < 0 ? count : 0;
 }
 
 /* They were checked. */
-static void set_rates(ek_optimizer *optimizer, const double *values)
+static void rates_set(ek_optimizer *optimizer, const double *values)
 {
     for (int i = 0; i < ek_optimizer_group_count(optimizer); i++)
         ek_optimizer_set_lr(optimizer, i, values[i]);
@@ -59,77 +58,72 @@ static void set_rates(ek_optimizer *optimizer, const double *values)
 /* ---- optimizers: out ---- */
 
 typedef struct writer {
-    ek_archive *archive;
-    const char *name;
+    ek_archive_put_call put;
     ek_optimizer *optimizer;
     int count; /* of parameters */
 } writer;
 
 /* Divided ones are put together when they are written. They are noted where the parameter lies. */
-static int put_state(const writer *w, const char *path, ek_tensor *parameter, const char *state)
+static int writer_put_state(const writer *w, const ek_archive_put_call *put, ek_tensor *parameter,
+                            const char *state)
 {
-    static const char what[] = "archive_put_optimizer";
     ek_device device = ek_tensor_device(parameter);
     ek_archive_entry entry = {.make = ek_state_parts_gather,
                               .shape = ek_tensor_shape(parameter),
                               .device = device};
     EK_TRY(ek_optimizer_state_parts(w->optimizer, parameter, state, &entry.object, &entry.dtype));
-    char *below = ek_archive_join(path, state);
-    int status = below ? 0 : EK_E_NO_MEMORY;
-    if (status == 0 && entry.object) {
-        status = ek_archive_add_made(w->archive, what, entry, w->name, below);
-    } else if (status == 0) {
-        ek_tensor *tensor = ek_optimizer_state(w->optimizer, parameter, state);
-        if (tensor)
-            status = ek_archive_add(w->archive, what, w->name, below, tensor, device);
-        else
-            status = ek_error_status(); /* 0: its group needs none */
+    if (entry.object) {
+        int status = ek_archive_add_made(put, state, entry);
+        ek_object_release(entry.object);
+        return status;
     }
-    ek_object_release(entry.object);
-    free(below);
-    return status;
+    ek_tensor *tensor = ek_optimizer_state(w->optimizer, parameter, state);
+    if (!tensor)
+        return ek_error_status(); /* 0: its group needs none */
+    return ek_archive_add(put, state, tensor, device);
 }
 
-static int put_parameter(const char *path, ek_tensor *parameter, void *user)
+static int writer_put_parameter(const char *path, ek_tensor *parameter, void *user)
 {
     writer *w = user;
     const char *state;
     if (!ek_optimizer_has(w->optimizer, parameter))
         return 0;
+    char *name = ek_archive_join(w->put.name, path);
+    if (!name)
+        return EK_E_NO_MEMORY;
+    const ek_archive_put_call put = {w->put.archive, w->put.what, name};
     int64_t steps = ek_optimizer_steps(w->optimizer, parameter);
-    char *of_steps = ek_archive_join(path, "steps");
-    int status = of_steps ? ek_archive_add_int(w->archive, "archive_put_optimizer", w->name,
-                                               of_steps, steps, ek_tensor_device(parameter))
-                          : EK_E_NO_MEMORY;
-    free(of_steps);
+    int status = ek_archive_add_data(&put, "steps", &steps, ek_scalar_shape(), EK_I64,
+                                     ek_tensor_device(parameter));
     for (int s = 0; status == 0 && (state = ek_optimizer_state_name(w->optimizer, s)); s++)
-        status = put_state(w, path, parameter, state);
+        status = writer_put_state(w, &put, parameter, state);
+    free(name);
     w->count++;
     return status;
 }
 
-static int put_optimizer(writer *w, ek_module *module)
+static int writer_put_all(writer *w, ek_module *module)
 {
-    EK_TRY(ek_module_parameters(module, put_parameter, w));
+    EK_TRY(ek_module_parameters(module, writer_put_parameter, w));
     int all = ek_optimizer_parameter_count(w->optimizer);
     if (w->count != all)
         return EK_FAIL(EK_E_INVALID,
-                       "archive_put_optimizer: \"%.200s\": %d of the optimizer's %d parameters are "
-                       "none of the module's; put it with the module that holds all",
-                       w->name, all - w->count, all);
-    return put_rates(w->archive, "archive_put_optimizer", w->name, w->optimizer);
+                       "%s: \"%.200s\": %d of the optimizer's %d parameters are none of the "
+                       "module's; put it with the module that holds all",
+                       w->put.what, w->put.name, all - w->count, all);
+    return rates_put(&w->put, w->optimizer);
 }
 
 int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_optimizer *optimizer,
                              ek_module *module)
 {
-    static const char what[] = "archive_put_optimizer";
-    EK_TRY(ek_archive_check_written(archive, what, name));
-    EK_TRY(ek_archive_check_given(optimizer, what, "optimizer"));
-    EK_TRY(ek_archive_check_given(module, what, "module"));
-    writer w = {archive, name, optimizer, 0};
+    writer w = {{archive, "archive_put_optimizer", name}, optimizer, 0};
+    EK_TRY(ek_archive_check_put(&w.put));
+    EK_TRY(ek_check_given(w.put.what, "the optimizer", optimizer));
+    EK_TRY(ek_check_given(w.put.what, "the module", module));
     ek_archive_mark mark = ek_archive_begin(archive);
-    return ek_archive_end(archive, mark, put_optimizer(&w, module));
+    return ek_archive_end(archive, mark, writer_put_all(&w, module));
 }
 
 /* ---- optimizers: in ---- */
@@ -152,16 +146,13 @@ typedef struct parameter_entry {
 } parameter_entry;
 
 typedef struct reader {
-    const ek_archive *archive;
-    const char *name;
+    ek_archive_get_call get;
     ek_optimizer *optimizer;
     parameter_entry *entries;
     int count, room;
 } reader;
 
-static const char what_load[] = "archive_load_optimizer";
-
-static int note_parameter(const char *path, ek_tensor *parameter, void *user)
+static int reader_note(const char *path, ek_tensor *parameter, void *user)
 {
     reader *r = user;
     if (!ek_optimizer_has(r->optimizer, parameter))
@@ -175,7 +166,7 @@ static int note_parameter(const char *path, ek_tensor *parameter, void *user)
 }
 
 /* A copy of what the parameter has, on cpu: nothing if it was never updated. */
-static int note_before(const reader *r, parameter_entry *entry)
+static int reader_note_before(const reader *r, parameter_entry *entry)
 {
     state_set *before = &entry->before;
     const char *state;
@@ -194,19 +185,20 @@ static int note_before(const reader *r, parameter_entry *entry)
 }
 
 /* The tensors of the file right below the parameter's name, but for the steps. */
-static int read_states(const reader *r, const char *name, state_set *set)
+static int reader_read_states(const ek_archive_get_call *get, state_set *set)
 {
-    ek_archive_range range = ek_archive_below(r->archive, name);
+    const ek_archive *archive = get->archive;
+    ek_archive_range range = ek_archive_below(archive, get->name);
     for (int i = range.begin; i < range.end; i++) {
-        const char *full = ek_safetensors_sorted(r->archive->file, i);
-        const char *state = full + strlen(name) + 1;
+        const char *full = ek_safetensors_sorted(archive->file, i);
+        const char *state = full + strlen(get->name) + 1;
         if (strcmp(state, "steps") == 0)
             continue;
         if (set->count == MOST_STATES)
             return EK_FAIL(EK_E_FORMAT, "%s: %s has more than %d states below \"%.200s\"",
-                           what_load, r->archive->path, MOST_STATES, name);
+                           get->what, archive->path, MOST_STATES, get->name);
         set->names[set->count] = state;
-        set->tensors[set->count] = ek_safetensors_read(r->archive->file, full);
+        set->tensors[set->count] = ek_safetensors_read(archive->file, full);
         if (!set->tensors[set->count++])
             return ek_error_pending();
     }
@@ -214,26 +206,27 @@ static int read_states(const reader *r, const char *name, state_set *set)
 }
 
 /* With the file and the parameter before the sentence of what failed. */
-static int load_states(const reader *r, const parameter_entry *entry, const char *name)
+static int reader_load_states(const reader *r, const ek_archive_get_call *get, ek_tensor *parameter)
 {
     const int before = ek_error_status();
     state_set set = {0};
-    EK_TRY(ek_archive_view_int(r->archive, what_load, name, "steps", &set.steps));
-    EK_TRY(read_states(r, name, &set));
-    int status = ek_optimizer_set_state(r->optimizer, entry->parameter, set.steps, set.names,
-                                        set.tensors, set.count);
+    EK_TRY(ek_archive_view_int(get, "steps", &set.steps));
+    EK_TRY(reader_read_states(get, &set));
+    int status = ek_optimizer_set_state(r->optimizer, parameter, set.steps, set.names, set.tensors,
+                                        set.count);
     if (status < 0)
-        ek_error_prefix(before, "%s: %.200s: \"%.200s\"", what_load, r->archive->path, name);
+        ek_error_prefix(before, "%s: %.200s: \"%.200s\"", get->what, get->archive->path, get->name);
     return status;
 }
 
-static int load_parameter(const reader *r, parameter_entry *entry)
+static int reader_load_parameter(const reader *r, parameter_entry *entry)
 {
-    char *name = ek_archive_join(r->name, entry->path);
+    char *name = ek_archive_join(r->get.name, entry->path);
     if (!name)
         return EK_E_NO_MEMORY;
+    const ek_archive_get_call get = {r->get.archive, r->get.what, name};
     ek_scope scope = ek_scope_begin();
-    int status = load_states(r, entry, name);
+    int status = reader_load_states(r, &get, entry->parameter);
     ek_scope_end(&scope);
     free(name);
     entry->changed = status >= 0;
@@ -241,7 +234,7 @@ static int load_parameter(const reader *r, parameter_entry *entry)
 }
 
 /* The memory for what was there before is there. */
-static void undo(const reader *r)
+static void reader_undo(const reader *r)
 {
     ek_error_record reason;
     ek_error_take(&reason);
@@ -257,34 +250,33 @@ static void undo(const reader *r)
 }
 
 /* Those that have no state yet first: if memory lacks, it does there. */
-static int load_all(const reader *r)
+static int reader_load_all(const reader *r)
 {
     int status = 0;
     for (int i = 0; i < r->count && status >= 0; i++)
-        status = note_before(r, &r->entries[i]);
+        status = reader_note_before(r, &r->entries[i]);
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < r->count && status >= 0; i++)
             if ((r->entries[i].before.steps > 0) == (pass == 1))
-                status = load_parameter(r, &r->entries[i]);
+                status = reader_load_parameter(r, &r->entries[i]);
     if (status < 0)
-        undo(r);
+        reader_undo(r);
     return status;
 }
 
-static int load_optimizer(reader *r, ek_module *module)
+static int reader_load(reader *r, ek_module *module)
 {
     int groups = ek_optimizer_group_count(r->optimizer);
-    EK_TRY(ek_module_parameters(module, note_parameter, r));
+    EK_TRY(ek_module_parameters(module, reader_note, r));
     if (r->count == 0)
         return EK_FAIL(EK_E_INVALID, "%s: the optimizer has none of the module's parameters",
-                       what_load);
+                       r->get.what);
     double *rates = ek_calloc((size_t)groups, sizeof *rates);
-    int status =
-        rates ? read_all_rates(r->archive, what_load, r->name, rates, groups) : EK_E_NO_MEMORY;
+    int status = rates ? rates_read_all(&r->get, rates, groups) : EK_E_NO_MEMORY;
     if (status == 0)
-        status = load_all(r);
+        status = reader_load_all(r);
     if (status == 0)
-        set_rates(r->optimizer, rates);
+        rates_set(r->optimizer, rates);
     free(rates);
     return status;
 }
@@ -292,13 +284,13 @@ static int load_optimizer(reader *r, ek_module *module)
 int ek_archive_load_optimizer(const ek_archive *archive, const char *name, ek_optimizer *optimizer,
                               ek_module *module)
 {
-    EK_TRY(ek_archive_check_read(archive, what_load, name));
-    EK_TRY(ek_archive_check_given(optimizer, what_load, "optimizer"));
-    EK_TRY(ek_archive_check_given(module, what_load, "module"));
-    reader r = {.archive = archive, .name = name, .optimizer = optimizer};
+    reader r = {.get = {archive, "archive_load_optimizer", name}, .optimizer = optimizer};
+    EK_TRY(ek_archive_check_get(&r.get));
+    EK_TRY(ek_check_given(r.get.what, "the optimizer", optimizer));
+    EK_TRY(ek_check_given(r.get.what, "the module", module));
     ek_scope scope = ek_scope_begin();
     bool grad_enabled = ek_set_grad_enabled(false);
-    int status = load_optimizer(&r, module);
+    int status = reader_load(&r, module);
     ek_set_grad_enabled(grad_enabled);
     ek_scope_end(&scope);
     for (int i = 0; i < r.count; i++)
@@ -311,48 +303,49 @@ int ek_archive_load_optimizer(const ek_archive *archive, const char *name, ek_op
 
 int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *schedule)
 {
-    static const char what[] = "archive_put_schedule";
+    const ek_archive_put_call put = {archive, "archive_put_schedule", name};
     int count;
-    EK_TRY(ek_archive_check_written(archive, what, name));
-    EK_TRY(ek_archive_check_given(schedule, what, "schedule"));
+    EK_TRY(ek_archive_check_put(&put));
+    EK_TRY(ek_check_given(put.what, "the schedule", schedule));
     ek_archive_mark mark = ek_archive_begin(archive);
     const double *initial = ek_schedule_initial(schedule, &count);
-    int status =
-        ek_archive_add_int(archive, what, name, "steps", ek_schedule_steps(schedule), ek_cpu());
+    int64_t steps = ek_schedule_steps(schedule);
+    int status = ek_archive_add_data(&put, "steps", &steps, ek_scalar_shape(), EK_I64, ek_cpu());
     if (status == 0)
-        status = ek_archive_add_floats(archive, what, name, "initial_lr", initial, count);
+        status =
+            ek_archive_add_data(&put, "initial_lr", initial, EK_SHAPE(count), EK_F64, ek_cpu());
     if (status == 0)
-        status = put_rates(archive, what, name, ek_schedule_optimizer(schedule));
+        status = rates_put(&put, ek_schedule_optimizer(schedule));
     return ek_archive_end(archive, mark, status);
 }
 
-static int load_schedule(const ek_archive *archive, const char *name, ek_schedule *schedule,
-                         double *initial, double *rates, int groups)
+static int schedule_load(const ek_archive_get_call *get, ek_schedule *schedule, double *initial,
+                         double *rates, int groups)
 {
-    static const char what[] = "archive_load_schedule";
     int64_t steps = 0;
-    EK_TRY(ek_archive_view_int(archive, what, name, "steps", &steps));
+    EK_TRY(ek_archive_view_int(get, "steps", &steps));
     if (steps < 0 || steps == INT64_MAX)
-        return EK_FAIL(EK_E_FORMAT, "%s: %s: \"%.200s\" is of a schedule after %lld steps", what,
-                       archive->path, name, (long long)steps);
-    int count = read_rates(archive, what, name, "initial_lr", initial, groups);
+        return EK_FAIL(EK_E_FORMAT, "%s: %s: \"%.200s\" is of a schedule after %lld steps",
+                       get->what, get->archive->path, get->name, (long long)steps);
+    int count = rates_read(get, "initial_lr", initial, groups);
     if (count < 0)
         return count;
-    EK_TRY(read_all_rates(archive, what, name, rates, groups));
+    EK_TRY(rates_read_all(get, rates, groups));
     EK_TRY(ek_schedule_restore(schedule, steps, initial, count));
-    set_rates(ek_schedule_optimizer(schedule), rates);
+    rates_set(ek_schedule_optimizer(schedule), rates);
     return 0;
 }
 
 int ek_archive_load_schedule(const ek_archive *archive, const char *name, ek_schedule *schedule)
 {
-    EK_TRY(ek_archive_check_read(archive, "archive_load_schedule", name));
-    EK_TRY(ek_archive_check_given(schedule, "archive_load_schedule", "schedule"));
+    const ek_archive_get_call get = {archive, "archive_load_schedule", name};
+    EK_TRY(ek_archive_check_get(&get));
+    EK_TRY(ek_check_given(get.what, "the schedule", schedule));
     int groups = ek_optimizer_group_count(ek_schedule_optimizer(schedule));
     double *numbers = ek_calloc(2 * (size_t)groups, sizeof *numbers);
     if (!numbers)
         return EK_E_NO_MEMORY;
-    int status = load_schedule(archive, name, schedule, numbers, numbers + groups, groups);
+    int status = schedule_load(&get, schedule, numbers, numbers + groups, groups);
     free(numbers);
     return status;
 }

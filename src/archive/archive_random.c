@@ -1,82 +1,80 @@
 /* archive_random.c: generators of random numbers, in the form of ek_generator_get_state. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "archive/archive.h"
+#include "core/error.h"
 #include "core/generator.h"
+#include "core/heap.h"
 #include "core/python_random.h"
-#include "core/tensor.h"
 
 /* ---- out ---- */
 
-static int put_state(ek_archive *archive, const char *what, const char *name, const char *path,
-                     ek_generator *generator)
+static int random_put(const ek_archive_put_call *put, const char *path, ek_generator *generator)
 {
     unsigned char state[EK_GENERATOR_STATE_BYTES];
     EK_TRY(ek_generator_get_state(generator, state, sizeof state));
-    ek_scope scope = ek_scope_begin();
-    ek_tensor *tensor = ek_from_data(state, EK_SHAPE(EK_GENERATOR_STATE_BYTES), EK_U8);
-    int status = ek_archive_add(archive, what, name, path, tensor, ek_cpu());
-    ek_scope_end(&scope);
-    return status;
+    return ek_archive_add_data(put, path, state, EK_SHAPE(EK_GENERATOR_STATE_BYTES), EK_U8,
+                               ek_cpu());
 }
 
 /* Devices whose generator would be seeded from the default one at its next draw need no state. */
-static int put_devices(ek_archive *archive, const char *what, const char *name)
+static int random_put_devices(const ek_archive_put_call *put)
 {
     for (int kind = EK_HOST; kind <= EK_CUDA; kind++)
         for (int index = 0; index < EK_MAX_DEVICES; index++) {
             ek_device device = {(ek_device_kind)kind, index};
             ek_generator *own = ek_device_generator(device);
-            char text[16], path[32];
-            snprintf(path, sizeof path, "devices.%s", ek_device_name(device, text));
+            char text[16];
             if (own)
-                EK_TRY(put_state(archive, what, name, path, own));
+                EK_TRY(random_put(put, ek_device_name(device, text), own));
         }
     return 0;
 }
 
 int ek_archive_put_random(ek_archive *archive, const char *name)
 {
-    static const char what[] = "archive_put_random";
-    EK_TRY(ek_archive_check_written(archive, what, name));
+    const ek_archive_put_call put = {archive, "archive_put_random", name};
+    EK_TRY(ek_archive_check_put(&put));
+    char *devices = ek_archive_join(name, "devices");
+    if (!devices)
+        return EK_E_NO_MEMORY;
     ek_archive_mark mark = ek_archive_begin(archive);
-    int status = put_state(archive, what, name, "default", NULL);
+    int status = random_put(&put, "default", NULL);
     if (status == 0)
-        status = put_state(archive, what, name, "python", ek_python_generator());
+        status = random_put(&put, "python", ek_python_generator());
     if (status == 0)
-        status = put_state(archive, what, name, "numpy", ek_numpy_generator());
+        status = random_put(&put, "numpy", ek_numpy_generator());
     if (status == 0)
-        status = put_devices(archive, what, name);
+        status = random_put_devices(&(ek_archive_put_call){archive, put.what, devices});
+    free(devices);
     return ek_archive_end(archive, mark, status);
 }
 
 int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator *generator)
 {
-    static const char what[] = "archive_put_generator";
-    EK_TRY(ek_archive_check_written(archive, what, name));
-    EK_TRY(ek_archive_check_given(generator, what, "generator"));
-    return put_state(archive, what, name, "", generator);
+    const ek_archive_put_call put = {archive, "archive_put_generator", name};
+    EK_TRY(ek_archive_check_put(&put));
+    EK_TRY(ek_check_given(put.what, "the generator", generator));
+    return random_put(&put, "", generator);
 }
 
 /* ---- in ---- */
 
-static int read_state(const ek_archive *archive, const char *what, const char *name,
-                      const char *path, ek_generator *generator)
+static int random_read(const ek_archive_get_call *get, const char *path, ek_generator *generator)
 {
     const int before = ek_error_status();
-    ek_array_view view;
-    EK_TRY(ek_archive_view(archive, what, name, path, &view));
+    const char *file = get->archive->path, *dot = *get->name && *path ? "." : "";
+    ek_array_view view = {0};
+    EK_TRY(ek_archive_view(get, path, &view));
     if (view.dtype != EK_U8 || view.shape.ndim != 1 || view.nbytes != EK_GENERATOR_STATE_BYTES)
         return EK_FAIL(EK_E_FORMAT,
                        "%s: %s: \"%.100s%s%s\" is no generator's state, which is %d bytes (u8)",
-                       what, archive->path, name, *name && *path ? "." : "", path,
-                       EK_GENERATOR_STATE_BYTES);
+                       get->what, file, get->name, dot, path, EK_GENERATOR_STATE_BYTES);
     int status = ek_generator_set_state(generator, view.elements, view.nbytes);
     if (status < 0)
-        ek_error_prefix(before, "%s: %.200s: \"%.100s%s%s\"", what, archive->path, name,
-                        *name && *path ? "." : "", path);
+        ek_error_prefix(before, "%s: %.200s: \"%.100s%s%s\"", get->what, file, get->name, dot,
+                        path);
     return status;
 }
 
@@ -88,51 +86,49 @@ typedef struct generators {
     ek_generator own[2 * EK_MAX_DEVICES];
 } generators;
 
-static int read_device(const ek_archive *archive, const char *name, const char *text,
-                       generators *all)
+static int random_read_device(const ek_archive_get_call *get, const char *text, generators *all)
 {
-    static const char what[] = "archive_load_random";
-    char path[32], again[16];
+    char again[16];
     ek_device device;
     if (strlen(text) >= sizeof again || ek_device_parse(text, &device) < 0 ||
         device.kind == EK_CPU || strcmp(ek_device_name(device, again), text) != 0) {
         ek_error_clear();
-        return EK_FAIL(EK_E_FORMAT, "%s: %s: \"%.100s.devices.%.100s\" is of no device", what,
-                       archive->path, name, text);
+        return EK_FAIL(EK_E_FORMAT, "%s: %s: \"%.100s.%.100s\" is of no device", get->what,
+                       get->archive->path, get->name, text);
     }
-    snprintf(path, sizeof path, "devices.%s", text);
-    EK_TRY(read_state(archive, what, name, path, &all->own[all->count]));
+    EK_TRY(random_read(get, text, &all->own[all->count]));
     if (device.index < ek_device_count(device.kind))
         all->devices[all->count++] = device;
     return 0;
 }
 
-static int read_all(const ek_archive *archive, const char *name, generators *all)
+static int random_read_all(const ek_archive_get_call *get, generators *all)
 {
-    static const char what[] = "archive_load_random";
-    EK_TRY(read_state(archive, what, name, "default", &all->shared));
-    EK_TRY(read_state(archive, what, name, "python", &all->python));
-    EK_TRY(read_state(archive, what, name, "numpy", &all->numpy));
-    char *below = ek_archive_join(name, "devices");
-    if (!below)
+    EK_TRY(random_read(get, "default", &all->shared));
+    EK_TRY(random_read(get, "python", &all->python));
+    EK_TRY(random_read(get, "numpy", &all->numpy));
+    char *name = ek_archive_join(get->name, "devices");
+    if (!name)
         return EK_E_NO_MEMORY;
+    const ek_archive_get_call devices = {get->archive, get->what, name};
     int status = 0;
-    ek_archive_range range = ek_archive_below(archive, below);
+    ek_archive_range range = ek_archive_below(get->archive, name);
     for (int i = range.begin; i < range.end && status == 0; i++) {
-        const char *full = ek_safetensors_sorted(archive->file, i);
-        status = read_device(archive, name, full + strlen(below) + 1, all);
+        const char *full = ek_safetensors_sorted(get->archive->file, i);
+        status = random_read_device(&devices, full + strlen(name) + 1, all);
     }
-    free(below);
+    free(name);
     return status;
 }
 
 int ek_archive_load_random(const ek_archive *archive, const char *name)
 {
-    EK_TRY(ek_archive_check_read(archive, "archive_load_random", name));
+    const ek_archive_get_call get = {archive, "archive_load_random", name};
+    EK_TRY(ek_archive_check_get(&get));
     generators *all = ek_calloc(1, sizeof *all);
     if (!all)
         return EK_E_NO_MEMORY;
-    int status = read_all(archive, name, all);
+    int status = random_read_all(&get, all);
     if (status == 0) {
         ek_generators_load(&all->shared, all->devices, all->own, all->count);
         *ek_python_generator() = all->python;
@@ -144,7 +140,8 @@ int ek_archive_load_random(const ek_archive *archive, const char *name)
 
 int ek_archive_load_generator(const ek_archive *archive, const char *name, ek_generator *generator)
 {
-    EK_TRY(ek_archive_check_read(archive, "archive_load_generator", name));
-    EK_TRY(ek_archive_check_given(generator, "archive_load_generator", "generator"));
-    return read_state(archive, "archive_load_generator", name, "", generator);
+    const ek_archive_get_call get = {archive, "archive_load_generator", name};
+    EK_TRY(ek_archive_check_get(&get));
+    EK_TRY(ek_check_given(get.what, "the generator", generator));
+    return random_read(&get, "", generator);
 }

@@ -1,19 +1,22 @@
-/* archive_read.c: looking for names, numbers and texts, and tensors on devices. */
+/* archive_read.c: looking for names, numbers and texts; tensors on devices, and all that is below a
+ * name as nested dictionaries. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "archive/archive.h"
+#include "core/error.h"
+#include "core/heap.h"
 #include "core/tensor.h"
 
-int ek_archive_check_read(const ek_archive *archive, const char *what, const char *name)
+int ek_archive_check_get(const ek_archive_get_call *get)
 {
-    EK_TRY(ek_archive_check_given(archive, what, "archive"));
-    if (!archive->file)
+    EK_TRY(ek_check_given(get->what, "the archive", get->archive));
+    if (!get->archive->file)
         return EK_FAIL(EK_E_STATE,
                        "%s: the archive is being written; ek_archive_save it, and open the file",
-                       what);
-    return ek_archive_check_given(name, what, "name");
+                       get->what);
+    return ek_check_given(get->what, "the name", get->name);
 }
 
 ek_archive *ek_archive_open(const char *path)
@@ -31,37 +34,13 @@ ek_archive *ek_archive_open(const char *path)
 
 /* ---- names ---- */
 
-/* The first name that is not before `name` with `end`, or, with `after`, that is behind all that
- * begin so. */
-static int bound(const ek_safetensors *file, const char *name, char end, bool after)
-{
-    int low = 0, high = ek_safetensors_count(file);
-    size_t length = strlen(name);
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        const char *there = ek_safetensors_sorted(file, middle);
-        int order = strncmp(there, name, length);
-        if (order == 0)
-            order = (int)(unsigned char)there[length] - (int)(unsigned char)end;
-        if (order < 0 || (after && order == 0))
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
+/* A dot is followed by nothing but a slash. */
 ek_archive_range ek_archive_below(const ek_archive *archive, const char *name)
 {
     if (!*name)
         return (ek_archive_range){0, ek_safetensors_count(archive->file)};
-    return (ek_archive_range){bound(archive->file, name, '.', false),
-                              bound(archive->file, name, '.', true)};
-}
-
-bool ek_archive_has_tensor(const ek_archive *archive, const char *name)
-{
-    return bound(archive->file, name, '\0', false) < bound(archive->file, name, '\0', true);
+    return (ek_archive_range){ek_safetensors_place(archive->file, name, "."),
+                              ek_safetensors_place(archive->file, name, "/")};
 }
 
 bool ek_archive_has(const ek_archive *archive, const char *name)
@@ -69,16 +48,16 @@ bool ek_archive_has(const ek_archive *archive, const char *name)
     if (!archive || !name)
         return false;
     if (!archive->file)
-        return ek_name_kinds(&archive->names, name, strlen(name)) != 0;
+        return ek_archive_has_put(archive, name);
     ek_archive_range below = ek_archive_below(archive, name);
-    return below.begin < below.end || ek_archive_has_tensor(archive, name) ||
+    return below.begin < below.end || ek_safetensors_find(archive->file, name, "") >= 0 ||
            ek_safetensors_metadata(archive->file, name);
 }
 
 const char *ek_archive_get_text(const ek_archive *archive, const char *name)
 {
-    if (ek_archive_check_given(archive, "archive_text", "archive") < 0 ||
-        ek_archive_check_given(name, "archive_text", "name") < 0)
+    if (ek_check_given("archive_text", "the archive", archive) < 0 ||
+        ek_check_given("archive_text", "the name", name) < 0)
         return NULL;
     if (archive->file)
         return ek_safetensors_metadata(archive->file, name);
@@ -90,81 +69,88 @@ const char *ek_archive_get_text(const ek_archive *archive, const char *name)
 
 /* ---- numbers ---- */
 
-int ek_archive_view(const ek_archive *archive, const char *what, const char *name, const char *path,
-                    ek_array_view *view)
+int ek_archive_view(const ek_archive_get_call *get, const char *path, ek_array_view *view)
 {
-    char *joined = ek_archive_join(name, path);
+    const ek_safetensors *file = get->archive->file;
+    char *joined = ek_archive_join(get->name, path);
     if (!joined)
         return EK_E_NO_MEMORY;
-    int status =
-        ek_archive_has_tensor(archive, joined)
-            ? ek_safetensors_view(archive->file, joined, view)
-            : EK_FAIL(EK_E_INVALID, "%s: %s has no tensor \"%.200s\"", what, archive->path, joined);
+    int status = ek_safetensors_find(file, joined, "") >= 0
+                     ? ek_safetensors_view(file, joined, view)
+                     : EK_FAIL(EK_E_INVALID, "%s: %s has no tensor \"%.200s\"", get->what,
+                               get->archive->path, joined);
     free(joined);
     return status;
 }
 
 /* A view of `dtype` and so many dimensions. */
-static int view_as(const ek_archive *archive, const char *what, const char *name, const char *path,
-                   ek_dtype dtype, int ndim, ek_array_view *view)
+static int archive_view_as(const ek_archive_get_call *get, const char *path, ek_dtype dtype,
+                           int ndim, ek_array_view *view)
 {
+    const char *dot = *get->name && *path ? "." : "", *file = get->archive->path;
     char text[160];
-    EK_TRY(ek_archive_view(archive, what, name, path, view));
-    const char *dot = *name && *path ? "." : "";
+    EK_TRY(ek_archive_view(get, path, view));
     if (view->dtype != dtype)
-        return EK_FAIL(EK_E_DTYPE, "%s: %s: \"%.100s%s%.200s\" is %s, not %s", what, archive->path,
-                       name, dot, path, ek_dtype_name(view->dtype), ek_dtype_name(dtype));
+        return EK_FAIL(EK_E_DTYPE, "%s: %s: \"%.100s%s%.200s\" is %s, not %s", get->what, file,
+                       get->name, dot, path, ek_dtype_name(view->dtype), ek_dtype_name(dtype));
     if (view->shape.ndim != ndim)
-        return EK_FAIL(EK_E_SHAPE, "%s: %s: \"%.100s%s%.200s\" is %s; %s is wanted", what,
-                       archive->path, name, dot, path, ek_shape_text(&view->shape, text),
+        return EK_FAIL(EK_E_SHAPE, "%s: %s: \"%.100s%s%.200s\" is %s; %s is wanted", get->what,
+                       file, get->name, dot, path, ek_shape_text(&view->shape, text),
                        ndim == 0 ? "a number without dimensions" : "one dimension");
     return 0;
 }
 
-int ek_archive_view_int(const ek_archive *archive, const char *what, const char *name,
-                        const char *path, int64_t *value)
+static int archive_view_number(const ek_archive_get_call *get, const char *path, ek_dtype dtype,
+                               void *value)
 {
-    ek_array_view view;
-    EK_TRY(view_as(archive, what, name, path, EK_I64, 0, &view));
+    ek_array_view view = {0};
+    EK_TRY(archive_view_as(get, path, dtype, 0, &view));
     ek_array_copy(&view, value);
     return 0;
 }
 
-int ek_archive_view_floats(const ek_archive *archive, const char *what, const char *name,
-                           const char *path, double *values, int room)
+int ek_archive_view_int(const ek_archive_get_call *get, const char *path, int64_t *value)
 {
-    ek_array_view view;
-    EK_TRY(view_as(archive, what, name, path, EK_F64, 1, &view));
+    return archive_view_number(get, path, EK_I64, value);
+}
+
+int ek_archive_view_floats(const ek_archive_get_call *get, const char *path, double *values,
+                           int room)
+{
+    ek_array_view view = {0};
+    EK_TRY(archive_view_as(get, path, EK_F64, 1, &view));
     int64_t count = view.shape.dims[0];
     if (count > room)
         return EK_FAIL(EK_E_SHAPE, "%s: %s: \"%.100s.%.100s\" holds %lld numbers, and %d %s wanted",
-                       what, archive->path, name, path, (long long)count, room,
+                       get->what, get->archive->path, get->name, path, (long long)count, room,
                        room == 1 ? "is" : "are");
     ek_array_copy(&view, values);
     return (int)count;
 }
 
+static int archive_get_number(const ek_archive_get_call *get, ek_dtype dtype, void *value)
+{
+    EK_TRY(ek_archive_check_get(get));
+    EK_TRY(ek_check_given(get->what, "the value", value));
+    return archive_view_number(get, "", dtype, value);
+}
+
 int ek_archive_get_int(const ek_archive *archive, const char *name, int64_t *value)
 {
-    EK_TRY(ek_archive_check_read(archive, "archive_get_int", name));
-    EK_TRY(ek_archive_check_given(value, "archive_get_int", "value"));
-    return ek_archive_view_int(archive, "archive_get_int", name, "", value);
+    const ek_archive_get_call get = {archive, "archive_get_int", name};
+    return archive_get_number(&get, EK_I64, value);
 }
 
 int ek_archive_get_float(const ek_archive *archive, const char *name, double *value)
 {
-    ek_array_view view;
-    EK_TRY(ek_archive_check_read(archive, "archive_get_float", name));
-    EK_TRY(ek_archive_check_given(value, "archive_get_float", "value"));
-    EK_TRY(view_as(archive, "archive_get_float", name, "", EK_F64, 0, &view));
-    ek_array_copy(&view, value);
-    return 0;
+    const ek_archive_get_call get = {archive, "archive_get_float", name};
+    return archive_get_number(&get, EK_F64, value);
 }
 
 /* ---- tensors on devices ---- */
 
 /* Where the tensor was put on. */
-static int noted_device(const ek_archive *archive, const char *name, ek_device *device)
+static int archive_noted_device(const ek_archive *archive, const char *name, ek_device *device)
 {
     size_t room = sizeof EK_ARCHIVE_DEVICE + strlen(name) + 1;
     char *key = ek_calloc(1, room);
@@ -183,14 +169,14 @@ static int noted_device(const ek_archive *archive, const char *name, ek_device *
                    archive->path, text, name);
 }
 
-static int map_device(const ek_archive *archive, const char *name, const ek_device_map *map,
-                      ek_device *device)
+static int archive_map_device(const ek_archive *archive, const char *name, const ek_device_map *map,
+                              ek_device *device)
 {
     char text[16];
     if (map && (map->count < 0 || map->count > EK_MAX_DEVICES))
         return EK_FAIL(EK_E_INVALID, "archive_tensor: a map of %d devices; 0 to %d are possible",
                        map->count, EK_MAX_DEVICES);
-    EK_TRY(noted_device(archive, name, device));
+    EK_TRY(archive_noted_device(archive, name, device));
     for (int i = 0; map && i < map->count; i++)
         if (ek_device_equal(map->pairs[i].from, *device)) {
             *device = map->pairs[i].to;
@@ -210,11 +196,157 @@ static int map_device(const ek_archive *archive, const char *name, const ek_devi
 
 ek_tensor *ek_archive_tensor(const ek_archive *archive, const char *name, const ek_device_map *map)
 {
+    const ek_archive_get_call get = {archive, "archive_tensor", name};
     ek_array_view view;
     ek_device device;
-    if (ek_archive_check_read(archive, "archive_tensor", name) < 0 ||
-        ek_archive_view(archive, "archive_tensor", name, "", &view) < 0 ||
-        map_device(archive, name, map, &device) < 0)
+    if (ek_archive_check_get(&get) < 0 || ek_archive_view(&get, "", &view) < 0 ||
+        archive_map_device(archive, name, map, &device) < 0)
         return NULL;
     return ek_array_tensor(&view, device);
+}
+
+/* ---- nested dictionaries ---- */
+
+/* A tensor's name, and a copy of it with NULs for its dots. */
+typedef struct nest_name {
+    const char *full;
+    char *parts;
+} nest_name;
+
+/* A number as list elements have it. */
+static bool nest_is_number(const char *part)
+{
+    enum { DIGITS = 9 };
+    size_t length = strspn(part, "0123456789");
+    return length > 0 && length <= DIGITS && !part[length] && (length == 1 || part[0] != '0');
+}
+
+/* Numbers first and by their value, so that lists come in their order. */
+static int nest_compare_parts(const char *a, const char *b)
+{
+    bool number_a = nest_is_number(a), number_b = nest_is_number(b);
+    size_t length_a = strlen(a), length_b = strlen(b);
+    if (number_a != number_b)
+        return number_a ? -1 : 1;
+    if (number_a && length_a != length_b)
+        return length_a < length_b ? -1 : 1;
+    return strcmp(a, b);
+}
+
+static int nest_compare(const void *left, const void *right)
+{
+    const nest_name *a = left, *b = right;
+    for (size_t at = 0;; at++) {
+        int order = nest_compare_parts(a->parts + at, b->parts + at);
+        if (order != 0)
+            return order;
+        at += strlen(a->parts + at);
+        if (!a->full[at] || !b->full[at])
+            return (a->full[at] != 0) - (b->full[at] != 0);
+    }
+}
+
+/* Sorted names of the file that have their first `at` bytes in common. */
+typedef struct nest_level {
+    const ek_archive *archive;
+    const nest_name *names;
+    int count;
+    size_t at;
+} nest_level;
+
+static ek_value nest(const nest_level *level);
+
+/* What is below the next part of these names, which is the same of all. */
+static ek_value nest_part(const nest_level *part)
+{
+    const char *name = part->names->full;
+    size_t end = part->at + strlen(part->names->parts + part->at);
+    if (name[end])
+        return nest(&(nest_level){part->archive, part->names, part->count, end + 1});
+    if (part->count == 1)
+        return ek_value_of_tensor(ek_safetensors_read(part->archive->file, name));
+    EK_FAIL(EK_E_FORMAT, "archive_get: %s: \"%.200s\" is a tensor, and \"%.200s\" is below it",
+            part->archive->path, name, part->names[1].full);
+    return ek_value_error();
+}
+
+static ek_value nest(const nest_level *level)
+{
+    const nest_name *names = level->names;
+    ek_value value = ek_value_none();
+    ek_value_entry *entries = ek_calloc((size_t)level->count, sizeof *entries);
+    int filled = 0;
+    if (!entries)
+        return ek_value_error();
+    for (int i = 0, next; i < level->count && value.kind != EK_VALUE_ERROR; i = next) {
+        const char *key = names[i].parts + level->at;
+        for (next = i + 1; next < level->count; next++)
+            if (strcmp(names[next].parts + level->at, key) != 0)
+                break;
+        value = nest_part(&(nest_level){level->archive, names + i, next - i, level->at});
+        entries[filled++] = (ek_value_entry){key, value};
+    }
+    if (value.kind != EK_VALUE_ERROR)
+        value = ek_value_dict(entries, filled);
+    free(entries);
+    return value;
+}
+
+/* Files of others may nest without end: recursion may not. */
+static int nest_split(const ek_archive *archive, nest_name *name)
+{
+    int parts = 1;
+    for (char *at = name->parts; (at = strchr(at, '.')); parts++)
+        *at++ = '\0';
+    if (parts <= EK_ARCHIVE_DEPTH)
+        return 0;
+    return EK_FAIL(EK_E_FORMAT,
+                   "archive_get: %s: \"%.80s...\" nests %d deep; at most %d are possible",
+                   archive->path, name->full, parts, EK_ARCHIVE_DEPTH);
+}
+
+static ek_value nest_below(const ek_archive *archive, const char *name, ek_archive_range range)
+{
+    ek_value value = ek_value_error();
+    int count = range.end - range.begin, status = 0;
+    size_t nbytes = 0;
+    for (int i = range.begin; i < range.end; i++)
+        nbytes += strlen(ek_safetensors_sorted(archive->file, i)) + 1;
+    nest_name *names = ek_calloc((size_t)count, sizeof *names);
+    char *copies = ek_calloc(1, nbytes), *to = copies;
+    for (int i = 0; names && copies && i < count && status == 0; i++) {
+        const char *full = ek_safetensors_sorted(archive->file, range.begin + i);
+        names[i] = (nest_name){full, strcpy(to, full)};
+        to += strlen(full) + 1;
+        status = nest_split(archive, &names[i]);
+    }
+    if (names && copies && status == 0) {
+        qsort(names, (size_t)count, sizeof *names, nest_compare);
+        value = nest(&(nest_level){archive, names, count, *name ? strlen(name) + 1 : 0});
+    }
+    free(copies);
+    free(names);
+    return value;
+}
+
+ek_value ek_archive_get(const ek_archive *archive, const char *name)
+{
+    const ek_archive_get_call get = {archive, "archive_get", name};
+    if (ek_archive_check_get(&get) < 0)
+        return ek_value_error();
+    ek_archive_range range = ek_archive_below(archive, name);
+    bool is_tensor = *name && ek_safetensors_find(archive->file, name, "") >= 0;
+    if (is_tensor && range.begin == range.end)
+        return ek_value_of_tensor(ek_safetensors_read(archive->file, name));
+    if (is_tensor)
+        EK_FAIL(EK_E_FORMAT, "%s: %s: \"%.200s\" is a tensor, and \"%.200s\" is below it", get.what,
+                archive->path, name, ek_safetensors_sorted(archive->file, range.begin));
+    else if (range.begin == range.end)
+        EK_FAIL(EK_E_INVALID, "%s: %s has no tensor \"%.200s\" and none below%s", get.what,
+                archive->path, name,
+                ek_safetensors_metadata(archive->file, name) ? "; it is a text" : "");
+    if (is_tensor || range.begin == range.end)
+        return ek_value_error();
+    ek_scope scope = ek_scope_begin();
+    return ek_scope_return_value(&scope, nest_below(archive, name, range));
 }
