@@ -7,9 +7,53 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/thread.h"
+#include "core/error.h"
+#include "core/heap.h"
 #include "core/value.h"
 #include "data/dataset.h"
+
+ek_dev *ek_batch_dev(ek_device device, const char *caller)
+{
+    ek_dev *dev = ek_dev_get(device);
+    if (dev && !ek_dev_is_host(dev))
+        return EK_FAIL_NULL(EK_E_DEVICE,
+                            "%s: the CPU cannot write to the memory of %s; batches are made on "
+                            "cpu or a host device and copied from there",
+                            caller, dev->name);
+    return dev;
+}
+
+ek_tensor *ek_row_major(ek_tensor *tensor, ek_dev *dev)
+{
+    if (ek_tensor_dev(tensor) == dev && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS))
+        return tensor;
+    ek_shape shape = ek_tensor_shape(tensor);
+    size_t nbytes = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
+    ek_tensor *copy = ek_tensor_new(dev, tensor->dtype, &shape, EK_CONTIGUOUS);
+    if (!copy || ek_to_data(tensor, ek_tensor_address(copy), nbytes) < 0)
+        return NULL;
+    return copy;
+}
+
+typedef struct batch_map {
+    ek_batch_function *function;
+    ek_dev *dev;
+} batch_map;
+
+static bool batch_map_tensor(ek_value *value, void *user)
+{
+    const batch_map *map = user;
+    if (value->kind != EK_VALUE_TENSOR)
+        return false;
+    ek_tensor *image = map->function(value->as.tensor, map->dev);
+    *value = image ? ek_value_of_tensor(image) : ek_value_error();
+    return true;
+}
+
+ek_value ek_batch_map(ek_value batch, ek_batch_function *function, ek_dev *dev)
+{
+    return ek_value_map(batch, batch_map_tensor, &(batch_map){function, dev});
+}
 
 typedef struct collation {
     ek_dev *dev;
@@ -24,19 +68,19 @@ typedef struct place {
     const char *key; /* NULL: of a list */
 } place;
 
-static long long number_of(const collation *c, int64_t i)
+static long long collate_number(const collation *c, int64_t i)
 {
     return (long long)(c->numbers ? c->numbers[i] : i);
 }
 
 /* Writes ` at [1]["mask"]`, or nothing if samples are not nested; returns how many bytes. */
-static size_t write_place(const place *where, char *text, size_t room)
+static size_t place_write(const place *where, char *text, size_t room)
 {
     if (!where) {
         text[0] = '\0';
         return 0;
     }
-    size_t used = write_place(where->outer, text, room);
+    size_t used = place_write(where->outer, text, room);
     const char *at = where->outer ? "" : " at ";
     int length = where->key ? snprintf(text + used, room - used, "%s[\"%s\"]", at, where->key)
                             : snprintf(text + used, room - used, "%s[%d]", at, where->index);
@@ -46,7 +90,7 @@ static size_t write_place(const place *where, char *text, size_t room)
 
 /* ---- samples that differ ---- */
 
-static const char *describe(ek_value value, char text[200])
+static const char *collate_describe(ek_value value, char text[200])
 {
     if (value.kind == EK_VALUE_TENSOR)
         return ek_tensor_text(value.as.tensor, text);
@@ -56,7 +100,7 @@ static const char *describe(ek_value value, char text[200])
     return text;
 }
 
-static int difference(ek_value value, ek_value first)
+static int collate_difference(ek_value value, ek_value first)
 {
     if (value.kind != first.kind)
         return EK_E_INVALID;
@@ -70,7 +114,7 @@ static int difference(ek_value value, ek_value first)
 }
 
 /* Whether a batch can be made of this value at all. */
-static int check_value(const collation *c, int64_t i, ek_value value, const place *where)
+static int collate_check_value(const collation *c, int64_t i, ek_value value, const place *where)
 {
     char text[200], at[200];
     switch (value.kind) {
@@ -83,32 +127,32 @@ static int check_value(const collation *c, int64_t i, ek_value value, const plac
     case EK_VALUE_TENSOR:
         if (ek_tensor_dev(value.as.tensor)->id.kind == EK_CPU)
             return 0;
-        write_place(where, at, sizeof at);
+        place_write(where, at, sizeof at);
         return EK_FAIL(EK_E_DEVICE, "collate: sample %lld%s is %s; samples lie on cpu",
-                       number_of(c, i), at, ek_tensor_text(value.as.tensor, text));
+                       collate_number(c, i), at, ek_tensor_text(value.as.tensor, text));
     case EK_VALUE_ERROR:
         return ek_error_outcome(EK_E_USER);
     case EK_VALUE_POINTER:
         break;
     }
-    write_place(where, at, sizeof at);
+    place_write(where, at, sizeof at);
     return EK_FAIL(EK_E_INVALID,
                    "collate: sample %lld%s is %s; batches are made of tensors, numbers, none, and "
                    "lists and dictionaries of them",
-                   number_of(c, i), at, ek_value_kind_name(value));
+                   collate_number(c, i), at, ek_value_kind_name(value));
 }
 
-static int check_alike(const collation *c, const ek_value *values, const place *where)
+static int collate_check_alike(const collation *c, const ek_value *values, const place *where)
 {
     for (int64_t i = 0; i < c->count; i++) {
-        EK_TRY(check_value(c, i, values[i], where));
-        int status = i ? difference(values[i], values[0]) : 0;
+        EK_TRY(collate_check_value(c, i, values[i], where));
+        int status = i ? collate_difference(values[i], values[0]) : 0;
         if (status < 0) {
             char text[2][200], at[200];
-            write_place(where, at, sizeof at);
+            place_write(where, at, sizeof at);
             return EK_FAIL(status, "collate: sample %lld%s is %s, sample %lld is %s",
-                           number_of(c, i), at, describe(values[i], text[0]), number_of(c, 0),
-                           describe(values[0], text[1]));
+                           collate_number(c, i), at, collate_describe(values[i], text[0]),
+                           collate_number(c, 0), collate_describe(values[0], text[1]));
         }
     }
     return 0;
@@ -116,12 +160,12 @@ static int check_alike(const collation *c, const ek_value *values, const place *
 
 /* ---- leaves ---- */
 
-static ek_value stack(const collation *c, const ek_value *values, const place *where)
+static ek_value collate_tensors(const collation *c, const ek_value *values, const place *where)
 {
     const ek_tensor *first = values[0].as.tensor;
     char text[200], at[200];
     if (first->ndim == EK_MAX_DIMS) {
-        write_place(where, at, sizeof at);
+        place_write(where, at, sizeof at);
         EK_FAIL(EK_E_SHAPE,
                 "collate: samples%s are %s; a batch of them has more than %d dimensions", at,
                 ek_tensor_text(first, text), EK_MAX_DIMS);
@@ -140,7 +184,7 @@ static ek_value stack(const collation *c, const ek_value *values, const place *w
     return ek_value_of_tensor(batch);
 }
 
-static ek_value numbers(const collation *c, const ek_value *values, ek_dtype dtype)
+static ek_value collate_numbers(const collation *c, const ek_value *values, ek_dtype dtype)
 {
     ek_shape shape = {.ndim = 1, .dims = {c->count}};
     ek_tensor *batch = ek_tensor_new(c->dev, dtype, &shape, EK_CONTIGUOUS);
@@ -163,7 +207,7 @@ static ek_value collate(const collation *c, const ek_value *values, const place 
 
 /* The element of a dictionary under `key`, which is most often at the same position as in others;
  * -1 if there is none. */
-static int find_key(ek_value dict, const char *key, int guess)
+static int collate_find_key(ek_value dict, const char *key, int guess)
 {
     if (strcmp(ek_value_key(dict, guess), key) == 0)
         return guess;
@@ -174,16 +218,16 @@ static int find_key(ek_value dict, const char *key, int guess)
 }
 
 /* Element `at` of every sample, by key for dictionaries. */
-static int take_column(const collation *c, const ek_value *values, const place *at,
-                       ek_value *column)
+static int collate_take_column(const collation *c, const ek_value *values, const place *at,
+                               ek_value *column)
 {
     for (int64_t i = 0; i < c->count; i++) {
-        int index = at->key ? find_key(values[i], at->key, at->index) : at->index;
+        int index = at->key ? collate_find_key(values[i], at->key, at->index) : at->index;
         if (index < 0) {
             char text[200];
-            write_place(at->outer, text, sizeof text);
+            place_write(at->outer, text, sizeof text);
             return EK_FAIL(EK_E_INVALID, "collate: sample %lld%s has no \"%s\", sample %lld has",
-                           number_of(c, i), text, at->key, number_of(c, 0));
+                           collate_number(c, i), text, at->key, collate_number(c, 0));
         }
         column[i] = ek_value_at(values[i], index);
     }
@@ -201,8 +245,8 @@ static ek_value collate_nest(const collation *c, const ek_value *values, const p
     for (int j = 0; j < length && batch.kind != EK_VALUE_ERROR; j++) {
         bool named = values[0].kind == EK_VALUE_DICT;
         place at = {where, j, named ? ek_value_key(values[0], j) : NULL};
-        items[j] =
-            take_column(c, values, &at, column) < 0 ? ek_value_error() : collate(c, column, &at);
+        items[j] = collate_take_column(c, values, &at, column) < 0 ? ek_value_error()
+                                                                   : collate(c, column, &at);
         if (items[j].kind == EK_VALUE_ERROR)
             batch = items[j];
     }
@@ -214,15 +258,15 @@ static ek_value collate_nest(const collation *c, const ek_value *values, const p
 
 static ek_value collate(const collation *c, const ek_value *values, const place *where)
 {
-    if (check_alike(c, values, where) < 0)
+    if (collate_check_alike(c, values, where) < 0)
         return ek_value_error();
     switch (values[0].kind) {
     case EK_VALUE_TENSOR:
-        return stack(c, values, where);
+        return collate_tensors(c, values, where);
     case EK_VALUE_INT:
-        return numbers(c, values, EK_I64);
+        return collate_numbers(c, values, EK_I64);
     case EK_VALUE_FLOAT:
-        return numbers(c, values, EK_F64);
+        return collate_numbers(c, values, EK_F64);
     case EK_VALUE_LIST:
     case EK_VALUE_DICT:
         return collate_nest(c, values, where);

@@ -7,19 +7,20 @@
 #include <stdalign.h>
 #include <stdlib.h>
 
-#include "core/thread.h"
+#include "core/error.h"
+#include "core/heap.h"
 #include "core/value.h"
 
 /* ---- counting ---- */
 
 /* Stands in front of the struct, whose alignment is malloc's. */
-typedef struct counter {
+typedef struct dataset_counter {
     alignas(max_align_t) atomic_int references;
-} counter;
+} dataset_counter;
 
-static counter *counter_of(ek_dataset *dataset)
+static dataset_counter *dataset_counter_of(ek_dataset *dataset)
 {
-    return (counter *)(void *)dataset - 1;
+    return (dataset_counter *)(void *)dataset - 1;
 }
 
 ek_dataset *ek_dataset_new(const ek_dataset_type *type)
@@ -29,22 +30,14 @@ ek_dataset *ek_dataset_new(const ek_dataset_type *type)
                           : !type->length ? "the type has no length"
                           : !type->get    ? "the type has no get"
                                           : NULL;
-    if (missing) {
-        EK_FAIL(EK_E_INVALID, "dataset_new: %s", missing);
-        return NULL;
-    }
-    if (type->size < sizeof(ek_dataset)) {
-        EK_FAIL(EK_E_INVALID,
-                "dataset_new: %s has a size of %zu bytes; its struct begins with an "
-                "ek_dataset of %zu",
-                type->name, type->size, sizeof(ek_dataset));
-        return NULL;
-    }
-    if (type->size > SIZE_MAX / 2) {
-        EK_FAIL(EK_E_INVALID, "dataset_new: %s has a size of %zu bytes", type->name, type->size);
-        return NULL;
-    }
-    counter *count = ek_calloc(1, sizeof *count + type->size);
+    if (missing)
+        return EK_FAIL_NULL(EK_E_INVALID, "dataset_new: %s", missing);
+    if (type->size < sizeof(ek_dataset) || type->size > SIZE_MAX / 2)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "dataset_new: %s has a size of %zu bytes; its struct begins with an "
+                            "ek_dataset of %zu",
+                            type->name, type->size, sizeof(ek_dataset));
+    dataset_counter *count = ek_calloc(1, sizeof *count + type->size);
     if (!count)
         return NULL;
     atomic_init(&count->references, 1);
@@ -56,34 +49,27 @@ ek_dataset *ek_dataset_new(const ek_dataset_type *type)
 ek_dataset *ek_dataset_keep(ek_dataset *dataset)
 {
     if (dataset)
-        atomic_fetch_add_explicit(&counter_of(dataset)->references, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&dataset_counter_of(dataset)->references, 1,
+                                  memory_order_relaxed);
     return dataset;
 }
 
 void ek_dataset_free(ek_dataset *dataset)
 {
     /* acq_rel: whoever destroys sees what the other owners wrote before they let go. */
-    if (!dataset ||
-        atomic_fetch_sub_explicit(&counter_of(dataset)->references, 1, memory_order_acq_rel) != 1)
+    if (!dataset || atomic_fetch_sub_explicit(&dataset_counter_of(dataset)->references, 1,
+                                              memory_order_acq_rel) != 1)
         return;
     if (dataset->type->destroy)
         dataset->type->destroy(dataset);
-    free(counter_of(dataset));
+    free(dataset_counter_of(dataset));
 }
 
 /* ---- what a type's function made ---- */
 
-int ek_dataset_given(const ek_dataset *dataset, const char *caller)
-{
-    if (dataset)
-        return 0;
-    return ek_error_status() ? ek_error_pending()
-                             : EK_FAIL(EK_E_INVALID, "%s: the data set is NULL", caller);
-}
-
 /* An error counts whether the function returned it or only left it pending. One that was pending
  * `before` the call is not the function's, and its sentence stays as it is. */
-static bool failed(ek_value value, int before)
+static bool dataset_failed(ek_value value, int before)
 {
     if (value.kind == EK_VALUE_ERROR)
         return ek_error_outcome(EK_E_USER) < 0;
@@ -92,7 +78,7 @@ static bool failed(ek_value value, int before)
 
 int64_t ek_dataset_length(ek_dataset *dataset)
 {
-    EK_TRY(ek_dataset_given(dataset, "dataset_length"));
+    EK_TRY(ek_check_given("dataset_length", "the data set", dataset));
     int before = ek_error_status();
     int64_t length = dataset->type->length(dataset);
     int status = ek_error_status();
@@ -109,12 +95,12 @@ int64_t ek_dataset_length(ek_dataset *dataset)
 }
 
 /* Sample `index`, which is in range, and nothing else left in the scope. */
-static ek_value get(ek_dataset *dataset, int64_t index)
+static ek_value dataset_sample(ek_dataset *dataset, int64_t index)
 {
     int before = ek_error_status();
     ek_scope scope = ek_scope_begin();
     ek_value sample = dataset->type->get(dataset, index);
-    if (failed(sample, before)) {
+    if (dataset_failed(sample, before)) {
         ek_error_prefix(before, "%s: sample %lld", dataset->type->name, (long long)index);
         sample = ek_value_error();
     }
@@ -123,7 +109,7 @@ static ek_value get(ek_dataset *dataset, int64_t index)
 
 ek_value ek_dataset_get(ek_dataset *dataset, int64_t index)
 {
-    if (ek_dataset_given(dataset, "dataset_get") < 0)
+    if (ek_check_given("dataset_get", "the data set", dataset) < 0)
         return ek_value_error();
     int64_t length = ek_dataset_length(dataset);
     if (length < 0)
@@ -133,25 +119,12 @@ ek_value ek_dataset_get(ek_dataset *dataset, int64_t index)
                 (long long)length);
         return ek_value_error();
     }
-    return get(dataset, index < 0 ? index + length : index);
+    return dataset_sample(dataset, index < 0 ? index + length : index);
 }
 
 /* ---- batches ---- */
 
-ek_dev *ek_batch_dev(ek_device device, const char *caller)
-{
-    ek_dev *dev = ek_dev_get(device);
-    if (dev && !ek_dev_is_host(dev)) {
-        EK_FAIL(EK_E_DEVICE,
-                "%s: the CPU cannot write to the memory of %s; batches are made on "
-                "cpu or a host device and copied from there",
-                caller, dev->name);
-        return NULL;
-    }
-    return dev;
-}
-
-int ek_dataset_check_samples(ek_dataset *dataset, const int64_t *samples, int64_t count)
+static int dataset_check_samples(ek_dataset *dataset, const int64_t *samples, int64_t count)
 {
     int64_t length = ek_dataset_length(dataset);
     const char *name = dataset->type->name;
@@ -192,7 +165,7 @@ ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples
     ek_value batch = ek_value_none();
     ek_scope scope = ek_scope_begin();
     for (int64_t i = 0; i < count && batch.kind != EK_VALUE_ERROR; i++) {
-        values[i] = ek_dataset_stopped() ? ek_value_error() : get(dataset, samples[i]);
+        values[i] = ek_dataset_stopped() ? ek_value_error() : dataset_sample(dataset, samples[i]);
         if (values[i].kind == EK_VALUE_ERROR)
             batch = values[i];
     }
@@ -203,7 +176,7 @@ ek_value ek_dataset_batch_by_samples(ek_dataset *dataset, const int64_t *samples
 }
 
 /* All tensors of what a type's get_batch made lie where they were asked for. */
-static int check_devices(ek_value value, const ek_dev *dev)
+static int dataset_check_devices(ek_value value, const ek_dev *dev)
 {
     if (value.kind == EK_VALUE_TENSOR && ek_tensor_dev(value.as.tensor) != dev) {
         char text[200];
@@ -211,7 +184,7 @@ static int check_devices(ek_value value, const ek_dev *dev)
                        ek_tensor_text(value.as.tensor, text), dev->name);
     }
     for (int i = 0; i < ek_value_length(value); i++)
-        EK_TRY(check_devices(ek_value_at(value, i), dev));
+        EK_TRY(dataset_check_devices(ek_value_at(value, i), dev));
     return 0;
 }
 
@@ -219,8 +192,8 @@ ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64
                               ek_device device)
 {
     ek_dev *dev = NULL;
-    if (ek_dataset_given(dataset, "dataset_get_batch") < 0 ||
-        ek_dataset_check_samples(dataset, samples, count) < 0 ||
+    if (ek_check_given("dataset_get_batch", "the data set", dataset) < 0 ||
+        dataset_check_samples(dataset, samples, count) < 0 ||
         !(dev = ek_batch_dev(device, "dataset_get_batch")))
         return ek_value_error();
     int before = ek_error_status();
@@ -228,7 +201,7 @@ ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64
     ek_value batch;
     if (dataset->type->get_batch) {
         batch = dataset->type->get_batch(dataset, samples, count, device);
-        if (failed(batch, before) || check_devices(batch, dev) < 0) {
+        if (dataset_failed(batch, before) || dataset_check_devices(batch, dev) < 0) {
             ek_error_prefix(before, "%s", dataset->type->name);
             batch = ek_value_error();
         }

@@ -6,252 +6,173 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
+#include "core/heap.h"
 #include "core/keywords.h"
 #include "core/python_random.h"
-#include "core/thread.h"
 #include "data/dataset.h"
 
-/* ---- subset ---- */
+/* ---- samples of parts, which are data sets one after the other: all of them, or chosen ones ----
+ */
 
-typedef struct subset {
+typedef struct view_dataset {
     ek_dataset dataset;
-    ek_dataset *of;
-    int64_t *indices;
-    int64_t count;
-} subset;
+    int64_t length;
+    int64_t *indices; /* chosen samples; NULL: all */
+    int count;
+    ek_dataset **parts;
+    int64_t *ends; /* of each part, in samples of all parts */
+} view_dataset;
 
-static int64_t subset_length(ek_dataset *dataset)
+static int64_t view_length(ek_dataset *dataset)
 {
-    return ((subset *)dataset)->count;
+    return ((view_dataset *)dataset)->length;
 }
 
-static ek_value subset_get(ek_dataset *dataset, int64_t index)
+/* The part that holds sample `index`: the first that ends after it. *within becomes its place. */
+static int view_find(const view_dataset *self, int64_t index, int64_t *within)
 {
-    subset *self = (subset *)dataset;
-    return ek_dataset_get(self->of, self->indices[index]);
+    int first = 0, last = self->count - 1;
+    *within = self->indices ? self->indices[index] : index;
+    while (first < last) {
+        int middle = first + (last - first) / 2;
+        if (self->ends[middle] > *within)
+            last = middle;
+        else
+            first = middle + 1;
+    }
+    *within -= first ? self->ends[first - 1] : 0;
+    return first;
 }
 
-static ek_value subset_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
-                                 ek_device device)
+static ek_value view_get(ek_dataset *dataset, int64_t index)
 {
-    subset *self = (subset *)dataset;
-    int64_t *inner = ek_calloc((size_t)count, sizeof *inner);
-    if (!inner)
+    const view_dataset *self = (view_dataset *)dataset;
+    int64_t within;
+    int part = view_find(self, index, &within);
+    return ek_dataset_get(self->parts[part], within);
+}
+
+/* A batch within one part is that part's. Others are made of single samples in their order, in
+ * which parts that draw random numbers are to draw them. */
+static ek_value view_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
+                               ek_device device)
+{
+    const view_dataset *self = (view_dataset *)dataset;
+    int64_t *within = ek_calloc((size_t)count, sizeof *within), i = 1;
+    if (!within)
         return ek_value_error();
-    for (int64_t i = 0; i < count; i++)
-        inner[i] = self->indices[samples[i]];
-    ek_value batch = ek_dataset_get_batch(self->of, inner, count, device);
-    free(inner);
+    int part = view_find(self, samples[0], within);
+    while (i < count && view_find(self, samples[i], within + i) == part)
+        i++;
+    ek_value batch = i == count ? ek_dataset_get_batch(self->parts[part], within, count, device)
+                                : ek_dataset_batch_by_samples(dataset, samples, count, device);
+    free(within);
     return batch;
 }
 
-static void subset_destroy(ek_dataset *dataset)
+static void view_destroy(ek_dataset *dataset)
 {
-    subset *self = (subset *)dataset;
-    ek_dataset_free(self->of);
+    view_dataset *self = (view_dataset *)dataset;
+    for (int i = 0; i < self->count; i++)
+        ek_dataset_free(self->parts[i]);
+    free(self->parts);
+    free(self->ends);
     free(self->indices);
 }
 
-static const ek_dataset_type subset_type = {
-    .name = "subset",
-    .size = sizeof(subset),
-    .length = subset_length,
-    .get = subset_get,
-    .get_batch = subset_get_batch,
-    .destroy = subset_destroy,
-};
-
-/* Of a data set that gives single samples: so does the subset, and whoever makes batches of it, or
+/* Of parts of which some give single samples, so does the view: whoever makes batches of it, or
  * transforms them before, reads each sample once. */
-static const ek_dataset_type subset_samples_type = {
-    .name = "subset",
-    .size = sizeof(subset),
-    .length = subset_length,
-    .get = subset_get,
-    .destroy = subset_destroy,
-};
+#define VIEW_TYPES(kind)                                                                          \
+    {                                                                                             \
+        {.name = (kind),                                                                          \
+         .size = sizeof(view_dataset),                                                            \
+         .length = view_length,                                                                   \
+         .get = view_get,                                                                         \
+         .destroy = view_destroy},                                                                \
+        {                                                                                         \
+            .name = (kind), .size = sizeof(view_dataset), .length = view_length, .get = view_get, \
+            .get_batch = view_get_batch, .destroy = view_destroy                                  \
+        }                                                                                         \
+    }
 
-static int subset_check_indices(ek_dataset *dataset, const int64_t *indices, int64_t count)
+static const ek_dataset_type subset_types[2] = VIEW_TYPES("subset");
+static const ek_dataset_type concat_types[2] = VIEW_TYPES("concat_dataset");
+
+static int view_set_ends(view_dataset *self, ek_dataset *const *parts, int count)
 {
-    EK_TRY(ek_dataset_given(dataset, "subset"));
+    for (int i = 0; i < count; i++) {
+        int64_t length = ek_dataset_length(parts[i]);
+        if (length < 0)
+            return ek_error_pending();
+        if (__builtin_add_overflow(self->length, length, &self->length))
+            return EK_FAIL(EK_E_INVALID, "%s: the lengths add up to more than 2^63",
+                           self->dataset.type->name);
+        self->ends[i] = self->length;
+    }
+    return 0;
+}
+
+/* All samples of the parts, which are the caller's until all is well. */
+static view_dataset *view_new(const ek_dataset_type types[2], ek_dataset *const *parts, int count)
+{
+    bool batches = true;
+    for (int i = 0; i < count; i++) {
+        if (ek_check_given(types->name, "the data set", parts[i]) < 0)
+            return NULL;
+        batches = batches && parts[i]->type->get_batch;
+    }
+    view_dataset *self = (view_dataset *)ek_dataset_new(&types[batches]);
+    if (!self)
+        return NULL;
+    self->parts = ek_calloc((size_t)count, sizeof(ek_dataset *));
+    self->ends = self->parts ? ek_calloc((size_t)count, sizeof *self->ends) : NULL;
+    if (!self->ends || view_set_ends(self, parts, count) < 0) {
+        ek_dataset_free(&self->dataset);
+        return NULL;
+    }
+    for (; self->count < count; self->count++)
+        self->parts[self->count] = parts[self->count];
+    return self;
+}
+
+static int view_choose(view_dataset *self, const int64_t *indices, int64_t count)
+{
     if (count < 0 || (count > 0 && !indices))
         return EK_FAIL(EK_E_INVALID, "subset: %s",
                        count < 0 ? "the number of samples is negative" : "the indices are NULL");
-    int64_t length = ek_dataset_length(dataset);
-    if (length < 0)
-        return ek_error_pending();
     for (int64_t i = 0; i < count; i++)
-        if (indices[i] < 0 || indices[i] >= length)
+        if (indices[i] < 0 || indices[i] >= self->length)
             return EK_FAIL(EK_E_INVALID, "subset: index %lld is %lld; %s has %lld samples",
-                           (long long)i, (long long)indices[i], dataset->type->name,
-                           (long long)length);
+                           (long long)i, (long long)indices[i], self->parts[0]->type->name,
+                           (long long)self->length);
+    self->indices = ek_calloc((size_t)count + 1, sizeof *indices);
+    if (!self->indices)
+        return EK_E_NO_MEMORY;
+    if (count > 0)
+        memcpy(self->indices, indices, (size_t)count * sizeof *indices);
+    self->length = count;
     return 0;
 }
 
 ek_dataset *ek_subset(ek_dataset *dataset, const int64_t *indices, int64_t count)
 {
-    subset *self = NULL;
-    if (subset_check_indices(dataset, indices, count) == 0)
-        self = (subset *)ek_dataset_new(dataset->type->get_batch ? &subset_type
-                                                                 : &subset_samples_type);
-    if (!self) {
-        ek_dataset_free(dataset);
-        return NULL;
-    }
-    self->of = dataset;
-    self->indices = ek_calloc((size_t)count, sizeof *indices);
-    if (!self->indices) {
-        ek_dataset_free(&self->dataset);
-        return NULL;
-    }
-    if (count > 0)
-        memcpy(self->indices, indices, (size_t)count * sizeof *indices);
-    self->count = count;
-    return &self->dataset;
-}
-
-/* ---- one after the other ---- */
-
-typedef struct concat_dataset {
-    ek_dataset dataset;
-    int count;
-    ek_dataset **parts;
-    int64_t *ends; /* of each part, in samples of the whole */
-} concat_dataset;
-
-static int64_t concat_length(ek_dataset *dataset)
-{
-    const concat_dataset *self = (concat_dataset *)dataset;
-    return self->ends[self->count - 1];
-}
-
-/* The part that holds sample `index`: the first that ends after it. */
-static int concat_part_of(const concat_dataset *self, int64_t index)
-{
-    int first = 0, last = self->count - 1;
-    while (first < last) {
-        int middle = first + (last - first) / 2;
-        if (self->ends[middle] > index)
-            last = middle;
-        else
-            first = middle + 1;
-    }
-    return first;
-}
-
-static int64_t concat_start_of(const concat_dataset *self, int part)
-{
-    return part ? self->ends[part - 1] : 0;
-}
-
-static ek_value concat_get(ek_dataset *dataset, int64_t index)
-{
-    const concat_dataset *self = (concat_dataset *)dataset;
-    int part = concat_part_of(self, index);
-    return ek_dataset_get(self->parts[part], index - concat_start_of(self, part));
-}
-
-static bool concat_all_of_part(const concat_dataset *self, int part, const int64_t *samples,
-                               int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        if (samples[i] < concat_start_of(self, part) || samples[i] >= self->ends[part])
-            return false;
-    return true;
-}
-
-/* A batch within one part is that part's. Others are made of single samples in their order, in
- * which parts that draw random numbers are to draw them. */
-static ek_value concat_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
-                                 ek_device device)
-{
-    const concat_dataset *self = (concat_dataset *)dataset;
-    int part = concat_part_of(self, samples[0]);
-    if (!concat_all_of_part(self, part, samples, count))
-        return ek_dataset_batch_by_samples(dataset, samples, count, device);
-    int64_t *inner = ek_calloc((size_t)count, sizeof *inner);
-    if (!inner)
-        return ek_value_error();
-    for (int64_t i = 0; i < count; i++)
-        inner[i] = samples[i] - concat_start_of(self, part);
-    ek_value batch = ek_dataset_get_batch(self->parts[part], inner, count, device);
-    free(inner);
-    return batch;
-}
-
-static void concat_destroy(ek_dataset *dataset)
-{
-    concat_dataset *self = (concat_dataset *)dataset;
-    for (int i = 0; i < self->count; i++)
-        ek_dataset_free(self->parts[i]);
-    free(self->parts);
-    free(self->ends);
-}
-
-static const ek_dataset_type concat_dataset_type = {
-    .name = "concat_dataset",
-    .size = sizeof(concat_dataset),
-    .length = concat_length,
-    .get = concat_get,
-    .get_batch = concat_get_batch,
-    .destroy = concat_destroy,
-};
-
-/* Of parts of which some give single samples (as of a subset). */
-static const ek_dataset_type concat_samples_type = {
-    .name = "concat_dataset",
-    .size = sizeof(concat_dataset),
-    .length = concat_length,
-    .get = concat_get,
-    .destroy = concat_destroy,
-};
-
-static int concat_set_ends(concat_dataset *self, ek_dataset *const *datasets, int count)
-{
-    int64_t end = 0;
-    for (int i = 0; i < count; i++) {
-        int64_t length = ek_dataset_length(datasets[i]);
-        if (length < 0)
-            return ek_error_pending();
-        if (__builtin_add_overflow(end, length, &end))
-            return EK_FAIL(EK_E_INVALID, "concat_dataset: the lengths add up to more than 2^63");
-        self->ends[i] = end;
-    }
-    return 0;
-}
-
-/* The data sets are the caller's until all is well. */
-static concat_dataset *concat_make(ek_dataset *const *datasets, int count)
-{
-    const ek_dataset_type *type = &concat_dataset_type;
-    for (int i = 0; i < count; i++) {
-        if (ek_dataset_given(datasets[i], "concat_dataset") < 0)
-            return NULL;
-        if (!datasets[i]->type->get_batch)
-            type = &concat_samples_type;
-    }
-    concat_dataset *self = (concat_dataset *)ek_dataset_new(type);
+    view_dataset *self = view_new(subset_types, &dataset, 1);
     if (!self)
-        return NULL;
-    self->parts = ek_calloc((size_t)count, sizeof(ek_dataset *));
-    self->ends = self->parts ? ek_calloc((size_t)count, sizeof *self->ends) : NULL;
-    if (!self->ends || concat_set_ends(self, datasets, count) < 0) {
+        ek_dataset_free(dataset);
+    else if (view_choose(self, indices, count) == 0)
+        return &self->dataset;
+    else
         ek_dataset_free(&self->dataset);
-        return NULL;
-    }
-    for (; self->count < count; self->count++)
-        self->parts[self->count] = datasets[self->count];
-    return self;
+    return NULL;
 }
 
 ek_dataset *ek_concat_dataset_of(ek_dataset *const *datasets, int count)
 {
-    if (count < 1 || !datasets) {
-        EK_FAIL(EK_E_INVALID, "concat_dataset: %s",
-                count < 1 ? "no data set is given" : "the data sets are NULL");
-        return NULL;
-    }
-    concat_dataset *self = concat_make(datasets, count);
+    if (count < 1 || !datasets)
+        return EK_FAIL_NULL(EK_E_INVALID, "concat_dataset: %s",
+                            count < 1 ? "no data set is given" : "the data sets are NULL");
+    view_dataset *self = view_new(concat_types, datasets, count);
     if (self)
         return &self->dataset;
     for (int i = 0; i < count; i++)
@@ -261,12 +182,28 @@ ek_dataset *ek_concat_dataset_of(ek_dataset *const *datasets, int count)
 
 /* ---- parts at random ---- */
 
+/* Fractions are in [0, 1], and their sum, which is returned in *sum. */
+static int fractions_add(const char *what, const double *fractions, int count, double *sum)
+{
+    *sum = 0;
+    for (int i = 0; i < count; i++) {
+        if (!(fractions[i] >= 0 && fractions[i] <= 1))
+            return EK_FAIL(EK_E_INVALID, "%s: fraction %d is %g; fractions lie in [0, 1]", what, i,
+                           fractions[i]);
+        *sum += fractions[i];
+    }
+    return 0;
+}
+
+/* Fractions that decimals cannot write exactly miss their sum by a few roundings of a double. */
+static const double rounding = 1e-9;
+
 static int split_check_parts(ek_dataset *dataset, const void *sizes, const char *what, int count,
                              ek_dataset **parts)
 {
     for (int i = 0; parts && i < count; i++)
         parts[i] = NULL;
-    EK_TRY(ek_dataset_given(dataset, "random_split"));
+    EK_TRY(ek_check_given("random_split", "the data set", dataset));
     if (count < 1)
         return EK_FAIL(EK_E_INVALID, "random_split: %d parts; at least one is wanted", count);
     if (!sizes || !parts)
@@ -341,24 +278,15 @@ static int64_t split_part_of(int64_t length, double fraction)
     return exact < (double)length ? (int64_t)exact : length;
 }
 
-/* Rounded down, and what is left dealt out one by one from the first. Fractions that decimals
- * cannot write exactly miss 1 by a few roundings of a double. */
+/* Rounded down, and what is left dealt out one by one from the first. */
 static int split_lengths_of(const double *fractions, int count, int64_t length, int64_t *lengths)
 {
-    const double near = 1e-9;
-    double sum = 0;
+    double sum;
     int64_t left = length;
-    for (int i = 0; i < count; i++) {
-        if (!(fractions[i] >= 0 && fractions[i] <= 1))
-            return EK_FAIL(EK_E_INVALID,
-                           "random_split: fraction %d is %g; between 0 and 1 it can "
-                           "lie",
-                           i, fractions[i]);
-        sum += fractions[i];
-    }
-    for (int i = 0; i < count && fabs(sum - 1) <= near; i++)
+    EK_TRY(fractions_add("random_split", fractions, count, &sum));
+    for (int i = 0; i < count && fabs(sum - 1) <= rounding; i++)
         left -= lengths[i] = split_part_of(length, fractions[i]);
-    if (!(fabs(sum - 1) <= near) || left < 0)
+    if (!(fabs(sum - 1) <= rounding) || left < 0)
         return EK_FAIL(EK_E_INVALID, "random_split: the fractions add up to %.10g instead of 1",
                        sum);
     for (int64_t i = 0; i < left; i++)
@@ -397,23 +325,17 @@ int ek_random_split_fractions(ek_dataset *dataset, const double *fractions, int 
 static const double tutorial_sizes[] = {0.7, 0.2, 0.1};
 enum { TUTORIAL_COUNT = sizeof tutorial_sizes / sizeof *tutorial_sizes, TUTORIAL_SEED = 1234 };
 
-/* Fractions that were rounded may add up to a little more than 1: no part grows by that. */
+/* Fractions that add up to a little more than 1 make no part grow. */
 static int partition_check(int part, const ek_partition_options *options)
 {
-    const double rounding = 1e-9;
-    double sum = 0;
+    double sum;
     if (options->count < 1 || !options->sizes)
         return EK_FAIL(EK_E_INVALID, "partition: %d sizes%s; there has to be one at least",
                        options->count, options->sizes ? "" : " at NULL");
     if (part < 0 || part >= options->count)
         return EK_FAIL(EK_E_INVALID, "partition: part %d; parts are 0 to %d", part,
                        options->count - 1);
-    for (int i = 0; i < options->count; i++) {
-        if (!(options->sizes[i] >= 0 && options->sizes[i] <= 1))
-            return EK_FAIL(EK_E_INVALID, "partition: size %d is %g; sizes are fractions, 0 to 1", i,
-                           options->sizes[i]);
-        sum += options->sizes[i];
-    }
+    EK_TRY(fractions_add("partition", options->sizes, options->count, &sum));
     if (!(sum <= 1 + rounding))
         return EK_FAIL(EK_E_INVALID, "partition: the sizes add up to %.17g; 1 is the most", sum);
     return 0;
@@ -446,7 +368,7 @@ static ek_dataset *partition_cut(int part, const ek_partition_options *options, 
 
 ek_dataset *ek_partition_with(int part, ek_partition_options options)
 {
-    if (ek_dataset_given(options.dataset, "partition") < 0)
+    if (ek_check_given("partition", "the data set", options.dataset) < 0)
         return NULL;
     if (!options.sizes && options.count == 0) {
         options.sizes = tutorial_sizes;

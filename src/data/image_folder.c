@@ -1,29 +1,342 @@
-/* image_folder.c: pictures in one directory per class, read when they are asked for. */
-#include <stdio.h>
+/* image_folder.c: pictures in one directory per class, read when they are asked for.
+ *
+ * Directories are listed one after the other, none kept open while others are listed. The order
+ * does not depend on the file system: it is that of torchvision's ImageFolder,
+ * sorted(os.walk(directory, followlinks=True)), in it sorted names. */
+#include <dirent.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-#include "core/thread.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/heap.h"
+#include "core/locale.h"
 #include "data/dataset.h"
-#include "data/picture_walk.h"
 #include "evenkeel/data.h"
 
-typedef struct image_folder {
-    ek_dataset dataset;
-    ek_texts classes;
-    ek_texts paths; /* by class */
-    int64_t *ends;  /* of each class's paths */
-} image_folder;
+/* Directories of one walk that are reached over symbolic links. Some that link to each other make
+ * more paths than anybody can follow, though none of them comes back to itself. */
+static const int max_linked = 1 << 14;
+
+/* ---- texts, one behind the other in one block ---- */
+
+typedef struct texts {
+    char *block;
+    size_t used, room;
+    size_t *starts;
+    int64_t count, places;
+} texts;
+
+/* Appends `name`, or <directory>/<name> if that is not NULL. */
+static int texts_add(texts *self, const char *directory, const char *name)
+{
+    size_t before = directory ? strlen(directory) : 0, after = strlen(name) + 1;
+    bool slash = before > 0 && directory[before - 1] != '/';
+    size_t nbytes = before + slash + after;
+    if (nbytes > self->room - self->used) {
+        size_t room = 2 * self->room + nbytes;
+        char *larger = ek_realloc(self->block, room);
+        if (!larger)
+            return EK_E_NO_MEMORY;
+        self->block = larger;
+        self->room = room;
+    }
+    if (self->count == self->places) {
+        int64_t places = 2 * self->places + 16;
+        size_t *more = ek_realloc(self->starts, (size_t)places * sizeof *more);
+        if (!more)
+            return EK_E_NO_MEMORY;
+        self->starts = more;
+        self->places = places;
+    }
+    char *to = self->block + self->used;
+    if (before > 0)
+        memcpy(to, directory, before);
+    if (slash)
+        to[before] = '/';
+    memcpy(to + before + slash, name, after);
+    self->starts[self->count++] = self->used;
+    self->used += nbytes;
+    return 0;
+}
+
+static const char *texts_at(const texts *self, int64_t index)
+{
+    return self->block + self->starts[index];
+}
+
+/* Gives back what was allocated for more. */
+static void texts_fit(texts *self)
+{
+    char *block = self->used ? realloc(self->block, self->used) : NULL;
+    size_t *starts =
+        self->count ? realloc(self->starts, (size_t)self->count * sizeof *starts) : NULL;
+    if (block) {
+        self->block = block;
+        self->room = self->used;
+    }
+    if (starts) {
+        self->starts = starts;
+        self->places = self->count;
+    }
+}
+
+static void texts_free(texts *self)
+{
+    free(self->block);
+    free(self->starts);
+    *self = (texts){0};
+}
+
+/* ---- one directory ---- */
+
+static int entry_is_real(const struct dirent *entry)
+{
+    return strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+}
+
+static int entry_by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* How many there are, in order; the caller frees them and the array. */
+static int entry_list(const char *path, struct dirent ***entries)
+{
+    int count;
+    do
+        count = scandir(path, entries, entry_is_real, entry_by_name);
+    while (count < 0 && errno == EINTR);
+    return count < 0 ? ek_file_fail("image_folder", "list", path) : count;
+}
+
+static void entry_free_all(struct dirent **entries, int count)
+{
+    for (int i = 0; i < count; i++)
+        free(entries[i]);
+    free(entries);
+}
+
+/* What a name stands for. Links count as what they lead to; pipes, sockets and devices are other
+ * things. */
+typedef enum kind {
+    KIND_ERROR = -1,
+    KIND_OTHER,
+    KIND_FILE,
+    KIND_DIRECTORY,
+    KIND_LINKED_DIRECTORY
+} kind;
+
+/* A link that leads nowhere counts as a file: reading it says what is wrong. */
+static kind entry_kind_of_path(const char *path)
+{
+    struct stat status;
+    bool there = lstat(path, &status) == 0;
+    if (there && S_ISDIR(status.st_mode))
+        return KIND_DIRECTORY;
+    if (!there || stat(path, &status) < 0)
+        return KIND_FILE;
+    if (S_ISDIR(status.st_mode))
+        return KIND_LINKED_DIRECTORY;
+    return S_ISREG(status.st_mode) ? KIND_FILE : KIND_OTHER;
+}
+
+static kind entry_kind(const char *directory, const struct dirent *entry)
+{
+    texts path = {0};
+    if (entry->d_type == DT_DIR)
+        return KIND_DIRECTORY;
+    if (entry->d_type == DT_REG)
+        return KIND_FILE;
+    if (entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN)
+        return KIND_OTHER;
+    kind result = KIND_ERROR;
+    if (texts_add(&path, directory, entry->d_name) == 0)
+        result = entry_kind_of_path(path.block);
+    texts_free(&path);
+    return result;
+}
+
+/* Appends the names of the directories directly in `root`, in the order of their bytes. */
+static int walk_classes(const char *root, texts *names)
+{
+    struct dirent **entries;
+    int count = entry_list(root, &entries), status = 0;
+    for (int i = 0; i < count && status == 0; i++) {
+        kind found = entry_kind(root, entries[i]);
+        if (found == KIND_ERROR)
+            status = EK_E_NO_MEMORY;
+        else if (found == KIND_DIRECTORY || found == KIND_LINKED_DIRECTORY)
+            status = texts_add(names, NULL, entries[i]->d_name);
+    }
+    if (count >= 0)
+        entry_free_all(entries, count);
+    return count < 0 ? count : status;
+}
+
+/* ---- all below one ---- */
+
+typedef struct directory {
+    size_t path;    /* its number in the walk's paths */
+    int64_t parent; /* -1: the first */
+    bool linked;    /* reached over a link */
+    dev_t device;
+    ino_t inode;
+    struct dirent **pictures;
+    int count;
+} directory;
+
+typedef struct walk {
+    texts paths;
+    directory *all; /* in the order in which they were found, later in that of their paths */
+    int64_t count, room;
+    int linked;
+} walk;
+
+static const char *walk_path(const walk *self, int64_t number)
+{
+    return texts_at(&self->paths, (int64_t)self->all[number].path);
+}
+
+static int walk_add(walk *self, const char *parent_path, const char *name, int64_t parent,
+                    bool linked)
+{
+    if (linked && ++self->linked > max_linked)
+        return EK_FAIL(EK_E_INVALID,
+                       "image_folder: symbolic links lead to more than %d directories below %.500s",
+                       max_linked, texts_at(&self->paths, 0));
+    if (self->count == self->room) {
+        int64_t room = 2 * self->room + 4;
+        directory *more = ek_realloc(self->all, (size_t)room * sizeof *more);
+        if (!more)
+            return EK_E_NO_MEMORY;
+        self->all = more;
+        self->room = room;
+    }
+    EK_TRY(texts_add(&self->paths, parent_path, name));
+    self->all[self->count++] =
+        (directory){.path = (size_t)self->paths.count - 1, .parent = parent, .linked = linked};
+    return 0;
+}
+
+static bool walk_is_within_itself(const walk *self, int64_t number)
+{
+    const directory *here = &self->all[number];
+    for (int64_t at = here->parent; at >= 0; at = self->all[at].parent)
+        if (self->all[at].inode == here->inode && self->all[at].device == here->device)
+            return true;
+    return false;
+}
+
+static bool walk_is_picture(const char *name)
+{
+    static const char *const endings[] = {".png", ".jpg", ".jpeg"};
+    size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
+        size_t ending = strlen(endings[i]);
+        if (length >= ending && ek_same_letters(name + length - ending, endings[i]))
+            return true;
+    }
+    return false;
+}
+
+/* Moves an entry to its directory's pictures, or adds the directory that it is. */
+static int walk_take(walk *self, int64_t number, const char *path, struct dirent *entry)
+{
+    directory *here = &self->all[number];
+    kind found = entry_kind(path, entry);
+    int status = found == KIND_ERROR ? EK_E_NO_MEMORY : 0;
+    if (found == KIND_FILE && walk_is_picture(entry->d_name)) {
+        here->pictures[here->count++] = entry;
+        return 0;
+    }
+    if (found == KIND_DIRECTORY || found == KIND_LINKED_DIRECTORY)
+        status = walk_add(self, path, entry->d_name, number,
+                          here->linked || found == KIND_LINKED_DIRECTORY);
+    free(entry);
+    return status;
+}
+
+/* The entries' array becomes that of the pictures among them. */
+static int walk_enter(walk *self, int64_t number)
+{
+    struct stat status;
+    const char *path = walk_path(self, number);
+    if (stat(path, &status) < 0)
+        return ek_file_fail("image_folder", "list", path);
+    self->all[number].device = status.st_dev;
+    self->all[number].inode = status.st_ino;
+    if (walk_is_within_itself(self, number))
+        return 0;
+    struct dirent **entries;
+    int count = entry_list(path, &entries);
+    EK_TRY(count);
+    char *own = ek_strdup(path); /* the walk's paths move */
+    int result = own ? 0 : EK_E_NO_MEMORY;
+    self->all[number].pictures = entries;
+    for (int i = 0; i < count; i++) {
+        if (result == 0)
+            result = walk_take(self, number, own, entries[i]);
+        else
+            free(entries[i]);
+    }
+    free(own);
+    return result;
+}
+
+static int walk_by_path(const void *a, const void *b, void *paths)
+{
+    return strcmp(texts_at(paths, (int64_t)((const directory *)a)->path),
+                  texts_at(paths, (int64_t)((const directory *)b)->path));
+}
+
+/* Parents' numbers mean nothing afterwards. */
+static int walk_give_paths(walk *self, texts *paths)
+{
+    qsort_r(self->all, (size_t)self->count, sizeof *self->all, walk_by_path, &self->paths);
+    for (int64_t i = 0; i < self->count; i++)
+        for (int k = 0; k < self->all[i].count; k++)
+            EK_TRY(texts_add(paths, walk_path(self, i), self->all[i].pictures[k]->d_name));
+    return 0;
+}
+
+/* Appends the paths of the regular files below `path` whose names end in .png, .jpg or .jpeg, in
+ * any case: directories in the order of their whole paths' bytes, in each the names. Symbolic links
+ * are followed; a directory within itself is not entered again. EK_E_INVALID if links lead to so
+ * many directories that they must be running wild, EK_E_IO for what cannot be listed. */
+static int walk_pictures(const char *path, texts *paths)
+{
+    walk self = {0};
+    int status = walk_add(&self, NULL, path, -1, false);
+    for (int64_t i = 0; i < self.count && status == 0; i++)
+        status = walk_enter(&self, i);
+    if (status == 0)
+        status = walk_give_paths(&self, paths);
+    for (int64_t i = 0; i < self.count; i++)
+        entry_free_all(self.all[i].pictures, self.all[i].count);
+    free(self.all);
+    texts_free(&self.paths);
+    return status;
+}
 
 /* ---- samples ---- */
 
-static int64_t length(ek_dataset *dataset)
+typedef struct image_folder {
+    ek_dataset dataset;
+    texts classes;
+    texts paths;   /* by class */
+    int64_t *ends; /* of each class's paths */
+} image_folder;
+
+static int64_t folder_length(ek_dataset *dataset)
 {
     return ((image_folder *)dataset)->paths.count;
 }
 
 /* The first class that ends behind the sample. */
-static int64_t class_of(const image_folder *self, int64_t index)
+static int64_t folder_class_of(const image_folder *self, int64_t index)
 {
     int64_t low = 0, high = self->classes.count - 1;
     while (low < high) {
@@ -36,33 +349,33 @@ static int64_t class_of(const image_folder *self, int64_t index)
     return low;
 }
 
-static ek_value get(ek_dataset *dataset, int64_t index)
+static ek_value folder_get(ek_dataset *dataset, int64_t index)
 {
     const image_folder *self = (image_folder *)dataset;
-    ek_tensor *picture = ek_read_image(ek_texts_at(&self->paths, index), 3);
+    ek_tensor *picture = ek_read_image(texts_at(&self->paths, index), 3);
     if (!picture)
         return ek_value_error();
-    return EK_LIST(picture, ek_value_of_int(class_of(self, index)));
+    return EK_LIST(picture, ek_value_of_int(folder_class_of(self, index)));
 }
 
-static void destroy(ek_dataset *dataset)
+static void folder_destroy(ek_dataset *dataset)
 {
     image_folder *self = (image_folder *)dataset;
-    ek_texts_free(&self->classes);
-    ek_texts_free(&self->paths);
+    texts_free(&self->classes);
+    texts_free(&self->paths);
     free(self->ends);
 }
 
-static const ek_dataset_type type = {.name = "image_folder",
-                                     .size = sizeof(image_folder),
-                                     .length = length,
-                                     .get = get,
-                                     .destroy = destroy};
+static const ek_dataset_type folder_type = {.name = "image_folder",
+                                            .size = sizeof(image_folder),
+                                            .length = folder_length,
+                                            .get = folder_get,
+                                            .destroy = folder_destroy};
 
 /* ---- what is there ---- */
 
 /* Names the first of the classes without a picture, and counts the others. */
-static int fail_empty(const image_folder *self, const char *root, int64_t count)
+static int folder_fail_empty(const image_folder *self, const char *root, int64_t count)
 {
     enum { NAMED = 8 };
     char names[NAMED * 64] = "", more[40] = "";
@@ -72,7 +385,7 @@ static int fail_empty(const image_folder *self, const char *root, int64_t count)
             continue;
         size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%.60s", named++ ? ", " : "",
-                 ek_texts_at(&self->classes, i));
+                 texts_at(&self->classes, i));
     }
     if (count > named)
         snprintf(more, sizeof more, " and %lld more", (long long)(count - named));
@@ -80,37 +393,37 @@ static int fail_empty(const image_folder *self, const char *root, int64_t count)
                    root, count == 1 ? "class" : "classes", names, more);
 }
 
-static int find_pictures(image_folder *self, const char *root)
+static int folder_find_pictures(image_folder *self, const char *root)
 {
     int64_t empty = 0;
     self->ends = ek_calloc((size_t)self->classes.count, sizeof *self->ends);
     if (!self->ends)
         return EK_E_NO_MEMORY;
     for (int64_t i = 0; i < self->classes.count; i++) {
-        ek_texts directory = {0};
+        texts path = {0};
         int64_t before = self->paths.count;
-        int status = ek_texts_add(&directory, root, ek_texts_at(&self->classes, i));
+        int status = texts_add(&path, root, texts_at(&self->classes, i));
         if (status == 0)
-            status = ek_walk_pictures(directory.block, &self->paths);
-        ek_texts_free(&directory);
+            status = walk_pictures(path.block, &self->paths);
+        texts_free(&path);
         EK_TRY(status);
         self->ends[i] = self->paths.count;
         empty += self->paths.count == before;
     }
-    return empty ? fail_empty(self, root, empty) : 0;
+    return empty ? folder_fail_empty(self, root, empty) : 0;
 }
 
-static int find_all(image_folder *self, const char *root)
+static int folder_fill(image_folder *self, const char *root)
 {
-    EK_TRY(ek_walk_classes(root, &self->classes));
+    EK_TRY(walk_classes(root, &self->classes));
     if (self->classes.count == 0)
         return EK_FAIL(EK_E_INVALID,
                        "image_folder: there is no directory in %.500s; each directory is a class, "
                        "and holds its pictures",
                        root);
-    EK_TRY(find_pictures(self, root));
-    ek_texts_fit(&self->classes);
-    ek_texts_fit(&self->paths);
+    EK_TRY(folder_find_pictures(self, root));
+    texts_fit(&self->classes);
+    texts_fit(&self->paths);
     return 0;
 }
 
@@ -118,48 +431,45 @@ static int find_all(image_folder *self, const char *root)
 
 ek_dataset *ek_image_folder(const char *root)
 {
-    if (!root || !*root) {
-        EK_FAIL(EK_E_INVALID, "image_folder: the directory is %s", root ? "\"\"" : "NULL");
-        return NULL;
-    }
-    ek_dataset *dataset = ek_dataset_new(&type);
-    if (dataset && find_all((image_folder *)dataset, root) < 0) {
+    if (!root || !*root)
+        return EK_FAIL_NULL(EK_E_INVALID, "image_folder: the directory is %s",
+                            root ? "\"\"" : "NULL");
+    ek_dataset *dataset = ek_dataset_new(&folder_type);
+    if (dataset && folder_fill((image_folder *)dataset, root) < 0) {
         ek_dataset_free(dataset);
         return NULL;
     }
     return dataset;
 }
 
-static const image_folder *folder_of(const ek_dataset *dataset, const char *caller)
+static const image_folder *folder_given(const ek_dataset *dataset, const char *caller)
 {
-    if (ek_dataset_given(dataset, caller) < 0)
+    if (ek_check_given(caller, "the data set", dataset) < 0)
         return NULL;
-    if (dataset->type != &type) {
-        EK_FAIL(EK_E_INVALID, "%s: the data set is of type %s; image_folder has classes and paths",
-                caller, dataset->type->name);
-        return NULL;
-    }
+    if (dataset->type != &folder_type)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "%s: the data set is of type %s; image_folder has classes and paths",
+                            caller, dataset->type->name);
     return (const image_folder *)dataset;
 }
 
-static const char *text_at(const ek_texts *texts, int64_t index, const char *caller,
-                           const char *what)
+static const char *folder_text(const texts *from, int64_t index, const char *caller,
+                               const char *what)
 {
-    if (index >= 0 && index < texts->count)
-        return ek_texts_at(texts, index);
-    EK_FAIL(EK_E_INVALID, "%s: %s %lld; there are %lld", caller, what, (long long)index,
-            (long long)texts->count);
-    return NULL;
+    if (index >= 0 && index < from->count)
+        return texts_at(from, index);
+    return EK_FAIL_NULL(EK_E_INVALID, "%s: %s %lld; there are %lld", caller, what, (long long)index,
+                        (long long)from->count);
 }
 
 const char *ek_image_folder_class(ek_dataset *folder, int64_t number)
 {
-    const image_folder *self = folder_of(folder, "image_folder_class");
-    return self ? text_at(&self->classes, number, "image_folder_class", "class") : NULL;
+    const image_folder *self = folder_given(folder, "image_folder_class");
+    return self ? folder_text(&self->classes, number, "image_folder_class", "class") : NULL;
 }
 
 const char *ek_image_folder_path(ek_dataset *folder, int64_t index)
 {
-    const image_folder *self = folder_of(folder, "image_folder_path");
-    return self ? text_at(&self->paths, index, "image_folder_path", "sample") : NULL;
+    const image_folder *self = folder_given(folder, "image_folder_path");
+    return self ? folder_text(&self->paths, index, "image_folder_path", "sample") : NULL;
 }

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/device.h"
 #include "core/clock.h"
+#include "core/device.h"
 #include "core/keywords.h"
 #include "core/trace.h"
 #include "plan/split.h"

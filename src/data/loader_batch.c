@@ -19,31 +19,6 @@ bool ek_loader_worker(ek_worker_info *info)
     return true;
 }
 
-/* ---- nests ---- */
-
-typedef ek_tensor *tensor_function(ek_tensor *tensor, ek_dev *dev);
-
-typedef struct tensor_map {
-    tensor_function *function;
-    ek_dev *dev;
-} tensor_map;
-
-static bool map_tensor(ek_value *value, void *user)
-{
-    const tensor_map *m = user;
-    if (value->kind != EK_VALUE_TENSOR)
-        return false;
-    ek_tensor *image = m->function(value->as.tensor, m->dev);
-    *value = image ? ek_value_of_tensor(image) : ek_value_error();
-    return true;
-}
-
-/* The same nest with each tensor's image; NULL is an error. */
-static ek_value map_tensors(ek_value value, tensor_function *function, ek_dev *dev)
-{
-    return ek_value_map(value, map_tensor, &(tensor_map){function, dev});
-}
-
 /* ---- from where samples are made to where they are needed ---- */
 
 /* Where `dev` is fed from: its own memory, or page-locked memory of the host. In the worker. */
@@ -60,12 +35,12 @@ static ek_tensor *stage(ek_tensor *tensor, ek_dev *dev)
 }
 
 /* In the caller's thread: staging.h's send, or receive. */
-static ek_value pass(ek_value staged, ek_device device, tensor_function *function)
+static ek_value pass(ek_value staged, ek_device device, ek_batch_function *function)
 {
     ek_dev *dev = ek_dev_get(device);
     if (!dev)
         return ek_value_error();
-    return ek_dev_is_host(dev) ? staged : map_tensors(staged, function, dev);
+    return ek_dev_is_host(dev) ? staged : ek_batch_map(staged, function, dev);
 }
 
 /* ---- a part: the samples that one device gets ---- */
@@ -122,7 +97,7 @@ static ek_value make_part(ek_loader_maker *worker, const int64_t *indices, int64
             ek_dataset_get_batch(dataset, indices, count, ek_dev_is_host(dev) ? device : ek_cpu());
     if (loader->options.device_ids.count == 0)
         return part; /* a function of the user's may have its tensors where it likes */
-    return part.kind == EK_VALUE_ERROR ? part : map_tensors(part, stage, dev);
+    return part.kind == EK_VALUE_ERROR ? part : ek_batch_map(part, stage, dev);
 }
 
 /* ---- a batch ---- */

@@ -2,7 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/thread.h"
+#include "core/error.h"
+#include "core/heap.h"
 #include "data/dataset.h"
 
 /* One tensor: row-major on cpu, a handle of the data set's own, so that neither the graph of the
@@ -28,7 +29,8 @@ static int64_t tensors_length(ek_dataset *dataset)
 /* A list of what `make` gives for each column, or that itself if there is one. */
 typedef ek_tensor *column_function(const column *from, const void *context);
 
-static ek_value of_columns(const tensor_dataset *self, column_function *make, const void *context)
+static ek_value tensors_columns(const tensor_dataset *self, column_function *make,
+                                const void *context)
 {
     enum { USUAL = 8 };
     ek_value few[USUAL], *items = few;
@@ -49,7 +51,7 @@ static ek_value of_columns(const tensor_dataset *self, column_function *make, co
     return sample;
 }
 
-static ek_tensor *row_of(const column *from, const void *context)
+static ek_tensor *column_row(const column *from, const void *context)
 {
     const ek_tensor *tensor = from->tensor;
     const int64_t *index = context;
@@ -59,7 +61,7 @@ static ek_tensor *row_of(const column *from, const void *context)
 
 static ek_value tensors_get(ek_dataset *dataset, int64_t index)
 {
-    return of_columns((tensor_dataset *)dataset, row_of, &index);
+    return tensors_columns((tensor_dataset *)dataset, column_row, &index);
 }
 
 /* ---- batches ---- */
@@ -74,7 +76,7 @@ typedef struct request {
  * as many lines of each as are worth it; within long rows it notices by itself. */
 enum { AHEAD = 4, LINE = 64, LINES_AHEAD = 16 };
 
-static inline void fetch(const char *row, size_t nbytes)
+static inline void rows_fetch(const char *row, size_t nbytes)
 {
     size_t end = nbytes < LINES_AHEAD * LINE ? nbytes : LINES_AHEAD * LINE;
     for (size_t at = 0; at < end; at += LINE)
@@ -83,17 +85,17 @@ static inline void fetch(const char *row, size_t nbytes)
 
 /* Inlined with nbytes constant for small rows, where a call of memcpy would cost more than it
  * copies. */
-static inline void gather(char *restrict out, const char *restrict rows, size_t nbytes,
-                          const request *wanted)
+static inline void rows_gather(char *restrict out, const char *restrict rows, size_t nbytes,
+                               const request *wanted)
 {
     for (int64_t i = 0; i < wanted->count; i++) {
         if (i + AHEAD < wanted->count)
-            fetch(rows + (size_t)wanted->samples[i + AHEAD] * nbytes, nbytes);
+            rows_fetch(rows + (size_t)wanted->samples[i + AHEAD] * nbytes, nbytes);
         memcpy(out + (size_t)i * nbytes, rows + (size_t)wanted->samples[i] * nbytes, nbytes);
     }
 }
 
-static ek_tensor *rows_of(const column *from, const void *context)
+static ek_tensor *column_rows(const column *from, const void *context)
 {
     const request *wanted = context;
     ek_shape shape = ek_tensor_shape(from->tensor);
@@ -107,19 +109,19 @@ static ek_tensor *rows_of(const column *from, const void *context)
     case 0:
         break;
     case 1:
-        gather(out, rows, 1, wanted);
+        rows_gather(out, rows, 1, wanted);
         break;
     case 2:
-        gather(out, rows, 2, wanted);
+        rows_gather(out, rows, 2, wanted);
         break;
     case 4:
-        gather(out, rows, 4, wanted);
+        rows_gather(out, rows, 4, wanted);
         break;
     case 8:
-        gather(out, rows, 8, wanted);
+        rows_gather(out, rows, 8, wanted);
         break;
     default:
-        gather(out, rows, from->row_nbytes, wanted);
+        rows_gather(out, rows, from->row_nbytes, wanted);
     }
     return batch;
 }
@@ -130,7 +132,7 @@ static ek_value tensors_get_batch(ek_dataset *dataset, const int64_t *samples, i
     request wanted = {ek_batch_dev(device, "get_batch"), samples, count};
     if (!wanted.dev)
         return ek_value_error();
-    return of_columns((tensor_dataset *)dataset, rows_of, &wanted);
+    return tensors_columns((tensor_dataset *)dataset, column_rows, &wanted);
 }
 
 static void tensors_destroy(ek_dataset *dataset)
@@ -152,17 +154,15 @@ static const ek_dataset_type tensor_dataset_type = {
 
 /* ---- making ---- */
 
-static int check_tensors(ek_tensor *const *tensors, int count)
+static int tensors_check(ek_tensor *const *tensors, int count)
 {
     char text[200], first[200];
     if (count < 1 || !tensors)
         return EK_FAIL(EK_E_INVALID, "tensor_dataset: %s",
                        count < 1 ? "no tensor is given" : "the tensors are NULL");
     for (int i = 0; i < count; i++) {
-        if (!tensors[i])
-            return ek_error_status()
-                       ? ek_error_pending()
-                       : EK_FAIL(EK_E_INVALID, "tensor_dataset: tensor %d is NULL", i);
+        snprintf(text, sizeof text, "tensor %d", i);
+        EK_TRY(ek_check_given("tensor_dataset", text, tensors[i]));
         ek_tensor_text(tensors[i], text);
         if (ek_tensor_dev(tensors[i])->id.kind != EK_CPU)
             return EK_FAIL(EK_E_DEVICE, "tensor_dataset: tensor %d is %s; samples lie on cpu", i,
@@ -178,27 +178,15 @@ static int check_tensors(ek_tensor *const *tensors, int count)
     return 0;
 }
 
-/* The tensor itself in another handle if it is row-major, else a copy; in the scope. */
-static ek_tensor *in_rows(const ek_tensor *tensor)
-{
-    if (ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS))
-        return ek_tensor_alias(tensor);
-    ek_shape shape = ek_tensor_shape(tensor);
-    ek_tensor *copy = ek_tensor_new(ek_tensor_dev(tensor), tensor->dtype, &shape, EK_CONTIGUOUS);
-    size_t nbytes = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
-    if (!copy || ek_to_data(tensor, ek_tensor_address(copy), nbytes) < 0)
-        return NULL;
-    return copy;
-}
-
-static int add_tensors(tensor_dataset *self, ek_tensor *const *tensors, int count)
+static int tensors_add(tensor_dataset *self, ek_tensor *const *tensors, int count)
 {
     self->columns = ek_calloc((size_t)count, sizeof *self->columns);
     if (!self->columns)
         return EK_E_NO_MEMORY;
     self->length = tensors[0]->shape[0];
     for (; self->count < count; self->count++) {
-        ek_tensor *rows = in_rows(tensors[self->count]);
+        ek_tensor *given = tensors[self->count], *rows = ek_row_major(given, ek_tensor_dev(given));
+        rows = rows == given ? ek_tensor_alias(rows) : rows;
         if (!rows)
             return ek_error_pending();
         column *to = &self->columns[self->count];
@@ -213,13 +201,13 @@ static int add_tensors(tensor_dataset *self, ek_tensor *const *tensors, int coun
 
 ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count)
 {
-    if (check_tensors(tensors, count) < 0)
+    if (tensors_check(tensors, count) < 0)
         return NULL;
     ek_dataset *dataset = ek_dataset_new(&tensor_dataset_type);
     if (!dataset)
         return NULL;
     ek_scope scope = ek_scope_begin();
-    int rc = add_tensors((tensor_dataset *)dataset, tensors, count);
+    int rc = tensors_add((tensor_dataset *)dataset, tensors, count);
     ek_scope_end(&scope);
     if (rc < 0) {
         ek_dataset_free(dataset);

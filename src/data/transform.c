@@ -207,18 +207,6 @@ int ek_chain_run(const ek_chain *chain, const void *in, void *out, ek_generator 
 
 /* ---- one tensor ---- */
 
-ek_tensor *ek_row_major(ek_tensor *tensor, ek_dev *dev)
-{
-    if (ek_tensor_dev(tensor) == dev && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS))
-        return tensor;
-    ek_shape shape = ek_tensor_shape(tensor);
-    size_t nbytes = (size_t)ek_count(tensor) * ek_dtype_size(tensor->dtype);
-    ek_tensor *copy = ek_tensor_new(dev, tensor->dtype, &shape, EK_CONTIGUOUS);
-    if (!copy || ek_to_data(tensor, ek_tensor_address(copy), nbytes) < 0)
-        return NULL;
-    return copy;
-}
-
 static int check_tensor(const ek_tensor *tensor)
 {
     char text[200];

@@ -30,10 +30,6 @@ static inline const ek_array *ek_chain_result(const ek_chain *chain)
 /* Elements at `in` to elements at `out`, row-major, which don't overlap. */
 int ek_chain_run(const ek_chain *chain, const void *in, void *out, ek_generator *generator);
 
-/* `tensor` itself if it is row-major and lies on `dev`, whose memory the CPU can write to; else
- * a copy there, in the scope. */
-ek_tensor *ek_row_major(ek_tensor *tensor, ek_dev *dev);
-
 /* EK_E_INVALID, or the pending error, for NULL among the transforms. */
 int ek_transforms_check(const char *caller, ek_transform *const *transforms, int count);
 

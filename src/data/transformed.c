@@ -7,16 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
 #include "core/generator.h"
+#include "core/heap.h"
 #include "core/value.h"
 #include "data/dataset.h"
-#include "data/sample_element.h"
 #include "data/transform_chain.h"
 
-/* An element of samples, and what becomes of it. */
+/* An element of samples, and of batches, which have the same nesting; and what becomes of it. */
 typedef struct part {
-    ek_sample_element element;
-    char *key;                 /* owned: the element's */
+    int field;                 /* of a list; 0 is also what is no list itself */
+    char *key;                 /* owned; not NULL: of a dictionary */
     ek_transform **transforms; /* owned */
     int count;
 } part;
@@ -31,6 +32,89 @@ typedef struct transformed {
 static int64_t transformed_length(ek_dataset *dataset)
 {
     return ek_dataset_length(((transformed *)dataset)->of);
+}
+
+/* ---- elements ---- */
+
+enum { ITSELF = -1 };
+
+static bool part_same(const part *a, const part *b)
+{
+    return a->key && b->key ? strcmp(a->key, b->key) == 0
+                            : !a->key && !b->key && a->field == b->field;
+}
+
+static bool part_is_leaf(ek_value value)
+{
+    return value.kind == EK_VALUE_TENSOR || value.kind == EK_VALUE_INT ||
+           value.kind == EK_VALUE_FLOAT;
+}
+
+static int part_find_key(const part *self, ek_value sample, int *at)
+{
+    if (sample.kind != EK_VALUE_DICT)
+        return EK_FAIL(EK_E_INVALID,
+                       "\"%s\" is transformed, and the sample is %s; a dictionary is "
+                       "needed",
+                       self->key, ek_value_kind_name(sample));
+    for (*at = 0; *at < ek_value_length(sample); ++*at)
+        if (strcmp(ek_value_key(sample, *at), self->key) == 0)
+            return 0;
+    return EK_FAIL(EK_E_INVALID, "\"%s\" is transformed, and the sample has no such element",
+                   self->key);
+}
+
+/* Where the element is in a sample or batch; EK_E_INVALID if there is none. */
+static int part_find(const part *self, ek_value sample, int *at)
+{
+    if (self->key)
+        return part_find_key(self, sample, at);
+    *at = self->field;
+    if (sample.kind == EK_VALUE_LIST && self->field < ek_value_length(sample))
+        return 0;
+    if (sample.kind == EK_VALUE_LIST)
+        return EK_FAIL(EK_E_INVALID, "field %d is transformed, and the sample is a list of %d",
+                       self->field, ek_value_length(sample));
+    *at = ITSELF;
+    if (part_is_leaf(sample) && self->field == 0)
+        return 0;
+    return EK_FAIL(EK_E_INVALID, "field %d is transformed, and the sample is %s%s", self->field,
+                   ek_value_kind_name(sample),
+                   sample.kind == EK_VALUE_DICT ? "; ek_transformed_key transforms its elements"
+                                                : "");
+}
+
+/* The tensor of the element, and where it is. Numbers count as tensors of no dimension. */
+static ek_tensor *part_tensor(const part *self, ek_value sample, int *at)
+{
+    if (part_find(self, sample, at) < 0)
+        return NULL;
+    ek_value element = *at == ITSELF ? sample : ek_value_at(sample, *at);
+    if (element.kind == EK_VALUE_INT)
+        return ek_from_data(&element.as.integer, ek_scalar_shape(), EK_I64);
+    if (element.kind == EK_VALUE_FLOAT)
+        return ek_from_data(&element.as.floating, ek_scalar_shape(), EK_F64);
+    if (element.kind == EK_VALUE_TENSOR)
+        return element.as.tensor;
+    return EK_FAIL_NULL(EK_E_INVALID, "what is transformed is %s; tensors and numbers are",
+                        ek_value_kind_name(element));
+}
+
+/* The sample with `tensor` at that place; an error if that is NULL. */
+static ek_value part_replaced(ek_value sample, int at, ek_tensor *tensor)
+{
+    if (!tensor)
+        return ek_value_error();
+    if (at == ITSELF)
+        return ek_value_of_tensor(tensor);
+    ek_value *items = ek_calloc((size_t)ek_value_length(sample), sizeof *items);
+    if (!items)
+        return ek_value_error();
+    for (int i = 0; i < ek_value_length(sample); i++)
+        items[i] = i == at ? ek_value_of_tensor(tensor) : ek_value_at(sample, i);
+    ek_value result = ek_value_like(sample, items);
+    free(items);
+    return result;
 }
 
 /* ---- random numbers ---- */
@@ -63,17 +147,16 @@ typedef struct sample_run {
     ek_value sample; /* so far */
 } sample_run;
 
-static int run_sample(void *user, int number)
+static int sample_run_part(void *user, int number)
 {
     sample_run *run = user;
     const part *p = &run->self->parts[number];
     int at;
-    EK_TRY(ek_sample_find(&p->element, run->sample, &at));
-    ek_tensor *tensor = ek_sample_tensor(ek_sample_at(run->sample, at));
+    ek_tensor *tensor = part_tensor(p, run->sample, &at);
     if (!tensor)
         return ek_error_pending();
-    run->sample = ek_sample_replaced(run->sample, at,
-                                     ek_transform_apply(p->transforms, p->count, tensor, NULL));
+    run->sample =
+        part_replaced(run->sample, at, ek_transform_apply(p->transforms, p->count, tensor, NULL));
     return run->sample.kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
 }
 
@@ -81,14 +164,15 @@ static ek_value transformed_get(ek_dataset *dataset, int64_t index)
 {
     sample_run run = {.self = (const transformed *)dataset};
     run.sample = ek_dataset_get(run.self->of, index);
-    if (run.sample.kind == EK_VALUE_ERROR || run_alike(run.self->part_count, run_sample, &run) < 0)
+    if (run.sample.kind == EK_VALUE_ERROR ||
+        run_alike(run.self->part_count, sample_run_part, &run) < 0)
         return ek_value_error();
     return run.sample;
 }
 
 /* ---- batches ---- */
 
-static int check_rows(const ek_tensor *rows, int64_t count)
+static int rows_check(const ek_tensor *rows, int64_t count)
 {
     char text[200];
     if (rows->ndim >= 1 && rows->shape[0] == count)
@@ -97,14 +181,13 @@ static int check_rows(const ek_tensor *rows, int64_t count)
                    (long long)count, ek_tensor_text(rows, text));
 }
 
-static ek_tensor *new_batch(ek_dev *dev, const ek_array *row, int64_t count)
+static ek_tensor *rows_batch(ek_dev *dev, const ek_array *row, int64_t count)
 {
     char text[200];
-    if (row->shape.ndim == EK_MAX_DIMS) {
-        EK_FAIL(EK_E_SHAPE, "samples become %s; a batch of them has more than %d dimensions",
-                ek_array_text(row, text), EK_MAX_DIMS);
-        return NULL;
-    }
+    if (row->shape.ndim == EK_MAX_DIMS)
+        return EK_FAIL_NULL(EK_E_SHAPE,
+                            "samples become %s; a batch of them has more than %d dimensions",
+                            ek_array_text(row, text), EK_MAX_DIMS);
     ek_shape shape = {.ndim = row->shape.ndim + 1, .dims = {count}};
     memcpy(shape.dims + 1, row->shape.dims, (size_t)row->shape.ndim * sizeof *shape.dims);
     return ek_tensor_new(dev, row->dtype, &shape, EK_CONTIGUOUS);
@@ -125,7 +208,7 @@ typedef struct rows_run {
     int64_t row;
 } rows_run;
 
-static int run_row(void *user, int number)
+static int rows_run_one(void *user, int number)
 {
     const rows_run *run = user;
     const rows *r = &run->parts[number];
@@ -135,12 +218,12 @@ static int run_row(void *user, int number)
 }
 
 /* Row by row, in their order: random numbers are drawn as when samples are asked for one by one. */
-static int run_rows(rows *parts, int part_count, const int64_t *samples, int64_t count)
+static int rows_run_all(rows *parts, int part_count, const int64_t *samples, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
         rows_run run = {parts, i};
         int before = ek_error_status();
-        int rc = run_alike(part_count, run_row, &run);
+        int rc = run_alike(part_count, rows_run_one, &run);
         if (rc < 0)
             ek_error_prefix(before, "sample %lld", (long long)samples[i]);
         EK_TRY(rc);
@@ -149,9 +232,9 @@ static int run_rows(rows *parts, int part_count, const int64_t *samples, int64_t
 }
 
 /* `from` becomes a batch on `dev`. */
-static int open_rows(rows *r, const part *p, ek_tensor *from, int64_t count, ek_dev *dev)
+static int rows_open(rows *r, const part *p, ek_tensor *from, int64_t count, ek_dev *dev)
 {
-    EK_TRY(check_rows(from, count));
+    EK_TRY(rows_check(from, count));
     from = ek_row_major(from, ek_tensor_dev(from));
     if (!from)
         return ek_error_pending();
@@ -163,7 +246,7 @@ static int open_rows(rows *r, const part *p, ek_tensor *from, int64_t count, ek_
     r->in = ek_tensor_address(from);
     r->in_nbytes = (size_t)ek_shape_count(&row) * ek_dtype_size(from->dtype);
     r->out_nbytes = (size_t)ek_shape_count(&result->shape) * ek_dtype_size(result->dtype);
-    r->batch = new_batch(dev, result, count);
+    r->batch = rows_batch(dev, result, count);
     return r->batch ? 0 : ek_error_pending();
 }
 
@@ -173,45 +256,44 @@ typedef struct around {
     const struct around *next;
 } around;
 
-static bool transformed_again(const part *p, const around *outer)
+static bool part_transformed_again(const part *p, const around *outer)
 {
     for (; outer; outer = outer->next)
         for (int i = 0; i < outer->set->part_count; i++)
-            if (ek_sample_same(&p->element, &outer->set->parts[i].element))
+            if (part_same(p, &outer->set->parts[i]))
                 return true;
     return false;
 }
 
-static const ek_dataset_type rows_type;
+static const ek_dataset_type transformed_rows;
 
-static int open_parts(const transformed *self, const around *outer, ek_value batch, int64_t count,
-                      ek_dev *dev, rows *parts)
+static int transformed_open_parts(const transformed *self, const around *outer, ek_value batch,
+                                  int64_t count, ek_dev *dev, rows *parts)
 {
     for (int i = 0; i < self->part_count; i++) {
         const part *p = &self->parts[i];
-        EK_TRY(ek_sample_find(&p->element, batch, &parts[i].at));
-        ek_tensor *from = ek_sample_tensor(ek_sample_at(batch, parts[i].at));
-        ek_dev *to = transformed_again(p, outer) ? ek_dev_get(ek_cpu()) : dev;
+        ek_tensor *from = part_tensor(p, batch, &parts[i].at);
+        ek_dev *to = part_transformed_again(p, outer) ? ek_dev_get(ek_cpu()) : dev;
         if (!from || !to)
             return ek_error_pending();
-        EK_TRY(open_rows(&parts[i], p, from, count, to));
+        EK_TRY(rows_open(&parts[i], p, from, count, to));
     }
     return 0;
 }
 
 /* The batch with its parts transformed. */
-static ek_value transform_batch(const transformed *self, const around *outer, ek_value batch,
-                                const int64_t *samples, int64_t count, ek_dev *dev)
+static ek_value transformed_batch(const transformed *self, const around *outer, ek_value batch,
+                                  const int64_t *samples, int64_t count, ek_dev *dev)
 {
     rows *parts = ek_calloc((size_t)self->part_count, sizeof *parts);
     if (!parts)
         return ek_value_error();
-    int rc = open_parts(self, outer, batch, count, dev, parts);
+    int rc = transformed_open_parts(self, outer, batch, count, dev, parts);
     if (rc >= 0)
-        rc = run_rows(parts, self->part_count, samples, count);
+        rc = rows_run_all(parts, self->part_count, samples, count);
     for (int i = 0; i < self->part_count; i++) {
         if (rc >= 0)
-            batch = ek_sample_replaced(batch, parts[i].at, parts[i].batch);
+            batch = part_replaced(batch, parts[i].at, parts[i].batch);
         if (batch.kind == EK_VALUE_ERROR)
             rc = ek_error_pending();
         if (parts[i].open)
@@ -223,47 +305,25 @@ static ek_value transform_batch(const transformed *self, const around *outer, ek
 
 /* What is transformed, for the last time, is written on `dev`; the rest lies on cpu. *raw says
  * whether there was a batch of what is not transformed yet. */
-static ek_value make_batch(transformed *self, const around *outer, const int64_t *samples,
-                           int64_t count, ek_dev *dev, bool *raw)
+static ek_value transformed_make_batch(transformed *self, const around *outer,
+                                       const int64_t *samples, int64_t count, ek_dev *dev,
+                                       bool *raw)
 {
     const around here = {self, outer};
     ek_value batch;
-    if (self->of->type == &rows_type) {
-        batch = make_batch((transformed *)self->of, &here, samples, count, dev, raw);
+    if (self->of->type == &transformed_rows) {
+        batch = transformed_make_batch((transformed *)self->of, &here, samples, count, dev, raw);
     } else {
         batch = ek_dataset_get_batch(self->of, samples, count, ek_cpu());
         *raw = batch.kind != EK_VALUE_ERROR;
     }
     if (batch.kind == EK_VALUE_ERROR)
         return batch;
-    return transform_batch(self, outer, batch, samples, count, dev);
-}
-
-/* All tensors of a value on `dev`. */
-static ek_value moved(ek_value value, ek_dev *dev)
-{
-    int count = ek_value_length(value);
-    if (value.kind == EK_VALUE_TENSOR) {
-        ek_tensor *tensor = ek_row_major(value.as.tensor, dev);
-        return tensor ? ek_value_of_tensor(tensor) : ek_value_error();
-    }
-    if (count == 0)
-        return value;
-    ek_value *items = ek_calloc((size_t)count, sizeof *items);
-    ek_value result = items ? value : ek_value_error();
-    for (int i = 0; i < count && result.kind != EK_VALUE_ERROR; i++) {
-        items[i] = moved(ek_value_at(value, i), dev);
-        if (items[i].kind == EK_VALUE_ERROR)
-            result = items[i];
-    }
-    if (result.kind != EK_VALUE_ERROR)
-        result = ek_value_like(value, items);
-    free(items);
-    return result;
+    return transformed_batch(self, outer, batch, samples, count, dev);
 }
 
 /* Samples of several data sets, one after another, may be no batch before they are transformed. */
-static bool differ(int status)
+static bool transformed_differ(int status)
 {
     return status == EK_E_SHAPE || status == EK_E_DTYPE;
 }
@@ -276,19 +336,20 @@ static ek_value transformed_get_batch(ek_dataset *dataset, const int64_t *sample
     bool raw = false;
     if (!dev)
         return ek_value_error();
-    ek_value batch = make_batch((transformed *)dataset, NULL, samples, count, dev, &raw);
-    if (batch.kind == EK_VALUE_ERROR && !raw && !before && differ(ek_error_status())) {
+    ek_value batch =
+        transformed_make_batch((transformed *)dataset, NULL, samples, count, dev, &raw);
+    if (batch.kind == EK_VALUE_ERROR && !raw && !before && transformed_differ(ek_error_status())) {
         ek_error_clear();
         return ek_dataset_batch_by_samples(dataset, samples, count, device);
     }
     if (batch.kind == EK_VALUE_ERROR || device.kind == EK_CPU)
         return batch;
-    return moved(batch, dev);
+    return ek_batch_map(batch, ek_row_major, dev);
 }
 
 /* ---- making ---- */
 
-static void free_transforms(ek_transform *const *transforms, int count)
+static void transformed_free_transforms(ek_transform *const *transforms, int count)
 {
     for (int i = 0; transforms && i < count; i++)
         ek_transform_free(transforms[i]);
@@ -298,7 +359,7 @@ static void transformed_destroy(ek_dataset *dataset)
 {
     transformed *self = (transformed *)dataset;
     for (int i = 0; i < self->part_count; i++) {
-        free_transforms(self->parts[i].transforms, self->parts[i].count);
+        transformed_free_transforms(self->parts[i].transforms, self->parts[i].count);
         free(self->parts[i].transforms);
         free(self->parts[i].key);
     }
@@ -308,19 +369,19 @@ static void transformed_destroy(ek_dataset *dataset)
 
 /* Of data sets that give rows at once. Samples of others, pictures of files, may differ in shape
  * until they are transformed: those are transformed one by one and collated. */
-static const ek_dataset_type rows_type = {.name = "transformed",
-                                          .size = sizeof(transformed),
-                                          .length = transformed_length,
-                                          .get = transformed_get,
-                                          .get_batch = transformed_get_batch,
-                                          .destroy = transformed_destroy};
-static const ek_dataset_type samples_type = {.name = "transformed",
-                                             .size = sizeof(transformed),
-                                             .length = transformed_length,
-                                             .get = transformed_get,
-                                             .destroy = transformed_destroy};
+static const ek_dataset_type transformed_rows = {.name = "transformed",
+                                                 .size = sizeof(transformed),
+                                                 .length = transformed_length,
+                                                 .get = transformed_get,
+                                                 .get_batch = transformed_get_batch,
+                                                 .destroy = transformed_destroy};
+static const ek_dataset_type transformed_samples = {.name = "transformed",
+                                                    .size = sizeof(transformed),
+                                                    .length = transformed_length,
+                                                    .get = transformed_get,
+                                                    .destroy = transformed_destroy};
 
-static int check_fields(const ek_field_transforms *fields, int count)
+static int transformed_check_fields(const ek_field_transforms *fields, int count)
 {
     if (count < 1 || !fields)
         return EK_FAIL(EK_E_INVALID, "transformed: %d fields%s; at least one is transformed", count,
@@ -334,49 +395,51 @@ static int check_fields(const ek_field_transforms *fields, int count)
     return 0;
 }
 
-static int check_repeats(const part *parts, int number)
+static int transformed_check_repeats(const part *parts, int number)
 {
-    const ek_sample_element *element = &parts[number].element;
+    const part *last = &parts[number];
     for (int i = 0; i < number; i++) {
-        if (!ek_sample_same(&parts[i].element, element))
+        if (!part_same(&parts[i], last))
             continue;
-        return element->key
-                   ? EK_FAIL(EK_E_INVALID, "transformed: \"%s\" is named twice", element->key)
-                   : EK_FAIL(EK_E_INVALID, "transformed: field %d is named twice", element->field);
+        return last->key
+                   ? EK_FAIL(EK_E_INVALID, "transformed: \"%s\" is named twice", last->key)
+                   : EK_FAIL(EK_E_INVALID, "transformed: field %d is named twice", last->field);
     }
     return 0;
 }
 
-static int fill_part(part *p, const ek_field_transforms *fields)
+static int part_fill(part *p, const ek_field_transforms *fields)
 {
     p->key = fields->key ? ek_strdup(fields->key) : NULL;
-    p->element = (ek_sample_element){fields->field, p->key};
+    p->field = fields->field;
     p->transforms = ek_calloc((size_t)fields->count, sizeof *p->transforms);
     return p->transforms && (p->key || !fields->key) ? 0 : EK_E_NO_MEMORY;
 }
 
 /* With room for the transforms, which are not taken over yet. */
-static int add_parts(transformed *self, const ek_field_transforms *fields, int count)
+static int transformed_add_parts(transformed *self, const ek_field_transforms *fields, int count)
 {
     self->parts = ek_calloc((size_t)count, sizeof *self->parts);
     if (!self->parts)
         return EK_E_NO_MEMORY;
     while (self->part_count < count) {
         int number = self->part_count++;
-        EK_TRY(fill_part(&self->parts[number], &fields[number]));
-        EK_TRY(check_repeats(self->parts, number));
+        EK_TRY(part_fill(&self->parts[number], &fields[number]));
+        EK_TRY(transformed_check_repeats(self->parts, number));
     }
     return 0;
 }
 
 /* Owns nothing yet. */
-static transformed *new_set(const ek_dataset *of, const ek_field_transforms *fields, int count)
+static transformed *transformed_new(const ek_dataset *of, const ek_field_transforms *fields,
+                                    int count)
 {
-    if (ek_dataset_given(of, "transformed") < 0 || check_fields(fields, count) < 0)
+    if (ek_check_given("transformed", "the data set", of) < 0 ||
+        transformed_check_fields(fields, count) < 0)
         return NULL;
-    transformed *self =
-        (transformed *)ek_dataset_new(of->type->get_batch ? &rows_type : &samples_type);
-    if (self && add_parts(self, fields, count) < 0) {
+    transformed *self = (transformed *)ek_dataset_new(of->type->get_batch ? &transformed_rows
+                                                                          : &transformed_samples);
+    if (self && transformed_add_parts(self, fields, count) < 0) {
         ek_dataset_free(&self->dataset);
         return NULL;
     }
@@ -386,10 +449,10 @@ static transformed *new_set(const ek_dataset *of, const ek_field_transforms *fie
 ek_dataset *ek_transformed_alike_of(ek_dataset *dataset, const ek_field_transforms *fields,
                                     int count)
 {
-    transformed *self = new_set(dataset, fields, count);
+    transformed *self = transformed_new(dataset, fields, count);
     if (!self) {
         for (int i = 0; fields && i < count; i++)
-            free_transforms(fields[i].transforms, fields[i].count);
+            transformed_free_transforms(fields[i].transforms, fields[i].count);
         ek_dataset_free(dataset);
         return NULL;
     }
@@ -415,9 +478,9 @@ ek_dataset *ek_transformed_key_of(ek_dataset *dataset, const char *key,
     const ek_field_transforms one = {0, key, transforms, count};
     if (key)
         return ek_transformed_alike_of(dataset, &one, 1);
-    if (ek_dataset_given(dataset, "transformed_key") == 0)
-        EK_FAIL(EK_E_INVALID, "transformed_key: the key is NULL");
-    free_transforms(transforms, count);
+    if (ek_check_given("transformed_key", "the data set", dataset) == 0)
+        ek_check_pointer("transformed_key", "the key", key);
+    transformed_free_transforms(transforms, count);
     ek_dataset_free(dataset);
     return NULL;
 }
