@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/tensor.h"
+#include "data/dataset.h"
 #include "data/transform_chain.h"
 
 /* ---- making ---- */
@@ -16,18 +17,15 @@ ek_transform *ek_transform_new(const ek_transform_type *type)
                           : !type->describe ? "describe"
                           : !type->apply    ? "apply"
                                             : NULL;
-    if (missing) {
-        EK_FAIL(EK_E_INVALID, "transform_new: there is no %s%s%s", missing,
-                type && type->name ? " in type " : "", type && type->name ? type->name : "");
-        return NULL;
-    }
-    if (type->size < sizeof(ek_transform)) {
-        EK_FAIL(EK_E_INVALID,
-                "transform_new: %s has a size of %zu bytes; a struct that begins with an "
-                "ek_transform has at least %zu",
-                type->name, type->size, sizeof(ek_transform));
-        return NULL;
-    }
+    if (missing)
+        return EK_FAIL_NULL(EK_E_INVALID, "transform_new: there is no %s%s%s", missing,
+                            type && type->name ? " in type " : "",
+                            type && type->name ? type->name : "");
+    if (type->size < sizeof(ek_transform))
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "transform_new: %s has a size of %zu bytes; a struct that begins with "
+                            "an ek_transform has at least %zu",
+                            type->name, type->size, sizeof(ek_transform));
     ek_transform *transform = ek_calloc(1, type->size);
     if (transform)
         transform->type = type;
@@ -65,6 +63,18 @@ char *ek_array_text(const ek_array *array, char text[200])
     return text;
 }
 
+ek_picture ek_picture_of(const ek_array *array)
+{
+    const ek_shape *shape = &array->shape;
+    ek_picture picture = {.planes = 1,
+                          .height = shape->dims[shape->ndim - 2],
+                          .width = shape->dims[shape->ndim - 1],
+                          .size = ek_dtype_size(array->dtype)};
+    for (int i = 0; i < shape->ndim - 2; i++)
+        picture.planes *= shape->dims[i];
+    return picture;
+}
+
 int ek_picture_check(const ek_transform *transform, const ek_array *array)
 {
     char text[200];
@@ -72,32 +82,22 @@ int ek_picture_check(const ek_transform *transform, const ek_array *array)
         return EK_FAIL(EK_E_SHAPE,
                        "%s: %s is no picture; at least two dimensions, (..., height, width), are",
                        transform->type->name, ek_array_text(array, text));
-    if (ek_picture_height(array) > EK_PICTURE_MOST || ek_picture_width(array) > EK_PICTURE_MOST)
+    ek_picture picture = ek_picture_of(array);
+    if (picture.height > EK_PICTURE_MOST || picture.width > EK_PICTURE_MOST)
         return EK_FAIL(EK_E_SHAPE, "%s: %s is larger than pictures are, 2^31 pixels a side",
                        transform->type->name, ek_array_text(array, text));
     return 0;
 }
 
-int64_t ek_picture_planes(const ek_array *array)
+void ek_array_keep(const ek_array *in, ek_array *out)
 {
-    int64_t planes = 1;
-    for (int i = 0; i < array->shape.ndim - 2; i++)
-        planes *= array->shape.dims[i];
-    return planes;
-}
-
-/* False for more than memory can hold. */
-static bool array_nbytes(const ek_array *array, size_t *nbytes)
-{
-    int64_t count = ek_shape_count(&array->shape);
-    if (count > INT64_MAX / 16)
-        return false;
-    *nbytes = (size_t)count * ek_dtype_size(array->dtype);
-    return true;
+    size_t nbytes = (size_t)ek_shape_count(&in->shape) * ek_dtype_size(in->dtype);
+    if (nbytes)
+        memcpy(out->data, in->data, nbytes);
 }
 
 /* A user's describe may leave anything. */
-static int check_described(const char *name, const ek_array *array, size_t *nbytes)
+static int chain_check_described(const char *name, const ek_array *array, size_t *nbytes)
 {
     char text[200];
     const ek_shape *shape = &array->shape;
@@ -111,9 +111,11 @@ static int check_described(const char *name, const ek_array *array, size_t *nbyt
         if (shape->dims[i] < 0)
             return EK_FAIL(EK_E_SHAPE, "transform %s: describe gives %s, with a negative size",
                            name, ek_array_text(array, text));
-    if (!array_nbytes(array, nbytes))
+    int64_t count = ek_shape_count(shape);
+    if (count > INT64_MAX / 16)
         return EK_FAIL(EK_E_SHAPE, "transform %s: %s is more than memory can hold", name,
                        ek_array_text(array, text));
+    *nbytes = (size_t)count * ek_dtype_size(array->dtype);
     return 0;
 }
 
@@ -121,7 +123,7 @@ static int check_described(const char *name, const ek_array *array, size_t *nbyt
 
 /* What became of a type's function; one that has said nothing is named. An error that was pending
  * `before` is not its own. */
-static int outcome(int rc, int before, const ek_transform *transform)
+static int chain_outcome(int rc, int before, const ek_transform *transform)
 {
     bool said = ek_error_status() < 0;
     if (before)
@@ -132,7 +134,7 @@ static int outcome(int rc, int before, const ek_transform *transform)
     return rc;
 }
 
-static int describe(ek_chain *chain, size_t nbytes[2])
+static int chain_describe(ek_chain *chain, size_t nbytes[2])
 {
     for (int i = 0; i < chain->count; i++) {
         const ek_transform *transform = chain->transforms[i];
@@ -140,9 +142,9 @@ static int describe(ek_chain *chain, size_t nbytes[2])
         size_t needed = 0;
         *array = chain->steps[i];
         int before = ek_error_status();
-        EK_TRY(outcome(transform->type->describe(transform, array), before, transform));
+        EK_TRY(chain_outcome(transform->type->describe(transform, array), before, transform));
         array->data = NULL;
-        EK_TRY(check_described(transform->type->name, array, &needed));
+        EK_TRY(chain_check_described(transform->type->name, array, &needed));
         if (i + 1 < chain->count && needed > nbytes[i % 2])
             nbytes[i % 2] = needed;
     }
@@ -153,24 +155,18 @@ int ek_chain_open(ek_chain *chain, ek_transform *const *transforms, int count, e
                   const ek_shape *shape)
 {
     size_t nbytes[2] = {0, 0};
-    int rc;
     *chain = (ek_chain){.transforms = transforms, .count = count};
     chain->steps = ek_calloc((size_t)count + 1, sizeof *chain->steps);
     if (!chain->steps)
         return EK_E_NO_MEMORY;
     chain->steps[0] = (ek_array){.dtype = dtype, .shape = *shape};
-    EK_TRY_GOTO(describe(chain, nbytes), rc, failed);
-    for (int i = 0; i < 2 && i < count - 1; i++) {
+    int rc = chain_describe(chain, nbytes);
+    for (int i = 0; i < 2 && i < count - 1 && rc == 0; i++) {
         chain->scratch[i] = ek_realloc(NULL, nbytes[i] ? nbytes[i] : 1);
-        if (!chain->scratch[i]) {
-            rc = EK_E_NO_MEMORY;
-            goto failed;
-        }
+        rc = chain->scratch[i] ? 0 : EK_E_NO_MEMORY;
     }
-    return 0;
-
-failed:
-    ek_chain_close(chain);
+    if (rc < 0)
+        ek_chain_close(chain);
     return rc;
 }
 
@@ -184,21 +180,17 @@ void ek_chain_close(ek_chain *chain)
 
 int ek_chain_run(const ek_chain *chain, const void *in, void *out, ek_generator *generator)
 {
-    if (chain->count == 0) {
-        size_t nbytes;
-        if (array_nbytes(&chain->steps[0], &nbytes) && nbytes)
-            memcpy(out, in, nbytes);
-        return 0;
-    }
     ek_array from = chain->steps[0];
     from.data = (void *)(uintptr_t)in; /* transforms take it as const */
+    if (chain->count == 0)
+        ek_array_keep(&from, &(ek_array){.data = out});
     for (int i = 0; i < chain->count; i++) {
         const ek_transform *transform = chain->transforms[i];
         ek_array to = chain->steps[i + 1];
         to.data = i + 1 < chain->count ? chain->scratch[i % 2] : out;
         int before = ek_error_status();
         int rc = transform->type->apply(transform, &from, &to, generator);
-        EK_TRY(outcome(rc, before, transform));
+        EK_TRY(chain_outcome(rc, before, transform));
         from = chain->steps[i + 1];
         from.data = to.data;
     }
@@ -207,12 +199,10 @@ int ek_chain_run(const ek_chain *chain, const void *in, void *out, ek_generator 
 
 /* ---- one tensor ---- */
 
-static int check_tensor(const ek_tensor *tensor)
+static int transform_check_tensor(const ek_tensor *tensor)
 {
     char text[200];
-    if (!tensor)
-        return ek_error_status() < 0 ? ek_error_status()
-                                     : EK_FAIL(EK_E_INVALID, "transform_apply: the tensor is NULL");
+    EK_TRY(ek_check_given("transform_apply", "the tensor", tensor));
     if (ek_tensor_dev(tensor)->id.kind != EK_CPU)
         return EK_FAIL(EK_E_DEVICE, "transform_apply: %s; transforms take tensors on cpu",
                        ek_tensor_text(tensor, text));
@@ -220,7 +210,8 @@ static int check_tensor(const ek_tensor *tensor)
 }
 
 /* `out` is left uninitialised where the chain fails. */
-static ek_tensor *run(const ek_chain *chain, ek_tensor *tensor, ek_generator *generator)
+static ek_tensor *chain_run_tensor(const ek_chain *chain, ek_tensor *tensor,
+                                   ek_generator *generator)
 {
     const ek_array *result = ek_chain_result(chain);
     tensor = ek_row_major(tensor, ek_tensor_dev(tensor));
@@ -236,14 +227,15 @@ static ek_tensor *run(const ek_chain *chain, ek_tensor *tensor, ek_generator *ge
 ek_tensor *ek_transform_apply(ek_transform *const *transforms, int count, ek_tensor *tensor,
                               ek_generator *generator)
 {
-    if (ek_transforms_check("transform_apply", transforms, count) < 0 || check_tensor(tensor) < 0)
+    if (ek_transforms_check("transform_apply", transforms, count) < 0 ||
+        transform_check_tensor(tensor) < 0)
         return NULL;
     ek_chain chain;
     ek_shape shape = ek_tensor_shape(tensor);
     ek_scope scope = ek_scope_begin();
     ek_tensor *out = NULL;
     if (ek_chain_open(&chain, transforms, count, tensor->dtype, &shape) == 0) {
-        out = run(&chain, tensor, generator);
+        out = chain_run_tensor(&chain, tensor, generator);
         ek_chain_close(&chain);
     }
     return ek_scope_return(&scope, out);

@@ -2,8 +2,9 @@
 #ifndef EK_DATA_TRANSFORM_CHAIN_H
 #define EK_DATA_TRANSFORM_CHAIN_H
 
+#include "core/error.h"
+#include "core/heap.h"
 #include "core/multiversion.h"
-#include "core/thread.h"
 #include "evenkeel/transform.h"
 
 /* steps[0] is what goes in, steps[i] what comes out of transform i - 1. Two buffers hold what is
@@ -44,15 +45,14 @@ char *ek_array_text(const ek_array *array, char text[200]);
 /* Pictures have at least two dimensions, of which the last two are not beyond reason: EK_E_SHAPE in
  * the name of `transform`. */
 int ek_picture_check(const ek_transform *transform, const ek_array *array);
-static inline int64_t ek_picture_height(const ek_array *array)
-{
-    return array->shape.dims[array->shape.ndim - 2];
-}
-static inline int64_t ek_picture_width(const ek_array *array)
-{
-    return array->shape.dims[array->shape.ndim - 1];
-}
-/* How many planes of height x width there are. */
-int64_t ek_picture_planes(const ek_array *array);
+/* Planes of height x width. */
+typedef struct ek_picture {
+    int64_t planes, height, width;
+    size_t size; /* bytes of an element */
+} ek_picture;
+ek_picture ek_picture_of(const ek_array *array);
+
+/* All elements as they are. */
+void ek_array_keep(const ek_array *in, ek_array *out);
 
 #endif

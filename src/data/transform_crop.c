@@ -1,4 +1,5 @@
-/* transform_crop.c: windows of pictures, with a border where they reach beyond, and mirroring.
+/* transform_crop.c: windows of pictures, with a border where they reach beyond; pictures mirrored
+ * at random.
  *
  * Padding makes no larger picture: it only moves the window, in the picture's own coordinates. */
 #include <math.h>
@@ -17,7 +18,7 @@ typedef struct crop {
 
 /* ---- one element of the border, as its bytes ---- */
 
-static void fill_element(ek_dtype dtype, double fill, unsigned char element[8])
+static void crop_fill_element(ek_dtype dtype, double fill, unsigned char element[8])
 {
     union {
         float f32;
@@ -40,7 +41,7 @@ static void fill_element(ek_dtype dtype, double fill, unsigned char element[8])
 }
 
 /* Integers cannot be filled by what they don't hold. */
-static int check_fill(const crop *self, const ek_array *array)
+static int crop_check_fill(const crop *self, const ek_array *array)
 {
     char text[200];
     double fill = self->fill;
@@ -54,7 +55,7 @@ static int check_fill(const crop *self, const ek_array *array)
                    array->dtype == EK_U8 ? " in [0, 255]" : "");
 }
 
-static void fill_all(int64_t count, size_t size, const unsigned char *element, char *out)
+static void crop_fill(int64_t count, size_t size, const unsigned char *element, char *out)
 {
     bool zero = true;
     for (size_t i = 0; i < size; i++)
@@ -80,18 +81,19 @@ static int64_t smaller(int64_t a, int64_t b)
 }
 
 /* `out` is the window of `in` whose first pixel is (top, left) of it, possibly outside. */
-static void copy_window(const crop *self, const ek_array *in, ek_array *out, int64_t top,
-                        int64_t left)
+static void crop_copy(const crop *self, const ek_array *in, ek_array *out, int64_t top,
+                      int64_t left)
 {
-    size_t size = ek_dtype_size(in->dtype);
-    int64_t h = ek_picture_height(in), w = ek_picture_width(in), planes = ek_picture_planes(in);
+    ek_picture picture = ek_picture_of(in);
+    size_t size = picture.size;
+    int64_t h = picture.height, w = picture.width, planes = picture.planes;
     int64_t first_row = larger(0, -top), end_row = smaller(self->height, h - top);
     int64_t first = larger(0, -left), end = smaller(self->width, w - left);
     size_t nbytes = end > first ? (size_t)(end - first) * size : 0;
     if (end_row - first_row < self->height || end - first < self->width) {
         unsigned char element[8];
-        fill_element(in->dtype, self->fill, element);
-        fill_all(planes * self->height * self->width, size, element, out->data);
+        crop_fill_element(in->dtype, self->fill, element);
+        crop_fill(planes * self->height * self->width, size, element, out->data);
     }
     if (nbytes == 0)
         return;
@@ -105,10 +107,11 @@ static void copy_window(const crop *self, const ek_array *in, ek_array *out, int
 }
 
 /* Height and width of what is cropped, with its padding. */
-static void padded_size(const crop *self, const ek_array *in, int64_t size[2])
+static void crop_padded_size(const crop *self, const ek_array *in, int64_t size[2])
 {
-    size[0] = ek_picture_height(in) + 2 * self->padding;
-    size[1] = ek_picture_width(in) + 2 * self->padding;
+    ek_picture picture = ek_picture_of(in);
+    size[0] = picture.height + 2 * self->padding;
+    size[1] = picture.width + 2 * self->padding;
     if (self->pad_if_needed && size[1] < self->width)
         size[1] += 2 * (self->width - size[1]);
     if (self->pad_if_needed && size[0] < self->height)
@@ -119,7 +122,7 @@ static int crop_describe(const ek_transform *transform, ek_array *array)
 {
     const crop *self = (const crop *)transform;
     EK_TRY(ek_picture_check(transform, array));
-    EK_TRY(check_fill(self, array));
+    EK_TRY(crop_check_fill(self, array));
     array->shape.dims[array->shape.ndim - 2] = self->height;
     array->shape.dims[array->shape.ndim - 1] = self->width;
     return 0;
@@ -128,16 +131,13 @@ static int crop_describe(const ek_transform *transform, ek_array *array)
 static crop *crop_new(const ek_transform_type *type, const ek_crop_options *options)
 {
     int64_t height = options->height, width = options->width ? options->width : height;
-    if (height < 1 || height > EK_PICTURE_MOST || width < 1 || width > EK_PICTURE_MOST) {
-        EK_FAIL(EK_E_INVALID, "%s: a size of %lld x %lld; both have to lie in [1, %lld]",
-                type->name, (long long)height, (long long)width, (long long)EK_PICTURE_MOST);
-        return NULL;
-    }
-    if (options->padding < 0 || options->padding > EK_PICTURE_MOST) {
-        EK_FAIL(EK_E_INVALID, "%s: a padding of %lld; it has to lie in [0, %lld]", type->name,
-                (long long)options->padding, (long long)EK_PICTURE_MOST);
-        return NULL;
-    }
+    if (height < 1 || height > EK_PICTURE_MOST || width < 1 || width > EK_PICTURE_MOST)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "%s: a size of %lld x %lld; both have to lie in [1, %lld]", type->name,
+                            (long long)height, (long long)width, (long long)EK_PICTURE_MOST);
+    if (options->padding < 0 || options->padding > EK_PICTURE_MOST)
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: a padding of %lld; it has to lie in [0, %lld]",
+                            type->name, (long long)options->padding, (long long)EK_PICTURE_MOST);
     crop *self = (crop *)ek_transform_new(type);
     if (!self)
         return NULL;
@@ -157,7 +157,7 @@ static int random_crop_describe(const ek_transform *transform, ek_array *array)
     int64_t size[2];
     char text[200];
     EK_TRY(ek_picture_check(transform, array));
-    padded_size(self, array, size);
+    crop_padded_size(self, array, size);
     if (size[0] < self->height || size[1] < self->width)
         return EK_FAIL(EK_E_SHAPE,
                        "random_crop: %s%s is smaller than %lld x %lld; .pad_if_needed or more "
@@ -168,7 +168,7 @@ static int random_crop_describe(const ek_transform *transform, ek_array *array)
 }
 
 /* torch.randint(0, below): of 32 bits if they are enough. */
-static int64_t draw_below(ek_generator *generator, int64_t below)
+static int64_t crop_draw(ek_generator *generator, int64_t below)
 {
     uint64_t draw = below >> 32 ? ek_generator_u64(generator) : ek_generator_u32(generator);
     return (int64_t)(draw % (uint64_t)below);
@@ -179,15 +179,16 @@ static int random_crop_apply(const ek_transform *transform, const ek_array *in, 
 {
     const crop *self = (const crop *)transform;
     int64_t size[2], top = 0, left = 0;
-    padded_size(self, in, size);
+    crop_padded_size(self, in, size);
     if (size[0] != self->height || size[1] != self->width) {
         generator = ek_generator_lock(generator);
-        top = draw_below(generator, size[0] - self->height + 1);
-        left = draw_below(generator, size[1] - self->width + 1);
+        top = crop_draw(generator, size[0] - self->height + 1);
+        left = crop_draw(generator, size[1] - self->width + 1);
         ek_generator_unlock(generator);
     }
-    copy_window(self, in, out, top - (size[0] - ek_picture_height(in)) / 2,
-                left - (size[1] - ek_picture_width(in)) / 2);
+    ek_picture picture = ek_picture_of(in);
+    crop_copy(self, in, out, top - (size[0] - picture.height) / 2,
+              left - (size[1] - picture.width) / 2);
     return 0;
 }
 
@@ -203,9 +204,9 @@ ek_transform *ek_random_crop_with(ek_crop_options options)
 
 /* ---- center_crop ---- */
 
-/* Where a window of `wanted` begins in the middle of `size`, halves rounded to even as by Python's
- * round; below 0, the smaller half of the border comes first. */
-static int64_t middle(int64_t size, int64_t wanted)
+/* Where a window of `wanted` begins in the crop_middle of `size`, halves rounded to even as by
+ * Python's round; below 0, the smaller half of the border comes first. */
+static int64_t crop_middle(int64_t size, int64_t wanted)
 {
     if (size < wanted)
         return -((wanted - size) / 2);
@@ -219,9 +220,9 @@ static int center_crop_apply(const ek_transform *transform, const ek_array *in, 
     const crop *self = (const crop *)transform;
     int64_t size[2];
     (void)generator;
-    padded_size(self, in, size);
-    copy_window(self, in, out, middle(size[0], self->height) - self->padding,
-                middle(size[1], self->width) - self->padding);
+    crop_padded_size(self, in, size);
+    crop_copy(self, in, out, crop_middle(size[0], self->height) - self->padding,
+              crop_middle(size[1], self->width) - self->padding);
     return 0;
 }
 
@@ -234,4 +235,105 @@ ek_transform *ek_center_crop_with(ek_crop_options options)
 {
     options.pad_if_needed = false; /* it pads by itself, by as much as is missing */
     return (ek_transform *)crop_new(&center_crop_type, &options);
+}
+
+/* ---- flips ---- */
+
+typedef struct flip {
+    ek_transform transform;
+    float p;
+} flip;
+
+static int flip_describe(const ek_transform *transform, ek_array *array)
+{
+    return ek_picture_check(transform, array);
+}
+
+/* torch.rand(1) < p, which compares in f32. */
+static bool flip_drawn(const flip *self, ek_generator *generator)
+{
+    generator = ek_generator_lock(generator);
+    bool yes = ek_generator_f32(generator) < self->p;
+    ek_generator_unlock(generator);
+    return yes;
+}
+
+#define DEFINE_MIRROR(bits)                                                                 \
+    EK_MULTIVERSION                                                                         \
+    static void flip_row_##bits(int64_t rows, int64_t w, const uint##bits##_t *restrict in, \
+                                uint##bits##_t *restrict out)                               \
+    {                                                                                       \
+        for (int64_t y = 0; y < rows; y++, in += w, out += w)                               \
+            for (int64_t x = 0; x < w; x++)                                                 \
+                out[x] = in[w - 1 - x];                                                     \
+    }
+DEFINE_MIRROR(8)
+DEFINE_MIRROR(16)
+DEFINE_MIRROR(32)
+DEFINE_MIRROR(64)
+#undef DEFINE_MIRROR
+
+static int flip_horizontal(const ek_transform *transform, const ek_array *in, ek_array *out,
+                           ek_generator *generator)
+{
+    ek_picture picture = ek_picture_of(in);
+    int64_t rows = picture.planes * picture.height, w = picture.width;
+    if (!flip_drawn((const flip *)transform, generator))
+        ek_array_keep(in, out);
+    else if (picture.size == 1)
+        flip_row_8(rows, w, in->data, out->data);
+    else if (picture.size == 2)
+        flip_row_16(rows, w, in->data, out->data);
+    else if (picture.size == 4)
+        flip_row_32(rows, w, in->data, out->data);
+    else
+        flip_row_64(rows, w, in->data, out->data);
+    return 0;
+}
+
+static int flip_vertical(const ek_transform *transform, const ek_array *in, ek_array *out,
+                         ek_generator *generator)
+{
+    ek_picture picture = ek_picture_of(in);
+    int64_t h = picture.height;
+    size_t row = (size_t)picture.width * picture.size;
+    if (!flip_drawn((const flip *)transform, generator) || row == 0) {
+        ek_array_keep(in, out);
+        return 0;
+    }
+    for (int64_t p = 0; p < picture.planes; p++)
+        for (int64_t y = 0; y < h; y++)
+            memcpy((char *)out->data + (size_t)(p * h + y) * row,
+                   (const char *)in->data + (size_t)(p * h + h - 1 - y) * row, row);
+    return 0;
+}
+
+static const ek_transform_type flip_horizontal_type = {.name = "random_horizontal_flip",
+                                                       .size = sizeof(flip),
+                                                       .describe = flip_describe,
+                                                       .apply = flip_horizontal};
+static const ek_transform_type flip_vertical_type = {.name = "random_vertical_flip",
+                                                     .size = sizeof(flip),
+                                                     .describe = flip_describe,
+                                                     .apply = flip_vertical};
+
+static ek_transform *flip_new(const ek_transform_type *type, double p)
+{
+    if (!(p >= 0 && p <= 1))
+        return EK_FAIL_NULL(EK_E_INVALID, "%s: the probability has to be between 0 and 1, not %g",
+                            type->name, p);
+    flip *self = (flip *)ek_transform_new(type);
+    if (self)
+        self->p = (float)p;
+    return (ek_transform *)self;
+}
+
+ek_transform *ek_random_horizontal_flip(double p)
+{
+    return flip_new(&flip_horizontal_type, p);
+}
+
+ek_transform *ek_random_vertical_flip(double p)
+{
+    return flip_new(&flip_vertical_type, p);
 }

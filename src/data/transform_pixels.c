@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/bits.h"
 #include "data/transform_chain.h"
 
 /* ---- to_float ---- */
@@ -14,35 +15,18 @@ static int to_float_describe(const ek_transform *self, ek_array *array)
     return 0;
 }
 
-EK_MULTIVERSION
-static void float_of_u8(int64_t count, const uint8_t *restrict in, float *restrict out)
-{
-    for (int64_t i = 0; i < count; i++)
-        out[i] = (float)in[i] / 255.0f;
-}
-
-EK_MULTIVERSION
-static void float_of_f64(int64_t count, const double *restrict in, float *restrict out)
-{
-    for (int64_t i = 0; i < count; i++)
-        out[i] = (float)in[i];
-}
-
-EK_MULTIVERSION
-static void float_of_i64(int64_t count, const int64_t *restrict in, float *restrict out)
-{
-    for (int64_t i = 0; i < count; i++)
-        out[i] = (float)in[i];
-}
-
-/* bf16 is the upper half of an f32. */
-static void float_of_bf16(int64_t count, const uint16_t *restrict in, float *restrict out)
-{
-    for (int64_t i = 0; i < count; i++) {
-        uint32_t bits = (uint32_t)in[i] << 16;
-        memcpy(&out[i], &bits, sizeof bits);
+#define DEFINE_FLOAT_OF(name, type, value)                                                \
+    EK_MULTIVERSION                                                                       \
+    static void float_of_##name(int64_t count, const type *restrict x, float *restrict y) \
+    {                                                                                     \
+        for (int64_t i = 0; i < count; i++)                                               \
+            y[i] = (value);                                                               \
     }
-}
+DEFINE_FLOAT_OF(u8, uint8_t, (float)x[i] / 255.0f)
+DEFINE_FLOAT_OF(f64, double, (float)x[i])
+DEFINE_FLOAT_OF(i64, int64_t, (float)x[i])
+DEFINE_FLOAT_OF(bf16, uint16_t, ek_float_of_bf16(x[i]))
+#undef DEFINE_FLOAT_OF
 
 static int to_float_apply(const ek_transform *self, const ek_array *in, ek_array *out,
                           ek_generator *generator)
@@ -51,8 +35,7 @@ static int to_float_apply(const ek_transform *self, const ek_array *in, ek_array
     (void)self, (void)generator;
     switch (in->dtype) {
     case EK_F32:
-        if (count)
-            memcpy(out->data, in->data, (size_t)count * sizeof(float));
+        ek_array_keep(in, out);
         break;
     case EK_F64:
         float_of_f64(count, in->data, out->data);
@@ -85,17 +68,15 @@ ek_transform *ek_to_float(void)
 typedef struct normalize {
     ek_transform transform;
     int channels;
-    double *mean, *std;
+    double *mean, *std; /* of each channel; one block, owned */
 } normalize;
 
 static void normalize_destroy(ek_transform *transform)
 {
-    normalize *self = (normalize *)transform;
-    free(self->mean);
-    free(self->std);
+    free(((normalize *)transform)->mean);
 }
 
-static int64_t channels_of(const ek_array *array)
+static int64_t normalize_channels(const ek_array *array)
 {
     return array->shape.ndim < 3 ? 0 : array->shape.dims[array->shape.ndim - 3];
 }
@@ -108,7 +89,7 @@ static int normalize_describe(const ek_transform *transform, ek_array *array)
         return EK_FAIL(EK_E_DTYPE, "normalize: %s; f32 and f64 are normalized%s",
                        ek_array_text(array, text),
                        array->dtype == EK_U8 ? " (ek_to_float comes before it)" : "");
-    if (self->channels > 1 && channels_of(array) != self->channels)
+    if (self->channels > 1 && normalize_channels(array) != self->channels)
         return EK_FAIL(EK_E_SHAPE,
                        "normalize: %s; %d means and deviations are for pictures of as many "
                        "channels, (..., %d, height, width)",
@@ -123,21 +104,17 @@ static int normalize_describe(const ek_transform *transform, ek_array *array)
 }
 
 /* Two roundings, as PyTorch's sub and div. */
-EK_MULTIVERSION
-static void normalize_f32(int64_t count, const float *restrict in, float *restrict out, float mean,
-                          float std)
-{
-    for (int64_t i = 0; i < count; i++)
-        out[i] = (in[i] - mean) / std;
-}
-
-EK_MULTIVERSION
-static void normalize_f64(int64_t count, const double *restrict in, double *restrict out,
-                          double mean, double std)
-{
-    for (int64_t i = 0; i < count; i++)
-        out[i] = (in[i] - mean) / std;
-}
+#define DEFINE_NORMALIZE(name, real)                                                      \
+    EK_MULTIVERSION                                                                       \
+    static void normalize_##name(int64_t count, const real *restrict x, real *restrict y, \
+                                 real mean, real std)                                     \
+    {                                                                                     \
+        for (int64_t i = 0; i < count; i++)                                               \
+            y[i] = (x[i] - mean) / std;                                                   \
+    }
+DEFINE_NORMALIZE(f32, float)
+DEFINE_NORMALIZE(f64, double)
+#undef DEFINE_NORMALIZE
 
 static int normalize_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
                            ek_generator *generator)
@@ -147,7 +124,7 @@ static int normalize_apply(const ek_transform *transform, const ek_array *in, ek
     int64_t plane = count;
     (void)generator;
     if (self->channels > 1)
-        plane = ek_picture_height(in) * ek_picture_width(in);
+        plane = ek_picture_of(in).height * ek_picture_of(in).width;
     for (int64_t at = 0, p = 0; at < count; at += plane, p++) {
         double mean = self->mean[p % self->channels], std = self->std[p % self->channels];
         if (in->dtype == EK_F32)
@@ -166,7 +143,7 @@ static const ek_transform_type normalize_type = {.name = "normalize",
                                                  .apply = normalize_apply,
                                                  .destroy = normalize_destroy};
 
-static int check_normalize(const double *mean, const double *std, int channels)
+static int normalize_check(const double *mean, const double *std, int channels)
 {
     if (channels < 1 || !mean || !std)
         return EK_FAIL(EK_E_INVALID,
@@ -182,28 +159,21 @@ static int check_normalize(const double *mean, const double *std, int channels)
     return 0;
 }
 
-static double *copied(const double *values, int count)
-{
-    double *copy = ek_calloc((size_t)count, sizeof *copy);
-    if (copy)
-        memcpy(copy, values, (size_t)count * sizeof *copy);
-    return copy;
-}
-
 ek_transform *ek_normalize(const double *mean, const double *std, int channels)
 {
-    if (check_normalize(mean, std, channels) < 0)
+    if (normalize_check(mean, std, channels) < 0)
         return NULL;
+    size_t nbytes = (size_t)channels * sizeof *mean;
     normalize *self = (normalize *)ek_transform_new(&normalize_type);
-    if (!self)
+    double *both = self ? ek_calloc(2, nbytes) : NULL;
+    if (!both) {
+        ek_transform_free((ek_transform *)self);
         return NULL;
+    }
     self->channels = channels;
-    self->mean = copied(mean, channels);
-    self->std = copied(std, channels);
-    if (self->mean && self->std)
-        return &self->transform;
-    ek_transform_free(&self->transform);
-    return NULL;
+    self->mean = memcpy(both, mean, nbytes);
+    self->std = memcpy(both + channels, std, nbytes);
+    return &self->transform;
 }
 
 /* ---- one_hot ---- */
@@ -254,10 +224,9 @@ static const ek_transform_type one_hot_type = {.name = "one_hot",
 
 ek_transform *ek_one_hot(int64_t classes)
 {
-    if (classes < 1) {
-        EK_FAIL(EK_E_INVALID, "one_hot: %lld classes; at least 1 is needed", (long long)classes);
-        return NULL;
-    }
+    if (classes < 1)
+        return EK_FAIL_NULL(EK_E_INVALID, "one_hot: %lld classes; at least 1 is needed",
+                            (long long)classes);
     one_hot *self = (one_hot *)ek_transform_new(&one_hot_type);
     if (self)
         self->classes = classes;

@@ -1,7 +1,6 @@
 /* transform_resize.c: pictures made larger or smaller: each row is resized by itself, then rows are
  * blended, which is what PyTorch's interpolate computes without antialiasing. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "data/transform_chain.h"
 
@@ -18,7 +17,7 @@ static int resize_describe(const ek_transform *transform, ek_array *array)
     const resize *self = (const resize *)transform;
     char text[200];
     EK_TRY(ek_picture_check(transform, array));
-    int64_t h = ek_picture_height(array), w = ek_picture_width(array);
+    int64_t h = ek_picture_of(array).height, w = ek_picture_of(array).width;
     if (!self->nearest && array->dtype != EK_U8 && array->dtype != EK_F32 && array->dtype != EK_F64)
         return EK_FAIL(EK_E_DTYPE,
                        "resize: %s; u8, f32 and f64 are resized bilinearly, other elements by "
@@ -161,9 +160,9 @@ static void bilinear_plane(const blending *how, const tap *columns, const tap *l
 static int bilinear(const ek_array *in, ek_array *out)
 {
     const blending *how = &blendings[in->dtype];
-    size_t size = ek_dtype_size(in->dtype);
-    int64_t h = ek_picture_height(in), w = ek_picture_width(in), planes = ek_picture_planes(in);
-    int64_t to_h = ek_picture_height(out), to_w = ek_picture_width(out);
+    ek_picture from = ek_picture_of(in), to = ek_picture_of(out);
+    int64_t h = from.height, w = from.width, to_h = to.height, to_w = to.width;
+    size_t size = from.size;
     tap *taps = ek_calloc((size_t)(to_h + to_w), sizeof *taps);
     char *room = ek_calloc(2 * (size_t)to_w, how->real_size);
     int rc = taps && room ? 0 : EK_E_NO_MEMORY;
@@ -171,7 +170,7 @@ static int bilinear(const ek_array *in, ek_array *out)
         wide_row rows[2] = {{-1, room}, {-1, room + (size_t)to_w * how->real_size}};
         how->taps(taps, h, to_h);
         how->taps(taps + to_h, w, to_w);
-        for (int64_t p = 0; p < planes; p++)
+        for (int64_t p = 0; p < from.planes; p++)
             bilinear_plane(how, taps + to_h, taps, rows,
                            (const char *)in->data + (size_t)(p * h * w) * size, (size_t)w * size,
                            to_h, to_w, (char *)out->data + (size_t)(p * to_h * to_w) * size,
@@ -221,16 +220,17 @@ static void pick(int64_t count, const int64_t *places, size_t size, const void *
 
 static int nearest(const ek_array *in, ek_array *out)
 {
-    size_t size = ek_dtype_size(in->dtype);
-    int64_t h = ek_picture_height(in), w = ek_picture_width(in), planes = ek_picture_planes(in);
-    int64_t to_h = ek_picture_height(out), to_w = ek_picture_width(out);
+    ek_picture from = ek_picture_of(in);
+    int64_t h = from.height, w = from.width;
+    int64_t to_h = ek_picture_of(out).height, to_w = ek_picture_of(out).width;
+    size_t size = from.size;
     int64_t *places = ek_calloc((size_t)(to_h + to_w), sizeof *places);
     if (!places)
         return EK_E_NO_MEMORY;
     nearest_places(places, h, to_h);
     nearest_places(places + to_h, w, to_w);
     char *to = out->data;
-    for (int64_t p = 0; p < planes; p++)
+    for (int64_t p = 0; p < from.planes; p++)
         for (int64_t y = 0; y < to_h; y++, to += (size_t)to_w * size)
             pick(to_w, places + to_h, size,
                  (const char *)in->data + (size_t)((p * h + places[y]) * w) * size, to);
@@ -245,7 +245,7 @@ static int resize_apply(const ek_transform *transform, const ek_array *in, ek_ar
 {
     (void)generator;
     if (ek_shape_equal(&in->shape, &out->shape)) {
-        memcpy(out->data, in->data, (size_t)ek_shape_count(&in->shape) * ek_dtype_size(in->dtype));
+        ek_array_keep(in, out);
         return 0;
     }
     return ((const resize *)transform)->nearest ? nearest(in, out) : bilinear(in, out);
@@ -259,13 +259,12 @@ static const ek_transform_type resize_type = {.name = "resize",
 ek_transform *ek_resize_with(ek_resize_options options)
 {
     if (options.height < 1 || options.height > EK_PICTURE_MOST || options.width < 0 ||
-        options.width > EK_PICTURE_MOST) {
-        EK_FAIL(EK_E_INVALID,
-                "resize: to %lld x %lld; sizes lie in [1, %lld] (no width: the shorter edge "
-                "becomes the first)",
-                (long long)options.height, (long long)options.width, (long long)EK_PICTURE_MOST);
-        return NULL;
-    }
+        options.width > EK_PICTURE_MOST)
+        return EK_FAIL_NULL(EK_E_INVALID,
+                            "resize: to %lld x %lld; sizes lie in [1, %lld] (no width: the shorter "
+                            "edge becomes the first)",
+                            (long long)options.height, (long long)options.width,
+                            (long long)EK_PICTURE_MOST);
     resize *self = (resize *)ek_transform_new(&resize_type);
     if (!self)
         return NULL;
