@@ -7,19 +7,16 @@
 #define EK_DATA_IMAGE_H
 
 #include "core/tensor.h"
+#include "data/stream.h"
 
 /* An encoded picture. */
 typedef struct ek_encoded {
-    const char *what, *name; /* sentences begin with them */
+    const char *what, *path; /* sentences begin with them */
     const uint8_t *bytes;
     size_t nbytes;
     int channels; /* asked for; 0: those of the file, and its values */
 } ek_encoded;
 
-#define EK_ENCODED_FAIL(picture, ...) ek_encoded_fail((picture), __FILE__, __LINE__, __VA_ARGS__)
-/* "<what>: <name>: <sentence>"; returns EK_E_FORMAT. */
-int ek_encoded_fail(const ek_encoded *picture, const char *file, int line, const char *format, ...)
-    EK_PRINTF(4, 5);
 /* The process has no memory to decode it; returns EK_E_NO_MEMORY. */
 int ek_encoded_fail_memory(const ek_encoded *picture);
 

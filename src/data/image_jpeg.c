@@ -3,6 +3,8 @@
 #include <string.h>
 #include <turbojpeg.h>
 
+#include "core/error.h"
+#include "core/heap.h"
 #include "data/image.h"
 
 /* ---- before decoding ---- */
@@ -13,7 +15,7 @@ typedef struct jpeg_outline {
     bool arithmetic; /* coded so, instead of by Huffman's codes of whole bits */
 } jpeg_outline;
 
-static jpeg_outline outline_of(const uint8_t *bytes, size_t nbytes)
+static jpeg_outline jpeg_outline_of(const uint8_t *bytes, size_t nbytes)
 {
     enum { SOF9 = 0xc9, SOF15 = 0xcf, DAC = 0xcc, SOS = 0xda };
     jpeg_outline outline = {nbytes, false};
@@ -36,7 +38,7 @@ static jpeg_outline outline_of(const uint8_t *bytes, size_t nbytes)
 }
 
 /* Within scans, 0xff is followed by zero, or by a marker. */
-static bool has_end(const uint8_t *bytes, size_t nbytes, size_t scan)
+static bool jpeg_has_end(const uint8_t *bytes, size_t nbytes, size_t scan)
 {
     for (size_t at = nbytes - 2; at > scan; at--)
         if (bytes[at] == 0xff && bytes[at + 1] == 0xd9)
@@ -47,39 +49,39 @@ static bool has_end(const uint8_t *bytes, size_t nbytes, size_t scan)
 /* The end is asked for beforehand, since only the first of several warnings is known afterwards.
  * Each block of 8 x 8 takes a bit at least, and there is one for every 4 x 4 blocks of pixels: so a
  * small file cannot ask for much memory. */
-static int check_claim(const ek_encoded *picture, int width, int height)
+static int jpeg_check_claim(const ek_encoded *picture, int width, int height)
 {
     enum { PIXELS_PER_BYTE = 64 * 16 * 8 };
-    jpeg_outline outline = outline_of(picture->bytes, picture->nbytes);
+    jpeg_outline outline = jpeg_outline_of(picture->bytes, picture->nbytes);
     EK_TRY(ek_encoded_check_size(picture, width, height));
-    if (!has_end(picture->bytes, picture->nbytes, outline.scan))
-        return EK_ENCODED_FAIL(picture, "truncated: a JPEG file without an end");
+    if (!jpeg_has_end(picture->bytes, picture->nbytes, outline.scan))
+        return EK_MALFORMED(picture, "truncated: a JPEG file without an end");
     if (!outline.arithmetic &&
         (uint64_t)width * (uint64_t)height / PIXELS_PER_BYTE > picture->nbytes)
-        return EK_ENCODED_FAIL(picture,
-                               "truncated: %d x %d pixels do not fit in a JPEG file of %zu bytes",
-                               width, height, picture->nbytes);
+        return EK_MALFORMED(picture,
+                            "truncated: %d x %d pixels do not fit in a JPEG file of %zu bytes",
+                            width, height, picture->nbytes);
     return 0;
 }
 
 /* ---- decoding ---- */
 
 /* TurboJPEG tells want of memory by its sentences alone: its own, and libjpeg's. */
-static bool lacks_memory(const char *text)
+static bool jpeg_lacks_memory(const char *text)
 {
     return strstr(text, "Memory allocation failure") || strstr(text, "Insufficient memory");
 }
 
-static int fail(const ek_encoded *picture, tjhandle handle)
+static int jpeg_fail(const ek_encoded *picture, tjhandle handle)
 {
     const char *text = tjGetErrorStr2(handle);
-    return lacks_memory(text) ? ek_encoded_fail_memory(picture)
-                              : EK_ENCODED_FAIL(picture, "no JPEG that can be read: %s", text);
+    return jpeg_lacks_memory(text) ? ek_encoded_fail_memory(picture)
+                                   : EK_MALFORMED(picture, "no JPEG that can be read: %s", text);
 }
 
 /* Warnings of the library behind which there are pixels: Pillow does not mention them. The code
  * alone does not tell, it is a warning's also if an error followed. */
-static bool is_harmless(tjhandle handle)
+static bool jpeg_is_harmless(tjhandle handle)
 {
     static const char *const texts[] = {"Corrupt JPEG data", "Warning: unknown JFIF revision",
                                         "Inconsistent progression sequence",
@@ -96,8 +98,8 @@ static bool is_harmless(tjhandle handle)
 
 /* Sizes count even where the call fails: it also does for unusual subsampling, which is decoded
  * nevertheless, and after warnings. */
-static int read_header(const ek_encoded *picture, tjhandle handle, int *width, int *height,
-                       int *space)
+static int jpeg_read_header(const ek_encoded *picture, tjhandle handle, int *width, int *height,
+                            int *space)
 {
     int subsampling = -1;
     *width = *height = 0;
@@ -105,19 +107,19 @@ static int read_header(const ek_encoded *picture, tjhandle handle, int *width, i
     int status = tjDecompressHeader3(handle, picture->bytes, (unsigned long)picture->nbytes, width,
                                      height, &subsampling, space);
     if (status < 0 && (*width < 1 || *height < 1))
-        return fail(picture, handle);
+        return jpeg_fail(picture, handle);
     if (*width < 1 || *height < 1)
-        return EK_ENCODED_FAIL(picture, "no JPEG that can be read: tables without a picture");
+        return EK_MALFORMED(picture, "no JPEG that can be read: tables without a picture");
     if (*space < 0)
-        return EK_ENCODED_FAIL(picture,
-                               "a JPEG file of unknown colours; gray, RGB, YCbCr, CMYK and YCCK "
-                               "are read");
-    return check_claim(picture, *width, *height);
+        return EK_MALFORMED(picture,
+                            "a JPEG file of unknown colours; gray, RGB, YCbCr, CMYK and YCCK "
+                            "are read");
+    return jpeg_check_claim(picture, *width, *height);
 }
 
 /* Four components are inverted inks, as Adobe writes them and everybody reads them: the paper that
  * black leaves, less what the ink takes of it. In place. */
-static void from_inks(uint8_t *pixels, size_t count)
+static void jpeg_from_inks(uint8_t *pixels, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         int paper = pixels[4 * i + 3];
@@ -129,13 +131,14 @@ static void from_inks(uint8_t *pixels, size_t count)
     }
 }
 
-static int decode(const ek_encoded *picture, tjhandle handle, uint8_t **pixels, ek_tensor **tensor)
+static int jpeg_decode(const ek_encoded *picture, tjhandle handle, uint8_t **pixels,
+                       ek_tensor **tensor)
 {
     int width, height, space, flags = TJFLAG_ACCURATEDCT;
 #ifdef TJFLAG_LIMITSCANS
     flags |= TJFLAG_LIMITSCANS;
 #endif
-    EK_TRY(read_header(picture, handle, &width, &height, &space));
+    EK_TRY(jpeg_read_header(picture, handle, &width, &height, &space));
     bool gray = space == TJCS_GRAY, inks = space == TJCS_CMYK || space == TJCS_YCCK;
     int format = gray ? TJPF_GRAY : inks ? TJPF_CMYK : TJPF_RGB, own = gray ? 1 : 3;
     size_t count = (size_t)width * (size_t)height;
@@ -145,10 +148,10 @@ static int decode(const ek_encoded *picture, tjhandle handle, uint8_t **pixels, 
         return EK_E_NO_MEMORY;
     int status = tjDecompress2(handle, picture->bytes, (unsigned long)picture->nbytes, *pixels,
                                width, width * tjPixelSize[format], height, format, flags);
-    if (status < 0 && !is_harmless(handle))
-        return fail(picture, handle);
+    if (status < 0 && !jpeg_is_harmless(handle))
+        return jpeg_fail(picture, handle);
     if (inks)
-        from_inks(*pixels, count);
+        jpeg_from_inks(*pixels, count);
     ek_decoded_planes(*pixels, own, ek_tensor_address(*tensor), count, (int)(*tensor)->shape[0],
                       count);
     return 0;
@@ -159,12 +162,10 @@ ek_tensor *ek_encoded_jpeg(const ek_encoded *picture)
     ek_tensor *tensor = NULL;
     uint8_t *pixels = NULL;
     tjhandle handle = tjInitDecompress();
-    if (!handle) {
-        ek_encoded_fail_memory(picture);
-        return NULL;
-    }
-    int status = decode(picture, handle, &pixels, &tensor);
-    tjDestroy(handle);
+    int status =
+        handle ? jpeg_decode(picture, handle, &pixels, &tensor) : ek_encoded_fail_memory(picture);
+    if (handle)
+        tjDestroy(handle);
     free(pixels);
     return status == 0 ? tensor : NULL;
 }

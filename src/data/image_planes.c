@@ -1,8 +1,35 @@
-/* image_planes.c: from pixels to planes. */
+/* image_planes.c: what the decoders share: sizes that are possible, and from pixels to planes. */
 #include <string.h>
 
+#include "core/error.h"
 #include "core/multiversion.h"
 #include "data/image.h"
+
+static const int64_t max_pixels = (int64_t)1 << 28;
+
+int ek_encoded_fail_memory(const ek_encoded *picture)
+{
+    return EK_FAIL(EK_E_NO_MEMORY, "%s: %.500s: the process has no memory left to decode it",
+                   picture->what, picture->path);
+}
+
+int ek_encoded_check_size(const ek_encoded *picture, int64_t width, int64_t height)
+{
+    if (width < 1 || height < 1)
+        return EK_MALFORMED(picture, "%lld x %lld pixels are no picture", (long long)width,
+                            (long long)height);
+    if (height > max_pixels / width)
+        return EK_MALFORMED(picture, "%lld x %lld pixels; at most %lld in all are read",
+                            (long long)width, (long long)height, (long long)max_pixels);
+    return 0;
+}
+
+ek_tensor *ek_encoded_tensor(const ek_encoded *picture, int own, int64_t width, int64_t height,
+                             ek_dtype dtype)
+{
+    int channels = picture->channels ? picture->channels : own;
+    return ek_empty(EK_SHAPE(channels, height, width), .dtype = dtype);
+}
 
 /* ---- colours: taking every third byte is an order of magnitude faster with AVX2 shuffles ---- */
 

@@ -4,8 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
+#include "core/heap.h"
 #include "data/image.h"
-#include "data/stream.h"
 
 /* One picture on its way. It outlives libpng's long jumps, so nothing that they could make stale is
  * kept in local variables. */
@@ -22,20 +23,20 @@ typedef struct png_decoding {
 
 /* ---- what libpng calls ---- */
 
-static PNG_NORETURN void keep_reason(png_structp png, png_const_charp text)
+static PNG_NORETURN void decoding_keep_reason(png_structp png, png_const_charp text)
 {
     png_decoding *self = png_get_error_ptr(png);
     snprintf(self->reason, sizeof self->reason, "%s", text);
     png_longjmp(png, 1);
 }
 
-static void ignore_warning(png_structp png, png_const_charp text)
+static void decoding_ignore_warning(png_structp png, png_const_charp text)
 {
     (void)png;
     (void)text;
 }
 
-static png_voidp allocate(png_structp png, png_alloc_size_t nbytes)
+static png_voidp decoding_allocate(png_structp png, png_alloc_size_t nbytes)
 {
     png_decoding *self = png_get_mem_ptr(png);
     void *memory = malloc(nbytes);
@@ -43,13 +44,13 @@ static png_voidp allocate(png_structp png, png_alloc_size_t nbytes)
     return memory;
 }
 
-static void release(png_structp png, png_voidp memory)
+static void decoding_release(png_structp png, png_voidp memory)
 {
     (void)png;
     free(memory);
 }
 
-static void give_bytes(png_structp png, png_bytep data, size_t nbytes)
+static void decoding_give_bytes(png_structp png, png_bytep data, size_t nbytes)
 {
     png_decoding *self = png_get_io_ptr(png);
     if (nbytes > self->picture->nbytes - self->done)
@@ -61,19 +62,19 @@ static void give_bytes(png_structp png, png_bytep data, size_t nbytes)
 /* ---- steps ---- */
 
 /* Deflate makes at most 1032 bytes of one, so that a small file cannot ask for much memory. */
-static int check_claim(const png_decoding *self, int64_t width, int64_t height)
+static int decoding_check_claim(const png_decoding *self, int64_t width, int64_t height)
 {
     uint64_t nbytes = (uint64_t)png_get_rowbytes(self->png, self->info) * (uint64_t)height;
     EK_TRY(ek_encoded_check_size(self->picture, width, height));
     if (nbytes / EK_DEFLATE_MOST > self->picture->nbytes)
-        return EK_ENCODED_FAIL(
-            self->picture, "truncated: %lld x %lld pixels do not fit in a PNG file of %zu bytes",
-            (long long)width, (long long)height, self->picture->nbytes);
+        return EK_MALFORMED(self->picture,
+                            "truncated: %lld x %lld pixels do not fit in a PNG file of %zu bytes",
+                            (long long)width, (long long)height, self->picture->nbytes);
     return 0;
 }
 
 /* Makes rows those of 8 bits per channel, or of 16 where the file's own values are asked for. */
-static int begin_rows(png_decoding *self, int64_t width, int64_t height)
+static int decoding_begin_rows(png_decoding *self, int64_t width, int64_t height)
 {
     const bool own = self->picture->channels == 0;
     const bool wide = own && png_get_bit_depth(self->png, self->info) == 16;
@@ -100,8 +101,8 @@ static int begin_rows(png_decoding *self, int64_t width, int64_t height)
 }
 
 /* A row of the file as row `y` of the result's planes. */
-static void give_row(const png_decoding *self, const uint8_t *pixels, size_t y, size_t width,
-                     size_t height)
+static void decoding_give_row(const png_decoding *self, const uint8_t *pixels, size_t y,
+                              size_t width, size_t height)
 {
     int from = png_get_channels(self->png, self->info), to = (int)self->tensor->shape[0];
     void *planes = ek_tensor_address(self->tensor);
@@ -111,7 +112,7 @@ static void give_row(const png_decoding *self, const uint8_t *pixels, size_t y, 
         ek_decoded_planes(pixels, from, (uint8_t *)planes + y * width, width * height, to, width);
 }
 
-static void read_rows(png_decoding *self, size_t width, size_t height)
+static void decoding_read_rows(png_decoding *self, size_t width, size_t height)
 {
     size_t row = png_get_rowbytes(self->png, self->info);
     int passes = png_set_interlace_handling(self->png);
@@ -121,19 +122,19 @@ static void read_rows(png_decoding *self, size_t width, size_t height)
     for (size_t y = 0; y < height; y++) {
         uint8_t *pixels = passes > 1 ? self->rows + y * row : self->rows;
         png_read_row(self->png, pixels, NULL);
-        give_row(self, pixels, y, width, height);
+        decoding_give_row(self, pixels, y, width, height);
     }
     png_read_end(self->png, NULL);
 }
 
 /* Everything that may jump. */
-static int decode(png_decoding *self)
+static int decoding_decode(png_decoding *self)
 {
     if (setjmp(png_jmpbuf(self->png)))
         return self->no_memory
                    ? ek_encoded_fail_memory(self->picture)
-                   : EK_ENCODED_FAIL(self->picture, "no PNG that can be read: %s", self->reason);
-    png_set_read_fn(self->png, self, give_bytes);
+                   : EK_MALFORMED(self->picture, "no PNG that can be read: %s", self->reason);
+    png_set_read_fn(self->png, self, decoding_give_bytes);
     /* A transparency whose sum is wrong is an error like any other. */
     png_set_crc_action(self->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
     /* All but what pixels are made of is skipped: gamma, colour profiles, texts. */
@@ -142,31 +143,32 @@ static int decode(png_decoding *self)
     png_read_info(self->png, self->info);
     int64_t width = png_get_image_width(self->png, self->info);
     int64_t height = png_get_image_height(self->png, self->info);
-    EK_TRY(check_claim(self, width, height));
-    EK_TRY(begin_rows(self, width, height));
-    read_rows(self, (size_t)width, (size_t)height);
+    EK_TRY(decoding_check_claim(self, width, height));
+    EK_TRY(decoding_begin_rows(self, width, height));
+    decoding_read_rows(self, (size_t)width, (size_t)height);
     return 0;
 }
 
 /* libpng does not begin without memory, nor for what was compiled for another of its versions. */
-static int fail_begin(const png_decoding *self)
+static int decoding_fail_begin(const png_decoding *self)
 {
     if (self->png || self->no_memory)
         return ek_encoded_fail_memory(self->picture);
     return EK_FAIL(EK_E_BACKEND,
                    "%s: %.500s: libpng %s is here, and Evenkeel was compiled for libpng %s; both "
                    "must be of one version",
-                   self->picture->what, self->picture->name, png_get_libpng_ver(NULL),
+                   self->picture->what, self->picture->path, png_get_libpng_ver(NULL),
                    PNG_LIBPNG_VER_STRING);
 }
 
 ek_tensor *ek_encoded_png(const ek_encoded *picture)
 {
     png_decoding self = {.picture = picture};
-    self.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &self, keep_reason, ignore_warning,
-                                        &self, allocate, release);
+    self.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &self, decoding_keep_reason,
+                                        decoding_ignore_warning, &self, decoding_allocate,
+                                        decoding_release);
     self.info = self.png ? png_create_info_struct(self.png) : NULL;
-    int status = self.info ? decode(&self) : fail_begin(&self);
+    int status = self.info ? decoding_decode(&self) : decoding_fail_begin(&self);
     png_destroy_read_struct(&self.png, &self.info, NULL);
     free(self.rows);
     return status == 0 ? self.tensor : NULL;

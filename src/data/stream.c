@@ -1,22 +1,34 @@
 /* stream.c: see stream.h. zlib reads plain files and gzip alike. */
 #include <errno.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/error.h"
 #include "core/file.h"
-#include "core/thread.h"
+#include "core/heap.h"
 #include "data/stream.h"
 
 enum { FIRST_ROOM = 1 << 16, ZLIB_BUFFER = 1 << 14, MOST_AT_ONCE = 1 << 30 };
+
+int ek_malformed(const char *what, const char *path, const char *file, int line, const char *format,
+                 ...)
+{
+    char text[400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return ek_error_set(EK_E_FORMAT, file, line, "%s: %.500s: %s", what, path, text);
+}
 
 /* ---- reading ---- */
 
 int ek_stream_open(ek_stream *stream, const char *what, const char *path)
 {
     *stream = (ek_stream){.what = what, .path = path};
-    if (!path)
-        return EK_FAIL(EK_E_INVALID, "%s: the path is NULL", what);
+    EK_TRY(ek_check_pointer(what, "the path", path));
     int descriptor = ek_file_open(what, path, &stream->file_nbytes);
     EK_TRY(descriptor);
     stream->file = gzdopen(descriptor, "rb");
@@ -37,7 +49,7 @@ void ek_stream_close(ek_stream *stream)
 
 /* The system's error, or a damaged stream's. One that ends too early is no error to gzread: it
  * gives what there is, then nothing. */
-static int check(const ek_stream *stream)
+static int stream_check(const ek_stream *stream)
 {
     int code;
     const char *text = gzerror(stream->file, &code);
@@ -47,12 +59,11 @@ static int check(const ek_stream *stream)
         return ek_file_fail(stream->what, "read", stream->path);
     if (code == Z_MEM_ERROR)
         return EK_FAIL(EK_E_NO_MEMORY, "%s: no memory to inflate %s", stream->what, stream->path);
-    return EK_FAIL(EK_E_FORMAT, "%s: %s is damaged or truncated: %s", stream->what, stream->path,
-                   text);
+    return EK_MALFORMED(stream, "damaged or truncated: %s", text);
 }
 
 /* Reads up to nbytes, fewer only at the end of the file; *got says how many. */
-static int read_some(ek_stream *stream, void *data, size_t nbytes, size_t *got)
+static int stream_read(ek_stream *stream, void *data, size_t nbytes, size_t *got)
 {
     *got = 0;
     while (*got < nbytes) {
@@ -60,7 +71,7 @@ static int read_some(ek_stream *stream, void *data, size_t nbytes, size_t *got)
         int count = gzread(stream->file, (char *)data + *got,
                            left < MOST_AT_ONCE ? (unsigned)left : MOST_AT_ONCE);
         if (count <= 0)
-            return check(stream);
+            return stream_check(stream);
         *got += (size_t)count;
     }
     return 0;
@@ -69,14 +80,13 @@ static int read_some(ek_stream *stream, void *data, size_t nbytes, size_t *got)
 int ek_stream_read_header(ek_stream *stream, void *data, size_t nbytes)
 {
     size_t got;
-    EK_TRY(read_some(stream, data, nbytes, &got));
+    EK_TRY(stream_read(stream, data, nbytes, &got));
     if (got < nbytes)
-        return EK_FAIL(EK_E_FORMAT, "%s: %s is truncated: it ends within its header", stream->what,
-                       stream->path);
+        return EK_MALFORMED(stream, "truncated: it ends within its header");
     return 0;
 }
 
-static int grow(ek_bytes *bytes, size_t most)
+static int bytes_grow(ek_bytes *bytes, size_t most)
 {
     size_t room = bytes->room < FIRST_ROOM ? FIRST_ROOM : 2 * bytes->room;
     if (room > most)
@@ -94,9 +104,9 @@ int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes)
     size_t end = most < SIZE_MAX - bytes->nbytes ? bytes->nbytes + most : SIZE_MAX;
     while (bytes->nbytes < end) {
         if (bytes->nbytes == bytes->room)
-            EK_TRY(grow(bytes, end));
+            EK_TRY(bytes_grow(bytes, end));
         size_t room = (bytes->room < end ? bytes->room : end) - bytes->nbytes, got;
-        EK_TRY(read_some(stream, bytes->bytes + bytes->nbytes, room, &got));
+        EK_TRY(stream_read(stream, bytes->bytes + bytes->nbytes, room, &got));
         bytes->nbytes += got;
         if (got < room)
             break;
@@ -106,30 +116,29 @@ int ek_stream_append(ek_stream *stream, size_t most, ek_bytes *bytes)
 
 /* Refuses only what no gzip stream of this size can hold. A plain file that is too short is found
  * when it is read. */
-static int check_claim(const ek_stream *stream, size_t count, size_t size)
+static int stream_check_claim(const ek_stream *stream, size_t count, size_t size)
 {
     if (count * size / EK_DEFLATE_MOST <= stream->file_nbytes)
         return 0;
-    return EK_FAIL(EK_E_FORMAT,
-                   "%s: %s is truncated: its header says %zu elements, which take %zu bytes; in a "
-                   "file of %zu there are at most %zu",
-                   stream->what, stream->path, count, count * size, stream->file_nbytes,
-                   stream->file_nbytes * EK_DEFLATE_MOST);
+    return EK_MALFORMED(stream,
+                        "truncated: its header says %zu elements, which take %zu bytes; in a file "
+                        "of %zu there are at most %zu",
+                        count, count * size, stream->file_nbytes,
+                        stream->file_nbytes * EK_DEFLATE_MOST);
 }
 
 int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_bytes *bytes)
 {
     size_t before = bytes->nbytes, got;
     uint8_t after;
-    EK_TRY(check_claim(stream, count, size));
+    EK_TRY(stream_check_claim(stream, count, size));
     EK_TRY(ek_stream_append(stream, count * size, bytes));
     if (bytes->nbytes - before < count * size)
-        return EK_FAIL(EK_E_FORMAT, "%s: %s is truncated: %zu of %zu elements", stream->what,
-                       stream->path, (bytes->nbytes - before) / size, count);
-    EK_TRY(read_some(stream, &after, 1, &got)); /* checks the sum of a gzip stream too */
+        return EK_MALFORMED(stream, "truncated: %zu of %zu elements",
+                            (bytes->nbytes - before) / size, count);
+    EK_TRY(stream_read(stream, &after, 1, &got)); /* checks the sum of a gzip stream too */
     if (got > 0)
-        return EK_FAIL(EK_E_FORMAT, "%s: %s: bytes follow its %zu elements", stream->what,
-                       stream->path, count);
+        return EK_MALFORMED(stream, "bytes follow its %zu elements", count);
     return 0;
 }
 
@@ -140,22 +149,20 @@ int ek_stream_add_size(const ek_stream *stream, ek_shape *shape, int64_t size)
     const int64_t most = INT64_MAX / 16; /* elements, so that their bytes can be counted */
     int64_t count = size ? size : 1;
     if (shape->ndim == EK_MAX_DIMS)
-        return EK_FAIL(EK_E_FORMAT, "%s: %s: more than %d dimensions", stream->what, stream->path,
-                       EK_MAX_DIMS);
-    for (int i = 0; i < shape->ndim; i++)
-        count = count > most / (shape->dims[i] ? shape->dims[i] : 1)
-                    ? INT64_MAX
-                    : count * (shape->dims[i] ? shape->dims[i] : 1);
+        return EK_MALFORMED(stream, "more than %d dimensions", EK_MAX_DIMS);
+    for (int i = 0; i < shape->ndim; i++) {
+        int64_t other = shape->dims[i] ? shape->dims[i] : 1;
+        count = count > most / other ? INT64_MAX : count * other;
+    }
     if (count > most)
-        return EK_FAIL(EK_E_FORMAT, "%s: %s: its sizes multiply to more than 2^59", stream->what,
-                       stream->path);
+        return EK_MALFORMED(stream, "its sizes multiply to more than 2^59");
     shape->dims[shape->ndim++] = size;
     return 0;
 }
 
 /* ---- names ---- */
 
-static char *path_of(const char *directory, const char *name, const char *ending)
+static char *stream_path(const char *directory, const char *name, const char *ending)
 {
     size_t nbytes = strlen(directory) + strlen(name) + strlen(ending) + 2;
     char *path = ek_calloc(1, nbytes);
@@ -165,7 +172,7 @@ static char *path_of(const char *directory, const char *name, const char *ending
 }
 
 /* What is there but cannot be reached is left for the reader to complain of. */
-static bool is_missing(const char *path)
+static bool stream_is_missing(const char *path)
 {
     return access(path, F_OK) != 0 && errno == ENOENT;
 }
@@ -174,17 +181,14 @@ char *ek_stream_find(const char *what, const char *directory, const char *name,
                      const char *must_hold)
 {
     static const char *const endings[] = {"", ".gz"};
-    if (!directory) {
-        EK_FAIL(EK_E_INVALID, "%s: the directory is NULL", what);
+    if (ek_check_pointer(what, "the directory", directory) < 0)
         return NULL;
-    }
     for (int i = 0; i < 2; i++) {
-        char *path = path_of(directory, name, endings[i]);
-        if (!path || !is_missing(path))
+        char *path = stream_path(directory, name, endings[i]);
+        if (!path || !stream_is_missing(path))
             return path;
         free(path);
     }
-    EK_FAIL(EK_E_IO, "%s: %s has neither %s nor %s.gz; it must hold %s", what, directory, name,
-            name, must_hold);
-    return NULL;
+    return EK_FAIL_NULL(EK_E_IO, "%s: %s has neither %s nor %s.gz; it must hold %s", what,
+                        directory, name, name, must_hold);
 }

@@ -3,7 +3,7 @@
  *
  *     clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Iinclude -Isrc \
  *         tests/fuzz/fuzz_idx.c tests/fuzz/fuzz.c tests/unit/plain_backend.c src/core/?*.c \
- *         src/data/idx.c src/data/stream.c -lz -lpthread -lm -o fuzz
+ *         src/data/{arrays,stream,element}.c -lz -lpthread -lm -o fuzz
  *     ./fuzz tests/fuzz/corpus/idx */
 #include "fuzz.h"
 

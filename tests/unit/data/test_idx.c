@@ -114,7 +114,7 @@ TEST(larger_than_it_can_be)
     static const uint8_t head[] = {0, 0, 8, 2, 0, 16, 0, 0, 0x7f, 0xff, 0xff, 0xff};
     write_zeros("file", head, sizeof head, 20);
     assert_refused(ek_read_idx(path_of("file")), EK_E_FORMAT,
-                   "file is truncated: its header says 2251799812636672 elements, which "
+                   "file: truncated: its header says 2251799812636672 elements, which "
                    "take 2251799812636672 bytes; in a file of ");
 }
 

@@ -91,7 +91,7 @@ TEST(files_that_do_not_fit)
     assert_refused(ek_mnist(directory, true), EK_E_FORMAT,
                    "train-images-idx3-ubyte is of shape [3]; pictures are [N, H, W]");
     write_file("train-images-idx3-ubyte", pictures, sizeof pictures - 1);
-    assert_refused(ek_mnist(directory, true), EK_E_FORMAT, "train-images-idx3-ubyte is truncated");
+    assert_refused(ek_mnist(directory, true), EK_E_FORMAT, "train-images-idx3-ubyte: truncated");
     assert_refused(ek_mnist("/dev/null", true), EK_E_IO,
                    "mnist: read_idx: cannot open /dev/null/train-images-idx3-ubyte: Not a "
                    "directory");

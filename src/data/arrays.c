@@ -1,75 +1,105 @@
-/* npy.c: NumPy's format: magic, version, the length of the header, and the header, a Python
- * dictionary of three literals,
+/* arrays.c: files of one array: the IDX format and NumPy's.
+ *
+ * IDX: magic (two zero bytes, element type, dimensions), sizes as big-endian u32, then the elements
+ * in row-major order.
+ *
+ * NumPy's: magic, version, the length of the header, and the header, a Python dictionary of three
+ * literals,
  *
  *     {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
  *
  * The parser knows the literals that can stand there, in any order and spacing, and nothing of
  * Python besides. */
-
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
+#include "core/heap.h"
 #include "core/tensor.h"
-#include "core/thread.h"
 #include "data/element.h"
 #include "data/stream.h"
 #include "evenkeel/data.h"
 
-typedef struct npy_header {
+typedef struct array_header {
     const ek_element *element;
     bool fortran_order; /* the first index runs fastest */
     ek_shape shape;
-} npy_header;
+} array_header;
+
+/* ---- IDX ---- */
+
+enum { IDX_U8 = 0x08 };
+
+static int idx_read_header(ek_stream *stream, array_header *header)
+{
+    uint8_t magic[4], size[4];
+    EK_TRY(ek_stream_read_header(stream, magic, sizeof magic));
+    if (magic[0] != 0 || magic[1] != 0)
+        return EK_MALFORMED(stream, "not an IDX file: it begins with %02x %02x instead of 00 00",
+                            magic[0], magic[1]);
+    if (magic[2] != IDX_U8)
+        return EK_MALFORMED(stream, "elements of type 0x%02x; unsigned bytes (0x08) are read",
+                            magic[2]);
+    if (magic[3] < 1 || magic[3] > EK_MAX_DIMS)
+        return EK_MALFORMED(stream, "%d dimensions; 1 to %d are read", magic[3], EK_MAX_DIMS);
+    header->element = ek_element_of(EK_U8);
+    for (int i = 0; i < magic[3]; i++) {
+        EK_TRY(ek_stream_read_header(stream, size, sizeof size));
+        EK_TRY(ek_stream_add_size(stream, &header->shape,
+                                  (int64_t)size[0] << 24 | size[1] << 16 | size[2] << 8 | size[3]));
+    }
+    return 0;
+}
+
+/* ---- NumPy: tokens of the header ---- */
 
 enum { MAX_HEADER = 65535 }; /* bytes: what version 1 can have, and plain elements need no more */
 
-typedef struct parser {
+typedef struct npy_parser {
     const ek_stream *stream;
     const char *text;
     size_t nbytes, at;
-} parser;
-
-/* ---- tokens ---- */
+} npy_parser;
 
 /* The next byte that is no space; NUL at the end. */
-static char look(parser *p)
+static char npy_look(npy_parser *p)
 {
     while (p->at < p->nbytes && strchr(" \t\r\n", p->text[p->at]) && p->text[p->at])
         p->at++;
     return p->at < p->nbytes ? p->text[p->at] : '\0';
 }
 
-static int fail(parser *p, const char *wanted)
+static int npy_fail(npy_parser *p, const char *wanted)
 {
-    unsigned char found = (unsigned char)look(p);
+    unsigned char found = (unsigned char)npy_look(p);
     char name[32];
     if (p->at >= p->nbytes)
         snprintf(name, sizeof name, "it ends");
     else
         snprintf(name, sizeof name,
                  found >= ' ' && found < 127 ? "there is '%c'" : "there is 0x%02x", found);
-    return EK_FAIL(EK_E_FORMAT, "read_npy: %s: at byte %zu of its header %s instead of %s",
-                   p->stream->path, p->at, name, wanted);
+    return EK_MALFORMED(p->stream, "at byte %zu of its header %s instead of %s", p->at, name,
+                        wanted);
 }
 
-static bool accept(parser *p, char wanted)
+static bool npy_accept(npy_parser *p, char wanted)
 {
-    if (look(p) != wanted)
+    if (npy_look(p) != wanted)
         return false;
     p->at++;
     return true;
 }
 
-static int expect(parser *p, char wanted)
+static int npy_expect(npy_parser *p, char wanted)
 {
     char name[] = {'\'', wanted, '\'', '\0'};
-    return accept(p, wanted) ? 0 : fail(p, name);
+    return npy_accept(p, wanted) ? 0 : npy_fail(p, name);
 }
 
-static bool accept_word(parser *p, const char *word)
+static bool npy_accept_word(npy_parser *p, const char *word)
 {
     size_t nbytes = strlen(word);
-    look(p);
+    npy_look(p);
     if (p->nbytes - p->at < nbytes || memcmp(p->text + p->at, word, nbytes) != 0)
         return false;
     p->at += nbytes;
@@ -77,45 +107,45 @@ static bool accept_word(parser *p, const char *word)
 }
 
 /* A string without escapes, of bytes that can be shown. */
-static int parse_string(parser *p, char *string, size_t room)
+static int npy_parse_string(npy_parser *p, char *string, size_t room)
 {
-    char quote = look(p);
+    char quote = npy_look(p);
     size_t nbytes = 0;
     if (quote != '\'' && quote != '"')
-        return fail(p, "a string");
+        return npy_fail(p, "a string");
     for (p->at++; p->at < p->nbytes && p->text[p->at] != quote; p->at++) {
         char byte = p->text[p->at];
         if (byte < ' ' || byte > '~' || byte == '\\' || nbytes + 1 == room)
-            return fail(p, "the end of a short string");
+            return npy_fail(p, "the end of a short string");
         string[nbytes++] = byte;
     }
     string[nbytes] = '\0';
-    return expect(p, quote);
+    return npy_expect(p, quote);
 }
 
-static int parse_size(parser *p, int64_t *size)
+static int npy_parse_size(npy_parser *p, int64_t *size)
 {
-    if (look(p) == '-')
-        return fail(p, "a size, which is not negative");
-    if (look(p) < '0' || look(p) > '9')
-        return fail(p, "a size");
+    if (npy_look(p) == '-')
+        return npy_fail(p, "a size, which is not negative");
+    if (npy_look(p) < '0' || npy_look(p) > '9')
+        return npy_fail(p, "a size");
     *size = 0;
     for (; p->at < p->nbytes && p->text[p->at] >= '0' && p->text[p->at] <= '9'; p->at++)
         if (__builtin_mul_overflow(*size, 10, size) ||
             __builtin_add_overflow(*size, p->text[p->at] - '0', size))
-            return fail(p, "the end of a size below 2^63");
+            return npy_fail(p, "the end of a size below 2^63");
     if (p->at < p->nbytes && p->text[p->at] == 'L') /* Python 2's long integers */
         p->at++;
     return 0;
 }
 
-/* ---- values ---- */
+/* ---- NumPy: values of the header ---- */
 
 #define TYPES \
     "'<f2', '<f4', '<f8', '|i1', '<i2', '<i4', '<i8', '|u1', '<u2', '<u4' and '|b1' are read"
 
 /* Of one byte there is no order, whatever is written. */
-static int parse_descr(parser *p, npy_header *header)
+static int npy_parse_descr(npy_parser *p, array_header *header)
 {
     static const struct {
         const char *name, *element;
@@ -125,10 +155,10 @@ static int parse_descr(parser *p, npy_header *header)
                   {"<b1", "BOOL"}, {">b1", "BOOL"}};
     const char *path = p->stream->path, *reason = "";
     char name[64];
-    if (look(p) == '[' || look(p) == '(')
+    if (npy_look(p) == '[' || npy_look(p) == '(')
         return EK_FAIL(EK_E_DTYPE,
                        "read_npy: %s: its elements have parts (a structured dtype); " TYPES, path);
-    EK_TRY(parse_string(p, name, sizeof name));
+    EK_TRY(npy_parse_string(p, name, sizeof name));
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (strcmp(name, dtypes[i].name) == 0) {
             header->element = ek_element_find(dtypes[i].element);
@@ -141,121 +171,117 @@ static int parse_descr(parser *p, npy_header *header)
     return EK_FAIL(EK_E_DTYPE, "read_npy: %s: elements of type '%s'%s; " TYPES, path, name, reason);
 }
 
-static int parse_fortran_order(parser *p, npy_header *header)
+static int npy_parse_fortran_order(npy_parser *p, array_header *header)
 {
-    if (accept_word(p, "True"))
+    if (npy_accept_word(p, "True"))
         header->fortran_order = true;
-    else if (!accept_word(p, "False"))
-        return fail(p, "True or False");
+    else if (!npy_accept_word(p, "False"))
+        return npy_fail(p, "True or False");
     return 0;
 }
 
 /* A tuple; one of a single size has a comma. */
-static int parse_shape(parser *p, npy_header *header)
+static int npy_parse_shape(npy_parser *p, array_header *header)
 {
     bool comma = true;
     int64_t size = 0;
-    EK_TRY(expect(p, '('));
-    while (!accept(p, ')')) {
+    EK_TRY(npy_expect(p, '('));
+    while (!npy_accept(p, ')')) {
         if (!comma)
-            return fail(p, "',' or ')'");
-        EK_TRY(parse_size(p, &size));
+            return npy_fail(p, "',' or ')'");
+        EK_TRY(npy_parse_size(p, &size));
         EK_TRY(ek_stream_add_size(p->stream, &header->shape, size));
-        comma = accept(p, ',');
+        comma = npy_accept(p, ',');
         if (!comma && header->shape.ndim == 1)
-            return fail(p, "','");
+            return npy_fail(p, "','");
     }
     return 0;
 }
 
 static const struct {
     const char *key;
-    int (*parse)(parser *p, npy_header *header);
-} entries[] = {{"descr", parse_descr},
-               {"fortran_order", parse_fortran_order},
-               {"shape", parse_shape}};
-enum { ENTRIES = sizeof entries / sizeof *entries };
+    int (*parse)(npy_parser *p, array_header *header);
+} npy_entries[] = {{"descr", npy_parse_descr},
+                   {"fortran_order", npy_parse_fortran_order},
+                   {"shape", npy_parse_shape}};
+enum { ENTRIES = sizeof npy_entries / sizeof *npy_entries };
 
-static int parse_entry(parser *p, npy_header *header, bool seen[ENTRIES])
+static int npy_parse_entry(npy_parser *p, array_header *header, bool seen[ENTRIES])
 {
     char key[32];
-    size_t begin = (look(p), p->at), i = 0;
-    EK_TRY(parse_string(p, key, sizeof key));
-    while (i < ENTRIES && strcmp(key, entries[i].key) != 0)
+    size_t begin = (npy_look(p), p->at), i = 0;
+    EK_TRY(npy_parse_string(p, key, sizeof key));
+    while (i < ENTRIES && strcmp(key, npy_entries[i].key) != 0)
         i++;
     if (i == ENTRIES || seen[i]) {
         p->at = begin;
-        return fail(p, "'descr', 'fortran_order' or 'shape', each once");
+        return npy_fail(p, "'descr', 'fortran_order' or 'shape', each once");
     }
     seen[i] = true;
-    EK_TRY(expect(p, ':'));
-    return entries[i].parse(p, header);
+    EK_TRY(npy_expect(p, ':'));
+    return npy_entries[i].parse(p, header);
 }
 
-static int parse(parser *p, npy_header *header)
+static int npy_parse(npy_parser *p, array_header *header)
 {
     bool seen[ENTRIES] = {false}, comma = true;
-    EK_TRY(expect(p, '{'));
-    while (!accept(p, '}')) {
+    EK_TRY(npy_expect(p, '{'));
+    while (!npy_accept(p, '}')) {
         if (!comma)
-            return fail(p, "',' or '}'");
-        EK_TRY(parse_entry(p, header, seen));
-        comma = accept(p, ',');
+            return npy_fail(p, "',' or '}'");
+        EK_TRY(npy_parse_entry(p, header, seen));
+        comma = npy_accept(p, ',');
     }
     for (int i = 0; i < ENTRIES; i++)
         if (!seen[i])
-            return EK_FAIL(EK_E_FORMAT, "read_npy: %s: there is no '%s' in its header",
-                           p->stream->path, entries[i].key);
-    if (look(p) || p->at < p->nbytes)
-        return fail(p, "its end");
+            return EK_MALFORMED(p->stream, "there is no '%s' in its header", npy_entries[i].key);
+    if (npy_look(p) || p->at < p->nbytes)
+        return npy_fail(p, "its end");
     return 0;
 }
 
-/* ---- the file ---- */
+/* ---- NumPy: the header ---- */
 
 /* The length is little endian, of 2 bytes in version 1, then of 4. */
-static int read_length(ek_stream *stream, size_t *length)
+static int npy_read_length(ek_stream *stream, size_t *length)
 {
     uint8_t start[8], bytes[4] = {0};
     EK_TRY(ek_stream_read_header(stream, start, sizeof start));
     if (memcmp(start, "\x93NUMPY", 6) != 0)
-        return EK_FAIL(EK_E_FORMAT,
-                       "read_npy: %s: not an .npy file: it begins with %02x %02x instead of 93 4e",
-                       stream->path, start[0], start[1]);
+        return EK_MALFORMED(stream, "not an .npy file: it begins with %02x %02x instead of 93 4e",
+                            start[0], start[1]);
     if (start[6] < 1 || start[6] > 3 || start[7] != 0)
-        return EK_FAIL(EK_E_FORMAT, "read_npy: %s: version %d.%d; 1.0, 2.0 and 3.0 are read",
-                       stream->path, start[6], start[7]);
+        return EK_MALFORMED(stream, "version %d.%d; 1.0, 2.0 and 3.0 are read", start[6], start[7]);
     EK_TRY(ek_stream_read_header(stream, bytes, start[6] == 1 ? 2 : 4));
     *length = bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16 | (size_t)bytes[3] << 24;
     if (*length > MAX_HEADER)
-        return EK_FAIL(EK_E_FORMAT, "read_npy: %s: a header of %zu bytes; up to %d are read",
-                       stream->path, *length, MAX_HEADER);
+        return EK_MALFORMED(stream, "a header of %zu bytes; up to %d are read", *length,
+                            MAX_HEADER);
     return 0;
 }
 
 /* Reads magic, version and header. EK_E_DTYPE names an element type that Evenkeel lacks. */
-static int npy_read_header(ek_stream *stream, npy_header *header)
+static int npy_read_header(ek_stream *stream, array_header *header)
 {
     size_t length = 0;
-    *header = (npy_header){0};
-    EK_TRY(read_length(stream, &length));
+    EK_TRY(npy_read_length(stream, &length));
     char *text = ek_calloc(1, length);
     if (!text)
         return EK_E_NO_MEMORY;
-    parser p = {.stream = stream, .text = text, .nbytes = length};
+    npy_parser p = {.stream = stream, .text = text, .nbytes = length};
     int status = ek_stream_read_header(stream, text, length);
     if (status == 0)
-        status = parse(&p, header);
+        status = npy_parse(&p, header);
     free(text);
     return status;
 }
 
-/* ---- the other order ---- */
+/* ---- elements in the other order ---- */
 
 /* to[i * to_step + j] = from[i + j * from_step], in squares that both sides' lines of cache
  * outlive. */
-static inline void transpose(int64_t rows, int64_t columns, const uint8_t *from, int64_t from_step,
-                             uint8_t *to, int64_t to_step, size_t size)
+static inline void array_transpose(int64_t rows, int64_t columns, const uint8_t *from,
+                                   int64_t from_step, uint8_t *to, int64_t to_step, size_t size)
 {
     enum { SIDE = 32 };
     for (int64_t i0 = 0; i0 < rows; i0 += SIDE)
@@ -270,20 +296,20 @@ static inline void transpose(int64_t rows, int64_t columns, const uint8_t *from,
 }
 
 /* With sizes that the compiler knows. */
-static void transpose_any(int64_t rows, int64_t columns, const uint8_t *from, int64_t from_step,
-                          uint8_t *to, int64_t to_step, size_t size)
+static void array_transpose_any(int64_t rows, int64_t columns, const uint8_t *from,
+                                int64_t from_step, uint8_t *to, int64_t to_step, size_t size)
 {
     if (size == 1)
-        transpose(rows, columns, from, from_step, to, to_step, 1);
+        array_transpose(rows, columns, from, from_step, to, to_step, 1);
     else if (size == 4)
-        transpose(rows, columns, from, from_step, to, to_step, 4);
+        array_transpose(rows, columns, from, from_step, to, to_step, 4);
     else
-        transpose(rows, columns, from, from_step, to, to_step, 8);
+        array_transpose(rows, columns, from, from_step, to, to_step, 8);
 }
 
 /* Fills a row-major tensor with elements whose first index runs fastest: a transposition of the
  * first and the last dimension for each place of those between. */
-static void fill_reversed(ek_tensor *tensor, const uint8_t *from)
+static void array_fill_reversed(ek_tensor *tensor, const uint8_t *from)
 {
     size_t size = ek_dtype_size(tensor->dtype);
     int last = tensor->ndim - 1;
@@ -298,52 +324,63 @@ static void fill_reversed(ek_tensor *tensor, const uint8_t *from)
             at += index[i] * step[i];
             to += index[i] * tensor->stride[i];
         }
-        transpose_any(tensor->shape[0], tensor->shape[last], from + (size_t)at * size, step[last],
-                      (uint8_t *)ek_tensor_address(tensor) + (size_t)to * size, tensor->stride[0],
-                      size);
+        array_transpose_any(tensor->shape[0], tensor->shape[last], from + (size_t)at * size,
+                            step[last], (uint8_t *)ek_tensor_address(tensor) + (size_t)to * size,
+                            tensor->stride[0], size);
         for (int i = last - 1; i >= 1 && ++index[i] == tensor->shape[i]; i--)
             index[i] = 0;
     }
 }
 
-/* ---- the file ---- */
+/* ---- files ---- */
 
 /* Of elements of the tensor's dtype, in the file's order. */
-static ek_tensor *ordered(const npy_header *header, const uint8_t *elements)
+static ek_tensor *array_ordered(const array_header *header, const uint8_t *elements)
 {
     ek_dtype dtype = header->element->dtype;
     if (!header->fortran_order || header->shape.ndim < 2)
         return ek_from_data(elements, header->shape, dtype);
     ek_tensor *tensor = ek_empty(header->shape, dtype);
     if (tensor && ek_count(tensor) > 0)
-        fill_reversed(tensor, elements);
+        array_fill_reversed(tensor, elements);
     return tensor;
 }
 
-static ek_tensor *tensor_of(const npy_header *header, const uint8_t *elements)
+static ek_tensor *array_tensor(const array_header *header, const uint8_t *elements)
 {
-    size_t count = (size_t)ek_shape_count(&header->shape);
     if (!header->element->widen)
-        return ordered(header, elements);
+        return array_ordered(header, elements);
+    size_t count = (size_t)ek_shape_count(&header->shape);
     uint8_t *wide = ek_element_widened(header->element, elements, count);
-    ek_tensor *tensor = wide ? ordered(header, wide) : NULL;
+    ek_tensor *tensor = wide ? array_ordered(header, wide) : NULL;
     free(wide);
     return tensor;
 }
 
-ek_tensor *ek_read_npy(const char *path)
+static ek_tensor *array_read(const char *what, const char *path,
+                             int (*read_header)(ek_stream *stream, array_header *header))
 {
     ek_stream stream;
-    npy_header header;
+    array_header header = {0};
     ek_bytes elements = {0};
     ek_tensor *tensor = NULL;
-    if (ek_stream_open(&stream, "read_npy", path) < 0)
+    if (ek_stream_open(&stream, what, path) < 0)
         return NULL;
-    if (npy_read_header(&stream, &header) == 0 &&
+    if (read_header(&stream, &header) == 0 &&
         ek_stream_append_elements(&stream, (size_t)ek_shape_count(&header.shape),
                                   ek_element_size(header.element), &elements) == 0)
-        tensor = tensor_of(&header, elements.bytes);
+        tensor = array_tensor(&header, elements.bytes);
     free(elements.bytes);
     ek_stream_close(&stream);
     return tensor;
+}
+
+ek_tensor *ek_read_idx(const char *path)
+{
+    return array_read("read_idx", path, idx_read_header);
+}
+
+ek_tensor *ek_read_npy(const char *path)
+{
+    return array_read("read_npy", path, npy_read_header);
 }
