@@ -84,18 +84,20 @@ static int copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, 
     return 0;
 }
 
+#define FILLED(slot) .slot = ek_host_##slot,
+static const ek_kernels host_kernels = {EK_KERNELS(FILLED)};
+
+/* What the two have in common: memory, teams, kernels. */
+#define SHARED                                                                                \
+    .device_close = device_close, .thread_enter = thread_enter, .memory_alloc = memory_alloc, \
+    .memory_free = memory_free, .copy = copy, .host_memory = true, .kernels = &host_kernels
+
 const ek_backend ek_cpu_backend = {
     .name = "cpu",
     .kind = EK_CPU,
     .device_count = cpu_count,
     .device_open = cpu_open,
-    .device_close = device_close,
-    .thread_enter = thread_enter,
-    .memory_alloc = memory_alloc,
-    .memory_free = memory_free,
-    .copy = copy,
-    .host_memory = true,
-    .kernels = &ek_host_kernels,
+    SHARED,
 };
 
 const ek_backend ek_host_backend = {
@@ -103,11 +105,5 @@ const ek_backend ek_host_backend = {
     .kind = EK_HOST,
     .device_count = host_count,
     .device_open = host_open,
-    .device_close = device_close,
-    .thread_enter = thread_enter,
-    .memory_alloc = memory_alloc,
-    .memory_free = memory_free,
-    .copy = copy,
-    .host_memory = true,
-    .kernels = &ek_host_kernels,
+    SHARED,
 };

@@ -1,10 +1,8 @@
 /* conv.c: convolution and its gradients: brings the operands into the layout and dtype that compute
  * fastest, and chooses who computes. */
-#include "host/conv.h"
-
 #include "host/conv_implicit.h"
+
 #include "host/host.h"
-#include "host/layout.h"
 #include "host/stage.h"
 
 /* Which of x, w (with bias) and y a kind computes. */
@@ -23,11 +21,6 @@ static bool computes_y(ek_conv_kind kind)
     return kind == EK_CONV_FORWARD;
 }
 
-static bool fits(const ek_tensor *tensor, ek_dtype dtype)
-{
-    return tensor->dtype == dtype && ek_is_channels_last(tensor);
-}
-
 /* Who computes. */
 typedef enum way { BY_DNN, BY_COLUMNS, IMPLICIT } way;
 
@@ -38,16 +31,18 @@ static int compute(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_
                    ek_dtype dtype, way by)
 {
     /* oneDNN reorders weights anyway. */
-    bool keep_w = fits(w, dtype) || (by == BY_DNN && w->dtype == dtype && ek_is_row_major(w));
-    int w_axis = by == BY_DNN && ek_is_row_major(w) ? w->ndim - 1 : 1;
-    bool keep_bias = !bias || (bias->dtype == dtype && ek_is_row_major(bias));
+    bool w_by_rows = by == BY_DNN && ek_tensor_is_contiguous(w, EK_CONTIGUOUS);
+    bool keep_w = w->dtype == dtype && (w_by_rows || ek_is_channels_last(w));
+    int w_axis = w_by_rows ? w->ndim - 1 : 1;
+    bool keep_bias =
+        !bias || (bias->dtype == dtype && ek_tensor_is_contiguous(bias, EK_CONTIGUOUS));
     ek_stage stages[4] = {{.nbytes = 0}};
     ek_stage *sx = &stages[0], *sw = &stages[1], *sb = &stages[2], *sy = &stages[3];
     int done = 0, rc;
-    EK_TRY_GOTO(ek_stage_begin(sx, dev, x, dtype, 1, fits(x, dtype), !computes_x(kind)), rc, end);
+    EK_TRY_GOTO(ek_stage_image(sx, dev, x, dtype, !computes_x(kind)), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sw, dev, w, dtype, w_axis, keep_w, !computes_w(kind)), rc, end);
     EK_TRY_GOTO(ek_stage_begin(sb, dev, bias, dtype, 0, keep_bias, !computes_w(kind)), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sy, dev, y, dtype, 1, fits(y, dtype), !computes_y(kind)), rc, end);
+    EK_TRY_GOTO(ek_stage_image(sy, dev, y, dtype, !computes_y(kind)), rc, end);
     if (by == IMPLICIT) {
         rc = ek_conv_implicit(dev, kind, sx->tensor, sw->tensor, sb->tensor, sy->tensor, params);
         done = 1;

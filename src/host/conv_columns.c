@@ -3,7 +3,7 @@
  * A row stands for one output position: the K = taps * C / groups inputs under its window, channels
  * innermost, as in the weights (O, K). Rows are made, multiplied and dropped in chunks of a fixed
  * size. */
-#include "host/conv.h"
+#include "host/conv_implicit.h"
 
 #include <string.h>
 

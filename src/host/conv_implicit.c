@@ -11,7 +11,98 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "host/host.h"
 #include "host/parallel.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+/* ---- the innermost loop, for AVX2 with FMA ---- */
+
+enum { ROWS_AT_ONCE = 6, COLUMNS = 16 };
+
+/* One tap of the window at each of some output positions: where its channels are read. */
+typedef struct conv_tap {
+    const float *row[ROWS_AT_ONCE];
+    int64_t tap;
+} conv_tap;
+
+/* out (rows, COLUMNS) = start (COLUMNS) + for each tap, row (channels) b[tap]
+ * (channels, COLUMNS). 1 to ROWS_AT_ONCE rows. */
+typedef void conv_kernel(const conv_tap *taps, int64_t count, int64_t channels, const float *b,
+                         const float *start, float *out);
+
+#if defined(__x86_64__)
+
+/* ROWS x 2 sums of 8 stay in registers over all taps. */
+#define KERNEL(NAME, ROWS)                                                                      \
+    __attribute__((target("avx2,fma"))) static void NAME(const conv_tap *taps, int64_t count,   \
+                                                         int64_t channels, const float *packed, \
+                                                         const float *start, float *out)        \
+    {                                                                                           \
+        __m256 sum[ROWS][2];                                                                    \
+        _Pragma("GCC unroll 6") for (int r = 0; r < ROWS; r++)                                  \
+        {                                                                                       \
+            sum[r][0] = _mm256_loadu_ps(start);                                                 \
+            sum[r][1] = _mm256_loadu_ps(start + 8);                                             \
+        }                                                                                       \
+        for (int64_t i = 0; i < count; i++) {                                                   \
+            const float *b = packed + taps[i].tap * channels * COLUMNS, *x[ROWS];               \
+            _Pragma("GCC unroll 6") for (int r = 0; r < ROWS; r++) x[r] = taps[i].row[r];       \
+            for (int64_t c = 0; c < channels; c++) {                                            \
+                __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);                    \
+                _Pragma("GCC unroll 6") for (int r = 0; r < ROWS; r++)                          \
+                {                                                                               \
+                    __m256 a = _mm256_set1_ps(x[r][c]);                                         \
+                    sum[r][0] = _mm256_fmadd_ps(a, b0, sum[r][0]);                              \
+                    sum[r][1] = _mm256_fmadd_ps(a, b1, sum[r][1]);                              \
+                }                                                                               \
+                b += COLUMNS;                                                                   \
+            }                                                                                   \
+        }                                                                                       \
+        _Pragma("GCC unroll 6") for (int r = 0; r < ROWS; r++)                                  \
+        {                                                                                       \
+            _mm256_storeu_ps(out + COLUMNS * r, sum[r][0]);                                     \
+            _mm256_storeu_ps(out + COLUMNS * r + 8, sum[r][1]);                                 \
+        }                                                                                       \
+    }
+KERNEL(one_row, 1)
+KERNEL(two_rows, 2)
+KERNEL(three_rows, 3)
+KERNEL(four_rows, 4)
+KERNEL(five_rows, 5)
+KERNEL(six_rows, 6)
+
+/* By rows - 1; NULL if the processor has no AVX2 or no FMA. */
+static conv_kernel *const *kernels_of_processor(void)
+{
+    static conv_kernel *const kernels[ROWS_AT_ONCE] = {one_row,   two_rows,  three_rows,
+                                                       four_rows, five_rows, six_rows};
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kernels : NULL;
+}
+
+/* Whether the processor has no wider vectors than they use. */
+static bool kernels_are_widest(void)
+{
+    return !__builtin_cpu_supports("avx512f");
+}
+
+#else
+
+static conv_kernel *const *kernels_of_processor(void)
+{
+    return NULL;
+}
+
+static bool kernels_are_widest(void)
+{
+    return true;
+}
+
+#endif
+
+/* ---- a call ---- */
 
 /* Tiles that are computed with one panel of weights before the next. */
 enum { BLOCK_TILES = 32 };
@@ -27,38 +118,33 @@ typedef struct job {
     int64_t panels;
     float *packed, *starts;
     const float *zeros; /* channels of them */
-    ek_conv_tap *tables;
+    conv_tap *tables;
     atomic_int next_part;
 } job;
 
-static int64_t divide_up(int64_t a, int64_t unit)
-{
-    return (a + unit - 1) / unit;
-}
-
-/* ---- packing of weights: panels of EK_CONV_COLUMNS outputs, (taps, channels) of them ---- */
+/* ---- packing of weights: panels of COLUMNS outputs, (taps, channels) of them ---- */
 
 static void pack_panel(const job *j, int64_t panel)
 {
-    int64_t first = panel * EK_CONV_COLUMNS, left = j->outputs - first;
-    int64_t count = left < EK_CONV_COLUMNS ? left : EK_CONV_COLUMNS;
-    float *to = j->packed + panel * j->taps * j->channels * EK_CONV_COLUMNS;
+    int64_t first = panel * COLUMNS, left = j->outputs - first;
+    int64_t count = left < COLUMNS ? left : COLUMNS;
+    float *to = j->packed + panel * j->taps * j->channels * COLUMNS;
     float *start = j->starts + first;
-    memset(start, 0, EK_CONV_COLUMNS * sizeof *start);
+    memset(start, 0, COLUMNS * sizeof *start);
     if (j->bias)
         memcpy(start, j->bias + first, (size_t)count * sizeof *start);
-    if (count < EK_CONV_COLUMNS)
-        memset(to, 0, (size_t)(j->taps * j->channels) * EK_CONV_COLUMNS * sizeof *to);
+    if (count < COLUMNS)
+        memset(to, 0, (size_t)(j->taps * j->channels) * COLUMNS * sizeof *to);
     if (j->gradient) { /* w is (channels, taps, outputs) */
         for (int64_t tap = 0; tap < j->taps; tap++)
-            for (int64_t c = 0; c < j->channels; c++, to += EK_CONV_COLUMNS)
+            for (int64_t c = 0; c < j->channels; c++, to += COLUMNS)
                 memcpy(to, j->w + (c * j->taps + tap) * j->outputs + first,
                        (size_t)count * sizeof *to);
         return;
     }
     int64_t depth = j->taps * j->channels; /* w is (outputs, taps, channels) */
     const float *from = j->w + first * depth;
-    for (int64_t d = 0; d < depth; d++, to += EK_CONV_COLUMNS)
+    for (int64_t d = 0; d < depth; d++, to += COLUMNS)
         for (int64_t o = 0; o < count; o++)
             to[o] = from[o * depth + d];
 }
@@ -71,11 +157,11 @@ static void pack_panels(void *context, int64_t begin, int64_t end)
 
 /* ---- tiles ---- */
 
-/* Up to EK_CONV_ROWS output positions. */
+/* Up to ROWS_AT_ONCE output positions. */
 typedef struct tile {
     int rows;
     int64_t taps;
-    int64_t position[EK_CONV_ROWS]; /* of all samples' */
+    int64_t position[ROWS_AT_ONCE]; /* of all samples' */
 } tile;
 
 /* Part i of n of count: as equal as can be. */
@@ -119,10 +205,10 @@ static inline int64_t reach(const job *j, int d, int64_t position, int64_t k)
 }
 
 /* Taps that no row of the tile has are left out. */
-static void fill_table(const job *j, tile *t, ek_conv_tap *table)
+static void fill_table(const job *j, tile *t, conv_tap *table)
 {
-    const float *image[EK_CONV_ROWS];
-    int64_t at[EK_CONV_ROWS][2], plane = j->out[0] * j->out[1];
+    const float *image[ROWS_AT_ONCE];
+    int64_t at[ROWS_AT_ONCE][2], plane = j->out[0] * j->out[1];
     for (int r = 0; r < t->rows; r++) {
         int64_t position = t->position[r] % plane;
         image[r] = j->from + t->position[r] / plane * j->in[0] * j->in[1] * j->channels;
@@ -131,7 +217,7 @@ static void fill_table(const job *j, tile *t, ek_conv_tap *table)
     }
     t->taps = 0;
     for (int64_t k = 0; k < j->taps; k++) {
-        ek_conv_tap *tap = &table[t->taps];
+        conv_tap *tap = &table[t->taps];
         int64_t k0 = k / j->window[1], k1 = k % j->window[1];
         bool any = false;
         for (int r = 0; r < t->rows; r++) {
@@ -148,11 +234,11 @@ static void fill_table(const job *j, tile *t, ek_conv_tap *table)
 static void compute_tiles(void *context, int64_t begin, int64_t end)
 {
     job *j = context;
-    ek_conv_kernel *const *kernels = ek_conv_kernels();
+    conv_kernel *const *kernels = kernels_of_processor();
     int part = atomic_fetch_add(&j->next_part, 1);
-    ek_conv_tap *tables = j->tables + part * BLOCK_TILES * j->taps;
+    conv_tap *tables = j->tables + part * BLOCK_TILES * j->taps;
     tile tiles[BLOCK_TILES];
-    float sums[EK_CONV_ROWS * EK_CONV_COLUMNS];
+    float sums[ROWS_AT_ONCE * COLUMNS];
     for (int64_t first = begin; first < end; first += BLOCK_TILES) {
         int count = end - first < BLOCK_TILES ? (int)(end - first) : BLOCK_TILES;
         for (int i = 0; i < count; i++) {
@@ -160,7 +246,7 @@ static void compute_tiles(void *context, int64_t begin, int64_t end)
             fill_table(j, &tiles[i], tables + i * j->taps);
         }
         for (int64_t panel = 0; panel < j->panels; panel++) {
-            int64_t column = panel * EK_CONV_COLUMNS, left = j->outputs - column;
+            int64_t column = panel * COLUMNS, left = j->outputs - column;
             const float *b = j->packed + column * j->taps * j->channels;
             for (int i = 0; i < count; i++) {
                 const tile *t = &tiles[i];
@@ -168,10 +254,10 @@ static void compute_tiles(void *context, int64_t begin, int64_t end)
                                      j->starts + column, sums);
                 for (int r = 0; r < t->rows; r++) {
                     float *to = j->to + t->position[r] * j->outputs + column;
-                    if (left >= EK_CONV_COLUMNS)
-                        memcpy(to, sums + r * EK_CONV_COLUMNS, EK_CONV_COLUMNS * sizeof *to);
+                    if (left >= COLUMNS)
+                        memcpy(to, sums + r * COLUMNS, COLUMNS * sizeof *to);
                     else
-                        memcpy(to, sums + r * EK_CONV_COLUMNS, (size_t)left * sizeof *to);
+                        memcpy(to, sums + r * COLUMNS, (size_t)left * sizeof *to);
                 }
             }
         }
@@ -197,32 +283,28 @@ static double useful(const job *j)
 static void choose_tiles(job *j)
 {
     /* Speed of the kernel of so many rows. */
-    static const double speed[EK_CONV_ROWS + 1] = {0, 0.2, 0.4, 0.6, 0.8, 0.95, 1};
+    static const double speed[ROWS_AT_ONCE + 1] = {0, 0.2, 0.4, 0.6, 0.8, 0.95, 1};
     int64_t plane = j->out[0] * j->out[1];
-    int64_t groups = divide_up(j->samples, EK_CONV_ROWS), rows = divide_up(j->samples, groups);
+    int64_t groups = ek_divide_up(j->samples, ROWS_AT_ONCE),
+            rows = ek_divide_up(j->samples, groups);
     if (useful(j) < speed[rows]) {
         j->image_tiles = groups;
         j->tiles = groups * plane;
     } else {
-        j->tiles = divide_up(j->samples * plane, EK_CONV_ROWS);
+        j->tiles = ek_divide_up(j->samples * plane, ROWS_AT_ONCE);
     }
 }
 
-static size_t round_up(size_t nbytes)
-{
-    return (nbytes + 63) / 64 * 64;
-}
-
-static int run(ek_dev *dev, job *j)
+static int implicit_run(ek_dev *dev, job *j)
 {
     choose_tiles(j);
-    j->panels = divide_up(j->outputs, EK_CONV_COLUMNS);
-    int64_t padded = j->panels * EK_CONV_COLUMNS;
+    j->panels = ek_divide_up(j->outputs, COLUMNS);
+    int64_t padded = j->panels * COLUMNS;
     int64_t parts = ek_parallel_threads(dev) < j->tiles ? ek_parallel_threads(dev) : j->tiles;
-    size_t packed = round_up((size_t)(padded * j->taps * j->channels) * sizeof(float));
-    size_t starts = round_up((size_t)padded * sizeof(float));
-    size_t zeros = round_up((size_t)j->channels * sizeof(float));
-    size_t tables = (size_t)(parts * BLOCK_TILES * j->taps) * sizeof(ek_conv_tap);
+    size_t packed = ek_round_up((size_t)(padded * j->taps * j->channels) * sizeof(float));
+    size_t starts = ek_round_up((size_t)padded * sizeof(float));
+    size_t zeros = ek_round_up((size_t)j->channels * sizeof(float));
+    size_t tables = (size_t)(parts * BLOCK_TILES * j->taps) * sizeof(conv_tap);
     size_t nbytes = packed + starts + zeros + tables;
     void *workspace;
     EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
@@ -230,7 +312,7 @@ static int run(ek_dev *dev, job *j)
     j->packed = (float *)at;
     j->starts = (float *)(at + packed);
     j->zeros = memset(at + packed + starts, 0, zeros);
-    j->tables = (ek_conv_tap *)(at + packed + starts + zeros);
+    j->tables = (conv_tap *)(at + packed + starts + zeros);
     int64_t depth = j->taps * j->channels;
     ek_parallel_for(dev, j->panels, 1 + 2048 / depth, pack_panels, j);
     ek_parallel_for(dev, j->tiles, 1 + 10000 / (depth * j->panels), compute_tiles, j);
@@ -262,13 +344,13 @@ int ek_conv_implicit(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const e
         j.padding[d] = params->padding[d];
         j.dilation[d] = params->dilation[d];
     }
-    return run(dev, &j);
+    return implicit_run(dev, &j);
 }
 
 bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params)
 {
     bool real = x->dtype == EK_F32 || x->dtype == EK_BF16;
-    return real && params->dims == 2 && params->groups == 1 && ek_conv_kernels();
+    return real && params->dims == 2 && params->groups == 1 && kernels_of_processor();
 }
 
 /* Measured on a Zen 3 core against oneDNN 2.6, which has its AVX2 code to offer there. Smaller
@@ -277,7 +359,7 @@ bool ek_conv_implicit_can(const ek_tensor *x, const ek_conv_params *params)
 bool ek_conv_implicit_wins(ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
                            const ek_tensor *y, const ek_conv_params *params)
 {
-    if (!ek_conv_implicit_can(x, params) || !ek_conv_kernels_are_widest())
+    if (!ek_conv_implicit_can(x, params) || !kernels_are_widest())
         return false;
     int64_t c = x->shape[1], o = y->shape[1], least = c < o ? c : o, most = c < o ? o : c;
     bool strided = false;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "host/conv_implicit.h"
+#include "host/host.h"
 #include "host/parallel.h"
 
 /* The positions of each sample that a product sums over. */
@@ -22,24 +23,14 @@ typedef struct product {
     rectangle rectangles[MAX_RECTANGLES];
 } product;
 
-static inline int64_t min_of(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t max_of(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Positions [begin, end) of `out` at which tap k reads inside. */
 static inline void range_of(const product *p, int d, int64_t k, int64_t *begin, int64_t *end)
 {
     int64_t shift = k * p->dilation[d] - p->padding[d], stride = p->stride[d];
     *begin = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
     *end = p->in[d] > shift ? (p->in[d] - shift + stride - 1) / stride : 0;
-    *begin = min_of(*begin, p->out[d]);
-    *end = max_of(*begin, min_of(*end, p->out[d]));
+    *begin = ek_smaller(*begin, p->out[d]);
+    *end = ek_larger(*begin, ek_smaller(*end, p->out[d]));
 }
 
 /* A run of a rectangle's positions in one row of one sample. */
@@ -51,7 +42,7 @@ static inline run run_at(const rectangle *r, int64_t position, int64_t left)
 {
     int64_t column = position % r->count[1], rest = position / r->count[1];
     return (run){rest / r->count[0], r->first[0] + rest % r->count[0], r->first[1] + column,
-                 min_of(left, r->count[1] - column)};
+                 ek_smaller(left, r->count[1] - column)};
 }
 
 /* `count` rows of `length` floats, from a stride to another. */
@@ -88,7 +79,7 @@ EK_MULTIVERSION static void pack_y(const void *context, int64_t batch, float *to
     const product *p = context;
     const rectangle *area = &p->rectangles[batch];
     for (int64_t l = 0; l < lines; l += width, to += width * depth) {
-        int64_t length = min_of(width, lines - l);
+        int64_t length = ek_smaller(width, lines - l);
         if (length < width)
             memset(to, 0, (size_t)(width * depth) * sizeof *to);
         run r;
@@ -113,8 +104,9 @@ static inline void pack_tap(const product *p, const rectangle *area, float *to, 
         r = run_at(area, first + d, depth - d);
         int64_t i0 = r.row * p->stride[0] - p->padding[0] + k0 * p->dilation[0];
         int64_t stop = r.column + r.count;
-        int64_t left = i0 < 0 || i0 >= p->in[0] ? stop : min_of(max_of(begin, r.column), stop);
-        int64_t right = max_of(left, min_of(end, stop));
+        int64_t left =
+            i0 < 0 || i0 >= p->in[0] ? stop : ek_smaller(ek_larger(begin, r.column), stop);
+        int64_t right = ek_larger(left, ek_smaller(end, stop));
         int64_t i1 = left * p->stride[1] - p->padding[1] + k1 * p->dilation[1];
         zero_rows(to, width, length, left - r.column);
         if (right > left)
@@ -131,12 +123,12 @@ EK_MULTIVERSION static void pack_x(const void *context, int64_t batch, float *to
     const product *p = context;
     const rectangle *area = &p->rectangles[batch];
     for (int64_t l = 0; l < lines; l += width, to += width * depth) {
-        int64_t count = min_of(width, lines - l), length;
+        int64_t count = ek_smaller(width, lines - l), length;
         if (count < width)
             memset(to, 0, (size_t)(width * depth) * sizeof *to);
         for (int64_t done = 0; done < count; done += length) {
             int64_t at = line + l + done, channel = at % p->channels;
-            length = min_of(count - done, p->channels - channel);
+            length = ek_smaller(count - done, p->channels - channel);
             pack_tap(p, area, to + done, batch + at / p->channels, channel, length, first, depth,
                      width);
         }
@@ -156,14 +148,14 @@ typedef struct bias_sum {
 EK_MULTIVERSION static void sum_bias(void *context, int64_t begin, int64_t end)
 {
     const bias_sum *b = context;
-    for (int64_t first = begin * BIAS_COLUMNS; first < min_of(end * BIAS_COLUMNS, b->outputs);
+    for (int64_t first = begin * BIAS_COLUMNS; first < ek_smaller(end * BIAS_COLUMNS, b->outputs);
          first += BIAS_COLUMNS) {
-        int64_t columns = min_of(BIAS_COLUMNS, b->outputs - first);
+        int64_t columns = ek_smaller(BIAS_COLUMNS, b->outputs - first);
         double total[BIAS_COLUMNS] = {0};
         for (int64_t row = 0; row < b->rows; row += BIAS_ROWS) {
             float sum[BIAS_COLUMNS] = {0};
             const float *y = b->y + row * b->outputs + first;
-            for (int64_t i = min_of(BIAS_ROWS, b->rows - row); i > 0; i--, y += b->outputs) {
+            for (int64_t i = ek_smaller(BIAS_ROWS, b->rows - row); i > 0; i--, y += b->outputs) {
                 if (columns == BIAS_COLUMNS)
                     for (int c = 0; c < BIAS_COLUMNS; c++)
                         sum[c] += y[c];

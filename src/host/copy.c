@@ -1,4 +1,4 @@
-/* Fill and copy: any dtypes, any strides. */
+/* copy.c: fill and copy: any dtypes, any strides. */
 #include <string.h>
 
 #include "host/host.h"
@@ -116,11 +116,6 @@ DEFINE_TRANSPOSE(uint16_t)
 DEFINE_TRANSPOSE(uint32_t)
 DEFINE_TRANSPOSE(uint64_t)
 
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Part of the blocks: index = (outer position, block of `across`, block of the innermost). */
 static void transpose_part(void *context, int64_t begin, int64_t end)
 {
@@ -141,15 +136,15 @@ static void transpose_part(void *context, int64_t begin, int64_t end)
             x_offset += rest % walk->shape[d] * walk->stride[1][d];
             rest /= walk->shape[d];
         }
-        int64_t rows = smaller(BLOCK, walk->shape[across] - i);
-        int64_t columns = smaller(BLOCK, walk->shape[inner] - j);
+        int64_t rows = ek_smaller(BLOCK, walk->shape[across] - i);
+        int64_t columns = ek_smaller(BLOCK, walk->shape[inner] - j);
         for (int64_t r = 0; r < rows; r += 8) {
             for (int64_t c = 0; c < columns; c += 8) {
                 char *to =
                     (char *)job->out.data + (out_offset + r * out_stride + c) * (int64_t)size;
                 const char *from =
                     (const char *)job->x.data + (x_offset + r + c * x_stride) * (int64_t)size;
-                int64_t m = smaller(8, rows - r), n = smaller(8, columns - c);
+                int64_t m = ek_smaller(8, rows - r), n = ek_smaller(8, columns - c);
                 if (size == 4)
                     transpose_uint32_t((uint32_t *)to, out_stride, (const uint32_t *)from, x_stride,
                                        m, n);
@@ -197,6 +192,6 @@ int ek_host_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
     job.blocks_inner = (inner + BLOCK - 1) / BLOCK;
     job.blocks_outer = (across + BLOCK - 1) / BLOCK;
     int64_t blocks = job.blocks_inner * job.blocks_outer * (job.walk.count / (inner * across));
-    ek_parallel_for(dev, blocks, GRAIN / (BLOCK * smaller(BLOCK, inner)), transpose_part, &job);
+    ek_parallel_for(dev, blocks, GRAIN / (BLOCK * ek_smaller(BLOCK, inner)), transpose_part, &job);
     return 0;
 }

@@ -6,8 +6,9 @@
 #include <string.h>
 
 #include "host/dnn.h"
-#include "host/layout.h"
+#include "host/host.h"
 #include "host/parallel.h"
+#include "host/stage.h"
 
 typedef struct arguments {
     ek_conv_kind kind;
@@ -43,11 +44,12 @@ static dnnl_status_t describe_weights(dnnl_memory_desc_t *desc, const ek_tensor 
 {
     dnnl_dims_t shape, stride;
     int64_t w_stride[EK_MAX_DIMS];
+    ek_shape w_shape = ek_tensor_shape(w);
     int ndim = 0;
     if (ek_is_channels_last(w))
         ek_channels_last_strides(w->ndim, w->shape, w_stride);
     else
-        ek_row_major_strides(w->ndim, w->shape, w_stride);
+        ek_strides_of(&w_shape, EK_CONTIGUOUS, w_stride);
     if (groups > 1) {
         shape[0] = groups;
         stride[0] = w->shape[0] / groups * w_stride[0];
@@ -276,15 +278,10 @@ static dnnl_status_t run_primitive(const ek_dnn_plan *plan, const arguments *a, 
     return status;
 }
 
-static size_t round_up(size_t nbytes)
-{
-    return (nbytes + 63) / 64 * 64;
-}
-
 static int run(ek_dev *dev, const ek_dnn_plan *plan, const arguments *a)
 {
     /* Both primitives share the scratch, after each other. */
-    size_t w_nbytes = plan->reorder ? round_up(dnnl_memory_desc_get_size(&plan->w)) : 0;
+    size_t w_nbytes = plan->reorder ? ek_round_up(dnnl_memory_desc_get_size(&plan->w)) : 0;
     size_t scratch_nbytes = dnnl_memory_desc_get_size(&plan->scratch);
     size_t reorder_nbytes = dnnl_memory_desc_get_size(&plan->reorder_scratch);
     size_t nbytes = w_nbytes + (scratch_nbytes > reorder_nbytes ? scratch_nbytes : reorder_nbytes);

@@ -1,23 +1,121 @@
-/* Elementwise kernels: each thread takes part of a walk, tile by tile. */
+/* elementwise.c: elementwise kernels: each thread takes part of a walk, tile by tile. */
 #include "host/host.h"
 #include "host/parallel.h"
-#include "host/rows.h"
+#include "host/tile.h"
+#include "kernels/formulas.h"
 #include "kernels/operations.h"
 
 enum { GRAIN = 16384 };
 
-typedef struct elementwise_job {
+typedef struct elementwise_job elementwise_job;
+
+/* Computes one tile: operands as contiguous runs of the class. */
+typedef void tile_body(const elementwise_job *job, int64_t n, void *result,
+                       const void *const *operands);
+
+struct elementwise_job {
     ek_walk walk;
     ek_operand operand[EK_WALK_OPERANDS]; /* 0 is the output */
     ek_class type;
     int op;
     double a, b;
-    /* One tile: operands as contiguous runs of the class. */
-    void (*tile)(const struct elementwise_job *job, int64_t count, void *out,
-                 const void *const *in);
+    tile_body *tile;
     bool output_is_bytes; /* operand 0 is u8 memory whatever the class */
     bool first_is_bytes;  /* so is operand 1 */
-} elementwise_job;
+};
+
+/* ---- loops over contiguous runs, which carry EK_IVDEP: out may be an operand, but never overlaps
+ * one otherwise ---- */
+
+#define UNARY_CASE(suffix, name)                             \
+    case EK_UNARY_##name:                                    \
+        EK_IVDEP                                             \
+        for (int64_t i = 0; i < n; i++)                      \
+            out[i] = ek_unary_##name##_##suffix(x[i], a, b); \
+        break;
+#define UNARY_CASE_f32(name, formula) UNARY_CASE(f32, name)
+#define UNARY_CASE_f64(name, formula) UNARY_CASE(f64, name)
+#define UNARY_CASE_i64(name, formula) UNARY_CASE(i64, name)
+
+#define BINARY_CASE(suffix, name)                                \
+    case EK_BINARY_##name:                                       \
+        EK_IVDEP                                                 \
+        for (int64_t i = 0; i < n; i++)                          \
+            out[i] = ek_binary_##name##_##suffix(x[i], y[i], a); \
+        break;
+#define BINARY_CASE_f32(name, formula) BINARY_CASE(f32, name)
+#define BINARY_CASE_f64(name, formula) BINARY_CASE(f64, name)
+#define BINARY_CASE_i64(name, formula) BINARY_CASE(i64, name)
+
+#define COMPARE_CASE(name, operator)     \
+    case EK_COMPARE_##name:              \
+        for (int64_t i = 0; i < n; i++)  \
+            out[i] = x[i] operator y[i]; \
+        break;
+
+/* The tiles of a class; `scalar` is the type that a and b are read in. */
+#define DEFINE_TILES(suffix, type, scalar, UNARY, BINARY)                             \
+    EK_MULTIVERSION                                                                   \
+    static void unary_##suffix(const elementwise_job *job, int64_t n, void *result,   \
+                               const void *const *operands)                           \
+    {                                                                                 \
+        type *out = result;                                                           \
+        const type *x = operands[0];                                                  \
+        scalar a = (scalar)job->a, b = (scalar)job->b;                                \
+        switch (job->op) {                                                            \
+            UNARY(UNARY_CASE_##suffix)                                                \
+        default:                                                                      \
+            break;                                                                    \
+        }                                                                             \
+    }                                                                                 \
+    EK_MULTIVERSION                                                                   \
+    static void binary_##suffix(const elementwise_job *job, int64_t n, void *result,  \
+                                const void *const *operands)                          \
+    {                                                                                 \
+        type *out = result;                                                           \
+        const type *x = operands[0], *y = operands[1];                                \
+        scalar a = (scalar)job->a;                                                    \
+        switch (job->op) {                                                            \
+            BINARY(BINARY_CASE_##suffix)                                              \
+        default:                                                                      \
+            break;                                                                    \
+        }                                                                             \
+    }                                                                                 \
+    EK_MULTIVERSION                                                                   \
+    static void compare_##suffix(const elementwise_job *job, int64_t n, void *result, \
+                                 const void *const *operands)                         \
+    {                                                                                 \
+        uint8_t *restrict out = result;                                               \
+        const type *x = operands[0], *y = operands[1];                                \
+        switch (job->op) {                                                            \
+            EK_COMPARISONS(COMPARE_CASE)                                              \
+        default:                                                                      \
+            break;                                                                    \
+        }                                                                             \
+    }                                                                                 \
+    EK_MULTIVERSION                                                                   \
+    static void where_##suffix(const elementwise_job *job, int64_t n, void *result,   \
+                               const void *const *operands)                           \
+    {                                                                                 \
+        (void)job;                                                                    \
+        type *out = result;                                                           \
+        const uint8_t *condition = operands[0];                                       \
+        const type *x = operands[1], *y = operands[2];                                \
+        EK_IVDEP                                                                      \
+        for (int64_t i = 0; i < n; i++)                                               \
+            out[i] = condition[i] ? x[i] : y[i];                                      \
+    }
+DEFINE_TILES(f32, float, float, EK_UNARY_REALS, EK_BINARY_REALS)
+DEFINE_TILES(f64, double, double, EK_UNARY_REALS, EK_BINARY_REALS)
+DEFINE_TILES(i64, int64_t, double, EK_UNARY_INTEGERS, EK_BINARY_INTEGERS)
+
+/* By class. */
+static tile_body *const unary_tiles[] = {unary_f32, unary_f64, unary_i64};
+static tile_body *const binary_tiles[] = {binary_f32, binary_f64, binary_i64};
+static tile_body *const compare_tiles[] = {compare_f32, compare_f64, compare_i64};
+static tile_body *const where_tiles[] = {where_f32, where_f64, where_i64};
+
+/* ---- tiles of a walk ---- */
 
 /* What a bytewise operand of the tile is computed in, or loaded as: i64 would do, bytes are faster.
  */
@@ -25,7 +123,7 @@ typedef struct byte_tile {
     uint8_t u8[EK_TILE];
 } byte_tile;
 
-static void run_tiles(void *context, int64_t begin, int64_t end)
+static void elementwise_tiles(void *context, int64_t begin, int64_t end)
 {
     const elementwise_job *job = context;
     const ek_walk *walk = &job->walk;
@@ -77,31 +175,17 @@ static void run_tiles(void *context, int64_t begin, int64_t end)
     }
 }
 
-static int run(ek_dev *dev, elementwise_job *job, int operands, const ek_tensor *const *tensors)
+static int elementwise_run(ek_dev *dev, elementwise_job *job, int operands,
+                           const ek_tensor *const *tensors)
 {
     ek_walk_init(&job->walk, operands, tensors);
     for (int k = 0; k < operands; k++)
         job->operand[k] = ek_operand_of(&job->walk, k, tensors[k]);
-    ek_parallel_for(dev, job->walk.count, GRAIN, run_tiles, job);
+    ek_parallel_for(dev, job->walk.count, GRAIN, elementwise_tiles, job);
     return 0;
 }
 
-/* ---- unary ---- */
-
-static void unary_tile(const elementwise_job *job, int64_t count, void *out, const void *const *in)
-{
-    switch (job->type) {
-    case EK_CLASS_F32:
-        ek_rows_unary_f32((ek_unary)job->op, count, out, in[0], (float)job->a, (float)job->b);
-        break;
-    case EK_CLASS_F64:
-        ek_rows_unary_f64((ek_unary)job->op, count, out, in[0], job->a, job->b);
-        break;
-    case EK_CLASS_I64:
-        ek_rows_unary_i64((ek_unary)job->op, count, out, in[0], job->a, job->b);
-        break;
-    }
-}
+/* ---- the slots ---- */
 
 int ek_host_unary(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a, double b)
 {
@@ -109,26 +193,12 @@ int ek_host_unary(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, 
     if (type == EK_CLASS_I64 && !ek_unary_has_integers(op))
         return EK_FAIL(EK_E_DTYPE, "unary operation %d takes a floating dtype, not %s", (int)op,
                        ek_dtype_name(x->dtype));
-    elementwise_job job = {
-        .type = type, .op = (int)ek_unary_simplest(op, a), .a = a, .b = b, .tile = unary_tile};
-    return run(dev, &job, 2, (const ek_tensor *[]){out, x});
-}
-
-/* ---- binary ---- */
-
-static void binary_tile(const elementwise_job *job, int64_t count, void *out, const void *const *in)
-{
-    switch (job->type) {
-    case EK_CLASS_F32:
-        ek_rows_binary_f32((ek_binary)job->op, count, out, in[0], in[1], (float)job->a);
-        break;
-    case EK_CLASS_F64:
-        ek_rows_binary_f64((ek_binary)job->op, count, out, in[0], in[1], job->a);
-        break;
-    case EK_CLASS_I64:
-        ek_rows_binary_i64((ek_binary)job->op, count, out, in[0], in[1], job->a);
-        break;
-    }
+    elementwise_job job = {.type = type,
+                           .op = (int)ek_unary_simplest(op, a),
+                           .a = a,
+                           .b = b,
+                           .tile = unary_tiles[type]};
+    return elementwise_run(dev, &job, 2, (const ek_tensor *[]){out, x});
 }
 
 int ek_host_binary(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x,
@@ -138,40 +208,27 @@ int ek_host_binary(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x
     if (type == EK_CLASS_I64 && !ek_binary_has_integers(op))
         return EK_FAIL(EK_E_DTYPE, "binary operation %d takes a floating dtype, not %s", (int)op,
                        ek_dtype_name(x->dtype));
-    elementwise_job job = {.type = type, .op = (int)op, .a = a, .tile = binary_tile};
-    return run(dev, &job, 3, (const ek_tensor *[]){out, x, y});
-}
-
-/* ---- compare and where ---- */
-
-static void compare_tile(const elementwise_job *job, int64_t count, void *out,
-                         const void *const *in)
-{
-    ek_rows_compare((ek_compare)job->op, job->type, count, out, in[0], in[1]);
+    elementwise_job job = {.type = type, .op = (int)op, .a = a, .tile = binary_tiles[type]};
+    return elementwise_run(dev, &job, 3, (const ek_tensor *[]){out, x, y});
 }
 
 int ek_host_compare(ek_dev *dev, ek_compare op, ek_tensor *out, const ek_tensor *x,
                     const ek_tensor *y)
 {
-    elementwise_job job = {.type = ek_class_of(x->dtype),
+    ek_class type = ek_class_of(x->dtype);
+    elementwise_job job = {.type = type,
                            .op = (int)op,
-                           .tile = compare_tile,
+                           .tile = compare_tiles[type],
                            .output_is_bytes = true};
-    return run(dev, &job, 3, (const ek_tensor *[]){out, x, y});
-}
-
-static void where_tile(const elementwise_job *job, int64_t count, void *out, const void *const *in)
-{
-    ek_rows_where(job->type, count, out, in[0], in[1], in[2]);
+    return elementwise_run(dev, &job, 3, (const ek_tensor *[]){out, x, y});
 }
 
 int ek_host_where(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const ek_tensor *x,
                   const ek_tensor *y)
 {
-    elementwise_job job = {.type = ek_class_of(out->dtype),
-                           .tile = where_tile,
-                           .first_is_bytes = true};
-    return run(dev, &job, 4, (const ek_tensor *[]){out, condition, x, y});
+    ek_class type = ek_class_of(out->dtype);
+    elementwise_job job = {.type = type, .tile = where_tiles[type], .first_is_bytes = true};
+    return elementwise_run(dev, &job, 4, (const ek_tensor *[]){out, condition, x, y});
 }
 
 /* ---- sums of many ---- */
@@ -188,6 +245,7 @@ static void add_tiles(void *context, int64_t begin, int64_t end)
     const add_job *job = context;
     size_t size = ek_dtype_size(job->out->dtype);
     bool direct = ek_class_is_dtype(job->type, job->out->dtype);
+    const elementwise_job plus = {.op = EK_BINARY_ADD, .a = 1};
     ek_tile sum, next;
     for (int64_t at = begin; at < end; at += EK_TILE) {
         int64_t n = end - at < EK_TILE ? end - at : EK_TILE;
@@ -201,12 +259,7 @@ static void add_tiles(void *context, int64_t begin, int64_t end)
                 ek_row_load(job->type, &next, job->out->dtype, source, 1, n);
                 source = &next;
             }
-            if (job->type == EK_CLASS_F32)
-                ek_rows_binary_f32(EK_BINARY_ADD, n, sum.f32, sum.f32, source, 1);
-            else if (job->type == EK_CLASS_F64)
-                ek_rows_binary_f64(EK_BINARY_ADD, n, sum.f64, sum.f64, source, 1);
-            else
-                ek_rows_binary_i64(EK_BINARY_ADD, n, sum.i64, sum.i64, source, 1);
+            binary_tiles[job->type](&plus, n, &sum, (const void *[]){&sum, source});
         }
         ek_row_store(job->type, &sum, job->out->dtype, target, 1, n);
     }

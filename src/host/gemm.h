@@ -29,16 +29,4 @@ typedef struct ek_gemm {
 
 int ek_gemm_run(ek_dev *dev, const ek_gemm *gemm);
 
-/* The innermost product of the blocked one: acc (rows, columns) row-major = a (k, rows) b (k,
- * columns), both packed. */
-typedef struct ek_gemm_kernel {
-    int rows, columns;
-    void (*run)(int64_t k, const void *a, const void *b, void *acc);
-} ek_gemm_kernel;
-
-enum { EK_GEMM_MAX_ROWS = 12, EK_GEMM_MAX_COLUMNS = 32 };
-
-/* The best one for this processor. */
-const ek_gemm_kernel *ek_gemm_kernel_best(ek_dtype dtype);
-
 #endif

@@ -1,14 +1,43 @@
-/* host.h: the kernels of the host backend: ek_host_<slot> for each slot of kernels/kernels.h, where
- * its contract stands. */
+/* host.h: the kernels of the host backend, ek_host_<slot> for each slot of kernels/kernels.h, where
+ * its contract stands; and what many of them need. */
 #ifndef EK_HOST_HOST_H
 #define EK_HOST_HOST_H
 
 #include "kernels/kernels.h"
 
-extern const ek_kernels ek_host_kernels;
-
 #define EK_HOST_KERNEL(slot) ek_##slot##_kernel ek_host_##slot;
 EK_KERNELS(EK_HOST_KERNEL)
 #undef EK_HOST_KERNEL
+
+static inline int64_t ek_smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t ek_larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* How many pieces of `unit` make up n, the last one perhaps in part. */
+static inline int64_t ek_divide_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit;
+}
+
+/* Bytes that keep what follows them aligned. */
+static inline size_t ek_round_up(size_t nbytes)
+{
+    return (nbytes + 63) / 64 * 64;
+}
+
+/* The first value of `index` (i64, any strides) outside of [0, size) that is not *ignored (NULL:
+ * none is ignored), and where it stands in row-major order. False if there is none. */
+bool ek_find_outside(const ek_tensor *index, int64_t size, const int64_t *ignored,
+                     int64_t *position, int64_t *value);
+
+/* Of each of `rows` rows of `size` elements: the largest, and the sum of exp(x - largest). */
+void ek_exp_sums_f32(int64_t rows, int64_t size, const float *x, float *largest, float *sum);
+void ek_exp_sums_f64(int64_t rows, int64_t size, const double *x, double *largest, double *sum);
 
 #endif

@@ -1,7 +1,7 @@
-/* Selecting and scattering along one dimension. Bounds are checked before anything is written. */
+/* index.c: selecting and scattering along one dimension. Bounds are checked before anything is
+ * written. */
 #include <string.h>
 
-#include "host/bounds.h"
 #include "host/host.h"
 #include "host/parallel.h"
 #include "kernels/walk.h"
@@ -30,12 +30,31 @@ static int64_t size_along(const ek_tensor *tensor, int dim)
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
 }
 
+bool ek_find_outside(const ek_tensor *index, int64_t size, const int64_t *ignored,
+                     int64_t *position, int64_t *value)
+{
+    const int64_t *data = ek_tensor_address(index);
+    int64_t count = ek_count(index);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t offset = 0, rest = i;
+        for (int d = index->ndim - 1; d >= 0; d--) {
+            offset += rest % index->shape[d] * index->stride[d];
+            rest /= index->shape[d];
+        }
+        *position = i;
+        *value = data[offset];
+        if ((*value < 0 || *value >= size) && !(ignored && *value == *ignored))
+            return true;
+    }
+    return false;
+}
+
 /* All of index within [0, size); the sentence names the first that is not, by position in row-major
  * order. */
 static int check_bounds(const ek_tensor *index, int dim, int64_t size)
 {
     int64_t at, value;
-    if (!ek_find_outside(index, size, &at, &value))
+    if (!ek_find_outside(index, size, NULL, &at, &value))
         return 0;
     return EK_FAIL(EK_E_INVALID,
                    "index %lld at position %lld is out of range for dimension %d of size %lld; it "

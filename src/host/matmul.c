@@ -105,16 +105,6 @@ end:
     return ek_stage_end(so, dev, true, rc);
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static ek_tensor part_of(const ek_tensor *t, int dim, int64_t start, int64_t length)
 {
     ek_tensor part = *t;
@@ -131,16 +121,16 @@ static int matrix_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const 
     const int64_t n = out->shape[1], m = out->shape[2], k = x->shape[2];
     int rc = 0;
     for (int64_t j = 0; j < m && rc >= 0; j += block.m) {
-        const int64_t columns = least(block.m, m - j);
+        const int64_t columns = ek_smaller(block.m, m - j);
         ek_tensor bias_part = bias ? part_of(bias, 0, j, columns) : (ek_tensor){.ndim = 0};
         for (int64_t i = 0; i < n && rc >= 0; i += block.n) {
-            const int64_t rows = least(block.n, n - i);
+            const int64_t rows = ek_smaller(block.n, n - i);
             ek_tensor of_rows = part_of(out, 1, i, rows), of_out = part_of(&of_rows, 2, j, columns);
             ek_stage stage = {.nbytes = 0};
             bool keep = k <= block.k || out->dtype == EK_F32;
             rc = ek_stage_begin(&stage, dev, &of_out, EK_F32, fastest(out), keep, accumulate);
             for (int64_t d = 0; (d < k || d == 0) && rc >= 0; d += block.k) {
-                const int64_t depth = least(block.k, k - d);
+                const int64_t depth = ek_smaller(block.k, k - d);
                 ek_tensor x_rows = part_of(x, 1, i, rows), of_x = part_of(&x_rows, 2, d, depth);
                 ek_tensor y_rows = part_of(y, 1, d, depth), of_y = part_of(&y_rows, 2, j, columns);
                 rc = block_by_f32(dev, stage.tensor, &of_x, &of_y,
@@ -158,9 +148,9 @@ static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const 
 {
     const int64_t batch = out->shape[0], n = out->shape[1], m = out->shape[2], k = x->shape[2];
     matmul_block block;
-    block.k = most(1, least(k, BLOCK_ELEMENTS / BLOCK_SIDE));
-    block.m = least(m, BLOCK_ELEMENTS / block.k);
-    block.n = least(n, BLOCK_ELEMENTS / most(block.k, block.m));
+    block.k = ek_larger(1, ek_smaller(k, BLOCK_ELEMENTS / BLOCK_SIDE));
+    block.m = ek_smaller(m, BLOCK_ELEMENTS / block.k);
+    block.n = ek_smaller(n, BLOCK_ELEMENTS / ek_larger(block.k, block.m));
     bool whole = block.k >= k && block.m == m && block.n == n;
     if (!whole) {
         int rc = 0;
@@ -171,11 +161,12 @@ static int matmul_by_f32(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const 
         return rc;
     }
     /* Matrices that are the whole batch's don't count for each. */
-    int64_t largest = most(n * m, most(x->stride[0] ? n * k : 1, y->stride[0] ? k * m : 1));
-    int64_t step = most(1, BLOCK_ELEMENTS / largest);
+    int64_t largest =
+        ek_larger(n * m, ek_larger(x->stride[0] ? n * k : 1, y->stride[0] ? k * m : 1));
+    int64_t step = ek_larger(1, BLOCK_ELEMENTS / largest);
     int rc = 0;
     for (int64_t i = 0; i < batch && rc >= 0; i += step) {
-        const int64_t count = least(step, batch - i);
+        const int64_t count = ek_smaller(step, batch - i);
         ek_tensor o = part_of(out, 0, i, count), a = part_of(x, 0, i, count);
         ek_tensor b = part_of(y, 0, i, count);
         rc = block_by_f32(dev, &o, &a, &b, bias, accumulate);

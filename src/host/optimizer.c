@@ -1,4 +1,4 @@
-/* Optimizer steps, one pass over memory. */
+/* optimizer.c: optimizer steps, one pass over memory. */
 #include "host/host.h"
 #include "host/parallel.h"
 #include "host/tile.h"

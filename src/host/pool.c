@@ -1,76 +1,119 @@
-/* pool.c: windows and staging of the pooling kernels. */
-#include "host/pool.h"
+/* pool.c: maxima and averages over windows, their gradients, and the adjoint of the maxima's. */
+#ifndef EK_REAL
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
 
-#include "host/bounds.h"
-#include "host/layout.h"
+#include "host/host.h"
 #include "host/parallel.h"
 #include "host/stage.h"
 
-ek_pool ek_pool_of(const ek_tensor *x, const ek_tensor *y, const ek_pool_params *params)
+/* Channels are computed in blocks that fit the registers and the stack. */
+enum { BLOCK = 64 };
+
+/* Planes of up to three dimensions; missing ones come first, with size 1. x (N, in, C) and y (N,
+ * out, C) are channels-last, in the order of their names. */
+typedef struct pool {
+    int64_t samples, channels;
+    int64_t in[3], out[3];
+    int64_t in_plane, out_plane;
+    int64_t kernel[3], stride[3], padding[3], dilation[3];
+    bool adaptive; /* windows by the sizes alone */
+    bool count_include_pad;
+    void *x, *y;              /* or their gradients */
+    int64_t *index;           /* (N, out, C), of maxima only */
+    atomic_bool out_of_range; /* set by kernels that read a position outside of the plane */
+} pool;
+
+/* One dimension of a window: first position, number of positions inside the plane and the step
+ * between them, and how many positions count for the mean. */
+typedef struct window {
+    int64_t first, count, step, divisor;
+} window;
+
+/* An integer of the size of a maximum, for its position in the plane. */
+typedef int32_t position_f32;
+typedef int64_t position_f64;
+
+/* Whether the position can be read from or added to. */
+static inline bool pool_holds(pool *p, int64_t position)
 {
-    ek_pool pool = {.samples = x->shape[0],
-                    .channels = x->shape[1],
-                    .in_plane = 1,
-                    .out_plane = 1,
-                    .adaptive = !params,
-                    .count_include_pad = params && params->count_include_pad};
+    if (position >= 0 && position < p->in_plane)
+        return true;
+    atomic_store_explicit(&p->out_of_range, true, memory_order_relaxed);
+    return false;
+}
+
+static inline int64_t pool_blocks(const pool *p)
+{
+    return (p->channels + BLOCK - 1) / BLOCK;
+}
+
+/* params NULL: adaptive. */
+static pool pool_of(const ek_tensor *x, const ek_tensor *y, const ek_pool_params *params)
+{
+    pool p = {.samples = x->shape[0],
+              .channels = x->shape[1],
+              .in_plane = 1,
+              .out_plane = 1,
+              .adaptive = !params,
+              .count_include_pad = params && params->count_include_pad};
     int dims = x->ndim - 2;
     for (int i = 0; i < 3; i++) {
         int d = i - (3 - dims);
         bool real = d >= 0 && params;
-        pool.in[i] = d < 0 ? 1 : x->shape[2 + d];
-        pool.out[i] = d < 0 ? 1 : y->shape[2 + d];
-        pool.in_plane *= pool.in[i];
-        pool.out_plane *= pool.out[i];
-        pool.kernel[i] = real ? params->kernel[d] : 1;
-        pool.stride[i] = real ? params->stride[d] : 1;
-        pool.padding[i] = real ? params->padding[d] : 0;
-        pool.dilation[i] = real && params->dilation[d] > 1 ? params->dilation[d] : 1;
+        p.in[i] = d < 0 ? 1 : x->shape[2 + d];
+        p.out[i] = d < 0 ? 1 : y->shape[2 + d];
+        p.in_plane *= p.in[i];
+        p.out_plane *= p.out[i];
+        p.kernel[i] = real ? params->kernel[d] : 1;
+        p.stride[i] = real ? params->stride[d] : 1;
+        p.padding[i] = real ? params->padding[d] : 0;
+        p.dilation[i] = real && params->dilation[d] > 1 ? params->dilation[d] : 1;
     }
-    return pool;
+    return p;
 }
 
-static ek_window window_of(const ek_pool *pool, int dim, int64_t i)
+static window pool_window_along(const pool *p, int dim, int64_t i)
 {
-    int64_t size = pool->in[dim];
-    ek_window w = {.step = pool->dilation[dim]};
-    if (pool->adaptive) {
-        int64_t n = pool->out[dim];
+    int64_t size = p->in[dim];
+    window w = {.step = p->dilation[dim]};
+    if (p->adaptive) {
+        int64_t n = p->out[dim];
         w.first = i * size / n;
         w.count = ((i + 1) * size + n - 1) / n - w.first;
         w.divisor = w.count;
         return w;
     }
-    int64_t begin = i * pool->stride[dim] - pool->padding[dim];
-    int64_t end = begin + pool->kernel[dim] * w.step; /* after the last tap's step */
-    int64_t padded = size + pool->padding[dim];
+    int64_t begin = i * p->stride[dim] - p->padding[dim];
+    int64_t end = begin + p->kernel[dim] * w.step; /* after the last tap's step */
+    int64_t padded = size + p->padding[dim];
     w.divisor = (end < padded ? end : padded) - begin;
     w.first = begin < 0 ? begin + (-begin + w.step - 1) / w.step * w.step : begin;
     int64_t last = end < size ? end : size;
     w.count = last > w.first ? (last - w.first + w.step - 1) / w.step : 0;
-    if (!pool->count_include_pad)
+    if (!p->count_include_pad)
         w.divisor = w.count;
     return w;
 }
 
-void ek_pool_window(const ek_pool *pool, int64_t position, ek_window window[3])
+/* The window of one output position (of the plane) in all three dimensions. */
+static void pool_window(const pool *p, int64_t position, window w[3])
 {
     for (int dim = 2; dim >= 0; dim--) {
-        window[dim] = window_of(pool, dim, position % pool->out[dim]);
-        position /= pool->out[dim];
+        w[dim] = pool_window_along(p, dim, position % p->out[dim]);
+        position /= p->out[dim];
     }
 }
 
-static bool fits(const ek_tensor *tensor, ek_dtype dtype)
-{
-    return !tensor || (tensor->dtype == dtype && ek_is_channels_last(tensor));
-}
+#define EK_FOR_REALS "host/pool.c"
+#include "kernels/for_reals.h"
 
 /* The sentence for the first position out of range, in the row-major order of `index`. */
-static int fail_position(const ek_tensor *index, int64_t plane)
+static int pool_fail_position(const ek_tensor *index, int64_t plane)
 {
     int64_t at, value;
-    if (!ek_find_outside(index, plane, &at, &value))
+    if (!ek_find_outside(index, plane, NULL, &at, &value))
         return EK_FAIL(EK_E_INVALID, "positions of maxima changed while they were read");
     return EK_FAIL(EK_E_INVALID,
                    "position %lld of maximum %lld is out of range for a plane of %lld; it must be "
@@ -78,42 +121,242 @@ static int fail_position(const ek_tensor *index, int64_t plane)
                    (long long)value, (long long)at, (long long)plane, (long long)plane - 1);
 }
 
-int ek_pool_run(ek_dev *dev, const ek_pool_job *job, const ek_tensor *x, const ek_tensor *y,
-                const ek_tensor *index, const ek_pool_params *params)
+/* What a kernel computes. Items are (sample, channel block) if it is x, else (sample, output
+ * position). */
+typedef enum pool_output { COMPUTES_X, COMPUTES_Y, COMPUTES_Y_INDEX } pool_output;
+
+/* Stages x and y (and index, unless NULL) as channels-last of the dtype that bf16 computes in, runs
+ * the kernel of that dtype over all items, and stages out what is computed. */
+static int pool_run(ek_dev *dev, pool_output output, ek_parallel_body *f32, ek_parallel_body *f64,
+                    const ek_tensor *x, const ek_tensor *y, const ek_tensor *index,
+                    const ek_pool_params *params)
 {
     ek_dtype dtype = x->dtype == EK_F64 ? EK_F64 : EK_F32;
-    bool computes_x = job->output == EK_POOL_COMPUTES_X;
-    bool computes_index = job->output == EK_POOL_COMPUTES_Y_INDEX;
-    ek_stage stages[3] = {{.nbytes = 0}};
-    ek_stage *sx = &stages[0], *sy = &stages[1], *si = &stages[2];
-    ek_pool pool = ek_pool_of(x, y, params);
-    if (pool.in_plane > INT32_MAX)
+    bool computes_x = output == COMPUTES_X, computes_index = output == COMPUTES_Y_INDEX;
+    ek_stage sx = {.nbytes = 0}, sy = sx, si = sx;
+    pool p = pool_of(x, y, params);
+    if (p.in_plane > INT32_MAX)
         return EK_FAIL(EK_E_SHAPE, "pooling over planes of %lld positions; at most %d are possible",
-                       (long long)pool.in_plane, INT32_MAX);
+                       (long long)p.in_plane, INT32_MAX);
     int rc;
-    EK_TRY_GOTO(ek_stage_begin(sx, dev, x, dtype, 1, fits(x, dtype), !computes_x), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(sy, dev, y, dtype, 1, fits(y, dtype), computes_x), rc, end);
-    EK_TRY_GOTO(ek_stage_begin(si, dev, index, EK_I64, 1, fits(index, EK_I64), !computes_index), rc,
-                end);
-    pool.x = ek_tensor_address(sx->tensor);
-    pool.y = ek_tensor_address(sy->tensor);
-    pool.index = index ? ek_tensor_address(si->tensor) : NULL;
+    EK_TRY_GOTO(ek_stage_image(&sx, dev, x, dtype, !computes_x), rc, end);
+    EK_TRY_GOTO(ek_stage_image(&sy, dev, y, dtype, computes_x), rc, end);
+    EK_TRY_GOTO(ek_stage_image(&si, dev, index, EK_I64, !computes_index), rc, end);
+    p.x = ek_tensor_address(sx.tensor);
+    p.y = ek_tensor_address(sy.tensor);
+    p.index = index ? ek_tensor_address(si.tensor) : NULL;
 
     /* About 20000 elements are worth another thread. */
-    int64_t elements = pool.in_plane * pool.channels;
-    int64_t count = pool.samples * pool.out_plane;
-    int64_t item = elements / (pool.out_plane > 0 ? pool.out_plane : 1) + pool.channels;
-    if (job->by_sample) {
-        count = pool.samples * ek_pool_blocks(&pool);
-        item = elements < EK_POOL_BLOCK * pool.in_plane ? elements : EK_POOL_BLOCK * pool.in_plane;
+    int64_t elements = p.in_plane * p.channels, count = p.samples * p.out_plane;
+    int64_t item = elements / (p.out_plane > 0 ? p.out_plane : 1) + p.channels;
+    if (computes_x) {
+        count = p.samples * pool_blocks(&p);
+        item = elements < BLOCK * p.in_plane ? elements : BLOCK * p.in_plane;
     }
-    if (pool.channels > 0)
-        ek_parallel_for(dev, count, 1 + 20000 / (item + 1), dtype == EK_F64 ? job->f64 : job->f32,
-                        &pool);
-    if (atomic_load_explicit(&pool.out_of_range, memory_order_relaxed))
-        rc = fail_position(index, pool.in_plane);
+    if (p.channels > 0)
+        ek_parallel_for(dev, count, 1 + 20000 / (item + 1), dtype == EK_F64 ? f64 : f32, &p);
+    if (atomic_load_explicit(&p.out_of_range, memory_order_relaxed))
+        rc = pool_fail_position(index, p.in_plane);
 end:
-    rc = ek_stage_end(sx, dev, computes_x, rc);
-    rc = ek_stage_end(sy, dev, !computes_x, rc);
-    return ek_stage_end(si, dev, computes_index, rc);
+    rc = ek_stage_end(&sx, dev, computes_x, rc);
+    rc = ek_stage_end(&sy, dev, !computes_x, rc);
+    return ek_stage_end(&si, dev, computes_index, rc);
 }
+
+int ek_host_max_pool_forward(ek_dev *dev, ek_tensor *y, ek_tensor *index, const ek_tensor *x,
+                             const ek_pool_params *params)
+{
+    return pool_run(dev, COMPUTES_Y_INDEX, pool_forward_f32, pool_forward_f64, x, y, index, params);
+}
+
+int ek_host_max_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                              const ek_tensor *index, const ek_pool_params *params)
+{
+    (void)params; /* positions say where; windows only bound them */
+    return pool_run(dev, COMPUTES_X, max_gradient_f32, max_gradient_f64, dx, dy, index, NULL);
+}
+
+int ek_host_max_pool_gather(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *index)
+{
+    return pool_run(dev, COMPUTES_Y, max_gather_f32, max_gather_f64, x, y, index, NULL);
+}
+
+int ek_host_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                             const ek_pool_params *params)
+{
+    return pool_run(dev, COMPUTES_Y, pool_forward_f32, pool_forward_f64, x, y, NULL, params);
+}
+
+int ek_host_avg_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                              const ek_pool_params *params)
+{
+    return pool_run(dev, COMPUTES_X, avg_gradient_f32, avg_gradient_f64, dx, dy, NULL, params);
+}
+
+int ek_host_adaptive_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x)
+{
+    return ek_host_avg_pool_forward(dev, y, x, NULL);
+}
+
+int ek_host_adaptive_avg_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy)
+{
+    return ek_host_avg_pool_gradient(dev, dx, dy, NULL);
+}
+
+#else /* for each EK_REAL */
+
+/* The maximum of `channels` (at most a block) neighbouring channels over one window. */
+static inline void EK_NAME(max_window)(const pool *p, const window w[3], const EK_REAL *x,
+                                       int64_t channels, EK_REAL *y, int64_t *index)
+{
+    EK_REAL best[BLOCK];
+    EK_NAME(position) at[BLOCK];
+    int64_t first = (w[0].first * p->in[1] + w[1].first) * p->in[2] + w[2].first;
+    for (int64_t c = 0; c < channels; c++) {
+        best[c] = -(EK_REAL)INFINITY;
+        at[c] = (EK_NAME(position))first;
+    }
+    for (int64_t i = 0; i < w[0].count; i++) {
+        for (int64_t j = 0; j < w[1].count; j++) {
+            for (int64_t k = 0; k < w[2].count; k++) {
+                int64_t position =
+                    first + (i * w[0].step * p->in[1] + j * w[1].step) * p->in[2] + k * w[2].step;
+                const EK_REAL *from = x + position * p->channels;
+                EK_NAME(position) here = (EK_NAME(position))position;
+                for (int64_t c = 0; c < channels; c++) {
+                    EK_REAL value = from[c];
+                    bool better = (value > best[c]) | (value != value); /* NaN wins */
+                    best[c] = better ? value : best[c];
+                    at[c] = better ? here : at[c];
+                }
+            }
+        }
+    }
+    for (int64_t c = 0; c < channels; c++)
+        y[c] = best[c];
+    for (int64_t c = 0; c < channels; c++)
+        index[c] = at[c];
+}
+
+static inline void EK_NAME(avg_window)(const pool *p, const window w[3], const EK_REAL *x,
+                                       int64_t channels, EK_REAL *y)
+{
+    EK_REAL sum[BLOCK];
+    for (int64_t c = 0; c < channels; c++)
+        sum[c] = 0;
+    for (int64_t i = 0; i < w[0].count; i++) {
+        for (int64_t j = 0; j < w[1].count; j++) {
+            const EK_REAL *from =
+                x + (((w[0].first + i) * p->in[1] + w[1].first + j) * p->in[2] + w[2].first) *
+                        p->channels;
+            for (int64_t k = 0; k < w[2].count; k++, from += p->channels)
+                for (int64_t c = 0; c < channels; c++)
+                    sum[c] += from[c];
+        }
+    }
+    EK_REAL divisor = (EK_REAL)(w[0].divisor * w[1].divisor * w[2].divisor);
+    for (int64_t c = 0; c < channels; c++)
+        y[c] = sum[c] / divisor;
+}
+
+/* The maxima of windows if there is room for their positions, else the averages. */
+EK_MULTIVERSION static void EK_NAME(pool_forward)(void *context, int64_t begin, int64_t end)
+{
+    const pool *p = context;
+    for (int64_t item = begin; item < end; item++) {
+        window w[3];
+        pool_window(p, item % p->out_plane, w);
+        const EK_REAL *x = (const EK_REAL *)p->x + item / p->out_plane * p->in_plane * p->channels;
+        EK_REAL *y = (EK_REAL *)p->y + item * p->channels;
+        int64_t *index = p->index ? p->index + item * p->channels : NULL, c = 0;
+        for (; c + BLOCK <= p->channels; c += BLOCK)
+            if (index)
+                EK_NAME(max_window)(p, w, x + c, BLOCK, y + c, index + c);
+            else
+                EK_NAME(avg_window)(p, w, x + c, BLOCK, y + c);
+        if (c < p->channels && index)
+            EK_NAME(max_window)(p, w, x + c, p->channels - c, y + c, index + c);
+        else if (c < p->channels)
+            EK_NAME(avg_window)(p, w, x + c, p->channels - c, y + c);
+    }
+}
+
+/* Items are (sample, block of channels): no two write the same element. */
+static void EK_NAME(max_gradient)(void *context, int64_t begin, int64_t end)
+{
+    pool *p = context;
+    int64_t blocks = pool_blocks(p);
+    for (int64_t item = begin; item < end; item++) {
+        int64_t sample = item / blocks, first = item % blocks * BLOCK;
+        int64_t last = first + BLOCK < p->channels ? first + BLOCK : p->channels;
+        EK_REAL *dx = (EK_REAL *)p->x + sample * p->in_plane * p->channels;
+        const EK_REAL *dy = (const EK_REAL *)p->y + sample * p->out_plane * p->channels;
+        const int64_t *index = p->index + sample * p->out_plane * p->channels;
+        for (int64_t i = 0; i < p->in_plane; i++)
+            memset(dx + i * p->channels + first, 0, (size_t)(last - first) * sizeof(EK_REAL));
+        for (int64_t i = 0; i < p->out_plane; i++) {
+            for (int64_t c = first; c < last; c++) {
+                int64_t at = i * p->channels + c;
+                if (pool_holds(p, index[at]))
+                    dx[index[at] * p->channels + c] += dy[at];
+            }
+        }
+    }
+}
+
+static void EK_NAME(max_gather)(void *context, int64_t begin, int64_t end)
+{
+    pool *p = context;
+    for (int64_t item = begin; item < end; item++) {
+        const EK_REAL *x = (const EK_REAL *)p->x + item / p->out_plane * p->in_plane * p->channels;
+        EK_REAL *y = (EK_REAL *)p->y + item * p->channels;
+        const int64_t *index = p->index + item * p->channels;
+        for (int64_t c = 0; c < p->channels; c++)
+            y[c] = pool_holds(p, index[c]) ? x[index[c] * p->channels + c] : 0;
+    }
+}
+
+static inline void EK_NAME(avg_spread)(const pool *p, const window w[3], const EK_REAL *dy,
+                                       int64_t channels, EK_REAL *dx)
+{
+    EK_REAL share[BLOCK];
+    EK_REAL divisor = (EK_REAL)(w[0].divisor * w[1].divisor * w[2].divisor);
+    for (int64_t c = 0; c < channels; c++)
+        share[c] = dy[c] / divisor;
+    for (int64_t i = 0; i < w[0].count; i++) {
+        for (int64_t j = 0; j < w[1].count; j++) {
+            EK_REAL *to =
+                dx + (((w[0].first + i) * p->in[1] + w[1].first + j) * p->in[2] + w[2].first) *
+                         p->channels;
+            for (int64_t k = 0; k < w[2].count; k++, to += p->channels)
+                for (int64_t c = 0; c < channels; c++)
+                    to[c] += share[c];
+        }
+    }
+}
+
+/* Items are (sample, block of channels): no two write the same element. */
+EK_MULTIVERSION static void EK_NAME(avg_gradient)(void *context, int64_t begin, int64_t end)
+{
+    const pool *p = context;
+    int64_t blocks = pool_blocks(p);
+    for (int64_t item = begin; item < end; item++) {
+        int64_t sample = item / blocks, first = item % blocks * BLOCK;
+        int64_t count = p->channels - first;
+        count = count < BLOCK ? count : BLOCK;
+        EK_REAL *dx = (EK_REAL *)p->x + sample * p->in_plane * p->channels + first;
+        const EK_REAL *dy = (const EK_REAL *)p->y + sample * p->out_plane * p->channels + first;
+        for (int64_t i = 0; i < p->in_plane; i++)
+            memset(dx + i * p->channels, 0, (size_t)count * sizeof(EK_REAL));
+        for (int64_t i = 0; i < p->out_plane; i++, dy += p->channels) {
+            window w[3];
+            pool_window(p, i, w);
+            if (count == BLOCK)
+                EK_NAME(avg_spread)(p, w, dy, BLOCK, dx);
+            else
+                EK_NAME(avg_spread)(p, w, dy, count, dx);
+        }
+    }
+}
+
+#endif

@@ -1,4 +1,4 @@
-/* Reductions. The reduced elements of one output are cut into blocks by their number alone, blocks
+/* reduce.c: reductions. The reduced elements of one output are cut into blocks by their number alone, blocks
  * are summed in f64 (integers in i64) and joined in order, so that results don't depend on threads.
  */
 #include <math.h>

@@ -1,31 +1,27 @@
-/* Softmax and log-softmax along one dimension, and their gradients. */
-#include "host/axis.h"
+/* softmax.c: softmax and log-softmax along one dimension, and their gradients. */
+#ifndef EK_REAL
 #include "host/host.h"
 #include "host/parallel.h"
+#include "host/tile.h"
 #include "kernels/formulas.h"
 
 /* Most rows of a block; rows shorter than NARROW are worked on together. */
 enum { ROWS = 512, NARROW = 32 };
 
-#define EK_REAL float
-#define EK_NAME(name) name##_f32
-#include "host/softmax_real.h"
-#undef EK_REAL
-#undef EK_NAME
-
-#define EK_REAL double
-#define EK_NAME(name) name##_f64
-#include "host/softmax_real.h"
-#undef EK_REAL
-#undef EK_NAME
+/* Computes rows of `out` from those of one or two tensors. */
+typedef void softmax_body(int64_t rows, int64_t size, void *out, const void *a, const void *b,
+                          bool logarithm);
 
 typedef struct softmax_job {
     ek_axis axis;
-    ek_axis_operand out, a, b;
+    ek_axis_operand operand[3]; /* 0 is the output */
+    softmax_body *body;
     bool logarithm;
 } softmax_job;
 
-/* Slots: x, y. */
+#define EK_FOR_REALS "host/softmax.c"
+#include "kernels/for_reals.h"
+
 static void softmax_part(void *context, void *const *slots, int64_t begin, int64_t end)
 {
     const softmax_job *job = context;
@@ -34,66 +30,234 @@ static void softmax_part(void *context, void *const *slots, int64_t begin, int64
     ek_cursor_init(&axis->walk, &cursor, begin);
     while (begin < end) {
         int64_t rows = ek_axis_rows(axis, &cursor, end - begin);
-        const void *x = ek_axis_load(axis, &cursor, &job->a, rows, slots[0]);
-        void *y = ek_axis_target(axis, &cursor, &job->out, rows, slots[1]);
-        if (axis->type == EK_CLASS_F32)
-            softmax_block_f32(rows, axis->size, y, x, job->logarithm);
-        else
-            softmax_block_f64(rows, axis->size, y, x, job->logarithm);
-        ek_axis_store(axis, &cursor, &job->out, rows, y, slots[1]);
+        const void *in[3] = {NULL};
+        for (int k = 1; k < axis->walk.operands; k++)
+            in[k] = ek_axis_load(axis, &cursor, &job->operand[k], rows, slots[k]);
+        void *out = ek_axis_target(axis, &cursor, &job->operand[0], rows, slots[0]);
+        job->body(rows, axis->size, out, in[1], in[2], job->logarithm);
+        ek_axis_store(axis, &cursor, &job->operand[0], rows, out, slots[0]);
         ek_cursor_advance(&axis->walk, &cursor, rows);
         begin += rows;
     }
 }
 
-int ek_host_softmax(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool logarithm)
+/* Tensor 0 is the output. */
+static int softmax_run(ek_dev *dev, const ek_tensor *const *tensors, int count, int dim,
+                       bool logarithm, softmax_body *f32, softmax_body *f64)
 {
-    if (ek_count(x) == 0)
+    static const bool has_axis[] = {true, true, true};
+    if (ek_count(tensors[0]) == 0)
         return 0;
     softmax_job job = {.logarithm = logarithm};
-    EK_TRY(ek_axis_begin(&job.axis, dev, (const ek_tensor *[]){x, y}, (const bool[]){true, true}, 2,
-                         dim));
-    job.a = ek_axis_operand_of(&job.axis, 0, x, dim);
-    job.out = ek_axis_operand_of(&job.axis, 1, y, dim);
+    EK_TRY(ek_axis_begin(&job.axis, dev, tensors, has_axis, count, dim));
+    for (int k = 0; k < count; k++)
+        job.operand[k] = ek_axis_operand_of(&job.axis, k, tensors[k], dim);
+    job.body = job.axis.type == EK_CLASS_F32 ? f32 : f64;
     ek_axis_for(&job.axis, dev, softmax_part, &job);
     ek_axis_end(&job.axis, dev);
     return 0;
 }
 
-/* Slots: dx, dy, y. */
-static void gradient_part(void *context, void *const *slots, int64_t begin, int64_t end)
+int ek_host_softmax(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool logarithm)
 {
-    const softmax_job *job = context;
-    const ek_axis *axis = &job->axis;
-    ek_cursor cursor;
-    ek_cursor_init(&axis->walk, &cursor, begin);
-    while (begin < end) {
-        int64_t rows = ek_axis_rows(axis, &cursor, end - begin);
-        const void *dy = ek_axis_load(axis, &cursor, &job->a, rows, slots[1]);
-        const void *y = ek_axis_load(axis, &cursor, &job->b, rows, slots[2]);
-        void *dx = ek_axis_target(axis, &cursor, &job->out, rows, slots[0]);
-        if (axis->type == EK_CLASS_F32)
-            gradient_block_f32(rows, axis->size, dx, dy, y, job->logarithm);
-        else
-            gradient_block_f64(rows, axis->size, dx, dy, y, job->logarithm);
-        ek_axis_store(axis, &cursor, &job->out, rows, dx, slots[0]);
-        ek_cursor_advance(&axis->walk, &cursor, rows);
-        begin += rows;
-    }
+    return softmax_run(dev, (const ek_tensor *[]){y, x}, 2, dim, logarithm, softmax_block_f32,
+                       softmax_block_f64);
 }
 
 int ek_host_softmax_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *y,
                              int dim, bool logarithm)
 {
-    if (ek_count(dx) == 0)
-        return 0;
-    softmax_job job = {.logarithm = logarithm};
-    EK_TRY(ek_axis_begin(&job.axis, dev, (const ek_tensor *[]){dx, dy, y},
-                         (const bool[]){true, true, true}, 3, dim));
-    job.out = ek_axis_operand_of(&job.axis, 0, dx, dim);
-    job.a = ek_axis_operand_of(&job.axis, 1, dy, dim);
-    job.b = ek_axis_operand_of(&job.axis, 2, y, dim);
-    ek_axis_for(&job.axis, dev, gradient_part, &job);
-    ek_axis_end(&job.axis, dev);
-    return 0;
+    return softmax_run(dev, (const ek_tensor *[]){dx, dy, y}, 3, dim, logarithm, gradient_block_f32,
+                       gradient_block_f64);
 }
+
+#else /* for each EK_REAL */
+
+/* ---- the stable exponentials of softmax and cross entropy ---- */
+
+/* Of 8 elements or more, in 8 lanes. NaN wins, so that it stays. */
+EK_MULTIVERSION
+static EK_REAL EK_NAME(largest_of)(int64_t size, const EK_REAL *row)
+{
+    EK_REAL m[8];
+    int64_t c = 0;
+    for (int j = 0; j < 8; j++)
+        m[j] = row[0];
+    for (; c + 8 <= size; c += 8)
+        for (int j = 0; j < 8; j++)
+            m[j] = ((row[c + j] > m[j]) | (row[c + j] != row[c + j])) ? row[c + j] : m[j];
+    EK_REAL most = m[0];
+    for (int j = 1; j < 8; j++)
+        most = ((m[j] > most) | (m[j] != m[j])) ? m[j] : most;
+    for (; c < size; c++)
+        most = ((row[c] > most) | (row[c] != row[c])) ? row[c] : most;
+    return most;
+}
+
+/* e = exp(x - largest), and per row the largest and the sum of e. NaN wins, so that it stays. */
+EK_MULTIVERSION
+static void EK_NAME(soften)(int64_t rows, int64_t size, const EK_REAL *restrict x,
+                            EK_REAL *restrict e, EK_REAL *restrict largest, EK_REAL *restrict sum)
+{
+    if (size < NARROW) { /* all rows at once: a row alone is too short for vectors */
+        for (int64_t r = 0; r < rows; r++)
+            largest[r] = x[r * size];
+        for (int64_t c = 1; c < size; c++)
+            for (int64_t r = 0; r < rows; r++) {
+                EK_REAL v = x[r * size + c];
+                largest[r] = ((v > largest[r]) | (v != v)) ? v : largest[r];
+            }
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < size; c++)
+                e[r * size + c] = x[r * size + c] - largest[r];
+        for (int64_t i = 0; i < rows * size; i++)
+            e[i] = EK_NAME(ek_exp)(e[i]);
+        for (int64_t r = 0; r < rows; r++)
+            sum[r] = e[r * size];
+        for (int64_t c = 1; c < size; c++)
+            for (int64_t r = 0; r < rows; r++)
+                sum[r] += e[r * size + c];
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        const EK_REAL *row = x + r * size;
+        EK_REAL most = EK_NAME(largest_of)(size, row);
+        largest[r] = most;
+        for (int64_t c = 0; c < size; c++)
+            e[r * size + c] = row[c] - most;
+    }
+    for (int64_t i = 0; i < rows * size; i++)
+        e[i] = EK_NAME(ek_exp)(e[i]);
+    for (int64_t r = 0; r < rows; r++) {
+        const EK_REAL *row = e + r * size;
+        double lane[8] = {0}, total = 0;
+        int64_t c = 0;
+        for (; c + 8 <= size; c += 8)
+            for (int j = 0; j < 8; j++)
+                lane[j] += (double)row[c + j];
+        if (c > 0)
+            for (int j = 0; j < 8; j++)
+                total += lane[j];
+        for (; c < size; c++)
+            total += (double)row[c];
+        sum[r] = (EK_REAL)total;
+    }
+}
+
+/* The sum of soften for one long row, of which only a tile is softened at a time. */
+EK_MULTIVERSION
+static EK_REAL EK_NAME(soften_sum)(int64_t size, const EK_REAL *restrict row, EK_REAL most)
+{
+    EK_REAL e[EK_TILE];
+    double lane[8] = {0}, total = 0;
+    for (int64_t at = 0; at < size; at += EK_TILE) {
+        int64_t n = size - at < EK_TILE ? size - at : EK_TILE, c = 0;
+        for (int64_t i = 0; i < n; i++)
+            e[i] = row[at + i] - most;
+        for (int64_t i = 0; i < n; i++)
+            e[i] = EK_NAME(ek_exp)(e[i]);
+        for (; c + 8 <= n; c += 8)
+            for (int j = 0; j < 8; j++)
+                lane[j] += (double)e[c + j];
+        if (at + n < size)
+            continue;
+        for (int j = 0; j < 8; j++)
+            total += lane[j];
+        for (; c < n; c++)
+            total += (double)e[c];
+    }
+    return (EK_REAL)total;
+}
+
+void EK_NAME(ek_exp_sums)(int64_t rows, int64_t size, const EK_REAL *x, EK_REAL *largest,
+                          EK_REAL *sum)
+{
+    if (rows * size <= EK_TILE) {
+        EK_REAL e[EK_TILE];
+        EK_NAME(soften)(rows, size, x, e, largest, sum);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        largest[r] = EK_NAME(largest_of)(size, x + r * size);
+        sum[r] = EK_NAME(soften_sum)(size, x + r * size, largest[r]);
+    }
+}
+
+/* ---- softmax ---- */
+
+EK_MULTIVERSION
+static double EK_NAME(sum_of)(int64_t size, const EK_REAL *x)
+{
+    double lane[8] = {0}, total = 0;
+    int64_t c = 0;
+    for (; c + 8 <= size; c += 8)
+        for (int j = 0; j < 8; j++)
+            lane[j] += (double)x[c + j];
+    for (int j = 0; j < 8; j++)
+        total += lane[j];
+    for (; c < size; c++)
+        total += (double)x[c];
+    return total;
+}
+
+EK_MULTIVERSION
+static double EK_NAME(dot_of)(int64_t size, const EK_REAL *x, const EK_REAL *y)
+{
+    double lane[8] = {0}, total = 0;
+    int64_t c = 0;
+    for (; c + 8 <= size; c += 8)
+        for (int j = 0; j < 8; j++)
+            lane[j] += (double)x[c + j] * (double)y[c + j];
+    for (int j = 0; j < 8; j++)
+        total += lane[j];
+    for (; c < size; c++)
+        total += (double)x[c] * (double)y[c];
+    return total;
+}
+
+/* y = e / sum, e = exp(x - largest), or x - largest - log(sum) */
+EK_MULTIVERSION
+static void EK_NAME(softmax_block)(int64_t rows, int64_t size, void *out, const void *in,
+                                   const void *none, bool logarithm)
+{
+    (void)none;
+    EK_REAL *restrict y = out, largest[ROWS], sum[ROWS];
+    const EK_REAL *restrict x = in;
+    EK_NAME(soften)(rows, size, x, y, largest, sum);
+    for (int64_t r = 0; r < rows; r++)
+        sum[r] = logarithm ? EK_NAME(ek_log)(sum[r]) : 1 / sum[r];
+    if (logarithm) {
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < size; c++)
+                y[r * size + c] = x[r * size + c] - largest[r] - sum[r];
+    } else {
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < size; c++)
+                y[r * size + c] *= sum[r];
+    }
+}
+
+EK_MULTIVERSION
+static void EK_NAME(gradient_row)(int64_t size, EK_REAL *restrict dx, const EK_REAL *restrict dy,
+                                  const EK_REAL *restrict y, EK_REAL sum, bool logarithm)
+{
+    if (logarithm)
+        for (int64_t c = 0; c < size; c++)
+            dx[c] = dy[c] - EK_NAME(ek_exp)(y[c]) * sum;
+    else
+        for (int64_t c = 0; c < size; c++)
+            dx[c] = y[c] * (dy[c] - sum);
+}
+
+static void EK_NAME(gradient_block)(int64_t rows, int64_t size, void *out, const void *in,
+                                    const void *of, bool logarithm)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        EK_REAL *dx = (EK_REAL *)out + r * size;
+        const EK_REAL *dy = (const EK_REAL *)in + r * size, *y = (const EK_REAL *)of + r * size;
+        double sum = logarithm ? EK_NAME(sum_of)(size, dy) : EK_NAME(dot_of)(size, dy, y);
+        EK_NAME(gradient_row)(size, dx, dy, y, (EK_REAL)sum, logarithm);
+    }
+}
+
+#endif

@@ -1,3 +1,4 @@
+/* stage.c: see stage.h. */
 #include "host/stage.h"
 
 #include "host/host.h"
@@ -8,7 +9,7 @@ int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dt
     stage->nbytes = 0;
     stage->original = (ek_tensor *)x; /* written only by a stage that was begun for an output */
     stage->tensor = stage->original;
-    if (keep || x == NULL)
+    if (keep || !x)
         return 0;
     size_t nbytes = (size_t)ek_count(x) * ek_dtype_size(dtype);
     void *data;
@@ -34,6 +35,12 @@ int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dt
     return rc < 0 ? ek_stage_end(stage, dev, false, rc) : 0;
 }
 
+int ek_stage_image(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, bool load)
+{
+    bool keep = !x || (x->dtype == dtype && ek_is_channels_last(x));
+    return ek_stage_begin(stage, dev, x, dtype, 1, keep, load);
+}
+
 int ek_stage_end(ek_stage *stage, ek_dev *dev, bool store, int rc)
 {
     if (stage->nbytes == 0)
@@ -44,4 +51,28 @@ int ek_stage_end(ek_stage *stage, ek_dev *dev, bool store, int rc)
     ek_dev_free(dev, stage->storage.data, nbytes, EK_MEMORY_WORKSPACE);
     stage->nbytes = 0;
     return rc;
+}
+
+void ek_channels_last_strides(int ndim, const int64_t *shape, int64_t *stride)
+{
+    int64_t step = shape[1];
+    stride[1] = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        if (i == 1)
+            continue;
+        stride[i] = step;
+        step *= shape[i];
+    }
+}
+
+bool ek_is_channels_last(const ek_tensor *tensor)
+{
+    int64_t stride[EK_MAX_DIMS];
+    if (tensor->ndim < 2)
+        return false;
+    ek_channels_last_strides(tensor->ndim, tensor->shape, stride);
+    for (int i = 0; i < tensor->ndim; i++)
+        if (tensor->shape[i] != 1 && tensor->stride[i] != stride[i])
+            return false;
+    return true;
 }

@@ -1,4 +1,5 @@
-/* stage.h: a tensor as a dense copy of another dtype or layout, for kernels that read only some. */
+/* stage.h: tensors in the dtype and order of memory that a kernel reads: the original if it is
+ * like that, else a dense copy. */
 #ifndef EK_HOST_STAGE_H
 #define EK_HOST_STAGE_H
 
@@ -15,11 +16,18 @@ typedef struct ek_stage {
 
 /* Makes a stage for x: x itself with `keep`, else workspace of `dtype` whose memory runs with
  * dimension `axis` fastest and the others in row-major order. With `load` the elements are copied
- * in. */
+ * in. x may be NULL: so is `tensor` then. */
 int ek_stage_begin(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, int axis,
                    bool keep, bool load);
+/* The same as channels-last: x itself if it is that, and of `dtype`. */
+int ek_stage_image(ek_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype, bool load);
 /* With `store`, copies back into the original; frees the workspace. Keeps `rc` if it is an
  * error. */
 int ek_stage_end(ek_stage *stage, ek_dev *dev, bool store, int rc);
+
+/* Dense with dimension 1 fastest and the others in order, for any number of dimensions from 2 on.
+ * Dimensions of size 1 don't matter. */
+bool ek_is_channels_last(const ek_tensor *tensor);
+void ek_channels_last_strides(int ndim, const int64_t *shape, int64_t *stride);
 
 #endif

@@ -1,9 +1,13 @@
+/* tile.c: see tile.h. */
 #include "host/tile.h"
 
 #include "host/parallel.h"
 #include "kernels/formulas.h"
 
-enum { SHORT_ROW = 128 }; /* shorter rows share a tile */
+enum {
+    SHORT_ROW = 128,  /* shorter rows share a tile */
+    SHORT_BLOCK = 512 /* elements of a block of rows along one dimension, if these are short */
+};
 
 ek_class ek_class_of(ek_dtype dtype)
 {
@@ -22,6 +26,11 @@ bool ek_class_is_dtype(ek_class type, ek_dtype dtype)
 {
     return (type == EK_CLASS_F32 && dtype == EK_F32) || (type == EK_CLASS_F64 && dtype == EK_F64) ||
            (type == EK_CLASS_I64 && dtype == EK_I64);
+}
+
+static size_t class_size(ek_class type)
+{
+    return type == EK_CLASS_F32 ? sizeof(float) : sizeof(double);
 }
 
 /* ---- rows ---- */
@@ -137,33 +146,28 @@ int64_t ek_tile_count(const ek_walk *walk, const ek_cursor *cursor, int64_t rest
     return count < rest ? count : rest;
 }
 
-static char *place(const ek_operand *operand, int64_t offset)
+static char *tile_place(const ek_operand *operand, int64_t offset)
 {
     return (char *)operand->data + offset * (int64_t)ek_dtype_size(operand->dtype);
 }
 
-static bool is_in_place(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
-                        ek_class type, int64_t count)
+static bool is_in_tile_place(const ek_walk *walk, const ek_cursor *cursor,
+                             const ek_operand *operand, ek_class type, int64_t count)
 {
     return ek_class_is_dtype(type, operand->dtype) &&
            walk->stride[operand->index][walk->ndim - 1] == 1 &&
            (count <= ek_cursor_row_rest(walk, cursor) || ek_walk_is_flat(walk, operand->index));
 }
 
-static size_t class_size(ek_class type)
-{
-    return type == EK_CLASS_F32 ? sizeof(float) : sizeof(double);
-}
-
 const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
                          ek_class type, int64_t count, ek_tile *tile)
 {
     int k = operand->index;
-    if (is_in_place(walk, cursor, operand, type, count))
-        return place(operand, cursor->offset[k]);
+    if (is_in_tile_place(walk, cursor, operand, type, count))
+        return tile_place(operand, cursor->offset[k]);
     int64_t stride = walk->stride[k][walk->ndim - 1];
     if (operand->constant || count <= ek_cursor_row_rest(walk, cursor)) {
-        ek_row_load(type, tile, operand->dtype, place(operand, cursor->offset[k]),
+        ek_row_load(type, tile, operand->dtype, tile_place(operand, cursor->offset[k]),
                     operand->constant ? 0 : stride, count);
         return tile;
     }
@@ -172,7 +176,7 @@ const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_
         int64_t run = ek_cursor_row_rest(walk, &at);
         run = run < count - done ? run : count - done;
         ek_row_load(type, (char *)tile + (size_t)done * class_size(type), operand->dtype,
-                    place(operand, at.offset[k]), stride, run);
+                    tile_place(operand, at.offset[k]), stride, run);
         ek_cursor_advance(walk, &at, run);
         done += run;
     }
@@ -182,8 +186,8 @@ const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_
 void *ek_tile_target(const ek_walk *walk, const ek_cursor *cursor, const ek_operand *operand,
                      ek_class type, int64_t count, ek_tile *tile)
 {
-    if (is_in_place(walk, cursor, operand, type, count))
-        return place(operand, cursor->offset[operand->index]);
+    if (is_in_tile_place(walk, cursor, operand, type, count))
+        return tile_place(operand, cursor->offset[operand->index]);
     return tile;
 }
 
@@ -199,7 +203,7 @@ void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operan
         int64_t run = ek_cursor_row_rest(walk, &at);
         run = run < count - done ? run : count - done;
         ek_row_store(type, (const char *)tile + (size_t)done * class_size(type), operand->dtype,
-                     place(operand, at.offset[k]), stride, run);
+                     tile_place(operand, at.offset[k]), stride, run);
         ek_cursor_advance(walk, &at, run);
         done += run;
     }
@@ -212,5 +216,177 @@ void ek_tile_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)
         run = run < count ? run : count;
         ek_cursor_advance(walk, cursor, run);
         count -= run;
+    }
+}
+
+/* ---- one dimension at a time ---- */
+
+ek_axis_operand ek_axis_operand_of(const ek_axis *axis, int index, const ek_tensor *tensor, int dim)
+{
+    return (ek_axis_operand){.operand = ek_operand_of(&axis->walk, index, tensor),
+                             .stride = tensor->ndim == 0 ? 1 : tensor->stride[dim]};
+}
+
+static bool axis_is_in_place(const ek_axis *axis, const ek_axis_operand *operand, int64_t rows)
+{
+    const ek_operand *o = &operand->operand;
+    return ek_class_is_dtype(axis->type, o->dtype) && (operand->stride == 1 || axis->size == 1) &&
+           (rows == 1 || axis->walk.stride[o->index][axis->walk.ndim - 1] == axis->size);
+}
+
+int ek_axis_begin(ek_axis *axis, ek_dev *dev, const ek_tensor *const *tensors, const bool *has_axis,
+                  int count, int dim)
+{
+    int64_t shape[EK_MAX_DIMS], stride[EK_WALK_OPERANDS][EK_MAX_DIMS];
+    const int64_t *strides[EK_WALK_OPERANDS];
+    int ndim = 0;
+    const ek_tensor *first = tensors[0];
+    for (int d = 0; d < first->ndim; d++) {
+        if (d == dim)
+            continue;
+        shape[ndim] = first->shape[d];
+        for (int k = 0; k < count; k++)
+            stride[k][ndim] = tensors[k]->stride[has_axis[k] ? d : ndim];
+        ndim++;
+    }
+    for (int k = 0; k < count; k++)
+        strides[k] = stride[k];
+    ek_walk_init_raw(&axis->walk, count, ndim, shape, strides);
+    axis->size = first->ndim == 0 ? 1 : first->shape[dim];
+    axis->type = ek_class_of(first->dtype);
+    axis->rows = axis->size > 0 && axis->size < SHORT_BLOCK ? SHORT_BLOCK / axis->size : 1;
+    int64_t most = axis->walk.count * axis->size / 8192 + 1;
+    most = most < axis->walk.count || axis->walk.count == 0 ? most : axis->walk.count;
+    axis->parts = ek_parallel_threads(dev);
+    axis->parts = axis->parts < most ? axis->parts : most;
+    axis->slots = 0;
+    for (int k = 0; k < count; k++) {
+        ek_axis_operand operand = ek_axis_operand_of(axis, k, tensors[k], has_axis[k] ? dim : 0);
+        bool needs = has_axis[k] && !axis_is_in_place(axis, &operand, axis->rows);
+        axis->slot_of[k] = needs ? axis->slots++ : -1;
+    }
+    axis->slot_nbytes = (size_t)(axis->rows * axis->size) * class_size(axis->type);
+    axis->scratch_nbytes = (size_t)(axis->parts * axis->slots) * axis->slot_nbytes;
+    void *scratch = NULL;
+    if (axis->scratch_nbytes)
+        EK_TRY(ek_dev_alloc(dev, axis->scratch_nbytes, EK_MEMORY_WORKSPACE, &scratch));
+    axis->scratch = scratch;
+    return 0;
+}
+
+void ek_axis_end(ek_axis *axis, ek_dev *dev)
+{
+    if (axis->scratch_nbytes)
+        ek_dev_free(dev, axis->scratch, axis->scratch_nbytes, EK_MEMORY_WORKSPACE);
+}
+
+typedef struct axis_job {
+    const ek_axis *axis;
+    ek_axis_body *body;
+    void *context;
+} axis_job;
+
+static void axis_run_parts(void *context, int64_t begin, int64_t end)
+{
+    const axis_job *job = context;
+    const ek_axis *axis = job->axis;
+    for (int64_t part = begin; part < end; part++) {
+        void *slots[EK_WALK_OPERANDS] = {NULL};
+        for (int k = 0; k < axis->walk.operands; k++)
+            if (axis->slot_of[k] >= 0)
+                slots[k] = axis->scratch +
+                           (size_t)(part * axis->slots + axis->slot_of[k]) * axis->slot_nbytes;
+        job->body(job->context, slots, axis->walk.count * part / axis->parts,
+                  axis->walk.count * (part + 1) / axis->parts);
+    }
+}
+
+void ek_axis_for(const ek_axis *axis, ek_dev *dev, ek_axis_body *body, void *context)
+{
+    axis_job job = {axis, body, context};
+    ek_parallel_for(dev, axis->parts, 1, axis_run_parts, &job);
+}
+
+static char *axis_address(const ek_axis *axis, const ek_cursor *cursor,
+                          const ek_axis_operand *operand, int64_t row)
+{
+    const ek_operand *o = &operand->operand;
+    int64_t stride = axis->walk.stride[o->index][axis->walk.ndim - 1];
+    return (char *)o->data +
+           (cursor->offset[o->index] + row * stride) * (int64_t)ek_dtype_size(o->dtype);
+}
+
+/* If positions follow each other in memory, elements of one class are taken together: memory is
+ * read in its own order and turned round in the scratch. */
+static bool axis_is_across(const ek_axis *axis, const ek_axis_operand *operand, int64_t rows)
+{
+    return rows > 1 && axis->walk.stride[operand->operand.index][axis->walk.ndim - 1] == 1 &&
+           operand->stride != 1;
+}
+
+#define MOVE_ACROSS(type)           \
+    for (int64_t r = 0; r < n; r++) \
+        ((type *)to)[r * to_stride] = ((const type *)from)[r * from_stride];
+
+static void axis_move_across(ek_class class, void *to, int64_t to_stride, const void *from,
+                             int64_t from_stride, int64_t n)
+{
+    if (class == EK_CLASS_F32)
+        MOVE_ACROSS(float)
+    else
+        MOVE_ACROSS(double)
+}
+
+const void *ek_axis_load(const ek_axis *axis, const ek_cursor *cursor,
+                         const ek_axis_operand *operand, int64_t rows, void *slot)
+{
+    if (axis_is_in_place(axis, operand, rows))
+        return axis_address(axis, cursor, operand, 0);
+    size_t size = class_size(axis->type);
+    ek_dtype dtype = operand->operand.dtype;
+    if (axis_is_across(axis, operand, rows)) {
+        ek_tile tile;
+        for (int64_t c = 0; c < axis->size; c++) {
+            const char *from = axis_address(axis, cursor, operand, 0) +
+                               c * operand->stride * (int64_t)ek_dtype_size(dtype);
+            ek_row_load(axis->type, &tile, dtype, from, 1, rows);
+            axis_move_across(axis->type, (char *)slot + (size_t)c * size, axis->size, &tile, 1,
+                             rows);
+        }
+    } else {
+        for (int64_t r = 0; r < rows; r++)
+            ek_row_load(axis->type, (char *)slot + (size_t)(r * axis->size) * size, dtype,
+                        axis_address(axis, cursor, operand, r), operand->stride, axis->size);
+    }
+    return slot;
+}
+
+void *ek_axis_target(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
+                     int64_t rows, void *slot)
+{
+    return axis_is_in_place(axis, operand, rows) ? axis_address(axis, cursor, operand, 0) : slot;
+}
+
+void ek_axis_store(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
+                   int64_t rows, const void *target, const void *slot)
+{
+    if (target != slot)
+        return;
+    size_t size = class_size(axis->type);
+    ek_dtype dtype = operand->operand.dtype;
+    if (axis_is_across(axis, operand, rows)) {
+        ek_tile tile;
+        for (int64_t c = 0; c < axis->size; c++) {
+            axis_move_across(axis->type, &tile, 1, (const char *)slot + (size_t)c * size,
+                             axis->size, rows);
+            ek_row_store(axis->type, &tile, dtype,
+                         axis_address(axis, cursor, operand, 0) +
+                             c * operand->stride * (int64_t)ek_dtype_size(dtype),
+                         1, rows);
+        }
+    } else {
+        for (int64_t r = 0; r < rows; r++)
+            ek_row_store(axis->type, (const char *)slot + (size_t)(r * axis->size) * size, dtype,
+                         axis_address(axis, cursor, operand, r), operand->stride, axis->size);
     }
 }

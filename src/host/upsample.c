@@ -1,5 +1,6 @@
-/* Bilinear and nearest upsampling as PyTorch 1.13 has it, and the exact adjoint. Both directions
- * are separable: rows are blended, then pixels within a row. */
+/* upsample.c: bilinear and nearest upsampling as PyTorch 1.13 has it, and the exact adjoint. Both
+ * directions are separable: rows are blended, then pixels within a row. */
+#ifndef EK_REAL
 #include <string.h>
 
 #include "host/host.h"
@@ -23,17 +24,8 @@ typedef struct upsample_job {
     int64_t scratch_row, parts;
 } upsample_job;
 
-#define EK_REAL float
-#define EK_NAME(name) name##_f32
-#include "host/upsample_real.h"
-#undef EK_REAL
-#undef EK_NAME
-
-#define EK_REAL double
-#define EK_NAME(name) name##_f64
-#include "host/upsample_real.h"
-#undef EK_REAL
-#undef EK_NAME
+#define EK_FOR_REALS "host/upsample.c"
+#include "kernels/for_reals.h"
 
 static size_t taps_nbytes(int64_t in, int64_t out)
 {
@@ -66,23 +58,10 @@ static void taps_fill(taps *t, bool is_f64, bool bilinear, bool align_corners)
     }
 }
 
-/* Dense in channels-last or row-major order. */
-static bool is_dense_as(const ek_tensor *tensor, ek_memory_format format)
-{
-    int64_t strides[EK_MAX_DIMS];
-    ek_shape shape = {.ndim = tensor->ndim};
-    memcpy(shape.dims, tensor->shape, sizeof shape.dims);
-    ek_strides_of(&shape, format, strides);
-    for (int d = 0; d < tensor->ndim; d++)
-        if (tensor->shape[d] != 1 && tensor->stride[d] != strides[d])
-            return false;
-    return true;
-}
-
 /* `small` is the side before upsampling, `large` after; the gradient reads large and writes small.
  */
-static int run(ek_dev *dev, ek_tensor *out, const ek_tensor *in, bool bilinear, bool align_corners,
-               bool gradient)
+static int upsample_run(ek_dev *dev, ek_tensor *out, const ek_tensor *in, bool bilinear,
+                        bool align_corners, bool gradient)
 {
     const ek_tensor *small = gradient ? out : in, *large = gradient ? in : out;
     if (ek_count(out) == 0)
@@ -93,8 +72,10 @@ static int run(ek_dev *dev, ek_tensor *out, const ek_tensor *in, bool bilinear, 
     bool is_f64 = in->dtype == EK_F64;
     ek_dtype dtype = is_f64 ? EK_F64 : EK_F32;
     bool typed = in->dtype == dtype && out->dtype == dtype;
-    bool last = typed && is_dense_as(in, EK_CHANNELS_LAST) && is_dense_as(out, EK_CHANNELS_LAST);
-    bool first = typed && is_dense_as(in, EK_CONTIGUOUS) && is_dense_as(out, EK_CONTIGUOUS);
+    bool last = typed && ek_tensor_is_contiguous(in, EK_CHANNELS_LAST) &&
+                ek_tensor_is_contiguous(out, EK_CHANNELS_LAST);
+    bool first = typed && ek_tensor_is_contiguous(in, EK_CONTIGUOUS) &&
+                 ek_tensor_is_contiguous(out, EK_CONTIGUOUS);
     ek_stage from, to;
     EK_TRY(ek_stage_begin(&from, dev, in, dtype, 1, last || first, true));
     int rc = ek_stage_begin(&to, dev, out, dtype, 1, last || first, false);
@@ -120,11 +101,9 @@ static int run(ek_dev *dev, ek_tensor *out, const ek_tensor *in, bool bilinear, 
         job.scratch = taps_place(&job.width, next, small->shape[3], large->shape[3]);
         taps_fill(&job.height, is_f64, bilinear, align_corners);
         taps_fill(&job.width, is_f64, bilinear, align_corners);
-        if (gradient)
-            ek_parallel_for(dev, job.parts, 1, is_f64 ? gradient_part_f64 : gradient_part_f32,
-                            &job);
-        else
-            ek_parallel_for(dev, job.parts, 1, is_f64 ? forward_part_f64 : forward_part_f32, &job);
+        ek_parallel_body *f32 = gradient ? gradient_part_f32 : forward_part_f32;
+        ek_parallel_body *f64 = gradient ? gradient_part_f64 : forward_part_f64;
+        ek_parallel_for(dev, job.parts, 1, is_f64 ? f64 : f32, &job);
         ek_dev_free(dev, memory, nbytes, EK_MEMORY_WORKSPACE);
     }
     rc = ek_stage_end(&to, dev, true, rc);
@@ -134,11 +113,145 @@ static int run(ek_dev *dev, ek_tensor *out, const ek_tensor *in, bool bilinear, 
 int ek_host_upsample_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, bool bilinear,
                              bool align_corners)
 {
-    return run(dev, y, x, bilinear, align_corners, false);
+    return upsample_run(dev, y, x, bilinear, align_corners, false);
 }
 
 int ek_host_upsample_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, bool bilinear,
                               bool align_corners)
 {
-    return run(dev, dx, dy, bilinear, align_corners, true);
+    return upsample_run(dev, dx, dy, bilinear, align_corners, true);
 }
+
+#else /* for each EK_REAL */
+
+/* Where each of `out` positions reads `in` ones: PyTorch's source index, computed in EK_REAL for
+ * bilinear and in float for nearest. */
+static void EK_NAME(fill_taps)(taps *t, int64_t in, int64_t out, bool bilinear, bool align_corners)
+{
+    EK_REAL scale = align_corners ? (out > 1 ? (EK_REAL)(in - 1) / (EK_REAL)(out - 1) : 0)
+                                  : (EK_REAL)in / (EK_REAL)out;
+    for (int64_t i = 0; i < out; i++) {
+        int64_t at = i;
+        EK_REAL upper = 0;
+        if (bilinear && in != out) {
+            EK_REAL source = align_corners ? scale * (EK_REAL)i
+                                           : scale * ((EK_REAL)i + (EK_REAL)0.5) - (EK_REAL)0.5;
+            source = source < 0 ? 0 : source;
+            at = (int64_t)source;
+            at = at < in - 1 ? at : in - 1;
+            upper = source - (EK_REAL)at;
+            upper = upper > 1 ? 1 : upper;
+        } else if (in != out) {
+            at = out == 2 * in ? i / 2 : (int64_t)((float)i * ((float)in / (float)out));
+            at = at < in - 1 ? at : in - 1;
+        }
+        t->lower[i] = at;
+        t->upper[i] = bilinear && at < in - 1 ? at + 1 : at;
+        t->upper_share[i] = (double)upper;
+        t->lower_share[i] = (double)(1 - upper);
+    }
+}
+
+/* row = a u + b v */
+EK_MULTIVERSION
+static void EK_NAME(blend)(int64_t n, EK_REAL *restrict row, EK_REAL a, const EK_REAL *restrict u,
+                           EK_REAL b, const EK_REAL *restrict v)
+{
+    for (int64_t i = 0; i < n; i++)
+        row[i] = a * u[i] + b * v[i];
+}
+
+/* row += a u */
+EK_MULTIVERSION
+static void EK_NAME(accumulate)(int64_t n, EK_REAL *restrict row, EK_REAL a,
+                                const EK_REAL *restrict u)
+{
+    for (int64_t i = 0; i < n; i++)
+        row[i] += a * u[i];
+}
+
+/* One row of y from one row of x, each of pixels of k elements. Elements without a share don't
+ * count, not even if they are infinite. */
+EK_MULTIVERSION
+static void EK_NAME(spread)(const taps *t, int64_t k, EK_REAL *restrict y,
+                            const EK_REAL *restrict x)
+{
+    for (int64_t i = 0; i < t->out; i++) {
+        const EK_REAL *u = x + t->lower[i] * k, *v = x + t->upper[i] * k;
+        EK_REAL a = (EK_REAL)t->lower_share[i], b = (EK_REAL)t->upper_share[i];
+        if (b == 0) {
+            for (int64_t c = 0; c < k; c++)
+                y[i * k + c] = u[c];
+            continue;
+        }
+        for (int64_t c = 0; c < k; c++)
+            y[i * k + c] = a * u[c] + b * v[c];
+    }
+}
+
+/* The adjoint: dx += from dy. */
+EK_MULTIVERSION
+static void EK_NAME(collect)(const taps *t, int64_t k, EK_REAL *restrict dx,
+                             const EK_REAL *restrict dy)
+{
+    for (int64_t i = 0; i < t->out; i++) {
+        EK_REAL *u = dx + t->lower[i] * k, *v = dx + t->upper[i] * k;
+        EK_REAL a = (EK_REAL)t->lower_share[i], b = (EK_REAL)t->upper_share[i];
+        for (int64_t c = 0; c < k; c++)
+            u[c] += a * dy[i * k + c];
+        if (b != 0)
+            for (int64_t c = 0; c < k; c++)
+                v[c] += b * dy[i * k + c];
+    }
+}
+
+static void EK_NAME(forward_part)(void *context, int64_t begin, int64_t end)
+{
+    const upsample_job *job = context;
+    const taps *h = &job->height, *w = &job->width;
+    int64_t x_row = w->in * job->k, y_row = w->out * job->k;
+    for (int64_t part = begin; part < end; part++) {
+        EK_REAL *blended = (EK_REAL *)job->scratch + part * job->scratch_row;
+        int64_t last = job->planes * h->out * (part + 1) / job->parts;
+        for (int64_t r = job->planes * h->out * part / job->parts; r < last; r++) {
+            int64_t i = r % h->out;
+            const EK_REAL *plane = (const EK_REAL *)job->x + r / h->out * h->in * x_row;
+            const EK_REAL *row = plane + h->lower[i] * x_row;
+            if (h->upper_share[i] != 0) {
+                EK_NAME(blend)
+                (x_row, blended, (EK_REAL)h->lower_share[i], row, (EK_REAL)h->upper_share[i],
+                 plane + h->upper[i] * x_row);
+                row = blended;
+            }
+            EK_NAME(spread)(w, job->k, (EK_REAL *)job->y + r * y_row, row);
+        }
+    }
+}
+
+/* Each row of dx gathers the rows of dy that read it, then their pixels. */
+static void EK_NAME(gradient_part)(void *context, int64_t begin, int64_t end)
+{
+    const upsample_job *job = context;
+    const taps *h = &job->height, *w = &job->width;
+    int64_t x_row = w->in * job->k, y_row = w->out * job->k;
+    for (int64_t part = begin; part < end; part++) {
+        EK_REAL *sum = (EK_REAL *)job->scratch + part * job->scratch_row;
+        int64_t last = job->planes * h->in * (part + 1) / job->parts;
+        for (int64_t r = job->planes * h->in * part / job->parts; r < last; r++) {
+            int64_t i = r % h->in;
+            const EK_REAL *plane = (const EK_REAL *)job->x + r / h->in * h->out * y_row;
+            EK_REAL *dx = (EK_REAL *)job->y + r * x_row;
+            memset(dx, 0, (size_t)x_row * sizeof(EK_REAL));
+            memset(sum, 0, (size_t)y_row * sizeof(EK_REAL));
+            for (int64_t o = h->first[i]; o < h->out && h->lower[o] <= i; o++) {
+                double share = (h->lower[o] == i ? h->lower_share[o] : 0) +
+                               (h->upper[o] == i ? h->upper_share[o] : 0);
+                if (share != 0)
+                    EK_NAME(accumulate)(y_row, sum, (EK_REAL)share, plane + o * y_row);
+            }
+            EK_NAME(collect)(w, job->k, dx, sum);
+        }
+    }
+}
+
+#endif

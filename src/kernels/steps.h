@@ -24,16 +24,86 @@ static inline ek_sgd_kind ek_sgd_kind_of(const ek_sgd_params *params)
     return params->nesterov ? EK_SGD_NESTEROV : EK_SGD_HEAVY;
 }
 
-#define EK_REAL float
-#define EK_NAME(name) name##_f32
-#include "kernels/steps_real.h"
-#undef EK_REAL
-#undef EK_NAME
+#define EK_FOR_REALS "kernels/steps.h"
+#include "kernels/for_reals.h"
 
-#define EK_REAL double
-#define EK_NAME(name) name##_f64
-#include "kernels/steps_real.h"
-#undef EK_REAL
-#undef EK_NAME
+#elif defined EK_REAL /* for each */
+
+/* ---- SGD ---- */
+
+typedef struct EK_NAME(ek_sgd_constants) {
+    EK_REAL lr, decay, momentum, kept, sign;
+    EK_REAL own; /* part of itself that is added to the first gradient */
+} EK_NAME(ek_sgd_constants);
+
+EK_FORMULA EK_NAME(ek_sgd_constants) EK_NAME(ek_sgd_constants_of)(const ek_sgd_params *p)
+{
+    EK_NAME(ek_sgd_constants) c;
+    c.lr = (EK_REAL)p->lr;
+    c.decay = (EK_REAL)p->weight_decay;
+    c.momentum = (EK_REAL)p->momentum;
+    c.kept = (EK_REAL)(1 - p->dampening);
+    c.sign = p->maximize ? -1 : 1;
+    c.own = p->nesterov ? c.momentum : 0;
+    return c;
+}
+
+/* The parameter w with its gradient; *buffer (where the kind has one) is replaced. */
+EK_FORMULA EK_REAL EK_NAME(ek_sgd)(ek_sgd_kind kind, EK_NAME(ek_sgd_constants) c, EK_REAL w,
+                                   EK_REAL gradient, EK_REAL *buffer)
+{
+    EK_REAL g = c.sign * gradient + c.decay * w;
+    if (kind == EK_SGD_PLAIN)
+        return w - c.lr * g;
+    if (kind == EK_SGD_FIRST) {
+        *buffer = g;
+        return w - c.lr * (g + c.own * g);
+    }
+    EK_REAL v = c.momentum * *buffer + c.kept * g;
+    *buffer = v;
+    if (kind == EK_SGD_NESTEROV)
+        return w - c.lr * (g + c.momentum * v);
+    return w - c.lr * v;
+}
+
+/* ---- Adam ---- */
+
+typedef struct EK_NAME(ek_adam_constants) {
+    EK_REAL beta1, beta2, rest1, rest2, eps, step, correction, shrink, decay, sign;
+} EK_NAME(ek_adam_constants);
+
+EK_FORMULA EK_NAME(ek_adam_constants) EK_NAME(ek_adam_constants_of)(const ek_adam_params *p)
+{
+    EK_NAME(ek_adam_constants) c;
+    c.beta1 = (EK_REAL)p->beta1;
+    c.beta2 = (EK_REAL)p->beta2;
+    c.rest1 = (EK_REAL)(1 - p->beta1);
+    c.rest2 = (EK_REAL)(1 - p->beta2);
+    c.eps = (EK_REAL)p->eps;
+    c.step = (EK_REAL)(p->lr / (1 - pow(p->beta1, (double)p->step)));
+    c.correction = (EK_REAL)sqrt(1 - pow(p->beta2, (double)p->step));
+    c.shrink = p->decoupled ? (EK_REAL)(1 - p->lr * p->weight_decay) : 1;
+    c.decay = p->decoupled ? 0 : (EK_REAL)p->weight_decay;
+    c.sign = p->maximize ? -1 : 1;
+    return c;
+}
+
+/* The parameter w with its gradient; the averages are replaced, so is *largest (AMSGrad's) unless
+ * it is NULL. exp_avg as PyTorch 1.13 has it: multiplied, then added to. */
+EK_FORMULA EK_REAL EK_NAME(ek_adam)(EK_NAME(ek_adam_constants) c, EK_REAL w, EK_REAL gradient,
+                                    EK_REAL *exp_avg, EK_REAL *exp_avg_sq, EK_REAL *largest)
+{
+    EK_REAL u = c.shrink * w;
+    EK_REAL g = c.sign * gradient + c.decay * u;
+    EK_REAL m = *exp_avg * c.beta1 + c.rest1 * g;
+    EK_REAL v = *exp_avg_sq * c.beta2 + c.rest2 * g * g;
+    *exp_avg = m;
+    *exp_avg_sq = v;
+    if (largest) {
+        v = ((v > *largest) | (v != v)) ? v : *largest;
+        *largest = v;
+    }
+    return u - c.step * m / (EK_NAME(ek_sqrt)(v) / c.correction + c.eps);
+}
 
 #endif
