@@ -75,15 +75,13 @@ typedef struct description {
 static dnnl_status_t describe(description *d, const arguments *a)
 {
     memset(d, 0, sizeof *d);
-    dnnl_status_t status = describe_activation(&d->x, a->x);
-    if (status == dnnl_success)
-        status = describe_activation(&d->y, a->y);
-    if (status == dnnl_success)
-        status = describe_weights(&d->w, a->w, a->params->groups, true);
-    if (status == dnnl_success && a->bias) {
+    EK_DNN_TRY(describe_activation(&d->x, a->x));
+    EK_DNN_TRY(describe_activation(&d->y, a->y));
+    EK_DNN_TRY(describe_weights(&d->w, a->w, a->params->groups, true));
+    if (a->bias) {
         dnnl_dims_t shape = {a->bias->shape[0]};
-        status =
-            dnnl_memory_desc_init_by_tag(&d->bias, 1, shape, ek_dnn_type(a->bias->dtype), dnnl_a);
+        dnnl_data_type_t type = ek_dnn_type(a->bias->dtype);
+        EK_DNN_TRY(dnnl_memory_desc_init_by_tag(&d->bias, 1, shape, type, dnnl_a));
     }
     for (int i = 0; i < a->params->dims; i++) {
         int64_t window = (a->w->shape[2 + i] - 1) * a->params->dilation[i] + 1;
@@ -97,7 +95,7 @@ static dnnl_status_t describe(description *d, const arguments *a)
         if (d->padding_end[i] <= -d->stride[i])
             return dnnl_unimplemented;
     }
-    return status;
+    return dnnl_success;
 }
 
 static dnnl_status_t describe_operation(dnnl_convolution_desc_t *operation, const description *d,
@@ -157,37 +155,38 @@ static bool is_miscomputed(const arguments *a)
     return a->kind == EK_CONV_WEIGHT_GRADIENT && (writes_beyond(a) || leaves_elements_out(a));
 }
 
+/* What computes a->kind; `forward` is a description that gradients are chosen by. */
+static dnnl_status_t choose(dnnl_primitive_desc_t *chosen, const description *d, ek_conv_kind kind,
+                            dnnl_engine_t engine, const_dnnl_primitive_attr_t attributes,
+                            dnnl_primitive_desc_t forward)
+{
+    dnnl_convolution_desc_t operation;
+    EK_DNN_TRY(describe_operation(&operation, d, kind));
+    return dnnl_primitive_desc_create(chosen, &operation, attributes, engine, forward);
+}
+
 /* Makes plan->primitive, or leaves it NULL if only the slow reference code is there, or wrong
  * code. */
 static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
                                      const_dnnl_primitive_attr_t attributes, const arguments *a)
 {
     description d;
-    dnnl_convolution_desc_t forward_operation, operation;
     dnnl_primitive_desc_t forward = NULL, chosen = NULL;
     if (is_miscomputed(a))
         return dnnl_success;
     dnnl_status_t status = describe(&d, a);
+    if (status == dnnl_success && a->kind != EK_CONV_FORWARD)
+        status = choose(&forward, &d, EK_CONV_FORWARD, engine, attributes, NULL);
     if (status == dnnl_success)
-        status = describe_operation(&forward_operation, &d, EK_CONV_FORWARD);
-    if (status == dnnl_success)
-        status = dnnl_primitive_desc_create(&forward, &forward_operation, attributes, engine, NULL);
-    if (status == dnnl_success && a->kind == EK_CONV_FORWARD) {
-        chosen = forward;
-        forward = NULL;
-    } else if (status == dnnl_success) {
-        status = describe_operation(&operation, &d, a->kind);
-        if (status == dnnl_success)
-            status = dnnl_primitive_desc_create(&chosen, &operation, attributes, engine, forward);
-    }
+        status = choose(&chosen, &d, a->kind, engine, attributes, forward);
     if (status == dnnl_success && ek_dnn_is_fast(chosen)) {
+        bool gradient = a->kind == EK_CONV_WEIGHT_GRADIENT;
         plan->x = d.x;
         plan->y = d.y;
         plan->bias = d.bias;
         plan->w = *dnnl_primitive_desc_query_md(chosen,
-                                                a->kind == EK_CONV_WEIGHT_GRADIENT
-                                                    ? dnnl_query_diff_weights_md
-                                                    : dnnl_query_weights_md,
+                                                gradient ? dnnl_query_diff_weights_md
+                                                         : dnnl_query_weights_md,
                                                 0);
         plan->scratch = *dnnl_primitive_desc_query_md(chosen, dnnl_query_scratchpad_md, 0);
         status = dnnl_primitive_create(&plan->primitive, chosen);
@@ -202,17 +201,16 @@ static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
 static dnnl_status_t build_reorder(ek_dnn_plan *plan, dnnl_engine_t engine,
                                    const_dnnl_primitive_attr_t attributes, const arguments *a)
 {
-    dnnl_status_t status = describe_weights(&plan->w_user, a->w, a->params->groups, false);
-    if (status != dnnl_success || dnnl_memory_desc_equal(&plan->w, &plan->w_user))
-        return status;
+    EK_DNN_TRY(describe_weights(&plan->w_user, a->w, a->params->groups, false));
+    if (dnnl_memory_desc_equal(&plan->w, &plan->w_user))
+        return dnnl_success;
     dnnl_primitive_desc_t chosen;
     bool out = a->kind == EK_CONV_WEIGHT_GRADIENT;
-    status = dnnl_reorder_primitive_desc_create(&chosen, out ? &plan->w : &plan->w_user, engine,
-                                                out ? &plan->w_user : &plan->w, engine, attributes);
-    if (status != dnnl_success)
-        return status;
+    EK_DNN_TRY(dnnl_reorder_primitive_desc_create(&chosen, out ? &plan->w : &plan->w_user, engine,
+                                                  out ? &plan->w_user : &plan->w, engine,
+                                                  attributes));
     plan->reorder_scratch = *dnnl_primitive_desc_query_md(chosen, dnnl_query_scratchpad_md, 0);
-    status = dnnl_primitive_create(&plan->reorder, chosen);
+    dnnl_status_t status = dnnl_primitive_create(&plan->reorder, chosen);
     dnnl_primitive_desc_destroy(chosen);
     return status;
 }
@@ -237,18 +235,11 @@ static int build(ek_dnn_plan *plan, dnnl_engine_t engine, const void *user)
 static dnnl_status_t run_reorder(const ek_dnn_plan *plan, bool out, void *w_user, void *w,
                                  void *scratch, dnnl_engine_t engine, dnnl_stream_t stream)
 {
-    ek_dnn_args args = {.count = 0};
-    dnnl_status_t status =
-        ek_dnn_args_add(&args, out ? DNNL_ARG_TO : DNNL_ARG_FROM, &plan->w_user, w_user, engine);
-    if (status == dnnl_success)
-        status = ek_dnn_args_add(&args, out ? DNNL_ARG_FROM : DNNL_ARG_TO, &plan->w, w, engine);
-    if (status == dnnl_success)
-        status =
-            ek_dnn_args_add(&args, DNNL_ARG_SCRATCHPAD, &plan->reorder_scratch, scratch, engine);
-    if (status == dnnl_success)
-        status = dnnl_primitive_execute(plan->reorder, stream, args.count, args.list);
-    ek_dnn_args_free(&args);
-    return status;
+    ek_dnn_args args = {.engine = engine};
+    ek_dnn_args_add(&args, out ? DNNL_ARG_TO : DNNL_ARG_FROM, &plan->w_user, w_user);
+    ek_dnn_args_add(&args, out ? DNNL_ARG_FROM : DNNL_ARG_TO, &plan->w, w);
+    ek_dnn_args_add(&args, DNNL_ARG_SCRATCHPAD, &plan->reorder_scratch, scratch);
+    return ek_dnn_run(plan->reorder, &args, stream);
 }
 
 static dnnl_status_t run_primitive(const ek_dnn_plan *plan, const arguments *a, void *w,
@@ -259,23 +250,14 @@ static dnnl_status_t run_primitive(const ek_dnn_plan *plan, const arguments *a, 
     } names[] = {{DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST},
                  {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, 0, DNNL_ARG_DIFF_DST},
                  {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_BIAS, DNNL_ARG_DIFF_DST}};
-    ek_dnn_args args = {.count = 0};
-    dnnl_status_t status =
-        ek_dnn_args_add(&args, names[a->kind].x, &plan->x, ek_tensor_address(a->x), engine);
-    if (status == dnnl_success)
-        status = ek_dnn_args_add(&args, names[a->kind].w, &plan->w, w, engine);
-    if (status == dnnl_success && a->bias)
-        status = ek_dnn_args_add(&args, names[a->kind].bias, &plan->bias,
-                                 ek_tensor_address(a->bias), engine);
-    if (status == dnnl_success)
-        status =
-            ek_dnn_args_add(&args, names[a->kind].y, &plan->y, ek_tensor_address(a->y), engine);
-    if (status == dnnl_success)
-        status = ek_dnn_args_add(&args, DNNL_ARG_SCRATCHPAD, &plan->scratch, scratch, engine);
-    if (status == dnnl_success)
-        status = dnnl_primitive_execute(plan->primitive, stream, args.count, args.list);
-    ek_dnn_args_free(&args);
-    return status;
+    ek_dnn_args args = {.engine = engine};
+    ek_dnn_args_add(&args, names[a->kind].x, &plan->x, ek_tensor_address(a->x));
+    ek_dnn_args_add(&args, names[a->kind].w, &plan->w, w);
+    if (a->bias)
+        ek_dnn_args_add(&args, names[a->kind].bias, &plan->bias, ek_tensor_address(a->bias));
+    ek_dnn_args_add(&args, names[a->kind].y, &plan->y, ek_tensor_address(a->y));
+    ek_dnn_args_add(&args, DNNL_ARG_SCRATCHPAD, &plan->scratch, scratch);
+    return ek_dnn_run(plan->primitive, &args, stream);
 }
 
 static int run(ek_dev *dev, const ek_dnn_plan *plan, const arguments *a)

@@ -1,13 +1,174 @@
-/* dnn_matmul.c: matrix products by oneDNN's primitive, for what sgemm can't: bf16 operands, whose
- * products are summed in f32. */
+/* dnn_matmul.c: matrix products by oneDNN: of f32 by sgemm, which needs no primitive and no
+ * descriptor (the overhead of a small product is below a microsecond), of bf16, summed in f32, by
+ * the primitive. */
 #include "host/dnn_plan.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "host/dnn.h"
 #include "host/parallel.h"
 #include "host/stage.h"
+
+/* ---- sgemm ---- */
+
+/* One matrix as sgemm takes it: rows with unit stride, or transposed. */
+typedef struct sgemm_operand {
+    const float *data;
+    char transposed; /* 'N' or 'T' */
+    int64_t leading;
+} sgemm_operand;
+
+/* Dimensions of size 1 fit any stride. False if neither direction has unit stride. */
+static bool sgemm_describe(sgemm_operand *o, const ek_matrices *m, int64_t rows, int64_t columns,
+                           int64_t batch)
+{
+    o->data = (const float *)m->data + batch * m->batch_stride;
+    if ((m->column_stride == 1 || columns == 1) && (m->row_stride >= columns || rows == 1)) {
+        o->transposed = 'N';
+        o->leading = rows == 1 ? columns : m->row_stride;
+        return columns == 1 ? o->leading >= 1 : true;
+    }
+    if ((m->row_stride == 1 || rows == 1) && (m->column_stride >= rows || columns == 1)) {
+        o->transposed = 'T';
+        o->leading = columns == 1 ? rows : m->column_stride;
+        return true;
+    }
+    return false;
+}
+
+static void sgemm_gather(float *to, const ek_matrices *m, int64_t rows, int64_t columns,
+                         int64_t batch)
+{
+    const float *from = (const float *)m->data + batch * m->batch_stride;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            *to++ = from[i * m->row_stride + j * m->column_stride];
+}
+
+static void sgemm_scatter(const float *from, const ek_matrices *m, int64_t rows, int64_t columns,
+                          int64_t batch)
+{
+    float *to = (float *)m->data + batch * m->batch_stride;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            to[i * m->row_stride + j * m->column_stride] = *from++;
+}
+
+typedef struct sgemm_job {
+    const ek_gemm *gemm;
+    float *workspace; /* for each part: copies of those of a, b, c that sgemm can't address */
+    int64_t workspace_stride, b_at, c_at;
+    bool copy_a, copy_b, copy_c, transpose_c;
+    atomic_int next_part;
+    atomic_int status; /* the first failure */
+} sgemm_job;
+
+static dnnl_status_t sgemm_run(const sgemm_job *p, int64_t batch, float *workspace)
+{
+    const ek_gemm *g = p->gemm;
+    sgemm_operand a = {workspace, 'N', g->k}, b = {workspace + p->b_at, 'N', g->m};
+    if (p->copy_a)
+        sgemm_gather(workspace, &g->a, g->n, g->k, batch);
+    else
+        sgemm_describe(&a, &g->a, g->n, g->k, batch);
+    if (p->copy_b)
+        sgemm_gather(workspace + p->b_at, &g->b, g->k, g->m, batch);
+    else
+        sgemm_describe(&b, &g->b, g->k, g->m, batch);
+    sgemm_operand c = {workspace + p->c_at, 'N', g->m};
+    if (!p->copy_c)
+        sgemm_describe(&c, &g->c, g->n, g->m, batch);
+    else if (g->accumulate)
+        sgemm_gather(workspace + p->c_at, &g->c, g->n, g->m, batch);
+
+    float beta = g->accumulate ? 1.0f : 0.0f, *out = (float *)(uintptr_t)c.data;
+    dnnl_status_t status;
+    if (c.transposed == 'T') /* c' = b' a' */
+        status =
+            dnnl_sgemm(b.transposed == 'N' ? 'T' : 'N', a.transposed == 'N' ? 'T' : 'N', g->m, g->n,
+                       g->k, 1.0f, b.data, b.leading, a.data, a.leading, beta, out, c.leading);
+    else
+        status = dnnl_sgemm(a.transposed, b.transposed, g->n, g->m, g->k, 1.0f, a.data, a.leading,
+                            b.data, b.leading, beta, out, c.leading);
+    if (status == dnnl_success && p->copy_c)
+        sgemm_scatter(workspace + p->c_at, &g->c, g->n, g->m, batch);
+    return status;
+}
+
+static void sgemm_part(void *context, int64_t begin, int64_t end)
+{
+    sgemm_job *p = context;
+    int part = atomic_fetch_add(&p->next_part, 1);
+    for (int64_t batch = begin; batch < end; batch++) {
+        dnnl_status_t status = sgemm_run(p, batch, p->workspace + part * p->workspace_stride);
+        int none = dnnl_success;
+        if (status != dnnl_success)
+            atomic_compare_exchange_strong(&p->status, &none, (int)status);
+    }
+}
+
+static void sgemm_zero(const ek_gemm *g)
+{
+    for (int64_t batch = 0; batch < g->batch; batch++)
+        for (int64_t i = 0; i < g->n; i++)
+            for (int64_t j = 0; j < g->m; j++)
+                ((float *)g->c.data)[batch * g->c.batch_stride + i * g->c.row_stride +
+                                     j * g->c.column_stride] = 0;
+}
+
+int ek_dnn_gemm(ek_dev *dev, const ek_gemm *gemm)
+{
+    if (gemm->k == 0) {
+        if (!gemm->accumulate)
+            sgemm_zero(gemm);
+        return 0;
+    }
+    sgemm_job p = {.gemm = gemm};
+    sgemm_operand probe;
+    p.copy_a = !sgemm_describe(&probe, &gemm->a, gemm->n, gemm->k, 0);
+    p.copy_b = !sgemm_describe(&probe, &gemm->b, gemm->k, gemm->m, 0);
+    p.copy_c = !sgemm_describe(&probe, &gemm->c, gemm->n, gemm->m, 0);
+    p.b_at = p.copy_a ? gemm->n * gemm->k : 0;
+    p.c_at = p.b_at + (p.copy_b ? gemm->k * gemm->m : 0);
+    p.workspace_stride = p.c_at + (p.copy_c ? gemm->n * gemm->m : 0);
+
+    /* Many products: side by side, each on one thread. Few: one after the other, each by the team.
+     */
+    ek_parallel_enter(dev);
+    int threads = ek_parallel_threads(dev);
+    bool side_by_side = gemm->batch >= threads;
+    size_t nbytes = (size_t)((side_by_side ? threads : 1) * p.workspace_stride) * sizeof(float);
+    void *workspace = NULL;
+    if (nbytes)
+        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    p.workspace = workspace;
+    double work = (double)gemm->n * (double)gemm->m * (double)gemm->k;
+    if (side_by_side && gemm->batch > 1)
+        ek_parallel_for(dev, gemm->batch, work < 100000 ? 1 + (int64_t)(100000 / work) : 1,
+                        sgemm_part, &p);
+    else
+        sgemm_part(&p, 0, gemm->batch);
+    if (nbytes)
+        ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
+    int status = atomic_load(&p.status);
+    if (status == dnnl_success)
+        return 0;
+    char what[160];
+    snprintf(what, sizeof what, "%lld matrix products (%lld, %lld) x (%lld, %lld)",
+             (long long)gemm->batch, (long long)gemm->n, (long long)gemm->k, (long long)gemm->k,
+             (long long)gemm->m);
+    return ek_dnn_check((dnnl_status_t)status, what);
+}
+
+/* ---- the primitive ---- */
+
+bool ek_dnn_has_bf16(void)
+{
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) ==
+           dnnl_cpu_isa_avx512_core_bf16;
+}
 
 /* A batch of matrices as the primitive sees it. */
 typedef struct operand {
@@ -49,17 +210,13 @@ static dnnl_status_t describe_operation(dnnl_matmul_desc_t *operation, ek_dnn_pl
                                         const arguments *a)
 {
     int ndim = a->out.shape[0] == 1 ? 2 : 3;
-    dnnl_status_t status = describe(&plan->x, &a->x, ndim);
-    if (status == dnnl_success)
-        status = describe(&plan->w, &a->y, ndim);
-    if (status == dnnl_success)
-        status = describe(&plan->y, &a->out, ndim);
-    if (status == dnnl_success && a->bias.data)
-        status = describe(&plan->bias, &a->bias, ndim);
-    if (status == dnnl_success)
-        status = dnnl_matmul_desc_init(operation, &plan->x, &plan->w,
-                                       a->bias.data ? &plan->bias : NULL, &plan->y);
-    return status;
+    EK_DNN_TRY(describe(&plan->x, &a->x, ndim));
+    EK_DNN_TRY(describe(&plan->w, &a->y, ndim));
+    EK_DNN_TRY(describe(&plan->y, &a->out, ndim));
+    if (a->bias.data)
+        EK_DNN_TRY(describe(&plan->bias, &a->bias, ndim));
+    return dnnl_matmul_desc_init(operation, &plan->x, &plan->w, a->bias.data ? &plan->bias : NULL,
+                                 &plan->y);
 }
 
 /* Makes plan->primitive, or leaves it NULL if only the slow reference code is there. */
@@ -84,10 +241,8 @@ static dnnl_status_t build_primitive(ek_dnn_plan *plan, dnnl_engine_t engine,
 static dnnl_status_t add_to_output(dnnl_primitive_attr_t attributes)
 {
     dnnl_post_ops_t operations;
-    dnnl_status_t status = dnnl_post_ops_create(&operations);
-    if (status != dnnl_success)
-        return status;
-    status = dnnl_post_ops_append_sum(operations, 1.0f);
+    EK_DNN_TRY(dnnl_post_ops_create(&operations));
+    dnnl_status_t status = dnnl_post_ops_append_sum(operations, 1.0f);
     if (status == dnnl_success)
         status = dnnl_primitive_attr_set_post_ops(attributes, operations);
     dnnl_post_ops_destroy(operations);
@@ -135,23 +290,15 @@ static ek_dnn_plan *plan_of(ek_dev *dev, const arguments *a)
 static dnnl_status_t execute(const ek_dnn_plan *plan, const arguments *a, void *scratch,
                              dnnl_engine_t engine)
 {
-    ek_dnn_args args = {.count = 0};
+    ek_dnn_args args = {.engine = engine};
     dnnl_stream_t stream;
-    dnnl_status_t status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
-    if (status != dnnl_success)
-        return status;
-    status = ek_dnn_args_add(&args, DNNL_ARG_SRC, &plan->x, a->x.data, engine);
-    if (status == dnnl_success)
-        status = ek_dnn_args_add(&args, DNNL_ARG_WEIGHTS, &plan->w, a->y.data, engine);
-    if (status == dnnl_success)
-        status = ek_dnn_args_add(&args, DNNL_ARG_BIAS, &plan->bias, a->bias.data, engine);
-    if (status == dnnl_success)
-        status = ek_dnn_args_add(&args, DNNL_ARG_DST, &plan->y, a->out.data, engine);
-    if (status == dnnl_success)
-        status = ek_dnn_args_add(&args, DNNL_ARG_SCRATCHPAD, &plan->scratch, scratch, engine);
-    if (status == dnnl_success)
-        status = dnnl_primitive_execute(plan->primitive, stream, args.count, args.list);
-    ek_dnn_args_free(&args);
+    EK_DNN_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
+    ek_dnn_args_add(&args, DNNL_ARG_SRC, &plan->x, a->x.data);
+    ek_dnn_args_add(&args, DNNL_ARG_WEIGHTS, &plan->w, a->y.data);
+    ek_dnn_args_add(&args, DNNL_ARG_BIAS, &plan->bias, a->bias.data);
+    ek_dnn_args_add(&args, DNNL_ARG_DST, &plan->y, a->out.data);
+    ek_dnn_args_add(&args, DNNL_ARG_SCRATCHPAD, &plan->scratch, scratch);
+    dnnl_status_t status = ek_dnn_run(plan->primitive, &args, stream);
     dnnl_stream_destroy(stream);
     return status;
 }

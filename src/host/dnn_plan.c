@@ -53,24 +53,25 @@ bool ek_dnn_is_fast(const_dnnl_primitive_desc_t primitive)
     return status == dnnl_success && strncmp(implementation, "ref", 3) != 0;
 }
 
-dnnl_status_t ek_dnn_args_add(ek_dnn_args *args, int name, const dnnl_memory_desc_t *desc,
-                              void *data, dnnl_engine_t engine)
+void ek_dnn_args_add(ek_dnn_args *args, int name, const dnnl_memory_desc_t *desc, void *data)
 {
-    if (desc->ndims == 0)
-        return dnnl_success;
+    if (desc->ndims == 0 || args->status != dnnl_success)
+        return;
     dnnl_exec_arg_t *arg = &args->list[args->count];
-    dnnl_status_t status = dnnl_memory_create(&arg->memory, desc, engine, data);
-    if (status != dnnl_success)
-        return status;
+    args->status = dnnl_memory_create(&arg->memory, desc, args->engine, data);
+    if (args->status != dnnl_success)
+        return;
     arg->arg = name;
     args->count++;
-    return status;
 }
 
-void ek_dnn_args_free(ek_dnn_args *args)
+dnnl_status_t ek_dnn_run(dnnl_primitive_t primitive, ek_dnn_args *args, dnnl_stream_t stream)
 {
+    if (args->status == dnnl_success)
+        args->status = dnnl_primitive_execute(primitive, stream, args->count, args->list);
     for (int i = 0; i < args->count; i++)
         dnnl_memory_destroy(args->list[i].memory);
+    return args->status;
 }
 
 void ek_dnn_key_add(ek_dnn_key *key, int64_t word)

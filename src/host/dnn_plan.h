@@ -50,17 +50,28 @@ dnnl_data_type_t ek_dnn_type(ek_dtype dtype);
 /* Whether a primitive is more than the slow reference code, which is there for everything. */
 bool ek_dnn_is_fast(const_dnnl_primitive_desc_t primitive);
 
-/* Tensors and scratch of one run. */
+/* Tensors and scratch of one run, to be begun with the engine alone. */
 enum { EK_DNN_MAX_ARGS = 6 };
 typedef struct ek_dnn_args {
+    dnnl_engine_t engine;
     int count;
+    dnnl_status_t status; /* the first failure of ek_dnn_args_add: nothing is added after it */
     dnnl_exec_arg_t list[EK_DNN_MAX_ARGS];
 } ek_dnn_args;
 
-/* Nothing is added where `desc` describes nothing. */
-dnnl_status_t ek_dnn_args_add(ek_dnn_args *args, int name, const dnnl_memory_desc_t *desc,
-                              void *data, dnnl_engine_t engine);
-void ek_dnn_args_free(ek_dnn_args *args);
+/* Nothing is added if `desc` describes nothing. */
+void ek_dnn_args_add(ek_dnn_args *args, int name, const dnnl_memory_desc_t *desc, void *data);
+
+/* Runs the primitive unless an argument failed; frees the arguments. */
+dnnl_status_t ek_dnn_run(dnnl_primitive_t primitive, ek_dnn_args *args, dnnl_stream_t stream);
+
+/* In a function that returns a status: returns that of `call` unless it is success. */
+#define EK_DNN_TRY(call)                \
+    do {                                \
+        dnnl_status_t status_ = (call); \
+        if (status_ != dnnl_success)    \
+            return status_;             \
+    } while (0)
 
 /* Turns a status into a pending error, "<what>: oneDNN ..."; 0 for success. */
 int ek_dnn_check(dnnl_status_t status, const char *what);

@@ -6,18 +6,10 @@
 
 /* ---- relu, leaky relu: dx = slope g where y <= 0, else g ---- */
 
-static int relu_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    double slope = *(const double *)ek_node_attributes(node);
-    results[0] = ek_relu_gradient(gradients[0], ek_node_saved(node, 0), slope);
-    return 0;
-}
-
-static const ek_operation relu_gradient_operation = {.name = "relu_gradient",
-                                                     .backward = relu_gradient_backward};
-static const ek_operation relu_operation = {.name = "relu", .backward = relu_gradient_backward};
-static const ek_operation leaky_relu_operation = {.name = "leaky_relu",
-                                                  .backward = relu_gradient_backward};
+EK_BACKWARD(relu_gradient, double, ek_relu_gradient(g, ek_node_saved(node, 0), *a))
+EK_OPERATION(relu_gradient, "relu_gradient", relu_gradient_backward);
+EK_OPERATION(relu, "relu", relu_gradient_backward);
+EK_OPERATION(leaky_relu, "leaky_relu", relu_gradient_backward);
 
 ek_tensor *ek_relu_gradient(ek_tensor *x, ek_tensor *y, double slope)
 {
@@ -63,8 +55,7 @@ static int sigmoid_gradient_backward(ek_node *node, ek_tensor *const *gradients,
     return 0;
 }
 
-static const ek_operation sigmoid_gradient_operation = {.name = "sigmoid_gradient",
-                                                        .backward = sigmoid_gradient_backward};
+EK_OPERATION(sigmoid_gradient, "sigmoid_gradient", sigmoid_gradient_backward);
 
 ek_tensor *ek_sigmoid_gradient(ek_tensor *x, ek_tensor *y)
 {
@@ -88,8 +79,7 @@ static int tanh_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek
     return 0;
 }
 
-static const ek_operation tanh_gradient_operation = {.name = "tanh_gradient",
-                                                     .backward = tanh_gradient_backward};
+EK_OPERATION(tanh_gradient, "tanh_gradient", tanh_gradient_backward);
 
 ek_tensor *ek_tanh_gradient(ek_tensor *x, ek_tensor *y)
 {
@@ -138,10 +128,8 @@ ek_tensor *ek_f_dropout(ek_tensor *x, double p, bool training)
 {
     if (!ek_floating("dropout", "x", x))
         return NULL;
-    if (!(p >= 0 && p <= 1)) {
-        EK_FAIL(EK_E_INVALID, "dropout: p is %g; it must lie between 0 and 1", p);
-        return NULL;
-    }
+    if (!(p >= 0 && p <= 1))
+        return EK_REFUSE(EK_E_INVALID, "dropout: p is %g; it must lie between 0 and 1", p);
     if (!training || p == 0 || ek_count(x) == 0)
         return ek_itself(x);
     return ek_mul(x, dropout_mask(x, p));

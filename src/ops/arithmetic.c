@@ -1,9 +1,10 @@
-/* arithmetic.c: x + y, x - y, x y, x / y, the larger and the smaller; x and y broadcast. */
+/* arithmetic.c: x + y, x - y, x y, x / y, the larger and the smaller, comparisons, and choice by a
+ * condition; x and y broadcast. */
 #include "ops/ops.h"
 
 /* ---- add, sub: z = x + alpha y ---- */
 
-static int add_scaled_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+int ek_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     double alpha = *(const double *)ek_node_attributes(node);
     if (ek_node_needs(node, 0))
@@ -13,8 +14,8 @@ static int add_scaled_backward(ek_node *node, ek_tensor *const *gradients, ek_te
     return 0;
 }
 
-static const ek_operation add_operation = {.name = "add", .backward = add_scaled_backward};
-static const ek_operation sub_operation = {.name = "sub", .backward = add_scaled_backward};
+EK_OPERATION(add, "add", ek_add_backward);
+EK_OPERATION(sub, "sub", ek_add_backward);
 
 static ek_tensor *add_scaled(const ek_operation *operation, ek_tensor *x, ek_tensor *y,
                              double alpha)
@@ -43,7 +44,7 @@ ek_tensor *ek_sub(ek_tensor *x, ek_tensor *y)
     return add_scaled(&sub_operation, x, y, -1);
 }
 
-/* ---- mul: saves a factor where the other's gradient will be asked for ---- */
+/* ---- mul: saves a factor if the other's gradient will be asked for ---- */
 
 int ek_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
@@ -54,7 +55,7 @@ int ek_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **resu
     return 0;
 }
 
-static const ek_operation mul_operation = {.name = "mul", .backward = ek_mul_backward};
+EK_OPERATION(mul, "mul", ek_mul_backward);
 
 ek_tensor *ek_mul(ek_tensor *x, ek_tensor *y)
 {
@@ -77,7 +78,7 @@ static int div_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
     return 0;
 }
 
-static const ek_operation div_operation = {.name = "div", .backward = div_backward};
+EK_OPERATION(div, "div", div_backward);
 
 ek_tensor *ek_div(ek_tensor *x, ek_tensor *y)
 {
@@ -91,7 +92,7 @@ ek_tensor *ek_div(ek_tensor *x, ek_tensor *y)
 
 static int choice_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    bool larger = *(const bool *)ek_node_attributes(node);
+    ek_binary op = *(const ek_binary *)ek_node_attributes(node);
     ek_tensor *g = gradients[0];
     ek_tensor *operand[] = {ek_node_saved(node, 0), ek_node_saved(node, 1)};
     if (!operand[0] || !operand[1])
@@ -102,29 +103,100 @@ static int choice_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
         if (!ek_node_needs(node, i))
             continue;
         ek_tensor *mine = operand[i], *other = operand[1 - i];
-        ek_tensor *lost = larger ? ek_lt(mine, other) : ek_gt(mine, other);
+        ek_tensor *lost = op == EK_BINARY_MAXIMUM ? ek_lt(mine, other) : ek_gt(mine, other);
         results[i] = ek_where(lost, zero, won);
     }
     return 0;
 }
 
-static const ek_operation maximum_operation = {.name = "maximum", .backward = choice_backward};
-static const ek_operation minimum_operation = {.name = "minimum", .backward = choice_backward};
+EK_OPERATION(maximum, "maximum", choice_backward);
+EK_OPERATION(minimum, "minimum", choice_backward);
+
+static ek_tensor *choice(const ek_operation *operation, ek_binary op, ek_tensor *x, ek_tensor *y)
+{
+    if (!ek_broadcast_operands(operation->name, &x, &y))
+        return NULL;
+    ek_tensor *z = ek_run_binary(op, x, y, 0);
+    return EK_RECORD(z, operation, EK_INPUTS(x, y), EK_SAVED(x, y), EK_ATTRIBUTES(op));
+}
 
 ek_tensor *ek_maximum(ek_tensor *x, ek_tensor *y)
 {
-    if (!ek_broadcast_operands("maximum", &x, &y))
-        return NULL;
-    bool larger = true;
-    ek_tensor *z = ek_run_binary(EK_BINARY_MAXIMUM, x, y, 0);
-    return EK_RECORD(z, &maximum_operation, EK_INPUTS(x, y), EK_SAVED(x, y), EK_ATTRIBUTES(larger));
+    return choice(&maximum_operation, EK_BINARY_MAXIMUM, x, y);
 }
 
 ek_tensor *ek_minimum(ek_tensor *x, ek_tensor *y)
 {
-    if (!ek_broadcast_operands("minimum", &x, &y))
+    return choice(&minimum_operation, EK_BINARY_MINIMUM, x, y);
+}
+
+/* ---- comparisons, which carry no gradient ---- */
+
+/* Moves the scalar operand that is on cpu, if one is, and shows both in one shape: without history.
+ */
+static ek_tensor *compare(const char *name, ek_compare op, ek_tensor *x, ek_tensor *y)
+{
+    bool before = ek_set_grad_enabled(false);
+    bool fits = ek_broadcast_operands(name, &x, &y);
+    ek_set_grad_enabled(before);
+    if (!fits)
         return NULL;
-    bool larger = false;
-    ek_tensor *z = ek_run_binary(EK_BINARY_MINIMUM, x, y, 0);
-    return EK_RECORD(z, &minimum_operation, EK_INPUTS(x, y), EK_SAVED(x, y), EK_ATTRIBUTES(larger));
+    ek_tensor *z = ek_result(x, y, NULL, EK_U8);
+    return z && ek_kernels_of(x)->compare(x->storage->dev, op, z, x, y) >= 0 ? z : NULL;
+}
+
+#define COMPARISON(name, NAME)                          \
+    ek_tensor *ek_##name(ek_tensor *x, ek_tensor *y)    \
+    {                                                   \
+        return compare(#name, EK_COMPARE_##NAME, x, y); \
+    }
+COMPARISON(eq, EQ)
+COMPARISON(ne, NE)
+COMPARISON(lt, LT)
+COMPARISON(le, LE)
+COMPARISON(gt, GT)
+COMPARISON(ge, GE)
+
+/* ---- where: dx = condition ? g : 0, dy = condition ? 0 : g ---- */
+
+static int where_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    ek_tensor *condition = ek_node_saved(node, 0), *g = gradients[0];
+    ek_tensor *zero = ek_number_like(g, 0);
+    if (ek_node_needs(node, 0))
+        results[0] = ek_where(condition, g, zero);
+    if (ek_node_needs(node, 1))
+        results[1] = ek_where(condition, zero, g);
+    return 0;
+}
+
+EK_OPERATION(where, "where", where_backward);
+
+ek_tensor *ek_where(ek_tensor *condition, ek_tensor *x, ek_tensor *y)
+{
+    if (!ek_of_dtype("where", "the condition", condition, EK_U8) ||
+        !ek_broadcast_operands("where", &x, &y))
+        return NULL;
+    if (ek_is_cpu_scalar(condition))
+        condition = ek_to_device(condition, x->storage->dev->id);
+    if (condition && ek_is_cpu_scalar(x)) {
+        x = ek_to_device(x, condition->storage->dev->id);
+        y = ek_to_device(y, condition->storage->dev->id);
+    }
+    if (!condition || !x || !y || !ek_same_device("where", condition, x))
+        return NULL;
+    ek_shape shape, of_condition = ek_tensor_shape(condition), of_x = ek_tensor_shape(x);
+    if (ek_broadcast_shapes("where", &of_condition, &of_x, &shape) < 0)
+        return NULL;
+    if (!ek_shape_equal(&of_condition, &shape))
+        condition = ek_expand(condition, shape);
+    if (!ek_shape_equal(&of_x, &shape)) {
+        x = ek_expand(x, shape);
+        y = ek_expand(y, shape);
+    }
+    if (!condition || !x || !y)
+        return NULL;
+    ek_tensor *z = ek_result(x, y, condition, x->dtype);
+    return EK_RECORD(EK_RUN(z, where, condition, x, y), &where_operation, EK_INPUTS(x, y),
+                     EK_SAVED(condition));
 }

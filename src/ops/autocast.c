@@ -1,8 +1,10 @@
-/* autocast.c: see autocast.h. */
+/* autocast.c: see autocast.h; and the regions in which casts are remembered. */
 #include "ops/autocast.h"
 
+#include <pthread.h>
+#include <stdlib.h>
+
 #include "evenkeel/autograd.h"
-#include "ops/casts.h"
 #include "ops/ops.h"
 
 static bool casts(void)
@@ -147,4 +149,227 @@ void ek_autocast_loss(ek_loss_options *options)
     options->target = ek_autocast_wide(options->target);
     options->weight = ek_autocast_wide(options->weight);
     options->pos_weight = ek_autocast_wide(options->pos_weight);
+}
+
+/* ---- handles ---- */
+
+/* One for each version, offset and `graph`, so that handles that come and go (aliases, detached
+ * ones) replace each other. All are references: an address never comes to mean something else. */
+typedef struct ek_cast ek_cast;
+struct ek_cast {
+    ek_cast *next;
+    ek_tensor *leaf, *cast;
+    ek_version *version; /* the leaf's when it was cast */
+    int64_t offset;
+    uint64_t count;
+    bool graph;
+};
+
+static uint64_t writes_of(const ek_version *version)
+{
+    return atomic_load_explicit(&version->count, memory_order_relaxed);
+}
+
+static ek_cast *entry_of(const ek_tensor *leaf, bool graph)
+{
+    ek_cast *entry = ek_thread_self()->casts;
+    while (entry && (entry->version != leaf->version || entry->offset != leaf->offset ||
+                     entry->graph != graph))
+        entry = entry->next;
+    return entry;
+}
+
+static void release_parts(ek_cast *entry)
+{
+    ek_release(entry->leaf);
+    ek_release(entry->cast);
+    ek_object_release(entry->version);
+}
+
+static bool is_stale(const ek_cast *entry)
+{
+    return entry->count != writes_of(entry->version);
+}
+
+/* All, or those that are stale. */
+static void forget(ek_thread *thread, bool all)
+{
+    for (ek_cast **at = &thread->casts; *at;) {
+        ek_cast *entry = *at;
+        if (!all && !is_stale(entry)) {
+            at = &entry->next;
+            continue;
+        }
+        *at = entry->next;
+        release_parts(entry);
+        free(entry);
+    }
+}
+
+ek_tensor *ek_cast_find(const ek_tensor *leaf, bool graph)
+{
+    const ek_cast *entry = entry_of(leaf, graph);
+    if (!entry || !ek_same_layout(entry->cast, leaf))
+        return NULL;
+    if (is_stale(entry)) { /* with it a step's others, of which each holds a slab's cast */
+        forget(ek_thread_self(), false);
+        return NULL;
+    }
+    /* History leads to the very handle that collects the gradient. */
+    if (graph && entry->leaf != leaf)
+        return NULL;
+    return ek_scope_adopt(ek_keep(entry->cast));
+}
+
+int ek_cast_remember(ek_tensor *leaf, bool graph, ek_tensor *cast)
+{
+    ek_thread *thread = ek_thread_self();
+    if (!thread->autocast_depth)
+        return 0;
+    ek_cast *entry = entry_of(leaf, graph);
+    if (entry) {
+        release_parts(entry);
+    } else {
+        entry = ek_calloc(1, sizeof *entry);
+        if (!entry)
+            return ek_error_status();
+        entry->next = thread->casts;
+        thread->casts = entry;
+    }
+    entry->leaf = ek_keep(leaf);
+    entry->cast = ek_keep(cast);
+    entry->version = ek_object_retain(leaf->version);
+    entry->offset = leaf->offset;
+    entry->count = writes_of(leaf->version);
+    entry->graph = graph;
+    return 0;
+}
+
+static void casts_thread_exit(ek_thread *thread)
+{
+    forget(thread, true);
+}
+
+__attribute__((constructor)) static void casts_watch_threads(void)
+{
+    ek_thread_at_exit(casts_thread_exit);
+}
+
+/* ---- numbers ---- */
+
+/* The bf16 elements of a storage. */
+typedef struct narrow {
+    ek_derived derived;
+    pthread_mutex_t lock;
+    _Atomic(ek_storage *) elements; /* a reference, or NULL; written under `lock` */
+    int64_t used;                   /* guarded by `lock`: elements that were read */
+    bool wastes;                    /* guarded by `lock` */
+    _Atomic uint64_t writes;
+} narrow;
+
+static void narrow_replace(narrow *self, ek_storage *elements, int64_t used)
+{
+    ek_lock(&self->lock);
+    ek_storage *before = atomic_exchange(&self->elements, elements);
+    if (before)
+        self->wastes = self->used < (int64_t)(before->nbytes / 4);
+    self->used = used;
+    ek_unlock(&self->lock);
+    ek_object_release(before);
+}
+
+/* A write is counted before it looks for elements to drop. ek_narrow_keep puts elements there
+ * before it looks at the count. So one of the two sees the other, and a write that finds nothing
+ * takes no lock. */
+static void narrow_outdated(ek_derived *derived)
+{
+    narrow *self = (narrow *)derived;
+    atomic_fetch_add(&self->writes, 1);
+    if (atomic_load(&self->elements))
+        narrow_replace(self, NULL, 0);
+}
+
+static void narrow_destroy(ek_object *object)
+{
+    narrow *self = (narrow *)object;
+    ek_object_release(atomic_load(&self->elements));
+    pthread_mutex_destroy(&self->lock);
+    free(self);
+}
+
+/* The storage's, made with its first use; NULL with an error. */
+static narrow *narrow_of(ek_storage *storage)
+{
+    narrow *known = (narrow *)ek_storage_derive(storage, NULL);
+    if (known)
+        return known;
+    narrow *fresh = ek_calloc(1, sizeof *fresh);
+    if (!fresh)
+        return NULL;
+    ek_object_init(&fresh->derived.object, narrow_destroy);
+    fresh->derived.outdated = narrow_outdated;
+    if (pthread_mutex_init(&fresh->lock, NULL) != 0) {
+        free(fresh);
+        return EK_REFUSE(EK_E_NO_MEMORY, "no mutex for bf16 weights can be had");
+    }
+    known = (narrow *)ek_storage_derive(storage, &fresh->derived);
+    ek_object_release(fresh);
+    return known;
+}
+
+int ek_narrow_find(ek_storage *storage, int64_t count, ek_narrow_found *found)
+{
+    narrow *self = narrow_of(storage);
+    if (!self)
+        return ek_error_pending();
+    found->writes = atomic_load(&self->writes);
+    ek_lock(&self->lock);
+    found->elements = ek_object_retain(atomic_load(&self->elements));
+    if (found->elements)
+        self->used += count;
+    found->wastes = self->wastes;
+    ek_unlock(&self->lock);
+    return 0;
+}
+
+void ek_narrow_keep(ek_storage *storage, ek_storage *elements, int64_t count, uint64_t writes)
+{
+    narrow *self = (narrow *)ek_storage_derive(storage, NULL);
+    narrow_replace(self, ek_object_retain(elements), count);
+    if (atomic_load(&self->writes) != writes)
+        narrow_replace(self, NULL, 0);
+}
+
+/* ---- regions ---- */
+
+ek_autocast ek_autocast_begin(ek_dtype dtype)
+{
+    ek_thread *thread = ek_thread_self();
+    ek_thread_modes *modes = &thread->modes;
+    thread->autocast_depth++;
+    ek_autocast autocast = {modes->flags & EK_MODE_AUTOCAST};
+    if (dtype == EK_BF16)
+        modes->flags |= EK_MODE_AUTOCAST;
+    else if (dtype == EK_F32)
+        modes->flags &= ~(unsigned)EK_MODE_AUTOCAST;
+    else
+        EK_FAIL(EK_E_DTYPE, "autocast to %s; bf16 is possible, and f32, which switches it off",
+                ek_dtype_name(dtype));
+    return autocast;
+}
+
+void ek_autocast_end(const ek_autocast *autocast)
+{
+    if (!autocast)
+        return;
+    ek_thread *thread = ek_thread_self();
+    ek_thread_modes *modes = &thread->modes;
+    modes->flags = (modes->flags & ~(unsigned)EK_MODE_AUTOCAST) | autocast->before;
+    if (thread->autocast_depth && --thread->autocast_depth == 0)
+        forget(thread, true);
+}
+
+ek_dtype ek_autocast_dtype(void)
+{
+    return ek_thread_self()->modes.flags & EK_MODE_AUTOCAST ? EK_BF16 : EK_F32;
 }

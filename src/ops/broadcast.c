@@ -31,9 +31,9 @@ bool ek_broadcast_operands(const char *operation, ek_tensor **x, ek_tensor **y)
     if (!ek_given(operation, "x", *x) || !ek_given(operation, "y", *y))
         return false;
     if ((*x)->storage->dev != (*y)->storage->dev) {
-        if ((*y)->ndim == 0 && (*y)->storage->dev->id.kind == EK_CPU)
+        if (ek_is_cpu_scalar(*y))
             *y = ek_to_device(*y, (*x)->storage->dev->id);
-        else if ((*x)->ndim == 0 && (*x)->storage->dev->id.kind == EK_CPU)
+        else if (ek_is_cpu_scalar(*x))
             *x = ek_to_device(*x, (*y)->storage->dev->id);
         if (!*x || !*y)
             return false;
@@ -105,37 +105,11 @@ ek_tensor *ek_result(const ek_tensor *x, const ek_tensor *y, const ek_tensor *z,
 ek_tensor *ek_run_unary(ek_unary op, const ek_tensor *x, double a, double b)
 {
     ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
-    if (!y || ek_kernels_of(x)->unary(x->storage->dev, op, y, x, a, b) < 0)
-        return NULL;
-    return y;
+    return y && ek_kernels_of(x)->unary(x->storage->dev, op, y, x, a, b) >= 0 ? y : NULL;
 }
 
 ek_tensor *ek_run_binary(ek_binary op, const ek_tensor *x, const ek_tensor *y, double a)
 {
     ek_tensor *z = ek_result(x, y, NULL, x->dtype);
-    if (!z || ek_kernels_of(x)->binary(x->storage->dev, op, z, x, y, a) < 0)
-        return NULL;
-    return z;
-}
-
-ek_tensor *ek_filled(ek_dev *dev, ek_dtype dtype, const ek_shape *shape, double value)
-{
-    ek_tensor *x = ek_tensor_new(dev, dtype, shape, EK_CONTIGUOUS);
-    if (!x || dev->backend->kernels->fill(dev, x, value) < 0)
-        return NULL;
-    return x;
-}
-
-ek_tensor *ek_zeros_like(const ek_tensor *x)
-{
-    ek_tensor *zeros = ek_result(x, NULL, NULL, x->dtype);
-    if (!zeros || ek_kernels_of(x)->fill(x->storage->dev, zeros, 0) < 0)
-        return NULL;
-    return zeros;
-}
-
-ek_tensor *ek_number_like(const ek_tensor *x, double value)
-{
-    ek_shape scalar = ek_scalar_shape();
-    return ek_filled(x->storage->dev, x->dtype, &scalar, value);
+    return z && ek_kernels_of(x)->binary(x->storage->dev, op, z, x, y, a) >= 0 ? z : NULL;
 }

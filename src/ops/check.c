@@ -1,14 +1,15 @@
 /* check.c: operand checks, each with its sentence. */
 #include <math.h>
+#include <stdio.h>
 
+#include "core/keywords.h"
 #include "ops/ops.h"
 
 bool ek_given(const char *operation, const char *name, const ek_tensor *x)
 {
     if (x)
         return ek_fork_check() == 0;
-    EK_FAIL(EK_E_INVALID, "%s: %s is NULL", operation, name);
-    return false;
+    return EK_FAIL(EK_E_INVALID, "%s: %s is NULL", operation, name) == 0;
 }
 
 bool ek_floating(const char *operation, const char *name, const ek_tensor *x)
@@ -17,10 +18,9 @@ bool ek_floating(const char *operation, const char *name, const ek_tensor *x)
         return false;
     if (ek_dtype_is_floating(x->dtype))
         return true;
-    EK_FAIL(EK_E_DTYPE,
-            "%s: %s has dtype %s; convert it to a floating dtype (f32, f64, bf16) first", operation,
-            name, ek_dtype_name(x->dtype));
-    return false;
+    return EK_FAIL(EK_E_DTYPE,
+                   "%s: %s has dtype %s; convert it to a floating dtype (f32, f64, bf16) first",
+                   operation, name, ek_dtype_name(x->dtype)) == 0;
 }
 
 bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek_dtype dtype)
@@ -29,9 +29,8 @@ bool ek_of_dtype(const char *operation, const char *name, const ek_tensor *x, ek
         return false;
     if (x->dtype == dtype)
         return true;
-    EK_FAIL(EK_E_DTYPE, "%s: %s has dtype %s and must have %s", operation, name,
-            ek_dtype_name(x->dtype), ek_dtype_name(dtype));
-    return false;
+    return EK_FAIL(EK_E_DTYPE, "%s: %s has dtype %s and must have %s", operation, name,
+                   ek_dtype_name(x->dtype), ek_dtype_name(dtype)) == 0;
 }
 
 /* What integers hold: whole numbers in [low, end). */
@@ -48,9 +47,8 @@ bool ek_holds(const char *operation, const char *name, ek_dtype dtype, double va
     if (ek_dtype_is_floating(dtype) || (value >= integer_ranges[dtype].low &&
                                         value < integer_ranges[dtype].end && value == floor(value)))
         return true;
-    EK_FAIL(EK_E_DTYPE, "%s: %s is %.17g, but %s holds %s; convert with ek_to_dtype first",
-            operation, name, value, ek_dtype_name(dtype), integer_ranges[dtype].text);
-    return false;
+    return EK_FAIL(EK_E_DTYPE, "%s: %s is %.17g, but %s holds %s; convert with ek_to_dtype first",
+                   operation, name, value, ek_dtype_name(dtype), integer_ranges[dtype].text) == 0;
 }
 
 bool ek_holds_low(const char *operation, const char *name, ek_dtype dtype, double value)
@@ -71,18 +69,16 @@ bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x, co
     if (ek_shape_equal(&own, shape))
         return true;
     char text[160], wanted[160];
-    EK_FAIL(EK_E_SHAPE, "%s: %s has shape %s and must have %s", operation, name,
-            ek_shape_text(&own, text), ek_shape_text(shape, wanted));
-    return false;
+    return EK_FAIL(EK_E_SHAPE, "%s: %s has shape %s and must have %s", operation, name,
+                   ek_shape_text(&own, text), ek_shape_text(shape, wanted)) == 0;
 }
 
 bool ek_same_device(const char *operation, const ek_tensor *x, const ek_tensor *y)
 {
     if (x->storage->dev == y->storage->dev)
         return true;
-    EK_FAIL(EK_E_DEVICE, "%s: operands on %s and %s; move one with ek_to_device", operation,
-            x->storage->dev->name, y->storage->dev->name);
-    return false;
+    return EK_FAIL(EK_E_DEVICE, "%s: operands on %s and %s; move one with ek_to_device", operation,
+                   x->storage->dev->name, y->storage->dev->name) == 0;
 }
 
 bool ek_alike(const char *operation, const ek_tensor *x, const ek_tensor *y)
@@ -91,9 +87,8 @@ bool ek_alike(const char *operation, const ek_tensor *x, const ek_tensor *y)
         return false;
     if (x->dtype == y->dtype)
         return true;
-    EK_FAIL(EK_E_DTYPE, "%s: operands of dtype %s and %s; convert one with ek_to_dtype", operation,
-            ek_dtype_name(x->dtype), ek_dtype_name(y->dtype));
-    return false;
+    return EK_FAIL(EK_E_DTYPE, "%s: operands of dtype %s and %s; convert one with ek_to_dtype",
+                   operation, ek_dtype_name(x->dtype), ek_dtype_name(y->dtype)) == 0;
 }
 
 int ek_dimension(const char *operation, const ek_tensor *x, int dim)
@@ -105,4 +100,97 @@ int ek_dimension(const char *operation, const ek_tensor *x, int dim)
                        dim);
     return EK_FAIL(EK_E_SHAPE, "%s: dimension %d is not in [%d, %d]", operation, dim, -x->ndim,
                    x->ndim - 1);
+}
+
+int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options)
+{
+    const ek_tensor *x = options->x;
+    int mask = 0;
+    if (!ek_given(operation, "x", x))
+        return ek_error_pending();
+    if (options->dim_count < 0 || options->dim_count > EK_MAX_DIMS)
+        return EK_FAIL(EK_E_INVALID, "%s: dim_count is %d; it must lie between 0 and %d", operation,
+                       options->dim_count, EK_MAX_DIMS);
+    if (options->dim_count == 0)
+        return (1 << x->ndim) - 1;
+    for (int i = 0; i < options->dim_count; i++) {
+        int dim = ek_dimension(operation, x, options->dims[i]);
+        if (dim < 0)
+            return dim;
+        if (mask >> dim & 1)
+            return EK_FAIL(EK_E_INVALID, "%s: dimension %d is named twice", operation, dim);
+        mask |= 1 << dim;
+    }
+    return mask;
+}
+
+/* ---- signals, images and volumes ---- */
+
+const int64_t ek_spatial_zeros[3] = {0, 0, 0}, ek_spatial_ones[3] = {1, 1, 1};
+
+ek_memory_format ek_spatial_format(const ek_tensor *x)
+{
+    if (x->ndim != 4)
+        return EK_CONTIGUOUS;
+    if (ek_tensor_is_contiguous(x, EK_CHANNELS_LAST))
+        return EK_CHANNELS_LAST;
+    if (ek_tensor_is_contiguous(x, EK_CONTIGUOUS))
+        return EK_CONTIGUOUS;
+    return x->stride[1] <= x->stride[3] ? EK_CHANNELS_LAST : EK_CONTIGUOUS;
+}
+
+int ek_spatial_check(const char *name, const ek_tensor *x, int dims)
+{
+    static const char *const axes[] = {"", "L", "H, W", "D, H, W"};
+    char text[200];
+    if (!ek_dtype_is_floating(x->dtype))
+        return EK_FAIL(EK_E_DTYPE, "%s: expected a floating x, got %s", name,
+                       ek_tensor_text(x, text));
+    if (x->ndim != dims + 2)
+        return EK_FAIL(EK_E_SHAPE, "%s: expected x of %d dimensions (N, C, %s), got %s", name,
+                       dims + 2, axes[dims], ek_tensor_text(x, text));
+    return 0;
+}
+
+const char *ek_spatial_direction(int dims, int i)
+{
+    static const char *const names[] = {"depth", "height", "width"};
+    return dims == 1 ? "length" : names[3 - dims + i];
+}
+
+int ek_spatial_option(const char *name, const char *option, int dims, const int each[3], int all,
+                      const int64_t otherwise[3], int64_t least, int64_t result[3])
+{
+    for (int i = dims; i < 3; i++)
+        if (each[i] != 0)
+            return EK_FAIL(EK_E_INVALID, "%s: %ss has an entry %d, %d, but there %s", name, option,
+                           i + 1, each[i] == EK_ZERO ? 0 : each[i],
+                           dims == 1 ? "is only one direction" : "are only two directions");
+    for (int i = 0; i < dims; i++) {
+        int given = each[i] ? each[i] : all;
+        result[i] = ek_integer_or(given, otherwise[i]);
+    }
+    return ek_spatial_least(name, option, dims, result, least);
+}
+
+int ek_spatial_least(const char *name, const char *option, int dims, const int64_t *values,
+                     int64_t least)
+{
+    bool fine = true;
+    char text[3 * 24];
+    int length = 0;
+    for (int i = 0; i < dims; i++) {
+        fine = fine && values[i] >= least;
+        length += snprintf(text + length, sizeof text - (size_t)length, "%s%lld",
+                           i > 0 ? " x " : "", (long long)values[i]);
+    }
+    return fine ? 0
+                : EK_FAIL(EK_E_INVALID, "%s: %s must be at least %lld, got %s", name, option,
+                          (long long)least, text);
+}
+
+void ek_spatial_lift(int64_t values[3], int64_t first)
+{
+    values[1] = values[0];
+    values[0] = first;
 }

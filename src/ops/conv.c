@@ -1,4 +1,4 @@
-/* conv.c: convolution and its two gradients.
+/* conv.c: convolution and transposed convolution over one, two and three dimensions.
  *
  * y = c(x, w) is linear in each operand, so the gradients are its adjoints: x' = input_gradient(y',
  * w) and w' = weight_gradient(x, y'). Each is an operation of its own, and the derivatives of all
@@ -11,9 +11,40 @@
  * A transposed convolution is the input gradient, applied as a forward: the same three in other
  * roles. Images and their weights are channels-last inside, volumes row-major. An operand is saved
  * only if another's gradient needs it. */
-#include "ops/conv.h"
-
+#include "core/keywords.h"
+#include "ops/autocast.h"
 #include "ops/ops.h"
+
+/* The operations under one public name, as errors show them. */
+typedef struct conv_family {
+    const char *name;
+    int dims; /* of x, behind (N, C) */
+    bool transposed;
+    ek_operation forward, input_gradient, weight_gradient;
+} conv_family;
+
+/* Shapes of a convolution from x to y. Of one dimension: lifted to two. */
+typedef struct conv_attributes {
+    const conv_family *family;
+    ek_conv_params params;
+    ek_shape x, w, y;
+} conv_attributes;
+
+/* y from x and w. bias (O) may be NULL. */
+static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
+                               const conv_attributes *attributes);
+
+/* x from dy and w. bias (C), which is added to x, may be NULL. */
+static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bias,
+                                      const conv_attributes *attributes);
+
+/* *result is the weight's gradient, written to `dw` if that is given, else to a new tensor. If
+ * `dbias` is given, the bias's is made in the same pass: in *dbias, or a new tensor where that is
+ * NULL. */
+static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attributes *attributes,
+                                ek_tensor *dw, ek_tensor **dbias, ek_tensor **result);
+
+/* ---- backwards, which every family has ---- */
 
 /* The gradient of a bias: the sum over batch and space. */
 static ek_tensor *sum_to_channels(ek_tensor *y)
@@ -35,52 +66,55 @@ static ek_tensor *spread_channels(ek_tensor *bias, const ek_shape *shape)
     return ek_expand(ek_reshape(bias, channels), *shape);
 }
 
-int ek_conv_forward_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+static int conv_forward_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const ek_conv_attributes *attributes = ek_node_attributes(node);
+    const conv_attributes *attributes = ek_node_attributes(node);
     ek_tensor *dy = gradients[0];
     if (ek_node_needs(node, 1)) {
         results[2] = ek_node_destination(node, 2);
-        EK_TRY(ek_conv_weight_gradient(ek_node_saved(node, 0), dy, attributes,
-                                       ek_node_destination(node, 1),
-                                       ek_node_needs(node, 2) ? &results[2] : NULL, &results[1]));
+        EK_TRY(conv_weight_gradient(ek_node_saved(node, 0), dy, attributes,
+                                    ek_node_destination(node, 1),
+                                    ek_node_needs(node, 2) ? &results[2] : NULL, &results[1]));
     } else if (ek_node_needs(node, 2)) {
         results[2] = sum_to_channels(dy);
     }
     if (ek_node_needs(node, 0))
-        results[0] = ek_conv_input_gradient(dy, ek_node_saved(node, 1), NULL, attributes);
+        results[0] = conv_input_gradient(dy, ek_node_saved(node, 1), NULL, attributes);
     return 0;
 }
 
 /* Inputs dy, w, bias. */
-int ek_conv_input_gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+static int conv_input_gradient_backward(ek_node *node, ek_tensor *const *gradients,
+                                        ek_tensor **results)
 {
-    const ek_conv_attributes *attributes = ek_node_attributes(node);
+    const conv_attributes *attributes = ek_node_attributes(node);
     if (ek_node_needs(node, 0))
-        results[0] = ek_conv_forward(gradients[0], ek_node_saved(node, 1), NULL, attributes);
+        results[0] = conv_forward(gradients[0], ek_node_saved(node, 1), NULL, attributes);
     if (ek_node_needs(node, 1))
-        EK_TRY(ek_conv_weight_gradient(gradients[0], ek_node_saved(node, 0), attributes,
-                                       ek_node_destination(node, 1), NULL, &results[1]));
+        EK_TRY(conv_weight_gradient(gradients[0], ek_node_saved(node, 0), attributes,
+                                    ek_node_destination(node, 1), NULL, &results[1]));
     if (ek_node_needs(node, 2))
         results[2] = sum_to_channels(gradients[0]);
     return 0;
 }
 
 /* Inputs x, dy; outputs dw, dbias. */
-int ek_conv_weight_gradient_backward(ek_node *node, ek_tensor *const *gradients,
-                                     ek_tensor **results)
+static int conv_weight_gradient_backward(ek_node *node, ek_tensor *const *gradients,
+                                         ek_tensor **results)
 {
-    const ek_conv_attributes *attributes = ek_node_attributes(node);
+    const conv_attributes *attributes = ek_node_attributes(node);
     ek_tensor *ddw = gradients[0];
     ek_tensor *ddbias = gradients[1];
     if (ek_node_needs(node, 0) && ddw)
-        results[0] = ek_conv_input_gradient(ek_node_saved(node, 1), ddw, NULL, attributes);
+        results[0] = conv_input_gradient(ek_node_saved(node, 1), ddw, NULL, attributes);
     if (ek_node_needs(node, 1) && ddw)
-        results[1] = ek_conv_forward(ek_node_saved(node, 0), ddw, ddbias, attributes);
+        results[1] = conv_forward(ek_node_saved(node, 0), ddw, ddbias, attributes);
     else if (ek_node_needs(node, 1) && ddbias)
         results[1] = spread_channels(ddbias, &attributes->y);
     return 0;
 }
+
+/* ---- the three operations ---- */
 
 /* As far as there is such an order: for images and their weights. */
 static ek_tensor *channels_last(ek_tensor *x)
@@ -88,20 +122,15 @@ static ek_tensor *channels_last(ek_tensor *x)
     return ek_contiguous(x, EK_CHANNELS_LAST);
 }
 
-ek_tensor *ek_conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
-                           const ek_conv_attributes *attributes)
+static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
+                               const conv_attributes *attributes)
 {
     x = channels_last(x);
     w = channels_last(w);
     if (!x || !w)
         return NULL;
-    ek_dev *dev = ek_tensor_dev(x);
-    ek_tensor *y = ek_tensor_new(dev, x->dtype, &attributes->y, EK_CHANNELS_LAST);
-    if (!y)
-        return NULL;
-    if (ek_count(y) > 0 &&
-        ek_kernels_of(x)->conv_forward(dev, y, x, w, bias, &attributes->params) < 0)
-        return NULL;
+    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &attributes->y, EK_CHANNELS_LAST);
+    y = EK_RUN(y, conv_forward, x, w, bias, &attributes->params);
     return EK_RECORD(y, &attributes->family->forward, EK_INPUTS(x, w, bias),
                      EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL),
                      EK_ATTRIBUTES(*attributes));
@@ -120,28 +149,24 @@ static int add_to_channels(ek_tensor *x, const ek_tensor *bias)
     return ek_kernels_of(x)->binary(ek_tensor_dev(x), EK_BINARY_ADD, x, x, &view, 1);
 }
 
-ek_tensor *ek_conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bias,
-                                  const ek_conv_attributes *attributes)
+static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bias,
+                                      const conv_attributes *attributes)
 {
     dy = channels_last(dy);
     w = channels_last(w);
     if (!dy || !w)
         return NULL;
-    ek_dev *dev = ek_tensor_dev(dy);
-    ek_tensor *dx = ek_tensor_new(dev, dy->dtype, &attributes->x, EK_CHANNELS_LAST);
-    if (!dx)
-        return NULL;
-    if (ek_count(dx) > 0 &&
-        (ek_kernels_of(dy)->conv_input_gradient(dev, dx, dy, w, &attributes->params) < 0 ||
-         (bias && add_to_channels(dx, bias) < 0)))
+    ek_tensor *dx = ek_tensor_new(ek_tensor_dev(dy), dy->dtype, &attributes->x, EK_CHANNELS_LAST);
+    dx = EK_RUN(dx, conv_input_gradient, dy, w, &attributes->params);
+    if (dx && bias && ek_count(dx) > 0 && add_to_channels(dx, bias) < 0)
         return NULL;
     return EK_RECORD(dx, &attributes->family->input_gradient, EK_INPUTS(dy, w, bias),
                      EK_SAVED(ek_wants(w) ? dy : NULL, ek_wants(dy) ? w : NULL),
                      EK_ATTRIBUTES(*attributes));
 }
 
-int ek_conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const ek_conv_attributes *attributes,
-                            ek_tensor *dw, ek_tensor **dbias, ek_tensor **result)
+static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attributes *attributes,
+                                ek_tensor *dw, ek_tensor **dbias, ek_tensor **result)
 {
     x = channels_last(x);
     dy = channels_last(dy);
@@ -173,3 +198,246 @@ int ek_conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const ek_conv_attribute
                                                                  ek_wants(x) ? dy : NULL),
                                                         EK_ATTRIBUTES(*attributes)});
 }
+
+/* ---- families ---- */
+
+#define CONV(DIMS)                                                                \
+    {                                                                             \
+        .name = "conv" #DIMS "d", .dims = DIMS,                                   \
+        .forward = {.name = "conv" #DIMS "d", .backward = conv_forward_backward}, \
+        .input_gradient = {.name = "conv" #DIMS "d_input_gradient",               \
+                           .backward = conv_input_gradient_backward},             \
+        .weight_gradient =                                                        \
+        {.name = "conv" #DIMS "d_weight_gradient",                                \
+         .backward = conv_weight_gradient_backward }                              \
+    }
+
+/* Its forward is an input gradient, and the other way round. */
+#define CONV_TRANSPOSE(DIMS)                                                  \
+    {                                                                         \
+        .name = "conv_transpose" #DIMS "d", .dims = DIMS, .transposed = true, \
+        .forward = {.name = "conv_transpose" #DIMS "d_input_gradient",        \
+                    .backward = conv_forward_backward},                       \
+        .input_gradient = {.name = "conv_transpose" #DIMS "d",                \
+                           .backward = conv_input_gradient_backward},         \
+        .weight_gradient =                                                    \
+        {.name = "conv_transpose" #DIMS "d_weight_gradient",                  \
+         .backward = conv_weight_gradient_backward }                          \
+    }
+
+static const conv_family conv1d = CONV(1), conv2d = CONV(2), conv3d = CONV(3);
+static const conv_family conv_transpose1d = CONV_TRANSPOSE(1);
+static const conv_family conv_transpose2d = CONV_TRANSPOSE(2);
+static const conv_family conv_transpose3d = CONV_TRANSPOSE(3);
+
+/* ---- options ---- */
+
+static int read_params(const conv_family *family, ek_conv_params *params, const ek_conv_options *o,
+                       int64_t output_padding[3])
+{
+    const char *name = family->name;
+    params->dims = family->dims;
+    EK_TRY(ek_spatial_option(name, "stride", params->dims, o->strides, EK_GIVEN(o, stride, 3),
+                             ek_spatial_ones, 1, params->stride));
+    EK_TRY(ek_spatial_option(name, "padding", params->dims, o->paddings, o->padding,
+                             ek_spatial_zeros, 0, params->padding));
+    EK_TRY(ek_spatial_option(name, "dilation", params->dims, o->dilations, EK_GIVEN(o, dilation, 5),
+                             ek_spatial_ones, 1, params->dilation));
+    EK_TRY(ek_spatial_option(name, "output_padding", params->dims, o->output_paddings,
+                             o->output_padding, ek_spatial_zeros, 0, output_padding));
+    params->groups = ek_integer_or(EK_GIVEN(o, groups, 6), 1);
+    if (params->groups < 1)
+        return EK_FAIL(EK_E_INVALID, "%s: groups must be at least 1, got %lld", name,
+                       (long long)params->groups);
+    for (int i = 0; i < params->dims; i++) {
+        if (output_padding[i] == 0)
+            continue;
+        if (!family->transposed)
+            return EK_FAIL(EK_E_INVALID,
+                           "%s: output_padding is for transposed convolution only, got %lld", name,
+                           (long long)output_padding[i]);
+        if (output_padding[i] >= params->stride[i] && output_padding[i] >= params->dilation[i])
+            return EK_FAIL(
+                EK_E_INVALID,
+                "%s: output_padding must be smaller than the stride or the dilation, got "
+                "output_padding %lld, stride %lld and dilation %lld",
+                name, (long long)output_padding[i], (long long)params->stride[i],
+                (long long)params->dilation[i]);
+    }
+    return 0;
+}
+
+/* ---- shapes ---- */
+
+static int check_weight(const conv_family *family, const ek_tensor *w)
+{
+    static const char *const windows[] = {"", "k", "kh, kw", "kd, kh, kw"};
+    char text[200];
+    if (w->ndim != family->dims + 2)
+        return EK_FAIL(EK_E_SHAPE,
+                       "%s: expected a weight of %d dimensions (%s / groups, %s), got %s",
+                       family->name, family->dims + 2, family->transposed ? "C, O" : "O, C",
+                       windows[family->dims], ek_tensor_text(w, text));
+    for (int i = 1; i < w->ndim; i++)
+        if (w->shape[i] < 1)
+            return EK_FAIL(EK_E_SHAPE, "%s: the weight must have no dimension of size 0, got %s",
+                           family->name, ek_tensor_text(w, text));
+    return 0;
+}
+
+static int check_channels(const conv_family *family, const ek_tensor *x, const ek_tensor *w,
+                          int64_t groups)
+{
+    char x_text[200], w_text[200];
+    int64_t channels = family->transposed ? w->shape[0] : w->shape[1] * groups;
+    if (x->shape[1] != channels)
+        return EK_FAIL(EK_E_SHAPE,
+                       "%s: with groups %lld, weight %s expects x to have %lld channels, got %s",
+                       family->name, (long long)groups, ek_tensor_text(w, w_text),
+                       (long long)channels, ek_tensor_text(x, x_text));
+    if (w->shape[0] < 1 || w->shape[0] % groups != 0)
+        return EK_FAIL(EK_E_SHAPE,
+                       "%s: the weight's %s channels must be a positive multiple of groups %lld, "
+                       "got %s",
+                       family->name, family->transposed ? "input" : "output", (long long)groups,
+                       ek_tensor_text(w, w_text));
+    return 0;
+}
+
+/* Sizes that products of sizes and options can't overflow with. */
+static int check_sizes(const conv_family *family, const ek_tensor *x, const ek_tensor *w)
+{
+    if (w->shape[0] > INT32_MAX || w->shape[1] > INT32_MAX)
+        return EK_FAIL(EK_E_SHAPE, "%s: a weight of %lld x %lld channels is too large",
+                       family->name, (long long)w->shape[0], (long long)w->shape[1]);
+    for (int i = 2; i < x->ndim; i++)
+        if (x->shape[i] > INT32_MAX || w->shape[i] > INT32_MAX)
+            return EK_FAIL(EK_E_SHAPE, "%s: a %s of %lld is too large", family->name,
+                           ek_spatial_direction(family->dims, i - 2),
+                           (long long)(x->shape[i] > INT32_MAX ? x->shape[i] : w->shape[i]));
+    return 0;
+}
+
+/* y's size from x's. */
+static int output_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
+                       int64_t *result)
+{
+    const ek_conv_params *params = &a->params;
+    int64_t padded = size + 2 * params->padding[i];
+    int64_t extent = params->dilation[i] * (kernel - 1) + 1;
+    if (padded < extent)
+        return EK_FAIL(EK_E_SHAPE,
+                       "%s: a kernel of size %lld with dilation %lld does not fit a padded %s of "
+                       "%lld",
+                       a->family->name, (long long)kernel, (long long)params->dilation[i],
+                       ek_spatial_direction(params->dims, i), (long long)padded);
+    *result = (padded - extent) / params->stride[i] + 1;
+    return 0;
+}
+
+/* The other way round. */
+static int transposed_size(const conv_attributes *a, int i, int64_t size, int64_t kernel,
+                           int64_t output_padding, int64_t *result)
+{
+    const ek_conv_params *params = &a->params;
+    const char *direction = ek_spatial_direction(params->dims, i);
+    if (size < 1)
+        return EK_FAIL(EK_E_SHAPE, "%s: x has a %s of 0", a->family->name, direction);
+    int64_t full =
+        (size - 1) * params->stride[i] + params->dilation[i] * (kernel - 1) + output_padding + 1;
+    *result = full - 2 * params->padding[i];
+    if (*result < 1)
+        return EK_FAIL(EK_E_SHAPE, "%s: padding %lld on both sides leaves nothing of a %s of %lld",
+                       a->family->name, (long long)params->padding[i], direction, (long long)full);
+    return 0;
+}
+
+/* Fills x, w and y; x and y change places for a transposed convolution. */
+static int read_shapes(conv_attributes *a, const ek_tensor *x, const ek_tensor *w,
+                       const int64_t output_padding[3])
+{
+    EK_TRY(ek_spatial_check(a->family->name, x, a->family->dims));
+    EK_TRY(check_weight(a->family, w));
+    EK_TRY(check_sizes(a->family, x, w));
+    EK_TRY(check_channels(a->family, x, w, a->params.groups));
+    a->w = ek_tensor_shape(w);
+    a->x = a->y = ek_tensor_shape(x);
+    bool transposed = a->family->transposed;
+    ek_shape *from = transposed ? &a->y : &a->x, *to = transposed ? &a->x : &a->y;
+    to->dims[1] = transposed ? w->shape[1] * a->params.groups : w->shape[0];
+    for (int i = 0; i < a->params.dims; i++) {
+        int64_t size = from->dims[2 + i], kernel = a->w.dims[2 + i], *result = &to->dims[2 + i];
+        EK_TRY(transposed ? transposed_size(a, i, size, kernel, output_padding[i], result)
+                          : output_size(a, i, size, kernel, result));
+    }
+    return 0;
+}
+
+/* ---- calls ---- */
+
+/* From one dimension to two. */
+static void lift(conv_attributes *a)
+{
+    ek_spatial_lift(a->params.stride, 1);
+    ek_spatial_lift(a->params.padding, 0);
+    ek_spatial_lift(a->params.dilation, 1);
+    a->params.dims = 2;
+    ek_shape *const shapes[] = {&a->x, &a->w, &a->y};
+    for (int i = 0; i < 3; i++) {
+        ek_spatial_lift(shapes[i]->dims + 2, 1);
+        shapes[i]->ndim = 4;
+    }
+}
+
+static ek_tensor *run(conv_attributes *a, ek_tensor *x, ek_tensor *w, ek_tensor *bias)
+{
+    ek_scope scope = ek_scope_begin();
+    bool lifted = a->params.dims == 1;
+    if (lifted) {
+        lift(a);
+        x = ek_unsqueeze(x, 2);
+        w = ek_unsqueeze(w, 2);
+    }
+    ek_tensor *y =
+        a->family->transposed ? conv_input_gradient(x, w, bias, a) : conv_forward(x, w, bias, a);
+    return ek_scope_return(&scope, lifted ? ek_squeeze(y, 2) : y);
+}
+
+static ek_tensor *checked(const conv_family *family, const ek_conv_options *options)
+{
+    const char *name = family->name;
+    ek_tensor *x = options->x, *w = options->weight, *bias = options->bias;
+    if (!ek_given(name, "x", x) || !ek_given(name, "weight", w) || !ek_optional(bias) ||
+        !ek_alike(name, x, w) || (bias && !ek_alike(name, x, bias)))
+        return NULL;
+    conv_attributes attributes = {.family = family};
+    int64_t output_padding[3];
+    if (read_params(family, &attributes.params, options, output_padding) < 0 ||
+        read_shapes(&attributes, x, w, output_padding) < 0)
+        return NULL;
+    int64_t outputs = family->transposed ? attributes.x.dims[1] : attributes.y.dims[1];
+    if (bias && !ek_of_shape(name, "bias", bias, &EK_SHAPE(outputs)))
+        return NULL;
+    return run(&attributes, x, w, bias);
+}
+
+static ek_tensor *convolve(const conv_family *family, ek_conv_options *options)
+{
+    ek_scope scope = ek_scope_begin();
+    options->x = ek_autocast_image(options->x);
+    options->weight = ek_autocast_narrow(options->weight);
+    options->bias = ek_autocast_narrow(options->bias);
+    return ek_scope_return(&scope, checked(family, options));
+}
+
+#define PUBLIC_CONV(name)                                  \
+    ek_tensor *ek_f_##name##_with(ek_conv_options options) \
+    {                                                      \
+        return convolve(&name, &options);                  \
+    }
+PUBLIC_CONV(conv1d)
+PUBLIC_CONV(conv2d)
+PUBLIC_CONV(conv3d)
+PUBLIC_CONV(conv_transpose1d)
+PUBLIC_CONV(conv_transpose2d)
+PUBLIC_CONV(conv_transpose3d)

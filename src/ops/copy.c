@@ -44,15 +44,9 @@ int ek_transfer(ek_tensor *x, const ek_tensor *y)
 
 /* ---- clone, contiguous: the gradient passes ---- */
 
-static int pass_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    (void)node;
-    results[0] = gradients[0];
-    return 0;
-}
-
-static const ek_operation clone_operation = {.name = "clone", .backward = pass_backward};
-static const ek_operation contiguous_operation = {.name = "contiguous", .backward = pass_backward};
+EK_BACKWARD(pass, void, g)
+EK_OPERATION(clone, "clone", pass_backward);
+EK_OPERATION(contiguous, "contiguous", pass_backward);
 
 ek_tensor *ek_clone(ek_tensor *x)
 {
@@ -92,7 +86,7 @@ static int to_dtype_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     return 0;
 }
 
-static const ek_operation to_dtype_operation = {.name = "to_dtype", .backward = to_dtype_backward};
+EK_OPERATION(to_dtype, "to_dtype", to_dtype_backward);
 
 ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x)
 {
@@ -104,10 +98,8 @@ ek_tensor *ek_to_dtype(ek_tensor *x, ek_dtype dtype)
 {
     if (!ek_given("to_dtype", "x", x))
         return NULL;
-    if ((unsigned)dtype >= EK_DTYPES) {
-        EK_FAIL(EK_E_DTYPE, "to_dtype: %d is no dtype", (int)dtype);
-        return NULL;
-    }
+    if ((unsigned)dtype >= EK_DTYPES)
+        return EK_REFUSE(EK_E_DTYPE, "to_dtype: %d is no dtype", (int)dtype);
     if (x->dtype == dtype)
         return ek_itself(x);
     ek_tensor *y = ek_result(x, NULL, NULL, dtype);
@@ -118,14 +110,8 @@ ek_tensor *ek_to_dtype(ek_tensor *x, ek_dtype dtype)
 
 /* ---- to_device ---- */
 
-static int to_device_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_to_device(gradients[0], *(const ek_device *)ek_node_attributes(node));
-    return 0;
-}
-
-static const ek_operation to_device_operation = {.name = "to_device",
-                                                 .backward = to_device_backward};
+EK_BACKWARD(to_device, ek_device, ek_to_device(g, *a))
+EK_OPERATION(to_device, "to_device", to_device_backward);
 
 /* A dense tensor's copy on another device; one from the host doesn't wait for the device. */
 static ek_tensor *block_on(ek_dev *dev, ek_tensor *from)

@@ -10,7 +10,6 @@
 #include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
-#include "ops/softmax.h"
 
 typedef struct target_options {
     ek_tensor *target; /* i64 (N, d1, ...) */
@@ -127,11 +126,8 @@ static int cross_entropy_gradient_backward(ek_node *node, ek_tensor *const *grad
     return 0;
 }
 
-static const ek_operation cross_entropy_operation = {.name = "cross_entropy",
-                                                     .backward = cross_entropy_backward};
-static const ek_operation cross_entropy_gradient_operation = {.name = "cross_entropy_gradient",
-                                                              .backward =
-                                                                  cross_entropy_gradient_backward};
+EK_OPERATION(cross_entropy, "cross_entropy", cross_entropy_backward);
+EK_OPERATION(cross_entropy_gradient, "cross_entropy_gradient", cross_entropy_gradient_backward);
 
 static ek_tensor *cross_entropy_gradient(ek_tensor *g, ek_tensor *x, ek_tensor *lse,
                                          const target_options *options)
@@ -139,11 +135,8 @@ static ek_tensor *cross_entropy_gradient(ek_tensor *g, ek_tensor *x, ek_tensor *
     if (!g || !x || !lse || !options->target || ek_error_status() < 0)
         return NULL;
     ek_tensor *dx = ek_result(x, NULL, NULL, x->dtype);
-    if (!dx ||
-        (ek_count(dx) > 0 &&
-         ek_kernels_of(x)->cross_entropy_gradient(ek_tensor_dev(x), dx, g, lse, x, options->target,
-                                                  options->weight, &options->params) < 0))
-        return NULL;
+    dx = EK_RUN(dx, cross_entropy_gradient, g, lse, x, options->target, options->weight,
+                &options->params);
     return EK_RECORD(dx, &cross_entropy_gradient_operation, EK_INPUTS(g, x),
                      EK_SAVED(g, x, lse, options->target, options->weight),
                      EK_ATTRIBUTES(options->params));
@@ -157,11 +150,10 @@ static ek_tensor *cross_entropy(ek_tensor *x, const target_options *options)
     /* Rounded to bf16, lse would spoil every probability of its element. */
     ek_dtype lse_dtype = x->dtype == EK_BF16 ? EK_F32 : x->dtype;
     ek_tensor *lse = ek_tensor_new(dev, lse_dtype, &shape, EK_CONTIGUOUS);
-    if (!loss || !lse ||
-        (ek_count(loss) > 0 &&
-         ek_kernels_of(x)->cross_entropy_forward(dev, loss, lse, x, options->target,
-                                                 options->weight, &options->params) < 0))
+    if (!lse)
         return NULL;
+    loss = EK_RUN(loss, cross_entropy_forward, lse, x, options->target, options->weight,
+                  &options->params);
     return EK_RECORD(loss, &cross_entropy_operation, EK_INPUTS(x),
                      EK_SAVED(x, lse, options->target, options->weight),
                      EK_ATTRIBUTES(options->params));
@@ -235,46 +227,30 @@ static bool check_reduction(const char *name, ek_reduction reduction)
 {
     if (reduction == EK_MEAN || reduction == EK_SUM || reduction == EK_NONE)
         return true;
-    EK_FAIL(EK_E_INVALID, "%s: reduction must be EK_MEAN, EK_SUM or EK_NONE, got %d", name,
-            (int)reduction);
-    return false;
+    return EK_FAIL(EK_E_INVALID, "%s: reduction must be EK_MEAN, EK_SUM or EK_NONE, got %d", name,
+                   (int)reduction) == 0;
 }
 
-static ek_tensor *checked_cross_entropy(const ek_loss_options *options)
+static ek_tensor *checked_class_loss(const char *name, const ek_loss_options *options,
+                                     ek_tensor *function(ek_tensor *, const target_options *))
 {
     target_options targets;
-    if (!check_reduction("cross_entropy", options->reduction) ||
-        check_class_loss("cross_entropy", options, &targets) < 0)
+    if (!check_reduction(name, options->reduction) || check_class_loss(name, options, &targets) < 0)
         return NULL;
-    return reduce(cross_entropy(options->input, &targets), &targets, options->reduction);
+    if (function == nll && targets.params.label_smoothing != 0)
+        return EK_REFUSE(EK_E_INVALID, "nll_loss has no label_smoothing; cross_entropy has");
+    return reduce(function(options->input, &targets), &targets, options->reduction);
 }
 
-static ek_tensor *checked_nll(const ek_loss_options *options)
-{
-    target_options targets;
-    if (!check_reduction("nll_loss", options->reduction) ||
-        check_class_loss("nll_loss", options, &targets) < 0)
-        return NULL;
-    if (targets.params.label_smoothing != 0) {
-        EK_FAIL(EK_E_INVALID, "nll_loss has no label_smoothing; cross_entropy has");
-        return NULL;
+#define CLASS_LOSS(name, function)                                                     \
+    ek_tensor *ek_f_##name##_with(ek_loss_options options)                             \
+    {                                                                                  \
+        ek_scope scope = ek_scope_begin();                                             \
+        ek_autocast_loss(&options);                                                    \
+        return ek_scope_return(&scope, checked_class_loss(#name, &options, function)); \
     }
-    return reduce(nll(options->input, &targets), &targets, options->reduction);
-}
-
-ek_tensor *ek_f_cross_entropy_with(ek_loss_options options)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_autocast_loss(&options);
-    return ek_scope_return(&scope, checked_cross_entropy(&options));
-}
-
-ek_tensor *ek_f_nll_loss_with(ek_loss_options options)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_autocast_loss(&options);
-    return ek_scope_return(&scope, checked_nll(&options));
-}
+CLASS_LOSS(cross_entropy, cross_entropy)
+CLASS_LOSS(nll_loss, nll)
 
 ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,
                             ek_dtype dtype)
@@ -283,22 +259,15 @@ ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore
     if (!ek_of_dtype(name, "target", target, EK_I64) || !ek_optional(weight) ||
         (weight && (!ek_floating(name, "weight", weight) || !ek_same_device(name, target, weight))))
         return NULL;
-    if (!ek_dtype_is_floating(dtype)) {
-        EK_FAIL(EK_E_DTYPE, "target_weight: dtype must be floating, got %s", ek_dtype_name(dtype));
-        return NULL;
-    }
+    if (!ek_dtype_is_floating(dtype))
+        return EK_REFUSE(EK_E_DTYPE, "target_weight: dtype must be floating, got %s",
+                         ek_dtype_name(dtype));
     if (weight && weight->ndim != 1) {
         char text[200];
-        EK_FAIL(EK_E_SHAPE, "target_weight: weight must have one dimension, got %s",
-                ek_tensor_text(weight, text));
-        return NULL;
+        return EK_REFUSE(EK_E_SHAPE, "target_weight: weight must have one dimension, got %s",
+                         ek_tensor_text(weight, text));
     }
-    ek_dev *dev = ek_tensor_dev(target);
     ek_shape scalar = ek_scalar_shape();
-    ek_tensor *sum = ek_tensor_new(dev, dtype, &scalar, EK_CONTIGUOUS);
-    if (!sum ||
-        ek_kernels_of(target)->target_weight(dev, sum, target, weight,
-                                             ignore_index == EK_ZERO ? 0 : ignore_index) < 0)
-        return NULL;
-    return sum;
+    ek_tensor *sum = ek_tensor_new(ek_tensor_dev(target), dtype, &scalar, EK_CONTIGUOUS);
+    return EK_RUN(sum, target_weight, target, weight, ignore_index == EK_ZERO ? 0 : ignore_index);
 }

@@ -9,24 +9,12 @@ typedef struct index_attributes {
 
 /* ---- index_select and index_add ---- */
 
-static int index_select_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    const index_attributes *a = ek_node_attributes(node);
-    results[0] = ek_index_add(gradients[0], a->dim, ek_node_saved(node, 0), &a->shape);
-    return 0;
-}
+EK_BACKWARD(index_select, index_attributes,
+            ek_index_add(g, a->dim, ek_node_saved(node, 0), &a->shape))
 
-static int index_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    const index_attributes *a = ek_node_attributes(node);
-    results[0] = ek_index_select(gradients[0], a->dim, ek_node_saved(node, 0));
-    return 0;
-}
-
-static const ek_operation index_select_operation = {.name = "index_select",
-                                                    .backward = index_select_backward};
-static const ek_operation index_add_operation = {.name = "index_add",
-                                                 .backward = index_add_backward};
+EK_BACKWARD(index_add, index_attributes, ek_index_select(g, a->dim, ek_node_saved(node, 0)))
+EK_OPERATION(index_select, "index_select", index_select_backward);
+EK_OPERATION(index_add, "index_add", index_add_backward);
 
 ek_tensor *ek_index_select(ek_tensor *x, int dim, ek_tensor *index)
 {
@@ -34,10 +22,9 @@ ek_tensor *ek_index_select(ek_tensor *x, int dim, ek_tensor *index)
         !ek_same_device("index_select", x, index) ||
         (dim = ek_dimension("index_select", x, dim)) < 0)
         return NULL;
-    if (index->ndim != 1) {
-        EK_FAIL(EK_E_SHAPE, "index_select: index has %d dimensions and must have 1", index->ndim);
-        return NULL;
-    }
+    if (index->ndim != 1)
+        return EK_REFUSE(EK_E_SHAPE, "index_select: index has %d dimensions and must have 1",
+                         index->ndim);
     index_attributes attributes = {ek_tensor_shape(x), dim};
     ek_shape shape = attributes.shape;
     shape.dims[dim] = index->shape[0];
@@ -67,23 +54,12 @@ ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, const ek_shape 
 
 /* ---- gather_dim and scatter_add_dim ---- */
 
-static int gather_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    const index_attributes *a = ek_node_attributes(node);
-    results[0] = ek_scatter_add_dim(gradients[0], a->dim, ek_node_saved(node, 0), a->shape);
-    return 0;
-}
+EK_BACKWARD(gather, index_attributes,
+            ek_scatter_add_dim(g, a->dim, ek_node_saved(node, 0), a->shape))
 
-static int scatter_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    const index_attributes *a = ek_node_attributes(node);
-    results[0] = ek_gather_dim(gradients[0], a->dim, ek_node_saved(node, 0));
-    return 0;
-}
-
-static const ek_operation gather_operation = {.name = "gather_dim", .backward = gather_backward};
-static const ek_operation scatter_add_operation = {.name = "scatter_add_dim",
-                                                   .backward = scatter_add_backward};
+EK_BACKWARD(scatter_add, index_attributes, ek_gather_dim(g, a->dim, ek_node_saved(node, 0)))
+EK_OPERATION(gather, "gather_dim", gather_backward);
+EK_OPERATION(scatter_add, "scatter_add_dim", scatter_add_backward);
 
 /* `index` addresses `whole` along dim: no larger than it in the other dimensions. */
 static bool addresses(const char *operation, const ek_tensor *index, const ek_shape *whole, int dim)
@@ -95,11 +71,10 @@ static bool addresses(const char *operation, const ek_tensor *index, const ek_sh
         return true;
     char text[160], wanted[160];
     ek_shape shape = ek_tensor_shape(index);
-    EK_FAIL(
-        EK_E_SHAPE,
-        "%s: index of shape %s is larger than %s outside of dimension %d, or has other dimensions",
-        operation, ek_shape_text(&shape, text), ek_shape_text(whole, wanted), dim);
-    return false;
+    return EK_FAIL(EK_E_SHAPE,
+                   "%s: index of shape %s is larger than %s outside of dimension %d, or has other "
+                   "dimensions",
+                   operation, ek_shape_text(&shape, text), ek_shape_text(whole, wanted), dim) == 0;
 }
 
 ek_tensor *ek_gather_dim(ek_tensor *x, int dim, ek_tensor *index)

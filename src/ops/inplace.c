@@ -9,9 +9,9 @@ static bool writable(const char *operation, ek_tensor *x)
         return false;
     if (!ek_repeats(x))
         return true;
-    EK_FAIL(EK_E_INVALID, "%s: elements of x share memory (an expanded view); clone it first",
-            operation);
-    return false;
+    return EK_FAIL(EK_E_INVALID,
+                   "%s: elements of x share memory (an expanded view); clone it first",
+                   operation) == 0;
 }
 
 /* y expanded to x's shape. If it shows x's memory in another geometry, or is saved from it, a
@@ -30,9 +30,8 @@ static ek_tensor *operand(const char *operation, ek_tensor *x, ek_tensor *y, boo
         return NULL;
     if (!ek_shape_equal(&both, &shape)) {
         char text[160], wanted[160];
-        EK_FAIL(EK_E_SHAPE, "%s: y of shape %s does not broadcast to x's %s", operation,
-                ek_shape_text(&own, text), ek_shape_text(&shape, wanted));
-        return NULL;
+        return EK_REFUSE(EK_E_SHAPE, "%s: y of shape %s does not broadcast to x's %s", operation,
+                         ek_shape_text(&own, text), ek_shape_text(&shape, wanted));
     }
     return ek_expand(y, shape);
 }
@@ -40,7 +39,7 @@ static ek_tensor *operand(const char *operation, ek_tensor *x, ek_tensor *y, boo
 /* The same, of x's device and dtype. */
 static ek_tensor *like_operand(const char *operation, ek_tensor *x, ek_tensor *y, bool saved)
 {
-    if (y && y->ndim == 0 && y->storage->dev->id.kind == EK_CPU)
+    if (y && ek_is_cpu_scalar(y))
         y = ek_to_device(y, x->storage->dev->id);
     y = ek_autocast_like(y, x);
     if (!ek_given(operation, "y", y) || !ek_alike(operation, x, y))
@@ -50,17 +49,7 @@ static ek_tensor *like_operand(const char *operation, ek_tensor *x, ek_tensor *y
 
 /* ---- add_, add_scaled_ ---- */
 
-static int add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    double alpha = *(const double *)ek_node_attributes(node);
-    if (ek_node_needs(node, 0))
-        results[0] = gradients[0];
-    if (ek_node_needs(node, 1))
-        results[1] = alpha == 1 ? gradients[0] : ek_mul_scalar(gradients[0], alpha);
-    return 0;
-}
-
-static const ek_operation add_operation = {.name = "add_", .backward = add_backward};
+EK_OPERATION(add, "add_", ek_add_backward);
 
 ek_tensor *ek_add_scaled_(ek_tensor *x, ek_tensor *y, double alpha)
 {
@@ -68,9 +57,7 @@ ek_tensor *ek_add_scaled_(ek_tensor *x, ek_tensor *y, double alpha)
         !(y = like_operand("add_", x, y, false)) ||
         ek_kernels_of(x)->binary(x->storage->dev, EK_BINARY_ADD, x, x, y, alpha) < 0)
         return NULL;
-    ek_tensor_written(x, "add_");
-    return ek_record_in_place(x, &add_operation,
-                              &(ek_record_options){EK_INPUTS(x, y), EK_ATTRIBUTES(alpha)});
+    return EK_RECORD_WRITTEN(x, &add_operation, EK_INPUTS(x, y), EK_ATTRIBUTES(alpha));
 }
 
 ek_tensor *ek_add_(ek_tensor *x, ek_tensor *y)
@@ -81,7 +68,7 @@ ek_tensor *ek_add_(ek_tensor *x, ek_tensor *y)
 /* ---- mul_: x is overwritten, so that a copy of it is saved where y's gradient will ask for it
  * ---- */
 
-static const ek_operation mul_operation = {.name = "mul_", .backward = ek_mul_backward};
+EK_OPERATION(mul, "mul_", ek_mul_backward);
 
 ek_tensor *ek_mul_(ek_tensor *x, ek_tensor *y)
 {
@@ -96,49 +83,32 @@ ek_tensor *ek_mul_(ek_tensor *x, ek_tensor *y)
         return NULL;
     if (ek_kernels_of(x)->binary(x->storage->dev, EK_BINARY_MUL, x, x, y, 0) < 0)
         return NULL;
-    ek_tensor_written(x, "mul_");
-    return ek_record_in_place(x, &mul_operation,
-                              &(ek_record_options){EK_INPUTS(x, y),
-                                                   EK_SAVED(before, ek_wants(x) ? y : NULL)});
+    return EK_RECORD_WRITTEN(x, &mul_operation, EK_INPUTS(x, y),
+                             EK_SAVED(before, ek_wants(x) ? y : NULL));
 }
 
-static int scale_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_mul_scalar(gradients[0], *(const double *)ek_node_attributes(node));
-    return 0;
-}
-
-static const ek_operation mul_scalar_operation = {.name = "mul_scalar_",
-                                                  .backward = scale_backward};
+EK_BACKWARD(scale, double, ek_mul_scalar(g, *a))
+EK_OPERATION(mul_scalar, "mul_scalar_", scale_backward);
 
 ek_tensor *ek_mul_scalar_(ek_tensor *x, double c)
 {
     if (!writable("mul_scalar_", x) || !ek_holds("mul_scalar_", "c", x->dtype, c) ||
         ek_kernels_of(x)->unary(x->storage->dev, EK_UNARY_AFFINE, x, x, c, 0) < 0)
         return NULL;
-    ek_tensor_written(x, "mul_scalar_");
-    return ek_record_in_place(x, &mul_scalar_operation,
-                              &(ek_record_options){EK_INPUTS(x), EK_ATTRIBUTES(c)});
+    return EK_RECORD_WRITTEN(x, &mul_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(c));
 }
 
 /* ---- fill_, copy_: what x was before counts no more ---- */
 
-static int fill_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    (void)node;
-    results[0] = ek_zeros_like(gradients[0]);
-    return 0;
-}
-
-static const ek_operation fill_operation = {.name = "fill_", .backward = fill_backward};
+EK_BACKWARD(fill, void, ek_zeros_like(g))
+EK_OPERATION(fill, "fill_", fill_backward);
 
 ek_tensor *ek_fill_(ek_tensor *x, double value)
 {
     if (!writable("fill_", x) || !ek_holds("fill_", "the value", x->dtype, value) ||
         ek_kernels_of(x)->fill(x->storage->dev, x, value) < 0)
         return NULL;
-    ek_tensor_written(x, "fill_");
-    return ek_record_in_place(x, &fill_operation, &(ek_record_options){EK_INPUTS(x)});
+    return EK_RECORD_WRITTEN(x, &fill_operation, EK_INPUTS(x));
 }
 
 typedef struct copy_attributes {
@@ -156,7 +126,7 @@ static int copy_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
     return 0;
 }
 
-static const ek_operation copy_operation = {.name = "copy_", .backward = copy_backward};
+EK_OPERATION(copy, "copy_", copy_backward);
 
 ek_tensor *ek_copy_(ek_tensor *x, ek_tensor *y)
 {

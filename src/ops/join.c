@@ -26,7 +26,7 @@ static int cat_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
     return 0;
 }
 
-static const ek_operation cat_operation = {.name = "cat", .backward = cat_backward};
+EK_OPERATION(cat, "cat", cat_backward);
 
 /* The result's shape: that of the first, with the sum of sizes along dim. */
 static int cat_shape(ek_tensor *const *tensors, int count, int dim, ek_shape *shape)
@@ -85,10 +85,8 @@ ek_tensor *ek_cat(ek_tensor *const *tensors, int count, int dim)
 {
     if (tensors && ek_autocast_mixes(tensors, count))
         return cat_wide(tensors, count, dim);
-    if (!tensors || count < 1) {
-        EK_FAIL(EK_E_INVALID, "cat: no tensors");
-        return NULL;
-    }
+    if (!tensors || count < 1)
+        return EK_REFUSE(EK_E_INVALID, "cat: no tensors");
     ek_shape shape;
     if (!ek_given("cat", "a tensor", tensors[0]) ||
         (dim = ek_dimension("cat", tensors[0], dim)) < 0 ||
@@ -127,18 +125,14 @@ ek_tensor *ek_cat(ek_tensor *const *tensors, int count, int dim)
 
 ek_tensor *ek_stack(ek_tensor *const *tensors, int count, int dim)
 {
-    if (!tensors || count < 1) {
-        EK_FAIL(EK_E_INVALID, "stack: no tensors");
-        return NULL;
-    }
+    if (!tensors || count < 1)
+        return EK_REFUSE(EK_E_INVALID, "stack: no tensors");
     if (!ek_given("stack", "a tensor", tensors[0]))
         return NULL;
     ek_shape shape = ek_tensor_shape(tensors[0]);
-    if (dim < -shape.ndim - 1 || dim > shape.ndim) {
-        EK_FAIL(EK_E_SHAPE, "stack: dimension %d is not in [%d, %d]", dim, -shape.ndim - 1,
-                shape.ndim);
-        return NULL;
-    }
+    if (dim < -shape.ndim - 1 || dim > shape.ndim)
+        return EK_REFUSE(EK_E_SHAPE, "stack: dimension %d is not in [%d, %d]", dim, -shape.ndim - 1,
+                         shape.ndim);
     if (dim < 0)
         dim += shape.ndim + 1;
     ek_tensor **rows = ek_calloc((size_t)count, sizeof *rows), *y = NULL;
@@ -169,7 +163,7 @@ static int split_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
     return 0;
 }
 
-static const ek_operation split_operation = {.name = "split", .backward = split_backward};
+EK_OPERATION(split, "split", split_backward);
 
 /* Views of `size` elements each, or of sizes[i]. */
 static int split(ek_tensor *x, int dim, int64_t size, const int64_t *sizes, int count,

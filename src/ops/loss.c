@@ -22,18 +22,14 @@ static bool check_pair(const char *name, const ek_loss_options *options)
     if (!ek_of_shape(name, "target", y, &shape))
         return false;
     if (options->reduction != EK_MEAN && options->reduction != EK_SUM &&
-        options->reduction != EK_NONE) {
-        EK_FAIL(EK_E_INVALID, "%s: reduction must be EK_MEAN, EK_SUM or EK_NONE, got %d", name,
-                (int)options->reduction);
-        return false;
-    }
-    if (options->ignore_index != 0 || options->label_smoothing != 0) {
-        EK_FAIL(EK_E_INVALID,
-                "%s has no ignore_index and no label_smoothing: its targets are no "
-                "classes",
-                name);
-        return false;
-    }
+        options->reduction != EK_NONE)
+        return EK_FAIL(EK_E_INVALID, "%s: reduction must be EK_MEAN, EK_SUM or EK_NONE, got %d",
+                       name, (int)options->reduction) == 0;
+    if (options->ignore_index != 0 || options->label_smoothing != 0)
+        return EK_FAIL(EK_E_INVALID,
+                       "%s has no ignore_index and no label_smoothing: its targets are no "
+                       "classes",
+                       name) == 0;
     return true;
 }
 
@@ -63,21 +59,16 @@ static int absolute_difference_backward(ek_node *node, ek_tensor *const *gradien
     return give_opposite(node, ek_sign_mul(gradients[0], difference), results);
 }
 
-static const ek_operation squared_difference_operation = {.name = "mse_loss",
-                                                          .backward = squared_difference_backward};
-static const ek_operation absolute_difference_operation = {.name = "l1_loss",
-                                                           .backward =
-                                                               absolute_difference_backward};
+EK_OPERATION(squared_difference, "mse_loss", squared_difference_backward);
+EK_OPERATION(absolute_difference, "l1_loss", absolute_difference_backward);
 
 static ek_tensor *checked_difference_loss(const ek_loss_options *options, ek_binary op,
                                           const ek_operation *operation)
 {
     if (!check_pair(operation->name, options))
         return NULL;
-    if (options->weight || options->pos_weight) {
-        EK_FAIL(EK_E_INVALID, "%s takes no weight and no pos_weight", operation->name);
-        return NULL;
-    }
+    if (options->weight || options->pos_weight)
+        return EK_REFUSE(EK_E_INVALID, "%s takes no weight and no pos_weight", operation->name);
     ek_tensor *x = options->input, *y = options->target;
     ek_tensor *loss =
         EK_RECORD(ek_run_binary(op, x, y, 0), operation, EK_INPUTS(x, y), EK_SAVED(x, y));
@@ -152,7 +143,7 @@ static int bce_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
     return 0;
 }
 
-static const ek_operation bce_operation = {.name = "bce_with_logits", .backward = bce_backward};
+EK_OPERATION(bce, "bce_with_logits", bce_backward);
 
 static ek_tensor *bce(ek_tensor *x, ek_tensor *target, ek_tensor *pos_weight)
 {
@@ -177,9 +168,9 @@ static bool check_factor(const char *name, const ek_tensor *x, const ek_tensor *
     if (ek_shape_equal(&own, &both))
         return true;
     char text[160], other_text[160];
-    EK_FAIL(EK_E_SHAPE, "bce_with_logits: %s of shape %s does not broadcast to the input's %s",
-            name, ek_shape_text(&other, other_text), ek_shape_text(&own, text));
-    return false;
+    return EK_FAIL(EK_E_SHAPE,
+                   "bce_with_logits: %s of shape %s does not broadcast to the input's %s", name,
+                   ek_shape_text(&other, other_text), ek_shape_text(&own, text)) == 0;
 }
 
 static ek_tensor *checked_bce(const ek_loss_options *options)

@@ -64,7 +64,7 @@ static int product_backward(ek_node *node, ek_tensor *const *gradients, ek_tenso
     return 0;
 }
 
-static const ek_operation product_operation = {.name = "matmul", .backward = product_backward};
+EK_OPERATION(product, "matmul", product_backward);
 
 static ek_tensor *product(ek_tensor *x, ek_tensor *y)
 {
@@ -133,16 +133,13 @@ static ek_tensor *checked_matmul(ek_tensor *x, ek_tensor *y)
     if (!ek_floating("matmul", "x", x) || !ek_given("matmul", "y", y) || !ek_alike("matmul", x, y))
         return NULL;
     char x_text[200], y_text[200];
-    if (x->ndim == 0 || y->ndim == 0) {
-        EK_FAIL(EK_E_SHAPE, "matmul: operands must have one dimension or more, got %s and %s",
-                ek_tensor_text(x, x_text), ek_tensor_text(y, y_text));
-        return NULL;
-    }
-    if (x->shape[x->ndim - 1] != y->shape[y->ndim > 1 ? y->ndim - 2 : 0]) {
-        EK_FAIL(EK_E_SHAPE, "matmul: the inner sizes differ: %s times %s",
-                ek_tensor_text(x, x_text), ek_tensor_text(y, y_text));
-        return NULL;
-    }
+    if (x->ndim == 0 || y->ndim == 0)
+        return EK_REFUSE(EK_E_SHAPE,
+                         "matmul: operands must have one dimension or more, got %s and %s",
+                         ek_tensor_text(x, x_text), ek_tensor_text(y, y_text));
+    if (x->shape[x->ndim - 1] != y->shape[y->ndim > 1 ? y->ndim - 2 : 0])
+        return EK_REFUSE(EK_E_SHAPE, "matmul: the inner sizes differ: %s times %s",
+                         ek_tensor_text(x, x_text), ek_tensor_text(y, y_text));
     const bool row = x->ndim == 1, column = y->ndim == 1;
     if (row)
         x = ek_unsqueeze(x, 0);
@@ -210,7 +207,7 @@ static int linear_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
     return 0;
 }
 
-static const ek_operation linear_operation = {.name = "linear", .backward = linear_backward};
+EK_OPERATION(linear, "linear", linear_backward);
 
 static ek_tensor *linear(ek_tensor *x, ek_tensor *w, ek_tensor *bias)
 {
@@ -230,17 +227,14 @@ static ek_tensor *checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bia
         (bias && !ek_alike("linear", x, bias)))
         return NULL;
     char x_text[200], w_text[200];
-    if (weight->ndim != 2) {
-        EK_FAIL(EK_E_SHAPE, "linear: expected a weight of 2 dimensions (out, in), got %s",
-                ek_tensor_text(weight, w_text));
-        return NULL;
-    }
-    if (x->ndim == 0 || x->shape[x->ndim - 1] != weight->shape[1]) {
-        EK_FAIL(EK_E_SHAPE, "linear: weight %s expects x's last dimension to be %lld, got %s",
-                ek_tensor_text(weight, w_text), (long long)weight->shape[1],
-                ek_tensor_text(x, x_text));
-        return NULL;
-    }
+    if (weight->ndim != 2)
+        return EK_REFUSE(EK_E_SHAPE, "linear: expected a weight of 2 dimensions (out, in), got %s",
+                         ek_tensor_text(weight, w_text));
+    if (x->ndim == 0 || x->shape[x->ndim - 1] != weight->shape[1])
+        return EK_REFUSE(EK_E_SHAPE,
+                         "linear: weight %s expects x's last dimension to be %lld, got %s",
+                         ek_tensor_text(weight, w_text), (long long)weight->shape[1],
+                         ek_tensor_text(x, x_text));
     if (bias && !ek_of_shape("linear", "bias", bias, &EK_SHAPE(weight->shape[0])))
         return NULL;
     if (x->ndim == 2)

@@ -178,7 +178,7 @@ static int invstd_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor
     return 0;
 }
 
-static const ek_operation invstd_operation = {.name = "norm_invstd", .backward = invstd_backward};
+EK_OPERATION(invstd, "norm_invstd", invstd_backward);
 
 static ek_tensor *invstd_of(ek_tensor *x, ek_norm_statistics stats, ek_norm_attributes attributes)
 {
@@ -210,10 +210,9 @@ static int apply_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
     return 0;
 }
 
-static const ek_operation batch_operation = {.name = "batch_norm", .backward = apply_backward};
-static const ek_operation batch_relu_operation = {.name = "batch_norm_relu",
-                                                  .backward = apply_backward};
-static const ek_operation group_operation = {.name = "group_norm", .backward = apply_backward};
+EK_OPERATION(batch, "batch_norm", apply_backward);
+EK_OPERATION(batch_relu, "batch_norm_relu", apply_backward);
+EK_OPERATION(group, "group_norm", apply_backward);
 
 ek_tensor *ek_norm_normalize(ek_tensor *x, ek_tensor *w, ek_tensor *b, ek_norm_statistics stats,
                              ek_norm_attributes attributes)
@@ -367,8 +366,7 @@ static int gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     return ek_error_status();
 }
 
-static const ek_operation gradient_operation = {.name = "norm_gradient",
-                                                .backward = gradient_backward};
+EK_OPERATION(gradient, "norm_gradient", gradient_backward);
 
 /* Of the batch dx needs dw and db, of samples sums of its own. */
 static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y_relu,

@@ -81,7 +81,7 @@ static int pair_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
     return ek_error_status();
 }
 
-static const ek_operation pair_operation = {.name = "norm_chunk_pair", .backward = pair_backward};
+EK_OPERATION(pair, "norm_chunk_pair", pair_backward);
 
 /* R, as rows. */
 static ek_tensor *chunk_pair(ek_tensor *a, ek_tensor *x, ek_tensor *center)
@@ -117,7 +117,7 @@ static int line_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
     return ek_error_status();
 }
 
-static const ek_operation line_operation = {.name = "norm_chunk_line", .backward = line_backward};
+EK_OPERATION(line, "norm_chunk_line", line_backward);
 
 /* L(u, x; scale, rows) about `center`; u and scale, or rows, may be NULL. */
 static ek_tensor *chunk_line(ek_tensor *u, ek_tensor *scale, ek_tensor *x, ek_tensor *rows,
@@ -148,7 +148,7 @@ static int chunk_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
     return ek_error_status();
 }
 
-static const ek_operation chunk_operation = {.name = "norm_chunk", .backward = chunk_backward};
+EK_OPERATION(chunk, "norm_chunk", chunk_backward);
 
 int ek_norm_chunk_begin(ek_tensor *x, ek_norm_chunk *chunk)
 {
@@ -207,8 +207,7 @@ static int statistics_backward(ek_node *node, ek_tensor *const *gradients, ek_te
     return ek_error_status();
 }
 
-static const ek_operation statistics_operation = {.name = "norm_chunk_statistics",
-                                                  .backward = statistics_backward};
+EK_OPERATION(statistics, "norm_chunk_statistics", statistics_backward);
 
 /* ---- what is sent back ---- */
 
@@ -259,7 +258,7 @@ static int sums_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
     return ek_error_status();
 }
 
-static const ek_operation sums_operation = {.name = "norm_chunk_sums", .backward = sums_backward};
+EK_OPERATION(sums, "norm_chunk_sums", sums_backward);
 
 static int chunk_sums(const chunk_operands *o, ek_tensor *results[SUMS])
 {
@@ -308,8 +307,7 @@ static int chunk_apply_backward(ek_node *node, ek_tensor *const *gradients, ek_t
     return ek_error_status();
 }
 
-static const ek_operation chunk_apply_operation = {.name = "norm_chunk_apply",
-                                                   .backward = chunk_apply_backward};
+EK_OPERATION(chunk_apply, "norm_chunk_apply", chunk_apply_backward);
 
 ek_tensor *ek_norm_chunk_apply(const ek_norm_chunk *chunk, ek_tensor *shared, int64_t total,
                                ek_tensor *weight, ek_tensor *bias)

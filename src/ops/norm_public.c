@@ -195,10 +195,8 @@ static ek_tensor *sample_norm(const char *name, ek_tensor *x, ek_tensor *weight,
         !norm_fits(name, "weight", x, weight, attributes) ||
         !norm_fits(name, "bias", x, bias, attributes))
         return NULL;
-    if (!(eps >= 0)) {
-        EK_FAIL(EK_E_INVALID, "%s: eps must not be negative, got %g", name, eps);
-        return NULL;
-    }
+    if (!(eps >= 0))
+        return EK_REFUSE(EK_E_INVALID, "%s: eps must not be negative, got %g", name, eps);
     ek_scope scope = ek_scope_begin();
     ek_tensor *y = NULL;
     if (ek_count(x) == 0) {
@@ -226,27 +224,24 @@ ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_t
     char text[160];
     if (!ek_floating("group_norm", "x", x) || !(x = ek_autocast_wide(x)))
         return NULL;
-    if (x->ndim < 2) {
-        EK_FAIL(EK_E_SHAPE, "group_norm: expected x of 2 or more dimensions (N, C, ...), got %s",
-                size_text(x, text));
-        return NULL;
-    }
-    if (groups < 1 || x->shape[1] % groups != 0) {
-        EK_FAIL(EK_E_INVALID,
-                "group_norm: expected a number of channels that groups divides, got input size %s "
-                "and %lld groups",
-                size_text(x, text), (long long)groups);
-        return NULL;
-    }
+    if (x->ndim < 2)
+        return EK_REFUSE(EK_E_SHAPE,
+                         "group_norm: expected x of 2 or more dimensions (N, C, ...), got %s",
+                         size_text(x, text));
+    if (groups < 1 || x->shape[1] % groups != 0)
+        return EK_REFUSE(
+            EK_E_INVALID,
+            "group_norm: expected a number of channels that groups divides, got input size %s "
+            "and %lld groups",
+            size_text(x, text), (long long)groups);
     /* One value per group is its own mean: the result is the bias. PyTorch refuses it for a batch
      * of one only. */
-    if (ek_count(x) == groups) {
-        EK_FAIL(EK_E_SHAPE,
-                "group_norm: expected more than 1 value per group or a batch of more than 1, got "
-                "input size %s and %lld groups",
-                size_text(x, text), (long long)groups);
-        return NULL;
-    }
+    if (ek_count(x) == groups)
+        return EK_REFUSE(
+            EK_E_SHAPE,
+            "group_norm: expected more than 1 value per group or a batch of more than 1, got "
+            "input size %s and %lld groups",
+            size_text(x, text), (long long)groups);
     return sample_norm("group_norm", x, weight, bias, eps, (ek_norm_attributes){.groups = groups});
 }
 
@@ -255,17 +250,14 @@ ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, 
     char text[160];
     if (!ek_floating("instance_norm", "x", x))
         return NULL;
-    if (x->ndim < 3) {
-        EK_FAIL(EK_E_SHAPE, "instance_norm: expected x of 3 or more dimensions (N, C, ...), got %s",
-                size_text(x, text));
-        return NULL;
-    }
-    if (ek_count(x) > 0 && ek_count(x) == x->shape[0] * x->shape[1]) {
-        EK_FAIL(EK_E_SHAPE,
-                "instance_norm: expected more than 1 spatial element, got input size %s",
-                size_text(x, text));
-        return NULL;
-    }
+    if (x->ndim < 3)
+        return EK_REFUSE(EK_E_SHAPE,
+                         "instance_norm: expected x of 3 or more dimensions (N, C, ...), got %s",
+                         size_text(x, text));
+    if (ek_count(x) > 0 && ek_count(x) == x->shape[0] * x->shape[1])
+        return EK_REFUSE(EK_E_SHAPE,
+                         "instance_norm: expected more than 1 spatial element, got input size %s",
+                         size_text(x, text));
     /* Without channels there are no elements either, and no groups to count. */
     int64_t groups = x->shape[1] > 0 ? x->shape[1] : 1;
     return sample_norm("instance_norm", x, weight, bias, eps,
@@ -282,10 +274,10 @@ ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
     const int most = x->ndim < EK_MAX_DIMS ? x->ndim : EK_MAX_DIMS - 1;
     if (normalized_ndim < 1 || normalized_ndim > most) {
         char text[160];
-        EK_FAIL(EK_E_SHAPE,
-                "layer_norm: cannot normalise over the last %d dimensions of %s; 1 to %d can be",
-                normalized_ndim, size_text(x, text), most);
-        return NULL;
+        return EK_REFUSE(
+            EK_E_SHAPE,
+            "layer_norm: cannot normalise over the last %d dimensions of %s; 1 to %d can be",
+            normalized_ndim, size_text(x, text), most);
     }
     const ek_norm_attributes attributes = {.groups = 1, .element = true};
     if (lead == 1)

@@ -2,15 +2,21 @@
  *
  * An operation checks its operands, allocates its result, runs a kernel and records itself:
  *
- *     ek_tensor *ek_f_relu(ek_tensor *x)
+ *     EK_BACKWARD(sign_mul, void, ek_sign_mul(g, ek_node_saved(node, 0)))
+ *     EK_OPERATION(sign_mul, "sign_mul", sign_mul_backward);
+ *
+ *     ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y)
  *     {
- *         if (!ek_floating("relu", "x", x))
+ *         if (!ek_given("sign_mul", "x", x) || !ek_given("sign_mul", "y", y))
  *             return NULL;
- *         ek_tensor *y = ek_run_unary(EK_UNARY_RELU, x, 0, 0);
- *         return EK_RECORD(y, &relu_operation, EK_INPUTS(x), EK_SAVED(y));
+ *         ek_tensor *z = ek_run_binary(EK_BINARY_SIGN_MUL, x, y, 0);
+ *         return EK_RECORD(z, &sign_mul_operation, EK_INPUTS(x), EK_SAVED(y));
  *     }
  *
- * One that is a function of one tensor's elements alone is a line (EK_UNARY_OPERATION).
+ * One that is a function of one tensor's elements alone is a line (EK_UNARY_OPERATION). A backward
+ * is written in operations, so that the files of this folder call each other in a circle: they are
+ * one layer. If a kernel makes the gradient of a parameter, backward lets it write straight to
+ * ek_node_destination, where there is one: convolution, linear, normalisation and casts do.
  *
  * Checks return false (or a negative number) with the sentence set; `operation` and `name` are
  * static strings that start the sentence: "exp: x is NULL". */
@@ -21,6 +27,40 @@
 #include "core/thread.h"
 #include "evenkeel/ops.h"
 #include "kernels/kernels.h"
+#include "ops/spatial.h"
+
+/* ---- rows of an operation ---- */
+
+/* Defines `id_operation`. */
+#define EK_OPERATION(id, title, function) \
+    static const ek_operation id##_operation = {.name = title, .backward = function}
+
+/* Defines `id_backward` of an operation with one input. `gradient` is an expression of g, which is
+ * the result's gradient, of node, and of a, which points to the attributes, of this type. */
+#define EK_BACKWARD(id, type, gradient)                                                       \
+    static int id##_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results) \
+    {                                                                                         \
+        ek_tensor *g = gradients[0];                                                          \
+        const type *a = ek_node_attributes(node);                                             \
+        (void)a;                                                                              \
+        results[0] = gradient;                                                                \
+        return 0;                                                                             \
+    }
+
+/* EK_FAIL as the result of what returns a tensor, NULL. */
+#define EK_REFUSE(...) ((void)EK_FAIL(__VA_ARGS__), (void *)NULL)
+
+/* y, a variable, once a slot of its device's kernels has written it, which an empty one doesn't
+ * need; NULL if it is that, or the slot fails. */
+#define EK_RUN(y, slot, ...)                                                                      \
+    ((y) && (ek_count(y) == 0 || ek_kernels_of(y)->slot(ek_tensor_dev(y), (y), __VA_ARGS__) >= 0) \
+         ? (y)                                                                                    \
+         : NULL)
+
+/* x, after an operation in place has written it, with the operation recorded. */
+#define EK_RECORD_WRITTEN(x, operation, ...)    \
+    (ek_tensor_written((x), (operation)->name), \
+     ek_record_in_place((x), (operation), &(const ek_record_options){__VA_ARGS__}))
 
 /* ---- checks ---- */
 
@@ -51,6 +91,11 @@ bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x,
 int ek_dimension(const char *operation, const ek_tensor *x, int dim);
 /* The dimensions that a reduction means, as a mask, or a negative status. */
 int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options);
+/* Of zero dimensions, on cpu: moves to the other operand's device. */
+static inline bool ek_is_cpu_scalar(const ek_tensor *x)
+{
+    return x->ndim == 0 && x->storage->dev->id.kind == EK_CPU;
+}
 /* x carries a gradient: worth saving what its gradient needs. */
 static inline bool ek_wants(const ek_tensor *x)
 {
@@ -157,7 +202,12 @@ ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64
  * ek_index_select. */
 ek_tensor *ek_index_add(ek_tensor *x, int dim, ek_tensor *index, const ek_shape *shape);
 
-/* Backward of a product whose factors were saved in order, each where the other's gradient asks. */
+/* y (dy - sum(dy y)) along dim, y = softmax(x): x's gradient from y's. Differentiable in both. */
+ek_tensor *ek_softmax_gradient(ek_tensor *dy, ek_tensor *y, int dim);
+
+/* Backward of x + alpha y, whose attribute is alpha, and of a product whose factors were saved in
+ * order, each if the other's gradient asks. */
+int ek_add_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 int ek_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results);
 
 /* Copies y's elements into x (same shape), whatever their devices and dtypes; no version, no

@@ -5,7 +5,6 @@
  * keep the input's memory order. One dimension is computed as two with a height of 1. */
 #include "core/keywords.h"
 #include "ops/ops.h"
-#include "ops/spatial.h"
 
 /* The operations under one public name, as errors show them. */
 typedef struct pool_family {
@@ -36,18 +35,9 @@ static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index,
                                   const pool_attributes *attributes);
 
 /* Of the pool itself and of max_pool_gather: input x, saved index. */
-static int max_pool_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = max_pool_scatter(gradients[0], ek_node_saved(node, 0), ek_node_attributes(node));
-    return 0;
-}
+EK_BACKWARD(max_pool, pool_attributes, max_pool_scatter(g, ek_node_saved(node, 0), a))
 
-static int max_pool_scatter_backward(ek_node *node, ek_tensor *const *gradients,
-                                     ek_tensor **results)
-{
-    results[0] = max_pool_gather(gradients[0], ek_node_saved(node, 0), ek_node_attributes(node));
-    return 0;
-}
+EK_BACKWARD(max_pool_scatter, void, max_pool_gather(g, ek_node_saved(node, 0), a))
 
 #define MAX_POOL(DIMS)                                                            \
     {                                                                             \
@@ -60,30 +50,22 @@ static int max_pool_scatter_backward(ek_node *node, ek_tensor *const *gradients,
          .backward = max_pool_backward }                                          \
     }
 
-static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index,
-                                   const pool_attributes *attributes)
+static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index, const pool_attributes *a)
 {
     if (!dy || !index)
         return NULL;
-    ek_tensor *dx = new_image(dy, &attributes->x, attributes->format);
-    if (!dx ||
-        (ek_count(dx) > 0 && ek_kernels_of(dy)->max_pool_gradient(ek_tensor_dev(dy), dx, dy, index,
-                                                                  &attributes->params) < 0))
-        return NULL;
-    return EK_RECORD(dx, &attributes->family->gradient, EK_INPUTS(dy), EK_SAVED(index),
-                     EK_ATTRIBUTES(*attributes));
+    ek_tensor *dx = new_image(dy, &a->x, a->format);
+    return EK_RECORD(EK_RUN(dx, max_pool_gradient, dy, index, &a->params), &a->family->gradient,
+                     EK_INPUTS(dy), EK_SAVED(index), EK_ATTRIBUTES(*a));
 }
 
-static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index, const pool_attributes *attributes)
+static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index, const pool_attributes *a)
 {
     if (!x || !index)
         return NULL;
-    ek_tensor *y = new_image(x, &attributes->y, attributes->format);
-    if (!y ||
-        (ek_count(y) > 0 && ek_kernels_of(x)->max_pool_gather(ek_tensor_dev(x), y, x, index) < 0))
-        return NULL;
-    return EK_RECORD(y, &attributes->family->gather, EK_INPUTS(x), EK_SAVED(index),
-                     EK_ATTRIBUTES(*attributes));
+    ek_tensor *y = new_image(x, &a->y, a->format);
+    return EK_RECORD(EK_RUN(y, max_pool_gather, x, index), &a->family->gather, EK_INPUTS(x),
+                     EK_SAVED(index), EK_ATTRIBUTES(*a));
 }
 
 /* ---- averages: the windows of `params`, or adaptive ones where params.dims is 0 ---- */
@@ -91,18 +73,9 @@ static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index, const pool_att
 static ek_tensor *average(ek_tensor *x, const pool_attributes *attributes);
 static ek_tensor *average_gradient(ek_tensor *dy, const pool_attributes *attributes);
 
-static int average_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = average_gradient(gradients[0], ek_node_attributes(node));
-    return 0;
-}
+EK_BACKWARD(average, void, average_gradient(g, a))
 
-static int average_gradient_backward(ek_node *node, ek_tensor *const *gradients,
-                                     ek_tensor **results)
-{
-    results[0] = average(gradients[0], ek_node_attributes(node));
-    return 0;
-}
+EK_BACKWARD(average_gradient, void, average(g, a))
 
 #define AVERAGE_POOL(NAME, DIMS)                                                             \
     {                                                                                        \
@@ -112,36 +85,20 @@ static int average_gradient_backward(ek_node *node, ek_tensor *const *gradients,
          .backward = average_gradient_backward }                                             \
     }
 
-static ek_tensor *average(ek_tensor *x, const pool_attributes *attributes)
+static ek_tensor *average(ek_tensor *x, const pool_attributes *a)
 {
-    if (!x)
-        return NULL;
-    ek_tensor *y = new_image(x, &attributes->y, attributes->format);
-    if (!y)
-        return NULL;
-    ek_dev *dev = ek_tensor_dev(x);
-    const ek_kernels *kernels = ek_kernels_of(x);
-    if (ek_count(y) > 0 &&
-        (attributes->params.dims > 0 ? kernels->avg_pool_forward(dev, y, x, &attributes->params)
-                                     : kernels->adaptive_avg_pool_forward(dev, y, x)) < 0)
-        return NULL;
-    return EK_RECORD(y, &attributes->family->forward, EK_INPUTS(x), EK_ATTRIBUTES(*attributes));
+    ek_tensor *y = x ? new_image(x, &a->y, a->format) : NULL;
+    y = a->params.dims > 0 ? EK_RUN(y, avg_pool_forward, x, &a->params)
+                           : EK_RUN(y, adaptive_avg_pool_forward, x);
+    return EK_RECORD(y, &a->family->forward, EK_INPUTS(x), EK_ATTRIBUTES(*a));
 }
 
-static ek_tensor *average_gradient(ek_tensor *dy, const pool_attributes *attributes)
+static ek_tensor *average_gradient(ek_tensor *dy, const pool_attributes *a)
 {
-    if (!dy)
-        return NULL;
-    ek_tensor *dx = new_image(dy, &attributes->x, attributes->format);
-    if (!dx)
-        return NULL;
-    ek_dev *dev = ek_tensor_dev(dy);
-    const ek_kernels *kernels = ek_kernels_of(dy);
-    if (ek_count(dx) > 0 &&
-        (attributes->params.dims > 0 ? kernels->avg_pool_gradient(dev, dx, dy, &attributes->params)
-                                     : kernels->adaptive_avg_pool_gradient(dev, dx, dy)) < 0)
-        return NULL;
-    return EK_RECORD(dx, &attributes->family->gradient, EK_INPUTS(dy), EK_ATTRIBUTES(*attributes));
+    ek_tensor *dx = dy ? new_image(dy, &a->x, a->format) : NULL;
+    dx = a->params.dims > 0 ? EK_RUN(dx, avg_pool_gradient, dy, &a->params)
+                            : EK_RUN(dx, adaptive_avg_pool_gradient, dy);
+    return EK_RECORD(dx, &a->family->gradient, EK_INPUTS(dy), EK_ATTRIBUTES(*a));
 }
 
 /* ---- options and shapes ---- */
@@ -256,27 +213,22 @@ static ek_tensor *run(pool_function *function, pool_attributes *a, ek_tensor *x)
     return ek_scope_return(&scope, lifted ? ek_squeeze(y, 2) : y);
 }
 
-static ek_tensor *maximum(ek_tensor *x, const pool_attributes *attributes)
+static ek_tensor *maximum(ek_tensor *x, const pool_attributes *a)
 {
-    ek_dev *dev = ek_tensor_dev(x);
-    ek_tensor *y = new_image(x, &attributes->y, attributes->format);
-    ek_tensor *index = ek_tensor_new(dev, EK_I64, &attributes->y, attributes->format);
-    if (!y || !index)
+    ek_tensor *y = new_image(x, &a->y, a->format);
+    ek_tensor *index = ek_tensor_new(ek_tensor_dev(x), EK_I64, &a->y, a->format);
+    if (!index)
         return NULL;
-    if (ek_count(y) > 0 &&
-        ek_kernels_of(x)->max_pool_forward(dev, y, index, x, &attributes->params) < 0)
-        return NULL;
-    return EK_RECORD(y, &attributes->family->forward, EK_INPUTS(x), EK_SAVED(index),
-                     EK_ATTRIBUTES(*attributes));
+    return EK_RECORD(EK_RUN(y, max_pool_forward, index, x, &a->params), &a->family->forward,
+                     EK_INPUTS(x), EK_SAVED(index), EK_ATTRIBUTES(*a));
 }
 
 static ek_tensor *max_pool(const pool_family *family, const ek_pool_options *options)
 {
     pool_attributes attributes = {.family = family};
-    if (options->count_include_pad != EK_DEFAULT) {
-        EK_FAIL(EK_E_INVALID, "%s: count_include_pad is for average pooling only", family->name);
-        return NULL;
-    }
+    if (options->count_include_pad != EK_DEFAULT)
+        return EK_REFUSE(EK_E_INVALID, "%s: count_include_pad is for average pooling only",
+                         family->name);
     return read_pool(&attributes, options) < 0 ? NULL : run(maximum, &attributes, options->x);
 }
 
@@ -286,11 +238,9 @@ static ek_tensor *avg_pool(const pool_family *family, const ek_pool_options *opt
     if (read_pool(&attributes, options) < 0)
         return NULL;
     for (int i = 0; i < family->dims; i++)
-        if (attributes.params.dilation[i] != 1) {
-            EK_FAIL(EK_E_INVALID, "%s: dilation is for max pooling only, got %lld", family->name,
-                    (long long)attributes.params.dilation[i]);
-            return NULL;
-        }
+        if (attributes.params.dilation[i] != 1)
+            return EK_REFUSE(EK_E_INVALID, "%s: dilation is for max pooling only, got %lld",
+                             family->name, (long long)attributes.params.dilation[i]);
     return run(average, &attributes, options->x);
 }
 
@@ -304,11 +254,9 @@ static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, con
     attributes.y = attributes.x;
     for (int i = 0; i < family->dims; i++) {
         char text[200];
-        if (x->shape[2 + i] < 1) {
-            EK_FAIL(EK_E_SHAPE, "%s: x must not have a %s of 0, got %s", name,
-                    ek_spatial_direction(family->dims, i), ek_tensor_text(x, text));
-            return NULL;
-        }
+        if (x->shape[2 + i] < 1)
+            return EK_REFUSE(EK_E_SHAPE, "%s: x must not have a %s of 0, got %s", name,
+                             ek_spatial_direction(family->dims, i), ek_tensor_text(x, text));
         attributes.y.dims[2 + i] = size[i];
     }
     return run(average, &attributes, x);
@@ -316,55 +264,34 @@ static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, con
 
 /* ---- the public operations ---- */
 
-static const pool_family max_pools[] = {MAX_POOL(1), MAX_POOL(2), MAX_POOL(3)};
-static const pool_family avg_pools[] = {AVERAGE_POOL("avg_pool1d", 1),
-                                        AVERAGE_POOL("avg_pool2d", 2),
-                                        AVERAGE_POOL("avg_pool3d", 3)};
-static const pool_family adaptive_avg_pools[] = {AVERAGE_POOL("adaptive_avg_pool1d", 1),
-                                                 AVERAGE_POOL("adaptive_avg_pool2d", 2),
-                                                 AVERAGE_POOL("adaptive_avg_pool3d", 3)};
-
-ek_tensor *ek_f_max_pool1d_with(ek_pool_options options)
-{
-    return max_pool(&max_pools[0], &options);
-}
-
-ek_tensor *ek_f_max_pool2d_with(ek_pool_options options)
-{
-    return max_pool(&max_pools[1], &options);
-}
-
-ek_tensor *ek_f_max_pool3d_with(ek_pool_options options)
-{
-    return max_pool(&max_pools[2], &options);
-}
-
-ek_tensor *ek_f_avg_pool1d_with(ek_pool_options options)
-{
-    return avg_pool(&avg_pools[0], &options);
-}
-
-ek_tensor *ek_f_avg_pool2d_with(ek_pool_options options)
-{
-    return avg_pool(&avg_pools[1], &options);
-}
-
-ek_tensor *ek_f_avg_pool3d_with(ek_pool_options options)
-{
-    return avg_pool(&avg_pools[2], &options);
-}
+#define PUBLIC_POOLS(DIMS)                                                                 \
+    static const pool_family max_pool##DIMS##d = MAX_POOL(DIMS);                           \
+    static const pool_family avg_pool##DIMS##d = AVERAGE_POOL("avg_pool" #DIMS "d", DIMS); \
+    static const pool_family adaptive_avg_pool##DIMS##d =                                  \
+        AVERAGE_POOL("adaptive_avg_pool" #DIMS "d", DIMS);                                 \
+    ek_tensor *ek_f_max_pool##DIMS##d_with(ek_pool_options options)                        \
+    {                                                                                      \
+        return max_pool(&max_pool##DIMS##d, &options);                                     \
+    }                                                                                      \
+    ek_tensor *ek_f_avg_pool##DIMS##d_with(ek_pool_options options)                        \
+    {                                                                                      \
+        return avg_pool(&avg_pool##DIMS##d, &options);                                     \
+    }
+PUBLIC_POOLS(1)
+PUBLIC_POOLS(2)
+PUBLIC_POOLS(3)
 
 ek_tensor *ek_f_adaptive_avg_pool1d(ek_tensor *x, int64_t length)
 {
-    return adaptive_avg_pool(&adaptive_avg_pools[0], x, &length);
+    return adaptive_avg_pool(&adaptive_avg_pool1d, x, &length);
 }
 
 ek_tensor *ek_f_adaptive_avg_pool2d(ek_tensor *x, int64_t height, int64_t width)
 {
-    return adaptive_avg_pool(&adaptive_avg_pools[1], x, (const int64_t[]){height, width});
+    return adaptive_avg_pool(&adaptive_avg_pool2d, x, (const int64_t[]){height, width});
 }
 
 ek_tensor *ek_f_adaptive_avg_pool3d(ek_tensor *x, int64_t depth, int64_t height, int64_t width)
 {
-    return adaptive_avg_pool(&adaptive_avg_pools[2], x, (const int64_t[]){depth, height, width});
+    return adaptive_avg_pool(&adaptive_avg_pool3d, x, (const int64_t[]){depth, height, width});
 }

@@ -1,4 +1,6 @@
-/* reduce.c: sums, means, extremes. */
+/* reduce.c: sums, means, extremes, the 2-norm, variance and standard deviation. */
+#include <math.h>
+
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -19,7 +21,7 @@ static int sum_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
     return 0;
 }
 
-static const ek_operation sum_operation = {.name = "sum", .backward = sum_backward};
+EK_OPERATION(sum, "sum", sum_backward);
 
 /* Drops dimensions of size 1, given by a mask, of a tensor nobody else has seen yet. */
 static void drop_dimensions(ek_tensor *y, unsigned mask)
@@ -47,28 +49,6 @@ static ek_tensor *sum(ek_tensor *x, unsigned reduced, unsigned dropped)
         return NULL;
     drop_dimensions(y, dropped);
     return EK_RECORD(y, &sum_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
-}
-
-int ek_reduced_dimensions(const char *operation, const ek_reduce_options *options)
-{
-    const ek_tensor *x = options->x;
-    int mask = 0;
-    if (!ek_given(operation, "x", x))
-        return ek_error_pending();
-    if (options->dim_count < 0 || options->dim_count > EK_MAX_DIMS)
-        return EK_FAIL(EK_E_INVALID, "%s: dim_count is %d; it must lie between 0 and %d", operation,
-                       options->dim_count, EK_MAX_DIMS);
-    if (options->dim_count == 0)
-        return (1 << x->ndim) - 1;
-    for (int i = 0; i < options->dim_count; i++) {
-        int dim = ek_dimension(operation, x, options->dims[i]);
-        if (dim < 0)
-            return dim;
-        if (mask >> dim & 1)
-            return EK_FAIL(EK_E_INVALID, "%s: dimension %d is named twice", operation, dim);
-        mask |= 1 << dim;
-    }
-    return mask;
 }
 
 ek_tensor *ek_sum_with(ek_reduce_options options)
@@ -113,9 +93,8 @@ ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape)
     }
     if (!fits) {
         char text[160], wanted[160];
-        EK_FAIL(EK_E_SHAPE, "sum_to: %s does not broadcast to %s", ek_shape_text(&shape, wanted),
-                ek_shape_text(&own, text));
-        return NULL;
+        return EK_REFUSE(EK_E_SHAPE, "sum_to: %s does not broadcast to %s",
+                         ek_shape_text(&shape, wanted), ek_shape_text(&own, text));
     }
     return sum(x, reduced, (1u << lead) - 1);
 }
@@ -128,10 +107,8 @@ static ek_tensor *positions(const char *operation, ek_reduce_kind kind, ek_tenso
     if (!ek_given(operation, "x", x) || (*dim = ek_dimension(operation, x, *dim)) < 0)
         return NULL;
     ek_shape shape = ek_tensor_shape(x);
-    if (shape.dims[*dim] == 0) {
-        EK_FAIL(EK_E_SHAPE, "%s: dimension %d has no elements", operation, *dim);
-        return NULL;
-    }
+    if (shape.dims[*dim] == 0)
+        return EK_REFUSE(EK_E_SHAPE, "%s: dimension %d has no elements", operation, *dim);
     shape.dims[*dim] = 1;
     ek_tensor *index = ek_tensor_new(x->storage->dev, EK_I64, &shape, EK_CONTIGUOUS);
     if (!index || ek_kernels_of(x)->arg_reduce(x->storage->dev, kind, index, x, *dim) < 0)
@@ -165,4 +142,169 @@ ek_tensor *ek_argmax(ek_tensor *x, int dim, bool keepdim)
     if (index && !keepdim)
         drop_dimensions(index, 1u << dim);
     return index;
+}
+
+/* ---- sqrt(x), with gradient 0 at 0 ----
+ *
+ * The root is safe: if it is 0, so is its gradient, and the gradient of that, to any order. A
+ * quotient by 0 is never formed, not even one that is thrown away afterwards: its own gradient
+ * would be NaN. */
+
+/* 1 / x, and 0 if x is 0; NaN stays NaN. */
+static ek_tensor *safe_reciprocal(ek_tensor *x)
+{
+    if (!x)
+        return NULL;
+    ek_tensor *zero = ek_number_like(x, 0);
+    ek_tensor *is_zero = ek_eq(x, zero);
+    ek_tensor *divisor = ek_where(is_zero, ek_number_like(x, 1), x);
+    return ek_where(is_zero, zero, ek_reciprocal(divisor));
+}
+
+static int root_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    ek_tensor *y = ek_node_saved(node, 0);
+    results[0] = ek_mul(gradients[0], ek_mul_scalar(safe_reciprocal(y), 0.5));
+    return 0;
+}
+
+EK_OPERATION(root, "safe_root", root_backward);
+
+static ek_tensor *safe_root(ek_tensor *x)
+{
+    if (!x)
+        return NULL;
+    ek_tensor *y = ek_run_unary(EK_UNARY_SQRT, x, 0, 0);
+    return EK_RECORD(y, &root_operation, EK_INPUTS(x), EK_SAVED(y));
+}
+
+/* ---- sums over dimensions ---- */
+
+/* The input's shape with size 1 if it is summed. */
+static ek_shape kept_shape(const ek_tensor *x, unsigned mask)
+{
+    ek_shape shape = ek_tensor_shape(x);
+    for (int i = 0; i < x->ndim; i++)
+        if (mask >> i & 1)
+            shape.dims[i] = 1;
+    return shape;
+}
+
+/* Drops the summed dimensions, unless they are kept. */
+static ek_tensor *finished(ek_tensor *y, unsigned mask, bool keepdim)
+{
+    if (!y || keepdim)
+        return y;
+    ek_shape shape = {.ndim = 0};
+    for (int i = 0; i < y->ndim; i++)
+        if (!(mask >> i & 1))
+            shape.dims[shape.ndim++] = y->shape[i];
+    return ek_reshape(y, shape);
+}
+
+EK_BACKWARD(sum_squares, void, ek_mul(ek_node_saved(node, 0), ek_mul_scalar(g, 2)))
+EK_OPERATION(sum_squares, "sum_squares", sum_squares_backward);
+
+static ek_tensor *sum_squares(ek_tensor *x, unsigned mask)
+{
+    ek_shape shape = kept_shape(x, mask);
+    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &shape, EK_CONTIGUOUS);
+    if (!y || ek_kernels_of(x)->reduce(ek_tensor_dev(x), EK_REDUCE_SUM_SQUARES, y, x) < 0)
+        return NULL;
+    return EK_RECORD(y, &sum_squares_operation, EK_INPUTS(x), EK_SAVED(x));
+}
+
+ek_tensor *ek_norm_with(ek_reduce_options options)
+{
+    int mask = ek_reduced_dimensions("norm", &options);
+    if (mask < 0 || !ek_floating("norm", "x", options.x))
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_autocast_wide(options.x);
+    ek_tensor *y = x ? safe_root(sum_squares(x, (unsigned)mask)) : NULL;
+    return ek_scope_return(&scope, finished(y, (unsigned)mask, options.keepdim));
+}
+
+/* ---- variance ---- */
+
+typedef struct variance_attributes {
+    unsigned mask;
+    double share; /* of a squared difference: 1 / (n - 1); infinite, for NaN, where n is 1 or 0 */
+} variance_attributes;
+
+static ek_tensor *mean_kept(ek_tensor *x, unsigned mask)
+{
+    ek_reduce_options options = {.x = x, .keepdim = true};
+    for (int i = 0; i < x->ndim; i++)
+        if (mask >> i & 1)
+            options.dims[options.dim_count++] = i;
+    return options.dim_count ? ek_mean_with(options) : x;
+}
+
+static int variance_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const variance_attributes *attributes = ek_node_attributes(node);
+    ek_tensor *x = ek_node_saved(node, 0);
+    if (!x)
+        return ek_error_pending();
+    ek_tensor *scaled = ek_mul_scalar(gradients[0], 2 * attributes->share);
+    results[0] = ek_mul(ek_sub(x, mean_kept(x, attributes->mask)), scaled);
+    return 0;
+}
+
+EK_OPERATION(variance, "var", variance_backward);
+
+/* Two passes: the mean, then the squared differences from it. */
+static ek_tensor *run_variance(ek_tensor *x, variance_attributes attributes)
+{
+    ek_shape whole = ek_tensor_shape(x), kept = kept_shape(x, attributes.mask);
+    ek_dev *dev = ek_tensor_dev(x);
+    ek_tensor center;
+    bool before = ek_set_grad_enabled(false);
+    ek_tensor *mean = mean_kept(x, attributes.mask);
+    ek_set_grad_enabled(before);
+    if (!mean)
+        return NULL;
+    ek_borrow_expanded(&center, mean, &whole);
+    ek_tensor *squares = ek_run_binary(EK_BINARY_SQUARED_DIFFERENCE, x, &center, 0);
+    ek_tensor *y = ek_tensor_new(dev, x->dtype, &kept, EK_CONTIGUOUS);
+    if (!squares || !y || ek_kernels_of(x)->reduce(dev, EK_REDUCE_SUM, y, squares) < 0)
+        return NULL;
+    return ek_run_unary(EK_UNARY_AFFINE, y, attributes.share, 0);
+}
+
+static variance_attributes attributes_of(const ek_tensor *x, unsigned mask)
+{
+    int64_t count = 1;
+    for (int i = 0; i < x->ndim; i++)
+        if (mask >> i & 1)
+            count *= x->shape[i];
+    return (variance_attributes){mask, count > 1 ? 1.0 / (double)(count - 1) : (double)INFINITY};
+}
+
+/* bf16 goes through f32: its rounded mean is as far from the true one as neighbours are apart. */
+static ek_tensor *variance(const char *operation, const ek_reduce_options *options)
+{
+    int mask = ek_reduced_dimensions(operation, options);
+    if (mask < 0 || !ek_floating(operation, "x", options->x))
+        return NULL;
+    const ek_dtype dtype = options->x->dtype;
+    const variance_attributes attributes = attributes_of(options->x, (unsigned)mask);
+    ek_scope scope = ek_scope_begin();
+    ek_tensor *x = ek_to_dtype(options->x, dtype == EK_BF16 ? EK_F32 : dtype);
+    ek_tensor *y = x ? run_variance(x, attributes) : NULL;
+    y = EK_RECORD(y, &variance_operation, EK_INPUTS(x), EK_SAVED(x), EK_ATTRIBUTES(attributes));
+    y = ek_scope_return(&scope, ek_to_dtype(y, dtype));
+    return finished(y, (unsigned)mask, options->keepdim);
+}
+
+ek_tensor *ek_var_with(ek_reduce_options options)
+{
+    return variance("var", &options);
+}
+
+/* PyTorch's gradient where the deviation is 0 is 0, too. */
+ek_tensor *ek_std_with(ek_reduce_options options)
+{
+    return safe_root(variance("std", &options));
 }

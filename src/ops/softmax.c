@@ -5,7 +5,6 @@
  *     log-softmax  dx = dy - exp(y) sum(dy),
  * operations of (dy, y) of their own. y keeps its history, so that differentiating them by y leads
  * on to the input. */
-#include "ops/softmax.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -21,12 +20,7 @@ static ek_tensor *sum_along(ek_tensor *x, int dim)
     return ek_sum(x, .dims = {dim}, .dim_count = 1, .keepdim = true);
 }
 
-static int softmax_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    const softmax_attributes *attributes = ek_node_attributes(node);
-    results[0] = softmax_gradient(gradients[0], ek_node_saved(node, 0), *attributes);
-    return 0;
-}
+EK_BACKWARD(softmax, softmax_attributes, softmax_gradient(g, ek_node_saved(node, 0), *a))
 
 /* Inputs dy, y. The map from dy is symmetric for softmax; a is the gradient that arrives. */
 static int softmax_gradient_backward(ek_node *node, ek_tensor *const *gradients,
@@ -56,22 +50,17 @@ static int softmax_gradient_backward(ek_node *node, ek_tensor *const *gradients,
     return 0;
 }
 
-static const ek_operation softmax_operation = {.name = "softmax", .backward = softmax_backward};
-static const ek_operation log_softmax_operation = {.name = "log_softmax",
-                                                   .backward = softmax_backward};
-static const ek_operation softmax_gradient_operation = {.name = "softmax_gradient",
-                                                        .backward = softmax_gradient_backward};
+EK_OPERATION(softmax, "softmax", softmax_backward);
+EK_OPERATION(log_softmax, "log_softmax", softmax_backward);
+EK_OPERATION(softmax_gradient, "softmax_gradient", softmax_gradient_backward);
 
 static ek_tensor *softmax_gradient(ek_tensor *dy, ek_tensor *y, softmax_attributes attributes)
 {
     if (!dy || !y)
         return NULL;
     ek_tensor *dx = ek_result(y, dy, NULL, y->dtype);
-    if (!dx || (ek_count(dx) > 0 &&
-                ek_kernels_of(y)->softmax_gradient(ek_tensor_dev(y), dx, dy, y, attributes.dim,
-                                                   attributes.logarithm) < 0))
-        return NULL;
-    return EK_RECORD(dx, &softmax_gradient_operation, EK_INPUTS(dy, y), EK_SAVED(dy, y),
+    return EK_RECORD(EK_RUN(dx, softmax_gradient, dy, y, attributes.dim, attributes.logarithm),
+                     &softmax_gradient_operation, EK_INPUTS(dy, y), EK_SAVED(dy, y),
                      EK_ATTRIBUTES(attributes));
 }
 
@@ -94,9 +83,7 @@ static ek_tensor *softmax(ek_tensor *x, int dim, bool logarithm)
     if (attributes.dim < 0)
         return NULL;
     ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
-    if (!y || (ek_count(y) > 0 &&
-               ek_kernels_of(x)->softmax(ek_tensor_dev(x), y, x, attributes.dim, logarithm) < 0))
-        return NULL;
+    y = EK_RUN(y, softmax, x, attributes.dim, logarithm);
     return EK_RECORD(y, logarithm ? &log_softmax_operation : &softmax_operation, EK_INPUTS(x),
                      EK_SAVED(y), EK_ATTRIBUTES(attributes));
 }

@@ -6,17 +6,9 @@
 
 /* ---- a x + b ---- */
 
-static int affine_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    double a = *(const double *)ek_node_attributes(node);
-    results[0] = a == 1 ? gradients[0] : ek_mul_scalar(gradients[0], a);
-    return 0;
-}
-
-static const ek_operation add_scalar_operation = {.name = "add_scalar",
-                                                  .backward = affine_backward};
-static const ek_operation mul_scalar_operation = {.name = "mul_scalar",
-                                                  .backward = affine_backward};
+EK_BACKWARD(affine, double, *a == 1 ? g : ek_mul_scalar(g, *a))
+EK_OPERATION(add_scalar, "add_scalar", affine_backward);
+EK_OPERATION(mul_scalar, "mul_scalar", affine_backward);
 
 ek_tensor *ek_add_scalar(ek_tensor *x, double c)
 {
@@ -36,14 +28,8 @@ ek_tensor *ek_mul_scalar(ek_tensor *x, double c)
 }
 
 /* x / c is not x (1 / c) in floating point: a mean of 49 ones must be 1. */
-static int div_scalar_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_div_scalar(gradients[0], *(const double *)ek_node_attributes(node));
-    return 0;
-}
-
-static const ek_operation div_scalar_operation = {.name = "div_scalar",
-                                                  .backward = div_scalar_backward};
+EK_BACKWARD(div_scalar, double, ek_div_scalar(g, *a))
+EK_OPERATION(div_scalar, "div_scalar", div_scalar_backward);
 
 ek_tensor *ek_div_scalar(ek_tensor *x, double c)
 {
@@ -78,7 +64,7 @@ static int pow_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **
     return 0;
 }
 
-static const ek_operation pow_operation = {.name = "pow_scalar", .backward = pow_backward};
+EK_OPERATION(pow, "pow_scalar", pow_backward);
 
 ek_tensor *ek_pow_scalar(ek_tensor *x, double exponent)
 {
@@ -122,13 +108,8 @@ EK_UNARY_OPERATION(ek_f_softplus, "softplus", SOFTPLUS, x, ek_mul(g, ek_f_sigmoi
 
 /* ---- x sign(y) ---- */
 
-static int sign_mul_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_sign_mul(gradients[0], ek_node_saved(node, 0));
-    return 0;
-}
-
-static const ek_operation sign_mul_operation = {.name = "sign_mul", .backward = sign_mul_backward};
+EK_BACKWARD(sign_mul, void, ek_sign_mul(g, ek_node_saved(node, 0)))
+EK_OPERATION(sign_mul, "sign_mul", sign_mul_backward);
 
 ek_tensor *ek_sign_mul(ek_tensor *x, ek_tensor *y)
 {
@@ -155,7 +136,7 @@ static int clamp_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor 
     return 0;
 }
 
-static const ek_operation clamp_operation = {.name = "clamp", .backward = clamp_backward};
+EK_OPERATION(clamp, "clamp", clamp_backward);
 
 ek_tensor *ek_clamp(ek_tensor *x, double low, double high)
 {

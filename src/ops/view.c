@@ -1,17 +1,12 @@
-/* view.c: other geometries of the same memory. Views share storage and version. */
+/* view.c: other geometries of the same memory, and parts of it. Views share storage and version. */
 #include <string.h>
 
 #include "ops/ops.h"
 
 /* ---- reshape and its kin: the gradient is reshaped back ---- */
 
-static int reshape_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_reshape(gradients[0], *(const ek_shape *)ek_node_attributes(node));
-    return 0;
-}
-
-static const ek_operation reshape_operation = {.name = "reshape", .backward = reshape_backward};
+EK_BACKWARD(reshape, ek_shape, ek_reshape(g, *a))
+EK_OPERATION(reshape, "reshape", reshape_backward);
 
 static ek_tensor *view_as(ek_tensor *x, const ek_shape *shape, const int64_t *stride)
 {
@@ -104,10 +99,9 @@ ek_tensor *ek_f_flatten(ek_tensor *x, int start_dim, int end_dim)
     int start = ek_dimension("flatten", x, start_dim), end = ek_dimension("flatten", x, end_dim);
     if (start < 0 || end < 0)
         return NULL;
-    if (start > end) {
-        EK_FAIL(EK_E_SHAPE, "flatten: start_dim %d comes after end_dim %d", start_dim, end_dim);
-        return NULL;
-    }
+    if (start > end)
+        return EK_REFUSE(EK_E_SHAPE, "flatten: start_dim %d comes after end_dim %d", start_dim,
+                         end_dim);
     ek_shape shape = {.ndim = x->ndim - (end - start)};
     for (int i = 0; i < shape.ndim; i++)
         shape.dims[i] = i <= start ? x->shape[i] : x->shape[i + (end - start)];
@@ -120,12 +114,11 @@ ek_tensor *ek_unsqueeze(ek_tensor *x, int dim)
 {
     if (!ek_given("unsqueeze", "x", x))
         return NULL;
-    if (dim < -x->ndim - 1 || dim > x->ndim || x->ndim == EK_MAX_DIMS) {
-        EK_FAIL(EK_E_SHAPE,
-                "unsqueeze: dimension %d is not in [%d, %d], or the result has more than %d", dim,
-                -x->ndim - 1, x->ndim, EK_MAX_DIMS);
-        return NULL;
-    }
+    if (dim < -x->ndim - 1 || dim > x->ndim || x->ndim == EK_MAX_DIMS)
+        return EK_REFUSE(
+            EK_E_SHAPE,
+            "unsqueeze: dimension %d is not in [%d, %d], or the result has more than %d", dim,
+            -x->ndim - 1, x->ndim, EK_MAX_DIMS);
     if (dim < 0)
         dim += x->ndim + 1;
     ek_shape shape = {.ndim = x->ndim + 1};
@@ -168,7 +161,7 @@ static int permute_backward(ek_node *node, ek_tensor *const *gradients, ek_tenso
     return 0;
 }
 
-static const ek_operation permute_operation = {.name = "permute", .backward = permute_backward};
+EK_OPERATION(permute, "permute", permute_backward);
 
 ek_tensor *ek_permute(ek_tensor *x, ek_shape order)
 {
@@ -177,18 +170,15 @@ ek_tensor *ek_permute(ek_tensor *x, ek_shape order)
     int64_t shape[EK_MAX_DIMS], stride[EK_MAX_DIMS];
     unsigned seen = 0;
     char text[160];
-    if (order.ndim != x->ndim) {
-        EK_FAIL(EK_E_SHAPE, "permute: order %s has %d entries and the tensor %d dimensions",
-                ek_shape_text(&order, text), order.ndim, x->ndim);
-        return NULL;
-    }
+    if (order.ndim != x->ndim)
+        return EK_REFUSE(EK_E_SHAPE,
+                         "permute: order %s has %d entries and the tensor %d dimensions",
+                         ek_shape_text(&order, text), order.ndim, x->ndim);
     for (int i = 0; i < x->ndim; i++) {
         int64_t dim = order.dims[i] < 0 ? order.dims[i] + x->ndim : order.dims[i];
-        if (dim < 0 || dim >= x->ndim || seen >> dim & 1) {
-            EK_FAIL(EK_E_SHAPE, "permute: order %s must name each of %d dimensions once",
-                    ek_shape_text(&order, text), x->ndim);
-            return NULL;
-        }
+        if (dim < 0 || dim >= x->ndim || seen >> dim & 1)
+            return EK_REFUSE(EK_E_SHAPE, "permute: order %s must name each of %d dimensions once",
+                             ek_shape_text(&order, text), x->ndim);
         seen |= 1u << dim;
         order.dims[i] = dim;
         shape[i] = x->shape[dim];
@@ -214,13 +204,8 @@ ek_tensor *ek_transpose(ek_tensor *x, int dim0, int dim1)
 
 /* ---- expand: the gradient is summed ---- */
 
-static int expand_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
-{
-    results[0] = ek_sum_to(gradients[0], *(const ek_shape *)ek_node_attributes(node));
-    return 0;
-}
-
-static const ek_operation expand_operation = {.name = "expand", .backward = expand_backward};
+EK_BACKWARD(expand, ek_shape, ek_sum_to(g, *a))
+EK_OPERATION(expand, "expand", expand_backward);
 
 ek_tensor *ek_expand(ek_tensor *x, ek_shape shape)
 {
@@ -236,14 +221,125 @@ ek_tensor *ek_expand(ek_tensor *x, ek_shape shape)
         fits = shape.dims[i] >= 0 &&
                (i < lead || x->shape[i - lead] == 1 || x->shape[i - lead] == shape.dims[i]);
     }
-    if (!fits) {
-        EK_FAIL(EK_E_SHAPE, "expand: shape %s does not broadcast to %s",
-                ek_shape_text(&before, text), ek_shape_text(&shape, wanted));
-        return NULL;
-    }
+    if (!fits)
+        return EK_REFUSE(EK_E_SHAPE, "expand: shape %s does not broadcast to %s",
+                         ek_shape_text(&before, text), ek_shape_text(&shape, wanted));
     ek_tensor expanded;
     ek_borrow_expanded(&expanded, x, &shape);
     return EK_RECORD(ek_tensor_view(x, shape.ndim, expanded.shape, expanded.stride,
                                     expanded.offset),
                      &expand_operation, EK_INPUTS(x), EK_ATTRIBUTES(before));
+}
+
+/* ---- parts along one dimension ---- */
+
+typedef struct slice_attributes {
+    ek_shape shape; /* of the whole */
+    int dim;
+    bool drop; /* one element, whose dimension disappeared */
+    int64_t start, step;
+} slice_attributes;
+
+static int slice_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    const slice_attributes *a = ek_node_attributes(node);
+    ek_tensor *g = a->drop ? ek_unsqueeze(gradients[0], a->dim) : gradients[0];
+    results[0] = ek_slice_gradient(g, &a->shape, a->dim, a->start, a->step);
+    return 0;
+}
+
+EK_OPERATION(slice, "slice", slice_backward);
+EK_OPERATION(select, "select", slice_backward);
+
+/* Checked: 0 <= start, and start + (length - 1) step is inside. */
+static ek_tensor *slice(ek_tensor *x, int dim, int64_t start, int64_t length, int64_t step)
+{
+    ek_tensor part;
+    slice_attributes attributes = {ek_tensor_shape(x), dim, false, start, step};
+    /* The stride of a single element counts for nothing: it stays, and doesn't grow from slice to
+     * slice. */
+    ek_borrow_slice(&part, x, dim, length > 0 ? start : 0, length, length > 1 ? step : 1);
+    return EK_RECORD(ek_tensor_view(x, part.ndim, part.shape, part.stride, part.offset),
+                     &slice_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
+}
+
+static int64_t clamped(int64_t position, int64_t size)
+{
+    if (position < 0)
+        position += size;
+    return position < 0 ? 0 : position > size ? size : position;
+}
+
+ek_tensor *ek_slice(ek_tensor *x, int dim, int64_t start, int64_t end, int64_t step)
+{
+    if (!ek_given("slice", "x", x) || (dim = ek_dimension("slice", x, dim)) < 0)
+        return NULL;
+    if (step <= 0)
+        return EK_REFUSE(EK_E_INVALID, "slice: step is %lld; it must be positive", (long long)step);
+    start = clamped(start, x->shape[dim]);
+    end = clamped(end, x->shape[dim]);
+    step = step > x->shape[dim] ? x->shape[dim] + 1 : step; /* strides stay small */
+    return slice(x, dim, start, end > start ? (end - start - 1) / step + 1 : 0, step);
+}
+
+ek_tensor *ek_narrow(ek_tensor *x, int dim, int64_t start, int64_t length)
+{
+    if (!ek_given("narrow", "x", x) || (dim = ek_dimension("narrow", x, dim)) < 0)
+        return NULL;
+    int64_t size = x->shape[dim], first = start < 0 ? start + size : start;
+    if (first < 0 || length < 0 || first > size || length > size - first)
+        return EK_REFUSE(EK_E_INVALID,
+                         "narrow: %lld elements from %lld on are not in dimension %d of %lld",
+                         (long long)length, (long long)start, dim, (long long)size);
+    return slice(x, dim, first, length, 1);
+}
+
+ek_tensor *ek_select(ek_tensor *x, int dim, int64_t index)
+{
+    if (!ek_given("select", "x", x) || (dim = ek_dimension("select", x, dim)) < 0)
+        return NULL;
+    int64_t size = x->shape[dim], first = index < 0 ? index + size : index;
+    if (first < 0 || first >= size)
+        return EK_REFUSE(EK_E_INVALID, "select: index %lld is not in dimension %d of %lld",
+                         (long long)index, dim, (long long)size);
+    slice_attributes attributes = {ek_tensor_shape(x), dim, true, first, 1};
+    int64_t shape[EK_MAX_DIMS], stride[EK_MAX_DIMS];
+    for (int i = 0; i < x->ndim - 1; i++) {
+        shape[i] = x->shape[i + (i >= dim)];
+        stride[i] = x->stride[i + (i >= dim)];
+    }
+    return EK_RECORD(ek_tensor_view(x, x->ndim - 1, shape, stride,
+                                    x->offset + first * x->stride[dim]),
+                     &select_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
+}
+
+/* ---- the adjoint: zeros with x in its place; its own gradient is the slice again ---- */
+
+typedef struct place_attributes {
+    int dim;
+    int64_t start, length, step;
+} place_attributes;
+
+EK_BACKWARD(slice_gradient, place_attributes, slice(g, a->dim, a->start, a->length, a->step))
+EK_OPERATION(slice_gradient, "slice_gradient", slice_gradient_backward);
+
+ek_tensor *ek_slice_gradient(ek_tensor *x, const ek_shape *shape, int dim, int64_t start,
+                             int64_t step)
+{
+    if (!ek_given("slice_gradient", "x", x))
+        return NULL;
+    ek_dev *dev = x->storage->dev;
+    const ek_kernels *kernels = dev->backend->kernels;
+    bool channels_last = x->ndim == 4 && !ek_tensor_is_contiguous(x, EK_CONTIGUOUS) &&
+                         ek_tensor_is_contiguous(x, EK_CHANNELS_LAST);
+    ek_tensor *y =
+        ek_tensor_new(dev, x->dtype, shape, channels_last ? EK_CHANNELS_LAST : EK_CONTIGUOUS);
+    if (!y || kernels->fill(dev, y, 0) < 0)
+        return NULL;
+    place_attributes attributes = {dim, start, x->shape[dim], step};
+    ek_tensor part;
+    ek_borrow_slice(&part, y, dim, attributes.length > 0 ? start : 0, attributes.length, step);
+    if (kernels->copy(dev, &part, x) < 0)
+        return NULL;
+    return EK_RECORD(y, &slice_gradient_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }

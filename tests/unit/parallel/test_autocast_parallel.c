@@ -5,7 +5,6 @@
 #include "core/thread.h"
 #include "evenkeel/precision.h"
 #include "ops/autocast.h"
-#include "ops/casts.h"
 #include "parallel_setup.h"
 
 enum { PARAMETERS = 6, SAMPLES = 7 };
