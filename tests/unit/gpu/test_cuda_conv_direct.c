@@ -1,6 +1,8 @@
 /* Convolution by the GPU's own kernels against the host's. */
 #include "cuda/conv_direct.h"
-#include "host/cuda_cases.h"
+#include "host/twin.h"
+
+BEFORE_ALL(skip_without_gpu)
 
 typedef struct conv_case {
     const char *what;

@@ -3,13 +3,13 @@
 
 static void run_copy(twin to, twin from, const char *what)
 {
-    twin_run(copy, twin_on(to, side), twin_on(from, side));
+    twin_run(copy, ON(to), ON(from));
     twin_same(to, what);
 }
 
 static void run_fill(twin t, double value, const char *what)
 {
-    twin_run(fill, twin_on(t, side), value);
+    twin_run(fill, ON(t), value);
     twin_same(t, what);
 }
 
@@ -155,7 +155,7 @@ TEST(bits_are_kept)
             ((uint32_t *)ek_tensor_address(x.host))[case_position(x.host, i)] =
                 0x7f800001u + (uint32_t)i;
         twin_push(x);
-        twin_run(copy, twin_on(y, side), twin_on(x, side));
+        twin_run(copy, ON(y), ON(x));
         for (int side = 0; side < twin_sides(); side++) {
             const uint32_t *got = twin_bytes(y, side);
             for (uint32_t i = 0; i < 120; i++)
@@ -217,6 +217,6 @@ TEST(filling)
     memset(ek_tensor_address(scalar), 0, sizeof(double));
     twin x = twin_of(scalar);
     run_fill(x, 7, "a scalar");
-    twin_run(unary, EK_UNARY_SQUARE, twin_on(x, side), twin_on(x, side), 0, 0);
+    twin_run(unary, EK_UNARY_SQUARE, ON(x), ON(x), 0, 0);
     case_must(case_get(x.host, 0) == 49);
 }

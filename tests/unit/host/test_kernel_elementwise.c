@@ -6,13 +6,6 @@ static const int64_t shapes[][4] = {{2, 5, 3, 4}, {3, 8, 2, 16},  {3, 7, 1, 33},
                                     {2, 0, 3, 4}, {2, 3, 2, 131}, {1, 7, 1, 33}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-static void two_threads(void)
-{
-    case_device(2);
-}
-
-FIXTURE(two_threads, NULL)
-
 /* Of the GPU's from the host's. */
 static double tolerance_of(ek_dtype dtype)
 {
@@ -99,7 +92,7 @@ static void check_unary(ek_unary op, twin y, twin x, double a, double b, const c
     double *wanted = case_values(x.host);
     for (int64_t i = 0; i < ek_count(x.host); i++)
         wanted[i] = unary_of(op, wanted[i], a, b);
-    twin_run(unary, op, twin_on(y, side), twin_on(x, side), a, b);
+    twin_run(unary, op, ON(y), ON(x), a, b);
     if (ek_dtype_is_floating(dtype))
         twin_expect(y, wanted, rounding_of(dtype), what);
     twin_close(y, tolerance_of(dtype), tolerance_of(dtype), what);
@@ -148,7 +141,7 @@ TEST(limits_of_exponentials)
     const double values[] = {0, 88.7, 89, -104, -87.5, -100, 1e30, -1e30};
     twin x = twin_set(twin_new(EK_F32, 1, dims, TWIN_ROWS), values);
     twin y = twin_new(EK_F32, 1, dims, TWIN_ROWS);
-    twin_run(unary, EK_UNARY_EXP, twin_on(y, side), twin_on(x, side), 0, 0);
+    twin_run(unary, EK_UNARY_EXP, ON(y), ON(x), 0, 0);
     case_must(case_get(y.host, 0) == 1);
     for (int i = 0; i < 8; i++) {
         float want = (float)exp((double)(float)values[i]);
@@ -159,11 +152,11 @@ TEST(limits_of_exponentials)
     static const double sigmoid[] = {0.5, 1, 0}, tanh_of[] = {0, 1, -1};
     static const int at[] = {0, 6, 7};
     twin s = twin_new(EK_F32, 1, dims, TWIN_ROWS), h = twin_new(EK_F32, 1, dims, TWIN_ROWS);
-    twin_run(unary, EK_UNARY_SIGMOID, twin_on(s, side), twin_on(x, side), 0, 0);
-    twin_run(unary, EK_UNARY_TANH, twin_on(h, side), twin_on(x, side), 0, 0);
+    twin_run(unary, EK_UNARY_SIGMOID, ON(s), ON(x), 0, 0);
+    twin_run(unary, EK_UNARY_TANH, ON(h), ON(x), 0, 0);
     for (int i = 0; i < 3; i++)
         case_must(case_get(s.host, at[i]) == sigmoid[i] && case_get(h.host, at[i]) == tanh_of[i]);
-    twin_run(unary, EK_UNARY_LOG, twin_on(y, side), twin_on(x, side), 0, 0);
+    twin_run(unary, EK_UNARY_LOG, ON(y), ON(x), 0, 0);
     case_must(case_get(y.host, 0) == -(double)INFINITY && isnan(case_get(y.host, 7)));
 }
 
@@ -208,7 +201,7 @@ static void check_binary(ek_binary op, twin z, twin x, twin y, double a, const c
     double *left = case_values(x.host), *right = case_values(y.host);
     for (int64_t i = 0; i < ek_count(x.host); i++)
         left[i] = binary_of(op, left[i], right[i], a);
-    twin_run(binary, op, twin_on(z, side), twin_on(x, side), twin_on(y, side), a);
+    twin_run(binary, op, ON(z), ON(x), ON(y), a);
     if (ek_dtype_is_floating(dtype))
         twin_expect(z, left, rounding_of(dtype), what);
     twin_close(z, tolerance_of(dtype), tolerance_of(dtype), what);
@@ -279,11 +272,11 @@ TEST(mixed_dtypes)
         twin y = operand(of[1], shapes[0], TWIN_LAST, 4);
         twin z = twin_new(of[2], 4, shapes[0], TWIN_ROWS);
         twin b = twin_new(EK_U8, 4, shapes[0], TWIN_GAPS);
-        twin_run(binary, EK_BINARY_SUB, twin_on(z, side), twin_on(x, side), twin_on(y, side), 0);
+        twin_run(binary, EK_BINARY_SUB, ON(z), ON(x), ON(y), 0);
         twin_close(z, 8e-3, 1e-6, "sub of two dtypes");
-        twin_run(compare, EK_COMPARE_LT, twin_on(b, side), twin_on(x, side), twin_on(y, side));
+        twin_run(compare, EK_COMPARE_LT, ON(b), ON(x), ON(y));
         twin_same(b, "compare of two dtypes");
-        twin_run(where, twin_on(z, side), twin_on(b, side), twin_on(x, side), twin_on(y, side));
+        twin_run(where, ON(z), ON(b), ON(x), ON(y));
         twin_same(z, "where of two dtypes");
         ek_scope_end(&scope);
     }
@@ -328,22 +321,21 @@ TEST_LOOP(special_values, 0, 3)
     twin z = twin_new(dtype, 2, dims, TWIN_ROWS);
     for (int op = 0; op < EK_UNARY_COUNT; op++) {
         snprintf(what, sizeof what, "unary %d of special values", op);
-        twin_run(unary, (ek_unary)op, twin_on(z, side), twin_on(x, side),
-                 op == EK_UNARY_POW ? 3 : 0, 1);
+        twin_run(unary, (ek_unary)op, ON(z), ON(x), op == EK_UNARY_POW ? 3 : 0, 1);
         twin_close(z, tolerance_of(dtype), 3e-45, what);
     }
     for (size_t k = 0; k < sizeof keeps_nan / sizeof keeps_nan[0]; k++) {
-        twin_run(unary, keeps_nan[k], twin_on(z, side), twin_on(y, side), 0, 1);
+        twin_run(unary, keeps_nan[k], ON(z), ON(y), 0, 1);
         for (int i = 0; i < COUNT * COUNT; i += COUNT)
             if (!isnan(case_get(z.host, i)))
                 ck_abort_msg("unary %d loses NaN", (int)keeps_nan[k]);
     }
     /* A root, which infinity tells from pow. */
-    twin_run(unary, EK_UNARY_POW, twin_on(z, side), twin_on(x, side), 0.5, 0);
+    twin_run(unary, EK_UNARY_POW, ON(z), ON(x), 0.5, 0);
     twin_close(z, tolerance_of(dtype), 3e-45, "a power that is a root");
     for (int op = 0; op < EK_BINARY_COUNT; op++) {
         snprintf(what, sizeof what, "binary %d of special values", op);
-        twin_run(binary, (ek_binary)op, twin_on(z, side), twin_on(x, side), twin_on(y, side), 1);
+        twin_run(binary, (ek_binary)op, ON(z), ON(x), ON(y), 1);
         twin_close(z, tolerance_of(dtype), 3e-45, what);
         for (int i = 0; i < COUNT * COUNT; i++)
             if (op >= EK_BINARY_MAXIMUM && op <= EK_BINARY_MINIMUM && (i < COUNT || i % COUNT == 0))
@@ -370,19 +362,18 @@ TEST_LOOP(integers, 0, 2)
     twin a = twin_set(twin_new(dtype, 2, dims, TWIN_GAPS), x);
     twin b = twin_set(twin_new(dtype, 2, dims, TWIN_ROWS), y),
          z = twin_new(dtype, 2, dims, TWIN_GAPS);
-    twin_run(binary, EK_BINARY_ADD, twin_on(z, side), twin_on(a, side), twin_on(b, side), 3);
+    twin_run(binary, EK_BINARY_ADD, ON(z), ON(a), ON(b), 3);
     twin_expect(z, sum, 0, "add");
-    twin_run(binary, EK_BINARY_DIV, twin_on(z, side), twin_on(a, side), twin_on(b, side), 1);
+    twin_run(binary, EK_BINARY_DIV, ON(z), ON(a), ON(b), 1);
     twin_expect(z, quotient, 0, "div");
     twin_same(z, "div");
-    twin_run(unary, EK_UNARY_CLAMP, twin_on(z, side), twin_on(a, side), 3.5, (double)INFINITY);
+    twin_run(unary, EK_UNARY_CLAMP, ON(z), ON(a), 3.5, (double)INFINITY);
     twin_expect(z, clamped, 0, "clamp");
-    twin_run(unary, EK_UNARY_AFFINE, twin_on(z, side), twin_on(a, side), 2, 1);
+    twin_run(unary, EK_UNARY_AFFINE, ON(z), ON(a), 2, 1);
     twin_expect(z, affine, 0, "affine");
-    twin_refused(EK_E_DTYPE, "floating dtype, not ", unary, EK_UNARY_EXP, twin_on(z, side),
-                 twin_on(a, side), 0, 0);
-    twin_refused(EK_E_DTYPE, "floating dtype, not ", binary, EK_BINARY_SIGN_MUL, twin_on(z, side),
-                 twin_on(a, side), twin_on(b, side), 0);
+    twin_refused(EK_E_DTYPE, "floating dtype, not ", unary, EK_UNARY_EXP, ON(z), ON(a), 0, 0);
+    twin_refused(EK_E_DTYPE, "floating dtype, not ", binary, EK_BINARY_SIGN_MUL, ON(z), ON(a),
+                 ON(b), 0);
 }
 
 TEST_LOOP(integers_wrap, 0, 2)
@@ -396,12 +387,12 @@ TEST_LOOP(integers_wrap, 0, 2)
     x = _i ? twin_integers(x, 100, 255, 2) : twin_set(x, values);
     y = _i ? twin_integers(y, 0, 200, 3) : twin_integers(y, -3, 3, 1);
     for (int op = 0; op <= EK_BINARY_MINIMUM; op++) {
-        twin_run(binary, (ek_binary)op, twin_on(z, side), twin_on(x, side), twin_on(y, side), 3);
+        twin_run(binary, (ek_binary)op, ON(z), ON(x), ON(y), 3);
         twin_same(z, "wrapping");
     }
-    twin_run(unary, EK_UNARY_AFFINE, twin_on(z, side), twin_on(x, side), 3, -5);
+    twin_run(unary, EK_UNARY_AFFINE, ON(z), ON(x), 3, -5);
     twin_same(z, "affine of integers");
-    twin_run(unary, EK_UNARY_CLAMP, twin_on(z, side), twin_on(x, side), -2.5, (double)INFINITY);
+    twin_run(unary, EK_UNARY_CLAMP, ON(z), ON(x), -2.5, (double)INFINITY);
     twin_same(z, "clamp of integers");
 }
 
@@ -422,10 +413,8 @@ TEST_LOOP(comparing, 0, EK_DTYPES)
                     y = twin_repeat(y, 13); /* along all but the channels */
                 twin z = twin_new(EK_U8, 4, shapes[s], layout);
                 twin w = twin_new(dtype, 4, shapes[s], layout);
-                twin_run(compare, (ek_compare)op, twin_on(z, side), twin_on(x, side),
-                         twin_on(y, side));
-                twin_run(where, twin_on(w, side), twin_on(z, side), twin_on(x, side),
-                         twin_on(y, side));
+                twin_run(compare, (ek_compare)op, ON(z), ON(x), ON(y));
+                twin_run(where, ON(w), ON(z), ON(x), ON(y));
                 for (int64_t i = 0; i < ek_count(x.host); i++) {
                     double a = case_get(x.host, i), b = case_get(y.host, i);
                     const bool wanted[] = {a == b, a != b, a<b, a <= b, a> b, a >= b};

@@ -9,13 +9,6 @@ static const int64_t shapes[][4] = {{2, 5, 3, 4},   {3, 20, 1, 33}, {1, 1, 1, 1}
                                     {40, 10, 1, 1}, {5, 6, 4, 16},  {2, 0, 3, 4}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-static void two_threads(void)
-{
-    case_device(2);
-}
-
-FIXTURE(two_threads, NULL)
-
 static twin values(twin x, unsigned seed)
 {
     if (ek_dtype_is_floating(x.host->dtype))
@@ -74,8 +67,7 @@ static void check(int which, ek_dtype dtype, int s, int dim, int layout, int64_t
     }
     for (int side = 0; side < twin_sides(); side++) {
         ek_dev *dev = twin_dev(side ? EK_CUDA : EK_HOST);
-        assert_ok(kernel(dev->backend->kernels, which)(dev, twin_on(to, side), twin_on(from, side),
-                                                       dim, twin_on(index, side)));
+        assert_ok(kernel(dev->backend->kernels, which)(dev, ON(to), ON(from), dim, ON(index)));
     }
     char what[96];
     snprintf(what, sizeof what, "kernel %d, shape %d, dimension %d, layout %d", which, s, dim,
@@ -125,9 +117,7 @@ TEST(scalars_and_dtypes)
             ek_use_deterministic_algorithms(deterministic);
             for (int side = 0; side < twin_sides(); side++) {
                 ek_dev *dev = twin_dev(side ? EK_CUDA : EK_HOST);
-                assert_ok(kernel(dev->backend->kernels, which)(dev, twin_on(y, side),
-                                                               twin_on(x, side), 0,
-                                                               twin_on(index, side)));
+                assert_ok(kernel(dev->backend->kernels, which)(dev, ON(y), ON(x), 0, ON(index)));
             }
             case_must(case_get(y.host, 0) == case_get(x.host, 0));
             twin_same(y, "a scalar");
@@ -135,8 +125,7 @@ TEST(scalars_and_dtypes)
     twin coarse = values(twin_new(EK_BF16, 1, three, TWIN_ROWS), 1);
     twin sum = twin_new(EK_BF16, 1, three, TWIN_ROWS);
     twin at = twin_integers(twin_new(EK_I64, 1, three, TWIN_ROWS), 0, 2, 1);
-    twin_refused(EK_E_DTYPE, "f32 or f64", index_add, twin_on(sum, side), twin_on(coarse, side), 0,
-                 twin_on(at, side));
+    twin_refused(EK_E_DTYPE, "f32 or f64", index_add, ON(sum), ON(coarse), 0, ON(at));
 }
 
 /* ---- the host's ---- */

@@ -8,13 +8,6 @@ static const int64_t shapes[][4] = {{2, 5, 3, 4},   {3, 70, 1, 33},  {1, 1, 1, 1
                                     {2, 3, 31, 61}, {12, 24, 2, 16}, {2, 0, 3, 4}};
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
-static void two_threads(void)
-{
-    case_device(2);
-}
-
-FIXTURE(two_threads, NULL)
-
 static ek_dtype result_dtype(ek_reduce_kind kind, ek_dtype dtype)
 {
     return dtype == EK_U8 && kind <= EK_REDUCE_SUM_SQUARES ? EK_I64 : dtype;
@@ -107,10 +100,10 @@ static void check_reduce(ek_reduce_kind kind, ek_dtype dtype, const int64_t *sha
     twin x = values(twin_new(dtype, 4, shape, layout), mask + 1, uniform);
     twin y = twin_new(result_dtype(kind, dtype), 4, dims, (twin_layout)((mask + 1) % 3));
     if (ek_count(x.host) == 0 && ek_count(y.host) > 0 && kind >= EK_REDUCE_MAX) {
-        twin_refused(EK_E_INVALID, "no elements", reduce, kind, twin_on(y, side), twin_on(x, side));
+        twin_refused(EK_E_INVALID, "no elements", reduce, kind, ON(y), ON(x));
         return;
     }
-    twin_run(reduce, kind, twin_on(y, side), twin_on(x, side));
+    twin_run(reduce, kind, ON(y), ON(x));
     if (!uniform)
         expect_reduced(y, kind, x, mask, what);
     close_sums(y, kind, dtype, n, what);
@@ -156,11 +149,11 @@ TEST(scalars_and_repeats)
     twin x = values(twin_new(EK_F32, 0, no_dims, TWIN_ROWS), 1, true);
     twin y = twin_new(EK_F32, 0, no_dims, TWIN_ROWS);
     twin index = twin_new(EK_I64, 0, no_dims, TWIN_ROWS);
-    twin_run(fill, twin_on(x, side), 3);
-    twin_run(reduce, EK_REDUCE_SUM_SQUARES, twin_on(y, side), twin_on(x, side));
+    twin_run(fill, ON(x), 3);
+    twin_run(reduce, EK_REDUCE_SUM_SQUARES, ON(y), ON(x));
     case_must(case_get(y.host, 0) == 9);
     twin_same(y, "a square");
-    twin_run(arg_reduce, EK_REDUCE_MAX, twin_on(index, side), twin_on(x, side), 0);
+    twin_run(arg_reduce, EK_REDUCE_MAX, ON(index), ON(x), 0);
     case_must(case_get(index.host, 0) == 0);
     twin_same(index, "the only position");
     const int64_t gpus[] = {3, 40, 5, 70}, hosts[] = {3, 8, 5, 14};
@@ -174,7 +167,7 @@ TEST(scalars_and_repeats)
             twin a = values(twin_new(EK_F32, 4, shape, TWIN_ROWS), 2, repeated % 2);
             a = twin_repeat(a, repeated);
             twin b = twin_new(EK_F32, 4, dims, TWIN_ROWS);
-            twin_run(reduce, EK_REDUCE_SUM, twin_on(b, side), twin_on(a, side));
+            twin_run(reduce, EK_REDUCE_SUM, ON(b), ON(a));
             if (repeated % 2 == 0 && shape == hosts)
                 expect_reduced(b, EK_REDUCE_SUM, a, mask, "repeated");
             close_sums(b, EK_REDUCE_SUM, EK_F32, 42000, "repeated");
@@ -199,7 +192,7 @@ TEST(not_a_number)
                     case_set(x.host, place, (double)NAN);
                     case_set(x.host, (place + 1) % count, (double)INFINITY);
                     twin_push(x);
-                    twin_run(reduce, (ek_reduce_kind)kind, twin_on(y, side), twin_on(x, side));
+                    twin_run(reduce, (ek_reduce_kind)kind, ON(y), ON(x));
                     case_must(isnan(case_get(y.host, by ? place / shape[1] : place % shape[1])));
                     twin_close(y, 1e-5, 1e-3, "with NaN");
                     ek_scope_end(&scope);
@@ -212,8 +205,8 @@ TEST(long_sum)
 {
     const int64_t dims[] = {4000000}, one[] = {1};
     twin x = twin_new(EK_F32, 1, dims, TWIN_ROWS), y = twin_new(EK_F32, 1, one, TWIN_ROWS);
-    twin_run(fill, twin_on(x, side), 0.1);
-    twin_run(reduce, EK_REDUCE_SUM, twin_on(y, side), twin_on(x, side));
+    twin_run(fill, ON(x), 0.1);
+    twin_run(reduce, EK_REDUCE_SUM, ON(y), ON(x));
     case_must(fabs(case_get(y.host, 0) - 4e6 * (double)0.1f) <= 4e5 * 6e-8);
     twin_close(y, 2e-6, 0, "millions of values");
 }
@@ -258,10 +251,10 @@ TEST_LOOP(positions, 0, EK_DTYPES)
                 }
                 twin index = twin_new(EK_I64, 4, dims, (twin_layout)(s % 3));
                 if (ek_count(x.host) == 0 && ek_count(index.host) > 0) {
-                    twin_refused(EK_E_INVALID, "no position", arg_reduce, kind,
-                                 twin_on(index, side), twin_on(x, side), dim);
+                    twin_refused(EK_E_INVALID, "no position", arg_reduce, kind, ON(index), ON(x),
+                                 dim);
                 } else {
-                    twin_run(arg_reduce, kind, twin_on(index, side), twin_on(x, side), dim);
+                    twin_run(arg_reduce, kind, ON(index), ON(x), dim);
                     expect_positions(index, kind, x, dim);
                     twin_same(index, "positions");
                 }
@@ -270,7 +263,7 @@ TEST_LOOP(positions, 0, EK_DTYPES)
     const int64_t dims[] = {2, 5001}, two[] = {2, 1};
     twin x = twin_integers(twin_new(dtype, 2, dims, TWIN_ROWS), 0, 200, 9);
     twin index = twin_new(EK_I64, 2, two, TWIN_ROWS);
-    twin_run(arg_reduce, EK_REDUCE_MAX, twin_on(index, side), twin_on(x, side), 1);
+    twin_run(arg_reduce, EK_REDUCE_MAX, ON(index), ON(x), 1);
     expect_positions(index, EK_REDUCE_MAX, x, 1);
     twin_same(index, "long lines");
 }

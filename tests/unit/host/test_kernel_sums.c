@@ -19,16 +19,16 @@ TEST_LOOP(sums_of_many, 0, EK_DTYPES)
                     x = twin_integers(x, 0, k ? 1 : 3, (unsigned)k);
                     first = k ? first : x;
                     for (int side = 0; side < 2; side++)
-                        parts[side][k] = twin_on(x, side);
+                        parts[side][k] = ON(x);
                     for (int64_t i = 0; i < sizes[s]; i++)
                         wanted[i] += case_get(x.host, i);
                 }
                 twin y = twin_new((ek_dtype)_i, 1, &sizes[s], TWIN_ROWS);
-                twin_run(add_n, 1, &twin_on(y, side), parts[side], counts[c]);
+                twin_run(add_n, 1, &ON(y), parts[side], counts[c]);
                 if (counts[c] <= 64) /* more rounds in bf16 */
                     twin_expect(y, wanted, 0, "add_n");
                 twin_same(y, "add_n");
-                twin_run(add_n, 1, &twin_on(first, side), parts[side], counts[c]);
+                twin_run(add_n, 1, &ON(first), parts[side], counts[c]);
                 twin_same(first, "add_n into the first");
                 ek_scope_end(&scope);
             }
@@ -53,12 +53,12 @@ TEST_LOOP(lists_of_sums, 0, EK_DTYPES)
             x = twin_integers(x, 0, 60, (unsigned)(i * ADDENDS + k));
             first = k ? first : x;
             for (int side = 0; side < 2; side++)
-                parts[side][k * SUMS + i] = twin_on(x, side);
+                parts[side][k * SUMS + i] = ON(x);
         }
         /* Some are their first addends. */
         sums[i] = i % 5 ? twin_new((ek_dtype)_i, 1, size, TWIN_ROWS) : first;
         for (int side = 0; side < 2; side++)
-            outs[side][i] = twin_on(sums[i], side);
+            outs[side][i] = ON(sums[i]);
     }
     twin_run(add_n, SUMS, outs[side], parts[side], ADDENDS);
     for (int i = 0; i < SUMS; i++)
@@ -75,10 +75,10 @@ TEST(order_of_sums)
         double row[5] = {values[k], values[k], values[k], values[k], values[k]};
         twin x = twin_set(twin_new(EK_F32, 1, dims, TWIN_ROWS), row);
         for (int side = 0; side < 2; side++)
-            parts[side][k] = twin_on(x, side);
+            parts[side][k] = ON(x);
     }
     twin y = twin_new(EK_F32, 1, dims, TWIN_ROWS);
-    twin_run(add_n, 1, &twin_on(y, side), parts[side], 4);
+    twin_run(add_n, 1, &ON(y), parts[side], 4);
     twin_same(y, "the order of a sum");
     case_must(case_get(y.host, 0) == 1);
 }

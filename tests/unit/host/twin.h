@@ -4,7 +4,7 @@
  *
  *     twin x = twin_uniform(twin_new(EK_F32, 4, dims, TWIN_LAST), -2, 2, seed);
  *     twin y = twin_new(EK_F32, 4, dims, TWIN_GAPS);
- *     twin_run(unary, op, twin_on(y, side), twin_on(x, side), a, b);
+ *     twin_run(unary, op, ON(y), ON(x), a, b);
  *     twin_expect(y, wanted, 1e-7, "unary");
  *     twin_close(y, 1e-6, 1e-6, "unary");
  *
@@ -13,6 +13,8 @@
  * alone, and comparisons of the two find nothing. */
 #ifndef EK_TESTS_TWIN_H
 #define EK_TESTS_TWIN_H
+
+#include <stdarg.h>
 
 #include "host_cases.h"
 
@@ -32,8 +34,30 @@ typedef struct twin {
     ek_tensor *host, *cuda;
 } twin;
 
-/* The one of side 0, or that of side 1; an lvalue. */
+/* The one of side 0, or that of side 1; an lvalue. ON(t): that of the `side` at hand. */
 #define twin_on(t, side) (*((side) ? &(t).cuda : &(t).host))
+#define ON(t) twin_on((t), side)
+
+/* No operand. */
+static const twin twin_none;
+
+static inline void two_threads(void)
+{
+    case_device(2);
+}
+
+FIXTURE(two_threads, NULL)
+
+/* A text, until the next one. */
+__attribute__((format(printf, 1, 2))) static inline const char *text_of(const char *format, ...)
+{
+    static char text[200];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return text;
+}
 
 /* ---- devices ---- */
 
@@ -74,6 +98,36 @@ static inline int twin_sides(void)
             ek_dev *dev_of_side = twin_dev(side ? EK_CUDA : EK_HOST);                     \
             assert_refused(dev_of_side->backend->kernels->slot(dev_of_side, __VA_ARGS__), \
                            (status), (part));                                             \
+        }                                                                                 \
+    } while (0)
+
+/* The host refuses the call itself; the GPU's comes with the next call that waits, and the device
+ * goes on. */
+#define twin_refused_late(status, host_part, cuda_part, slot, ...)                              \
+    do {                                                                                        \
+        for (int side = 0; side < twin_sides(); side++) {                                       \
+            ek_dev *dev_of_side = twin_dev(side ? EK_CUDA : EK_HOST);                           \
+            int result_of_side = dev_of_side->backend->kernels->slot(dev_of_side, __VA_ARGS__); \
+            if (side)                                                                           \
+                assert_ok(result_of_side);                                                      \
+            assert_refused(side ? ek_dev_synchronize(dev_of_side) : result_of_side, (status),   \
+                           side ? (cuda_part) : (host_part));                                   \
+        }                                                                                       \
+        if (twin_sides() == 2)                                                                  \
+            assert_ok(ek_synchronize(ek_cuda(0)));                                              \
+    } while (0)
+
+/* Twice, the host's on one thread and on two: the same bits in t on either side. */
+#define twin_repeats(t, slot, ...)                                                        \
+    do {                                                                                  \
+        double *once[2] = {NULL, NULL};                                                   \
+        for (int turn = 1; turn <= 2; turn++) {                                           \
+            case_device(turn);                                                            \
+            case_poison((t).host);                                                        \
+            twin_push(t);                                                                 \
+            twin_run(slot, __VA_ARGS__);                                                  \
+            for (int side = 0; side < twin_sides(); side++)                               \
+                twin_repeated(side ? twin_pull((t).cuda) : (t).host, &once[side], #slot); \
         }                                                                                 \
     } while (0)
 
@@ -218,6 +272,22 @@ static inline const void *twin_bytes(twin t, int side)
     return ek_tensor_address(side ? twin_pull(t.cuda) : t.host);
 }
 
+/* Keeps the bits of the first call, and compares those of the second. */
+static inline void twin_repeated(const ek_tensor *t, double **once, const char *what)
+{
+    if (!*once) {
+        *once = case_values(t);
+        return;
+    }
+    double *again = case_values(t);
+    for (int64_t i = 0; i < ek_count(t); i++)
+        if (memcmp(&again[i], &(*once)[i], sizeof *again) != 0)
+            ck_abort_msg("%s, %s, element %lld is %.17g, then %.17g", what, ek_dtype_name(t->dtype),
+                         (long long)i, (*once)[i], again[i]);
+    free(again);
+    free(*once);
+}
+
 /* What lies outside of the elements is equal. */
 static inline void twin_gaps(const ek_tensor *expected, const ek_tensor *got, const char *what)
 {
@@ -246,6 +316,12 @@ static inline void twin_expect(twin t, const double *wanted, double tolerance, c
             ck_abort_msg("%s, %s, element %lld: %.9g instead of %.9g", what,
                          ek_dtype_name(t.host->dtype), (long long)i, got, want);
     }
+}
+
+/* The same over the whole tensor: |got - wanted|_2 <= relative |wanted|_2. */
+static inline void twin_expect_norm(twin t, const double *wanted, double relative, const char *what)
+{
+    case_compare(t.host, wanted, relative, what);
 }
 
 /* |got - expected| <= absolute + relative * |expected|; NaN and infinity must be the same. */

@@ -1,0 +1,404 @@
+/* Convolution and its gradients: the host's against loops in double, the GPU's against the host's,
+ * by libraries and without them. */
+#include "evenkeel/precision.h"
+#include "host/conv_implicit.h"
+#include "twin.h"
+
+typedef struct conv_case {
+    const char *what;
+    int dims;
+    int64_t samples, channels, outputs, groups;
+    int64_t in[3], window[3], stride[3], padding[3], dilation[3];
+} conv_case;
+
+static const conv_case cases[] = {
+    {"3x3", 2, 2, 16, 24, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"one sample, 1x1", 2, 1, 8, 5, 1, {4, 4}, {1, 1}, {1, 1}, {0, 0}, {1, 1}},
+    {"1x1 stride 2", 2, 3, 16, 32, 1, {8, 8}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"three channels", 2, 2, 3, 16, 1, {11, 10}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {"one channel", 2, 4, 1, 32, 1, {12, 12}, {3, 3}, {1, 1}, {0, 0}, {1, 1}},
+    {"one channel to one", 2, 2, 1, 1, 1, {5, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"stride 3, rest unused", 2, 2, 8, 8, 1, {13, 12}, {3, 3}, {3, 3}, {1, 1}, {1, 1}},
+    {"dilation", 2, 2, 16, 8, 1, {12, 13}, {3, 3}, {1, 1}, {2, 2}, {2, 2}},
+    {"dilation and stride", 2, 2, 6, 10, 1, {12, 13}, {3, 2}, {2, 3}, {2, 1}, {2, 3}},
+    {"groups", 2, 2, 12, 18, 3, {7, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"groups of 8", 2, 2, 16, 16, 2, {7, 6}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {"depthwise", 2, 2, 16, 16, 16, {7, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"depthwise, dilated, two each", 2, 2, 5, 10, 5, {9, 8}, {3, 3}, {1, 1}, {2, 2}, {2, 2}},
+    {"asymmetric", 2, 1, 7, 9, 1, {9, 5}, {5, 2}, {2, 1}, {2, 0}, {1, 2}},
+    {"window as large as the input", 2, 3, 4, 6, 1, {5, 4}, {5, 4}, {1, 1}, {0, 0}, {1, 1}},
+    {"4x4 stride 2", 2, 2, 8, 16, 1, {8, 8}, {4, 4}, {2, 2}, {1, 1}, {1, 1}},
+    {"large", 2, 1, 64, 64, 1, {9, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"one dimension", 1, 3, 6, 8, 1, {17}, {5}, {2}, {2}, {1}},
+    {"one dimension, grouped, dilated", 1, 2, 6, 4, 2, {17}, {3}, {1}, {1}, {3}},
+    {"three dimensions", 3, 2, 4, 6, 1, {5, 6, 7}, {3, 2, 3}, {2, 1, 2}, {1, 0, 1}, {1, 1, 1}},
+    {"three dimensions, grouped",
+     3,
+     1,
+     4,
+     4,
+     2,
+     {4, 5, 6},
+     {2, 2, 2},
+     {1, 2, 1},
+     {1, 1, 0},
+     {2, 1, 1}},
+    {"three dimensions, pointwise", 3, 2, 8, 6, 1, {3, 4, 2}, {1, 1, 1}, {1, 1, 1}, {0}, {1, 1, 1}},
+    {"1x1 stride 2, three channels", 2, 13, 3, 12, 1, {14, 14}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"1x1 stride 2, six channels", 2, 13, 6, 7, 1, {14, 14}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"1x1 stride 3 and 1, one channel", 2, 9, 1, 4, 1, {14, 14}, {1, 1}, {3, 1}, {0, 0}, {1, 1}},
+    {"mostly padding, one dimension", 1, 2, 6, 6, 2, {1}, {3}, {2}, {1}, {1}},
+    {"mostly padding", 2, 2, 3, 2, 1, {4, 2}, {1, 3}, {1, 3}, {0, 2}, {1, 1}},
+    {"as large as the window, padded",
+     3,
+     2,
+     1,
+     2,
+     1,
+     {3, 3, 3},
+     {3, 3, 3},
+     {2, 2, 2},
+     {1, 1, 1},
+     {1, 1, 1}},
+    {"mostly padding, in the middle",
+     3,
+     2,
+     3,
+     2,
+     1,
+     {4, 1, 4},
+     {1, 5, 1},
+     {1, 1, 1},
+     {0, 2, 0},
+     {1, 1, 1}},
+    {"to one position", 2, 3, 16, 4, 1, {4, 4}, {4, 4}, {1, 1}, {0, 0}, {1, 1}},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+enum { Y, DX, DW, DBIAS, RESULTS };
+
+typedef struct problem {
+    const char *what;
+    ek_conv_params params;
+    twin x, w, bias, dy, out[RESULTS];
+    double *wanted[RESULTS];
+} problem;
+
+/* All four results at once: each product of an input and a weight counts in three sums. */
+static void problem_solve(problem *p)
+{
+    const int64_t *xs = p->x.host->shape, *ws = p->w.host->shape, *ys = p->dy.host->shape;
+    double *x = case_values(p->x.host), *w = case_values(p->w.host), *dys = case_values(p->dy.host);
+    int64_t taps = 1, in_plane = 1, plane = 1, inputs = ws[1];
+    for (int i = 0; i < p->params.dims; i++) {
+        taps *= ws[2 + i];
+        in_plane *= xs[2 + i];
+        plane *= ys[2 + i];
+    }
+    for (int64_t yi = 0; yi < ek_count(p->dy.host); yi++) {
+        int64_t o = yi / plane % ys[1], n = yi / plane / ys[1];
+        double dy = dys[yi], sum = p->bias.host ? case_get(p->bias.host, o) : 0;
+        p->wanted[DBIAS][o] += dy;
+        for (int64_t k = 0; k < inputs * taps; k++) {
+            int64_t rest = yi % plane, tap_rest = k % taps, position = 0, step = 1;
+            bool inside = true;
+            for (int i = p->params.dims - 1; i >= 0; i--) {
+                int64_t q = rest % ys[2 + i] * p->params.stride[i] - p->params.padding[i] +
+                            tap_rest % ws[2 + i] * p->params.dilation[i];
+                rest /= ys[2 + i];
+                tap_rest /= ws[2 + i];
+                inside = inside && q >= 0 && q < xs[2 + i];
+                position += q * step;
+                step *= xs[2 + i];
+            }
+            if (!inside)
+                continue;
+            int64_t channel = o / (ys[1] / p->params.groups) * inputs + k / taps;
+            int64_t xi = (n * xs[1] + channel) * in_plane + position, wi = o * inputs * taps + k;
+            sum += x[xi] * w[wi];
+            p->wanted[DX][xi] += dy * w[wi];
+            p->wanted[DW][wi] += dy * x[xi];
+        }
+        p->wanted[Y][yi] = sum;
+    }
+    free(x), free(w), free(dys);
+}
+
+/* `unread`: windows at the end of each dimension that y lacks. */
+static problem problem_of(const conv_case *c, int64_t unread, ek_dtype dtype, twin_layout layout,
+                          bool with_bias)
+{
+    problem p = {.what = c->what, .params = {.dims = c->dims, .groups = c->groups}};
+    int64_t x[5] = {c->samples, c->channels}, w[5] = {c->outputs, c->channels / c->groups};
+    int64_t y[5] = {c->samples, c->outputs};
+    int ndim = 2 + c->dims;
+    for (int i = 0; i < c->dims; i++) {
+        p.params.stride[i] = c->stride[i];
+        p.params.padding[i] = c->padding[i];
+        p.params.dilation[i] = c->dilation[i];
+        x[2 + i] = c->in[i];
+        w[2 + i] = c->window[i];
+        y[2 + i] = (c->in[i] + 2 * c->padding[i] - c->dilation[i] * (c->window[i] - 1) - 1) /
+                       c->stride[i] +
+                   1 - unread;
+    }
+    p.x = twin_uniform(twin_new(dtype, ndim, x, layout), -2, 2, 1);
+    p.w = twin_uniform(twin_new(dtype, ndim, w, layout), -2, 2, 2);
+    p.dy = twin_uniform(twin_new(dtype, ndim, y, layout), -2, 2, 3);
+    p.out[Y] = twin_new(dtype, ndim, y, layout);
+    p.out[DX] = twin_new(dtype, ndim, x, layout);
+    p.out[DW] = twin_new(dtype, ndim, w, layout);
+    if (with_bias) {
+        twin_layout rows = layout == TWIN_GAPS ? TWIN_GAPS : TWIN_ROWS;
+        p.bias = twin_uniform(twin_new(dtype, 1, w, rows), -2, 2, 4);
+        p.out[DBIAS] = twin_new(dtype, 1, w, rows);
+    }
+    for (int i = 0; i < DBIAS; i++)
+        p.wanted[i] = case_zeros(ek_count(p.out[i].host));
+    p.wanted[DBIAS] = case_zeros(c->outputs);
+    problem_solve(&p);
+    return p;
+}
+
+static void problem_free(problem *p)
+{
+    for (int i = 0; i < RESULTS; i++)
+        free(p->wanted[i]);
+}
+
+static void run(problem *p)
+{
+    for (int i = 0; i < RESULTS; i++)
+        if (p->out[i].host) {
+            case_poison(p->out[i].host);
+            twin_push(p->out[i]);
+        }
+    twin_run(conv_forward, ON(p->out[Y]), ON(p->x), ON(p->w), ON(p->bias), &p->params);
+    twin_run(conv_input_gradient, ON(p->out[DX]), ON(p->dy), ON(p->w), &p->params);
+    twin_run(conv_weight_gradient, ON(p->out[DW]), ON(p->out[DBIAS]), ON(p->x), ON(p->dy),
+             &p->params);
+}
+
+/* Of norms, the GPU's from the host's. Winograd's transforms, which cuDNN may choose for f32, lose
+ * some bits. */
+static double tolerance_of(ek_dtype dtype)
+{
+    return dtype == EK_F64 ? 1e-14 : dtype == EK_F32 ? 1e-5 : 6e-3;
+}
+
+static void compare(const problem *p, double relative)
+{
+    static const char *const names[] = {"y", "dx", "dw", "dbias"};
+    for (int i = 0; i < RESULTS; i++) {
+        if (!p->out[i].host)
+            continue;
+        ek_dtype dtype = p->x.host->dtype;
+        const char *what =
+            text_of("%s, %s, strides %lld %lld: %s", p->what, ek_dtype_name(dtype),
+                    (long long)p->x.host->stride[0], (long long)p->x.host->stride[1], names[i]);
+        twin_expect_norm(p->out[i], p->wanted[i], 2 * case_tolerance(dtype), what);
+        twin_close_norm(p->out[i], relative, what);
+    }
+}
+
+static void check(const conv_case *c, int64_t unread, ek_dtype dtype, twin_layout layout,
+                  bool with_bias)
+{
+    ek_scope scope = ek_scope_begin();
+    problem p = problem_of(c, unread, dtype, layout, with_bias);
+    run(&p);
+    compare(&p, tolerance_of(dtype));
+    problem_free(&p);
+    ek_scope_end(&scope);
+}
+
+TEST_LOOP(convolution, 0, 3 * CASES)
+{
+    for (int l = 0; l < 4; l++) {
+        twin_layout layout = l < 3 ? (twin_layout)l : (twin_layout)(TWIN_DENSE_OFFSET + _i % 3);
+        case_device(1 + (l + _i) % 2);
+        check(&cases[_i / 3], 0, (ek_dtype)(_i % 3), layout, l != TWIN_ROWS);
+    }
+}
+
+TEST_LOOP(without_the_gpus_libraries, 0, 2 * CASES)
+{
+    const ek_dtype dtype = _i % 2 ? EK_F32 : _i / 2 % 2 ? EK_F64 : EK_BF16;
+    setenv("EVENKEEL_CUDA_WITHOUT", "cublas,cudnn", 1);
+    if (twin_sides() == 2)
+        check(&cases[_i / 2], 0, dtype, _i % 3 ? TWIN_GAPS : TWIN_REVERSED, _i % 3);
+}
+
+TEST_LOOP(with_rounded_operands, 0, CASES)
+{
+    ek_allow_tf32(true);
+    problem p = problem_of(&cases[_i], 0, EK_F32, TWIN_LAST, false);
+    run(&p);
+    compare(&p, 2e-3);
+    problem_free(&p);
+}
+
+/* As a transposed convolution asks for with an output padding: more of x than the windows of y
+ * reach, which may be more than a stride. */
+static const conv_case few[] = {
+    {"dilated", 2, 2, 8, 16, 1, {9, 11}, {3, 3}, {1, 2}, {1, 1}, {3, 4}},
+    {"dilated, grouped", 2, 2, 4, 6, 2, {12, 11}, {3, 2}, {1, 2}, {1, 1}, {3, 3}},
+    {"strided", 2, 2, 16, 24, 1, {9, 10}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {"three dimensions", 3, 2, 3, 16, 1, {6, 5, 7}, {2, 3, 3}, {1, 2, 1}, {0, 1, 2}, {3, 1, 2}},
+    {"three, grouped", 3, 1, 4, 6, 2, {6, 5, 7}, {2, 3, 3}, {2, 2, 1}, {0, 1, 1}, {1, 1, 1}},
+};
+enum { FEW = sizeof few / sizeof *few };
+
+TEST_LOOP(last_windows_left_out, 0, 3 * FEW)
+{
+    for (int64_t unread = 1; unread <= (_i / 3 == FEW - 1 ? 1 : 2); unread++)
+        check(&few[_i / 3], unread, (ek_dtype)(_i % 3), TWIN_LAST, true);
+}
+
+/* Gradients of sums have one value, expanded. */
+TEST_LOOP(zero_strides, 0, 3)
+{
+    problem p = problem_of(&cases[0], 0, (ek_dtype)_i, TWIN_LAST, true);
+    p.dy = twin_repeat(p.dy, 15);
+    p.x = twin_repeat(p.x, 1);
+    for (int i = 0; i < RESULTS; i++)
+        memset(p.wanted[i], 0, sizeof *p.wanted[i] * (size_t)ek_count(p.out[i].host));
+    problem_solve(&p);
+    run(&p);
+    compare(&p, tolerance_of((ek_dtype)_i));
+    problem_free(&p);
+}
+
+/* On one thread of the host each time: oneDNN's sums depend on their number. */
+TEST_LOOP(repeats_to_the_bit, 0, CASES)
+{
+    ek_use_deterministic_algorithms(true);
+    for (int k = 0; k < (_i % 4 ? 1 : 3); k++) {
+        double *once[2][RESULTS] = {{NULL}};
+        problem p = problem_of(&cases[_i], 0, (ek_dtype)k, TWIN_LAST, true);
+        for (int turn = 0; turn < 2; turn++) {
+            run(&p);
+            for (int i = 0; i < 2 * RESULTS; i++)
+                if (i < RESULTS || twin_sides() == 2)
+                    twin_repeated(i < RESULTS ? p.out[i].host : twin_pull(p.out[i % RESULTS].cuda),
+                                  &once[i / RESULTS][i % RESULTS], p.what);
+        }
+        problem_free(&p);
+    }
+}
+
+/* No samples, or no channels: sums of nothing are 0, and a bias remains. */
+TEST_LOOP(nothing, 0, 9)
+{
+    conv_case empty = cases[0];
+    *(_i / 3 == 0 ? &empty.samples : _i / 3 == 1 ? &empty.channels : &empty.outputs) = 0;
+    check(&empty, 0, (ek_dtype)(_i % 3), TWIN_LAST, true);
+}
+
+/* ---- without a copy of the windows, on the host ---- */
+
+/* What ek_conv_implicit is to get right, whether or not it would be chosen. */
+static const conv_case implicit_cases[] = {
+    {"many samples", 2, 13, 32, 64, 1, {5, 6}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"many samples, no padding", 2, 7, 64, 32, 1, {5, 6}, {3, 3}, {1, 1}, {0, 0}, {1, 1}},
+    {"odd sizes", 2, 2, 13, 19, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"one sample, wide padding", 2, 1, 12, 33, 1, {7, 9}, {3, 3}, {1, 1}, {2, 2}, {1, 1}},
+    {"stride 2", 2, 9, 10, 20, 1, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {"stride 2, one sample", 2, 1, 10, 20, 1, {9, 8}, {3, 3}, {2, 2}, {1, 1}, {1, 1}},
+    {"1x1 stride 2", 2, 6, 8, 16, 1, {7, 8}, {1, 1}, {2, 2}, {0, 0}, {1, 1}},
+    {"stride 3, dilation 2", 2, 3, 5, 7, 1, {12, 13}, {2, 3}, {3, 2}, {1, 2}, {2, 3}},
+    {"some rows unread", 2, 8, 4, 17, 1, {8, 8}, {1, 2}, {3, 3}, {0, 1}, {1, 1}},
+    {"padding only", 2, 2, 3, 5, 1, {1, 1}, {3, 3}, {1, 1}, {2, 2}, {1, 1}},
+    {"tap by tap", 2, 5, 64, 24, 1, {4, 4}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+    {"tap by tap, far taps unread", 2, 2, 64, 8, 1, {2, 1}, {5, 5}, {1, 1}, {2, 2}, {1, 1}},
+    {"several blocks", 2, 3, 70, 100, 1, {16, 15}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
+};
+enum { IMPLICIT_CASES = sizeof implicit_cases / sizeof *implicit_cases };
+
+static void check_implicit(const conv_case *c, int64_t unread)
+{
+    problem p = problem_of(c, unread, EK_F32, TWIN_LAST, true);
+    double *once[RESULTS] = {NULL};
+    const ek_conv_params *params = &p.params;
+    ek_tensor *x = p.x.host, *w = p.w.host, *bias = p.bias.host, *dy = p.dy.host, *out[RESULTS];
+    for (int i = 0; i < RESULTS; i++)
+        out[i] = p.out[i].host;
+    for (int threads = 1; threads <= 2 && ek_conv_implicit_can(x, params); threads++) {
+        ek_dev *dev = case_device(threads);
+        for (int i = 0; i < RESULTS; i++)
+            case_poison(out[i]);
+        assert_ok(ek_conv_implicit(dev, EK_CONV_FORWARD, x, w, bias, out[Y], params));
+        assert_ok(ek_conv_implicit(dev, EK_CONV_INPUT_GRADIENT, out[DX], w, NULL, dy, params));
+        assert_ok(
+            ek_conv_implicit(dev, EK_CONV_WEIGHT_GRADIENT, x, out[DW], out[DBIAS], dy, params));
+        for (int i = 0; i < RESULTS; i++) {
+            case_compare(out[i], p.wanted[i], case_tolerance(EK_F32), c->what);
+            twin_repeated(out[i], &once[i], c->what);
+        }
+    }
+    problem_free(&p);
+}
+
+TEST_LOOP(implicit, 0, IMPLICIT_CASES)
+{
+    check_implicit(&implicit_cases[_i], 0);
+}
+
+TEST_LOOP(implicit_leaves_the_last_windows_out, 0, 3)
+{
+    check_implicit(&few[_i], 1);
+    check_implicit(&few[_i], 2);
+}
+
+/* ---- memory ---- */
+
+static const conv_case large = {"large", 2, 1, 64, 64, 1, {9, 9}, {3, 3}, {1, 1}, {1, 1}, {1, 1}};
+
+static ek_memory_stats stats_of(int side)
+{
+    ek_memory_stats stats;
+    assert_ok(ek_memory_get_stats(side ? ek_cuda(0) : ek_host(0), &stats));
+    return stats;
+}
+
+TEST(workspace_is_on_the_ledger_and_given_back)
+{
+    case_device(1);
+    problem p = problem_of(&large, 0, EK_F32, TWIN_LAST, true);
+    ek_memory_stats before[2], after[2];
+    for (int side = 0; side < twin_sides(); side++)
+        before[side] = stats_of(side);
+    run(&p);
+    for (int side = 0; side < twin_sides(); side++) {
+        after[side] = stats_of(side);
+        ck_assert(after[side].now[EK_MEMORY_WORKSPACE] == before[side].now[EK_MEMORY_WORKSPACE]);
+        ck_assert(after[side].in_use == before[side].in_use);
+    }
+    /* Reordered weights. */
+    ck_assert(after[0].peak >= before[0].in_use + 64 * 64 * 9 * sizeof(float));
+    problem_free(&p);
+}
+
+/* The host's call fails, and leaves all usable; the GPU has another engine, or our own kernels. */
+TEST(little_memory)
+{
+    case_device(1);
+    problem p = problem_of(&large, 0, EK_F32, TWIN_LAST, true);
+    for (int side = 0; side < twin_sides(); side++) {
+        ek_dev *dev = twin_dev(side ? EK_CUDA : EK_HOST);
+        assert_ok(ek_memory_trim(dev->id));
+        assert_ok(
+            ek_memory_set_capacity(dev->id, stats_of(side).reserved + (side ? 64 << 10 : 4096)));
+        int rc = dev->backend->kernels->conv_forward(dev, ON(p.out[Y]), ON(p.x), ON(p.w),
+                                                     ON(p.bias), &p.params);
+        ck_assert_int_eq(rc, side ? 0 : EK_E_OUT_OF_MEMORY);
+        ck_assert_int_eq(ek_error_status(), rc);
+        ek_error_clear();
+        assert_ok(ek_memory_set_capacity(dev->id, 0));
+    }
+    assert_ok(twin_host()->conv_forward(twin_dev(EK_HOST), p.out[Y].host, p.x.host, p.w.host,
+                                        p.bias.host, &p.params));
+    twin_expect_norm(p.out[Y], p.wanted[Y], 1e-6, "after running out of memory");
+    twin_close_norm(p.out[Y], tolerance_of(EK_F32), "little memory");
+    problem_free(&p);
+}
