@@ -1,32 +1,10 @@
-/* test_ops_conv.c: convolution against PyTorch and finite differences; what it refuses. */
-#include "cases.h"
+/* test_ops_conv.c: convolution and transposed convolution beside the table: memory, leaves, errors.
+ */
+#include <stdio.h>
+
+#include "evenkeel/autograd.h"
 
 #include "home.h"
-
-/* options: stride, padding, dilation of height and width, groups */
-static ek_tensor *conv(ek_tensor *const *inputs, int count, void *user)
-{
-    const double *o = ((const golden_case *)user)->options;
-    return ek_f_conv2d(inputs[0], inputs[1], count > 2 ? inputs[2] : NULL,
-                       .strides = {(int)o[0], (int)o[1]}, .paddings = {(int)o[2], (int)o[3]},
-                       .dilations = {(int)o[4], (int)o[5]}, .groups = (int)o[6]);
-}
-
-static const case_family conv_family = {.file = "nn_conv.golden",
-                                        .name = "conv",
-                                        .inputs = {"x", "w", "b"},
-                                        .function = conv};
-
-TEST(matches_pytorch_and_finite_differences)
-{
-    case_run_all(&conv_family);
-}
-
-TEST(third_derivatives)
-{
-    case_check_third(&conv_family, 7);
-    case_check_third(&conv_family, 9);
-}
 
 TEST(output_is_channels_last)
 {
@@ -53,7 +31,7 @@ TEST(gradient_goes_to_leaves)
     ck_assert_ptr_null(ek_tensor_grad(x));
 }
 
-TEST(only_the_bias_wants_a_gradient)
+TEST(only_the_bias_of_images_wants_a_gradient)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 1, 3, 3), EK_F64),
               *w = ek_ones(EK_SHAPE(2, 1, 2, 2), EK_F64);
@@ -62,26 +40,7 @@ TEST(only_the_bias_wants_a_gradient)
     ck_assert_double_eq(element(ek_tensor_grad(b), 1), 8);
 }
 
-TEST(empty_batch)
-{
-    ek_tensor *x = ek_zeros(EK_SHAPE(0, 2, 4, 4), .requires_grad = true);
-    ek_tensor *w = ek_ones(EK_SHAPE(3, 2, 3, 3), .requires_grad = true);
-    ek_tensor *b = ek_ones(EK_SHAPE(3), .requires_grad = true);
-    ek_tensor *y = ek_f_conv2d(x, w, b);
-    assert_made(y);
-    ck_assert_int_eq(ek_tensor_size(y, 0), 0);
-    assert_ok(ek_backward(ek_sum(y)));
-    ck_assert_double_eq(element(ek_tensor_grad(w), 0), 0);
-    ck_assert_double_eq(element(ek_tensor_grad(b), 2), 0);
-    ck_assert_int_eq(ek_tensor_count(ek_tensor_grad(x)), 0);
-}
-
-TEST(gradients_go_to_slots)
-{
-    case_check_slots(&conv_family, 0);
-}
-
-TEST(refusals)
+TEST(refusals_of_images)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 4)), *w = ek_ones(EK_SHAPE(4, 3, 3, 3));
     assert_refused(ek_f_conv2d(NULL, w), EK_E_INVALID, "conv2d: x is NULL");
@@ -112,4 +71,159 @@ TEST(refusals)
     ck_assert_int_lt(ek_error_status(), 0);
     ek_error_clear();
     assert_made(ek_f_conv2d(x, w));
+}
+
+typedef ek_tensor *convolution(ek_conv_options options);
+
+static const struct {
+    const char *name;
+    convolution *function;
+    int dims;
+} convolutions[] = {
+    {"conv1d", ek_f_conv1d_with, 1},
+    {"conv3d", ek_f_conv3d_with, 3},
+    {"conv_transpose1d", ek_f_conv_transpose1d_with, 1},
+    {"conv_transpose2d", ek_f_conv_transpose2d_with, 2},
+    {"conv_transpose3d", ek_f_conv_transpose3d_with, 3},
+};
+enum { CONVOLUTIONS = sizeof convolutions / sizeof convolutions[0] };
+
+/* f32 that bf16 holds exactly, in memory of another order than its shape's, with gaps. */
+static ek_tensor *scattered(int dims)
+{
+    ek_shape shape = {.ndim = dims + 2, .dims = {2}}, order = {.ndim = dims + 2, .dims = {0}};
+    for (int i = 0; i < dims; i++) {
+        shape.dims[1 + i] = 3 + i;
+        order.dims[2 + i] = 1 + i;
+    }
+    order.dims[1] = dims + 1;
+    shape.dims[dims + 1] = 8;
+    ek_tensor *x = ek_permute(ek_to_dtype(ek_randint(-4, 5, shape), EK_F32), order);
+    return ek_slice(x, 1, 0, 8, 2);
+}
+
+TEST_LOOP(any_memory_and_bf16, 0, CONVOLUTIONS)
+{
+    ek_manual_seed(5);
+    ek_tensor *x = scattered(convolutions[_i].dims);
+    ek_shape window = {.ndim = convolutions[_i].dims + 2, .dims = {4, 2, 2, 2, 2}};
+    ek_tensor *w = ek_to_dtype(ek_randint(-2, 3, window), EK_F32);
+    ek_tensor *b = ek_to_dtype(ek_randint(-2, 3, EK_SHAPE(4)), EK_F32);
+    ek_conv_options o = {.x = x, .weight = w, .bias = b, .groups = 2, .padding = 1};
+    ek_tensor *strided = convolutions[_i].function(o);
+    o.x = ek_contiguous(ek_clone(x), EK_CONTIGUOUS);
+    ek_tensor *wanted = convolutions[_i].function(o);
+    assert_made(strided);
+    assert_close(strided, wanted, 0, 1e-5);
+    o.x = ek_to_dtype(x, EK_BF16);
+    o.weight = ek_to_dtype(w, EK_BF16);
+    o.bias = ek_to_dtype(b, EK_BF16);
+    ek_tensor *leaves[] = {ek_detach(o.x), ek_detach(o.weight), ek_detach(o.bias)};
+    for (int i = 0; i < 3; i++)
+        assert_ok(ek_tensor_set_requires_grad(leaves[i], true));
+    o.x = leaves[0], o.weight = leaves[1], o.bias = leaves[2];
+    ek_tensor *y = convolutions[_i].function(o);
+    assert_made(y);
+    ck_assert_int_eq(ek_tensor_dtype(y), EK_BF16);
+    assert_close(ek_to_dtype(y, EK_F32), wanted, 1.0 / 64, 1.0 / 64);
+    assert_ok(ek_backward(ek_sum(y)));
+    double positions = (double)ek_tensor_count(y) / 4;
+    ck_assert_double_eq_tol(element(ek_tensor_grad(leaves[2]), 1), positions, positions / 128);
+    for (int i = 0; i < 3; i++)
+        ck_assert(ek_tensor_dtype(ek_tensor_grad(leaves[i])) == EK_BF16);
+}
+
+TEST(images_stay_channels_last)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 4)), *w = ek_ones(EK_SHAPE(3, 5, 4, 4));
+    ek_tensor *y = ek_f_conv_transpose2d(x, w, .stride = 2, .padding = 1);
+    assert_made(y);
+    ck_assert(ek_tensor_is_contiguous(y, EK_CHANNELS_LAST));
+    ck_assert_int_eq(ek_tensor_size(y, 1), 5);
+    ck_assert_int_eq(ek_tensor_size(y, 2), 8);
+    /* Four taps of three channels reach inner positions, one corner's. */
+    ck_assert_double_eq(element(y, 0), 3);
+    ck_assert_double_eq(element(y, 9), 12);
+}
+
+/* ek_conv* with sizes 4 in each direction and a window of 3, four channels to four. */
+static ek_conv_options ones(int i, int64_t samples)
+{
+    ek_shape shape = {.ndim = convolutions[i].dims + 2, .dims = {samples, 4, 4, 4, 4}};
+    ek_shape window = {.ndim = shape.ndim, .dims = {4, 4, 3, 3, 3}};
+    return (ek_conv_options){.x = ek_ones(shape, .requires_grad = true),
+                             .weight = ek_ones(window, .requires_grad = true),
+                             .bias = ek_ones(EK_SHAPE(4), .requires_grad = true)};
+}
+
+TEST_LOOP(only_the_bias_wants_a_gradient, 0, CONVOLUTIONS)
+{
+    ek_conv_options o = ones(_i, 2);
+    o.x = ek_detach(o.x);
+    o.weight = ek_detach(o.weight);
+    ek_tensor *y = convolutions[_i].function(o);
+    assert_ok(ek_backward(ek_sum(y)));
+    ck_assert_double_eq(element(ek_tensor_grad(o.bias), 1), (double)ek_tensor_count(y) / 4);
+    ck_assert_ptr_null(ek_tensor_grad(o.x));
+}
+
+TEST_LOOP(errors_name_the_operation, 0, CONVOLUTIONS)
+{
+    char text[96];
+    ek_conv_options o = ones(_i, 2);
+    /* A window of 1 is saved as it is; others may be saved as copies in faster memory order. */
+    ek_shape window = {.ndim = ek_tensor_ndim(o.x), .dims = {4, 4, 1, 1, 1}};
+    o.weight = ek_mul_scalar(ek_ones(window, .requires_grad = true), 2);
+    ek_tensor *y = convolutions[_i].function(o);
+    assert_made(ek_mul_scalar_(o.weight, 2));
+    ck_assert_int_lt(ek_backward(ek_sum(y)), 0);
+    snprintf(text, sizeof text, "%s", convolutions[_i].name);
+    assert_error(EK_E_MODIFIED, text);
+    ck_assert_ptr_null(convolutions[_i].function((ek_conv_options){.x = o.x}));
+    snprintf(text, sizeof text, "%s: weight is NULL", convolutions[_i].name);
+    assert_error(EK_E_INVALID, text);
+}
+
+TEST(refusals)
+{
+    ek_tensor *x1 = ek_ones(EK_SHAPE(2, 4, 5)), *x2 = ek_ones(EK_SHAPE(2, 4, 5, 6)),
+              *x3 = ek_ones(EK_SHAPE(2, 4, 5, 6, 7)), *w1 = ek_ones(EK_SHAPE(4, 4, 3)),
+              *w2 = ek_ones(EK_SHAPE(4, 4, 3, 3)), *w3 = ek_ones(EK_SHAPE(4, 4, 3, 3, 3));
+    assert_refused(ek_f_conv1d(x2, w1), EK_E_SHAPE,
+                   "conv1d: expected x of 3 dimensions (N, C, L), got f32[2, 4, 5, 6]");
+    assert_refused(ek_f_conv3d(x3, w2), EK_E_SHAPE,
+                   "conv3d: expected a weight of 5 dimensions (O, C / groups, kd, kh, kw)");
+    assert_refused(ek_f_conv_transpose2d(x2, w3), EK_E_SHAPE,
+                   "conv_transpose2d: expected a weight of 4 dimensions (C, O / groups, kh, kw)");
+    assert_refused(ek_f_conv1d(x1, w1, .dilation = 3), EK_E_SHAPE,
+                   "conv1d: a kernel of size 3 with dilation 3 does not fit a padded "
+                   "length of 5");
+    assert_refused(ek_f_conv3d(x3, w3, .dilations = {3, 1, 1}), EK_E_SHAPE,
+                   "does not fit a padded depth of 5");
+    assert_refused(ek_f_conv3d(x3, w3, .strides = {1, 1, -1}), EK_E_INVALID,
+                   "conv3d: stride must be at least 1, got 1 x 1 x -1");
+    assert_refused(ek_f_conv1d(x1, w1, .paddings = {1, 1}), EK_E_INVALID,
+                   "conv1d: paddings has an entry 2, 1, but there is only one");
+    assert_refused(ek_f_conv3d(x3, w3, .output_padding = 1), EK_E_INVALID,
+                   "conv3d: output_padding is for transposed convolution only, got 1");
+    assert_refused(ek_f_conv_transpose2d(x2, w2, .stride = 2, .output_padding = 2), EK_E_INVALID,
+                   "conv_transpose2d: output_padding must be smaller than the stride or "
+                   "the dilation, got output_padding 2, stride 2 and dilation 1");
+    assert_refused(ek_f_conv_transpose1d(x1, w1, .output_padding = -1), EK_E_INVALID,
+                   "output_padding must be at least 0, got -1");
+    assert_refused(ek_f_conv_transpose2d(x2, w2, .groups = 3), EK_E_SHAPE,
+                   "conv_transpose2d: the weight's input channels must be a positive "
+                   "multiple of groups 3");
+    assert_refused(ek_f_conv_transpose2d(ek_ones(EK_SHAPE(2, 3, 5, 5)), w2), EK_E_SHAPE,
+                   "expects x to have 4 channels");
+    assert_refused(ek_f_conv_transpose2d(x2, w2, ek_ones(EK_SHAPE(3))), EK_E_SHAPE,
+                   "conv_transpose2d: bias has shape [3] and must have [4]");
+    assert_refused(ek_f_conv_transpose1d(x1, w1, .padding = 4), EK_E_SHAPE,
+                   "conv_transpose1d: padding 4 on both sides leaves nothing of a length of 7");
+    assert_refused(ek_f_conv_transpose3d(ek_ones(EK_SHAPE(2, 4, 5, 0, 5)), w3), EK_E_SHAPE,
+                   "conv_transpose3d: x has a height of 0");
+    assert_refused(ek_f_conv_transpose2d(x2, ek_ones(EK_SHAPE(4, 4, 3, 0))), EK_E_SHAPE,
+                   "conv_transpose2d: the weight must have no dimension of size 0");
+    assert_refused(ek_f_conv_transpose1d(x1, ek_ones(EK_SHAPE(4, 4, 3), EK_F64)), EK_E_DTYPE,
+                   "conv_transpose1d");
 }

@@ -1,108 +1,9 @@
-/* test_ops_loss.c: losses against PyTorch and finite differences; their corners and refusals. */
+/* test_ops_loss.c: softmax and losses beside the table: their corners and refusals. */
 #include <math.h>
 
-#include "cases.h"
+#include "evenkeel/autograd.h"
 
 #include "home.h"
-
-/* options: reduction, ignored index or -1, smoothing in percent */
-static ek_loss_options class_options(ek_tensor *const *inputs, const golden_case *which)
-{
-    const double *o = which->options;
-    return (ek_loss_options){.input = inputs[0],
-                             .target = which->constants[0],
-                             .weight = which->constants[1],
-                             .reduction = (ek_reduction)o[0],
-                             .ignore_index = o[1] == -1  ? 0
-                                             : o[1] == 0 ? EK_ZERO
-                                                         : (int64_t)o[1],
-                             .label_smoothing = o[2] / 100};
-}
-
-static ek_tensor *cross_entropy(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    return ek_f_cross_entropy_with(class_options(inputs, user));
-}
-
-static ek_tensor *nll(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    return ek_f_nll_loss_with(class_options(inputs, user));
-}
-
-static ek_loss_options pair_options(ek_tensor *const *inputs, const golden_case *which)
-{
-    return (ek_loss_options){.input = inputs[0],
-                             .target = inputs[1],
-                             .weight = which->constants[1],
-                             .reduction = (ek_reduction)which->options[0],
-                             .pos_weight = which->constants[2]};
-}
-
-static ek_tensor *mse(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    return ek_f_mse_loss_with(pair_options(inputs, user));
-}
-
-static ek_tensor *l1(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    return ek_f_l1_loss_with(pair_options(inputs, user));
-}
-
-static ek_tensor *bce(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    return ek_f_bce_with_logits_with(pair_options(inputs, user));
-}
-
-#define CONSTANTS                        \
-    {                                    \
-        "target", "weight", "pos_weight" \
-    }
-
-static const case_family families[] = {
-    {.file = "nn_loss.golden",
-     .name = "cross_entropy",
-     .inputs = {"x"},
-     .constants = CONSTANTS,
-     .function = cross_entropy},
-    {.file = "nn_loss.golden",
-     .name = "nll",
-     .inputs = {"x"},
-     .constants = CONSTANTS,
-     .function = nll},
-    {.file = "nn_loss.golden",
-     .name = "mse",
-     .inputs = {"x", "t"},
-     .constants = CONSTANTS,
-     .function = mse},
-    {.file = "nn_loss.golden",
-     .name = "l1",
-     .inputs = {"x", "t"},
-     .constants = CONSTANTS,
-     .function = l1},
-    {.file = "nn_loss.golden",
-     .name = "bce",
-     .inputs = {"x", "t"},
-     .constants = CONSTANTS,
-     .function = bce},
-};
-enum { FAMILIES = sizeof families / sizeof families[0] };
-
-TEST_LOOP(match_pytorch_and_finite_differences, 0, FAMILIES)
-{
-    case_run_all(&families[_i]);
-}
-
-TEST(third_derivatives)
-{
-    for (int number = 0; number < 12; number += 3)
-        case_check_third(&families[0], number);
-    case_check_third(&families[4], 2);
-}
 
 static ek_tensor *targets(const int64_t *values, ek_shape shape)
 {
@@ -272,4 +173,30 @@ TEST(pair_refusals)
                    "l1_loss has no ignore_index");
     assert_refused(ek_f_bce_with_logits(x, x, .label_smoothing = 0.1), EK_E_INVALID,
                    "bce_with_logits has no ignore_index and no label_smoothing");
+}
+
+/* ---- softmax ---- */
+
+TEST(large_values_do_not_overflow)
+{
+    const double values[] = {1e4, 1e4 - 1, -1e4, 0, -INFINITY, 0};
+    ek_tensor *x = tensor_of(values, EK_SHAPE(2, 3), EK_F32, test_home());
+    ek_tensor *p = ek_f_softmax(x, -1), *log_p = ek_f_log_softmax(x, -1);
+    assert_made(p);
+    assert_made(log_p);
+    ck_assert_double_eq_tol(element(p, 0), 1 / (1 + exp(-1)), 1e-6);
+    ck_assert_double_eq_tol(element(log_p, 2), -2e4 - log(1 + exp(-1)), 1e-2);
+    ck_assert_double_eq_tol(element(p, 3), 0.5, 1e-6);
+    ck_assert(element(p, 4) == 0);
+    ck_assert(element(log_p, 4) == -INFINITY);
+}
+
+TEST(softmax_refusals)
+{
+    ek_tensor *x = ek_ones(EK_SHAPE(2, 3));
+    assert_refused(ek_f_softmax(NULL, 0), EK_E_INVALID, "softmax: x is NULL");
+    assert_refused(ek_f_log_softmax(x, 2), EK_E_SHAPE,
+                   "log_softmax: dimension 2 is not in [-2, 1]");
+    assert_refused(ek_f_softmax(ek_zeros(EK_SHAPE(2, 3), EK_I64), 0), EK_E_DTYPE,
+                   "softmax: x has dtype i64");
 }

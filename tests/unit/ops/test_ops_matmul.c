@@ -1,36 +1,7 @@
-/* test_ops_matmul.c: matrix products and linear against PyTorch and finite differences. */
-#include "cases.h"
+/* test_ops_matmul.c: matrix products and linear beside the table: leaves, empty sizes, errors. */
+#include "evenkeel/autograd.h"
 
 #include "home.h"
-
-static ek_tensor *matmul(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    (void)user;
-    return ek_matmul(inputs[0], inputs[1]);
-}
-
-static ek_tensor *linear(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)user;
-    return ek_f_linear(inputs[0], inputs[1], count > 2 ? inputs[2] : NULL);
-}
-
-static const case_family families[] = {
-    {.file = "nn_matmul.golden", .name = "matmul", .inputs = {"x", "w"}, .function = matmul},
-    {.file = "nn_matmul.golden", .name = "linear", .inputs = {"x", "w", "b"}, .function = linear},
-};
-
-TEST_LOOP(match_pytorch_and_finite_differences, 0, 2)
-{
-    case_run_all(&families[_i]);
-}
-
-TEST(third_derivatives)
-{
-    case_check_third(&families[0], 6);
-    case_check_third(&families[1], 0);
-}
 
 TEST(gradients_accumulate_in_leaves)
 {
@@ -44,16 +15,6 @@ TEST(gradients_accumulate_in_leaves)
         ck_assert_double_eq(element(ek_tensor_grad(w), 5), 9.0 * pass);
         ck_assert_double_eq(element(ek_tensor_grad(b), 1), 2.0 * pass);
     }
-}
-
-TEST(strided_operands)
-{
-    ek_tensor *x = ek_reshape(ek_arange(24, EK_F64, test_home()), EK_SHAPE(4, 6));
-    ek_tensor *left = ek_slice(x, 1, 0, 6, 2), *right = ek_transpose(ek_slice(x, 0, 0, 4, 3), 0, 1);
-    ek_tensor *copy_left = ek_contiguous(ek_clone(left), EK_CONTIGUOUS);
-    ek_tensor *copy_right = ek_contiguous(ek_clone(ek_narrow(right, 0, 1, 3)), EK_CONTIGUOUS);
-    assert_close(ek_matmul(left, ek_narrow(right, 0, 1, 3)), ek_matmul(copy_left, copy_right), 0,
-                 0);
 }
 
 TEST(empty_sizes)
@@ -74,11 +35,6 @@ TEST(empty_sizes)
     assert_made(none);
     assert_ok(ek_backward(ek_sum(none)));
     ck_assert_double_eq(element(ek_tensor_grad(weight), 11), 0);
-}
-
-TEST(gradients_go_to_slots)
-{
-    case_check_slots(&families[1], 0);
 }
 
 TEST(refusals)

@@ -1,60 +1,10 @@
-/* test_ops_moments.c: the 2-norm, variance and standard deviation against PyTorch and finite
- * differences; the norm of zeros. */
+/* test_ops_moments.c: the 2-norm, variance and standard deviation beside the table: zeros,
+ * NaN, large means, errors. */
 #include <math.h>
 
-#include "second.h"
+#include "evenkeel/autograd.h"
 
 #include "home.h"
-
-/* options: keepdim, then the dimensions. */
-static ek_reduce_options reduction(ek_tensor *x, const golden_case *which)
-{
-    ek_reduce_options options = {.x = x, .keepdim = which->options[0] != 0};
-    options.dim_count = (int)ek_tensor_count(case_tensor(which, "options")) - 1;
-    for (int i = 0; i < options.dim_count; i++)
-        options.dims[i] = (int)which->options[i + 1];
-    return options;
-}
-
-static ek_tensor *norm(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    return ek_norm_with(reduction(inputs[0], user));
-}
-
-static ek_tensor *var(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    return ek_var_with(reduction(inputs[0], user));
-}
-
-static ek_tensor *deviation(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    return ek_std_with(reduction(inputs[0], user));
-}
-
-static const case_family families[] = {
-    {.file = "norms.golden", .name = "norm", .inputs = {"x"}, .function = norm},
-    {.file = "norms.golden", .name = "std", .inputs = {"x"}, .function = deviation},
-    {.file = "norms.golden", .name = "var", .inputs = {"x"}, .function = var},
-};
-
-TEST_LOOP(match_pytorch_and_finite_differences, 0, 3)
-{
-    case_run_all(&families[_i]);
-}
-
-TEST_LOOP(second_derivatives_match_pytorch, 0, 2)
-{
-    case_run_second(&families[_i]);
-}
-
-TEST_LOOP(third_derivatives, 0, 3)
-{
-    for (int number = 0; number < 4; number++)
-        case_check_third(&families[_i], number);
-}
 
 /* Gradients of orders 1 to 3 of f(x), x given, each summed with weights; the last in `gradients`.
  */

@@ -1,72 +1,9 @@
-/* test_ops_pool.c: pooling and upsampling against PyTorch and finite differences; what they refuse.
- */
+/* test_ops_pool.c: pooling and upsampling beside the table: memory, NaN, errors. */
 #include <math.h>
 
-#include "cases.h"
+#include "evenkeel/autograd.h"
 
 #include "home.h"
-
-static const double *options_of(void *user)
-{
-    return ((const golden_case *)user)->options;
-}
-
-/* options: kernel, stride, padding of height and width, dilation, ceil_mode */
-static ek_tensor *max_pool(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    const double *o = options_of(user);
-    return ek_f_max_pool2d(inputs[0], .kernels = {(int)o[0], (int)o[1]},
-                           .strides = {(int)o[2], (int)o[3]}, .paddings = {(int)o[4], (int)o[5]},
-                           .dilation = (int)o[6], .ceil_mode = o[7] != 0);
-}
-
-/* options: kernel, stride, padding of height and width, ceil_mode, count_include_pad */
-static ek_tensor *avg_pool(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    const double *o = options_of(user);
-    return ek_f_avg_pool2d(inputs[0], .kernels = {(int)o[0], (int)o[1]},
-                           .strides = {(int)o[2], (int)o[3]}, .paddings = {(int)o[4], (int)o[5]},
-                           .ceil_mode = o[6] != 0,
-                           .count_include_pad = o[7] != 0 ? EK_DEFAULT : EK_OFF);
-}
-
-/* options: height, width */
-static ek_tensor *adaptive(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    const double *o = options_of(user);
-    return ek_f_adaptive_avg_pool2d(inputs[0], (int64_t)o[0], (int64_t)o[1]);
-}
-
-/* options: height, width, bilinear, align_corners */
-static ek_tensor *upsample(ek_tensor *const *inputs, int count, void *user)
-{
-    (void)count;
-    const double *o = options_of(user);
-    return ek_f_upsample(inputs[0], (int64_t)o[0], (int64_t)o[1],
-                         o[2] != 0 ? EK_BILINEAR : EK_NEAREST, o[3] != 0);
-}
-
-#define FAMILY(name_, ...)                                                    \
-    {                                                                         \
-        .file = "nn_pool.golden", .name = name_, .inputs = {"x"}, __VA_ARGS__ \
-    }
-
-static const case_family families[] = {
-    FAMILY("max_pool", .function = max_pool),
-    FAMILY("max_pool_ties", .function = max_pool, .kinked = true),
-    FAMILY("avg_pool", .function = avg_pool),
-    FAMILY("adaptive_avg_pool", .function = adaptive),
-    FAMILY("upsample", .function = upsample),
-};
-enum { FAMILIES = sizeof families / sizeof families[0] };
-
-TEST_LOOP(match_pytorch_and_finite_differences, 0, FAMILIES)
-{
-    case_run_all(&families[_i]);
-}
 
 TEST(keep_the_order_of_memory)
 {
@@ -93,20 +30,6 @@ TEST(keep_the_order_of_memory)
     }
 }
 
-TEST(strided_input)
-{
-    /* Every other column of a wider image. */
-    ek_tensor *wide =
-        ek_reshape(ek_arange(2 * 2 * 4 * 8, EK_F64, test_home()), EK_SHAPE(2, 2, 4, 8));
-    ek_tensor *x = ek_slice(wide, 3, 0, 8, 2);
-    ek_tensor *dense = ek_contiguous(ek_clone(x), EK_CONTIGUOUS);
-    assert_close(ek_f_max_pool2d(x, 2), ek_f_max_pool2d(dense, 2), 0, 0);
-    assert_close(ek_f_avg_pool2d(x, 2), ek_f_avg_pool2d(dense, 2), 0, 0);
-    assert_close(ek_f_adaptive_avg_pool2d(x, 3, 3), ek_f_adaptive_avg_pool2d(dense, 3, 3), 0, 0);
-    assert_close(ek_f_upsample(x, 5, 5, EK_BILINEAR, true),
-                 ek_f_upsample(dense, 5, 5, EK_BILINEAR, true), 0, 0);
-}
-
 TEST(nan_and_infinity_reach_the_maximum)
 {
     const double values[] = {1, NAN, 2, 3, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
@@ -117,20 +40,7 @@ TEST(nan_and_infinity_reach_the_maximum)
     ck_assert(element(y, 1) == -INFINITY);
 }
 
-TEST(empty_batch)
-{
-    ek_tensor *x = ek_zeros(EK_SHAPE(0, 2, 4, 4), .requires_grad = true);
-    ek_tensor *results[] = {ek_f_max_pool2d(x, 2), ek_f_avg_pool2d(x, 2),
-                            ek_f_adaptive_avg_pool2d(x, 1, 1),
-                            ek_f_upsample(x, 8, 8, EK_BILINEAR, false)};
-    for (int i = 0; i < 4; i++) {
-        assert_made(results[i]);
-        ck_assert_int_eq(ek_tensor_count(results[i]), 0);
-        assert_ok(ek_backward(ek_sum(results[i])));
-    }
-}
-
-TEST(refusals)
+TEST(refusals_of_images)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 5));
     assert_refused(ek_f_max_pool2d(NULL, 2), EK_E_INVALID, "max_pool2d: x is NULL");
@@ -167,4 +77,71 @@ TEST(refusals)
                    "align_corners is for EK_BILINEAR");
     assert_refused(ek_f_upsample(ek_zeros(EK_SHAPE(1, 1, 0, 4)), 8, 8, EK_NEAREST, false),
                    EK_E_SHAPE, "at least one pixel");
+}
+
+/* f32 that bf16 holds exactly. */
+static ek_tensor *integers(ek_shape shape)
+{
+    return ek_to_dtype(ek_randint(-8, 8, shape), EK_F32);
+}
+
+TEST(any_memory_and_bf16)
+{
+    ek_manual_seed(3);
+    /* (N, C, ...) as a view of (N, ..., C), of every second position. */
+    ek_tensor *volume = ek_permute(integers(EK_SHAPE(2, 4, 6, 4, 3)), EK_SHAPE(0, 4, 1, 2, 3));
+    ek_tensor *signal = ek_permute(integers(EK_SHAPE(2, 8, 3)), EK_SHAPE(0, 2, 1));
+    volume = ek_slice(volume, 3, 0, 6, 2);
+    ek_tensor *dense3 = ek_contiguous(ek_clone(volume), EK_CONTIGUOUS);
+    ek_tensor *dense1 = ek_contiguous(ek_clone(signal), EK_CONTIGUOUS);
+    const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
+    for (int i = 0; i < 3; i++) {
+        ek_tensor *x3 = ek_to_dtype(volume, dtypes[i]), *x1 = ek_to_dtype(signal, dtypes[i]);
+        ek_tensor *results[] = {
+            ek_f_max_pool3d(x3, 2), ek_f_avg_pool3d(x3, 2), ek_f_adaptive_avg_pool3d(x3, 2, 1, 2),
+            ek_f_max_pool1d(x1, 2), ek_f_avg_pool1d(x1, 2), ek_f_adaptive_avg_pool1d(x1, 4)};
+        ek_tensor *wanted[] = {ek_f_max_pool3d(dense3, 2),
+                               ek_f_avg_pool3d(dense3, 2),
+                               ek_f_adaptive_avg_pool3d(dense3, 2, 1, 2),
+                               ek_f_max_pool1d(dense1, 2),
+                               ek_f_avg_pool1d(dense1, 2),
+                               ek_f_adaptive_avg_pool1d(dense1, 4)};
+        double tolerance = dtypes[i] == EK_BF16 ? 1.0 / 256 : 1e-6;
+        for (int k = 0; k < 6; k++) {
+            assert_made(results[k]);
+            ck_assert_int_eq(ek_tensor_dtype(results[k]), dtypes[i]);
+            assert_close(ek_to_dtype(results[k], EK_F32), wanted[k], tolerance, tolerance);
+        }
+    }
+}
+
+TEST(refusals)
+{
+    ek_tensor *x3 = ek_ones(EK_SHAPE(2, 3, 4, 5, 6)), *x1 = ek_ones(EK_SHAPE(2, 3, 4));
+    assert_refused(ek_f_max_pool1d(NULL, 2), EK_E_INVALID, "max_pool1d: x is NULL");
+    assert_refused(ek_f_max_pool1d(x3, 2), EK_E_SHAPE,
+                   "max_pool1d: expected x of 3 dimensions (N, C, L), got f32[2, 3, 4");
+    assert_refused(ek_f_avg_pool3d(x1, 2), EK_E_SHAPE,
+                   "avg_pool3d: expected x of 5 dimensions (N, C, D, H, W), got f32[2");
+    assert_refused(ek_f_avg_pool3d(x3), EK_E_INVALID,
+                   "avg_pool3d: kernel must be at least 1, got 0 x 0 x 0");
+    assert_refused(ek_f_max_pool3d(x3, .kernels = {2, 2, 7}), EK_E_SHAPE,
+                   "max_pool3d: a window of 7 with padding 0 and dilation 1 does not fit "
+                   "width 6");
+    assert_refused(ek_f_max_pool3d(x3, 5), EK_E_SHAPE, "does not fit depth 4");
+    assert_refused(ek_f_max_pool1d(x1, 5), EK_E_SHAPE, "does not fit length 4");
+    assert_refused(ek_f_max_pool1d(x1, 2, .kernels = {2, 2}), EK_E_INVALID,
+                   "max_pool1d: kernels has an entry 2, 2, but there is only one");
+    assert_refused(ek_f_avg_pool1d(x1, 2, .padding = 2), EK_E_INVALID,
+                   "avg_pool1d: padding must be at most half");
+    assert_refused(ek_f_avg_pool3d(x3, 2, .dilations = {1, 2, 1}), EK_E_INVALID,
+                   "avg_pool3d: dilation is for max pooling only, got 2");
+    assert_refused(ek_f_adaptive_avg_pool3d(x3, 1, 0, 2), EK_E_INVALID,
+                   "adaptive_avg_pool3d: the output must be at least 1, got 1 x 0 x 2");
+    assert_refused(ek_f_adaptive_avg_pool1d(x1, -1), EK_E_INVALID,
+                   "adaptive_avg_pool1d: the output must be at least 1, got -1");
+    assert_refused(ek_f_adaptive_avg_pool1d(ek_ones(EK_SHAPE(2, 3, 0)), 2), EK_E_SHAPE,
+                   "adaptive_avg_pool1d: x must not have a length of 0, got f32[2, 3, 0]");
+    assert_refused(ek_f_max_pool3d(ek_zeros(EK_SHAPE(1, 1, 4, 4, 4), EK_I64), 2), EK_E_DTYPE,
+                   "max_pool3d: expected a floating x");
 }

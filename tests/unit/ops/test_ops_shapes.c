@@ -1,8 +1,8 @@
 /* Views, memory order, copies between dtypes and devices, pieces, positions. */
 #include <math.h>
 
-#include "check_op.h"
 #include "core/tensor.h"
+#include "evenkeel/autograd.h"
 
 #include "home.h"
 

@@ -2,7 +2,7 @@
  */
 #include <math.h>
 
-#include "check_op.h"
+#include "evenkeel/autograd.h"
 #include "evenkeel/random.h"
 
 #include "home.h"
