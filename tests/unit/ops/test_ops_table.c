@@ -277,7 +277,7 @@ ROW(broadcast_expand, 0, ek_square(ek_expand(x[0], EK_SHAPE(2, 3, 4))))
 ROW(broadcast_sum_to, 0, ek_square(ek_sum_to(ek_mul(x[0], x[1]), EK_SHAPE(1, 4))))
 
 /* A number on cpu meets a tensor elsewhere. */
-#define FAR ek_to_device(x[0], test_device(1))
+#define FAR ek_to_device(x[0], test_device(0))
 FROM(.shapes = {{EK_SHAPE(2, 4), EK_SHAPE(1)}})
 #define NUMBER ek_reshape(x[1], ek_scalar_shape())
 ROW(number_add, 0, ek_square(ek_add(FAR, NUMBER)))
