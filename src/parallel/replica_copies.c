@@ -39,7 +39,7 @@ static int slabs_make(ek_dev *dev, ek_tensor *const *tensors, int count,
  * gradient. A divided one stays where its pieces are. */
 static bool is_flat(const ek_tensor *tensor)
 {
-    return tensor->shards ||
+    return tensor->flat ||
            (!tensor->is_view &&
             (tensor->grad_slot || tensor->storage->nbytes > ek_comm_nbytes(tensor)));
 }
@@ -61,7 +61,7 @@ static int flatten(const ek_tensor_list *list, bool gradients, ek_tensor **room)
     EK_TRY(slabs_make(dev, chosen, count, EK_MEMORY_PARAMETER, homes));
     for (int i = 0; i < count; i++) {
         ek_tensor *tensor = list->tensors[i];
-        bool needs = tensor->requires_grad && !tensor->grad_slot && !tensor->shards;
+        bool needs = tensor->requires_grad && !tensor->grad_slot && !tensor->flat;
         chosen[i] = gradients && needs ? tensor : NULL;
     }
     EK_TRY(slabs_make(dev, chosen, count, EK_MEMORY_GRADIENT, slots));
