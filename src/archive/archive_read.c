@@ -316,7 +316,7 @@ static ek_value nest_below(const ek_archive *archive, const char *name, ek_archi
     char *copies = ek_calloc(1, nbytes), *to = copies;
     for (int i = 0; names && copies && i < count && status == 0; i++) {
         const char *full = ek_safetensors_sorted(archive->file, range.begin + i);
-        names[i] = (nest_name){full, strcpy(to, full)};
+        names[i] = (nest_name){full, memcpy(to, full, strlen(full) + 1)};
         to += strlen(full) + 1;
         status = nest_split(archive, &names[i]);
     }

@@ -48,7 +48,7 @@ TEST(user_faults)
         const char *part;
     } faults[] = {
         {&backwards_type, FAILS, EK_E_USER, "no samples today"},
-        {&backwards_type, FAILS_SILENTLY, EK_E_USER, "\"backwards\" failed with E_USER"},
+        {&backwards_type, FAILS_SILENTLY, EK_E_USER, "\"backwards\" failed with EK_E_USER"},
         {&pairs_type, EMPTY_BATCH, EK_E_INVALID, "batch 0 of sampler \"pairs\" is empty"},
         {&pairs_type, OPEN_BATCH, EK_E_INVALID, "its last batch, of 2 samples, without an end"},
     };

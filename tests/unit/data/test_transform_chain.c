@@ -216,10 +216,10 @@ static void assert_fails(failure fault, int status, const char *part)
 
 TEST(users_errors)
 {
-    assert_fails(SAYS_NOTHING, EK_E_USER, "transform add: it failed with E_USER");
+    assert_fails(SAYS_NOTHING, EK_E_USER, "transform add: it failed with EK_E_USER");
     assert_fails(SAYS_ALL, EK_E_INVALID, "add: not today");
     assert_fails(HIDES, EK_E_INVALID, "add: not today");
-    assert_fails(REFUSES, EK_E_USER, "transform add: it failed with E_USER");
+    assert_fails(REFUSES, EK_E_USER, "transform add: it failed with EK_E_USER");
     assert_fails(DESCRIBES_DTYPE, EK_E_DTYPE, "transform add: describe gives dtype 17");
     assert_fails(DESCRIBES_NDIM, EK_E_SHAPE, "transform add: describe gives 9 dimensions");
     assert_fails(DESCRIBES_SIZE, EK_E_SHAPE, "transform add: describe gives f32[-2, 2, 3]");
