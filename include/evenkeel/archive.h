@@ -1,5 +1,5 @@
-/* archive.h: all that a run needs to go on as if it had not been stopped, in one file: a
- * checkpoint.
+/* archive.h: checkpoints: one file with all that a run needs to go on as if it had not been
+ * stopped.
  *
  *     ek_archive *a = ek_archive_new();
  *     ek_archive_put_module(a, "model", net);
@@ -14,16 +14,14 @@
  *     ek_archive_load_module(a, "model", net);
  *     ...
  *
- * The file is a safetensors file (evenkeel/data.h), which Python's `safetensors` reads too: one
- * tensor per parameter, buffer, state and number, under dotted names ("model.0.weight",
- * "optimizer.0.weight.exp_avg"), texts as metadata. Tensors of all devices, divided ones
- * (EK_SHARD_OPTIMIZER) put together, are written as wholes, so that a file can be loaded into
- * another number of devices, divided or not. Wrappers (data parallel and the like) are seen
- * through: names are the wrapped module's own.
+ * The file is a safetensors file (evenkeel/data.h), which Python's `safetensors` reads too. Each
+ * parameter, buffer, optimizer state and number is one tensor with a dotted name ("model.0.weight",
+ * "optimizer.0.weight.exp_avg"); texts are metadata. Tensors are written whole, sharded ones too
+ * (EK_SHARD_OPTIMIZER), so that a file can be loaded with any number of devices, sharded or not.
+ * Names skip wrappers such as data parallel: they are those of the wrapped module.
  *
- * Every function returns 0 or a negative status, and does nothing with a pending error if the
- * archive is NULL because making or opening it failed. A load that fails has changed nothing of
- * what it was to load into. */
+ * Functions return 0 or a negative status. If the archive is NULL because it could not be made or
+ * opened, they do nothing and return that error. A load that fails has changed nothing. */
 #ifndef EVENKEEL_ARCHIVE_H
 #define EVENKEEL_ARCHIVE_H
 
@@ -40,113 +38,109 @@ EK_API void ek_archive_free(ek_archive *archive); /* NULL is ignored */
 
 /* ---- writing ----
  *
- * A put notes references; elements are read by ek_archive_save, so that no step may come
- * between (modules and optimizers may be freed). "" puts without a prefix. EK_E_INVALID for a name
- * that is taken already, that is a tensor's and has others below it, that has an empty part
- * ("a..b") or more than 128 parts. A put that fails has put nothing. */
+ * A put keeps references to tensors. ek_archive_save reads their elements, so no training step may
+ * come between; modules and optimizers may be freed. The name "" puts without a prefix.
+ * EK_E_INVALID if a name is taken, if a tensor's name is also a prefix of others, and for a name
+ * with an empty part ("a..b") or more than 128 parts. A put that fails has put nothing. */
 
 EK_API ek_archive *ek_archive_new(void);
-/* A tensor, a number (an i64 or f64 tensor of one element and no dimension), or a dictionary or
- * list of such: their elements as "name.key" and "name.0". None puts nothing. (ek_archive_get gives
- * lists back as dictionaries of "0", "1", ..., and numbers as tensors.) */
+/* Puts a tensor, a number, or a dictionary or list of these. A number becomes an i64 or f64 tensor
+ * without dimensions. Elements get the names "name.key" and "name.0". A value that is none puts
+ * nothing. ek_archive_get gives a list back as a dictionary with keys "0", "1", ..., a number as a
+ * tensor. */
 EK_API int ek_archive_put(ek_archive *archive, const char *name, ek_value value);
-/* Texts nest in nothing: "a" and "a.b" may both be there. Names that begin with "evenkeel." are the
- * archive's own. */
+/* Puts a text. Texts do not nest: "a" and "a.b" may both exist. Names "evenkeel.*" are reserved. */
 EK_API int ek_archive_put_text(ek_archive *archive, const char *name, const char *text);
-/* Parameters and buffers by their paths; absent ones (a bias that is off) are left out, and one
- * that stands in several places (tied weights) is written once, under the path that walks give it.
- */
+/* Puts parameters and buffers by their paths. Absent ones (a bias that is off) are left out. One
+ * with several paths (tied weights) is written once, by the first path of ek_module_parameters. */
 EK_API int ek_archive_put_module(ek_archive *archive, const char *name, ek_module *module);
-/* Per parameter of `module` that the optimizer has: "<name>.<path>.steps" and its states; per group
- * "<name>.lr". A parameter of the optimizer that is none of the module's is EK_E_INVALID. */
+/* Puts "<name>.<path>.steps" and the states of each parameter of `module` that the optimizer has,
+ * and "<name>.lr" per group. EK_E_INVALID if it has a parameter that the module lacks. */
 EK_API int ek_archive_put_optimizer(ek_archive *archive, const char *name, ek_optimizer *optimizer,
                                     ek_module *module);
-/* Steps, the rates that it began with ("initial_lr"), and the rates of now ("lr"). */
+/* Puts the number of steps, the first learning rates ("initial_lr") and the present ones ("lr"). */
 EK_API int ek_archive_put_schedule(ek_archive *archive, const char *name, ek_schedule *schedule);
-/* The default generator, the devices' own, Python's and NumPy's (evenkeel/random.h). No work may
- * run. */
+/* Puts the generators: default, devices', Python's and NumPy's (random.h). No work may run. */
 EK_API int ek_archive_put_random(ek_archive *archive, const char *name);
-/* One generator of the caller's. */
+/* Puts one generator of the caller. */
 EK_API int ek_archive_put_generator(ek_archive *archive, const char *name, ek_generator *generator);
-/* The plans of a data-parallel wrapper as text, for .plan: read with ek_archive_get_text. Nothing
- * if there are none so far. */
+/* Puts the plans of a data-parallel wrapper as a text for .plan, to be read with
+ * ek_archive_get_text. Puts nothing if there are none yet. */
 EK_API int ek_archive_put_plan(ek_archive *archive, const char *name, ek_module *data_parallel);
 
-/* Writes all to `path` whole or not at all: who is killed, or loses power, at any moment leaves the
- * file as it was or as it is to be. A symbolic link is replaced, not followed. EK_E_IO with the
- * system's reason. */
+/* Writes the file at `path` whole or not at all: a kill or a loss of power leaves the old file or
+ * the new one. A symbolic link is replaced, not followed. EK_E_IO with the system's reason. */
 EK_API int ek_archive_save(ek_archive *archive, const char *path);
 
 /* ---- reading ---- */
 
-/* Maps the file; tensors are read when they are loaded. Files of others (Python's) do as well.
- * EK_E_IO; EK_E_FORMAT as ek_safetensors_open. */
+/* Opens and maps a file; tensors are read when they are loaded. Any safetensors file can be opened,
+ * also one that Python wrote. EK_E_IO, and EK_E_FORMAT as in ek_safetensors_open. */
 EK_API ek_archive *ek_archive_open(const char *path);
 
-/* There is a tensor, a text, or something below the name. */
+/* True if there is a tensor or text of this name, or any below it. */
 EK_API bool ek_archive_has(const ek_archive *archive, const char *name);
-/* All below `name` as a dictionary of tensors on cpu, nested by the dots of their names, or the
- * tensor itself; an error if there is nothing. Keys that are numbers come first and by value,
- * then the others as strcmp orders them. EK_E_FORMAT if files of others have tensors below a
- * tensor's name, or names of more than 128 parts. In the scope. */
+/* The tensor `name` on cpu, or a dictionary of all tensors below `name`, nested by the dots of
+ * their names. In the scope; an error if there is none. Keys that are numbers come first, by value;
+ * the others follow in the order of strcmp. EK_E_FORMAT for a file that has tensors below a
+ * tensor's name, or a name of more than 128 parts. */
 EK_API ek_value ek_archive_get(const ek_archive *archive, const char *name);
-/* A number that was put as one. EK_E_INVALID if there is none, EK_E_DTYPE and EK_E_SHAPE for
- * other tensors. */
+/* Reads a number. EK_E_INVALID if there is none of this name; EK_E_DTYPE or EK_E_SHAPE if the
+ * tensor is not such a number. */
 EK_API int ek_archive_get_int(const ek_archive *archive, const char *name, int64_t *value);
 EK_API int ek_archive_get_float(const ek_archive *archive, const char *name, double *value);
-/* A text, as long as the archive is; NULL without an error if there is none. */
+/* A text, valid as long as the archive; NULL without an error if there is none. */
 EK_API const char *ek_archive_get_text(const ek_archive *archive, const char *name);
 
-/* From which device to which: as torch.load's map_location. */
+/* Pairs of devices, as torch.load's map_location: what was put on `from` is loaded to `to`. */
 typedef struct ek_device_map {
     int count;
     struct {
         ek_device from, to;
     } pairs[EK_MAX_DEVICES];
 } ek_device_map;
-/* A tensor on the device that it was put on, or where the map sends that (NULL: no map).
- * EK_E_DEVICE if there is no such device here: the sentence names it. Files of others are on
- * cpu. */
+/* A tensor, in the scope, on the device that it was put on, or that the map (NULL: none) gives for
+ * it. EK_E_DEVICE if that does not exist. A tensor that another program wrote is on cpu. */
 EK_API ek_tensor *ek_archive_tensor(const ek_archive *archive, const char *name,
                                     const ek_device_map *map);
 
 typedef struct ek_load_report {
     int loaded, missing,
-        unexpected; /* tensors: found in both, in the module only, in the file only */
+        /* How many tensors both have, only the module has, and only the file has. */
+        unexpected;
     char first_missing[256], first_unexpected[256];
 } ek_load_report;
 
 typedef struct ek_load_options {
     const char *keywords;
     ek_module *module;
-    /* Default on: tensors that only the file, or only the module, has are an error that lists them.
-     * Off: those that both have are loaded. Another shape is an error always; dtypes are converted.
-     */
+    /* Default on: tensors that only the file or only the module has are an error, which lists them.
+     * Off: those that both have are loaded. Shapes must agree in any case; dtypes are converted. */
     ek_switch strict;
     ek_load_report *report; /* may be NULL */
 } ek_load_options;
 
-/* Into parameters and buffers where they are, on their devices; handles, gradients and optimizers
- * stay, and all replicas have the new values at the next forward, those too that go on with buffers
- * of their own. Names in the file with or without "module." at their front (below `name`) do. Tied
- * weights load from any of their paths; if the file has several, those that differ from the
- * first are unexpected. EK_E_INVALID for names, EK_E_SHAPE, EK_E_DTYPE for dtypes of the format
- * that are not read. The report is filled even if names or shapes are an error (0 loaded). */
+/* Loads parameters and buffers in place, on their devices. Handles, gradients and optimizers stay
+ * as they are. All replicas have the new values at the next forward, also with .broadcast_buffers
+ * off. Names in the file may begin with "module." after `name`. Tied weights load from any of their
+ * paths. If the file has several of these paths, tensors that differ from the first are unexpected.
+ * EK_E_INVALID for names, EK_E_SHAPE, and EK_E_DTYPE for dtypes that cannot be read. The report is
+ * filled also if names or shapes are an error, with 0 loaded. */
 EK_API int ek_archive_load_module_with(const ek_archive *archive, const char *name,
                                        ek_load_options options);
 /* ek_archive_load_module(a, "model", net, .strict = EK_OFF) */
 #define ek_archive_load_module(archive, name, ...) \
     ek_archive_load_module_with((archive), (name), \
                                 EK_OPTIONS_1(ek_load_options, module, __VA_ARGS__))
-/* Rates, step counts and states, for the module's parameters that the optimizer has; all of them
- * have to be there, with as many groups. Other options are those of the optimizer. */
+/* Loads learning rates, step counts and states for those parameters of the module that the
+ * optimizer has. The file must have all of them, and as many groups. Other options stay. */
 EK_API int ek_archive_load_optimizer(const ek_archive *archive, const char *name,
                                      ek_optimizer *optimizer, ek_module *module);
-/* The rates of the optimizer become those of then. */
+/* Loads a schedule and sets the optimizer's learning rates to the saved ones. */
 EK_API int ek_archive_load_schedule(const ek_archive *archive, const char *name,
                                     ek_schedule *schedule);
-/* Devices that there are fewer of now are left out; further ones follow the default generator's
- * seed. No work may run. */
+/* Loads what ek_archive_put_random has put. Devices that do not exist here are skipped; devices
+ * that the file lacks are seeded from the default generator. No work may run. */
 EK_API int ek_archive_load_random(const ek_archive *archive, const char *name);
 EK_API int ek_archive_load_generator(const ek_archive *archive, const char *name,
                                      ek_generator *generator);

@@ -1,6 +1,6 @@
 /* autograd.h: gradients, and gradients of gradients.
  *
- * Operations record themselves when gradient mode is on and an operand requires a gradient. The
+ * Operations record themselves if gradient mode is on and an operand requires a gradient. The
  * backward of every operation is made of differentiable operations, so that with `create_graph` the
  * backward pass can be differentiated again, to any order. Gradients are the same to the bit from
  * run to run for a given number of devices and threads per device. */
@@ -12,45 +12,46 @@
 EK_BEGIN_DECLARATIONS
 
 EK_API bool ek_tensor_requires_grad(const ek_tensor *tensor);
-/* Leaves only (EK_E_AUTOGRAD otherwise); floating dtypes only. */
+/* For leaves only (else EK_E_AUTOGRAD), and for floating dtypes only. */
 EK_API int ek_tensor_set_requires_grad(ek_tensor *tensor, bool requires_grad);
 EK_API bool ek_tensor_is_leaf(const ek_tensor *tensor);
 
 /* The accumulated gradient, owned by `tensor`; NULL, without an error, if there is none. */
 EK_API ek_tensor *ek_tensor_grad(const ek_tensor *tensor);
-/* Replaces the gradient (NULL removes it), of a divided parameter that of all its pieces: same
- * shape, dtype and device as `tensor`. */
+/* Replaces the gradient; NULL removes it. `grad` has the shape, dtype and device of `tensor`. For a
+ * sharded parameter it replaces the gradients of all shards. */
 EK_API int ek_tensor_set_grad(ek_tensor *tensor, ek_tensor *grad);
 
-/* The whole gradient of a parameter, on its device: if it is divided (EK_SHARD_OPTIMIZER) a copy
- * put together in the scope, else ek_tensor_grad's. NULL, without an error, if there is none. */
+/* The whole gradient of a parameter, on its device. If it is sharded (EK_SHARD_OPTIMIZER), this is
+ * a gathered copy in the scope, else ek_tensor_grad. NULL, without an error, if there is none. */
 EK_API ek_tensor *ek_gather_grad(ek_tensor *parameter);
 
-/* A handle on the same memory (and version) without history. */
+/* A handle, in the scope, on the same memory and version, without history. */
 EK_API ek_tensor *ek_detach(ek_tensor *tensor);
 
-/* Gradient mode of the calling thread; returns what it was. Jobs on workers inherit it. */
+/* Gradient mode of the thread, on at first; ek_set_grad_enabled returns what it was. Jobs on
+ * workers inherit it. */
 EK_API bool ek_grad_enabled(void);
 EK_API bool ek_set_grad_enabled(bool enabled);
 
 typedef struct ek_backward_options {
     const char *keywords;
     ek_tensor *loss;
-    ek_tensor *gradient; /* NULL: 1, for a loss of one element */
-    bool retain_graph;   /* create_graph implies it */
+    ek_tensor *gradient; /* d loss; NULL: 1, for a loss of one element */
+    bool retain_graph;   /* keeps saved tensors for another backward; create_graph implies it */
     bool create_graph;
 } ek_backward_options;
 
-/* ek_backward(loss, .retain_graph = true): adds d loss / d leaf to the gradient of every leaf that
- * requires one. Saved tensors are freed as soon as their node has run unless retained. Replicas'
- * parts run on their devices' workers side by side; returns when all is done. A NULL loss gives the
- * pending error.
+/* ek_backward(loss, .retain_graph = true): adds d loss / d leaf to the gradient of every leaf
+ * that requires one. A node's saved tensors are freed when it has run, unless the graph is
+ * retained. The nodes of each device run on its worker, side by side; the call returns when all
+ * are done. A NULL loss gives the pending error.
  *
- * With create_graph a leaf's gradient holds the graph that made it, and the graph holds the leaf:
- * the three are freed by nothing but taking the gradient away. To differentiate gradients take
- * ek_grad, which leaves nothing in leaves, or zero the gradients (ek_module_zero_grad,
- * ek_zero_grad, ek_tensor_set_grad) when they are no longer needed. ek_module_free cuts the
- * gradients of the parameters that it gives back off from their graphs. */
+ * With create_graph a leaf's gradient holds the graph that made it, and the graph holds the
+ * leaf: they are freed only if the gradient is removed. So to differentiate gradients use
+ * ek_grad, which stores none in leaves, or remove the gradients after use (ek_module_zero_grad,
+ * ek_zero_grad, ek_tensor_set_grad). ek_module_free detaches the gradients of its parameters
+ * from their graphs. */
 EK_API int ek_backward_with(ek_backward_options options);
 #define ek_backward(...) ek_backward_with(EK_OPTIONS_1(ek_backward_options, loss, __VA_ARGS__))
 
@@ -60,31 +61,32 @@ typedef struct ek_grad_options {
     int output_count;
     ek_tensor *const *inputs;
     int input_count;
-    ek_tensor **gradients; /* result: input_count tensors, in the caller's scope */
+    ek_tensor **gradients; /* result: input_count tensors, in the scope */
     ek_tensor *const
-        *grad_outputs;      /* NULL, or one per output (NULL entries: ones, for one element) */
+        /* One per output, or NULL. A NULL entry stands for 1, for an output of one element. */
+        *grad_outputs;
     ek_switch retain_graph; /* default: as create_graph */
     bool create_graph;
-    /* A NULL gradient if an input has no part in the outputs; otherwise that is EK_E_AUTOGRAD.
-     * A mask (of relu, abs, clamp, max, ...) is constant and gives no part in a gradient; there
-     * torch computes zeros. */
+    /* If an input has no part in the outputs, its gradient is NULL; with this off it is
+     * EK_E_AUTOGRAD. Masks (of relu, abs, clamp, max, ...) are constant, so no part comes from
+     * them; torch computes zeros there. */
     bool allow_unused;
 } ek_grad_options;
 
-/* The gradients of the sum of outputs (weighted by grad_outputs) with respect to the inputs;
- * leaves' own gradients stay as they are. Only nodes on a path to an input run. */
+/* Computes the gradients of the sum of the outputs, weighted by grad_outputs, with respect to the
+ * inputs. Leaves' accumulated gradients stay. Only nodes on a path to an input run. */
 EK_API int ek_grad_with(ek_grad_options options);
 #define ek_grad(...) ek_grad_with(EK_OPTIONS(ek_grad_options, __VA_ARGS__))
 
 /* ---- checking ---- */
 
-/* A function of tensors under test: writes one output (in the scope) or returns an error. */
+/* A function under test. It returns one output, in the scope, or NULL with an error. */
 typedef ek_tensor *ek_check_function(ek_tensor *const *inputs, int count, void *user);
 
 typedef struct ek_gradcheck_options {
     const char *keywords;
     ek_check_function *function;
-    ek_tensor *const *inputs; /* f64; those that require a gradient are varied */
+    ek_tensor *const *inputs; /* f64; elements of those that require a gradient are varied */
     int input_count;
     void *user;
     double epsilon;            /* default 1e-6 */
@@ -92,7 +94,7 @@ typedef struct ek_gradcheck_options {
     double relative_tolerance; /* default 1e-3 */
 } ek_gradcheck_options;
 
-/* Compares the backward of `function` with central differences; the second also differentiates the
+/* Compares the backward of `function` with central differences; ek_gradgradcheck also that of its
  * gradient. Returns 0, or EK_E_AUTOGRAD with the worst element. */
 EK_API int ek_gradcheck_with(ek_gradcheck_options options);
 EK_API int ek_gradgradcheck_with(ek_gradcheck_options options);

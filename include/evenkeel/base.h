@@ -2,11 +2,11 @@
  *
  * Keyword arguments. A constructor or operation with options is a macro over a function that takes
  * a struct: `ek_conv2d(3, 16, 3, .padding = 1)`. Positional members come first, designated ones
- * follow. A member left out means PyTorch's default. One that is written means what it says, zero
- * included: `ek_adam(net, .beta1 = 0)` uses 0. The macro passes the arguments' text along in the
- * struct's first member, `keywords`, which is how a zero that was written is told from none.
- * A struct that is filled without its macro has no text: there EK_ZERO stands for a zero whose
- * default is another. Where a switch is on by default, write EK_OFF. */
+ * follow. A member left out means PyTorch's default. A member that is written means what it says,
+ * zero included: `ek_adam(net, .beta1 = 0)` uses 0. To tell a written zero from none, the macro
+ * passes the text of its arguments in the struct's first member, `keywords`. A struct that is
+ * filled without the macro has no such text: there write EK_ZERO for a zero that is not the
+ * default. To turn a switch off that is on by default, write EK_OFF. */
 #ifndef EVENKEEL_BASE_H
 #define EVENKEEL_BASE_H
 
@@ -30,18 +30,17 @@
 #define EK_PRINTF(text, first)
 #endif
 
-/* An explicit zero for numeric options whose default is not zero, for structs that are filled
- * without their macro. Representable in every numeric type that options use (int, int64_t,
- * double). */
+/* A zero for numeric options whose default is not zero, in structs that are filled without their
+ * macro. Every numeric type that options use (int, int64_t, double) can hold it. */
 #define EK_ZERO (-2147483647 - 1)
 
 /* The arguments as text, after the expansion of macros in them. */
 #define EK_KEYWORDS(...) (__extension__ EK_KEYWORDS_TEXT(__VA_ARGS__))
 #define EK_KEYWORDS_TEXT(...) #__VA_ARGS__
 
-/* EK_OPTIONS(type, ...): the options that the arguments name. EK_OPTIONS_2(type, m, n, ...) and
- * its kin name the members that calls usually give by position. EK_ITEMS and EK_COUNT: the address
- * and the length of an array made of the arguments. */
+/* EK_OPTIONS(type, ...) is the options struct with the given members. EK_OPTIONS_1, _2 and _3 also
+ * take the names of the first members, which calls usually give by position. EK_ITEMS and EK_COUNT
+ * are the address and the length of an array of the arguments. */
 #ifdef __cplusplus
 #include "evenkeel/cxx.h"
 #else
@@ -55,12 +54,11 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* Does the text name the option, as in ".lr = 0", or reach its position (counted from 0, behind
- * `keywords`) without a name? False for NULL: a struct that was filled without its macro. */
+/* True if the text names the option, as in ".lr = 0", or gives it by position (counted from 0,
+ * after `keywords`). False for NULL: a struct that was filled without its macro. */
 EK_API bool ek_keyword_is_written(const char *keywords, const char *name, int position);
 
-/* For whoever takes options: a numeric one as it was given, 0 if it was left out, EK_ZERO if it is
- * a zero that was written. */
+/* An option as it was given: its number, 0 if it was left out, EK_ZERO if a zero was written. */
 #define EK_GIVEN(options, member, position)                                                  \
     ((options)->member == 0 && ek_keyword_is_written((options)->keywords, #member, position) \
          ? EK_ZERO                                                                           \

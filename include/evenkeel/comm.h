@@ -1,11 +1,10 @@
 /* comm.h: differentiable communication between the devices of this process.
  *
- * Semantics are torch.nn.parallel.comm's, on any list of devices, cpu included. Each call, and of
- * the coalesced ones each buffer, is one node in the graph with an input and an output per device;
- * gradients of gradients work. Sums add the root first, then the others in ascending order of
- * device, so that results are the same to the bit from run to run. Device 0's part is a view of the
- * source if the source lies there already.
- */
+ * Semantics are those of torch.nn.parallel.comm, on any list of devices, cpu included. Each call is
+ * one graph node with an input and an output per device; a coalesced call is one node per buffer.
+ * Gradients of gradients work. Sums add the root first, then the other devices in ascending order,
+ * so that results are the same to the bit in every run. On the source's own device the output is a
+ * view. */
 #ifndef EVENKEEL_COMM_H
 #define EVENKEEL_COMM_H
 
@@ -15,32 +14,33 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* Buffer size of the coalesced forms if 0 is given: 10 MiB. */
+/* The buffer size of coalesced calls if 0 is given: 10 MiB. */
 enum { EK_COMM_BUFFER_BYTES = 10485760 };
 
-/* A copy of `tensor` on each device; writes devices->count handles to `out`. Where the tensor lies
- * on a device of the list, that output is an alias of it. Backward: reduce_add onto its device. */
+/* Copies `tensor` to each device; writes devices->count handles to `out`. On the tensor's own
+ * device the output is an alias. Backward: reduce_add onto that device. */
 EK_API int ek_broadcast(ek_tensor *tensor, const ek_device_list *devices, ek_tensor **out);
 
-/* The same for many tensors, sent in buffers: out[d * count + i] is tensor i on device d. All must
- * lie on devices[0] (EK_E_DEVICE names the first that does not). A buffer closes when its bytes
- * reach buffer_nbytes, one dtype each. */
+/* Broadcasts many tensors, sent in buffers: out[d * count + i] is tensor i on device d. All must
+ * lie on devices[0] (EK_E_DEVICE names the first that does not). A buffer holds one dtype and
+ * closes when it has buffer_nbytes or more. */
 EK_API int ek_broadcast_coalesced(ek_tensor *const *tensors, int count,
                                   const ek_device_list *devices, size_t buffer_nbytes,
                                   ek_tensor **out);
 
 /* The sum of tensors of one shape and dtype, one per device, on `destination`, which must hold one
- * of them (the last such is the root). One input is returned unchanged. Backward: broadcast. */
+ * of them (the root; the last if there are several). One input is returned as it is. Backward:
+ * broadcast. */
 EK_API ek_tensor *ek_reduce_add(ek_tensor *const *tensors, int count, ek_device destination);
 
-/* Sums of lists: inputs[d * count + i] is tensor i of device d; writes `count` sums to `out`. A
- * buffer closes before it would exceed buffer_nbytes. */
+/* Sums lists of tensors: inputs[d * count + i] is tensor i of device d. Writes `count` sums to
+ * `out`. A buffer closes before it would exceed buffer_nbytes. */
 EK_API int ek_reduce_add_coalesced(ek_tensor *const *inputs, int devices, int count,
                                    ek_device destination, size_t buffer_nbytes, ek_tensor **out);
 
-/* Cuts `tensor` along `dim` and sends one chunk to each device: by chunk_sizes (devices->count of
- * them, each positive, adding up to the dimension) or, NULL, as torch.chunk. Writes the chunks to
- * `out` and returns how many there are (fewer than devices for small batches). Backward: gather. */
+/* Cuts `tensor` along `dim` and sends one chunk to each device. chunk_sizes has devices->count
+ * positive sizes that add up to the dimension; NULL cuts as torch.chunk. Writes the chunks to `out`
+ * and returns how many there are: fewer than devices for small batches. Backward: gather. */
 EK_API int ek_scatter(ek_tensor *tensor, const ek_device_list *devices, const int64_t *chunk_sizes,
                       int dim, ek_tensor **out);
 
@@ -48,38 +48,40 @@ EK_API int ek_scatter(ek_tensor *tensor, const ek_device_list *devices, const in
  * must agree (EK_E_SHAPE names the index). Backward: scatter. */
 EK_API ek_tensor *ek_gather(ek_tensor *const *tensors, int count, ek_device destination, int dim);
 
-/* Sum of per-device tensors onto the first one's device; backward broadcasts. Alias of
- * ek_reduce_add with the first input's device as destination. */
+/* ek_reduce_add with the first input's device as destination. */
 EK_API ek_tensor *ek_reduce(ek_tensor *const *tensors, int count);
 
-/* Sums over devices, to each of them: tensors[d * num_inputs + i] is tensor i of device d,
- * count / num_inputs devices in all, and out[d * num_inputs + i] gets the sum over d on device d
- * (count handles). reduce_add onto the first device, then broadcast; differentiable to any order.
+/* Sums over devices and gives every device the result. tensors[d * num_inputs + i] is tensor i of
+ * device d, and count / num_inputs is the number of devices. out[d * num_inputs + i] gets the sum
+ * of tensors i, on device d. It is a reduce_add onto the first device and a broadcast,
+ * differentiable to any order.
  *
- * Inside the replicas of one forward, `tensors` are this replica's alone (count == num_inputs) and
- * the call waits for the same call of the others: a rendezvous. A replica whose chunk gave it
- * nothing to add brings zeros. Where a replica fails, the others get EK_E_ABORTED with its error;
- * EK_E_STATE if one ends without the call or they call something else, in backward, and inside
- * of ek_checkpoint. Without gradient mode a replica's sums and what it brings have no history. */
+ * In a replica's forward, `tensors` are those of this replica alone (count == num_inputs), and the
+ * call waits for the same call of all other replicas. A replica that has nothing to add passes
+ * zeros. If a replica fails, the others get EK_E_ABORTED with its error. EK_E_STATE if a replica
+ * ends without the call or makes another one, in backward, and inside ek_checkpoint. With gradient
+ * mode off, a replica's sums have no history, and nothing flows back to its tensors. */
 EK_API int ek_allreduce(int num_inputs, ek_tensor *const *tensors, int count, ek_tensor **out);
 
-/* ---- over nests: tensors are cut or joined, everything else is repeated or must agree ---- */
+/* ---- trees of values: tensors are cut or joined, other leaves repeated or compared ---- */
 
-/* Writes one value per chunk to `out` (room for devices->count) and returns how many. Tensors in
- * the nest whose batch sizes differ are EK_E_SHAPE; a nest without tensors gives one value per
- * device. chunk_sizes as above or NULL. A list marked per_device is taken apart as it is, its
- * elements moved to their devices; tensors beside it are cut to the batch sizes of its elements. */
+/* Cuts a tree into chunks: writes one value per chunk to `out` (room for devices->count) and
+ * returns how many there are. chunk_sizes as in ek_scatter. Tensors of different batch sizes are
+ * EK_E_SHAPE. A tree without tensors gives one value per device. A list marked per_device is not
+ * cut: its elements are moved to their devices, and tensors beside it are cut to their batch
+ * sizes. */
 EK_API int ek_scatter_value(ek_value value, const ek_device_list *devices,
                             const int64_t *chunk_sizes, int dim, ek_value *out);
 
-/* Joins the outputs of replicas: tensors along `dim`, lists and dictionaries (by key) element by
- * element, none stays none, integers become an i64 and floats an f64 vector on `destination`,
- * pointers must be one. EK_VALUE_ERROR with the index of the first that does not fit. */
+/* Joins trees, one per replica. Tensors are joined along `dim` on `destination`; lists and
+ * dictionaries (by key) element by element. Integers become an i64 vector there, floats an f64 one.
+ * None stays none. Pointers must be equal. On error EK_VALUE_ERROR, with the index of the first
+ * misfit. */
 EK_API ek_value ek_gather_value(const ek_value *values, int count, ek_device destination, int dim);
 
-/* The nest with its tensors on `device`; lists marked per_device, as a data-parallel model's output
- * is one, are joined there along `dim`, in batch order. Differentiable. The value itself if
- * nothing moves. EK_VALUE_ERROR with the first that does not fit. */
+/* The tree with its tensors on `device`. Lists marked per_device (outputs of a data-parallel model)
+ * are joined there along `dim`, in batch order. Differentiable. Returns the value itself if nothing
+ * moves, and EK_VALUE_ERROR, with the first element that does not fit, on error. */
 EK_API ek_value ek_value_to_device(ek_value value, ek_device device, int dim);
 
 EK_END_DECLARATIONS

@@ -1,9 +1,9 @@
-/* cxx.h: what base.h's macros are in C++17 and later. Include base.h, not this.
+/* cxx.h: the macros of base.h for C++17 and later. Include base.h, not this.
  *
- * C++ lets no list mix positional and designated members, and takes no address of an array in an
- * expression. So each positional argument is put into the options by itself, and what follows them
- * is a list of designated members, in the order of their declaration. A list in braces
- * (.kernels = {3, 1}) has to come after the positional arguments that a call may have. */
+ * C++ cannot mix positional and designated members in one list, nor take the address of an array in
+ * an expression. So each positional argument is put into an options struct of its own, and the rest
+ * is a list of designated members, in the order of their declaration. A list in braces (.kernels =
+ * {3, 1}) must come after all positional arguments of the call. */
 #ifndef EVENKEEL_CXX_H
 #define EVENKEEL_CXX_H
 
@@ -11,7 +11,7 @@
 
 #ifdef __cplusplus
 
-/* Members that a call leaves out are zero on purpose: no warning about them in users' code. */
+/* Members that are left out are zero; as a system header this file gives no warnings about them. */
 #pragma GCC system_header
 
 #include <stddef.h>
@@ -21,12 +21,12 @@ template <class T, size_t N> constexpr const T *ek_items(const T (&items)[N])
 {
     return items;
 }
-/* Never called: its result's size is the number of its arguments, which are not evaluated. */
+/* Its result has the size of the number of arguments. Never called, so nothing is evaluated. */
 template <class... A> char (&ek_counted(const A &...))[sizeof...(A)];
 #define EK_ITEMS(type, ...) ek_items<type>({__VA_ARGS__})
 #define EK_COUNT(type, ...) ((int)sizeof(ek_counted(__VA_ARGS__)))
 
-/* Options in which member `m` alone is set, from {a}, or those of a list that designates one. */
+/* Options with member `m` alone set, from {a}; or those of a list that designates one member. */
 template <class O, class A, A O::*m> struct ek_leading {
     static O of(A a)
     {
@@ -40,7 +40,7 @@ template <class O, class A, A O::*m> struct ek_leading {
     }
 };
 
-/* Each member comes from the one part that sets it: in all others its bytes are zero. */
+/* Merges parts. Each member is set by one part at most, and its bytes are zero in all others. */
 template <class O> O ek_joined(const O &part)
 {
     return part;
@@ -60,7 +60,7 @@ template <class O> O ek_with_keywords(O options, const char *keywords)
     return options;
 }
 
-/* clang warns of braces around one number. */
+/* Turns off clang's warning about braces around one number. */
 #ifdef __clang__
 #define EK_BRACED(...)                                                                            \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wbraced-scalar-init\"") \
@@ -69,7 +69,7 @@ template <class O> O ek_with_keywords(O options, const char *keywords)
 #define EK_BRACED(...) __VA_ARGS__
 #endif
 
-/* Is the text of what follows the positional arguments empty, or does it begin with a name? */
+/* True if the text after the positional arguments is empty or begins with a member's name. */
 constexpr bool ek_is_named(const char *text)
 {
     return *text == ' ' || *text == ',' ? ek_is_named(text + 1) : *text == '\0' || *text == '.';

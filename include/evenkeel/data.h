@@ -1,7 +1,7 @@
 /* data.h: files of arrays, pictures and named tensors.
  *
- * Files are regular ones: pipes, sockets and devices are EK_E_IO, and nobody waits for their
- * writer. EK_E_NO_MEMORY says that the process, and not the file, is to blame. */
+ * Files must be regular: pipes, sockets and devices are EK_E_IO, and are not waited for.
+ * EK_E_NO_MEMORY blames the process, not the file. Tensors that are read are in the scope. */
 #ifndef EVENKEEL_DATA_H
 #define EVENKEEL_DATA_H
 
@@ -9,85 +9,85 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* Reads a whole IDX file of unsigned bytes (plain or gzip) into a u8 tensor on cpu. EK_E_IO
- * (missing, unreadable), EK_E_FORMAT (bad magic, another element type, sizes that overflow,
- * truncated, trailing bytes). */
+/* Reads an IDX file of unsigned bytes (plain or gzip) into a u8 tensor on cpu. EK_E_IO if it is
+ * missing or unreadable. EK_E_FORMAT for a bad magic number, another element type, sizes that
+ * overflow, and missing or trailing bytes. */
 EK_API ek_tensor *ek_read_idx(const char *path);
 
-/* Reads NumPy's format (versions 1 to 3, plain or gzip) into a tensor on cpu, row-major even if
- * the file has Fortran's order. Every number is kept exactly:
+/* Reads a .npy file of NumPy (versions 1 to 3, plain or gzip) into a tensor on cpu, row-major also
+ * if the file has Fortran's order. Every number is kept exactly:
  *
  *     '<f4', '<f8', '<i8', '|u1'                    f32, f64, i64, u8
  *     '|b1'                                         u8, 0 or 1
  *     '<f2'                                         f32
  *     '|i1', '<i2', '<i4', '<u2', '<u4'             i64
  *
- * EK_E_IO; EK_E_FORMAT as above, for more than EK_MAX_DIMS dimensions, and for a header that is not
- * what NumPy writes; EK_E_DTYPE names another type: '<u8', big-endian ones, structured ones, Python
- * objects, which are never unpickled. */
+ * EK_E_IO and EK_E_FORMAT as above. EK_E_FORMAT also for more than EK_MAX_DIMS dimensions, and for
+ * a header that NumPy would not write. EK_E_DTYPE names any other type: '<u8', big-endian and
+ * structured types, and Python objects, which are never unpickled. */
 EK_API ek_tensor *ek_read_npy(const char *path);
 
-/* One file of the binary version of CIFAR-10 or CIFAR-100 (`classes` says which: 10 or 100), plain
- * or gzip, then of at most 60000 records. *pictures is u8 (N, 3, 32, 32) on cpu; *labels i64 (N),
- * or of CIFAR-100 (N, 2): coarse, below 20, and fine. Both NULL on error: EK_E_IO, EK_E_FORMAT for
- * a file that is empty or no whole number of records, or for a label that is no class; both name
- * the file. */
+/* Reads a file of the binary version of CIFAR-10 or CIFAR-100 (`classes`: 10 or 100), plain, or
+ * gzip with at most 60000 records. *pictures is u8 (N, 3, 32, 32) on cpu. *labels is i64 (N); for
+ * CIFAR-100 it is (N, 2), the coarse label, below 20, and the fine one. Both are NULL on error:
+ * EK_E_IO, or EK_E_FORMAT for an empty file, a part of a record, or a label that is no class. */
 EK_API int ek_read_cifar(const char *path, int classes, ek_tensor **pictures, ek_tensor **labels);
 
-/* A PNG or JPEG file, told by its first bytes, as a tensor (channels, H, W) on cpu.
+/* Reads a PNG or JPEG file, as its first bytes say, into a tensor (channels, H, W) on cpu.
  *
- * `channels` 0: what the file has, value by value, as Pillow's open. A palette's indices are u8 of
- * one channel (masks of segmentation), 16 bits are i64 of the file's channels, all else is u8.
- * Brightness of 1, 2 and 4 bits is spread over 0 to 255; inks are RGB.
+ * With `channels` 0 the values are those of the file, as Pillow's open gives them. The indices of a
+ * palette (as in segmentation masks) are u8 with one channel. 16-bit values are i64, all others u8.
+ * Brightness of 1, 2 or 4 bits is scaled to 0 to 255. Inks (CMYK) become RGB.
  *
- * Else u8 of 1 channel for brightness, 2 with alpha, 3 for RGB (palettes too), 4 for RGBA: pixels
- * are those of Pillow's convert: alpha is dropped without compositing, or 255; brightness is
- * 0.299 R + 0.587 G + 0.114 B; 16 bits become 8 by dropping the lower ones.
+ * With `channels` 1 (brightness), 2 (brightness and alpha), 3 (RGB) or 4 (RGBA) the values are u8,
+ * converted as by Pillow's convert. Alpha is dropped without compositing, or is 255 if the file has
+ * none. Brightness is 0.299 R + 0.587 G + 0.114 B. Of 16 bits the upper 8 are kept.
  *
- * Transparency that is no channel of the file is made one only if alpha is asked for. Gamma,
- * colour profiles and orientation change nothing. EK_E_IO; EK_E_FORMAT with the decoder's reason,
- * for a file without its end, and for more than 2^28 pixels; a JPEG file that has an end is read
- * even if bytes before it are missing or wrong. EK_E_BACKEND if libpng is of another version
- * than the one that Evenkeel was compiled for. */
+ * Transparency that the file does not store as a channel becomes one only if alpha is asked for.
+ * Gamma, colour profiles and orientation are ignored. EK_E_IO. EK_E_FORMAT with the decoder's
+ * reason, also for a file whose end is missing, and for more than 2^28 pixels. A JPEG file that has
+ * its end is read also if bytes before that are missing or wrong. EK_E_BACKEND if libpng is of
+ * another version than Evenkeel was compiled for. */
 EK_API ek_tensor *ek_read_image(const char *path, int channels);
-/* The same from memory; `name` for sentences. */
+/* The same for a file in memory; sentences call it `name`. */
 EK_API ek_tensor *ek_decode_image(const void *bytes, size_t nbytes, int channels, const char *name);
 
 /* ---- safetensors: files of named tensors, which Python's `safetensors` reads and writes too ----
  *
- * Layout: u64 length of the header, little endian; the header, JSON; then the tensors' elements,
- * row-major, without gaps. */
+ * Layout: the length of the header as a little-endian u64; the header, in JSON; then the tensors'
+ * elements, row-major, without gaps. */
 
 typedef struct ek_named_tensor {
     const char *name;
-    ek_tensor *tensor; /* any dtype, layout, device */
+    ek_tensor *tensor; /* of any dtype, layout and device; borrowed */
 } ek_named_tensor;
 
 typedef struct ek_metadata {
     const char *key, *value;
 } ek_metadata;
 
-/* Writes `path` so that a reader sees the old file or the new one, never a part: to a temporary
- * file beside it, synchronised, renamed. A symbolic link is replaced, not followed. Names are
- * UTF-8, not empty, each once, and not "__metadata__" (EK_E_INVALID). EK_E_IO with the system's
- * reason, also if an old file or its directory may not be written; the old file stays then. */
+/* Writes a file through a temporary one that is synchronised and then renamed to `path`, so that a
+ * reader sees the old file or the new one. A symbolic link is replaced, not followed. Names must be
+ * UTF-8, not empty, unique, and not "__metadata__" (else EK_E_INVALID). EK_E_IO with the system's
+ * reason, also if the old file or its directory must not be written; the old file then stays. */
 EK_API int ek_safetensors_save(const char *path, const ek_named_tensor *tensors, int count,
                                const ek_metadata *metadata, int metadata_count);
 
-/* An open file, mapped, its header checked: EK_E_IO (missing, unreadable), EK_E_FORMAT with what is
- * wrong and where (broken or deep JSON, lengths that overflow, offsets that overlap, leave gaps or
- * leave the file, names that repeat or hold a NUL, dtypes that are unknown). Any thread may read.
- * Replacing the file does no harm; who cuts it short while it is open kills its readers (SIGBUS).
- */
+/* An open file, mapped to memory, with its header checked. EK_E_IO if it is missing or unreadable.
+ * EK_E_FORMAT says what is wrong and where: broken or too deep JSON, lengths that overflow, offsets
+ * that overlap, leave gaps or lie outside the file, names that repeat or hold a NUL, unknown
+ * dtypes. Any thread may read. The file may be replaced meanwhile; but if another process truncates
+ * it, readers are killed (SIGBUS). */
 typedef struct ek_safetensors ek_safetensors;
 EK_API ek_safetensors *ek_safetensors_open(const char *path);
 EK_API void ek_safetensors_close(ek_safetensors *file);
 
-/* Tensors in the order of their elements in the file; names live as long as it is open. Negative
- * and NULL with EK_E_INVALID for no file or no such index. */
+/* The number of tensors, and their names in the order of their elements in the file. Names are
+ * valid as long as the file is open. Negative or NULL with EK_E_INVALID for a NULL file or an index
+ * out of range. */
 EK_API int ek_safetensors_count(const ek_safetensors *file);
 EK_API const char *ek_safetensors_name(const ek_safetensors *file, int index);
-/* A copy of tensor `name` on cpu. Every number is kept exactly:
+/* Reads tensor `name` to cpu. Every number is kept exactly:
  *
  *     F32, F64, BF16, I64, U8                       f32, f64, bf16, i64, u8
  *     BOOL                                          u8, 0 or 1
@@ -95,10 +95,10 @@ EK_API const char *ek_safetensors_name(const ek_safetensors *file, int index);
  *                                                   f32
  *     I8, I16, I32, U16, U32                        i64
  *
- * NULL with EK_E_INVALID if there is none, with EK_E_DTYPE for the format's other dtypes (U64,
- * C64, F4, F6), with EK_E_SHAPE for more than EK_MAX_DIMS dimensions. */
+ * NULL with EK_E_INVALID if there is no such tensor, EK_E_DTYPE for the other dtypes of the format
+ * (U64, C64, F4, F6), EK_E_SHAPE for more than EK_MAX_DIMS dimensions. */
 EK_API ek_tensor *ek_safetensors_read(const ek_safetensors *file, const char *name);
-/* The value of a key, as long as the file is open; NULL without an error if there is none. */
+/* The value of a metadata key, valid as long as the file is open; NULL, no error, if none. */
 EK_API const char *ek_safetensors_metadata(const ek_safetensors *file, const char *key);
 
 EK_END_DECLARATIONS

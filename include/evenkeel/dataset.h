@@ -1,4 +1,4 @@
-/* dataset.h: what there is to learn from: a number of samples, any of which can be asked for.
+/* dataset.h: data sets: samples that can be read by index.
  *
  * A data set is a struct whose first member is an ek_dataset, with a type record, as modules are:
  *
@@ -20,14 +20,14 @@
  *
  *     table *self = (table *)ek_dataset_new(&table_type);
  *
- * A sample is a value: a tensor on cpu, a whole or floating number, none, or a list or dictionary
- * of such; an input and its target are a list of two. All samples of a data set have the same
- * nesting.
+ * A sample is a value: a tensor on cpu, an integer or float, none, or a list or dictionary of
+ * these. An input and its target are a list of two. All samples of a data set have the same
+ * structure.
  *
- * Data sets are counted. A constructor gives one reference to the caller. What is given data sets
- * (subsets, transformed sets, loaders) takes over one reference of each, also when it fails; who
- * wants to go on using one himself gives ek_dataset_keep(dataset). NULL in place of a data set
- * gives the pending error. */
+ * Data sets are reference counted. A constructor gives the caller one reference. A function that
+ * makes something of a data set (a subset, a transformed set, a loader) takes one reference over,
+ * also if it fails. To go on using the data set yourself, pass ek_dataset_keep(dataset). NULL in
+ * place of a data set gives the pending error. */
 #ifndef EVENKEEL_DATASET_H
 #define EVENKEEL_DATASET_H
 
@@ -42,23 +42,23 @@ typedef struct ek_dataset ek_dataset;
 
 typedef struct ek_dataset_type {
     const char *name;
-    size_t size; /* of the struct that embeds ek_dataset */
+    size_t size; /* size of the struct that embeds ek_dataset */
 
-    /* How many samples there are; does not change while somebody reads. */
+    /* The number of samples, which must not change while a thread reads. */
     int64_t (*length)(ek_dataset *self);
 
     /* Sample `index`, in [0, length), in the caller's scope; EK_VALUE_ERROR on error. Called by
-     * several threads at a time. In a loader's thread, random numbers without a generator of their
-     * own (NULL) are those that the loader has set up for it (evenkeel/loader.h). */
+     * several threads at a time. In a loader's thread, draws from the default generator (NULL) use
+     * the generator that the loader has set up (evenkeel/loader.h). */
     ek_value (*get)(ek_dataset *self, int64_t index);
 
-    /* Optional: the batch that samples[0..count-1] make (ek_collate), at once. Its tensors lie on
-     * `device`, which is cpu or one whose memory the CPU can write to. For sets whose samples are
-     * rows of something: nothing is then allocated, or called, per sample. Same threads as get. */
+    /* Optional: makes samples[0..count-1] into one batch, as ek_collate would. Its tensors lie on
+     * `device`, which is cpu or one whose memory the CPU can write to. For sets that can copy rows
+     * straight into a batch, without an allocation or a call per sample. Threads as for `get`. */
     ek_value (*get_batch)(ek_dataset *self, const int64_t *samples, int64_t count,
                           ek_device device);
 
-    /* Optional: frees what the struct owns, data sets in it with ek_dataset_free. */
+    /* Optional: frees what the struct owns, and drops its data sets with ek_dataset_free. */
     void (*destroy)(ek_dataset *self);
 } ek_dataset_type;
 
@@ -67,100 +67,99 @@ struct ek_dataset {
 };
 
 /* A zeroed struct of type->size bytes with one reference. EK_E_INVALID for a type without name,
- * length or get, or too small. */
+ * length or get, or with a size that is too small. */
 EK_API ek_dataset *ek_dataset_new(const ek_dataset_type *type);
 /* Adds a reference; NULL stays NULL. Returns its argument. Any thread. */
 EK_API ek_dataset *ek_dataset_keep(ek_dataset *dataset);
-/* Gives one back; NULL is ignored. Any thread. */
+/* Drops a reference; NULL is ignored. Any thread. */
 EK_API void ek_dataset_free(ek_dataset *dataset);
 
-/* Negative status on error (the type's own, or EK_E_INVALID if it gives a negative number). */
+/* The number of samples, or a negative status: the type's own, or EK_E_INVALID if it has none. */
 EK_API int64_t ek_dataset_length(ek_dataset *dataset);
-/* A sample; a negative index counts from the end. EK_E_INVALID out of range; errors of the type
- * name data set and sample. */
+/* One sample, in the scope; a negative index counts from the end. EK_E_INVALID if it is out of
+ * range. Errors of the type name the data set and the sample. */
 EK_API ek_value ek_dataset_get(ek_dataset *dataset, int64_t index);
-/* Samples, at least one and each in [0, length), as one batch: the type's get_batch, or get for
- * each in order and ek_collate. `device` as there: EK_E_DEVICE for others. An error names the
- * sample if one sample is to blame. */
+/* One or more samples, each index in [0, length), as one batch in the scope: by the type's
+ * get_batch, or by `get` for each in order and ek_collate. `device` is cpu or one whose memory the
+ * CPU can write to, else EK_E_DEVICE. An error names the sample if one is to blame. */
 EK_API ek_value ek_dataset_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
                                      ek_device device);
 
 /* ---- samples to batches ----
  *
- * As PyTorch's default_collate: tensors of equal shape and dtype are stacked along a new dimension
- * 0, whole numbers become i64 (N), floating ones f64 (N), lists and dictionaries are collated
- * element by element, none stays none. EK_E_SHAPE and others name the first sample that differs and
- * how. Tensors are made on `device`, cpu or one whose memory the CPU can write to. */
+ * As PyTorch's default_collate. Tensors of equal shape and dtype are stacked along a new dimension
+ * 0. Integers become i64 (N), floats f64 (N). Lists and dictionaries are collated element by
+ * element, and none stays none. Errors name the first sample that differs, and how. Tensors are
+ * made in the scope, on `device`: cpu, or one whose memory the CPU can write to. */
 EK_API ek_value ek_collate(const ek_value *samples, int64_t count, ek_device device);
 
 /* ---- data sets of data sets ---- */
 
-/* Rows of tensors on cpu (sizes along dimension 0 equal): sample i is the list of each tensor's row
- * i, or the row itself if there is one tensor. Row-major tensors are shared, others copied: what
- * is written to them, or to a sample, which is a view of its row, is in later samples. Batches are
- * copies. Takes references to tensors, the caller keeps his own. */
+/* Sample i is row i of each of the tensors, as a list, or as a bare tensor if there is one. The
+ * tensors lie on cpu and have equal sizes along dimension 0. The data set keeps references of its
+ * own. Row-major tensors are shared, and single samples are views of them: a write to a tensor or a
+ * sample is seen in later samples. Other tensors, and batches, are copies. */
 EK_API ek_dataset *ek_tensor_dataset_of(ek_tensor *const *tensors, int count);
 #define ek_tensor_dataset(...) \
     ek_tensor_dataset_of(EK_ITEMS(ek_tensor *, __VA_ARGS__), EK_COUNT(ek_tensor *, __VA_ARGS__))
 
-/* Samples indices[0..count-1] (copied) of `dataset`: repeated ones are allowed. EK_E_INVALID names
- * the first that is out of range. */
+/* The samples indices[0..count-1] (copied) of `dataset`. Indices may repeat. EK_E_INVALID names the
+ * first that is out of range. */
 EK_API ek_dataset *ek_subset(ek_dataset *dataset, const int64_t *indices, int64_t count);
 
-/* All samples of the first, then of the second, and so on: ek_concat_dataset(a, b). One data set
- * given twice takes two references. */
+/* ek_concat_dataset(a, b): all samples of the first set, then of the second, and so on. A data set
+ * that is given twice needs two references. */
 EK_API ek_dataset *ek_concat_dataset_of(ek_dataset *const *datasets, int count);
 #define ek_concat_dataset(...) \
     ek_concat_dataset_of(EK_ITEMS(ek_dataset *, __VA_ARGS__), EK_COUNT(ek_dataset *, __VA_ARGS__))
 
-/* Cuts a random permutation of `dataset` into subsets, written to parts[0..count-1]: by `lengths`,
- * which add up to the set's, or by `fractions`, which add up to 1 within 1e-9 (each rounded down,
- * what is left dealt out one by one from the first), as torch.utils.data.random_split with the same
- * generator.
- * EK_E_INVALID otherwise. On an error no part is made. */
+/* Cuts a random permutation of `dataset` into subsets, written to parts[0..count-1], as
+ * torch.utils.data.random_split with the same generator. Lengths must add up to the length of the
+ * set; fractions to 1, within 1e-9. A fraction's length is rounded down, and the samples that
+ * remain go one each to the first parts. EK_E_INVALID otherwise. On an error no part is made. */
 EK_API int ek_random_split(ek_dataset *dataset, const int64_t *lengths, int count,
                            ek_generator *generator, ek_dataset **parts);
 EK_API int ek_random_split_fractions(ek_dataset *dataset, const double *fractions, int count,
                                      ek_generator *generator, ek_dataset **parts);
 
-/* The partitioner of PyTorch's distributed tutorial: Python's random.Random(seed).shuffle of all
- * samples, cut in parts of int(fraction * length), the rest dropped. */
+/* The partitioner of PyTorch's distributed tutorial: samples are shuffled by Python's
+ * random.Random(seed).shuffle and cut into parts of int(fraction * length); the rest is dropped. */
 typedef struct ek_partition_options {
     const char *keywords;
     ek_dataset *dataset;
     const double *sizes; /* fractions, at most 1 together; default {0.7, 0.2, 0.1} */
-    int count;           /* of sizes */
+    int count;           /* length of `sizes` */
     int64_t seed;        /* default 1234 */
 } ek_partition_options;
-/* Part `part` as a subset. ek_partition(0, dataset, .seed = 1). */
+/* ek_partition(0, dataset, .seed = 1): part 0 as a subset. */
 EK_API ek_dataset *ek_partition_with(int part, ek_partition_options options);
 #define ek_partition(part, ...) \
     ek_partition_with((part), EK_OPTIONS_1(ek_partition_options, dataset, __VA_ARGS__))
 
 /* ---- data sets from files (readers of single files: evenkeel/data.h) ---- */
 
-/* Whole in memory. Each file may also have .gz; if both are there, the plain one is read.
- * EK_E_IO for a file that is not there (with what the directory must hold) or cannot be read,
- * EK_E_FORMAT for one that is damaged; sentences name the file. */
+/* Data sets that are wholly in memory. Each file may also end in .gz; if both exist, the plain one
+ * is read. EK_E_IO if a file is missing (with what the directory must hold) or unreadable,
+ * EK_E_FORMAT if it is damaged. Sentences name the file. */
 
-/* The MNIST family: <directory>/train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-...
- * for `train` false. Samples: u8 (1, H, W), i64 label. EK_E_FORMAT if the counts differ. */
+/* The MNIST family: <directory>/train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-... if
+ * `train` is false. A sample is (u8 (1, H, W), i64 scalar). EK_E_FORMAT if counts differ. */
 EK_API ek_dataset *ek_mnist(const char *directory, bool train);
-/* data_batch_1.bin to data_batch_5.bin, or test_batch.bin. Samples: u8 (3, 32, 32), i64 label. */
+/* CIFAR-10: data_batch_[1-5].bin or test_batch.bin. A sample is (u8 (3, 32, 32), i64 scalar). */
 EK_API ek_dataset *ek_cifar10(const char *directory, bool train);
-/* train.bin or test.bin. Labels: the 100 fine ones, or the 20 coarse ones. Samples as above. */
+/* CIFAR-100: train.bin or test.bin; 100 fine labels or 20 coarse ones. Samples as above. */
 EK_API ek_dataset *ek_cifar100(const char *directory, bool train, bool coarse);
 
-/* Pictures in one directory per class: regular files anywhere below <root>/<class> that end in
- * .png, .jpg or .jpeg (in any case). Classes in the order of their names' bytes, pictures in that
- * of their directories and names, as torchvision's ImageFolder. Symbolic links are followed; a
- * directory within itself is not entered again. Samples: u8 (3, H, W), read when they are asked
- * for; whole number: the class. EK_E_INVALID if there is no class, for classes without a picture
- * (named), and if links lead to more than 2^14 directories of one class; EK_E_IO if a
- * directory cannot be listed. */
+/* Pictures in one directory per class, as torchvision's ImageFolder: all regular files below
+ * <root>/<class> whose names end in .png, .jpg or .jpeg, in any case. Classes are sorted by the
+ * bytes of their names, pictures by those of their directories and names. Symbolic links are
+ * followed; a directory is not entered again within itself. A sample is (u8 (3, H, W), class as an
+ * integer); files are read when their samples are. EK_E_INVALID if there is no class, if a class
+ * (named) has no picture, and if links lead to more than 2^14 directories of one class. EK_E_IO if
+ * a directory cannot be listed. */
 EK_API ek_dataset *ek_image_folder(const char *root);
-/* The name of a class and the path of a sample, as long as the folder is; NULL with EK_E_INVALID
- * out of range or for a data set of another type. */
+/* The name of a class, and the path of a sample; valid as long as the folder. NULL with
+ * EK_E_INVALID if out of range, or for a data set of another type. */
 EK_API const char *ek_image_folder_class(ek_dataset *folder, int64_t number);
 EK_API const char *ek_image_folder_path(ek_dataset *folder, int64_t index);
 

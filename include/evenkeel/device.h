@@ -1,25 +1,23 @@
 /* device.h: devices, their memory ledger and their capacity.
  *
- * `cpu` is plain memory, where files are read and batches are assembled; it computes with the
- * host's kernels and has no capacity. `host:0..N-1` are logical accelerators on the CPU: each has
- * its own ledger, capacity, worker thread and share of the cores. `cuda:0..N-1` are GPUs: calls
- * issue work to them and return; reading a value waits for it.
+ * `cpu` is plain memory, where files are read and batches are made; it computes with the host's
+ * kernels and has no capacity. `host:0..N-1` are logical accelerators on the CPU: each has its own
+ * ledger, capacity, worker thread and share of the cores. `cuda:0..N-1` are GPUs: a call issues
+ * work to them and returns; reading a value waits for the work.
  *
  * EVENKEEL_HOST_DEVICES says which host devices there are: a count ("4"), or a comma-separated list
- * of
- * `[count x] capacity [@speed]`: "4x512M", "2x512M,2x256M@0.5". Capacity in bytes with K, M, G
- * (powers of 1024), 0 for none; a device of speed s, 0.001 to 1, sleeps so that replicas on it
- * (their forward, and backward, also on one device) take 1/s of their time; what the calling thread
- * does with its tensors by itself is not slowed. Unset means one host device per two cores, at
- * least 1. The variable is read on first use; ek_host_devices_configure overrides it.
+ * of `[count x] capacity [@speed]`: "4x512M", "2x512M,2x256M@0.5". A capacity is in bytes, with K,
+ * M, G as powers of 1024; 0 means none. A device of speed s, from 0.001 to 1, sleeps so that
+ * replicas' forwards, and any backward, take 1/s of their time on it; other work of the calling
+ * thread is not slowed. Unset means one host device per two cores, at least 1. The variable is read
+ * on first use; ek_host_devices_configure overrides it.
  *
- * Forks. Fork before the first tensor or loader is made, and before the first question about CUDA
- * devices. A child that is forked later has none of the threads that compute: there every call that
- * would need a device is EK_E_STATE, tensors on cpu and host devices can still be read and all
- * objects released, and ek_shutdown is well without doing anything. A child that is forked inside a
+ * Forks. Fork before the first tensor or loader is made, and before the first call that asks for
+ * CUDA devices. A child that is forked later has none of the threads that compute: every call there
+ * that needs a device is EK_E_STATE. It can still read tensors on cpu and host devices and release
+ * all objects, and ek_shutdown returns 0 without doing anything. A child that is forked inside a
  * function that the library called (a module's forward, a data set's get, a transform) may only
- * exec or _exit. system, popen and posix_spawn are
- * always fine. */
+ * exec or _exit. system, popen and posix_spawn are always fine. */
 #ifndef EVENKEEL_DEVICE_H
 #define EVENKEEL_DEVICE_H
 
@@ -37,9 +35,9 @@ typedef struct ek_device {
 
 enum { EK_MAX_DEVICES = 64 };
 
-/* A list of devices by value. Empty means "all accelerators of the default kind" if an option
- * asks for devices. What makes lists returns one of count -1 on an error, which nothing takes for
- * an empty one. */
+/* A list of devices by value. As an option, an empty list means all accelerators of the default
+ * kind. Functions that make a list return one of count -1 on error, which no function takes for
+ * empty. */
 typedef struct ek_device_list {
     int count;
     ek_device devices[EK_MAX_DEVICES];
@@ -68,14 +66,14 @@ static inline bool ek_device_equal(ek_device a, ek_device b)
     return a.kind == b.kind && a.index == b.index;
 }
 
-/* How many devices of the kind there are (1 for EK_CPU); none is no error. */
+/* How many devices of the kind there are (1 for EK_CPU), or a negative status. 0 is no error. */
 EK_API int ek_device_count(ek_device_kind kind);
 
-/* The kind used if none is named: EK_CUDA if there is one, else EK_HOST. */
+/* The kind that is used if none is named: EK_CUDA if there is a CUDA device, else EK_HOST. */
 EK_API ek_device_kind ek_default_device_kind(void);
 
-/* The first `count` devices of a kind; count 0 takes all. More than there are, or all of none:
- * EK_E_DEVICE, and a list of count -1. */
+/* The first `count` devices of a kind, or all if count is 0. If there are not so many, or none at
+ * all: EK_E_DEVICE, and a list of count -1. */
 EK_API ek_device_list ek_devices(ek_device_kind kind, int count);
 
 /* A list from devices: EK_DEVICES(ek_host(2), ek_host(0)). */
@@ -89,24 +87,25 @@ EK_API char *ek_device_name(ek_device device, char text[16]);
 /* Parses what ek_device_name writes. Returns 0 or EK_E_DEVICE. */
 EK_API int ek_device_parse(const char *text, ek_device *device);
 
-/* Replaces the host devices by those of `specification` (the grammar above). Returns EK_E_INVALID
- * with the position of the fault, or EK_E_STATE when a host device is in use (tensors live on it);
- * nothing has changed then. */
+/* Replaces the host devices by those of `specification` (grammar above). Returns 0; EK_E_INVALID
+ * with the position of the fault; or EK_E_STATE if a host device holds tensors. On an error nothing
+ * has changed. */
 EK_API int ek_host_devices_configure(const char *specification);
 
-/* CUDA devices are logical: EVENKEEL_CUDA_DEVICES, or this call, lists `[count x] number [:
- * capacity]` with the CUDA runtime's numbers: "0,1", "0,0,0,0" (four on one GPU, each with its own
- * streams and ledger), "4x0:8G". Unset means one for each GPU, without a capacity. Returns
- * EK_E_INVALID with the position of the fault, EK_E_DEVICE for a number that the machine or the
- * build doesn't have, or EK_E_STATE when a CUDA device is in use; nothing has changed then. */
+/* Replaces the CUDA devices, which are logical, as EVENKEEL_CUDA_DEVICES does: a list of `[count x]
+ * number [: capacity]` with the CUDA runtime's numbers. "0,1" is two GPUs; "0,0,0,0" is four
+ * devices on one GPU, each with its own streams and ledger; "4x0:8G" gives them capacities. Unset
+ * means one device per GPU, without a capacity. Returns 0; EK_E_INVALID with the position of the
+ * fault; EK_E_DEVICE for a number that the machine or the build lacks; or EK_E_STATE if a CUDA
+ * device is in use. On an error nothing has changed. */
 EK_API int ek_cuda_devices_configure(const char *specification);
 
-/* Waits until all work issued to the device is done, and returns what went wrong in it. */
+/* Waits until all work issued to the device is done, and returns its error, if any, or 0. */
 EK_API int ek_synchronize(ek_device device);
 
-/* Threads a host device computes with, by default its share of the cores (at least 1); a thread
- * that can't get so many from the system computes with fewer, and a log line says so. Returns
- * EK_E_INVALID for count < 1, EK_E_DEVICE for CUDA. Not while work runs on the device. */
+/* How many threads a host device computes with; by default its share of the cores, at least 1. A
+ * thread that cannot get so many from the system computes with fewer, and a log line says so.
+ * EK_E_INVALID for count < 1, EK_E_DEVICE for CUDA. Not to be set while work runs on the device. */
 EK_API int ek_device_set_threads(ek_device device, int count);
 EK_API int ek_device_threads(ek_device device);
 
@@ -129,8 +128,8 @@ typedef enum ek_memory_category {
 
 EK_API const char *ek_memory_category_name(ek_memory_category category);
 
-/* Bytes on one device. `in_use` is what tensors and workspaces hold, `reserved` also counts cached
- * blocks. `at_peak` is the breakdown at the moment in_use was largest. */
+/* Bytes on one device. `in_use` counts what tensors and workspaces hold; `reserved` also counts
+ * cached blocks. `now` is in_use by category, and `at_peak` what it was when in_use was largest. */
 typedef struct ek_memory_stats {
     uint64_t in_use;
     uint64_t peak;
@@ -139,25 +138,24 @@ typedef struct ek_memory_stats {
     uint64_t capacity; /* 0: none */
     uint64_t now[EK_MEMORY_CATEGORIES];
     uint64_t at_peak[EK_MEMORY_CATEGORIES];
-    uint64_t allocations; /* requests served since the start */
-    uint64_t failures;    /* requests refused for lack of memory */
+    uint64_t allocations; /* requests that were served */
+    uint64_t failures;    /* requests that found no memory */
 } ek_memory_stats;
 
-/* Any thread. Returns 0 or EK_E_DEVICE. */
+/* Reads the ledger of a device. Returns 0 or EK_E_DEVICE. Any thread. */
 EK_API int ek_memory_get_stats(ek_device device, ek_memory_stats *stats);
 
-/* Starts a new peak at what is in use now. */
+/* Sets the peaks to what is in use now. */
 EK_API int ek_memory_reset_peak(ek_device device);
 
-/* Limits the reserved bytes of a device (0: no limit). Returns EK_E_STATE if more is in use
- * already. */
+/* Limits the reserved bytes of a device (0: no limit). 0, or EK_E_STATE if more is in use. */
 EK_API int ek_memory_set_capacity(ek_device device, uint64_t nbytes);
 
 /* Gives cached blocks back to the system. */
 EK_API int ek_memory_trim(ek_device device);
 
-/* What the calling thread allocates from now on is counted as `category`; returns the category
- * before. The default is EK_MEMORY_ACTIVATION; the library sets the others itself. */
+/* Sets the category that the calling thread's allocations count under, and returns the one before.
+ * The default is EK_MEMORY_ACTIVATION; the library sets the others itself. */
 EK_API ek_memory_category ek_memory_set_category(ek_memory_category category);
 
 /* Parses "512M", "1.5G", "4096" into bytes. Returns 0 or EK_E_INVALID. */

@@ -1,4 +1,4 @@
-/* evenkeel.h: everything. */
+/* evenkeel.h: includes all public headers. */
 #ifndef EVENKEEL_EVENKEEL_H
 #define EVENKEEL_EVENKEEL_H
 

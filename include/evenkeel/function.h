@@ -1,4 +1,4 @@
-/* function.h: operations of one's own.
+/* function.h: differentiable operations written by the user.
  *
  *     static int cube_forward(ek_function_call *call, ek_tensor *const *x, ek_tensor **y)
  *     {
@@ -18,11 +18,11 @@
  *     ek_tensor *y;
  *     if (ek_function_apply(&cube, &x, 1, &y) < 0) ...
  *
- * The forward runs without gradient mode, on any code (ek_tensor_data gives memory). A backward
- * that is made of differentiable operations, of functions like this one too, can be differentiated
- * again, to any order; ek_gradcheck and ek_gradgradcheck tell whether it is right. Functions work
- * in replicas: a backward runs on the thread of its device. Where the forward ran under autocast,
- * the backward does too, and its results may be bf16 for f32 inputs and the other way round. */
+ * The forward runs with gradient mode off and may contain any code (ek_tensor_data gives the
+ * memory). A backward that is made of differentiable operations, functions like this one included,
+ * can be differentiated again, to any order; ek_gradcheck and ek_gradgradcheck test it. In replicas
+ * a backward runs on the thread of its device. A backward runs under autocast if its forward did;
+ * its results may then be bf16 for f32 inputs, or f32 for bf16 ones. */
 #ifndef EVENKEEL_FUNCTION_H
 #define EVENKEEL_FUNCTION_H
 
@@ -33,41 +33,41 @@ EK_BEGIN_DECLARATIONS
 typedef struct ek_function_call ek_function_call;
 
 typedef struct ek_function {
-    const char *name; /* in error sentences; must outlive the graph (a string literal) */
-    int outputs;      /* how many; 0 stands for 1, at most EK_FUNCTION_TENSORS */
+    const char *name; /* name in error sentences; must outlive the graph (a string literal) */
+    int outputs;      /* number of outputs, at most EK_FUNCTION_TENSORS; 0 stands for 1 */
 
-    /* Writes the outputs, in the scope. They must not be inputs or views of them, and inputs must
-     * not be modified (EK_E_AUTOGRAD). Returns 0 or a negative status; a NULL output with an error
-     * pending is that error. */
+    /* Writes the outputs, in the scope. An output must not be an input or a view of one, and inputs
+     * must not be modified (EK_E_AUTOGRAD). Returns 0 or a negative status. A NULL output means
+     * that its operation failed, with an error pending. */
     int (*forward)(ek_function_call *call, ek_tensor *const *inputs, ek_tensor **outputs);
 
-    /* Writes the gradients of the inputs, NULL for zero or for those that ek_function_needs says no
-     * to. gradients[o] is NULL if nothing arrived for output o. In gradient mode if the
-     * gradient is to be differentiated again. NULL: the outputs carry no gradient. */
+    /* Writes the gradients of the inputs to `results`. NULL stands for zero, and is right for
+     * inputs for which ek_function_needs is false. gradients[o] is NULL if none arrived for output
+     * o. Gradient mode is on if its results are to be differentiated. NULL: outputs carry no
+     * gradient. */
     int (*backward)(ek_function_call *call, ek_tensor *const *gradients, ek_tensor **results);
 
-    /* Optional: frees what ek_function_user points to, when the graph is released, or after the
-     * forward if nothing was recorded or it failed. */
+    /* Optional: frees what ek_function_user returns. Called when the graph is released, or after
+     * the forward if it failed or nothing was recorded. */
     void (*destroy)(void *user);
 } ek_function;
 
-enum { EK_FUNCTION_TENSORS = 64 }; /* inputs, outputs or saved tensors of a call, at most */
+enum { EK_FUNCTION_TENSORS = 64 }; /* limit for inputs, outputs and saved tensors, each */
 
-/* Calls the function on `count` inputs (NULL inputs are passed on) and writes its outputs. `user`
- * is for the function (ek_function_user), owned by the call if `destroy` is set. Returns 0 or a
- * negative status. */
+/* Calls the function on `count` inputs, of which some may be NULL, and writes its outputs. The call
+ * owns `user` (ek_function_user) if `destroy` is set. Returns 0 or a negative status. */
 EK_API int ek_function_apply_user(const ek_function *function, ek_tensor *const *inputs, int count,
                                   ek_tensor **outputs, void *user);
 #define ek_function_apply(function, inputs, count, outputs) \
     ek_function_apply_user((function), (inputs), (count), (outputs), NULL)
 
-/* In forward, at most once: what backward wants to read, inputs, outputs or others (constants to
- * the gradient's gradient); NULLs stay NULL. */
+/* Saves tensors for the backward: inputs, outputs, or others, which count as constants when
+ * gradients are differentiated. NULLs stay NULL. Called in forward, at most once. */
 EK_API int ek_function_save(ek_function_call *call, ek_tensor *const *tensors, int count);
-/* In backward: saved tensor `index`, in the scope. NULL with EK_E_MODIFIED if it was modified
- * since, with EK_E_STATE if an earlier backward freed it. */
+/* Saved tensor `index`, in the scope. Called in backward. NULL with EK_E_MODIFIED if the tensor has
+ * been modified since, with EK_E_STATE if an earlier backward has freed it. */
 EK_API ek_tensor *ek_function_saved(ek_function_call *call, int index);
-/* Does anybody want the gradient of this input? In forward: might anybody? */
+/* True if the gradient of this input is needed. In forward: true if it may be. */
 EK_API bool ek_function_needs(const ek_function_call *call, int input);
 EK_API void *ek_function_user(const ek_function_call *call);
 

@@ -1,6 +1,6 @@
-/* nn.h: the library's modules. Each constructor returns a module owned by the caller (or by the
- * module it is given to), or NULL with an error. Initial values are PyTorch's to the bit: drawn
- * from the default generator, in PyTorch's order, in f32 on the CPU. */
+/* nn.h: the library's modules. Each constructor returns a module, owned by the caller or by the
+ * module that it is given to, or NULL with an error. Initial values are PyTorch's to the bit: drawn
+ * in f32 on the CPU from the default generator, in PyTorch's order. */
 #ifndef EVENKEEL_NN_H
 #define EVENKEEL_NN_H
 
@@ -9,8 +9,8 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* Calls its children one after the other; each takes the output of the one before. Takes ownership
- * of all, also when one is NULL (a constructor that failed): then everything is freed. */
+/* Calls its children in order; each takes the output of the one before. Takes ownership of all. If
+ * one is NULL (a constructor that failed), all are freed. */
 EK_API ek_module *ek_sequential_of(ek_module *const *modules, int count);
 #define ek_sequential(...) \
     ek_sequential_of(EK_ITEMS(ek_module *, __VA_ARGS__), EK_COUNT(ek_module *, __VA_ARGS__))
@@ -24,9 +24,9 @@ EK_API ek_module *ek_linear_with(ek_linear_options options);
 #define ek_linear(...) \
     ek_linear_with(EK_OPTIONS_2(ek_linear_options, in_features, out_features, __VA_ARGS__))
 
-/* ek_conv2d(in, out, kernel, .stride = 2, .padding = 1). Options count for all directions, or for
- * each, in the order of the input's dimensions: .kernels = {3, 1}; an entry of 0 stands for the
- * option for all, as in evenkeel/ops.h. */
+/* ek_conv2d(in, out, kernel, .stride = 2, .padding = 1). `kernel` and its like count for all
+ * directions. `kernels` and its like give one number per direction, in the order of the input's
+ * dimensions: .kernels = {3, 1}; an entry of 0 means the number for all directions. */
 typedef struct ek_conv_module_options {
     const char *keywords;
     int64_t in_channels, out_channels;
@@ -59,8 +59,8 @@ typedef struct ek_norm_options {
     int64_t features;              /* channels */
     double eps;                    /* default 1e-5 */
     double momentum;               /* default 0.1; or EK_CUMULATIVE (ops.h) */
-    ek_switch affine;              /* default on; instance norm: off */
-    ek_switch track_running_stats; /* default on; instance norm: off, and no other */
+    ek_switch affine;              /* default on; instance norm: default off */
+    ek_switch track_running_stats; /* default on; must not be on for instance norm */
 } ek_norm_options;
 /* Parameters weight, bias; buffers running_mean, running_var, num_batches_tracked (i64). */
 EK_API ek_module *ek_batch_norm1d_with(ek_norm_options options); /* (N, C) or (N, C, L) */
@@ -88,7 +88,7 @@ EK_API ek_module *ek_layer_norm_with(ek_layer_norm_options options);
 #define ek_layer_norm(...) \
     ek_layer_norm_with(EK_OPTIONS_1(ek_layer_norm_options, normalized_shape, __VA_ARGS__))
 
-/* ek_group_norm(groups, channels): (N, C, ...). */
+/* ek_group_norm(groups, channels): takes (N, C, ...). */
 typedef struct ek_group_norm_options {
     const char *keywords;
     int64_t groups, channels;
@@ -136,15 +136,18 @@ EK_API ek_module *ek_adaptive_avg_pool3d(int64_t depth, int64_t height, int64_t 
 EK_API ek_module *ek_upsample(int64_t height, int64_t width, ek_upsample_mode mode,
                               bool align_corners);
 
-/* Calls `body`, but keeps none of its inner activations for backward: they are computed again
- * there, from the inputs, the parameters, and what the forward found: buffers, generator, modes,
- * plain members. Memory for one forward more. Gradients of any order are those of `body`; so is the
- * output. They go to the inputs and to what is registered. Inputs and parameters may not be
- * modified by the forward (EK_E_AUTOGRAD), nor before the backward (EK_E_MODIFIED); buffers are
- * updated once, by the forward. Owns `body`, registered under the empty name, so that paths are its
- * own. Operations that wait for other replicas (ek_sync_batch_norm, ek_allreduce) are refused
- * inside: the replicas' backwards don't meet; so are data-parallel wrappers, which checkpoints go
- * into. */
+/* Calls `body` without keeping its inner activations for backward. They are computed again in
+ * backward, from the inputs, the parameters, and what the forward found: buffers, generator, modes,
+ * plain members. That takes the memory of one forward.
+ *
+ * The output and gradients of any order are those of `body`. Gradients go to the inputs and to
+ * registered parameters. Inputs and parameters must not be modified by the forward (EK_E_AUTOGRAD),
+ * nor later before the backward (EK_E_MODIFIED). Buffers are updated once, by the forward. The
+ * module owns `body`; paths are those of `body`.
+ *
+ * Operations that wait for other replicas (ek_sync_batch_norm, ek_allreduce) are refused in `body`,
+ * because backwards of replicas don't wait for each other. So are data-parallel wrappers: put the
+ * checkpoint inside the wrapper. */
 EK_API ek_module *ek_checkpoint(ek_module *body);
 
 /* ---- criteria: ek_loss(criterion, input, target) ---- */
@@ -153,9 +156,9 @@ typedef struct ek_criterion_options {
     const char *keywords;
     ek_reduction reduction;
     int64_t ignore_index;   /* default -100 */
-    ek_tensor *weight;      /* kept; becomes a buffer */
-    double label_smoothing; /* cross entropy */
-    ek_tensor *pos_weight;  /* bce with logits: of positive targets; kept; becomes a buffer */
+    ek_tensor *weight;      /* becomes a buffer, with a reference of its own */
+    double label_smoothing; /* cross entropy only */
+    ek_tensor *pos_weight;  /* bce with logits only, for positive targets; becomes a buffer */
 } ek_criterion_options;
 EK_API ek_module *ek_cross_entropy_loss_with(ek_criterion_options options);
 EK_API ek_module *ek_nll_loss_with(ek_criterion_options options);
@@ -169,12 +172,12 @@ EK_API ek_module *ek_bce_with_logits_loss_with(ek_criterion_options options);
 #define ek_l1_loss(...) ek_l1_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
 #define ek_bce_with_logits_loss(...) ek_bce_with_logits_loss_with(EK_CRITERION_OPTIONS(__VA_ARGS__))
 
-/* ---- initialisation, in place, from the default generator ---- */
+/* ---- initialisation in place, with numbers of the default generator ---- */
 
 EK_API int ek_init_uniform(ek_tensor *tensor, double low, double high);
 EK_API int ek_init_normal(ek_tensor *tensor, double mean, double std);
 EK_API int ek_init_constant(ek_tensor *tensor, double value);
-/* Fan-in of dimension 1 and the receptive field; `a` is the negative slope of the rectifier. */
+/* Fan in is dimension 1 times the receptive field; `a` is the rectifier's negative slope. */
 EK_API int ek_init_kaiming_uniform(ek_tensor *tensor, double a);
 EK_API int ek_init_kaiming_normal(ek_tensor *tensor, double a);
 EK_API int ek_init_xavier_uniform(ek_tensor *tensor, double gain);

@@ -1,9 +1,9 @@
-/* parallel.h: one process, many devices: replicate, parallel_apply, data_parallel.
+/* parallel.h: data parallelism in one process: replicate, parallel_apply, data_parallel.
  *
- * Each device has one long-lived worker thread that runs its replica's forward and its part of
- * backward. An error in one replica is raised in the caller with replica and device in its
- * sentence, after all replicas have finished; if several fail in forward, the first by index is
- * raised, in backward one of those that failed first. */
+ * Each device has one long-lived worker thread, which runs its replica's forward and its part of
+ * backward. When all replicas have finished, an error of one becomes the caller's, with replica and
+ * device in its sentence. If several fail, it is the first by index in forward, and one of the
+ * first to fail in backward. */
 #ifndef EVENKEEL_PARALLEL_H
 #define EVENKEEL_PARALLEL_H
 
@@ -14,47 +14,49 @@
 
 EK_BEGIN_DECLARATIONS
 
-/* Makes one replica of `module` per device. Parameters are broadcast differentiably (unless
- * gradient mode is off): gradients of replicas add up in the module's own. Replica 0 on the
- * module's device shares its memory; what it does to buffers in place stays. The module's
- * parameters and buffers must lie on devices->devices[0]. Replicas are the caller's: free each with
- * ek_module_free. On an error none is made, and none in `replicas` points to what was freed. */
+/* Makes one replica of `module` per device. The module's parameters and buffers must lie on
+ * devices->devices[0]. Parameters are broadcast differentiably unless gradient mode is off:
+ * gradients of the replicas add up in the module's. Replica 0 shares the module's memory, so that
+ * its writes to buffers stay. The caller owns the replicas: free each with ek_module_free. On an
+ * error none is made. */
 EK_API int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **replicas);
 
 /* Runs modules[i] on args[i] on the worker of devices->devices[i], all side by side, in the
- * caller's gradient mode; one module runs on the caller's thread. Outputs are handed to the
- * caller's scope in order. On a worker (nested) it runs inline. */
+ * caller's gradient mode. Outputs are in the caller's scope. A single module, and any call on a
+ * worker, runs on the calling thread. */
 EK_API int ek_parallel_apply(ek_module *const *modules, const ek_args *args, int count,
                              const ek_device_list *devices, ek_value *outputs);
 
-/* What the buffers that replicas write in training (running statistics) become. */
+/* What becomes of the module's buffers that replicas write in training (running statistics). */
 typedef enum ek_running_stats {
-    EK_RUNNING_STATS_FIRST = 0,  /* those of the first replica that takes part, wherever it runs.
-                                    (PyTorch loses them if device 0 takes no part.) */
-    EK_RUNNING_STATS_AVERAGE = 1 /* the average over the replicas that took part, weighted by their
-                                    samples: of batch norm, (1 - m) r + m times the weighted mean of
-                                    the replicas' batch statistics. Floating buffers without a
-                                    gradient that a replica wrote; integer ones stay the first
-                                    replica's. Needs broadcast_buffers. */
+    /* Those of the first replica that takes part, on whatever device. (PyTorch loses them if device
+     * 0 takes no part.) */
+    EK_RUNNING_STATS_FIRST = 0,
+    /* The average over the replicas that take part, weighted by their samples. For batch norm it is
+     * (1 - m) r + m times the weighted mean of the replicas' batch statistics. It applies to
+     * floating buffers without a gradient that a replica wrote; integer buffers are the first
+     * replica's. Needs broadcast_buffers. */
+    EK_RUNNING_STATS_AVERAGE = 1
 } ek_running_stats;
 
-/* What is divided over the devices instead of lying on the first. */
+/* What is sharded over the devices instead of lying on the first. */
 typedef enum ek_shard_policy {
     EK_SHARD_NONE = 0,
-    /* Gradients and the optimizer's state of the parameters: each device owns a range of them. It
-     * gets the sum of its range while backward goes on, steps it, and the others get the result.
-     * Numbers are those of the undivided run, to the bit. Parameters stay whole on every device,
-     * and checkpoints are the same. With one device there is nothing to divide.
+    /* Gradients and optimizer state (ZeRO-1): each device owns a range of the parameters. It gets
+     * the summed gradient of its range during backward and steps that range; then the other devices
+     * get the result. Parameters stay whole on every device. Results are the same to the bit as
+     * without sharding, and so are checkpoints. With one device nothing is sharded.
      *
-     * ek_tensor_grad of such a parameter is NULL unless somebody has set one or used the module
-     * itself (that gradient is whole, on device_ids[0], until the step adds it to the others');
-     * ek_gather_grad gives the whole gradient, and ek_grad reaches such a parameter only if the
-     * module itself was used. Parameters that don't require a gradient when the wrapper is made
-     * stay whole; what is converted, moved or replaced is divided anew at the next forward.
+     * ek_gather_grad gives the whole gradient of a sharded parameter. ek_tensor_grad is NULL,
+     * unless a gradient was set or the wrapped module was called directly: that gradient is whole,
+     * on device_ids[0], until the step adds it to the others. ek_grad reaches a sharded parameter
+     * only through direct calls of the wrapped module. Parameters that don't require a gradient
+     * when the wrapper is made stay whole. Parameters that are converted, moved or replaced are
+     * sharded anew at the next forward.
      *
-     * One wrapper at a time divides a parameter: a second with this policy is EK_E_STATE, and one
-     * without it leaves whole gradients on its first device. When the wrapper is freed, parameters
-     * and their gradients are whole again, and from its next step on the optimizer's state too. */
+     * A parameter is sharded by one wrapper at a time: a second one with this policy is EK_E_STATE.
+     * A wrapper without it leaves whole gradients on its first device. When the wrapper is freed,
+     * gradients become whole, and so does the optimizer's state at its next step. */
     EK_SHARD_OPTIMIZER = 1
 } ek_shard_policy;
 
@@ -62,102 +64,106 @@ typedef struct ek_data_parallel_options {
     const char *keywords;
     ek_module *module;         /* ownership passes to the wrapper */
     ek_device_list device_ids; /* empty: all accelerators */
-    ek_device output_device;   /* ek_data_parallel: where outputs meet; default: device_ids[0] */
-    bool output_on_cpu;        /* ek_data_parallel: the plain memory device as output_device */
-    int dim;                   /* along which inputs are cut and outputs joined */
-    /* How inputs are cut (evenkeel/plan.h): by a policy, or by one of the four below it. Devices
-     * that get no sample take no part: no replica is made there. Inputs that are scattered already
-     * keep their sizes, and their devices if each lies on another one in this order; from
-     * elsewhere they go to the first devices. Without gradient mode a forward follows the plan,
-     * but, as those of scattered inputs, is neither counted nor measured. */
+    ek_device output_device;   /* ek_data_parallel: where outputs are gathered; default
+                                  device_ids[0] */
+    bool output_on_cpu;        /* ek_data_parallel: gathers outputs on cpu */
+    int dim;                   /* the dimension along which inputs are cut and outputs joined */
+    /* How inputs are cut (evenkeel/plan.h): by this policy, or by one of chunks, weights,
+     * first_device_batch and plan. A device without samples takes no part: no replica is made
+     * there. Inputs that are scattered already keep their sizes; they keep their devices if these
+     * are distinct and in the order of device_ids, else they go to the first devices. Forwards
+     * without gradient mode follow the plan, but are neither counted nor measured for it; nor are
+     * those of scattered inputs. */
     ek_split_policy split;
     ek_plan_goal goal;              /* EK_SPLIT_AUTO */
     int64_t chunks[EK_MAX_DEVICES]; /* {12, 20, 20}: samples per device; batches of another sum are
-                                       cut in these proportions */
-    double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares per device */
-    int64_t first_device_batch; /* so many on the first device if that relieves it, the rest even
-                                   on the others. A written 0: none there; left out: equal shares */
-    const char *plan; /* as text, to replay: ek_data_parallel_plan. With EK_SPLIT_AUTO a run goes on
-                         from its last entry, as from a checkpoint's, instead of from capacities,
-                         and measures as any other */
+                                       cut in proportion */
+    double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares of the batch per device */
+    /* Samples on the first device, if that is fewer than an equal share; the rest is even. A
+     * written 0: none there. Left out: equal shares. */
+    int64_t first_device_batch;
+    /* A plan as text (ek_data_parallel_plan), to be replayed. With EK_SPLIT_AUTO planning instead
+     * goes on from its last entry, as after a checkpoint. */
+    const char *plan;
     ek_shard_policy shard;
-    /* Default on: device 0's buffers are sent at every forward. Off: each replica goes on with its
-     * own, and the module shows those of the first that took part in the last forward. */
+    /* Default on: device 0's buffers are sent to the replicas at every forward. Off: each replica
+     * keeps its own, and the module shows those of the first replica that took part in the last
+     * forward. */
     ek_switch broadcast_buffers;
     ek_running_stats running_stats;
-    bool plain; /* ek_data_parallel_model: run the plain module on device_ids[0] */
+    bool plain; /* ek_data_parallel_model: runs the plain module on device_ids[0] */
 } ek_data_parallel_options;
 
-/* torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. Moves the module to
- * device_ids[0]; for several devices, what of it is not on cpu has to lie on one device before
- * (EK_E_INVALID names a parameter or buffer on another). With one device it is a plain call there
- * (its output still goes to output_device), with no accelerator a plain call on cpu. Batches
- * smaller than the device count use fewer replicas, and a plan may leave devices out, the first as
- * well. Parameter paths are the module's own.
+/* torch.nn.DataParallel: scatter, replicate, apply, gather onto output_device. The module is moved
+ * to device_ids[0]. For several devices, its tensors must lie on cpu or on one other device before
+ * (else EK_E_INVALID names one). With one device it is a plain call there, whose output still goes
+ * to output_device; without accelerators, a plain call on cpu. Small batches use fewer replicas,
+ * and a plan may leave out any device, the first too. Parameter paths are the wrapped module's.
  *
- * Parameters move into one slab per dtype; handles stay valid, so that optimizers may be made
- * before or after. Only what was written is sent to the replicas again: whoever writes to
- * parameters or buffers by other means than the library's says so with ek_tensor_touch.
+ * Parameters move into one slab per dtype. Handles stay valid, so that optimizers may be made
+ * before or after. Replicas are sent only what was written since: after writing to a parameter or
+ * buffer yourself, call ek_tensor_touch.
  *
- * A wrapper of any kind is for one thread at a time. While a thread calls it, trains it
- * (ek_train_step) or steps its shared state, other threads' calls are EK_E_STATE ("... is in a call
- * on another thread ..."), and nothing of it has changed. */
+ * A wrapper of any kind is for one thread at a time. While one thread calls it, trains it
+ * (ek_train_step) or steps its sharded state, calls of other threads are EK_E_STATE ("... is in a
+ * call on another thread ...") and change nothing. */
 EK_API ek_module *ek_data_parallel_with(ek_data_parallel_options options);
 #define ek_data_parallel(...) \
     ek_data_parallel_with(EK_OPTIONS_1(ek_data_parallel_options, module, __VA_ARGS__))
 
-/* The wrapped module of a data-parallel wrapper of any kind; EK_E_INVALID for other modules. */
+/* The wrapped module of a data-parallel wrapper of any kind (borrowed); NULL with EK_E_INVALID for
+ * other modules. */
 EK_API ek_module *ek_data_parallel_module(ek_module *data_parallel);
 
-/* What a wrapper has sent to its replicas so far. */
+/* What a wrapper has sent to its replicas so far; bytes are summed over devices. */
 typedef struct ek_data_parallel_stats {
-    uint64_t forwards;             /* that replicated: not those of device 0 alone */
-    uint64_t parameter_broadcasts; /* times that parameters were sent: at most one per forward */
-    uint64_t parameter_nbytes;     /* over all devices */
-    uint64_t buffer_nbytes;        /* over all devices */
-    uint64_t shared_nbytes;        /* of divided parameters, after steps, over all devices */
+    uint64_t forwards;             /* forwards that replicated; those on device 0 alone do not */
+    uint64_t parameter_broadcasts; /* how often parameters were sent: at most once per forward */
+    uint64_t parameter_nbytes;
+    uint64_t buffer_nbytes;
+    uint64_t shared_nbytes; /* bytes of sharded parameters that were sent after steps */
 } ek_data_parallel_stats;
 /* EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int ek_data_parallel_get_stats(ek_module *data_parallel, ek_data_parallel_stats *stats);
 
-/* The plans so far of a wrapper (of its criterion none: targets are cut as outputs are) as text for
- * .plan (evenkeel/plan.h). Writes at most `room` bytes with the NUL and returns the length that the
- * text has, as snprintf does; EK_E_INVALID for a module that is no data-parallel wrapper. */
+/* The plans of a wrapper so far, as text for .plan (evenkeel/plan.h). A criterion has none, because
+ * targets are cut as outputs are. Writes at most `room` bytes, the NUL included, and returns the
+ * length of the whole text, as snprintf. EK_E_INVALID for a module that is no data-parallel
+ * wrapper. */
 EK_API int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room);
-/* How many samples each device (one number per device_ids) would get of a batch now, in a call that
- * is cut; none of a batch of 0. */
+/* Writes how many samples of a batch of this size each of device_ids would get now, if the wrapper
+ * were called with it. */
 EK_API int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *sizes);
 
-/* ---- what crosses replicas ---- */
+/* ---- modules that know their replicas ---- */
 
-/* From now on each replication of this wrapper (ek_data_parallel, _model or _criterion) calls the
- * `replicated` slot of the modules that have one, on every replica, in the calling thread, before
- * any forward: first replica first, for all of its modules depth first in order of registration
- * (shared ones once), then the second's, and so on. An error there fails the forward with its
- * sentence, replica and device.
+/* Has each replication of this wrapper (ek_data_parallel, _model or _criterion) call `replicated`
+ * of all modules in all replicas that have one. The calls are made in the calling thread before any
+ * forward: for the modules of the first replica, depth first in order of registration, shared ones
+ * once; then for those of the second, and so on. An error fails the forward, with replica and
+ * device in its sentence.
  *
- * A module's ek_replication is shared by its replicas of one forward. Contexts are released when
- * all replicas have run, also after errors; what runs again in backward (ek_checkpoint) no longer
- * has them. Where the module itself runs, nothing is replicated and nothing is called: with one
- * device or a batch of device 0 alone (PyTorch makes one replica there), as the plain module of
- * ek_data_parallel_model, and as a wrapper within a replica. EK_E_INVALID for a module that is no
- * data-parallel wrapper. */
+ * The replicas of a module in one forward share one ek_replication. Its context is released when
+ * all replicas have run, also after errors; forwards that ek_checkpoint runs again in backward have
+ * none. Nothing is called if the module itself runs instead of replicas: with one device, for a
+ * batch on device 0 alone (where PyTorch makes one replica), with .plain, and in a wrapper within a
+ * replica. EK_E_INVALID for a module that is no data-parallel wrapper. */
 EK_API int ek_patch_replication_callback(ek_module *data_parallel);
 
-/* Batch normalisation (options as in ek_batch_norm2d) with the statistics of the whole batch:
- * replicas of one forward merge theirs, weighted by their number of values (Chan et al. 1983), so
- * that any chunks, fewer chunks than devices, and single samples give one device's numbers, in
- * gradients of any order too. x is (N, C), (N, C, L), (N, C, H, W) or (N, C, D, H, W). Running
- * statistics move by the whole batch's mean and unbiased variance. In evaluation, and in one
- * replica, it is plain batch normalisation. */
+/* Batch normalisation over the whole batch, with the options of ek_batch_norm2d. The replicas of
+ * one forward merge their statistics, weighted by their numbers of values (Chan et al. 1983). So
+ * results and gradients of any order are those of one device, for any chunks, single samples
+ * included. x is (N, C), (N, C, L), (N, C, H, W) or (N, C, D, H, W). Running statistics are updated
+ * by the mean and unbiased variance of the whole batch. In evaluation, and without other replicas,
+ * it is plain batch normalisation. */
 EK_API ek_module *ek_sync_batch_norm_with(ek_norm_options options);
 #define ek_sync_batch_norm(...) \
     ek_sync_batch_norm_with(EK_OPTIONS_1(ek_norm_options, features, __VA_ARGS__))
 
 /* Turns every batch normalisation in `module`, itself included, into a synchronised one with the
- * same parameters, buffers, options and mode, and returns `module`. They turn in place, so
- * that pointers to modules and tensors (an optimizer's, a wrapper's) stay valid; inputs have as
- * many dimensions as before. NULL gives the pending error. */
+ * same parameters, buffers, options and mode; returns `module`. Modules are changed in place, so
+ * that pointers to modules and tensors (an optimizer's, a wrapper's) stay valid. Inputs must have
+ * as many dimensions as before. NULL gives the pending error. */
 EK_API ek_module *ek_convert_sync_batch_norm(ek_module *module);
 
 EK_END_DECLARATIONS

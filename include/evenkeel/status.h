@@ -1,10 +1,10 @@
 /* status.h: how errors travel.
  *
- * A function that returns int returns 0 (or a non-negative result) when all is well and a negative
- * code of the table below otherwise. A function that returns a pointer returns NULL on error. The
- * full sentence (operation, shapes, device, file and line) is kept per thread: the first error
- * stays pending until it is printed, taken or cleared, and later ones are dropped, so that a chain
- * of operations needs one check at its end. Every operation given a NULL tensor returns NULL.
+ * A function that returns int returns 0 or a non-negative result on success, and a negative status
+ * of the table below on error. A function that returns a pointer returns NULL on error. The full
+ * sentence (operation, shapes, device, file and line) is kept per thread. The first error stays
+ * pending until it is printed, taken or cleared; later ones are dropped. Every operation on a NULL
+ * tensor returns NULL, so that a chain of operations needs one check, at its end.
  *
  * The library never exits, aborts or prints. Worker threads hand their errors to the caller. */
 #ifndef EVENKEEL_STATUS_H
@@ -39,19 +39,19 @@ typedef enum ek_status {
 #undef EK_STATUS_ENUM
 } ek_status;
 
-/* "EK_E_SHAPE" and "shapes do not fit"; "EK_E_UNKNOWN" and "unknown status" for other numbers.
- * Static strings. Any thread. */
+/* The name and the meaning of a status: "EK_E_SHAPE" and "shapes do not fit". "EK_E_UNKNOWN" and
+ * "unknown status" for other numbers. Static strings. Any thread. */
 EK_API const char *ek_status_name(int status);
 EK_API const char *ek_status_message(int status);
 
-/* One error, by value: what ek_error_take hands over. `message` is always terminated. */
+/* One error by value, as ek_error_take fills it. `message` is always terminated. */
 typedef struct ek_error_record {
     int status;
     char message[1024];
 } ek_error_record;
 
-/* The calling thread's pending error: its status (0: none) and its sentence ("" if none). The
- * string stays valid until the error is cleared or taken. */
+/* The calling thread's pending error: its status (0: none) and its sentence ("": none). The string
+ * is valid until the error is cleared or taken. */
 EK_API int ek_error_status(void);
 EK_API const char *ek_error_message(void);
 
@@ -61,22 +61,22 @@ EK_API void ek_error_clear(void);
 /* Moves the pending error into *record and clears it; returns its status (0: none was pending). */
 EK_API int ek_error_take(ek_error_record *record);
 
-/* Makes *record the pending error of the calling thread unless one is pending; returns its status.
- */
+/* Makes *record the pending error of the calling thread, unless one is pending. Returns the status
+ * of *record. */
 EK_API int ek_error_raise(const ek_error_record *record);
 
 /* Writes "evenkeel: <sentence>\n" to `stream` and clears the error; writes nothing if none is
  * pending. */
 EK_API void ek_print_error(FILE *stream);
 
-/* Sets the pending error unless one is pending and returns `status`. For user-written modules and
- * operations; the macro adds file and line. */
+/* Sets the pending error, unless one is pending, and returns `status`. For modules and operations
+ * of the user; the macro ek_error adds file and line. */
 EK_API int ek_error_set(int status, const char *file, int line, const char *format, ...)
     EK_PRINTF(4, 5);
 #define ek_error(status, ...) ek_error_set(status, __FILE__, __LINE__, __VA_ARGS__)
 
-/* Log lines (plans, fall-backs, warnings) go to this function, or nowhere when it is NULL
- * (default). Called from any thread, one call at a time; it may not call the library. */
+/* Sets the function that log lines (plans, fall-backs, warnings) go to; NULL (default): nowhere. It
+ * is called on any thread, one call at a time, and must not call the library. */
 typedef enum ek_log_level { EK_LOG_DEBUG, EK_LOG_INFO, EK_LOG_WARNING } ek_log_level;
 typedef void ek_log_function(ek_log_level level, const char *line, void *user);
 EK_API void ek_set_log(ek_log_function *function, void *user);

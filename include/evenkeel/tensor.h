@@ -1,9 +1,8 @@
 /* tensor.h: strided tensors.
  *
  * A tensor is a reference-counted handle: dtype, shape, strides (in elements), an offset into a
- * storage on one device, and its place in the autograd graph. Handles are not to be used by two
- * threads at the same time unless both only read. Functions that make a tensor give it to the
- * caller's scope. */
+ * storage on one device, and its place in the autograd graph. Two threads may use a handle at the
+ * same time only if both only read. Functions that make a tensor give it to the caller's scope. */
 #ifndef EVENKEEL_TENSOR_H
 #define EVENKEEL_TENSOR_H
 
@@ -26,8 +25,8 @@ static inline bool ek_dtype_is_floating(ek_dtype dtype)
     return dtype == EK_F32 || dtype == EK_F64 || dtype == EK_BF16;
 }
 
-/* Order of the elements in memory. Four-dimensional activations and weights are channels-last:
- * shape stays N, C, H, W while memory runs N, H, W, C. */
+/* Order of the elements in memory. EK_CHANNELS_LAST is for 4 dimensions, as of activations and
+ * weights: the shape stays N, C, H, W, while memory runs N, H, W, C. */
 typedef enum ek_memory_format { EK_CONTIGUOUS = 0, EK_CHANNELS_LAST = 1 } ek_memory_format;
 
 typedef struct ek_shape {
@@ -55,7 +54,7 @@ static inline ek_shape ek_scalar_shape(void)
     return shape;
 }
 
-/* The product of the sizes; INT64_MAX if it is larger. */
+/* The product of the sizes, at most INT64_MAX. */
 EK_API int64_t ek_shape_count(const ek_shape *shape);
 EK_API bool ek_shape_equal(const ek_shape *a, const ek_shape *b);
 /* Writes "[2, 3]" to `text` (at least 160 bytes); returns it. */
@@ -72,9 +71,10 @@ typedef struct ek_tensor_options {
     bool requires_grad;
 } ek_tensor_options;
 
-/* ek_empty(EK_SHAPE(2, 3), .dtype = EK_F64, .device = ek_host(1)), likewise zeros and ones. A size
- * may be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions,
- * EK_E_DEVICE, EK_E_OUT_OF_MEMORY, EK_E_DTYPE for requires_grad of a dtype that is not floating. */
+/* ek_empty(EK_SHAPE(2, 3), .dtype = EK_F64, .device = ek_host(1)); likewise ek_zeros and ek_ones. A
+ * size may be 0. Errors: EK_E_SHAPE for a negative size or more than EK_MAX_DIMS dimensions;
+ * EK_E_DEVICE; EK_E_OUT_OF_MEMORY; EK_E_DTYPE if requires_grad is set and the dtype is not
+ * floating. */
 EK_API ek_tensor *ek_empty_with(ek_tensor_options options);
 EK_API ek_tensor *ek_zeros_with(ek_tensor_options options);
 EK_API ek_tensor *ek_ones_with(ek_tensor_options options);
@@ -82,21 +82,22 @@ EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
 #define ek_empty(...) ek_empty_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 #define ek_zeros(...) ek_zeros_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 #define ek_ones(...) ek_ones_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
-/* ek_full(0.5, EK_SHAPE(2, 3), ...). EK_E_DTYPE for a fraction, or a number out of range, as an
- * integer. Beyond 2^53 a double doesn't hold every i64: ek_from_data does. */
+/* ek_full(0.5, EK_SHAPE(2, 3), ...). EK_E_DTYPE for an integer dtype that cannot hold the value.
+ * Doubles beyond 2^53 are not every i64; use ek_from_data for those. */
 #define ek_full(value, ...) \
     ek_full_with((value), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 
-/* Copies ek_shape_count(shape) elements, in row-major order, from `data` (elements of
- * options.dtype). */
+/* A tensor of ek_shape_count(shape) elements, copied from `data` in row-major order. They are of
+ * options.dtype. */
 EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options);
 #define ek_from_data(data, ...) \
     ek_from_data_with((data), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 
-/* 0, 1, ..., count - 1; rounded in a floating dtype, EK_E_DTYPE beyond an integer's range. */
+/* 0, 1, ..., count - 1. Rounded in a floating dtype; EK_E_DTYPE if an integer dtype cannot hold
+ * them. */
 EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);
 
-/* A tensor of zero dimensions; numbers as in ek_full. */
+/* A tensor of zero dimensions. The value is limited as in ek_full. */
 EK_API ek_tensor *ek_scalar(double value, ek_dtype dtype, ek_device device);
 
 /* ---- looking at tensors ---- */
@@ -106,35 +107,36 @@ EK_API ek_device ek_tensor_device(const ek_tensor *tensor);
 EK_API ek_shape ek_tensor_shape(const ek_tensor *tensor);
 EK_API ek_shape ek_tensor_strides(const ek_tensor *tensor); /* in elements */
 EK_API int ek_tensor_ndim(const ek_tensor *tensor);
-/* Size of dimension `dim`; negative counts from the end. EK_E_SHAPE if there is none. */
+/* Size of dimension `dim`; a negative one counts from the end. EK_E_SHAPE if there is none. */
 EK_API int64_t ek_tensor_size(const ek_tensor *tensor, int dim);
 EK_API int64_t ek_tensor_count(const ek_tensor *tensor);
 EK_API bool ek_tensor_is_contiguous(const ek_tensor *tensor, ek_memory_format format);
 
-/* How often the tensor's memory was written; views share it. */
+/* How often the tensor's memory was written. Views share the count. */
 EK_API uint64_t ek_tensor_version(const ek_tensor *tensor);
 
-/* The only element of a tensor, as double (which rounds an i64 beyond 2^53). Waits for the device.
- * Returns 0 or EK_E_SHAPE. */
+/* The only element of a tensor, as a double, which rounds an i64 beyond 2^53. Waits for the device.
+ * Returns 0, or EK_E_SHAPE if there are more or fewer elements. */
 EK_API int ek_item(const ek_tensor *tensor, double *value);
 
-/* Copies all elements in row-major order to `data`, room for `nbytes`. Waits for the device. */
+/* Copies all elements in row-major order to `data`; nbytes must be their size. Waits for the
+ * device. */
 EK_API int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes);
 
-/* Copies `nbytes` in row-major order from `data` into the tensor and bumps its version. */
+/* Copies all elements in row-major order from `data` and bumps the version; nbytes must be their
+ * size. */
 EK_API int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes);
 
-/* The address of the first element if the CPU can read it (cpu and host devices), else NULL
- * without an error. Valid as long as the tensor is; a caller who writes there calls
- * ek_tensor_touch. */
+/* The address of the first element if the CPU can read it (cpu and host devices), else NULL without
+ * an error. Valid as long as the tensor. After a write there call ek_tensor_touch. */
 EK_API void *ek_tensor_data(const ek_tensor *tensor);
 
-/* Says that the caller wrote to the tensor's memory. */
+/* Tells the library that the caller has written to the tensor's memory. */
 EK_API void ek_tensor_touch(ek_tensor *tensor);
 
-/* Writes dtype, shape, device and the elements to `stream`: rows in brackets, long ones over
- * several lines, and of tensors of more than 1000 elements the first and last 3 along each
- * dimension. NULL is written as such. Returns EK_E_IO if the stream does not take it. */
+/* Writes dtype, shape, device and elements to `stream`. Rows are in brackets; long ones take
+ * several lines. If there are more than 1000 elements, only the first and last 3 along each
+ * dimension are written. A NULL tensor is written as NULL. Returns EK_E_IO if the stream fails. */
 EK_API int ek_tensor_print(const ek_tensor *tensor, FILE *stream);
 
 EK_END_DECLARATIONS

@@ -1,14 +1,14 @@
 /* allocator.c: a caching allocator per device, and the ledger.
  *
- * A released block is kept and given out again for a request of exactly its (rounded) size:
- * training steps ask for the same sizes again and again, and exact fit keeps the ledger exact.
- * Blocks are dropped, oldest first, when a request would exceed the capacity, when the system has
- * no more, and, of the host's memory, when more is cached than was ever in use.
+ * A released block is cached and given out again for a request of exactly its rounded size.
+ * Training steps ask for the same sizes again and again, and exact fit keeps the ledger exact.
+ * Cached blocks are dropped, oldest first, if a request would exceed the capacity, if the system
+ * has no memory left, and, for memory of the host, if more is cached than was ever in use.
  *
- * A block stays with the queue that it was asked for: one of EK_QUEUE_COMPUTE is free in that
- * queue's order as it is; one of another keeps a mark of where EK_QUEUE_COMPUTE was when the block
- * was given back, which the other queue waits for when it is taken again. What the system gives is
- * free for all. */
+ * A block stays with the stream that it was asked for. A block of EK_QUEUE_COMPUTE can be used
+ * again at once, in that stream's order. A block of another stream keeps an event that was recorded
+ * in EK_QUEUE_COMPUTE when the block was released; the other stream waits for the event when the
+ * block is given out again. A block that comes from the system has nothing to wait for. */
 #include "core/allocator.h"
 
 #include <pthread.h>
@@ -28,19 +28,19 @@ typedef struct ek_block {
     void *pointer;
     size_t nbytes;
     ek_queue queue;
-    ek_mark *mark; /* of EK_QUEUE_COMPUTE; for other queues' */
+    ek_mark *mark; /* where EK_QUEUE_COMPUTE was at the release; NULL for blocks of that stream */
 } ek_block;
 
 enum { ALIGNMENT = 64, BUCKETS = 256 };
-/* Cached bytes of the host that are never worth dropping. */
+/* So much cached memory of the host is never worth dropping. */
 static const uint64_t cache_floor = (uint64_t)64 << 20;
 
-/* Blocks of one device: cached ones by size, and the ledger. All guarded by `lock`. */
+/* The allocator of one device. `lock` guards all members. */
 struct ek_allocator {
     pthread_mutex_t lock;
     struct ek_block *buckets[BUCKETS]; /* cached blocks by hash of their size */
     struct ek_block *oldest, *newest;  /* the same blocks by time of their release */
-    struct ek_block *spare;            /* records that describe no block now */
+    struct ek_block *spare;            /* unused ek_block records */
     ek_memory_stats stats;
     struct ek_memory_watch *watches;
 };
@@ -55,7 +55,7 @@ static unsigned allocator_bucket(size_t nbytes)
     return (unsigned)((nbytes / ALIGNMENT * UINT64_C(0x9E3779B97F4A7C15)) >> 56);
 }
 
-/* ---- cached blocks: `lock` is held ---- */
+/* ---- cached blocks: the allocator's lock is held ---- */
 
 static void allocator_unlink_block(struct ek_allocator *a, ek_block *block)
 {
@@ -106,8 +106,8 @@ static void allocator_drop_until(ek_dev *dev, uint64_t cached_nbytes)
         allocator_drop_oldest(dev);
 }
 
-/* Other devices' memory is given back only if it is short: that waits for the device, and exact
- * fit can need more than was ever in use at once, so that it would be taken again in every step. */
+/* The cache of a GPU has no limit: giving memory back waits for the device. Exact fit can need more
+ * than was ever in use at once, so that a limit would have every step ask the system again. */
 static uint64_t allocator_most_cached(const ek_dev *dev)
 {
     uint64_t peak = dev->allocator->stats.peak;
@@ -240,7 +240,7 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
 
     if (!pointer)
         return;
-    if (ek_forked()) { /* the ledger is not to be looked into */
+    if (ek_forked()) { /* a thread of the parent may have been changing the ledger */
         if (dev->backend->host_memory)
             dev->backend->memory_free(dev, pointer, rounded);
         return;
@@ -269,7 +269,7 @@ void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
         *(a->newest ? &a->newest->newer : &a->oldest) = block;
         a->newest = block;
         allocator_drop_until(dev, allocator_most_cached(dev));
-    } else { /* no memory even for the record: don't cache */
+    } else { /* without a record the block cannot be cached */
         allocator_give_back(dev, pointer, rounded, mark);
     }
     ek_trace_memory(dev, stats);
@@ -329,7 +329,7 @@ void ek_memory_watch_end(ek_memory_watch *watch)
     pthread_mutex_unlock(&dev->allocator->lock);
 }
 
-/* ---- the registry's ---- */
+/* ---- for the registry, core/device.c ---- */
 
 int ek_allocator_open(ek_dev *dev)
 {

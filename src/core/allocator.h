@@ -1,70 +1,73 @@
-/* allocator.h: memory of devices, and the ledger of what it is used for. */
+/* allocator.h: memory of devices, and the ledger that counts it by category. */
 #ifndef EK_CORE_ALLOCATOR_H
 #define EK_CORE_ALLOCATOR_H
 
 #include "core/backend.h"
 
-/* Memory of a device, aligned to 64 bytes, counted under `category`, to be used by work of
- * EK_QUEUE_COMPUTE. nbytes 0 gives a valid pointer. On EK_E_OUT_OF_MEMORY the sentence names
- * device, request, what is in use by category, and capacity; nothing has changed and smaller
- * requests may succeed. Any thread. */
+/* Allocates nbytes on a device, aligned to 64 bytes and counted under `category`, for work of
+ * EK_QUEUE_COMPUTE. nbytes 0 gives a valid pointer. On EK_E_OUT_OF_MEMORY the sentence names the
+ * device, the request, what is in use by category, and the capacity; nothing has changed, and
+ * smaller requests may succeed. Any thread. */
 int ek_dev_alloc(ek_dev *dev, size_t nbytes, ek_memory_category category, void **pointer);
 void ek_dev_free(ek_dev *dev, void *pointer, size_t nbytes, ek_memory_category category);
 
-/* The same for memory that work of `queue` uses first: what is issued there from now on finds it
- * free, and need not wait for all that was issued elsewhere. It is given back to the same queue, by
- * then EK_QUEUE_COMPUTE comes after all its uses (ek_dev_await). *mark is the caller's for as long
- * as he has the memory (backend.h); of EK_QUEUE_COMPUTE, NULL. */
+/* The same for memory that `queue` uses first: work issued there from now on may use it, without a
+ * wait for all other streams. ek_dev_free_for takes the same queue, once EK_QUEUE_COMPUTE comes
+ * after all uses of the memory (ek_dev_await). *mark is an event that goes with the memory: the
+ * caller may record it anew and hands it back with the memory. It is NULL for EK_QUEUE_COMPUTE. */
 int ek_dev_alloc_for(ek_dev *dev, ek_queue queue, size_t nbytes, ek_memory_category category,
                      void **pointer, ek_mark **mark);
 void ek_dev_free_for(ek_dev *dev, ek_queue queue, void *pointer, size_t nbytes,
                      ek_memory_category category, ek_mark *mark);
 
-/* Counts nbytes that are in use under another category. */
+/* Moves nbytes that are in use from one category to another. */
 void ek_dev_recategorise(ek_dev *dev, size_t nbytes, ek_memory_category from,
                          ek_memory_category to);
 
-/* A peak of one's own, beside the public one: any number of watches at a time. Any thread. */
+/* A private peak, beside the public one. Any number of watches may run at a time. The caller owns
+ * the struct, which is linked until ek_memory_watch_end. Any thread. */
 typedef struct ek_memory_watch {
-    ek_dev *dev;   /* NULL: it has ended, as it does when the device is closed */
-    uint64_t peak; /* to be read while the ledger is held */
+    ek_dev *dev;   /* NULL once the watch has ended or the device is closed */
+    uint64_t peak; /* guarded by the allocator's lock (ek_ledger_hold) */
     struct ek_memory_watch *next;
 } ek_memory_watch;
-void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch); /* the peak is what is in use */
-/* The peak so far; a new one begins. */
+/* Begins a watch whose peak is what is in use now. */
+void ek_memory_watch_begin(ek_dev *dev, ek_memory_watch *watch);
+/* Returns the peak so far, and starts a new one at what is in use now. */
 uint64_t ek_memory_watch_restart(ek_memory_watch *watch);
 void ek_memory_watch_end(ek_memory_watch *watch);
 
-/* The device's peaks become those of `before` again, as if what came since had not happened, or
- * what is in use now if that is more. Any thread. */
+/* Sets the device's peaks back to those of `before`, or to what is in use now if that is more. Any
+ * thread. */
 void ek_dev_restore_peak(ek_dev *dev, const ek_memory_stats *before);
 
-/* The ledger as it is now. Any thread. */
+/* Copies the ledger. Any thread. */
 void ek_ledger_read(ek_dev *dev, ek_memory_stats *stats);
 
-/* Holds all changes of the device's memory off until ek_ledger_release, and returns the ledger.
- * Whoever holds one allocates nothing. What the tracer's `memory` is told (trace.h) is told while
- * it is held. */
+/* Locks the device's allocator until ek_ledger_release and returns its ledger (borrowed). The
+ * caller must not allocate on the device meanwhile. The tracer's `memory` (trace.h) is called with
+ * this lock held. */
 const ek_memory_stats *ek_ledger_hold(ek_dev *dev);
 void ek_ledger_release(ek_dev *dev);
 
-/* The peaks become what is in use now. */
+/* Sets the peaks to what is in use now. */
 void ek_ledger_reset_peak(ek_dev *dev);
 
-/* 0: without. False, and all stays, if more is in use: *in_use says how much. */
+/* Sets the capacity; 0 means none. Returns false and changes nothing if more than nbytes is in use.
+ * *in_use becomes what is in use either way. */
 bool ek_ledger_set_capacity(ek_dev *dev, uint64_t nbytes, uint64_t *in_use);
 
-/* For the registry. */
+/* For the registry, core/device.c. ek_dev_trim gives all cached blocks back to the system. */
 int ek_allocator_open(ek_dev *dev);
 void ek_allocator_close(ek_dev *dev);
 void ek_dev_trim(ek_dev *dev);
 
-/* Blocks are cached. For backends, from their memory_alloc. */
+/* True if blocks are cached. For memory_alloc of backends, where the allocator's lock is held. */
 bool ek_dev_has_cached(const ek_dev *dev);
 
-/* Gives the cached blocks back: 1 if there were some, 0 if none, and -1 if a thread is in
- * the device's allocator and nothing was done. For backends whose devices share memory, from their
- * memory_alloc. */
+/* Gives the cached blocks back to the system. Returns 1 if there were some, 0 if there were none,
+ * and -1 if another thread holds the allocator's lock, in which case nothing was done. For
+ * memory_alloc of backends whose devices share memory. */
 int ek_dev_trim_if_free(ek_dev *dev);
 
 #endif

@@ -1,5 +1,4 @@
-/* bits.h: floats and their bits; bf16. In the common subset of C11 and C++17, for device code too.
- */
+/* bits.h: the bits of floats, and bf16. Valid as C11, C++17 and CUDA device code. */
 #ifndef EK_CORE_BITS_H
 #define EK_CORE_BITS_H
 
@@ -28,7 +27,7 @@ EK_FORMULA float ek_float_of(uint32_t bits)
     return x;
 }
 
-/* bf16 is the upper half of an f32; rounds to nearest even, NaN becomes a quiet NaN. */
+/* bf16 is the upper half of an f32. Conversion rounds to nearest even; NaN becomes a quiet NaN. */
 EK_FORMULA float ek_float_of_bf16(uint16_t bits)
 {
     return ek_float_of((uint32_t)bits << 16);

@@ -1,4 +1,4 @@
-/* device.c: the registry: which devices there are, opened with their first use. */
+/* device.c: the registry of devices, which are opened with their first use. */
 #include "core/device.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 enum { KINDS = 3 };
 static const char *const kind_names[KINDS] = {"cpu", "host", "cuda"};
 
-/* Guards opening and closing; reading an opened entry takes no lock. */
+/* registry_lock guards opening and closing. Reading an entry that is open takes no lock. */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(ek_dev *) registry[KINDS][EK_MAX_DEVICES];
 
@@ -93,7 +93,7 @@ static ek_dev *open_device(const ek_backend *backend, ek_device device)
     return dev;
 }
 
-/* How there might be more devices. */
+/* The end of a sentence that says how to get more devices. */
 static const char *device_hint(ek_device_kind kind, const ek_backend *backend)
 {
     if (kind == EK_HOST)
@@ -104,7 +104,7 @@ static const char *device_hint(ek_device_kind kind, const ek_backend *backend)
                    : " (this build has no CUDA backend)";
 }
 
-/* Why there are no devices of a kind; NULL if there are some, or nothing is known. */
+/* The reason why there are no devices of a kind; NULL if there are some or none is known. */
 static const char *device_why_none(const ek_backend *backend)
 {
     return backend && backend->why_none ? backend->why_none() : NULL;
@@ -143,7 +143,8 @@ ek_dev *ek_dev_get(ek_device device)
     return dev;
 }
 
-/* What went wrong late, on a device that is about to close, is logged: the close goes on. */
+/* Waits for the device's work and has it give its workspaces back. An error of that work is logged,
+ * because the device is closed all the same. */
 static void device_quiesce(ek_dev *dev)
 {
     ek_error_record before, late;
@@ -167,8 +168,8 @@ static int device_check_idle(ek_dev *dev)
                   : 0;
 }
 
-/* Closes what is open of a kind. A device that still holds memory stays, and is named in an error.
- */
+/* Closes all open devices of a kind. A device that still holds memory stays open and is named in an
+ * error. registry_lock is held. */
 static int device_close_kind(int kind)
 {
     int rc = 0;
@@ -191,7 +192,7 @@ static int device_close_kind(int kind)
     return rc;
 }
 
-/* A worker can't wait for itself to end. */
+/* Fails on a worker, because a worker cannot wait for its own end. */
 static int device_check_not_worker(const char *what)
 {
     EK_TRY(ek_fork_check());
@@ -211,7 +212,8 @@ static int device_configure_host(const char *specification, bool keep)
     return 0;
 }
 
-/* Closes the devices of a kind, all or none, and lets `configure` replace them. */
+/* Closes the devices of a kind and has `configure` replace them. Closes none if one still holds
+ * memory. */
 static int device_configure_devices(ek_device_kind kind, const char *specification,
                                     int (*configure)(const char *specification, bool keep))
 {
@@ -261,7 +263,7 @@ int ek_synchronize(ek_device device)
 int ek_shutdown(void)
 {
     if (ek_forked())
-        return 0; /* there is nothing to end, and nothing that anybody waits for */
+        return 0; /* a child has no threads to join */
     EK_TRY(device_check_not_worker("ek_shutdown"));
     ek_thread_clear();
     ek_workers_join();

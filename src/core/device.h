@@ -1,4 +1,4 @@
-/* device.h: the registry of logical devices, and all that can be done with one of them. */
+/* device.h: the registry of logical devices. */
 #ifndef EK_CORE_DEVICE_H
 #define EK_CORE_DEVICE_H
 
@@ -8,18 +8,21 @@
 #include "core/backend.h"
 #include "core/stream.h"
 
-/* The entry of a device; NULL with EK_E_DEVICE when there is none. Any thread. */
+/* Returns the device, opened if need be (borrowed); NULL with EK_E_DEVICE if there is none. Any
+ * thread. */
 ek_dev *ek_dev_get(ek_device device);
 
-/* Refuses what ek_devices and ek_device_list_of return when they fail; an empty list is well. */
+/* Fails for a list of negative count, which ek_devices and ek_device_list_of return on an error,
+ * and for one that is too long. An empty list is fine. */
 int ek_device_list_check(const char *what, const ek_device_list *list);
 
-/* How long it has worked: the wall time of parts on it, without their waiting (part.h), or by a
- * clock of its own the time of replicas' forwards that are over (from the first call on, and of few
- * between two calls). Doesn't wait. Any thread. */
+/* How long the device has worked: the wall time of parts on it without their waiting (part.h), or,
+ * if the device has a clock, the time of the replicas' forwards that it has finished. The device's
+ * clock counts from the first call of this function on, and only a few forwards between two calls.
+ * Doesn't wait. Any thread. */
 uint64_t ek_dev_busy_ns(ek_dev *dev);
 
-/* Fills with zero bytes, in order with the device's other work. */
+/* Fills with zero bytes, in order with the device's work. */
 int ek_dev_zero(ek_dev *dev, void *data, size_t nbytes);
 
 #endif

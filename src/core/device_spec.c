@@ -17,7 +17,7 @@ const char *ek_spec_skip_space(const char *at)
     return at;
 }
 
-/* A number of digits with a decimal point; NAN if none stands there. */
+/* Reads a number of digits and at most one decimal point; NAN if there is none at `at`. */
 static double spec_read_number(const char *at, char **end)
 {
     if (!ek_is_digit(*at) && *at != '.')
@@ -136,7 +136,7 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec)
     if (!ek_is_digit(*at))
         return spec_fault(text, at, "a count or a capacity");
     long count = strtol(at, &end, 10);
-    if (!*ek_spec_skip_space(end)) { /* a bare count */
+    if (!*ek_spec_skip_space(end)) { /* the text is a count alone */
         EK_TRY(spec_append(text, at, &result, count, 0, 1.0));
         *spec = result;
         return 0;
@@ -167,7 +167,7 @@ int ek_device_spec_parse(const char *text, ek_device_spec *spec)
     return 0;
 }
 
-/* ---- the host's specification ---- */
+/* ---- the configuration of host devices ---- */
 
 static pthread_mutex_t spec_lock = PTHREAD_MUTEX_INITIALIZER;
 EK_FORK_SAFE(spec_lock);

@@ -1,11 +1,11 @@
-/* device_spec.h: the grammar of EVENKEEL_HOST_DEVICES, and the parts that EVENKEEL_CUDA_DEVICES is
- * made of too. */
+/* device_spec.h: the grammar of EVENKEEL_HOST_DEVICES, and its parts, which the grammar of
+ * EVENKEEL_CUDA_DEVICES uses too. */
 #ifndef EK_CORE_DEVICE_SPEC_H
 #define EK_CORE_DEVICE_SPEC_H
 
 #include "evenkeel/device.h"
 
-/* A slower device would sleep for hours where a fast one works for seconds. */
+/* The lowest speed: a slower device would sleep for hours while a fast one works for seconds. */
 #define EK_LEAST_SPEED 0.001
 
 typedef struct ek_device_spec {
@@ -16,26 +16,27 @@ typedef struct ek_device_spec {
     } devices[EK_MAX_DEVICES];
 } ek_device_spec;
 
-/* A bare count, or a comma-separated list of `[count x] capacity [@speed]`. Returns 0, or
+/* Parses a count, or a comma-separated list of `[count x] capacity [@speed]`. Returns 0, or
  * EK_E_INVALID with the position and what would be right. */
 int ek_device_spec_parse(const char *text, ek_device_spec *spec);
 
-/* ---- parts: `at` stands in the list `text` ---- */
+/* ---- parts of the grammar: `at` points into the list `text` ---- */
 
 const char *ek_spec_skip_space(const char *at);
-/* "3 x": moves *at past it; 1 if there is none. */
+/* Reads a repeat count such as "3 x" and moves *at past it. Returns 1 if there is none. */
 long ek_spec_repeat(const char **at);
-/* A size with an optional K, M, G or T (and an optional B or iB behind it); moves *at past it. */
+/* Reads a size with an optional K, M, G or T, and an optional B or iB after it; moves *at past it.
+ * Returns false if there is none. */
 bool ek_spec_size(const char **at, uint64_t *nbytes);
-/* EK_E_INVALID: "wanted" at this place, and what a list looks like. */
+/* Sets EK_E_INVALID: what is wanted at this position, and the grammar of the list. */
 int ek_spec_fault(const char *text, const char *at, const char *wanted, const char *grammar);
-/* EK_E_INVALID if `count` more devices than `before` are too many. */
+/* EK_E_INVALID if `count` is below 1, or too many after the `before` devices so far. */
 int ek_spec_check_count(const char *text, const char *at, long count, int before);
 
-/* ---- the host's ---- */
+/* ---- the configuration of host devices ---- */
 
-/* What the host devices are to be: configured, from the environment, or the default; `spec` is
- * filled on success. Any thread. */
+/* The host devices to make: as configured, from the environment, or the default. `spec` is filled
+ * on success. Any thread. */
 int ek_host_spec(ek_device_spec *spec);
 
 /* Makes `spec` the answer of ek_host_spec from now on. */

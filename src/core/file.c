@@ -1,5 +1,4 @@
-/* file.c: the one way in which the library opens files, and writing beside a file's place, then
- * taking it. */
+/* file.c: opening files, and replacing them whole. All of the library's files are opened here. */
 
 #include "core/file.h"
 
@@ -31,7 +30,7 @@ int ek_open(const char *path, int flags)
     return descriptor;
 }
 
-/* ENXIO is what opening a socket gives. */
+/* The error for files that are not regular. Opening a socket gives ENXIO, which means the same. */
 static int file_fail_kind(const char *what, const char *path)
 {
     return EK_FAIL(EK_E_IO, "%s: cannot open %.500s: it is no regular file", what, path);
@@ -54,7 +53,7 @@ static int file_check_kind(int descriptor, const char *what, const char *path, s
 
 int ek_file_open(const char *what, const char *path, size_t *nbytes)
 {
-    /* Without O_NONBLOCK the opening of a pipe waits for its writer. */
+    /* Without O_NONBLOCK, opening a pipe would wait for its writer. */
     int descriptor = ek_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (descriptor < 0)
         return errno == ENXIO ? file_fail_kind(what, path) : ek_file_fail(what, "open", path);
@@ -76,7 +75,7 @@ int ek_file_write(const ek_file *file, const void *data, size_t nbytes)
 {
     const char *at = data;
     while (nbytes > 0) {
-        size_t most = (size_t)1 << 30; /* the system takes less than 2 GiB at once */
+        size_t most = (size_t)1 << 30; /* write(2) takes less than 2 GiB at once */
         ssize_t written = write(file->descriptor, at, nbytes < most ? nbytes : most);
         if (written < 0 && errno == EINTR)
             continue;
@@ -90,7 +89,7 @@ int ek_file_write(const ek_file *file, const void *data, size_t nbytes)
     return 0;
 }
 
-/* File systems over a network may be interrupted. */
+/* fsync(2), repeated if it is interrupted, as it may be on network file systems. */
 static int file_synchronise(int descriptor)
 {
     int rc = -1;
@@ -102,18 +101,18 @@ static int file_synchronise(int descriptor)
 
 /* ---- the file while it is written ---- */
 
-/* Without a name where the file system can do that: whoever is killed leaves nothing behind. It
- * gets one, `name`, for the moment before it takes its place. */
+/* A temporary file. It has no name if the file system can do that: then a process that is killed
+ * leaves nothing behind. Such a file gets a name just before it is renamed to `path`. */
 typedef struct temporary {
     const char *what, *path;
     const char *directory; /* ends in a slash, or is empty */
-    char *name;            /* malloc's; NULL: it has none */
+    char *name;            /* owned; NULL: the file has no name */
     int descriptor;
 } temporary;
 
 enum { NAME_TRIES = 1000 };
 
-/* The name of the next try. EEXIST ends with another. */
+/* Makes up a name. If it is taken (EEXIST), the caller tries the next number. */
 static void temporary_name(char *name, size_t room, const char *directory, int number)
 {
     struct timespec now;
@@ -122,8 +121,8 @@ static void temporary_name(char *name, size_t room, const char *directory, int n
              (unsigned long)now.tv_nsec, number);
 }
 
-/* Calls `give(t, name)` with new names until it returns 0, and keeps the name, or until it fails
- * for another reason than that the name is taken: -1 with errno. */
+/* Calls give(t, name) with new names as long as names are taken. Keeps the name for which it
+ * returns 0. Returns -1 with errno if it fails for another reason. */
 static int temporary_with_new_name(temporary *t, int (*give)(temporary *t, const char *name))
 {
     size_t room = strlen(t->directory) + 80;
@@ -148,14 +147,15 @@ static int temporary_open_named(temporary *t, const char *name)
     return t->descriptor < 0 ? -1 : 0;
 }
 
-/* Where the system shows open files as /proc/self/fd. */
+/* The path under which the system shows an open file. */
 static char *file_descriptor_path(int descriptor, char text[32])
 {
     snprintf(text, 32, "/proc/self/fd/%d", descriptor);
     return text;
 }
 
-/* -1 if there can be none, or where it could not be named afterwards. */
+/* Opens a file without a name. Returns -1 if the system has none, or if it could not be named later
+ * because /proc is missing. */
 static int temporary_open_nameless(const char *directory)
 {
     char link[32];
@@ -187,16 +187,17 @@ static int temporary_link(temporary *t, const char *name)
                   AT_SYMLINK_FOLLOW);
 }
 
-/* Owner and group where the system lets us give files away, and permissions. */
+/* Gives a new file the permissions of the old one, and its owner and group if the system allows
+ * that. */
 static int temporary_make_alike(int descriptor, const struct stat *old)
 {
     if (fchown(descriptor, old->st_uid, old->st_gid) < 0 &&
         fchown(descriptor, (uid_t)-1, old->st_gid) < 0)
-        errno = 0; /* it stays ours */
+        errno = 0; /* the file stays the caller's */
     return fchmod(descriptor, old->st_mode & 0777);
 }
 
-/* If links are forbidden: to a file with a name. */
+/* Copies a nameless file to one with a name, because the system forbids to link it. */
 static int temporary_copy_to_named(temporary *t)
 {
     enum { CHUNK = 1 << 16 };
@@ -225,7 +226,7 @@ static int temporary_copy_to_named(temporary *t)
     return status;
 }
 
-/* Gives it a name and, by that, its place. */
+/* Gives the file a name if it has none, and renames it to `path`. */
 static int temporary_take_place(temporary *t)
 {
     if (!t->name && temporary_with_new_name(t, temporary_link) < 0)
@@ -233,8 +234,8 @@ static int temporary_take_place(temporary *t)
     return rename(t->name, t->path) < 0 ? file_fail_write(t->what, t->path) : 0;
 }
 
-/* A file that is there already has to be a plain one that could be written itself: what is
- * protected is not replaced. */
+/* An old file must be a regular one that the caller may write, because a protected file must not be
+ * replaced. */
 static int file_check_old(const char *what, const char *path, bool *there, struct stat *old)
 {
     *there = stat(path, old) == 0;
@@ -249,7 +250,7 @@ static int file_check_old(const char *what, const char *path, bool *there, struc
     return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) < 0 ? file_fail_write(what, path) : 0;
 }
 
-/* Some file systems cannot synchronise directories. */
+/* Synchronises a directory. Some file systems cannot (EINVAL, ENOTSUP), which is no error. */
 static int file_synchronise_directory(int directory, const char *what, const char *path)
 {
     if (file_synchronise(directory) == 0 || errno == EINVAL || errno == ENOTSUP)
@@ -258,7 +259,7 @@ static int file_synchronise_directory(int directory, const char *what, const cha
                    path, strerror(errno));
 }
 
-/* The bytes before the last slash and the slash itself; the caller frees. */
+/* The path up to and including its last slash; owned by the caller, NULL without memory. */
 static char *file_directory_of(const char *path)
 {
     char *directory = ek_strdup(path);
@@ -268,7 +269,7 @@ static char *file_directory_of(const char *path)
     return directory;
 }
 
-/* Writes all, so that it outlasts a loss of power. */
+/* Writes the file and synchronises it, so that it survives a loss of power. */
 static int file_fill(temporary *t, int (*write)(const ek_file *file, void *user), void *user,
                      const struct stat *old)
 {
@@ -286,7 +287,7 @@ static int file_replace(temporary *t, int (*write)(const ek_file *file, void *us
     int status = file_fill(t, write, user, old);
     if (status >= 0)
         status = temporary_take_place(t);
-    close(t->descriptor); /* all errors of writing were fsync's */
+    close(t->descriptor); /* fsync has reported all errors of writing */
     if (status < 0 && t->name)
         unlink(t->name);
     return status;
@@ -333,7 +334,7 @@ static int file_write_text(const ek_file *file, void *user)
         return status;
     }
     int status = text->write(stream, text->user);
-    errno = errno ? errno : EIO; /* of what was written before */
+    errno = errno ? errno : EIO; /* errno of the stream's failed write, if it set one */
     bool failed = ferror(stream) || fflush(stream) != 0;
     if (failed && status >= 0)
         status = file_fail_write(file->what, file->path);

@@ -1,10 +1,10 @@
 /* file.h: opening files, and writing them whole or not at all.
  *
- * A file is written in the directory of its place, without a name where the file system can do that
- * (else under another one, ".evenkeel-*.tmp"), synchronised, and then renamed: whoever reads sees
- * the old file or the new one, also after the power has failed. A process that is killed leaves
- * nothing, or, where files cannot be nameless or within the moment of renaming, its temporary.
- * Errors are EK_E_IO with the system's reason; `what` begins their sentences. */
+ * A file is first written as a temporary one in the same directory, then synchronised, then
+ * renamed. So a reader sees the old file or the new one, also after a loss of power. The temporary
+ * file has no name if the file system can do that, else a name ".evenkeel-*.tmp". A process that is
+ * killed leaves the temporary file behind only if it has a name at that moment. Errors are EK_E_IO
+ * with the system's reason; `what` begins their sentences. */
 #ifndef EK_CORE_FILE_H
 #define EK_CORE_FILE_H
 
@@ -13,16 +13,16 @@
 
 /* ---- opening ---- */
 
-/* open(2), closed by exec, with permissions 0666 for what it makes; interruptions are not
- * errors. -1 with errno. */
+/* open(2) with O_CLOEXEC, repeated if interrupted; mode 0666. Returns -1 with errno on error. */
 int ek_open(const char *path, int flags);
 
-/* The descriptor of a regular file that is to be read, and its size. Directories, pipes, sockets
- * and devices are refused: some would keep their reader waiting for ever. The caller closes it. */
+/* Opens a regular file for reading; *nbytes becomes its size. Directories, pipes, sockets and
+ * devices are refused, because some would keep their reader waiting for ever. Returns the
+ * descriptor, which the caller closes, or a negative status. */
 int ek_file_open(const char *what, const char *path, size_t *nbytes);
 
-/* "<what>: cannot <verb> <path>: <the system's reason>" from errno. Returns EK_E_NO_MEMORY if that
- * is ENOMEM, else EK_E_IO. */
+/* Sets the error "<what>: cannot <verb> <path>: <the system's reason>" from errno. Returns
+ * EK_E_NO_MEMORY if errno is ENOMEM, else EK_E_IO. */
 int ek_file_fail(const char *what, const char *verb, const char *path);
 
 /* ---- writing ---- */
@@ -32,16 +32,16 @@ typedef struct ek_file {
     int descriptor;
 } ek_file;
 
-/* Writes what `write` writes. An old file has to be a regular one that the caller may write; its
- * permissions stay, and its owner where the system lets us give files away. If `write` returns
- * an error, that is the result and nothing has changed. */
+/* Replaces the file at `path` by what `write` writes. An old file has to be a regular one that the
+ * caller may write. Its permissions stay, and its owner too if the system allows that. If `write`
+ * returns an error, nothing has changed and the error is returned. */
 int ek_file_replace(const char *what, const char *path,
                     int (*write)(const ek_file *file, void *user), void *user);
 
-/* For `write`. */
+/* Writes bytes to the new file. To be called by `write`. */
 int ek_file_write(const ek_file *file, const void *data, size_t nbytes);
 
-/* The same for text; that the stream took everything is checked here. */
+/* The same for text. The stream's errors are checked here, not by `write`. */
 int ek_file_replace_text(const char *what, const char *path, int (*write)(FILE *stream, void *user),
                          void *user);
 

@@ -5,7 +5,7 @@
 
 atomic_bool ek_fork_happened;
 static atomic_bool fork_armed;
-static void (*fork_abandon)(void); /* written by a constructor alone */
+static void (*fork_abandon)(void); /* set by one constructor, constant afterwards */
 
 void ek_fork_at_child(void (*abandon)(void))
 {

@@ -1,10 +1,10 @@
-/* fork.h: children of this process.
+/* fork.h: what a child process may do.
  *
- * A child has the thread that forked and no other: no worker, no thread of an OpenMP team or of a
- * loader, and locks as they were, held by threads that it does not have. Once a device has been
- * opened, a child therefore refuses all that computes, waits or looks into what those threads may
- * have been changing: every public function that locks a mutex, waits for a thread or allocates on
- * a device asks ek_fork_check first, itself or through what it calls. */
+ * A forked child has the thread that forked and no other: no worker, no OpenMP thread, no thread of
+ * a loader. Its locks may be held by threads that it lacks. So once a device has been opened, a
+ * child refuses all that computes, waits, or reads what those threads may have been changing: every
+ * public function that locks a mutex, waits for a thread or allocates on a device calls
+ * ek_fork_check first, itself or through its callees. */
 #ifndef EK_CORE_FORK_H
 #define EK_CORE_FORK_H
 
@@ -20,18 +20,16 @@ static inline bool ek_forked(void)
     return atomic_load_explicit(&ek_fork_happened, memory_order_relaxed);
 }
 
-/* EK_E_STATE there, else 0. */
+/* Fails with EK_E_STATE if ek_forked(), else returns 0. */
 int ek_fork_check(void);
 
-/* From now on there is something that a child would not have. Any thread. */
+/* Says that a device is open, so that children from now on count as forked. Any thread. */
 void ek_fork_arm(void);
 
-/* Calls `abandon` in such a child before anything else runs there. For one constructor only. */
+/* Has `abandon` called first thing in a forked child. For one constructor only. */
 void ek_fork_at_child(void (*abandon)(void));
 
-/* These do nothing in such a child: it has one thread, and a thread that it lacks may hold the
- * lock.
- */
+/* Do nothing in a forked child: a thread that it lacks may hold the lock. It has one thread. */
 static inline void ek_lock(pthread_mutex_t *lock)
 {
     if (!ek_forked())
@@ -44,9 +42,9 @@ static inline void ek_unlock(pthread_mutex_t *lock)
         pthread_mutex_unlock(lock);
 }
 
-/* Marks a static mutex whose data children use too. fork() holds it, so that the child finds it
- * unlocked and the data consistent. No other lock may be taken under it, and nothing of the user's
- * be called. */
+/* Declares that children use a static mutex and its data too. fork() holds the mutex, so that the
+ * child finds it unlocked and the data consistent. Under it no other lock may be taken and no user
+ * code called. */
 #define EK_FORK_SAFE(lock)                                                        \
     static void lock##_before_fork(void)                                          \
     {                                                                             \
@@ -60,6 +58,6 @@ static inline void ek_unlock(pthread_mutex_t *lock)
     {                                                                             \
         pthread_atfork(lock##_before_fork, lock##_after_fork, lock##_after_fork); \
     }                                                                             \
-    struct ek_fork_safe /* for the semicolon */
+    struct ek_fork_safe /* takes the semicolon after the macro */
 
 #endif

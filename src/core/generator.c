@@ -11,20 +11,21 @@
 
 enum { SHIFTED_WORDS = 397 };
 
-/* What a generator of PyTorch starts from before anybody seeds it. */
+/* PyTorch's default seed. */
 static const uint64_t default_seed = 67280421310721u;
 
 static ek_generator default_generator; /* guarded by default_lock; left is 0 until it is seeded */
 static pthread_mutex_t default_lock = PTHREAD_MUTEX_INITIALIZER;
 EK_FORK_SAFE(default_lock);
-static uint64_t seedings = 1; /* of the default generator; guarded by default_lock */
+static uint64_t seedings = 1; /* how often that was seeded, plus 1; guarded by default_lock */
 
-/* A worker's default generator: replicas that draw side by side would get their numbers from a
- * shared one in an order that differs from run to run. Each device's is its worker's alone. */
+/* The default generator of a device's worker. Workers do not share one, because replicas that draw
+ * side by side would then get their numbers in an order that differs from run to run. No lock is
+ * needed: each is used by its device's worker alone. */
 typedef struct device_generator {
     ek_generator generator;
-    uint64_t seeding; /* the one of the default generator that this follows; 0: none yet */
-    bool loaded;      /* for the device's next worker, not left by an earlier one */
+    uint64_t seeding; /* the value of `seedings` when it was seeded; 0: not yet */
+    bool loaded;      /* restored for the device's next worker, not left by an earlier one */
 } device_generator;
 
 enum { DEVICE_KINDS = EK_CUDA + 1, DEVICE_GENERATORS = DEVICE_KINDS * EK_MAX_DEVICES };
@@ -36,11 +37,11 @@ static device_generator *generator_of_device_at(ek_device device)
     return &of_device[(int)device.kind * EK_MAX_DEVICES + device.index];
 }
 
-static _Thread_local ek_generator *stand_in; /* for the thread's default generator */
+static _Thread_local ek_generator *stand_in; /* the thread's stand-in; NULL: none */
 
 /* ---- engine ---- */
 
-/* Only the low half of the seed is used, as in PyTorch. */
+/* Seeds the words of the state. Only the low half of the seed is used, as in PyTorch. */
 static void generator_seed_words(ek_generator *generator, uint64_t seed)
 {
     uint32_t *state = generator->state;
@@ -114,7 +115,7 @@ ek_generator *ek_generator_lock(ek_generator *generator)
         return &default_generator;
     uint64_t seed = default_generator.seed, seeding = seedings;
     pthread_mutex_unlock(&default_lock);
-    if (!of_worker) { /* the device's last worker may have left one */
+    if (!of_worker) { /* an earlier worker of the device may have left its generator */
         of_worker = generator_of_device_at(dev->id);
         of_worker->seeding = of_worker->loaded ? of_worker->seeding : 0;
     }
@@ -141,7 +142,7 @@ ek_generator *ek_generator_stand_in(ek_generator *generator)
     return before;
 }
 
-/* Workers' own ones follow the seed, which stays. */
+/* Reseeds by a drawn number; `seed` stays, because workers' generators are seeded from it. */
 static void generator_reseed(ek_generator *generator)
 {
     const uint64_t seed = generator->seed;
@@ -160,7 +161,7 @@ void ek_generator_borrow(ek_generator *begin, ek_generator *meanwhile)
 {
     ek_generator *own = ek_generator_lock(NULL);
     *begin = *own;
-    if (own == &default_generator) { /* else no other thread draws from it */
+    if (own == &default_generator) { /* no other thread draws from a worker's generator */
         generator_reseed(own);
         *meanwhile = *own;
     }
@@ -193,7 +194,7 @@ void ek_generator_seed(ek_generator *generator, uint64_t seed)
 {
     generator = ek_generator_lock(generator);
     generator_seed_words(generator, seed);
-    if (generator == &default_generator) /* else the lock is not held */
+    if (generator == &default_generator) /* default_lock is held, and guards `seedings` */
         seedings++;
     ek_generator_unlock(generator);
 }
@@ -221,13 +222,13 @@ uint64_t ek_random_u64(ek_generator *generator)
 
 /* ---- state ---- */
 
-/* The blob of torch.get_rng_state: what PyTorch's generator looked like in memory long ago. */
+/* The bytes of torch.get_rng_state: the layout of an early generator of PyTorch. */
 typedef struct state_blob {
     uint64_t seed;
     int32_t left, seeded;
     uint64_t next;
     uint64_t state[EK_TWISTER_WORDS];
-    double normal_x, normal_y, normal_rho; /* only y is in use: the cached normal number */
+    double normal_x, normal_y, normal_rho; /* only normal_y is used: the cached normal number */
     int32_t normal_is_valid, padding;
     float next_float_normal;
     uint8_t is_next_float_normal_valid, end_padding[3];
@@ -270,7 +271,7 @@ int ek_generator_set_state(ek_generator *generator, const void *state, size_t nb
                        "generator_set_state: not a generator's state (left %d, next %llu)",
                        blob.left, (unsigned long long)blob.next);
     generator = ek_generator_lock(generator);
-    if (generator == &default_generator) /* else the lock is not held */
+    if (generator == &default_generator) /* default_lock is held, and guards `seedings` */
         seedings++;
     generator->seed = blob.seed;
     generator->left = (uint32_t)blob.left;
@@ -283,14 +284,14 @@ int ek_generator_set_state(ek_generator *generator, const void *state, size_t nb
     return 0;
 }
 
-/* ---- all of them ---- */
+/* ---- all generators ---- */
 
 struct ek_generators {
     ek_generator shared;
     uint64_t seedings;
     int count;
     int place[DEVICE_GENERATORS];
-    device_generator of_device[]; /* those that follow a seeding */
+    device_generator of_device[]; /* the seeded ones; place[i] is the index of entry i */
 };
 
 ek_generators *ek_generators_save(void)

@@ -6,8 +6,9 @@
 
 enum { EK_TWISTER_WORDS = 624 };
 
-/* left counts down to the next twist, next is the word drawn next: left + next is 625, except that
- * a fresh seed has left 1 and next 0. PyTorch's names, whose state blob holds both. */
+/* The state of a Mersenne Twister. `left` counts down to the next twist; `next` is the index of the
+ * next word. left + next is 625, but a fresh seed has left 1 and next 0. The names are those of
+ * PyTorch, whose saved state holds both. */
 struct ek_generator {
     uint32_t state[EK_TWISTER_WORDS];
     uint32_t left;
@@ -17,42 +18,44 @@ struct ek_generator {
     double cached_normal;
 };
 
-/* The default generator (on a worker: its device's own), locked until ek_generator_unlock.
- * `generator` not NULL is returned as it is, without a lock. */
+/* Returns `generator` if it is not NULL, without a lock. Otherwise returns the calling thread's
+ * default generator: its stand-in, or on a worker its device's generator, neither locked; else the
+ * shared one, locked until ek_generator_unlock. */
 ek_generator *ek_generator_lock(ek_generator *generator);
 void ek_generator_unlock(ek_generator *generator);
 
-/* Makes `generator` the calling thread's default one until it is called again; NULL ends that.
- * Returns the one before. For draws that are repeated: the default generator doesn't notice. */
+/* Makes `generator` (borrowed) the calling thread's default generator; NULL ends that. Returns the
+ * one set before. For draws that are to be repeated: the shared generator does not advance. */
 ek_generator *ek_generator_stand_in(ek_generator *generator);
 
-/* For draws that are repeated by stand-ins, with calls of the user's between them: `begin` becomes
- * what the calling thread's default generator is. No lock is held until it is given back: other
- * threads that share it draw from `meanwhile`, another seed, so that no two draw the same. */
+/* Takes the calling thread's default generator over for draws that stand-ins repeat while user code
+ * runs. `begin` becomes a copy of it. No lock is held until ek_generator_give_back. So that no two
+ * threads draw the same numbers, the shared generator is reseeded meanwhile, and `meanwhile`
+ * becomes a copy of that state. */
 void ek_generator_borrow(ek_generator *begin, ek_generator *meanwhile);
-/* By the same thread. The generator goes on as `end`; as it is if others have drawn from it or have
- * seeded it. */
+/* Called by the same thread. The generator goes on as `end`, unless other threads have drawn from
+ * it or seeded it: then it goes on as they left it. */
 void ek_generator_give_back(const ek_generator *end, const ek_generator *meanwhile);
 
-/* Seeds a generator that is only used as a stand-in: the words are worked out when the first number
- * is drawn from it, if ever. Until then `left` is 0. */
+/* Seeds a generator that is only used as a stand-in. Its words are computed when the first number
+ * is drawn; until then `left` is 0. */
 static inline void ek_generator_seed_late(ek_generator *generator, uint64_t seed)
 {
     generator->left = 0;
     generator->seed = seed;
 }
 
-/* The default generator and all devices' own, with what they have drawn. No work may run. NULL with
- * an error; freed with free(). */
+/* A copy of the shared default generator and of all devices' generators, freed with free(). NULL
+ * with an error. No work may run. */
 typedef struct ek_generators ek_generators;
 ek_generators *ek_generators_save(void);
 void ek_generators_restore(const ek_generators *saved);
 
-/* The same one by one, for files; no work may run. A device's own, which its worker goes on with;
- * NULL without an error if it would be seeded from the default one first. */
+/* The generator of a device, which its worker goes on with (borrowed, for files). NULL, without an
+ * error, if the worker would first seed it from the shared one. No work may run. */
 ek_generator *ek_device_generator(ek_device device);
-/* The default generator becomes `shared`; these devices go on with theirs, all others' are seeded
- * from it at their next draw. */
+/* The shared generator becomes `shared`, and that of devices[i] becomes own[i]. All other devices'
+ * are seeded from the shared one at their next draw. No work may run. */
 void ek_generators_load(const ek_generator *shared, const ek_device *devices,
                         const ek_generator *own, int count);
 
@@ -71,8 +74,8 @@ static inline double ek_generator_f64(ek_generator *generator)
     return (double)(ek_generator_u64(generator) & 0x1fffffffffffffu) * 0x1p-53;
 }
 
-/* `count` normal numbers in PyTorch's order (random_normal.c). The draws of 16 numbers and more
- * differ from those of fewer; bf16 numbers come as f32. */
+/* Draws `count` normal numbers in PyTorch's order (random_normal.c). 16 numbers or more are drawn
+ * in another way than fewer. bf16 numbers are written as f32. */
 void ek_generator_normal_f32(ek_generator *generator, float *out, int64_t count, double mean,
                              double std);
 void ek_generator_normal_f64(ek_generator *generator, double *out, int64_t count, double mean,

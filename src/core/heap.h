@@ -4,13 +4,14 @@
 
 #include <stddef.h>
 
-/* NULL sets EK_E_NO_MEMORY, with the place of the call.
- * Freed with free(). */
+/* calloc, realloc and strdup that set EK_E_NO_MEMORY, with the caller's place. Freed with
+ * free(). */
 void *ek_calloc_at(size_t count, size_t size, const char *file, int line);
 void *ek_realloc_at(void *pointer, size_t nbytes, const char *file, int line);
 char *ek_strdup_at(const char *text, const char *file, int line);
-/* Room for `count` items in an array that has room for *room: twice as many when it grows, at least
- * 8. array: the address of the pointer to it. 0, or EK_E_NO_MEMORY with both as they were. */
+/* Makes room for `count` items in an array that has room for *room. A new room is at least twice
+ * the old one and at least 8. `array` is the address of the pointer to the items. Returns 0, or
+ * EK_E_NO_MEMORY with both unchanged. */
 int ek_grow_at(void *array, size_t item_nbytes, int *room, int count, const char *file, int line);
 #define ek_grow(array, room, count) \
     ek_grow_at((array), sizeof **(array), (room), (count), __FILE__, __LINE__)

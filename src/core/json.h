@@ -1,5 +1,4 @@
-/* json.h: reading and writing JSON (RFC 8259). Nothing here allocates: no text, however long or
- * deep, needs more memory than itself. */
+/* json.h: reading and writing JSON (RFC 8259). Nothing here allocates memory. */
 #ifndef EK_CORE_JSON_H
 #define EK_CORE_JSON_H
 
@@ -19,18 +18,18 @@
  *     while ((more = ek_json_next(&reader, &key)) > 0)
  *         EK_TRY(ek_json_read(&reader, &value));      (the member's value)
  *
- * Strings are decoded where they stand, so that the text must be writable and lives as long as they
- * do. UTF-8 is checked. Repeated keys are the caller's to find. On an error the functions return -1
- * and set no pending one; `at` and `error` say what is wrong. */
+ * Strings are decoded in place: the text must be writable, and its strings live as long as it does.
+ * UTF-8 is checked. Repeated keys are not. On an error the functions return -1 and set no pending
+ * error; the reader's `at` and `error` say what is wrong. */
 
-enum { EK_JSON_DEPTH = 128 }; /* arrays and objects nest at most so deep */
+enum { EK_JSON_DEPTH = 128 }; /* how deep arrays and objects may nest */
 
 typedef struct ek_json_reader {
     char *text;
     size_t nbytes, at;
     int depth;                                /* how many arrays and objects are open */
-    unsigned char objects[EK_JSON_DEPTH / 8]; /* a bit for each: it is an object */
-    bool begun;                               /* the innermost one has elements before `at` */
+    unsigned char objects[EK_JSON_DEPTH / 8]; /* a bit per open one: 1 for an object */
+    bool begun;                               /* an element precedes `at` */
     char error[100];
 } ek_json_reader;
 
@@ -38,7 +37,7 @@ typedef enum ek_json_kind {
     EK_JSON_NULL,
     EK_JSON_BOOLEAN,
     EK_JSON_INTEGER, /* within int64_t */
-    EK_JSON_REAL,    /* all numbers with a fraction or an exponent */
+    EK_JSON_REAL,    /* numbers with a fraction or an exponent */
     EK_JSON_STRING,
     EK_JSON_ARRAY,
     EK_JSON_OBJECT
@@ -46,22 +45,22 @@ typedef enum ek_json_kind {
 
 typedef struct ek_json_value {
     ek_json_kind kind;
-    int64_t integer;  /* a boolean is 0 or 1 */
-    const char *text; /* a string, with no NUL within; or the first character of a number */
+    int64_t integer;  /* the value of an integer; 0 or 1 for a boolean */
+    const char *text; /* a string's text, which holds no NUL; a number's first character */
     size_t nbytes;    /* the length of text */
 } ek_json_value;
 
-/* Reads a value. Of an array or object it reads the bracket: its elements follow. */
+/* Reads a value. Of an array or object it reads the opening bracket only (ek_json_next). */
 int ek_json_read(ek_json_reader *reader, ek_json_value *value);
 
-/* Whether the innermost open array or object has another element: 1, and its key in an object, or
- * NULL; 0: it is closed. */
+/* Returns 1 if the innermost open array or object has another element; *key becomes its key, or
+ * NULL in an array. Returns 0 once the closing bracket has been read. */
 int ek_json_next(ek_json_reader *reader, const char **key);
 
-/* Reads over what is left of a value that has been read: all of an array or object. */
+/* Reads past the rest of a value that has been read: all elements of an array or object. */
 int ek_json_skip(ek_json_reader *reader, const ek_json_value *value);
 
-/* Nothing but space follows. */
+/* Returns 0 if only white space follows. */
 int ek_json_end(ek_json_reader *reader);
 
 /* ---- UTF-8 ---- */
@@ -70,25 +69,25 @@ bool ek_utf8_is_valid(const char *text);
 
 /* ---- writing ----
  *
- * To a stream, whose errors its owner looks for, or to memory. Commas come by themselves. Within an
- * object every value has a key; elsewhere the key is NULL. */
+ * Writes to a stream, whose errors the caller checks, or to memory. Commas are added between
+ * values. Within an object every value has a key; elsewhere the key is NULL. */
 
 typedef struct ek_json_writer {
-    FILE *stream;  /* NULL: to memory */
-    char *bytes;   /* at least as many as will be written; NULL: they are counted only */
+    FILE *stream;  /* NULL: write to `bytes` */
+    char *bytes;   /* room for all that is written; NULL: it is only counted */
     size_t nbytes; /* written so far */
-    bool indented; /* a value on each line */
-    bool in_html;  /* within a script element, which no text ends: '<' is written as \u003c */
+    bool indented; /* each value on a line of its own */
+    bool in_html;  /* '<' is written as \u003c, so that no text ends a script element */
     int depth;
-    bool begun; /* a value stands before the next one */
+    bool begun; /* the next value needs a comma before it */
 } ek_json_writer;
 
 void ek_json_begin(ek_json_writer *writer, const char *key, char bracket); /* '{' or '[' */
 void ek_json_close(ek_json_writer *writer, char bracket);                  /* '}' or ']' */
-/* "?" instead of a text that is not UTF-8. */
+/* Writes a string; "?" if the text is not UTF-8. */
 void ek_json_put_text(ek_json_writer *writer, const char *key, const char *text);
 void ek_json_put_integer(ek_json_writer *writer, const char *key, int64_t value);
-/* With so many digits; null if it is not finite. Whatever the locale. */
+/* Writes `digits` significant digits, at most 17, in any locale; null if not finite. */
 void ek_json_put_real(ek_json_writer *writer, const char *key, double value, int digits);
 
 #endif

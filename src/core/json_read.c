@@ -1,5 +1,4 @@
-/* json_read.c: nesting is one bit for each open array or object, so that reading allocates nothing.
- */
+/* json_read.c: the JSON reader. It keeps one bit for each open array or object. */
 #include <stdarg.h>
 #include <string.h>
 
@@ -25,7 +24,7 @@ static bool json_at_end(const ek_json_reader *reader)
     return reader->at == reader->nbytes;
 }
 
-/* The next byte that is no space; NUL, which stands in no JSON, at the end. */
+/* The next byte that is no white space. At the end it is NUL, which stands in no JSON text. */
 static char json_look(ek_json_reader *reader)
 {
     while (!json_at_end(reader) && memchr(" \t\r\n", reader->text[reader->at], 4))
@@ -58,8 +57,8 @@ static bool json_is_between(unsigned char byte, unsigned char low, unsigned char
     return byte >= low && byte <= high;
 }
 
-/* The bytes of the character at `text`, of which there are `nbytes`; 0 if it is none: shortest
- * forms only, no surrogates, nothing beyond U+10FFFF (Unicode, table 3-7). */
+/* The length of the UTF-8 character at `text`, where `nbytes` bytes are left; 0 if it is invalid.
+ * Valid are shortest forms, no surrogates, nothing beyond U+10FFFF (Unicode, table 3-7). */
 static size_t json_character_nbytes(const char *text, size_t nbytes)
 {
     const unsigned char *byte = (const unsigned char *)text;
@@ -86,7 +85,7 @@ bool ek_utf8_is_valid(const char *text)
     return length > 0;
 }
 
-/* Returns its length. */
+/* Writes a character as UTF-8 and returns its length. */
 static size_t json_encode(uint32_t code, char *to)
 {
     if (code < 0x80) {
@@ -103,7 +102,7 @@ static size_t json_encode(uint32_t code, char *to)
 
 /* ---- strings ---- */
 
-/* The four hexadecimal digits after "\u". */
+/* Reads the four hexadecimal digits after "\u". */
 static int json_read_unit(ek_json_reader *reader, uint32_t *unit)
 {
     *unit = 0;
@@ -119,7 +118,7 @@ static int json_read_unit(ek_json_reader *reader, uint32_t *unit)
     return 0;
 }
 
-/* What follows "\u". Two surrogates make one character. */
+/* Reads the character after "\u", which may be two surrogates. */
 static int json_read_code(ek_json_reader *reader, uint32_t *code)
 {
     uint32_t low = 0;
@@ -139,7 +138,7 @@ static int json_read_code(ek_json_reader *reader, uint32_t *code)
     return 0;
 }
 
-/* Writes what the escape after a backslash means to `to`, which the escape is longer than. */
+/* Reads the escape after a backslash and writes its character, which is shorter, to `to`. */
 static int json_read_escape(ek_json_reader *reader, char *to, size_t *nbytes)
 {
     static const char names[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
@@ -157,7 +156,8 @@ static int json_read_escape(ek_json_reader *reader, char *to, size_t *nbytes)
     return 0;
 }
 
-/* In place: no escape is shorter than what it means, and the closing quote's place is the NUL's. */
+/* Decodes a string in place: no character is longer than its escape, and the NUL replaces the
+ * quote. */
 static int json_read_string(ek_json_reader *reader, ek_json_value *value)
 {
     char *begin = reader->text + ++reader->at, *to = begin;
@@ -210,7 +210,7 @@ static bool json_accept_any(ek_json_reader *reader, const char *wanted)
     return found;
 }
 
-/* The number from `begin` to the reader's place as a whole one. */
+/* The number from `begin` to the reader's place, as an int64_t. */
 static int json_take_integer(ek_json_reader *reader, size_t begin, int64_t *integer)
 {
     bool negative = reader->text[begin] == '-';

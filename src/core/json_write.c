@@ -1,4 +1,4 @@
-/* json_write.c: a writer that keeps nothing but its depth. */
+/* json_write.c: the JSON writer. It keeps its depth and nothing else of the document. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static void json_put_character(ek_json_writer *writer, char character)
 
 /* ---- texts ---- */
 
-/* Control characters as the safetensors reference writes them. */
+/* Writes a character as an escape, as the safetensors reference does. */
 static void json_put_escaped(ek_json_writer *writer, char character)
 {
     static const char names[] = "\"\\bfnrt", meanings[] = "\"\\\b\f\n\r\t";

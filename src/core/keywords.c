@@ -1,5 +1,4 @@
-/* keywords.c: which options a call writes. The text is that of C expressions, as the preprocessor
- * writes it. */
+/* keywords.c: which options a call names. The text is what the # operator gives. */
 #include "evenkeel/base.h"
 
 #include <string.h>
@@ -27,8 +26,7 @@ static const char *keyword_skip_quoted(const char *at)
     return *at ? at + 1 : at;
 }
 
-/* The character behind a name or number. The digits of C++'s and C23's numbers may be separated by
- * single quotes, which begin no constant. */
+/* The character behind a name or number. Single quotes may separate a number's digits. */
 static const char *keyword_skip_word(const char *at)
 {
     const bool number = ek_is_digit(*at);
@@ -71,7 +69,7 @@ bool ek_keyword_is_written(const char *keywords, const char *name, int position)
     if (!keywords || !name)
         return false;
     const size_t length = strlen(name);
-    bool designated = false; /* an argument before this one has a name */
+    bool designated = false; /* an argument before this one is designated */
     const char *at = keywords;
     for (int i = 0;; i++) {
         at = keyword_skip_spaces(at);

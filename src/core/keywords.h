@@ -1,4 +1,4 @@
-/* keywords.h: what a number from EK_GIVEN (evenkeel/base.h) means. */
+/* keywords.h: resolves a number of EK_GIVEN (base.h): 0 means the default, EK_ZERO zero. */
 #ifndef EK_CORE_KEYWORDS_H
 #define EK_CORE_KEYWORDS_H
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static pthread_once_t plain_once = PTHREAD_ONCE_INIT;
-static locale_t plain; /* for the life of the process */
+static locale_t plain; /* the locale "C"; lives as long as the process */
 
 static void locale_make_plain(void)
 {
@@ -16,7 +16,7 @@ static void locale_make_plain(void)
 locale_t ek_locale_begin(void)
 {
     pthread_once(&plain_once, locale_make_plain);
-    return uselocale(plain); /* 0, for want of memory, leaves the program's */
+    return uselocale(plain); /* without memory `plain` is 0, which changes nothing */
 }
 
 void ek_locale_end(locale_t before)
@@ -31,7 +31,7 @@ bool ek_same_letters(const char *a, const char *b)
     return ek_lower(*a) == ek_lower(*b);
 }
 
-/* Has it a conversion of a real number? Flags, width and precision may stand before the letter. */
+/* True if the format converts a real number; flags, width and precision precede the letter. */
 static bool locale_formats_reals(const char *format)
 {
     for (const char *at = strchr(format, '%'); at; at = strchr(at + 1, '%')) {
@@ -50,7 +50,8 @@ static bool locale_in_word(char c)
            c == '-';
 }
 
-/* "-nan" as a word of its own loses its sign, which says nothing. */
+/* Removes the sign of each "-nan" that is a word of its own, because a NaN's sign says nothing.
+ * Returns how many characters were removed. */
 static size_t locale_drop_signs(char *text)
 {
     size_t dropped = 0;

@@ -1,7 +1,7 @@
-/* locale.h: numbers and letters that are the same in every program, whatever locale it has set.
+/* locale.h: numbers and letters that do not depend on the program's locale.
  *
- * What is read (device lists) and what is written for files, logs and sentences has decimal points,
- * and knows ASCII's letters and spaces only: a Turkish "i" is the "i" of "512MiB". */
+ * Device lists are read, and files, logs and sentences are written, with decimal points. Letters
+ * and spaces are those of ASCII: in a Turkish locale too, the "i" of "512MiB" is an "i". */
 #ifndef EK_CORE_LOCALE_H
 #define EK_CORE_LOCALE_H
 
@@ -10,13 +10,13 @@
 
 #include "evenkeel/base.h"
 
-/* From begin to end the calling thread formats and reads numbers as in the locale "C"; `end` takes
- * what `begin` returned. Cheap; they nest. */
+/* Between begin and end the calling thread reads and writes numbers as in the locale "C".
+ * ek_locale_end takes what ek_locale_begin returned. Pairs may nest, and are cheap. */
 locale_t ek_locale_begin(void);
 void ek_locale_end(locale_t before);
 
-/* As snprintf and vsnprintf in the locale "C"; a NaN is "nan", whatever its sign bit. Return the
- * length of what was to be written. */
+/* snprintf and vsnprintf in the locale "C", with every NaN written as "nan". Return the length of
+ * the whole text, also if it was cut. */
 size_t ek_format(char *text, size_t room, const char *format, ...) EK_PRINTF(3, 4);
 size_t ek_format_list(char *text, size_t room, const char *format, va_list arguments);
 
@@ -35,7 +35,7 @@ static inline char ek_lower(char c)
     return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
 }
 
-/* True if the texts are equal but for the case of ASCII's letters. */
+/* True if the texts are equal when the case of ASCII letters is ignored. */
 bool ek_same_letters(const char *a, const char *b);
 
 #endif

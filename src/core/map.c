@@ -11,10 +11,10 @@ typedef struct ek_map_entry {
     void *value;
 } ek_map_entry;
 
-/* Slot of `key`, or the free one where it would go. capacity is a power of two with room left. */
+/* The entry of `key`, or the free entry for it. capacity is a power of two; one entry is free. */
 static ek_map_entry *map_find(ek_map_entry *entries, size_t capacity, const void *key)
 {
-    /* Fibonacci hashing: allocations share their low bits. */
+    /* Fibonacci hashing, because addresses share their low bits. */
     size_t i = (size_t)(((uint64_t)(uintptr_t)key * UINT64_C(0x9E3779B97F4A7C15)) >> 32);
     for (i &= capacity - 1; entries[i].key && entries[i].key != key;)
         i = (i + 1) & (capacity - 1);

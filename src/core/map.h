@@ -1,4 +1,4 @@
-/* map.h: a map from addresses to addresses, for walks that meet shared objects once. */
+/* map.h: a map from addresses to addresses, for walks that visit shared objects once. */
 #ifndef EK_CORE_MAP_H
 #define EK_CORE_MAP_H
 
@@ -11,15 +11,15 @@ typedef struct ek_map {
     size_t capacity, count;
 } ek_map;
 
-/* The address of the value of `key` (not NULL); the value of a new key is NULL. Returns NULL with
- * EK_E_NO_MEMORY, but never for a key that is there already. Valid until the next call. */
+/* Returns the address of the value of `key` (not NULL), which is valid until the next call. A new
+ * key is added with value NULL. Returns NULL with EK_E_NO_MEMORY; never for a known key. */
 void **ek_map_at(ek_map *map, const void *key);
 
-/* The value of `key`, or NULL if it isn't there. Takes no memory, so NULL is never an error. */
+/* The value of `key`, or NULL if there is no such key. Never an error. */
 void *ek_map_find(const ek_map *map, const void *key);
 
-/* Adds `key` and returns true, or returns false if it is there already. Without memory it returns
- * false and sets *status to EK_E_NO_MEMORY. */
+/* Adds `key` and returns true. Returns false if the key is known, and also, with *status
+ * EK_E_NO_MEMORY, without memory. */
 bool ek_map_add(ek_map *map, const void *key, int *status);
 
 void ek_map_clear(ek_map *map);

@@ -1,4 +1,4 @@
-/* object.h: reference counting, and the scope list that owns what a thread makes. */
+/* object.h: reference counting, and the scope list, which owns what a thread makes. */
 #ifndef EK_CORE_OBJECT_H
 #define EK_CORE_OBJECT_H
 
@@ -6,7 +6,7 @@
 
 #include "evenkeel/scope.h"
 
-/* First member of everything that is counted: tensors, storages, versions, graph nodes, lists. */
+/* The first member of every counted struct: tensors, storages, versions, graph nodes, lists. */
 typedef struct ek_object {
     atomic_int references;
     void (*destroy)(struct ek_object *object); /* frees the object itself too */
@@ -18,16 +18,16 @@ static inline void ek_object_init(ek_object *object, void (*destroy)(ek_object *
     object->destroy = destroy;
 }
 
-/* Both take NULL. Retain returns its argument. */
+/* Add and drop one reference; NULL is ignored. Retain returns its argument. Any thread. */
 void *ek_object_retain(void *object);
 void ek_object_release(void *object);
 
-/* Gives one reference to the calling thread's innermost scope. If the list cannot grow the
- * reference is released, an error is set and NULL is returned; otherwise returns `object`. NULL
- * stays NULL. */
+/* Hands one reference over to the calling thread's innermost scope and returns `object`. If the
+ * list cannot grow, the reference is released, an error is set and NULL is returned. NULL stays
+ * NULL. */
 void *ek_scope_adopt(void *object);
 
-/* Ends the scope but hands `object`, one reference, to the enclosing scope. */
+/* Ends the scope but adds `object` to the enclosing one, with a reference of its own. */
 void *ek_scope_return_object(ek_scope *scope, void *object);
 
 #endif

@@ -1,4 +1,4 @@
-/* part.c: how long devices work, and how slow ones rest. */
+/* part.c: how long devices work, and how long slow ones sleep. */
 #include "core/part.h"
 
 #include <stdatomic.h>
@@ -7,14 +7,12 @@
 #include "core/clock.h"
 #include "core/thread.h"
 
-/* Shorter sleeps cost more than they are exact. */
+/* The shortest sleep: shorter ones are inexact, and are put off. */
 static const int64_t least_rest_ns = 1000000;
-/* Of a sleep that took too long this much is made good at most: the rest was not the timer's doing.
- */
+/* The longest credit for a sleep that took too long. More is not the timer's fault. */
 static const int64_t most_credit_ns = 20000000;
 
-/* No device sleeps longer at a time: more than a year is as good as for ever, and sums of this stay
- * far from overflow. */
+/* The longest sleep, more than a year. Sums of it stay far from overflow. */
 static const int64_t most_owed_ns = INT64_C(1) << 55;
 
 static uint64_t part_thread_cpu_ns(void)
@@ -69,7 +67,7 @@ static void part_sleep_ns(int64_t nanoseconds)
     nanosleep(&rest, NULL);
 }
 
-/* Adds to what the device has to sleep, up to most_owed_ns; returns all of it. */
+/* Adds to the time that the device has to sleep, up to most_owed_ns, and returns all of it. */
 static int64_t part_owe(ek_dev *dev, int64_t more)
 {
     int64_t before = atomic_load(&dev->rest_ns), owed;

@@ -1,4 +1,4 @@
-/* precision.c: the process' choices of precision. */
+/* precision.c: the process's choices of precision and determinism. */
 #include "evenkeel/precision.h"
 
 #include <stdatomic.h>

@@ -4,7 +4,7 @@
 
 enum { PYTHON, NUMPY, OWNERS };
 
-/* The process' own; left is 0 until they are seeded, by 0 if nobody did. */
+/* The process's two generators; left is 0 until they are seeded, at first use by seed 0. */
 static ek_generator own[OWNERS];
 
 ek_generator *ek_python_generator(void)
@@ -59,7 +59,7 @@ static int python_bit_length(uint64_t value)
     return bits;
 }
 
-/* random.getrandbits: words from the lowest, of the last one its upper bits. */
+/* random.getrandbits: the lowest word comes first, and the last word gives its upper bits. */
 static uint64_t python_draw_bits(ek_generator *generator, int bits)
 {
     uint64_t low = ek_generator_u32(generator);

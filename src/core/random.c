@@ -1,4 +1,4 @@
-/* random.c: tensors of random numbers. All are drawn on the CPU and copied. */
+/* random.c: tensors of random numbers. All numbers are drawn on the CPU and then copied. */
 #include "evenkeel/random.h"
 
 #include <math.h>
@@ -17,12 +17,12 @@ typedef void draw_function(ek_generator *generator, const fill *how, void *out, 
 struct fill {
     draw_function *draw;
     ek_dtype dtype;
-    double a, b; /* low and high, or mean and std, or p */
+    double a, b; /* low and high; mean and std; or p */
     int64_t low;
     uint64_t range;
 };
 
-/* PyTorch rounds x (high - low) + low once. */
+/* As in PyTorch, x (high - low) + low is rounded once. */
 static void random_draw_uniform(ek_generator *generator, const fill *how, void *out, int64_t count)
 {
     if (how->dtype == EK_F64) {
@@ -53,7 +53,7 @@ static void random_draw_normal(ek_generator *generator, const fill *how, void *o
         ek_generator_normal_f32(generator, out, count, how->a, how->b);
     } else {
         ek_generator_normal_bf16(generator, out, count, how->a, how->b);
-        for (int64_t i = 0; i < count; i++) { /* narrowed where they lie */
+        for (int64_t i = 0; i < count; i++) { /* converts each f32 in place */
             float wide;
             memcpy(&wide, (char *)out + i * 4, sizeof(wide));
             uint16_t narrow = ek_bf16_of(wide);
@@ -83,7 +83,7 @@ static void random_store(ek_dtype dtype, void *out, int64_t i, int64_t value)
     }
 }
 
-/* The remainder of one draw is slightly uneven; PyTorch's is too. */
+/* The remainder of one draw is slightly uneven, as in PyTorch. */
 static void random_draw_integers(ek_generator *generator, const fill *how, void *out, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -93,7 +93,7 @@ static void random_draw_integers(ek_generator *generator, const fill *how, void 
     }
 }
 
-/* bf16 has too few bits for a uniform of its own, and integers none: they use f32 and f64. */
+/* bf16, which has too few bits, compares with an f32 uniform; integers with an f64 uniform. */
 static void random_draw_bernoulli(ek_generator *generator, const fill *how, void *out,
                                   int64_t count)
 {
@@ -108,16 +108,16 @@ static void random_draw_bernoulli(ek_generator *generator, const fill *how, void
 
 /* ---- tensors ---- */
 
-/* Channels-last is contiguous here: the numbers of a weight don't depend on the format that it is
- * kept in. */
+/* True if the elements are drawn in row-major order. That includes channels-last tensors, so that
+ * the numbers of a weight don't depend on its memory format. */
 static bool random_draws_by_row(const ek_tensor *tensor)
 {
     return ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS) ||
            ek_tensor_is_contiguous(tensor, EK_CHANNELS_LAST);
 }
 
-/* Draws the numbers, of `size` bytes each, into `values`: of row-major tensors all at once, of
- * others one by one, since PyTorch makes normal numbers in another way then. */
+/* Draws `count` numbers of `size` bytes into `values`, all at once if by_row. Otherwise it draws
+ * them one by one, because PyTorch then makes normal numbers in another way. */
 static void random_draw_all(ek_generator *generator, const fill *how, bool by_row, char *values,
                             int64_t count, size_t size)
 {
@@ -126,7 +126,7 @@ static void random_draw_all(ek_generator *generator, const fill *how, bool by_ro
         return;
     }
     for (int64_t i = 0; i < count; i++) {
-        char value[8]; /* as below */
+        char value[8]; /* room to draw bf16 as f32 */
         how->draw(generator, how, value, 1);
         memcpy(values + (size_t)i * size, value, size);
     }
@@ -197,7 +197,7 @@ int ek_normal_(ek_tensor *tensor, double mean, double std, ek_generator *generat
     return random_run_fill(tensor, generator, &how);
 }
 
-/* The integers that a dtype holds without gaps: [low, high). */
+/* Checks that all integers of [low, high) are numbers of the dtype. */
 static int random_check_range(const ek_tensor *tensor, int64_t low, int64_t high)
 {
     static const int64_t limits[EK_DTYPES][2] = {
@@ -276,7 +276,7 @@ int ek_randperm(int64_t count, int64_t *out, ek_generator *generator)
             out[i] = out[other];
             out[other] = value;
         }
-    } else { /* 32 bits would be visibly uneven */
+    } else { /* 32-bit draws would be visibly uneven */
         for (int64_t i = 0; i < count; i++) {
             int64_t other = (int64_t)(ek_generator_u64(generator) % (uint64_t)(i + 1));
             out[i] = out[other];

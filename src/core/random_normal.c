@@ -1,11 +1,11 @@
-/* random_normal.c: normal numbers by Box and Muller's method, in the three ways of PyTorch.
+/* random_normal.c: normal numbers by the method of Box and Muller, in PyTorch's three ways.
  *
- * Fewer than 16 numbers are made one pair at a time in f64, and an odd one is kept for the next
- * call. From 16 on all are drawn as uniforms first and then transformed in blocks of 16, eight
- * radii and eight angles each; a last part of a block is drawn anew together with the numbers
- * before it. In f32 the blocks' logarithm, sine and cosine are the polynomials of Cephes in the
- * very order of roundings of PyTorch's build for Linux on x86-64: fmaf stands where its compiler
- * contracts, and nowhere else. */
+ * Fewer than 16 numbers are made in f64, a pair at a time; the second of a pair is kept for the
+ * next call. 16 numbers or more are first drawn as uniforms, then transformed in blocks of 16:
+ * eight radii and eight angles each. A last partial block is drawn anew, together with the numbers
+ * before it that fill it up. In f32, a block's logarithm, sine and cosine are the polynomials of
+ * Cephes, with the order of roundings of PyTorch's build for Linux on x86-64: fmaf stands exactly
+ * where its compiler fuses a product and a sum. */
 #include <math.h>
 #include <string.h>
 
@@ -90,7 +90,7 @@ static inline __attribute__((always_inline)) void sincos_polynomial(float x, flo
     *cosine = ek_float_of(ek_bits_of(for_cosine) ^ sign_of_cosine);
 }
 
-/* `data` holds whole blocks of uniforms, and normal numbers afterwards. */
+/* Turns whole blocks of uniforms in `data` into normal numbers. */
 EK_MULTIVERSION
 static void normal_transform_f32(float *data, int64_t blocks, float mean, float std)
 {
@@ -125,7 +125,7 @@ static void normal_transform_f64(double *data, int64_t blocks, double mean, doub
     }
 }
 
-/* ---- bf16 blocks: every step rounds ---- */
+/* ---- bf16 blocks: every step rounds to bf16 ---- */
 
 static float normal_round_bf16(float value)
 {
@@ -168,7 +168,7 @@ static double normal_one(ek_generator *generator, double mean, double std)
         value = generator->cached_normal;
         generator->has_cached_normal = false;
     } else {
-        /* PyTorch 2 takes log1p(-u2) here: the same f32, now and then another last bit of f64. */
+        /* PyTorch 2 computes log1p(-u2): the same f32, but sometimes another last bit in f64. */
         double u1 = ek_generator_f64(generator);
         double u2 = ek_generator_f64(generator);
         double radius = sqrt(-2 * log(1 - u2));

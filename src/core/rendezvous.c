@@ -9,9 +9,9 @@
 #include "core/trace.h"
 #include "evenkeel/scope.h"
 
-/* A job as the others see it. */
+/* The state of a job. Guarded by the barrier's lock. */
 typedef struct participant {
-    const char *name; /* of the rendezvous at which it waits; NULL: it does not wait */
+    const char *name; /* the rendezvous at which it waits; NULL: it does not wait */
     uint64_t place;
     bool ended;
 } participant;
@@ -27,8 +27,8 @@ struct ek_barrier {
     participant *jobs;      /* guarded by lock */
     void **brought;         /* guarded by lock */
     int arrived;            /* guarded by lock */
-    uint64_t generation;    /* guarded by lock: how often all have met */
-    ek_error_record broken; /* guarded by lock: the error of all later rendezvous, if set */
+    uint64_t generation;    /* guarded by lock: how many rendezvous are complete */
+    ek_error_record broken; /* guarded by lock: the error of all later rendezvous, if one is set */
 };
 
 static const char *barrier_refusal(ek_dev *const *devs, int count, bool in_turn)
@@ -92,9 +92,9 @@ void ek_barrier_leave(ek_barrier *barrier, int index, ek_seat before)
     pthread_mutex_unlock(&barrier->lock);
 }
 
-/* A job that has ended and so cannot arrive any more; -1 if there is none. The first that failed by
- * itself comes before those that gave up because of it, and those before jobs that ended well.
- * barrier->lock is held. */
+/* The index of a job that has ended and so cannot arrive any more; -1 if there is none. A job that
+ * failed by itself comes first, then one that gave up because of another (EK_E_ABORTED), then one
+ * that ended well. barrier->lock is held. */
 static int barrier_absent(const ek_barrier *barrier)
 {
     int ended = -1, failed = -1;
@@ -127,7 +127,7 @@ static int barrier_fail(const ek_barrier *barrier, const char *name)
                    device, name);
 }
 
-/* Makes the pending error that of every job. barrier->lock is held. */
+/* Makes the pending error that of all jobs. barrier->lock is held. */
 static void barrier_break(ek_barrier *barrier)
 {
     ek_error_take(&barrier->broken);
@@ -145,8 +145,8 @@ static int barrier_elsewhere(const ek_barrier *barrier, const char *name, uint64
     return -1;
 }
 
-/* Does the common work, on the thread of the last job to arrive. barrier->lock is held, but
- * released for the work; nobody changes the barrier meanwhile, because all others wait. */
+/* Does the common work on the thread of the last job to arrive. barrier->lock is held, but released
+ * during the work; nobody changes the barrier meanwhile, because all other jobs wait. */
 static void barrier_lead(ek_barrier *barrier, ek_rendezvous_function *function)
 {
     pthread_mutex_unlock(&barrier->lock);
@@ -166,7 +166,7 @@ static void barrier_lead(ek_barrier *barrier, ek_rendezvous_function *function)
     pthread_cond_broadcast(&barrier->changed);
 }
 
-/* Arrives, and returns when all have. barrier->lock is held. */
+/* Arrives, and returns when all jobs have arrived. barrier->lock is held. */
 static int barrier_wait(ek_barrier *barrier, int index, const char *name, uint64_t place,
                         void *mine, ek_rendezvous_function *function)
 {
@@ -197,7 +197,8 @@ static int barrier_wait(ek_barrier *barrier, int index, const char *name, uint64
 int ek_rendezvous_count(void)
 {
     const ek_thread *self = ek_thread_self();
-    /* A forward that backward computes again met nobody the first time: that is refused. */
+    /* A checkpoint's forward that would meet other jobs is refused. So one that backward computes
+     * again had one job, and has one now. */
     const unsigned again = EK_MODE_ALONE | EK_MODE_BACKWARD;
     if (!self->seat.barrier || (self->modes.flags & again) == again)
         return 1;

@@ -1,4 +1,4 @@
-/* scope.c: reference counts, and the list of what each thread owns. */
+/* scope.c: reference counts, and the list of the objects that each thread owns. */
 #include "evenkeel/scope.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ void *ek_object_retain(void *object)
 void ek_object_release(void *object)
 {
     ek_object *counted = object;
-    /* acq_rel: whoever destroys sees what the other owners wrote before they let go. */
+    /* acq_rel: the thread that destroys the object must see all that other owners wrote. */
     if (counted && atomic_fetch_sub_explicit(&counted->references, 1, memory_order_acq_rel) == 1)
         counted->destroy(counted);
 }
@@ -55,7 +55,7 @@ void ek_scope_end(ek_scope *scope)
         return;
     ek_thread *thread = ek_thread_self();
     if (scope->depth > thread->scope_depth)
-        return; /* ended with an outer one already */
+        return; /* an outer scope has ended it already */
     while (thread->owned_count > scope->mark)
         ek_object_release(thread->owned[--thread->owned_count]);
     thread->scope_depth = scope->depth - 1;
@@ -68,7 +68,7 @@ void *ek_scope_return_object(ek_scope *scope, void *object)
     return ek_scope_adopt(object);
 }
 
-/* A thread that ends releases its root scope. */
+/* Releases the root scope of a thread that ends. */
 static void scope_thread_exit(ek_thread *thread)
 {
     ek_scope root = {0, 1};

@@ -1,3 +1,4 @@
+/* staging.c: see staging.h. */
 #include "core/staging.h"
 
 static ek_tensor *staging_new_locked(ek_dev *dev, ek_dtype dtype, const ek_shape *shape)
@@ -45,7 +46,8 @@ ek_tensor *ek_staging_send(ek_tensor *staged, ek_dev *dev)
         return NULL;
     int rc = ek_dev_send(dev, ek_tensor_address(sent), ek_tensor_dev(staged),
                          ek_tensor_address(staged), nbytes);
-    if (storage->queue == EK_QUEUE_UPLOAD) { /* also after an error, with part of it on its way */
+    if (storage->queue == EK_QUEUE_UPLOAD) { /* also after an error: part of the copy may be
+                                                running */
         ek_dev_mark(dev, EK_QUEUE_UPLOAD, &storage->mark);
         storage->arriving = true;
     }

@@ -1,32 +1,33 @@
-/* staging.h: memory of the host from which a device is fed, and what is sent from there.
+/* staging.h: memory of the host from which a device is fed, and copies from there.
  *
- * Copies from plain memory to a GPU go through buffers. Page-locked memory is read by the GPU
- * itself, while the caller goes on. Either way a copy has its own queue and memory that is free in
- * that queue's order: it runs beside what the device computes. */
+ * Pinned memory is read by a GPU itself, while the caller goes on; a copy from plain memory goes
+ * through buffers. Either way the copy runs in EK_QUEUE_UPLOAD, into memory of that stream, beside
+ * what the device computes. */
 #ifndef EK_CORE_STAGING_H
 #define EK_CORE_STAGING_H
 
 #include "core/tensor.h"
 
-/* A tensor to be filled by the CPU and then sent to `dev` once: on `dev` itself if the CPU can
- * write to its memory, else on cpu, page-locked where the device's backend can do that. In the
- * scope, uninitialised, row-major. Any thread. */
+/* A tensor that the CPU fills and that is then sent to `dev` once. It lies on `dev` itself if the
+ * CPU can write to its memory, else on cpu, in pinned memory if the backend has that. In the scope,
+ * uninitialised, row-major. Any thread. */
 ek_tensor *ek_staging_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape);
 
-/* A copy on `dev` of a dense tensor of the host's memory, laid out alike, without history; or
- * `staged` itself if it lies there. Waits for none of the device's work. If `staged` is
- * page-locked it may be released at once, but nobody writes to it any more; else it may be written
- * to. Nobody uses the copy before ek_staging_receive, but it may be released. In the scope. */
+/* Starts to copy a dense tensor of the host's memory to `dev`; returns the copy, laid out alike,
+ * without history, in the scope. Returns `staged` itself if it lies on `dev`. Does not wait for the
+ * device's work. A pinned `staged` may be released at once, but nobody may write to it any more;
+ * any other may be written to. The copy may be released at any time, but not used before
+ * ek_staging_receive. */
 ek_tensor *ek_staging_send(ek_tensor *staged, ek_dev *dev);
 
-/* What was sent, for use: work that is issued to `dev` from now on comes after the copy. Any number
- * of times; one thread at a time. */
+/* Makes a sent tensor ready for use: work issued to `dev` from now on comes after its copy. Returns
+ * `sent`. May be called again; for one thread at a time. */
 ek_tensor *ek_staging_receive(ek_tensor *sent, ek_dev *dev);
 
-/* Both: for tensors that are needed now. */
+/* ek_staging_send and ek_staging_receive, for a tensor that is needed now. */
 ek_tensor *ek_staging_bring(ek_tensor *staged, ek_dev *dev);
 
-/* Whether ek_staging_bring is the way to copy the tensor to `dev`. */
+/* True if ek_staging_bring is the best way to copy the tensor to `dev`. */
 bool ek_staging_brings(const ek_tensor *tensor, const ek_dev *dev);
 
 #endif

@@ -128,7 +128,8 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
     return error->status;
 }
 
-/* "linear: ..." and "linear takes ..." begin with "linear". */
+/* True if the prefix is followed by ':' or ' ', as "linear" in "linear: ...", "linear takes
+ * ...". */
 static bool error_begins_with(const char *sentence, const char *prefix, size_t length)
 {
     return strncmp(sentence, prefix, length) == 0 &&
@@ -161,8 +162,8 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_log_function *log_function;
 static void *log_user;
 
-/* If another thread was in the log function at the fork, that may hold locks for ever, so the child
- * has no log function. log_lock is not held over forks, because the function itself may fork. */
+/* The child has no log function if another thread was inside it at the fork, because it may hold
+ * locks for ever. log_lock is not held over forks, because the log function itself may fork. */
 static void log_in_child(void)
 {
     if (pthread_mutex_trylock(&log_lock) == 0) {

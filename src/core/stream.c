@@ -23,7 +23,7 @@ int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, 
     EK_TRY(ek_fork_check());
     if (nbytes == 0)
         return 0;
-    /* A backend with memory of its own knows how to reach plain memory, not the other way round. */
+    /* A GPU's backend can copy from and to the host; the host's cannot copy from and to a GPU. */
     const ek_backend *backend = to->backend->host_memory ? from->backend : to->backend;
     bool with_host = to->backend->host_memory || from->backend->host_memory;
     if (with_host || to == from)
@@ -69,7 +69,7 @@ bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other)
 
 int ek_dev_collective(ek_dev *const *devs, int count)
 {
-    int with = 0; /* the first whose backend has any */
+    int with = 0; /* the first device whose backend has collectives */
     while (with < count && !devs[with]->backend->collective)
         with++;
     return count > 1 && with < count ? devs[with]->backend->collective(devs, count)

@@ -1,36 +1,37 @@
-/* stream.h: work of devices in order, and copies between them: the backend's functions, with the
- * defaults of those that it lacks. */
+/* stream.h: order between devices and their streams, and copies: the backend's functions, or the
+ * defaults of those that it lacks (backend.h). */
 #ifndef EK_CORE_STREAM_H
 #define EK_CORE_STREAM_H
 
 #include "core/backend.h"
 
-/* Work issued to `waiter` from now on sees all that was issued to `awaited` before. */
+/* Makes work issued to `waiter` from now on come after all that was issued to `awaited` before. */
 int ek_dev_order(ek_dev *waiter, ek_dev *awaited);
 
 /* Returns when all work issued to the device is done. */
 int ek_dev_synchronize(ek_dev *dev);
 
-/* True if the device has more queues than one. */
+/* True if the device has several streams. */
 bool ek_dev_has_queues(const ek_dev *dev);
 
-/* The backend's mark and await; nothing if there is one queue. */
+/* Record an event and wait for it, as the backend's `mark` and `await` (backend.h). They do nothing
+ * if the device has one stream. */
 void ek_dev_mark(ek_dev *dev, ek_queue queue, ek_mark **mark);
 void ek_dev_await(ek_dev *dev, ek_queue queue, ek_mark *mark);
 
-/* Copies contiguous bytes from a device of the host to another in EK_QUEUE_UPLOAD, as the backend's
- * send does; with one queue, in order with all work of both. */
+/* Copies contiguous bytes from a device of the host to `dev` in EK_QUEUE_UPLOAD, as the backend's
+ * `send`; if the device has one stream, as ek_dev_copy. */
 int ek_dev_send(ek_dev *dev, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
-/* Copies contiguous bytes between any two devices, after work issued to either; nothing that is
- * issued to either later overtakes it. If one side is memory of the host: on return the host may
- * change the source, or has all of the result. */
+/* Copies contiguous bytes between any two devices, after work issued to either before and ahead of
+ * work issued to either later. If one side is memory of the host, it returns when the host may
+ * change the source or has all of the result. */
 int ek_dev_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
 
-/* Kernels of `dev` can use the memory of `other` as their own (after ek_dev_order). */
+/* True if kernels of `dev` can use the memory of `other` as their own (after ek_dev_order). */
 bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 
-/* What can be done for these devices at once (ek_collective), or a negative status. */
+/* The collectives to use among these devices (ek_collective), or a negative status. */
 int ek_dev_collective(ek_dev *const *devs, int count);
 
 /* The backend's collectives (backend.h), for devices of which ek_dev_collective says that they have

@@ -19,7 +19,7 @@ size_t ek_dtype_size(ek_dtype dtype)
     return (unsigned)dtype < EK_DTYPES ? sizes[dtype] : 0;
 }
 
-/* Sizes that nobody has checked yet stop at INT64_MAX. */
+/* A product that stops at INT64_MAX, for sizes that have not been checked yet. */
 static int64_t tensor_multiply(int64_t a, int64_t b)
 {
     int64_t product;
@@ -75,7 +75,7 @@ static void storage_destroy(ek_object *object)
     ek_storage *storage = (ek_storage *)object;
     ek_object_release(atomic_load(&storage->derived));
     if (storage->locked_by) {
-        if (!ek_forked()) /* the list of such blocks is the parent's */
+        if (!ek_forked()) /* the list of pinned blocks belongs to the parent */
             storage->locked_by->locked_free(storage->data);
     } else {
         ek_storage_receive(storage);
@@ -205,7 +205,8 @@ void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *stri
     }
 }
 
-/* Dimensions by descending stride, equal strides in order; those of size 1 are left out. */
+/* Sorts the dimensions by descending stride, keeping the order of equal strides. Those of size 1
+ * are left out. Returns how many there are. */
 static int tensor_dims_by_stride(const ek_tensor *tensor, int *order)
 {
     int count = 0;
@@ -289,8 +290,8 @@ static void tensor_destroy(ek_object *object)
     free(tensor);
 }
 
-/* Sizes are not negative and their product, times the size of any dtype, fits in an int64_t: views
- * that repeat elements can ask for more than any memory holds. */
+/* Checks that no size is negative and that their product, times the size of any dtype, fits in an
+ * int64_t. A view that repeats elements can have more than any memory holds. */
 static int tensor_check_sizes(int ndim, const int64_t *shape)
 {
     int64_t count = 1;
@@ -307,7 +308,7 @@ static int tensor_check_sizes(int ndim, const int64_t *shape)
     return 0;
 }
 
-/* A handle without storage and version, one reference, outside of any scope. */
+/* A handle without storage and version; one reference, in no scope. */
 static ek_tensor *tensor_handle_new(ek_dtype dtype, int ndim, const int64_t *shape,
                                     const int64_t *stride, int64_t offset)
 {

@@ -1,7 +1,7 @@
 /* tensor.h: the tensor struct, storages and versions, for the library's own use.
  *
- * A storage is a block of device memory. A version counts writes to a range of it: views share
- * their base's, members of a slab have one each. Strides count elements. */
+ * A storage is a block of device memory. A version counts the writes to a range of a storage: views
+ * share that of their base, members of a slab have their own. Strides count elements. */
 #ifndef EK_CORE_TENSOR_H
 #define EK_CORE_TENSOR_H
 
@@ -10,11 +10,12 @@
 #include "core/thread.h"
 #include "evenkeel/tensor.h"
 
-/* What was computed from a storage's elements, and is kept with it. It learns of every write: who
- * publishes one (ek_storage_derive) before it reads the elements misses none. */
+/* A value that was computed from a storage's elements and is kept with the storage. Every write
+ * outdates it. No write is missed if the object is published (ek_storage_derive) before the
+ * elements are read. */
 typedef struct ek_derived {
     ek_object object;
-    void (*outdated)(struct ek_derived *self); /* something was written. Any thread */
+    void (*outdated)(struct ek_derived *self); /* called after each write. Any thread */
 } ek_derived;
 
 typedef struct ek_storage {
@@ -23,20 +24,20 @@ typedef struct ek_storage {
     void *data;
     size_t nbytes;
     ek_memory_category category;
-    _Atomic(ek_derived *) derived; /* a reference; NULL: nothing is known */
-    const ek_backend *locked_by;   /* whose page-locked memory it is (staging.h); NULL: dev's own */
-    const ek_dev *locked_for;      /* who reads it; may be closed before */
-    ek_queue queue; /* whose memory it is: EK_QUEUE_COMPUTE's unless it comes from the host */
-    ek_mark *mark;  /* goes with such memory: where EK_QUEUE_UPLOAD has filled it, if `arriving` */
-    bool arriving;  /* EK_QUEUE_COMPUTE has not been told to wait for that (staging.h) */
+    _Atomic(ek_derived *) derived; /* one reference; NULL: none */
+    const ek_backend *locked_by;   /* whose pinned memory `data` is; NULL: `dev`'s memory */
+    const ek_dev *locked_for;      /* reader of pinned memory; may be closed by now */
+    ek_queue queue;                /* the stream that the memory was allocated for */
+    ek_mark *mark; /* the memory's event (ek_dev_alloc_for); if `arriving`, recorded in
+                      EK_QUEUE_UPLOAD after the copy into it */
+    bool arriving; /* EK_QUEUE_COMPUTE has yet to wait for `mark` */
 } ek_storage;
 
 typedef struct ek_version {
     ek_object object;
     atomic_uint_fast64_t count;
-    _Atomic(const char *) writer; /* name of the operation that wrote last; static string */
-    atomic_uint_fast64_t
-        recorded; /* how many of the writes are in a graph: older views are stale */
+    _Atomic(const char *) writer;  /* the operation that wrote last; a static string */
+    atomic_uint_fast64_t recorded; /* writes that a graph recorded; earlier views are stale */
 } ek_version;
 
 struct ek_tensor {
@@ -49,10 +50,10 @@ struct ek_tensor {
     ek_storage *storage;
     ek_version *version;
 
-    /* Autograd's. A leaf has no history; `history` is the graph node that made this tensor. */
+    /* The members below are autograd's. A leaf has no history. */
     bool requires_grad;
-    bool is_view;       /* shares its base's version: in-place writes are seen by both */
-    int history_output; /* which output of `history` */
+    bool is_view;       /* shares its base's version */
+    int history_output; /* this tensor's index among the outputs of `history` */
     ek_object *history;
     struct ek_tensor *grad;      /* NULL: none */
     struct ek_tensor *grad_slot; /* memory where gradients are to lie (a slab's), a reference.
@@ -64,48 +65,46 @@ struct ek_tensor {
 
 /* A storage of nbytes on dev, counted under the calling thread's category. One reference. */
 ek_storage *ek_storage_new(ek_dev *dev, size_t nbytes);
-/* The same, in memory that work of `queue` uses first (device.h); with one queue, the same. */
+/* A storage in memory that `queue` uses first (ek_dev_alloc_for). */
 ek_storage *ek_storage_new_for(ek_dev *dev, ek_queue queue, size_t nbytes);
-/* From now on EK_QUEUE_COMPUTE finds what EK_QUEUE_UPLOAD was given to fill the storage with. */
+/* Makes EK_QUEUE_COMPUTE wait for a copy of EK_QUEUE_UPLOAD into the storage, if there is one. */
 void ek_storage_receive(ek_storage *storage);
-/* The same on cpu, in memory that `reader` reads by itself; its backend has such. */
+/* A storage on cpu in pinned memory for `reader`, whose backend must have locked_alloc. */
 ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes);
-/* The storage's derived object, a borrowed reference: the one there is, or `fresh`, of which a
- * reference is taken. */
+/* Returns the storage's derived object (borrowed). If there is none, `fresh` (may be NULL) becomes
+ * it, with one reference. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
 ek_version *ek_version_new(void);
 /* Counts the storage's bytes under another category from now on. Any thread. */
 void ek_storage_recategorise(ek_storage *storage, ek_memory_category category);
 
-/* A new tensor in the scope, uninitialised: contiguous row-major, in the given format
- * (channels-last only means something for 4 dimensions), or with given strides (which must be
- * dense: a permutation of contiguous). */
+/* A new tensor in the scope, uninitialised. The format is row-major, or channels-last for 4
+ * dimensions. Given strides must be dense: those of a contiguous tensor, permuted. */
 ek_tensor *ek_tensor_new(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                          ek_memory_format format);
 ek_tensor *ek_tensor_new_strided(ek_dev *dev, ek_dtype dtype, const ek_shape *shape,
                                  const int64_t *strides);
-/* The same dtype, device, shape and order of memory as `like` (dense even where `like` has gaps).
- */
+/* A new tensor as `like`: dtype, device, shape and order of memory, but without gaps. */
 ek_tensor *ek_tensor_like(const ek_tensor *like);
-/* As ek_tensor_like, of another dtype. */
+/* As ek_tensor_like, but of another dtype. */
 ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype);
 /* The same, on another device; of `like` only the geometry is read. */
 ek_tensor *ek_tensor_like_on(const ek_tensor *like, ek_dtype dtype, ek_dev *dev);
 
-/* A new handle in the scope on the same storage and version, without history. `alias` is the whole
- * tensor; `view` has its own geometry (offset absolute, in elements) and is_view set. */
+/* A new handle in the scope on the same storage and version, without history. An alias is the whole
+ * tensor. A view has its own geometry (`offset` counts elements from the start of the storage), and
+ * is_view is set. */
 ek_tensor *ek_tensor_alias(const ek_tensor *tensor);
 ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shape,
                           const int64_t *stride, int64_t offset);
-/* A view whose dimensions are sorted by descending stride: its row-major order is that of memory.
- */
+/* A view with dimensions by descending stride: its row-major order is the order of memory. */
 ek_tensor *ek_tensor_in_memory_order(const ek_tensor *tensor);
-/* A handle on part of a storage with a version of its own: a slab's member. */
+/* A handle in the scope on part of a storage, with a version of its own: a slab's member. */
 ek_tensor *ek_tensor_member(ek_storage *storage, ek_dtype dtype, const ek_shape *shape,
                             const int64_t *strides, int64_t offset);
 
-/* Makes `tensor` show `source`'s storage, version and geometry (same shape and dtype), keeping the
- * handle: parameters that are re-homed or moved. */
+/* Gives `tensor` the storage, version, dtype, offset and strides of `source`, which has the same
+ * shape. The handle stays the same. For parameters that move. */
 void ek_tensor_rehome(ek_tensor *tensor, const ek_tensor *source);
 
 static inline ek_dev *ek_tensor_dev(const ek_tensor *tensor)
@@ -127,24 +126,24 @@ static inline int64_t ek_count(const ek_tensor *tensor)
     return count;
 }
 
-/* Geometry: strides of sizes that multiply to more than INT64_MAX stop there. Dense means that the
- * elements fill count * size bytes without gaps or overlap in some order of dimensions. Dimensions
+/* Geometry. Strides whose product of sizes exceeds INT64_MAX stop there. A tensor is dense if its
+ * elements fill count * size bytes without gaps or overlap, in some order of dimensions. Dimensions
  * of size 1 never matter. */
 void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *strides);
 bool ek_is_dense(const ek_tensor *tensor);
-bool ek_same_layout(const ek_tensor *a, const ek_tensor *b); /* equal shapes, and equal strides
-                                                                where the size is not 1 */
+/* True if the shapes are equal, and the strides of all dimensions of more than one element. */
+bool ek_same_layout(const ek_tensor *a, const ek_tensor *b);
 bool ek_same_shape(const ek_tensor *a, const ek_tensor *b);
-/* Elements repeat: a zero stride over more than one element. */
+/* True if elements repeat: a stride is 0 over more than one element. */
 bool ek_repeats(const ek_tensor *tensor);
 
-/* Bumps the version and notes who wrote (a static string). */
+/* Records a write by `writer` (a static string): bumps the version, outdates the derived object. */
 void ek_tensor_written(ek_tensor *tensor, const char *writer);
 
 /* "f32[2, 3] on host:0" for sentences; returns text. */
 char *ek_tensor_text(const ek_tensor *tensor, char text[200]);
 
-/* An element as double. */
+/* Converts an element to double. */
 double ek_element_double(const void *element, ek_dtype dtype);
 
 #endif

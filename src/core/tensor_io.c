@@ -1,14 +1,14 @@
-/* tensor_io.c: elements between tensors and the caller's memory, in row-major order.
+/* tensor_io.c: copies elements between tensors and the caller's memory, in row-major order.
  *
- * The span of a tensor (its first to its last byte in the storage) is what travels between devices;
- * elements are put in order on the CPU. */
+ * What is copied between devices is a tensor's span: the storage from its first to its last byte.
+ * The CPU then puts the elements in order. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/tensor.h"
 
-/* Elements from the first to the last one in memory, gaps included. */
+/* How many elements the span has, gaps included. */
 static int64_t io_span(const ek_tensor *tensor)
 {
     int64_t last = 0;
@@ -34,7 +34,7 @@ static void io_copy_row(char *rows, char *span, int64_t count, int64_t stride, s
     }
 }
 
-/* Between row-major memory and a tensor's span on the CPU. */
+/* Copies elements between row-major memory and a tensor's span on the CPU. */
 static void io_reorder(const ek_tensor *tensor, char *rows, char *span, direction way)
 {
     size_t size = ek_dtype_size(tensor->dtype);
@@ -55,7 +55,7 @@ static void io_reorder(const ek_tensor *tensor, char *rows, char *span, directio
     }
 }
 
-/* The plain memory device, the other end of copies to and from the caller's memory. */
+/* The device cpu, the other end of copies to and from the caller's memory. */
 static ek_dev *io_plain_memory(void)
 {
     return ek_dev_get(ek_cpu());
@@ -120,7 +120,7 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
                        ek_tensor_text(tensor, text));
     }
     ek_dev *dev = ek_tensor_dev(tensor);
-    char *rows = (char *)(uintptr_t)data; /* only read */
+    char *rows = (char *)(uintptr_t)data; /* not written to: the way is FROM_ROWS */
     bool in_order = ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS);
     int rc;
 
@@ -137,7 +137,7 @@ int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes)
         return ek_error_pending();
     if (in_order) {
         rc = ek_dev_copy(dev, ek_tensor_address(tensor), plain, data, needed);
-    } else { /* gaps keep what is in them: read the span, change the elements, write it back */
+    } else { /* gaps keep their contents: read the span, change its elements, write it back */
         size_t span_nbytes = (size_t)io_span(tensor) * ek_dtype_size(tensor->dtype);
         char *span = ek_calloc(1, span_nbytes);
         if (!span)
@@ -209,6 +209,6 @@ int ek_item(const ek_tensor *tensor, double *value)
     EK_TRY(ek_to_data(tensor, element, ek_dtype_size(tensor->dtype)));
     *value = ek_element_double(element, tensor->dtype);
     if (isnan(*value))
-        *value = NAN; /* printf would show a sign, which says nothing */
+        *value = NAN; /* a NaN without a sign, which printf would show */
     return 0;
 }

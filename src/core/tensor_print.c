@@ -1,4 +1,4 @@
-/* tensor_print.c: tensors for people, in the manner of NumPy. */
+/* tensor_print.c: tensors as text for people, in the style of NumPy. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@ typedef struct printer {
     const ek_tensor *tensor;
     const char *rows; /* all elements, row-major */
     bool summarised;
-    bool measured;     /* `width` is that of the widest element; before, nothing is written */
-    int width, column; /* the widest element; the column that is written next */
+    bool measured;     /* `width` is known; until then nothing is written */
+    int width, column; /* the width of the widest element; the current column */
 } printer;
 
 static int print_element_text(const printer *p, int64_t i, char text[ELEMENT])
@@ -36,7 +36,7 @@ static void print_put(printer *p, const char *text)
     p->column += (int)strlen(text);
 }
 
-/* A new line that stands behind `depth` open brackets. */
+/* Begins a new line, indented for `depth` open brackets. */
 static void print_put_line(printer *p, int depth)
 {
     if (p->measured)
@@ -54,14 +54,13 @@ static void print_put_element(printer *p, int64_t i)
     print_put(p, padded);
 }
 
-/* Element or row `i` of a dimension of `size` is left out; the first of those is an ellipsis. */
+/* True if element or row `i` of a dimension of `size` is left out; "..." stands in its place. */
 static bool print_is_left_out(const printer *p, int64_t i, int64_t size)
 {
     return p->summarised && size > 2 * EDGE && i >= EDGE && i < size - EDGE;
 }
 
-/* The part of dimension `dim` on whose elements begin at `first`; each is `each` elements away from
- * the next. */
+/* Writes the elements of dimension `dim` and those after it, from element `first` on. */
 static void print_put_part(printer *p, int dim, int64_t first)
 {
     const ek_tensor *t = p->tensor;
@@ -69,7 +68,7 @@ static void print_put_part(printer *p, int dim, int64_t first)
         print_put_element(p, first);
         return;
     }
-    if (dim == 0 && ek_count(t) == 0) { /* however many rows without elements there are */
+    if (dim == 0 && ek_count(t) == 0) { /* [] stands for any number of rows without elements */
         print_put(p, "[]");
         return;
     }
@@ -81,7 +80,7 @@ static void print_put_part(printer *p, int dim, int64_t first)
     for (int64_t i = 0; i < size; i++) {
         bool left_out = print_is_left_out(p, i, size);
         if (i > 0 && innermost) {
-            /* What follows has to fit with the comma or brackets behind it. */
+            /* The next element has to fit together with the comma or brackets after it. */
             bool fits = p->column + 2 + (left_out ? 3 : p->width) + t->ndim <= COLUMNS;
             print_put(p, fits || !p->measured ? ", " : ",");
             if (!fits && p->measured)
@@ -89,7 +88,7 @@ static void print_put_part(printer *p, int dim, int64_t first)
         } else if (i > 0) {
             print_put(p, ",");
             for (int blank = dim + 2; blank < t->ndim && p->measured; blank++)
-                fputc('\n', p->stream); /* between matrices */
+                fputc('\n', p->stream); /* an empty line between matrices */
             print_put_line(p, dim + 1);
         }
         if (left_out) {
@@ -107,7 +106,7 @@ static void print_tensor(printer *p)
     char text[200];
     const ek_tensor *t = p->tensor;
     fprintf(p->stream, "%s:", ek_tensor_text(t, text));
-    print_put_part(p, 0, 0); /* the first time it only measures */
+    print_put_part(p, 0, 0); /* this first pass only measures */
     bool one_line =
         (t->ndim < 2 || ek_count(t) == 0) && p->column + (int)strlen(text) + 2 <= COLUMNS;
     if (one_line)

@@ -1,4 +1,4 @@
-/* thread.h: what nearly every file needs: the thread's state, its error, and the heap. */
+/* thread.h: what nearly every file needs: errors, forks, the heap, and the thread's state. */
 #ifndef EK_CORE_THREAD_H
 #define EK_CORE_THREAD_H
 

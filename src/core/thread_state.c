@@ -10,7 +10,7 @@ static _Thread_local ek_thread self;
 static _Thread_local bool self_ready;
 static pthread_key_t exit_key;
 static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
-static void (*exits[MOST_EXITS])(ek_thread *thread); /* written by constructors alone */
+static void (*exits[MOST_EXITS])(ek_thread *thread); /* set by constructors, constant afterwards */
 
 void ek_thread_at_exit(void (*function)(ek_thread *thread))
 {

@@ -1,9 +1,12 @@
-/* trace.c: spans of the calling thread, and whoever collects them.
+/* trace.c: spans of the calling thread, and the tracer that collects them.
  *
- * The tracer may be taken away while others call it. A caller counts itself in before it looks
- * whether there is one, and out afterwards; taking it away waits until nobody is counted in.
- * Threads count in one of several places, each on a cache line of its own, so that devices don't
- * meet. */
+ * Note [Removing the tracer]
+ *
+ * The tracer may be removed while other threads want to call it. A caller first counts itself in,
+ * then looks whether there is a tracer, calls it, and counts itself out. ek_trace_set first clears
+ * `present`, then waits until no caller is counted in. Both sides are sequentially consistent:
+ * either the caller sees that the tracer is gone, or ek_trace_set sees the caller. Callers are
+ * counted in several places, each on its own cache line, so that devices don't share one. */
 #include "core/trace.h"
 
 #include <sched.h>
@@ -20,10 +23,10 @@ typedef struct place {
 
 atomic_bool ek_trace_on;
 static place places[PLACES];
-static ek_tracer collector; /* written while nobody is counted in and `present` is false */
+static ek_tracer collector; /* written only while `present` is false and no caller is counted in */
 static atomic_bool present;
-static pthread_mutex_t set_lock = PTHREAD_MUTEX_INITIALIZER; /* one ek_trace_set at a time */
-static atomic_uint threads;                                  /* that have a place */
+static pthread_mutex_t set_lock = PTHREAD_MUTEX_INITIALIZER; /* held by ek_trace_set */
+static atomic_uint threads;                                  /* how many threads have a place */
 
 /* ---- callers ---- */
 
@@ -34,8 +37,8 @@ static place *trace_place(ek_thread *self)
     return &places[self->trace_number % PLACES];
 }
 
-/* The tracer, which stays until leave; NULL if there is none (leave all the same). Sequentially
- * consistent like trace_wait_for_callers: either this sees that it is gone, or that sees this. */
+/* Counts the caller in and returns the tracer, which stays until trace_leave; NULL if there is
+ * none. Either way trace_leave has to follow. See Note [Removing the tracer]. */
 static const ek_tracer *trace_enter(place *at)
 {
     atomic_fetch_add(&at->callers, 1);
@@ -51,7 +54,7 @@ static void trace_wait_for_callers(void)
 {
     for (int i = 0; i < PLACES; i++)
         while (atomic_load(&places[i].callers) > 0)
-            sched_yield(); /* calls are short */
+            sched_yield(); /* short, because calls of the tracer are */
 }
 
 static void trace_abandon(void)
@@ -86,7 +89,7 @@ int ek_trace_set(const ek_tracer *tracer)
     return rc;
 }
 
-/* ---- what is told ---- */
+/* ---- calls of the tracer ---- */
 
 void ek_span_open(ek_span *span)
 {

@@ -1,15 +1,15 @@
-/* trace.h: what happens when and where, for whoever collects it.
+/* trace.h: tells a tracer what happens when and where.
  *
- * Code that computes, moves data or waits says so with a span around it:
+ * Code that computes, moves data or waits puts a span around it:
  *
  *     ek_span span;
  *     ek_span_begin(&span, EK_SPAN_COMPUTE, "backward of", node->operation->name, dev);
  *     ...
  *     ek_span_end(&span);
  *
- * Spans nest per thread, and a device's time goes to the innermost. While nobody collects, a span
- * costs one relaxed load. The allocator reports every change of a device's memory the same way; the
- * innermost span of the thread says what asked for it. */
+ * Spans of one thread nest, and time counts for the innermost. Without a tracer a span costs one
+ * relaxed load. The allocator also tells every change of a device's memory, with the thread's
+ * innermost span, which says what asked for it. */
 #ifndef EK_CORE_TRACE_H
 #define EK_CORE_TRACE_H
 
@@ -27,27 +27,26 @@ typedef enum ek_span_kind {
 } ek_span_kind;
 
 typedef struct ek_span {
-    const char *what, *name; /* either may be NULL; they live until the span has ended */
+    const char *what, *name; /* either may be NULL; borrowed until the span has ended */
     ek_dev *dev;
-    uint64_t began, inner; /* nanoseconds; those of the spans within it */
-    struct ek_span *outer; /* of the same thread */
+    uint64_t began, inner; /* nanoseconds: when it began; how long the spans within it took */
+    struct ek_span *outer; /* the span around it, on the same thread */
     ek_span_kind kind;
     bool open;
 } ek_span;
 
-/* Whoever collects. Called from any thread, with locks held: must neither allocate device memory
- * nor begin spans, and waits for nobody who does. */
+/* The tracer. It is called on any thread with locks held: it must not allocate device memory, begin
+ * spans, or wait for a thread that does. */
 typedef struct ek_tracer {
-    void (*span)(const ek_span *span, uint64_t ended, void *user); /* has ended */
-    /* A device's memory has changed; `span` is the calling thread's innermost one or NULL. The
-     * allocator's lock is held. */
+    void (*span)(const ek_span *span, uint64_t ended, void *user); /* it ended at `ended` */
+    /* The memory of a device has changed. `span` is the thread's innermost one, or NULL. The lock
+     * of the device's allocator is held. */
     void (*memory)(const ek_dev *dev, const ek_memory_stats *stats, const ek_span *span,
                    void *user);
     void *user;
 } ek_tracer;
 
-/* NULL: nobody collects from now on, and on return no call of the tracer before is running.
- * EK_E_STATE if there is one already. */
+/* Sets the tracer (copied). NULL removes it and waits for its calls. EK_E_STATE if there is one. */
 int ek_trace_set(const ek_tracer *tracer);
 
 extern atomic_bool ek_trace_on;
@@ -58,9 +57,9 @@ void ek_span_open(ek_span *span);
 void ek_span_close(ek_span *span);
 void ek_trace_tell_memory(const ek_dev *dev, const ek_memory_stats *stats);
 
-/* A worker's spans are its device's, whatever `dev` says; on other threads NULL stands for the
- * device of the span around it, or of the part that the thread runs. The span stays where it was
- * begun: it is linked by address. */
+/* Begins a span. On a worker it belongs to the worker's device, whatever span_dev is. On another
+ * thread NULL stands for the device of the span around it, or of the part that the thread runs. The
+ * struct must not move until ek_span_end, because spans are linked by address. */
 #define ek_span_begin(span, span_kind, span_what, span_name, span_dev)  \
     do {                                                                \
         (span)->open = false;                                           \
@@ -79,7 +78,7 @@ static inline void ek_span_end(ek_span *span)
         ek_span_close(span);
 }
 
-/* For the allocator, whose lock is held. */
+/* For the allocator, with its lock held. */
 static inline void ek_trace_memory(const ek_dev *dev, const ek_memory_stats *stats)
 {
     if (atomic_load_explicit(&ek_trace_on, memory_order_relaxed))

@@ -1,4 +1,4 @@
-/* value.c: nests of tensors: lists and dictionaries. */
+/* value.c: values, and trees of them: lists and dictionaries. */
 #include "core/value.h"
 
 #include <stdlib.h>
@@ -152,7 +152,7 @@ static int dict_compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Files may make dictionaries of very many keys: those are sorted, and neighbours compared. */
+/* Sorts the keys and compares neighbours: a dictionary from a file may have very many. */
 static int dict_check_many_keys(const ek_value_entry *entries, int count)
 {
     int status = 0;
@@ -216,7 +216,7 @@ ek_value ek_value_dict(const ek_value_entry *entries, int count)
     return (ek_value){.kind = EK_VALUE_DICT, .as.dict = dict};
 }
 
-/* ---- the same nest with other leaves ---- */
+/* ---- trees of the same structure with other leaves ---- */
 
 static ek_value dict_like(ek_value dict, const ek_value *items)
 {

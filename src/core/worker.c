@@ -15,11 +15,11 @@ typedef struct job_group {
     ek_gang_function *function;
     void *user;
     const char *what;      /* the noun for a job */
-    bool named;            /* the submitter gave `what` */
-    ek_thread_modes modes; /* the submitter's */
+    bool named;            /* the submitter gave `what`: jobs are replicas' forwards */
+    ek_thread_modes modes; /* the modes of the submitter */
     bool nested;           /* the submitter is a job of another group */
     ek_error_record *errors;
-    ek_barrier *barrier; /* NULL with one job, which belongs to the group around it */
+    ek_barrier *barrier; /* NULL for a single job, which belongs to the group around it */
     pthread_mutex_t lock;
     pthread_cond_t done;
     int remaining; /* guarded by lock: jobs on workers that have not ended */
@@ -27,7 +27,7 @@ typedef struct job_group {
 
 typedef struct ek_job {
     struct ek_job *next;
-    job_group *group; /* NULL: the worker ends */
+    job_group *group; /* borrowed; NULL: the worker ends */
     int index;
 } ek_job;
 
@@ -39,12 +39,12 @@ typedef struct ek_worker {
     ek_dev *dev;
 } ek_worker;
 
-/* Orders groups, and guards the list of workers. */
+/* group_lock orders groups (worker.h), and guards the list of workers. */
 static pthread_mutex_t group_lock = PTHREAD_MUTEX_INITIALIZER;
 static ek_worker *workers[EK_MAX_DEVICES * 2];
 static atomic_int worker_count;
 
-/* Times the job by the device's clock if the group is named: only replicas' forwards are. */
+/* Runs the job. A replica's forward (named, not nested) is timed by the device's clock. */
 static int job_run_timed(job_group *group, int index, ek_dev *dev)
 {
     bool clocked = group->named && !group->nested && dev->backend->clock_begin;
@@ -56,10 +56,10 @@ static int job_run_timed(job_group *group, int index, ek_dev *dev)
     return status;
 }
 
-/* Calls the function for one job; moves its error, if any, to the group. */
+/* Calls the function for one job, in a scope of its own, and moves an error to the group. */
 static void job_call(job_group *group, int index, ek_dev *dev)
 {
-    ek_thread_self()->modes = group->modes; /* whatever the job before left */
+    ek_thread_self()->modes = group->modes; /* the job before may have changed them */
     ek_scope scope = ek_scope_begin();
     int status = dev->backend->thread_enter ? dev->backend->thread_enter(dev) : 0;
     if (status >= 0)
@@ -82,7 +82,7 @@ static void job_run(job_group *group, int index, ek_dev *dev)
     if (group->barrier) {
         ek_seat before = ek_barrier_enter(group->barrier, index);
         job_call(group, index, dev);
-        ek_part_rest(); /* before leaving: the others see a slow device's job end when it ends */
+        ek_part_rest(); /* before leaving: the other jobs wait for this sleep too */
         ek_barrier_leave(group->barrier, index, before);
     } else {
         job_call(group, index, dev);
@@ -110,7 +110,7 @@ static void *worker_main(void *user)
         if (!group)
             return NULL;
         job_run(group, next->index, worker->dev);
-        /* The group lives on its submitter's stack: the last access is under its lock. */
+        /* The group lives on the submitter's stack, so its last access is under its lock. */
         pthread_mutex_lock(&group->lock);
         if (--group->remaining == 0)
             pthread_cond_signal(&group->done);
@@ -118,7 +118,7 @@ static void *worker_main(void *user)
     }
 }
 
-/* The device's worker, started if need be. group_lock is held. */
+/* The device's worker, started if there is none yet. group_lock is held. */
 static ek_worker *worker_of(ek_dev *dev)
 {
     if (dev->worker)
@@ -159,7 +159,7 @@ static bool worker_serves(const ek_dev *dev)
     return dev->id.kind != EK_CPU;
 }
 
-/* Enqueues the jobs of devices that have workers; all or none. */
+/* Enqueues the jobs of all devices that have workers, or none of them on an error. */
 static int group_submit(job_group *group, ek_job *jobs, ek_dev *const *devs, int count)
 {
     pthread_mutex_lock(&group_lock);
@@ -207,8 +207,8 @@ static int group_run_on_workers(job_group *group, ek_dev *const *devs, int count
     return rc;
 }
 
-/* The job whose error the caller gets: the first that did not give up because of another; -1 if all
- * went well. */
+/* The index of the job whose error the caller gets: the first that failed by itself, else the first
+ * that gave up because of another; -1 if none failed. */
 static int group_first_failed(const ek_error_record *errors, int count)
 {
     int first = -1;
@@ -259,7 +259,7 @@ int ek_gang_run(ek_dev *const *devs, int count, ek_gang_function *function, void
                        .named = what != NULL,
                        .modes = self->modes,
                        .nested = ek_thread_in_gang()};
-    ek_error_record before; /* an error that was pending stays the first */
+    ek_error_record before; /* an error that is pending already stays the pending one */
     ek_error_take(&before);
     int rc = group_run(&group, devs, count, what);
     self->modes = group.modes;

@@ -1,29 +1,28 @@
-/* batch_norm_module.h: batch normalisation as a module, for those that compute its statistics in
- * another way. */
+/* batch_norm_module.h: the batch norm module, for types with other statistics. */
 #ifndef EK_NN_BATCH_NORM_MODULE_H
 #define EK_NN_BATCH_NORM_MODULE_H
 
 #include "nn/nn.h"
 
-/* One struct for all types, so that a module can turn from one into another where it is. */
+/* The struct of all its types, so that a module can change its type in place. */
 typedef struct ek_batch_norm_module {
     ek_module module;
-    ek_tensor *weight, *bias;              /* (features), or absent: affine off */
-    ek_tensor *running_mean, *running_var; /* (features), or absent: track_running_stats off */
-    ek_tensor *num_batches_tracked;        /* i64 scalar, or absent */
+    ek_tensor *weight, *bias;              /* (features); NULL if affine is off */
+    ek_tensor *running_mean, *running_var; /* (features); NULL if track_running_stats is off */
+    ek_tensor *num_batches_tracked;        /* i64 scalar; NULL if track_running_stats is off */
     double eps, momentum;
-    int ndim_least, ndim_most; /* of the input */
-    uint64_t place;            /* synchronised: where its replicas meet, their own */
+    int ndim_least, ndim_most; /* bounds of the input's dimensions */
+    uint64_t place;            /* synchronised type: where replicas meet (rendezvous.h) */
 } ek_batch_norm_module;
 
-/* A module of such a type, whose size is the struct's. */
+/* Makes a module of `type`, with this struct; owned by the caller, NULL with an error. */
 ek_module *ek_batch_norm_module_new(const ek_module_type *type, const ek_norm_options *options,
                                     int ndim_least, int ndim_most);
 
-/* Checks x's dimensions. */
+/* Checks how many dimensions x has. */
 int ek_batch_norm_module_check(const ek_batch_norm_module *self, const ek_tensor *x);
 
-/* The operation with the module's tensors and options, x's own statistics when training. */
+/* Options of the operation on x, with the module's tensors, mode, momentum and eps. */
 ek_batch_norm_options ek_batch_norm_module_options(const ek_batch_norm_module *self, ek_tensor *x);
 
 #endif

@@ -1,9 +1,9 @@
-/* checkpoint.c: a module whose inside is computed again in backward.
+/* checkpoint.c: a module whose inner activations are computed again in backward.
  *
- * The body's forward, as a function of tensors: those in the arguments, the parameters and the
- * buffers. It is evaluated without a graph; the node keeps these tensors (of buffers a snapshot)
- * and a record of all else that the forward found, and evaluates it again on a copy of the body.
- */
+ * The body's forward is taken as a function of tensors: the arguments', the parameters and the
+ * buffers. It runs without a graph. One graph node keeps these tensors, buffers as copies, and a
+ * record of all else that the forward read. Backward evaluates the function again on a copy of the
+ * body. */
 #include <stdlib.h>
 
 #include "autograd/graph.h"
@@ -12,9 +12,9 @@
 #include "nn/module_table.h"
 #include "nn/nn.h"
 
-/* ---- outlines: a nest without its tensors, which are given again later ---- */
+/* ---- treedefs: a tree of values with an index in place of each tensor ---- */
 
-/* A kind of value that only outlines have: as.integer is a place in the list. */
+/* The kind of an index in a treedef: as.integer is a position in a list of tensors. */
 static const ek_value_kind place_kind = (ek_value_kind)(EK_VALUE_ERROR + 1);
 
 static bool outline_take(ek_value *value, void *user)
@@ -41,14 +41,13 @@ static bool outline_put(ek_value *value, void *user)
     return true;
 }
 
-/* The nest with a place for each of its tensors, in the scope; an error for an error. The tensors
- * go to `list`, each once. */
+/* The treedef of a value, or an error, in the scope. Appends the tensors to `list`, each once. */
 static ek_value outline_of(ek_value value, ek_tensor_list *list)
 {
     return ek_value_map(value, outline_take, list);
 }
 
-/* The nest of this outline with tensors[i] for the list's tensor i, in the scope. */
+/* The tree of a treedef with tensors[i] for index i, in the scope. */
 static ek_value outline_fill(ek_value outline, ek_tensor *const *tensors)
 {
     return ek_value_map(outline, outline_put, (void *)(uintptr_t)tensors);
@@ -61,15 +60,15 @@ typedef struct checkpoint {
     ek_module *body;
 } checkpoint;
 
-/* One forward. Its tensors are the arguments', then the body's: parameters, then buffers. */
+/* One forward. `tensors` are the arguments', then the body's parameters, then its buffers. */
 typedef struct record {
     ek_object object;
-    ek_module *body;  /* kept, since pointers in its copies lead to what it owns */
-    ek_module *found; /* the structs as they were, with the handles in `tensors` */
+    ek_module *body;  /* one reference; pointers in the copies lead to things that the body owns */
+    ek_module *found; /* owned copy of the body's structs as the forward found them */
     ek_tensor_list tensors;
-    ek_value arguments;               /* outline of a list: inputs, keywords; a reference */
-    int argument_tensors, parameters; /* how many of them */
-    ek_generator generator;           /* as it was */
+    ek_value arguments;               /* treedef of the list (inputs, keywords); one reference */
+    int argument_tensors, parameters; /* how many of `tensors` these are */
+    ek_generator generator;           /* the default generator before the forward */
 } record;
 
 static void checkpoint_destroy_record(ek_object *object)
@@ -82,15 +81,15 @@ static void checkpoint_destroy_record(ek_object *object)
     free(self);
 }
 
-/* True if `tensor`, number `index`, is a buffer that the body may write to. */
+/* True if `tensor`, which has this index in `tensors`, is a buffer that the body may write to. */
 static bool checkpoint_is_state(const record *self, int index, const ek_tensor *tensor)
 {
     return index >= self->argument_tensors + self->parameters && !tensor->requires_grad;
 }
 
-/* ---- again ---- */
+/* ---- evaluating again ---- */
 
-/* The body as the forward found it, showing `handles`. */
+/* Calls the body as the forward found it, with `handles` in place of `tensors`. */
 static ek_value checkpoint_call_again(const record *self, ek_tensor *const *handles)
 {
     int first = self->argument_tensors, count = self->tensors.count - first;
@@ -126,7 +125,7 @@ static int checkpoint_evaluate(ek_object *state, ek_tensor *const *inputs, int i
         return ek_error_pending();
     int rc = 0;
     for (int i = 0; i < input_count && rc >= 0; i++) {
-        /* What the body writes to its buffers is thrown away: the forward has done it. */
+        /* The body gets copies of its buffers, because the forward has updated them. */
         handles[i] = checkpoint_is_state(self, i, inputs[i]) ? ek_clone(inputs[i]) : inputs[i];
         rc = handles[i] ? 0 : ek_error_pending();
     }
@@ -169,7 +168,8 @@ static record *checkpoint_new_record(ek_module *body, const ek_args *args)
     return NULL;
 }
 
-/* Notes what the forward is about to find: the structs, the generator, the buffers. */
+/* Records what the forward is about to read: structs, generator and buffers. inputs[i] becomes
+ * tensor i, or a copy of it if it is a buffer. */
 static int checkpoint_look(record *self, ek_tensor **inputs)
 {
     int first = self->argument_tensors;
@@ -190,7 +190,7 @@ static int checkpoint_look(record *self, ek_tensor **inputs)
     return 0;
 }
 
-/* The body's output, without a graph. */
+/* Calls the body without a graph. It is an error if the body writes to an input or a parameter. */
 static ek_value checkpoint_call_body(const record *self, const ek_args *args,
                                      ek_tensor *const *inputs, uint64_t *versions)
 {
@@ -219,7 +219,7 @@ static const ek_operation operation = {.name = "checkpoint",
                                        .backward = ek_recomputed_backward,
                                        .destroy = ek_recomputed_destroy};
 
-/* The output with its graph: a node that computes it again. */
+/* The output with a graph: one node that evaluates the forward again in backward. */
 static ek_value checkpoint_attach(record *self, ek_value output, ek_tensor *const *inputs)
 {
     ek_tensor_list list = {0};

@@ -1,10 +1,9 @@
-/* conv.c: convolution and transposed convolution over one to three dimensions. The weight's shape
- * is (out, in / groups, window), transposed (in, out / groups, window); over two dimensions its
- * memory is channels-last, as that of the activations. */
+/* conv.c: convolution and transposed convolution over one to three dimensions. The weight is (out,
+ * in / groups, window...), or transposed (in, out / groups, window...). Over two dimensions its
+ * memory is channels-last, as that of activations. */
 #include "nn/nn.h"
 #include "ops/spatial.h"
 
-/* What tells one constructor from another. */
 int ek_window_option(const char *layer, const char *name, int dims, int all, const int each[3],
                      const int fallback[3], int least, int result[3])
 {
@@ -15,6 +14,7 @@ int ek_window_option(const char *layer, const char *name, int dims, int all, con
     return 0;
 }
 
+/* What the constructors of convolutions differ in. */
 typedef struct conv_family {
     ek_module_type type;
     ek_tensor *(*function)(ek_conv_options options);
@@ -25,9 +25,9 @@ typedef struct conv_family {
 typedef struct conv {
     ek_module module;
     ek_tensor *weight;
-    ek_tensor *bias; /* (out) or absent */
+    ek_tensor *bias; /* (out), or NULL */
     const conv_family *family;
-    ek_conv_options options; /* all but the tensors */
+    ek_conv_options options; /* all options but the tensors */
 } conv;
 
 static ek_value conv_forward(ek_module *module, const ek_args *args)

@@ -1,13 +1,13 @@
-/* criteria.c: losses as modules: ek_loss(criterion, input, target). */
+/* criteria.c: losses as modules, called as ek_loss(criterion, input, target). */
 #include "core/tensor.h"
 #include "nn/nn.h"
 
 typedef struct criterion {
     ek_module module;
-    ek_tensor *weight;     /* per class, per element for bce, or absent */
-    ek_tensor *pos_weight; /* bce: of positive targets, or absent */
+    ek_tensor *weight;     /* per class, or for bce per element; may be NULL */
+    ek_tensor *pos_weight; /* bce: per positive target; may be NULL */
     ek_reduction reduction;
-    int64_t ignore_index; /* EK_GIVEN */
+    int64_t ignore_index; /* 0: default; EK_ZERO: 0 (EK_GIVEN) */
     double label_smoothing;
 } criterion;
 
@@ -30,15 +30,14 @@ static bool criterion_is_sum(ek_module *module)
     return ((criterion *)module)->reduction == EK_SUM;
 }
 
-/* ---- denominators, also for criteria around these: bf16 cannot count, so they are f32 there ----
- */
+/* ---- denominators: f32 for bf16 inputs, because bf16 cannot count ---- */
 
 static ek_dtype criterion_counting_dtype(const ek_tensor *input)
 {
     return input->dtype == EK_F64 ? EK_F64 : EK_F32;
 }
 
-/* The weights of the targets that count. */
+/* The sum of the weights of the targets that count. */
 static ek_tensor *criterion_class_denominator(ek_module *module, const ek_args *args)
 {
     const criterion *self = (criterion *)module;
@@ -49,8 +48,8 @@ static ek_tensor *criterion_class_denominator(ek_module *module, const ek_args *
                             criterion_counting_dtype(options.input));
 }
 
-/* The elements of input and target, broadcast together: of views that repeat elements there are
- * more than an integer holds. */
+/* How many elements input and target have when broadcast together. A double, because views that
+ * repeat elements can have more than an integer holds. */
 static double criterion_element_count(const ek_tensor *x, const ek_tensor *y)
 {
     double count = 1;
@@ -76,7 +75,8 @@ static ek_tensor *criterion_element_denominator(ek_module *module, const ek_args
 
 typedef ek_tensor *loss_function(ek_loss_options options);
 
-/* Nothing divides a sum, nor losses per element. A count of elements is known, and stays on cpu. */
+/* The loss as a sum and a weight. A sum, or a loss per element, has no weight. A count of elements
+ * needs no kernel, and stays on cpu. */
 static int criterion_loss_sum(ek_module *module, const ek_args *args, loss_function *function,
                               ek_loss_sum *loss)
 {

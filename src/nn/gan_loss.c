@@ -1,4 +1,4 @@
-/* gan_loss.c: what critics and generators minimise: ek_loss(criterion, d). */
+/* gan_loss.c: losses of critics and generators: ek_loss(criterion, d), d the critic's outputs. */
 #include "core/tensor.h"
 #include "evenkeel/gan.h"
 #include "nn/nn.h"
@@ -10,13 +10,13 @@ typedef struct gan_loss {
     ek_gan_role role;
 } gan_loss;
 
-/* +1 if the loss falls with d, -1 if it rises: only the critic wants small d, of fakes. */
+/* +1 if the loss falls when d grows, -1 if it rises. It rises only for a critic on fakes. */
 static double gan_loss_direction(ek_gan_role role)
 {
     return role == EK_GAN_CRITIC_FAKE ? -1 : 1;
 }
 
-/* max(0, 1 - d), with d's sign turned for fakes; the generator has no margin. */
+/* max(0, 1 - d) for real samples, max(0, 1 + d) for fakes. A generator's loss has no margin: -d. */
 static ek_tensor *gan_loss_hinge(ek_tensor *d, ek_gan_role role)
 {
     if (role == EK_GAN_GENERATOR)
@@ -24,7 +24,7 @@ static ek_tensor *gan_loss_hinge(ek_tensor *d, ek_gan_role role)
     return ek_f_relu(ek_add_scalar(ek_mul_scalar(d, -gan_loss_direction(role)), 1));
 }
 
-/* The loss of each element of d. */
+/* The loss per element of d. */
 static ek_tensor *gan_loss_per_element(const gan_loss *self, ek_tensor *d)
 {
     double sign = gan_loss_direction(self->role);
@@ -41,7 +41,7 @@ static ek_tensor *gan_loss_per_element(const gan_loss *self, ek_tensor *d)
     return NULL;
 }
 
-/* The loss of each element of the only input. */
+/* Checks the arguments and computes the loss per element of d. */
 static ek_tensor *gan_loss_per_output(ek_module *module, const ek_args *args)
 {
     ek_tensor *d = ek_only_input(module, args);
@@ -51,7 +51,7 @@ static ek_tensor *gan_loss_per_output(ek_module *module, const ek_args *args)
                 ek_tensor_text(d, text));
         d = NULL;
     }
-    d = ek_autocast_wide(d); /* as all losses */
+    d = ek_autocast_wide(d); /* losses are computed in f32 under autocast */
     return d ? gan_loss_per_element((gan_loss *)module, d) : NULL;
 }
 
@@ -70,7 +70,7 @@ static int gan_loss_sum(ek_module *module, const ek_args *args, ek_loss_sum *los
     return loss->sum && loss->weight ? 0 : ek_error_pending();
 }
 
-/* The elements of d; bf16 cannot count, so they are f32 there. */
+/* How many elements d has; f32 if d is bf16, because bf16 cannot count. */
 static ek_tensor *gan_loss_denominator(ek_module *module, const ek_args *args)
 {
     const ek_tensor *d = ek_only_input(module, args);

@@ -1,5 +1,5 @@
-/* init.c: initial values, as torch.nn.init computes them: bounds in double, in Python's order of
- * operations, so that they round to the same numbers. */
+/* init.c: initial values as torch.nn.init computes them. Bounds are computed in double and in
+ * Python's order of operations, so that they round to the same numbers. */
 #include <math.h>
 
 #include "core/tensor.h"
@@ -29,7 +29,7 @@ static int init_fans(const ek_tensor *tensor, fans *result)
     return 0;
 }
 
-/* of a leaky rectifier */
+/* The gain of a leaky rectifier of negative slope `a`. */
 static double init_gain(double a)
 {
     return sqrt(2.0 / (1 + a * a));

@@ -7,7 +7,7 @@
 typedef struct linear {
     ek_module module;
     ek_tensor *weight; /* (out, in) */
-    ek_tensor *bias;   /* (out) or absent */
+    ek_tensor *bias;   /* (out), or NULL */
 } linear;
 
 static ek_value linear_forward(ek_module *module, const ek_args *args)

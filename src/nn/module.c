@@ -1,4 +1,4 @@
-/* module.c: making modules, registering what they hold, freeing them. */
+/* module.c: making modules, registering their members, and freeing them. */
 #include "evenkeel/module.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "evenkeel/autograd.h"
 #include "nn/module_table.h"
 
-/* ---- the layout: shared by replicas, copied before it is changed ---- */
+/* ---- the layout: replicas share it, so that it is copied before a change ---- */
 
 static void layout_destroy(ek_object *object)
 {
@@ -45,7 +45,7 @@ failed:
     return NULL;
 }
 
-/* Makes room for one more entry in the module's own layout, and in its slots. */
+/* Makes room for one more entry in the layout, copied first if it is shared, and in the slots. */
 static int table_grow(struct ek_module_members *members)
 {
     if (atomic_load(&members->layout->object.references) > 1) {
@@ -119,9 +119,9 @@ ek_module *ek_module_retain(ek_module *module)
     return module;
 }
 
-/* A gradient made with create_graph holds its graph, and the graph holds the leaf: nothing would
- * ever free the three. Replaces the gradient by a detached one, for others that hold the leaf; if
- * there is no memory for it, removes the gradient. */
+/* Replaces a gradient that has a history (create_graph) by a detached one, because the gradient
+ * holds its graph and the graph holds the leaf: the three would never be freed. Without memory for
+ * that, removes the gradient. */
 static void module_cut_gradient(ek_tensor *leaf)
 {
     ek_tensor *gradient = ek_tensor_grad(leaf);
@@ -142,7 +142,7 @@ void ek_module_free(ek_module *module)
     struct ek_module_members *members = module->members;
     if (atomic_fetch_sub_explicit(&members->references, 1, memory_order_acq_rel) != 1)
         return;
-    /* First what the type owns: it may still look at the registered members. */
+    /* The type's destroy comes first, because it may use the registered members. */
     if (module->type->destroy && !module->is_replica)
         module->type->destroy(module);
     for (int i = 0; i < members->layout->count; i++) {
@@ -151,7 +151,7 @@ void ek_module_free(ek_module *module)
             ek_module_free(*slot);
             continue;
         }
-        if (!module->is_replica) /* whose tensors are handles on the module's */
+        if (!module->is_replica) /* a replica's tensors are handles on the module's */
             module_cut_gradient(*slot);
         ek_object_release(*slot);
     }
@@ -198,12 +198,11 @@ ek_member ek_module_member(const ek_module *module, int index)
     return member;
 }
 
-/* Adds an entry and stores `content` in its slot. Takes over the reference only if it returns 0.
- */
+/* Adds an entry and stores `content` in its slot. Owns the reference only if it returns 0. */
 static int module_enter(ek_module *module, ek_member_kind kind, const char *name, void *member,
                         void *content)
 {
-    /* A child without a name is transparent: paths pass through it. */
+    /* A child may have an empty name: paths then skip it. */
     if (!name || (!name[0] && kind != EK_MEMBER_MODULE) || strchr(name, '.'))
         return EK_FAIL(EK_E_INVALID,
                        "%s: \"%s\" is no name for a member: it must not be empty or have a dot",
@@ -259,7 +258,7 @@ static int module_register_tensor(ek_module *module, ek_member_kind kind, const 
         EK_TRY(ek_tensor_set_requires_grad(tensor, true));
     EK_TRY(module_enter(module, kind, name, member, tensor));
     ek_object_retain(tensor);
-    /* The ledger counts it as what it has become. */
+    /* The memory may have been allocated under another category. */
     if (tensor)
         ek_storage_recategorise(tensor->storage, EK_MEMORY_PARAMETER);
     return 0;
@@ -276,7 +275,7 @@ int ek_register_buffer(ek_module *module, const char *name, ek_tensor **member, 
     return module_register_tensor(module, EK_MEMBER_BUFFER, name, member, tensor);
 }
 
-/* True if `part` is `module` or below it. */
+/* True if `part` is `module` itself or a module below it. */
 static bool module_contains(const ek_module *module, const ek_module *part)
 {
     if (module == part)
@@ -292,7 +291,7 @@ static bool module_contains(const ek_module *module, const ek_module *part)
 
 int ek_register_module(ek_module *module, const char *name, ek_module **member, ek_module *child)
 {
-    /* A child that has a parent belongs to that one; this one needs a reference of its own. */
+    /* A child's first parent takes the caller's reference over; each further one adds its own. */
     bool shared = child && child->members->has_parent;
     bool cycle = child && module && module_contains(child, module);
     int rc = 0;
@@ -314,7 +313,7 @@ int ek_register_module(ek_module *module, const char *name, ek_module **member, 
         ek_module_retain(child);
     } else if (child) {
         child->members->has_parent = true;
-        child->members->name = strdup(name); /* for sentences only: may be missing */
+        child->members->name = strdup(name); /* for sentences only: may be NULL */
     }
     return 0;
 }

@@ -5,7 +5,7 @@
 #include "nn/module_table.h"
 #include "nn/nn.h"
 
-/* True if an operation that made one of the arguments failed. */
+/* True if an argument is an error or a NULL tensor. */
 static bool call_has_error(const ek_args *args)
 {
     for (int i = 0; i < args->count; i++)
@@ -15,7 +15,7 @@ static bool call_has_error(const ek_args *args)
     return args->keywords.kind == EK_VALUE_ERROR;
 }
 
-/* Where the first tensor of a value lies; NULL if there is none. */
+/* The device of the first tensor in a value; NULL if there is none. */
 static ek_dev *call_dev_in(ek_value value)
 {
     ek_dev *dev = NULL;
@@ -45,8 +45,7 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
             EK_FAIL(EK_E_INVALID, "%s: an argument is NULL", module->type->name);
         return ek_value_error();
     }
-    /* The caller's scope gets the output alone: if no graph holds them, activations are freed
-     * here. */
+    /* Only the output leaves this scope. Activations that no graph holds are freed here. */
     ek_span span;
     ek_span_begin(&span, EK_SPAN_COMPUTE, "forward of", module->type->name, call_dev_of(args));
     ek_scope scope = ek_scope_begin();
@@ -60,7 +59,8 @@ ek_value ek_module_call(ek_module *module, const ek_args *args,
     if (ek_error_status() == 0)
         EK_FAIL(EK_E_STATE, "forward failed without saying why");
     if (before == 0) {
-        /* From the innermost module outwards: "features (sequential): 0 (conv2d): ..." */
+        /* Each module prefixes its name, so that a sentence begins with the outermost: "features
+         * (sequential): 0 (conv2d): ..." */
         const char *name = module->members->name;
         if (name && name[0])
             ek_error_prefix(before, "%s (%s)", name, module->type->name);

@@ -1,9 +1,9 @@
-/* pool.c: pooling, upsampling and flattening: modules of geometry, without parameters. */
+/* pool.c: pooling, upsampling and flattening: modules without parameters. */
 #include "nn/nn.h"
 
 /* ---- windows ---- */
 
-/* What tells one constructor from another. */
+/* What the constructors of pooling modules differ in. */
 typedef struct pool_family {
     ek_module_type type;
     ek_tensor *(*function)(ek_pool_options options);
@@ -14,7 +14,7 @@ typedef struct pool_family {
 typedef struct pool {
     ek_module module;
     const pool_family *family;
-    ek_pool_options options; /* all but x */
+    ek_pool_options options; /* all options but x */
 } pool;
 
 static ek_value pool_forward(ek_module *module, const ek_args *args)

@@ -1,15 +1,15 @@
-/* sample_norm.c: normalisation with statistics per sample: layer, group and instance. Training and
- * evaluation are the same, and there are no buffers. */
+/* sample_norm.c: normalisation with statistics per sample: layer, group and instance norm. Training
+ * and evaluation are the same, and there are no buffers. */
 #include "core/tensor.h"
 #include "nn/nn.h"
 
 typedef struct sample_norm {
     ek_module module;
-    ek_tensor *weight, *bias; /* of `shape`, or absent: affine off */
-    ek_shape shape;           /* of weight and bias: (channels), or what a layer norm is over */
-    int64_t groups;           /* group norm */
-    int ndim;                 /* instance norm: of the input */
-    double eps;               /* EK_GIVEN */
+    ek_tensor *weight, *bias; /* have `shape`; NULL if affine is off */
+    ek_shape shape;           /* (channels), or layer norm's normalized_shape */
+    int64_t groups;           /* group norm: how many groups */
+    int ndim;                 /* instance norm: dimensions of the input */
+    double eps;               /* 0: default; EK_ZERO: 0 (EK_GIVEN) */
 } sample_norm;
 
 /* ---- construction ---- */
@@ -19,7 +19,7 @@ static ek_tensor *sample_norm_filled(ek_shape shape, double value)
     return ek_fill_(ek_new_parameter(shape, EK_F32), value);
 }
 
-/* NULL with the sentence set unless eps is allowed. */
+/* Makes a module, or returns NULL with an error if eps is below 0. */
 static sample_norm *sample_norm_new(const ek_module_type *type, ek_shape shape, double eps,
                                     bool affine)
 {

@@ -5,10 +5,10 @@
 #include "nn/module_table.h"
 #include "nn/nn.h"
 
-/* The children are in the table only, in order. */
+/* A module without members: its children are in the table only, in order. */
 typedef ek_module sequential;
 
-/* Gives the reference to what a value holds to the innermost scope. */
+/* Hands one reference to the value's object over to the innermost scope. */
 static ek_value sequential_adopt(ek_value value)
 {
     void *object = NULL;
@@ -33,8 +33,8 @@ static ek_value sequential_forward(ek_module *module, const ek_args *args)
     if (ek_check_inputs(module, args, 1) < 0)
         return ek_value_error();
     int count = ek_module_member_count(module);
-    /* x holds one reference of ours. It goes as soon as the next layer has read it: if no graph
-     * holds it, its memory is free for the layer after. */
+    /* x is one reference of this function. It is released as soon as the next layer has read it. If
+     * no graph holds it, its memory is then free for the layer after that. */
     ek_value x = ek_value_keep(ek_arg(args, 0));
     for (int i = 0; i < count; i++) {
         ek_module *child = *ek_module_member(module, i).slot.module;
@@ -82,7 +82,7 @@ ek_module *ek_sequential_of(ek_module *const *modules, int count)
             if (ek_error_status() == 0)
                 EK_FAIL(EK_E_INVALID, "sequential: module %d is NULL", i);
         } else if (!failed) {
-            /* All are registered, even after one that is NULL, so that all are freed. */
+            /* After a NULL the others are still registered, so that all are freed. */
             failed = ek_register_module(self, name, NULL, modules[i]) < 0;
         } else if (!sequential_is_repeated(modules, i)) {
             ek_module_free(modules[i]);

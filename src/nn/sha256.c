@@ -1,4 +1,4 @@
-/* sha256.c: FIPS 180-4, sections 4.1.2, 5.3.3 and 6.2; and the hash of a module's parameters. */
+/* sha256.c: SHA-256 (FIPS 180-4, sections 4.1.2, 5.3.3, 6.2), and that of a module's parameters. */
 #include "nn/sha256.h"
 
 #include <stdio.h>
@@ -88,7 +88,7 @@ void ek_sha256_end(ek_sha256 *hash, char text[65])
 {
     uint8_t tail[72] = {0x80};
     uint64_t bits = 8 * hash->nbytes;
-    /* The one bit, zeros up to 56 bytes of the last block, the length in bits. */
+    /* Padding: a one bit, zeros up to 56 bytes of the last block, the length in bits. */
     size_t zeros = (size_t)((119 - hash->nbytes % 64) % 64);
     for (int i = 0; i < 8; i++)
         tail[1 + zeros + (size_t)i] = (uint8_t)(bits >> (56 - 8 * i));
@@ -97,8 +97,7 @@ void ek_sha256_end(ek_sha256 *hash, char text[65])
         snprintf(text + 8 * i, 9, "%08x", (unsigned)hash->state[i]);
 }
 
-/* ---- parameters: dtype, number of dimensions, sizes (little-endian), bytes in row-major order
- * ---- */
+/* ---- parameters: dtype, dimensions and sizes, little-endian; then bytes, row-major ---- */
 
 static void sha256_add_number(ek_sha256 *hash, uint64_t number, int nbytes)
 {

@@ -1,4 +1,4 @@
-/* sha256.h: FIPS 180-4's SHA-256, to name a set of weights by one number. */
+/* sha256.h: SHA-256 (FIPS 180-4), to identify a set of weights by a short text. */
 #ifndef EK_NN_SHA256_H
 #define EK_NN_SHA256_H
 
@@ -7,7 +7,7 @@
 
 typedef struct ek_sha256 {
     uint32_t state[8];
-    uint64_t nbytes; /* hashed so far */
+    uint64_t nbytes; /* how many bytes have been added */
     uint8_t block[64];
 } ek_sha256;
 
