@@ -105,9 +105,8 @@ EK_API ek_tensor *ek_archive_tensor(const ek_archive *archive, const char *name,
                                     const ek_device_map *map);
 
 typedef struct ek_load_report {
-    int loaded, missing,
-        /* How many tensors both have, only the module has, and only the file has. */
-        unexpected;
+    /* How many tensors both have, only the module has, and only the file has. */
+    int loaded, missing, unexpected;
     char first_missing[256], first_unexpected[256];
 } ek_load_report;
 

@@ -62,9 +62,8 @@ typedef struct ek_grad_options {
     ek_tensor *const *inputs;
     int input_count;
     ek_tensor **gradients; /* result: input_count tensors, in the scope */
-    ek_tensor *const
-        /* One per output, or NULL. A NULL entry stands for 1, for an output of one element. */
-        *grad_outputs;
+    /* One per output, or NULL. A NULL entry stands for 1, for an output of one element. */
+    ek_tensor *const *grad_outputs;
     ek_switch retain_graph; /* default: as create_graph */
     bool create_graph;
     /* If an input has no part in the outputs, its gradient is NULL; with this off it is

@@ -74,7 +74,7 @@ EK_API ek_dataset *ek_dataset_keep(ek_dataset *dataset);
 /* Drops a reference; NULL is ignored. Any thread. */
 EK_API void ek_dataset_free(ek_dataset *dataset);
 
-/* The number of samples, or a negative status: the type's own, or EK_E_INVALID if it has none. */
+/* The number of samples, or a negative status: the type's error, or EK_E_INVALID if it set none. */
 EK_API int64_t ek_dataset_length(ek_dataset *dataset);
 /* One sample, in the scope; a negative index counts from the end. EK_E_INVALID if it is out of
  * range. Errors of the type name the data set and the sample. */

@@ -130,7 +130,7 @@ EK_API ek_module *ek_module_finish(ek_module *module);
 
 /* ---- calling ---- */
 
-/* ek_forward(module, x, y): calls it with up to 8 tensors or values; output in the scope. */
+/* ek_forward(module, x, y): calls a module with up to 8 tensors or values; output in the scope. */
 EK_API ek_value ek_module_forward(ek_module *module, const ek_args *args);
 #define ek_forward(module, ...) ek_forward_kw((module), ek_value_none(), __VA_ARGS__)
 #define ek_forward_kw(module, keyword_arguments, ...)                                    \

@@ -93,12 +93,10 @@ typedef struct ek_random_sampler_options {
     const char *keywords;
     int64_t count; /* at least 1 */
     bool replacement;
-    int64_t
-        /* Default count. More than count, without replacement: several permutations. */
-        num_samples;
-    ek_generator
-        /* NULL: each pass has a new one, seeded by 64 bits of the default one. */
-        *generator;
+    /* Default count. More than count, without replacement: several permutations. */
+    int64_t num_samples;
+    /* NULL: each pass has a new one, seeded by 64 bits of the default one. */
+    ek_generator *generator;
 } ek_random_sampler_options;
 /* ek_random_sampler(100, .replacement = true): a random order of 0..count-1. */
 EK_API ek_sampler *ek_random_sampler_with(ek_random_sampler_options options);

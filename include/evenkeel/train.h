@@ -14,9 +14,8 @@ typedef struct ek_train_options {
     ek_module *criterion; /* called as (output, target) */
     ek_optimizer *optimizer;
     ek_value input; /* EK_VALUE(x): a tensor or a tree; of a list, each element is one argument */
-    ek_value
-        /* EK_VALUE(y), cut as the input is. None: the criterion is called as (output). */
-        target;
+    /* EK_VALUE(y), cut as the input is. None: the criterion is called as (output). */
+    ek_value target;
     int dim; /* the dimension along which input and target are cut */
     /* The batch is cut into so many parts, as by torch.chunk, which go forward and backward one
      * after the other. Their gradients add up before the one step, so that activations take the

@@ -151,9 +151,8 @@ EK_API ek_transform *ek_random_vertical_flip(double p);
 
 typedef struct ek_resize_options {
     const char *keywords;
-    int64_t height,
-        /* Width 0: the shorter edge becomes `height`, the longer one in proportion. */
-        width;
+    /* Width 0: the shorter edge becomes `height`, the longer one in proportion. */
+    int64_t height, width;
     bool nearest; /* nearest neighbour; else bilinear without aligned corners or antialiasing */
 } ek_resize_options;
 /* ek_resize(64, 64): u8 pixels are rounded to nearest. Bilinear takes u8, f32 and f64 (else

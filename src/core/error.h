@@ -7,7 +7,7 @@
 /* Sets an error of the library itself, at a place of the library's source. Returns the status. */
 #define EK_FAIL(status, ...) ek_error_set((status), __FILE__, __LINE__, __VA_ARGS__)
 
-/* The same in a function that returns a pointer: returns NULL. */
+/* EK_FAIL in a function that returns a pointer: its value is NULL. */
 #define EK_FAIL_NULL(status, ...) (EK_FAIL((status), __VA_ARGS__), NULL)
 
 /* EK_TRY returns a negative status from the calling function; EK_TRY_GOTO jumps to a label. */
@@ -27,7 +27,7 @@
 /* Fails with EK_E_INVALID "<what>: <operand> is NULL" if the pointer is NULL. */
 int ek_check_pointer(const char *what, const char *operand, const void *pointer);
 
-/* The same for what an earlier call may have failed to make: NULL is the pending error, if one is. */
+/* The same for an operand that a failed call may have left NULL: an error that is pending stays. */
 int ek_check_given(const char *what, const char *operand, const void *pointer);
 
 /* The pending error's status, or EK_E_STATE if a callee failed without setting one. */

@@ -17,7 +17,7 @@ static const uint64_t default_seed = 67280421310721u;
 static ek_generator default_generator; /* guarded by default_lock; left is 0 until it is seeded */
 static pthread_mutex_t default_lock = PTHREAD_MUTEX_INITIALIZER;
 EK_FORK_SAFE(default_lock);
-static uint64_t seedings = 1; /* how often that was seeded, plus 1; guarded by default_lock */
+static uint64_t seedings = 1; /* default_generator's seedings + 1; guarded by default_lock */
 
 /* The default generator of a device's worker. Workers do not share one, because replicas that draw
  * side by side would then get their numbers in an order that differs from run to run. No lock is

@@ -9,7 +9,7 @@
 
 /* The shortest sleep: shorter ones are inexact, and are put off. */
 static const int64_t least_rest_ns = 1000000;
-/* The longest credit for a sleep that took too long. More is not the timer's fault. */
+/* The longest credit for a sleep that took too long. A longer delay is not the timer's fault. */
 static const int64_t most_credit_ns = 20000000;
 
 /* The longest sleep, more than a year. Sums of it stay far from overflow. */

@@ -34,9 +34,9 @@ bool ek_dev_reaches(const ek_dev *dev, const ek_dev *other);
 /* The collectives to use among these devices (ek_collective), or a negative status. */
 int ek_dev_collective(ek_dev *const *devs, int count);
 
-/* The backend's collectives (backend.h), for devices of which ek_dev_collective says that they have
- * them; copies between two devices at a time if the backend has none. There is no sum but the
- * backend's: EK_COLLECTIVE_SUMS. */
+/* Collectives (backend.h) among devices for which ek_dev_collective has offered them. Without the
+ * backend's own, broadcast and exchange copy from device to device. ek_dev_sum needs
+ * EK_COLLECTIVE_SUMS. */
 int ek_dev_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
 int ek_dev_exchange(const ek_block_move *moves, int count);
 int ek_dev_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,

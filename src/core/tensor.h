@@ -55,12 +55,12 @@ struct ek_tensor {
     bool is_view;       /* shares its base's version */
     int history_output; /* this tensor's index among the outputs of `history` */
     ek_object *history;
-    struct ek_tensor *grad;      /* NULL: none */
-    struct ek_tensor *grad_slot; /* memory where gradients are to lie (a slab's), a reference.
-                                    `grad` may lie outside of it (create_graph) */
-    ek_object
-        *flat; /* what a leaf is divided with (autograd/shards.h), a reference; NULL: it is whole */
-    int segment; /* which one of the flat's it is */
+    struct ek_tensor *grad;
+    struct ek_tensor *grad_slot; /* one reference to memory for `grad` (of a slab), or NULL; with
+                                    create_graph `grad` may be another tensor */
+    /* One reference to the flat of a sharded leaf (autograd/shards.h), else NULL. */
+    ek_object *flat;
+    int segment; /* index of the leaf among the flat's segments */
 };
 
 /* A storage of nbytes on dev, counted under the calling thread's category. One reference. */
@@ -88,7 +88,7 @@ ek_tensor *ek_tensor_new_strided(ek_dev *dev, ek_dtype dtype, const ek_shape *sh
 ek_tensor *ek_tensor_like(const ek_tensor *like);
 /* As ek_tensor_like, but of another dtype. */
 ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype);
-/* The same, on another device; of `like` only the geometry is read. */
+/* The same on another device; only the geometry of `like` is read. */
 ek_tensor *ek_tensor_like_on(const ek_tensor *like, ek_dtype dtype, ek_dev *dev);
 
 /* A new handle in the scope on the same storage and version, without history. An alias is the whole

@@ -15,42 +15,42 @@
 /* ---- treedefs: a tree of values with an index in place of each tensor ---- */
 
 /* The kind of an index in a treedef: as.integer is a position in a list of tensors. */
-static const ek_value_kind place_kind = (ek_value_kind)(EK_VALUE_ERROR + 1);
+static const ek_value_kind index_kind = (ek_value_kind)(EK_VALUE_ERROR + 1);
 
-static bool outline_take(ek_value *value, void *user)
+static bool treedef_take(ek_value *value, void *user)
 {
     ek_tensor_list *list = user;
     if (value->kind != EK_VALUE_TENSOR)
         return false;
-    int place = 0;
-    while (place < list->count && list->tensors[place] != value->as.tensor)
-        place++;
-    if (place == list->count && ek_tensor_list_append(list, value->as.tensor) < 0)
+    int index = 0;
+    while (index < list->count && list->tensors[index] != value->as.tensor)
+        index++;
+    if (index == list->count && ek_tensor_list_append(list, value->as.tensor) < 0)
         *value = ek_value_error();
     else
-        *value = (ek_value){.kind = place_kind, .as.integer = place};
+        *value = (ek_value){.kind = index_kind, .as.integer = index};
     return true;
 }
 
-static bool outline_put(ek_value *value, void *user)
+static bool treedef_put(ek_value *value, void *user)
 {
     ek_tensor *const *tensors = user;
-    if (value->kind != place_kind)
+    if (value->kind != index_kind)
         return false;
     *value = ek_value_of_tensor(tensors[value->as.integer]);
     return true;
 }
 
 /* The treedef of a value, or an error, in the scope. Appends the tensors to `list`, each once. */
-static ek_value outline_of(ek_value value, ek_tensor_list *list)
+static ek_value treedef_of(ek_value value, ek_tensor_list *list)
 {
-    return ek_value_map(value, outline_take, list);
+    return ek_value_map(value, treedef_take, list);
 }
 
 /* The tree of a treedef with tensors[i] for index i, in the scope. */
-static ek_value outline_fill(ek_value outline, ek_tensor *const *tensors)
+static ek_value treedef_fill(ek_value treedef, ek_tensor *const *tensors)
 {
-    return ek_value_map(outline, outline_put, (void *)(uintptr_t)tensors);
+    return ek_value_map(treedef, treedef_put, (void *)(uintptr_t)tensors);
 }
 
 /* ---- the module and the record of one forward ---- */
@@ -93,7 +93,7 @@ static bool checkpoint_is_state(const record *self, int index, const ek_tensor *
 static ek_value checkpoint_call_again(const record *self, ek_tensor *const *handles)
 {
     int first = self->argument_tensors, count = self->tensors.count - first;
-    ek_value arguments = outline_fill(self->arguments, handles);
+    ek_value arguments = treedef_fill(self->arguments, handles);
     if (arguments.kind == EK_VALUE_ERROR)
         return arguments;
     ek_value inputs = ek_value_at(arguments, 0);
@@ -130,7 +130,7 @@ static int checkpoint_evaluate(ek_object *state, ek_tensor *const *inputs, int i
         rc = handles[i] ? 0 : ek_error_pending();
     }
     ek_tensor_list list = {0};
-    if (rc >= 0 && outline_of(checkpoint_call_again(self, handles), &list).kind == EK_VALUE_ERROR)
+    if (rc >= 0 && treedef_of(checkpoint_call_again(self, handles), &list).kind == EK_VALUE_ERROR)
         rc = ek_error_pending();
     if (rc >= 0 && list.count != output_count)
         rc = EK_FAIL(EK_E_STATE,
@@ -154,7 +154,7 @@ static record *checkpoint_new_record(ek_module *body, const ek_args *args)
     ek_object_init(&self->object, checkpoint_destroy_record);
     self->body = ek_module_retain(body);
     ek_value arguments = EK_LIST(ek_value_list(args->inputs, args->count), args->keywords);
-    self->arguments = ek_value_keep(outline_of(arguments, &self->tensors));
+    self->arguments = ek_value_keep(treedef_of(arguments, &self->tensors));
     self->argument_tensors = self->tensors.count;
     int rc = self->arguments.kind == EK_VALUE_ERROR ? ek_error_pending() : 0;
     if (rc >= 0)
@@ -223,17 +223,17 @@ static const ek_operation operation = {.name = "checkpoint",
 static ek_value checkpoint_attach(record *self, ek_value output, ek_tensor *const *inputs)
 {
     ek_tensor_list list = {0};
-    ek_value outline = outline_of(output, &list);
+    ek_value treedef = treedef_of(output, &list);
     ek_recomputed recomputed = {&operation, checkpoint_evaluate, &self->object,
                                 ek_thread_self()->modes.flags};
-    if (outline.kind != EK_VALUE_ERROR &&
+    if (treedef.kind != EK_VALUE_ERROR &&
         ek_record_recomputed(list.tensors, list.count, &recomputed, inputs, self->tensors.count) >=
             0)
-        outline = outline_fill(outline, list.tensors);
+        treedef = treedef_fill(treedef, list.tensors);
     else
-        outline = ek_value_error();
+        treedef = ek_value_error();
     ek_tensor_list_clear(&list);
-    return outline;
+    return treedef;
 }
 
 static ek_value checkpoint_forward(ek_module *module, const ek_args *args)
