@@ -59,7 +59,8 @@ typedef struct ek_replication {
  * its parts (of devices, of micro-batches) by adding up sums and weights. Scalars, in the scope. */
 typedef struct ek_loss_sum {
     ek_tensor *sum;    /* on the inputs' device; of any value, also NaN, if the weight is 0 */
-    ek_tensor *weight; /* there or on cpu, without a gradient; NULL: nothing divides the sum */
+    ek_tensor *weight; /* on the inputs' device or cpu, no gradient; NULL: nothing divides the
+                          sum */
 } ek_loss_sum;
 
 typedef struct ek_module_type {

@@ -47,7 +47,7 @@ EK_API void ek_report_free(ek_report *report);
 
 /* Bytes on one device at one moment. `now` is in_use by category. */
 typedef struct ek_memory_sample {
-    double seconds; /* since the start */
+    double seconds; /* time since the start */
     int64_t step;   /* counted from 0 */
     uint64_t in_use;
     uint64_t now[EK_MEMORY_CATEGORIES];

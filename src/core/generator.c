@@ -30,7 +30,7 @@ typedef struct device_generator {
 
 enum { DEVICE_KINDS = EK_CUDA + 1, DEVICE_GENERATORS = DEVICE_KINDS * EK_MAX_DEVICES };
 static device_generator of_device[DEVICE_GENERATORS];
-static _Thread_local device_generator *of_worker; /* NULL until the thread draws */
+static _Thread_local device_generator *of_worker; /* the worker's own; NULL until it draws */
 
 static device_generator *generator_of_device_at(ek_device device)
 {

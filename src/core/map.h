@@ -7,7 +7,7 @@
 
 /* All zero is an empty map. */
 typedef struct ek_map {
-    struct ek_map_entry *entries; /* open addressing, a power of two */
+    struct ek_map_entry *entries; /* open addressing; capacity is a power of two */
     size_t capacity, count;
 } ek_map;
 

@@ -155,7 +155,7 @@ static void barrier_lead(ek_barrier *barrier, ek_rendezvous_function *function)
     ek_scope_end(&scope);
     pthread_mutex_lock(&barrier->lock);
     if (rc < 0) {
-        ek_error_pending(); /* a failure always has a sentence */
+        ek_error_pending(); /* sets an error if the function has set none */
         barrier_break(barrier);
         return;
     }

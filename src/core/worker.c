@@ -14,7 +14,7 @@
 typedef struct job_group {
     ek_gang_function *function;
     void *user;
-    const char *what;      /* the noun for a job */
+    const char *what;      /* what sentences call a job */
     bool named;            /* the submitter gave `what`: jobs are replicas' forwards */
     ek_thread_modes modes; /* the modes of the submitter */
     bool nested;           /* the submitter is a job of another group */
@@ -66,7 +66,7 @@ static void job_call(job_group *group, int index, ek_dev *dev)
         status = job_run_timed(group, index, dev);
     ek_scope_end(&scope);
     if (status < 0)
-        ek_error_pending(); /* a failure always has a sentence */
+        ek_error_pending(); /* sets an error if the job has set none */
     ek_error_take(&group->errors[index]);
     if (status >= 0)
         group->errors[index].status = 0;
