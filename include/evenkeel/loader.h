@@ -51,8 +51,9 @@ typedef struct ek_loader_options {
     ek_dataset *dataset; /* one reference is taken over (evenkeel/dataset.h) */
 
     /* The order of samples: ascending; shuffled by ek_random_sampler with `generator`; a sampler's;
-     * or that of a sampler that makes batches. The loader owns samplers, also if it fails. Give at
-     * most one of the three; batch_sampler excludes batch_size and drop_last (EK_E_INVALID). */
+     * or that of a sampler that makes batches. The loader owns samplers, also if it could not be
+     * made. Give at most one of the three; batch_sampler excludes batch_size and drop_last
+     * (EK_E_INVALID). */
     bool shuffle;
     ek_sampler *sampler;
     ek_sampler *batch_sampler;
@@ -95,7 +96,8 @@ EK_API ek_loader *ek_data_loader_with(ek_loader_options options);
 EK_API void ek_loader_free(ek_loader *loader);
 
 /* One batch. The loader owns values and indices: they are valid in any scope until the next batch
- * is asked for, or the loader is reset, loaded or freed. ek_value_keep keeps a value longer. */
+ * is asked for, or the loader is reset, loaded or freed. ek_value_keep keeps a value longer. If
+ * `data` is marked per_device, so are `input` and `target`. */
 typedef struct ek_batch {
     ek_value data;          /* the collated samples */
     ek_value input, target; /* elements 0 and 1 of samples that are lists, else `data` and none */
@@ -128,7 +130,7 @@ EK_API bool ek_loader_worker(ek_worker_info *info);
 
 /* Totals since the loader was made. */
 typedef struct ek_loader_stats {
-    int64_t batches, samples; /* totals of what ek_loader_next has returned */
+    int64_t batches, samples; /* how many ek_loader_next has returned */
     uint64_t waited_ns;       /* time that ek_loader_next waited for batches or spent making them */
     uint64_t worked_ns;       /* time that workers spent making batches, summed over workers */
 } ek_loader_stats;

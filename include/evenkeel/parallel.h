@@ -32,10 +32,10 @@ typedef enum ek_running_stats {
     /* Those of the first replica that takes part, on whatever device. (PyTorch loses them if device
      * 0 takes no part.) */
     EK_RUNNING_STATS_FIRST = 0,
-    /* The average over the replicas that take part, weighted by their samples. For batch norm it is
-     * (1 - m) r + m times the weighted mean of the replicas' batch statistics. It applies to
-     * floating buffers without a gradient that a replica wrote; integer buffers are the first
-     * replica's. Needs broadcast_buffers. */
+    /* The average over the replicas that take part, weighted by their samples. For batch norm with
+     * momentum m it is (1 - m) r + m times the weighted mean of the replicas' batch statistics. It
+     * applies to floating buffers without a gradient that a replica wrote; integer buffers are the
+     * first replica's. Needs broadcast_buffers. */
     EK_RUNNING_STATS_AVERAGE = 1
 } ek_running_stats;
 
@@ -64,9 +64,8 @@ typedef struct ek_data_parallel_options {
     const char *keywords;
     ek_module *module;         /* ownership passes to the wrapper */
     ek_device_list device_ids; /* empty: all accelerators */
-    ek_device output_device;   /* ek_data_parallel: where outputs are gathered; default
-                                  device_ids[0] */
-    bool output_on_cpu;        /* ek_data_parallel: gathers outputs on cpu */
+    ek_device output_device;   /* ek_data_parallel: gathers outputs here; default: device_ids[0] */
+    bool output_on_cpu;        /* ek_data_parallel: gathers outputs on cpu instead */
     int dim;                   /* the dimension along which inputs are cut and outputs joined */
     /* How inputs are cut (evenkeel/plan.h): by this policy, or by one of chunks, weights,
      * first_device_batch and plan. A device without samples takes no part: no replica is made
@@ -75,7 +74,7 @@ typedef struct ek_data_parallel_options {
      * without gradient mode follow the plan, but are neither counted nor measured for it; nor are
      * those of scattered inputs. */
     ek_split_policy split;
-    ek_plan_goal goal;              /* EK_SPLIT_AUTO */
+    ek_plan_goal goal;              /* what EK_SPLIT_AUTO optimises */
     int64_t chunks[EK_MAX_DEVICES]; /* {12, 20, 20}: samples per device; batches of another sum are
                                        cut in proportion */
     double weights[EK_MAX_DEVICES]; /* {1, 2, 2}: shares of the batch per device */
