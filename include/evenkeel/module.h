@@ -125,8 +125,7 @@ EK_API int ek_register_buffer(ek_module *module, const char *name, ek_tensor **m
 EK_API int ek_register_module(ek_module *module, const char *name, ek_module **member,
                               ek_module *child);
 
-/* A constructor's last line: returns `module`; if an error is pending, frees it and returns
- * NULL. */
+/* A constructor's last line: returns `module`; or frees it and returns NULL on a pending error. */
 EK_API ek_module *ek_module_finish(ek_module *module);
 
 /* ---- calling ---- */

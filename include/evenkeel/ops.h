@@ -238,8 +238,7 @@ typedef struct ek_batch_norm_options {
     ek_tensor *x;                          /* (N, C) or (N, C, ...) */
     ek_tensor *weight, *bias;              /* (C) or NULL */
     ek_tensor *running_mean, *running_var; /* (C) or NULL; updated if training */
-    bool training;                         /* always on in effect if there are no running
-                                              statistics */
+    bool training;                         /* in effect on if there are no running statistics */
     double momentum;                       /* default 0.1 */
     double eps;                            /* default 1e-5 */
 } ek_batch_norm_options;

@@ -50,8 +50,7 @@ EK_API int ek_random_(ek_tensor *tensor, int64_t low, int64_t high, ek_generator
 /* 1 with probability p, else 0, by one uniform per element of the tensor's dtype: u < p. */
 EK_API int ek_bernoulli_(ek_tensor *tensor, double p, ek_generator *generator);
 
-/* New tensors in the scope: ek_rand is uniform in [0, 1), ek_randn normal with mean 0 and deviation
- * 1. */
+/* New tensors in the scope: rand in [0, 1), randn normal with mean 0 and deviation 1. */
 EK_API ek_tensor *ek_rand_with(ek_tensor_options options);
 EK_API ek_tensor *ek_randn_with(ek_tensor_options options);
 #define ek_rand(...) ek_rand_with(EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))

@@ -80,8 +80,7 @@ EK_API double ek_report_imbalance(const ek_report *report);
 EK_API int ek_report_memory(const ek_report *report, int index, ek_memory_sample *samples,
                             int room);
 
-/* Sets the largest batch that this way of training can run (evenkeel/train.h), to be shown in the
- * report. */
+/* Sets the largest batch that this training can run (train.h), to be shown in the report. */
 EK_API void ek_report_set_largest_batch(ek_report *report, int64_t batch);
 
 /* ---- writing ---- */

@@ -55,8 +55,7 @@ struct ek_sampler {
     int64_t position;        /* position in `pass`; negative: no pass is begun */
 };
 
-/* A zeroed struct of type->size bytes at epoch 0, owned by the caller. ek_sampler_free also frees
- * `inner`. */
+/* A zeroed struct of type->size bytes, owned by the caller; ek_sampler_free frees `inner` too. */
 EK_API ek_sampler *ek_sampler_new(const ek_sampler_type *type);
 EK_API void ek_sampler_free(ek_sampler *sampler); /* NULL is ignored */
 
@@ -72,8 +71,7 @@ EK_API int ek_sampler_draw(ek_sampler *sampler, ek_pass *pass);
 /* Returns 1 with the next index; 0 at the end of a pass, after which the next call begins another;
  * or a negative status. EK_E_INVALID for a sampler that makes batches. */
 EK_API int ek_sampler_next(ek_sampler *sampler, int64_t *index);
-/* The same for the next batch of a sampler that makes batches. *indices is valid until the next
- * call. */
+/* The same for batches of a sampler that makes them. *indices is valid until the next call. */
 EK_API int ek_sampler_next_batch(ek_sampler *sampler, const int64_t **indices, int64_t *count);
 
 /* The state of a sampler, also within a pass of ek_sampler_next: a dictionary of tensors for
@@ -130,8 +128,7 @@ typedef struct ek_distributed_sampler_options {
     /* Default on: the first samples are repeated at the end so that all ranks have as many. Off,
      * for evaluation: none is repeated, and lengths differ by at most one. */
     ek_switch padding;
-    bool contiguous; /* rank r gets a contiguous block; else each num_replicas-th sample from r
-                        on */
+    bool contiguous;       /* rank r gets a block; else each num_replicas-th sample from r on */
     bool automatic_epochs; /* each pass that is drawn ends an epoch */
 } ek_distributed_sampler_options;
 /* torch.utils.data.DistributedSampler: ek_distributed_sampler(10, .num_replicas = 4, .rank = 1). */

@@ -65,8 +65,7 @@ EK_API int ek_error_take(ek_error_record *record);
  * of *record. */
 EK_API int ek_error_raise(const ek_error_record *record);
 
-/* Writes "evenkeel: <sentence>\n" to `stream` and clears the error; writes nothing if none is
- * pending. */
+/* Writes "evenkeel: <sentence>\n" to `stream` and clears the error; nothing if none is pending. */
 EK_API void ek_print_error(FILE *stream);
 
 /* Sets the pending error, unless one is pending, and returns `status`. For modules and operations

@@ -87,14 +87,12 @@ EK_API ek_tensor *ek_full_with(double value, ek_tensor_options options);
 #define ek_full(value, ...) \
     ek_full_with((value), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 
-/* A tensor of ek_shape_count(shape) elements, copied from `data` in row-major order. They are of
- * options.dtype. */
+/* A tensor of ek_shape_count(shape) elements of options.dtype, row-major, copied from `data`. */
 EK_API ek_tensor *ek_from_data_with(const void *data, ek_tensor_options options);
 #define ek_from_data(data, ...) \
     ek_from_data_with((data), EK_OPTIONS_2(ek_tensor_options, shape, dtype, __VA_ARGS__))
 
-/* 0, 1, ..., count - 1. Rounded in a floating dtype; EK_E_DTYPE if an integer dtype cannot hold
- * them. */
+/* 0, 1, ..., count - 1, rounded if floating; EK_E_DTYPE if beyond an integer dtype's range. */
 EK_API ek_tensor *ek_arange(int64_t count, ek_dtype dtype, ek_device device);
 
 /* A tensor of zero dimensions. The value is limited as in ek_full. */
@@ -119,12 +117,10 @@ EK_API uint64_t ek_tensor_version(const ek_tensor *tensor);
  * Returns 0, or EK_E_SHAPE if there are more or fewer elements. */
 EK_API int ek_item(const ek_tensor *tensor, double *value);
 
-/* Copies all elements in row-major order to `data`; nbytes must be their size. Waits for the
- * device. */
+/* Copies all elements, row-major, to `data` (nbytes is their size). Waits for the device. */
 EK_API int ek_to_data(const ek_tensor *tensor, void *data, size_t nbytes);
 
-/* Copies all elements in row-major order from `data` and bumps the version; nbytes must be their
- * size. */
+/* Copies all elements, row-major, from `data` (nbytes is their size); bumps the version. */
 EK_API int ek_set_data(ek_tensor *tensor, const void *data, size_t nbytes);
 
 /* The address of the first element if the CPU can read it (cpu and host devices), else NULL without

@@ -1,5 +1,4 @@
-/* train.h: a training step, in micro-batches if memory is short, and a search for the largest batch
- * that fits. */
+/* train.h: training steps, in micro-batches if memory is short; the largest batch that fits. */
 #ifndef EVENKEEL_TRAIN_H
 #define EVENKEEL_TRAIN_H
 

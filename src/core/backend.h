@@ -63,8 +63,7 @@ typedef struct ek_backend {
      * that turns to another device. Optional: nothing to prepare. */
     int (*thread_enter)(ek_dev *dev);
 
-    /* Asks the system for memory aligned to 64 bytes. *pointer is NULL, with status 0, if there is
-     * none left. */
+    /* Asks the system for memory aligned to 64 bytes. NULL, with 0, if there is none left. */
     int (*memory_alloc)(ek_dev *dev, size_t nbytes, void **pointer);
     void (*memory_free)(ek_dev *dev, void *pointer, size_t nbytes);
 
@@ -73,8 +72,7 @@ typedef struct ek_backend {
      * side is memory of the host, the copy returns when the host may change the source or has all
      * of the result. */
     int (*copy)(ek_dev *to, void *to_data, ek_dev *from, const void *from_data, size_t nbytes);
-    /* Fills with zero bytes, in order with the device's work. Optional: memset or a copy of
-     * zeros. */
+    /* Fills with zeros, in order with the device's work. Optional: memset or a copy of zeros. */
     int (*zero)(ek_dev *dev, void *data, size_t nbytes);
     /* Pinned memory of the host, which the device reads by itself (staging.h). It may be freed
      * before the device has read it, and after the device is closed. Optional, both or none: plain
@@ -91,8 +89,7 @@ typedef struct ek_backend {
     bool (*reaches)(const ek_dev *dev, const ek_dev *other);
 
     /* Which collectives (ek_collective) to use among these devices, two or more, or a negative
-     * status. A list with devices of several backends goes to the first of them that has this slot.
-     * Optional: none. */
+     * status. Of several backends the first with this slot is asked. Optional: none. */
     int (*collective)(ek_dev *const *devs, int count);
     /* Collectives, each in order with the work of every device that takes part. broadcast copies
      * data[0] on devs[0] to data[i] on devs[i]. exchange does any number of moves. sum adds data[i]
@@ -130,8 +127,8 @@ typedef struct ek_backend {
     const struct ek_kernels *kernels;
 } ek_backend;
 
-/* All backends of this build, NULL at the end; defined in src/backends.c. Unit tests of core define
- * their own. */
+/* All backends of this build, NULL at the end; defined in src/backends.c. Unit tests have their
+ * own. */
 extern const ek_backend *const ek_backend_table[];
 
 /* ---- an open device ---- */
@@ -146,8 +143,7 @@ struct ek_dev {
     struct ek_allocator *allocator; /* allocator.c */
     struct ek_worker *worker;       /* NULL until its first use */
     _Atomic uint64_t busy_ns; /* time worked (part.h), without what clock_read has yet to add */
-    _Atomic int64_t rest_ns;  /* how long a slow device still has to sleep; below 0 if it has slept
-                                 too long */
+    _Atomic int64_t rest_ns;  /* how long a slow device has yet to sleep; below 0: slept too long */
 };
 
 #endif

@@ -212,7 +212,7 @@ static int device_configure_host(const char *specification, bool keep)
     return 0;
 }
 
-/* Closes the devices of a kind and has `configure` replace them. Closes none if one still holds
+/* Closes the devices of a kind and has `configure` replace them. None is closed if one holds
  * memory. */
 static int device_configure_devices(ek_device_kind kind, const char *specification,
                                     int (*configure)(const char *specification, bool keep))

@@ -8,8 +8,7 @@
 #include "core/backend.h"
 #include "core/stream.h"
 
-/* Returns the device, opened if need be (borrowed); NULL with EK_E_DEVICE if there is none. Any
- * thread. */
+/* The device, opened if need be (borrowed); NULL with EK_E_DEVICE if there is none. Any thread. */
 ek_dev *ek_dev_get(ek_device device);
 
 /* Fails for a list of negative count, which ek_devices and ek_device_list_of return on an error,

@@ -35,8 +35,7 @@ int ek_spec_check_count(const char *text, const char *at, long count, int before
 
 /* ---- the configuration of host devices ---- */
 
-/* The host devices to make: as configured, from the environment, or the default. `spec` is filled
- * on success. Any thread. */
+/* Fills `spec` with the host devices: configured, from the environment, or default. Any thread. */
 int ek_host_spec(ek_device_spec *spec);
 
 /* Makes `spec` the answer of ek_host_spec from now on. */

@@ -38,8 +38,8 @@ int ek_error_pending(void);
 int ek_error_outcome(int rc);
 
 /* Puts the operation and ": " before the pending sentence, unless the sentence begins with the
- * operation already. `before` is ek_error_status() from when the operation began: if it was an
- * error, nothing changes. */
+ * operation already. `before` is ek_error_status() at its begin: if that was an error, nothing
+ * changes. */
 void ek_error_prefix(int before, const char *format, ...) EK_PRINTF(2, 3);
 
 /* Writes one log line (ek_set_log). */

@@ -154,8 +154,7 @@ static char *file_descriptor_path(int descriptor, char text[32])
     return text;
 }
 
-/* Opens a file without a name. Returns -1 if the system has none, or if it could not be named later
- * because /proc is missing. */
+/* Opens a file without a name. Returns -1 if there are none, or none could be named later. */
 static int temporary_open_nameless(const char *directory)
 {
     char link[32];
@@ -187,8 +186,7 @@ static int temporary_link(temporary *t, const char *name)
                   AT_SYMLINK_FOLLOW);
 }
 
-/* Gives a new file the permissions of the old one, and its owner and group if the system allows
- * that. */
+/* Gives a new file the old one's permissions and, if the system allows that, owner and group. */
 static int temporary_make_alike(int descriptor, const struct stat *old)
 {
     if (fchown(descriptor, old->st_uid, old->st_gid) < 0 &&
@@ -234,8 +232,7 @@ static int temporary_take_place(temporary *t)
     return rename(t->name, t->path) < 0 ? file_fail_write(t->what, t->path) : 0;
 }
 
-/* An old file must be a regular one that the caller may write, because a protected file must not be
- * replaced. */
+/* An old file must be regular and writable: a protected file is not replaced. */
 static int file_check_old(const char *what, const char *path, bool *there, struct stat *old)
 {
     *there = stat(path, old) == 0;

@@ -4,8 +4,7 @@
 
 #include <stddef.h>
 
-/* calloc, realloc and strdup that set EK_E_NO_MEMORY, with the caller's place. Freed with
- * free(). */
+/* calloc, realloc and strdup that set EK_E_NO_MEMORY with the caller's place. Free with free(). */
 void *ek_calloc_at(size_t count, size_t size, const char *file, int line);
 void *ek_realloc_at(void *pointer, size_t nbytes, const char *file, int line);
 char *ek_strdup_at(const char *text, const char *file, int line);

@@ -156,8 +156,7 @@ static int json_read_escape(ek_json_reader *reader, char *to, size_t *nbytes)
     return 0;
 }
 
-/* Decodes a string in place: no character is longer than its escape, and the NUL replaces the
- * quote. */
+/* Decodes a string in place: no character is longer than its escape, the NUL replaces the quote. */
 static int json_read_string(ek_json_reader *reader, ek_json_value *value)
 {
     char *begin = reader->text + ++reader->at, *to = begin;

@@ -23,8 +23,7 @@ void *ek_object_retain(void *object);
 void ek_object_release(void *object);
 
 /* Hands one reference over to the calling thread's innermost scope and returns `object`. If the
- * list cannot grow, the reference is released, an error is set and NULL is returned. NULL stays
- * NULL. */
+ * list cannot grow, it releases the reference and returns NULL with an error. NULL stays NULL. */
 void *ek_scope_adopt(void *object);
 
 /* Ends the scope but adds `object` to the enclosing one, with a reference of its own. */

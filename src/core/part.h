@@ -21,9 +21,8 @@ void ek_part_end(ek_part *part);
 /* pthread_cond_wait, whose time does not count as the part's work. */
 void ek_part_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
 
-/* Sleeps the time that a slow device owes for its work since the part began or last slept. A
- * debt that is too short is kept for later. Called before other threads get a result, with no
- * lock held. */
+/* Sleeps the time that a slow device owes for its work since the part began or last slept. A short
+ * debt is kept for later. Called with no lock held, before other threads get a result. */
 void ek_part_rest(void);
 
 #endif

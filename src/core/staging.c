@@ -46,8 +46,7 @@ ek_tensor *ek_staging_send(ek_tensor *staged, ek_dev *dev)
         return NULL;
     int rc = ek_dev_send(dev, ek_tensor_address(sent), ek_tensor_dev(staged),
                          ek_tensor_address(staged), nbytes);
-    if (storage->queue == EK_QUEUE_UPLOAD) { /* also after an error: part of the copy may be
-                                                running */
+    if (storage->queue == EK_QUEUE_UPLOAD) { /* also after an error, with a part copied */
         ek_dev_mark(dev, EK_QUEUE_UPLOAD, &storage->mark);
         storage->arriving = true;
     }

@@ -128,8 +128,7 @@ int ek_error_set(int status, const char *file, int line, const char *format, ...
     return error->status;
 }
 
-/* True if the prefix is followed by ':' or ' ', as "linear" in "linear: ...", "linear takes
- * ...". */
+/* True if ':' or ' ' follows the prefix, as "linear" in "linear: ..." or "linear takes ...". */
 static bool error_begins_with(const char *sentence, const char *prefix, size_t length)
 {
     return strncmp(sentence, prefix, length) == 0 &&

@@ -10,9 +10,8 @@
 #include "core/thread.h"
 #include "evenkeel/tensor.h"
 
-/* A value that was computed from a storage's elements and is kept with the storage. Every write
- * outdates it. No write is missed if the object is published (ek_storage_derive) before the
- * elements are read. */
+/* A value computed from a storage's elements and kept with the storage. Writes outdate it. No write
+ * is missed if the object is published (ek_storage_derive) before the elements are read. */
 typedef struct ek_derived {
     ek_object object;
     void (*outdated)(struct ek_derived *self); /* called after each write. Any thread */
@@ -71,8 +70,7 @@ ek_storage *ek_storage_new_for(ek_dev *dev, ek_queue queue, size_t nbytes);
 void ek_storage_receive(ek_storage *storage);
 /* A storage on cpu in pinned memory for `reader`, whose backend must have locked_alloc. */
 ek_storage *ek_storage_new_locked(ek_dev *reader, size_t nbytes);
-/* Returns the storage's derived object (borrowed). If there is none, `fresh` (may be NULL) becomes
- * it, with one reference. */
+/* Returns the storage's derived object (borrowed). If none, `fresh` (may be NULL) becomes it. */
 ek_derived *ek_storage_derive(ek_storage *storage, ek_derived *fresh);
 ek_version *ek_version_new(void);
 /* Counts the storage's bytes under another category from now on. Any thread. */
@@ -91,9 +89,9 @@ ek_tensor *ek_tensor_like_dtype(const ek_tensor *like, ek_dtype dtype);
 /* The same on another device; only the geometry of `like` is read. */
 ek_tensor *ek_tensor_like_on(const ek_tensor *like, ek_dtype dtype, ek_dev *dev);
 
-/* A new handle in the scope on the same storage and version, without history. An alias is the whole
- * tensor. A view has its own geometry (`offset` counts elements from the start of the storage), and
- * is_view is set. */
+/* A new handle in the scope on the same storage and version, without history. An alias is the
+ * whole tensor. A view has its own geometry (`offset` is from the start of the storage) and
+ * is_view set. */
 ek_tensor *ek_tensor_alias(const ek_tensor *tensor);
 ek_tensor *ek_tensor_view(const ek_tensor *tensor, int ndim, const int64_t *shape,
                           const int64_t *stride, int64_t offset);
@@ -126,9 +124,8 @@ static inline int64_t ek_count(const ek_tensor *tensor)
     return count;
 }
 
-/* Geometry. Strides whose product of sizes exceeds INT64_MAX stop there. A tensor is dense if its
- * elements fill count * size bytes without gaps or overlap, in some order of dimensions. Dimensions
- * of size 1 never matter. */
+/* Geometry. Strides whose product of sizes exceeds INT64_MAX stop there. A dense tensor has no gaps
+ * or overlaps, in some order of dimensions. Dimensions of size 1 never matter. */
 void ek_strides_of(const ek_shape *shape, ek_memory_format format, int64_t *strides);
 bool ek_is_dense(const ek_tensor *tensor);
 /* True if the shapes are equal, and the strides of all dimensions of more than one element. */

@@ -2,8 +2,7 @@
  *
  * The body's forward is taken as a function of tensors: the arguments', the parameters and the
  * buffers. It runs without a graph. One graph node keeps these tensors, buffers as copies, and a
- * record of all else that the forward read. Backward evaluates the function again on a copy of the
- * body. */
+ * record of what else the forward read. Backward evaluates it again on a copy of the body. */
 #include <stdlib.h>
 
 #include "autograd/graph.h"
