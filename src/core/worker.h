@@ -3,8 +3,8 @@
  * Note [Groups are enqueued under one lock]
  *
  * All jobs of one group are enqueued under group_lock. So two groups have the same order on every
- * worker, and their jobs cannot wait for each other in a circle. group_lock is taken before any
- * worker's lock, and is not held while a job runs. */
+ * worker, and never wait for each other in a circle. group_lock is taken before any worker's lock,
+ * and is not held while a job runs. */
 #ifndef EK_CORE_WORKER_H
 #define EK_CORE_WORKER_H
 

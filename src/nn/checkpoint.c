@@ -1,8 +1,8 @@
 /* checkpoint.c: a module whose inner activations are computed again in backward.
  *
  * The body's forward is taken as a function of tensors: the arguments', the parameters and the
- * buffers. It runs without a graph. One graph node keeps these tensors, buffers as copies, and a
- * record of what else the forward read. Backward evaluates it again on a copy of the body. */
+ * buffers. It runs without a graph. One graph node keeps these tensors (buffers as copies) and all
+ * else that the forward read. Backward evaluates the function again on a copy of the body. */
 #include <stdlib.h>
 
 #include "autograd/graph.h"
