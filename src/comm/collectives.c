@@ -293,36 +293,30 @@ static ek_tensor *reduce_room(const ek_division *division, int p, ek_tensor *int
                : ek_comm_like(terms[0], division->root);
 }
 
-/* out = elements [begin, end) of the terms, in the order of memory of `out`. They are in other
- * orders: whole rows of the slowest dimension are added at once, and rows that are cut one
- * dimension further in. Other rows of `out` need not be there. */
-static int reduce_rows(ek_tensor *out, ek_tensor *const *terms, int n, int64_t begin, int64_t end)
+/* Makes elements [begin, end) of a sum, in the order of memory of its `out`, in which the terms are
+ * not: whole rows of the slowest dimension at once, and rows that are cut one dimension further in.
+ * The rest of `out` need not be there. */
+static int reduce_rows(const ek_addition *sum, int64_t begin, int64_t end)
 {
-    int dim = ek_comm_slowest(out);
-    int64_t row = dim < 0 ? 1 : out->stride[dim], length;
+    int dim = ek_comm_slowest(sum->out);
+    int64_t row = dim < 0 ? 1 : sum->out->stride[dim], length;
     for (; begin < end; begin += length) {
-        ek_tensor *part[EK_MAX_DEVICES], *place = out;
+        ek_addition part = *sum;
+        ek_tensor *terms[EK_MAX_DEVICES];
         int64_t skipped = begin % row, rows = skipped ? 0 : (end - begin) / row;
-        for (int t = -1; t < n && place && dim >= 0; t++) {
-            ek_tensor *narrow =
-                ek_comm_part(t < 0 ? out : terms[t], dim, begin / row, rows ? rows : 1);
-            *(t < 0 ? &place : &part[t]) = narrow;
-            place = narrow ? place : NULL;
-        }
-        if (!place)
-            return ek_error_pending();
+        if (dim >= 0)
+            EK_TRY(ek_addition_part(sum, dim, begin / row, rows ? rows : 1, terms, &part));
         length = rows ? rows * row : row - skipped;
         length = length < end - begin ? length : end - begin;
-        EK_TRY(
-            rows ? ek_add_all("reduce_scatter", &(ek_addition){place, dim < 0 ? terms : part, n}, 1)
-                 : reduce_rows(place, part, n, skipped, skipped + length));
+        EK_TRY(rows ? ek_add_all("reduce_scatter", &part, 1)
+                    : reduce_rows(&part, skipped, skipped + length));
     }
     return 0;
 }
 
-/* What is added for a piece of a tensor: its range of each term, as long as these are laid out as
- * the piece is; otherwise that is done at once. Returns the number of terms, 0 if it is done. */
-static int reduce_slice(const ek_division *division, int p, ek_tensor *out, ek_tensor **terms,
+/* What is added for a piece: its range of each term, if these are laid out as the tensor is;
+ * otherwise that is done at once. Returns the number of terms, 0 if it is done. */
+static int reduce_range(const ek_division *division, int p, ek_tensor *out, ek_tensor **terms,
                         int n)
 {
     const ek_piece *piece = &division->pieces[p];
@@ -333,7 +327,8 @@ static int reduce_slice(const ek_division *division, int p, ek_tensor *out, ek_t
     if (!alike) {
         ek_tensor *whole =
             ek_tensor_view(out, like->ndim, like->shape, like->stride, out->offset - piece->begin);
-        return whole ? reduce_rows(whole, terms, n, piece->begin, piece->end) : ek_error_pending();
+        return whole ? reduce_rows(&(ek_addition){whole, terms, n}, piece->begin, piece->end)
+                     : ek_error_pending();
     }
     for (int t = 0; t < n; t++) {
         terms[t] = ek_comm_flat(terms[t], piece->begin, piece->end);
@@ -352,7 +347,7 @@ static int reduce_all(const ek_division *division, ek_tensor *const *whole, cons
         if (n == 0 || (n == 1 && pieces[p]->version == terms[0]->version))
             continue;
         if (division->pieces)
-            n = reduce_slice(division, p, pieces[p], terms, n);
+            n = reduce_range(division, p, pieces[p], terms, n);
         EK_TRY(n);
         if (n > 0)
             sums[count++] = (ek_addition){pieces[p], terms, n};

@@ -49,6 +49,11 @@ typedef struct ek_addition {
  * been made, whole or in part. */
 int ek_add_all(const char *what, const ek_addition *sums, int count);
 
+/* The part [begin, begin + length) of a sum along dim, which is handles in the scope; or, dim < 0,
+ * of its elements, if its tensors are alike. `terms` is room for the part's. */
+int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t length,
+                     ek_tensor **terms, ek_addition *part);
+
 /* ---- memory for copies of tensors, and parts of tensors; what is made belongs to the scope ----
  */
 

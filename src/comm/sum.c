@@ -253,66 +253,19 @@ static int batch_append(batch *b, const ek_addition *sum, const size_t *cost)
     return b->count == b->room ? batch_flush(b) : 0;
 }
 
-/* Elements [begin, end) of a sum whose tensors are dense and alike, flat. */
-static int flat_sum(const ek_addition *sum, int64_t begin, int64_t end, ek_tensor **terms,
-                    ek_addition *flat)
+int ek_addition_part(const ek_addition *sum, int dim, int64_t begin, int64_t length,
+                     ek_tensor **terms, ek_addition *part)
 {
-    *flat = (ek_addition){ek_comm_flat(sum->out, begin, end), terms, sum->count};
-    for (int p = 0; p < sum->count && flat->out; p++) {
-        terms[p] = ek_comm_flat(sum->terms[p], begin, end);
-        flat->out = terms[p] ? flat->out : NULL;
+    *part = (ek_addition){sum->out, terms, sum->count};
+    for (int p = -1; p < sum->count && part->out; p++) {
+        ek_tensor *whole = p < 0 ? sum->out : sum->terms[p];
+        ek_tensor *own = dim < 0 ? ek_comm_flat(whole, begin, begin + length)
+                                 : ek_comm_part(whole, dim, begin, length);
+        if (p >= 0)
+            terms[p] = own;
+        part->out = p < 0 || !own ? own : part->out;
     }
-    return flat->out ? 0 : ek_error_pending();
-}
-
-static int add_flat(batch *b, const ek_addition *sum, bool alone)
-{
-    size_t cost[EK_COMM_MOST_DEVICES];
-    ek_tensor *terms[EK_MAX_DEVICES];
-    int64_t count = ek_count(sum->out);
-    for (int64_t begin = 0, n; begin < count; begin += n) {
-        cost_of(b, sum, alone, cost);
-        n = fitting(b, cost, count - begin);
-        if (n == count)
-            return batch_append(b, sum, cost);
-        if (n < count - begin)
-            n = n / CUT_ELEMENTS * CUT_ELEMENTS;
-        if (n == 0) {
-            EK_TRY(batch_flush(b));
-            continue;
-        }
-        ek_addition flat;
-        EK_TRY(flat_sum(sum, begin, begin + n, terms, &flat));
-        EK_TRY(batch_append(b, &flat, cost));
-    }
-    return 0;
-}
-
-/* Tensors of several layouts: halved along the dimension that is slowest in the sum's memory until
- * what has to be staged fits. */
-static int add_parts(batch *b, const ek_addition *sum)
-{
-    size_t cost[EK_COMM_MOST_DEVICES];
-    int64_t count = ek_count(sum->out);
-    int dim = ek_comm_slowest(sum->out);
-    cost_of(b, sum, false, cost);
-    if (fitting(b, cost, count) == count)
-        return batch_append(b, sum, cost);
-    if (b->count > 0) {
-        EK_TRY(batch_flush(b));
-        return add_parts(b, sum);
-    }
-    int64_t size = sum->out->shape[dim], half = size / 2;
-    for (int64_t start = 0; start < size; start += half, half = size - half) {
-        ek_tensor *terms[EK_MAX_DEVICES];
-        ek_addition part = {ek_comm_part(sum->out, dim, start, half), terms, sum->count};
-        for (int p = 0; p < sum->count && part.out; p++) {
-            terms[p] = ek_comm_part(sum->terms[p], dim, start, half);
-            part.out = terms[p] ? part.out : NULL;
-        }
-        EK_TRY(part.out ? add_parts(b, &part) : ek_error_pending());
-    }
-    return 0;
+    return part->out ? 0 : ek_error_pending();
 }
 
 static bool all_alike(const ek_addition *sum)
@@ -323,6 +276,36 @@ static bool all_alike(const ek_addition *sum)
     return alike;
 }
 
+/* Appends a sum, cut where the batch is full: at any element if its tensors are alike; otherwise at
+ * rows of the dimension that is slowest in the sum's memory, and in the same way within a row that
+ * is larger than all buffers. */
+static int batch_add_sum(batch *b, const ek_addition *sum, bool alone)
+{
+    size_t cost[EK_COMM_MOST_DEVICES];
+    ek_tensor *terms[EK_MAX_DEVICES];
+    bool flat = all_alike(sum);
+    int dim = flat ? -1 : ek_comm_slowest(sum->out);
+    int64_t count = ek_count(sum->out), rows = flat ? count : sum->out->shape[dim];
+    for (int64_t begin = 0, n; begin < rows; begin += n) {
+        ek_addition part;
+        cost_of(b, sum, alone && flat, cost);
+        n = fitting(b, cost, (rows - begin) * (count / rows)) / (count / rows);
+        if (n == rows)
+            return batch_append(b, sum, cost);
+        if (flat && n < rows - begin)
+            n = n / CUT_ELEMENTS * CUT_ELEMENTS;
+        if (n == 0 && b->count > 0) {
+            EK_TRY(batch_flush(b));
+            continue;
+        }
+        bool fits = n > 0;
+        n = fits ? n : 1;
+        EK_TRY(ek_addition_part(sum, dim, begin, n, terms, &part));
+        EK_TRY(fits ? batch_append(b, &part, cost) : batch_add_sum(b, &part, false));
+    }
+    return 0;
+}
+
 /* A batch is of one dtype: what it fetches from a device lies in one slab. */
 static int add_list(batch *b, const ek_addition *sums, int count)
 {
@@ -331,7 +314,7 @@ static int add_list(batch *b, const ek_addition *sums, int count)
         if (b->count > 0 && b->sums[0].out->dtype != sums[i].out->dtype)
             rc = batch_flush(b);
         if (rc >= 0 && ek_comm_nbytes(sums[i].out) > 0)
-            rc = all_alike(&sums[i]) ? add_flat(b, &sums[i], count == 1) : add_parts(b, &sums[i]);
+            rc = batch_add_sum(b, &sums[i], count == 1);
     }
     return rc < 0 ? rc : batch_flush(b);
 }
@@ -354,13 +337,11 @@ static bool can_slice(const ek_addition *sums, int count, const ek_dev_set *devs
 }
 
 /* Elements [from, to) of a sum, added on `dev`: the batch brings the result to where it belongs. */
-static int add_on(batch *b, const ek_addition *sum, int64_t from, int64_t to, ek_dev *dev)
+static int slice_add(batch *b, const ek_addition *sum, int64_t from, int64_t to, ek_dev *dev)
 {
     ek_addition flat;
     ek_tensor *terms[EK_MAX_DEVICES];
-    if (from == to)
-        return 0;
-    EK_TRY(flat_sum(sum, from, to, terms, &flat));
+    EK_TRY(ek_addition_part(sum, -1, from, to - from, terms, &flat));
     if (dev != ek_tensor_dev(flat.out)) {
         ek_tensor *there = ek_comm_like(flat.out, dev);
         if (!there)
@@ -368,48 +349,44 @@ static int add_on(batch *b, const ek_addition *sum, int64_t from, int64_t to, ek
         b->results[b->result_count++] = (ek_move){flat.out, there};
         flat.out = there;
     }
-    return add_flat(b, &flat, false);
+    return batch_add_sum(b, &flat, false);
 }
 
-/* Elements [from, end) of a sum, or fewer: those of one device's slice of the chunk [begin, end) of
- * all sums, of which the sum's first element is number `at`. Returns where it stopped. */
-static int64_t add_slice(batch *b, const ek_addition *sum, int64_t at, int64_t from, int64_t begin,
-                         int64_t end, const ek_dev_set *devs)
+/* Elements [begin, end) of all sums, laid end to end: a slice for every device, but only one if
+ * there are few. */
+static int slices_add(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs,
+                      int64_t begin, int64_t end)
 {
     int64_t share = (end - begin) / devs->count / CUT_ELEMENTS * CUT_ELEMENTS;
-    int64_t j = share ? (at + from - begin) / share : 0, size = ek_count(sum->out);
-    if (share && j < devs->count - 1)
-        end = begin + share * (j + 1);
-    else if (share)
-        j = devs->count - 1;
-    int64_t to = end - at < size ? end - at : size;
-    return add_on(b, sum, from, to, devs->devs[j]) < 0 ? ek_error_pending() : to;
+    int last = share ? devs->count - 1 : 0;
+    for (int d = 0; d <= last; d++) {
+        int64_t from = begin + share * d, to = d == last ? end : from + share, at = 0;
+        for (int i = 0; i < count; at += ek_count(sums[i++].out)) {
+            int64_t low = from > at ? from - at : 0, size = ek_count(sums[i].out);
+            int64_t high = to - at < size ? to - at : size;
+            if (low < high)
+                EK_TRY(slice_add(b, &sums[i], low, high, devs->devs[d]));
+        }
+    }
+    return batch_flush(b);
 }
 
-/* All devices add. Laid end to end the sums are cut into chunks, and each chunk into a slice for
- * every device. A chunk is half of what its buffers hold, since lists may have to be packed. */
+/* All devices add, chunk by chunk. A chunk is half of what its buffers hold, since lists may have
+ * to be packed. */
 static int add_slices(batch *b, const ek_addition *sums, int count, const ek_dev_set *devs)
 {
     int64_t step = EK_COMM_BUFFER_BYTES / 2 / (int64_t)ek_dtype_size(sums[0].out->dtype);
-    int64_t elements = 0, at = 0, from = 0;
+    int64_t elements = 0;
+    int rc = 0;
     for (int i = 0; i < count; i++)
         elements += ek_count(sums[i].out);
-    for (int64_t begin = 0; begin < elements; begin += step) {
-        int64_t end = elements - begin > step ? begin + step : elements;
+    for (int64_t begin = 0; begin < elements && rc >= 0; begin += step) {
         ek_scope scope = ek_scope_begin();
-        while (at + from < end && from >= 0) {
-            from = add_slice(b, sums, at, from, begin, end, devs);
-            if (from == ek_count(sums->out)) {
-                at += from;
-                from = 0;
-                sums++;
-            }
-        }
-        int rc = from < 0 ? (int)from : batch_flush(b);
+        rc = slices_add(b, sums, count, devs, begin,
+                        elements - begin > step ? begin + step : elements);
         ek_scope_end(&scope);
-        EK_TRY(rc);
     }
-    return 0;
+    return rc;
 }
 
 /* True if all tensors of the next sum are neighbours of this one's, with the same step. */
