@@ -53,36 +53,30 @@ typedef struct share {
     ek_tensor **out; /* gets references */
 } share;
 
-static int lay_out(share *const *shares, int parts, ek_tensor **tensors)
-{
-    for (int p = 0; p < parts; p++) {
-        int count = shares[0]->count;
-        if (shares[p]->count != count)
-            return EK_FAIL(EK_E_INVALID,
-                           "allreduce: replica 0 brings %d tensors, but replica %d brings %d",
-                           count, p, shares[p]->count);
-        for (int i = 0; i < count; i++)
-            tensors[p * count + i] = shares[p]->tensors[i];
-    }
-    return 0;
-}
-
 /* In gradient mode whoever does it: replicas without bring tensors without history. */
 static int sum_shares(void *const *brought, int parts)
 {
     share *const *shares = (share *const *)brought;
-    size_t total = (size_t)parts * (size_t)shares[0]->count;
-    ek_tensor **tensors = ek_calloc(2 * total, sizeof(ek_tensor *));
-    if (!tensors)
-        return ek_error_pending();
-    ek_tensor **out = tensors + total;
+    int count = shares[0]->count, rc = 0;
+    size_t total = (size_t)parts * (size_t)count;
+    for (int p = 1; p < parts; p++)
+        if (shares[p]->count != count)
+            return EK_FAIL(EK_E_INVALID,
+                           "allreduce: replica 0 brings %d tensors, but replica %d brings %d",
+                           count, p, shares[p]->count);
+    ek_tensor **tensors = ek_calloc(total + 1, sizeof *tensors);
+    ek_tensor **out = ek_calloc(total + 1, sizeof *out);
+    if (!tensors || !out)
+        rc = ek_error_pending();
+    for (int k = 0; k < parts * count && rc >= 0; k++)
+        tensors[k] = shares[k / count]->tensors[k % count];
     bool before = ek_set_grad_enabled(true);
-    int rc = lay_out(shares, parts, tensors);
     if (rc >= 0)
-        rc = sum_lists(tensors, parts, shares[0]->count, out);
+        rc = sum_lists(tensors, parts, count, out);
     ek_set_grad_enabled(before);
-    for (size_t i = 0; i < total && rc >= 0; i++)
-        shares[i / (size_t)shares[0]->count]->out[i % (size_t)shares[0]->count] = ek_keep(out[i]);
+    for (int k = 0; k < parts * count && rc >= 0; k++)
+        shares[k / count]->out[k % count] = ek_keep(out[k]);
+    free(out);
     free(tensors);
     return rc;
 }

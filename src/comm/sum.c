@@ -115,25 +115,17 @@ static int batch_fetch(batch *b)
     return ek_exchange(b->what, b->moves, moves);
 }
 
-/* True if a sum on `dev` reads memory of `other`. */
-static bool batch_reads(const batch *b, const ek_dev *dev, const ek_dev *other)
-{
-    for (int k = 0; k < b->count; k++)
-        for (int p = 0; p < b->sums[k].count && ek_tensor_dev(b->sums[k].out) == dev; p++)
-            if (ek_tensor_dev(b->sums[k].terms[p]) == other)
-                return true;
-    return false;
-}
-
 /* Devices wait for those whose memory they read, or (afterwards) are waited for. */
 static int batch_order(const batch *b, bool before)
 {
-    for (int to = 0; to < b->devs.count; to++) {
-        for (int from = 0; from < b->devs.count; from++) {
-            ek_dev *dev = b->devs.devs[to], *other = b->devs.devs[from];
-            if (dev != other && batch_reads(b, dev, other))
-                EK_TRY(before ? ek_dev_order(dev, other) : ek_dev_order(other, dev));
-        }
+    for (int d = 0; d < b->devs.count; d++) {
+        ek_dev *dev = b->devs.devs[d];
+        ek_dev_set read = {0};
+        for (int k = 0; k < b->count; k++)
+            for (int p = 0; p < b->sums[k].count && ek_tensor_dev(b->sums[k].out) == dev; p++)
+                ek_dev_set_add(&read, ek_tensor_dev(b->sums[k].terms[p]));
+        for (int r = 0; r < read.count; r++)
+            EK_TRY(before ? ek_dev_order(dev, read.devs[r]) : ek_dev_order(read.devs[r], dev));
     }
     return 0;
 }

@@ -144,64 +144,67 @@ typedef struct recording {
     int count;
     ek_dev *devs[EK_MAX_DEVICES]; /* theirs */
     ek_tensor *const *handles;    /* as make_handles gives them */
-    int *indices;                 /* room for a bucket's, descending */
-    ek_tensor **work;             /* room for its handles: (count + 1) lists */
+    ek_tensor **work;             /* room for (count + 1) lists of handles */
 } recording;
 
-/* Records one bucket: the entries indices[0 .. n), in order of memory: ascending. */
-static int record_bucket(const recording *r, int n)
+static bool is_recorded(const ek_replica_set *set, int i, ek_dtype dtype)
+{
+    return set->sources[i]->requires_grad && set->sources[i]->dtype == dtype &&
+           !ek_sharding_has(set->sharding, i);
+}
+
+/* Records a bucket of n: those of entries [begin, end) that are of the dtype, in order of memory.
+ */
+static int record_bucket(const recording *r, int begin, int end, ek_dtype dtype, int n)
 {
     const ek_replica_set *set = r->set;
     ek_tensor **out = r->work + n;
-    for (int k = 0; k < n; k++) {
-        int i = r->indices[n - 1 - k];
-        r->work[k] = set->sources[i];
+    for (int i = begin, k = 0; i < end && n > 0; i++) {
+        if (!is_recorded(set, i, dtype))
+            continue;
         for (int d = 0; d < r->count; d++)
             out[d * n + k] = r->handles[d * set->count + i];
+        r->work[k++] = set->sources[i];
     }
     ek_division whole = ek_division_whole(set->devs[0], r->devs, r->count, n);
-    return ek_comm_record_all_gather(&whole, r->work, out);
+    return n > 0 ? ek_comm_record_all_gather(&whole, r->work, out) : 0;
 }
 
 static int record_dtype(const recording *r, ek_dtype dtype)
 {
-    const ek_replica_set *set = r->set;
     size_t nbytes = 0, limit = EK_FIRST_BUCKET_BYTES;
-    int n = 0;
-    for (int i = set->count - 1; i >= 0; i--) {
-        if (!set->sources[i]->requires_grad || set->sources[i]->dtype != dtype ||
-            ek_sharding_has(set->sharding, i))
+    int n = 0, end = r->set->count;
+    for (int i = end - 1; i >= 0; i--) {
+        if (!is_recorded(r->set, i, dtype))
             continue;
-        r->indices[n++] = i;
-        nbytes += ek_comm_nbytes(set->sources[i]);
+        n++;
+        nbytes += ek_comm_nbytes(r->set->sources[i]);
         if (nbytes < limit)
             continue;
-        EK_TRY(record_bucket(r, n));
+        EK_TRY(record_bucket(r, i, end, dtype, n));
         nbytes = 0;
         n = 0;
+        end = i;
         limit = EK_BUCKET_BYTES;
     }
-    return n ? record_bucket(r, n) : 0;
+    return record_bucket(r, 0, end, dtype, n);
 }
 
 static int record(const ek_replica_set *set, const ek_places *places, ek_tensor *const *handles)
 {
     if (!ek_grad_enabled())
         return 0;
-    size_t lists = (size_t)places->count + 1;
     recording r = {.set = set, .count = places->count, .handles = handles};
     for (int i = 0; i < places->count; i++)
         r.devs[i] = set->devs[places->at[i]];
-    r.indices = ek_calloc((size_t)set->count + 1, sizeof *r.indices);
-    r.work = ek_calloc((size_t)set->count * lists + 1, sizeof(ek_tensor *));
-    int rc = r.indices && r.work ? 0 : ek_error_pending();
+    r.work = ek_calloc((size_t)set->count * ((size_t)places->count + 1) + 1, sizeof *r.work);
+    int rc = r.work ? 0 : ek_error_pending();
     for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
         rc = record_dtype(&r, (ek_dtype)dtype);
     if (rc >= 0 && set->sharding)
         rc = ek_sharding_record(set->sharding,
                                 &(ek_sharding_forward){set->devs[0], set->sources, set->parameters,
                                                        r.devs, r.count, handles, set->count});
-    free(r.indices);
     free(r.work);
     return rc;
 }
@@ -276,24 +279,36 @@ ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set)
 /* ---- where a module lies ---- */
 
 typedef struct home {
-    const ek_dev *dev;
-    const char *kind;
+    const char *what, *kind;
+    const ek_dev *dev; /* NULL as long as it is open */
+    bool given;
 } home;
 
 static int check_tensor(const char *path, ek_tensor *tensor, void *user)
 {
-    const home *h = user;
-    if (ek_tensor_dev(tensor) == h->dev)
+    home *h = user;
+    const ek_dev *dev = ek_tensor_dev(tensor);
+    if (h->given && dev != h->dev)
+        return EK_FAIL(
+            EK_E_DEVICE,
+            "the module must have its parameters and buffers on device %s (device_ids[0]), "
+            "but %s \"%s\" is on device %s",
+            h->dev->name, h->kind, path, dev->name);
+    if (dev->id.kind == EK_CPU) /* plain memory: layers that were not put anywhere yet */
         return 0;
-    return EK_FAIL(EK_E_DEVICE,
-                   "the module must have its parameters and buffers on device %s (device_ids[0]), "
-                   "but %s \"%s\" is on device %s",
-                   h->dev->name, h->kind, path, ek_tensor_dev(tensor)->name);
+    if (h->dev && dev != h->dev)
+        return EK_FAIL(
+            EK_E_INVALID,
+            "%s: %s \"%s\" is on %s, but what comes before it is on %s; a module for several "
+            "devices has to lie on one, or on cpu (ek_module_to_device)",
+            h->what, h->kind, path, dev->name, h->dev->name);
+    h->dev = dev;
+    return 0;
 }
 
-int ek_check_home(ek_module *module, const ek_dev *dev)
+int ek_check_home(const char *what, ek_module *module, const ek_dev *dev)
 {
-    home h = {dev, "parameter"};
+    home h = {what, "parameter", dev, dev != NULL};
     EK_TRY(ek_module_parameters(module, check_tensor, &h));
     h.kind = "buffer";
     return ek_module_buffers(module, check_tensor, &h);
@@ -308,7 +323,7 @@ int ek_replicate(ek_module *module, const ek_device_list *devices, ek_module **r
         return EK_FAIL(EK_E_INVALID, "replicate: module is NULL");
     ek_dev *devs[EK_MAX_DEVICES];
     EK_TRY(ek_comm_devices("replicate", devices, devs));
-    EK_TRY(ek_check_home(module, devs[0]));
+    EK_TRY(ek_check_home("replicate", module, devs[0]));
     ek_replica_set *set = ek_replica_set_new(module, devices->count, true);
     if (!set)
         return ek_error_pending();

@@ -62,7 +62,9 @@ int ek_replica_set_average_buffers(const ek_replica_set *set, const ek_places *p
 /* What was sent so far. */
 ek_data_parallel_stats ek_replica_set_stats(const ek_replica_set *set);
 
-/* 0, or EK_E_DEVICE with the first parameter or buffer that isn't on `dev`. */
-int ek_check_home(ek_module *module, const ek_dev *dev);
+/* 0, or EK_E_DEVICE with the first parameter or buffer that isn't on `dev`. Without a device,
+ * EK_E_INVALID with the first that is on another accelerator than those before it: a module whose
+ * layers were put on several on purpose is none to be copied to each. */
+int ek_check_home(const char *what, ek_module *module, const ek_dev *dev);
 
 #endif

@@ -14,8 +14,9 @@
 /* ---- making ---- */
 
 /* The devices to use: those given, checked, or all accelerators. */
-static int choose_devices(const char *what, const ek_device_list *given, ek_wrapper *wrapper)
+static int wrapper_find_devices(ek_wrapper *wrapper, const ek_device_list *given)
 {
+    const char *what = wrapper->module.type->name;
     EK_TRY(ek_device_list_check(what, given));
     wrapper->devices = *given;
     if (given->count == 0) {
@@ -35,7 +36,7 @@ static int choose_devices(const char *what, const ek_device_list *given, ek_wrap
     return 0;
 }
 
-static int plan(ek_wrapper *wrapper, const ek_data_parallel_options *options)
+static int wrapper_plan(ek_wrapper *wrapper, const ek_data_parallel_options *options)
 {
     int devices = wrapper->devices.count;
     ek_split_options wishes = {.policy = options->split,
@@ -53,43 +54,12 @@ static int plan(ek_wrapper *wrapper, const ek_data_parallel_options *options)
     return wrapper->planner ? 0 : ek_error_pending();
 }
 
-/* Where the module lies, by its first tensor on an accelerator. */
-typedef struct whereabouts {
-    const char *what, *kind;
-    const ek_dev *dev;
-} whereabouts;
-
-static int check_tensor(const char *path, ek_tensor *tensor, void *user)
-{
-    whereabouts *w = user;
-    const ek_dev *dev = ek_tensor_dev(tensor);
-    if (dev->id.kind == EK_CPU) /* plain memory: layers that were not put anywhere yet */
-        return 0;
-    if (!w->dev || w->dev == dev) {
-        w->dev = dev;
-        return 0;
-    }
-    return EK_FAIL(
-        EK_E_INVALID,
-        "%s: %s \"%s\" is on %s, but what comes before it is on %s; a module for several "
-        "devices has to lie on one, or on cpu (ek_module_to_device)",
-        w->what, w->kind, path, dev->name, w->dev->name);
-}
-
-/* A module whose layers were put on several devices on purpose is none to be copied to each. */
-static int check_whereabouts(ek_wrapper *wrapper)
-{
-    whereabouts w = {.what = wrapper->module.type->name, .kind = "parameter"};
-    EK_TRY(ek_module_parameters(wrapper->child, check_tensor, &w));
-    w.kind = "buffer";
-    return ek_module_buffers(wrapper->child, check_tensor, &w);
-}
-
-static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
+/* The module to the first device, into slabs, and replicas for the others. */
+static int wrapper_place(ek_wrapper *wrapper, bool broadcast_buffers)
 {
     int count = wrapper->devices.count;
     if (count > 1)
-        EK_TRY(check_whereabouts(wrapper));
+        EK_TRY(ek_check_home(wrapper->module.type->name, wrapper->child, NULL));
     wrapper->divides = wrapper->divides && count > 1;
     ek_device home = count ? wrapper->devices.devices[0] : ek_cpu();
     EK_TRY(ek_module_to_device(wrapper->child, home));
@@ -104,7 +74,7 @@ static int settle(ek_wrapper *wrapper, bool broadcast_buffers)
                : 0;
 }
 
-static int check_options(const char *what, const ek_data_parallel_options *options)
+static int wrapper_check(const char *what, const ek_data_parallel_options *options)
 {
     if (options->shard != EK_SHARD_NONE && options->shard != EK_SHARD_OPTIMIZER)
         return EK_FAIL(EK_E_INVALID, "%s: %d is no shard policy", what, (int)options->shard);
@@ -128,15 +98,8 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
         return NULL;
     }
     ek_wrapper *wrapper = (ek_wrapper *)ek_module_new(type);
-    if (!wrapper || ek_register_module(&wrapper->module, "", &wrapper->child, child) < 0) {
-        if (!wrapper)
-            ek_module_free(child);
-        ek_module_free(wrapper ? &wrapper->module : NULL);
-        return NULL;
-    }
-    wrapper->guard = ek_calloc(1, sizeof *wrapper->guard);
-    if (!wrapper->guard) {
-        ek_module_free(&wrapper->module);
+    if (!wrapper) {
+        ek_module_free(child);
         return NULL;
     }
     wrapper->dim = options->dim;
@@ -144,18 +107,20 @@ ek_wrapper *ek_wrapper_new(const ek_module_type *type, const ek_data_parallel_op
     wrapper->divides = options->shard == EK_SHARD_OPTIMIZER;
     wrapper->measures = options->split == EK_SPLIT_AUTO;
     wrapper->module.training = child->training;
-    int rc = check_options(type->name, options);
+    int rc = ek_register_module(&wrapper->module, "", &wrapper->child, child);
+    wrapper->guard = ek_calloc(1, sizeof *wrapper->guard);
     if (rc >= 0)
-        rc = choose_devices(type->name, &options->device_ids, wrapper);
+        rc = wrapper->guard ? wrapper_check(type->name, options) : ek_error_pending();
     if (rc >= 0)
-        rc = plan(wrapper, options);
+        rc = wrapper_find_devices(wrapper, &options->device_ids);
     if (rc >= 0)
-        rc = settle(wrapper, options->broadcast_buffers != EK_OFF);
-    if (rc < 0) {
-        ek_module_free(&wrapper->module);
-        return NULL;
-    }
-    return wrapper;
+        rc = wrapper_plan(wrapper, options);
+    if (rc >= 0)
+        rc = wrapper_place(wrapper, options->broadcast_buffers != EK_OFF);
+    if (rc >= 0)
+        return wrapper;
+    ek_module_free(&wrapper->module);
+    return NULL;
 }
 
 void ek_wrapper_destroy(ek_module *module)
@@ -275,7 +240,7 @@ int64_t ek_data_parallel_plan(ek_module *data_parallel, char *text, size_t room)
     return length;
 }
 
-static int peek(ek_wrapper *wrapper, int64_t batch, int64_t *sizes)
+static int wrapper_peek(ek_wrapper *wrapper, int64_t batch, int64_t *sizes)
 {
     EK_TRY(ek_comm_devices(wrapper->module.type->name, &wrapper->devices, wrapper->devs));
     if (batch != 0)
@@ -295,7 +260,7 @@ int ek_data_parallel_sizes(ek_module *data_parallel, int64_t batch, int64_t *siz
     if (wrapper->devices.count == 0)
         return 0; /* a plain call on cpu */
     EK_TRY(ek_wrapper_enter(wrapper));
-    int rc = peek(wrapper, batch, sizes);
+    int rc = wrapper_peek(wrapper, batch, sizes);
     ek_wrapper_leave(wrapper);
     return rc;
 }

@@ -19,7 +19,7 @@ int ek_wrapper_begin(ek_wrapper *wrapper)
                        "inside ek_checkpoint it would be computed again in backward on one device; "
                        "put the checkpoint inside the module that is wrapped");
     EK_TRY(ek_comm_devices(wrapper->module.type->name, &wrapper->devices, wrapper->devs));
-    return ek_check_home(wrapper->child, wrapper->devs[0]);
+    return ek_check_home(NULL, wrapper->child, wrapper->devs[0]);
 }
 
 /* Where a scattered list's elements lie already, so that they can stay there; anywhere else they go
