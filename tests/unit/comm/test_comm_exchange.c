@@ -120,6 +120,23 @@ TEST_LOOP(one_list_for_all_is_a_broadcast, 0, 2)
     assert_moved(moves, (DEVICES - 1) * COUNT);
 }
 
+/* A backend that offers moves and has no functions for them: lists for all (_i), and others. */
+TEST_LOOP(what_a_backend_lacks_is_copied, 0, 2)
+{
+    ek_tensor *from[COUNT];
+    ek_move moves[(DEVICES - 1) * COUNT];
+    int count = (DEVICES - 1) * COUNT - !_i;
+    for (int i = 0; i < COUNT; i++)
+        from[i] = apart(0, i, 0);
+    plan_broadcast(from, moves);
+    make_remote(EK_COLLECTIVE_MOVES);
+    remote.broadcast = NULL;
+    remote.exchange = NULL;
+    assert_ok(ek_exchange("test", moves, count));
+    ck_assert_int_eq(copies, DEVICES - 1);
+    assert_moved(moves, count);
+}
+
 /* A receiver gets less than the others. */
 TEST(other_lists_are_exchanges)
 {

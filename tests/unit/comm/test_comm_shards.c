@@ -111,6 +111,19 @@ TEST(missing_parts_count_as_zeros)
     ck_assert_ptr_null(pieces[6]);
 }
 
+TEST(only_wanted_sums_are_made)
+{
+    const setting *s = set_up(3, EK_F32);
+    ek_tensor *whole[3 * COUNT], *pieces[PIECES];
+    bool wanted[PIECES] = {[1] = true, [4] = true};
+    make_wholes(s, whole);
+    assert_ok(ek_comm_reduce_scatter(&s->division, whole, wanted, NULL, pieces));
+    for (int p = 0; p < PIECES; p++)
+        ck_assert(wanted[p] == (pieces[p] != NULL));
+    assert_ramp(pieces[1], 303, 3);
+    assert_ramp(pieces[4], 300 + 81, 3);
+}
+
 TEST(sums_go_into_given_memory)
 {
     const setting *s = set_up(2, EK_F64);
