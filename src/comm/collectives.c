@@ -208,10 +208,10 @@ static int gather_room(const ek_division *division, ek_tensor *const *pieces, co
             whole[i] = *room++;
     for (int p = 0; p < division->piece_count; p++) {
         ek_tensor *place = whole[division_tensor(division, p)];
-        if (place && division->pieces)
-            place = ek_comm_flat(place, division->pieces[p].begin, division->pieces[p].end);
-        if (!whole[division_tensor(division, p)])
+        if (!place)
             continue;
+        if (division->pieces)
+            place = ek_comm_flat(place, division->pieces[p].begin, division->pieces[p].end);
         if (!place)
             return ek_error_pending();
         if (pieces[p])
