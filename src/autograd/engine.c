@@ -108,11 +108,11 @@ static void task_assign(ek_run *run, ek_task *task, int position)
 {
     task->priority = task_priority(task, position);
     task->lane = lane_of(run, task_dev(task));
-    for (int i = 0; i < task->slot_count; i++)
-        task->slots[i].lane = task->node ? lane_of(run, task->node->outputs[i].dev) : task->lane;
+    for (int i = 0; i < task->buffer_count; i++)
+        task->buffers[i].lane = task->node ? lane_of(run, task->node->outputs[i].dev) : task->lane;
 }
 
-/* Gives every task and slot its lane: one per device in the graph, cpu's on the first; all on one
+/* Gives every task and buffer its lane: one per device in the graph, cpu's on the first; all on one
  * if the calling thread is in a gang. */
 static int run_assign_lanes(ek_run *run)
 {
@@ -123,8 +123,8 @@ static int run_assign_lanes(ek_run *run)
         if (!task->needed)
             continue;
         dev_list(devs, &count, task_dev(task));
-        for (int i = 0; task->node && i < task->slot_count; i++)
-            dev_list(devs, &count, task->slots[i].expected ? task->node->outputs[i].dev : NULL);
+        for (int i = 0; task->node && i < task->buffer_count; i++)
+            dev_list(devs, &count, task->buffers[i].expected ? task->node->outputs[i].dev : NULL);
     }
     run->threaded = count > 1 && !ek_thread_in_gang();
     run->lane_count = run->threaded ? count : 1;
@@ -190,7 +190,7 @@ ek_tensor *ek_node_destination(ek_node *node, int input)
     if (!execution || !execution->run->accumulate || execution->run->create_graph)
         return NULL;
     const ek_task *task = execution->task->routes[input].task;
-    if (!task || !task->leaf || task->leaf->grad || task->slots[0].expected != 1)
+    if (!task || !task->leaf || task->leaf->grad || task->buffers[0].expected != 1)
         return NULL;
     return task->leaf->grad_slot;
 }
@@ -207,13 +207,13 @@ static int run_deliver(ek_run *run, int lane, const ek_route *route, ek_tensor *
         ek_release(gradient);
         return 0;
     }
-    ek_slot *slot = &task->slots[route->slot];
+    ek_buffer *buffer = &task->buffers[route->buffer];
     run_lock(run);
-    slot->contributions[route->ordinal] = (ek_contribution){gradient, true};
-    if (slot->lane == lane) {
+    buffer->contributions[route->ordinal] = (ek_contribution){gradient, true};
+    if (buffer->lane == lane) {
         /* The task cannot start before this contribution is counted: the sum is this thread's. */
         run_unlock(run);
-        rc = ek_slot_fold(run, slot);
+        rc = ek_buffer_sum(run, buffer);
         run_lock(run);
     }
     if (--task->pending == 0) {
@@ -274,8 +274,8 @@ static int run_node(ek_run *run, int lane, ek_task *task)
     ek_tensor **results = run->lanes[lane].results;
     bool any = false;
     for (int i = 0; i < node->output_count; i++) {
-        gradients[i] = task->slots[i].sum;
-        task->slots[i].sum = NULL;
+        gradients[i] = task->buffers[i].sum;
+        task->buffers[i].sum = NULL;
         any = any || gradients[i];
     }
     for (int i = 0; i < node->input_count; i++)
@@ -302,8 +302,8 @@ static int run_node(ek_run *run, int lane, ek_task *task)
 
 static int run_leaf(ek_run *run, ek_task *task)
 {
-    ek_tensor *sum = task->slots[0].sum;
-    task->slots[0].sum = NULL;
+    ek_tensor *sum = task->buffers[0].sum;
+    task->buffers[0].sum = NULL;
     if (!sum)
         return 0;
     return ek_accumulate(task->leaf, sum, run->create_graph);
@@ -311,19 +311,19 @@ static int run_leaf(ek_run *run, ek_task *task)
 
 static int task_sum_and_run(ek_run *run, int lane, ek_task *task)
 {
-    for (int i = 0; i < task->slot_count; i++) {
-        ek_slot *slot = &task->slots[i];
-        if (!slot->expected)
+    for (int i = 0; i < task->buffer_count; i++) {
+        ek_buffer *buffer = &task->buffers[i];
+        if (!buffer->expected)
             continue;
-        EK_TRY(ek_slot_fold(run, slot));
-        if (slot->capture)
-            slot->captured = ek_keep(slot->sum);
+        EK_TRY(ek_buffer_sum(run, buffer));
+        if (buffer->capture)
+            buffer->captured = ek_keep(buffer->sum);
     }
     if (task->runs)
         return task->node ? run_node(run, lane, task) : run_leaf(run, task);
-    for (int i = 0; i < task->slot_count; i++) {
-        ek_release(task->slots[i].sum);
-        task->slots[i].sum = NULL;
+    for (int i = 0; i < task->buffer_count; i++) {
+        ek_release(task->buffers[i].sum);
+        task->buffers[i].sum = NULL;
     }
     return 0;
 }

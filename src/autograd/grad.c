@@ -103,23 +103,23 @@ static int check_grad_options(const ek_grad_options *options)
     return 0;
 }
 
-static int capture_inputs(ek_run *run, const ek_grad_options *options, ek_slot **slots)
+static int capture_inputs(ek_run *run, const ek_grad_options *options, ek_buffer **buffers)
 {
     for (int i = 0; i < options->input_count; i++) {
         ek_task *task;
-        slots[i] = ek_run_slot(run, options->inputs[i], &task);
-        if (!slots[i])
+        buffers[i] = ek_run_buffer(run, options->inputs[i], &task);
+        if (!buffers[i])
             return ek_error_pending();
-        slots[i]->capture = true;
+        buffers[i]->capture = true;
     }
     return 0;
 }
 
-static int check_captured(const ek_grad_options *options, ek_slot *const *slots)
+static int check_captured(const ek_grad_options *options, ek_buffer *const *buffers)
 {
     for (int i = 0; i < options->input_count && !options->allow_unused; i++) {
         char text[200];
-        if (slots[i]->captured)
+        if (buffers[i]->captured)
             continue;
         const ek_tensor *input = options->inputs[i];
         ek_tensor_text(input, text);
@@ -150,20 +150,20 @@ int ek_grad_with(ek_grad_options options)
                   .retain_graph = options.retain_graph == EK_DEFAULT
                                       ? options.create_graph
                                       : options.retain_graph == EK_ON};
-    ek_slot **slots = ek_run_alloc(&run, (size_t)options.input_count * sizeof *slots);
-    int rc = slots ? capture_inputs(&run, &options, slots) : ek_error_pending();
+    ek_buffer **buffers = ek_run_alloc(&run, (size_t)options.input_count * sizeof *buffers);
+    int rc = buffers ? capture_inputs(&run, &options, buffers) : ek_error_pending();
     if (rc >= 0)
         rc = run_from(&run, "ek_grad", options.outputs, options.grad_outputs, options.output_count);
     if (rc >= 0)
-        rc = check_captured(&options, slots);
+        rc = check_captured(&options, buffers);
     for (int i = 0; i < options.input_count && rc >= 0; i++) {
-        if (!slots[i]->captured)
+        if (!buffers[i]->captured)
             continue;
-        options.gradients[i] = ek_scope_adopt(slots[i]->captured);
-        slots[i]->captured = NULL;
-        for (int k = i + 1; k < options.input_count && !slots[i]->captured; k++)
-            if (slots[k] == slots[i]) /* the same input given twice */
-                slots[i]->captured = ek_keep(options.gradients[i]);
+        options.gradients[i] = ek_scope_adopt(buffers[i]->captured);
+        buffers[i]->captured = NULL;
+        for (int k = i + 1; k < options.input_count && !buffers[i]->captured; k++)
+            if (buffers[k] == buffers[i]) /* the same input given twice */
+                buffers[i]->captured = ek_keep(options.gradients[i]);
         rc = options.gradients[i] ? 0 : ek_error_pending();
     }
     ek_run_free(&run);

@@ -93,7 +93,7 @@ static ek_tensor *gradient_sum(ek_tensor *sum, ek_tensor *gradient, ek_tensor *i
 }
 
 /* In the memory of one of the two if nobody else sees it. */
-static ek_tensor *slot_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradient)
+static ek_tensor *buffer_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradient)
 {
     ek_tensor *into = NULL;
     if (!run->create_graph)
@@ -104,29 +104,29 @@ static ek_tensor *slot_add(const ek_run *run, ek_tensor *sum, ek_tensor *gradien
 }
 
 /* Takes the next contribution if it has arrived. */
-static bool slot_take_next(ek_run *run, ek_slot *slot, ek_tensor **gradient)
+static bool buffer_take_next(ek_run *run, ek_buffer *buffer, ek_tensor **gradient)
 {
-    if (slot->folded == slot->expected)
+    if (buffer->summed == buffer->expected)
         return false;
     if (run->threaded)
         pthread_mutex_lock(&run->lock);
-    ek_contribution *next = &slot->contributions[slot->folded];
+    ek_contribution *next = &buffer->contributions[buffer->summed];
     bool arrived = next->arrived;
     *gradient = next->gradient;
     if (run->threaded)
         pthread_mutex_unlock(&run->lock);
-    slot->folded += arrived;
+    buffer->summed += arrived;
     return arrived;
 }
 
-int ek_slot_fold(ek_run *run, ek_slot *slot)
+int ek_buffer_sum(ek_run *run, ek_buffer *buffer)
 {
     ek_tensor *gradient;
-    while (slot_take_next(run, slot, &gradient)) {
+    while (buffer_take_next(run, buffer, &gradient)) {
         if (!gradient)
             continue;
-        slot->sum = slot->sum ? slot_add(run, slot->sum, gradient) : gradient;
-        if (!slot->sum)
+        buffer->sum = buffer->sum ? buffer_add(run, buffer->sum, gradient) : gradient;
+        if (!buffer->sum)
             return ek_error_pending();
     }
     return 0;

@@ -119,8 +119,8 @@ ek_tensor *ek_detach(ek_tensor *tensor)
 
 int ek_flat_init(ek_flat *flat, int count, int most)
 {
-    static atomic_uint_fast64_t serials;
-    flat->serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed) + 1;
+    static atomic_uint_fast64_t ids;
+    flat->id = atomic_fetch_add_explicit(&ids, 1, memory_order_relaxed) + 1;
     flat->segments = ek_calloc((size_t)count + 1, sizeof *flat->segments);
     flat->shards = ek_calloc((size_t)most + 1, sizeof *flat->shards);
     flat->count = count;

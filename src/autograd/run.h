@@ -4,12 +4,12 @@
  * will arrive there; engine.c runs the tasks on one lane per device; gradients.c sums what arrives
  * and puts the sums into leaves.
  *
- * Order of sums. The walk gives each contribution to a slot an ordinal that follows from the
- * structure of the graph alone. A slot adds contributions in that order and holds early ones back,
- * so that results don't depend on which device was faster.
+ * Order of sums. The walk gives each contribution to a buffer an ordinal that follows from the
+ * structure of the graph alone. A buffer adds contributions in that order and holds early ones
+ * back, so that results don't depend on which device was faster.
  *
- * Lock rule: `lock` guards the tasks' pending counts, the slots' arrivals and the lanes' heaps;
- * nothing is computed under it. A slot's sum belongs to its lane's thread until all its
+ * Lock rule: `lock` guards the tasks' pending counts, the buffers' arrivals and the lanes' heaps;
+ * nothing is computed under it. A buffer's sum belongs to its lane's thread until all its
  * contributions have arrived, then to the thread that runs the task. */
 #ifndef EK_AUTOGRAD_RUN_H
 #define EK_AUTOGRAD_RUN_H
@@ -26,19 +26,19 @@ typedef struct ek_contribution {
     bool arrived;
 } ek_contribution;
 
-typedef struct ek_slot {
+typedef struct ek_buffer {
     ek_contribution *contributions; /* by ordinal */
-    int expected, folded;
+    int expected, summed;
     int lane;            /* whose thread adds */
-    ek_tensor *sum;      /* of the first `folded`; a reference */
+    ek_tensor *sum;      /* of the first `summed`; a reference */
     bool capture;        /* an input of ek_grad: */
     ek_tensor *captured; /* the sum, a reference */
-} ek_slot;
+} ek_buffer;
 
 /* Where the gradient of a node's input goes; no task: nowhere. */
 typedef struct ek_route {
     ek_task *task;
-    int slot, ordinal;
+    int buffer, ordinal;
 } ek_route;
 
 struct ek_task {
@@ -50,10 +50,10 @@ struct ek_task {
     uint64_t priority; /* of the ready tasks, the largest runs first */
     int lane;
     int pending; /* contributions that are still to come */
-    int slot_count;
-    ek_slot *slots;   /* per output; one for a leaf */
-    ek_route *routes; /* per input of the node */
-    int next_edge;    /* the walk's */
+    int buffer_count;
+    ek_buffer *buffers; /* per output; one for a leaf */
+    ek_route *routes;   /* per input of the node */
+    int next_edge;      /* the walk's */
 };
 
 typedef struct ek_lane {
@@ -91,8 +91,8 @@ typedef struct ek_run {
 /* Zeroed memory that ends with the run. */
 void *ek_run_alloc(ek_run *run, size_t nbytes);
 
-/* The task and slot where the gradient of `tensor` meets; made if need be; NULL with an error. */
-ek_slot *ek_run_slot(ek_run *run, const ek_tensor *tensor, ek_task **task);
+/* The task and buffer where the gradient of `tensor` meets; made if need be; NULL with an error. */
+ek_buffer *ek_run_buffer(ek_run *run, const ek_tensor *tensor, ek_task **task);
 
 /* Finds what takes part behind `roots` (tensors that require a gradient; they may repeat), counts
  * contributions and gives ordinals. The root's own contribution has route[i]. */
@@ -103,8 +103,8 @@ void ek_run_free(ek_run *run);
 
 /* ---- gradients.c ---- */
 
-/* Adds what has arrived, in order, up to the first gap. For the slot's thread. */
-int ek_slot_fold(ek_run *run, ek_slot *slot);
+/* Adds what has arrived, in order, up to the first gap. For the buffer's thread. */
+int ek_buffer_sum(ek_run *run, ek_buffer *buffer);
 
 /* Adds a gradient (takes the reference) to the leaf's. */
 int ek_accumulate(ek_tensor *leaf, ek_tensor *gradient, bool create_graph);

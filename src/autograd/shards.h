@@ -30,7 +30,7 @@ typedef struct ek_shards {
 
 typedef struct ek_flat {
     ek_object object;
-    uint64_t serial;     /* no other flat of the process has it; not 0 */
+    uint64_t id;         /* no other flat of the process has it; not 0 */
     ek_shards *segments; /* by parameter */
     int count, shard_count;
     ek_shard *shards; /* those of a segment follow each other */
@@ -74,10 +74,10 @@ static inline const ek_shards *ek_leaf_shards(const ek_tensor *leaf)
     return leaf->flat ? &ek_leaf_flat(leaf)->segments[leaf->segment] : NULL;
 }
 
-/* A whole leaf is one shard, which is the leaf, of serial 0. */
-static inline uint64_t ek_leaf_serial(const ek_tensor *leaf)
+/* A whole leaf is one shard, which is the leaf, of id 0. */
+static inline uint64_t ek_leaf_flat_id(const ek_tensor *leaf)
 {
-    return leaf->flat ? ek_leaf_flat(leaf)->serial : 0;
+    return leaf->flat ? ek_leaf_flat(leaf)->id : 0;
 }
 
 static inline int ek_leaf_shard_count(const ek_tensor *leaf)

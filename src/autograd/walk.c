@@ -40,19 +40,19 @@ void *ek_run_alloc(ek_run *run, size_t nbytes)
 
 static ek_task *new_task(ek_run *run, ek_node *node, ek_tensor *leaf)
 {
-    int slots = node ? node->output_count : 1;
+    int buffers = node ? node->output_count : 1;
     int routes = node ? node->input_count : 0;
-    ek_task *task = ek_run_alloc(run, sizeof *task + (size_t)slots * sizeof(ek_slot) +
+    ek_task *task = ek_run_alloc(run, sizeof *task + (size_t)buffers * sizeof(ek_buffer) +
                                           (size_t)routes * sizeof(ek_route));
     if (!task)
         return NULL;
     task->node = node;
     task->leaf = node ? NULL : leaf;
-    task->slot_count = slots;
-    task->slots = (ek_slot *)(task + 1);
-    task->routes = (ek_route *)(task->slots + slots);
-    if (slots > run->widest)
-        run->widest = slots;
+    task->buffer_count = buffers;
+    task->buffers = (ek_buffer *)(task + 1);
+    task->routes = (ek_route *)(task->buffers + buffers);
+    if (buffers > run->widest)
+        run->widest = buffers;
     if (routes > run->widest)
         run->widest = routes;
     return task;
@@ -71,12 +71,12 @@ static ek_task *task_of(ek_run *run, ek_node *node, ek_tensor *leaf, bool make)
     return task ? *task : NULL;
 }
 
-ek_slot *ek_run_slot(ek_run *run, const ek_tensor *tensor, ek_task **task)
+ek_buffer *ek_run_buffer(ek_run *run, const ek_tensor *tensor, ek_task **task)
 {
     *task = task_of(run, (ek_node *)tensor->history, (ek_tensor *)tensor, true);
     if (!*task)
         return NULL;
-    return &(*task)->slots[tensor->history ? tensor->history_output : 0];
+    return &(*task)->buffers[tensor->history ? tensor->history_output : 0];
 }
 
 /* ---- the walk ---- */
@@ -110,8 +110,8 @@ static void decide(ek_run *run, ek_task *task)
             task->runs = task->runs || (task->routes[i].task && task->routes[i].task->needed);
     }
     task->needed = task->runs;
-    for (int i = 0; i < task->slot_count; i++)
-        task->needed = task->needed || task->slots[i].capture;
+    for (int i = 0; i < task->buffer_count; i++)
+        task->needed = task->needed || task->buffers[i].capture;
     run->needed_count += task->needed;
 }
 
@@ -155,11 +155,11 @@ static int walk_from(ek_run *run, ek_task *root, ek_stack *stack)
     return 0;
 }
 
-/* One more contribution to the route's slot. */
+/* One more contribution to the route's buffer. */
 static void expect(ek_route *route)
 {
-    ek_slot *slot = &route->task->slots[route->slot];
-    route->ordinal = slot->expected++;
+    ek_buffer *buffer = &route->task->buffers[route->buffer];
+    route->ordinal = buffer->expected++;
     route->task->pending++;
 }
 
@@ -185,13 +185,13 @@ static int count_contributions(ek_run *run, int root_count, ek_route *routes)
     }
     for (int t = 0; t < run->count; t++) {
         ek_task *task = run->order[t];
-        for (int i = 0; i < task->slot_count; i++) {
-            ek_slot *slot = &task->slots[i];
-            if (!slot->expected)
+        for (int i = 0; i < task->buffer_count; i++) {
+            ek_buffer *buffer = &task->buffers[i];
+            if (!buffer->expected)
                 continue;
-            slot->contributions =
-                ek_run_alloc(run, (size_t)slot->expected * sizeof *slot->contributions);
-            if (!slot->contributions)
+            buffer->contributions =
+                ek_run_alloc(run, (size_t)buffer->expected * sizeof *buffer->contributions);
+            if (!buffer->contributions)
                 return ek_error_pending();
         }
     }
@@ -204,12 +204,12 @@ int ek_run_walk(ek_run *run, ek_tensor *const *roots, int root_count, ek_route *
     int rc = 0;
     for (int i = 0; i < root_count && rc >= 0; i++) {
         ek_task *task;
-        ek_slot *slot = ek_run_slot(run, roots[i], &task);
-        if (!slot) {
+        ek_buffer *buffer = ek_run_buffer(run, roots[i], &task);
+        if (!buffer) {
             rc = ek_error_pending();
             break;
         }
-        routes[i] = (ek_route){task, (int)(slot - task->slots), 0};
+        routes[i] = (ek_route){task, (int)(buffer - task->buffers), 0};
         rc = walk_from(run, task, &stack);
     }
     free(stack.tasks);
@@ -220,12 +220,12 @@ void ek_run_free(ek_run *run)
 {
     for (int t = 0; t < run->count; t++) {
         const ek_task *task = run->order[t];
-        for (int i = 0; i < task->slot_count; i++) {
-            ek_slot *slot = &task->slots[i];
-            ek_release(slot->sum);
-            ek_release(slot->captured);
-            for (int k = slot->folded; k < slot->expected && slot->contributions; k++)
-                ek_release(slot->contributions[k].gradient);
+        for (int i = 0; i < task->buffer_count; i++) {
+            ek_buffer *buffer = &task->buffers[i];
+            ek_release(buffer->sum);
+            ek_release(buffer->captured);
+            for (int k = buffer->summed; k < buffer->expected && buffer->contributions; k++)
+                ek_release(buffer->contributions[k].gradient);
         }
     }
     free(run->order);

@@ -21,7 +21,7 @@
 static int cut_make(ek_slot *slot, ek_cut *cut)
 {
     int count = ek_leaf_shard_count(slot->parameter);
-    *cut = (ek_cut){.serial = ek_leaf_serial(slot->parameter),
+    *cut = (ek_cut){.id = ek_leaf_flat_id(slot->parameter),
                     .count = count,
                     .segments = ek_calloc((size_t)count, sizeof(ek_segment))};
     if (!cut->segments) {
@@ -65,7 +65,7 @@ void ek_slot_free(ek_slot *slot)
 
 static bool slot_is_current(const ek_slot *slot)
 {
-    return ek_leaf_serial(slot->parameter) == slot->cut.serial;
+    return ek_leaf_flat_id(slot->parameter) == slot->cut.id;
 }
 
 void ek_slot_forget_state(ek_slot *slot)
@@ -270,8 +270,7 @@ ek_object *ek_slot_state_parts(const ek_slot *slot, const ek_cut *cut, int s)
     ek_object_init(&parts->flat.object, state_parts_destroy);
     parts->parameter = ek_object_retain(slot->parameter);
     parts->dtype = first ? first->dtype : slot->parameter->dtype;
-    memcpy(parts->stride, cut->serial || !first ? cut->stride : first->stride,
-           sizeof parts->stride);
+    memcpy(parts->stride, cut->id || !first ? cut->stride : first->stride, sizeof parts->stride);
     if (ek_flat_init(&parts->flat, 1, cut->count) < 0) {
         ek_object_release(parts);
         return NULL;

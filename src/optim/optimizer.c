@@ -16,7 +16,7 @@ int ek_optimizer_check(const ek_optimizer *optimizer)
 
 /* ---- groups ---- */
 
-static int check_parameter(ek_optimizer *optimizer, ek_tensor *parameter, int position)
+static int parameter_check(ek_optimizer *optimizer, ek_tensor *parameter, int position)
 {
     const char *name = optimizer->algorithm->name;
     char text[200];
@@ -41,7 +41,7 @@ static int check_parameter(ek_optimizer *optimizer, ek_tensor *parameter, int po
 }
 
 /* Notes a slot for a parameter that is in no group yet. */
-static int append_slot(ek_optimizer *optimizer, ek_tensor *parameter, int position)
+static int optimizer_append(ek_optimizer *optimizer, ek_tensor *parameter, int position)
 {
     void **entry = ek_map_at(&optimizer->index, parameter);
     if (!entry)
@@ -60,7 +60,7 @@ static int append_slot(ek_optimizer *optimizer, ek_tensor *parameter, int positi
 }
 
 /* Grows slots and index by `count` parameters; on an error all is as before. */
-static int append_slots(ek_optimizer *optimizer, ek_tensor *const *parameters, int count)
+static int optimizer_append_all(ek_optimizer *optimizer, ek_tensor *const *parameters, int count)
 {
     int before = optimizer->slot_count, status = 0;
     size_t total = (size_t)before + (size_t)count;
@@ -69,7 +69,7 @@ static int append_slots(ek_optimizer *optimizer, ek_tensor *const *parameters, i
         return EK_E_NO_MEMORY;
     optimizer->slots = slots;
     for (int i = 0; i < count && status == 0; i++)
-        status = append_slot(optimizer, parameters[i], i);
+        status = optimizer_append(optimizer, parameters[i], i);
     while (status < 0 && optimizer->slot_count > before) {
         ek_slot *slot = slots[--optimizer->slot_count];
         *ek_map_at(&optimizer->index, slot->parameter) = NULL;
@@ -89,13 +89,13 @@ int ek_optimizer_add_group(ek_optimizer *optimizer, ek_tensor *const *parameters
     ek_optimizer_options resolved;
     EK_TRY(algorithm->resolve(&options, &optimizer->defaults, &resolved));
     for (int i = 0; i < count; i++)
-        EK_TRY(check_parameter(optimizer, parameters[i], i));
+        EK_TRY(parameter_check(optimizer, parameters[i], i));
     ek_optimizer_options *groups =
         ek_realloc(optimizer->groups, ((size_t)optimizer->group_count + 1) * sizeof *groups);
     if (!groups)
         return EK_E_NO_MEMORY;
     optimizer->groups = groups;
-    EK_TRY(append_slots(optimizer, parameters, count));
+    EK_TRY(optimizer_append_all(optimizer, parameters, count));
     groups[optimizer->group_count] = resolved;
     return optimizer->group_count++;
 }
@@ -105,7 +105,7 @@ int ek_optimizer_group_count(const ek_optimizer *optimizer)
     return optimizer ? optimizer->group_count : 0;
 }
 
-static int check_group(const ek_optimizer *optimizer, int group)
+static int group_check(const ek_optimizer *optimizer, int group)
 {
     EK_TRY(ek_optimizer_check(optimizer));
     if (group < 0 || group >= optimizer->group_count)
@@ -117,13 +117,13 @@ static int check_group(const ek_optimizer *optimizer, int group)
 
 double ek_optimizer_lr(const ek_optimizer *optimizer, int group)
 {
-    int status = check_group(optimizer, group);
+    int status = group_check(optimizer, group);
     return status < 0 ? status : optimizer->groups[group].lr;
 }
 
 int ek_optimizer_set_lr(ek_optimizer *optimizer, int group, double lr)
 {
-    EK_TRY(check_group(optimizer, group));
+    EK_TRY(group_check(optimizer, group));
     EK_TRY(ek_optimizer_check_option(optimizer->algorithm->name, "learning rate", lr));
     optimizer->groups[group].lr = lr;
     return 0;

@@ -52,7 +52,7 @@ typedef struct ek_segment {
 
 /* All segments of one parameter. */
 typedef struct ek_cut {
-    uint64_t serial;             /* of the division; 0: one segment, which is the parameter */
+    uint64_t id;                 /* of the division; 0: one segment, which is the parameter */
     int64_t stride[EK_MAX_DIMS]; /* the parameter's, for the order of elements */
     int count;
     ek_segment *segments; /* NULL: no cut */

@@ -33,7 +33,7 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
     if (!slot || slot->step == 0 || s == EK_STATES)
         return NULL;
     ek_tensor *state = slot->cut.segments[0].state[s];
-    return state && slot->cut.serial ? ek_slot_gather_state(slot, &slot->cut, s) : state;
+    return state && slot->cut.id ? ek_slot_gather_state(slot, &slot->cut, s) : state;
 }
 
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
@@ -42,7 +42,7 @@ int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *par
     const ek_slot *slot = slot_of(optimizer, parameter);
     int s = state_index(optimizer, name);
     *parts = NULL;
-    if (!slot || slot->step == 0 || !slot->cut.serial || s == EK_STATES ||
+    if (!slot || slot->step == 0 || !slot->cut.id || s == EK_STATES ||
         !slot->cut.segments[0].state[s])
         return 0;
     *dtype = slot->cut.segments[0].state[s]->dtype;
@@ -50,7 +50,7 @@ int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *par
     return *parts ? 0 : EK_E_NO_MEMORY;
 }
 
-static int find_slot(ek_optimizer *optimizer, const ek_tensor *parameter, ek_slot **slot)
+static int slot_find(ek_optimizer *optimizer, const ek_tensor *parameter, ek_slot **slot)
 {
     char text[200];
     EK_TRY(ek_optimizer_check(optimizer));
@@ -77,7 +77,7 @@ int ek_optimizer_parameter_count(const ek_optimizer *optimizer)
 int64_t ek_optimizer_steps(ek_optimizer *optimizer, ek_tensor *parameter)
 {
     ek_slot *slot;
-    EK_TRY(find_slot(optimizer, parameter, &slot));
+    EK_TRY(slot_find(optimizer, parameter, &slot));
     return slot->step;
 }
 
@@ -97,7 +97,7 @@ const char *ek_optimizer_state_name(const ek_optimizer *optimizer, int index)
 
 /* ---- in: checks ---- */
 
-static int check_state(const char *algorithm, const char *name, const ek_tensor *parameter,
+static int state_check(const char *algorithm, const char *name, const ek_tensor *parameter,
                        const ek_tensor *state)
 {
     char texts[2][200];
@@ -116,7 +116,7 @@ static int check_state(const char *algorithm, const char *name, const ek_tensor 
 
 /* Puts the given states in the algorithm's order. They have to be exactly those that a parameter
  * has after `steps` updates; returns how many. */
-static int sort_states(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
+static int states_sort(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
                        const char *const *names, ek_tensor *const *states, int count,
                        ek_tensor *sorted[EK_STATES])
 {
@@ -136,7 +136,7 @@ static int sort_states(const ek_optimizer *optimizer, const ek_slot *slot, int64
         if (sorted[s])
             return EK_FAIL(EK_E_INVALID, "%s: state \"%s\" is given twice", algorithm->name,
                            names[i]);
-        EK_TRY(check_state(algorithm->name, names[i], slot->parameter, states[i]));
+        EK_TRY(state_check(algorithm->name, names[i], slot->parameter, states[i]));
         sorted[s] = states[i];
     }
     for (int s = 0; s < wanted; s++)
@@ -146,8 +146,8 @@ static int sort_states(const ek_optimizer *optimizer, const ek_slot *slot, int64
     return wanted;
 }
 
-static int check_call(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
-                      const char *const *names, ek_tensor *const *states, int count)
+static int states_check_call(const ek_optimizer *optimizer, const ek_slot *slot, int64_t steps,
+                             const char *const *names, ek_tensor *const *states, int count)
 {
     const char *name = optimizer->algorithm->name;
     char text[200];
@@ -167,7 +167,7 @@ static int check_call(const ek_optimizer *optimizer, const ek_slot *slot, int64_
 /* Memory for the slot's states where the next step will look for it: with its neighbours', as if
  * all had gradients. Those that have no state to carry are cut anew with it, for the sake of
  * calls for many parameters in turn. */
-static int reserve_states(ek_optimizer *optimizer, ek_slot *slot)
+static int states_reserve(ek_optimizer *optimizer, ek_slot *slot)
 {
     for (int i = 0; i < optimizer->slot_count; i++)
         if (optimizer->slots[i] == slot || optimizer->slots[i]->step == 0)
@@ -180,7 +180,7 @@ static int reserve_states(ek_optimizer *optimizer, ek_slot *slot)
     return ek_optimizer_lay_out(optimizer, optimizer->table, optimizer->segment_count, slot);
 }
 
-static int write_states(ek_slot *slot, int64_t steps, ek_tensor *const *states, int count)
+static int states_write(ek_slot *slot, int64_t steps, ek_tensor *const *states, int count)
 {
     for (int s = 0; s < count; s++)
         EK_TRY(ek_slot_put_state(slot, s, states[s]));
@@ -192,7 +192,7 @@ static int write_states(ek_slot *slot, int64_t steps, ek_tensor *const *states, 
 }
 
 /* All that can fail for lack of memory comes before the first write. */
-static int put_states(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
+static int states_put(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
                       ek_tensor *states[EK_STATES], int count)
 {
     for (int s = 0; s < count; s++) {
@@ -200,10 +200,10 @@ static int put_states(ek_optimizer *optimizer, ek_slot *slot, int64_t steps,
         if (!states[s])
             return ek_error_pending();
     }
-    int status = reserve_states(optimizer, slot);
+    int status = states_reserve(optimizer, slot);
     if (status < 0)
         ek_optimizer_forget_unused_state(optimizer);
-    return status < 0 ? status : write_states(slot, steps, states, count);
+    return status < 0 ? status : states_write(slot, steps, states, count);
 }
 
 int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_t steps,
@@ -211,9 +211,9 @@ int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_
 {
     ek_tensor *sorted[EK_STATES] = {NULL};
     ek_slot *slot;
-    EK_TRY(find_slot(optimizer, parameter, &slot));
-    EK_TRY(check_call(optimizer, slot, steps, names, states, count));
-    int wanted = sort_states(optimizer, slot, steps, names, states, count, sorted);
+    EK_TRY(slot_find(optimizer, parameter, &slot));
+    EK_TRY(states_check_call(optimizer, slot, steps, names, states, count));
+    int wanted = states_sort(optimizer, slot, steps, names, states, count, sorted);
     if (wanted < 0)
         return wanted;
     if (steps == 0) {
@@ -221,7 +221,7 @@ int ek_optimizer_set_state(ek_optimizer *optimizer, ek_tensor *parameter, int64_
         return 0;
     }
     ek_scope scope = ek_scope_begin();
-    int status = put_states(optimizer, slot, steps, sorted, wanted);
+    int status = states_put(optimizer, slot, steps, sorted, wanted);
     ek_scope_end(&scope);
     return status;
 }

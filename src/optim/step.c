@@ -1,4 +1,5 @@
-/* step.c: one update of all parameters, in as few kernel calls as their places in memory allow.
+/* step.c: one update of all parameters, in as few kernel calls as their places in memory
+ * allow.
  *
  * The segments (flat.c) of the parameters that have a gradient fall into ranges of neighbours of
  * equal phase (the count of updates, if the formula depends on it). Ranges of one device, dtype,
@@ -46,7 +47,7 @@ typedef struct step {
 /* ---- who takes part ---- */
 
 /* The flat's entry, which is entered with its first parameter; NULL with an error. */
-static step_flat *enter_flat(step *this, ek_flat *flat)
+static step_flat *step_enter_flat(step *this, ek_flat *flat)
 {
     for (int i = 0; i < this->flat_count; i++)
         if (this->flats[i].flat == flat)
@@ -61,7 +62,7 @@ static step_flat *enter_flat(step *this, ek_flat *flat)
     return entry;
 }
 
-static void leave_flats(const step *this)
+static void step_leave_flats(const step *this)
 {
     for (int i = 0; i < this->flat_count; i++)
         if (this->flats[i].flat->leave)
@@ -69,7 +70,7 @@ static void leave_flats(const step *this)
 }
 
 /* Parameters with a gradient take part, divided ones with all of their shards. */
-static int choose_slots(step *this)
+static int step_choose(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
     this->flats = ek_calloc((size_t)optimizer->slot_count + 1, sizeof *this->flats);
@@ -78,7 +79,7 @@ static int choose_slots(step *this)
     for (int i = 0; i < optimizer->slot_count; i++) {
         ek_slot *slot = optimizer->slots[i];
         ek_flat *flat = ek_leaf_flat(slot->parameter);
-        step_flat *entry = flat ? enter_flat(this, flat) : NULL;
+        step_flat *entry = flat ? step_enter_flat(this, flat) : NULL;
         if (flat && !entry)
             return ek_error_pending();
         EK_TRY(ek_leaf_settle_gradient(slot->parameter));
@@ -93,7 +94,7 @@ static int choose_slots(step *this)
 
 /* ---- gradients ---- */
 
-static int check_gradient(const ek_optimizer *optimizer, const ek_tensor *parameter,
+static int gradient_check(const ek_optimizer *optimizer, const ek_tensor *parameter,
                           const ek_tensor *gradient)
 {
     char texts[2][200];
@@ -109,7 +110,7 @@ static int check_gradient(const ek_optimizer *optimizer, const ek_tensor *parame
                    ek_tensor_text(gradient, texts[1]));
 }
 
-static ek_tensor *new_gradient(const ek_tensor *tensor)
+static ek_tensor *gradient_new(const ek_tensor *tensor)
 {
     ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
     ek_tensor *gradient = ek_tensor_like(tensor);
@@ -118,9 +119,9 @@ static ek_tensor *new_gradient(const ek_tensor *tensor)
 }
 
 /* The gradient of a shard for which none arrived, while others of its parameter have one. */
-static ek_tensor *zero_gradient(ek_tensor *tensor)
+static ek_tensor *gradient_zero(ek_tensor *tensor)
 {
-    ek_tensor *zeros = tensor->grad_slot ? tensor->grad_slot : new_gradient(tensor);
+    ek_tensor *zeros = tensor->grad_slot ? tensor->grad_slot : gradient_new(tensor);
     if (!zeros || ek_dev_zero(ek_tensor_dev(zeros), ek_tensor_address(zeros),
                               (size_t)ek_count(zeros) * ek_dtype_size(zeros->dtype)) < 0)
         return NULL;
@@ -129,16 +130,16 @@ static ek_tensor *zero_gradient(ek_tensor *tensor)
 }
 
 /* The gradient of what is stepped, in its order of memory. */
-static int find_gradient(const ek_optimizer *optimizer, ek_segment *segment)
+static int segment_find_gradient(const ek_optimizer *optimizer, ek_segment *segment)
 {
     ek_tensor *tensor = segment->shard.piece, *gradient = ek_tensor_grad(tensor);
     if (!gradient)
-        gradient = zero_gradient(tensor);
+        gradient = gradient_zero(tensor);
     if (!gradient)
         return ek_error_pending();
-    EK_TRY(check_gradient(optimizer, tensor, gradient));
+    EK_TRY(gradient_check(optimizer, tensor, gradient));
     if (!ek_same_layout(tensor, gradient)) {
-        ek_tensor *copy = new_gradient(tensor);
+        ek_tensor *copy = gradient_new(tensor);
         if (!copy)
             return ek_error_pending();
         EK_TRY(ek_kernels_of(copy)->copy(ek_tensor_dev(copy), copy, gradient));
@@ -148,7 +149,7 @@ static int find_gradient(const ek_optimizer *optimizer, ek_segment *segment)
     return 0;
 }
 
-static int collect_segments(step *this)
+static int step_collect(step *this)
 {
     ek_optimizer *optimizer = this->optimizer;
     EK_TRY(ek_optimizer_sort(optimizer));
@@ -158,7 +159,7 @@ static int collect_segments(step *this)
     for (int i = 0; i < optimizer->segment_count; i++) {
         if (!optimizer->table[i]->slot->takes_part)
             continue;
-        EK_TRY(find_gradient(optimizer, optimizer->table[i]));
+        EK_TRY(segment_find_gradient(optimizer, optimizer->table[i]));
         this->segments[this->segment_count++] = optimizer->table[i];
     }
     return 0;
@@ -186,13 +187,13 @@ static int compare_ranges(const void *x, const void *y)
     return order ? order : a->begin - b->begin;
 }
 
-static int state_count(const step *this, const range *r)
+static int range_state_count(const step *this, const range *r)
 {
     return this->optimizer->algorithm->state_count(&this->optimizer->groups[r->group]);
 }
 
 /* Segments that join and are of one phase, as far as they go from `begin`. */
-static range range_from(const step *this, int begin)
+static range step_range(const step *this, int begin)
 {
     const ek_optimizer *optimizer = this->optimizer;
     const ek_slot *slot = this->segments[begin]->slot;
@@ -204,7 +205,7 @@ static range range_from(const step *this, int begin)
                .group = slot->group,
                .phase = optimizer->algorithm->phase(options, slot->step + 1),
                .step = slot->step + 1};
-    int states = state_count(this, &r);
+    int states = range_state_count(this, &r);
     for (r.end = begin + 1; r.end < this->segment_count; r.end++)
         if (!ek_segments_join(optimizer, this->segments[r.end - 1], this->segments[r.end],
                               states) ||
@@ -214,13 +215,13 @@ static range range_from(const step *this, int begin)
 }
 
 /* A flat handle, in the scope, on what begins with `tensor`, which is dense. */
-static ek_tensor *flat_handle(const ek_tensor *tensor, int64_t count)
+static ek_tensor *range_handle(const ek_tensor *tensor, int64_t count)
 {
     int64_t stride = 1;
     return ek_tensor_view(tensor, 1, &count, &stride, tensor->offset);
 }
 
-static int prepare_operands(step *this)
+static int step_prepare_operands(step *this)
 {
     int n = this->range_count;
     ek_tensor **handles = ek_calloc((size_t)n * OPERANDS + 1, sizeof *handles);
@@ -233,40 +234,40 @@ static int prepare_operands(step *this)
         const ek_segment *first = this->segments[r->begin], *last = this->segments[r->end - 1];
         int64_t count =
             last->shard.piece->offset - first->shard.piece->offset + ek_count(last->shard.piece);
-        for (int k = 0; k < STATE + state_count(this, r); k++) {
+        for (int k = 0; k < STATE + range_state_count(this, r); k++) {
             const ek_tensor *tensor = k == PARAMETER  ? first->shard.piece
                                       : k == GRADIENT ? first->gradient
                                                       : first->state[k - STATE];
-            if (!(this->operands[k][i] = flat_handle(tensor, count)))
+            if (!(this->operands[k][i] = range_handle(tensor, count)))
                 return ek_error_pending();
         }
     }
     return 0;
 }
 
-static int prepare_ranges(step *this)
+static int step_prepare_ranges(step *this)
 {
     this->ranges = ek_calloc((size_t)this->segment_count + 1, sizeof *this->ranges);
     if (!this->ranges)
         return EK_E_NO_MEMORY;
     for (int begin = 0; begin < this->segment_count; begin = this->ranges[this->range_count++].end)
-        this->ranges[this->range_count] = range_from(this, begin);
+        this->ranges[this->range_count] = step_range(this, begin);
     qsort(this->ranges, (size_t)this->range_count, sizeof *this->ranges, compare_ranges);
     for (int i = 0; i < this->range_count; i++)
         if (i == 0 || this->ranges[i].dev != this->ranges[i - 1].dev)
             this->devs[this->dev_count++] = this->ranges[i].dev;
-    return prepare_operands(this);
+    return step_prepare_operands(this);
 }
 
-static int prepare(step *this)
+static int step_prepare(step *this)
 {
-    EK_TRY(choose_slots(this));
-    EK_TRY(collect_segments(this));
+    EK_TRY(step_choose(this));
+    EK_TRY(step_collect(this));
     for (int i = 0; i < this->flat_count; i++)
         if (this->flats[i].takes_part)
             EK_TRY(this->flats[i].flat->refresh(this->flats[i].flat));
     EK_TRY(ek_optimizer_lay_out(this->optimizer, this->segments, this->segment_count, NULL));
-    return prepare_ranges(this);
+    return step_prepare_ranges(this);
 }
 
 /* ---- updates ---- */
@@ -274,11 +275,11 @@ static int prepare(step *this)
 static const char writer[] = "the optimizer's step"; /* for sentences about saved tensors */
 
 /* Ranges [begin, end). */
-static int run_call(const step *this, int begin, int end)
+static int step_call(const step *this, int begin, int end)
 {
     const range *r = &this->ranges[begin];
     ek_tensor *const *state[EK_STATES] = {NULL};
-    for (int s = 0; s < state_count(this, r); s++)
+    for (int s = 0; s < range_state_count(this, r); s++)
         state[s] = this->operands[STATE + s] + begin;
     EK_TRY(this->optimizer->algorithm->update(&this->optimizer->groups[r->group], r->step,
                                               end - begin, this->operands[PARAMETER] + begin,
@@ -289,7 +290,7 @@ static int run_call(const step *this, int begin, int end)
 }
 
 /* All calls of one device; other devices' are theirs to read and write. */
-static int update_device(void *user, int index)
+static int step_update_device(void *user, int index)
 {
     const step *this = user;
     const range *ranges = this->ranges;
@@ -302,14 +303,14 @@ static int update_device(void *user, int index)
         while (end < this->range_count && compare_calls(&ranges[begin], &ranges[end]) == 0)
             end++;
         if (ranges[begin].dev == this->devs[index])
-            rc = run_call(this, begin, end);
+            rc = step_call(this, begin, end);
     }
     ek_span_end(&timed);
     return rc;
 }
 
 /* A parameter counts its step once. */
-static void note_segment(const ek_segment *segment)
+static void segment_note_update(const ek_segment *segment)
 {
     ek_slot *slot = segment->slot;
     ek_tensor_written(segment->shard.piece, writer);
@@ -324,15 +325,15 @@ static void note_segment(const ek_segment *segment)
 }
 
 /* If one device fails, the others' results are shown nevertheless: all copies stay equal. */
-static int update(step *this)
+static int step_update(step *this)
 {
-    int status = ek_gang_run(this->devs, this->dev_count, update_device, this, NULL);
+    int status = ek_gang_run(this->devs, this->dev_count, step_update_device, this, NULL);
     bool stepped = false;
     for (int i = 0; i < this->range_count; i++) {
         const range *r = &this->ranges[i];
         stepped = stepped || r->done;
         for (int k = r->begin; k < r->end && r->done; k++)
-            note_segment(this->segments[k]);
+            segment_note_update(this->segments[k]);
     }
     for (int i = 0; i < this->flat_count && stepped; i++) {
         ek_flat *flat = this->flats[i].flat;
@@ -356,12 +357,12 @@ int ek_step(ek_optimizer *optimizer)
     ek_span_begin(&timed, EK_SPAN_COMPUTE, "step of", optimizer->algorithm->name,
                   first_dev(optimizer));
     ek_scope scope = ek_scope_begin();
-    int status = prepare(&this);
+    int status = step_prepare(&this);
     if (status < 0)
         ek_optimizer_forget_unused_state(optimizer);
     else
-        status = update(&this);
-    leave_flats(&this);
+        status = step_update(&this);
+    step_leave_flats(&this);
     free(this.operands[0]);
     free(this.ranges);
     free(this.segments);

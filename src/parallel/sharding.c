@@ -34,7 +34,7 @@ struct ek_sharding {
 
 /* ---- releasing ---- */
 
-static void release_all(ek_tensor **tensors, int count)
+static void tensors_release(ek_tensor **tensors, int count)
 {
     for (int i = 0; tensors && i < count; i++)
         ek_object_release(tensors[i]);
@@ -44,8 +44,8 @@ static void release_all(ek_tensor **tensors, int count)
 static void sharding_destroy(ek_object *object)
 {
     ek_sharding *s = (ek_sharding *)object;
-    release_all(s->parameters, s->flat.count);
-    release_all(s->there, s->devices * s->flat.shard_count);
+    tensors_release(s->parameters, s->flat.count);
+    tensors_release(s->there, s->devices * s->flat.shard_count);
     ek_flat_clear(&s->flat);
     free(s->moves);
     free(s->parts);
@@ -54,44 +54,44 @@ static void sharding_destroy(ek_object *object)
 
 /* ---- dividing ---- */
 
-static bool can_be_divided(const ek_tensor *tensor)
+static bool parameter_can_be_sharded(const ek_tensor *tensor)
 {
     return tensor->requires_grad && !tensor->history && ek_is_dense(tensor) &&
            ek_dtype_is_floating(tensor->dtype);
 }
 
 /* A range's end, in elements of `total`, is a multiple of a slab's alignment. */
-static int64_t range_begin(const ek_sharding *s, ek_dtype dtype, int64_t total, int d)
+static int64_t sharding_begin_of(const ek_sharding *s, ek_dtype dtype, int64_t total, int d)
 {
     int64_t unit = ek_slab_pitch(dtype, 1);
     return total / unit * d / s->devices * unit;
 }
 
-static void add_shard(ek_sharding *s, int i, int owner, int64_t end)
+static void sharding_add(ek_sharding *s, int i, int owner, int64_t end)
 {
     s->parts[s->flat.shard_count] = (part){.parameter = i, .owner = owner};
     ek_flat_add(&s->flat, i, end, NULL);
 }
 
 /* Cuts parameter i, which begins at element `offset` of all of its dtype. */
-static void cut_parameter(ek_sharding *s, int i, int64_t offset, int64_t total)
+static void sharding_cut_parameter(ek_sharding *s, int i, int64_t offset, int64_t total)
 {
     ek_dtype dtype = s->parameters[i]->dtype;
     int64_t count = ek_count(s->parameters[i]), covered = 0;
     int first = 0;
     for (int d = 0; d < s->devices; d++) {
-        int64_t end = range_begin(s, dtype, total, d + 1) - offset;
+        int64_t end = sharding_begin_of(s, dtype, total, d + 1) - offset;
         end = end > count ? count : end;
-        if (range_begin(s, dtype, total, d) <= offset)
+        if (sharding_begin_of(s, dtype, total, d) <= offset)
             first = d;
         if (end > covered)
-            add_shard(s, i, d, covered = end);
+            sharding_add(s, i, d, covered = end);
     }
     if (count == 0) /* nothing is somebody's too */
-        add_shard(s, i, first, 0);
+        sharding_add(s, i, first, 0);
 }
 
-static void cut_all(ek_sharding *s)
+static void sharding_cut(ek_sharding *s)
 {
     for (int k = 0; k < EK_DTYPES; k++) {
         ek_dtype dtype = (ek_dtype)k;
@@ -102,7 +102,7 @@ static void cut_all(ek_sharding *s)
                     continue;
                 int64_t pitch = ek_slab_pitch(dtype, ek_count(s->parameters[i]));
                 if (pass == 1)
-                    cut_parameter(s, i, offset, total);
+                    sharding_cut_parameter(s, i, offset, total);
                 *(pass == 0 ? &total : &offset) += pitch;
             }
         }
@@ -110,7 +110,7 @@ static void cut_all(ek_sharding *s)
 }
 
 /* The shards' elements on all devices: copies[d][i] is parameter i on devs[d] for d > 0. */
-static int make_handles(ek_sharding *s, ek_tensor *const *const *copies)
+static int sharding_make_handles(ek_sharding *s, ek_tensor *const *const *copies)
 {
     int count = s->flat.shard_count;
     s->there = ek_calloc((size_t)s->devices * (size_t)count + 1, sizeof(ek_tensor *));
@@ -135,7 +135,7 @@ static int make_handles(ek_sharding *s, ek_tensor *const *const *copies)
 
 /* Slots for the gradients of one device's shards of one dtype: `list` has room for their handles.
  */
-static int make_slots(const ek_sharding *s, int d, ek_dtype dtype, ek_tensor **list)
+static int sharding_make_slots(const ek_sharding *s, int d, ek_dtype dtype, ek_tensor **list)
 {
     int count = 0;
     for (int p = 0; p < s->flat.shard_count; p++)
@@ -153,17 +153,17 @@ static int make_slots(const ek_sharding *s, int d, ek_dtype dtype, ek_tensor **l
     return rc;
 }
 
-static int divide(ek_sharding *s, ek_tensor *const *const *copies)
+static int sharding_divide(ek_sharding *s, ek_tensor *const *const *copies)
 {
-    cut_all(s);
+    sharding_cut(s);
     ek_scope scope = ek_scope_begin();
-    int rc = make_handles(s, copies);
+    int rc = sharding_make_handles(s, copies);
     ek_scope_end(&scope);
     ek_tensor **list = ek_calloc((size_t)s->flat.shard_count + 1, sizeof(ek_tensor *));
     if (!list)
         rc = ek_error_pending();
     for (int k = 0; k < s->devices * EK_DTYPES && rc >= 0; k++)
-        rc = make_slots(s, k / EK_DTYPES, (ek_dtype)(k % EK_DTYPES), list);
+        rc = sharding_make_slots(s, k / EK_DTYPES, (ek_dtype)(k % EK_DTYPES), list);
     free(list);
     for (int i = 0; i < s->flat.count && rc >= 0; i++)
         if (s->parameters[i])
@@ -171,7 +171,7 @@ static int divide(ek_sharding *s, ek_tensor *const *const *copies)
     return rc;
 }
 
-static int check_whole(const char *path, ek_tensor *tensor, void *user)
+static int parameter_check_whole(const char *path, ek_tensor *tensor, void *user)
 {
     (void)user;
     if (!tensor->flat)
@@ -210,7 +210,7 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
                              ek_tensor *const *parameters, int count,
                              ek_tensor *const *const *copies, ek_sharding_owner owner)
 {
-    if (ek_module_parameters(module, check_whole, NULL) < 0)
+    if (ek_module_parameters(module, parameter_check_whole, NULL) < 0)
         return NULL;
     ek_sharding *s = ek_calloc(1, sizeof *s);
     if (!s)
@@ -228,10 +228,10 @@ ek_sharding *ek_sharding_new(ek_module *module, ek_dev *const *devs, int devices
     s->parts = ek_calloc((size_t)most, sizeof *s->parts);
     int rc = s->parameters && s->parts ? ek_flat_init(&s->flat, count, most) : ek_error_pending();
     for (int i = 0; i < count && rc >= 0; i++)
-        if (can_be_divided(parameters[i]))
+        if (parameter_can_be_sharded(parameters[i]))
             s->parameters[i] = ek_object_retain(parameters[i]);
     if (rc >= 0)
-        rc = divide(s, copies);
+        rc = sharding_divide(s, copies);
     if (rc >= 0)
         return s;
     ek_sharding_end(s);
@@ -265,7 +265,7 @@ typedef struct recording {
     ek_piece *pieces;
 } recording;
 
-static int record_bucket(recording *r)
+static int recording_end_bucket(recording *r)
 {
     const ek_sharding_forward *f = r->forward;
     int n = r->count, pieces = 0;
@@ -288,7 +288,7 @@ static int record_bucket(recording *r)
     return n ? ek_comm_record_all_gather(&division, r->inputs, r->out) : 0;
 }
 
-static int record_dtype(recording *r, ek_dtype dtype)
+static int recording_add_dtype(recording *r, ek_dtype dtype)
 {
     size_t nbytes = 0, limit = EK_FIRST_BUCKET_BYTES;
     const ek_dev *owner = NULL;
@@ -300,7 +300,7 @@ static int record_dtype(recording *r, ek_dtype dtype)
         const ek_shards *shards = ek_leaf_shards(parameter);
         const ek_dev *own = shards->count == 1 ? ek_tensor_dev(shards->shards[0].piece) : NULL;
         if (r->count && (nbytes >= limit || !own || own != owner)) {
-            EK_TRY(record_bucket(r));
+            EK_TRY(recording_end_bucket(r));
             limit = EK_BUCKET_BYTES;
             nbytes = 0;
         }
@@ -308,7 +308,7 @@ static int record_dtype(recording *r, ek_dtype dtype)
         r->indices[r->count++] = i;
         nbytes += ek_comm_nbytes(parameter);
     }
-    return record_bucket(r);
+    return recording_end_bucket(r);
 }
 
 int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *forward)
@@ -326,7 +326,7 @@ int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *f
     r.pieces = ek_calloc(pieces, sizeof *r.pieces);
     int rc = r.indices && r.like && r.out && r.inputs && r.pieces ? 0 : ek_error_pending();
     for (int dtype = 0; dtype < EK_DTYPES && rc >= 0; dtype++)
-        rc = record_dtype(&r, (ek_dtype)dtype);
+        rc = recording_add_dtype(&r, (ek_dtype)dtype);
     free(r.indices);
     free(r.like);
     free(r.out);
@@ -338,7 +338,7 @@ int ek_sharding_record(const ek_sharding *sharding, const ek_sharding_forward *f
 /* ---- publishing ---- */
 
 /* Each device gets what it lacks of the others, and not all from the same at once. */
-static int deliver(const ek_sharding *s)
+static int sharding_deliver(const ek_sharding *s)
 {
     int count = 0, shards = s->flat.shard_count;
     for (int d = 0; d < s->devices; d++) {
@@ -355,7 +355,7 @@ static int deliver(const ek_sharding *s)
 
 /* True if the shard has elements that others lack. Those that could not be sent are given up if the
  * parameter was written since (by a checkpoint). */
-static bool is_changed(const ek_sharding *s, int p)
+static bool part_is_changed(const ek_sharding *s, int p)
 {
     part *own = &s->parts[p];
     uint64_t now = ek_tensor_version(s->flat.shards[p].piece);
@@ -372,8 +372,8 @@ int ek_sharding_publish(ek_sharding *s)
     if (!s)
         return 0;
     for (int p = 0; p < s->flat.shard_count; p++)
-        s->parts[p].changed = is_changed(s, p);
-    int rc = deliver(s), noted = -1;
+        s->parts[p].changed = part_is_changed(s, p);
+    int rc = sharding_deliver(s), noted = -1;
     /* What was delivered, or with an error may have been. */
     for (int p = 0; p < s->flat.shard_count; p++) {
         part *own = &s->parts[p];
@@ -394,7 +394,7 @@ int ek_sharding_publish(ek_sharding *s)
 /* ---- the end ---- */
 
 /* Without memory for the whole gradient there is none afterwards. */
-static void make_whole(ek_tensor *leaf)
+static void parameter_make_whole(ek_tensor *leaf)
 {
     int pending = ek_error_status();
     if (ek_leaf_set_shards(leaf, NULL, 0) >= 0)
@@ -411,7 +411,7 @@ static void make_whole(ek_tensor *leaf)
 }
 
 /* A share that failed is tried once more: afterwards parameters are all that is left. */
-static void share_the_rest(ek_sharding *s)
+static void sharding_share_the_rest(ek_sharding *s)
 {
     int pending = ek_error_status();
     if (!s->there || ek_sharding_publish(s) >= 0)
@@ -426,9 +426,9 @@ void ek_sharding_end(ek_sharding *s)
 {
     if (!s)
         return;
-    share_the_rest(s);
+    sharding_share_the_rest(s);
     for (int i = 0; i < s->flat.count; i++)
         if (s->parameters[i] && s->parameters[i]->flat == &s->flat.object)
-            make_whole(s->parameters[i]);
+            parameter_make_whole(s->parameters[i]);
     ek_object_release(s);
 }
