@@ -8,6 +8,8 @@
 /* What is added to a piece's gradient travels in parts of this size. */
 enum { TEMPORARY_BYTES = 10 << 20 };
 
+static const char writer[] = "the division of a gradient"; /* for sentences about saved tensors */
+
 bool ek_grad_enabled(void)
 {
     return !(ek_thread_self()->modes.flags & EK_MODE_NO_GRAD);
@@ -206,8 +208,7 @@ int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole)
 
 /* ---- from the whole to the pieces ---- */
 
-/* `gradient` in the order of memory of `like`: itself, or a copy where it lies. */
-static ek_tensor *in_order_of(ek_tensor *gradient, const ek_tensor *like)
+ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like)
 {
     if (ek_same_layout(gradient, like))
         return gradient;
@@ -238,7 +239,6 @@ static ek_tensor *piece_room(const ek_tensor *piece)
 /* The piece gets its part of the leaf's gradient, in the room that was made for it. */
 static int piece_arrive(const ek_shard *shard, ek_tensor *room, const ek_tensor *gradient)
 {
-    static const char writer[] = "the division of a gradient";
     ek_tensor *sum = ek_tensor_grad(shard->piece);
     int64_t step = ek_count(room), stride = 1;
     if (!sum) {
@@ -268,7 +268,7 @@ static int gradient_divide(const ek_tensor *leaf, ek_tensor *gradient, const ek_
     if (!rooms)
         return EK_E_NO_MEMORY;
     ek_scope scope = ek_scope_begin();
-    gradient = in_order_of(gradient, leaf);
+    gradient = ek_gradient_in_order(gradient, leaf);
     bool made = gradient;
     for (int i = 0; i < shards->count && made; i++)
         made = (rooms[i] = piece_room(shards->shards[i].piece));
@@ -280,11 +280,31 @@ static int gradient_divide(const ek_tensor *leaf, ek_tensor *gradient, const ek_
     return status;
 }
 
+/* Zeros for pieces that got none, while others did. */
+static int pieces_fill(const ek_shards *shards)
+{
+    for (int i = 0; i < shards->count; i++) {
+        ek_tensor *piece = shards->shards[i].piece;
+        if (ek_tensor_grad(piece))
+            continue;
+        ek_tensor *zeros = piece_room(piece);
+        if (!zeros)
+            return ek_error_pending();
+        EK_TRY(ek_dev_zero(ek_tensor_dev(zeros), ek_tensor_address(zeros),
+                           (size_t)ek_count(zeros) * ek_dtype_size(zeros->dtype)));
+        ek_tensor_written(zeros, writer);
+        EK_TRY(ek_tensor_set_grad(piece, zeros));
+    }
+    return 0;
+}
+
 int ek_leaf_settle_gradient(ek_tensor *leaf)
 {
-    ek_tensor *gradient = leaf->flat ? ek_tensor_grad(leaf) : NULL;
-    if (!gradient)
+    ek_tensor *gradient = ek_tensor_grad(leaf);
+    if (!leaf->flat || !ek_leaf_has_gradient(leaf))
         return 0;
+    if (!gradient)
+        return pieces_fill(ek_leaf_shards(leaf));
     EK_TRY(gradient_divide(leaf, gradient, ek_leaf_shards(leaf)));
     grad_replace(leaf, NULL);
     return 0;
@@ -314,7 +334,7 @@ static int gradient_gather(ek_tensor *whole, const ek_tensor *leaf)
     for (int i = 0; i < shards->count; i++) {
         const ek_shard *shard = &shards->shards[i];
         ek_tensor *gradient = ek_tensor_grad(shard->piece);
-        if (gradient && !(gradient = in_order_of(gradient, shard->piece)))
+        if (gradient && !(gradient = ek_gradient_in_order(gradient, shard->piece)))
             return ek_error_pending();
         EK_TRY(ek_shard_read(shard, gradient, whole));
     }

@@ -96,9 +96,14 @@ static inline ek_shard ek_leaf_shard(const ek_tensor *leaf, int index)
 int ek_shard_read(const ek_shard *shard, const ek_tensor *from, ek_tensor *whole);
 int ek_shard_write(const ek_shard *shard, ek_tensor *to, const ek_tensor *whole);
 
-/* A whole gradient that the leaf got beside its pieces (its module was used without its replicas)
- * is added to theirs and dropped. Does nothing for other leaves. On an error all is as before. */
+/* If a divided leaf has a gradient, all of its pieces have one afterwards: a whole gradient that it
+ * got beside them (its module was used without its replicas) is added to theirs and dropped, and
+ * pieces that got none have zeros. Does nothing for other leaves. On an error the gradient is as
+ * before. */
 int ek_leaf_settle_gradient(ek_tensor *leaf);
+
+/* `gradient` in the order of memory of `like`: itself, or a copy where it lies, in the scope. */
+ek_tensor *ek_gradient_in_order(ek_tensor *gradient, const ek_tensor *like);
 
 /* Does the leaf, or one of its pieces, have a gradient? */
 bool ek_leaf_has_gradient(const ek_tensor *leaf);

@@ -110,43 +110,13 @@ static int gradient_check(const ek_optimizer *optimizer, const ek_tensor *parame
                    ek_tensor_text(gradient, texts[1]));
 }
 
-static ek_tensor *gradient_new(const ek_tensor *tensor)
-{
-    ek_memory_category before = ek_memory_set_category(EK_MEMORY_GRADIENT);
-    ek_tensor *gradient = ek_tensor_like(tensor);
-    ek_memory_set_category(before);
-    return gradient;
-}
-
-/* The gradient of a shard for which none arrived, while others of its parameter have one. */
-static ek_tensor *gradient_zero(ek_tensor *tensor)
-{
-    ek_tensor *zeros = tensor->grad_slot ? tensor->grad_slot : gradient_new(tensor);
-    if (!zeros || ek_dev_zero(ek_tensor_dev(zeros), ek_tensor_address(zeros),
-                              (size_t)ek_count(zeros) * ek_dtype_size(zeros->dtype)) < 0)
-        return NULL;
-    ek_tensor_written(zeros, "the optimizer's step");
-    return ek_tensor_set_grad(tensor, zeros) < 0 ? NULL : zeros;
-}
-
 /* The gradient of what is stepped, in its order of memory. */
 static int segment_find_gradient(const ek_optimizer *optimizer, ek_segment *segment)
 {
-    ek_tensor *tensor = segment->shard.piece, *gradient = ek_tensor_grad(tensor);
-    if (!gradient)
-        gradient = gradient_zero(tensor);
-    if (!gradient)
-        return ek_error_pending();
-    EK_TRY(gradient_check(optimizer, tensor, gradient));
-    if (!ek_same_layout(tensor, gradient)) {
-        ek_tensor *copy = gradient_new(tensor);
-        if (!copy)
-            return ek_error_pending();
-        EK_TRY(ek_kernels_of(copy)->copy(ek_tensor_dev(copy), copy, gradient));
-        gradient = copy;
-    }
-    segment->gradient = gradient;
-    return 0;
+    ek_tensor *piece = segment->shard.piece, *gradient = ek_tensor_grad(piece);
+    EK_TRY(gradient_check(optimizer, piece, gradient));
+    segment->gradient = ek_gradient_in_order(gradient, piece);
+    return segment->gradient ? 0 : ek_error_pending();
 }
 
 static int step_collect(step *this)
