@@ -261,8 +261,9 @@ static void state_parts_destroy(ek_object *object)
     free(parts);
 }
 
-ek_object *ek_slot_state_parts(const ek_slot *slot, const ek_cut *cut, int s)
+ek_object *ek_slot_state_parts(const ek_slot *slot, int s)
 {
+    const ek_cut *cut = &slot->cut;
     const ek_tensor *first = cut->segments[0].state[s];
     state_parts *parts = ek_calloc(1, sizeof *parts);
     if (!parts)
@@ -290,9 +291,9 @@ ek_tensor *ek_state_parts_gather(ek_object *object)
     return whole;
 }
 
-ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_cut *cut, int s)
+ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s)
 {
-    ek_object *parts = ek_slot_state_parts(slot, cut, s);
+    ek_object *parts = ek_slot_state_parts(slot, s);
     ek_tensor *whole = parts ? ek_state_parts_gather(parts) : NULL;
     ek_object_release(parts);
     return whole;
@@ -340,7 +341,7 @@ int ek_slot_put_state(const ek_slot *slot, int s, ek_tensor *whole)
 /* State s of the slot, in memory of each segment's own. */
 static int cut_take_state(ek_cut *cut, const ek_slot *slot, int s)
 {
-    ek_tensor *whole = ek_slot_gather_state(slot, &slot->cut, s);
+    ek_tensor *whole = ek_slot_gather_state(slot, s);
     if (whole)
         whole = ek_slot_convert_state(slot, whole);
     if (!whole)

@@ -27,7 +27,7 @@ typedef struct ek_algorithm {
     /* How many of the states these options need. */
     int (*state_count)(const ek_optimizer_options *options);
 
-    /* Parameters may share a kernel call where this number is equal; `step` counts from 1. */
+    /* Parameters may share a kernel call if this number is equal; `step` counts from 1. */
     int64_t (*phase)(const ek_optimizer_options *options, int64_t step);
 
     /* True if zeros with a zero gradient and zero state stay zeros: a slab's padding. */
@@ -119,10 +119,10 @@ void ek_slot_forget_state(ek_slot *slot);
 
 /* State s of the segments as one counted object, of which the caller owns a reference: optimizer
  * and parameter may go. NULL with an error. */
-ek_object *ek_slot_state_parts(const ek_slot *slot, const ek_cut *cut, int s);
+ek_object *ek_slot_state_parts(const ek_slot *slot, int s);
 /* The whole, on cpu, in the scope: shaped as the parameter, of the state's dtype. */
 ek_tensor *ek_state_parts_gather(ek_object *parts);
-ek_tensor *ek_slot_gather_state(const ek_slot *slot, const ek_cut *cut, int s);
+ek_tensor *ek_slot_gather_state(const ek_slot *slot, int s);
 /* A tensor of the parameter's shape on cpu, in the parameter's dtype and order of memory: `state`
  * itself if it is so and no part of the slot's state, else a copy in the scope. */
 ek_tensor *ek_slot_convert_state(const ek_slot *slot, ek_tensor *state);

@@ -33,7 +33,7 @@ ek_tensor *ek_optimizer_state(ek_optimizer *optimizer, ek_tensor *parameter, con
     if (!slot || slot->step == 0 || s == EK_STATES)
         return NULL;
     ek_tensor *state = slot->cut.segments[0].state[s];
-    return state && slot->cut.id ? ek_slot_gather_state(slot, &slot->cut, s) : state;
+    return state && slot->cut.id ? ek_slot_gather_state(slot, s) : state;
 }
 
 int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *parameter,
@@ -46,7 +46,7 @@ int ek_optimizer_state_parts(const ek_optimizer *optimizer, const ek_tensor *par
         !slot->cut.segments[0].state[s])
         return 0;
     *dtype = slot->cut.segments[0].state[s]->dtype;
-    *parts = ek_slot_state_parts(slot, &slot->cut, s);
+    *parts = ek_slot_state_parts(slot, s);
     return *parts ? 0 : EK_E_NO_MEMORY;
 }
 
