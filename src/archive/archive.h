@@ -86,10 +86,11 @@ bool ek_archive_has_put(const ek_archive *archive, const char *name);
 typedef struct ek_archive_get_call {
     const ek_archive *archive;
     const char *what, *name;
+    const char *path; /* the file's, for sentences */
 } ek_archive_get_call;
 
-/* 0 if the archive is read and there is a name. */
-int ek_archive_check_get(const ek_archive_get_call *get);
+/* 0 if the archive is read and there is a name. Sets the path. */
+int ek_archive_check_get(ek_archive_get_call *get);
 
 /* The tensors below `name`, all of them for "", as a range of ek_safetensors_sorted. */
 typedef struct ek_archive_range {

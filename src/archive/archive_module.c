@@ -329,7 +329,7 @@ static int loading_run(loading *l, bool strict)
 int ek_archive_load_module_with(const ek_archive *archive, const char *name,
                                 ek_load_options options)
 {
-    loading l = {.get = {archive, "archive_load_module", name}, .module = options.module};
+    loading l = {.get = {archive, "archive_load_module", name, NULL}, .module = options.module};
     EK_TRY(ek_archive_check_get(&l.get));
     EK_TRY(ek_check_given(l.get.what, "the module", options.module));
     l.file = archive->file;

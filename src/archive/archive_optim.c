@@ -31,9 +31,9 @@ static int rates_read(const ek_archive_get_call *get, const char *path, double *
     int count = ek_archive_view_floats(get, path, values, room);
     for (int i = 0; i < count; i++)
         if (!(values[i] >= 0))
-            return EK_FAIL(EK_E_FORMAT,
-                           "%s: %s: \"%.100s.%s\" of group %d is %g; a rate is 0 or more",
-                           get->what, get->archive->path, get->name, path, i, values[i]);
+            return EK_FAIL_IN(EK_E_FORMAT, get,
+                              "\"%.100s.%s\" of group %d is %g; a rate is 0 or more", get->name,
+                              path, i, values[i]);
     return count;
 }
 
@@ -42,9 +42,9 @@ static int rates_read_all(const ek_archive_get_call *get, double *values, int gr
 {
     int count = rates_read(get, "lr", values, groups);
     if (count >= 0 && count < groups)
-        return EK_FAIL(EK_E_SHAPE,
-                       "%s: %s: \"%.100s.lr\" is of %d groups, and the optimizer has %d", get->what,
-                       get->archive->path, get->name, count, groups);
+        return EK_FAIL_IN(EK_E_SHAPE, get,
+                          "\"%.100s.lr\" is of %d groups, and the optimizer has %d", get->name,
+                          count, groups);
     return count < 0 ? count : 0;
 }
 
@@ -224,7 +224,7 @@ static int reader_load_parameter(const reader *r, parameter_entry *entry)
     char *name = ek_archive_join(r->get.name, entry->path);
     if (!name)
         return EK_E_NO_MEMORY;
-    const ek_archive_get_call get = {r->get.archive, r->get.what, name};
+    const ek_archive_get_call get = {r->get.archive, r->get.what, name, r->get.path};
     ek_scope scope = ek_scope_begin();
     int status = reader_load_states(r, &get, entry->parameter);
     ek_scope_end(&scope);
@@ -284,7 +284,7 @@ static int reader_load(reader *r, ek_module *module)
 int ek_archive_load_optimizer(const ek_archive *archive, const char *name, ek_optimizer *optimizer,
                               ek_module *module)
 {
-    reader r = {.get = {archive, "archive_load_optimizer", name}, .optimizer = optimizer};
+    reader r = {.get = {archive, "archive_load_optimizer", name, NULL}, .optimizer = optimizer};
     EK_TRY(ek_archive_check_get(&r.get));
     EK_TRY(ek_check_given(r.get.what, "the optimizer", optimizer));
     EK_TRY(ek_check_given(r.get.what, "the module", module));
@@ -325,8 +325,8 @@ static int schedule_load(const ek_archive_get_call *get, ek_schedule *schedule, 
     int64_t steps = 0;
     EK_TRY(ek_archive_view_int(get, "steps", &steps));
     if (steps < 0 || steps == INT64_MAX)
-        return EK_FAIL(EK_E_FORMAT, "%s: %s: \"%.200s\" is of a schedule after %lld steps",
-                       get->what, get->archive->path, get->name, (long long)steps);
+        return EK_FAIL_IN(EK_E_FORMAT, get, "\"%.200s\" is of a schedule after %lld steps",
+                          get->name, (long long)steps);
     int count = rates_read(get, "initial_lr", initial, groups);
     if (count < 0)
         return count;
@@ -338,7 +338,7 @@ static int schedule_load(const ek_archive_get_call *get, ek_schedule *schedule, 
 
 int ek_archive_load_schedule(const ek_archive *archive, const char *name, ek_schedule *schedule)
 {
-    const ek_archive_get_call get = {archive, "archive_load_schedule", name};
+    ek_archive_get_call get = {archive, "archive_load_schedule", name, NULL};
     EK_TRY(ek_archive_check_get(&get));
     EK_TRY(ek_check_given(get.what, "the schedule", schedule));
     int groups = ek_optimizer_group_count(ek_schedule_optimizer(schedule));

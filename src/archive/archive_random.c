@@ -68,9 +68,9 @@ static int random_read(const ek_archive_get_call *get, const char *path, ek_gene
     ek_array_view view = {0};
     EK_TRY(ek_archive_view(get, path, &view));
     if (view.dtype != EK_U8 || view.shape.ndim != 1 || view.nbytes != EK_GENERATOR_STATE_BYTES)
-        return EK_FAIL(EK_E_FORMAT,
-                       "%s: %s: \"%.100s%s%s\" is no generator's state, which is %d bytes (u8)",
-                       get->what, file, get->name, dot, path, EK_GENERATOR_STATE_BYTES);
+        return EK_FAIL_IN(EK_E_FORMAT, get,
+                          "\"%.100s%s%s\" is no generator's state, which is %d bytes (u8)",
+                          get->name, dot, path, EK_GENERATOR_STATE_BYTES);
     int status = ek_generator_set_state(generator, view.elements, view.nbytes);
     if (status < 0)
         ek_error_prefix(before, "%s: %.200s: \"%.100s%s%s\"", get->what, file, get->name, dot,
@@ -93,8 +93,7 @@ static int random_read_device(const ek_archive_get_call *get, const char *text, 
     if (strlen(text) >= sizeof again || ek_device_parse(text, &device) < 0 ||
         device.kind == EK_CPU || strcmp(ek_device_name(device, again), text) != 0) {
         ek_error_clear();
-        return EK_FAIL(EK_E_FORMAT, "%s: %s: \"%.100s.%.100s\" is of no device", get->what,
-                       get->archive->path, get->name, text);
+        return EK_FAIL_IN(EK_E_FORMAT, get, "\"%.100s.%.100s\" is of no device", get->name, text);
     }
     EK_TRY(random_read(get, text, &all->own[all->count]));
     if (device.index < ek_device_count(device.kind))
@@ -110,7 +109,7 @@ static int random_read_all(const ek_archive_get_call *get, generators *all)
     char *name = ek_archive_join(get->name, "devices");
     if (!name)
         return EK_E_NO_MEMORY;
-    const ek_archive_get_call devices = {get->archive, get->what, name};
+    const ek_archive_get_call devices = {get->archive, get->what, name, get->path};
     int status = 0;
     ek_archive_range range = ek_archive_below(get->archive, name);
     for (int i = range.begin; i < range.end && status == 0; i++) {
@@ -123,7 +122,7 @@ static int random_read_all(const ek_archive_get_call *get, generators *all)
 
 int ek_archive_load_random(const ek_archive *archive, const char *name)
 {
-    const ek_archive_get_call get = {archive, "archive_load_random", name};
+    ek_archive_get_call get = {archive, "archive_load_random", name, NULL};
     EK_TRY(ek_archive_check_get(&get));
     generators *all = ek_calloc(1, sizeof *all);
     if (!all)
@@ -140,7 +139,7 @@ int ek_archive_load_random(const ek_archive *archive, const char *name)
 
 int ek_archive_load_generator(const ek_archive *archive, const char *name, ek_generator *generator)
 {
-    const ek_archive_get_call get = {archive, "archive_load_generator", name};
+    ek_archive_get_call get = {archive, "archive_load_generator", name, NULL};
     EK_TRY(ek_archive_check_get(&get));
     EK_TRY(ek_check_given(get.what, "the generator", generator));
     return random_read(&get, "", generator);

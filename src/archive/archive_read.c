@@ -9,13 +9,14 @@
 #include "core/heap.h"
 #include "core/tensor.h"
 
-int ek_archive_check_get(const ek_archive_get_call *get)
+int ek_archive_check_get(ek_archive_get_call *get)
 {
     EK_TRY(ek_check_given(get->what, "the archive", get->archive));
     if (!get->archive->file)
         return EK_FAIL(EK_E_STATE,
                        "%s: the archive is being written; ek_archive_save it, and open the file",
                        get->what);
+    get->path = get->archive->path;
     return ek_check_given(get->what, "the name", get->name);
 }
 
@@ -87,16 +88,16 @@ int ek_archive_view(const ek_archive_get_call *get, const char *path, ek_array_v
 static int archive_view_as(const ek_archive_get_call *get, const char *path, ek_dtype dtype,
                            int ndim, ek_array_view *view)
 {
-    const char *dot = *get->name && *path ? "." : "", *file = get->archive->path;
+    const char *dot = *get->name && *path ? "." : "";
     char text[160];
     EK_TRY(ek_archive_view(get, path, view));
     if (view->dtype != dtype)
-        return EK_FAIL(EK_E_DTYPE, "%s: %s: \"%.100s%s%.200s\" is %s, not %s", get->what, file,
-                       get->name, dot, path, ek_dtype_name(view->dtype), ek_dtype_name(dtype));
+        return EK_FAIL_IN(EK_E_DTYPE, get, "\"%.100s%s%.200s\" is %s, not %s", get->name, dot, path,
+                          ek_dtype_name(view->dtype), ek_dtype_name(dtype));
     if (view->shape.ndim != ndim)
-        return EK_FAIL(EK_E_SHAPE, "%s: %s: \"%.100s%s%.200s\" is %s; %s is wanted", get->what,
-                       file, get->name, dot, path, ek_shape_text(&view->shape, text),
-                       ndim == 0 ? "a number without dimensions" : "one dimension");
+        return EK_FAIL_IN(EK_E_SHAPE, get, "\"%.100s%s%.200s\" is %s; %s is wanted", get->name, dot,
+                          path, ek_shape_text(&view->shape, text),
+                          ndim == 0 ? "a number without dimensions" : "one dimension");
     return 0;
 }
 
@@ -121,14 +122,13 @@ int ek_archive_view_floats(const ek_archive_get_call *get, const char *path, dou
     EK_TRY(archive_view_as(get, path, EK_F64, 1, &view));
     int64_t count = view.shape.dims[0];
     if (count > room)
-        return EK_FAIL(EK_E_SHAPE, "%s: %s: \"%.100s.%.100s\" holds %lld numbers, and %d %s wanted",
-                       get->what, get->archive->path, get->name, path, (long long)count, room,
-                       room == 1 ? "is" : "are");
+        return EK_FAIL_IN(EK_E_SHAPE, get, "\"%.100s.%.100s\" holds %lld numbers, and %d %s wanted",
+                          get->name, path, (long long)count, room, room == 1 ? "is" : "are");
     ek_array_copy(&view, values);
     return (int)count;
 }
 
-static int archive_get_number(const ek_archive_get_call *get, ek_dtype dtype, void *value)
+static int archive_get_number(ek_archive_get_call *get, ek_dtype dtype, void *value)
 {
     EK_TRY(ek_archive_check_get(get));
     EK_TRY(ek_check_given(get->what, "the value", value));
@@ -137,13 +137,13 @@ static int archive_get_number(const ek_archive_get_call *get, ek_dtype dtype, vo
 
 int ek_archive_get_int(const ek_archive *archive, const char *name, int64_t *value)
 {
-    const ek_archive_get_call get = {archive, "archive_get_int", name};
+    ek_archive_get_call get = {archive, "archive_get_int", name, NULL};
     return archive_get_number(&get, EK_I64, value);
 }
 
 int ek_archive_get_float(const ek_archive *archive, const char *name, double *value)
 {
-    const ek_archive_get_call get = {archive, "archive_get_float", name};
+    ek_archive_get_call get = {archive, "archive_get_float", name, NULL};
     return archive_get_number(&get, EK_F64, value);
 }
 
@@ -196,7 +196,7 @@ static int archive_map_device(const ek_archive *archive, const char *name, const
 
 ek_tensor *ek_archive_tensor(const ek_archive *archive, const char *name, const ek_device_map *map)
 {
-    const ek_archive_get_call get = {archive, "archive_tensor", name};
+    ek_archive_get_call get = {archive, "archive_tensor", name, NULL};
     ek_array_view view;
     ek_device device;
     if (ek_archive_check_get(&get) < 0 || ek_archive_view(&get, "", &view) < 0 ||
@@ -331,7 +331,7 @@ static ek_value nest_below(const ek_archive *archive, const char *name, ek_archi
 
 ek_value ek_archive_get(const ek_archive *archive, const char *name)
 {
-    const ek_archive_get_call get = {archive, "archive_get", name};
+    ek_archive_get_call get = {archive, "archive_get", name, NULL};
     if (ek_archive_check_get(&get) < 0)
         return ek_value_error();
     ek_archive_range range = ek_archive_below(archive, name);

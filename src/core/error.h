@@ -10,6 +10,13 @@
 /* EK_FAIL in a function that returns a pointer: its value is NULL. */
 #define EK_FAIL_NULL(status, ...) (EK_FAIL((status), __VA_ARGS__), NULL)
 
+/* Sets the error "<what>: <path>: sentence" of a file. `source` points to a struct that has these two
+ * texts as members. */
+#define EK_FAIL_IN(status, source, ...) \
+    ek_error_set_in((status), (source)->what, (source)->path, __FILE__, __LINE__, __VA_ARGS__)
+int ek_error_set_in(int status, const char *what, const char *path, const char *file, int line,
+                    const char *format, ...) EK_PRINTF(6, 7);
+
 /* EK_TRY returns a negative status from the calling function; EK_TRY_GOTO jumps to a label. */
 #define EK_TRY(call)             \
     do {                         \

@@ -55,6 +55,17 @@ int ek_error_pending(void)
     return status < 0 ? status : EK_FAIL(EK_E_STATE, "an operation failed without saying why");
 }
 
+int ek_error_set_in(int status, const char *what, const char *path, const char *file, int line,
+                    const char *format, ...)
+{
+    char text[700];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return ek_error_set(status, file, line, "%s: %.500s: %s", what, path, text);
+}
+
 int ek_check_pointer(const char *what, const char *operand, const void *pointer)
 {
     return pointer ? 0 : EK_FAIL(EK_E_INVALID, "%s: %s is NULL", what, operand);

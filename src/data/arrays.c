@@ -35,13 +35,15 @@ static int idx_read_header(ek_stream *stream, array_header *header)
     uint8_t magic[4], size[4];
     EK_TRY(ek_stream_read_header(stream, magic, sizeof magic));
     if (magic[0] != 0 || magic[1] != 0)
-        return EK_MALFORMED(stream, "not an IDX file: it begins with %02x %02x instead of 00 00",
-                            magic[0], magic[1]);
+        return EK_FAIL_IN(EK_E_FORMAT, stream,
+                          "not an IDX file: it begins with %02x %02x instead of 00 00", magic[0],
+                          magic[1]);
     if (magic[2] != IDX_U8)
-        return EK_MALFORMED(stream, "elements of type 0x%02x; unsigned bytes (0x08) are read",
-                            magic[2]);
+        return EK_FAIL_IN(EK_E_FORMAT, stream,
+                          "elements of type 0x%02x; unsigned bytes (0x08) are read", magic[2]);
     if (magic[3] < 1 || magic[3] > EK_MAX_DIMS)
-        return EK_MALFORMED(stream, "%d dimensions; 1 to %d are read", magic[3], EK_MAX_DIMS);
+        return EK_FAIL_IN(EK_E_FORMAT, stream, "%d dimensions; 1 to %d are read", magic[3],
+                          EK_MAX_DIMS);
     header->element = ek_element_of(EK_U8);
     for (int i = 0; i < magic[3]; i++) {
         EK_TRY(ek_stream_read_header(stream, size, sizeof size));
@@ -78,8 +80,8 @@ static int npy_fail(npy_parser *p, const char *wanted)
     else
         snprintf(name, sizeof name,
                  found >= ' ' && found < 127 ? "there is '%c'" : "there is 0x%02x", found);
-    return EK_MALFORMED(p->stream, "at byte %zu of its header %s instead of %s", p->at, name,
-                        wanted);
+    return EK_FAIL_IN(EK_E_FORMAT, p->stream, "at byte %zu of its header %s instead of %s", p->at,
+                      name, wanted);
 }
 
 static bool npy_accept(npy_parser *p, char wanted)
@@ -234,7 +236,8 @@ static int npy_parse(npy_parser *p, array_header *header)
     }
     for (int i = 0; i < ENTRIES; i++)
         if (!seen[i])
-            return EK_MALFORMED(p->stream, "there is no '%s' in its header", npy_entries[i].key);
+            return EK_FAIL_IN(EK_E_FORMAT, p->stream, "there is no '%s' in its header",
+                              npy_entries[i].key);
     if (npy_look(p) || p->at < p->nbytes)
         return npy_fail(p, "its end");
     return 0;
@@ -248,15 +251,17 @@ static int npy_read_length(ek_stream *stream, size_t *length)
     uint8_t start[8], bytes[4] = {0};
     EK_TRY(ek_stream_read_header(stream, start, sizeof start));
     if (memcmp(start, "\x93NUMPY", 6) != 0)
-        return EK_MALFORMED(stream, "not an .npy file: it begins with %02x %02x instead of 93 4e",
-                            start[0], start[1]);
+        return EK_FAIL_IN(EK_E_FORMAT, stream,
+                          "not an .npy file: it begins with %02x %02x instead of 93 4e", start[0],
+                          start[1]);
     if (start[6] < 1 || start[6] > 3 || start[7] != 0)
-        return EK_MALFORMED(stream, "version %d.%d; 1.0, 2.0 and 3.0 are read", start[6], start[7]);
+        return EK_FAIL_IN(EK_E_FORMAT, stream, "version %d.%d; 1.0, 2.0 and 3.0 are read", start[6],
+                          start[7]);
     EK_TRY(ek_stream_read_header(stream, bytes, start[6] == 1 ? 2 : 4));
     *length = bytes[0] | (size_t)bytes[1] << 8 | (size_t)bytes[2] << 16 | (size_t)bytes[3] << 24;
     if (*length > MAX_HEADER)
-        return EK_MALFORMED(stream, "a header of %zu bytes; up to %d are read", *length,
-                            MAX_HEADER);
+        return EK_FAIL_IN(EK_E_FORMAT, stream, "a header of %zu bytes; up to %d are read", *length,
+                          MAX_HEADER);
     return 0;
 }
 

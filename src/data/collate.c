@@ -4,6 +4,7 @@
  * same kind, or a sentence says where which sample differs. Recursion is as deep as samples are
  * nested: values hold only values made before them, and who makes a sample writes its nesting down.
  */
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,21 @@ static size_t place_write(const place *where, char *text, size_t room)
     return used < room ? used : room - 1;
 }
 
+/* "collate: <sentence>", in which sample i is named with its place. */
+static int collate_fail(const collation *c, int status, int64_t i, const place *where,
+                        const char *format, ...) EK_PRINTF(5, 6);
+static int collate_fail(const collation *c, int status, int64_t i, const place *where,
+                        const char *format, ...)
+{
+    char at[200], text[500];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    place_write(where, at, sizeof at);
+    return EK_FAIL(status, "collate: sample %lld%s %s", collate_number(c, i), at, text);
+}
+
 /* ---- samples that differ ---- */
 
 static const char *collate_describe(ek_value value, char text[200])
@@ -116,30 +132,18 @@ static int collate_difference(ek_value value, ek_value first)
 /* Whether a batch can be made of this value at all. */
 static int collate_check_value(const collation *c, int64_t i, ek_value value, const place *where)
 {
-    char text[200], at[200];
-    switch (value.kind) {
-    case EK_VALUE_NONE:
-    case EK_VALUE_INT:
-    case EK_VALUE_FLOAT:
-    case EK_VALUE_LIST:
-    case EK_VALUE_DICT:
-        return 0;
-    case EK_VALUE_TENSOR:
-        if (ek_tensor_dev(value.as.tensor)->id.kind == EK_CPU)
-            return 0;
-        place_write(where, at, sizeof at);
-        return EK_FAIL(EK_E_DEVICE, "collate: sample %lld%s is %s; samples lie on cpu",
-                       collate_number(c, i), at, ek_tensor_text(value.as.tensor, text));
-    case EK_VALUE_ERROR:
+    char text[200];
+    if (value.kind == EK_VALUE_ERROR)
         return ek_error_outcome(EK_E_USER);
-    case EK_VALUE_POINTER:
-        break;
-    }
-    place_write(where, at, sizeof at);
-    return EK_FAIL(EK_E_INVALID,
-                   "collate: sample %lld%s is %s; batches are made of tensors, numbers, none, and "
-                   "lists and dictionaries of them",
-                   collate_number(c, i), at, ek_value_kind_name(value));
+    if (value.kind == EK_VALUE_POINTER)
+        return collate_fail(c, EK_E_INVALID, i, where,
+                            "is %s; batches are made of tensors, numbers, none, and lists and "
+                            "dictionaries of them",
+                            ek_value_kind_name(value));
+    if (value.kind == EK_VALUE_TENSOR && ek_tensor_dev(value.as.tensor)->id.kind != EK_CPU)
+        return collate_fail(c, EK_E_DEVICE, i, where, "is %s; samples lie on cpu",
+                            ek_tensor_text(value.as.tensor, text));
+    return 0;
 }
 
 static int collate_check_alike(const collation *c, const ek_value *values, const place *where)
@@ -148,11 +152,10 @@ static int collate_check_alike(const collation *c, const ek_value *values, const
         EK_TRY(collate_check_value(c, i, values[i], where));
         int status = i ? collate_difference(values[i], values[0]) : 0;
         if (status < 0) {
-            char text[2][200], at[200];
-            place_write(where, at, sizeof at);
-            return EK_FAIL(status, "collate: sample %lld%s is %s, sample %lld is %s",
-                           collate_number(c, i), at, collate_describe(values[i], text[0]),
-                           collate_number(c, 0), collate_describe(values[0], text[1]));
+            char text[2][200];
+            return collate_fail(c, status, i, where, "is %s, sample %lld is %s",
+                                collate_describe(values[i], text[0]), collate_number(c, 0),
+                                collate_describe(values[0], text[1]));
         }
     }
     return 0;
@@ -223,12 +226,9 @@ static int collate_take_column(const collation *c, const ek_value *values, const
 {
     for (int64_t i = 0; i < c->count; i++) {
         int index = at->key ? collate_find_key(values[i], at->key, at->index) : at->index;
-        if (index < 0) {
-            char text[200];
-            place_write(at->outer, text, sizeof text);
-            return EK_FAIL(EK_E_INVALID, "collate: sample %lld%s has no \"%s\", sample %lld has",
-                           collate_number(c, i), text, at->key, collate_number(c, 0));
-        }
+        if (index < 0)
+            return collate_fail(c, EK_E_INVALID, i, at->outer, "has no \"%s\", sample %lld has",
+                                at->key, collate_number(c, 0));
         column[i] = ek_value_at(values[i], index);
     }
     return 0;

@@ -198,19 +198,7 @@ static int fractions_add(const char *what, const double *fractions, int count, d
 /* Fractions that decimals cannot write exactly miss their sum by a few roundings of a double. */
 static const double rounding = 1e-9;
 
-static int split_check_parts(ek_dataset *dataset, const void *sizes, const char *what, int count,
-                             ek_dataset **parts)
-{
-    for (int i = 0; parts && i < count; i++)
-        parts[i] = NULL;
-    EK_TRY(ek_check_given("random_split", "the data set", dataset));
-    if (count < 1)
-        return EK_FAIL(EK_E_INVALID, "random_split: %d parts; at least one is wanted", count);
-    if (!sizes || !parts)
-        return EK_FAIL(EK_E_INVALID, "random_split: the %s are NULL", !parts ? "parts" : what);
-    return 0;
-}
-
+/* Lengths that add up to the data set's. */
 static int split_check_lengths(const int64_t *lengths, int count, int64_t length)
 {
     int64_t sum = 0;
@@ -225,6 +213,26 @@ static int split_check_lengths(const int64_t *lengths, int count, int64_t length
         return EK_FAIL(EK_E_INVALID,
                        "random_split: the lengths add up to %lld; the data set has %lld samples",
                        (long long)sum, (long long)length);
+    return 0;
+}
+
+/* Rounded down, and what is left dealt out one by one from the first. */
+static int split_lengths_of(const double *fractions, int count, int64_t length, int64_t *lengths)
+{
+    double sum;
+    int64_t left = length;
+    EK_TRY(fractions_add("random_split", fractions, count, &sum));
+    for (int i = 0; i < count && fabs(sum - 1) <= rounding; i++) {
+        double exact = floor((double)length * fractions[i]);
+        /* No more than there are: doubles don't hold all lengths. */
+        lengths[i] = exact < (double)length ? (int64_t)exact : length;
+        left -= lengths[i];
+    }
+    if (!(fabs(sum - 1) <= rounding) || left < 0)
+        return EK_FAIL(EK_E_INVALID, "random_split: the fractions add up to %.10g instead of 1",
+                       sum);
+    for (int64_t i = 0; i < left; i++)
+        lengths[i % count]++;
     return 0;
 }
 
@@ -244,78 +252,53 @@ static int split_cut(ek_dataset *dataset, const int64_t *order, const int64_t *l
     return 0;
 }
 
-static int split_make(ek_dataset *dataset, const int64_t *lengths, int count,
-                      ek_generator *generator, ek_dataset **parts)
+/* By lengths, or, if there are none, by fractions. */
+static int split_by(ek_dataset *dataset, const int64_t *lengths, const double *fractions, int count,
+                    ek_generator *generator, ek_dataset **parts)
 {
-    int64_t length = ek_dataset_length(dataset);
+    int64_t length = ek_dataset_length(dataset), *order = NULL;
     if (length < 0)
         return ek_error_pending();
-    EK_TRY(split_check_lengths(lengths, count, length));
-    int64_t *order = ek_calloc((size_t)length, sizeof *order);
-    if (!order)
-        return EK_E_NO_MEMORY;
-    int rc = ek_randperm(length, order, generator);
-    if (rc >= 0)
-        rc = split_cut(dataset, order, lengths, count, parts);
+    int64_t *own = ek_calloc((size_t)count, sizeof *own);
+    int rc = !own      ? EK_E_NO_MEMORY
+             : lengths ? split_check_lengths(lengths, count, length)
+                       : split_lengths_of(fractions, count, length, own);
+    if (rc == 0 && !(order = ek_calloc((size_t)length, sizeof *order)))
+        rc = EK_E_NO_MEMORY;
+    if (rc == 0)
+        rc = ek_randperm(length, order, generator);
+    if (rc == 0)
+        rc = split_cut(dataset, order, lengths ? lengths : own, count, parts);
     free(order);
+    free(own);
     return rc;
+}
+
+static int split_checked(ek_dataset *dataset, const int64_t *lengths, const double *fractions,
+                         const char *what, int count, ek_generator *generator, ek_dataset **parts)
+{
+    for (int i = 0; parts && i < count; i++)
+        parts[i] = NULL;
+    EK_TRY(ek_check_given("random_split", "the data set", dataset));
+    if (count < 1)
+        return EK_FAIL(EK_E_INVALID, "random_split: %d parts; at least one is wanted", count);
+    if (!parts || (!lengths && !fractions))
+        return EK_FAIL(EK_E_INVALID, "random_split: the %s are NULL", !parts ? "parts" : what);
+    return split_by(dataset, lengths, fractions, count, generator, parts);
 }
 
 int ek_random_split(ek_dataset *dataset, const int64_t *lengths, int count, ek_generator *generator,
                     ek_dataset **parts)
 {
-    int rc = split_check_parts(dataset, lengths, "lengths", count, parts);
-    if (rc >= 0)
-        rc = split_make(dataset, lengths, count, generator, parts);
+    int rc = split_checked(dataset, lengths, NULL, "lengths", count, generator, parts);
     ek_dataset_free(dataset);
-    return rc;
-}
-
-/* No more than there are: doubles don't hold all lengths. */
-static int64_t split_part_of(int64_t length, double fraction)
-{
-    double exact = floor((double)length * fraction);
-    return exact < (double)length ? (int64_t)exact : length;
-}
-
-/* Rounded down, and what is left dealt out one by one from the first. */
-static int split_lengths_of(const double *fractions, int count, int64_t length, int64_t *lengths)
-{
-    double sum;
-    int64_t left = length;
-    EK_TRY(fractions_add("random_split", fractions, count, &sum));
-    for (int i = 0; i < count && fabs(sum - 1) <= rounding; i++)
-        left -= lengths[i] = split_part_of(length, fractions[i]);
-    if (!(fabs(sum - 1) <= rounding) || left < 0)
-        return EK_FAIL(EK_E_INVALID, "random_split: the fractions add up to %.10g instead of 1",
-                       sum);
-    for (int64_t i = 0; i < left; i++)
-        lengths[i % count]++;
-    return 0;
-}
-
-static int split_fractions(ek_dataset *dataset, const double *fractions, int count,
-                           ek_generator *generator, ek_dataset **parts)
-{
-    int64_t length = ek_dataset_length(dataset);
-    if (length < 0)
-        return ek_error_pending();
-    int64_t *lengths = ek_calloc((size_t)count, sizeof *lengths);
-    if (!lengths)
-        return EK_E_NO_MEMORY;
-    int rc = split_lengths_of(fractions, count, length, lengths);
-    if (rc >= 0)
-        rc = split_make(dataset, lengths, count, generator, parts);
-    free(lengths);
     return rc;
 }
 
 int ek_random_split_fractions(ek_dataset *dataset, const double *fractions, int count,
                               ek_generator *generator, ek_dataset **parts)
 {
-    int rc = split_check_parts(dataset, fractions, "fractions", count, parts);
-    if (rc >= 0)
-        rc = split_fractions(dataset, fractions, count, generator, parts);
+    int rc = split_checked(dataset, NULL, fractions, "fractions", count, generator, parts);
     ek_dataset_free(dataset);
     return rc;
 }

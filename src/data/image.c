@@ -36,10 +36,10 @@ static int picture_fail_unknown(const ek_encoded *picture)
 {
     char text[3 * FIRST + 1] = "";
     if (picture->nbytes == 0)
-        return EK_MALFORMED(picture, "empty; PNG and JPEG are read");
+        return EK_FAIL_IN(EK_E_FORMAT, picture, "empty; PNG and JPEG are read");
     for (size_t i = 0; i < picture->nbytes && i < FIRST; i++)
         snprintf(text + 3 * i, 4, " %02x", picture->bytes[i]);
-    return EK_MALFORMED(picture, "neither PNG nor JPEG: it begins with%s", text);
+    return EK_FAIL_IN(EK_E_FORMAT, picture, "neither PNG nor JPEG: it begins with%s", text);
 }
 
 static ek_tensor *picture_decode(const ek_encoded *picture)
@@ -108,7 +108,8 @@ static int file_read(int file, ek_encoded *picture, size_t size, uint8_t **bytes
         if (picture->nbytes < room)
             return 0;
         if (room >= max_file)
-            return EK_MALFORMED(picture, "a file of more than %zu bytes is not read", max_file);
+            return EK_FAIL_IN(EK_E_FORMAT, picture, "a file of more than %zu bytes is not read",
+                              max_file);
     }
 }
 

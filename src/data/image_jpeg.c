@@ -55,12 +55,12 @@ static int jpeg_check_claim(const ek_encoded *picture, int width, int height)
     jpeg_outline outline = jpeg_outline_of(picture->bytes, picture->nbytes);
     EK_TRY(ek_encoded_check_size(picture, width, height));
     if (!jpeg_has_end(picture->bytes, picture->nbytes, outline.scan))
-        return EK_MALFORMED(picture, "truncated: a JPEG file without an end");
+        return EK_FAIL_IN(EK_E_FORMAT, picture, "truncated: a JPEG file without an end");
     if (!outline.arithmetic &&
         (uint64_t)width * (uint64_t)height / PIXELS_PER_BYTE > picture->nbytes)
-        return EK_MALFORMED(picture,
-                            "truncated: %d x %d pixels do not fit in a JPEG file of %zu bytes",
-                            width, height, picture->nbytes);
+        return EK_FAIL_IN(EK_E_FORMAT, picture,
+                          "truncated: %d x %d pixels do not fit in a JPEG file of %zu bytes", width,
+                          height, picture->nbytes);
     return 0;
 }
 
@@ -75,8 +75,9 @@ static bool jpeg_lacks_memory(const char *text)
 static int jpeg_fail(const ek_encoded *picture, tjhandle handle)
 {
     const char *text = tjGetErrorStr2(handle);
-    return jpeg_lacks_memory(text) ? ek_encoded_fail_memory(picture)
-                                   : EK_MALFORMED(picture, "no JPEG that can be read: %s", text);
+    return jpeg_lacks_memory(text)
+               ? ek_encoded_fail_memory(picture)
+               : EK_FAIL_IN(EK_E_FORMAT, picture, "no JPEG that can be read: %s", text);
 }
 
 /* Warnings of the library behind which there are pixels: Pillow does not mention them. The code
@@ -109,11 +110,12 @@ static int jpeg_read_header(const ek_encoded *picture, tjhandle handle, int *wid
     if (status < 0 && (*width < 1 || *height < 1))
         return jpeg_fail(picture, handle);
     if (*width < 1 || *height < 1)
-        return EK_MALFORMED(picture, "no JPEG that can be read: tables without a picture");
+        return EK_FAIL_IN(EK_E_FORMAT, picture,
+                          "no JPEG that can be read: tables without a picture");
     if (*space < 0)
-        return EK_MALFORMED(picture,
-                            "a JPEG file of unknown colours; gray, RGB, YCbCr, CMYK and YCCK "
-                            "are read");
+        return EK_FAIL_IN(EK_E_FORMAT, picture,
+                          "a JPEG file of unknown colours; gray, RGB, YCbCr, CMYK and YCCK "
+                          "are read");
     return jpeg_check_claim(picture, *width, *height);
 }
 

@@ -16,11 +16,11 @@ int ek_encoded_fail_memory(const ek_encoded *picture)
 int ek_encoded_check_size(const ek_encoded *picture, int64_t width, int64_t height)
 {
     if (width < 1 || height < 1)
-        return EK_MALFORMED(picture, "%lld x %lld pixels are no picture", (long long)width,
-                            (long long)height);
+        return EK_FAIL_IN(EK_E_FORMAT, picture, "%lld x %lld pixels are no picture",
+                          (long long)width, (long long)height);
     if (height > max_pixels / width)
-        return EK_MALFORMED(picture, "%lld x %lld pixels; at most %lld in all are read",
-                            (long long)width, (long long)height, (long long)max_pixels);
+        return EK_FAIL_IN(EK_E_FORMAT, picture, "%lld x %lld pixels; at most %lld in all are read",
+                          (long long)width, (long long)height, (long long)max_pixels);
     return 0;
 }
 

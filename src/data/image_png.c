@@ -67,9 +67,9 @@ static int decoding_check_claim(const png_decoding *self, int64_t width, int64_t
     uint64_t nbytes = (uint64_t)png_get_rowbytes(self->png, self->info) * (uint64_t)height;
     EK_TRY(ek_encoded_check_size(self->picture, width, height));
     if (nbytes / EK_DEFLATE_MOST > self->picture->nbytes)
-        return EK_MALFORMED(self->picture,
-                            "truncated: %lld x %lld pixels do not fit in a PNG file of %zu bytes",
-                            (long long)width, (long long)height, self->picture->nbytes);
+        return EK_FAIL_IN(EK_E_FORMAT, self->picture,
+                          "truncated: %lld x %lld pixels do not fit in a PNG file of %zu bytes",
+                          (long long)width, (long long)height, self->picture->nbytes);
     return 0;
 }
 
@@ -131,9 +131,9 @@ static void decoding_read_rows(png_decoding *self, size_t width, size_t height)
 static int decoding_decode(png_decoding *self)
 {
     if (setjmp(png_jmpbuf(self->png)))
-        return self->no_memory
-                   ? ek_encoded_fail_memory(self->picture)
-                   : EK_MALFORMED(self->picture, "no PNG that can be read: %s", self->reason);
+        return self->no_memory ? ek_encoded_fail_memory(self->picture)
+                               : EK_FAIL_IN(EK_E_FORMAT, self->picture,
+                                            "no PNG that can be read: %s", self->reason);
     png_set_read_fn(self->png, self, decoding_give_bytes);
     /* A transparency whose sum is wrong is an error like any other. */
     png_set_crc_action(self->png, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);

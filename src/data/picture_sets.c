@@ -143,8 +143,9 @@ static int cifar_check_labels(const cifar *kind, const ek_stream *stream, const 
             int label = records[i * cifar_nbytes(kind) + (size_t)k];
             const char *which = kind->labels == 1 ? "" : k == 0 ? " (coarse)" : " (fine)";
             if (label >= kind->classes[k])
-                return EK_MALFORMED(stream, "record %zu has label %d; those of %s%s are below %d",
-                                    i, label, kind->name, which, kind->classes[k]);
+                return EK_FAIL_IN(EK_E_FORMAT, stream,
+                                  "record %zu has label %d; those of %s%s are below %d", i, label,
+                                  kind->name, which, kind->classes[k]);
         }
     return 0;
 }
@@ -156,13 +157,14 @@ static int cifar_read_records(const cifar *kind, ek_stream *stream, ek_bytes *re
     EK_TRY(ek_stream_append(stream, most + 1, records));
     size_t nbytes = records->nbytes - before;
     if (nbytes > most)
-        return EK_MALFORMED(stream,
-                            "more than %zu bytes in a gzip stream of %zu; %s has %d records of "
-                            "%zu in all",
-                            most, stream->file_nbytes, kind->name, MAX_RECORDS, size);
+        return EK_FAIL_IN(EK_E_FORMAT, stream,
+                          "more than %zu bytes in a gzip stream of %zu; %s has %d records of "
+                          "%zu in all",
+                          most, stream->file_nbytes, kind->name, MAX_RECORDS, size);
     if (nbytes == 0 || nbytes % size != 0)
-        return EK_MALFORMED(stream, "%zu bytes; %s has whole records of %zu, at least one", nbytes,
-                            kind->name, size);
+        return EK_FAIL_IN(EK_E_FORMAT, stream,
+                          "%zu bytes; %s has whole records of %zu, at least one", nbytes,
+                          kind->name, size);
     return cifar_check_labels(kind, stream, records->bytes + before, nbytes / size);
 }
 

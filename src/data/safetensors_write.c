@@ -3,7 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/error.h"
 #include "core/file.h"
+#include "core/heap.h"
 #include "core/json.h"
 #include "core/tensor.h"
 #include "data/safetensors.h"
@@ -20,7 +22,7 @@ typedef struct entry {
 
 /* As the reference: by dtype from the last to the first, so that all elements are aligned, then by
  * name. */
-static int writer_compare_entries(const void *a, const void *b)
+static int content_compare_entries(const void *a, const void *b)
 {
     const entry *x = a, *y = b;
     if (x->element != y->element)
@@ -28,102 +30,89 @@ static int writer_compare_entries(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static int writer_check_utf8(const char *path, const char *what, const char *text)
-{
-    return ek_utf8_is_valid(text)
-               ? 0
-               : EK_FAIL(EK_E_INVALID, "safetensors_save: %s: %s \"%.200s\" is not UTF-8", path,
-                         what, text);
-}
-
-static int writer_compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* UTF-8, and no two the same. Changes the order. */
-static int writer_check_texts(const char *path, const char *what, const char **texts, int count)
-{
-    for (int i = 0; i < count; i++)
-        EK_TRY(writer_check_utf8(path, what, texts[i]));
-    if (count > 0)
-        qsort(texts, (size_t)count, sizeof *texts, writer_compare_texts);
-    for (int i = 1; i < count; i++)
-        if (strcmp(texts[i - 1], texts[i]) == 0)
-            return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: %s \"%.200s\" is given twice", path,
-                           what, texts[i]);
-    return 0;
-}
-
-static int writer_check_metadata(const char *path, const ek_metadata *metadata, int count,
-                                 const char **texts)
-{
-    for (int i = 0; i < count; i++) {
-        const char *key = metadata[i].key, *value = metadata[i].value;
-        if (!key || !value)
-            return EK_FAIL(EK_E_INVALID,
-                           "safetensors_save: %s: the %s of metadata %d (%.200s) is NULL", path,
-                           key ? "value" : "key", i, key ? key : "");
-        texts[i] = key;
-        if (!ek_utf8_is_valid(value))
-            return EK_FAIL(EK_E_INVALID,
-                           "safetensors_save: %s: the value of metadata %d (%.200s) is not UTF-8",
-                           path, i, key);
-    }
-    return writer_check_texts(path, "metadata key", texts, count);
-}
-
-static int writer_check_source(const char *path, const ek_array_source *given, int i)
-{
-    if (!given->name || !*given->name)
-        return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: tensor %d has no name", path, i);
-    if (strcmp(given->name, EK_SAFETENSORS_METADATA) == 0)
-        return EK_FAIL(EK_E_INVALID,
-                       "safetensors_save: %s: tensor %d is named \"%s\", where the format keeps "
-                       "its metadata",
-                       path, i, given->name);
-    if (!given->tensor && !given->make)
-        return ek_error_status()
-                   ? ek_error_pending()
-                   : EK_FAIL(EK_E_INVALID, "safetensors_save: %s: tensor %d, \"%.200s\", is NULL",
-                             path, i, given->name);
-    return 0;
-}
-
-/* Fills `entries` in the file's order. */
-static int writer_describe_all(const char *path, const ek_array_source *sources, entry *entries,
-                               int count, const char **texts)
-{
-    size_t end = 0;
-    for (int i = 0; i < count; i++) {
-        const ek_array_source *source = &sources[i];
-        EK_TRY(writer_check_source(path, source, i));
-        texts[i] = source->name;
-        entries[i] = (entry){.name = source->name,
-                             .source = source,
-                             .element = ek_element_of(source->dtype),
-                             .nbytes = (size_t)ek_shape_count(&source->shape) *
-                                       ek_dtype_size(source->dtype)};
-    }
-    qsort(entries, (size_t)count, sizeof *entries, writer_compare_entries);
-    for (int i = 0; i < count; i++)
-        if (__builtin_add_overflow(end, entries[i].nbytes, &end) || end > INT64_MAX / 2)
-            return EK_FAIL(EK_E_INVALID, "safetensors_save: %s: more than 2^62 bytes of elements",
-                           path);
-    return writer_check_texts(path, "tensor name", texts, count);
-}
-
 /* What is written, in this order. */
 typedef struct content {
+    const char *what, *path; /* sentences begin with them */
     const ek_metadata *metadata;
     int metadata_count;
-    const entry *entries;
+    entry *entries;
     int count;
+    const char **texts; /* room for names or keys, to be checked */
     char *header;
     size_t header_nbytes;
 } content;
 
-static void writer_put_entry(ek_json_writer *json, const entry *e, size_t begin)
+static int content_compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The first `count` texts are UTF-8, and no two the same. Changes their order. */
+static int content_check_texts(const content *c, const char *what, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!ek_utf8_is_valid(c->texts[i]))
+            return EK_FAIL_IN(EK_E_INVALID, c, "%s \"%.200s\" is not UTF-8", what, c->texts[i]);
+    if (count > 0)
+        qsort(c->texts, (size_t)count, sizeof *c->texts, content_compare_texts);
+    for (int i = 1; i < count; i++)
+        if (strcmp(c->texts[i - 1], c->texts[i]) == 0)
+            return EK_FAIL_IN(EK_E_INVALID, c, "%s \"%.200s\" is given twice", what, c->texts[i]);
+    return 0;
+}
+
+static int content_check_metadata(const content *c)
+{
+    for (int i = 0; i < c->metadata_count; i++) {
+        const char *key = c->metadata[i].key, *value = c->metadata[i].value;
+        if (!key || !value)
+            return EK_FAIL_IN(EK_E_INVALID, c, "the %s of metadata %d (%.200s) is NULL",
+                              key ? "value" : "key", i, key ? key : "");
+        c->texts[i] = key;
+        if (!ek_utf8_is_valid(value))
+            return EK_FAIL_IN(EK_E_INVALID, c, "the value of metadata %d (%.200s) is not UTF-8", i,
+                              key);
+    }
+    return content_check_texts(c, "metadata key", c->metadata_count);
+}
+
+static int content_check_source(const content *c, const ek_array_source *given, int i)
+{
+    if (!given->name || !*given->name)
+        return EK_FAIL_IN(EK_E_INVALID, c, "tensor %d has no name", i);
+    if (strcmp(given->name, EK_SAFETENSORS_METADATA) == 0)
+        return EK_FAIL_IN(EK_E_INVALID, c,
+                          "tensor %d is named \"%s\", where the format keeps its metadata", i,
+                          given->name);
+    if (given->tensor || given->make)
+        return 0;
+    return ek_error_status()
+               ? ek_error_pending()
+               : EK_FAIL_IN(EK_E_INVALID, c, "tensor %d, \"%.200s\", is NULL", i, given->name);
+}
+
+/* Fills `entries` in the file's order. */
+static int content_describe(content *c, const ek_array_source *sources)
+{
+    size_t end = 0;
+    for (int i = 0; i < c->count; i++) {
+        const ek_array_source *source = &sources[i];
+        size_t count = (size_t)ek_shape_count(&source->shape);
+        EK_TRY(content_check_source(c, source, i));
+        c->texts[i] = source->name;
+        c->entries[i] = (entry){.name = source->name,
+                                .source = source,
+                                .element = ek_element_of(source->dtype),
+                                .nbytes = count * ek_dtype_size(source->dtype)};
+    }
+    qsort(c->entries, (size_t)c->count, sizeof *c->entries, content_compare_entries);
+    for (int i = 0; i < c->count; i++)
+        if (__builtin_add_overflow(end, c->entries[i].nbytes, &end) || end > INT64_MAX / 2)
+            return EK_FAIL_IN(EK_E_INVALID, c, "more than 2^62 bytes of elements");
+    return content_check_texts(c, "tensor name", c->count);
+}
+
+static void content_put_entry(ek_json_writer *json, const entry *e, size_t begin)
 {
     ek_json_begin(json, e->name, '{');
     ek_json_put_text(json, "dtype", e->element->name);
@@ -139,7 +128,7 @@ static void writer_put_entry(ek_json_writer *json, const entry *e, size_t begin)
 }
 
 /* To `bytes`, or only counted if that is NULL. Returns the number of bytes. */
-static size_t writer_put_header(const content *c, char *bytes)
+static size_t content_put_header(const content *c, char *bytes)
 {
     ek_json_writer json = {.bytes = bytes};
     size_t end = 0;
@@ -151,28 +140,27 @@ static size_t writer_put_header(const content *c, char *bytes)
         ek_json_close(&json, '}');
     }
     for (int i = 0; i < c->count; end += c->entries[i++].nbytes)
-        writer_put_entry(&json, &c->entries[i], end);
+        content_put_entry(&json, &c->entries[i], end);
     ek_json_close(&json, '}');
     return json.nbytes;
 }
 
 /* The file's first bytes, with length and padding; free() them. */
-static int writer_make_header(const char *path, content *c)
+static int content_make_header(content *c)
 {
-    size_t length = writer_put_header(c, NULL);
+    size_t length = content_put_header(c, NULL);
     size_t padded = (length + EK_SAFETENSORS_ALIGNMENT - 1) / EK_SAFETENSORS_ALIGNMENT *
                     EK_SAFETENSORS_ALIGNMENT;
     if (padded > EK_SAFETENSORS_MAX_HEADER)
-        return EK_FAIL(EK_E_INVALID,
-                       "safetensors_save: %s: names and metadata take %zu bytes; readers accept %d",
-                       path, padded, EK_SAFETENSORS_MAX_HEADER);
+        return EK_FAIL_IN(EK_E_INVALID, c, "names and metadata take %zu bytes; readers accept %d",
+                          padded, EK_SAFETENSORS_MAX_HEADER);
     c->header_nbytes = EK_SAFETENSORS_PREFIX + padded;
     c->header = ek_calloc(1, c->header_nbytes);
     if (!c->header)
         return EK_E_NO_MEMORY;
     for (int i = 0; i < EK_SAFETENSORS_PREFIX; i++)
         c->header[i] = (char)(padded >> 8 * i);
-    writer_put_header(c, c->header + EK_SAFETENSORS_PREFIX);
+    content_put_header(c, c->header + EK_SAFETENSORS_PREFIX);
     memset(c->header + EK_SAFETENSORS_PREFIX + length, ' ', padded - length);
     return 0;
 }
@@ -180,7 +168,7 @@ static int writer_make_header(const char *path, content *c)
 /* ---- the file ---- */
 
 /* What lies in row-major order where the CPU can read it is written from its place. */
-static int writer_write_elements(const ek_file *file, const ek_tensor *tensor, size_t nbytes)
+static int content_write_elements(const ek_file *file, const ek_tensor *tensor, size_t nbytes)
 {
     ek_dev *dev = ek_tensor_dev(tensor);
     if (ek_dev_is_host(dev) && ek_tensor_is_contiguous(tensor, EK_CONTIGUOUS)) {
@@ -198,7 +186,7 @@ static int writer_write_elements(const ek_file *file, const ek_tensor *tensor, s
 }
 
 /* The shape and dtype that are in the header already. */
-static int writer_check_made(const entry *e, const ek_tensor *tensor)
+static int content_check_made(const entry *e, const ek_tensor *tensor)
 {
     char texts[2][200];
     if (!tensor)
@@ -211,26 +199,26 @@ static int writer_check_made(const entry *e, const ek_tensor *tensor)
                    ek_shape_text(&e->source->shape, texts[1]));
 }
 
-static int writer_write_tensor(const ek_file *file, const entry *e)
+static int content_write_tensor(const ek_file *file, const entry *e)
 {
     if (e->nbytes == 0)
         return 0;
     ek_scope scope = ek_scope_begin();
     const ek_tensor *tensor =
         e->source->make ? e->source->make(e->source->object) : e->source->tensor;
-    int status = writer_check_made(e, tensor);
+    int status = content_check_made(e, tensor);
     if (status >= 0)
-        status = writer_write_elements(file, tensor, e->nbytes);
+        status = content_write_elements(file, tensor, e->nbytes);
     ek_scope_end(&scope);
     return status;
 }
 
-static int writer_write_content(const ek_file *file, void *user)
+static int content_write(const ek_file *file, void *user)
 {
     const content *c = user;
     EK_TRY(ek_file_write(file, c->header, c->header_nbytes));
     for (int i = 0; i < c->count; i++)
-        EK_TRY(writer_write_tensor(file, &c->entries[i]));
+        EK_TRY(content_write_tensor(file, &c->entries[i]));
     return 0;
 }
 
@@ -240,21 +228,25 @@ int ek_safetensors_save_from(const char *path, const ek_array_source *sources, i
     if (!path || !*path)
         return EK_FAIL(EK_E_INVALID, "safetensors_save: there is no path");
     int most = count > metadata_count ? count : metadata_count;
-    entry *entries = ek_calloc((size_t)count, sizeof *entries);
-    const char **texts = ek_calloc((size_t)most, sizeof *texts); /* of either list, to be checked */
-    content c = {metadata, metadata_count, entries, count, NULL, 0};
-    int status = entries && texts ? 0 : EK_E_NO_MEMORY;
+    content c = {.what = "safetensors_save",
+                 .path = path,
+                 .metadata = metadata,
+                 .metadata_count = metadata_count,
+                 .entries = ek_calloc((size_t)count, sizeof *c.entries),
+                 .count = count,
+                 .texts = ek_calloc((size_t)most, sizeof *c.texts)};
+    int status = c.entries && c.texts ? 0 : EK_E_NO_MEMORY;
     if (status == 0)
-        status = writer_check_metadata(path, metadata, metadata_count, texts);
+        status = content_check_metadata(&c);
     if (status == 0)
-        status = writer_describe_all(path, sources, entries, count, texts);
+        status = content_describe(&c, sources);
     if (status == 0)
-        status = writer_make_header(path, &c);
+        status = content_make_header(&c);
     if (status == 0)
-        status = ek_file_replace("safetensors_save", path, writer_write_content, &c);
+        status = ek_file_replace(c.what, path, content_write, &c);
     free(c.header);
-    free(texts);
-    free(entries);
+    free(c.texts);
+    free(c.entries);
     return status;
 }
 

@@ -1,6 +1,5 @@
 /* stream.c: see stream.h. zlib reads plain files and gzip alike. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,17 +10,6 @@
 #include "data/stream.h"
 
 enum { FIRST_ROOM = 1 << 16, ZLIB_BUFFER = 1 << 14, MOST_AT_ONCE = 1 << 30 };
-
-int ek_malformed(const char *what, const char *path, const char *file, int line, const char *format,
-                 ...)
-{
-    char text[400];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    return ek_error_set(EK_E_FORMAT, file, line, "%s: %.500s: %s", what, path, text);
-}
 
 /* ---- reading ---- */
 
@@ -59,7 +47,7 @@ static int stream_check(const ek_stream *stream)
         return ek_file_fail(stream->what, "read", stream->path);
     if (code == Z_MEM_ERROR)
         return EK_FAIL(EK_E_NO_MEMORY, "%s: no memory to inflate %s", stream->what, stream->path);
-    return EK_MALFORMED(stream, "damaged or truncated: %s", text);
+    return EK_FAIL_IN(EK_E_FORMAT, stream, "damaged or truncated: %s", text);
 }
 
 /* Reads up to nbytes, fewer only at the end of the file; *got says how many. */
@@ -82,7 +70,7 @@ int ek_stream_read_header(ek_stream *stream, void *data, size_t nbytes)
     size_t got;
     EK_TRY(stream_read(stream, data, nbytes, &got));
     if (got < nbytes)
-        return EK_MALFORMED(stream, "truncated: it ends within its header");
+        return EK_FAIL_IN(EK_E_FORMAT, stream, "truncated: it ends within its header");
     return 0;
 }
 
@@ -120,11 +108,11 @@ static int stream_check_claim(const ek_stream *stream, size_t count, size_t size
 {
     if (count * size / EK_DEFLATE_MOST <= stream->file_nbytes)
         return 0;
-    return EK_MALFORMED(stream,
-                        "truncated: its header says %zu elements, which take %zu bytes; in a file "
-                        "of %zu there are at most %zu",
-                        count, count * size, stream->file_nbytes,
-                        stream->file_nbytes * EK_DEFLATE_MOST);
+    return EK_FAIL_IN(EK_E_FORMAT, stream,
+                      "truncated: its header says %zu elements, which take %zu bytes; in a file "
+                      "of %zu there are at most %zu",
+                      count, count * size, stream->file_nbytes,
+                      stream->file_nbytes * EK_DEFLATE_MOST);
 }
 
 int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_bytes *bytes)
@@ -134,11 +122,11 @@ int ek_stream_append_elements(ek_stream *stream, size_t count, size_t size, ek_b
     EK_TRY(stream_check_claim(stream, count, size));
     EK_TRY(ek_stream_append(stream, count * size, bytes));
     if (bytes->nbytes - before < count * size)
-        return EK_MALFORMED(stream, "truncated: %zu of %zu elements",
-                            (bytes->nbytes - before) / size, count);
+        return EK_FAIL_IN(EK_E_FORMAT, stream, "truncated: %zu of %zu elements",
+                          (bytes->nbytes - before) / size, count);
     EK_TRY(stream_read(stream, &after, 1, &got)); /* checks the sum of a gzip stream too */
     if (got > 0)
-        return EK_MALFORMED(stream, "bytes follow its %zu elements", count);
+        return EK_FAIL_IN(EK_E_FORMAT, stream, "bytes follow its %zu elements", count);
     return 0;
 }
 
@@ -149,13 +137,13 @@ int ek_stream_add_size(const ek_stream *stream, ek_shape *shape, int64_t size)
     const int64_t most = INT64_MAX / 16; /* elements, so that their bytes can be counted */
     int64_t count = size ? size : 1;
     if (shape->ndim == EK_MAX_DIMS)
-        return EK_MALFORMED(stream, "more than %d dimensions", EK_MAX_DIMS);
+        return EK_FAIL_IN(EK_E_FORMAT, stream, "more than %d dimensions", EK_MAX_DIMS);
     for (int i = 0; i < shape->ndim; i++) {
         int64_t other = shape->dims[i] ? shape->dims[i] : 1;
         count = count > most / other ? INT64_MAX : count * other;
     }
     if (count > most)
-        return EK_MALFORMED(stream, "its sizes multiply to more than 2^59");
+        return EK_FAIL_IN(EK_E_FORMAT, stream, "its sizes multiply to more than 2^59");
     shape->dims[shape->ndim++] = size;
     return 0;
 }

@@ -26,12 +26,6 @@ typedef struct ek_bytes {
     size_t nbytes, room;
 } ek_bytes;
 
-/* EK_E_FORMAT "<what>: <path>: <sentence>": source is a pointer to what has these two members. */
-#define EK_MALFORMED(source, ...) \
-    ek_malformed((source)->what, (source)->path, __FILE__, __LINE__, __VA_ARGS__)
-int ek_malformed(const char *what, const char *path, const char *file, int line, const char *format,
-                 ...) EK_PRINTF(5, 6);
-
 /* EK_E_INVALID if the path is NULL, EK_E_IO if it is no regular file's. Nothing has to be closed
  * after an error. */
 int ek_stream_open(ek_stream *stream, const char *what, const char *path);
