@@ -20,91 +20,59 @@ int ek_archive_check_put(const ek_archive_put_call *put)
     return ek_check_given(put->what, "the name", put->name);
 }
 
-/* ---- the table of names: hashed by FNV-1a (Fowler, Noll, Vo) ---- */
+/* ---- the table of names ---- */
 
-enum {
+typedef enum name_kind {
     NAME_TENSOR = 1,
-    NAME_ABOVE = 2, /* tensors lie below it */
-    NAME_TEXT = 4
-};
+    NAME_ABOVE, /* tensors lie below it */
+    NAME_TEXT
+} name_kind;
 
-typedef struct ek_archive_slot {
-    const char *text; /* `length` bytes within a name of the archive's; NULL: free */
-    size_t length, hash;
-    unsigned kinds;
-} ek_archive_slot;
-
-static size_t name_hash(const char *text, size_t length)
+/* FNV-1a (Fowler, Noll, Vo) of the kind and the first `length` bytes. */
+static const void *name_hash(name_kind kind, const char *text, size_t length)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = (UINT64_C(0xcbf29ce484222325) ^ kind) * UINT64_C(0x100000001b3);
     for (size_t i = 0; i < length; i++)
         hash = (hash ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
-    return (size_t)hash;
+    return (const void *)(uintptr_t)(hash | 1);
 }
 
-/* The slot of a name, or the free one where it would be. */
-static ek_archive_slot *name_slot(const ek_archive_names *names, const char *text, size_t length,
-                                  size_t hash)
+static int name_add(ek_archive *archive, name_kind kind, const char *text, size_t length)
 {
-    size_t at = hash & (names->capacity - 1);
-    for (;; at = (at + 1) & (names->capacity - 1)) {
-        ek_archive_slot *slot = &names->slots[at];
-        if (!slot->text ||
-            (slot->hash == hash && slot->length == length && memcmp(slot->text, text, length) == 0))
-            return slot;
-    }
-}
-
-static int name_grow(ek_archive_names *names)
-{
-    ek_archive_names larger = {.capacity = names->capacity ? 2 * names->capacity : 64,
-                               .count = names->count};
-    larger.slots = ek_calloc(larger.capacity, sizeof *larger.slots);
-    if (!larger.slots)
-        return EK_E_NO_MEMORY;
-    for (size_t i = 0; i < names->capacity; i++) {
-        const ek_archive_slot *slot = &names->slots[i];
-        if (slot->text)
-            *name_slot(&larger, slot->text, slot->length, slot->hash) = *slot;
-    }
-    free(names->slots);
-    *names = larger;
-    return 0;
-}
-
-/* What the first `length` bytes of `text` stand for; 0: nothing. */
-static unsigned name_kinds(const ek_archive_names *names, const char *text, size_t length)
-{
-    if (names->count == 0)
-        return 0;
-    return name_slot(names, text, length, name_hash(text, length))->kinds;
-}
-
-static int name_add(ek_archive_names *names, const char *text, size_t length, unsigned kind)
-{
-    size_t hash = name_hash(text, length);
-    if (2 * names->count >= names->capacity)
-        EK_TRY(name_grow(names));
-    ek_archive_slot *slot = name_slot(names, text, length, hash);
-    if (!slot->text) {
-        *slot = (ek_archive_slot){text, length, hash, 0};
-        names->count++;
-    }
-    slot->kinds |= kind;
-    return 0;
+    void **known = ek_map_at(&archive->names, name_hash(kind, text, length));
+    if (known)
+        *known = archive;
+    return known ? 0 : EK_E_NO_MEMORY;
 }
 
 /* A tensor's name and those above it. */
-static int name_add_tensor(ek_archive_names *names, const char *name)
+static int name_add_tensor(ek_archive *archive, const char *name)
 {
     for (const char *at = name; (at = strchr(at, '.')); at++)
-        EK_TRY(name_add(names, name, (size_t)(at - name), NAME_ABOVE));
-    return name_add(names, name, strlen(name), NAME_TENSOR);
+        EK_TRY(name_add(archive, NAME_ABOVE, name, (size_t)(at - name)));
+    return name_add(archive, NAME_TENSOR, name, strlen(name));
+}
+
+/* Whether the first `length` bytes of `text` stand for that. Only if their hash is known, which
+ * most often ends in an error, are all names looked through: different ones may have the same. */
+static bool name_is(const ek_archive *archive, name_kind kind, const char *text, size_t length)
+{
+    bool found = false, tensors = kind != NAME_TEXT;
+    int count = tensors ? archive->count : archive->text_count;
+    if (!ek_map_find(&archive->names, name_hash(kind, text, length)))
+        return false;
+    for (int i = 0; i < count && !found; i++) {
+        const char *name = tensors ? archive->entries[i].name : archive->texts[i].name;
+        found = strncmp(name, text, length) == 0 && name[length] == (kind == NAME_ABOVE ? '.' : 0);
+    }
+    return found;
 }
 
 bool ek_archive_has_put(const ek_archive *archive, const char *name)
 {
-    return name_kinds(&archive->names, name, strlen(name)) != 0;
+    size_t length = strlen(name);
+    return name_is(archive, NAME_TENSOR, name, length) ||
+           name_is(archive, NAME_ABOVE, name, length) || name_is(archive, NAME_TEXT, name, length);
 }
 
 /* ---- names ---- */
@@ -139,18 +107,19 @@ static int name_check_parts(const char *what, const char *name)
 /* No tensor, and for one nothing below or above, has the name. */
 static int name_check_free(const ek_archive *archive, const char *what, const char *name, bool text)
 {
-    unsigned kinds = name_kinds(&archive->names, name, strlen(name));
-    if (kinds & (NAME_TENSOR | NAME_TEXT))
+    size_t length = strlen(name);
+    bool by_text = name_is(archive, NAME_TEXT, name, length);
+    if (by_text || name_is(archive, NAME_TENSOR, name, length))
         return EK_FAIL(EK_E_INVALID, "%s: \"%.200s\" is taken already, by a %s", what, name,
-                       kinds & NAME_TEXT ? "text" : "tensor");
+                       by_text ? "text" : "tensor");
     if (text)
         return 0;
-    if (kinds & NAME_ABOVE)
+    if (name_is(archive, NAME_ABOVE, name, length))
         return EK_FAIL(EK_E_INVALID,
                        "%s: \"%.200s\" cannot be a tensor: there are tensors below that name", what,
                        name);
     for (const char *at = name; (at = strchr(at, '.')); at++)
-        if (name_kinds(&archive->names, name, (size_t)(at - name)) & NAME_TENSOR)
+        if (name_is(archive, NAME_TENSOR, name, (size_t)(at - name)))
             return EK_FAIL(EK_E_INVALID, "%s: \"%.200s\" cannot be: \"%.*s\" is a tensor already",
                            what, name, (int)(at - name > 200 ? 200 : at - name), name);
     return 0;
@@ -163,6 +132,7 @@ ek_archive_mark ek_archive_begin(const ek_archive *archive)
     return (ek_archive_mark){archive->count, archive->text_count};
 }
 
+/* Hashes of what goes stay known. */
 static void archive_cut(ek_archive *archive, ek_archive_mark mark)
 {
     while (archive->count > mark.count) {
@@ -177,21 +147,11 @@ static void archive_cut(ek_archive *archive, ek_archive_mark mark)
     }
 }
 
-/* The table has texts of what goes: it is made anew. */
 int ek_archive_end(ek_archive *archive, ek_archive_mark mark, int status)
 {
-    ek_archive_names *names = &archive->names;
     if (status >= 0)
         return 0;
     archive_cut(archive, mark);
-    for (size_t i = 0; i < names->capacity; i++)
-        names->slots[i] = (ek_archive_slot){0};
-    names->count = 0;
-    /* Fewer than before: there is room. */
-    for (int i = 0; i < archive->count; i++)
-        name_add_tensor(names, archive->entries[i].name);
-    for (int i = 0; i < archive->text_count; i++)
-        name_add(names, archive->texts[i].name, strlen(archive->texts[i].name), NAME_TEXT);
     return status;
 }
 
@@ -210,7 +170,7 @@ static int archive_append(ek_archive *archive, const char *what, ek_archive_entr
     ek_archive_mark before = ek_archive_begin(archive);
     ek_object_retain(entry.object);
     archive->entries[archive->count++] = entry;
-    return ek_archive_end(archive, before, name_add_tensor(&archive->names, entry.name));
+    return ek_archive_end(archive, before, name_add_tensor(archive, entry.name));
 }
 
 int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_archive_entry entry)
@@ -254,7 +214,7 @@ void ek_archive_free(ek_archive *archive)
         return;
     archive_cut(archive, (ek_archive_mark){0});
     ek_safetensors_close(archive->file);
-    free(archive->names.slots);
+    ek_map_clear(&archive->names);
     free(archive->entries);
     free(archive->texts);
     free(archive->path);
@@ -329,7 +289,7 @@ static int archive_append_text(ek_archive *archive, const char *name, const char
     *entry = (ek_archive_text_entry){ek_strdup(name), ek_strdup(text)};
     int status = entry->name && entry->text ? 0 : EK_E_NO_MEMORY;
     if (status >= 0)
-        status = name_add(&archive->names, entry->name, strlen(name), NAME_TEXT);
+        status = name_add(archive, NAME_TEXT, entry->name, strlen(name));
     return ek_archive_end(archive, before, status);
 }
 

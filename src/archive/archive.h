@@ -5,6 +5,7 @@
 #ifndef EK_ARCHIVE_ARCHIVE_H
 #define EK_ARCHIVE_ARCHIVE_H
 
+#include "core/map.h"
 #include "core/object.h"
 #include "data/safetensors.h"
 #include "evenkeel/archive.h"
@@ -31,12 +32,6 @@ typedef struct ek_archive_text_entry {
     char *name, *text; /* owned */
 } ek_archive_text_entry;
 
-/* A table of dotted names: open addressing, a power of two. */
-typedef struct ek_archive_names {
-    struct ek_archive_slot *slots;
-    size_t capacity, count;
-} ek_archive_names;
-
 struct ek_archive {
     ek_safetensors *file; /* NULL: it is written */
     char *path;           /* of the file, for sentences */
@@ -44,7 +39,7 @@ struct ek_archive {
     int count, room;
     ek_archive_text_entry *texts;
     int text_count, text_room;
-    ek_archive_names names;
+    ek_map names; /* hashes of what was put, kept after what was put is taken back: archive.c */
 };
 
 /* "name.path", either may be ""; NULL without memory. Freed with free(). */
@@ -77,7 +72,7 @@ int ek_archive_add_made(const ek_archive_put_call *put, const char *path, ek_arc
 int ek_archive_add_data(const ek_archive_put_call *put, const char *path, const void *elements,
                         ek_shape shape, ek_dtype dtype, ek_device device);
 
-/* What was put under the name, or has it above its own. */
+/* Something was put under the name, or below it. */
 bool ek_archive_has_put(const ek_archive *archive, const char *name);
 
 /* ---- reading: archive_read.c ---- */

@@ -195,8 +195,8 @@ static int reader_read_states(const ek_archive_get_call *get, state_set *set)
         if (strcmp(state, "steps") == 0)
             continue;
         if (set->count == MOST_STATES)
-            return EK_FAIL(EK_E_FORMAT, "%s: %s has more than %d states below \"%.200s\"",
-                           get->what, archive->path, MOST_STATES, get->name);
+            return EK_FAIL_IN(EK_E_FORMAT, get, "more than %d states below \"%.200s\"", MOST_STATES,
+                              get->name);
         set->names[set->count] = state;
         set->tensors[set->count] = ek_safetensors_read(archive->file, full);
         if (!set->tensors[set->count++])

@@ -63,6 +63,13 @@ void ek_generators_load(const ek_generator *shared, const ek_device *devices,
 uint32_t ek_generator_u32(ek_generator *generator);
 uint64_t ek_generator_u64(ek_generator *generator);
 
+/* torch.randint(0, below): of 32 bits if they are enough. */
+static inline int64_t ek_generator_below(ek_generator *generator, int64_t below)
+{
+    uint64_t draw = below >> 32 ? ek_generator_u64(generator) : ek_generator_u32(generator);
+    return (int64_t)(draw % (uint64_t)below);
+}
+
 /* Uniforms in [0, 1) with all bits of the type. */
 static inline float ek_generator_f32(ek_generator *generator)
 {

@@ -26,7 +26,7 @@ typedef struct texts {
     char *block;
     size_t used, room;
     size_t *starts;
-    int64_t count, places;
+    int count, places;
 } texts;
 
 /* Appends `name`, or <directory>/<name> if that is not NULL. */
@@ -43,14 +43,7 @@ static int texts_add(texts *self, const char *directory, const char *name)
         self->block = larger;
         self->room = room;
     }
-    if (self->count == self->places) {
-        int64_t places = 2 * self->places + 16;
-        size_t *more = ek_realloc(self->starts, (size_t)places * sizeof *more);
-        if (!more)
-            return EK_E_NO_MEMORY;
-        self->starts = more;
-        self->places = places;
-    }
+    EK_TRY(ek_grow(&self->starts, &self->places, self->count + 1));
     char *to = self->block + self->used;
     if (before > 0)
         memcpy(to, directory, before);
@@ -191,7 +184,7 @@ typedef struct directory {
 typedef struct walk {
     texts paths;
     directory *all; /* in the order in which they were found, later in that of their paths */
-    int64_t count, room;
+    int count, room;
     int linked;
 } walk;
 
@@ -207,14 +200,7 @@ static int walk_add(walk *self, const char *parent_path, const char *name, int64
         return EK_FAIL(EK_E_INVALID,
                        "image_folder: symbolic links lead to more than %d directories below %.500s",
                        max_linked, texts_at(&self->paths, 0));
-    if (self->count == self->room) {
-        int64_t room = 2 * self->room + 4;
-        directory *more = ek_realloc(self->all, (size_t)room * sizeof *more);
-        if (!more)
-            return EK_E_NO_MEMORY;
-        self->all = more;
-        self->room = room;
-    }
+    EK_TRY(ek_grow(&self->all, &self->room, self->count + 1));
     EK_TRY(texts_add(&self->paths, parent_path, name));
     self->all[self->count++] =
         (directory){.path = (size_t)self->paths.count - 1, .parent = parent, .linked = linked};

@@ -35,16 +35,6 @@ typedef struct random_sampler {
     bool replacement;
 } random_sampler;
 
-static void random_fill_with_replacement(ek_generator *generator, int64_t below, int64_t *indices,
-                                         int64_t count)
-{
-    bool wide = (uint64_t)below >> 32 != 0;
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t draw = wide ? ek_generator_u64(generator) : ek_generator_u32(generator);
-        indices[i] = (int64_t)(draw % (uint64_t)below);
-    }
-}
-
 /* Whole permutations, then a part of one more. PyTorch draws that also if nothing of it is
  * needed, which is seen where somebody goes on with the generator. */
 static int random_fill_permutations(ek_generator *generator, bool goes_on, int64_t count,
@@ -76,7 +66,8 @@ static int random_fill(ek_index_sampler *self, int64_t *indices)
     if (!((const random_sampler *)self)->replacement)
         return random_fill_permutations(generator, generator != &fresh, self->high, indices,
                                         self->length);
-    random_fill_with_replacement(generator, self->high, indices, self->length);
+    for (int64_t i = 0; i < self->length; i++)
+        indices[i] = ek_generator_below(generator, self->high);
     return 0;
 }
 

@@ -167,13 +167,6 @@ static int random_crop_describe(const ek_transform *transform, ek_array *array)
     return crop_describe(transform, array);
 }
 
-/* torch.randint(0, below): of 32 bits if they are enough. */
-static int64_t crop_draw(ek_generator *generator, int64_t below)
-{
-    uint64_t draw = below >> 32 ? ek_generator_u64(generator) : ek_generator_u32(generator);
-    return (int64_t)(draw % (uint64_t)below);
-}
-
 static int random_crop_apply(const ek_transform *transform, const ek_array *in, ek_array *out,
                              ek_generator *generator)
 {
@@ -182,8 +175,8 @@ static int random_crop_apply(const ek_transform *transform, const ek_array *in, 
     crop_padded_size(self, in, size);
     if (size[0] != self->height || size[1] != self->width) {
         generator = ek_generator_lock(generator);
-        top = crop_draw(generator, size[0] - self->height + 1);
-        left = crop_draw(generator, size[1] - self->width + 1);
+        top = ek_generator_below(generator, size[0] - self->height + 1);
+        left = ek_generator_below(generator, size[1] - self->width + 1);
         ek_generator_unlock(generator);
     }
     ek_picture picture = ek_picture_of(in);
