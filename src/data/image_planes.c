@@ -33,8 +33,8 @@ ek_tensor *ek_encoded_tensor(const ek_encoded *picture, int own, int64_t width, 
 
 /* ---- colours: taking every third byte is an order of magnitude faster with AVX2 shuffles ---- */
 
-static inline void split(const uint8_t *restrict pixels, size_t step, uint8_t *restrict red,
-                         uint8_t *restrict green, uint8_t *restrict blue, size_t count)
+static inline void planes_split(const uint8_t *restrict pixels, size_t step, uint8_t *restrict red,
+                                uint8_t *restrict green, uint8_t *restrict blue, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         red[i] = pixels[step * i];
@@ -43,18 +43,18 @@ static inline void split(const uint8_t *restrict pixels, size_t step, uint8_t *r
     }
 }
 
-EK_MULTIVERSION static void split_colours(const uint8_t *pixels, int from, uint8_t *planes,
-                                          size_t plane, size_t count)
+EK_MULTIVERSION static void planes_split_colours(const uint8_t *pixels, int from, uint8_t *planes,
+                                                 size_t plane, size_t count)
 {
     if (from == 3)
-        split(pixels, 3, planes, planes + plane, planes + 2 * plane, count);
+        planes_split(pixels, 3, planes, planes + plane, planes + 2 * plane, count);
     else
-        split(pixels, 4, planes, planes + plane, planes + 2 * plane, count);
+        planes_split(pixels, 4, planes, planes + plane, planes + 2 * plane, count);
 }
 
 /* Luma of ITU-R BT.601: 0.299 R + 0.587 G + 0.114 B in units of 1/65536. */
-static inline void weigh(const uint8_t *restrict pixels, size_t step, uint8_t *restrict plane,
-                         size_t count)
+static inline void planes_weigh(const uint8_t *restrict pixels, size_t step,
+                                uint8_t *restrict plane, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         const uint8_t *pixel = pixels + step * i;
@@ -63,18 +63,19 @@ static inline void weigh(const uint8_t *restrict pixels, size_t step, uint8_t *r
     }
 }
 
-EK_MULTIVERSION static void weigh_colours(const uint8_t *pixels, int from, uint8_t *plane,
-                                          size_t count)
+EK_MULTIVERSION static void planes_weigh_colours(const uint8_t *pixels, int from, uint8_t *plane,
+                                                 size_t count)
 {
     if (from == 3)
-        weigh(pixels, 3, plane, count);
+        planes_weigh(pixels, 3, plane, count);
     else
-        weigh(pixels, 4, plane, count);
+        planes_weigh(pixels, 4, plane, count);
 }
 
 /* ---- single channels ---- */
 
-static void take(const uint8_t *restrict pixels, int step, uint8_t *restrict plane, size_t count)
+static void planes_take(const uint8_t *restrict pixels, int step, uint8_t *restrict plane,
+                        size_t count)
 {
     if (step == 1)
         memcpy(plane, pixels, count);
@@ -88,17 +89,17 @@ void ek_decoded_planes(const uint8_t *pixels, int from, uint8_t *planes, size_t 
 {
     const bool colours = from >= 3;
     if (to < 3 && colours)
-        weigh_colours(pixels, from, planes, count);
+        planes_weigh_colours(pixels, from, planes, count);
     else if (colours)
-        split_colours(pixels, from, planes, plane, count);
+        planes_split_colours(pixels, from, planes, plane, count);
     else
         for (int i = 0; i < (to < 3 ? 1 : 3); i++)
-            take(pixels, from, planes + (size_t)i * plane, count);
+            planes_take(pixels, from, planes + (size_t)i * plane, count);
     if (to % 2 == 1)
         return;
     uint8_t *alpha = planes + (size_t)(to - 1) * plane;
     if (from % 2 == 0)
-        take(pixels + from - 1, from, alpha, count);
+        planes_take(pixels + from - 1, from, alpha, count);
     else
         memset(alpha, 255, count);
 }

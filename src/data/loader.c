@@ -14,7 +14,7 @@ enum { DEFAULT_PREFETCH = 2 };
 
 /* ---- options ---- */
 
-static int check_samplers(const ek_loader_options *o)
+static int loader_check_samplers(const ek_loader_options *o)
 {
     if (o->shuffle + (o->sampler != NULL) + (o->batch_sampler != NULL) > 1)
         return EK_FAIL(EK_E_INVALID,
@@ -36,7 +36,7 @@ static int check_samplers(const ek_loader_options *o)
     return 0;
 }
 
-static int check_batches(const ek_loader_options *o)
+static int loader_check_batches(const ek_loader_options *o)
 {
     if (o->batch_size < 0 && o->batch_size != EK_ZERO)
         return EK_FAIL(EK_E_INVALID,
@@ -58,7 +58,7 @@ static int check_batches(const ek_loader_options *o)
     return 0;
 }
 
-static int check_workers(const ek_loader_options *o)
+static int loader_check_workers(const ek_loader_options *o)
 {
     if (o->workers < 0 || o->workers > EK_LOADER_MOST_WORKERS)
         return EK_FAIL(EK_E_INVALID, "data_loader: %d workers; between 0 and %d are possible",
@@ -76,7 +76,7 @@ static int check_workers(const ek_loader_options *o)
     return 0;
 }
 
-static int check_devices(const ek_loader_options *o)
+static int loader_check_devices(const ek_loader_options *o)
 {
     const ek_device_list *list = &o->device_ids;
     char name[16];
@@ -101,20 +101,20 @@ static int check_devices(const ek_loader_options *o)
 }
 
 /* An option that is NULL while an error is pending is that error. */
-static int check(const ek_loader_options *options)
+static int loader_check(const ek_loader_options *options)
 {
     EK_TRY(ek_error_status());
     if (!options->dataset)
         return EK_FAIL(EK_E_INVALID, "data_loader: the data set is NULL");
-    EK_TRY(check_samplers(options));
-    EK_TRY(check_batches(options));
-    EK_TRY(check_workers(options));
-    return check_devices(options);
+    EK_TRY(loader_check_samplers(options));
+    EK_TRY(loader_check_batches(options));
+    EK_TRY(loader_check_workers(options));
+    return loader_check_devices(options);
 }
 
 /* ---- making and freeing ---- */
 
-static ek_sampler *sampler_of(const ek_loader_options *options, int64_t count)
+static ek_sampler *loader_sampler(const ek_loader_options *options, int64_t count)
 {
     if (options->sampler || options->batch_sampler)
         return options->sampler ? options->sampler : options->batch_sampler;
@@ -125,7 +125,7 @@ static ek_sampler *sampler_of(const ek_loader_options *options, int64_t count)
 
 /* Where it makes a difference: workers make batches ahead, and copies run beside what a device
  * computes. */
-static bool can_send_ahead(const ek_loader_options *options)
+static bool loader_can_send_ahead(const ek_loader_options *options)
 {
     bool beside = false;
     for (int i = 0; i < options->device_ids.count; i++)
@@ -133,20 +133,20 @@ static bool can_send_ahead(const ek_loader_options *options)
     return beside && options->workers > 0 && options->send_ahead != EK_OFF;
 }
 
-static int fill(ek_loader *loader)
+static int loader_fill(ek_loader *loader)
 {
     ek_loader_options *options = &loader->options;
     int workers = options->workers ? options->workers : 1;
     int64_t count = ek_dataset_length(options->dataset);
     if (count < 0)
         return ek_error_pending();
-    loader->sampler = sampler_of(options, count);
+    loader->sampler = loader_sampler(options, count);
     if (!loader->sampler)
         return ek_error_pending();
     if (options->batch_size == 0 && !options->batch_sampler)
         options->batch_size = 1;
     loader->single = options->batch_size == EK_ZERO;
-    loader->sends_ahead = can_send_ahead(options);
+    loader->sends_ahead = loader_can_send_ahead(options);
     loader->batch_size = loader->single ? 1 : options->batch_size;
     loader->slot_count = options->workers ? options->workers * options->prefetch : 1;
     loader->slots = ek_calloc((size_t)loader->slot_count, sizeof *loader->slots);
@@ -167,7 +167,7 @@ ek_loader *ek_data_loader_with(ek_loader_options options)
 {
     options.batch_size = EK_GIVEN(&options, batch_size, 4);
     options.prefetch = (int)ek_integer_or(EK_GIVEN(&options, prefetch, 7), DEFAULT_PREFETCH);
-    ek_loader *loader = check(&options) < 0 ? NULL : ek_calloc(1, sizeof *loader);
+    ek_loader *loader = loader_check(&options) < 0 ? NULL : ek_calloc(1, sizeof *loader);
     if (!loader) {
         ek_dataset_free(options.dataset);
         ek_sampler_free(options.sampler);
@@ -180,7 +180,7 @@ ek_loader *ek_data_loader_with(ek_loader_options options)
     loader->awaited = -1;
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->made, NULL);
-    if (fill(loader) < 0) {
+    if (loader_fill(loader) < 0) {
         ek_loader_free(loader);
         return NULL;
     }
@@ -244,7 +244,7 @@ void ek_loader_go_on(ek_loader *loader)
 }
 
 /* PyTorch's order: first the base seed, random_() of an int64, then what the sampler draws. */
-static int begin_pass(ek_loader *loader)
+static int loader_begin_pass(ek_loader *loader)
 {
     uint64_t base_seed = ek_random_u64(loader->options.generator) & INT64_MAX;
     ek_scope scope = ek_scope_begin();
@@ -262,7 +262,7 @@ static int begin_pass(ek_loader *loader)
 
 /* ---- handing out ---- */
 
-static int ask_sizes(const ek_loader *loader, int64_t count, int64_t *sizes)
+static int loader_ask_sizes(const ek_loader *loader, int64_t count, int64_t *sizes)
 {
     const ek_loader_options *options = &loader->options;
     int64_t left = count;
@@ -284,13 +284,13 @@ static int ask_sizes(const ek_loader *loader, int64_t count, int64_t *sizes)
     return 0;
 }
 
-static int cut(const ek_loader *loader, ek_loader_slot *slot)
+static int loader_cut(const ek_loader *loader, ek_loader_slot *slot)
 {
     const ek_loader_options *options = &loader->options;
     int devices = options->device_ids.count ? options->device_ids.count : 1;
     memset(slot->sizes, 0, sizeof slot->sizes);
     if (options->sizes)
-        return ask_sizes(loader, slot->count, slot->sizes);
+        return loader_ask_sizes(loader, slot->count, slot->sizes);
     if (options->split == EK_SPLIT_EVEN)
         ek_split_even(slot->count, devices, slot->sizes);
     else
@@ -298,7 +298,7 @@ static int cut(const ek_loader *loader, ek_loader_slot *slot)
     return 0;
 }
 
-static void prepare(ek_loader *loader, int64_t number)
+static void loader_prepare(ek_loader *loader, int64_t number)
 {
     const int before = ek_error_status();
     ek_loader_slot *slot = &loader->slots[number % loader->slot_count];
@@ -309,14 +309,14 @@ static void prepare(ek_loader *loader, int64_t number)
     slot->count = end - begin;
     slot->made = false;
     slot->error.status = 0;
-    if (cut(loader, slot) < 0) {
+    if (loader_cut(loader, slot) < 0) {
         ek_error_prefix(before, "loader: batch %lld", (long long)number);
         ek_error_take(&slot->error);
     }
 }
 
 /* The slots that are free take the next batches. */
-static void hand_out(ek_loader *loader)
+static void loader_hand_out(ek_loader *loader)
 {
     int64_t begin = loader->asked, end = loader->given + loader->slot_count;
     if (end > loader->batches)
@@ -324,13 +324,13 @@ static void hand_out(ek_loader *loader)
     if (begin == end)
         return;
     for (int64_t number = begin; number < end; number++)
-        prepare(loader, number);
+        loader_prepare(loader, number);
     ek_loader_hand_out(loader, end);
 }
 
 /* ---- giving ---- */
 
-static ek_loader_slot *made_slot(ek_loader *loader)
+static ek_loader_slot *loader_made_slot(ek_loader *loader)
 {
     ek_loader_slot *slot = &loader->slots[loader->given % loader->slot_count];
     ek_span span;
@@ -348,7 +348,7 @@ static ek_loader_slot *made_slot(ek_loader *loader)
 }
 
 /* The first worker's whose worker_start failed: each batch's error. */
-static int start_error(ek_loader *loader)
+static int loader_start_error(ek_loader *loader)
 {
     const int before = ek_error_status();
     for (int w = 0; loader->options.worker_start && w < loader->options.workers; w++) {
@@ -362,20 +362,20 @@ static int start_error(ek_loader *loader)
     return 0;
 }
 
-static int give_next(ek_loader *loader, ek_batch *batch)
+static int loader_give_next(ek_loader *loader, ek_batch *batch)
 {
     if (!loader->begun)
-        EK_TRY(begin_pass(loader));
+        EK_TRY(loader_begin_pass(loader));
     if (loader->given == loader->batches) {
         loader->begun = false;
         return 0;
     }
     if (loader->options.workers) {
         EK_TRY(ek_loader_start(loader));
-        EK_TRY(start_error(loader));
+        EK_TRY(loader_start_error(loader));
     }
-    hand_out(loader);
-    ek_loader_slot *slot = made_slot(loader);
+    loader_hand_out(loader);
+    ek_loader_slot *slot = loader_made_slot(loader);
     *batch = (ek_batch){.indices = slot->indices, .count = slot->count, .number = slot->number};
     ek_error_record failed;
     failed.status = 0;
@@ -385,7 +385,7 @@ static int give_next(ek_loader *loader, ek_batch *batch)
         loader->after[loader->given % loader->options.workers] = slot->after;
     loader->given++;
     if (loader->options.workers)
-        hand_out(loader); /* may call functions of the user's, which find no error pending */
+        loader_hand_out(loader); /* may call functions of the user's, which find no error pending */
     ek_loader_slot *next = loader->sends_ahead ? ek_loader_made_already(loader) : NULL;
     if (next)
         ek_loader_send_ahead(loader, next);
@@ -414,7 +414,7 @@ int ek_loader_next(ek_loader *loader, ek_batch *batch)
     EK_TRY(ek_fork_check());
     ek_error_take(&before);
     ek_loader_forget(loader);
-    int rc = give_next(loader, batch);
+    int rc = loader_give_next(loader, batch);
     if (before.status) {
         ek_error_clear();
         ek_error_raise(&before);

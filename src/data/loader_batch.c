@@ -22,7 +22,7 @@ bool ek_loader_worker(ek_worker_info *info)
 /* ---- from where samples are made to where they are needed ---- */
 
 /* Where `dev` is fed from: its own memory, or page-locked memory of the host. In the worker. */
-static ek_tensor *stage(ek_tensor *tensor, ek_dev *dev)
+static ek_tensor *part_stage(ek_tensor *tensor, ek_dev *dev)
 {
     if (ek_tensor_dev(tensor) == dev)
         return tensor;
@@ -35,7 +35,7 @@ static ek_tensor *stage(ek_tensor *tensor, ek_dev *dev)
 }
 
 /* In the caller's thread: staging.h's send, or receive. */
-static ek_value pass(ek_value staged, ek_device device, ek_batch_function *function)
+static ek_value part_pass(ek_value staged, ek_device device, ek_batch_function *function)
 {
     ek_dev *dev = ek_dev_get(device);
     if (!dev)
@@ -45,7 +45,7 @@ static ek_value pass(ek_value staged, ek_device device, ek_batch_function *funct
 
 /* ---- a part: the samples that one device gets ---- */
 
-static ek_value *room_for(ek_loader_maker *worker, int64_t count)
+static ek_value *maker_room(ek_loader_maker *worker, int64_t count)
 {
     if (count > worker->room) {
         ek_value *grown = ek_realloc(worker->samples, (size_t)count * sizeof *grown);
@@ -57,11 +57,11 @@ static ek_value *room_for(ek_loader_maker *worker, int64_t count)
     return worker->samples;
 }
 
-static ek_value collate_by_user(ek_loader_maker *worker, const int64_t *indices, int64_t count)
+static ek_value maker_collate(ek_loader_maker *worker, const int64_t *indices, int64_t count)
 {
     const int before = ek_error_status();
     const ek_loader_options *options = &worker->loader->options;
-    ek_value *samples = room_for(worker, count);
+    ek_value *samples = maker_room(worker, count);
     if (!samples)
         return ek_value_error();
     for (int64_t i = 0; i < count && !ek_dataset_stopped(); i++) {
@@ -79,8 +79,8 @@ static ek_value collate_by_user(ek_loader_maker *worker, const int64_t *indices,
     return ek_value_error();
 }
 
-static ek_value make_part(ek_loader_maker *worker, const int64_t *indices, int64_t count,
-                          ek_device device)
+static ek_value maker_make_part(ek_loader_maker *worker, const int64_t *indices, int64_t count,
+                                ek_device device)
 {
     const ek_loader *loader = worker->loader;
     ek_dataset *dataset = loader->options.dataset;
@@ -91,18 +91,18 @@ static ek_value make_part(ek_loader_maker *worker, const int64_t *indices, int64
     if (loader->single)
         part = ek_dataset_get(dataset, indices[0]);
     else if (loader->options.collate)
-        part = collate_by_user(worker, indices, count);
+        part = maker_collate(worker, indices, count);
     else
         part =
             ek_dataset_get_batch(dataset, indices, count, ek_dev_is_host(dev) ? device : ek_cpu());
     if (loader->options.device_ids.count == 0)
         return part; /* a function of the user's may have its tensors where it likes */
-    return part.kind == EK_VALUE_ERROR ? part : ek_batch_map(part, stage, dev);
+    return part.kind == EK_VALUE_ERROR ? part : ek_batch_map(part, part_stage, dev);
 }
 
 /* ---- a batch ---- */
 
-static int check_indices(const ek_loader *loader, const ek_loader_slot *slot)
+static int slot_check_indices(const ek_loader *loader, const ek_loader_slot *slot)
 {
     int64_t length = ek_dataset_length(loader->options.dataset);
     if (length < 0)
@@ -115,17 +115,17 @@ static int check_indices(const ek_loader *loader, const ek_loader_slot *slot)
     return 0;
 }
 
-static int make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
+static int maker_make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     const ek_device_list *devices = &worker->loader->options.device_ids;
     const int64_t *indices = slot->indices;
-    EK_TRY(check_indices(worker->loader, slot));
+    EK_TRY(slot_check_indices(worker->loader, slot));
     for (int d = 0; d < (devices->count ? devices->count : 1); d++) {
         if (slot->sizes[d] == 0)
             continue;
         ek_device device = devices->count ? devices->devices[d] : ek_cpu();
         ek_scope scope = ek_scope_begin();
-        ek_value part = make_part(worker, indices, slot->sizes[d], device);
+        ek_value part = maker_make_part(worker, indices, slot->sizes[d], device);
         if (part.kind != EK_VALUE_ERROR) {
             slot->device[slot->parts] = d;
             slot->part[slot->parts++] = ek_value_keep(part);
@@ -139,15 +139,17 @@ static int make_parts(ek_loader_maker *worker, ek_loader_slot *slot)
 }
 
 /* What a function of the user's gets on this thread, whatever it is used for else: fresh modes, the
- * worker's generator, no error. What it leaves is undone. */
+ * worker's generator, no error. What it leaves is undone, and what
+ * it has made in the scope is released. */
 typedef struct surroundings {
+    ek_scope scope;
     ek_thread_modes modes;
     ek_generator *generator;
     bool stands_in;
     const atomic_bool *stop;
 } surroundings;
 
-static surroundings enter(const ek_loader *loader, ek_generator *generator)
+static surroundings surroundings_enter(const ek_loader *loader, ek_generator *generator)
 {
     ek_thread *self = ek_thread_self();
     surroundings before = {.modes = self->modes,
@@ -156,11 +158,13 @@ static surroundings enter(const ek_loader *loader, ek_generator *generator)
     self->modes = (ek_thread_modes){.category = EK_MEMORY_ACTIVATION};
     if (generator)
         before.generator = ek_generator_stand_in(generator);
+    before.scope = ek_scope_begin();
     return before;
 }
 
-static void leave(const surroundings *before)
+static void surroundings_leave(surroundings *before)
 {
+    ek_scope_end(&before->scope);
     if (before->stands_in)
         ek_generator_stand_in(before->generator);
     ek_dataset_stop_when(before->stop);
@@ -168,7 +172,7 @@ static void leave(const surroundings *before)
 }
 
 /* The generator from which the batch's numbers come; NULL: the default one. */
-static ek_generator *generator_of(ek_loader_maker *worker, const ek_loader_slot *slot)
+static ek_generator *maker_generator(ek_loader_maker *worker, const ek_loader_slot *slot)
 {
     const ek_loader *loader = worker->loader;
     if (loader->options.seeding == EK_SEED_WORKER)
@@ -177,7 +181,7 @@ static ek_generator *generator_of(ek_loader_maker *worker, const ek_loader_slot 
     return &worker->generator;
 }
 
-static void say_where(const ek_loader_maker *worker, int64_t number, int before)
+static void maker_say_where(const ek_loader_maker *worker, int64_t number, int before)
 {
     if (worker->loader->options.workers)
         ek_error_prefix(before, "loader: batch %lld (worker %d)", (long long)number,
@@ -189,15 +193,13 @@ static void say_where(const ek_loader_maker *worker, int64_t number, int before)
 void ek_loader_make(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     const int pending = ek_error_status();
-    surroundings before = enter(worker->loader, generator_of(worker, slot));
-    ek_scope scope = ek_scope_begin();
-    if (slot->error.status == 0 && make_parts(worker, slot) < 0) {
-        say_where(worker, slot->number, pending);
+    surroundings before = surroundings_enter(worker->loader, maker_generator(worker, slot));
+    if (slot->error.status == 0 && maker_make_parts(worker, slot) < 0) {
+        maker_say_where(worker, slot->number, pending);
         ek_error_take(&slot->error);
         ek_loader_drop(slot);
     }
-    ek_scope_end(&scope);
-    leave(&before);
+    surroundings_leave(&before);
     if (ek_loader_seeds_workers(worker->loader))
         slot->after = worker->generator;
 }
@@ -211,13 +213,11 @@ void ek_loader_start_worker(ek_loader_maker *worker)
     if (!options->worker_start)
         return;
     ek_generator_seed_late(&generator, worker->loader->base_seed + (uint64_t)worker->number);
-    surroundings before = enter(worker->loader, &generator);
-    ek_scope scope = ek_scope_begin();
+    surroundings before = surroundings_enter(worker->loader, &generator);
     if (ek_error_outcome(options->worker_start(worker->number, options->worker_user)) < 0)
         ek_error_prefix(0, "worker_start");
-    ek_scope_end(&scope);
+    surroundings_leave(&before);
     ek_error_take(&worker->failed);
-    leave(&before);
 }
 
 /* ---- to the caller ---- */
@@ -238,24 +238,24 @@ void ek_loader_forget(ek_loader *loader)
     loader->data = loader->input = loader->target = ek_value_none();
 }
 
-static bool is_sample_list(ek_value value)
+static bool batch_is_sample_list(ek_value value)
 {
     return value.kind == EK_VALUE_LIST && !value.per_device && ek_value_length(value) > 0;
 }
 
 /* Element `index` of the samples; per device of per-device values. */
-static ek_value element_of(ek_value data, int index)
+static ek_value batch_element(ek_value data, int index)
 {
     ek_value items[EK_MAX_DEVICES];
     ek_value other = index == 0 ? data : ek_value_none();
     int count = ek_value_length(data);
-    if (is_sample_list(data))
+    if (batch_is_sample_list(data))
         return count > index ? ek_value_at(data, index) : other;
     if (!data.per_device || count == 0 || count > EK_MAX_DEVICES)
         return other;
     for (int i = 0; i < count; i++) {
         ek_value part = ek_value_at(data, i);
-        if (!is_sample_list(part) || ek_value_length(part) <= index)
+        if (!batch_is_sample_list(part) || ek_value_length(part) <= index)
             return other;
         items[i] = ek_value_at(part, index);
     }
@@ -263,12 +263,12 @@ static ek_value element_of(ek_value data, int index)
 }
 
 /* The slot's parts become those on their way to their devices: all, or after an error none. */
-static int send_parts(const ek_loader *loader, ek_loader_slot *slot)
+static int slot_send(const ek_loader *loader, ek_loader_slot *slot)
 {
     const ek_device_list *devices = &loader->options.device_ids;
     ek_value sent[EK_MAX_DEVICES];
     for (int i = 0; i < slot->parts; i++) {
-        sent[i] = pass(slot->part[i], devices->devices[slot->device[i]], ek_staging_send);
+        sent[i] = part_pass(slot->part[i], devices->devices[slot->device[i]], ek_staging_send);
         if (sent[i].kind == EK_VALUE_ERROR)
             return ek_error_pending();
     }
@@ -282,24 +282,25 @@ static int send_parts(const ek_loader *loader, ek_loader_slot *slot)
 }
 
 /* The parts where they are needed, as one value. In the scope. */
-static ek_value join(const ek_loader *loader, const ek_loader_slot *slot)
+static ek_value slot_join(const ek_loader *loader, const ek_loader_slot *slot)
 {
     const ek_device_list *devices = &loader->options.device_ids;
     ek_value parts[EK_MAX_DEVICES];
     for (int i = 0; i < slot->parts; i++) {
         parts[i] = slot->part[i];
         if (devices->count)
-            parts[i] = pass(parts[i], devices->devices[slot->device[i]], ek_staging_receive);
+            parts[i] = part_pass(parts[i], devices->devices[slot->device[i]], ek_staging_receive);
     }
     return devices->count > 1 ? ek_value_per_device(parts, slot->parts) : parts[0];
 }
 
-static int give(ek_loader *loader, ek_loader_slot *slot)
+static int slot_give(ek_loader *loader, ek_loader_slot *slot)
 {
     const int before = ek_error_status();
     bool away = loader->options.device_ids.count > 0 && !slot->sent;
-    ek_value data = away && send_parts(loader, slot) < 0 ? ek_value_error() : join(loader, slot);
-    ek_value input = element_of(data, 0), target = element_of(data, 1);
+    ek_value data =
+        away && slot_send(loader, slot) < 0 ? ek_value_error() : slot_join(loader, slot);
+    ek_value input = batch_element(data, 0), target = batch_element(data, 1);
     if (data.kind == EK_VALUE_ERROR || input.kind == EK_VALUE_ERROR ||
         target.kind == EK_VALUE_ERROR) {
         int rc = ek_error_pending();
@@ -317,23 +318,19 @@ void ek_loader_send_ahead(ek_loader *loader, ek_loader_slot *slot)
     ek_error_record error;
     if (slot->error.status || slot->sent)
         return;
-    surroundings before = enter(loader, NULL);
-    ek_scope scope = ek_scope_begin();
-    if (send_parts(loader, slot) < 0 && ek_error_take(&error) == EK_E_OUT_OF_MEMORY)
+    surroundings before = surroundings_enter(loader, NULL);
+    if (slot_send(loader, slot) < 0 && ek_error_take(&error) == EK_E_OUT_OF_MEMORY)
         loader->sends_ahead = false;
-    ek_scope_end(&scope);
-    leave(&before);
+    surroundings_leave(&before);
 }
 
 int ek_loader_take(ek_loader *loader, ek_loader_slot *slot)
 {
     if (slot->error.status)
         return ek_error_raise(&slot->error);
-    surroundings before = enter(loader, NULL);
-    ek_scope scope = ek_scope_begin();
-    int rc = give(loader, slot);
-    ek_scope_end(&scope);
-    leave(&before);
+    surroundings before = surroundings_enter(loader, NULL);
+    int rc = slot_give(loader, slot);
+    surroundings_leave(&before);
     ek_loader_drop(slot);
     return rc;
 }

@@ -6,7 +6,7 @@
 
 #include "core/clock.h"
 
-static ek_loader_slot *slot_of(const ek_loader *loader, int64_t number)
+static ek_loader_slot *loader_slot(const ek_loader *loader, int64_t number)
 {
     return &loader->slots[number % loader->slot_count];
 }
@@ -18,7 +18,7 @@ static ek_loader_slot *slot_of(const ek_loader *loader, int64_t number)
 
 /* The lock is held. The batch that a worker makes next, its own from now on; NULL: there is none.
  */
-static ek_loader_slot *take(ek_loader_maker *worker)
+static ek_loader_slot *worker_take(ek_loader_maker *worker)
 {
     ek_loader *loader = worker->loader;
     int64_t *next = ek_loader_seeds_workers(loader) ? &worker->next : &loader->taken;
@@ -27,10 +27,10 @@ static ek_loader_slot *take(ek_loader_maker *worker)
         return NULL;
     *next += next == &worker->next ? loader->options.workers : 1;
     loader->busy++;
-    return slot_of(loader, number);
+    return loader_slot(loader, number);
 }
 
-static void make(ek_loader_maker *worker, ek_loader_slot *slot)
+static void worker_make(ek_loader_maker *worker, ek_loader_slot *slot)
 {
     ek_loader *loader = worker->loader;
     uint64_t began = ek_clock_ns();
@@ -47,7 +47,7 @@ static void make(ek_loader_maker *worker, ek_loader_slot *slot)
 }
 
 /* The lock is held. */
-static void rest(ek_loader_maker *worker)
+static void worker_rest(ek_loader_maker *worker)
 {
     worker->waiting = true;
     pthread_cond_wait(&worker->wake, &worker->loader->lock);
@@ -66,13 +66,13 @@ static void *worker_main(void *user)
     if (--loader->busy == 0)
         pthread_cond_signal(&loader->made);
     while (!loader->quit) {
-        ek_loader_slot *slot = take(worker);
+        ek_loader_slot *slot = worker_take(worker);
         if (!slot) {
-            rest(worker);
+            worker_rest(worker);
             continue;
         }
         pthread_mutex_unlock(&loader->lock);
-        make(worker, slot);
+        worker_make(worker, slot);
         pthread_mutex_lock(&loader->lock);
     }
     pthread_mutex_unlock(&loader->lock);
@@ -81,7 +81,7 @@ static void *worker_main(void *user)
 
 /* ---- starting ---- */
 
-static int start_thread(ek_loader_maker *worker)
+static int worker_start_thread(ek_loader_maker *worker)
 {
     int rc = pthread_create(&worker->thread, NULL, worker_main, worker);
     if (rc != 0)
@@ -90,7 +90,7 @@ static int start_thread(ek_loader_maker *worker)
     return 0;
 }
 
-static void join(ek_loader *loader, int count)
+static void loader_join_threads(ek_loader *loader, int count)
 {
     pthread_mutex_lock(&loader->lock);
     loader->quit = true;
@@ -102,7 +102,7 @@ static void join(ek_loader *loader, int count)
     loader->quit = false;
 }
 
-static void wait_until_idle(ek_loader *loader)
+static void loader_wait_until_idle(ek_loader *loader)
 {
     while (loader->busy > 0)
         pthread_cond_wait(&loader->made, &loader->lock);
@@ -116,9 +116,9 @@ int ek_loader_start(ek_loader *loader)
         return 0;
     loader->busy = workers;
     for (int w = 0; w < workers; w++) {
-        int rc = start_thread(&loader->workers[w]);
+        int rc = worker_start_thread(&loader->workers[w]);
         if (rc < 0) {
-            join(loader, w);
+            loader_join_threads(loader, w);
             loader->busy = 0;
             return rc;
         }
@@ -126,7 +126,7 @@ int ek_loader_start(ek_loader *loader)
     loader->started = true;
     if (loader->options.worker_start) {
         pthread_mutex_lock(&loader->lock);
-        wait_until_idle(loader);
+        loader_wait_until_idle(loader);
         pthread_mutex_unlock(&loader->lock);
     }
     return 0;
@@ -136,7 +136,7 @@ int ek_loader_start(ek_loader *loader)
 
 /* Who is woken for a batch, NULL if nobody rests; the lock is held. Of several the first has the
  * warmest caches. */
-static ek_loader_maker *resting(ek_loader *loader, int64_t number)
+static ek_loader_maker *loader_resting(ek_loader *loader, int64_t number)
 {
     int workers = loader->options.workers;
     int first = ek_loader_seeds_workers(loader) ? (int)(number % workers) : 0;
@@ -156,7 +156,7 @@ void ek_loader_hand_out(ek_loader *loader, int64_t end)
     for (int64_t number = loader->asked; number < end; number++) {
         pthread_mutex_lock(&loader->lock);
         loader->asked = number + 1;
-        ek_loader_maker *worker = resting(loader, number);
+        ek_loader_maker *worker = loader_resting(loader, number);
         pthread_mutex_unlock(&loader->lock);
         if (worker)
             pthread_cond_signal(&worker->wake);
@@ -165,7 +165,7 @@ void ek_loader_hand_out(ek_loader *loader, int64_t end)
 
 void ek_loader_wait(ek_loader *loader)
 {
-    ek_loader_slot *slot = slot_of(loader, loader->given);
+    ek_loader_slot *slot = loader_slot(loader, loader->given);
     pthread_mutex_lock(&loader->lock);
     loader->awaited = loader->given;
     while (!slot->made)
@@ -176,7 +176,7 @@ void ek_loader_wait(ek_loader *loader)
 
 ek_loader_slot *ek_loader_made_already(ek_loader *loader)
 {
-    ek_loader_slot *slot = slot_of(loader, loader->given);
+    ek_loader_slot *slot = loader_slot(loader, loader->given);
     pthread_mutex_lock(&loader->lock);
     bool made = loader->given < loader->asked && slot->made;
     pthread_mutex_unlock(&loader->lock);
@@ -188,7 +188,7 @@ void ek_loader_settle(ek_loader *loader, int64_t number)
     int workers = loader->options.workers;
     pthread_mutex_lock(&loader->lock);
     loader->stop = true;
-    wait_until_idle(loader);
+    loader_wait_until_idle(loader);
     loader->stop = false;
     for (int s = 0; s < loader->slot_count; s++) {
         ek_loader_drop(&loader->slots[s]);
@@ -204,6 +204,6 @@ void ek_loader_join(ek_loader *loader)
 {
     ek_loader_settle(loader, 0);
     if (loader->started)
-        join(loader, loader->options.workers);
+        loader_join_threads(loader, loader->options.workers);
     loader->started = false;
 }

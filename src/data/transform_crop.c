@@ -70,12 +70,12 @@ static void crop_fill(int64_t count, size_t size, const unsigned char *element, 
 
 /* ---- windows ---- */
 
-static int64_t larger(int64_t a, int64_t b)
+static int64_t crop_larger(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
 
-static int64_t smaller(int64_t a, int64_t b)
+static int64_t crop_smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -87,8 +87,8 @@ static void crop_copy(const crop *self, const ek_array *in, ek_array *out, int64
     ek_picture picture = ek_picture_of(in);
     size_t size = picture.size;
     int64_t h = picture.height, w = picture.width, planes = picture.planes;
-    int64_t first_row = larger(0, -top), end_row = smaller(self->height, h - top);
-    int64_t first = larger(0, -left), end = smaller(self->width, w - left);
+    int64_t first_row = crop_larger(0, -top), end_row = crop_smaller(self->height, h - top);
+    int64_t first = crop_larger(0, -left), end = crop_smaller(self->width, w - left);
     size_t nbytes = end > first ? (size_t)(end - first) * size : 0;
     if (end_row - first_row < self->height || end - first < self->width) {
         unsigned char element[8];

@@ -133,8 +133,9 @@ typedef struct wide_row {
     void *elements;
 } wide_row;
 
-static const void *wide_of(wide_row rows[2], int64_t number, int64_t other, int64_t count,
-                           const blending *how, const tap *columns, const char *plane, size_t pitch)
+static const void *wide_row_of(wide_row rows[2], int64_t number, int64_t other, int64_t count,
+                               const blending *how, const tap *columns, const char *plane,
+                               size_t pitch)
 {
     if (rows[0].number == number || rows[1].number == number)
         return rows[rows[0].number != number].elements;
@@ -144,20 +145,20 @@ static const void *wide_of(wide_row rows[2], int64_t number, int64_t other, int6
     return row->elements;
 }
 
-static void bilinear_plane(const blending *how, const tap *columns, const tap *lines,
-                           wide_row rows[2], const char *plane, size_t pitch, int64_t h, int64_t w,
-                           char *out, size_t out_pitch)
+static void resize_bilinear_plane(const blending *how, const tap *columns, const tap *lines,
+                                  wide_row rows[2], const char *plane, size_t pitch, int64_t h,
+                                  int64_t w, char *out, size_t out_pitch)
 {
     rows[0].number = rows[1].number = -1;
     for (int64_t y = 0; y < h; y++) {
         const tap *t = &lines[y];
-        const void *u = wide_of(rows, t->lower, t->upper, w, how, columns, plane, pitch);
-        const void *v = wide_of(rows, t->upper, t->lower, w, how, columns, plane, pitch);
+        const void *u = wide_row_of(rows, t->lower, t->upper, w, how, columns, plane, pitch);
+        const void *v = wide_row_of(rows, t->upper, t->lower, w, how, columns, plane, pitch);
         how->blend(w, t, u, v, out + (size_t)y * out_pitch);
     }
 }
 
-static int bilinear(const ek_array *in, ek_array *out)
+static int resize_bilinear(const ek_array *in, ek_array *out)
 {
     const blending *how = &blendings[in->dtype];
     ek_picture from = ek_picture_of(in), to = ek_picture_of(out);
@@ -171,10 +172,11 @@ static int bilinear(const ek_array *in, ek_array *out)
         how->taps(taps, h, to_h);
         how->taps(taps + to_h, w, to_w);
         for (int64_t p = 0; p < from.planes; p++)
-            bilinear_plane(how, taps + to_h, taps, rows,
-                           (const char *)in->data + (size_t)(p * h * w) * size, (size_t)w * size,
-                           to_h, to_w, (char *)out->data + (size_t)(p * to_h * to_w) * size,
-                           (size_t)to_w * size);
+            resize_bilinear_plane(how, taps + to_h, taps, rows,
+                                  (const char *)in->data + (size_t)(p * h * w) * size,
+                                  (size_t)w * size, to_h, to_w,
+                                  (char *)out->data + (size_t)(p * to_h * to_w) * size,
+                                  (size_t)to_w * size);
     }
     free(room);
     free(taps);
@@ -184,7 +186,7 @@ static int bilinear(const ek_array *in, ek_array *out)
 /* ---- nearest ---- */
 
 /* PyTorch's, in float whatever the elements. */
-static void nearest_places(int64_t *places, int64_t in, int64_t out)
+static void resize_nearest_places(int64_t *places, int64_t in, int64_t out)
 {
     float scale = (float)in / (float)out;
     for (int64_t i = 0; i < out; i++) {
@@ -206,7 +208,8 @@ DEFINE_PICK(32)
 DEFINE_PICK(64)
 #undef DEFINE_PICK
 
-static void pick(int64_t count, const int64_t *places, size_t size, const void *in, void *out)
+static void resize_pick(int64_t count, const int64_t *places, size_t size, const void *in,
+                        void *out)
 {
     if (size == 1)
         pick_8(count, places, in, out);
@@ -218,7 +221,7 @@ static void pick(int64_t count, const int64_t *places, size_t size, const void *
         pick_64(count, places, in, out);
 }
 
-static int nearest(const ek_array *in, ek_array *out)
+static int resize_nearest(const ek_array *in, ek_array *out)
 {
     ek_picture from = ek_picture_of(in);
     int64_t h = from.height, w = from.width;
@@ -227,13 +230,13 @@ static int nearest(const ek_array *in, ek_array *out)
     int64_t *places = ek_calloc((size_t)(to_h + to_w), sizeof *places);
     if (!places)
         return EK_E_NO_MEMORY;
-    nearest_places(places, h, to_h);
-    nearest_places(places + to_h, w, to_w);
+    resize_nearest_places(places, h, to_h);
+    resize_nearest_places(places + to_h, w, to_w);
     char *to = out->data;
     for (int64_t p = 0; p < from.planes; p++)
         for (int64_t y = 0; y < to_h; y++, to += (size_t)to_w * size)
-            pick(to_w, places + to_h, size,
-                 (const char *)in->data + (size_t)((p * h + places[y]) * w) * size, to);
+            resize_pick(to_w, places + to_h, size,
+                        (const char *)in->data + (size_t)((p * h + places[y]) * w) * size, to);
     free(places);
     return 0;
 }
@@ -248,7 +251,8 @@ static int resize_apply(const ek_transform *transform, const ek_array *in, ek_ar
         ek_array_keep(in, out);
         return 0;
     }
-    return ((const resize *)transform)->nearest ? nearest(in, out) : bilinear(in, out);
+    return ((const resize *)transform)->nearest ? resize_nearest(in, out)
+                                                : resize_bilinear(in, out);
 }
 
 static const ek_transform_type resize_type = {.name = "resize",

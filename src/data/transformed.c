@@ -122,7 +122,7 @@ static ek_value part_replaced(ek_value sample, int at, ek_tensor *tensor)
 /* Runs parts 0 to count - 1 of one sample until one fails. All of them draw the same numbers; the
  * generator goes on behind those of the first. It is not locked meanwhile, since transforms may be
  * the user's. */
-static int run_alike(int count, int (*run)(void *user, int number), void *user)
+static int parts_run_alike(int count, int (*run)(void *user, int number), void *user)
 {
     if (count == 1)
         return run(user, 0);
@@ -165,7 +165,7 @@ static ek_value transformed_get(ek_dataset *dataset, int64_t index)
     sample_run run = {.self = (const transformed *)dataset};
     run.sample = ek_dataset_get(run.self->of, index);
     if (run.sample.kind == EK_VALUE_ERROR ||
-        run_alike(run.self->part_count, sample_run_part, &run) < 0)
+        parts_run_alike(run.self->part_count, sample_run_part, &run) < 0)
         return ek_value_error();
     return run.sample;
 }
@@ -223,7 +223,7 @@ static int rows_run_all(rows *parts, int part_count, const int64_t *samples, int
     for (int64_t i = 0; i < count; i++) {
         rows_run run = {parts, i};
         int before = ek_error_status();
-        int rc = run_alike(part_count, rows_run_one, &run);
+        int rc = parts_run_alike(part_count, rows_run_one, &run);
         if (rc < 0)
             ek_error_prefix(before, "sample %lld", (long long)samples[i]);
         EK_TRY(rc);
