@@ -273,16 +273,14 @@ static ek_value nest_part(const nest_level *part)
 static ek_value nest(const nest_level *level)
 {
     const nest_name *names = level->names;
-    ek_value value = ek_value_none();
     ek_value_entry *entries = ek_calloc((size_t)level->count, sizeof *entries);
+    ek_value value = entries ? ek_value_none() : ek_value_error();
     int filled = 0;
-    if (!entries)
-        return ek_value_error();
     for (int i = 0, next; i < level->count && value.kind != EK_VALUE_ERROR; i = next) {
         const char *key = names[i].parts + level->at;
-        for (next = i + 1; next < level->count; next++)
-            if (strcmp(names[next].parts + level->at, key) != 0)
-                break;
+        next = i + 1;
+        while (next < level->count && strcmp(names[next].parts + level->at, key) == 0)
+            next++;
         value = nest_part(&(nest_level){level->archive, names + i, next - i, level->at});
         entries[filled++] = (ek_value_entry){key, value};
     }

@@ -241,17 +241,13 @@ static ek_value collate_nest(const collation *c, const ek_value *values, const p
     if (!items)
         return ek_value_error();
     ek_value *column = items + length;
-    ek_value batch = ek_value_none();
-    for (int j = 0; j < length && batch.kind != EK_VALUE_ERROR; j++) {
-        bool named = values[0].kind == EK_VALUE_DICT;
+    bool named = values[0].kind == EK_VALUE_DICT;
+    for (int j = 0; j < length && (j == 0 || items[j - 1].kind != EK_VALUE_ERROR); j++) {
         place at = {where, j, named ? ek_value_key(values[0], j) : NULL};
         items[j] = collate_take_column(c, values, &at, column) < 0 ? ek_value_error()
                                                                    : collate(c, column, &at);
-        if (items[j].kind == EK_VALUE_ERROR)
-            batch = items[j];
     }
-    if (batch.kind != EK_VALUE_ERROR)
-        batch = ek_value_like(values[0], items);
+    ek_value batch = ek_value_like(values[0], items); /* an error if one of them is */
     free(items);
     return batch;
 }

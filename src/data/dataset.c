@@ -122,6 +122,19 @@ ek_value ek_dataset_get(ek_dataset *dataset, int64_t index)
     return dataset_sample(dataset, index < 0 ? index + length : index);
 }
 
+int64_t ek_dataset_part(const int64_t *ends, int64_t count, int64_t index)
+{
+    int64_t first = 0, last = count - 1;
+    while (first < last) {
+        int64_t middle = first + (last - first) / 2;
+        if (ends[middle] > index)
+            last = middle;
+        else
+            first = middle + 1;
+    }
+    return first;
+}
+
 /* ---- batches ---- */
 
 static int dataset_check_samples(ek_dataset *dataset, const int64_t *samples, int64_t count)

@@ -7,6 +7,9 @@
 #include "core/tensor.h"
 #include "evenkeel/dataset.h"
 
+/* The first of `count` parts that ends behind sample `index`: the last if none does. */
+int64_t ek_dataset_part(const int64_t *ends, int64_t count, int64_t index);
+
 /* The device of a batch; NULL with EK_E_DEVICE if the CPU cannot write to its memory. */
 ek_dev *ek_batch_dev(ek_device device, const char *caller);
 

@@ -29,20 +29,13 @@ static int64_t view_length(ek_dataset *dataset)
     return ((view_dataset *)dataset)->length;
 }
 
-/* The part that holds sample `index`: the first that ends after it. *within becomes its place. */
+/* The part that holds sample `index`; *within becomes its place there. */
 static int view_find(const view_dataset *self, int64_t index, int64_t *within)
 {
-    int first = 0, last = self->count - 1;
     *within = self->indices ? self->indices[index] : index;
-    while (first < last) {
-        int middle = first + (last - first) / 2;
-        if (self->ends[middle] > *within)
-            last = middle;
-        else
-            first = middle + 1;
-    }
-    *within -= first ? self->ends[first - 1] : 0;
-    return first;
+    int part = (int)ek_dataset_part(self->ends, self->count, *within);
+    *within -= part ? self->ends[part - 1] : 0;
+    return part;
 }
 
 static ek_value view_get(ek_dataset *dataset, int64_t index)

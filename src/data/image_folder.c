@@ -321,27 +321,14 @@ static int64_t folder_length(ek_dataset *dataset)
     return ((image_folder *)dataset)->paths.count;
 }
 
-/* The first class that ends behind the sample. */
-static int64_t folder_class_of(const image_folder *self, int64_t index)
-{
-    int64_t low = 0, high = self->classes.count - 1;
-    while (low < high) {
-        int64_t middle = low + (high - low) / 2;
-        if (self->ends[middle] > index)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
 static ek_value folder_get(ek_dataset *dataset, int64_t index)
 {
     const image_folder *self = (image_folder *)dataset;
     ek_tensor *picture = ek_read_image(texts_at(&self->paths, index), 3);
     if (!picture)
         return ek_value_error();
-    return EK_LIST(picture, ek_value_of_int(folder_class_of(self, index)));
+    return EK_LIST(picture,
+                   ek_value_of_int(ek_dataset_part(self->ends, self->classes.count, index)));
 }
 
 static void folder_destroy(ek_dataset *dataset)

@@ -33,19 +33,14 @@ static ek_value tensors_columns(const tensor_dataset *self, column_function *mak
                                 const void *context)
 {
     enum { USUAL = 8 };
-    ek_value few[USUAL], *items = few;
+    ek_value few[USUAL] = {{0}}, *items = few;
     if (self->count == 1)
         return ek_value_of_tensor(make(&self->columns[0], context));
     if (self->count > USUAL && !(items = ek_calloc((size_t)self->count, sizeof *items)))
         return ek_value_error();
-    ek_value sample = ek_value_none();
-    for (int i = 0; i < self->count && sample.kind != EK_VALUE_ERROR; i++) {
+    for (int i = 0; i < self->count; i++)
         items[i] = ek_value_of_tensor(make(&self->columns[i], context));
-        if (items[i].kind != EK_VALUE_TENSOR)
-            sample = ek_value_error();
-    }
-    if (sample.kind != EK_VALUE_ERROR)
-        sample = ek_value_list(items, self->count);
+    ek_value sample = ek_value_list(items, self->count); /* an error if one of them is */
     if (items != few)
         free(items);
     return sample;
