@@ -150,37 +150,28 @@ typedef struct bias_job {
     void *bias, *y;
 } bias_job;
 
-#define BIAS(NAME, TYPE)                                                                       \
-    static void NAME##_spread(const bias_job *job, int64_t begin, int64_t end)                 \
-    {                                                                                          \
-        int64_t outputs = job->g->outputs;                                                     \
-        for (int64_t row = begin; row < end; row++)                                            \
-            memcpy((TYPE *)job->y + row * outputs, job->bias, (size_t)outputs * sizeof(TYPE)); \
-    }                                                                                          \
-    static void NAME##_sum(const bias_job *job, int64_t begin, int64_t end)                    \
-    {                                                                                          \
-        const geometry *g = job->g;                                                            \
-        for (int64_t o = begin; o < end; o++) {                                                \
-            double sum = 0;                                                                    \
-            for (int64_t row = 0; row < g->samples * g->positions; row++)                      \
-                sum += ((const TYPE *)job->y)[row * g->outputs + o];                           \
-            ((TYPE *)job->bias)[o] = (TYPE)sum;                                                \
-        }                                                                                      \
-    }
-BIAS(bias_f32, float)
-BIAS(bias_f64, double)
-
 static void bias_spread(void *context, int64_t begin, int64_t end)
 {
     const bias_job *job = context;
-    (job->g->dtype == EK_F32 ? bias_f32_spread : bias_f64_spread)(job, begin, end);
+    size_t nbytes = (size_t)job->g->outputs * job->g->size;
+    for (int64_t row = begin; row < end; row++)
+        memcpy((char *)job->y + (size_t)row * nbytes, job->bias, nbytes);
 }
 
-static void bias_sum(void *context, int64_t begin, int64_t end)
-{
-    const bias_job *job = context;
-    (job->g->dtype == EK_F32 ? bias_f32_sum : bias_f64_sum)(job, begin, end);
-}
+#define BIAS_SUM(NAME, TYPE)                                              \
+    static void NAME(void *context, int64_t begin, int64_t end)           \
+    {                                                                     \
+        const bias_job *job = context;                                    \
+        const geometry *g = job->g;                                       \
+        for (int64_t o = begin; o < end; o++) {                           \
+            double sum = 0;                                               \
+            for (int64_t row = 0; row < g->samples * g->positions; row++) \
+                sum += ((const TYPE *)job->y)[row * g->outputs + o];      \
+            ((TYPE *)job->bias)[o] = (TYPE)sum;                           \
+        }                                                                 \
+    }
+BIAS_SUM(bias_sum_f32, float)
+BIAS_SUM(bias_sum_f64, double)
 
 /* ---- the three products ---- */
 
@@ -233,7 +224,8 @@ int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
     if (bias && kind == EK_CONV_FORWARD)
         ek_parallel_for(dev, rows, 1 + 16384 / (g.outputs + 1), bias_spread, &bias_rows);
     else if (bias)
-        ek_parallel_for(dev, g.outputs, 8, bias_sum, &bias_rows);
+        ek_parallel_for(dev, g.outputs, 8, g.dtype == EK_F32 ? bias_sum_f32 : bias_sum_f64,
+                        &bias_rows);
     if (kind == EK_CONV_INPUT_GRADIENT)
         memset(px, 0, (size_t)ek_count(x) * g.size);
     if (kind == EK_CONV_WEIGHT_GRADIENT)

@@ -97,24 +97,34 @@ static void copy_part(void *context, int64_t begin, int64_t end)
 }
 
 /* One block of a transposition: out[i][j] with j contiguous, x[j][i] with i contiguous. */
-#define DEFINE_TRANSPOSE(type)                                                                   \
-    static void transpose_##type(type *restrict out, int64_t out_stride, const type *restrict x, \
-                                 int64_t x_stride, int64_t rows, int64_t columns)                \
-    {                                                                                            \
-        if (rows == 8 && columns == 8) {                                                         \
-            for (int i = 0; i < 8; i++)                                                          \
-                for (int j = 0; j < 8; j++)                                                      \
-                    out[i * out_stride + j] = x[j * x_stride + i];                               \
-            return;                                                                              \
-        }                                                                                        \
-        for (int64_t i = 0; i < rows; i++)                                                       \
-            for (int64_t j = 0; j < columns; j++)                                                \
-                out[i * out_stride + j] = x[j * x_stride + i];                                   \
+#define DEFINE_TRANSPOSE(type)                                                                     \
+    static void transpose_##type(void *to, int64_t out_stride, const void *from, int64_t x_stride, \
+                                 int64_t rows, int64_t columns)                                    \
+    {                                                                                              \
+        type *restrict out = to;                                                                   \
+        const type *restrict x = from;                                                             \
+        if (rows == 8 && columns == 8) {                                                           \
+            for (int i = 0; i < 8; i++)                                                            \
+                for (int j = 0; j < 8; j++)                                                        \
+                    out[i * out_stride + j] = x[j * x_stride + i];                                 \
+            return;                                                                                \
+        }                                                                                          \
+        for (int64_t i = 0; i < rows; i++)                                                         \
+            for (int64_t j = 0; j < columns; j++)                                                  \
+                out[i * out_stride + j] = x[j * x_stride + i];                                     \
     }
 DEFINE_TRANSPOSE(uint8_t)
 DEFINE_TRANSPOSE(uint16_t)
 DEFINE_TRANSPOSE(uint32_t)
 DEFINE_TRANSPOSE(uint64_t)
+
+/* By the size of an element. */
+static void (*const transposes[])(void *, int64_t, const void *, int64_t, int64_t, int64_t) = {
+    [1] = transpose_uint8_t,
+    [2] = transpose_uint16_t,
+    [4] = transpose_uint32_t,
+    [8] = transpose_uint64_t,
+};
 
 /* Part of the blocks: index = (outer position, block of `across`, block of the innermost). */
 static void transpose_part(void *context, int64_t begin, int64_t end)
@@ -144,19 +154,8 @@ static void transpose_part(void *context, int64_t begin, int64_t end)
                     (char *)job->out.data + (out_offset + r * out_stride + c) * (int64_t)size;
                 const char *from =
                     (const char *)job->x.data + (x_offset + r + c * x_stride) * (int64_t)size;
-                int64_t m = ek_smaller(8, rows - r), n = ek_smaller(8, columns - c);
-                if (size == 4)
-                    transpose_uint32_t((uint32_t *)to, out_stride, (const uint32_t *)from, x_stride,
-                                       m, n);
-                else if (size == 8)
-                    transpose_uint64_t((uint64_t *)to, out_stride, (const uint64_t *)from, x_stride,
-                                       m, n);
-                else if (size == 2)
-                    transpose_uint16_t((uint16_t *)to, out_stride, (const uint16_t *)from, x_stride,
-                                       m, n);
-                else
-                    transpose_uint8_t((uint8_t *)to, out_stride, (const uint8_t *)from, x_stride, m,
-                                      n);
+                transposes[size](to, out_stride, from, x_stride, ek_smaller(8, rows - r),
+                                 ek_smaller(8, columns - c));
             }
         }
     }

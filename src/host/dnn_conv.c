@@ -19,14 +19,12 @@ typedef struct arguments {
 static const char *const kind_names[] = {"convolution", "convolution's input gradient",
                                          "convolution's weight gradient"};
 
-static int check(dnnl_status_t status, const arguments *a)
+static void conv_describe(const void *user, char what[EK_DNN_TEXT])
 {
-    if (status == dnnl_success)
-        return 0;
-    char x[200], w[200], y[200], what[700];
-    snprintf(what, sizeof what, "%s of %s with weights %s to %s", kind_names[a->kind],
+    const arguments *a = user;
+    char x[200], w[200], y[200];
+    snprintf(what, EK_DNN_TEXT, "%s of %s with weights %s to %s", kind_names[a->kind],
              ek_tensor_text(a->x, x), ek_tensor_text(a->w, w), ek_tensor_text(a->y, y));
-    return ek_dnn_check(status, what);
 }
 
 static dnnl_status_t describe_activation(dnnl_memory_desc_t *desc, const ek_tensor *tensor)
@@ -215,19 +213,11 @@ static dnnl_status_t build_reorder(ek_dnn_plan *plan, dnnl_engine_t engine,
     return status;
 }
 
-static int build(ek_dnn_plan *plan, dnnl_engine_t engine, const void *user)
+static dnnl_status_t conv_build(ek_dnn_plan *plan, dnnl_engine_t engine,
+                                dnnl_primitive_attr_t attributes, const void *user)
 {
-    const arguments *a = user;
-    dnnl_primitive_attr_t attributes;
-    EK_TRY(check(dnnl_primitive_attr_create(&attributes), a));
-    dnnl_status_t status =
-        dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
-    if (status == dnnl_success)
-        status = build_primitive(plan, engine, attributes, a);
-    if (status == dnnl_success && plan->primitive)
-        status = build_reorder(plan, engine, attributes, a);
-    dnnl_primitive_attr_destroy(attributes);
-    return check(status, a);
+    EK_DNN_TRY(build_primitive(plan, engine, attributes, user));
+    return plan->primitive ? build_reorder(plan, engine, attributes, user) : dnnl_success;
 }
 
 /* ---- running ---- */
@@ -260,37 +250,18 @@ static dnnl_status_t run_primitive(const ek_dnn_plan *plan, const arguments *a, 
     return ek_dnn_run(plan->primitive, &args, stream);
 }
 
-static int run(ek_dev *dev, const ek_dnn_plan *plan, const arguments *a)
+static dnnl_status_t conv_run(const ek_dnn_plan *plan, const void *user, char *workspace,
+                              dnnl_engine_t engine, dnnl_stream_t stream)
 {
-    /* Both primitives share the scratch, after each other. */
-    size_t w_nbytes = plan->reorder ? ek_round_up(dnnl_memory_desc_get_size(&plan->w)) : 0;
-    size_t scratch_nbytes = dnnl_memory_desc_get_size(&plan->scratch);
-    size_t reorder_nbytes = dnnl_memory_desc_get_size(&plan->reorder_scratch);
-    size_t nbytes = w_nbytes + (scratch_nbytes > reorder_nbytes ? scratch_nbytes : reorder_nbytes);
-    dnnl_engine_t engine = ek_dnn_engine();
-    void *workspace = NULL;
-    if (!engine)
-        return ek_error_pending();
-    if (nbytes)
-        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    const arguments *a = user;
     void *w_user = ek_tensor_address(a->w), *w = plan->reorder ? workspace : w_user;
-    void *scratch = (char *)workspace + w_nbytes;
+    void *scratch = workspace + ek_dnn_weight_bytes(plan);
     bool gradient = a->kind == EK_CONV_WEIGHT_GRADIENT;
-
-    dnnl_stream_t stream;
-    dnnl_status_t status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
-    if (status == dnnl_success) {
-        if (plan->reorder && !gradient)
-            status = run_reorder(plan, false, w_user, w, scratch, engine, stream);
-        if (status == dnnl_success)
-            status = run_primitive(plan, a, w, scratch, engine, stream);
-        if (status == dnnl_success && plan->reorder && gradient)
-            status = run_reorder(plan, true, w_user, w, scratch, engine, stream);
-        dnnl_stream_destroy(stream);
-    }
-    if (nbytes)
-        ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
-    return check(status, a);
+    if (plan->reorder && !gradient)
+        EK_DNN_TRY(run_reorder(plan, false, w_user, w, scratch, engine, stream));
+    EK_DNN_TRY(run_primitive(plan, a, w, scratch, engine, stream));
+    return plan->reorder && gradient ? run_reorder(plan, true, w_user, w, scratch, engine, stream)
+                                     : dnnl_success;
 }
 
 int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_tensor *w,
@@ -313,11 +284,6 @@ int ek_dnn_conv(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek_ten
     ek_dnn_key_add_array(&key, params->padding, params->dims);
     ek_dnn_key_add_array(&key, params->dilation, params->dims);
 
-    ek_dnn_plan *plan = ek_dnn_plan_acquire(&key, build, &a);
-    if (!plan)
-        return ek_error_pending();
-    int rc = plan->primitive ? run(dev, plan, &a) : 0;
-    bool done = plan->primitive != NULL;
-    ek_dnn_plan_release(plan);
-    return rc < 0 ? rc : done;
+    static const ek_dnn_kind conv = {conv_build, conv_run, conv_describe};
+    return ek_dnn_compute(dev, &conv, &key, &a);
 }

@@ -182,15 +182,12 @@ typedef struct arguments {
     bool accumulate;
 } arguments;
 
-static int check(dnnl_status_t status, const arguments *a)
+static void matmul_describe(const void *user, char what[EK_DNN_TEXT])
 {
-    if (status == dnnl_success)
-        return 0;
-    char what[160];
-    snprintf(what, sizeof what, "%lld matrix products (%lld, %lld) x (%lld, %lld) of %s",
+    const arguments *a = user;
+    snprintf(what, EK_DNN_TEXT, "%lld matrix products (%lld, %lld) x (%lld, %lld) of %s",
              (long long)a->out.shape[0], (long long)a->x.shape[1], (long long)a->x.shape[2],
              (long long)a->y.shape[1], (long long)a->y.shape[2], ek_dtype_name(a->x.dtype));
-    return ek_dnn_check(status, what);
 }
 
 /* ---- the plan ---- */
@@ -249,19 +246,13 @@ static dnnl_status_t add_to_output(dnnl_primitive_attr_t attributes)
     return status;
 }
 
-static int build(ek_dnn_plan *plan, dnnl_engine_t engine, const void *user)
+static dnnl_status_t matmul_build(ek_dnn_plan *plan, dnnl_engine_t engine,
+                                  dnnl_primitive_attr_t attributes, const void *user)
 {
     const arguments *a = user;
-    dnnl_primitive_attr_t attributes;
-    EK_TRY(check(dnnl_primitive_attr_create(&attributes), a));
-    dnnl_status_t status =
-        dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
-    if (status == dnnl_success && a->accumulate)
-        status = add_to_output(attributes);
-    if (status == dnnl_success)
-        status = build_primitive(plan, engine, attributes, a);
-    dnnl_primitive_attr_destroy(attributes);
-    return check(status, a);
+    if (a->accumulate)
+        EK_DNN_TRY(add_to_output(attributes));
+    return build_primitive(plan, engine, attributes, a);
 }
 
 static void add_operand(ek_dnn_key *key, const operand *o)
@@ -271,9 +262,25 @@ static void add_operand(ek_dnn_key *key, const operand *o)
     ek_dnn_key_add_array(key, o->stride, 3);
 }
 
-static ek_dnn_plan *plan_of(ek_dev *dev, const arguments *a)
+static dnnl_status_t matmul_run(const ek_dnn_plan *plan, const void *user, char *scratch,
+                                dnnl_engine_t engine, dnnl_stream_t stream)
 {
+    const arguments *a = user;
+    ek_dnn_args args = {.engine = engine};
+    ek_dnn_args_add(&args, DNNL_ARG_SRC, &plan->x, a->x.data);
+    ek_dnn_args_add(&args, DNNL_ARG_WEIGHTS, &plan->w, a->y.data);
+    ek_dnn_args_add(&args, DNNL_ARG_BIAS, &plan->bias, a->bias.data);
+    ek_dnn_args_add(&args, DNNL_ARG_DST, &plan->y, a->out.data);
+    ek_dnn_args_add(&args, DNNL_ARG_SCRATCHPAD, &plan->scratch, scratch);
+    return ek_dnn_run(plan->primitive, &args, stream);
+}
+
+/* 1 when done, 0 if there is nothing fast, negative on error. */
+static int multiply(ek_dev *dev, const arguments *a)
+{
+    static const ek_dnn_kind matmul = {matmul_build, matmul_run, matmul_describe};
     ek_dnn_key key = {.count = 0};
+    ek_parallel_enter(dev);
     ek_dnn_key_add(&key, EK_DNN_MATMUL);
     ek_dnn_key_add(&key, ek_parallel_threads(dev));
     ek_dnn_key_add(&key, a->accumulate);
@@ -282,53 +289,7 @@ static ek_dnn_plan *plan_of(ek_dev *dev, const arguments *a)
     add_operand(&key, &a->x);
     add_operand(&key, &a->y);
     add_operand(&key, &a->bias);
-    return ek_dnn_plan_acquire(&key, build, a);
-}
-
-/* ---- running ---- */
-
-static dnnl_status_t execute(const ek_dnn_plan *plan, const arguments *a, void *scratch,
-                             dnnl_engine_t engine)
-{
-    ek_dnn_args args = {.engine = engine};
-    dnnl_stream_t stream;
-    EK_DNN_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
-    ek_dnn_args_add(&args, DNNL_ARG_SRC, &plan->x, a->x.data);
-    ek_dnn_args_add(&args, DNNL_ARG_WEIGHTS, &plan->w, a->y.data);
-    ek_dnn_args_add(&args, DNNL_ARG_BIAS, &plan->bias, a->bias.data);
-    ek_dnn_args_add(&args, DNNL_ARG_DST, &plan->y, a->out.data);
-    ek_dnn_args_add(&args, DNNL_ARG_SCRATCHPAD, &plan->scratch, scratch);
-    dnnl_status_t status = ek_dnn_run(plan->primitive, &args, stream);
-    dnnl_stream_destroy(stream);
-    return status;
-}
-
-static int run(ek_dev *dev, const ek_dnn_plan *plan, const arguments *a)
-{
-    size_t nbytes = dnnl_memory_desc_get_size(&plan->scratch);
-    dnnl_engine_t engine = ek_dnn_engine();
-    void *scratch = NULL;
-    if (!engine)
-        return ek_error_pending();
-    if (nbytes)
-        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &scratch));
-    dnnl_status_t status = execute(plan, a, scratch, engine);
-    if (nbytes)
-        ek_dev_free(dev, scratch, nbytes, EK_MEMORY_WORKSPACE);
-    return check(status, a);
-}
-
-/* 1 when done, 0 if there is nothing fast, negative on error. */
-static int multiply(ek_dev *dev, const arguments *a)
-{
-    ek_parallel_enter(dev);
-    ek_dnn_plan *plan = plan_of(dev, a);
-    if (!plan)
-        return ek_error_pending();
-    int rc = plan->primitive ? run(dev, plan, a) : 0;
-    bool done = plan->primitive != NULL;
-    ek_dnn_plan_release(plan);
-    return rc < 0 ? rc : done;
+    return ek_dnn_compute(dev, &matmul, &key, a);
 }
 
 /* ---- operands that the primitive can address ---- */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "host/dnn.h"
+#include "host/host.h"
 
 enum { BUCKETS = 512, MAX_PLANS = 1024 };
 
@@ -132,7 +133,8 @@ static void evict_locked(void)
     plan_free(plan);
 }
 
-dnnl_engine_t ek_dnn_engine(void)
+/* The engine of all plans; NULL on error. */
+static dnnl_engine_t cache_engine(void)
 {
     pthread_mutex_lock(&cache.lock);
     dnnl_status_t status = dnnl_success;
@@ -143,8 +145,31 @@ dnnl_engine_t ek_dnn_engine(void)
     return ek_dnn_check(status, "starting the CPU engine") < 0 ? NULL : engine;
 }
 
-ek_dnn_plan *ek_dnn_plan_acquire(const ek_dnn_key *key, ek_dnn_plan_build *build,
-                                 const void *arguments)
+static int kind_check(const ek_dnn_kind *kind, const void *arguments, dnnl_status_t status)
+{
+    char what[EK_DNN_TEXT];
+    if (status == dnnl_success)
+        return 0;
+    kind->describe(arguments, what);
+    return ek_dnn_check(status, what);
+}
+
+static dnnl_status_t build(ek_dnn_plan *plan, const ek_dnn_kind *kind, const void *arguments,
+                           dnnl_engine_t engine)
+{
+    dnnl_primitive_attr_t attributes;
+    EK_DNN_TRY(dnnl_primitive_attr_create(&attributes));
+    dnnl_status_t status =
+        dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
+    if (status == dnnl_success)
+        status = kind->build(plan, engine, attributes, arguments);
+    dnnl_primitive_attr_destroy(attributes);
+    return status;
+}
+
+/* The plan of a key, built on first use; release after use. NULL on error. */
+static ek_dnn_plan *acquire(const ek_dnn_kind *kind, const ek_dnn_key *key, const void *arguments,
+                            dnnl_engine_t engine)
 {
     unsigned bucket = bucket_of(key);
     pthread_mutex_lock(&cache.lock);
@@ -153,13 +178,12 @@ ek_dnn_plan *ek_dnn_plan_acquire(const ek_dnn_key *key, ek_dnn_plan_build *build
     if (plan)
         return plan;
 
-    dnnl_engine_t engine = ek_dnn_engine();
-    ek_dnn_plan *made = engine ? ek_calloc(1, sizeof *made) : NULL;
+    ek_dnn_plan *made = ek_calloc(1, sizeof *made);
     if (!made)
         return NULL;
     made->key = *key;
     made->users = 1;
-    if (build(made, engine, arguments) < 0) {
+    if (kind_check(kind, arguments, build(made, kind, arguments, engine)) < 0) {
         plan_free(made);
         return NULL;
     }
@@ -180,11 +204,51 @@ ek_dnn_plan *ek_dnn_plan_acquire(const ek_dnn_key *key, ek_dnn_plan_build *build
     return plan;
 }
 
-void ek_dnn_plan_release(ek_dnn_plan *plan)
+static void release(ek_dnn_plan *plan)
 {
     pthread_mutex_lock(&cache.lock);
     plan->users--;
     pthread_mutex_unlock(&cache.lock);
+}
+
+size_t ek_dnn_weight_bytes(const ek_dnn_plan *plan)
+{
+    return plan->reorder ? ek_round_up(dnnl_memory_desc_get_size(&plan->w)) : 0;
+}
+
+static int run(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_plan *plan, const void *arguments,
+               dnnl_engine_t engine)
+{
+    /* Primitive and reorder share the scratch, after each other. */
+    size_t scratch_nbytes = dnnl_memory_desc_get_size(&plan->scratch);
+    size_t reorder_nbytes = dnnl_memory_desc_get_size(&plan->reorder_scratch);
+    size_t nbytes = ek_dnn_weight_bytes(plan) +
+                    (scratch_nbytes > reorder_nbytes ? scratch_nbytes : reorder_nbytes);
+    void *workspace = NULL;
+    if (nbytes)
+        EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &workspace));
+    dnnl_stream_t stream;
+    dnnl_status_t status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
+    if (status == dnnl_success) {
+        status = kind->run(plan, arguments, workspace, engine, stream);
+        dnnl_stream_destroy(stream);
+    }
+    if (nbytes)
+        ek_dev_free(dev, workspace, nbytes, EK_MEMORY_WORKSPACE);
+    return kind_check(kind, arguments, status);
+}
+
+int ek_dnn_compute(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_key *key,
+                   const void *arguments)
+{
+    dnnl_engine_t engine = cache_engine();
+    ek_dnn_plan *plan = engine ? acquire(kind, key, arguments, engine) : NULL;
+    if (!plan)
+        return ek_error_pending();
+    bool done = plan->primitive != NULL;
+    int rc = done ? run(dev, kind, plan, arguments, engine) : 0;
+    release(plan);
+    return rc < 0 ? rc : done;
 }
 
 void ek_dnn_shutdown(void)

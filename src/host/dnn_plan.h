@@ -33,17 +33,29 @@ typedef struct ek_dnn_plan {
     dnnl_memory_desc_t scratch, reorder_scratch;
 } ek_dnn_plan;
 
-/* Fills primitive, reorder and descriptors of an empty plan; 0 or negative with the sentence set.
- */
-typedef int ek_dnn_plan_build(ek_dnn_plan *plan, dnnl_engine_t engine, const void *arguments);
+enum { EK_DNN_TEXT = 700 };
 
-/* The plan of a key, built on first use; ek_dnn_plan_release after use. NULL on error. */
-ek_dnn_plan *ek_dnn_plan_acquire(const ek_dnn_key *key, ek_dnn_plan_build *build,
-                                 const void *arguments);
-void ek_dnn_plan_release(ek_dnn_plan *plan);
+/* How plans of one kind are made and run; `arguments` are those of a call. */
+typedef struct ek_dnn_kind {
+    /* Fills primitive, reorder and descriptors of an empty plan; with the attributes, primitives
+     * take their scratch memory from the caller. */
+    dnnl_status_t (*build)(ek_dnn_plan *plan, dnnl_engine_t engine,
+                           dnnl_primitive_attr_t attributes, const void *arguments);
+    /* The workspace has room for the primitive's weights, if there is a reorder, and then for the
+     * scratch of primitive or reorder. */
+    dnnl_status_t (*run)(const ek_dnn_plan *plan, const void *arguments, char *workspace,
+                         dnnl_engine_t engine, dnnl_stream_t stream);
+    /* What is computed, for sentences. */
+    void (*describe)(const void *arguments, char what[EK_DNN_TEXT]);
+} ek_dnn_kind;
 
-/* The engine of all plans; NULL on error. */
-dnnl_engine_t ek_dnn_engine(void);
+/* Computes by the plan of a key, which is built with its first use. 1 when done, 0 if oneDNN has
+ * nothing fast, negative on error. */
+int ek_dnn_compute(ek_dev *dev, const ek_dnn_kind *kind, const ek_dnn_key *key,
+                   const void *arguments);
+
+/* Bytes of the primitive's weights in the workspace: 0 without a reorder. */
+size_t ek_dnn_weight_bytes(const ek_dnn_plan *plan);
 
 dnnl_data_type_t ek_dnn_type(ek_dtype dtype);
 

@@ -247,25 +247,16 @@ EK_NAME(pack_width)(EK_REAL *restrict to, const EK_REAL *from, int64_t lines, in
 static void EK_NAME(pack)(EK_REAL *to, const EK_REAL *from, int64_t lines, int64_t depth, int width,
                           int64_t line_stride, int64_t depth_stride)
 {
-    switch (width) {
-    case 4:
-        EK_NAME(pack_width)(to, from, lines, depth, 4, line_stride, depth_stride);
-        break;
-    case 6:
-        EK_NAME(pack_width)(to, from, lines, depth, 6, line_stride, depth_stride);
-        break;
-    case 8:
-        EK_NAME(pack_width)(to, from, lines, depth, 8, line_stride, depth_stride);
-        break;
-    case 12:
-        EK_NAME(pack_width)(to, from, lines, depth, 12, line_stride, depth_stride);
-        break;
-    case 16:
-        EK_NAME(pack_width)(to, from, lines, depth, 16, line_stride, depth_stride);
-        break;
-    default:
-        EK_NAME(pack_width)(to, from, lines, depth, width, line_stride, depth_stride);
+#define PACK(known)                                                                    \
+    if (width == (known)) {                                                            \
+        EK_NAME(pack_width)(to, from, lines, depth, known, line_stride, depth_stride); \
+        return;                                                                        \
     }
+    PACK(4)
+    PACK(6)
+    PACK(8)
+    PACK(12) PACK(16) EK_NAME(pack_width)(to, from, lines, depth, width, line_stride, depth_stride);
+#undef PACK
 }
 
 static void EK_NAME(store)(EK_REAL *c, int64_t row_stride, int64_t column_stride,
@@ -312,16 +303,16 @@ static void EK_NAME(compute_tile)(const tiles *t, int64_t tile, EK_REAL *packed_
             g->pack_b(g->pack_context, batch, (float *)packed_b, column0, columns, k0, depth, nr);
         else
             EK_NAME(pack)
-            (packed_b, b + k0 * g->b.row_stride, columns, depth, nr, g->b.column_stride,
-             g->b.row_stride);
+        (packed_b, b + k0 * g->b.row_stride, columns, depth, nr, g->b.column_stride,
+         g->b.row_stride);
         for (int64_t row = row0; row < row_end; row += BLOCK_ROWS) {
             int64_t rows = ek_smaller(BLOCK_ROWS, row_end - row);
             if (g->pack_a)
                 g->pack_a(g->pack_context, batch, (float *)packed_a, row, rows, k0, depth, mr);
             else
                 EK_NAME(pack)
-                (packed_a, a + row * g->a.row_stride + k0 * g->a.column_stride, rows, depth, mr,
-                 g->a.row_stride, g->a.column_stride);
+            (packed_a, a + row * g->a.row_stride + k0 * g->a.column_stride, rows, depth, mr,
+             g->a.row_stride, g->a.column_stride);
             for (int64_t j = 0; j < columns; j += nr) {
                 for (int64_t i = 0; i < rows; i += mr) {
                     t->kernel->run(depth, packed_a + i * depth, packed_b + j * depth, acc);

@@ -19,15 +19,24 @@ typedef struct index_job {
     ek_dtype dtype;
 } index_job;
 
-/* A stride along dim, also for tensors of no dimensions. */
-static int64_t stride_along(const ek_tensor *tensor, int dim)
-{
-    return tensor->ndim == 0 ? 1 : tensor->stride[dim];
-}
-
 static int64_t size_along(const ek_tensor *tensor, int dim)
 {
     return tensor->ndim == 0 ? 1 : tensor->shape[dim];
+}
+
+/* `index_dim`: the dimension of index that dim is in it. */
+static index_job index_job_of(const ek_tensor *out, const ek_tensor *x, int dim,
+                              const ek_tensor *index, int index_dim)
+{
+    return (index_job){.out = ek_tensor_address(out),
+                       .x = ek_tensor_address(x),
+                       .index = ek_tensor_address(index),
+                       .index_count = size_along(index, index_dim),
+                       .index_stride = index->ndim == 0 ? 1 : index->stride[index_dim],
+                       .out_stride = out->ndim == 0 ? 1 : out->stride[dim],
+                       .x_stride = x->ndim == 0 ? 1 : x->stride[dim],
+                       .size = ek_dtype_size(x->dtype),
+                       .dtype = x->dtype};
 }
 
 bool ek_find_outside(const ek_tensor *index, int64_t size, const int64_t *ignored,
@@ -102,12 +111,14 @@ static void add_run(ek_dtype dtype, char *out, int64_t out_stride, const char *x
         ADD_RUN(double);
 }
 
-static int check_addable(const ek_tensor *out)
+/* Zeros to add to. */
+static int begin_adding(ek_dev *dev, ek_tensor *out, int dim, const ek_tensor *index)
 {
-    if (out->dtype == EK_F32 || out->dtype == EK_F64)
-        return 0;
-    return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
-                   ek_dtype_name(out->dtype));
+    if (out->dtype != EK_F32 && out->dtype != EK_F64)
+        return EK_FAIL(EK_E_DTYPE, "additions at an index take f32 or f64, not %s",
+                       ek_dtype_name(out->dtype));
+    EK_TRY(check_bounds(index, dim, size_along(out, dim)));
+    return ek_host_fill(dev, out, 0);
 }
 
 /* ---- index_select ---- */
@@ -142,13 +153,7 @@ int ek_host_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int di
     EK_TRY(check_bounds(index, dim, size_along(x, dim)));
     if (ek_count(out) == 0)
         return 0;
-    index_job job = {.out = ek_tensor_address(out),
-                     .x = ek_tensor_address(x),
-                     .index = ek_tensor_address(index),
-                     .index_stride = stride_along(index, 0),
-                     .out_stride = stride_along(out, dim),
-                     .x_stride = stride_along(x, dim),
-                     .size = ek_dtype_size(x->dtype)};
+    index_job job = index_job_of(out, x, dim, index, 0);
     int64_t shape[EK_MAX_DIMS];
     shape_without(out, dim, shape);
     ek_walk_init_raw(&job.walk, 2, out->ndim, shape, (const int64_t *[]){out->stride, x->stride});
@@ -183,20 +188,10 @@ static void index_add_part(void *context, int64_t begin, int64_t end)
 int ek_host_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                       const ek_tensor *index)
 {
-    EK_TRY(check_addable(out));
-    EK_TRY(check_bounds(index, dim, size_along(out, dim)));
-    EK_TRY(ek_host_fill(dev, out, 0));
+    EK_TRY(begin_adding(dev, out, dim, index));
     if (ek_count(x) == 0)
         return 0;
-    index_job job = {.out = ek_tensor_address(out),
-                     .x = ek_tensor_address(x),
-                     .index = ek_tensor_address(index),
-                     .index_count = ek_count(index),
-                     .index_stride = stride_along(index, 0),
-                     .out_stride = stride_along(out, dim),
-                     .x_stride = stride_along(x, dim),
-                     .size = ek_dtype_size(x->dtype),
-                     .dtype = x->dtype};
+    index_job job = index_job_of(out, x, dim, index, 0);
     int64_t shape[EK_MAX_DIMS];
     shape_without(x, dim, shape);
     ek_walk_init_raw(&job.walk, 2, x->ndim, shape, (const int64_t *[]){out->stride, x->stride});
@@ -236,11 +231,7 @@ int ek_host_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, con
     EK_TRY(check_bounds(index, dim, size_along(x, dim)));
     if (ek_count(out) == 0)
         return 0;
-    index_job job = {.out = ek_tensor_address(out),
-                     .x = ek_tensor_address(x),
-                     .index = ek_tensor_address(index),
-                     .x_stride = stride_along(x, dim),
-                     .size = ek_dtype_size(x->dtype)};
+    index_job job = index_job_of(out, x, dim, index, dim);
     int64_t x_stride[EK_MAX_DIMS];
     for (int d = 0; d < x->ndim; d++)
         x_stride[d] = d == dim ? 0 : x->stride[d];
@@ -287,20 +278,10 @@ static void scatter_part(void *context, int64_t begin, int64_t end)
 int ek_host_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                         const ek_tensor *index)
 {
-    EK_TRY(check_addable(out));
-    EK_TRY(check_bounds(index, dim, size_along(out, dim)));
-    EK_TRY(ek_host_fill(dev, out, 0));
+    EK_TRY(begin_adding(dev, out, dim, index));
     if (ek_count(index) == 0)
         return 0;
-    index_job job = {.out = ek_tensor_address(out),
-                     .x = ek_tensor_address(x),
-                     .index = ek_tensor_address(index),
-                     .index_count = size_along(index, dim),
-                     .index_stride = stride_along(index, dim),
-                     .out_stride = stride_along(out, dim),
-                     .x_stride = stride_along(x, dim),
-                     .size = ek_dtype_size(x->dtype),
-                     .dtype = x->dtype};
+    index_job job = index_job_of(out, x, dim, index, dim);
     int64_t shape[EK_MAX_DIMS];
     shape_without(index, dim, shape);
     ek_walk_init_raw(&job.walk, 3, index->ndim, shape,

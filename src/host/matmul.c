@@ -21,8 +21,9 @@ typedef struct bias_rows {
 } bias_rows;
 
 #define BIAS_ROWS(NAME, TYPE)                                                              \
-    static void NAME(const bias_rows *b, int64_t begin, int64_t end)                       \
+    static void NAME(void *context, int64_t begin, int64_t end)                            \
     {                                                                                      \
+        const bias_rows *b = context;                                                      \
         int64_t rows = b->out->shape[1], columns = b->out->shape[2];                       \
         int64_t step = b->out->stride[2], bias_step = b->bias->stride[0];                  \
         const TYPE *bias = ek_tensor_address(b->bias);                                     \
@@ -39,15 +40,6 @@ typedef struct bias_rows {
     }
 BIAS_ROWS(bias_rows_f32, float)
 BIAS_ROWS(bias_rows_f64, double)
-
-static void bias_part(void *context, int64_t begin, int64_t end)
-{
-    const bias_rows *b = context;
-    if (b->out->dtype == EK_F32)
-        bias_rows_f32(b, begin, end);
-    else
-        bias_rows_f64(b, begin, end);
-}
 
 static ek_matrices matrices_of(const ek_tensor *tensor)
 {
@@ -204,7 +196,8 @@ int ek_host_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_ten
     gemm.c = matrices_of(out);
     if (bias) {
         bias_rows rows = {out, bias, accumulate};
-        ek_parallel_for(dev, gemm.batch * gemm.n, 1 + 16384 / gemm.m, bias_part, &rows);
+        ek_parallel_for(dev, gemm.batch * gemm.n, 1 + 16384 / gemm.m,
+                        out->dtype == EK_F32 ? bias_rows_f32 : bias_rows_f64, &rows);
         gemm.accumulate = true;
     }
     return ek_gemm_run(dev, &gemm);

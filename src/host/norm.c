@@ -21,14 +21,17 @@ typedef struct norm_call {
     ek_tensor *into_mean, *into_var;
 } norm_call;
 
-static int norm_begin(norm_call *call, ek_dev *dev, const ek_norm_geometry *g,
-                      const ek_tensor *const *tensors, int count, bool has_output)
+/* out, dy and mask may be NULL. */
+static int norm_begin(norm_call *call, ek_dev *dev, const ek_norm_geometry *g, ek_tensor *out,
+                      const ek_tensor *x, const ek_tensor *dy, const ek_tensor *mask, bool sums,
+                      bool parameters)
 {
     call->channels = g->groups * g->each;
     call->groups = g->groups;
     call->each = g->each;
-    return ek_norm_pass_begin(&call->pass, dev, tensors, count, has_output,
-                              g->batch ? EK_NORM_BATCH : EK_NORM_SAMPLES);
+    EK_TRY(ek_norm_pass_begin(&call->pass, dev, out, x, dy, mask,
+                              g->batch ? EK_NORM_BATCH : EK_NORM_SAMPLES));
+    return ek_norm_pass_take_room(&call->pass, sums, parameters);
 }
 
 static void norm_over_samples(norm_call *call, ek_parallel_body *body)
@@ -72,9 +75,9 @@ static int norm_move(ek_dev *dev, ek_tensor *running, const ek_tensor *value, do
 static int norm_update(ek_dev *dev, const ek_tensor *mean, ek_tensor *var,
                        const ek_norm_update *update)
 {
-    const double momentum = update->average
-                                ? 1 / (double)*(const int64_t *)ek_tensor_address(update->average)
-                                : update->momentum;
+    double momentum = update->average
+                          ? 1 / (double)*(const int64_t *)ek_tensor_address(update->average)
+                          : update->momentum;
     EK_TRY(norm_move(dev, update->running_mean, mean, momentum, 1));
     EK_TRY(norm_move(dev, update->running_var, var, momentum, update->count / (update->count - 1)));
     if (update->batches)
@@ -90,14 +93,14 @@ static int norm_begin_moments(norm_call *call, ek_dev *dev, const ek_norm_geomet
                               const ek_tensor *x)
 {
     if (g->batch || (g->groups > 1 && g->inner > 1))
-        return norm_begin(call, dev, g, (const ek_tensor *[]){x}, 1, false);
-    EK_TRY(ek_norm_pass_begin(&call->pass, dev, (const ek_tensor *[]){x}, 1, false, EK_NORM_ROWS));
+        return norm_begin(call, dev, g, NULL, x, NULL, NULL, true, false);
+    EK_TRY(ek_norm_pass_begin(&call->pass, dev, NULL, x, NULL, NULL, EK_NORM_ROWS));
     if (g->groups > 1)
         ek_norm_pass_cut(&call->pass, g->groups);
     call->channels = call->pass.job.plan.channels;
     call->groups = g->groups;
     call->each = call->channels / g->groups;
-    return 0;
+    return ek_norm_pass_take_room(&call->pass, true, false);
 }
 
 int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
@@ -107,26 +110,21 @@ int ek_host_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
         EK_TRY(ek_host_fill(dev, mean, (double)NAN));
         return ek_host_fill(dev, var, (double)NAN);
     }
-    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    ek_norm_geometry g = ek_norm_geometry_of(x, mean);
     norm_call call = {.into_mean = mean,
                       .into_var = var,
                       .count = (double)(ek_count(x) / ek_count(mean))};
     EK_TRY(norm_begin_moments(&call, dev, &g, x));
-    int rc = ek_norm_pass_begin_sums(&call.pass);
-    if (rc >= 0) {
-        call.pass.job.x = ek_norm_pass_data(&call.pass, 0);
-        ek_norm_pass_sum(&call.pass);
-        norm_over_samples(&call, norm_join_moments);
-        rc = update ? norm_update(dev, mean, var, update) : 0;
-    }
-    return ek_norm_pass_end(&call.pass, rc);
+    ek_norm_pass_sum(&call.pass);
+    norm_over_samples(&call, norm_join_moments);
+    return ek_norm_pass_end(&call.pass, update ? norm_update(dev, mean, var, update) : 0);
 }
 
 /* Element c of chunk k. */
 static double norm_chunk_value(const ek_tensor *values, int64_t k, int64_t c)
 {
-    const int last = values->ndim - 1;
-    const int64_t at = c * values->stride[last] + (last > 0 ? k * values->stride[0] : 0);
+    int last = values->ndim - 1;
+    int64_t at = c * values->stride[last] + (last > 0 ? k * values->stride[0] : 0);
     const void *data = ek_tensor_address(values);
     return values->dtype == EK_F64 ? ((const double *)data)[at] : (double)((const float *)data)[at];
 }
@@ -134,13 +132,13 @@ static double norm_chunk_value(const ek_tensor *values, int64_t k, int64_t c)
 int ek_host_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek_tensor *means,
                        const ek_tensor *vars, const double *shares, const ek_norm_update *update)
 {
-    const int64_t chunks = means->ndim > 1 ? means->shape[0] : 1;
+    int64_t chunks = means->ndim > 1 ? means->shape[0] : 1;
     for (int64_t c = 0; c < ek_count(mean); c++) {
         double m = 0, v = 0;
         for (int64_t k = 0; k < chunks; k++)
             m += shares[k] * norm_chunk_value(means, k, c);
         for (int64_t k = 0; k < chunks; k++) {
-            const double apart = norm_chunk_value(means, k, c) - m;
+            double apart = norm_chunk_value(means, k, c) - m;
             v += shares[k] * (norm_chunk_value(vars, k, c) + apart * apart);
         }
         ek_norm_store(mean, c, m);
@@ -151,18 +149,22 @@ int ek_host_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek
 
 /* ---- apply ---- */
 
-static void norm_set_apply(void *context, int64_t begin, int64_t end)
+/* Those of the line that makes the output, or the gradient of x if there are sums. */
+static void norm_set_parameters(void *context, int64_t begin, int64_t end)
 {
     norm_call *call = context;
     for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
         int64_t sample = i / call->groups, first = i % call->groups * call->each;
         double mean = ek_norm_value(call->mean, i, 0), invstd = ek_norm_value(call->invstd, i, 1);
+        double sum = ek_norm_value(call->sum, i, 0), product = ek_norm_value(call->sum_xhat, i, 0);
         for (int64_t c = first; c < first + call->each; c++) {
+            double scale = invstd * ek_norm_value(call->weight, c, 1);
+            double share = (call->weighted ? scale : invstd) / call->count;
+            double shift = call->sum ? share * sum : ek_norm_value(call->bias, c, 0);
             ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c, mean);
-            ek_norm_pass_set(&call->pass, EK_NORM_SCALE, sample, c,
-                             invstd * ek_norm_value(call->weight, c, 1));
-            ek_norm_pass_set(&call->pass, EK_NORM_SHIFT, sample, c,
-                             ek_norm_value(call->bias, c, 0));
+            ek_norm_pass_set(&call->pass, EK_NORM_SCALE, sample, c, scale);
+            ek_norm_pass_set(&call->pass, EK_NORM_SHIFT, sample, c, shift);
+            ek_norm_pass_set(&call->pass, EK_NORM_SLOPE, sample, c, share * product * invstd);
         }
     }
 }
@@ -173,34 +175,18 @@ int ek_host_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
 {
     if (ek_count(x) == 0)
         return 0;
-    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    ek_norm_geometry g = ek_norm_geometry_of(x, mean);
     if (ek_norm_has_runs(&g, x, weight ? weight : bias))
         return ek_norm_rows_apply(dev, y, x, mean, invstd, weight, bias);
-    norm_call call = {.mean = mean, .invstd = invstd, .weight = weight, .bias = bias};
-    EK_TRY(norm_begin(&call, dev, &g, (const ek_tensor *[]){y, x}, 2, true));
-    int rc = ek_norm_pass_begin_parameters(&call.pass);
-    if (rc >= 0) {
-        call.pass.job.y = ek_norm_pass_data(&call.pass, 0);
-        call.pass.job.x = ek_norm_pass_data(&call.pass, 1);
-        call.pass.job.relu = relu;
-        norm_over_samples(&call, norm_set_apply);
-        ek_norm_pass_apply(&call.pass);
-    }
-    return ek_norm_pass_end(&call.pass, rc);
+    norm_call call = {.count = 1, .mean = mean, .invstd = invstd, .weight = weight, .bias = bias};
+    EK_TRY(norm_begin(&call, dev, &g, y, x, NULL, NULL, false, true));
+    call.pass.job.relu = relu;
+    norm_over_samples(&call, norm_set_parameters);
+    ek_norm_pass_apply(&call.pass);
+    return ek_norm_pass_end(&call.pass, 0);
 }
 
 /* ---- reduce ---- */
-
-static void norm_set_center(void *context, int64_t begin, int64_t end)
-{
-    norm_call *call = context;
-    for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
-        int64_t sample = i / call->groups, first = i % call->groups * call->each;
-        double mean = ek_norm_value(call->mean, i, 0);
-        for (int64_t c = first; c < first + call->each; c++)
-            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c, mean);
-    }
-}
 
 static void norm_join_groups(void *context, int64_t begin, int64_t end)
 {
@@ -223,8 +209,8 @@ static void norm_join_groups(void *context, int64_t begin, int64_t end)
 static void norm_store_line(const norm_call *call, int64_t c, double dbias, double dweight)
 {
     const ek_norm_sums *sums = call->sums;
-    const double invstd = ek_norm_value(call->invstd, c, 1);
-    const double scale = ek_norm_value(call->weight, c, 1) * invstd;
+    double invstd = ek_norm_value(call->invstd, c, 1);
+    double scale = ek_norm_value(call->weight, c, 1) * invstd;
     ek_norm_store(sums->scale, c, scale);
     ek_norm_store(sums->shift, c, -scale * dbias / sums->count);
     ek_norm_store(sums->slope, c, -scale * invstd * dweight / sums->count);
@@ -249,17 +235,6 @@ static void norm_join_channels(void *context, int64_t begin, int64_t end)
     }
 }
 
-static void norm_run_reduce(norm_call *call)
-{
-    norm_over_samples(call, norm_set_center);
-    ek_norm_pass_sum(&call->pass);
-    if (call->sums->sum)
-        norm_over_samples(call, norm_join_groups);
-    if (call->sums->dweight)
-        ek_parallel_for(call->pass.dev, call->channels, 1 + GRAIN / call->pass.job.plan.samples,
-                        norm_join_channels, call);
-}
-
 static int norm_fill_zero(ek_dev *dev, const ek_norm_sums *sums)
 {
     ek_tensor *const all[] = {sums->sum,   sums->sum_xhat, sums->dweight, sums->dbias,
@@ -276,42 +251,22 @@ int ek_host_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *
 {
     if (ek_count(x) == 0)
         return norm_fill_zero(dev, sums);
-    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    ek_norm_geometry g = ek_norm_geometry_of(x, mean);
     if (ek_norm_has_runs(&g, x, weight ? weight : sums->dweight))
         return ek_norm_rows_reduce(dev, sums, dy, x, mean, invstd, weight);
-    norm_call call = {.mean = mean, .invstd = invstd, .weight = weight, .sums = sums};
-    EK_TRY(norm_begin(&call, dev, &g, (const ek_tensor *[]){x, dy, y_relu}, 3, false));
-    int rc = ek_norm_pass_begin_parameters(&call.pass);
-    if (rc >= 0)
-        rc = ek_norm_pass_begin_sums(&call.pass);
-    if (rc >= 0) {
-        call.pass.job.x = ek_norm_pass_data(&call.pass, 0);
-        call.pass.job.dy = ek_norm_pass_data(&call.pass, 1);
-        call.pass.job.mask = ek_norm_pass_data(&call.pass, 2);
-        norm_run_reduce(&call);
-    }
-    return ek_norm_pass_end(&call.pass, rc);
+    norm_call call = {.count = 1, .mean = mean, .invstd = invstd, .weight = weight, .sums = sums};
+    EK_TRY(norm_begin(&call, dev, &g, NULL, x, dy, y_relu, true, true));
+    norm_over_samples(&call, norm_set_parameters);
+    ek_norm_pass_sum(&call.pass);
+    if (sums->sum)
+        norm_over_samples(&call, norm_join_groups);
+    if (sums->dweight)
+        ek_parallel_for(dev, call.channels, 1 + GRAIN / call.pass.job.plan.samples,
+                        norm_join_channels, &call);
+    return ek_norm_pass_end(&call.pass, 0);
 }
 
 /* ---- gradient ---- */
-
-static void norm_set_gradient(void *context, int64_t begin, int64_t end)
-{
-    norm_call *call = context;
-    for (int64_t i = begin * call->groups; i < end * call->groups; i++) {
-        int64_t sample = i / call->groups, first = i % call->groups * call->each;
-        double mean = ek_norm_value(call->mean, i, 0), invstd = ek_norm_value(call->invstd, i, 1);
-        double sum = ek_norm_value(call->sum, i, 0), product = ek_norm_value(call->sum_xhat, i, 0);
-        for (int64_t c = first; c < first + call->each; c++) {
-            double scale = invstd * ek_norm_value(call->weight, c, 1);
-            double share = (call->weighted ? scale : invstd) / call->count;
-            ek_norm_pass_set(&call->pass, EK_NORM_CENTER, sample, c, mean);
-            ek_norm_pass_set(&call->pass, EK_NORM_SCALE, sample, c, scale);
-            ek_norm_pass_set(&call->pass, EK_NORM_SHIFT, sample, c, share * sum);
-            ek_norm_pass_set(&call->pass, EK_NORM_SLOPE, sample, c, share * product * invstd);
-        }
-    }
-}
 
 int ek_host_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,
                           const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
@@ -320,7 +275,7 @@ int ek_host_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
 {
     if (ek_count(x) == 0)
         return 0;
-    const ek_norm_geometry g = ek_norm_geometry_of(x, mean);
+    ek_norm_geometry g = ek_norm_geometry_of(x, mean);
     if (ek_norm_has_runs(&g, x, weight))
         return ek_norm_rows_gradient(dev, dx, dy, x, mean, invstd, weight, sum, sum_xhat);
     norm_call call = {.count = count,
@@ -330,17 +285,10 @@ int ek_host_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
                       .weight = weight,
                       .sum = sum,
                       .sum_xhat = sum_xhat};
-    EK_TRY(norm_begin(&call, dev, &g, (const ek_tensor *[]){dx, x, dy, y_relu}, 4, true));
-    int rc = ek_norm_pass_begin_parameters(&call.pass);
-    if (rc >= 0) {
-        call.pass.job.y = ek_norm_pass_data(&call.pass, 0);
-        call.pass.job.x = ek_norm_pass_data(&call.pass, 1);
-        call.pass.job.dy = ek_norm_pass_data(&call.pass, 2);
-        call.pass.job.mask = ek_norm_pass_data(&call.pass, 3);
-        norm_over_samples(&call, norm_set_gradient);
-        if (!sum)
-            call.pass.job.shift = call.pass.job.slope = NULL;
-        ek_norm_pass_apply(&call.pass);
-    }
-    return ek_norm_pass_end(&call.pass, rc);
+    EK_TRY(norm_begin(&call, dev, &g, dx, x, dy, y_relu, false, true));
+    norm_over_samples(&call, norm_set_parameters);
+    if (!sum)
+        call.pass.job.shift = call.pass.job.slope = NULL;
+    ek_norm_pass_apply(&call.pass);
+    return ek_norm_pass_end(&call.pass, 0);
 }

@@ -1,5 +1,5 @@
-/* norm.h: passes over memory that the slots of normalisation share (norm_pass.c), and those over
- * rows with parameters per element (norm_rows.c).
+/* norm.h: passes over memory that the slots of normalisation share (norm_pass.c, norm_loops.c), and
+ * those over rows with parameters per element (norm_rows.c).
  *
  * Sums are per column: a channel, of the whole batch (batch norm) or of one sample (group norm),
  * and what is applied has parameters per column. Rows: memory is `rows` of C contiguous channels
@@ -53,7 +53,8 @@ typedef struct ek_norm_job {
     bool relu;
 } ek_norm_job;
 
-enum { EK_NORM_TENSORS = 4 };
+/* The tensors of a pass: what is written, and what is read. */
+enum { EK_NORM_OUT, EK_NORM_X, EK_NORM_DY, EK_NORM_MASK, EK_NORM_TENSORS };
 enum { EK_NORM_CENTER, EK_NORM_SCALE, EK_NORM_SHIFT, EK_NORM_SLOPE, EK_NORM_PARAMETERS };
 
 /* What has sums of its own. */
@@ -64,33 +65,26 @@ typedef enum ek_norm_parts {
                         count as channels */
 } ek_norm_parts;
 
-/* The tensors of one call (NULL allowed after the first), in one layout that has a plan and in the
- * type that is computed in. */
+/* One call: its tensors in one layout that has a plan, and in the type that is computed in. */
 typedef struct ek_norm_pass {
     ek_dev *dev;
-    bool is_f64, has_output;
-    int count;
+    bool is_f64;
     ek_stage stage[EK_NORM_TENSORS];
     ek_norm_job job;
-    void *parameters; /* workspace: repeated parameters */
-    size_t parameter_bytes;
-    void *sums; /* workspace: partial sums */
-    size_t sum_bytes;
+    void *room, *parameters; /* workspace: partial sums, then repeated parameters */
+    size_t room_bytes;
 } ek_norm_pass;
 
-/* `tensors`: 0 is an output where `has_output` (only it is stored back), others are inputs. */
-int ek_norm_pass_begin(ek_norm_pass *pass, ek_dev *dev, const ek_tensor *const *tensors, int count,
-                       bool has_output, ek_norm_parts parts);
+/* x is given; the others may be NULL. Only `out` is stored back. */
+int ek_norm_pass_begin(ek_norm_pass *pass, ek_dev *dev, const ek_tensor *out, const ek_tensor *x,
+                       const ek_tensor *dy, const ek_tensor *mask, ek_norm_parts parts);
 /* Stores and frees; keeps `rc` if it is an error. */
 int ek_norm_pass_end(ek_norm_pass *pass, int rc);
 /* EK_NORM_ROWS: another number of pieces, which divides the length. */
 void ek_norm_pass_cut(ek_norm_pass *pass, int64_t pieces);
-/* The address of tensor i, NULL if it is. */
-void *ek_norm_pass_data(const ek_norm_pass *pass, int i);
 
-/* Room for partial sums, and for parameters. */
-int ek_norm_pass_begin_sums(ek_norm_pass *pass);
-int ek_norm_pass_begin_parameters(ek_norm_pass *pass);
+/* Room for partial sums, and for parameters; ends the pass on error. */
+int ek_norm_pass_take_room(ek_norm_pass *pass, bool sums, bool parameters);
 /* Sets a parameter, in the type that is computed in. */
 void ek_norm_pass_set(ek_norm_pass *pass, int parameter, int64_t sample, int64_t c, double value);
 
@@ -108,6 +102,12 @@ void ek_norm_sums_of(const ek_norm_pass *pass, int64_t sample, int64_t c, double
  * y = (x - center) scale + shift, with `relu` not below 0. */
 void ek_norm_pass_apply(ek_norm_pass *pass);
 
+/* The loops of norm_loops.c, each over part of the work of a job: by column, sums and elements. */
+ek_parallel_body ek_norm_sum_rows_f32, ek_norm_sum_rows_f64;
+ek_parallel_body ek_norm_sum_planes_f32, ek_norm_sum_planes_f64;
+ek_parallel_body ek_norm_line_rows_f32, ek_norm_line_rows_f64;
+ek_parallel_body ek_norm_line_planes_f32, ek_norm_line_planes_f64;
+
 /* ---- values of a channel, sample or group ---- */
 
 /* How far element i is from the first: tensors of two dimensions are contiguous. */
@@ -122,7 +122,7 @@ static inline double ek_norm_value(const ek_tensor *tensor, int64_t i, double ot
     if (!tensor)
         return otherwise;
     const void *data = ek_tensor_address(tensor);
-    const int64_t at = ek_norm_offset(tensor, i);
+    int64_t at = ek_norm_offset(tensor, i);
     return tensor->dtype == EK_F32   ? (double)((const float *)data)[at]
            : tensor->dtype == EK_F64 ? ((const double *)data)[at]
                                      : (double)ek_float_of_bf16(((const uint16_t *)data)[at]);

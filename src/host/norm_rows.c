@@ -109,15 +109,15 @@ static int rows_load_parameter(const rows_call *call, const ek_tensor *x, const 
 {
     ek_tensor view;
     ek_storage storage;
-    rows_sample_view(&view, &storage, call, x, parameter != NULL ? parameter->ndim : x->ndim - 1,
-                     room, call->pass.is_f64 ? EK_F64 : EK_F32);
-    return parameter != NULL ? ek_host_copy(call->pass.dev, &view, parameter)
-                             : ek_host_fill(call->pass.dev, &view, otherwise);
+    rows_sample_view(&view, &storage, call, x, parameter ? parameter->ndim : x->ndim - 1, room,
+                     call->pass.is_f64 ? EK_F64 : EK_F32);
+    return parameter ? ek_host_copy(call->pass.dev, &view, parameter)
+                     : ek_host_fill(call->pass.dev, &view, otherwise);
 }
 
 static int rows_end(rows_call *call, int rc)
 {
-    if (call->room != NULL)
+    if (call->room)
         ek_dev_free(call->pass.dev, call->room, call->nbytes, EK_MEMORY_WORKSPACE);
     return ek_norm_pass_end(&call->pass, rc);
 }
@@ -126,11 +126,14 @@ static int rows_end(rows_call *call, int rc)
 static void rows_set_geometry(rows_call *call, const ek_tensor *x, int64_t groups, bool elements)
 {
     rows_job *job = &call->job;
-    const int64_t samples = x->shape[0];
+    int64_t samples = x->shape[0];
     *job = (rows_job){.groups = groups,
                       .rows = samples * groups,
                       .stride = x->stride[0],
-                      .length = ek_count(x) / (samples * groups)};
+                      .length = ek_count(x) / (samples * groups),
+                      .x = call->pass.job.x,
+                      .dy = call->pass.job.dy,
+                      .y = call->pass.job.y};
     job->parts = (job->length + PART - 1) / PART;
     job->block_samples = elements ? (samples + BLOCKS - 1) / BLOCKS : 1;
     if (elements && job->block_samples < SHORT_ROWS)
@@ -138,30 +141,29 @@ static void rows_set_geometry(rows_call *call, const ek_tensor *x, int64_t group
     job->blocks = (samples + job->block_samples - 1) / job->block_samples;
 }
 
-static void rows_set_statistics(rows_job *job, const ek_tensor *mean, const ek_tensor *invstd)
+/* y and dy, weight and bias may be NULL. */
+static int rows_begin(rows_call *call, ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                      const ek_tensor *dy, const ek_tensor *mean, const ek_tensor *invstd,
+                      const ek_tensor *weight, const ek_tensor *bias, const ek_norm_sums *sums)
 {
+    call->room = NULL;
+    EK_TRY(ek_norm_pass_begin(&call->pass, dev, y, x, dy, NULL, EK_NORM_ROWS));
+    rows_job *job = &call->job;
+    const ek_tensor *own = call->pass.stage[EK_NORM_X].tensor;
+    bool affine = weight || bias, elements = sums && sums->dweight;
+    rows_set_geometry(call, own, mean->shape[1], elements);
+    int rc = rows_take_room(call, affine, sums && sums->sum, elements);
+    if (rc >= 0 && affine)
+        rc = rows_load_parameter(call, own, job->weight, weight, 1);
+    if (rc >= 0 && affine)
+        rc = rows_load_parameter(call, own, job->bias, bias, 0);
+    if (rc < 0)
+        return rows_end(call, rc);
     for (int64_t row = 0; row < job->rows; row++) {
         job->center[row] = ek_norm_value(mean, row, 1);
         job->scale[row] = ek_norm_value(invstd, row, 1);
     }
-}
-
-/* tensors: 0 is an output if there is one, then x. */
-static int rows_begin(rows_call *call, ek_dev *dev, const ek_tensor *const *tensors, int count,
-                      bool has_output, int64_t groups, const ek_tensor *weight,
-                      const ek_tensor *bias, bool sums, bool elements)
-{
-    call->room = NULL;
-    EK_TRY(ek_norm_pass_begin(&call->pass, dev, tensors, count, has_output, EK_NORM_ROWS));
-    const ek_tensor *x = call->pass.stage[has_output ? 1 : 0].tensor;
-    rows_set_geometry(call, x, groups, elements);
-    bool affine = weight != NULL || bias != NULL;
-    int rc = rows_take_room(call, affine, sums, elements);
-    if (rc >= 0 && affine)
-        rc = rows_load_parameter(call, x, call->job.weight, weight, 1);
-    if (rc >= 0 && affine)
-        rc = rows_load_parameter(call, x, call->job.bias, bias, 0);
-    return rc < 0 ? rows_end(call, rc) : 0;
+    return 0;
 }
 
 static void rows_over_parts(rows_call *call, int64_t tasks, int64_t rows, ek_parallel_body *f32,
@@ -178,11 +180,7 @@ int ek_norm_rows_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
                        const ek_tensor *invstd, const ek_tensor *weight, const ek_tensor *bias)
 {
     rows_call call;
-    EK_TRY(rows_begin(&call, dev, (const ek_tensor *[]){y, x}, 2, true, mean->shape[1], weight,
-                      bias, false, false));
-    call.job.y = ek_norm_pass_data(&call.pass, 0);
-    call.job.x = ek_norm_pass_data(&call.pass, 1);
-    rows_set_statistics(&call.job, mean, invstd);
+    EK_TRY(rows_begin(&call, dev, y, x, NULL, mean, invstd, weight, bias, NULL));
     rows_over_parts(&call, call.job.rows, 1, line_parts_f32, line_parts_f64);
     return rows_end(&call, 0);
 }
@@ -198,8 +196,7 @@ static void rows_join_blocks(void *context, int64_t begin, int64_t end)
         }
 }
 
-static int rows_store_elements(rows_call *call, const ek_tensor *x, ek_tensor *into,
-                               const double *sums)
+static int rows_store_elements(rows_call *call, const ek_tensor *x, ek_tensor *into, double *sums)
 {
     ek_tensor view;
     ek_storage storage;
@@ -225,19 +222,15 @@ int ek_norm_rows_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *
                         const ek_tensor *weight)
 {
     rows_call call;
-    EK_TRY(rows_begin(&call, dev, (const ek_tensor *[]){x, dy}, 2, false, mean->shape[1], weight,
-                      NULL, sums->sum != NULL, sums->dweight != NULL));
+    EK_TRY(rows_begin(&call, dev, NULL, x, dy, mean, invstd, weight, NULL, sums));
     rows_job *job = &call.job;
-    job->x = ek_norm_pass_data(&call.pass, 0);
-    job->dy = ek_norm_pass_data(&call.pass, 1);
-    rows_set_statistics(job, mean, invstd);
     rows_over_parts(&call, job->blocks * job->groups, job->block_samples, reduce_parts_f32,
                     reduce_parts_f64);
     if (sums->sum)
         rows_store_sums(job, sums->sum, sums->sum_xhat);
     int rc = 0;
     if (sums->dweight) {
-        const ek_tensor *sample = call.pass.stage[0].tensor;
+        const ek_tensor *sample = call.pass.stage[EK_NORM_X].tensor;
         ek_parallel_for(dev, job->groups * job->length, 1 + GRAIN / job->blocks, rows_join_blocks,
                         job);
         rc = rows_store_elements(&call, sample, sums->dweight, job->dweight);
@@ -252,13 +245,8 @@ int ek_norm_rows_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
                           const ek_tensor *sum, const ek_tensor *sum_xhat)
 {
     rows_call call;
-    EK_TRY(rows_begin(&call, dev, (const ek_tensor *[]){dx, x, dy}, 3, true, mean->shape[1], weight,
-                      NULL, false, false));
+    EK_TRY(rows_begin(&call, dev, dx, x, dy, mean, invstd, weight, NULL, NULL));
     rows_job *job = &call.job;
-    job->y = ek_norm_pass_data(&call.pass, 0);
-    job->x = ek_norm_pass_data(&call.pass, 1);
-    job->dy = ek_norm_pass_data(&call.pass, 2);
-    rows_set_statistics(job, mean, invstd);
     for (int64_t row = 0; row < job->rows; row++) {
         double share = job->scale[row] / (double)job->length;
         job->shift[row] = share * ek_norm_value(sum, row, 1);
@@ -277,7 +265,7 @@ static void EK_NAME(apply_part)(EK_REAL *restrict y, const EK_REAL *restrict x, 
                                 EK_REAL center, EK_REAL scale, const EK_REAL *restrict weight,
                                 const EK_REAL *restrict bias)
 {
-    if (weight != NULL) {
+    if (weight) {
         for (int64_t i = 0; i < n; i++)
             y[i] = (x[i] - center) * scale * weight[i] + bias[i];
     } else {
@@ -296,7 +284,7 @@ static void EK_NAME(row_sums)(const EK_REAL *dy, const EK_REAL *x, int64_t n, EK
 {
     EK_REAL sum[LANES] = {0}, product[LANES] = {0};
     int64_t i = 0;
-    if (weight != NULL) {
+    if (weight) {
         for (; i + LANES <= n; i += LANES)
             for (int j = 0; j < LANES; j++) {
                 EK_REAL g = weight[i + j] * dy[i + j];
@@ -311,7 +299,7 @@ static void EK_NAME(row_sums)(const EK_REAL *dy, const EK_REAL *x, int64_t n, EK
             }
     }
     for (int j = 0; i + j < n; j++) {
-        EK_REAL g = weight != NULL ? weight[i + j] * dy[i + j] : dy[i + j];
+        EK_REAL g = weight ? weight[i + j] * dy[i + j] : dy[i + j];
         sum[j] += g;
         product[j] += g * (x[i + j] - center);
     }
@@ -338,34 +326,32 @@ static void EK_NAME(add_row)(EK_REAL *restrict sum, EK_REAL *restrict product,
 static void EK_NAME(reduce_block)(const rows_job *job, int64_t block, int64_t group, int64_t part)
 {
     EK_REAL sum[PART], product[PART];
-    const int64_t i = part * PART, n = rows_part_length(job, i);
-    const int64_t own = group * job->length + i, at = block * job->groups * job->length + own;
-    const int64_t samples = job->rows / job->groups, first = block * job->block_samples;
-    const int64_t last =
-        first + job->block_samples < samples ? first + job->block_samples : samples;
-    const EK_REAL *weight = job->weight != NULL ? (const EK_REAL *)job->weight + own : NULL;
-    double *dbias = job->dbias != NULL ? job->dbias + at : NULL;
-    double *dweight = job->dweight != NULL ? job->dweight + at : NULL;
-    for (int64_t k = 0; k < n && dbias != NULL; k++)
+    int64_t i = part * PART, n = rows_part_length(job, i);
+    int64_t own = group * job->length + i, at = block * job->groups * job->length + own;
+    int64_t samples = job->rows / job->groups, first = block * job->block_samples;
+    int64_t last = first + job->block_samples < samples ? first + job->block_samples : samples;
+    const EK_REAL *weight = job->weight ? (const EK_REAL *)job->weight + own : NULL;
+    double *dbias = job->dbias ? job->dbias + at : NULL;
+    double *dweight = job->dweight ? job->dweight + at : NULL;
+    for (int64_t k = 0; k < n && dbias; k++)
         dbias[k] = dweight[k] = 0;
     for (int64_t begin = first; begin < last; begin += SHORT_ROWS) {
         int64_t end = begin + SHORT_ROWS < last ? begin + SHORT_ROWS : last;
         for (int64_t k = 0; k < n; k++)
             sum[k] = product[k] = 0;
         for (int64_t sample = begin; sample < end; sample++) {
-            const int64_t row = sample * job->groups + group, place = sample * job->stride + own;
+            int64_t row = sample * job->groups + group, place = sample * job->stride + own;
             const EK_REAL *dy = (const EK_REAL *)job->dy + place;
             const EK_REAL *x = (const EK_REAL *)job->x + place;
             EK_REAL center = (EK_REAL)job->center[row];
-            if (job->first != NULL) {
-                const int64_t into = row * job->parts + part;
-                EK_NAME(row_sums)
-                (dy, x, n, center, weight, &job->first[into], &job->second[into]);
+            if (job->first) {
+                int64_t into = row * job->parts + part;
+                EK_NAME(row_sums)(dy, x, n, center, weight, &job->first[into], &job->second[into]);
             }
-            if (dbias != NULL)
+            if (dbias)
                 EK_NAME(add_row)(sum, product, dy, x, n, center, (EK_REAL)job->scale[row]);
         }
-        for (int64_t k = 0; k < n && dbias != NULL; k++) {
+        for (int64_t k = 0; k < n && dbias; k++) {
             dbias[k] += (double)sum[k];
             dweight[k] += (double)product[k];
         }
@@ -388,7 +374,7 @@ static void EK_NAME(gradient_part)(EK_REAL *restrict y, const EK_REAL *restrict 
                                    EK_REAL scale, EK_REAL shift, EK_REAL slope,
                                    const EK_REAL *restrict weight)
 {
-    if (weight != NULL) {
+    if (weight) {
         for (int64_t i = 0; i < n; i++)
             y[i] = scale * weight[i] * dy[i] - shift - (x[i] - center) * slope;
     } else {
@@ -406,11 +392,11 @@ static void EK_NAME(line_parts)(void *context, int64_t begin, int64_t end)
         int64_t at = rows_offset(job, row) + i, own = rows_own_offset(job, row) + i;
         int64_t n = rows_part_length(job, i);
         const EK_REAL *x = (const EK_REAL *)job->x + at;
-        const EK_REAL *weight = job->weight != NULL ? (const EK_REAL *)job->weight + own : NULL;
-        const EK_REAL *bias = job->bias != NULL ? (const EK_REAL *)job->bias + own : NULL;
+        const EK_REAL *weight = job->weight ? (const EK_REAL *)job->weight + own : NULL;
+        const EK_REAL *bias = job->bias ? (const EK_REAL *)job->bias + own : NULL;
         EK_REAL *y = (EK_REAL *)job->y + at, center = (EK_REAL)job->center[row];
         EK_REAL scale = (EK_REAL)job->scale[row];
-        if (job->dy == NULL) {
+        if (!job->dy) {
             EK_NAME(apply_part)(y, x, n, center, scale, weight, bias);
         } else {
             EK_NAME(gradient_part)

@@ -1,5 +1,6 @@
-/* reduce.c: reductions. The reduced elements of one output are cut into blocks by their number alone, blocks
- * are summed in f64 (integers in i64) and joined in order, so that results don't depend on threads.
+/* reduce.c: reductions. The reduced elements of one output are cut into blocks by their number
+ * alone, blocks are summed in f64 (integers in i64) and joined in order, so that results don't
+ * depend on threads.
  */
 #include <math.h>
 
@@ -56,27 +57,28 @@ typedef union value {
         break;                                     \
     }
 
+/* The loop of the class and kind, which are `type` and `kind`. */
+#define BY_CLASS(LOOP)                                                 \
+    switch (type) {                                                    \
+    case EK_CLASS_F32:                                                 \
+        BY_KIND(LOOP, double, float, TAKE_SUM, TAKE_SQUARE)            \
+        break;                                                         \
+    case EK_CLASS_F64:                                                 \
+        BY_KIND(LOOP, double, double, TAKE_SUM, TAKE_SQUARE)           \
+        break;                                                         \
+    case EK_CLASS_I64:                                                 \
+        BY_KIND(LOOP, int64_t, int64_t, TAKE_SUM_I64, TAKE_SQUARE_I64) \
+        break;                                                         \
+    }
+
 EK_MULTIVERSION
 static void add_row(ek_reduce_kind kind, ek_class type, void *accumulators, const void *row,
-                    int64_t n)
-{
-    switch (type) {
-    case EK_CLASS_F32:
-        BY_KIND(COLUMNS_LOOP, double, float, TAKE_SUM, TAKE_SQUARE)
-        break;
-    case EK_CLASS_F64:
-        BY_KIND(COLUMNS_LOOP, double, double, TAKE_SUM, TAKE_SQUARE)
-        break;
-    case EK_CLASS_I64:
-        BY_KIND(COLUMNS_LOOP, int64_t, int64_t, TAKE_SUM_I64, TAKE_SQUARE_I64)
-        break;
-    }
-}
+                    int64_t n){BY_CLASS(COLUMNS_LOOP)}
 
 /* Four rows of f32 `stride` apart: their sum is within half an ulp or two, and f64 gets a quarter.
  */
 EK_MULTIVERSION
-static void add_four(double *restrict acc, const float *row, int64_t stride, int64_t n)
+    static void add_four(double *restrict acc, const float *row, int64_t stride, int64_t n)
 {
     const float *a = row, *b = a + stride, *c = b + stride, *d = c + stride;
     for (int64_t j = 0; j < n; j++)
@@ -109,17 +111,7 @@ EK_MULTIVERSION
 static void add_run(ek_reduce_kind kind, ek_class type, void *accumulators, const void *row,
                     int64_t n)
 {
-    switch (type) {
-    case EK_CLASS_F32:
-        BY_KIND(LANES_LOOP, double, float, TAKE_SUM, TAKE_SQUARE)
-        break;
-    case EK_CLASS_F64:
-        BY_KIND(LANES_LOOP, double, double, TAKE_SUM, TAKE_SQUARE)
-        break;
-    case EK_CLASS_I64:
-        BY_KIND(LANES_LOOP, int64_t, int64_t, TAKE_SUM_I64, TAKE_SQUARE_I64)
-        break;
-    }
+    BY_CLASS(LANES_LOOP)
 }
 
 /* ---- accumulators ---- */
@@ -396,45 +388,32 @@ typedef struct arg_job {
     int64_t size, stride;
 } arg_job;
 
-#define FIND(type)                                                                       \
-    do {                                                                                 \
-        for (int64_t i = 0; i < n; i++) {                                                \
-            type v = tile.type##_run[i];                                                 \
-            bool better = job->smallest ? v < best.type##_value : v > best.type##_value; \
-            if (at < 0 || (better && best.type##_value == best.type##_value) ||          \
-                (v != v && best.type##_value == best.type##_value)) {                    \
-                best.type##_value = v;                                                   \
-                at = start + i;                                                          \
-            }                                                                            \
-        }                                                                                \
-    } while (0)
+/* f32 is compared in f64, which holds it. */
+#define FIND(type, tile, best)                                                      \
+    for (int64_t i = 0; i < n; i++) {                                               \
+        type v = (tile)[i];                                                         \
+        bool better = job->smallest ? v < (best) : v > (best);                      \
+        if (at < 0 || ((better || v != v) && (best) == (best))) { /* a NaN stays */ \
+            (best) = v;                                                             \
+            at = start + i;                                                         \
+        }                                                                           \
+    }
 
 static int64_t find(const arg_job *job, const char *x)
 {
-    ek_class type = ek_class_of(job->x->dtype);
-    union {
-        ek_tile all;
-        float float_run[EK_TILE];
-        double double_run[EK_TILE];
-        int64_t int64_t_run[EK_TILE];
-    } tile;
-    union {
-        float float_value;
-        double double_value;
-        int64_t int64_t_value;
-    } best = {.int64_t_value = 0};
+    ek_dtype dtype = job->x->dtype;
+    ek_class type = ek_class_of(dtype) == EK_CLASS_I64 ? EK_CLASS_I64 : EK_CLASS_F64;
+    ek_tile tile;
+    value best = {.integer = 0};
     int64_t at = -1;
     for (int64_t start = 0; start < job->size; start += EK_TILE) {
         int64_t n = job->size - start < EK_TILE ? job->size - start : EK_TILE;
-        ek_row_load(type, &tile, job->x->dtype,
-                    x + start * job->stride * (int64_t)ek_dtype_size(job->x->dtype), job->stride,
-                    n);
-        if (type == EK_CLASS_F32)
-            FIND(float);
-        else if (type == EK_CLASS_F64)
-            FIND(double);
+        ek_row_load(type, &tile, dtype, x + start * job->stride * (int64_t)ek_dtype_size(dtype),
+                    job->stride, n);
+        if (type == EK_CLASS_F64)
+            FIND(double, tile.f64, best.real)
         else
-            FIND(int64_t);
+            FIND(int64_t, tile.i64, best.integer)
     }
     return at;
 }

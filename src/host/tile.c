@@ -337,27 +337,44 @@ static void axis_move_across(ek_class class, void *to, int64_t to_stride, const 
         MOVE_ACROSS(double)
 }
 
+/* `rows` rows between the operand's memory and the slot. */
+static void axis_move(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
+                      int64_t rows, char *slot, bool load)
+{
+    size_t size = class_size(axis->type);
+    ek_dtype dtype = operand->operand.dtype;
+    char *memory = axis_address(axis, cursor, operand, 0);
+    if (!axis_is_across(axis, operand, rows)) {
+        for (int64_t r = 0; r < rows; r++) {
+            char *row = slot + (size_t)(r * axis->size) * size;
+            char *at = axis_address(axis, cursor, operand, r);
+            if (load)
+                ek_row_load(axis->type, row, dtype, at, operand->stride, axis->size);
+            else
+                ek_row_store(axis->type, row, dtype, at, operand->stride, axis->size);
+        }
+        return;
+    }
+    ek_tile tile;
+    for (int64_t c = 0; c < axis->size; c++) {
+        char *column = slot + (size_t)c * size;
+        char *at = memory + c * operand->stride * (int64_t)ek_dtype_size(dtype);
+        if (load) {
+            ek_row_load(axis->type, &tile, dtype, at, 1, rows);
+            axis_move_across(axis->type, column, axis->size, &tile, 1, rows);
+        } else {
+            axis_move_across(axis->type, &tile, 1, column, axis->size, rows);
+            ek_row_store(axis->type, &tile, dtype, at, 1, rows);
+        }
+    }
+}
+
 const void *ek_axis_load(const ek_axis *axis, const ek_cursor *cursor,
                          const ek_axis_operand *operand, int64_t rows, void *slot)
 {
     if (axis_is_in_place(axis, operand, rows))
         return axis_address(axis, cursor, operand, 0);
-    size_t size = class_size(axis->type);
-    ek_dtype dtype = operand->operand.dtype;
-    if (axis_is_across(axis, operand, rows)) {
-        ek_tile tile;
-        for (int64_t c = 0; c < axis->size; c++) {
-            const char *from = axis_address(axis, cursor, operand, 0) +
-                               c * operand->stride * (int64_t)ek_dtype_size(dtype);
-            ek_row_load(axis->type, &tile, dtype, from, 1, rows);
-            axis_move_across(axis->type, (char *)slot + (size_t)c * size, axis->size, &tile, 1,
-                             rows);
-        }
-    } else {
-        for (int64_t r = 0; r < rows; r++)
-            ek_row_load(axis->type, (char *)slot + (size_t)(r * axis->size) * size, dtype,
-                        axis_address(axis, cursor, operand, r), operand->stride, axis->size);
-    }
+    axis_move(axis, cursor, operand, rows, slot, true);
     return slot;
 }
 
@@ -368,25 +385,8 @@ void *ek_axis_target(const ek_axis *axis, const ek_cursor *cursor, const ek_axis
 }
 
 void ek_axis_store(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
-                   int64_t rows, const void *target, const void *slot)
+                   int64_t rows, const void *target, void *slot)
 {
-    if (target != slot)
-        return;
-    size_t size = class_size(axis->type);
-    ek_dtype dtype = operand->operand.dtype;
-    if (axis_is_across(axis, operand, rows)) {
-        ek_tile tile;
-        for (int64_t c = 0; c < axis->size; c++) {
-            axis_move_across(axis->type, &tile, 1, (const char *)slot + (size_t)c * size,
-                             axis->size, rows);
-            ek_row_store(axis->type, &tile, dtype,
-                         axis_address(axis, cursor, operand, 0) +
-                             c * operand->stride * (int64_t)ek_dtype_size(dtype),
-                         1, rows);
-        }
-    } else {
-        for (int64_t r = 0; r < rows; r++)
-            ek_row_store(axis->type, (const char *)slot + (size_t)(r * axis->size) * size, dtype,
-                         axis_address(axis, cursor, operand, r), operand->stride, axis->size);
-    }
+    if (target == slot)
+        axis_move(axis, cursor, operand, rows, slot, false);
 }

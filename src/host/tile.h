@@ -109,7 +109,7 @@ const void *ek_axis_load(const ek_axis *axis, const ek_cursor *cursor,
 void *ek_axis_target(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
                      int64_t rows, void *slot);
 void ek_axis_store(const ek_axis *axis, const ek_cursor *cursor, const ek_axis_operand *operand,
-                   int64_t rows, const void *target, const void *slot);
+                   int64_t rows, const void *target, void *slot);
 
 /* Rows of the next block: within one row of the walk, so that offsets grow by one stride. */
 static inline int64_t ek_axis_rows(const ek_axis *axis, const ek_cursor *cursor, int64_t rest)

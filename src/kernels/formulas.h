@@ -100,49 +100,24 @@ EK_FORMULA float ek_log1p_f32(float x)
     return d == 0.0f ? x : corrected;
 }
 
-EK_FORMULA float ek_sqrt_f32(float x)
-{
-    return sqrtf(x);
-}
-
-EK_FORMULA float ek_abs_f32(float x)
-{
-    return fabsf(x);
-}
+/* The library's. */
+#define EK_LIBRARY_FUNCTION(type, name, function) \
+    EK_FORMULA type name(type x)                  \
+    {                                             \
+        return function(x);                       \
+    }
+EK_LIBRARY_FUNCTION(float, ek_sqrt_f32, sqrtf)
+EK_LIBRARY_FUNCTION(float, ek_abs_f32, fabsf)
+EK_LIBRARY_FUNCTION(double, ek_exp_f64, exp)
+EK_LIBRARY_FUNCTION(double, ek_log_f64, log)
+EK_LIBRARY_FUNCTION(double, ek_tanh_f64, tanh)
+EK_LIBRARY_FUNCTION(double, ek_log1p_f64, log1p)
+EK_LIBRARY_FUNCTION(double, ek_sqrt_f64, sqrt)
+EK_LIBRARY_FUNCTION(double, ek_abs_f64, fabs)
 
 EK_FORMULA float ek_power_f32(float x, float a)
 {
     return powf(x, a);
-}
-
-EK_FORMULA double ek_exp_f64(double x)
-{
-    return exp(x);
-}
-
-EK_FORMULA double ek_log_f64(double x)
-{
-    return log(x);
-}
-
-EK_FORMULA double ek_tanh_f64(double x)
-{
-    return tanh(x);
-}
-
-EK_FORMULA double ek_log1p_f64(double x)
-{
-    return log1p(x);
-}
-
-EK_FORMULA double ek_sqrt_f64(double x)
-{
-    return sqrt(x);
-}
-
-EK_FORMULA double ek_abs_f64(double x)
-{
-    return fabs(x);
 }
 
 EK_FORMULA double ek_power_f64(double x, double a)

@@ -13,13 +13,11 @@ int ek_broadcast_shapes(const char *operation, const ek_shape *a, const ek_shape
     for (int i = 0; i < ndim; i++) {
         int in_a = i - (ndim - a->ndim), in_b = i - (ndim - b->ndim);
         int64_t size_a = in_a < 0 ? 1 : a->dims[in_a], size_b = in_b < 0 ? 1 : b->dims[in_b];
-        if (size_a != size_b && size_a != 1 && size_b != 1) {
-            char text_a[160], text_b[160];
+        if (size_a != size_b && size_a != 1 && size_b != 1)
             return EK_FAIL(EK_E_SHAPE,
                            "%s: shapes %s and %s do not broadcast (dimension %d: %lld and %lld)",
-                           operation, ek_shape_text(a, text_a), ek_shape_text(b, text_b), i,
-                           (long long)size_a, (long long)size_b);
-        }
+                           operation, EK_SHAPE_TEXT(a), EK_SHAPE_TEXT(b), i, (long long)size_a,
+                           (long long)size_b);
         shape.dims[i] = size_a == 1 ? size_b : size_a;
     }
     *result = shape;

@@ -68,9 +68,8 @@ bool ek_of_shape(const char *operation, const char *name, const ek_tensor *x, co
     ek_shape own = ek_tensor_shape(x);
     if (ek_shape_equal(&own, shape))
         return true;
-    char text[160], wanted[160];
     return EK_FAIL(EK_E_SHAPE, "%s: %s has shape %s and must have %s", operation, name,
-                   ek_shape_text(&own, text), ek_shape_text(shape, wanted)) == 0;
+                   EK_SHAPE_TEXT(&own), EK_SHAPE_TEXT(shape)) == 0;
 }
 
 bool ek_same_device(const char *operation, const ek_tensor *x, const ek_tensor *y)
@@ -142,13 +141,11 @@ ek_memory_format ek_spatial_format(const ek_tensor *x)
 int ek_spatial_check(const char *name, const ek_tensor *x, int dims)
 {
     static const char *const axes[] = {"", "L", "H, W", "D, H, W"};
-    char text[200];
     if (!ek_dtype_is_floating(x->dtype))
-        return EK_FAIL(EK_E_DTYPE, "%s: expected a floating x, got %s", name,
-                       ek_tensor_text(x, text));
+        return EK_FAIL(EK_E_DTYPE, "%s: expected a floating x, got %s", name, EK_TENSOR_TEXT(x));
     if (x->ndim != dims + 2)
         return EK_FAIL(EK_E_SHAPE, "%s: expected x of %d dimensions (N, C, %s), got %s", name,
-                       dims + 2, axes[dims], ek_tensor_text(x, text));
+                       dims + 2, axes[dims], EK_TENSOR_TEXT(x));
     return 0;
 }
 

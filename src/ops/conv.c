@@ -49,12 +49,7 @@ static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attribut
 /* The gradient of a bias: the sum over batch and space. */
 static ek_tensor *sum_to_channels(ek_tensor *y)
 {
-    if (!y)
-        return NULL;
-    ek_reduce_options options = {.x = y, .dims = {0}, .dim_count = 1};
-    for (int i = 2; i < y->ndim; i++)
-        options.dims[options.dim_count++] = i;
-    return ek_sum_with(options);
+    return ek_sum_mask(y, ~2U, ~2U);
 }
 
 /* Its adjoint. */
@@ -199,37 +194,6 @@ static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attribut
                                                         EK_ATTRIBUTES(*attributes)});
 }
 
-/* ---- families ---- */
-
-#define CONV(DIMS)                                                                \
-    {                                                                             \
-        .name = "conv" #DIMS "d", .dims = DIMS,                                   \
-        .forward = {.name = "conv" #DIMS "d", .backward = conv_forward_backward}, \
-        .input_gradient = {.name = "conv" #DIMS "d_input_gradient",               \
-                           .backward = conv_input_gradient_backward},             \
-        .weight_gradient =                                                        \
-        {.name = "conv" #DIMS "d_weight_gradient",                                \
-         .backward = conv_weight_gradient_backward }                              \
-    }
-
-/* Its forward is an input gradient, and the other way round. */
-#define CONV_TRANSPOSE(DIMS)                                                  \
-    {                                                                         \
-        .name = "conv_transpose" #DIMS "d", .dims = DIMS, .transposed = true, \
-        .forward = {.name = "conv_transpose" #DIMS "d_input_gradient",        \
-                    .backward = conv_forward_backward},                       \
-        .input_gradient = {.name = "conv_transpose" #DIMS "d",                \
-                           .backward = conv_input_gradient_backward},         \
-        .weight_gradient =                                                    \
-        {.name = "conv_transpose" #DIMS "d_weight_gradient",                  \
-         .backward = conv_weight_gradient_backward }                          \
-    }
-
-static const conv_family conv1d = CONV(1), conv2d = CONV(2), conv3d = CONV(3);
-static const conv_family conv_transpose1d = CONV_TRANSPOSE(1);
-static const conv_family conv_transpose2d = CONV_TRANSPOSE(2);
-static const conv_family conv_transpose3d = CONV_TRANSPOSE(3);
-
 /* ---- options ---- */
 
 static int read_params(const conv_family *family, ek_conv_params *params, const ek_conv_options *o,
@@ -272,35 +236,33 @@ static int read_params(const conv_family *family, ek_conv_params *params, const 
 static int check_weight(const conv_family *family, const ek_tensor *w)
 {
     static const char *const windows[] = {"", "k", "kh, kw", "kd, kh, kw"};
-    char text[200];
     if (w->ndim != family->dims + 2)
         return EK_FAIL(EK_E_SHAPE,
                        "%s: expected a weight of %d dimensions (%s / groups, %s), got %s",
                        family->name, family->dims + 2, family->transposed ? "C, O" : "O, C",
-                       windows[family->dims], ek_tensor_text(w, text));
+                       windows[family->dims], EK_TENSOR_TEXT(w));
     for (int i = 1; i < w->ndim; i++)
         if (w->shape[i] < 1)
             return EK_FAIL(EK_E_SHAPE, "%s: the weight must have no dimension of size 0, got %s",
-                           family->name, ek_tensor_text(w, text));
+                           family->name, EK_TENSOR_TEXT(w));
     return 0;
 }
 
 static int check_channels(const conv_family *family, const ek_tensor *x, const ek_tensor *w,
                           int64_t groups)
 {
-    char x_text[200], w_text[200];
     int64_t channels = family->transposed ? w->shape[0] : w->shape[1] * groups;
     if (x->shape[1] != channels)
         return EK_FAIL(EK_E_SHAPE,
                        "%s: with groups %lld, weight %s expects x to have %lld channels, got %s",
-                       family->name, (long long)groups, ek_tensor_text(w, w_text),
-                       (long long)channels, ek_tensor_text(x, x_text));
+                       family->name, (long long)groups, EK_TENSOR_TEXT(w), (long long)channels,
+                       EK_TENSOR_TEXT(x));
     if (w->shape[0] < 1 || w->shape[0] % groups != 0)
         return EK_FAIL(EK_E_SHAPE,
                        "%s: the weight's %s channels must be a positive multiple of groups %lld, "
                        "got %s",
                        family->name, family->transposed ? "input" : "output", (long long)groups,
-                       ek_tensor_text(w, w_text));
+                       EK_TENSOR_TEXT(w));
     return 0;
 }
 
@@ -430,14 +392,24 @@ static ek_tensor *convolve(const conv_family *family, ek_conv_options *options)
     return ek_scope_return(&scope, checked(family, options));
 }
 
-#define PUBLIC_CONV(name)                                  \
-    ek_tensor *ek_f_##name##_with(ek_conv_options options) \
-    {                                                      \
-        return convolve(&name, &options);                  \
+/* `FORWARD` and `INPUT_GRADIENT` end the names of these operations: a transposed convolution's
+ * forward is an input gradient, and the other way round. */
+#define PUBLIC_CONV(id, DIMS, TRANSPOSED, FORWARD, INPUT_GRADIENT)                                \
+    static const conv_family id = {                                                               \
+        .name = #id,                                                                              \
+        .dims = DIMS,                                                                             \
+        .transposed = TRANSPOSED,                                                                 \
+        .forward = {.name = #id FORWARD, .backward = conv_forward_backward},                      \
+        .input_gradient = {.name = #id INPUT_GRADIENT, .backward = conv_input_gradient_backward}, \
+        .weight_gradient = {.name = #id "_weight_gradient",                                       \
+                            .backward = conv_weight_gradient_backward}};                          \
+    ek_tensor *ek_f_##id##_with(ek_conv_options options)                                          \
+    {                                                                                             \
+        return convolve(&id, &options);                                                           \
     }
-PUBLIC_CONV(conv1d)
-PUBLIC_CONV(conv2d)
-PUBLIC_CONV(conv3d)
-PUBLIC_CONV(conv_transpose1d)
-PUBLIC_CONV(conv_transpose2d)
-PUBLIC_CONV(conv_transpose3d)
+PUBLIC_CONV(conv1d, 1, false, "", "_input_gradient")
+PUBLIC_CONV(conv2d, 2, false, "", "_input_gradient")
+PUBLIC_CONV(conv3d, 3, false, "", "_input_gradient")
+PUBLIC_CONV(conv_transpose1d, 1, true, "_input_gradient", "")
+PUBLIC_CONV(conv_transpose2d, 2, true, "_input_gradient", "")
+PUBLIC_CONV(conv_transpose3d, 3, true, "_input_gradient", "")

@@ -69,12 +69,11 @@ static bool addresses(const char *operation, const ek_tensor *index, const ek_sh
         fits = i == dim || index->shape[i] <= whole->dims[i];
     if (fits)
         return true;
-    char text[160], wanted[160];
     ek_shape shape = ek_tensor_shape(index);
     return EK_FAIL(EK_E_SHAPE,
                    "%s: index of shape %s is larger than %s outside of dimension %d, or has other "
                    "dimensions",
-                   operation, ek_shape_text(&shape, text), ek_shape_text(whole, wanted), dim) == 0;
+                   operation, EK_SHAPE_TEXT(&shape), EK_SHAPE_TEXT(whole), dim) == 0;
 }
 
 ek_tensor *ek_gather_dim(ek_tensor *x, int dim, ek_tensor *index)

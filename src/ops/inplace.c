@@ -29,9 +29,8 @@ static ek_tensor *operand(const char *operation, ek_tensor *x, ek_tensor *y, boo
     if (ek_broadcast_shapes(operation, &shape, &own, &both) < 0)
         return NULL;
     if (!ek_shape_equal(&both, &shape)) {
-        char text[160], wanted[160];
         return EK_REFUSE(EK_E_SHAPE, "%s: y of shape %s does not broadcast to x's %s", operation,
-                         ek_shape_text(&own, text), ek_shape_text(&shape, wanted));
+                         EK_SHAPE_TEXT(&own), EK_SHAPE_TEXT(&shape));
     }
     return ek_expand(y, shape);
 }

@@ -40,11 +40,10 @@ static int cat_shape(ek_tensor *const *tensors, int count, int dim, ek_shape *sh
         for (int d = 0; fits && d < x->ndim; d++)
             fits = d == dim || x->shape[d] == shape->dims[d];
         if (!fits) {
-            char text[160], first[160];
             ek_shape own = ek_tensor_shape(x), of_first = ek_tensor_shape(tensors[0]);
             return EK_FAIL(EK_E_SHAPE,
                            "cat: shapes %s and %s (tensor %d) differ outside of dimension %d",
-                           ek_shape_text(&of_first, first), ek_shape_text(&own, text), i, dim);
+                           EK_SHAPE_TEXT(&of_first), EK_SHAPE_TEXT(&own), i, dim);
         }
         /* Views that repeat elements may be as long as they like. */
         if (__builtin_add_overflow(shape->dims[dim], x->shape[dim], &shape->dims[dim]))

@@ -1,5 +1,7 @@
-/* loss.c: losses of two tensors of one shape: squared and absolute error, binary cross entropy.
- * Each has an elementwise operation that saves its operands only; the reduction follows. */
+/* loss.c: losses of two tensors of one shape (squared and absolute error, binary cross entropy) and
+ * of class targets (cross entropy, negative log likelihood, the denominator of their means). Each
+ * has an operation per element that saves its operands only; the reduction follows. */
+#include "core/keywords.h"
 #include "ops/autocast.h"
 #include "ops/ops.h"
 
@@ -9,6 +11,14 @@ static ek_tensor *reduce(ek_tensor *loss, ek_reduction reduction)
     if (reduction == EK_MEAN)
         return ek_mean(loss);
     return reduction == EK_SUM ? ek_sum(loss) : loss;
+}
+
+static bool check_reduction(const char *name, ek_reduction reduction)
+{
+    if (reduction == EK_MEAN || reduction == EK_SUM || reduction == EK_NONE)
+        return true;
+    return EK_FAIL(EK_E_INVALID, "%s: reduction must be EK_MEAN, EK_SUM or EK_NONE, got %d", name,
+                   (int)reduction) == 0;
 }
 
 /* The operands of a loss are floating, alike and of one shape: broadcasting here is nearly always a
@@ -21,10 +31,8 @@ static bool check_pair(const char *name, const ek_loss_options *options)
     ek_shape shape = ek_tensor_shape(x);
     if (!ek_of_shape(name, "target", y, &shape))
         return false;
-    if (options->reduction != EK_MEAN && options->reduction != EK_SUM &&
-        options->reduction != EK_NONE)
-        return EK_FAIL(EK_E_INVALID, "%s: reduction must be EK_MEAN, EK_SUM or EK_NONE, got %d",
-                       name, (int)options->reduction) == 0;
+    if (!check_reduction(name, options->reduction))
+        return false;
     if (options->ignore_index != 0 || options->label_smoothing != 0)
         return EK_FAIL(EK_E_INVALID,
                        "%s has no ignore_index and no label_smoothing: its targets are no "
@@ -167,10 +175,9 @@ static bool check_factor(const char *name, const ek_tensor *x, const ek_tensor *
         return false;
     if (ek_shape_equal(&own, &both))
         return true;
-    char text[160], other_text[160];
     return EK_FAIL(EK_E_SHAPE,
                    "bce_with_logits: %s of shape %s does not broadcast to the input's %s", name,
-                   ek_shape_text(&other, other_text), ek_shape_text(&own, text)) == 0;
+                   EK_SHAPE_TEXT(&other), EK_SHAPE_TEXT(&own)) == 0;
 }
 
 static ek_tensor *checked_bce(const ek_loss_options *options)
@@ -190,4 +197,265 @@ ek_tensor *ek_f_bce_with_logits_with(ek_loss_options options)
     ek_scope scope = ek_scope_begin();
     ek_autocast_loss(&options);
     return ek_scope_return(&scope, checked_bce(&options));
+}
+
+/* ---- class targets ----
+ *
+ * Per element i with target t, class weights w and smoothing e, cross entropy is
+ *     loss = sum_c T_c (lse(x) - x_c),   T_c = (1 - e) w_t [c = t] + e / C w_c,
+ * or 0 if t is ignored. Backward needs the logits, the target and lse: log-probabilities are
+ * never stored. With W = sum_c T_c and p = softmax(x), its gradient E(g, x) = g (W p - T) is an
+ * operation of its own, with derivatives for an arriving a d/dg = sum_c a E(1, x)          d/dx = g
+ * W p (a - sum_c a p) = W g softmax_gradient(a, p). */
+
+typedef struct target_options {
+    ek_tensor *target; /* i64 (N, d1, ...) */
+    ek_tensor *weight; /* (C) or NULL */
+    ek_cross_entropy_params params;
+} target_options;
+
+/* ---- targets ---- */
+
+/* Size of the class dimension. */
+static int64_t class_count(const ek_tensor *input)
+{
+    return input->shape[1];
+}
+
+/* x's shape without the classes. */
+static ek_shape shape_without_classes(const ek_tensor *x)
+{
+    ek_shape shape = {.ndim = x->ndim - 1};
+    for (int i = 0; i < shape.ndim; i++)
+        shape.dims[i] = x->shape[i == 0 ? 0 : i + 1];
+    return shape;
+}
+
+/* A scalar of i64, any: not all of them are doubles. */
+static ek_tensor *index_scalar(ek_dev *dev, int64_t index)
+{
+    const double number = (double)index;
+    ek_shape scalar = ek_scalar_shape();
+    if (number < 0x1p63 && (int64_t)number == index)
+        return ek_filled(dev, EK_I64, &scalar, number);
+    return ek_to_device(ek_from_data(&index, scalar, EK_I64), dev->id);
+}
+
+/* u8, 1 if the target counts. */
+static ek_tensor *counted(ek_tensor *target, int64_t ignore_index)
+{
+    if (!target)
+        return NULL;
+    return ek_ne(target, index_scalar(ek_tensor_dev(target), ignore_index));
+}
+
+/* The target, with class 0 in place of the ignored index. */
+static ek_tensor *class_index(ek_tensor *target, ek_tensor *counts)
+{
+    return ek_mul(target, ek_to_dtype(counts, EK_I64));
+}
+
+/* weight[t] per element of `index`, 0 if the target does not count; without weight 1. Of
+ * `dtype`. */
+static ek_tensor *weight_per_element(ek_tensor *weight, ek_tensor *index, ek_tensor *counts,
+                                     ek_dtype dtype)
+{
+    if (!index || !counts)
+        return NULL;
+    ek_tensor *counts_as_number = ek_to_dtype(counts, dtype);
+    if (!weight)
+        return counts_as_number;
+    ek_tensor *flat = ek_reshape(index, EK_SHAPE(ek_count(index)));
+    ek_tensor *picked = ek_reshape(ek_index_select(weight, 0, flat), ek_tensor_shape(index));
+    return ek_mul(picked, counts_as_number);
+}
+
+/* W: what the softmax of an element is weighted with. */
+static ek_tensor *total_weight(const target_options *options, const ek_tensor *x)
+{
+    ek_tensor *counts = counted(options->target, options->params.ignore_index);
+    ek_tensor *index = class_index(options->target, counts);
+    ek_tensor *own = weight_per_element(options->weight, index, counts, x->dtype);
+    const double smoothing = options->params.label_smoothing;
+    if (smoothing == 0)
+        return own;
+    ek_tensor *spread =
+        options->weight ? ek_sum(options->weight) : ek_number_like(x, (double)class_count(x));
+    ek_tensor *per_class = ek_mul_scalar(spread, smoothing / (double)class_count(x));
+    return ek_add(ek_mul_scalar(own, 1 - smoothing),
+                  ek_mul(ek_to_dtype(counts, x->dtype), per_class));
+}
+
+/* ---- cross entropy per element, and its gradient ---- */
+
+static ek_tensor *cross_entropy_gradient(ek_tensor *g, ek_tensor *x, ek_tensor *lse,
+                                         const target_options *options);
+
+/* Saved x, lse, target, weight. */
+static int cross_entropy_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
+{
+    target_options options = {ek_node_saved(node, 2), ek_node_saved(node, 3),
+                              *(const ek_cross_entropy_params *)ek_node_attributes(node)};
+    results[0] = cross_entropy_gradient(gradients[0], ek_node_saved(node, 0),
+                                        ek_node_saved(node, 1), &options);
+    return 0;
+}
+
+/* Inputs g, x; saved g, x, lse, target, weight. */
+static int cross_entropy_gradient_backward(ek_node *node, ek_tensor *const *gradients,
+                                           ek_tensor **results)
+{
+    target_options options = {ek_node_saved(node, 3), ek_node_saved(node, 4),
+                              *(const ek_cross_entropy_params *)ek_node_attributes(node)};
+    ek_tensor *a = gradients[0];
+    ek_tensor *x = ek_node_saved(node, 1);
+    if (!x || ek_error_status() < 0)
+        return ek_error_pending();
+    if (ek_node_needs(node, 0)) {
+        ek_tensor *one = ek_expand(ek_number_like(x, 1), shape_without_classes(x));
+        ek_tensor *unit = cross_entropy_gradient(one, x, ek_node_saved(node, 2), &options);
+        results[0] = ek_sum(ek_mul(a, unit), .dims = {1}, .dim_count = 1);
+    }
+    if (ek_node_needs(node, 1)) {
+        ek_tensor *scale = ek_mul(ek_node_saved(node, 0), total_weight(&options, x));
+        results[1] = ek_mul(ek_unsqueeze(scale, 1), ek_softmax_gradient(a, ek_f_softmax(x, 1), 1));
+    }
+    return 0;
+}
+
+EK_OPERATION(cross_entropy, "cross_entropy", cross_entropy_backward);
+EK_OPERATION(cross_entropy_gradient, "cross_entropy_gradient", cross_entropy_gradient_backward);
+
+static ek_tensor *cross_entropy_gradient(ek_tensor *g, ek_tensor *x, ek_tensor *lse,
+                                         const target_options *options)
+{
+    if (!g || !x || !lse || !options->target || ek_error_status() < 0)
+        return NULL;
+    ek_tensor *dx = ek_result(x, NULL, NULL, x->dtype);
+    dx = EK_RUN(dx, cross_entropy_gradient, g, lse, x, options->target, options->weight,
+                &options->params);
+    return EK_RECORD(dx, &cross_entropy_gradient_operation, EK_INPUTS(g, x),
+                     EK_SAVED(g, x, lse, options->target, options->weight),
+                     EK_ATTRIBUTES(options->params));
+}
+
+static ek_tensor *cross_entropy(ek_tensor *x, const target_options *options)
+{
+    ek_shape shape = shape_without_classes(x);
+    ek_dev *dev = ek_tensor_dev(x);
+    ek_tensor *loss = ek_tensor_new(dev, x->dtype, &shape, EK_CONTIGUOUS);
+    /* Rounded to bf16, lse would spoil every probability of its element. */
+    ek_dtype lse_dtype = x->dtype == EK_BF16 ? EK_F32 : x->dtype;
+    ek_tensor *lse = ek_tensor_new(dev, lse_dtype, &shape, EK_CONTIGUOUS);
+    if (!lse)
+        return NULL;
+    loss = EK_RUN(loss, cross_entropy_forward, lse, x, options->target, options->weight,
+                  &options->params);
+    return EK_RECORD(loss, &cross_entropy_operation, EK_INPUTS(x),
+                     EK_SAVED(x, lse, options->target, options->weight),
+                     EK_ATTRIBUTES(options->params));
+}
+
+/* ---- negative log likelihood per element: -weight[t] x[t] ---- */
+
+static ek_tensor *nll(ek_tensor *x, const target_options *options)
+{
+    ek_tensor *counts = counted(options->target, options->params.ignore_index);
+    ek_tensor *index = class_index(options->target, counts);
+    const int before = ek_error_status();
+    ek_tensor *picked = ek_squeeze(ek_gather_dim(x, 1, ek_unsqueeze(index, 1)), 1);
+    if (!picked)
+        ek_error_prefix(before, "nll_loss: target");
+    /* Chosen, not multiplied by 0: class 0 of an ignored element may be infinite. */
+    ek_tensor *own = ek_where(counts, picked, ek_number_like(x, 0));
+    return ek_mul(ek_neg(own), weight_per_element(options->weight, index, counts, x->dtype));
+}
+
+/* ---- the public operations ---- */
+
+static int check_class_loss(const char *name, const ek_loss_options *options,
+                            target_options *targets)
+{
+    const ek_tensor *x = options->input;
+    if (!ek_floating(name, "input", x) || !ek_of_dtype(name, "target", options->target, EK_I64) ||
+        !ek_same_device(name, x, options->target) || !ek_optional(options->weight))
+        return ek_error_pending();
+    if (x->ndim < 2)
+        return EK_FAIL(EK_E_SHAPE,
+                       "%s: expected an input of 2 or more dimensions (N, C, ...), got %s", name,
+                       EK_TENSOR_TEXT(x));
+    if (class_count(x) < 1)
+        return EK_FAIL(EK_E_SHAPE, "%s: the input must have at least one class, got %s", name,
+                       EK_TENSOR_TEXT(x));
+    ek_shape shape = shape_without_classes(x);
+    if (!ek_of_shape(name, "target", options->target, &shape))
+        return ek_error_pending();
+    if (options->weight &&
+        (!ek_alike(name, x, options->weight) ||
+         !ek_of_shape(name, "weight", options->weight, &EK_SHAPE(class_count(x)))))
+        return ek_error_pending();
+    if (options->pos_weight)
+        return EK_FAIL(EK_E_INVALID, "%s takes no pos_weight; bce_with_logits does", name);
+    double smoothing = options->label_smoothing == EK_ZERO ? 0 : options->label_smoothing;
+    if (!(smoothing >= 0 && smoothing <= 1))
+        return EK_FAIL(EK_E_INVALID, "%s: label_smoothing must be in [0, 1], got %g", name,
+                       smoothing);
+    *targets =
+        (target_options){options->target,
+                         options->weight,
+                         {.ignore_index = ek_integer_or(EK_GIVEN(options, ignore_index, 4), -100),
+                          .label_smoothing = smoothing}};
+    return 0;
+}
+
+static ek_tensor *reduce_classes(ek_tensor *loss, const target_options *options,
+                                 ek_reduction reduction)
+{
+    if (!loss || reduction == EK_NONE)
+        return loss;
+    ek_tensor *sum = ek_sum(loss);
+    if (reduction == EK_SUM)
+        return sum;
+    return ek_div(sum, ek_target_weight(options->target, options->weight,
+                                        options->params.ignore_index, loss->dtype));
+}
+
+static ek_tensor *checked_class_loss(const char *name, const ek_loss_options *options,
+                                     ek_tensor *function(ek_tensor *, const target_options *))
+{
+    target_options targets;
+    if (!check_reduction(name, options->reduction) || check_class_loss(name, options, &targets) < 0)
+        return NULL;
+    if (function == nll && targets.params.label_smoothing != 0)
+        return EK_REFUSE(EK_E_INVALID, "nll_loss has no label_smoothing; cross_entropy has");
+    return reduce_classes(function(options->input, &targets), &targets, options->reduction);
+}
+
+#define CLASS_LOSS(name, function)                                                     \
+    ek_tensor *ek_f_##name##_with(ek_loss_options options)                             \
+    {                                                                                  \
+        ek_scope scope = ek_scope_begin();                                             \
+        ek_autocast_loss(&options);                                                    \
+        return ek_scope_return(&scope, checked_class_loss(#name, &options, function)); \
+    }
+CLASS_LOSS(cross_entropy, cross_entropy)
+CLASS_LOSS(nll_loss, nll)
+
+ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,
+                            ek_dtype dtype)
+{
+    const char *name = "target_weight";
+    if (!ek_of_dtype(name, "target", target, EK_I64) || !ek_optional(weight) ||
+        (weight && (!ek_floating(name, "weight", weight) || !ek_same_device(name, target, weight))))
+        return NULL;
+    if (!ek_dtype_is_floating(dtype))
+        return EK_REFUSE(EK_E_DTYPE, "target_weight: dtype must be floating, got %s",
+                         ek_dtype_name(dtype));
+    if (weight && weight->ndim != 1) {
+        return EK_REFUSE(EK_E_SHAPE, "target_weight: weight must have one dimension, got %s",
+                         EK_TENSOR_TEXT(weight));
+    }
+    ek_shape scalar = ek_scalar_shape();
+    ek_tensor *sum = ek_tensor_new(ek_tensor_dev(target), dtype, &scalar, EK_CONTIGUOUS);
+    return EK_RUN(sum, target_weight, target, weight, ignore_index == EK_ZERO ? 0 : ignore_index);
 }

@@ -132,14 +132,13 @@ static ek_tensor *checked_matmul(ek_tensor *x, ek_tensor *y)
 {
     if (!ek_floating("matmul", "x", x) || !ek_given("matmul", "y", y) || !ek_alike("matmul", x, y))
         return NULL;
-    char x_text[200], y_text[200];
     if (x->ndim == 0 || y->ndim == 0)
         return EK_REFUSE(EK_E_SHAPE,
                          "matmul: operands must have one dimension or more, got %s and %s",
-                         ek_tensor_text(x, x_text), ek_tensor_text(y, y_text));
+                         EK_TENSOR_TEXT(x), EK_TENSOR_TEXT(y));
     if (x->shape[x->ndim - 1] != y->shape[y->ndim > 1 ? y->ndim - 2 : 0])
         return EK_REFUSE(EK_E_SHAPE, "matmul: the inner sizes differ: %s times %s",
-                         ek_tensor_text(x, x_text), ek_tensor_text(y, y_text));
+                         EK_TENSOR_TEXT(x), EK_TENSOR_TEXT(y));
     const bool row = x->ndim == 1, column = y->ndim == 1;
     if (row)
         x = ek_unsqueeze(x, 0);
@@ -226,15 +225,13 @@ static ek_tensor *checked_linear(ek_tensor *x, ek_tensor *weight, ek_tensor *bia
         !ek_optional(bias) || !ek_alike("linear", x, weight) ||
         (bias && !ek_alike("linear", x, bias)))
         return NULL;
-    char x_text[200], w_text[200];
     if (weight->ndim != 2)
         return EK_REFUSE(EK_E_SHAPE, "linear: expected a weight of 2 dimensions (out, in), got %s",
-                         ek_tensor_text(weight, w_text));
+                         EK_TENSOR_TEXT(weight));
     if (x->ndim == 0 || x->shape[x->ndim - 1] != weight->shape[1])
         return EK_REFUSE(EK_E_SHAPE,
                          "linear: weight %s expects x's last dimension to be %lld, got %s",
-                         ek_tensor_text(weight, w_text), (long long)weight->shape[1],
-                         ek_tensor_text(x, x_text));
+                         EK_TENSOR_TEXT(weight), (long long)weight->shape[1], EK_TENSOR_TEXT(x));
     if (bias && !ek_of_shape("linear", "bias", bias, &EK_SHAPE(weight->shape[0])))
         return NULL;
     if (x->ndim == 2)

@@ -90,16 +90,10 @@ static ek_tensor *norm_per_channel(ek_tensor *values, const ek_tensor *x)
     return ek_reshape(values, shape);
 }
 
-/* The sum over some dimensions, in the statistics' dtype. */
+/* The sum over the dimensions of a mask, in the statistics' dtype. */
 static ek_tensor *norm_sum(ek_tensor *u, unsigned mask)
 {
-    if (!u)
-        return NULL;
-    ek_reduce_options options = {.x = ek_to_dtype(u, ek_norm_dtype(u))};
-    for (int i = 0; i < u->ndim; i++)
-        if (mask >> i & 1)
-            options.dims[options.dim_count++] = i;
-    return ek_sum_with(options);
+    return u ? ek_sum_mask(ek_to_dtype(u, ek_norm_dtype(u)), mask, mask) : NULL;
 }
 
 ek_tensor *ek_norm_channel_sum(ek_tensor *x)
@@ -142,7 +136,7 @@ static ek_tensor *norm_mul_statistic(ek_tensor *u, ek_tensor *f, ek_norm_attribu
         return NULL;
     if (attributes.batch)
         return ek_mul(u, norm_like(norm_per_channel(f, u), u));
-    const ek_shape shape = ek_tensor_shape(u), split = norm_split_shape(u, attributes);
+    ek_shape shape = ek_tensor_shape(u), split = norm_split_shape(u, attributes);
     ek_shape factor = split;
     for (int i = 2; i < factor.ndim; i++)
         factor.dims[i] = 1;
@@ -158,8 +152,7 @@ static ek_tensor *norm_sum_statistic(ek_tensor *u, ek_norm_attributes attributes
     return norm_sum(ek_reshape(values, norm_split_shape(u, attributes)), ~3U);
 }
 
-/* Of two terms that may be absent. */
-static ek_tensor *norm_added(ek_tensor *x, ek_tensor *y)
+ek_tensor *ek_norm_added(ek_tensor *x, ek_tensor *y)
 {
     return x && y ? ek_add(x, y) : x ? x : y;
 }
@@ -169,7 +162,7 @@ static ek_tensor *norm_added(ek_tensor *x, ek_tensor *y)
 /* Saved x, mean, and r itself, which leads on to x. */
 static int invstd_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
+    ek_norm_attributes attributes = *(const ek_norm_attributes *)ek_node_attributes(node);
     ek_tensor *r = ek_node_saved(node, 2);
     ek_norm_statistics stats = {ek_node_saved(node, 1), r};
     ek_tensor *xhat = ek_norm_normalize(ek_node_saved(node, 0), NULL, NULL, stats, attributes);
@@ -251,7 +244,7 @@ typedef struct norm_terms {
 static ek_tensor *through_statistics(const norm_operands *o, const norm_gradients *a_parts,
                                      ek_tensor *xhat, ek_tensor *dx, ek_tensor *s)
 {
-    const ek_norm_attributes attributes = o->attributes;
+    ek_norm_attributes attributes = o->attributes;
     ek_tensor *r = ek_mul_scalar(invstd_of(o->x, o->stats, attributes), -1 / attributes.count);
     ek_tensor *first = norm_mul_statistic(a_parts->dx, ek_mul(s, r), attributes);
     ek_tensor *second = norm_mul_statistic(dx, ek_mul(a_parts->s, r), attributes);
@@ -263,19 +256,19 @@ static ek_tensor *through_statistics(const norm_operands *o, const norm_gradient
 static int sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx, ek_tensor *s,
                         norm_terms *terms)
 {
-    const ek_norm_attributes attributes = o->attributes;
+    ek_norm_attributes attributes = o->attributes;
     norm_gradients a_parts = {NULL, NULL, NULL, NULL};
     if (o->a)
         EK_TRY(norm_gradient(o->a, o->x, NULL, NULL, o->stats, attributes,
                              (norm_request){.want_dx = true}, &a_parts));
     ek_tensor *xhat = o->a || e ? ek_norm_normalize(o->x, NULL, NULL, o->stats, attributes) : NULL;
     /* What meets w dy: A.dx + xhat e. */
-    ek_tensor *met = norm_added(a_parts.dx, e ? norm_mul_statistic(xhat, e, attributes) : NULL);
+    ek_tensor *met = ek_norm_added(a_parts.dx, e ? norm_mul_statistic(xhat, e, attributes) : NULL);
     if (o->want_dy)
         terms->dy = ek_norm_mul_affine(met, o->w, attributes);
     if (o->want_x)
-        terms->x = norm_added(e ? norm_mul_statistic(dx, e, attributes) : NULL,
-                              o->a ? through_statistics(o, &a_parts, xhat, dx, s) : NULL);
+        terms->x = ek_norm_added(e ? norm_mul_statistic(dx, e, attributes) : NULL,
+                                 o->a ? through_statistics(o, &a_parts, xhat, dx, s) : NULL);
     if (o->want_w && met)
         terms->w = norm_sum_affine(ek_mul(o->dy, met), attributes);
     return ek_error_status();
@@ -286,8 +279,8 @@ static int sample_terms(const norm_operands *o, ek_tensor *e, ek_tensor *dx, ek_
 static ek_tensor *through_batch(const norm_operands *o, ek_tensor *a_dw, ek_tensor *d_dw,
                                 ek_tensor *q)
 {
-    const ek_norm_attributes attributes = o->attributes;
-    const double share = 1.0 / attributes.count;
+    ek_norm_attributes attributes = o->attributes;
+    double share = 1.0 / attributes.count;
     norm_gradients inner;
     ek_tensor *mixed = ek_add(norm_mul_statistic(o->a, ek_mul_scalar(d_dw, share), attributes),
                               norm_mul_statistic(o->dy, ek_mul_scalar(a_dw, share), attributes));
@@ -350,7 +343,7 @@ static int gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
     if (o.want_dy) {
         ek_tensor *zero = !b && c ? ek_zeros_like(c) : b;
         ek_tensor *affine = b || c ? ek_norm_normalize(o.x, zero, c, o.stats, o.attributes) : NULL;
-        results[0] = norm_added(terms.dy, affine);
+        results[0] = ek_norm_added(terms.dy, affine);
         if (y_relu && results[0])
             results[0] = ek_relu_gradient(results[0], y_relu, 0);
     }
@@ -359,7 +352,7 @@ static int gradient_backward(ek_node *node, ek_tensor *const *gradients, ek_tens
         if (b)
             EK_TRY(norm_gradient(o.dy, o.x, b, NULL, o.stats, o.attributes,
                                  (norm_request){.want_dx = true}, &b_parts));
-        results[1] = norm_added(b_parts.dx, terms.x);
+        results[1] = ek_norm_added(b_parts.dx, terms.x);
     }
     if (o.want_w)
         results[2] = terms.w;
@@ -378,7 +371,7 @@ static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y
         return ek_error_pending();
     ek_dev *dev = ek_tensor_dev(x);
     const ek_kernels *kernels = ek_kernels_of(x);
-    const bool through = request.want_dx && !attributes.constant;
+    bool through = request.want_dx && !attributes.constant;
     ek_tensor *sum = NULL;
     if (request.want_dx)
         result->dx = ek_result(x, NULL, NULL, x->dtype);
@@ -391,10 +384,10 @@ static int norm_gradient(ek_tensor *dy, ek_tensor *x, ek_tensor *w, ek_tensor *y
         result->db = request.db ? request.db : norm_new_affine(x, attributes);
     }
     EK_TRY(ek_error_status());
-    const ek_norm_sums sums = {.sum = sum,
-                               .sum_xhat = result->s,
-                               .dweight = result->dw,
-                               .dbias = result->db};
+    ek_norm_sums sums = {.sum = sum,
+                         .sum_xhat = result->s,
+                         .dweight = result->dw,
+                         .dbias = result->db};
     if (sum || result->dw)
         EK_TRY(kernels->norm_reduce(dev, &sums, dy, x, stats.mean, stats.invstd, w, y_relu));
     if (request.want_dx) {

@@ -81,6 +81,8 @@ ek_tensor *ek_norm_new_statistic(const ek_tensor *x, ek_norm_attributes attribut
 ek_shape ek_norm_affine_shape(const ek_tensor *x, ek_norm_attributes attributes);
 /* u w, u of x's shape; a w of NULL is 1. */
 ek_tensor *ek_norm_mul_affine(ek_tensor *u, ek_tensor *w, ek_norm_attributes attributes);
+/* The sum of two terms, of which NULL is zero. */
+ek_tensor *ek_norm_added(ek_tensor *x, ek_tensor *y);
 /* Sum over all but the channels, in the statistics' dtype. */
 ek_tensor *ek_norm_channel_sum(ek_tensor *x);
 

@@ -25,23 +25,17 @@ static ek_tensor *chunk_row(ek_tensor *rows, int row)
     return rows ? ek_select(rows, 0, row) : NULL;
 }
 
-static ek_tensor *chunk_new_row(const ek_tensor *x)
+static ek_tensor *chunk_new(const ek_tensor *x, ek_shape shape)
 {
-    return ek_tensor_new(ek_tensor_dev(x), ek_norm_dtype(x), &EK_SHAPE(x->shape[1]), EK_CONTIGUOUS);
+    return ek_tensor_new(ek_tensor_dev(x), ek_norm_dtype(x), &shape, EK_CONTIGUOUS);
 }
 
 static ek_tensor *chunk_new_rows(const ek_tensor *x)
 {
-    return ek_tensor_new(ek_tensor_dev(x), ek_norm_dtype(x), &EK_SHAPE(2, x->shape[1]),
-                         EK_CONTIGUOUS);
+    return chunk_new(x, EK_SHAPE(2, x->shape[1]));
 }
 
 /* NULLs are zeros. */
-static ek_tensor *chunk_add(ek_tensor *x, ek_tensor *y)
-{
-    return x && y ? ek_add(x, y) : x ? x : y;
-}
-
 static ek_tensor *chunk_mul(ek_tensor *x, ek_tensor *y)
 {
     return x && y ? ek_mul(x, y) : NULL;
@@ -87,7 +81,7 @@ EK_OPERATION(pair, "norm_chunk_pair", pair_backward);
 static ek_tensor *chunk_pair(ek_tensor *a, ek_tensor *x, ek_tensor *center)
 {
     ek_tensor *rows = a && x && center ? chunk_new_rows(x) : NULL;
-    const ek_norm_sums sums = {.dbias = chunk_row(rows, 0), .dweight = chunk_row(rows, 1)};
+    ek_norm_sums sums = {.dbias = chunk_row(rows, 0), .dweight = chunk_row(rows, 1)};
     if (!sums.dbias || !sums.dweight ||
         ek_kernels_of(x)->norm_reduce(ek_tensor_dev(x), &sums, a, x, center, NULL, NULL, NULL) < 0)
         return NULL;
@@ -196,13 +190,13 @@ int ek_norm_chunks_merge(ek_tensor *statistics, ek_tensor *moments, const int64_
 /* Input Z; outputs mean, r; saved these and center; the attribute is n. */
 static int statistics_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const double share = 1 / *(const double *)ek_node_attributes(node);
+    double share = 1 / *(const double *)ek_node_attributes(node);
     ek_tensor *mean = ek_node_saved(node, 0), *r = ek_node_saved(node, 1);
     EK_TRY(ek_error_status());
     /* What var's gradient is, times -2. */
     ek_tensor *bend = gradients[1] ? ek_mul(ek_mul(gradients[1], r), ek_square(r)) : NULL;
     ek_tensor *first = chunk_mul(bend, chunk_drift(mean, ek_node_saved(node, 2)));
-    ek_tensor *rows = chunk_stack(chunk_add(gradients[0], first), bend ? ek_neg(bend) : NULL);
+    ek_tensor *rows = chunk_stack(ek_norm_added(gradients[0], first), bend ? ek_neg(bend) : NULL);
     results[0] = rows ? ek_mul_scalar(rows, share) : NULL;
     return ek_error_status();
 }
@@ -224,7 +218,7 @@ typedef struct chunk_operands {
  * z) / n and s = w r, the gradients of dbias and dweight are P = g + s h1 and Q = g + s r h2. */
 static int sums_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const double count = *(const double *)ek_node_attributes(node);
+    double count = *(const double *)ek_node_attributes(node);
     ek_tensor *saved[9];
     for (int i = 0; i < 9; i++)
         saved[i] = ek_node_saved(node, i);
@@ -233,14 +227,15 @@ static int sums_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
     ek_tensor *center = saved[5], *db = saved[6], *dw = saved[7], *s = saved[8];
     ek_tensor *h = gradients[ROWS] ? ek_mul_scalar(gradients[ROWS], -1 / count) : NULL;
     ek_tensor *h1 = chunk_row(h, 0), *h2 = chunk_row(h, 1), *h2_r = chunk_mul(h2, r);
-    ek_tensor *q = chunk_add(gradients[DWEIGHT], chunk_mul(s, h2_r));
+    ek_tensor *q = ek_norm_added(gradients[DWEIGHT], chunk_mul(s, h2_r));
     ek_tensor *q_r = chunk_mul(q, r);
-    ek_tensor *ds = chunk_add(chunk_add(chunk_mul(h1, db), chunk_mul(h2_r, dw)), gradients[SCALE]);
+    ek_tensor *ds =
+        ek_norm_added(ek_norm_added(chunk_mul(h1, db), chunk_mul(h2_r, dw)), gradients[SCALE]);
 
     if (ek_node_needs(node, 0)) {
-        ek_tensor *p = chunk_add(gradients[DBIAS], chunk_mul(s, h1));
+        ek_tensor *p = ek_norm_added(gradients[DBIAS], chunk_mul(s, h1));
         ek_tensor *drift = chunk_mul(q_r, chunk_drift(mean, center));
-        ek_tensor *rows = chunk_stack(chunk_add(p, drift ? ek_neg(drift) : NULL), q_r);
+        ek_tensor *rows = chunk_stack(ek_norm_added(p, drift ? ek_neg(drift) : NULL), q_r);
         results[0] = rows ? chunk_line(NULL, NULL, x, rows, center) : NULL;
     }
     if (ek_node_needs(node, 1) && q_r)
@@ -251,7 +246,8 @@ static int sums_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor *
         ek_tensor *direct = ds && w ? ek_mul(w, ds) : ds;
         ek_tensor *bent = chunk_mul(chunk_mul(s, h2), dw);
         ek_tensor *own = gradients[DWEIGHT] ? ek_div(ek_mul(gradients[DWEIGHT], dw), r) : NULL;
-        results[3] = chunk_add(chunk_add(direct, bent ? ek_mul_scalar(bent, 2) : NULL), own);
+        results[3] =
+            ek_norm_added(ek_norm_added(direct, bent ? ek_mul_scalar(bent, 2) : NULL), own);
     }
     if (ek_node_needs(node, 4))
         results[4] = chunk_mul(r, ds);
@@ -264,13 +260,13 @@ static int chunk_sums(const chunk_operands *o, ek_tensor *results[SUMS])
 {
     ek_tensor *x = o->x;
     for (int i = 0; i < SUMS; i++)
-        results[i] = i == ROWS ? chunk_new_rows(x) : chunk_new_row(x);
-    const ek_norm_sums sums = {.dbias = results[DBIAS],
-                               .dweight = results[DWEIGHT],
-                               .shift = chunk_row(results[ROWS], 0),
-                               .slope = chunk_row(results[ROWS], 1),
-                               .scale = results[SCALE],
-                               .count = o->count};
+        results[i] = i == ROWS ? chunk_new_rows(x) : chunk_new(x, EK_SHAPE(x->shape[1]));
+    ek_norm_sums sums = {.dbias = results[DBIAS],
+                         .dweight = results[DWEIGHT],
+                         .shift = chunk_row(results[ROWS], 0),
+                         .slope = chunk_row(results[ROWS], 1),
+                         .scale = results[SCALE],
+                         .count = o->count};
     EK_TRY(ek_error_status());
     EK_TRY(ek_kernels_of(x)->norm_reduce(ek_tensor_dev(x), &sums, o->dy, x, o->mean, o->r, o->w,
                                          NULL));
@@ -286,13 +282,13 @@ static int chunk_sums(const chunk_operands *o, ek_tensor *results[SUMS])
  * meet what is left to x' without its scale. */
 static int chunk_apply_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
-    const chunk_operands o = {.dy = gradients[0],
-                              .x = ek_node_saved(node, 0),
-                              .mean = ek_node_saved(node, 1),
-                              .r = ek_node_saved(node, 2),
-                              .w = ek_node_saved(node, 3),
-                              .center = ek_node_saved(node, 4),
-                              .count = *(const double *)ek_node_attributes(node)};
+    chunk_operands o = {.dy = gradients[0],
+                        .x = ek_node_saved(node, 0),
+                        .mean = ek_node_saved(node, 1),
+                        .r = ek_node_saved(node, 2),
+                        .w = ek_node_saved(node, 3),
+                        .center = ek_node_saved(node, 4),
+                        .count = *(const double *)ek_node_attributes(node)};
     ek_tensor *sums[SUMS];
     EK_TRY(ek_error_status());
     EK_TRY(chunk_sums(&o, sums));
@@ -316,7 +312,7 @@ ek_tensor *ek_norm_chunk_apply(const ek_norm_chunk *chunk, ek_tensor *shared, in
     ek_tensor *invstd = chunk_row(chunk->statistics, 1);
     if (!shared || !center || !invstd || !ek_optional(weight) || !ek_optional(bias))
         return NULL;
-    const double count = (double)total;
+    double count = (double)total;
     ek_tensor *outputs[] = {ek_tensor_alias(center), ek_tensor_alias(invstd)};
     ek_tensor *y = ek_result(x, NULL, NULL, x->dtype);
     if (!outputs[0] || !outputs[1] || !y ||

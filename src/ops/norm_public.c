@@ -35,12 +35,11 @@ int ek_check_batch_norm(const ek_batch_norm_options *options)
     if (!ek_floating(batch_norm_name, "x", x) || !ek_optional(options->weight) ||
         !ek_optional(options->bias))
         return ek_error_pending();
-    char text[200];
     if (x->ndim < 2)
         return EK_FAIL(EK_E_SHAPE,
                        "batch_norm: expected x of 2 or more dimensions (N, C, ...), got %s",
-                       ek_tensor_text(x, text));
-    const ek_norm_attributes attributes = {.batch = true};
+                       EK_TENSOR_TEXT(x));
+    ek_norm_attributes attributes = {.batch = true};
     if (!norm_fits(batch_norm_name, "weight", x, options->weight, attributes) ||
         !norm_fits(batch_norm_name, "bias", x, options->bias, attributes) ||
         !norm_fits(batch_norm_name, "running_mean", x, options->running_mean, attributes) ||
@@ -58,12 +57,10 @@ int ek_check_values_per_channel(const ek_tensor *x, int64_t count)
 {
     if (count != 1)
         return 0;
-    char text[200];
-    ek_shape shape = ek_tensor_shape(x);
     return EK_FAIL(EK_E_SHAPE,
                    "batch_norm: expected more than 1 value per channel when training, got input "
                    "size %s",
-                   ek_shape_text(&shape, text));
+                   EK_SIZE_TEXT(x));
 }
 
 int ek_norm_count_batch(const ek_norm_tracking *tracking)
@@ -130,7 +127,7 @@ static int running_statistics(const ek_batch_norm_options *options, double eps,
                                   ek_norm_new_statistic(x, attributes)};
     if (!stats->mean || !stats->invstd)
         return ek_error_pending();
-    const ek_norm_update update = {.eps = eps};
+    ek_norm_update update = {.eps = eps};
     return ek_kernels_of(x)->norm_merge(ek_tensor_dev(x), stats->mean, stats->invstd,
                                         options->running_mean, options->running_var,
                                         (const double[]){1}, &update);
@@ -157,7 +154,7 @@ static ek_tensor *batch_norm(const ek_batch_norm_options *options, const ek_norm
                    ? NULL
                    : norm_empty(x, options->weight, options->bias, attributes);
     attributes.count = (double)(ek_count(x) / x->shape[1]);
-    const double eps = ek_number_or(EK_GIVEN(options, eps, 7), 1e-5);
+    double eps = ek_number_or(EK_GIVEN(options, eps, 7), 1e-5);
     if ((attributes.constant ? running_statistics(options, eps, attributes, &stats)
                              : own_statistics(x, tracking, eps, attributes, &stats)) < 0)
         return NULL;
@@ -167,14 +164,14 @@ static ek_tensor *batch_norm(const ek_batch_norm_options *options, const ek_norm
 ek_tensor *ek_batch_norm_tracked(ek_batch_norm_options options, bool relu, ek_tensor *batches)
 {
     const ek_tensor *x = options.x;
-    const bool training = options.training || !options.running_mean;
+    bool training = options.training || !options.running_mean;
     if (ek_check_batch_norm(&options) < 0)
         return NULL;
     if (training && ek_count(x) > 0 &&
         ek_check_values_per_channel(x, ek_count(x) / x->shape[1]) < 0)
         return NULL;
-    const ek_norm_tracking tracking = tracking_of(&options, batches);
-    const ek_norm_attributes attributes = {.batch = true, .constant = !training, .relu = relu};
+    ek_norm_tracking tracking = tracking_of(&options, batches);
+    ek_norm_attributes attributes = {.batch = true, .constant = !training, .relu = relu};
     ek_scope scope = ek_scope_begin();
     return ek_scope_return(&scope, batch_norm(&options, &tracking, attributes));
 }
@@ -211,29 +208,21 @@ static ek_tensor *sample_norm(const char *name, ek_tensor *x, ek_tensor *weight,
     return ek_scope_return(&scope, y);
 }
 
-/* The size of x, for sentences. */
-static const char *size_text(const ek_tensor *x, char text[160])
-{
-    ek_shape shape = ek_tensor_shape(x);
-    return ek_shape_text(&shape, text);
-}
-
 ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_tensor *bias,
                            double eps)
 {
-    char text[160];
     if (!ek_floating("group_norm", "x", x) || !(x = ek_autocast_wide(x)))
         return NULL;
     if (x->ndim < 2)
         return EK_REFUSE(EK_E_SHAPE,
                          "group_norm: expected x of 2 or more dimensions (N, C, ...), got %s",
-                         size_text(x, text));
+                         EK_SIZE_TEXT(x));
     if (groups < 1 || x->shape[1] % groups != 0)
         return EK_REFUSE(
             EK_E_INVALID,
             "group_norm: expected a number of channels that groups divides, got input size %s "
             "and %lld groups",
-            size_text(x, text), (long long)groups);
+            EK_SIZE_TEXT(x), (long long)groups);
     /* One value per group is its own mean: the result is the bias. PyTorch refuses it for a batch
      * of one only. */
     if (ek_count(x) == groups)
@@ -241,23 +230,22 @@ ek_tensor *ek_f_group_norm(ek_tensor *x, int64_t groups, ek_tensor *weight, ek_t
             EK_E_SHAPE,
             "group_norm: expected more than 1 value per group or a batch of more than 1, got "
             "input size %s and %lld groups",
-            size_text(x, text), (long long)groups);
+            EK_SIZE_TEXT(x), (long long)groups);
     return sample_norm("group_norm", x, weight, bias, eps, (ek_norm_attributes){.groups = groups});
 }
 
 ek_tensor *ek_f_instance_norm(ek_tensor *x, ek_tensor *weight, ek_tensor *bias, double eps)
 {
-    char text[160];
     if (!ek_floating("instance_norm", "x", x))
         return NULL;
     if (x->ndim < 3)
         return EK_REFUSE(EK_E_SHAPE,
                          "instance_norm: expected x of 3 or more dimensions (N, C, ...), got %s",
-                         size_text(x, text));
+                         EK_SIZE_TEXT(x));
     if (ek_count(x) > 0 && ek_count(x) == x->shape[0] * x->shape[1])
         return EK_REFUSE(EK_E_SHAPE,
                          "instance_norm: expected more than 1 spatial element, got input size %s",
-                         size_text(x, text));
+                         EK_SIZE_TEXT(x));
     /* Without channels there are no elements either, and no groups to count. */
     int64_t groups = x->shape[1] > 0 ? x->shape[1] : 1;
     return sample_norm("instance_norm", x, weight, bias, eps,
@@ -269,17 +257,16 @@ ek_tensor *ek_f_layer_norm(ek_tensor *x, int normalized_ndim, ek_tensor *weight,
 {
     if (!ek_floating("layer_norm", "x", x) || !(x = ek_autocast_wide(x)))
         return NULL;
-    const int lead = x->ndim - normalized_ndim;
+    int lead = x->ndim - normalized_ndim;
     /* Rows are a dimension of their own, so that one has to be left for them. */
-    const int most = x->ndim < EK_MAX_DIMS ? x->ndim : EK_MAX_DIMS - 1;
+    int most = x->ndim < EK_MAX_DIMS ? x->ndim : EK_MAX_DIMS - 1;
     if (normalized_ndim < 1 || normalized_ndim > most) {
-        char text[160];
         return EK_REFUSE(
             EK_E_SHAPE,
             "layer_norm: cannot normalise over the last %d dimensions of %s; 1 to %d can be",
-            normalized_ndim, size_text(x, text), most);
+            normalized_ndim, EK_SIZE_TEXT(x), most);
     }
-    const ek_norm_attributes attributes = {.groups = 1, .element = true};
+    ek_norm_attributes attributes = {.groups = 1, .element = true};
     if (lead == 1)
         return sample_norm("layer_norm", x, weight, bias, eps, attributes);
     ek_shape rows = {.ndim = normalized_ndim + 1, .dims = {1}};

@@ -50,6 +50,11 @@
 /* EK_FAIL as the result of what returns a tensor, NULL. */
 #define EK_REFUSE(...) ((void)EK_FAIL(__VA_ARGS__), (void *)NULL)
 
+/* A tensor, its shape, or a shape, for a sentence. */
+#define EK_TENSOR_TEXT(x) ek_tensor_text((x), (char[200]){0})
+#define EK_SIZE_TEXT(x) EK_SHAPE_TEXT((ek_shape[]){ek_tensor_shape(x)})
+#define EK_SHAPE_TEXT(shape) ek_shape_text((shape), (char[160]){0})
+
 /* y, a variable, once a slot of its device's kernels has written it, which an empty one doesn't
  * need; NULL if it is that, or the slot fails. */
 #define EK_RUN(y, slot, ...)                                                                      \
@@ -185,6 +190,8 @@ static inline ek_tensor *ek_itself(ek_tensor *x)
 /* y, which has x's elements in another floating dtype, as the result of ek_to_dtype. */
 ek_tensor *ek_record_cast(ek_tensor *y, ek_tensor *x);
 
+/* The sum over the dimensions of a mask, of which those of `dropped` disappear; also for NULL. */
+ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped);
 /* x / c. */
 ek_tensor *ek_div_scalar(ek_tensor *x, double c);
 /* slope x where y <= 0, else x (a NaN in y hides nothing). Constant in y. */

@@ -253,10 +253,9 @@ static ek_tensor *adaptive_avg_pool(const pool_family *family, ek_tensor *x, con
     pool_attributes attributes = {.family = family, .x = ek_tensor_shape(x)};
     attributes.y = attributes.x;
     for (int i = 0; i < family->dims; i++) {
-        char text[200];
         if (x->shape[2 + i] < 1)
             return EK_REFUSE(EK_E_SHAPE, "%s: x must not have a %s of 0, got %s", name,
-                             ek_spatial_direction(family->dims, i), ek_tensor_text(x, text));
+                             ek_spatial_direction(family->dims, i), EK_TENSOR_TEXT(x));
         attributes.y.dims[2 + i] = size[i];
     }
     return run(average, &attributes, x);

@@ -36,13 +36,31 @@ static void drop_dimensions(ek_tensor *y, unsigned mask)
     y->ndim = ndim;
 }
 
-/* Sums over the dimensions of `reduced`, and drops those of `dropped`. */
-static ek_tensor *sum(ek_tensor *x, unsigned reduced, unsigned dropped)
+/* The input's shape with size 1 if it is summed. */
+static ek_shape kept_shape(const ek_tensor *x, unsigned mask)
 {
-    sum_attributes attributes = {ek_tensor_shape(x), ek_tensor_shape(x)};
+    ek_shape shape = ek_tensor_shape(x);
     for (int i = 0; i < x->ndim; i++)
-        if (reduced >> i & 1)
-            attributes.kept.dims[i] = 1;
+        if (mask >> i & 1)
+            shape.dims[i] = 1;
+    return shape;
+}
+
+/* How many elements are summed for one of the result. */
+static int64_t summed_count(const ek_tensor *x, unsigned mask)
+{
+    int64_t count = 1;
+    for (int i = 0; i < x->ndim; i++)
+        if (mask >> i & 1)
+            count *= x->shape[i];
+    return count;
+}
+
+ek_tensor *ek_sum_mask(ek_tensor *x, unsigned reduced, unsigned dropped)
+{
+    if (!x)
+        return NULL;
+    sum_attributes attributes = {ek_tensor_shape(x), kept_shape(x, reduced)};
     ek_dtype dtype = ek_dtype_is_floating(x->dtype) ? x->dtype : EK_I64;
     ek_tensor *y = ek_tensor_new(x->storage->dev, dtype, &attributes.kept, EK_CONTIGUOUS);
     if (!y || ek_kernels_of(x)->reduce(x->storage->dev, EK_REDUCE_SUM, y, x) < 0)
@@ -58,7 +76,7 @@ ek_tensor *ek_sum_with(ek_reduce_options options)
         return NULL;
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_autocast_wide(options.x);
-    ek_tensor *y = x ? sum(x, (unsigned)mask, options.keepdim ? 0 : (unsigned)mask) : NULL;
+    ek_tensor *y = ek_sum_mask(x, (unsigned)mask, options.keepdim ? 0 : (unsigned)mask);
     return ek_scope_return(&scope, y);
 }
 
@@ -67,12 +85,9 @@ ek_tensor *ek_mean_with(ek_reduce_options options)
     int mask = ek_reduced_dimensions("mean", &options);
     if (mask < 0 || !ek_floating("mean", "x", options.x))
         return NULL;
-    int64_t count = 1;
-    for (int i = 0; i < options.x->ndim; i++)
-        if (mask >> i & 1)
-            count *= options.x->shape[i];
-    return ek_div_scalar(sum(options.x, (unsigned)mask, options.keepdim ? 0 : (unsigned)mask),
-                         (double)count);
+    unsigned reduced = (unsigned)mask;
+    ek_tensor *y = ek_sum_mask(options.x, reduced, options.keepdim ? 0 : reduced);
+    return ek_div_scalar(y, (double)summed_count(options.x, reduced));
 }
 
 ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape)
@@ -92,11 +107,10 @@ ek_tensor *ek_sum_to(ek_tensor *x, ek_shape shape)
             reduced |= 1u << i;
     }
     if (!fits) {
-        char text[160], wanted[160];
-        return EK_REFUSE(EK_E_SHAPE, "sum_to: %s does not broadcast to %s",
-                         ek_shape_text(&shape, wanted), ek_shape_text(&own, text));
+        return EK_REFUSE(EK_E_SHAPE, "sum_to: %s does not broadcast to %s", EK_SHAPE_TEXT(&shape),
+                         EK_SHAPE_TEXT(&own));
     }
-    return sum(x, reduced, (1u << lead) - 1);
+    return ek_sum_mask(x, reduced, (1u << lead) - 1);
 }
 
 /* ---- extremes: elements are gathered, so that the gradient goes where they came from ---- */
@@ -180,16 +194,6 @@ static ek_tensor *safe_root(ek_tensor *x)
 
 /* ---- sums over dimensions ---- */
 
-/* The input's shape with size 1 if it is summed. */
-static ek_shape kept_shape(const ek_tensor *x, unsigned mask)
-{
-    ek_shape shape = ek_tensor_shape(x);
-    for (int i = 0; i < x->ndim; i++)
-        if (mask >> i & 1)
-            shape.dims[i] = 1;
-    return shape;
-}
-
 /* Drops the summed dimensions, unless they are kept. */
 static ek_tensor *finished(ek_tensor *y, unsigned mask, bool keepdim)
 {
@@ -234,11 +238,7 @@ typedef struct variance_attributes {
 
 static ek_tensor *mean_kept(ek_tensor *x, unsigned mask)
 {
-    ek_reduce_options options = {.x = x, .keepdim = true};
-    for (int i = 0; i < x->ndim; i++)
-        if (mask >> i & 1)
-            options.dims[options.dim_count++] = i;
-    return options.dim_count ? ek_mean_with(options) : x;
+    return mask ? ek_div_scalar(ek_sum_mask(x, mask, 0), (double)summed_count(x, mask)) : x;
 }
 
 static int variance_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
@@ -273,15 +273,6 @@ static ek_tensor *run_variance(ek_tensor *x, variance_attributes attributes)
     return ek_run_unary(EK_UNARY_AFFINE, y, attributes.share, 0);
 }
 
-static variance_attributes attributes_of(const ek_tensor *x, unsigned mask)
-{
-    int64_t count = 1;
-    for (int i = 0; i < x->ndim; i++)
-        if (mask >> i & 1)
-            count *= x->shape[i];
-    return (variance_attributes){mask, count > 1 ? 1.0 / (double)(count - 1) : (double)INFINITY};
-}
-
 /* bf16 goes through f32: its rounded mean is as far from the true one as neighbours are apart. */
 static ek_tensor *variance(const char *operation, const ek_reduce_options *options)
 {
@@ -289,7 +280,9 @@ static ek_tensor *variance(const char *operation, const ek_reduce_options *optio
     if (mask < 0 || !ek_floating(operation, "x", options->x))
         return NULL;
     const ek_dtype dtype = options->x->dtype;
-    const variance_attributes attributes = attributes_of(options->x, (unsigned)mask);
+    int64_t count = summed_count(options->x, (unsigned)mask);
+    variance_attributes attributes = {(unsigned)mask,
+                                      count > 1 ? 1.0 / (double)(count - 1) : (double)INFINITY};
     ek_scope scope = ek_scope_begin();
     ek_tensor *x = ek_to_dtype(options->x, dtype == EK_BF16 ? EK_F32 : dtype);
     ek_tensor *y = x ? run_variance(x, attributes) : NULL;

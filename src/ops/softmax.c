@@ -17,7 +17,7 @@ static ek_tensor *softmax_gradient(ek_tensor *dy, ek_tensor *y, softmax_attribut
 
 static ek_tensor *sum_along(ek_tensor *x, int dim)
 {
-    return ek_sum(x, .dims = {dim}, .dim_count = 1, .keepdim = true);
+    return ek_sum_mask(x, 1U << dim, 0);
 }
 
 EK_BACKWARD(softmax, softmax_attributes, softmax_gradient(g, ek_node_saved(node, 0), *a))

@@ -46,9 +46,8 @@ ek_tensor *ek_f_upsample(ek_tensor *x, int64_t height, int64_t width, ek_upsampl
         return EK_REFUSE(EK_E_INVALID,
                          "upsample: align_corners is for EK_BILINEAR, but mode is EK_NEAREST");
     if (x->shape[2] < 1 || x->shape[3] < 1) {
-        char text[200];
         return EK_REFUSE(EK_E_SHAPE, "upsample: x must have at least one pixel, got %s",
-                         ek_tensor_text(x, text));
+                         EK_TENSOR_TEXT(x));
     }
     upsample_attributes attributes = {.x = ek_tensor_shape(x),
                                       .y = EK_SHAPE(x->shape[0], x->shape[1], height, width),

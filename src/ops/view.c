@@ -50,7 +50,6 @@ static int complete_shape(const ek_tensor *x, ek_shape *shape)
     int64_t count = ek_count(x), known = 1;
     int open = -1;
     bool has_zero = false;
-    char text[160], wanted[160];
     ek_shape own = ek_tensor_shape(x);
     if (shape->ndim < 0 || shape->ndim > EK_MAX_DIMS)
         return EK_FAIL(EK_E_SHAPE, "reshape: %d dimensions; there can be 0 to %d", shape->ndim,
@@ -58,7 +57,7 @@ static int complete_shape(const ek_tensor *x, ek_shape *shape)
     for (int i = 0; i < shape->ndim; i++) {
         if (shape->dims[i] < -1 || (shape->dims[i] == -1 && open >= 0))
             return EK_FAIL(EK_E_SHAPE, "reshape: %s; one size may be -1, none below",
-                           ek_shape_text(shape, wanted));
+                           EK_SHAPE_TEXT(shape));
         if (shape->dims[i] == -1)
             open = i;
         else if (shape->dims[i] == 0)
@@ -72,7 +71,7 @@ static int complete_shape(const ek_tensor *x, ek_shape *shape)
         shape->dims[open] = count / known;
     else if (open >= 0 || known != count)
         return EK_FAIL(EK_E_SHAPE, "reshape: %s (%lld elements) does not fit %s",
-                       ek_shape_text(&own, text), (long long)count, ek_shape_text(shape, wanted));
+                       EK_SHAPE_TEXT(&own), (long long)count, EK_SHAPE_TEXT(shape));
     return 0;
 }
 
@@ -134,18 +133,25 @@ ek_tensor *ek_unsqueeze(ek_tensor *x, int dim)
     return view_as(x, &shape, stride);
 }
 
+/* The geometry of x without a dimension. */
+static ek_shape shape_without(const ek_tensor *x, int dim, int64_t *stride)
+{
+    ek_shape shape = {.ndim = x->ndim - 1};
+    for (int i = 0; i < shape.ndim; i++) {
+        shape.dims[i] = x->shape[i + (i >= dim)];
+        stride[i] = x->stride[i + (i >= dim)];
+    }
+    return shape;
+}
+
 ek_tensor *ek_squeeze(ek_tensor *x, int dim)
 {
     if (!ek_given("squeeze", "x", x) || (dim = ek_dimension("squeeze", x, dim)) < 0)
         return NULL;
     if (x->shape[dim] != 1)
         return ek_itself(x);
-    ek_shape shape = {.ndim = x->ndim - 1};
     int64_t stride[EK_MAX_DIMS];
-    for (int i = 0; i < shape.ndim; i++) {
-        shape.dims[i] = x->shape[i + (i >= dim)];
-        stride[i] = x->stride[i + (i >= dim)];
-    }
+    ek_shape shape = shape_without(x, dim, stride);
     return view_as(x, &shape, stride);
 }
 
@@ -169,16 +175,15 @@ ek_tensor *ek_permute(ek_tensor *x, ek_shape order)
         return NULL;
     int64_t shape[EK_MAX_DIMS], stride[EK_MAX_DIMS];
     unsigned seen = 0;
-    char text[160];
     if (order.ndim != x->ndim)
         return EK_REFUSE(EK_E_SHAPE,
                          "permute: order %s has %d entries and the tensor %d dimensions",
-                         ek_shape_text(&order, text), order.ndim, x->ndim);
+                         EK_SHAPE_TEXT(&order), order.ndim, x->ndim);
     for (int i = 0; i < x->ndim; i++) {
         int64_t dim = order.dims[i] < 0 ? order.dims[i] + x->ndim : order.dims[i];
         if (dim < 0 || dim >= x->ndim || seen >> dim & 1)
             return EK_REFUSE(EK_E_SHAPE, "permute: order %s must name each of %d dimensions once",
-                             ek_shape_text(&order, text), x->ndim);
+                             EK_SHAPE_TEXT(&order), x->ndim);
         seen |= 1u << dim;
         order.dims[i] = dim;
         shape[i] = x->shape[dim];
@@ -212,7 +217,6 @@ ek_tensor *ek_expand(ek_tensor *x, ek_shape shape)
     if (!ek_given("expand", "x", x))
         return NULL;
     ek_shape before = ek_tensor_shape(x);
-    char text[160], wanted[160];
     int lead = shape.ndim - x->ndim;
     bool fits = lead >= 0 && shape.ndim <= EK_MAX_DIMS;
     for (int i = 0; fits && i < shape.ndim; i++) {
@@ -223,7 +227,7 @@ ek_tensor *ek_expand(ek_tensor *x, ek_shape shape)
     }
     if (!fits)
         return EK_REFUSE(EK_E_SHAPE, "expand: shape %s does not broadcast to %s",
-                         ek_shape_text(&before, text), ek_shape_text(&shape, wanted));
+                         EK_SHAPE_TEXT(&before), EK_SHAPE_TEXT(&shape));
     ek_tensor expanded;
     ek_borrow_expanded(&expanded, x, &shape);
     return EK_RECORD(ek_tensor_view(x, shape.ndim, expanded.shape, expanded.stride,
@@ -303,14 +307,10 @@ ek_tensor *ek_select(ek_tensor *x, int dim, int64_t index)
         return EK_REFUSE(EK_E_INVALID, "select: index %lld is not in dimension %d of %lld",
                          (long long)index, dim, (long long)size);
     slice_attributes attributes = {ek_tensor_shape(x), dim, true, first, 1};
-    int64_t shape[EK_MAX_DIMS], stride[EK_MAX_DIMS];
-    for (int i = 0; i < x->ndim - 1; i++) {
-        shape[i] = x->shape[i + (i >= dim)];
-        stride[i] = x->stride[i + (i >= dim)];
-    }
-    return EK_RECORD(ek_tensor_view(x, x->ndim - 1, shape, stride,
-                                    x->offset + first * x->stride[dim]),
-                     &select_operation, EK_INPUTS(x), EK_ATTRIBUTES(attributes));
+    int64_t stride[EK_MAX_DIMS], offset = x->offset + first * x->stride[dim];
+    ek_shape shape = shape_without(x, dim, stride);
+    return EK_RECORD(ek_tensor_view(x, shape.ndim, shape.dims, stride, offset), &select_operation,
+                     EK_INPUTS(x), EK_ATTRIBUTES(attributes));
 }
 
 /* ---- the adjoint: zeros with x in its place; its own gradient is the slice again ---- */

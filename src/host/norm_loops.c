@@ -1,0 +1,346 @@
+/* norm_loops.c: the innermost loops of normalisation, over rows and planes (norm.h). Each function
+ * takes part [begin, end) of the work; see ek_norm_job. */
+#ifndef EK_REAL
+#include "host/norm.h"
+
+#define EK_FOR_REALS "host/norm_loops.c"
+#include "kernels/for_reals.h"
+
+#else /* for each EK_REAL */
+
+/* Element `at` and those after it; NULL of NULL. */
+static inline const EK_REAL *EK_NAME(at)(const void *data, int64_t at)
+{
+    return data ? (const EK_REAL *)data + at : NULL;
+}
+
+static inline int64_t EK_NAME(columns_of)(const ek_norm_plan *plan, int64_t part)
+{
+    int64_t rest = plan->width - part * EK_NORM_COLUMNS;
+    return rest < EK_NORM_COLUMNS ? rest : EK_NORM_COLUMNS;
+}
+
+/* Where the first plane of a column begins; columns are channels, sample by sample. */
+static inline int64_t EK_NAME(plane_of)(const ek_norm_plan *plan, int64_t column)
+{
+    return column / plan->channels * plan->sample_stride +
+           column % plan->channels * plan->channel_stride;
+}
+
+/* ---- moments ---- */
+
+/* Joins n values of mean m / n and squared deviations s to those of `count` values (Chan et al.).
+ * The short sums are two-pass: exact mean first, then deviations, while the rows are in the cache.
+ */
+EK_MULTIVERSION
+static void EK_NAME(moments_block)(const EK_REAL *x, int64_t stride, int64_t rows, int64_t columns,
+                                   double *mean, double *deviation)
+{
+    EK_REAL sum[EK_NORM_COLUMNS], rest[EK_NORM_COLUMNS], square[EK_NORM_COLUMNS];
+    int64_t step = ek_norm_short_rows(columns);
+    for (int64_t c = 0; c < columns; c++)
+        mean[c] = deviation[c] = 0;
+    for (int64_t done = 0; done < rows; done += step) {
+        int64_t n = rows - done < step ? rows - done : step;
+        const EK_REAL *block = x + done * stride;
+        for (int64_t c = 0; c < columns; c++)
+            sum[c] = rest[c] = square[c] = 0;
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t c = 0; c < columns; c++)
+                sum[c] += block[r * stride + c];
+        EK_REAL share = (EK_REAL)1 / (EK_REAL)n;
+        for (int64_t c = 0; c < columns; c++)
+            sum[c] *= share;
+        for (int64_t r = 0; r < n; r++) {
+            for (int64_t c = 0; c < columns; c++) {
+                EK_REAL d = block[r * stride + c] - sum[c];
+                rest[c] += d;
+                square[c] += d * d;
+            }
+        }
+        double own = (double)n, before = (double)done;
+        double part = own / (own + before), both = before * part;
+        for (int64_t c = 0; c < columns; c++) {
+            double residue = (double)rest[c] / own; /* of the rounded mean */
+            double delta = (double)sum[c] + residue - mean[c];
+            mean[c] += delta * part;
+            deviation[c] += (double)square[c] - residue * residue * own + delta * delta * both;
+        }
+    }
+}
+
+/* One run of a plane, of at most EK_TILE elements: sum, or sum of squared deviations from `center`.
+ */
+EK_MULTIVERSION
+static double EK_NAME(run_sum)(const EK_REAL *x, int64_t n)
+{
+    double lane[8] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++)
+            lane[j] += (double)x[i + j];
+    for (; i < n; i++)
+        sum += (double)x[i];
+    for (int j = 0; j < 8; j++)
+        sum += lane[j];
+    return sum;
+}
+
+EK_MULTIVERSION
+static double EK_NAME(run_deviation)(const EK_REAL *x, int64_t n, double center)
+{
+    double lane[8] = {0}, sum = 0;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) {
+            double d = (double)x[i + j] - center;
+            lane[j] += d * d;
+        }
+    for (; i < n; i++)
+        sum += ((double)x[i] - center) * ((double)x[i] - center);
+    for (int j = 0; j < 8; j++)
+        sum += lane[j];
+    return sum;
+}
+
+/* The moments of column c. */
+static void EK_NAME(moments_plane)(const ek_norm_job *job, int64_t c)
+{
+    const ek_norm_plan *plan = &job->plan;
+    const EK_REAL *x = (const EK_REAL *)job->x + EK_NAME(plane_of)(plan, c);
+    double count = 0, mean = 0, deviation = 0;
+    for (int64_t o = 0; o < plan->outer; o++, x += plan->outer_stride)
+        for (int64_t i = 0; i < plan->inner; i += EK_TILE) {
+            int64_t n = plan->inner - i < EK_TILE ? plan->inner - i : EK_TILE;
+            double own = (double)n, own_mean = EK_NAME(run_sum)(x + i, n) / own;
+            double delta = own_mean - mean;
+            deviation += EK_NAME(run_deviation)(x + i, n, own_mean) +
+                         delta * delta * count * own / (count + own);
+            count += own;
+            mean += delta * own / count;
+        }
+    job->first[c] = mean;
+    job->second[c] = deviation;
+}
+
+/* ---- y = (x - center) scale + shift ---- */
+
+EK_MULTIVERSION
+static void EK_NAME(apply_row)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
+                               const EK_REAL *restrict center, const EK_REAL *restrict scale,
+                               const EK_REAL *restrict shift, bool relu)
+{
+    if (relu) {
+        for (int64_t c = 0; c < n; c++) {
+            EK_REAL v = (x[c] - center[c]) * scale[c] + shift[c];
+            y[c] = v <= 0 ? 0 : v;
+        }
+    } else {
+        for (int64_t c = 0; c < n; c++)
+            y[c] = (x[c] - center[c]) * scale[c] + shift[c];
+    }
+}
+
+EK_MULTIVERSION
+static void EK_NAME(apply_run)(EK_REAL *restrict y, const EK_REAL *restrict x, int64_t n,
+                               EK_REAL center, EK_REAL scale, EK_REAL shift, bool relu)
+{
+    for (int64_t i = 0; i < n; i++) {
+        EK_REAL v = (x[i] - center) * scale + shift;
+        y[i] = (relu & (v <= 0)) ? 0 : v;
+    }
+}
+
+/* ---- sums of dy and dy (x - center) ---- */
+
+EK_MULTIVERSION
+static void EK_NAME(reduce_block)(const EK_REAL *dy, const EK_REAL *x, const EK_REAL *mask,
+                                  int64_t stride, int64_t rows, int64_t columns,
+                                  const EK_REAL *restrict center, double *first, double *second)
+{
+    EK_REAL sum[EK_NORM_COLUMNS], product[EK_NORM_COLUMNS];
+    int64_t step = ek_norm_short_rows(columns);
+    for (int64_t c = 0; c < columns; c++)
+        first[c] = second[c] = 0;
+    for (int64_t done = 0; done < rows; done += step) {
+        int64_t last = rows - done < step ? rows : done + step;
+        for (int64_t c = 0; c < columns; c++)
+            sum[c] = product[c] = 0;
+        for (int64_t r = done; r < last; r++) {
+            const EK_REAL *g = dy + r * stride, *u = x + r * stride;
+            if (mask) {
+                const EK_REAL *m = mask + r * stride;
+                for (int64_t c = 0; c < columns; c++) {
+                    EK_REAL v = m[c] <= 0 ? 0 : g[c];
+                    sum[c] += v;
+                    product[c] += v * (u[c] - center[c]);
+                }
+            } else {
+                for (int64_t c = 0; c < columns; c++) {
+                    sum[c] += g[c];
+                    product[c] += g[c] * (u[c] - center[c]);
+                }
+            }
+        }
+        for (int64_t c = 0; c < columns; c++) {
+            first[c] += (double)sum[c];
+            second[c] += (double)product[c];
+        }
+    }
+}
+
+EK_MULTIVERSION
+static void EK_NAME(reduce_run)(const EK_REAL *g, const EK_REAL *x, const EK_REAL *mask, int64_t n,
+                                double center, double *first, double *second)
+{
+    double sum[8] = {0}, product[8] = {0};
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) {
+            double v = !mask || !(mask[i + j] <= 0) ? (double)g[i + j] : 0;
+            sum[j] += v;
+            product[j] += v * ((double)x[i + j] - center);
+        }
+    for (int j = 0; i + j < n; j++) {
+        double v = !mask || !(mask[i + j] <= 0) ? (double)g[i + j] : 0;
+        sum[j] += v;
+        product[j] += v * ((double)x[i + j] - center);
+    }
+    for (int j = 0; j < 8; j++) {
+        *first += sum[j];
+        *second += product[j];
+    }
+}
+
+/* The sums of column c. */
+static void EK_NAME(reduce_plane)(const ek_norm_job *job, int64_t c)
+{
+    const ek_norm_plan *plan = &job->plan;
+    double center = (double)((const EK_REAL *)job->center)[c];
+    job->first[c] = job->second[c] = 0;
+    for (int64_t o = 0; o < plan->outer; o++) {
+        int64_t at = EK_NAME(plane_of)(plan, c) + o * plan->outer_stride;
+        EK_NAME(reduce_run)
+        (EK_NAME(at)(job->dy, at), EK_NAME(at)(job->x, at), EK_NAME(at)(job->mask, at), plan->inner,
+         center, &job->first[c], &job->second[c]);
+    }
+}
+
+/* ---- both kinds of sums: with dy, or moments ---- */
+
+void EK_NAME(ek_norm_sum_rows)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
+    for (int64_t task = begin; task < end; task++) {
+        int64_t place = task / parts, column = task % parts * EK_NORM_COLUMNS;
+        int64_t columns = EK_NAME(columns_of)(plan, task % parts);
+        int64_t sample = place / plan->blocks, row = place % plan->blocks * plan->block_rows;
+        int64_t rows = plan->rows - row < plan->block_rows ? plan->rows - row : plan->block_rows;
+        int64_t at = sample * plan->sample_stride + row * plan->row_stride + column;
+        const EK_REAL *x = EK_NAME(at)(job->x, at);
+        double *first = job->first + place * plan->width + column;
+        double *second = job->second + place * plan->width + column;
+        if (!job->dy) {
+            EK_NAME(moments_block)(x, plan->row_stride, rows, columns, first, second);
+        } else {
+            EK_NAME(reduce_block)
+            (EK_NAME(at)(job->dy, at), x, EK_NAME(at)(job->mask, at), plan->row_stride, rows,
+             columns, (const EK_REAL *)job->center + sample * plan->width + column, first, second);
+        }
+    }
+}
+
+void EK_NAME(ek_norm_sum_planes)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    for (int64_t c = begin; c < end; c++)
+        (!job->dy ? EK_NAME(moments_plane) : EK_NAME(reduce_plane))(job, c);
+}
+
+/* ---- dx = scale dy - shift - (x - center) slope ---- */
+
+EK_MULTIVERSION
+static void EK_NAME(gradient_row)(EK_REAL *restrict dx, const EK_REAL *restrict dy,
+                                  const EK_REAL *restrict x, const EK_REAL *restrict mask,
+                                  int64_t n, const EK_REAL *restrict center,
+                                  const EK_REAL *restrict scale, const EK_REAL *restrict shift,
+                                  const EK_REAL *restrict slope)
+{
+    if (!shift) {
+        for (int64_t c = 0; c < n; c++)
+            dx[c] = scale[c] * (!mask || !(mask[c] <= 0) ? dy[c] : 0);
+    } else if (mask) {
+        for (int64_t c = 0; c < n; c++) {
+            EK_REAL g = mask[c] <= 0 ? 0 : dy[c];
+            dx[c] = scale[c] * g - shift[c] - (x[c] - center[c]) * slope[c];
+        }
+    } else {
+        for (int64_t c = 0; c < n; c++)
+            dx[c] = scale[c] * dy[c] - shift[c] - (x[c] - center[c]) * slope[c];
+    }
+}
+
+EK_MULTIVERSION
+static void EK_NAME(gradient_run)(EK_REAL *restrict dx, const EK_REAL *restrict dy,
+                                  const EK_REAL *restrict x, const EK_REAL *restrict mask,
+                                  int64_t n, EK_REAL center, EK_REAL scale, EK_REAL shift,
+                                  EK_REAL slope)
+{
+    for (int64_t i = 0; i < n; i++) {
+        EK_REAL g = !mask || !(mask[i] <= 0) ? dy[i] : 0;
+        dx[i] = scale * g - shift - (x[i] - center) * slope;
+    }
+}
+
+/* ---- both kinds of elements: with dy, or from x alone ---- */
+
+/* Parts are joined rows, the last of a sample shorter. */
+void EK_NAME(ek_norm_line_rows)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    int64_t rows = plan->rows + (plan->rest > 0);
+    for (int64_t part = begin; part < end; part++) {
+        int64_t sample = part / rows, r = part % rows, own = sample * plan->width;
+        int64_t at = sample * plan->sample_stride + r * plan->row_stride;
+        int64_t n = r < plan->rows ? plan->width : plan->rest;
+        EK_REAL *y = (EK_REAL *)job->y + at;
+        const EK_REAL *x = EK_NAME(at)(job->x, at);
+        const EK_REAL *center = EK_NAME(at)(job->center, own);
+        const EK_REAL *scale = EK_NAME(at)(job->scale, own);
+        const EK_REAL *shift = EK_NAME(at)(job->shift, own);
+        if (!job->dy) {
+            EK_NAME(apply_row)(y, x, n, center, scale, shift, job->relu);
+        } else {
+            EK_NAME(gradient_row)
+            (y, EK_NAME(at)(job->dy, at), x, EK_NAME(at)(job->mask, at), n, center, scale, shift,
+             EK_NAME(at)(job->slope, own));
+        }
+    }
+}
+
+void EK_NAME(ek_norm_line_planes)(void *context, int64_t begin, int64_t end)
+{
+    const ek_norm_job *job = context;
+    const ek_norm_plan *plan = &job->plan;
+    for (int64_t p = begin; p < end; p++) {
+        int64_t o = p / plan->channels % plan->outer;
+        int64_t c = p / plan->channels / plan->outer * plan->channels + p % plan->channels;
+        int64_t at = EK_NAME(plane_of)(plan, c) + o * plan->outer_stride;
+        EK_REAL *y = (EK_REAL *)job->y + at, center = ((const EK_REAL *)job->center)[c];
+        EK_REAL scale = ((const EK_REAL *)job->scale)[c];
+        EK_REAL shift = job->shift ? ((const EK_REAL *)job->shift)[c] : 0;
+        const EK_REAL *x = EK_NAME(at)(job->x, at);
+        if (!job->dy) {
+            EK_NAME(apply_run)(y, x, plan->inner, center, scale, shift, job->relu);
+        } else {
+            EK_NAME(gradient_run)
+            (y, EK_NAME(at)(job->dy, at), x, EK_NAME(at)(job->mask, at), plan->inner, center, scale,
+             shift, job->shift ? ((const EK_REAL *)job->slope)[c] : 0);
+        }
+    }
+}
+
+#endif
