@@ -150,13 +150,12 @@ typedef struct ek_unary_rules {
 /* Checks x, computes and records. */
 ek_tensor *ek_unary_apply(const ek_operation *operation, const ek_unary_rules *rules, ek_tensor *x);
 
-/* Defines `ek_tensor *function(ek_tensor *x)`, whose formula is row NAME of kernels/elementwise.h.
+/* Defines `id_rules`, whose formula is row NAME of kernels/elementwise.h, and `id_operation`.
  * `saved` is x, y or nothing: what the gradient needs beside g, which is the result's gradient.
  * `gradient` is an expression of both in differentiable operations. Further arguments are rules, as
  * in `.wide = true`. */
-#define EK_UNARY_OPERATION(function, title, NAME, saved, gradient, ...)                          \
-    static int function##_backward(ek_node *node, ek_tensor *const *gradients,                   \
-                                   ek_tensor **results)                                          \
+#define EK_UNARY_RULES(id, title, NAME, saved, gradient, ...)                                    \
+    static int id##_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)    \
     {                                                                                            \
         ek_tensor *g = gradients[0];                                                             \
         ek_tensor *saved = EK_SAVED_##saved == EK_SAVED_nothing ? NULL : ek_node_saved(node, 0); \
@@ -164,13 +163,15 @@ ek_tensor *ek_unary_apply(const ek_operation *operation, const ek_unary_rules *r
         results[0] = gradient;                                                                   \
         return 0;                                                                                \
     }                                                                                            \
-    static const ek_operation function##_operation = {.name = title,                             \
-                                                      .backward = function##_backward};          \
-    static const ek_unary_rules function##_rules = {EK_UNARY_##NAME, EK_SAVED_##saved,           \
-                                                    __VA_ARGS__};                                \
-    ek_tensor *function(ek_tensor *x)                                                            \
-    {                                                                                            \
-        return ek_unary_apply(&function##_operation, &function##_rules, x);                      \
+    EK_OPERATION(id, title, id##_backward);                                                      \
+    static const ek_unary_rules id##_rules = {EK_UNARY_##NAME, EK_SAVED_##saved, __VA_ARGS__};
+
+/* The same, and `ek_tensor *function(ek_tensor *x)`. */
+#define EK_UNARY_OPERATION(function, title, NAME, saved, gradient, ...)     \
+    EK_UNARY_RULES(function, title, NAME, saved, gradient, __VA_ARGS__)     \
+    ek_tensor *function(ek_tensor *x)                                       \
+    {                                                                       \
+        return ek_unary_apply(&function##_operation, &function##_rules, x); \
     }
 
 /* A tensor filled with a number, without history. */
