@@ -26,6 +26,12 @@
     X(TANH, EK_NAME(ek_tanh)(x))                                                            \
     /* log(1 + e^x), as max(x, 0) + log(1 + e^-|x|) */                                      \
     X(SOFTPLUS, (x <= 0 ? 0 : x) + EK_NAME(ek_log1p)(EK_NAME(ek_exp)(-EK_NAME(ek_abs)(x)))) \
+    /* the normal distribution's, in double: floats have no digits for its tail */          \
+    X(NDTR, (EK_REAL)(0.5 * erfc(-0.70710678118654752 * (double)x)))                        \
+    X(GELU, x *EK_NAME(ek_unary_NDTR)(x, 0, 0))                                             \
+    X(GELU_TANH, x *EK_NAME(ek_unary_SIGMOID)((EK_REAL)1.5957691216057308 * x *             \
+                                                  (1 + (EK_REAL)0.044715 * x * x),          \
+                                              0, 0))                                        \
     X(RELU, x <= 0 ? 0 : x) /* NaN stays NaN */                                             \
     X(LEAKY_RELU, x > 0 ? x : a * x)                                                        \
     X(STEP, x > a ? 1 : b)                                                                  \

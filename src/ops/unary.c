@@ -108,6 +108,34 @@ EK_UNARY_OPERATION(ek_f_sigmoid, "sigmoid", SIGMOID, y, ek_sigmoid_gradient(g, y
 EK_UNARY_OPERATION(ek_f_tanh, "tanh", TANH, y, ek_tanh_gradient(g, y), .wide = false)
 EK_UNARY_OPERATION(ek_f_softplus, "softplus", SOFTPLUS, x, ek_mul(g, ek_f_sigmoid(x)), .wide = true)
 
+/* ---- gelu: x ndtr(x), or x sigmoid(2 u) for 2 u = k x + c x^3, k = sqrt(8 / pi) ---- */
+
+/* k x + c x^3 */
+static ek_tensor *gelu_cubic(ek_tensor *x, double c)
+{
+    return ek_mul(x, ek_add_scalar(ek_mul_scalar(ek_square(x), c), 1.5957691216057308));
+}
+#define NORMAL_DENSITY ek_mul_scalar(ek_exp(ek_mul_scalar(ek_square(x), -0.5)), 0.3989422804014327)
+#define GATE ek_f_sigmoid(gelu_cubic(x, 0.07135481627260025))
+
+EK_UNARY_OPERATION(ek_ndtr, "ndtr", NDTR, x, ek_mul(g, NORMAL_DENSITY), .wide = false)
+EK_UNARY_RULES(gelu, "gelu", GELU, x, ek_mul(g, ek_add(ek_ndtr(x), ek_mul(x, NORMAL_DENSITY))),
+               .wide = false)
+EK_UNARY_RULES(gelu_tanh, "gelu", GELU_TANH, x,
+               ek_mul(g,
+                      ek_add(GATE, ek_sigmoid_gradient(gelu_cubic(x, 0.21406444881780076), GATE))),
+               .wide = false)
+
+ek_tensor *ek_f_gelu(ek_tensor *x, ek_gelu_approximate approximate)
+{
+    if (approximate != EK_GELU_NONE && approximate != EK_GELU_TANH)
+        return EK_REFUSE(EK_E_INVALID,
+                         "gelu: approximate must be EK_GELU_NONE or EK_GELU_TANH, got %d",
+                         (int)approximate);
+    return approximate == EK_GELU_TANH ? ek_unary_apply(&gelu_tanh_operation, &gelu_tanh_rules, x)
+                                       : ek_unary_apply(&gelu_operation, &gelu_rules, x);
+}
+
 /* ---- x sign(y) ---- */
 
 EK_BACKWARD(sign_mul, void, ek_sign_mul(g, ek_node_saved(node, 0)))

@@ -70,6 +70,12 @@ static double unary_of(ek_unary op, double x, double a, double b)
         return tanh(x);
     case EK_UNARY_SOFTPLUS:
         return log1p(exp(x));
+    case EK_UNARY_NDTR:
+        return 0.5 * erfc(-x / sqrt(2));
+    case EK_UNARY_GELU:
+        return x * 0.5 * erfc(-x / sqrt(2));
+    case EK_UNARY_GELU_TANH:
+        return 0.5 * x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x)));
     case EK_UNARY_RELU:
         return x > 0 ? x : 0;
     case EK_UNARY_LEAKY_RELU:

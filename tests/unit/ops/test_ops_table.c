@@ -264,6 +264,11 @@ static ek_tensor *greater(ek_tensor *x, ek_tensor *y)
     return ek_gt(ek_detach(x), ek_detach(y));
 }
 
+FROM(.shapes = {{EK_SHAPE(3, 4)}, {EK_SHAPE(2, 3, 2, 2)}})
+ROW(gelu, THIRD(0), ek_f_gelu(x[0], EK_GELU_NONE))
+ROW(gelu_tanh, THIRD(0), ek_f_gelu(x[0], EK_GELU_TANH))
+ROW(ndtr, THIRD(0), ek_ndtr(x[0]))
+
 FROM(.shapes = {{EK_SHAPE(3, 1), EK_SHAPE(4)}, {EK_SHAPE(3, 4), EK_SHAPE(4)}})
 ROW(broadcast_add, 0, ek_square(ek_add(x[0], x[1])))
 ROW(broadcast_sub, 0, ek_square(ek_sub(x[0], x[1])))
