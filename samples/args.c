@@ -43,6 +43,22 @@ char *arg_value_text(const arg_spec *arg, char text[64])
     return text;
 }
 
+/* NULL if there is no such option. */
+static const arg_spec *arg_find(const arg_spec *args, const char *name, size_t length)
+{
+    while (args->name && (strlen(args->name) != length || strncmp(args->name, name, length) != 0))
+        args++;
+    return args->name ? args : NULL;
+}
+
+const arg_spec *args_next(const arg_spec *args, const char **names)
+{
+    const char *name = *names + strspn(*names, " ");
+    size_t length = strcspn(name, " ");
+    *names = name + length;
+    return length > 0 ? arg_find(args, name, length) : NULL;
+}
+
 /* ---- reading ---- */
 
 static int arg_parse(const arg_spec *arg, const char *text)
@@ -164,11 +180,8 @@ int args_read(int argc, char **argv, const char *about, const arg_spec *args)
             return args_complain("%s: only options (--name value) are taken; --help lists them",
                                  text);
         size_t length = (equals ? (size_t)(equals - text) : strlen(text)) - 2;
-        const arg_spec *arg = args;
-        while (arg->name &&
-               (strlen(arg->name) != length || strncmp(arg->name, text + 2, length) != 0))
-            arg++;
-        if (!arg->name)
+        const arg_spec *arg = arg_find(args, text + 2, length);
+        if (!arg)
             return arg_complain_unknown(args, text, length);
         if (arg->kind == ARG_SWITCH && equals)
             return args_complain("%s: --%s takes no value", text, arg->name);

@@ -55,6 +55,10 @@ extern const char *const args_device_words[];
 /* The option's value as the command line takes it; "on" or "off" for a switch. Returns `text`. */
 char *arg_value_text(const arg_spec *arg, char text[64]);
 
+/* The option that *names, which holds blanks between its names, begins with; *names goes on behind
+ * it. NULL at the end. */
+const arg_spec *args_next(const arg_spec *args, const char **names);
+
 enum { ARGS_HELP = 1 };
 /* Takes --name value and --name=value. Returns 0; ARGS_HELP after it printed `about` and the
  * options, if --help is among the arguments; -1 after a complaint that says what is wrong and what

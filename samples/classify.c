@@ -6,16 +6,10 @@
 #include <string.h>
 
 #include "networks.h"
-#include "run.h"
+#include "results.h"
 
 /* ---- settings ---- */
 
-/* classic: outputs and loss on device 0. The others have the loss where the outputs are;
- * balanced-auto measures each device's share of the batch, sharded divides gradients and the
- * optimizer's state. */
-enum { MODE_SINGLE, MODE_CLASSIC, MODE_BALANCED, MODE_AUTO, MODE_SHARDED, MODES };
-static const char *const mode_names[MODES + 1] = {"single", "classic", "balanced", "balanced-auto",
-                                                  "sharded"};
 enum { FASHION_MNIST, CIFAR10 };
 static const char *const set_names[] = {"fashion-mnist", "cifar10", NULL};
 enum { SGD, ADAM, ADAMW };
@@ -158,19 +152,14 @@ static const struct picture_set {
 static ek_dataset *classify_pictures(bool train)
 {
     const struct picture_set *set = &picture_sets[opt.set];
-    ek_dataset *pictures = set->open(opt.data, train);
-    if (!pictures ||
-        pictures_check(pictures, opt.data, EK_SHAPE(set->channels, set->side, set->side)) < 0) {
-        ek_dataset_free(pictures);
-        return NULL;
-    }
+    ek_dataset *pictures = pictures_checked(set->open(opt.data, train), opt.data,
+                                            EK_SHAPE(set->channels, set->side, set->side));
+    ek_transform *normalize = ek_normalize(set->mean, set->deviation, set->channels);
     if (!train || opt.plain)
-        return ek_transformed(pictures, 0, ek_to_float(),
-                              ek_normalize(set->mean, set->deviation, set->channels));
+        return ek_transformed(pictures, 0, ek_to_float(), normalize);
     /* Moved as bytes: a quarter of what floats are. */
     return ek_transformed(pictures, 0, ek_random_crop(set->side, .padding = 2),
-                          ek_random_horizontal_flip(0.5), ek_to_float(),
-                          ek_normalize(set->mean, set->deviation, set->channels));
+                          ek_random_horizontal_flip(0.5), ek_to_float(), normalize);
 }
 
 /* ---- the job: network, criterion, optimizer and schedule on their devices ---- */
@@ -192,12 +181,8 @@ typedef struct evaluation {
 } evaluation;
 
 typedef struct classify {
-    ek_device_list devices;
-    ek_module *network; /* owned by the model */
-    ek_module *model, *criterion;
-    ek_optimizer *optimizer;
-    ek_schedule *schedule; /* NULL: the rate stays */
-    char plan[1024];       /* of balanced-auto: each device's share; "" for others */
+    train_job job;
+    char plan[1024]; /* of balanced-auto: each device's share; "" for others */
     ek_loader *training, *testing;
     ek_generator *test_random;      /* the testing loader's: testing changes nothing in training */
     int64_t train_count;            /* pictures; 0: they could not be read */
@@ -210,50 +195,27 @@ typedef struct classify {
     double speed; /* samples per second of this program's steps */
 } classify;
 
-static bool classify_is_balanced(void)
-{
-    return opt.mode != MODE_SINGLE && opt.mode != MODE_CLASSIC;
-}
-
-/* The ways to train differ in these lines only. Without a plan balanced-auto measures. */
-static void classify_make_model(classify *c, const char *plan)
-{
-    ek_data_parallel_options options = {.module = c->network, .device_ids = c->devices};
-    c->criterion = ek_cross_entropy_loss(.label_smoothing = opt.smoothing);
-    if (!classify_is_balanced()) {
-        c->model = ek_data_parallel_with(options);
-        return;
-    }
-    if (opt.mode == MODE_AUTO) {
-        options.plan = plan;
-        options.split = plan ? EK_SPLIT_CHUNK : EK_SPLIT_AUTO;
-        options.goal = plan ? EK_GOAL_MEMORY : (ek_plan_goal)opt.goal;
-    }
-    if (opt.mode == MODE_SHARDED)
-        options.shard = EK_SHARD_OPTIMIZER;
-    c->model = ek_data_parallel_model_with(options);
-    c->criterion = ek_data_parallel_criterion(c->criterion, .device_ids = c->devices);
-}
-
-/* Makes the network from the seed, and all that trains it. */
-static int classify_make(classify *c, const char *plan)
+/* Makes the network from the seed, and all that trains it. Without a plan balanced-auto measures.
+ */
+static int classify_make(train_job *job, int64_t epoch_steps, const char *plan)
 {
     ek_manual_seed((uint64_t)opt.seed);
-    c->network = resnet(picture_sets[opt.set].channels, (int)opt.width, (int)opt.blocks,
-                        opt.norm == APART, CLASSES);
-    classify_make_model(c, plan);
+    job_wrap(job,
+             resnet(picture_sets[opt.set].channels, (int)opt.width, (int)opt.blocks,
+                    opt.norm == APART, CLASSES),
+             ek_cross_entropy_loss(.label_smoothing = opt.smoothing), plan, opt.goal);
     if (opt.optimizer == SGD)
-        c->optimizer = ek_sgd(c->model, .lr = opt.lr, .weight_decay = opt.weight_decay,
-                              .momentum = opt.momentum);
+        job->optimizer = ek_sgd(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay,
+                                .momentum = opt.momentum);
     else if (opt.optimizer == ADAM)
-        c->optimizer = ek_adam(c->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
+        job->optimizer = ek_adam(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
     else
-        c->optimizer = ek_adamw(c->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
+        job->optimizer = ek_adamw(job->model, .lr = opt.lr, .weight_decay = opt.weight_decay);
     /* Schedules are stepped after each step, not after each epoch. */
     if (opt.schedule == SCHEDULE_COSINE)
-        c->schedule = ek_cosine_annealing_lr(c->optimizer, opt.epochs * c->epoch_steps, 0);
+        job->schedule = ek_cosine_annealing_lr(job->optimizer, opt.epochs * epoch_steps, 0);
     else if (opt.schedule == SCHEDULE_STEP)
-        c->schedule = ek_step_lr(c->optimizer, opt.step_epochs * c->epoch_steps, opt.gamma);
+        job->schedule = ek_step_lr(job->optimizer, opt.step_epochs * epoch_steps, opt.gamma);
     return ek_error_status();
 }
 
@@ -262,10 +224,7 @@ static void classify_close(classify *c)
     ek_loader_free(c->training);
     ek_loader_free(c->testing);
     ek_generator_free(c->test_random);
-    ek_schedule_free(c->schedule);
-    ek_optimizer_free(c->optimizer);
-    ek_module_free(c->criterion);
-    ek_module_free(c->model);
+    job_free(&c->job);
     free(c->epochs);
     *c = (classify){0};
 }
@@ -274,13 +233,9 @@ static void classify_close(classify *c)
  * measured of batches that are cut already. */
 static int classify_try_batch(int64_t batch, void *user)
 {
-    classify *c = user;
     const struct picture_set *set = &picture_sets[opt.set];
     ek_tensor *pictures = ek_zeros(EK_SHAPE(batch, set->channels, set->side, set->side));
-    ek_tensor *labels = ek_zeros(EK_SHAPE(batch), EK_I64);
-    return ek_train_step(NULL, .model = c->model, .criterion = c->criterion,
-                         .optimizer = c->optimizer, .input = EK_VALUE(pictures),
-                         .target = EK_VALUE(labels));
+    return job_step(user, EK_VALUE(pictures), EK_VALUE(ek_zeros(EK_SHAPE(batch), EK_I64)), NULL);
 }
 
 /* Measures on a job of its own, before the run: from its first step to its last all batches are cut
@@ -288,8 +243,8 @@ static int classify_try_batch(int64_t batch, void *user)
 static int classify_measure_plan(classify *c)
 {
     int64_t sizes[EK_MAX_DEVICES], batch = opt.batch;
-    classify trial = {.devices = c->devices, .epoch_steps = c->epoch_steps};
-    int64_t rc = classify_make(&trial, NULL);
+    train_job trial = {.mode = MODE_AUTO, .devices = c->job.devices};
+    int64_t rc = classify_make(&trial, c->epoch_steps, NULL);
     if (rc == 0)
         rc = ek_find_batch(.function = classify_try_batch, .user = &trial,
                            .device_ids = trial.devices, .model = trial.model,
@@ -300,13 +255,14 @@ static int classify_measure_plan(classify *c)
                       (long long)batch);
     if (rc > 0)
         rc = ek_data_parallel_sizes(trial.model, batch, sizes);
+    job_free(&trial);
     size_t length = 0; /* "40,30,30" */
-    for (int d = 0; d < c->devices.count && rc == 0 && length < sizeof c->plan; d++)
-        length += (size_t)snprintf(c->plan + length, sizeof c->plan - length, "%s%" PRId64,
-                                   d ? "," : "", sizes[d]);
-    classify_close(&trial);
-    for (int d = 0; d < c->devices.count; d++)
-        ek_memory_reset_peak(c->devices.devices[d]);
+    for (int d = 0; d < c->job.devices.count; d++) {
+        ek_memory_reset_peak(c->job.devices.devices[d]);
+        if (rc == 0 && length < sizeof c->plan)
+            length += (size_t)snprintf(c->plan + length, sizeof c->plan - length, "%s%" PRId64,
+                                       d ? "," : "", sizes[d]);
+    }
     return (int)rc;
 }
 
@@ -318,7 +274,7 @@ static int classify_find_plan(classify *c, const ek_archive *from)
         return 0;
     if (!plan && from) {
         plan = ek_archive_get_text(from, "plan");
-        if (plan && (!*plan || ek_plan_check(plan, c->devices.count) < 0))
+        if (plan && (!*plan || ek_plan_check(plan, c->job.devices.count) < 0))
             plan = NULL;
         ek_error_clear();
     }
@@ -328,16 +284,8 @@ static int classify_find_plan(classify *c, const ek_archive *from)
     return 0;
 }
 
-/* ---- checkpoints: all that a run needs to go on as if it had not been stopped ----
- *
- * An archive (evenkeel/archive.h): the network, the optimizer, the schedule, the training loader,
- * the random numbers, step, records and best accuracy, the plan of balanced-auto, and as texts
- * ("settings.lr") the settings that decide the numbers. */
+/* ---- checkpoints ---- */
 
-static const char classify_format[] = "evenkeel classify 1";
-static const char classify_deciding[] =
-    "dataset train-samples plain seed epochs batch width blocks norm optimizer lr momentum "
-    "weight-decay schedule step-epochs gamma smoothing";
 enum {
     RECORD_NUMBERS = sizeof(epoch_record) / sizeof(double),
     SUMS_NUMBERS = sizeof(epoch_sums) / sizeof(double)
@@ -353,60 +301,41 @@ static int64_t classify_best(const classify *c)
     return best;
 }
 
-/* An older file stays if this fails. */
-static int classify_save(const char *path, classify *c)
+static void classify_list(const checkpoint *file, void *user)
 {
-    ek_scope scope = ek_scope_begin();
-    ek_archive *to = ek_archive_new();
-    int64_t best = classify_best(c);
-    settings_put(to, classify_format, "settings.", classify_args, classify_deciding);
-    ek_archive_put_module(to, "model", c->network);
-    ek_archive_put_optimizer(to, "optimizer", c->optimizer, c->network);
-    if (c->schedule)
-        ek_archive_put_schedule(to, "schedule", c->schedule);
-    ek_archive_put_random(to, "random");
-    ek_archive_put(to, "loader", ek_loader_state(c->training));
-    ek_archive_put(to, "step", ek_value_of_int(c->step));
-    ek_archive_put(to, "epoch_so_far",
-                   EK_VALUE(ek_from_data(&c->now, EK_SHAPE(SUMS_NUMBERS), EK_F64)));
-    if (best >= 0) {
-        ek_shape shape = EK_SHAPE(c->epoch_count, RECORD_NUMBERS);
-        ek_archive_put(to, "epochs", EK_VALUE(ek_from_data(c->epochs, shape, EK_F64)));
-        ek_archive_put(to, "best_accuracy", ek_value_of_float(c->epochs[best].test_accuracy));
-    }
-    if (opt.mode == MODE_AUTO)
-        ek_archive_put_plan(to, "plan", c->model);
-    int rc = ek_error_status();
-    if (rc == 0)
-        rc = ek_archive_save(to, path);
-    ek_archive_free(to);
-    ek_scope_end(&scope);
-    return rc;
+    classify *c = user;
+    if (checkpoint_step(file, &c->step, c->last_step) < 0)
+        return;
+    c->epoch_count = c->step / c->epoch_steps;
+    checkpoint_module(file, "model", c->job.network);
+    checkpoint_optimizer(file, "optimizer", c->job.optimizer, c->job.network);
+    checkpoint_schedule(file, "schedule", c->job.schedule);
+    checkpoint_random(file, "random", NULL);
+    checkpoint_loader(file, "loader", c->training);
+    checkpoint_numbers(file, "epoch_so_far", &c->now.loss, EK_SHAPE(SUMS_NUMBERS));
+    if (c->epoch_count > 0)
+        checkpoint_numbers(file, "epochs", &c->epochs->train_loss,
+                           EK_SHAPE(c->epoch_count, RECORD_NUMBERS));
+    if (opt.mode == MODE_AUTO && !file->path) /* read before the model is made */
+        ek_archive_put_plan(file->archive, "plan", c->job.model);
 }
 
-/* Brings a run that was opened with the archive's plan to where the file left it. */
-static int classify_load(classify *c, const ek_archive *from)
+static const checkpoint_kind classify_checkpoint = {
+    "evenkeel classify 1", "settings.", classify_args,
+    "dataset train-samples plain seed epochs batch width blocks norm optimizer lr momentum "
+    "weight-decay schedule step-epochs gamma smoothing",
+    classify_list};
+
+static char *classify_path(char path[4096])
 {
-    const char *path = opt.resume;
-    int rc = ek_archive_get_int(from, "step", &c->step);
-    if (rc < 0)
-        return rc;
-    c->epoch_count = c->step / c->epoch_steps;
-    if (c->step < 0 || c->step > c->last_step)
-        return ek_error(EK_E_INVALID, "%s is at step %lld; --steps %lld asks for fewer", path,
-                        (long long)c->step, (long long)c->last_step);
-    ek_to_data(ek_to_dtype(ek_value_tensor(ek_archive_get(from, "epoch_so_far")), EK_F64), &c->now,
-               sizeof c->now);
-    if (c->epoch_count > 0)
-        ek_to_data(ek_to_dtype(ek_value_tensor(ek_archive_get(from, "epochs")), EK_F64), c->epochs,
-                   (size_t)c->epoch_count * sizeof *c->epochs);
-    ek_archive_load_module(from, "model", c->network);
-    ek_archive_load_optimizer(from, "optimizer", c->optimizer, c->network);
-    if (c->schedule)
-        ek_archive_load_schedule(from, "schedule", c->schedule);
-    ek_archive_load_random(from, "random");
-    ek_loader_load_state(c->training, ek_archive_get(from, "loader"));
-    return ek_error_status();
+    snprintf(path, 4096, "%s/checkpoint.safetensors", opt.out);
+    return path;
+}
+
+static int classify_write(void *user)
+{
+    char path[4096];
+    return checkpoint_save(&classify_checkpoint, classify_path(path), user);
 }
 
 /* ---- opening: both sets, before anything else: a run without them is not begun ---- */
@@ -420,7 +349,7 @@ static int64_t classify_count(ek_dataset *pictures, int64_t wanted)
 
 static int sizes_of_parts(int64_t batch, int64_t *sizes, void *user)
 {
-    return ek_data_parallel_sizes(((classify *)user)->model, batch, sizes);
+    return ek_data_parallel_sizes(((classify *)user)->job.model, batch, sizes);
 }
 
 static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *training,
@@ -428,7 +357,7 @@ static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *
 {
     int rc = classify_find_plan(c, from);
     if (rc == 0)
-        rc = classify_make(c, c->plan[0] ? c->plan : NULL);
+        rc = classify_make(&c->job, c->epoch_steps, c->plan[0] ? c->plan : NULL);
     if (rc < 0)
         return rc;
     c->test_random = ek_generator_new((uint64_t)opt.seed);
@@ -436,21 +365,21 @@ static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *
     c->training =
         ek_data_loader(.dataset = ek_dataset_keep(training),
                        .sampler = ek_random_sampler(c->train_count), .batch_size = opt.batch,
-                       .workers = (int)opt.workers, .device_ids = c->devices, .sizes_user = c,
-                       .sizes = c->devices.count > 1 ? sizes_of_parts : NULL);
+                       .workers = (int)opt.workers, .device_ids = c->job.devices, .sizes_user = c,
+                       .sizes = c->job.devices.count > 1 ? sizes_of_parts : NULL);
     c->testing =
         ek_data_loader(.dataset = ek_dataset_keep(testing),
                        .sampler = ek_sequential_sampler(classify_count(testing, opt.test_samples)),
                        .batch_size = TESTED_AT_ONCE, .workers = (int)opt.workers,
                        .generator = c->test_random,
-                       .device_ids = EK_DEVICES(c->devices.devices[0]));
+                       .device_ids = EK_DEVICES(c->job.devices.devices[0]));
     return ek_error_status();
 }
 
-/* Begins, or goes on from settingopt.resume. 0 or a negative status; close it anyway. */
+/* Begins, or goes on from --resume. 0 or a negative status; close it anyway. */
 static int classify_open(classify *c)
 {
-    *c = (classify){.devices = classify_devices()};
+    *c = (classify){.job = {.mode = (train_mode)opt.mode, .devices = classify_devices()}};
     ek_scope scope = ek_scope_begin();
     ek_archive *from = NULL;
     ek_dataset *training = classify_pictures(true);
@@ -468,15 +397,13 @@ static int classify_open(classify *c)
                           (long long)opt.epochs);
     }
     if (rc == 0 && opt.resume) {
-        from = ek_archive_open(opt.resume);
-        rc = from ? settings_check(from, opt.resume, classify_format, "settings.", classify_args,
-                                   classify_deciding)
-                  : ek_error_status();
+        from = checkpoint_open(&classify_checkpoint, opt.resume);
+        rc = ek_error_status();
     }
     if (rc == 0)
         rc = classify_open_parts(c, from, training, testing);
     if (rc == 0 && from)
-        rc = classify_load(c, from);
+        rc = checkpoint_load(&classify_checkpoint, from, opt.resume, c);
     ek_archive_free(from);
     ek_dataset_free(training);
     ek_dataset_free(testing);
@@ -544,39 +471,29 @@ static int classify_train_batch(classify *c)
 {
     ek_batch batch;
     double loss = 0;
-    int rc = ek_loader_next(c->training, &batch);
-    if (rc == 0) /* the end of a pass: the next begins */
-        rc = ek_loader_next(c->training, &batch);
-    if (rc <= 0)
-        return rc == 0 ? ek_error(EK_E_STATE, "the loader has no batches") : rc;
-    /* The balanced criterion takes labels where they are; elsewhere they meet the outputs. */
-    ek_value labels = classify_is_balanced()
-                          ? batch.target
-                          : ek_value_to_device(batch.target, c->devices.devices[0], 0);
-    rc = ek_train_step(&loss, .model = c->model, .criterion = c->criterion,
-                       .optimizer = c->optimizer, .input = batch.input, .target = labels);
+    int rc = loader_next(c->training, &batch);
+    if (rc < 0)
+        return rc;
+    rc = job_step(&c->job, batch.input, batch.target, &loss);
     if (rc == 0 && !isfinite(loss))
         rc = ek_error(EK_E_INVALID, "the loss is %g; a smaller --lr may help", loss);
-    if (rc == 0 && c->schedule)
-        rc = ek_schedule_step(c->schedule);
     c->now.loss += loss * (double)batch.count;
     c->now.samples += (double)batch.count;
     return rc;
 }
 
 /* One step; after the last one of an epoch also its test and record. */
-static int classify_step(classify *c)
+static int classify_step(void *user)
 {
-    ek_scope scope = ek_scope_begin();
+    classify *c = user;
     double begin = seconds_now(), waited = classify_waited(c);
     int rc = classify_train_batch(c);
-    ek_scope_end(&scope);
     c->now.seconds += seconds_now() - begin;
     c->now.waited += classify_waited(c) - waited;
     c->tested.count = 0;
     if (rc < 0 || ++c->step % c->epoch_steps != 0)
         return rc;
-    rc = classify_test(c->network, c->testing, &c->tested);
+    rc = classify_test(c->job.network, c->testing, &c->tested);
     if (rc == 0)
         c->epochs[c->epoch_count++] = (epoch_record){.train_loss = c->now.loss / c->now.samples,
                                                      .test_loss = c->tested.loss,
@@ -588,8 +505,9 @@ static int classify_step(classify *c)
 }
 
 /* After an epoch a line that stays. */
-static void classify_show(progress_bar *bar, const classify *c)
+static void classify_show(progress_bar *bar, void *user)
 {
+    const classify *c = user;
     char note[64];
     if (c->step % c->epoch_steps == 0) {
         const epoch_record *last = &c->epochs[c->epoch_count - 1];
@@ -617,40 +535,26 @@ static epoch_sums classify_total(const classify *c)
     return total;
 }
 
-static char *classify_path(char path[4096])
-{
-    snprintf(path, 4096, "%s/checkpoint.safetensors", opt.out);
-    return path;
-}
-
 /* Steps until the last one is finished, or until *stopped after the step at hand; then tests,
- * unless an epoch has just ended. Shows progress and, with --out, writes checkpoints. */
+ * unless an epoch has just ended. */
 static int classify_train(classify *c, const volatile sig_atomic_t *stopped)
 {
-    progress_bar bar = progress_begin(mode_names[opt.mode], c->step, c->last_step, opt.batch);
     const int64_t first = c->step;
     const double before = classify_total(c).seconds;
-    int64_t written = -1; /* the last step that was written: none of this run yet */
-    char path[4096];
-    int rc = 0;
-    while (rc == 0 && c->step < c->last_step && !*stopped) {
-        rc = classify_step(c);
-        if (rc < 0)
-            break;
-        classify_show(&bar, c);
-        bool due = c->step % c->epoch_steps == 0 || (opt.every > 0 && c->step % opt.every == 0);
-        if (opt.out && due) {
-            rc = classify_save(classify_path(path), c);
-            written = c->step;
-        }
-    }
-    progress_end(&bar);
+    int rc = run_steps(&(run_steps_options){.name = mode_names[opt.mode],
+                                            .step = &c->step,
+                                            .last = c->last_step,
+                                            .per_step = opt.batch,
+                                            .take = classify_step,
+                                            .show = classify_show,
+                                            .write = opt.out ? classify_write : NULL,
+                                            .every = {c->epoch_steps, opt.every},
+                                            .user = c},
+                       stopped);
     double seconds = classify_total(c).seconds - before;
     c->speed = seconds > 0 ? (double)((c->step - first) * opt.batch) / seconds : 0;
-    if (rc == 0 && opt.out && written < c->step)
-        rc = classify_save(classify_path(path), c);
     if (rc == 0 && c->step >= c->last_step && c->tested.count == 0)
-        rc = classify_test(c->network, c->testing, &c->tested);
+        rc = classify_test(c->job.network, c->testing, &c->tested);
     return rc;
 }
 
@@ -675,7 +579,7 @@ static void classify_print(const classify *c)
                100 * share_of(r->waited, r->seconds), i == best ? "  best" : "");
     }
     putchar('\n');
-    print_peaks(&c->devices);
+    print_peaks(&c->job.devices);
     if (c->plan[0])
         printf("\nPlan: %s\n", c->plan);
     printf("\nStep %" PRId64 ": test loss %.4f, accuracy %.2f %% of %" PRId64
@@ -696,7 +600,7 @@ static void classify_json_settings(json_writer *json, const classify *c)
 {
     json_begin(json, "settings", '{');
     json_settings(json, classify_args, "dataset mode");
-    json_integer(json, "devices", c->devices.count);
+    json_integer(json, "devices", c->job.devices.count);
     if (c->plan[0])
         json_text(json, "plan", c->plan);
     json_integer(json, "training_samples", c->train_count);
@@ -718,9 +622,9 @@ static int classify_write_json(const classify *c)
     if (rc < 0)
         return rc;
     classify_json_settings(&json, c);
-    rc = json_network(&json, "network", c->network);
+    rc = json_network(&json, "network", c->job.network);
     if (rc == 0)
-        rc = json_devices(&json, &c->devices);
+        rc = json_devices(&json, &c->job.devices);
     json_integer(&json, "finished_steps", c->step);
     json_begin(&json, "epochs", '[');
     for (const epoch_record *r = c->epochs; r < c->epochs + c->epoch_count; r++) {

@@ -11,16 +11,14 @@
 #include <inttypes.h>
 #include <math.h>
 #include <png.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "networks.h"
-#include "run.h"
+#include "results.h"
 
 /* ---- settings ---- */
 
-enum { MODE_SINGLE, MODE_CLASSIC, MODE_BALANCED, MODES };
-static const char *const mode_names[MODES + 1] = {"single", "classic", "balanced"};
+static const char *const gan_modes[] = {"single", "classic", "balanced", NULL};
 static const char *const norm_names[NORMS + 1] = {"none", "layer", "instance", "batch",
                                                   "sync-batch"};
 enum { PENALTY_KINDS = EK_PENALTY_R1 + 1 };
@@ -52,7 +50,7 @@ static const arg_spec gan_args[] = {
     arg_real("weight", &opt.weight, 0, 1e6, "of the penalty"),
     arg_word("critic-norm", &opt.norm, norm_names, "KIND", "normalisation in the critic"),
     arg_word("loss", &opt.loss, loss_names, "KIND", "of critic and generator"),
-    arg_word("mode", &opt.mode, mode_names, "MODE", "how devices are used"),
+    arg_word("mode", &opt.mode, gan_modes, "MODE", "how devices are used"),
     arg_int("devices", &opt.devices, 1, EK_MAX_DEVICES, "N", "devices; all there are unless given"),
     arg_device(&opt.kind),
     arg_switch("auto", &opt.automatic, "each device's share of a batch by measurement"),
@@ -115,18 +113,18 @@ typedef struct gan {
     ek_module *generator_model, *critic_model; /* their wrappers */
     ek_module *on_real, *on_fake, *on_made;    /* criteria; on_made is the generator's */
     ek_optimizer *generator_optimizer, *critic_optimizer;
-    ek_generator *random;
-    ek_dataset *pictures;
-    sample_order order;
-    int64_t step;           /* generator steps that are finished */
-    double *values[SERIES]; /* owned */
+    ek_generator *random;  /* of noise and penalty */
+    ek_generator *shuffle; /* of the pictures' order */
+    ek_loader *loader;     /* NULL: the pictures could not be read */
+    int64_t step;          /* generator steps that are finished */
+    series series[SERIES];
 } gan;
 
 /* A resumed run goes on from its plan if it has as many devices as then. */
-static ek_module *gan_wrap(const gan *g, ek_module *network, const char *plan_name)
+static ek_module *gan_wrap(const gan *g, ek_module *network, const ek_archive *from,
+                           const char *plan_name)
 {
-    ek_archive *from = opt.automatic && opt.resume ? ek_archive_open(opt.resume) : NULL;
-    const char *plan = from ? ek_archive_get_text(from, plan_name) : NULL;
+    const char *plan = from && opt.automatic ? ek_archive_get_text(from, plan_name) : NULL;
     if (plan && ek_plan_check(plan, g->devices.count) < 0) {
         ek_error_clear();
         plan = NULL;
@@ -138,10 +136,8 @@ static ek_module *gan_wrap(const gan *g, ek_module *network, const char *plan_na
         .plan = plan,
         .shard = opt.sharded ? EK_SHARD_OPTIMIZER : EK_SHARD_NONE,
     };
-    ek_module *model =
-        g->balanced ? ek_data_parallel_model_with(options) : ek_data_parallel_with(options);
-    ek_archive_free(from);
-    return model;
+    ek_module_to_dtype(network, (ek_dtype)opt.dtype);
+    return g->balanced ? ek_data_parallel_model_with(options) : ek_data_parallel_with(options);
 }
 
 static ek_module *gan_criterion(const gan *g, ek_gan_role role)
@@ -158,18 +154,16 @@ static ek_optimizer *gan_adam(ek_module *model)
 }
 
 /* Makes the networks on g->devices from the seed. 0 or a negative status; close it anyway. */
-static int gan_open_networks(gan *g)
+static int gan_open_networks(gan *g, const ek_archive *from)
 {
     uint64_t seed = (uint64_t)opt.seed;
     g->balanced = opt.mode == MODE_BALANCED;
     ek_manual_seed(seed);
-    g->random = ek_generator_new(seed + 1); /* another than that of the pictures' order */
+    g->random = ek_generator_new(seed + 1);
     g->generator = gan_generator((int)opt.width);
-    ek_module_to_dtype(g->generator, (ek_dtype)opt.dtype);
-    g->generator_model = gan_wrap(g, g->generator, "generator_plan");
+    g->generator_model = gan_wrap(g, g->generator, from, "generator_plan");
     g->critic = gan_critic((int)opt.width, opt.norm);
-    ek_module_to_dtype(g->critic, (ek_dtype)opt.dtype);
-    g->critic_model = gan_wrap(g, g->critic, "critic_plan");
+    g->critic_model = gan_wrap(g, g->critic, from, "critic_plan");
     g->on_real = gan_criterion(g, EK_GAN_CRITIC_REAL);
     g->on_fake = gan_criterion(g, EK_GAN_CRITIC_FAKE);
     g->on_made = gan_criterion(g, EK_GAN_GENERATOR);
@@ -178,8 +172,18 @@ static int gan_open_networks(gan *g)
     return ek_error_status();
 }
 
+/* Takes over bytes (1, 28, 28): f32 pictures (1, GAN_SIDE, GAN_SIDE) in [-1, 1], with a dark
+ * border. */
+static ek_dataset *gan_pictures(ek_dataset *bytes)
+{
+    const double half = 0.5;
+    return ek_transformed(bytes, 0, ek_center_crop(GAN_SIDE), ek_to_float(),
+                          ek_normalize(&half, &half, 1));
+}
+
 static void gan_close(gan *g)
 {
+    ek_loader_free(g->loader);
     ek_optimizer_free(g->critic_optimizer);
     ek_optimizer_free(g->generator_optimizer);
     ek_module_free(g->on_made);
@@ -188,11 +192,8 @@ static void gan_close(gan *g)
     ek_module_free(g->critic_model);
     ek_module_free(g->generator_model);
     ek_generator_free(g->random);
-    ek_dataset_free(g->pictures);
-    order_close(&g->order);
-    for (int i = 0; i < SERIES; i++)
-        free(g->values[i]);
-    *g = (gan){0};
+    ek_generator_free(g->shuffle);
+    series_free(g->series, SERIES);
 }
 
 /* ---- a step ---- */
@@ -296,161 +297,106 @@ static int gan_generator_gradient(gan *g, ek_tensor *noise, double *loss)
     return rc;
 }
 
-/* The pictures order[0..count-1] on cpu, (count, 1, GAN_SIDE, GAN_SIDE) in [-1, 1], with a dark
- * border. */
-static ek_tensor *gan_real(ek_dataset *pictures, const int64_t *order, int64_t count)
+/* The next pictures, on cpu: fewer at the end of a pass. */
+static ek_tensor *gan_real(gan *g)
 {
-    enum { PICTURE = 28, BORDER = (GAN_SIDE - PICTURE) / 2 };
-    ek_value samples = ek_dataset_get_batch(pictures, order, count, ek_cpu());
-    ek_tensor *bytes = ek_value_tensor(ek_value_at(samples, 0));
-    ek_tensor *batch = bytes ? ek_full(-1, EK_SHAPE(count, 1, GAN_SIDE, GAN_SIDE)) : NULL;
-    if (!batch)
+    ek_batch batch;
+    if (loader_next(g->loader, &batch) < 0)
         return NULL;
-    const uint8_t *from = ek_tensor_data(bytes);
-    float *to = ek_tensor_data(batch);
-    for (int64_t i = 0; i < count; i++, to += GAN_SIDE * GAN_SIDE)
-        for (int y = 0; y < PICTURE; y++)
-            for (int x = 0; x < PICTURE; x++)
-                to[(y + BORDER) * GAN_SIDE + x + BORDER] = (float)*from++ / 127.5F - 1;
-    ek_tensor_touch(batch);
-    return ek_to_dtype(batch, (ek_dtype)opt.dtype);
+    return ek_to_dtype(ek_value_tensor(batch.input), (ek_dtype)opt.dtype);
 }
 
-static int gan_critic_step(gan *g, int64_t index)
+static int gan_critic_step(gan *g)
 {
     ek_scope scope = ek_scope_begin();
     critic_record record;
-    int64_t taken;
-    const int64_t *which = order_take(&g->order, opt.batch, &taken);
-    ek_tensor *real = which ? gan_real(g->pictures, which, taken) : NULL;
-    int rc = real ? gan_critic_gradient(g, real, gan_make(g, gan_noise(g, taken)), &record)
-                  : ek_error_status();
+    ek_tensor *real = gan_real(g);
+    ek_value made = real ? gan_make(g, gan_noise(g, ek_tensor_size(real, 0))) : ek_value_error();
+    int rc = real ? gan_critic_gradient(g, real, made, &record) : ek_error_status();
     if (rc == 0)
         rc = ek_step(g->critic_optimizer);
-    if (rc == 0) {
-        g->values[CRITIC_LOSSES][index] = record.loss;
-        g->values[PENALTIES][index] = record.penalty;
-        g->values[WASSERSTEIN][index] = record.wasserstein;
-        g->values[GRADIENT_NORMS][index] = record.gradient_norm;
-    }
     ek_scope_end(&scope);
-    return rc;
+    if (rc < 0)
+        return rc;
+    series_add(&g->series[CRITIC_LOSSES], record.loss);
+    series_add(&g->series[PENALTIES], record.penalty);
+    series_add(&g->series[WASSERSTEIN], record.wasserstein);
+    return series_add(&g->series[GRADIENT_NORMS], record.gradient_norm);
 }
 
-/* One generator step and the critic steps before it. */
-static int gan_step(gan *g)
+/* The critic steps, and a generator step behind them. */
+static int gan_step(void *user)
 {
-    double begin = seconds_now();
+    gan *g = user;
+    double begin = seconds_now(), loss;
     int rc = 0;
     for (int64_t i = 0; i < opt.critic_steps && rc == 0; i++)
-        rc = gan_critic_step(g, g->step * opt.critic_steps + i);
+        rc = gan_critic_step(g);
     ek_scope scope = ek_scope_begin();
     if (rc == 0)
-        rc = gan_generator_gradient(g, gan_noise(g, opt.batch),
-                                    &g->values[GENERATOR_LOSSES][g->step]);
+        rc = gan_generator_gradient(g, gan_noise(g, opt.batch), &loss);
     if (rc == 0)
         rc = ek_step(g->generator_optimizer);
     ek_scope_end(&scope);
-    if (rc == 0)
-        g->values[SECONDS][g->step++] = seconds_now() - begin;
-    return rc;
+    if (rc < 0)
+        return rc;
+    g->step++;
+    series_add(&g->series[GENERATOR_LOSSES], loss);
+    return series_add(&g->series[SECONDS], seconds_now() - begin);
 }
 
-/* ---- checkpoints: all that a run needs to go on as if it had not been stopped ----
- *
- * An archive (evenkeel/archive.h): both networks, both optimizers, the random numbers, what the
- * steps so far measured, measured plans, and as texts the step and the settings that decide the
- * numbers. The pictures' order follows from seed and step. */
+/* ---- beginning, or going on ---- */
 
-static const char gan_format[] = "evenkeel gan 1";
-static const char gan_deciding[] =
-    "seed dtype width critic-norm penalty weight loss batch critic-steps lr";
-
-/* How many numbers of a series there are after so many steps. */
-static int64_t gan_count(int series, int64_t steps)
+static void gan_list(const checkpoint *file, void *user)
 {
-    return series < CRITIC_SERIES ? steps * opt.critic_steps : steps;
-}
-
-static int gan_save(const char *path, gan *g)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_archive *to = ek_archive_new();
-    char text[64];
-    snprintf(text, sizeof text, "%" PRId64, g->step);
-    ek_archive_put_text(to, "step", text);
-    settings_put(to, gan_format, "", gan_args, gan_deciding);
-    ek_archive_put_module(to, "generator", g->generator);
-    ek_archive_put_optimizer(to, "generator_optimizer", g->generator_optimizer, g->generator);
-    ek_archive_put_module(to, "critic", g->critic);
-    ek_archive_put_optimizer(to, "critic_optimizer", g->critic_optimizer, g->critic);
-    ek_archive_put_generator(to, "random", g->random);
+    gan *g = user;
+    if (checkpoint_step(file, &g->step, opt.steps) < 0)
+        return;
+    checkpoint_module(file, "generator", g->generator);
+    checkpoint_optimizer(file, "generator_optimizer", g->generator_optimizer, g->generator);
+    checkpoint_module(file, "critic", g->critic);
+    checkpoint_optimizer(file, "critic_optimizer", g->critic_optimizer, g->critic);
+    checkpoint_random(file, "random", g->random);
+    checkpoint_loader(file, "loader", g->loader);
     for (int i = 0; i < SERIES; i++) {
-        ek_shape shape = EK_SHAPE(gan_count(i, g->step));
-        snprintf(text, sizeof text, "records.%s", series_names[i]);
-        ek_archive_put(to, text, EK_VALUE(ek_from_data(g->values[i], shape, EK_F64)));
+        char name[64];
+        snprintf(name, sizeof name, "records.%s", g->series[i].name);
+        checkpoint_series(file, name, &g->series[i]);
     }
-    if (opt.automatic) {
-        ek_archive_put_plan(to, "generator_plan", g->generator_model);
-        ek_archive_put_plan(to, "critic_plan", g->critic_model);
+    if (opt.automatic && !file->path) { /* read as the networks are wrapped */
+        ek_archive_put_plan(file->archive, "generator_plan", g->generator_model);
+        ek_archive_put_plan(file->archive, "critic_plan", g->critic_model);
     }
-    int rc = ek_error_status();
-    if (rc == 0)
-        rc = ek_archive_save(to, path);
-    ek_archive_free(to);
-    ek_scope_end(&scope);
-    return rc;
 }
 
 /* Mode and devices may be others than when the file was written. */
-static int gan_load(gan *g, const ek_archive *from)
-{
-    int rc = settings_check(from, opt.resume, gan_format, "", gan_args, gan_deciding);
-    if (rc < 0)
-        return rc;
-    const char *step = ek_archive_get_text(from, "step");
-    g->step = step ? strtoll(step, NULL, 10) : -1;
-    if (g->step < 0 || g->step > opt.steps)
-        return ek_error(EK_E_INVALID, "%s is at step %lld; --steps %lld asks for fewer", opt.resume,
-                        (long long)g->step, (long long)opt.steps);
-    ek_archive_load_module(from, "generator", g->generator);
-    ek_archive_load_optimizer(from, "generator_optimizer", g->generator_optimizer, g->generator);
-    ek_archive_load_module(from, "critic", g->critic);
-    ek_archive_load_optimizer(from, "critic_optimizer", g->critic_optimizer, g->critic);
-    ek_archive_load_generator(from, "random", g->random);
-    for (int i = 0; i < SERIES; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "records.%s", series_names[i]);
-        ek_tensor *values = ek_to_dtype(ek_value_tensor(ek_archive_get(from, name)), EK_F64);
-        ek_to_data(values, g->values[i], (size_t)gan_count(i, g->step) * sizeof(double));
-    }
-    for (int64_t i = 0, taken; i < g->step * opt.critic_steps; i++)
-        order_take(&g->order, opt.batch, &taken);
-    return ek_error_status();
-}
+static const checkpoint_kind gan_checkpoint = {
+    "evenkeel gan 2", "", gan_args,
+    "seed dtype width critic-norm penalty weight loss batch critic-steps lr", gan_list};
 
-/* Begins a run, or goes on from settingopt.resume. 0 or a negative status; close it anyway. */
+/* Begins a run, or goes on from --resume. 0 or a negative status; close it anyway. */
 static int gan_open(gan *g)
 {
     ek_scope scope = ek_scope_begin();
-    *g = (gan){.devices = gan_devices(), .pictures = ek_mnist(opt.data, true)};
-    int rc = g->pictures ? pictures_check(g->pictures, opt.data, EK_SHAPE(1, 28, 28))
-                         : ek_error_status();
-    if (rc == 0)
-        rc = gan_open_networks(g);
-    if (rc == 0)
-        rc = order_open(&g->order, ek_dataset_length(g->pictures), opt.seed);
-    for (int i = 0; i < SERIES && rc == 0; i++) {
-        g->values[i] = calloc((size_t)gan_count(i, opt.steps), sizeof(double));
-        if (!g->values[i])
-            rc = ek_error(EK_E_NO_MEMORY, "no memory for the records of %lld steps",
-                          (long long)opt.steps);
+    *g = (gan){.devices = gan_devices()};
+    ek_dataset *bytes = pictures_checked(ek_mnist(opt.data, true), opt.data, EK_SHAPE(1, 28, 28));
+    int64_t count = bytes ? ek_dataset_length(bytes) : 0;
+    ek_archive *from = NULL;
+    for (int i = 0; i < SERIES; i++)
+        g->series[i].name = series_names[i];
+    if (count > 0) {
+        g->shuffle = ek_generator_new((uint64_t)opt.seed);
+        g->loader = ek_data_loader(gan_pictures(bytes), .batch_size = opt.batch,
+                                   .sampler = shuffled_sampler(count, g->shuffle));
     }
-    if (rc == 0 && opt.resume) {
-        ek_archive *from = ek_archive_open(opt.resume);
-        rc = from ? gan_load(g, from) : ek_error_status();
-        ek_archive_free(from);
-    }
+    if (g->loader && opt.resume)
+        from = checkpoint_open(&gan_checkpoint, opt.resume);
+    int rc = ek_error_status();
+    if (rc == 0)
+        rc = gan_open_networks(g, from);
+    if (rc == 0 && from)
+        rc = checkpoint_load(&gan_checkpoint, from, opt.resume, g);
+    ek_archive_free(from);
     ek_scope_end(&scope);
     return rc;
 }
@@ -459,55 +405,45 @@ static int gan_open(gan *g)
 
 enum { GRID = 8, GAP = 2, GRID_SIDE = GRID * GAN_SIDE + (GRID + 1) * GAP };
 
-/* Draws row `row` of the grid; the pictures' `values` are in [-1, 1]. */
-static void gan_draw_row(uint8_t *pixels, int row, const double *values)
-{
-    for (int i = 0; i < GRID * GAN_SIDE * GAN_SIDE; i++) {
-        int column = i / (GAN_SIDE * GAN_SIDE), y = i / GAN_SIDE % GAN_SIDE, x = i % GAN_SIDE;
-        int at =
-            (GAP + row * (GAN_SIDE + GAP) + y) * GRID_SIDE + GAP + column * (GAN_SIDE + GAP) + x;
-        double brightness = 127.5 * (values[i] + 1);
-        pixels[at] = (uint8_t)(brightness > 0 ? fmin(brightness, 255) + 0.5 : 0); /* NaN: 0 */
-    }
-}
-
 /* GRID x GRID pictures of the generator in evaluation mode, always from the same noise, on a dark
- * ground: brightness, GRID_SIDE x GRID_SIDE. They are made row by row, so that this needs less
- * memory than training. */
-static int gan_draw(gan *g, uint8_t *pixels)
+ * ground: brightness, u8 (GRID_SIDE, GRID_SIDE) on cpu. They are made row by row, so that this
+ * needs less memory than training. NULL on an error. */
+static ek_tensor *gan_draw(gan *g)
 {
-    double values[GRID * GAN_SIDE * GAN_SIDE];
     bool had_gradients = ek_set_grad_enabled(false);
     ek_generator *random = ek_generator_new((uint64_t)opt.seed + 2); /* its own numbers */
-    ek_scope scope = ek_scope_begin();
+    ek_tensor *grid = ek_full(0x20, EK_SHAPE(GRID_SIDE, GRID_SIDE), EK_U8);
     ek_tensor *noise = ek_empty(EK_SHAPE(GRID * GRID, GAN_NOISE, 1, 1), (ek_dtype)opt.dtype);
-    int rc = random && noise ? ek_normal_(noise, 0, 1, random)
-                             : ek_error(EK_E_NO_MEMORY, "no memory for noise");
-    memset(pixels, 0x20, (size_t)GRID_SIDE * GRID_SIDE);
+    ek_normal_(noise, 0, 1, random);
     ek_module_train(g->generator, false);
-    for (int row = 0; row < GRID && rc == 0; row++) {
-        ek_scope inner = ek_scope_begin();
+    for (int row = 0; row < GRID && ek_error_status() == 0; row++) {
+        ek_scope scope = ek_scope_begin();
         ek_tensor *part = ek_narrow(noise, 0, (int64_t)row * GRID, GRID);
         ek_tensor *made = ek_apply(g->generator, ek_to_device(part, g->devices.devices[0]));
-        rc = ek_to_data(ek_to_dtype(ek_to_device(made, ek_cpu()), EK_F64), values, sizeof values);
-        if (rc == 0)
-            gan_draw_row(pixels, row, values);
-        ek_scope_end(&inner);
+        made = ek_to_dtype(ek_to_device(made, ek_cpu()), EK_F64);                /* in (-1, 1) */
+        made = ek_add_scalar(ek_mul_scalar(ek_add_scalar(made, 1), 127.5), 0.5); /* rounds */
+        ek_tensor *bytes = ek_to_dtype(ek_clamp(made, 0, 255), EK_U8);
+        ek_tensor *line = ek_narrow(grid, 0, GAP + row * (GAN_SIDE + GAP), GAN_SIDE);
+        for (int column = 0; column < GRID; column++)
+            ek_copy_(ek_narrow(line, 1, GAP + column * (GAN_SIDE + GAP), GAN_SIDE),
+                     ek_select(ek_select(bytes, 0, column), 0, 0));
+        ek_scope_end(&scope);
     }
     ek_module_train(g->generator, true);
-    ek_scope_end(&scope);
     ek_generator_free(random);
     ek_set_grad_enabled(had_gradients);
-    return rc;
+    return ek_error_status() == 0 ? grid : NULL;
 }
 
-static int gan_write_png(const char *path, const uint8_t *pixels, int height, int width)
+/* `brightness`: u8 (H, W) on cpu. */
+static int gan_write_png(const char *path, ek_tensor *brightness)
 {
-    png_image image = {.version = PNG_IMAGE_VERSION,
-                       .width = (png_uint_32)width,
-                       .height = (png_uint_32)height,
-                       .format = PNG_FORMAT_GRAY};
-    if (png_image_write_to_file(&image, path, 0, pixels, 0, NULL))
+    png_image image = {.version = PNG_IMAGE_VERSION, .format = PNG_FORMAT_GRAY};
+    if (!brightness)
+        return ek_error_status();
+    image.height = (png_uint_32)ek_tensor_size(brightness, 0);
+    image.width = (png_uint_32)ek_tensor_size(brightness, 1);
+    if (png_image_write_to_file(&image, path, 0, ek_tensor_data(brightness), 0, NULL))
         return 0;
     bool no_memory = strstr(image.message, "memory") != NULL;
     return ek_error(no_memory ? EK_E_NO_MEMORY : EK_E_IO, "%s: %s", path, image.message);
@@ -517,12 +453,10 @@ static int gan_write_png(const char *path, const uint8_t *pixels, int height, in
 static void gan_write_charts(FILE *page, void *user)
 {
     const gan *g = user;
-    page_curve curves[SERIES];
-    for (int i = 0; i < SERIES; i++)
-        curves[i] = (page_curve){series_names[i], g->values[i], gan_count(i, g->step)};
-    page_curves(page, "Critic", "critic step", &curves[CRITIC_LOSSES], 3);
-    page_curves(page, "Norm of the critic's gradient", "critic step", &curves[GRADIENT_NORMS], 1);
-    page_curves(page, "Generator", "step", &curves[GENERATOR_LOSSES], 1);
+    page_curves(page, "Critic", "critic step", &g->series[CRITIC_LOSSES], 3);
+    page_curves(page, "Norm of the critic's gradient", "critic step", &g->series[GRADIENT_NORMS],
+                1);
+    page_curves(page, "Generator", "step", &g->series[GENERATOR_LOSSES], 1);
 }
 
 static int gan_write_page(const char *path, gan *g)
@@ -532,7 +466,7 @@ static int gan_write_page(const char *path, gan *g)
              "%s loss, %s penalty of weight %g, critic norm %s, %s on %d devices, batch %" PRId64
              ", seed %" PRId64 ", step %" PRId64,
              loss_names[opt.loss], penalty_names[opt.penalty], opt.weight, norm_names[opt.norm],
-             mode_names[opt.mode], g->devices.count, opt.batch, opt.seed, g->step);
+             gan_modes[opt.mode], g->devices.count, opt.batch, opt.seed, g->step);
     return ek_report_html_page(path, NULL, 0,
                                &(const ek_report_page){.title = "Fashion-MNIST from noise",
                                                        .subtitle = text,
@@ -547,17 +481,24 @@ static char *gan_path(const char *name, char path[4096])
 }
 
 /* Writes samples-<step>.png, losses.html and checkpoint.safetensors to --out. */
-static int gan_write(gan *g)
+static int gan_write(void *user)
 {
-    static uint8_t pixels[GRID_SIDE * GRID_SIDE];
+    gan *g = user;
     char name[64], path[4096];
+    ek_scope scope = ek_scope_begin();
     snprintf(name, sizeof name, "samples-%06" PRId64 ".png", g->step);
-    int rc = gan_draw(g, pixels);
-    if (rc == 0)
-        rc = gan_write_png(gan_path(name, path), pixels, GRID_SIDE, GRID_SIDE);
+    int rc = gan_write_png(gan_path(name, path), gan_draw(g));
+    ek_scope_end(&scope);
     if (rc == 0)
         rc = gan_write_page(gan_path("losses.html", path), g);
-    return rc == 0 ? gan_save(gan_path("checkpoint.safetensors", path), g) : rc;
+    if (rc < 0)
+        return rc;
+    return checkpoint_save(&gan_checkpoint, gan_path("checkpoint.safetensors", path), g);
+}
+
+static double gan_median_step(const gan *g)
+{
+    return median_of(g->series[SECONDS].values, g->series[SECONDS].count);
 }
 
 static int gan_write_json(const gan *g)
@@ -577,39 +518,37 @@ static int gan_write_json(const gan *g)
         rc = json_network(&json, "critic", g->critic);
     if (rc == 0)
         rc = json_devices(&json, &g->devices);
-    json_real(&json, "median_step_seconds", median_of(g->values[SECONDS], g->step));
+    json_real(&json, "median_step_seconds", gan_median_step(g));
     for (int i = 0; i < SERIES; i++)
-        json_reals(&json, series_names[i], g->values[i], gan_count(i, g->step));
+        json_series(&json, g->series[i].name, &g->series[i]);
     return json_close(&json, opt.json, rc);
 }
 
 /* ---- the program ---- */
 
-/* Steps until all are finished, or until *stopped after the step at hand; shows progress and, with
- * --out, writes files at every --every-th step and at the end. */
+static void gan_show(progress_bar *bar, void *user)
+{
+    const gan *g = user;
+    char note[96];
+    int64_t last = g->series[CRITIC_LOSSES].count - 1;
+    snprintf(note, sizeof note, "critic %.3f  penalty %.3f  W %.3f",
+             g->series[CRITIC_LOSSES].values[last], g->series[PENALTIES].values[last],
+             g->series[WASSERSTEIN].values[last]);
+    progress_show(bar, g->step, note);
+}
+
 static int gan_train(gan *g, const volatile sig_atomic_t *stopped)
 {
-    progress_bar bar =
-        progress_begin(mode_names[opt.mode], g->step, opt.steps, opt.batch * opt.critic_steps);
-    int64_t written = -1; /* the last step with files: none of this run yet */
-    char note[96];
-    int rc = 0;
-    while (rc == 0 && g->step < opt.steps && !*stopped) {
-        rc = gan_step(g);
-        if (rc < 0)
-            break;
-        int64_t last = gan_count(CRITIC_LOSSES, g->step) - 1;
-        snprintf(note, sizeof note, "critic %.3f  penalty %.3f  W %.3f",
-                 g->values[CRITIC_LOSSES][last], g->values[PENALTIES][last],
-                 g->values[WASSERSTEIN][last]);
-        progress_show(&bar, g->step, note);
-        if (opt.out && g->step % opt.every == 0) {
-            rc = gan_write(g);
-            written = g->step;
-        }
-    }
-    progress_end(&bar);
-    return rc == 0 && opt.out && written < g->step ? gan_write(g) : rc;
+    return run_steps(&(run_steps_options){.name = gan_modes[opt.mode],
+                                          .step = &g->step,
+                                          .last = opt.steps,
+                                          .per_step = opt.batch * opt.critic_steps,
+                                          .take = gan_step,
+                                          .show = gan_show,
+                                          .write = opt.out ? gan_write : NULL,
+                                          .every = {opt.every},
+                                          .user = g},
+                     stopped);
 }
 
 /* Says what there is to say after the steps; returns the exit status. */
@@ -622,7 +561,7 @@ static int gan_finish(const gan *g, int argc, char **argv)
         return interrupt_explain(g->step, opt.out ? gan_path("checkpoint.safetensors", path) : NULL,
                                  argc, argv);
     print_peaks(&g->devices);
-    printf("Median step: %.0f ms\n", 1000 * median_of(g->values[SECONDS], g->step));
+    printf("Median step: %.0f ms\n", 1000 * gan_median_step(g));
     if (opt.out)
         printf("Pictures, charts, checkpoint: %s\n", opt.out);
     return 0;
@@ -637,7 +576,7 @@ int main(int argc, char **argv)
     const volatile sig_atomic_t *stopped = interrupt_catch();
     if (gan_open(&g) < 0) {
         status = args_fail(REFUSED);
-        if (!g.pictures)
+        if (!g.loader)
             pictures_explain(opt.data);
     } else {
         status = gan_train(&g, stopped) < 0 ? args_fail(FAILED) : gan_finish(&g, argc, argv);

@@ -7,8 +7,6 @@
 
 /* ---- settings ---- */
 
-const char *const mode_names[MODES] = {"single", "classic", "balanced", "balanced-auto", "sharded"};
-
 #define ALL_MODES "single,classic,balanced,balanced-auto,sharded"
 
 static const char about[] =
@@ -118,40 +116,6 @@ int settings_steps(const run_settings *s)
 
 /* ---- one mode's model, criterion and optimizer on fresh devices ---- */
 
-typedef struct train_job {
-    train_mode mode;
-    ek_device_list devices;
-    ek_module *network; /* owned by the model */
-    ek_module *model;
-    ek_module *criterion;
-    ek_optimizer *optimizer;
-} train_job;
-
-/* The ways to train differ in these lines only. */
-static void job_make_model(train_job *job, const run_settings *s)
-{
-    job->criterion = segmentation_criterion();
-    switch (job->mode) {
-    case MODE_BALANCED:
-        job->model = ek_data_parallel_model(job->network, job->devices);
-        break;
-    case MODE_AUTO:
-        job->model =
-            s->plan ? ek_data_parallel_model(job->network, job->devices, .plan = s->plan)
-                    : ek_data_parallel_model(job->network, job->devices, .split = EK_SPLIT_AUTO,
-                                             .goal = (ek_plan_goal)s->goal);
-        break;
-    case MODE_SHARDED:
-        job->model =
-            ek_data_parallel_model(job->network, job->devices, .shard = EK_SHARD_OPTIMIZER);
-        break;
-    default:
-        job->model = ek_data_parallel(job->network, job->devices);
-        return;
-    }
-    job->criterion = ek_data_parallel_criterion(job->criterion, job->devices);
-}
-
 /* Replaces the devices by fresh ones, so that no mode sees another's memory, and makes the model on
  * them from the seed. Everything must be closed before. 0 or a negative status; close it anyway.
  *
@@ -170,8 +134,7 @@ static int job_open(train_job *job, const run_settings *s, train_mode mode)
     if (ek_error_status() < 0)
         return ek_error_status();
     ek_manual_seed((uint64_t)s->seed);
-    job->network = segmentation_network((int)s->width);
-    job_make_model(job, s);
+    job_wrap(job, segmentation_network((int)s->width), segmentation_criterion(), s->plan, s->goal);
     if (s->adam)
         job->optimizer = ek_adam(job->model, .lr = s->lr);
     else
@@ -179,101 +142,106 @@ static int job_open(train_job *job, const run_settings *s, train_mode mode)
     return ek_error_status();
 }
 
-/* One step on a batch on cpu: forward, loss, backward, optimizer. */
-static int job_step(train_job *job, ek_tensor *images, ek_tensor *labels, double *loss)
-{
-    ek_scope step = ek_scope_begin();
-    ek_value output = ek_forward(job->model, images);
-    /* The balanced criterion scatters the target itself; elsewhere it meets the output on device 0.
-     */
-    bool balanced = job->mode != MODE_SINGLE && job->mode != MODE_CLASSIC;
-    ek_tensor *target = balanced ? labels : ek_to_device(labels, job->devices.devices[0]);
-    ek_tensor *l = ek_loss(job->criterion, output, target);
-    ek_zero_grad(job->optimizer);
-    int rc = ek_backward(l);
-    if (rc == 0)
-        rc = ek_step(job->optimizer);
-    if (rc == 0)
-        rc = ek_item(l, loss);
-    ek_scope_end(&step);
-    return rc;
-}
-
 /* `rc` if that is an error; else 0, or EK_E_STATE with a sentence if a device's memory has not come
  * back to zero. */
 static int job_close(train_job *job, int rc)
 {
-    ek_optimizer_free(job->optimizer);
-    ek_module_free(job->criterion);
-    ek_module_free(job->model);
-    *job = (train_job){0};
+    job_free(job);
     int closed = ek_shutdown();
     return rc < 0 ? rc : closed;
 }
 
 /* ---- training in one mode ---- */
 
-/* The next scenes of the order, fewer at its end; a largest batch is whole, as it was found. */
-static int train_next_scenes(const run_settings *s, const scene_set *scenes, sample_order *order,
-                             int64_t batch, ek_tensor **images, ek_tensor **labels)
+typedef struct mode_run {
+    train_job *job;
+    const run_settings *settings;
+    ek_dataset *scenes;
+    ek_loader *loader;
+    int64_t step, first_reported;
+    mode_result *result;
+} mode_run;
+
+/* The next scenes, fewer at the end of a pass; a largest batch is whole, as it was found. */
+static ek_value train_next_scenes(mode_run *run)
 {
-    if (s->find_batch)
-        return scenes_batch(scenes, NULL, batch, images, labels);
-    const int64_t *which = order_take(order, batch, &batch);
-    return which ? scenes_batch(scenes, which, batch, images, labels) : ek_error_status();
+    ek_batch batch;
+    if (run->settings->find_batch)
+        return scenes_first(run->scenes, run->result->batch);
+    return loader_next(run->loader, &batch) < 0 ? ek_value_error() : batch.data;
 }
 
-static int train_steps(train_job *job, const run_settings *s, const scene_set *scenes,
-                       int64_t steps, mode_result *result)
+static int train_step(void *user)
+{
+    mode_run *run = user;
+    mode_result *result = run->result;
+    double loss;
+    if (run->step == run->first_reported) {
+        result->report = ek_report_start(.name = result->name, .device_ids = run->job->devices);
+        if (!result->report)
+            return ek_error_status();
+    }
+    ek_scope scope = ek_scope_begin();
+    ek_value scenes = train_next_scenes(run);
+    double begin = seconds_now();
+    int rc = job_step(run->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), &loss);
+    double seconds = seconds_now() - begin;
+    ek_scope_end(&scope);
+    if (rc == 0 && result->report)
+        rc = ek_report_step(result->report);
+    if (rc == 0)
+        rc = series_add(&result->losses, loss);
+    if (rc == 0)
+        rc = series_add(&result->seconds, seconds);
+    run->step += rc == 0;
+    return rc;
+}
+
+static void train_show(progress_bar *bar, void *user)
+{
+    const mode_run *run = user;
+    char note[32];
+    snprintf(note, sizeof note, "loss %.4f", run->result->losses.values[run->step - 1]);
+    progress_show(bar, run->step, note);
+}
+
+static int train_steps(train_job *job, const run_settings *s, ek_dataset *scenes, int64_t steps,
+                       mode_result *result)
 {
     enum { SETTLING = 6 }; /* measured plans do, in the first steps: longer reports begin behind */
-    const int64_t first_reported = steps >= 3 * SETTLING ? SETTLING : 0;
-    double *seconds = malloc((size_t)steps * sizeof *seconds);
-    sample_order order;
-    progress_bar bar = progress_begin(result->name, 0, steps, result->batch);
-    int rc = order_open(&order, scenes->count, s->seed);
-    result->losses = malloc((size_t)steps * sizeof *result->losses);
-    if (rc == 0 && (!seconds || !result->losses))
-        rc = ek_error(EK_E_NO_MEMORY, "no memory for %d steps", (int)steps);
-    for (int i = 0; rc == 0 && i < steps; i++) {
-        if (i == first_reported) {
-            result->report = ek_report_start(.name = result->name, .device_ids = job->devices);
-            rc = result->report ? 0 : ek_error_status();
-        }
-        ek_scope scope = ek_scope_begin();
-        ek_tensor *images, *labels;
-        char note[32];
-        if (rc == 0)
-            rc = train_next_scenes(s, scenes, &order, result->batch, &images, &labels);
-        double begin = seconds_now();
-        if (rc == 0)
-            rc = job_step(job, images, labels, &result->losses[i]);
-        seconds[i] = seconds_now() - begin;
-        ek_scope_end(&scope);
-        if (rc == 0 && result->report)
-            rc = ek_report_step(result->report);
-        if (rc == 0) {
-            result->loss_count = i + 1;
-            snprintf(note, sizeof note, "loss %.4f", result->losses[i]);
-            progress_show(&bar, i + 1, note);
-            if (*s->stopped && i + 1 < steps) /* what is left after the last step is short */
-                rc = ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept",
-                              result->name, i + 1, (int)steps);
-        }
-    }
-    progress_end(&bar);
+    ek_generator *shuffle = ek_generator_new((uint64_t)s->seed);
+    mode_run run = {.job = job,
+                    .settings = s,
+                    .scenes = scenes,
+                    .result = result,
+                    .first_reported = steps >= 3 * SETTLING ? SETTLING : 0};
+    run.loader = ek_data_loader(ek_dataset_keep(scenes), .batch_size = result->batch,
+                                .sampler = shuffled_sampler(ek_dataset_length(scenes), shuffle));
+    int rc = ek_error_status();
+    if (rc == 0)
+        rc = run_steps(&(run_steps_options){.name = result->name,
+                                            .step = &run.step,
+                                            .last = steps,
+                                            .per_step = result->batch,
+                                            .take = train_step,
+                                            .show = train_show,
+                                            .user = &run},
+                       s->stopped);
+    if (rc == 0 && run.step < steps) /* what is left after the last step is short */
+        rc = ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept", result->name,
+                      (int)run.step, (int)steps);
     if (rc == 0) {
-        result->step_seconds = median_of(seconds, steps);
+        result->step_seconds = median_of(result->seconds.values, steps);
         result->samples_per_second = (double)result->batch / result->step_seconds;
     }
-    order_close(&order);
-    free(seconds);
+    ek_loader_free(run.loader);
+    ek_generator_free(shuffle);
     return rc;
 }
 
 /* `steps` steps and their report, and the plan that they ended with. */
-static int train_reported(train_job *job, const run_settings *s, const scene_set *scenes,
-                          int64_t steps, mode_result *result)
+static int train_reported(train_job *job, const run_settings *s, ek_dataset *scenes, int64_t steps,
+                          mode_result *result)
 {
     int rc = train_steps(job, s, scenes, steps, result);
     int stopped = result->report ? ek_report_stop(result->report) : 0;
@@ -290,13 +258,14 @@ static int train_reported(train_job *job, const run_settings *s, const scene_set
 static void mode_result_free(mode_result *result)
 {
     ek_report_free(result->report);
-    free(result->losses);
+    series_free(&result->losses, 1);
+    series_free(&result->seconds, 1);
     *result = (mode_result){0};
 }
 
 /* Trains and evaluates. On success the result is to be freed; memory is given back in any case. */
-static int train_run(const run_settings *s, const scene_set *train, const scene_set *test,
-                     train_mode mode, mode_result *result)
+static int train_run(const run_settings *s, ek_dataset *train, ek_dataset *test, train_mode mode,
+                     mode_result *result)
 {
     train_job job;
     *result = (mode_result){.name = mode_names[mode], .batch = s->batch, .largest = -1};
@@ -318,7 +287,7 @@ static int train_run(const run_settings *s, const scene_set *train, const scene_
 
 typedef struct batch_trial {
     train_job *job;
-    const scene_set *scenes;
+    ek_dataset *scenes;
     const run_settings *settings;
 } batch_trial;
 
@@ -329,18 +298,15 @@ static int batch_try(int64_t batch, void *user)
         return ek_error(EK_E_USER, "%s was at trying a batch of %lld; nothing of it is kept",
                         mode_names[trial->job->mode], (long long)batch);
     ek_scope scope = ek_scope_begin();
-    ek_tensor *images = NULL, *labels = NULL;
-    double loss;
-    int rc = scenes_batch(trial->scenes, NULL, batch, &images, &labels);
-    if (rc == 0)
-        rc = job_step(trial->job, images, labels, &loss);
+    ek_value scenes = scenes_first(trial->scenes, batch);
+    int rc = job_step(trial->job, ek_value_at(scenes, 0), ek_value_at(scenes, 1), NULL);
     ek_scope_end(&scope);
     return rc;
 }
 
 /* At most `most`; 0 if not even one scene fits, or not even the model. */
-static int64_t batch_find(train_job *job, const run_settings *s, const scene_set *train,
-                          train_mode mode, int64_t most)
+static int64_t batch_find(train_job *job, const run_settings *s, ek_dataset *train, train_mode mode,
+                          int64_t most)
 {
     batch_trial trial = {job, train, s};
     int64_t fits = job_open(job, s, mode);
@@ -356,7 +322,7 @@ static int64_t batch_find(train_job *job, const run_settings *s, const scene_set
 
 /* The largest batch that a mode could run, below one that is known not to fit; 0 if not even one
  * scene fits; negative on an error that is not about memory. */
-static int64_t train_largest_batch(const run_settings *s, const scene_set *train, train_mode mode,
+static int64_t train_largest_batch(const run_settings *s, ek_dataset *train, train_mode mode,
                                    int64_t failing)
 {
     train_job job;
@@ -367,7 +333,7 @@ static int64_t train_largest_batch(const run_settings *s, const scene_set *train
 
 /* Finds the largest batch, and trains a few steps with it, so that the result shows what it takes.
  * result->largest is 0 if not even one scene fits. */
-static int train_find_batch(const run_settings *s, const scene_set *train, train_mode mode,
+static int train_find_batch(const run_settings *s, ek_dataset *train, train_mode mode,
                             mode_result *result)
 {
     enum { STEPS = 4, MOST_TRIED = 65536 };
@@ -388,7 +354,7 @@ static int train_find_batch(const run_settings *s, const scene_set *train, train
 
 /* Without a capacity by option or list it becomes three times what a single device holds when no
  * scene is there, once it has trained: parameters, gradients and the optimizer's state. */
-static int batch_choose_capacity(run_settings *s, const scene_set *train)
+static int batch_choose_capacity(run_settings *s, ek_dataset *train)
 {
     ek_memory_stats stats;
     train_job job;
@@ -429,7 +395,7 @@ static int explain_stop(const run_settings *s, const mode_result *results, int c
 }
 
 /* After an error of a mode: its sentence and, if memory was short, what would have fitted. */
-static int explain(const run_settings *s, const scene_set *train, train_mode mode)
+static int explain(const run_settings *s, ek_dataset *train, train_mode mode)
 {
     ek_error_record error;
     ek_error_take(&error);
@@ -452,7 +418,7 @@ static int explain(const run_settings *s, const scene_set *train, train_mode mod
     return FAILED;
 }
 
-static int train_all(const run_settings *s, const scene_set *train, const scene_set *test,
+static int train_all(const run_settings *s, ek_dataset *train, ek_dataset *test,
                      mode_result *results, int *count)
 {
     for (int mode = 0; mode < MODES; mode++) {
@@ -466,7 +432,7 @@ static int train_all(const run_settings *s, const scene_set *train, const scene_
     return 0;
 }
 
-static int find_all(run_settings *s, const scene_set *train, mode_result *results, int *count)
+static int find_all(run_settings *s, ek_dataset *train, mode_result *results, int *count)
 {
     int rc = batch_choose_capacity(s, train);
     for (int mode = 0; mode < MODES && rc == 0; mode++) {
@@ -518,36 +484,35 @@ static void show_log(ek_log_level level, const char *line, void *user)
 int main(int argc, char **argv)
 {
     run_settings settings;
-    scene_set train = {0}, test = {0};
     mode_result results[MODES] = {{0}};
     int count = 0, rc = settings_parse(&settings, argc, argv);
     if (rc != 0)
         return rc == ARGS_HELP ? 0 : REFUSED;
     const run_settings *s = &settings;
     settings.stopped = interrupt_catch();
-    rc = scenes_make(&train, s->data, true, s->scenes, (int)s->size, (uint64_t)s->seed);
-    if (rc == 0) /* other pictures, and another seed */
-        rc =
-            scenes_make(&test, s->data, false, s->test_scenes, (int)s->size, (uint64_t)s->seed + 1);
-    if (rc < 0) {
+    ek_dataset *train = scenes_make(s->data, true, s->scenes, s->size, (uint64_t)s->seed);
+    ek_dataset *test = NULL; /* other pictures, and another seed */
+    if (train)
+        test = scenes_make(s->data, false, s->test_scenes, s->size, (uint64_t)s->seed + 1);
+    if (!test) {
         args_fail(REFUSED);
         pictures_explain(s->data);
-        scenes_free(&train);
+        ek_dataset_free(train);
         return REFUSED;
     }
     printf("Scenes: %lld for training, %lld for testing, %lld x %lld pixels\n",
-           (long long)train.count, (long long)test.count, (long long)s->size, (long long)s->size);
+           (long long)s->scenes, (long long)s->test_scenes, (long long)s->size, (long long)s->size);
     fflush(stdout);
     ek_set_log(show_log, NULL);
     if (s->find_batch)
-        rc = find_all(&settings, &train, results, &count);
+        rc = find_all(&settings, train, results, &count);
     else
-        rc = train_all(s, &train, &test, results, &count);
+        rc = train_all(s, train, test, results, &count);
     if (rc == 0)
         rc = report(s, results, count);
     for (int m = 0; m < count; m++)
         mode_result_free(&results[m]);
-    scenes_free(&train);
-    scenes_free(&test);
+    ek_dataset_free(train);
+    ek_dataset_free(test);
     return rc;
 }

@@ -4,50 +4,37 @@
 #define SAMPLES_IMBALANCE_H
 
 #include "networks.h"
-#include "run.h"
+#include "results.h"
 
 /* ---- the task: segmentation of scenes of Fashion-MNIST's pictures ---- */
 
 enum { PICTURE = 28, THRESHOLD = 64 }; /* height and width; brightness */
 
+/* A data set: samples are f32 (1, size, size) brightness in [0, 1] and i64 (size, size) labels. In
+ * the process's own memory, which outlives ek_shutdown. */
 typedef struct scene_set {
-    int64_t count;
-    int size;        /* height and width in pixels */
-    uint8_t *images; /* count x size x size, brightness */
-    uint8_t *labels; /* the same: 0 ground, 1..10 the pictures' classes, SCENE_IGNORED within a
-                        pixel of a border */
+    ek_dataset dataset;
+    int64_t count, size; /* height and width in pixels */
+    uint8_t *images;     /* count x size x size, brightness; owned */
+    uint8_t *labels;     /* the same: 0 ground, 1..10 the pictures' classes, SCENE_IGNORED within a
+                            pixel of a border */
 } scene_set;
 
 /* Makes `count` scenes of the pictures for training or of those for testing: 4 to 6 pictures each
  * on a dark ground, later ones over earlier ones if they are brighter than THRESHOLD. The same
- * seed gives the same scenes. Returns 0 or a negative status. */
-int scenes_make(scene_set *scenes, const char *directory, bool train, int64_t count, int size,
-                uint64_t seed);
-void scenes_free(scene_set *scenes);
-/* The scenes order[0..count-1] as tensors on cpu: images f32 (count, 1, size, size) in [0, 1],
- * labels i64 (count, size, size). Indices wrap around at the number of scenes; an order of NULL is
- * 0, 1, 2, ... */
-int scenes_batch(const scene_set *scenes, const int64_t *order, int64_t count, ek_tensor **images,
-                 ek_tensor **labels);
+ * seed gives the same scenes. NULL on an error. */
+ek_dataset *scenes_make(const char *directory, bool train, int64_t count, int64_t size,
+                        uint64_t seed);
+/* The first `count` scenes, collated on cpu; behind the last comes the first again. */
+ek_value scenes_first(ek_dataset *scenes, int64_t count);
 
 /* Over all pixels of all scenes that are not ignored: the part that is labelled right, and the mean
  * over classes of intersection over union (without classes that neither occur nor are predicted).
  * The network is called in evaluation mode on `device`. */
-int evaluate(ek_module *network, ek_device device, const scene_set *scenes, double *pixel_accuracy,
+int evaluate(ek_module *network, ek_device device, ek_dataset *scenes, double *pixel_accuracy,
              double *mean_iou);
 
 /* ---- modes and their results ---- */
-
-typedef enum train_mode {
-    MODE_SINGLE,
-    MODE_CLASSIC,  /* outputs and loss on device 0 */
-    MODE_BALANCED, /* the loss where the outputs are */
-    MODE_AUTO,     /* balanced, each device's share of the batch by measurement */
-    MODE_SHARDED,  /* balanced, gradients and the optimizer's state divided */
-    MODES
-} train_mode;
-
-extern const char *const mode_names[MODES];
 
 typedef struct run_settings {
     int64_t batch, steps, epochs, size, width, scenes, test_scenes, seed;
@@ -77,8 +64,7 @@ typedef struct mode_result {
     char plan[512];                /* of balanced-auto; "" for others */
     double step_seconds;           /* median */
     double samples_per_second;
-    double *losses; /* of each step; owned */
-    int loss_count;
+    series losses, seconds;          /* of each step; owned */
     double pixel_accuracy, mean_iou; /* on the test scenes */
     int64_t parameters;
     char sha256[65]; /* of the parameters; "" if only the largest batch was looked for */

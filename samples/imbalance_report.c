@@ -29,7 +29,7 @@ static void table_row(const mode_result *r, int index)
     printf(" %8.1f", steps > 0 ? 1000 * device.computing / (double)steps : 0);
     if (index == 0)
         printf(" %9.2f %8.1f %9.0f %8.4f %7.2f%% %8.4f", ek_report_imbalance(r->report),
-               1000 * r->step_seconds, r->samples_per_second, r->losses[r->loss_count - 1],
+               1000 * r->step_seconds, r->samples_per_second, r->losses.values[r->losses.count - 1],
                100 * r->pixel_accuracy, r->mean_iou);
     putchar('\n');
 }
@@ -139,7 +139,7 @@ static void json_mode(json_writer *json, const mode_result *r)
     json_real(json, "imbalance", r->report ? ek_report_imbalance(r->report) : 0);
     json_real(json, "step_seconds", r->step_seconds);
     json_real(json, "samples_per_second", r->samples_per_second);
-    json_reals(json, "losses", r->losses, r->loss_count);
+    json_series(json, "losses", &r->losses);
     if (r->sha256[0]) {
         json_real(json, "pixel_accuracy", r->pixel_accuracy);
         json_real(json, "mean_iou", r->mean_iou);
@@ -173,7 +173,7 @@ typedef struct page_modes {
 static void page_results(FILE *page, void *user)
 {
     const page_modes *modes = user;
-    page_curve losses[MODES];
+    series losses[MODES];
     if (modes->count == 0 || !modes->results[0].sha256[0])
         return; /* only largest batches were looked for */
     fputs("<section>\n<h2>Results</h2>\n<table>\n<tr><th>mode</th><th>shares of the batch</th>"
@@ -181,13 +181,13 @@ static void page_results(FILE *page, void *user)
           page);
     for (int m = 0; m < modes->count; m++) {
         const mode_result *r = &modes->results[m];
-        losses[m] = (page_curve){r->name, r->losses, r->loss_count};
+        losses[m] = (series){r->name, r->losses.values, r->losses.count};
         fprintf(page, "<tr><td>%s</td><td>", r->name);
         for (int d = 0; d < ek_report_device_count(r->report); d++)
             fprintf(page, "%s%" PRId64, d ? ", " : "", r->share[d]);
         fprintf(page, "</td><td>%.0f</td><td>%.4f</td><td>%.2f&nbsp;%%</td><td>%.4f</td></tr>\n",
-                r->samples_per_second, r->losses[r->loss_count - 1], 100 * r->pixel_accuracy,
-                r->mean_iou);
+                r->samples_per_second, r->losses.values[r->losses.count - 1],
+                100 * r->pixel_accuracy, r->mean_iou);
     }
     fputs("</table>\n</section>\n", page);
     page_curves(page, "Loss", "step", losses, modes->count);

@@ -52,7 +52,7 @@ static int scenes_below(ek_generator *generator, int64_t limit)
 static int scenes_make_one(scene_set *scenes, int64_t index, ek_dataset *pictures,
                            ek_generator *generator, uint8_t *sharp)
 {
-    const int size = scenes->size;
+    const int size = (int)scenes->size;
     const size_t pixels = (size_t)size * (size_t)size;
     uint8_t *image = scenes->images + (size_t)index * pixels;
     uint8_t *labels = scenes->labels + (size_t)index * pixels;
@@ -76,55 +76,80 @@ static int scenes_make_one(scene_set *scenes, int64_t index, ek_dataset *picture
     return 0;
 }
 
-int scenes_make(scene_set *scenes, const char *directory, bool train, int64_t count, int size,
-                uint64_t seed)
+static int64_t scenes_length(ek_dataset *dataset)
+{
+    return ((scene_set *)dataset)->count;
+}
+
+static ek_value scenes_get(ek_dataset *dataset, int64_t index)
+{
+    const scene_set *self = (const scene_set *)dataset;
+    const int64_t pixels = self->size * self->size;
+    ek_tensor *image = ek_empty(EK_SHAPE(1, self->size, self->size));
+    ek_tensor *labels = ek_empty(EK_SHAPE(self->size, self->size), EK_I64);
+    if (!image || !labels)
+        return ek_value_error();
+    float *brightness = ek_tensor_data(image);
+    int64_t *classes = ek_tensor_data(labels);
+    for (int64_t p = 0; p < pixels; p++) {
+        brightness[p] = (float)self->images[index * pixels + p] / 255;
+        classes[p] = self->labels[index * pixels + p];
+    }
+    return EK_LIST(image, labels);
+}
+
+static void scenes_destroy(ek_dataset *dataset)
+{
+    free(((scene_set *)dataset)->images);
+    free(((scene_set *)dataset)->labels);
+}
+
+static const ek_dataset_type scenes_type = {.name = "scenes",
+                                            .size = sizeof(scene_set),
+                                            .length = scenes_length,
+                                            .get = scenes_get,
+                                            .destroy = scenes_destroy};
+
+ek_dataset *scenes_make(const char *directory, bool train, int64_t count, int64_t size,
+                        uint64_t seed)
 {
     const size_t pixels = (size_t)size * (size_t)size;
     ek_generator *generator = ek_generator_new(seed);
-    ek_dataset *pictures = ek_mnist(directory, train);
+    ek_dataset *pictures =
+        pictures_checked(ek_mnist(directory, train), directory, EK_SHAPE(1, PICTURE, PICTURE));
+    scene_set *scenes = pictures ? (scene_set *)ek_dataset_new(&scenes_type) : NULL;
     uint8_t *sharp = malloc(pixels);
-    *scenes =
-        (scene_set){count, size, malloc((size_t)count * pixels), malloc((size_t)count * pixels)};
-    int rc = pictures ? pictures_check(pictures, directory, EK_SHAPE(1, PICTURE, PICTURE))
-                      : ek_error_status();
-    if (rc == 0 && !(generator && sharp && scenes->images && scenes->labels))
-        rc = ek_error(EK_E_NO_MEMORY, "no memory for %lld scenes", (long long)count);
+    if (scenes) {
+        scenes->count = count;
+        scenes->size = size;
+        scenes->images = malloc((size_t)count * pixels);
+        scenes->labels = malloc((size_t)count * pixels);
+        if (!sharp || !scenes->images || !scenes->labels)
+            ek_error(EK_E_NO_MEMORY, "no memory for %lld scenes", (long long)count);
+    }
+    int rc = ek_error_status();
     for (int64_t i = 0; rc == 0 && i < count; i++)
         rc = scenes_make_one(scenes, i, pictures, generator, sharp);
-    if (rc < 0)
-        scenes_free(scenes);
     free(sharp);
     ek_dataset_free(pictures);
     ek_generator_free(generator);
-    return rc;
+    if (rc == 0)
+        return &scenes->dataset;
+    ek_dataset_free(scenes ? &scenes->dataset : NULL);
+    return NULL;
 }
 
-void scenes_free(scene_set *scenes)
+ek_value scenes_first(ek_dataset *scenes, int64_t count)
 {
-    free(scenes->images);
-    free(scenes->labels);
-    *scenes = (scene_set){0};
-}
-
-int scenes_batch(const scene_set *scenes, const int64_t *order, int64_t count, ek_tensor **images,
-                 ek_tensor **labels)
-{
-    size_t pixels = (size_t)scenes->size * (size_t)scenes->size;
-    *images = ek_empty(EK_SHAPE(count, 1, scenes->size, scenes->size));
-    *labels = ek_empty(EK_SHAPE(count, scenes->size, scenes->size), EK_I64);
-    if (!*images || !*labels)
-        return ek_error_status();
-    float *brightness = ek_tensor_data(*images);
-    int64_t *classes = ek_tensor_data(*labels);
-    for (int64_t i = 0; i < count; i++) {
-        size_t from = (size_t)((order ? order[i] : i) % scenes->count) * pixels,
-               to = (size_t)i * pixels;
-        for (size_t p = 0; p < pixels; p++) {
-            brightness[to + p] = (float)scenes->images[from + p] / 255;
-            classes[to + p] = scenes->labels[from + p];
-        }
-    }
-    return 0;
+    int64_t *order = malloc((size_t)count * sizeof *order), length = ek_dataset_length(scenes);
+    for (int64_t i = 0; order && i < count; i++)
+        order[i] = i % length;
+    if (!order)
+        ek_error(EK_E_NO_MEMORY, "no memory for %lld scenes", (long long)count);
+    ek_value batch =
+        order ? ek_dataset_get_batch(scenes, order, count, ek_cpu()) : ek_value_error();
+    free(order);
+    return batch;
 }
 
 /* ---- how well it does ---- */
@@ -133,26 +158,23 @@ enum { AT_ONCE = 16 }; /* scenes: few, so that a capacity which fits training fi
 
 typedef int64_t confusion_matrix[SCENE_CLASSES][SCENE_CLASSES]; /* [label][prediction] */
 
-static int evaluate_batch(ek_module *network, ek_device device, const scene_set *scenes,
-                          int64_t first, int64_t count, int64_t *predicted,
+static int evaluate_batch(ek_module *network, ek_device device, const ek_batch *batch,
                           confusion_matrix confusion)
 {
-    int64_t order[AT_ONCE], pixels = (int64_t)scenes->size * scenes->size;
-    ek_tensor *images, *labels;
+    ek_tensor *labels = ek_value_tensor(batch->target);
+    ek_tensor *images = ek_to_device(ek_value_tensor(batch->input), device);
+    ek_tensor *logits = ek_apply(network, images);
+    logits = ek_f_upsample(logits, ek_tensor_size(labels, 1), ek_tensor_size(labels, 2),
+                           EK_BILINEAR, true);
+    ek_tensor *predicted = ek_to_device(ek_argmax(logits, 1, false), ek_cpu());
+    if (!predicted)
+        return ek_error_status();
+    const int64_t *expected = ek_tensor_data(labels), *found = ek_tensor_data(predicted);
+    const int64_t count = ek_tensor_count(labels);
     for (int64_t i = 0; i < count; i++)
-        order[i] = first + i;
-    int rc = scenes_batch(scenes, order, count, &images, &labels);
-    if (rc < 0)
-        return rc;
-    ek_tensor *logits = ek_apply(network, ek_to_device(images, device));
-    logits = ek_f_upsample(logits, scenes->size, scenes->size, EK_BILINEAR, true);
-    rc = ek_to_data(ek_argmax(logits, 1, false), predicted,
-                    (size_t)(count * pixels) * sizeof *predicted);
-    const uint8_t *expected = scenes->labels + first * pixels;
-    for (int64_t i = 0; rc == 0 && i < count * pixels; i++)
         if (expected[i] != SCENE_IGNORED)
-            confusion[expected[i]][predicted[i]]++;
-    return rc;
+            confusion[expected[i]][found[i]]++;
+    return 0;
 }
 
 static void evaluate_confusion(confusion_matrix confusion, double *pixel_accuracy, double *mean_iou)
@@ -177,25 +199,23 @@ static void evaluate_confusion(confusion_matrix confusion, double *pixel_accurac
     *mean_iou = classes > 0 ? iou / classes : 0;
 }
 
-int evaluate(ek_module *network, ek_device device, const scene_set *scenes, double *pixel_accuracy,
+int evaluate(ek_module *network, ek_device device, ek_dataset *scenes, double *pixel_accuracy,
              double *mean_iou)
 {
     confusion_matrix confusion = {{0}};
     bool had_gradients = ek_set_grad_enabled(false);
-    int64_t *predicted =
-        malloc((size_t)AT_ONCE * (size_t)scenes->size * (size_t)scenes->size * sizeof *predicted);
-    int rc = predicted ? 0 : ek_error(EK_E_NO_MEMORY, "no memory for the predictions");
+    ek_loader *loader = ek_data_loader(ek_dataset_keep(scenes), .batch_size = AT_ONCE);
+    ek_batch batch;
+    int rc = loader ? 1 : ek_error_status();
     ek_module_train(network, false);
-    for (int64_t first = 0; rc == 0 && first < scenes->count; first += AT_ONCE) {
+    while (rc >= 0 && (rc = ek_loader_next(loader, &batch)) > 0) {
         ek_scope scope = ek_scope_begin();
-        int64_t left = scenes->count - first;
-        rc = evaluate_batch(network, device, scenes, first, left < AT_ONCE ? left : AT_ONCE,
-                            predicted, confusion);
+        rc = evaluate_batch(network, device, &batch, confusion);
         ek_scope_end(&scope);
     }
     ek_module_train(network, true);
     ek_set_grad_enabled(had_gradients);
-    free(predicted);
+    ek_loader_free(loader);
     if (rc == 0)
         evaluate_confusion(confusion, pixel_accuracy, mean_iou);
     return rc;

@@ -1,8 +1,7 @@
+/* run.c: ways to train, steps, series, checkpoints. */
 #include "run.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,53 +15,22 @@ double seconds_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int median_compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double median_of(const double *values, int64_t count)
-{
-    double *sorted = malloc((size_t)(count + 1) * sizeof *sorted), median = 0;
-    if (sorted && count > 0) {
-        memcpy(sorted, values, (size_t)count * sizeof *sorted);
-        qsort(sorted, (size_t)count, sizeof *sorted, median_compare);
-        median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
-    }
-    free(sorted);
-    return median;
-}
-
-void print_peaks(const ek_device_list *devices)
-{
-    for (int d = 0; d < devices->count; d++) {
-        ek_memory_stats stats;
-        char name[16];
-        if (ek_memory_get_stats(devices->devices[d], &stats) == 0)
-            printf("%s%s %.1f MiB",
-                   d ? ", " : "Peak memory: ", ek_device_name(devices->devices[d], name),
-                   (double)stats.peak / (1 << 20));
-    }
-    putchar('\n');
-}
-
 /* ---- pictures ---- */
 
-int pictures_check(ek_dataset *pictures, const char *directory, ek_shape wanted)
+ek_dataset *pictures_checked(ek_dataset *pictures, const char *directory, ek_shape wanted)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *first = ek_value_tensor(ek_value_at(ek_dataset_get(pictures, 0), 0));
-    int rc = ek_error_status();
-    if (first) {
-        ek_shape shape = ek_tensor_shape(first);
-        char text[160], wanted_text[160];
-        if (!ek_shape_equal(&shape, &wanted))
-            rc = ek_error(EK_E_SHAPE, "%s: pictures are %s; %s are wanted", directory,
-                          ek_shape_text(&shape, text), ek_shape_text(&wanted, wanted_text));
-    }
+    ek_shape shape = first ? ek_tensor_shape(first) : wanted;
+    char text[160], wanted_text[160];
+    if (!ek_shape_equal(&shape, &wanted))
+        ek_error(EK_E_SHAPE, "%s: pictures are %s; %s are wanted", directory,
+                 ek_shape_text(&shape, text), ek_shape_text(&wanted, wanted_text));
     ek_scope_end(&scope);
-    return rc;
+    if (ek_error_status() == 0)
+        return pictures;
+    ek_dataset_free(pictures);
+    return NULL;
 }
 
 void pictures_explain(const char *directory)
@@ -72,42 +40,76 @@ void pictures_explain(const char *directory)
                   directory);
 }
 
-int order_open(sample_order *order, int64_t count, int64_t seed)
+ek_sampler *shuffled_sampler(int64_t count, ek_generator *generator)
 {
-    *order = (sample_order){ek_generator_new((uint64_t)seed),
-                            malloc((size_t)count * sizeof *order->order), count, count};
-    return order->generator && order->order
-               ? 0
-               : ek_error(EK_E_NO_MEMORY, "no memory for the order of %lld samples",
-                          (long long)count);
+    int64_t *indices = malloc((size_t)count * sizeof *indices);
+    for (int64_t i = 0; indices && i < count; i++)
+        indices[i] = i;
+    ek_sampler *sampler = indices ? ek_subset_random_sampler(indices, count, generator) : NULL;
+    if (!indices)
+        ek_error(EK_E_NO_MEMORY, "no memory for the order of %lld samples", (long long)count);
+    free(indices);
+    return sampler;
 }
 
-void order_close(sample_order *order)
+int loader_next(ek_loader *loader, ek_batch *batch)
 {
-    ek_generator_free(order->generator);
-    free(order->order);
-    *order = (sample_order){0};
+    int rc = ek_loader_next(loader, batch);
+    if (rc == 0)
+        rc = ek_loader_next(loader, batch);
+    if (rc == 0)
+        return ek_error(EK_E_STATE, "the loader has no batches");
+    return rc < 0 ? rc : 0;
 }
 
-const int64_t *order_take(sample_order *order, int64_t batch, int64_t *taken)
+/* ---- ways to train ---- */
+
+const char *const mode_names[MODES + 1] = {"single", "classic", "balanced", "balanced-auto",
+                                           "sharded"};
+
+/* The ways to train differ in these lines only. */
+void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal)
 {
-    if (order->next == order->count) {
-        if (ek_randperm(order->count, order->order, order->generator) < 0)
-            return NULL;
-        order->next = 0;
+    ek_data_parallel_options options = {.module = network, .device_ids = job->devices};
+    job->network = network;
+    job->criterion = criterion;
+    if (job->mode == MODE_SINGLE || job->mode == MODE_CLASSIC) {
+        job->model = ek_data_parallel_with(options);
+        return;
     }
-    const int64_t *first = order->order + order->next;
-    *taken = batch < order->count - order->next ? batch : order->count - order->next;
-    order->next += *taken;
-    return first;
+    if (job->mode == MODE_AUTO && plan) {
+        options.plan = plan;
+    } else if (job->mode == MODE_AUTO) {
+        options.split = EK_SPLIT_AUTO;
+        options.goal = (ek_plan_goal)goal;
+    } else if (job->mode == MODE_SHARDED) {
+        options.shard = EK_SHARD_OPTIMIZER;
+    }
+    job->model = ek_data_parallel_model_with(options);
+    job->criterion = ek_data_parallel_criterion(criterion, .device_ids = job->devices);
 }
 
-/* ---- progress ---- */
-
-progress_bar progress_begin(const char *name, int64_t first, int64_t total, int64_t per_step)
+int job_step(train_job *job, ek_value input, ek_value target, double *loss)
 {
-    return (progress_bar){name, first, total, per_step, isatty(STDOUT_FILENO), seconds_now(), 0};
+    ek_scope scope = ek_scope_begin();
+    int rc = ek_train_step(loss, .model = job->model, .criterion = job->criterion,
+                           .optimizer = job->optimizer, .input = input, .target = target);
+    if (rc == 0 && job->schedule)
+        rc = ek_schedule_step(job->schedule);
+    ek_scope_end(&scope);
+    return rc;
 }
+
+void job_free(train_job *job)
+{
+    ek_schedule_free(job->schedule);
+    ek_optimizer_free(job->optimizer);
+    ek_module_free(job->criterion);
+    ek_module_free(job->model);
+    *job = (train_job){0};
+}
+
+/* ---- steps ---- */
 
 void progress_show(progress_bar *progress, int64_t done, const char *note)
 {
@@ -134,6 +136,39 @@ void progress_end(const progress_bar *progress)
         printf("\r\033[K");
         fflush(stdout);
     }
+}
+
+static bool run_is_due(const run_steps_options *options)
+{
+    bool due = false;
+    for (int i = 0; i < 2; i++)
+        due = due || (options->every[i] > 0 && *options->step % options->every[i] == 0);
+    return due;
+}
+
+int run_steps(const run_steps_options *options, const volatile sig_atomic_t *stopped)
+{
+    progress_bar bar = {.name = options->name,
+                        .first = *options->step,
+                        .total = options->last,
+                        .per_step = options->per_step,
+                        .terminal = isatty(STDOUT_FILENO),
+                        .start = seconds_now()};
+    int64_t written = -1; /* the last step with files: none of this run yet */
+    int rc = 0;
+    while (rc == 0 && *options->step < options->last && !*stopped) {
+        rc = options->take(options->user);
+        if (rc < 0)
+            break;
+        options->show(&bar, options->user);
+        if (options->write && run_is_due(options)) {
+            rc = options->write(options->user);
+            written = *options->step;
+        }
+    }
+    progress_end(&bar);
+    return rc == 0 && options->write && written < *options->step ? options->write(options->user)
+                                                                 : rc;
 }
 
 /* ---- Ctrl-C and kill ---- */
@@ -184,9 +219,9 @@ static void interrupt_print_word(const char *word)
     putchar('\'');
 }
 
-int interrupt_explain(int64_t step, const char *checkpoint, int argc, char **argv)
+int interrupt_explain(int64_t step, const char *file, int argc, char **argv)
 {
-    if (!checkpoint) {
+    if (!file) {
         printf("Stopped after step %" PRId64 ". Nothing was kept: --out DIR writes checkpoints\n",
                step);
         return interrupt_status();
@@ -199,47 +234,85 @@ int interrupt_explain(int64_t step, const char *checkpoint, int argc, char **arg
             interrupt_print_word(argv[i]);
     }
     fputs(" --resume", stdout);
-    interrupt_print_word(checkpoint);
+    interrupt_print_word(file);
     putchar('\n');
     return interrupt_status();
 }
 
-/* ---- settings in checkpoints ---- */
+/* ---- series ---- */
 
-/* The option that *names begins with, which moves on to the next; NULL at the end. */
-static const arg_spec *settings_next(const arg_spec *args, const char **names)
+int series_add(series *to, double value)
 {
-    const char *name = *names + strspn(*names, " ");
-    size_t length = strcspn(name, " ");
-    *names = name + length;
-    while (length > 0 && (strlen(args->name) != length || strncmp(args->name, name, length) != 0))
-        args++;
-    return length > 0 ? args : NULL;
+    if ((to->count & (to->count - 1)) == 0) { /* no room is left at powers of two */
+        size_t room = to->count ? 2 * (size_t)to->count : 1;
+        double *values = realloc(to->values, room * sizeof *values);
+        if (!values)
+            return ek_error(EK_E_NO_MEMORY, "no memory for %zu numbers", room);
+        to->values = values;
+    }
+    to->values[to->count++] = value;
+    return 0;
 }
 
-int settings_put(ek_archive *archive, const char *format, const char *prefix, const arg_spec *args,
-                 const char *names)
+void series_free(series *list, int count)
 {
-    int rc = ek_archive_put_text(archive, "format", format);
-    for (const arg_spec *arg; rc == 0 && (arg = settings_next(args, &names));) {
-        char key[64], text[64];
-        snprintf(key, sizeof key, "%s%s", prefix, arg->name);
-        rc = ek_archive_put_text(archive, key, arg_value_text(arg, text));
+    for (int i = 0; i < count; i++) {
+        free(list[i].values);
+        list[i] = (series){.name = list[i].name};
     }
+}
+
+static int median_compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double median_of(const double *values, int64_t count)
+{
+    double *sorted = malloc((size_t)(count + 1) * sizeof *sorted), median = 0;
+    if (sorted && count > 0) {
+        memcpy(sorted, values, (size_t)count * sizeof *sorted);
+        qsort(sorted, (size_t)count, sizeof *sorted, median_compare);
+        median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+    }
+    free(sorted);
+    return median;
+}
+
+/* ---- checkpoints ---- */
+
+int checkpoint_save(const checkpoint_kind *kind, const char *path, void *user)
+{
+    ek_scope scope = ek_scope_begin();
+    checkpoint file = {ek_archive_new(), NULL};
+    const char *names = kind->deciding;
+    ek_archive_put_text(file.archive, "format", kind->format);
+    for (const arg_spec *arg; (arg = args_next(kind->args, &names));) {
+        char key[64], text[64];
+        snprintf(key, sizeof key, "%s%s", kind->prefix, arg->name);
+        ek_archive_put_text(file.archive, key, arg_value_text(arg, text));
+    }
+    kind->list(&file, user);
+    int rc = ek_error_status();
+    if (rc == 0)
+        rc = ek_archive_save(file.archive, path);
+    ek_archive_free(file.archive);
+    ek_scope_end(&scope);
     return rc;
 }
 
-int settings_check(const ek_archive *archive, const char *path, const char *format,
-                   const char *prefix, const arg_spec *args, const char *names)
+static int checkpoint_check(const checkpoint_kind *kind, const ek_archive *archive,
+                            const char *path)
 {
-    const char *found = ek_archive_get_text(archive, "format");
-    if (!found || strcmp(found, format) != 0)
+    const char *found = ek_archive_get_text(archive, "format"), *names = kind->deciding;
+    if (!found || strcmp(found, kind->format) != 0)
         return ek_error(EK_E_FORMAT,
                         "%s: its format is \"%s\"; a checkpoint of this program (%s) is needed",
-                        path, found ? found : "", format);
-    for (const arg_spec *arg; (arg = settings_next(args, &names));) {
+                        path, found ? found : "", kind->format);
+    for (const arg_spec *arg; (arg = args_next(kind->args, &names));) {
         char key[64], text[64];
-        snprintf(key, sizeof key, "%s%s", prefix, arg->name);
+        snprintf(key, sizeof key, "%s%s", kind->prefix, arg->name);
         found = ek_archive_get_text(archive, key);
         if (!found)
             return ek_error(EK_E_FORMAT,
@@ -253,177 +326,106 @@ int settings_check(const ek_archive *archive, const char *path, const char *form
     return 0;
 }
 
-/* ---- JSON ---- */
-
-static void json_quote(FILE *stream, const char *text)
+ek_archive *checkpoint_open(const checkpoint_kind *kind, const char *path)
 {
-    fputc('"', stream);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\')
-            fprintf(stream, "\\%c", *c);
-        else if (*c < 0x20)
-            fprintf(stream, "\\u%04x", *c);
-        else
-            fputc(*c, stream);
-    }
-    fputc('"', stream);
+    ek_archive *archive = ek_archive_open(path);
+    if (archive && checkpoint_check(kind, archive, path) == 0)
+        return archive;
+    ek_archive_free(archive);
+    return NULL;
 }
 
-/* What stands before a value: comma, line and key. */
-static void json_lead(json_writer *json, const char *key)
+int checkpoint_load(const checkpoint_kind *kind, ek_archive *from, const char *path, void *user)
 {
-    if (json->follows)
-        fputs(json->flat ? ", " : ",", json->stream);
-    if (!json->flat && json->depth > 0)
-        fprintf(json->stream, "\n%*s", 2 * json->depth, "");
-    json->follows = true;
-    if (key) {
-        json_quote(json->stream, key);
-        fputs(": ", json->stream);
-    }
+    ek_scope scope = ek_scope_begin();
+    kind->list(&(checkpoint){from, path}, user);
+    ek_scope_end(&scope);
+    return ek_error_status();
 }
 
-int json_open(json_writer *json, const char *path)
+int checkpoint_step(const checkpoint *file, int64_t *step, int64_t last)
 {
-    *json = (json_writer){.stream = fopen(path, "w")};
-    if (!json->stream)
-        return ek_error(EK_E_IO, "%s: %s", path, strerror(errno));
-    json_begin(json, NULL, '{');
-    return 0;
-}
-
-int json_close(json_writer *json, const char *path, int rc)
-{
-    json_end(json, '}');
-    int failed = ferror(json->stream);
-    failed = fclose(json->stream) != 0 || failed;
-    return rc == 0 && failed ? ek_error(EK_E_IO, "%s: %s", path, strerror(errno)) : rc;
-}
-
-void json_begin(json_writer *json, const char *key, char bracket)
-{
-    json_lead(json, key);
-    fputc(bracket, json->stream);
-    json->depth++;
-    json->follows = false;
-}
-
-void json_end(json_writer *json, char bracket)
-{
-    json->depth--;
-    if (!json->flat)
-        fprintf(json->stream, "\n%*s", 2 * json->depth, "");
-    fputc(bracket, json->stream);
-    json->flat = false;
-    json->follows = true;
-    if (json->depth == 0)
-        fputc('\n', json->stream);
-}
-
-void json_text(json_writer *json, const char *key, const char *text)
-{
-    json_lead(json, key);
-    json_quote(json->stream, text);
-}
-
-void json_integer(json_writer *json, const char *key, int64_t value)
-{
-    json_lead(json, key);
-    fprintf(json->stream, "%" PRId64, value);
-}
-
-void json_real(json_writer *json, const char *key, double value)
-{
-    json_lead(json, key);
-    if (isfinite(value))
-        fprintf(json->stream, "%.17g", value);
-    else
-        fputs("null", json->stream);
-}
-
-void json_reals(json_writer *json, const char *key, const double *values, int64_t count)
-{
-    json_begin(json, key, '[');
-    json->flat = true;
-    for (int64_t i = 0; i < count; i++)
-        json_real(json, NULL, values[i]);
-    json_end(json, ']');
-}
-
-void json_settings(json_writer *json, const arg_spec *args, const char *names)
-{
-    for (const arg_spec *arg; (arg = settings_next(args, &names));) {
-        char key[64], text[64];
-        snprintf(key, sizeof key, "%s", arg->name);
-        for (char *dash = key; (dash = strchr(dash, '-'));)
-            *dash = '_';
-        if (arg->kind == ARG_INT)
-            json_integer(json, key, *(int64_t *)arg->value);
-        else if (arg->kind == ARG_REAL)
-            json_real(json, key, *(double *)arg->value);
-        else
-            json_text(json, key, arg_value_text(arg, text));
-    }
-}
-
-void json_categories(json_writer *json, const uint64_t *nbytes)
-{
-    json_begin(json, "categories", '{');
-    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
-        json_integer(json, ek_memory_category_name((ek_memory_category)c), (int64_t)nbytes[c]);
-    json_end(json, '}');
-}
-
-int json_devices(json_writer *json, const ek_device_list *devices)
-{
-    ek_memory_stats stats;
-    char name[16];
-    int rc = 0;
-    json_begin(json, "devices", '[');
-    for (int d = 0; d < devices->count && rc == 0; d++) {
-        rc = ek_memory_get_stats(devices->devices[d], &stats);
-        if (rc < 0)
-            break;
-        json_begin(json, NULL, '{');
-        json_text(json, "name", ek_device_name(devices->devices[d], name));
-        json_integer(json, "peak_bytes", (int64_t)stats.peak);
-        json_categories(json, stats.at_peak);
-        json_end(json, '}');
-    }
-    json_end(json, ']');
+    if (!file->path)
+        return ek_archive_put(file->archive, "step", ek_value_of_int(*step));
+    int rc = ek_archive_get_int(file->archive, "step", step);
+    if (rc == 0 && (*step < 0 || *step > last))
+        rc = ek_error(EK_E_INVALID, "%s is at step %lld; --steps %lld asks for fewer", file->path,
+                      (long long)*step, (long long)last);
     return rc;
 }
 
-int json_network(json_writer *json, const char *key, ek_module *network)
+void checkpoint_module(const checkpoint *file, const char *name, ek_module *module)
 {
-    char sha256[65];
-    int rc = ek_module_sha256(network, sha256);
-    if (rc < 0)
-        return rc;
-    json_begin(json, key, '{');
-    json_integer(json, "parameters", ek_module_numel(network));
-    json_text(json, "parameters_sha256", sha256);
-    json_end(json, '}');
-    return 0;
+    if (file->path)
+        ek_archive_load_module(file->archive, name, module);
+    else
+        ek_archive_put_module(file->archive, name, module);
 }
 
-/* ---- curves ---- */
-
-void page_curves(FILE *page, const char *title, const char *x, const page_curve *curves, int count)
+void checkpoint_optimizer(const checkpoint *file, const char *name, ek_optimizer *optimizer,
+                          ek_module *module)
 {
-    json_writer json = {.stream = page};
-    fputs("<script type=\"application/json\" class=\"chart\">", page);
-    json_begin(&json, NULL, '{');
-    json_text(&json, "title", title);
-    json_text(&json, "unit", x);
-    json_begin(&json, "series", '[');
-    for (int i = 0; i < count; i++) {
-        json_begin(&json, NULL, '{');
-        json_text(&json, "name", curves[i].name);
-        json_reals(&json, "values", curves[i].values, curves[i].count);
-        json_end(&json, '}');
+    if (file->path)
+        ek_archive_load_optimizer(file->archive, name, optimizer, module);
+    else
+        ek_archive_put_optimizer(file->archive, name, optimizer, module);
+}
+
+void checkpoint_schedule(const checkpoint *file, const char *name, ek_schedule *schedule)
+{
+    if (schedule && file->path)
+        ek_archive_load_schedule(file->archive, name, schedule);
+    else if (schedule)
+        ek_archive_put_schedule(file->archive, name, schedule);
+}
+
+void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *loader)
+{
+    if (file->path)
+        ek_loader_load_state(loader, ek_archive_get(file->archive, name));
+    else
+        ek_archive_put(file->archive, name, ek_loader_state(loader));
+}
+
+void checkpoint_random(const checkpoint *file, const char *name, ek_generator *generator)
+{
+    if (generator && file->path)
+        ek_archive_load_generator(file->archive, name, generator);
+    else if (generator)
+        ek_archive_put_generator(file->archive, name, generator);
+    else if (file->path)
+        ek_archive_load_random(file->archive, name);
+    else
+        ek_archive_put_random(file->archive, name);
+}
+
+/* f64 on cpu. */
+static ek_tensor *checkpoint_read(const checkpoint *file, const char *name)
+{
+    return ek_to_dtype(ek_value_tensor(ek_archive_get(file->archive, name)), EK_F64);
+}
+
+void checkpoint_numbers(const checkpoint *file, const char *name, double *values, ek_shape shape)
+{
+    if (file->path)
+        ek_to_data(checkpoint_read(file, name), values,
+                   (size_t)ek_shape_count(&shape) * sizeof *values);
+    else
+        ek_archive_put(file->archive, name, EK_VALUE(ek_from_data(values, shape, EK_F64)));
+}
+
+void checkpoint_series(const checkpoint *file, const char *name, series *numbers)
+{
+    double none = 0;
+    if (file->path) {
+        ek_tensor *stored = checkpoint_read(file, name);
+        int64_t count = stored ? ek_tensor_count(stored) : 0;
+        numbers->count = 0;
+        while (numbers->count < count && series_add(numbers, 0) == 0)
+            ;
+        if (numbers->count < count)
+            return;
     }
-    json_end(&json, ']');
-    json_end(&json, '}');
-    fputs("</script>\n", page);
+    checkpoint_numbers(file, name, numbers->count ? numbers->values : &none,
+                       EK_SHAPE(numbers->count));
 }

@@ -1,5 +1,5 @@
-/* run.h: what the samples' longer runs share: the order of samples, progress, Ctrl-C, settings in
- * checkpoints, results as JSON, curves as a page. */
+/* run.h: what the samples' longer runs share: ways to train, steps with their progress and Ctrl-C,
+ * series of numbers, checkpoints. */
 #ifndef SAMPLES_RUN_H
 #define SAMPLES_RUN_H
 
@@ -9,33 +9,51 @@
 #include "args.h"
 
 double seconds_now(void);
-/* Of values[0..count-1], which stay as they are; 0 if there are none. */
-double median_of(const double *values, int64_t count);
-
-/* A line with each device's peak. */
-void print_peaks(const ek_device_list *devices);
 
 /* ---- pictures ---- */
 
-/* 0 if the set's samples are pictures of these sizes, else EK_E_SHAPE; `directory` is for the
- * sentence. */
-int pictures_check(ek_dataset *pictures, const char *directory, ek_shape wanted);
+/* Takes over `pictures` and returns them if they are of these sizes, else NULL with EK_E_SHAPE;
+ * `directory` is for the sentence. */
+ek_dataset *pictures_checked(ek_dataset *pictures, const char *directory, ek_shape wanted);
+/* 0, ..., count - 1 in an order of its own in each pass, one permutation of the generator's a pass.
+ */
+ek_sampler *shuffled_sampler(int64_t count, ek_generator *generator);
+/* The next batch of a loader without an end: a new pass begins behind the last batch of one. */
+int loader_next(ek_loader *loader, ek_batch *batch);
 /* Complains that --data must hold Fashion-MNIST's files, and says where they come from. */
 void pictures_explain(const char *directory);
 
-/* Endless passes over a data set, each shuffled anew: the same seed gives the same order. */
-typedef struct sample_order {
-    ek_generator *generator; /* owned */
-    int64_t *order;          /* owned */
-    int64_t count, next;
-} sample_order;
-/* 0 or EK_E_NO_MEMORY; close it anyway. */
-int order_open(sample_order *order, int64_t count, int64_t seed);
-void order_close(sample_order *order);
-/* The next at most `batch` samples of this pass, NULL on an error; *taken says how many. */
-const int64_t *order_take(sample_order *order, int64_t batch, int64_t *taken);
+/* ---- ways to train ---- */
 
-/* ---- progress: one line that is redrawn on a terminal, a few plain lines elsewhere ---- */
+typedef enum train_mode {
+    MODE_SINGLE,
+    MODE_CLASSIC,  /* outputs and loss on device 0 */
+    MODE_BALANCED, /* the loss where the outputs are */
+    MODE_AUTO,     /* balanced, each device's share of the batch by measurement */
+    MODE_SHARDED,  /* balanced, gradients and the optimizer's state divided */
+    MODES
+} train_mode;
+extern const char *const mode_names[MODES + 1]; /* NULL ends them */
+
+/* A network with all that trains it. */
+typedef struct train_job {
+    train_mode mode;
+    ek_device_list devices;
+    ek_module *network; /* owned by the model */
+    ek_module *model, *criterion;
+    ek_optimizer *optimizer;
+    ek_schedule *schedule; /* NULL: the rate stays */
+} train_job;
+
+/* Makes job->model and job->criterion of a network and a criterion, which they own. MODE_AUTO
+ * follows the plan, or measures for the goal (an ek_plan_goal) if that is NULL. */
+void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const char *plan, int goal);
+/* One training step; for `loss` see ek_train_step. 0 or a negative status. */
+int job_step(train_job *job, ek_value input, ek_value target, double *loss);
+void job_free(train_job *job);
+
+/* ---- steps, with one line of progress that is redrawn on a terminal, a few plain ones elsewhere
+ * ---- */
 
 typedef struct progress_bar {
     const char *name;
@@ -45,11 +63,24 @@ typedef struct progress_bar {
     double start, redrawn; /* when, in seconds */
 } progress_bar;
 
-progress_bar progress_begin(const char *name, int64_t first, int64_t total, int64_t per_step);
 /* `done` steps are finished; `note` is short text behind the numbers. */
 void progress_show(progress_bar *progress, int64_t done, const char *note);
 /* Removes the line from a terminal, so that a message can follow. */
 void progress_end(const progress_bar *progress);
+
+typedef struct run_steps_options {
+    const char *name;
+    const int64_t *step; /* finished steps */
+    int64_t last, per_step;
+    int (*take)(void *user);                     /* a step, which it counts */
+    void (*show)(progress_bar *bar, void *user); /* progress after it */
+    int (*write)(void *user);                    /* files; NULL: none */
+    int64_t every[2];                            /* > 0: at multiples of these */
+    void *user;
+} run_steps_options;
+/* Steps until the last is finished, or until *stopped after the step at hand. What was not written
+ * by then is written at the end. */
+int run_steps(const run_steps_options *options, const volatile sig_atomic_t *stopped);
 
 /* ---- Ctrl-C and kill ---- */
 
@@ -58,59 +89,58 @@ void progress_end(const progress_bar *progress);
 const volatile sig_atomic_t *interrupt_catch(void);
 /* The exit status of a run that was stopped, as shells say it: 130 for SIGINT, 143 for SIGTERM. */
 int interrupt_status(void);
-/* Prints the same command with --resume CHECKPOINT, for a shell; with NULL, that nothing was kept.
+/* Prints the same command with --resume FILE, for a shell; with NULL, that nothing was kept.
  * Returns interrupt_status(). */
-int interrupt_explain(int64_t step, const char *checkpoint, int argc, char **argv);
+int interrupt_explain(int64_t step, const char *file, int argc, char **argv);
 
-/* ---- the settings that decide a run's numbers, as a checkpoint's texts "<prefix><option>" ----
- *
- * `names` are the options', with blanks between them: "seed lr". */
+/* ---- series: a number per step, or per whatever else ---- */
 
-/* Puts them and the text "format". 0 or a negative status. */
-int settings_put(ek_archive *archive, const char *format, const char *prefix, const arg_spec *args,
-                 const char *names);
-/* EK_E_INVALID names the first option that was another one; EK_E_FORMAT if "format" is another one
- * or an option is missing. `path` is for sentences. */
-int settings_check(const ek_archive *archive, const char *path, const char *format,
-                   const char *prefix, const arg_spec *args, const char *names);
-
-/* ---- JSON: commas and indents come by themselves; the key is NULL inside an array ---- */
-
-typedef struct json_writer {
-    FILE *stream;
-    int depth;
-    bool follows; /* a value stands before the next at this depth */
-    bool flat;    /* within an array of numbers: on one line */
-} json_writer;
-
-/* Begins the file's one object; 0 or EK_E_IO. */
-int json_open(json_writer *json, const char *path);
-/* Ends it: `rc` if that is an error, else 0 or EK_E_IO. */
-int json_close(json_writer *json, const char *path, int rc);
-void json_begin(json_writer *json, const char *key, char bracket); /* '{' or '[' */
-void json_end(json_writer *json, char bracket);                    /* '}' or ']' */
-void json_text(json_writer *json, const char *key, const char *text);
-void json_integer(json_writer *json, const char *key, int64_t value);
-void json_real(json_writer *json, const char *key, double value); /* null if not finite */
-void json_reals(json_writer *json, const char *key, const double *values, int64_t count);
-/* These options (`names` as above) as members: "critic_norm" for --critic-norm. */
-void json_settings(json_writer *json, const arg_spec *args, const char *names);
-/* Bytes by category, as an object "categories". */
-void json_categories(json_writer *json, const uint64_t *nbytes);
-/* An array "devices": names, peaks and what these were used for. 0 or a negative status. */
-int json_devices(json_writer *json, const ek_device_list *devices);
-/* An object: the number of parameters and their hash. 0 or a negative status. */
-int json_network(json_writer *json, const char *key, ek_module *network);
-
-/* ---- curves ---- */
-
-typedef struct page_curve {
+typedef struct series {
     const char *name;
-    const double *values;
+    double *values; /* owned */
     int64_t count;
-} page_curve;
-/* A chart on a page of the library's (ek_report_page.more): curves over their values' numbers,
- * which count `x`s. Names hold no '<'. */
-void page_curves(FILE *page, const char *title, const char *x, const page_curve *curves, int count);
+} series;
+int series_add(series *to, double value); /* 0 or EK_E_NO_MEMORY */
+void series_free(series *list, int count);
+/* Of values[0..count-1], which stay as they are; 0 if there are none. */
+double median_of(const double *values, int64_t count);
+
+/* ---- checkpoints: all that a run needs to go on as if it had not been stopped ----
+ *
+ * A program lists its state once, by the functions below; the list is put into an archive
+ * (evenkeel/archive.h), or loaded from one. The settings that decide the run's numbers are in the
+ * archive too, as texts "<prefix><option>". */
+
+typedef struct checkpoint {
+    ek_archive *archive;
+    const char *path; /* of what is read; NULL: it is written */
+} checkpoint;
+
+typedef struct checkpoint_kind {
+    const char *format, *prefix;
+    const arg_spec *args;
+    const char *deciding; /* names of options, with blanks between them: "seed lr" */
+    void (*list)(const checkpoint *file, void *user);
+} checkpoint_kind;
+
+/* Writes the file whole or not at all. */
+int checkpoint_save(const checkpoint_kind *kind, const char *path, void *user);
+/* NULL if it can't be read, is of another program (EK_E_FORMAT), or is of a run with other settings
+ * (EK_E_INVALID names the first). */
+ek_archive *checkpoint_open(const checkpoint_kind *kind, const char *path);
+int checkpoint_load(const checkpoint_kind *kind, ek_archive *from, const char *path, void *user);
+
+/* *step, which is to be in [0, last]. */
+int checkpoint_step(const checkpoint *file, int64_t *step, int64_t last);
+void checkpoint_module(const checkpoint *file, const char *name, ek_module *module);
+void checkpoint_optimizer(const checkpoint *file, const char *name, ek_optimizer *optimizer,
+                          ek_module *module);
+void checkpoint_schedule(const checkpoint *file, const char *name, ek_schedule *schedule);
+void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *loader);
+/* All generators of the library, or one of the caller's. */
+void checkpoint_random(const checkpoint *file, const char *name, ek_generator *generator);
+void checkpoint_numbers(const checkpoint *file, const char *name, double *values, ek_shape shape);
+/* Replaces what is in the series. */
+void checkpoint_series(const checkpoint *file, const char *name, series *numbers);
 
 #endif

@@ -101,7 +101,6 @@ static int measure(const copy_job *job, double nbytes)
                 {"broadcast of 64", broadcast_list, 2 * (n - 1)},
                 {"reduce of 64", reduce_list, n + 1}};
     double copy_rate = 0;
-
     printf("%.0f MB of f32 over %d %s\n%-16s %10s %10s %8s\n", nbytes / 1e6, job->devices.count,
            job->devices.devices[0].kind == EK_CUDA ? "CUDA devices" : "host devices", "", "ms",
            "GB/s", "of copy");
@@ -135,7 +134,6 @@ int main(int argc, char **argv)
     double megabytes = argc >= 3 ? atof(argv[2]) : 0;
     int kind = ek_default_device_kind();
     copy_job job = {0};
-
     if (argc > 3)
         kind = argv[3][0] == 'c' ? EK_CUDA : EK_HOST;
     if (devices < 2 || megabytes <= 0) {

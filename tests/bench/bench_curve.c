@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
 #include "job.h"
 
 enum { MOST_STEPS = 10000 };
@@ -59,27 +58,22 @@ static int train(const workload *load, const ek_device_list *devices, int steps,
 int main(int argc, char **argv)
 {
     static double losses[2][MOST_STEPS];
-    const char *device = getenv("DEVICE");
     workload load;
     double largest = 0;
     int steps = argc == 3 ? atoi(argv[2]) : 0;
-
     if (argc != 3 || !workload_named(argv[1], &load) || load.bf16 || load.target_dims != 0 ||
         load.classes == 0 || steps < 1 || steps > MOST_STEPS) {
         fprintf(stderr, "usage: [DEVICE=host|cuda] %s mlp|mnist|resnet18[@BATCH] STEPS\n", argv[0]);
         return 2;
     }
-    ek_device_list devices =
-        devices_open(device && strcmp(device, "cuda") == 0 ? EK_CUDA : EK_HOST, 1);
-    for (int b = 0; b < 2 && devices.count; b++) {
+    ek_device_list devices;
+    int rc = job_devices(&devices, job_kind(), 1, 0);
+    for (int b = 0; b < 2 && rc == 0; b++) {
         load.bf16 = b;
-        if (train(&load, &devices, steps, losses[b]) < 0)
-            devices.count = 0;
+        rc = train(&load, &devices, steps, losses[b]);
     }
-    if (devices.count == 0 || ek_shutdown() < 0) {
-        ek_print_error(stderr);
+    if (job_exit(rc) != 0)
         return 1;
-    }
     for (int i = 0; i < steps; i++) {
         double distance = fabs(losses[1][i] - losses[0][i]) / losses[0][i];
         printf("%4d  f32 %.6f  bf16 %.6f  %.4f\n", i + 1, losses[0][i], losses[1][i], distance);

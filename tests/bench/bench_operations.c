@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
 #include "job.h"
 #include "report/report.h"
 
@@ -40,7 +39,6 @@ static void show_version(const char *soname, const char *function)
     void *symbol = library ? dlsym(library, function) : NULL;
     size_t (*version)(void) = NULL;
     Dl_info info = {0};
-
     if (!symbol || !dladdr(symbol, &info)) {
         printf("  %s is not open\n", soname);
         return;
@@ -93,7 +91,6 @@ static row *row_of(table *t, const char *label)
 static double within(const ek_report_span *spans, int count, int at)
 {
     double sum = 0;
-
     for (int i = at + 1; i < count && spans[i].begin <= spans[at].end; i++)
         if (spans[i].thread == spans[at].thread && spans[i].depth == spans[at].depth + 1)
             sum += spans[i].end - spans[i].begin;
@@ -103,7 +100,6 @@ static double within(const ek_report_span *spans, int count, int at)
 static int slowest_first(const void *a, const void *b)
 {
     double x = ((const row *)a)->seconds, y = ((const row *)b)->seconds;
-
     return (x < y) - (x > y);
 }
 
@@ -122,7 +118,6 @@ static void fill(table *t, const ek_report_span *spans, int count)
 static void show(const table *t, double step)
 {
     double shown = 0;
-
     printf("%10s %7s %6s  of a step of %.3f ms\n", "ms", "share", "calls", 1000 * step);
     for (int i = 0; i < t->count && i < SHOWN; i++) {
         const row *r = &t->rows[i];
@@ -140,7 +135,6 @@ static void show(const table *t, double step)
 static int steps(training *job, const ek_device_list *devices, int count)
 {
     int rc = 0;
-
     for (int i = 0; i < count && rc == 0; i++)
         rc = job_step(job, NULL);
     return rc < 0 ? rc : job_settle(devices);
@@ -153,7 +147,6 @@ static int step_by_operation(training *job, const ek_device_list *devices)
     double seconds = 0;
     ek_report *report = ek_report_start(.device_ids = *devices);
     int rc = report ? 0 : ek_error_status();
-
     for (int i = 0; i < 2 && rc == 0; i++) { /* the report's buffers grow in the first */
         rc = steps(job, devices, 1);
         if (rc == 0)
@@ -174,7 +167,6 @@ static void profile(const char *function)
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     void *symbol = driver ? dlsym(driver, function) : NULL;
     int (*call)(void) = NULL;
-
     memcpy(&call, &symbol, sizeof(call));
     if (!call || call() != 0)
         printf("  %s: not done\n", function);
@@ -195,7 +187,6 @@ int main(int argc, char **argv)
     int count = argc > 2 ? atoi(argv[2]) : 0;
     bool kernels = argc == 4 && strcmp(argv[3], "kernels") == 0;
     bool libraries = argc == 4 && strcmp(argv[3], "libraries") == 0;
-
     if (argc < 3 || argc > 4 || !workload_named(argv[1], &load) || count < 1 ||
         (argc == 4 && !kernels && !libraries)) {
         fprintf(
@@ -205,10 +196,8 @@ int main(int argc, char **argv)
         return 2;
     }
     ek_set_log(show_line, NULL);
-    const char *device = getenv("DEVICE");
-    bool cuda = device && strcmp(device, "cuda") == 0;
-    ek_device_list devices = devices_open(cuda ? EK_CUDA : EK_HOST, count);
-    int rc = devices.count ? 0 : ek_error_status();
+    ek_device_list devices;
+    int rc = job_devices(&devices, job_kind(), count, 0);
     if (rc == 0)
         rc = job_open(&job, &load, &devices, (ek_data_parallel_options){0});
     if (rc == 0)
@@ -220,9 +209,5 @@ int main(int argc, char **argv)
     else if (rc == 0 && !libraries)
         rc = step_by_operation(&job, &devices);
     job_close(&job);
-    if (rc < 0 || ek_shutdown() < 0) {
-        ek_print_error(stderr);
-        return 1;
-    }
-    return 0;
+    return job_exit(rc);
 }

@@ -13,13 +13,14 @@
 #include "core/device.h"
 #include "job.h"
 
-enum { PLAN_STEPS = 30, WARMUP_STEPS = 3, MOST_PAIRS = 10000 };
+enum { PLAN_STEPS = 30, WARMUPS = 3 };
+enum { PLANNED, EQUAL }; /* sides */
 
-typedef struct timing {
-    double equal[MOST_PAIRS], planned[MOST_PAIRS], ratio[MOST_PAIRS];
-    double busy[EK_MAX_DEVICES][MOST_PAIRS];
-    int count;
-} timing;
+typedef struct plan_sides {
+    training jobs[2];
+    const ek_device_list *devices;
+    double busy[EK_MAX_DEVICES][MOST_PAIRS]; /* milliseconds of each device in a planned step */
+} plan_sides;
 
 static int timed_step(training *job, double *seconds)
 {
@@ -34,32 +35,15 @@ static uint64_t busy_ns(const ek_device_list *devices, int i)
     return ek_dev_busy_ns(ek_dev_get(devices->devices[i]));
 }
 
-static int planned_step(training *job, const ek_device_list *devices, timing *t, int at)
+static int plan_step(void *user, int side, int pair, double *seconds)
 {
+    plan_sides *sides = user;
     uint64_t before[EK_MAX_DEVICES];
-    for (int i = 0; i < devices->count; i++)
-        before[i] = busy_ns(devices, i);
-    int rc = timed_step(job, &t->planned[at]);
-    for (int i = 0; i < devices->count; i++)
-        t->busy[i][at] = 1e-6 * (double)(busy_ns(devices, i) - before[i]);
-    return rc;
-}
-
-static int measure(training *equal, training *planned, const ek_device_list *devices, double budget,
-                   timing *t)
-{
-    int rc = 0;
-    for (int i = 0; rc == 0 && i < WARMUP_STEPS; i++) {
-        rc = planned_step(planned, devices, t, 0);
-        rc = rc < 0 ? rc : timed_step(equal, &t->equal[0]);
-    }
-    double start = job_now();
-    while (rc == 0 && t->count < MOST_PAIRS && (t->count < 5 || job_now() - start < budget)) {
-        int i = t->count++;
-        rc = planned_step(planned, devices, t, i);
-        rc = rc < 0 ? rc : timed_step(equal, &t->equal[i]);
-        t->ratio[i] = t->equal[i] / t->planned[i];
-    }
+    for (int i = 0; i < sides->devices->count; i++)
+        before[i] = busy_ns(sides->devices, i);
+    int rc = timed_step(&sides->jobs[side], seconds);
+    for (int i = 0; i < sides->devices->count && side == PLANNED; i++)
+        sides->busy[i][pair] = 1e-6 * (double)(busy_ns(sides->devices, i) - before[i]);
     return rc;
 }
 
@@ -86,28 +70,28 @@ static void show_line(ek_log_level level, const char *line, void *user)
     printf("%s\n", line);
 }
 
-static void show(const char *net, const ek_device_list *devices, timing *t)
+static void show(const char *net, plan_sides *sides, job_pairs *pairs)
 {
     double least = 0, most = 0;
-    for (int i = 0; i < devices->count; i++) {
-        double busy = job_median(t->busy[i], t->count);
+    for (int i = 0; i < sides->devices->count; i++) {
+        double busy = job_median(sides->busy[i], pairs->count);
         printf("host:%d works %.3f ms of a planned step\n", i, busy);
         least = i == 0 || busy < least ? busy : least;
         most = busy > most ? busy : most;
     }
     printf("%-14s equal %.3f ms, planned %.3f ms, ratio %.4f (median of %d pairs), "
            "devices within %.1f %%\n",
-           net, 1000 * job_median(t->equal, t->count), 1000 * job_median(t->planned, t->count),
-           job_median(t->ratio, t->count), t->count, 100 * (most - least) / most);
+           net, 1000 * job_median(pairs->seconds[EQUAL], pairs->count),
+           1000 * job_median(pairs->seconds[PLANNED], pairs->count),
+           job_median(pairs->ratio, pairs->count), pairs->count, 100 * (most - least) / most);
 }
 
 int main(int argc, char **argv)
 {
-    static timing t;
+    static job_pairs pairs;
+    static plan_sides sides;
     workload load;
-    training equal = {0}, planned = {0};
     double budget = argc > 2 ? atof(argv[2]) : 10;
-
     if (argc < 2 || !workload_named(argv[1], &load)) {
         fprintf(stderr, "usage: %s NET[@BATCH] [SECONDS [DEVICES]]\n", argv[0]);
         return 2;
@@ -120,18 +104,16 @@ int main(int argc, char **argv)
     ek_data_parallel_options options = {0};
     if (rc == 0)
         rc = plan(&load, &devices, &options);
+    sides.devices = &devices;
     if (rc == 0)
-        rc = job_open(&equal, &load, &devices, (ek_data_parallel_options){0});
+        rc = job_open(&sides.jobs[EQUAL], &load, &devices, (ek_data_parallel_options){0});
     if (rc == 0)
-        rc = job_open(&planned, &load, &devices, options);
+        rc = job_open(&sides.jobs[PLANNED], &load, &devices, options);
     if (rc == 0)
-        rc = measure(&equal, &planned, &devices, budget, &t);
-    job_close(&equal);
-    job_close(&planned);
-    if (rc < 0 || ek_shutdown() < 0) {
-        ek_print_error(stderr);
-        return 1;
-    }
-    show(argv[1], &devices, &t);
-    return 0;
+        rc = job_compare(&pairs, plan_step, &sides, WARMUPS, budget);
+    job_close(&sides.jobs[EQUAL]);
+    job_close(&sides.jobs[PLANNED]);
+    if (rc == 0)
+        show(argv[1], &sides, &pairs);
+    return job_exit(rc);
 }

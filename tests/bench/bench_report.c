@@ -10,34 +10,23 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "args.h"
 #include "core/device.h"
 #include "job.h"
 #include "report/report.h"
 
-enum { WARMUP_STEPS = 5, MOST_PAIRS = 10000 };
+enum { WARMUP_STEPS = 5 };
 static const double block_seconds = 0.05;
-
-/* Seconds of a step. */
-typedef struct sides {
-    double without[MOST_PAIRS], with[MOST_PAIRS], ratio[MOST_PAIRS];
-} sides;
-
-typedef struct timing {
-    sides wall, cpu;
-    int count, spans;
-} timing;
 
 typedef struct block {
     training *job;
     const ek_device_list *devices;
-    int steps;
+    int steps, spans; /* in a block; of a step with a report */
+    double cpu[2][MOST_PAIRS];
 } block;
 
 static double cpu_now(void)
 {
     struct timespec t;
-
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
@@ -45,7 +34,6 @@ static double cpu_now(void)
 static int run_steps(const block *b, int steps, ek_report *report)
 {
     int rc = 0;
-
     for (int i = 0; rc == 0 && i < steps; i++) {
         rc = job_step(b->job, NULL);
         if (rc == 0 && report)
@@ -54,19 +42,20 @@ static int run_steps(const block *b, int steps, ek_report *report)
     return rc < 0 ? rc : job_settle(b->devices);
 }
 
-/* The first steps of each block aren't timed: a report's buffers grow in them. */
-static int timed_block(const block *b, bool collect, timing *t, int pair)
+/* Side 1 has a report. The first steps of each block aren't timed: a report's buffers grow in them.
+ */
+static int timed_block(void *user, int side, int pair, double *seconds)
 {
-    ek_report *report = collect ? ek_report_start(.device_ids = *b->devices) : NULL;
-    int rc = collect && !report ? ek_error_status() : run_steps(b, 2, report);
+    block *b = user;
+    ek_report *report = side ? ek_report_start(.device_ids = *b->devices) : NULL;
+    int rc = side && !report ? ek_error_status() : run_steps(b, 2, report);
     double begin = job_now(), cpu = cpu_now(), duration;
-
     if (rc == 0)
         rc = run_steps(b, b->steps, report);
-    (collect ? t->wall.with : t->wall.without)[pair] = (job_now() - begin) / b->steps;
-    (collect ? t->cpu.with : t->cpu.without)[pair] = (cpu_now() - cpu) / b->steps;
+    *seconds = (job_now() - begin) / b->steps;
+    b->cpu[side][pair] = (cpu_now() - cpu) / b->steps;
     if (report)
-        ek_report_spans(report, &t->spans, &duration);
+        ek_report_spans(report, &b->spans, &duration);
     ek_report_free(report);
     return rc;
 }
@@ -75,26 +64,9 @@ static int choose_steps(block *b)
 {
     int rc = run_steps(b, WARMUP_STEPS, NULL);
     double begin = job_now();
-
     rc = rc < 0 ? rc : run_steps(b, WARMUP_STEPS, NULL);
     double step = (job_now() - begin) / WARMUP_STEPS;
     b->steps = step < block_seconds ? (int)(block_seconds / step) : 1;
-    return rc;
-}
-
-/* Who goes first changes from pair to pair. */
-static int measure(block *b, double budget, timing *t)
-{
-    int rc = choose_steps(b);
-    double start = job_now();
-
-    while (rc == 0 && t->count < MOST_PAIRS && (t->count < 2 || job_now() - start < budget)) {
-        int i = t->count++;
-        rc = timed_block(b, i % 2, t, i);
-        rc = rc < 0 ? rc : timed_block(b, !(i % 2), t, i);
-        t->wall.ratio[i] = t->wall.with[i] / t->wall.without[i];
-        t->cpu.ratio[i] = t->cpu.with[i] / t->cpu.without[i];
-    }
     return rc;
 }
 
@@ -104,7 +76,6 @@ static int measure(block *b, double budget, timing *t)
 static uint64_t changes_of(const ek_device_list *devices)
 {
     uint64_t sum = 0;
-
     for (int i = 0; i < devices->count; i++) {
         ek_memory_stats stats;
         if (ek_memory_get_stats(devices->devices[i], &stats) == 0)
@@ -118,7 +89,6 @@ static double best_of(ek_dev *dev, bool memory)
 {
     enum { TRIES = 2000, EACH = 50 };
     double best = 1;
-
     for (int i = 0; i < TRIES; i++) {
         double begin = job_now();
         for (int n = 0; n < EACH; n++) {
@@ -137,7 +107,7 @@ static double best_of(ek_dev *dev, bool memory)
     return best;
 }
 
-static int count_costs(const block *b, const timing *t, double step)
+static int count_costs(const block *b, double step)
 {
     ek_dev *dev = ek_dev_get(b->devices->devices[0]);
     uint64_t before = changes_of(b->devices);
@@ -147,59 +117,52 @@ static int count_costs(const block *b, const timing *t, double step)
     ek_report *report = ek_report_start(.device_ids = *b->devices);
     double span = best_of(dev, false), change = (best_of(dev, true) - bare) / 2;
     double begin = job_now();
-
     if (rc == 0 && !report)
         rc = ek_error_status();
     for (int i = 0; rc == 0 && i < 1000; i++)
         rc = ek_report_step(report);
     double end = (job_now() - begin) / 1000;
-    double all = t->spans * span + changes * change + end;
+    double all = b->spans * span + changes * change + end;
     printf("  %d spans of %.0f ns, %.0f changes of memory of %.0f ns, and the step's end of %.0f "
            "ns: %.3f %% of the CPU time of a step\n",
-           t->spans, 1e9 * span, changes, 1e9 * change, 1e9 * end, 100 * all / step);
+           b->spans, 1e9 * span, changes, 1e9 * change, 1e9 * end, 100 * all / step);
     ek_report_free(report);
     return rc;
 }
 
-static void print_sides(const char *what, sides *s, int count)
+static void print_sides(const char *what, double sides[2][MOST_PAIRS], double *ratio, int count)
 {
     printf("  %-4s without %.3f ms, with %.3f ms, ratio %.4f\n", what,
-           1000 * job_median(s->without, count), 1000 * job_median(s->with, count),
-           job_median(s->ratio, count));
+           1000 * job_median(sides[0], count), 1000 * job_median(sides[1], count),
+           job_median(ratio, count));
 }
 
 int main(int argc, char **argv)
 {
-    static timing t;
-    workload load;
+    static job_pairs pairs;
+    static double cpu_ratio[MOST_PAIRS];
+    static block b;
     training job = {0};
-    int count = argc > 2 ? atoi(argv[2]) : 2, threads = argc > 3 ? atoi(argv[3]) : 1;
-    double budget = argc > 4 ? atof(argv[4]) : 10;
-
-    if (argc < 2 || !workload_named(argv[1], &load) || count < 1 || threads < 1) {
-        fprintf(stderr, "usage: %s NET[@BATCH] [DEVICES [THREADS [SECONDS]]]\n", argv[0]);
-        return 2;
-    }
-    ek_device_list devices = devices_open(EK_HOST, count);
-    block b = {&job, &devices, 1};
-    int rc = devices.count ? 0 : ek_error_status();
-    for (int i = 0; rc == 0 && i < devices.count; i++)
-        rc = ek_device_set_threads(devices.devices[i], threads);
+    job_arguments given;
+    int rc = job_arguments_read(&given, argc, argv);
+    if (rc != 0)
+        return rc;
+    b.job = &job;
+    b.devices = &given.devices;
+    rc = job_open(&job, &given.load, &given.devices, (ek_data_parallel_options){0});
     if (rc == 0)
-        rc = job_open(&job, &load, &devices, (ek_data_parallel_options){0});
+        rc = choose_steps(&b);
     if (rc == 0)
-        rc = measure(&b, budget, &t);
+        rc = job_compare(&pairs, timed_block, &b, 0, given.budget);
+    for (int i = 0; i < pairs.count; i++)
+        cpu_ratio[i] = b.cpu[1][i] / b.cpu[0][i];
     if (rc == 0) {
-        printf("%s %dx%d: %d pairs of blocks of %d steps\n", argv[1], count, threads, t.count,
-               b.steps);
-        print_sides("time", &t.wall, t.count);
-        print_sides("CPU", &t.cpu, t.count);
-        rc = count_costs(&b, &t, job_median(t.cpu.without, t.count));
+        printf("%s %dx%d: %d pairs of blocks of %d steps\n", argv[1], given.devices.count,
+               given.threads, pairs.count, b.steps);
+        print_sides("time", pairs.seconds, pairs.ratio, pairs.count);
+        print_sides("CPU", b.cpu, cpu_ratio, pairs.count);
+        rc = count_costs(&b, job_median(b.cpu[0], pairs.count));
     }
     job_close(&job);
-    if (rc < 0 || ek_shutdown() < 0) {
-        ek_print_error(stderr);
-        return 1;
-    }
-    return 0;
+    return job_exit(rc);
 }

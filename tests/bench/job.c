@@ -1,12 +1,15 @@
 #include "job.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
+
+#include "args.h"
 
 static ek_shape shape_of(int64_t batch, const int64_t *dims, int count)
 {
     ek_shape shape = {count + 1, {batch}};
-
     for (int i = 0; i < count; i++)
         shape.dims[i + 1] = dims[i];
     return shape;
@@ -25,7 +28,6 @@ int job_open(training *job, const workload *load, const ek_device_list *devices,
              ek_data_parallel_options options)
 {
     ek_device first = devices->devices[0];
-
     *job = (training){.loss = load->loss, .bf16 = load->bf16};
     ek_allow_tf32(load->tf32);
     ek_manual_seed(0);
@@ -54,7 +56,6 @@ int job_step(training *job, double *loss)
     ek_autocast autocast = ek_autocast_begin(job->bf16 ? EK_BF16 : EK_F32);
     ek_tensor *l = job->loss(job);
     int rc;
-
     ek_autocast_end(&autocast);
     ek_zero_grad(job->optimizer);
     rc = ek_backward(l);
@@ -63,6 +64,61 @@ int job_step(training *job, double *loss)
     if (rc == 0 && loss)
         rc = ek_item(l, loss);
     ek_scope_end(&scope);
+    return rc;
+}
+
+int job_devices(ek_device_list *devices, ek_device_kind kind, int count, int threads)
+{
+    *devices = devices_open(kind, count);
+    for (int i = 0; i < devices->count && kind == EK_HOST && threads > 0; i++)
+        ek_device_set_threads(devices->devices[i], threads);
+    return ek_error_status();
+}
+
+ek_device_kind job_kind(void)
+{
+    const char *device = getenv("DEVICE");
+    return device && strcmp(device, "cuda") == 0 ? EK_CUDA : EK_HOST;
+}
+
+int job_arguments_read(job_arguments *arguments, int argc, char **argv)
+{
+    int count = argc > 2 ? atoi(argv[2]) : 2;
+    arguments->threads = argc > 3 ? atoi(argv[3]) : 1;
+    arguments->budget = argc > 4 ? atof(argv[4]) : 10;
+    if (argc < 2 || !workload_named(argv[1], &arguments->load) || count < 1 ||
+        arguments->threads < 1) {
+        fprintf(stderr, "usage: %s NET[@BATCH] [DEVICES [THREADS [SECONDS]]]\n", argv[0]);
+        return 2;
+    }
+    int rc = job_devices(&arguments->devices, EK_HOST, count, arguments->threads);
+    return rc < 0 ? job_exit(rc) : 0;
+}
+
+int job_exit(int rc)
+{
+    if (rc >= 0 && ek_shutdown() >= 0)
+        return 0;
+    ek_print_error(stderr);
+    return 1;
+}
+
+int job_compare(job_pairs *pairs, job_side *run, void *user, int warmups, double budget)
+{
+    double start = job_now();
+    int rc = 0;
+    for (int i = -warmups; rc == 0 && i < MOST_PAIRS && (i < 5 || job_now() - start < budget);
+         i++) {
+        int pair = i < 0 ? 0 : i;
+        for (int turn = 0; turn < 2 && rc == 0; turn++) {
+            int side = (i + turn) & 1;
+            rc = run(user, side, pair, &pairs->seconds[side][pair]);
+        }
+        pairs->ratio[pair] = pairs->seconds[1][pair] / pairs->seconds[0][pair];
+        pairs->count = pair + 1;
+        if (i < 0)
+            start = job_now();
+    }
     return rc;
 }
 
@@ -77,7 +133,6 @@ int job_settle(const ek_device_list *devices)
 double job_now(void)
 {
     struct timespec t;
-
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
@@ -85,12 +140,11 @@ double job_now(void)
 static int ascending(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
-
     return (x > y) - (x < y);
 }
 
 double job_median(double *values, int count)
 {
-    qsort(values, (size_t)count, sizeof(values[0]), ascending);
+    qsort(values, (size_t)count, sizeof *values, ascending);
     return values[count / 2];
 }

@@ -19,7 +19,6 @@ static ek_value residual_forward(ek_module *module, const ek_args *args)
     residual_block *self = (residual_block *)module;
     ek_tensor *x = ek_arg_tensor(args, 0);
     ek_tensor *y = ek_apply(self->body, x);
-
     return ek_value_of_tensor(ek_f_relu(ek_add(y, ek_apply(self->shortcut, x))));
 }
 
@@ -30,7 +29,6 @@ static const ek_module_type residual_type = {.name = "residual_block",
 static ek_module *residual(int in, int out, int stride)
 {
     residual_block *self = (residual_block *)ek_module_new(&residual_type);
-
     if (!self)
         return NULL;
     ek_register_module(
@@ -108,7 +106,6 @@ static ek_tensor *wgan_gp(const training *job)
     ek_tensor *fake = ek_loss(job->criterion, ek_forward(job->model, job->target));
     ek_tensor *real = ek_loss(job->criterion, ek_forward(job->model, job->input));
     ek_tensor *penalty = ek_gradient_penalty(job->model, job->input, job->target);
-
     return ek_add(ek_sub(fake, real), penalty);
 }
 
@@ -158,7 +155,6 @@ static bool loses(const char *name, size_t *length, const char *suffix)
 {
     size_t tail = strlen(suffix);
     bool has = *length > tail && memcmp(name + *length - tail, suffix, tail) == 0;
-
     *length -= has ? tail : 0;
     return has;
 }
@@ -168,7 +164,6 @@ bool workload_named(const char *spelling, workload *load)
     const char *at = strchr(spelling, '@');
     size_t length = at ? (size_t)(at - spelling) : strlen(spelling);
     bool bf16 = loses(spelling, &length, "-bf16"), tf32 = loses(spelling, &length, "-tf32");
-
     for (int i = 0; i < WORKLOADS; i++) {
         if (strlen(workloads[i].name) != length || memcmp(workloads[i].name, spelling, length) != 0)
             continue;
@@ -185,7 +180,6 @@ bool workload_named(const char *spelling, workload *load)
 void workload_names(char *text, size_t nbytes)
 {
     size_t used = 0;
-
     text[0] = '\0';
     for (int i = 0; i < WORKLOADS && used < nbytes; i++)
         used +=

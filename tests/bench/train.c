@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
 #include "job.h"
 
 enum { WARMUP_STEPS = 3, CUDA_BLOCK = 10, MOST_BLOCKS = 10000 };
@@ -30,22 +29,10 @@ typedef struct result {
     int steps;
 } result;
 
-static int open_devices(setting *how, int count)
-{
-    how->devices = devices_open(how->kind, count);
-    if (how->devices.count == 0)
-        return ek_error_status();
-    for (int i = 0; i < how->devices.count && how->kind == EK_HOST; i++)
-        if (ek_device_set_threads(how->devices.devices[i], how->threads) < 0)
-            return -1;
-    return 0;
-}
-
 /* Seconds of a step, over a block of them; negative on error. */
 static double block_seconds(training *job, const setting *how, int steps)
 {
     double begin = job_now();
-
     for (int i = 0; i < steps; i++)
         if (job_step(job, NULL) < 0)
             return -1;
@@ -57,7 +44,6 @@ static int measure(training *job, const setting *how, result *r)
     static double seconds[MOST_BLOCKS];
     int block = how->kind == EK_CUDA ? CUDA_BLOCK : 1;
     int least = how->budget < 1 ? 1 : 5, count = 0;
-
     for (int i = 0; i < WARMUP_STEPS + 1; i++)
         if (job_step(job, &r->fourth_loss) < 0)
             return -1;
@@ -78,14 +64,13 @@ static int measure(training *job, const setting *how, result *r)
 static bool parse(int argc, char **argv, setting *how, int *devices)
 {
     const char *device = getenv("DEVICE");
-
     if (argc < 4 || !workload_named(argv[1], &how->load))
         return false;
     how->name = argv[1];
     *devices = atoi(argv[2]);
     how->threads = atoi(argv[3]);
     how->budget = argc >= 5 ? atof(argv[4]) : 3;
-    how->kind = device && strcmp(device, "cuda") == 0 ? EK_CUDA : EK_HOST;
+    how->kind = job_kind();
     bool known = !device || how->kind == EK_CUDA || strcmp(device, "host") == 0;
     return known && *devices >= 1 && how->threads >= 1 && how->budget > 0;
 }
@@ -96,7 +81,6 @@ int main(int argc, char **argv)
     training job = {0};
     result r = {0};
     int devices;
-
     if (!parse(argc, argv, &how, &devices)) {
         char names[200];
         workload_names(names, sizeof(names));
@@ -106,16 +90,14 @@ int main(int argc, char **argv)
         fprintf(stderr, "NET is one of %s\n", names);
         return 2;
     }
-    int rc = open_devices(&how, devices);
+    int rc = job_devices(&how.devices, how.kind, devices, how.threads);
     if (rc == 0)
         rc = job_open(&job, &how.load, &how.devices, (ek_data_parallel_options){0});
     if (rc == 0)
         rc = measure(&job, &how, &r);
     job_close(&job);
-    if (rc < 0 || ek_shutdown() < 0) {
-        ek_print_error(stderr);
+    if (job_exit(rc) != 0)
         return 1;
-    }
     printf("%s %dx%d %.6f %d %.6f\n", how.name, devices, how.threads, r.median, r.steps,
            r.fourth_loss);
     return 0;

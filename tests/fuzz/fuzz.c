@@ -24,7 +24,6 @@ void fuzz_require(bool holds, const char *what)
 const char *fuzz_file(const uint8_t *data, size_t nbytes)
 {
     static int file = -1;
-
     if (file < 0) {
         file = memfd_create("fuzz", MFD_CLOEXEC);
         snprintf(path, sizeof path, "/proc/self/fd/%d", file);
@@ -40,7 +39,6 @@ const uint8_t *fuzz_unzipped(const uint8_t *data, size_t nbytes, size_t *unzippe
 {
     static uint8_t unzipped[1 << 25]; /* a thousand times what is fuzzed: zlib's best */
     int code;
-
     *unzipped_nbytes = nbytes;
     if (nbytes < 2 || data[0] != 0x1f || data[1] != 0x8b)
         return data;
@@ -66,7 +64,6 @@ void fuzz_require_refused(int other)
 void fuzz_require_clean(void)
 {
     ek_memory_stats stats;
-
     fuzz_require(ek_error_status() == 0, "no error is pending");
     fuzz_require(ek_memory_get_stats(ek_cpu(), &stats) == 0 && stats.in_use == 0,
                  "the ledger of cpu is at zero");

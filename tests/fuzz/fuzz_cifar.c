@@ -18,7 +18,6 @@ enum { PIXELS = 3 * 32 * 32 };
 static bool is_valid(const uint8_t *bytes, size_t nbytes, int classes)
 {
     size_t labels = classes == 10 ? 1 : 2, size = labels + PIXELS;
-
     if (nbytes == 0 || nbytes % size != 0)
         return false;
     for (size_t at = 0; at < nbytes; at += size)
@@ -34,7 +33,6 @@ static void require_same(const ek_tensor *pictures, const ek_tensor *labels, con
     ek_shape wanted = EK_SHAPE(count, 3, 32, 32), shape = ek_tensor_shape(pictures);
     const int64_t *label = ek_tensor_data(labels);
     const uint8_t *pixels = ek_tensor_data(pictures);
-
     fuzz_require(ek_shape_equal(&shape, &wanted), "the shape of the pictures");
     wanted = columns == 1 ? EK_SHAPE(count) : EK_SHAPE(count, 2);
     shape = ek_tensor_shape(labels);
@@ -54,7 +52,6 @@ static void read_as(const char *path, const uint8_t *plain, size_t nbytes, int c
     ek_tensor *pictures, *labels;
     int status = ek_read_cifar(path, classes, &pictures, &labels);
     bool valid = plain && is_valid(plain, nbytes, classes);
-
     fuzz_require((status == 0) == valid && !pictures == !valid && !labels == !valid,
                  "what is valid is read, and nothing else");
     if (valid)
@@ -70,7 +67,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     const char *path = fuzz_file(data, nbytes);
     size_t plain_nbytes;
     const uint8_t *plain = fuzz_unzipped(data, nbytes, &plain_nbytes);
-
     read_as(path, plain, plain_nbytes, 10);
     read_as(path, plain, plain_nbytes, 100);
     return 0;

@@ -22,7 +22,6 @@ static uint64_t size_at(const uint8_t *bytes)
 static bool count_of(const uint8_t *bytes, int ndim, uint64_t *count)
 {
     __uint128_t most = 1;
-
     *count = 1;
     for (int i = 0; i < ndim; i++) {
         uint64_t size = size_at(bytes + 4 * i);
@@ -37,7 +36,6 @@ static bool count_of(const uint8_t *bytes, int ndim, uint64_t *count)
 static bool is_valid(const uint8_t *bytes, size_t nbytes)
 {
     uint64_t count;
-
     if (nbytes < 4 || bytes[0] || bytes[1] || bytes[2] != 8 || bytes[3] < 1 || bytes[3] > 8)
         return false;
     size_t header = 4 + 4 * (size_t)bytes[3];
@@ -47,7 +45,6 @@ static bool is_valid(const uint8_t *bytes, size_t nbytes)
 static void require_same(const ek_tensor *tensor, const uint8_t *bytes)
 {
     ek_shape shape = ek_tensor_shape(tensor);
-
     fuzz_require(shape.ndim == bytes[3] && ek_tensor_dtype(tensor) == EK_U8, "ndim and dtype");
     for (int i = 0; i < shape.ndim; i++)
         fuzz_require((uint64_t)shape.dims[i] == size_at(bytes + 4 + 4 * i), "the shape");
@@ -63,7 +60,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
     size_t plain_nbytes;
     const uint8_t *plain = fuzz_unzipped(data, nbytes, &plain_nbytes);
     bool valid = plain && is_valid(plain, plain_nbytes);
-
     fuzz_require((tensor != NULL) == valid, "what is valid is read, and nothing else");
     if (tensor)
         require_same(tensor, plain);
@@ -87,7 +83,6 @@ static const fuzz_word words[] = {FUZZ_WORD("\0\0\10\1"),   FUZZ_WORD("\0\0\10\3
 static void mend(uint8_t *bytes, size_t *nbytes)
 {
     uint64_t others;
-
     if (*nbytes < 8 || bytes[3] < 1 || bytes[3] > 8)
         return;
     size_t header = 4 + 4 * (size_t)bytes[3];

@@ -33,7 +33,6 @@ static void require_shape(const ek_shape *shape, const uint8_t *header, size_t l
 {
     const uint8_t *end = header + length, *at = memmem(header, length, "shape", 5);
     int ndim = 0;
-
     fuzz_require(at != NULL, "there is a shape");
     for (; at < end && *at != ')'; at++)
         if (*at >= '0' && *at <= '9') {
@@ -62,7 +61,6 @@ static const type *type_of(const uint8_t *header, size_t length)
                                  {"<u2", EK_I64, 2, false}, {"<u4", EK_I64, 4, false},
                                  {"i1", EK_I64, 1, true},   {"u1", EK_U8, 1, false},
                                  {"b1", EK_U8, 1, false}};
-
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (has(header, length, types[i].name))
             return &types[i];
@@ -97,7 +95,6 @@ static bool same_element(const type *t, const uint8_t *bytes, const uint8_t *ele
 {
     int64_t integer = 0;
     float value = 0;
-
     if (t->size == ek_dtype_size(t->dtype))
         return memcmp(bytes, element, t->size) == 0;
     if (t->dtype == EK_F32) {
@@ -112,7 +109,6 @@ static bool same_element(const type *t, const uint8_t *bytes, const uint8_t *ele
 static size_t place_of(const ek_shape *shape, size_t i)
 {
     size_t place = 0;
-
     for (int k = shape->ndim - 1; k >= 0; k--) {
         size_t step = 1;
         for (int j = 0; j < k; j++)
@@ -131,7 +127,6 @@ static void require_same(const ek_tensor *tensor, const uint8_t *bytes, size_t n
     const uint8_t *data = ek_tensor_data(tensor);
     ek_shape shape = ek_tensor_shape(tensor);
     bool fortran = has(header, length, "True");
-
     const type *t = type_of(header, length);
 
     fuzz_require(ek_tensor_dtype(tensor) == t->dtype, "the dtype");
@@ -148,7 +143,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes)
 {
     ek_scope scope = ek_scope_begin();
     ek_tensor *tensor = ek_read_npy(fuzz_file(data, nbytes));
-
     if (tensor) {
         size_t plain_nbytes;
         const uint8_t *plain = fuzz_unzipped(data, nbytes, &plain_nbytes);

@@ -148,7 +148,6 @@ static void zip(sample *s)
     enum { BEFORE = 15, AFTER = 8 };
     static const uint8_t start[] = {0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255, 1};
     uint32_t nbytes = (uint32_t)s->nbytes;
-
     if (s->nbytes > MAX_BYTES - BEFORE - AFTER)
         return;
     uint32_t sum = (uint32_t)crc32(0, s->bytes, nbytes);

@@ -1,0 +1,195 @@
+/* results.c: JSON, member by member; lines and curves. */
+#include "results.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- JSON ---- */
+
+static void json_quote(FILE *stream, const char *text)
+{
+    fputc('"', stream);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            fprintf(stream, "\\%c", *c);
+        else if (*c < 0x20)
+            fprintf(stream, "\\u%04x", *c);
+        else
+            fputc(*c, stream);
+    }
+    fputc('"', stream);
+}
+
+/* What stands before a value: comma, line and key. */
+static void json_lead(json_writer *json, const char *key)
+{
+    if (json->follows)
+        fputs(json->flat ? ", " : ",", json->stream);
+    if (!json->flat && json->depth > 0)
+        fprintf(json->stream, "\n%*s", 2 * json->depth, "");
+    json->follows = true;
+    if (key) {
+        json_quote(json->stream, key);
+        fputs(": ", json->stream);
+    }
+}
+
+int json_open(json_writer *json, const char *path)
+{
+    *json = (json_writer){.stream = fopen(path, "w")};
+    if (!json->stream)
+        return ek_error(EK_E_IO, "%s: %s", path, strerror(errno));
+    json_begin(json, NULL, '{');
+    return 0;
+}
+
+int json_close(json_writer *json, const char *path, int rc)
+{
+    json_end(json, '}');
+    int failed = ferror(json->stream);
+    failed = fclose(json->stream) != 0 || failed;
+    return rc == 0 && failed ? ek_error(EK_E_IO, "%s: %s", path, strerror(errno)) : rc;
+}
+
+void json_begin(json_writer *json, const char *key, char bracket)
+{
+    json_lead(json, key);
+    fputc(bracket, json->stream);
+    json->depth++;
+    json->follows = false;
+}
+
+void json_end(json_writer *json, char bracket)
+{
+    json->depth--;
+    if (!json->flat)
+        fprintf(json->stream, "\n%*s", 2 * json->depth, "");
+    fputc(bracket, json->stream);
+    json->flat = false;
+    json->follows = true;
+    if (json->depth == 0)
+        fputc('\n', json->stream);
+}
+
+void json_text(json_writer *json, const char *key, const char *text)
+{
+    json_lead(json, key);
+    json_quote(json->stream, text);
+}
+
+void json_integer(json_writer *json, const char *key, int64_t value)
+{
+    json_lead(json, key);
+    fprintf(json->stream, "%" PRId64, value);
+}
+
+void json_real(json_writer *json, const char *key, double value)
+{
+    json_lead(json, key);
+    if (isfinite(value))
+        fprintf(json->stream, "%.17g", value);
+    else
+        fputs("null", json->stream);
+}
+
+void json_series(json_writer *json, const char *key, const series *numbers)
+{
+    json_begin(json, key, '[');
+    json->flat = true;
+    for (int64_t i = 0; i < numbers->count; i++)
+        json_real(json, NULL, numbers->values[i]);
+    json_end(json, ']');
+}
+
+void json_settings(json_writer *json, const arg_spec *args, const char *names)
+{
+    for (const arg_spec *arg; (arg = args_next(args, &names));) {
+        char key[64], text[64];
+        snprintf(key, sizeof key, "%s", arg->name);
+        for (char *dash = key; (dash = strchr(dash, '-'));)
+            *dash = '_';
+        if (arg->kind == ARG_INT)
+            json_integer(json, key, *(int64_t *)arg->value);
+        else if (arg->kind == ARG_REAL)
+            json_real(json, key, *(double *)arg->value);
+        else
+            json_text(json, key, arg_value_text(arg, text));
+    }
+}
+
+void json_categories(json_writer *json, const uint64_t *nbytes)
+{
+    json_begin(json, "categories", '{');
+    for (int c = 0; c < EK_MEMORY_CATEGORIES; c++)
+        json_integer(json, ek_memory_category_name((ek_memory_category)c), (int64_t)nbytes[c]);
+    json_end(json, '}');
+}
+
+int json_devices(json_writer *json, const ek_device_list *devices)
+{
+    ek_memory_stats stats;
+    char name[16];
+    int rc = 0;
+    json_begin(json, "devices", '[');
+    for (int d = 0; d < devices->count && rc == 0; d++) {
+        rc = ek_memory_get_stats(devices->devices[d], &stats);
+        if (rc < 0)
+            break;
+        json_begin(json, NULL, '{');
+        json_text(json, "name", ek_device_name(devices->devices[d], name));
+        json_integer(json, "peak_bytes", (int64_t)stats.peak);
+        json_categories(json, stats.at_peak);
+        json_end(json, '}');
+    }
+    json_end(json, ']');
+    return rc;
+}
+
+int json_network(json_writer *json, const char *key, ek_module *network)
+{
+    char sha256[65];
+    int rc = ek_module_sha256(network, sha256);
+    if (rc < 0)
+        return rc;
+    json_begin(json, key, '{');
+    json_integer(json, "parameters", ek_module_numel(network));
+    json_text(json, "parameters_sha256", sha256);
+    json_end(json, '}');
+    return 0;
+}
+
+/* ---- for a terminal and for a page ---- */
+
+void print_peaks(const ek_device_list *devices)
+{
+    for (int d = 0; d < devices->count; d++) {
+        ek_memory_stats stats;
+        char name[16];
+        if (ek_memory_get_stats(devices->devices[d], &stats) == 0)
+            printf("%s%s %.1f MiB",
+                   d ? ", " : "Peak memory: ", ek_device_name(devices->devices[d], name),
+                   (double)stats.peak / (1 << 20));
+    }
+    putchar('\n');
+}
+
+void page_curves(FILE *page, const char *title, const char *x, const series *curves, int count)
+{
+    json_writer json = {.stream = page};
+    fputs("<script type=\"application/json\" class=\"chart\">", page);
+    json_begin(&json, NULL, '{');
+    json_text(&json, "title", title);
+    json_text(&json, "unit", x);
+    json_begin(&json, "series", '[');
+    for (int i = 0; i < count; i++) {
+        json_begin(&json, NULL, '{');
+        json_text(&json, "name", curves[i].name);
+        json_series(&json, "values", &curves[i]);
+        json_end(&json, '}');
+    }
+    json_end(&json, ']');
+    json_end(&json, '}');
+    fputs("</script>\n", page);
+}
