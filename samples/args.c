@@ -299,3 +299,22 @@ ek_device_list devices_open_text(int kind, const char *text)
     int rc = kind == EK_CUDA ? ek_cuda_devices_configure(text) : ek_host_devices_configure(text);
     return rc < 0 ? none : ek_devices((ek_device_kind)kind, 0);
 }
+
+ek_device_list devices_chosen(int kind, const char *text, bool single)
+{
+    return text ? devices_open_text(kind, text) : devices_open(kind, single ? 1 : 0);
+}
+
+int devices_check(int kind, const char *text, bool single)
+{
+    if (text && devices_text_count(text) < 0)
+        return -1;
+    int count = devices_chosen(kind, text, single).count;
+    if (count < 1)
+        return text ? args_complain_error("devices", text) : args_fail(-1);
+    if (single && count > 1)
+        return args_complain("--devices %s: --mode single trains on one device; another mode is "
+                             "needed for more",
+                             text);
+    return count;
+}

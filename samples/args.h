@@ -89,6 +89,10 @@ ek_device_list devices_open(int kind, int count);
 /* The same from an option's text: a number, or a list as the environment takes it
  * ("512M@1,256M@0.5"; for GPUs "0,0:8G"), which is used instead of the environment's. */
 ek_device_list devices_open_text(int kind, const char *text);
+/* The devices of --devices: by its text, or NULL, all there are, or one if `single`. */
+ek_device_list devices_chosen(int kind, const char *text, bool single);
+/* How many these are; -1 after a complaint, also for more than one if `single`. */
+int devices_check(int kind, const char *text, bool single);
 /* The number in an option's text; 0 for a list; -1 after a complaint, for a number out of range. */
 int devices_text_count(const char *text);
 

@@ -90,30 +90,6 @@ static const char about[] =
     "from measurements (balanced-auto); with gradients and optimizer state divided (sharded).\n"
     "What --out wrote can be gone on with: --resume.\n\n";
 
-static ek_device_list classify_devices(void)
-{
-    return opt.device_text ? devices_open_text(opt.kind, opt.device_text)
-                           : devices_open(opt.kind, opt.mode == MODE_SINGLE ? 1 : 0);
-}
-
-static int classify_check_devices(void)
-{
-    if (opt.device_text && devices_text_count(opt.device_text) < 0)
-        return -1;
-    int count = classify_devices().count;
-    if (count < 1)
-        return opt.device_text ? args_complain_error("devices", opt.device_text) : args_fail(-1);
-    if (opt.mode == MODE_SINGLE && count > 1)
-        return args_complain("--devices %s: --mode single trains on one device; another mode is "
-                             "needed for more",
-                             opt.device_text);
-    if (opt.plan && strchr(opt.plan, ';'))
-        return args_complain("--plan %s: one plan for the whole run is needed", opt.plan);
-    if (opt.plan && ek_plan_check(opt.plan, count) < 0)
-        return args_complain_error("plan", opt.plan);
-    return 0;
-}
-
 static int classify_read_args(int argc, char **argv)
 {
     int rc = args_read(argc, argv, about, classify_args);
@@ -129,8 +105,14 @@ static int classify_read_args(int argc, char **argv)
                              set_names[opt.set]);
     if (opt.plan && opt.mode != MODE_AUTO)
         return args_complain("--plan %s: it is for --mode %s", opt.plan, mode_names[MODE_AUTO]);
-    rc = classify_check_devices();
-    return rc == 0 ? args_check_files(opt.resume, opt.json, opt.out) : rc;
+    int count = devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE);
+    if (count < 0)
+        return -1;
+    if (opt.plan && strchr(opt.plan, ';'))
+        return args_complain("--plan %s: one plan for the whole run is needed", opt.plan);
+    if (opt.plan && ek_plan_check(opt.plan, count) < 0)
+        return args_complain_error("plan", opt.plan);
+    return args_check_files(opt.resume, opt.json, opt.out);
 }
 
 /* ---- data ---- */
@@ -307,10 +289,11 @@ static void classify_list(const checkpoint *file, void *user)
     if (checkpoint_step(file, &c->step, c->last_step) < 0)
         return;
     c->epoch_count = c->step / c->epoch_steps;
-    checkpoint_module(file, "model", c->job.network);
-    checkpoint_optimizer(file, "optimizer", c->job.optimizer, c->job.network);
-    checkpoint_schedule(file, "schedule", c->job.schedule);
-    checkpoint_random(file, "random", NULL);
+    checkpoint_part(file, module, "model", c->job.network);
+    checkpoint_part(file, optimizer, "optimizer", c->job.optimizer, c->job.network);
+    if (c->job.schedule)
+        checkpoint_part(file, schedule, "schedule", c->job.schedule);
+    checkpoint_part(file, random, "random");
     checkpoint_loader(file, "loader", c->training);
     checkpoint_numbers(file, "epoch_so_far", &c->now.loss, EK_SHAPE(SUMS_NUMBERS));
     if (c->epoch_count > 0)
@@ -379,7 +362,9 @@ static int classify_open_parts(classify *c, const ek_archive *from, ek_dataset *
 /* Begins, or goes on from --resume. 0 or a negative status; close it anyway. */
 static int classify_open(classify *c)
 {
-    *c = (classify){.job = {.mode = (train_mode)opt.mode, .devices = classify_devices()}};
+    *c = (classify){
+        .job = {.mode = (train_mode)opt.mode,
+                .devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE)}};
     ek_scope scope = ek_scope_begin();
     ek_archive *from = NULL;
     ek_dataset *training = classify_pictures(true);
@@ -505,23 +490,21 @@ static int classify_step(void *user)
 }
 
 /* After an epoch a line that stays. */
-static void classify_show(progress_bar *bar, void *user)
+static bool classify_note(char note[128], void *user)
 {
     const classify *c = user;
-    char note[64];
-    if (c->step % c->epoch_steps == 0) {
-        const epoch_record *last = &c->epochs[c->epoch_count - 1];
-        progress_end(bar);
-        printf("Epoch %" PRId64 " of %" PRId64
-               ": training loss %.4f, test loss %.4f, accuracy %.2f %%, %.0f s\n",
-               c->epoch_count, opt.epochs, last->train_loss, last->test_loss,
-               100 * last->test_accuracy, last->seconds);
-        fflush(stdout);
-        return;
+    if (c->step % c->epoch_steps != 0) {
+        snprintf(note, 128, "epoch %" PRId64 ", loss %.4f", c->epoch_count + 1,
+                 c->now.loss / c->now.samples);
+        return false;
     }
-    snprintf(note, sizeof note, "epoch %" PRId64 ", loss %.4f", c->epoch_count + 1,
-             c->now.loss / c->now.samples);
-    progress_show(bar, c->step, note);
+    const epoch_record *last = &c->epochs[c->epoch_count - 1];
+    snprintf(note, 128,
+             "Epoch %" PRId64 " of %" PRId64
+             ": training loss %.4f, test loss %.4f, accuracy %.2f %%, %.0f s",
+             c->epoch_count, opt.epochs, last->train_loss, last->test_loss,
+             100 * last->test_accuracy, last->seconds);
+    return true;
 }
 
 /* Seconds of training and of waiting, over all finished epochs and the one under way. */
@@ -541,16 +524,16 @@ static int classify_train(classify *c, const volatile sig_atomic_t *stopped)
 {
     const int64_t first = c->step;
     const double before = classify_total(c).seconds;
-    int rc = run_steps(&(run_steps_options){.name = mode_names[opt.mode],
-                                            .step = &c->step,
-                                            .last = c->last_step,
-                                            .per_step = opt.batch,
-                                            .take = classify_step,
-                                            .show = classify_show,
-                                            .write = opt.out ? classify_write : NULL,
-                                            .every = {c->epoch_steps, opt.every},
-                                            .user = c},
-                       stopped);
+    const run_plan plan = {mode_names[opt.mode],
+                           &c->step,
+                           c->last_step,
+                           opt.batch,
+                           {c->epoch_steps, opt.every},
+                           classify_step,
+                           classify_note,
+                           opt.out ? classify_write : NULL,
+                           c};
+    int rc = run_steps(&plan, stopped);
     double seconds = classify_total(c).seconds - before;
     c->speed = seconds > 0 ? (double)((c->step - first) * opt.batch) / seconds : 0;
     if (rc == 0 && c->step >= c->last_step && c->tested.count == 0)

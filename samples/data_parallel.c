@@ -86,7 +86,6 @@ int main(int argc, char **argv)
     ek_device_list devices = devices_open(kind, (int)count);
     if (devices.count < 1)
         return args_fail(REFUSED);
-
     ek_set_seed(seed);
     ek_module *net = model_new();
     ek_tensor *rows = ek_randn(EK_SHAPE(DATA_SIZE, INPUT_SIZE));

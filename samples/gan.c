@@ -28,7 +28,7 @@ static const char *const dtype_names[] = {[EK_F32] = "f32", [EK_F64] = "f64", NU
 
 static struct gan_options {
     int penalty, norm, mode, loss, dtype, kind;
-    int64_t devices; /* 0: all there are */
+    const char *device_text; /* a number or a list; NULL: all there are */
     int64_t batch, critic_steps, steps, width, every, seed;
     double lr, weight;
     bool automatic, sharded;
@@ -51,7 +51,7 @@ static const arg_spec gan_args[] = {
     arg_word("critic-norm", &opt.norm, norm_names, "KIND", "normalisation in the critic"),
     arg_word("loss", &opt.loss, loss_names, "KIND", "of critic and generator"),
     arg_word("mode", &opt.mode, gan_modes, "MODE", "how devices are used"),
-    arg_int("devices", &opt.devices, 1, EK_MAX_DEVICES, "N", "devices; all there are unless given"),
+    arg_text("devices", &opt.device_text, "N", "devices; all there are unless given"),
     arg_device(&opt.kind),
     arg_switch("auto", &opt.automatic, "each device's share of a batch by measurement"),
     arg_switch("shard", &opt.sharded,
@@ -76,25 +76,14 @@ static const char about[] =
     "on a single device, on several with outputs and losses on device 0 (classic), or with losses\n"
     "and penalty on every device (balanced).\n\n";
 
-static ek_device_list gan_devices(void)
-{
-    return devices_open(opt.kind, opt.mode == MODE_SINGLE ? 1 : (int)opt.devices);
-}
-
 static int gan_read_args(int argc, char **argv)
 {
-    char count[24];
     int rc = args_read(argc, argv, about, gan_args);
     if (rc != 0)
         return rc;
-    snprintf(count, sizeof count, "%" PRId64, opt.devices);
-    if (opt.mode == MODE_SINGLE && opt.devices > 1)
-        return args_complain("--devices %s: --mode single trains on one device; classic or "
-                             "balanced is needed for more",
-                             count);
-    if (gan_devices().count < 1)
-        return opt.devices > 0 ? args_complain_error("devices", count) : args_fail(-1);
-    return args_check_files(opt.resume, opt.json, opt.out);
+    return devices_check(opt.kind, opt.device_text, opt.mode == MODE_SINGLE) < 0
+               ? -1
+               : args_check_files(opt.resume, opt.json, opt.out);
 }
 
 /* ---- opening and closing ---- */
@@ -352,11 +341,11 @@ static void gan_list(const checkpoint *file, void *user)
     gan *g = user;
     if (checkpoint_step(file, &g->step, opt.steps) < 0)
         return;
-    checkpoint_module(file, "generator", g->generator);
-    checkpoint_optimizer(file, "generator_optimizer", g->generator_optimizer, g->generator);
-    checkpoint_module(file, "critic", g->critic);
-    checkpoint_optimizer(file, "critic_optimizer", g->critic_optimizer, g->critic);
-    checkpoint_random(file, "random", g->random);
+    checkpoint_part(file, module, "generator", g->generator);
+    checkpoint_part(file, optimizer, "generator_optimizer", g->generator_optimizer, g->generator);
+    checkpoint_part(file, module, "critic", g->critic);
+    checkpoint_part(file, optimizer, "critic_optimizer", g->critic_optimizer, g->critic);
+    checkpoint_part(file, generator, "random", g->random);
     checkpoint_loader(file, "loader", g->loader);
     for (int i = 0; i < SERIES; i++) {
         char name[64];
@@ -378,7 +367,7 @@ static const checkpoint_kind gan_checkpoint = {
 static int gan_open(gan *g)
 {
     ek_scope scope = ek_scope_begin();
-    *g = (gan){.devices = gan_devices()};
+    *g = (gan){.devices = devices_chosen(opt.kind, opt.device_text, opt.mode == MODE_SINGLE)};
     ek_dataset *bytes = pictures_checked(ek_mnist(opt.data, true), opt.data, EK_SHAPE(1, 28, 28));
     int64_t count = bytes ? ek_dataset_length(bytes) : 0;
     ek_archive *from = NULL;
@@ -526,29 +515,27 @@ static int gan_write_json(const gan *g)
 
 /* ---- the program ---- */
 
-static void gan_show(progress_bar *bar, void *user)
+static bool gan_note(char note[128], void *user)
 {
-    const gan *g = user;
-    char note[96];
-    int64_t last = g->series[CRITIC_LOSSES].count - 1;
-    snprintf(note, sizeof note, "critic %.3f  penalty %.3f  W %.3f",
-             g->series[CRITIC_LOSSES].values[last], g->series[PENALTIES].values[last],
-             g->series[WASSERSTEIN].values[last]);
-    progress_show(bar, g->step, note);
+    const series *of = ((const gan *)user)->series;
+    int64_t last = of[CRITIC_LOSSES].count - 1;
+    snprintf(note, 128, "critic %.3f  penalty %.3f  W %.3f", of[CRITIC_LOSSES].values[last],
+             of[PENALTIES].values[last], of[WASSERSTEIN].values[last]);
+    return false;
 }
 
 static int gan_train(gan *g, const volatile sig_atomic_t *stopped)
 {
-    return run_steps(&(run_steps_options){.name = gan_modes[opt.mode],
-                                          .step = &g->step,
-                                          .last = opt.steps,
-                                          .per_step = opt.batch * opt.critic_steps,
-                                          .take = gan_step,
-                                          .show = gan_show,
-                                          .write = opt.out ? gan_write : NULL,
-                                          .every = {opt.every},
-                                          .user = g},
-                     stopped);
+    const run_plan plan = {gan_modes[opt.mode],
+                           &g->step,
+                           opt.steps,
+                           opt.batch * opt.critic_steps,
+                           {opt.every, 0},
+                           gan_step,
+                           gan_note,
+                           opt.out ? gan_write : NULL,
+                           g};
+    return run_steps(&plan, stopped);
 }
 
 /* Says what there is to say after the steps; returns the exit status. */

@@ -197,12 +197,11 @@ static int train_step(void *user)
     return rc;
 }
 
-static void train_show(progress_bar *bar, void *user)
+static bool train_note(char note[128], void *user)
 {
     const mode_run *run = user;
-    char note[32];
-    snprintf(note, sizeof note, "loss %.4f", run->result->losses.values[run->step - 1]);
-    progress_show(bar, run->step, note);
+    snprintf(note, 128, "loss %.4f", run->result->losses.values[run->step - 1]);
+    return false;
 }
 
 static int train_steps(train_job *job, const run_settings *s, ek_dataset *scenes, int64_t steps,
@@ -219,13 +218,15 @@ static int train_steps(train_job *job, const run_settings *s, ek_dataset *scenes
                                 .sampler = shuffled_sampler(ek_dataset_length(scenes), shuffle));
     int rc = ek_error_status();
     if (rc == 0)
-        rc = run_steps(&(run_steps_options){.name = result->name,
-                                            .step = &run.step,
-                                            .last = steps,
-                                            .per_step = result->batch,
-                                            .take = train_step,
-                                            .show = train_show,
-                                            .user = &run},
+        rc = run_steps(&(const run_plan){result->name,
+                                         &run.step,
+                                         steps,
+                                         result->batch,
+                                         {0, 0},
+                                         train_step,
+                                         train_note,
+                                         NULL,
+                                         &run},
                        s->stopped);
     if (rc == 0 && run.step < steps) /* what is left after the last step is short */
         rc = ek_error(EK_E_USER, "%s was at step %d of %d; nothing of it is kept", result->name,

@@ -111,64 +111,66 @@ void job_free(train_job *job)
 
 /* ---- steps ---- */
 
-void progress_show(progress_bar *progress, int64_t done, const char *note)
+typedef struct progress_bar {
+    const run_plan *plan;
+    int64_t first; /* steps that an earlier run has done */
+    bool terminal;
+    double start, redrawn; /* when, in seconds */
+} progress_bar;
+
+/* Removes the line from a terminal, so that something else can follow. */
+static void progress_clear(const progress_bar *bar)
 {
-    enum { PLAIN_LINES = 5 };
-    const int64_t total = progress->total;
-    const int64_t every = total > PLAIN_LINES ? total / PLAIN_LINES : 1;
-    double now = seconds_now(), elapsed = now - progress->start;
-    double rate = elapsed > 0 ? (double)(done - progress->first) / elapsed : 0;
-    int left = rate > 0 ? (int)((double)(total - done) / rate + 0.5) : 0;
-    bool due = progress->terminal ? now - progress->redrawn >= 0.1 : done % every == 0;
-    if (!due && done < total)
-        return;
-    progress->redrawn = now;
-    printf("%s%-9s step %" PRId64 " of %" PRId64 ", %.0f samples/s, %d:%02d left, %s%s",
-           progress->terminal ? "\r\033[K" : "", progress->name, done, total,
-           rate * (double)progress->per_step, left / 60, left % 60, note,
-           progress->terminal ? "" : "\n");
+    if (bar->terminal)
+        printf("\r\033[K");
     fflush(stdout);
 }
 
-void progress_end(const progress_bar *progress)
+static void progress_show(progress_bar *bar)
 {
-    if (progress->terminal) {
-        printf("\r\033[K");
-        fflush(stdout);
+    enum { PLAIN_LINES = 5 };
+    const int64_t total = bar->plan->last, done = *bar->plan->step;
+    const int64_t every = total > PLAIN_LINES ? total / PLAIN_LINES : 1;
+    double now = seconds_now(), elapsed = now - bar->start;
+    double rate = elapsed > 0 ? (double)(done - bar->first) / elapsed : 0;
+    int left = rate > 0 ? (int)((double)(total - done) / rate + 0.5) : 0;
+    bool due = bar->terminal ? now - bar->redrawn >= 0.1 : done % every == 0;
+    char note[128];
+    bool stays = bar->plan->note(note, bar->plan->user);
+    if (!stays && !due && done < total)
+        return;
+    progress_clear(bar);
+    if (stays) {
+        puts(note);
+    } else {
+        printf("%-9s step %" PRId64 " of %" PRId64 ", %.0f samples/s, %d:%02d left, %s%s",
+               bar->plan->name, done, total, rate * (double)bar->plan->batch, left / 60, left % 60,
+               note, bar->terminal ? "" : "\n");
+        bar->redrawn = now;
     }
+    fflush(stdout);
 }
 
-static bool run_is_due(const run_steps_options *options)
+int run_steps(const run_plan *plan, const volatile sig_atomic_t *stopped)
 {
-    bool due = false;
-    for (int i = 0; i < 2; i++)
-        due = due || (options->every[i] > 0 && *options->step % options->every[i] == 0);
-    return due;
-}
-
-int run_steps(const run_steps_options *options, const volatile sig_atomic_t *stopped)
-{
-    progress_bar bar = {.name = options->name,
-                        .first = *options->step,
-                        .total = options->last,
-                        .per_step = options->per_step,
-                        .terminal = isatty(STDOUT_FILENO),
-                        .start = seconds_now()};
+    progress_bar bar = {plan, *plan->step, isatty(STDOUT_FILENO), seconds_now(), 0};
     int64_t written = -1; /* the last step with files: none of this run yet */
     int rc = 0;
-    while (rc == 0 && *options->step < options->last && !*stopped) {
-        rc = options->take(options->user);
+    while (rc == 0 && *plan->step < plan->last && !*stopped) {
+        rc = plan->take(plan->user);
         if (rc < 0)
             break;
-        options->show(&bar, options->user);
-        if (options->write && run_is_due(options)) {
-            rc = options->write(options->user);
-            written = *options->step;
+        progress_show(&bar);
+        bool due = false;
+        for (int i = 0; i < 2; i++)
+            due = due || (plan->every[i] > 0 && *plan->step % plan->every[i] == 0);
+        if (plan->write && due) {
+            rc = plan->write(plan->user);
+            written = *plan->step;
         }
     }
-    progress_end(&bar);
-    return rc == 0 && options->write && written < *options->step ? options->write(options->user)
-                                                                 : rc;
+    progress_clear(&bar);
+    return rc == 0 && plan->write && written < *plan->step ? plan->write(plan->user) : rc;
 }
 
 /* ---- Ctrl-C and kill ---- */
@@ -354,49 +356,12 @@ int checkpoint_step(const checkpoint *file, int64_t *step, int64_t last)
     return rc;
 }
 
-void checkpoint_module(const checkpoint *file, const char *name, ek_module *module)
-{
-    if (file->path)
-        ek_archive_load_module(file->archive, name, module);
-    else
-        ek_archive_put_module(file->archive, name, module);
-}
-
-void checkpoint_optimizer(const checkpoint *file, const char *name, ek_optimizer *optimizer,
-                          ek_module *module)
-{
-    if (file->path)
-        ek_archive_load_optimizer(file->archive, name, optimizer, module);
-    else
-        ek_archive_put_optimizer(file->archive, name, optimizer, module);
-}
-
-void checkpoint_schedule(const checkpoint *file, const char *name, ek_schedule *schedule)
-{
-    if (schedule && file->path)
-        ek_archive_load_schedule(file->archive, name, schedule);
-    else if (schedule)
-        ek_archive_put_schedule(file->archive, name, schedule);
-}
-
 void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *loader)
 {
     if (file->path)
         ek_loader_load_state(loader, ek_archive_get(file->archive, name));
     else
         ek_archive_put(file->archive, name, ek_loader_state(loader));
-}
-
-void checkpoint_random(const checkpoint *file, const char *name, ek_generator *generator)
-{
-    if (generator && file->path)
-        ek_archive_load_generator(file->archive, name, generator);
-    else if (generator)
-        ek_archive_put_generator(file->archive, name, generator);
-    else if (file->path)
-        ek_archive_load_random(file->archive, name);
-    else
-        ek_archive_put_random(file->archive, name);
 }
 
 /* f64 on cpu. */

@@ -52,35 +52,23 @@ void job_wrap(train_job *job, ek_module *network, ek_module *criterion, const ch
 int job_step(train_job *job, ek_value input, ek_value target, double *loss);
 void job_free(train_job *job);
 
-/* ---- steps, with one line of progress that is redrawn on a terminal, a few plain ones elsewhere
- * ---- */
+/* ---- steps, with a line of progress: redrawn on a terminal, a few plain ones elsewhere ---- */
 
-typedef struct progress_bar {
-    const char *name;
-    int64_t first;           /* steps that an earlier run has done */
-    int64_t total, per_step; /* steps; samples per step */
-    bool terminal;
-    double start, redrawn; /* when, in seconds */
-} progress_bar;
-
-/* `done` steps are finished; `note` is short text behind the numbers. */
-void progress_show(progress_bar *progress, int64_t done, const char *note);
-/* Removes the line from a terminal, so that a message can follow. */
-void progress_end(const progress_bar *progress);
-
-typedef struct run_steps_options {
+typedef struct run_plan {
     const char *name;
     const int64_t *step; /* finished steps */
-    int64_t last, per_step;
-    int (*take)(void *user);                     /* a step, which it counts */
-    void (*show)(progress_bar *bar, void *user); /* progress after it */
-    int (*write)(void *user);                    /* files; NULL: none */
-    int64_t every[2];                            /* > 0: at multiples of these */
+    int64_t last, batch; /* at which the run ends; samples per step */
+    int64_t every[2];    /* > 0: `write` at multiples of these */
+    /* A step, which it counts. */
+    int (*take)(void *user);
+    /* What to say after it: behind the numbers, or if it returns true, as a line that stays. */
+    bool (*note)(char note[128], void *user);
+    int (*write)(void *user); /* files; NULL: none */
     void *user;
-} run_steps_options;
+} run_plan;
 /* Steps until the last is finished, or until *stopped after the step at hand. What was not written
  * by then is written at the end. */
-int run_steps(const run_steps_options *options, const volatile sig_atomic_t *stopped);
+int run_steps(const run_plan *plan, const volatile sig_atomic_t *stopped);
 
 /* ---- Ctrl-C and kill ---- */
 
@@ -132,13 +120,12 @@ int checkpoint_load(const checkpoint_kind *kind, ek_archive *from, const char *p
 
 /* *step, which is to be in [0, last]. */
 int checkpoint_step(const checkpoint *file, int64_t *step, int64_t last);
-void checkpoint_module(const checkpoint *file, const char *name, ek_module *module);
-void checkpoint_optimizer(const checkpoint *file, const char *name, ek_optimizer *optimizer,
-                          ek_module *module);
-void checkpoint_schedule(const checkpoint *file, const char *name, ek_schedule *schedule);
+/* checkpoint_part(file, module, "critic", g->critic): ek_archive_put_module, or load. In the same
+ * way: optimizer, schedule, random, generator. */
+#define checkpoint_part(file, kind, ...)                                 \
+    ((file)->path ? ek_archive_load_##kind((file)->archive, __VA_ARGS__) \
+                  : ek_archive_put_##kind((file)->archive, __VA_ARGS__))
 void checkpoint_loader(const checkpoint *file, const char *name, ek_loader *loader);
-/* All generators of the library, or one of the caller's. */
-void checkpoint_random(const checkpoint *file, const char *name, ek_generator *generator);
 void checkpoint_numbers(const checkpoint *file, const char *name, double *values, ek_shape shape);
 /* Replaces what is in the series. */
 void checkpoint_series(const checkpoint *file, const char *name, series *numbers);

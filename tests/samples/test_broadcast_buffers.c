@@ -6,7 +6,7 @@ int broadcast_buffers_main(int argc, char **argv);
 #define main broadcast_buffers_main
 #include "broadcast_buffers.c"
 #undef main
-#include "unit.h"
+#include "kit/devices.h"
 
 static const char file[] = "broadcast_buffers.golden";
 static const char *const names[POLICIES] = {"broadcast", "kept", "sync", "extra"};
@@ -17,15 +17,7 @@ static const int rows[POLICIES][MOST_LOOKS] = {{0, 1, 1, 2, -1},
                                                {0, 1, 2, 3, 3, 4, -1}};
 static const int looks[POLICIES] = {5, 5, 5, 7};
 
-static void setup(void)
-{
-    assert_ok(test_devices_configure("2"));
-}
-
-static void teardown(void)
-{
-    assert_ok(ek_shutdown());
-}
+FIXTURE(two_devices, shut_down)
 
 static void assert_near(double value, double wanted, double absolute)
 {
@@ -41,7 +33,7 @@ static double batch_mean(const train_result *result, buffer_policy policy, int d
     return ((double)result->batch_mean[0][c] + (double)result->batch_mean[1][c]) / 2;
 }
 
-START_TEST(running_means_are_pytorchs)
+TEST_LOOP(running_means_are_pytorchs, 0, POLICIES)
 {
     train_result result;
     ek_device_list devices = ek_devices(test_kind(), DEVICES);
@@ -68,31 +60,18 @@ START_TEST(running_means_are_pytorchs)
         assert_near(result.loss, 0, 1e-6); /* each sum is rounding noise */
     }
 }
-END_TEST
 
-START_TEST(devices_differ_as_they_should)
+TEST_LOOP(devices_differ_as_they_should, 0, POLICIES)
 {
     train_result result;
     ek_device_list devices = ek_devices(test_kind(), DEVICES);
     assert_ok(train_twice((buffer_policy)_i, &devices, 3, &result));
     for (int look = 0; look < result.looks; look++) {
-        bool same = memcmp(result.means[look][0], result.means[look][1],
-                           sizeof(result.means[look][0])) == 0;
+        bool same =
+            memcmp(result.means[look][0], result.means[look][1], sizeof result.means[look][0]) == 0;
         bool inside = strncmp(result.moments[look], "inside", 6) == 0;
         bool wanted = _i == POLICY_SYNCHRONISED || look == 0 || (inside && _i != POLICY_KEPT);
         ck_assert_msg(same == wanted, "%s: %s on both devices", result.moments[look],
                       same ? "equal" : "different");
     }
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("broadcast_buffers");
-    TCase *tests = tcase_create("running means");
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_loop_test(tests, running_means_are_pytorchs, 0, POLICIES);
-    tcase_add_loop_test(tests, devices_differ_as_they_should, 0, POLICIES);
-    suite_add_tcase(s, tests);
-    return s;
 }

@@ -12,6 +12,8 @@ int gan_main(int argc, char **argv);
 
 enum { STEPS = 50, CRITIC_STEPS = 2 };
 
+BEFORE_ALL(skip_without_gpu)
+
 /* What each step measured. */
 typedef struct measured {
     double critic[STEPS * CRITIC_STEPS], penalty[STEPS * CRITIC_STEPS], generator[STEPS];
@@ -20,11 +22,10 @@ typedef struct measured {
 static void choose(ek_device_kind kind, ek_dtype dtype)
 {
     char name[] = "gan", *argv[] = {name, NULL};
-
     ck_assert_int_eq(gan_read_args(1, argv), 0);
     opt.kind = kind;
     opt.dtype = dtype;
-    opt.devices = 2;
+    opt.device_text = "2";
     opt.mode = MODE_BALANCED;
     opt.norm = NORM_LAYER;
     opt.width = 2;
@@ -42,17 +43,16 @@ static int close_run(gan *run)
 static void keep(const gan *run, measured *into)
 {
     int64_t critic = run->step * CRITIC_STEPS;
-
-    memcpy(into->critic, run->values[CRITIC_LOSSES], (size_t)critic * sizeof(double));
-    memcpy(into->penalty, run->values[PENALTIES], (size_t)critic * sizeof(double));
-    memcpy(into->generator, run->values[GENERATOR_LOSSES], (size_t)run->step * sizeof(double));
+    memcpy(into->critic, run->series[CRITIC_LOSSES].values, (size_t)critic * sizeof(double));
+    memcpy(into->penalty, run->series[PENALTIES].values, (size_t)critic * sizeof(double));
+    memcpy(into->generator, run->series[GENERATOR_LOSSES].values,
+           (size_t)run->step * sizeof(double));
 }
 
 /* Losses are differences of scores: what is close is measured against 1 if they are small. */
 static void compare(const char *what, double host, double gpu, double tolerance, int64_t step)
 {
     double scale = fabs(host) > 1 ? fabs(host) : 1;
-
     if (!(fabs(host - gpu) <= tolerance * scale))
         ck_abort_msg("step %d: %s %.12g on the host, %.12g on GPUs", (int)step, what, host, gpu);
 }
@@ -66,10 +66,9 @@ static void compare_step(const measured *host, const measured *gpu, int64_t step
     compare("generator's loss", host->generator[step], gpu->generator[step], tolerance, step);
 }
 
-START_TEST(f64_stays_close_over_all_steps)
+TEST(f64_stays_close_over_all_steps)
 {
     static measured of[2];
-
     for (int gpu = 0; gpu < 2; gpu++) {
         gan run;
         choose(gpu ? EK_CUDA : EK_HOST, EK_F64);
@@ -82,22 +81,20 @@ START_TEST(f64_stays_close_over_all_steps)
     for (int64_t step = 0; step < STEPS; step++)
         compare_step(&of[0], &of[1], step, 1e-8);
 }
-END_TEST
 
 /* In f32 a rounding can push a value over the corner of a leaky ReLU, so that runs drift apart:
  * each step begins with the host's state. */
-START_TEST(f32_steps_are_close_from_the_same_state)
+TEST(f32_steps_are_close_from_the_same_state)
 {
     static measured host, gpu;
     char folder[] = "/tmp/test_cuda_gan_XXXXXX", path[64];
     gan run;
-
     ck_assert_ptr_nonnull(mkdtemp(folder));
     choose(EK_HOST, EK_F32);
     assert_ok(gan_open(&run));
     while (run.step < STEPS) {
-        snprintf(path, sizeof(path), "%s/%d", folder, (int)run.step);
-        assert_ok(gan_save(path, &run));
+        snprintf(path, sizeof path, "%s/%d", folder, (int)run.step);
+        assert_ok(checkpoint_save(&gan_checkpoint, path, &run));
         assert_ok(gan_step(&run));
     }
     keep(&run, &host);
@@ -106,7 +103,7 @@ START_TEST(f32_steps_are_close_from_the_same_state)
     opt.kind = EK_CUDA;
     opt.resume = path;
     for (int step = 0; step < STEPS; step++) {
-        snprintf(path, sizeof(path), "%s/%d", folder, step);
+        snprintf(path, sizeof path, "%s/%d", folder, step);
         assert_ok(gan_open(&run));
         assert_ok(gan_step(&run));
         keep(&run, &gpu);
@@ -115,16 +112,4 @@ START_TEST(f32_steps_are_close_from_the_same_state)
         unlink(path);
     }
     rmdir(folder);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    skip_without_gpu();
-    Suite *s = suite_create("gan on GPUs");
-    TCase *tests = tcase_create("host and GPUs");
-    tcase_add_test(tests, f64_stays_close_over_all_steps);
-    tcase_add_test(tests, f32_steps_are_close_from_the_same_state);
-    suite_add_tcase(s, tests);
-    return s;
 }

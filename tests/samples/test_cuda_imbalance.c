@@ -14,12 +14,12 @@ int imbalance_main(int argc, char **argv);
 enum { STEPS = 50, SHORT = 5 };
 static const char data[] = "/usr/share/datasets/fashion-mnist";
 
+BEFORE_ALL(skip_without_gpu)
+
 static void run(ek_device_kind kind, train_mode mode, int steps, mode_result *result)
 {
     run_settings settings;
     char name[] = "imbalance", *argv[] = {name, NULL};
-    scene_set train, test;
-
     ck_assert_int_eq(settings_parse(&settings, 1, argv), 0);
     settings.kind = kind;
     settings.steps = steps;
@@ -34,50 +34,38 @@ static void run(ek_device_kind kind, train_mode mode, int steps, mode_result *re
         settings.scenes = 100;
         settings.test_scenes = 8;
     }
-    assert_ok(scenes_make(&train, data, true, settings.scenes, (int)settings.size, 0));
-    assert_ok(scenes_make(&test, data, false, settings.test_scenes, (int)settings.size, 1));
-    assert_ok(train_run(&settings, &train, &test, mode, result));
-    scenes_free(&train);
-    scenes_free(&test);
+    ek_dataset *train = scenes_make(data, true, settings.scenes, settings.size, 0);
+    assert_made(train);
+    ek_dataset *test = scenes_make(data, false, settings.test_scenes, settings.size, 1);
+    assert_made(test);
+    assert_ok(train_run(&settings, train, test, mode, result));
+    ek_dataset_free(train);
+    ek_dataset_free(test);
 }
 
-START_TEST(losses_are_the_hosts)
+TEST_LOOP(losses_are_the_hosts, 0, MODES)
 {
     mode_result host, gpu;
-
     run(EK_HOST, (train_mode)_i, STEPS, &host);
     run(EK_CUDA, (train_mode)_i, STEPS, &gpu);
     for (int i = 0; i < STEPS; i++)
-        if (!(fabs(host.losses[i] - gpu.losses[i]) <= 1e-3 * fabs(host.losses[i])))
-            ck_abort_msg("step %d: loss %.9g on the host, %.9g on GPUs", i, host.losses[i],
-                         gpu.losses[i]);
+        if (!(fabs(host.losses.values[i] - gpu.losses.values[i]) <=
+              1e-3 * fabs(host.losses.values[i])))
+            ck_abort_msg("step %d: loss %.9g on the host, %.9g on GPUs", i, host.losses.values[i],
+                         gpu.losses.values[i]);
     mode_result_free(&host);
     mode_result_free(&gpu);
 }
-END_TEST
 
 /* With the seed set by ek_set_seed two runs are the same to the bit. */
-START_TEST(deterministic_runs_repeat)
+TEST_LOOP(deterministic_runs_repeat, 0, MODES)
 {
     mode_result first, second;
-
     ek_use_deterministic_algorithms(true);
     run(EK_CUDA, (train_mode)_i, SHORT, &first);
     run(EK_CUDA, (train_mode)_i, SHORT, &second);
     ck_assert_str_eq(first.sha256, second.sha256);
-    ck_assert_mem_eq(first.losses, second.losses, SHORT * sizeof(double));
+    ck_assert_mem_eq(first.losses.values, second.losses.values, SHORT * sizeof(double));
     mode_result_free(&first);
     mode_result_free(&second);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    skip_without_gpu();
-    Suite *s = suite_create("imbalance on GPUs");
-    TCase *tests = tcase_create("host and GPUs");
-    tcase_add_loop_test(tests, losses_are_the_hosts, 0, MODES);
-    tcase_add_loop_test(tests, deterministic_runs_repeat, 0, MODES);
-    suite_add_tcase(s, tests);
-    return s;
 }

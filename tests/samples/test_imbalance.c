@@ -7,7 +7,7 @@ int imbalance_main(int argc, char **argv);
 #define main imbalance_main
 #include "imbalance.c"
 #undef main
-#include "unit.h"
+#include "kit/devices.h"
 
 static const char data[] = "/usr/share/datasets/fashion-mnist";
 
@@ -16,7 +16,6 @@ static run_settings defaults(void)
 {
     run_settings settings;
     char name[] = "imbalance", *argv[] = {name, NULL};
-
     ck_assert_int_eq(settings_parse(&settings, 1, argv), 0);
     settings.kind = test_kind();
     return settings;
@@ -34,14 +33,14 @@ static bool near_another_label(const uint8_t *labels, int size, int y, int x, ui
     return false;
 }
 
-START_TEST(scenes_are_labelled)
+TEST(scenes_are_labelled)
 {
-    scene_set scenes;
     int64_t counts[256] = {0};
-
-    assert_ok(scenes_make(&scenes, data, false, 100, 64, 5));
-    for (int64_t s = 0; s < scenes.count; s++) {
-        const uint8_t *image = scenes.images + s * 64 * 64, *labels = scenes.labels + s * 64 * 64;
+    ek_dataset *scenes = scenes_make(data, false, 100, 64, 5);
+    assert_made(scenes);
+    const scene_set *set = (const scene_set *)scenes;
+    for (int64_t s = 0; s < set->count; s++) {
+        const uint8_t *image = set->images + s * 64 * 64, *labels = set->labels + s * 64 * 64;
         for (int i = 0; i < 64 * 64; i++) {
             uint8_t label = labels[i];
             counts[label]++;
@@ -57,49 +56,46 @@ START_TEST(scenes_are_labelled)
         ck_assert_int_gt(counts[label], 100);
     ck_assert_int_gt(counts[SCENE_IGNORED], 100 * 64 * 64 / 20);
     ck_assert_int_lt(counts[SCENE_IGNORED], 100 * 64 * 64 / 2);
-    scenes_free(&scenes);
+    ek_dataset_free(scenes);
 }
-END_TEST
 
-START_TEST(scenes_follow_the_seed)
+TEST(scenes_follow_the_seed)
 {
-    scene_set a, b, c;
-
-    assert_ok(scenes_make(&a, data, false, 3, 40, 1));
-    assert_ok(scenes_make(&b, data, false, 3, 40, 1));
-    assert_ok(scenes_make(&c, data, false, 3, 40, 2));
-    ck_assert(memcmp(a.images, b.images, 3 * 1600) == 0);
-    ck_assert(memcmp(a.labels, b.labels, 3 * 1600) == 0);
-    ck_assert(memcmp(a.images, c.images, 3 * 1600) != 0);
-    scenes_free(&a);
-    scenes_free(&b);
-    scenes_free(&c);
-}
-END_TEST
-
-START_TEST(batches_hold_scenes)
-{
-    scene_set scenes;
-    ek_tensor *images, *labels;
-    const int64_t order[] = {2, 0, 5}; /* 5 wraps around to 2 */
-
-    assert_ok(scenes_make(&scenes, data, false, 3, 32, 1));
-    assert_ok(scenes_batch(&scenes, order, 3, &images, &labels));
-    for (int i = 0; i < 1024; i++) {
-        ck_assert(element(images, i) == (double)((float)scenes.images[2 * 1024 + i] / 255));
-        ck_assert(element(labels, 1024 + i) == scenes.labels[i]);
-        ck_assert(element(labels, 2048 + i) == scenes.labels[2 * 1024 + i]);
+    ek_dataset *made[3];
+    const scene_set *of[3];
+    for (int i = 0; i < 3; i++) {
+        made[i] = scenes_make(data, false, 3, 40, i < 2 ? 1 : 2);
+        assert_made(made[i]);
+        of[i] = (const scene_set *)made[i];
     }
-    scenes_free(&scenes);
+    ck_assert(memcmp(of[0]->images, of[1]->images, 3 * 1600) == 0);
+    ck_assert(memcmp(of[0]->labels, of[1]->labels, 3 * 1600) == 0);
+    ck_assert(memcmp(of[0]->images, of[2]->images, 3 * 1600) != 0);
+    for (int i = 0; i < 3; i++)
+        ek_dataset_free(made[i]);
 }
-END_TEST
+
+TEST(batches_hold_scenes)
+{
+    ek_dataset *scenes = scenes_make(data, false, 3, 32, 1);
+    assert_made(scenes);
+    const scene_set *set = (const scene_set *)scenes;
+    ek_value batch = scenes_first(scenes, 5); /* the last two are the first two again */
+    ek_tensor *images = ek_value_tensor(ek_value_at(batch, 0));
+    ek_tensor *labels = ek_value_tensor(ek_value_at(batch, 1));
+    ck_assert_int_eq(ek_tensor_size(images, 0), 5);
+    for (int i = 0; i < 5 * 1024; i++) {
+        ck_assert(element(images, i) == (double)((float)set->images[i % 3072] / 255));
+        ck_assert(element(labels, i) == set->labels[i % 3072]);
+    }
+    ek_dataset_free(scenes);
+}
 
 /* ---- results ---- */
 
 static run_settings small(void)
 {
     run_settings settings = defaults();
-
     settings.size = 32;
     settings.width = 8;
     settings.batch = 10; /* 3, 3, 3 and 1 */
@@ -111,60 +107,56 @@ static run_settings small(void)
 
 static void run(const run_settings *settings, train_mode mode, mode_result *result)
 {
-    scene_set train, test;
-
-    assert_ok(scenes_make(&train, data, true, settings->scenes, (int)settings->size, 0));
-    assert_ok(scenes_make(&test, data, false, settings->test_scenes, (int)settings->size, 1));
-    assert_ok(train_run(settings, &train, &test, mode, result));
-    scenes_free(&train);
-    scenes_free(&test);
+    ek_dataset *train = scenes_make(data, true, settings->scenes, settings->size, 0);
+    assert_made(train);
+    ek_dataset *test = scenes_make(data, false, settings->test_scenes, settings->size, 1);
+    assert_made(test);
+    assert_ok(train_run(settings, train, test, mode, result));
+    ek_dataset_free(train);
+    ek_dataset_free(test);
 }
 
-START_TEST(classic_and_balanced_agree)
+TEST(classic_and_balanced_agree)
 {
     run_settings settings = small();
     mode_result classic, balanced;
-
     run(&settings, MODE_CLASSIC, &classic);
     run(&settings, MODE_BALANCED, &balanced);
-    ck_assert_int_eq(classic.loss_count, 5);
-    ck_assert_int_eq(balanced.loss_count, 5);
+    ck_assert_int_eq(classic.losses.count, 5);
+    ck_assert_int_eq(balanced.losses.count, 5);
     for (int i = 0; i < 5; i++)
-        ck_assert_double_le(fabs(classic.losses[i] - balanced.losses[i]), 1e-5 * classic.losses[i]);
+        ck_assert_double_le(fabs(classic.losses.values[i] - balanced.losses.values[i]),
+                            1e-5 * classic.losses.values[i]);
     mode_result_free(&classic);
     mode_result_free(&balanced);
 }
-END_TEST
 
 /* What is divided is the same numbers elsewhere. */
-START_TEST(sharded_is_balanced_to_the_bit)
+TEST(sharded_is_balanced_to_the_bit)
 {
     run_settings settings = small();
-
     for (int adam = 0; adam < 2; adam++) {
         mode_result balanced, sharded;
         settings.adam = adam;
         settings.lr = adam ? 0.001 : 0.05;
         run(&settings, MODE_BALANCED, &balanced);
         run(&settings, MODE_SHARDED, &sharded);
-        ck_assert_mem_eq(balanced.losses, sharded.losses, 5 * sizeof(double));
+        ck_assert_mem_eq(balanced.losses.values, sharded.losses.values, 5 * sizeof(double));
         ck_assert_str_eq(balanced.sha256, sharded.sha256);
         mode_result_free(&balanced);
         mode_result_free(&sharded);
     }
 }
-END_TEST
 
 /* A run's plans as text give the run again. */
-START_TEST(plans_are_replayed)
+TEST(plans_are_replayed)
 {
     run_settings settings = small();
     mode_result measured, replayed;
-    char plan[sizeof(measured.plan)];
-
+    char plan[sizeof measured.plan];
     settings.steps = 12;
     run(&settings, MODE_AUTO, &measured);
-    memcpy(plan, measured.plan, sizeof(plan));
+    memcpy(plan, measured.plan, sizeof plan);
     ck_assert_str_ne(plan, "");
     settings.plan = plan;
     run(&settings, MODE_AUTO, &replayed);
@@ -178,24 +170,21 @@ START_TEST(plans_are_replayed)
     mode_result_free(&measured);
     mode_result_free(&replayed);
 }
-END_TEST
 
-START_TEST(runs_repeat_to_the_bit)
+TEST(runs_repeat_to_the_bit)
 {
     run_settings settings = small();
-
     for (int mode = 0; mode < MODES; mode++) {
         mode_result first, second;
         run(&settings, (train_mode)mode, &first);
         run(&settings, (train_mode)mode, &second);
         ck_assert_str_eq(first.sha256, second.sha256);
-        ck_assert_mem_eq(first.losses, second.losses, 5 * sizeof(double));
+        ck_assert_mem_eq(first.losses.values, second.losses.values, 5 * sizeof(double));
         ck_assert(first.pixel_accuracy == second.pixel_accuracy);
         mode_result_free(&first);
         mode_result_free(&second);
     }
 }
-END_TEST
 
 /* ---- memory ---- */
 
@@ -212,7 +201,6 @@ static double needed_on_device_0(const run_settings *settings, double parameters
         width * pixels / 4 + 2 * 2 * width * pixels / 16 + (2 * 4 + 6) * width * pixels / 64;
     const double logits = SCENE_CLASSES * pixels / 64, upsampled = SCENE_CLASSES * pixels;
     double bytes = 0;
-
     bytes += f32 * parameters;     /* the weights */
     bytes += f32 * parameters;     /* their gradients, one slab */
     bytes += f32 * parameters;     /* the momentum */
@@ -229,16 +217,14 @@ static double needed_on_device_0(const run_settings *settings, double parameters
 static uint64_t device_peak(const mode_result *result, int index)
 {
     ek_device_report device;
-
     assert_ok(ek_report_get_device(result->report, index, &device));
     return device.peak.in_use;
 }
 
-START_TEST(classic_is_not_wasteful)
+TEST(classic_is_not_wasteful)
 {
     run_settings settings = defaults();
     mode_result classic;
-
     settings.steps = 2;
     settings.scenes = 128;
     settings.test_scenes = 1;
@@ -250,13 +236,11 @@ START_TEST(classic_is_not_wasteful)
     ck_assert_msg(peak >= 0.9 * needed, "the list is wrong: %.3f of it is enough", peak / needed);
     mode_result_free(&classic);
 }
-END_TEST
 
-START_TEST(balanced_is_level)
+TEST(balanced_is_level)
 {
     run_settings settings = defaults();
     mode_result classic, balanced;
-
     settings.steps = 2;
     settings.scenes = 128;
     settings.test_scenes = 1;
@@ -268,13 +252,11 @@ START_TEST(balanced_is_level)
     mode_result_free(&classic);
     mode_result_free(&balanced);
 }
-END_TEST
 
-START_TEST(sharded_makes_no_device_special)
+TEST(sharded_makes_no_device_special)
 {
     run_settings settings = defaults();
     mode_result sharded;
-
     settings.adam = true;
     settings.lr = 0.001;
     settings.steps = 3;
@@ -285,82 +267,71 @@ START_TEST(sharded_makes_no_device_special)
     ck_assert_double_le(ek_report_imbalance(sharded.report), 1.02);
     mode_result_free(&sharded);
 }
-END_TEST
 
 #ifndef EK_SANITIZED /* searches over many batches: too long there, and they show nothing new */
-START_TEST(balanced_fits_twice_the_batch)
+TEST(balanced_fits_twice_the_batch)
 {
     run_settings settings = defaults();
-    scene_set train;
-
     settings.capacity = 32 << 20;
-    assert_ok(scenes_make(&train, data, true, 64, (int)settings.size, 0));
-    int64_t classic = train_largest_batch(&settings, &train, MODE_CLASSIC, 1 << 16);
-    int64_t balanced = train_largest_batch(&settings, &train, MODE_BALANCED, 1 << 16);
+    ek_dataset *train = scenes_make(data, true, 64, settings.size, 0);
+    assert_made(train);
+    int64_t classic = train_largest_batch(&settings, train, MODE_CLASSIC, 1 << 16);
+    int64_t balanced = train_largest_batch(&settings, train, MODE_BALANCED, 1 << 16);
     ck_assert_int_gt(classic, 0);
     ck_assert_msg(balanced >= 2 * classic, "classic %d, balanced %d", (int)classic, (int)balanced);
-    ck_assert_int_eq(train_largest_batch(&settings, &train, MODE_CLASSIC, classic), classic - 1);
-    scenes_free(&train);
+    ck_assert_int_eq(train_largest_batch(&settings, train, MODE_CLASSIC, classic), classic - 1);
+    ek_dataset_free(train);
 }
-END_TEST
 
 /* Devices of 8 and of 4 MiB are all full at the largest batch. */
-START_TEST(automatic_plans_fill_unequal_devices)
+TEST_LOOP(automatic_plans_fill_unequal_devices, 0, test_kind() == EK_HOST)
 {
     run_settings settings = small();
-    scene_set train;
     mode_result result;
-
     settings.device_text = "2x8M,2x4M";
     settings.find_batch = true;
-    assert_ok(scenes_make(&train, data, true, 64, (int)settings.size, 0));
-    assert_ok(train_find_batch(&settings, &train, MODE_AUTO, &result));
+    ek_dataset *train = scenes_make(data, true, 64, settings.size, 0);
+    assert_made(train);
+    assert_ok(train_find_batch(&settings, train, MODE_AUTO, &result));
     ck_assert_int_gt(result.largest, 0);
     for (int d = 0; d < 4; d++)
         ck_assert_msg(device_peak(&result, d) >= 95 * (uint64_t)(d < 2 ? 8 << 20 : 4 << 20) / 100,
                       "host:%d: %llu", d, (unsigned long long)device_peak(&result, d));
     mode_result_free(&result);
-    scenes_free(&train);
+    ek_dataset_free(train);
 }
-END_TEST
 #endif
 
-START_TEST(memory_does_not_grow)
+TEST(memory_does_not_grow)
 {
     run_settings settings = small();
-    scene_set scenes;
-
-    assert_ok(scenes_make(&scenes, data, true, 16, (int)settings.size, 0));
+    ek_dataset *scenes = scenes_make(data, true, 16, settings.size, 0);
+    assert_made(scenes);
     for (int mode = 0; mode < MODES; mode++) {
         train_job job;
         uint64_t in_use[EK_MAX_DEVICES] = {0};
         assert_ok(job_open(&job, &settings, (train_mode)mode));
         for (int step = 0; step < 200; step++) {
             ek_scope scope = ek_scope_begin();
-            ek_tensor *images, *labels;
             double loss;
-            int64_t order[10];
-            for (int i = 0; i < 10; i++)
-                order[i] = step + i;
-            assert_ok(scenes_batch(&scenes, order, 10, &images, &labels));
-            assert_ok(job_step(&job, images, labels, &loss));
+            const int64_t order[] = {step % 16, (step + 5) % 16, 15, 3, 9, 2, 4, 6, 8, 10};
+            ek_value batch = ek_dataset_get_batch(scenes, order, 10, ek_cpu());
+            assert_ok(job_step(&job, ek_value_at(batch, 0), ek_value_at(batch, 1), &loss));
             ek_scope_end(&scope);
             for (int d = 0; d < job.devices.count && step >= 1; d++) {
-                ek_memory_stats stats;
-                assert_ok(ek_memory_get_stats(job.devices.devices[d], &stats));
+                uint64_t now = bytes_in_use(job.devices.devices[d]);
                 if (step == 1)
-                    in_use[d] = stats.in_use;
-                ck_assert_uint_eq(stats.in_use, in_use[d]);
+                    in_use[d] = now;
+                ck_assert_uint_eq(now, in_use[d]);
             }
         }
         assert_ok(job_close(&job, 0)); /* every ledger is at zero */
     }
-    scenes_free(&scenes);
+    ek_dataset_free(scenes);
 }
-END_TEST
 
 /* Set to nothing it is as if it were not set. */
-START_TEST(an_empty_environment_names_no_devices)
+TEST(an_empty_environment_names_no_devices)
 {
     setenv("EVENKEEL_HOST_DEVICES", "", 1);
     run_settings settings = small();
@@ -369,23 +340,20 @@ START_TEST(an_empty_environment_names_no_devices)
     ck_assert_int_eq(job.devices.count, 4);
     assert_ok(job_close(&job, 0));
 }
-END_TEST
 
 /* A step without room fails with a sentence, leaves the job usable, and a smaller one succeeds. */
-START_TEST(a_smaller_step_succeeds)
+TEST(a_smaller_step_succeeds)
 {
     run_settings settings = small();
-    scene_set scenes;
     train_job job;
-    int64_t order[200] = {0};
     double loss;
-
     settings.capacity = 2 << 20;
-    assert_ok(scenes_make(&scenes, data, true, 16, (int)settings.size, 0));
+    ek_dataset *scenes = scenes_make(data, true, 16, settings.size, 0);
+    assert_made(scenes);
     for (int mode = 0; mode < MODES; mode++) {
-        ek_tensor *images, *labels, *few_images, *few_labels;
-        assert_ok(scenes_batch(&scenes, order, 200, &images, &labels));
-        assert_ok(scenes_batch(&scenes, order, 4, &few_images, &few_labels));
+        ek_value many = scenes_first(scenes, 200), few = scenes_first(scenes, 4);
+        ek_value images = ek_value_at(many, 0), labels = ek_value_at(many, 1);
+        ek_value few_images = ek_value_at(few, 0), few_labels = ek_value_at(few, 1);
         assert_ok(job_open(&job, &settings, (train_mode)mode));
         assert_ok(job_step(&job, few_images, few_labels, &loss));
         for (int i = 0; i < 3; i++) {
@@ -396,38 +364,5 @@ START_TEST(a_smaller_step_succeeds)
         ck_assert(isfinite(loss));
         assert_ok(job_close(&job, 0));
     }
-    scenes_free(&scenes);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("imbalance");
-    TCase *c = tcase_create("scenes"), *r = tcase_create("results"), *m = tcase_create("memory"),
-          *d = tcase_create("devices");
-
-    tcase_add_test(d, an_empty_environment_names_no_devices);
-    tcase_add_test(c, scenes_are_labelled);
-    tcase_add_test(c, scenes_follow_the_seed);
-    tcase_add_test(c, batches_hold_scenes);
-    tcase_add_test(r, classic_and_balanced_agree);
-    tcase_add_test(r, runs_repeat_to_the_bit);
-    tcase_add_test(r, sharded_is_balanced_to_the_bit);
-    tcase_add_test(r, plans_are_replayed);
-    tcase_add_test(m, memory_does_not_grow);
-    tcase_add_test(m, a_smaller_step_succeeds);
-    tcase_add_test(m, classic_is_not_wasteful);
-    tcase_add_test(m, balanced_is_level);
-    tcase_add_test(m, sharded_makes_no_device_special);
-#ifndef EK_SANITIZED
-    tcase_add_test(m, balanced_fits_twice_the_batch);
-    if (test_kind() == EK_HOST)
-        tcase_add_test(m, automatic_plans_fill_unequal_devices);
-#endif
-    TCase *const cases[] = {d, c, r, m};
-    for (int i = 0; i < 4; i++) {
-        tcase_set_timeout(cases[i], 300);
-        suite_add_tcase(s, cases[i]);
-    }
-    return s;
+    ek_dataset_free(scenes);
 }
