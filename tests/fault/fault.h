@@ -16,7 +16,8 @@ enum { FAULT_DEVICES = 3, FAULT_MOST_ROWS = 256 };
 typedef struct fault_stage {
     const char *name;
     int rows;
-    const char *(*row_name)(int row);
+    const void *names; /* rows of so many bytes, whose first member is a name (FAULT_ROWS) */
+    size_t stride;
     /* What an attempt starts from; NULL: nothing. Nothing fails in it. */
     int (*set_up)(int row);
     /* Runs in a scope of its own and notes what it computes. 0 or a negative status; it can be
@@ -34,10 +35,15 @@ typedef struct fault_stage {
     struct fault_stage *next;
 } fault_stage;
 
+/* Members of a stage whose rows are an array of structs that begin with a name. */
+#define FAULT_ROWS(array) \
+    .rows = sizeof(array) / sizeof *(array), .names = (array), .stride = sizeof *(array)
+const char *fault_row_name(const fault_stage *stage, int row);
+
 void fault_register(fault_stage *stage);
 fault_stage *fault_stages(void); /* in the order of their names */
 
-/* FAULT_STAGE(name, .rows = ..., .attempt = ...): enters a stage in the table. */
+/* FAULT_STAGE(name, FAULT_ROWS(rows), .attempt = ...): enters a stage in the table. */
 #define FAULT_STAGE(id, ...)                                           \
     static fault_stage fault_stage_##id = {.name = #id, __VA_ARGS__};  \
     static void __attribute__((constructor)) fault_register_##id(void) \
@@ -47,6 +53,14 @@ fault_stage *fault_stages(void); /* in the order of their names */
     struct fault_stage /* a semicolon follows */
 
 /* ---- for stages ---- */
+
+/* Returns a negative status from the function at hand. */
+#define FAULT_TRY(call)            \
+    do {                           \
+        int fault_status = (call); \
+        if (fault_status < 0)      \
+            return fault_status;   \
+    } while (0)
 
 /* All host devices, FAULT_DEVICES of them. */
 ek_device_list fault_devices(void);

@@ -36,9 +36,9 @@ static const char *case_text(const judge_case *c, char text[200])
     const fault_stage *stage = c->stage;
     inject_series series = c->run->series;
     const char *kind = inject_series_kind(series);
-    snprintf(text, 200, "%s/%s %s%s%s %s point %d", stage->name,
-             stage->row_name ? stage->row_name(c->row) : "", inject_series_class(series),
-             *kind ? "-" : "", kind, c->run->persist ? "persisting" : "once", c->point);
+    snprintf(text, 200, "%s/%s %s%s%s %s point %d", stage->name, fault_row_name(stage, c->row),
+             inject_series_class(series), *kind ? "-" : "", kind,
+             c->run->persist ? "persisting" : "once", c->point);
     return text;
 }
 
@@ -344,7 +344,7 @@ static int learn(judge_case *c, judge_reference *reference)
         if (set_up(c, &reference->before) < 0 || attempt(c, 0, &reference->notes, &error) < 0 ||
             note_world(c, &reference->after) < 0 || error.status) {
             printf("ANOMALY %s/%s fails undisturbed: %s\n", c->stage->name,
-                   c->stage->row_name ? c->stage->row_name(c->row) : "",
+                   fault_row_name(c->stage, c->row),
                    error.status ? error.message : ek_error_message());
             clear(c);
             reference->broken = true;
@@ -423,9 +423,9 @@ fault_tally fault_judge(const fault_stage *stage, const fault_run *run)
         else if (references.rows[row].points[run->series] > 0)
             judge_row(&c, &next, &tally);
         if (run->verbose && tally.points > before.points)
-            printf("    %-28s points %6ld  tried %6ld  anomalies %ld\n",
-                   stage->row_name ? stage->row_name(row) : "", tally.points - before.points,
-                   tally.tried - before.tried, tally.anomalies - before.anomalies);
+            printf("    %-28s points %6ld  tried %6ld  anomalies %ld\n", fault_row_name(stage, row),
+                   tally.points - before.points, tally.tried - before.tried,
+                   tally.anomalies - before.anomalies);
     }
     return tally;
 }

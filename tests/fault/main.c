@@ -28,6 +28,11 @@ void fault_register(fault_stage *stage)
     *at = stage;
 }
 
+const char *fault_row_name(const fault_stage *stage, int row)
+{
+    return *(const char *const *)((const char *)stage->names + (size_t)row * stage->stride);
+}
+
 fault_stage *fault_stages(void)
 {
     return stages;
@@ -98,9 +103,9 @@ static bool is_wanted(const command *c, const fault_stage *stage, int *row)
         const char *name = c->stages[i];
         if (strcmp(name, stage->name) == 0)
             return true;
-        for (int r = 0; r < stage->rows && stage->row_name; r++)
+        for (int r = 0; r < stage->rows; r++)
             if (strncmp(name, stage->name, length) == 0 && name[length] == '/' &&
-                strcmp(name + length + 1, stage->row_name(r)) == 0) {
+                strcmp(name + length + 1, fault_row_name(stage, r)) == 0) {
                 *row = r;
                 return true;
             }
@@ -120,7 +125,7 @@ static void list_stages(void)
 {
     for (const fault_stage *stage = stages; stage; stage = stage->next)
         for (int row = 0; row < stage->rows; row++)
-            printf("%s/%s%s\n", stage->name, stage->row_name ? stage->row_name(row) : "",
+            printf("%s/%s%s\n", stage->name, fault_row_name(stage, row),
                    stage->files ? " (files)" : "");
 }
 

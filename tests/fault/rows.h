@@ -33,33 +33,28 @@ void rows_clear(void);
         return __VA_ARGS__;                                \
     }
 #define ROWS_ENTRY(id, inputs, ...) {#id, inputs, rows_apply_##id},
-#define ROWS_STAGE(id, OPERATIONS)                                                       \
-    OPERATIONS(ROWS_FUNCTION)                                                            \
-    static const rows_operation id##_rows[] = {OPERATIONS(ROWS_ENTRY)};                  \
-    static const char *id##_name(int row)                                                \
-    {                                                                                    \
-        return id##_rows[row].name;                                                      \
-    }                                                                                    \
-    static int id##_set_up(int row)                                                      \
-    {                                                                                    \
-        return rows_set_up(&id##_rows[row]);                                             \
-    }                                                                                    \
-    static int id##_attempt(int row)                                                     \
-    {                                                                                    \
-        return rows_attempt(&id##_rows[row]);                                            \
-    }                                                                                    \
-    static int id##_world(int row)                                                       \
-    {                                                                                    \
-        (void)row;                                                                       \
-        return rows_world();                                                             \
-    }                                                                                    \
-    static void id##_clear(int row)                                                      \
-    {                                                                                    \
-        (void)row;                                                                       \
-        rows_clear();                                                                    \
-    }                                                                                    \
-    FAULT_STAGE(id, .rows = sizeof id##_rows / sizeof *id##_rows, .row_name = id##_name, \
-                .set_up = id##_set_up, .attempt = id##_attempt, .world = id##_world,     \
-                .clear = id##_clear)
+#define ROWS_STAGE(id, OPERATIONS)                                                         \
+    OPERATIONS(ROWS_FUNCTION)                                                              \
+    static const rows_operation id##_rows[] = {OPERATIONS(ROWS_ENTRY)};                    \
+    static int id##_set_up(int row)                                                        \
+    {                                                                                      \
+        return rows_set_up(&id##_rows[row]);                                               \
+    }                                                                                      \
+    static int id##_attempt(int row)                                                       \
+    {                                                                                      \
+        return rows_attempt(&id##_rows[row]);                                              \
+    }                                                                                      \
+    static int id##_world(int row)                                                         \
+    {                                                                                      \
+        (void)row;                                                                         \
+        return rows_world();                                                               \
+    }                                                                                      \
+    static void id##_clear(int row)                                                        \
+    {                                                                                      \
+        (void)row;                                                                         \
+        rows_clear();                                                                      \
+    }                                                                                      \
+    FAULT_STAGE(id, FAULT_ROWS(id##_rows), .set_up = id##_set_up, .attempt = id##_attempt, \
+                .world = id##_world, .clear = id##_clear)
 
 #endif

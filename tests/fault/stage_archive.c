@@ -77,26 +77,18 @@ static void give_back(archive_run *r)
 /* Each put tells what it could not do; none may leave an error behind a 0. */
 static int put_all(ek_archive *a)
 {
-    int status = ek_archive_put_module(a, "model", run.model);
-    if (status >= 0)
-        status = ek_archive_put_optimizer(a, "optimizer", run.optimizer, run.model);
-    if (status >= 0 && ek_error_status() < 0)
+    FAULT_TRY(ek_archive_put_module(a, "model", run.model));
+    FAULT_TRY(ek_archive_put_optimizer(a, "optimizer", run.optimizer, run.model));
+    if (ek_error_status() < 0)
         fault_broken("a put that gives 0 leaves no error pending");
-    if (status >= 0)
-        status = ek_archive_put_schedule(a, "schedule", run.schedule);
-    if (status >= 0)
-        status = ek_archive_put_random(a, "random");
-    if (status >= 0)
-        status = ek_archive_put_generator(a, "generator", run.generator);
-    if (status >= 0)
-        status = ek_archive_put_plan(a, "plan", run.model);
-    if (status >= 0)
-        status = ek_archive_put(a, "loader", ek_loader_state(run.loader));
-    if (status >= 0)
-        status = ek_archive_put(a, "step", ek_value_of_int(12));
-    if (status >= 0)
-        status = ek_archive_put(a, "rate", ek_value_of_float(0.5));
-    return status < 0 ? status : ek_archive_put_text(a, "text", "a \"text\"\n");
+    FAULT_TRY(ek_archive_put_schedule(a, "schedule", run.schedule));
+    FAULT_TRY(ek_archive_put_random(a, "random"));
+    FAULT_TRY(ek_archive_put_generator(a, "generator", run.generator));
+    FAULT_TRY(ek_archive_put_plan(a, "plan", run.model));
+    FAULT_TRY(ek_archive_put(a, "loader", ek_loader_state(run.loader)));
+    FAULT_TRY(ek_archive_put(a, "step", ek_value_of_int(12)));
+    FAULT_TRY(ek_archive_put(a, "rate", ek_value_of_float(0.5)));
+    return ek_archive_put_text(a, "text", "a \"text\"\n");
 }
 
 static int save(const char *path)
@@ -117,27 +109,18 @@ static int load_all(ek_archive *a)
     int64_t number = 0;
     double rate = 0;
     ek_load_report report;
-    int status = ek_archive_get_int(a, "step", &number);
-    if (status >= 0)
-        status = ek_archive_get_float(a, "rate", &rate);
-    if (status >= 0)
-        status = fault_note_value(ek_archive_get(a, "loader"));
-    if (status >= 0)
-        status = fault_note_tensor(ek_archive_tensor(a, "model.0.weight", NULL));
-    if (status >= 0)
-        status = ek_loader_load_state(run.loader, ek_archive_get(a, "loader"));
-    if (status >= 0)
-        status = ek_archive_load_generator(a, "generator", run.generator);
-    if (status >= 0)
-        status = ek_archive_load_random(a, "random");
-    if (status >= 0)
-        status = ek_archive_load_schedule(a, "schedule", run.schedule);
-    if (status >= 0)
-        status = ek_archive_load_optimizer(a, "optimizer", run.optimizer, run.model);
-    if (status >= 0)
-        status = ek_archive_load_module(a, "model", run.model, .report = &report);
+    FAULT_TRY(ek_archive_get_int(a, "step", &number));
+    FAULT_TRY(ek_archive_get_float(a, "rate", &rate));
+    FAULT_TRY(fault_note_value(ek_archive_get(a, "loader")));
+    FAULT_TRY(fault_note_tensor(ek_archive_tensor(a, "model.0.weight", NULL)));
+    FAULT_TRY(ek_loader_load_state(run.loader, ek_archive_get(a, "loader")));
+    FAULT_TRY(ek_archive_load_generator(a, "generator", run.generator));
+    FAULT_TRY(ek_archive_load_random(a, "random"));
+    FAULT_TRY(ek_archive_load_schedule(a, "schedule", run.schedule));
+    FAULT_TRY(ek_archive_load_optimizer(a, "optimizer", run.optimizer, run.model));
+    FAULT_TRY(ek_archive_load_module(a, "model", run.model, .report = &report));
     fault_note((double)number + rate);
-    return status;
+    return 0;
 }
 
 static int load(const char *path)
@@ -192,11 +175,5 @@ static void archive_clear(int row)
     give_back(&run);
 }
 
-static const char *archive_name(int row)
-{
-    return rows[row].name;
-}
-
-FAULT_STAGE(archive, .rows = sizeof rows / sizeof *rows, .row_name = archive_name,
-            .set_up = archive_set_up, .attempt = archive_attempt, .world = archive_world,
-            .clear = archive_clear, .files = true, .may_be_done = true);
+FAULT_STAGE(archive, FAULT_ROWS(rows), .set_up = archive_set_up, .attempt = archive_attempt,
+            .world = archive_world, .clear = archive_clear, .files = true, .may_be_done = true);

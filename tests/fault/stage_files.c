@@ -212,10 +212,5 @@ static int files_attempt(int row)
     return rows[row].attempt();
 }
 
-static const char *files_name(int row)
-{
-    return rows[row].name;
-}
-
-FAULT_STAGE(files, .rows = sizeof rows / sizeof *rows, .row_name = files_name,
-            .set_up = tensors_set_up, .attempt = files_attempt, .files = true);
+FAULT_STAGE(files, FAULT_ROWS(rows), .set_up = tensors_set_up, .attempt = files_attempt,
+            .files = true);

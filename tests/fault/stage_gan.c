@@ -106,10 +106,5 @@ static void gan_clear(int row)
     memset(&gan, 0, sizeof gan);
 }
 
-static const char *gan_name(int row)
-{
-    return rows[row].name;
-}
-
-FAULT_STAGE(gan, .rows = sizeof rows / sizeof *rows, .row_name = gan_name, .set_up = gan_set_up,
-            .attempt = gan_attempt, .world = gan_world, .clear = gan_clear);
+FAULT_STAGE(gan, FAULT_ROWS(rows), .set_up = gan_set_up, .attempt = gan_attempt, .world = gan_world,
+            .clear = gan_clear);

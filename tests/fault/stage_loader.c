@@ -152,13 +152,7 @@ static int loader_attempt(int row)
     return status;
 }
 
-static const char *loader_name(int row)
-{
-    return rows[row].name;
-}
-
-FAULT_STAGE(loader, .rows = sizeof rows / sizeof *rows, .row_name = loader_name,
-            .attempt = loader_attempt);
+FAULT_STAGE(loader, FAULT_ROWS(rows), .attempt = loader_attempt);
 
 /* ---- data sets of data sets, transforms ---- */
 
@@ -236,10 +230,4 @@ static int datasets_attempt(int row)
     return status;
 }
 
-static const char *datasets_name(int row)
-{
-    return sets[row].name;
-}
-
-FAULT_STAGE(datasets, .rows = sizeof sets / sizeof *sets, .row_name = datasets_name,
-            .attempt = datasets_attempt);
+FAULT_STAGE(datasets, FAULT_ROWS(sets), .attempt = datasets_attempt);

@@ -226,11 +226,5 @@ static int optim_attempt(int row)
     return rows[row].attempt();
 }
 
-static const char *optim_name(int row)
-{
-    return rows[row].name;
-}
-
-FAULT_STAGE(optim, .rows = sizeof rows / sizeof *rows, .row_name = optim_name,
-            .set_up = optim_set_up, .attempt = optim_attempt, .world = optim_world,
-            .clear = optim_clear);
+FAULT_STAGE(optim, FAULT_ROWS(rows), .set_up = optim_set_up, .attempt = optim_attempt,
+            .world = optim_world, .clear = optim_clear);

@@ -155,13 +155,8 @@ static int report_attempt(int row)
     return writers[row].attempt();
 }
 
-static const char *report_name(int row)
-{
-    return writers[row].name;
-}
-
-FAULT_STAGE(report, .rows = sizeof writers / sizeof *writers, .row_name = report_name,
-            .set_up = report_set_up, .attempt = report_attempt, .clear = clear, .files = true);
+FAULT_STAGE(report, FAULT_ROWS(writers), .set_up = report_set_up, .attempt = report_attempt,
+            .clear = clear, .files = true);
 
 /* ---- the largest batch: a smaller one, or none, where a device had no memory ---- */
 
@@ -195,11 +190,7 @@ static int find_world(int row)
     return status < 0 ? status : fault_note_gradients(run.model);
 }
 
-static const char *find_name(int row)
-{
-    return row == 0 ? "balanced" : "sharded";
-}
+static const char *const searches[] = {"balanced", "sharded"};
 
-FAULT_STAGE(find_batch, .rows = 2, .row_name = find_name, .set_up = find_set_up,
-            .attempt = find_attempt, .world = find_world, .clear = clear, .keeps_world = true,
-            .tolerance = 1);
+FAULT_STAGE(find_batch, FAULT_ROWS(searches), .set_up = find_set_up, .attempt = find_attempt,
+            .world = find_world, .clear = clear, .keeps_world = true, .tolerance = 1);

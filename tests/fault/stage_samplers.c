@@ -123,21 +123,14 @@ static int step_into(ek_sampler *sampler)
 
 static int go_through(ek_sampler *sampler, ek_pass *pass)
 {
-    int status = ek_sampler_draw(sampler, pass);
-    if (status >= 0)
-        note_pass(pass);
-    if (status >= 0)
-        status = ek_sampler_set_epoch(sampler, 3);
-    if (status >= 0)
-        status = step_into(sampler);
-    ek_value state = status >= 0 ? ek_sampler_state(sampler) : ek_value_error();
-    if (status >= 0)
-        status = fault_note_value(state);
-    if (status >= 0)
-        status = ek_sampler_load_state(sampler, state);
-    if (status >= 0)
-        status = step_into(sampler);
-    return status;
+    FAULT_TRY(ek_sampler_draw(sampler, pass));
+    note_pass(pass);
+    FAULT_TRY(ek_sampler_set_epoch(sampler, 3));
+    FAULT_TRY(step_into(sampler));
+    ek_value state = ek_sampler_state(sampler);
+    FAULT_TRY(fault_note_value(state));
+    FAULT_TRY(ek_sampler_load_state(sampler, state));
+    return step_into(sampler);
 }
 
 static int samplers_attempt(int row)
@@ -151,10 +144,4 @@ static int samplers_attempt(int row)
     return status;
 }
 
-static const char *samplers_name(int row)
-{
-    return rows[row].name;
-}
-
-FAULT_STAGE(samplers, .rows = sizeof rows / sizeof *rows, .row_name = samplers_name,
-            .attempt = samplers_attempt);
+FAULT_STAGE(samplers, FAULT_ROWS(rows), .attempt = samplers_attempt);

@@ -206,13 +206,9 @@ static void train_clear(int row)
     memset(&train, 0, sizeof train);
 }
 
-static const char *train_name(int row)
-{
-    return rows[row + TRAIN_AUTO].name;
-}
-
-FAULT_STAGE(train, .rows = TRAIN_ROWS - TRAIN_AUTO, .row_name = train_name, .set_up = train_set_up,
-            .attempt = train_attempt, .world = train_world, .clear = train_clear);
+FAULT_STAGE(train, .rows = TRAIN_ROWS - TRAIN_AUTO, .names = &rows[TRAIN_AUTO],
+            .stride = sizeof *rows, .set_up = train_set_up, .attempt = train_attempt,
+            .world = train_world, .clear = train_clear);
 
 /* ---- plans by measurement ----
  *
@@ -240,22 +236,12 @@ static int auto_world(int row)
     return status < 0 ? status : fault_note_numbers(ek_module_tensor(last, "bias"));
 }
 
-static const char *auto_name(int row)
-{
-    return rows[row].name;
-}
-
-FAULT_STAGE(auto, .rows = TRAIN_AUTO, .row_name = auto_name, .set_up = auto_set_up,
+FAULT_STAGE(auto, .rows = TRAIN_AUTO, .names = rows, .stride = sizeof *rows, .set_up = auto_set_up,
             .attempt = auto_attempt, .world = auto_world, .clear = train_clear, .tolerance = 1e-3);
 
 /* ---- from nothing: devices, threads, the model, a step ---- */
 
 static const char *const builds[] = {"single", "classic-later", "balanced-sync", "sharded-calls"};
-
-static const char *build_name(int row)
-{
-    return builds[row];
-}
 
 static int build_attempt(int row)
 {
@@ -273,5 +259,4 @@ static int build_attempt(int row)
     return status;
 }
 
-FAULT_STAGE(build, .rows = sizeof builds / sizeof *builds, .row_name = build_name,
-            .attempt = build_attempt, .cold = true);
+FAULT_STAGE(build, FAULT_ROWS(builds), .attempt = build_attempt, .cold = true);
