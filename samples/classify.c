@@ -304,21 +304,16 @@ static void classify_list(const checkpoint *file, void *user)
 }
 
 static const checkpoint_kind classify_checkpoint = {
-    "evenkeel classify 1", "settings.", classify_args,
+    "evenkeel classify 1", classify_args,
     "dataset train-samples plain seed epochs batch width blocks norm optimizer lr momentum "
     "weight-decay schedule step-epochs gamma smoothing",
     classify_list};
 
-static char *classify_path(char path[4096])
-{
-    snprintf(path, 4096, "%s/checkpoint.safetensors", opt.out);
-    return path;
-}
-
 static int classify_write(void *user)
 {
     char path[4096];
-    return checkpoint_save(&classify_checkpoint, classify_path(path), user);
+    return checkpoint_save(&classify_checkpoint, run_path(opt.out, "checkpoint.safetensors", path),
+                           user);
 }
 
 /* ---- opening: both sets, before anything else: a run without them is not begun ---- */
@@ -400,21 +395,17 @@ static int classify_open(classify *c)
 
 static int classify_test_batch(ek_module *network, const ek_batch *batch, evaluation *sums)
 {
-    int64_t predicted[TESTED_AT_ONCE], labels[TESTED_AT_ONCE];
-    const size_t nbytes = (size_t)batch->count * sizeof(int64_t);
     ek_tensor *target = ek_value_tensor(batch->target);
     ek_tensor *logits = ek_apply(network, ek_value_tensor(batch->input));
-    double sum;
-    int rc = ek_item(ek_f_cross_entropy(logits, target, .reduction = EK_SUM), &sum);
+    ek_tensor *right = ek_to_dtype(ek_eq(ek_argmax(logits, 1, false), target), EK_F64);
+    double loss, hits;
+    int rc = ek_item(ek_f_cross_entropy(logits, target, .reduction = EK_SUM), &loss);
     if (rc == 0)
-        rc = ek_to_data(ek_argmax(logits, 1, false), predicted, nbytes);
-    if (rc == 0)
-        rc = ek_to_data(target, labels, nbytes);
+        rc = ek_item(ek_sum(right), &hits);
     if (rc < 0)
         return rc;
-    for (int64_t i = 0; i < batch->count; i++)
-        sums->accuracy += predicted[i] == labels[i];
-    sums->loss += sum;
+    sums->accuracy += hits;
+    sums->loss += loss;
     sums->count += batch->count;
     return 0;
 }
@@ -642,10 +633,11 @@ static int classify_finish(const classify *c, int argc, char **argv)
     if (opt.json && classify_write_json(c) < 0)
         return args_fail(FAILED);
     if (c->step < c->last_step)
-        return interrupt_explain(c->step, opt.out ? classify_path(path) : NULL, argc, argv);
+        return interrupt_explain(c->step, run_path(opt.out, "checkpoint.safetensors", path), argc,
+                                 argv);
     classify_print(c);
     if (opt.out)
-        printf("Checkpoint: %s\n", classify_path(path));
+        printf("Checkpoint: %s\n", run_path(opt.out, "checkpoint.safetensors", path));
     return 0;
 }
 

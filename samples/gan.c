@@ -360,7 +360,7 @@ static void gan_list(const checkpoint *file, void *user)
 
 /* Mode and devices may be others than when the file was written. */
 static const checkpoint_kind gan_checkpoint = {
-    "evenkeel gan 2", "", gan_args,
+    "evenkeel gan 2", gan_args,
     "seed dtype width critic-norm penalty weight loss batch critic-steps lr", gan_list};
 
 /* Begins a run, or goes on from --resume. 0 or a negative status; close it anyway. */
@@ -463,12 +463,6 @@ static int gan_write_page(const char *path, gan *g)
                                                        .user = g});
 }
 
-static char *gan_path(const char *name, char path[4096])
-{
-    snprintf(path, 4096, "%s/%s", opt.out, name);
-    return path;
-}
-
 /* Writes samples-<step>.png, losses.html and checkpoint.safetensors to --out. */
 static int gan_write(void *user)
 {
@@ -476,13 +470,13 @@ static int gan_write(void *user)
     char name[64], path[4096];
     ek_scope scope = ek_scope_begin();
     snprintf(name, sizeof name, "samples-%06" PRId64 ".png", g->step);
-    int rc = gan_write_png(gan_path(name, path), gan_draw(g));
+    int rc = gan_write_png(run_path(opt.out, name, path), gan_draw(g));
     ek_scope_end(&scope);
     if (rc == 0)
-        rc = gan_write_page(gan_path("losses.html", path), g);
+        rc = gan_write_page(run_path(opt.out, "losses.html", path), g);
     if (rc < 0)
         return rc;
-    return checkpoint_save(&gan_checkpoint, gan_path("checkpoint.safetensors", path), g);
+    return checkpoint_save(&gan_checkpoint, run_path(opt.out, "checkpoint.safetensors", path), g);
 }
 
 static double gan_median_step(const gan *g)
@@ -545,8 +539,8 @@ static int gan_finish(const gan *g, int argc, char **argv)
     if (opt.json && gan_write_json(g) < 0)
         return args_fail(FAILED);
     if (g->step < opt.steps)
-        return interrupt_explain(g->step, opt.out ? gan_path("checkpoint.safetensors", path) : NULL,
-                                 argc, argv);
+        return interrupt_explain(g->step, run_path(opt.out, "checkpoint.safetensors", path), argc,
+                                 argv);
     print_peaks(&g->devices);
     printf("Median step: %.0f ms\n", 1000 * gan_median_step(g));
     if (opt.out)

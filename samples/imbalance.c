@@ -419,34 +419,25 @@ static int explain(const run_settings *s, ek_dataset *train, train_mode mode)
     return FAILED;
 }
 
-static int train_all(const run_settings *s, ek_dataset *train, ek_dataset *test,
-                     mode_result *results, int *count)
+/* Trains in every mode, or finds its largest batch; *count modes were finished. Returns the exit
+ * status. */
+static int run_all(run_settings *s, ek_dataset *train, ek_dataset *test, mode_result *results,
+                   int *count)
 {
-    for (int mode = 0; mode < MODES; mode++) {
+    int mode = 0, rc = s->find_batch ? batch_choose_capacity(s, train) : 0;
+    for (; mode < MODES && rc == 0; mode++) {
         if (!s->runs[mode])
             continue;
-        if (train_run(s, train, test, (train_mode)mode, &results[*count]) < 0)
-            return *s->stopped ? explain_stop(s, results, *count)
-                               : explain(s, train, (train_mode)mode);
-        ++*count;
-    }
-    return 0;
-}
-
-static int find_all(run_settings *s, ek_dataset *train, mode_result *results, int *count)
-{
-    int rc = batch_choose_capacity(s, train);
-    for (int mode = 0; mode < MODES && rc == 0; mode++) {
-        if (!s->runs[mode])
-            continue;
-        rc = train_find_batch(s, train, (train_mode)mode, &results[*count]);
+        mode_result *result = &results[*count];
+        rc = s->find_batch ? train_find_batch(s, train, (train_mode)mode, result)
+                           : train_run(s, train, test, (train_mode)mode, result);
         *count += rc == 0;
     }
     if (rc < 0 && *s->stopped)
         return explain_stop(s, results, *count);
-    if (rc < 0)
-        ek_print_error(stderr);
-    return rc < 0 ? FAILED : 0;
+    if (rc < 0 && !s->find_batch)
+        return explain(s, train, (train_mode)(mode - 1));
+    return rc < 0 ? args_fail(FAILED) : 0;
 }
 
 static int report(const run_settings *s, const mode_result *results, int count)
@@ -456,20 +447,16 @@ static int report(const run_settings *s, const mode_result *results, int count)
     else
         report_table(results, count);
     if ((s->json && report_json(s->json, s, results, count) < 0) ||
-        (s->html && report_html(s->html, s, results, count) < 0)) {
-        ek_print_error(stderr);
-        return FAILED;
-    }
+        (s->html && report_html(s->html, s, results, count) < 0))
+        return args_fail(FAILED);
     if (s->html)
         printf("Charts: %s\n", s->html);
     while (count > 0 && !results[count - 1].report)
         count--;
     if (!s->trace || count == 0)
         return 0;
-    if (ek_report_trace(s->trace, results[count - 1].report) < 0) {
-        ek_print_error(stderr);
-        return FAILED;
-    }
+    if (ek_report_trace(s->trace, results[count - 1].report) < 0)
+        return args_fail(FAILED);
     printf("Trace of %s: %s\n", results[count - 1].name, s->trace);
     return 0;
 }
@@ -505,10 +492,7 @@ int main(int argc, char **argv)
            (long long)s->scenes, (long long)s->test_scenes, (long long)s->size, (long long)s->size);
     fflush(stdout);
     ek_set_log(show_log, NULL);
-    if (s->find_batch)
-        rc = find_all(&settings, train, results, &count);
-    else
-        rc = train_all(s, train, test, results, &count);
+    rc = run_all(&settings, train, test, results, &count);
     if (rc == 0)
         rc = report(s, results, count);
     for (int m = 0; m < count; m++)

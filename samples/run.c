@@ -282,6 +282,13 @@ double median_of(const double *values, int64_t count)
     return median;
 }
 
+char *run_path(const char *directory, const char *name, char path[4096])
+{
+    if (directory)
+        snprintf(path, 4096, "%s/%s", directory, name);
+    return directory ? path : NULL;
+}
+
 /* ---- checkpoints ---- */
 
 int checkpoint_save(const checkpoint_kind *kind, const char *path, void *user)
@@ -292,7 +299,7 @@ int checkpoint_save(const checkpoint_kind *kind, const char *path, void *user)
     ek_archive_put_text(file.archive, "format", kind->format);
     for (const arg_spec *arg; (arg = args_next(kind->args, &names));) {
         char key[64], text[64];
-        snprintf(key, sizeof key, "%s%s", kind->prefix, arg->name);
+        snprintf(key, sizeof key, "settings.%s", arg->name);
         ek_archive_put_text(file.archive, key, arg_value_text(arg, text));
     }
     kind->list(&file, user);
@@ -314,7 +321,7 @@ static int checkpoint_check(const checkpoint_kind *kind, const ek_archive *archi
                         path, found ? found : "", kind->format);
     for (const arg_spec *arg; (arg = args_next(kind->args, &names));) {
         char key[64], text[64];
-        snprintf(key, sizeof key, "%s%s", kind->prefix, arg->name);
+        snprintf(key, sizeof key, "settings.%s", arg->name);
         found = ek_archive_get_text(archive, key);
         if (!found)
             return ek_error(EK_E_FORMAT,

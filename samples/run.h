@@ -93,11 +93,14 @@ void series_free(series *list, int count);
 /* Of values[0..count-1], which stay as they are; 0 if there are none. */
 double median_of(const double *values, int64_t count);
 
+/* "DIRECTORY/NAME" in `path`, which it returns; NULL without a directory. */
+char *run_path(const char *directory, const char *name, char path[4096]);
+
 /* ---- checkpoints: all that a run needs to go on as if it had not been stopped ----
  *
  * A program lists its state once, by the functions below; the list is put into an archive
  * (evenkeel/archive.h), or loaded from one. The settings that decide the run's numbers are in the
- * archive too, as texts "<prefix><option>". */
+ * archive too, as texts "settings.<option>". */
 
 typedef struct checkpoint {
     ek_archive *archive;
@@ -105,7 +108,7 @@ typedef struct checkpoint {
 } checkpoint;
 
 typedef struct checkpoint_kind {
-    const char *format, *prefix;
+    const char *format;
     const arg_spec *args;
     const char *deciding; /* names of options, with blanks between them: "seed lr" */
     void (*list)(const checkpoint *file, void *user);
