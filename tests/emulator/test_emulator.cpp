@@ -4,7 +4,7 @@
 
 #include "test_emulator.h"
 
-START_TEST(test_block_sums)
+TEST(block_sums)
 {
     cudaStream_t stream = new_stream();
     for (int threads = 32; threads <= 1024; threads *= 2) {
@@ -27,9 +27,8 @@ START_TEST(test_block_sums)
         }
     }
 }
-END_TEST
 
-START_TEST(test_exchanges)
+TEST(exchanges)
 {
     cudaStream_t stream = new_stream();
     int *results = device_array<int>(576);
@@ -52,9 +51,8 @@ START_TEST(test_exchanges)
             ck_assert_int_eq(got[(size_t)(64 * i + self)], wanted[i]);
     }
 }
-END_TEST
 
-START_TEST(test_atomics)
+TEST(atomics)
 {
     cudaStream_t stream = new_stream();
     int *results = device_array<int>(6);
@@ -71,9 +69,8 @@ START_TEST(test_atomics)
     ck_assert_int_eq(got[5], 0);
     ck_assert_float_eq(host_copy(sum, 1, stream)[0], 50);
 }
-END_TEST
 
-START_TEST(test_places)
+TEST(places)
 {
     cudaStream_t stream = new_stream();
     const dim3 shapes[][2] = {{dim3(1), dim3(1)},
@@ -101,9 +98,8 @@ START_TEST(test_places)
     FAILS(cudaGetLastError(), cudaErrorInvalidConfiguration);
     FAILS(cudaGetLastError(), cudaSuccess);
 }
-END_TEST
 
-START_TEST(test_transpose)
+TEST(transpose)
 {
     cudaStream_t stream = new_stream();
     const int size = 70;
@@ -117,9 +113,8 @@ START_TEST(test_transpose)
         for (int j = 0; j < size; j++)
             ck_assert_float_eq(got[(size_t)(i * size + j)], (float)(j * size + i));
 }
-END_TEST
 
-START_TEST(test_votes)
+TEST(votes)
 {
     cudaStream_t stream = new_stream();
     for (int threads : {8, 50, 1024}) {
@@ -129,7 +124,6 @@ START_TEST(test_votes)
             ck_assert_int_eq(got, threads / 2 * 16 + 8 + 4);
     }
 }
-END_TEST
 
 // The process that runs body ends by itself, and says something with these words.
 template <typename Body> static void dies(Body body, const char *first, const char *second)
@@ -155,7 +149,7 @@ template <typename Body> static void dies(Body body, const char *first, const ch
     ck_assert_msg(strstr(said, first) && strstr(said, second), "it says %s", said);
 }
 
-START_TEST(test_divergence_ends_the_process)
+TEST(divergence_ends_the_process)
 {
     struct {
         int (*launch)(cudaStream_t, float *);
@@ -172,19 +166,17 @@ START_TEST(test_divergence_ends_the_process)
             },
             c.words, c.function);
 }
-END_TEST
 
-START_TEST(test_missing_barrier_shows)
+TEST(missing_barrier_shows)
 {
     cudaStream_t stream = new_stream();
     float *x = device_array<float>(64);
     OK(launch_missing_barrier(stream, x));
     ck_assert_float_ne(host_copy(x, 64, stream)[0], 63);
 }
-END_TEST
 
 #ifdef __SANITIZE_ADDRESS__
-START_TEST(test_overruns_end_the_process)
+TEST(overruns_end_the_process)
 {
     dies(
         [] {
@@ -194,22 +186,4 @@ START_TEST(test_overruns_end_the_process)
         },
         "heap-buffer-overflow", "in add ");
 }
-END_TEST
 #endif
-
-int main()
-{
-    TCase *tests = tcase_create("emulator");
-    tcase_add_test(tests, test_block_sums);
-    tcase_add_test(tests, test_exchanges);
-    tcase_add_test(tests, test_atomics);
-    tcase_add_test(tests, test_places);
-    tcase_add_test(tests, test_transpose);
-    tcase_add_test(tests, test_votes);
-    tcase_add_test(tests, test_divergence_ends_the_process);
-    tcase_add_test(tests, test_missing_barrier_shows);
-#ifdef __SANITIZE_ADDRESS__
-    tcase_add_test(tests, test_overruns_end_the_process);
-#endif
-    return run_tests(tests, "emulator");
-}

@@ -65,11 +65,29 @@ static inline uint64_t pending()
     return ek_emulator_pending();
 }
 
-static inline int run_tests(TCase *tests, const char *name)
+/* ---- tests, as in unit.h ---- */
+
+static inline TCase *all_tests()
 {
-    tcase_set_timeout(tests, 120);
-    Suite *suite = suite_create(name);
-    suite_add_tcase(suite, tests);
+    static TCase *tests = tcase_create("emulator");
+    return tests;
+}
+
+#define TEST(name) TEST_LOOP(name, 0, 1)
+#define TEST_LOOP(name, first, end)                                     \
+    static void name(int _i);                                           \
+    static const TTest name##_test = {#name, name, __FILE__, __LINE__}; \
+    __attribute__((constructor)) static void name##_add()               \
+    {                                                                   \
+        tcase_add_loop_test(all_tests(), &name##_test, first, end);     \
+    }                                                                   \
+    static void name(int _i __attribute__((unused)))
+
+int main()
+{
+    tcase_set_timeout(all_tests(), 120);
+    Suite *suite = suite_create("emulator");
+    suite_add_tcase(suite, all_tests());
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);

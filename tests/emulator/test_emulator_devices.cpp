@@ -1,7 +1,7 @@
 // test_emulator_devices.cpp: devices, their memory, and failures.
 #include "test_emulator.h"
 
-START_TEST(test_memory)
+TEST(memory)
 {
     setenv("EK_EMULATOR_MEMORY", "1M", 1);
     void *half, *rest;
@@ -31,9 +31,8 @@ START_TEST(test_memory)
     OK(cudaFreeHost(pinned));
     ck_assert_uint_eq(ek_emulator_pinned_allocations(), 0);
 }
-END_TEST
 
-START_TEST(test_copies_stay_inside)
+TEST(copies_stay_inside)
 {
     cudaStream_t stream = new_stream();
     float *x = device_array<float>(4), *y = device_array<float>(8), host[8];
@@ -44,9 +43,8 @@ START_TEST(test_copies_stay_inside)
     FAILS(cudaMemsetAsync(x, 0, size, stream), cudaErrorInvalidValue);
     ck_assert_uint_eq(pending(), 0);
 }
-END_TEST
 
-START_TEST(test_no_device)
+TEST(no_device)
 {
     setenv("EK_EMULATOR_DEVICES", "0", 1);
     int count = 7;
@@ -56,9 +54,8 @@ START_TEST(test_no_device)
     FAILS(cudaMalloc(&memory, 1), cudaErrorNoDevice);
     FAILS(cudaSetDevice(0), cudaErrorNoDevice);
 }
-END_TEST
 
-START_TEST(test_devices)
+TEST(devices)
 {
     setenv("EK_EMULATOR_DEVICES", "2", 1);
     int count, major, can;
@@ -89,7 +86,6 @@ START_TEST(test_devices)
     OK(cudaDeviceSynchronize());
     ck_assert_uint_eq(pending(), 1); // the other device's copy, which nothing waits for
 }
-END_TEST
 
 static float *on_device(int device)
 {
@@ -100,7 +96,7 @@ static float *on_device(int device)
     return x;
 }
 
-START_TEST(test_peers)
+TEST_LOOP(peers, 0, 2)
 {
     setenv("EK_EMULATOR_DEVICES", "2", 1);
     setenv("EK_EMULATOR_PEERS", _i ? "1" : "0", 1);
@@ -124,11 +120,10 @@ START_TEST(test_peers)
         FAILS(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
     }
 }
-END_TEST
 
 // ---- failures ----
 
-START_TEST(test_failures)
+TEST(failures)
 {
     void *memory;
     ek_emulator_fail_next("cudaMalloc", cudaErrorMemoryAllocation, 2);
@@ -139,9 +134,8 @@ START_TEST(test_failures)
     FAILS(cudaGetLastError(), cudaErrorMemoryAllocation);
     FAILS(cudaGetLastError(), cudaSuccess);
 }
-END_TEST
 
-START_TEST(test_broken_devices)
+TEST(broken_devices)
 {
     setenv("EK_EMULATOR_DEVICES", "2", 1);
     cudaStream_t stream = new_stream();
@@ -165,26 +159,10 @@ START_TEST(test_broken_devices)
     ek_emulator_count(&counters);
     ck_assert_uint_eq(counters.kernels, 2);
 }
-END_TEST
 
-START_TEST(test_errors_have_names)
+TEST(errors_have_names)
 {
     ck_assert_str_eq(cudaGetErrorName(cudaErrorIllegalAddress), "cudaErrorIllegalAddress");
     ck_assert_str_eq(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory");
     ck_assert_str_eq(cudaGetErrorString((cudaError_t)12345), "unrecognized error code");
-}
-END_TEST
-
-int main()
-{
-    TCase *tests = tcase_create("emulator");
-    tcase_add_test(tests, test_memory);
-    tcase_add_test(tests, test_copies_stay_inside);
-    tcase_add_test(tests, test_no_device);
-    tcase_add_test(tests, test_devices);
-    tcase_add_loop_test(tests, test_peers, 0, 2);
-    tcase_add_test(tests, test_failures);
-    tcase_add_test(tests, test_broken_devices);
-    tcase_add_test(tests, test_errors_have_names);
-    return run_tests(tests, "emulator_devices");
 }

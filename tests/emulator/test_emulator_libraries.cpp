@@ -95,7 +95,7 @@ static void check_product(cublasHandle_t handle, cudaStream_t stream, const Case
     cudaFree(dc);
 }
 
-START_TEST(test_products)
+TEST(products)
 {
     cudaStream_t stream = new_stream();
     cublasHandle_t handle;
@@ -116,7 +116,6 @@ START_TEST(test_products)
                                way & 4 ? 0.5 : 0.0});
     ck_assert_int_eq(cublasDestroy(handle), CUBLAS_STATUS_SUCCESS);
 }
-END_TEST
 
 static cublasStatus_t square(cublasHandle_t handle, float *a, float *c, int size, int leading)
 {
@@ -126,7 +125,7 @@ static cublasStatus_t square(cublasHandle_t handle, float *a, float *c, int size
                         CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
 }
 
-START_TEST(test_products_are_late_and_checked)
+TEST(products_are_late_and_checked)
 {
     setenv("EK_EMULATOR_DEVICES", "2", 1);
     cudaStream_t stream = new_stream();
@@ -149,7 +148,6 @@ START_TEST(test_products_are_late_and_checked)
     ck_assert_int_eq(square(handle, a, c, 4, 4), CUBLAS_STATUS_EXECUTION_FAILED);
     cublasDestroy(handle);
 }
-END_TEST
 
 // ---- exchanges between devices ----
 
@@ -191,7 +189,7 @@ static float result(Ranks &r, int rank)
     return got[0];
 }
 
-START_TEST(test_collectives)
+TEST(collectives)
 {
     Ranks r = begin_ranks();
     ncclGroupStart();
@@ -217,9 +215,8 @@ START_TEST(test_collectives)
     ck_assert_float_eq(result(r, 1), 6);
     end_ranks(r);
 }
-END_TEST
 
-START_TEST(test_ring)
+TEST(ring)
 {
     Ranks r = begin_ranks();
     ncclGroupStart();
@@ -232,10 +229,9 @@ START_TEST(test_ring)
         ck_assert_float_eq(result(r, i), (float)((i + RANKS - 1) % RANKS + 1));
     end_ranks(r);
 }
-END_TEST
 
 // What one rank's stream does before and after is in order with the exchange.
-START_TEST(test_exchanges_wait_for_streams)
+TEST_LOOP(exchanges_wait_for_streams, 0, 3)
 {
     if (_i)
         setenv("EK_EMULATOR_ORDER", _i == 1 ? "eager" : "random:3", 1);
@@ -262,7 +258,6 @@ START_TEST(test_exchanges_wait_for_streams)
     }
     end_ranks(r);
 }
-END_TEST
 
 struct RankJob {
     Ranks *ranks;
@@ -286,7 +281,7 @@ static void *reduce_and_wait(void *argument)
     return NULL;
 }
 
-START_TEST(test_a_thread_per_rank)
+TEST(a_thread_per_rank)
 {
     Ranks r = begin_ranks();
     pthread_t threads[RANKS];
@@ -301,9 +296,8 @@ START_TEST(test_a_thread_per_rank)
         ck_assert_float_eq(result(r, i), 6);
     end_ranks(r);
 }
-END_TEST
 
-START_TEST(test_types)
+TEST(types)
 {
     Ranks r = begin_ranks();
     std::vector<uint16_t> values = {narrow(1.5f), narrow(-2), 0x7fc0};
@@ -328,9 +322,8 @@ START_TEST(test_types)
     ck_assert_int_eq(host_copy(integers[2], 2, r.streams[2])[1], 3 * ((int64_t)1 << 40) + 3);
     end_ranks(r);
 }
-END_TEST
 
-START_TEST(test_refusals)
+TEST(refusals)
 {
     Ranks r = begin_ranks();
     ncclComm_t comms[2];
@@ -352,9 +345,8 @@ START_TEST(test_refusals)
     ck_assert_int_eq(ncclGroupEnd(), ncclInvalidUsage);
     end_ranks(r);
 }
-END_TEST
 
-START_TEST(test_symbols)
+TEST(symbols)
 {
     ck_assert(ek_emulator_has("libcublas.so.13") && ek_emulator_has("libnccl.so.2"));
     ck_assert(!ek_emulator_has("libcudnn.so.9") && !ek_emulator_has("cublas"));
@@ -362,27 +354,9 @@ START_TEST(test_symbols)
     ck_assert_ptr_eq(ek_emulator_symbol("ncclSend"), (void *)ncclSend);
     ck_assert_ptr_null(ek_emulator_symbol("cudnnCreate"));
 }
-END_TEST
 
-START_TEST(test_hidden_libraries)
+TEST(hidden_libraries)
 {
     setenv("EK_EMULATOR_LIBRARIES", "cublas", 1);
     ck_assert(ek_emulator_has("libcublas.so.13") && !ek_emulator_has("libnccl.so.2"));
-}
-END_TEST
-
-int main()
-{
-    TCase *tests = tcase_create("emulator");
-    tcase_add_test(tests, test_products);
-    tcase_add_test(tests, test_products_are_late_and_checked);
-    tcase_add_test(tests, test_collectives);
-    tcase_add_test(tests, test_ring);
-    tcase_add_loop_test(tests, test_exchanges_wait_for_streams, 0, 3);
-    tcase_add_test(tests, test_a_thread_per_rank);
-    tcase_add_test(tests, test_types);
-    tcase_add_test(tests, test_refusals);
-    tcase_add_test(tests, test_symbols);
-    tcase_add_test(tests, test_hidden_libraries);
-    return run_tests(tests, "emulator_libraries");
 }

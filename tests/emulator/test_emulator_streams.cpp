@@ -18,20 +18,18 @@ static float across_streams(bool ordered)
     return host_copy(b, 1, second)[0];
 }
 
-START_TEST(test_events_order_streams)
+TEST(events_order_streams)
 {
     ck_assert_float_eq(across_streams(true), 1);
 }
-END_TEST
 
-START_TEST(test_missing_event_shows)
+TEST(missing_event_shows)
 {
     float got = across_streams(false);
     ck_assert(isnan(got));
 }
-END_TEST
 
-START_TEST(test_random_orders)
+TEST_LOOP(random_orders, 0, 10)
 {
     char order[32];
     snprintf(order, sizeof order, "random:%d", _i);
@@ -39,10 +37,9 @@ START_TEST(test_random_orders)
     for (int i = 0; i < 10; i++)
         ck_assert_float_eq(across_streams(true), 1);
 }
-END_TEST
 
 // Without an event, random orders go wrong sometimes, and sometimes not.
-START_TEST(test_random_orders_differ)
+TEST(random_orders_differ)
 {
     setenv("EK_EMULATOR_ORDER", "random:1", 1);
     int wrong = 0;
@@ -51,9 +48,8 @@ START_TEST(test_random_orders_differ)
     ck_assert_int_gt(wrong, 0);
     ck_assert_int_lt(wrong, 100);
 }
-END_TEST
 
-START_TEST(test_eager)
+TEST(eager)
 {
     setenv("EK_EMULATOR_ORDER", "eager", 1);
     ck_assert_float_eq(across_streams(false), 1);
@@ -61,9 +57,8 @@ START_TEST(test_eager)
     OK(launch_add(stream, 1, device_array<float>(1), 1));
     ck_assert_uint_eq(pending(), 0);
 }
-END_TEST
 
-START_TEST(test_nothing_runs_before_it_must)
+TEST(nothing_runs_before_it_must)
 {
     cudaStream_t stream = new_stream(), other = new_stream();
     float *x = device_array<float>(1);
@@ -86,9 +81,8 @@ START_TEST(test_nothing_runs_before_it_must)
     ck_assert_uint_eq(counters.kernels, 1);
     ck_assert_uint_eq(counters.waits, 3);
 }
-END_TEST
 
-START_TEST(test_queries_bring_work_forward)
+TEST(queries_bring_work_forward)
 {
     cudaStream_t stream = new_stream();
     float *x = device_array<float>(1);
@@ -103,9 +97,8 @@ START_TEST(test_queries_bring_work_forward)
     OK(cudaEventQuery(event));
     OK(cudaStreamQuery(stream));
 }
-END_TEST
 
-START_TEST(test_waits_are_for_the_last_record)
+TEST(waits_are_for_the_last_record)
 {
     cudaStream_t first = new_stream(), second = new_stream();
     float *x = device_array<float>(1);
@@ -120,9 +113,8 @@ START_TEST(test_waits_are_for_the_last_record)
     ck_assert_float_eq(host_copy(x, 1, second)[0], 0);
     ck_assert_float_eq(host_copy(x, 1, first)[0], 1);
 }
-END_TEST
 
-START_TEST(test_destroyed_streams_still_run)
+TEST(destroyed_streams_still_run)
 {
     cudaStream_t stream = new_stream();
     float *x = device_array<float>(1);
@@ -133,9 +125,8 @@ START_TEST(test_destroyed_streams_still_run)
     OK(cudaDeviceSynchronize());
     ck_assert_float_eq(host_copy(x, 1, 0)[0], 0);
 }
-END_TEST
 
-START_TEST(test_pageable_memory_is_copied_at_once)
+TEST(pageable_memory_is_copied_at_once)
 {
     cudaStream_t stream = new_stream();
     float *x = device_array<float>(1), *pinned = pinned_array<float>(1), value = 1;
@@ -157,9 +148,8 @@ START_TEST(test_pageable_memory_is_copied_at_once)
     ck_assert_uint_eq(counters.host_to_device, 8);
     ck_assert_uint_eq(counters.device_to_host, 12);
 }
-END_TEST
 
-START_TEST(test_memcpy_waits_for_blocking_streams_only)
+TEST(memcpy_waits_for_blocking_streams_only)
 {
     cudaStream_t blocking, free_stream = new_stream();
     OK(cudaStreamCreate(&blocking));
@@ -170,7 +160,6 @@ START_TEST(test_memcpy_waits_for_blocking_streams_only)
     ck_assert_float_eq(got[0], 0);
     ck_assert(isnan(got[1]));
 }
-END_TEST
 
 static void note_order(void *argument)
 {
@@ -179,7 +168,7 @@ static void note_order(void *argument)
     order[0]++;
 }
 
-START_TEST(test_host_functions)
+TEST(host_functions)
 {
     cudaStream_t stream = new_stream();
     int order[2] = {0, 0};
@@ -189,7 +178,6 @@ START_TEST(test_host_functions)
     ck_assert_int_eq(order[0], 1);
     ck_assert_int_eq(order[1], 1);
 }
-END_TEST
 
 struct Job {
     cudaEvent_t begun, done;
@@ -211,7 +199,7 @@ static void *issue_job(void *argument)
     return NULL;
 }
 
-START_TEST(test_threads)
+TEST(threads)
 {
     pthread_t threads[4];
     Job jobs[4];
@@ -231,24 +219,4 @@ START_TEST(test_threads)
     std::vector<float> got = host_copy(x, 4000, stream);
     for (int i = 0; i < 4000; i++)
         ck_assert_float_eq(got[(size_t)i], (float)(30 + i / 1000));
-}
-END_TEST
-
-int main()
-{
-    TCase *tests = tcase_create("emulator");
-    tcase_add_test(tests, test_events_order_streams);
-    tcase_add_test(tests, test_missing_event_shows);
-    tcase_add_loop_test(tests, test_random_orders, 0, 10);
-    tcase_add_test(tests, test_random_orders_differ);
-    tcase_add_test(tests, test_eager);
-    tcase_add_test(tests, test_nothing_runs_before_it_must);
-    tcase_add_test(tests, test_queries_bring_work_forward);
-    tcase_add_test(tests, test_waits_are_for_the_last_record);
-    tcase_add_test(tests, test_destroyed_streams_still_run);
-    tcase_add_test(tests, test_pageable_memory_is_copied_at_once);
-    tcase_add_test(tests, test_memcpy_waits_for_blocking_streams_only);
-    tcase_add_test(tests, test_host_functions);
-    tcase_add_test(tests, test_threads);
-    return run_tests(tests, "emulator_streams");
 }
