@@ -1,7 +1,6 @@
 /* Selecting and adding at indices: the host's kernels against loops, the GPU's against the host's.
  */
 #include "evenkeel/precision.h"
-#include "host/host.h"
 #include "twin.h"
 
 static const int64_t no_dims[1] = {0}; /* of a scalar */
@@ -128,103 +127,61 @@ TEST(scalars_and_dtypes)
     twin_refused(EK_E_DTYPE, "f32 or f64", index_add, ON(sum), ON(coarse), 0, ON(at));
 }
 
-/* ---- the host's ---- */
-
-static const int64_t dims[] = {3, 6, 4, 5};
-enum { PICKED = 7 };
-
-static ek_tensor *vector_of_indices(ek_dev *dev, int64_t size)
+/* The host's call is refused, with the first position; the kernel's error comes with a later call
+ * of the GPU's, what is in range is done, and the device goes on. */
+TEST_LOOP(out_of_range, 0, 8)
 {
-    ek_tensor *index = case_tensor(dev, EK_I64, 1, (const int64_t[]){PICKED}, CASE_GAPS);
-    for (int i = 0; i < PICKED; i++)
-        case_set(index, i, (double)(i * 5 % size));
-    return index;
-}
-
-TEST(out_of_range_on_the_host)
-{
-    ek_dev *dev = case_device(1);
-    ek_tensor *x = case_tensor(dev, EK_F32, 4, dims, CASE_ROWS);
-    ek_tensor *y = case_tensor(dev, EK_F32, 4, (const int64_t[]){3, PICKED, 4, 5}, CASE_ROWS);
-    ek_tensor *index = vector_of_indices(dev, 6);
-    case_set(index, 4, 6);
-    assert_refused(ek_host_index_select(dev, y, x, 1, index), EK_E_INVALID,
-                   "index 6 at position 4 is out of range for dimension 1 of size 6");
-    case_set(index, 4, -1);
-    assert_refused(ek_host_index_add(dev, x, y, 1, index), EK_E_INVALID, "index -1 at position 4");
-    ek_tensor *full = case_tensor(dev, EK_I64, 4, y->shape, CASE_LAST);
-    assert_ok(ek_host_fill(dev, full, 0));
-    case_set(full, 31, 9);
-    assert_refused(ek_host_gather(dev, y, x, 1, full), EK_E_INVALID, "index 9 at position 31");
-    assert_refused(ek_host_scatter_add(dev, x, y, 1, full), EK_E_INVALID, "index 9 at position 31");
-    ek_tensor *bytes = case_tensor(dev, EK_U8, 4, dims, CASE_ROWS);
-    assert_refused(ek_host_index_add(dev, bytes, bytes, 1, index), EK_E_DTYPE, "f32 or f64");
+    const int64_t shape[] = {4, 3};
+    const int which = _i % 4, bad = _i % 2 ? -3 : 4;
+    char at[80], later[80];
+    ek_use_deterministic_algorithms(_i >= 4);
+    twin x = values(twin_new(EK_F32, 2, shape, TWIN_ROWS), 1);
+    twin y = twin_new(EK_F32, 2, shape, TWIN_ROWS);
+    twin index = twin_new(EK_I64, which < 2 ? 1 : 2, shape, which < 2 ? TWIN_GAPS : TWIN_LAST);
+    twin_integers(index, 0, 3, 2);
+    case_set(index.host, 2, bad);
+    twin_push(index);
+    snprintf(at, sizeof at, "index %d at position 2 is out of range for dimension 0 of size 4",
+             bad);
+    snprintf(later, sizeof later, "index %d is out of range for a dimension of size 4", bad);
+    if (which == 0)
+        twin_refused_late(EK_E_INVALID, at, later, index_select, ON(y), ON(x), 0, ON(index));
+    else if (which == 1)
+        twin_refused_late(EK_E_INVALID, at, later, index_add, ON(y), ON(x), 0, ON(index));
+    else if (which == 2)
+        twin_refused_late(EK_E_INVALID, at, later, gather, ON(y), ON(x), 0, ON(index));
+    else
+        twin_refused_late(EK_E_INVALID, at, later, scatter_add, ON(y), ON(x), 0, ON(index));
+    case_set(index.host, 2, 0);
+    twin_push(index);
+    for (int side = 0; side < twin_sides(); side++) {
+        ek_dev *dev = twin_dev(side ? EK_CUDA : EK_HOST);
+        assert_ok(kernel(dev->backend->kernels, which)(dev, ON(y), ON(x), 0, ON(index)));
+    }
+    twin_close(y, 0, 1e-6, "after an error");
 }
 
 TEST(empty)
 {
-    ek_dev *dev = case_device(1);
-    ek_tensor *x = case_tensor(dev, EK_F32, 2, (const int64_t[]){4, 3}, CASE_ROWS);
-    ek_tensor *y = case_tensor(dev, EK_F32, 2, (const int64_t[]){0, 3}, CASE_ROWS);
-    ek_tensor *index = case_tensor(dev, EK_I64, 1, (const int64_t[]){0}, CASE_ROWS);
-    assert_ok(ek_host_index_select(dev, y, x, 0, index));
-    assert_ok(ek_host_index_add(dev, x, y, 0, index));
-    for (int i = 0; i < 12; i++)
-        case_must(case_get(x, i) == 0);
+    const int64_t full[] = {4, 3}, none[] = {0, 3};
+    twin x = twin_new(EK_F32, 2, full, TWIN_ROWS), y = twin_new(EK_F32, 2, none, TWIN_ROWS);
+    twin index = twin_new(EK_I64, 1, none, TWIN_ROWS);
+    const double zeros[12] = {0};
+    twin_run(index_select, ON(y), ON(x), 0, ON(index));
+    twin_run(index_add, ON(x), ON(y), 0, ON(index));
+    twin_expect(x, zeros, 0, "nothing was added");
+    twin_same(x, "nothing was added");
 }
 
 /* Additions that meet keep their order whatever the threads: rounding would show it. */
-TEST(threads)
+TEST(repeats)
 {
-    ek_tensor *out[2][2];
     const int64_t wide[] = {4000, 17}, narrow[] = {5, 17};
-    for (int t = 0; t < 2; t++) {
-        ek_dev *dev = case_device(t + 1);
-        ek_tensor *x = case_tensor(dev, EK_F32, 2, wide, CASE_ROWS);
-        ek_tensor *index = case_tensor(dev, EK_I64, 1, wide, CASE_ROWS);
-        ek_tensor *full = case_tensor(dev, EK_I64, 2, wide, CASE_ROWS);
-        case_fill(x, 5);
-        assert_ok(ek_host_unary(dev, EK_UNARY_EXP, x, x, 0, 0));
-        for (int i = 0; i < 4000; i++)
-            case_set(index, i, i * 3 % 5);
-        for (int64_t i = 0; i < ek_count(full); i++)
-            case_set(full, i, (double)(i * 7 % 5));
-        for (int k = 0; k < 2; k++)
-            out[t][k] = case_tensor(dev, EK_F32, 2, narrow, CASE_ROWS);
-        assert_ok(ek_host_index_add(dev, out[t][0], x, 0, index));
-        assert_ok(ek_host_scatter_add(dev, out[t][1], x, 0, full));
-    }
-    case_same(out[0][0], out[1][0], "index_add on one and two threads");
-    case_same(out[0][1], out[1][1], "scatter_add on one and two threads");
-}
-
-/* ---- the GPU's ---- */
-
-/* The kernel's error comes with a later call; what is in range is done, and the device goes on. */
-TEST(out_of_range_on_the_gpu)
-{
-    const int64_t shape[] = {4, 3};
-    static const char *const names[] = {"index_select", "index_add", "gather", "scatter_add"};
-    for (int round = 0; round < 8 && twin_sides() == 2; round++) {
-        int which = round % 4;
-        ek_use_deterministic_algorithms(round >= 4);
-        twin x = values(twin_new(EK_F32, 2, shape, TWIN_ROWS), 1);
-        twin y = twin_new(EK_F32, 2, shape, TWIN_ROWS);
-        twin index = which < 2 ? twin_new(EK_I64, 1, shape, TWIN_ROWS)
-                               : twin_new(EK_I64, 2, shape, TWIN_ROWS);
-        twin_integers(index, 0, 3, 2);
-        case_set(index.host, 2, round % 2 ? -3 : 4);
-        twin_push(index);
-        assert_ok(kernel(twin_cuda(), which)(twin_dev(EK_CUDA), y.cuda, x.cuda, 0, index.cuda));
-        assert_refused(ek_synchronize(ek_cuda(0)), EK_E_INVALID,
-                       round % 2 ? "index -3 is out of range for a dimension of size 4"
-                                 : "index 4 is out of range for a dimension of size 4");
-        ck_assert_int_eq(ek_synchronize(ek_cuda(0)), 0);
-        case_set(index.host, 2, 0);
-        twin_push(index);
-        assert_ok(kernel(twin_host(), which)(twin_dev(EK_HOST), y.host, x.host, 0, index.host));
-        assert_ok(kernel(twin_cuda(), which)(twin_dev(EK_CUDA), y.cuda, x.cuda, 0, index.cuda));
-        twin_close(y, 0, 1e-6, names[which]);
-        assert_ok(ek_synchronize(ek_cuda(0)));
-    }
+    twin x = twin_uniform(twin_new(EK_F32, 2, wide, TWIN_ROWS), -3, 3, 5);
+    twin list = twin_integers(twin_new(EK_I64, 1, wide, TWIN_ROWS), 0, 4, 1);
+    twin full = twin_integers(twin_new(EK_I64, 2, wide, TWIN_ROWS), 0, 4, 2);
+    twin out = twin_new(EK_F32, 2, narrow, TWIN_ROWS);
+    ek_use_deterministic_algorithms(true);
+    twin_repeats(out, index_add, ON(out), ON(x), 0, ON(list));
+    twin_repeats(out, scatter_add, ON(out), ON(x), 0, ON(full));
 }

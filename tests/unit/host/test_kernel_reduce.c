@@ -268,26 +268,15 @@ TEST_LOOP(positions, 0, EK_DTYPES)
     twin_same(index, "long lines");
 }
 
-/* One of the host's threads and two: the same bits. */
-TEST(threads)
+TEST_LOOP(repeats, 1, 16)
 {
     const int64_t dims[] = {4, 37, 31, 29};
-    for (unsigned mask = 1; mask < 16; mask++)
-        for (int l = 0; l < 2; l++) {
-            ek_scope scope = ek_scope_begin();
-            int64_t small[4];
-            for (int d = 0; d < 4; d++)
-                small[d] = mask >> d & 1 ? 1 : dims[d];
-            ek_tensor *out[2];
-            for (int t = 0; t < 2; t++) {
-                ek_dev *dev = case_device(t + 1);
-                ek_tensor *x = case_tensor(dev, EK_F32, 4, dims, (case_layout)l);
-                case_fill(x, 3);
-                assert_ok(dev->backend->kernels->unary(dev, EK_UNARY_EXP, x, x, 0, 0));
-                out[t] = case_tensor(dev, EK_F32, 4, small, CASE_ROWS);
-                assert_ok(dev->backend->kernels->reduce(dev, EK_REDUCE_SUM, out[t], x));
-            }
-            case_same(out[0], out[1], "one and two threads");
-            ek_scope_end(&scope);
-        }
+    int64_t small[4];
+    for (int d = 0; d < 4; d++)
+        small[d] = _i >> d & 1 ? 1 : dims[d];
+    for (int l = 0; l < 2; l++) {
+        twin x = twin_uniform(twin_new(EK_F32, 4, dims, (twin_layout)l), 0, 7, 3);
+        twin y = twin_new(EK_F32, 4, small, TWIN_ROWS);
+        twin_repeats(y, reduce, EK_REDUCE_SUM, ON(y), ON(x));
+    }
 }

@@ -83,32 +83,26 @@ TEST(order_of_sums)
     case_must(case_get(y.host, 0) == 1);
 }
 
-/* Large enough for two threads of the host; the same bits with one. */
-TEST_LOOP(threads, 0, 3)
+/* Large enough for two threads of the host. */
+TEST_LOOP(repeats, 0, 3)
 {
     const int64_t dims[] = {4, 37, 31, 29};
-    const double rounding = _i == EK_BF16 ? 4e-3 : 1e-6;
-    ek_tensor *z[2][3];
-    for (int t = 0; t < 2; t++) {
-        ek_dev *dev = case_device(t + 1);
-        ek_tensor *x = case_tensor(dev, (ek_dtype)_i, 4, dims, CASE_LAST);
-        ek_tensor *y = case_tensor(dev, (ek_dtype)_i, 4, dims, CASE_ROWS);
-        ek_tensor *copy = case_tensor(dev, (ek_dtype)_i, 4, dims, CASE_LAST);
-        case_fill(x, 1);
-        case_fill(y, 2);
+    twin x = twin_uniform(twin_new((ek_dtype)_i, 4, dims, TWIN_LAST), -2, 2, 1);
+    twin y = twin_uniform(twin_new((ek_dtype)_i, 4, dims, TWIN_ROWS), -2, 2, 2);
+    twin z = twin_new((ek_dtype)_i, 4, dims, TWIN_LAST);
+    twin last = twin_new((ek_dtype)_i, 4, dims, TWIN_LAST);
+    const ek_tensor *parts[2][3];
+    for (int side = 0; side < 2; side++)
         for (int k = 0; k < 3; k++)
-            z[t][k] = case_tensor(dev, (ek_dtype)_i, 4, dims, CASE_LAST);
-        const ek_kernels *kernels = dev->backend->kernels;
-        assert_ok(kernels->unary(dev, EK_UNARY_TANH, z[t][0], x, 0, 0));
-        assert_ok(kernels->binary(dev, EK_BINARY_MUL, z[t][1], z[t][0], y, 0));
-        assert_ok(kernels->copy(dev, copy, y));
-        assert_ok(kernels->add_n(dev, 1, &z[t][2], (const ek_tensor *[]){x, z[t][1], copy}, 3));
-        for (int64_t i = 0; i < ek_count(x); i++) {
-            double wanted = case_get(x, i) + case_get(z[t][1], i) + case_get(y, i);
-            case_must(case_get(copy, i) == case_get(y, i));
-            case_must(fabs(case_get(z[t][2], i) - wanted) <= rounding * fmax(1, fabs(wanted)));
-        }
-    }
-    for (int k = 0; k < 3; k++)
-        case_same(z[0][k], z[1][k], "one and two threads");
+            parts[side][k] = k % 2 ? ON(last) : ON(x);
+    double *wanted = case_values(x.host), *more = case_values(y.host);
+    for (int64_t i = 0; i < ek_count(x.host); i++)
+        wanted[i] = 2 * wanted[i] + more[i];
+    twin_repeats(z, unary, EK_UNARY_TANH, ON(z), ON(x), 0, 0);
+    twin_repeats(z, binary, EK_BINARY_MUL, ON(z), ON(x), ON(y), 0);
+    twin_repeats(last, copy, ON(last), ON(y));
+    twin_expect(last, more, 0, "a copy on threads");
+    twin_repeats(z, add_n, 1, &ON(z), parts[side], 3);
+    twin_expect(z, wanted, _i == EK_BF16 ? 4e-3 : 1e-6, "a sum on threads");
+    free(wanted), free(more);
 }
