@@ -9,20 +9,11 @@
 #include "evenkeel/gan.h"
 #include "evenkeel/nn.h"
 #include "kit/devices.h"
+#include "kit/tensors.h"
 
 enum { KINDS = 5, PARAMETERS = 16 };
 
 FIXTURE(four_devices, shut_down)
-
-static inline ek_tensor *normal(uint64_t seed, ek_shape shape, ek_dtype dtype)
-{
-    ek_generator *generator = ek_generator_new(seed);
-    ek_tensor *x = ek_empty(shape, .dtype = EK_F64);
-    assert_made(x);
-    assert_ok(ek_normal_(x, 0, 1, generator));
-    ek_generator_free(generator);
-    return ek_to_dtype(x, dtype);
-}
 
 /* ---- critics of (N, 2, 4, 4): outputs (N, 1), (N, 1), (N, 1, 1, 1); the same numbers each time */
 

@@ -52,7 +52,7 @@ static double balanced_step(ek_module *model, ek_module *criterion, bool autocas
 {
     enum { N = 11 };
     int64_t classes[N] = {0, 255, 255, 3, 1, 2, 255, 0, 1, 3, 2};
-    ek_tensor *x = normal(3, EK_SHAPE(N, 6), EK_F32);
+    ek_tensor *x = normal(3, EK_SHAPE(N, 6), EK_F32, ek_cpu());
     ek_tensor *target = ek_from_data(classes, EK_SHAPE(N), .dtype = EK_I64);
     ek_module_zero_grad(model);
     ek_autocast region = ek_autocast_begin(autocast ? EK_BF16 : EK_F32);
@@ -93,7 +93,7 @@ TEST(adversarial_losses)
     ek_scope scope = ek_scope_begin();
     for (ek_gan_loss_kind kind = EK_GAN_WASSERSTEIN; kind <= EK_GAN_LOGISTIC; kind++) {
         ek_module *loss = ek_gan_loss(kind, EK_GAN_CRITIC_FAKE);
-        ek_tensor *d = ek_to_dtype(normal(4, EK_SHAPE(9, 1), EK_F32), EK_BF16);
+        ek_tensor *d = ek_to_dtype(normal(4, EK_SHAPE(9, 1), EK_F32, ek_cpu()), EK_BF16);
         double exact = value_of(ek_loss(loss, ek_to_dtype(d, EK_F32)));
         ek_autocast region = ek_autocast_begin(EK_BF16);
         ck_assert_double_eq(value_of(ek_loss(loss, d)), exact);
@@ -127,8 +127,8 @@ static ek_module *steep(make_critic *make)
 /* Real samples of f32, generated ones of bf16. */
 static double penalty_step(ek_module *critic, ek_penalty_kind kind, bool autocast)
 {
-    ek_tensor *real = normal(1, sample_shape(6), EK_F32);
-    ek_tensor *fake = ek_to_dtype(normal(2, sample_shape(6), EK_F32), EK_BF16);
+    ek_tensor *real = normal(1, sample_shape(6), EK_F32, ek_cpu());
+    ek_tensor *fake = ek_to_dtype(normal(2, sample_shape(6), EK_F32, ek_cpu()), EK_BF16);
     ek_generator *generator = ek_generator_new(9);
     ek_module_zero_grad(critic);
     ek_autocast region = ek_autocast_begin(autocast ? EK_BF16 : EK_F32);

@@ -429,10 +429,9 @@ TEST(other_errors_end_it)
     assert_ok(train_twice(4, &w));
     traces before = look(&j), after;
     w = (work){.j = &j, .fail_at = 3};
-    ck_assert_int_eq(ek_find_batch(.function = train_twice, .user = &w, .model = j.model,
-                                   .optimizer = j.optimizer),
-                     EK_E_FORMAT);
-    assert_error(EK_E_FORMAT, "a file is broken");
+    assert_refused(ek_find_batch(.function = train_twice, .user = &w, .model = j.model,
+                                 .optimizer = j.optimizer),
+                   EK_E_FORMAT, "a file is broken");
     ck_assert_int_eq(w.calls, 3);
     after = look(&j);
     assert_same(&before, &after, true);
@@ -441,8 +440,7 @@ TEST(other_errors_end_it)
 
 static void expect_invalid(ek_find_batch_options options, const char *text)
 {
-    ck_assert_int_eq(ek_find_batch_with(options), EK_E_INVALID);
-    assert_error(EK_E_INVALID, text);
+    assert_refused(ek_find_batch_with(options), EK_E_INVALID, text);
 }
 
 TEST(wrong_options)

@@ -6,7 +6,7 @@ enum { LOSSES = 4, ROLES = 3 };
 
 static void compare(ek_module *plain, ek_module *wrapped, way how, int devices, int batch)
 {
-    ek_tensor *x = normal(4, sample_shape(batch), EK_F64);
+    ek_tensor *x = normal(4, sample_shape(batch), EK_F64, ek_cpu());
     ek_module *alone = seeded(leaky_critic, EK_F64);
     outcome wanted = {.value = ek_loss(plain, ek_apply(alone, x))}, o = {0};
     assert_ok(ek_backward(wanted.value));

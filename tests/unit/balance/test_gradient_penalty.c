@@ -31,8 +31,8 @@ TEST_LOOP(linear_critics, 0, KINDS)
         ek_module *critic = seeded(linear_critic, EK_F64);
         ek_tensor *weight = ek_module_tensor(critic, "weight");
         assert_ok(ek_set_data(weight, weights[w], sizeof weights[w]));
-        ek_tensor *real = normal(1, EK_SHAPE(5, 3), EK_F64),
-                  *fake = normal(2, EK_SHAPE(5, 3), EK_F64);
+        ek_tensor *real = normal(1, EK_SHAPE(5, 3), EK_F64, ek_cpu()),
+                  *fake = normal(2, EK_SHAPE(5, 3), EK_F64, ek_cpu());
         outcome o = run(critic, real, fake, kind, 3);
         double length = lengths[w], excess = length - 1, value = excess * excess,
                slope = 2 * excess;
@@ -55,8 +55,8 @@ TEST_LOOP(linear_critics, 0, KINDS)
 TEST(weights_scale)
 {
     ek_module *critic = seeded(smooth_critic, EK_F64);
-    ek_tensor *real = normal(1, sample_shape(4), EK_F64),
-              *fake = normal(2, sample_shape(4), EK_F64);
+    ek_tensor *real = normal(1, sample_shape(4), EK_F64, ek_cpu()),
+              *fake = normal(2, sample_shape(4), EK_F64, ek_cpu());
     double values[3];
     const double weights[] = {10, 2.5, 0};
     for (int i = 0; i < 3; i++) {
@@ -89,8 +89,8 @@ TEST(weights_scale)
 TEST_LOOP(points_are_drawn_in_order, 0, 2)
 {
     ek_dtype dtype = _i ? EK_F32 : EK_F64;
-    ek_tensor *real = normal(1, EK_SHAPE(5, 2, 3), dtype),
-              *fake = normal(2, EK_SHAPE(5, 2, 3), dtype);
+    ek_tensor *real = normal(1, EK_SHAPE(5, 2, 3), dtype, ek_cpu()),
+              *fake = normal(2, EK_SHAPE(5, 2, 3), dtype, ek_cpu());
     ek_manual_seed(9);
     ek_tensor *alpha = ek_rand(EK_SHAPE(5, 1, 1), .dtype = dtype);
     ek_manual_seed(9);
@@ -122,8 +122,8 @@ TEST_LOOP(points_are_the_same_everywhere, 0, 2 * KINDS)
 {
     ek_dtype dtype = _i % 2 ? EK_F32 : EK_F64;
     ek_penalty_kind kind = (ek_penalty_kind)(_i / 2);
-    ek_tensor *real = normal(1, sample_shape(64), dtype),
-              *fake = normal(2, sample_shape(64), dtype);
+    ek_tensor *real = normal(1, sample_shape(64), dtype, ek_cpu()),
+              *fake = normal(2, sample_shape(64), dtype, ek_cpu());
     ek_tensor *points[3];
     for (int i = 0; i < 3; i++) {
         ek_device device = i == 1 ? test_device(1) : ek_cpu();
@@ -144,7 +144,8 @@ TEST_LOOP(points_are_the_same_everywhere, 0, 2 * KINDS)
 
 TEST(points_have_no_history)
 {
-    ek_tensor *real = normal(1, EK_SHAPE(5, 2), EK_F64), *seed = normal(2, EK_SHAPE(5, 2), EK_F64);
+    ek_tensor *real = normal(1, EK_SHAPE(5, 2), EK_F64, ek_cpu()),
+              *seed = normal(2, EK_SHAPE(5, 2), EK_F64, ek_cpu());
     assert_ok(ek_tensor_set_requires_grad(real, true));
     assert_ok(ek_tensor_set_requires_grad(seed, true));
     ek_tensor *fake = ek_f_tanh(seed);
@@ -172,8 +173,8 @@ static const int batches[] = {10, 7, 5, 1};
 static void compare_ways(make_critic *make, int batch, ek_penalty_kind kind, ek_dtype dtype,
                          double relative)
 {
-    ek_tensor *real = normal(4, sample_shape(batch), dtype);
-    ek_tensor *fake = normal(5, sample_shape(batch), dtype);
+    ek_tensor *real = normal(4, sample_shape(batch), dtype, ek_cpu());
+    ek_tensor *fake = normal(5, sample_shape(batch), dtype, ek_cpu());
     ek_module *alone = seeded(make, dtype);
     outcome wanted = run(alone, real, fake, kind, 6);
     for (int h = 0; h < WAYS; h++)
@@ -219,8 +220,8 @@ TEST_LOOP(all_replicas_count, 0, 4 * KINDS)
     static const way ways[] = {CLASSIC, BALANCED, BALANCED_EVEN};
     ek_penalty_kind kind = (ek_penalty_kind)(_i % KINDS);
     int batch = batches[_i / KINDS];
-    ek_tensor *real = normal(4, sample_shape(batch), EK_F64);
-    ek_tensor *fake = normal(5, sample_shape(batch), EK_F64);
+    ek_tensor *real = normal(4, sample_shape(batch), EK_F64, ek_cpu());
+    ek_tensor *fake = normal(5, sample_shape(batch), EK_F64, ek_cpu());
     ek_module *alone = seeded(batch_norm_critic, EK_F64);
     outcome wanted = run(alone, real, fake, kind, 6);
     for (int w = 0; w < 3; w++)
@@ -238,8 +239,8 @@ TEST_LOOP(all_replicas_count, 0, 4 * KINDS)
 
 TEST(bf16)
 {
-    ek_tensor *real = normal(4, sample_shape(7), EK_BF16),
-              *fake = normal(5, sample_shape(7), EK_BF16);
+    ek_tensor *real = normal(4, sample_shape(7), EK_BF16, ek_cpu()),
+              *fake = normal(5, sample_shape(7), EK_BF16, ek_cpu());
     ek_module *wide = seeded(leaky_critic, EK_F32);
     for (int devices = 1; devices <= 4; devices += 3) {
         ek_module *critic = on_devices(seeded(leaky_critic, EK_BF16), BALANCED, devices);
@@ -269,8 +270,10 @@ TEST(penalties_add_to_a_loss)
         ek_module *on_fake =
             ek_data_parallel_criterion(ek_gan_loss(EK_GAN_WASSERSTEIN, EK_GAN_CRITIC_FAKE),
                                        devices);
-        ek_tensor *real = ek_to_device(normal(4, sample_shape(10), EK_F64), test_device(0));
-        ek_tensor *fake = ek_to_device(normal(5, sample_shape(10), EK_F64), test_device(0));
+        ek_tensor *real =
+            ek_to_device(normal(4, sample_shape(10), EK_F64, ek_cpu()), test_device(0));
+        ek_tensor *fake =
+            ek_to_device(normal(5, sample_shape(10), EK_F64, ek_cpu()), test_device(0));
         outcome o = {0};
         for (int step = 0; step < 2; step++) {
             ek_manual_seed(8);
@@ -294,7 +297,8 @@ TEST(own_gradients_stay)
 {
     for (int h = 0; h < WAYS; h++) {
         ek_module *critic = on_devices(seeded(smooth_critic, EK_F64), (way)h, h == PLAIN ? 1 : 3);
-        ek_tensor *real = ek_to_device(normal(4, sample_shape(5), EK_F64), test_device(0));
+        ek_tensor *real =
+            ek_to_device(normal(4, sample_shape(5), EK_F64, ek_cpu()), test_device(0));
         assert_made(ek_gradient_penalty(critic, real, .kind = EK_PENALTY_R1));
         outcome before = {0}, after = {0};
         assert_ok(ek_module_parameters(critic, note_gradient, &before));
@@ -365,7 +369,8 @@ TEST(critics_of_zeros)
         ek_fill_(ek_module_tensor(critic, "0.weight"), 0);
         ek_fill_(ek_module_tensor(critic, "2.weight"), 0);
         ek_set_grad_enabled(enabled);
-        ek_tensor *real = ek_to_device(normal(4, sample_shape(7), EK_F32), test_device(0));
+        ek_tensor *real =
+            ek_to_device(normal(4, sample_shape(7), EK_F32, ek_cpu()), test_device(0));
         for (int k = 0; k < KINDS; k++) {
             outcome o = run(critic, real, real, (ek_penalty_kind)k, 1);
             ck_assert_double_eq(element(o.value, 0), values[k]);
@@ -383,8 +388,8 @@ TEST_LOOP(nothing_grows, 0, 3)
 {
     way how = _i == 0 ? PLAIN : _i == 1 ? CLASSIC : BALANCED;
     ek_module *critic = on_devices(seeded(conv_critic, EK_F32), how, how == PLAIN ? 1 : 4);
-    ek_tensor *real = ek_to_device(normal(4, sample_shape(10), EK_F32), test_device(0));
-    ek_tensor *fake = ek_to_device(normal(5, sample_shape(10), EK_F32), test_device(0));
+    ek_tensor *real = ek_to_device(normal(4, sample_shape(10), EK_F32, ek_cpu()), test_device(0));
+    ek_tensor *fake = ek_to_device(normal(5, sample_shape(10), EK_F32, ek_cpu()), test_device(0));
     uint64_t in_use[4] = {0};
     for (int call = 0; call < 50; call++) {
         ek_scope scope = ek_scope_begin();
@@ -410,8 +415,8 @@ TEST_LOOP(nothing_grows, 0, 3)
 TEST(chunks_are_all_that_stays)
 {
     ek_module *critic = on_devices(seeded(smooth_critic, EK_F64), BALANCED, 4);
-    ek_tensor *real = ek_to_device(normal(4, sample_shape(256), EK_F64), test_device(0));
-    ek_tensor *fake = ek_to_device(normal(5, sample_shape(256), EK_F64), test_device(0));
+    ek_tensor *real = ek_to_device(normal(4, sample_shape(256), EK_F64, ek_cpu()), test_device(0));
+    ek_tensor *fake = ek_to_device(normal(5, sample_shape(256), EK_F64, ek_cpu()), test_device(0));
     ek_memory_stats before[4], after[4];
     assert_ok(ek_backward(ek_gradient_penalty(critic, real, fake))); /* replicas and gradients */
     for (int d = 0; d < 4; d++)

@@ -162,11 +162,10 @@ TEST(targets_may_be_scattered_already)
                 expected, 0);
     assert_near(value_of(ek_loss(option, ek_forward(model, x), EK_LIST(parts[0], parts[1]))),
                 expected, 0);
-    ck_assert_ptr_null(ek_loss(option, ek_forward(model, x), target));
-    assert_error(EK_E_INVALID,
-                 "target 0 has to be a list with one element per device, not a tensor");
-    ck_assert_ptr_null(ek_loss(option, ek_forward(model, x), EK_LIST(target)));
-    assert_error(EK_E_SHAPE, "target 0 is scattered to 1 devices, but there are 2 outputs");
+    assert_refused(ek_loss(option, ek_forward(model, x), target), EK_E_INVALID,
+                   "target 0 has to be a list with one element per device, not a tensor");
+    assert_refused(ek_loss(option, ek_forward(model, x), EK_LIST(target)), EK_E_SHAPE,
+                   "target 0 is scattered to 1 devices, but there are 2 outputs");
     ek_module_free(model);
     ek_module_free(given);
     ek_module_free(option);
@@ -357,25 +356,25 @@ TEST(wrong_calls_are_errors)
                                    EK_DEVICES(test_device(0), test_device(2), test_device(1)));
     ek_module *touchy = ek_data_parallel_criterion(ek_module_new(&touchy_type), devices);
     ek_tensor *x = make_inputs(6);
-    ck_assert_ptr_null(ek_loss(balanced, ek_forward(model, x), make_targets(5, 0, 0)));
-    assert_error(EK_E_SHAPE, "add up to 6, but a tensor to be cut has 5");
+    assert_refused(ek_loss(balanced, ek_forward(model, x), make_targets(5, 0, 0)), EK_E_SHAPE,
+                   "add up to 6, but a tensor to be cut has 5");
     ck_assert_ptr_null(ek_loss(others, ek_forward(model, x), make_targets(6, 0, 0)));
     ck_assert_int_eq(strncmp(ek_error_message(), "data_parallel_criterion: output", 31), 0);
     assert_error(EK_E_DEVICE, "output 2 is on host:2, which isn't in device_ids or stands before");
-    ck_assert_ptr_null(ek_loss(touchy, ek_forward(model, x), make_targets(6, 0, 0)));
-    assert_error(EK_E_SHAPE, "data_parallel_criterion: replica 1 on host:1: touchy");
+    assert_refused(ek_loss(touchy, ek_forward(model, x), make_targets(6, 0, 0)), EK_E_SHAPE,
+                   "data_parallel_criterion: replica 1 on host:1: touchy");
     ek_value out = ek_module_forward(balanced, &(const ek_args){NULL, 0, ek_value_none()});
     ck_assert_int_eq(out.kind, EK_VALUE_ERROR);
     assert_error(EK_E_INVALID, "data_parallel_criterion: the model's outputs are missing");
     /* A target out of range is found on its device. */
     ek_tensor *target = make_targets(6, 0, 0);
     ((int64_t *)ek_tensor_data(target))[5 * POINTS] = 77;
-    ck_assert_ptr_null(settled_tensor(ek_loss(balanced, ek_forward(model, x), target)));
-    assert_error(EK_E_INVALID, "host:2");
+    assert_refused(settled_tensor(ek_loss(balanced, ek_forward(model, x), target)), EK_E_INVALID,
+                   "host:2");
     value_of(ek_loss(balanced, ek_forward(model, x), make_targets(6, 0, 0)));
-    ck_assert_ptr_null(ek_data_parallel_criterion(make_criterion(EK_MEAN), devices,
-                                                  .reduction = (ek_loss_reduction)7));
-    assert_error(EK_E_INVALID, "7 is no reduction");
+    assert_refused(ek_data_parallel_criterion(make_criterion(EK_MEAN), devices,
+                                              .reduction = (ek_loss_reduction)7),
+                   EK_E_INVALID, "7 is no reduction");
     ek_module_free(model);
     ek_module_free(balanced);
     ek_module_free(others);

@@ -5,14 +5,14 @@
 
 static ek_tensor *samples(int n)
 {
-    return ek_to_device(normal(4, sample_shape(n), EK_F64), test_device(0));
+    return ek_to_device(normal(4, sample_shape(n), EK_F64, ek_cpu()), test_device(0));
 }
 
 TEST(samples_that_do_not_fit)
 {
     ek_module *critic = seeded(smooth_critic, EK_F64);
-    ek_tensor *real = normal(1, sample_shape(3), EK_F64),
-              *fake = normal(2, sample_shape(3), EK_F64);
+    ek_tensor *real = normal(1, sample_shape(3), EK_F64, ek_cpu()),
+              *fake = normal(2, sample_shape(3), EK_F64, ek_cpu());
     assert_refused(ek_gradient_penalty(critic, NULL, fake), EK_E_INVALID,
                    "wgan_gp needs real samples; real is NULL");
     assert_refused(ek_gradient_penalty(critic, real, .kind = EK_PENALTY_WGAN_LP), EK_E_INVALID,
@@ -27,7 +27,7 @@ TEST(samples_that_do_not_fit)
                    "5 is no kind");
     assert_refused(ek_gradient_penalty(critic, real, fake, .kind = (ek_penalty_kind)-1),
                    EK_E_INVALID, "-1 is no kind");
-    assert_refused(ek_gradient_penalty(critic, real, normal(2, sample_shape(2), EK_F64)),
+    assert_refused(ek_gradient_penalty(critic, real, normal(2, sample_shape(2), EK_F64, ek_cpu())),
                    EK_E_SHAPE, "real is f64[3, 2, 4, 4] on cpu, but fake is f64[2, 2, 4, 4]");
     assert_refused(ek_gradient_penalty(critic, real, ek_to_dtype(fake, EK_F32)), EK_E_DTYPE,
                    "but fake is f32[3, 2, 4, 4]");
@@ -52,8 +52,8 @@ TEST(samples_that_do_not_fit)
 TEST(options_that_do_not_fit)
 {
     ek_module *critic = seeded(smooth_critic, EK_F64);
-    ek_tensor *real = normal(1, sample_shape(3), EK_F64),
-              *fake = normal(2, sample_shape(3), EK_F64);
+    ek_tensor *real = normal(1, sample_shape(3), EK_F64, ek_cpu()),
+              *fake = normal(2, sample_shape(3), EK_F64, ek_cpu());
     ek_generator *generator = ek_generator_new(5), *same = ek_generator_new(5);
     const double weights[] = {-1, NAN, INFINITY};
     const char *const names[] = {"not -1", "nan", "not inf"};

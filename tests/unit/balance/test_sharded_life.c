@@ -111,9 +111,9 @@ TEST(a_module_is_divided_once)
     job j = small_job(3);
     ek_module *net = make_net(true, EK_F32);
     trainer t = wrap(&j, ek_module_retain(net)); /* later ones take references of their own */
-    ck_assert_ptr_null(ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2),
-                                        .shard = EK_SHARD_OPTIMIZER));
-    assert_error(EK_E_STATE, "parameter \"0.weight\" is divided by another wrapper");
+    assert_refused(ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2),
+                                    .shard = EK_SHARD_OPTIMIZER),
+                   EK_E_STATE, "parameter \"0.weight\" is divided by another wrapper");
     one_step(&j, &t, 0);
     /* Another that doesn't divide works beside it. */
     ek_module *beside = ek_data_parallel(net, .device_ids = ek_devices(test_kind(), 2));
@@ -169,9 +169,9 @@ TEST_LOOP(divided_parameters_stay_where_they_are, 0, 2)
 
 TEST(policies_are_checked)
 {
-    ck_assert_ptr_null(ek_data_parallel(ek_linear(2, 2), .device_ids = ek_devices(test_kind(), 2),
-                                        .shard = (ek_shard_policy)7));
-    assert_error(EK_E_INVALID, "data_parallel: 7 is no shard policy");
+    assert_refused(ek_data_parallel(ek_linear(2, 2), .device_ids = ek_devices(test_kind(), 2),
+                                    .shard = (ek_shard_policy)7),
+                   EK_E_INVALID, "data_parallel: 7 is no shard policy");
     /* One device owns all there is. */
     ek_module *one = ek_data_parallel(ek_linear(2, 2), .device_ids = ek_devices(test_kind(), 1),
                                       .shard = EK_SHARD_OPTIMIZER);

@@ -15,13 +15,6 @@ static void make_remote(bool apart)
     }
 }
 
-static uint64_t in_use(int device)
-{
-    ek_memory_stats stats;
-    assert_ok(ek_memory_get_stats(ek_host(device), &stats));
-    return stats.in_use;
-}
-
 static uint64_t growth(int device, uint64_t before)
 {
     ek_memory_stats stats;
@@ -68,12 +61,12 @@ static void check_sum(bool apart, bool transposed, int64_t rows, int64_t columns
         parts[d] = large(d, rows, columns, transposed && d % 2);
     make_remote(apart);
     assert_ok(ek_memory_reset_peak(ek_host(0)));
-    uint64_t before = in_use(0);
+    uint64_t before = bytes_in_use(ek_host(0));
     ek_tensor *sum = ek_reduce_add(parts, DEVICES, ek_host(0));
     assert_made(sum);
     uint64_t nbytes = ((uint64_t)(rows * columns) * 4 + 63) / 64 * 64;
     ck_assert_uint_le(growth(0, before), nbytes + 2 * EK_COMM_BUFFER_BYTES);
-    ck_assert_uint_eq(in_use(0) - before, nbytes);
+    ck_assert_uint_eq(bytes_in_use(ek_host(0)) - before, nbytes);
     assert_summed(sum, parts, DEVICES);
     ek_scope_end(&scope);
 }
@@ -103,7 +96,7 @@ TEST_LOOP(slices_round_as_the_whole, 0, 2)
     assert_made(whole);
     make_remote(true);
     assert_ok(ek_memory_reset_peak(ek_host(0)));
-    uint64_t before = in_use(0);
+    uint64_t before = bytes_in_use(ek_host(0));
     ek_tensor *sum = ek_reduce_add(far, DEVICES, ek_host(0));
     assert_made(sum);
     ck_assert_uint_le(growth(0, before),
@@ -123,7 +116,7 @@ TEST_LOOP(a_list_goes_in_groups, 0, 2)
             inputs[d * COUNT + i] = large(d, 1 + i % 3, 150000, false);
     make_remote(_i);
     assert_ok(ek_memory_reset_peak(ek_host(0)));
-    uint64_t before = in_use(0);
+    uint64_t before = bytes_in_use(ek_host(0));
     assert_ok(ek_reduce_add_coalesced(inputs, DEVICES, COUNT, ek_host(0), (size_t)1 << 30, out));
     uint64_t nbytes = 0;
     for (int i = 0; i < COUNT; i++) {
@@ -146,7 +139,7 @@ TEST_LOOP(a_gather_writes_into_the_result, 0, 4)
         parts[d] = large(d, ROWS, COLUMNS, false);
     make_remote(_i & 1);
     assert_ok(ek_memory_reset_peak(ek_host(0)));
-    uint64_t before = in_use(0);
+    uint64_t before = bytes_in_use(ek_host(0));
     ek_tensor *whole = ek_gather(parts, DEVICES, ek_host(0), dim);
     assert_made(whole);
     ck_assert_uint_le(growth(0, before), (uint64_t)DEVICES * NBYTES + 2 * EK_COMM_BUFFER_BYTES);
@@ -168,7 +161,7 @@ TEST_LOOP(a_scatter_needs_no_copy_of_all, 0, 4)
     uint64_t before[DEVICES];
     for (int d = 0; d < DEVICES; d++) {
         assert_ok(ek_memory_reset_peak(ek_host(d)));
-        before[d] = in_use(d);
+        before[d] = bytes_in_use(ek_host(d));
     }
     ck_assert_int_eq(ek_scatter(whole, &devices, NULL, dim, chunks), DEVICES);
     for (int d = 0; d < DEVICES; d++) {

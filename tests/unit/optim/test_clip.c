@@ -105,9 +105,8 @@ TEST(norm_must_be_finite)
     ek_optimizer *optimizer = make(leaves, devices);
     ek_tensor_set_grad(leaves[1], ek_full(NAN, ek_tensor_shape(leaves[1]), .dtype = EK_F64));
     double norm = 0;
-    ck_assert_int_eq(ek_clip_grad_norm(optimizer, 1, &norm, .error_if_nonfinite = true),
-                     EK_E_INVALID);
-    assert_error(EK_E_INVALID, "nan");
+    assert_refused(ek_clip_grad_norm(optimizer, 1, &norm, .error_if_nonfinite = true), EK_E_INVALID,
+                   "nan");
     ck_assert(isnan(norm));
     assert_close(ek_tensor_grad(leaves[0]), part(0, "gradient"), 0, 0);
 
@@ -115,12 +114,9 @@ TEST(norm_must_be_finite)
     ek_zero_grad(optimizer);
     assert_ok(ek_clip_grad_norm(optimizer, 1, &norm));
     ck_assert_double_eq(norm, 0);
-    ck_assert_int_lt(ek_clip_grad_norm(optimizer, -1, NULL), 0);
-    assert_error(EK_E_INVALID, "max_norm");
-    ck_assert_int_lt(ek_clip_grad_value(optimizer, NAN), 0);
-    assert_error(EK_E_INVALID, "max_value");
-    ck_assert_int_lt(ek_clip_grad_value(NULL, 1), 0);
-    assert_error(EK_E_INVALID, "NULL");
+    assert_refused(ek_clip_grad_norm(optimizer, -1, NULL), EK_E_INVALID, "max_norm");
+    assert_refused(ek_clip_grad_value(optimizer, NAN), EK_E_INVALID, "max_value");
+    assert_refused(ek_clip_grad_value(NULL, 1), EK_E_INVALID, "NULL");
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());

@@ -168,19 +168,17 @@ TEST(groups_have_their_own_options)
     assert_ok(ek_step(optimizer));
     ck_assert_double_eq(element(r, 0), 1 - 0.25 * 2);
 
-    ck_assert_int_lt(ek_optimizer_add_group(optimizer, &q, 1, (ek_optimizer_options){0}), 0);
-    assert_error(EK_E_INVALID, "in a group already");
+    assert_refused(ek_optimizer_add_group(optimizer, &q, 1, (ek_optimizer_options){0}),
+                   EK_E_INVALID, "in a group already");
     ek_tensor *fresh[2] = {leaf_of(1, EK_SHAPE(1)), p};
-    ck_assert_int_lt(ek_optimizer_add_group(optimizer, fresh, 2, (ek_optimizer_options){0}), 0);
-    assert_error(EK_E_INVALID, "parameter 1");
+    assert_refused(ek_optimizer_add_group(optimizer, fresh, 2, (ek_optimizer_options){0}),
+                   EK_E_INVALID, "parameter 1");
     fresh[1] = fresh[0];
-    ck_assert_int_lt(ek_optimizer_add_group(optimizer, fresh, 2, (ek_optimizer_options){0}), 0);
-    assert_error(EK_E_INVALID, "in a group already");
+    assert_refused(ek_optimizer_add_group(optimizer, fresh, 2, (ek_optimizer_options){0}),
+                   EK_E_INVALID, "in a group already");
     ck_assert_int_eq(ek_optimizer_add_group(optimizer, fresh, 1, (ek_optimizer_options){0}), 3);
-    ck_assert_int_lt(ek_optimizer_set_lr(optimizer, 4, 1), 0);
-    assert_error(EK_E_INVALID, "none with index 4");
-    ck_assert_int_lt(ek_optimizer_set_lr(optimizer, 0, NAN), 0);
-    assert_error(EK_E_INVALID, "learning rate");
+    assert_refused(ek_optimizer_set_lr(optimizer, 4, 1), EK_E_INVALID, "none with index 4");
+    assert_refused(ek_optimizer_set_lr(optimizer, 0, NAN), EK_E_INVALID, "learning rate");
     ek_optimizer_free(optimizer);
     ek_scope_end(&scope);
     assert_ok(ek_shutdown());
@@ -199,17 +197,15 @@ TEST(refuses_what_cannot_be_stepped)
     static const int statuses[] = {EK_E_INVALID, EK_E_DTYPE, EK_E_DTYPE, EK_E_INVALID,
                                    EK_E_INVALID};
     for (int i = 0; i < 5; i++) {
-        ck_assert_int_lt(ek_optimizer_add_group(optimizer, &wrong[i], 1, (ek_optimizer_options){0}),
-                         0);
-        assert_error(statuses[i], reasons[i]);
+        assert_refused(ek_optimizer_add_group(optimizer, &wrong[i], 1, (ek_optimizer_options){0}),
+                       statuses[i], reasons[i]);
     }
-    ck_assert_int_lt(ek_optimizer_add_group(optimizer, NULL, 0, (ek_optimizer_options){0}), 0);
-    assert_error(EK_E_INVALID, "at least one parameter");
+    assert_refused(ek_optimizer_add_group(optimizer, NULL, 0, (ek_optimizer_options){0}),
+                   EK_E_INVALID, "at least one parameter");
     ek_module *empty = ek_relu();
     assert_refused(ek_sgd(empty), EK_E_INVALID, "at least one parameter");
     assert_refused(ek_sgd(ek_linear(0, 0)), EK_E_INVALID, "in_features");
-    ck_assert_int_lt(ek_step(NULL), 0);
-    assert_error(EK_E_INVALID, "optimizer is NULL");
+    assert_refused(ek_step(NULL), EK_E_INVALID, "optimizer is NULL");
     ck_assert_ptr_null(ek_optimizer_state(optimizer, leaf, "exp_avg"));
     ek_module_free(empty);
     ek_optimizer_free(optimizer);

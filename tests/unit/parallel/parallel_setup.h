@@ -12,6 +12,7 @@
 #include "evenkeel/nn.h"
 #include "evenkeel/parallel.h"
 #include "kit/devices.h"
+#include "kit/tensors.h"
 
 static inline void setup(void)
 {
@@ -20,17 +21,6 @@ static inline void setup(void)
 }
 
 FIXTURE(setup, shut_down)
-
-/* Normal numbers, f64. */
-static inline ek_tensor *normal(uint64_t seed, ek_shape shape, ek_device device)
-{
-    ek_generator *generator = ek_generator_new(seed);
-    ek_tensor *x = ek_empty(shape, .dtype = EK_F64);
-    assert_made(x);
-    assert_ok(ek_normal_(x, 0, 1, generator));
-    ek_generator_free(generator);
-    return ek_to_device(x, device);
-}
 
 /* linear(3, 5), tanh, linear(5, 2), in f64; the same numbers each time. */
 static inline ek_module *make_net(void)

@@ -98,9 +98,9 @@ static inline step take_step(ek_module *model, ek_tensor *x, bool gradients)
         s.buffers[i] = ek_clone(here(ek_module_tensor(model, buffer_names[i])));
     if (!gradients)
         return s;
-    ek_tensor *g =
-        ek_to_device(ek_to_dtype(normal(99, ek_tensor_shape(out), ek_cpu()), ek_tensor_dtype(out)),
-                     ek_tensor_device(out));
+    ek_tensor *g = ek_to_device(ek_to_dtype(normal(99, ek_tensor_shape(out), EK_F64, ek_cpu()),
+                                            ek_tensor_dtype(out)),
+                                ek_tensor_device(out));
     ek_tensor *loss = ek_sum(ek_mul(out, g)), *dx;
     assert_ok(ek_backward(loss, .retain_graph = true));
     take_gradients(model, s.gradients);

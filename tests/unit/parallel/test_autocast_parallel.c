@@ -39,7 +39,7 @@ static ek_module *make_conv_net(bool checkpoints)
 
 static ek_tensor *inputs(void)
 {
-    return ek_to_dtype(normal(3, EK_SHAPE(SAMPLES, 3, 6, 6), ek_cpu()), EK_F32);
+    return ek_to_dtype(normal(3, EK_SHAPE(SAMPLES, 3, 6, 6), EK_F64, ek_cpu()), EK_F32);
 }
 
 typedef struct outcome {

@@ -11,7 +11,7 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 TEST_LOOP(equals_one_device, 0, CASES)
 {
-    ek_tensor *x = normal(3, EK_SHAPE(cases[_i].batch, 3), ek_cpu());
+    ek_tensor *x = normal(3, EK_SHAPE(cases[_i].batch, 3), EK_F64, ek_cpu());
     ek_module *net = make_net();
     ek_tensor *expected = ek_apply(net, x);
     double loss = square_loss(expected);
@@ -35,7 +35,7 @@ TEST_LOOP(equals_one_device, 0, CASES)
 TEST(inputs_need_gradients_too)
 {
     ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
-    ek_tensor *x = normal(3, EK_SHAPE(7, 3), ek_cpu());
+    ek_tensor *x = normal(3, EK_SHAPE(7, 3), EK_F64, ek_cpu());
     ek_tensor *y = ek_detach(ek_to_device(x, test_device(2)));
     assert_ok(ek_tensor_set_requires_grad(x, true));
     assert_ok(ek_tensor_set_requires_grad(y, true));
@@ -49,7 +49,7 @@ TEST(inputs_need_gradients_too)
 
 TEST(outputs_meet_where_they_should)
 {
-    ek_tensor *x = normal(3, EK_SHAPE(4, 3), test_device(1));
+    ek_tensor *x = normal(3, EK_SHAPE(4, 3), EK_F64, test_device(1));
     ek_module *model =
         ek_data_parallel(make_net(), ek_devices(test_kind(), 3), .output_device = test_device(2));
     ek_tensor *out = ek_apply(model, x);
@@ -79,8 +79,8 @@ TEST(paths_are_the_modules_own)
     ck_assert_ptr_eq(ek_module_tensor(model, "2.weight"), weight);
     ck_assert_ptr_eq(ek_data_parallel_module(model), net);
     ck_assert_int_eq(ek_module_numel(model), 3 * 5 + 5 + 5 * 2 + 2);
-    ck_assert_ptr_null(ek_data_parallel_module(net));
-    assert_error(EK_E_INVALID, "sequential is no data-parallel wrapper");
+    assert_refused(ek_data_parallel_module(net), EK_E_INVALID,
+                   "sequential is no data-parallel wrapper");
     ek_module_free(model);
 }
 
@@ -132,9 +132,9 @@ TEST_LOOP(nests_and_keywords_of_short_batches, 0, 3)
 {
     int n = short_batches[_i];
     ek_module *model = ek_data_parallel(make_nested(), ek_devices(test_kind(), 4));
-    ek_tensor *a = normal(1, EK_SHAPE(n, 2), ek_cpu()),
-              *b = normal(2, EK_SHAPE(n, 2), test_device(3));
-    ek_tensor *mask = normal(3, EK_SHAPE(n, 1), ek_cpu());
+    ek_tensor *a = normal(1, EK_SHAPE(n, 2), EK_F64, ek_cpu()),
+              *b = normal(2, EK_SHAPE(n, 2), EK_F64, test_device(3));
+    ek_tensor *mask = normal(3, EK_SHAPE(n, 1), EK_F64, ek_cpu());
     const ek_value_entry input[] = {{"a", EK_VALUE(a)}},
                          keywords[] = {{"mask", EK_VALUE(mask)}, {"power", ek_value_of_int(2)}};
     ek_value out =
@@ -174,7 +174,7 @@ TEST(unequal_batches_are_errors)
 TEST(along_another_dimension)
 {
     /* Linear layers act on the last dimension: a batch in the middle. */
-    ek_tensor *x = normal(3, EK_SHAPE(2, 5, 3), ek_cpu());
+    ek_tensor *x = normal(3, EK_SHAPE(2, 5, 3), EK_F64, ek_cpu());
     ek_module *net = make_net();
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3), .dim = 1);
     ek_tensor *out = ek_apply(model, x);
@@ -187,7 +187,7 @@ TEST(no_gradients_no_graph)
 {
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
     bool before = ek_set_grad_enabled(false);
-    ek_tensor *out = ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu()));
+    ek_tensor *out = ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu()));
     ek_set_grad_enabled(before);
     assert_made(out);
     ck_assert(!ek_tensor_requires_grad(out));
@@ -196,7 +196,7 @@ TEST(no_gradients_no_graph)
 
 TEST(a_wrapper_within_a_wrapper)
 {
-    ek_tensor *x = normal(3, EK_SHAPE(6, 3), ek_cpu());
+    ek_tensor *x = normal(3, EK_SHAPE(6, 3), EK_F64, ek_cpu());
     ek_module *net = make_net();
     ek_module *inner = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
     ek_module *model = ek_data_parallel(ek_sequential(inner), ek_devices(test_kind(), 3));
@@ -209,20 +209,19 @@ TEST(a_wrapper_within_a_wrapper)
 
 TEST(wrong_constructions_are_errors)
 {
-    ck_assert_ptr_null(ek_data_parallel(NULL));
-    assert_error(EK_E_INVALID, "data_parallel: module is NULL");
-    ck_assert_ptr_null(ek_data_parallel(make_net(), EK_DEVICES(test_device(0), test_device(0))));
-    assert_error(EK_E_INVALID, "host:0 stands twice in device_ids");
-    ck_assert_ptr_null(ek_data_parallel(make_net(), EK_DEVICES(test_device(0), test_device(7))));
-    assert_error(EK_E_DEVICE, "host:7");
-    ck_assert_ptr_null(ek_data_parallel(make_net(), ek_devices(test_kind(), 9)));
-    assert_error(EK_E_DEVICE, "devices wanted, but there are 4");
-    ck_assert_ptr_null(ek_data_parallel(make_net(), .output_device = test_device(9)));
-    assert_error(EK_E_DEVICE, "host:9");
-    ck_assert_ptr_null(ek_data_parallel(make_net(), .plain = true));
-    assert_error(EK_E_INVALID, "ek_data_parallel_model");
-    ck_assert_ptr_null(ek_data_parallel(make_net(), .split = (ek_split_policy)5));
-    assert_error(EK_E_INVALID, "5 is no way to split");
+    assert_refused(ek_data_parallel(NULL), EK_E_INVALID, "data_parallel: module is NULL");
+    assert_refused(ek_data_parallel(make_net(), EK_DEVICES(test_device(0), test_device(0))),
+                   EK_E_INVALID, "host:0 stands twice in device_ids");
+    assert_refused(ek_data_parallel(make_net(), EK_DEVICES(test_device(0), test_device(7))),
+                   EK_E_DEVICE, "host:7");
+    assert_refused(ek_data_parallel(make_net(), ek_devices(test_kind(), 9)), EK_E_DEVICE,
+                   "devices wanted, but there are 4");
+    assert_refused(ek_data_parallel(make_net(), .output_device = test_device(9)), EK_E_DEVICE,
+                   "host:9");
+    assert_refused(ek_data_parallel(make_net(), .plain = true), EK_E_INVALID,
+                   "ek_data_parallel_model");
+    assert_refused(ek_data_parallel(make_net(), .split = (ek_split_policy)5), EK_E_INVALID,
+                   "5 is no way to split");
 }
 
 /* Moving it would undo what somebody did on purpose. */
@@ -241,11 +240,12 @@ TEST_LOOP(a_module_on_two_devices_is_refused, 0, 2)
             ek_tensor_rehome(parameter, there);
             ek_release(there);
         }
-    ck_assert_ptr_null(ek_data_parallel(ek_sequential(first, second), .device_ids = devices));
-    assert_error(EK_E_INVALID, _i ? "data_parallel: buffer \"1.running_mean\" is on host:2, "
-                                    "but what comes before it is on host:1"
-                                  : "data_parallel: parameter \"1.weight\" is on host:2, "
-                                    "but what comes before it is on host:1");
+    assert_refused(ek_data_parallel(ek_sequential(first, second), .device_ids = devices),
+                   EK_E_INVALID,
+                   _i ? "data_parallel: buffer \"1.running_mean\" is on host:2, "
+                        "but what comes before it is on host:1"
+                      : "data_parallel: parameter \"1.weight\" is on host:2, "
+                        "but what comes before it is on host:1");
     /* All of it may lie on another device, or some on cpu still. */
     for (int part = 0; part < 2; part++) {
         ek_module *net = make_net();
@@ -262,11 +262,11 @@ TEST(parameters_must_be_at_home)
 {
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
     assert_ok(ek_module_to_device(ek_data_parallel_module(model), test_device(1)));
-    ck_assert_ptr_null(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
-    assert_error(EK_E_DEVICE, "the module must have its parameters and buffers on device host:0 "
-                              "(device_ids[0]), but parameter \"0.weight\" is on device host:1");
+    assert_refused(ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())), EK_E_DEVICE,
+                   "the module must have its parameters and buffers on device host:0 "
+                   "(device_ids[0]), but parameter \"0.weight\" is on device host:1");
     assert_ok(ek_module_to_device(ek_data_parallel_module(model), test_device(0)));
-    assert_made(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
+    assert_made(ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
     ek_module_free(model);
 }
 

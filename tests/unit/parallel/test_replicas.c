@@ -42,10 +42,9 @@ TEST(replicas_are_complete)
     for (int d = 0; d < 3; d++)
         ek_module_free(replicas[d]);
     devices.devices[0] = test_device(1);
-    ck_assert_int_lt(ek_replicate(net, &devices, replicas), 0);
-    assert_error(EK_E_DEVICE, "on device host:1 (device_ids[0])");
-    ck_assert_int_lt(ek_replicate(NULL, &devices, replicas), 0);
-    assert_error(EK_E_INVALID, "module is NULL");
+    assert_refused(ek_replicate(net, &devices, replicas), EK_E_DEVICE,
+                   "on device host:1 (device_ids[0])");
+    assert_refused(ek_replicate(NULL, &devices, replicas), EK_E_INVALID, "module is NULL");
     ek_module_free(net);
 }
 
@@ -97,7 +96,7 @@ TEST(what_is_shared_stays_shared)
     assert_ok(ek_register_module(&self->module, "second", &self->second, linear));
     assert_ok(ek_register_parameter(&self->module, "scale", &self->scale, scale));
     assert_ok(ek_register_parameter(&self->module, "same", &self->same, scale));
-    ek_tensor *x = normal(3, EK_SHAPE(5, 2), ek_cpu());
+    ek_tensor *x = normal(3, EK_SHAPE(5, 2), EK_F64, ek_cpu());
     square_loss(ek_apply(&self->module, x));
     ek_tensor *expected = ek_keep(ek_tensor_grad(ek_module_tensor(linear, "weight")));
     double scale_gradient = element(ek_tensor_grad(scale), 0);
@@ -149,7 +148,7 @@ TEST(a_module_that_changes_is_looked_at_again)
 {
     ek_module *net = make_net();
     ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
-    ek_tensor *x = normal(3, EK_SHAPE(4, 3), ek_cpu());
+    ek_tensor *x = normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu());
     assert_made(ek_apply(model, x));
     assert_ok(ek_module_to_dtype(net, EK_F32)); /* other geometry in every copy */
     ek_tensor *out = ek_apply(model, ek_to_dtype(x, EK_F32));
@@ -165,7 +164,7 @@ TEST(several_forwards_before_backward)
     for (int m = 0; m < 2; m++) {
         ek_tensor *sum = NULL;
         for (int i = 0; i < 3; i++) {
-            ek_tensor *x = normal(10 + (uint64_t)i, EK_SHAPE(5, 3), ek_cpu());
+            ek_tensor *x = normal(10 + (uint64_t)i, EK_SHAPE(5, 3), EK_F64, ek_cpu());
             ek_tensor *out = ek_mean(ek_square(ek_apply(both[m], x)));
             sum = sum ? ek_add(sum, out) : out;
         }
@@ -179,14 +178,13 @@ TEST(several_forwards_before_backward)
 TEST(older_graphs_err_after_a_step)
 {
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 2));
-    ek_tensor *x = normal(3, EK_SHAPE(4, 3), ek_cpu());
+    ek_tensor *x = normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu());
     ek_tensor *old = ek_mean(ek_square(ek_apply(model, x)));
     bool before = ek_set_grad_enabled(false);
     assert_made(ek_mul_scalar_(ek_module_tensor(model, "2.weight"), 0.5));
     ek_set_grad_enabled(before);
     ek_tensor *new = ek_mean(ek_square(ek_apply(model, x)));
-    ck_assert_int_lt(ek_backward(old), 0);
-    assert_error(EK_E_MODIFIED, "");
+    assert_refused(ek_backward(old), EK_E_MODIFIED, "");
     ek_module_zero_grad(model);
     assert_ok(ek_backward(new));
     ek_module_free(model);
@@ -198,7 +196,7 @@ TEST(the_first_replicas_buffers_are_the_modules)
 {
     ek_module *net = make_bn_net(), *alone = make_bn_net();
     ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
-    ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(8, 3), ek_cpu()), EK_F32);
+    ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(8, 3), EK_F64, ek_cpu()), EK_F32);
     for (int step = 0; step < 3; step++) {
         assert_made(ek_apply(model, x));
         assert_made(ek_apply(alone, ek_narrow(x, 0, 0, 4)));
@@ -220,7 +218,7 @@ TEST(replicas_may_keep_their_own_buffers)
     ek_module *net = make_bn_net(), *alone = make_bn_net();
     ek_module *model =
         ek_data_parallel(net, ek_devices(test_kind(), 2), .broadcast_buffers = EK_OFF);
-    ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(8, 3), ek_cpu()), EK_F32);
+    ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(8, 3), EK_F64, ek_cpu()), EK_F32);
     for (int step = 0; step < 3; step++) {
         assert_made(ek_apply(model, x));
         assert_made(ek_apply(alone, ek_narrow(x, 0, 4, 4)));
@@ -246,7 +244,7 @@ TEST(parameters_and_gradients_live_in_slabs)
     ck_assert_int_lt(weight->offset, bias->offset);
     ck_assert_ptr_null(ek_tensor_grad(weight));
     assert_close(ek_to_device(weight, ek_cpu()), copy, 0, 0);
-    square_loss(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
+    square_loss(ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
     ek_tensor *gradient = ek_tensor_grad(weight);
     assert_made(gradient);
     ck_assert_ptr_eq(gradient->storage, ek_tensor_grad(bias)->storage);
@@ -254,7 +252,7 @@ TEST(parameters_and_gradients_live_in_slabs)
     ck_assert_int_eq(weight->storage->category, EK_MEMORY_PARAMETER);
     ek_module_zero_grad(model);
     ck_assert_ptr_null(ek_tensor_grad(weight));
-    square_loss(ek_apply(model, normal(4, EK_SHAPE(4, 3), ek_cpu())));
+    square_loss(ek_apply(model, normal(4, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
     ck_assert_ptr_eq(ek_tensor_grad(weight), gradient); /* the slot again */
     ek_module_free(model);
 }
@@ -268,7 +266,7 @@ TEST(two_wrappers_share_a_slab)
     ek_module *second = ek_data_parallel(net, ek_devices(test_kind(), 3));
     assert_made(second);
     ck_assert_ptr_eq(weight->storage, home);
-    ek_tensor *x = normal(3, EK_SHAPE(6, 3), ek_cpu());
+    ek_tensor *x = normal(3, EK_SHAPE(6, 3), EK_F64, ek_cpu());
     for (int step = 0; step < 3; step++) {
         double a = square_loss(ek_apply(first, x));
         double b = square_loss(ek_apply(second, x));
@@ -293,7 +291,7 @@ TEST(a_larger_module_takes_in_a_homed_one)
     assert_made(all);
     ck_assert_ptr_eq(ek_module_tensor(inner, "0.weight")->storage, home);
     ck_assert_ptr_ne(ek_module_tensor(last, "weight")->storage, home);
-    square_loss(ek_apply(all, normal(3, EK_SHAPE(4, 3), ek_cpu())));
+    square_loss(ek_apply(all, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
     assert_made(ek_tensor_grad(ek_module_tensor(inner, "2.bias")));
     ek_module_free(all);
     ek_module_free(wrapper);
@@ -303,7 +301,7 @@ TEST(gradients_and_graphs_from_before_survive)
 {
     ek_module *net = make_net();
     assert_ok(ek_module_to_device(net, test_device(0)));
-    ek_tensor *x = normal(3, EK_SHAPE(4, 3), test_device(0));
+    ek_tensor *x = normal(3, EK_SHAPE(4, 3), EK_F64, test_device(0));
     square_loss(ek_apply(net, x));
     ek_tensor *loss = ek_mean(ek_square(ek_apply(net, x)));
     ek_tensor *weight = ek_module_tensor(net, "0.weight");
@@ -321,11 +319,11 @@ TEST(frozen_parameters_get_no_gradient)
     ek_tensor *frozen = ek_module_tensor(net, "0.weight");
     assert_ok(ek_tensor_set_requires_grad(frozen, false));
     ek_module *model = ek_data_parallel(net, ek_devices(test_kind(), 2));
-    square_loss(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
+    square_loss(ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
     ck_assert_ptr_null(ek_tensor_grad(frozen));
     assert_made(ek_tensor_grad(ek_module_tensor(net, "0.bias")));
     assert_ok(ek_tensor_set_requires_grad(frozen, true)); /* thawed: outside of the slab */
-    square_loss(ek_apply(model, normal(3, EK_SHAPE(4, 3), ek_cpu())));
+    square_loss(ek_apply(model, normal(3, EK_SHAPE(4, 3), EK_F64, ek_cpu())));
     assert_made(ek_tensor_grad(frozen));
     ek_module_free(model);
 }
@@ -336,7 +334,7 @@ TEST(second_order_through_replicas)
     ek_module *net = make_net(), *model = ek_data_parallel(make_net(), ek_devices(test_kind(), 3));
     ek_module *both[2] = {net, model};
     for (int m = 0; m < 2; m++) {
-        ek_tensor *x = normal(5, EK_SHAPE(7, 3), ek_cpu()), *gradient;
+        ek_tensor *x = normal(5, EK_SHAPE(7, 3), EK_F64, ek_cpu()), *gradient;
         assert_ok(ek_tensor_set_requires_grad(x, true));
         ek_tensor *out = ek_sum(ek_square(ek_apply(both[m], x)));
         assert_ok(ek_grad(.outputs = &out, .output_count = 1, .inputs = &x, .input_count = 1,
@@ -359,7 +357,7 @@ TEST(many_buckets_give_the_same_gradients)
         ek_data_parallel(ek_sequential(ek_linear(64, 1024), ek_relu(), ek_linear(1024, 1024),
                                        ek_relu(), ek_linear(1024, 8)),
                          ek_devices(test_kind(), 3));
-    ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(6, 64), ek_cpu()), EK_F32);
+    ek_tensor *x = ek_to_dtype(normal(3, EK_SHAPE(6, 64), EK_F64, ek_cpu()), EK_F32);
     square_loss(ek_apply(net, x));
     square_loss(ek_apply(model, x));
     static const char *const paths[] = {"0.weight", "0.bias", "2.weight", "4.bias"};

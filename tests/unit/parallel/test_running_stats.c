@@ -50,7 +50,8 @@ TEST_LOOP(they_are_the_weighted_mean_of_the_replicas, 0, CASES)
                          .split = cases[_i].split, .running_stats = EK_RUNNING_STATS_AVERAGE);
     for (int step = 0; step < 4; step++) {
         int batch = cases[_i].batch;
-        ek_tensor *x = normal(20 + (uint64_t)step, EK_SHAPE(batch, CHANNELS, LENGTH), ek_cpu());
+        ek_tensor *x =
+            normal(20 + (uint64_t)step, EK_SHAPE(batch, CHANNELS, LENGTH), EK_F64, ek_cpu());
         bool before = ek_set_grad_enabled(step % 2 == 0);
         assert_made(ek_apply(model, x));
         ek_set_grad_enabled(before);
@@ -87,7 +88,7 @@ TEST(the_mean_is_the_whole_batchs)
                                         .running_stats = EK_RUNNING_STATS_AVERAGE);
     for (int step = 0; step < 3; step++) {
         /* Cut along the last dimension: 3, 3, 3 and 1 values per sample. */
-        ek_tensor *x = normal(30 + (uint64_t)step, EK_SHAPE(4, CHANNELS, 10), ek_cpu());
+        ek_tensor *x = normal(30 + (uint64_t)step, EK_SHAPE(4, CHANNELS, 10), EK_F64, ek_cpu());
         assert_made(ek_apply(alone, x));
         assert_made(ek_apply(model, x));
         assert_close(on_cpu(model, "0.running_mean"), on_cpu(alone, "0.running_mean"), 1e-12,
@@ -97,7 +98,7 @@ TEST(the_mean_is_the_whole_batchs)
     ek_module_train(model, false);
     ek_module_train(alone, false);
     assert_made(ek_copy_(ek_module_tensor(alone, "0.running_var"), on_cpu(model, "0.running_var")));
-    ek_tensor *x = normal(40, EK_SHAPE(4, CHANNELS, 10), ek_cpu());
+    ek_tensor *x = normal(40, EK_SHAPE(4, CHANNELS, 10), EK_F64, ek_cpu());
     uint64_t version = ek_tensor_version(ek_module_tensor(model, "0.running_mean"));
     assert_close(ek_to_device(ek_apply(model, x), ek_cpu()), ek_apply(alone, x), 1e-12, 1e-12);
     ck_assert_uint_eq(ek_tensor_version(ek_module_tensor(model, "0.running_mean")), version);
@@ -112,7 +113,7 @@ TEST(gradients_are_the_same)
                                           .running_stats = EK_RUNNING_STATS_AVERAGE);
     ek_tensor *a = NULL, *b = NULL;
     for (int i = 0; i < 2; i++) { /* two forwards, one backward */
-        ek_tensor *x = normal(50 + (uint64_t)i, EK_SHAPE(7, CHANNELS, LENGTH), ek_cpu());
+        ek_tensor *x = normal(50 + (uint64_t)i, EK_SHAPE(7, CHANNELS, LENGTH), EK_F64, ek_cpu());
         ek_tensor *of_first = ek_sum(ek_pow_scalar(ek_apply(first, x), 3));
         ek_tensor *of_average = ek_sum(ek_pow_scalar(ek_apply(average, x), 3));
         a = a ? ek_add(a, of_first) : of_first;
@@ -232,10 +233,11 @@ TEST(keywords_count_samples_too)
 TEST(wrong_policies_are_errors)
 {
     ek_device_list devices = ek_devices(test_kind(), 2);
-    ck_assert_ptr_null(ek_data_parallel(make_norm(EK_F64), devices, .broadcast_buffers = EK_OFF,
-                                        .running_stats = EK_RUNNING_STATS_AVERAGE));
-    assert_error(EK_E_INVALID, "data_parallel: EK_RUNNING_STATS_AVERAGE needs .broadcast_buffers");
-    ck_assert_ptr_null(
-        ek_data_parallel(make_norm(EK_F64), devices, .running_stats = (ek_running_stats)7));
-    assert_error(EK_E_INVALID, "data_parallel: 7 is no policy for running statistics");
+    assert_refused(ek_data_parallel(make_norm(EK_F64), devices, .broadcast_buffers = EK_OFF,
+                                    .running_stats = EK_RUNNING_STATS_AVERAGE),
+                   EK_E_INVALID,
+                   "data_parallel: EK_RUNNING_STATS_AVERAGE needs .broadcast_buffers");
+    assert_refused(ek_data_parallel(make_norm(EK_F64), devices,
+                                    .running_stats = (ek_running_stats)7),
+                   EK_E_INVALID, "data_parallel: 7 is no policy for running statistics");
 }

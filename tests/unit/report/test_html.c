@@ -310,26 +310,19 @@ TEST(errors_leave_the_old_file)
     fputs("old", old);
     ck_assert_int_eq(fclose(old), 0);
 
-    ck_assert_int_eq(ek_report_html(path, missing, 2), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "report 1 of 2 is NULL");
-    ck_assert_int_eq(ek_report_html(path, NULL, 1), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "1 reports, but no list of them");
-    ck_assert_int_eq(ek_report_html(path, &report, -1), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "-1 reports");
-    ck_assert_int_eq(ek_report_html(NULL, &report, 1), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "there is no path");
-    ck_assert_int_eq(ek_report_html("", &report, 1), EK_E_INVALID);
-    assert_error(EK_E_INVALID, "there is no path");
+    assert_refused(ek_report_html(path, missing, 2), EK_E_INVALID, "report 1 of 2 is NULL");
+    assert_refused(ek_report_html(path, NULL, 1), EK_E_INVALID, "1 reports, but no list of them");
+    assert_refused(ek_report_html(path, &report, -1), EK_E_INVALID, "-1 reports");
+    assert_refused(ek_report_html(NULL, &report, 1), EK_E_INVALID, "there is no path");
+    assert_refused(ek_report_html("", &report, 1), EK_E_INVALID, "there is no path");
     char *text = read_file(path);
     ck_assert_str_eq(text, "old");
     free(text);
 
-    ck_assert_int_eq(ek_report_html(directory, &report, 1), EK_E_IO);
-    assert_error(EK_E_IO, directory);
-    ck_assert_int_eq(ek_report_html("/nowhere/at/all/page.html", &report, 1), EK_E_IO);
-    assert_error(EK_E_IO, "/nowhere/at/all/page.html");
-    ck_assert_int_eq(ek_report_html("/dev/full", &report, 1), EK_E_IO);
-    assert_error(EK_E_IO, "/dev/full");
+    assert_refused(ek_report_html(directory, &report, 1), EK_E_IO, directory);
+    assert_refused(ek_report_html("/nowhere/at/all/page.html", &report, 1), EK_E_IO,
+                   "/nowhere/at/all/page.html");
+    assert_refused(ek_report_html("/dev/full", &report, 1), EK_E_IO, "/dev/full");
     ek_report_free(report);
 }
 
