@@ -253,10 +253,9 @@ TEST(states_are_checked)
 
     assert_refused(ek_generator_set_state(NULL, state, sizeof(state)), EK_E_FORMAT,
                    "not a generator's state");
-    ck_assert_int_lt(ek_generator_set_state(NULL, state, 100), 0);
-    assert_error(EK_E_INVALID, "100 bytes; a state has 5056");
-    ck_assert_int_lt(ek_generator_get_state(NULL, NULL, sizeof(state)), 0);
-    assert_error(EK_E_INVALID, "NULL");
+    assert_refused(ek_generator_set_state(NULL, state, 100), EK_E_INVALID,
+                   "100 bytes; a state has 5056");
+    assert_refused(ek_generator_get_state(NULL, NULL, sizeof(state)), EK_E_INVALID, "NULL");
 }
 
 TEST(default_seed)
