@@ -375,24 +375,27 @@ static void check_slots(const op_row *row)
 static void check_bf16(const op_row *row)
 {
     op_run run;
-    FOR_EACH_CASE(run, EK_BF16, OP_ROW_MAJOR)
-    {
-        ek_tensor *y = op_output(&run), *gradients[OP_INPUTS];
-        op_run exact = run;
-        ck_assert_int_eq(ek_tensor_dtype(y), EK_BF16);
-        for (int i = 0; i < run.count; i++)
-            if (ek_tensor_requires_grad(run.inputs[i])) {
-                exact.inputs[i] = ek_detach(ek_to_dtype(run.inputs[i], EK_F32));
-                assert_ok(ek_tensor_set_requires_grad(exact.inputs[i], true));
-            }
-        ek_tensor *wanted = op_output(&exact), *dy = op_golden(&run, row->source.dy);
-        assert_close_norm(ek_to_dtype(y, EK_F32), wanted, 2e-2);
-        op_gradients(&run, y, dy, gradients, false);
-        op_gradients(&exact, wanted, ek_to_dtype(dy, EK_F32), exact.constants, false);
-        for (int i = 0; i < run.count; i++)
-            if (gradients[i])
-                assert_close_norm(ek_to_dtype(gradients[i], EK_F32), exact.constants[i], 2e-2);
-    }
+    for (int gaps = 0; gaps < 2; gaps++)
+        FOR_EACH_CASE(run, EK_BF16, gaps ? OP_GAPS : OP_ROW_MAJOR)
+        {
+            ek_tensor *y = op_output(&run), *gradients[OP_INPUTS];
+            op_run exact = run;
+            ck_assert_int_eq(ek_tensor_dtype(y), EK_BF16);
+            for (int i = 0; i < run.count; i++)
+                if (ek_tensor_requires_grad(run.inputs[i])) {
+                    exact.inputs[i] = ek_detach(ek_to_dtype(run.inputs[i], EK_F32));
+                    assert_ok(ek_tensor_set_requires_grad(exact.inputs[i], true));
+                }
+            ek_tensor *wanted = op_output(&exact), *dy = op_golden(&run, row->source.dy);
+            assert_close_norm(ek_to_dtype(y, EK_F32), wanted, 2e-2);
+            op_gradients(&run, y, dy, gradients, false);
+            op_gradients(&exact, wanted, ek_to_dtype(dy, EK_F32), exact.constants, false);
+            for (int i = 0; i < run.count; i++)
+                if (gradients[i]) {
+                    ck_assert_int_eq(ek_tensor_dtype(gradients[i]), EK_BF16);
+                    assert_close_norm(ek_to_dtype(gradients[i], EK_F32), exact.constants[i], 2e-2);
+                }
+        }
 }
 
 /* Whole numbers come out as they do in f64. */

@@ -88,51 +88,6 @@ static const struct {
 };
 enum { CONVOLUTIONS = sizeof convolutions / sizeof convolutions[0] };
 
-/* f32 that bf16 holds exactly, in memory of another order than its shape's, with gaps. */
-static ek_tensor *scattered(int dims)
-{
-    ek_shape shape = {.ndim = dims + 2, .dims = {2}}, order = {.ndim = dims + 2, .dims = {0}};
-    for (int i = 0; i < dims; i++) {
-        shape.dims[1 + i] = 3 + i;
-        order.dims[2 + i] = 1 + i;
-    }
-    order.dims[1] = dims + 1;
-    shape.dims[dims + 1] = 8;
-    ek_tensor *x = ek_permute(ek_to_dtype(ek_randint(-4, 5, shape), EK_F32), order);
-    return ek_slice(x, 1, 0, 8, 2);
-}
-
-TEST_LOOP(any_memory_and_bf16, 0, CONVOLUTIONS)
-{
-    ek_manual_seed(5);
-    ek_tensor *x = scattered(convolutions[_i].dims);
-    ek_shape window = {.ndim = convolutions[_i].dims + 2, .dims = {4, 2, 2, 2, 2}};
-    ek_tensor *w = ek_to_dtype(ek_randint(-2, 3, window), EK_F32);
-    ek_tensor *b = ek_to_dtype(ek_randint(-2, 3, EK_SHAPE(4)), EK_F32);
-    ek_conv_options o = {.x = x, .weight = w, .bias = b, .groups = 2, .padding = 1};
-    ek_tensor *strided = convolutions[_i].function(o);
-    o.x = ek_contiguous(ek_clone(x), EK_CONTIGUOUS);
-    ek_tensor *wanted = convolutions[_i].function(o);
-    assert_made(strided);
-    assert_close(strided, wanted, 0, 1e-5);
-    o.x = ek_to_dtype(x, EK_BF16);
-    o.weight = ek_to_dtype(w, EK_BF16);
-    o.bias = ek_to_dtype(b, EK_BF16);
-    ek_tensor *leaves[] = {ek_detach(o.x), ek_detach(o.weight), ek_detach(o.bias)};
-    for (int i = 0; i < 3; i++)
-        assert_ok(ek_tensor_set_requires_grad(leaves[i], true));
-    o.x = leaves[0], o.weight = leaves[1], o.bias = leaves[2];
-    ek_tensor *y = convolutions[_i].function(o);
-    assert_made(y);
-    ck_assert_int_eq(ek_tensor_dtype(y), EK_BF16);
-    assert_close(ek_to_dtype(y, EK_F32), wanted, 1.0 / 64, 1.0 / 64);
-    assert_ok(ek_backward(ek_sum(y)));
-    double positions = (double)ek_tensor_count(y) / 4;
-    ck_assert_double_eq_tol(element(ek_tensor_grad(leaves[2]), 1), positions, positions / 128);
-    for (int i = 0; i < 3; i++)
-        ck_assert(ek_tensor_dtype(ek_tensor_grad(leaves[i])) == EK_BF16);
-}
-
 TEST(images_stay_channels_last)
 {
     ek_tensor *x = ek_ones(EK_SHAPE(2, 3, 4, 4)), *w = ek_ones(EK_SHAPE(3, 5, 4, 4));

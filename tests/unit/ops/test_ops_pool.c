@@ -79,42 +79,6 @@ TEST(refusals_of_images)
                    EK_E_SHAPE, "at least one pixel");
 }
 
-/* f32 that bf16 holds exactly. */
-static ek_tensor *integers(ek_shape shape)
-{
-    return ek_to_dtype(ek_randint(-8, 8, shape), EK_F32);
-}
-
-TEST(any_memory_and_bf16)
-{
-    ek_manual_seed(3);
-    /* (N, C, ...) as a view of (N, ..., C), of every second position. */
-    ek_tensor *volume = ek_permute(integers(EK_SHAPE(2, 4, 6, 4, 3)), EK_SHAPE(0, 4, 1, 2, 3));
-    ek_tensor *signal = ek_permute(integers(EK_SHAPE(2, 8, 3)), EK_SHAPE(0, 2, 1));
-    volume = ek_slice(volume, 3, 0, 6, 2);
-    ek_tensor *dense3 = ek_contiguous(ek_clone(volume), EK_CONTIGUOUS);
-    ek_tensor *dense1 = ek_contiguous(ek_clone(signal), EK_CONTIGUOUS);
-    const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
-    for (int i = 0; i < 3; i++) {
-        ek_tensor *x3 = ek_to_dtype(volume, dtypes[i]), *x1 = ek_to_dtype(signal, dtypes[i]);
-        ek_tensor *results[] = {
-            ek_f_max_pool3d(x3, 2), ek_f_avg_pool3d(x3, 2), ek_f_adaptive_avg_pool3d(x3, 2, 1, 2),
-            ek_f_max_pool1d(x1, 2), ek_f_avg_pool1d(x1, 2), ek_f_adaptive_avg_pool1d(x1, 4)};
-        ek_tensor *wanted[] = {ek_f_max_pool3d(dense3, 2),
-                               ek_f_avg_pool3d(dense3, 2),
-                               ek_f_adaptive_avg_pool3d(dense3, 2, 1, 2),
-                               ek_f_max_pool1d(dense1, 2),
-                               ek_f_avg_pool1d(dense1, 2),
-                               ek_f_adaptive_avg_pool1d(dense1, 4)};
-        double tolerance = dtypes[i] == EK_BF16 ? 1.0 / 256 : 1e-6;
-        for (int k = 0; k < 6; k++) {
-            assert_made(results[k]);
-            ck_assert_int_eq(ek_tensor_dtype(results[k]), dtypes[i]);
-            assert_close(ek_to_dtype(results[k], EK_F32), wanted[k], tolerance, tolerance);
-        }
-    }
-}
-
 TEST(refusals)
 {
     ek_tensor *x3 = ek_ones(EK_SHAPE(2, 3, 4, 5, 6)), *x1 = ek_ones(EK_SHAPE(2, 3, 4));

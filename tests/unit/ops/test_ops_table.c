@@ -109,10 +109,10 @@ ROW(copy_, BF16, ek_copy_(TWICE, x[1]))
 #define I(k) ((int)o[k])
 #define B (count > 2 ? x[2] : NULL)
 #define WEIGHTED .numbered = true, .inputs = {"x", "w", "b"}, .dy = "dy", .tolerance = 2e-5
-enum { CONVOLUTION = EMPTY | SLOTS | THIRD(2) };
+enum { CONVOLUTION = BF16 | EMPTY | SLOTS | THIRD(2) };
 
 FROM(.file = "nn_conv.golden", WEIGHTED)
-ROW(conv, EMPTY | SLOTS | THIRD(7) | THIRD(9),
+ROW(conv, BF16 | EMPTY | SLOTS | THIRD(7) | THIRD(9),
     ek_f_conv2d(x[0], x[1], B, .strides = {I(0), I(1)}, .paddings = {I(2), I(3)},
                 .dilations = {I(4), I(5)}, .groups = I(6)))
 
@@ -136,8 +136,8 @@ ROW(conv_transpose3d, CONVOLUTION,
                           .output_paddings = {I(9), I(10), I(11)}, .groups = I(12)))
 
 FROM(.file = "nn_matmul.golden", WEIGHTED)
-ROW(matmul, THIRD(6), ek_matmul(x[0], x[1]))
-ROW(linear, SLOTS | THIRD(0), ek_f_linear(x[0], x[1], B))
+ROW(matmul, BF16 | THIRD(6), ek_matmul(x[0], x[1]))
+ROW(linear, BF16 | SLOTS | THIRD(0), ek_f_linear(x[0], x[1], B))
 
 /* ---- pooling, upsampling, softmax, moments ---- */
 
@@ -149,13 +149,13 @@ FROM(ALONE_OF("nn_pool.golden"))
 #define MAX_POOL                                                            \
     ek_f_max_pool2d(x[0], .kernels = {I(0), I(1)}, .strides = {I(2), I(3)}, \
                     .paddings = {I(4), I(5)}, .dilation = I(6), .ceil_mode = o[7] != 0)
-ROW(max_pool, EMPTY, MAX_POOL)
+ROW(max_pool, BF16 | EMPTY, MAX_POOL)
 ROW(max_pool_ties, KINKED, MAX_POOL)
-ROW(avg_pool, EMPTY,
+ROW(avg_pool, BF16 | EMPTY,
     ek_f_avg_pool2d(x[0], .kernels = {I(0), I(1)}, .strides = {I(2), I(3)},
                     .paddings = {I(4), I(5)}, .ceil_mode = o[6] != 0, .count_include_pad = PADS(7)))
-ROW(adaptive_avg_pool, EMPTY, ek_f_adaptive_avg_pool2d(x[0], I(0), I(1)))
-ROW(upsample, EMPTY,
+ROW(adaptive_avg_pool, BF16 | EMPTY, ek_f_adaptive_avg_pool2d(x[0], I(0), I(1)))
+ROW(upsample, BF16 | EMPTY,
     ek_f_upsample(x[0], I(0), I(1), o[2] != 0 ? EK_BILINEAR : EK_NEAREST, o[3] != 0))
 
 FROM(ALONE_OF("conv_nd.golden"))
@@ -166,15 +166,15 @@ FROM(ALONE_OF("conv_nd.golden"))
     operation(x[0], .kernels = {I(0), I(1), I(2)}, .strides = {I(3), I(4), I(5)}, \
               .paddings = {I(6), I(7), I(8)}, .dilations = {I(9), I(10), I(11)},  \
               .ceil_mode = o[12] != 0, .count_include_pad = PADS(13))
-ROW(max_pool1d, EMPTY, POOL_1D(ek_f_max_pool1d))
-ROW(max_pool3d, EMPTY, POOL_3D(ek_f_max_pool3d))
-ROW(avg_pool1d, EMPTY, POOL_1D(ek_f_avg_pool1d))
-ROW(avg_pool3d, EMPTY, POOL_3D(ek_f_avg_pool3d))
-ROW(adaptive_avg_pool1d, EMPTY, ek_f_adaptive_avg_pool1d(x[0], I(0)))
-ROW(adaptive_avg_pool3d, EMPTY, ek_f_adaptive_avg_pool3d(x[0], I(0), I(1), I(2)))
+ROW(max_pool1d, BF16 | EMPTY, POOL_1D(ek_f_max_pool1d))
+ROW(max_pool3d, BF16 | EMPTY, POOL_3D(ek_f_max_pool3d))
+ROW(avg_pool1d, BF16 | EMPTY, POOL_1D(ek_f_avg_pool1d))
+ROW(avg_pool3d, BF16 | EMPTY, POOL_3D(ek_f_avg_pool3d))
+ROW(adaptive_avg_pool1d, BF16 | EMPTY, ek_f_adaptive_avg_pool1d(x[0], I(0)))
+ROW(adaptive_avg_pool3d, BF16 | EMPTY, ek_f_adaptive_avg_pool3d(x[0], I(0), I(1), I(2)))
 
 FROM(ALONE_OF("nn_norm.golden"))
-ROW(softmax, THIRD(0) | THIRD(1),
+ROW(softmax, BF16 | THIRD(0) | THIRD(1),
     o[1] != 0 ? ek_f_log_softmax(x[0], I(0)) : ek_f_softmax(x[0], I(0)))
 
 /* options: keepdim, then the dimensions */
