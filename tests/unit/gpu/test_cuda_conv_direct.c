@@ -1,15 +1,8 @@
-/* Convolution by the GPU's own kernels against the host's. */
+/* Convolution by the GPU's own kernels against loops in double. */
 #include "cuda/conv_direct.h"
-#include "host/twin.h"
+#include "host/conv_cases.h"
 
 BEFORE_ALL(skip_without_gpu)
-
-typedef struct conv_case {
-    const char *what;
-    int dims;
-    int64_t samples, channels, outputs, groups;
-    int64_t in[3], window[3], stride[3], padding[3], dilation[3];
-} conv_case;
 
 /* The first are too small for tiles; `tiles` has what comes in tiles. */
 static const conv_case small[] = {
@@ -36,65 +29,28 @@ static const conv_case tiles[] = {
     {"three dimensions", 3, 1, 17, 40, 1, {3, 5, 6}, {3, 2, 3}, {1, 2, 1}, {1, 0, 2}, {1, 1, 2}},
 };
 enum { SMALL = sizeof small / sizeof *small, TILES = sizeof tiles / sizeof *tiles };
-static const ek_dtype dtypes[] = {EK_F32, EK_F64, EK_BF16};
 
-typedef struct problem {
-    ek_conv_params params;
-    twin x, w, bias, y, dx, dw, dbias, dy;
-} problem;
-
-/* `unread`: windows at the end of each dimension that y lacks. */
-static problem problem_of(const conv_case *c, ek_dtype dtype, twin_layout of_x, twin_layout of_w,
-                          twin_layout of_y, int64_t unread)
+/* The GPU's kernels, beside loops in double. */
+static void check(const conv_case *c, ek_dtype dtype, const twin_layout layouts[3], int64_t unread,
+                  bool with_bias)
 {
-    problem p = {.params = {.dims = c->dims, .groups = c->groups}};
-    int64_t xs[5] = {c->samples, c->channels}, ws[5] = {c->outputs, c->channels / c->groups};
-    int64_t ys[5] = {c->samples, c->outputs};
-    for (int i = 0; i < c->dims; i++) {
-        p.params.stride[i] = c->stride[i];
-        p.params.padding[i] = c->padding[i];
-        p.params.dilation[i] = c->dilation[i];
-        xs[2 + i] = c->in[i];
-        ws[2 + i] = c->window[i];
-        ys[2 + i] = (c->in[i] + 2 * c->padding[i] - c->dilation[i] * (c->window[i] - 1) - 1) /
-                        c->stride[i] +
-                    1;
-        ys[2 + i] -= ys[2 + i] > unread ? unread : 0;
-    }
-    int ndim = 2 + c->dims;
-    p.x = twin_uniform(twin_new(dtype, ndim, xs, of_x), -2, 2, 1);
-    p.dx = twin_new(dtype, ndim, xs, of_x);
-    p.w = twin_uniform(twin_new(dtype, ndim, ws, of_w), -2, 2, 2);
-    p.dw = twin_new(dtype, ndim, ws, of_w);
-    p.y = twin_new(dtype, ndim, ys, of_y);
-    p.dy = twin_uniform(twin_new(dtype, ndim, ys, of_y), -2, 2, 3);
-    p.bias = twin_uniform(twin_new(dtype, 1, &c->outputs, TWIN_DENSE_OFFSET), -2, 2, 4);
-    p.dbias = twin_new(dtype, 1, &c->outputs, TWIN_DENSE_OFFSET);
-    return p;
-}
-
-static void check(problem *p, ek_dtype dtype, bool with_bias, const char *what)
-{
-    const ek_kernels *on_host = twin_host();
-    ek_dev *host = twin_dev(EK_HOST), *cuda = twin_dev(EK_CUDA);
-    double tolerance = dtype == EK_F64 ? 1e-13 : dtype == EK_F32 ? 3e-6 : 6e-3;
-    assert_ok(on_host->conv_forward(host, p->y.host, p->x.host, p->w.host,
-                                    with_bias ? p->bias.host : NULL, &p->params));
-    assert_ok(ek_cuda_conv_direct_forward(cuda, p->y.cuda, p->x.cuda, p->w.cuda,
-                                          with_bias ? p->bias.cuda : NULL, &p->params));
-    twin_close_norm(p->y, tolerance, what);
-    assert_ok(on_host->conv_input_gradient(host, p->dx.host, p->dy.host, p->w.host, &p->params));
+    problem p = problem_of(c, unread, dtype, layouts, with_bias);
+    const double tolerance = dtype == EK_F64 ? 1e-13 : dtype == EK_F32 ? 3e-6 : 6e-3;
+    ek_dev *cuda = twin_dev(EK_CUDA);
+    twin *out = p.out;
     assert_ok(
-        ek_cuda_conv_direct_input_gradient(cuda, p->dx.cuda, p->dy.cuda, p->w.cuda, &p->params));
-    twin_close_norm(p->dx, tolerance, what);
-    assert_ok(on_host->conv_weight_gradient(host, p->dw.host, with_bias ? p->dbias.host : NULL,
-                                            p->x.host, p->dy.host, &p->params));
-    assert_ok(ek_cuda_conv_direct_weight_gradient(cuda, p->dw.cuda,
-                                                  with_bias ? p->dbias.cuda : NULL, p->x.cuda,
-                                                  p->dy.cuda, &p->params));
-    twin_close_norm(p->dw, tolerance, what);
-    if (with_bias)
-        twin_close_norm(p->dbias, tolerance, what);
+        ek_cuda_conv_direct_forward(cuda, out[Y].cuda, p.x.cuda, p.w.cuda, p.bias.cuda, &p.params));
+    assert_ok(
+        ek_cuda_conv_direct_input_gradient(cuda, out[DX].cuda, p.dy.cuda, p.w.cuda, &p.params));
+    assert_ok(ek_cuda_conv_direct_weight_gradient(cuda, out[DW].cuda, out[DBIAS].cuda, p.x.cuda,
+                                                  p.dy.cuda, &p.params));
+    for (int i = 0; i < RESULTS; i++)
+        if (out[i].host) {
+            ek_tensor *got = twin_pull(out[i].cuda);
+            case_compare(got, p.wanted[i], tolerance, c->what);
+            twin_gaps(out[i].host, got, c->what);
+        }
+    problem_free(&p);
 }
 
 /* Layouts of x, w and y: each comes with several of the others. */
@@ -103,35 +59,33 @@ static void check_layouts(const conv_case *c, ek_dtype dtype, int first, int ste
     for (int layout = first; layout < TWIN_LAYOUTS; layout += step) {
         ek_scope scope = ek_scope_begin();
         twin_layout a = (twin_layout)layout, b = (twin_layout)((layout + 1) % TWIN_LAYOUTS);
-        problem p = problem_of(c, dtype, a, layout % 2 == 0 ? a : b, a, layout % 3);
-        check(&p, dtype, layout % 2 == 0, c->what);
-        p = problem_of(c, dtype, a, b, b, 0);
-        check(&p, dtype, layout % 2 == 1, c->what);
+        check(c, dtype, (const twin_layout[]){a, layout % 2 == 0 ? a : b, a}, layout % 3,
+              layout % 2 == 0);
+        check(c, dtype, (const twin_layout[]){a, b, b}, 0, layout % 2 == 1);
         ek_scope_end(&scope);
     }
 }
 
 TEST_LOOP(small_ones_agree, 0, 3 * SMALL)
 {
-    check_layouts(&small[_i / 3], dtypes[_i % 3], (_i + _i / 3) % 2, 2);
+    check_layouts(&small[_i / 3], (ek_dtype)(_i % 3), (_i + _i / 3) % 2, 2);
 }
 
 TEST_LOOP(tiles_agree, 0, 3 * TILES)
 {
-    check_layouts(&tiles[_i / 3], dtypes[_i % 3], (_i + _i / 3) % 3, 3);
+    check_layouts(&tiles[_i / 3], (ek_dtype)(_i % 3), (_i + _i / 3) % 3, 3);
 }
 
 TEST(results_are_the_same_from_run_to_run)
 {
-    problem p = problem_of(&tiles[6], EK_F32, TWIN_LAST, TWIN_LAST, TWIN_LAST, 0);
-    ek_dev *cuda = twin_dev(EK_CUDA);
-    ek_tensor *first = NULL;
-    for (int round = 0; round < 3; round++) {
-        assert_ok(ek_cuda_conv_direct_weight_gradient(cuda, p.dw.cuda, p.dbias.cuda, p.x.cuda,
-                                                      p.dy.cuda, &p.params));
-        ek_tensor *got = twin_pull(p.dw.cuda);
-        if (first)
-            case_same(got, first, "dw");
-        first = got;
+    static const twin_layout last[3] = {TWIN_LAST, TWIN_LAST, TWIN_LAST};
+    problem p = problem_of(&tiles[6], 0, EK_F32, last, true);
+    double *once = NULL;
+    for (int round = 0; round < 2; round++) {
+        assert_ok(ek_cuda_conv_direct_weight_gradient(twin_dev(EK_CUDA), p.out[DW].cuda,
+                                                      p.out[DBIAS].cuda, p.x.cuda, p.dy.cuda,
+                                                      &p.params));
+        twin_repeated(twin_pull(p.out[DW].cuda), &once, "dw");
     }
+    problem_free(&p);
 }

@@ -1,15 +1,8 @@
 /* Convolution and its gradients: the host's against loops in double, the GPU's against the host's,
  * by libraries and without them. */
+#include "conv_cases.h"
 #include "evenkeel/precision.h"
 #include "host/conv_implicit.h"
-#include "twin.h"
-
-typedef struct conv_case {
-    const char *what;
-    int dims;
-    int64_t samples, channels, outputs, groups;
-    int64_t in[3], window[3], stride[3], padding[3], dilation[3];
-} conv_case;
 
 static const conv_case cases[] = {
     {"3x3", 2, 2, 16, 24, 1, {9, 7}, {3, 3}, {1, 1}, {1, 1}, {1, 1}},
@@ -75,95 +68,10 @@ static const conv_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-enum { Y, DX, DW, DBIAS, RESULTS };
-
-typedef struct problem {
-    const char *what;
-    ek_conv_params params;
-    twin x, w, bias, dy, out[RESULTS];
-    double *wanted[RESULTS];
-} problem;
-
-/* All four results at once: each product of an input and a weight counts in three sums. */
-static void problem_solve(problem *p)
+static problem alike(const conv_case *c, int64_t unread, ek_dtype dtype, twin_layout layout,
+                     bool with_bias)
 {
-    const int64_t *xs = p->x.host->shape, *ws = p->w.host->shape, *ys = p->dy.host->shape;
-    double *x = case_values(p->x.host), *w = case_values(p->w.host), *dys = case_values(p->dy.host);
-    int64_t taps = 1, in_plane = 1, plane = 1, inputs = ws[1];
-    for (int i = 0; i < p->params.dims; i++) {
-        taps *= ws[2 + i];
-        in_plane *= xs[2 + i];
-        plane *= ys[2 + i];
-    }
-    for (int64_t yi = 0; yi < ek_count(p->dy.host); yi++) {
-        int64_t o = yi / plane % ys[1], n = yi / plane / ys[1];
-        double dy = dys[yi], sum = p->bias.host ? case_get(p->bias.host, o) : 0;
-        p->wanted[DBIAS][o] += dy;
-        for (int64_t k = 0; k < inputs * taps; k++) {
-            int64_t rest = yi % plane, tap_rest = k % taps, position = 0, step = 1;
-            bool inside = true;
-            for (int i = p->params.dims - 1; i >= 0; i--) {
-                int64_t q = rest % ys[2 + i] * p->params.stride[i] - p->params.padding[i] +
-                            tap_rest % ws[2 + i] * p->params.dilation[i];
-                rest /= ys[2 + i];
-                tap_rest /= ws[2 + i];
-                inside = inside && q >= 0 && q < xs[2 + i];
-                position += q * step;
-                step *= xs[2 + i];
-            }
-            if (!inside)
-                continue;
-            int64_t channel = o / (ys[1] / p->params.groups) * inputs + k / taps;
-            int64_t xi = (n * xs[1] + channel) * in_plane + position, wi = o * inputs * taps + k;
-            sum += x[xi] * w[wi];
-            p->wanted[DX][xi] += dy * w[wi];
-            p->wanted[DW][wi] += dy * x[xi];
-        }
-        p->wanted[Y][yi] = sum;
-    }
-    free(x), free(w), free(dys);
-}
-
-/* `unread`: windows at the end of each dimension that y lacks. */
-static problem problem_of(const conv_case *c, int64_t unread, ek_dtype dtype, twin_layout layout,
-                          bool with_bias)
-{
-    problem p = {.what = c->what, .params = {.dims = c->dims, .groups = c->groups}};
-    int64_t x[5] = {c->samples, c->channels}, w[5] = {c->outputs, c->channels / c->groups};
-    int64_t y[5] = {c->samples, c->outputs};
-    int ndim = 2 + c->dims;
-    for (int i = 0; i < c->dims; i++) {
-        p.params.stride[i] = c->stride[i];
-        p.params.padding[i] = c->padding[i];
-        p.params.dilation[i] = c->dilation[i];
-        x[2 + i] = c->in[i];
-        w[2 + i] = c->window[i];
-        y[2 + i] = (c->in[i] + 2 * c->padding[i] - c->dilation[i] * (c->window[i] - 1) - 1) /
-                       c->stride[i] +
-                   1 - unread;
-    }
-    p.x = twin_uniform(twin_new(dtype, ndim, x, layout), -2, 2, 1);
-    p.w = twin_uniform(twin_new(dtype, ndim, w, layout), -2, 2, 2);
-    p.dy = twin_uniform(twin_new(dtype, ndim, y, layout), -2, 2, 3);
-    p.out[Y] = twin_new(dtype, ndim, y, layout);
-    p.out[DX] = twin_new(dtype, ndim, x, layout);
-    p.out[DW] = twin_new(dtype, ndim, w, layout);
-    if (with_bias) {
-        twin_layout rows = layout == TWIN_GAPS ? TWIN_GAPS : TWIN_ROWS;
-        p.bias = twin_uniform(twin_new(dtype, 1, w, rows), -2, 2, 4);
-        p.out[DBIAS] = twin_new(dtype, 1, w, rows);
-    }
-    for (int i = 0; i < DBIAS; i++)
-        p.wanted[i] = case_zeros(ek_count(p.out[i].host));
-    p.wanted[DBIAS] = case_zeros(c->outputs);
-    problem_solve(&p);
-    return p;
-}
-
-static void problem_free(problem *p)
-{
-    for (int i = 0; i < RESULTS; i++)
-        free(p->wanted[i]);
+    return problem_of(c, unread, dtype, (const twin_layout[]){layout, layout, layout}, with_bias);
 }
 
 static void run(problem *p)
@@ -205,7 +113,7 @@ static void check(const conv_case *c, int64_t unread, ek_dtype dtype, twin_layou
                   bool with_bias)
 {
     ek_scope scope = ek_scope_begin();
-    problem p = problem_of(c, unread, dtype, layout, with_bias);
+    problem p = alike(c, unread, dtype, layout, with_bias);
     run(&p);
     compare(&p, tolerance_of(dtype));
     problem_free(&p);
@@ -232,7 +140,7 @@ TEST_LOOP(without_the_gpus_libraries, 0, 2 * CASES)
 TEST_LOOP(with_rounded_operands, 0, CASES)
 {
     ek_allow_tf32(true);
-    problem p = problem_of(&cases[_i], 0, EK_F32, TWIN_LAST, false);
+    problem p = alike(&cases[_i], 0, EK_F32, TWIN_LAST, false);
     run(&p);
     compare(&p, 2e-3);
     problem_free(&p);
@@ -258,7 +166,7 @@ TEST_LOOP(last_windows_left_out, 0, 3 * FEW)
 /* Gradients of sums have one value, expanded. */
 TEST_LOOP(zero_strides, 0, 3)
 {
-    problem p = problem_of(&cases[0], 0, (ek_dtype)_i, TWIN_LAST, true);
+    problem p = alike(&cases[0], 0, (ek_dtype)_i, TWIN_LAST, true);
     p.dy = twin_repeat(p.dy, 15);
     p.x = twin_repeat(p.x, 1);
     for (int i = 0; i < RESULTS; i++)
@@ -275,7 +183,7 @@ TEST_LOOP(repeats_to_the_bit, 0, CASES)
     ek_use_deterministic_algorithms(true);
     for (int k = 0; k < (_i % 4 ? 1 : 3); k++) {
         double *once[2][RESULTS] = {{NULL}};
-        problem p = problem_of(&cases[_i], 0, (ek_dtype)k, TWIN_LAST, true);
+        problem p = alike(&cases[_i], 0, (ek_dtype)k, TWIN_LAST, true);
         for (int turn = 0; turn < 2; turn++) {
             run(&p);
             for (int i = 0; i < 2 * RESULTS; i++)
@@ -317,7 +225,7 @@ enum { IMPLICIT_CASES = sizeof implicit_cases / sizeof *implicit_cases };
 
 static void check_implicit(const conv_case *c, int64_t unread)
 {
-    problem p = problem_of(c, unread, EK_F32, TWIN_LAST, true);
+    problem p = alike(c, unread, EK_F32, TWIN_LAST, true);
     double *once[RESULTS] = {NULL};
     const ek_conv_params *params = &p.params;
     ek_tensor *x = p.x.host, *w = p.w.host, *bias = p.bias.host, *dy = p.dy.host, *out[RESULTS];
@@ -364,7 +272,7 @@ static ek_memory_stats stats_of(int side)
 TEST(workspace_is_on_the_ledger_and_given_back)
 {
     case_device(1);
-    problem p = problem_of(&large, 0, EK_F32, TWIN_LAST, true);
+    problem p = alike(&large, 0, EK_F32, TWIN_LAST, true);
     ek_memory_stats before[2], after[2];
     for (int side = 0; side < twin_sides(); side++)
         before[side] = stats_of(side);
@@ -383,7 +291,7 @@ TEST(workspace_is_on_the_ledger_and_given_back)
 TEST(little_memory)
 {
     case_device(1);
-    problem p = problem_of(&large, 0, EK_F32, TWIN_LAST, true);
+    problem p = alike(&large, 0, EK_F32, TWIN_LAST, true);
     for (int side = 0; side < twin_sides(); side++) {
         ek_dev *dev = twin_dev(side ? EK_CUDA : EK_HOST);
         assert_ok(ek_memory_trim(dev->id));
