@@ -22,7 +22,6 @@ TEST(nests_come_back)
     assert_ok(ek_archive_put(a, "", ek_value_dict((ek_value_entry[]){{"x", EK_VALUE(t)}}, 1)));
     assert_ok(ek_archive_put_text(a, "note", "ä, \"quoted\"\n"));
     a = through_file(a);
-
     ek_value back = ek_archive_get(a, "a");
     ck_assert_int_eq(back.kind, EK_VALUE_DICT);
     back = ek_value_get(back, "b");

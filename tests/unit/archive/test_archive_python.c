@@ -38,7 +38,6 @@ TEST(checkpoints_of_pytorch_go_on)
     ck_assert(ek_optimizer_lr(optimizer, 0) == 0.01);
     ck_assert_int_eq(ek_optimizer_steps(optimizer, ek_module_tensor(net, "3.bias")), 3);
     ck_assert(element(ek_module_tensor(net, "1.num_batches_tracked"), 0) == 3);
-
     ek_tensor *x = ek_to_device(golden("archive.golden", "x"), test_device(0));
     ek_module_train(net, false);
     assert_close_norm(ek_to_device(ek_apply(net, x), ek_cpu()), golden("archive.golden", "y"),

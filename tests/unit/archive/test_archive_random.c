@@ -145,7 +145,6 @@ TEST(numbers_of_devices_may_differ)
     mask(model);
     ek_module_free(model);
     ek_archive_free(a);
-
     /* From two to four: the third is if it is after a seed. */
     ek_manual_seed(6);
     model = dropout(2);

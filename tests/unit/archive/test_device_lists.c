@@ -34,7 +34,6 @@ TEST_LOOP(unmade_lists_are_refused, 0, 2)
     ek_tensor *out[4] = {0}, *x = ek_ones(EK_SHAPE(4, 2));
     ek_dataset *dataset = ek_tensor_dataset(x);
     int64_t batch = 0;
-
     ck_assert_ptr_null(ek_data_parallel(modules[0], .device_ids = unmade(cleared)));
     assert_list_refused(cleared, "data_parallel: the list of devices could not be made");
     ck_assert_ptr_null(ek_data_parallel_model(modules[1], .device_ids = unmade(cleared)));

@@ -51,7 +51,6 @@ TEST(optimizers)
     ck_assert(fabs(decays - none) > 1e-3);
     assert_refused(ek_sgd(net, .beta1 = 0), EK_E_INVALID, "sgd has no beta1");
     assert_refused(ek_adam(net, .momentum = 0), EK_E_INVALID, "adam has no momentum");
-
     ek_optimizer *groups = ek_sgd(NULL, .lr = 0.5);
     ek_tensor *weight = ek_module_tensor(net, "weight");
     assert_ok(ek_optimizer_add_group(groups, &weight, 1, EK_OPTIMIZER_OPTIONS(.lr = 0)));
@@ -75,7 +74,6 @@ TEST(criteria)
     ck_assert_double_eq_tol(a, (first_loss + second_loss) / 2, 1e-12);
     ck_assert_double_eq_tol(b, second_loss, 1e-12);
     ck_assert_double_eq_tol(c, second_loss, 1e-12);
-
     ek_module *balanced =
         ek_data_parallel_criterion(second, .device_ids = ek_devices(test_kind(), 2));
     assert_ok(ek_item(ek_loss(balanced, ek_value_of_tensor(x), target), &c));
@@ -100,7 +98,6 @@ TEST(normalisation)
     ck_assert_double_eq_tol(b, 0.6, 1e-6);
     ek_module_free(still);
     ek_module_free(moves);
-
     /* Without eps the variance of equal values divides by zero. */
     ek_module *exact = ek_layer_norm(EK_SHAPE(2), .eps = 0);
     assert_ok(ek_module_to_device(exact, test_home()));
@@ -169,7 +166,6 @@ TEST(balance)
     ck_assert(weighed > 0);
     ck_assert_double_eq(none, 0);
     ek_module_free(net);
-
     ek_module *relieved = ek_data_parallel_model(critic(), .device_ids = ek_devices(test_kind(), 2),
                                                  .first_device_batch = 0);
     assert_made(relieved);

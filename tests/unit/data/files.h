@@ -13,7 +13,6 @@ static inline const char *write_gzip(const char *name, const void *bytes, size_t
 {
     const char *whole = path_of(name);
     gzFile file = gzopen(whole, "wb");
-
     ck_assert_ptr_nonnull(file);
     ck_assert_int_eq(gzwrite(file, bytes, (unsigned)nbytes), (int)nbytes);
     ck_assert_int_eq(gzclose(file), Z_OK);

@@ -21,7 +21,6 @@ static uint8_t pixel(int picture, int i)
 static size_t fill(int classes, int first, int count)
 {
     uint8_t *to = bytes;
-
     for (int n = first; n < first + count; n++) {
         if (classes == 100)
             *to++ = (uint8_t)(n % 20);
@@ -44,7 +43,6 @@ static void assert_pixels(const uint8_t *pixels, int number)
 static void assert_pictures(const ek_tensor *pictures, int first, int count)
 {
     ek_shape shape = ek_tensor_shape(pictures), wanted = EK_SHAPE(count, 3, 32, 32);
-
     ck_assert(ek_shape_equal(&shape, &wanted));
     ck_assert_int_eq(ek_tensor_dtype(pictures), EK_U8);
     const uint8_t *data = ek_tensor_data(pictures);
@@ -55,7 +53,6 @@ static void assert_pictures(const ek_tensor *pictures, int first, int count)
 static void assert_read(const char *path, int classes, int count)
 {
     ek_tensor *pictures, *labels;
-
     assert_ok(ek_read_cifar(path, classes, &pictures, &labels));
     assert_pictures(pictures, 0, count);
     ek_shape shape = ek_tensor_shape(labels),
@@ -86,7 +83,6 @@ TEST(plain_and_gzip)
 static void assert_cifar_refused(size_t nbytes, int classes, const char *part)
 {
     ek_tensor *pictures = (ek_tensor *)bytes, *labels = pictures;
-
     assert_refused(ek_read_cifar(write_file("file", bytes, nbytes), classes, &pictures, &labels),
                    EK_E_FORMAT, part);
     ck_assert(!pictures && !labels);
@@ -96,7 +92,6 @@ TEST(damaged)
 {
     static uint8_t zipped[sizeof bytes];
     size_t nbytes = fill(10, 0, 2);
-
     assert_cifar_refused(0, 10, "file: 0 bytes; cifar10 has whole records of 3073, at least one");
     assert_cifar_refused(nbytes - 1, 10, "6145 bytes; cifar10 has whole records of 3073");
     assert_cifar_refused(nbytes + 1, 10, "6147 bytes");
@@ -138,7 +133,6 @@ TEST(wrong_arguments)
 {
     ek_tensor *pictures, *labels;
     const char *path = write_file("file", bytes, fill(10, 0, 1));
-
     ck_assert_int_lt(ek_read_cifar(path, 20, &pictures, &labels), 0);
     assert_error(EK_E_INVALID, "read_cifar: 20 classes");
     ck_assert(!pictures && !labels);
@@ -162,7 +156,6 @@ static void assert_sample(ek_dataset *dataset, int64_t index, int number, int64_
     int64_t found;
     ek_scope scope = ek_scope_begin();
     ek_value sample = ek_dataset_get(dataset, index);
-
     ck_assert_int_eq(ek_value_length(sample), 2);
     ek_tensor *picture = ek_value_tensor(ek_value_at(sample, 0));
     ek_tensor *target = ek_value_tensor(ek_value_at(sample, 1));
@@ -183,7 +176,6 @@ static void assert_sample(ek_dataset *dataset, int64_t index, int number, int64_
 static void write_train(void)
 {
     char name[32];
-
     for (int i = 0, first = 0; i < 5; first += ++i) {
         snprintf(name, sizeof name, "data_batch_%d.bin%s", i + 1, i == 1 ? ".gz" : "");
         size_t nbytes = fill(10, first, i + 1);

@@ -1,14 +1,9 @@
 /* test_dataset.c: data sets of a user's own: counting, checked calls, errors, batches, threads. */
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/device.h"
-#include "evenkeel/dataset.h"
+#include "dataset_setup.h"
 #include "kit/devices.h"
-
-static atomic_int alive;
 
 /* Sample i: the list of f32 [i, i + 0.5] and i. Fails as told at one sample. */
 typedef enum fault { NONE, SAYS, SILENT, HIDES } fault;
@@ -67,20 +62,6 @@ static ek_dataset *faulty(fault kind)
     ((pairs *)dataset)->bad = 7;
     return dataset;
 }
-
-static void begin(void)
-{
-    atomic_store(&alive, 0);
-}
-
-static void end(void)
-{
-    ck_assert_int_eq(ek_error_status(), 0);
-    ck_assert_int_eq(atomic_load(&alive), 0);
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(begin, end)
 
 TEST(counted)
 {
@@ -233,15 +214,15 @@ TEST(batches)
         ek_value batch = ek_dataset_get_batch(dataset, order, 4, devices[d]);
         ck_assert_int_eq(batch.kind, EK_VALUE_LIST);
         ek_tensor *rows = ek_value_tensor(ek_value_at(batch, 0));
-        ek_tensor *numbers = ek_value_tensor(ek_value_at(batch, 1));
+        ek_tensor *labels = ek_value_tensor(ek_value_at(batch, 1));
         assert_close(rows,
                      tensor_of((double[]){9, 9.5, 0, .5, 9, 9.5, 4, 4.5}, EK_SHAPE(4, 2), EK_F32,
                                ek_cpu()),
                      0, 0);
-        assert_close(numbers, tensor_of((double[]){9, 0, 9, 4}, EK_SHAPE(4), EK_I64, ek_cpu()), 0,
+        assert_close(labels, tensor_of((double[]){9, 0, 9, 4}, EK_SHAPE(4), EK_I64, ek_cpu()), 0,
                      0);
         ck_assert(ek_device_equal(ek_tensor_device(rows), devices[d]));
-        ck_assert(ek_device_equal(ek_tensor_device(numbers), devices[d]));
+        ck_assert(ek_device_equal(ek_tensor_device(labels), devices[d]));
     }
     ek_dataset_free(dataset);
 }
@@ -365,7 +346,7 @@ TEST(batches_of_its_own)
 
 /* ---- threads ---- */
 
-enum { THREADS = 4, ROUNDS = 60 };
+enum { ROUNDS = 60 };
 
 static void *reads(void *user)
 {
@@ -389,16 +370,7 @@ static void *reads(void *user)
     return NULL;
 }
 
-TEST(read_by_threads)
+TEST(threads_read_pairs)
 {
-    ek_dataset *dataset = pairs_new(10);
-    pthread_t threads[THREADS];
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, reads, ek_dataset_keep(dataset)), 0);
-    ek_dataset_free(dataset);
-    for (int i = 0; i < THREADS; i++) {
-        void *wrong;
-        ck_assert_int_eq(pthread_join(threads[i], &wrong), 0);
-        ck_assert_msg(!wrong, "%s", (char *)wrong);
-    }
+    read_by_threads(pairs_new(10), reads);
 }

@@ -1,101 +1,7 @@
 /* test_dataset_parts.c: subsets, data sets one after another, random splits. */
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "evenkeel/dataset.h"
-#include "unit.h"
-
-static atomic_int alive;
-static atomic_int batches; /* that were asked for at once */
-
-/* Sample i: the whole number first + i; fails at `bad`. */
-typedef struct numbers {
-    ek_dataset dataset;
-    int64_t count, first, bad;
-} numbers;
-
-static int64_t numbers_length(ek_dataset *dataset)
-{
-    return ((numbers *)dataset)->count;
-}
-
-static ek_value numbers_get(ek_dataset *dataset, int64_t index)
-{
-    const numbers *self = (numbers *)dataset;
-    if (index == self->bad) {
-        ek_error(EK_E_IO, "torn out");
-        return ek_value_error();
-    }
-    return ek_value_of_int(self->first + index);
-}
-
-static ek_value numbers_get_batch(ek_dataset *dataset, const int64_t *samples, int64_t count,
-                                  ek_device device)
-{
-    atomic_fetch_add(&batches, 1);
-    int64_t *values = malloc((size_t)count * sizeof *values);
-    for (int64_t i = 0; i < count; i++)
-        values[i] = ((numbers *)dataset)->first + samples[i];
-    ek_value batch = ek_value_of_tensor(ek_from_data(values, EK_SHAPE(count), EK_I64, device));
-    free(values);
-    return batch;
-}
-
-static void numbers_destroy(ek_dataset *dataset)
-{
-    (void)dataset;
-    atomic_fetch_sub(&alive, 1);
-}
-
-static const ek_dataset_type single_type = {.name = "single",
-                                            .size = sizeof(numbers),
-                                            .length = numbers_length,
-                                            .get = numbers_get,
-                                            .destroy = numbers_destroy};
-static const ek_dataset_type batched_type = {.name = "batched",
-                                             .size = sizeof(numbers),
-                                             .length = numbers_length,
-                                             .get = numbers_get,
-                                             .get_batch = numbers_get_batch,
-                                             .destroy = numbers_destroy};
-
-static ek_dataset *make(const ek_dataset_type *type, int64_t first, int64_t count)
-{
-    numbers *self = (numbers *)ek_dataset_new(type);
-    assert_made(self);
-    atomic_fetch_add(&alive, 1);
-    self->count = count;
-    self->first = first;
-    self->bad = -1;
-    return &self->dataset;
-}
-
-static ek_dataset *single(int64_t first, int64_t count)
-{
-    return make(&single_type, first, count);
-}
-
-static ek_dataset *batched(int64_t first, int64_t count)
-{
-    return make(&batched_type, first, count);
-}
-
-static void begin(void)
-{
-    atomic_store(&alive, 0);
-    atomic_store(&batches, 0);
-}
-
-static void end(void)
-{
-    ck_assert_int_eq(ek_error_status(), 0);
-    ck_assert_int_eq(atomic_load(&alive), 0);
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(begin, end)
+#include "dataset_setup.h"
 
 /* Every sample, by itself and all in one batch. */
 static void assert_holds_at(ek_dataset *dataset, const int64_t *wanted, int64_t count, int line)
@@ -143,7 +49,6 @@ TEST(subsets)
     ek_dataset *again = ek_subset(subset, (int64_t[]){3, 0}, 2);
     assert_holds(again, 2, 104, 109);
     ek_dataset_free(again);
-
     ek_dataset *empty = ek_subset(single(0, 3), NULL, 0);
     assert_holds(empty, 0, 0);
     ek_dataset_free(empty);
@@ -153,7 +58,7 @@ TEST(subsets_pass_batches_on)
 {
     ek_dataset *subset = ek_subset(batched(10, 10), (int64_t[]){7, 8, 9}, 3);
     assert_batch(subset, (int64_t[]){2, 0, 2, 1}, (int64_t[]){19, 17, 19, 18}, 4, ek_host(0));
-    ck_assert_int_eq(atomic_load(&batches), 1);
+    ck_assert_int_eq(atomic_load(&numbers_batches), 1);
     ek_dataset_free(subset);
 }
 
@@ -171,7 +76,6 @@ TEST(subset_errors)
     assert_refused(ek_subset(NULL, (int64_t[]){0}, 1), EK_E_INVALID,
                    "subset: the data set is NULL");
     ck_assert_int_eq(atomic_load(&alive), 0);
-
     ek_dataset *bad = single(0, 5);
     ((numbers *)bad)->bad = 2;
     ek_dataset *subset = ek_subset(bad, (int64_t[]){0, 2}, 2);
@@ -207,11 +111,11 @@ TEST(concat_batches)
     assert_batch(all, (int64_t[]){5, 3, 4, 5}, (int64_t[]){22, 20, 21, 22}, 4, ek_host(0));
     assert_batch(all, (int64_t[]){0, 2}, (int64_t[]){10, 12}, 2, ek_cpu());
     assert_batch(all, (int64_t[]){8, 6}, (int64_t[]){32, 30}, 2, ek_cpu());
-    ck_assert_int_eq(atomic_load(&batches), 3);
+    ck_assert_int_eq(atomic_load(&numbers_batches), 3);
     assert_batch(all, (int64_t[]){8, 0, 3, 2, 5}, (int64_t[]){32, 10, 20, 12, 22}, 5, ek_host(0));
     assert_batch(all, (int64_t[]){3, 2}, (int64_t[]){20, 12}, 2, ek_cpu());
     assert_batch(all, (int64_t[]){5, 6}, (int64_t[]){22, 30}, 2, ek_cpu());
-    ck_assert_int_eq(atomic_load(&batches), 3);
+    ck_assert_int_eq(atomic_load(&numbers_batches), 3);
     ek_dataset_free(all);
 }
 
@@ -228,7 +132,6 @@ TEST(concat_errors)
     assert_refused(ek_concat_dataset(single(0, INT64_MAX), single(0, 1)), EK_E_INVALID,
                    "concat_dataset: the lengths add up to more than");
     ck_assert_int_eq(atomic_load(&alive), 0);
-
     ek_dataset *bad = single(0, 5);
     ((numbers *)bad)->bad = 2;
     ek_dataset *all = ek_concat_dataset(single(0, 3), bad);
@@ -392,7 +295,7 @@ TEST(split_fails_midway)
 
 /* ---- threads ---- */
 
-enum { THREADS = 4, ROUNDS = 50 };
+enum { ROUNDS = 50 };
 
 static void *reads(void *user)
 {
@@ -411,19 +314,11 @@ static void *reads(void *user)
     return NULL;
 }
 
-TEST(read_by_threads)
+TEST(threads_read_parts)
 {
     ek_dataset *parts[2];
     assert_ok(ek_random_split(ek_concat_dataset(single(0, 5), batched(10, 5)), (int64_t[]){6, 4}, 2,
                               NULL, parts));
-    pthread_t threads[THREADS];
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, reads, ek_dataset_keep(parts[0])), 0);
-    ek_dataset_free(parts[0]);
     ek_dataset_free(parts[1]);
-    for (int i = 0; i < THREADS; i++) {
-        void *wrong;
-        ck_assert_int_eq(pthread_join(threads[i], &wrong), 0);
-        ck_assert_msg(!wrong, "%s", (char *)wrong);
-    }
+    read_by_threads(parts[0], reads);
 }

@@ -1,19 +1,9 @@
 /* test_dataset_tensors.c: rows of tensors: samples, batches of all sizes of rows, threads. */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/tensor.h"
-#include "evenkeel/dataset.h"
-#include "unit.h"
-
-static void end(void)
-{
-    ck_assert_int_eq(ek_error_status(), 0);
-    assert_ok(ek_shutdown());
-}
-
-FIXTURE(NULL, end)
+#include "dataset_setup.h"
 
 /* Elements 0, 1, 2, ... modulo 251, which f32, f64, i64 and u8 hold exactly. */
 static ek_tensor *counted_up(ek_shape shape, ek_dtype dtype)
@@ -214,7 +204,7 @@ TEST(out_of_memory)
 
 /* ---- threads ---- */
 
-enum { THREADS = 4, ROUNDS = 100, ROWS = 50 };
+enum { ROUNDS = 100, ROWS = 50 };
 
 static void *reads(void *user)
 {
@@ -240,17 +230,9 @@ static void *reads(void *user)
     return NULL;
 }
 
-TEST(read_by_threads)
+TEST(threads_read_rows)
 {
-    ek_dataset *dataset =
-        ek_tensor_dataset(counted_up(EK_SHAPE(ROWS, 5), EK_U8), counted_up(EK_SHAPE(ROWS), EK_I64));
-    pthread_t threads[THREADS];
-    for (int i = 0; i < THREADS; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, reads, ek_dataset_keep(dataset)), 0);
-    ek_dataset_free(dataset);
-    for (int i = 0; i < THREADS; i++) {
-        void *wrong;
-        ck_assert_int_eq(pthread_join(threads[i], &wrong), 0);
-        ck_assert_msg(!wrong, "%s", (char *)wrong);
-    }
+    read_by_threads(ek_tensor_dataset(counted_up(EK_SHAPE(ROWS, 5), EK_U8),
+                                      counted_up(EK_SHAPE(ROWS), EK_I64)),
+                    reads);
 }

@@ -10,7 +10,6 @@ static void assert_small(void)
 {
     ek_tensor *tensor = ek_read_idx(path_of("file"));
     uint8_t data[6];
-
     assert_made(tensor);
     ck_assert_int_eq(ek_tensor_dtype(tensor), EK_U8);
     ek_shape shape = ek_tensor_shape(tensor), expected = EK_SHAPE(2, 3);
@@ -32,7 +31,6 @@ TEST(several_pieces)
 {
     size_t count = 3000 * 1111;
     uint8_t *bytes = malloc(12 + count), *back = malloc(count);
-
     ck_assert(bytes && back);
     memcpy(bytes, (uint8_t[]){0, 0, 8, 2, 0, 0, 3000 >> 8, 3000 & 255, 0, 0, 1111 >> 8, 1111 & 255},
            12);
@@ -58,7 +56,6 @@ TEST(no_elements)
 TEST(damaged)
 {
     uint8_t bytes[sizeof(small) + 1], zipped[200];
-
     for (size_t nbytes = 0; nbytes < sizeof(small); nbytes++) {
         write_file("file", small, nbytes);
         assert_refused(ek_read_idx(path_of("file")), EK_E_FORMAT, "truncated");

@@ -228,7 +228,6 @@ TEST(jpeg_with_a_hole)
     memmove(self.bytes + at, self.bytes + at + hole, self.nbytes - at - hole);
     self.nbytes -= hole;
     assert_made(decode(&self, 3));
-
     tail = picture("jpeg_420");
     memcpy(tail.bytes + tail.nbytes, "tail", 4);
     tail.nbytes += 4;

@@ -61,7 +61,6 @@ TEST_LOOP(order_and_numbers_are_pytorchs, 0, 3 * CASES)
     ek_generator *generator = ek_generator_new(0);
     ek_loader_options options = case_of(name, generator);
     record seen = {0};
-
     ek_scope scope = ek_scope_begin();
     ek_manual_seed(0);
     options.workers = workers;
@@ -182,7 +181,6 @@ TEST_LOOP(inputs_and_targets_are_the_first_two_of_a_list, 0, 2)
     ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
     ck_assert_ptr_null(batch.indices);
     ek_loader_free(loader);
-
     /* What is no list is the input. */
     loader = ek_data_loader(ek_tensor_dataset(range_of(4)), .batch_size = 4, .workers = _i);
     ck_assert_int_eq(ek_loader_next(loader, &batch), 1);
@@ -294,7 +292,6 @@ TEST_LOOP(a_function_of_the_users_collates, 0, 2)
     ck_assert_int_eq(adder.calls, 3);
     ck_assert_int_eq(ek_loader_next(loader, &batch), 0);
     ek_loader_free(loader);
-
     /* Once for each device, whose memory its tensors are brought to: elements in order, whatever
      * the strides are. */
     static const double rows[] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -477,7 +474,6 @@ TEST(options_that_cannot_be_are_refused)
                                               .sizes = no_sizes},
                           "both say how");
     assert_loader_refused((ek_loader_options){.sizes = no_sizes}, "no device_ids");
-
     assert_refused(ek_data_loader(NULL, .sampler = ek_sequential_sampler(4)), EK_E_INVALID,
                    "the data set is NULL");
     assert_refused(ek_data_loader(&noisy_new(4)->dataset, .device_ids = EK_DEVICES(ek_host(9))),
@@ -505,7 +501,6 @@ TEST(no_loader_is_the_pending_error)
     ck_assert_ptr_null(ek_loader_sampler(NULL));
     ek_loader_free(NULL);
     assert_error(EK_E_USER, "why");
-
     ek_loader *loader = ek_data_loader(&noisy_new(4)->dataset);
     assert_refused(ek_loader_next(loader, NULL), EK_E_INVALID, "loader_next: the batch is NULL");
     assert_refused(ek_loader_get_stats(loader, NULL), EK_E_INVALID, "loader_get_stats");

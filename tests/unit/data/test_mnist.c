@@ -24,7 +24,6 @@ static void assert_sample(ek_dataset *dataset, int64_t index, const uint8_t *pix
     int64_t found;
     ek_scope scope = ek_scope_begin();
     ek_value sample = ek_dataset_get(dataset, index);
-
     ck_assert_int_eq(ek_value_length(sample), 2);
     ek_tensor *picture = ek_value_tensor(ek_value_at(sample, 0));
     ek_tensor *target = ek_value_tensor(ek_value_at(sample, 1));
@@ -74,7 +73,6 @@ TEST(plain_before_gzip)
 TEST(files_that_do_not_fit)
 {
     uint8_t four[] = {0, 0, 8, 1, 0, 0, 0, 4, 1, 2, 3, 4};
-
     assert_refused(ek_mnist(directory, true), EK_E_IO,
                    "has neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz; it "
                    "must hold train-images-idx3-ubyte, train-labels-idx1-ubyte");
@@ -101,7 +99,6 @@ TEST(files_that_do_not_fit)
 TEST(fashion_mnist)
 {
     static const int64_t train_labels[] = {9, 0, 0, 3, 0}, test_labels[] = {9, 2, 1, 1, 6};
-
     if (access(fashion, F_OK) != 0)
         return;
     for (int part = 0; part < 2; part++) {

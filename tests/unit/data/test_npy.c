@@ -7,7 +7,6 @@ FIXTURE(make_directory, empty_directory)
 static ek_tensor *read_golden(const char *name)
 {
     char path[512];
-
     snprintf(path, sizeof path, EK_GOLDEN_DIR "/npy/%s", name);
     return ek_read_npy(path);
 }
@@ -40,7 +39,6 @@ static void assert_golden(const char *name, ek_dtype dtype, ek_shape shape)
 {
     char text[160];
     ek_tensor *tensor = read_golden(name);
-
     assert_made(tensor);
     ek_shape found = ek_tensor_shape(tensor);
     ck_assert_msg(ek_shape_equal(&found, &shape), "%s: shape %s", name,
@@ -128,7 +126,6 @@ enum { ROOM = 1 << 17 };
 static size_t file_with(const char *header, uint8_t *bytes)
 {
     size_t nbytes = strlen(header);
-
     memcpy(bytes, "\x93NUMPY\1\0", 8);
     bytes[8] = (uint8_t)nbytes;
     bytes[9] = (uint8_t)(nbytes >> 8);
@@ -154,7 +151,6 @@ TEST(spacing_and_order)
         "{'descr': '|b1', 'fortran_order': False, 'shape': (2, 3), }",
     };
     ek_shape wanted = EK_SHAPE(2, 3);
-
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         uint8_t data[6];
         ek_tensor *tensor = read_with(headers[i]);
@@ -213,7 +209,6 @@ TEST(broken_headers)
         {"{'descr': '>i8'", NULL},
         {"{'descr': ''", NULL},
     };
-
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ck_assert_msg(read_with(cases[i].header) == NULL, "%s is read", cases[i].header);
         assert_error(cases[i].part ? EK_E_FORMAT : EK_E_DTYPE,
@@ -227,7 +222,6 @@ TEST(zero_bytes)
     static const char good[] = "{'descr': '|u1', 'fortran_order': False, 'shape': (6,)}   ";
     uint8_t bytes[256];
     size_t nbytes = file_with(good, bytes);
-
     assert_made(ek_read_npy(write_file("file", bytes, nbytes)));
     for (size_t at = 10; at < nbytes - 6; at++) {
         file_with(good, bytes);
@@ -250,7 +244,6 @@ TEST(damaged)
     static const char good[] = "{'descr': '<f8', 'fortran_order': False, 'shape': (0, 2)}";
     static uint8_t bytes[ROOM], zipped[ROOM];
     size_t nbytes = file_with("{'descr': '|u1', 'fortran_order': False, 'shape': (6,)}", bytes);
-
     for (size_t cut = 0; cut < nbytes; cut++)
         assert_npy_refused(bytes, cut, "truncated");
     assert_npy_refused(bytes, nbytes + 1, "bytes follow its 6 elements");
@@ -293,7 +286,6 @@ TEST(large)
     static char header[65536];
     size_t count = 300 * 1001;
     uint8_t *whole = malloc(ROOM + count), *back = malloc(count);
-
     ck_assert(whole && back);
     memset(header, ' ', sizeof header - 1);
     memcpy(header + 30000, "{'descr': '|u1', 'fortran_order': True, 'shape': (300, 1001)}", 61);

@@ -1,50 +1,5 @@
 /* test_partition.c: the tutorial's partitioner, against Python. */
-#include <stdlib.h>
-#include <string.h>
-
-#include "evenkeel/dataset.h"
-#include "unit.h"
-
-/* ---- a data set whose samples are their own numbers ---- */
-
-typedef struct numbers {
-    ek_dataset dataset;
-    int64_t count;
-} numbers;
-
-static int freed;
-
-static int64_t numbers_length(ek_dataset *dataset)
-{
-    return ((numbers *)dataset)->count;
-}
-
-static ek_value numbers_get(ek_dataset *dataset, int64_t index)
-{
-    (void)dataset;
-    return ek_value_of_int(index);
-}
-
-static void numbers_destroy(ek_dataset *dataset)
-{
-    (void)dataset;
-    freed++;
-}
-
-static const ek_dataset_type numbers_type = {.name = "numbers",
-                                             .size = sizeof(numbers),
-                                             .length = numbers_length,
-                                             .get = numbers_get,
-                                             .destroy = numbers_destroy};
-
-static ek_dataset *make_numbers(int64_t count)
-{
-    numbers *self = (numbers *)ek_dataset_new(&numbers_type);
-
-    assert_made(self);
-    self->count = count;
-    return &self->dataset;
-}
+#include "dataset_setup.h"
 
 static void assert_part(ek_dataset *part, const int64_t *expected, int64_t count)
 {
@@ -64,23 +19,22 @@ TEST(published_parts)
     static const int64_t ten[3][7] = {{2, 8, 3, 5, 6, 4, 9}, {0, 1}, {7}}, sizes[3] = {7, 2, 1},
                          of_29[3] = {20, 5, 2}, first[5] = {33712, 36159, 45528, 25849, 53734};
     const double sevenths[7] = {1 / 7., 1 / 7., 1 / 7., 1 / 7., 1 / 7., 1 / 7., 1 / 7.};
-
     for (int part = 0; part < 3; part++) {
-        ek_dataset *dataset = ek_partition(part, make_numbers(10));
+        ek_dataset *dataset = ek_partition(part, single(0, 10));
         ck_assert_int_eq(ek_dataset_length(dataset), sizes[part]);
         assert_part(dataset, ten[part], sizes[part]);
         ek_dataset_free(dataset);
-        dataset = ek_partition(part, make_numbers(29));
+        dataset = ek_partition(part, single(0, 29));
         ck_assert_int_eq(ek_dataset_length(dataset), of_29[part]);
         ek_dataset_free(dataset);
     }
     for (int part = 0; part < 7; part++) {
-        ek_dataset *dataset = ek_partition(part, make_numbers(60000), sevenths, 7);
+        ek_dataset *dataset = ek_partition(part, single(0, 60000), sevenths, 7);
         ck_assert_int_eq(ek_dataset_length(dataset), 8571); /* 3 are dropped */
         assert_part(dataset, first, part == 0 ? 5 : 0);
         ek_dataset_free(dataset);
     }
-    ck_assert_int_eq(freed, 13);
+    ck_assert_int_eq(atomic_load(&alive), 0);
 }
 
 TEST(random_parts)
@@ -91,10 +45,9 @@ TEST(random_parts)
     const int64_t *expected = ek_tensor_data(golden("samplers.golden", "partition/indices"));
     const int64_t *ends = ek_tensor_data(golden("samplers.golden", "partition/ends"));
     const double *sizes = ek_tensor_data(golden("samplers.golden", "partition/more"));
-
     ck_assert_int_eq(ek_tensor_size(cases, 1), COLUMNS);
     for (int64_t row = 0; row < ek_tensor_size(cases, 0); row++, c += COLUMNS) {
-        ek_dataset *all = make_numbers(c[0]);
+        ek_dataset *all = single(0, c[0]);
         for (int part = 0; part < c[2]; part++) {
             ek_dataset *dataset =
                 ek_partition(part, ek_dataset_keep(all), sizes, (int)c[2], .seed = c[1]);
@@ -113,16 +66,15 @@ TEST(rounded_fractions)
 {
     static const double tenths[10] = {.1, .1, .1, .1, .1, .1, .1, .1, .1, .1},
                         over[3] = {1 / 3., 1 / 3., 1 / 3. + 4e-16};
-
     for (int64_t length = 0; length < 200; length += 7) {
         int64_t ten = 0, three = 0;
         for (int part = 0; part < 10; part++) {
-            ek_dataset *dataset = ek_partition(part, make_numbers(length), tenths, 10);
+            ek_dataset *dataset = ek_partition(part, single(0, length), tenths, 10);
             ten += ek_dataset_length(dataset);
             ek_dataset_free(dataset);
         }
         for (int part = 0; part < 3; part++) {
-            ek_dataset *dataset = ek_partition(part, make_numbers(length), over, 3);
+            ek_dataset *dataset = ek_partition(part, single(0, length), over, 3);
             three += ek_dataset_length(dataset);
             ek_dataset_free(dataset);
         }
@@ -151,15 +103,13 @@ TEST(wrong_arguments)
         {0, sizes, -1, "-1 sizes"},
         {0, NULL, 2, "2 sizes at NULL"},
     };
-
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        freed = 0;
-        assert_refused(ek_partition(wrong[i].part, make_numbers(9), wrong[i].sizes, wrong[i].count),
+        assert_refused(ek_partition(wrong[i].part, single(0, 9), wrong[i].sizes, wrong[i].count),
                        EK_E_INVALID, wrong[i].text);
-        ck_assert_int_eq(freed, 1); /* it was taken over */
+        ck_assert_int_eq(atomic_load(&alive), 0); /* it was taken over */
     }
     assert_refused(ek_partition(0, NULL), EK_E_INVALID, "NULL");
     ek_error(EK_E_USER, "earlier");
     assert_refused(ek_partition(0, NULL), EK_E_USER, "earlier");
-    assert_refused(ek_partition(0, make_numbers(-1)), EK_E_INVALID, "");
+    assert_refused(ek_partition(0, single(0, -1)), EK_E_INVALID, "");
 }

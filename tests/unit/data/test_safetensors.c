@@ -416,7 +416,6 @@ TEST(places_that_cannot_be_written)
     snprintf(name, 400, "%s/%0300d", directory, 1);
     assert_not_saved(name, "File name too long");
     free(name);
-
     /* Root may write everywhere. */
     bool root = geteuid() == 0;
     ck_assert_int_eq(chmod(file_path, 0666), 0);

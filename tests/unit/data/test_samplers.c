@@ -19,7 +19,6 @@ typedef struct table {
 static const void *numbers(const char *sampler, const char *what, ek_dtype dtype, int64_t *count)
 {
     char name[80];
-
     snprintf(name, sizeof name, "%s/%s", sampler, what);
     if (!golden_has(file, name))
         return NULL;
@@ -34,7 +33,6 @@ static table open_table(const char *sampler, int64_t columns)
 {
     table t = {.columns = columns};
     int64_t count = 0, unused;
-
     t.cases = numbers(sampler, "cases", EK_I64, &count);
     ck_assert_ptr_nonnull(t.cases);
     t.rows = count / columns;
@@ -63,7 +61,6 @@ static void assert_pass(table *t, int64_t row, ek_sampler *sampler)
     int64_t length = ek_sampler_length(sampler), count = 0, index;
     int64_t *drawn = malloc((size_t)(length + 1) * sizeof *drawn);
     int rc;
-
     assert_ok((int)(length < 0 ? length : 0));
     ck_assert_ptr_nonnull(drawn);
     while ((rc = ek_sampler_next(sampler, &index)) > 0) {
@@ -80,7 +77,6 @@ static void assert_pass(table *t, int64_t row, ek_sampler *sampler)
 static void assert_drawn(table *t, int64_t row, ek_sampler *sampler)
 {
     ek_pass pass = {0};
-
     assert_ok(ek_sampler_draw(sampler, &pass));
     ck_assert_int_eq(pass.count, ek_sampler_length(sampler));
     ck_assert_int_eq(pass.batches, 0);
@@ -100,7 +96,6 @@ static void assert_random(table *t, int64_t row, ek_sampler *sampler, ek_generat
                           int64_t total, int64_t after)
 {
     int64_t left = t->left;
-
     assert_made(sampler);
     assert_pass(t, row, sampler);
     assert_drawn(t, row, sampler);
@@ -113,7 +108,6 @@ static void assert_random(table *t, int64_t row, ek_sampler *sampler, ek_generat
 TEST(random_samplers)
 {
     table t = open_table("random", 7);
-
     for (int64_t row = 0; row < t.rows; row++) {
         const int64_t *c = t.cases + row * t.columns;
         ek_generator *generator = source(c[3], c[4]);
@@ -128,7 +122,6 @@ TEST(random_samplers)
 TEST(subset_samplers)
 {
     table t = open_table("subset", 5);
-
     for (int64_t row = 0; row < t.rows; row++) {
         const int64_t *c = t.cases + row * t.columns;
         ek_generator *generator = source(c[1], c[2]);
@@ -142,7 +135,6 @@ TEST(subset_samplers)
 TEST(weighted_samplers)
 {
     table t = open_table("weighted", 6);
-
     for (int64_t row = 0; row < t.rows; row++) {
         const int64_t *c = t.cases + row * t.columns;
         ek_generator *generator = source(c[2], c[3]);
@@ -156,7 +148,6 @@ TEST(weighted_samplers)
 TEST(batch_samplers)
 {
     table t = open_table("batch", 7);
-
     for (int64_t row = 0; row < t.rows; row++) {
         const int64_t *c = t.cases + row * t.columns, *batch;
         ek_sampler *inner = c[3] ? ek_random_sampler(c[0]) : ek_sequential_sampler(c[0]);
@@ -181,7 +172,6 @@ TEST(batch_samplers)
 TEST(distributed_samplers)
 {
     table t = open_table("distributed", 8);
-
     for (int64_t row = 0; row < t.rows; row++) {
         const int64_t *c = t.cases + row * t.columns;
         for (int rank = 0; rank < c[1]; rank++) {
@@ -202,7 +192,6 @@ TEST(distributed_samplers)
 TEST(inference_samplers)
 {
     table t = open_table("inference", 3);
-
     for (int64_t row = 0; row < t.rows; row++) {
         const int64_t *c = t.cases + row * t.columns;
         for (int rank = 0; rank < c[1]; rank++) {
@@ -220,7 +209,6 @@ TEST(inference_samplers)
 TEST(identity_samplers)
 {
     table t = open_table("identity", 4);
-
     for (int64_t row = 0; row < t.rows; row++) {
         const int64_t *c = t.cases + row * t.columns, left = t.left;
         ek_sampler *sampler = ek_random_identity_sampler(t.more, c[0], c[1]);
@@ -238,7 +226,6 @@ TEST(identity_samplers)
 TEST(distributed_identity_samplers)
 {
     table t = open_table("distributed_identity", 6);
-
     for (int64_t row = 0; row < t.rows; row++) {
         const int64_t *c = t.cases + row * t.columns, left = t.left;
         for (int rank = 0; rank < c[2]; rank++) {
@@ -299,7 +286,6 @@ TEST(epochs)
     ek_sampler *sampler = ek_distributed_sampler(8, .automatic_epochs = true);
     ek_sampler *batches = ek_batch_sampler(ek_distributed_sampler(8), 8, false);
     const int64_t *batch;
-
     assert_made(sampler);
     assert_made(batches);
     for (int pass = 0; pass < 3; pass++) {
@@ -342,7 +328,6 @@ TEST(shuffled_loader)
     static const int64_t expected[10] = {6, 7, 1, 4, 2, 0, 9, 8, 3, 5};
     ek_sampler *sampler = ek_random_sampler(10);
     int64_t index;
-
     assert_made(sampler);
     ek_manual_seed(0);
     ck_assert_int_eq((int64_t)(ek_random_u64(NULL) & INT64_MAX), 900450186894289455);
@@ -361,7 +346,6 @@ TEST(very_large_sets)
     ek_sampler *sampler =
         ek_random_sampler(count - 1, .replacement = true, .num_samples = 50, .generator = mine);
     int64_t index;
-
     assert_made(sampler);
     for (int i = 0; i < 50; i++) {
         ck_assert_int_eq(ek_sampler_next(sampler, &index), 1);

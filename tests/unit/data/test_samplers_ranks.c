@@ -39,7 +39,6 @@ static void read_pass(ek_sampler *sampler, char *text, size_t room)
     int64_t count;
     int rc;
     size_t used = 0;
-
     *text = '\0';
     for (int b = 0; (rc = ek_sampler_next_batch(sampler, &batch, &count)) > 0; b++)
         for (int64_t i = 0; i < count; i++)
@@ -54,7 +53,6 @@ static void read_pass(ek_sampler *sampler, char *text, size_t room)
 TEST_LOOP(seven_cases, 0, sizeof cases / sizeof *cases)
 {
     char text[200];
-
     for (int rank = 0; rank < RANKS; rank++) {
         ek_sampler *samples = cases[_i].everything
                                   ? ek_sequential_sampler(cases[_i].count)

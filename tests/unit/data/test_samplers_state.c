@@ -12,7 +12,6 @@ static ek_sampler *make_kind(int kind, ek_generator *generator)
 {
     static const int64_t subset[] = {4, -3, 90, 12, 7, 7};
     static const double weights[] = {1, 0, 2, 0.5};
-
     switch (kind) {
     case 0:
         return ek_sequential_sampler(10);
@@ -62,7 +61,6 @@ TEST_LOOP(state_goes_on, 0, KINDS)
 {
     enum { PLACES = 22, REST = 30 };
     int64_t skipped[PLACES], expected[REST], found[REST];
-
     for (int place = 0; place < PLACES; place++) {
         ek_scope scope = ek_scope_begin();
         ek_generator *mine = ek_generator_new(11), *other = ek_generator_new(12);
@@ -101,7 +99,6 @@ TEST(state_of_tensors)
 {
     ek_sampler *sampler = ek_distributed_sampler(10, 2);
     int64_t index, after;
-
     assert_ok(ek_sampler_set_epoch(sampler, INT64_MAX - 5));
     assert_ok(ek_sampler_next(sampler, &index));
     ek_value state = ek_sampler_state(sampler);
@@ -124,7 +121,6 @@ TEST(state_of_tensors)
 TEST(state_of_another_kind)
 {
     ek_generator *generator = ek_generator_new(1);
-
     for (int a = 0; a < KINDS; a++)
         for (int b = 0; b < KINDS; b++) {
             ek_scope scope = ek_scope_begin();
@@ -157,7 +153,6 @@ static ek_value integers(int64_t a, int64_t b, int64_t c)
 static ek_value zeros(ek_shape shape, ek_dtype dtype)
 {
     static const double nothing[1000] = {0};
-
     return ek_value_of_tensor(ek_from_data(nothing, shape, dtype));
 }
 
@@ -168,7 +163,6 @@ static ek_value spoiled(ek_value state, const char *key, ek_value value)
     ek_value_entry entries[8];
     const char *dot = strchr(key, '.');
     int count = 0;
-
     for (int i = 0; i < ek_value_length(state); i++) {
         const char *own = ek_value_key(state, i);
         ek_value kept = ek_value_at(state, i);
@@ -188,7 +182,6 @@ TEST(hostile_states)
     ek_generator *generator = ek_generator_new(1);
     ek_sampler *sampler = make_kind(9, generator);
     int64_t skipped[4], expected[40], found[40];
-
     go_on(sampler, skipped, 4); /* 6 are left of a batch that is cut, 3 and 1 */
     ek_value state = ek_sampler_state(sampler), none = ek_value_none();
     ek_value floats = zeros(EK_SHAPE(3), EK_F32);
@@ -258,7 +251,6 @@ TEST(hostile_subsets)
     static const int64_t subset[] = {40, 7, 12}, outside[] = {6, 41, -1, 0, INT64_MIN, INT64_MAX};
     ek_sampler *sampler = ek_subset_random_sampler(subset, 3, NULL);
     int64_t index;
-
     assert_made(sampler);
     assert_ok(ek_sampler_next(sampler, &index));
     ek_value state = ek_sampler_state(sampler);

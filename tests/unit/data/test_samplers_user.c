@@ -9,7 +9,6 @@ TEST(user_samplers)
     int64_t index, count;
     const int64_t *batch;
     int freed = 0;
-
     ck_assert_int_eq(ek_sampler_length(sampler), 100);
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t i = 100; i-- > 0;) {
@@ -52,7 +51,6 @@ TEST(user_faults)
         {&pairs_type, EMPTY_BATCH, EK_E_INVALID, "batch 0 of sampler \"pairs\" is empty"},
         {&pairs_type, OPEN_BATCH, EK_E_INVALID, "its last batch, of 2 samples, without an end"},
     };
-
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         ek_sampler *sampler = make_user(faults[i].type, 5, faults[i].fault);
         ek_pass pass = {0};
@@ -88,7 +86,6 @@ TEST(broken_types)
                                      {"x", sizeof(ek_sampler) - 1, backwards_length, backwards_draw,
                                       false, NULL}};
     static const char *const parts[] = {"no name", "no length", "no draw", "size is too small"};
-
     assert_refused(ek_sampler_new(NULL), EK_E_INVALID, "type is NULL");
     for (int i = 0; i < 4; i++) {
         assert_refused(ek_sampler_new(&types[i]), EK_E_INVALID, parts[i]);
@@ -106,7 +103,6 @@ TEST(null_samplers)
     const int64_t *batch;
     int64_t index;
     ek_pass pass = {0};
-
     ek_sampler_free(NULL);
     ek_pass_free(NULL);
     ck_assert_int_lt(ek_pass_add(NULL, 0), 0);
@@ -152,7 +148,6 @@ TEST(wrong_calls)
     ek_sampler *batches = ek_batch_sampler(ek_sequential_sampler(3), 2, true);
     const int64_t *batch;
     int64_t index;
-
     ck_assert_int_lt(ek_sampler_next_batch(sampler, &batch, &index), 0);
     assert_error(EK_E_INVALID, "\"sequential\" makes no batches");
     ck_assert_int_lt(ek_sampler_next(batches, &index), 0);
@@ -174,7 +169,6 @@ TEST(wrong_arguments)
 {
     static const double negative[] = {1, -1}, zeros[] = {0, 0}, huge[] = {1e308, 1e308};
     const double nan[] = {1, strtod("nan", NULL)}, infinite[] = {strtod("inf", NULL), 1};
-
     assert_refused(ek_sequential_sampler(-1), EK_E_INVALID, "count is -1");
     assert_refused(ek_random_sampler(0), EK_E_INVALID, "count is 0");
     assert_refused(ek_random_sampler(-5), EK_E_INVALID, "count is -5");
@@ -234,7 +228,6 @@ TEST(empty_sets)
         ek_distributed_random_identity_sampler(identities, 2, 2, 3, 1),
     };
     int64_t index;
-
     for (size_t i = 0; i < sizeof samplers / sizeof *samplers; i++) {
         assert_made(samplers[i]);
         ck_assert_int_eq(ek_sampler_length(samplers[i]), 0);

@@ -265,7 +265,6 @@ TEST(numbers)
     ck_assert_int_eq(ek_tensor_size(batch, 0), 7);
     ck_assert_int_eq(ek_tensor_size(batch, 1), 7);
     ek_dataset_free(set);
-
     set = ek_transformed(any_new(fraction), 0, ek_to_float());
     assert_close(ek_value_tensor(ek_dataset_get(set, 2)),
                  tensor_of((double[]){2.25}, ek_scalar_shape(), EK_F32, ek_cpu()), 0, 0);
@@ -336,7 +335,6 @@ TEST(samples_are_named)
     assert_refused(ek_dataset_get_batch(set, samples, 3, ek_cpu()), EK_E_INVALID,
                    "transformed: sample 5: one_hot: label 5");
     ek_dataset_free(set);
-
     set = ek_transformed(pictures(), 0, ek_random_crop(13));
     assert_refused(ek_dataset_get_batch(set, samples, 3, ek_cpu()), EK_E_SHAPE,
                    "transformed: random_crop: u8[1, 12, 12] is smaller than 13 x 13");

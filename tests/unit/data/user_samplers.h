@@ -23,7 +23,6 @@ static int64_t backwards_length(ek_sampler *sampler)
 static int backwards_draw(ek_sampler *sampler, ek_pass *pass)
 {
     const backwards *self = (backwards *)sampler;
-
     if (self->fault == FAILS)
         return ek_error(EK_E_USER, "no samples today");
     for (int64_t i = self->count; i-- > 0;)
@@ -52,7 +51,6 @@ static int64_t pairs_length(ek_sampler *sampler)
 static int pairs_draw(ek_sampler *sampler, ek_pass *pass)
 {
     const backwards *self = (backwards *)sampler;
-
     if (self->fault == EMPTY_BATCH && ek_pass_end_batch(pass) < 0)
         return ek_error_status();
     for (int64_t i = self->count; i-- > 0;)
@@ -71,7 +69,6 @@ static const ek_sampler_type pairs_type = {.name = "pairs",
 static inline ek_sampler *make_user(const ek_sampler_type *type, int64_t count, int fault)
 {
     backwards *self = (backwards *)ek_sampler_new(type);
-
     assert_made(self);
     self->count = count;
     self->fault = fault;
