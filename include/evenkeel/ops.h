@@ -107,6 +107,9 @@ EK_API ek_tensor *ek_var_with(ek_reduce_options options);
 EK_API ek_tensor *ek_std_with(ek_reduce_options options);
 #define ek_var(...) ek_var_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 #define ek_std(...) ek_std_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
+/* log(sum(exp(x))), stable; of -inf alone -inf, with an inf inf. The gradient is softmax. */
+EK_API ek_tensor *ek_logsumexp_with(ek_reduce_options options);
+#define ek_logsumexp(...) ek_logsumexp_with(EK_REDUCE_OPTIONS(__VA_ARGS__))
 /* Largest and smallest element along `dim`. The gradient goes to the first of equal ones. */
 EK_API ek_tensor *ek_max_dim(ek_tensor *x, int dim, bool keepdim);
 EK_API ek_tensor *ek_min_dim(ek_tensor *x, int dim, bool keepdim);

@@ -229,6 +229,45 @@ ek_tensor *ek_norm_with(ek_reduce_options options)
     return ek_scope_return(&scope, finished(y, (unsigned)mask, options.keepdim));
 }
 
+/* ---- log(sum(exp(x))), whose gradient is softmax ---- */
+
+/* Saved x and the result with its dimensions kept, which leads on to x. */
+EK_BACKWARD(logsumexp, void,
+            ek_mul(g, ek_exp(ek_sub(ek_node_saved(node, 0), ek_node_saved(node, 1)))))
+EK_OPERATION(logsumexp, "logsumexp", logsumexp_backward);
+
+/* Without history. The largest is taken off first; if it is infinite nothing is, so that infinities
+ * come out as they are. */
+static ek_tensor *run_logsumexp(ek_tensor *x, unsigned mask)
+{
+    ek_shape kept = kept_shape(x, mask);
+    if (ek_count(x) == 0)
+        return ek_log(ek_sum_mask(x, mask, 0));
+    ek_tensor *largest = ek_tensor_new(ek_tensor_dev(x), x->dtype, &kept, EK_CONTIGUOUS);
+    ek_tensor *zero = ek_number_like(x, 0);
+    if (!largest || ek_kernels_of(x)->reduce(ek_tensor_dev(x), EK_REDUCE_MAX, largest, x) < 0)
+        return NULL;
+    largest = ek_where(ek_eq(ek_mul_scalar(largest, 0), zero), largest, zero);
+    return ek_add(ek_log(ek_sum_mask(ek_exp(ek_sub(x, largest)), mask, 0)), largest);
+}
+
+/* bf16 goes through f32. */
+ek_tensor *ek_logsumexp_with(ek_reduce_options options)
+{
+    int mask = ek_reduced_dimensions("logsumexp", &options);
+    if (mask < 0 || !ek_floating("logsumexp", "x", options.x))
+        return NULL;
+    ek_scope scope = ek_scope_begin();
+    ek_dtype dtype = options.x->dtype;
+    ek_tensor *x = ek_to_dtype(options.x, dtype == EK_BF16 ? EK_F32 : dtype);
+    bool before = ek_set_grad_enabled(false);
+    ek_tensor *y = x ? run_logsumexp(x, (unsigned)mask) : NULL;
+    ek_set_grad_enabled(before);
+    y = EK_RECORD(y, &logsumexp_operation, EK_INPUTS(x), EK_SAVED(x, y));
+    y = finished(ek_to_dtype(y, dtype), (unsigned)mask, options.keepdim);
+    return ek_scope_return(&scope, y);
+}
+
 /* ---- variance ---- */
 
 typedef struct variance_attributes {

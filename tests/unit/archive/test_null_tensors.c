@@ -191,6 +191,7 @@ CALL(ek_f_tanh(NOTHING));
 CALL(ek_f_softplus(NOTHING));
 CALL(ek_f_gelu(NOTHING, EK_GELU_NONE));
 CALL(ek_ndtr(NOTHING));
+CALL(ek_logsumexp(NOTHING));
 CALL(ek_f_softmax(NOTHING, 0));
 CALL(ek_f_log_softmax(NOTHING, 0));
 CALL(ek_f_dropout(NOTHING, 1, 1));
