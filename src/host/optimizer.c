@@ -17,16 +17,22 @@ typedef struct step_job {
 #define EK_FOR_REALS "host/optimizer.c"
 #include "kernels/for_reals.h"
 
+static int check_dtypes(const char *name, int count, ek_tensor *const *parameters)
+{
+    for (int i = 0; i < count; i++)
+        if (parameters[i]->dtype != EK_F32 && parameters[i]->dtype != EK_F64)
+            return EK_FAIL(EK_E_DTYPE, "%s steps parameters of f32 or f64, not %s", name,
+                           ek_dtype_name(parameters[i]->dtype));
+    return 0;
+}
+
 /* The steps of `count` parameters, whose states are states[k][i]; an array of them may be NULL. */
-static int step_list(ek_dev *dev, const char *name, int count, ek_tensor *const *parameters,
+static int step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
                      ek_tensor *const *gradients, ek_tensor *const *const states[STATES],
                      const void *params, ek_parallel_body *f32, ek_parallel_body *f64)
 {
     for (int i = 0; i < count; i++) {
         const ek_tensor *w = parameters[i];
-        if (w->dtype != EK_F32 && w->dtype != EK_F64)
-            return EK_FAIL(EK_E_DTYPE, "%s steps parameters of f32 or f64, not %s", name,
-                           ek_dtype_name(w->dtype));
         step_job job = {.parameter = ek_tensor_address(w),
                         .gradient = ek_tensor_address(gradients[i]),
                         .params = params};
@@ -42,11 +48,12 @@ int ek_host_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
                           ek_tensor *const *gradients, ek_tensor *const *momentum_buffers,
                           const ek_sgd_params *params)
 {
+    EK_TRY(check_dtypes("SGD", count, parameters));
     for (int i = 0; i < count; i++)
         if (params->momentum != 0 && !(momentum_buffers && momentum_buffers[i]))
             return EK_FAIL(EK_E_INVALID, "SGD with momentum %g needs a momentum buffer",
                            params->momentum);
-    return step_list(dev, "SGD", count, parameters, gradients,
+    return step_list(dev, count, parameters, gradients,
                      (ek_tensor *const *const[STATES]){momentum_buffers}, params, sgd_steps_f32,
                      sgd_steps_f64);
 }
@@ -56,10 +63,11 @@ int ek_host_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
                            ek_tensor *const *exp_avg_sqs, ek_tensor *const *max_exp_avg_sqs,
                            const ek_adam_params *params)
 {
+    EK_TRY(check_dtypes("Adam", count, parameters));
     if (count > 0 && params->step < 1)
         return EK_FAIL(EK_E_INVALID, "Adam's first step has number 1, not %lld",
                        (long long)params->step);
-    return step_list(dev, "Adam", count, parameters, gradients,
+    return step_list(dev, count, parameters, gradients,
                      (ek_tensor *const *const[STATES]){exp_avgs, exp_avg_sqs, max_exp_avg_sqs},
                      params, adam_steps_f32, adam_steps_f64);
 }
