@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "host/host.h"
 #include "host/parallel.h"
 
 enum { CHUNK_NBYTES = 2 << 20 };
@@ -236,7 +237,7 @@ int ek_conv_columns(ek_dev *dev, ek_conv_kind kind, const ek_tensor *x, const ek
     void *columns = NULL;
     if (!g.pointwise && g.k > 0) {
         step = 1 + CHUNK_NBYTES / (int64_t)row_nbytes;
-        step = step < rows ? step : rows;
+        step = ek_smaller(step, rows);
         nbytes = (size_t)step * row_nbytes;
         EK_TRY(ek_dev_alloc(dev, nbytes, EK_MEMORY_WORKSPACE, &columns));
     }

@@ -127,7 +127,7 @@ typedef struct job {
 static void pack_panel(const job *j, int64_t panel)
 {
     int64_t first = panel * COLUMNS, left = j->outputs - first;
-    int64_t count = left < COLUMNS ? left : COLUMNS;
+    int64_t count = ek_smaller(left, COLUMNS);
     float *to = j->packed + panel * j->taps * j->channels * COLUMNS;
     float *start = j->starts + first;
     memset(start, 0, COLUMNS * sizeof *start);
@@ -300,7 +300,7 @@ static int implicit_run(ek_dev *dev, job *j)
     choose_tiles(j);
     j->panels = ek_divide_up(j->outputs, COLUMNS);
     int64_t padded = j->panels * COLUMNS;
-    int64_t parts = ek_parallel_threads(dev) < j->tiles ? ek_parallel_threads(dev) : j->tiles;
+    int64_t parts = ek_smaller(ek_parallel_threads(dev), j->tiles);
     size_t packed = ek_round_up((size_t)(padded * j->taps * j->channels) * sizeof(float));
     size_t starts = ek_round_up((size_t)padded * sizeof(float));
     size_t zeros = ek_round_up((size_t)j->channels * sizeof(float));

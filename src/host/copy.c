@@ -25,8 +25,7 @@ static void fill_part(void *context, int64_t begin, int64_t end)
     ek_cursor cursor;
     ek_cursor_init(&job->walk, &cursor, begin);
     while (begin < end) {
-        int64_t n = ek_cursor_row_rest(&job->walk, &cursor);
-        n = n < end - begin ? n : end - begin;
+        int64_t n = ek_cursor_run(&job->walk, &cursor, end - begin);
         char *target = (char *)job->out.data + cursor.offset[0] * (int64_t)size;
         int64_t stride = job->walk.stride[0][job->walk.ndim - 1];
         if (job->is_zero && stride == 1) {
@@ -79,7 +78,7 @@ static void copy_part(void *context, int64_t begin, int64_t end)
         int64_t n = ek_cursor_row_rest(walk, &cursor);
         if (narrow || (!bytes && n > EK_TILE))
             n = ek_tile_count(walk, &cursor, end - begin);
-        n = n < end - begin ? n : end - begin;
+        n = ek_smaller(n, end - begin);
         if (bytes) {
             memcpy((char *)job->out.data + cursor.offset[0] * (int64_t)size,
                    (const char *)job->x.data + cursor.offset[1] * (int64_t)size, (size_t)n * size);

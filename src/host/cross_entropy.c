@@ -196,7 +196,7 @@ static void target_weight_part(void *context, int64_t begin, int64_t end)
     target_weight_job *job = context;
     for (int64_t block = begin; block < end; block++) {
         int64_t at = block * BLOCK;
-        int64_t last = at + BLOCK < job->walk.count ? at + BLOCK : job->walk.count;
+        int64_t last = ek_smaller(at + BLOCK, job->walk.count);
         double sum = 0;
         ek_tile tile;
         ek_cursor cursor;

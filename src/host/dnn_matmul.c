@@ -38,22 +38,16 @@ static bool sgemm_describe(sgemm_operand *o, const ek_matrices *m, int64_t rows,
     return false;
 }
 
-static void sgemm_gather(float *to, const ek_matrices *m, int64_t rows, int64_t columns,
-                         int64_t batch)
+/* Copies a matrix to `dense`, row by row, or with `back` from it. */
+static void sgemm_copy(float *dense, const ek_matrices *m, int64_t rows, int64_t columns,
+                       int64_t batch, bool back)
 {
-    const float *from = (const float *)m->data + batch * m->batch_stride;
+    float *matrix = (float *)m->data + batch * m->batch_stride;
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++)
-            *to++ = from[i * m->row_stride + j * m->column_stride];
-}
-
-static void sgemm_scatter(const float *from, const ek_matrices *m, int64_t rows, int64_t columns,
-                          int64_t batch)
-{
-    float *to = (float *)m->data + batch * m->batch_stride;
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++)
-            to[i * m->row_stride + j * m->column_stride] = *from++;
+        for (int64_t j = 0; j < columns; j++, dense++) {
+            float *at = matrix + i * m->row_stride + j * m->column_stride;
+            *(back ? at : dense) = *(back ? dense : at);
+        }
 }
 
 typedef struct sgemm_job {
@@ -70,18 +64,18 @@ static dnnl_status_t sgemm_run(const sgemm_job *p, int64_t batch, float *workspa
     const ek_gemm *g = p->gemm;
     sgemm_operand a = {workspace, 'N', g->k}, b = {workspace + p->b_at, 'N', g->m};
     if (p->copy_a)
-        sgemm_gather(workspace, &g->a, g->n, g->k, batch);
+        sgemm_copy(workspace, &g->a, g->n, g->k, batch, false);
     else
         sgemm_describe(&a, &g->a, g->n, g->k, batch);
     if (p->copy_b)
-        sgemm_gather(workspace + p->b_at, &g->b, g->k, g->m, batch);
+        sgemm_copy(workspace + p->b_at, &g->b, g->k, g->m, batch, false);
     else
         sgemm_describe(&b, &g->b, g->k, g->m, batch);
     sgemm_operand c = {workspace + p->c_at, 'N', g->m};
     if (!p->copy_c)
         sgemm_describe(&c, &g->c, g->n, g->m, batch);
     else if (g->accumulate)
-        sgemm_gather(workspace + p->c_at, &g->c, g->n, g->m, batch);
+        sgemm_copy(workspace + p->c_at, &g->c, g->n, g->m, batch, false);
 
     float beta = g->accumulate ? 1.0f : 0.0f, *out = (float *)(uintptr_t)c.data;
     dnnl_status_t status;
@@ -93,7 +87,7 @@ static dnnl_status_t sgemm_run(const sgemm_job *p, int64_t batch, float *workspa
         status = dnnl_sgemm(a.transposed, b.transposed, g->n, g->m, g->k, 1.0f, a.data, a.leading,
                             b.data, b.leading, beta, out, c.leading);
     if (status == dnnl_success && p->copy_c)
-        sgemm_scatter(workspace + p->c_at, &g->c, g->n, g->m, batch);
+        sgemm_copy(workspace + p->c_at, &g->c, g->n, g->m, batch, true);
     return status;
 }
 

@@ -117,12 +117,6 @@ static tile_body *const where_tiles[] = {where_f32, where_f64, where_i64};
 
 /* ---- tiles of a walk ---- */
 
-/* What a bytewise operand of the tile is computed in, or loaded as: i64 would do, bytes are faster.
- */
-typedef struct byte_tile {
-    uint8_t u8[EK_TILE];
-} byte_tile;
-
 static void elementwise_tiles(void *context, int64_t begin, int64_t end)
 {
     const elementwise_job *job = context;
@@ -140,15 +134,16 @@ static void elementwise_tiles(void *context, int64_t begin, int64_t end)
             in[k] = ek_tile_load(walk, &cursor, &job->operand[k], job->type, EK_TILE, &tiles[k]);
     while (begin < end) {
         int64_t count = direct ? end - begin : ek_tile_count(walk, &cursor, end - begin);
-        byte_tile bytes_out, bytes_in;
+        /* Bytewise operands are computed in, or loaded as: i64 would do, bytes are faster. */
+        uint8_t bytes_out[EK_TILE], bytes_in[EK_TILE];
         for (int k = 1; k < walk->operands; k++) {
             const ek_operand *operand = &job->operand[k];
             if (k == 1 && job->first_is_bytes) {
                 const int64_t *loaded =
                     ek_tile_load(walk, &cursor, operand, EK_CLASS_I64, count, &tiles[k]);
                 for (int64_t i = 0; i < count; i++)
-                    bytes_in.u8[i] = loaded[i] != 0;
-                in[k] = bytes_in.u8;
+                    bytes_in[i] = loaded[i] != 0;
+                in[k] = bytes_in;
             } else if (operand->periodic && ready[k] >= count &&
                        cursor.index[walk->ndim - 1] == 0) {
                 in[k] = &tiles[k];
@@ -159,9 +154,9 @@ static void elementwise_tiles(void *context, int64_t begin, int64_t end)
             }
         }
         if (job->output_is_bytes) {
-            job->tile(job, count, bytes_out.u8, in + 1);
+            job->tile(job, count, bytes_out, in + 1);
             for (int64_t i = 0; i < count; i++)
-                tiles[0].i64[i] = bytes_out.u8[i];
+                tiles[0].i64[i] = bytes_out[i];
             ek_tile_store(walk, &cursor, &job->operand[0], EK_CLASS_I64, count, &tiles[0],
                           &tiles[0]);
         } else {
@@ -248,7 +243,7 @@ static void add_tiles(void *context, int64_t begin, int64_t end)
     const elementwise_job plus = {.op = EK_BINARY_ADD, .a = 1};
     ek_tile sum, next;
     for (int64_t at = begin; at < end; at += EK_TILE) {
-        int64_t n = end - at < EK_TILE ? end - at : EK_TILE;
+        int64_t n = ek_smaller(end - at, EK_TILE);
         char *target = (char *)job->out->data + (size_t)at * size;
         ek_row_load(job->type, &sum, job->out->dtype,
                     (char *)ek_tensor_address(job->inputs[0]) + (size_t)at * size, 1, n);

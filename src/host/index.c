@@ -131,13 +131,12 @@ static void select_part(void *context, int64_t begin, int64_t end)
     int last = walk->ndim - 1;
     while (begin < end) {
         int64_t i = begin / walk->count;
-        int64_t slice_end = (i + 1) * walk->count < end ? (i + 1) * walk->count : end;
+        int64_t slice_end = ek_smaller((i + 1) * walk->count, end);
         int64_t to = i * job->out_stride, from = job->index[i * job->index_stride] * job->x_stride;
         ek_cursor cursor;
         ek_cursor_init(walk, &cursor, begin - i * walk->count);
         while (begin < slice_end) {
-            int64_t run = ek_cursor_row_rest(walk, &cursor);
-            run = run < slice_end - begin ? run : slice_end - begin;
+            int64_t run = ek_cursor_run(walk, &cursor, slice_end - begin);
             copy_run(job->size, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
                      walk->stride[0][last], job->x + (from + cursor.offset[1]) * (int64_t)job->size,
                      walk->stride[1][last], run);
@@ -174,8 +173,7 @@ static void index_add_part(void *context, int64_t begin, int64_t end)
         ek_cursor cursor;
         ek_cursor_init(walk, &cursor, begin);
         for (int64_t at = begin; at < end;) {
-            int64_t run = ek_cursor_row_rest(walk, &cursor);
-            run = run < end - at ? run : end - at;
+            int64_t run = ek_cursor_run(walk, &cursor, end - at);
             add_run(job->dtype, job->out + (to + cursor.offset[0]) * (int64_t)job->size,
                     walk->stride[0][last], job->x + (from + cursor.offset[1]) * (int64_t)job->size,
                     walk->stride[1][last], run);
@@ -210,8 +208,7 @@ static void gather_part(void *context, int64_t begin, int64_t end)
     ek_cursor cursor;
     ek_cursor_init(walk, &cursor, begin);
     while (begin < end) {
-        int64_t run = ek_cursor_row_rest(walk, &cursor);
-        run = run < end - begin ? run : end - begin;
+        int64_t run = ek_cursor_run(walk, &cursor, end - begin);
         const int64_t *index = job->index + cursor.offset[1];
         char *out = job->out + cursor.offset[0] * size;
         const char *x = job->x + cursor.offset[2] * size;
@@ -261,8 +258,7 @@ static void scatter_part(void *context, int64_t begin, int64_t end)
     ek_cursor cursor;
     ek_cursor_init(walk, &cursor, begin);
     while (begin < end) {
-        int64_t run = ek_cursor_row_rest(walk, &cursor);
-        run = run < end - begin ? run : end - begin;
+        int64_t run = ek_cursor_run(walk, &cursor, end - begin);
         for (int64_t j = 0; j < job->index_count; j++) {
             const int64_t *index = job->index + cursor.offset[1] + j * job->index_stride;
             if (job->dtype == EK_F32)

@@ -3,6 +3,8 @@
 #ifndef EK_REAL
 #include "host/norm.h"
 
+#include "host/host.h"
+
 #define EK_FOR_REALS "host/norm_loops.c"
 #include "kernels/for_reals.h"
 
@@ -41,7 +43,7 @@ static void EK_NAME(moments_block)(const EK_REAL *x, int64_t stride, int64_t row
     for (int64_t c = 0; c < columns; c++)
         mean[c] = deviation[c] = 0;
     for (int64_t done = 0; done < rows; done += step) {
-        int64_t n = rows - done < step ? rows - done : step;
+        int64_t n = ek_smaller(rows - done, step);
         const EK_REAL *block = x + done * stride;
         for (int64_t c = 0; c < columns; c++)
             sum[c] = rest[c] = square[c] = 0;
@@ -111,7 +113,7 @@ static void EK_NAME(moments_plane)(const ek_norm_job *job, int64_t c)
     double count = 0, mean = 0, deviation = 0;
     for (int64_t o = 0; o < plan->outer; o++, x += plan->outer_stride)
         for (int64_t i = 0; i < plan->inner; i += EK_TILE) {
-            int64_t n = plan->inner - i < EK_TILE ? plan->inner - i : EK_TILE;
+            int64_t n = ek_smaller(plan->inner - i, EK_TILE);
             double own = (double)n, own_mean = EK_NAME(run_sum)(x + i, n) / own;
             double delta = own_mean - mean;
             deviation += EK_NAME(run_deviation)(x + i, n, own_mean) +
@@ -237,7 +239,7 @@ void EK_NAME(ek_norm_sum_rows)(void *context, int64_t begin, int64_t end)
         int64_t place = task / parts, column = task % parts * EK_NORM_COLUMNS;
         int64_t columns = EK_NAME(columns_of)(plan, task % parts);
         int64_t sample = place / plan->blocks, row = place % plan->blocks * plan->block_rows;
-        int64_t rows = plan->rows - row < plan->block_rows ? plan->rows - row : plan->block_rows;
+        int64_t rows = ek_smaller(plan->rows - row, plan->block_rows);
         int64_t at = sample * plan->sample_stride + row * plan->row_stride + column;
         const EK_REAL *x = EK_NAME(at)(job->x, at);
         double *first = job->first + place * plan->width + column;

@@ -3,6 +3,8 @@
  * depend on threads. */
 #include "host/norm.h"
 
+#include "host/host.h"
+
 enum { GRAIN = 16384 };
 
 /* ---- geometry ---- */
@@ -17,7 +19,7 @@ static bool pass_plan_rows(ek_norm_plan *plan, int64_t rows, int64_t stride)
     plan->rows = rows / plan->lanes;
     plan->rest = rows % plan->lanes * channels;
     plan->row_stride = stride * plan->lanes;
-    int64_t columns = plan->width < EK_NORM_COLUMNS ? plan->width : EK_NORM_COLUMNS;
+    int64_t columns = ek_smaller(plan->width, EK_NORM_COLUMNS);
     int64_t step = ek_norm_short_rows(columns);
     int64_t steps = 32768 / (step * columns);
     plan->block_rows = step * (steps > 0 ? steps : 1);
@@ -160,7 +162,7 @@ void ek_norm_pass_sum(ek_norm_pass *pass)
 {
     const ek_norm_plan *plan = &pass->job.plan;
     int64_t parts = (plan->width + EK_NORM_COLUMNS - 1) / EK_NORM_COLUMNS;
-    int64_t task = plan->block_rows < plan->rows ? plan->block_rows : plan->rows;
+    int64_t task = ek_smaller(plan->block_rows, plan->rows);
     task *= plan->width < EK_NORM_COLUMNS ? plan->width : EK_NORM_COLUMNS;
     task += task == 0;
     if (plan->planes)
@@ -227,8 +229,7 @@ ek_moments ek_norm_moments(const ek_norm_pass *pass, int64_t sample, int64_t c)
     ek_moments sum = {0, 0, 0};
     for (int64_t block = 0; block < plan->blocks; block++) {
         int64_t begin = block * plan->block_rows;
-        int64_t rows =
-            plan->rows - begin < plan->block_rows ? plan->rows - begin : plan->block_rows;
+        int64_t rows = ek_smaller(plan->rows - begin, plan->block_rows);
         for (int64_t lane = 0; lane < plan->lanes; lane++) {
             int64_t at = (sample * plan->blocks + block) * plan->width + lane * plan->channels + c;
             sum = pass_join(sum, (ek_moments){(double)rows, job->first[at], job->second[at]});

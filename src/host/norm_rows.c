@@ -54,6 +54,14 @@ typedef struct rows_call {
     size_t nbytes;
 } rows_call;
 
+/* NULL for nothing. */
+static double *rows_take(double **room, int64_t count)
+{
+    double *at = *room;
+    *room += count;
+    return count > 0 ? at : NULL;
+}
+
 /* Parameters by row, and what the call asks for: `sums` by row, `elements` by block and element. */
 static int rows_take_room(rows_call *call, bool affine, bool sums, bool elements)
 {
@@ -64,25 +72,16 @@ static int rows_take_room(rows_call *call, bool affine, bool sums, bool elements
     call->nbytes = (size_t)count * sizeof(double);
     EK_TRY(ek_dev_alloc(call->pass.dev, call->nbytes, EK_MEMORY_WORKSPACE, &call->room));
     double *room = call->room;
-    job->center = room;
-    job->scale = job->center + job->rows;
-    job->shift = job->scale + job->rows;
-    job->slope = job->shift + job->rows;
-    room += 4 * job->rows;
-    if (sums) {
-        job->first = room;
-        job->second = room + by_part;
-        room += 2 * by_part;
-    }
-    if (elements) {
-        job->dweight = room;
-        job->dbias = room + by_element;
-        room += 2 * by_element;
-    }
-    if (affine) {
-        job->weight = room;
-        job->bias = room + sample;
-    }
+    job->center = rows_take(&room, job->rows);
+    job->scale = rows_take(&room, job->rows);
+    job->shift = rows_take(&room, job->rows);
+    job->slope = rows_take(&room, job->rows);
+    job->first = rows_take(&room, by_part);
+    job->second = rows_take(&room, by_part);
+    job->dweight = rows_take(&room, by_element);
+    job->dbias = rows_take(&room, by_element);
+    job->weight = rows_take(&room, affine ? sample : 0);
+    job->bias = rows_take(&room, affine ? sample : 0);
     return 0;
 }
 
@@ -329,14 +328,14 @@ static void EK_NAME(reduce_block)(const rows_job *job, int64_t block, int64_t gr
     int64_t i = part * PART, n = rows_part_length(job, i);
     int64_t own = group * job->length + i, at = block * job->groups * job->length + own;
     int64_t samples = job->rows / job->groups, first = block * job->block_samples;
-    int64_t last = first + job->block_samples < samples ? first + job->block_samples : samples;
+    int64_t last = ek_smaller(first + job->block_samples, samples);
     const EK_REAL *weight = job->weight ? (const EK_REAL *)job->weight + own : NULL;
     double *dbias = job->dbias ? job->dbias + at : NULL;
     double *dweight = job->dweight ? job->dweight + at : NULL;
     for (int64_t k = 0; k < n && dbias; k++)
         dbias[k] = dweight[k] = 0;
     for (int64_t begin = first; begin < last; begin += SHORT_ROWS) {
-        int64_t end = begin + SHORT_ROWS < last ? begin + SHORT_ROWS : last;
+        int64_t end = ek_smaller(begin + SHORT_ROWS, last);
         for (int64_t k = 0; k < n; k++)
             sum[k] = product[k] = 0;
         for (int64_t sample = begin; sample < end; sample++) {

@@ -90,7 +90,7 @@ static window pool_window_along(const pool *p, int dim, int64_t i)
     int64_t padded = size + p->padding[dim];
     w.divisor = (end < padded ? end : padded) - begin;
     w.first = begin < 0 ? begin + (-begin + w.step - 1) / w.step * w.step : begin;
-    int64_t last = end < size ? end : size;
+    int64_t last = ek_smaller(end, size);
     w.count = last > w.first ? (last - w.first + w.step - 1) / w.step : 0;
     if (!p->count_include_pad)
         w.divisor = w.count;
@@ -288,7 +288,7 @@ static void EK_NAME(max_gradient)(void *context, int64_t begin, int64_t end)
     int64_t blocks = pool_blocks(p);
     for (int64_t item = begin; item < end; item++) {
         int64_t sample = item / blocks, first = item % blocks * BLOCK;
-        int64_t last = first + BLOCK < p->channels ? first + BLOCK : p->channels;
+        int64_t last = ek_smaller(first + BLOCK, p->channels);
         EK_REAL *dx = (EK_REAL *)p->x + sample * p->in_plane * p->channels;
         const EK_REAL *dy = (const EK_REAL *)p->y + sample * p->out_plane * p->channels;
         const int64_t *index = p->index + sample * p->out_plane * p->channels;
@@ -343,7 +343,7 @@ EK_MULTIVERSION static void EK_NAME(avg_gradient)(void *context, int64_t begin, 
     for (int64_t item = begin; item < end; item++) {
         int64_t sample = item / blocks, first = item % blocks * BLOCK;
         int64_t count = p->channels - first;
-        count = count < BLOCK ? count : BLOCK;
+        count = ek_smaller(count, BLOCK);
         EK_REAL *dx = (EK_REAL *)p->x + sample * p->in_plane * p->channels + first;
         const EK_REAL *dy = (const EK_REAL *)p->y + sample * p->out_plane * p->channels + first;
         for (int64_t i = 0; i < p->in_plane; i++)

@@ -217,7 +217,7 @@ static value reduce_block(const reduce_job *job, int64_t base, int64_t block)
         lanes[j] = start_of(job->kind, job->type);
     int64_t row = block / job->runs_per_row * job->rows_per_block;
     int64_t end = row + job->rows_per_block;
-    end = end < job->reduced.count ? end : job->reduced.count;
+    end = ek_smaller(end, job->reduced.count);
     int64_t from = block % job->runs_per_row * BLOCK;
     int64_t to = job->runs_per_row > 1 && from + BLOCK < job->inner ? from + BLOCK : job->inner;
     ek_cursor cursor;
@@ -229,7 +229,7 @@ static value reduce_block(const reduce_job *job, int64_t base, int64_t block)
         } else {
             ek_tile tile;
             for (int64_t i = from; i < to; i += EK_TILE) {
-                int64_t n = to - i < EK_TILE ? to - i : EK_TILE;
+                int64_t n = ek_smaller(to - i, EK_TILE);
                 ek_row_load(job->type, &tile, job->x.dtype,
                             address(job, offset + i * job->inner_stride), job->inner_stride, n);
                 add_run(job->kind, job->type, lanes, &tile, n);
@@ -266,13 +266,12 @@ static void reduce_columns(const reduce_job *job, int64_t base, int64_t block, i
         acc[j] = start_of(job->kind, job->type);
     int64_t row = block * job->rows_per_block;
     int64_t end = row + job->rows_per_block;
-    end = end < job->reduced.count ? end : job->reduced.count;
+    end = ek_smaller(end, job->reduced.count);
     ek_cursor cursor;
     ek_cursor_init(&job->reduced, &cursor, row);
     while (row < end) {
         int64_t offset = base + cursor.offset[0] + column * job->inner_stride;
-        int64_t rows = ek_cursor_row_rest(&job->reduced, &cursor);
-        rows = rows < end - row ? rows : end - row;
+        int64_t rows = ek_cursor_run(&job->reduced, &cursor, end - row);
         if (four && rows >= 4 * group) {
             add_four(&acc[0].real, (const float *)address(job, offset), row_stride, n * group);
             ek_cursor_advance(&job->reduced, &cursor, 4 * group);
@@ -305,7 +304,7 @@ static void reduce_outer(void *context, int64_t begin, int64_t end)
         int64_t block = task / job->column_parts % job->blocks;
         int64_t kept = task / job->column_parts / job->blocks;
         int64_t column = part * COLUMNS;
-        int64_t n = job->inner - column < COLUMNS ? job->inner - column : COLUMNS;
+        int64_t n = ek_smaller(job->inner - column, COLUMNS);
         ek_cursor cursor;
         ek_cursor_init(&job->kept, &cursor, kept);
         reduce_columns(job, cursor.offset[0], block, column, n,
@@ -407,7 +406,7 @@ static int64_t find(const arg_job *job, const char *x)
     value best = {.integer = 0};
     int64_t at = -1;
     for (int64_t start = 0; start < job->size; start += EK_TILE) {
-        int64_t n = job->size - start < EK_TILE ? job->size - start : EK_TILE;
+        int64_t n = ek_smaller(job->size - start, EK_TILE);
         ek_row_load(type, &tile, dtype, x + start * job->stride * (int64_t)ek_dtype_size(dtype),
                     job->stride, n);
         if (type == EK_CLASS_F64)

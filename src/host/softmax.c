@@ -94,6 +94,21 @@ static EK_REAL EK_NAME(largest_of)(int64_t size, const EK_REAL *row)
     return most;
 }
 
+EK_MULTIVERSION
+static double EK_NAME(sum_of)(int64_t size, const EK_REAL *x)
+{
+    double lane[8] = {0}, total = 0;
+    int64_t c = 0;
+    for (; c + 8 <= size; c += 8)
+        for (int j = 0; j < 8; j++)
+            lane[j] += (double)x[c + j];
+    for (int j = 0; j < 8; j++)
+        total += lane[j];
+    for (; c < size; c++)
+        total += (double)x[c];
+    return total;
+}
+
 /* e = exp(x - largest), and per row the largest and the sum of e. NaN wins, so that it stays. */
 EK_MULTIVERSION
 static void EK_NAME(soften)(int64_t rows, int64_t size, const EK_REAL *restrict x,
@@ -128,20 +143,8 @@ static void EK_NAME(soften)(int64_t rows, int64_t size, const EK_REAL *restrict 
     }
     for (int64_t i = 0; i < rows * size; i++)
         e[i] = EK_NAME(ek_exp)(e[i]);
-    for (int64_t r = 0; r < rows; r++) {
-        const EK_REAL *row = e + r * size;
-        double lane[8] = {0}, total = 0;
-        int64_t c = 0;
-        for (; c + 8 <= size; c += 8)
-            for (int j = 0; j < 8; j++)
-                lane[j] += (double)row[c + j];
-        if (c > 0)
-            for (int j = 0; j < 8; j++)
-                total += lane[j];
-        for (; c < size; c++)
-            total += (double)row[c];
-        sum[r] = (EK_REAL)total;
-    }
+    for (int64_t r = 0; r < rows; r++)
+        sum[r] = (EK_REAL)EK_NAME(sum_of)(size, e + r * size);
 }
 
 /* The sum of soften for one long row, of which only a tile is softened at a time. */
@@ -184,21 +187,6 @@ void EK_NAME(ek_exp_sums)(int64_t rows, int64_t size, const EK_REAL *x, EK_REAL 
 }
 
 /* ---- softmax ---- */
-
-EK_MULTIVERSION
-static double EK_NAME(sum_of)(int64_t size, const EK_REAL *x)
-{
-    double lane[8] = {0}, total = 0;
-    int64_t c = 0;
-    for (; c + 8 <= size; c += 8)
-        for (int j = 0; j < 8; j++)
-            lane[j] += (double)x[c + j];
-    for (int j = 0; j < 8; j++)
-        total += lane[j];
-    for (; c < size; c++)
-        total += (double)x[c];
-    return total;
-}
 
 EK_MULTIVERSION
 static double EK_NAME(dot_of)(int64_t size, const EK_REAL *x, const EK_REAL *y)

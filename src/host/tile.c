@@ -173,8 +173,7 @@ const void *ek_tile_load(const ek_walk *walk, const ek_cursor *cursor, const ek_
     }
     ek_cursor at = *cursor;
     for (int64_t done = 0; done < count;) {
-        int64_t run = ek_cursor_row_rest(walk, &at);
-        run = run < count - done ? run : count - done;
+        int64_t run = ek_cursor_run(walk, &at, count - done);
         ek_row_load(type, (char *)tile + (size_t)done * class_size(type), operand->dtype,
                     tile_place(operand, at.offset[k]), stride, run);
         ek_cursor_advance(walk, &at, run);
@@ -200,8 +199,7 @@ void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operan
     int64_t stride = walk->stride[k][walk->ndim - 1];
     ek_cursor at = *cursor;
     for (int64_t done = 0; done < count;) {
-        int64_t run = ek_cursor_row_rest(walk, &at);
-        run = run < count - done ? run : count - done;
+        int64_t run = ek_cursor_run(walk, &at, count - done);
         ek_row_store(type, (const char *)tile + (size_t)done * class_size(type), operand->dtype,
                      tile_place(operand, at.offset[k]), stride, run);
         ek_cursor_advance(walk, &at, run);
@@ -212,8 +210,7 @@ void ek_tile_store(const ek_walk *walk, const ek_cursor *cursor, const ek_operan
 void ek_tile_advance(const ek_walk *walk, ek_cursor *cursor, int64_t count)
 {
     while (count > 0) {
-        int64_t run = ek_cursor_row_rest(walk, cursor);
-        run = run < count ? run : count;
+        int64_t run = ek_cursor_run(walk, cursor, count);
         ek_cursor_advance(walk, cursor, run);
         count -= run;
     }

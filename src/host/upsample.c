@@ -138,12 +138,12 @@ static void EK_NAME(fill_taps)(taps *t, int64_t in, int64_t out, bool bilinear, 
                                            : scale * ((EK_REAL)i + (EK_REAL)0.5) - (EK_REAL)0.5;
             source = source < 0 ? 0 : source;
             at = (int64_t)source;
-            at = at < in - 1 ? at : in - 1;
+            at = ek_smaller(at, in - 1);
             upper = source - (EK_REAL)at;
             upper = upper > 1 ? 1 : upper;
         } else if (in != out) {
             at = out == 2 * in ? i / 2 : (int64_t)((float)i * ((float)in / (float)out));
-            at = at < in - 1 ? at : in - 1;
+            at = ek_smaller(at, in - 1);
         }
         t->lower[i] = at;
         t->upper[i] = bilinear && at < in - 1 ? at + 1 : at;

@@ -190,47 +190,23 @@ typedef int ek_adam_step_list_kernel(ek_dev *dev, int count, ek_tensor *const *p
 
 /* All slots. A new one stands here and has its type above; then the compiler asks both backends for
  * it. */
-#define EK_KERNELS(SLOT)             \
-    SLOT(fill)                       \
-    SLOT(copy)                       \
-    SLOT(unary)                      \
-    SLOT(binary)                     \
-    SLOT(compare)                    \
-    SLOT(where)                      \
-    SLOT(add_n)                      \
-    SLOT(reduce)                     \
-    SLOT(arg_reduce)                 \
-    SLOT(index_select)               \
-    SLOT(index_add)                  \
-    SLOT(gather)                     \
-    SLOT(scatter_add)                \
-    SLOT(matmul)                     \
-    SLOT(conv_forward)               \
-    SLOT(conv_input_gradient)        \
-    SLOT(conv_weight_gradient)       \
-    SLOT(max_pool_forward)           \
-    SLOT(max_pool_gradient)          \
-    SLOT(max_pool_gather)            \
-    SLOT(avg_pool_forward)           \
-    SLOT(avg_pool_gradient)          \
-    SLOT(adaptive_avg_pool_forward)  \
-    SLOT(adaptive_avg_pool_gradient) \
-    SLOT(upsample_forward)           \
-    SLOT(upsample_gradient)          \
-    SLOT(norm_moments)               \
-    SLOT(norm_merge)                 \
-    SLOT(norm_apply)                 \
-    SLOT(norm_reduce)                \
-    SLOT(norm_gradient)              \
-    SLOT(softmax)                    \
-    SLOT(softmax_gradient)           \
-    SLOT(cross_entropy_forward)      \
-    SLOT(cross_entropy_gradient)     \
-    SLOT(target_weight)              \
-    SLOT(sgd_step_list)              \
-    SLOT(adam_step_list)
-
 /* clang-format off */
+#define EK_KERNELS(SLOT) \
+    SLOT(fill) SLOT(copy) \
+    SLOT(unary) SLOT(binary) SLOT(compare) SLOT(where) SLOT(add_n) \
+    SLOT(reduce) SLOT(arg_reduce) \
+    SLOT(index_select) SLOT(index_add) SLOT(gather) SLOT(scatter_add) \
+    SLOT(matmul) \
+    SLOT(conv_forward) SLOT(conv_input_gradient) SLOT(conv_weight_gradient) \
+    SLOT(max_pool_forward) SLOT(max_pool_gradient) SLOT(max_pool_gather) \
+    SLOT(avg_pool_forward) SLOT(avg_pool_gradient) \
+    SLOT(adaptive_avg_pool_forward) SLOT(adaptive_avg_pool_gradient) \
+    SLOT(upsample_forward) SLOT(upsample_gradient) \
+    SLOT(norm_moments) SLOT(norm_merge) SLOT(norm_apply) SLOT(norm_reduce) SLOT(norm_gradient) \
+    SLOT(softmax) SLOT(softmax_gradient) \
+    SLOT(cross_entropy_forward) SLOT(cross_entropy_gradient) SLOT(target_weight) \
+    SLOT(sgd_step_list) SLOT(adam_step_list)
+
 typedef struct ek_kernels {
 #define EK_KERNEL_SLOT(name) ek_##name##_kernel *name;
     EK_KERNELS(EK_KERNEL_SLOT)

@@ -60,4 +60,11 @@ static inline int64_t ek_cursor_row_rest(const ek_walk *walk, const ek_cursor *c
     return walk->shape[walk->ndim - 1] - cursor->index[walk->ndim - 1];
 }
 
+/* The same, but at most `rest`. */
+static inline int64_t ek_cursor_run(const ek_walk *walk, const ek_cursor *cursor, int64_t rest)
+{
+    int64_t run = ek_cursor_row_rest(walk, cursor);
+    return run < rest ? run : rest;
+}
+
 #endif

@@ -30,19 +30,95 @@ typedef struct conv_attributes {
     ek_shape x, w, y;
 } conv_attributes;
 
+/* ---- the three operations ---- */
+
+/* As far as there is such an order: for images and their weights. */
+static ek_tensor *channels_last(ek_tensor *x)
+{
+    return ek_contiguous(x, EK_CHANNELS_LAST);
+}
+
 /* y from x and w. bias (O) may be NULL. */
 static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
-                               const conv_attributes *attributes);
+                               const conv_attributes *attributes)
+{
+    x = channels_last(x);
+    w = channels_last(w);
+    if (!x || !w)
+        return NULL;
+    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &attributes->y, EK_CHANNELS_LAST);
+    y = EK_RUN(y, conv_forward, x, w, bias, &attributes->params);
+    return EK_RECORD(y, &attributes->family->forward, EK_INPUTS(x, w, bias),
+                     EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL),
+                     EK_ATTRIBUTES(*attributes));
+}
+
+/* x += bias, one pass more over fresh memory. */
+static int add_to_channels(ek_tensor *x, const ek_tensor *bias)
+{
+    ek_tensor view;
+    ek_borrow(&view, bias);
+    view.ndim = x->ndim;
+    for (int i = 0; i < x->ndim; i++) {
+        view.shape[i] = x->shape[i];
+        view.stride[i] = i == 1 ? bias->stride[0] : 0;
+    }
+    return ek_kernels_of(x)->binary(ek_tensor_dev(x), EK_BINARY_ADD, x, x, &view, 1);
+}
 
 /* x from dy and w. bias (C), which is added to x, may be NULL. */
 static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bias,
-                                      const conv_attributes *attributes);
+                                      const conv_attributes *attributes)
+{
+    dy = channels_last(dy);
+    w = channels_last(w);
+    if (!dy || !w)
+        return NULL;
+    ek_tensor *dx = ek_tensor_new(ek_tensor_dev(dy), dy->dtype, &attributes->x, EK_CHANNELS_LAST);
+    dx = EK_RUN(dx, conv_input_gradient, dy, w, &attributes->params);
+    if (dx && bias && ek_count(dx) > 0 && add_to_channels(dx, bias) < 0)
+        return NULL;
+    return EK_RECORD(dx, &attributes->family->input_gradient, EK_INPUTS(dy, w, bias),
+                     EK_SAVED(ek_wants(w) ? dy : NULL, ek_wants(dy) ? w : NULL),
+                     EK_ATTRIBUTES(*attributes));
+}
 
 /* *result is the weight's gradient, written to `dw` if that is given, else to a new tensor. If
  * `dbias` is given, the bias's is made in the same pass: in *dbias, or a new tensor where that is
  * NULL. */
 static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attributes *attributes,
-                                ek_tensor *dw, ek_tensor **dbias, ek_tensor **result);
+                                ek_tensor *dw, ek_tensor **dbias, ek_tensor **result)
+{
+    x = channels_last(x);
+    dy = channels_last(dy);
+    if (!x || !dy)
+        return ek_error_pending();
+    ek_dev *dev = ek_tensor_dev(x);
+    if (!dw)
+        dw = ek_tensor_new(dev, x->dtype, &attributes->w, EK_CHANNELS_LAST);
+    ek_tensor *db = NULL;
+    if (dbias)
+        db = *dbias ? *dbias
+                    : ek_tensor_new(dev, x->dtype, &EK_SHAPE(attributes->w.dims[0]), EK_CONTIGUOUS);
+    if (!dw || (dbias && !db))
+        return ek_error_pending();
+    const ek_kernels *kernels = ek_kernels_of(x);
+    if (ek_count(dy) > 0) {
+        EK_TRY(kernels->conv_weight_gradient(dev, dw, db, x, dy, &attributes->params));
+    } else {
+        EK_TRY(kernels->fill(dev, dw, 0));
+        if (db)
+            EK_TRY(kernels->fill(dev, db, 0));
+    }
+    *result = dw;
+    if (dbias)
+        *dbias = db;
+    return ek_record_outputs((ek_tensor *const[]){dw, db}, 2, &attributes->family->weight_gradient,
+                             &(const ek_record_options){EK_INPUTS(x, dy),
+                                                        EK_SAVED(ek_wants(dy) ? x : NULL,
+                                                                 ek_wants(x) ? dy : NULL),
+                                                        EK_ATTRIBUTES(*attributes)});
+}
 
 /* ---- backwards, which every family has ---- */
 
@@ -107,91 +183,6 @@ static int conv_weight_gradient_backward(ek_node *node, ek_tensor *const *gradie
     else if (ek_node_needs(node, 1) && ddbias)
         results[1] = spread_channels(ddbias, &attributes->y);
     return 0;
-}
-
-/* ---- the three operations ---- */
-
-/* As far as there is such an order: for images and their weights. */
-static ek_tensor *channels_last(ek_tensor *x)
-{
-    return ek_contiguous(x, EK_CHANNELS_LAST);
-}
-
-static ek_tensor *conv_forward(ek_tensor *x, ek_tensor *w, ek_tensor *bias,
-                               const conv_attributes *attributes)
-{
-    x = channels_last(x);
-    w = channels_last(w);
-    if (!x || !w)
-        return NULL;
-    ek_tensor *y = ek_tensor_new(ek_tensor_dev(x), x->dtype, &attributes->y, EK_CHANNELS_LAST);
-    y = EK_RUN(y, conv_forward, x, w, bias, &attributes->params);
-    return EK_RECORD(y, &attributes->family->forward, EK_INPUTS(x, w, bias),
-                     EK_SAVED(ek_wants(w) ? x : NULL, ek_wants(x) ? w : NULL),
-                     EK_ATTRIBUTES(*attributes));
-}
-
-/* x += bias, one pass more over fresh memory. */
-static int add_to_channels(ek_tensor *x, const ek_tensor *bias)
-{
-    ek_tensor view;
-    ek_borrow(&view, bias);
-    view.ndim = x->ndim;
-    for (int i = 0; i < x->ndim; i++) {
-        view.shape[i] = x->shape[i];
-        view.stride[i] = i == 1 ? bias->stride[0] : 0;
-    }
-    return ek_kernels_of(x)->binary(ek_tensor_dev(x), EK_BINARY_ADD, x, x, &view, 1);
-}
-
-static ek_tensor *conv_input_gradient(ek_tensor *dy, ek_tensor *w, ek_tensor *bias,
-                                      const conv_attributes *attributes)
-{
-    dy = channels_last(dy);
-    w = channels_last(w);
-    if (!dy || !w)
-        return NULL;
-    ek_tensor *dx = ek_tensor_new(ek_tensor_dev(dy), dy->dtype, &attributes->x, EK_CHANNELS_LAST);
-    dx = EK_RUN(dx, conv_input_gradient, dy, w, &attributes->params);
-    if (dx && bias && ek_count(dx) > 0 && add_to_channels(dx, bias) < 0)
-        return NULL;
-    return EK_RECORD(dx, &attributes->family->input_gradient, EK_INPUTS(dy, w, bias),
-                     EK_SAVED(ek_wants(w) ? dy : NULL, ek_wants(dy) ? w : NULL),
-                     EK_ATTRIBUTES(*attributes));
-}
-
-static int conv_weight_gradient(ek_tensor *x, ek_tensor *dy, const conv_attributes *attributes,
-                                ek_tensor *dw, ek_tensor **dbias, ek_tensor **result)
-{
-    x = channels_last(x);
-    dy = channels_last(dy);
-    if (!x || !dy)
-        return ek_error_pending();
-    ek_dev *dev = ek_tensor_dev(x);
-    if (!dw)
-        dw = ek_tensor_new(dev, x->dtype, &attributes->w, EK_CHANNELS_LAST);
-    ek_tensor *db = NULL;
-    if (dbias)
-        db = *dbias ? *dbias
-                    : ek_tensor_new(dev, x->dtype, &EK_SHAPE(attributes->w.dims[0]), EK_CONTIGUOUS);
-    if (!dw || (dbias && !db))
-        return ek_error_pending();
-    const ek_kernels *kernels = ek_kernels_of(x);
-    if (ek_count(dy) > 0) {
-        EK_TRY(kernels->conv_weight_gradient(dev, dw, db, x, dy, &attributes->params));
-    } else {
-        EK_TRY(kernels->fill(dev, dw, 0));
-        if (db)
-            EK_TRY(kernels->fill(dev, db, 0));
-    }
-    *result = dw;
-    if (dbias)
-        *dbias = db;
-    return ek_record_outputs((ek_tensor *const[]){dw, db}, 2, &attributes->family->weight_gradient,
-                             &(const ek_record_options){EK_INPUTS(x, dy),
-                                                        EK_SAVED(ek_wants(dy) ? x : NULL,
-                                                                 ek_wants(x) ? dy : NULL),
-                                                        EK_ATTRIBUTES(*attributes)});
 }
 
 /* ---- options ---- */

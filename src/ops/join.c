@@ -12,8 +12,6 @@ typedef struct cat_attributes {
     int64_t sizes[]; /* one per input */
 } cat_attributes;
 
-enum { FEW = 16 }; /* inputs whose sizes fit on the stack */
-
 static int cat_backward(ek_node *node, ek_tensor *const *gradients, ek_tensor **results)
 {
     const cat_attributes *a = ek_node_attributes(node);
@@ -108,8 +106,7 @@ ek_tensor *ek_cat(ek_tensor *const *tensors, int count, int dim)
         return y;
 
     size_t nbytes = sizeof(cat_attributes) + (size_t)count * sizeof(int64_t);
-    int64_t few[FEW + sizeof(cat_attributes) / sizeof(int64_t)];
-    cat_attributes *attributes = count <= FEW ? (cat_attributes *)few : ek_calloc(1, nbytes);
+    cat_attributes *attributes = ek_calloc(1, nbytes);
     if (!attributes)
         return NULL;
     attributes->dim = dim;
@@ -117,8 +114,7 @@ ek_tensor *ek_cat(ek_tensor *const *tensors, int count, int dim)
         attributes->sizes[i] = tensors[i]->shape[dim];
     y = EK_RECORD(y, &cat_operation, .inputs = tensors, .input_count = count,
                   .attributes = attributes, .attributes_size = nbytes);
-    if (count > FEW)
-        free(attributes);
+    free(attributes);
     return y;
 }
 

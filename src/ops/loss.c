@@ -83,23 +83,18 @@ static ek_tensor *checked_difference_loss(const ek_loss_options *options, ek_bin
     return reduce(loss, options->reduction);
 }
 
-static ek_tensor *difference_loss(ek_loss_options *options, ek_binary op,
-                                  const ek_operation *operation)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_autocast_loss(options);
-    return ek_scope_return(&scope, checked_difference_loss(options, op, operation));
-}
-
-ek_tensor *ek_f_mse_loss_with(ek_loss_options options)
-{
-    return difference_loss(&options, EK_BINARY_SQUARED_DIFFERENCE, &squared_difference_operation);
-}
-
-ek_tensor *ek_f_l1_loss_with(ek_loss_options options)
-{
-    return difference_loss(&options, EK_BINARY_ABSOLUTE_DIFFERENCE, &absolute_difference_operation);
-}
+/* Defines a loss, of whose options `checked` is an expression. */
+#define PUBLIC_LOSS(name, checked)                         \
+    ek_tensor *ek_f_##name##_with(ek_loss_options options) \
+    {                                                      \
+        ek_scope scope = ek_scope_begin();                 \
+        ek_autocast_loss(&options);                        \
+        return ek_scope_return(&scope, checked);           \
+    }
+PUBLIC_LOSS(mse_loss, checked_difference_loss(&options, EK_BINARY_SQUARED_DIFFERENCE,
+                                              &squared_difference_operation))
+PUBLIC_LOSS(l1_loss, checked_difference_loss(&options, EK_BINARY_ABSOLUTE_DIFFERENCE,
+                                             &absolute_difference_operation))
 
 /* ---- binary cross entropy of sigmoid(x), positives weighted by v (1 without pos_weight) ----
  *
@@ -192,12 +187,7 @@ static ek_tensor *checked_bce(const ek_loss_options *options)
     return reduce(loss, options->reduction);
 }
 
-ek_tensor *ek_f_bce_with_logits_with(ek_loss_options options)
-{
-    ek_scope scope = ek_scope_begin();
-    ek_autocast_loss(&options);
-    return ek_scope_return(&scope, checked_bce(&options));
-}
+PUBLIC_LOSS(bce_with_logits, checked_bce(&options))
 
 /* ---- class targets ----
  *
@@ -431,15 +421,8 @@ static ek_tensor *checked_class_loss(const char *name, const ek_loss_options *op
     return reduce_classes(function(options->input, &targets), &targets, options->reduction);
 }
 
-#define CLASS_LOSS(name, function)                                                     \
-    ek_tensor *ek_f_##name##_with(ek_loss_options options)                             \
-    {                                                                                  \
-        ek_scope scope = ek_scope_begin();                                             \
-        ek_autocast_loss(&options);                                                    \
-        return ek_scope_return(&scope, checked_class_loss(#name, &options, function)); \
-    }
-CLASS_LOSS(cross_entropy, cross_entropy)
-CLASS_LOSS(nll_loss, nll)
+PUBLIC_LOSS(cross_entropy, checked_class_loss("cross_entropy", &options, cross_entropy))
+PUBLIC_LOSS(nll_loss, checked_class_loss("nll_loss", &options, nll))
 
 ek_tensor *ek_target_weight(ek_tensor *target, ek_tensor *weight, int64_t ignore_index,
                             ek_dtype dtype)

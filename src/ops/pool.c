@@ -29,27 +29,6 @@ static ek_tensor *new_image(const ek_tensor *like, const ek_shape *shape, ek_mem
 
 /* ---- maximum: given positions, a gather, whose adjoint is a scatter ---- */
 
-static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index,
-                                   const pool_attributes *attributes);
-static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index,
-                                  const pool_attributes *attributes);
-
-/* Of the pool itself and of max_pool_gather: input x, saved index. */
-EK_BACKWARD(max_pool, pool_attributes, max_pool_scatter(g, ek_node_saved(node, 0), a))
-
-EK_BACKWARD(max_pool_scatter, void, max_pool_gather(g, ek_node_saved(node, 0), a))
-
-#define MAX_POOL(DIMS)                                                            \
-    {                                                                             \
-        .name = "max_pool" #DIMS "d", .dims = DIMS,                               \
-        .forward = {.name = "max_pool" #DIMS "d", .backward = max_pool_backward}, \
-        .gradient = {.name = "max_pool" #DIMS "d_gradient",                       \
-                     .backward = max_pool_scatter_backward},                      \
-        .gather =                                                                 \
-        {.name = "max_pool" #DIMS "d_gather",                                     \
-         .backward = max_pool_backward }                                          \
-    }
-
 static ek_tensor *max_pool_scatter(ek_tensor *dy, ek_tensor *index, const pool_attributes *a)
 {
     if (!dy || !index)
@@ -68,22 +47,23 @@ static ek_tensor *max_pool_gather(ek_tensor *x, ek_tensor *index, const pool_att
                      EK_SAVED(index), EK_ATTRIBUTES(*a));
 }
 
-/* ---- averages: the windows of `params`, or adaptive ones where params.dims is 0 ---- */
+/* Of the pool itself and of max_pool_gather: input x, saved index. */
+EK_BACKWARD(max_pool, pool_attributes, max_pool_scatter(g, ek_node_saved(node, 0), a))
 
-static ek_tensor *average(ek_tensor *x, const pool_attributes *attributes);
-static ek_tensor *average_gradient(ek_tensor *dy, const pool_attributes *attributes);
+EK_BACKWARD(max_pool_scatter, void, max_pool_gather(g, ek_node_saved(node, 0), a))
 
-EK_BACKWARD(average, void, average_gradient(g, a))
-
-EK_BACKWARD(average_gradient, void, average(g, a))
-
-#define AVERAGE_POOL(NAME, DIMS)                                                             \
-    {                                                                                        \
-        .name = NAME, .dims = DIMS, .forward = {.name = NAME, .backward = average_backward}, \
-        .gradient =                                                                          \
-        {.name = NAME "_gradient",                                                           \
-         .backward = average_gradient_backward }                                             \
+#define MAX_POOL(DIMS)                                                            \
+    {                                                                             \
+        .name = "max_pool" #DIMS "d", .dims = DIMS,                               \
+        .forward = {.name = "max_pool" #DIMS "d", .backward = max_pool_backward}, \
+        .gradient = {.name = "max_pool" #DIMS "d_gradient",                       \
+                     .backward = max_pool_scatter_backward},                      \
+        .gather =                                                                 \
+        {.name = "max_pool" #DIMS "d_gather",                                     \
+         .backward = max_pool_backward }                                          \
     }
+
+/* ---- averages: the windows of `params`, or adaptive ones where params.dims is 0 ---- */
 
 static ek_tensor *average(ek_tensor *x, const pool_attributes *a)
 {
@@ -100,6 +80,18 @@ static ek_tensor *average_gradient(ek_tensor *dy, const pool_attributes *a)
                             : EK_RUN(dx, adaptive_avg_pool_gradient, dy);
     return EK_RECORD(dx, &a->family->gradient, EK_INPUTS(dy), EK_ATTRIBUTES(*a));
 }
+
+EK_BACKWARD(average, void, average_gradient(g, a))
+
+EK_BACKWARD(average_gradient, void, average(g, a))
+
+#define AVERAGE_POOL(NAME, DIMS)                                                             \
+    {                                                                                        \
+        .name = NAME, .dims = DIMS, .forward = {.name = NAME, .backward = average_backward}, \
+        .gradient =                                                                          \
+        {.name = NAME "_gradient",                                                           \
+         .backward = average_gradient_backward }                                             \
+    }
 
 /* ---- options and shapes ---- */
 

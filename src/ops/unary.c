@@ -12,21 +12,23 @@ EK_BACKWARD(affine, double, *a == 1 ? g : ek_mul_scalar(g, *a))
 EK_OPERATION(add_scalar, "add_scalar", affine_backward);
 EK_OPERATION(mul_scalar, "mul_scalar", affine_backward);
 
+/* a x + b, of which c is the number that is given. */
+static ek_tensor *affine(const ek_operation *operation, ek_tensor *x, double c, double a, double b)
+{
+    if (!ek_given(operation->name, "x", x) || !ek_holds(operation->name, "c", x->dtype, c))
+        return NULL;
+    return EK_RECORD(ek_run_unary(EK_UNARY_AFFINE, x, a, b), operation, EK_INPUTS(x),
+                     EK_ATTRIBUTES(a));
+}
+
 ek_tensor *ek_add_scalar(ek_tensor *x, double c)
 {
-    if (!ek_given("add_scalar", "x", x) || !ek_holds("add_scalar", "c", x->dtype, c))
-        return NULL;
-    double a = 1;
-    ek_tensor *y = ek_run_unary(EK_UNARY_AFFINE, x, a, c);
-    return EK_RECORD(y, &add_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(a));
+    return affine(&add_scalar_operation, x, c, 1, c);
 }
 
 ek_tensor *ek_mul_scalar(ek_tensor *x, double c)
 {
-    if (!ek_given("mul_scalar", "x", x) || !ek_holds("mul_scalar", "c", x->dtype, c))
-        return NULL;
-    ek_tensor *y = ek_run_unary(EK_UNARY_AFFINE, x, c, 0);
-    return EK_RECORD(y, &mul_scalar_operation, EK_INPUTS(x), EK_ATTRIBUTES(c));
+    return affine(&mul_scalar_operation, x, c, c, 0);
 }
 
 /* x / c is not x (1 / c) in floating point: a mean of 49 ones must be 1. */
