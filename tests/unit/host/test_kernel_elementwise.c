@@ -292,23 +292,9 @@ TEST(mixed_dtypes)
  * NaN if PyTorch keeps it. */
 TEST_LOOP(special_values, 0, 3)
 {
-    static const double values[] = {(double)NAN,
-                                    (double)INFINITY,
-                                    -(double)INFINITY,
-                                    0,
-                                    -0.0,
-                                    1,
-                                    -1,
-                                    1e-40,
-                                    -1e-40,
-                                    88.7,
-                                    89,
-                                    -87.5,
-                                    -104,
-                                    1e30,
-                                    -1e30,
-                                    0.625,
-                                    0.5};
+    const double nan = (double)NAN, inf = (double)INFINITY;
+    const double values[] = {nan,  inf, -inf,  0,    -0.0, 1,     -1,    1e-40, -1e-40,
+                             88.7, 89,  -87.5, -104, 1e30, -1e30, 0.625, 0.5};
     static const ek_unary keeps_nan[] = {EK_UNARY_RELU,  EK_UNARY_CLAMP,    EK_UNARY_EXP,
                                          EK_UNARY_LOG,   EK_UNARY_TANH,     EK_UNARY_SIGMOID,
                                          EK_UNARY_SQRT,  EK_UNARY_SOFTPLUS, EK_UNARY_LEAKY_RELU,

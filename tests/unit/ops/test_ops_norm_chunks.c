@@ -2,9 +2,9 @@
 #include "evenkeel/autograd.h"
 #include "evenkeel/device.h"
 #include "evenkeel/ops.h"
+#include "kit/tensors.h"
 #include "ops/norm.h"
 #include "ops/ops.h"
-#include "unit.h"
 
 #include "home.h"
 
@@ -76,24 +76,14 @@ static ek_tensor *whole(ek_tensor *const *inputs, int count, void *user)
                            .bias = count > 2 ? inputs[2] : NULL, .training = true);
 }
 
-static ek_tensor *normal(uint64_t seed, ek_shape shape, ek_dtype dtype, bool varies)
-{
-    ek_generator *generator = ek_generator_new(seed);
-    ek_tensor *x = ek_empty(shape, .dtype = EK_F64);
-    assert_ok(ek_normal_(x, 1, 2, generator));
-    ek_generator_free(generator);
-    x = ek_to_dtype(x, dtype);
-    if (varies)
-        assert_ok(ek_tensor_set_requires_grad(x, true));
-    return x;
-}
-
 static void make_inputs(ek_tensor **inputs, ek_dtype dtype)
 {
     ek_dtype channel = dtype == EK_BF16 ? EK_F32 : dtype;
-    inputs[0] = normal(1, EK_SHAPE(ALL, CHANNELS, SPACE), dtype, true);
-    inputs[1] = normal(2, EK_SHAPE(CHANNELS), channel, true);
-    inputs[2] = normal(3, EK_SHAPE(CHANNELS), channel, true);
+    inputs[0] = normal(1, EK_SHAPE(ALL, CHANNELS, SPACE), dtype, test_home());
+    inputs[1] = normal(2, EK_SHAPE(CHANNELS), channel, test_home());
+    inputs[2] = normal(3, EK_SHAPE(CHANNELS), channel, test_home());
+    for (int i = 0; i < 3; i++)
+        assert_ok(ek_tensor_set_requires_grad(inputs[i], true));
 }
 
 /* Output, gradients, and the gradients of their squares, of both. */
@@ -104,7 +94,7 @@ static void assert_same(ek_check_function *a, ek_check_function *b, ek_tensor *c
     for (int k = 0; k < 2; k++) {
         ek_tensor *y = (k ? b : a)(inputs, count, NULL), *penalty = NULL;
         assert_made(y);
-        ek_tensor *g = normal(9, ek_tensor_shape(y), ek_tensor_dtype(y), false);
+        ek_tensor *g = normal(9, ek_tensor_shape(y), ek_tensor_dtype(y), test_home());
         results[k][0] = y;
         assert_ok(ek_grad(.outputs = &y, .output_count = 1, .inputs = inputs, .input_count = count,
                           .gradients = results[k] + 1, .grad_outputs = &g, .retain_graph = EK_ON));
