@@ -121,7 +121,11 @@ static void train_to(classify *run, int64_t step)
         assert_ok(classify_step(run));
 }
 
+FIXTURE(make_pictures, remove_pictures)
+
 /* ---- stopped and gone on with ---- */
+
+GROUP(runs)
 
 enum { END = 10 };
 
@@ -155,7 +159,7 @@ static epoch_record *stop_and_go_on(int64_t step, int workers, char sha256[65])
 }
 
 /* In the first epoch, at its end, in the second. */
-START_TEST(resumed_runs_are_the_same)
+TEST_LOOP(resumed_runs_are_the_same, 0, MODES)
 {
     static const int64_t stops[] = {1, 5, 8};
     const int count = (int)(sizeof stops / sizeof stops[0]);
@@ -184,7 +188,6 @@ START_TEST(resumed_runs_are_the_same)
     }
     free(wanted);
 }
-END_TEST
 
 static double largest_difference(const double *a, const double *b, int count)
 {
@@ -209,7 +212,7 @@ static void last_losses(classify *run, double *losses)
 
 /* Saved on 4 devices, loaded into 2 and into other ways to train: the numbers are those of 4, but
  * for roundings. */
-START_TEST(other_devices_go_on)
+TEST(other_devices_go_on)
 {
     make_small();
     classify run;
@@ -232,11 +235,10 @@ START_TEST(other_devices_go_on)
         assert_ok(close_run(&run));
     }
 }
-END_TEST
 
 /* What a file says of shares goes before what would be measured; for other devices it is measured.
  */
-START_TEST(plans_are_kept)
+TEST(plans_are_kept)
 {
     make_small();
     classify run;
@@ -258,7 +260,6 @@ START_TEST(plans_are_kept)
     assert_ok(classify_step(&run));
     assert_ok(close_run(&run));
 }
-END_TEST
 
 /* ---- what is refused ---- */
 
@@ -270,7 +271,7 @@ static void refuse(int status, const char *part)
     assert_ok(close_run(&run));
 }
 
-START_TEST(other_checkpoints_are_refused)
+TEST(other_checkpoints_are_refused)
 {
     classify run;
     ek_named_tensor one = {"weight", NULL};
@@ -302,9 +303,8 @@ START_TEST(other_checkpoints_are_refused)
     ck_assert_int_eq(truncate(saved, 20), 0);
     refuse(EK_E_FORMAT, saved);
 }
-END_TEST
 
-START_TEST(missing_pictures_are_told)
+TEST(missing_pictures_are_told)
 {
     classify run;
     make_small();
@@ -314,9 +314,8 @@ START_TEST(missing_pictures_are_told)
     assert_error(EK_E_IO, "/nowhere");
     assert_ok(close_run(&run));
 }
-END_TEST
 
-START_TEST(losses_must_be_numbers)
+TEST(losses_must_be_numbers)
 {
     make_small();
     classify run;
@@ -330,9 +329,8 @@ START_TEST(losses_must_be_numbers)
     ck_assert_int_lt(run.step, run.last_step);
     assert_ok(close_run(&run));
 }
-END_TEST
 
-START_TEST(runs_can_be_stopped)
+TEST(runs_can_be_stopped)
 {
     make_small();
     classify run;
@@ -343,12 +341,13 @@ START_TEST(runs_can_be_stopped)
     ck_assert_int_eq(run.tested.count, 0);
     assert_ok(close_run(&run));
 }
-END_TEST
 
 /* ---- parts ---- */
 
+GROUP(parts)
+
 /* 70 pictures in batches of 64: each once, by the running statistics, which stay. */
-START_TEST(tests_count_each_picture_once)
+TEST(tests_count_each_picture_once)
 {
     make_small();
     classify run;
@@ -382,9 +381,8 @@ START_TEST(tests_count_each_picture_once)
     ek_dataset_free(pictures);
     assert_ok(close_run(&run));
 }
-END_TEST
 
-START_TEST(rates_follow_their_schedule)
+TEST(rates_follow_their_schedule)
 {
     make_small();
     classify run;
@@ -402,9 +400,8 @@ START_TEST(rates_follow_their_schedule)
     ck_assert_double_le(fabs(ek_optimizer_lr(run.job.optimizer, 0) - 0.01), 1e-12);
     assert_ok(close_run(&run));
 }
-END_TEST
 
-START_TEST(coloured_pictures_are_classified)
+TEST(coloured_pictures_are_classified)
 {
     make_small();
     classify run;
@@ -420,9 +417,8 @@ START_TEST(coloured_pictures_are_classified)
     opt.set = FASHION_MNIST; /* which these are not */
     refuse(EK_E_IO, "images-idx3-ubyte");
 }
-END_TEST
 
-START_TEST(the_network_learns)
+TEST(the_network_learns)
 {
     make_small();
     classify run;
@@ -435,9 +431,8 @@ START_TEST(the_network_learns)
     ck_assert_double_lt(run.epochs[11].train_loss, 0.6 * run.epochs[0].train_loss);
     assert_ok(close_run(&run));
 }
-END_TEST
 
-START_TEST(the_network_has_its_shape)
+TEST(the_network_has_its_shape)
 {
     ek_module *network = resnet(3, 4, 2, false, 10);
     ek_tensor *logits = ek_apply(network, ek_randn(EK_SHAPE(2, 3, 32, 32)));
@@ -447,9 +442,8 @@ START_TEST(the_network_has_its_shape)
     assert_made(ek_module_tensor(network, "stage3.1.conv2.weight"));
     ek_module_free(network);
 }
-END_TEST
 
-START_TEST(records_add_up)
+TEST(records_add_up)
 {
     epoch_record epochs[] = {{.seconds = 3, .waited = 0.5, .test_accuracy = 0.5},
                              {.seconds = 1, .test_accuracy = 0.5},
@@ -461,29 +455,4 @@ START_TEST(records_add_up)
     ck_assert(classify_total(&run).seconds == 5 && classify_total(&run).waited == 0.75);
     run.epoch_count = 3;
     ck_assert_int_eq(classify_best(&run), 2);
-}
-END_TEST
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("classify");
-    TCase *parts = tcase_create("parts"), *runs = tcase_create("runs");
-    tcase_add_unchecked_fixture(parts, make_pictures, remove_pictures);
-    tcase_add_test(parts, tests_count_each_picture_once);
-    tcase_add_test(parts, rates_follow_their_schedule);
-    tcase_add_test(parts, coloured_pictures_are_classified);
-    tcase_add_test(parts, the_network_learns);
-    tcase_add_test(parts, the_network_has_its_shape);
-    tcase_add_test(parts, records_add_up);
-    tcase_add_unchecked_fixture(runs, make_pictures, remove_pictures);
-    tcase_add_loop_test(runs, resumed_runs_are_the_same, 0, MODES);
-    tcase_add_test(runs, other_devices_go_on);
-    tcase_add_test(runs, plans_are_kept);
-    tcase_add_test(runs, other_checkpoints_are_refused);
-    tcase_add_test(runs, missing_pictures_are_told);
-    tcase_add_test(runs, losses_must_be_numbers);
-    tcase_add_test(runs, runs_can_be_stopped);
-    suite_add_tcase(s, parts);
-    suite_add_tcase(s, runs);
-    return s;
 }

@@ -213,14 +213,14 @@ static int open_jobs(copyable_job *jobs)
     return count;
 }
 
-START_TEST(devices_agree)
+static void check_agreement(int penalty, int norm, ek_dtype dtype)
 {
     static copyable_job jobs[MOST_JOBS];
     ek_generator *random = ek_generator_new(9);
     make_small();
-    opt.norm = (_i % NORMS);
-    opt.penalty = (_i / NORMS % PENALTY_KINDS);
-    opt.dtype = _i / NORMS / PENALTY_KINDS ? EK_F64 : EK_F32;
+    opt.norm = norm;
+    opt.penalty = penalty;
+    opt.dtype = dtype;
     opt.width = 2;
     assert_ok(test_devices_configure("4"));
     int count = open_jobs(jobs);
@@ -236,11 +236,27 @@ START_TEST(devices_agree)
     ek_generator_free(random);
     assert_ok(ek_shutdown());
 }
-END_TEST
+
+/* One for each penalty and dtype, so that they can run side by side. */
+#define AGREEMENT(name, penalty)                \
+    TEST_LOOP(name##_f32_agrees, 0, NORMS)      \
+    {                                           \
+        check_agreement((penalty), _i, EK_F32); \
+    }                                           \
+    TEST_LOOP(name##_f64_agrees, 0, NORMS)      \
+    {                                           \
+        check_agreement((penalty), _i, EK_F64); \
+    }
+AGREEMENT(wgan_gp, EK_PENALTY_WGAN_GP)
+AGREEMENT(wgan_lp, EK_PENALTY_WGAN_LP)
+AGREEMENT(dragan, EK_PENALTY_DRAGAN)
+AGREEMENT(r1, EK_PENALTY_R1)
 
 /* ---- parts ---- */
 
-START_TEST(words_are_options)
+GROUP(parts)
+
+TEST(words_are_options)
 {
     static const char *const words[] = {"red", "green", "blue", NULL};
     int chosen = 0;
@@ -259,9 +275,8 @@ START_TEST(words_are_options)
     ck_assert_int_eq(chosen, 2);
     free(said);
 }
-END_TEST
 
-START_TEST(pictures_are_padded)
+TEST(pictures_are_padded)
 {
     ek_tensor *pixels = ek_zeros(EK_SHAPE(2, 1, 28, 28), EK_U8);
     const int64_t order[] = {1, 0};
@@ -279,9 +294,8 @@ START_TEST(pictures_are_padded)
     }
     ek_dataset_free(pictures);
 }
-END_TEST
 
-START_TEST(networks_have_their_shapes)
+TEST(networks_have_their_shapes)
 {
     ek_tensor *noise = ek_randn(EK_SHAPE(3, GAN_NOISE, 1, 1));
     ek_module *generator = gan_generator(4);
@@ -299,9 +313,8 @@ START_TEST(networks_have_their_shapes)
     }
     ek_module_free(generator);
 }
-END_TEST
 
-START_TEST(records_have_a_median)
+TEST(records_have_a_median)
 {
     const double odd[] = {3, 0, 10}, even[] = {0, 1, 10, 3};
     ck_assert(median_of(NULL, 0) == 0);
@@ -309,10 +322,9 @@ START_TEST(records_have_a_median)
     ck_assert(median_of(even, 4) == 2);
     ck_assert(even[1] == 1); /* they stay */
 }
-END_TEST
 
 /* What is no number reaches no page. */
-START_TEST(curves_leave_out_what_is_no_number)
+TEST(curves_leave_out_what_is_no_number)
 {
     double values[] = {NAN, 1, INFINITY, 2, -INFINITY};
     char *text = NULL;
@@ -323,9 +335,8 @@ START_TEST(curves_leave_out_what_is_no_number)
     ck_assert_ptr_nonnull(strstr(text, "\"values\": [null, 1, null, 2, null]"));
     free(text);
 }
-END_TEST
 
-START_TEST(pictures_are_written)
+TEST(pictures_are_written)
 {
     static uint8_t read[GRID_SIDE * GRID_SIDE];
     make_small();
@@ -353,9 +364,10 @@ START_TEST(pictures_are_written)
     gan_close(&job);
     assert_ok(ek_shutdown());
 }
-END_TEST
 
 /* ---- runs ---- */
+
+GROUP(runs)
 
 static void hashes(gan *run, char text[2][65])
 {
@@ -364,7 +376,7 @@ static void hashes(gan *run, char text[2][65])
 }
 
 /* Stopped after two of four steps, saved, and gone on with by another: to the bit as if not. */
-START_TEST(resumed_runs_are_the_same)
+TEST_LOOP(resumed_runs_are_the_same, 0, 1 + MODE_BALANCED)
 {
     gan run;
     make_small();
@@ -397,7 +409,6 @@ START_TEST(resumed_runs_are_the_same)
     assert_ok(close_run(&run));
     unlink(path);
 }
-END_TEST
 
 static void refuse(int status, const char *part)
 {
@@ -407,7 +418,7 @@ static void refuse(int status, const char *part)
     assert_ok(close_run(&run));
 }
 
-START_TEST(other_checkpoints_are_refused)
+TEST(other_checkpoints_are_refused)
 {
     gan run;
     char path[] = "/tmp/test_gan_XXXXXX";
@@ -436,9 +447,8 @@ START_TEST(other_checkpoints_are_refused)
     refuse(EK_E_FORMAT, path);
     unlink(path);
 }
-END_TEST
 
-START_TEST(runs_can_be_stopped)
+TEST(runs_can_be_stopped)
 {
     gan run;
     make_small();
@@ -448,9 +458,8 @@ START_TEST(runs_can_be_stopped)
     ck_assert_int_eq(run.step, 0);
     assert_ok(close_run(&run));
 }
-END_TEST
 
-START_TEST(memory_does_not_grow)
+TEST_LOOP(memory_does_not_grow, 0, 1 + MODE_BALANCED)
 {
     gan run;
     make_small();
@@ -468,40 +477,4 @@ START_TEST(memory_does_not_grow)
         }
     }
     assert_ok(close_run(&run)); /* every ledger is at zero */
-}
-END_TEST
-
-/* ---- the suite ---- */
-
-/* One test case per penalty and dtype, so that they can run side by side. */
-static void add_agreement(Suite *s)
-{
-    static char names[2 * PENALTY_KINDS][32];
-    for (int i = 0; i < 2 * PENALTY_KINDS; i++) {
-        snprintf(names[i], sizeof names[i], "%s-%s", penalty_names[i % PENALTY_KINDS],
-                 i / PENALTY_KINDS ? "f64" : "f32");
-        TCase *tests = tcase_create(names[i]);
-        tcase_add_loop_test(tests, devices_agree, i * NORMS, (i + 1) * NORMS);
-        suite_add_tcase(s, tests);
-    }
-}
-
-Suite *suite(void)
-{
-    Suite *s = suite_create("gan");
-    TCase *parts = tcase_create("parts"), *runs = tcase_create("runs");
-    tcase_add_test(parts, words_are_options);
-    tcase_add_test(parts, pictures_are_padded);
-    tcase_add_test(parts, networks_have_their_shapes);
-    tcase_add_test(parts, records_have_a_median);
-    tcase_add_test(parts, curves_leave_out_what_is_no_number);
-    tcase_add_test(parts, pictures_are_written);
-    tcase_add_loop_test(runs, resumed_runs_are_the_same, 0, 1 + MODE_BALANCED);
-    tcase_add_test(runs, other_checkpoints_are_refused);
-    tcase_add_test(runs, runs_can_be_stopped);
-    tcase_add_loop_test(runs, memory_does_not_grow, 0, 1 + MODE_BALANCED);
-    suite_add_tcase(s, parts);
-    suite_add_tcase(s, runs);
-    add_agreement(s);
-    return s;
 }

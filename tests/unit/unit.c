@@ -26,6 +26,7 @@ SANITIZER_OPTIONS(__tsan_default_options)
 /* In the order of their registration. */
 static unit_test *tests, **tests_end = &tests;
 static SFun before_all, setup_now, teardown_now;
+static const char *group_now;
 
 void unit_add(unit_test *test, int first, int end)
 {
@@ -33,6 +34,7 @@ void unit_add(unit_test *test, int first, int end)
     test->end = end;
     test->setup = setup_now;
     test->teardown = teardown_now;
+    test->group = group_now;
     *tests_end = test;
     tests_end = &test->next;
 }
@@ -41,6 +43,11 @@ void unit_fixture(SFun setup, SFun teardown)
 {
     setup_now = setup;
     teardown_now = teardown;
+}
+
+void unit_group(const char *name)
+{
+    group_now = name;
 }
 
 void unit_before_all(SFun function)
@@ -55,6 +62,8 @@ static Suite *registered_suite(void)
     for (const unit_test *test = tests; test; test = test->next) {
         TCase *one = tcase_create(test->test.name);
         tcase_add_checked_fixture(one, test->setup, test->teardown);
+        if (test->group)
+            tcase_set_tags(one, test->group);
         tcase_add_loop_test(one, &test->test, test->first, test->end);
         suite_add_tcase(all, one);
     }
@@ -66,7 +75,7 @@ int main(void)
     setenv("CK_DEFAULT_TIMEOUT", patience, 0);
     if (before_all)
         before_all();
-    SRunner *runner = srunner_create(suite ? suite() : registered_suite());
+    SRunner *runner = srunner_create(registered_suite());
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

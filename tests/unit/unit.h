@@ -42,6 +42,14 @@
         unit_fixture((setup), (teardown));                              \
     }
 
+/* A name for the tests that the file defines further down: CK_INCLUDE_TAGS=name runs these alone.
+ */
+#define GROUP(name)                                                     \
+    __attribute__((constructor)) static void unit_group_of_##name(void) \
+    {                                                                   \
+        unit_group(#name);                                              \
+    }
+
 /* A function that main calls before all tests, in the process that Check forks. */
 #define BEFORE_ALL(function)                                              \
     __attribute__((constructor)) static void unit_before_##function(void) \
@@ -53,15 +61,14 @@ typedef struct unit_test {
     TTest test;
     int first, end;
     SFun setup, teardown;
+    const char *group; /* NULL: none */
     struct unit_test *next;
 } unit_test;
 
 void unit_add(unit_test *test, int first, int end);
 void unit_fixture(SFun setup, SFun teardown);
+void unit_group(const char *name);
 void unit_before_all(SFun function);
-
-/* A program that groups its tests defines this in place of TESTs. */
-Suite *suite(void) __attribute__((weak));
 
 /* Fails with the pending error's sentence unless `status` >= 0 or the pointer is not NULL. */
 void assert_ok_at(int status, const char *file, int line);
