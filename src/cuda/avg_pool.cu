@@ -1,45 +1,39 @@
 /* avg_pool.cu: average pooling. Bound by memory: windows overlap in the caches. Both directions
  * gather, in the host's order, so that sums are the same from run to run. With channels innermost a
  * thread has V neighbouring channels of one place. */
-#include "cuda/avg_pool.h"
 #include "cuda/pool.cuh"
-#include "cuda/strided.cuh"
 
 template <typename I> struct box {
     ek_window<I> d[3];
 };
 
-template <typename I>
-static __device__ __forceinline__ box<I> box_of(const ek_cuda_pool &pool, const I at[3])
+template <typename I> EK_DEVICE box<I> box_of(const ek_cuda_pool &pool, const I at[3])
 {
     return {
         {ek_window_of(pool, 0, at[0]), ek_window_of(pool, 1, at[1]), ek_window_of(pool, 2, at[2])}};
 }
 
-template <typename R, typename I> static __device__ __forceinline__ R divisor_of(const box<I> &b)
+template <typename R, typename I> EK_DEVICE R divisor_of(const box<I> &b)
 {
     return (R)((int64_t)b.d[0].divisor * b.d[1].divisor * b.d[2].divisor);
 }
 
 /* sum += the V elements at `from`. */
 template <typename T, int V>
-static __device__ __forceinline__ void add(typename ek_compute<T>::type (&sum)[V], const T *from)
+EK_DEVICE void add_elements(typename ek_compute<T>::type (&sum)[V], const T *from)
 {
     typename ek_compute<T>::type values[V];
     ek_load_elements<T, V>(values, from);
-#pragma unroll
-    for (int v = 0; v < V; v++)
+    EK_EACH(v, V)
         sum[v] += values[v];
 }
 
 /* One thread per output. */
-template <typename T, typename I, int V>
-static __global__ void __launch_bounds__(EK_BLOCK) avg_forward(ek_cuda_pool pool)
+template <typename T, typename I, int V> EK_KERNEL avg_forward(ek_cuda_pool pool)
 {
     typedef typename ek_compute<T>::type R;
     I step = (I)pool.x.step[2];
-    EK_GRID_LOOP(i, pool.y.count)
-    {
+    EK_GRID_LOOP(i, pool.y.count) {
         ek_place<I> place = ek_place_of(pool.y, (I)i);
         box<I> b = box_of(pool, place.at);
         const T *plane =
@@ -51,12 +45,11 @@ static __global__ void __launch_bounds__(EK_BLOCK) avg_forward(ek_cuda_pool pool
                 const T *row = plane + ek_offset_within(pool.x, at);
 #pragma unroll 4
                 for (I l = 0; l < b.d[2].count; l++)
-                    add<T, V>(sum, row + l * step);
+                    add_elements<T, V>(sum, row + l * step);
             }
         }
         R divisor = divisor_of<R>(b);
-#pragma unroll
-        for (int v = 0; v < V; v++)
+        EK_EACH(v, V)
             sum[v] /= divisor;
         ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, place), sum);
     }
@@ -64,8 +57,7 @@ static __global__ void __launch_bounds__(EK_BLOCK) avg_forward(ek_cuda_pool pool
 
 /* Where position p of a window's `count`, in their order, lies in its plane. */
 template <typename I>
-static __device__ __forceinline__ I offset_in(const ek_cuda_pool &pool, const box<I> &b, I p,
-                                              bool whole)
+EK_DEVICE I offset_in(const ek_cuda_pool &pool, const box<I> &b, I p, bool whole)
 {
     if (whole)
         return p * (I)pool.x.step[2];
@@ -79,8 +71,7 @@ static __device__ __forceinline__ I offset_in(const ek_cuda_pool &pool, const bo
  * neighbouring outputs (of V channels). Its threads form rows of so many lanes; with n rows, row r
  * sums the positions r, r + n, ... of the windows, and then halves of the rows are added up. With
  * channels innermost lanes read neighbours; otherwise one window's positions are neighbours. */
-template <typename T, typename I, int V>
-static __global__ void __launch_bounds__(EK_BLOCK) avg_forward_large(ek_cuda_pool pool, int lanes)
+template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_pool pool, int lanes)
 {
     typedef typename ek_compute<T>::type R;
     __shared__ R parts[V][EK_BLOCK];
@@ -99,36 +90,31 @@ static __global__ void __launch_bounds__(EK_BLOCK) avg_forward_large(ek_cuda_poo
         R sum[V] = {};
 #pragma unroll 4
         for (I p = row; p < count; p += rows)
-            add<T, V>(sum, plane + offset_in(pool, b, p, whole));
+            add_elements<T, V>(sum, plane + offset_in(pool, b, p, whole));
         __syncthreads(); /* `parts` may still be read from the round before */
-#pragma unroll
-        for (int v = 0; v < V; v++)
+        EK_EACH(v, V)
             parts[v][thread] = sum[v];
         for (int half = (int)rows / 2; half > 0; half /= 2) {
             __syncthreads();
             if (thread < half * lanes) {
-#pragma unroll
-                for (int v = 0; v < V; v++)
+                EK_EACH(v, V)
                     parts[v][thread] += parts[v][thread + half * lanes];
             }
         }
         if (thread >= lanes || !real)
             continue;
         R divisor = divisor_of<R>(b);
-#pragma unroll
-        for (int v = 0; v < V; v++)
+        EK_EACH(v, V)
             sum[v] = parts[v][thread] / divisor;
         ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, place), sum);
     }
 }
 
 /* One thread per input, over the windows that hold it. */
-template <typename T, typename I, int V>
-static __global__ void __launch_bounds__(EK_BLOCK) avg_gradient(ek_cuda_pool pool)
+template <typename T, typename I, int V> EK_KERNEL avg_gradient(ek_cuda_pool pool)
 {
     typedef typename ek_compute<T>::type R;
-    EK_GRID_LOOP(i, pool.x.count)
-    {
+    EK_GRID_LOOP(i, pool.x.count) {
         ek_place<I> place = ek_place_of(pool.x, (I)i);
         ek_cover<I> c0 = ek_cover_of(pool, 0, place.at[0]);
         ek_cover<I> c1 = ek_cover_of(pool, 1, place.at[1]);
@@ -142,8 +128,7 @@ static __global__ void __launch_bounds__(EK_BLOCK) avg_gradient(ek_cuda_pool poo
                     I at[3] = {j, k, l};
                     R values[V], divisor = divisor_of<R>(box_of(pool, at));
                     ek_load_elements<T, V>(values, plane + ek_offset_within(pool.y, at));
-#pragma unroll
-                    for (int v = 0; v < V; v++)
+                    EK_EACH(v, V)
                         sum[v] += values[v] / divisor;
                 }
             }
@@ -167,58 +152,37 @@ static int64_t window_size(const ek_cuda_pool *pool)
     return (int64_t)size;
 }
 
-template <typename T, typename I, int V>
-static int launch_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
-{
-    if (window_size(pool) >= LARGE_WINDOW &&
-        pool->y.count < (int64_t)queue->multiprocessors * 1024) {
-        int lanes = pool->x.last ? LANES / V : 1;
-        return ek_launch(queue, dim3(ek_grid(queue, pool->y.count, lanes)), dim3(EK_BLOCK),
-                         avg_forward_large<T, I, V>, *pool, lanes);
-    }
-    return ek_launch(queue, dim3(ek_grid(queue, pool->y.count)), dim3(EK_BLOCK),
-                     avg_forward<T, I, V>, *pool);
-}
-
 template <typename T>
-static int launch_forward_of(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+static int launch_avg_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    enum { V = 16 / sizeof(T) };
-    if (pool->wide)
-        return launch_forward<T, int64_t, 1>(queue, pool);
-    if (!ek_pool_has_vectors(*pool, V, sizeof(T), false))
-        return launch_forward<T, int32_t, 1>(queue, pool);
-    ek_cuda_pool vectors = ek_pool_by_vectors(*pool, V, false);
-    return launch_forward<T, int32_t, V>(queue, &vectors);
+    bool large = window_size(pool) >= LARGE_WINDOW;
+    return ek_pool_by_kind<T, 16 / sizeof(T)>(*pool, false, [&](auto kind, const ek_cuda_pool &by) {
+        typedef decltype(kind) K;
+        if (!large || by.y.count >= (int64_t)queue->multiprocessors * 1024)
+            return ek_launch(queue, ek_grid(queue, by.y.count), avg_forward<T, typename K::I, K::V>,
+                             by);
+        int lanes = by.x.last ? LANES / K::V : 1;
+        return ek_launch(queue, ek_grid(queue, by.y.count, lanes),
+                         avg_forward_large<T, typename K::I, K::V>, by, lanes);
+    });
 }
 
 int ek_cuda_launch_avg_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->y.dtype, T, return launch_forward_of<T>(queue, pool))
-    return (int)cudaErrorInvalidValue;
-}
-
-template <typename T, typename I, int V>
-static int launch_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
-{
-    return ek_launch(queue, dim3(ek_grid(queue, pool->x.count)), dim3(EK_BLOCK),
-                     avg_gradient<T, I, V>, *pool);
+    EK_FLOATING(pool->y.dtype, T, return launch_avg_forward<T>(queue, pool))
 }
 
 template <typename T>
-static int launch_gradient_of(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+static int launch_avg_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    enum { V = 16 / sizeof(T) };
-    if (pool->wide)
-        return launch_gradient<T, int64_t, 1>(queue, pool);
-    if (!ek_pool_has_vectors(*pool, V, sizeof(T), false))
-        return launch_gradient<T, int32_t, 1>(queue, pool);
-    ek_cuda_pool vectors = ek_pool_by_vectors(*pool, V, false);
-    return launch_gradient<T, int32_t, V>(queue, &vectors);
+    return ek_pool_by_kind<T, 16 / sizeof(T)>(*pool, false, [&](auto kind, const ek_cuda_pool &by) {
+        typedef decltype(kind) K;
+        return ek_launch(queue, ek_grid(queue, by.x.count), avg_gradient<T, typename K::I, K::V>,
+                         by);
+    });
 }
 
 int ek_cuda_launch_avg_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->x.dtype, T, return launch_gradient_of<T>(queue, pool))
-    return (int)cudaErrorInvalidValue;
+    EK_FLOATING(pool->x.dtype, T, return launch_avg_gradient<T>(queue, pool))
 }

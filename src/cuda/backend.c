@@ -1,21 +1,14 @@
-/* backend.c: logical CUDA devices. */
+/* backend.c: logical CUDA devices, and the tables of their functions and kernels. */
 #include "core/backend.h"
 #include "core/fork.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "cuda/between.h"
-#include "cuda/cuda.h"
-#include "cuda/current.h"
 #include "cuda/devices.h"
-#include "cuda/locked.h"
 #include "cuda/nccl.h"
-#include "cuda/order.h"
-#include "cuda/runtime.h"
+#include "cuda/stream.h"
 #include "cuda/transfer.h"
-#include "cuda/wait.h"
 
 /* ---- how many there are ---- */
 
@@ -68,30 +61,21 @@ static int configure(const char *specification, bool keep)
 
 /* ---- opening and closing ---- */
 
-/* Guarded by the lock, which may be taken while an allocator's is held. */
-static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
-static ek_dev *open_devices[EK_MAX_DEVICES];
-
-static void set_open(const ek_dev *dev, ek_dev *entry)
-{
-    pthread_mutex_lock(&open_lock);
-    open_devices[dev->id.index] = entry;
-    pthread_mutex_unlock(&open_lock);
-}
-
 static int read_attributes(ek_dev *dev, ek_cuda_device *device)
 {
-    int major, minor;
-    EK_TRY(ek_cuda_check(dev, "asking for its multiprocessors",
-                         (int)cudaDeviceGetAttribute(&device->multiprocessors,
-                                                     cudaDevAttrMultiProcessorCount,
-                                                     device->physical)));
-    EK_TRY(ek_cuda_check(dev, "asking for its capability",
-                         (int)cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                                                     device->physical)));
-    EK_TRY(ek_cuda_check(dev, "asking for its capability",
-                         (int)cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor,
-                                                     device->physical)));
+    int major = 0, minor = 0;
+    const struct {
+        enum cudaDeviceAttr attribute;
+        const char *call;
+        int *value;
+    } wanted[] = {{cudaDevAttrMultiProcessorCount, "asking for its multiprocessors",
+                   &device->multiprocessors},
+                  {cudaDevAttrComputeCapabilityMajor, "asking for its capability", &major},
+                  {cudaDevAttrComputeCapabilityMinor, "asking for its capability", &minor}};
+    for (int i = 0; i < 3; i++)
+        EK_TRY(ek_cuda_check(dev, wanted[i].call,
+                             (int)cudaDeviceGetAttribute(wanted[i].value, wanted[i].attribute,
+                                                         device->physical)));
     device->capability = 10 * major + minor;
     return 0;
 }
@@ -99,14 +83,11 @@ static int read_attributes(ek_dev *dev, ek_cuda_device *device)
 /* The default stream plays no part: these don't wait for it. */
 static int make_streams(ek_dev *dev, ek_cuda_device *device)
 {
-    EK_TRY(ek_cuda_check(dev, "making a stream",
-                         (int)cudaStreamCreateWithFlags(&device->compute, cudaStreamNonBlocking)));
-    EK_TRY(ek_cuda_check(dev, "making a stream",
-                         (int)cudaStreamCreateWithFlags(&device->copy, cudaStreamNonBlocking)));
-    EK_TRY(ek_cuda_check(dev, "making a stream",
-                         (int)cudaStreamCreateWithFlags(&device->upload, cudaStreamNonBlocking)));
-    return ek_cuda_check(dev, "making an event",
-                         (int)cudaEventCreateWithFlags(&device->issued, cudaEventDisableTiming));
+    cudaStream_t *const streams[] = {&device->compute, &device->copy, &device->upload};
+    for (int i = 0; i < 3; i++)
+        EK_TRY(ek_cuda_check(dev, "making a stream",
+                             (int)cudaStreamCreateWithFlags(streams[i], cudaStreamNonBlocking)));
+    return ek_cuda_make_event(dev, &device->issued);
 }
 
 static int make_fault_record(ek_dev *dev, ek_cuda_device *device)
@@ -123,27 +104,25 @@ static int make_fault_record(ek_dev *dev, ek_cuda_device *device)
     return 0;
 }
 
-/* What fails here cannot be helped, and was said where the device became unusable. The device is
+/* What fails here cannot be helped, and was said when the device became unusable. The device is
  * current, as these calls would else make a context on whatever GPU is. */
-static void release(ek_cuda_device *device)
+static void device_release(ek_cuda_device *device)
 {
     int physical = device->physical, restore;
-    bool entered = ek_cuda_current_enter(physical, &restore) == 0;
+    bool entered = ek_cuda_guard_enter(physical, &restore) == 0;
     ek_cuda_transfer_close(device);
-    ek_cuda_locked_close(device);
+    ek_cuda_pinned_close(device);
     ek_cuda_clock_close(&device->clock);
     if (device->fault)
         cudaFreeHost(device->fault);
     if (device->issued)
         cudaEventDestroy(device->issued);
-    if (device->upload)
-        cudaStreamDestroy(device->upload);
-    if (device->copy)
-        cudaStreamDestroy(device->copy);
-    if (device->compute)
-        cudaStreamDestroy(device->compute);
+    const cudaStream_t streams[] = {device->upload, device->copy, device->compute};
+    for (int i = 0; i < 3; i++)
+        if (streams[i])
+            cudaStreamDestroy(streams[i]);
     if (entered)
-        (void)ek_cuda_current_leave(physical, restore);
+        (void)ek_cuda_guard_leave(physical, restore);
     (void)cudaGetLastError();
     pthread_mutex_destroy(&device->lock);
     free(device);
@@ -167,7 +146,7 @@ static int device_open(ek_dev *dev)
     if (rc >= 0)
         rc = ek_cuda_enter(dev, &restore);
     if (rc < 0) {
-        release(device);
+        device_release(device);
         return rc;
     }
     rc = read_attributes(dev, device);
@@ -179,9 +158,9 @@ static int device_open(ek_dev *dev)
         rc = ek_cuda_transfer_open(device);
     ek_cuda_leave(dev, restore);
     if (rc < 0)
-        release(device);
+        device_release(device);
     else
-        set_open(dev, dev);
+        ek_cuda_memory_open(dev);
     return rc;
 }
 
@@ -195,8 +174,8 @@ static void device_idle(ek_dev *dev)
 
 static void device_close(ek_dev *dev)
 {
-    set_open(dev, NULL);
-    release(ek_cuda_of(dev));
+    ek_cuda_memory_close(dev);
+    device_release(ek_cuda_of(dev));
 }
 
 /* A worker's thread stays on its device, so that begin and end have nothing to change there. */
@@ -209,92 +188,18 @@ static int thread_enter(ek_dev *dev)
     return 0;
 }
 
-/* ---- memory ---- */
-
-enum { TRIM_ATTEMPTS = 50, TRIM_ROUNDS = 4 };
-
-/* What other logical devices on the GPU have cached is given back: *busy of them could not. */
-static bool trim_once(const ek_dev *dev, int *busy)
-{
-    bool some = false;
-    *busy = 0;
-    pthread_mutex_lock(&open_lock);
-    for (int i = 0; i < EK_MAX_DEVICES; i++) {
-        ek_dev *other = open_devices[i];
-        if (!other || other == dev || ek_cuda_of(other)->physical != ek_cuda_of(dev)->physical)
-            continue;
-        int trimmed = ek_dev_trim_if_free(other);
-        some = some || trimmed > 0;
-        *busy += trimmed < 0;
-    }
-    pthread_mutex_unlock(&open_lock);
-    return some;
-}
-
-/* Logical devices on one GPU share its memory. Those that a thread is allocating from are asked
- * again, but not for ever: it may be at this place too. */
-static bool trim_others(const ek_dev *dev)
-{
-    const struct timespec moment = {0, 1000000};
-    bool some = false;
-    int busy = 1;
-    for (int i = 0; i < TRIM_ATTEMPTS && busy && !some; i++) {
-        if (i > 0)
-            nanosleep(&moment, NULL);
-        some = trim_once(dev, &busy);
-    }
-    return some;
-}
-
-/* True if there is too little memory, which is no error yet. */
-static bool try_alloc(ek_dev *dev, size_t nbytes, void **pointer, int *rc)
-{
-    cudaError_t error = cudaMalloc(pointer, nbytes);
-    if (error != cudaSuccess)
-        *pointer = NULL;
-    if (error == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError();
-        return true;
-    }
-    *rc = ek_cuda_check(dev, "allocating memory", (int)error);
-    return false;
-}
-
-/* The allocator drops its own cache first, and asks again. */
-static int memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
-{
-    int restore, rc = 0;
-    *pointer = NULL;
-    EK_TRY(ek_cuda_usable(dev));
-    EK_TRY(ek_cuda_enter(dev, &restore));
-    bool full = try_alloc(dev, nbytes, pointer, &rc);
-    for (int i = 0; i < TRIM_ROUNDS && full && !ek_dev_has_cached(dev) && trim_others(dev); i++)
-        full = try_alloc(dev, nbytes, pointer, &rc);
-    ek_cuda_leave(dev, restore);
-    return rc;
-}
-
-/* Kernels that were issued earlier may still use the memory; what other streams did with it came
- * before them (order.h). */
-static void memory_free(ek_dev *dev, void *pointer, size_t nbytes)
-{
-    int restore = ek_cuda_enter_anyway(dev);
-    (void)nbytes;
-    ek_cuda_note(dev, "waiting for its work",
-                 ek_cuda_wait_stream(ek_cuda_of(dev), ek_cuda_of(dev)->compute));
-    ek_cuda_waits_begin(); /* it waits for the GPU in the driver, which a collective's parts need */
-    ek_cuda_note(dev, "freeing memory", (int)cudaFree(pointer));
-    ek_cuda_waits_end();
-    ek_cuda_leave(dev, restore);
-}
-
-static int zero(ek_dev *dev, void *data, size_t nbytes)
+static int memory_zero(ek_dev *dev, void *data, size_t nbytes)
 {
     ek_cuda_queue queue;
     EK_TRY(ek_cuda_begin(dev, &queue));
     return ek_cuda_end(dev, &queue, "zeroing memory",
                        (int)cudaMemsetAsync(data, 0, nbytes, queue.stream));
 }
+
+/* ---- the tables ---- */
+
+#define EK_CUDA_FILLED(slot) .slot = ek_cuda_##slot,
+const ek_kernels ek_cuda_kernels = {EK_KERNELS(EK_CUDA_FILLED)};
 
 const ek_backend ek_cuda_backend = {
     .name = "cuda",
@@ -306,18 +211,20 @@ const ek_backend ek_cuda_backend = {
     .device_idle = device_idle,
     .device_close = device_close,
     .thread_enter = thread_enter,
-    .memory_alloc = memory_alloc,
-    .memory_free = memory_free,
+    .memory_alloc = ek_cuda_memory_alloc,
+    .memory_free = ek_cuda_memory_free,
     .copy = ek_cuda_copy_bytes,
-    .zero = zero,
+    .zero = memory_zero,
     .locked_alloc = ek_cuda_locked_alloc,
     .locked_free = ek_cuda_locked_free,
     .send = ek_cuda_send,
     .reaches = ek_cuda_reaches,
     .collective = ek_cuda_collective,
+#ifdef EK_HAVE_NCCL
     .broadcast = ek_cuda_broadcast,
     .exchange = ek_cuda_exchange,
     .sum = ek_cuda_sum,
+#endif
     .order = ek_cuda_order,
     .mark = ek_cuda_mark,
     .await = ek_cuda_await,

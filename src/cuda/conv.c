@@ -1,32 +1,31 @@
 /* conv.c: convolution and its gradients: by cuDNN if it has an engine, in the order of memory
  * that it is fastest in, else by our own kernels. */
 #include <limits.h>
+#include <math.h>
 
-#include "cuda/bias.h"
-#include "cuda/conv_direct.h"
-#include "cuda/cuda.h"
+#include "cuda/conv.h"
 #include "cuda/dnn.h"
 #include "cuda/runtime.h"
 #include "evenkeel/precision.h"
 
 /* x, w, y and bias stand for their gradients if these are computed. */
-typedef struct call {
+typedef struct conv_call {
     ek_dnn_operation operation;
     const ek_tensor *x, *w, *y, *bias;
     const ek_conv_params *params;
-} call;
+} conv_call;
 
-static bool computes_x(const call *c)
+static bool computes_x(const conv_call *c)
 {
     return c->operation == EK_DNN_INPUT_GRADIENT;
 }
 
-static bool computes_w(const call *c)
+static bool computes_w(const conv_call *c)
 {
     return c->operation == EK_DNN_WEIGHT_GRADIENT;
 }
 
-static bool computes_y(const call *c)
+static bool computes_y(const conv_call *c)
 {
     return c->operation == EK_DNN_FORWARD;
 }
@@ -83,7 +82,7 @@ static int64_t alignment_of(const ek_tensor *t, ek_memory_format format)
     return ek_dnn_is_dense(t, format) ? ek_dnn_alignment(ek_tensor_address(t)) : 16;
 }
 
-static int run_staged(ek_dev *dev, const call *c, const ek_dnn_problem *problem,
+static int run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
                       ek_memory_format format)
 {
     ek_cuda_stage stages[3] = {{.nbytes = 0}};
@@ -114,7 +113,7 @@ end:
 }
 
 /* The plan may find out only when it runs that it doesn't: then 0. */
-static int run_supported(ek_dev *dev, const call *c, const ek_dnn_problem *problem,
+static int run_supported(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
                          ek_memory_format format)
 {
     int rc = ek_cuda_dnn_supports(dev, problem);
@@ -122,7 +121,7 @@ static int run_supported(ek_dev *dev, const call *c, const ek_dnn_problem *probl
 }
 
 /* Elements side by side, aligned as the rest: cuDNN can add such a bias while it stores y. */
-static bool reads_bias(const call *c, const ek_dnn_problem *problem)
+static bool reads_bias(const conv_call *c, const ek_dnn_problem *problem)
 {
     const ek_tensor *bias = c->bias;
     return computes_y(c) && bias && (bias->stride[0] == 1 || bias->shape[0] == 1) &&
@@ -130,7 +129,7 @@ static bool reads_bias(const call *c, const ek_dnn_problem *problem)
 }
 
 /* 1 when issued, 0 if cuDNN doesn't compute it in this order of memory. */
-static int by_dnn_in(ek_dev *dev, const call *c, ek_memory_format format)
+static int by_dnn_in(ek_dev *dev, const conv_call *c, ek_memory_format format)
 {
     ek_dnn_problem problem;
     if (!ek_dnn_problem_of(&problem, c->operation, c->x, c->w, c->y, c->params, format))
@@ -153,7 +152,7 @@ static int by_dnn_in(ek_dev *dev, const call *c, ek_memory_format format)
  * without TF32 goes through the ordinary units, for which cuDNN's own engines are row-major: such
  * tensors stay as they are, and only the weights, which are small, are turned. Channels-last ones
  * stay too, since cuDNN knows whether to copy them or to take an engine that reads them. */
-static int by_dnn(ek_dev *dev, const call *c)
+static int by_dnn(ek_dev *dev, const conv_call *c)
 {
     bool ordinary = c->x->dtype == EK_F32 && !ek_tf32_allowed();
     bool rows = ek_dnn_is_dense(c->x, EK_CONTIGUOUS) && ek_dnn_is_dense(c->y, EK_CONTIGUOUS);
@@ -166,9 +165,144 @@ static int by_dnn(ek_dev *dev, const call *c)
     return by_dnn_in(dev, c, EK_CHANNELS_LAST);
 }
 
+/* ---- our own kernels: the geometry ---- */
+
+/* Positions and steps beyond this are computed in 64 bits. */
+enum { FAR = 1 << 28 };
+
+static bool is_far(int64_t value)
+{
+    return value > FAR || value < -FAR;
+}
+
+static ek_cuda_conv_gather gather_of(const ek_tensor *from, const ek_tensor *to, const ek_tensor *w,
+                                     const ek_conv_params *params)
+{
+    ek_cuda_conv_gather conv = {.from = ek_cuda_image_of(from),
+                                .to = ek_cuda_image_of(to),
+                                .w = ek_tensor_address(w),
+                                .groups = params->groups,
+                                .from_channels = from->shape[1] / params->groups,
+                                .to_channels = to->shape[1] / params->groups,
+                                .w_group = w->shape[0] / params->groups * w->stride[0]};
+    for (int i = 0; i < 3; i++) {
+        int d = i - (3 - params->dims);
+        conv.taps[i] = d < 0 ? 1 : w->shape[2 + d];
+        conv.w_tap[i] = d < 0 ? 0 : w->stride[2 + d];
+        conv.row_step[i] = conv.divide[i] = 1;
+    }
+    conv.per_from = ek_cuda_divider_of(conv.from_channels);
+    conv.per_to = ek_cuda_divider_of(conv.to_channels);
+    return conv;
+}
+
+static void set_wide(ek_cuda_conv_gather *conv)
+{
+    double columns = (double)conv->from_channels;
+    for (int i = 0; i < 3; i++) {
+        columns *= (double)conv->taps[i];
+        double reach = fabs((double)conv->origin[i]) +
+                       fabs((double)conv->tap_step[i]) * (double)conv->taps[i] +
+                       (double)conv->row_step[i] * (double)conv->to.size[i];
+        conv->wide = conv->wide || reach > (double)FAR || is_far(conv->from.size[i]) ||
+                     is_far(conv->divide[i]);
+    }
+    conv->wide = conv->wide || columns > (double)FAR;
+}
+
+static int run_gather(ek_dev *dev, const char *operation, ek_cuda_conv_gather *conv)
+{
+    ek_cuda_queue queue;
+    set_wide(conv);
+    EK_TRY(ek_cuda_begin(dev, &queue));
+    return ek_cuda_end(dev, &queue, operation, ek_cuda_launch_conv_gather(&queue, conv));
+}
+
+int ek_cuda_conv_direct_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
+                                const ek_tensor *bias, const ek_conv_params *params)
+{
+    ek_cuda_conv_gather conv = gather_of(x, y, w, params);
+    conv.bias = bias ? ek_tensor_address(bias) : NULL;
+    conv.by_bias = bias ? bias->stride[0] : 0;
+    conv.w_from = w->stride[1];
+    conv.w_to = w->stride[0];
+    for (int i = 3 - params->dims, d = 0; i < 3; i++, d++) {
+        conv.origin[i] = -params->padding[d];
+        conv.row_step[i] = params->stride[d];
+        conv.tap_step[i] = params->dilation[d];
+    }
+    return run_gather(dev, "conv_forward", &conv);
+}
+
+int ek_cuda_conv_direct_input_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                                       const ek_tensor *w, const ek_conv_params *params)
+{
+    ek_cuda_conv_gather conv = gather_of(dy, dx, w, params);
+    conv.w_from = w->stride[0];
+    conv.w_to = w->stride[1];
+    for (int i = 3 - params->dims, d = 0; i < 3; i++, d++) {
+        conv.origin[i] = params->padding[d];
+        conv.tap_step[i] = -params->dilation[d];
+        conv.divide[i] = params->stride[d];
+    }
+    return run_gather(dev, "conv_input_gradient", &conv);
+}
+
+static ek_cuda_conv_weights weights_of(const ek_tensor *dw, const ek_tensor *dbias,
+                                       const ek_tensor *x, const ek_tensor *dy,
+                                       const ek_conv_params *params)
+{
+    ek_cuda_conv_weights conv = {.x = ek_cuda_image_of(x),
+                                 .y = ek_cuda_image_of(dy),
+                                 .w = ek_tensor_address(dw),
+                                 .bias = dbias ? ek_tensor_address(dbias) : NULL,
+                                 .groups = params->groups,
+                                 .channels = dw->shape[1],
+                                 .outputs = dw->shape[0] / params->groups,
+                                 .w_output = dw->stride[0],
+                                 .w_channel = dw->stride[1],
+                                 .by_bias = dbias ? dbias->stride[0] : 0,
+                                 .columns = dw->shape[1]};
+    conv.wide = conv.x.wide || conv.y.wide;
+    for (int i = 0; i < 3; i++) {
+        int d = i - (3 - params->dims);
+        conv.taps[i] = d < 0 ? 1 : dw->shape[2 + d];
+        conv.w_tap[i] = d < 0 ? 0 : dw->stride[2 + d];
+        conv.stride[i] = d < 0 ? 1 : params->stride[d];
+        conv.padding[i] = d < 0 ? 0 : params->padding[d];
+        conv.dilation[i] = d < 0 ? 1 : params->dilation[d];
+        conv.columns *= conv.taps[i];
+        conv.per_taps[i] = ek_cuda_divider_of(conv.taps[i]);
+        double reach = (double)conv.padding[i] + (double)conv.dilation[i] * (double)conv.taps[i] +
+                       (double)conv.stride[i] * (double)conv.y.size[i];
+        conv.wide = conv.wide || reach > (double)FAR || is_far(conv.x.size[i]);
+    }
+    conv.rows = conv.y.samples * conv.y.plane;
+    conv.per_outputs = ek_cuda_divider_of(conv.outputs);
+    conv.per_channels = ek_cuda_divider_of(conv.channels);
+    conv.wide = conv.wide || is_far(conv.columns);
+    return conv;
+}
+
+int ek_cuda_conv_direct_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias,
+                                        const ek_tensor *x, const ek_tensor *dy,
+                                        const ek_conv_params *params)
+{
+    ek_cuda_queue queue;
+    ek_cuda_conv_weights conv = weights_of(dw, dbias, x, dy, params);
+    EK_TRY(ek_cuda_begin(dev, &queue));
+    size_t nbytes = ek_cuda_conv_weights_plan(&queue, &conv);
+    int rc = ek_cuda_scratch(dev, nbytes, &conv.partials);
+    if (rc < 0)
+        return ek_cuda_end(dev, &queue, "conv_weight_gradient", rc);
+    rc = ek_cuda_launch_conv_weights(&queue, &conv);
+    ek_cuda_scratch_free(dev, conv.partials, nbytes);
+    return ek_cuda_end(dev, &queue, "conv_weight_gradient", rc);
+}
+
 /* ---- who computes ---- */
 
-static int by_kernels(ek_dev *dev, const call *c)
+static int by_kernels(ek_dev *dev, const conv_call *c)
 {
     ek_tensor *x = (ek_tensor *)c->x, *w = (ek_tensor *)c->w, *y = (ek_tensor *)c->y;
     if (computes_x(c))
@@ -194,12 +328,12 @@ static ek_tensor samples_of(const ek_tensor *t, int64_t begin, int64_t end)
 }
 
 /* cuDNN's engines count a tensor's elements in 32 bits; ours don't. */
-static bool too_large(const call *c)
+static bool too_large(const conv_call *c)
 {
     return ek_count(c->x) > INT_MAX || ek_count(c->y) > INT_MAX || ek_count(c->w) > INT_MAX;
 }
 
-static int compute(ek_dev *dev, const call *c)
+static int conv_compute(ek_dev *dev, const conv_call *c)
 {
     if (!too_large(c)) {
         int rc = by_dnn(dev, c);
@@ -213,14 +347,14 @@ static int compute(ek_dev *dev, const call *c)
     for (int part = 0; part < 2; part++) { /* samples are independent of each other */
         int64_t begin = part ? samples / 2 : 0, end = part ? samples : samples / 2;
         ek_tensor x = samples_of(c->x, begin, end), y = samples_of(c->y, begin, end);
-        call half = {c->operation, &x, c->w, &y, c->bias, c->params};
-        EK_TRY(compute(dev, &half));
+        conv_call half = {c->operation, &x, c->w, &y, c->bias, c->params};
+        EK_TRY(conv_compute(dev, &half));
     }
     return 0;
 }
 
 /* Sums of nothing. */
-static int compute_empty(ek_dev *dev, const call *c)
+static int conv_compute_empty(ek_dev *dev, const conv_call *c)
 {
     ek_tensor *x = (ek_tensor *)c->x, *w = (ek_tensor *)c->w, *y = (ek_tensor *)c->y;
     if (computes_x(c))
@@ -235,29 +369,29 @@ static int compute_empty(ek_dev *dev, const call *c)
     return ek_cuda_copy(dev, y, &repeated);
 }
 
-static int conv(ek_dev *dev, const call *c)
+static int conv_run(ek_dev *dev, const conv_call *c)
 {
     ek_cuda_queue queue; /* the device is current for all that follows, and checked once */
     EK_TRY(ek_cuda_begin(dev, &queue));
     bool empty = ek_count(c->x) == 0 || ek_count(c->w) == 0 || ek_count(c->y) == 0;
-    int rc = empty ? compute_empty(dev, c) : compute(dev, c);
+    int rc = empty ? conv_compute_empty(dev, c) : conv_compute(dev, c);
     return ek_cuda_end(dev, &queue, "convolution", rc);
 }
 
 int ek_cuda_conv_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
                          const ek_tensor *bias, const ek_conv_params *params)
 {
-    return conv(dev, &(call){EK_DNN_FORWARD, x, w, y, bias, params});
+    return conv_run(dev, &(conv_call){EK_DNN_FORWARD, x, w, y, bias, params});
 }
 
 int ek_cuda_conv_input_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *w,
                                 const ek_conv_params *params)
 {
-    return conv(dev, &(call){EK_DNN_INPUT_GRADIENT, dx, w, dy, NULL, params});
+    return conv_run(dev, &(conv_call){EK_DNN_INPUT_GRADIENT, dx, w, dy, NULL, params});
 }
 
 int ek_cuda_conv_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *dbias, const ek_tensor *x,
                                  const ek_tensor *dy, const ek_conv_params *params)
 {
-    return conv(dev, &(call){EK_DNN_WEIGHT_GRADIENT, x, dw, dy, dbias, params});
+    return conv_run(dev, &(conv_call){EK_DNN_WEIGHT_GRADIENT, x, dw, dy, dbias, params});
 }

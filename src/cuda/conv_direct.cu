@@ -1,5 +1,5 @@
 /* conv_direct.cu: convolution forward, and its input gradient: sums that each element of the result
- * gathers (conv_direct.h).
+ * gathers (conv.h).
  *
  * gather_tiles is the product of (rows, K) by (K, columns) that a convolution is, for each group:
  * rows are positions of `to`, K the taps and channels of `from`, columns the channels of `to`. The
@@ -12,15 +12,14 @@
  * gather_each sums each element by one thread, or by a warp where channels of a group are
  * neighbours in memory: for groups of few channels (a depthwise convolution is bound by memory) and
  * small problems, of which tiles would be mostly empty. */
-#include "cuda/conv_direct.h"
+#include "cuda/conv.h"
 #include "cuda/conv_tile.cuh"
 
 /* ---- one element by one thread or warp ---- */
 
 /* Where tap t of position i reads; false if it doesn't. */
 template <typename I>
-static __device__ __forceinline__ bool source_of(const ek_cuda_conv_gather &conv, int d, I i, I t,
-                                                 I *source)
+EK_DEVICE bool source_of(const ek_cuda_conv_gather &conv, int d, I i, I t, I *source)
 {
     I q = (I)conv.origin[d] + i * (I)conv.row_step[d] + t * (I)conv.tap_step[d];
     I divide = (I)conv.divide[d];
@@ -37,8 +36,8 @@ static __device__ __forceinline__ bool source_of(const ek_cuda_conv_gather &conv
 }
 
 template <typename T, typename I, int LANES>
-static __device__ __forceinline__ typename ek_compute<T>::type
-sum_of_taps(const ek_cuda_conv_gather &conv, const I at[3], const T *from, const T *w, int lane)
+EK_DEVICE typename ek_compute<T>::type sum_of_taps(const ek_cuda_conv_gather &conv, const I at[3],
+                                                   const T *from, const T *w, int lane)
 {
     typename ek_compute<T>::type sum = 0;
     I p[3], by_channel = (I)conv.from.by_channel;
@@ -62,8 +61,7 @@ sum_of_taps(const ek_cuda_conv_gather &conv, const I at[3], const T *from, const
     return sum;
 }
 
-template <typename T, typename I, int LANES>
-static __global__ void __launch_bounds__(EK_BLOCK) gather_each(ek_cuda_conv_gather conv)
+template <typename T, typename I, int LANES> EK_KERNEL gather_each(ek_cuda_conv_gather conv)
 {
     typedef typename ek_compute<T>::type R;
     int lane = (int)threadIdx.x % LANES;
@@ -133,8 +131,7 @@ struct depth_place {
     int64_t from, w;
 };
 
-static __device__ __forceinline__ depth_place depth_place_of(const ek_cuda_conv_gather &conv,
-                                                             const phase p[3], int k)
+EK_DEVICE depth_place depth_place_of(const ek_cuda_conv_gather &conv, const phase p[3], int k)
 {
     depth_place place;
     int tap = ek_divide(k, conv.per_from), channel = k - tap * (int)conv.from_channels;
@@ -180,8 +177,7 @@ static __device__ void row_places_fill(row_places *rows, const ek_cuda_conv_gath
     }
 }
 
-static __device__ __forceinline__ bool is_inside(const ek_cuda_conv_gather &conv, const int row[3],
-                                                 const int k[3])
+EK_DEVICE bool is_inside(const ek_cuda_conv_gather &conv, const int row[3], const int k[3])
 {
     return (unsigned)(row[0] + k[0]) < (unsigned)conv.from.size[0] &&
            (unsigned)(row[1] + k[1]) < (unsigned)conv.from.size[1] &&
@@ -197,15 +193,14 @@ struct gather_job {
 };
 
 template <typename T>
-static __device__ __forceinline__ void
-load_rows(tile<typename ek_compute<T>::type> *a, const ek_cuda_conv_gather &conv, const phase p[3],
-          const row_places &rows, const T *from, bool along_depth, int k0, int depth)
+EK_DEVICE void load_rows(tile<typename ek_compute<T>::type> *a, const ek_cuda_conv_gather &conv,
+                         const phase p[3], const row_places &rows, const T *from, bool along_depth,
+                         int k0, int depth)
 {
     typedef typename ek_compute<T>::type R;
     int k = -1;
     depth_place place;
-#pragma unroll
-    for (int j = 0; j < SIDE; j++) {
+    EK_EACH(j, SIDE) {
         tile_place at = tile_place_of(along_depth, (int)threadIdx.x, j);
         if (k != k0 + at.depth) {
             k = k0 + at.depth;
@@ -219,15 +214,14 @@ load_rows(tile<typename ek_compute<T>::type> *a, const ek_cuda_conv_gather &conv
 }
 
 template <typename T>
-static __device__ __forceinline__ void
-load_weights(tile<typename ek_compute<T>::type> *b, const ek_cuda_conv_gather &conv,
-             const phase p[3], const T *w, int first, bool along_depth, int k0, int depth)
+EK_DEVICE void load_weights(tile<typename ek_compute<T>::type> *b, const ek_cuda_conv_gather &conv,
+                            const phase p[3], const T *w, int first, bool along_depth, int k0,
+                            int depth)
 {
     typedef typename ek_compute<T>::type R;
     int k = -1;
     depth_place place;
-#pragma unroll
-    for (int j = 0; j < SIDE; j++) {
+    EK_EACH(j, SIDE) {
         tile_place at = tile_place_of(along_depth, (int)threadIdx.x, j);
         if (k != k0 + at.depth) {
             k = k0 + at.depth;
@@ -248,34 +242,28 @@ static __device__ void store_sums(const typename ek_compute<T>::type sum[SIDE][S
     typedef typename ek_compute<T>::type R;
     int down = (int)threadIdx.x / (TILE / SIDE) * SIDE;
     R add[SIDE];
-#pragma unroll
-    for (int j = 0; j < SIDE; j++)
+    EK_EACH(j, SIDE)
         add[j] = bias && first + j < conv.to_channels ? ek_load(bias + (first + j) * conv.by_bias)
                                                       : (R)0;
-#pragma unroll
-    for (int i = 0; i < SIDE; i++) {
+    EK_EACH(i, SIDE) {
         if (rows.to[down + i] < 0)
             continue;
         T *at = to + rows.to[down + i] + first * conv.to.by_channel;
         quad<T> values;
-#pragma unroll
-        for (int j = 0; j < SIDE; j++)
+        EK_EACH(j, SIDE)
             ek_store(&values.v[j], sum[i][j] + add[j]);
         if (conv.to.by_channel == 1 && first + SIDE <= conv.to_channels &&
             (uintptr_t)at % sizeof values == 0) {
             *(quad<T> *)at = values;
             continue;
         }
-#pragma unroll
-        for (int j = 0; j < SIDE; j++)
+        EK_EACH(j, SIDE)
             if (first + j < conv.to_channels)
                 at[j * conv.to.by_channel] = values.v[j];
     }
 }
 
-template <typename T>
-static __global__ void __launch_bounds__(EK_BLOCK)
-    gather_tiles(ek_cuda_conv_gather conv, gather_job job)
+template <typename T> EK_KERNEL gather_tiles(ek_cuda_conv_gather conv, gather_job job)
 {
     typedef typename ek_compute<T>::type R;
     __shared__ tile<R> a, b;
@@ -345,19 +333,20 @@ static int launch_tiles(const ek_cuda_queue *queue, const ek_cuda_conv_gather *c
     job.from_along_depth = conv->from.last;
     job.w_along_depth = conv->w_from < conv->w_to;
     int64_t blocks = job.row_tiles * job.column_tiles * conv->groups * count;
-    return ek_launch(queue, dim3((unsigned)blocks), dim3(EK_BLOCK), gather_tiles<T>, *conv, job);
+    return ek_launch(queue, (unsigned)blocks, gather_tiles<T>, *conv, job);
 }
 
 template <typename T, int LANES>
 static int launch_each(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
 {
     bool wide = conv->wide || conv->from.wide || conv->to.wide;
-    return ek_launch(queue, dim3(ek_grid(queue, conv->to.count, EK_BLOCK / LANES)), dim3(EK_BLOCK),
+    return ek_launch(queue, ek_grid(queue, conv->to.count, EK_BLOCK / LANES),
                      wide ? gather_each<T, int64_t, LANES> : gather_each<T, int32_t, LANES>, *conv);
 }
 
 /* Few columns leave tiles empty, few products don't fill a device with them. */
-template <typename T> static int launch(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
+template <typename T>
+static int launch_gather(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
 {
     double terms = (double)conv->from_channels;
     for (int d = 0; d < 3; d++)
@@ -375,6 +364,59 @@ int ek_cuda_launch_conv_gather(const ek_cuda_queue *queue, const ek_cuda_conv_ga
 {
     if (conv->to.count == 0)
         return 0;
-    EK_FLOATING(conv->to.dtype, T, return launch<T>(queue, conv))
-    return (int)cudaErrorInvalidValue;
+    EK_FLOATING(conv->to.dtype, T, return launch_gather<T>(queue, conv))
+}
+
+/* ---- a bias on the channels: bounded by memory, 16 bytes at a time if rows allow it ---- */
+
+/* Channels are a row of vectors, or (`same`) a vector lies within one channel. I: what indices fit
+ * in. */
+template <typename T, int COUNT, typename I>
+static __global__ void add_bias(T *y, const T *bias, int64_t bias_stride, I packs, I inner,
+                                I channels)
+{
+    typedef typename ek_compute<T>::type C;
+    typedef ek_vector<T, COUNT> P;
+    bool same = COUNT == 1 || inner > 1;
+    EK_GRID_LOOP(i, (int64_t)packs) {
+        P values = ((const P *)y)[i];
+        I channel = (I)i * COUNT / inner % channels;
+        EK_EACH(j, COUNT) {
+            int64_t from = (int64_t)channel + (same ? 0 : j);
+            C sum = ek_load(&values.element[j]) + ek_load(bias + from * bias_stride);
+            ek_store(&values.element[j], sum);
+        }
+        ((P *)y)[i] = values;
+    }
+}
+
+template <typename T, int COUNT>
+static int bias_packs(const ek_cuda_queue *queue, T *y, const T *bias, int64_t bias_stride,
+                      int64_t count, int64_t inner, int64_t channels)
+{
+    int64_t packs = count / COUNT;
+    if (count < INT32_MAX)
+        return ek_launch(queue, ek_grid(queue, packs), add_bias<T, COUNT, uint32_t>, y, bias,
+                         bias_stride, packs, inner, channels);
+    return ek_launch(queue, ek_grid(queue, packs), add_bias<T, COUNT, int64_t>, y, bias,
+                     bias_stride, packs, inner, channels);
+}
+
+template <typename T>
+static int launch_bias(const ek_cuda_queue *queue, T *y, const T *bias, int64_t bias_stride,
+                       int64_t count, int64_t inner, int64_t channels)
+{
+    enum { COUNT = 16 / sizeof(T) };
+    int64_t run = inner > 1 ? inner : channels;
+    if (run % COUNT == 0 && (uintptr_t)y % 16 == 0)
+        return bias_packs<T, COUNT>(queue, y, bias, bias_stride, count, inner, channels);
+    return bias_packs<T, 1>(queue, y, bias, bias_stride, count, inner, channels);
+}
+
+int ek_cuda_launch_bias(const ek_cuda_queue *queue, ek_dtype dtype, void *y, const void *bias,
+                        int64_t bias_stride, int64_t count, int64_t inner, int64_t channels)
+{
+    EK_FLOATING(dtype, T,
+                return launch_bias<T>(queue, (T *)y, (const T *)bias, bias_stride, count, inner,
+                                      channels))
 }

@@ -6,7 +6,7 @@
  * gives the bias on the way. Sums are of 256 rows first. weights_each computes one column of some
  * outputs by a block: for groups of few channels, bound by memory, where each element of dy and x
  * comes from memory once and from the caches for each tap. */
-#include "cuda/conv_direct.h"
+#include "cuda/conv.h"
 #include "cuda/conv_tile.cuh"
 
 /* The tap and channel of a column. */
@@ -15,8 +15,7 @@ template <typename I> struct column_place {
 };
 
 template <typename I>
-static __device__ __forceinline__ column_place<I> column_place_of(const ek_cuda_conv_weights &conv,
-                                                                  I column)
+EK_DEVICE column_place<I> column_place_of(const ek_cuda_conv_weights &conv, I column)
 {
     column_place<I> place;
     I tap = ek_divide(column, conv.per_channels);
@@ -31,17 +30,10 @@ static __device__ __forceinline__ column_place<I> column_place_of(const ek_cuda_
 }
 
 /* Sample and position of a row. */
-template <typename I>
-static __device__ __forceinline__ ek_place<I> row_place_of(const ek_cuda_conv_weights &conv, I row)
+template <typename I> EK_DEVICE ek_place<I> row_place_of(const ek_cuda_conv_weights &conv, I row)
 {
     ek_place<I> place;
-#pragma unroll
-    for (int d = 2; d >= 0; d--) {
-        I rest = ek_divide(row, conv.y.per_size[d]);
-        place.at[d] = row - rest * (I)conv.y.size[d];
-        row = rest;
-    }
-    place.sample = row;
+    place.sample = ek_split_position(conv.y, row, place.at);
     place.channel = 0;
     return place;
 }
@@ -72,8 +64,7 @@ static __device__ void fill_row(weight_places *places, const ek_cuda_conv_weight
     ek_place<int> place = row_place_of(conv, (int)row);
     places->row_x[i] = place.sample * conv.x.by_sample;
     places->row_y[i] = place.sample * conv.y.by_sample;
-#pragma unroll
-    for (int d = 0; d < 3; d++) {
+    EK_EACH(d, 3) {
         int at = place.at[d] * (int)conv.stride[d] - (int)conv.padding[d];
         places->row[i][d] = at;
         places->row_x[i] += at * conv.x.step[d];
@@ -91,16 +82,14 @@ static __device__ void fill_column(weight_places *places, const ek_cuda_conv_wei
     }
     column_place<int> place = column_place_of(conv, (int)column);
     places->column_x[i] = place.channel * conv.x.by_channel;
-#pragma unroll
-    for (int d = 0; d < 3; d++) {
+    EK_EACH(d, 3) {
         int at = place.tap[d] * (int)conv.dilation[d];
         places->column[i][d] = at;
         places->column_x[i] += at * conv.x.step[d];
     }
 }
 
-static __device__ __forceinline__ bool is_inside(const ek_cuda_conv_weights &conv, const int row[3],
-                                                 const int column[3])
+EK_DEVICE bool is_inside(const ek_cuda_conv_weights &conv, const int row[3], const int column[3])
 {
     return (unsigned)(row[0] + column[0]) < (unsigned)conv.x.size[0] &&
            (unsigned)(row[1] + column[1]) < (unsigned)conv.x.size[1] &&
@@ -109,14 +98,13 @@ static __device__ __forceinline__ bool is_inside(const ek_cuda_conv_weights &con
 
 /* 16 rows from `first` on: dy of the tile's `outputs` outputs, and x of its columns. */
 template <typename T>
-static __device__ __forceinline__ void
-load_tiles(tile<typename ek_compute<T>::type> *a, tile<typename ek_compute<T>::type> *b,
-           const ek_cuda_conv_weights &conv, const weight_places &places, const T *x, const T *y,
-           int64_t outputs, int first)
+EK_DEVICE void load_tiles(tile<typename ek_compute<T>::type> *a,
+                          tile<typename ek_compute<T>::type> *b, const ek_cuda_conv_weights &conv,
+                          const weight_places &places, const T *x, const T *y, int64_t outputs,
+                          int first)
 {
     typedef typename ek_compute<T>::type R;
-#pragma unroll
-    for (int j = 0; j < SIDE; j++) {
+    EK_EACH(j, SIDE) {
         tile_place at = tile_place_of(!conv.y.last, (int)threadIdx.x, j);
         int row = first + at.depth;
         R value = 0;
@@ -132,21 +120,17 @@ load_tiles(tile<typename ek_compute<T>::type> *a, tile<typename ek_compute<T>::t
     }
 }
 
-template <typename R>
-static __device__ __forceinline__ void add_and_clear(R total[SIDE][SIDE], R sum[SIDE][SIDE])
+template <typename R> EK_DEVICE void add_and_clear(R total[SIDE][SIDE], R sum[SIDE][SIDE])
 {
-#pragma unroll
-    for (int i = 0; i < SIDE; i++)
-#pragma unroll
-        for (int j = 0; j < SIDE; j++) {
+    EK_EACH(i, SIDE)
+        EK_EACH(j, SIDE) {
             total[i][j] += sum[i][j];
             sum[i][j] = 0;
         }
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(EK_BLOCK)
-    weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_tiles)
+EK_KERNEL weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_tiles)
 {
     typedef typename ek_compute<T>::type R;
     __shared__ tile<R> a, b;
@@ -201,12 +185,11 @@ static __global__ void __launch_bounds__(EK_BLOCK)
 
 /* x at a row's position and a column's tap; 0 outside. */
 template <typename T, typename I>
-static __device__ __forceinline__ typename ek_compute<T>::type
-input_at(const ek_cuda_conv_weights &conv, const T *x, const ek_place<I> &row, const I tap[3])
+EK_DEVICE typename ek_compute<T>::type input_at(const ek_cuda_conv_weights &conv, const T *x,
+                                                const ek_place<I> &row, const I tap[3])
 {
     I p[3];
-#pragma unroll
-    for (int d = 0; d < 3; d++) {
+    EK_EACH(d, 3) {
         p[d] = row.at[d] * (I)conv.stride[d] - (I)conv.padding[d] + tap[d] * (I)conv.dilation[d];
         if (p[d] < 0 || p[d] >= (I)conv.x.size[d])
             return 0;
@@ -217,8 +200,7 @@ input_at(const ek_cuda_conv_weights &conv, const T *x, const ek_place<I> &row, c
 /* A block computes one column of `lanes` neighbouring outputs for a part: its threads are as many
  * rows of lanes as there are; the first halves of them take up the others' sums. */
 template <typename T, typename I>
-static __global__ void __launch_bounds__(EK_BLOCK)
-    weights_each(ek_cuda_conv_weights conv, int lanes, int64_t output_blocks)
+EK_KERNEL weights_each(ek_cuda_conv_weights conv, int lanes, int64_t output_blocks)
 {
     typedef typename ek_compute<T>::type R;
     __shared__ R parts[EK_BLOCK];
@@ -255,13 +237,11 @@ static __global__ void __launch_bounds__(EK_BLOCK)
 
 /* ---- the sum of the parts ---- */
 
-template <typename T, typename I>
-static __global__ void __launch_bounds__(EK_BLOCK) weights_join(ek_cuda_conv_weights conv)
+template <typename T, typename I> EK_KERNEL weights_join(ek_cuda_conv_weights conv)
 {
     typedef typename ek_compute<T>::type R;
     int64_t width = width_of(conv), count = conv.groups * conv.outputs * width;
-    EK_GRID_LOOP(i, count)
-    {
+    EK_GRID_LOOP(i, count) {
         const R *from = (const R *)conv.partials + i;
         int64_t output = i / width, column = i - output * width;
         R sum = 0;
@@ -317,26 +297,25 @@ size_t ek_cuda_conv_weights_plan(const ek_cuda_queue *queue, ek_cuda_conv_weight
 }
 
 template <typename T>
-static int launch(const ek_cuda_queue *queue, const ek_cuda_conv_weights *conv)
+static int launch_weights(const ek_cuda_queue *queue, const ek_cuda_conv_weights *conv)
 {
     int64_t blocks = blocks_of(conv) * conv->parts;
     int64_t count = conv->groups * conv->outputs * width_of(*conv);
     int rc;
     if (conv->tiles)
-        rc = ek_launch(queue, dim3((unsigned)blocks), dim3(EK_BLOCK), weights_tiles<T>, *conv,
+        rc = ek_launch(queue, (unsigned)blocks, weights_tiles<T>, *conv,
                        parts_of(conv->columns, TILE), parts_of(conv->outputs, TILE));
     else
-        rc = ek_launch(queue, dim3((unsigned)blocks), dim3(EK_BLOCK),
+        rc = ek_launch(queue, (unsigned)blocks,
                        conv->wide ? weights_each<T, int64_t> : weights_each<T, int32_t>, *conv,
                        lanes_of(conv), parts_of(conv->groups * conv->outputs, lanes_of(conv)));
     if (rc != 0)
         return rc;
-    return ek_launch(queue, dim3(ek_grid(queue, count)), dim3(EK_BLOCK),
+    return ek_launch(queue, ek_grid(queue, count),
                      conv->wide ? weights_join<T, int64_t> : weights_join<T, int32_t>, *conv);
 }
 
 int ek_cuda_launch_conv_weights(const ek_cuda_queue *queue, const ek_cuda_conv_weights *conv)
 {
-    EK_FLOATING(conv->y.dtype, T, return launch<T>(queue, conv))
-    return (int)cudaErrorInvalidValue;
+    EK_FLOATING(conv->y.dtype, T, return launch_weights<T>(queue, conv))
 }

@@ -19,24 +19,20 @@ template <typename R> struct tile {
     quad<R> q[DEPTH][TILE / SIDE + 1];
 };
 
-template <typename R>
-static __device__ __forceinline__ void tile_put(tile<R> *t, int depth, int i, R value)
+template <typename R> EK_DEVICE void tile_put(tile<R> *t, int depth, int i, R value)
 {
     t->q[depth][i / SIDE].v[i % SIDE] = value;
 }
 
 /* sum[i][j] += a (depth, 4 down + i) b (depth, 4 across + j) */
 template <typename R>
-static __device__ __forceinline__ void tile_multiply(R sum[SIDE][SIDE], const tile<R> *a,
-                                                     const tile<R> *b, int down, int across)
+EK_DEVICE void tile_multiply(R sum[SIDE][SIDE], const tile<R> *a, const tile<R> *b, int down,
+                             int across)
 {
-#pragma unroll
-    for (int k = 0; k < DEPTH; k++) {
+    EK_EACH(k, DEPTH) {
         quad<R> u = a->q[k][down], v = b->q[k][across];
-#pragma unroll
-        for (int i = 0; i < SIDE; i++)
-#pragma unroll
-            for (int j = 0; j < SIDE; j++)
+        EK_EACH(i, SIDE)
+            EK_EACH(j, SIDE)
                 sum[i][j] += u.v[i] * v.v[j];
     }
 }
@@ -47,7 +43,7 @@ struct tile_place {
     int depth, i;
 };
 
-static __device__ __forceinline__ tile_place tile_place_of(bool along_depth, int thread, int j)
+EK_DEVICE tile_place tile_place_of(bool along_depth, int thread, int j)
 {
     if (along_depth)
         return {thread % DEPTH, thread / DEPTH + j * (EK_BLOCK / DEPTH)};

@@ -1,7 +1,8 @@
-/* copy.c: which way a copy goes. */
-#include "cuda/copy.h"
+/* copy.c: which way a copy goes; the bytes of a value, and how they get into memory; tensors as
+ * dense copies of another dtype or layout. */
+#include <string.h>
 
-#include "cuda/cuda.h"
+#include "cuda/launches.h"
 #include "cuda/runtime.h"
 
 int ek_cuda_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
@@ -21,4 +22,112 @@ int ek_cuda_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
         launched = (int)cudaMemcpyAsync(walk.data[0], walk.data[1], (size_t)walk.count * size,
                                         cudaMemcpyDeviceToDevice, queue.stream);
     return ek_cuda_end(dev, &queue, "copy", launched);
+}
+
+/* As the host converts: by way of the type that the dtype is computed in. */
+static ek_cuda_pattern pattern_of(ek_dtype dtype, double value)
+{
+    ek_cuda_pattern pattern;
+    const float narrow = (float)value;
+    for (int i = 0; i < 16 / (int)ek_dtype_size(dtype); i++) {
+        switch (dtype) {
+        case EK_F32:
+            pattern.u32[i] = ek_bits_of(narrow);
+            break;
+        case EK_F64:
+            memcpy(&pattern.u64[i], &value, sizeof value);
+            break;
+        case EK_BF16:
+            pattern.u16[i] = ek_bf16_of(narrow);
+            break;
+        case EK_I64:
+            pattern.u64[i] = (uint64_t)ek_i64_of(value);
+            break;
+        case EK_U8:
+            pattern.u8[i] = (uint8_t)ek_i64_of(value);
+            break;
+        }
+    }
+    return pattern;
+}
+
+static bool pattern_is_one_byte(const ek_cuda_pattern *pattern)
+{
+    for (int i = 1; i < 16; i++)
+        if (pattern->u8[i] != pattern->u8[0])
+            return false;
+    return true;
+}
+
+int ek_cuda_fill(ek_dev *dev, ek_tensor *out, double value)
+{
+    ek_cuda_queue queue;
+    EK_TRY(ek_cuda_begin(dev, &queue));
+    ek_cuda_walk walk = ek_cuda_walk_of(1, (const ek_tensor *[]){out});
+    ek_cuda_pattern pattern = pattern_of(out->dtype, value);
+    size_t size = ek_dtype_size(out->dtype);
+    int launched = 0;
+    if (walk.count > 0 && walk.flat && pattern_is_one_byte(&pattern))
+        launched = (int)cudaMemsetAsync(walk.data[0], pattern.u8[0], (size_t)walk.count * size,
+                                        queue.stream);
+    else if (walk.count > 0)
+        launched = ek_cuda_launch_fill(&queue, &walk, size, &pattern);
+    return ek_cuda_end(dev, &queue, "fill", launched);
+}
+
+/* ---- stages ---- */
+
+void ek_cuda_dense_strides(int ndim, const int64_t *shape, ek_memory_format format,
+                           int64_t *strides)
+{
+    bool last = format == EK_CHANNELS_LAST && (ndim == 4 || ndim == 5);
+    int64_t step = last ? shape[1] : 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (last && d == 1)
+            continue;
+        strides[d] = step;
+        step *= shape[d];
+    }
+    if (last)
+        strides[1] = 1;
+}
+
+int ek_cuda_stage_begin(ek_cuda_stage *stage, ek_dev *dev, const ek_tensor *x, ek_dtype dtype,
+                        ek_memory_format format, bool keep, bool load)
+{
+    stage->nbytes = 0;
+    stage->tensor = (ek_tensor *)x; /* written only by a stage that was begun for an output */
+    if (keep || !x)
+        return 0;
+    size_t nbytes = (size_t)ek_count(x) * ek_dtype_size(dtype);
+    nbytes = nbytes > 0 ? nbytes : 1;
+    void *data;
+    EK_TRY(ek_cuda_scratch(dev, nbytes, &data));
+    stage->nbytes = nbytes;
+    stage->storage.dev = dev;
+    stage->storage.data = data;
+    stage->storage.nbytes = nbytes;
+    ek_tensor *own = &stage->own;
+    own->dtype = dtype;
+    own->ndim = x->ndim;
+    own->offset = 0;
+    own->storage = &stage->storage;
+    own->version = NULL;
+    for (int d = 0; d < x->ndim; d++)
+        own->shape[d] = x->shape[d];
+    ek_cuda_dense_strides(own->ndim, own->shape, format, own->stride);
+    stage->tensor = own;
+    int rc = load ? ek_cuda_copy(dev, own, x) : 0;
+    return rc < 0 ? ek_cuda_stage_end(stage, dev, NULL, false, rc) : 0;
+}
+
+int ek_cuda_stage_end(ek_cuda_stage *stage, ek_dev *dev, ek_tensor *original, bool store, int rc)
+{
+    if (stage->nbytes == 0)
+        return rc;
+    if (store && rc >= 0)
+        rc = ek_cuda_copy(dev, original, &stage->own);
+    ek_cuda_scratch_free(dev, stage->storage.data, stage->nbytes);
+    stage->nbytes = 0;
+    return rc;
 }

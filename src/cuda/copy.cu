@@ -1,15 +1,14 @@
-/* copy.cu: copies between layouts: any strides, and transpositions by tiles of shared memory. */
-#include "cuda/copy.h"
-#include "cuda/strided.cuh"
+/* copy.cu: copies between layouts (any strides, and transpositions by tiles of shared memory), and
+ * the same bytes in every element. */
+#include "cuda/launches.h"
+#include "cuda/strides.cuh"
 
 /* ---- any strides, in the widest units that fit ---- */
 
 template <typename T, typename Places>
-static __global__ __launch_bounds__(EK_BLOCK) void copy_strided(T *out, const T *x, Places places,
-                                                                int64_t count)
+EK_KERNEL copy_strided(T *out, const T *x, Places places, int64_t count)
 {
-    EK_GRID_LOOP(i, count)
-    {
+    EK_GRID_LOOP(i, count) {
         typename Places::offset at[2];
         places.find(i, at);
         out[at[0]] = x[at[1]];
@@ -19,19 +18,15 @@ static __global__ __launch_bounds__(EK_BLOCK) void copy_strided(T *out, const T 
 template <typename T>
 static int launch_strided(const ek_cuda_queue *queue, const ek_cuda_walk *walk)
 {
-    dim3 grid = dim3(ek_grid(queue, walk->count));
-    T *out = (T *)walk->data[0];
-    const T *x = (const T *)walk->data[1];
-    if (ek_fits_32(walk))
-        return ek_launch(queue, grid, dim3(EK_BLOCK), copy_strided<T, ek_strided32<2>>, out, x,
-                         ek_strided32_of<2>(walk), walk->count);
-    return ek_launch(queue, grid, dim3(EK_BLOCK), copy_strided<T, ek_strided64<2>>, out, x,
-                     ek_strided64_of<2>(walk), walk->count);
+    return ek_with_strides<2>(walk, [&](auto places) {
+        return ek_launch(queue, ek_grid(queue, walk->count), copy_strided<T, decltype(places)>,
+                         (T *)walk->data[0], (const T *)walk->data[1], places, walk->count);
+    });
 }
 
 /* ---- transpositions: out is contiguous along the innermost dimension, x along another ---- */
 
-enum { TILE = 32, TILE_ROWS = 8, WORTH_A_TILE = 9 };
+enum { TILE = 32, TILE_ROWS = EK_BLOCK / TILE, WORTH_A_TILE = 9 };
 
 struct transposition {
     int64_t inner, across;    /* sizes of the two dimensions */
@@ -44,12 +39,10 @@ struct transposition {
 
 /* Tiles are numbered with the innermost dimension's fastest. */
 template <typename T>
-static __global__ __launch_bounds__(TILE *TILE_ROWS) void copy_transposed(T *out, const T *x,
-                                                                          transposition plan,
-                                                                          int64_t tiles)
+EK_KERNEL copy_transposed(T *out, const T *x, transposition plan, int64_t tiles)
 {
     __shared__ T tile[TILE][TILE + 1]; /* [innermost][across]; rows in different banks */
-    int lane = (int)threadIdx.x, row = (int)threadIdx.y;
+    int lane = (int)threadIdx.x % TILE, row = (int)threadIdx.x / TILE;
     for (int64_t number = blockIdx.x; number < tiles; number += gridDim.x) {
         uint32_t rest = (uint32_t)number, quotient = ek_cuda_divide(plan.inner_tiles, rest);
         int64_t inner = (int64_t)(rest - quotient * plan.inner_tiles.by) * TILE;
@@ -121,9 +114,8 @@ template <typename T>
 static int launch_transposed(const ek_cuda_queue *queue, const ek_cuda_walk *walk,
                              const transposition *plan, int64_t tiles)
 {
-    return ek_launch(queue, dim3(ek_grid(queue, tiles, 1)), dim3(TILE, TILE_ROWS),
-                     copy_transposed<T>, (T *)walk->data[0], (const T *)walk->data[1], *plan,
-                     tiles);
+    return ek_launch(queue, ek_grid(queue, tiles, 1), copy_transposed<T>, (T *)walk->data[0],
+                     (const T *)walk->data[1], *plan, tiles);
 }
 
 int ek_cuda_launch_copy(const ek_cuda_queue *queue, const ek_cuda_walk *walk, size_t size)
@@ -139,5 +131,71 @@ int ek_cuda_launch_copy(const ek_cuda_queue *queue, const ek_cuda_walk *walk, si
     ek_cuda_walk units = *walk;
     size = ek_widen(&units, size);
     EK_BY_SIZE(size, T, return launch_strided<T>(queue, &units))
-    return (int)cudaErrorInvalidValue;
+}
+
+/* ---- filling one run ---- */
+
+/* `head` elements come before the first address that is a multiple of 16. */
+template <typename T>
+EK_KERNEL fill_flat(T *out, int64_t count, int64_t head, ek_vector<T, 16 / sizeof(T)> pattern)
+{
+    enum { V = 16 / sizeof(T) };
+    int64_t vectors = (count - head) / V;
+    ek_vector<T, V> *body = (ek_vector<T, V> *)(out + head);
+    EK_GRID_LOOP(i, vectors) {
+        body[i] = pattern;
+    }
+    /* Less than a vector at either end. */
+    int64_t thread = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    int64_t tail = head + vectors * V;
+    if (thread < head)
+        out[thread] = pattern.element[0];
+    if (thread < count - tail)
+        out[tail + thread] = pattern.element[0];
+}
+
+template <typename T>
+static int launch_fill_flat(const ek_cuda_queue *queue, const ek_cuda_walk *walk,
+                            const ek_cuda_pattern *pattern)
+{
+    enum { V = 16 / sizeof(T) };
+    ek_vector<T, V> vector;
+    for (int j = 0; j < V; j++)
+        vector.element[j] = ((const T *)pattern)[j];
+    int64_t head = (int64_t)((16 - (uintptr_t)walk->data[0] % 16) % 16 / sizeof(T));
+    head = head < walk->count ? head : walk->count;
+    return ek_launch(queue, ek_grid(queue, walk->count, EK_BLOCK * V), fill_flat<T>,
+                     (T *)walk->data[0], walk->count, head, vector);
+}
+
+/* ---- filling any strides ---- */
+
+template <typename T, typename Places>
+EK_KERNEL fill_strided(T *out, Places places, int64_t count, T value)
+{
+    EK_GRID_LOOP(i, count) {
+        typename Places::offset at[1];
+        places.find(i, at);
+        out[at[0]] = value;
+    }
+}
+
+template <typename T>
+static int launch_fill_strided(const ek_cuda_queue *queue, const ek_cuda_walk *walk,
+                               const ek_cuda_pattern *pattern)
+{
+    return ek_with_strides<1>(walk, [&](auto places) {
+        return ek_launch(queue, ek_grid(queue, walk->count), fill_strided<T, decltype(places)>,
+                         (T *)walk->data[0], places, walk->count, *(const T *)pattern);
+    });
+}
+
+int ek_cuda_launch_fill(const ek_cuda_queue *queue, const ek_cuda_walk *walk, size_t size,
+                        const ek_cuda_pattern *pattern)
+{
+    ek_cuda_walk units = *walk;
+    if (walk->flat)
+        EK_BY_SIZE(size, T, return launch_fill_flat<T>(queue, walk, pattern))
+    size = ek_widen(&units, size);
+    EK_BY_SIZE(size, T, return launch_fill_strided<T>(queue, &units, pattern))
 }

@@ -5,7 +5,72 @@
 #include <string.h>
 
 #include "cuda/dnn_plan.h"
-#include "cuda/try_scratch.h"
+#include "evenkeel/precision.h"
+
+/* ---- problems ---- */
+
+bool ek_dnn_is_dense(const ek_tensor *tensor, ek_memory_format format)
+{
+    int64_t strides[EK_MAX_DIMS];
+    ek_cuda_dense_strides(tensor->ndim, tensor->shape, format, strides);
+    for (int d = 0; d < tensor->ndim; d++)
+        if (tensor->shape[d] != 1 && tensor->stride[d] != strides[d])
+            return false;
+    return true;
+}
+
+int64_t ek_dnn_alignment(const void *address)
+{
+    int64_t alignment = 16;
+    while ((uintptr_t)address % (uintptr_t)alignment != 0)
+        alignment /= 2;
+    return alignment;
+}
+
+/* cuDNN derives y's size from the padding, so y's size decides about the padding after: as much as
+ * before if that fits (most engines know only this), else the most that gives y. If that is
+ * less than nothing, the end of x is not read, and cuDNN can't be told. */
+static bool problem_fit_padding(ek_dnn_problem *p, int i)
+{
+    int64_t window = p->dilation[i] * (p->w[2 + i] - 1) + 1;
+    int64_t read = (p->y[2 + i] - 1) * p->stride[i] + window; /* positions of the padded x */
+    int64_t least = read - p->x[2 + i] - p->before[i], most = least + p->stride[i] - 1;
+    p->after[i] = p->before[i];
+    if (p->before[i] < least || p->before[i] > most)
+        p->after[i] = most;
+    return p->after[i] >= 0;
+}
+
+bool ek_dnn_problem_of(ek_dnn_problem *p, ek_dnn_operation operation, const ek_tensor *x,
+                       const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params,
+                       ek_memory_format format)
+{
+    memset(p, 0, sizeof *p);
+    if (x->dtype != EK_F32 && x->dtype != EK_BF16)
+        return false;
+    if ((params->dims != 2 && params->dims != 3) || x->ndim != 2 + params->dims)
+        return false;
+    p->operation = operation;
+    p->dtype = x->dtype;
+    p->format = format;
+    p->dims = params->dims;
+    p->alignment = 16;
+    p->tf32 = x->dtype == EK_F32 && ek_tf32_allowed();
+    p->deterministic = ek_deterministic();
+    for (int d = 0; d < x->ndim; d++) {
+        p->x[d] = x->shape[d];
+        p->w[d] = w->shape[d];
+        p->y[d] = y->shape[d];
+    }
+    for (int i = 0; i < params->dims; i++) {
+        p->stride[i] = params->stride[i];
+        p->before[i] = params->padding[i];
+        p->dilation[i] = params->dilation[i];
+        if (!problem_fit_padding(p, i))
+            return false;
+    }
+    return true;
+}
 
 #ifdef EK_HAVE_CUDNN
 
@@ -20,12 +85,12 @@ static const int64_t usual_workspace = (int64_t)1 << 30;
 
 enum { WORKSPACE_ALIGNMENT = 256 };
 
-typedef struct kept {
+typedef struct kept_plan {
     ek_dnn_problem problem;
     ek_dnn_plan plan;
     bool none; /* no engine computes it */
     uint64_t used;
-} kept;
+} kept_plan;
 
 struct ek_cuda_dnn {
     const ek_cudnn_api *api;
@@ -33,10 +98,10 @@ struct ek_cuda_dnn {
     uint64_t clock;
     int count;
     uint64_t hashes[PLANS]; /* side by side: these are what a look-up reads */
-    kept *plans;
+    kept_plan *plans;
 };
 
-static uint64_t hash_of(const ek_dnn_problem *problem)
+static uint64_t dnn_hash_of(const ek_dnn_problem *problem)
 {
     const unsigned char *bytes = (const unsigned char *)problem;
     uint64_t hash = 14695981039346656037u, word;
@@ -48,7 +113,7 @@ static uint64_t hash_of(const ek_dnn_problem *problem)
     return hash;
 }
 
-static kept *find(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint64_t hash)
+static kept_plan *dnn_find(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint64_t hash)
 {
     for (int i = 0; i < dnn->count; i++)
         if (dnn->hashes[i] == hash && memcmp(&dnn->plans[i].problem, problem, sizeof *problem) == 0)
@@ -56,8 +121,8 @@ static kept *find(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint64
     return NULL;
 }
 
-/* A place for one more: free, or that of the plan which was not used for longest. */
-static kept *place(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint64_t hash)
+/* An entry for one more: free, or that of the plan which was not used for longest. */
+static kept_plan *dnn_entry(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint64_t hash)
 {
     int at = dnn->count;
     if (at < PLANS) {
@@ -70,7 +135,7 @@ static kept *place(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem, uint6
         ek_dnn_plan_free(dnn->api, &dnn->plans[at].plan);
     }
     dnn->hashes[at] = hash;
-    dnn->plans[at] = (kept){.problem = *problem};
+    dnn->plans[at] = (kept_plan){.problem = *problem};
     return &dnn->plans[at];
 }
 
@@ -90,12 +155,12 @@ static int64_t most_workspace(const ek_dnn_problem *p)
     return nbytes > usual_workspace ? nbytes : usual_workspace;
 }
 
-static kept *plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem)
+static kept_plan *dnn_plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem)
 {
-    uint64_t hash = hash_of(problem);
-    kept *entry = find(dnn, problem, hash);
+    uint64_t hash = dnn_hash_of(problem);
+    kept_plan *entry = dnn_find(dnn, problem, hash);
     if (!entry) {
-        entry = place(dnn, problem, hash);
+        entry = dnn_entry(dnn, problem, hash);
         entry->none = !ek_dnn_plan_make(dnn->api, &(ek_dnn_target){.handle = dnn->handle}, problem,
                                         most_workspace(problem), &entry->plan);
         /* What an attempt left behind is not the next launch's error. */
@@ -107,7 +172,7 @@ static kept *plan_for(struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem)
 
 /* ---- the handle ---- */
 
-static void make_handle(ek_dev *dev, struct ek_cuda_dnn *dnn)
+static void dnn_make_handle(ek_dev *dev, struct ek_cuda_dnn *dnn)
 {
     cudnnStatus_t status = dnn->api->cudnnCreate(&dnn->handle);
     if (status == CUDNN_STATUS_SUCCESS)
@@ -123,7 +188,7 @@ static void make_handle(ek_dev *dev, struct ek_cuda_dnn *dnn)
 }
 
 /* The device's state, *dnn NULL if cuDNN is not there. The caller holds the lock. */
-static int enter(ek_dev *dev, struct ek_cuda_dnn **dnn)
+static int dnn_enter(ek_dev *dev, struct ek_cuda_dnn **dnn)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
     const ek_cudnn_api *api = ek_cudnn();
@@ -132,7 +197,7 @@ static int enter(ek_dev *dev, struct ek_cuda_dnn **dnn)
         return 0;
     if (!device->dnn) {
         struct ek_cuda_dnn *made = calloc(1, sizeof *made);
-        kept *plans = calloc(PLANS, sizeof *plans);
+        kept_plan *plans = calloc(PLANS, sizeof *plans);
         if (!made || !plans) {
             free(made);
             free(plans);
@@ -140,7 +205,7 @@ static int enter(ek_dev *dev, struct ek_cuda_dnn **dnn)
         }
         made->api = api;
         made->plans = plans;
-        make_handle(dev, made);
+        dnn_make_handle(dev, made);
         device->dnn = made;
     }
     if (device->dnn->handle)
@@ -171,38 +236,39 @@ int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem)
     ek_cuda_device *device = ek_cuda_of(dev);
     struct ek_cuda_dnn *dnn;
     pthread_mutex_lock(&device->lock);
-    int rc = enter(dev, &dnn);
+    int rc = dnn_enter(dev, &dnn);
     if (rc >= 0 && dnn)
-        rc = !plan_for(dnn, problem)->none;
+        rc = !dnn_plan_for(dnn, problem)->none;
     pthread_mutex_unlock(&device->lock);
     return rc;
 }
 
-static const char *const names[] = {[EK_DNN_FORWARD] = "convolution",
-                                    [EK_DNN_INPUT_GRADIENT] = "convolution's input gradient",
-                                    [EK_DNN_WEIGHT_GRADIENT] = "convolution's weight gradient"};
+static const char *const dnn_names[] = {[EK_DNN_FORWARD] = "convolution",
+                                        [EK_DNN_INPUT_GRADIENT] = "convolution's input gradient",
+                                        [EK_DNN_WEIGHT_GRADIENT] = "convolution's weight gradient"};
 
-static int failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem,
-                  const ek_tensor *x, const ek_tensor *w, const ek_tensor *y, cudnnStatus_t status)
+static int dnn_failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_problem *problem,
+                      const ek_tensor *x, const ek_tensor *w, const ek_tensor *y,
+                      cudnnStatus_t status)
 {
     char x_text[200], w_text[200], y_text[200], why[256] = "";
     dnn->api->cudnnGetLastErrorString(why, sizeof why);
     int late = ek_cuda_late(dev);
     if (late != cudaSuccess)
-        EK_TRY(ek_cuda_check(dev, names[problem->operation], late));
+        EK_TRY(ek_cuda_check(dev, dnn_names[problem->operation], late));
     return EK_FAIL(EK_E_BACKEND, "%s of x %s, w %s and y %s: cuDNN says %s (%d) %s",
-                   names[problem->operation], ek_tensor_text(x, x_text), ek_tensor_text(w, w_text),
-                   ek_tensor_text(y, y_text), dnn->api->cudnnGetErrorString(status), (int)status,
-                   why);
+                   dnn_names[problem->operation], ek_tensor_text(x, x_text),
+                   ek_tensor_text(w, w_text), ek_tensor_text(y, y_text),
+                   dnn->api->cudnnGetErrorString(status), (int)status, why);
 }
 
 /* Room to begin at a multiple of the alignment. */
-static size_t padded(int64_t nbytes)
+static size_t dnn_padded(int64_t nbytes)
 {
     return nbytes > 0 ? (size_t)nbytes + WORKSPACE_ALIGNMENT : 0;
 }
 
-static void *aligned(void *workspace)
+static void *dnn_aligned(void *workspace)
 {
     uintptr_t past = (uintptr_t)workspace % WORKSPACE_ALIGNMENT;
     return past ? (char *)workspace + (WORKSPACE_ALIGNMENT - past) : workspace;
@@ -211,12 +277,13 @@ static void *aligned(void *workspace)
 /* Workspace for the entry's plan; if there is too little memory, for another plan that needs at
  * most half of it, which then stays, as asking again in every step would be slower than any plan.
  * False if no plan is left. */
-static int find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept *entry, void **workspace)
+static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *entry,
+                              void **workspace)
 {
     *workspace = NULL;
     while (!entry->none) {
         int64_t nbytes = entry->plan.workspace;
-        int rc = ek_cuda_try_scratch(dev, padded(nbytes), workspace);
+        int rc = ek_cuda_try_scratch(dev, dnn_padded(nbytes), workspace);
         if (rc != 0)
             return rc;
         ek_dnn_plan_free(dnn->api, &entry->plan);
@@ -224,7 +291,7 @@ static int find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept *entry, voi
                                         &entry->problem, nbytes / 2, &entry->plan);
         (void)cudaGetLastError();
         ek_log_line(EK_LOG_INFO, "%s: no %lld bytes of workspace are left for a %s: %s", dev->name,
-                    (long long)nbytes, names[entry->problem.operation],
+                    (long long)nbytes, dnn_names[entry->problem.operation],
                     entry->none ? "it is computed directly" : "one with less is used");
     }
     return 0;
@@ -237,23 +304,23 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
     struct ek_cuda_dnn *dnn;
     void *workspace = NULL;
     pthread_mutex_lock(&device->lock);
-    int rc = enter(dev, &dnn);
+    int rc = dnn_enter(dev, &dnn);
     if (rc >= 0 && dnn) {
-        kept *entry = plan_for(dnn, problem);
-        rc = find_workspace(dev, dnn, entry, &workspace);
+        kept_plan *entry = dnn_plan_for(dnn, problem);
+        rc = dnn_find_workspace(dev, dnn, entry, &workspace);
         if (rc > 0) {
             const ek_dnn_memory memory = {.x = ek_tensor_address(x),
                                           .w = ek_tensor_address(w),
                                           .y = ek_tensor_address(y),
                                           .bias = bias ? ek_tensor_address(bias) : NULL,
-                                          .workspace = aligned(workspace)};
+                                          .workspace = dnn_aligned(workspace)};
             cudnnStatus_t status = ek_dnn_plan_run(dnn->api, dnn->handle, &entry->plan, &memory);
             if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED)
                 rc = 0, entry->none = true;
             else if (status != CUDNN_STATUS_SUCCESS)
-                rc = failed(dev, dnn, problem, x, w, y, status);
+                rc = dnn_failed(dev, dnn, problem, x, w, y, status);
             if (workspace)
-                ek_cuda_scratch_free(dev, workspace, padded(entry->plan.workspace));
+                ek_cuda_scratch_free(dev, workspace, dnn_padded(entry->plan.workspace));
         }
     }
     pthread_mutex_unlock(&device->lock);

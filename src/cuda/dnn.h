@@ -1,11 +1,43 @@
-/* dnn.h: convolutions by cuDNN: its handle and the plans of one device, made with first use and
- * kept under ek_cuda_device.lock. If cuDNN can't be opened, or was not there to compile against,
- * nothing is supported. */
+/* dnn.h: convolutions by cuDNN: how it is asked for them, its handle and the plans of one device,
+ * made with first use and kept under ek_cuda_device.lock. If cuDNN can't be opened, or was not
+ * there to compile against, nothing is supported. */
 #ifndef EK_CUDA_DNN_H
 #define EK_CUDA_DNN_H
 
-#include "cuda/dnn_problem.h"
 #include "cuda/runtime.h"
+
+typedef enum ek_dnn_operation {
+    EK_DNN_FORWARD,
+    EK_DNN_INPUT_GRADIENT,
+    EK_DNN_WEIGHT_GRADIENT
+} ek_dnn_operation;
+
+/* All that a plan depends on, and the key it is kept under: int64_t throughout, so that there is no
+ * padding and problems are compared as bytes. Shapes are (N, C, ...), (O, C / groups, ...) and
+ * (N, O, ...); what is not used is 0. */
+typedef struct ek_dnn_problem {
+    int64_t operation; /* ek_dnn_operation */
+    int64_t dtype;     /* EK_F32 or EK_BF16 */
+    int64_t format;    /* of all three tensors, which are dense */
+    int64_t dims;      /* 2 or 3 */
+    int64_t x[5], w[5], y[5];
+    int64_t stride[3], before[3], after[3], dilation[3]; /* before, after: padding */
+    int64_t alignment;                                   /* of all three addresses: bytes, to 16 */
+    int64_t tf32, deterministic;
+    int64_t bias; /* 1: a forward adds one of O elements side by side, aligned likewise, to y */
+} ek_dnn_problem;
+
+/* Fills the problem but for its alignment (16) and its bias (0). x, w and y stand for their
+ * gradients if these are asked for, and are not empty. False if cuDNN has no words for it. */
+bool ek_dnn_problem_of(ek_dnn_problem *problem, ek_dnn_operation operation, const ek_tensor *x,
+                       const ek_tensor *w, const ek_tensor *y, const ek_conv_params *params,
+                       ek_memory_format format);
+
+/* The tensor is dense in a format; dimensions of size 1 don't matter. */
+bool ek_dnn_is_dense(const ek_tensor *tensor, ek_memory_format format);
+
+/* The largest power of two up to 16 that divides the address. */
+int64_t ek_dnn_alignment(const void *address);
 
 /* 1 if cuDNN computes the problem (its plan is kept from now on), 0 if it doesn't, negative
  * on error. Between ek_cuda_begin and ek_cuda_end. */

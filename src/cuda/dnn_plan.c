@@ -3,6 +3,208 @@
 
 #ifdef EK_HAVE_CUDNN
 
+cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descriptor,
+                         cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                         int64_t count, const void *values)
+{
+    return api->cudnnBackendSetAttribute(descriptor, name, type, count, values);
+}
+
+/* ---- tensors ---- */
+
+static cudnnStatus_t make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *p, int64_t name,
+                                 const int64_t *shape, ek_dnn_graph *graph)
+{
+    cudnnBackendDescriptor_t *tensor = &graph->tensors[name - 1];
+    bool between = name == EK_DNN_SUMS, narrow = p->dtype == EK_BF16 && !between;
+    cudnnDataType_t dtype = narrow ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    int64_t ndim = 2 + p->dims, strides[5];
+    ek_cuda_dense_strides((int)ndim, shape, (ek_memory_format)p->format, strides);
+    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, tensor));
+    EK_DNN_TRY(
+        ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype));
+    EK_DNN_TRY(
+        ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, ndim, shape));
+    EK_DNN_TRY(
+        ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, ndim, strides));
+    EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name));
+    EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
+                          &p->alignment));
+    if (between)
+        EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1,
+                              &between));
+    return api->cudnnBackendFinalize(*tensor);
+}
+
+static cudnnStatus_t make_tensors(const ek_cudnn_api *api, const ek_dnn_problem *p,
+                                  ek_dnn_graph *graph)
+{
+    const int64_t bias[5] = {1, p->w[0], 1, 1, 1};
+    EK_DNN_TRY(make_tensor(api, p, EK_DNN_X, p->x, graph));
+    EK_DNN_TRY(make_tensor(api, p, EK_DNN_W, p->w, graph));
+    EK_DNN_TRY(make_tensor(api, p, EK_DNN_Y, p->y, graph));
+    if (!p->bias)
+        return CUDNN_STATUS_SUCCESS;
+    EK_DNN_TRY(make_tensor(api, p, EK_DNN_BIAS, bias, graph));
+    return make_tensor(api, p, EK_DNN_SUMS, p->y, graph);
+}
+
+/* ---- the convolution ---- */
+
+static cudnnStatus_t make_convolution(const ek_cudnn_api *api, const ek_dnn_problem *p,
+                                      cudnnBackendDescriptor_t *convolution)
+{
+    cudnnDataType_t computed = CUDNN_DATA_FLOAT;
+    cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    const struct {
+        cudnnBackendAttributeName_t name;
+        const int64_t *values;
+    } sizes[] = {
+        {CUDNN_ATTR_CONVOLUTION_DILATIONS, p->dilation},
+        {CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, p->stride},
+        {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, p->before},
+        {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, p->after},
+    };
+    EK_DNN_TRY(
+        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, convolution));
+    EK_DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64,
+                          1, &p->dims));
+    EK_DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE,
+                          1, &computed));
+    EK_DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
+                          CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        EK_DNN_TRY(ek_dnn_set(api, *convolution, sizes[i].name, CUDNN_TYPE_INT64, p->dims,
+                              sizes[i].values));
+    return api->cudnnBackendFinalize(*convolution);
+}
+
+/* ---- the operations ---- */
+
+/* What the three operations call their parts. */
+typedef struct operation_names {
+    cudnnBackendDescriptorType_t descriptor;
+    cudnnBackendAttributeName_t x, w, y, convolution, alpha, beta;
+} operation_names;
+
+static const operation_names operations[] = {
+    [EK_DNN_FORWARD] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+    [EK_DNN_INPUT_GRADIENT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+    [EK_DNN_WEIGHT_GRADIENT] = {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+};
+
+typedef struct operation_part {
+    cudnnBackendAttributeName_t name;
+    const cudnnBackendDescriptor_t *descriptor;
+} operation_part;
+
+static cudnnStatus_t set_parts(const ek_cudnn_api *api, cudnnBackendDescriptor_t operation,
+                               const operation_part *parts, int count)
+{
+    for (int i = 0; i < count; i++)
+        EK_DNN_TRY(ek_dnn_set(api, operation, parts[i].name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                              parts[i].descriptor));
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* To y, or to the sums that the bias is added to. */
+static cudnnStatus_t make_operation(const ek_cudnn_api *api, const ek_dnn_problem *p,
+                                    ek_dnn_graph *graph)
+{
+    /* Factors are of the type that is computed in, f32 for bf16 too. */
+    const float alpha = 1, beta = 0;
+    const operation_names *of = &operations[p->operation];
+    const cudnnBackendDescriptor_t *tensors = graph->tensors;
+    const operation_part parts[] = {{of->convolution, &graph->convolution},
+                                    {of->x, &tensors[EK_DNN_X - 1]},
+                                    {of->w, &tensors[EK_DNN_W - 1]},
+                                    {of->y, &tensors[(p->bias ? EK_DNN_SUMS : EK_DNN_Y) - 1]}};
+    cudnnBackendDescriptor_t *operation = &graph->operations[0];
+    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(of->descriptor, operation));
+    EK_DNN_TRY(set_parts(api, *operation, parts, sizeof parts / sizeof *parts));
+    EK_DNN_TRY(ek_dnn_set(api, *operation, of->alpha, CUDNN_TYPE_FLOAT, 1, &alpha));
+    EK_DNN_TRY(ek_dnn_set(api, *operation, of->beta, CUDNN_TYPE_FLOAT, 1, &beta));
+    return api->cudnnBackendFinalize(*operation);
+}
+
+/* y = sums + bias. (Of an input gradient no engine adds a bias.) */
+static cudnnStatus_t make_addition(const ek_cudnn_api *api, ek_dnn_graph *graph)
+{
+    const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
+    const cudnnDataType_t computed = CUDNN_DATA_FLOAT;
+    const cudnnBackendDescriptor_t *tensors = graph->tensors;
+    const operation_part parts[] = {
+        {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &graph->addition},
+        {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &tensors[EK_DNN_SUMS - 1]},
+        {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &tensors[EK_DNN_BIAS - 1]},
+        {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &tensors[EK_DNN_Y - 1]},
+    };
+    cudnnBackendDescriptor_t *addition = &graph->addition, *operation = &graph->operations[1];
+    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, addition));
+    EK_DNN_TRY(
+        ek_dnn_set(api, *addition, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode));
+    EK_DNN_TRY(ek_dnn_set(api, *addition, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1,
+                          &computed));
+    EK_DNN_TRY(api->cudnnBackendFinalize(*addition));
+    EK_DNN_TRY(
+        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, operation));
+    EK_DNN_TRY(set_parts(api, *operation, parts, sizeof parts / sizeof *parts));
+    return api->cudnnBackendFinalize(*operation);
+}
+
+cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
+                                    ek_dnn_graph *graph)
+{
+    EK_DNN_TRY(make_tensors(api, problem, graph));
+    EK_DNN_TRY(make_convolution(api, problem, &graph->convolution));
+    EK_DNN_TRY(make_operation(api, problem, graph));
+    return problem->bias ? make_addition(api, graph) : CUDNN_STATUS_SUCCESS;
+}
+
+cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *target,
+                                  ek_dnn_graph *graph)
+{
+    EK_DNN_TRY(
+        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &graph->graph));
+    EK_DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS,
+                          CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->operations[1] ? 2 : 1,
+                          graph->operations));
+    if (target->handle)
+        EK_DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE,
+                              CUDNN_TYPE_HANDLE, 1, &target->handle));
+    return api->cudnnBackendFinalize(graph->graph);
+}
+
+void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph)
+{
+    cudnnBackendDescriptor_t all[] = {graph->graph,      graph->operations[1], graph->operations[0],
+                                      graph->addition,   graph->convolution,   graph->tensors[0],
+                                      graph->tensors[1], graph->tensors[2],    graph->tensors[3],
+                                      graph->tensors[4]};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i])
+            (void)api->cudnnBackendDestroyDescriptor(all[i]);
+    *graph = (ek_dnn_graph){0};
+}
+
 /* ---- what engines say of themselves ---- */
 
 bool ek_dnn_notes_allow(const ek_dnn_problem *p, const cudnnBackendNumericalNote_t *notes,
@@ -44,8 +246,8 @@ bool ek_dnn_notes_allow(const ek_dnn_problem *p, const cudnnBackendNumericalNote
     return true;
 }
 
-static bool config_allowed(const ek_cudnn_api *api, const ek_dnn_problem *problem,
-                           cudnnBackendDescriptor_t config)
+static bool plan_config_allowed(const ek_cudnn_api *api, const ek_dnn_problem *problem,
+                                cudnnBackendDescriptor_t config)
 {
     /* Room for notes that later versions may add. */
     cudnnBackendNumericalNote_t notes[4 * CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -71,8 +273,8 @@ static bool config_allowed(const ek_cudnn_api *api, const ek_dnn_problem *proble
 /* ---- plans ---- */
 
 /* Says for which device; heuristics know it from the graph, if that has a handle. */
-static bool aim(const ek_cudnn_api *api, const ek_dnn_target *target,
-                cudnnBackendDescriptor_t descriptor, bool plan)
+static bool plan_aim(const ek_cudnn_api *api, const ek_dnn_target *target,
+                     cudnnBackendDescriptor_t descriptor, bool plan)
 {
     if (target->handle)
         return !plan || ek_dnn_set(api, descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
@@ -99,7 +301,7 @@ static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
         return false;
     bool good = ek_dnn_set(api, made, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
                            CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config) == CUDNN_STATUS_SUCCESS &&
-                aim(api, target, made, true) &&
+                plan_aim(api, target, made, true) &&
                 api->cudnnBackendFinalize(made) == CUDNN_STATUS_SUCCESS &&
                 api->cudnnBackendGetAttribute(made, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                               CUDNN_TYPE_INT64, 1, &count,
@@ -119,9 +321,9 @@ static bool plan_of(const ek_cudnn_api *api, const ek_dnn_target *target,
 enum { SUGGESTIONS = 48 };
 
 /* From the suggestions of one mode. */
-static bool choose(const ek_cudnn_api *api, const ek_dnn_target *target,
-                   const ek_dnn_problem *problem, cudnnBackendDescriptor_t heuristics, int64_t most,
-                   ek_dnn_plan *plan)
+static bool plan_choose(const ek_cudnn_api *api, const ek_dnn_target *target,
+                        const ek_dnn_problem *problem, cudnnBackendDescriptor_t heuristics,
+                        int64_t most, ek_dnn_plan *plan)
 {
     cudnnBackendDescriptor_t configs[SUGGESTIONS] = {0};
     int64_t made = 0, count = 0;
@@ -137,7 +339,7 @@ static bool choose(const ek_cudnn_api *api, const ek_dnn_target *target,
     bool found = false;
     if (status == CUDNN_STATUS_SUCCESS) {
         for (int64_t i = 0; i < count && i < made && !found; i++) {
-            found = config_allowed(api, problem, configs[i]) &&
+            found = plan_config_allowed(api, problem, configs[i]) &&
                     plan_of(api, target, configs[i], most, plan);
             if (found)
                 configs[i] = NULL;
@@ -149,8 +351,9 @@ static bool choose(const ek_cudnn_api *api, const ek_dnn_target *target,
     return found;
 }
 
-static bool ask(const ek_cudnn_api *api, const ek_dnn_target *target, const ek_dnn_problem *problem,
-                cudnnBackendHeurMode_t mode, int64_t most, ek_dnn_plan *plan)
+static bool plan_ask(const ek_cudnn_api *api, const ek_dnn_target *target,
+                     const ek_dnn_problem *problem, cudnnBackendHeurMode_t mode, int64_t most,
+                     ek_dnn_plan *plan)
 {
     cudnnBackendDescriptor_t heuristics = NULL;
     if (api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristics) !=
@@ -161,9 +364,9 @@ static bool ask(const ek_cudnn_api *api, const ek_dnn_target *target, const ek_d
                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plan->graph.graph) == CUDNN_STATUS_SUCCESS &&
         ek_dnn_set(api, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode) ==
             CUDNN_STATUS_SUCCESS &&
-        aim(api, target, heuristics, false) &&
+        plan_aim(api, target, heuristics, false) &&
         api->cudnnBackendFinalize(heuristics) == CUDNN_STATUS_SUCCESS &&
-        choose(api, target, problem, heuristics, most, plan);
+        plan_choose(api, target, problem, heuristics, most, plan);
     (void)api->cudnnBackendDestroyDescriptor(heuristics);
     return found;
 }
@@ -177,7 +380,7 @@ bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
     if (ek_dnn_graph_describe(api, problem, &plan->graph) == CUDNN_STATUS_SUCCESS &&
         ek_dnn_graph_finish(api, target, &plan->graph) == CUDNN_STATUS_SUCCESS)
         for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
-            if (ask(api, target, problem, modes[i], most, plan))
+            if (plan_ask(api, target, problem, modes[i], most, plan))
                 return true;
     ek_dnn_plan_free(api, plan);
     return false;

@@ -1,7 +1,5 @@
 /* elementwise.c: unary and binary operations, comparisons, choices. */
-#include "cuda/elementwise.h"
-
-#include "cuda/cuda.h"
+#include "cuda/launches.h"
 #include "cuda/runtime.h"
 #include "kernels/operations.h"
 

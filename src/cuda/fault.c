@@ -1,19 +1,138 @@
-/* fault.c: the sentences of what kernels found in their inputs. */
-#include "cuda/fault.h"
-
+/* fault.c: what goes wrong on a device: GPUs that are lost to this process, errors of the CUDA
+ * runtime, and what kernels found in their inputs. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/devices.h"
 #include "cuda/runtime.h"
 
+/* ---- GPUs that are lost to this process ---- */
+
+/* By the CUDA runtime's number. Once set it stays: the process's context on that GPU is gone, and
+ * with it all logical devices there. `call` is written before `error` and never again. */
+static struct {
+    atomic_int error;
+    char call[96];
+    char device[16];
+} lost[EK_CUDA_GPUS];
+static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* After these every later call on the GPU fails too. */
+static bool is_sticky(int error)
+{
+    switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case 226: /* cudaErrorContained: not every toolkit's header has it, nor the next three */
+    case 721: /* cudaErrorTensorMemoryLeak */
+    case 810: /* cudaErrorMpsClientTerminated */
+    case 911: /* cudaErrorExternalDevice */
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void lose(const ek_dev *dev, const char *call, int error)
+{
+    int physical = ek_cuda_of(dev)->physical;
+    pthread_mutex_lock(&lost_lock);
+    bool first = atomic_load(&lost[physical].error) == 0;
+    if (first) {
+        snprintf(lost[physical].call, sizeof lost[physical].call, "%s", call);
+        memcpy(lost[physical].device, dev->name, sizeof lost[physical].device);
+        atomic_store(&lost[physical].error, error);
+    }
+    pthread_mutex_unlock(&lost_lock);
+    if (first)
+        ek_log_line(EK_LOG_WARNING,
+                    "GPU %d (%s) can no longer be used by this process: %s failed with %s",
+                    physical, dev->name, call, cudaGetErrorString((cudaError_t)error));
+}
+
+static int lost_by(const ek_dev *dev)
+{
+    return atomic_load_explicit(&lost[ek_cuda_of(dev)->physical].error, memory_order_acquire);
+}
+
+bool ek_cuda_is_lost(const ek_dev *dev)
+{
+    return lost_by(dev) != 0;
+}
+
+void ek_cuda_lost_text(const ek_dev *dev, char text[256])
+{
+    int physical = ek_cuda_of(dev)->physical;
+    cudaError_t error = (cudaError_t)lost_by(dev);
+    snprintf(text, 256, "GPU %d was lost when %s on %s failed with %s (%s)", physical,
+             lost[physical].call, lost[physical].device, cudaGetErrorName(error),
+             cudaGetErrorString(error));
+}
+
+int ek_cuda_usable(const ek_dev *dev)
+{
+    char text[256];
+    if (!ek_cuda_is_lost(dev))
+        return 0;
+    ek_cuda_lost_text(dev, text);
+    return EK_FAIL(EK_E_BACKEND,
+                   "%s can no longer be used by this process: %s; the host and devices on other "
+                   "GPUs go on, in a new data-parallel module without it for example",
+                   dev->name, text);
+}
+
+bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
+{
+    if (error == cudaSuccess)
+        return true;
+    /* A call's error is also noted as the thread's last one, where the caller's own CUDA code, or
+     * a launch, would find it. */
+    (void)cudaGetLastError();
+    if (dev && is_sticky(error))
+        lose(dev, call, error);
+    return false;
+}
+
+int ek_cuda_late(const ek_dev *dev)
+{
+    int error = (int)cudaStreamQuery(ek_cuda_of(dev)->compute);
+    (void)cudaGetLastError();
+    return error == cudaErrorNotReady ? 0 : error;
+}
+
+int ek_cuda_check(ek_dev *dev, const char *call, int error)
+{
+    if (error <= 0)
+        return error;
+    ek_cuda_note(dev, call, error);
+    return EK_FAIL(error == cudaErrorMemoryAllocation ? EK_E_OUT_OF_MEMORY : EK_E_BACKEND,
+                   "%s on %s: %s (%s)%s", call, dev ? dev->name : "the CUDA runtime",
+                   cudaGetErrorString((cudaError_t)error), cudaGetErrorName((cudaError_t)error),
+                   dev && is_sticky(error) ? "; the device can no longer be used by this process"
+                                           : "");
+}
+
+/* ---- what kernels found ---- */
+
 /* Final kinds only: a record that is still being written is seen by a later call. */
-static int kind_of(ek_cuda_fault *fault)
+static int fault_kind(ek_cuda_fault *fault)
 {
     int kind = __atomic_load_n(&fault->kind, __ATOMIC_ACQUIRE);
     return kind == EK_CUDA_FAULT_FILLING ? EK_CUDA_FAULT_NONE : kind;
 }
 
-static int report(const ek_dev *dev, int kind, const ek_cuda_fault *fault)
+static int fault_report(const ek_dev *dev, int kind, const ek_cuda_fault *fault)
 {
     const char *operation = fault->operation ? fault->operation : "a kernel";
     long long value = (long long)fault->value, bound = (long long)fault->bound;
@@ -39,7 +158,7 @@ static int report(const ek_dev *dev, int kind, const ek_cuda_fault *fault)
     }
 }
 
-/* ---- sentences ---- */
+/* ---- sentences for the next call ---- */
 
 /* The first stays, as of faults; if there is no memory for it nothing is said. */
 void ek_cuda_tell(ek_cuda_device *device, const char *sentence)
@@ -49,7 +168,7 @@ void ek_cuda_tell(ek_cuda_device *device, const char *sentence)
         free(copy);
 }
 
-static int pass_on(ek_cuda_device *device)
+static int told_pass_on(ek_cuda_device *device)
 {
     char *sentence = atomic_exchange(&device->told, NULL); /* of several threads one takes it */
     int rc = sentence ? EK_FAIL(EK_E_BACKEND, "%s", sentence) : 0;
@@ -63,15 +182,15 @@ int ek_cuda_fault_check(ek_dev *dev)
 {
     ek_cuda_device *device = ek_cuda_of(dev);
     if (atomic_load_explicit(&device->told, memory_order_acquire))
-        return pass_on(device);
-    if (kind_of(device->fault) == EK_CUDA_FAULT_NONE)
+        return told_pass_on(device);
+    if (fault_kind(device->fault) == EK_CUDA_FAULT_NONE)
         return 0;
     /* Of several threads one takes the record. */
     pthread_mutex_lock(&device->lock);
-    int kind = kind_of(device->fault);
+    int kind = fault_kind(device->fault);
     ek_cuda_fault fault = *device->fault;
     if (kind != EK_CUDA_FAULT_NONE)
         __atomic_store_n(&device->fault->kind, EK_CUDA_FAULT_NONE, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&device->lock);
-    return kind != EK_CUDA_FAULT_NONE ? report(dev, kind, &fault) : 0;
+    return kind != EK_CUDA_FAULT_NONE ? fault_report(dev, kind, &fault) : 0;
 }

@@ -3,14 +3,13 @@
 #ifndef EK_CUDA_IMAGE_CUH
 #define EK_CUDA_IMAGE_CUH
 
-#include "cuda/image.h"
 #include "cuda/launch.cuh"
 
-static __device__ __forceinline__ int32_t ek_divide(int32_t n, const ek_cuda_divider &by)
+EK_DEVICE int32_t ek_divide(int32_t n, const ek_cuda_divider &by)
 {
     return (int32_t)ek_cuda_divide(by.narrow, (uint32_t)n);
 }
-static __device__ __forceinline__ int64_t ek_divide(int64_t n, const ek_cuda_divider &by)
+EK_DEVICE int64_t ek_divide(int64_t n, const ek_cuda_divider &by)
 {
     return n / by.by;
 }
@@ -46,10 +45,8 @@ template <typename I> struct ek_place {
     I sample, channel, at[3];
 };
 
-/* Splits a position of a plane. */
-template <typename I>
-static __device__ __forceinline__ void ek_split_position(const ek_cuda_image &image, I position,
-                                                         I at[3])
+/* Splits a position of a plane; returns what is beyond the plane. */
+template <typename I> EK_DEVICE I ek_split_position(const ek_cuda_image &image, I position, I at[3])
 {
 #pragma unroll
     for (int d = 2; d >= 0; d--) {
@@ -57,12 +54,12 @@ static __device__ __forceinline__ void ek_split_position(const ek_cuda_image &im
         at[d] = position - rest * (I)image.size[d];
         position = rest;
     }
+    return position;
 }
 
 /* Element i, counted so that neighbours are neighbours in memory as far as may be: channels or
  * positions fastest. */
-template <typename I>
-static __device__ __forceinline__ ek_place<I> ek_place_of(const ek_cuda_image &image, I i)
+template <typename I> EK_DEVICE ek_place<I> ek_place_of(const ek_cuda_image &image, I i)
 {
     ek_place<I> place;
     I channels = (I)image.channels;
@@ -71,12 +68,7 @@ static __device__ __forceinline__ ek_place<I> ek_place_of(const ek_cuda_image &i
         place.channel = i - rest * channels;
         i = rest;
     }
-#pragma unroll
-    for (int d = 2; d >= 0; d--) {
-        I rest = ek_divide(i, image.per_size[d]);
-        place.at[d] = i - rest * (I)image.size[d];
-        i = rest;
-    }
+    i = ek_split_position(image, i, place.at);
     if (!image.last) {
         I rest = ek_divide(i, image.per_channels);
         place.channel = i - rest * channels;
@@ -87,26 +79,21 @@ static __device__ __forceinline__ ek_place<I> ek_place_of(const ek_cuda_image &i
 }
 
 /* Offset of a plane, of a place within one, and of both. */
-template <typename I>
-static __device__ __forceinline__ I ek_plane_offset(const ek_cuda_image &image, I sample, I channel)
+template <typename I> EK_DEVICE I ek_plane_offset(const ek_cuda_image &image, I sample, I channel)
 {
     return sample * (I)image.by_sample + channel * (I)image.by_channel;
 }
-template <typename I>
-static __device__ __forceinline__ I ek_offset_within(const ek_cuda_image &image, const I at[3])
+template <typename I> EK_DEVICE I ek_offset_within(const ek_cuda_image &image, const I at[3])
 {
     return at[0] * (I)image.step[0] + at[1] * (I)image.step[1] + at[2] * (I)image.step[2];
 }
-template <typename I>
-static __device__ __forceinline__ I ek_offset_of(const ek_cuda_image &image,
-                                                 const ek_place<I> &place)
+template <typename I> EK_DEVICE I ek_offset_of(const ek_cuda_image &image, const ek_place<I> &place)
 {
     return ek_plane_offset(image, place.sample, place.channel) + ek_offset_within(image, place.at);
 }
 
 /* The same for a position. */
-template <typename I>
-static __device__ __forceinline__ I ek_position_offset(const ek_cuda_image &image, I position)
+template <typename I> EK_DEVICE I ek_position_offset(const ek_cuda_image &image, I position)
 {
     if (image.even)
         return position * (I)image.step[2];

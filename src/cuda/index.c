@@ -1,10 +1,8 @@
 /* index.c: tensors of the indexing kernels taken apart. An index out of range is found by the
  * kernel: what it would have read is 0, what it would have added to stays. */
-#include "cuda/index.h"
-
 #include <string.h>
 
-#include "cuda/cuda.h"
+#include "cuda/launches.h"
 #include "cuda/runtime.h"
 
 /* A stride along dim, also for tensors of no dimensions. */
@@ -37,10 +35,10 @@ static void strides_without(const ek_tensor *tensor, int dim, int64_t stride[EK_
 /* ---- selecting ---- */
 
 /* Elements of 16 bytes where memory allows it: innermost runs that out and x share. */
-static int widen(ek_cuda_index_job *job, int nbytes)
+static size_t index_widen(ek_cuda_index_job *job, size_t nbytes)
 {
     ek_cuda_places *places = &job->places;
-    int last = places->ndim - 1, times = 16 / nbytes;
+    int last = places->ndim - 1, times = 16 / (int)nbytes;
     bool fits = (uintptr_t)job->out % 16 == 0 && (uintptr_t)job->x % 16 == 0 &&
                 places->shape[last] % times == 0 && job->stride % times == 0 &&
                 places->stride[0][last] == 1 && places->stride[1][last] == 1 &&
@@ -62,8 +60,8 @@ static int widen(ek_cuda_index_job *job, int nbytes)
     return 16;
 }
 
-static int select_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_tensor *x,
-                     int dim, const ek_tensor *index, bool is_list)
+static int index_select_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_tensor *x,
+                           int dim, const ek_tensor *index, bool is_list)
 {
     if (ek_count(out) == 0)
         return 0;
@@ -71,6 +69,7 @@ static int select_at(ek_dev *dev, const char *operation, ek_tensor *out, const e
     strides_without(x, dim, x_stride);
     index_strides(out, index, is_list, dim, index_stride);
     ek_cuda_index_job job = {.operation = operation,
+                             .dtype = x->dtype,
                              .out = ek_tensor_address(out),
                              .x = ek_tensor_address(x),
                              .index = ek_tensor_address(index),
@@ -78,7 +77,7 @@ static int select_at(ek_dev *dev, const char *operation, ek_tensor *out, const e
                              .stride = stride_along(x, dim)};
     ek_cuda_places_init(&job.places, 3, out->ndim, out->shape,
                         (const int64_t *[]){out->stride, x_stride, index_stride});
-    int nbytes = widen(&job, (int)ek_dtype_size(x->dtype));
+    size_t nbytes = index_widen(&job, ek_dtype_size(x->dtype));
     ek_cuda_queue queue;
     EK_TRY(ek_cuda_begin(dev, &queue));
     return ek_cuda_end(dev, &queue, operation, ek_cuda_launch_gather(&queue, &job, nbytes));
@@ -87,17 +86,17 @@ static int select_at(ek_dev *dev, const char *operation, ek_tensor *out, const e
 int ek_cuda_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                          const ek_tensor *index)
 {
-    return select_at(dev, "index_select", out, x, dim, index, true);
+    return index_select_at(dev, "index_select", out, x, dim, index, true);
 }
 
 int ek_cuda_gather(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim, const ek_tensor *index)
 {
-    return select_at(dev, "gather", out, x, dim, index, false);
+    return index_select_at(dev, "gather", out, x, dim, index, false);
 }
 
 /* ---- adding ---- */
 
-static int check_addable(const ek_tensor *out)
+static int index_check_addable(const ek_tensor *out)
 {
     if (out->dtype == EK_F32 || out->dtype == EK_F64)
         return 0;
@@ -105,10 +104,10 @@ static int check_addable(const ek_tensor *out)
                    ek_dtype_name(out->dtype));
 }
 
-static int add_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_tensor *x, int dim,
-                  const ek_tensor *index, bool is_list)
+static int index_add_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_tensor *x,
+                        int dim, const ek_tensor *index, bool is_list)
 {
-    EK_TRY(check_addable(out));
+    EK_TRY(index_check_addable(out));
     EK_TRY(ek_cuda_fill(dev, out, 0));
     const ek_tensor *like = is_list ? x : index; /* what is added: x may be larger than index */
     if (ek_count(like) == 0)
@@ -118,6 +117,7 @@ static int add_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_t
     index_strides(x, index, is_list, dim, index_stride);
     memcpy(shape, like->shape, sizeof shape);
     ek_cuda_index_job job = {.operation = operation,
+                             .dtype = x->dtype,
                              .out = ek_tensor_address(out),
                              .x = ek_tensor_address(x),
                              .index = ek_tensor_address(index),
@@ -132,19 +132,17 @@ static int add_at(ek_dev *dev, const char *operation, ek_tensor *out, const ek_t
         shape[dim] = 1;
     ek_cuda_places_init(&job.places, 3, x->ndim, shape,
                         (const int64_t *[]){out_stride, x->stride, index_stride});
-    int rc = queue.deterministic ? ek_cuda_launch_scatter_lines(&queue, &job, x->dtype)
-                                 : ek_cuda_launch_scatter(&queue, &job, x->dtype);
-    return ek_cuda_end(dev, &queue, operation, rc);
+    return ek_cuda_end(dev, &queue, operation, ek_cuda_launch_scatter(&queue, &job));
 }
 
 int ek_cuda_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                       const ek_tensor *index)
 {
-    return add_at(dev, "index_add", out, x, dim, index, true);
+    return index_add_at(dev, "index_add", out, x, dim, index, true);
 }
 
 int ek_cuda_scatter_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
                         const ek_tensor *index)
 {
-    return add_at(dev, "scatter_add", out, x, dim, index, false);
+    return index_add_at(dev, "scatter_add", out, x, dim, index, false);
 }

@@ -1,5 +1,5 @@
-/* launch.cuh: what kernels share: launching, element types, loops, sums over a block. C++17 without
- * its library; only .cu files include it.
+/* launch.cuh: what kernels share: launching, dtypes and conversions, vectors, sums over a block.
+ * C++17 without its library; only .cu files include it.
  *
  * Launches go through cudaLaunchKernelEx, never <<< >>>, and shared memory is static, so that the
  * files are plain C++ but for the qualifiers. */
@@ -8,22 +8,26 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda/queue.h"
 #include "cuda/view.h"
-#include "kernels/formulas.h"
 
-enum { EK_WARP = 32, EK_BLOCK = 256 };
+enum { EK_WARP = 32, EK_BLOCK = 256 /* threads of every block */ };
+
+#define EK_DEVICE static __device__ __forceinline__
+#define EK_KERNEL static __global__ void __launch_bounds__(EK_BLOCK)
+
+/* A loop that the compiler unrolls: its count is known to it. */
+#define EK_EACH(i, count) _Pragma("unroll") for (int i = 0; i < (count); i++)
 
 /* ---- launching ---- */
 
 /* Arguments are converted to the kernel's parameter types. A grid of no blocks is no launch. */
 template <typename... Expected, typename... Actual>
-static int ek_launch(const ek_cuda_queue *queue, dim3 grid, dim3 block,
-                     void (*kernel)(Expected...), Actual... actual)
+static int ek_launch(const ek_cuda_queue *queue, dim3 grid, void (*kernel)(Expected...),
+                     Actual... actual)
 {
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
-    config.blockDim = block;
+    config.blockDim = dim3(EK_BLOCK);
     config.stream = queue->stream;
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return 0;
@@ -38,9 +42,27 @@ static inline unsigned ek_grid(const ek_cuda_queue *queue, int64_t count, int pe
     return (unsigned)(wanted < most ? wanted : most);
 }
 
-#define EK_GRID_LOOP(i, count)                                                  \
+#define EK_GRID_LOOP(i, count)                                                    \
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (count); \
          i += (int64_t)gridDim.x * blockDim.x)
+
+/* ---- faults ---- */
+
+EK_DEVICE void ek_fault_raise(ek_cuda_fault *fault, int kind, int64_t value, int64_t bound,
+                              const char *operation)
+{
+    /* The record is in the host's memory, where exchanges are slow and one after the other: when
+     * all of a large tensor's indices are bad, only the first threads come to that. */
+    if (*(volatile int *)&fault->kind != EK_CUDA_FAULT_NONE)
+        return;
+    if (atomicCAS(&fault->kind, EK_CUDA_FAULT_NONE, EK_CUDA_FAULT_FILLING) != EK_CUDA_FAULT_NONE)
+        return;
+    fault->value = value;
+    fault->bound = bound;
+    fault->operation = operation;
+    __threadfence_system();
+    *(volatile int *)&fault->kind = kind;
+}
 
 /* ---- element types ---- */
 
@@ -59,78 +81,189 @@ template <> struct ek_compute<uint8_t> {
     typedef int64_t type;
 };
 
-template <typename T> static __device__ __forceinline__ T ek_load(const T *p)
+template <typename T> EK_DEVICE T ek_load(const T *p)
 {
     return *p;
 }
-static __device__ __forceinline__ float ek_load(const ek_bf16 *p)
+EK_DEVICE float ek_load(const ek_bf16 *p)
 {
     return ek_float_of_bf16(p->bits);
 }
-static __device__ __forceinline__ int64_t ek_load(const uint8_t *p)
+EK_DEVICE int64_t ek_load(const uint8_t *p)
 {
     return *p;
 }
 
-template <typename T> static __device__ __forceinline__ void ek_store(T *p, T value)
+template <typename T> EK_DEVICE void ek_store(T *p, T value)
 {
     *p = value;
 }
-static __device__ __forceinline__ void ek_store(ek_bf16 *p, float value)
+EK_DEVICE void ek_store(ek_bf16 *p, float value)
 {
     p->bits = ek_bf16_of(value);
 }
-static __device__ __forceinline__ void ek_store(uint8_t *p, int64_t value)
+EK_DEVICE void ek_store(uint8_t *p, int64_t value)
 {
     *p = (uint8_t)value;
 }
 
-/* EK_FLOATING(dtype, T, return f<T>(...)): the statement with T the stored type. */
-#define EK_FLOATING(dtype, T, ...)  \
-    switch (dtype) {                \
-    case EK_F32: {                  \
-        typedef float T;            \
-        __VA_ARGS__;                \
-    } break;                        \
-    case EK_F64: {                  \
-        typedef double T;           \
-        __VA_ARGS__;                \
-    } break;                        \
-    case EK_BF16: {                 \
-        typedef ek_bf16 T;          \
-        __VA_ARGS__;                \
-    } break;                        \
-    default:                        \
-        break;                      \
+/* Integers wrap. */
+template <typename T> EK_DEVICE T ek_plus(T a, T b)
+{
+    return a + b;
+}
+EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
+/* ---- dispatch: a statement for the type that a dtype or size stands for ---- */
+
+#define EK_CASE(label, type, T, ...) \
+    case label: {                    \
+        typedef type T;              \
+        __VA_ARGS__;                 \
+    } break;
+
+/* EK_FLOATING(dtype, T, return f<T>(...)): T is the stored type. Other dtypes are errors. */
+#define EK_FLOATING(dtype, T, ...)                \
+    switch (dtype) {                              \
+        EK_CASE(EK_F32, float, T, __VA_ARGS__)    \
+        EK_CASE(EK_F64, double, T, __VA_ARGS__)   \
+        EK_CASE(EK_BF16, ek_bf16, T, __VA_ARGS__) \
+    default:                                      \
+        return (int)cudaErrorInvalidValue;        \
     }
 
 /* The same for every dtype. */
-#define EK_ANY_DTYPE(dtype, T, ...) \
-    switch (dtype) {                \
-    case EK_I64: {                  \
-        typedef int64_t T;          \
-        __VA_ARGS__;                \
-    } break;                        \
-    case EK_U8: {                   \
-        typedef uint8_t T;          \
-        __VA_ARGS__;                \
-    } break;                        \
-    default:                        \
-        EK_FLOATING(dtype, T, __VA_ARGS__) \
-        break;                      \
+#define EK_ANY_DTYPE(dtype, T, ...)               \
+    switch (dtype) {                              \
+        EK_CASE(EK_F32, float, T, __VA_ARGS__)    \
+        EK_CASE(EK_F64, double, T, __VA_ARGS__)   \
+        EK_CASE(EK_BF16, ek_bf16, T, __VA_ARGS__) \
+        EK_CASE(EK_I64, int64_t, T, __VA_ARGS__)  \
+        EK_CASE(EK_U8, uint8_t, T, __VA_ARGS__)   \
+    default:                                      \
+        return (int)cudaErrorInvalidValue;        \
+    }
+
+/* C is the type that a dtype is computed in: bf16 in float, u8 in int64_t. */
+#define EK_BY_CLASS(dtype, C, ...)              \
+    switch (dtype) {                            \
+    case EK_F32:                                \
+        EK_CASE(EK_BF16, float, C, __VA_ARGS__) \
+        EK_CASE(EK_F64, double, C, __VA_ARGS__) \
+    case EK_I64:                                \
+        EK_CASE(EK_U8, int64_t, C, __VA_ARGS__) \
+    default:                                    \
+        return (int)cudaErrorInvalidValue;      \
+    }
+
+/* ---- one dtype's values as another's: the host's conversions, by way of what is computed in ----
+ */
+
+/* To and the value's type: float, double or int64_t. Floating to integer truncates; NaN and what
+ * does not fit become INT64_MIN. */
+template <typename To, typename From> EK_DEVICE To ek_convert(From value)
+{
+    if constexpr (To(0.5) == To(0) && From(0.5) != From(0))
+        return ek_i64_of((double)value);
+    else
+        return (To)value;
+}
+
+/* An element whose dtype only the launch knows. */
+template <typename C> EK_DEVICE C ek_load_as(const void *data, int dtype, int64_t i)
+{
+    switch (dtype) {
+    case EK_F32:
+        return ek_convert<C>(((const float *)data)[i]);
+    case EK_F64:
+        return ek_convert<C>(((const double *)data)[i]);
+    case EK_BF16:
+        return ek_convert<C>(ek_load((const ek_bf16 *)data + i));
+    case EK_I64:
+        return ek_convert<C>(((const int64_t *)data)[i]);
+    default:
+        return ek_convert<C>(ek_load((const uint8_t *)data + i));
+    }
+}
+
+template <typename C> EK_DEVICE void ek_store_as(void *data, int dtype, int64_t i, C value)
+{
+    switch (dtype) {
+    case EK_F32:
+        ((float *)data)[i] = ek_convert<float>(value);
+        break;
+    case EK_F64:
+        ((double *)data)[i] = ek_convert<double>(value);
+        break;
+    case EK_BF16:
+        ek_store((ek_bf16 *)data + i, ek_convert<float>(value));
+        break;
+    case EK_I64:
+        ((int64_t *)data)[i] = ek_convert<int64_t>(value);
+        break;
+    default:
+        ek_store((uint8_t *)data + i, ek_convert<int64_t>(value));
+        break;
+    }
+}
+
+/* ---- vectors: loaded and stored at once if they are aligned to their size, or to 16 bytes ---- */
+
+template <typename T, int Count>
+struct alignas(sizeof(T) * Count > 16 ? 16 : sizeof(T) * Count) ek_vector {
+    T element[Count];
+};
+
+/* A vector's elements as they are computed in. */
+template <typename T, int Count, typename R>
+EK_DEVICE void ek_load_elements(R (&values)[Count], const T *from)
+{
+    ek_vector<T, Count> vector = *(const ek_vector<T, Count> *)from;
+    EK_EACH(j, Count)
+        values[j] = ek_load(&vector.element[j]);
+}
+
+template <typename T, int Count, typename R>
+EK_DEVICE void ek_store_elements(T *to, const R (&values)[Count])
+{
+    ek_vector<T, Count> vector;
+    EK_EACH(j, Count)
+        ek_store(&vector.element[j], values[j]);
+    *(ek_vector<T, Count> *)to = vector;
+}
+
+static inline bool ek_is_aligned(const void *pointer, size_t nbytes)
+{
+    return (uintptr_t)pointer % nbytes == 0;
+}
+
+/* Memory whose meaning does not matter, in units of 1 to 16 bytes: T is an unsigned type of `size`
+ * bytes. */
+typedef ek_vector<uint64_t, 2> ek_unit16;
+#define EK_BY_SIZE(size, T, ...)               \
+    switch (size) {                            \
+        EK_CASE(1, uint8_t, T, __VA_ARGS__)    \
+        EK_CASE(2, uint16_t, T, __VA_ARGS__)   \
+        EK_CASE(4, uint32_t, T, __VA_ARGS__)   \
+        EK_CASE(8, uint64_t, T, __VA_ARGS__)   \
+        EK_CASE(16, ek_unit16, T, __VA_ARGS__) \
+    default:                                   \
+        return (int)cudaErrorInvalidValue;     \
     }
 
 /* ---- sums over a warp and a block: a fixed order, whatever the schedule ---- */
 
-template <typename T> static __device__ __forceinline__ T ek_warp_sum(T value)
+template <typename T> EK_DEVICE T ek_warp_sum(T value)
 {
     for (int step = EK_WARP / 2; step > 0; step /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, step);
     return value;
 }
 
-/* All threads of a one-dimensional block of at most 1024 (a multiple of 32) call it; all get the
- * sum. */
+/* All threads of the block call it; all get the sum. */
 template <typename T> static __device__ T ek_block_sum(T value)
 {
     __shared__ T parts[EK_WARP];

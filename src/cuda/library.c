@@ -1,3 +1,4 @@
+/* library.c: see library.h. */
 #include "cuda/library.h"
 
 #include <pthread.h>
@@ -7,9 +8,6 @@
 #include <strings.h>
 
 #include "core/thread.h"
-#include "cuda/blas_api.h"
-#include "cuda/dnn_api.h"
-#include "cuda/nccl_api.h"
 #ifdef EK_CUDA_EMULATED
 #include <emulator.h>
 #else
@@ -17,7 +15,7 @@
 #endif
 
 /* One library: `sonames` in the order of preference, each behind what it needs to be opened before,
- * where it lies in a folder of its own. */
+ * if it lies in a folder of its own. */
 typedef struct library {
     const char *name;
     struct {
@@ -101,7 +99,7 @@ static void *symbol_of(void *handle, const char *name)
 #endif
 
 /* EVENKEEL_CUDA_WITHOUT lists libraries that are not to be used ("cublas,cudnn"). */
-static bool unwanted(const char *name)
+static bool library_unwanted(const char *name)
 {
     const char *list = getenv("EVENKEEL_CUDA_WITHOUT");
     size_t wanted = strlen(name);
@@ -115,9 +113,9 @@ static bool unwanted(const char *name)
 }
 
 /* Fills a table, which is nothing but function pointers in the order of the names. */
-static void load(library *wanted, void *table)
+static void library_load(library *wanted, void *table)
 {
-    bool without = unwanted(wanted->name);
+    bool without = library_unwanted(wanted->name);
     void *handle = without ? NULL : open_library(wanted);
     if (without)
         snprintf(wanted->reason, sizeof wanted->reason, "EVENKEEL_CUDA_WITHOUT names it");
@@ -152,7 +150,7 @@ static void load(library *wanted, void *table)
                    "a table is one pointer for each name");                             \
     static void prefix##_load(void)                                                     \
     {                                                                                   \
-        load(&prefix##_library, &prefix##_table);                                       \
+        library_load(&prefix##_library, &prefix##_table);                               \
     }                                                                                   \
     const prefix##_api *prefix(void)                                                    \
     {                                                                                   \

@@ -7,10 +7,11 @@
 #ifndef EK_CUDA_LIBRARY_H
 #define EK_CUDA_LIBRARY_H
 
+#include <cublas_v2.h>
+
 #include "evenkeel/base.h"
 
 /* Which headers this build has seen; the emulator brings its own. */
-#define EK_HAVE_CUBLAS
 #ifdef EK_WITH_CUDNN
 #define EK_HAVE_CUDNN
 #endif
@@ -18,10 +19,72 @@
 #define EK_HAVE_NCCL
 #endif
 
-/* Defined in blas_api.h, dnn_api.h and nccl_api.h, where the headers are. */
+#ifdef EK_HAVE_CUDNN
+#include <cudnn.h>
+#endif
+#ifdef EK_HAVE_NCCL
+#include <nccl.h>
+#endif
+
+/* The functions that are used, as tables that library.c fills. Members have the functions' names.
+ */
 typedef struct ek_cublas_api ek_cublas_api;
 typedef struct ek_cudnn_api ek_cudnn_api;
 typedef struct ek_nccl_api ek_nccl_api;
+
+#define EK_LIBRARY_MEMBER(name) __typeof__(name) *name;
+
+#define EK_CUBLAS_MAP(X)          \
+    X(cublasCreate_v2)            \
+    X(cublasDestroy_v2)           \
+    X(cublasSetStream_v2)         \
+    X(cublasSetWorkspace_v2)      \
+    X(cublasSetMathMode)          \
+    X(cublasGemmEx)               \
+    X(cublasGemmStridedBatchedEx) \
+    X(cublasGetStatusString)
+
+struct ek_cublas_api {
+    EK_CUBLAS_MAP(EK_LIBRARY_MEMBER)
+};
+
+#ifdef EK_HAVE_CUDNN
+#define EK_CUDNN_MAP(X)              \
+    X(cudnnCreate)                   \
+    X(cudnnDestroy)                  \
+    X(cudnnSetStream)                \
+    X(cudnnGetErrorString)           \
+    X(cudnnGetLastErrorString)       \
+    X(cudnnBackendCreateDescriptor)  \
+    X(cudnnBackendDestroyDescriptor) \
+    X(cudnnBackendSetAttribute)      \
+    X(cudnnBackendGetAttribute)      \
+    X(cudnnBackendFinalize)          \
+    X(cudnnBackendExecute)
+
+struct ek_cudnn_api {
+    EK_CUDNN_MAP(EK_LIBRARY_MEMBER)
+};
+#endif
+
+#ifdef EK_HAVE_NCCL
+#define EK_NCCL_MAP(X)       \
+    X(ncclGetErrorString)    \
+    X(ncclCommInitAll)       \
+    X(ncclCommDestroy)       \
+    X(ncclCommAbort)         \
+    X(ncclCommGetAsyncError) \
+    X(ncclGroupStart)        \
+    X(ncclGroupEnd)          \
+    X(ncclSend)              \
+    X(ncclRecv)              \
+    X(ncclBroadcast)         \
+    X(ncclReduce)
+
+struct ek_nccl_api {
+    EK_NCCL_MAP(EK_LIBRARY_MEMBER)
+};
+#endif
 
 /* The library's functions, or NULL if it cannot be had; then the _reason is part of a sentence
  * ("cuBLAS cannot be used: ..."), else NULL. The same for the life of the process. Any thread. */

@@ -1,8 +1,274 @@
 /* matmul.c: batched matrix products with bias, over tensors of any strides: by cuBLAS, or by our
- * own kernel where it cannot be opened. */
-#include "cuda/blas.h"
-#include "cuda/cuda.h"
+ * own kernel if it cannot be opened.
+ *
+ * cuBLAS's handle and workspace are made with the device's first product and kept under
+ * ek_cuda_device.lock. cuBLAS speaks of matrices in column-major order, so that a row-major matrix
+ * is to it the transposed one: out = x y is asked for as out^T = y^T x^T. */
+#include <limits.h>
+#include <stdlib.h>
+
+#include "cuda/launches.h"
+#include "cuda/library.h"
 #include "cuda/runtime.h"
+#include "evenkeel/precision.h"
+
+/* ---- layouts ---- */
+
+/* Rows of neighbours: cuBLAS reads the transposed matrix. A stride of a dimension of size 1 means
+ * nothing. */
+static bool has_rows(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
+{
+    return (columns == 1 || m->column == 1) && (rows == 1 || m->row >= columns);
+}
+
+static ek_cuda_matrices transposed(const ek_cuda_matrices *m)
+{
+    return (ek_cuda_matrices){m->data, m->batch, m->column, m->row};
+}
+
+/* An operand has an element's neighbour in one of its two directions, and rows (or columns) that
+ * don't overlap: what cuBLAS can read. */
+static bool blas_reads(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
+{
+    ek_cuda_matrices turned = transposed(m);
+    return has_rows(m, rows, columns) || has_rows(&turned, columns, rows);
+}
+
+/* ---- the handle ---- */
+
+struct ek_cuda_blas {
+    const ek_cublas_api *api;
+    cublasHandle_t handle; /* NULL if it could not be made */
+    void *workspace;       /* as allocated */
+    size_t nbytes;
+};
+
+enum { WORKSPACE_ALIGNMENT = 256 };
+
+/* A workspace of our own: it is on the ledger, and the same from call to call, which makes results
+ * repeatable. As much as NVIDIA advises, but no more than a small part of a device that has a
+ * capacity; less where memory is short. */
+static void blas_give_workspace(ek_dev *dev, struct ek_cuda_blas *blas)
+{
+    size_t nbytes = (size_t)(ek_cuda_of(dev)->capability >= 90 ? 32 : 8) << 20;
+    ek_memory_stats stats;
+    ek_ledger_read(dev, &stats);
+    uint64_t capacity = stats.capacity;
+    while (capacity > 0 && nbytes > capacity / 64)
+        nbytes /= 2;
+    void *workspace = NULL;
+    for (; nbytes >= 1 << 20; nbytes /= 4)
+        if (ek_cuda_try_scratch(dev, nbytes + WORKSPACE_ALIGNMENT, &workspace) > 0)
+            break;
+    blas->workspace = workspace;
+    blas->nbytes = workspace ? nbytes + WORKSPACE_ALIGNMENT : 0;
+    char *aligned = workspace;
+    if (workspace)
+        aligned += (WORKSPACE_ALIGNMENT - (uintptr_t)workspace % WORKSPACE_ALIGNMENT) %
+                   WORKSPACE_ALIGNMENT;
+    if (blas->api->cublasSetWorkspace_v2(blas->handle, aligned, workspace ? nbytes : 0) !=
+        CUBLAS_STATUS_SUCCESS)
+        ek_log_line(EK_LOG_WARNING, "%s: cuBLAS does not take %zu bytes of workspace", dev->name,
+                    nbytes);
+}
+
+static void blas_make_handle(ek_dev *dev, struct ek_cuda_blas *blas)
+{
+    cublasStatus_t status = blas->api->cublasCreate_v2(&blas->handle);
+    if (status == CUBLAS_STATUS_SUCCESS) /* before the workspace, which it resets */
+        status = blas->api->cublasSetStream_v2(blas->handle, ek_cuda_of(dev)->compute);
+    /* TF32 is asked for call by call; sums of bf16 products are f32 to their end. */
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = blas->api->cublasSetMathMode(
+            blas->handle,
+            (cublasMath_t)(CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION));
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        blas_give_workspace(dev, blas);
+        return;
+    }
+    (void)cudaGetLastError();
+    ek_log_line(EK_LOG_WARNING, "%s: cuBLAS cannot be used (%s): matrix products will be slow",
+                dev->name, blas->api->cublasGetStatusString(status));
+    if (blas->handle)
+        (void)blas->api->cublasDestroy_v2(blas->handle);
+    blas->handle = NULL;
+}
+
+/* *blas is NULL if there is no cuBLAS. The caller holds the lock. */
+static int blas_enter(ek_dev *dev, struct ek_cuda_blas **blas)
+{
+    ek_cuda_device *device = ek_cuda_of(dev);
+    const ek_cublas_api *api = ek_cublas();
+    *blas = NULL;
+    if (!api)
+        return 0;
+    if (!device->blas) {
+        struct ek_cuda_blas *made = calloc(1, sizeof *made);
+        if (!made)
+            return EK_FAIL(EK_E_NO_MEMORY, "no memory for cuBLAS's handle on %s", dev->name);
+        made->api = api;
+        blas_make_handle(dev, made);
+        device->blas = made;
+    }
+    if (device->blas->handle)
+        *blas = device->blas;
+    return 0;
+}
+
+void ek_cuda_blas_close(ek_cuda_device *device)
+{
+    struct ek_cuda_blas *blas = device->blas;
+    if (!blas)
+        return;
+    int restore = ek_cuda_enter_anyway(device->dev);
+    if (blas->handle)
+        (void)blas->api->cublasDestroy_v2(blas->handle);
+    if (blas->workspace)
+        ek_cuda_scratch_free(device->dev, blas->workspace, blas->nbytes);
+    ek_cuda_leave(device->dev, restore);
+    free(blas);
+    device->blas = NULL;
+}
+
+/* 1 if the device has cuBLAS (the handle is made), 0 if not, negative on error. */
+static int blas_has(ek_dev *dev)
+{
+    ek_cuda_device *device = ek_cuda_of(dev);
+    struct ek_cuda_blas *blas;
+    pthread_mutex_lock(&device->lock);
+    int rc = blas_enter(dev, &blas);
+    pthread_mutex_unlock(&device->lock);
+    return rc < 0 ? rc : blas != NULL;
+}
+
+/* ---- products ---- */
+
+/* One operand as cuBLAS takes it. */
+typedef struct blas_operand {
+    cublasOperation_t transpose;
+    int64_t leading;
+} blas_operand;
+
+/* A matrix of rows is to cuBLAS the transposed one. */
+static blas_operand blas_operand_of(const ek_cuda_matrices *m, int64_t rows, int64_t columns)
+{
+    bool by_rows = has_rows(m, rows, columns);
+    int64_t length = by_rows ? columns : rows, others = by_rows ? rows : columns;
+    int64_t leading = by_rows ? m->row : m->column;
+    return (blas_operand){by_rows ? CUBLAS_OP_N : CUBLAS_OP_T, others == 1 ? length : leading};
+}
+
+static cudaDataType data_type(ek_dtype dtype)
+{
+    return dtype == EK_F32 ? CUDA_R_32F : dtype == EK_F64 ? CUDA_R_64F : CUDA_R_16BF;
+}
+
+static cublasComputeType_t compute_type(ek_dtype dtype)
+{
+    if (dtype == EK_F64)
+        return CUBLAS_COMPUTE_64F;
+    if (dtype == EK_F32 && ek_tf32_allowed())
+        return CUBLAS_COMPUTE_32F_FAST_TF32;
+    return CUBLAS_COMPUTE_32F;
+}
+
+static void *element(void *data, int64_t index, ek_dtype dtype)
+{
+    return (char *)data + index * (int64_t)ek_dtype_size(dtype);
+}
+
+/* Products per call: batches are a dimension of the grid there. */
+enum { BATCHES = 32768 };
+
+/* `g`'s out has rows. */
+static cublasStatus_t blas_issue(const struct ek_cuda_blas *blas, const ek_cuda_gemm *g)
+{
+    const double one = 1, add = g->accumulate;
+    const float one_f = 1, add_f = g->accumulate;
+    bool f64 = g->dtype == EK_F64;
+    const void *alpha = f64 ? (const void *)&one : &one_f;
+    const void *beta = f64 ? (const void *)&add : &add_f;
+    blas_operand x = blas_operand_of(&g->x, g->n, g->k), y = blas_operand_of(&g->y, g->k, g->m);
+    int64_t leading = g->n == 1 ? g->m : g->out.row;
+    cudaDataType type = data_type(g->dtype);
+    cublasComputeType_t compute = compute_type(g->dtype);
+    int n = (int)g->n, m = (int)g->m, k = (int)g->k;
+    if (g->batch == 1)
+        return blas->api->cublasGemmEx(blas->handle, y.transpose, x.transpose, m, n, k, alpha,
+                                       g->y.data, type, (int)y.leading, g->x.data, type,
+                                       (int)x.leading, beta, g->out.data, type, (int)leading,
+                                       compute, CUBLAS_GEMM_DEFAULT);
+    for (int64_t done = 0; done < g->batch; done += BATCHES) {
+        int count = (int)(g->batch - done < BATCHES ? g->batch - done : BATCHES);
+        cublasStatus_t status = blas->api->cublasGemmStridedBatchedEx(
+            blas->handle, y.transpose, x.transpose, m, n, k, alpha,
+            element(g->y.data, done * g->y.batch, g->dtype), type, (int)y.leading, g->y.batch,
+            element(g->x.data, done * g->x.batch, g->dtype), type, (int)x.leading, g->x.batch, beta,
+            element(g->out.data, done * g->out.batch, g->dtype), type, (int)leading, g->out.batch,
+            count, compute, CUBLAS_GEMM_DEFAULT);
+        if (status != CUBLAS_STATUS_SUCCESS)
+            return status;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static bool fits_int(const ek_cuda_gemm *g)
+{
+    const int64_t sizes[] = {g->n,     g->m,        g->k,       g->x.row,     g->x.column,
+                             g->y.row, g->y.column, g->out.row, g->out.column};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i] > INT_MAX)
+            return false;
+    return true;
+}
+
+static int blas_failed(ek_dev *dev, const struct ek_cuda_blas *blas, const ek_cuda_gemm *g,
+                       cublasStatus_t status)
+{
+    int late = ek_cuda_late(dev);
+    if (late != cudaSuccess)
+        EK_TRY(ek_cuda_check(dev, "matrix product", late));
+    return EK_FAIL(EK_E_BACKEND,
+                   "matrix product of %s (%lld, %lld, %lld) and (%lld, %lld, %lld) on %s: cuBLAS "
+                   "says %s (%d)",
+                   ek_dtype_name(g->dtype), (long long)g->batch, (long long)g->n, (long long)g->k,
+                   (long long)g->batch, (long long)g->k, (long long)g->m, dev->name,
+                   blas->api->cublasGetStatusString(status), (int)status);
+}
+
+/* Issues the product (without bias). All three operands are readable as above and none is empty; k
+ * is above 0. 1 when issued, 0 if there is no cuBLAS or a size is beyond it; negative on error. */
+static int blas_gemm(ek_dev *dev, const ek_cuda_gemm *gemm)
+{
+    ek_cuda_gemm g = *gemm;
+    if (!fits_int(&g))
+        return 0;
+    if (!has_rows(&g.out, g.n, g.m)) { /* out^T = y^T x^T has */
+        g.n = gemm->m;
+        g.m = gemm->n;
+        g.x = transposed(&gemm->y);
+        g.y = transposed(&gemm->x);
+        g.out = transposed(&gemm->out);
+    }
+    ek_cuda_device *device = ek_cuda_of(dev);
+    struct ek_cuda_blas *blas;
+    pthread_mutex_lock(&device->lock);
+    int rc = blas_enter(dev, &blas);
+    if (rc >= 0 && blas) {
+        cublasStatus_t status = blas_issue(blas, &g);
+        /* Without a workspace it may have nothing to offer; of several calls some were made. */
+        bool refused =
+            status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_SUPPORTED;
+        if (status == CUBLAS_STATUS_SUCCESS)
+            rc = 1;
+        else if (!refused || g.batch > BATCHES)
+            rc = blas_failed(dev, blas, &g, status);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return rc;
+}
+
+/* ---- tensors ---- */
 
 static ek_cuda_matrices matrices_of(const ek_tensor *t)
 {
@@ -32,8 +298,8 @@ static void join_batch(ek_cuda_gemm *g)
 {
     int64_t n = g->batch * g->n;
     if (g->batch > 1 && g->y.batch == 0 && g->x.batch == g->n * g->x.row &&
-        g->out.batch == g->n * g->out.row && ek_cuda_blas_reads(&g->x, n, g->k) &&
-        ek_cuda_blas_reads(&g->out, n, g->m)) {
+        g->out.batch == g->n * g->out.row && blas_reads(&g->x, n, g->k) &&
+        blas_reads(&g->out, n, g->m)) {
         g->n = n;
         g->batch = 1;
     }
@@ -49,7 +315,7 @@ static int readable(ek_cuda_stage *stage, ek_dev *dev, ek_cuda_matrices *m, cons
                       .stride = {t->stride[0], t->stride[1], t->stride[2]},
                       .offset = t->offset,
                       .storage = t->storage};
-    if (ek_cuda_blas_reads(m, t->shape[1], t->shape[2]))
+    if (blas_reads(m, t->shape[1], t->shape[2]))
         return 0;
     EK_TRY(ek_cuda_stage_begin(stage, dev, &part, t->dtype, EK_CONTIGUOUS, false, load));
     *m = matrices_of(stage->tensor);
@@ -67,7 +333,7 @@ static int by_blas(ek_dev *dev, const ek_cuda_gemm *gemm, ek_tensor *out, const 
     EK_TRY_GOTO(readable(&sy, dev, &g.y, y, true), rc, end);
     EK_TRY_GOTO(readable(&so, dev, &g.out, out, g.accumulate), rc, end);
     join_batch(&g);
-    rc = done = ek_cuda_blas_gemm(dev, &g);
+    rc = done = blas_gemm(dev, &g);
 end:
     rc = ek_cuda_stage_end(&so, dev, out, done == 1, rc);
     rc = ek_cuda_stage_end(&sy, dev, NULL, false, rc);
@@ -76,11 +342,12 @@ end:
 }
 
 /* A status or a cudaError_t. */
-static int product(ek_dev *dev, const ek_cuda_queue *queue, const ek_cuda_gemm *gemm,
-                   ek_tensor *out, const ek_tensor *x, const ek_tensor *y, const ek_tensor *bias)
+static int matmul_issue(ek_dev *dev, const ek_cuda_queue *queue, const ek_cuda_gemm *gemm,
+                        ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
+                        const ek_tensor *bias)
 {
     ek_cuda_gemm g = *gemm;
-    int rc = ek_cuda_blas_has(dev);
+    int rc = blas_has(dev);
     EK_TRY(rc);
     if (rc > 0) {
         /* cuBLAS adds what it finds in out before it rounds: one pass over out, and no second
@@ -94,7 +361,7 @@ static int product(ek_dev *dev, const ek_cuda_queue *queue, const ek_cuda_gemm *
     } else if (bias) {
         g.bias = (ek_cuda_matrices){.data = ek_tensor_address(bias), .column = bias->stride[0]};
     }
-    return ek_cuda_launch_gemm_direct(queue, &g);
+    return ek_cuda_launch_gemm(queue, &g);
 }
 
 int ek_cuda_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
@@ -115,5 +382,6 @@ int ek_cuda_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_ten
     if (gemm.k == 0)
         return set_rows(dev, out, bias, accumulate);
     EK_TRY(ek_cuda_begin(dev, &queue));
-    return ek_cuda_end(dev, &queue, "matrix product", product(dev, &queue, &gemm, out, x, y, bias));
+    return ek_cuda_end(dev, &queue, "matrix product",
+                       matmul_issue(dev, &queue, &gemm, out, x, y, bias));
 }

@@ -5,9 +5,6 @@
  * With channels innermost a thread has V neighbouring channels of one place. V is at most 4: a
  * thread's positions are then one sector of memory. */
 #include "cuda/pool.cuh"
-#include "cuda/strided.cuh"
-
-#include "cuda/max_pool.h"
 
 /* ---- forward ---- */
 
@@ -19,16 +16,14 @@ template <typename T, typename I, int V> struct maximum {
 
     __device__ __forceinline__ explicit maximum(I first)
     {
-#pragma unroll
-        for (int v = 0; v < V; v++) {
+        EK_EACH(v, V) {
             best[v] = -(R)INFINITY;
             at[v] = first;
         }
     }
     __device__ __forceinline__ void take(const ek_vector<T, V> &values, I position)
     {
-#pragma unroll
-        for (int v = 0; v < V; v++) {
+        EK_EACH(v, V) {
             R value = ek_load(&values.element[v]);
             if (value > best[v] || value != value) { /* NaN wins */
                 best[v] = value;
@@ -41,26 +36,21 @@ template <typename T, typename I, int V> struct maximum {
 /* A window of at most K x K, all of whose loads are under way at once. Taps beyond its last row or
  * column are those once more, which changes nothing. */
 template <int K, typename T, typename I, int V>
-static __device__ __forceinline__ void take_small(maximum<T, I, V> &found, const T *plane, I first,
-                                                  I width, const ek_window<I> &w1,
-                                                  const ek_window<I> &w2, I row_step, I step)
+EK_DEVICE void take_small(maximum<T, I, V> &found, const T *plane, I first, I width,
+                          const ek_window<I> &w1, const ek_window<I> &w2, I row_step, I step)
 {
     ek_vector<T, V> taps[K][K];
     const T *from = plane + w1.first * row_step + w2.first * step;
     if (w1.count <= 0 || w2.count <= 0)
         return;
-#pragma unroll
-    for (int a = 0; a < K; a++) {
-#pragma unroll
-        for (int b = 0; b < K; b++) {
+    EK_EACH(a, K) {
+        EK_EACH(b, K) {
             I row = a < w1.count ? a : w1.count - 1, column = b < w2.count ? b : w2.count - 1;
             taps[a][b] = *(const ek_vector<T, V> *)(from + row * row_step + column * step);
         }
     }
-#pragma unroll
-    for (int a = 0; a < K; a++) {
-#pragma unroll
-        for (int b = 0; b < K; b++) {
+    EK_EACH(a, K) {
+        EK_EACH(b, K) {
             I row = a < w1.count ? a : w1.count - 1, column = b < w2.count ? b : w2.count - 1;
             found.take(taps[a][b], first + row * width + column);
         }
@@ -68,12 +58,10 @@ static __device__ __forceinline__ void take_small(maximum<T, I, V> &found, const
 }
 
 /* One thread per output. K: see take_small; 0 for any windows. */
-template <typename T, typename I, int V, int K>
-static __global__ void __launch_bounds__(EK_BLOCK) max_forward(ek_cuda_pool pool)
+template <typename T, typename I, int V, int K> EK_KERNEL max_forward(ek_cuda_pool pool)
 {
     I height = (I)pool.x.size[1], width = (I)pool.x.size[2];
-    EK_GRID_LOOP(i, pool.y.count)
-    {
+    EK_GRID_LOOP(i, pool.y.count) {
         ek_place<I> place = ek_place_of(pool.y, (I)i);
         ek_window<I> w0 = ek_window_of(pool, 0, place.at[0]);
         ek_window<I> w1 = ek_window_of(pool, 1, place.at[1]);
@@ -100,8 +88,7 @@ static __global__ void __launch_bounds__(EK_BLOCK) max_forward(ek_cuda_pool pool
         }
         ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, place), found.best);
         ek_vector<int64_t, V> index;
-#pragma unroll
-        for (int v = 0; v < V; v++)
+        EK_EACH(v, V)
             index.element[v] = found.at[v];
         *(ek_vector<int64_t, V> *)((int64_t *)pool.index.data + ek_offset_of(pool.index, place)) =
             index;
@@ -122,8 +109,7 @@ template <typename T, int V> struct arriving {
     }
     __device__ __forceinline__ void clear() /* no position is -1 */
     {
-#pragma unroll
-        for (int v = 0; v < V; v++) {
+        EK_EACH(v, V) {
             index.element[v] = -1;
             ek_store(&dy.element[v], (typename ek_compute<T>::type)0);
         }
@@ -139,14 +125,12 @@ template <typename T, int V> struct arrived {
     __device__ __forceinline__ arrived(int64_t position_, int64_t plane_)
         : position(position_), plane(plane_), bad(0), is_bad(false)
     {
-#pragma unroll
-        for (int v = 0; v < V; v++)
+        EK_EACH(v, V)
             sum[v] = 0;
     }
     __device__ __forceinline__ void add(const arriving<T, V> &from)
     {
-#pragma unroll
-        for (int v = 0; v < V; v++) {
+        EK_EACH(v, V) {
             if (from.index.element[v] == position)
                 sum[v] += ek_load(&from.dy.element[v]);
             if ((uint64_t)from.index.element[v] >= (uint64_t)plane) {
@@ -160,12 +144,10 @@ template <typename T, int V> struct arrived {
 /* One thread per input, in the order of the outputs. M: no more than M x M windows reach an input,
  * and their loads are under way at once; 0 for any number. */
 template <typename T, typename I, int V, int M>
-static __global__ void __launch_bounds__(EK_BLOCK)
-    max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault, const char *operation)
+EK_KERNEL max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault)
 {
     I height = (I)pool.x.size[1], width = (I)pool.x.size[2];
-    EK_GRID_LOOP(i, pool.x.count)
-    {
+    EK_GRID_LOOP(i, pool.x.count) {
         ek_place<I> place = ek_place_of(pool.x, (I)i);
         ek_cover<I> c0 = ek_cover_of(pool, 0, place.at[0]);
         ek_cover<I> c1 = ek_cover_of(pool, 1, place.at[1]);
@@ -175,10 +157,8 @@ static __global__ void __launch_bounds__(EK_BLOCK)
         arrived<T, V> all((place.at[0] * height + place.at[1]) * width + place.at[2], pool.x.plane);
         if constexpr (M > 0) {
             arriving<T, V> parts[M][M];
-#pragma unroll
-            for (int a = 0; a < M; a++) {
-#pragma unroll
-                for (int b = 0; b < M; b++) {
+            EK_EACH(a, M) {
+                EK_EACH(b, M) {
                     I at[3] = {0, c1.first + a, c2.first + b};
                     if (at[1] < c1.end && at[2] < c2.end)
                         parts[a][b].load(pool, index_plane + ek_offset_within(pool.index, at),
@@ -187,10 +167,8 @@ static __global__ void __launch_bounds__(EK_BLOCK)
                         parts[a][b].clear();
                 }
             }
-#pragma unroll
-            for (int a = 0; a < M; a++) {
-#pragma unroll
-                for (int b = 0; b < M; b++)
+            EK_EACH(a, M) {
+                EK_EACH(b, M)
                     if (c1.first + a < c1.end && c2.first + b < c2.end)
                         all.add(parts[a][b]);
             }
@@ -208,7 +186,7 @@ static __global__ void __launch_bounds__(EK_BLOCK)
             }
         }
         if (all.is_bad)
-            ek_fault_raise(fault, EK_CUDA_FAULT_POSITION, all.bad, all.plane, operation);
+            ek_fault_raise(fault, EK_CUDA_FAULT_POSITION, all.bad, all.plane, pool.operation);
         ek_store_elements<T, V>((T *)pool.x.data + ek_offset_of(pool.x, place), all.sum);
     }
 }
@@ -217,25 +195,21 @@ static __global__ void __launch_bounds__(EK_BLOCK)
 
 /* The position of one output, checked; -1 if it is none. */
 template <typename I>
-static __device__ __forceinline__ int32_t position_at(const ek_cuda_pool &pool, I offset,
-                                                      ek_cuda_fault *fault, const char *operation)
+EK_DEVICE int32_t position_at(const ek_cuda_pool &pool, I offset, ek_cuda_fault *fault)
 {
     int64_t position = ((const int64_t *)pool.index.data)[offset];
     if (position >= 0 && position < pool.x.plane)
         return (int32_t)position;
-    ek_fault_raise(fault, EK_CUDA_FAULT_POSITION, position, pool.x.plane, operation);
+    ek_fault_raise(fault, EK_CUDA_FAULT_POSITION, position, pool.x.plane, pool.operation);
     return -1;
 }
 
-template <typename T, typename I>
-static __global__ void __launch_bounds__(EK_BLOCK)
-    max_gather(ek_cuda_pool pool, ek_cuda_fault *fault, const char *operation)
+template <typename T, typename I> EK_KERNEL max_gather(ek_cuda_pool pool, ek_cuda_fault *fault)
 {
     typedef typename ek_compute<T>::type R;
-    EK_GRID_LOOP(i, pool.y.count)
-    {
+    EK_GRID_LOOP(i, pool.y.count) {
         ek_place<I> place = ek_place_of(pool.y, (I)i);
-        int32_t position = position_at(pool, ek_offset_of(pool.index, place), fault, operation);
+        int32_t position = position_at(pool, ek_offset_of(pool.index, place), fault);
         R value = 0;
         if (position >= 0)
             value = ek_load((const T *)pool.x.data +
@@ -278,81 +252,52 @@ static int windows_side(const ek_cuda_pool *pool)
     return plain ? larger(most[1], most[2]) : 0;
 }
 
-template <typename T, int V>
-static int launch_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+template <typename T>
+static int launch_max_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
     int side = window_side(pool);
-    void (*kernel)(ek_cuda_pool) = side == 2   ? max_forward<T, int32_t, V, 2>
-                                   : side == 3 ? max_forward<T, int32_t, V, 3>
-                                               : max_forward<T, int32_t, V, 0>;
-    return ek_launch(queue, dim3(ek_grid(queue, pool->y.count)), dim3(EK_BLOCK), kernel, *pool);
-}
-
-template <typename T>
-static int launch_forward_of(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
-{
-    enum { V = channels_of<T>::count };
-    if (pool->wide)
-        return ek_launch(queue, dim3(ek_grid(queue, pool->y.count)), dim3(EK_BLOCK),
-                         max_forward<T, int64_t, 1, 0>, *pool);
-    if (!ek_pool_has_vectors(*pool, V, sizeof(T), true))
-        return launch_forward<T, 1>(queue, pool);
-    ek_cuda_pool vectors = ek_pool_by_vectors(*pool, V, true);
-    return launch_forward<T, V>(queue, &vectors);
+    return ek_pool_by_kind<T, channels_of<T>::count>(
+        *pool, true, [&](auto kind, const ek_cuda_pool &by) {
+            typedef decltype(kind) K;
+            void (*kernel)(ek_cuda_pool) = max_forward<T, typename K::I, K::V, 0>;
+            if constexpr (sizeof(typename K::I) == sizeof(int32_t))
+                kernel = side == 2   ? max_forward<T, int32_t, K::V, 2>
+                         : side == 3 ? max_forward<T, int32_t, K::V, 3>
+                                     : kernel;
+            return ek_launch(queue, ek_grid(queue, by.y.count), kernel, by);
+        });
 }
 
 int ek_cuda_launch_max_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->y.dtype, T, return launch_forward_of<T>(queue, pool))
-    return (int)cudaErrorInvalidValue;
+    EK_FLOATING(pool->y.dtype, T, return launch_max_forward<T>(queue, pool))
 }
 
-template <typename T, int V>
-static int launch_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
-                           const char *operation)
+template <typename T>
+static int launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
     int side = windows_side(pool);
-    void (*kernel)(ek_cuda_pool, ek_cuda_fault *, const char *) =
-        side == 1   ? max_gradient<T, int32_t, V, 1>
-        : side == 2 ? max_gradient<T, int32_t, V, 2>
-                    : max_gradient<T, int32_t, V, 0>;
-    return ek_launch(queue, dim3(ek_grid(queue, pool->x.count)), dim3(EK_BLOCK), kernel, *pool,
-                     queue->fault, operation);
+    return ek_pool_by_kind<T, channels_of<T>::count>(
+        *pool, true, [&](auto kind, const ek_cuda_pool &by) {
+            typedef decltype(kind) K;
+            void (*kernel)(ek_cuda_pool, ek_cuda_fault *) = max_gradient<T, typename K::I, K::V, 0>;
+            if constexpr (sizeof(typename K::I) == sizeof(int32_t))
+                kernel = side == 1   ? max_gradient<T, int32_t, K::V, 1>
+                         : side == 2 ? max_gradient<T, int32_t, K::V, 2>
+                                     : kernel;
+            return ek_launch(queue, ek_grid(queue, by.x.count), kernel, by, queue->fault);
+        });
 }
 
-template <typename T>
-static int launch_gradient_of(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
-                              const char *operation)
+int ek_cuda_launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    enum { V = channels_of<T>::count };
-    if (pool->wide)
-        return ek_launch(queue, dim3(ek_grid(queue, pool->x.count)), dim3(EK_BLOCK),
-                         max_gradient<T, int64_t, 1, 0>, *pool, queue->fault, operation);
-    if (!ek_pool_has_vectors(*pool, V, sizeof(T), true))
-        return launch_gradient<T, 1>(queue, pool, operation);
-    ek_cuda_pool vectors = ek_pool_by_vectors(*pool, V, true);
-    return launch_gradient<T, V>(queue, &vectors, operation);
+    EK_FLOATING(pool->x.dtype, T, return launch_max_gradient<T>(queue, pool))
 }
 
-int ek_cuda_launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
-                                const char *operation)
+int ek_cuda_launch_max_gather(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->x.dtype, T, return launch_gradient_of<T>(queue, pool, operation))
-    return (int)cudaErrorInvalidValue;
-}
-
-template <typename T>
-static int launch_gather(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
-                         const char *operation)
-{
-    return ek_launch(queue, dim3(ek_grid(queue, pool->y.count)), dim3(EK_BLOCK),
-                     pool->wide ? max_gather<T, int64_t> : max_gather<T, int32_t>, *pool,
-                     queue->fault, operation);
-}
-
-int ek_cuda_launch_max_gather(const ek_cuda_queue *queue, const ek_cuda_pool *pool,
-                              const char *operation)
-{
-    EK_FLOATING(pool->y.dtype, T, return launch_gather<T>(queue, pool, operation))
-    return (int)cudaErrorInvalidValue;
+    EK_FLOATING(pool->y.dtype, T,
+                return ek_launch(queue, ek_grid(queue, pool->y.count),
+                                 pool->wide ? max_gather<T, int64_t> : max_gather<T, int32_t>,
+                                 *pool, queue->fault))
 }

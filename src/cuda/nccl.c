@@ -4,19 +4,60 @@
  * parts, inside a group and under one lock, so that parts never meet different calls. */
 #include "cuda/nccl.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "cuda/between.h"
-#include "cuda/comm_choice.h"
 #include "cuda/nccl_group.h"
+#include "cuda/stream.h"
+
+/* ---- the choice: EVENKEEL_COMM ---- */
+
+typedef enum comm_choice {
+    COMM_AUTO, /* unset or empty */
+    COMM_COPY,
+    COMM_NCCL,
+    COMM_NCCL_SUM
+} comm_choice;
+
+/* The word's choice, or EK_E_INVALID with the words there are. NULL is unset. */
+static int comm_choice_parse(const char *word)
+{
+    static const char *const words[] = {"", "copy", "nccl", "nccl-sum"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(word ? word : "", words[i]) == 0)
+            return i;
+    return EK_FAIL(EK_E_INVALID,
+                   "EVENKEEL_COMM is \"%s\"; it can be nccl, copy, or nccl-sum (NCCL adds, in its "
+                   "own order), and unset chooses between nccl and copy",
+                   word);
+}
+
+/* 1 for a list with devices that are no GPUs, which communicates by copies, whatever is asked for:
+ * that is logged, once. 0 for GPUs only, negative for a word there isn't. */
+static int comm_choice_mixed(ek_dev *const *devs, int count)
+{
+    static atomic_bool told;
+    int other = 0;
+    while (other < count && devs[other]->id.kind == EK_CUDA)
+        other++;
+    if (other == count)
+        return 0;
+    int choice = comm_choice_parse(getenv("EVENKEEL_COMM"));
+    EK_TRY(choice);
+    if (!atomic_exchange(&told, true))
+        ek_log_line(choice >= COMM_NCCL ? EK_LOG_WARNING : EK_LOG_INFO,
+                    "%s and %d more communicate by copies%s: %s is no GPU", devs[0]->name,
+                    count - 1, choice >= COMM_NCCL ? ", though EVENKEEL_COMM asks for NCCL" : "",
+                    devs[other]->name);
+    return 1;
+}
 
 #ifdef EK_HAVE_NCCL
 
-/* ---- the choice ---- */
-
 /* Why NCCL cannot serve the list, as part of a sentence; false if it can. */
-static bool has_obstacle(ek_dev *const *devs, int count, char why[256])
+static bool nccl_has_obstacle(ek_dev *const *devs, int count, char why[256])
 {
     for (int i = 0; i < count; i++)
         for (int other = 0; other < i; other++)
@@ -31,13 +72,13 @@ static bool has_obstacle(ek_dev *const *devs, int count, char why[256])
     return !ek_nccl();
 }
 
-static int choose(ek_dev *const *devs, int count)
+static int nccl_choose(ek_dev *const *devs, int count)
 {
-    int choice = ek_comm_choice_parse(getenv("EVENKEEL_COMM"));
+    int choice = comm_choice_parse(getenv("EVENKEEL_COMM"));
     char why[256] = "EVENKEEL_COMM says so";
     EK_TRY(choice);
-    bool copies = choice == EK_COMM_COPY || has_obstacle(devs, count, why);
-    if (copies && choice >= EK_COMM_NCCL)
+    bool copies = choice == COMM_COPY || nccl_has_obstacle(devs, count, why);
+    if (copies && choice >= COMM_NCCL)
         return EK_FAIL(EK_E_BACKEND,
                        "EVENKEEL_COMM asks for NCCL among %s and %d more, but %s; unset it, or let "
                        "it be copy",
@@ -47,22 +88,22 @@ static int choose(ek_dev *const *devs, int count)
                     count - 1, why);
     else
         ek_log_line(EK_LOG_INFO, "%s and %d more communicate by NCCL%s", devs[0]->name, count - 1,
-                    choice == EK_COMM_NCCL_SUM ? ", which also adds" : "");
+                    choice == COMM_NCCL_SUM ? ", which also adds" : "");
     if (copies)
         return EK_COLLECTIVE_NONE;
-    return choice == EK_COMM_NCCL_SUM ? EK_COLLECTIVE_SUMS : EK_COLLECTIVE_MOVES;
+    return choice == COMM_NCCL_SUM ? EK_COLLECTIVE_SUMS : EK_COLLECTIVE_MOVES;
 }
 
 int ek_cuda_collective(ek_dev *const *devs, int count)
 {
-    int mixed = ek_comm_choice_mixed(devs, count);
+    int mixed = comm_choice_mixed(devs, count);
     if (mixed != 0)
         return mixed < 0 ? mixed : EK_COLLECTIVE_NONE;
     ek_nccl_lock();
     ek_nccl_group *group = ek_nccl_group_of(devs, count);
     int collective = group ? group->collective : EK_E_NO_MEMORY;
     if (group && collective < 0) {
-        collective = choose(devs, count);
+        collective = nccl_choose(devs, count);
         group->collective = collective < 0 ? -1 : collective;
     }
     ek_nccl_unlock();
@@ -71,78 +112,72 @@ int ek_cuda_collective(ek_dev *const *devs, int count)
 
 /* ---- collectives ---- */
 
-static cudaStream_t stream_of(const ek_dev *dev)
+/* One group of calls among a list of devices. */
+typedef struct nccl_call {
+    ek_nccl_group *group;
+    ek_dev *dev; /* which is current */
+    int restore;
+} nccl_call;
+
+static void nccl_leave(const nccl_call *call)
 {
-    return ek_cuda_of(dev)->compute;
+    ek_nccl_unlock();
+    ek_cuda_leave(call->dev, call->restore);
 }
 
-/* Begins a group of calls: the lock is taken, and the caller's CUDA device kept. */
-static int begin(ek_dev *const *devs, int count, int *restore)
+/* Takes the groups' lock, and the issue lock; after an error neither is held. */
+static int nccl_begin(nccl_call *call, ek_dev *const *devs, int count)
 {
     for (int i = 0; i < count; i++) {
         EK_TRY(ek_cuda_usable(devs[i]));
         EK_TRY(ek_cuda_fault_check(devs[i]));
     }
-    EK_TRY(ek_cuda_enter(devs[0], restore));
+    call->dev = devs[0];
+    EK_TRY(ek_cuda_enter(call->dev, &call->restore));
     ek_nccl_lock();
-    return 0;
-}
-
-static int end(ek_dev *dev, int restore, int rc)
-{
-    ek_nccl_unlock();
-    ek_cuda_leave(dev, restore);
-    return rc;
-}
-
-/* The calls of a group between these; a group that was started is ended also after an error. */
-static int group_start(const ek_dev *dev)
-{
-    ek_cuda_parts_begin();
-    int rc = ek_nccl_check(dev, "starting a group", ek_nccl()->ncclGroupStart());
+    call->group = ek_nccl_group_of(devs, count);
+    int rc = call->group ? ek_nccl_open(call->group) : ek_error_pending();
+    if (rc >= 0) {
+        ek_cuda_issue_collective();
+        rc = ek_nccl_check(call->dev, "starting a group", ek_nccl()->ncclGroupStart());
+        if (rc < 0)
+            ek_cuda_issue_end();
+    }
     if (rc < 0)
-        ek_cuda_parts_end();
+        nccl_leave(call);
     return rc;
 }
 
-static int group_end(ek_nccl_group *group, int rc)
+/* A group that was started is ended also after an error. */
+static int nccl_end(const nccl_call *call, int rc)
 {
     ncclResult_t result = ek_nccl()->ncclGroupEnd();
-    ek_cuda_parts_end();
+    ek_cuda_issue_end();
     if (rc >= 0)
-        rc = ek_nccl_check(group->devs[0], "ending a group", result);
+        rc = ek_nccl_check(call->dev, "ending a group", result);
     if (rc >= 0)
-        rc = ek_nccl_issued(group);
+        rc = ek_nccl_issued(call->group);
     if (rc < 0)
-        ek_nccl_give_up(group);
+        ek_nccl_give_up(call->group);
+    nccl_leave(call);
     return rc;
-}
-
-static int issue_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
-{
-    ek_nccl_group *group = ek_nccl_group_of(devs, count);
-    if (!group)
-        return ek_error_pending();
-    EK_TRY(ek_nccl_open(group));
-    EK_TRY(group_start(devs[0]));
-    int rc = 0;
-    for (int i = 0; i < count && rc >= 0; i++)
-        rc = ek_nccl_check(devs[i], "broadcast",
-                           ek_nccl()->ncclBroadcast(data[0], data[i], nbytes, ncclUint8, 0,
-                                                    group->comms[i], stream_of(devs[i])));
-    return group_end(group, rc);
 }
 
 int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
 {
-    int restore;
-    EK_TRY(begin(devs, count, &restore));
-    return end(devs[0], restore, issue_broadcast(devs, count, data, nbytes));
+    nccl_call call;
+    EK_TRY(nccl_begin(&call, devs, count));
+    int rc = 0;
+    for (int i = 0; i < count && rc >= 0; i++)
+        rc = ek_nccl_check(devs[i], "broadcast",
+                           ek_nccl()->ncclBroadcast(data[0], data[i], nbytes, ncclUint8, 0,
+                                                    call.group->comms[i], ek_nccl_stream(devs[i])));
+    return nccl_end(&call, rc);
 }
 
 /* The devices of the moves, each once, ascending, so that an exchange among the same devices finds
  * its communicators again. */
-static int parties(const ek_block_move *moves, int count, ek_dev **devs)
+static int move_devices(const ek_block_move *moves, int count, ek_dev **devs)
 {
     bool seen[EK_MAX_DEVICES] = {false};
     ek_dev *by_index[EK_MAX_DEVICES];
@@ -160,47 +195,37 @@ static int parties(const ek_block_move *moves, int count, ek_dev **devs)
     return n;
 }
 
-static int place_of(ek_dev *const *devs, const ek_dev *dev)
+static int rank_of(ek_dev *const *devs, const ek_dev *dev)
 {
-    int place = 0;
-    while (devs[place] != dev)
-        place++;
-    return place;
+    int rank = 0;
+    while (devs[rank] != dev)
+        rank++;
+    return rank;
 }
 
-static int issue_move(const ek_nccl_group *group, const ek_block_move *move)
+static int nccl_issue_move(const ek_nccl_group *group, const ek_block_move *move)
 {
-    int from = place_of(group->devs, move->from), to = place_of(group->devs, move->to);
+    int from = rank_of(group->devs, move->from), to = rank_of(group->devs, move->to);
     EK_TRY(ek_nccl_check(move->from, "send",
                          ek_nccl()->ncclSend(move->source, move->nbytes, ncclUint8, to,
-                                             group->comms[from], stream_of(move->from))));
+                                             group->comms[from], ek_nccl_stream(move->from))));
     return ek_nccl_check(move->to, "receive",
                          ek_nccl()->ncclRecv(move->target, move->nbytes, ncclUint8, from,
-                                             group->comms[to], stream_of(move->to)));
-}
-
-static int issue_exchange(ek_dev *const *devs, int n, const ek_block_move *moves, int count)
-{
-    ek_nccl_group *group = ek_nccl_group_of(devs, n);
-    if (!group)
-        return ek_error_pending();
-    EK_TRY(ek_nccl_open(group));
-    EK_TRY(group_start(devs[0]));
-    int rc = 0;
-    for (int i = 0; i < count && rc >= 0; i++)
-        if (moves[i].nbytes > 0)
-            rc = issue_move(group, &moves[i]);
-    return group_end(group, rc);
+                                             group->comms[to], ek_nccl_stream(move->to)));
 }
 
 int ek_cuda_exchange(const ek_block_move *moves, int count)
 {
     ek_dev *devs[EK_MAX_DEVICES];
-    int restore, n = parties(moves, count, devs);
+    nccl_call call;
+    int rc = 0, n = move_devices(moves, count, devs);
     if (n == 0)
         return 0;
-    EK_TRY(begin(devs, n, &restore));
-    return end(devs[0], restore, issue_exchange(devs, n, moves, count));
+    EK_TRY(nccl_begin(&call, devs, n));
+    for (int i = 0; i < count && rc >= 0; i++)
+        if (moves[i].nbytes > 0)
+            rc = nccl_issue_move(call.group, &moves[i]);
+    return nccl_end(&call, rc);
 }
 
 static int nccl_dtype(ek_dtype dtype, ncclDataType_t *type)
@@ -225,64 +250,39 @@ static int nccl_dtype(ek_dtype dtype, ncclDataType_t *type)
     return EK_FAIL(EK_E_DTYPE, "NCCL adds no %s", ek_dtype_name(dtype));
 }
 
-static int issue_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
-                     ncclDataType_t type)
-{
-    ek_nccl_group *group = ek_nccl_group_of(devs, count);
-    if (!group)
-        return ek_error_pending();
-    EK_TRY(ek_nccl_open(group));
-    EK_TRY(group_start(devs[0]));
-    int rc = 0;
-    for (int i = 0; i < count && rc >= 0; i++)
-        rc = ek_nccl_check(devs[i], "reduce",
-                           ek_nccl()->ncclReduce(data[i], i == 0 ? out : NULL, (size_t)elements,
-                                                 type, ncclSum, 0, group->comms[i],
-                                                 stream_of(devs[i])));
-    return group_end(group, rc);
-}
-
 int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                 ek_dtype dtype)
 {
     ncclDataType_t type = ncclFloat32;
-    int restore;
+    nccl_call call;
+    int rc = 0;
     EK_TRY(nccl_dtype(dtype, &type));
-    EK_TRY(begin(devs, count, &restore));
-    return end(devs[0], restore, issue_sum(devs, count, data, out, elements, type));
+    EK_TRY(nccl_begin(&call, devs, count));
+    for (int i = 0; i < count && rc >= 0; i++)
+        rc = ek_nccl_check(devs[i], "reduce",
+                           ek_nccl()->ncclReduce(data[i], i == 0 ? out : NULL, (size_t)elements,
+                                                 type, ncclSum, 0, call.group->comms[i],
+                                                 ek_nccl_stream(devs[i])));
+    return nccl_end(&call, rc);
 }
 
 #else /* a build without NCCL's header: copies by pairs */
 
 int ek_cuda_collective(ek_dev *const *devs, int count)
 {
-    int mixed = ek_comm_choice_mixed(devs, count), choice;
+    int mixed = comm_choice_mixed(devs, count), choice;
     if (mixed != 0)
         return mixed < 0 ? mixed : EK_COLLECTIVE_NONE;
-    EK_TRY(choice = ek_comm_choice_parse(getenv("EVENKEEL_COMM")));
-    if (choice >= EK_COMM_NCCL)
+    EK_TRY(choice = comm_choice_parse(getenv("EVENKEEL_COMM")));
+    if (choice >= COMM_NCCL)
         return EK_FAIL(EK_E_BACKEND, "EVENKEEL_COMM asks for NCCL among %s and %d more, but %s",
                        devs[0]->name, count - 1, ek_nccl_reason());
     return EK_COLLECTIVE_NONE;
 }
 
-int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
+void ek_cuda_nccl_close(ek_cuda_device *device)
 {
-    (void)count, (void)data, (void)nbytes;
-    return EK_FAIL(EK_E_BACKEND, "broadcast from %s: %s", devs[0]->name, ek_nccl_reason());
-}
-
-int ek_cuda_exchange(const ek_block_move *moves, int count)
-{
-    (void)count;
-    return EK_FAIL(EK_E_BACKEND, "sending from %s: %s", moves[0].from->name, ek_nccl_reason());
-}
-
-int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
-                ek_dtype dtype)
-{
-    (void)count, (void)data, (void)out, (void)elements, (void)dtype;
-    return EK_FAIL(EK_E_BACKEND, "sum on %s: %s", devs[0]->name, ek_nccl_reason());
+    (void)device;
 }
 
 #endif

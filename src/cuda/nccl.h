@@ -7,20 +7,16 @@
 #ifndef EK_CUDA_NCCL_H
 #define EK_CUDA_NCCL_H
 
+#include "cuda/library.h"
 #include "cuda/runtime.h"
 
-/* The backend's slots of these names. */
+/* The backend's slots of these names; without NCCL's header only the first, which chooses copies.
+ */
 int ek_cuda_collective(ek_dev *const *devs, int count);
 int ek_cuda_broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes);
 int ek_cuda_exchange(const ek_block_move *moves, int count);
 int ek_cuda_sum(ek_dev *const *devs, int count, void *const *data, void *out, int64_t elements,
                 ek_dtype dtype);
-
-/* For those who wait for a device (wait.h). Whether there are communicators now: without, nothing
- * of a collective runs. And a look after all of them: those with a member that is lost are aborted,
- * so that the other members go on. Doesn't wait. Any thread. */
-bool ek_cuda_nccl_live(void);
-void ek_cuda_nccl_watch(void);
 
 /* Ends what involves this device; nothing of it runs. */
 void ek_cuda_nccl_close(ek_cuda_device *device);

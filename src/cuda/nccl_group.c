@@ -6,32 +6,28 @@
 #include <string.h>
 #include <time.h>
 
-#include "cuda/current.h"
 #include "cuda/nccl.h"
+#include "cuda/stream.h"
 
 #ifdef EK_HAVE_NCCL
 
 enum { GROUPS = 32 };
 enum { PATIENCE = 10000 }; /* milliseconds, and queries */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below, and NCCL's calls */
+static pthread_mutex_t groups_lock =
+    PTHREAD_MUTEX_INITIALIZER; /* guards all below, and NCCL's calls */
 static ek_nccl_group *groups[GROUPS];
 static uint64_t uses;
-static atomic_int open_groups; /* read without the lock */
+static int open_groups;
 
 void ek_nccl_lock(void)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&groups_lock);
 }
 
 void ek_nccl_unlock(void)
 {
-    pthread_mutex_unlock(&lock);
-}
-
-bool ek_cuda_nccl_live(void)
-{
-    return atomic_load_explicit(&open_groups, memory_order_acquire) > 0;
+    pthread_mutex_unlock(&groups_lock);
 }
 
 int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result)
@@ -42,24 +38,19 @@ int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result)
                    ek_nccl()->ncclGetErrorString(result));
 }
 
-static cudaStream_t stream_of(const ek_dev *dev)
-{
-    return ek_cuda_of(dev)->compute;
-}
-
 /* ---- whether all is well with a group ---- */
 
 /* Its queue is asked how far it is, which finds out about a GPU that nobody has asked since. */
-static bool is_lost(ek_dev *dev)
+static bool group_is_lost(ek_dev *dev)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
     int restore;
     if (ek_cuda_is_lost(dev))
         return true;
-    int error = ek_cuda_current_enter(device->physical, &restore);
+    int error = ek_cuda_guard_enter(device->physical, &restore);
     if (error == 0) {
         error = (int)cudaStreamQuery(device->compute);
-        (void)ek_cuda_current_leave(device->physical, restore);
+        (void)ek_cuda_guard_leave(device->physical, restore);
     }
     ek_cuda_note(dev, "its part in a collective", error == cudaErrorNotReady ? 0 : error);
     (void)cudaGetLastError(); /* "not ready" is an answer */
@@ -67,10 +58,10 @@ static bool is_lost(ek_dev *dev)
 }
 
 /* Why it can't go on, as part of a sentence. */
-static bool is_broken(ek_nccl_group *group, char reason[256])
+static bool group_is_broken(ek_nccl_group *group, char reason[256])
 {
     for (int i = 0; i < group->count; i++)
-        if (is_lost(group->devs[i])) {
+        if (group_is_lost(group->devs[i])) {
             ek_cuda_lost_text(group->devs[i], reason);
             return true;
         }
@@ -90,28 +81,37 @@ static bool is_broken(ek_nccl_group *group, char reason[256])
 
 /* ---- the end of communicators ---- */
 
+static void group_watch_all(void);
+
+/* Whoever waits for a device looks after the groups while there are any. The lock is held. */
+static void group_count_open(int change)
+{
+    open_groups += change;
+    ek_cuda_wait_watched(open_groups > 0 ? group_watch_all : NULL);
+}
+
 /* A GPU of the group's that is not lost becomes current: NCCL puts back what it finds current, and
  * like other calls makes a context on GPU 0 for a thread that has none. */
-static int enter_one(const ek_nccl_group *group, int *restore)
+static int group_enter_one(const ek_nccl_group *group, int *restore)
 {
     int at = 0;
     while (at < group->count - 1 && ek_cuda_is_lost(group->devs[at]))
         at++;
     int physical = ek_cuda_of(group->devs[at])->physical;
-    return ek_cuda_current_enter(physical, restore) == 0 ? physical : -1;
+    return ek_cuda_guard_enter(physical, restore) == 0 ? physical : -1;
 }
 
-static void leave_one(int physical, int restore)
+static void group_leave_one(int physical, int restore)
 {
     if (physical >= 0)
-        (void)ek_cuda_current_leave(physical, restore);
+        (void)ek_cuda_guard_leave(physical, restore);
     (void)cudaGetLastError();
 }
 
 /* Ends all communicators there are by `end`, NULL if there are none, and what else is open. */
-static void end_all(ek_nccl_group *group, __typeof__(ncclCommAbort) *end)
+static void group_end_all(ek_nccl_group *group, __typeof__(ncclCommAbort) *end)
 {
-    int restore, physical = enter_one(group, &restore);
+    int restore, physical = group_enter_one(group, &restore);
     for (int i = 0; i < group->count; i++) {
         if (end)
             (void)end(group->comms[i]);
@@ -119,14 +119,14 @@ static void end_all(ek_nccl_group *group, __typeof__(ncclCommAbort) *end)
             cudaEventDestroy(group->ended[i]);
         group->ended[i] = NULL;
     }
-    leave_one(physical, restore);
+    group_leave_one(physical, restore);
     if (group->open)
-        atomic_fetch_sub(&open_groups, 1);
+        group_count_open(-1);
     group->open = false;
 }
 
 /* "cuda:0, cuda:1 and 2 more" of those that are not lost. */
-static void name_rest(const ek_nccl_group *group, char text[128])
+static void group_name_rest(const ek_nccl_group *group, char text[128])
 {
     size_t used = 0;
     int more = 0;
@@ -146,7 +146,7 @@ static void name_rest(const ek_nccl_group *group, char text[128])
 
 /* Every part that hasn't ended ends as it is. With a reason, the devices if that is so are told
  * with their next call. */
-static void abort_group(ek_nccl_group *group, const char *reason)
+static void group_abort(ek_nccl_group *group, const char *reason)
 {
     bool missing[EK_MAX_DEVICES] = {false};
     char rest[128], sentence[640];
@@ -154,7 +154,7 @@ static void abort_group(ek_nccl_group *group, const char *reason)
         missing[i] = reason && !ek_cuda_is_lost(group->devs[i]) &&
                      cudaEventQuery(group->ended[i]) == cudaErrorNotReady;
     (void)cudaGetLastError();
-    name_rest(group, rest);
+    group_name_rest(group, rest);
     for (int i = 0; i < group->count; i++) {
         if (!missing[i])
             continue;
@@ -165,21 +165,30 @@ static void abort_group(ek_nccl_group *group, const char *reason)
                  group->count, group->devs[i]->name, reason, rest[0] ? rest : "no device of them");
         ek_cuda_tell(ek_cuda_of(group->devs[i]), sentence);
     }
-    end_all(group, ek_nccl()->ncclCommAbort);
+    group_end_all(group, ek_nccl()->ncclCommAbort);
 }
 
 /* What is broken of all there are is given up. */
-static void look_after_all(void)
+static void group_look_after_all(void)
 {
     char reason[256];
     for (int i = 0; i < GROUPS; i++)
-        if (groups[i] && groups[i]->open && is_broken(groups[i], reason))
-            abort_group(groups[i], reason);
+        if (groups[i] && groups[i]->open && group_is_broken(groups[i], reason))
+            group_abort(groups[i], reason);
+}
+
+static void group_watch_all(void)
+{
+    /* Whoever has it waits for nothing without a look. */
+    if (pthread_mutex_trylock(&groups_lock) != 0)
+        return;
+    group_look_after_all();
+    pthread_mutex_unlock(&groups_lock);
 }
 
 /* True once nothing of its collectives runs; false if they were given up. They may wait behind
  * those of other lists. */
-static bool has_ended(const ek_nccl_group *group)
+static bool group_has_ended(const ek_nccl_group *group)
 {
     const struct timespec moment = {0, 1000000};
     for (int i = 0; i < group->count && group->open;) {
@@ -187,52 +196,44 @@ static bool has_ended(const ek_nccl_group *group)
             i++;
             continue;
         }
-        look_after_all();
+        group_look_after_all();
         nanosleep(&moment, NULL);
     }
     (void)cudaGetLastError();
     return group->open;
 }
 
-static void close_group(ek_nccl_group *group)
+static void group_close(ek_nccl_group *group)
 {
-    look_after_all(); /* communicators that have lost a member don't end in good order */
+    group_look_after_all(); /* communicators that have lost a member don't end in good order */
     if (!group->open)
         return;
-    int restore, physical = enter_one(group, &restore);
-    if (has_ended(group))
-        end_all(group, ek_nccl()->ncclCommDestroy);
-    leave_one(physical, restore);
+    int restore, physical = group_enter_one(group, &restore);
+    if (group_has_ended(group))
+        group_end_all(group, ek_nccl()->ncclCommDestroy);
+    group_leave_one(physical, restore);
 }
 
 void ek_nccl_give_up(ek_nccl_group *group)
 {
     const struct timespec moment = {0, 1000000};
     char reason[256];
-    bool broken = is_broken(group, reason);
+    bool broken = group_is_broken(group, reason);
     for (int i = 0, waited = 0; i < group->count && waited < PATIENCE && !broken; waited++) {
-        if (cudaStreamQuery(stream_of(group->devs[i])) != cudaErrorNotReady) {
+        if (cudaStreamQuery(ek_nccl_stream(group->devs[i])) != cudaErrorNotReady) {
             i++;
         } else {
             nanosleep(&moment, NULL);
-            broken = waited % 8 == 7 && is_broken(group, reason);
+            broken = waited % 8 == 7 && group_is_broken(group, reason);
         }
     }
     (void)cudaGetLastError();
-    abort_group(group, broken ? reason : NULL);
-}
-
-void ek_cuda_nccl_watch(void)
-{
-    if (pthread_mutex_trylock(&lock) != 0) /* whoever has it waits for nothing without a look */
-        return;
-    look_after_all();
-    pthread_mutex_unlock(&lock);
+    group_abort(group, broken ? reason : NULL);
 }
 
 /* ---- making them ---- */
 
-static bool is_list(const ek_nccl_group *group, ek_dev *const *devs, int count)
+static bool group_is_list(const ek_nccl_group *group, ek_dev *const *devs, int count)
 {
     return group && group->count == count &&
            memcmp(group->devs, devs, (size_t)count * sizeof *devs) == 0;
@@ -242,7 +243,7 @@ ek_nccl_group *ek_nccl_group_of(ek_dev *const *devs, int count)
 {
     int at = 0;
     for (int i = 0; i < GROUPS; i++) {
-        if (is_list(groups[i], devs, count)) {
+        if (group_is_list(groups[i], devs, count)) {
             groups[i]->used = ++uses;
             return groups[i];
         }
@@ -253,7 +254,7 @@ ek_nccl_group *ek_nccl_group_of(ek_dev *const *devs, int count)
     if (!group)
         return NULL;
     if (groups[at])
-        close_group(groups[at]);
+        group_close(groups[at]);
     free(groups[at]);
     group->count = count;
     group->collective = -1;
@@ -263,12 +264,11 @@ ek_nccl_group *ek_nccl_group_of(ek_dev *const *devs, int count)
 }
 
 /* An event belongs to the GPU that is current when it is made. */
-static int make_event(ek_dev *dev, cudaEvent_t *event)
+static int group_make_event(ek_dev *dev, cudaEvent_t *event)
 {
     int restore;
     EK_TRY(ek_cuda_enter(dev, &restore));
-    int rc = ek_cuda_check(dev, "making an event",
-                           (int)cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    int rc = ek_cuda_make_event(dev, event);
     ek_cuda_leave(dev, restore);
     return rc;
 }
@@ -282,7 +282,7 @@ int ek_nccl_open(ek_nccl_group *group)
         EK_TRY(ek_cuda_usable(group->devs[i]));
     for (int i = 0; i < group->count && rc >= 0; i++) {
         gpus[i] = ek_cuda_of(group->devs[i])->physical;
-        rc = make_event(group->devs[i], &group->ended[i]);
+        rc = group_make_event(group->devs[i], &group->ended[i]);
     }
     if (rc >= 0)
         rc = ek_cuda_enter(group->devs[0], &restore); /* NCCL changes the current device */
@@ -292,52 +292,35 @@ int ek_nccl_open(ek_nccl_group *group)
         ek_cuda_leave(group->devs[0], restore);
     }
     if (rc < 0) {
-        end_all(group, NULL);
+        group_end_all(group, NULL);
         return rc;
     }
     group->open = true;
-    atomic_fetch_add(&open_groups, 1);
+    group_count_open(1);
     return 0;
 }
 
 int ek_nccl_issued(ek_nccl_group *group)
 {
     for (int i = 0; i < group->count; i++)
-        EK_TRY(ek_cuda_check(group->devs[i], "recording an event",
-                             (int)cudaEventRecord(group->ended[i], stream_of(group->devs[i]))));
+        EK_TRY(ek_cuda_record(group->devs[i], group->ended[i], ek_nccl_stream(group->devs[i])));
     return 0;
 }
 
 void ek_cuda_nccl_close(ek_cuda_device *device)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&groups_lock);
     for (int i = 0; i < GROUPS; i++) {
         bool has = false;
         for (int k = 0; groups[i] && k < groups[i]->count; k++)
             has = has || groups[i]->devs[k] == device->dev;
         if (!has)
             continue;
-        close_group(groups[i]);
+        group_close(groups[i]);
         free(groups[i]);
         groups[i] = NULL;
     }
-    pthread_mutex_unlock(&lock);
-}
-
-#else
-
-bool ek_cuda_nccl_live(void)
-{
-    return false;
-}
-
-void ek_cuda_nccl_watch(void)
-{
-}
-
-void ek_cuda_nccl_close(ek_cuda_device *device)
-{
-    (void)device;
+    pthread_mutex_unlock(&groups_lock);
 }
 
 #endif

@@ -3,12 +3,12 @@
  *
  * A part of a collective whose peer is gone waits for ever, and all that is issued to its device
  * afterwards waits behind it. NCCL says nothing of it if all GPUs are one process's. So whoever
- * waits for a device (wait.h) looks after all communicators; if a member is lost, or NCCL
+ * waits for a device (stream.h) looks after all communicators; if a member is lost, or NCCL
  * reports an error, they are aborted, and devices whose part had not ended are told so, once. */
 #ifndef EK_CUDA_NCCL_GROUP_H
 #define EK_CUDA_NCCL_GROUP_H
 
-#include "cuda/nccl_api.h"
+#include "cuda/library.h"
 #include "cuda/runtime.h"
 
 #ifdef EK_HAVE_NCCL
@@ -42,6 +42,12 @@ int ek_nccl_issued(ek_nccl_group *group);
  * ever, and nobody says what became of its communicators: they go, and the next call makes new
  * ones. Work that was issued before is given the time to end. */
 void ek_nccl_give_up(ek_nccl_group *group);
+
+/* Where a device's part of a collective is issued. */
+static inline cudaStream_t ek_nccl_stream(const ek_dev *dev)
+{
+    return ek_cuda_of(dev)->compute;
+}
 
 /* A status from one of NCCL's. */
 int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result);

@@ -5,8 +5,8 @@
  * Otherwise sums are by channel, of the batch or of each sample, and the latter joined by group. */
 #include <math.h>
 
-#include "cuda/cuda.h"
 #include "cuda/norm_call.h"
+#include "cuda/runtime.h"
 #include "kernels/norm.h"
 
 /* The tensors in a form for all of them, and what is applied to them. */
@@ -38,8 +38,6 @@ static int norm_fill(ek_dev *dev, ek_tensor *const *tensors, int count, double v
 
 /* ---- moments ---- */
 
-static const char moments_name[] = "norm_moments";
-
 /* The groups of a sample that is row-major lie one after the other, and so do one group's channels
  * in any order of memory. */
 static int norm_run_moments(ek_norm_call *call, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
@@ -53,8 +51,7 @@ static int norm_run_moments(ek_norm_call *call, ek_tensor *mean, ek_tensor *var,
     EK_TRY(ek_cuda_norm_output(call, var, &norm->by_group[1]));
     EK_TRY(ek_cuda_norm_take_update(call, update));
     EK_TRY(ek_cuda_norm_cut_sums(call, true));
-    int rc = ek_cuda_launch_norm_moments(&call->queue, norm);
-    return rc == 0 && norm->first ? ek_cuda_launch_norm_join_moments(&call->queue, norm) : rc;
+    return ek_cuda_launch_norm_moments(&call->queue, norm);
 }
 
 int ek_cuda_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
@@ -63,13 +60,11 @@ int ek_cuda_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_
     if (ek_count(x) == 0)
         return norm_fill(dev, (ek_tensor *[]){mean, var}, 2, (double)NAN);
     ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, moments_name));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_moments"));
     return ek_cuda_norm_end(&call, norm_run_moments(&call, mean, var, x, update));
 }
 
 /* ---- merge ---- */
-
-static const char merge_name[] = "norm_merge";
 
 /* Values of chunks, and the step from chunk to chunk. */
 static int norm_take_chunks(ek_norm_call *call, const ek_tensor *t, const void **values,
@@ -106,14 +101,12 @@ int ek_cuda_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek
                        const ek_tensor *vars, const double *shares, const ek_norm_update *update)
 {
     ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, merge_name));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_merge"));
     return ek_cuda_norm_end(&call,
                             norm_run_merge(&call, mean, invstd, means, vars, shares, update));
 }
 
 /* ---- apply ---- */
-
-static const char apply_name[] = "norm_apply";
 
 static int norm_run_apply(ek_norm_call *call, ek_tensor *y, const ek_tensor *x,
                           const ek_tensor *mean, const ek_tensor *invstd, const ek_tensor *weight,
@@ -135,13 +128,11 @@ int ek_cuda_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_t
     if (ek_count(x) == 0)
         return 0;
     ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, apply_name));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_apply"));
     return ek_cuda_norm_end(&call, norm_run_apply(&call, y, x, mean, invstd, weight, bias, relu));
 }
 
 /* ---- reduce ---- */
-
-static const char reduce_name[] = "norm_reduce";
 
 /* The sums of the batch are those of parameters; what follows has the weight. */
 static int norm_take_line(ek_norm_call *call, const ek_norm_sums *sums)
@@ -226,14 +217,12 @@ int ek_cuda_norm_reduce(ek_dev *dev, const ek_norm_sums *sums, const ek_tensor *
                                          sums->scale, sums->shift, sums->slope},
                          7, 0);
     ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, reduce_name));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_reduce"));
     const ek_norm_tensors tensors = {.x = x, .dy = dy, .mask = y_relu};
     return ek_cuda_norm_end(&call, norm_run_reduce(&call, sums, &tensors, mean, invstd, weight));
 }
 
 /* ---- gradient ---- */
-
-static const char gradient_name[] = "norm_gradient";
 
 static int norm_run_gradient(ek_norm_call *call, const ek_norm_tensors *tensors,
                              const ek_tensor *mean, const ek_tensor *invstd,
@@ -259,7 +248,7 @@ int ek_cuda_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const
     if (ek_count(x) == 0)
         return 0;
     ek_norm_call call;
-    EK_TRY(ek_cuda_norm_begin(&call, dev, gradient_name));
+    EK_TRY(ek_cuda_norm_begin(&call, dev, "norm_gradient"));
     const ek_norm_tensors tensors = {.x = x, .dy = dy, .mask = y_relu, .y = dx};
     return ek_cuda_norm_end(&call, norm_run_gradient(&call, &tensors, mean, invstd, weight, sum,
                                                      sum_xhat, count));

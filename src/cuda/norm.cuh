@@ -5,25 +5,29 @@
 #include "cuda/launch.cuh"
 #include "cuda/norm.h"
 
-#define EK_KERNEL static __global__ void __launch_bounds__(EK_BLOCK)
-
 /* ---- vectors ---- */
 
-template <typename T, int V> struct alignas(sizeof(T) * V > 16 ? 16 : sizeof(T) * V) ek_norm_pack {
-    T at[V];
-};
-
-template <typename R, typename T, int V>
-static __device__ __forceinline__ void ek_norm_load(R (&to)[V], const T *from)
+/* U vectors of V elements, `stride` apart. */
+template <typename T, typename R, int U, int V>
+EK_DEVICE void ek_norm_load(R (&to)[U][V], const T *from, int64_t stride)
 {
-    const ek_norm_pack<T, V> pack = *(const ek_norm_pack<T, V> *)from;
-#pragma unroll
-    for (int v = 0; v < V; v++)
-        to[v] = ek_load(&pack.at[v]);
+    EK_EACH(u, U)
+        ek_load_elements(to[u], from + u * stride);
+}
+
+/* dy, 0 if the ReLU's output isn't positive; a NaN hides nothing. */
+template <typename T, typename R, int U, int V>
+EK_DEVICE void ek_norm_cut_off(R (&dy)[U][V], const T *mask, int64_t stride)
+{
+    R y[U][V];
+    ek_norm_load(y, mask, stride);
+    EK_EACH(u, U)
+        EK_EACH(v, V)
+            dy[u][v] = y[u][v] <= 0 ? R(0) : dy[u][v];
 }
 
 /* One store of 16 bytes: a plain assignment is taken apart by the compiler in some loops. */
-template <typename P> static __device__ __forceinline__ void ek_norm_put(void *to, P pack)
+template <typename P> EK_DEVICE void ek_norm_put(void *to, P pack)
 {
 #ifdef __CUDA_ARCH__
     __stwb((P *)to, pack);
@@ -32,44 +36,47 @@ template <typename P> static __device__ __forceinline__ void ek_norm_put(void *t
 #endif
 }
 
-static __device__ __forceinline__ void ek_norm_store(float *to, const float (&from)[4])
+EK_DEVICE void ek_norm_store(float *to, const float (&from)[4])
 {
     ek_norm_put(to, make_float4(from[0], from[1], from[2], from[3]));
 }
-static __device__ __forceinline__ void ek_norm_store(double *to, const double (&from)[2])
+EK_DEVICE void ek_norm_store(double *to, const double (&from)[2])
 {
     ek_norm_put(to, make_double2(from[0], from[1]));
 }
-static __device__ __forceinline__ unsigned ek_norm_pair(float low, float high)
+EK_DEVICE unsigned ek_norm_bits(float low, float high)
 {
     return (unsigned)ek_bf16_of(low) | (unsigned)ek_bf16_of(high) << 16;
 }
-static __device__ __forceinline__ void ek_norm_store(ek_bf16 *to, const float (&from)[8])
+EK_DEVICE void ek_norm_store(ek_bf16 *to, const float (&from)[8])
 {
-    ek_norm_put(to, make_uint4(ek_norm_pair(from[0], from[1]), ek_norm_pair(from[2], from[3]),
-                               ek_norm_pair(from[4], from[5]), ek_norm_pair(from[6], from[7])));
+    ek_norm_put(to, make_uint4(ek_norm_bits(from[0], from[1]), ek_norm_bits(from[2], from[3]),
+                               ek_norm_bits(from[4], from[5]), ek_norm_bits(from[6], from[7])));
 }
-template <typename T, typename R>
-static __device__ __forceinline__ void ek_norm_store(T *to, const R (&from)[1])
+template <typename T, typename R> EK_DEVICE void ek_norm_store(T *to, const R (&from)[1])
 {
     ek_store(to, from[0]);
 }
-
-/* Elements of a vector of 16 bytes. */
-template <typename T> struct ek_norm_width {
-    enum { value = 16 / sizeof(T) };
-};
 
 /* ---- tasks ---- */
 
 #define EK_TASK_LOOP(task, cut) \
     for (int64_t task = blockIdx.x; task < (cut).tasks; task += gridDim.x)
 
-static inline dim3 ek_norm_grid(const ek_cuda_norm *norm)
+static inline unsigned ek_norm_grid(const ek_cuda_norm *norm)
 {
     const int64_t most = 1 << 24;
-    return dim3((unsigned)(norm->cut.tasks < most ? norm->cut.tasks : most));
+    return (unsigned)(norm->cut.tasks < most ? norm->cut.tasks : most);
 }
+
+/* Kernels of <T, V> over rows and over planes, which see vectors of 16 bytes or single elements. */
+#define EK_NORM_LAUNCH(queue, norm, by_rows, by_planes)                                    \
+    EK_FLOATING((norm)->dtype, T, enum {V = 16 / sizeof(T)};                               \
+                return ek_launch(queue, ek_norm_grid(norm),                                \
+                                 (norm)->cut.vector == 1                                   \
+                                     ? ((norm)->planes ? by_planes<T, 1> : by_rows<T, 1>)  \
+                                     : ((norm)->planes ? by_planes<T, V> : by_rows<T, V>), \
+                                 *(norm)))
 
 /* A thread's share of a task over rows: its columns, and the rows [begin, end) in steps. */
 struct ek_norm_rows {
@@ -77,7 +84,7 @@ struct ek_norm_rows {
     int step, team; /* teams of the block, and which this one is */
 };
 
-static __device__ __forceinline__ ek_norm_rows ek_norm_rows_of(const ek_cuda_norm &a, int64_t task)
+EK_DEVICE ek_norm_rows ek_norm_rows_of(const ek_cuda_norm &a, int64_t task)
 {
     ek_norm_rows own;
     const int lane = (int)threadIdx.x % a.cut.team;
@@ -100,8 +107,7 @@ struct ek_norm_planes {
     int step, lane;
 };
 
-static __device__ __forceinline__ ek_norm_planes ek_norm_planes_of(const ek_cuda_norm &a,
-                                                                   int64_t task)
+EK_DEVICE ek_norm_planes ek_norm_planes_of(const ek_cuda_norm &a, int64_t task)
 {
     ek_norm_planes own;
     const int teams = EK_BLOCK / a.cut.team;
@@ -123,104 +129,178 @@ static __device__ __forceinline__ ek_norm_planes ek_norm_planes_of(const ek_cuda
     return own;
 }
 
-static __device__ __forceinline__ int64_t ek_norm_partial(const ek_cuda_norm &a, int64_t sample,
-                                                          int64_t part, int64_t column)
+EK_DEVICE int64_t ek_norm_partial(const ek_cuda_norm &a, int64_t sample, int64_t part,
+                                  int64_t column)
 {
     return (sample * a.cut.parts + part) * a.channels + column;
 }
 
 template <typename T>
-static __device__ __forceinline__ T *ek_norm_at(const ek_norm_operand &operand, int64_t sample,
-                                                int64_t row, int64_t column, bool planes)
+EK_DEVICE T *ek_norm_at(const ek_norm_operand &operand, int64_t sample, int64_t row, int64_t column,
+                        bool planes)
 {
     return (T *)operand.data + sample * operand.sample + row * operand.row +
            column * (planes ? operand.channel : 1);
 }
 
+/* A thread's first elements in the tensors of a gradient, and the steps to the next. */
+template <typename T> struct ek_norm_cursor {
+    const T *x, *dy, *mask;
+    T *dx;
+    int64_t x_step, dy_step, mask_step, dx_step;
+
+    __device__ __forceinline__ ek_norm_cursor(const ek_cuda_norm &a, int64_t sample, int64_t row,
+                                              int64_t column, int64_t step)
+        : x(ek_norm_at<T>(a.x, sample, row, column, a.planes)),
+          dy(ek_norm_at<T>(a.dy, sample, row, column, a.planes)), mask(nullptr),
+          dx(ek_norm_at<T>(a.y, sample, row, column, a.planes)), x_step(step * a.x.row),
+          dy_step(step * a.dy.row), mask_step(step * a.mask.row), dx_step(step * a.y.row)
+    {
+        if (a.mask.data != nullptr)
+            mask = ek_norm_at<T>(a.mask, sample, row, column, a.planes);
+    }
+    __device__ __forceinline__ void advance(int steps)
+    {
+        x += steps * x_step;
+        dy += steps * dy_step;
+        mask = mask == nullptr ? nullptr : mask + steps * mask_step;
+        dx += steps * dx_step;
+    }
+};
+
 /* ---- parameters ---- */
 
 /* Which statistic a column has. */
-static __device__ __forceinline__ int64_t ek_norm_group(const ek_cuda_norm &a, int64_t sample,
-                                                        int64_t column)
+EK_DEVICE int64_t ek_norm_group(const ek_cuda_norm &a, int64_t sample, int64_t column)
 {
     if (a.each == 1)
         return sample * a.channels + column;
     return sample * (a.channels / a.each) + column / a.each;
 }
 
-template <typename R>
-static __device__ __forceinline__ R ek_norm_value(const void *values, int64_t i, R otherwise)
+template <typename R> EK_DEVICE R ek_norm_value(const void *values, int64_t i, R otherwise)
 {
     return values != nullptr ? ((const R *)values)[i] : otherwise;
 }
 
-/* ---- moments ---- */
+/* ---- pairs: two sums, or moments: the mean and sum of squared deviations of `count` values ----
+ */
 
-/* Mean and sum of squared deviations of `count` values. */
-template <typename R> struct ek_norm_moments {
-    R mean, deviation;
+template <typename R> struct ek_norm_pair {
+    R first, second;
 };
 
-/* What a merge of a and b values multiplies: the difference of their means (part), and its square
- * (both). */
+/* What a merge of moments of a and b values multiplies: the difference of their means (part), and
+ * its square (both). Sums have no weights. */
 template <typename R> struct ek_norm_weights {
     R part, both;
 };
 
-template <typename R> static __device__ __forceinline__ ek_norm_weights<R> ek_norm_weigh(R a, R b)
+template <bool moments, typename R> EK_DEVICE ek_norm_weights<R> ek_norm_weigh(R a, R b)
 {
+    if (!moments)
+        return {0, 0};
     const R part = b > 0 ? b / (a + b) : R(0);
     return {part, a * part};
 }
 
-template <typename R>
-static __device__ __forceinline__ void ek_norm_merge(ek_norm_moments<R> *a, ek_norm_moments<R> b,
-                                                     ek_norm_weights<R> weights)
+template <bool moments, typename R>
+EK_DEVICE void ek_norm_merge(ek_norm_pair<R> *a, ek_norm_pair<R> b, ek_norm_weights<R> weights)
 {
-    const R delta = b.mean - a->mean;
-    a->mean += delta * weights.part;
-    a->deviation += b.deviation + delta * delta * weights.both;
+    if (moments) {
+        const R delta = b.first - a->first;
+        a->first += delta * weights.part;
+        a->second += b.second + delta * delta * weights.both;
+    } else {
+        a->first += b.first;
+        a->second += b.second;
+    }
 }
 
-static __device__ __forceinline__ float ek_norm_fma(float a, float b, float c)
+/* The teams' pairs of V columns into those of team 0. */
+template <bool moments, typename R, int V>
+EK_DEVICE void ek_norm_join_teams(ek_norm_pair<R> (&own)[V], int *count, int team, int teams)
 {
-    return fmaf(a, b, c);
+    __shared__ R first[V][EK_BLOCK], second[V][EK_BLOCK];
+    __shared__ int counts[moments ? EK_BLOCK : 1];
+    const int me = (int)threadIdx.x, lanes = EK_BLOCK / teams;
+    for (int half = teams / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (team >= half && team < 2 * half) {
+            if (moments)
+                counts[me] = *count;
+            EK_EACH(v, V) {
+                first[v][me] = own[v].first;
+                second[v][me] = own[v].second;
+            }
+        }
+        __syncthreads();
+        if (team >= half)
+            continue;
+        const int other = me + half * lanes, others = moments ? counts[other] : 0;
+        const ek_norm_weights<R> weights = ek_norm_weigh<moments>((R)*count, (R)others);
+        EK_EACH(v, V)
+            ek_norm_merge<moments>(&own[v], {first[v][other], second[v][other]}, weights);
+        *count += others;
+    }
 }
-static __device__ __forceinline__ double ek_norm_fma(double a, double b, double c)
+
+template <bool moments, typename R>
+EK_DEVICE void ek_norm_add(ek_norm_pair<R> *own, int *count, ek_norm_pair<R> other, int others)
 {
-    return fma(a, b, c);
+    ek_norm_merge<moments>(own, other, ek_norm_weigh<moments>((R)*count, (R)others));
+    *count += others;
 }
-static __device__ __forceinline__ float ek_norm_root(float x)
+
+/* The threads' pairs into those of the team's first. */
+template <bool moments, typename R>
+EK_DEVICE void ek_norm_join_lanes(ek_norm_pair<R> *own, int *count, int team)
 {
-    return sqrtf(x);
+    __shared__ R first[EK_BLOCK / EK_WARP], second[EK_BLOCK / EK_WARP];
+    __shared__ int counts[EK_BLOCK / EK_WARP];
+    const int me = (int)threadIdx.x, warp = me / EK_WARP;
+    for (int step = (team < EK_WARP ? team : EK_WARP) / 2; step > 0; step /= 2) {
+        const R a = __shfl_xor_sync(0xffffffffu, own->first, step);
+        const R b = __shfl_xor_sync(0xffffffffu, own->second, step);
+        const int others = moments ? __shfl_xor_sync(0xffffffffu, *count, step) : 0;
+        ek_norm_add<moments>(own, count, {a, b}, others);
+    }
+    if (team <= EK_WARP)
+        return;
+    __syncthreads();
+    if (me % EK_WARP == 0) {
+        first[warp] = own->first;
+        second[warp] = own->second;
+        counts[warp] = *count;
+    }
+    __syncthreads();
+    if (me % team == 0)
+        for (int other = warp + 1; other < warp + team / EK_WARP; other++)
+            ek_norm_add<moments>(own, count, {first[other], second[other]}, counts[other]);
 }
-static __device__ __forceinline__ double ek_norm_root(double x)
-{
-    return sqrt(x);
-}
+
+/* ---- what becomes of moments and sums ---- */
 
 /* What becomes of mean and variance i; returns what variances turn into. Products are rounded where
  * the compiler has no choice, so that every kernel gives the same bits. */
 template <typename R>
-static __device__ __forceinline__ R ek_norm_updated(const ek_norm_updating &u, int64_t i, R mean,
-                                                    R var)
+EK_DEVICE R ek_norm_updated(const ek_norm_updating &u, int64_t i, R mean, R var)
 {
     if (u.running_mean != nullptr) {
         const double momentum = u.average != nullptr ? 1 / (double)*u.average : u.momentum;
         const R keep = (R)(1 - momentum);
         R *const means = (R *)u.running_mean + i, *const vars = (R *)u.running_var + i;
-        *means = ek_norm_fma((R)momentum, mean, keep * *means);
-        *vars = ek_norm_fma((R)(momentum * u.unbiased), var, keep * *vars);
+        *means = fma((R)momentum, mean, keep * *means);
+        *vars = fma((R)(momentum * u.unbiased), var, keep * *vars);
     }
     if (u.batches != nullptr && i == 0)
         ++*u.batches;
-    return u.inverts ? 1 / ek_norm_root(var + (R)u.eps) : var;
+    return u.inverts ? 1 / sqrt(var + (R)u.eps) : var;
 }
 
 /* What follows from a channel's sums of dy and of dy (x - mean). */
 template <typename R>
-static __device__ __forceinline__ void ek_norm_put_line(const ek_norm_line &line, int64_t i, R sum,
-                                                        R product, R invstd)
+EK_DEVICE void ek_norm_put_line(const ek_norm_line &line, int64_t i, R sum, R product, R invstd)
 {
     if (line.scale == nullptr)
         return;

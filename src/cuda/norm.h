@@ -11,8 +11,7 @@
 #ifndef EK_CUDA_NORM_H
 #define EK_CUDA_NORM_H
 
-#include "cuda/queue.h"
-#include "evenkeel/tensor.h"
+#include "cuda/view.h"
 
 EK_BEGIN_DECLARATIONS
 
@@ -81,7 +80,7 @@ typedef struct ek_cuda_norm {
     ek_norm_line line;       /* sums: for by_group, of single channels */
 } ek_cuda_norm;
 
-/* mean and (biased) variance into by_group, with what becomes of them */
+/* mean and (biased) variance into by_group, with what becomes of them; partial ones are joined */
 int ek_cuda_launch_norm_moments(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 /* sum of dy and of dy (x - mean) into partial sums, or with the latter times invstd into by_group.
  * With `element` dy is multiplied with weight. */
@@ -96,7 +95,6 @@ int ek_cuda_launch_norm_gradient(const ek_cuda_queue *queue, const ek_cuda_norm 
 
 /* Partial sums into results. Sums: by_group multiplies with weight (per channel; never with
  * `element`) and the second with invstd; by_column the second with invstd, if there is one. */
-int ek_cuda_launch_norm_join_moments(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 int ek_cuda_launch_norm_join_groups(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 int ek_cuda_launch_norm_join_columns(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
 

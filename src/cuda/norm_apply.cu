@@ -7,8 +7,7 @@ template <typename R> struct line {
 };
 
 template <typename R>
-static __device__ __forceinline__ line<R> line_of(const ek_cuda_norm &a, int64_t sample,
-                                                  int64_t column)
+EK_DEVICE line<R> line_of(const ek_cuda_norm &a, int64_t sample, int64_t column)
 {
     const int64_t group = ek_norm_group(a, sample, column);
     const bool channel = !a.element;
@@ -23,8 +22,7 @@ template <typename R> struct plane {
 };
 
 template <typename R>
-static __device__ __forceinline__ plane<R> plane_of(const ek_cuda_norm &a, int64_t sample,
-                                                    int64_t column)
+EK_DEVICE plane<R> plane_of(const ek_cuda_norm &a, int64_t sample, int64_t column)
 {
     const int64_t group = ek_norm_group(a, sample, column);
     const R invstd = ek_norm_value(a.invstd, group, R(1));
@@ -41,35 +39,13 @@ static __device__ __forceinline__ plane<R> plane_of(const ek_cuda_norm &a, int64
 enum { LOADS = 4 };
 
 template <typename T, typename R, int U, int V>
-static __device__ __forceinline__ void load(R (&to)[U][V], const T *from, int64_t stride)
+EK_DEVICE void store(T *to, int64_t stride, const R (&from)[U][V])
 {
-#pragma unroll
-    for (int u = 0; u < U; u++)
-        ek_norm_load(to[u], from + u * stride);
-}
-
-template <typename T, typename R, int U, int V>
-static __device__ __forceinline__ void store(T *to, int64_t stride, const R (&from)[U][V])
-{
-#pragma unroll
-    for (int u = 0; u < U; u++)
+    EK_EACH(u, U)
         ek_norm_store(to + u * stride, from[u]);
 }
 
-/* dy, 0 if the ReLU's output isn't positive. */
-template <typename T, typename R, int U, int V>
-static __device__ __forceinline__ void cut_off(R (&dy)[U][V], const T *mask, int64_t stride)
-{
-    R y[U][V];
-    load(y, mask, stride);
-#pragma unroll
-    for (int u = 0; u < U; u++)
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            dy[u][v] = y[u][v] <= 0 ? R(0) : dy[u][v];
-}
-
-template <typename R> static __device__ __forceinline__ R placed(R x, line<R> to, bool relu)
+template <typename R> EK_DEVICE R placed(R x, line<R> to, bool relu)
 {
     const R y = (x - to.center) * to.scale + to.shift;
     return relu && y <= 0 ? R(0) : y;
@@ -78,15 +54,13 @@ template <typename R> static __device__ __forceinline__ R placed(R x, line<R> to
 /* ---- rows: a line for each of a thread's columns ---- */
 
 template <typename T, int U, typename R, int V>
-static __device__ __forceinline__ void
-apply_row(T *y, int64_t y_stride, const T *x, int64_t x_stride, const line<R> (&to)[V], bool relu)
+EK_DEVICE void apply_row(T *y, int64_t y_stride, const T *x, int64_t x_stride,
+                         const line<R> (&to)[V], bool relu)
 {
     R value[U][V];
-    load(value, x, x_stride);
-#pragma unroll
-    for (int u = 0; u < U; u++)
-#pragma unroll
-        for (int v = 0; v < V; v++)
+    ek_norm_load(value, x, x_stride);
+    EK_EACH(u, U)
+        EK_EACH(v, V)
             value[u][v] = placed(value[u][v], to[v], relu);
     store(y, y_stride, value);
 }
@@ -94,8 +68,7 @@ apply_row(T *y, int64_t y_stride, const T *x, int64_t x_stride, const line<R> (&
 template <typename T, int V> EK_KERNEL apply_rows(const ek_cuda_norm a)
 {
     typedef typename ek_compute<T>::type R;
-    EK_TASK_LOOP(task, a.cut)
-    {
+    EK_TASK_LOOP(task, a.cut) {
         const ek_norm_rows own = ek_norm_rows_of(a, task);
         if (own.column >= a.channels)
             continue;
@@ -104,8 +77,7 @@ template <typename T, int V> EK_KERNEL apply_rows(const ek_cuda_norm a)
         const int64_t x_stride = own.step * a.x.row, y_stride = own.step * a.y.row;
         int64_t r = own.begin;
         line<R> to[V];
-#pragma unroll
-        for (int v = 0; v < V; v++)
+        EK_EACH(v, V)
             to[v] = line_of<R>(a, own.sample, own.column + v);
         for (; r + (LOADS - 1) * own.step < own.end; r += LOADS * own.step) {
             apply_row<T, LOADS>(y, y_stride, x, x_stride, to, a.relu);
@@ -120,35 +92,17 @@ template <typename T, int V> EK_KERNEL apply_rows(const ek_cuda_norm a)
     }
 }
 
-/* A thread's places in the tensors of a gradient, and the steps to the next. */
-template <typename T> struct places {
-    const T *x, *dy, *mask;
-    T *dx;
-    int64_t x_step, dy_step, mask_step, dx_step;
-};
-
-template <typename T> static __device__ __forceinline__ void advance(places<T> *at, int steps)
-{
-    at->x += steps * at->x_step;
-    at->dy += steps * at->dy_step;
-    at->mask = at->mask == nullptr ? nullptr : at->mask + steps * at->mask_step;
-    at->dx += steps * at->dx_step;
-}
-
 template <typename T, int U, typename R, int V>
-static __device__ __forceinline__ void gradient_row(const places<T> &at, const plane<R> (&to)[V],
-                                                    bool sums)
+EK_DEVICE void gradient_row(const ek_norm_cursor<T> &at, const plane<R> (&to)[V], bool sums)
 {
     R x[U][V] = {}, dy[U][V];
-    load(dy, at.dy, at.dy_step);
+    ek_norm_load(dy, at.dy, at.dy_step);
     if (sums)
-        load(x, at.x, at.x_step);
+        ek_norm_load(x, at.x, at.x_step);
     if (at.mask != nullptr)
-        cut_off(dy, at.mask, at.mask_step);
-#pragma unroll
-    for (int u = 0; u < U; u++)
-#pragma unroll
-        for (int v = 0; v < V; v++) {
+        ek_norm_cut_off(dy, at.mask, at.mask_step);
+    EK_EACH(u, U)
+        EK_EACH(v, V) {
             dy[u][v] *= to[v].scale;
             if (sums)
                 dy[u][v] = dy[u][v] - to[v].shift - (x[u][v] - to[v].center) * to[v].slope;
@@ -161,34 +115,22 @@ template <typename T, int V> EK_KERNEL gradient_rows(const ek_cuda_norm a)
     typedef typename ek_compute<T>::type R;
     enum { U = LOADS / 2 };
     const bool sums = a.sum != nullptr;
-    EK_TASK_LOOP(task, a.cut)
-    {
+    EK_TASK_LOOP(task, a.cut) {
         const ek_norm_rows own = ek_norm_rows_of(a, task);
         if (own.column >= a.channels)
             continue;
-        places<T> at;
-        at.x = ek_norm_at<T>(a.x, own.sample, own.begin, own.column, false);
-        at.dy = ek_norm_at<T>(a.dy, own.sample, own.begin, own.column, false);
-        at.mask = a.mask.data == nullptr
-                      ? nullptr
-                      : ek_norm_at<T>(a.mask, own.sample, own.begin, own.column, false);
-        at.dx = ek_norm_at<T>(a.y, own.sample, own.begin, own.column, false);
-        at.x_step = own.step * a.x.row;
-        at.dy_step = own.step * a.dy.row;
-        at.mask_step = own.step * a.mask.row;
-        at.dx_step = own.step * a.y.row;
+        ek_norm_cursor<T> at(a, own.sample, own.begin, own.column, own.step);
         int64_t r = own.begin;
         plane<R> to[V];
-#pragma unroll
-        for (int v = 0; v < V; v++)
+        EK_EACH(v, V)
             to[v] = plane_of<R>(a, own.sample, own.column + v);
         for (; r + (U - 1) * own.step < own.end; r += U * own.step) {
             gradient_row<T, U>(at, to, sums);
-            advance(&at, U);
+            at.advance(U);
         }
         for (; r < own.end; r += own.step) {
             gradient_row<T, 1>(at, to, sums);
-            advance(&at, 1);
+            at.advance(1);
         }
     }
 }
@@ -196,29 +138,25 @@ template <typename T, int V> EK_KERNEL gradient_rows(const ek_cuda_norm a)
 /* ---- planes: one line for all, perhaps with parameters per element ---- */
 
 template <typename T, int U, int V, typename R>
-static __device__ __forceinline__ void apply_run(T *y, const T *x, int step, const line<R> &to,
-                                                 const R *weight, const R *bias, bool relu)
+EK_DEVICE void apply_run(T *y, const T *x, int step, const line<R> &to, const R *weight,
+                         const R *bias, bool relu)
 {
     R value[U][V];
-    load(value, x, step);
-#pragma unroll
-    for (int u = 0; u < U; u++) {
+    ek_norm_load(value, x, step);
+    EK_EACH(u, U) {
         if (weight == nullptr && bias == nullptr) {
-#pragma unroll
-            for (int v = 0; v < V; v++)
+            EK_EACH(v, V)
                 value[u][v] = placed(value[u][v], to, relu);
             continue;
         }
         R factor[V], term[V];
-#pragma unroll
-        for (int v = 0; v < V; v++)
+        EK_EACH(v, V)
             factor[v] = 1, term[v] = 0;
         if (weight != nullptr)
-            ek_norm_load(factor, weight + u * step);
+            ek_load_elements(factor, weight + u * step);
         if (bias != nullptr)
-            ek_norm_load(term, bias + u * step);
-#pragma unroll
-        for (int v = 0; v < V; v++)
+            ek_load_elements(term, bias + u * step);
+        EK_EACH(v, V)
             value[u][v] = (value[u][v] - to.center) * to.scale * factor[v] + term[v];
     }
     store(y, step, value);
@@ -227,8 +165,7 @@ static __device__ __forceinline__ void apply_run(T *y, const T *x, int step, con
 template <typename T, int V> EK_KERNEL apply_planes(const ek_cuda_norm a)
 {
     typedef typename ek_compute<T>::type R;
-    EK_TASK_LOOP(task, a.cut)
-    {
+    EK_TASK_LOOP(task, a.cut) {
         const ek_norm_planes own = ek_norm_planes_of(a, task);
         const line<R> to = line_of<R>(a, own.sample, own.column);
         const R *weight = nullptr, *bias = nullptr;
@@ -253,26 +190,23 @@ template <typename T, int V> EK_KERNEL apply_planes(const ek_cuda_norm a)
 }
 
 template <typename T, int U, int V, typename R>
-static __device__ __forceinline__ void gradient_run(const places<T> &at, int64_t i, int step,
-                                                    const plane<R> &to, const R *weight, bool sums)
+EK_DEVICE void gradient_run(const ek_norm_cursor<T> &at, int64_t i, int step, const plane<R> &to,
+                            const R *weight, bool sums)
 {
     R x[U][V] = {}, dy[U][V];
-    load(dy, at.dy + i, step);
+    ek_norm_load(dy, at.dy + i, step);
     if (sums)
-        load(x, at.x + i, step);
+        ek_norm_load(x, at.x + i, step);
     if (at.mask != nullptr)
-        cut_off(dy, at.mask + i, step);
-#pragma unroll
-    for (int u = 0; u < U; u++) {
+        ek_norm_cut_off(dy, at.mask + i, step);
+    EK_EACH(u, U) {
         if (weight != nullptr) {
             R factor[V];
-            ek_norm_load(factor, weight + i + u * step);
-#pragma unroll
-            for (int v = 0; v < V; v++)
+            ek_load_elements(factor, weight + i + u * step);
+            EK_EACH(v, V)
                 dy[u][v] *= factor[v];
         }
-#pragma unroll
-        for (int v = 0; v < V; v++) {
+        EK_EACH(v, V) {
             dy[u][v] *= to.scale;
             if (sums)
                 dy[u][v] = dy[u][v] - to.shift - (x[u][v] - to.center) * to.slope;
@@ -286,21 +220,14 @@ template <typename T, int V> EK_KERNEL gradient_planes(const ek_cuda_norm a)
     typedef typename ek_compute<T>::type R;
     enum { U = LOADS / 2 };
     const bool sums = a.sum != nullptr;
-    EK_TASK_LOOP(task, a.cut)
-    {
+    EK_TASK_LOOP(task, a.cut) {
         const ek_norm_planes own = ek_norm_planes_of(a, task);
         const plane<R> to = plane_of<R>(a, own.sample, own.column);
         const R *weight = nullptr;
         if (a.element && a.weight != nullptr)
             weight = (const R *)a.weight + own.column * a.inner;
         for (int64_t o = own.row; o < own.last; o++) {
-            places<T> at = {};
-            at.x = ek_norm_at<T>(a.x, own.sample, o, own.column, true);
-            at.dy = ek_norm_at<T>(a.dy, own.sample, o, own.column, true);
-            at.mask = a.mask.data == nullptr
-                          ? nullptr
-                          : ek_norm_at<T>(a.mask, own.sample, o, own.column, true);
-            at.dx = ek_norm_at<T>(a.y, own.sample, o, own.column, true);
+            const ek_norm_cursor<T> at(a, own.sample, o, own.column, 0);
             int64_t i = own.begin;
             for (; i + (U - 1) * own.step < own.end; i += U * own.step)
                 gradient_run<T, U, V>(at, i, own.step, to, weight, sums);
@@ -312,29 +239,12 @@ template <typename T, int V> EK_KERNEL gradient_planes(const ek_cuda_norm a)
 
 /* ---- launching ---- */
 
-template <typename T, int V> static int apply(const ek_cuda_queue *queue, const ek_cuda_norm *a)
-{
-    return ek_launch(queue, ek_norm_grid(a), dim3(EK_BLOCK),
-                     a->planes ? apply_planes<T, V> : apply_rows<T, V>, *a);
-}
-
-template <typename T, int V> static int gradient(const ek_cuda_queue *queue, const ek_cuda_norm *a)
-{
-    return ek_launch(queue, ek_norm_grid(a), dim3(EK_BLOCK),
-                     a->planes ? gradient_planes<T, V> : gradient_rows<T, V>, *a);
-}
-
 int ek_cuda_launch_norm_apply(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
 {
-    EK_FLOATING(norm->dtype, T, enum {V = ek_norm_width<T>::value};
-                return norm->cut.vector > 1 ? apply<T, V>(queue, norm) : apply<T, 1>(queue, norm))
-    return (int)cudaErrorInvalidValue;
+    EK_NORM_LAUNCH(queue, norm, apply_rows, apply_planes)
 }
 
 int ek_cuda_launch_norm_gradient(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
 {
-    EK_FLOATING(norm->dtype, T, enum {V = ek_norm_width<T>::value};
-                return norm->cut.vector > 1 ? gradient<T, V>(queue, norm)
-                                            : gradient<T, 1>(queue, norm))
-    return (int)cudaErrorInvalidValue;
+    EK_NORM_LAUNCH(queue, norm, gradient_rows, gradient_planes)
 }

@@ -5,7 +5,6 @@
 
 #include "cuda/norm.h"
 #include "cuda/runtime.h"
-#include "kernels/kernels.h"
 
 /* What has statistics of its own. */
 typedef enum ek_norm_kind {

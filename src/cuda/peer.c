@@ -6,21 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/between.h"
-#include "cuda/copy.h"
-#include "cuda/current.h"
 #include "cuda/devices.h"
+#include "cuda/launches.h"
+#include "cuda/stream.h"
 #include "cuda/transfer.h"
-#include "cuda/wait.h"
 
 enum { UNKNOWN, REACHED, APART };
 enum { PROBE = 8 << 10 };
 
-static atomic_int pairs[EK_CUDA_GPUS][EK_CUDA_GPUS];
-static pthread_mutex_t probing = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int peer_pairs[EK_CUDA_GPUS][EK_CUDA_GPUS];
+static pthread_mutex_t peer_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* A pair cannot be used; why is said in the log, and nothing else comes of it. */
-static bool good(cudaError_t error)
+static bool peer_good(cudaError_t error)
 {
     if (error != cudaSuccess)
         (void)cudaGetLastError();
@@ -28,44 +26,46 @@ static bool good(cudaError_t error)
 }
 
 /* Memory of both GPUs, and what is to be in it. */
-typedef struct probe {
+typedef struct peer_probe {
     const ek_cuda_device *a, *b;
     void *on_a, *on_b;
     unsigned char sent[PROBE], received[PROBE];
-} probe;
+} peer_probe;
 
 /* `a` can use the memory of `b`; a is current. */
-static bool enable(probe *p)
+static bool peer_enable(peer_probe *p)
 {
     const ek_cuda_device *a = p->a, *b = p->b;
     int possible = 0;
-    if (!good(cudaDeviceCanAccessPeer(&possible, a->physical, b->physical)) || !possible)
+    if (!peer_good(cudaDeviceCanAccessPeer(&possible, a->physical, b->physical)) || !possible)
         return false;
     cudaError_t error = cudaDeviceEnablePeerAccess(b->physical, 0);
-    return good(error) || error == cudaErrorPeerAccessAlreadyEnabled;
+    return peer_good(error) || error == cudaErrorPeerAccessAlreadyEnabled;
 }
 
 /* The bytes on `b`, read by the host, are those sent. */
-static bool arrived(probe *p)
+static bool peer_arrived(peer_probe *p)
 {
     memset(p->received, 0, PROBE);
-    return good(cudaMemcpyAsync(p->received, p->on_b, PROBE, cudaMemcpyDeviceToHost, p->b->copy)) &&
-           good((cudaError_t)ek_cuda_wait_stream(p->b, p->b->copy)) &&
+    return peer_good(
+               cudaMemcpyAsync(p->received, p->on_b, PROBE, cudaMemcpyDeviceToHost, p->b->copy)) &&
+           peer_good((cudaError_t)ek_cuda_wait_stream(p->b, p->b->copy)) &&
            memcmp(p->received, p->sent, PROBE) == 0;
 }
 
-static bool try_copy(probe *p)
+static bool peer_try_copy(peer_probe *p)
 {
     for (int i = 0; i < PROBE; i++)
         p->sent[i] = (unsigned char)(i * 37 + p->a->physical * 11 + 5 + i / 256);
-    return good(cudaMemcpyAsync(p->on_a, p->sent, PROBE, cudaMemcpyHostToDevice, p->a->copy)) &&
-           good(cudaMemcpyPeerAsync(p->on_b, p->b->physical, p->on_a, p->a->physical, PROBE,
-                                    p->a->copy)) &&
-           good((cudaError_t)ek_cuda_wait_stream(p->a, p->a->copy)) && arrived(p);
+    return peer_good(
+               cudaMemcpyAsync(p->on_a, p->sent, PROBE, cudaMemcpyHostToDevice, p->a->copy)) &&
+           peer_good(cudaMemcpyPeerAsync(p->on_b, p->b->physical, p->on_a, p->a->physical, PROBE,
+                                         p->a->copy)) &&
+           peer_good((cudaError_t)ek_cuda_wait_stream(p->a, p->a->copy)) && peer_arrived(p);
 }
 
 /* A kernel of `a`, which is current, from `from` to `to`. */
-static bool run_kernel(const probe *p, void *to, void *from)
+static bool peer_run_kernel(const peer_probe *p, void *to, void *from)
 {
     enum { COUNT = PROBE / sizeof(float) };
     ek_cuda_queue queue = {.stream = p->a->copy, .multiprocessors = p->a->multiprocessors};
@@ -77,60 +77,62 @@ static bool run_kernel(const probe *p, void *to, void *from)
                          .data = {to, from},
                          .dtype = {EK_F32, EK_F32},
                          .flat = true};
-    return good((cudaError_t)ek_cuda_launch_copy(&queue, &walk, sizeof(float)));
+    return peer_good((cudaError_t)ek_cuda_launch_copy(&queue, &walk, sizeof(float)));
 }
 
 /* Kernels of `a` read the memory of `b` and write to it. */
-static bool try_kernels(probe *p)
+static bool peer_try_kernels(peer_probe *p)
 {
-    bool works =
-        good(cudaMemsetAsync(p->on_a, 0, PROBE, p->a->copy)) && run_kernel(p, p->on_a, p->on_b) &&
-        good(cudaMemsetAsync(p->on_b, 0, PROBE, p->a->copy)) && run_kernel(p, p->on_b, p->on_a);
-    return good((cudaError_t)ek_cuda_wait_stream(p->a, p->a->copy)) && works && arrived(p);
+    bool works = peer_good(cudaMemsetAsync(p->on_a, 0, PROBE, p->a->copy)) &&
+                 peer_run_kernel(p, p->on_a, p->on_b) &&
+                 peer_good(cudaMemsetAsync(p->on_b, 0, PROBE, p->a->copy)) &&
+                 peer_run_kernel(p, p->on_b, p->on_a);
+    return peer_good((cudaError_t)ek_cuda_wait_stream(p->a, p->a->copy)) && works &&
+           peer_arrived(p);
 }
 
-static bool allocate(const ek_cuda_device *device, void **memory)
+static bool peer_allocate(const ek_cuda_device *device, void **memory)
 {
     int restore;
-    if (!good((cudaError_t)ek_cuda_current_enter(device->physical, &restore)))
+    if (!peer_good((cudaError_t)ek_cuda_guard_enter(device->physical, &restore)))
         return false;
-    bool made = good(cudaMalloc(memory, PROBE));
-    return good((cudaError_t)ek_cuda_current_leave(device->physical, restore)) && made;
+    bool made = peer_good(cudaMalloc(memory, PROBE));
+    return peer_good((cudaError_t)ek_cuda_guard_leave(device->physical, restore)) && made;
 }
 
 /* What `body` says with the GPU of p->a current. */
-static bool with_a(probe *p, bool (*body)(probe *p))
+static bool peer_with_a(peer_probe *p, bool (*body)(peer_probe *p))
 {
     int restore;
-    if (!good((cudaError_t)ek_cuda_current_enter(p->a->physical, &restore)))
+    if (!peer_good((cudaError_t)ek_cuda_guard_enter(p->a->physical, &restore)))
         return false;
     bool result = body(p);
-    return good((cudaError_t)ek_cuda_current_leave(p->a->physical, restore)) && result;
+    return peer_good((cudaError_t)ek_cuda_guard_leave(p->a->physical, restore)) && result;
 }
 
 /* `a` is current, and reaches `b` in one direction. */
-static bool try_out(probe *p)
+static bool peer_try_out(peer_probe *p)
 {
-    bool works =
-        allocate(p->b, &p->on_b) && allocate(p->a, &p->on_a) && try_copy(p) && try_kernels(p);
-    ek_cuda_waits_begin(); /* as in memory_free */
+    bool works = peer_allocate(p->b, &p->on_b) && peer_allocate(p->a, &p->on_a) &&
+                 peer_try_copy(p) && peer_try_kernels(p);
+    ek_cuda_issue_waits(); /* as in ek_cuda_memory_free */
     if (p->on_a)
-        good(cudaFree(p->on_a));
+        peer_good(cudaFree(p->on_a));
     if (p->on_b)
-        good(cudaFree(p->on_b));
-    ek_cuda_waits_end();
+        peer_good(cudaFree(p->on_b));
+    ek_cuda_issue_end();
     return works;
 }
 
-static bool try_pair(const ek_cuda_device *a, const ek_cuda_device *b)
+static bool peer_try_pair(const ek_cuda_device *a, const ek_cuda_device *b)
 {
-    probe *there = calloc(1, sizeof *there), *back = calloc(1, sizeof *back);
+    peer_probe *there = calloc(1, sizeof *there), *back = calloc(1, sizeof *back);
     bool works = false;
     if (there && back) {
         there->a = back->b = a;
         there->b = back->a = b;
-        works = with_a(there, enable) && with_a(back, enable);
-        if (works && !(with_a(there, try_out) && with_a(back, try_out))) {
+        works = peer_with_a(there, peer_enable) && peer_with_a(back, peer_enable);
+        if (works && !(peer_with_a(there, peer_try_out) && peer_with_a(back, peer_try_out))) {
             works = false;
             ek_log_line(EK_LOG_WARNING,
                         "GPUs %d and %d say that they reach each other's memory, but wrong bytes "
@@ -147,19 +149,19 @@ bool ek_cuda_peers(const ek_cuda_device *a, const ek_cuda_device *b)
 {
     if (a->physical > b->physical)
         return ek_cuda_peers(b, a);
-    atomic_int *pair = &pairs[a->physical][b->physical];
+    atomic_int *pair = &peer_pairs[a->physical][b->physical];
     int state = atomic_load_explicit(pair, memory_order_acquire);
     if (state != UNKNOWN)
         return state == REACHED;
-    pthread_mutex_lock(&probing);
+    pthread_mutex_lock(&peer_lock);
     if (atomic_load(pair) == UNKNOWN) {
-        bool works = try_pair(a, b);
+        bool works = peer_try_pair(a, b);
         ek_log_line(EK_LOG_INFO, "GPUs %d and %d %s", a->physical, b->physical,
                     works ? "reach each other's memory"
                           : "don't reach each other's memory: copies go through the host");
         atomic_store(pair, works ? REACHED : APART);
     }
     state = atomic_load(pair);
-    pthread_mutex_unlock(&probing);
+    pthread_mutex_unlock(&peer_lock);
     return state == REACHED;
 }

@@ -1,10 +1,9 @@
-/* pool.c: the geometry of pooling. */
-#include "cuda/pool.h"
-
-#include "core/tensor.h"
+/* pool.c: average and max pooling, adaptive or by windows, and their gradients. */
+#include "cuda/launches.h"
+#include "cuda/runtime.h"
 
 /* Far enough from the limits that positions of windows can't pass them. */
-static bool is_wide(const ek_cuda_pool *pool)
+static bool pool_is_wide(const ek_cuda_pool *pool)
 {
     bool wide = pool->x.wide || pool->y.wide || pool->index.wide;
     for (int d = 0; d < 3; d++) {
@@ -16,8 +15,10 @@ static bool is_wide(const ek_cuda_pool *pool)
     return wide;
 }
 
-int ek_cuda_pool_of(ek_cuda_pool *pool, const ek_tensor *x, const ek_tensor *y,
-                    const ek_tensor *index, const ek_pool_params *params)
+/* params NULL: adaptive, or windows that don't matter; index may be NULL. Fails for planes of more
+ * positions than an int32_t counts. */
+static int pool_of(ek_cuda_pool *pool, const ek_tensor *x, const ek_tensor *y,
+                   const ek_tensor *index, const ek_pool_params *params)
 {
     *pool = (ek_cuda_pool){.x = ek_cuda_image_of(x),
                            .y = ek_cuda_image_of(y),
@@ -35,9 +36,65 @@ int ek_cuda_pool_of(ek_cuda_pool *pool, const ek_tensor *x, const ek_tensor *y,
         pool->dilation[i] = real && params->dilation[d] > 1 ? params->dilation[d] : 1;
         pool->per_stride[i] = ek_cuda_divider_of(pool->stride[i]);
     }
-    pool->wide = is_wide(pool);
+    pool->wide = pool_is_wide(pool);
     if (pool->x.plane > INT32_MAX)
         return EK_FAIL(EK_E_SHAPE, "pooling over planes of %lld positions; at most %d are possible",
                        (long long)pool->x.plane, INT32_MAX);
     return 0;
+}
+
+typedef int pool_launch(const ek_cuda_queue *queue, const ek_cuda_pool *pool);
+
+/* x and y, or their gradients. */
+static int pool_run(ek_dev *dev, const char *operation, pool_launch *launch, const ek_tensor *x,
+                    const ek_tensor *y, const ek_tensor *index, const ek_pool_params *params)
+{
+    ek_cuda_queue queue;
+    ek_cuda_pool pool;
+    EK_TRY(pool_of(&pool, x, y, index, params));
+    pool.operation = operation;
+    EK_TRY(ek_cuda_begin(dev, &queue));
+    return ek_cuda_end(dev, &queue, operation, launch(&queue, &pool));
+}
+
+int ek_cuda_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x,
+                             const ek_pool_params *params)
+{
+    return pool_run(dev, "avg_pool_forward", ek_cuda_launch_avg_forward, x, y, NULL, params);
+}
+
+int ek_cuda_avg_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                              const ek_pool_params *params)
+{
+    return pool_run(dev, "avg_pool_gradient", ek_cuda_launch_avg_gradient, dx, dy, NULL, params);
+}
+
+int ek_cuda_adaptive_avg_pool_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x)
+{
+    return pool_run(dev, "adaptive_avg_pool_forward", ek_cuda_launch_avg_forward, x, y, NULL, NULL);
+}
+
+int ek_cuda_adaptive_avg_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy)
+{
+    return pool_run(dev, "adaptive_avg_pool_gradient", ek_cuda_launch_avg_gradient, dx, dy, NULL,
+                    NULL);
+}
+
+int ek_cuda_max_pool_forward(ek_dev *dev, ek_tensor *y, ek_tensor *index, const ek_tensor *x,
+                             const ek_pool_params *params)
+{
+    return pool_run(dev, "max_pool_forward", ek_cuda_launch_max_forward, x, y, index, params);
+}
+
+int ek_cuda_max_pool_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
+                              const ek_tensor *index, const ek_pool_params *params)
+{
+    if (ek_count(dy) == 0)
+        return ek_cuda_fill(dev, dx, 0);
+    return pool_run(dev, "max_pool_gradient", ek_cuda_launch_max_gradient, dx, dy, index, params);
+}
+
+int ek_cuda_max_pool_gather(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *index)
+{
+    return pool_run(dev, "max_pool_gather", ek_cuda_launch_max_gather, x, y, index, NULL);
 }

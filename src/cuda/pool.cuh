@@ -3,25 +3,30 @@
 #define EK_CUDA_POOL_CUH
 
 #include "cuda/image.cuh"
-#include "cuda/pool.h"
+#include "cuda/launches.h"
 
-/* The pool by vectors of channels, if all of its images have them; index: its positions count.
- */
-static inline bool ek_pool_has_vectors(const ek_cuda_pool &pool, int count, size_t size, bool index)
+/* f(kind, pool) by the widest vectors of up to V channels that all images have; `index`: its
+ * positions count. The kind's I is the type of positions and offsets, its V the elements of a
+ * vector. */
+template <typename Index, int Count> struct ek_pool_kind {
+    typedef Index I;
+    enum { V = Count };
+};
+template <typename T, int V, typename F>
+static int ek_pool_by_kind(const ek_cuda_pool &pool, bool index, F f)
 {
-    return !pool.wide && ek_image_has_vectors(pool.x, count, size) &&
-           ek_image_has_vectors(pool.y, count, size) &&
-           (!index || ek_image_has_vectors(pool.index, count, sizeof(int64_t)));
-}
-
-static inline ek_cuda_pool ek_pool_by_vectors(const ek_cuda_pool &pool, int count, bool index)
-{
-    ek_cuda_pool result = pool;
-    result.x = ek_image_by_vectors(pool.x, count);
-    result.y = ek_image_by_vectors(pool.y, count);
+    if (pool.wide)
+        return f(ek_pool_kind<int64_t, 1>(), pool);
+    if (!ek_image_has_vectors(pool.x, V, sizeof(T)) ||
+        !ek_image_has_vectors(pool.y, V, sizeof(T)) ||
+        (index && !ek_image_has_vectors(pool.index, V, sizeof(int64_t))))
+        return f(ek_pool_kind<int32_t, 1>(), pool);
+    ek_cuda_pool vectors = pool;
+    vectors.x = ek_image_by_vectors(pool.x, V);
+    vectors.y = ek_image_by_vectors(pool.y, V);
     if (index)
-        result.index = ek_image_by_vectors(pool.index, count);
-    return result;
+        vectors.index = ek_image_by_vectors(pool.index, V);
+    return f(ek_pool_kind<int32_t, V>(), vectors);
 }
 
 /* First position inside the plane, number of them and the step between them, and how many positions
@@ -31,8 +36,7 @@ template <typename I> struct ek_window {
 };
 
 /* The window of output i. */
-template <typename I>
-static __device__ __forceinline__ ek_window<I> ek_window_of(const ek_cuda_pool &pool, int d, I i)
+template <typename I> EK_DEVICE ek_window<I> ek_window_of(const ek_cuda_pool &pool, int d, I i)
 {
     I size = (I)pool.x.size[d];
     ek_window<I> w;
@@ -67,8 +71,7 @@ template <typename I> struct ek_cover {
     I first, end;
 };
 
-template <typename I>
-static __device__ __forceinline__ ek_cover<I> ek_cover_of(const ek_cuda_pool &pool, int d, I p)
+template <typename I> EK_DEVICE ek_cover<I> ek_cover_of(const ek_cuda_pool &pool, int d, I p)
 {
     I n = (I)pool.y.size[d];
     ek_cover<I> cover;

@@ -1,7 +1,5 @@
-/* reduce.c: how a reduction is laid out over threads. */
-#include "cuda/reduce.h"
-
-#include "cuda/cuda.h"
+/* reduce.c: how a reduction is laid out over threads; positions of extremes. */
+#include "cuda/launches.h"
 #include "cuda/runtime.h"
 #include "kernels/walk.h"
 
@@ -14,12 +12,12 @@ enum {
     MOST_CHUNKS = 1024
 };
 
-static int64_t smaller(int64_t a, int64_t b)
+static int64_t reduce_smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-static int power_of_two_from(int64_t n, int most)
+static int reduce_width(int64_t n, int most)
 {
     int power = 1;
     while (power < most && power < n)
@@ -30,7 +28,7 @@ static int power_of_two_from(int64_t n, int most)
 /* ---- geometry ---- */
 
 /* Dimensions of a walk over x and out, apart by whether out moves along them. */
-static void split(ek_cuda_reduction *r, const ek_walk *walk)
+static void reduce_split(ek_cuda_reduction *r, const ek_walk *walk)
 {
     int64_t shape[2][EK_MAX_DIMS], stride[2][2][EK_MAX_DIMS];
     int ndim[2] = {0, 0}, last = walk->ndim - 1;
@@ -76,14 +74,14 @@ static bool rows_are_aligned(const ek_cuda_reduction *r, int pack)
 /* ---- chunks ---- */
 
 /* `blocks` work without chunks; a chunk is `least` elements or more. */
-static void cut(ek_cuda_reduction *r, int multiprocessors, int64_t blocks, int64_t least)
+static void reduce_cut(ek_cuda_reduction *r, int multiprocessors, int64_t blocks, int64_t least)
 {
     int64_t count = r->reduced.count, full = (int64_t)multiprocessors * BLOCKS_PER_SM;
     r->chunk = count;
     r->chunks = 1;
     if (blocks * 2 > full || count < 2 * least)
         return;
-    int64_t wanted = smaller(smaller(full / blocks, count / least), MOST_CHUNKS);
+    int64_t wanted = reduce_smaller(reduce_smaller(full / blocks, count / least), MOST_CHUNKS);
     if (wanted < 2)
         return;
     r->chunk = (count + wanted - 1) / wanted;
@@ -91,17 +89,17 @@ static void cut(ek_cuda_reduction *r, int multiprocessors, int64_t blocks, int64
     r->chunks = (count + r->chunk - 1) / r->chunk;
 }
 
-static void plan_columns(ek_cuda_reduction *r, int multiprocessors, bool may_cut)
+static void reduce_plan_columns(ek_cuda_reduction *r, int multiprocessors, bool may_cut)
 {
     int pack = whole_pack(r->x_dtype);
     r->pack = r->kind <= EK_REDUCE_SUM_SQUARES && rows_are_aligned(r, pack) ? pack : 1;
     int64_t across = (r->columns + r->pack - 1) / r->pack;
-    r->width = power_of_two_from(across, 32);
+    r->width = reduce_width(across, 32);
     int64_t blocks = (across + r->width - 1) / r->width * r->kept.count;
-    cut(r, may_cut ? multiprocessors : 0, blocks, (int64_t)BLOCK / r->width * PER_THREAD);
+    reduce_cut(r, may_cut ? multiprocessors : 0, blocks, (int64_t)BLOCK / r->width * PER_THREAD);
 }
 
-static void plan_rows(ek_cuda_reduction *r, int multiprocessors, bool may_cut, bool inner)
+static void reduce_plan_rows(ek_cuda_reduction *r, int multiprocessors, bool may_cut, bool inner)
 {
     int last = r->reduced.ndim - 1;
     int64_t run = r->reduced.shape[last];
@@ -115,15 +113,15 @@ static void plan_rows(ek_cuda_reduction *r, int multiprocessors, bool may_cut, b
         r->pack = whole_pack(r->x_dtype);
     int64_t blocks = (r->kept.count * r->team.lanes + BLOCK - 1) / BLOCK;
     if (r->team.lanes == BLOCK)
-        cut(r, may_cut ? multiprocessors : 0, blocks,
-            (int64_t)BLOCK * PER_THREAD * whole_pack(r->x_dtype));
+        reduce_cut(r, may_cut ? multiprocessors : 0, blocks,
+                   (int64_t)BLOCK * PER_THREAD * whole_pack(r->x_dtype));
     else
-        cut(r, 0, blocks, BLOCK);
+        reduce_cut(r, 0, blocks, BLOCK);
 }
 
 /* out_stride: 0 if reduced, nowhere else. kind, dtypes and addresses are set. */
-static void plan(ek_cuda_reduction *r, int multiprocessors, int ndim, const int64_t *shape,
-                 const int64_t *x_stride, const int64_t *out_stride, bool may_cut)
+static void reduce_plan(ek_cuda_reduction *r, int multiprocessors, int ndim, const int64_t *shape,
+                        const int64_t *x_stride, const int64_t *out_stride, bool may_cut)
 {
     ek_walk walk;
     ek_walk_init_raw(&walk, 2, ndim, shape, (const int64_t *[]){x_stride, out_stride});
@@ -139,11 +137,11 @@ static void plan(ek_cuda_reduction *r, int multiprocessors, int ndim, const int6
         r->column_x = walk.stride[0][last];
         r->column_out = walk.stride[1][last];
     }
-    split(r, &walk);
+    reduce_split(r, &walk);
     if (r->by_columns)
-        plan_columns(r, multiprocessors, may_cut);
+        reduce_plan_columns(r, multiprocessors, may_cut);
     else
-        plan_rows(r, multiprocessors, may_cut, !inner_kept);
+        reduce_plan_rows(r, multiprocessors, may_cut, !inner_kept);
 }
 
 /* ---- both passes ---- */
@@ -154,7 +152,7 @@ static ek_dtype sum_dtype(ek_dtype dtype)
 }
 
 /* The reduction of `first`'s partial results into its outputs. */
-static ek_cuda_reduction join_of(const ek_cuda_reduction *first, int multiprocessors)
+static ek_cuda_reduction reduce_join_of(const ek_cuda_reduction *first, int multiprocessors)
 {
     int64_t shape[EK_MAX_DIMS + 2], x_stride[EK_MAX_DIMS + 2], out_stride[EK_MAX_DIMS + 2];
     int ndim = 0;
@@ -179,18 +177,18 @@ static ek_cuda_reduction join_of(const ek_cuda_reduction *first, int multiproces
                               .x_dtype = sum_dtype(first->x_dtype),
                               .out_dtype = first->out_dtype,
                               .out = first->out};
-    plan(&join, multiprocessors, ndim + 1, shape, x_stride, out_stride, false);
+    reduce_plan(&join, multiprocessors, ndim + 1, shape, x_stride, out_stride, false);
     return join;
 }
 
-static int run(ek_dev *dev, ek_cuda_reduction *r)
+static int reduce_run(ek_dev *dev, ek_cuda_reduction *r)
 {
     ek_cuda_reduction join = {.chunks = 0};
     void *partial = NULL;
     size_t nbytes = 0;
     if (r->chunks > 1) {
         int64_t outputs = r->kept.count * (r->by_columns ? r->columns : 1);
-        join = join_of(r, ek_cuda_of(dev)->multiprocessors);
+        join = reduce_join_of(r, ek_cuda_of(dev)->multiprocessors);
         nbytes = (size_t)(r->chunks * outputs) * ek_dtype_size(join.x_dtype);
         EK_TRY(ek_cuda_scratch(dev, nbytes, &partial));
         join.x = partial;
@@ -228,6 +226,30 @@ int ek_cuda_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *out, const ek_te
                            .out_dtype = out->dtype,
                            .x = ek_tensor_address(x),
                            .out = ek_tensor_address(out)};
-    plan(&r, ek_cuda_of(dev)->multiprocessors, x->ndim, x->shape, x->stride, out_stride, true);
-    return run(dev, &r);
+    reduce_plan(&r, ek_cuda_of(dev)->multiprocessors, x->ndim, x->shape, x->stride, out_stride,
+                true);
+    return reduce_run(dev, &r);
+}
+
+int ek_cuda_arg_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const ek_tensor *x,
+                       int dim)
+{
+    if (ek_count(index) == 0)
+        return 0;
+    int64_t size = x->ndim == 0 ? 1 : x->shape[dim];
+    if (size == 0)
+        return EK_FAIL(EK_E_INVALID, "there is no position of the %s of no elements (dimension %d)",
+                       kind == EK_REDUCE_MIN ? "minimum" : "maximum", dim);
+    ek_cuda_arg_job job = {.smallest = kind == EK_REDUCE_MIN,
+                           .dtype = x->dtype,
+                           .x = ek_tensor_address(x),
+                           .index = ek_tensor_address(index),
+                           .size = size,
+                           .stride = x->ndim == 0 ? 1 : x->stride[dim]};
+    ek_cuda_places_without(&job.lines, 2, (const ek_tensor *[]){index, x}, NULL, dim);
+    ek_cuda_queue queue;
+    EK_TRY(ek_cuda_begin(dev, &queue));
+    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 1, size, job.stride,
+                                  EK_CUDA_TEAM_READS);
+    return ek_cuda_end(dev, &queue, "arg_reduce", ek_cuda_launch_arg_reduce(&queue, &job));
 }

@@ -1,49 +1,27 @@
-/* reduce.cu: sums and extremes. Four loads are under way at once per thread; their values are
- * joined before they reach the accumulator, which keeps its chain of roundings short. */
-#include "cuda/places.cuh"
-
-#include "cuda/reduce.h"
+/* reduce.cu: sums and extremes, and where the extremes lie. Four loads are under way at once per
+ * thread; their values are joined before they reach the accumulator, which keeps its chain of
+ * roundings short. */
+#include "cuda/launches.h"
+#include "cuda/strides.cuh"
 
 /* ---- operations ---- */
 
-static __device__ __forceinline__ float add(float a, float b)
+template <typename T> EK_DEVICE T square(T a)
 {
-    return a + b;
+    return a * a;
 }
-static __device__ __forceinline__ double add(double a, double b)
+EK_DEVICE int64_t square(int64_t a)
 {
-    return a + b;
-}
-static __device__ __forceinline__ int64_t add(int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)a + (uint64_t)b); /* wraps */
+    return (int64_t)((uint64_t)a * (uint64_t)a); /* wraps */
 }
 
-static __device__ __forceinline__ float multiply(float a, float b)
+/* The largest value there is, or the smallest. */
+template <typename A> EK_DEVICE A limit_of(bool largest)
 {
-    return a * b;
-}
-static __device__ __forceinline__ double multiply(double a, double b)
-{
-    return a * b;
-}
-static __device__ __forceinline__ int64_t multiply(int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)a * (uint64_t)b);
-}
-
-/* The largest, or with its sign turned the smallest, value there is. */
-static __device__ __forceinline__ void set_limit(float *value, bool largest)
-{
-    *value = largest ? INFINITY : -INFINITY;
-}
-static __device__ __forceinline__ void set_limit(double *value, bool largest)
-{
-    *value = largest ? (double)INFINITY : -(double)INFINITY;
-}
-static __device__ __forceinline__ void set_limit(int64_t *value, bool largest)
-{
-    *value = largest ? INT64_MAX : INT64_MIN;
+    if constexpr (A(0.5) != A(0))
+        return largest ? (A)INFINITY : -(A)INFINITY;
+    else
+        return largest ? INT64_MAX : INT64_MIN;
 }
 
 /* Packs are of sums only, which the compiler is told (SUM); else the operation is chosen when the
@@ -59,20 +37,17 @@ template <typename A, bool SUM> struct operation {
     }
     __device__ __forceinline__ A start() const
     {
-        A value = 0;
-        if (extreme)
-            set_limit(&value, flip);
-        return value;
+        return extreme ? limit_of<A>(flip) : A(0);
     }
     __device__ __forceinline__ A value(A v) const
     {
-        return !extreme && flip ? multiply(v, v) : v;
+        return !extreme && flip ? square(v) : v;
     }
     /* Joins two accumulators. NaN wins. */
     __device__ __forceinline__ A operator()(A a, A b) const
     {
         if (!extreme)
-            return add(a, b);
+            return ek_plus(a, b);
         return (flip ? b < a : b > a) || b != b ? b : a;
     }
     __device__ __forceinline__ A four(A a, A b, A c, A d) const
@@ -80,21 +55,6 @@ template <typename A, bool SUM> struct operation {
         return (*this)((*this)(value(a), value(b)), (*this)(value(c), value(d)));
     }
 };
-
-/* ---- packs of 16 bytes ---- */
-
-template <typename T, int N> struct alignas(sizeof(T) * N) pack {
-    T element[N];
-};
-
-template <typename T, int N, typename A>
-static __device__ __forceinline__ void load_pack(const T *from, A (&to)[N])
-{
-    pack<T, N> all = *(const pack<T, N> *)from;
-#pragma unroll
-    for (int j = 0; j < N; j++)
-        to[j] = ek_load(&all.element[j]);
-}
 
 /* ---- the innermost dimension is reduced: a team per output ---- */
 
@@ -120,8 +80,7 @@ template <typename T> struct places_of {
 };
 
 template <typename T, typename A, typename O, typename S>
-static __device__ __forceinline__ A take_each(const O &op, const ek_team &team, A total,
-                                              const S &source, int64_t n)
+EK_DEVICE A take_each(const O &op, const ek_team &team, A total, const S &source, int64_t n)
 {
     int64_t i = team.lane, step = team.lanes;
     for (; i + 3 * step < n; i += 4 * step) {
@@ -146,39 +105,34 @@ static __device__ A take_run(const O &op, const ek_team &team, A total, const T 
         total = op(total, op.value(ek_load(from + (i < head ? i : i + packs * N))));
     from += head;
     A part[N];
-#pragma unroll
-    for (int j = 0; j < N; j++)
+    EK_EACH(j, N)
         part[j] = op.start();
     int64_t i = team.lane;
     for (; i + 3 * step < packs; i += 4 * step) {
         A a[N], b[N], c[N], d[N];
-        load_pack<T, N>(from + i * N, a);
-        load_pack<T, N>(from + (i + step) * N, b);
-        load_pack<T, N>(from + (i + 2 * step) * N, c);
-        load_pack<T, N>(from + (i + 3 * step) * N, d);
-#pragma unroll
-        for (int j = 0; j < N; j++)
+        ek_load_elements<T>(a, from + i * N);
+        ek_load_elements<T>(b, from + (i + step) * N);
+        ek_load_elements<T>(c, from + (i + 2 * step) * N);
+        ek_load_elements<T>(d, from + (i + 3 * step) * N);
+        EK_EACH(j, N)
             part[j] = op(part[j], op.four(a[j], b[j], c[j], d[j]));
     }
     for (; i < packs; i += step) {
         A a[N];
-        load_pack<T, N>(from + i * N, a);
-#pragma unroll
-        for (int j = 0; j < N; j++)
+        ek_load_elements<T>(a, from + i * N);
+        EK_EACH(j, N)
             part[j] = op(part[j], op.value(a[j]));
     }
 #pragma unroll
     for (int width = N / 2; width > 0; width /= 2)
-#pragma unroll
-        for (int j = 0; j < width; j++)
+        EK_EACH(j, width)
             part[j] = op(part[j], part[j + width]);
     return op(total, part[0]);
 }
 
 template <typename T, int N, typename A, typename O>
-static __device__ __forceinline__ A take_chunk(const ek_cuda_reduction &r, const O &op,
-                                               const ek_team &team, const T *x, int64_t begin,
-                                               int64_t end)
+EK_DEVICE A take_chunk(const ek_cuda_reduction &r, const O &op, const ek_team &team, const T *x,
+                       int64_t begin, int64_t end)
 {
     A total = op.start();
     if (!r.runs) {
@@ -202,15 +156,13 @@ static __device__ __forceinline__ A take_chunk(const ek_cuda_reduction &r, const
     return total;
 }
 
-template <typename T, int N>
-static __global__ __launch_bounds__(EK_BLOCK) void reduce_rows(ek_cuda_reduction r)
+template <typename T, int N> EK_KERNEL reduce_rows(ek_cuda_reduction r)
 {
     typedef typename ek_compute<T>::type A;
     const operation<A, (N > 1)> op(r.kind);
     ek_team team = ek_team_of(r.team);
     int64_t tasks = r.kept.count * r.chunks;
-    EK_TEAM_LOOP(task, team, tasks)
-    {
+    EK_TEAM_LOOP(task, team, tasks) {
         A total = op.start();
         int64_t chunk = 0, output = task, offset[2] = {0, 0};
         if (task < tasks) {
@@ -232,57 +184,49 @@ static __global__ __launch_bounds__(EK_BLOCK) void reduce_rows(ek_cuda_reduction
 /* ---- the innermost dimension is kept: threads lie along it, and several rows side by side ---- */
 
 template <typename T, int N, typename A, typename O>
-static __device__ __forceinline__ void take_rows(const ek_cuda_reduction &r, const O &op,
-                                                 const T *x, int64_t row, int64_t end, int step,
-                                                 A (&total)[N])
+EK_DEVICE void take_rows(const ek_cuda_reduction &r, const O &op, const T *x, int64_t row,
+                         int64_t end, int step, A (&total)[N])
 {
     int64_t offset[1];
     for (; row + 3 * step < end; row += 4 * step) {
         A v[4][N];
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
+        EK_EACH(k, 4) {
             ek_place(r.reduced, row + k * step, offset);
-            load_pack<T, N>(x + offset[0], v[k]);
+            ek_load_elements<T>(v[k], x + offset[0]);
         }
-#pragma unroll
-        for (int j = 0; j < N; j++)
+        EK_EACH(j, N)
             total[j] = op(total[j], op.four(v[0][j], v[1][j], v[2][j], v[3][j]));
     }
     for (; row < end; row += step) {
         A v[N];
         ek_place(r.reduced, row, offset);
-        load_pack<T, N>(x + offset[0], v);
-#pragma unroll
-        for (int j = 0; j < N; j++)
+        ek_load_elements<T>(v, x + offset[0]);
+        EK_EACH(j, N)
             total[j] = op(total[j], op.value(v[j]));
     }
 }
 
 /* Joins the rows of a block; the result is the first row's. */
 template <int N, typename A, typename O>
-static __device__ __forceinline__ void join_rows(const O &op, int width, A (&total)[N])
+EK_DEVICE void join_rows(const O &op, int width, A (&total)[N])
 {
     __shared__ A parts[N][EK_BLOCK];
     int thread = (int)threadIdx.x;
     __syncthreads(); /* `parts` may still be read from the task before */
-#pragma unroll
-    for (int j = 0; j < N; j++)
+    EK_EACH(j, N)
         parts[j][thread] = total[j];
     for (int half = EK_BLOCK / 2; half >= width; half /= 2) {
         __syncthreads();
         if (thread < half) {
-#pragma unroll
-            for (int j = 0; j < N; j++)
+            EK_EACH(j, N)
                 parts[j][thread] = op(parts[j][thread], parts[j][thread + half]);
         }
     }
-#pragma unroll
-    for (int j = 0; j < N; j++)
+    EK_EACH(j, N)
         total[j] = parts[j][thread];
 }
 
-template <typename T, int N>
-static __global__ __launch_bounds__(EK_BLOCK) void reduce_columns(ek_cuda_reduction r)
+template <typename T, int N> EK_KERNEL reduce_columns(ek_cuda_reduction r)
 {
     typedef typename ek_compute<T>::type A;
     const operation<A, (N > 1)> op(r.kind);
@@ -297,8 +241,7 @@ static __global__ __launch_bounds__(EK_BLOCK) void reduce_columns(ek_cuda_reduct
         end = end < r.reduced.count ? end : r.reduced.count;
         ek_place(r.kept, kept, offset);
         A total[N];
-#pragma unroll
-        for (int j = 0; j < N; j++)
+        EK_EACH(j, N)
             total[j] = op.start();
         if (column < r.columns)
             take_rows<T, N>(r, op, (const T *)r.x + offset[0] + column * r.column_x, begin + first,
@@ -306,8 +249,7 @@ static __global__ __launch_bounds__(EK_BLOCK) void reduce_columns(ek_cuda_reduct
         join_rows<N>(op, r.width, total);
         if (first != 0 || column >= r.columns)
             continue;
-#pragma unroll
-        for (int j = 0; j < N; j++)
+        EK_EACH(j, N)
             ek_store_as(r.out, r.out_dtype,
                         r.chunks > 1 ? part * r.columns + column + j
                                      : offset[1] + (column + j) * r.column_out,
@@ -318,23 +260,81 @@ static __global__ __launch_bounds__(EK_BLOCK) void reduce_columns(ek_cuda_reduct
 /* ---- launching ---- */
 
 template <typename T, int N>
-static int launch(const ek_cuda_queue *queue, const ek_cuda_reduction *r)
+static int launch_reduce(const ek_cuda_queue *queue, const ek_cuda_reduction *r)
 {
     if (!r->by_columns)
         return ek_launch(queue, ek_team_grid(queue, r->team, r->kept.count * r->chunks),
-                         dim3(EK_BLOCK), reduce_rows<T, N>, *r);
+                         reduce_rows<T, N>, *r);
     int64_t width = (int64_t)r->width * N;
     int64_t tasks = (r->columns + width - 1) / width * r->kept.count * r->chunks;
-    return ek_launch(queue, dim3(ek_grid(queue, tasks, 1)), dim3(EK_BLOCK), reduce_columns<T, N>,
-                     *r);
+    return ek_launch(queue, ek_grid(queue, tasks, 1), reduce_columns<T, N>, *r);
 }
 
 int ek_cuda_launch_reduce(const ek_cuda_queue *queue, const ek_cuda_reduction *r)
 {
-    if (r->pack == 1) {
-        EK_ANY_DTYPE(r->x_dtype, T, return launch<T, 1>(queue, r))
-    } else {
-        EK_FLOATING(r->x_dtype, T, return launch<T, 16 / sizeof(T)>(queue, r))
+    if (r->pack == 1)
+        EK_ANY_DTYPE(r->x_dtype, T, return launch_reduce<T, 1>(queue, r))
+    EK_FLOATING(r->x_dtype, T, return launch_reduce<T, 16 / sizeof(T)>(queue, r))
+}
+
+/* ---- positions of extremes ---- */
+
+template <typename A> struct candidate {
+    A value;
+    int64_t at; /* -1: none yet */
+};
+
+template <typename A> EK_DEVICE candidate<A> ek_exchange(candidate<A> own, int step)
+{
+    candidate<A> other;
+    other.value = ek_exchange(own.value, step);
+    other.at = ek_exchange(own.at, step);
+    return other;
+}
+
+/* Of two candidates the better one, of equals the first. NaN is better than all numbers. */
+template <typename A> struct choice {
+    bool smallest;
+
+    __device__ __forceinline__ candidate<A> operator()(candidate<A> a, candidate<A> b) const
+    {
+        if (b.at < 0)
+            return a;
+        if (a.at < 0)
+            return b;
+        bool a_is_nan = a.value != a.value, b_is_nan = b.value != b.value;
+        bool better = smallest ? b.value < a.value : b.value > a.value;
+        bool equal = b.value == a.value || (a_is_nan && b_is_nan);
+        better = (!a_is_nan && (better || b_is_nan)) || (equal && b.at < a.at);
+        return better ? b : a;
     }
-    return (int)cudaErrorInvalidValue;
+};
+
+template <typename T> EK_KERNEL arg_reduce(ek_cuda_arg_job job)
+{
+    typedef typename ek_compute<T>::type A;
+    ek_team team = ek_team_of(job.team);
+    choice<A> choose = {job.smallest};
+    EK_TEAM_LOOP(line, team, job.lines.count) {
+        candidate<A> best = {0, -1};
+        int64_t offset[2] = {0, 0};
+        if (line < job.lines.count) {
+            ek_place(job.lines, line, offset);
+            const T *x = (const T *)job.x + offset[1];
+            for (int64_t i = team.lane; i < job.size; i += team.lanes) {
+                candidate<A> next = {ek_load(x + i * job.stride), i};
+                best = choose(best, next);
+            }
+        }
+        best = ek_team_join(team, best, choose);
+        if (line < job.lines.count && team.lane == 0)
+            job.index[offset[0]] = best.at;
+    }
+}
+
+int ek_cuda_launch_arg_reduce(const ek_cuda_queue *queue, const ek_cuda_arg_job *job)
+{
+    EK_ANY_DTYPE(job->dtype, T,
+                 return ek_launch(queue, ek_team_grid(queue, job->team, job->lines.count),
+                                  arg_reduce<T>, *job))
 }

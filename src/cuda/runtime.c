@@ -1,150 +1,30 @@
-/* runtime.c: begin and end of a slot, errors of the CUDA runtime, scratch memory. */
+/* runtime.c: begin and end of a slot, scratch memory, and the device's clock. */
 #include "cuda/runtime.h"
 
-#include <stdio.h>
-#include <string.h>
+#include <stdatomic.h>
 
-#include "cuda/current.h"
-#include "cuda/devices.h"
-#include "cuda/wait.h"
+#include "cuda/stream.h"
 #include "evenkeel/precision.h"
-
-/* ---- GPUs that are lost to this process ---- */
-
-/* By the CUDA runtime's number. Once set it stays: the process's context on that GPU is gone, and
- * with it all logical devices there. `call` is written before `error` and never again. */
-static struct {
-    atomic_int error;
-    char call[96];
-    char device[16];
-} lost[EK_CUDA_GPUS];
-static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* After these every later call on the GPU fails too. */
-static bool is_sticky(int error)
-{
-    switch (error) {
-    case cudaErrorECCUncorrectable:
-    case cudaErrorNvlinkUncorrectable:
-    case cudaErrorIllegalAddress:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorContextIsDestroyed:
-    case cudaErrorAssert:
-    case cudaErrorHardwareStackError:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorLaunchFailure:
-    case 226: /* cudaErrorContained: not every toolkit's header has it, nor the next three */
-    case 721: /* cudaErrorTensorMemoryLeak */
-    case 810: /* cudaErrorMpsClientTerminated */
-    case 911: /* cudaErrorExternalDevice */
-        return true;
-    default:
-        return false;
-    }
-}
-
-static void lose(const ek_dev *dev, const char *call, int error)
-{
-    int physical = ek_cuda_of(dev)->physical;
-    pthread_mutex_lock(&lost_lock);
-    bool first = atomic_load(&lost[physical].error) == 0;
-    if (first) {
-        snprintf(lost[physical].call, sizeof lost[physical].call, "%s", call);
-        memcpy(lost[physical].device, dev->name, sizeof lost[physical].device);
-        atomic_store(&lost[physical].error, error);
-    }
-    pthread_mutex_unlock(&lost_lock);
-    if (first)
-        ek_log_line(EK_LOG_WARNING,
-                    "GPU %d (%s) can no longer be used by this process: %s failed with %s",
-                    physical, dev->name, call, cudaGetErrorString((cudaError_t)error));
-}
-
-static int lost_by(const ek_dev *dev)
-{
-    return atomic_load_explicit(&lost[ek_cuda_of(dev)->physical].error, memory_order_acquire);
-}
-
-bool ek_cuda_is_lost(const ek_dev *dev)
-{
-    return lost_by(dev) != 0;
-}
-
-void ek_cuda_lost_text(const ek_dev *dev, char text[256])
-{
-    int physical = ek_cuda_of(dev)->physical;
-    cudaError_t error = (cudaError_t)lost_by(dev);
-    snprintf(text, 256, "GPU %d was lost when %s on %s failed with %s (%s)", physical,
-             lost[physical].call, lost[physical].device, cudaGetErrorName(error),
-             cudaGetErrorString(error));
-}
-
-int ek_cuda_usable(const ek_dev *dev)
-{
-    char text[256];
-    if (!ek_cuda_is_lost(dev))
-        return 0;
-    ek_cuda_lost_text(dev, text);
-    return EK_FAIL(EK_E_BACKEND,
-                   "%s can no longer be used by this process: %s; the host and devices on other "
-                   "GPUs go on, in a new data-parallel module without it for example",
-                   dev->name, text);
-}
-
-bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
-{
-    if (error == cudaSuccess)
-        return true;
-    /* A call's error is also noted as the thread's last one, where the caller's own CUDA code, or
-     * a launch, would find it. */
-    (void)cudaGetLastError();
-    if (dev && is_sticky(error))
-        lose(dev, call, error);
-    return false;
-}
-
-int ek_cuda_late(const ek_dev *dev)
-{
-    int error = (int)cudaStreamQuery(ek_cuda_of(dev)->compute);
-    (void)cudaGetLastError();
-    return error == cudaErrorNotReady ? 0 : error;
-}
-
-int ek_cuda_check(ek_dev *dev, const char *call, int error)
-{
-    if (error <= 0)
-        return error;
-    ek_cuda_note(dev, call, error);
-    return EK_FAIL(error == cudaErrorMemoryAllocation ? EK_E_OUT_OF_MEMORY : EK_E_BACKEND,
-                   "%s on %s: %s (%s)%s", call, dev ? dev->name : "the CUDA runtime",
-                   cudaGetErrorString((cudaError_t)error), cudaGetErrorName((cudaError_t)error),
-                   dev && is_sticky(error) ? "; the device can no longer be used by this process"
-                                           : "");
-}
 
 /* ---- begin and end ---- */
 
 int ek_cuda_enter(ek_dev *dev, int *restore)
 {
     return ek_cuda_check(dev, "making it current",
-                         ek_cuda_current_enter(ek_cuda_of(dev)->physical, restore));
+                         ek_cuda_guard_enter(ek_cuda_of(dev)->physical, restore));
 }
 
 int ek_cuda_enter_anyway(const ek_dev *dev)
 {
     int physical = ek_cuda_of(dev)->physical, restore;
-    bool entered =
-        ek_cuda_note(dev, "making it current", ek_cuda_current_enter(physical, &restore));
+    bool entered = ek_cuda_note(dev, "making it current", ek_cuda_guard_enter(physical, &restore));
     return entered ? restore : physical;
 }
 
 void ek_cuda_leave(const ek_dev *dev, int restore)
 {
     /* If what was current before is lost it's not this call's error. */
-    ek_cuda_note(NULL, "leaving it", ek_cuda_current_leave(ek_cuda_of(dev)->physical, restore));
+    ek_cuda_note(NULL, "leaving it", ek_cuda_guard_leave(ek_cuda_of(dev)->physical, restore));
 }
 
 int ek_cuda_begin(ek_dev *dev, ek_cuda_queue *queue)
@@ -172,20 +52,15 @@ int ek_cuda_synchronize(ek_dev *dev)
     int restore;
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_enter(dev, &restore));
-    int rc =
-        ek_cuda_check(dev, "waiting for its work", ek_cuda_wait_stream(device, device->compute));
-    if (rc >= 0)
-        rc =
-            ek_cuda_check(dev, "waiting for its copies", ek_cuda_wait_stream(device, device->copy));
-    if (rc >= 0)
-        rc = ek_cuda_check(dev, "waiting for its copies",
-                           ek_cuda_wait_stream(device, device->upload));
+    const cudaStream_t streams[] = {device->compute, device->copy, device->upload};
+    int rc = 0;
+    for (int i = 0; i < 3 && rc >= 0; i++)
+        rc = ek_cuda_check(dev, i == 0 ? "waiting for its work" : "waiting for its copies",
+                           ek_cuda_wait_stream(device, streams[i]));
     ek_cuda_leave(dev, restore);
     int fault = ek_cuda_fault_check(dev);
     return rc < 0 ? rc : fault;
 }
-
-/* ---- scratch ---- */
 
 int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer)
 {
@@ -196,4 +71,114 @@ int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer)
 void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes)
 {
     ek_dev_free(dev, pointer, nbytes, EK_MEMORY_WORKSPACE);
+}
+
+int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer)
+{
+    bool pending = ek_error_status() != 0; /* an older error, which stays */
+    int rc = ek_cuda_scratch(dev, nbytes, pointer);
+    if (rc != EK_E_OUT_OF_MEMORY)
+        return rc < 0 ? rc : 1;
+    if (!pending)
+        ek_error_clear();
+    return 0;
+}
+
+/* ---- the clock: how long a replica's forward takes on the device itself ----
+ *
+ * A pair of events stands around the work that one forward issues, as long as somebody asks for the
+ * time now and then. Nobody waits for them: what has passed is added up when it is asked for.
+ * Backward is not timed: a stream waits there for other devices' gradients, which is no work of its
+ * own. */
+
+static int clock_make_events(ek_dev *dev, ek_cuda_lap *lap)
+{
+    if (!lap->begin)
+        EK_TRY(ek_cuda_check(dev, "making an event", (int)cudaEventCreate(&lap->begin)));
+    if (!lap->end)
+        EK_TRY(ek_cuda_check(dev, "making an event", (int)cudaEventCreate(&lap->end)));
+    return 0;
+}
+
+/* Adds up the laps that are over; the device's lock is held. */
+static void clock_collect(ek_dev *dev, ek_cuda_clock *clock)
+{
+    for (; clock->pending > 0; clock->pending--) {
+        ek_cuda_lap *lap = &clock->laps[(clock->next - clock->pending) % EK_CUDA_LAPS];
+        float milliseconds = 0;
+        cudaError_t passed = cudaEventQuery(lap->end);
+        if (passed == cudaErrorNotReady)
+            break;
+        if (passed == cudaSuccess &&
+            cudaEventElapsedTime(&milliseconds, lap->begin, lap->end) == cudaSuccess)
+            atomic_fetch_add_explicit(&dev->busy_ns, (uint64_t)(1e6 * (double)milliseconds),
+                                      memory_order_relaxed);
+    }
+    (void)cudaGetLastError(); /* what went wrong is said where work is issued */
+}
+
+/* One of the three, with the device current and its lock held; a clock that fails tells no time. */
+static void clock_act(ek_dev *dev, void (*act)(ek_dev *dev, ek_cuda_clock *clock))
+{
+    ek_cuda_device *device = ek_cuda_of(dev);
+    ek_error_record before, own;
+    int restore;
+    ek_error_take(&before);
+    pthread_mutex_lock(&device->lock);
+    if (ek_cuda_usable(dev) >= 0 && ek_cuda_enter(dev, &restore) >= 0) {
+        act(dev, &device->clock);
+        ek_cuda_leave(dev, restore);
+    }
+    pthread_mutex_unlock(&device->lock);
+    ek_error_take(&own);
+    ek_error_raise(&before);
+}
+
+static void clock_begin_lap(ek_dev *dev, ek_cuda_clock *clock)
+{
+    ek_cuda_lap *lap = &clock->laps[clock->next % EK_CUDA_LAPS];
+    clock->open = clock->asked && clock->pending < EK_CUDA_LAPS &&
+                  clock_make_events(dev, lap) >= 0 &&
+                  cudaEventRecord(lap->begin, ek_cuda_of(dev)->compute) == cudaSuccess;
+}
+
+static void clock_end_lap(ek_dev *dev, ek_cuda_clock *clock)
+{
+    const ek_cuda_lap *lap = &clock->laps[clock->next % EK_CUDA_LAPS];
+    if (!clock->open || cudaEventRecord(lap->end, ek_cuda_of(dev)->compute) != cudaSuccess)
+        return;
+    clock->open = false;
+    clock->next++;
+    clock->pending++;
+}
+
+static void clock_read_laps(ek_dev *dev, ek_cuda_clock *clock)
+{
+    clock->asked = true;
+    clock_collect(dev, clock);
+}
+
+void ek_cuda_clock_begin(ek_dev *dev)
+{
+    clock_act(dev, clock_begin_lap);
+}
+
+void ek_cuda_clock_end(ek_dev *dev)
+{
+    clock_act(dev, clock_end_lap);
+}
+
+void ek_cuda_clock_read(ek_dev *dev)
+{
+    clock_act(dev, clock_read_laps);
+}
+
+void ek_cuda_clock_close(ek_cuda_clock *clock)
+{
+    for (int i = 0; i < EK_CUDA_LAPS; i++) {
+        if (clock->laps[i].begin)
+            cudaEventDestroy(clock->laps[i].begin);
+        if (clock->laps[i].end)
+            cudaEventDestroy(clock->laps[i].end);
+    }
 }

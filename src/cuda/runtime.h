@@ -11,17 +11,38 @@
  *
  * All kernels of a device are issued to its compute stream, so that what is issued later sees what
  * was issued earlier, memory given back and taken again included; what other streams do with memory
- * comes before or after by the rule in order.h. Nothing here waits for the device but
+ * comes before or after by the rule in stream.h. Nothing here waits for the device but
  * ek_cuda_synchronize. Any thread may issue; several at once are in some order. */
 #ifndef EK_CUDA_RUNTIME_H
 #define EK_CUDA_RUNTIME_H
 
 #include <pthread.h>
 
+#include "core/device.h"
 #include "core/tensor.h"
-#include "cuda/clock.h"
-#include "cuda/queue.h"
 #include "cuda/view.h"
+#include "kernels/kernels.h"
+
+/* ek_cuda_<slot> for each slot of kernels/kernels.h, where its contract stands. */
+extern const ek_kernels ek_cuda_kernels;
+#define EK_CUDA_KERNEL(slot) ek_##slot##_kernel ek_cuda_##slot;
+EK_KERNELS(EK_CUDA_KERNEL)
+#undef EK_CUDA_KERNEL
+
+enum { EK_CUDA_LAPS = 8 }; /* that are not read yet; more are not timed */
+
+typedef struct ek_cuda_lap {
+    cudaEvent_t begin, end; /* made with first use */
+} ek_cuda_lap;
+
+/* Guarded by the device's lock. */
+typedef struct ek_cuda_clock {
+    ek_cuda_lap laps[EK_CUDA_LAPS];
+    unsigned next;    /* the lap that begins next, or is open */
+    unsigned pending; /* laps before it that were not over when last looked at */
+    bool open;
+    bool asked; /* somebody reads it: laps are timed */
+} ek_cuda_clock;
 
 struct ek_cuda_blas;
 struct ek_cuda_dnn;
@@ -35,7 +56,7 @@ typedef struct ek_cuda_device {
     cudaStream_t compute;
     cudaStream_t copy;    /* what is to or from the host, in order with `compute` */
     cudaStream_t upload;  /* EK_QUEUE_UPLOAD */
-    cudaEvent_t issued;   /* `compute` up to when it was last recorded; see order.h */
+    cudaEvent_t issued;   /* `compute` up to when it was last recorded; see stream.h */
     ek_cuda_fault *fault; /* pinned: the host's address */
     ek_cuda_fault *fault_on_device;
     _Atomic(char *) told; /* what the next call is to return as its error; NULL: nothing */
@@ -97,6 +118,15 @@ int ek_cuda_synchronize(ek_dev *dev);
 int ek_cuda_scratch(ek_dev *dev, size_t nbytes, void **pointer);
 void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
 
+/* The same for callers that have another way if there is none: 1 with memory (NULL for 0 bytes), 0
+ * if there is too little (no error is pending for it), negative on other errors. */
+int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer);
+
+/* Strides of a dense tensor of `ndim` dimensions: row-major, or, with EK_CHANNELS_LAST and 4 or 5
+ * of them, with dimension 1 innermost. */
+void ek_cuda_dense_strides(int ndim, const int64_t *shape, ek_memory_format format,
+                           int64_t *strides);
+
 /* A dense tensor of scratch memory, for kernels that read only some dtypes or layouts: the copy is
  * made by the kernel `copy`. `format` means something for 4 and 5 dimensions: EK_CHANNELS_LAST puts
  * dimension 1 innermost. */
@@ -111,12 +141,18 @@ int ek_cuda_stage_begin(ek_cuda_stage *stage, ek_dev *dev, const ek_tensor *x, e
 /* With `store`, copies back into `original`; keeps `rc` if it is an error. */
 int ek_cuda_stage_end(ek_cuda_stage *stage, ek_dev *dev, ek_tensor *original, bool store, int rc);
 
+/* The time of replicas' forwards by the device's own clock: the backend's clock slots. */
+void ek_cuda_clock_begin(ek_dev *dev);
+void ek_cuda_clock_end(ek_dev *dev);
+void ek_cuda_clock_read(ek_dev *dev);
+void ek_cuda_clock_close(ek_cuda_clock *clock);
+
 /* Give back what the libraries' handles and plans hold of the device, the ledger's workspaces
  * included: before the device closes. Fine if there is nothing. */
 void ek_cuda_blas_close(ek_cuda_device *device);
 void ek_cuda_dnn_close(ek_cuda_device *device);
 
-ek_cuda_view ek_cuda_view_of(const ek_tensor *tensor);
+/* The tensors, of one shape, as a walk. */
 ek_cuda_walk ek_cuda_walk_of(int operands, const ek_tensor *const *tensors);
 
 #endif

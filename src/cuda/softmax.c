@@ -1,13 +1,13 @@
-#include "cuda/softmax.h"
-
-#include "cuda/cuda.h"
+/* softmax.c: softmax, cross entropy and their gradients. A target out of range is found by the
+ * kernel, and then counts as an ignored one. */
+#include "cuda/launches.h"
 #include "cuda/runtime.h"
 
-typedef int launcher(const ek_cuda_queue *queue, const ek_cuda_softmax_job *job);
+typedef int softmax_launch(const ek_cuda_queue *queue, const ek_cuda_softmax_job *job);
 
 /* tensors: out, a, b (NULL for softmax itself) */
-static int run(ek_dev *dev, const char *operation, launcher *launch,
-               const ek_tensor *const *tensors, int dim, bool logarithm)
+static int softmax_run(ek_dev *dev, const char *operation, softmax_launch *launch,
+                       const ek_tensor *const *tensors, int dim, bool logarithm)
 {
     const ek_tensor *out = tensors[0], *a = tensors[1], *b = tensors[2];
     int operands = b != NULL ? 3 : 2;
@@ -31,13 +31,109 @@ static int run(ek_dev *dev, const char *operation, launcher *launch,
 
 int ek_cuda_softmax(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool logarithm)
 {
-    return run(dev, logarithm ? "log_softmax" : "softmax", ek_cuda_launch_softmax,
-               (const ek_tensor *[]){y, x, NULL}, dim, logarithm);
+    return softmax_run(dev, logarithm ? "log_softmax" : "softmax", ek_cuda_launch_softmax,
+                       (const ek_tensor *[]){y, x, NULL}, dim, logarithm);
 }
 
 int ek_cuda_softmax_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *y,
                              int dim, bool logarithm)
 {
-    return run(dev, "softmax_gradient", ek_cuda_launch_softmax_gradient,
-               (const ek_tensor *[]){dx, dy, y}, dim, logarithm);
+    return softmax_run(dev, "softmax_gradient", ek_cuda_launch_softmax_gradient,
+                       (const ek_tensor *[]){dx, dy, y}, dim, logarithm);
+}
+
+/* ---- cross entropy ---- */
+
+static ek_cuda_values values_of(const ek_tensor *tensor)
+{
+    if (tensor == NULL)
+        return (ek_cuda_values){.data = NULL};
+    return (ek_cuda_values){ek_tensor_address(tensor), tensor->dtype};
+}
+
+static int entropy_dim(const ek_tensor *x)
+{
+    return x->ndim > 1 ? 1 : 0;
+}
+
+/* dx is NULL in forward. */
+static ek_cuda_entropy_job entropy_job(const ek_tensor *x, const ek_tensor *target,
+                                       const ek_tensor *loss, const ek_tensor *lse,
+                                       const ek_tensor *dx, const ek_tensor *weight,
+                                       const ek_cross_entropy_params *params)
+{
+    int dim = entropy_dim(x);
+    ek_cuda_entropy_job job = {.params = *params,
+                               .dtype = x->dtype,
+                               .x = ek_tensor_address(x),
+                               .dx = dx != NULL ? ek_tensor_address(dx) : NULL,
+                               .target = ek_tensor_address(target),
+                               .loss = values_of(loss),
+                               .lse = values_of(lse),
+                               .weight = values_of(weight),
+                               .weight_stride = weight != NULL ? weight->stride[0] : 0,
+                               .classes = x->shape[dim],
+                               .stride_x = x->stride[dim],
+                               .stride_dx = dx != NULL ? dx->stride[dim] : 0};
+    ek_cuda_places_without(&job.lines, dx != NULL ? 5 : 4,
+                           (const ek_tensor *[]){x, target, loss, lse, dx},
+                           (const bool[]){true, false, false, false, true}, dim);
+    return job;
+}
+
+int ek_cuda_cross_entropy_forward(ek_dev *dev, ek_tensor *loss, ek_tensor *lse, const ek_tensor *x,
+                                  const ek_tensor *target, const ek_tensor *weight,
+                                  const ek_cross_entropy_params *params)
+{
+    if (ek_count(target) == 0)
+        return 0;
+    if (x->shape[entropy_dim(x)] == 0)
+        return EK_FAIL(EK_E_SHAPE, "cross entropy over 0 classes; at least 1 is needed");
+    ek_cuda_entropy_job job = entropy_job(x, target, loss, lse, NULL, weight, params);
+    ek_cuda_queue queue;
+    EK_TRY(ek_cuda_begin(dev, &queue));
+    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.classes, job.stride_x,
+                                  EK_CUDA_TEAM_READS);
+    return ek_cuda_end(dev, &queue, "cross_entropy", ek_cuda_launch_cross_entropy(&queue, &job));
+}
+
+int ek_cuda_cross_entropy_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *gradient,
+                                   const ek_tensor *lse, const ek_tensor *x,
+                                   const ek_tensor *target, const ek_tensor *weight,
+                                   const ek_cross_entropy_params *params)
+{
+    if (ek_count(x) == 0)
+        return 0;
+    ek_cuda_entropy_job job = entropy_job(x, target, gradient, lse, dx, weight, params);
+    ek_cuda_queue queue;
+    EK_TRY(ek_cuda_begin(dev, &queue));
+    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.classes, job.stride_x,
+                                  EK_CUDA_TEAM_WRITES);
+    return ek_cuda_end(dev, &queue, "cross_entropy_gradient",
+                       ek_cuda_launch_cross_entropy_gradient(&queue, &job));
+}
+
+int ek_cuda_target_weight(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
+                          const ek_tensor *weight, int64_t ignore_index)
+{
+    ek_cuda_target_job job = {.target = ek_tensor_address(target),
+                              .weight = values_of(weight),
+                              .out = values_of(out),
+                              .weight_stride = weight != NULL ? weight->stride[0] : 0,
+                              .classes = weight != NULL ? weight->shape[0] : 0,
+                              .ignore_index = ignore_index};
+    ek_cuda_places_without(&job.places, 1, (const ek_tensor *[]){target}, NULL, -1);
+    job.blocks = (job.places.count + EK_CUDA_TARGET_BLOCK - 1) / EK_CUDA_TARGET_BLOCK;
+    if (job.blocks < 1)
+        job.blocks = 1;
+    void *partial = NULL;
+    size_t nbytes = job.blocks > 1 ? (size_t)job.blocks * sizeof(double) : 0;
+    EK_TRY(ek_cuda_scratch(dev, nbytes, &partial));
+    job.partial = partial;
+    ek_cuda_queue queue;
+    int rc = ek_cuda_begin(dev, &queue);
+    if (rc >= 0)
+        rc = ek_cuda_end(dev, &queue, "target_weight", ek_cuda_launch_target_weight(&queue, &job));
+    ek_cuda_scratch_free(dev, partial, nbytes);
+    return rc;
 }

@@ -1,44 +1,116 @@
-/* softmax.cu: a team of threads per line. A line is read twice; the second time it comes from a
- * cache, unless it is very long. */
-#include "cuda/soften.cuh"
+/* softmax.cu: softmax, cross entropy and their gradients: a team of threads per line. Softmax reads
+ * a line twice; the second time it comes from a cache, unless it is very long.
+ *
+ * With lse = log sum exp x, as the host has it, cross entropy is
+ *
+ *   loss = (1 - s) w[t] (lse - x[t]) + s / C sum_c w[c] (lse - x[c])
+ *
+ * where s is the label smoothing. The loss takes lse apart, into the largest logit and the rest,
+ * for large logits. */
+#include "cuda/launches.h"
+#include "cuda/strides.cuh"
 
-#include "cuda/softmax.h"
+/* ---- a row: largest of a line and sum of exp(x - largest), in one pass over it ---- */
 
+template <typename R> struct row_sum {
+    R largest, sum;
+};
+
+template <typename R> EK_DEVICE row_sum<R> ek_exchange(row_sum<R> own, int step)
+{
+    row_sum<R> other;
+    other.largest = ek_exchange(own.largest, step);
+    other.sum = ek_exchange(own.sum, step);
+    return other;
+}
+
+/* NaN wins. */
+template <typename R> EK_DEVICE R larger(R a, R b)
+{
+    return b > a || b != b ? b : a;
+}
+
+/* What exponents are taken from: if all are -inf so far, -inf - -inf must not be NaN. */
+template <typename R> EK_DEVICE R shift_of(R largest)
+{
+    return largest == -(R)INFINITY ? (R)0 : largest;
+}
+
+template <typename R> struct row_join {
+    __device__ __forceinline__ row_sum<R> operator()(row_sum<R> a, row_sum<R> b) const
+    {
+        row_sum<R> both;
+        both.largest = larger(a.largest, b.largest);
+        R shift = shift_of(both.largest);
+        both.sum = a.sum * exp(a.largest - shift) + b.sum * exp(b.largest - shift);
+        return both;
+    }
+};
+
+/* The line's, for all of its lanes. A line of nothing but -inf has the sum NaN, as has one with
+ * +inf or NaN in it. All threads of the block call it; `valid` is false for those without a line.
+ */
 template <typename T>
-static __global__ __launch_bounds__(EK_BLOCK) void softmax(ek_cuda_softmax_job job)
+EK_DEVICE row_sum<typename ek_compute<T>::type> sum_row(const ek_team &team, bool valid, const T *x,
+                                                        int64_t stride, int64_t size)
+{
+    typedef typename ek_compute<T>::type R;
+    enum { BATCH = 4 };
+    row_sum<R> line = {-(R)INFINITY, 0};
+    for (int64_t c = team.lane; valid && c < size; c += BATCH * team.lanes) {
+        R v[BATCH];
+        EK_EACH(k, BATCH) {
+            int64_t at = c + k * team.lanes;
+            v[k] = at < size ? ek_load(x + at * stride) : -(R)INFINITY;
+        }
+        R largest = larger(larger(v[0], v[1]), larger(v[2], v[3]));
+        largest = larger(line.largest, largest);
+        R shift = shift_of(largest), sum = 0;
+        EK_EACH(k, BATCH)
+            sum += exp(v[k] - shift);
+        line.sum = line.sum * exp(line.largest - shift) + sum;
+        line.largest = largest;
+    }
+    line = ek_team_join(team, line, row_join<R>());
+    if (line.largest == -(R)INFINITY)
+        line.sum = (R)NAN;
+    return line;
+}
+
+/* ---- softmax ---- */
+
+template <typename T> EK_KERNEL softmax(ek_cuda_softmax_job job)
 {
     typedef typename ek_compute<T>::type R;
     ek_team team = ek_team_of(job.team);
-    EK_TEAM_LOOP(line, team, job.lines.count)
-    {
+    EK_TEAM_LOOP(line, team, job.lines.count) {
         bool valid = line < job.lines.count;
         int64_t offset[2] = {0, 0};
         if (valid)
             ek_place(job.lines, line, offset);
         const T *x = (const T *)job.a + offset[1];
-        ek_softened<R> all = ek_soften(team, valid, x, job.stride[1], job.size);
+        row_sum<R> all = sum_row(team, valid, x, job.stride[1], job.size);
         if (!valid)
             continue;
         T *y = (T *)job.out + offset[0];
-        R last = job.logarithm ? ek_log(all.sum) : 1 / all.sum;
+        R last = job.logarithm ? log(all.sum) : 1 / all.sum;
 #pragma unroll 4
         for (int64_t c = team.lane; c < job.size; c += team.lanes) {
             R away = ek_load(x + c * job.stride[1]) - all.largest;
-            ek_store(y + c * job.stride[0], job.logarithm ? away - last : ek_exp(away) * last);
+            ek_store(y + c * job.stride[0], job.logarithm ? away - last : exp(away) * last);
         }
     }
 }
 
 /* The sum over the line of dy, or of dy y: by fours, which keeps the chain of roundings short. */
 template <typename T, typename R>
-static __device__ __forceinline__ R sum_of(const ek_cuda_softmax_job &job, const ek_team &team,
-                                           const T *dy, const T *y)
+EK_DEVICE R gradient_sum(const ek_cuda_softmax_job &job, const ek_team &team, const T *dy,
+                         const T *y)
 {
     R sum = 0;
     for (int64_t c = team.lane; c < job.size; c += 4 * team.lanes) {
         R four = 0;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
+        EK_EACH(k, 4) {
             int64_t at = c + k * team.lanes;
             if (at < job.size)
                 four += ek_load(dy + at * job.stride[1]) *
@@ -49,19 +121,17 @@ static __device__ __forceinline__ R sum_of(const ek_cuda_softmax_job &job, const
     return sum;
 }
 
-template <typename T>
-static __global__ __launch_bounds__(EK_BLOCK) void gradient(ek_cuda_softmax_job job)
+template <typename T> EK_KERNEL softmax_gradient(ek_cuda_softmax_job job)
 {
     typedef typename ek_compute<T>::type R;
     ek_team team = ek_team_of(job.team);
-    EK_TEAM_LOOP(line, team, job.lines.count)
-    {
+    EK_TEAM_LOOP(line, team, job.lines.count) {
         bool valid = line < job.lines.count;
         int64_t offset[3] = {0, 0, 0};
         if (valid)
             ek_place(job.lines, line, offset);
         const T *dy = (const T *)job.a + offset[1], *y = (const T *)job.b + offset[2];
-        R sum = ek_team_sum(team, valid ? sum_of<T, R>(job, team, dy, y) : (R)0);
+        R sum = ek_team_sum(team, valid ? gradient_sum<T, R>(job, team, dy, y) : (R)0);
         if (!valid)
             continue;
         T *dx = (T *)job.out + offset[0];
@@ -69,7 +139,7 @@ static __global__ __launch_bounds__(EK_BLOCK) void gradient(ek_cuda_softmax_job 
         for (int64_t c = team.lane; c < job.size; c += team.lanes) {
             R slope = ek_load(dy + c * job.stride[1]), value = ek_load(y + c * job.stride[2]);
             ek_store(dx + c * job.stride[0],
-                     job.logarithm ? slope - ek_exp(value) * sum : value * (slope - sum));
+                     job.logarithm ? slope - exp(value) * sum : value * (slope - sum));
         }
     }
 }
@@ -78,14 +148,177 @@ int ek_cuda_launch_softmax(const ek_cuda_queue *queue, const ek_cuda_softmax_job
 {
     EK_FLOATING(job->dtype, T,
                 return ek_launch(queue, ek_team_grid(queue, job->team, job->lines.count),
-                                 dim3(EK_BLOCK), softmax<T>, *job))
-    return (int)cudaErrorInvalidValue;
+                                 softmax<T>, *job))
 }
 
-int ek_cuda_launch_softmax_gradient(const ek_cuda_queue *queue, const ek_cuda_softmax_job *job)
+int ek_cuda_launch_softmax_gradient(const ek_cuda_queue *queue, const ek_cuda_softmax_job *job){
+    EK_FLOATING(job->dtype, T,
+                return ek_launch(queue, ek_team_grid(queue, job->team, job->lines.count),
+                                 softmax_gradient<T>, *job))}
+
+/* ---- cross entropy ---- */
+
+/* Whether the target counts. */
+EK_DEVICE bool target_counts(int64_t target, int64_t ignore_index, int64_t classes,
+                             ek_cuda_fault *fault, const char *operation)
+{
+    if (target == ignore_index)
+        return false;
+    if (target >= 0 && target < classes)
+        return true;
+    ek_fault_raise(fault, EK_CUDA_FAULT_TARGET, target, classes, operation);
+    return false;
+}
+
+template <typename R> EK_DEVICE R weight_of(const ek_cuda_entropy_job &job, int64_t c)
+{
+    if (job.weight.data == NULL)
+        return (R)1;
+    return ek_load_as<R>(job.weight.data, job.weight.dtype, c * job.weight_stride);
+}
+
+/* sum_c w[c] (lse - x[c]) */
+template <typename T, typename R>
+static __device__ R smooth_loss(const ek_cuda_entropy_job &job, const ek_team &team, const T *x,
+                                row_sum<R> all, R log_sum)
+{
+    R sum = 0;
+    for (int64_t c = team.lane; c < job.classes; c += team.lanes)
+        sum += weight_of<R>(job, c) * (all.largest - ek_load(x + c * job.stride_x) + log_sum);
+    return sum;
+}
+
+template <typename T>
+EK_KERNEL entropy_forward(ek_cuda_entropy_job job, ek_cuda_fault *fault, const char *operation)
+{
+    typedef typename ek_compute<T>::type R;
+    ek_team team = ek_team_of(job.team);
+    R smoothing = (R)job.params.label_smoothing;
+    EK_TEAM_LOOP(line, team, job.lines.count) {
+        bool valid = line < job.lines.count;
+        int64_t offset[4] = {0, 0, 0, 0};
+        if (valid)
+            ek_place(job.lines, line, offset);
+        const T *x = (const T *)job.x + offset[0];
+        row_sum<R> all = sum_row(team, valid, x, job.stride_x, job.classes);
+        R log_sum = log(all.sum), spread = 0;
+        if (smoothing != 0)
+            spread =
+                ek_team_sum(team, valid ? smooth_loss<T, R>(job, team, x, all, log_sum) : (R)0);
+        if (!valid || team.lane != 0)
+            continue;
+        int64_t t = job.target[offset[1]];
+        R loss = 0;
+        if (target_counts(t, job.params.ignore_index, job.classes, fault, operation)) {
+            loss = weight_of<R>(job, t) * (all.largest - ek_load(x + t * job.stride_x) + log_sum);
+            if (smoothing != 0)
+                loss = (1 - smoothing) * loss + smoothing / (R)job.classes * spread;
+        }
+        ek_store_as(job.loss.data, job.loss.dtype, offset[2], loss);
+        ek_store_as(job.lse.data, job.lse.dtype, offset[3], all.largest + log_sum);
+    }
+}
+
+/* sum_c w[c], by each block for itself. */
+template <typename R> static __device__ R total_weight(const ek_cuda_entropy_job &job)
+{
+    if (job.weight.data == NULL)
+        return (R)job.classes;
+    R sum = 0;
+    for (int64_t c = threadIdx.x; c < job.classes; c += blockDim.x)
+        sum += weight_of<R>(job, c);
+    return ek_block_sum(sum);
+}
+
+template <typename T>
+EK_KERNEL entropy_gradient(ek_cuda_entropy_job job, ek_cuda_fault *fault, const char *operation)
+{
+    typedef typename ek_compute<T>::type R;
+    ek_team team = ek_team_of(job.team);
+    R smoothing = (R)job.params.label_smoothing, share = smoothing / (R)job.classes;
+    R total = smoothing != 0 ? total_weight<R>(job) : (R)0;
+    EK_TEAM_LOOP(line, team, job.lines.count) {
+        if (line >= job.lines.count)
+            continue;
+        int64_t offset[5];
+        ek_place(job.lines, line, offset);
+        const T *x = (const T *)job.x + offset[0];
+        T *dx = (T *)job.dx + offset[4];
+        int64_t t = job.target[offset[1]];
+        if (!target_counts(t, job.params.ignore_index, job.classes, fault, operation)) {
+            for (int64_t c = team.lane; c < job.classes; c += team.lanes)
+                ek_store(dx + c * job.stride_dx, (R)0);
+            continue;
+        }
+        R g = ek_load_as<R>(job.loss.data, job.loss.dtype, offset[2]);
+        R lse = ek_load_as<R>(job.lse.data, job.lse.dtype, offset[3]);
+        R own = (1 - smoothing) * weight_of<R>(job, t), scale = g * (own + share * total);
+#pragma unroll 4
+        for (int64_t c = team.lane; c < job.classes; c += team.lanes) {
+            R slope = exp(ek_load(x + c * job.stride_x) - lse) * scale;
+            if (smoothing != 0)
+                slope -= g * share * weight_of<R>(job, c);
+            if (c == t)
+                slope -= g * own;
+            ek_store(dx + c * job.stride_dx, slope);
+        }
+    }
+}
+
+int ek_cuda_launch_cross_entropy(const ek_cuda_queue *queue, const ek_cuda_entropy_job *job)
 {
     EK_FLOATING(job->dtype, T,
                 return ek_launch(queue, ek_team_grid(queue, job->team, job->lines.count),
-                                 dim3(EK_BLOCK), gradient<T>, *job))
-    return (int)cudaErrorInvalidValue;
+                                 entropy_forward<T>, *job, queue->fault, "cross_entropy"))
+}
+
+int ek_cuda_launch_cross_entropy_gradient(const ek_cuda_queue *queue,
+                                          const ek_cuda_entropy_job *job){
+    EK_FLOATING(job->dtype, T,
+                return ek_launch(queue, ek_team_grid(queue, job->team, job->lines.count),
+                                 entropy_gradient<T>, *job, queue->fault,
+                                 "cross_entropy_gradient"))}
+
+/* ---- the weight of targets ---- */
+
+EK_KERNEL weigh_targets(ek_cuda_target_job job, ek_cuda_fault *fault, const char *operation)
+{
+    int64_t begin = (int64_t)blockIdx.x * EK_CUDA_TARGET_BLOCK, end = begin + EK_CUDA_TARGET_BLOCK;
+    end = end < job.places.count ? end : job.places.count;
+    double sum = 0;
+    for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        int64_t offset[1];
+        ek_place(job.places, i, offset);
+        int64_t t = job.target[offset[0]];
+        if (job.weight.data == NULL)
+            sum += t != job.ignore_index ? 1 : 0;
+        else if (target_counts(t, job.ignore_index, job.classes, fault, operation))
+            sum += ek_load_as<double>(job.weight.data, job.weight.dtype, t * job.weight_stride);
+    }
+    sum = ek_block_sum(sum);
+    if (threadIdx.x != 0)
+        return;
+    if (job.partial != NULL)
+        job.partial[blockIdx.x] = sum;
+    else
+        ek_store_as(job.out.data, job.out.dtype, 0, sum);
+}
+
+EK_KERNEL join_targets(ek_cuda_values out, const double *partial, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
+        sum += partial[i];
+    sum = ek_block_sum(sum);
+    if (threadIdx.x == 0)
+        ek_store_as(out.data, out.dtype, 0, sum);
+}
+
+int ek_cuda_launch_target_weight(const ek_cuda_queue *queue, const ek_cuda_target_job *job)
+{
+    int rc =
+        ek_launch(queue, (unsigned)job->blocks, weigh_targets, *job, queue->fault, "target_weight");
+    if (rc != 0 || job->partial == NULL)
+        return rc;
+    return ek_launch(queue, 1, join_targets, job->out, job->partial, job->blocks);
 }

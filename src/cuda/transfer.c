@@ -1,9 +1,10 @@
+/* transfer.c: see transfer.h. */
 #include "cuda/transfer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/wait.h"
+#include "cuda/stream.h"
 
 enum { SMALL = 64 << 10, SMALL_SLOTS = 32, LARGE = 4 << 20, LARGE_SLOTS = 4 };
 
@@ -20,27 +21,16 @@ static int upload_chunk(ek_dev *dev, ek_cuda_ring *ring, cudaStream_t stream, vo
                            (int)cudaMemcpyAsync(to, slot->buffer, nbytes, cudaMemcpyHostToDevice,
                                                 stream));
     if (rc >= 0)
-        rc = ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(slot->done, stream));
+        rc = ek_cuda_record(dev, slot->done, stream);
     if (rc < 0)
         ek_cuda_settle(ek_cuda_of(dev), rc); /* before the slot is written again */
     ek_cuda_ring_release(ring, slot);
     return rc;
 }
 
-/* In the device's order: by the copy stream, whose work comes in between that of the compute stream
- * by way of two waits. */
-static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
-{
-    const ek_cuda_device *device = ek_cuda_of(dev);
-    if (nbytes <= SMALL)
-        return upload_chunk(dev, &device->transfer->small, device->compute, to, from, nbytes);
-    EK_TRY(ek_cuda_wait_for(dev, device->copy, device->issued, device->compute));
-    EK_TRY(ek_cuda_upload(dev, device->copy, to, from, nbytes));
-    int rc = ek_cuda_wait_for(dev, device->compute, device->transfer->copied, device->copy);
-    return rc < 0 ? ek_cuda_settle(device, rc) : 0;
-}
-
-int ek_cuda_upload(ek_dev *dev, cudaStream_t stream, void *to, const void *from, size_t nbytes)
+/* By this stream alone, from any memory of the host. */
+static int upload_chunks(ek_dev *dev, cudaStream_t stream, void *to, const void *from,
+                         size_t nbytes)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
     ek_cuda_ring *ring = nbytes <= SMALL ? &device->transfer->small : &device->transfer->large;
@@ -54,35 +44,65 @@ int ek_cuda_upload(ek_dev *dev, cudaStream_t stream, void *to, const void *from,
     return 0;
 }
 
-int ek_cuda_upload_locked(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done)
+/* In the device's order: by the copy stream, whose work comes in between that of the compute stream
+ * by way of two waits. */
+static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
-    int rc = ek_cuda_check(dev, "a copy from page-locked memory",
+    if (nbytes <= SMALL)
+        return upload_chunk(dev, &device->transfer->small, device->compute, to, from, nbytes);
+    EK_TRY(ek_cuda_wait_for(dev, device->copy, device->issued, device->compute));
+    EK_TRY(upload_chunks(dev, device->copy, to, from, nbytes));
+    int rc = ek_cuda_wait_for(dev, device->compute, device->transfer->copied, device->copy);
+    return rc < 0 ? ek_cuda_settle(device, rc) : 0;
+}
+
+/* By the upload stream from pinned memory, which returns at once: `done` follows the copy. */
+static int upload_pinned(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    int rc = ek_cuda_check(dev, "a copy from pinned memory",
                            (int)cudaMemcpyAsync(to, from, nbytes, cudaMemcpyHostToDevice,
                                                 device->upload));
     if (rc >= 0)
-        rc = ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(done, device->upload));
+        rc = ek_cuda_record(dev, done, device->upload);
     return rc < 0 ? ek_cuda_settle(device, rc) : 0;
+}
+
+int ek_cuda_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes)
+{
+    cudaEvent_t done = ek_cuda_pinned_event(dev, from_data);
+    int restore, rc;
+    /* Faults stay for a call that needs what was computed: who sends ahead drops errors. */
+    EK_TRY(ek_cuda_usable(dev));
+    EK_TRY(ek_cuda_enter(dev, &restore));
+    if (done)
+        rc = upload_pinned(dev, to_data, from_data, nbytes, done);
+    else /* events of another GPU's block can't follow it */
+        rc = upload_chunks(dev, ek_cuda_of(dev)->upload, to_data, from_data, nbytes);
+    ek_cuda_leave(dev, restore);
+    return rc;
 }
 
 /* ---- to the host ---- */
 
 /* A chunk on its way: into the slot, and from there to the host. */
-typedef struct chunk {
+typedef struct download_chunk {
     ek_cuda_slot *slot;
     char *to;
     size_t nbytes;
-} chunk;
+} download_chunk;
 
-static int download_begin(ek_dev *dev, const chunk *part, cudaStream_t stream, const void *from)
+static int download_begin(ek_dev *dev, const download_chunk *part, cudaStream_t stream,
+                          const void *from)
 {
     EK_TRY(ek_cuda_check(dev, "a copy to the host",
                          (int)cudaMemcpyAsync(part->slot->buffer, from, part->nbytes,
                                               cudaMemcpyDeviceToHost, stream)));
-    return ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(part->slot->done, stream));
+    return ek_cuda_record(dev, part->slot->done, stream);
 }
 
-static int download_end(ek_dev *dev, ek_cuda_ring *ring, const chunk *part)
+static int download_end(ek_dev *dev, ek_cuda_ring *ring, const download_chunk *part)
 {
     int rc =
         ek_cuda_check(dev, "waiting for a copy to the host", ek_cuda_wait_event(part->slot->done));
@@ -98,7 +118,7 @@ static int download_small(ek_dev *dev, void *to, const void *from, size_t nbytes
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
     ek_cuda_ring *ring = &device->transfer->small;
-    chunk part = {.to = to, .nbytes = nbytes};
+    download_chunk part = {.to = to, .nbytes = nbytes};
     EK_TRY(ek_cuda_ring_take(ring, dev, true, &part.slot));
     int rc = download_begin(dev, &part, device->compute, from);
     if (rc >= 0)
@@ -113,7 +133,7 @@ enum { WINDOW = 3 };
 /* Chunks on their way, the first in `parts[0]`. */
 typedef struct pipeline {
     ek_dev *dev;
-    chunk parts[WINDOW];
+    download_chunk parts[WINDOW];
     int count;
 } pipeline;
 
@@ -124,8 +144,8 @@ static int pipeline_fill(pipeline *line, char *to, const char *from, size_t nbyt
     const ek_cuda_device *device = ek_cuda_of(line->dev);
     ek_cuda_ring *ring = &device->transfer->large;
     while (*issued < nbytes && line->count < WINDOW) {
-        chunk part = {.to = to + *issued,
-                      .nbytes = nbytes - *issued < LARGE ? nbytes - *issued : LARGE};
+        download_chunk part = {.to = to + *issued,
+                               .nbytes = nbytes - *issued < LARGE ? nbytes - *issued : LARGE};
         EK_TRY(ek_cuda_ring_take(ring, line->dev, line->count == 0, &part.slot));
         if (!part.slot)
             return 0;
@@ -167,6 +187,100 @@ static int download(ek_dev *dev, void *to, const void *from, size_t nbytes)
     return rc < 0 ? rc : fault;
 }
 
+/* ---- staged copies: between GPUs that don't reach each other ----
+ *
+ * Through two pinned buffers of the host, one being filled from one GPU while the other GPU reads
+ * the other. Only the streams wait. */
+
+enum { STAGED_CHUNK = 2 << 20 };
+
+/* What either side needs; an event belongs to the GPU that is current when it is made. Both sides'
+ * locks are held. */
+static int staged_prepare(ek_dev *to, ek_dev *from)
+{
+    ek_cuda_transfer *source = ek_cuda_of(from)->transfer, *target = ek_cuda_of(to)->transfer;
+    int restore, rc = 0;
+    for (int i = 0; i < EK_CUDA_STAGING; i++)
+        EK_TRY(ek_cuda_make_event(to, &target->drained[i]));
+    EK_TRY(ek_cuda_enter(from, &restore));
+    for (int i = 0; i < EK_CUDA_STAGING && rc >= 0; i++) {
+        rc = ek_cuda_make_event(from, &source->filled[i]);
+        if (rc >= 0)
+            rc = ek_cuda_pinned_alloc(from, STAGED_CHUNK, &source->staging[i]);
+    }
+    ek_cuda_leave(from, restore);
+    return rc;
+}
+
+/* The copy streams begin after what is issued to the compute streams now. */
+static int staged_begin(ek_dev *dev)
+{
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    return ek_cuda_wait_for(dev, device->copy, device->issued, device->compute);
+}
+
+/* Buffer i, filled and drained. */
+static int staged_copy_chunk(ek_dev *to, char *to_data, ek_dev *from, const char *from_data,
+                             size_t nbytes, int i)
+{
+    const ek_cuda_device *target = ek_cuda_of(to), *source = ek_cuda_of(from);
+    void *buffer = source->transfer->staging[i];
+    EK_TRY(ek_cuda_check(from, "a copy to pinned memory",
+                         (int)cudaMemcpyAsync(buffer, from_data, nbytes, cudaMemcpyDeviceToHost,
+                                              source->copy)));
+    EK_TRY(ek_cuda_record(from, source->transfer->filled[i], source->copy));
+    EK_TRY(ek_cuda_stream_wait(to, target->copy, source->transfer->filled[i]));
+    EK_TRY(ek_cuda_check(to, "a copy from pinned memory",
+                         (int)cudaMemcpyAsync(to_data, buffer, nbytes, cudaMemcpyHostToDevice,
+                                              target->copy)));
+    return ek_cuda_record(to, target->transfer->drained[i], target->copy);
+}
+
+static int staged_issue(ek_dev *to, char *to_data, ek_dev *from, const char *from_data,
+                        size_t nbytes)
+{
+    const ek_cuda_device *target = ek_cuda_of(to), *source = ek_cuda_of(from);
+    size_t chunks = (nbytes + STAGED_CHUNK - 1) / STAGED_CHUNK;
+    EK_TRY(staged_begin(from));
+    EK_TRY(staged_begin(to));
+    for (size_t c = 0; c < chunks; c++) {
+        size_t done = c * STAGED_CHUNK;
+        int i = (int)(c % EK_CUDA_STAGING);
+        if (c >= EK_CUDA_STAGING)
+            EK_TRY(ek_cuda_stream_wait(from, source->copy, target->transfer->drained[i]));
+        EK_TRY(staged_copy_chunk(to, to_data + done, from, from_data + done,
+                                 nbytes - done < STAGED_CHUNK ? nbytes - done : STAGED_CHUNK, i));
+    }
+    /* The next copy through the buffers, which may be to another GPU, finds them drained. */
+    for (size_t i = 0; i < EK_CUDA_STAGING && i < chunks; i++)
+        EK_TRY(ek_cuda_stream_wait(from, source->copy, target->transfer->drained[i]));
+    return ek_cuda_wait_for(to, target->compute, target->transfer->copied, target->copy);
+}
+
+static int staged_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
+                       size_t nbytes)
+{
+    ek_cuda_device *target = ek_cuda_of(to), *source = ek_cuda_of(from);
+    /* In the order of their indices, so that two copies in opposite directions don't wait for each
+     * other. */
+    bool up = to->id.index < from->id.index;
+    pthread_mutex_lock(&(up ? target : source)->transfer->lock);
+    pthread_mutex_lock(&(up ? source : target)->transfer->lock);
+    int rc = staged_prepare(to, from);
+    if (rc >= 0) {
+        ek_cuda_issue_waits();
+        rc = staged_issue(to, to_data, from, from_data, nbytes);
+        ek_cuda_issue_end();
+    }
+    if (rc < 0) {
+        ek_cuda_settle(source, rc);
+        ek_cuda_settle(target, rc);
+    }
+    pthread_mutex_unlock(&source->transfer->lock);
+    pthread_mutex_unlock(&target->transfer->lock);
+    return rc;
+}
+
 /* ---- between devices ---- */
 
 static int copy_across(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
@@ -181,7 +295,7 @@ static int copy_across(ek_dev *to, void *to_data, ek_dev *from, const void *from
         return ek_cuda_check(to, "a copy between GPUs",
                              (int)cudaMemcpyPeerAsync(to_data, target->physical, from_data,
                                                       source->physical, nbytes, target->compute));
-    return ek_cuda_bridge_copy(to, to_data, from, from_data, nbytes);
+    return staged_copy(to, to_data, from, from_data, nbytes);
 }
 
 int ek_cuda_copy_bytes(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
@@ -223,8 +337,7 @@ int ek_cuda_transfer_open(ek_cuda_device *device)
     ek_cuda_ring_open(&transfer->small, SMALL_SLOTS, SMALL);
     ek_cuda_ring_open(&transfer->large, LARGE_SLOTS, LARGE);
     pthread_mutex_init(&transfer->lock, NULL);
-    return ek_cuda_check(device->dev, "making an event",
-                         (int)cudaEventCreateWithFlags(&transfer->copied, cudaEventDisableTiming));
+    return ek_cuda_make_event(device->dev, &transfer->copied);
 }
 
 void ek_cuda_transfer_close(ek_cuda_device *device)
@@ -232,9 +345,9 @@ void ek_cuda_transfer_close(ek_cuda_device *device)
     ek_cuda_transfer *transfer = device->transfer;
     if (!transfer)
         return;
-    for (int i = 0; i < EK_CUDA_BRIDGE; i++) {
-        if (transfer->bridge[i])
-            cudaFreeHost(transfer->bridge[i]);
+    for (int i = 0; i < EK_CUDA_STAGING; i++) {
+        if (transfer->staging[i])
+            cudaFreeHost(transfer->staging[i]);
         if (transfer->filled[i])
             cudaEventDestroy(transfer->filled[i]);
         if (transfer->drained[i])

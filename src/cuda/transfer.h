@@ -6,17 +6,16 @@
  * upload returns when the source has been read, a download when the result is there.
  *
  * What is sent in EK_QUEUE_UPLOAD goes by a stream of its own, which waits for no kernel: its
- * memory is free there, and who sent it says when the compute stream has to wait (order.h).
+ * memory is free there, and who sent it says when the compute stream has to wait (stream.h).
  *
  * Between devices, by the destination's compute stream: on one GPU a plain copy, between GPUs that
  * reach each other a peer copy, and else through pinned memory of the host, without a host wait. */
 #ifndef EK_CUDA_TRANSFER_H
 #define EK_CUDA_TRANSFER_H
 
-#include "cuda/order.h"
-#include "cuda/ring.h"
+#include "cuda/memory.h"
 
-enum { EK_CUDA_BRIDGE = 2 };
+enum { EK_CUDA_STAGING = 2 }; /* buffers of a staged copy */
 
 typedef struct ek_cuda_transfer {
     ek_cuda_ring small, large;
@@ -24,28 +23,20 @@ typedef struct ek_cuda_transfer {
     /* For copies from this device to GPUs that it doesn't reach: buffers, guarded by `lock` while
      * copies through them are issued, and their events on either side. */
     pthread_mutex_t lock;
-    void *bridge[EK_CUDA_BRIDGE];
-    cudaEvent_t filled[EK_CUDA_BRIDGE];  /* of the device that is read */
-    cudaEvent_t drained[EK_CUDA_BRIDGE]; /* of the device that is written */
+    void *staging[EK_CUDA_STAGING];
+    cudaEvent_t filled[EK_CUDA_STAGING];  /* of the device that is read */
+    cudaEvent_t drained[EK_CUDA_STAGING]; /* of the device that is written */
 } ek_cuda_transfer;
 
 /* The backend's slots of these names. */
+int ek_cuda_send(ek_dev *dev, void *to_data, const void *from_data, size_t nbytes);
 int ek_cuda_copy_bytes(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
                        size_t nbytes);
 bool ek_cuda_reaches(const ek_dev *dev, const ek_dev *other);
 
-/* By this stream alone, from any memory of the host; and by the upload stream from page-locked
- * memory, which returns at once: `done` follows the copy. */
-int ek_cuda_upload(ek_dev *dev, cudaStream_t stream, void *to, const void *from, size_t nbytes);
-int ek_cuda_upload_locked(ek_dev *dev, void *to, const void *from, size_t nbytes, cudaEvent_t done);
-
 /* Buffers and events of a device, which is current; if it closes nothing runs. */
 int ek_cuda_transfer_open(ek_cuda_device *device);
 void ek_cuda_transfer_close(ek_cuda_device *device);
-
-/* Copies between GPUs that don't reach each other: bridge.c. */
-int ek_cuda_bridge_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
-                        size_t nbytes);
 
 /* Whether kernels and copies of each of two GPUs can use the other's memory; tried out once per
  * pair: peer.c. */

@@ -1,7 +1,5 @@
 /* upsample.c: nearest and bilinear upsampling, and the adjoint. */
-#include "cuda/upsample.h"
-
-#include "cuda/cuda.h"
+#include "cuda/launches.h"
 #include "cuda/runtime.h"
 
 /* As the host and PyTorch: in the dtype for bilinear, in float for nearest. */
@@ -13,8 +11,8 @@ static double scale_of(int64_t in, int64_t out, bool in_f64, bool align_corners)
     return in_f64 ? (double)n / (double)m : (double)((float)n / (float)m);
 }
 
-static ek_cuda_upsample job_of(const ek_tensor *small, const ek_tensor *large, bool bilinear,
-                               bool align_corners)
+static ek_cuda_upsample upsample_job(const ek_tensor *small, const ek_tensor *large, bool bilinear,
+                                     bool align_corners)
 {
     ek_cuda_upsample job = {.small = ek_cuda_image_of(small),
                             .large = ek_cuda_image_of(large),
@@ -39,7 +37,7 @@ int ek_cuda_upsample_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, bool
         return 0;
     if (ek_count(x) == 0)
         return EK_FAIL(EK_E_SHAPE, "upsampling of a tensor without elements");
-    ek_cuda_upsample job = job_of(x, y, bilinear, align_corners);
+    ek_cuda_upsample job = upsample_job(x, y, bilinear, align_corners);
     EK_TRY(ek_cuda_begin(dev, &queue));
     return ek_cuda_end(dev, &queue, "upsample_forward",
                        ek_cuda_launch_upsample_forward(&queue, &job));
@@ -53,7 +51,7 @@ int ek_cuda_upsample_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, b
         return 0;
     if (ek_count(dy) == 0)
         return ek_cuda_fill(dev, dx, 0);
-    ek_cuda_upsample job = job_of(dx, dy, bilinear, align_corners);
+    ek_cuda_upsample job = upsample_job(dx, dy, bilinear, align_corners);
     EK_TRY(ek_cuda_begin(dev, &queue));
     return ek_cuda_end(dev, &queue, "upsample_gradient",
                        ek_cuda_launch_upsample_gradient(&queue, &job));

@@ -4,8 +4,7 @@
  * function that forward uses. Finding shares costs more than using them, so that a thread uses them
  * for several rows or channels. */
 #include "cuda/image.cuh"
-#include "cuda/strided.cuh"
-#include "cuda/upsample.h"
+#include "cuda/launches.h"
 
 enum { ROWS = 4, GROUP = 4 };
 
@@ -17,7 +16,7 @@ template <typename R, typename I> struct tap {
 
 /* d: 0 for height, 1 for width. */
 template <typename R, typename I>
-static __device__ __forceinline__ tap<R, I> tap_of(const ek_cuda_upsample &job, int d, I i)
+EK_DEVICE tap<R, I> tap_of(const ek_cuda_upsample &job, int d, I i)
 {
     I in = (I)job.small.size[1 + d], out = (I)job.large.size[1 + d], at = i;
     R share = 0;
@@ -44,7 +43,7 @@ template <typename R, typename I> struct reach {
 };
 
 template <typename R, typename I>
-static __device__ __forceinline__ reach<R, I> reach_of(const ek_cuda_upsample &job, int d, I p)
+EK_DEVICE reach<R, I> reach_of(const ek_cuda_upsample &job, int d, I p)
 {
     I in = (I)job.small.size[1 + d], out = (I)job.large.size[1 + d];
     I margin = out >> 20; /* the rounding of large positions */
@@ -61,8 +60,7 @@ static __device__ __forceinline__ reach<R, I> reach_of(const ek_cuda_upsample &j
     return r;
 }
 
-template <typename R, typename I>
-static __device__ __forceinline__ R share_of(const tap<R, I> &t, I p)
+template <typename R, typename I> EK_DEVICE R share_of(const tap<R, I> &t, I p)
 {
     return (t.lower == p ? 1 - t.share : (R)0) + (t.upper == p ? t.share : (R)0);
 }
@@ -70,34 +68,30 @@ static __device__ __forceinline__ R share_of(const tap<R, I> &t, I p)
 /* values += share times the V elements at `from`; elements without a share don't count, not even
  * if they are infinite. */
 template <typename T, int V>
-static __device__ __forceinline__ void blend(typename ek_compute<T>::type (&values)[V],
-                                             typename ek_compute<T>::type share, const T *from)
+EK_DEVICE void blend(typename ek_compute<T>::type (&values)[V], typename ek_compute<T>::type share,
+                     const T *from)
 {
     typename ek_compute<T>::type more[V];
     if (share == 0)
         return;
     ek_load_elements<T, V>(more, from);
-#pragma unroll
-    for (int v = 0; v < V; v++)
+    EK_EACH(v, V)
         values[v] = (1 - share) * values[v] + share * more[v];
 }
 
 /* A thread has V channels of ROWS positions below each other: `bands` counts them. */
 template <typename T, typename I, int V>
-static __global__ void __launch_bounds__(EK_BLOCK)
-    upsample_forward(ek_cuda_upsample job, ek_cuda_image bands)
+EK_KERNEL upsample_forward(ek_cuda_upsample job, ek_cuda_image bands)
 {
     typedef typename ek_compute<T>::type R;
     I row_step = (I)job.small.step[1], step = (I)job.small.step[2], height = (I)job.large.size[1];
-    EK_GRID_LOOP(i, bands.count)
-    {
+    EK_GRID_LOOP(i, bands.count) {
         ek_place<I> place = ek_place_of(bands, (I)i);
         tap<R, I> w = tap_of<R>(job, 1, place.at[2]);
         const T *plane =
             (const T *)job.small.data + ek_plane_offset(job.small, place.sample, place.channel);
         I first = place.at[1] * ROWS;
-#pragma unroll
-        for (int row = 0; row < ROWS; row++) {
+        EK_EACH(row, ROWS) {
             if (first + row >= height)
                 break;
             place.at[1] = first + row;
@@ -109,8 +103,7 @@ static __global__ void __launch_bounds__(EK_BLOCK)
             if (h.share != 0) {
                 ek_load_elements<T, V>(below, upper + w.lower * step);
                 blend<T, V>(below, w.share, upper + w.upper * step);
-#pragma unroll
-                for (int v = 0; v < V; v++)
+                EK_EACH(v, V)
                     values[v] = (1 - h.share) * values[v] + h.share * below[v];
             }
             ek_store_elements<T, V>((T *)job.large.data + ek_offset_of(job.large, place), values);
@@ -121,32 +114,28 @@ static __global__ void __launch_bounds__(EK_BLOCK)
 /* Up to V channels of a place, `step` apart: those that there are. PACKED: all, next to each other.
  */
 template <typename T, int V, bool PACKED>
-static __device__ __forceinline__ void add_channels(typename ek_compute<T>::type (&row)[V],
-                                                    typename ek_compute<T>::type share,
-                                                    const T *from, int64_t step, int real)
+EK_DEVICE void add_channels(typename ek_compute<T>::type (&row)[V],
+                            typename ek_compute<T>::type share, const T *from, int64_t step,
+                            int real)
 {
     typename ek_compute<T>::type values[V];
     if constexpr (PACKED) {
         ek_load_elements<T, V>(values, from);
     } else {
-#pragma unroll
-        for (int v = 0; v < V; v++)
+        EK_EACH(v, V)
             values[v] = v < real ? ek_load(from + v * step) : 0;
     }
-#pragma unroll
-    for (int v = 0; v < V; v++)
+    EK_EACH(v, V)
         row[v] += share * values[v];
 }
 
 /* A thread has a group of V channels of one position: `groups` counts them. */
 template <typename T, typename I, int V, bool PACKED>
-static __global__ void __launch_bounds__(EK_BLOCK)
-    upsample_gradient(ek_cuda_upsample job, ek_cuda_image groups)
+EK_KERNEL upsample_gradient(ek_cuda_upsample job, ek_cuda_image groups)
 {
     typedef typename ek_compute<T>::type R;
     I row_step = (I)job.large.step[1], step = (I)job.large.step[2];
-    EK_GRID_LOOP(i, groups.count)
-    {
+    EK_GRID_LOOP(i, groups.count) {
         ek_place<I> place = ek_place_of(groups, (I)i);
         reach<R, I> h = reach_of<R>(job, 0, place.at[1]), w = reach_of<R>(job, 1, place.at[2]);
         place.channel *= V;
@@ -164,16 +153,14 @@ static __global__ void __launch_bounds__(EK_BLOCK)
                     add_channels<T, V, PACKED>(row, part, plane + j * row_step + k * step,
                                                job.large.by_channel, real);
             }
-#pragma unroll
-            for (int v = 0; v < V; v++)
+            EK_EACH(v, V)
                 sum[v] += share * row[v];
         }
         T *to = (T *)job.small.data + ek_offset_of(job.small, place);
         if constexpr (PACKED) {
             ek_store_elements<T, V>(to, sum);
         } else {
-#pragma unroll
-            for (int v = 0; v < V; v++)
+            EK_EACH(v, V)
                 if (v < real)
                     ek_store(to + v * job.small.by_channel, sum[v]);
         }
@@ -201,8 +188,7 @@ static int launch_forward(const ek_cuda_queue *queue, const ek_cuda_upsample *jo
     bands.size[1] = (height + ROWS - 1) / ROWS;
     bands.per_size[1] = ek_cuda_divider_of(bands.size[1]);
     bands.count = bands.count / height * bands.size[1];
-    return ek_launch(queue, dim3(ek_grid(queue, bands.count)), dim3(EK_BLOCK),
-                     upsample_forward<T, I, V>, vectors, bands);
+    return ek_launch(queue, ek_grid(queue, bands.count), upsample_forward<T, I, V>, vectors, bands);
 }
 
 template <typename T>
@@ -219,7 +205,6 @@ static int launch_forward_of(const ek_cuda_queue *queue, const ek_cuda_upsample 
 int ek_cuda_launch_upsample_forward(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
 {
     EK_FLOATING(job->large.dtype, T, return launch_forward_of<T>(queue, job))
-    return (int)cudaErrorInvalidValue;
 }
 
 template <typename T, typename I, int V, bool PACKED>
@@ -229,8 +214,8 @@ static int launch_gradient(const ek_cuda_queue *queue, const ek_cuda_upsample *j
     groups.channels = (groups.channels + V - 1) / V;
     groups.per_channels = ek_cuda_divider_of(groups.channels);
     groups.count = groups.count / job->small.channels * groups.channels;
-    return ek_launch(queue, dim3(ek_grid(queue, groups.count)), dim3(EK_BLOCK),
-                     upsample_gradient<T, I, V, PACKED>, *job, groups);
+    return ek_launch(queue, ek_grid(queue, groups.count), upsample_gradient<T, I, V, PACKED>, *job,
+                     groups);
 }
 
 template <typename T>
@@ -249,5 +234,4 @@ static int launch_gradient_of(const ek_cuda_queue *queue, const ek_cuda_upsample
 int ek_cuda_launch_upsample_gradient(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
 {
     EK_FLOATING(job->small.dtype, T, return launch_gradient_of<T>(queue, job))
-    return (int)cudaErrorInvalidValue;
 }

@@ -1,7 +1,7 @@
 /* The library's use of a GPU leaves the caller's CUDA as it was: another GPU current, or none. */
 #include <pthread.h>
 
-#include "cuda/current.h"
+#include "cuda/stream.h"
 #include "cuda/nccl.h"
 #include "cuda/runtime.h"
 #include "cuda_setup.h"
@@ -20,13 +20,13 @@ TEST(turns_nest)
     ck_assert_int_eq(cudaGetDeviceCount(&count), cudaSuccess);
     int other = count > 1;
     ck_assert_int_eq(cudaSetDevice(0), cudaSuccess);
-    ck_assert_int_eq(ek_cuda_current_enter(other, &outer), 0);
+    ck_assert_int_eq(ek_cuda_guard_enter(other, &outer), 0);
     ck_assert_int_eq(current_now(), other);
-    ck_assert_int_eq(ek_cuda_current_enter(0, &inner), 0);
+    ck_assert_int_eq(ek_cuda_guard_enter(0, &inner), 0);
     ck_assert_int_eq(current_now(), 0);
-    ck_assert_int_eq(ek_cuda_current_leave(0, inner), 0);
+    ck_assert_int_eq(ek_cuda_guard_leave(0, inner), 0);
     ck_assert_int_eq(current_now(), other);
-    ck_assert_int_eq(ek_cuda_current_leave(other, outer), 0);
+    ck_assert_int_eq(ek_cuda_guard_leave(other, outer), 0);
     ck_assert_int_eq(current_now(), 0);
 }
 

@@ -1,5 +1,5 @@
 /* Divisions by what is known before a launch. */
-#include "cuda/places.h"
+#include "cuda/view.h"
 #include "unit.h"
 
 static uint64_t random_bits(uint64_t *state)

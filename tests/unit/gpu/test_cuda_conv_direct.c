@@ -1,5 +1,5 @@
 /* Convolution by the GPU's own kernels against loops in double. */
-#include "cuda/conv_direct.h"
+#include "cuda/conv.h"
 #include "host/conv_cases.h"
 
 BEFORE_ALL(skip_without_gpu)

@@ -1,10 +1,9 @@
-/* conv_direct.h: convolution by our own kernels: for what cuDNN has no engine for, and where it is
- * missing. The three functions take all that the slots of their names do. */
-#ifndef EK_CUDA_CONV_DIRECT_H
-#define EK_CUDA_CONV_DIRECT_H
+/* conv.h: convolution by our own kernels: for what cuDNN has no engine for, or if it is missing.
+ * The three functions take all that the slots of their names do. */
+#ifndef EK_CUDA_CONV_H
+#define EK_CUDA_CONV_H
 
-#include "cuda/image.h"
-#include "cuda/queue.h"
+#include "cuda/view.h"
 #include "kernels/params.h"
 
 EK_BEGIN_DECLARATIONS
@@ -62,6 +61,11 @@ typedef struct ek_cuda_conv_weights {
 /* Sets tiles, parts and part_rows; returns the bytes of partials. */
 size_t ek_cuda_conv_weights_plan(const ek_cuda_queue *queue, ek_cuda_conv_weights *conv);
 int ek_cuda_launch_conv_weights(const ek_cuda_queue *queue, const ek_cuda_conv_weights *conv);
+
+/* y[i] += bias[i / inner % channels] over `count` contiguous elements of a floating dtype: inner is
+ * 1 in channels-last memory, and the size of a plane in row-major memory. */
+int ek_cuda_launch_bias(const ek_cuda_queue *queue, ek_dtype dtype, void *y, const void *bias,
+                        int64_t bias_stride, int64_t count, int64_t inner, int64_t channels);
 
 EK_END_DECLARATIONS
 #endif

@@ -1,42 +1,37 @@
-/* strided.cuh: where the elements of a walk lie, and short vectors of them. Only .cu files include
- * it. */
-#ifndef EK_CUDA_STRIDED_CUH
-#define EK_CUDA_STRIDED_CUH
+/* strides.cuh: the offsets of a position in several operands, and teams of threads that share a
+ * line. Only .cu files include it. */
+#ifndef EK_CUDA_STRIDES_CUH
+#define EK_CUDA_STRIDES_CUH
 
 #include "cuda/launch.cuh"
-#include "cuda/places.h"
 
-/* ---- vectors: loaded and stored at once if they are aligned to their size ---- */
-
-template <typename T, int Count> struct alignas(sizeof(T) * Count) ek_vector {
-    T element[Count];
-};
-
-/* A vector's elements as they are computed in. */
-template <typename T, int Count>
-static __device__ __forceinline__ void
-ek_load_elements(typename ek_compute<T>::type (&values)[Count], const T *from)
+/* The offsets of position i in the first N operands. */
+template <int N>
+EK_DEVICE void ek_place(const ek_cuda_places &places, int64_t i, int64_t (&offset)[N])
 {
-    ek_vector<T, Count> vector = *(const ek_vector<T, Count> *)from;
-#pragma unroll
-    for (int j = 0; j < Count; j++)
-        values[j] = ek_load(&vector.element[j]);
-}
-
-template <typename T, int Count>
-static __device__ __forceinline__ void
-ek_store_elements(T *to, const typename ek_compute<T>::type (&values)[Count])
-{
-    ek_vector<T, Count> vector;
-#pragma unroll
-    for (int j = 0; j < Count; j++)
-        ek_store(&vector.element[j], values[j]);
-    *(ek_vector<T, Count> *)to = vector;
-}
-
-static inline bool ek_is_aligned(const void *pointer, size_t nbytes)
-{
-    return (uintptr_t)pointer % nbytes == 0;
+    EK_EACH(k, N)
+        offset[k] = 0;
+    if (places.narrow) {
+        uint32_t rest = (uint32_t)i;
+        for (int d = places.ndim - 1; d > 0; d--) {
+            uint32_t next = ek_cuda_divide(places.divisor[d], rest);
+            int64_t at = rest - next * places.divisor[d].by;
+            EK_EACH(k, N)
+                offset[k] += at * places.stride[k][d];
+            rest = next;
+        }
+        i = rest;
+    } else {
+        for (int d = places.ndim - 1; d > 0; d--) {
+            int64_t next = (int64_t)ek_cuda_divide_long(places.long_divisor[d], (uint64_t)i);
+            int64_t at = i - next * places.shape[d];
+            EK_EACH(k, N)
+                offset[k] += at * places.stride[k][d];
+            i = next;
+        }
+    }
+    EK_EACH(k, N)
+        offset[k] += i * places.stride[k][0];
 }
 
 /* ---- offsets of `Operands` tensors at a position of their walk ---- */
@@ -65,24 +60,14 @@ template <int Operands> struct ek_strided32 {
     }
 };
 
+/* With 64 bits. */
 template <int Operands> struct ek_strided64 {
     typedef int64_t offset;
-    int ndim;
-    int64_t shape[EK_MAX_DIMS];
-    int64_t stride[Operands][EK_MAX_DIMS];
+    ek_cuda_places places;
 
     __device__ __forceinline__ void find(int64_t position, int64_t (&offsets)[Operands]) const
     {
-        for (int k = 0; k < Operands; k++)
-            offsets[k] = 0;
-        for (int d = ndim - 1; d > 0; d--) {
-            int64_t quotient = position / shape[d], index = position - quotient * shape[d];
-            for (int k = 0; k < Operands; k++)
-                offsets[k] += index * stride[k][d];
-            position = quotient;
-        }
-        for (int k = 0; k < Operands; k++)
-            offsets[k] += position * stride[k][0];
+        ek_place(places, position, offsets);
     }
 };
 
@@ -121,13 +106,21 @@ template <int Operands> static ek_strided32<Operands> ek_strided32_of(const ek_c
 template <int Operands> static ek_strided64<Operands> ek_strided64_of(const ek_cuda_walk *walk)
 {
     ek_strided64<Operands> result = {};
-    result.ndim = walk->ndim;
+    result.places.ndim = walk->ndim;
     for (int d = 0; d < walk->ndim; d++) {
-        result.shape[d] = walk->shape[d];
+        result.places.shape[d] = walk->shape[d];
+        result.places.long_divisor[d] = ek_cuda_long_divisor_of((uint64_t)walk->shape[d]);
         for (int k = 0; k < Operands; k++)
-            result.stride[k][d] = walk->stride[k][d];
+            result.places.stride[k][d] = walk->stride[k][d];
     }
     return result;
+}
+
+/* f(strides), of the narrowest kind that fits. */
+template <int Operands, typename F> static int ek_with_strides(const ek_cuda_walk *walk, F f)
+{
+    return ek_fits_32(walk) ? f(ek_strided32_of<Operands>(walk))
+                            : f(ek_strided64_of<Operands>(walk));
 }
 
 /* ---- walks in steps of several elements ---- */
@@ -180,37 +173,6 @@ static inline ek_cuda_walk ek_by_vectors(const ek_cuda_walk *walk, int count)
     return result;
 }
 
-/* ---- memory whose meaning does not matter, in units of 1 to 16 bytes ---- */
-
-typedef ek_vector<uint64_t, 2> ek_unit16;
-
-/* The statement with T an unsigned type of `size` bytes. */
-#define EK_BY_SIZE(size, T, ...) \
-    switch (size) {              \
-    case 1: {                    \
-        typedef uint8_t T;       \
-        __VA_ARGS__;             \
-    } break;                     \
-    case 2: {                    \
-        typedef uint16_t T;      \
-        __VA_ARGS__;             \
-    } break;                     \
-    case 4: {                    \
-        typedef uint32_t T;      \
-        __VA_ARGS__;             \
-    } break;                     \
-    case 8: {                    \
-        typedef uint64_t T;      \
-        __VA_ARGS__;             \
-    } break;                     \
-    case 16: {                   \
-        typedef ek_unit16 T;     \
-        __VA_ARGS__;             \
-    } break;                     \
-    default:                     \
-        break;                   \
-    }
-
 /* Pairs of neighbours become one unit, again and again up to 16 bytes, if all operands allow it.
  * Returns the unit's size. */
 static inline size_t ek_widen(ek_cuda_walk *walk, size_t size)
@@ -233,6 +195,84 @@ static inline size_t ek_widen(ek_cuda_walk *walk, size_t size)
         size *= 2;
     }
     return size;
+}
+
+/* ---- teams ---- */
+
+/* A thread's part in its block's teams: `seat` numbers the lines of a block. */
+struct ek_team {
+    int lanes, lane, seat, seats;
+    bool across;
+};
+
+EK_DEVICE ek_team ek_team_of(ek_cuda_team plan)
+{
+    ek_team team;
+    int thread = (int)threadIdx.x;
+    team.lanes = plan.lanes;
+    team.across = plan.across;
+    team.seats = EK_BLOCK / plan.lanes;
+    team.lane = plan.across ? thread / EK_WARP : thread & (plan.lanes - 1);
+    team.seat = plan.across ? thread % EK_WARP : thread / plan.lanes;
+    return team;
+}
+
+/* Blocks for `lines`; each loops over tiles of team.seats lines. */
+static inline dim3 ek_team_grid(const ek_cuda_queue *queue, ek_cuda_team team, int64_t lines)
+{
+    return ek_grid(queue, lines, EK_BLOCK / team.lanes);
+}
+
+/* All threads of a block run the body as often, with `line` at or beyond the count for some. */
+#define EK_TEAM_LOOP(line, team, lines)                                       \
+    for (int64_t tile = blockIdx.x, line = tile * (team).seats + (team).seat; \
+         tile * (team).seats < (lines);                                       \
+         tile += gridDim.x, line = tile * (team).seats + (team).seat)
+
+template <typename T> EK_DEVICE T ek_exchange(T value, int step)
+{
+    return __shfl_xor_sync(0xffffffffu, value, step);
+}
+
+/* Joins the values of a line's lanes in a fixed order; every lane gets the result. join(a, b) is
+ * symmetric; ek_exchange(value, step) is there for V. All threads of the block call it. */
+template <typename V, typename J>
+static __device__ V ek_team_join(const ek_team &team, V value, const J &join)
+{
+    __shared__ V parts[EK_BLOCK];
+    if (team.across) {
+        __syncthreads(); /* `parts` may still be read from the call before */
+        parts[threadIdx.x] = value;
+        __syncthreads();
+        value = parts[team.seat];
+        for (int lane = 1; lane < team.lanes; lane++)
+            value = join(value, parts[lane * EK_WARP + team.seat]);
+        return value;
+    }
+    for (int step = (team.lanes < EK_WARP ? team.lanes : EK_WARP) / 2; step > 0; step /= 2)
+        value = join(value, ek_exchange(value, step));
+    if (team.lanes > EK_WARP) {
+        __syncthreads();
+        if (threadIdx.x % EK_WARP == 0)
+            parts[threadIdx.x / EK_WARP] = value;
+        __syncthreads();
+        value = parts[0];
+        for (int warp = 1; warp < team.lanes / EK_WARP; warp++)
+            value = join(value, parts[warp]);
+    }
+    return value;
+}
+
+template <typename T> struct ek_adding {
+    __device__ __forceinline__ T operator()(T a, T b) const
+    {
+        return a + b;
+    }
+};
+
+template <typename T> EK_DEVICE T ek_team_sum(const ek_team &team, T value)
+{
+    return ek_team_join(team, value, ek_adding<T>());
 }
 
 #endif

@@ -1,20 +1,18 @@
-/* gemm_direct.cu: a block computes a tile of 64 x 64 results, a thread 4 x 4 of them. Both operands
+/* matmul.cu: a block computes a tile of 64 x 64 results, a thread 4 x 4 of them. Both operands
  * go through shared memory in steps of 16 along k. Every result is one sum in the order of k, so
  * that results are the same from run to run. */
-#include "cuda/gemm_direct.h"
 #include "cuda/launch.cuh"
+#include "cuda/launches.h"
 
 enum { TILE = 64, DEPTH = 16, SIDE = 16, PER_THREAD = TILE / SIDE };
 
 /* Rows of one operand's tile, k fastest in memory or not: threads that follow each other read
  * along the smaller stride. (row0, k0) is the tile's corner. */
 template <typename T, typename C>
-static __device__ __forceinline__ void load_tile(C (*tile)[TILE + 1], const T *data, int64_t row0,
-                                                 int64_t rows, int64_t row_stride, int64_t k0,
-                                                 int64_t k, int64_t k_stride, bool along_k)
+EK_DEVICE void load_tile(C (*tile)[TILE + 1], const T *data, int64_t row0, int64_t rows,
+                         int64_t row_stride, int64_t k0, int64_t k, int64_t k_stride, bool along_k)
 {
-#pragma unroll
-    for (int i = 0; i < TILE * DEPTH / EK_BLOCK; i++) {
+    EK_EACH(i, TILE * DEPTH / EK_BLOCK) {
         int at = (int)threadIdx.x + i * EK_BLOCK;
         int row = along_k ? at / DEPTH : at % TILE;
         int depth = along_k ? at % DEPTH : at / TILE;
@@ -25,8 +23,7 @@ static __device__ __forceinline__ void load_tile(C (*tile)[TILE + 1], const T *d
     }
 }
 
-template <typename T>
-static __global__ void __launch_bounds__(EK_BLOCK) gemm_tiles(ek_cuda_gemm g, int64_t tiles_across)
+template <typename T> EK_KERNEL gemm_tiles(ek_cuda_gemm g, int64_t tiles_across)
 {
     typedef typename ek_compute<T>::type C;
     __shared__ C xs[DEPTH][TILE + 1], ys[DEPTH][TILE + 1];
@@ -41,28 +38,22 @@ static __global__ void __launch_bounds__(EK_BLOCK) gemm_tiles(ek_cuda_gemm g, in
             load_tile(xs, x, row0, g.n, g.x.row, k0, g.k, g.x.column, g.x.column <= g.x.row);
             load_tile(ys, y, column0, g.m, g.y.column, k0, g.k, g.y.row, g.y.row < g.y.column);
             __syncthreads();
-#pragma unroll
-            for (int depth = 0; depth < DEPTH; depth++) {
+            EK_EACH(depth, DEPTH) {
                 C left[PER_THREAD], right[PER_THREAD];
-#pragma unroll
-                for (int i = 0; i < PER_THREAD; i++) {
+                EK_EACH(i, PER_THREAD) {
                     left[i] = xs[depth][down + i * SIDE];
                     right[i] = ys[depth][across + i * SIDE];
                 }
-#pragma unroll
-                for (int i = 0; i < PER_THREAD; i++)
-#pragma unroll
-                    for (int j = 0; j < PER_THREAD; j++)
+                EK_EACH(i, PER_THREAD)
+                    EK_EACH(j, PER_THREAD)
                         sums[i][j] += left[i] * right[j];
             }
             __syncthreads();
         }
         T *out = (T *)g.out.data + batch * g.out.batch;
-#pragma unroll
-        for (int i = 0; i < PER_THREAD; i++) {
+        EK_EACH(i, PER_THREAD) {
             int64_t row = row0 + down + i * SIDE;
-#pragma unroll
-            for (int j = 0; j < PER_THREAD; j++) {
+            EK_EACH(j, PER_THREAD) {
                 int64_t column = column0 + across + j * SIDE;
                 if (row >= g.n || column >= g.m)
                     continue;
@@ -78,18 +69,17 @@ static __global__ void __launch_bounds__(EK_BLOCK) gemm_tiles(ek_cuda_gemm g, in
     }
 }
 
-template <typename T> static int gemm_direct(const ek_cuda_queue *queue, const ek_cuda_gemm *gemm)
+template <typename T> static int launch_gemm(const ek_cuda_queue *queue, const ek_cuda_gemm *gemm)
 {
     int64_t down = (gemm->n + TILE - 1) / TILE, across = (gemm->m + TILE - 1) / TILE;
     int64_t batches = gemm->batch < 65535 ? gemm->batch : 65535;
     if (down * across > INT32_MAX)
         return (int)cudaErrorInvalidConfiguration;
-    return ek_launch(queue, dim3((unsigned)(down * across), (unsigned)batches), dim3(EK_BLOCK),
-                     gemm_tiles<T>, *gemm, across);
+    return ek_launch(queue, dim3((unsigned)(down * across), (unsigned)batches), gemm_tiles<T>,
+                     *gemm, across);
 }
 
-int ek_cuda_launch_gemm_direct(const ek_cuda_queue *queue, const ek_cuda_gemm *gemm)
+int ek_cuda_launch_gemm(const ek_cuda_queue *queue, const ek_cuda_gemm *gemm)
 {
-    EK_FLOATING(gemm->dtype, T, return gemm_direct<T>(queue, gemm))
-    return (int)cudaErrorInvalidValue;
+    EK_FLOATING(gemm->dtype, T, return launch_gemm<T>(queue, gemm))
 }

@@ -1,0 +1,428 @@
+/* elementwise.cu: operations on each element: unary and binary formulas, comparisons, choices, and
+ * conversions, by loops over one output and up to three inputs of one shape.
+ *
+ * A functor F computes V elements at once: f(r, x), f(r, x, y) or f(r, x, y, z), on arrays of the
+ * types that elements are computed in. There are three loops:
+ *
+ *   flat     all in one run, or constant: vectors, no index arithmetic;
+ *   rows     runs along the innermost dimension, or constant there (a bias over the channels):
+ *            vectors, whose place is found by 32-bit arithmetic;
+ *   strided  anything, any dtype of each operand: element by element.
+ *
+ * An output that is also an input is fine: an element is read by the thread that writes it, before
+ * that.
+ *
+ * The formulas are the host's (kernels/formulas.h), in f32 its polynomials included, so that both
+ * agree but for the last bits: either compiler fuses products and sums, where it sees fit; sqrt and
+ * division are correctly rounded on both; powers, and in f64 exp, log and tanh, are CUDA's. */
+#include "cuda/launches.h"
+#include "cuda/strides.cuh"
+
+enum { INPUTS = 3 };
+
+/* Memory of the output (0) and the inputs. */
+struct loop_memory {
+    void *data[1 + INPUTS];
+    int dtype[1 + INPUTS];
+    int stays[1 + INPUTS]; /* along the innermost dimension */
+};
+
+static inline loop_memory memory_of(const ek_cuda_walk *walk)
+{
+    loop_memory memory = {};
+    for (int k = 0; k < walk->operands; k++) {
+        memory.data[k] = walk->data[k];
+        memory.dtype[k] = (int)walk->dtype[k];
+        memory.stays[k] = ek_stays(walk, k);
+    }
+    return memory;
+}
+
+/* ---- vectors ---- */
+
+template <typename T, typename C, int V>
+EK_DEVICE void load_vector(C (&values)[V], const void *data, int64_t offset, int stays)
+{
+    const T *from = (const T *)data + offset;
+    if (stays) {
+        C value = ek_load(from);
+        EK_EACH(j, V)
+            values[j] = value;
+    } else {
+        ek_load_elements(values, from);
+    }
+}
+
+/* Out: the output's element; First, Rest: the inputs'. `offset` in elements. */
+template <int Inputs, int V, typename Out, typename First, typename Rest, typename F>
+EK_DEVICE void vector_step(const F &f, const loop_memory &memory, const int64_t *offset)
+{
+    typename ek_compute<Out>::type r[V];
+    typename ek_compute<First>::type x[V];
+    load_vector<First>(x, memory.data[1], offset[1], memory.stays[1]);
+    if constexpr (Inputs == 1) {
+        f(r, x);
+    } else {
+        typename ek_compute<Rest>::type y[V];
+        load_vector<Rest>(y, memory.data[2], offset[2], memory.stays[2]);
+        if constexpr (Inputs == 2) {
+            f(r, x, y);
+        } else {
+            typename ek_compute<Rest>::type z[V];
+            load_vector<Rest>(z, memory.data[3], offset[3], memory.stays[3]);
+            f(r, x, y, z);
+        }
+    }
+    ek_store_elements((Out *)memory.data[0] + offset[0], r);
+}
+
+template <int Inputs, int V, typename Out, typename First, typename Rest, typename F>
+EK_KERNEL flat_loop(F f, loop_memory memory, int64_t count)
+{
+    int64_t offset[1 + Inputs];
+    int64_t vectors = count / V;
+    EK_GRID_LOOP(i, vectors) {
+        for (int k = 0; k <= Inputs; k++)
+            offset[k] = memory.stays[k] ? 0 : i * V;
+        vector_step<Inputs, V, Out, First, Rest>(f, memory, offset);
+    }
+    /* What is left: less than a vector. */
+    int64_t last = vectors * V + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (last < count) {
+        for (int k = 0; k <= Inputs; k++)
+            offset[k] = memory.stays[k] ? 0 : last;
+        vector_step<Inputs, 1, Out, First, Rest>(f, memory, offset);
+    }
+}
+
+template <int Inputs, int V, typename Out, typename First, typename Rest, typename F>
+EK_KERNEL rows_loop(F f, loop_memory memory, ek_strided32<1 + Inputs> places, int64_t vectors)
+{
+    EK_GRID_LOOP(i, vectors) {
+        int32_t found[1 + Inputs];
+        int64_t offset[1 + Inputs];
+        places.find(i, found);
+        for (int k = 0; k <= Inputs; k++)
+            offset[k] = found[k];
+        vector_step<Inputs, V, Out, First, Rest>(f, memory, offset);
+    }
+}
+
+/* ---- elements of any dtype ---- */
+
+/* Out, First, Rest: the types that they are computed in. */
+template <int Inputs, typename Out, typename First, typename Rest, typename F, typename Places>
+EK_KERNEL strided_loop(F f, loop_memory memory, Places places, int64_t count)
+{
+    EK_GRID_LOOP(i, count) {
+        typename Places::offset at[1 + Inputs];
+        places.find(i, at);
+        Out r[1];
+        First x[1] = {ek_load_as<First>(memory.data[1], memory.dtype[1], at[1])};
+        if constexpr (Inputs == 1) {
+            f(r, x);
+        } else {
+            Rest y[1] = {ek_load_as<Rest>(memory.data[2], memory.dtype[2], at[2])};
+            if constexpr (Inputs == 2) {
+                f(r, x, y);
+            } else {
+                Rest z[1] = {ek_load_as<Rest>(memory.data[3], memory.dtype[3], at[3])};
+                f(r, x, y, z);
+            }
+        }
+        ek_store_as(memory.data[0], memory.dtype[0], at[0], r[0]);
+    }
+}
+
+/* ---- launching ---- */
+
+/* How many elements a vector has: 16 bytes of the largest type, at most 8. */
+template <int Inputs, typename Out, typename First, typename Rest> struct vectors_of {
+    enum {
+        first = sizeof(First) > sizeof(Out) ? sizeof(First) : sizeof(Out),
+        largest = Inputs > 1 && sizeof(Rest) > first ? sizeof(Rest) : first,
+        count = 16 / largest < 8 ? 16 / largest : 8
+    };
+    /* The flat loop (one dimension) or that over rows can be used. */
+    static bool fit(const ek_cuda_walk *walk)
+    {
+        const size_t sizes[] = {sizeof(Out), sizeof(First), sizeof(Rest), sizeof(Rest)};
+        return ek_has_vectors(walk, sizes, count) && (walk->ndim == 1 || ek_fits_32(walk));
+    }
+};
+
+template <int Inputs, typename Out, typename First, typename Rest, typename F>
+static int launch_flat(const ek_cuda_queue *queue, const ek_cuda_walk *walk, F f)
+{
+    enum { V = vectors_of<Inputs, Out, First, Rest>::count };
+    return ek_launch(queue, ek_grid(queue, walk->count, EK_BLOCK * V),
+                     flat_loop<Inputs, V, Out, First, Rest, F>, f, memory_of(walk), walk->count);
+}
+
+template <int Inputs, typename Out, typename First, typename Rest, typename F>
+static int launch_rows(const ek_cuda_queue *queue, const ek_cuda_walk *walk, F f)
+{
+    enum { V = vectors_of<Inputs, Out, First, Rest>::count };
+    ek_cuda_walk steps = ek_by_vectors(walk, V);
+    return ek_launch(queue, ek_grid(queue, steps.count), rows_loop<Inputs, V, Out, First, Rest, F>,
+                     f, memory_of(walk), ek_strided32_of<1 + Inputs>(&steps), steps.count);
+}
+
+template <int Inputs, typename Out, typename First, typename Rest, typename F>
+static int launch_vectors(const ek_cuda_queue *queue, const ek_cuda_walk *walk, F f)
+{
+    return walk->ndim > 1 ? launch_rows<Inputs, Out, First, Rest>(queue, walk, f)
+                          : launch_flat<Inputs, Out, First, Rest>(queue, walk, f);
+}
+
+template <int Inputs, typename Out, typename First, typename Rest, typename F>
+static int launch_strided(const ek_cuda_queue *queue, const ek_cuda_walk *walk, F f)
+{
+    return ek_with_strides<1 + Inputs>(walk, [&](auto places) {
+        return ek_launch(queue, ek_grid(queue, walk->count),
+                         strided_loop<Inputs, Out, First, Rest, F, decltype(places)>, f,
+                         memory_of(walk), places, walk->count);
+    });
+}
+
+/* ---- y = f(x; a, b) ---- */
+
+/* Any operation, chosen when it runs. */
+#define UNARY_CASE(suffix, name)                           \
+    case EK_UNARY_##name:                                  \
+        for (int j = 0; j < V; j++)                        \
+            r[j] = ek_unary_##name##_##suffix(x[j], a, b); \
+        break;
+#define UNARY_F32(name, formula) UNARY_CASE(f32, name)
+#define UNARY_F64(name, formula) UNARY_CASE(f64, name)
+#define UNARY_I64(name, formula) UNARY_CASE(i64, name)
+
+template <typename C> struct unary_any;
+
+#define UNARY_ANY(C, scalar, cases)                                                                \
+    template <> struct unary_any<C> {                                                              \
+        int op;                                                                                    \
+        scalar a, b;                                                                               \
+        unary_any(ek_unary op_, double a_, double b_) : op((int)op_), a((scalar)a_), b((scalar)b_) \
+        {                                                                                          \
+        }                                                                                          \
+        template <int V> __device__ void operator()(C (&r)[V], const C (&x)[V]) const              \
+        {                                                                                          \
+            switch (op) {                                                                          \
+                cases default : break;                                                             \
+            }                                                                                      \
+        }                                                                                          \
+    };
+UNARY_ANY(float, float, EK_UNARY_REALS(UNARY_F32))
+UNARY_ANY(double, double, EK_UNARY_REALS(UNARY_F64))
+UNARY_ANY(int64_t, double, EK_UNARY_INTEGERS(UNARY_I64))
+
+/* One operation of f32 (and bf16), known when it is compiled: what training is made of. */
+
+#define UNARY_ONE(name, formula)                                                              \
+    struct unary_##name {                                                                     \
+        float a, b;                                                                           \
+        template <int V> __device__ void operator()(float (&r)[V], const float (&x)[V]) const \
+        {                                                                                     \
+            for (int j = 0; j < V; j++)                                                       \
+                r[j] = ek_unary_##name##_f32(x[j], a, b);                                     \
+        }                                                                                     \
+    };
+EK_UNARY_REALS(UNARY_ONE)
+
+template <typename T>
+static int unary_vectors(const ek_cuda_queue *queue, ek_unary op, const ek_cuda_walk *walk,
+                         double a, double b)
+{
+    typedef typename ek_compute<T>::type C;
+    if (walk->ndim > 1)
+        return launch_rows<1, T, T, T>(queue, walk, unary_any<C>(op, a, b));
+    if constexpr (sizeof(C) != sizeof(float))
+        return launch_flat<1, T, T, T>(queue, walk, unary_any<C>(op, a, b));
+    else
+        switch (op) {
+#define UNARY_LAUNCH(name, formula) \
+    case EK_UNARY_##name:           \
+        return launch_flat<1, T, T, T>(queue, walk, unary_##name{(float)a, (float)b});
+            EK_UNARY_REALS(UNARY_LAUNCH)
+        default:
+            return (int)cudaErrorInvalidValue;
+        }
+}
+
+int ek_cuda_launch_unary(const ek_cuda_queue *queue, ek_unary op, const ek_cuda_walk *walk,
+                         double a, double b)
+{
+    ek_dtype dtype = walk->dtype[1];
+    if (dtype == walk->dtype[0]) {
+        EK_ANY_DTYPE(dtype, T,
+                     if (vectors_of<1, T, T, T>::fit(walk)) return unary_vectors<T>(queue, op, walk,
+                                                                                    a, b))
+    }
+    EK_BY_CLASS(dtype, C, return launch_strided<1, C, C, C>(queue, walk, unary_any<C>(op, a, b)))
+}
+
+/* ---- z = f(x, y; a): x + a y and its like may differ from the host's in the last bit ---- */
+
+#define BINARY_CASE(suffix, name)                              \
+    case EK_BINARY_##name:                                     \
+        for (int j = 0; j < V; j++)                            \
+            r[j] = ek_binary_##name##_##suffix(x[j], y[j], a); \
+        break;
+#define BINARY_F32(name, formula) BINARY_CASE(f32, name)
+#define BINARY_F64(name, formula) BINARY_CASE(f64, name)
+#define BINARY_I64(name, formula) BINARY_CASE(i64, name)
+
+template <typename C> struct binary_any;
+
+#define BINARY_ANY(C, scalar, cases)                                                  \
+    template <> struct binary_any<C> {                                                \
+        int op;                                                                       \
+        scalar a;                                                                     \
+        binary_any(ek_binary op_, double a_) : op((int)op_), a((scalar)a_)            \
+        {                                                                             \
+        }                                                                             \
+        template <int V>                                                              \
+        __device__ void operator()(C (&r)[V], const C (&x)[V], const C (&y)[V]) const \
+        {                                                                             \
+            switch (op) {                                                             \
+                cases default : break;                                                \
+            }                                                                         \
+        }                                                                             \
+    };
+BINARY_ANY(float, float, EK_BINARY_REALS(BINARY_F32))
+BINARY_ANY(double, double, EK_BINARY_REALS(BINARY_F64))
+BINARY_ANY(int64_t, double, EK_BINARY_INTEGERS(BINARY_I64))
+
+/* One operation of f32 (and bf16), known when it is compiled. */
+
+#define BINARY_ONE(name, formula)                                                                 \
+    struct binary_##name {                                                                        \
+        float a;                                                                                  \
+        template <int V>                                                                          \
+        __device__ void operator()(float (&r)[V], const float (&x)[V], const float (&y)[V]) const \
+        {                                                                                         \
+            for (int j = 0; j < V; j++)                                                           \
+                r[j] = ek_binary_##name##_f32(x[j], y[j], a);                                     \
+        }                                                                                         \
+    };
+EK_BINARY_REALS(BINARY_ONE)
+
+template <typename T>
+static int binary_vectors(const ek_cuda_queue *queue, ek_binary op, const ek_cuda_walk *walk,
+                          double a)
+{
+    typedef typename ek_compute<T>::type C;
+    if (walk->ndim > 1)
+        return launch_rows<2, T, T, T>(queue, walk, binary_any<C>(op, a));
+    if constexpr (sizeof(C) != sizeof(float))
+        return launch_flat<2, T, T, T>(queue, walk, binary_any<C>(op, a));
+    else
+        switch (op) {
+#define BINARY_LAUNCH(name, formula) \
+    case EK_BINARY_##name:           \
+        return launch_flat<2, T, T, T>(queue, walk, binary_##name{(float)a});
+            EK_BINARY_REALS(BINARY_LAUNCH)
+        default:
+            return (int)cudaErrorInvalidValue;
+        }
+}
+
+int ek_cuda_launch_binary(const ek_cuda_queue *queue, ek_binary op, const ek_cuda_walk *walk,
+                          double a)
+{
+    ek_dtype dtype = walk->dtype[1];
+    if (dtype == walk->dtype[0] && dtype == walk->dtype[2]) {
+        EK_ANY_DTYPE(dtype, T,
+                     if (vectors_of<2, T, T, T>::fit(walk)) return binary_vectors<T>(queue, op,
+                                                                                     walk, a))
+    }
+    EK_BY_CLASS(dtype, C, return launch_strided<2, C, C, C>(queue, walk, binary_any<C>(op, a)))
+}
+
+/* ---- comparisons, whose results are bytes, and choices by such bytes ---- */
+
+template <typename C> struct compare_any {
+    int op;
+
+    template <int V>
+    __device__ void operator()(int64_t (&r)[V], const C (&x)[V], const C (&y)[V]) const
+    {
+        switch (op) {
+#define COMPARE_CASE(name, operator)   \
+    case EK_COMPARE_##name:            \
+        for (int j = 0; j < V; j++)    \
+            r[j] = x[j] operator y[j]; \
+        break;
+            EK_COMPARISONS(COMPARE_CASE)
+        default:
+            break;
+        }
+    }
+};
+
+int ek_cuda_launch_compare(const ek_cuda_queue *queue, ek_compare op, const ek_cuda_walk *walk)
+{
+    ek_dtype dtype = walk->dtype[1];
+    if (walk->dtype[0] == EK_U8 && dtype == walk->dtype[2]) {
+        EK_ANY_DTYPE(
+            dtype, T,
+            if (vectors_of<2, uint8_t, T, T>::fit(walk)) return launch_vectors<2, uint8_t, T, T>(
+                queue, walk, compare_any<typename ek_compute<T>::type>{(int)op}))
+    }
+    EK_BY_CLASS(dtype, C,
+                return launch_strided<2, int64_t, C, C>(queue, walk, compare_any<C>{(int)op}))
+}
+
+template <typename C> struct where_any {
+    template <int V>
+    __device__ void operator()(C (&r)[V], const int64_t (&condition)[V], const C (&x)[V],
+                               const C (&y)[V]) const
+    {
+        for (int j = 0; j < V; j++)
+            r[j] = condition[j] ? x[j] : y[j];
+    }
+};
+
+int ek_cuda_launch_where(const ek_cuda_queue *queue, const ek_cuda_walk *walk)
+{
+    ek_dtype dtype = walk->dtype[0];
+    if (walk->dtype[1] == EK_U8 && dtype == walk->dtype[2] && dtype == walk->dtype[3]) {
+        EK_ANY_DTYPE(
+            dtype, T,
+            if (vectors_of<3, T, uint8_t, T>::fit(walk)) return launch_vectors<3, T, uint8_t, T>(
+                queue, walk, where_any<typename ek_compute<T>::type>{}))
+    }
+    EK_BY_CLASS(dtype, C, return launch_strided<3, C, int64_t, C>(queue, walk, where_any<C>{}))
+}
+
+/* ---- conversions ---- */
+
+/* What is loaded is of the type that the input's dtype is computed in, and what is stored is of the
+ * output's. */
+struct convert {
+    template <int V, typename To, typename From>
+    __device__ void operator()(To (&r)[V], const From (&x)[V]) const
+    {
+        for (int j = 0; j < V; j++)
+            r[j] = ek_convert<To>(x[j]);
+    }
+};
+
+/* The conversions that training makes, in vectors. */
+#define TRY_PAIR(to_dtype, To, from_dtype, From)                      \
+    if (walk->dtype[0] == to_dtype && walk->dtype[1] == from_dtype && \
+        vectors_of<1, To, From, From>::fit(walk))                     \
+    return launch_vectors<1, To, From, From>(queue, walk, convert())
+
+int ek_cuda_launch_convert(const ek_cuda_queue *queue, const ek_cuda_walk *walk)
+{
+    TRY_PAIR(EK_BF16, ek_bf16, EK_F32, float);
+    TRY_PAIR(EK_F32, float, EK_BF16, ek_bf16);
+    TRY_PAIR(EK_F64, double, EK_F32, float);
+    TRY_PAIR(EK_F32, float, EK_F64, double);
+    TRY_PAIR(EK_F32, float, EK_U8, uint8_t);
+    TRY_PAIR(EK_F32, float, EK_I64, int64_t);
+    TRY_PAIR(EK_I64, int64_t, EK_U8, uint8_t);
+    EK_BY_CLASS(walk->dtype[1], C, return launch_strided<1, C, C, C>(queue, walk, convert()))
+}

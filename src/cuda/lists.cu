@@ -1,0 +1,201 @@
+/* lists.cu: kernels over lists of tensors: sums of many, and optimizer steps. Each tensor is cut
+ * into chunks, one for a block, in one pass over memory.
+ *
+ * Sums: each thread adds up its elements, one addend after the other, in the caller's order; the
+ * output may be the first addend. Steps: the arithmetic is the host's (kernels/steps.h); in f32
+ * last bits may differ, if one of the compilers fuses another product with a sum. */
+#include "cuda/launch.cuh"
+#include "cuda/launches.h"
+#include "kernels/steps.h"
+
+static_assert(sizeof(ek_cuda_list) + sizeof(ek_adam_constants_f64) + 64 <= 4096,
+              "parameters of a kernel have 4 KiB");
+
+/* ---- a block's part of a list ---- */
+
+struct list_part {
+    void *const *data; /* the operands, one after the other */
+    int64_t begin, end;
+    int64_t vectors_end; /* vectors of 16 bytes of all operands can be read from begin to here */
+};
+
+/* `size`: bytes of an element, of all operands. */
+EK_DEVICE list_part list_part_of(const ek_cuda_list &list, int size)
+{
+    int at = 0; /* the last entry whose first block is not after this one */
+    for (int above = list.count; above - at > 1;) {
+        int middle = (at + above) / 2;
+        if (list.first[middle] <= blockIdx.x)
+            at = middle;
+        else
+            above = middle;
+    }
+    list_part part;
+    part.data = list.data + at * list.operands;
+    part.begin = (int64_t)(blockIdx.x - list.first[at]) * EK_CUDA_LIST_CHUNK;
+    part.end = list.elements[at];
+    if (part.end - part.begin > EK_CUDA_LIST_CHUNK)
+        part.end = part.begin + EK_CUDA_LIST_CHUNK;
+    uintptr_t addresses = 0;
+    for (int k = 0; k < list.operands; k++)
+        addresses |= (uintptr_t)part.data[k];
+    int64_t vector = 16 / size;
+    part.vectors_end =
+        addresses % 16 == 0 ? part.begin + (part.end - part.begin) / vector * vector : part.begin;
+    return part;
+}
+
+/* ---- sums ---- */
+
+template <typename T, int V>
+EK_DEVICE void add_range(const ek_cuda_list &list, const list_part &part, int64_t begin,
+                         int64_t end)
+{
+    typedef typename ek_compute<T>::type real;
+    for (int64_t i = begin + (int64_t)threadIdx.x * V; i < end; i += EK_BLOCK * V) {
+        real sum[V];
+        ek_load_elements<T>(sum, (const T *)part.data[1] + i);
+#pragma unroll 4
+        for (int k = 2; k < list.operands; k++) {
+            real next[V];
+            ek_load_elements<T>(next, (const T *)part.data[k] + i);
+            EK_EACH(j, V)
+                sum[j] = ek_plus(sum[j], next[j]);
+        }
+        ek_store_elements((T *)part.data[0] + i, sum);
+    }
+}
+
+template <typename T> EK_KERNEL add_n(const __grid_constant__ ek_cuda_list list)
+{
+    list_part part = list_part_of(list, sizeof(T));
+    add_range<T, 16 / sizeof(T)>(list, part, part.begin, part.vectors_end);
+    add_range<T, 1>(list, part, part.vectors_end, part.end);
+}
+
+int ek_cuda_launch_add_n(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list)
+{
+    EK_ANY_DTYPE(dtype, T, return ek_launch(queue, list->first[list->count], add_n<T>, *list))
+}
+
+/* ---- steps: what is done to one element: w with its gradient and `count` states ---- */
+
+template <typename real> struct constants_of;
+template <> struct constants_of<float> {
+    typedef ek_sgd_constants_f32 sgd;
+    typedef ek_adam_constants_f32 adam;
+};
+template <> struct constants_of<double> {
+    typedef ek_sgd_constants_f64 sgd;
+    typedef ek_adam_constants_f64 adam;
+};
+
+template <typename real, int Kind> struct sgd_step {
+    enum { states = Kind == EK_SGD_PLAIN ? 0 : 1 };
+    typename constants_of<real>::sgd constants;
+
+    __device__ __forceinline__ real operator()(real w, real gradient, real *state) const
+    {
+        if constexpr (sizeof(real) == sizeof(float))
+            return ek_sgd_f32((ek_sgd_kind)Kind, constants, w, gradient, state);
+        else
+            return ek_sgd_f64((ek_sgd_kind)Kind, constants, w, gradient, state);
+    }
+};
+
+template <typename real, int Largest> struct adam_step {
+    enum { states = 2 + Largest };
+    typename constants_of<real>::adam constants;
+
+    __device__ __forceinline__ real operator()(real w, real gradient, real *state) const
+    {
+        real *largest = Largest ? &state[states - 1] : nullptr;
+        if constexpr (sizeof(real) == sizeof(float))
+            return ek_adam_f32(constants, w, gradient, &state[0], &state[1], largest);
+        else
+            return ek_adam_f64(constants, w, gradient, &state[0], &state[1], largest);
+    }
+};
+
+template <int V, typename real, typename Step>
+EK_DEVICE void step_range(const Step &step, const list_part &part, int64_t begin, int64_t end)
+{
+    typedef ek_vector<real, V> vector;
+    real *parameter = (real *)part.data[0], *states[Step::states + 1];
+    const real *gradient = (const real *)part.data[1];
+    EK_EACH(k, Step::states)
+        states[k] = (real *)part.data[2 + k];
+    for (int64_t i = begin + (int64_t)threadIdx.x * V; i < end; i += EK_BLOCK * V) {
+        vector w = *(const vector *)(parameter + i), g = *(const vector *)(gradient + i);
+        vector state[Step::states + 1];
+        EK_EACH(k, Step::states)
+            state[k] = *(const vector *)(states[k] + i);
+        EK_EACH(j, V) {
+            real own[Step::states + 1];
+            EK_EACH(k, Step::states)
+                own[k] = state[k].element[j];
+            w.element[j] = step(w.element[j], g.element[j], own);
+            EK_EACH(k, Step::states)
+                state[k].element[j] = own[k];
+        }
+        *(vector *)(parameter + i) = w;
+        EK_EACH(k, Step::states)
+            *(vector *)(states[k] + i) = state[k];
+    }
+}
+
+template <typename real, typename Step>
+EK_KERNEL step_list(Step step, const __grid_constant__ ek_cuda_list list)
+{
+    list_part part = list_part_of(list, sizeof(real));
+    step_range<16 / sizeof(real), real>(step, part, part.begin, part.vectors_end);
+    step_range<1, real>(step, part, part.vectors_end, part.end);
+}
+
+template <typename real, typename Step>
+static int launch_step(const ek_cuda_queue *queue, const ek_cuda_list *list, const Step &step)
+{
+    return ek_launch(queue, list->first[list->count], step_list<real, Step>, step, *list);
+}
+
+template <typename real>
+static int launch_sgd(const ek_cuda_queue *queue, const ek_cuda_list *list, ek_sgd_kind kind,
+                      const typename constants_of<real>::sgd &constants)
+{
+    switch (kind) {
+    case EK_SGD_FIRST:
+        return launch_step<real>(queue, list, sgd_step<real, EK_SGD_FIRST>{constants});
+    case EK_SGD_NESTEROV:
+        return launch_step<real>(queue, list, sgd_step<real, EK_SGD_NESTEROV>{constants});
+    case EK_SGD_HEAVY:
+        return launch_step<real>(queue, list, sgd_step<real, EK_SGD_HEAVY>{constants});
+    default:
+        return launch_step<real>(queue, list, sgd_step<real, EK_SGD_PLAIN>{constants});
+    }
+}
+
+int ek_cuda_launch_sgd(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list,
+                       const ek_sgd_params *params)
+{
+    ek_sgd_kind kind = ek_sgd_kind_of(params);
+    if (dtype == EK_F64)
+        return launch_sgd<double>(queue, list, kind, ek_sgd_constants_of_f64(params));
+    return launch_sgd<float>(queue, list, kind, ek_sgd_constants_of_f32(params));
+}
+
+template <typename real>
+static int launch_adam(const ek_cuda_queue *queue, const ek_cuda_list *list,
+                       const typename constants_of<real>::adam &constants)
+{
+    if (list->operands > 4)
+        return launch_step<real>(queue, list, adam_step<real, 1>{constants});
+    return launch_step<real>(queue, list, adam_step<real, 0>{constants});
+}
+
+int ek_cuda_launch_adam(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list,
+                        const ek_adam_params *params)
+{
+    if (dtype == EK_F64)
+        return launch_adam<double>(queue, list, ek_adam_constants_of_f64(params));
+    return launch_adam<float>(queue, list, ek_adam_constants_of_f32(params));
+}

@@ -1,0 +1,315 @@
+/* memory.c: see memory.h. */
+#include "cuda/memory.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "cuda/stream.h"
+
+/* ---- memory of a device ---- */
+
+/* Guarded by the lock, which may be taken while an allocator's is held. */
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static ek_dev *open_devices[EK_MAX_DEVICES];
+
+static void memory_set_open(const ek_dev *dev, ek_dev *entry)
+{
+    pthread_mutex_lock(&open_lock);
+    open_devices[dev->id.index] = entry;
+    pthread_mutex_unlock(&open_lock);
+}
+
+void ek_cuda_memory_open(ek_dev *dev)
+{
+    memory_set_open(dev, dev);
+}
+
+void ek_cuda_memory_close(const ek_dev *dev)
+{
+    memory_set_open(dev, NULL);
+}
+
+enum { TRIM_ATTEMPTS = 50, TRIM_ROUNDS = 4 };
+
+/* What other logical devices on the GPU have cached is given back: *busy of them could not. */
+static bool memory_trim_once(const ek_dev *dev, int *busy)
+{
+    bool some = false;
+    *busy = 0;
+    pthread_mutex_lock(&open_lock);
+    for (int i = 0; i < EK_MAX_DEVICES; i++) {
+        ek_dev *other = open_devices[i];
+        if (!other || other == dev || ek_cuda_of(other)->physical != ek_cuda_of(dev)->physical)
+            continue;
+        int trimmed = ek_dev_trim_if_free(other);
+        some = some || trimmed > 0;
+        *busy += trimmed < 0;
+    }
+    pthread_mutex_unlock(&open_lock);
+    return some;
+}
+
+/* Logical devices on one GPU share its memory. Those that a thread is allocating from are asked
+ * again, but not for ever: it may be at this place too. */
+static bool memory_trim_others(const ek_dev *dev)
+{
+    const struct timespec moment = {0, 1000000};
+    bool some = false;
+    int busy = 1;
+    for (int i = 0; i < TRIM_ATTEMPTS && busy && !some; i++) {
+        if (i > 0)
+            nanosleep(&moment, NULL);
+        some = memory_trim_once(dev, &busy);
+    }
+    return some;
+}
+
+/* True if there is too little memory, which is no error yet. */
+static bool memory_try_alloc(ek_dev *dev, size_t nbytes, void **pointer, int *rc)
+{
+    cudaError_t error = cudaMalloc(pointer, nbytes);
+    if (error != cudaSuccess)
+        *pointer = NULL;
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return true;
+    }
+    *rc = ek_cuda_check(dev, "allocating memory", (int)error);
+    return false;
+}
+
+int ek_cuda_memory_alloc(ek_dev *dev, size_t nbytes, void **pointer)
+{
+    int restore, rc = 0;
+    *pointer = NULL;
+    EK_TRY(ek_cuda_usable(dev));
+    EK_TRY(ek_cuda_enter(dev, &restore));
+    bool full = memory_try_alloc(dev, nbytes, pointer, &rc);
+    for (int i = 0; i < TRIM_ROUNDS && full && !ek_dev_has_cached(dev) && memory_trim_others(dev);
+         i++)
+        full = memory_try_alloc(dev, nbytes, pointer, &rc);
+    ek_cuda_leave(dev, restore);
+    return rc;
+}
+
+/* Kernels that were issued earlier may still use the memory; what other streams did with it came
+ * before them (stream.h). */
+void ek_cuda_memory_free(ek_dev *dev, void *pointer, size_t nbytes)
+{
+    int restore = ek_cuda_enter_anyway(dev);
+    (void)nbytes;
+    ek_cuda_note(dev, "waiting for its work",
+                 ek_cuda_wait_stream(ek_cuda_of(dev), ek_cuda_of(dev)->compute));
+    ek_cuda_issue_waits(); /* it waits for the GPU in the driver, which a collective's parts need */
+    ek_cuda_note(dev, "freeing memory", (int)cudaFree(pointer));
+    ek_cuda_issue_end();
+    ek_cuda_leave(dev, restore);
+}
+
+/* ---- the pinned pool ---- */
+
+int ek_cuda_pinned_alloc(ek_dev *dev, size_t nbytes, void **pointer)
+{
+    void *memory;
+    if (*pointer)
+        return 0;
+    EK_TRY(ek_cuda_check(dev, "allocating pinned memory",
+                         (int)cudaHostAlloc(&memory, nbytes, cudaHostAllocPortable)));
+    *pointer = memory;
+    return 0;
+}
+
+enum { GRAIN = 64 << 10 }; /* blocks are multiples of this */
+
+typedef struct pinned_block {
+    struct pinned_block *next;
+    void *memory;
+    size_t nbytes;
+    int physical;
+    bool held;
+    cudaEvent_t done; /* what was last read from it; one that was never recorded is done */
+} pinned_block;
+
+/* All blocks there are, guarded by the lock. */
+static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
+static pinned_block *pinned_blocks;
+
+/* Another logical device of the GPU may still read from it. */
+static void pinned_destroy(pinned_block *b)
+{
+    if (b->done) {
+        (void)ek_cuda_wait_event(b->done);
+        cudaEventDestroy(b->done);
+    }
+    if (b->memory)
+        cudaFreeHost(b->memory);
+    (void)cudaGetLastError();
+    free(b);
+}
+
+/* A block that is free, large enough and not twice as large, of which nothing is read any more;
+ * held from now on. */
+static pinned_block *pinned_reuse(int physical, size_t nbytes)
+{
+    pinned_block *best = NULL;
+    pthread_mutex_lock(&pinned_lock);
+    for (pinned_block *b = pinned_blocks; b; b = b->next)
+        if (!b->held && b->physical == physical && b->nbytes >= nbytes && b->nbytes / 2 <= nbytes &&
+            (!best || b->nbytes < best->nbytes) && cudaEventQuery(b->done) == cudaSuccess)
+            best = b;
+    if (best)
+        best->held = true;
+    pthread_mutex_unlock(&pinned_lock);
+    (void)cudaGetLastError(); /* "not ready" is an answer */
+    return best;
+}
+
+static int pinned_make(ek_dev *dev, size_t nbytes, pinned_block **made)
+{
+    pinned_block *b = ek_calloc(1, sizeof *b);
+    if (!b)
+        return EK_E_NO_MEMORY;
+    *b = (pinned_block){.nbytes = nbytes, .physical = ek_cuda_of(dev)->physical, .held = true};
+    int rc = ek_cuda_make_event(dev, &b->done);
+    if (rc >= 0)
+        rc = ek_cuda_pinned_alloc(dev, nbytes, &b->memory);
+    if (rc < 0) {
+        pinned_destroy(b);
+        return rc;
+    }
+    pthread_mutex_lock(&pinned_lock);
+    b->next = pinned_blocks;
+    pinned_blocks = b;
+    pthread_mutex_unlock(&pinned_lock);
+    *made = b;
+    return 0;
+}
+
+int ek_cuda_locked_alloc(ek_dev *dev, size_t nbytes, void **pointer)
+{
+    int restore, rc = 0;
+    size_t rounded = (nbytes / GRAIN + 1) * GRAIN;
+    EK_TRY(ek_cuda_usable(dev));
+    EK_TRY(ek_cuda_enter(dev, &restore));
+    pinned_block *b = pinned_reuse(ek_cuda_of(dev)->physical, rounded);
+    if (!b)
+        rc = pinned_make(dev, rounded, &b);
+    ek_cuda_leave(dev, restore);
+    *pointer = b ? b->memory : NULL;
+    return rc;
+}
+
+static pinned_block *pinned_find(const void *memory)
+{
+    pthread_mutex_lock(&pinned_lock);
+    pinned_block *b = pinned_blocks;
+    while (b && b->memory != memory)
+        b = b->next;
+    pthread_mutex_unlock(&pinned_lock);
+    return b;
+}
+
+void ek_cuda_locked_free(void *pointer)
+{
+    pinned_block *b = pinned_find(pointer);
+    pthread_mutex_lock(&pinned_lock);
+    if (b)
+        b->held = false;
+    pthread_mutex_unlock(&pinned_lock);
+}
+
+cudaEvent_t ek_cuda_pinned_event(const ek_dev *dev, const void *memory)
+{
+    const pinned_block *b = pinned_find(memory);
+    return b && b->physical == ek_cuda_of(dev)->physical ? b->done : NULL;
+}
+
+void ek_cuda_pinned_close(const ek_cuda_device *device)
+{
+    pthread_mutex_lock(&pinned_lock);
+    for (pinned_block **at = &pinned_blocks; *at;) {
+        pinned_block *b = *at;
+        if (b->held || b->physical != device->physical) {
+            at = &b->next;
+            continue;
+        }
+        *at = b->next;
+        pinned_destroy(b);
+    }
+    pthread_mutex_unlock(&pinned_lock);
+}
+
+/* ---- rings ---- */
+
+void ek_cuda_ring_open(ek_cuda_ring *ring, int count, size_t nbytes)
+{
+    pthread_mutex_init(&ring->lock, NULL);
+    pthread_cond_init(&ring->released, NULL);
+    ring->count = count;
+    ring->nbytes = nbytes;
+}
+
+void ek_cuda_ring_close(ek_cuda_ring *ring)
+{
+    if (ring->memory)
+        cudaFreeHost(ring->memory);
+    for (int i = 0; i < ring->count; i++)
+        if (ring->slots[i].done)
+            cudaEventDestroy(ring->slots[i].done);
+    pthread_cond_destroy(&ring->released);
+    pthread_mutex_destroy(&ring->lock);
+}
+
+/* All slots at once: pinned memory is not to be asked for in the midst of a step, if it may wait
+ * for the device. An event that was never recorded is done. The lock is held. */
+static int ring_make(ek_cuda_ring *ring, ek_dev *dev)
+{
+    if (ring->memory)
+        return 0;
+    for (int i = 0; i < ring->count; i++)
+        EK_TRY(ek_cuda_make_event(dev, &ring->slots[i].done));
+    EK_TRY(ek_cuda_pinned_alloc(dev, (size_t)ring->count * ring->nbytes, &ring->memory));
+    for (int i = 0; i < ring->count; i++)
+        ring->slots[i].buffer = (char *)ring->memory + (size_t)i * ring->nbytes;
+    return 0;
+}
+
+static ek_cuda_slot *ring_find_free(ek_cuda_ring *ring)
+{
+    for (int i = 0; i < ring->count; i++) {
+        int at = (ring->next + i) % ring->count;
+        if (!ring->slots[at].held) {
+            ring->next = (at + 1) % ring->count;
+            return &ring->slots[at];
+        }
+    }
+    return NULL;
+}
+
+int ek_cuda_ring_take(ek_cuda_ring *ring, ek_dev *dev, bool wait, ek_cuda_slot **slot)
+{
+    *slot = NULL;
+    pthread_mutex_lock(&ring->lock);
+    int rc = ring_make(ring, dev);
+    while (rc >= 0 && !(*slot = ring_find_free(ring)) && wait)
+        pthread_cond_wait(&ring->released, &ring->lock);
+    if (*slot)
+        (*slot)->held = true;
+    pthread_mutex_unlock(&ring->lock);
+    if (!*slot)
+        return rc;
+    rc = ek_cuda_check(dev, "waiting for a pinned buffer", ek_cuda_wait_event((*slot)->done));
+    if (rc < 0) {
+        ek_cuda_ring_release(ring, *slot);
+        *slot = NULL;
+    }
+    return rc;
+}
+
+void ek_cuda_ring_release(ek_cuda_ring *ring, ek_cuda_slot *slot)
+{
+    pthread_mutex_lock(&ring->lock);
+    slot->held = false;
+    pthread_cond_signal(&ring->released);
+    pthread_mutex_unlock(&ring->lock);
+}

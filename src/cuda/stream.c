@@ -1,0 +1,281 @@
+/* stream.c: see stream.h. The driver's functions are asked of the runtime, so that a program starts
+ * if there is no driver. */
+#include "cuda/stream.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include <cuda.h>
+
+#include "core/clock.h"
+#include "cuda/devices.h"
+
+/* ---- the device guard ---- */
+
+static struct {
+    __typeof__(cuDevicePrimaryCtxRetain) *retain;
+    __typeof__(cuCtxPushCurrent) *push;
+    __typeof__(cuCtxPopCurrent) *pop;
+} driver;
+static int driver_missing; /* a cudaError_t if the driver hasn't got them */
+static pthread_once_t driver_found = PTHREAD_ONCE_INIT;
+
+/* Drivers refuse to look for versions after their own, which the toolkit's may be; these functions
+ * are older than this one. */
+enum { DRIVER_VERSION = 12000 };
+enum { NONE = -1 }; /* the number of no GPU */
+
+static void driver_find_one(const char *name, void *member)
+{
+    void *function = NULL;
+    enum cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+    cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, DRIVER_VERSION,
+                                                         cudaEnableDefault, &status);
+    if (error == cudaSuccess && (status != cudaDriverEntryPointSuccess || !function))
+        error = cudaErrorSymbolNotFound;
+    if (error != cudaSuccess)
+        driver_missing = (int)error;
+    memcpy(member, &function, sizeof function);
+}
+
+static void driver_find(void)
+{
+    driver_find_one("cuDevicePrimaryCtxRetain", &driver.retain);
+    driver_find_one("cuCtxPushCurrent", &driver.push);
+    driver_find_one("cuCtxPopCurrent", &driver.pop);
+}
+
+/* The context that the runtime uses, retained with its first use for the life of the process, as
+ * the runtime retains it. */
+static int context_of(int physical, CUcontext *context)
+{
+    static _Atomic(CUcontext) contexts[EK_CUDA_GPUS];
+    *context = atomic_load_explicit(&contexts[physical], memory_order_acquire);
+    if (*context)
+        return 0;
+    int error = (int)driver.retain(context, physical);
+    if (error == 0)
+        atomic_store_explicit(&contexts[physical], *context, memory_order_release);
+    return error;
+}
+
+int ek_cuda_guard_enter(int physical, int *restore)
+{
+    CUcontext context;
+    /* It may fail if what is current now is lost, which is no error of this GPU. */
+    if (cudaGetDevice(restore) != cudaSuccess) {
+        (void)cudaGetLastError();
+        *restore = NONE;
+    }
+    if (*restore == physical)
+        return 0;
+    pthread_once(&driver_found, driver_find);
+    int error = driver_missing ? driver_missing : context_of(physical, &context);
+    return error ? error : (int)driver.push(context);
+}
+
+int ek_cuda_guard_leave(int physical, int restore)
+{
+    CUcontext context;
+    return restore == physical ? 0 : (int)driver.pop(&context);
+}
+
+/* ---- events ---- */
+
+int ek_cuda_make_event(ek_dev *dev, cudaEvent_t *event)
+{
+    return *event ? 0
+                  : ek_cuda_check(dev, "making an event",
+                                  (int)cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+}
+
+int ek_cuda_record(ek_dev *dev, cudaEvent_t event, cudaStream_t stream)
+{
+    return ek_cuda_check(dev, "recording an event", (int)cudaEventRecord(event, stream));
+}
+
+int ek_cuda_stream_wait(ek_dev *dev, cudaStream_t stream, cudaEvent_t event)
+{
+    return ek_cuda_check(dev, "waiting for an event", (int)cudaStreamWaitEvent(stream, event, 0));
+}
+
+int ek_cuda_wait_for(ek_dev *dev, cudaStream_t stream, cudaEvent_t event, cudaStream_t awaited)
+{
+    EK_TRY(ek_cuda_record(dev, event, awaited));
+    return ek_cuda_stream_wait(dev, stream, event);
+}
+
+/* ---- the host waits ---- */
+
+static void (*_Atomic wait_look)(void);
+
+void ek_cuda_wait_watched(void (*look)(void))
+{
+    atomic_store_explicit(&wait_look, look, memory_order_release);
+}
+
+/* Nanoseconds: a wait asks without a pause at first, as the driver's own does; then with naps that
+ * are short beside what it waits for. Collectives are looked after in waits that take long. */
+enum { EAGER = 2000000, NAP = 50000, LOOK = 5000000 };
+
+/* The event, or without one the stream. */
+static cudaError_t wait_query(cudaStream_t stream, cudaEvent_t event)
+{
+    return event ? cudaEventQuery(event) : cudaStreamQuery(stream);
+}
+
+static int wait_poll(cudaStream_t stream, cudaEvent_t event)
+{
+    const struct timespec nap = {0, NAP};
+    cudaError_t error = wait_query(stream, event);
+    if (error != cudaErrorNotReady)
+        return (int)error;
+    uint64_t begin = ek_clock_ns(), next = begin + LOOK;
+    while ((error = wait_query(stream, event)) == cudaErrorNotReady) {
+        uint64_t now = ek_clock_ns();
+        if (now >= next) {
+            void (*look)(void) = atomic_load(&wait_look);
+            if (look)
+                look();
+            next = ek_clock_ns() + LOOK;
+        }
+        if (now - begin < EAGER)
+            sched_yield();
+        else
+            nanosleep(&nap, NULL);
+    }
+    (void)cudaGetLastError(); /* "not ready" was an answer */
+    return (int)error;
+}
+
+/* Up to what is issued now: a stream that others issue to all the time may never be empty. Its GPU
+ * is current. */
+static int wait_poll_stream(cudaStream_t stream)
+{
+    cudaEvent_t now = NULL;
+    bool marked = cudaEventCreateWithFlags(&now, cudaEventDisableTiming) == cudaSuccess &&
+                  cudaEventRecord(now, stream) == cudaSuccess;
+    int error = wait_poll(stream, marked ? now : NULL);
+    if (now)
+        cudaEventDestroy(now);
+    return error;
+}
+
+int ek_cuda_wait_stream(const ek_cuda_device *device, cudaStream_t stream)
+{
+    int restore;
+    if (!atomic_load_explicit(&wait_look, memory_order_acquire))
+        return (int)cudaStreamSynchronize(stream);
+    int error = ek_cuda_guard_enter(device->physical, &restore);
+    if (error)
+        return error;
+    error = wait_poll_stream(stream);
+    int left = ek_cuda_guard_leave(device->physical, restore);
+    return error ? error : left;
+}
+
+int ek_cuda_wait_event(cudaEvent_t event)
+{
+    return atomic_load_explicit(&wait_look, memory_order_acquire)
+               ? wait_poll(NULL, event)
+               : (int)cudaEventSynchronize(event);
+}
+
+int ek_cuda_settle(const ek_cuda_device *device, int rc)
+{
+    ek_cuda_note(device->dev, "waiting for its work", ek_cuda_wait_stream(device, device->compute));
+    ek_cuda_note(device->dev, "waiting for its copies", ek_cuda_wait_stream(device, device->copy));
+    ek_cuda_note(device->dev, "waiting for its copies",
+                 ek_cuda_wait_stream(device, device->upload));
+    return rc;
+}
+
+/* ---- the issue lock ---- */
+
+static pthread_rwlock_t issue_lock = PTHREAD_RWLOCK_INITIALIZER;
+
+void ek_cuda_issue_waits(void)
+{
+    pthread_rwlock_rdlock(&issue_lock);
+}
+
+void ek_cuda_issue_collective(void)
+{
+    pthread_rwlock_wrlock(&issue_lock);
+}
+
+void ek_cuda_issue_end(void)
+{
+    pthread_rwlock_unlock(&issue_lock);
+}
+
+/* ---- between devices ---- */
+
+static int order_host(ek_dev *awaited)
+{
+    const ek_cuda_device *device = ek_cuda_of(awaited);
+    EK_TRY(ek_cuda_check(awaited, "waiting for its work",
+                         ek_cuda_wait_stream(device, device->compute)));
+    return ek_cuda_fault_check(awaited);
+}
+
+int ek_cuda_order(ek_dev *waiter, ek_dev *awaited)
+{
+    const ek_cuda_device *device = ek_cuda_of(awaited);
+    int restore, rc;
+    EK_TRY(ek_cuda_usable(awaited));
+    if (!ek_dev_is_host(waiter))
+        EK_TRY(ek_cuda_usable(waiter));
+    EK_TRY(ek_cuda_enter(awaited, &restore));
+    if (ek_dev_is_host(waiter)) {
+        rc = order_host(awaited);
+    } else {
+        ek_cuda_issue_waits();
+        rc =
+            ek_cuda_wait_for(awaited, ek_cuda_of(waiter)->compute, device->issued, device->compute);
+        ek_cuda_issue_end();
+    }
+    ek_cuda_leave(awaited, restore);
+    return rc;
+}
+
+/* ---- between the streams of a device ---- */
+
+static cudaStream_t stream_of_queue(const ek_dev *dev, ek_queue queue)
+{
+    return queue == EK_QUEUE_UPLOAD ? ek_cuda_of(dev)->upload : ek_cuda_of(dev)->compute;
+}
+
+/* What can't be marked is over when this returns, so that the mark's last record will do. */
+void ek_cuda_mark(ek_dev *dev, ek_queue queue, ek_mark **mark)
+{
+    cudaEvent_t event = (cudaEvent_t)*mark;
+    cudaStream_t stream = stream_of_queue(dev, queue);
+    int restore = ek_cuda_enter_anyway(dev);
+    if (!event && !ek_cuda_note(dev, "making an event",
+                                (int)cudaEventCreateWithFlags(&event, cudaEventDisableTiming)))
+        event = NULL;
+    if (!event || !ek_cuda_note(dev, "recording an event", (int)cudaEventRecord(event, stream)))
+        ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_stream(ek_cuda_of(dev), stream));
+    *mark = (ek_mark *)event;
+    ek_cuda_leave(dev, restore);
+}
+
+void ek_cuda_await(ek_dev *dev, ek_queue queue, ek_mark *mark)
+{
+    cudaEvent_t event = (cudaEvent_t)mark;
+    int restore = ek_cuda_enter_anyway(dev);
+    if (!ek_cuda_note(dev, "waiting for an event",
+                      (int)cudaStreamWaitEvent(stream_of_queue(dev, queue), event, 0)))
+        ek_cuda_note(dev, "waiting for its work", ek_cuda_wait_event(event));
+    ek_cuda_leave(dev, restore);
+}
+
+void ek_cuda_mark_free(ek_dev *dev, ek_mark *mark)
+{
+    int restore = ek_cuda_enter_anyway(dev);
+    ek_cuda_note(dev, "giving an event back", (int)cudaEventDestroy((cudaEvent_t)mark));
+    ek_cuda_leave(dev, restore);
+}
