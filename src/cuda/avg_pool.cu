@@ -1,6 +1,6 @@
 /* avg_pool.cu: average pooling. Bound by memory: windows overlap in the caches. Both directions
  * gather, in the host's order, so that sums are the same from run to run. With channels innermost a
- * thread has V neighbouring channels of one place. */
+ * thread has V neighbouring channels of one index. */
 #include "cuda/pool.cuh"
 
 template <typename I> struct box {
@@ -34,10 +34,10 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward(ek_cuda_pool pool
     typedef typename ek_compute<T>::type R;
     I step = (I)pool.x.step[2];
     EK_GRID_LOOP(i, pool.y.count) {
-        ek_place<I> place = ek_place_of(pool.y, (I)i);
-        box<I> b = box_of(pool, place.at);
+        ek_index<I> index = ek_index_of(pool.y, (I)i);
+        box<I> b = box_of(pool, index.at);
         const T *plane =
-            (const T *)pool.x.data + ek_plane_offset(pool.x, place.sample, place.channel);
+            (const T *)pool.x.data + ek_plane_offset(pool.x, index.sample, index.channel);
         R sum[V] = {};
         for (I j = 0; j < b.d[0].count; j++) {
             for (I k = 0; k < b.d[1].count; k++) {
@@ -51,7 +51,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward(ek_cuda_pool pool
         R divisor = divisor_of<R>(b);
         EK_EACH(v, V)
             sum[v] /= divisor;
-        ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, place), sum);
+        ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, index), sum);
     }
 }
 
@@ -81,10 +81,10 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_poo
          first += (int64_t)gridDim.x * lanes) {
         int64_t i = first + lane;
         bool real = i < pool.y.count;
-        ek_place<I> place = ek_place_of(pool.y, (I)(real ? i : 0));
-        box<I> b = box_of(pool, place.at);
+        ek_index<I> index = ek_index_of(pool.y, (I)(real ? i : 0));
+        box<I> b = box_of(pool, index.at);
         const T *plane =
-            (const T *)pool.x.data + ek_plane_offset(pool.x, place.sample, place.channel);
+            (const T *)pool.x.data + ek_plane_offset(pool.x, index.sample, index.channel);
         I count = real ? b.d[0].count * b.d[1].count * b.d[2].count : 0;
         bool whole = pool.x.even && count == (I)pool.x.plane;
         R sum[V] = {};
@@ -106,7 +106,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_forward_large(ek_cuda_poo
         R divisor = divisor_of<R>(b);
         EK_EACH(v, V)
             sum[v] = parts[v][thread] / divisor;
-        ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, place), sum);
+        ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, index), sum);
     }
 }
 
@@ -115,12 +115,12 @@ template <typename T, typename I, int V> EK_KERNEL avg_gradient(ek_cuda_pool poo
 {
     typedef typename ek_compute<T>::type R;
     EK_GRID_LOOP(i, pool.x.count) {
-        ek_place<I> place = ek_place_of(pool.x, (I)i);
-        ek_cover<I> c0 = ek_cover_of(pool, 0, place.at[0]);
-        ek_cover<I> c1 = ek_cover_of(pool, 1, place.at[1]);
-        ek_cover<I> c2 = ek_cover_of(pool, 2, place.at[2]);
+        ek_index<I> index = ek_index_of(pool.x, (I)i);
+        ek_cover<I> c0 = ek_cover_of(pool, 0, index.at[0]);
+        ek_cover<I> c1 = ek_cover_of(pool, 1, index.at[1]);
+        ek_cover<I> c2 = ek_cover_of(pool, 2, index.at[2]);
         const T *plane =
-            (const T *)pool.y.data + ek_plane_offset(pool.y, place.sample, place.channel);
+            (const T *)pool.y.data + ek_plane_offset(pool.y, index.sample, index.channel);
         R sum[V] = {};
         for (I j = c0.first; j < c0.end; j++) {
             for (I k = c1.first; k < c1.end; k++) {
@@ -133,7 +133,7 @@ template <typename T, typename I, int V> EK_KERNEL avg_gradient(ek_cuda_pool poo
                 }
             }
         }
-        ek_store_elements<T, V>((T *)pool.x.data + ek_offset_of(pool.x, place), sum);
+        ek_store_elements<T, V>((T *)pool.x.data + ek_offset_of(pool.x, index), sum);
     }
 }
 
@@ -153,36 +153,36 @@ static int64_t window_size(const ek_cuda_pool *pool)
 }
 
 template <typename T>
-static int launch_avg_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+static int launch_avg_forward(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
     bool large = window_size(pool) >= LARGE_WINDOW;
     return ek_pool_by_kind<T, 16 / sizeof(T)>(*pool, false, [&](auto kind, const ek_cuda_pool &by) {
         typedef decltype(kind) K;
-        if (!large || by.y.count >= (int64_t)queue->multiprocessors * 1024)
-            return ek_launch(queue, ek_grid(queue, by.y.count), avg_forward<T, typename K::I, K::V>,
-                             by);
+        if (!large || by.y.count >= (int64_t)stream->multiprocessors * 1024)
+            return ek_launch(stream, ek_grid(stream, by.y.count),
+                             avg_forward<T, typename K::I, K::V>, by);
         int lanes = by.x.last ? LANES / K::V : 1;
-        return ek_launch(queue, ek_grid(queue, by.y.count, lanes),
+        return ek_launch(stream, ek_grid(stream, by.y.count, lanes),
                          avg_forward_large<T, typename K::I, K::V>, by, lanes);
     });
 }
 
-int ek_cuda_launch_avg_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+int ek_cuda_launch_avg_forward(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->y.dtype, T, return launch_avg_forward<T>(queue, pool))
+    EK_FLOATING(pool->y.dtype, T, return launch_avg_forward<T>(stream, pool))
 }
 
 template <typename T>
-static int launch_avg_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+static int launch_avg_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
     return ek_pool_by_kind<T, 16 / sizeof(T)>(*pool, false, [&](auto kind, const ek_cuda_pool &by) {
         typedef decltype(kind) K;
-        return ek_launch(queue, ek_grid(queue, by.x.count), avg_gradient<T, typename K::I, K::V>,
+        return ek_launch(stream, ek_grid(stream, by.x.count), avg_gradient<T, typename K::I, K::V>,
                          by);
     });
 }
 
-int ek_cuda_launch_avg_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+int ek_cuda_launch_avg_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->x.dtype, T, return launch_avg_gradient<T>(queue, pool))
+    EK_FLOATING(pool->x.dtype, T, return launch_avg_gradient<T>(stream, pool))
 }

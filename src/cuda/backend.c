@@ -190,10 +190,10 @@ static int thread_enter(ek_dev *dev)
 
 static int memory_zero(ek_dev *dev, void *data, size_t nbytes)
 {
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    return ek_cuda_end(dev, &queue, "zeroing memory",
-                       (int)cudaMemsetAsync(data, 0, nbytes, queue.stream));
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, "zeroing memory",
+                       (int)cudaMemsetAsync(data, 0, nbytes, stream.handle));
 }
 
 /* ---- the tables ---- */

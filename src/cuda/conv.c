@@ -15,26 +15,21 @@ typedef struct conv_call {
     const ek_conv_params *params;
 } conv_call;
 
-static bool computes_x(const conv_call *c)
-{
-    return c->operation == EK_DNN_INPUT_GRADIENT;
-}
+enum { CONV_X, CONV_W, CONV_Y };
 
-static bool computes_w(const conv_call *c)
+/* Which of the three is computed. */
+static int conv_output(const conv_call *c)
 {
-    return c->operation == EK_DNN_WEIGHT_GRADIENT;
-}
-
-static bool computes_y(const conv_call *c)
-{
-    return c->operation == EK_DNN_FORWARD;
+    return c->operation == EK_DNN_FORWARD          ? CONV_Y
+           : c->operation == EK_DNN_INPUT_GRADIENT ? CONV_X
+                                                   : CONV_W;
 }
 
 /* ---- bias ---- */
 
 /* A vector (C) as a tensor of `like`'s dimensions: of its shape, repeated, or (`reduced`) of size 1
  * but for dimension 1. */
-static ek_tensor along_channels(const ek_tensor *vector, const ek_tensor *like, bool reduced)
+static ek_tensor conv_along_channels(const ek_tensor *vector, const ek_tensor *like, bool reduced)
 {
     ek_tensor t = {.dtype = vector->dtype,
                    .ndim = like->ndim,
@@ -47,28 +42,28 @@ static ek_tensor along_channels(const ek_tensor *vector, const ek_tensor *like, 
 }
 
 /* y += bias */
-static int add_bias(ek_dev *dev, ek_tensor *y, const ek_tensor *bias)
+static int conv_add_bias(ek_dev *dev, ek_tensor *y, const ek_tensor *bias)
 {
     bool last = ek_dnn_is_dense(y, EK_CHANNELS_LAST);
-    ek_cuda_queue queue;
+    ek_cuda_stream stream;
     if (!last && !ek_dnn_is_dense(y, EK_CONTIGUOUS)) {
-        ek_tensor repeated = along_channels(bias, y, false);
+        ek_tensor repeated = conv_along_channels(bias, y, false);
         return ek_cuda_binary(dev, EK_BINARY_ADD, y, y, &repeated, 1);
     }
     int64_t inner = 1;
     for (int d = 2; d < y->ndim && !last; d++)
         inner *= y->shape[d];
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    return ek_cuda_end(dev, &queue, "adding a bias",
-                       ek_cuda_launch_bias(&queue, y->dtype, ek_tensor_address(y),
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, "adding a bias",
+                       ek_cuda_launch_bias(&stream, y->dtype, ek_tensor_address(y),
                                            ek_tensor_address(bias), bias->stride[0], ek_count(y),
                                            inner, y->shape[1]));
 }
 
 /* dbias = sums of dy over all but dimension 1 */
-static int sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tensor *dy)
+static int conv_sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tensor *dy)
 {
-    ek_tensor out = along_channels(dbias, dy, true);
+    ek_tensor out = conv_along_channels(dbias, dy, true);
     if (ek_count(dy) == 0)
         return ek_cuda_fill(dev, &out, 0);
     return ek_cuda_reduce(dev, EK_REDUCE_SUM, &out, dy);
@@ -77,73 +72,64 @@ static int sum_channels(ek_dev *dev, const ek_tensor *dbias, const ek_tensor *dy
 /* ---- cuDNN ---- */
 
 /* Plans hold for any address of their alignment; copies are aligned to all that counts. */
-static int64_t alignment_of(const ek_tensor *t, ek_memory_format format)
+static int64_t conv_alignment_of(const ek_tensor *t, ek_memory_format format)
 {
     return ek_dnn_is_dense(t, format) ? ek_dnn_alignment(ek_tensor_address(t)) : 16;
 }
 
-static int run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
-                      ek_memory_format format)
+static int conv_run_staged(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
+                           ek_memory_format format)
 {
     ek_cuda_stage stages[3] = {{.nbytes = 0}};
-    ek_cuda_stage *sx = &stages[0], *sw = &stages[1], *sy = &stages[2];
-    ek_tensor *x = (ek_tensor *)c->x, *w = (ek_tensor *)c->w, *y = (ek_tensor *)c->y;
-    ek_dtype dtype = x->dtype;
-    int done = 0, rc;
-    EK_TRY_GOTO(ek_cuda_stage_begin(sx, dev, x, dtype, format, ek_dnn_is_dense(x, format),
-                                    !computes_x(c)),
-                rc, end);
-    EK_TRY_GOTO(ek_cuda_stage_begin(sw, dev, w, dtype, format, ek_dnn_is_dense(w, format),
-                                    !computes_w(c)),
-                rc, end);
-    EK_TRY_GOTO(ek_cuda_stage_begin(sy, dev, y, dtype, format, ek_dnn_is_dense(y, format),
-                                    !computes_y(c)),
-                rc, end);
-    rc = done = ek_cuda_dnn_run(dev, problem, sx->tensor, sw->tensor, sy->tensor,
-                                problem->bias ? c->bias : NULL);
-    if (rc > 0 && computes_y(c) && c->bias && !problem->bias)
-        rc = add_bias(dev, sy->tensor, c->bias);
-    if (rc > 0 && computes_w(c) && c->bias)
-        rc = sum_channels(dev, c->bias, sy->tensor);
-end:
-    rc = ek_cuda_stage_end(sy, dev, y, done > 0 && computes_y(c), rc);
-    rc = ek_cuda_stage_end(sw, dev, w, done > 0 && computes_w(c), rc);
-    rc = ek_cuda_stage_end(sx, dev, x, done > 0 && computes_x(c), rc);
+    ek_tensor *const tensors[3] = {(ek_tensor *)c->x, (ek_tensor *)c->w, (ek_tensor *)c->y};
+    int output = conv_output(c), done = 0, rc = 0;
+    for (int i = 0; i < 3 && rc >= 0; i++)
+        rc = ek_cuda_stage_begin(&stages[i], dev, tensors[i], tensors[0]->dtype, format,
+                                 ek_dnn_is_dense(tensors[i], format), i != output);
+    if (rc >= 0)
+        rc = done = ek_cuda_dnn_run(dev, problem, stages[CONV_X].tensor, stages[CONV_W].tensor,
+                                    stages[CONV_Y].tensor, problem->bias ? c->bias : NULL);
+    if (rc > 0 && output == CONV_Y && c->bias && !problem->bias)
+        rc = conv_add_bias(dev, stages[CONV_Y].tensor, c->bias);
+    if (rc > 0 && output == CONV_W && c->bias)
+        rc = conv_sum_channels(dev, c->bias, stages[CONV_Y].tensor);
+    for (int i = 2; i >= 0; i--)
+        rc = ek_cuda_stage_end(&stages[i], dev, tensors[i], done > 0 && i == output, rc);
     return rc < 0 ? rc : done;
 }
 
 /* The plan may find out only when it runs that it doesn't: then 0. */
-static int run_supported(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
-                         ek_memory_format format)
+static int conv_run_supported(ek_dev *dev, const conv_call *c, const ek_dnn_problem *problem,
+                              ek_memory_format format)
 {
     int rc = ek_cuda_dnn_supports(dev, problem);
-    return rc > 0 ? run_staged(dev, c, problem, format) : rc;
+    return rc > 0 ? conv_run_staged(dev, c, problem, format) : rc;
 }
 
 /* Elements side by side, aligned as the rest: cuDNN can add such a bias while it stores y. */
-static bool reads_bias(const conv_call *c, const ek_dnn_problem *problem)
+static bool conv_reads_bias(const conv_call *c, const ek_dnn_problem *problem)
 {
     const ek_tensor *bias = c->bias;
-    return computes_y(c) && bias && (bias->stride[0] == 1 || bias->shape[0] == 1) &&
+    return conv_output(c) == CONV_Y && bias && (bias->stride[0] == 1 || bias->shape[0] == 1) &&
            ek_dnn_alignment(ek_tensor_address(bias)) >= problem->alignment;
 }
 
 /* 1 when issued, 0 if cuDNN doesn't compute it in this order of memory. */
-static int by_dnn_in(ek_dev *dev, const conv_call *c, ek_memory_format format)
+static int conv_by_dnn_in(ek_dev *dev, const conv_call *c, ek_memory_format format)
 {
     ek_dnn_problem problem;
     if (!ek_dnn_problem_of(&problem, c->operation, c->x, c->w, c->y, c->params, format))
         return 0;
     const ek_tensor *tensors[] = {c->x, c->w, c->y};
     for (int i = 0; i < 3; i++) {
-        int64_t alignment = alignment_of(tensors[i], format);
+        int64_t alignment = conv_alignment_of(tensors[i], format);
         if (alignment < problem.alignment)
             problem.alignment = alignment;
     }
-    problem.bias = reads_bias(c, &problem);
-    int rc = problem.bias ? run_supported(dev, c, &problem, format) : 0;
+    problem.bias = conv_reads_bias(c, &problem);
+    int rc = problem.bias ? conv_run_supported(dev, c, &problem, format) : 0;
     problem.bias = 0;
-    return rc == 0 ? run_supported(dev, c, &problem, format) : rc;
+    return rc == 0 ? conv_run_supported(dev, c, &problem, format) : rc;
 }
 
 /* The order of memory. Tensor cores are fed channels-last: from row-major tensors cuDNN makes such
@@ -152,17 +138,17 @@ static int by_dnn_in(ek_dev *dev, const conv_call *c, ek_memory_format format)
  * without TF32 goes through the ordinary units, for which cuDNN's own engines are row-major: such
  * tensors stay as they are, and only the weights, which are small, are turned. Channels-last ones
  * stay too, since cuDNN knows whether to copy them or to take an engine that reads them. */
-static int by_dnn(ek_dev *dev, const conv_call *c)
+static int conv_by_dnn(ek_dev *dev, const conv_call *c)
 {
     bool ordinary = c->x->dtype == EK_F32 && !ek_tf32_allowed();
     bool rows = ek_dnn_is_dense(c->x, EK_CONTIGUOUS) && ek_dnn_is_dense(c->y, EK_CONTIGUOUS);
     bool last = ek_dnn_is_dense(c->x, EK_CHANNELS_LAST) && ek_dnn_is_dense(c->y, EK_CHANNELS_LAST);
     if (ordinary && rows && !last) {
-        int rc = by_dnn_in(dev, c, EK_CONTIGUOUS);
+        int rc = conv_by_dnn_in(dev, c, EK_CONTIGUOUS);
         if (rc != 0)
             return rc;
     }
-    return by_dnn_in(dev, c, EK_CHANNELS_LAST);
+    return conv_by_dnn_in(dev, c, EK_CHANNELS_LAST);
 }
 
 /* ---- our own kernels: the geometry ---- */
@@ -170,13 +156,13 @@ static int by_dnn(ek_dev *dev, const conv_call *c)
 /* Positions and steps beyond this are computed in 64 bits. */
 enum { FAR = 1 << 28 };
 
-static bool is_far(int64_t value)
+static bool conv_is_far(int64_t value)
 {
     return value > FAR || value < -FAR;
 }
 
-static ek_cuda_conv_gather gather_of(const ek_tensor *from, const ek_tensor *to, const ek_tensor *w,
-                                     const ek_conv_params *params)
+static ek_cuda_conv_gather conv_gather_of(const ek_tensor *from, const ek_tensor *to,
+                                          const ek_tensor *w, const ek_conv_params *params)
 {
     ek_cuda_conv_gather conv = {.from = ek_cuda_image_of(from),
                                 .to = ek_cuda_image_of(to),
@@ -196,7 +182,7 @@ static ek_cuda_conv_gather gather_of(const ek_tensor *from, const ek_tensor *to,
     return conv;
 }
 
-static void set_wide(ek_cuda_conv_gather *conv)
+static void conv_set_wide(ek_cuda_conv_gather *conv)
 {
     double columns = (double)conv->from_channels;
     for (int i = 0; i < 3; i++) {
@@ -204,24 +190,24 @@ static void set_wide(ek_cuda_conv_gather *conv)
         double reach = fabs((double)conv->origin[i]) +
                        fabs((double)conv->tap_step[i]) * (double)conv->taps[i] +
                        (double)conv->row_step[i] * (double)conv->to.size[i];
-        conv->wide = conv->wide || reach > (double)FAR || is_far(conv->from.size[i]) ||
-                     is_far(conv->divide[i]);
+        conv->wide = conv->wide || reach > (double)FAR || conv_is_far(conv->from.size[i]) ||
+                     conv_is_far(conv->divide[i]);
     }
     conv->wide = conv->wide || columns > (double)FAR;
 }
 
-static int run_gather(ek_dev *dev, const char *operation, ek_cuda_conv_gather *conv)
+static int conv_run_gather(ek_dev *dev, const char *operation, ek_cuda_conv_gather *conv)
 {
-    ek_cuda_queue queue;
-    set_wide(conv);
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    return ek_cuda_end(dev, &queue, operation, ek_cuda_launch_conv_gather(&queue, conv));
+    ek_cuda_stream stream;
+    conv_set_wide(conv);
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, operation, ek_cuda_launch_conv_gather(&stream, conv));
 }
 
 int ek_cuda_conv_direct_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,
                                 const ek_tensor *bias, const ek_conv_params *params)
 {
-    ek_cuda_conv_gather conv = gather_of(x, y, w, params);
+    ek_cuda_conv_gather conv = conv_gather_of(x, y, w, params);
     conv.bias = bias ? ek_tensor_address(bias) : NULL;
     conv.by_bias = bias ? bias->stride[0] : 0;
     conv.w_from = w->stride[1];
@@ -231,13 +217,13 @@ int ek_cuda_conv_direct_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, c
         conv.row_step[i] = params->stride[d];
         conv.tap_step[i] = params->dilation[d];
     }
-    return run_gather(dev, "conv_forward", &conv);
+    return conv_run_gather(dev, "conv_forward", &conv);
 }
 
 int ek_cuda_conv_direct_input_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy,
                                        const ek_tensor *w, const ek_conv_params *params)
 {
-    ek_cuda_conv_gather conv = gather_of(dy, dx, w, params);
+    ek_cuda_conv_gather conv = conv_gather_of(dy, dx, w, params);
     conv.w_from = w->stride[0];
     conv.w_to = w->stride[1];
     for (int i = 3 - params->dims, d = 0; i < 3; i++, d++) {
@@ -245,12 +231,12 @@ int ek_cuda_conv_direct_input_gradient(ek_dev *dev, ek_tensor *dx, const ek_tens
         conv.tap_step[i] = -params->dilation[d];
         conv.divide[i] = params->stride[d];
     }
-    return run_gather(dev, "conv_input_gradient", &conv);
+    return conv_run_gather(dev, "conv_input_gradient", &conv);
 }
 
-static ek_cuda_conv_weights weights_of(const ek_tensor *dw, const ek_tensor *dbias,
-                                       const ek_tensor *x, const ek_tensor *dy,
-                                       const ek_conv_params *params)
+static ek_cuda_conv_weights conv_weights_of(const ek_tensor *dw, const ek_tensor *dbias,
+                                            const ek_tensor *x, const ek_tensor *dy,
+                                            const ek_conv_params *params)
 {
     ek_cuda_conv_weights conv = {.x = ek_cuda_image_of(x),
                                  .y = ek_cuda_image_of(dy),
@@ -275,12 +261,12 @@ static ek_cuda_conv_weights weights_of(const ek_tensor *dw, const ek_tensor *dbi
         conv.per_taps[i] = ek_cuda_divider_of(conv.taps[i]);
         double reach = (double)conv.padding[i] + (double)conv.dilation[i] * (double)conv.taps[i] +
                        (double)conv.stride[i] * (double)conv.y.size[i];
-        conv.wide = conv.wide || reach > (double)FAR || is_far(conv.x.size[i]);
+        conv.wide = conv.wide || reach > (double)FAR || conv_is_far(conv.x.size[i]);
     }
     conv.rows = conv.y.samples * conv.y.plane;
     conv.per_outputs = ek_cuda_divider_of(conv.outputs);
     conv.per_channels = ek_cuda_divider_of(conv.channels);
-    conv.wide = conv.wide || is_far(conv.columns);
+    conv.wide = conv.wide || conv_is_far(conv.columns);
     return conv;
 }
 
@@ -288,32 +274,32 @@ int ek_cuda_conv_direct_weight_gradient(ek_dev *dev, ek_tensor *dw, ek_tensor *d
                                         const ek_tensor *x, const ek_tensor *dy,
                                         const ek_conv_params *params)
 {
-    ek_cuda_queue queue;
-    ek_cuda_conv_weights conv = weights_of(dw, dbias, x, dy, params);
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    size_t nbytes = ek_cuda_conv_weights_plan(&queue, &conv);
+    ek_cuda_stream stream;
+    ek_cuda_conv_weights conv = conv_weights_of(dw, dbias, x, dy, params);
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    size_t nbytes = ek_cuda_conv_weights_plan(&stream, &conv);
     int rc = ek_cuda_scratch(dev, nbytes, &conv.partials);
     if (rc < 0)
-        return ek_cuda_end(dev, &queue, "conv_weight_gradient", rc);
-    rc = ek_cuda_launch_conv_weights(&queue, &conv);
+        return ek_cuda_end(dev, &stream, "conv_weight_gradient", rc);
+    rc = ek_cuda_launch_conv_weights(&stream, &conv);
     ek_cuda_scratch_free(dev, conv.partials, nbytes);
-    return ek_cuda_end(dev, &queue, "conv_weight_gradient", rc);
+    return ek_cuda_end(dev, &stream, "conv_weight_gradient", rc);
 }
 
 /* ---- who computes ---- */
 
-static int by_kernels(ek_dev *dev, const conv_call *c)
+static int conv_by_kernels(ek_dev *dev, const conv_call *c)
 {
     ek_tensor *x = (ek_tensor *)c->x, *w = (ek_tensor *)c->w, *y = (ek_tensor *)c->y;
-    if (computes_x(c))
+    if (conv_output(c) == CONV_X)
         return ek_cuda_conv_direct_input_gradient(dev, x, y, w, c->params);
-    if (computes_w(c))
+    if (conv_output(c) == CONV_W)
         return ek_cuda_conv_direct_weight_gradient(dev, w, (ek_tensor *)c->bias, x, y, c->params);
     return ek_cuda_conv_direct_forward(dev, y, x, w, c->bias, c->params);
 }
 
 /* Samples [begin, end) of t. */
-static ek_tensor samples_of(const ek_tensor *t, int64_t begin, int64_t end)
+static ek_tensor conv_samples_of(const ek_tensor *t, int64_t begin, int64_t end)
 {
     ek_tensor part = {.dtype = t->dtype,
                       .ndim = t->ndim,
@@ -328,25 +314,25 @@ static ek_tensor samples_of(const ek_tensor *t, int64_t begin, int64_t end)
 }
 
 /* cuDNN's engines count a tensor's elements in 32 bits; ours don't. */
-static bool too_large(const conv_call *c)
+static bool conv_too_large(const conv_call *c)
 {
     return ek_count(c->x) > INT_MAX || ek_count(c->y) > INT_MAX || ek_count(c->w) > INT_MAX;
 }
 
 static int conv_compute(ek_dev *dev, const conv_call *c)
 {
-    if (!too_large(c)) {
-        int rc = by_dnn(dev, c);
+    if (!conv_too_large(c)) {
+        int rc = conv_by_dnn(dev, c);
         if (rc != 0)
             return rc < 0 ? rc : 0;
-        return by_kernels(dev, c);
+        return conv_by_kernels(dev, c);
     }
     int64_t samples = c->x->shape[0];
-    if (computes_w(c) || samples < 2)
-        return by_kernels(dev, c);
+    if (conv_output(c) == CONV_W || samples < 2)
+        return conv_by_kernels(dev, c);
     for (int part = 0; part < 2; part++) { /* samples are independent of each other */
         int64_t begin = part ? samples / 2 : 0, end = part ? samples : samples / 2;
-        ek_tensor x = samples_of(c->x, begin, end), y = samples_of(c->y, begin, end);
+        ek_tensor x = conv_samples_of(c->x, begin, end), y = conv_samples_of(c->y, begin, end);
         conv_call half = {c->operation, &x, c->w, &y, c->bias, c->params};
         EK_TRY(conv_compute(dev, &half));
     }
@@ -357,25 +343,25 @@ static int conv_compute(ek_dev *dev, const conv_call *c)
 static int conv_compute_empty(ek_dev *dev, const conv_call *c)
 {
     ek_tensor *x = (ek_tensor *)c->x, *w = (ek_tensor *)c->w, *y = (ek_tensor *)c->y;
-    if (computes_x(c))
+    if (conv_output(c) == CONV_X)
         return ek_cuda_fill(dev, x, 0);
-    if (computes_w(c)) {
+    if (conv_output(c) == CONV_W) {
         EK_TRY(ek_cuda_fill(dev, w, 0));
-        return c->bias ? sum_channels(dev, c->bias, y) : 0;
+        return c->bias ? conv_sum_channels(dev, c->bias, y) : 0;
     }
     if (!c->bias || ek_count(y) == 0)
         return ek_cuda_fill(dev, y, 0);
-    ek_tensor repeated = along_channels(c->bias, y, false);
+    ek_tensor repeated = conv_along_channels(c->bias, y, false);
     return ek_cuda_copy(dev, y, &repeated);
 }
 
 static int conv_run(ek_dev *dev, const conv_call *c)
 {
-    ek_cuda_queue queue; /* the device is current for all that follows, and checked once */
-    EK_TRY(ek_cuda_begin(dev, &queue));
+    ek_cuda_stream stream; /* the device is current for all that follows, and checked once */
+    EK_TRY(ek_cuda_begin(dev, &stream));
     bool empty = ek_count(c->x) == 0 || ek_count(c->w) == 0 || ek_count(c->y) == 0;
     int rc = empty ? conv_compute_empty(dev, c) : conv_compute(dev, c);
-    return ek_cuda_end(dev, &queue, "convolution", rc);
+    return ek_cuda_end(dev, &stream, "convolution", rc);
 }
 
 int ek_cuda_conv_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *w,

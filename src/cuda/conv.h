@@ -38,7 +38,7 @@ typedef struct ek_cuda_conv_gather {
     bool wide;
 } ek_cuda_conv_gather;
 
-int ek_cuda_launch_conv_gather(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv);
+int ek_cuda_launch_conv_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv);
 
 /* The gradients of weights (and bias), in two steps: sums over `parts` of the rows (positions of y
  * in all samples), part after part of (outputs, columns) in `partials` (f32, or f64 for f64), and
@@ -59,12 +59,12 @@ typedef struct ek_cuda_conv_weights {
 } ek_cuda_conv_weights;
 
 /* Sets tiles, parts and part_rows; returns the bytes of partials. */
-size_t ek_cuda_conv_weights_plan(const ek_cuda_queue *queue, ek_cuda_conv_weights *conv);
-int ek_cuda_launch_conv_weights(const ek_cuda_queue *queue, const ek_cuda_conv_weights *conv);
+size_t ek_cuda_conv_weights_plan(const ek_cuda_stream *stream, ek_cuda_conv_weights *conv);
+int ek_cuda_launch_conv_weights(const ek_cuda_stream *stream, const ek_cuda_conv_weights *conv);
 
 /* y[i] += bias[i / inner % channels] over `count` contiguous elements of a floating dtype: inner is
  * 1 in channels-last memory, and the size of a plane in row-major memory. */
-int ek_cuda_launch_bias(const ek_cuda_queue *queue, ek_dtype dtype, void *y, const void *bias,
+int ek_cuda_launch_bias(const ek_cuda_stream *stream, ek_dtype dtype, void *y, const void *bias,
                         int64_t bias_stride, int64_t count, int64_t inner, int64_t channels);
 
 EK_END_DECLARATIONS

@@ -7,9 +7,9 @@
  * positions of `to` fall into phases by their remainder, each of which meets only some of the taps:
  * within a phase the division is exact, and no product is wasted. A block loads 2 * 64 * 16 numbers
  * for 64 * 64 * 16 multiply-adds: 16 a byte for f32, with about as many other instructions for the
- * places of what it loads as for multiplying.
+ * indices of what it loads as for multiplying.
  *
- * gather_each sums each element by one thread, or by a warp where channels of a group are
+ * gather_each sums each element by one thread, or by a warp if channels of a group are
  * neighbours in memory: for groups of few channels (a depthwise convolution is bound by memory) and
  * small problems, of which tiles would be mostly empty. */
 #include "cuda/conv.h"
@@ -68,19 +68,19 @@ template <typename T, typename I, int LANES> EK_KERNEL gather_each(ek_cuda_conv_
     int64_t first = ((int64_t)blockIdx.x * EK_BLOCK + threadIdx.x) / LANES;
     int64_t step = (int64_t)gridDim.x * EK_BLOCK / LANES;
     for (int64_t i = first; i < conv.to.count; i += step) {
-        ek_place<I> place = ek_place_of(conv.to, (I)i);
-        I group = ek_divide(place.channel, conv.per_to);
-        I column = place.channel - group * (I)conv.to_channels;
+        ek_index<I> index = ek_index_of(conv.to, (I)i);
+        I group = ek_divide(index.channel, conv.per_to);
+        I column = index.channel - group * (I)conv.to_channels;
         const T *from = (const T *)conv.from.data +
-                        ek_plane_offset(conv.from, place.sample, group * (I)conv.from_channels);
+                        ek_plane_offset(conv.from, index.sample, group * (I)conv.from_channels);
         const T *w = (const T *)conv.w + group * conv.w_group + column * conv.w_to;
-        R sum = sum_of_taps<T, I, LANES>(conv, place.at, from, w, lane);
+        R sum = sum_of_taps<T, I, LANES>(conv, index.at, from, w, lane);
         if (LANES > 1)
             sum = ek_warp_sum(sum);
         if (conv.bias)
-            sum += ek_load((const T *)conv.bias + place.channel * conv.by_bias);
+            sum += ek_load((const T *)conv.bias + index.channel * conv.by_bias);
         if (lane == 0)
-            ek_store((T *)conv.to.data + ek_offset_of(conv.to, place), sum);
+            ek_store((T *)conv.to.data + ek_offset_of(conv.to, index), sum);
     }
 }
 
@@ -126,37 +126,37 @@ static __device__ phase phase_of(const ek_cuda_conv_gather &conv, const phases &
 }
 
 /* A position of K: offsets in `from` and w, and what it adds to a row's position. */
-struct depth_place {
+struct depth_index {
     int at[3];
     int64_t from, w;
 };
 
-EK_DEVICE depth_place depth_place_of(const ek_cuda_conv_gather &conv, const phase p[3], int k)
+EK_DEVICE depth_index depth_index_of(const ek_cuda_conv_gather &conv, const phase p[3], int k)
 {
-    depth_place place;
+    depth_index index;
     int tap = ek_divide(k, conv.per_from), channel = k - tap * (int)conv.from_channels;
-    place.from = channel * conv.from.by_channel;
-    place.w = channel * conv.w_from;
+    index.from = channel * conv.from.by_channel;
+    index.w = channel * conv.w_from;
 #pragma unroll
     for (int d = 2; d >= 0; d--) {
         int rest = ek_divide(tap, p[d].per_taps);
         int t = tap - rest * p[d].taps;
-        place.at[d] = t * p[d].tap_step;
-        place.from += place.at[d] * conv.from.step[d];
-        place.w += (p[d].first_tap + t * p[d].tap_stride) * conv.w_tap[d];
+        index.at[d] = t * p[d].tap_step;
+        index.from += index.at[d] * conv.from.step[d];
+        index.w += (p[d].first_tap + t * p[d].tap_stride) * conv.w_tap[d];
         tap = rest;
     }
-    return place;
+    return index;
 }
 
 /* The rows of a tile. */
-struct row_places {
+struct row_indices {
     int at[TILE][3];
     int64_t from[TILE], to[TILE]; /* offsets; to is negative if there is no row */
 };
 
-static __device__ void row_places_fill(row_places *rows, const ek_cuda_conv_gather &conv,
-                                       const phase p[3], int64_t row, int i)
+static __device__ void row_indices_fill(row_indices *rows, const ek_cuda_conv_gather &conv,
+                                        const phase p[3], int64_t row, int i)
 {
     int64_t plane = (int64_t)p[0].rows * p[1].rows * p[2].rows, sample = row / plane;
     int64_t position = row - sample * plane;
@@ -194,21 +194,21 @@ struct gather_job {
 
 template <typename T>
 EK_DEVICE void load_rows(tile<typename ek_compute<T>::type> *a, const ek_cuda_conv_gather &conv,
-                         const phase p[3], const row_places &rows, const T *from, bool along_depth,
+                         const phase p[3], const row_indices &rows, const T *from, bool along_depth,
                          int k0, int depth)
 {
     typedef typename ek_compute<T>::type R;
     int k = -1;
-    depth_place place;
+    depth_index index;
     EK_EACH(j, SIDE) {
-        tile_place at = tile_place_of(along_depth, (int)threadIdx.x, j);
+        tile_index at = tile_index_of(along_depth, (int)threadIdx.x, j);
         if (k != k0 + at.depth) {
             k = k0 + at.depth;
-            place = depth_place_of(conv, p, k);
+            index = depth_index_of(conv, p, k);
         }
         R value = 0;
-        if (k < depth && is_inside(conv, rows.at[at.i], place.at))
-            value = ek_load(from + rows.from[at.i] + place.from);
+        if (k < depth && is_inside(conv, rows.at[at.i], index.at))
+            value = ek_load(from + rows.from[at.i] + index.from);
         tile_put(a, at.depth, at.i, value);
     }
 }
@@ -220,23 +220,23 @@ EK_DEVICE void load_weights(tile<typename ek_compute<T>::type> *b, const ek_cuda
 {
     typedef typename ek_compute<T>::type R;
     int k = -1;
-    depth_place place;
+    depth_index index;
     EK_EACH(j, SIDE) {
-        tile_place at = tile_place_of(along_depth, (int)threadIdx.x, j);
+        tile_index at = tile_index_of(along_depth, (int)threadIdx.x, j);
         if (k != k0 + at.depth) {
             k = k0 + at.depth;
-            place = depth_place_of(conv, p, k);
+            index = depth_index_of(conv, p, k);
         }
         R value = 0;
         if (k < depth && first + at.i < (int)conv.to_channels)
-            value = ek_load(w + place.w + (first + at.i) * conv.w_to);
+            value = ek_load(w + index.w + (first + at.i) * conv.w_to);
         tile_put(b, at.depth, at.i, value);
     }
 }
 
 template <typename T>
 static __device__ void store_sums(const typename ek_compute<T>::type sum[SIDE][SIDE],
-                                  const ek_cuda_conv_gather &conv, const row_places &rows, T *to,
+                                  const ek_cuda_conv_gather &conv, const row_indices &rows, T *to,
                                   int64_t first, const T *bias)
 {
     typedef typename ek_compute<T>::type R;
@@ -267,7 +267,7 @@ template <typename T> EK_KERNEL gather_tiles(ek_cuda_conv_gather conv, gather_jo
 {
     typedef typename ek_compute<T>::type R;
     __shared__ tile<R> a, b;
-    __shared__ row_places rows;
+    __shared__ row_indices rows;
     __shared__ phase p[3];
     int thread = (int)threadIdx.x;
     int64_t block = blockIdx.x, column_tile = block % job.column_tiles;
@@ -283,7 +283,7 @@ template <typename T> EK_KERNEL gather_tiles(ek_cuda_conv_gather conv, gather_jo
     }
     __syncthreads();
     if (thread < TILE)
-        row_places_fill(&rows, conv, p, row_tile * TILE + thread, thread);
+        row_indices_fill(&rows, conv, p, row_tile * TILE + thread, thread);
     __syncthreads();
     int depth = p[0].taps * p[1].taps * p[2].taps * (int)conv.from_channels;
     const T *from = (const T *)conv.from.data + group * conv.from_channels * conv.from.by_channel;
@@ -317,7 +317,7 @@ static int64_t gcd(int64_t a, int64_t b)
 }
 
 template <typename T>
-static int launch_tiles(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
+static int launch_tiles(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
 {
     gather_job job;
     int64_t rows = conv->to.samples, count = 1;
@@ -333,38 +333,38 @@ static int launch_tiles(const ek_cuda_queue *queue, const ek_cuda_conv_gather *c
     job.from_along_depth = conv->from.last;
     job.w_along_depth = conv->w_from < conv->w_to;
     int64_t blocks = job.row_tiles * job.column_tiles * conv->groups * count;
-    return ek_launch(queue, (unsigned)blocks, gather_tiles<T>, *conv, job);
+    return ek_launch(stream, (unsigned)blocks, gather_tiles<T>, *conv, job);
 }
 
 template <typename T, int LANES>
-static int launch_each(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
+static int launch_each(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
 {
     bool wide = conv->wide || conv->from.wide || conv->to.wide;
-    return ek_launch(queue, ek_grid(queue, conv->to.count, EK_BLOCK / LANES),
+    return ek_launch(stream, ek_grid(stream, conv->to.count, EK_BLOCK / LANES),
                      wide ? gather_each<T, int64_t, LANES> : gather_each<T, int32_t, LANES>, *conv);
 }
 
 /* Few columns leave tiles empty, few products don't fill a device with them. */
 template <typename T>
-static int launch_gather(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
+static int launch_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
 {
     double terms = (double)conv->from_channels;
     for (int d = 0; d < 3; d++)
         terms *= (double)conv->taps[d] / (double)conv->divide[d];
     bool few = conv->to_channels < TILE / 4 || terms * (double)conv->to.count < 1 << 18;
     if (!conv->wide && !few)
-        return launch_tiles<T>(queue, conv);
-    bool idle = conv->to.count < (int64_t)queue->multiprocessors * EK_BLOCK;
+        return launch_tiles<T>(stream, conv);
+    bool idle = conv->to.count < (int64_t)stream->multiprocessors * EK_BLOCK;
     if (conv->from_channels >= EK_WARP && (conv->from.last || idle))
-        return launch_each<T, EK_WARP>(queue, conv);
-    return launch_each<T, 1>(queue, conv);
+        return launch_each<T, EK_WARP>(stream, conv);
+    return launch_each<T, 1>(stream, conv);
 }
 
-int ek_cuda_launch_conv_gather(const ek_cuda_queue *queue, const ek_cuda_conv_gather *conv)
+int ek_cuda_launch_conv_gather(const ek_cuda_stream *stream, const ek_cuda_conv_gather *conv)
 {
     if (conv->to.count == 0)
         return 0;
-    EK_FLOATING(conv->to.dtype, T, return launch_gather<T>(queue, conv))
+    EK_FLOATING(conv->to.dtype, T, return launch_gather<T>(stream, conv))
 }
 
 /* ---- a bias on the channels: bounded by memory, 16 bytes at a time if rows allow it ---- */
@@ -391,32 +391,32 @@ static __global__ void add_bias(T *y, const T *bias, int64_t bias_stride, I pack
 }
 
 template <typename T, int COUNT>
-static int bias_packs(const ek_cuda_queue *queue, T *y, const T *bias, int64_t bias_stride,
+static int bias_packs(const ek_cuda_stream *stream, T *y, const T *bias, int64_t bias_stride,
                       int64_t count, int64_t inner, int64_t channels)
 {
     int64_t packs = count / COUNT;
     if (count < INT32_MAX)
-        return ek_launch(queue, ek_grid(queue, packs), add_bias<T, COUNT, uint32_t>, y, bias,
+        return ek_launch(stream, ek_grid(stream, packs), add_bias<T, COUNT, uint32_t>, y, bias,
                          bias_stride, packs, inner, channels);
-    return ek_launch(queue, ek_grid(queue, packs), add_bias<T, COUNT, int64_t>, y, bias,
+    return ek_launch(stream, ek_grid(stream, packs), add_bias<T, COUNT, int64_t>, y, bias,
                      bias_stride, packs, inner, channels);
 }
 
 template <typename T>
-static int launch_bias(const ek_cuda_queue *queue, T *y, const T *bias, int64_t bias_stride,
+static int launch_bias(const ek_cuda_stream *stream, T *y, const T *bias, int64_t bias_stride,
                        int64_t count, int64_t inner, int64_t channels)
 {
     enum { COUNT = 16 / sizeof(T) };
     int64_t run = inner > 1 ? inner : channels;
     if (run % COUNT == 0 && (uintptr_t)y % 16 == 0)
-        return bias_packs<T, COUNT>(queue, y, bias, bias_stride, count, inner, channels);
-    return bias_packs<T, 1>(queue, y, bias, bias_stride, count, inner, channels);
+        return bias_packs<T, COUNT>(stream, y, bias, bias_stride, count, inner, channels);
+    return bias_packs<T, 1>(stream, y, bias, bias_stride, count, inner, channels);
 }
 
-int ek_cuda_launch_bias(const ek_cuda_queue *queue, ek_dtype dtype, void *y, const void *bias,
+int ek_cuda_launch_bias(const ek_cuda_stream *stream, ek_dtype dtype, void *y, const void *bias,
                         int64_t bias_stride, int64_t count, int64_t inner, int64_t channels)
 {
     EK_FLOATING(dtype, T,
-                return launch_bias<T>(queue, (T *)y, (const T *)bias, bias_stride, count, inner,
+                return launch_bias<T>(stream, (T *)y, (const T *)bias, bias_stride, count, inner,
                                       channels))
 }

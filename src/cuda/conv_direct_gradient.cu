@@ -10,32 +10,32 @@
 #include "cuda/conv_tile.cuh"
 
 /* The tap and channel of a column. */
-template <typename I> struct column_place {
+template <typename I> struct column_index {
     I tap[3], channel;
 };
 
 template <typename I>
-EK_DEVICE column_place<I> column_place_of(const ek_cuda_conv_weights &conv, I column)
+EK_DEVICE column_index<I> column_index_of(const ek_cuda_conv_weights &conv, I column)
 {
-    column_place<I> place;
+    column_index<I> index;
     I tap = ek_divide(column, conv.per_channels);
-    place.channel = column - tap * (I)conv.channels;
+    index.channel = column - tap * (I)conv.channels;
 #pragma unroll
     for (int d = 2; d >= 0; d--) {
         I rest = ek_divide(tap, conv.per_taps[d]);
-        place.tap[d] = tap - rest * (I)conv.taps[d];
+        index.tap[d] = tap - rest * (I)conv.taps[d];
         tap = rest;
     }
-    return place;
+    return index;
 }
 
 /* Sample and position of a row. */
-template <typename I> EK_DEVICE ek_place<I> row_place_of(const ek_cuda_conv_weights &conv, I row)
+template <typename I> EK_DEVICE ek_index<I> row_index_of(const ek_cuda_conv_weights &conv, I row)
 {
-    ek_place<I> place;
-    place.sample = ek_split_position(conv.y, row, place.at);
-    place.channel = 0;
-    return place;
+    ek_index<I> index;
+    index.sample = ek_split_position(conv.y, row, index.at);
+    index.channel = 0;
+    return index;
 }
 
 static __host__ __device__ __forceinline__ int64_t width_of(const ek_cuda_conv_weights &conv)
@@ -47,45 +47,45 @@ static __host__ __device__ __forceinline__ int64_t width_of(const ek_cuda_conv_w
 
 /* A round's rows, and the columns of a tile: positions in x (a row's before the tap) and offsets.
  */
-struct weight_places {
+struct weight_indices {
     int row[EK_BLOCK][3], column[TILE][3];
     int64_t row_x[EK_BLOCK], row_y[EK_BLOCK]; /* row_y is negative if there is no row */
     int64_t column_x[TILE];
 };
 
-static __device__ void fill_row(weight_places *places, const ek_cuda_conv_weights &conv, int i,
+static __device__ void fill_row(weight_indices *indices, const ek_cuda_conv_weights &conv, int i,
                                 int64_t row, int64_t end)
 {
     if (row >= end) {
-        places->row[i][0] = INT32_MIN / 2; /* outside with every tap */
-        places->row_y[i] = -1;
+        indices->row[i][0] = INT32_MIN / 2; /* outside with every tap */
+        indices->row_y[i] = -1;
         return;
     }
-    ek_place<int> place = row_place_of(conv, (int)row);
-    places->row_x[i] = place.sample * conv.x.by_sample;
-    places->row_y[i] = place.sample * conv.y.by_sample;
+    ek_index<int> index = row_index_of(conv, (int)row);
+    indices->row_x[i] = index.sample * conv.x.by_sample;
+    indices->row_y[i] = index.sample * conv.y.by_sample;
     EK_EACH(d, 3) {
-        int at = place.at[d] * (int)conv.stride[d] - (int)conv.padding[d];
-        places->row[i][d] = at;
-        places->row_x[i] += at * conv.x.step[d];
-        places->row_y[i] += place.at[d] * conv.y.step[d];
+        int at = index.at[d] * (int)conv.stride[d] - (int)conv.padding[d];
+        indices->row[i][d] = at;
+        indices->row_x[i] += at * conv.x.step[d];
+        indices->row_y[i] += index.at[d] * conv.y.step[d];
     }
 }
 
-static __device__ void fill_column(weight_places *places, const ek_cuda_conv_weights &conv, int i,
+static __device__ void fill_column(weight_indices *indices, const ek_cuda_conv_weights &conv, int i,
                                    int64_t column)
 {
     if (column >= conv.columns) {
-        places->column[i][0] = INT32_MIN / 4;
-        places->column[i][1] = places->column[i][2] = 0;
+        indices->column[i][0] = INT32_MIN / 4;
+        indices->column[i][1] = indices->column[i][2] = 0;
         return;
     }
-    column_place<int> place = column_place_of(conv, (int)column);
-    places->column_x[i] = place.channel * conv.x.by_channel;
+    column_index<int> index = column_index_of(conv, (int)column);
+    indices->column_x[i] = index.channel * conv.x.by_channel;
     EK_EACH(d, 3) {
-        int at = place.tap[d] * (int)conv.dilation[d];
-        places->column[i][d] = at;
-        places->column_x[i] += at * conv.x.step[d];
+        int at = index.tap[d] * (int)conv.dilation[d];
+        indices->column[i][d] = at;
+        indices->column_x[i] += at * conv.x.step[d];
     }
 }
 
@@ -100,22 +100,22 @@ EK_DEVICE bool is_inside(const ek_cuda_conv_weights &conv, const int row[3], con
 template <typename T>
 EK_DEVICE void load_tiles(tile<typename ek_compute<T>::type> *a,
                           tile<typename ek_compute<T>::type> *b, const ek_cuda_conv_weights &conv,
-                          const weight_places &places, const T *x, const T *y, int64_t outputs,
+                          const weight_indices &indices, const T *x, const T *y, int64_t outputs,
                           int first)
 {
     typedef typename ek_compute<T>::type R;
     EK_EACH(j, SIDE) {
-        tile_place at = tile_place_of(!conv.y.last, (int)threadIdx.x, j);
+        tile_index at = tile_index_of(!conv.y.last, (int)threadIdx.x, j);
         int row = first + at.depth;
         R value = 0;
-        if (places.row_y[row] >= 0 && at.i < outputs)
-            value = ek_load(y + places.row_y[row] + at.i * conv.y.by_channel);
+        if (indices.row_y[row] >= 0 && at.i < outputs)
+            value = ek_load(y + indices.row_y[row] + at.i * conv.y.by_channel);
         tile_put(a, at.depth, at.i, value);
-        at = tile_place_of(!conv.x.last, (int)threadIdx.x, j);
+        at = tile_index_of(!conv.x.last, (int)threadIdx.x, j);
         row = first + at.depth;
         value = 0;
-        if (is_inside(conv, places.row[row], places.column[at.i]))
-            value = ek_load(x + places.row_x[row] + places.column_x[at.i]);
+        if (is_inside(conv, indices.row[row], indices.column[at.i]))
+            value = ek_load(x + indices.row_x[row] + indices.column_x[at.i]);
         tile_put(b, at.depth, at.i, value);
     }
 }
@@ -134,7 +134,7 @@ EK_KERNEL weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_
 {
     typedef typename ek_compute<T>::type R;
     __shared__ tile<R> a, b;
-    __shared__ weight_places places;
+    __shared__ weight_indices indices;
     int thread = (int)threadIdx.x, block = (int)blockIdx.x;
     int column_tile = block % column_tiles;
     block /= column_tiles;
@@ -149,14 +149,14 @@ EK_KERNEL weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_
     end = end < conv.rows ? end : conv.rows;
     R total[SIDE][SIDE] = {}, sum[SIDE][SIDE] = {}, bias = 0;
     if (thread < TILE)
-        fill_column(&places, conv, thread, (int64_t)column_tile * TILE + thread);
+        fill_column(&indices, conv, thread, (int64_t)column_tile * TILE + thread);
     for (; row < end; row += EK_BLOCK) {
-        fill_row(&places, conv, thread, row + thread, end);
+        fill_row(&indices, conv, thread, row + thread, end);
         __syncthreads();
         int count = end - row < EK_BLOCK ? (int)(end - row) : EK_BLOCK;
         R round_bias = 0;
         for (int first = 0; first < count; first += DEPTH) {
-            load_tiles(&a, &b, conv, places, x, y, outputs, first);
+            load_tiles(&a, &b, conv, indices, x, y, outputs, first);
             __syncthreads();
             tile_multiply(sum, &a, &b, thread / (TILE / SIDE), thread % (TILE / SIDE));
             if (conv.bias && column_tile == 0 && thread < TILE)
@@ -186,7 +186,7 @@ EK_KERNEL weights_tiles(ek_cuda_conv_weights conv, int column_tiles, int output_
 /* x at a row's position and a column's tap; 0 outside. */
 template <typename T, typename I>
 EK_DEVICE typename ek_compute<T>::type input_at(const ek_cuda_conv_weights &conv, const T *x,
-                                                const ek_place<I> &row, const I tap[3])
+                                                const ek_index<I> &row, const I tap[3])
 {
     I p[3];
     EK_EACH(d, 3) {
@@ -215,15 +215,15 @@ EK_KERNEL weights_each(ek_cuda_conv_weights conv, int lanes, int64_t output_bloc
     if (output >= channels)
         end = 0;
     I group = ek_divide((I)(output < channels ? output : 0), conv.per_outputs);
-    column_place<I> place = column_place_of(conv, column < (I)conv.columns ? column : 0);
+    column_index<I> index = column_index_of(conv, column < (I)conv.columns ? column : 0);
     const T *x =
-        (const T *)conv.x.data + (group * (I)conv.channels + place.channel) * conv.x.by_channel;
+        (const T *)conv.x.data + (group * (I)conv.channels + index.channel) * conv.x.by_channel;
     const T *y = (const T *)conv.y.data + output * conv.y.by_channel;
     R sum = 0;
     for (int64_t row = part * conv.part_rows + thread / lanes; row < end; row += threads_down) {
-        ek_place<I> at = row_place_of(conv, (I)row);
+        ek_index<I> at = row_index_of(conv, (I)row);
         R dy = ek_load(y + ek_offset_of(conv.y, at));
-        sum += column < (I)conv.columns ? dy * input_at(conv, x, at, place.tap) : dy;
+        sum += column < (I)conv.columns ? dy * input_at(conv, x, at, index.tap) : dy;
     }
     parts[thread] = sum;
     for (int half = threads_down / 2; half > 0; half /= 2) {
@@ -251,10 +251,10 @@ template <typename T, typename I> EK_KERNEL weights_join(ek_cuda_conv_weights co
             ek_store((T *)conv.bias + output * conv.by_bias, sum);
             continue;
         }
-        column_place<I> place = column_place_of(conv, (I)column);
-        ek_store((T *)conv.w + output * conv.w_output + place.channel * conv.w_channel +
-                     place.tap[0] * conv.w_tap[0] + place.tap[1] * conv.w_tap[1] +
-                     place.tap[2] * conv.w_tap[2],
+        column_index<I> index = column_index_of(conv, (I)column);
+        ek_store((T *)conv.w + output * conv.w_output + index.channel * conv.w_channel +
+                     index.tap[0] * conv.w_tap[0] + index.tap[1] * conv.w_tap[1] +
+                     index.tap[2] * conv.w_tap[2],
                  sum);
     }
 }
@@ -279,13 +279,13 @@ static int64_t blocks_of(const ek_cuda_conv_weights *conv)
     return conv->groups * parts_of(conv->outputs, TILE) * parts_of(conv->columns, TILE);
 }
 
-size_t ek_cuda_conv_weights_plan(const ek_cuda_queue *queue, ek_cuda_conv_weights *conv)
+size_t ek_cuda_conv_weights_plan(const ek_cuda_stream *stream, ek_cuda_conv_weights *conv)
 {
     double products =
         (double)conv->rows * (double)conv->groups * (double)conv->outputs * (double)conv->columns;
     conv->tiles = !conv->wide && conv->outputs >= TILE / 4 && conv->columns >= TILE / 4 &&
                   products >= 1 << 18;
-    int64_t blocks = blocks_of(conv), wanted = (int64_t)queue->multiprocessors * 8;
+    int64_t blocks = blocks_of(conv), wanted = (int64_t)stream->multiprocessors * 8;
     int64_t most = parts_of(conv->rows, EK_BLOCK);
     int64_t parts = blocks > 0 ? parts_of(wanted, blocks) : 1;
     parts = parts < most ? parts : most;
@@ -297,25 +297,25 @@ size_t ek_cuda_conv_weights_plan(const ek_cuda_queue *queue, ek_cuda_conv_weight
 }
 
 template <typename T>
-static int launch_weights(const ek_cuda_queue *queue, const ek_cuda_conv_weights *conv)
+static int launch_weights(const ek_cuda_stream *stream, const ek_cuda_conv_weights *conv)
 {
     int64_t blocks = blocks_of(conv) * conv->parts;
     int64_t count = conv->groups * conv->outputs * width_of(*conv);
     int rc;
     if (conv->tiles)
-        rc = ek_launch(queue, (unsigned)blocks, weights_tiles<T>, *conv,
+        rc = ek_launch(stream, (unsigned)blocks, weights_tiles<T>, *conv,
                        parts_of(conv->columns, TILE), parts_of(conv->outputs, TILE));
     else
-        rc = ek_launch(queue, (unsigned)blocks,
+        rc = ek_launch(stream, (unsigned)blocks,
                        conv->wide ? weights_each<T, int64_t> : weights_each<T, int32_t>, *conv,
                        lanes_of(conv), parts_of(conv->groups * conv->outputs, lanes_of(conv)));
     if (rc != 0)
         return rc;
-    return ek_launch(queue, ek_grid(queue, count),
+    return ek_launch(stream, ek_grid(stream, count),
                      conv->wide ? weights_join<T, int64_t> : weights_join<T, int32_t>, *conv);
 }
 
-int ek_cuda_launch_conv_weights(const ek_cuda_queue *queue, const ek_cuda_conv_weights *conv)
+int ek_cuda_launch_conv_weights(const ek_cuda_stream *stream, const ek_cuda_conv_weights *conv)
 {
-    EK_FLOATING(conv->y.dtype, T, return launch_weights<T>(queue, conv))
+    EK_FLOATING(conv->y.dtype, T, return launch_weights<T>(stream, conv))
 }

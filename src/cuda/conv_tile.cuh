@@ -39,11 +39,11 @@ EK_DEVICE void tile_multiply(R sum[SIDE][SIDE], const tile<R> *a, const tile<R> 
 
 /* Which element of a tile a thread loads in step j of 4: neighbouring threads run along the depth,
  * or along the tile. */
-struct tile_place {
+struct tile_index {
     int depth, i;
 };
 
-EK_DEVICE tile_place tile_place_of(bool along_depth, int thread, int j)
+EK_DEVICE tile_index tile_index_of(bool along_depth, int thread, int j)
 {
     if (along_depth)
         return {thread % DEPTH, thread / DEPTH + j * (EK_BLOCK / DEPTH)};

@@ -7,21 +7,21 @@
 
 int ek_cuda_copy(ek_dev *dev, ek_tensor *out, const ek_tensor *x)
 {
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
     ek_cuda_walk walk = ek_cuda_walk_of(2, (const ek_tensor *[]){out, x});
     size_t size = ek_dtype_size(out->dtype);
     int launched = 0;
     if (walk.count == 0)
         launched = 0;
     else if (out->dtype != x->dtype)
-        launched = ek_cuda_launch_convert(&queue, &walk);
+        launched = ek_cuda_launch_convert(&stream, &walk);
     else if (!walk.flat)
-        launched = ek_cuda_launch_copy(&queue, &walk, size);
+        launched = ek_cuda_launch_copy(&stream, &walk, size);
     else if (walk.data[0] != walk.data[1])
         launched = (int)cudaMemcpyAsync(walk.data[0], walk.data[1], (size_t)walk.count * size,
-                                        cudaMemcpyDeviceToDevice, queue.stream);
-    return ek_cuda_end(dev, &queue, "copy", launched);
+                                        cudaMemcpyDeviceToDevice, stream.handle);
+    return ek_cuda_end(dev, &stream, "copy", launched);
 }
 
 /* As the host converts: by way of the type that the dtype is computed in. */
@@ -61,18 +61,18 @@ static bool pattern_is_one_byte(const ek_cuda_pattern *pattern)
 
 int ek_cuda_fill(ek_dev *dev, ek_tensor *out, double value)
 {
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
     ek_cuda_walk walk = ek_cuda_walk_of(1, (const ek_tensor *[]){out});
     ek_cuda_pattern pattern = pattern_of(out->dtype, value);
     size_t size = ek_dtype_size(out->dtype);
     int launched = 0;
     if (walk.count > 0 && walk.flat && pattern_is_one_byte(&pattern))
         launched = (int)cudaMemsetAsync(walk.data[0], pattern.u8[0], (size_t)walk.count * size,
-                                        queue.stream);
+                                        stream.handle);
     else if (walk.count > 0)
-        launched = ek_cuda_launch_fill(&queue, &walk, size, &pattern);
-    return ek_cuda_end(dev, &queue, "fill", launched);
+        launched = ek_cuda_launch_fill(&stream, &walk, size, &pattern);
+    return ek_cuda_end(dev, &stream, "fill", launched);
 }
 
 /* ---- stages ---- */

@@ -5,22 +5,22 @@
 
 /* ---- any strides, in the widest units that fit ---- */
 
-template <typename T, typename Places>
-EK_KERNEL copy_strided(T *out, const T *x, Places places, int64_t count)
+template <typename T, typename Strides>
+EK_KERNEL copy_strided(T *out, const T *x, Strides strides, int64_t count)
 {
     EK_GRID_LOOP(i, count) {
-        typename Places::offset at[2];
-        places.find(i, at);
+        typename Strides::offset at[2];
+        strides.find(i, at);
         out[at[0]] = x[at[1]];
     }
 }
 
 template <typename T>
-static int launch_strided(const ek_cuda_queue *queue, const ek_cuda_walk *walk)
+static int launch_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk)
 {
-    return ek_with_strides<2>(walk, [&](auto places) {
-        return ek_launch(queue, ek_grid(queue, walk->count), copy_strided<T, decltype(places)>,
-                         (T *)walk->data[0], (const T *)walk->data[1], places, walk->count);
+    return ek_with_strides<2>(walk, [&](auto strides) {
+        return ek_launch(stream, ek_grid(stream, walk->count), copy_strided<T, decltype(strides)>,
+                         (T *)walk->data[0], (const T *)walk->data[1], strides, walk->count);
     });
 }
 
@@ -69,7 +69,7 @@ EK_KERNEL copy_transposed(T *out, const T *x, transposition plan, int64_t tiles)
     }
 }
 
-/* The dimension along which x is contiguous, where out and x are so along different ones and both
+/* The dimension along which x is contiguous, if out and x are so along different ones and both
  * are long enough for tiles; else -1. */
 static int find_across(const ek_cuda_walk *walk)
 {
@@ -111,26 +111,26 @@ static int64_t make_plan(const ek_cuda_walk *walk, int across, transposition *pl
 }
 
 template <typename T>
-static int launch_transposed(const ek_cuda_queue *queue, const ek_cuda_walk *walk,
+static int launch_transposed(const ek_cuda_stream *stream, const ek_cuda_walk *walk,
                              const transposition *plan, int64_t tiles)
 {
-    return ek_launch(queue, ek_grid(queue, tiles, 1), copy_transposed<T>, (T *)walk->data[0],
+    return ek_launch(stream, ek_grid(stream, tiles, 1), copy_transposed<T>, (T *)walk->data[0],
                      (const T *)walk->data[1], *plan, tiles);
 }
 
-int ek_cuda_launch_copy(const ek_cuda_queue *queue, const ek_cuda_walk *walk, size_t size)
+int ek_cuda_launch_copy(const ek_cuda_stream *stream, const ek_cuda_walk *walk, size_t size)
 {
     int across = find_across(walk);
     if (across >= 0) {
         transposition plan;
         int64_t tiles = make_plan(walk, across, &plan);
         if (tiles < (int64_t)1 << 31) {
-            EK_BY_SIZE(size, T, return launch_transposed<T>(queue, walk, &plan, tiles))
+            EK_BY_SIZE(size, T, return launch_transposed<T>(stream, walk, &plan, tiles))
         }
     }
     ek_cuda_walk units = *walk;
     size = ek_widen(&units, size);
-    EK_BY_SIZE(size, T, return launch_strided<T>(queue, &units))
+    EK_BY_SIZE(size, T, return launch_strided<T>(stream, &units))
 }
 
 /* ---- filling one run ---- */
@@ -155,7 +155,7 @@ EK_KERNEL fill_flat(T *out, int64_t count, int64_t head, ek_vector<T, 16 / sizeo
 }
 
 template <typename T>
-static int launch_fill_flat(const ek_cuda_queue *queue, const ek_cuda_walk *walk,
+static int launch_fill_flat(const ek_cuda_stream *stream, const ek_cuda_walk *walk,
                             const ek_cuda_pattern *pattern)
 {
     enum { V = 16 / sizeof(T) };
@@ -164,38 +164,38 @@ static int launch_fill_flat(const ek_cuda_queue *queue, const ek_cuda_walk *walk
         vector.element[j] = ((const T *)pattern)[j];
     int64_t head = (int64_t)((16 - (uintptr_t)walk->data[0] % 16) % 16 / sizeof(T));
     head = head < walk->count ? head : walk->count;
-    return ek_launch(queue, ek_grid(queue, walk->count, EK_BLOCK * V), fill_flat<T>,
+    return ek_launch(stream, ek_grid(stream, walk->count, EK_BLOCK * V), fill_flat<T>,
                      (T *)walk->data[0], walk->count, head, vector);
 }
 
 /* ---- filling any strides ---- */
 
-template <typename T, typename Places>
-EK_KERNEL fill_strided(T *out, Places places, int64_t count, T value)
+template <typename T, typename Strides>
+EK_KERNEL fill_strided(T *out, Strides strides, int64_t count, T value)
 {
     EK_GRID_LOOP(i, count) {
-        typename Places::offset at[1];
-        places.find(i, at);
+        typename Strides::offset at[1];
+        strides.find(i, at);
         out[at[0]] = value;
     }
 }
 
 template <typename T>
-static int launch_fill_strided(const ek_cuda_queue *queue, const ek_cuda_walk *walk,
+static int launch_fill_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk,
                                const ek_cuda_pattern *pattern)
 {
-    return ek_with_strides<1>(walk, [&](auto places) {
-        return ek_launch(queue, ek_grid(queue, walk->count), fill_strided<T, decltype(places)>,
-                         (T *)walk->data[0], places, walk->count, *(const T *)pattern);
+    return ek_with_strides<1>(walk, [&](auto strides) {
+        return ek_launch(stream, ek_grid(stream, walk->count), fill_strided<T, decltype(strides)>,
+                         (T *)walk->data[0], strides, walk->count, *(const T *)pattern);
     });
 }
 
-int ek_cuda_launch_fill(const ek_cuda_queue *queue, const ek_cuda_walk *walk, size_t size,
+int ek_cuda_launch_fill(const ek_cuda_stream *stream, const ek_cuda_walk *walk, size_t size,
                         const ek_cuda_pattern *pattern)
 {
     ek_cuda_walk units = *walk;
     if (walk->flat)
-        EK_BY_SIZE(size, T, return launch_fill_flat<T>(queue, walk, pattern))
+        EK_BY_SIZE(size, T, return launch_fill_flat<T>(stream, walk, pattern))
     size = ek_widen(&units, size);
-    EK_BY_SIZE(size, T, return launch_fill_strided<T>(queue, &units, pattern))
+    EK_BY_SIZE(size, T, return launch_fill_strided<T>(stream, &units, pattern))
 }

@@ -83,8 +83,6 @@ enum { PLANS = 512 };
  * be: room for copies of all three tensors in another order, or this much. */
 static const int64_t usual_workspace = (int64_t)1 << 30;
 
-enum { WORKSPACE_ALIGNMENT = 256 };
-
 typedef struct kept_plan {
     ek_dnn_problem problem;
     ek_dnn_plan plan;
@@ -262,18 +260,6 @@ static int dnn_failed(ek_dev *dev, const struct ek_cuda_dnn *dnn, const ek_dnn_p
                    dnn->api->cudnnGetErrorString(status), (int)status, why);
 }
 
-/* Room to begin at a multiple of the alignment. */
-static size_t dnn_padded(int64_t nbytes)
-{
-    return nbytes > 0 ? (size_t)nbytes + WORKSPACE_ALIGNMENT : 0;
-}
-
-static void *dnn_aligned(void *workspace)
-{
-    uintptr_t past = (uintptr_t)workspace % WORKSPACE_ALIGNMENT;
-    return past ? (char *)workspace + (WORKSPACE_ALIGNMENT - past) : workspace;
-}
-
 /* Workspace for the entry's plan; if there is too little memory, for another plan that needs at
  * most half of it, which then stays, as asking again in every step would be slower than any plan.
  * False if no plan is left. */
@@ -283,7 +269,7 @@ static int dnn_find_workspace(ek_dev *dev, struct ek_cuda_dnn *dnn, kept_plan *e
     *workspace = NULL;
     while (!entry->none) {
         int64_t nbytes = entry->plan.workspace;
-        int rc = ek_cuda_try_scratch(dev, dnn_padded(nbytes), workspace);
+        int rc = ek_cuda_try_scratch(dev, ek_cuda_padded(nbytes), workspace);
         if (rc != 0)
             return rc;
         ek_dnn_plan_free(dnn->api, &entry->plan);
@@ -313,14 +299,14 @@ int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor 
                                           .w = ek_tensor_address(w),
                                           .y = ek_tensor_address(y),
                                           .bias = bias ? ek_tensor_address(bias) : NULL,
-                                          .workspace = dnn_aligned(workspace)};
+                                          .workspace = ek_cuda_aligned(workspace)};
             cudnnStatus_t status = ek_dnn_plan_run(dnn->api, dnn->handle, &entry->plan, &memory);
             if (CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED)
                 rc = 0, entry->none = true;
             else if (status != CUDNN_STATUS_SUCCESS)
                 rc = dnn_failed(dev, dnn, problem, x, w, y, status);
             if (workspace)
-                ek_cuda_scratch_free(dev, workspace, dnn_padded(entry->plan.workspace));
+                ek_cuda_scratch_free(dev, workspace, ek_cuda_padded(entry->plan.workspace));
         }
     }
     pthread_mutex_unlock(&device->lock);

@@ -44,7 +44,7 @@ int64_t ek_dnn_alignment(const void *address);
 int ek_cuda_dnn_supports(ek_dev *dev, const ek_dnn_problem *problem);
 
 /* Issues it. The tensors are dense in the problem's format and aligned as it says; bias is NULL
- * where the problem has none. 1 when issued, 0 if cuDNN turned out not to support it, or only
+ * if the problem has none. 1 when issued, 0 if cuDNN turned out not to support it, or only
  * with more memory than there is; negative on error. */
 int ek_cuda_dnn_run(ek_dev *dev, const ek_dnn_problem *problem, const ek_tensor *x,
                     const ek_tensor *w, const ek_tensor *y, const ek_tensor *bias);

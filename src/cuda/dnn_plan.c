@@ -10,30 +10,50 @@ cudnnStatus_t ek_dnn_set(const ek_cudnn_api *api, cudnnBackendDescriptor_t descr
     return api->cudnnBackendSetAttribute(descriptor, name, type, count, values);
 }
 
-/* ---- tensors ---- */
+/* ---- the graph: its descriptors ---- */
+
+/* An attribute: an array of `count` values; 0: it isn't set. */
+typedef struct dnn_attribute {
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    int64_t count;
+    const void *values;
+} dnn_attribute;
+#define DNN_PART(name, descriptor)                         \
+    {                                                      \
+        name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, descriptor \
+    }
+
+/* Made, described and finalised. What a failing call has made is in *made. */
+static cudnnStatus_t make_descriptor(const ek_cudnn_api *api, cudnnBackendDescriptorType_t kind,
+                                     const dnn_attribute *attributes, size_t count,
+                                     cudnnBackendDescriptor_t *made)
+{
+    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(kind, made));
+    for (size_t i = 0; i < count; i++)
+        if (attributes[i].count > 0)
+            EK_DNN_TRY(ek_dnn_set(api, *made, attributes[i].name, attributes[i].type,
+                                  attributes[i].count, attributes[i].values));
+    return api->cudnnBackendFinalize(*made);
+}
+#define DNN_MAKE(api, kind, attributes, made) \
+    make_descriptor(api, kind, attributes, sizeof attributes / sizeof *attributes, made)
 
 static cudnnStatus_t make_tensor(const ek_cudnn_api *api, const ek_dnn_problem *p, int64_t name,
                                  const int64_t *shape, ek_dnn_graph *graph)
 {
-    cudnnBackendDescriptor_t *tensor = &graph->tensors[name - 1];
     bool between = name == EK_DNN_SUMS, narrow = p->dtype == EK_BF16 && !between;
     cudnnDataType_t dtype = narrow ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
     int64_t ndim = 2 + p->dims, strides[5];
     ek_cuda_dense_strides((int)ndim, shape, (ek_memory_format)p->format, strides);
-    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_TENSOR_DESCRIPTOR, tensor));
-    EK_DNN_TRY(
-        ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype));
-    EK_DNN_TRY(
-        ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, ndim, shape));
-    EK_DNN_TRY(
-        ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, ndim, strides));
-    EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name));
-    EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
-                          &p->alignment));
-    if (between)
-        EK_DNN_TRY(ek_dnn_set(api, *tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1,
-                              &between));
-    return api->cudnnBackendFinalize(*tensor);
+    const dnn_attribute attributes[] = {
+        {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype},
+        {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, ndim, shape},
+        {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, ndim, strides},
+        {CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name},
+        {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &p->alignment},
+        {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, between, &between}};
+    return DNN_MAKE(api, CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes, &graph->tensors[name - 1]);
 }
 
 static cudnnStatus_t make_tensors(const ek_cudnn_api *api, const ek_dnn_problem *p,
@@ -49,37 +69,21 @@ static cudnnStatus_t make_tensors(const ek_cudnn_api *api, const ek_dnn_problem 
     return make_tensor(api, p, EK_DNN_SUMS, p->y, graph);
 }
 
-/* ---- the convolution ---- */
-
 static cudnnStatus_t make_convolution(const ek_cudnn_api *api, const ek_dnn_problem *p,
                                       cudnnBackendDescriptor_t *convolution)
 {
     cudnnDataType_t computed = CUDNN_DATA_FLOAT;
     cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    const struct {
-        cudnnBackendAttributeName_t name;
-        const int64_t *values;
-    } sizes[] = {
-        {CUDNN_ATTR_CONVOLUTION_DILATIONS, p->dilation},
-        {CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, p->stride},
-        {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, p->before},
-        {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, p->after},
-    };
-    EK_DNN_TRY(
-        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, convolution));
-    EK_DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64,
-                          1, &p->dims));
-    EK_DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE,
-                          1, &computed));
-    EK_DNN_TRY(ek_dnn_set(api, *convolution, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
-                          CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode));
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        EK_DNN_TRY(ek_dnn_set(api, *convolution, sizes[i].name, CUDNN_TYPE_INT64, p->dims,
-                              sizes[i].values));
-    return api->cudnnBackendFinalize(*convolution);
+    const dnn_attribute attributes[] = {
+        {CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &p->dims},
+        {CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &computed},
+        {CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode},
+        {CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, p->dims, p->dilation},
+        {CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, p->dims, p->stride},
+        {CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, p->dims, p->before},
+        {CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, p->dims, p->after}};
+    return DNN_MAKE(api, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, attributes, convolution);
 }
-
-/* ---- the operations ---- */
 
 /* What the three operations call their parts. */
 typedef struct operation_names {
@@ -111,20 +115,6 @@ static const operation_names operations[] = {
                                 CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
-typedef struct operation_part {
-    cudnnBackendAttributeName_t name;
-    const cudnnBackendDescriptor_t *descriptor;
-} operation_part;
-
-static cudnnStatus_t set_parts(const ek_cudnn_api *api, cudnnBackendDescriptor_t operation,
-                               const operation_part *parts, int count)
-{
-    for (int i = 0; i < count; i++)
-        EK_DNN_TRY(ek_dnn_set(api, operation, parts[i].name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                              parts[i].descriptor));
-    return CUDNN_STATUS_SUCCESS;
-}
-
 /* To y, or to the sums that the bias is added to. */
 static cudnnStatus_t make_operation(const ek_cudnn_api *api, const ek_dnn_problem *p,
                                     ek_dnn_graph *graph)
@@ -133,16 +123,14 @@ static cudnnStatus_t make_operation(const ek_cudnn_api *api, const ek_dnn_proble
     const float alpha = 1, beta = 0;
     const operation_names *of = &operations[p->operation];
     const cudnnBackendDescriptor_t *tensors = graph->tensors;
-    const operation_part parts[] = {{of->convolution, &graph->convolution},
-                                    {of->x, &tensors[EK_DNN_X - 1]},
-                                    {of->w, &tensors[EK_DNN_W - 1]},
-                                    {of->y, &tensors[(p->bias ? EK_DNN_SUMS : EK_DNN_Y) - 1]}};
-    cudnnBackendDescriptor_t *operation = &graph->operations[0];
-    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(of->descriptor, operation));
-    EK_DNN_TRY(set_parts(api, *operation, parts, sizeof parts / sizeof *parts));
-    EK_DNN_TRY(ek_dnn_set(api, *operation, of->alpha, CUDNN_TYPE_FLOAT, 1, &alpha));
-    EK_DNN_TRY(ek_dnn_set(api, *operation, of->beta, CUDNN_TYPE_FLOAT, 1, &beta));
-    return api->cudnnBackendFinalize(*operation);
+    const dnn_attribute attributes[] = {DNN_PART(of->convolution, &graph->convolution),
+                                        DNN_PART(of->x, &tensors[EK_DNN_X - 1]),
+                                        DNN_PART(of->w, &tensors[EK_DNN_W - 1]),
+                                        DNN_PART(of->y,
+                                                 &tensors[(p->bias ? EK_DNN_SUMS : EK_DNN_Y) - 1]),
+                                        {of->alpha, CUDNN_TYPE_FLOAT, 1, &alpha},
+                                        {of->beta, CUDNN_TYPE_FLOAT, 1, &beta}};
+    return DNN_MAKE(api, of->descriptor, attributes, &graph->operations[0]);
 }
 
 /* y = sums + bias. (Of an input gradient no engine adds a bias.) */
@@ -151,23 +139,18 @@ static cudnnStatus_t make_addition(const ek_cudnn_api *api, ek_dnn_graph *graph)
     const cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
     const cudnnDataType_t computed = CUDNN_DATA_FLOAT;
     const cudnnBackendDescriptor_t *tensors = graph->tensors;
-    const operation_part parts[] = {
-        {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &graph->addition},
-        {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &tensors[EK_DNN_SUMS - 1]},
-        {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &tensors[EK_DNN_BIAS - 1]},
-        {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &tensors[EK_DNN_Y - 1]},
-    };
-    cudnnBackendDescriptor_t *addition = &graph->addition, *operation = &graph->operations[1];
-    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, addition));
-    EK_DNN_TRY(
-        ek_dnn_set(api, *addition, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode));
-    EK_DNN_TRY(ek_dnn_set(api, *addition, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1,
-                          &computed));
-    EK_DNN_TRY(api->cudnnBackendFinalize(*addition));
-    EK_DNN_TRY(
-        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, operation));
-    EK_DNN_TRY(set_parts(api, *operation, parts, sizeof parts / sizeof *parts));
-    return api->cudnnBackendFinalize(*operation);
+    const dnn_attribute addition[] = {{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1,
+                                       &mode},
+                                      {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1,
+                                       &computed}};
+    const dnn_attribute operation[] = {
+        DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &graph->addition),
+        DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &tensors[EK_DNN_SUMS - 1]),
+        DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &tensors[EK_DNN_BIAS - 1]),
+        DNN_PART(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &tensors[EK_DNN_Y - 1])};
+    EK_DNN_TRY(DNN_MAKE(api, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, addition, &graph->addition));
+    return DNN_MAKE(api, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, operation,
+                    &graph->operations[1]);
 }
 
 cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_problem *problem,
@@ -182,15 +165,12 @@ cudnnStatus_t ek_dnn_graph_describe(const ek_cudnn_api *api, const ek_dnn_proble
 cudnnStatus_t ek_dnn_graph_finish(const ek_cudnn_api *api, const ek_dnn_target *target,
                                   ek_dnn_graph *graph)
 {
-    EK_DNN_TRY(
-        api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &graph->graph));
-    EK_DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS,
-                          CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->operations[1] ? 2 : 1,
-                          graph->operations));
-    if (target->handle)
-        EK_DNN_TRY(ek_dnn_set(api, graph->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE,
-                              CUDNN_TYPE_HANDLE, 1, &target->handle));
-    return api->cudnnBackendFinalize(graph->graph);
+    const dnn_attribute attributes[] = {{CUDNN_ATTR_OPERATIONGRAPH_OPS,
+                                         CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                         graph->operations[1] ? 2 : 1, graph->operations},
+                                        {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE,
+                                         target->handle ? 1 : 0, &target->handle}};
+    return DNN_MAKE(api, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, attributes, &graph->graph);
 }
 
 void ek_dnn_graph_free(const ek_cudnn_api *api, ek_dnn_graph *graph)
@@ -404,14 +384,11 @@ cudnnStatus_t ek_dnn_pack(const ek_cudnn_api *api, const ek_dnn_memory *memory,
     const int64_t tensor_names[] = {EK_DNN_X, EK_DNN_W, EK_DNN_Y, EK_DNN_BIAS};
     void *pointers[] = {memory->x, memory->w, memory->y, memory->bias};
     int64_t count = memory->bias ? 4 : 3;
-    EK_DNN_TRY(api->cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, pack));
-    EK_DNN_TRY(ek_dnn_set(api, *pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count,
-                          tensor_names));
-    EK_DNN_TRY(ek_dnn_set(api, *pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
-                          count, pointers));
-    EK_DNN_TRY(ek_dnn_set(api, *pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-                          &memory->workspace));
-    return api->cudnnBackendFinalize(*pack);
+    const dnn_attribute attributes[] = {
+        {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, tensor_names},
+        {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers},
+        {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &memory->workspace}};
+    return DNN_MAKE(api, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, attributes, pack);
 }
 
 cudnnStatus_t ek_dnn_plan_run(const ek_cudnn_api *api, cudnnHandle_t handle,

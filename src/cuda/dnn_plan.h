@@ -66,7 +66,7 @@ typedef struct ek_dnn_plan {
 bool ek_dnn_plan_make(const ek_cudnn_api *api, const ek_dnn_target *target,
                       const ek_dnn_problem *problem, int64_t most, ek_dnn_plan *plan);
 
-/* Addresses of what ek_dnn_problem names: bias NULL if the problem has none, workspace where the
+/* Addresses of what ek_dnn_problem names: bias NULL if the problem has none, workspace if the
  * plan needs none. */
 typedef struct ek_dnn_memory {
     void *x, *w, *y, *bias, *workspace;

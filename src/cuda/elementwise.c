@@ -13,42 +13,42 @@ static int check_dtype(bool has_integers, const char *kind, int op, ek_dtype dty
 
 int ek_cuda_unary(ek_dev *dev, ek_unary op, ek_tensor *out, const ek_tensor *x, double a, double b)
 {
-    ek_cuda_queue queue;
+    ek_cuda_stream stream;
     EK_TRY(check_dtype(ek_unary_has_integers(op), "unary", (int)op, x->dtype));
-    EK_TRY(ek_cuda_begin(dev, &queue));
+    EK_TRY(ek_cuda_begin(dev, &stream));
     ek_cuda_walk walk = ek_cuda_walk_of(2, (const ek_tensor *[]){out, x});
     int launched =
-        walk.count == 0 ? 0 : ek_cuda_launch_unary(&queue, ek_unary_simplest(op, a), &walk, a, b);
-    return ek_cuda_end(dev, &queue, "unary", launched);
+        walk.count == 0 ? 0 : ek_cuda_launch_unary(&stream, ek_unary_simplest(op, a), &walk, a, b);
+    return ek_cuda_end(dev, &stream, "unary", launched);
 }
 
 int ek_cuda_binary(ek_dev *dev, ek_binary op, ek_tensor *out, const ek_tensor *x,
                    const ek_tensor *y, double a)
 {
-    ek_cuda_queue queue;
+    ek_cuda_stream stream;
     EK_TRY(check_dtype(ek_binary_has_integers(op), "binary", (int)op, x->dtype));
-    EK_TRY(ek_cuda_begin(dev, &queue));
+    EK_TRY(ek_cuda_begin(dev, &stream));
     ek_cuda_walk walk = ek_cuda_walk_of(3, (const ek_tensor *[]){out, x, y});
-    int launched = walk.count == 0 ? 0 : ek_cuda_launch_binary(&queue, op, &walk, a);
-    return ek_cuda_end(dev, &queue, "binary", launched);
+    int launched = walk.count == 0 ? 0 : ek_cuda_launch_binary(&stream, op, &walk, a);
+    return ek_cuda_end(dev, &stream, "binary", launched);
 }
 
 int ek_cuda_compare(ek_dev *dev, ek_compare op, ek_tensor *out, const ek_tensor *x,
                     const ek_tensor *y)
 {
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
     ek_cuda_walk walk = ek_cuda_walk_of(3, (const ek_tensor *[]){out, x, y});
-    int launched = walk.count == 0 ? 0 : ek_cuda_launch_compare(&queue, op, &walk);
-    return ek_cuda_end(dev, &queue, "compare", launched);
+    int launched = walk.count == 0 ? 0 : ek_cuda_launch_compare(&stream, op, &walk);
+    return ek_cuda_end(dev, &stream, "compare", launched);
 }
 
 int ek_cuda_where(ek_dev *dev, ek_tensor *out, const ek_tensor *condition, const ek_tensor *x,
                   const ek_tensor *y)
 {
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
     ek_cuda_walk walk = ek_cuda_walk_of(4, (const ek_tensor *[]){out, condition, x, y});
-    int launched = walk.count == 0 ? 0 : ek_cuda_launch_where(&queue, &walk);
-    return ek_cuda_end(dev, &queue, "where", launched);
+    int launched = walk.count == 0 ? 0 : ek_cuda_launch_where(&stream, &walk);
+    return ek_cuda_end(dev, &stream, "where", launched);
 }

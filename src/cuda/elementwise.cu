@@ -6,7 +6,7 @@
  *
  *   flat     all in one run, or constant: vectors, no index arithmetic;
  *   rows     runs along the innermost dimension, or constant there (a bias over the channels):
- *            vectors, whose place is found by 32-bit arithmetic;
+ *            vectors, whose offsets are found by 32-bit arithmetic;
  *   strided  anything, any dtype of each operand: element by element.
  *
  * An output that is also an input is fine: an element is read by the thread that writes it, before
@@ -96,12 +96,12 @@ EK_KERNEL flat_loop(F f, loop_memory memory, int64_t count)
 }
 
 template <int Inputs, int V, typename Out, typename First, typename Rest, typename F>
-EK_KERNEL rows_loop(F f, loop_memory memory, ek_strided32<1 + Inputs> places, int64_t vectors)
+EK_KERNEL rows_loop(F f, loop_memory memory, ek_strided32<1 + Inputs> strides, int64_t vectors)
 {
     EK_GRID_LOOP(i, vectors) {
         int32_t found[1 + Inputs];
         int64_t offset[1 + Inputs];
-        places.find(i, found);
+        strides.find(i, found);
         for (int k = 0; k <= Inputs; k++)
             offset[k] = found[k];
         vector_step<Inputs, V, Out, First, Rest>(f, memory, offset);
@@ -111,12 +111,12 @@ EK_KERNEL rows_loop(F f, loop_memory memory, ek_strided32<1 + Inputs> places, in
 /* ---- elements of any dtype ---- */
 
 /* Out, First, Rest: the types that they are computed in. */
-template <int Inputs, typename Out, typename First, typename Rest, typename F, typename Places>
-EK_KERNEL strided_loop(F f, loop_memory memory, Places places, int64_t count)
+template <int Inputs, typename Out, typename First, typename Rest, typename F, typename Strides>
+EK_KERNEL strided_loop(F f, loop_memory memory, Strides strides, int64_t count)
 {
     EK_GRID_LOOP(i, count) {
-        typename Places::offset at[1 + Inputs];
-        places.find(i, at);
+        typename Strides::offset at[1 + Inputs];
+        strides.find(i, at);
         Out r[1];
         First x[1] = {ek_load_as<First>(memory.data[1], memory.dtype[1], at[1])};
         if constexpr (Inputs == 1) {
@@ -152,36 +152,37 @@ template <int Inputs, typename Out, typename First, typename Rest> struct vector
 };
 
 template <int Inputs, typename Out, typename First, typename Rest, typename F>
-static int launch_flat(const ek_cuda_queue *queue, const ek_cuda_walk *walk, F f)
+static int launch_flat(const ek_cuda_stream *stream, const ek_cuda_walk *walk, F f)
 {
     enum { V = vectors_of<Inputs, Out, First, Rest>::count };
-    return ek_launch(queue, ek_grid(queue, walk->count, EK_BLOCK * V),
+    return ek_launch(stream, ek_grid(stream, walk->count, EK_BLOCK * V),
                      flat_loop<Inputs, V, Out, First, Rest, F>, f, memory_of(walk), walk->count);
 }
 
 template <int Inputs, typename Out, typename First, typename Rest, typename F>
-static int launch_rows(const ek_cuda_queue *queue, const ek_cuda_walk *walk, F f)
+static int launch_rows(const ek_cuda_stream *stream, const ek_cuda_walk *walk, F f)
 {
     enum { V = vectors_of<Inputs, Out, First, Rest>::count };
     ek_cuda_walk steps = ek_by_vectors(walk, V);
-    return ek_launch(queue, ek_grid(queue, steps.count), rows_loop<Inputs, V, Out, First, Rest, F>,
-                     f, memory_of(walk), ek_strided32_of<1 + Inputs>(&steps), steps.count);
+    return ek_launch(stream, ek_grid(stream, steps.count),
+                     rows_loop<Inputs, V, Out, First, Rest, F>, f, memory_of(walk),
+                     ek_strided32_of<1 + Inputs>(&steps), steps.count);
 }
 
 template <int Inputs, typename Out, typename First, typename Rest, typename F>
-static int launch_vectors(const ek_cuda_queue *queue, const ek_cuda_walk *walk, F f)
+static int launch_vectors(const ek_cuda_stream *stream, const ek_cuda_walk *walk, F f)
 {
-    return walk->ndim > 1 ? launch_rows<Inputs, Out, First, Rest>(queue, walk, f)
-                          : launch_flat<Inputs, Out, First, Rest>(queue, walk, f);
+    return walk->ndim > 1 ? launch_rows<Inputs, Out, First, Rest>(stream, walk, f)
+                          : launch_flat<Inputs, Out, First, Rest>(stream, walk, f);
 }
 
 template <int Inputs, typename Out, typename First, typename Rest, typename F>
-static int launch_strided(const ek_cuda_queue *queue, const ek_cuda_walk *walk, F f)
+static int launch_strided(const ek_cuda_stream *stream, const ek_cuda_walk *walk, F f)
 {
-    return ek_with_strides<1 + Inputs>(walk, [&](auto places) {
-        return ek_launch(queue, ek_grid(queue, walk->count),
-                         strided_loop<Inputs, Out, First, Rest, F, decltype(places)>, f,
-                         memory_of(walk), places, walk->count);
+    return ek_with_strides<1 + Inputs>(walk, [&](auto strides) {
+        return ek_launch(stream, ek_grid(stream, walk->count),
+                         strided_loop<Inputs, Out, First, Rest, F, decltype(strides)>, f,
+                         memory_of(walk), strides, walk->count);
     });
 }
 
@@ -231,35 +232,35 @@ UNARY_ANY(int64_t, double, EK_UNARY_INTEGERS(UNARY_I64))
 EK_UNARY_REALS(UNARY_ONE)
 
 template <typename T>
-static int unary_vectors(const ek_cuda_queue *queue, ek_unary op, const ek_cuda_walk *walk,
+static int unary_vectors(const ek_cuda_stream *stream, ek_unary op, const ek_cuda_walk *walk,
                          double a, double b)
 {
     typedef typename ek_compute<T>::type C;
     if (walk->ndim > 1)
-        return launch_rows<1, T, T, T>(queue, walk, unary_any<C>(op, a, b));
+        return launch_rows<1, T, T, T>(stream, walk, unary_any<C>(op, a, b));
     if constexpr (sizeof(C) != sizeof(float))
-        return launch_flat<1, T, T, T>(queue, walk, unary_any<C>(op, a, b));
+        return launch_flat<1, T, T, T>(stream, walk, unary_any<C>(op, a, b));
     else
         switch (op) {
 #define UNARY_LAUNCH(name, formula) \
     case EK_UNARY_##name:           \
-        return launch_flat<1, T, T, T>(queue, walk, unary_##name{(float)a, (float)b});
+        return launch_flat<1, T, T, T>(stream, walk, unary_##name{(float)a, (float)b});
             EK_UNARY_REALS(UNARY_LAUNCH)
         default:
             return (int)cudaErrorInvalidValue;
         }
 }
 
-int ek_cuda_launch_unary(const ek_cuda_queue *queue, ek_unary op, const ek_cuda_walk *walk,
+int ek_cuda_launch_unary(const ek_cuda_stream *stream, ek_unary op, const ek_cuda_walk *walk,
                          double a, double b)
 {
     ek_dtype dtype = walk->dtype[1];
     if (dtype == walk->dtype[0]) {
         EK_ANY_DTYPE(dtype, T,
-                     if (vectors_of<1, T, T, T>::fit(walk)) return unary_vectors<T>(queue, op, walk,
-                                                                                    a, b))
+                     if (vectors_of<1, T, T, T>::fit(walk)) return unary_vectors<T>(stream, op,
+                                                                                    walk, a, b))
     }
-    EK_BY_CLASS(dtype, C, return launch_strided<1, C, C, C>(queue, walk, unary_any<C>(op, a, b)))
+    EK_BY_CLASS(dtype, C, return launch_strided<1, C, C, C>(stream, walk, unary_any<C>(op, a, b)))
 }
 
 /* ---- z = f(x, y; a): x + a y and its like may differ from the host's in the last bit ---- */
@@ -309,35 +310,35 @@ BINARY_ANY(int64_t, double, EK_BINARY_INTEGERS(BINARY_I64))
 EK_BINARY_REALS(BINARY_ONE)
 
 template <typename T>
-static int binary_vectors(const ek_cuda_queue *queue, ek_binary op, const ek_cuda_walk *walk,
+static int binary_vectors(const ek_cuda_stream *stream, ek_binary op, const ek_cuda_walk *walk,
                           double a)
 {
     typedef typename ek_compute<T>::type C;
     if (walk->ndim > 1)
-        return launch_rows<2, T, T, T>(queue, walk, binary_any<C>(op, a));
+        return launch_rows<2, T, T, T>(stream, walk, binary_any<C>(op, a));
     if constexpr (sizeof(C) != sizeof(float))
-        return launch_flat<2, T, T, T>(queue, walk, binary_any<C>(op, a));
+        return launch_flat<2, T, T, T>(stream, walk, binary_any<C>(op, a));
     else
         switch (op) {
 #define BINARY_LAUNCH(name, formula) \
     case EK_BINARY_##name:           \
-        return launch_flat<2, T, T, T>(queue, walk, binary_##name{(float)a});
+        return launch_flat<2, T, T, T>(stream, walk, binary_##name{(float)a});
             EK_BINARY_REALS(BINARY_LAUNCH)
         default:
             return (int)cudaErrorInvalidValue;
         }
 }
 
-int ek_cuda_launch_binary(const ek_cuda_queue *queue, ek_binary op, const ek_cuda_walk *walk,
+int ek_cuda_launch_binary(const ek_cuda_stream *stream, ek_binary op, const ek_cuda_walk *walk,
                           double a)
 {
     ek_dtype dtype = walk->dtype[1];
     if (dtype == walk->dtype[0] && dtype == walk->dtype[2]) {
         EK_ANY_DTYPE(dtype, T,
-                     if (vectors_of<2, T, T, T>::fit(walk)) return binary_vectors<T>(queue, op,
+                     if (vectors_of<2, T, T, T>::fit(walk)) return binary_vectors<T>(stream, op,
                                                                                      walk, a))
     }
-    EK_BY_CLASS(dtype, C, return launch_strided<2, C, C, C>(queue, walk, binary_any<C>(op, a)))
+    EK_BY_CLASS(dtype, C, return launch_strided<2, C, C, C>(stream, walk, binary_any<C>(op, a)))
 }
 
 /* ---- comparisons, whose results are bytes, and choices by such bytes ---- */
@@ -361,17 +362,17 @@ template <typename C> struct compare_any {
     }
 };
 
-int ek_cuda_launch_compare(const ek_cuda_queue *queue, ek_compare op, const ek_cuda_walk *walk)
+int ek_cuda_launch_compare(const ek_cuda_stream *stream, ek_compare op, const ek_cuda_walk *walk)
 {
     ek_dtype dtype = walk->dtype[1];
     if (walk->dtype[0] == EK_U8 && dtype == walk->dtype[2]) {
         EK_ANY_DTYPE(
             dtype, T,
             if (vectors_of<2, uint8_t, T, T>::fit(walk)) return launch_vectors<2, uint8_t, T, T>(
-                queue, walk, compare_any<typename ek_compute<T>::type>{(int)op}))
+                stream, walk, compare_any<typename ek_compute<T>::type>{(int)op}))
     }
     EK_BY_CLASS(dtype, C,
-                return launch_strided<2, int64_t, C, C>(queue, walk, compare_any<C>{(int)op}))
+                return launch_strided<2, int64_t, C, C>(stream, walk, compare_any<C>{(int)op}))
 }
 
 template <typename C> struct where_any {
@@ -384,16 +385,16 @@ template <typename C> struct where_any {
     }
 };
 
-int ek_cuda_launch_where(const ek_cuda_queue *queue, const ek_cuda_walk *walk)
+int ek_cuda_launch_where(const ek_cuda_stream *stream, const ek_cuda_walk *walk)
 {
     ek_dtype dtype = walk->dtype[0];
     if (walk->dtype[1] == EK_U8 && dtype == walk->dtype[2] && dtype == walk->dtype[3]) {
         EK_ANY_DTYPE(
             dtype, T,
             if (vectors_of<3, T, uint8_t, T>::fit(walk)) return launch_vectors<3, T, uint8_t, T>(
-                queue, walk, where_any<typename ek_compute<T>::type>{}))
+                stream, walk, where_any<typename ek_compute<T>::type>{}))
     }
-    EK_BY_CLASS(dtype, C, return launch_strided<3, C, int64_t, C>(queue, walk, where_any<C>{}))
+    EK_BY_CLASS(dtype, C, return launch_strided<3, C, int64_t, C>(stream, walk, where_any<C>{}))
 }
 
 /* ---- conversions ---- */
@@ -413,9 +414,9 @@ struct convert {
 #define TRY_PAIR(to_dtype, To, from_dtype, From)                      \
     if (walk->dtype[0] == to_dtype && walk->dtype[1] == from_dtype && \
         vectors_of<1, To, From, From>::fit(walk))                     \
-    return launch_vectors<1, To, From, From>(queue, walk, convert())
+    return launch_vectors<1, To, From, From>(stream, walk, convert())
 
-int ek_cuda_launch_convert(const ek_cuda_queue *queue, const ek_cuda_walk *walk)
+int ek_cuda_launch_convert(const ek_cuda_stream *stream, const ek_cuda_walk *walk)
 {
     TRY_PAIR(EK_BF16, ek_bf16, EK_F32, float);
     TRY_PAIR(EK_F32, float, EK_BF16, ek_bf16);
@@ -424,5 +425,5 @@ int ek_cuda_launch_convert(const ek_cuda_queue *queue, const ek_cuda_walk *walk)
     TRY_PAIR(EK_F32, float, EK_U8, uint8_t);
     TRY_PAIR(EK_F32, float, EK_I64, int64_t);
     TRY_PAIR(EK_I64, int64_t, EK_U8, uint8_t);
-    EK_BY_CLASS(walk->dtype[1], C, return launch_strided<1, C, C, C>(queue, walk, convert()))
+    EK_BY_CLASS(walk->dtype[1], C, return launch_strided<1, C, C, C>(stream, walk, convert()))
 }

@@ -19,7 +19,7 @@ static struct {
 static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* After these every later call on the GPU fails too. */
-static bool is_sticky(int error)
+static bool fault_is_sticky(int error)
 {
     switch (error) {
     case cudaErrorECCUncorrectable:
@@ -44,7 +44,7 @@ static bool is_sticky(int error)
     }
 }
 
-static void lose(const ek_dev *dev, const char *call, int error)
+static void lost_set(const ek_dev *dev, const char *call, int error)
 {
     int physical = ek_cuda_of(dev)->physical;
     pthread_mutex_lock(&lost_lock);
@@ -99,8 +99,8 @@ bool ek_cuda_note(const ek_dev *dev, const char *call, int error)
     /* A call's error is also noted as the thread's last one, where the caller's own CUDA code, or
      * a launch, would find it. */
     (void)cudaGetLastError();
-    if (dev && is_sticky(error))
-        lose(dev, call, error);
+    if (dev && fault_is_sticky(error))
+        lost_set(dev, call, error);
     return false;
 }
 
@@ -119,8 +119,9 @@ int ek_cuda_check(ek_dev *dev, const char *call, int error)
     return EK_FAIL(error == cudaErrorMemoryAllocation ? EK_E_OUT_OF_MEMORY : EK_E_BACKEND,
                    "%s on %s: %s (%s)%s", call, dev ? dev->name : "the CUDA runtime",
                    cudaGetErrorString((cudaError_t)error), cudaGetErrorName((cudaError_t)error),
-                   dev && is_sticky(error) ? "; the device can no longer be used by this process"
-                                           : "");
+                   dev && fault_is_sticky(error)
+                       ? "; the device can no longer be used by this process"
+                       : "");
 }
 
 /* ---- what kernels found ---- */
@@ -134,28 +135,20 @@ static int fault_kind(ek_cuda_fault *fault)
 
 static int fault_report(const ek_dev *dev, int kind, const ek_cuda_fault *fault)
 {
+    static const struct {
+        const char *value, *whose, *within, *bounds, *also;
+    } words[] = {[EK_CUDA_FAULT_INDEX] = {"index", "", "a dimension of size ", "", ""},
+                 [EK_CUDA_FAULT_TARGET] = {"target", "", "", " classes", ", or the ignored index"},
+                 [EK_CUDA_FAULT_POSITION] = {"position", " of a maximum", "a plane of ", "", ""}};
     const char *operation = fault->operation ? fault->operation : "a kernel";
-    long long value = (long long)fault->value, bound = (long long)fault->bound;
-    switch (kind) {
-    case EK_CUDA_FAULT_INDEX:
-        return EK_FAIL(EK_E_INVALID,
-                       "%s on %s: index %lld is out of range for a dimension of size %lld; it must "
-                       "be from 0 to %lld",
-                       operation, dev->name, value, bound, bound - 1);
-    case EK_CUDA_FAULT_TARGET:
-        return EK_FAIL(EK_E_INVALID,
-                       "%s on %s: target %lld is out of range for %lld classes; it must be from 0 "
-                       "to %lld, or the ignored index",
-                       operation, dev->name, value, bound, bound - 1);
-    case EK_CUDA_FAULT_POSITION:
-        return EK_FAIL(EK_E_INVALID,
-                       "%s on %s: position %lld of a maximum is out of range for a plane of %lld; "
-                       "it must be from 0 to %lld",
-                       operation, dev->name, value, bound, bound - 1);
-    default:
+    if (kind < EK_CUDA_FAULT_INDEX || kind > EK_CUDA_FAULT_POSITION)
         return EK_FAIL(EK_E_INVALID, "%s on %s: a kernel found fault %d with its input", operation,
                        dev->name, kind);
-    }
+    long long value = (long long)fault->value, bound = (long long)fault->bound;
+    return EK_FAIL(EK_E_INVALID,
+                   "%s on %s: %s %lld%s is out of range for %s%lld%s; it must be from 0 to %lld%s",
+                   operation, dev->name, words[kind].value, value, words[kind].whose,
+                   words[kind].within, bound, words[kind].bounds, bound - 1, words[kind].also);
 }
 
 /* ---- sentences for the next call ---- */

@@ -1,4 +1,4 @@
-/* image.cuh: places in images. I is the type of positions and offsets: int32_t, or int64_t for
+/* image.cuh: positions in images. I is the type of positions and offsets: int32_t, or int64_t for
  * images that are wide. */
 #ifndef EK_CUDA_IMAGE_CUH
 #define EK_CUDA_IMAGE_CUH
@@ -39,9 +39,9 @@ static inline ek_cuda_image ek_image_by_vectors(const ek_cuda_image &image, int 
     return result;
 }
 
-/* ---- places ---- */
+/* ---- indices ---- */
 
-template <typename I> struct ek_place {
+template <typename I> struct ek_index {
     I sample, channel, at[3];
 };
 
@@ -59,23 +59,23 @@ template <typename I> EK_DEVICE I ek_split_position(const ek_cuda_image &image, 
 
 /* Element i, counted so that neighbours are neighbours in memory as far as may be: channels or
  * positions fastest. */
-template <typename I> EK_DEVICE ek_place<I> ek_place_of(const ek_cuda_image &image, I i)
+template <typename I> EK_DEVICE ek_index<I> ek_index_of(const ek_cuda_image &image, I i)
 {
-    ek_place<I> place;
+    ek_index<I> index;
     I channels = (I)image.channels;
     if (image.last) {
         I rest = ek_divide(i, image.per_channels);
-        place.channel = i - rest * channels;
+        index.channel = i - rest * channels;
         i = rest;
     }
-    i = ek_split_position(image, i, place.at);
+    i = ek_split_position(image, i, index.at);
     if (!image.last) {
         I rest = ek_divide(i, image.per_channels);
-        place.channel = i - rest * channels;
+        index.channel = i - rest * channels;
         i = rest;
     }
-    place.sample = i;
-    return place;
+    index.sample = i;
+    return index;
 }
 
 /* Offset of a plane, of a place within one, and of both. */
@@ -87,9 +87,9 @@ template <typename I> EK_DEVICE I ek_offset_within(const ek_cuda_image &image, c
 {
     return at[0] * (I)image.step[0] + at[1] * (I)image.step[1] + at[2] * (I)image.step[2];
 }
-template <typename I> EK_DEVICE I ek_offset_of(const ek_cuda_image &image, const ek_place<I> &place)
+template <typename I> EK_DEVICE I ek_offset_of(const ek_cuda_image &image, const ek_index<I> &index)
 {
-    return ek_plane_offset(image, place.sample, place.channel) + ek_offset_within(image, place.at);
+    return ek_plane_offset(image, index.sample, index.channel) + ek_offset_within(image, index.at);
 }
 
 /* The same for a position. */

@@ -34,29 +34,29 @@ static void strides_without(const ek_tensor *tensor, int dim, int64_t stride[EK_
 
 /* ---- selecting ---- */
 
-/* Elements of 16 bytes where memory allows it: innermost runs that out and x share. */
+/* Elements of 16 bytes if memory allows it: innermost runs that out and x share. */
 static size_t index_widen(ek_cuda_index_job *job, size_t nbytes)
 {
-    ek_cuda_places *places = &job->places;
-    int last = places->ndim - 1, times = 16 / (int)nbytes;
+    ek_cuda_strides *strides = &job->strides;
+    int last = strides->ndim - 1, times = 16 / (int)nbytes;
     bool fits = (uintptr_t)job->out % 16 == 0 && (uintptr_t)job->x % 16 == 0 &&
-                places->shape[last] % times == 0 && job->stride % times == 0 &&
-                places->stride[0][last] == 1 && places->stride[1][last] == 1 &&
-                places->stride[2][last] == 0;
+                strides->shape[last] % times == 0 && job->stride % times == 0 &&
+                strides->stride[0][last] == 1 && strides->stride[1][last] == 1 &&
+                strides->stride[2][last] == 0;
     for (int d = 0; d < last; d++)
-        fits = fits && places->stride[0][d] % times == 0 && places->stride[1][d] % times == 0;
+        fits = fits && strides->stride[0][d] % times == 0 && strides->stride[1][d] % times == 0;
     if (!fits)
         return nbytes;
     int64_t shape[EK_MAX_DIMS];
-    memcpy(shape, places->shape, sizeof shape);
+    memcpy(shape, strides->shape, sizeof shape);
     shape[last] /= times;
     job->stride /= times;
     int64_t stride[3][EK_MAX_DIMS];
     for (int k = 0; k < 3; k++)
         for (int d = 0; d <= last; d++)
-            stride[k][d] = places->stride[k][d] / (k < 2 && d < last ? times : 1);
-    ek_cuda_places_init(places, 3, last + 1, shape,
-                        (const int64_t *[]){stride[0], stride[1], stride[2]});
+            stride[k][d] = strides->stride[k][d] / (k < 2 && d < last ? times : 1);
+    ek_cuda_strides_init(strides, 3, last + 1, shape,
+                         (const int64_t *[]){stride[0], stride[1], stride[2]});
     return 16;
 }
 
@@ -75,12 +75,12 @@ static int index_select_at(ek_dev *dev, const char *operation, ek_tensor *out, c
                              .index = ek_tensor_address(index),
                              .size = size_along(x, dim),
                              .stride = stride_along(x, dim)};
-    ek_cuda_places_init(&job.places, 3, out->ndim, out->shape,
-                        (const int64_t *[]){out->stride, x_stride, index_stride});
+    ek_cuda_strides_init(&job.strides, 3, out->ndim, out->shape,
+                         (const int64_t *[]){out->stride, x_stride, index_stride});
     size_t nbytes = index_widen(&job, ek_dtype_size(x->dtype));
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    return ek_cuda_end(dev, &queue, operation, ek_cuda_launch_gather(&queue, &job, nbytes));
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, operation, ek_cuda_launch_gather(&stream, &job, nbytes));
 }
 
 int ek_cuda_index_select(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,
@@ -126,13 +126,13 @@ static int index_add_at(ek_dev *dev, const char *operation, ek_tensor *out, cons
                              .line = size_along(like, dim),
                              .line_x = stride_along(x, dim),
                              .line_index = x->ndim == 0 ? 1 : index_stride[dim]};
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    if (queue.deterministic && x->ndim > 0)
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    if (stream.deterministic && x->ndim > 0)
         shape[dim] = 1;
-    ek_cuda_places_init(&job.places, 3, x->ndim, shape,
-                        (const int64_t *[]){out_stride, x->stride, index_stride});
-    return ek_cuda_end(dev, &queue, operation, ek_cuda_launch_scatter(&queue, &job));
+    ek_cuda_strides_init(&job.strides, 3, x->ndim, shape,
+                         (const int64_t *[]){out_stride, x->stride, index_stride});
+    return ek_cuda_end(dev, &stream, operation, ek_cuda_launch_scatter(&stream, &job));
 }
 
 int ek_cuda_index_add(ek_dev *dev, ek_tensor *out, const ek_tensor *x, int dim,

@@ -14,9 +14,9 @@ EK_DEVICE bool in_range(const ek_cuda_index_job &job, ek_cuda_fault *fault, int6
 
 template <typename T> EK_KERNEL gather(ek_cuda_index_job job, ek_cuda_fault *fault)
 {
-    EK_GRID_LOOP(i, job.places.count) {
+    EK_GRID_LOOP(i, job.strides.count) {
         int64_t offset[3];
-        ek_place(job.places, i, offset);
+        ek_offsets(job.strides, i, offset);
         int64_t at = job.index[offset[2]];
         T *out = (T *)job.out + offset[0];
         if (in_range(job, fault, at))
@@ -26,20 +26,20 @@ template <typename T> EK_KERNEL gather(ek_cuda_index_job job, ek_cuda_fault *fau
     }
 }
 
-int ek_cuda_launch_gather(const ek_cuda_queue *queue, const ek_cuda_index_job *job, size_t size)
+int ek_cuda_launch_gather(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size)
 {
     EK_BY_SIZE(size, T,
-               return ek_launch(queue, ek_grid(queue, job->places.count), gather<T>, *job,
-                                queue->fault))
+               return ek_launch(stream, ek_grid(stream, job->strides.count), gather<T>, *job,
+                                stream->fault))
 }
 
 /* ---- adding ---- */
 
 template <typename T> EK_KERNEL scatter(ek_cuda_index_job job, ek_cuda_fault *fault)
 {
-    EK_GRID_LOOP(i, job.places.count) {
+    EK_GRID_LOOP(i, job.strides.count) {
         int64_t offset[3];
-        ek_place(job.places, i, offset);
+        ek_offsets(job.strides, i, offset);
         int64_t at = job.index[offset[2]];
         if (in_range(job, fault, at))
             atomicAdd((T *)job.out + offset[0] + at * job.stride, ((const T *)job.x)[offset[1]]);
@@ -51,9 +51,9 @@ template <typename T> EK_KERNEL scatter(ek_cuda_index_job job, ek_cuda_fault *fa
 template <typename T>
 EK_KERNEL scatter_lines(ek_cuda_index_job job, ek_cuda_fault *fault, int parts)
 {
-    EK_GRID_LOOP(i, job.places.count * parts) {
-        int64_t part = i / job.places.count, offset[3];
-        ek_place(job.places, i - part * job.places.count, offset);
+    EK_GRID_LOOP(i, job.strides.count * parts) {
+        int64_t part = i / job.strides.count, offset[3];
+        ek_offsets(job.strides, i - part * job.strides.count, offset);
         T *out = (T *)job.out + offset[0];
         const T *x = (const T *)job.x + offset[1];
         const int64_t *index = job.index + offset[2];
@@ -66,20 +66,21 @@ EK_KERNEL scatter_lines(ek_cuda_index_job job, ek_cuda_fault *fault, int parts)
 }
 
 template <typename T>
-static int launch_scatter(const ek_cuda_queue *queue, const ek_cuda_index_job *job)
+static int launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job *job)
 {
     int parts = 1;
-    if (!queue->deterministic)
-        return ek_launch(queue, ek_grid(queue, job->places.count), scatter<T>, *job, queue->fault);
+    if (!stream->deterministic)
+        return ek_launch(stream, ek_grid(stream, job->strides.count), scatter<T>, *job,
+                         stream->fault);
     while (parts < 256 && parts < job->size &&
-           job->places.count * parts < (int64_t)queue->multiprocessors * 1024)
+           job->strides.count * parts < (int64_t)stream->multiprocessors * 1024)
         parts *= 2;
-    return ek_launch(queue, ek_grid(queue, job->places.count * parts), scatter_lines<T>, *job,
-                     queue->fault, parts);
+    return ek_launch(stream, ek_grid(stream, job->strides.count * parts), scatter_lines<T>, *job,
+                     stream->fault, parts);
 }
 
-int ek_cuda_launch_scatter(const ek_cuda_queue *queue, const ek_cuda_index_job *job)
+int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job *job)
 {
-    return job->dtype == EK_F32 ? launch_scatter<float>(queue, job)
-                                : launch_scatter<double>(queue, job);
+    return job->dtype == EK_F32 ? launch_scatter<float>(stream, job)
+                                : launch_scatter<double>(stream, job);
 }

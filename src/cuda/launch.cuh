@@ -22,23 +22,24 @@ enum { EK_WARP = 32, EK_BLOCK = 256 /* threads of every block */ };
 
 /* Arguments are converted to the kernel's parameter types. A grid of no blocks is no launch. */
 template <typename... Expected, typename... Actual>
-static int ek_launch(const ek_cuda_queue *queue, dim3 grid, void (*kernel)(Expected...),
+static int ek_launch(const ek_cuda_stream *stream, dim3 grid, void (*kernel)(Expected...),
                      Actual... actual)
 {
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(EK_BLOCK);
-    config.stream = queue->stream;
+    config.stream = stream->handle;
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return 0;
     return (int)cudaLaunchKernelEx(&config, kernel, static_cast<Expected>(actual)...);
 }
 
 /* Blocks for a loop over `count` that each thread strides through: enough to fill the device. */
-static inline unsigned ek_grid(const ek_cuda_queue *queue, int64_t count, int per_block = EK_BLOCK)
+static inline unsigned ek_grid(const ek_cuda_stream *stream, int64_t count,
+                               int per_block = EK_BLOCK)
 {
     int64_t wanted = (count + per_block - 1) / per_block;
-    int64_t most = (int64_t)queue->multiprocessors * 16;
+    int64_t most = (int64_t)stream->multiprocessors * 16;
     return (unsigned)(wanted < most ? wanted : most);
 }
 
@@ -125,26 +126,27 @@ EK_DEVICE int64_t ek_plus(int64_t a, int64_t b)
         __VA_ARGS__;                 \
     } break;
 
+#define EK_FLOATING_CASES(T, ...)           \
+    EK_CASE(EK_F32, float, T, __VA_ARGS__)  \
+    EK_CASE(EK_F64, double, T, __VA_ARGS__) \
+    EK_CASE(EK_BF16, ek_bf16, T, __VA_ARGS__)
+
 /* EK_FLOATING(dtype, T, return f<T>(...)): T is the stored type. Other dtypes are errors. */
-#define EK_FLOATING(dtype, T, ...)                \
-    switch (dtype) {                              \
-        EK_CASE(EK_F32, float, T, __VA_ARGS__)    \
-        EK_CASE(EK_F64, double, T, __VA_ARGS__)   \
-        EK_CASE(EK_BF16, ek_bf16, T, __VA_ARGS__) \
-    default:                                      \
-        return (int)cudaErrorInvalidValue;        \
+#define EK_FLOATING(dtype, T, ...)         \
+    switch (dtype) {                       \
+        EK_FLOATING_CASES(T, __VA_ARGS__)  \
+    default:                               \
+        return (int)cudaErrorInvalidValue; \
     }
 
 /* The same for every dtype. */
-#define EK_ANY_DTYPE(dtype, T, ...)               \
-    switch (dtype) {                              \
-        EK_CASE(EK_F32, float, T, __VA_ARGS__)    \
-        EK_CASE(EK_F64, double, T, __VA_ARGS__)   \
-        EK_CASE(EK_BF16, ek_bf16, T, __VA_ARGS__) \
-        EK_CASE(EK_I64, int64_t, T, __VA_ARGS__)  \
-        EK_CASE(EK_U8, uint8_t, T, __VA_ARGS__)   \
-    default:                                      \
-        return (int)cudaErrorInvalidValue;        \
+#define EK_ANY_DTYPE(dtype, T, ...)              \
+    switch (dtype) {                             \
+        EK_FLOATING_CASES(T, __VA_ARGS__)        \
+        EK_CASE(EK_I64, int64_t, T, __VA_ARGS__) \
+        EK_CASE(EK_U8, uint8_t, T, __VA_ARGS__)  \
+    default:                                     \
+        return (int)cudaErrorInvalidValue;       \
     }
 
 /* C is the type that a dtype is computed in: bf16 in float, u8 in int64_t. */

@@ -11,19 +11,19 @@ EK_BEGIN_DECLARATIONS
 /* ---- elementwise: unary and binary are computed as operand 1's dtype is; integers have some
  * operations only ---- */
 
-int ek_cuda_launch_unary(const ek_cuda_queue *queue, ek_unary op, const ek_cuda_walk *walk,
+int ek_cuda_launch_unary(const ek_cuda_stream *stream, ek_unary op, const ek_cuda_walk *walk,
                          double a, double b);
-int ek_cuda_launch_binary(const ek_cuda_queue *queue, ek_binary op, const ek_cuda_walk *walk,
+int ek_cuda_launch_binary(const ek_cuda_stream *stream, ek_binary op, const ek_cuda_walk *walk,
                           double a);
-int ek_cuda_launch_compare(const ek_cuda_queue *queue, ek_compare op, const ek_cuda_walk *walk);
+int ek_cuda_launch_compare(const ek_cuda_stream *stream, ek_compare op, const ek_cuda_walk *walk);
 /* Operand 1 is the condition. Computed as the output's dtype is. */
-int ek_cuda_launch_where(const ek_cuda_queue *queue, const ek_cuda_walk *walk);
+int ek_cuda_launch_where(const ek_cuda_stream *stream, const ek_cuda_walk *walk);
 /* A copy that changes the dtype. */
-int ek_cuda_launch_convert(const ek_cuda_queue *queue, const ek_cuda_walk *walk);
+int ek_cuda_launch_convert(const ek_cuda_stream *stream, const ek_cuda_walk *walk);
 
 /* ---- copy: elements of one dtype, of `size` bytes ---- */
 
-int ek_cuda_launch_copy(const ek_cuda_queue *queue, const ek_cuda_walk *walk, size_t size);
+int ek_cuda_launch_copy(const ek_cuda_stream *stream, const ek_cuda_walk *walk, size_t size);
 
 /* An element's bytes over and over, whatever its size. */
 typedef union ek_cuda_pattern {
@@ -32,7 +32,7 @@ typedef union ek_cuda_pattern {
     uint32_t u32[4];
     uint64_t u64[2];
 } ek_cuda_pattern;
-int ek_cuda_launch_fill(const ek_cuda_queue *queue, const ek_cuda_walk *walk, size_t size,
+int ek_cuda_launch_fill(const ek_cuda_stream *stream, const ek_cuda_walk *walk, size_t size,
                         const ek_cuda_pattern *pattern);
 
 /* ---- reduce: sums and extremes over any set of dimensions ----
@@ -46,11 +46,11 @@ typedef struct ek_cuda_reduction {
     ek_dtype x_dtype, out_dtype;
     const void *x;
     void *out;
-    ek_cuda_places kept;    /* operands: x, out; without `columns` */
-    ek_cuda_places reduced; /* operand: x */
-    int64_t chunk, chunks;  /* reduced elements of a chunk; how many chunks. With more than one, out
-                               is [chunk][output], row-major in the order of `kept` */
-    int pack;               /* elements that one load takes: 1, or 16 bytes */
+    ek_cuda_strides kept;    /* operands: x, out; without `columns` */
+    ek_cuda_strides reduced; /* operand: x */
+    int64_t chunk, chunks; /* reduced elements of a chunk; how many chunks. With more than one, out
+                              is [chunk][output], row-major in the order of `kept` */
+    int pack;              /* elements that one load takes: 1, or 16 bytes */
 
     /* The innermost dimension is kept: threads lie along it, `width` of a block side by side. */
     bool by_columns;
@@ -62,7 +62,7 @@ typedef struct ek_cuda_reduction {
     ek_cuda_team team;
     bool runs;
 } ek_cuda_reduction;
-int ek_cuda_launch_reduce(const ek_cuda_queue *queue, const ek_cuda_reduction *reduction);
+int ek_cuda_launch_reduce(const ek_cuda_stream *stream, const ek_cuda_reduction *reduction);
 
 /* Position of the largest or smallest along one dimension. */
 typedef struct ek_cuda_arg_job {
@@ -70,11 +70,11 @@ typedef struct ek_cuda_arg_job {
     ek_dtype dtype;
     const void *x;
     int64_t *index;
-    ek_cuda_places lines; /* operands: index, x */
-    int64_t size, stride; /* of x along the dimension */
+    ek_cuda_strides lines; /* operands: index, x */
+    int64_t size, stride;  /* of x along the dimension */
     ek_cuda_team team;
 } ek_cuda_arg_job;
-int ek_cuda_launch_arg_reduce(const ek_cuda_queue *queue, const ek_cuda_arg_job *job);
+int ek_cuda_launch_arg_reduce(const ek_cuda_stream *stream, const ek_cuda_arg_job *job);
 
 /* ---- softmax along one dimension, and its gradient ---- */
 
@@ -83,12 +83,12 @@ typedef struct ek_cuda_softmax_job {
     ek_dtype dtype;
     void *out;               /* y, or dx */
     const void *a, *b;       /* x, or dy and y */
-    ek_cuda_places lines;    /* operands: out, a, b */
+    ek_cuda_strides lines;   /* operands: out, a, b */
     int64_t size, stride[3]; /* of the dimension */
     ek_cuda_team team;
 } ek_cuda_softmax_job;
-int ek_cuda_launch_softmax(const ek_cuda_queue *queue, const ek_cuda_softmax_job *job);
-int ek_cuda_launch_softmax_gradient(const ek_cuda_queue *queue, const ek_cuda_softmax_job *job);
+int ek_cuda_launch_softmax(const ek_cuda_stream *stream, const ek_cuda_softmax_job *job);
+int ek_cuda_launch_softmax_gradient(const ek_cuda_stream *stream, const ek_cuda_softmax_job *job);
 
 /* Values whose dtype the kernel looks at. */
 typedef struct ek_cuda_values {
@@ -106,25 +106,25 @@ typedef struct ek_cuda_entropy_job {
     ek_cuda_values loss, lse; /* `loss` is the arriving gradient in the gradient */
     ek_cuda_values weight;
     int64_t weight_stride;
-    ek_cuda_places lines; /* operands: x, target, loss, lse, dx */
+    ek_cuda_strides lines; /* operands: x, target, loss, lse, dx */
     int64_t classes, stride_x, stride_dx;
     ek_cuda_team team;
 } ek_cuda_entropy_job;
-int ek_cuda_launch_cross_entropy(const ek_cuda_queue *queue, const ek_cuda_entropy_job *job);
-int ek_cuda_launch_cross_entropy_gradient(const ek_cuda_queue *queue,
+int ek_cuda_launch_cross_entropy(const ek_cuda_stream *stream, const ek_cuda_entropy_job *job);
+int ek_cuda_launch_cross_entropy_gradient(const ek_cuda_stream *stream,
                                           const ek_cuda_entropy_job *job);
 
 /* The weight of all targets. */
 enum { EK_CUDA_TARGET_BLOCK = 16384 /* targets that one block weighs */ };
 typedef struct ek_cuda_target_job {
     const int64_t *target;
-    ek_cuda_places places; /* operand: target */
+    ek_cuda_strides strides; /* operand: target */
     ek_cuda_values weight, out;
     int64_t weight_stride, classes, ignore_index;
     double *partial; /* one per block; NULL if there is one */
     int64_t blocks;
 } ek_cuda_target_job;
-int ek_cuda_launch_target_weight(const ek_cuda_queue *queue, const ek_cuda_target_job *job);
+int ek_cuda_launch_target_weight(const ek_cuda_stream *stream, const ek_cuda_target_job *job);
 
 /* ---- index: selecting and adding at positions along one dimension ---- */
 
@@ -140,14 +140,14 @@ typedef struct ek_cuda_index_job {
     /* Operands: out, x, index. What index addresses does not move along the dimension. In fixed
      * order of additions these are the lines along the dimension only, `line` elements each, x and
      * index with these strides. */
-    ek_cuda_places places;
+    ek_cuda_strides strides;
     int64_t line, line_x, line_index;
 } ek_cuda_index_job;
 /* out = x at index, for elements of `size` bytes. */
-int ek_cuda_launch_gather(const ek_cuda_queue *queue, const ek_cuda_index_job *job, size_t size);
+int ek_cuda_launch_gather(const ek_cuda_stream *stream, const ek_cuda_index_job *job, size_t size);
 /* out at index += x, f32 or f64: in the order of arrival, or if the stream is deterministic
  * ascending in x. */
-int ek_cuda_launch_scatter(const ek_cuda_queue *queue, const ek_cuda_index_job *job);
+int ek_cuda_launch_scatter(const ek_cuda_stream *stream, const ek_cuda_index_job *job);
 
 /* ---- pool: two images and the windows between them ---- */
 
@@ -161,12 +161,12 @@ typedef struct ek_cuda_pool {
     bool wide; /* for 64-bit arithmetic */
     const char *operation;
 } ek_cuda_pool;
-int ek_cuda_launch_avg_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool);
-int ek_cuda_launch_avg_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool);
-int ek_cuda_launch_max_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool);
+int ek_cuda_launch_avg_forward(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
+int ek_cuda_launch_avg_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
+int ek_cuda_launch_max_forward(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 /* x = sum of y at index, in the order of y; one rounding of bf16. y has an element. */
-int ek_cuda_launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool);
-int ek_cuda_launch_max_gather(const ek_cuda_queue *queue, const ek_cuda_pool *pool);
+int ek_cuda_launch_max_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
+int ek_cuda_launch_max_gather(const ek_cuda_stream *stream, const ek_cuda_pool *pool);
 
 /* ---- upsample: `small` is the side before upsampling, `large` after, whichever is larger ---- */
 
@@ -179,8 +179,8 @@ typedef struct ek_cuda_upsample {
     bool wide;
 } ek_cuda_upsample;
 /* large from small; and the adjoint. */
-int ek_cuda_launch_upsample_forward(const ek_cuda_queue *queue, const ek_cuda_upsample *job);
-int ek_cuda_launch_upsample_gradient(const ek_cuda_queue *queue, const ek_cuda_upsample *job);
+int ek_cuda_launch_upsample_forward(const ek_cuda_stream *stream, const ek_cuda_upsample *job);
+int ek_cuda_launch_upsample_gradient(const ek_cuda_stream *stream, const ek_cuda_upsample *job);
 
 /* ---- matmul by a kernel of our own: any strides and sizes ---- */
 
@@ -199,17 +199,17 @@ typedef struct ek_cuda_gemm {
     ek_cuda_matrices bias; /* its `column` is the stride */
     bool accumulate;
 } ek_cuda_gemm;
-int ek_cuda_launch_gemm(const ek_cuda_queue *queue, const ek_cuda_gemm *gemm);
+int ek_cuda_launch_gemm(const ek_cuda_stream *stream, const ek_cuda_gemm *gemm);
 
 /* ---- lists of tensors ---- */
 
 /* The first operand of each entry = the sum of the others, in their order; it may be the second. */
-int ek_cuda_launch_add_n(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list);
+int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list);
 /* Optimizer steps. Entries are parameters of f32 or f64; operands: the parameter, its gradient, and
  * the states of the options. */
-int ek_cuda_launch_sgd(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list,
+int ek_cuda_launch_sgd(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
                        const ek_sgd_params *params);
-int ek_cuda_launch_adam(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list,
+int ek_cuda_launch_adam(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
                         const ek_adam_params *params);
 
 EK_END_DECLARATIONS

@@ -3,31 +3,43 @@
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
+typedef const ek_tensor *const *tensor_list;
+
+/* As many entries from `begin` of `count` as one launch takes, of a tensor of each list; returns
+ * the first that is left. */
+static int list_gather(ek_cuda_list *list, const tensor_list *lists, int operands, int count,
+                       int begin)
+{
+    *list = (ek_cuda_list){.operands = operands};
+    int i = begin;
+    for (; i < count; i++) {
+        int64_t elements = ek_count(lists[0][i]);
+        void **data = elements > 0 ? ek_cuda_list_add(list, elements) : NULL;
+        if (!data && elements > 0)
+            break;
+        for (int k = 0; data && k < operands; k++)
+            data[k] = ek_tensor_address(lists[k][i]);
+    }
+    return i;
+}
+
 /* ---- sums ---- */
 
 /* Addends [done, end) of all sums; from the second time on what is there so far comes first. */
-static int add_some(const ek_cuda_queue *queue, int count, ek_tensor *const *outs,
+static int add_some(const ek_cuda_stream *stream, int count, ek_tensor *const *outs,
                     const ek_tensor *const *inputs, int done, int end)
 {
-    const int again = done > 0;
-    for (int i = 0; i < count;) {
-        ek_cuda_list list = {.operands = 1 + again + end - done};
-        for (; i < count; i++) {
-            int64_t elements = ek_count(outs[i]);
-            void **data = elements > 0 ? ek_cuda_list_add(&list, elements) : NULL;
-            if (!data && elements > 0)
-                break;
-            if (!data)
-                continue;
-            data[0] = data[again] = ek_tensor_address(outs[i]);
-            for (int k = done; k < end; k++)
-                data[1 + again + k - done] = ek_tensor_address(inputs[(ptrdiff_t)k * count + i]);
-        }
-        int launched = list.count ? ek_cuda_launch_add_n(queue, outs[0]->dtype, &list) : 0;
-        if (launched != 0)
-            return launched;
+    tensor_list lists[EK_CUDA_LIST_DATA] = {(tensor_list)outs, (tensor_list)outs};
+    int operands = done > 0 ? 2 : 1, launched = 0;
+    for (int k = done; k < end; k++)
+        lists[operands++] = inputs + (ptrdiff_t)k * count;
+    for (int i = 0; i < count && launched == 0;) {
+        ek_cuda_list list;
+        i = list_gather(&list, lists, operands, count, i);
+        if (list.count > 0)
+            launched = ek_cuda_launch_add_n(stream, outs[0]->dtype, &list);
     }
-    return 0;
+    return launched;
 }
 
 /* More addends than one launch takes are added in several: so bf16 is rounded once a launch. */
@@ -37,13 +49,13 @@ int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tenso
     enum { MOST = EK_CUDA_LIST_DATA - 2 };
     if (addends < 1)
         return EK_FAIL(EK_E_INVALID, "a sum of %d tensors; at least 1 is needed", addends);
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
     int launched = 0;
     for (int done = 0; done < addends && launched == 0; done += MOST)
-        launched = add_some(&queue, count, outs, inputs, done,
+        launched = add_some(&stream, count, outs, inputs, done,
                             addends - done < MOST ? addends : done + MOST);
-    return ek_cuda_end(dev, &queue, "add_n", launched);
+    return ek_cuda_end(dev, &stream, "add_n", launched);
 }
 
 /* ---- optimizer steps ---- */
@@ -51,7 +63,7 @@ int ek_cuda_add_n(ek_dev *dev, int count, ek_tensor *const *outs, const ek_tenso
 /* One of `sgd` and `adam` says which. */
 typedef struct step_job {
     int count, operands;
-    ek_tensor *const *lists[5]; /* parameters, gradients, states */
+    tensor_list lists[5]; /* parameters, gradients, states */
     const ek_sgd_params *sgd;
     const ek_adam_params *adam;
 } step_job;
@@ -67,36 +79,20 @@ static int step_check(const step_job *job)
     return 0;
 }
 
-/* As many of the tensors from `begin` as one launch takes; returns the first that is left. */
-static int step_gather(const step_job *job, int begin, ek_cuda_list *list)
-{
-    *list = (ek_cuda_list){.operands = job->operands};
-    int i = begin;
-    for (; i < job->count; i++) {
-        int64_t elements = ek_count(job->lists[0][i]);
-        void **data = elements > 0 ? ek_cuda_list_add(list, elements) : NULL;
-        if (!data && elements > 0)
-            break;
-        for (int k = 0; data && k < job->operands; k++)
-            data[k] = ek_tensor_address(job->lists[k][i]);
-    }
-    return i;
-}
-
 static int step_run(ek_dev *dev, const step_job *job)
 {
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
     int launched = 0;
     for (int i = 0; i < job->count && launched == 0;) {
         ek_cuda_list list;
         ek_dtype dtype = job->lists[0][i]->dtype;
-        i = step_gather(job, i, &list);
+        i = list_gather(&list, job->lists, job->operands, job->count, i);
         if (list.count > 0)
-            launched = job->sgd ? ek_cuda_launch_sgd(&queue, dtype, &list, job->sgd)
-                                : ek_cuda_launch_adam(&queue, dtype, &list, job->adam);
+            launched = job->sgd ? ek_cuda_launch_sgd(&stream, dtype, &list, job->sgd)
+                                : ek_cuda_launch_adam(&stream, dtype, &list, job->adam);
     }
-    return ek_cuda_end(dev, &queue, job->sgd ? "SGD's step" : "Adam's step", launched);
+    return ek_cuda_end(dev, &stream, job->sgd ? "SGD's step" : "Adam's step", launched);
 }
 
 int ek_cuda_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
@@ -105,7 +101,8 @@ int ek_cuda_sgd_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
 {
     const step_job job = {.count = count,
                           .operands = momentum_buffers ? 3 : 2,
-                          .lists = {parameters, gradients, momentum_buffers},
+                          .lists = {(tensor_list)parameters, (tensor_list)gradients,
+                                    (tensor_list)momentum_buffers},
                           .sgd = params};
     EK_TRY(step_check(&job));
     if (params->momentum != 0 && !momentum_buffers)
@@ -121,7 +118,9 @@ int ek_cuda_adam_step_list(ek_dev *dev, int count, ek_tensor *const *parameters,
 {
     const step_job job = {.count = count,
                           .operands = max_exp_avg_sqs ? 5 : 4,
-                          .lists = {parameters, gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs},
+                          .lists = {(tensor_list)parameters, (tensor_list)gradients,
+                                    (tensor_list)exp_avgs, (tensor_list)exp_avg_sqs,
+                                    (tensor_list)max_exp_avg_sqs},
                           .adam = params};
     EK_TRY(step_check(&job));
     if (params->step < 1)

@@ -73,9 +73,9 @@ template <typename T> EK_KERNEL add_n(const __grid_constant__ ek_cuda_list list)
     add_range<T, 1>(list, part, part.vectors_end, part.end);
 }
 
-int ek_cuda_launch_add_n(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list)
+int ek_cuda_launch_add_n(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list)
 {
-    EK_ANY_DTYPE(dtype, T, return ek_launch(queue, list->first[list->count], add_n<T>, *list))
+    EK_ANY_DTYPE(dtype, T, return ek_launch(stream, list->first[list->count], add_n<T>, *list))
 }
 
 /* ---- steps: what is done to one element: w with its gradient and `count` states ---- */
@@ -153,49 +153,49 @@ EK_KERNEL step_list(Step step, const __grid_constant__ ek_cuda_list list)
 }
 
 template <typename real, typename Step>
-static int launch_step(const ek_cuda_queue *queue, const ek_cuda_list *list, const Step &step)
+static int launch_step(const ek_cuda_stream *stream, const ek_cuda_list *list, const Step &step)
 {
-    return ek_launch(queue, list->first[list->count], step_list<real, Step>, step, *list);
+    return ek_launch(stream, list->first[list->count], step_list<real, Step>, step, *list);
 }
 
 template <typename real>
-static int launch_sgd(const ek_cuda_queue *queue, const ek_cuda_list *list, ek_sgd_kind kind,
+static int launch_sgd(const ek_cuda_stream *stream, const ek_cuda_list *list, ek_sgd_kind kind,
                       const typename constants_of<real>::sgd &constants)
 {
     switch (kind) {
     case EK_SGD_FIRST:
-        return launch_step<real>(queue, list, sgd_step<real, EK_SGD_FIRST>{constants});
+        return launch_step<real>(stream, list, sgd_step<real, EK_SGD_FIRST>{constants});
     case EK_SGD_NESTEROV:
-        return launch_step<real>(queue, list, sgd_step<real, EK_SGD_NESTEROV>{constants});
+        return launch_step<real>(stream, list, sgd_step<real, EK_SGD_NESTEROV>{constants});
     case EK_SGD_HEAVY:
-        return launch_step<real>(queue, list, sgd_step<real, EK_SGD_HEAVY>{constants});
+        return launch_step<real>(stream, list, sgd_step<real, EK_SGD_HEAVY>{constants});
     default:
-        return launch_step<real>(queue, list, sgd_step<real, EK_SGD_PLAIN>{constants});
+        return launch_step<real>(stream, list, sgd_step<real, EK_SGD_PLAIN>{constants});
     }
 }
 
-int ek_cuda_launch_sgd(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list,
+int ek_cuda_launch_sgd(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
                        const ek_sgd_params *params)
 {
     ek_sgd_kind kind = ek_sgd_kind_of(params);
     if (dtype == EK_F64)
-        return launch_sgd<double>(queue, list, kind, ek_sgd_constants_of_f64(params));
-    return launch_sgd<float>(queue, list, kind, ek_sgd_constants_of_f32(params));
+        return launch_sgd<double>(stream, list, kind, ek_sgd_constants_of_f64(params));
+    return launch_sgd<float>(stream, list, kind, ek_sgd_constants_of_f32(params));
 }
 
 template <typename real>
-static int launch_adam(const ek_cuda_queue *queue, const ek_cuda_list *list,
+static int launch_adam(const ek_cuda_stream *stream, const ek_cuda_list *list,
                        const typename constants_of<real>::adam &constants)
 {
     if (list->operands > 4)
-        return launch_step<real>(queue, list, adam_step<real, 1>{constants});
-    return launch_step<real>(queue, list, adam_step<real, 0>{constants});
+        return launch_step<real>(stream, list, adam_step<real, 1>{constants});
+    return launch_step<real>(stream, list, adam_step<real, 0>{constants});
 }
 
-int ek_cuda_launch_adam(const ek_cuda_queue *queue, ek_dtype dtype, const ek_cuda_list *list,
+int ek_cuda_launch_adam(const ek_cuda_stream *stream, ek_dtype dtype, const ek_cuda_list *list,
                         const ek_adam_params *params)
 {
     if (dtype == EK_F64)
-        return launch_adam<double>(queue, list, ek_adam_constants_of_f64(params));
-    return launch_adam<float>(queue, list, ek_adam_constants_of_f32(params));
+        return launch_adam<double>(stream, list, ek_adam_constants_of_f64(params));
+    return launch_adam<float>(stream, list, ek_adam_constants_of_f32(params));
 }

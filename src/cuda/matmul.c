@@ -43,11 +43,9 @@ struct ek_cuda_blas {
     size_t nbytes;
 };
 
-enum { WORKSPACE_ALIGNMENT = 256 };
-
 /* A workspace of our own: it is on the ledger, and the same from call to call, which makes results
  * repeatable. As much as NVIDIA advises, but no more than a small part of a device that has a
- * capacity; less where memory is short. */
+ * capacity; less if memory is short. */
 static void blas_give_workspace(ek_dev *dev, struct ek_cuda_blas *blas)
 {
     size_t nbytes = (size_t)(ek_cuda_of(dev)->capability >= 90 ? 32 : 8) << 20;
@@ -58,16 +56,12 @@ static void blas_give_workspace(ek_dev *dev, struct ek_cuda_blas *blas)
         nbytes /= 2;
     void *workspace = NULL;
     for (; nbytes >= 1 << 20; nbytes /= 4)
-        if (ek_cuda_try_scratch(dev, nbytes + WORKSPACE_ALIGNMENT, &workspace) > 0)
+        if (ek_cuda_try_scratch(dev, ek_cuda_padded(nbytes), &workspace) > 0)
             break;
     blas->workspace = workspace;
-    blas->nbytes = workspace ? nbytes + WORKSPACE_ALIGNMENT : 0;
-    char *aligned = workspace;
-    if (workspace)
-        aligned += (WORKSPACE_ALIGNMENT - (uintptr_t)workspace % WORKSPACE_ALIGNMENT) %
-                   WORKSPACE_ALIGNMENT;
-    if (blas->api->cublasSetWorkspace_v2(blas->handle, aligned, workspace ? nbytes : 0) !=
-        CUBLAS_STATUS_SUCCESS)
+    blas->nbytes = workspace ? ek_cuda_padded(nbytes) : 0;
+    if (blas->api->cublasSetWorkspace_v2(blas->handle, ek_cuda_aligned(workspace),
+                                         workspace ? nbytes : 0) != CUBLAS_STATUS_SUCCESS)
         ek_log_line(EK_LOG_WARNING, "%s: cuBLAS does not take %zu bytes of workspace", dev->name,
                     nbytes);
 }
@@ -292,7 +286,7 @@ static int set_rows(ek_dev *dev, ek_tensor *out, const ek_tensor *bias, bool acc
     return ek_cuda_copy(dev, out, &rows);
 }
 
-/* Many small products with one y are a single large one where the rows of x, and of out, follow
+/* Many small products with one y are a single large one if the rows of x, and of out, follow
  * each other. */
 static void join_batch(ek_cuda_gemm *g)
 {
@@ -342,7 +336,7 @@ end:
 }
 
 /* A status or a cudaError_t. */
-static int matmul_issue(ek_dev *dev, const ek_cuda_queue *queue, const ek_cuda_gemm *gemm,
+static int matmul_issue(ek_dev *dev, const ek_cuda_stream *stream, const ek_cuda_gemm *gemm,
                         ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
                         const ek_tensor *bias)
 {
@@ -361,7 +355,7 @@ static int matmul_issue(ek_dev *dev, const ek_cuda_queue *queue, const ek_cuda_g
     } else if (bias) {
         g.bias = (ek_cuda_matrices){.data = ek_tensor_address(bias), .column = bias->stride[0]};
     }
-    return ek_cuda_launch_gemm(queue, &g);
+    return ek_cuda_launch_gemm(stream, &g);
 }
 
 int ek_cuda_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_tensor *y,
@@ -376,12 +370,12 @@ int ek_cuda_matmul(ek_dev *dev, ek_tensor *out, const ek_tensor *x, const ek_ten
                          .y = matrices_of(y),
                          .out = matrices_of(out),
                          .accumulate = accumulate};
-    ek_cuda_queue queue;
+    ek_cuda_stream stream;
     if (gemm.batch == 0 || gemm.n == 0 || gemm.m == 0)
         return 0;
     if (gemm.k == 0)
         return set_rows(dev, out, bias, accumulate);
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    return ek_cuda_end(dev, &queue, "matrix product",
-                       matmul_issue(dev, &queue, &gemm, out, x, y, bias));
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, "matrix product",
+                       matmul_issue(dev, &stream, &gemm, out, x, y, bias));
 }

@@ -69,17 +69,17 @@ template <typename T> EK_KERNEL gemm_tiles(ek_cuda_gemm g, int64_t tiles_across)
     }
 }
 
-template <typename T> static int launch_gemm(const ek_cuda_queue *queue, const ek_cuda_gemm *gemm)
+template <typename T> static int launch_gemm(const ek_cuda_stream *stream, const ek_cuda_gemm *gemm)
 {
     int64_t down = (gemm->n + TILE - 1) / TILE, across = (gemm->m + TILE - 1) / TILE;
     int64_t batches = gemm->batch < 65535 ? gemm->batch : 65535;
     if (down * across > INT32_MAX)
         return (int)cudaErrorInvalidConfiguration;
-    return ek_launch(queue, dim3((unsigned)(down * across), (unsigned)batches), gemm_tiles<T>,
+    return ek_launch(stream, dim3((unsigned)(down * across), (unsigned)batches), gemm_tiles<T>,
                      *gemm, across);
 }
 
-int ek_cuda_launch_gemm(const ek_cuda_queue *queue, const ek_cuda_gemm *gemm)
+int ek_cuda_launch_gemm(const ek_cuda_stream *stream, const ek_cuda_gemm *gemm)
 {
-    EK_FLOATING(gemm->dtype, T, return launch_gemm<T>(queue, gemm))
+    EK_FLOATING(gemm->dtype, T, return launch_gemm<T>(stream, gemm))
 }

@@ -2,7 +2,7 @@
  * 2x2 window from the caches but once, and writes 8 bytes of position with each maximum; the
  * gradient reads as much and writes each input once.
  *
- * With channels innermost a thread has V neighbouring channels of one place. V is at most 4: a
+ * With channels innermost a thread has V neighbouring channels of one index. V is at most 4: a
  * thread's positions are then one sector of memory. */
 #include "cuda/pool.cuh"
 
@@ -62,12 +62,12 @@ template <typename T, typename I, int V, int K> EK_KERNEL max_forward(ek_cuda_po
 {
     I height = (I)pool.x.size[1], width = (I)pool.x.size[2];
     EK_GRID_LOOP(i, pool.y.count) {
-        ek_place<I> place = ek_place_of(pool.y, (I)i);
-        ek_window<I> w0 = ek_window_of(pool, 0, place.at[0]);
-        ek_window<I> w1 = ek_window_of(pool, 1, place.at[1]);
-        ek_window<I> w2 = ek_window_of(pool, 2, place.at[2]);
+        ek_index<I> index = ek_index_of(pool.y, (I)i);
+        ek_window<I> w0 = ek_window_of(pool, 0, index.at[0]);
+        ek_window<I> w1 = ek_window_of(pool, 1, index.at[1]);
+        ek_window<I> w2 = ek_window_of(pool, 2, index.at[2]);
         const T *plane =
-            (const T *)pool.x.data + ek_plane_offset(pool.x, place.sample, place.channel);
+            (const T *)pool.x.data + ek_plane_offset(pool.x, index.sample, index.channel);
         I first = (w0.first * height + w1.first) * width + w2.first;
         maximum<T, I, V> found(first);
         if constexpr (K > 0) {
@@ -86,12 +86,12 @@ template <typename T, typename I, int V, int K> EK_KERNEL max_forward(ek_cuda_po
                 }
             }
         }
-        ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, place), found.best);
-        ek_vector<int64_t, V> index;
+        ek_store_elements<T, V>((T *)pool.y.data + ek_offset_of(pool.y, index), found.best);
+        ek_vector<int64_t, V> positions;
         EK_EACH(v, V)
-            index.element[v] = found.at[v];
-        *(ek_vector<int64_t, V> *)((int64_t *)pool.index.data + ek_offset_of(pool.index, place)) =
-            index;
+            positions.element[v] = found.at[v];
+        *(ek_vector<int64_t, V> *)((int64_t *)pool.index.data + ek_offset_of(pool.index, index)) =
+            positions;
     }
 }
 
@@ -148,13 +148,13 @@ EK_KERNEL max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault)
 {
     I height = (I)pool.x.size[1], width = (I)pool.x.size[2];
     EK_GRID_LOOP(i, pool.x.count) {
-        ek_place<I> place = ek_place_of(pool.x, (I)i);
-        ek_cover<I> c0 = ek_cover_of(pool, 0, place.at[0]);
-        ek_cover<I> c1 = ek_cover_of(pool, 1, place.at[1]);
-        ek_cover<I> c2 = ek_cover_of(pool, 2, place.at[2]);
-        I index_plane = ek_plane_offset(pool.index, place.sample, place.channel);
-        I y_plane = ek_plane_offset(pool.y, place.sample, place.channel);
-        arrived<T, V> all((place.at[0] * height + place.at[1]) * width + place.at[2], pool.x.plane);
+        ek_index<I> index = ek_index_of(pool.x, (I)i);
+        ek_cover<I> c0 = ek_cover_of(pool, 0, index.at[0]);
+        ek_cover<I> c1 = ek_cover_of(pool, 1, index.at[1]);
+        ek_cover<I> c2 = ek_cover_of(pool, 2, index.at[2]);
+        I index_plane = ek_plane_offset(pool.index, index.sample, index.channel);
+        I y_plane = ek_plane_offset(pool.y, index.sample, index.channel);
+        arrived<T, V> all((index.at[0] * height + index.at[1]) * width + index.at[2], pool.x.plane);
         if constexpr (M > 0) {
             arriving<T, V> parts[M][M];
             EK_EACH(a, M) {
@@ -187,7 +187,7 @@ EK_KERNEL max_gradient(ek_cuda_pool pool, ek_cuda_fault *fault)
         }
         if (all.is_bad)
             ek_fault_raise(fault, EK_CUDA_FAULT_POSITION, all.bad, all.plane, pool.operation);
-        ek_store_elements<T, V>((T *)pool.x.data + ek_offset_of(pool.x, place), all.sum);
+        ek_store_elements<T, V>((T *)pool.x.data + ek_offset_of(pool.x, index), all.sum);
     }
 }
 
@@ -208,14 +208,14 @@ template <typename T, typename I> EK_KERNEL max_gather(ek_cuda_pool pool, ek_cud
 {
     typedef typename ek_compute<T>::type R;
     EK_GRID_LOOP(i, pool.y.count) {
-        ek_place<I> place = ek_place_of(pool.y, (I)i);
-        int32_t position = position_at(pool, ek_offset_of(pool.index, place), fault);
+        ek_index<I> index = ek_index_of(pool.y, (I)i);
+        int32_t position = position_at(pool, ek_offset_of(pool.index, index), fault);
         R value = 0;
         if (position >= 0)
             value = ek_load((const T *)pool.x.data +
-                            ek_plane_offset(pool.x, place.sample, place.channel) +
+                            ek_plane_offset(pool.x, index.sample, index.channel) +
                             ek_position_offset(pool.x, (I)position));
-        ek_store((T *)pool.y.data + ek_offset_of(pool.y, place), value);
+        ek_store((T *)pool.y.data + ek_offset_of(pool.y, index), value);
     }
 }
 
@@ -232,7 +232,7 @@ static int larger(int64_t a, int64_t b)
     return most > 100 ? 100 : (int)most;
 }
 
-/* The larger side of windows, where kernels without loops may have them. */
+/* The larger side of windows, if kernels without loops may have them. */
 static int window_side(const ek_cuda_pool *pool)
 {
     bool plain = pool->x.size[0] == 1 && pool->kernel[0] == 1 && pool->padding[0] == 0 &&
@@ -253,7 +253,7 @@ static int windows_side(const ek_cuda_pool *pool)
 }
 
 template <typename T>
-static int launch_max_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+static int launch_max_forward(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
     int side = window_side(pool);
     return ek_pool_by_kind<T, channels_of<T>::count>(
@@ -264,17 +264,17 @@ static int launch_max_forward(const ek_cuda_queue *queue, const ek_cuda_pool *po
                 kernel = side == 2   ? max_forward<T, int32_t, K::V, 2>
                          : side == 3 ? max_forward<T, int32_t, K::V, 3>
                                      : kernel;
-            return ek_launch(queue, ek_grid(queue, by.y.count), kernel, by);
+            return ek_launch(stream, ek_grid(stream, by.y.count), kernel, by);
         });
 }
 
-int ek_cuda_launch_max_forward(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+int ek_cuda_launch_max_forward(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->y.dtype, T, return launch_max_forward<T>(queue, pool))
+    EK_FLOATING(pool->y.dtype, T, return launch_max_forward<T>(stream, pool))
 }
 
 template <typename T>
-static int launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+static int launch_max_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
     int side = windows_side(pool);
     return ek_pool_by_kind<T, channels_of<T>::count>(
@@ -285,19 +285,19 @@ static int launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *p
                 kernel = side == 1   ? max_gradient<T, int32_t, K::V, 1>
                          : side == 2 ? max_gradient<T, int32_t, K::V, 2>
                                      : kernel;
-            return ek_launch(queue, ek_grid(queue, by.x.count), kernel, by, queue->fault);
+            return ek_launch(stream, ek_grid(stream, by.x.count), kernel, by, stream->fault);
         });
 }
 
-int ek_cuda_launch_max_gradient(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+int ek_cuda_launch_max_gradient(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
-    EK_FLOATING(pool->x.dtype, T, return launch_max_gradient<T>(queue, pool))
+    EK_FLOATING(pool->x.dtype, T, return launch_max_gradient<T>(stream, pool))
 }
 
-int ek_cuda_launch_max_gather(const ek_cuda_queue *queue, const ek_cuda_pool *pool)
+int ek_cuda_launch_max_gather(const ek_cuda_stream *stream, const ek_cuda_pool *pool)
 {
     EK_FLOATING(pool->y.dtype, T,
-                return ek_launch(queue, ek_grid(queue, pool->y.count),
+                return ek_launch(stream, ek_grid(stream, pool->y.count),
                                  pool->wide ? max_gather<T, int64_t> : max_gather<T, int32_t>,
-                                 *pool, queue->fault))
+                                 *pool, stream->fault))
 }

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda/nccl_group.h"
 #include "cuda/stream.h"
 
 /* ---- the choice: EVENKEEL_COMM ---- */

@@ -1,12 +1,11 @@
-/* nccl_group.c: see nccl_group.h. */
-#include "cuda/nccl_group.h"
+/* nccl_group.c: see nccl.h. */
+#include "cuda/nccl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "cuda/nccl.h"
 #include "cuda/stream.h"
 
 #ifdef EK_HAVE_NCCL
@@ -40,7 +39,7 @@ int ek_nccl_check(const ek_dev *dev, const char *call, ncclResult_t result)
 
 /* ---- whether all is well with a group ---- */
 
-/* Its queue is asked how far it is, which finds out about a GPU that nobody has asked since. */
+/* Its stream is asked how far it is, which finds out about a GPU that nobody has asked since. */
 static bool group_is_lost(ek_dev *dev)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);

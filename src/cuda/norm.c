@@ -1,7 +1,7 @@
 /* norm.c: the slots of normalisation.
  *
- * Where a group is one run of memory whose parameters are per element (layer norm), or absent, or
- * where channels are elements, the run is a plane of one column, and sums are the group's at once.
+ * If a group is one run of memory whose parameters are per element (layer norm), or absent, or
+ * if channels are elements, the run is a plane of one column, and sums are the group's at once.
  * Otherwise sums are by channel, of the batch or of each sample, and the latter joined by group. */
 #include <math.h>
 
@@ -20,12 +20,8 @@ static int norm_take(ek_norm_call *call, const ek_norm_tensors *tensors, const e
     EK_TRY(ek_cuda_norm_input(call, mean, &norm->mean));
     EK_TRY(ek_cuda_norm_input(call, invstd, &norm->invstd));
     norm->element = runs;
-    if (runs) {
-        EK_TRY(ek_cuda_norm_element_input(call, tensors->x, weight, &norm->weight));
-        return ek_cuda_norm_element_input(call, tensors->x, bias, &norm->bias);
-    }
-    EK_TRY(ek_cuda_norm_input(call, weight, &norm->weight));
-    return ek_cuda_norm_input(call, bias, &norm->bias);
+    EK_TRY(ek_cuda_norm_parameter(call, tensors->x, weight, &norm->weight));
+    return ek_cuda_norm_parameter(call, tensors->x, bias, &norm->bias);
 }
 
 static int norm_fill(ek_dev *dev, ek_tensor *const *tensors, int count, double value)
@@ -51,7 +47,7 @@ static int norm_run_moments(ek_norm_call *call, ek_tensor *mean, ek_tensor *var,
     EK_TRY(ek_cuda_norm_output(call, var, &norm->by_group[1]));
     EK_TRY(ek_cuda_norm_take_update(call, update));
     EK_TRY(ek_cuda_norm_cut_sums(call, true));
-    return ek_cuda_launch_norm_moments(&call->queue, norm);
+    return ek_cuda_launch_norm_moments(&call->stream, norm);
 }
 
 int ek_cuda_norm_moments(ek_dev *dev, ek_tensor *mean, ek_tensor *var, const ek_tensor *x,
@@ -94,7 +90,7 @@ static int norm_run_merge(ek_norm_call *call, ek_tensor *mean, ek_tensor *invstd
     EK_TRY(ek_cuda_norm_output(call, invstd, &m.invstd));
     EK_TRY(ek_cuda_norm_take_update(call, update));
     m.update = call->norm.update;
-    return ek_cuda_launch_norm_merge(&call->queue, call->norm.dtype == EK_F64, &m);
+    return ek_cuda_launch_norm_merge(&call->stream, call->norm.dtype == EK_F64, &m);
 }
 
 int ek_cuda_norm_merge(ek_dev *dev, ek_tensor *mean, ek_tensor *invstd, const ek_tensor *means,
@@ -118,7 +114,7 @@ static int norm_run_apply(ek_norm_call *call, ek_tensor *y, const ek_tensor *x,
         norm_take(call, &(ek_norm_tensors){.x = x, .y = y}, &g, runs, mean, invstd, weight, bias));
     call->norm.relu = relu;
     ek_cuda_norm_cut_elements(call);
-    return ek_cuda_launch_norm_apply(&call->queue, &call->norm);
+    return ek_cuda_launch_norm_apply(&call->stream, &call->norm);
 }
 
 int ek_cuda_norm_apply(ek_dev *dev, ek_tensor *y, const ek_tensor *x, const ek_tensor *mean,
@@ -159,9 +155,9 @@ static int norm_reduce_elements(ek_norm_call *call)
     norm->dy.row = norm->dy.sample;
     norm->x.sample = norm->dy.sample = 0;
     EK_TRY(ek_cuda_norm_cut_sums(call, true));
-    int rc = ek_cuda_launch_norm_elements(&call->queue, norm);
+    int rc = ek_cuda_launch_norm_elements(&call->stream, norm);
     norm->invstd = NULL;
-    return rc == 0 && norm->first ? ek_cuda_launch_norm_join_columns(&call->queue, norm) : rc;
+    return rc == 0 && norm->first ? ek_cuda_launch_norm_join_columns(&call->stream, norm) : rc;
 }
 
 /* Sums of groups, which are there at once, or of channels, which are joined to both kinds. */
@@ -172,13 +168,14 @@ static int norm_run_sums(ek_norm_call *call, bool runs)
     int rc = 0;
     if (groups || !runs) {
         EK_TRY(ek_cuda_norm_cut_sums(call, runs || (groups && !columns && !norm->weight)));
-        rc = ek_cuda_launch_norm_reduce(&call->queue, norm);
+        rc = ek_cuda_launch_norm_reduce(&call->stream, norm);
         if (rc == 0 && groups && norm->first)
-            rc = ek_cuda_launch_norm_join_groups(&call->queue, norm);
+            rc = ek_cuda_launch_norm_join_groups(&call->stream, norm);
     }
     if (rc != 0 || !columns)
         return rc;
-    return runs ? norm_reduce_elements(call) : ek_cuda_launch_norm_join_columns(&call->queue, norm);
+    return runs ? norm_reduce_elements(call)
+                : ek_cuda_launch_norm_join_columns(&call->stream, norm);
 }
 
 static int norm_run_reduce(ek_norm_call *call, const ek_norm_sums *sums,
@@ -197,13 +194,8 @@ static int norm_run_reduce(ek_norm_call *call, const ek_norm_sums *sums,
     }
     EK_TRY(ek_cuda_norm_output(call, sums->sum, &norm->by_group[0]));
     EK_TRY(ek_cuda_norm_output(call, sums->sum_xhat, &norm->by_group[1]));
-    if (runs) {
-        EK_TRY(ek_cuda_norm_element_output(call, tensors->x, sums->dbias, &norm->by_column[0]));
-        EK_TRY(ek_cuda_norm_element_output(call, tensors->x, sums->dweight, &norm->by_column[1]));
-    } else {
-        EK_TRY(ek_cuda_norm_output(call, sums->dbias, &norm->by_column[0]));
-        EK_TRY(ek_cuda_norm_output(call, sums->dweight, &norm->by_column[1]));
-    }
+    EK_TRY(ek_cuda_norm_parameter_output(call, tensors->x, sums->dbias, &norm->by_column[0]));
+    EK_TRY(ek_cuda_norm_parameter_output(call, tensors->x, sums->dweight, &norm->by_column[1]));
     return norm_run_sums(call, runs);
 }
 
@@ -237,7 +229,7 @@ static int norm_run_gradient(ek_norm_call *call, const ek_norm_tensors *tensors,
     call->norm.weighted = g.batch && invstd;
     call->norm.share = 1 / count;
     ek_cuda_norm_cut_elements(call);
-    return ek_cuda_launch_norm_gradient(&call->queue, &call->norm);
+    return ek_cuda_launch_norm_gradient(&call->stream, &call->norm);
 }
 
 int ek_cuda_norm_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, const ek_tensor *x,

@@ -70,9 +70,9 @@ static inline unsigned ek_norm_grid(const ek_cuda_norm *norm)
 }
 
 /* Kernels of <T, V> over rows and over planes, which see vectors of 16 bytes or single elements. */
-#define EK_NORM_LAUNCH(queue, norm, by_rows, by_planes)                                    \
+#define EK_NORM_LAUNCH(stream, norm, by_rows, by_planes)                                   \
     EK_FLOATING((norm)->dtype, T, enum {V = 16 / sizeof(T)};                               \
-                return ek_launch(queue, ek_norm_grid(norm),                                \
+                return ek_launch(stream, ek_norm_grid(norm),                               \
                                  (norm)->cut.vector == 1                                   \
                                      ? ((norm)->planes ? by_planes<T, 1> : by_rows<T, 1>)  \
                                      : ((norm)->planes ? by_planes<T, V> : by_rows<T, V>), \

@@ -81,22 +81,22 @@ typedef struct ek_cuda_norm {
 } ek_cuda_norm;
 
 /* mean and (biased) variance into by_group, with what becomes of them; partial ones are joined */
-int ek_cuda_launch_norm_moments(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
+int ek_cuda_launch_norm_moments(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 /* sum of dy and of dy (x - mean) into partial sums, or with the latter times invstd into by_group.
  * With `element` dy is multiplied with weight. */
-int ek_cuda_launch_norm_reduce(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
+int ek_cuda_launch_norm_reduce(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 /* The same for columns of elements, over samples; the cut is that of rows, which are the samples;
  * `each` elements share a mean. */
-int ek_cuda_launch_norm_elements(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
+int ek_cuda_launch_norm_elements(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 /* y = (x - mean) invstd weight + bias */
-int ek_cuda_launch_norm_apply(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
+int ek_cuda_launch_norm_apply(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 /* y = invstd weight dy - shift - (x - mean) slope; without sums x isn't read; invstd NULL is 1 */
-int ek_cuda_launch_norm_gradient(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
+int ek_cuda_launch_norm_gradient(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 
 /* Partial sums into results. Sums: by_group multiplies with weight (per channel; never with
  * `element`) and the second with invstd; by_column the second with invstd, if there is one. */
-int ek_cuda_launch_norm_join_groups(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
-int ek_cuda_launch_norm_join_columns(const ek_cuda_queue *queue, const ek_cuda_norm *norm);
+int ek_cuda_launch_norm_join_groups(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
+int ek_cuda_launch_norm_join_columns(const ek_cuda_stream *stream, const ek_cuda_norm *norm);
 
 /* Moments of chunks, of f64 or f32, from chunk to chunk by steps, and what they are merged into. */
 typedef struct ek_norm_merging {
@@ -109,7 +109,7 @@ typedef struct ek_norm_merging {
     ek_norm_updating update;
 } ek_norm_merging;
 
-int ek_cuda_launch_norm_merge(const ek_cuda_queue *queue, bool wide,
+int ek_cuda_launch_norm_merge(const ek_cuda_stream *stream, bool wide,
                               const ek_norm_merging *merging);
 
 EK_END_DECLARATIONS

@@ -237,14 +237,12 @@ template <typename T, int V> EK_KERNEL gradient_planes(const ek_cuda_norm a)
     }
 }
 
-/* ---- launching ---- */
-
-int ek_cuda_launch_norm_apply(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
+int ek_cuda_launch_norm_apply(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    EK_NORM_LAUNCH(queue, norm, apply_rows, apply_planes)
+    EK_NORM_LAUNCH(stream, norm, apply_rows, apply_planes)
 }
 
-int ek_cuda_launch_norm_gradient(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
+int ek_cuda_launch_norm_gradient(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    EK_NORM_LAUNCH(queue, norm, gradient_rows, gradient_planes)
+    EK_NORM_LAUNCH(stream, norm, gradient_rows, gradient_planes)
 }

@@ -152,7 +152,7 @@ int ek_cuda_norm_begin(ek_norm_call *call, ek_dev *dev, const char *operation)
     call->stages = 0;
     call->last = false;
     call->nbytes = 0;
-    return ek_cuda_begin(dev, &call->queue);
+    return ek_cuda_begin(dev, &call->stream);
 }
 
 void ek_cuda_norm_free_sums(ek_norm_call *call)
@@ -169,7 +169,7 @@ int ek_cuda_norm_end(ek_norm_call *call, int rc)
     for (int i = 0; i < call->stages; i++)
         rc = ek_cuda_stage_end(&call->stage[i], call->dev, call->stored[i], call->stored[i] != NULL,
                                rc);
-    return ek_cuda_end(call->dev, &call->queue, call->operation, rc);
+    return ek_cuda_end(call->dev, &call->stream, call->operation, rc);
 }
 
 /* The tensor that kernels use; with `load` they find its values there. */
@@ -254,14 +254,13 @@ int ek_cuda_norm_take_update(ek_norm_call *call, const ek_norm_update *update)
     return take_dense(call, update->running_var, update->running_var, true, &into->running_var);
 }
 
-/* As a batch of one sample, in the order of x's samples. */
-static int take_element(ek_norm_call *call, const ek_tensor *x, const ek_tensor *t, bool stored,
-                        void **values)
+/* Per element: as a batch of one sample, in the order of x's samples. */
+static int take_parameter(ek_norm_call *call, const ek_tensor *x, const ek_tensor *t, bool stored,
+                          void **values)
 {
     const ek_tensor *taken = NULL;
-    *values = NULL;
-    if (!t)
-        return 0;
+    if (!t || !call->norm.element)
+        return take_dense(call, t, stored ? (ek_tensor *)t : NULL, !stored, values);
     ek_tensor *wide = &call->wide[call->stages];
     *wide = (ek_tensor){.dtype = t->dtype,
                         .ndim = t->ndim + 1,
@@ -281,19 +280,19 @@ static int take_element(ek_norm_call *call, const ek_tensor *x, const ek_tensor 
     return 0;
 }
 
-int ek_cuda_norm_element_input(ek_norm_call *call, const ek_tensor *x, const ek_tensor *tensor,
-                               const void **values)
+int ek_cuda_norm_parameter(ek_norm_call *call, const ek_tensor *x, const ek_tensor *tensor,
+                           const void **values)
 {
     void *taken;
-    EK_TRY(take_element(call, x, tensor, false, &taken));
+    EK_TRY(take_parameter(call, x, tensor, false, &taken));
     *values = taken;
     return 0;
 }
 
-int ek_cuda_norm_element_output(ek_norm_call *call, const ek_tensor *x, ek_tensor *tensor,
-                                void **values)
+int ek_cuda_norm_parameter_output(ek_norm_call *call, const ek_tensor *x, ek_tensor *tensor,
+                                  void **values)
 {
-    return take_element(call, x, tensor, true, values);
+    return take_parameter(call, x, tensor, true, values);
 }
 
 /* ---- cutting ---- */
@@ -329,7 +328,7 @@ static int64_t power_of_2(int64_t n)
     return power;
 }
 
-/* Elements of one load: 16 bytes where every tensor allows it. */
+/* Elements of one load: 16 bytes if every tensor allows it. */
 static int vector_of(const ek_norm_call *call)
 {
     const ek_cuda_norm *norm = &call->norm;
@@ -410,6 +409,6 @@ int ek_cuda_norm_cut_sums(ek_norm_call *call, bool direct)
 
 void ek_cuda_norm_cut_elements(ek_norm_call *call)
 {
-    const int64_t blocks = (int64_t)call->queue.multiprocessors * 16;
+    const int64_t blocks = (int64_t)call->stream.multiprocessors * 16;
     (call->norm.planes ? cut_planes : cut_rows)(call, blocks, APPLY, INT64_MAX / (4 * BLOCK));
 }

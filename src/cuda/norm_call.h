@@ -24,7 +24,7 @@ enum { EK_NORM_STAGES = 12 };
 typedef struct ek_norm_call {
     ek_dev *dev;
     const char *operation;
-    ek_cuda_queue queue;
+    ek_cuda_stream stream;
     ek_cuda_norm norm;
     bool last; /* runs: a sample's memory has dimension 1 innermost */
     int stages;
@@ -43,14 +43,15 @@ int ek_cuda_norm_take(ek_norm_call *call, ek_norm_kind kind, int64_t groups,
 bool ek_cuda_norm_has_rows(const ek_tensor *x);
 /* A parameter or statistic: its values, dense; NULL for NULL. */
 int ek_cuda_norm_input(ek_norm_call *call, const ek_tensor *tensor, const void **values);
-/* A parameter per element, in the order of a sample's memory. x has the shape. */
-int ek_cuda_norm_element_input(ek_norm_call *call, const ek_tensor *x, const ek_tensor *tensor,
-                               const void **values);
+/* Weight, bias or their gradients: with norm.element in the order of a sample's memory, of x's
+ * shape. */
+int ek_cuda_norm_parameter(ek_norm_call *call, const ek_tensor *x, const ek_tensor *tensor,
+                           const void **values);
 int ek_cuda_norm_output(ek_norm_call *call, ek_tensor *tensor, void **values);
 /* What becomes of moments, into norm.update. NULL: nothing. */
 int ek_cuda_norm_take_update(ek_norm_call *call, const ek_norm_update *update);
-int ek_cuda_norm_element_output(ek_norm_call *call, const ek_tensor *x, ek_tensor *tensor,
-                                void **values);
+int ek_cuda_norm_parameter_output(ek_norm_call *call, const ek_tensor *x, ek_tensor *tensor,
+                                  void **values);
 /* Cuts the work: for sums, with room for partial ones unless `direct` allows that there are none;
  * for what is applied. */
 int ek_cuda_norm_cut_sums(ek_norm_call *call, bool direct);

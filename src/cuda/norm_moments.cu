@@ -308,9 +308,10 @@ template <typename R> EK_KERNEL merge_chunks(const ek_norm_merging m)
     }
 }
 
-int ek_cuda_launch_norm_merge(const ek_cuda_queue *queue, bool wide, const ek_norm_merging *merging)
+int ek_cuda_launch_norm_merge(const ek_cuda_stream *stream, bool wide,
+                              const ek_norm_merging *merging)
 {
-    return ek_launch(queue, ek_grid(queue, merging->channels),
+    return ek_launch(stream, ek_grid(stream, merging->channels),
                      wide ? merge_chunks<double> : merge_chunks<float>, *merging);
 }
 
@@ -320,33 +321,33 @@ static unsigned grid_of(int64_t tasks)
     return (unsigned)(tasks < most ? tasks : most);
 }
 
-template <bool moments> static int launch_join(const ek_cuda_queue *queue, const ek_cuda_norm *a)
+template <bool moments> static int launch_join(const ek_cuda_stream *stream, const ek_cuda_norm *a)
 {
     const int64_t blocks = (a->channels + COLUMNS - 1) / COLUMNS;
     if (a->each == 1)
-        return ek_launch(queue, grid_of(a->samples * blocks), join_columns<moments>, *a, false);
-    return ek_launch(queue, grid_of(a->samples * (a->channels / a->each)), join_groups<moments>,
+        return ek_launch(stream, grid_of(a->samples * blocks), join_columns<moments>, *a, false);
+    return ek_launch(stream, grid_of(a->samples * (a->channels / a->each)), join_groups<moments>,
                      *a);
 }
 
-static int launch_blocks(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
+static int launch_blocks(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    EK_NORM_LAUNCH(queue, norm, moments_rows, moments_planes)
+    EK_NORM_LAUNCH(stream, norm, moments_rows, moments_planes)
 }
 
-int ek_cuda_launch_norm_moments(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
+int ek_cuda_launch_norm_moments(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    int rc = launch_blocks(queue, norm);
-    return rc == 0 && norm->first ? launch_join<true>(queue, norm) : rc;
+    int rc = launch_blocks(stream, norm);
+    return rc == 0 && norm->first ? launch_join<true>(stream, norm) : rc;
 }
 
-int ek_cuda_launch_norm_join_groups(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
+int ek_cuda_launch_norm_join_groups(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    return launch_join<false>(queue, norm);
+    return launch_join<false>(stream, norm);
 }
 
-int ek_cuda_launch_norm_join_columns(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
+int ek_cuda_launch_norm_join_columns(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    return ek_launch(queue, grid_of((norm->channels + COLUMNS - 1) / COLUMNS), join_columns<false>,
+    return ek_launch(stream, grid_of((norm->channels + COLUMNS - 1) / COLUMNS), join_columns<false>,
                      *norm, true);
 }

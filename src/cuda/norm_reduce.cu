@@ -176,14 +176,12 @@ template <typename T, int V> EK_KERNEL reduce_planes(const ek_cuda_norm a)
     }
 }
 
-/* ---- launching ---- */
-
-int ek_cuda_launch_norm_reduce(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
+int ek_cuda_launch_norm_reduce(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    EK_NORM_LAUNCH(queue, norm, reduce_rows, reduce_planes)
+    EK_NORM_LAUNCH(stream, norm, reduce_rows, reduce_planes)
 }
 
-int ek_cuda_launch_norm_elements(const ek_cuda_queue *queue, const ek_cuda_norm *norm)
+int ek_cuda_launch_norm_elements(const ek_cuda_stream *stream, const ek_cuda_norm *norm)
 {
-    EK_NORM_LAUNCH(queue, norm, reduce_elements, reduce_elements)
+    EK_NORM_LAUNCH(stream, norm, reduce_elements, reduce_elements)
 }

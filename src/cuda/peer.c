@@ -68,7 +68,7 @@ static bool peer_try_copy(peer_probe *p)
 static bool peer_run_kernel(const peer_probe *p, void *to, void *from)
 {
     enum { COUNT = PROBE / sizeof(float) };
-    ek_cuda_queue queue = {.stream = p->a->copy, .multiprocessors = p->a->multiprocessors};
+    ek_cuda_stream stream = {.handle = p->a->copy, .multiprocessors = p->a->multiprocessors};
     ek_cuda_walk walk = {.ndim = 1,
                          .operands = 2,
                          .count = COUNT,
@@ -77,7 +77,7 @@ static bool peer_run_kernel(const peer_probe *p, void *to, void *from)
                          .data = {to, from},
                          .dtype = {EK_F32, EK_F32},
                          .flat = true};
-    return peer_good((cudaError_t)ek_cuda_launch_copy(&queue, &walk, sizeof(float)));
+    return peer_good((cudaError_t)ek_cuda_launch_copy(&stream, &walk, sizeof(float)));
 }
 
 /* Kernels of `a` read the memory of `b` and write to it. */

@@ -41,9 +41,9 @@ static void reduce_split(ek_cuda_reduction *r, const ek_walk *walk)
         for (int k = 0; k < 2; k++)
             stride[side][k][at] = walk->stride[k][d];
     }
-    ek_cuda_places_init(&r->kept, 2, ndim[0], shape[0],
-                        (const int64_t *[]){stride[0][0], stride[0][1]});
-    ek_cuda_places_init(&r->reduced, 1, ndim[1], shape[1], (const int64_t *[]){stride[1][0]});
+    ek_cuda_strides_init(&r->kept, 2, ndim[0], shape[0],
+                         (const int64_t *[]){stride[0][0], stride[0][1]});
+    ek_cuda_strides_init(&r->reduced, 1, ndim[1], shape[1], (const int64_t *[]){stride[1][0]});
 }
 
 static int64_t reduced_count(const ek_walk *walk)
@@ -195,13 +195,13 @@ static int reduce_run(ek_dev *dev, ek_cuda_reduction *r)
         r->out = partial;
         r->out_dtype = join.x_dtype;
     }
-    ek_cuda_queue queue;
-    int rc = ek_cuda_begin(dev, &queue);
+    ek_cuda_stream stream;
+    int rc = ek_cuda_begin(dev, &stream);
     if (rc >= 0) {
-        rc = ek_cuda_launch_reduce(&queue, r);
+        rc = ek_cuda_launch_reduce(&stream, r);
         if (rc == 0 && partial != NULL)
-            rc = ek_cuda_launch_reduce(&queue, &join);
-        rc = ek_cuda_end(dev, &queue, "reduce", rc);
+            rc = ek_cuda_launch_reduce(&stream, &join);
+        rc = ek_cuda_end(dev, &stream, "reduce", rc);
     }
     if (partial != NULL)
         ek_cuda_scratch_free(dev, partial, nbytes);
@@ -246,10 +246,10 @@ int ek_cuda_arg_reduce(ek_dev *dev, ek_reduce_kind kind, ek_tensor *index, const
                            .index = ek_tensor_address(index),
                            .size = size,
                            .stride = x->ndim == 0 ? 1 : x->stride[dim]};
-    ek_cuda_places_without(&job.lines, 2, (const ek_tensor *[]){index, x}, NULL, dim);
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 1, size, job.stride,
+    ek_cuda_strides_without(&job.lines, 2, (const ek_tensor *[]){index, x}, NULL, dim);
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    job.team = ek_cuda_team_along(stream.multiprocessors, &job.lines, 1, size, job.stride,
                                   EK_CUDA_TEAM_READS);
-    return ek_cuda_end(dev, &queue, "arg_reduce", ek_cuda_launch_arg_reduce(&queue, &job));
+    return ek_cuda_end(dev, &stream, "arg_reduce", ek_cuda_launch_arg_reduce(&stream, &job));
 }

@@ -70,11 +70,11 @@ template <typename T> struct run_of {
 template <typename T> struct places_of {
     const T *from;
     int64_t begin;
-    const ek_cuda_places *reduced;
+    const ek_cuda_strides *reduced;
     __device__ __forceinline__ const T *at(int64_t i) const
     {
         int64_t offset[1];
-        ek_place(*reduced, begin + i, offset);
+        ek_offsets(*reduced, begin + i, offset);
         return from + offset[0];
     }
 };
@@ -144,7 +144,7 @@ EK_DEVICE A take_chunk(const ek_cuda_reduction &r, const O &op, const ek_team &t
     while (begin < end) {
         int64_t offset[1], rest = size - (last == 0 ? begin : begin % size);
         rest = rest < end - begin ? rest : end - begin;
-        ek_place(r.reduced, begin, offset);
+        ek_offsets(r.reduced, begin, offset);
         if (N > 1) {
             total = take_run<T, N>(op, team, total, x + offset[0], rest);
         } else {
@@ -172,7 +172,7 @@ template <typename T, int N> EK_KERNEL reduce_rows(ek_cuda_reduction r)
             }
             int64_t begin = chunk * r.chunk, end = begin + r.chunk;
             end = end < r.reduced.count ? end : r.reduced.count;
-            ek_place(r.kept, output, offset);
+            ek_offsets(r.kept, output, offset);
             total = take_chunk<T, N, A>(r, op, team, (const T *)r.x + offset[0], begin, end);
         }
         total = ek_team_join(team, total, op);
@@ -191,7 +191,7 @@ EK_DEVICE void take_rows(const ek_cuda_reduction &r, const O &op, const T *x, in
     for (; row + 3 * step < end; row += 4 * step) {
         A v[4][N];
         EK_EACH(k, 4) {
-            ek_place(r.reduced, row + k * step, offset);
+            ek_offsets(r.reduced, row + k * step, offset);
             ek_load_elements<T>(v[k], x + offset[0]);
         }
         EK_EACH(j, N)
@@ -199,7 +199,7 @@ EK_DEVICE void take_rows(const ek_cuda_reduction &r, const O &op, const T *x, in
     }
     for (; row < end; row += step) {
         A v[N];
-        ek_place(r.reduced, row, offset);
+        ek_offsets(r.reduced, row, offset);
         ek_load_elements<T>(v, x + offset[0]);
         EK_EACH(j, N)
             total[j] = op(total[j], op.value(v[j]));
@@ -239,7 +239,7 @@ template <typename T, int N> EK_KERNEL reduce_columns(ek_cuda_reduction r)
         int64_t column = ((task - part * across) * r.width + side) * N;
         int64_t begin = chunk * r.chunk, end = begin + r.chunk, offset[2];
         end = end < r.reduced.count ? end : r.reduced.count;
-        ek_place(r.kept, kept, offset);
+        ek_offsets(r.kept, kept, offset);
         A total[N];
         EK_EACH(j, N)
             total[j] = op.start();
@@ -260,21 +260,21 @@ template <typename T, int N> EK_KERNEL reduce_columns(ek_cuda_reduction r)
 /* ---- launching ---- */
 
 template <typename T, int N>
-static int launch_reduce(const ek_cuda_queue *queue, const ek_cuda_reduction *r)
+static int launch_reduce(const ek_cuda_stream *stream, const ek_cuda_reduction *r)
 {
     if (!r->by_columns)
-        return ek_launch(queue, ek_team_grid(queue, r->team, r->kept.count * r->chunks),
+        return ek_launch(stream, ek_team_grid(stream, r->team, r->kept.count * r->chunks),
                          reduce_rows<T, N>, *r);
     int64_t width = (int64_t)r->width * N;
     int64_t tasks = (r->columns + width - 1) / width * r->kept.count * r->chunks;
-    return ek_launch(queue, ek_grid(queue, tasks, 1), reduce_columns<T, N>, *r);
+    return ek_launch(stream, ek_grid(stream, tasks, 1), reduce_columns<T, N>, *r);
 }
 
-int ek_cuda_launch_reduce(const ek_cuda_queue *queue, const ek_cuda_reduction *r)
+int ek_cuda_launch_reduce(const ek_cuda_stream *stream, const ek_cuda_reduction *r)
 {
     if (r->pack == 1)
-        EK_ANY_DTYPE(r->x_dtype, T, return launch_reduce<T, 1>(queue, r))
-    EK_FLOATING(r->x_dtype, T, return launch_reduce<T, 16 / sizeof(T)>(queue, r))
+        EK_ANY_DTYPE(r->x_dtype, T, return launch_reduce<T, 1>(stream, r))
+    EK_FLOATING(r->x_dtype, T, return launch_reduce<T, 16 / sizeof(T)>(stream, r))
 }
 
 /* ---- positions of extremes ---- */
@@ -319,7 +319,7 @@ template <typename T> EK_KERNEL arg_reduce(ek_cuda_arg_job job)
         candidate<A> best = {0, -1};
         int64_t offset[2] = {0, 0};
         if (line < job.lines.count) {
-            ek_place(job.lines, line, offset);
+            ek_offsets(job.lines, line, offset);
             const T *x = (const T *)job.x + offset[1];
             for (int64_t i = team.lane; i < job.size; i += team.lanes) {
                 candidate<A> next = {ek_load(x + i * job.stride), i};
@@ -332,9 +332,9 @@ template <typename T> EK_KERNEL arg_reduce(ek_cuda_arg_job job)
     }
 }
 
-int ek_cuda_launch_arg_reduce(const ek_cuda_queue *queue, const ek_cuda_arg_job *job)
+int ek_cuda_launch_arg_reduce(const ek_cuda_stream *stream, const ek_cuda_arg_job *job)
 {
     EK_ANY_DTYPE(job->dtype, T,
-                 return ek_launch(queue, ek_team_grid(queue, job->team, job->lines.count),
+                 return ek_launch(stream, ek_team_grid(stream, job->team, job->lines.count),
                                   arg_reduce<T>, *job))
 }

@@ -8,41 +8,22 @@
 
 /* ---- begin and end ---- */
 
-int ek_cuda_enter(ek_dev *dev, int *restore)
-{
-    return ek_cuda_check(dev, "making it current",
-                         ek_cuda_guard_enter(ek_cuda_of(dev)->physical, restore));
-}
-
-int ek_cuda_enter_anyway(const ek_dev *dev)
-{
-    int physical = ek_cuda_of(dev)->physical, restore;
-    bool entered = ek_cuda_note(dev, "making it current", ek_cuda_guard_enter(physical, &restore));
-    return entered ? restore : physical;
-}
-
-void ek_cuda_leave(const ek_dev *dev, int restore)
-{
-    /* If what was current before is lost it's not this call's error. */
-    ek_cuda_note(NULL, "leaving it", ek_cuda_guard_leave(ek_cuda_of(dev)->physical, restore));
-}
-
-int ek_cuda_begin(ek_dev *dev, ek_cuda_queue *queue)
+int ek_cuda_begin(ek_dev *dev, ek_cuda_stream *stream)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
     EK_TRY(ek_cuda_usable(dev));
     EK_TRY(ek_cuda_fault_check(dev));
-    *queue = (ek_cuda_queue){.stream = device->compute,
-                             .fault = device->fault_on_device,
-                             .multiprocessors = device->multiprocessors,
-                             .deterministic = ek_deterministic()};
-    return ek_cuda_enter(dev, &queue->restore);
+    *stream = (ek_cuda_stream){.handle = device->compute,
+                               .fault = device->fault_on_device,
+                               .multiprocessors = device->multiprocessors,
+                               .deterministic = ek_deterministic()};
+    return ek_cuda_enter(dev, &stream->restore);
 }
 
-int ek_cuda_end(ek_dev *dev, const ek_cuda_queue *queue, const char *operation, int launched)
+int ek_cuda_end(ek_dev *dev, const ek_cuda_stream *stream, const char *operation, int launched)
 {
     int rc = ek_cuda_check(dev, operation, launched);
-    ek_cuda_leave(dev, queue->restore);
+    ek_cuda_leave(dev, stream->restore);
     return rc;
 }
 

@@ -3,10 +3,10 @@
  *
  *     int ek_cuda_fill(ek_dev *dev, ek_tensor *out, double value)
  *     {
- *         ek_cuda_queue queue;
- *         EK_TRY(ek_cuda_begin(dev, &queue));
+ *         ek_cuda_stream stream;
+ *         EK_TRY(ek_cuda_begin(dev, &stream));
  *         ek_cuda_walk walk = ek_cuda_walk_of(1, (const ek_tensor *[]){out});
- *         return ek_cuda_end(dev, &queue, "fill", ek_cuda_launch_fill(&queue, &walk, value));
+ *         return ek_cuda_end(dev, &stream, "fill", ek_cuda_launch_fill(&stream, &walk, value));
  *     }
  *
  * All kernels of a device are issued to its compute stream, so that what is issued later sees what
@@ -72,13 +72,13 @@ static inline ek_cuda_device *ek_cuda_of(const ek_dev *dev)
     return dev->context;
 }
 
-/* Makes the device's physical one current for the calling thread, and fills the queue. Fails where
+/* Makes the device's physical one current for the calling thread, and fills the stream. Fails where
  * the device is unusable or has a fault to report. */
-int ek_cuda_begin(ek_dev *dev, ek_cuda_queue *queue);
+int ek_cuda_begin(ek_dev *dev, ek_cuda_stream *stream);
 
 /* Makes the caller's CUDA device current again and returns the outcome: `launched` is a status (not
  * above 0) or a cudaError_t, which becomes a sentence with operation and device. */
-int ek_cuda_end(ek_dev *dev, const ek_cuda_queue *queue, const char *operation, int launched);
+int ek_cuda_end(ek_dev *dev, const ek_cuda_stream *stream, const char *operation, int launched);
 
 /* The parts of these two: EK_E_BACKEND if the device is on a GPU that an earlier error made
  * unusable; and making the physical device current, then the one before. */
@@ -121,6 +121,17 @@ void ek_cuda_scratch_free(ek_dev *dev, void *pointer, size_t nbytes);
 /* The same for callers that have another way if there is none: 1 with memory (NULL for 0 bytes), 0
  * if there is too little (no error is pending for it), negative on other errors. */
 int ek_cuda_try_scratch(ek_dev *dev, size_t nbytes, void **pointer);
+
+/* A library's workspace: bytes with room to begin at a multiple of 256 (0 for 0), and that place.
+ */
+static inline size_t ek_cuda_padded(size_t nbytes)
+{
+    return nbytes > 0 ? nbytes + 256 : 0;
+}
+static inline void *ek_cuda_aligned(void *workspace)
+{
+    return workspace ? (char *)workspace + (256 - (uintptr_t)workspace % 256) % 256 : NULL;
+}
 
 /* Strides of a dense tensor of `ndim` dimensions: row-major, or, with EK_CHANNELS_LAST and 4 or 5
  * of them, with dimension 1 innermost. */

@@ -3,7 +3,7 @@
 #include "cuda/launches.h"
 #include "cuda/runtime.h"
 
-typedef int softmax_launch(const ek_cuda_queue *queue, const ek_cuda_softmax_job *job);
+typedef int softmax_launch(const ek_cuda_stream *stream, const ek_cuda_softmax_job *job);
 
 /* tensors: out, a, b (NULL for softmax itself) */
 static int softmax_run(ek_dev *dev, const char *operation, softmax_launch *launch,
@@ -21,12 +21,12 @@ static int softmax_run(ek_dev *dev, const char *operation, softmax_launch *launc
                                .size = out->ndim == 0 ? 1 : out->shape[dim]};
     for (int k = 0; k < operands; k++)
         job.stride[k] = tensors[k]->ndim == 0 ? 1 : tensors[k]->stride[dim];
-    ek_cuda_places_without(&job.lines, operands, tensors, NULL, dim);
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.size, job.stride[0],
+    ek_cuda_strides_without(&job.lines, operands, tensors, NULL, dim);
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    job.team = ek_cuda_team_along(stream.multiprocessors, &job.lines, 0, job.size, job.stride[0],
                                   EK_CUDA_TEAM_WRITES);
-    return ek_cuda_end(dev, &queue, operation, launch(&queue, &job));
+    return ek_cuda_end(dev, &stream, operation, launch(&stream, &job));
 }
 
 int ek_cuda_softmax(ek_dev *dev, ek_tensor *y, const ek_tensor *x, int dim, bool logarithm)
@@ -75,10 +75,22 @@ static ek_cuda_entropy_job entropy_job(const ek_tensor *x, const ek_tensor *targ
                                .classes = x->shape[dim],
                                .stride_x = x->stride[dim],
                                .stride_dx = dx != NULL ? dx->stride[dim] : 0};
-    ek_cuda_places_without(&job.lines, dx != NULL ? 5 : 4,
-                           (const ek_tensor *[]){x, target, loss, lse, dx},
-                           (const bool[]){true, false, false, false, true}, dim);
+    ek_cuda_strides_without(&job.lines, dx != NULL ? 5 : 4,
+                            (const ek_tensor *[]){x, target, loss, lse, dx},
+                            (const bool[]){true, false, false, false, true}, dim);
     return job;
+}
+
+typedef int entropy_launch(const ek_cuda_stream *stream, const ek_cuda_entropy_job *job);
+
+static int entropy_run(ek_dev *dev, const char *operation, entropy_launch *launch,
+                       ek_cuda_entropy_job *job, int each)
+{
+    ek_cuda_stream stream;
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    job->team = ek_cuda_team_along(stream.multiprocessors, &job->lines, 0, job->classes,
+                                   job->stride_x, each);
+    return ek_cuda_end(dev, &stream, operation, launch(&stream, job));
 }
 
 int ek_cuda_cross_entropy_forward(ek_dev *dev, ek_tensor *loss, ek_tensor *lse, const ek_tensor *x,
@@ -90,11 +102,8 @@ int ek_cuda_cross_entropy_forward(ek_dev *dev, ek_tensor *loss, ek_tensor *lse, 
     if (x->shape[entropy_dim(x)] == 0)
         return EK_FAIL(EK_E_SHAPE, "cross entropy over 0 classes; at least 1 is needed");
     ek_cuda_entropy_job job = entropy_job(x, target, loss, lse, NULL, weight, params);
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.classes, job.stride_x,
-                                  EK_CUDA_TEAM_READS);
-    return ek_cuda_end(dev, &queue, "cross_entropy", ek_cuda_launch_cross_entropy(&queue, &job));
+    return entropy_run(dev, "cross_entropy", ek_cuda_launch_cross_entropy, &job,
+                       EK_CUDA_TEAM_READS);
 }
 
 int ek_cuda_cross_entropy_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *gradient,
@@ -105,12 +114,8 @@ int ek_cuda_cross_entropy_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *
     if (ek_count(x) == 0)
         return 0;
     ek_cuda_entropy_job job = entropy_job(x, target, gradient, lse, dx, weight, params);
-    ek_cuda_queue queue;
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    job.team = ek_cuda_team_along(queue.multiprocessors, &job.lines, 0, job.classes, job.stride_x,
-                                  EK_CUDA_TEAM_WRITES);
-    return ek_cuda_end(dev, &queue, "cross_entropy_gradient",
-                       ek_cuda_launch_cross_entropy_gradient(&queue, &job));
+    return entropy_run(dev, "cross_entropy_gradient", ek_cuda_launch_cross_entropy_gradient, &job,
+                       EK_CUDA_TEAM_WRITES);
 }
 
 int ek_cuda_target_weight(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
@@ -122,18 +127,19 @@ int ek_cuda_target_weight(ek_dev *dev, ek_tensor *out, const ek_tensor *target,
                               .weight_stride = weight != NULL ? weight->stride[0] : 0,
                               .classes = weight != NULL ? weight->shape[0] : 0,
                               .ignore_index = ignore_index};
-    ek_cuda_places_without(&job.places, 1, (const ek_tensor *[]){target}, NULL, -1);
-    job.blocks = (job.places.count + EK_CUDA_TARGET_BLOCK - 1) / EK_CUDA_TARGET_BLOCK;
+    ek_cuda_strides_without(&job.strides, 1, (const ek_tensor *[]){target}, NULL, -1);
+    job.blocks = (job.strides.count + EK_CUDA_TARGET_BLOCK - 1) / EK_CUDA_TARGET_BLOCK;
     if (job.blocks < 1)
         job.blocks = 1;
     void *partial = NULL;
     size_t nbytes = job.blocks > 1 ? (size_t)job.blocks * sizeof(double) : 0;
     EK_TRY(ek_cuda_scratch(dev, nbytes, &partial));
     job.partial = partial;
-    ek_cuda_queue queue;
-    int rc = ek_cuda_begin(dev, &queue);
+    ek_cuda_stream stream;
+    int rc = ek_cuda_begin(dev, &stream);
     if (rc >= 0)
-        rc = ek_cuda_end(dev, &queue, "target_weight", ek_cuda_launch_target_weight(&queue, &job));
+        rc =
+            ek_cuda_end(dev, &stream, "target_weight", ek_cuda_launch_target_weight(&stream, &job));
     ek_cuda_scratch_free(dev, partial, nbytes);
     return rc;
 }

@@ -87,7 +87,7 @@ template <typename T> EK_KERNEL softmax(ek_cuda_softmax_job job)
         bool valid = line < job.lines.count;
         int64_t offset[2] = {0, 0};
         if (valid)
-            ek_place(job.lines, line, offset);
+            ek_offsets(job.lines, line, offset);
         const T *x = (const T *)job.a + offset[1];
         row_sum<R> all = sum_row(team, valid, x, job.stride[1], job.size);
         if (!valid)
@@ -129,7 +129,7 @@ template <typename T> EK_KERNEL softmax_gradient(ek_cuda_softmax_job job)
         bool valid = line < job.lines.count;
         int64_t offset[3] = {0, 0, 0};
         if (valid)
-            ek_place(job.lines, line, offset);
+            ek_offsets(job.lines, line, offset);
         const T *dy = (const T *)job.a + offset[1], *y = (const T *)job.b + offset[2];
         R sum = ek_team_sum(team, valid ? gradient_sum<T, R>(job, team, dy, y) : (R)0);
         if (!valid)
@@ -144,16 +144,16 @@ template <typename T> EK_KERNEL softmax_gradient(ek_cuda_softmax_job job)
     }
 }
 
-int ek_cuda_launch_softmax(const ek_cuda_queue *queue, const ek_cuda_softmax_job *job)
+int ek_cuda_launch_softmax(const ek_cuda_stream *stream, const ek_cuda_softmax_job *job)
 {
     EK_FLOATING(job->dtype, T,
-                return ek_launch(queue, ek_team_grid(queue, job->team, job->lines.count),
+                return ek_launch(stream, ek_team_grid(stream, job->team, job->lines.count),
                                  softmax<T>, *job))
 }
 
-int ek_cuda_launch_softmax_gradient(const ek_cuda_queue *queue, const ek_cuda_softmax_job *job){
+int ek_cuda_launch_softmax_gradient(const ek_cuda_stream *stream, const ek_cuda_softmax_job *job){
     EK_FLOATING(job->dtype, T,
-                return ek_launch(queue, ek_team_grid(queue, job->team, job->lines.count),
+                return ek_launch(stream, ek_team_grid(stream, job->team, job->lines.count),
                                  softmax_gradient<T>, *job))}
 
 /* ---- cross entropy ---- */
@@ -198,7 +198,7 @@ EK_KERNEL entropy_forward(ek_cuda_entropy_job job, ek_cuda_fault *fault, const c
         bool valid = line < job.lines.count;
         int64_t offset[4] = {0, 0, 0, 0};
         if (valid)
-            ek_place(job.lines, line, offset);
+            ek_offsets(job.lines, line, offset);
         const T *x = (const T *)job.x + offset[0];
         row_sum<R> all = sum_row(team, valid, x, job.stride_x, job.classes);
         R log_sum = log(all.sum), spread = 0;
@@ -241,7 +241,7 @@ EK_KERNEL entropy_gradient(ek_cuda_entropy_job job, ek_cuda_fault *fault, const 
         if (line >= job.lines.count)
             continue;
         int64_t offset[5];
-        ek_place(job.lines, line, offset);
+        ek_offsets(job.lines, line, offset);
         const T *x = (const T *)job.x + offset[0];
         T *dx = (T *)job.dx + offset[4];
         int64_t t = job.target[offset[1]];
@@ -265,18 +265,18 @@ EK_KERNEL entropy_gradient(ek_cuda_entropy_job job, ek_cuda_fault *fault, const 
     }
 }
 
-int ek_cuda_launch_cross_entropy(const ek_cuda_queue *queue, const ek_cuda_entropy_job *job)
+int ek_cuda_launch_cross_entropy(const ek_cuda_stream *stream, const ek_cuda_entropy_job *job)
 {
     EK_FLOATING(job->dtype, T,
-                return ek_launch(queue, ek_team_grid(queue, job->team, job->lines.count),
-                                 entropy_forward<T>, *job, queue->fault, "cross_entropy"))
+                return ek_launch(stream, ek_team_grid(stream, job->team, job->lines.count),
+                                 entropy_forward<T>, *job, stream->fault, "cross_entropy"))
 }
 
-int ek_cuda_launch_cross_entropy_gradient(const ek_cuda_queue *queue,
+int ek_cuda_launch_cross_entropy_gradient(const ek_cuda_stream *stream,
                                           const ek_cuda_entropy_job *job){
     EK_FLOATING(job->dtype, T,
-                return ek_launch(queue, ek_team_grid(queue, job->team, job->lines.count),
-                                 entropy_gradient<T>, *job, queue->fault,
+                return ek_launch(stream, ek_team_grid(stream, job->team, job->lines.count),
+                                 entropy_gradient<T>, *job, stream->fault,
                                  "cross_entropy_gradient"))}
 
 /* ---- the weight of targets ---- */
@@ -284,11 +284,11 @@ int ek_cuda_launch_cross_entropy_gradient(const ek_cuda_queue *queue,
 EK_KERNEL weigh_targets(ek_cuda_target_job job, ek_cuda_fault *fault, const char *operation)
 {
     int64_t begin = (int64_t)blockIdx.x * EK_CUDA_TARGET_BLOCK, end = begin + EK_CUDA_TARGET_BLOCK;
-    end = end < job.places.count ? end : job.places.count;
+    end = end < job.strides.count ? end : job.strides.count;
     double sum = 0;
     for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
         int64_t offset[1];
-        ek_place(job.places, i, offset);
+        ek_offsets(job.strides, i, offset);
         int64_t t = job.target[offset[0]];
         if (job.weight.data == NULL)
             sum += t != job.ignore_index ? 1 : 0;
@@ -314,11 +314,11 @@ EK_KERNEL join_targets(ek_cuda_values out, const double *partial, int64_t count)
         ek_store_as(out.data, out.dtype, 0, sum);
 }
 
-int ek_cuda_launch_target_weight(const ek_cuda_queue *queue, const ek_cuda_target_job *job)
+int ek_cuda_launch_target_weight(const ek_cuda_stream *stream, const ek_cuda_target_job *job)
 {
-    int rc =
-        ek_launch(queue, (unsigned)job->blocks, weigh_targets, *job, queue->fault, "target_weight");
+    int rc = ek_launch(stream, (unsigned)job->blocks, weigh_targets, *job, stream->fault,
+                       "target_weight");
     if (rc != 0 || job->partial == NULL)
         return rc;
-    return ek_launch(queue, 1, join_targets, job->out, job->partial, job->blocks);
+    return ek_launch(stream, 1, join_targets, job->out, job->partial, job->blocks);
 }

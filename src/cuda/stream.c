@@ -82,6 +82,25 @@ int ek_cuda_guard_leave(int physical, int restore)
     return restore == physical ? 0 : (int)driver.pop(&context);
 }
 
+int ek_cuda_enter(ek_dev *dev, int *restore)
+{
+    return ek_cuda_check(dev, "making it current",
+                         ek_cuda_guard_enter(ek_cuda_of(dev)->physical, restore));
+}
+
+int ek_cuda_enter_anyway(const ek_dev *dev)
+{
+    int physical = ek_cuda_of(dev)->physical, restore;
+    bool entered = ek_cuda_note(dev, "making it current", ek_cuda_guard_enter(physical, &restore));
+    return entered ? restore : physical;
+}
+
+void ek_cuda_leave(const ek_dev *dev, int restore)
+{
+    /* If what was current before is lost it's not this call's error. */
+    ek_cuda_note(NULL, "leaving it", ek_cuda_guard_leave(ek_cuda_of(dev)->physical, restore));
+}
+
 /* ---- events ---- */
 
 int ek_cuda_make_event(ek_dev *dev, cudaEvent_t *event)
@@ -185,10 +204,10 @@ int ek_cuda_wait_event(cudaEvent_t event)
 
 int ek_cuda_settle(const ek_cuda_device *device, int rc)
 {
-    ek_cuda_note(device->dev, "waiting for its work", ek_cuda_wait_stream(device, device->compute));
-    ek_cuda_note(device->dev, "waiting for its copies", ek_cuda_wait_stream(device, device->copy));
-    ek_cuda_note(device->dev, "waiting for its copies",
-                 ek_cuda_wait_stream(device, device->upload));
+    const cudaStream_t streams[] = {device->compute, device->copy, device->upload};
+    for (int i = 0; i < 3; i++)
+        ek_cuda_note(device->dev, i == 0 ? "waiting for its work" : "waiting for its copies",
+                     ek_cuda_wait_stream(device, streams[i]));
     return rc;
 }
 

@@ -7,36 +7,36 @@
 
 /* The offsets of position i in the first N operands. */
 template <int N>
-EK_DEVICE void ek_place(const ek_cuda_places &places, int64_t i, int64_t (&offset)[N])
+EK_DEVICE void ek_offsets(const ek_cuda_strides &strides, int64_t i, int64_t (&offset)[N])
 {
     EK_EACH(k, N)
         offset[k] = 0;
-    if (places.narrow) {
+    if (strides.narrow) {
         uint32_t rest = (uint32_t)i;
-        for (int d = places.ndim - 1; d > 0; d--) {
-            uint32_t next = ek_cuda_divide(places.divisor[d], rest);
-            int64_t at = rest - next * places.divisor[d].by;
+        for (int d = strides.ndim - 1; d > 0; d--) {
+            uint32_t next = ek_cuda_divide(strides.divisor[d], rest);
+            int64_t at = rest - next * strides.divisor[d].by;
             EK_EACH(k, N)
-                offset[k] += at * places.stride[k][d];
+                offset[k] += at * strides.stride[k][d];
             rest = next;
         }
         i = rest;
     } else {
-        for (int d = places.ndim - 1; d > 0; d--) {
-            int64_t next = (int64_t)ek_cuda_divide_long(places.long_divisor[d], (uint64_t)i);
-            int64_t at = i - next * places.shape[d];
+        for (int d = strides.ndim - 1; d > 0; d--) {
+            int64_t next = (int64_t)ek_cuda_divide_long(strides.long_divisor[d], (uint64_t)i);
+            int64_t at = i - next * strides.shape[d];
             EK_EACH(k, N)
-                offset[k] += at * places.stride[k][d];
+                offset[k] += at * strides.stride[k][d];
             i = next;
         }
     }
     EK_EACH(k, N)
-        offset[k] += i * places.stride[k][0];
+        offset[k] += i * strides.stride[k][0];
 }
 
 /* ---- offsets of `Operands` tensors at a position of their walk ---- */
 
-/* With 32 bits, where positions and offsets are below 2^31. */
+/* With 32 bits, if positions and offsets are below 2^31. */
 template <int Operands> struct ek_strided32 {
     typedef int32_t offset;
     int ndim;
@@ -63,11 +63,11 @@ template <int Operands> struct ek_strided32 {
 /* With 64 bits. */
 template <int Operands> struct ek_strided64 {
     typedef int64_t offset;
-    ek_cuda_places places;
+    ek_cuda_strides strides;
 
     __device__ __forceinline__ void find(int64_t position, int64_t (&offsets)[Operands]) const
     {
-        ek_place(places, position, offsets);
+        ek_offsets(strides, position, offsets);
     }
 };
 
@@ -106,12 +106,12 @@ template <int Operands> static ek_strided32<Operands> ek_strided32_of(const ek_c
 template <int Operands> static ek_strided64<Operands> ek_strided64_of(const ek_cuda_walk *walk)
 {
     ek_strided64<Operands> result = {};
-    result.places.ndim = walk->ndim;
+    result.strides.ndim = walk->ndim;
     for (int d = 0; d < walk->ndim; d++) {
-        result.places.shape[d] = walk->shape[d];
-        result.places.long_divisor[d] = ek_cuda_long_divisor_of((uint64_t)walk->shape[d]);
+        result.strides.shape[d] = walk->shape[d];
+        result.strides.long_divisor[d] = ek_cuda_long_divisor_of((uint64_t)walk->shape[d]);
         for (int k = 0; k < Operands; k++)
-            result.places.stride[k][d] = walk->stride[k][d];
+            result.strides.stride[k][d] = walk->stride[k][d];
     }
     return result;
 }
@@ -124,15 +124,6 @@ template <int Operands, typename F> static int ek_with_strides(const ek_cuda_wal
 }
 
 /* ---- walks in steps of several elements ---- */
-
-/* Operand k is one element. */
-static inline bool ek_is_constant(const ek_cuda_walk *walk, int k)
-{
-    for (int d = 0; d < walk->ndim; d++)
-        if (walk->stride[k][d] != 0 && walk->shape[d] != 1)
-            return false;
-    return true;
-}
 
 /* Along the innermost dimension operand k stays in place. */
 static inline bool ek_stays(const ek_cuda_walk *walk, int k)
@@ -218,9 +209,9 @@ EK_DEVICE ek_team ek_team_of(ek_cuda_team plan)
 }
 
 /* Blocks for `lines`; each loops over tiles of team.seats lines. */
-static inline dim3 ek_team_grid(const ek_cuda_queue *queue, ek_cuda_team team, int64_t lines)
+static inline dim3 ek_team_grid(const ek_cuda_stream *stream, ek_cuda_team team, int64_t lines)
 {
-    return ek_grid(queue, lines, EK_BLOCK / team.lanes);
+    return ek_grid(stream, lines, EK_BLOCK / team.lanes);
 }
 
 /* All threads of a block run the body as often, with `line` at or beyond the count for some. */

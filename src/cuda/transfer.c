@@ -38,7 +38,7 @@ static int upload_chunks(ek_dev *dev, cudaStream_t stream, void *to, const void 
         size_t chunk = nbytes - done < ring->nbytes ? nbytes - done : ring->nbytes;
         int rc =
             upload_chunk(dev, ring, stream, (char *)to + done, (const char *)from + done, chunk);
-        if (rc < 0)
+        if (rc < 0) /* earlier chunks may be on their way */
             return ek_cuda_settle(device, rc);
     }
     return 0;
@@ -50,7 +50,7 @@ static int upload(ek_dev *dev, void *to, const void *from, size_t nbytes)
 {
     const ek_cuda_device *device = ek_cuda_of(dev);
     if (nbytes <= SMALL)
-        return upload_chunk(dev, &device->transfer->small, device->compute, to, from, nbytes);
+        return upload_chunks(dev, device->compute, to, from, nbytes);
     EK_TRY(ek_cuda_wait_for(dev, device->copy, device->issued, device->compute));
     EK_TRY(upload_chunks(dev, device->copy, to, from, nbytes));
     int rc = ek_cuda_wait_for(dev, device->compute, device->transfer->copied, device->copy);
@@ -114,75 +114,65 @@ static int download_end(ek_dev *dev, ek_cuda_ring *ring, const download_chunk *p
     return rc;
 }
 
-static int download_small(ek_dev *dev, void *to, const void *from, size_t nbytes)
-{
-    const ek_cuda_device *device = ek_cuda_of(dev);
-    ek_cuda_ring *ring = &device->transfer->small;
-    download_chunk part = {.to = to, .nbytes = nbytes};
-    EK_TRY(ek_cuda_ring_take(ring, dev, true, &part.slot));
-    int rc = download_begin(dev, &part, device->compute, from);
-    if (rc >= 0)
-        return download_end(dev, ring, &part);
-    ek_cuda_settle(device, rc);
-    ek_cuda_ring_release(ring, part.slot);
-    return rc;
-}
-
 enum { WINDOW = 3 };
 
 /* Chunks on their way, the first in `parts[0]`. */
-typedef struct pipeline {
+typedef struct download_pipeline {
     ek_dev *dev;
+    ek_cuda_ring *ring;
+    cudaStream_t stream;
     download_chunk parts[WINDOW];
     int count;
-} pipeline;
+} download_pipeline;
 
 /* Issues what fits. Only the first slot is waited for: threads that each hold some and wait for
  * more would wait forever. */
-static int pipeline_fill(pipeline *line, char *to, const char *from, size_t nbytes, size_t *issued)
+static int download_fill(download_pipeline *line, char *to, const char *from, size_t nbytes,
+                         size_t *issued)
 {
-    const ek_cuda_device *device = ek_cuda_of(line->dev);
-    ek_cuda_ring *ring = &device->transfer->large;
+    const size_t most = line->ring->nbytes;
     while (*issued < nbytes && line->count < WINDOW) {
         download_chunk part = {.to = to + *issued,
-                               .nbytes = nbytes - *issued < LARGE ? nbytes - *issued : LARGE};
-        EK_TRY(ek_cuda_ring_take(ring, line->dev, line->count == 0, &part.slot));
+                               .nbytes = nbytes - *issued < most ? nbytes - *issued : most};
+        EK_TRY(ek_cuda_ring_take(line->ring, line->dev, line->count == 0, &part.slot));
         if (!part.slot)
             return 0;
         line->parts[line->count++] = part;
-        EK_TRY(download_begin(line->dev, &part, device->copy, from + *issued));
+        EK_TRY(download_begin(line->dev, &part, line->stream, from + *issued));
         *issued += part.nbytes;
     }
     return 0;
 }
 
-static int download_large(ek_dev *dev, char *to, const char *from, size_t nbytes)
+static int download_all(download_pipeline *line, char *to, const char *from, size_t nbytes)
 {
-    const ek_cuda_device *device = ek_cuda_of(dev);
-    ek_cuda_ring *ring = &device->transfer->large;
-    pipeline line = {.dev = dev};
     size_t issued = 0;
-    EK_TRY(ek_cuda_wait_for(dev, device->copy, device->issued, device->compute));
     int rc;
     do {
-        rc = pipeline_fill(&line, to, from, nbytes, &issued);
+        rc = download_fill(line, to, from, nbytes, &issued);
         if (rc < 0)
             break;
-        rc = download_end(dev, ring, &line.parts[0]);
-        line.count--;
-        memmove(&line.parts[0], &line.parts[1], (WINDOW - 1) * sizeof line.parts[0]);
-    } while (rc >= 0 && (issued < nbytes || line.count > 0));
+        rc = download_end(line->dev, line->ring, &line->parts[0]);
+        line->count--;
+        memmove(&line->parts[0], &line->parts[1], (WINDOW - 1) * sizeof line->parts[0]);
+    } while (rc >= 0 && (issued < nbytes || line->count > 0));
     if (rc < 0)
-        ek_cuda_settle(device, rc);
-    while (line.count > 0)
-        ek_cuda_ring_release(ring, line.parts[--line.count].slot);
+        ek_cuda_settle(ek_cuda_of(line->dev), rc);
+    while (line->count > 0)
+        ek_cuda_ring_release(line->ring, line->parts[--line->count].slot);
     return rc;
 }
 
 static int download(ek_dev *dev, void *to, const void *from, size_t nbytes)
 {
-    int rc = nbytes <= SMALL ? download_small(dev, to, from, nbytes)
-                             : download_large(dev, to, from, nbytes);
+    const ek_cuda_device *device = ek_cuda_of(dev);
+    const bool small = nbytes <= SMALL;
+    download_pipeline line = {.dev = dev,
+                              .ring = small ? &device->transfer->small : &device->transfer->large,
+                              .stream = small ? device->compute : device->copy};
+    if (!small)
+        EK_TRY(ek_cuda_wait_for(dev, device->copy, device->issued, device->compute));
+    int rc = download_all(&line, to, from, nbytes);
     int fault = ek_cuda_fault_check(dev);
     return rc < 0 ? rc : fault;
 }

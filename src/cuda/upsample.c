@@ -32,27 +32,27 @@ static ek_cuda_upsample upsample_job(const ek_tensor *small, const ek_tensor *la
 int ek_cuda_upsample_forward(ek_dev *dev, ek_tensor *y, const ek_tensor *x, bool bilinear,
                              bool align_corners)
 {
-    ek_cuda_queue queue;
+    ek_cuda_stream stream;
     if (ek_count(y) == 0)
         return 0;
     if (ek_count(x) == 0)
         return EK_FAIL(EK_E_SHAPE, "upsampling of a tensor without elements");
     ek_cuda_upsample job = upsample_job(x, y, bilinear, align_corners);
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    return ek_cuda_end(dev, &queue, "upsample_forward",
-                       ek_cuda_launch_upsample_forward(&queue, &job));
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, "upsample_forward",
+                       ek_cuda_launch_upsample_forward(&stream, &job));
 }
 
 int ek_cuda_upsample_gradient(ek_dev *dev, ek_tensor *dx, const ek_tensor *dy, bool bilinear,
                               bool align_corners)
 {
-    ek_cuda_queue queue;
+    ek_cuda_stream stream;
     if (ek_count(dx) == 0)
         return 0;
     if (ek_count(dy) == 0)
         return ek_cuda_fill(dev, dx, 0);
     ek_cuda_upsample job = upsample_job(dx, dy, bilinear, align_corners);
-    EK_TRY(ek_cuda_begin(dev, &queue));
-    return ek_cuda_end(dev, &queue, "upsample_gradient",
-                       ek_cuda_launch_upsample_gradient(&queue, &job));
+    EK_TRY(ek_cuda_begin(dev, &stream));
+    return ek_cuda_end(dev, &stream, "upsample_gradient",
+                       ek_cuda_launch_upsample_gradient(&stream, &job));
 }

@@ -86,16 +86,16 @@ EK_KERNEL upsample_forward(ek_cuda_upsample job, ek_cuda_image bands)
     typedef typename ek_compute<T>::type R;
     I row_step = (I)job.small.step[1], step = (I)job.small.step[2], height = (I)job.large.size[1];
     EK_GRID_LOOP(i, bands.count) {
-        ek_place<I> place = ek_place_of(bands, (I)i);
-        tap<R, I> w = tap_of<R>(job, 1, place.at[2]);
+        ek_index<I> index = ek_index_of(bands, (I)i);
+        tap<R, I> w = tap_of<R>(job, 1, index.at[2]);
         const T *plane =
-            (const T *)job.small.data + ek_plane_offset(job.small, place.sample, place.channel);
-        I first = place.at[1] * ROWS;
+            (const T *)job.small.data + ek_plane_offset(job.small, index.sample, index.channel);
+        I first = index.at[1] * ROWS;
         EK_EACH(row, ROWS) {
             if (first + row >= height)
                 break;
-            place.at[1] = first + row;
-            tap<R, I> h = tap_of<R>(job, 0, place.at[1]);
+            index.at[1] = first + row;
+            tap<R, I> h = tap_of<R>(job, 0, index.at[1]);
             const T *lower = plane + h.lower * row_step, *upper = plane + h.upper * row_step;
             R values[V], below[V];
             ek_load_elements<T, V>(values, lower + w.lower * step);
@@ -106,12 +106,12 @@ EK_KERNEL upsample_forward(ek_cuda_upsample job, ek_cuda_image bands)
                 EK_EACH(v, V)
                     values[v] = (1 - h.share) * values[v] + h.share * below[v];
             }
-            ek_store_elements<T, V>((T *)job.large.data + ek_offset_of(job.large, place), values);
+            ek_store_elements<T, V>((T *)job.large.data + ek_offset_of(job.large, index), values);
         }
     }
 }
 
-/* Up to V channels of a place, `step` apart: those that there are. PACKED: all, next to each other.
+/* Up to V channels of a index, `step` apart: those that there are. PACKED: all, next to each other.
  */
 template <typename T, int V, bool PACKED>
 EK_DEVICE void add_channels(typename ek_compute<T>::type (&row)[V],
@@ -136,19 +136,19 @@ EK_KERNEL upsample_gradient(ek_cuda_upsample job, ek_cuda_image groups)
     typedef typename ek_compute<T>::type R;
     I row_step = (I)job.large.step[1], step = (I)job.large.step[2];
     EK_GRID_LOOP(i, groups.count) {
-        ek_place<I> place = ek_place_of(groups, (I)i);
-        reach<R, I> h = reach_of<R>(job, 0, place.at[1]), w = reach_of<R>(job, 1, place.at[2]);
-        place.channel *= V;
-        int real = (int)((I)job.small.channels - place.channel);
+        ek_index<I> index = ek_index_of(groups, (I)i);
+        reach<R, I> h = reach_of<R>(job, 0, index.at[1]), w = reach_of<R>(job, 1, index.at[2]);
+        index.channel *= V;
+        int real = (int)((I)job.small.channels - index.channel);
         const T *plane =
-            (const T *)job.large.data + ek_plane_offset(job.large, place.sample, place.channel);
+            (const T *)job.large.data + ek_plane_offset(job.large, index.sample, index.channel);
         R sum[V] = {};
         for (I j = h.first; j <= h.last; j++) {
-            R share = share_of(tap_of<R>(job, 0, j), place.at[1]), row[V] = {};
+            R share = share_of(tap_of<R>(job, 0, j), index.at[1]), row[V] = {};
             if (share == 0)
                 continue;
             for (I k = w.first; k <= w.last; k++) {
-                R part = share_of(tap_of<R>(job, 1, k), place.at[2]);
+                R part = share_of(tap_of<R>(job, 1, k), index.at[2]);
                 if (part != 0)
                     add_channels<T, V, PACKED>(row, part, plane + j * row_step + k * step,
                                                job.large.by_channel, real);
@@ -156,7 +156,7 @@ EK_KERNEL upsample_gradient(ek_cuda_upsample job, ek_cuda_image groups)
             EK_EACH(v, V)
                 sum[v] += share * row[v];
         }
-        T *to = (T *)job.small.data + ek_offset_of(job.small, place);
+        T *to = (T *)job.small.data + ek_offset_of(job.small, index);
         if constexpr (PACKED) {
             ek_store_elements<T, V>(to, sum);
         } else {
@@ -167,8 +167,6 @@ EK_KERNEL upsample_gradient(ek_cuda_upsample job, ek_cuda_image groups)
     }
 }
 
-/* ---- launching ---- */
-
 static bool has_vectors(const ek_cuda_upsample &job, int count, size_t size)
 {
     return !job.wide && ek_image_has_vectors(job.small, count, size) &&
@@ -176,7 +174,7 @@ static bool has_vectors(const ek_cuda_upsample &job, int count, size_t size)
 }
 
 template <typename T, typename I, int V>
-static int launch_forward(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
+static int launch_forward(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
     ek_cuda_upsample vectors = *job;
     if (V > 1) {
@@ -188,50 +186,51 @@ static int launch_forward(const ek_cuda_queue *queue, const ek_cuda_upsample *jo
     bands.size[1] = (height + ROWS - 1) / ROWS;
     bands.per_size[1] = ek_cuda_divider_of(bands.size[1]);
     bands.count = bands.count / height * bands.size[1];
-    return ek_launch(queue, ek_grid(queue, bands.count), upsample_forward<T, I, V>, vectors, bands);
+    return ek_launch(stream, ek_grid(stream, bands.count), upsample_forward<T, I, V>, vectors,
+                     bands);
 }
 
 template <typename T>
-static int launch_forward_of(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
+static int launch_forward_of(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
     enum { V = 16 / sizeof(T) };
     if (job->wide)
-        return launch_forward<T, int64_t, 1>(queue, job);
+        return launch_forward<T, int64_t, 1>(stream, job);
     if (!has_vectors(*job, V, sizeof(T)))
-        return launch_forward<T, int32_t, 1>(queue, job);
-    return launch_forward<T, int32_t, V>(queue, job);
+        return launch_forward<T, int32_t, 1>(stream, job);
+    return launch_forward<T, int32_t, V>(stream, job);
 }
 
-int ek_cuda_launch_upsample_forward(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
+int ek_cuda_launch_upsample_forward(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
-    EK_FLOATING(job->large.dtype, T, return launch_forward_of<T>(queue, job))
+    EK_FLOATING(job->large.dtype, T, return launch_forward_of<T>(stream, job))
 }
 
 template <typename T, typename I, int V, bool PACKED>
-static int launch_gradient(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
+static int launch_gradient(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
     ek_cuda_image groups = job->small;
     groups.channels = (groups.channels + V - 1) / V;
     groups.per_channels = ek_cuda_divider_of(groups.channels);
     groups.count = groups.count / job->small.channels * groups.channels;
-    return ek_launch(queue, ek_grid(queue, groups.count), upsample_gradient<T, I, V, PACKED>, *job,
-                     groups);
+    return ek_launch(stream, ek_grid(stream, groups.count), upsample_gradient<T, I, V, PACKED>,
+                     *job, groups);
 }
 
 template <typename T>
-static int launch_gradient_of(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
+static int launch_gradient_of(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
     enum { V = 16 / sizeof(T) };
     if (job->wide)
-        return launch_gradient<T, int64_t, 1, false>(queue, job);
+        return launch_gradient<T, int64_t, 1, false>(stream, job);
     if (has_vectors(*job, V, sizeof(T)))
-        return launch_gradient<T, int32_t, V, true>(queue, job);
-    if (job->small.count / GROUP < (int64_t)queue->multiprocessors * 1024)
-        return launch_gradient<T, int32_t, 1, false>(queue, job);
-    return launch_gradient<T, int32_t, GROUP, false>(queue, job);
+        return launch_gradient<T, int32_t, V, true>(stream, job);
+    if (job->small.count / GROUP < (int64_t)stream->multiprocessors * 1024)
+        return launch_gradient<T, int32_t, 1, false>(stream, job);
+    return launch_gradient<T, int32_t, GROUP, false>(stream, job);
 }
 
-int ek_cuda_launch_upsample_gradient(const ek_cuda_queue *queue, const ek_cuda_upsample *job)
+int ek_cuda_launch_upsample_gradient(const ek_cuda_stream *stream, const ek_cuda_upsample *job)
 {
-    EK_FLOATING(job->small.dtype, T, return launch_gradient_of<T>(queue, job))
+    EK_FLOATING(job->small.dtype, T, return launch_gradient_of<T>(stream, job))
 }

@@ -28,28 +28,28 @@ ek_cuda_walk ek_cuda_walk_of(int operands, const ek_tensor *const *tensors)
 
 /* ---- strides and teams ---- */
 
-void ek_cuda_places_init(ek_cuda_places *places, int operands, int ndim, const int64_t *shape,
-                         const int64_t *const *strides)
+void ek_cuda_strides_init(ek_cuda_strides *into, int operands, int ndim, const int64_t *shape,
+                          const int64_t *const *strides)
 {
     ek_walk walk;
     ek_walk_init_raw(&walk, operands, ndim, shape, strides);
-    *places = (ek_cuda_places){.ndim = walk.ndim,
-                               .operands = operands,
-                               .count = walk.count,
-                               .narrow = walk.count <= INT32_MAX};
+    *into = (ek_cuda_strides){.ndim = walk.ndim,
+                              .operands = operands,
+                              .count = walk.count,
+                              .narrow = walk.count <= INT32_MAX};
     for (int d = 0; d < walk.ndim; d++) {
         int64_t by = walk.shape[d] > 0 ? walk.shape[d] : 1;
-        places->shape[d] = walk.shape[d];
-        places->long_divisor[d] = ek_cuda_long_divisor_of((uint64_t)by);
-        if (places->narrow)
-            places->divisor[d] = ek_cuda_divisor_of((uint32_t)by);
+        into->shape[d] = walk.shape[d];
+        into->long_divisor[d] = ek_cuda_long_divisor_of((uint64_t)by);
+        if (into->narrow)
+            into->divisor[d] = ek_cuda_divisor_of((uint32_t)by);
         for (int k = 0; k < operands; k++)
-            places->stride[k][d] = walk.stride[k][d];
+            into->stride[k][d] = walk.stride[k][d];
     }
 }
 
-void ek_cuda_places_without(ek_cuda_places *places, int operands, const ek_tensor *const *tensors,
-                            const bool *has_dim, int dim)
+void ek_cuda_strides_without(ek_cuda_strides *into, int operands, const ek_tensor *const *tensors,
+                             const bool *has_dim, int dim)
 {
     int64_t shape[EK_MAX_DIMS], stride[EK_CUDA_OPERANDS][EK_MAX_DIMS];
     const int64_t *strides[EK_CUDA_OPERANDS];
@@ -64,7 +64,7 @@ void ek_cuda_places_without(ek_cuda_places *places, int operands, const ek_tenso
     }
     for (int k = 0; k < operands; k++)
         strides[k] = stride[k];
-    ek_cuda_places_init(places, operands, ndim, shape, strides);
+    ek_cuda_strides_init(into, operands, ndim, shape, strides);
 }
 
 enum { TEAM_WARP = 32, TEAM_BLOCK = 256 };
@@ -89,7 +89,7 @@ ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, 
     return team;
 }
 
-ek_cuda_team ek_cuda_team_along(int multiprocessors, const ek_cuda_places *lines, int operand,
+ek_cuda_team ek_cuda_team_along(int multiprocessors, const ek_cuda_strides *lines, int operand,
                                 int64_t size, int64_t stride, int each)
 {
     int64_t next = lines->stride[operand][lines->ndim - 1];

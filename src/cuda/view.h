@@ -38,13 +38,13 @@ typedef struct ek_cuda_fault {
 
 /* ---- the stream ---- */
 
-typedef struct ek_cuda_queue {
-    cudaStream_t stream;
+typedef struct ek_cuda_stream {
+    cudaStream_t handle;
     ek_cuda_fault *fault; /* the device's address of its fault record */
     int multiprocessors;
     bool deterministic; /* no sums in the order of arrival */
     int restore;        /* the calling thread's CUDA device before; for ek_cuda_end */
-} ek_cuda_queue;
+} ek_cuda_stream;
 
 /* ---- divisions by what is known before a launch ----
  *
@@ -98,7 +98,7 @@ EK_FORMULA uint64_t ek_cuda_divide_long(ek_cuda_long_divisor divisor, uint64_t n
 /* Of positions below 2^31, with `narrow`, or of any. At least 1. */
 typedef struct ek_cuda_divider {
     int64_t by;
-    ek_cuda_divisor narrow; /* where `by` is below 2^31 itself */
+    ek_cuda_divisor narrow; /* if `by` is below 2^31 itself */
 } ek_cuda_divider;
 
 EK_FORMULA ek_cuda_divider ek_cuda_divider_of(int64_t by)
@@ -131,7 +131,7 @@ typedef struct ek_cuda_walk {
  * (kernels/walk.h) and let each thread take its number apart, by divisors that are known before the
  * launch. */
 
-typedef struct ek_cuda_places {
+typedef struct ek_cuda_strides {
     int ndim; /* at least 1 */
     int operands;
     bool narrow; /* positions fit 31 bits: `divisor` can be used */
@@ -140,16 +140,16 @@ typedef struct ek_cuda_places {
     ek_cuda_long_divisor long_divisor[EK_MAX_DIMS];
     int64_t shape[EK_MAX_DIMS];
     int64_t stride[EK_CUDA_OPERANDS][EK_MAX_DIMS];
-} ek_cuda_places;
+} ek_cuda_strides;
 
 /* Sorted and joined as ek_walk_init_raw does. */
-void ek_cuda_places_init(ek_cuda_places *places, int operands, int ndim, const int64_t *shape,
-                         const int64_t *const *strides);
+void ek_cuda_strides_init(ek_cuda_strides *into, int operands, int ndim, const int64_t *shape,
+                          const int64_t *const *strides);
 
 /* All dimensions but `dim` (-1: all) of `operands` tensors. has_dim[k]: tensor k has the dimension,
  * else its dimensions are the others (NULL: all have it). */
-void ek_cuda_places_without(ek_cuda_places *places, int operands, const ek_tensor *const *tensors,
-                            const bool *has_dim, int dim);
+void ek_cuda_strides_without(ek_cuda_strides *into, int operands, const ek_tensor *const *tensors,
+                             const bool *has_dim, int dim);
 
 /* How a block of EK_BLOCK threads works on lines (one position each, `size` elements long). */
 typedef struct ek_cuda_team {
@@ -158,7 +158,7 @@ typedef struct ek_cuda_team {
                     apart: for lines whose elements do not follow each other in memory */
 } ek_cuda_team;
 
-/* Elements of a line whose neighbours in memory are in it too, that a lane has at least where lines
+/* Elements of a line whose neighbours in memory are in it too, that a lane has at least if lines
  * fill the device. What is written should lie side by side for the lanes; what is only read comes
  * from the caches, and joining lanes costs more. */
 enum { EK_CUDA_TEAM_WRITES = 4, EK_CUDA_TEAM_READS = 16 };
@@ -168,7 +168,7 @@ enum { EK_CUDA_TEAM_WRITES = 4, EK_CUDA_TEAM_READS = 16 };
 ek_cuda_team ek_cuda_team_for(int multiprocessors, int64_t lines, int64_t size, bool inner,
                               int each);
 /* The same, from the strides of `x` along the line and to the next line. */
-ek_cuda_team ek_cuda_team_along(int multiprocessors, const ek_cuda_places *lines, int operand,
+ek_cuda_team ek_cuda_team_along(int multiprocessors, const ek_cuda_strides *lines, int operand,
                                 int64_t size, int64_t stride, int each);
 
 /* ---- images: tensors (N, C, ...) with one to three dimensions in space ---- */
@@ -186,8 +186,7 @@ typedef struct ek_cuda_image {
     bool wide; /* elements or distances that don't fit 31 bits */
 } ek_cuda_image;
 
-struct ek_tensor;
-ek_cuda_image ek_cuda_image_of(const struct ek_tensor *tensor);
+ek_cuda_image ek_cuda_image_of(const ek_tensor *tensor);
 
 /* ---- lists: several tensors in one launch, each cut into chunks, one for a block ---- */
 

@@ -29,10 +29,10 @@ static inline void wait_for_release(void *user)
 
 static inline void hold_compute(ek_dev *dev, hold *h)
 {
-    ek_cuda_queue queue;
-    assert_ok(ek_cuda_begin(dev, &queue));
-    assert_ok(ek_cuda_end(dev, &queue, "hold",
-                          (int)cudaLaunchHostFunc(queue.stream, wait_for_release, h)));
+    ek_cuda_stream stream;
+    assert_ok(ek_cuda_begin(dev, &stream));
+    assert_ok(ek_cuda_end(dev, &stream, "hold",
+                          (int)cudaLaunchHostFunc(stream.handle, wait_for_release, h)));
 }
 
 #endif

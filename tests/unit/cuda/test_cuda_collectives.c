@@ -1,8 +1,8 @@
 /* Collectives of several GPUs by NCCL. On a machine with one GPU there is nothing to test. */
 #include <pthread.h>
 
-#include "cuda/runtime.h"
 #include "cuda/nccl.h"
+#include "cuda/runtime.h"
 #include "cuda/stream.h"
 #include "cuda/transfer.h"
 #include "cuda_setup.h"

@@ -1,9 +1,9 @@
 /* The library's use of a GPU leaves the caller's CUDA as it was: another GPU current, or none. */
 #include <pthread.h>
 
-#include "cuda/stream.h"
 #include "cuda/nccl.h"
 #include "cuda/runtime.h"
+#include "cuda/stream.h"
 #include "cuda_setup.h"
 
 static int current_now(void)

@@ -22,11 +22,11 @@ static ek_value sleeper_forward(ek_module *module, const ek_args *args)
     static const int durations[DEVICES] = {LONG_MS, SHORT_MS};
     ek_tensor *x = ek_arg_tensor(args, 0);
     ek_dev *dev = ek_tensor_dev(x);
-    ek_cuda_queue queue;
+    ek_cuda_stream stream;
     (void)module;
-    if (ek_cuda_begin(dev, &queue) < 0 ||
-        ek_cuda_end(dev, &queue, "sleep",
-                    (int)cudaLaunchHostFunc(queue.stream, sleep_on_stream,
+    if (ek_cuda_begin(dev, &stream) < 0 ||
+        ek_cuda_end(dev, &stream, "sleep",
+                    (int)cudaLaunchHostFunc(stream.handle, sleep_on_stream,
                                             (void *)&durations[dev->id.index])) < 0)
         return ek_value_error();
     return ek_value_of_tensor(ek_mul_scalar(x, 2));
