@@ -160,6 +160,7 @@ TEST(errors)
 {
     const int64_t dims[] = {4};
     const ek_adam_params zeroth = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.9};
+    const ek_adam_params first = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.9, .step = 1};
     twin w = twin_new(EK_F32, 1, dims, TWIN_ROWS), narrow = twin_new(EK_BF16, 1, dims, TWIN_ROWS);
     twin_refused(EK_E_INVALID, "SGD with momentum 0.9 needs a momentum buffer", sgd_step_list, 1,
                  &ON(w), &ON(w), NULL, &sgd_variants[2]);
@@ -168,6 +169,6 @@ TEST(errors)
     twin_refused(EK_E_INVALID, "Adam's first step has number 1, not 0", adam_step_list, 1, &ON(w),
                  &ON(w), &ON(w), &ON(w), NULL, &zeroth);
     twin_refused(EK_E_DTYPE, "Adam steps parameters of f32 or f64, not bf16", adam_step_list, 1,
-                 &ON(narrow), &ON(w), &ON(w), &ON(w), NULL, &zeroth);
+                 &ON(narrow), &ON(w), &ON(w), &ON(w), NULL, &first);
     twin_run(sgd_step_list, 0, NULL, NULL, NULL, &sgd_variants[0]);
 }
