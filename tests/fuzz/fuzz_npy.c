@@ -128,7 +128,6 @@ static void require_same(const ek_tensor *tensor, const uint8_t *bytes, size_t n
     ek_shape shape = ek_tensor_shape(tensor);
     bool fortran = has(header, length, "True");
     const type *t = type_of(header, length);
-
     fuzz_require(ek_tensor_dtype(tensor) == t->dtype, "the dtype");
     fuzz_require(elements + count * t->size == bytes + nbytes, "the elements are what follows");
     require_shape(&shape, header, length);

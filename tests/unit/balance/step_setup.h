@@ -189,24 +189,6 @@ static inline double gradient_distance(ek_module *a, ek_module *b)
     return sqrt(difference / size);
 }
 
-/* Devices whose memory the CPU can't read, as far as anybody asks: weights of losses stay there. */
-static inline const ek_backend *make_remote(void)
-{
-    static ek_backend remote;
-    const ek_backend *real = ek_dev_get(test_device(0))->backend;
-    remote = *real;
-    remote.host_memory = false;
-    for (int d = 0; d < 3; d++)
-        ek_dev_get(test_device(d))->backend = &remote;
-    return real;
-}
-
-static inline void end_remote(const ek_backend *real)
-{
-    for (int d = 0; d < 3; d++)
-        ek_dev_get(test_device(d))->backend = real;
-}
-
 static inline void assert_at_most(double value, double limit)
 {
     if (!(value <= limit))

@@ -3,6 +3,7 @@
 
 #include "core/device.h"
 #include "core/thread.h"
+#include "kit/remote.h"
 #include "nn/module_table.h"
 #include "sharded_setup.h"
 
@@ -66,8 +67,6 @@ TEST_LOOP(a_wrapper_that_cannot_be_made_leaves_the_module_whole, 0, 6)
 
 /* ---- backends of other kinds ---- */
 
-static ek_backend remote;
-static const ek_backend *real;
 static atomic_int failing = -1; /* the device that gets nothing */
 
 static int failing_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
@@ -75,49 +74,13 @@ static int failing_copy(ek_dev *to, void *to_data, ek_dev *from, const void *fro
 {
     if (to != from && from->id.kind != EK_CPU && to->id.index == atomic_load(&failing))
         return EK_FAIL(EK_E_BACKEND, "a cable is loose");
-    return real->copy(to, to_data, from, from_data, nbytes);
+    return remote_real->copy(to, to_data, from, from_data, nbytes);
 }
 
-static int moves_served(ek_dev *const *devs, int count)
+static void make_failing(void)
 {
-    (void)devs, (void)count;
-    return EK_COLLECTIVE_MOVES;
-}
-
-static int broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
-{
-    for (int d = 1; d < count; d++)
-        EK_TRY(real->copy(devs[d], data[d], devs[0], data[0], nbytes));
-    return 0;
-}
-
-static atomic_int exchanges;
-
-static int exchange(const ek_block_move *moves, int count)
-{
-    atomic_fetch_add(&exchanges, 1);
-    for (int i = 0; i < count; i++)
-        EK_TRY(real->copy(moves[i].to, moves[i].target, moves[i].from, moves[i].source,
-                          moves[i].nbytes));
-    return 0;
-}
-
-/* Host devices whose backend says that they can't reach each other; copies fail on demand. */
-static void make_remote(bool with_collectives)
-{
-    for (int d = 0; d < DEVICES; d++) {
-        ek_dev *dev = ek_dev_get(ek_host(d));
-        real = dev->backend;
-        remote = *real;
-        remote.host_memory = false;
-        remote.copy = failing_copy;
-        if (with_collectives) {
-            remote.collective = moves_served;
-            remote.broadcast = broadcast;
-            remote.exchange = exchange;
-        }
-        dev->backend = &remote;
-    }
+    make_remote(DEVICES, EK_COLLECTIVE_NONE);
+    remote.copy = failing_copy;
 }
 
 TEST_LOOP(devices_that_do_not_reach_each_other, 0, test_kind() == EK_HOST ? 4 : 0)
@@ -126,7 +89,7 @@ TEST_LOOP(devices_that_do_not_reach_each_other, 0, test_kind() == EK_HOST ? 4 : 
     j.mlp = _i / 2 * 300;
     undivided.mlp = j.mlp;
     outcome wanted = run(&undivided, 4);
-    make_remote(_i % 2);
+    make_remote(DEVICES, _i % 2 ? EK_COLLECTIVE_MOVES : EK_COLLECTIVE_NONE);
     outcome o = run(&j, 4);
     ck_assert_int_eq(atomic_load(&exchanges) > 0, _i % 2);
     assert_same_outcome(&o, &wanted, 4);
@@ -137,7 +100,7 @@ TEST_LOOP(a_share_that_fails_is_made_up_for, 0, test_kind() == EK_HOST ? 3 : 0)
 {
     job j = small_job(3), undivided = whole(j);
     outcome wanted = run(&undivided, 4), o = {.count = 0};
-    make_remote(false);
+    make_failing();
     trainer t = make_job(&j);
     for (int step = 0; step < 4; step++) {
         ek_tensor *images, *target;
@@ -170,7 +133,7 @@ TEST_LOOP(a_share_that_failed_is_made_up_for_at_the_end, 0, test_kind() == EK_HO
 {
     char hashes[2][65];
     job jobs[] = {small_job(3), whole(small_job(3))};
-    make_remote(false);
+    make_failing();
     for (int k = 0; k < 2; k++) {
         ek_module *net = make_net(true, EK_F32);
         trainer t = wrap(&jobs[k], ek_module_retain(net));
@@ -197,7 +160,7 @@ TEST_LOOP(what_is_written_after_a_share_that_failed_stays, 0, test_kind() == EK_
 {
     job j = small_job(3), undivided = whole(j);
     outcome wanted = run(&undivided, 3), o = {.count = 0};
-    make_remote(false);
+    make_failing();
     trainer t = make_job(&j);
     checkpoint c = {.count = 0};
     ek_tensor *images, *target;

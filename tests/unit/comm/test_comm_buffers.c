@@ -1,19 +1,7 @@
 /* Sums, gathers and copies need no room for several copies of anything where they end. */
 #include "comm_setup.h"
 #include "core/device.h"
-
-/* Host devices whose memory the others can't read, if `_i` says so. */
-static ek_backend remote;
-
-static void make_remote(bool apart)
-{
-    for (int d = 0; d < DEVICES && apart; d++) {
-        ek_dev *dev = ek_dev_get(ek_host(d));
-        remote = *dev->backend;
-        remote.host_memory = false;
-        dev->backend = &remote;
-    }
-}
+#include "kit/remote.h"
 
 static uint64_t growth(int device, uint64_t before)
 {
@@ -59,7 +47,8 @@ static void check_sum(bool apart, bool transposed, int64_t rows, int64_t columns
     ek_scope scope = ek_scope_begin();
     for (int d = 0; d < DEVICES; d++)
         parts[d] = large(d, rows, columns, transposed && d % 2);
-    make_remote(apart);
+    if (apart)
+        make_remote(DEVICES, EK_COLLECTIVE_NONE);
     assert_ok(ek_memory_reset_peak(ek_host(0)));
     uint64_t before = bytes_in_use(ek_host(0));
     ek_tensor *sum = ek_reduce_add(parts, DEVICES, ek_host(0));
@@ -94,7 +83,7 @@ TEST_LOOP(slices_round_as_the_whole, 0, 2)
         near[d] = far[d] = ek_to_dtype(ek_mul_scalar(large(d, 1, n, false), 1000), dtype);
     ek_tensor *whole = ek_clone(ek_reduce_add(near, DEVICES, ek_host(0)));
     assert_made(whole);
-    make_remote(true);
+    make_remote(DEVICES, EK_COLLECTIVE_NONE);
     assert_ok(ek_memory_reset_peak(ek_host(0)));
     uint64_t before = bytes_in_use(ek_host(0));
     ek_tensor *sum = ek_reduce_add(far, DEVICES, ek_host(0));
@@ -114,7 +103,8 @@ TEST_LOOP(a_list_goes_in_groups, 0, 2)
     for (int d = 0; d < DEVICES; d++)
         for (int i = 0; i < COUNT; i++)
             inputs[d * COUNT + i] = large(d, 1 + i % 3, 150000, false);
-    make_remote(_i);
+    if (_i)
+        make_remote(DEVICES, EK_COLLECTIVE_NONE);
     assert_ok(ek_memory_reset_peak(ek_host(0)));
     uint64_t before = bytes_in_use(ek_host(0));
     assert_ok(ek_reduce_add_coalesced(inputs, DEVICES, COUNT, ek_host(0), (size_t)1 << 30, out));
@@ -137,7 +127,8 @@ TEST_LOOP(a_gather_writes_into_the_result, 0, 4)
     ek_scope scope = ek_scope_begin();
     for (int d = 0; d < DEVICES; d++)
         parts[d] = large(d, ROWS, COLUMNS, false);
-    make_remote(_i & 1);
+    if (_i & 1)
+        make_remote(DEVICES, EK_COLLECTIVE_NONE);
     assert_ok(ek_memory_reset_peak(ek_host(0)));
     uint64_t before = bytes_in_use(ek_host(0));
     ek_tensor *whole = ek_gather(parts, DEVICES, ek_host(0), dim);
@@ -157,7 +148,8 @@ TEST_LOOP(a_scatter_needs_no_copy_of_all, 0, 4)
     ek_scope scope = ek_scope_begin();
     ek_tensor *whole = large(0, ROWS, COLUMNS, false);
     ek_device_list devices = ek_devices(EK_HOST, DEVICES);
-    make_remote(_i & 1);
+    if (_i & 1)
+        make_remote(DEVICES, EK_COLLECTIVE_NONE);
     uint64_t before[DEVICES];
     for (int d = 0; d < DEVICES; d++) {
         assert_ok(ek_memory_reset_peak(ek_host(d)));

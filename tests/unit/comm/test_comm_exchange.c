@@ -1,79 +1,8 @@
 /* Moves and sums below the graph, on host devices whose backend says that they don't reach each
  * other but have collectives, and counts these. */
-#include <stdatomic.h>
-
 #include "comm/exchange.h"
 #include "comm_setup.h"
-
-static ek_backend remote;
-static const ek_backend *real;
-static atomic_int copies; /* also made on workers */
-static int broadcasts, exchanges, sums;
-static ek_collective offered;
-
-static int counted_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
-                        size_t nbytes)
-{
-    copies += to != from && from->id.kind != EK_CPU;
-    return real->copy(to, to_data, from, from_data, nbytes);
-}
-
-static int collective(ek_dev *const *devs, int count)
-{
-    (void)devs, (void)count;
-    return (int)offered;
-}
-
-static int broadcast(ek_dev *const *devs, int count, void *const *data, size_t nbytes)
-{
-    broadcasts++;
-    for (int d = 1; d < count; d++)
-        EK_TRY(real->copy(devs[d], data[d], devs[0], data[0], nbytes));
-    return 0;
-}
-
-static int exchange(const ek_block_move *moves, int count)
-{
-    exchanges++;
-    for (int i = 0; i < count; i++)
-        EK_TRY(real->copy(moves[i].to, moves[i].target, moves[i].from, moves[i].source,
-                          moves[i].nbytes));
-    return 0;
-}
-
-/* The library's sum: f32, from the last device to the first, so that its order can be told. */
-static int library_sum(ek_dev *const *devs, int count, void *const *data, void *out,
-                       int64_t elements, ek_dtype dtype)
-{
-    (void)devs;
-    ck_assert_int_eq(dtype, EK_F32);
-    sums++;
-    for (int64_t i = 0; i < elements; i++) {
-        float sum = 0;
-        for (int d = count - 1; d >= 0; d--)
-            sum += ((float *)data[d])[i];
-        ((float *)out)[i] = sum;
-    }
-    return 0;
-}
-
-static void make_remote(ek_collective offer)
-{
-    for (int d = 0; d < DEVICES; d++) {
-        ek_dev *dev = ek_dev_get(ek_host(d));
-        real = dev->backend;
-        remote = *real;
-        remote.host_memory = false;
-        remote.copy = counted_copy;
-        remote.collective = collective;
-        remote.broadcast = broadcast;
-        remote.exchange = exchange;
-        remote.sum = library_sum;
-        dev->backend = &remote;
-    }
-    offered = offer;
-    copies = broadcasts = exchanges = sums = 0;
-}
+#include "kit/remote.h"
 
 enum { COUNT = 3 };
 
@@ -112,7 +41,7 @@ TEST_LOOP(one_list_for_all_is_a_broadcast, 0, 2)
         from[i] = room[i];
     }
     plan_broadcast(from, moves);
-    make_remote(EK_COLLECTIVE_MOVES);
+    make_remote(DEVICES, EK_COLLECTIVE_MOVES);
     assert_ok(ek_exchange("test", moves, (DEVICES - 1) * COUNT));
     ck_assert_int_eq(broadcasts, 1);
     ck_assert_int_eq(copies + exchanges, 0);
@@ -129,7 +58,7 @@ TEST_LOOP(what_a_backend_lacks_is_copied, 0, 2)
     for (int i = 0; i < COUNT; i++)
         from[i] = apart(0, i, 0);
     plan_broadcast(from, moves);
-    make_remote(EK_COLLECTIVE_MOVES);
+    make_remote(DEVICES, EK_COLLECTIVE_MOVES);
     remote.broadcast = NULL;
     remote.exchange = NULL;
     assert_ok(ek_exchange("test", moves, count));
@@ -145,7 +74,7 @@ TEST(other_lists_are_exchanges)
     for (int i = 0; i < COUNT; i++)
         from[i] = apart(0, i, 0);
     plan_broadcast(from, moves);
-    make_remote(EK_COLLECTIVE_MOVES);
+    make_remote(DEVICES, EK_COLLECTIVE_MOVES);
     assert_ok(ek_exchange("test", moves, (DEVICES - 1) * COUNT - 1));
     ck_assert_int_eq(broadcasts + copies, 0);
     ck_assert_int_eq(exchanges, 1);
@@ -160,7 +89,7 @@ TEST_LOOP(layouts_may_differ, 0, 2)
     ek_tensor *dense = ek_zeros(EK_SHAPE(5, 4), .dtype = EK_F64, .device = ek_host(0));
     ek_tensor *wide = ek_zeros(EK_SHAPE(4, 7), .dtype = EK_F64, .device = ek_host(0));
     ek_tensor *gaps = ek_narrow(wide, 1, 1, 5);
-    make_remote(_i ? EK_COLLECTIVE_MOVES : EK_COLLECTIVE_NONE);
+    make_remote(DEVICES, _i ? EK_COLLECTIVE_MOVES : EK_COLLECTIVE_NONE);
     assert_ok(ek_exchange("test", (ek_move[]){{dense, turned}, {gaps, x}}, 2));
     for (int i = 0; i < 20; i++) {
         ck_assert_double_eq(element(dense, i), i % 4 * 5 + i / 4);
@@ -208,7 +137,7 @@ TEST_LOOP(every_device_adds_a_slice, 0, 2)
         ek_tensor *out = ek_empty(EK_SHAPE(sizes[i]), .device = ek_host(0));
         list[i] = (ek_addition){out, terms[i], i == 3 && _i ? DEVICES - 1 : DEVICES};
     }
-    make_remote(EK_COLLECTIVE_MOVES);
+    make_remote(DEVICES, EK_COLLECTIVE_MOVES);
     uint64_t before[DEVICES];
     ek_memory_stats stats;
     for (int d = 0; d < DEVICES; d++) {
@@ -237,9 +166,9 @@ TEST(the_library_adds_if_it_is_asked_for)
     for (int d = 0; d < DEVICES; d++)
         terms[d] = noise(d, 777);
     ek_tensor *out = ek_empty(EK_SHAPE(777), .device = ek_host(0));
-    make_remote(EK_COLLECTIVE_SUMS);
+    make_remote(DEVICES, EK_COLLECTIVE_SUMS);
     assert_ok(ek_add_all("test", &(ek_addition){out, terms, DEVICES}, 1));
-    ck_assert_int_eq(sums, 1);
+    ck_assert_int_eq(library_sums, 1);
     ck_assert_int_eq(copies + exchanges, 0);
     assert_sum(out, terms, false);
 }
@@ -257,7 +186,7 @@ TEST_LOOP(one_list_of_all_kinds, 0, 2)
             (ek_addition){ek_zeros(EK_SHAPE(6), .dtype = dtypes[i], .device = ek_host(i % DEVICES)),
                           terms[i], i == 3 ? 1 : DEVICES};
     }
-    make_remote(_i ? EK_COLLECTIVE_MOVES : EK_COLLECTIVE_NONE);
+    make_remote(DEVICES, _i ? EK_COLLECTIVE_MOVES : EK_COLLECTIVE_NONE);
     assert_ok(ek_add_all("test", list, 6));
     for (int i = 0; i < 6; i++)
         assert_ramp(list[i].out, i == 3 ? 3 : DEVICES * i + 6, i == 3 ? 1 : DEVICES);

@@ -1,11 +1,11 @@
 /* all_gather and reduce_scatter of divided tensors. */
 #include "comm/collectives.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "comm/exchange.h"
 #include "comm_setup.h"
+#include "kit/remote.h"
 
 enum { COUNT = 4, PIECES = 7 };
 
@@ -340,57 +340,13 @@ TEST(recorded_gathers_fill_slots)
 
 /* ---- bounded buffers ---- */
 
-static ek_backend remote;
-static const ek_backend *real;
-static atomic_int copies; /* also made on workers */
-
-static int counted_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
-                        size_t nbytes)
-{
-    copies += to != from && from->id.kind != EK_CPU;
-    return real->copy(to, to_data, from, from_data, nbytes);
-}
-
-/* Host devices whose backend says that they can't reach each other. */
-static void make_remote(int count)
-{
-    for (int d = 0; d < count; d++) {
-        ek_dev *dev = ek_dev_get(ek_host(d));
-        real = dev->backend;
-        remote = *real;
-        remote.host_memory = false;
-        remote.copy = counted_copy;
-        dev->backend = &remote;
-    }
-}
-
-static int moves_served(ek_dev *const *devs, int count)
-{
-    (void)devs, (void)count;
-    return EK_COLLECTIVE_MOVES;
-}
-
-static int exchanges;
-
-static int exchange(const ek_block_move *moves, int count)
-{
-    exchanges++;
-    for (int i = 0; i < count; i++)
-        EK_TRY(real->copy(moves[i].to, moves[i].target, moves[i].from, moves[i].source,
-                          moves[i].nbytes));
-    return 0;
-}
-
 /* All that is fetched at a time is one exchange. */
 TEST_LOOP(pieces_are_exchanged_where_devices_can, 0, test_kind() == EK_HOST ? 1 : 0)
 {
     const setting *s = set_up(3, EK_F32);
     ek_tensor *whole[3 * COUNT], *pieces[PIECES];
     make_wholes(s, whole);
-    make_remote(3);
-    remote.collective = moves_served;
-    remote.exchange = exchange;
-    copies = exchanges = 0;
+    make_remote(3, EK_COLLECTIVE_MOVES);
     assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
     ck_assert_int_eq(copies, 0);
     ck_assert_int_eq(exchanges, 1);
@@ -406,8 +362,7 @@ TEST(small_pieces_of_one_owner_come_in_one_copy_a_device)
     ek_tensor *whole[3 * COUNT], *pieces[PIECES];
     make_wholes(s, whole);
     if (test_kind() == EK_HOST)
-        make_remote(3);
-    copies = 0;
+        make_remote(3, EK_COLLECTIVE_NONE);
     assert_ok(ek_comm_reduce_scatter(&s->division, whole, NULL, NULL, pieces));
     if (test_kind() == EK_HOST)
         ck_assert_int_eq(copies, 6); /* to three owners, from two devices each */
@@ -447,7 +402,7 @@ static void sum_large(bool apart, bool turned)
                                {0, 2 * quarter, 4 * quarter, devs[2]}};
     ek_division division = {devs, 3, &like, 1, parts, 3, devs[0]};
     if (apart)
-        make_remote(3);
+        make_remote(3, EK_COLLECTIVE_NONE);
     uint64_t before[3];
     for (int d = 0; d < 3; d++) {
         ek_memory_stats stats;

@@ -1,33 +1,9 @@
 /* Memory that the CPU can't read: lists are packed, few copies are made, nothing is read in place.
  * The devices here are host devices whose backend says otherwise and counts. */
-#include <stdatomic.h>
-
 #include "comm/exchange.h"
 #include "comm_setup.h"
 #include "core/slab.h"
-
-static ek_backend remote;
-static const ek_backend *real;
-static atomic_int copies; /* also made on workers */
-
-static int counted_copy(ek_dev *to, void *to_data, ek_dev *from, const void *from_data,
-                        size_t nbytes)
-{
-    copies += to != from && from->id.kind != EK_CPU; /* zeros for new slabs come from there */
-    return real->copy(to, to_data, from, from_data, nbytes);
-}
-
-static void make_remote(int count)
-{
-    for (int d = 0; d < count; d++) {
-        ek_dev *dev = ek_dev_get(ek_host(d));
-        real = dev->backend;
-        remote = *real;
-        remote.host_memory = false;
-        remote.copy = counted_copy;
-        dev->backend = &remote;
-    }
-}
+#include "kit/remote.h"
 
 enum { COUNT = 3 };
 
@@ -41,7 +17,7 @@ TEST(a_bucket_is_one_copy_a_device)
 {
     ek_tensor *tensors[COUNT], *out[3 * COUNT];
     make_lists(tensors, ek_host(0), 0);
-    make_remote(3);
+    make_remote(3, EK_COLLECTIVE_NONE);
     ek_device_list devices = ek_devices(test_kind(), 3);
     copies = 0;
     assert_ok(ek_broadcast_coalesced(tensors, COUNT, &devices, 0, out));
@@ -62,7 +38,7 @@ TEST(a_slab_needs_no_packing)
     assert_made(target);
     for (int i = 0; i < COUNT; i++)
         assert_ok(ek_comm_copy(source->members[i], tensors[i]));
-    make_remote(2);
+    make_remote(2, EK_COLLECTIVE_NONE);
     ek_move moves[COUNT];
     for (int i = 0; i < COUNT; i++)
         moves[i] = (ek_move){target->members[i], source->members[i]};
@@ -86,8 +62,7 @@ TEST(sums_are_staged)
     ek_tensor *x[3 * COUNT], *out[COUNT];
     for (int d = 0; d < 3; d++)
         make_lists(x + d * COUNT, ek_host(d), 100 * d);
-    make_remote(3);
-    copies = 0;
+    make_remote(3, EK_COLLECTIVE_NONE);
     assert_ok(ek_reduce_add_coalesced(x, 3, COUNT, ek_host(1), 0, out));
     ck_assert_int_eq(copies, 2);
     ck_assert_uint_eq(bytes_now(ek_host(1), EK_MEMORY_COMMUNICATION), 0);
@@ -98,7 +73,7 @@ TEST(sums_are_staged)
 TEST(chunks_are_packed_where_they_have_gaps)
 {
     ek_tensor *x = ramp(0, 1, EK_SHAPE(3, 6), EK_F64, ek_host(0)), *out[3];
-    make_remote(3);
+    make_remote(3, EK_COLLECTIVE_NONE);
     ek_device_list devices = ek_devices(test_kind(), 3);
     ck_assert_int_eq(ek_scatter(x, &devices, NULL, 1, out), 3);
     ck_assert_double_eq(element(out[2], 1), 5);
@@ -112,7 +87,7 @@ TEST(gradients_are_the_same)
     ek_tensor *w = ramp(1, 1, EK_SHAPE(2), EK_F64, ek_host(0));
     assert_ok(ek_tensor_set_requires_grad(x, true));
     assert_ok(ek_tensor_set_requires_grad(w, true));
-    make_remote(2);
+    make_remote(2, EK_COLLECTIVE_NONE);
     ek_device_list devices = ek_devices(test_kind(), 2);
     ek_tensor *chunks[2], *weights[2];
     ck_assert_int_eq(ek_scatter(x, &devices, NULL, 0, chunks), 2);

@@ -19,7 +19,6 @@ static const int64_t *integers(const char *name, int64_t *count)
 static void assert_shuffle(ek_generator *generator, const int64_t *expected)
 {
     int64_t values[SHUFFLED];
-
     for (int i = 0; i < SHUFFLED; i++)
         values[i] = i;
     ek_python_shuffle(generator, values, SHUFFLED, sizeof values[0]);
@@ -34,7 +33,6 @@ TEST_LOOP(python_numbers, 0, 2)
     const int64_t *shuffled = integers("shuffle", &count), *below = integers("below", &count);
     int64_t draws = count / seeds;
     ek_generator *own = _i ? ek_generator_new(7) : NULL;
-
     ck_assert_int_eq(draws % bounds, 0);
     for (int64_t s = 0; s < seeds; s++) {
         ek_python_seed(own, seed[s]);
@@ -52,7 +50,6 @@ TEST_LOOP(numpy_numbers, 0, 2)
     const int64_t *below = integers("numpy_below", &count);
     int64_t draws = count / seeds;
     ek_generator *own = _i ? ek_generator_new(7) : NULL;
-
     for (int64_t s = 0; s < seeds; s++) {
         ek_numpy_seed(own, (uint32_t)seed[s]);
         for (int64_t d = 0; d < draws; d++)
@@ -66,7 +63,6 @@ TEST(shuffles_move_elements)
 {
     static const uint8_t published[10] = {7, 8, 1, 5, 3, 4, 2, 0, 9, 6}; /* seed 0 */
     uint8_t bytes[10], wide[10][3];
-
     for (uint8_t i = 0; i < 10; i++) {
         bytes[i] = i;
         memset(wide[i], i, sizeof wide[i]);
@@ -87,7 +83,6 @@ TEST(shuffles_move_elements)
 TEST(unseeded_generators)
 {
     int64_t python = ek_python_below(NULL, INT64_MAX), numpy = ek_numpy_below(NULL, INT64_MAX);
-
     ek_python_seed(NULL, 0);
     ek_numpy_seed(NULL, 0);
     ck_assert_int_eq(ek_python_below(NULL, INT64_MAX), python);
@@ -106,7 +101,6 @@ static void draw_three(uint64_t drawn[3])
 TEST(set_seed)
 {
     uint64_t plain[3], first[3], again[3], next[3];
-
     ck_assert(!ek_deterministic());
     ek_manual_seed(5);
     ek_python_seed(NULL, 5);

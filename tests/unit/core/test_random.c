@@ -37,7 +37,6 @@ static void assert_bits(const ek_tensor *tensor, const ek_tensor *expected)
 static ek_tensor *seeded_golden(const char *kind, const char *type, uint64_t seed)
 {
     char name[100];
-
     snprintf(name, sizeof(name), "%s%s%s/%llu", kind, *type ? "/" : "", type,
              (unsigned long long)seed);
     return golden("random.golden", name);
@@ -96,7 +95,6 @@ TEST(published_vectors)
                                      -0.752135277f, 1.64872301f,   -0.392478645f,  -1.40360713f,
                                      -0.727881312f, -0.559430182f, -0.768838882f,  0.76244539f};
     float few[3];
-
     ek_manual_seed(0);
     for (int i = 0; i < 4; i++)
         ck_assert_uint_eq(ek_random_u32(NULL), first[i]);
@@ -149,7 +147,6 @@ TEST(every_rounding)
 TEST(memory_order_does_not_matter)
 {
     ek_tensor *weight = ek_empty(EK_SHAPE(3, 4, 2, 2), .format = EK_CHANNELS_LAST);
-
     assert_made(weight);
     uint64_t version = ek_tensor_version(weight);
     ek_manual_seed(7);
@@ -208,7 +205,6 @@ TEST(other_memory_is_filled_in_its_own_order)
 static void assert_state(ek_generator *generator, const char *name)
 {
     uint8_t state[EK_GENERATOR_STATE_BYTES];
-
     assert_ok(ek_generator_get_state(generator, state, sizeof(state)));
     assert_bits(ek_from_data(state, EK_SHAPE(EK_GENERATOR_STATE_BYTES), EK_U8),
                 golden("random.golden", name));
@@ -217,7 +213,6 @@ static void assert_state(ek_generator *generator, const char *name)
 static void load_state(ek_generator *generator, const char *name)
 {
     uint8_t state[EK_GENERATOR_STATE_BYTES];
-
     assert_ok(ek_to_data(golden("random.golden", name), state, sizeof(state)));
     assert_ok(ek_generator_set_state(generator, state, sizeof(state)));
 }
@@ -227,7 +222,6 @@ TEST(states_are_pytorchs)
     ek_generator *generator = ek_generator_new(0);
     ek_tensor *x = ek_empty(EK_SHAPE(700)), *four = ek_empty(EK_SHAPE(4)),
               *five = ek_empty(EK_SHAPE(5)), *three = ek_empty(EK_SHAPE(3));
-
     ck_assert_ptr_nonnull(generator);
     ek_generator_seed(generator, (1ull << 40) + 9);
     assert_state(generator, "state/fresh");
@@ -250,7 +244,6 @@ TEST(states_are_pytorchs)
 TEST(states_are_checked)
 {
     uint8_t state[EK_GENERATOR_STATE_BYTES] = {0};
-
     assert_refused(ek_generator_set_state(NULL, state, sizeof(state)), EK_E_FORMAT,
                    "not a generator's state");
     assert_refused(ek_generator_set_state(NULL, state, 100), EK_E_INVALID,
@@ -261,7 +254,6 @@ TEST(states_are_checked)
 TEST(default_seed)
 {
     ek_generator *generator = ek_generator_new(67280421310721ull);
-
     ck_assert_ptr_nonnull(generator);
     for (int i = 0; i < 700; i++)
         ck_assert_uint_eq(ek_random_u32(NULL), ek_random_u32(generator));
@@ -272,7 +264,6 @@ TEST(bernoulli)
 {
     ek_tensor *mask = ek_empty(EK_SHAPE(1000)), *u;
     int ones = 0;
-
     ek_manual_seed(3);
     assert_ok(ek_bernoulli_(mask, 0.3, NULL));
     ek_manual_seed(3);
@@ -293,7 +284,6 @@ TEST(wrong_arguments)
 {
     ek_tensor *i64 = ek_empty(EK_SHAPE(2), EK_I64), *f32 = ek_empty(EK_SHAPE(2)),
               *u8 = ek_empty(EK_SHAPE(2), EK_U8);
-
     assert_refused(ek_uniform_(i64, 0, 1, NULL), EK_E_DTYPE, "uniform_: i64[2]");
     assert_refused(ek_normal_(u8, 0, 1, NULL), EK_E_DTYPE, "normal_");
     assert_refused(ek_uniform_(f32, 1, 0, NULL), EK_E_INVALID, "low 1, high 0");

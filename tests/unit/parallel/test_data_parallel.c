@@ -15,7 +15,6 @@ TEST_LOOP(equals_one_device, 0, CASES)
     ek_module *net = make_net();
     ek_tensor *expected = ek_apply(net, x);
     double loss = square_loss(expected);
-
     ek_module *model = ek_data_parallel(make_net(), ek_devices(test_kind(), cases[_i].devices),
                                         .split = cases[_i].split);
     assert_made(model);
